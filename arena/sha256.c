@@ -1,0 +1,98 @@
+// sha256.c - SHA-256 as FIPS 180-4 writes it. Freestanding.
+#include "arena/sha256.h"
+
+static const uint32_t K[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+static uint32_t rotate(uint32_t x, unsigned n) { return x >> n | x << (32 - n); }
+
+static void compress(uint32_t state[8], const uint8_t *p) {
+    uint32_t w[64], s[8];
+    for (unsigned i = 0; i < 16; i++) {
+        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 |
+               p[4 * i + 3];
+    }
+    for (unsigned i = 16; i < 64; i++) {
+        uint32_t a = w[i - 15], b = w[i - 2];
+        w[i] = w[i - 16] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) + w[i - 7] +
+               (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
+    }
+    for (unsigned i = 0; i < 8; i++) s[i] = state[i];
+    for (unsigned i = 0; i < 64; i++) {
+        uint32_t e = s[4], a = s[0];
+        uint32_t t1 = s[7] + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & s[5]) ^ (~e & s[6])) +
+                      K[i] + w[i];
+        uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) +
+                      ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
+        for (unsigned j = 7; j > 0; j--) s[j] = s[j - 1];
+        s[4] += t1;
+        s[0] = t1 + t2;
+    }
+    for (unsigned i = 0; i < 8; i++) state[i] += s[i];
+}
+
+void lk_sha256_start(lk_sha256 *hash) {
+    static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    for (unsigned i = 0; i < 8; i++) hash->state[i] = start[i];
+    hash->bytes = 0;
+}
+
+void lk_sha256_add(lk_sha256 *hash, const void *data, size_t bytes) {
+    const uint8_t *p = data;
+    while (bytes) {
+        size_t at = (size_t)(hash->bytes % 64);
+        if (at == 0 && bytes >= 64) {
+            compress(hash->state, p);
+            hash->bytes += 64;
+            p += 64;
+            bytes -= 64;
+            continue;
+        }
+        hash->block[at] = *p++;
+        hash->bytes++;
+        bytes--;
+        if (at == 63) compress(hash->state, hash->block);
+    }
+}
+
+void lk_sha256_finish(lk_sha256 *hash, uint8_t out[LK_SHA256_BYTES]) {
+    uint64_t bits = hash->bytes * 8;
+    uint8_t pad = 0x80;
+    do {
+        lk_sha256_add(hash, &pad, 1);
+        pad = 0;
+    } while (hash->bytes % 64 != 56);
+    uint8_t length[8];
+    for (unsigned i = 0; i < 8; i++) length[i] = (uint8_t)(bits >> (56 - 8 * i));
+    lk_sha256_add(hash, length, 8);
+    for (unsigned i = 0; i < LK_SHA256_BYTES; i++) out[i] = (uint8_t)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void lk_sha256_add_u64(lk_sha256 *hash, uint64_t value) {
+    uint8_t bytes[8];
+    for (unsigned i = 0; i < 8; i++) bytes[i] = (uint8_t)(value >> (8 * i));
+    lk_sha256_add(hash, bytes, 8);
+}
+
+void lk_sha256_add_u32(lk_sha256 *hash, uint32_t value) {
+    uint8_t bytes[4];
+    for (unsigned i = 0; i < 4; i++) bytes[i] = (uint8_t)(value >> (8 * i));
+    lk_sha256_add(hash, bytes, 4);
+}
+
+void lk_hex(const uint8_t *bytes, size_t count, char *out) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < count; i++) {
+        out[2 * i] = digits[bytes[i] >> 4];
+        out[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    out[2 * count] = '\0';
+}
