@@ -1,0 +1,62 @@
+// idx.h - the IDX format, read strictly: the files in which MNIST and its relatives come.
+//
+// Core: freestanding, no heap, no files. Whoever calls has the bytes and knows the file's size.
+//
+//   byte 0  00 00        always
+//   byte 2  type         08 u8 (the only one accepted), 09 i8, 0b i16, 0c i32, 0d f32, 0e f64
+//   byte 3  ndim         labels 1; images 3 (n, height, width) or 4 (n, height, width, channels)
+//   byte 4  ndim x u32, big-endian
+//   then    the values, last dimension fastest, and nothing after them
+//
+// Every error is one line with the file's name, the byte where it is, what was found and wanted.
+#ifndef LOCKSTEP_IO_IDX_H
+#define LOCKSTEP_IO_IDX_H
+
+#include "arena/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LK_IDX_HEADER_BYTES_MAX = 20 };
+
+typedef enum lk_idx_kind { LK_IDX_IMAGES, LK_IDX_LABELS } lk_idx_kind;
+
+typedef struct lk_idx {
+    uint32_t ndim;           // 1 labels; 3 or 4 images
+    uint32_t count;          // examples, at least 1
+    uint32_t height;         // pixels; 1 for labels
+    uint32_t width;          // pixels; 1 for labels
+    uint32_t channels;       // 1 for labels and for images of three dimensions
+    uint64_t header_bytes;   // where the first value lies
+    uint64_t example_bytes;  // height x width x channels
+    uint64_t data_bytes;     // count x example_bytes
+} lk_idx;
+
+// Reads and checks the header of a file of images or of labels.
+//
+// bytes        the first `byte_count` bytes of the file: all of it, or at least the first
+//              LK_IDX_HEADER_BYTES_MAX
+// file_bytes   size of the whole file; must be exactly what the header says
+// name         of the file, for errors
+// LK_BAD_DATA for anything that is not exactly such a file; `out` is then unspecified.
+lk_status lk_idx_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_bytes,
+                       lk_idx_kind wanted, const char *name, lk_idx *out, lk_error *error);
+
+// As many labels as images? LK_BAD_DATA with both numbers and names.
+lk_status lk_idx_check_counts(uint64_t image_count, const char *image_name, uint64_t label_count,
+                              const char *label_name, lk_error *error);
+
+// Every label below `classes`? LK_BAD_DATA names the first that is not: index, byte offset
+// (`header_bytes` before label 0), value.
+lk_status lk_idx_check_labels(const uint8_t *labels, uint64_t count, uint32_t classes,
+                              uint64_t header_bytes, const char *name, lk_error *error);
+
+// The header that lk_idx_parse reads back, from ndim, count, height, width and channels of `idx`.
+// Returns its bytes: 4 + 4 x ndim.
+size_t lk_idx_write_header(const lk_idx *idx, uint8_t out[LK_IDX_HEADER_BYTES_MAX]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

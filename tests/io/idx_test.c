@@ -1,0 +1,158 @@
+// Tests of io/idx.h: every way in which a file can fail to be what it is said to be.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "io/idx.h"
+
+static const uint8_t images_2x3x4[16 + 24] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4};
+static const uint8_t colour_1x2x2x3[20 + 12] = {0, 0, 8, 4, 0, 0, 0, 1, 0, 0,
+                                                0, 2, 0, 0, 0, 2, 0, 0, 0, 3};
+static const uint8_t labels_5[8 + 5] = {0, 0, 8, 1, 0, 0, 0, 5, 0, 9, 3, 10, 255};
+
+static void good(const uint8_t *bytes, size_t size, lk_idx_kind kind, lk_idx *idx) {
+    lk_error error = {0};
+    assert_int_equal(lk_idx_parse(bytes, size, size, kind, "file", idx, &error), LK_OK);
+    assert_int_equal(error.status, LK_OK);
+}
+
+// The parse fails with LK_BAD_DATA and says exactly `text`.
+static void bad(const uint8_t *bytes, size_t size, lk_idx_kind kind, const char *text) {
+    lk_error error = {0};
+    lk_idx idx;
+    assert_int_equal(lk_idx_parse(bytes, size, size, kind, "file", &idx, &error), LK_BAD_DATA);
+    assert_string_equal(error.text, text);
+}
+
+static void test_good_files(void **state) {
+    (void)state;
+    lk_idx idx;
+    good(images_2x3x4, sizeof images_2x3x4, LK_IDX_IMAGES, &idx);
+    assert_int_equal(idx.count, 2);
+    assert_int_equal(idx.height, 3);
+    assert_int_equal(idx.width, 4);
+    assert_int_equal(idx.channels, 1);
+    assert_int_equal(idx.header_bytes, 16);
+    assert_int_equal(idx.example_bytes, 12);
+    assert_int_equal(idx.data_bytes, 24);
+    good(colour_1x2x2x3, sizeof colour_1x2x2x3, LK_IDX_IMAGES, &idx);
+    assert_int_equal(idx.channels, 3);
+    assert_int_equal(idx.header_bytes, 20);
+    assert_int_equal(idx.example_bytes, 12);
+    good(labels_5, sizeof labels_5, LK_IDX_LABELS, &idx);
+    assert_int_equal(idx.count, 5);
+    assert_int_equal(idx.example_bytes, 1);
+}
+
+static void test_the_header_is_enough(void **state) {
+    (void)state;
+    const uint8_t mnist[20] = {0, 0, 8, 3, 0, 0, 0xea, 0x60, 0, 0, 0, 28, 0, 0, 0, 28};
+    lk_error error = {0};
+    lk_idx idx;
+    assert_int_equal(lk_idx_parse(mnist, 20, 47040016, LK_IDX_IMAGES, "f", &idx, &error), LK_OK);
+    assert_int_equal(idx.count, 60000);
+    assert_int_equal(idx.data_bytes, 47040000);
+}
+
+static void test_sizes(void **state) {
+    (void)state;
+    uint8_t longer[sizeof images_2x3x4 + 1] = {0};
+    memcpy(longer, images_2x3x4, sizeof images_2x3x4);
+    bad(longer, 0, LK_IDX_IMAGES,
+        "file: byte 0: empty: found 0 bytes, wanted an IDX file of images; fetch it again");
+    bad(longer, 3, LK_IDX_IMAGES, "file: byte 3: truncated: found 3 bytes, wanted the 4 that begin "
+        "an IDX file; fetch it again");
+    bad(longer, 15, LK_IDX_IMAGES,
+        "file: byte 15: truncated: found 15 bytes, wanted a header of 16; fetch it again");
+    bad(longer, sizeof longer - 2, LK_IDX_IMAGES, "file: byte 39: truncated: found 39 bytes, "
+        "wanted 40 (header 16 + 2 x 3 x 4 x 1); fetch it again");
+    bad(longer, sizeof longer, LK_IDX_IMAGES, "file: byte 40: too long: found 41 bytes, wanted 40 "
+        "(header 16 + 2 x 3 x 4 x 1); fetch it again");
+    lk_idx idx;
+    for (size_t size = 0; size < sizeof longer; size++) {  // no other size passes
+        lk_error error = {0};
+        lk_status status = lk_idx_parse(longer, size, size, LK_IDX_IMAGES, "f", &idx, &error);
+        assert_int_equal(status, size == sizeof images_2x3x4 ? LK_OK : LK_BAD_DATA);
+    }
+}
+
+static void test_bad_headers(void **state) {
+    (void)state;
+    const uint8_t gzip[8] = {0x1f, 0x8b, 8}, text[4] = {'P', 'N', 'G', ' '};
+    const uint8_t floats[8] = {0, 0, 0x0d, 3}, strange[8] = {0, 0, 0x77, 3};
+    const uint8_t matrix[12] = {0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1};
+    const uint8_t none[16] = {0, 0, 8, 3, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4};
+    const uint8_t huge[20] = {0,    0,    8,    4,    0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+                              0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+    // 2^31 x 2^31 x 2 x 2 = 2^64: would be 0 after overflow, and so just the header.
+    const uint8_t wraps[20] = {0, 0, 8, 4, 0x80, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 2};
+    bad(gzip, 8, LK_IDX_LABELS,
+        "file: byte 0: found 1f 8b (gzip), wanted 00 00 (IDX); unpack it first");
+    bad(text, 4, LK_IDX_IMAGES, "file: byte 0: found 50 4e, wanted 00 00; this is no IDX file");
+    bad(floats, 8, LK_IDX_IMAGES,
+        "file: byte 2: found type 0d (f32), wanted 08 (u8); convert the values");
+    bad(strange, 8, LK_IDX_IMAGES,
+        "file: byte 2: found type 77 (no IDX type), wanted 08 (u8); convert the values");
+    bad(matrix, 12, LK_IDX_IMAGES, "file: byte 3: found 2 dimensions, wanted 3 or 4 (images)");
+    bad(matrix, 12, LK_IDX_LABELS, "file: byte 3: found 2 dimensions, wanted 1 (labels)");
+    bad(none, 16, LK_IDX_IMAGES, "file: byte 8: dimension 1: found 0, wanted 1 or more");
+    bad(huge, 20, LK_IDX_IMAGES, "file: byte 4: found dimensions 4294967295 x 4294967295 x "
+        "4294967295 x 4294967295, more than 2^64 bytes; wanted a file of 20");
+    bad(wraps, 20, LK_IDX_IMAGES, "file: byte 4: found dimensions 2147483648 x 2147483648 x 2 x 2, "
+        "more than 2^64 bytes; wanted a file of 20");
+}
+
+static void test_images_and_labels_exchanged(void **state) {
+    (void)state;
+    bad(images_2x3x4, sizeof images_2x3x4, LK_IDX_LABELS, "file: byte 3: found 3 dimensions "
+        "(images), wanted 1 (labels); are images and labels exchanged?");
+    bad(labels_5, sizeof labels_5, LK_IDX_IMAGES, "file: byte 3: found 1 dimension (labels), "
+        "wanted 3 or 4 (images); are images and labels exchanged?");
+}
+
+static void test_labels_and_counts(void **state) {
+    (void)state;
+    lk_error error = {0};
+    assert_int_equal(lk_idx_check_labels(labels_5 + 8, 3, 10, 8, "file", &error), LK_OK);
+    assert_int_equal(lk_idx_check_labels(labels_5 + 8, 5, 256, 8, "file", &error), LK_OK);
+    assert_int_equal(lk_idx_check_labels(labels_5 + 8, 5, 10, 8, "file", &error), LK_BAD_DATA);
+    assert_string_equal(error.text,
+                        "file: byte 11: label 3: found 10, wanted 0 to 9 (10 classes)");
+    error = (lk_error){0};
+    assert_int_equal(lk_idx_check_counts(7, "i", 7, "l", &error), LK_OK);
+    assert_int_equal(lk_idx_check_counts(60000, "i", 10000, "l", &error), LK_BAD_DATA);
+    assert_string_equal(error.text,
+                        "l: byte 4: found 10000 labels, wanted 60000, one for each image of i");
+}
+
+static void test_written_headers_read_back(void **state) {
+    (void)state;
+    uint8_t header[LK_IDX_HEADER_BYTES_MAX];
+    lk_idx idx;
+    good(images_2x3x4, sizeof images_2x3x4, LK_IDX_IMAGES, &idx);
+    assert_int_equal(lk_idx_write_header(&idx, header), 16);
+    assert_memory_equal(header, images_2x3x4, 16);
+    good(colour_1x2x2x3, sizeof colour_1x2x2x3, LK_IDX_IMAGES, &idx);
+    assert_int_equal(lk_idx_write_header(&idx, header), 20);
+    assert_memory_equal(header, colour_1x2x2x3, 20);
+    good(labels_5, sizeof labels_5, LK_IDX_LABELS, &idx);
+    assert_int_equal(lk_idx_write_header(&idx, header), 8);
+    assert_memory_equal(header, labels_5, 8);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good_files),
+        cmocka_unit_test(test_the_header_is_enough),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_bad_headers),
+        cmocka_unit_test(test_images_and_labels_exchanged),
+        cmocka_unit_test(test_labels_and_counts),
+        cmocka_unit_test(test_written_headers_read_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
