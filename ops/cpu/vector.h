@@ -1,0 +1,350 @@
+// vector.h - the few words that the fast kernels are written in, for each instruction set.
+//
+// A kernel source (dense.inc.h, conv.inc.h, misc.inc.h) is compiled once per variant by portable.c,
+// avx2.c and avx512.c, with that file's flags; this header turns the same words into that set's
+// instructions. It knows nothing of tensors. Every word rounds as the scalar operation it stands for,
+// lane by lane: fma is one rounding everywhere.
+//
+//   vf, vi, vm          V_LANES floats; V_LANES 32-bit integers; V_LANES yes/no
+//   V_LANES             16 (AVX-512), 8 (AVX2), 4 (portable: SSE2, or any compiler's vectors)
+//   V_REGISTERS         vector registers to plan a tile for
+//   V_PIN(v)            keeps v in a register: without it gcc 12 loads a shared operand once per use
+//   V_UNROLL            before a loop of constant length over tile registers
+//   v_first(count)      the first `count` lanes, count <= V_LANES
+//   v_keep(m, a)        a where m, +0 elsewhere
+//   v_note, v_noted     bad = v_note(bad, v) per stored vector, from v_zero(); v_noted(bad) is 1 where
+//                       some v was not finite
+//   v_pick(a, b, i)     lane l is element i[l] of the 2 * V_LANES floats a, b
+//   v_transpose(r)      V_LANES x V_LANES, in place
+//
+// Addresses need no alignment, except for v_stream. A masked load reads only the chosen lanes (the
+// others are +0), a masked store writes only them.
+#ifndef LOCKSTEP_OPS_CPU_VECTOR_H
+#define LOCKSTEP_OPS_CPU_VECTOR_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "ops/fmaf.h"
+
+#define V_INLINE static inline __attribute__((always_inline, unused))
+#ifdef __clang__
+#define V_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define V_UNROLL _Pragma("GCC unroll 64")
+#endif
+
+#if defined(__AVX512F__)
+// --- AVX-512 (F, DQ, BW, VL) ---------------------------------------------------------------------
+#include <immintrin.h>
+
+enum { V_LANES = 16, V_REGISTERS = 32 };
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+#define V_PIN(v) __asm__("" : "+v"(v))
+
+V_INLINE vf v_set1(float x) { return _mm512_set1_ps(x); }
+V_INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+V_INLINE void v_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+V_INLINE void v_stream(float *p, vf v) { _mm512_stream_ps(p, v); }
+V_INLINE vm v_first(uint32_t count) { return (vm)((1u << count) - 1); }
+V_INLINE vf v_load_mask(const float *p, vm m) { return _mm512_maskz_loadu_ps(m, p); }
+V_INLINE void v_store_mask(float *p, vm m, vf v) { _mm512_mask_storeu_ps(p, m, v); }
+
+V_INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+V_INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+V_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+V_INLINE vf v_abs(vf a) { return _mm512_abs_ps(a); }
+
+V_INLINE vm v_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+V_INLINE vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
+V_INLINE vf v_keep(vm m, vf a) { return _mm512_maskz_mov_ps(m, a); }
+V_INLINE uint32_t v_any(vm m) { return m != 0; }
+V_INLINE vf v_note(vf bad, vf v) { return _mm512_fmadd_ps(v, _mm512_setzero_ps(), bad); }
+V_INLINE uint32_t v_noted(vf bad) { return _mm512_cmp_ps_mask(bad, bad, _CMP_UNORD_Q) != 0; }
+
+V_INLINE vi i_set1(int32_t x) { return _mm512_set1_epi32(x); }
+V_INLINE vi i_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+V_INLINE vi i_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+V_INLINE vi i_shift_left(vi a, int bits) { return _mm512_slli_epi32(a, (unsigned)bits); }
+V_INLINE vi i_shift_right(vi a, int bits) { return _mm512_srli_epi32(a, (unsigned)bits); }
+V_INLINE vm i_eq(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
+V_INLINE vi i_select(vm m, vi yes, vi no) { return _mm512_mask_blend_epi32(m, no, yes); }
+V_INLINE vf v_from_i(vi a) { return _mm512_cvtepi32_ps(a); }
+V_INLINE vi i_load_u8(const uint8_t *p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
+}
+V_INLINE vi i_load_u8_first(const uint8_t *p, uint32_t count) {
+    return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(v_first(count), p));
+}
+V_INLINE void i_store_u8(uint8_t *p, vi a) {
+    _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(a));
+}
+V_INLINE void i_store_u8_first(uint8_t *p, uint32_t count, vi a) {
+    _mm_mask_storeu_epi8(p, v_first(count), _mm512_cvtepi32_epi8(a));
+}
+V_INLINE vi i_load_u16(const uint16_t *p) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
+}
+V_INLINE void i_store_u16(uint16_t *p, vi a) {
+    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(a));
+}
+V_INLINE vf v_pick(vf a, vf b, vi index) { return _mm512_permutex2var_ps(a, index, b); }
+
+V_INLINE void v_transpose(vf r[V_LANES]) {
+    __m512d t[16];
+    V_UNROLL for (int i = 0; i < 16; i += 4) {
+        vf a = _mm512_unpacklo_ps(r[i], r[i + 1]), b = _mm512_unpackhi_ps(r[i], r[i + 1]);
+        vf c = _mm512_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm512_unpackhi_ps(r[i + 2], r[i + 3]);
+        t[i] = _mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(c));
+        t[i + 1] = _mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(c));
+        t[i + 2] = _mm512_unpacklo_pd(_mm512_castps_pd(b), _mm512_castps_pd(d));
+        t[i + 3] = _mm512_unpackhi_pd(_mm512_castps_pd(b), _mm512_castps_pd(d));
+    }
+    V_UNROLL for (int i = 0; i < 4; i++) {
+        vf a = _mm512_castpd_ps(t[i]), b = _mm512_castpd_ps(t[i + 4]);
+        vf c = _mm512_castpd_ps(t[i + 8]), d = _mm512_castpd_ps(t[i + 12]);
+        vf e = _mm512_shuffle_f32x4(a, b, 0x88), f = _mm512_shuffle_f32x4(a, b, 0xdd);
+        vf g = _mm512_shuffle_f32x4(c, d, 0x88), h = _mm512_shuffle_f32x4(c, d, 0xdd);
+        r[i] = _mm512_shuffle_f32x4(e, g, 0x88);
+        r[i + 4] = _mm512_shuffle_f32x4(f, h, 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(e, g, 0xdd);
+        r[i + 12] = _mm512_shuffle_f32x4(f, h, 0xdd);
+    }
+}
+
+#elif defined(__AVX2__) && defined(__FMA__)
+// --- AVX2 and FMA --------------------------------------------------------------------------------
+#include <immintrin.h>
+
+enum { V_LANES = 8, V_REGISTERS = 16 };
+typedef __m256 vf;
+typedef __m256i vi;
+typedef __m256 vm;  // all bits of a chosen lane are set
+#define V_PIN(v) __asm__("" : "+x"(v))
+
+V_INLINE vf v_set1(float x) { return _mm256_set1_ps(x); }
+V_INLINE vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+V_INLINE void v_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
+V_INLINE void v_stream(float *p, vf v) { _mm256_stream_ps(p, v); }
+V_INLINE vm v_first(uint32_t count) {
+    static const int32_t edge[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return _mm256_castsi256_ps(_mm256_loadu_si256((const void *)(edge + 8 - count)));
+}
+V_INLINE vf v_load_mask(const float *p, vm m) {
+    return _mm256_maskload_ps(p, _mm256_castps_si256(m));
+}
+V_INLINE void v_store_mask(float *p, vm m, vf v) {
+    _mm256_maskstore_ps(p, _mm256_castps_si256(m), v);
+}
+
+V_INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+V_INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+V_INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+V_INLINE vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+
+V_INLINE vm v_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+V_INLINE vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
+V_INLINE vf v_keep(vm m, vf a) { return _mm256_and_ps(m, a); }
+V_INLINE uint32_t v_any(vm m) { return _mm256_movemask_ps(m) != 0; }
+V_INLINE vf v_note(vf bad, vf v) { return _mm256_fmadd_ps(v, _mm256_setzero_ps(), bad); }
+V_INLINE uint32_t v_noted(vf bad) { return v_any(_mm256_cmp_ps(bad, bad, _CMP_UNORD_Q)); }
+
+V_INLINE vi i_set1(int32_t x) { return _mm256_set1_epi32(x); }
+V_INLINE vi i_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+V_INLINE vi i_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+V_INLINE vi i_shift_left(vi a, int bits) { return _mm256_slli_epi32(a, bits); }
+V_INLINE vi i_shift_right(vi a, int bits) { return _mm256_srli_epi32(a, bits); }
+V_INLINE vm i_eq(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
+V_INLINE vi i_select(vm m, vi yes, vi no) {
+    return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(m));
+}
+V_INLINE vf v_from_i(vi a) { return _mm256_cvtepi32_ps(a); }
+V_INLINE vi i_load_u8(const uint8_t *p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
+}
+V_INLINE vi i_load_u8_first(const uint8_t *p, uint32_t count) {
+    uint8_t bytes[8] = {0};
+    for (uint32_t i = 0; i < count; i++) bytes[i] = p[i];
+    return i_load_u8(bytes);
+}
+V_INLINE vi i_load_u16(const uint16_t *p) {
+    return _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
+}
+V_INLINE void i_store_u16(uint16_t *p, vi a) {
+    __m128i low = _mm256_castsi256_si128(a), high = _mm256_extracti128_si256(a, 1);
+    _mm_storeu_si128((void *)p, _mm_packus_epi32(low, high));
+}
+V_INLINE void i_store_u8(uint8_t *p, vi a) {
+    __m128i low = _mm256_castsi256_si128(a), high = _mm256_extracti128_si256(a, 1);
+    __m128i words = _mm_packus_epi32(low, high);
+    _mm_storel_epi64((void *)p, _mm_packus_epi16(words, words));
+}
+V_INLINE void i_store_u8_first(uint8_t *p, uint32_t count, vi a) {
+    uint8_t bytes[8];
+    i_store_u8(bytes, a);
+    for (uint32_t i = 0; i < count; i++) p[i] = bytes[i];
+}
+V_INLINE vf v_pick(vf a, vf b, vi index) {
+    vf high = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));  // bit 3 to the sign: from b
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(a, index),
+                            _mm256_permutevar8x32_ps(b, index), high);
+}
+
+V_INLINE void v_transpose(vf r[V_LANES]) {
+    vf t[8];
+    V_UNROLL for (int i = 0; i < 8; i += 4) {
+        vf a = _mm256_unpacklo_ps(r[i], r[i + 1]), b = _mm256_unpackhi_ps(r[i], r[i + 1]);
+        vf c = _mm256_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+        t[i] = _mm256_shuffle_ps(a, c, 0x44);
+        t[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+        t[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+        t[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+    }
+    V_UNROLL for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
+    }
+}
+
+#else
+// --- portable: vectors of the compiler, SSE2 where fma has to be made from double ------------------
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+enum { V_LANES = 4, V_REGISTERS = 16 };
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vi __attribute__((vector_size(16)));
+typedef vi vm;  // all bits of a chosen lane are set
+#ifdef __SSE2__
+#define V_PIN(v) __asm__("" : "+x"(v))
+#else
+#define V_PIN(v) (void)(v)
+#endif
+
+V_INLINE vf v_set1(float x) { return (vf){x, x, x, x}; }
+V_INLINE vf v_load(const float *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+V_INLINE void v_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+V_INLINE void v_stream(float *p, vf v) { v_store(p, v); }
+V_INLINE vm v_first(uint32_t count) { return (vi){0, 1, 2, 3} < (int32_t)count; }
+V_INLINE vf v_load_mask(const float *p, vm m) {
+    vf v = {0};
+    for (int i = 0; i < V_LANES; i++) {
+        if (m[i]) v[i] = p[i];
+    }
+    return v;
+}
+V_INLINE void v_store_mask(float *p, vm m, vf v) {
+    for (int i = 0; i < V_LANES; i++) {
+        if (m[i]) p[i] = v[i];
+    }
+}
+
+V_INLINE vf v_add(vf a, vf b) { return a + b; }
+V_INLINE vf v_sub(vf a, vf b) { return a - b; }
+V_INLINE vf v_mul(vf a, vf b) { return a * b; }
+V_INLINE vf v_abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
+
+#if defined(__SSE2__) && !defined(__FMA__) && !defined(LK_USE_SOFT_FMAF)
+// lk_wide_fmaf of ops/fmaf.h, which says why, on two lanes.
+V_INLINE __m128d v_wide_fma(__m128d a, __m128d b, __m128d addend) {
+    const __m128i one = _mm_set1_epi64x(1);
+    __m128d product = _mm_mul_pd(a, b), sum = _mm_add_pd(product, addend);
+    __m128d from_addend = _mm_sub_pd(sum, product);
+    __m128d error = _mm_add_pd(_mm_sub_pd(product, _mm_sub_pd(sum, from_addend)),
+                               _mm_sub_pd(addend, from_addend));
+    __m128i bits = _mm_castpd_si128(sum), even = _mm_andnot_si128(bits, one);
+    __m128i inward = _mm_srli_epi64(_mm_xor_si128(bits, _mm_castpd_si128(error)), 63);
+    __m128i step = _mm_slli_epi64(_mm_and_si128(even, inward), 1);
+    __m128i odd = _mm_sub_epi64(_mm_add_epi64(bits, even), step);
+    __m128d size = _mm_andnot_pd(_mm_set1_pd(-0.0), error);
+    __m128i inexact = _mm_castpd_si128(_mm_cmpgt_pd(size, _mm_setzero_pd()));
+    return _mm_castsi128_pd(_mm_or_si128(_mm_and_si128(inexact, odd),
+                                         _mm_andnot_si128(inexact, bits)));
+}
+V_INLINE vf v_fma(vf a, vf b, vf c) {
+    __m128 low = _mm_cvtpd_ps(v_wide_fma(_mm_cvtps_pd(a), _mm_cvtps_pd(b), _mm_cvtps_pd(c)));
+    a = _mm_movehl_ps(a, a);
+    b = _mm_movehl_ps(b, b);
+    c = _mm_movehl_ps(c, c);
+    __m128 high = _mm_cvtpd_ps(v_wide_fma(_mm_cvtps_pd(a), _mm_cvtps_pd(b), _mm_cvtps_pd(c)));
+    return _mm_movelh_ps(low, high);
+}
+#else
+V_INLINE vf v_fma(vf a, vf b, vf c) {
+    vf v;
+    for (int i = 0; i < V_LANES; i++) v[i] = lk_fmaf(a[i], b[i], c[i]);
+    return v;
+}
+#endif
+
+V_INLINE vm v_gt(vf a, vf b) { return a > b; }
+V_INLINE vf v_select(vm m, vf yes, vf no) { return (vf)((m & (vi)yes) | (~m & (vi)no)); }
+V_INLINE vf v_keep(vm m, vf a) { return (vf)(m & (vi)a); }
+V_INLINE uint32_t v_any(vm m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
+V_INLINE vf v_note(vf bad, vf v) { return bad + v * v_set1(0.0f); }
+V_INLINE uint32_t v_noted(vf bad) { return v_any(bad != bad); }
+
+V_INLINE vi i_set1(int32_t x) { return (vi){x, x, x, x}; }
+V_INLINE vi i_add(vi a, vi b) { return a + b; }
+V_INLINE vi i_and(vi a, vi b) { return a & b; }
+V_INLINE vi i_shift_left(vi a, int bits) { return a << bits; }
+V_INLINE vi i_shift_right(vi a, int bits) {
+    for (int i = 0; i < V_LANES; i++) a[i] = (int32_t)((uint32_t)a[i] >> bits);
+    return a;
+}
+V_INLINE vm i_eq(vi a, vi b) { return a == b; }
+V_INLINE vi i_select(vm m, vi yes, vi no) { return (m & yes) | (~m & no); }
+V_INLINE vf v_from_i(vi a) { return __builtin_convertvector(a, vf); }
+V_INLINE vi i_load_u8(const uint8_t *p) { return (vi){p[0], p[1], p[2], p[3]}; }
+V_INLINE vi i_load_u8_first(const uint8_t *p, uint32_t count) {
+    vi a = {0};
+    for (uint32_t i = 0; i < count; i++) a[i] = p[i];
+    return a;
+}
+V_INLINE void i_store_u8_first(uint8_t *p, uint32_t count, vi a) {
+    for (uint32_t i = 0; i < count; i++) p[i] = (uint8_t)a[i];
+}
+V_INLINE void i_store_u8(uint8_t *p, vi a) { i_store_u8_first(p, V_LANES, a); }
+V_INLINE vi i_load_u16(const uint16_t *p) { return (vi){p[0], p[1], p[2], p[3]}; }
+V_INLINE void i_store_u16(uint16_t *p, vi a) {
+    for (int i = 0; i < V_LANES; i++) p[i] = (uint16_t)a[i];
+}
+V_INLINE vf v_pick(vf a, vf b, vi index) {
+    vf v;
+    for (int i = 0; i < V_LANES; i++) v[i] = index[i] < V_LANES ? a[index[i]] : b[index[i] - V_LANES];
+    return v;
+}
+
+V_INLINE void v_transpose(vf r[V_LANES]) {
+    vf t[V_LANES];
+    V_UNROLL for (int i = 0; i < V_LANES; i++) t[i] = (vf){r[0][i], r[1][i], r[2][i], r[3][i]};
+    V_UNROLL for (int i = 0; i < V_LANES; i++) r[i] = t[i];
+}
+#endif
+
+// --- words that are the same everywhere ------------------------------------------------------------
+
+V_INLINE vf v_zero(void) { return v_set1(0.0f); }
+
+// x > 0 ? x : +0, as the reference has it.
+V_INLINE vf v_relu(vf x) { return v_keep(v_gt(x, v_zero()), x); }
+
+// Loads and stores of a last, shorter vector; count <= V_LANES.
+V_INLINE vf v_load_first(const float *p, uint32_t count) {
+    return count >= V_LANES ? v_load(p) : v_load_mask(p, v_first(count));
+}
+V_INLINE void v_store_first(float *p, uint32_t count, vf v) {
+    if (count >= V_LANES) v_store(p, v);
+    else v_store_mask(p, v_first(count), v);
+}
+
+#endif
