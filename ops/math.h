@@ -1,0 +1,107 @@
+// math.h - exp and log of the arithmetic: the same bits from every compiler, processor and GPU.
+//
+// Core: freestanding C11, also C++ and CUDA. Knows only ops/fmaf.h; no libm, no double, no table.
+//
+// libm's functions differ between machines, and even between the processors one libm chooses for.
+// These are defined by the sequence of operations below, nothing else: each operation is fp32,
+// rounded once, to nearest even, with subnormals kept. No branch depends on the argument: where
+// two results exist one is selected, so a vector kernel runs the same sequence lane by lane.
+//
+//            largest error over all 2^32 floats   special values
+//   lk_expf  0.816 ulp                            exp(+-0) = 1, exp(+inf) = +inf, exp(-inf) = +0
+//   lk_logf  0.841 ulp                            log(1) = +0, log(+-0) = -inf, log(+inf) = +inf,
+//                                                 log(x < 0) = NaN
+//
+// NaN gives NaN, of any payload. Overflow is +inf, underflow gradual and then +0.
+//
+// Notation: a + b, a - b, a * b and fma(a, b, c) round once; bits(x) is the 32-bit pattern of x and
+// float(u) the float that has the pattern u; integers are modulo 2^32; u >> n shifts in zeros.
+//
+// exp(x):   x = 2^k * e^r with k an integer and |r| <= ln 2 / 2, and e^r = 1 + r * (1 + r * p(r))
+//
+//    1  x = -104 if x < -104, then x = 89 if x > 89       beyond, the result is 0 or infinity
+//    2  t = fma(x, 0x1.715476p+0, 0x1.8p+23)              1 / ln 2; the low bits of t are now k
+//    3  n = t - 0x1.8p+23                                 exact; n is k as a float
+//    4  r = fma(n, -0x1.62e43p-1, x)                      the upper part of ln 2
+//    5  r = fma(n, 0x1.05c61p-29, r)                      minus the rest of ln 2
+//    6  p = 0x1.6a8578p-10
+//    7  p = fma(p, r, c) for c = 0x1.124e32p-7, 0x1.55588cp-5, 0x1.55547p-3, 0x1.fffffcp-2, 1, 1
+//    8  u = bits(t) - 0x4b400000 + 254                    k + 2 * 127; 0x4b400000 = bits(0x1.8p+23)
+//    9  h = u >> 1
+//   10  result = (p * float(h << 23)) * float((u - h) << 23)
+//
+// Two factors, because 2^k alone may be no float; only the last product can round.
+//
+// log(x):   x = 2^k * (1 + f) with 1 + f in [2/3, 4/3), and log(1 + f) = f + f^2 * (-1/2 + f * p(f))
+//
+//    1  tiny = x < 0x1p-126
+//    2  y = x * 0x1p+23 if tiny, else x                   subnormals become normal
+//    3  e = (bits(y) - 0x3f2aaaab) & 0xff800000           2^23 * k; 0x3f2aaaab = bits(2/3)
+//    4  f = float(bits(y) - e) - 1                        exact
+//    5  n = float value of the integer e as signed, times 0x1p-23      exact: k
+//    6  n = n - 23 if tiny, else n
+//    7  s = f * f
+//    8  p = -0x1.0f1842p-3
+//    9  p = fma(p, f, c) for c = 0x1.1deb72p-3, -0x1.f03df8p-4, 0x1.1ef1e4p-3, -0x1.55b7e4p-3,
+//           0x1.99ccdp-3, -0x1.fffe2ap-3, 0x1.55551ep-2, -0x1p-1
+//   10  p = fma(p, s, f)
+//   11  p = fma(n, 0x1.62e43p-1, p)                       ln 2
+//   12  result = p if 0 < x < +inf; -inf if x = +-0; NaN if x < 0; else x (+inf or NaN)
+//
+// The polynomials are minimax fits whose rounded coefficients were then moved by a few units to
+// the smallest measured error. Changing any constant changes the arithmetic version.
+#ifndef LOCKSTEP_OPS_MATH_H
+#define LOCKSTEP_OPS_MATH_H
+
+#include "ops/fmaf.h"
+
+// e^x.
+LK_SCALAR float lk_expf(float x) {
+    x = x < -0x1.ap+6f ? -0x1.ap+6f : x;    // -104
+    x = x > 0x1.64p+6f ? 0x1.64p+6f : x;    // 89
+    float t = lk_fmaf(x, 0x1.715476p+0f, 0x1.8p+23f);
+    float n = t - 0x1.8p+23f;
+    float r = lk_fmaf(n, -0x1.62e43p-1f, x);
+    r = lk_fmaf(n, 0x1.05c61p-29f, r);
+
+    float p = 0x1.6a8578p-10f;
+    p = lk_fmaf(p, r, 0x1.124e32p-7f);
+    p = lk_fmaf(p, r, 0x1.55588cp-5f);
+    p = lk_fmaf(p, r, 0x1.55547p-3f);
+    p = lk_fmaf(p, r, 0x1.fffffcp-2f);
+    p = lk_fmaf(p, r, 0x1p+0f);
+    p = lk_fmaf(p, r, 0x1p+0f);
+
+    uint32_t u = lk_float_to_bits(t) - 0x4b400000u + 254u;
+    uint32_t h = u >> 1;
+    return (p * lk_float_from_bits(h << 23)) * lk_float_from_bits((u - h) << 23);
+}
+
+// The natural logarithm of x.
+LK_SCALAR float lk_logf(float x) {
+    int tiny = x < 0x1p-126f;
+    float y = tiny ? x * 0x1p+23f : x;
+    uint32_t e = (lk_float_to_bits(y) - 0x3f2aaaabu) & 0xff800000u;
+    float f = lk_float_from_bits(lk_float_to_bits(y) - e) - 0x1p+0f;
+    float n = (float)(int32_t)e * 0x1p-23f;
+    n = tiny ? n - 0x1.7p+4f : n;           // 23
+    float s = f * f;
+
+    float p = -0x1.0f1842p-3f;
+    p = lk_fmaf(p, f, 0x1.1deb72p-3f);
+    p = lk_fmaf(p, f, -0x1.f03df8p-4f);
+    p = lk_fmaf(p, f, 0x1.1ef1e4p-3f);
+    p = lk_fmaf(p, f, -0x1.55b7e4p-3f);
+    p = lk_fmaf(p, f, 0x1.99ccdp-3f);
+    p = lk_fmaf(p, f, -0x1.fffe2ap-3f);
+    p = lk_fmaf(p, f, 0x1.55551ep-2f);
+    p = lk_fmaf(p, f, -0x1p-1f);
+    p = lk_fmaf(p, s, f);
+    p = lk_fmaf(n, 0x1.62e43p-1f, p);
+
+    p = x > 0.0f && x < lk_float_from_bits(0x7f800000u) ? p : x;
+    p = x == 0.0f ? lk_float_from_bits(0xff800000u) : p;
+    return x < 0.0f ? lk_float_from_bits(0x7fc00000u) : p;
+}
+
+#endif

@@ -1,0 +1,17 @@
+// math_kernel.c - exp and log over arrays, as one compiler and one instruction set make them.
+//
+// Compiled several times, with MATH_VARIANT saying which: every variant must give the same bits.
+#include "tests/ops/math_kernel.h"
+
+#include "ops/math.h"
+
+#define MATH_NAME_(function, variant) math_##function##_##variant
+#define MATH_NAME(function, variant) MATH_NAME_(function, variant)
+
+void MATH_NAME(exp, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
+    for (size_t i = 0; i < count; i++) y[i] = lk_expf(x[i]);
+}
+
+void MATH_NAME(log, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
+    for (size_t i = 0; i < count; i++) y[i] = lk_logf(x[i]);
+}
