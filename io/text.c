@@ -1,0 +1,227 @@
+// text.c - the line writer, the escaping and the nearest word of text.h. Host only, no heap.
+#define _DEFAULT_SOURCE
+#include "io/text.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+// --- lines -------------------------------------------------------------------------------------
+
+static const char erase_line[] = "\r\033[K";
+enum { ERASE_BYTES = sizeof erase_line - 1, COLUMNS_DEFAULT = 80 };
+
+void lk_text_open(lk_text_out *out, int fd) {
+    const char *term = getenv("TERM");
+    memset(out, 0, sizeof *out);
+    out->fd = fd;
+    out->terminal = isatty(fd) && term && strcmp(term, "dumb") != 0;
+}
+
+// A signal or a full pipe only delays; anything else is remembered and ends the writing.
+static lk_status write_all(lk_text_out *out, const char *bytes, size_t count) {
+    while (count && !out->write_errno) {
+        ssize_t written = write(out->fd, bytes, count);
+        if (written >= 0) {
+            bytes += written;
+            count -= (size_t)written;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            struct pollfd ready = {.fd = out->fd, .events = POLLOUT};
+            if (poll(&ready, 1, -1) < 0 && errno != EINTR) out->write_errno = errno;
+        } else if (errno != EINTR) {
+            out->write_errno = errno;
+        }
+    }
+    return out->write_errno ? LK_IO_ERROR : LK_OK;
+}
+
+// The line stands in buffer + ERASE_BYTES; the erasing sequence goes right before it when needed.
+static lk_status write_line(lk_text_out *out, size_t length, bool erase) {
+    char *line = out->buffer + ERASE_BYTES;
+    if (!erase) return write_all(out, line, length);
+    memcpy(out->buffer, erase_line, ERASE_BYTES);
+    return write_all(out, out->buffer, ERASE_BYTES + length);
+}
+
+// Where to cut `text` so that at most `bytes` remain and no UTF-8 character is halved.
+static size_t cut_at(const char *text, size_t bytes) {
+    while (bytes && ((unsigned char)text[bytes] & 0xc0) == 0x80) bytes--;
+    return bytes;
+}
+
+// Formats into the buffer; the newline's place is kept. Returns the length, or that of the longest
+// line plus one where it does not fit.
+static size_t compose(lk_text_out *out, const char *format, va_list args) {
+    static_assert(sizeof out->buffer >= ERASE_BYTES + LK_TEXT_LINE_BYTES, "the line has its room");
+    int length = vsnprintf(out->buffer + ERASE_BYTES, LK_TEXT_LINE_BYTES, format, args);
+    return length < 0 ? 0 : LK_MIN((size_t)length, (size_t)LK_TEXT_LINE_BYTES);
+}
+
+static lk_status finish_line(lk_text_out *out, size_t length) {
+    out->buffer[ERASE_BYTES + length] = '\n';
+    bool erase = out->progress_shown;
+    out->progress_shown = false;
+    return write_line(out, length + 1, erase);
+}
+
+lk_status lk_text_line(lk_text_out *out, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    size_t length = compose(out, format, args);
+    va_end(args);
+    if (length >= LK_TEXT_LINE_BYTES) {
+        char *line = out->buffer + ERASE_BYTES;
+        length = cut_at(line, LK_TEXT_LINE_BYTES - 1 - 3);
+        memcpy(line + length, "...", 3);
+        length += 3;
+    }
+    return finish_line(out, length);
+}
+
+lk_status lk_text_record(lk_text_out *out, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    size_t length = compose(out, format, args);
+    va_end(args);
+    if (length >= LK_TEXT_LINE_BYTES) return LK_INTERNAL;
+    return finish_line(out, length);
+}
+
+static size_t terminal_columns(int fd) {
+    struct winsize size;
+    if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return COLUMNS_DEFAULT;
+    return size.ws_col;
+}
+
+lk_status lk_text_progress(lk_text_out *out, const char *format, ...) {
+    if (!out->terminal) return LK_OK;
+    va_list args;
+    va_start(args, format);
+    size_t length = compose(out, format, args);
+    va_end(args);
+    length = LK_MIN(length, (size_t)LK_TEXT_LINE_BYTES - 1);
+    const char *line = out->buffer + ERASE_BYTES;
+    size_t columns = terminal_columns(out->fd) - 1, used = 0, end = 0;
+    while (end < length && (used < columns || ((unsigned char)line[end] & 0xc0) == 0x80)) {
+        used += ((unsigned char)line[end++] & 0xc0) != 0x80;
+    }
+    out->progress_shown = true;
+    return write_line(out, end, true);
+}
+
+lk_status lk_text_clear(lk_text_out *out) {
+    if (!out->progress_shown) return LK_OK;
+    out->progress_shown = false;
+    return write_line(out, 0, true);
+}
+
+lk_status lk_text_check(const lk_text_out *out, const char *name, lk_error *error) {
+    if (!out->write_errno) return LK_OK;
+    return lk_fail(error, LK_IO_ERROR, "%s: writing failed: %s; %s", name,
+                   strerror(out->write_errno),
+                   out->write_errno == ENOSPC ? "make room and go on with --resume"
+                   : out->write_errno == EPIPE ? "its reader is gone; start it again"
+                                               : "check where it leads");
+}
+
+// --- JSON escaping -----------------------------------------------------------------------------
+
+// Bytes of the UTF-8 character at `text`, or 0 where there is none: cut short, overlong, a
+// surrogate, above U+10FFFF.
+static size_t utf8_length(const unsigned char *text, size_t left) {
+    unsigned char c = text[0];
+    size_t length = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : (c & 0xf0) == 0xe0 ? 3
+                  : c >= 0xf0 && c <= 0xf4 ? 4 : 0;
+    if (length == 0 || length > left) return 0;
+    for (size_t i = 1; i < length; i++) {
+        if ((text[i] & 0xc0) != 0x80) return 0;
+    }
+    if (length < 3) return length;
+    bool wrong = (c == 0xe0 && text[1] < 0xa0) || (c == 0xed && text[1] >= 0xa0)
+              || (c == 0xf0 && text[1] < 0x90) || (c == 0xf4 && text[1] >= 0x90);
+    return wrong ? 0 : length;
+}
+
+// One character of `used` bytes (0: not UTF-8) as it stands in a JSON string; at most 6 bytes.
+static size_t escape_one(char piece[8], const unsigned char *in, size_t used) {
+    static const char plain[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+    if (used == 0) return lk_format(piece, 8, "\xef\xbf\xbd");
+    const char *found = *in ? strchr(plain, *in) : NULL;
+    if (used == 1 && found) return lk_format(piece, 8, "\\%c", letters[found - plain]);
+    if (*in < 0x20 || *in == 0x7f) return lk_format(piece, 8, "\\u%04x", *in);
+    memcpy(piece, in, used);
+    return used;
+}
+
+size_t lk_text_escape(char *out, size_t bytes, const char *text, size_t length) {
+    const unsigned char *in = (const unsigned char *)text;
+    size_t needed = 0, written = 0;
+    for (size_t i = 0; i < length;) {
+        char piece[8];
+        size_t used = utf8_length(in + i, length - i);
+        size_t count = escape_one(piece, in + i, used);
+        // Once a piece did not fit, no later one may: the text is cut, not thinned out.
+        if (written == needed && needed + count < bytes) {
+            memcpy(out + written, piece, count);
+            written += count;
+        }
+        needed += count;
+        i += LK_MAX(used, (size_t)1);
+    }
+    if (bytes) out[written] = '\0';
+    return needed;
+}
+
+// --- the nearest word --------------------------------------------------------------------------
+
+enum { WORD_BYTES = 48 };  // longer words have no near ones
+
+static char folded(char c) { return c == '-' ? '_' : (char)tolower((unsigned char)c); }
+
+// Damerau-Levenshtein distance (optimal string alignment) over three rows of the table.
+static unsigned distance(const char *a, size_t a_count, const char *b, size_t b_count) {
+    unsigned rows[3][WORD_BYTES + 1];
+    unsigned *before = rows[0], *previous = rows[1], *row = rows[2];
+    for (size_t j = 0; j <= b_count; j++) previous[j] = (unsigned)j;
+    for (size_t i = 1; i <= a_count; i++) {
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= b_count; j++) {
+            char x = folded(a[i - 1]), y = folded(b[j - 1]);
+            unsigned best = previous[j - 1] + (x != y);
+            best = LK_MIN(best, LK_MIN(previous[j], row[j - 1]) + 1);
+            bool swapped = i > 1 && j > 1 && x == folded(b[j - 2]) && folded(a[i - 2]) == y;
+            if (swapped) best = LK_MIN(best, before[j - 2] + 1);
+            row[j] = best;
+        }
+        unsigned *oldest = before;
+        before = previous;
+        previous = row;
+        row = oldest;
+    }
+    return previous[b_count];
+}
+
+const char *lk_text_nearest(const char *word, const char *const *words, size_t count) {
+    size_t length = strlen(word);
+    if (length == 0 || length > WORD_BYTES) return NULL;
+    const char *best = NULL;
+    unsigned best_distance = LK_MIN(3u, (unsigned)length / 3 + 1) + 1;
+    for (size_t i = 0; i < count; i++) {
+        size_t other = strlen(words[i]);
+        if (other > WORD_BYTES) continue;
+        unsigned d = distance(word, length, words[i], other);
+        // All letters changed is no likeness, however short the words.
+        if (d < best_distance && d < LK_MAX(length, other)) {
+            best_distance = d;
+            best = words[i];
+        }
+    }
+    return best;
+}

@@ -1,0 +1,72 @@
+// text.h - text out of a running program without heap: whole lines, a progress line on a terminal,
+// and strings made safe for JSON. Also the nearest word, for "did you mean".
+//
+// Host only (write, ioctl). Knows file descriptors and characters, nothing of what they mean.
+//
+// Intended use:
+//
+//     lk_text_out out;
+//     lk_text_open(&out, STDOUT_FILENO);
+//     lk_text_progress(&out, "step %u/%u  loss %.4f", step, steps, loss);  // a terminal only
+//     lk_text_line(&out, "epoch %u  loss %.9g", epoch, loss);              // everywhere
+//     lk_text_clear(&out);                                                 // before the end
+//     LK_CHECK(lk_text_check(&out, "standard output", &error));
+#ifndef LOCKSTEP_IO_TEXT_H
+#define LOCKSTEP_IO_TEXT_H
+
+#include "arena/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LK_TEXT_LINE_BYTES = 4096 };  // the longest line, its newline included
+
+// A writer of lines. One thread at a time; two writers of one terminal know nothing of each other's
+// progress line. Nothing is kept back: every call ends with everything written.
+typedef struct lk_text_out {
+    int fd;
+    bool terminal;         // fd is a terminal that can erase a line (TERM is not "dumb")
+    bool progress_shown;   // the cursor stands behind a progress line
+    int write_errno;       // of the first write that failed, 0 so far; then nothing more is written
+    char buffer[LK_TEXT_LINE_BYTES + 8];  // room for the erasing sequence before the line
+} lk_text_out;
+
+// `fd` stays the caller's.
+void lk_text_open(lk_text_out *out, int fd);
+
+// Writes one line and its newline in one write(2), an earlier progress line erased first. `format`
+// is printf's, floats included (%.9g needs no heap in glibc; absurd precisions might). A line
+// longer than the buffer is cut and ends in "...". Returns LK_OK or LK_IO_ERROR.
+lk_status lk_text_line(lk_text_out *out, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+// The same for lines that a program reads (metrics.jsonl): one that does not fit is not written at
+// all, since half a record is worse than none: LK_INTERNAL.
+lk_status lk_text_record(lk_text_out *out, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+// Shows or rewrites the progress line, cut one column short of the terminal's width so that it
+// never wraps. One column per character is assumed. Writes nothing where fd is not a terminal.
+lk_status lk_text_progress(lk_text_out *out, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+// Erases the progress line, if there is one.
+lk_status lk_text_clear(lk_text_out *out);
+
+// The first failed write as an error that names `name` ("runs/a/metrics.jsonl"); LK_OK without one.
+lk_status lk_text_check(const lk_text_out *out, const char *name, lk_error *error);
+
+// Escapes `text` (length bytes, UTF-8) for the inside of a JSON string; writes no quotes. What is
+// not UTF-8 becomes U+FFFD, so the result is always valid. Terminates; cuts between characters
+// where the buffer ends; returns the length that the whole would have (as snprintf does).
+size_t lk_text_escape(char *out, size_t bytes, const char *text, size_t length);
+
+// The word most like `word`, or NULL where none is near enough to be what was meant. Distance: the
+// insertions, deletions, changes and swaps of neighbours; letter case and - against _ cost nothing.
+const char *lk_text_nearest(const char *word, const char *const *words, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
