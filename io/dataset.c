@@ -1,0 +1,408 @@
+// dataset.c - opening and reading data sets: one pair of files, shards, or made-up. Host only.
+//
+// One path for all kinds: fill the table of parts, then check labels, then find the data hash.
+#define _GNU_SOURCE
+#include "io/dataset.h"
+
+#include <sodium.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "io/data_file.h"
+#include "io/gunzip.h"
+#include "io/idx.h"
+#include "io/manifest.h"
+
+typedef unsigned long long ull;
+
+enum { ALIGNMENT = 64 };
+
+// What is needed only while a data set is opened.
+typedef struct opening {
+    const lk_dataset_source *source;
+    lk_dataset *set;
+    lk_error *error;
+    bool trust;
+    bool cached;                 // `cache` is a directory
+    char cache[LK_PATH_BYTES];
+    uint64_t name;               // of all files, joined: names the record
+    uint64_t stamp;              // of all files, joined
+    lk_manifest manifest;        // LK_DATASET_MANIFEST
+    char *text;                  // where the next name goes, in the caller's memory
+} opening;
+
+// --- memory --------------------------------------------------------------------------------------
+
+// The directory of a manifest with its final '/', or "".
+static int folder_length(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? (int)(slash - path + 1) : 0;
+}
+
+static lk_status manifest_bytes(const char *path, const lk_manifest *m, uint64_t *bytes,
+                                lk_error *error) {
+    lk_manifest_shard shard;
+    *bytes = m->shard_count * sizeof(lk_dataset_part);
+    for (uint32_t i = 0; i < m->shard_count; i++) {
+        LK_CHECK(lk_manifest_get(m, i, &shard, error));
+        *bytes += 2 * ((uint64_t)folder_length(path) + 1) + strlen(shard.images) +
+                  strlen(shard.labels);
+    }
+    return LK_OK;
+}
+
+lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_error *error) {
+    *bytes = sizeof(lk_dataset_part);
+    switch (source->kind) {
+    case LK_DATASET_IDX:
+        *bytes += strlen(source->images) + strlen(source->labels) + 2;
+        return LK_OK;
+    case LK_DATASET_MADE_UP:
+        LK_CHECK(lk_made_up_check(&source->made_up, error));
+        *bytes = lk_round_up(*bytes, ALIGNMENT) +
+                 source->made_up.count * (lk_made_up_image_bytes(&source->made_up) + 1);
+        return LK_OK;
+    case LK_DATASET_MANIFEST:
+        break;
+    }
+    lk_manifest manifest;
+    lk_status status = lk_manifest_load(source->manifest, &manifest, error);
+    if (status == LK_OK) status = manifest_bytes(source->manifest, &manifest, bytes, error);
+    lk_manifest_close(&manifest);
+    return status;
+}
+
+// Keeps "folder + name" in the caller's memory; lk_dataset_bytes counted it.
+static const char *keep_name(opening *o, int folder_bytes, const char *folder, const char *name) {
+    char *kept = o->text;
+    size_t length = lk_format(kept, SIZE_MAX, "%.*s%s", folder_bytes, folder, name);
+    o->text += length + 1;
+    return kept;
+}
+
+// --- files ---------------------------------------------------------------------------------------
+
+static bool is_gzip(int fd, const char *name) {
+    uint8_t magic[2];
+    size_t length = strlen(name);
+    if (length >= 3 && strcmp(name + length - 3, ".gz") == 0) return true;
+    return pread(fd, magic, 2, 0) == 2 && magic[0] == 0x1f && magic[1] == 0x8b;
+}
+
+// Opens file->name, through the cache where it is packed; `path` is what was really opened.
+static lk_status open_file(opening *o, const lk_dataset_file *file, int *fd, struct stat *info,
+                           char path[LK_PATH_BYTES]) {
+    LK_CHECK(lk_path_join(path, file->name, "", "", o->error));
+    LK_CHECK(lk_data_open(file->name, fd, info, o->error));
+    if (o->source->kind != LK_DATASET_IDX || !is_gzip(*fd, file->name)) return LK_OK;
+    close(*fd);
+    const char *cache = o->cached ? o->cache : NULL;
+    LK_CHECK(lk_gunzip_cached(file->name, cache, o->trust, fd, path, o->error));
+    if (fstat(*fd, info) == 0) return LK_OK;
+    close(*fd);
+    return lk_fail(o->error, LK_IO_ERROR, "%s: cannot look at the unpacked file", path);
+}
+
+// Maps file->name and reads its header.
+static lk_status map_file(opening *o, lk_idx_kind kind, lk_dataset_file *file, lk_idx *idx) {
+    char path[LK_PATH_BYTES];
+    struct stat info;
+    int fd;
+    LK_CHECK(open_file(o, file, &fd, &info, path));
+    o->name = lk_data_name(o->name, path);
+    o->stamp = lk_data_stamp(o->stamp, &info);
+    uint64_t bytes = (uint64_t)info.st_size;
+    const bool populate = o->source->populate;
+    lk_status status = lk_data_map(fd, bytes, populate, file->name, &file->map, o->error);
+    close(fd);
+    LK_CHECK(status);
+    file->map_bytes = bytes;
+    o->set->mapped_bytes += bytes;
+    LK_CHECK(lk_idx_parse(file->map, bytes, bytes, kind, file->name, idx, o->error));
+    file->data = file->map + idx->header_bytes;
+    return LK_OK;
+}
+
+// What the manifest says of a shard's images.
+static lk_status check_shard(const opening *o, const char *name, const lk_idx *images,
+                             uint64_t wanted) {
+    const lk_manifest *m = &o->manifest;
+    if (images->count != wanted)
+        return lk_fail(o->error, LK_BAD_DATA, "%s: byte 4: found %u examples, wanted %llu by %s",
+                       name, images->count, (ull)wanted, o->source->manifest);
+    if (images->height != m->height || images->width != m->width ||
+        images->channels != m->channels)
+        return lk_fail(o->error, LK_BAD_DATA,
+                       "%s: byte 8: found images of %u x %u x %u, wanted %u x %u x %u by %s", name,
+                       images->height, images->width, images->channels, m->height, m->width,
+                       m->channels, o->source->manifest);
+    return LK_OK;
+}
+
+// Adds the pair of files whose names `part` has. `wanted`: examples by the manifest, or 0.
+static lk_status add_part(opening *o, lk_dataset_part *part, uint64_t wanted) {
+    lk_dataset *set = o->set;
+    lk_idx images, labels;
+    set->part_count++;  // from here on lk_dataset_close unmaps it
+    LK_CHECK(map_file(o, LK_IDX_IMAGES, &part->images, &images));
+    if (wanted) LK_CHECK(check_shard(o, part->images.name, &images, wanted));
+    LK_CHECK(map_file(o, LK_IDX_LABELS, &part->labels, &labels));
+    LK_CHECK(lk_idx_check_counts(images.count, part->images.name, labels.count, part->labels.name,
+                                 o->error));
+    set->height = images.height;
+    set->width = images.width;
+    set->channels = images.channels;
+    set->image_bytes = images.example_bytes;
+    part->first = set->count;
+    part->count = images.count;
+    set->count += images.count;
+    return LK_OK;
+}
+
+static lk_status open_pair(opening *o) {
+    lk_dataset_part *part = o->set->parts;
+    part->images.name = keep_name(o, 0, "", o->source->images);
+    part->labels.name = keep_name(o, 0, "", o->source->labels);
+    return add_part(o, part, 0);
+}
+
+static lk_status open_shards(opening *o) {
+    const lk_manifest *m = &o->manifest;
+    const char *path = o->source->manifest;
+    lk_manifest_shard shard;
+    for (uint32_t i = 0; i < m->shard_count; i++) {
+        lk_dataset_part *part = &o->set->parts[i];
+        LK_CHECK(lk_manifest_get(m, i, &shard, o->error));
+        part->images.name = keep_name(o, folder_length(path), path, shard.images);
+        part->labels.name = keep_name(o, folder_length(path), path, shard.labels);
+        LK_CHECK(add_part(o, part, shard.count));
+    }
+    return LK_OK;
+}
+
+static lk_status make_up(opening *o, uint8_t *memory) {
+    const lk_made_up *m = &o->source->made_up;
+    lk_dataset *set = o->set;
+    const uint64_t image_bytes = lk_made_up_image_bytes(m);
+    uint8_t *images = memory + lk_round_up(sizeof(lk_dataset_part), ALIGNMENT);
+    uint8_t *labels = images + m->count * image_bytes;
+    for (uint64_t i = 0; i < m->count; i++)
+        lk_made_up_example(m, i, images + i * image_bytes, labels + i);
+    *set->parts = (lk_dataset_part){
+        .count = m->count,
+        .images = {.data = images, .name = "made-up images"},
+        .labels = {.data = labels, .name = "made-up labels"},
+    };
+    set->part_count = 1;
+    set->count = m->count;
+    set->height = m->height;
+    set->width = m->width;
+    set->channels = m->channels;
+    set->image_bytes = image_bytes;
+    const uint64_t all[] = {m->seed, m->first, m->count, m->height, m->width, m->channels,
+                            m->classes};
+    o->name = lk_data_fast_hash(1, all, sizeof all);
+    o->stamp = lk_data_fast_hash(2, all, sizeof all);
+    return LK_OK;
+}
+
+// --- checks and hashes ---------------------------------------------------------------------------
+
+static lk_status check_labels(opening *o) {
+    lk_dataset *set = o->set;
+    const bool made_up = o->source->kind == LK_DATASET_MADE_UP;
+    const uint32_t classes = made_up ? o->source->made_up.classes : o->source->classes;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < set->part_count; i++) {
+        const lk_dataset_part *part = &set->parts[i];
+        if (classes)
+            LK_CHECK(lk_idx_check_labels(part->labels.data, part->count, classes,
+                                         (uint64_t)(part->labels.data - part->labels.map),
+                                         part->labels.name, o->error));
+        for (uint64_t e = 0; e < part->count && !classes; e++)
+            most = LK_MAX(most, part->labels.data[e]);
+    }
+    set->classes = classes ? classes : most + 1;
+    return LK_OK;
+}
+
+static lk_status check_file_hash(const opening *o, const lk_dataset_file *file,
+                                 const uint8_t wanted[LK_SHA256_BYTES]) {
+    uint8_t found[LK_SHA256_BYTES];
+    char found_text[LK_SHA256_HEX_BYTES], wanted_text[LK_SHA256_HEX_BYTES];
+    lk_data_sha256(file->map, file->map_bytes, found);
+    if (memcmp(found, wanted, LK_SHA256_BYTES) == 0) return LK_OK;
+    lk_hex(found, LK_SHA256_BYTES, found_text);
+    lk_hex(wanted, LK_SHA256_BYTES, wanted_text);
+    return lk_fail(o->error, LK_BAD_DATA,
+                   "%s: found SHA-256 %s, wanted %s by %s; copy or shard it again", file->name,
+                   found_text, wanted_text, o->source->manifest);
+}
+
+static lk_status check_shard_hashes(const opening *o) {
+    lk_manifest_shard shard;
+    for (uint32_t i = 0; i < o->set->part_count; i++) {
+        LK_CHECK(lk_manifest_get(&o->manifest, i, &shard, o->error));
+        LK_CHECK(check_file_hash(o, &o->set->parts[i].images, shard.images_sha256));
+        LK_CHECK(check_file_hash(o, &o->set->parts[i].labels, shard.labels_sha256));
+    }
+    return LK_OK;
+}
+
+static uint64_t fast_hash(const lk_dataset *set) {
+    uint64_t fast = 0;
+    for (uint32_t i = 0; i < set->part_count; i++)
+        fast = lk_data_fast_hash(fast, set->parts[i].images.data,
+                                 set->parts[i].count * set->image_bytes);
+    for (uint32_t i = 0; i < set->part_count; i++)
+        fast = lk_data_fast_hash(fast, set->parts[i].labels.data, set->parts[i].count);
+    return fast;
+}
+
+static void strong_hash(lk_dataset *set) {
+    crypto_hash_sha256_state hash;
+    crypto_hash_sha256_init(&hash);
+    for (uint32_t i = 0; i < set->part_count; i++)
+        crypto_hash_sha256_update(&hash, set->parts[i].images.data,
+                                  set->parts[i].count * set->image_bytes);
+    for (uint32_t i = 0; i < set->part_count; i++)
+        crypto_hash_sha256_update(&hash, set->parts[i].labels.data, set->parts[i].count);
+    crypto_hash_sha256_final(&hash, set->sha256);
+}
+
+// Against the manifest's word, whether the hash was computed or believed.
+static lk_status check_data_hash(const opening *o) {
+    char found[LK_SHA256_HEX_BYTES], wanted[LK_SHA256_HEX_BYTES];
+    if (o->source->kind != LK_DATASET_MANIFEST ||
+        memcmp(o->set->sha256, o->manifest.data_sha256, LK_SHA256_BYTES) == 0)
+        return LK_OK;
+    lk_hex(o->set->sha256, LK_SHA256_BYTES, found);
+    lk_hex(o->manifest.data_sha256, LK_SHA256_BYTES, wanted);
+    return lk_fail(o->error, LK_BAD_DATA,
+                   "%s: data_sha256: its shards have %s, it says %s; shard the data again",
+                   o->source->manifest, found, wanted);
+}
+
+// The data hash: from the record where nothing has changed (data_file.h), else computed.
+static lk_status find_hash(opening *o) {
+    lk_data_record record = {0};
+    char file[32], path[LK_PATH_BYTES];
+    lk_format(file, sizeof file, "%016llx.record", (ull)o->name);
+    lk_error ignored = {0};
+    if (o->cached && lk_path_join(path, o->cache, "/", file, &ignored) != LK_OK) o->cached = false;
+    bool known = o->cached && o->trust && lk_data_record_read(path, &record);
+    if (known && record.stamp == o->stamp) {
+        memcpy(o->set->sha256, record.sha256, LK_SHA256_BYTES);
+        return check_data_hash(o);
+    }
+    uint64_t fast = o->cached ? fast_hash(o->set) : 0;
+    if (known && record.fast == fast) {
+        memcpy(o->set->sha256, record.sha256, LK_SHA256_BYTES);
+    } else {
+        if (o->source->kind == LK_DATASET_MANIFEST) LK_CHECK(check_shard_hashes(o));
+        strong_hash(o->set);
+    }
+    LK_CHECK(check_data_hash(o));
+    record = (lk_data_record){.stamp = o->stamp, .fast = fast};
+    memcpy(record.sha256, o->set->sha256, LK_SHA256_BYTES);
+    if (o->cached) lk_data_record_write(path, &record);
+    return LK_OK;
+}
+
+// --- opening -------------------------------------------------------------------------------------
+
+static lk_status open_parts(opening *o, void *memory, uint64_t bytes) {
+    uint64_t needed, parts = 1;
+    if (o->source->kind == LK_DATASET_MANIFEST) {
+        LK_CHECK(lk_manifest_load(o->source->manifest, &o->manifest, o->error));
+        LK_CHECK(manifest_bytes(o->source->manifest, &o->manifest, &needed, o->error));
+        parts = o->manifest.shard_count;
+    } else {
+        LK_CHECK(lk_dataset_bytes(o->source, &needed, o->error));
+    }
+    if (needed > bytes)  // only where a manifest was exchanged since lk_dataset_bytes
+        return lk_fail(o->error, LK_RETRY, "data set: found %llu bytes for its table, wanted %llu; "
+                       "the manifest has changed, start again", (ull)bytes, (ull)needed);
+    o->set->parts = memory;
+    memset(o->set->parts, 0, parts * sizeof(lk_dataset_part));
+    o->text = (char *)memory + parts * sizeof(lk_dataset_part);
+    switch (o->source->kind) {
+    case LK_DATASET_IDX: return open_pair(o);
+    case LK_DATASET_MANIFEST: return open_shards(o);
+    case LK_DATASET_MADE_UP: return make_up(o, memory);
+    }
+    lk_panic(__FILE__, __LINE__, "no such kind of data set");
+}
+
+static lk_status open_set(const lk_dataset_source *source, bool trust, void *memory, uint64_t bytes,
+                          lk_dataset *out, lk_error *error) {
+    lk_assert((uintptr_t)memory % ALIGNMENT == 0);
+    *out = (lk_dataset){0};
+    opening o = {.source = source, .set = out, .error = error, .trust = trust};
+    o.name = (uint64_t)source->kind;  // shards are checked against more than a pair: own records
+    o.cached = lk_data_cache(source->cache, o.cache);
+    lk_status status = open_parts(&o, memory, bytes);
+    if (status == LK_OK) status = check_labels(&o);
+    if (status == LK_OK) status = find_hash(&o);
+    lk_manifest_close(&o.manifest);
+    if (status != LK_OK) lk_dataset_close(out);
+    return status;
+}
+
+lk_status lk_dataset_open(const lk_dataset_source *source, void *memory, uint64_t bytes,
+                          lk_dataset *out, lk_error *error) {
+    return open_set(source, true, memory, bytes, out, error);
+}
+
+lk_status lk_dataset_verify(const lk_dataset_source *source, void *memory, uint64_t bytes,
+                            lk_dataset *out, lk_error *error) {
+    return open_set(source, false, memory, bytes, out, error);
+}
+
+void lk_dataset_close(lk_dataset *set) {
+    for (uint32_t i = 0; i < set->part_count; i++) {
+        lk_data_unmap(set->parts[i].images.map, set->parts[i].images.map_bytes);
+        lk_data_unmap(set->parts[i].labels.map, set->parts[i].labels.map_bytes);
+    }
+    *set = (lk_dataset){0};
+}
+
+// --- reading -------------------------------------------------------------------------------------
+
+// The part that holds an example: the last that does not begin behind it.
+static const lk_dataset_part *part_of(const lk_dataset *set, uint64_t index) {
+    lk_assert(index < set->count);
+    uint32_t low = 0, high = set->part_count;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (set->parts[middle].first <= index) low = middle;
+        else high = middle;
+    }
+    return &set->parts[low];
+}
+
+const uint8_t *lk_dataset_image(const lk_dataset *set, uint64_t index) {
+    const lk_dataset_part *part = part_of(set, index);
+    return part->images.data + (index - part->first) * set->image_bytes;
+}
+
+uint8_t lk_dataset_label(const lk_dataset *set, uint64_t index) {
+    const lk_dataset_part *part = part_of(set, index);
+    return part->labels.data[index - part->first];
+}
+
+static bool file_owns(const lk_dataset_file *file, const void *address) {
+    uintptr_t at = (uintptr_t)address, begin = (uintptr_t)file->map;
+    return file->map && at >= begin && at - begin < file->map_bytes;
+}
+
+bool lk_dataset_owns_address(const lk_dataset *set, const void *address, const char **file) {
+    for (uint32_t i = 0; i < set->part_count; i++) {
+        const lk_dataset_part *part = &set->parts[i];
+        const bool images = file_owns(&part->images, address);
+        if (!images && !file_owns(&part->labels, address)) continue;
+        if (file) *file = images ? part->images.name : part->labels.name;
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,111 @@
+// dataset.h - the examples of a run: opened and checked once, then read by index.
+//
+// Host only. Knows where examples lie, not what a step does with them. After lk_dataset_open
+// nothing here allocates, and reading is pointer arithmetic into read-only maps: the page cache is
+// the only copy of a data set. Examples are numbered over all shards in the manifest's order, so
+// any number of shards of the same data gives the same bits.
+//
+// Intended use:
+//
+//     lk_dataset_source source = {.kind = LK_DATASET_IDX, .images = "train-images-idx3-ubyte.gz",
+//                                 .labels = "train-labels-idx1-ubyte.gz", .classes = 10};
+//     uint64_t bytes;
+//     LK_CHECK(lk_dataset_bytes(&source, &bytes, &error));
+//     LK_CHECK(lk_dataset_open(&source, memory, bytes, &set, &error));
+//     const uint8_t *image = lk_dataset_image(&set, lk_shuffle(seed, epoch, set.count, position));
+//     lk_dataset_close(&set);
+#ifndef LOCKSTEP_IO_DATASET_H
+#define LOCKSTEP_IO_DATASET_H
+
+#include "arena/base.h"
+#include "arena/sha256.h"
+#include "io/made_up.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum lk_dataset_kind {
+    LK_DATASET_IDX,       // one pair of IDX files, plain or .gz
+    LK_DATASET_MANIFEST,  // the shards that manifest.json names
+    LK_DATASET_MADE_UP,   // io/made_up.h
+} lk_dataset_kind;
+
+typedef struct lk_dataset_source {
+    lk_dataset_kind kind;
+    const char *images, *labels;  // paths; LK_DATASET_IDX
+    const char *manifest;         // path; LK_DATASET_MANIFEST
+    lk_made_up made_up;           // LK_DATASET_MADE_UP
+    uint32_t classes;             // every label must be below; 0: the largest label decides.
+                                  // LK_DATASET_MADE_UP brings its own
+    const char *cache;            // directory for unpacked files and records; NULL: the user's
+                                  // ($XDG_CACHE_HOME or ~/.cache)/lockstep; "": none
+    bool populate;                // map every page at once: slower start, no faults later
+} lk_dataset_source;
+
+typedef struct lk_dataset_file {
+    const uint8_t *data;  // the first example
+    const uint8_t *map;   // the whole file; NULL for made-up data
+    uint64_t map_bytes;
+    const char *name;     // as the user or the manifest wrote it
+} lk_dataset_file;
+
+typedef struct lk_dataset_part {
+    uint64_t first, count;  // examples
+    lk_dataset_file images, labels;
+} lk_dataset_part;
+
+typedef struct lk_dataset {
+    uint64_t count;                     // examples
+    uint32_t height, width, channels;   // of an image, in that order in memory
+    uint32_t classes;                   // every label is below
+    uint64_t image_bytes;               // height x width x channels
+    uint64_t mapped_bytes;              // of files, headers included
+    uint8_t sha256[LK_SHA256_BYTES];    // the data hash: all image bytes, then all labels
+    uint32_t part_count;                // shards
+    lk_dataset_part *parts;             // (part_count), in the caller's memory
+} lk_dataset;
+
+// Bytes that lk_dataset_open needs for the shard table, and for the examples of made-up data.
+// Reads the manifest; opens no data file. LK_NO_INPUT, LK_BAD_DATA, LK_BAD_CONFIG.
+lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_error *error);
+
+// Opens, maps and checks all files: format, shape, size, counts, labels. Then the data hash:
+// believed from the cache's record where the files are as they were when it was taken, else
+// computed; a manifest's digests are compared whenever it is computed.
+//
+// memory   `bytes` bytes as lk_dataset_bytes says, aligned to 64; must outlive the data set
+// LK_NO_INPUT   a file is missing, unreadable or a directory
+// LK_BAD_DATA   a file is damaged, is not what it is named as, or does not fit the others
+// LK_IO_ERROR   mapping or unpacking failed
+// After a failure nothing is left open.
+lk_status lk_dataset_open(const lk_dataset_source *source, void *memory, uint64_t bytes,
+                          lk_dataset *out, lk_error *error);
+
+// The same, but believes nothing: unpacks again, computes every hash again, renews the records.
+lk_status lk_dataset_verify(const lk_dataset_source *source, void *memory, uint64_t bytes,
+                            lk_dataset *out, lk_error *error);
+
+void lk_dataset_close(lk_dataset *set);
+
+// One example, by its index below count. The image is (height, width, channels). Pointer arithmetic
+// and log2(part_count) comparisons.
+const uint8_t *lk_dataset_image(const lk_dataset *set, uint64_t index);
+uint8_t lk_dataset_label(const lk_dataset *set, uint64_t index);
+
+// Does the address lie in a mapped file, and in which? For the handler of SIGBUS: somebody cut a
+// file short while it was mapped. Async-signal-safe. `file` may be NULL.
+bool lk_dataset_owns_address(const lk_dataset *set, const void *address, const char **file);
+
+// Writes the set as `shards` pairs of IDX files and a manifest.json into `directory`, which is made
+// where missing. Sizes differ by at most one, the larger ones first (60,000 over 7: 8,572 x 3, then
+// 8,571 x 4). Every file: temporary, sync, rename; the manifest last, so a directory with a
+// manifest is whole. LK_BAD_USAGE: more shards than examples, none, or there is a manifest already.
+// LK_IO_ERROR.
+lk_status lk_dataset_shard(const lk_dataset *set, uint32_t shards, const char *directory,
+                           lk_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

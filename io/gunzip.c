@@ -1,0 +1,219 @@
+// gunzip.c - .gz into plain files, with zlib's inflate in memory of our own. Host only.
+#define _GNU_SOURCE
+#include "io/gunzip.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "io/data_file.h"
+
+typedef unsigned long long ull;
+
+// inflate's state (7 KiB) and window (32 KiB) come from here; they live as long as one call.
+enum { POOL_BYTES = 48 << 10, OUT_BYTES = 64 << 10 };
+
+typedef struct pool {
+    _Alignas(max_align_t) unsigned char bytes[POOL_BYTES];
+    size_t used;
+} pool;
+
+static void *pool_take(void *context, unsigned items, unsigned size) {
+    pool *p = context;
+    uint64_t bytes = lk_round_up((uint64_t)items * size, _Alignof(max_align_t));
+    if (bytes > POOL_BYTES - p->used) return NULL;
+    void *at = p->bytes + p->used;
+    p->used += bytes;
+    return at;
+}
+
+static void pool_give(void *context, void *at) {
+    (void)context;
+    (void)at;
+}
+
+typedef struct unpacking {
+    const char *path, *out_path;
+    const uint8_t *packed;
+    uint64_t packed_bytes;
+    int out;
+    crypto_hash_sha256_state hash;
+    lk_error *error;
+    pool pool;
+    unsigned char buffer[OUT_BYTES];
+} unpacking;
+
+static lk_status bad_gzip(unpacking *u, const z_stream *z, const char *found) {
+    return lk_fail(u->error, LK_BAD_DATA,
+                   "%s: byte %llu: found %s, wanted a whole gzip file; fetch it again", u->path,
+                   (ull)(z->next_in ? z->next_in - u->packed : 0), found);
+}
+
+static lk_status write_out(unpacking *u, const z_stream *z) {
+    size_t bytes = OUT_BYTES - z->avail_out;
+    crypto_hash_sha256_update(&u->hash, u->buffer, bytes);
+    return lk_file_write_all(&lk_file_ops_posix, u->out, u->out_path, u->buffer, bytes, u->error);
+}
+
+// All members of the file, one after the other.
+static lk_status unpack_members(unpacking *u, z_stream *z) {
+    for (;;) {
+        const uint64_t left = u->packed_bytes - (uint64_t)(z->next_in - u->packed);
+        z->avail_in = (uInt)LK_MIN(left, (uint64_t)1 << 30);
+        z->next_out = u->buffer;
+        z->avail_out = OUT_BYTES;
+        int result = inflate(z, Z_NO_FLUSH);
+        if (result == Z_MEM_ERROR)
+            return lk_fail(u->error, LK_INTERNAL, "%s: zlib wanted more memory than its %d bytes",
+                           u->path, POOL_BYTES);
+        if (result == Z_BUF_ERROR) return bad_gzip(u, z, "its end");
+        if (result != Z_OK && result != Z_STREAM_END)
+            return bad_gzip(u, z, z->msg ? z->msg : "damaged data");
+        LK_CHECK(write_out(u, z));
+        if (result != Z_STREAM_END) continue;
+        if (z->next_in == u->packed + u->packed_bytes) return LK_OK;
+        if (z->next_in[0] != 0x1f) return bad_gzip(u, z, "bytes after the last member");
+        inflateReset(z);
+    }
+}
+
+static lk_status unpack_mapped(unpacking *u, uint8_t sha256[LK_SHA256_BYTES]) {
+    z_stream z = {.zalloc = pool_take, .zfree = pool_give, .opaque = &u->pool};
+    u->pool.used = 0;
+    if (u->packed_bytes < 2 || u->packed[0] != 0x1f || u->packed[1] != 0x8b)
+        return bad_gzip(u, &z, "no gzip header (1f 8b)");
+    z.next_in = (z_const Bytef *)(uintptr_t)u->packed;
+    if (inflateInit2(&z, 15 + 16) != Z_OK)  // window of 32 KiB; gzip header and nothing else
+        return lk_fail(u->error, LK_INTERNAL, "%s: zlib did not start", u->path);
+    crypto_hash_sha256_init(&u->hash);
+    LK_CHECK(unpack_members(u, &z));
+    crypto_hash_sha256_final(&u->hash, sha256);
+    return LK_OK;
+}
+
+lk_status lk_gunzip(const char *path, int out, const char *out_path,
+                    uint8_t sha256[LK_SHA256_BYTES], lk_error *error) {
+    unpacking u;
+    u.path = path, u.out_path = out_path, u.out = out, u.error = error;
+    struct stat info;
+    int fd;
+    LK_CHECK(lk_data_open(path, &fd, &info, error));
+    u.packed_bytes = (uint64_t)info.st_size;
+    lk_status status = lk_data_map(fd, u.packed_bytes, false, path, &u.packed, error);
+    close(fd);
+    LK_CHECK(status);
+    status = unpack_mapped(&u, sha256);
+    lk_data_unmap(u.packed, u.packed_bytes);
+    return status;
+}
+
+// --- the cache -----------------------------------------------------------------------------------
+
+// Unpacks into a fresh file and gives it its name only when it is whole and on the disk.
+static lk_status unpack_into(const char *path, int out, const char *temporary, const char *name,
+                             uint8_t sha256[LK_SHA256_BYTES], lk_error *error) {
+    lk_status unpacked = lk_gunzip(path, out, temporary, sha256, error);
+    lk_status synced = lk_file_sync_close(&lk_file_ops_posix, out, temporary, error);
+    if (unpacked == LK_OK && synced == LK_OK)
+        return lk_file_publish(&lk_file_ops_posix, temporary, name, error);
+    unlink(temporary);
+    return error->status;
+}
+
+// The process id: workers of one host that start together must not write into one file.
+static lk_status temporary_name(char out[LK_PATH_BYTES], const char *name, lk_error *error) {
+    char suffix[32];
+    lk_format(suffix, sizeof suffix, ".tmp.%ld", (long)getpid());
+    return lk_path_join(out, name, "", suffix, error);
+}
+
+lk_status lk_gunzip_file(const char *path, const char *out_path, uint8_t sha256[LK_SHA256_BYTES],
+                         lk_error *error) {
+    char temporary[LK_PATH_BYTES];
+    int out;
+    LK_CHECK(temporary_name(temporary, out_path, error));
+    LK_CHECK(lk_file_create(&lk_file_ops_posix, temporary, &out, error));
+    return unpack_into(path, out, temporary, out_path, sha256, error);
+}
+
+static lk_status unpack_nameless(const char *path, int *fd, lk_error *error) {
+    const char *folder = getenv("TMPDIR");
+    char name[LK_PATH_BYTES];
+    uint8_t sha256[LK_SHA256_BYTES];
+    LK_CHECK(lk_path_join(name, folder ? folder : "/tmp", "/", "lockstep-XXXXXX", error));
+    *fd = mkostemp(name, O_CLOEXEC);
+    if (*fd < 0) return lk_file_fail(error, LK_IO_ERROR, name, "create", -errno);
+    unlink(name);
+    lk_status status = lk_gunzip(path, *fd, name, sha256, error);
+    if (status != LK_OK) close(*fd);
+    return status;
+}
+
+// XXH3 of an open file; false where it cannot be mapped.
+static bool hash_open_file(int fd, uint64_t bytes, uint64_t *fast) {
+    const uint8_t *map;
+    lk_error ignored = {0};
+    if (lk_data_map(fd, bytes, false, "", &map, &ignored) != LK_OK) return false;
+    *fast = lk_data_fast_hash(0, map, bytes);
+    lk_data_unmap(map, bytes);
+    return true;
+}
+
+// Opens what was unpacked earlier, if it is what the record says.
+static bool open_unpacked(const char *name, const char *record_name, int *fd) {
+    struct stat info;
+    lk_error ignored = {0};
+    lk_data_record record;
+    uint64_t fast;
+    if (!lk_data_record_read(record_name, &record)) return false;
+    if (lk_data_open(name, fd, &info, &ignored) != LK_OK) return false;
+    uint64_t stamp = lk_data_stamp(0, &info);
+    if (record.stamp == stamp) return true;
+    if (hash_open_file(*fd, (uint64_t)info.st_size, &fast) && fast == record.fast) {
+        record.stamp = stamp;
+        lk_data_record_write(record_name, &record);
+        return true;
+    }
+    close(*fd);
+    return false;
+}
+
+static void remember(int fd, const char *record_name, lk_data_record *record) {
+    struct stat info;
+    if (fstat(fd, &info) != 0 || !hash_open_file(fd, (uint64_t)info.st_size, &record->fast)) return;
+    record->stamp = lk_data_stamp(0, &info);
+    lk_data_record_write(record_name, record);
+}
+
+lk_status lk_gunzip_cached(const char *path, const char *cache, bool trust, int *fd,
+                           char unpacked[LK_PATH_BYTES], lk_error *error) {
+    char temporary[LK_PATH_BYTES], record_name[LK_PATH_BYTES], name[80];
+    struct stat info;
+    int out = -1;
+    LK_CHECK(lk_data_open(path, &out, &info, error));
+    close(out);
+    if (cache) {
+        ull mtime = (ull)info.st_mtim.tv_sec * 1000000000ull + (ull)info.st_mtim.tv_nsec;
+        lk_format(name, sizeof name, "%016llx-%llu-%llu.idx", (ull)lk_data_name(0, path),
+                  (ull)info.st_size, mtime);
+        LK_CHECK(lk_path_join(unpacked, cache, "/", name, error));
+        LK_CHECK(lk_path_join(record_name, unpacked, "", ".record", error));
+        if (trust && open_unpacked(unpacked, record_name, fd)) return LK_OK;
+        LK_CHECK(temporary_name(temporary, unpacked, error));
+        lk_error ignored = {0};
+        if (lk_file_create(&lk_file_ops_posix, temporary, &out, &ignored) != LK_OK) cache = NULL;
+    }
+    if (!cache) {
+        LK_CHECK(lk_path_join(unpacked, path, "", "", error));
+        return unpack_nameless(path, fd, error);
+    }
+    lk_data_record record = {0};
+    LK_CHECK(unpack_into(path, out, temporary, unpacked, record.sha256, error));
+    LK_CHECK(lk_data_open(unpacked, fd, &info, error));
+    remember(*fd, record_name, &record);
+    return LK_OK;
+}

@@ -1,0 +1,589 @@
+// Tests of io/dataset.h, and through it of data_file.h, gunzip.h and manifest.h: every kind of
+// source gives the same examples and the same hash; every bad input gives its own line and status.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <zlib.h>
+
+#include "io/dataset.h"
+#include "io/gunzip.h"
+#include "io/idx.h"
+#include "io/manifest.h"
+#include "io/shuffle.h"
+
+enum { COUNT = 103, HEIGHT = 5, WIDTH = 7, IMAGE = HEIGHT * WIDTH };
+enum { IMAGES_BYTES = 16 + COUNT * IMAGE, LABELS_BYTES = 8 + COUNT };
+
+static char root[64];                              // a fresh directory for each test
+static char images[128], labels[128], cache[128];  // in it
+static uint8_t images_file[IMAGES_BYTES], labels_file[LABELS_BYTES];
+static _Alignas(64) uint8_t memory[1 << 16];
+
+static const char *in_root(const char *name) {
+    static char path[8][160];
+    static unsigned turn;
+    turn = (turn + 1) % 8;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", root, name);
+    return path[turn];
+}
+
+static void put(const char *path, const void *data, size_t bytes) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+    assert_int_equal(fclose(f), 0);
+}
+
+// The second is part of the stamp: each file that a test changes gets a time of its own.
+static void age(const char *path, int second) {
+    const struct timespec times[2] = {{second, 0}, {second, 0}};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static void put_gzip(const char *path, const void *data, size_t bytes, const char *mode) {
+    gzFile f = gzopen(path, mode);
+    assert_non_null(f);
+    assert_int_equal(gzwrite(f, data, (unsigned)bytes), (int)bytes);
+    assert_int_equal(gzclose(f), Z_OK);
+}
+
+static size_t get(const char *path, void *data, size_t bytes) {
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    size_t got = fread(data, 1, bytes, f);
+    fclose(f);
+    return got;
+}
+
+static int setup(void **state) {
+    (void)state;
+    const lk_made_up made_up = {.seed = 4, .count = COUNT, .height = HEIGHT, .width = WIDTH,
+                                .channels = 1, .classes = 10};
+    const lk_idx idx = {.ndim = 3, .count = COUNT, .height = HEIGHT, .width = WIDTH, .channels = 1};
+    const lk_idx flat = {.ndim = 1, .count = COUNT};
+    uint8_t header[LK_IDX_HEADER_BYTES_MAX];
+    memcpy(images_file, header, lk_idx_write_header(&idx, header));
+    memcpy(labels_file, header, lk_idx_write_header(&flat, header));
+    for (uint64_t i = 0; i < COUNT; i++)
+        lk_made_up_example(&made_up, i, images_file + 16 + i * IMAGE, labels_file + 8 + i);
+    snprintf(root, sizeof root, "/tmp/lockstep-test-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    snprintf(images, sizeof images, "%s/images.idx", root);
+    snprintf(labels, sizeof labels, "%s/labels.idx", root);
+    snprintf(cache, sizeof cache, "%s/some/cache", root);
+    put(images, images_file, sizeof images_file);
+    put(labels, labels_file, sizeof labels_file);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", root);
+    return system(command);
+}
+
+static lk_dataset_source pair(const char *image_path, const char *label_path) {
+    return (lk_dataset_source){.kind = LK_DATASET_IDX, .images = image_path, .labels = label_path,
+                               .classes = 10, .cache = cache};
+}
+
+static lk_dataset_source sharded(const char *manifest) {
+    return (lk_dataset_source){.kind = LK_DATASET_MANIFEST, .manifest = manifest, .classes = 10,
+                               .cache = cache};
+}
+
+static void open_good(const lk_dataset_source *source, lk_dataset *set) {
+    lk_error error = {0};
+    uint64_t bytes;
+    assert_int_equal(lk_dataset_bytes(source, &bytes, &error), LK_OK);
+    assert_true(bytes <= sizeof memory);
+    memset(memory, 0xa5, sizeof memory);
+    lk_status status = lk_dataset_open(source, memory, bytes, set, &error);
+    if (status != LK_OK) fail_msg("%s", error.text);
+    for (uint64_t i = bytes; i < sizeof memory; i++) assert_int_equal(memory[i], 0xa5);
+}
+
+// Opening (or with `verify`, verifying) fails with this status and a line that has this text.
+static void expect_bad(const lk_dataset_source *source, bool verify, lk_status status,
+                       const char *text) {
+    lk_error error = {0};
+    lk_dataset set;
+    uint64_t bytes;
+    if (lk_dataset_bytes(source, &bytes, &error) == LK_OK)
+        (verify ? lk_dataset_verify : lk_dataset_open)(source, memory, bytes, &set, &error);
+    if (!strstr(error.text, text)) fail_msg("found \"%s\", wanted \"%s\"", error.text, text);
+    assert_int_equal(error.status, status);
+}
+
+static void check_examples(const lk_dataset *set) {
+    assert_int_equal(set->count, COUNT);
+    assert_int_equal(set->height, HEIGHT);
+    assert_int_equal(set->width, WIDTH);
+    assert_int_equal(set->channels, 1);
+    assert_int_equal(set->image_bytes, IMAGE);
+    for (uint64_t i = 0; i < COUNT; i++) {
+        assert_memory_equal(lk_dataset_image(set, i), images_file + 16 + i * IMAGE, IMAGE);
+        assert_int_equal(lk_dataset_label(set, i), labels_file[8 + i]);
+    }
+    uint8_t sha256[LK_SHA256_BYTES];
+    lk_sha256 hash;
+    lk_sha256_start(&hash);
+    lk_sha256_add(&hash, images_file + 16, COUNT * IMAGE);
+    lk_sha256_add(&hash, labels_file + 8, COUNT);
+    lk_sha256_finish(&hash, sha256);
+    assert_memory_equal(set->sha256, sha256, sizeof sha256);
+}
+
+static void test_plain_files(void **state) {
+    (void)state;
+    lk_dataset_source source = pair(images, labels);
+    lk_dataset set;
+    for (int again = 0; again < 3; again++) {  // computed, believed, without a cache
+        if (again == 2) source.cache = "";
+        source.populate = again == 1;
+        open_good(&source, &set);
+        check_examples(&set);
+        assert_int_equal(set.classes, 10);
+        assert_int_equal(set.mapped_bytes, IMAGES_BYTES + LABELS_BYTES);
+        lk_dataset_close(&set);
+    }
+    source.classes = 0;
+    open_good(&source, &set);
+    assert_int_equal(set.classes, 10);
+    lk_dataset_close(&set);
+}
+
+static void test_made_up(void **state) {
+    (void)state;
+    const lk_dataset_source source = {
+        .kind = LK_DATASET_MADE_UP, .cache = cache,
+        .made_up = {.seed = 4, .count = COUNT, .height = HEIGHT, .width = WIDTH, .channels = 1,
+                    .classes = 10}};
+    lk_dataset set;
+    for (int again = 0; again < 2; again++) {
+        open_good(&source, &set);
+        check_examples(&set);
+        assert_int_equal(set.mapped_bytes, 0);
+        lk_dataset_close(&set);
+    }
+}
+
+static void test_any_number_of_shards_is_the_same_set(void **state) {
+    (void)state;
+    const uint32_t counts[] = {1, 2, 7, 50, COUNT};
+    const lk_dataset_source whole = pair(images, labels);
+    lk_dataset set;
+    lk_error error = {0};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        char name[32], manifest[192];
+        snprintf(name, sizeof name, "shards-%u", (unsigned)counts[i]);
+        const char *directory = in_root(name);
+        open_good(&whole, &set);
+        assert_int_equal(lk_dataset_shard(&set, counts[i], directory, &error), LK_OK);
+        lk_dataset_close(&set);
+        snprintf(manifest, sizeof manifest, "%s/manifest.json", directory);
+        const lk_dataset_source source = sharded(manifest);
+        for (int again = 0; again < 2; again++) {
+            open_good(&source, &set);
+            check_examples(&set);
+            assert_int_equal(set.part_count, counts[i]);
+            for (uint32_t s = 0; s < counts[i]; s++)
+                assert_int_equal(set.parts[s].count,
+                                 COUNT / counts[i] + (s < COUNT % counts[i]));
+            lk_dataset_close(&set);
+        }
+    }
+    // Shards of shards, across their borders.
+    const lk_dataset_source seven = sharded(in_root("shards-7/manifest.json"));
+    open_good(&seven, &set);
+    assert_int_equal(lk_dataset_shard(&set, 4, in_root("again"), &error), LK_OK);
+    lk_dataset_close(&set);
+    const lk_dataset_source four = sharded(in_root("again/manifest.json"));
+    open_good(&four, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+}
+
+static void test_60000_over_7(void **state) {
+    (void)state;
+    enum { MANY = 60000 };
+    static _Alignas(64) uint8_t big[1 << 18];
+    const lk_dataset_source source = {.kind = LK_DATASET_MADE_UP, .cache = "",
+                                      .made_up = {.seed = 1, .count = MANY, .height = 1,
+                                                  .width = 2, .channels = 1, .classes = 3}};
+    lk_dataset set;
+    lk_error error = {0};
+    lk_manifest m;
+    lk_manifest_shard shard;
+    assert_int_equal(lk_dataset_open(&source, big, sizeof big, &set, &error), LK_OK);
+    assert_int_equal(lk_dataset_shard(&set, 7, in_root("seven"), &error), LK_OK);
+    lk_dataset_close(&set);
+    assert_int_equal(lk_manifest_load(in_root("seven/manifest.json"), &m, &error), LK_OK);
+    assert_int_equal(m.shard_count, 7);
+    for (uint32_t i = 0; i < 7; i++) {
+        assert_int_equal(lk_manifest_get(&m, i, &shard, &error), LK_OK);
+        assert_int_equal(shard.count, i < 3 ? 8572 : 8571);
+    }
+    lk_manifest_close(&m);
+}
+
+static void test_shard_refusals(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels);
+    lk_dataset set;
+    open_good(&source, &set);
+    lk_error error = {0};
+    assert_int_equal(lk_dataset_shard(&set, 0, in_root("s"), &error), LK_BAD_USAGE);
+    error = (lk_error){0};
+    assert_int_equal(lk_dataset_shard(&set, COUNT + 1, in_root("s"), &error), LK_BAD_USAGE);
+    error = (lk_error){0};
+    assert_int_equal(lk_dataset_shard(&set, 2, in_root("no/such"), &error), LK_IO_ERROR);
+    error = (lk_error){0};
+    assert_int_equal(lk_dataset_shard(&set, 2, in_root("s"), &error), LK_OK);
+    assert_int_equal(lk_dataset_shard(&set, 2, in_root("s"), &error), LK_BAD_USAGE);
+    assert_non_null(strstr(error.text, "found a manifest"));
+    lk_dataset_close(&set);
+}
+
+// --- gzip ----------------------------------------------------------------------------------------
+
+static void test_gzip(void **state) {
+    (void)state;
+    const char *packed = in_root("images.gz"), *packed_labels = in_root("labels-packed");
+    put_gzip(packed, images_file, 1000, "wb9");  // two members: gzip allows any number
+    put_gzip(packed, images_file + 1000, IMAGES_BYTES - 1000, "ab1");
+    put_gzip(packed_labels, labels_file, LABELS_BYTES, "wb");  // known by its first bytes
+    lk_dataset_source source = pair(packed, packed_labels);
+    lk_dataset set;
+    lk_error error = {0};
+    uint64_t bytes;
+    for (int again = 0; again < 3; again++) {
+        if (again == 2) source.cache = "";
+        open_good(&source, &set);
+        check_examples(&set);
+        lk_dataset_close(&set);
+    }
+    source.cache = cache;
+    assert_int_equal(lk_dataset_bytes(&source, &bytes, &error), LK_OK);
+    assert_int_equal(lk_dataset_verify(&source, memory, bytes, &set, &error), LK_OK);
+    check_examples(&set);
+    lk_dataset_close(&set);
+    uint8_t sha256[LK_SHA256_BYTES], unpacked[IMAGES_BYTES + 1];
+    assert_int_equal(lk_gunzip_file(packed, in_root("out"), sha256, &error), LK_OK);
+    assert_int_equal(get(in_root("out"), unpacked, sizeof unpacked), IMAGES_BYTES);
+    assert_memory_equal(unpacked, images_file, IMAGES_BYTES);
+}
+
+// The unpacked file of images.gz, found by its size.
+static void unpacked_name(char out[256]) {
+    char command[256];
+    snprintf(command, sizeof command, "find '%s' -name '*.idx' -size %dc", cache, IMAGES_BYTES);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(out, 256, f));
+    out[strcspn(out, "\n")] = '\0';
+    pclose(f);
+}
+
+static void test_a_damaged_cache_heals(void **state) {
+    (void)state;
+    const char *packed = in_root("images.gz");
+    char unpacked[256];
+    put_gzip(packed, images_file, IMAGES_BYTES, "wb");
+    const lk_dataset_source source = pair(packed, labels);
+    lk_dataset set;
+    open_good(&source, &set);
+    lk_dataset_close(&set);
+    unpacked_name(unpacked);
+    age(unpacked, 1000);  // touched, but the same bytes
+    open_good(&source, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+    uint8_t damaged[IMAGES_BYTES];
+    memcpy(damaged, images_file, IMAGES_BYTES);
+    damaged[500] ^= 1;
+    put(unpacked, damaged, IMAGES_BYTES);
+    age(unpacked, 2000);
+    open_good(&source, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+    put(unpacked, damaged, 100);
+    open_good(&source, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+    assert_int_equal(unlink(unpacked), 0);
+    open_good(&source, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+}
+
+static void test_bad_gzip(void **state) {
+    (void)state;
+    const char *packed = in_root("images.gz"), *bad = in_root("bad.gz");
+    static uint8_t bytes[2 * IMAGES_BYTES];
+    put_gzip(packed, images_file, IMAGES_BYTES, "wb");
+    size_t size = get(packed, bytes, sizeof bytes - 1);
+    const lk_dataset_source source = pair(bad, labels);
+    const size_t cuts[] = {1, 2, 9, 10, size / 2, size - 9, size - 8, size - 4, size - 1};
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        put(bad, bytes, cuts[i]);
+        expect_bad(&source, false, LK_BAD_DATA, "wanted a whole gzip file");
+    }
+    put(bad, bytes, 0);
+    expect_bad(&source, false, LK_BAD_DATA, "found no gzip header");
+    put(bad, images_file, IMAGES_BYTES);
+    expect_bad(&source, false, LK_BAD_DATA, "found no gzip header");
+    bytes[size] = 'x';
+    put(bad, bytes, size + 1);
+    expect_bad(&source, false, LK_BAD_DATA, "bytes after the last member");
+    const size_t flips[] = {3, size / 2, size - 8, size - 4};
+    for (size_t i = 0; i < sizeof flips / sizeof flips[0]; i++) {
+        bytes[flips[i]] ^= 0xff;
+        put(bad, bytes, size);
+        expect_bad(&source, false, LK_BAD_DATA, "wanted a whole gzip file");
+        bytes[flips[i]] ^= 0xff;
+    }
+    put_gzip(bad, images_file, IMAGES_BYTES - 1, "wb");  // good gzip of a bad file
+    expect_bad(&source, false, LK_BAD_DATA, "truncated");
+    expect_bad(&source, true, LK_BAD_DATA, "truncated");
+}
+
+// --- bad files -----------------------------------------------------------------------------------
+
+static void test_missing_inputs(void **state) {
+    (void)state;
+    lk_dataset_source source = pair(in_root("absent"), labels);
+    expect_bad(&source, false, LK_NO_INPUT, "absent: cannot open");
+    source = pair(images, in_root("absent.gz"));
+    expect_bad(&source, false, LK_NO_INPUT, "absent.gz: cannot open");
+    source = pair(root, labels);
+    expect_bad(&source, false, LK_NO_INPUT, "found a directory, wanted a file");
+    source = sharded(in_root("manifest.json"));
+    expect_bad(&source, false, LK_NO_INPUT, "manifest.json");
+    source = sharded(root);
+    expect_bad(&source, false, LK_NO_INPUT, root);
+    assert_int_equal(mkfifo(in_root("pipe"), 0600), 0);
+    source = pair(in_root("pipe"), labels);
+    expect_bad(&source, false, LK_NO_INPUT, "wanted a file");
+    if (geteuid() == 0) return;  // root may read everything
+    assert_int_equal(chmod(images, 0), 0);
+    source = pair(images, labels);
+    expect_bad(&source, false, LK_NO_INPUT, "images.idx: cannot open");
+}
+
+static void test_bad_files(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels), exchanged = pair(labels, images);
+    uint8_t bytes[IMAGES_BYTES + 1] = {0};
+    memcpy(bytes, images_file, IMAGES_BYTES);
+    expect_bad(&exchanged, false, LK_BAD_DATA, "labels.idx: byte 3: found 1 dimension (labels)");
+    put(images, bytes, 0);
+    expect_bad(&source, false, LK_BAD_DATA, "images.idx: byte 0: empty");
+    put(images, bytes, IMAGES_BYTES - 1);
+    expect_bad(&source, false, LK_BAD_DATA, "truncated");
+    put(images, bytes, IMAGES_BYTES + 1);
+    expect_bad(&source, false, LK_BAD_DATA, "too long");
+    bytes[0] = 'P';
+    put(images, bytes, IMAGES_BYTES);
+    expect_bad(&source, false, LK_BAD_DATA, "images.idx: byte 0: found 50 00, wanted 00 00");
+    put(images, images_file, IMAGES_BYTES);
+    expect_bad(&(lk_dataset_source){.images = images, .labels = images, .cache = ""}, false,
+               LK_BAD_DATA, "images.idx: byte 3: found 3 dimensions (images), wanted 1");
+
+    memcpy(bytes, labels_file, LABELS_BYTES);
+    bytes[8 + 42] = 10;
+    put(labels, bytes, LABELS_BYTES);
+    expect_bad(&source, false, LK_BAD_DATA,
+               "labels.idx: byte 50: label 42: found 10, wanted 0 to 9");
+    bytes[7] = COUNT - 1;
+    put(labels, bytes, LABELS_BYTES - 1);
+    expect_bad(&source, false, LK_BAD_DATA, "found 102 labels, wanted 103");
+}
+
+// A changed byte is found by the next start when the file's time changed, by verify in any case.
+static void test_a_changed_file_changes_the_hash(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels);
+    lk_dataset before, after;
+    age(images, 1000);
+    open_good(&source, &before);
+    uint8_t bytes[IMAGES_BYTES];
+    memcpy(bytes, images_file, IMAGES_BYTES);
+    bytes[20] ^= 1;
+    put(images, bytes, IMAGES_BYTES);
+    age(images, 2000);
+    uint8_t sha256[LK_SHA256_BYTES];
+    memcpy(sha256, before.sha256, sizeof sha256);
+    lk_dataset_close(&before);
+    open_good(&source, &after);
+    assert_memory_not_equal(sha256, after.sha256, sizeof sha256);
+    lk_dataset_close(&after);
+}
+
+// --- manifests -----------------------------------------------------------------------------------
+
+static void rewrite(const char *path, const char *from, const char *to) {
+    static char text[8192], changed[8192];
+    text[get(path, text, sizeof text - 1)] = '\0';
+    char *at = strstr(text, from);
+    assert_non_null(at);
+    *at = '\0';
+    snprintf(changed, sizeof changed, "%s%s%s", text, to, at + strlen(from));
+    put(path, changed, strlen(changed));
+}
+
+static void test_lying_manifests(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *text;
+    } lies[] = {
+        {"\"count\": 103", "\"count\": 104", "wanted 103, the sum of its shards"},
+        {"\"height\": 5", "\"height\": 6", "found images of 5 x 7 x 1, wanted 6 x 7 x 1"},
+        {"\"count\": 52", "\"count\": \"52\"", "shards[0].count"},
+        {"\"channels\"", "\"chanels\"", "chanels"},
+        {"lockstep-manifest-1", "lockstep-manifest-2", "format"},
+        {"images-00000.idx", "../images.idx", "shards[0].images"},
+        {"images-00000.idx", "images-00001.idx", "found 51 examples, wanted 52"},
+        {"images-00000.idx", "labels-00000.idx", "found 1 dimension (labels)"},
+        {"\"data_sha256\": \"", "\"data_sha256\": \"x", "data_sha256"},
+        {"\"shards\": [", "\"shards\": [], \"more\": [", "more"},
+        {"\"width\": 7", "\"width\": 7, \"width\": 7", "width"},
+        {"]\n}\n", "", "manifest.json"},
+    };
+    const lk_dataset_source whole = pair(images, labels);
+    const char *manifest = in_root("two/manifest.json");
+    const lk_dataset_source two = sharded(manifest);
+    static char text[8192];
+    lk_dataset set;
+    lk_error error = {0};
+    open_good(&whole, &set);
+    assert_int_equal(lk_dataset_shard(&set, 2, in_root("two"), &error), LK_OK);
+    lk_dataset_close(&set);
+    size_t size = get(in_root("two/manifest.json"), text, sizeof text - 1);
+    char path[192];
+    snprintf(path, sizeof path, "%s", two.manifest);
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        put(path, text, size);
+        rewrite(path, lies[i].from, lies[i].to);
+        const lk_dataset_source lying = sharded(path);
+        expect_bad(&lying, false, LK_BAD_DATA, lies[i].text);
+        expect_bad(&lying, true, LK_BAD_DATA, lies[i].text);
+    }
+}
+
+static void test_damaged_shards(void **state) {
+    (void)state;
+    const lk_dataset_source whole = pair(images, labels);
+    lk_dataset set;
+    lk_error error = {0};
+    uint8_t bytes[IMAGES_BYTES];
+    char manifest[192], second[192];
+    snprintf(manifest, sizeof manifest, "%s/two/manifest.json", root);
+    snprintf(second, sizeof second, "%s/two/images-00001.idx", root);
+    open_good(&whole, &set);
+    assert_int_equal(lk_dataset_shard(&set, 2, in_root("two"), &error), LK_OK);
+    lk_dataset_close(&set);
+    const lk_dataset_source source = sharded(manifest);
+    open_good(&source, &set);
+    lk_dataset_close(&set);
+    size_t size = get(second, bytes, sizeof bytes);
+    bytes[size - 1] ^= 1;
+    put(second, bytes, size);
+    age(second, 1000);
+    expect_bad(&source, false, LK_BAD_DATA, "images-00001.idx: found SHA-256");
+    expect_bad(&source, true, LK_BAD_DATA, "images-00001.idx: found SHA-256");
+    bytes[size - 1] ^= 1;
+    put(second, bytes, size);
+    open_good(&source, &set);
+    lk_dataset_close(&set);
+    rewrite(manifest, "\"data_sha256\": \"", "\"data_sha256\": \"00");
+    expect_bad(&source, false, LK_BAD_DATA, "data_sha256");
+    assert_int_equal(unlink(second), 0);
+    rewrite(manifest, "\"data_sha256\": \"00", "\"data_sha256\": \"");
+    expect_bad(&source, false, LK_NO_INPUT, "images-00001.idx: cannot open");
+}
+
+static void test_the_data_hash_of_a_manifest_is_checked(void **state) {
+    (void)state;
+    const lk_dataset_source whole = pair(images, labels);
+    char manifest[192], digest[LK_SHA256_HEX_BYTES];
+    lk_dataset set;
+    lk_error error = {0};
+    open_good(&whole, &set);
+    lk_hex(set.sha256, LK_SHA256_BYTES, digest);
+    assert_int_equal(lk_dataset_shard(&set, 3, in_root("three"), &error), LK_OK);
+    lk_dataset_close(&set);
+    snprintf(manifest, sizeof manifest, "%s/three/manifest.json", root);
+    const lk_dataset_source source = sharded(manifest);
+    open_good(&source, &set);  // leaves a record: the lie must be found all the same
+    lk_dataset_close(&set);
+    char lie[LK_SHA256_HEX_BYTES];
+    memcpy(lie, digest, sizeof lie);
+    lie[0] = lie[0] == '0' ? '1' : '0';
+    rewrite(manifest, digest, lie);
+    expect_bad(&source, false, LK_BAD_DATA, "data_sha256: its shards have");
+    expect_bad(&source, true, LK_BAD_DATA, "data_sha256: its shards have");
+}
+
+static void test_owned_addresses(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels);
+    lk_dataset set;
+    const char *file = NULL;
+    open_good(&source, &set);
+    const uint8_t *last = lk_dataset_image(&set, COUNT - 1) + IMAGE - 1;
+    assert_true(lk_dataset_owns_address(&set, last, &file));
+    assert_string_equal(file, images);
+    assert_true(lk_dataset_owns_address(&set, set.parts[0].labels.map, &file));
+    assert_string_equal(file, labels);
+    assert_true(lk_dataset_owns_address(&set, set.parts[0].labels.map + LABELS_BYTES - 1, NULL));
+    assert_false(lk_dataset_owns_address(&set, set.parts[0].labels.map + LABELS_BYTES, NULL));
+    assert_false(lk_dataset_owns_address(&set, &set, &file));
+    assert_false(lk_dataset_owns_address(&set, NULL, &file));
+    lk_dataset_close(&set);
+}
+
+static void test_a_cache_that_is_no_directory_is_done_without(void **state) {
+    (void)state;
+    put_gzip(in_root("images.gz"), images_file, IMAGES_BYTES, "wb");
+    lk_dataset_source source = pair(in_root("images.gz"), labels);
+    source.cache = images;
+    lk_dataset set;
+    open_good(&source, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_plain_files),
+        TEST(test_made_up),
+        TEST(test_any_number_of_shards_is_the_same_set),
+        TEST(test_60000_over_7),
+        TEST(test_shard_refusals),
+        TEST(test_gzip),
+        TEST(test_a_damaged_cache_heals),
+        TEST(test_bad_gzip),
+        TEST(test_missing_inputs),
+        TEST(test_bad_files),
+        TEST(test_a_changed_file_changes_the_hash),
+        TEST(test_lying_manifests),
+        TEST(test_damaged_shards),
+        TEST(test_the_data_hash_of_a_manifest_is_checked),
+        TEST(test_owned_addresses),
+        TEST(test_a_cache_that_is_no_directory_is_done_without),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
