@@ -1,0 +1,224 @@
+// step.c - waves of a replica, slices of an owner. Freestanding.
+#include "comm/step.h"
+
+uint64_t lk_world_bytes(const lk_program *p) {
+    uint64_t r = p->layout.replicas;
+    return lk_round_up(r * sizeof(lk_frame), 64) + lk_round_up(r * r * sizeof(lk_holding), 64) +
+           lk_round_up(r * sizeof(uint32_t), 64);
+}
+
+void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *kernels,
+                   const lk_source *source, uint8_t *device, uint8_t *replica_regions,
+                   uint64_t replica_stride, void *memory) {
+    uint64_t r = program->layout.replicas;
+    uint8_t *at = memory;
+    *world = (lk_world){.program = program, .kernels = kernels, .replicas = program->layout.replicas};
+    world->frames = (lk_frame *)(void *)at;
+    at += lk_round_up(r * sizeof(lk_frame), 64);
+    world->holdings = (lk_holding *)(void *)at;
+    at += lk_round_up(r * r * sizeof(lk_holding), 64);
+    world->bad_param = (uint32_t *)(void *)at;
+    for (uint32_t i = 0; i < r; i++) {
+        world->frames[i] = (lk_frame){.program = program, .kernels = kernels, .source = source,
+                                      .device = device,
+                                      .replica = replica_regions + i * replica_stride};
+    }
+}
+
+// --- LOAD, FORWARD, BACKWARD -----------------------------------------------------------------------
+
+// The waves of replica `replica` over `count` examples that start at `position`.
+static void run_waves(lk_world *world, uint32_t replica, lk_wave wave, uint32_t grains, uint64_t count,
+                      bool train) {
+    const lk_program *p = world->program;
+    lk_frame *f = &world->frames[replica];
+    lk_grain_range range = lk_replica_grains(grains, world->replicas, replica);
+    uint64_t grain = p->spec->grain, start = wave.position;
+    uint32_t end = LK_MIN(range.first + range.count, wave.total_grains);
+    lk_frame_start(f);
+    for (uint32_t at = range.first; at < end; at += wave.grain_count) {
+        wave.first_grain = at;
+        wave.grain_count = LK_MIN(p->wave_grains, end - at);
+        wave.examples = (uint32_t)LK_MIN(wave.grain_count * grain, count - at * grain);
+        wave.position = start + at * grain;
+        if (train) {
+            lk_execute_train(f, &wave);
+            continue;
+        }
+        lk_execute_forward(f, &wave);
+        if (!world->logits_out) continue;
+        uint64_t classes = p->spec->model.classes;
+        __builtin_memcpy(world->logits_out + wave.position * classes, lk_tensor_at(f, p->logits),
+                         wave.examples * classes * sizeof(float));
+    }
+}
+
+static uint32_t grains_of(const lk_program *p, uint64_t examples) {
+    return (uint32_t)((examples + p->spec->grain - 1) / p->spec->grain);
+}
+
+void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
+    const lk_run_spec *spec = world->program->spec;
+    uint64_t steps = lk_steps_per_epoch(spec);
+    uint32_t examples = lk_step_examples(spec, step);
+    const lk_wave wave = {.total_grains = grains_of(world->program, examples), .shuffled = true,
+                          .epoch = step / steps, .position = step % steps * spec->global_batch};
+    run_waves(world, replica, wave, world->program->grains, examples, true);
+}
+
+// --- REDUCE, APPLY -----------------------------------------------------------------------------------
+
+// What an owner needs for its share of a step's update.
+typedef struct update {
+    lk_world *world;
+    lk_frame *frame;
+    uint32_t replica;
+    uint32_t examples, leaves;
+    float inverse_n;
+    const lk_holding *holdings;
+    float *scratch;
+} update;
+
+// Elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
+static void apply(const update *u, uint32_t index, uint64_t first, uint64_t count, const float *sum) {
+    const lk_program *p = u->world->program;
+    const lk_param *param = &p->params[index];
+    const lk_optimizer *o = &p->spec->optimizer;
+    float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
+    for (uint32_t s = 0; s < lk_optimizer_slot_count(o); s++) {
+        slots[s] = (float *)lk_tensor_at(u->frame, param->slots[s]) + first;
+    }
+    float *w = lk_param_at(u->frame, index) + first;
+    if (u->world->kernels->apply(o, count, sum, u->inverse_n, w, slots) == 0) return;
+    uint32_t *bad = &u->world->bad_param[u->replica];
+    *bad = LK_MIN(*bad, index);
+}
+
+// The part of a partials parameter that lies in [begin, end) of the node vector.
+static void update_partials(const update *u, uint32_t index, uint64_t begin, uint64_t end) {
+    const lk_param *param = &u->world->program->params[index];
+    uint64_t first = LK_MAX(begin, param->node_offset);
+    uint64_t last = LK_MIN(end, param->node_offset + param->count);
+    for (uint64_t at = first; at < last; at += LK_JOIN_FLOATS) {
+        uint64_t count = LK_MIN(last - at, (uint64_t)LK_JOIN_FLOATS);
+        const float *sum = lk_reduce(u->world->kernels, u->holdings, u->world->replicas, u->leaves, at,
+                                     count, u->scratch);
+        apply(u, index, at - param->node_offset, count, sum);
+    }
+}
+
+// Every grain of the step as the gradient op of `param` sees it, in leaf order, from all replicas.
+static const lk_grain_view *all_views(const update *u, const lk_op *op) {
+    const lk_program *p = u->world->program;
+    lk_grain_view *views = lk_tensor_at(u->frame, p->views);
+    for (uint32_t r = 0; r < u->world->replicas; r++) {
+        lk_grain_range range = lk_replica_grains(p->grains, u->world->replicas, r);
+        uint32_t end = LK_MIN(range.first + range.count, u->leaves);
+        for (uint32_t g = range.first; g < end; g++) {
+            uint64_t held = u->examples - (uint64_t)range.first * p->spec->grain;
+            uint32_t examples = (uint32_t)LK_MIN(held, (uint64_t)range.count * p->spec->grain);
+            views[g] = lk_grain_view_at(&u->world->frames[r], op, g - range.first, examples);
+        }
+    }
+    return views;
+}
+
+// The rows of an operands parameter that this replica owns: gradient and update, block by block in cache.
+static void update_operands(const update *u, uint32_t index) {
+    const lk_program *p = u->world->program;
+    const lk_op *op = &p->ops[p->params[index].gradient_op];
+    uint64_t k_count = op->dense.k_count, n_count = op->dense.n_count, replicas = u->world->replicas;
+    uint64_t begin = lk_round_up(k_count * u->replica / replicas, LK_OPERANDS_ROWS);
+    uint64_t end = LK_MIN(lk_round_up(k_count * (u->replica + 1) / replicas, LK_OPERANDS_ROWS), k_count);
+    uint64_t rows = LK_MAX(LK_OPERANDS_FLOATS / n_count / LK_OPERANDS_ROWS, 1) * LK_OPERANDS_ROWS;
+    const lk_grain_view *views = all_views(u, op);
+    for (uint64_t k = begin; k < end; k += rows) {
+        uint64_t k_end = LK_MIN(k + rows, end);
+        float *kernel_scratch = u->scratch + lk_round_up(rows * n_count, 16);
+        u->world->kernels->dense_weight_gradient(&op->dense, u->leaves, views, (uint32_t)k,
+                                                 (uint32_t)k_end, u->scratch, kernel_scratch);
+        apply(u, index, k * n_count, (k_end - k) * n_count, u->scratch);
+    }
+}
+
+static const lk_holding *holdings_of(lk_world *world, uint32_t replica) {
+    lk_holding *h = world->holdings + (uint64_t)replica * world->replicas;
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        h[r] = (lk_holding){&world->frames[r].counter, lk_node_at(&world->frames[r], 0),
+                            world->program->node_floats};
+    }
+    return h;
+}
+
+void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
+    const lk_program *p = world->program;
+    uint32_t examples = lk_step_examples(p->spec, step);
+    lk_frame *frame = &world->frames[replica];
+    const update u = {.world = world, .frame = frame, .replica = replica, .examples = examples,
+                      .leaves = grains_of(p, examples), .inverse_n = 1.0f / (float)examples,
+                      .holdings = holdings_of(world, replica),
+                      .scratch = lk_tensor_at(frame, p->reduce_scratch)};
+    uint64_t sixteens = p->node_floats / 16;
+    uint64_t begin = sixteens * replica / world->replicas * 16;
+    uint64_t end = sixteens * (replica + 1) / world->replicas * 16;
+    world->bad_param[replica] = LK_NONE;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        if (p->params[i].mode == LK_REDUCE_PARTIALS) {
+            update_partials(&u, i, begin, end);
+        } else {
+            update_operands(&u, i);
+        }
+    }
+}
+
+// --- results -----------------------------------------------------------------------------------------
+
+// The first tensor, in the order of the program, in which a number was not finite.
+static const char *bad_tensor(const lk_world *world) {
+    const lk_program *p = world->program;
+    uint32_t op = LK_NONE, param = LK_NONE;
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        op = LK_MIN(op, world->frames[r].bad_op);
+        param = LK_MIN(param, world->bad_param[r]);
+    }
+    if (op != LK_NONE) {
+        const lk_op *o = &p->ops[op];
+        return p->tensors[o->phase == LK_FORWARD ? o->y : o->dx].name;
+    }
+    return param == LK_NONE ? NULL : p->tensors[p->params[param].tensor].name;
+}
+
+static lk_step_result finish(lk_world *world, uint64_t examples) {
+    lk_step_result result = {.examples = (uint32_t)examples};
+    lk_holding *h = world->holdings;
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        const lk_frame *f = &world->frames[r];
+        h[r] = (lk_holding){&f->counter, f->losses, 1};
+        result.correct += f->correct;
+    }
+    float scratch[LK_TREE_LEVELS_MAX + 1];
+    const float *sum = lk_reduce(&lk_kernels_reference, h, world->replicas,
+                                 grains_of(world->program, examples), 0, 1, scratch);
+    result.loss = (*sum + 0.0f) * (1.0f / (float)examples);
+    result.bad_tensor = bad_tensor(world);
+    bool finite = result.loss - result.loss == 0.0f;
+    if (!result.bad_tensor && !finite) result.bad_tensor = "loss";
+    return result;
+}
+
+lk_step_result lk_step_finish(lk_world *world, uint64_t step) {
+    return finish(world, lk_step_examples(world->program->spec, step));
+}
+
+void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source, uint64_t count) {
+    lk_frame *f = &world->frames[replica];
+    const lk_source *training = f->source;
+    uint32_t grains = grains_of(world->program, count);
+    const lk_wave wave = {.total_grains = grains, .shuffled = false};
+    f->source = source;
+    world->bad_param[replica] = LK_NONE;
+    run_waves(world, replica, wave, grains, count, false);
+    f->source = training;
+}
+
+lk_step_result lk_evaluate_finish(lk_world *world, uint64_t count) { return finish(world, count); }

@@ -1,0 +1,62 @@
+// team.h - replicas as threads of one process: started once, then only barriers. Host only.
+//
+//   lk_team_start();  lk_team_run(body) again and again;  lk_team_stop();
+//
+// The calling thread is member 0. Nothing is allocated here: stacks come from the arena.
+#ifndef LOCKSTEP_COMM_TEAM_H
+#define LOCKSTEP_COMM_TEAM_H
+
+#include <pthread.h>
+
+#include "arena/base.h"
+
+enum { LK_TEAM_STACK_BYTES = 512 * 1024 };
+
+typedef struct lk_team lk_team;
+typedef void (*lk_team_body)(void *context, uint32_t member, lk_team *team);
+
+// A barrier that spins for a while, then sleeps in the kernel: fast when every member has a core of its
+// own, harmless when they share one.
+typedef struct lk_barrier {
+    _Alignas(128) uint32_t arrived;
+    _Alignas(128) uint32_t generation;
+    _Alignas(128) uint32_t sleepers;
+    uint32_t members, spins;
+} lk_barrier;
+
+typedef struct lk_team_member {
+    lk_team *team;
+    uint32_t index;
+    pthread_t thread;
+} lk_team_member;
+
+struct lk_team {
+    lk_barrier start, phase, finish;  // of a run; between the phases of a body
+    uint32_t members;
+    bool pinned;
+    lk_team_body body;                // NULL ends the threads
+    void *context;
+    lk_team_member *member;           // (members)
+};
+
+uint64_t lk_team_bytes(uint32_t members);  // of `memory`
+
+// Starts members 1 .. members-1 on stacks of LK_TEAM_STACK_BYTES each (aligned to a page). With `pin`, member
+// i runs on the i-th processor this process may use, where there are enough.
+// LK_UNAVAILABLE where a thread cannot be started or the processor flushes subnormals to zero.
+lk_status lk_team_start(lk_team *team, uint32_t members, bool pin, void *memory, uint8_t *stacks,
+                        lk_error *error);
+
+// Runs body(context, i, team) on every member and returns when all have.
+void lk_team_run(lk_team *team, lk_team_body body, void *context);
+
+// Called by every member inside a body: none goes on before all have come.
+void lk_team_barrier(lk_team *team);
+
+void lk_team_stop(lk_team *team);
+
+// LK_UNAVAILABLE if this thread's floating-point unit flushes subnormals or does not round to
+// nearest: some library switched it, and every result would differ.
+lk_status lk_float_mode_check(lk_error *error);
+
+#endif

@@ -1,0 +1,212 @@
+// execute.c - the walk over the ops of a wave. Freestanding.
+#include "ops/execute.h"
+
+void lk_frame_start(lk_frame *f) {
+    f->counter.count = 0;
+    f->correct = 0;
+    f->bad_op = LK_NONE;
+}
+
+// --- load --------------------------------------------------------------------------------------
+
+static void load(lk_frame *f, const lk_op *op, const lk_wave *wave) {
+    float *x = lk_tensor_at(f, op->y);
+    uint32_t *labels = lk_tensor_at(f, f->program->labels);
+    const lk_source *s = f->source;
+    for (uint32_t i = 0; i < wave->examples; i++) {
+        uint64_t position = wave->position + i;
+        uint64_t index = wave->shuffled ? s->order(s->context, wave->epoch, position) : position;
+        f->kernels->load_u8(op->floats, s->image(s->context, index), x + i * op->floats);
+        labels[i] = s->label(s->context, index);
+    }
+}
+
+// --- gradients that join the nodes ----------------------------------------------------------------
+
+lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grain,
+                               uint32_t wave_examples) {
+    const lk_program *p = f->program;
+    uint64_t first = (uint64_t)grain * p->spec->grain;
+    lk_grain_view view = {.examples = (uint32_t)LK_MIN(wave_examples - first, p->spec->grain)};
+    const float *dy = lk_tensor_at(f, op->dy);
+    view.dy = dy + first * (p->tensors[op->dy].rank == 1 ? 1 : p->tensors[op->dy].shape[1]);
+    if (op->x != LK_NONE) {
+        const float *x = lk_tensor_at(f, op->x);
+        view.x = x + first * p->tensors[op->x].shape[1];
+    }
+    if (op->argmax != LK_NONE && op->kind == LK_OP_CONV2D_POOL_WEIGHT_GRADIENT) {
+        const uint8_t *argmax = lk_tensor_at(f, op->argmax);
+        view.argmax = argmax + first * p->tensors[op->argmax].shape[1];
+    }
+    return view;
+}
+
+// Where, in floats from the start of a node, an op's gradient lies; false if REDUCE computes it.
+static bool node_part(const lk_program *p, const lk_op *op, uint64_t *offset, uint64_t *floats) {
+    const lk_param *param = &p->params[op->weight != LK_NONE ? op->weight : op->bias];
+    *offset = param->node_offset;
+    *floats = param->count;
+    return param->mode == LK_REDUCE_PARTIALS;
+}
+
+static void gradient_kernel(lk_frame *f, const lk_op *op, uint32_t grains, const lk_grain_view *views,
+                            float *node) {
+    const lk_kernels *k = f->kernels;
+    const lk_param *params = f->program->params;
+    float *scratch = lk_tensor_at(f, op->scratch);
+    float *dw = op->weight == LK_NONE ? NULL : node + params[op->weight].node_offset;
+    float *db = op->bias == LK_NONE ? NULL : node + params[op->bias].node_offset;
+    switch (op->kind) {
+    case LK_OP_DENSE_BIAS_GRADIENT: k->column_sums(op->dense.n_count, grains, views, db); break;
+    case LK_OP_DENSE_WEIGHT_GRADIENT:
+        k->dense_weight_gradient(&op->dense, grains, views, 0, op->dense.k_count, dw, scratch);
+        break;
+    case LK_OP_CONV2D_WEIGHT_GRADIENT:
+        k->conv2d_weight_gradient(&op->conv, grains, views, dw, db, scratch);
+        break;
+    case LK_OP_CONV2D_POOL_WEIGHT_GRADIENT:
+        k->conv2d_pool_weight_gradient(&op->conv, grains, views, dw, db, scratch);
+        break;
+    default: lk_panic(__FILE__, __LINE__, "not a gradient op");
+    }
+}
+
+// The views of grains [at, next) of the step, all of them in this wave.
+static const lk_grain_view *block_views(lk_frame *f, const lk_op *op, const lk_wave *wave, uint32_t at,
+                                        uint32_t next) {
+    lk_grain_view *views = lk_tensor_at(f, f->program->views);
+    for (uint32_t g = at; g < next; g++) {
+        views[g - at] = lk_grain_view_at(f, op, g - wave->first_grain, wave->examples);
+    }
+    return views;
+}
+
+// The loss is summed like a bias gradient of one column; its nodes are single floats of the frame.
+static void loss_sum(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *counter) {
+    uint32_t end = wave->first_grain + wave->grain_count;
+    for (uint32_t at = wave->first_grain; at < end;) {
+        lk_node block = lk_next_block(at, end, wave->total_grains);
+        uint32_t next = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, end);
+        _Alignas(64) float node[16];
+        f->kernels->column_sums(1, next - at, block_views(f, op, wave, at, next), node);
+        uint32_t slot = counter->count;
+        f->losses[slot] = node[0];
+        for (uint32_t merges = lk_counter_push(counter, block); merges > 0; merges--, slot--) {
+            f->losses[slot - 1] = f->losses[slot - 1] + f->losses[slot];
+        }
+        at = next;
+    }
+}
+
+// The node of each block of the wave goes to the slot above those held, and the sums of finished
+// subtrees are taken at once. `counter` is the op's own copy: every op of a wave sees the same blocks.
+static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *counter) {
+    uint64_t offset, floats;
+    if (!node_part(f->program, op, &offset, &floats)) return;
+    uint32_t end = wave->first_grain + wave->grain_count;
+    for (uint32_t at = wave->first_grain; at < end;) {
+        lk_node block = lk_next_block(at, end, wave->total_grains);
+        uint32_t next = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, end);
+        const lk_grain_view *views = block_views(f, op, wave, at, next);
+        uint32_t slot = counter->count;
+        lk_assert(slot < f->program->node_slots);
+        gradient_kernel(f, op, next - at, views, lk_node_at(f, slot));
+        const bool fused_bias = op->weight != LK_NONE && op->bias != LK_NONE;
+        for (uint32_t merges = lk_counter_push(counter, block); merges > 0; merges--, slot--) {
+            float *left = lk_node_at(f, slot - 1), *right = lk_node_at(f, slot);
+            f->kernels->add(floats, left + offset, right + offset, left + offset);
+            if (!fused_bias) continue;
+            const lk_param *bias = &f->program->params[op->bias];
+            f->kernels->add(bias->count, left + bias->node_offset, right + bias->node_offset,
+                            left + bias->node_offset);
+        }
+        at = next;
+    }
+}
+
+// --- the other ops ---------------------------------------------------------------------------------
+
+static uint32_t forward_op(lk_frame *f, const lk_op *op, uint32_t m) {
+    const lk_kernels *k = f->kernels;
+    const float *x = lk_tensor_at(f, op->x), *w = lk_param_at(f, op->weight);
+    const float *bias = lk_param_at(f, op->bias);
+    float *y = lk_tensor_at(f, op->y), *scratch = lk_tensor_at(f, op->scratch);
+    void *argmax = lk_tensor_at(f, op->argmax);
+    switch (op->kind) {
+    case LK_OP_CONV2D: return k->conv2d_forward(&op->conv, m, x, w, bias, y, scratch);
+    case LK_OP_CONV2D_POOL:
+        return k->conv2d_pool_forward(&op->conv, m, x, w, bias, y, argmax, scratch);
+    case LK_OP_DENSE: return k->dense_forward(&op->dense, m, x, w, bias, y, scratch);
+    case LK_OP_MAX_POOL: k->max_pool_forward(&op->pool, m, x, y, argmax); return 0;
+    case LK_OP_RELU: k->relu_forward(m * op->floats, x, y); return 0;
+    default: lk_panic(__FILE__, __LINE__, "not a forward op");
+    }
+}
+
+static uint32_t loss(lk_frame *f, const lk_op *op, uint32_t m, bool train) {
+    uint32_t correct;
+    const lk_tensor *logits = &f->program->tensors[op->x];
+    uint32_t bad = f->kernels->softmax_cross_entropy(
+        m, (uint32_t)logits->shape[1], lk_tensor_at(f, op->x), lk_tensor_at(f, f->program->labels),
+        train ? lk_tensor_at(f, op->dx) : NULL, lk_tensor_at(f, op->y), &correct);
+    f->correct += correct;
+    return bad;
+}
+
+static uint32_t backward_op(lk_frame *f, const lk_op *op, uint32_t m) {
+    const lk_kernels *k = f->kernels;
+    const float *w = lk_param_at(f, op->weight), *dy = lk_tensor_at(f, op->dy);
+    const float *mask = lk_tensor_at(f, op->mask);
+    float *dx = lk_tensor_at(f, op->dx), *scratch = lk_tensor_at(f, op->scratch);
+    const void *argmax = lk_tensor_at(f, op->argmax);
+    switch (op->kind) {
+    case LK_OP_RELU_BACKWARD:
+        k->relu_backward(m * op->floats, lk_tensor_at(f, op->y), dy, dx);
+        return 0;
+    case LK_OP_MAX_POOL_BACKWARD: return k->max_pool_backward(&op->pool, m, dy, argmax, dx);
+    case LK_OP_DENSE_INPUT_GRADIENT:
+        return k->dense_input_gradient(&op->dense, m, w, dy, mask, dx, scratch);
+    case LK_OP_CONV2D_INPUT_GRADIENT:
+        return k->conv2d_input_gradient(&op->conv, m, w, dy, mask, dx, scratch);
+    case LK_OP_CONV2D_POOL_INPUT_GRADIENT:
+        return k->conv2d_pool_input_gradient(&op->conv, m, w, dy, argmax, mask, dx, scratch);
+    default: lk_panic(__FILE__, __LINE__, "not a backward op");
+    }
+}
+
+static void execute(lk_frame *f, const lk_wave *wave, uint32_t op_end, bool train) {
+    // Every gradient op of a wave sees the same blocks on top of the same nodes.
+    const lk_counter before = f->counter;
+    lk_counter after = before;
+    for (uint32_t i = 0; i < op_end; i++) {
+        const lk_op *op = &f->program->ops[i];
+        uint32_t bad = 0;
+        switch (op->kind) {
+        case LK_OP_LOAD: load(f, op, wave); break;
+        case LK_OP_LOSS: bad = loss(f, op, wave->examples, train); break;
+        case LK_OP_LOSS_SUM: loss_sum(f, op, wave, &after); break;
+        case LK_OP_DENSE_WEIGHT_GRADIENT:
+        case LK_OP_DENSE_BIAS_GRADIENT:
+        case LK_OP_CONV2D_WEIGHT_GRADIENT:
+        case LK_OP_CONV2D_POOL_WEIGHT_GRADIENT: {
+            lk_counter counter = before;
+            gradient(f, op, wave, &counter);
+            break;
+        }
+        default:
+            bad = i < f->program->forward_end ? forward_op(f, op, wave->examples)
+                                              : backward_op(f, op, wave->examples);
+        }
+        if (bad && i < f->bad_op) f->bad_op = i;
+    }
+    f->counter = after;
+}
+
+void lk_execute_train(lk_frame *f, const lk_wave *wave) {
+    execute(f, wave, f->program->reduce_op, true);
+}
+
+void lk_execute_forward(lk_frame *f, const lk_wave *wave) {
+    // Up to and with the loss and its sum, the two ops after the forward ones.
+    execute(f, wave, f->program->forward_end + 2, false);
+}

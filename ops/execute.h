@@ -1,0 +1,70 @@
+// execute.h - runs ops of a program on one replica's memory. Freestanding; knows no thread and no other
+// replica.
+#ifndef LOCKSTEP_OPS_EXECUTE_H
+#define LOCKSTEP_OPS_EXECUTE_H
+
+#include "ops/kernels.h"
+#include "ops/program.h"
+#include "ops/tree.h"
+
+// Where examples come from. Implemented by whoever owns the data; must not allocate.
+typedef struct lk_source {
+    void *context;
+    // Index of the example at `position` of epoch `epoch`: a permutation of the whole set.
+    uint64_t (*order)(void *context, uint64_t epoch, uint64_t position);
+    const uint8_t *(*image)(void *context, uint64_t index);  // in_h * in_w * in_c bytes
+    uint32_t (*label)(void *context, uint64_t index);        // < classes
+} lk_source;
+
+// The examples of a wave: which they are, and how their grains fall into whole tree nodes.
+typedef struct lk_wave {
+    uint32_t first_grain, grain_count;  // of the global batch
+    uint32_t examples;
+    uint32_t total_grains;              // present in this step
+    bool shuffled;                      // false: examples in the order of the set (evaluation)
+    uint64_t epoch;
+    uint64_t position;                  // of the wave's first example
+} lk_wave;
+
+// What one replica works with.
+typedef struct lk_frame {
+    const lk_program *program;
+    const lk_kernels *kernels;
+    const lk_source *source;
+    uint8_t *device;            // start of the device region
+    uint8_t *replica;           // start of this replica's region
+    lk_counter counter;         // the nodes held, after the ops of the waves so far
+    float losses[LK_BLOCKS_MAX]; // the loss sum of each node held
+    uint32_t correct;           // predictions that were right, in the waves so far
+    uint32_t bad_op;            // first op of which a result was not finite, or LK_NONE
+} lk_frame;
+
+static inline void *lk_tensor_at(const lk_frame *f, uint32_t tensor) {
+    if (tensor == LK_NONE) return NULL;
+    const lk_tensor *t = &f->program->tensors[tensor];
+    return (t->region == LK_REGION_DEVICE ? f->device : f->replica) + t->offset;
+}
+
+static inline float *lk_param_at(const lk_frame *f, uint32_t param) {
+    return param == LK_NONE ? NULL : lk_tensor_at(f, f->program->params[param].tensor);
+}
+
+// Slot `slot` of the replica's tree nodes.
+static inline float *lk_node_at(const lk_frame *f, uint32_t slot) {
+    return (float *)lk_tensor_at(f, f->program->nodes) + slot * f->program->node_floats;
+}
+
+// Before the first wave of a step.
+void lk_frame_start(lk_frame *frame);
+
+// One wave: LOAD, FORWARD, BACKWARD. Its gradients join the nodes held.
+void lk_execute_train(lk_frame *frame, const lk_wave *wave);
+
+// One wave forward only, up to loss and predictions; the loss joins the nodes held.
+void lk_execute_forward(lk_frame *frame, const lk_wave *wave);
+
+// Describes grain `grain` (a number within the wave) of tensors x and dy to a weight gradient.
+lk_grain_view lk_grain_view_at(const lk_frame *frame, const lk_op *op, uint32_t grain,
+                               uint32_t wave_examples);
+
+#endif

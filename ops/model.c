@@ -1,0 +1,98 @@
+// model.c - checks of a run's numbers, and the run identity. Freestanding.
+#include "ops/model.h"
+
+#include "ops/geometry.h"
+
+uint64_t lk_steps_per_epoch(const lk_run_spec *spec) {
+    uint64_t whole = spec->example_count / spec->global_batch;
+    bool rest = spec->example_count % spec->global_batch != 0;
+    return whole + (rest && !spec->drop_remainder);
+}
+
+uint32_t lk_step_examples(const lk_run_spec *spec, uint64_t step) {
+    uint64_t at = step % lk_steps_per_epoch(spec) * spec->global_batch;
+    return (uint32_t)LK_MIN(spec->example_count - at, (uint64_t)spec->global_batch);
+}
+
+uint32_t lk_default_grain(uint32_t global_batch) {
+    uint32_t grain = 16;
+    while (global_batch % grain != 0) grain /= 2;
+    return grain;
+}
+
+static bool is_finite(float x) { return x - x == 0.0f; }
+
+static lk_status check_optimizer(const lk_optimizer *o, lk_error *error) {
+    if (!is_finite(o->learning_rate) || o->learning_rate < 0.0f) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "optimizer.learning_rate: found a negative or non-finite number, wanted a "
+                       "finite number from 0 up");
+    }
+    if (o->kind == LK_MOMENTUM && !(o->momentum >= 0.0f && o->momentum < 1.0f)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "optimizer.momentum: found a number outside 0 <= momentum < 1");
+    }
+    return LK_OK;
+}
+
+lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error) {
+    uint32_t g = spec->grain;
+    if (spec->global_batch == 0) {
+        return lk_fail(error, LK_BAD_CONFIG, "global_batch: found 0, wanted at least 1");
+    }
+    if (g == 0 || g > LK_GRAIN_MAX || (g & (g - 1)) != 0) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "grain: found %u, wanted a power of two from 1 to %u (default for global_batch "
+                       "%u: %u)", g, (unsigned)LK_GRAIN_MAX, spec->global_batch,
+                       lk_default_grain(spec->global_batch));
+    }
+    if (spec->example_count == 0) return lk_fail(error, LK_BAD_DATA, "the training set has no examples");
+    if (lk_steps_per_epoch(spec) == 0) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "global_batch: found %u, but the training set has %llu examples and "
+                       "drop_remainder is set: an epoch would have no step; wanted at most %llu",
+                       spec->global_batch, (unsigned long long)spec->example_count,
+                       (unsigned long long)spec->example_count);
+    }
+    return check_optimizer(&spec->optimizer, error);
+}
+
+static void add_float(lk_sha256 *hash, float value) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    lk_sha256_add_u32(hash, bits);
+}
+
+void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
+    lk_sha256 h;
+    lk_sha256_start(&h);
+    lk_sha256_add(&h, "lockstep run identity", 21);
+    lk_sha256_add_u32(&h, LK_ARITHMETIC_VERSION);
+    lk_sha256_add_u32(&h, LK_SLICE_TERMS);
+    lk_sha256_add_u32(&h, 0);  // mode: 0 = strict
+    const lk_model *m = &spec->model;
+    lk_sha256_add_u32(&h, m->in_h);
+    lk_sha256_add_u32(&h, m->in_w);
+    lk_sha256_add_u32(&h, m->in_c);
+    lk_sha256_add_u32(&h, m->classes);
+    lk_sha256_add_u32(&h, m->layer_count);
+    for (uint32_t i = 0; i < m->layer_count; i++) {
+        const lk_layer *l = &m->layers[i];
+        const uint32_t fields[] = {l->kind,     l->units,    l->size_h,   l->size_w, l->stride_h,
+                                   l->stride_w, l->padding,  l->use_bias, l->relu,   l->initializer};
+        for (uint32_t f = 0; f < LK_COUNT(fields); f++) lk_sha256_add_u32(&h, fields[f]);
+    }
+    const lk_optimizer *o = &spec->optimizer;
+    lk_sha256_add_u32(&h, o->kind);
+    add_float(&h, o->learning_rate);
+    add_float(&h, o->kind == LK_MOMENTUM ? o->momentum : 0.0f);
+    lk_sha256_add_u32(&h, o->kind == LK_MOMENTUM && o->nesterov);
+    lk_sha256_add_u64(&h, spec->seed);
+    lk_sha256_add_u32(&h, spec->global_batch);
+    lk_sha256_add_u32(&h, spec->grain);
+    lk_sha256_add_u32(&h, spec->drop_remainder);
+    lk_sha256_add_u32(&h, 0);  // order of examples: 0 = global
+    lk_sha256_add_u64(&h, spec->example_count);
+    lk_sha256_add(&h, spec->data_hash, LK_SHA256_BYTES);
+    lk_sha256_finish(&h, out);
+}

@@ -1,0 +1,88 @@
+// model.h - what a run computes, as data: layers, loss, optimizer, batch, seed. Freestanding.
+//
+// Everything here decides the bits and enters the run identity. How many replicas, which kernels and
+// where files lie is not here.
+#ifndef LOCKSTEP_OPS_MODEL_H
+#define LOCKSTEP_OPS_MODEL_H
+
+#include "arena/base.h"
+#include "arena/plan.h"
+#include "arena/sha256.h"
+#include "ops/optimizer.h"
+
+// The version of the arithmetic (ops/ARITHMETIC.md). It enters every run identity.
+enum { LK_ARITHMETIC_VERSION = 1 };
+
+enum { LK_GRAIN_MAX = 4096 };
+
+typedef enum lk_layer_kind {
+    LK_LAYER_CONV2D = 1,
+    LK_LAYER_MAX_POOL2D = 2,
+    LK_LAYER_FLATTEN = 3,
+    LK_LAYER_DENSE = 4,
+    LK_LAYER_RELU = 5,
+} lk_layer_kind;
+
+typedef enum lk_padding { LK_PADDING_VALID = 1, LK_PADDING_SAME = 2 } lk_padding;
+
+// Of a kernel; biases start at zero. limit = sqrt(6 / fan), uniform in [-limit, limit):
+//   glorot_uniform: fan = fan_in + fan_out    he_uniform: fan = fan_in    (as in Keras)
+typedef enum lk_initializer {
+    LK_INIT_GLOROT_UNIFORM = 1,
+    LK_INIT_HE_UNIFORM = 2,
+    LK_INIT_ZEROS = 3,
+} lk_initializer;
+
+// One layer, named as Keras names it. Fields that a kind does not have are 0.
+typedef struct lk_layer {
+    lk_layer_kind kind;
+    char name[LK_NAME_BYTES / 2];      // unique in the model; not part of the identity
+    uint32_t units;                    // dense: units; conv2d: filters
+    uint32_t size_h, size_w;           // conv2d: kernel_size; max_pool2d: pool_size
+    uint32_t stride_h, stride_w;       // conv2d, max_pool2d
+    lk_padding padding;                // conv2d, max_pool2d
+    bool use_bias;                     // conv2d, dense
+    bool relu;                         // conv2d, dense: "activation": "relu"
+    lk_initializer initializer;        // conv2d, dense
+} lk_layer;
+
+// Trained with softmax cross-entropy from logits on sparse labels.
+typedef struct lk_model {
+    uint32_t in_h, in_w, in_c;         // of one example
+    uint32_t classes;
+    uint32_t layer_count;
+    const lk_layer *layers;
+} lk_model;
+
+// Everything that decides the bits of a run.
+typedef struct lk_run_spec {
+    lk_model model;
+    lk_optimizer optimizer;
+    uint64_t seed;
+    uint32_t global_batch;             // examples of one step
+    uint32_t grain;                    // a power of two from 1 to LK_GRAIN_MAX
+    bool drop_remainder;               // the last, short batch of an epoch is left out
+    uint64_t example_count;            // of the training set
+    uint8_t data_hash[LK_SHA256_BYTES]; // of the training set
+} lk_run_spec;
+
+// Grains of a full global batch.
+static inline uint32_t lk_grain_count(const lk_run_spec *spec) {
+    return (spec->global_batch + spec->grain - 1) / spec->grain;
+}
+
+// Steps of one epoch, and the examples of step `step` (counted from the start of the run).
+uint64_t lk_steps_per_epoch(const lk_run_spec *spec);
+uint32_t lk_step_examples(const lk_run_spec *spec, uint64_t step);
+
+// The default grain: the largest power of two up to 16 that divides global_batch.
+uint32_t lk_default_grain(uint32_t global_batch);
+
+// Checks batch, grain and optimizer. The model is checked by lk_program_build.
+lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error);
+
+// SHA-256 over a fixed byte encoding of the whole spec and the arithmetic version (model.c writes it
+// down). Layer names are left out: they change no bit.
+void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]);
+
+#endif
