@@ -212,7 +212,8 @@ const char *lk_text_nearest(const char *word, const char *const *words, size_t c
     size_t length = strlen(word);
     if (length == 0 || length > WORD_BYTES) return NULL;
     const char *best = NULL;
-    unsigned best_distance = LK_MIN(3u, (unsigned)length / 3 + 1) + 1;
+    // Near: one mistake in a word of up to 4 letters, 2 up to 7, 3 beyond.
+    unsigned best_distance = LK_MAX(1u, LK_MIN(3u, ((unsigned)length + 1) / 3)) + 1;
     for (size_t i = 0; i < count; i++) {
         size_t other = strlen(words[i]);
         if (other > WORD_BYTES) continue;

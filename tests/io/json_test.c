@@ -152,7 +152,7 @@ static void test_keys_only(void **state) {
     static const char *const other[] = {"alpha", "omega"};
     lk_json document = load("{\"model\": {\"layers\": [{}, {\"kind\": \"x\", \"units\": 3},"
                             "{\"kind\": \"conv2d\", \"fitlers\": 3}]}, \"b\\nad\": 1}");
-    lk_json_cursor root = lk_json_root(&document), model, layers, layer;
+    lk_json_cursor root = lk_json_root(&document), model, layers, layer, at;
     assert_int_equal(lk_json_get_object(&root, "model", LK_JSON_REQUIRED, &model, &error), LK_OK);
     assert_int_equal(
         lk_json_get_array(&model, "layers", LK_JSON_REQUIRED, 1, 99, &layers, &error), LK_OK);
@@ -180,6 +180,14 @@ static void test_keys_only(void **state) {
     error = (lk_error){0};
     assert_int_equal(lk_json_element(&layers, 3, &layer, &error), LK_BAD_CONFIG);
     assert_has("wanted an array of at least 4 elements");
+    error = (lk_error){0};
+    assert_int_equal(lk_json_get_array(&model, "layers", LK_JSON_REQUIRED, 1, 2, &at, &error),
+                     LK_BAD_CONFIG);
+    assert_has("found an array of 3 elements, wanted an array of 1 to 2 elements; give as many");
+    error = (lk_error){0};
+    assert_int_equal(lk_json_get_array(&model, "layers", LK_JSON_REQUIRED, 4, 4, &at, &error),
+                     LK_BAD_CONFIG);
+    assert_has("wanted an array of exactly 4 elements");
     lk_json_close(&document);
 }
 

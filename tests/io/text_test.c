@@ -242,6 +242,8 @@ static void test_nearest(void **state) {
     assert_null(NEAREST("momentum"));
     assert_null(NEAREST("b"));
     assert_null(NEAREST("xyz"));
+    assert_null(NEAREST("xyd"));
+    assert_null(NEAREST("sxy"));
     assert_null(NEAREST(""));
     assert_null(NEAREST("filtersfiltersfiltersfiltersfiltersfiltersfiltersfilters"));
     assert_null(lk_text_nearest("word", NULL, 0));
