@@ -1,0 +1,90 @@
+// npy_test.c - the .npy writer's bytes, its refusals, and that half a file never shows.
+#define _GNU_SOURCE
+#include "io/npy.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+// cmocka needs the four above it.
+#include <cmocka.h>
+
+#include <unistd.h>
+
+static const lk_file_ops *const ops = &lk_file_ops_posix;
+static char root[] = "/tmp/lk_npy_XXXXXX";
+static char path[64], temporary[72];
+
+static void test_exact_bytes(void **state) {
+    (void)state;
+    static const char head[] =
+        "\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }";
+    float rows[3][2] = {{1, 2}, {3, -4}, {0.5f, 1e-40f}};
+    unsigned char bytes[256];
+    lk_npy_writer writer;
+    lk_error error = {0};
+    assert_int_equal(lk_npy_start(&writer, ops, path, 3, 2, &error), LK_OK);
+    assert_int_equal(lk_npy_add(&writer, rows[0], 1, &error), LK_OK);
+    assert_int_equal(lk_npy_add(&writer, rows[1], 2, &error), LK_OK);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(lk_npy_finish(&writer, &error), LK_OK);
+    lk_npy_abandon(&writer);  // harmless
+    assert_int_equal(access(temporary, F_OK), -1);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fread(bytes, 1, sizeof bytes, file), LK_NPY_HEADER_BYTES + sizeof rows);
+    fclose(file);
+    assert_memory_equal(bytes, head, sizeof head - 1);
+    for (size_t i = sizeof head - 1; i < LK_NPY_HEADER_BYTES - 1; i++) {
+        assert_int_equal(bytes[i], ' ');
+    }
+    assert_int_equal(bytes[LK_NPY_HEADER_BYTES - 1], '\n');
+    assert_memory_equal(bytes + LK_NPY_HEADER_BYTES, rows, sizeof rows);
+}
+
+static void test_row_count_must_match(void **state) {
+    (void)state;
+    float rows[4] = {0};
+    lk_npy_writer writer;
+    lk_error error = {0};
+    unlink(path);
+    assert_int_equal(lk_npy_start(&writer, ops, path, 3, 1, &error), LK_OK);
+    assert_int_equal(lk_npy_add(&writer, rows, 4, &error), LK_INTERNAL);
+    error = (lk_error){0};
+    assert_int_equal(lk_npy_add(&writer, rows, 2, &error), LK_OK);
+    assert_int_equal(lk_npy_finish(&writer, &error), LK_INTERNAL);
+    assert_int_equal(access(temporary, F_OK), 0);
+    lk_npy_abandon(&writer);
+    assert_int_equal(access(temporary, F_OK), -1);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+static void test_edges(void **state) {
+    (void)state;
+    lk_npy_writer writer;
+    lk_error error = {0};
+    assert_int_equal(lk_npy_start(&writer, ops, path, UINT64_MAX, 2, &error), LK_INTERNAL);
+    lk_npy_abandon(&writer);
+    error = (lk_error){0};
+    // The longest header there is still fits: 20 digits and 20 digits.
+    assert_int_equal(lk_npy_start(&writer, ops, path, 0, UINT64_MAX, &error), LK_OK);
+    assert_int_equal(lk_npy_finish(&writer, &error), LK_OK);
+    assert_int_equal(lk_npy_start(&writer, ops, "/no/such/directory/x.npy", 1, 1, &error),
+                     LK_IO_ERROR);
+    lk_npy_abandon(&writer);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exact_bytes),
+        cmocka_unit_test(test_row_count_must_match),
+        cmocka_unit_test(test_edges),
+    };
+    if (!mkdtemp(root)) return 1;
+    snprintf(path, sizeof path, "%s/x.npy", root);
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    return rmdir(root) != 0 || failed;
+}

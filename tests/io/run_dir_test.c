@@ -1,0 +1,272 @@
+// run_dir_test.c - the run directory on a real file system: lock, identity, atomic files, logs.
+#define _GNU_SOURCE
+#include "io/run_dir.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+// cmocka needs the four above it.
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ID_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define ID_B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+
+static const lk_file_ops *const ops = &lk_file_ops_posix;
+static char root[64], dir[96];
+
+static const char *in_dir(const char *name) {
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+static void write_text(const char *name, const char *text) {
+    FILE *file = fopen(in_dir(name), "wb");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+static const char *read_text(const char *name) {
+    static char text[16384];
+    FILE *file = fopen(in_dir(name), "rb");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
+static void must_open(lk_run_dir *run, bool resume) {
+    lk_error error = {0};
+    if (lk_run_dir_open(run, ops, dir, resume, ID_A, &error) != LK_OK) fail_msg("%s", error.text);
+}
+
+static void assert_refused(bool resume, const char *identity, lk_status status,
+                           const char *reason) {
+    lk_run_dir run;
+    lk_error error = {0};
+    assert_int_equal(lk_run_dir_open(&run, ops, dir, resume, identity, &error), status);
+    assert_int_equal(run.lock_file, -1);
+    if (!strstr(error.text, reason)) fail_msg("\"%s\" is not in: %s", reason, error.text);
+}
+
+static int new_dir(void **state) {
+    (void)state;
+    static int number;
+    snprintf(dir, sizeof dir, "%s/run%d", root, number++);
+    return 0;
+}
+
+static void test_new_run(void **state) {
+    (void)state;
+    lk_run_dir run;
+    must_open(&run, false);
+    assert_string_equal(read_text("identity"), ID_A "\n");
+    assert_string_equal(run.checkpoints, in_dir("checkpoints"));
+    assert_int_equal(access(run.checkpoints, W_OK), 0);
+    assert_int_equal(atol(read_text("lock")), (long)getpid());
+    lk_run_dir_close(&run);
+    assert_refused(false, ID_A, LK_BAD_USAGE, "not empty");
+    must_open(&run, true);
+    lk_run_dir_close(&run);
+}
+
+static void test_a_foreign_directory_is_untouched(void **state) {
+    (void)state;
+    assert_refused(true, ID_A, LK_NO_INPUT, "no run to resume");
+    assert_int_equal(access(dir, F_OK), -1);  // not created by a resume
+    assert_int_equal(mkdir(dir, 0755), 0);
+    write_text("holiday.jpg", "x");
+    assert_refused(false, ID_A, LK_BAD_USAGE, "\"holiday.jpg\" is there");
+    assert_refused(true, ID_A, LK_NO_INPUT, "no run to resume");
+    assert_int_equal(access(in_dir("lock"), F_OK), -1);
+    assert_int_equal(unlink(in_dir("holiday.jpg")), 0);
+    write_text("identity.tmp", "aa");  // a start that crashed early
+    write_text("lock", "");
+    lk_run_dir run;
+    must_open(&run, false);
+    lk_run_dir_close(&run);
+}
+
+static void test_identity(void **state) {
+    (void)state;
+    lk_run_dir run;
+    must_open(&run, false);
+    lk_run_dir_close(&run);
+    assert_refused(true, ID_B, LK_BAD_CONFIG, ID_A);
+    assert_refused(true, ID_B, LK_BAD_CONFIG, ID_B);
+    write_text("identity", "aaaa\n");
+    assert_refused(true, ID_A, LK_BAD_DATA, "damaged");
+    write_text("identity", ID_A "x");
+    assert_refused(true, ID_A, LK_BAD_DATA, "damaged");
+    write_text("identity", "A" ID_A);
+    assert_refused(true, ID_A, LK_BAD_DATA, "damaged");
+}
+
+static void test_lock_names_its_holder(void **state) {
+    (void)state;
+    int to_parent[2], to_child[2];
+    char byte = 0, pid_text[32];
+    assert_true(pipe(to_parent) == 0 && pipe(to_child) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        lk_run_dir run;
+        lk_error error = {0};
+        bool good = lk_run_dir_open(&run, ops, dir, false, ID_A, &error) == LK_OK;
+        good = good && write(to_parent[1], "x", 1) == 1 && read(to_child[0], &byte, 1) == 1;
+        _exit(good ? 0 : 1);  // holding the lock: the end of the process frees it
+    }
+    assert_int_equal(read(to_parent[0], &byte, 1), 1);
+    snprintf(pid_text, sizeof pid_text, "process %ld ", (long)child);
+    assert_refused(true, ID_A, LK_UNAVAILABLE, pid_text);
+    assert_refused(false, ID_A, LK_UNAVAILABLE, pid_text);
+    int status;
+    assert_int_equal(write(to_child[1], "x", 1), 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    lk_run_dir run;
+    must_open(&run, true);
+    lk_run_dir_close(&run);
+    for (int i = 0; i < 2; i++) close(to_parent[i]), close(to_child[i]);
+}
+
+static void test_small_files(void **state) {
+    (void)state;
+    lk_run_dir run;
+    lk_error error = {0};
+    must_open(&run, false);
+    assert_int_equal(lk_run_dir_write(&run, "config.json", "{1}", 3, &error), LK_OK);
+    assert_int_equal(lk_run_dir_write(&run, "config.json", "{}", 2, &error), LK_OK);
+    assert_string_equal(read_text("config.json"), "{}");
+    assert_int_equal(access(in_dir("config.json.tmp"), F_OK), -1);
+    assert_int_equal(lk_run_dir_write(&run, "no/such", "", 0, &error), LK_IO_ERROR);
+    lk_run_dir_close(&run);
+}
+
+static void test_log_lines(void **state) {
+    (void)state;
+    lk_run_dir run;
+    lk_line_log log;
+    lk_error error = {0};
+    char buffer[16];
+    must_open(&run, false);
+    assert_int_equal(lk_line_log_open(&log, &run, "m.jsonl", buffer, sizeof buffer, &error), LK_OK);
+    assert_int_equal(lk_line_log_add(&log, "0123456", 7, &error), LK_OK);
+    assert_int_equal(lk_line_log_add(&log, "abcdefg", 7, &error), LK_OK);  // fills it exactly
+    assert_string_equal(read_text("m.jsonl"), "");
+    assert_int_equal(lk_line_log_add(&log, "h", 1, &error), LK_OK);
+    assert_string_equal(read_text("m.jsonl"), "0123456\nabcdefg\n");
+    assert_int_equal(lk_line_log_sync(&log, &error), LK_OK);
+    assert_string_equal(read_text("m.jsonl"), "0123456\nabcdefg\nh\n");
+    assert_int_equal(lk_line_log_add(&log, "123456789012345", 15, &error), LK_OK);
+    assert_int_equal(lk_line_log_close(&log, &error), LK_OK);
+    assert_int_equal(lk_line_log_open(&log, &run, "m.jsonl", buffer, sizeof buffer, &error), LK_OK);
+    assert_int_equal(lk_line_log_add(&log, "1234567890123456", 16, &error), LK_INTERNAL);
+    error = (lk_error){0};
+    assert_int_equal(lk_line_log_close(&log, &error), LK_OK);
+    assert_string_equal(read_text("m.jsonl"), "0123456\nabcdefg\nh\n123456789012345\n");
+    lk_run_dir_close(&run);
+}
+
+static void test_log_cut(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *after;
+        uint64_t step;
+    } cases[] = {
+        {"", "", 5},
+        {"{\"step\":4}\n{\"step\":5}\n{\"step\":6}\n", "{\"step\":4}\n{\"step\":5}\n", 5},
+        {"{\"step\":4}\n{\"step\":5}\n{\"step\":6}\n",
+         "{\"step\":4}\n{\"step\":5}\n{\"step\":6}\n", 6},
+        {"{\"step\":4}\n{\"step\":5}", "{\"step\":4}\n", 5},             // torn
+        {"{\"step\":4}\n{\"step\":5}", "", 3},
+        {"{\"loss\":1,\"step\": 40}\n", "", 5},
+        {"{\"loss\":1,\"step\": 5}\n", "{\"loss\":1,\"step\": 5}\n", 5},
+        {"{\"run\":1}\n{\"step\":9}\n", "{\"run\":1}\n", 5},              // heads the file
+        {"{\"step\":5}\n{\"x\":1}\n{\"step\":6}\n{\"x\":2}\n", "{\"step\":5}\n{\"x\":1}\n", 5},
+        {"{\"x\":\"step\",\"step\":6}\n", "", 5},
+        {"{\"last_step\":9,\"step\":5}\n", "{\"last_step\":9,\"step\":5}\n", 5},
+        {"{\"step\":18446744073709551616}\n", "", UINT64_MAX - 1},
+        {"{\"st", "", 5},
+    };
+    lk_run_dir run;
+    lk_error error = {0};
+    uint64_t removed;
+    must_open(&run, false);
+    assert_int_equal(lk_line_log_cut(&run, "absent.jsonl", 5, &removed, &error), LK_OK);
+    assert_int_equal(removed, 0);
+    for (size_t i = 0; i < LK_COUNT(cases); i++) {
+        write_text("m.jsonl", cases[i].before);
+        assert_int_equal(lk_line_log_cut(&run, "m.jsonl", cases[i].step, &removed, &error), LK_OK);
+        assert_string_equal(read_text("m.jsonl"), cases[i].after);
+        assert_int_equal(removed, strlen(cases[i].before) - strlen(cases[i].after));
+    }
+    // Longer than the cutter's buffer, the key across its edge, for every position of the edge.
+    for (int pad = 4080; pad <= 4100; pad++) {
+        static char text[10000];
+        static const char line[] = "{\"x\":\"%0*d\",\"step\":%d}\n";
+        int first = snprintf(text, sizeof text, line, pad, 0, 5);
+        snprintf(text + first, sizeof text - (size_t)first, line, pad, 0, 6);
+        write_text("m.jsonl", text);
+        assert_int_equal(lk_line_log_cut(&run, "m.jsonl", 5, NULL, &error), LK_OK);
+        assert_int_equal(strlen(read_text("m.jsonl")), first);
+    }
+    lk_run_dir_close(&run);
+}
+
+static void test_parents(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"a", "."}, {"a/b", "a"}, {"/a", "/"}, {"a/b/", "a"},
+                                           {"/a//b", "/a"}, {"/", "/"}, {"./a", "."}};
+    char out[LK_PATH_BYTES];
+    for (size_t i = 0; i < LK_COUNT(cases); i++) {
+        lk_path_parent(out, cases[i][0]);
+        assert_string_equal(out, cases[i][1]);
+    }
+}
+
+static void count_name(void *context, const char *name) {
+    assert_int_equal(strlen(name), 90);
+    ++*(unsigned *)context;
+}
+
+static void test_lists_many_names(void **state) {
+    (void)state;
+    unsigned count = 0;
+    assert_int_equal(mkdir(dir, 0755), 0);
+    for (int i = 0; i < 200; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "%090d", i);
+        write_text(name, "");
+    }
+    assert_int_equal(ops->list(ops->context, dir, count_name, &count), 0);
+    assert_int_equal(count, 200);
+    assert_int_equal(ops->list(ops->context, in_dir("absent"), count_name, &count), -ENOENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_new_run, new_dir),
+        cmocka_unit_test_setup(test_a_foreign_directory_is_untouched, new_dir),
+        cmocka_unit_test_setup(test_identity, new_dir),
+        cmocka_unit_test_setup(test_lock_names_its_holder, new_dir),
+        cmocka_unit_test_setup(test_small_files, new_dir),
+        cmocka_unit_test_setup(test_log_lines, new_dir),
+        cmocka_unit_test_setup(test_log_cut, new_dir),
+        cmocka_unit_test_setup(test_parents, new_dir),
+        cmocka_unit_test_setup(test_lists_many_names, new_dir),
+    };
+    snprintf(root, sizeof root, "/tmp/lk_run_dir_XXXXXX");
+    if (!mkdtemp(root)) return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    char command[96];
+    snprintf(command, sizeof command, "rm -r %s", root);
+    return system(command) != 0 || failed;
+}
