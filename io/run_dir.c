@@ -175,7 +175,12 @@ lk_status lk_line_log_open(lk_line_log *log, const lk_run_dir *run, const char *
     LK_CHECK(lk_path_join(log->path, run->path, "/", name, error));
     log->file = log->ops->open(log->ops->context, log->path, LK_OPEN_APPEND);
     if (log->file < 0) return lk_file_fail(error, LK_IO_ERROR, log->path, "open", log->file);
-    return LK_OK;
+    // A new log's name must be as durable as the lines that will be synced under it.
+    int synced = run->ops->sync_directory(run->ops->context, run->path);
+    if (synced >= 0) return LK_OK;
+    log->ops->close(log->ops->context, log->file);
+    log->file = -1;
+    return lk_file_fail(error, LK_IO_ERROR, run->path, "sync the directory", synced);
 }
 
 lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_error *error) {

@@ -66,7 +66,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static lk_safetensors_entry entries[64];
     blob b = {data, bytes};
     const lk_file_ops ops = {
-        .context = &b, .open = blob_open, .close = blob_close, .size = blob_size, .read = blob_read};
+        .context = &b,
+        .open = blob_open,
+        .close = blob_close,
+        .size = blob_size,
+        .read = blob_read,
+    };
     lk_safetensors reader;
     lk_error error = {0};
     uint64_t step;

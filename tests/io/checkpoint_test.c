@@ -1,4 +1,5 @@
 // checkpoint_test.c - saving and finding checkpoints while every operation goes wrong in turn.
+#define _GNU_SOURCE
 #include "io/checkpoint.h"
 
 #include <setjmp.h>
@@ -8,6 +9,8 @@
 #include <string.h>
 // cmocka needs the four above it.
 #include <cmocka.h>
+
+#include <unistd.h>
 
 #include "memory_files.h"
 
@@ -322,6 +325,32 @@ static void test_load_wants_the_same_tensors(void **state) {
     assert_load_fails(wanted, LK_COUNT(wanted), "needs I32 [7]");
 }
 
+static void test_on_a_real_file_system(void **state) {
+    (void)state;
+    char root[] = "/tmp/lk_checkpoint_XXXXXX", path[LK_PATH_BYTES];
+    lk_checkpoint_found found;
+    lk_error error = {0};
+    assert_non_null(mkdtemp(root));
+    set_state(12);
+    lk_checkpoint_job job = make_job(12, 1);
+    job.directory = root;
+    for (job.step = 10; job.step <= 12; job.step++) {
+        unsigned before = allocations;
+        assert_int_equal(lk_checkpoint_save(&lk_file_ops_posix, &job, &error), LK_OK);
+        assert_int_equal(allocations, before);
+    }
+    assert_int_equal(lk_path_join(path, root, "/step-0000000013.safetensors", ".tmp", &error),
+                     LK_OK);
+    FILE *leftover = fopen(path, "wb");
+    assert_true(leftover && fclose(leftover) == 0);
+    assert_int_equal(lk_checkpoint_clean(&lk_file_ops_posix, root, &error), LK_OK);
+    assert_int_equal(lk_checkpoint_find_newest(&lk_file_ops_posix, root, entries, LK_COUNT(entries),
+                                               NULL, NULL, &found, &error), LK_OK);
+    assert_int_equal(found.step, 12);
+    assert_int_equal(unlink(found.path), 0);
+    assert_int_equal(rmdir(root), 0);  // nothing else was left
+}
+
 static void test_names(void **state) {
     (void)state;
     static const char *const bad[] = {
@@ -357,6 +386,7 @@ int main(void) {
         cmocka_unit_test(test_retention_prefers_whole_ones),
         cmocka_unit_test(test_a_renamed_checkpoint_is_found_out),
         cmocka_unit_test(test_load_wants_the_same_tensors),
+        cmocka_unit_test(test_on_a_real_file_system),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_own_keys_are_refused),
     };

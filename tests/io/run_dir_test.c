@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "memory_files.h"
+
 #define ID_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define ID_B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 
@@ -150,6 +152,31 @@ static void test_small_files(void **state) {
     lk_run_dir_close(&run);
 }
 
+// A crash at every operation of an atomic write, with every fate of what was not synced.
+static void test_small_files_survive_crashes(void **state) {
+    (void)state;
+    static memory_files fs;
+    lk_file_ops memory = memory_files_ops(&fs);
+    for (unsigned variant = 0; variant < CRASH_NAME_VARIANTS * CRASH_CONTENT_VARIANTS; variant++) {
+        bool reached = true;
+        for (unsigned at = 1; reached; at++) {
+            lk_error error = {0};
+            memory_files_start(&fs);
+            assert_int_equal(lk_file_write_atomic(&memory, "r/f", "old", 3, &error), LK_OK);
+            memory_files_arm(&fs, FAULT_CRASH, at);
+            lk_status status = lk_file_write_atomic(&memory, "r/f", "newer", 5, &error);
+            reached = fs.operations >= at;
+            memory_files_crash(&fs, variant / CRASH_CONTENT_VARIANTS,
+                               variant % CRASH_CONTENT_VARIANTS);
+            const memory_file *file = memory_files_find(&fs, "r/f");
+            assert_non_null(file);
+            bool is_old = file->bytes == 3 && memcmp(file->data, "old", 3) == 0;
+            bool is_new = file->bytes == 5 && memcmp(file->data, "newer", 5) == 0;
+            assert_true(is_new || (is_old && status != LK_OK));
+        }
+    }
+}
+
 static void test_log_lines(void **state) {
     (void)state;
     lk_run_dir run;
@@ -258,6 +285,7 @@ int main(void) {
         cmocka_unit_test_setup(test_identity, new_dir),
         cmocka_unit_test_setup(test_lock_names_its_holder, new_dir),
         cmocka_unit_test_setup(test_small_files, new_dir),
+        cmocka_unit_test_setup(test_small_files_survive_crashes, new_dir),
         cmocka_unit_test_setup(test_log_lines, new_dir),
         cmocka_unit_test_setup(test_log_cut, new_dir),
         cmocka_unit_test_setup(test_parents, new_dir),
