@@ -15,6 +15,8 @@
 //   v_note, v_noted     bad = v_note(bad, v) per stored vector, from v_zero(); v_noted(bad) is 1 where
 //                       some v was not finite
 //   v_pick(a, b, i)     lane l is element i[l] of the 2 * V_LANES floats a, b
+//   v_max(a, b)         a > b ? a : b
+//   v_store_cells_first lane l of the bytes gets d ? 2 + c : b, of the yes/no in b, c and d
 //   v_transpose(r)      V_LANES x V_LANES, in place
 //
 // Addresses need no alignment, except for v_stream. A masked load reads only the chosen lanes (the
@@ -57,6 +59,7 @@ V_INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 V_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 V_INLINE vf v_abs(vf a) { return _mm512_abs_ps(a); }
+V_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 
 V_INLINE vm v_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 V_INLINE vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
@@ -84,6 +87,13 @@ V_INLINE void i_store_u8(uint8_t *p, vi a) {
 }
 V_INLINE void i_store_u8_first(uint8_t *p, uint32_t count, vi a) {
     _mm_mask_storeu_epi8(p, v_first(count), _mm512_cvtepi32_epi8(a));
+}
+V_INLINE void v_store_cells_first(uint8_t *p, uint32_t count, vm b, vm c, vm d) {
+    __m128i upper = _mm_maskz_set1_epi8(b, 1);
+    __m128i lower = _mm_mask_mov_epi8(_mm_set1_epi8(2), c, _mm_set1_epi8(3));
+    __m128i cells = _mm_mask_mov_epi8(upper, d, lower);
+    if (count >= V_LANES) _mm_storeu_si128((void *)p, cells);
+    else _mm_mask_storeu_epi8(p, v_first(count), cells);
 }
 V_INLINE vi i_load_u16(const uint16_t *p) {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
@@ -145,6 +155,7 @@ V_INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 V_INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 V_INLINE vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+V_INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 
 V_INLINE vm v_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
 V_INLINE vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
@@ -187,6 +198,12 @@ V_INLINE void i_store_u8_first(uint8_t *p, uint32_t count, vi a) {
     uint8_t bytes[8];
     i_store_u8(bytes, a);
     for (uint32_t i = 0; i < count; i++) p[i] = bytes[i];
+}
+V_INLINE void v_store_cells_first(uint8_t *p, uint32_t count, vm b, vm c, vm d) {
+    vi upper = i_select(b, i_set1(1), i_set1(0)), lower = i_select(c, i_set1(3), i_set1(2));
+    vi cells = i_select(d, lower, upper);
+    if (count >= V_LANES) i_store_u8(p, cells);
+    else i_store_u8_first(p, count, cells);
 }
 V_INLINE vf v_pick(vf a, vf b, vi index) {
     vf high = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));  // bit 3 to the sign: from b
@@ -289,6 +306,7 @@ V_INLINE vf v_fma(vf a, vf b, vf c) {
 V_INLINE vm v_gt(vf a, vf b) { return a > b; }
 V_INLINE vf v_select(vm m, vf yes, vf no) { return (vf)((m & (vi)yes) | (~m & (vi)no)); }
 V_INLINE vf v_keep(vm m, vf a) { return (vf)(m & (vi)a); }
+V_INLINE vf v_max(vf a, vf b) { return v_select(v_gt(a, b), a, b); }
 V_INLINE uint32_t v_any(vm m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
 V_INLINE vf v_note(vf bad, vf v) { return bad + v * v_set1(0.0f); }
 V_INLINE uint32_t v_noted(vf bad) { return v_any(bad != bad); }
@@ -317,6 +335,12 @@ V_INLINE void i_store_u8(uint8_t *p, vi a) { i_store_u8_first(p, V_LANES, a); }
 V_INLINE vi i_load_u16(const uint16_t *p) { return (vi){p[0], p[1], p[2], p[3]}; }
 V_INLINE void i_store_u16(uint16_t *p, vi a) {
     for (int i = 0; i < V_LANES; i++) p[i] = (uint16_t)a[i];
+}
+V_INLINE void v_store_cells_first(uint8_t *p, uint32_t count, vm b, vm c, vm d) {
+    vi upper = i_select(b, i_set1(1), i_set1(0)), lower = i_select(c, i_set1(3), i_set1(2));
+    vi cells = i_select(d, lower, upper);
+    if (count >= V_LANES) i_store_u8(p, cells);
+    else i_store_u8_first(p, count, cells);
 }
 V_INLINE vf v_pick(vf a, vf b, vi index) {
     vf v;

@@ -1,0 +1,476 @@
+// dense.inc.h - the kernels of dense layers, in the words of vector.h. Compiled once per variant.
+//
+// Every lane is one output: its chain is the reference's, term for term. What is free is which
+// outputs share registers, and when a chain rests in memory between two runs of terms. Tiles are
+// sized so that the sums of a tile, its shared operands and one broadcast fit the registers, and
+// that there are enough chains (8 at least) to hide the latency of fma.
+#include "ops/cpu/tiles.h"
+#include "ops/kernels.h"
+
+// --- trees of many sums side by side ---------------------------------------------------------------
+
+// One more leaf for each of `count` trees, after `leaves` of them; node (levels, count), count a
+// multiple of V_LANES.
+static inline void tree_push(uint32_t count, uint64_t leaves, const float *leaf, float *node) {
+    for (uint32_t i = 0; i < count; i += V_LANES) {
+        vf sum = v_load(leaf + i);
+        float *at = node + i;
+        for (uint64_t l = leaves; l & 1; l >>= 1, at += count) sum = v_add(v_load(at), sum);
+        v_store(at, sum);
+    }
+}
+
+// The roots at lanes i.. of such trees. A node without a right sibling is copied upwards.
+V_INLINE vf tree_root(uint32_t count, uint64_t leaves, const float *node, uint32_t i) {
+    const float *at = node + i;
+    for (; !(leaves & 1); leaves >>= 1) at += count;
+    vf sum = v_load(at);
+    for (leaves >>= 1, at += count; leaves; leaves >>= 1, at += count) {
+        if (leaves & 1) sum = v_add(v_load(at), sum);
+    }
+    return sum;
+}
+
+// --- forward -----------------------------------------------------------------------------------
+
+// A panel of units, a block of examples. Runs of FORWARD_TERMS rows of the panel stay in L1 while all
+// tiles of examples pass over them; in between the sums rest in `sum`.
+enum {
+    FORWARD_VECTORS = V_REGISTERS == 32 ? 4 : 3,
+    FORWARD_PANEL = FORWARD_VECTORS * V_LANES,
+    FORWARD_ROWS_MAX = 8,
+    FORWARD_TERMS = 64,
+};
+_Static_assert((int)FORWARD_PANEL <= LK_DENSE_PANEL_MAX, "scratch is sized for this panel");
+_Static_assert(LK_DENSE_EXAMPLES % FORWARD_ROWS_MAX == 0, "tiles fill the block of sums");
+_Static_assert(LK_SLICE_TERMS % FORWARD_TERMS == 0, "a run of terms ends with its slice");
+
+typedef struct forward_block {
+    const float *x;       // (m_count, k_count)
+    const float *w;       // (k_count, n_count), from the panel's first unit
+    uint32_t m_count, k_count, n_count;
+    uint32_t units;       // of this panel
+    uint32_t sums;        // floats of `sum`
+    float *sum;           // (m_count rounded up to FORWARD_ROWS_MAX, FORWARD_PANEL)
+    float *node;          // (levels, sums)
+} forward_block;
+
+// Terms k0 .. k0 + terms - 1 of examples m0 .. m0 + rows - 1. Rows past the end repeat the last one.
+V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uint32_t terms,
+                           const int rows, const int vectors, const bool masked) {
+    const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
+    const float *x[FORWARD_ROWS_MAX], *w = b->w + (uint64_t)k0 * b->n_count;
+    float *rest = b->sum + (uint64_t)m0 * FORWARD_PANEL;
+    vf sum[FORWARD_ROWS_MAX][4];
+    V_UNROLL for (int i = 0; i < rows; i++) {
+        uint32_t m = LK_MIN(m0 + (uint32_t)i, b->m_count - 1);
+        x[i] = b->x + (uint64_t)m * b->k_count + k0;
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            sum[i][v] = v_load(rest + i * FORWARD_PANEL + v * V_LANES);
+        }
+    }
+    for (uint32_t k = 0; k < terms; k++, w += b->n_count) {
+        vf row[4];
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            row[v] = masked && v == vectors - 1 ? v_load_mask(w + v * V_LANES, tail)
+                                                : v_load(w + v * V_LANES);
+            V_PIN(row[v]);
+        }
+        V_UNROLL for (int i = 0; i < rows; i++) {
+            vf value = v_set1(x[i][k]);
+            V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(row[v], value, sum[i][v]);
+        }
+    }
+    V_UNROLL for (int i = 0; i < rows; i++) {
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            v_store(rest + i * FORWARD_PANEL + v * V_LANES, sum[i][v]);
+        }
+    }
+}
+
+static void forward_run(const forward_block *b, uint32_t k0, uint32_t terms) {
+#define TILES(rows, vectors, masked)                             \
+    for (uint32_t m = 0; m < b->m_count; m += (rows))            \
+        forward_tile(b, m, k0, terms, rows, vectors, masked);    \
+    break
+    enum { PAIR_ROWS = V_REGISTERS == 32 ? 8 : 4 };
+    bool masked = b->units % V_LANES != 0;
+    switch ((b->units + V_LANES - 1) / V_LANES * 2 + masked) {
+        case 2: TILES(8, 1, false);
+        case 3: TILES(8, 1, true);
+        case 4: TILES(PAIR_ROWS, 2, false);
+        case 5: TILES(PAIR_ROWS, 2, true);
+        case 6: TILES(4, 3, false);
+        case 7: TILES(4, 3, true);
+        case 8: TILES(4, FORWARD_VECTORS, false);
+        default: TILES(4, FORWARD_VECTORS, true);
+    }
+#undef TILES
+}
+
+// All sums of a block start from the bias, or from +0.
+static void forward_start(const forward_block *b, const float *bias) {
+    for (uint32_t n = 0; n < b->units; n += V_LANES) {
+        vf start = bias ? v_load_first(bias + n, b->units - n) : v_zero();
+        for (uint32_t i = n; i < b->sums; i += FORWARD_PANEL) v_store(b->sum + i, start);
+    }
+}
+
+static vf forward_finish(const forward_block *b, uint64_t slices, bool relu, float *y, vf bad) {
+    for (uint32_t m = 0; m < b->m_count; m++, y += b->n_count) {
+        for (uint32_t n = 0; n < b->units; n += V_LANES) {
+            vf sum = tree_root(b->sums, slices, b->node, m * FORWARD_PANEL + n);
+            sum = v_add(sum, v_zero());
+            bad = v_note(bad, sum);
+            v_store_first(y + n, b->units - n, relu ? v_relu(sum) : sum);
+        }
+    }
+    return bad;
+}
+
+// The sums of one block, slice by slice.
+static uint64_t forward_slices(const forward_block *b, const float *bias) {
+    uint64_t slices = 0;
+    for (uint32_t k = 0; k < b->k_count; slices++) {
+        uint32_t end = LK_MIN(b->k_count - k, (uint32_t)LK_SLICE_TERMS) + k;
+        forward_start(b, slices == 0 ? bias : NULL);
+        for (; k < end; k += LK_MIN(end - k, (uint32_t)FORWARD_TERMS)) {
+            forward_run(b, k, LK_MIN(end - k, (uint32_t)FORWARD_TERMS));
+        }
+        tree_push(b->sums, slices, b->sum, b->node);
+    }
+    return slices;
+}
+
+static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *x, const float *w,
+                              const float *bias, float *y, float *scratch) {
+    vf bad = v_zero();
+    for (uint32_t m = 0; m < m_count; m += LK_DENSE_EXAMPLES) {
+        uint32_t examples = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES);
+        uint32_t sums = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * FORWARD_PANEL;
+        for (uint32_t n = 0; n < d->n_count; n += FORWARD_PANEL) {
+            forward_block b = {
+                .x = x + (uint64_t)m * d->k_count, .w = w + n, .m_count = examples,
+                .k_count = d->k_count, .n_count = d->n_count,
+                .units = LK_MIN(d->n_count - n, (uint32_t)FORWARD_PANEL),
+                .sums = sums, .sum = scratch, .node = scratch + sums,
+            };
+            uint64_t slices = forward_slices(&b, bias ? bias + n : NULL);
+            bad = forward_finish(&b, slices, d->relu, y + (uint64_t)m * d->n_count + n, bad);
+        }
+    }
+    return v_noted(bad);
+}
+
+// --- input gradient ------------------------------------------------------------------------------
+
+// Lanes are examples: dy is transposed once per block of examples, weights are read as they lie and
+// broadcast, and a stage of finished sums is transposed back into rows of dx.
+enum {
+    INPUT_VECTORS = 2,
+    INPUT_LANES = INPUT_VECTORS * V_LANES,
+    INPUT_PANELS = LK_DENSE_EXAMPLES / INPUT_LANES,
+    INPUT_ROWS = V_REGISTERS == 32 ? 12 : 6,
+    INPUT_STAGE = 48,  // inputs
+};
+_Static_assert((int)INPUT_ROWS <= LK_DENSE_INPUTS_MAX, "scratch is sized for this tile");
+_Static_assert(INPUT_STAGE % INPUT_ROWS == 0 && INPUT_STAGE % V_LANES == 0, "a stage is whole");
+
+typedef struct input_block {
+    const float *w;          // (k_count, n_count)
+    const float *dy;         // (m_count, n_count)
+    const float *mask;       // (m_count, k_count) or NULL
+    float *dx;               // (m_count, k_count)
+    uint32_t m_count, k_count, n_count;
+    float *transposed;       // (panels, n_count, INPUT_LANES), +0 where there is no example
+    float *node;             // (levels, INPUT_ROWS, INPUT_LANES)
+} input_block;
+
+static void input_transpose(const input_block *b) {
+    uint64_t panel_floats = (uint64_t)b->n_count * INPUT_LANES;
+    for (uint32_t m = 0; m < lk_round_up(b->m_count, INPUT_LANES); m += V_LANES) {
+        float *out = b->transposed + m / INPUT_LANES * panel_floats + m % INPUT_LANES;
+        for (uint32_t n = 0; n < b->n_count; n += V_LANES) {
+            vf r[V_LANES];
+            for (uint32_t i = 0; i < V_LANES; i++) {
+                r[i] = m + i < b->m_count
+                           ? v_load_first(b->dy + (uint64_t)(m + i) * b->n_count + n, b->n_count - n)
+                           : v_zero();
+            }
+            v_transpose(r);
+            for (uint32_t i = 0; i < V_LANES && n + i < b->n_count; i++) {
+                v_store(out + (uint64_t)(n + i) * INPUT_LANES, r[i]);
+            }
+        }
+    }
+}
+
+// Finished sums, without + 0.0f, of inputs k .. k + INPUT_ROWS - 1 for the examples of a panel, to
+// stage (INPUT_ROWS, INPUT_LANES). Rows past the end repeat the last one.
+V_INLINE void input_tile(const input_block *b, const float *transposed, uint32_t k, float *stage,
+                         const int vectors) {
+    const float *w[INPUT_ROWS];
+    V_UNROLL for (int i = 0; i < INPUT_ROWS; i++) {
+        w[i] = b->w + (uint64_t)LK_MIN(k + (uint32_t)i, b->k_count - 1) * b->n_count;
+    }
+    uint64_t slices = 0;
+    for (uint32_t n = 0; n < b->n_count; slices++) {
+        vf sum[INPUT_ROWS][INPUT_VECTORS];
+        V_UNROLL for (int i = 0; i < INPUT_ROWS; i++) {
+            V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_zero();
+        }
+        uint32_t end = LK_MIN(b->n_count - n, (uint32_t)LK_SLICE_TERMS) + n;
+        for (; n < end; n++) {
+            vf row[INPUT_VECTORS];
+            V_UNROLL for (int v = 0; v < vectors; v++) {
+                row[v] = v_load(transposed + (uint64_t)n * INPUT_LANES + v * V_LANES);
+                V_PIN(row[v]);
+            }
+            V_UNROLL for (int i = 0; i < INPUT_ROWS; i++) {
+                vf value = v_set1(w[i][n]);
+                V_UNROLL for (int v = 0; v < vectors; v++) {
+                    sum[i][v] = v_fma(row[v], value, sum[i][v]);
+                }
+            }
+        }
+        V_UNROLL for (int i = 0; i < INPUT_ROWS; i++) {
+            V_UNROLL for (int v = 0; v < vectors; v++) {
+                v_store(stage + i * INPUT_LANES + v * V_LANES, sum[i][v]);
+            }
+        }
+        if (b->n_count > LK_SLICE_TERMS) tree_push(INPUT_ROWS * INPUT_LANES, slices, stage, b->node);
+    }
+    for (uint32_t i = 0; slices > 1 && i < INPUT_ROWS * INPUT_LANES; i += V_LANES) {
+        v_store(stage + i, tree_root(INPUT_ROWS * INPUT_LANES, slices, b->node, i));
+    }
+}
+
+// Finishes and stores the staged inputs k .. of the examples m .. m + V_LANES - 1.
+V_INLINE vf input_store(const input_block *b, const float *stage, uint32_t m, uint32_t k, vf bad) {
+    uint32_t rows = LK_MIN(b->m_count - m, (uint32_t)V_LANES);
+    uint32_t end = LK_MIN(b->k_count - k, (uint32_t)INPUT_STAGE) + k;
+    for (; k < end; k += V_LANES, stage += V_LANES * INPUT_LANES) {
+        vf r[V_LANES];
+        V_UNROLL for (int i = 0; i < V_LANES; i++) r[i] = v_load(stage + i * INPUT_LANES);
+        v_transpose(r);
+        for (uint32_t i = 0; i < rows; i++) {
+            uint64_t at = (uint64_t)(m + i) * b->k_count + k;
+            vf sum = v_add(r[i], v_zero());
+            bad = v_note(bad, sum);
+            if (b->mask) {
+                sum = v_keep(v_gt(v_load_first(b->mask + at, end - k), v_zero()), sum);
+            }
+            v_store_first(b->dx + at, end - k, sum);
+        }
+    }
+    return bad;
+}
+
+static vf input_stage(const input_block *b, uint32_t m, uint32_t k, vf bad) {
+    _Alignas(64) float stage[INPUT_STAGE * INPUT_LANES];
+    const float *transposed = b->transposed + (uint64_t)m * b->n_count;
+    bool narrow = b->m_count - m <= V_LANES;
+    for (uint32_t i = 0; i < INPUT_STAGE; i += INPUT_ROWS) {
+        float *tile = stage + i * INPUT_LANES;
+        if (k + i >= b->k_count) memset(tile, 0, INPUT_ROWS * INPUT_LANES * sizeof *tile);
+        else if (narrow) input_tile(b, transposed, k + i, tile, 1);
+        else input_tile(b, transposed, k + i, tile, INPUT_VECTORS);
+    }
+    bad = input_store(b, stage, m, k, bad);
+    return narrow ? bad : input_store(b, stage + V_LANES, m + V_LANES, k, bad);
+}
+
+static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const float *w,
+                                     const float *dy, const float *mask, float *dx,
+                                     float *scratch) {
+    vf bad = v_zero();
+    uint64_t lanes = lk_round_up(LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES), INPUT_LANES);
+    for (uint32_t m = 0; m < m_count; m += LK_DENSE_EXAMPLES) {
+        uint64_t at = (uint64_t)m * d->k_count;
+        input_block b = {
+            .w = w, .dy = dy + (uint64_t)m * d->n_count, .mask = mask ? mask + at : NULL,
+            .dx = dx + at, .m_count = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES),
+            .k_count = d->k_count, .n_count = d->n_count, .transposed = scratch,
+            .node = scratch + lanes * d->n_count,
+        };
+        input_transpose(&b);
+        for (uint32_t k = 0; k < d->k_count; k += INPUT_STAGE) {
+            for (uint32_t i = 0; i < b.m_count; i += INPUT_LANES) bad = input_stage(&b, i, k, bad);
+        }
+    }
+    return v_noted(bad);
+}
+
+// --- weight gradient -------------------------------------------------------------------------------
+
+// A register tile of weights runs over the examples of one grain after the other.
+enum {
+    WEIGHT_VECTORS = V_REGISTERS == 32 ? 4 : 3,
+    WEIGHT_PANEL = WEIGHT_VECTORS * V_LANES,
+    WEIGHT_ROWS = V_REGISTERS == 32 ? 6 : 4,
+    WEIGHT_ROWS_MAX = 12,
+};
+
+typedef struct weight_block {
+    const lk_grain_view *grains;
+    uint32_t grain_count, k_count, n_count;
+    float *node;         // (LK_TREE_LEVELS_MAX, rows, vectors), over the grains
+    float *slice_node;   // (LK_GRAIN_SLICE_LEVELS, rows, vectors), over the slices of a grain
+} weight_block;
+
+typedef vf weight_sums[WEIGHT_ROWS_MAX][4];
+
+// A register tile as leaf `leaves` of its trees: tree_push without a stop in memory.
+V_INLINE void weight_push(weight_sums sum, uint64_t leaves, float *node, const int rows,
+                          const int vectors) {
+    const int count = rows * vectors * V_LANES;
+    for (; leaves & 1; leaves >>= 1, node += count) {
+        V_UNROLL for (int i = 0; i < rows; i++) {
+            V_UNROLL for (int v = 0; v < vectors; v++) {
+                sum[i][v] = v_add(v_load(node + (i * vectors + v) * V_LANES), sum[i][v]);
+            }
+        }
+    }
+    V_UNROLL for (int i = 0; i < rows; i++) {
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            v_store(node + (i * vectors + v) * V_LANES, sum[i][v]);
+        }
+    }
+}
+
+V_INLINE vf weight_root(uint64_t leaves, const float *node, int i, int v, const int rows,
+                        const int vectors) {
+    return tree_root((uint32_t)(rows * vectors * V_LANES), leaves, node,
+                     (uint32_t)((i * vectors + v) * V_LANES));
+}
+
+// The sum of inputs k .. k + rows - 1, units n .. over one grain, as leaf `grain` of the tree.
+V_INLINE void weight_grain(const weight_block *b, uint32_t grain, uint32_t k, uint32_t n, vm tail,
+                           const int rows, const int vectors, const bool masked) {
+    const lk_grain_view *g = &b->grains[grain];
+    const float *x = g->x + k, *dy = g->dy + n;
+    uint32_t m = 0;
+    uint64_t slices = 0;
+    weight_sums sum;
+    do {
+        V_UNROLL for (int i = 0; i < rows; i++) {
+            V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_zero();
+        }
+        uint32_t end = LK_MIN(g->examples - m, (uint32_t)LK_SLICE_TERMS) + m;
+        for (; m < end; m++, x += b->k_count, dy += b->n_count) {
+            vf row[4];
+            V_UNROLL for (int v = 0; v < vectors; v++) {
+                row[v] = masked && v == vectors - 1 ? v_load_mask(dy + v * V_LANES, tail)
+                                                    : v_load(dy + v * V_LANES);
+                V_PIN(row[v]);
+            }
+            __builtin_prefetch(x + LK_LANES_MAX);
+            V_UNROLL for (int i = 0; i < rows; i++) {
+                vf value = v_set1(x[i]);
+                V_UNROLL for (int v = 0; v < vectors; v++) {
+                    sum[i][v] = v_fma(row[v], value, sum[i][v]);
+                }
+            }
+        }
+        if (g->examples > LK_SLICE_TERMS) weight_push(sum, slices, b->slice_node, rows, vectors);
+        slices++;
+    } while (m < g->examples);
+    V_UNROLL for (int i = 0; i < rows; i++) {
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            if (slices > 1) sum[i][v] = weight_root(slices, b->slice_node, i, v, rows, vectors);
+        }
+    }
+    weight_push(sum, grain, b->node, rows, vectors);
+}
+
+V_INLINE void weight_tile(const weight_block *b, uint32_t k, uint32_t n, float *dw, const int rows,
+                          const int vectors, const bool masked) {
+    const vm tail = v_first(masked ? b->n_count % V_LANES : V_LANES);
+    for (uint32_t grain = 0; grain < b->grain_count; grain++) {
+        weight_grain(b, grain, k, n, tail, rows, vectors, masked);
+    }
+    V_UNROLL for (int i = 0; i < rows; i++) {
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            vf sum = weight_root(b->grain_count, b->node, i, v, rows, vectors);
+            float *out = dw + (uint64_t)i * b->n_count + v * V_LANES;
+            if (masked && v == vectors - 1) v_store_mask(out, tail, sum);
+            else v_store(out, sum);
+        }
+    }
+}
+
+// Rows k0 .. k1 - 1 of one panel. The last tile is moved back over rows already done (the same bits
+// again); where there are fewer rows than a tile has, they go one by one.
+V_INLINE void weight_rows(const weight_block *b, uint32_t k0, uint32_t k1, uint32_t n, float *dw,
+                          const uint32_t rows, const int vectors, const bool masked) {
+    if (k1 - k0 < rows) {
+        for (uint32_t k = k0; k < k1; k++) {
+            weight_tile(b, k, n, dw + (uint64_t)(k - k0) * b->n_count, 1, vectors, masked);
+        }
+        return;
+    }
+    for (uint32_t k = k0; k < k1; k += rows) {
+        uint32_t at = LK_MIN(k, k1 - rows);
+        weight_tile(b, at, n, dw + (uint64_t)(at - k0) * b->n_count, (int)rows, vectors, masked);
+    }
+}
+
+static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
+                                  const lk_grain_view *grains, uint32_t k0, uint32_t k1, float *dw,
+                                  float *scratch) {
+    enum { ONE_ROWS = V_REGISTERS == 32 ? 12 : 8, PAIR_ROWS = V_REGISTERS == 32 ? 12 : 6,
+           TRIPLE_ROWS = V_REGISTERS == 32 ? 8 : 4 };
+    weight_block b = {
+        .grains = grains, .grain_count = grain_count, .k_count = d->k_count, .n_count = d->n_count,
+        .slice_node = scratch, .node = scratch + LK_GRAIN_SLICE_LEVELS * LK_DENSE_TILE_MAX,
+    };
+    for (uint32_t n = 0; n < d->n_count; n += WEIGHT_PANEL) {
+        uint32_t units = LK_MIN(d->n_count - n, (uint32_t)WEIGHT_PANEL);
+        switch ((units + V_LANES - 1) / V_LANES * 2 + (units % V_LANES != 0)) {
+            case 2: weight_rows(&b, k0, k1, n, dw + n, ONE_ROWS, 1, false); break;
+            case 3: weight_rows(&b, k0, k1, n, dw + n, ONE_ROWS, 1, true); break;
+            case 4: weight_rows(&b, k0, k1, n, dw + n, PAIR_ROWS, 2, false); break;
+            case 5: weight_rows(&b, k0, k1, n, dw + n, PAIR_ROWS, 2, true); break;
+            case 6: weight_rows(&b, k0, k1, n, dw + n, TRIPLE_ROWS, 3, false); break;
+            case 7: weight_rows(&b, k0, k1, n, dw + n, TRIPLE_ROWS, 3, true); break;
+            case 8: weight_rows(&b, k0, k1, n, dw + n, WEIGHT_ROWS, WEIGHT_VECTORS, false); break;
+            default: weight_rows(&b, k0, k1, n, dw + n, WEIGHT_ROWS, WEIGHT_VECTORS, true); break;
+        }
+    }
+}
+
+// --- column sums -----------------------------------------------------------------------------------
+
+// One grain's sum of a vector of columns. fma(1, dy, s) is dy + s.
+static vf column_grain(const lk_grain_view *g, uint32_t n, uint32_t n_count) {
+    float node[LK_GRAIN_SLICE_LEVELS * V_LANES];
+    const float *dy = g->dy + n;
+    vf sum = v_zero();
+    uint64_t slices = 0;
+    for (uint32_t m = 0; m < g->examples; m++, dy += n_count) {
+        if (m > 0 && m % LK_SLICE_TERMS == 0) {
+            float leaf[V_LANES];
+            v_store(leaf, sum);
+            tree_push(V_LANES, slices++, leaf, node);
+            sum = v_zero();
+        }
+        sum = v_add(sum, v_load_first(dy, n_count - n));
+    }
+    if (slices == 0) return sum;
+    float leaf[V_LANES];
+    v_store(leaf, sum);
+    tree_push(V_LANES, slices++, leaf, node);
+    return tree_root(V_LANES, slices, node, 0);
+}
+
+static void column_sums(uint32_t n_count, uint32_t grain_count, const lk_grain_view *grains,
+                        float *out) {
+    float node[LK_TREE_LEVELS_MAX * V_LANES], leaf[V_LANES];
+    for (uint32_t n = 0; n < n_count; n += V_LANES) {
+        for (uint32_t grain = 0; grain < grain_count; grain++) {
+            v_store(leaf, column_grain(&grains[grain], n, n_count));
+            tree_push(V_LANES, grain, leaf, node);
+        }
+        v_store_first(out + n, n_count - n, tree_root(V_LANES, grain_count, node, 0));
+    }
+}

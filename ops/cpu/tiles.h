@@ -1,0 +1,29 @@
+// tiles.h - the largest tiles of all variants, from which ops/kernels.c sizes the scratch memory, so
+// that a plan does not depend on the variant that will run. Freestanding.
+#ifndef LOCKSTEP_OPS_CPU_TILES_H
+#define LOCKSTEP_OPS_CPU_TILES_H
+
+#include "ops/geometry.h"
+
+enum {
+    LK_LANES_MAX = 16,            // floats of the widest vector
+    LK_DENSE_EXAMPLES = 64,       // examples that a dense kernel works on at once
+    LK_DENSE_PANEL_MAX = 64,      // units of a panel of dense_forward
+    LK_DENSE_INPUTS_MAX = 12,     // inputs of a register tile of dense_input_gradient
+    LK_DENSE_TILE_MAX = 24 * 16,  // floats of a register tile of dense_weight_gradient
+    LK_GRAIN_SLICE_LEVELS = 4,    // of the tree over the slices of a grain: 4,096 examples at most
+};
+
+// Levels of nodes that a binary counter of `leaves` leaves needs.
+static inline uint32_t lk_tree_levels(uint64_t leaves) {
+    uint32_t levels = 0;
+    for (; leaves; leaves >>= 1) levels++;
+    return levels;
+}
+
+// Slices of a sum of `terms` terms.
+static inline uint64_t lk_slices(uint64_t terms) {
+    return (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+}
+
+#endif

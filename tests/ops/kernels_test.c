@@ -1,0 +1,439 @@
+// Every kernel of every variant that this processor runs against the scalar reference, bit for bit:
+// the dense and the element-wise kernels. Shapes are random with odd sizes and tails, values are
+// nasty, outputs are poisoned, and each buffer ends where a kernel may no longer read.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ops/kernels.h"
+#include "ops/variant.h"
+
+// --- made-up operands ----------------------------------------------------------------------------
+
+static uint64_t seed;
+
+static uint32_t draw(void) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 33);
+}
+static uint32_t draw_from(uint32_t low, uint32_t high) { return low + draw() % (high - low + 1); }
+
+// The end of a dimension: small, around the sizes of vectors and tiles, or large.
+static uint32_t draw_size(uint32_t large) {
+    switch (draw() % 4) {
+        case 0: return draw_from(1, 9);
+        case 1: return draw_from(1, 5) * 16 + draw_from(0, 2) - 1;
+        case 2: return draw_from(1, 70);
+        default: return draw_from(1, large);
+    }
+}
+
+// The k-th kind of value; `huge` values stay finite in every sum and product made here.
+static float draw_value(void) {
+    static const float special[] = {0.0f,  -0.0f,    0x1p-149f, -0x1p-149f, 0x1.8p-130f, -0x1p-126f,
+                                    1.0f,  -1.0f,    0x1p50f,   -0x1p50f,   0x1p-60f,    0x1.fp-80f};
+    uint32_t kind = draw() % 16;
+    if (kind < 4) return 0.0f;
+    if (kind < 6) return special[draw() % LK_COUNT(special)];
+    float value = (float)(int32_t)(draw() - 0x40000000u) * 0x1p-30f;
+    return kind == 6 ? value * 0x1p-100f : value;
+}
+
+// Memory that ends, rounded up to 64 bytes, where the heap block ends.
+static void *block(uint64_t bytes, int fill) {
+    uint64_t size = lk_round_up(LK_MAX(bytes, (uint64_t)1), 64);
+    void *p = aligned_alloc(64, size);
+    assert_non_null(p);
+    memset(p, fill, size);
+    return p;
+}
+
+// So many floats; what follows them up to 64 bytes is NaN, so that nobody uses it.
+static float *operand(uint64_t count) {
+    float *p = block(count * sizeof *p, 0xff);
+    for (uint64_t i = 0; i < count; i++) p[i] = draw_value();
+    return p;
+}
+
+// One output, computed by a variant and by the reference, each into poisoned memory.
+typedef struct output {
+    uint64_t bytes;
+    void *want, *got;
+} output;
+
+static output output_of(uint64_t bytes) {
+    return (output){bytes, block(bytes, 0xa5), block(bytes, 0x5a)};
+}
+
+static void same(const output *o, const char *variant, const char *kernel, const char *shape) {
+    const uint8_t *want = o->want, *got = o->got;
+    for (uint64_t i = 0; i < lk_round_up(LK_MAX(o->bytes, (uint64_t)1), 64); i++) {
+        bool inside = i < o->bytes;
+        if (got[i] == (inside ? want[i] : 0x5a)) continue;
+        fail_msg("%s %s (%s): byte %llu of %llu is %02x, the reference has %02x%s", variant, kernel,
+                 shape, (unsigned long long)i, (unsigned long long)o->bytes, got[i], want[i],
+                 inside ? "" : " (written past the end)");
+    }
+    memset(o->got, 0x5a, lk_round_up(LK_MAX(o->bytes, (uint64_t)1), 64));
+}
+
+static void output_free(output *o) {
+    free(o->want);
+    free(o->got);
+}
+
+// Runs `body` for every variant that is not the reference; `k` is its table.
+#define EACH_VARIANT(k)                                                                 \
+    for (unsigned number_ = 0, skip_ = 0; skip_ < 1; skip_++)                           \
+        for (const lk_kernels *k; lk_kernels_missing(number_, &k), k != NULL; number_++) \
+            if (lk_kernels_missing(number_, &k) == NULL && k != &lk_kernels_reference)
+
+static const lk_kernels *const reference = &lk_kernels_reference;
+static char shape[160];
+
+// --- dense -----------------------------------------------------------------------------------------
+
+static void check_forward(lk_dense d, uint32_t m_count) {
+    uint64_t count = (uint64_t)m_count * d.n_count;
+    float *x = operand((uint64_t)m_count * d.k_count), *w = operand((uint64_t)d.k_count * d.n_count);
+    float *bias = operand(d.n_count), *used = d.use_bias ? bias : NULL;
+    float *scratch = block(lk_dense_forward_scratch_floats(&d, m_count) * sizeof(float), 0x7f);
+    output y = output_of(count * sizeof(float));
+    snprintf(shape, sizeof shape, "m %u k %u n %u", m_count, d.k_count, d.n_count);
+    uint32_t bad = reference->dense_forward(&d, m_count, x, w, used, y.want, scratch);
+    assert_int_equal(bad, 0);
+    EACH_VARIANT(k) {
+        assert_int_equal(k->dense_forward(&d, m_count, x, w, used, y.got, scratch), 0);
+        same(&y, k->name, "dense_forward", shape);
+    }
+    // One sum that overflows, anywhere, raises the flag.
+    uint64_t at = draw() % d.k_count;
+    x[(uint64_t)(draw() % m_count) * d.k_count + at] = 0x1p127f;
+    w[at * d.n_count + draw() % d.n_count] = 0x1p127f;
+    EACH_VARIANT(k) {
+        assert_int_equal(k->dense_forward(&d, m_count, x, w, used, y.got, scratch), 1);
+    }
+    output_free(&y);
+    free(x), free(w), free(bias), free(scratch);
+}
+
+static void check_input_gradient(lk_dense d, uint32_t m_count) {
+    uint64_t count = (uint64_t)m_count * d.k_count;
+    float *w = operand((uint64_t)d.k_count * d.n_count), *mask = operand(count);
+    float *dy = operand((uint64_t)m_count * d.n_count), *used = d.relu ? mask : NULL;
+    uint64_t floats = lk_dense_input_gradient_scratch_floats(&d, m_count);
+    float *scratch = block(floats * sizeof(float), 0x7f);
+    output dx = output_of(count * sizeof(float));
+    snprintf(shape, sizeof shape, "m %u k %u n %u mask %d", m_count, d.k_count, d.n_count, d.relu);
+    assert_int_equal(reference->dense_input_gradient(&d, m_count, w, dy, used, dx.want,
+                                                     scratch), 0);
+    EACH_VARIANT(k) {
+        float *got = dx.got;
+        assert_int_equal(k->dense_input_gradient(&d, m_count, w, dy, used, got, scratch), 0);
+        same(&dx, k->name, "dense_input_gradient", shape);
+    }
+    uint64_t at = draw() % d.n_count;
+    dy[(uint64_t)(draw() % m_count) * d.n_count + at] = 0x1p127f;
+    w[(uint64_t)(draw() % d.k_count) * d.n_count + at] = 0x1p127f;
+    EACH_VARIANT(k) {
+        float *got = dx.got;
+        assert_int_equal(k->dense_input_gradient(&d, m_count, w, dy, used, got, scratch), 1);
+    }
+    output_free(&dx);
+    free(w), free(mask), free(dy), free(scratch);
+}
+
+enum { GRAINS_MAX = 9 };
+
+// Grains of `grain` examples, the last perhaps shorter, each with its own memory.
+static uint32_t draw_grains(lk_grain_view *grains, uint32_t grain, uint64_t x_floats,
+                            uint64_t dy_floats) {
+    uint32_t count = draw_from(1, GRAINS_MAX);
+    for (uint32_t g = 0; g < count; g++) {
+        grains[g].examples = g + 1 < count ? grain : draw_from(1, grain);
+        grains[g].x = operand(grains[g].examples * x_floats);
+        grains[g].dy = operand(grains[g].examples * dy_floats);
+        grains[g].argmax = NULL;
+    }
+    return count;
+}
+
+static void free_grains(lk_grain_view *grains, uint32_t count) {
+    for (uint32_t g = 0; g < count; g++) free((void *)grains[g].x), free((void *)grains[g].dy);
+}
+
+static void check_weight_gradient(lk_dense d, uint32_t grain) {
+    lk_grain_view grains[GRAINS_MAX];
+    uint32_t count = draw_grains(grains, grain, d.k_count, d.n_count);
+    uint32_t k0 = draw() % 2 ? 0 : draw() % d.k_count, k1 = draw_from(k0 + 1, d.k_count);
+    float *scratch = block(lk_dense_weight_gradient_scratch_floats(&d) * sizeof(float), 0x7f);
+    output dw = output_of((uint64_t)(k1 - k0) * d.n_count * sizeof(float));
+    snprintf(shape, sizeof shape, "k %u..%u of %u n %u grains %u of %u", k0, k1, d.k_count,
+             d.n_count, count, grain);
+    reference->dense_weight_gradient(&d, count, grains, k0, k1, dw.want, scratch);
+    EACH_VARIANT(k) {
+        k->dense_weight_gradient(&d, count, grains, k0, k1, dw.got, scratch);
+        same(&dw, k->name, "dense_weight_gradient", shape);
+    }
+    output sums = output_of(d.n_count * sizeof(float));
+    reference->column_sums(d.n_count, count, grains, sums.want);
+    EACH_VARIANT(k) {
+        k->column_sums(d.n_count, count, grains, sums.got);
+        same(&sums, k->name, "column_sums", shape);
+    }
+    output_free(&dw);
+    output_free(&sums);
+    free_grains(grains, count);
+    free(scratch);
+}
+
+static lk_dense draw_dense(uint32_t k_large, uint32_t n_large) {
+    return (lk_dense){draw_size(k_large), draw_size(n_large), draw() % 2, draw() % 2};
+}
+
+static void test_dense_forward(void **state) {
+    (void)state;
+    for (seed = 1; seed <= 80; seed++) {
+        uint64_t start = seed;
+        check_forward(draw_dense(1600, 200), draw_size(70));
+        seed = start;
+    }
+    seed = 1;
+    check_forward((lk_dense){2600, 10, true, true}, 5);
+    check_forward((lk_dense){64, 64, true, false}, 131);
+    check_forward((lk_dense){1, 1, true, false}, 1);
+}
+
+static void test_dense_input_gradient(void **state) {
+    (void)state;
+    for (seed = 1; seed <= 80; seed++) {
+        uint64_t start = seed;
+        check_input_gradient(draw_dense(200, 1600), draw_size(70));
+        seed = start;
+    }
+    seed = 1;
+    check_input_gradient((lk_dense){10, 2600, true, true}, 5);
+    check_input_gradient((lk_dense){64, 64, true, false}, 131);
+}
+
+static void test_dense_weight_gradient(void **state) {
+    (void)state;
+    for (seed = 1; seed <= 80; seed++) {
+        uint64_t start = seed;
+        check_weight_gradient(draw_dense(150, 150), 1u << draw() % 6);
+        seed = start;
+    }
+    seed = 1;
+    check_weight_gradient((lk_dense){7, 5, true, true}, 2048);
+    check_weight_gradient((lk_dense){13, 70, true, true}, 1024);
+    check_weight_gradient((lk_dense){3, 17, true, true}, 4096);
+}
+
+// --- element by element ------------------------------------------------------------------------------
+
+static void check_elements(uint64_t count) {
+    uint8_t *bytes = (uint8_t *)block(count + 1, 0) + 1;  // not aligned
+    for (uint64_t i = 0; i < count; i++) bytes[i] = (uint8_t)(count < 256 ? draw() : i);
+    float *a = operand(count), *b = operand(count);
+    output out = output_of(count * sizeof(float));
+    float *want = out.want, *got = out.got;
+    snprintf(shape, sizeof shape, "count %llu", (unsigned long long)count);
+#define COMPARE(kernel, ...)                          \
+    do {                                              \
+        float *to = want;                             \
+        reference->kernel(__VA_ARGS__);               \
+        to = got;                                     \
+        EACH_VARIANT(k) {                             \
+            k->kernel(__VA_ARGS__);                   \
+            same(&out, k->name, #kernel, shape);      \
+        }                                             \
+    } while (0)
+    COMPARE(load_u8, count, bytes, to);
+    COMPARE(relu_forward, count, a, to);
+    COMPARE(relu_backward, count, a, b, to);
+    COMPARE(add, count, a, b, to);
+#undef COMPARE
+    EACH_VARIANT(k) {  // in place
+        reference->relu_backward(count, a, b, want);
+        memcpy(got, b, out.bytes);
+        k->relu_backward(count, a, got, got);
+        same(&out, k->name, "relu_backward in place", shape);
+    }
+    output_free(&out);
+    free(a), free(b), free(bytes - 1);
+}
+
+static void test_elements(void **state) {
+    (void)state;
+    seed = 5;
+    for (uint64_t count = 0; count < 70; count++) check_elements(count);
+    check_elements(1000);
+}
+
+static void check_apply(const lk_optimizer *o, uint64_t count) {
+    float *sum = operand(count), *w = operand(count), *slot = operand(count);
+    output after = output_of(count * sizeof(float)), slots = output_of(count * sizeof(float));
+    uint32_t bad = 0;
+    snprintf(shape, sizeof shape, "kind %d count %llu", o->kind, (unsigned long long)count);
+    memcpy(after.want, w, after.bytes), memcpy(slots.want, slot, slots.bytes);
+    float *want[LK_OPTIMIZER_SLOTS_MAX] = {slots.want};
+    float *got[LK_OPTIMIZER_SLOTS_MAX] = {slots.got};
+    bad = reference->apply(o, count, sum, 0x1.555556p-6f, after.want, want);
+    EACH_VARIANT(k) {
+        memcpy(after.got, w, after.bytes), memcpy(slots.got, slot, slots.bytes);
+        assert_int_equal(k->apply(o, count, sum, 0x1.555556p-6f, after.got, got), bad);
+        same(&after, k->name, "apply", shape);
+        same(&slots, k->name, "apply, slot", shape);
+    }
+    for (int where = 0; count > 0 && where < 2; where++) {
+        sum[draw() % count] = where ? 0x1p127f : -0x1.fp127f;
+        lk_optimizer steep = {o->kind, 0x1p20f, o->momentum, o->nesterov};
+        EACH_VARIANT(k) {
+            memcpy(after.got, w, after.bytes), memcpy(slots.got, slot, slots.bytes);
+            assert_int_equal(k->apply(&steep, count, sum, 1.0f, after.got, got), 1);
+        }
+    }
+    output_free(&after), output_free(&slots);
+    free(sum), free(w), free(slot);
+}
+
+static void test_apply(void **state) {
+    (void)state;
+    seed = 6;
+    for (uint64_t count = 0; count < 90; count++) {
+        check_apply(&(lk_optimizer){LK_SGD, 0x1.99999ap-4f, 0.0f, false}, count);
+        check_apply(&(lk_optimizer){LK_MOMENTUM, 0x1.99999ap-4f, 0x1.ccccccp-1f, false}, count);
+        check_apply(&(lk_optimizer){LK_MOMENTUM, 0x1.99999ap-4f, 0x1.ccccccp-1f, true}, count);
+    }
+}
+
+// --- pooling and loss --------------------------------------------------------------------------------
+
+static void check_pool(const lk_pool2d *p, uint32_t m_count) {
+    uint64_t in = (uint64_t)m_count * p->in_h * p->in_w * p->channels;
+    uint64_t out = (uint64_t)m_count * p->out_h * p->out_w * p->channels;
+    float *x = operand(in), *dy = operand(out);
+    output y = output_of(out * sizeof(float)), argmax = output_of(out * sizeof(uint16_t));
+    output dx = output_of(in * sizeof(float));
+    for (uint64_t i = 0; i < in && draw() % 2; i++) x[i] = (float)(draw() % 3);  // ties
+    snprintf(shape, sizeof shape, "m %u in %ux%ux%u out %ux%u pool %ux%u stride %ux%u pad %u,%u",
+             m_count, p->in_h, p->in_w, p->channels, p->out_h, p->out_w, p->pool_h, p->pool_w,
+             p->stride_h, p->stride_w, p->pad_top, p->pad_left);
+    reference->max_pool_forward(p, m_count, x, y.want, argmax.want);
+    const uint16_t *winners = argmax.want;
+    assert_int_equal(reference->max_pool_backward(p, m_count, dy, winners, dx.want), 0);
+    EACH_VARIANT(k) {
+        k->max_pool_forward(p, m_count, x, y.got, argmax.got);
+        same(&y, k->name, "max_pool_forward", shape);
+        same(&argmax, k->name, "max_pool_forward, argmax", shape);
+        assert_int_equal(k->max_pool_backward(p, m_count, dy, winners, dx.got), 0);
+        same(&dx, k->name, "max_pool_backward", shape);
+    }
+    output_free(&y), output_free(&argmax), output_free(&dx);
+    free(x), free(dy);
+}
+
+static void test_pool(void **state) {
+    (void)state;
+    for (uint64_t i = 1; i <= 150; i++) {
+        seed = i;
+        lk_pool2d p = {.in_h = draw_from(1, 9), .in_w = draw_from(1, 9), .channels = draw_size(40)};
+        p.pool_h = draw_from(1, 3), p.pool_w = draw_from(1, 3);
+        p.stride_h = draw_from(1, 3), p.stride_w = draw_from(1, 3);
+        p.pad_top = draw() % p.pool_h, p.pad_left = draw() % p.pool_w;
+        // As many windows as begin inside the image: each has a cell that exists.
+        p.out_h = (p.in_h + p.pad_top - 1) / p.stride_h + 1;
+        p.out_w = (p.in_w + p.pad_left - 1) / p.stride_w + 1;
+        check_pool(&p, draw_from(1, 3));
+    }
+}
+
+static void check_softmax(uint32_t m_count, uint32_t classes) {
+    uint64_t count = (uint64_t)m_count * classes;
+    float *logits = operand(count);
+    uint32_t *labels = block(m_count * sizeof *labels, 0), right, want_right;
+    output loss = output_of(m_count * sizeof(float)), gradient = output_of(count * sizeof(float));
+    for (uint64_t i = 0; i < count; i++) {
+        float size = logits[i] < 0 ? -logits[i] : logits[i];
+        logits[i] = size > 1e4f ? 90.0f : logits[i] * (float)(draw() % 40);
+    }
+    for (uint32_t m = 0; m < m_count; m++) labels[m] = draw() % classes;
+    snprintf(shape, sizeof shape, "m %u classes %u", m_count, classes);
+    uint32_t bad = reference->softmax_cross_entropy(m_count, classes, logits, labels,
+                                                    gradient.want, loss.want,
+                                                    &want_right);
+    assert_int_equal(bad, 0);
+    EACH_VARIANT(k) {
+        for (int with = 0; with < 2; with++) {
+            float *to = with ? gradient.got : NULL;
+            assert_int_equal(k->softmax_cross_entropy(m_count, classes, logits, labels, to,
+                                                      loss.got, &right), 0);
+            assert_int_equal(right, want_right);
+            same(&loss, k->name, "softmax_cross_entropy, loss", shape);
+            if (with) same(&gradient, k->name, "softmax_cross_entropy", shape);
+        }
+    }
+    output_free(&loss), output_free(&gradient);
+    free(logits), free(labels);
+}
+
+static void test_softmax(void **state) {
+    (void)state;
+    for (uint64_t i = 1; i <= 60; i++) {
+        seed = i;
+        check_softmax(draw_from(1, 20), draw_size(100));
+    }
+    check_softmax(2, 512);
+    check_softmax(2, 513);
+    check_softmax(3, 1000);
+    check_softmax(1, 2600);
+}
+
+// --- the choice of a variant -------------------------------------------------------------------------
+
+static void test_choose(void **state) {
+    (void)state;
+    const lk_kernels *k = NULL, *automatic = NULL;
+    lk_error error = {0};
+    assert_int_equal(lk_kernels_choose("portable", &k, &error), LK_OK);
+    assert_ptr_equal(k, &lk_kernels_portable);
+    assert_int_equal(lk_kernels_choose("reference", &k, &error), LK_OK);
+    assert_ptr_equal(k, &lk_kernels_reference);
+    assert_int_equal(lk_kernels_choose("auto", &automatic, &error), LK_OK);
+    assert_int_equal(lk_kernels_choose(NULL, &k, &error), LK_OK);
+    assert_ptr_equal(k, automatic);
+    for (unsigned i = 0; lk_kernels_missing(i, &k), k != NULL; i++) {
+        const lk_kernels *named = NULL;
+        bool runs = lk_kernels_missing(i, &k) == NULL;
+        error = (lk_error){0};
+        assert_int_equal(lk_kernels_choose(k->name, &named, &error), runs ? LK_OK : LK_UNAVAILABLE);
+        assert_ptr_equal(named, runs ? k : NULL);
+        if (!runs) assert_non_null(strstr(error.text, lk_kernels_missing(i, &k)));
+    }
+    error = (lk_error){0};
+    assert_int_equal(lk_kernels_choose("sse9", &k, &error), LK_BAD_USAGE);
+    assert_null(k);
+    assert_non_null(strstr(error.text, "sse9"));
+    assert_non_null(strstr(error.text, "auto, "));
+    assert_non_null(strstr(error.text, "portable, reference"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_choose),
+        cmocka_unit_test(test_dense_forward),
+        cmocka_unit_test(test_dense_input_gradient),
+        cmocka_unit_test(test_dense_weight_gradient),
+        cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_apply),
+        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_softmax),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
