@@ -3,8 +3,8 @@
 // Core: freestanding C11, also C++ and CUDA. Knows only bits; no libm.
 //
 // Every implementation here returns the correctly rounded result (to nearest, ties to even) with
-// subnormals kept, so that all targets have the same bits. Where a result is NaN it is some NaN: the
-// payload differs between machines, and the trainer stops on it.
+// subnormals kept, so that all targets have the same bits. Where a result is NaN it is some NaN:
+// the payload differs between machines, and the trainer stops on it.
 //
 //   lk_fmaf       what the arithmetic calls: the processor's instruction where there is one, else
 //                 the faster of the two below
@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// The bits cannot be kept by a compiler that may reassociate, or that keeps float in wider registers.
+// A compiler that may reassociate, or keeps float in wider registers, cannot keep the bits.
 #ifdef __FAST_MATH__
 #error "Lockstep: -ffast-math changes the trained weights; build without it"
 #endif
@@ -85,15 +85,16 @@ static inline uint32_t lk_soft_round(uint64_t mantissa, int exponent) {
     int shift = top >= -126 ? 39 : 39 - 126 - top;
     if (shift > 63) return 0;
     uint64_t kept = value.mantissa >> shift;
-    uint64_t rest = value.mantissa & (((uint64_t)1 << shift) - 1), half = (uint64_t)1 << (shift - 1);
+    uint64_t rest = value.mantissa & (((uint64_t)1 << shift) - 1);
+    uint64_t half = (uint64_t)1 << (shift - 1);
     kept += rest > half || (rest == half && (kept & 1));
     // The leading one, or a carry out of the rounding, counts the exponent up by itself.
     return (uint32_t)kept + (top >= -126 ? (uint32_t)(top + 126) << 23 : 0);
 }
 
 // The exact fma by integers. Two terms with their leading ones at bit 61 are aligned and added; of
-// the smaller one, what falls below bit 0 is or-ed into bit 0. That is exact enough: the low 14 bits
-// of the larger are 0, so bits are lost only where cancellation takes at most one place.
+// the smaller one, what falls below bit 0 is or-ed into bit 0. That is exact enough: the low 14
+// bits of either are 0, so bits are lost only where cancellation takes at most one place.
 static inline float lk_soft_fmaf(float a, float b, float c) {
     uint32_t a_bits = lk_float_to_bits(a), b_bits = lk_float_to_bits(b);
     uint32_t c_bits = lk_float_to_bits(c);

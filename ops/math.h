@@ -8,8 +8,8 @@
 // two results exist one is selected, so a vector kernel runs the same sequence lane by lane.
 //
 //            largest error over all 2^32 floats   special values
-//   lk_expf  0.816 ulp                            exp(+-0) = 1, exp(+inf) = +inf, exp(-inf) = +0
-//   lk_logf  0.841 ulp                            log(1) = +0, log(+-0) = -inf, log(+inf) = +inf,
+//   lk_expf  0.882 ulp                            exp(+-0) = 1, exp(+inf) = +inf, exp(-inf) = +0
+//   lk_logf  0.896 ulp                            log(1) = +0, log(+-0) = -inf, log(+inf) = +inf,
 //                                                 log(x < 0) = NaN
 //
 // NaN gives NaN, of any payload. Overflow is +inf, underflow gradual and then +0.
@@ -32,7 +32,7 @@
 //
 // Two factors, because 2^k alone may be no float; only the last product can round.
 //
-// log(x):   x = 2^k * (1 + f) with 1 + f in [2/3, 4/3), and log(1 + f) = f + f^2 * (-1/2 + f * p(f))
+// log(x):   x = 2^k * (1 + f) with 1 + f in [2/3, 4/3); log(1 + f) = f + f^2 * (-1/2 + f * p(f))
 //
 //    1  tiny = x < 0x1p-126
 //    2  y = x * 0x1p+23 if tiny, else x                   subnormals become normal
