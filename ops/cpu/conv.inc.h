@@ -1,0 +1,570 @@
+// conv.inc.h - convolutions, forward and backward, in the words of vector.h.
+//
+// Included by one .c file per variant. How the outputs and the input gradients are computed: an example
+// is copied, with its zeros around it, into scratch (the image); weights are packed into panels of
+// PANEL channels; a tile of a few positions x PANEL channels is summed in registers, one fma a term in
+// the contract's order, positions outside the image being the zeros of the copy. A gradient of the input
+// is the same walk, over the image of the output's gradient and with weights transposed while they
+// are packed. The weight gradients are in conv_weight.inc.h.
+#include "ops/cpu/conv_shape.h"
+#include "ops/cpu/vector.h"
+#include "ops/kernels.h"
+
+enum {
+    PANEL = 2 * V_LANES,                      // channels of a panel
+    TILE = V_REGISTERS >= 32 ? 8 : 4,         // positions of a tile
+    VECTORS = PANEL / V_LANES,
+};
+
+// --- tree of slices --------------------------------------------------------------------------------
+
+// Nodes of `floats` sums each. A leaf joins its sibling at once, so the stack holds one node for every
+// binary digit 1 of the number of leaves, and the newest are the smallest.
+typedef struct node_stack {
+    float *nodes;
+    uint64_t floats;
+    uint32_t count;
+} node_stack;
+
+static float *stack_top(const node_stack *s) { return s->nodes + s->count * s->floats; }
+
+// parent = the node below the top + the top
+static void stack_join(node_stack *s) {
+    s->count--;
+    float *right = stack_top(s), *left = right - s->floats;
+    for (uint64_t i = 0; i < s->floats; i += V_LANES) {
+        v_store(left + i, v_add(v_load(left + i), v_load(right + i)));
+    }
+}
+
+// The value written at stack_top() becomes leaf number `leaf` of the tree.
+static void stack_leaf(node_stack *s, uint64_t leaf) {
+    s->count++;
+    for (; leaf & 1; leaf >>= 1) stack_join(s);
+}
+
+// Leaves one node above the `base` nodes of another tree: nodes without a sibling are copied upwards.
+static void stack_fold(node_stack *s, uint32_t base) {
+    while (s->count > base + 1) stack_join(s);
+}
+
+// --- images ----------------------------------------------------------------------------------------
+
+static void copy_floats(uint64_t count, const float *src, float *dst) {
+    for (; count >= V_LANES; count -= V_LANES, src += V_LANES, dst += V_LANES) {
+        v_store(dst, v_load(src));
+    }
+    for (; count > 0; count--) *dst++ = *src++;
+}
+
+static void clear_floats(uint64_t count, float *dst) { memset(dst, 0, count * sizeof *dst); }
+
+// Whether the kernel reaches every pixel and nothing else, so that the example is its own image.
+static bool image_is_example(const lk_conv2d *c) {
+    return c->pad_top == 0 && c->pad_left == 0 && lk_conv_image_h(c) == c->in_h &&
+           lk_conv_image_w(c) == c->in_w;
+}
+
+// Copies an example into an image that was cleared before (an earlier example may be in it).
+static void image_load(const lk_conv2d *c, const float *x, float *image) {
+    if (image_is_example(c)) {
+        copy_floats(lk_conv2d_in_floats(c), x, image);
+        return;
+    }
+    uint64_t h = lk_conv_image_h(c), w = lk_conv_image_w(c);
+    uint64_t rows = LK_MIN((uint64_t)c->in_h, h > c->pad_top ? h - c->pad_top : 0);
+    uint64_t columns = LK_MIN((uint64_t)c->in_w, w > c->pad_left ? w - c->pad_left : 0);
+    for (uint64_t row = 0; row < rows; row++) {
+        copy_floats(columns * c->in_c, x + row * c->in_w * c->in_c,
+                    image + ((row + c->pad_top) * w + c->pad_left) * c->in_c);
+    }
+}
+
+// The part of the output's gradient that exists, inside the image of it.
+typedef struct gradient_window {
+    uint64_t image_w;           // columns of the image
+    uint32_t y0, y1, x0, x1;    // rows and columns of the output that the image holds
+    int64_t first_y, first_x;   // of the image's corner
+} gradient_window;
+
+static gradient_window gradient_window_of(const lk_conv2d *c) {
+    lk_conv_reach h = lk_conv_reach_h(c), w = lk_conv_reach_w(c);
+    int64_t y1 = LK_MIN((int64_t)c->out_h, h.first + (int64_t)h.count);
+    int64_t x1 = LK_MIN((int64_t)c->out_w, w.first + (int64_t)w.count);
+    gradient_window g = {.image_w = w.count, .first_y = h.first, .first_x = w.first};
+    g.y0 = (uint32_t)LK_MAX(h.first, 0);
+    g.x0 = (uint32_t)LK_MAX(w.first, 0);
+    g.y1 = (uint32_t)LK_MAX(y1, 0);
+    g.x1 = (uint32_t)LK_MAX(x1, 0);
+    return g;
+}
+
+static float *gradient_at(const lk_conv2d *c, const gradient_window *g, uint32_t oy, uint32_t ox,
+                          float *image) {
+    uint64_t row = (uint64_t)(oy - g->first_y), column = (uint64_t)(ox - g->first_x);
+    return image + (row * g->image_w + column) * c->out_c;
+}
+
+static void gradient_load(const lk_conv2d *c, const gradient_window *g, const float *dy, float *image) {
+    if (g->x0 >= g->x1) return;
+    for (uint32_t oy = g->y0; oy < g->y1; oy++) {
+        copy_floats((uint64_t)(g->x1 - g->x0) * c->out_c,
+                    dy + ((uint64_t)oy * c->out_w + g->x0) * c->out_c,
+                    gradient_at(c, g, oy, g->x0, image));
+    }
+}
+
+// The same from the pooled gradient: the winner gets it, the other cells of a tile +0.
+static void gradient_scatter(const lk_conv2d *c, const gradient_window *g, const float *dy,
+                             const uint8_t *argmax, float *image) {
+    for (uint32_t oy = g->y0; oy < LK_MIN(g->y1, c->out_h / 2 * 2); oy++) {
+        for (uint32_t ox = g->x0; ox < LK_MIN(g->x1, c->out_w / 2 * 2); ox++) {
+            uint64_t at = ((uint64_t)(oy / 2) * (c->out_w / 2) + ox / 2) * c->out_c;
+            float *out = gradient_at(c, g, oy, ox, image);
+            vi cell = i_set1((int32_t)(oy % 2 * 2 + ox % 2));
+            for (uint32_t co = 0; co < c->out_c; co += V_LANES) {
+                uint32_t count = LK_MIN(c->out_c - co, (uint32_t)V_LANES);
+                vm won = i_eq(i_load_u8_first(argmax + at + co, count), cell);
+                v_store_first(out + co, count, v_keep(won, v_load_first(dy + at + co, count)));
+            }
+        }
+    }
+}
+
+// --- tiles -----------------------------------------------------------------------------------------
+
+// The terms of one sum: a grid of runs, each of `length` consecutive floats of the image and of
+// consecutive rows of packed weights. Terms are numbered as in the contract, so that a walk that
+// leaves some out (they are zero) still cuts its slices at the same places.
+typedef struct walk {
+    uint32_t rows, columns, length;
+    int64_t image_row, image_column;            // floats from one run to the next
+    uint64_t first, term_row, term_column;      // term numbers
+    uint64_t terms;                             // of the whole sum
+} walk;
+
+// The outputs of one walk: a grid of positions.
+typedef struct grid {
+    uint32_t rows, columns;
+    uint64_t image_row, image_column;  // floats from one position's first term to the next one's
+    uint64_t out_row, out_column;
+} grid;
+
+// What a panel of sums starts from and what becomes of it.
+typedef struct panel {
+    const float *packed;    // (terms, vectors * V_LANES)
+    const float *bias;      // (PANEL), zeros where there is none
+    uint32_t vectors;       // 1 .. VECTORS
+    uint32_t channels;      // that exist
+    bool relu;
+    float *nodes;
+} panel;
+
+// `length` terms for every position of the tile.
+V_INLINE void tile_run(const int positions, const int vectors, vf sum[TILE][VECTORS],
+                       const float *const pixel[TILE], int64_t at, const float *packed,
+                       uint64_t length) {
+    for (uint64_t j = 0; j < length; j++) {
+        vf w[VECTORS];
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            w[v] = v_load(packed + v * V_LANES);
+            V_PIN(w[v]);
+        }
+        V_UNROLL for (int i = 0; i < positions; i++) {
+            vf x = v_set1(pixel[i][at + (int64_t)j]);
+            V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(x, w[v], sum[i][v]);
+        }
+        packed += vectors * V_LANES;
+    }
+}
+
+V_INLINE void tile_start(const int positions, const int vectors, vf sum[TILE][VECTORS],
+                         const float *bias) {
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        vf start = v_load(bias + v * V_LANES);
+        V_UNROLL for (int i = 0; i < positions; i++) sum[i][v] = start;
+    }
+}
+
+// A tile whose sums are one slice each.
+V_INLINE void tile_sum(const int positions, const int vectors, vf sum[TILE][VECTORS],
+                       const walk *k, const float *const pixel[TILE], const panel *p) {
+    tile_start(positions, vectors, sum, p->bias);
+    for (uint32_t r = 0; r < k->rows; r++) {
+        for (uint32_t q = 0; q < k->columns; q++) {
+            uint64_t term = k->first + r * k->term_row + q * k->term_column;
+            tile_run(positions, vectors, sum, pixel, r * k->image_row + q * k->image_column,
+                     p->packed + term * (uint64_t)(vectors * V_LANES), k->length);
+        }
+    }
+}
+
+V_INLINE void tile_cut(const int positions, const int vectors, vf sum[TILE][VECTORS],
+                       node_stack *s, uint64_t slice) {
+    float *top = stack_top(s);
+    V_UNROLL for (int i = 0; i < positions; i++) {
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            v_store(top + (i * vectors + v) * V_LANES, sum[i][v]);
+            sum[i][v] = v_zero();
+        }
+    }
+    stack_leaf(s, slice);
+}
+
+// A tile of any number of slices.
+V_INLINE void tile_sum_sliced(const int positions, const int vectors, vf sum[TILE][VECTORS],
+                              const walk *k, const float *const pixel[TILE], const panel *p) {
+    node_stack s = {p->nodes, (uint64_t)(positions * vectors * V_LANES), 0};
+    uint64_t slice = 0;
+    tile_start(positions, vectors, sum, p->bias);
+    for (uint32_t r = 0; r < k->rows; r++) {
+        for (uint32_t q = 0; q < k->columns; q++) {
+            uint64_t term = k->first + r * k->term_row + q * k->term_column;
+            uint64_t end = term + k->length;
+            int64_t at = r * k->image_row + q * k->image_column;
+            while (term < end) {
+                for (; slice < term / LK_SLICE_TERMS; slice++) {
+                    tile_cut(positions, vectors, sum, &s, slice);
+                }
+                uint64_t take = LK_MIN(end, (slice + 1) * LK_SLICE_TERMS) - term;
+                tile_run(positions, vectors, sum, pixel, at,
+                         p->packed + term * (uint64_t)(vectors * V_LANES), take);
+                term += take;
+                at += (int64_t)take;
+            }
+        }
+    }
+    for (; slice < (k->terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS; slice++) {
+        tile_cut(positions, vectors, sum, &s, slice);
+    }
+    stack_fold(&s, 0);
+    V_UNROLL for (int i = 0; i < positions; i++) {
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            sum[i][v] = v_load(s.nodes + (i * vectors + v) * V_LANES);
+        }
+    }
+}
+
+V_INLINE void tile_any(const int positions, const int vectors, vf sum[TILE][VECTORS],
+                       const walk *k, const float *const pixel[TILE], const panel *p) {
+    if (k->terms <= LK_SLICE_TERMS) tile_sum(positions, vectors, sum, k, pixel, p);
+    else tile_sum_sliced(positions, vectors, sum, k, pixel, p);
+}
+
+// --- outputs of a grid -----------------------------------------------------------------------------
+
+// Stores one position's finished sums. Returns `bad`, noted.
+V_INLINE vf position_store(const int vectors, const vf sum[VECTORS], const panel *p,
+                           const float *mask, float *out, vf bad) {
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        uint32_t count = p->channels - (uint32_t)(v * V_LANES);
+        vf y = v_add(sum[v], v_zero());
+        bad = v_note(bad, y);
+        if (p->relu) y = v_relu(y);
+        if (mask) y = v_keep(v_gt(v_load_first(mask + v * V_LANES, count), v_zero()), y);
+        v_store_first(out + v * V_LANES, count, y);
+    }
+    return bad;
+}
+
+V_INLINE uint32_t grid_fill(const int vectors, const grid *g, const walk *k, const panel *p,
+                            const float *image, const float *mask, float *out) {
+    uint64_t all = (uint64_t)g->rows * g->columns;
+    uint32_t row = 0, column = 0;
+    vf bad = v_zero();
+    for (uint64_t at = 0; at < all; at += TILE) {
+        const float *pixel[TILE];
+        uint64_t offset[TILE];
+        uint32_t count = (uint32_t)LK_MIN(all - at, (uint64_t)TILE);
+        for (uint32_t i = 0; i < TILE; i++) {
+            // A tile that is not full sums its last position several times.
+            pixel[i] = image + row * g->image_row + column * g->image_column;
+            offset[i] = row * g->out_row + column * g->out_column;
+            if (i + 1 < count || count == TILE) {
+                if (++column == g->columns) {
+                    column = 0;
+                    row++;
+                }
+            }
+        }
+        vf sum[TILE][VECTORS];
+        tile_any(TILE, vectors, sum, k, pixel, p);
+        V_UNROLL for (uint32_t i = 0; i < TILE; i++) {
+            if (i >= count) continue;
+            bad = position_store(vectors, sum[i], p, mask ? mask + offset[i] : NULL,
+                                 out + offset[i], bad);
+        }
+    }
+    return v_noted(bad);
+}
+
+static uint32_t grid_any(const grid *g, const walk *k, const panel *p, const float *image,
+                         const float *mask, float *out) {
+    return p->vectors == 1 ? grid_fill(1, g, k, p, image, mask, out)
+                           : grid_fill(VECTORS, g, k, p, image, mask, out);
+}
+
+// --- forward ---------------------------------------------------------------------------------------
+
+// The parts of scratch that outputs and input gradients use.
+typedef struct conv_scratch {
+    float *packed, *bias, *image, *nodes;
+} conv_scratch;
+
+static conv_scratch conv_scratch_of(uint64_t terms, uint64_t image_floats, float *scratch) {
+    conv_scratch s;
+    s.packed = scratch;
+    s.bias = s.packed + terms * LK_CONV_PANEL;
+    s.image = s.bias + LK_CONV_PANEL;
+    s.nodes = s.image + image_floats;
+    return s;
+}
+
+static panel panel_of(const conv_scratch *s, uint32_t channels, bool relu) {
+    channels = LK_MIN(channels, (uint32_t)PANEL);
+    panel p = {s->packed, s->bias, channels <= V_LANES ? 1 : VECTORS, channels, relu, s->nodes};
+    return p;
+}
+
+// Weights and biases of output channels co .. co + p->channels, padded with zeros.
+static void pack_forward(const lk_conv2d *c, const float *w, const float *bias, uint32_t co,
+                         const panel *p, const conv_scratch *s) {
+    uint64_t terms = lk_conv_terms_forward(c);
+    uint32_t width = p->vectors * V_LANES;
+    for (uint64_t term = 0; term < terms; term++) {
+        for (uint32_t v = 0; v < width; v += V_LANES) {
+            v_store(s->packed + term * width + v,
+                    v_load_first(w + term * c->out_c + co + v, p->channels - v));
+        }
+    }
+    for (uint32_t v = 0; v < width; v += V_LANES) {
+        v_store(s->bias + v, bias ? v_load_first(bias + co + v, p->channels - v) : v_zero());
+    }
+}
+
+static walk walk_forward(const lk_conv2d *c) {
+    uint64_t row = (uint64_t)c->kernel_w * c->in_c;
+    walk k = {.rows = c->kernel_h, .columns = 1, .length = (uint32_t)row, .term_row = row};
+    k.image_row = (int64_t)(lk_conv_image_w(c) * c->in_c);
+    k.terms = lk_conv_terms_forward(c);
+    return k;
+}
+
+static uint32_t conv2d_forward(const lk_conv2d *c, uint32_t m_count, const float *x, const float *w,
+                               const float *bias, float *y, float *scratch) {
+    conv_scratch s = conv_scratch_of(lk_conv_terms_forward(c), lk_conv_image_floats(c), scratch);
+    walk k = walk_forward(c);
+    grid g = {.rows = c->out_h, .columns = c->out_w};
+    g.image_row = (uint64_t)k.image_row * c->stride_h;
+    g.image_column = (uint64_t)c->in_c * c->stride_w;
+    g.out_row = (uint64_t)c->out_w * c->out_c;
+    g.out_column = c->out_c;
+    bool direct = image_is_example(c);
+    if (!direct) clear_floats(lk_conv_image_floats(c), s.image);
+    uint32_t bad = 0;
+    for (uint32_t co = 0; co < c->out_c; co += PANEL) {
+        panel p = panel_of(&s, c->out_c - co, c->relu);
+        pack_forward(c, w, bias, co, &p, &s);
+        for (uint32_t m = 0; m < m_count; m++) {
+            const float *example = x + m * lk_conv2d_in_floats(c);
+            if (!direct) image_load(c, example, s.image);
+            bad |= grid_any(&g, &k, &p, direct ? example : s.image, NULL,
+                            y + m * lk_conv2d_out_floats(c) + co);
+        }
+    }
+    return bad;
+}
+
+// --- forward with pooling --------------------------------------------------------------------------
+
+// The maximum of four cells, and which it was. `checked` cells are noted in `bad`.
+V_INLINE vf pool_store(const int checked, const vf a[4], bool relu, uint32_t count, float *y,
+                       uint8_t *argmax, vf bad) {
+    vm right = v_gt(a[1], a[0]), lower_right = v_gt(a[3], a[2]);
+    vf upper = v_max(a[1], a[0]), lower = v_max(a[3], a[2]);
+    vm below = v_gt(lower, upper);
+    vf best = v_max(lower, upper);
+    if (checked) {
+        V_UNROLL for (int i = 0; i < 4; i++) bad = v_note(bad, a[i]);
+    }
+    best = relu ? v_max(best, v_zero()) : v_add(best, v_zero());
+    v_store_first(y, count, best);
+    v_store_cells_first(argmax, count, right, lower_right, below);
+    return bad;
+}
+
+// `tiles` neighbouring 2x2 tiles of the output.
+V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, const grid *g,
+                       const walk *k, const panel *p, const float *image, float *y,
+                       uint8_t *argmax, vf bad) {
+    const float *pixel[TILE];
+    vf sum[TILE][VECTORS];
+    V_UNROLL for (int i = 0; i < 4 * tiles; i++) {
+        pixel[i] = image + (uint64_t)(i / 2 % 2) * g->image_row +
+                   (uint64_t)(i / 4 * 2 + i % 2) * g->image_column;
+    }
+    tile_any(4 * tiles, vectors, sum, k, pixel, p);
+    V_UNROLL for (int t = 0; t < tiles; t++) {
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            vf cell[4] = {sum[4 * t][v], sum[4 * t + 1][v], sum[4 * t + 2][v], sum[4 * t + 3][v]};
+            uint64_t at = (uint64_t)t * g->out_column + (uint64_t)(v * V_LANES);
+            bad = pool_store(checked, cell, p->relu, p->channels - (uint32_t)(v * V_LANES), y + at,
+                             argmax + at, bad);
+        }
+    }
+    return bad;
+}
+
+// The pooled outputs of one example: a grid of 2x2 tiles.
+V_INLINE uint32_t pool_fill(const int vectors, const int checked, const grid *g, const walk *k,
+                            const panel *p, const float *image, float *y, uint8_t *argmax) {
+    const uint32_t step = TILE / 4;
+    vf bad = v_zero();
+    for (uint32_t row = 0; row < g->rows; row++) {
+        uint32_t column = 0;
+        for (; column < g->columns;) {
+            const float *pixel = image + 2 * row * g->image_row + 2 * column * g->image_column;
+            uint64_t at = row * g->out_row + column * g->out_column;
+            if (g->columns - column >= step) {
+                bad = pool_tiles(TILE / 4, vectors, checked, g, k, p, pixel, y + at, argmax + at, bad);
+                column += step;
+            } else {
+                bad = pool_tiles(1, vectors, checked, g, k, p, pixel, y + at, argmax + at, bad);
+                column++;
+            }
+        }
+    }
+    return v_noted(bad);
+}
+
+static uint32_t pool_any(const grid *g, const walk *k, const panel *p, const float *image, float *y,
+                         uint8_t *argmax) {
+    return p->vectors == 1 ? pool_fill(1, 1, g, k, p, image, y, argmax)
+                           : pool_fill(VECTORS, 1, g, k, p, image, y, argmax);
+}
+
+static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const float *x,
+                                    const float *w, const float *bias, float *y, uint8_t *argmax,
+                                    float *scratch) {
+    conv_scratch s = conv_scratch_of(lk_conv_terms_forward(c), lk_conv_image_floats(c), scratch);
+    walk k = walk_forward(c);
+    grid g = {.rows = c->out_h / 2, .columns = c->out_w / 2};
+    g.image_row = (uint64_t)k.image_row * c->stride_h;
+    g.image_column = (uint64_t)c->in_c * c->stride_w;
+    g.out_row = (uint64_t)g.columns * c->out_c;
+    g.out_column = c->out_c;
+    bool direct = image_is_example(c);
+    if (!direct) clear_floats(lk_conv_image_floats(c), s.image);
+    uint32_t bad = 0;
+    for (uint32_t co = 0; co < c->out_c; co += PANEL) {
+        panel p = panel_of(&s, c->out_c - co, c->relu);
+        pack_forward(c, w, bias, co, &p, &s);
+        for (uint32_t m = 0; m < m_count; m++) {
+            const float *example = x + m * lk_conv2d_in_floats(c);
+            uint64_t at = m * lk_conv2d_pooled_floats(c) + co;
+            if (!direct) image_load(c, example, s.image);
+            bad |= pool_any(&g, &k, &p, direct ? example : s.image, y + at, argmax + at);
+        }
+    }
+    return bad;
+}
+
+// --- gradient of the input -------------------------------------------------------------------------
+
+// Weights of input channels ci .. ci + p->channels, transposed: one row per (ky, kx, co).
+static void pack_backward(const lk_conv2d *c, const float *w, uint32_t ci, const panel *p,
+                          const conv_scratch *s) {
+    uint32_t width = p->vectors * V_LANES;
+    clear_floats(LK_CONV_PANEL, s->bias);
+    for (uint64_t tap = 0; tap < (uint64_t)c->kernel_h * c->kernel_w; tap++) {
+        const float *from = w + (tap * c->in_c + ci) * c->out_c;
+        float *to = s->packed + tap * c->out_c * width;
+        for (uint32_t i = 0; i < width; i++) {
+            for (uint32_t co = 0; co < c->out_c; co++) {
+                to[co * width + i] = i < p->channels ? from[(uint64_t)i * c->out_c + co] : 0.0f;
+            }
+        }
+    }
+}
+
+// Inputs whose (iy + pad_top) % stride_h and (ix + pad_left) % stride_w are ky and kx are read through
+// the taps ky, ky + stride_h, .. only: with stride 1 there is one such phase.
+typedef struct phase {
+    walk walk;
+    grid grid;
+    uint64_t image, out;  // of the first position
+} phase;
+
+// Inputs of one axis: first .. in, step stride.
+static uint32_t phase_first(uint32_t tap, uint32_t pad, uint32_t stride) {
+    return (tap + stride - pad % stride) % stride;
+}
+static uint32_t phase_count(uint32_t first, uint32_t in, uint32_t stride) {
+    return first < in ? (in - first + stride - 1) / stride : 0;
+}
+
+static phase phase_of(const lk_conv2d *c, uint32_t ky, uint32_t kx) {
+    lk_conv_reach h = lk_conv_reach_h(c), w = lk_conv_reach_w(c);
+    int64_t row = (int64_t)(w.count * c->out_c);
+    uint64_t tap = (uint64_t)c->kernel_w * c->out_c;
+    uint32_t y = phase_first(ky, c->pad_top, c->stride_h);
+    uint32_t x = phase_first(kx, c->pad_left, c->stride_w);
+    phase p = {
+        .walk = {.rows = ky < c->kernel_h ? (c->kernel_h - ky - 1) / c->stride_h + 1 : 0,
+                 .columns = kx < c->kernel_w ? (c->kernel_w - kx - 1) / c->stride_w + 1 : 0,
+                 .length = c->out_c, .image_row = -row, .image_column = -(int64_t)c->out_c,
+                 .first = ky * tap + (uint64_t)kx * c->out_c, .term_row = c->stride_h * tap,
+                 .term_column = (uint64_t)c->stride_w * c->out_c,
+                 .terms = lk_conv_terms_backward(c)},
+        .grid = {.rows = phase_count(y, c->in_h, c->stride_h),
+                 .columns = phase_count(x, c->in_w, c->stride_w),
+                 .image_row = (uint64_t)row, .image_column = c->out_c,
+                 .out_row = (uint64_t)c->stride_h * c->in_w * c->in_c,
+                 .out_column = (uint64_t)c->stride_w * c->in_c},
+    };
+    int64_t oy = ((int64_t)y + c->pad_top) / c->stride_h - h.first;
+    int64_t ox = ((int64_t)x + c->pad_left) / c->stride_w - w.first;
+    p.image = (uint64_t)(oy * row + ox * c->out_c);
+    p.out = ((uint64_t)y * c->in_w + x) * c->in_c;
+    return p;
+}
+
+static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w, const float *dy,
+                               const uint8_t *argmax, const float *mask, float *dx, float *scratch) {
+    conv_scratch s = conv_scratch_of(lk_conv_terms_backward(c), lk_conv_gradient_floats(c), scratch);
+    gradient_window window = gradient_window_of(c);
+    uint64_t dy_floats = argmax ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c);
+    clear_floats(lk_conv_gradient_floats(c), s.image);
+    uint32_t bad = 0;
+    for (uint32_t ci = 0; ci < c->in_c; ci += PANEL) {
+        panel p = panel_of(&s, c->in_c - ci, false);
+        pack_backward(c, w, ci, &p, &s);
+        for (uint32_t m = 0; m < m_count; m++) {
+            const float *example = dy + m * dy_floats;
+            if (argmax) gradient_scatter(c, &window, example, argmax + m * dy_floats, s.image);
+            else gradient_load(c, &window, example, s.image);
+            for (uint32_t ky = 0; ky < c->stride_h; ky++) {
+                for (uint32_t kx = 0; kx < c->stride_w; kx++) {
+                    phase f = phase_of(c, ky, kx);
+                    uint64_t at = m * lk_conv2d_in_floats(c) + f.out + ci;
+                    bad |= grid_any(&f.grid, &f.walk, &p, s.image + f.image, mask ? mask + at : NULL,
+                                    dx + at);
+                }
+            }
+        }
+    }
+    return bad;
+}
+
+static uint32_t conv2d_input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
+                                      const float *dy, const float *mask, float *dx, float *scratch) {
+    return input_gradient(c, m_count, w, dy, NULL, mask, dx, scratch);
+}
+
+static uint32_t conv2d_pool_input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
+                                           const float *dy, const uint8_t *argmax, const float *mask,
+                                           float *dx, float *scratch) {
+    return input_gradient(c, m_count, w, dy, argmax, mask, dx, scratch);
+}
+
+#include "ops/cpu/conv_weight.inc.h"

@@ -1,0 +1,360 @@
+// conv_weight.inc.h - the weight and bias gradients of convolutions. Included by conv.inc.h.
+//
+// A gradient is computed in parts: as many sums as fit, with the nodes of their tree, into scratch. For
+// each part the grains are walked once, example by example and slice by slice; the sums of a slice
+// pass through registers a tile at a time, and whole parts are joined on the stack of nodes. Three ways
+// to add up one slice, by the lanes of a vector:
+//
+//   whole gradients     lanes are output channels, a few taps at once; pixels are broadcast
+//   pooled, wide        lanes are taps: the pixels that one winning cell saw are consecutive in memory;
+//                       its gradient is broadcast, the three losers cost nothing
+//   pooled, one channel lanes are output channels; each picks its pixel from the four that the cells of
+//                       the tile saw, by the winner (two short rows of the image in registers)
+
+enum {
+    ROWS_MAX = V_REGISTERS >= 32 ? 8 : 6,  // taps of a tile of the first way
+    LANE_TILE = 12,                        // vectors of taps of a tile of the second way
+};
+
+// One part of a gradient, and where its terms come from.
+typedef struct part {
+    const lk_conv2d *c;
+    bool pooled;
+    float *image;               // of the example under way
+    const float *x, *dy;        // of the example under way
+    const uint8_t *argmax;
+    uint32_t begin, end;        // taps, or vectors of taps
+    uint32_t co, channels;      // output channels
+    uint32_t vectors;           // of output channels
+    uint32_t run_vectors;       // second way: vectors that hold one kernel row
+    float *sums;
+    uint64_t floats;            // of the sums
+    node_stack stack;
+    // Adds the terms of tiles t0 <= t < t1 of the example.
+    void (*add)(const struct part *p, uint32_t t0, uint32_t t1);
+    bool needs_image;
+} part;
+
+static uint64_t tiles_w(const lk_conv2d *c) { return (c->out_w + 1) / 2; }
+
+// The example's slices end here: its sums become a leaf.
+static void part_cut(part *p, uint64_t *slices) {
+    copy_floats(p->floats, p->sums, stack_top(&p->stack));
+    clear_floats(p->floats, p->sums);
+    stack_leaf(&p->stack, (*slices)++);
+}
+
+static void part_grain(part *p, const lk_grain_view *g, uint32_t leaf) {
+    const lk_conv2d *c = p->c;
+    uint32_t base = p->stack.count, tiles = lk_conv2d_terms(c) / 4;
+    uint32_t slice_tiles = LK_SLICE_TERMS / 4, examples = slice_tiles / tiles;
+    uint64_t slices = 0, dy = p->pooled ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c);
+    for (uint32_t m = 0; m < g->examples; m++) {
+        p->x = g->x + m * lk_conv2d_in_floats(c);
+        p->dy = g->dy + m * dy;
+        p->argmax = p->pooled ? g->argmax + m * dy : NULL;
+        if (p->needs_image) image_load(c, p->x, p->image);
+        if (m > 0 && (examples == 0 || m % examples == 0)) part_cut(p, &slices);
+        for (uint32_t t = 0; t < tiles; t += slice_tiles) {
+            if (t > 0) part_cut(p, &slices);
+            p->add(p, t, LK_MIN(t + slice_tiles, tiles));
+        }
+    }
+    part_cut(p, &slices);
+    stack_fold(&p->stack, base);
+    p->stack.count--;  // the grain's sum is where the next leaf is expected
+    stack_leaf(&p->stack, leaf);
+}
+
+// The node of the grains, in the order of the sums; it lies in scratch.
+static const float *part_node(part *p, uint32_t grain_count, const lk_grain_view *grains) {
+    p->stack.floats = p->floats;
+    p->stack.nodes = p->sums + p->floats;
+    p->stack.count = 0;
+    clear_floats(p->floats, p->sums);
+    for (uint32_t g = 0; g < grain_count; g++) part_grain(p, &grains[g], g);
+    stack_fold(&p->stack, 0);
+    // Terms that are zero were left out, so a zero may have the other sign here than in the reference:
+    // neither matters to a sum that ends in + 0.0f, and this makes them one.
+    for (uint64_t i = 0; i < p->floats; i += V_LANES) {
+        v_store(p->stack.nodes + i, v_add(v_load(p->stack.nodes + i), v_zero()));
+    }
+    return p->stack.nodes;
+}
+
+// Sums that a part may have, so that they and their nodes fit.
+static uint64_t part_floats_max(const lk_conv2d *c, uint32_t grain_count, const lk_grain_view *grains) {
+    uint32_t terms = lk_conv2d_terms(c), per_slice = LK_SLICE_TERMS / terms;
+    uint64_t most = 0;
+    for (uint32_t g = 0; g < grain_count; g++) most = LK_MAX(most, (uint64_t)grains[g].examples);
+    uint64_t slices = per_slice ? (most + per_slice - 1) / per_slice : most * lk_slices(terms);
+    uint64_t levels = lk_tree_levels(slices) + lk_tree_levels(grain_count);
+    return lk_conv_sum_floats(c) / (levels + 2);
+}
+
+// --- biases ----------------------------------------------------------------------------------------
+
+V_INLINE void bias_add(const part *p, uint32_t t0, uint32_t t1, const bool pooled) {
+    const lk_conv2d *c = p->c;
+    uint64_t wide = tiles_w(c);
+    for (uint32_t v = 0; v < p->channels; v += V_LANES) {
+        uint32_t count = LK_MIN(p->channels - v, (uint32_t)V_LANES);
+        const float *dy = p->dy + p->co + v;
+        vf sum = v_load(p->sums + v);
+        for (uint32_t t = t0; t < t1; t++) {
+            uint64_t ty = t / wide, tx = t % wide;
+            if (pooled) {
+                if (ty >= c->out_h / 2 || tx >= c->out_w / 2) continue;
+                sum = v_add(sum, v_load_first(dy + (ty * (c->out_w / 2) + tx) * c->out_c, count));
+                continue;
+            }
+            for (uint64_t oy = 2 * ty; oy < LK_MIN(2 * ty + 2, (uint64_t)c->out_h); oy++) {
+                for (uint64_t ox = 2 * tx; ox < LK_MIN(2 * tx + 2, (uint64_t)c->out_w); ox++) {
+                    sum = v_add(sum, v_load_first(dy + (oy * c->out_w + ox) * c->out_c, count));
+                }
+            }
+        }
+        v_store(p->sums + v, sum);
+    }
+}
+
+static void bias_add_whole(const part *p, uint32_t t0, uint32_t t1) { bias_add(p, t0, t1, false); }
+static void bias_add_pooled(const part *p, uint32_t t0, uint32_t t1) { bias_add(p, t0, t1, true); }
+
+static void bias_gradient(part *p, uint64_t most, uint32_t grain_count, const lk_grain_view *grains,
+                          float *db) {
+    uint32_t step = (uint32_t)LK_MIN(most / V_LANES * V_LANES, (uint64_t)LK_CONV_SUMS);
+    p->add = p->pooled ? bias_add_pooled : bias_add_whole;
+    p->needs_image = false;
+    for (p->co = 0; p->co < p->c->out_c; p->co += step) {
+        p->channels = LK_MIN(p->c->out_c - p->co, step);
+        p->floats = lk_round_up(p->channels, V_LANES);
+        copy_floats(p->channels, part_node(p, grain_count, grains), db + p->co);
+    }
+}
+
+// --- first way: whole gradients --------------------------------------------------------------------
+
+// Where tap number `tap`, in the order of the weights, begins in the image.
+static uint64_t tap_offset(const lk_conv2d *c, uint32_t tap) {
+    uint64_t run = (uint64_t)c->kernel_w * c->in_c;
+    return tap / run * lk_conv_image_w(c) * c->in_c + tap % run;
+}
+
+// Taps first .. first + rows, all positions of tiles t0 <= t < t1.
+V_INLINE void rows_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, const int rows,
+                       const int vectors) {
+    const lk_conv2d *c = p->c;
+    uint64_t image_row = lk_conv_image_w(c) * c->in_c * c->stride_h;
+    uint64_t image_column = (uint64_t)c->in_c * c->stride_w, wide = tiles_w(c);
+    const float *tap[ROWS_MAX];
+    vf sum[ROWS_MAX][VECTORS];
+    vm lanes[VECTORS];
+    float *at = p->sums + (uint64_t)(first - p->begin) * (uint64_t)(vectors * V_LANES);
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        lanes[v] = v_first(LK_MIN(p->channels - (uint32_t)(v * V_LANES), (uint32_t)V_LANES));
+    }
+    V_UNROLL for (int r = 0; r < rows; r++) {
+        tap[r] = p->image + tap_offset(c, first + (uint32_t)r);
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            sum[r][v] = v_load(at + (r * vectors + v) * V_LANES);
+        }
+    }
+    uint64_t ty = t0 / wide, tx = t0 % wide;
+    for (uint32_t t = t0; t < t1; t++) {
+        uint64_t y1 = LK_MIN(2 * ty + 2, (uint64_t)c->out_h);
+        uint64_t x1 = LK_MIN(2 * tx + 2, (uint64_t)c->out_w);
+        for (uint64_t oy = 2 * ty; oy < y1; oy++) {
+            for (uint64_t ox = 2 * tx; ox < x1; ox++) {
+                const float *dy = p->dy + (oy * c->out_w + ox) * c->out_c + p->co;
+                uint64_t pixel = oy * image_row + ox * image_column;
+                vf d[VECTORS];
+                V_UNROLL for (int v = 0; v < vectors; v++) {
+                    d[v] = v_load_mask(dy + v * V_LANES, lanes[v]);
+                    V_PIN(d[v]);
+                }
+                V_UNROLL for (int r = 0; r < rows; r++) {
+                    vf x = v_set1(tap[r][pixel]);
+                    V_UNROLL for (int v = 0; v < vectors; v++) {
+                        sum[r][v] = v_fma(x, d[v], sum[r][v]);
+                    }
+                }
+            }
+        }
+        if (++tx == wide) {
+            tx = 0;
+            ty++;
+        }
+    }
+    V_UNROLL for (int r = 0; r < rows; r++) {
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            v_store(at + (r * vectors + v) * V_LANES, sum[r][v]);
+        }
+    }
+}
+
+static void rows_add_part(const part *p, uint32_t t0, uint32_t t1) {
+    uint32_t rows = p->end - p->begin, blocks = (rows + ROWS_MAX - 1) / ROWS_MAX;
+    for (uint32_t b = 0; b < blocks; b++) {
+        // Blocks of nearly equal size: a short one has too few sums to hide the latency of fma.
+        uint32_t first = p->begin + rows * b / blocks, last = p->begin + rows * (b + 1) / blocks;
+        switch ((last - first) * VECTORS + p->vectors - 1) {
+#define ROWS_ADD(n)                                                       \
+    case (n) * VECTORS: rows_add(p, t0, t1, first, n, 1); break;          \
+    case (n) * VECTORS + 1: rows_add(p, t0, t1, first, n, VECTORS); break;
+            ROWS_ADD(1)
+            ROWS_ADD(2)
+            ROWS_ADD(3)
+            ROWS_ADD(4)
+            ROWS_ADD(5)
+            ROWS_ADD(6)
+#if defined(__AVX512F__)
+            ROWS_ADD(7)
+            ROWS_ADD(8)
+#endif
+#undef ROWS_ADD
+        }
+    }
+}
+
+static void rows_gradient(part *p, uint64_t most, uint32_t grain_count, const lk_grain_view *grains,
+                          float *dw) {
+    const lk_conv2d *c = p->c;
+    uint32_t taps = (uint32_t)lk_conv_terms_forward(c);
+    p->needs_image = true;
+    p->add = rows_add_part;
+    for (p->co = 0; p->co < c->out_c; p->co += PANEL) {
+        p->channels = LK_MIN(c->out_c - p->co, (uint32_t)PANEL);
+        p->vectors = p->channels <= V_LANES ? 1 : VECTORS;
+        uint32_t width = p->vectors * V_LANES;
+        uint32_t step = (uint32_t)LK_MIN(most / width, (uint64_t)taps);
+        for (p->begin = 0; p->begin < taps; p->begin = p->end) {
+            p->end = LK_MIN(p->begin + step, taps);
+            p->floats = (uint64_t)(p->end - p->begin) * width;
+            const float *node = part_node(p, grain_count, grains);
+            for (uint32_t tap = p->begin; tap < p->end; tap++, node += width) {
+                copy_floats(p->channels, node, dw + (uint64_t)tap * c->out_c + p->co);
+            }
+        }
+    }
+}
+
+static void conv2d_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
+                                   const lk_grain_view *grains, float *dw, float *db, float *scratch) {
+    part p = {.c = c, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
+    uint64_t most = part_floats_max(c, grain_count, grains);
+    clear_floats(lk_conv_image_floats(c), p.image);
+    rows_gradient(&p, most, grain_count, grains, dw);
+    if (db) bias_gradient(&p, most, grain_count, grains, db);
+}
+
+// --- second way: pooled gradients, lanes are taps --------------------------------------------------
+
+// Vector number v holds taps (v % run_vectors) * V_LANES .. of kernel row v / run_vectors. Lanes past the
+// end of the row see whatever comes next in the image, and are thrown away.
+static uint64_t lanes_offset(const part *p, uint32_t v) {
+    return v / p->run_vectors * lk_conv_image_w(p->c) * p->c->in_c + v % p->run_vectors * V_LANES;
+}
+
+V_INLINE void lanes_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, const int vectors) {
+    const lk_conv2d *c = p->c;
+    uint64_t row = lk_conv_image_w(c) * c->in_c * c->stride_h, column = (uint64_t)c->in_c * c->stride_w;
+    uint64_t wide = tiles_w(c), all = p->end - p->begin, pooled_w = c->out_w / 2;
+    const uint64_t cell[4] = {0, column, row, row + column};
+    uint64_t tap[LANE_TILE];
+    V_UNROLL for (int v = 0; v < vectors; v++) tap[v] = lanes_offset(p, first + (uint32_t)v);
+    for (uint32_t co = 0; co < p->channels; co++) {
+        float *at = p->sums + (co * all + first - p->begin) * V_LANES;
+        vf sum[LANE_TILE];
+        V_UNROLL for (int v = 0; v < vectors; v++) sum[v] = v_load(at + v * V_LANES);
+        uint64_t ty = t0 / wide, tx = t0 % wide;
+        for (uint32_t t = t0; t < t1;) {
+            // The tiles of one tile row; those of an odd last column have no terms.
+            uint64_t n = LK_MIN(wide - tx, (uint64_t)(t1 - t)), end = LK_MIN(tx + n, pooled_w);
+            if (ty >= c->out_h / 2) break;
+            const float *dy = p->dy + ty * pooled_w * c->out_c + p->co + co;
+            const uint8_t *argmax = p->argmax + ty * pooled_w * c->out_c + p->co + co;
+            const float *pixels = p->image + 2 * ty * row;
+            for (; tx < end; tx++) {
+                const float *pixel = pixels + 2 * tx * column + cell[argmax[tx * c->out_c]];
+                vf d = v_set1(dy[tx * c->out_c]);
+                V_UNROLL for (int v = 0; v < vectors; v++) {
+                    sum[v] = v_fma(v_load(pixel + tap[v]), d, sum[v]);
+                }
+            }
+            t += (uint32_t)n;
+            tx = 0;
+            ty++;
+        }
+        V_UNROLL for (int v = 0; v < vectors; v++) v_store(at + v * V_LANES, sum[v]);
+    }
+}
+
+static void lanes_add_part(const part *p, uint32_t t0, uint32_t t1) {
+    uint32_t all = p->end - p->begin, blocks = (all + LANE_TILE - 1) / LANE_TILE;
+    for (uint32_t b = 0; b < blocks; b++) {
+        uint32_t first = p->begin + all * b / blocks, last = p->begin + all * (b + 1) / blocks;
+        switch (last - first) {
+#define LANES_ADD(n) case n: lanes_add(p, t0, t1, first, n); break;
+            LANES_ADD(1)
+            LANES_ADD(2)
+            LANES_ADD(3)
+            LANES_ADD(4)
+            LANES_ADD(5)
+            LANES_ADD(6)
+            LANES_ADD(7)
+            LANES_ADD(8)
+            LANES_ADD(9)
+            LANES_ADD(10)
+            LANES_ADD(11)
+            LANES_ADD(12)
+#undef LANES_ADD
+        }
+    }
+}
+
+// Writes the part's node, whose rows are output channels, to the columns of dw.
+static void lanes_store(const part *p, const float *node, float *dw) {
+    const lk_conv2d *c = p->c;
+    uint32_t run = c->kernel_w * c->in_c;
+    for (uint32_t co = 0; co < p->channels; co++) {
+        for (uint32_t v = p->begin; v < p->end; v++, node += V_LANES) {
+            uint32_t lane0 = v % p->run_vectors * V_LANES;
+            uint64_t tap = (uint64_t)(v / p->run_vectors) * run + lane0;
+            for (uint32_t l = 0; l < LK_MIN(run - lane0, (uint32_t)V_LANES); l++) {
+                dw[(tap + l) * c->out_c + p->co + co] = node[l];
+            }
+        }
+    }
+}
+
+static void lanes_gradient(part *p, uint64_t most, uint32_t grain_count, const lk_grain_view *grains,
+                           float *dw) {
+    const lk_conv2d *c = p->c;
+    p->run_vectors = (c->kernel_w * c->in_c + V_LANES - 1) / V_LANES;
+    uint32_t vectors = c->kernel_h * p->run_vectors;
+    uint32_t wide = (uint32_t)LK_MIN(most / V_LANES, (uint64_t)vectors);
+    if (wide > LANE_TILE && wide < vectors) wide = wide / LANE_TILE * LANE_TILE;
+    uint32_t step = LK_MIN(c->out_c, (uint32_t)(most / (wide * V_LANES)));
+    p->needs_image = true;
+    p->add = lanes_add_part;
+    for (p->co = 0; p->co < c->out_c; p->co += step) {
+        p->channels = LK_MIN(c->out_c - p->co, step);
+        for (p->begin = 0; p->begin < vectors; p->begin = p->end) {
+            p->end = LK_MIN(p->begin + wide, vectors);
+            p->floats = (uint64_t)(p->end - p->begin) * p->channels * V_LANES;
+            lanes_store(p, part_node(p, grain_count, grains), dw);
+        }
+    }
+}
+
+static void conv2d_pool_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
+                                        const lk_grain_view *grains, float *dw, float *db,
+                                        float *scratch) {
+    part p = {.c = c, .pooled = true, .image = scratch,
+              .sums = scratch + lk_conv_image_floats(c)};
+    uint64_t most = part_floats_max(c, grain_count, grains);
+    clear_floats(lk_conv_image_floats(c), p.image);
+    lanes_gradient(&p, most, grain_count, grains, dw);
+    if (db) bias_gradient(&p, most, grain_count, grains, db);
+}

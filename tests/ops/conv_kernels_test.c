@@ -1,0 +1,293 @@
+// conv_kernels_test.c - the convolutions of every variant that this processor runs, bit for bit against
+// the reference: many shapes, values that break careless arithmetic, buffers of the exact size.
+//
+//   test_conv_kernels [ROUNDS]    random shapes to try (default 60)
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ops/variant.h"
+
+enum { GRAINS_MAX = 9 };
+
+static unsigned rounds = 60;
+static uint64_t draws;
+
+static uint32_t draw(uint32_t below) {
+    draws = draws * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((draws >> 33) % below);
+}
+
+// The kinds of values a tensor is filled with.
+typedef enum values { PLAIN, TIES, NASTY, OVERFLOWING } values;
+
+static float value(values kind) {
+    float unit = (float)draw(1u << 24) * 0x1p-23f - 1.0f;
+    switch (kind) {
+    case PLAIN: return draw(4) == 0 ? 0.0f : unit;
+    case TIES: return (float)draw(3) - 1.0f;
+    case OVERFLOWING: return unit * 0x1p100f;
+    case NASTY: break;
+    }
+    switch (draw(6)) {
+    case 0: return unit * 0x1p-130f;  // subnormal
+    case 1: return -0.0f;
+    case 2: return unit * 0x1p58f;
+    case 3: return unit * 0x1p-75f;   // products of two are subnormal, or nothing
+    case 4: return 0.0f;
+    default: return unit;
+    }
+}
+
+// Memory for exactly so many bytes, rounded up to whole lines as the arena does.
+static void *buffer(uint64_t bytes) {
+    void *p = aligned_alloc(64, lk_round_up(bytes ? bytes : 1, 64));
+    assert_non_null(p);
+    memset(p, 0x7b, lk_round_up(bytes ? bytes : 1, 64));
+    return p;
+}
+
+static float *filled(uint64_t count, values kind) {
+    float *p = buffer(count * sizeof *p);
+    for (uint64_t i = 0; i < count; i++) p[i] = value(kind);
+    return p;
+}
+
+static void poison(void *p, uint64_t bytes) { memset(p, 0xa5, bytes); }
+
+static void same(const char *variant, const char *op, const lk_conv2d *c, const void *want,
+                 const void *got, uint64_t bytes) {
+    if (memcmp(want, got, bytes) == 0) return;
+    uint64_t at = 0;
+    while (((const uint8_t *)want)[at] == ((const uint8_t *)got)[at]) at++;
+    print_error("%s %s differs at byte %llu of %llu: in %ux%ux%u out %ux%ux%u kernel %ux%u stride "
+                "%ux%u pad %u,%u relu %d bias %d\n", variant, op, (unsigned long long)at,
+                (unsigned long long)bytes, c->in_h, c->in_w, c->in_c, c->out_h, c->out_w, c->out_c,
+                c->kernel_h, c->kernel_w, c->stride_h, c->stride_w, c->pad_top, c->pad_left, c->relu,
+                c->use_bias);
+    fail();
+}
+
+// One shape with all its tensors, and the reference's results.
+typedef struct job {
+    lk_conv2d c;
+    uint32_t m;
+    values kind;
+    uint64_t in, out, pooled, weights;  // floats; the first three of one example
+    float *x, *w, *bias, *dy, *dy_pooled, *mask, *scratch;
+    uint8_t *argmax;
+} job;
+
+static void job_open(job *j, const lk_conv2d *c, uint32_t m, values kind) {
+    *j = (job){.c = *c, .m = m, .kind = kind, .in = lk_conv2d_in_floats(c),
+               .out = lk_conv2d_out_floats(c), .pooled = lk_conv2d_pooled_floats(c),
+               .weights = lk_conv2d_weight_floats(c)};
+    j->x = filled(m * j->in, kind);
+    j->w = filled(j->weights, kind);
+    j->bias = c->use_bias ? filled(c->out_c, kind) : NULL;
+    j->dy = filled(m * j->out, kind);
+    j->dy_pooled = filled(m * j->pooled, kind);
+    j->mask = filled(m * j->in, TIES);
+    j->argmax = buffer(m * j->pooled);
+    for (uint64_t i = 0; i < m * j->pooled; i++) j->argmax[i] = (uint8_t)draw(4);
+    j->scratch = buffer(lk_conv2d_scratch_floats(c) * sizeof(float));
+}
+
+static void job_close(job *j) {
+    free(j->x);
+    free(j->w);
+    free(j->bias);
+    free(j->dy);
+    free(j->dy_pooled);
+    free(j->mask);
+    free(j->argmax);
+    free(j->scratch);
+}
+
+static void check_forward(const lk_kernels *k, const job *j) {
+    const lk_kernels *reference = &lk_kernels_reference;
+    uint64_t bytes = j->m * j->out * sizeof(float);
+    float *want = buffer(bytes), *got = buffer(bytes);
+    poison(got, bytes);
+    uint32_t bad = reference->conv2d_forward(&j->c, j->m, j->x, j->w, j->bias, want, j->scratch);
+    assert_int_equal(bad, k->conv2d_forward(&j->c, j->m, j->x, j->w, j->bias, got, j->scratch));
+    if (!bad) same(k->name, "forward", &j->c, want, got, bytes);
+    free(want);
+    free(got);
+}
+
+static void check_pool_forward(const lk_kernels *k, const job *j) {
+    const lk_kernels *reference = &lk_kernels_reference;
+    uint64_t count = j->m * j->pooled, bytes = count * sizeof(float);
+    float *want = buffer(bytes), *got = buffer(bytes);
+    uint8_t *want_cell = buffer(count), *got_cell = buffer(count);
+    poison(got, bytes);
+    poison(got_cell, count);
+    uint32_t bad = reference->conv2d_pool_forward(&j->c, j->m, j->x, j->w, j->bias, want, want_cell,
+                                                  j->scratch);
+    assert_int_equal(bad, k->conv2d_pool_forward(&j->c, j->m, j->x, j->w, j->bias, got, got_cell,
+                                                 j->scratch));
+    if (!bad) {
+        same(k->name, "pool forward", &j->c, want, got, bytes);
+        same(k->name, "pool forward argmax", &j->c, want_cell, got_cell, count);
+    }
+    free(want);
+    free(got);
+    free(want_cell);
+    free(got_cell);
+}
+
+static void check_input_gradient(const lk_kernels *k, const job *j, bool masked) {
+    const lk_kernels *reference = &lk_kernels_reference;
+    const float *mask = masked ? j->mask : NULL;
+    uint64_t bytes = j->m * j->in * sizeof(float);
+    float *want = buffer(bytes), *got = buffer(bytes);
+    poison(got, bytes);
+    uint32_t bad = reference->conv2d_input_gradient(&j->c, j->m, j->w, j->dy, mask, want, j->scratch);
+    assert_int_equal(bad, k->conv2d_input_gradient(&j->c, j->m, j->w, j->dy, mask, got, j->scratch));
+    if (!bad) same(k->name, "input gradient", &j->c, want, got, bytes);
+    poison(got, bytes);
+    bad = reference->conv2d_pool_input_gradient(&j->c, j->m, j->w, j->dy_pooled, j->argmax, mask, want,
+                                                j->scratch);
+    assert_int_equal(bad, k->conv2d_pool_input_gradient(&j->c, j->m, j->w, j->dy_pooled, j->argmax,
+                                                        mask, got, j->scratch));
+    if (!bad) same(k->name, "pool input gradient", &j->c, want, got, bytes);
+    free(want);
+    free(got);
+}
+
+// The job's examples as grains of 1 .. grain examples.
+static uint32_t cut_grains(const job *j, uint32_t grain, bool pooled, lk_grain_view views[GRAINS_MAX]) {
+    uint32_t count = 0;
+    for (uint32_t m = 0; m < j->m && count < GRAINS_MAX; m += grain) {
+        const float *dy = pooled ? j->dy_pooled + m * j->pooled : j->dy + m * j->out;
+        views[count++] = (lk_grain_view){j->x + m * j->in, dy,
+                                         pooled ? j->argmax + m * j->pooled : NULL,
+                                         LK_MIN(grain, j->m - m)};
+    }
+    return count;
+}
+
+static void check_weight_gradient(const lk_kernels *k, const job *j, uint32_t grain, bool pooled) {
+    lk_grain_view views[GRAINS_MAX];
+    uint32_t grains = cut_grains(j, grain, pooled, views);
+    uint64_t bytes = j->weights * sizeof(float), bias_bytes = j->c.out_c * sizeof(float);
+    float *want = buffer(bytes), *got = buffer(bytes);
+    float *want_bias = buffer(bias_bytes), *got_bias = buffer(bias_bytes);
+    poison(got, bytes);
+    poison(got_bias, bias_bytes);
+    const lk_kernels *both[2] = {&lk_kernels_reference, k};
+    for (unsigned i = 0; i < 2; i++) {
+        float *dw = i ? got : want, *db = i ? got_bias : want_bias;
+        if (!j->c.use_bias) db = NULL;
+        if (pooled) both[i]->conv2d_pool_weight_gradient(&j->c, grains, views, dw, db, j->scratch);
+        else both[i]->conv2d_weight_gradient(&j->c, grains, views, dw, db, j->scratch);
+    }
+    // A node's zeros have no sign: every finished sum ends in + 0.0f, and kernels leave out zero terms.
+    for (uint64_t i = 0; i < j->weights; i++) want[i] += 0.0f;
+    for (uint64_t i = 0; i < j->c.out_c; i++) want_bias[i] += 0.0f;
+    if (j->kind != OVERFLOWING) {
+        same(k->name, pooled ? "pool dw" : "dw", &j->c, want, got, bytes);
+        if (j->c.use_bias) same(k->name, pooled ? "pool db" : "db", &j->c, want_bias, got_bias, bias_bytes);
+    }
+    free(want);
+    free(got);
+    free(want_bias);
+    free(got_bias);
+}
+
+static void check_shape(const lk_conv2d *c, uint32_t m, uint32_t grain, values kind) {
+    job j;
+    job_open(&j, c, m, kind);
+    const lk_kernels *k;
+    for (unsigned i = 0; lk_kernels_missing(i, &k), k; i++) {
+        if (k == &lk_kernels_reference || lk_kernels_missing(i, &k)) continue;
+        check_forward(k, &j);
+        check_pool_forward(k, &j);
+        check_input_gradient(k, &j, false);
+        check_input_gradient(k, &j, true);
+        check_weight_gradient(k, &j, grain, false);
+        check_weight_gradient(k, &j, grain, true);
+    }
+    job_close(&j);
+}
+
+static lk_conv2d shape(uint32_t in_h, uint32_t in_w, uint32_t in_c, uint32_t out_c, uint32_t kernel_h,
+                       uint32_t kernel_w, uint32_t stride_h, uint32_t stride_w, bool padded) {
+    lk_conv2d c = {.in_h = in_h, .in_w = in_w, .in_c = in_c, .out_c = out_c, .kernel_h = kernel_h,
+                   .kernel_w = kernel_w, .stride_h = stride_h, .stride_w = stride_w,
+                   .use_bias = true, .relu = true};
+    if (padded) {
+        c.out_h = (in_h + stride_h - 1) / stride_h;
+        c.out_w = (in_w + stride_w - 1) / stride_w;
+        uint32_t reach_h = (c.out_h - 1) * stride_h + kernel_h;
+        uint32_t reach_w = (c.out_w - 1) * stride_w + kernel_w;
+        c.pad_top = reach_h > in_h ? (reach_h - in_h) / 2 : 0;
+        c.pad_left = reach_w > in_w ? (reach_w - in_w) / 2 : 0;
+    } else {
+        c.out_h = (in_h - kernel_h) / stride_h + 1;
+        c.out_w = (in_w - kernel_w) / stride_w + 1;
+    }
+    return c;
+}
+
+static void test_known_shapes(void **state) {
+    (void)state;
+    const lk_conv2d shapes[] = {
+        shape(28, 28, 1, 32, 3, 3, 1, 1, false),   // the MNIST CNN
+        shape(28, 28, 1, 6, 5, 5, 1, 1, true),     // LeNet
+        shape(14, 14, 6, 16, 5, 5, 1, 1, false),
+        shape(14, 14, 16, 32, 3, 3, 1, 1, true),   // deeper nets
+        shape(7, 7, 64, 33, 3, 3, 1, 1, true),     // two slices a sum
+        shape(9, 9, 3, 64, 7, 7, 2, 2, true),      // the first layer of a ResNet
+        shape(8, 8, 20, 40, 1, 1, 2, 2, true),     // its shortcuts: some inputs are read by nobody
+        shape(6, 5, 120, 9, 3, 3, 2, 1, true),
+        shape(26, 27, 2, 130, 2, 3, 1, 1, false),
+        shape(50, 49, 1, 5, 3, 3, 1, 1, true),     // five slices an example
+    };
+    for (unsigned i = 0; i < LK_COUNT(shapes); i++) {
+        check_shape(&shapes[i], 3, 2, PLAIN);
+        check_shape(&shapes[i], 1, 1, NASTY);
+    }
+}
+
+static void test_random_shapes(void **state) {
+    (void)state;
+    for (unsigned round = 0; round < rounds; round++) {
+        draws = round;
+        uint32_t kernel_h = 1 + draw(7), kernel_w = 1 + draw(7);
+        uint32_t in_h = kernel_h + draw(14), in_w = kernel_w + draw(20);
+        uint32_t in_c = draw(2) ? 1 + draw(4) : 1 + draw(40), out_c = draw(2) ? 1 + draw(8) : 1 + draw(70);
+        if (kernel_h * kernel_w > 20) in_h = kernel_h + draw(4);
+        lk_conv2d c = shape(in_h, in_w, in_c, out_c, kernel_h, kernel_w, 1 + draw(3) / 2,
+                            1 + draw(3) / 2, draw(2));
+        c.use_bias = draw(4) != 0;
+        c.relu = draw(2);
+        bool large = (uint64_t)in_h * in_w * in_c * out_c * kernel_h * kernel_w > 500000;
+        check_shape(&c, 1 + draw(large ? 2 : 12), 1 + draw(4), (values)draw(4));
+    }
+}
+
+// Short examples share a slice; grains of many examples have a tree of slices.
+static void test_slices_of_examples(void **state) {
+    (void)state;
+    lk_conv2d c = shape(5, 5, 3, 10, 3, 3, 1, 1, true);  // 36 terms: 14 examples a slice
+    check_shape(&c, 70, 32, PLAIN);
+    check_shape(&c, 33, 16, NASTY);
+    c = shape(4, 4, 1, 17, 3, 3, 1, 1, false);           // 4 terms: 128 examples a slice
+    check_shape(&c, 300, 260, PLAIN);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) rounds = (unsigned)strtoul(argv[1], NULL, 10);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_known_shapes),
+        cmocka_unit_test(test_random_shapes),
+        cmocka_unit_test(test_slices_of_examples),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
