@@ -46,10 +46,9 @@ static void run_waves(lk_world *world, uint32_t replica, lk_wave wave, uint32_t 
             continue;
         }
         lk_execute_forward(f, &wave);
-        if (!world->logits_out) continue;
-        uint64_t classes = p->spec->model.classes;
-        __builtin_memcpy(world->logits_out + wave.position * classes, lk_tensor_at(f, p->logits),
-                         wave.examples * classes * sizeof(float));
+        if (!world->on_logits) continue;
+        world->on_logits(world->on_logits_context, wave.position, wave.examples,
+                         lk_tensor_at(f, p->logits));
     }
 }
 

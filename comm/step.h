@@ -19,7 +19,10 @@ typedef struct lk_world {
     lk_frame *frames;           // (replicas)
     lk_holding *holdings;       // (replicas, replicas): each replica's own table of all holders
     uint32_t *bad_param;        // (replicas): first parameter whose update was not finite, or LK_NONE
-    float *logits_out;          // predictions: (examples, classes), or NULL
+    // Evaluation only: sees the logits (count, classes) of examples [first, first + count), from the
+    // replica that computed them; NULL: nobody looks.
+    void (*on_logits)(void *context, uint64_t first, uint32_t count, const float *logits);
+    void *on_logits_context;
 } lk_world;
 
 typedef struct lk_step_result {

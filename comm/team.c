@@ -3,7 +3,6 @@
 #include "comm/team.h"
 
 #include <errno.h>
-#include <fenv.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
@@ -55,7 +54,7 @@ static void barrier_wait(lk_barrier *b) {
     __atomic_sub_fetch(&b->sleepers, 1, __ATOMIC_SEQ_CST);
 }
 
-// Flush-to-zero is looked for by what it does: any processor, no special registers.
+// Modes are looked for by what they do: any processor, no special registers.
 lk_status lk_float_mode_check(lk_error *error) {
     volatile float tiny = 0x1p-126f, half = 0.5f;
     float subnormal = tiny * half;
@@ -64,7 +63,8 @@ lk_status lk_float_mode_check(lk_error *error) {
                        "this thread's processor mode flushes subnormal numbers to zero: a library "
                        "built with -ffast-math has switched it on; results would differ, so none are made");
     }
-    if (fegetround() != FE_TONEAREST) {
+    volatile float one = 1.0f, quarter = 0x1p-25f, more = 0x1.8p-24f;  // of the last place, and 3/4
+    if (one + quarter != one || one + more == one || -one - quarter != -one || -one - more == -one) {
         return lk_fail(error, LK_UNAVAILABLE, "this thread does not round to nearest; something has "
                                               "changed the rounding mode");
     }

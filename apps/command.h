@@ -1,0 +1,64 @@
+// command.h - what the commands of the program share: the table, options, the last word on errors.
+#ifndef LOCKSTEP_APPS_COMMAND_H
+#define LOCKSTEP_APPS_COMMAND_H
+
+#include "apps/run.h"
+#include "io/text.h"
+
+// Each gets its own arguments (argv[0] is the command's name) and returns the exit code's status;
+// `error` is printed by main where the status says so.
+typedef lk_status (*lk_command_main)(int argc, char **argv, lk_error *error);
+
+lk_status lk_command_plan(int argc, char **argv, lk_error *error);
+lk_status lk_command_train(int argc, char **argv, lk_error *error);
+lk_status lk_command_eval(int argc, char **argv, lk_error *error);
+lk_status lk_command_predict(int argc, char **argv, lk_error *error);
+lk_status lk_command_data(int argc, char **argv, lk_error *error);
+lk_status lk_command_checkpoint(int argc, char **argv, lk_error *error);
+lk_status lk_command_diff(int argc, char **argv, lk_error *error);
+lk_status lk_command_bench(int argc, char **argv, lk_error *error);
+lk_status lk_command_doctor(int argc, char **argv, lk_error *error);
+
+enum { LK_SET_MAX = 64 };
+
+// The options of every command that takes a configuration; a command's own come beside them.
+typedef struct lk_common_options {
+    lk_config_options config;
+    const char *set[LK_SET_MAX];
+    const char *run_dir;         // --run-dir
+    const char *checkpoint;      // --checkpoint FILE
+    const char *output;          // --output FILE
+    uint64_t max_memory;         // --max-memory, bytes
+    bool resume, fresh, seal, json, show_shards;
+} lk_common_options;
+
+// Which of them a command accepts; another one is refused as unknown to it.
+typedef enum lk_option_group {
+    LK_OPT_TRAIN = 1,    // --run-dir --resume --fresh --seal
+    LK_OPT_PLAN = 2,     // --show-shards --json
+    LK_OPT_WEIGHTS = 4,  // --run-dir --checkpoint
+    LK_OPT_OUTPUT = 8,   // --output
+} lk_option_group;
+
+// Parses, and takes the one CONFIG argument. LK_BAD_USAGE names the option and the nearest that exists.
+lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_options *out, lk_error *error);
+
+// Loads weights into a started run: from one file, or from the newest valid checkpoint of a run
+// directory; says on `out` which, and what had to be passed over. *steps_done is what it recorded.
+lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk_text_out *out,
+                          uint64_t *steps_done, lk_error *error);
+
+// SIGBUS on a mapped data file that somebody cut short: one line and exit 74.
+void lk_watch_data(const lk_run *run);
+
+// The plan as text, one region and one tensor a line.
+lk_status lk_print_plan(const lk_run *run, lk_text_out *out);
+// ... and as one JSON document; out == NULL measures. Returns its length.
+size_t lk_plan_json(const lk_run *run, char *out, size_t bytes);
+
+// The names of the ready configurations, one a line.
+lk_status lk_list_configs(lk_error *error);
+
+double lk_seconds(void);  // a clock that only goes forward
+
+#endif

@@ -1,0 +1,92 @@
+// evaluate.c - lockstep eval and predict: weights in, one pass over the test set in order, figures or logits out.
+#include <string.h>
+#include <unistd.h>
+
+#include "apps/command.h"
+#include "io/npy.h"
+
+static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *out, lk_error *error) {
+    if (!o->run_dir == !o->checkpoint) {
+        return lk_fail(error, LK_BAD_USAGE, "wanted weights: either --run-dir DIR or --checkpoint FILE");
+    }
+    LK_CHECK(lk_run_configure(run, &o->config, (lk_run_needs){0}, error));
+    if (!run->config.test.given) {
+        return lk_fail(error, LK_BAD_CONFIG, "%s: data.test: missing, there is nothing to evaluate",
+                       run->config.document.source);
+    }
+    LK_CHECK(lk_run_plan(run, error));
+    LK_CHECK(lk_run_start(run, o->max_memory, error));
+    lk_watch_data(run);
+    uint64_t steps;
+    LK_CHECK(lk_load_weights(run, o->checkpoint, o->run_dir, out, &steps, error));
+    return lk_run_seal(run, false, error);
+}
+
+static lk_status report(lk_run *run, lk_text_out *out, lk_error *error) {
+    lk_step_result r = lk_run_evaluate(run);
+    if (r.bad_tensor) return lk_fail(error, LK_NOT_FINITE, "evaluation: %s is not finite", r.bad_tensor);
+    char digest[LK_SHA256_HEX_BYTES];
+    lk_run_digest(run, digest);
+    lk_text_line(out, "test_examples %u", r.examples);
+    lk_text_line(out, "test_loss %.9g", (double)r.loss);
+    lk_text_line(out, "test_accuracy %.2f", 100.0 * r.correct / r.examples);
+    lk_text_line(out, "digest %s", digest);
+    return lk_text_check(out, "standard output", error);
+}
+
+lk_status lk_command_eval(int argc, char **argv, lk_error *error) {
+    static lk_run run;
+    lk_common_options o;
+    lk_text_out out;
+    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS, &o, error));
+    lk_text_open(&out, STDOUT_FILENO);
+    lk_status status = open_run(&run, &o, &out, error);
+    if (status == LK_OK) status = report(&run, &out, error);
+    lk_run_close(&run);
+    return status;
+}
+
+// --- predict -------------------------------------------------------------------------------------------
+
+typedef struct prediction {
+    lk_npy_writer writer;
+    lk_error *error;
+} prediction;
+
+// One replica computes the waves, so they come in the order of the set.
+static void write_logits(void *context, uint64_t first, uint32_t count, const float *logits) {
+    prediction *p = context;
+    lk_assert(first == p->writer.rows_written || p->error->status != LK_OK);
+    if (p->error->status == LK_OK) (void)lk_npy_add(&p->writer, logits, count, p->error);
+}
+
+static lk_status predict(lk_run *run, const char *output, lk_text_out *out, lk_error *error) {
+    prediction p = {.error = error};
+    LK_CHECK(lk_npy_start(&p.writer, &lk_file_ops_posix, output, run->test.count, run->config.spec.model.classes,
+                          error));
+    run->world.on_logits = write_logits;
+    run->world.on_logits_context = &p;
+    lk_status status = report(run, out, error);
+    if (error->status == LK_OK) status = lk_npy_finish(&p.writer, error);
+    if (error->status != LK_OK) {
+        lk_npy_abandon(&p.writer);
+        return error->status;
+    }
+    lk_text_line(out, "logits %s (%llu, %u)", output, (unsigned long long)run->test.count,
+                 run->config.spec.model.classes);
+    return status;
+}
+
+lk_status lk_command_predict(int argc, char **argv, lk_error *error) {
+    static lk_run run;
+    lk_common_options o;
+    lk_text_out out;
+    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS | LK_OPT_OUTPUT, &o, error));
+    if (!o.output) return lk_fail(error, LK_BAD_USAGE, "predict: wanted --output FILE.npy for the logits");
+    o.config.replicas = 1;
+    lk_text_open(&out, STDOUT_FILENO);
+    lk_status status = open_run(&run, &o, &out, error);
+    if (status == LK_OK) status = predict(&run, o.output, &out, error);
+    lk_run_close(&run);
+    return status;
+}

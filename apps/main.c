@@ -1,0 +1,88 @@
+// main.c - lockstep: finds the command, prints the error, gives the exit code.
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "apps/command.h"
+
+static const struct {
+    const char *name;
+    lk_command_main main;
+    const char *use;
+} commands[] = {
+    {"plan", lk_command_plan, "plan CONFIG [--json] [--show-shards] [--max-memory BYTES]"},
+    {"train", lk_command_train, "train CONFIG [--run-dir DIR] [--resume | --fresh] [--seal]"},
+    {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
+    {"predict", lk_command_predict, "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy"},
+    {"data", lk_command_data, "data fetch|unpack|shard|verify ..."},
+    {"checkpoint", lk_command_checkpoint, "checkpoint info|verify FILE"},
+    {"diff", lk_command_diff, "diff RUN_A RUN_B"},
+    {"bench", lk_command_bench, "bench [--json]"},
+    {"doctor", lk_command_doctor, "doctor"},
+};
+
+static const char help[] =
+    "\n"
+    "CONFIG is a JSON file or the name of a ready configuration (lockstep help configs).\n"
+    "With every CONFIG:\n"
+    "  --set KEY=VALUE      change a value of the configuration: --set optimizer.learning_rate=0.05\n"
+    "  --data DIRECTORY     the four IDX files of MNIST's naming, plain or .gz\n"
+    "  --replicas N         threads; any number up to the grains of a batch, same result\n"
+    "  --kernels NAME       reference, portable, avx2 or avx512; the default is the fastest here\n"
+    "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n"
+    "\n"
+    "Exit codes: 0 done";
+
+static void print_help(void) {
+    printf("lockstep %s: a fixed-memory, deterministic, data-parallel trainer\n\n", LK_VERSION);
+    for (uint32_t i = 0; i < LK_COUNT(commands); i++) printf("  lockstep %s\n", commands[i].use);
+    fputs(help, stdout);
+#define PRINT_STATUS(name, code, text) \
+    if ((code) != 0) printf(", %d %s", code, text);
+    LK_STATUS_LIST(PRINT_STATUS)
+#undef PRINT_STATUS
+    printf(".\n");
+}
+
+static void on_panic(const char *file, int line, const char *what) {
+    char text[400];
+    size_t n = lk_format(text, sizeof text, "lockstep: internal error at %s:%d: %s; please report it\n", file,
+                         line, what);
+    ssize_t written = write(STDERR_FILENO, text, LK_MIN(n, sizeof text - 1));
+    (void)written;
+    _exit(LK_INTERNAL);
+}
+
+static lk_status unknown_command(const char *name, lk_error *error) {
+    const char *names[LK_COUNT(commands)];
+    for (uint32_t i = 0; i < LK_COUNT(commands); i++) names[i] = commands[i].name;
+    const char *near = lk_text_nearest(name, names, LK_COUNT(names));
+    return lk_fail(error, LK_BAD_USAGE, "unknown command \"%s\"%s%s%s; see: lockstep help", name,
+                   near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
+static lk_status run_command(int argc, char **argv, lk_error *error) {
+    if (argc < 2 || strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0) {
+        if (argc > 2 && strcmp(argv[2], "configs") == 0) return lk_list_configs(error);
+        print_help();
+        return argc < 2 ? lk_fail(error, LK_BAD_USAGE, "no command given") : LK_OK;
+    }
+    if (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0) {
+        printf("lockstep %s, arithmetic version %d\n", LK_VERSION, LK_ARITHMETIC_VERSION);
+        return LK_OK;
+    }
+    for (uint32_t i = 0; i < LK_COUNT(commands); i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].main(argc - 1, argv + 1, error);
+    }
+    return unknown_command(argv[1], error);
+}
+
+int main(int argc, char **argv) {
+    lk_error error = {.status = LK_OK};
+    lk_set_panic_handler(on_panic);
+    lk_status status = run_command(argc, argv, &error);
+    fflush(stdout);
+    if (error.status != LK_OK) fprintf(stderr, "lockstep: %s\n", error.text);
+    // Not exit(): under --seal the C library's way out may want what the kernel now refuses.
+    _exit(status);
+}

@@ -1,0 +1,75 @@
+// run.h - a run put together: configuration, data, program, arena, replicas. Host only.
+//
+// Order of start-up (README, "Start-up"):
+//   lk_run_configure   document and command line; nothing is opened but the configuration
+//   lk_run_plan        program, planned regions, and the arena's ledger measured without memory
+//   lk_run_start       is there room? map and touch the arena, open the data, build for good, start replicas
+//   lk_run_seal        from here on nothing allocates
+#ifndef LOCKSTEP_APPS_RUN_H
+#define LOCKSTEP_APPS_RUN_H
+
+#include "apps/config.h"
+#include "arena/arena.h"
+#include "arena/host_memory.h"
+#include "comm/step.h"
+#include "comm/team.h"
+#include "io/checkpoint.h"
+#include "io/run_dir.h"
+
+enum { LK_RUN_LOG_BYTES = 64 * 1024, LK_RUN_STATE_PAIRS = 8 };
+
+// What a command wants from a run beyond the step itself; each adds bytes to the plan.
+typedef struct lk_run_needs {
+    bool checkpoints;    // buffers for saving
+    bool logs;           // metrics and hashes
+} lk_run_needs;
+
+typedef struct lk_run {
+    lk_config config;
+    lk_run_needs needs;
+    const lk_kernels *kernels;
+    lk_layout layout;
+    lk_plan_options plan_options;
+    lk_program program;
+    lk_arena arena;
+    lk_host_block block;
+    lk_world world;
+    lk_team team;
+    bool team_started;
+    lk_dataset train, test;       // count 0: not open, or the configuration names no test set
+    lk_source train_source, test_source;
+    uint8_t identity[LK_SHA256_BYTES];
+    char identity_hex[LK_SHA256_HEX_BYTES];
+    // Start of the arena's regions.
+    uint8_t *tables, *world_tables, *device, *replicas, *team_tables, *stacks, *train_memory,
+        *test_memory, *checkpoint_buffer, *checkpoint_tables;
+    char *log_buffers;
+    uint64_t replica_bytes, train_bytes, test_bytes, checkpoint_bytes;
+    void *planning;               // start-up heap: the program's tables while nothing is mapped
+} lk_run;
+
+// Every function leaves `run` so that lk_run_close may be called, also after an error.
+lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run_needs needs,
+                           lk_error *error);
+lk_status lk_run_plan(lk_run *run, lk_error *error);
+lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error);
+lk_status lk_run_seal(lk_run *run, bool enforce, lk_error *error);
+void lk_run_close(lk_run *run);
+
+// One step or one evaluation of the test set on all replicas.
+lk_step_result lk_run_step(lk_run *run, uint64_t step);
+lk_step_result lk_run_evaluate(lk_run *run);
+
+// Total steps of the configured run.
+uint64_t lk_run_steps(const lk_run *run);
+
+// Digest: SHA-256 over all parameters in canonical order. State hash: parameters, then every slot of
+// every parameter, then the number of steps done.
+void lk_run_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]);
+void lk_run_state_hash(const lk_run *run, uint64_t steps_done, char hex[LK_SHA256_HEX_BYTES]);
+
+// Parameters and slots as the checkpoint sees them: (lk_run_tensor_count) entries.
+uint32_t lk_run_tensor_count(const lk_run *run);
+void lk_run_tensors(const lk_run *run, lk_safetensors_tensor *out);
+
+#endif

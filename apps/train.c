@@ -1,0 +1,351 @@
+// train.c - lockstep train: the loop over steps, and everything that happens between two of them.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "apps/command.h"
+#include "comm/hash.h"
+
+// What the loop carries from step to step. The pieces that need much room are static: one run a process.
+typedef struct trainer {
+    lk_run *run;
+    lk_run_dir dir;
+    lk_line_log metrics, hashes;
+    lk_text_out out;
+    lk_checkpoint_job checkpoint;
+    lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
+    char digest[LK_SHA256_HEX_BYTES], state[LK_SHA256_HEX_BYTES];
+    char numbers[4][24];
+    uint64_t done;               // steps finished, in all
+    uint64_t total;
+    uint64_t first;              // steps that were finished when this process began
+    uint64_t saved;              // step of the last checkpoint, or UINT64_MAX
+    double start, last_log, last_save;
+    uint64_t last_log_step;
+    double evaluating;           // seconds spent outside training since `start`
+} trainer;
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_stop(int signal_number) { stop_signal = signal_number; }
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_stop};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+// --- checkpoints -----------------------------------------------------------------------------------
+
+static void prepare_checkpoint(trainer *t) {
+    lk_run *run = t->run;
+    lk_safetensors_tensor *tensors = (lk_safetensors_tensor *)(void *)run->checkpoint_tables;
+    lk_run_tensors(run, tensors);
+    const lk_run_spec *spec = &run->config.spec;
+    snprintf(t->numbers[0], sizeof t->numbers[0], "%llu", (unsigned long long)spec->seed);
+    snprintf(t->numbers[1], sizeof t->numbers[1], "%u", spec->global_batch);
+    snprintf(t->numbers[2], sizeof t->numbers[2], "%u", spec->grain);
+    const lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS] = {
+        {"run_identity", run->identity_hex}, {"digest", t->digest},
+        {"state_hash", t->state},            {"lockstep_version", LK_VERSION},
+        {"name", run->config.name},          {"seed", t->numbers[0]},
+        {"global_batch", t->numbers[1]},     {"grain", t->numbers[2]}};
+    memcpy(t->pairs, pairs, sizeof pairs);
+    t->checkpoint = (lk_checkpoint_job){
+        .directory = t->dir.checkpoints, .metadata = t->pairs, .metadata_count = LK_RUN_STATE_PAIRS,
+        .tensors = tensors, .tensor_count = lk_run_tensor_count(run),
+        .keep_max = run->config.keep_max, .buffer = run->checkpoint_buffer,
+        .buffer_bytes = run->checkpoint_bytes};
+}
+
+static lk_status save(trainer *t, lk_error *error) {
+    double begin = lk_seconds();
+    t->run->arena.phase = "checkpoint";
+    LK_CHECK(lk_line_log_sync(&t->metrics, error));
+    LK_CHECK(lk_line_log_sync(&t->hashes, error));
+    lk_run_digest(t->run, t->digest);
+    lk_run_state_hash(t->run, t->done, t->state);
+    t->checkpoint.step = t->done;
+    LK_CHECK(lk_checkpoint_save(&lk_file_ops_posix, &t->checkpoint, error));
+    t->saved = t->done;
+    t->last_save = lk_seconds();
+    t->evaluating += t->last_save - begin;
+    return lk_text_line(&t->out, "checkpoint step %llu  digest %s", (unsigned long long)t->done, t->digest);
+}
+
+static bool save_is_due(const trainer *t) {
+    const lk_config *c = &t->run->config;
+    if (c->checkpoint_every_steps && t->done % c->checkpoint_every_steps == 0) return true;
+    return c->checkpoint_every_seconds && lk_seconds() - t->last_save >= (double)c->checkpoint_every_seconds;
+}
+
+// --- logs --------------------------------------------------------------------------------------------
+
+// One line of metrics.jsonl. Times are not in it: two equal runs write equal files.
+static lk_status log_metrics(trainer *t, const char *kind, const lk_step_result *r, lk_error *error) {
+    char line[256];
+    int n = snprintf(line, sizeof line, "{\"step\":%llu,\"%s\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u}}",
+                     (unsigned long long)t->done, kind, (double)r->loss, r->correct, r->examples);
+    return lk_line_log_add(&t->metrics, line, (size_t)n, error);
+}
+
+// One line of hashes.jsonl: a hash for each parameter, in canonical order.
+static lk_status log_hashes(trainer *t, lk_error *error) {
+    static char line[LK_RUN_LOG_BYTES / 2];
+    const lk_program *p = &t->run->program;
+    size_t used = (size_t)snprintf(line, sizeof line, "{\"step\":%llu", (unsigned long long)t->done);
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_tensor *tensor = &p->tensors[p->params[i].tensor];
+        uint64_t hash = lk_step_hash((const float *)(void *)(t->run->device + tensor->offset), 0,
+                                     p->params[i].count);
+        char name[2 * LK_NAME_BYTES];
+        lk_text_escape(name, sizeof name, tensor->name, strlen(tensor->name));
+        used += (size_t)snprintf(line + used, sizeof line - used, ",\"%s\":\"%016llx\"", name,
+                                 (unsigned long long)hash);
+        if (used + 2 * LK_NAME_BYTES + 64 > sizeof line) {
+            return lk_fail(error, LK_BAD_CONFIG, "hashes.jsonl: a line for %u parameters does not fit",
+                           p->param_count);
+        }
+    }
+    line[used++] = '}';
+    return lk_line_log_add(&t->hashes, line, used, error);
+}
+
+// The lines that users of the reference tutorial parse, or the progress line of a terminal.
+static void show_step(trainer *t, const lk_step_result *r) {
+    double now = lk_seconds(), spent = now - t->last_log;
+    uint64_t steps = t->done - t->last_log_step, every = t->run->config.log_every_steps;
+    double rate = spent > 0 ? (double)steps / spent : 0.0;
+    bool first = t->done == t->first + 1;
+    if (t->out.terminal) {
+        double left = rate > 0 ? (double)(t->total - t->done) / rate : 0.0;
+        lk_text_progress(&t->out, "step %llu/%llu  loss %.4f  accuracy %.2f%%  %.0f images/s  %.0f s left",
+                         (unsigned long long)t->done, (unsigned long long)t->total, (double)r->loss,
+                         100.0 * r->correct / r->examples,
+                         rate * t->run->config.spec.global_batch, left);
+    } else if (first) {
+        lk_text_line(&t->out, "loss = %.9g, step = %llu", (double)r->loss, (unsigned long long)(t->done - 1));
+    } else {
+        if (steps == every) lk_text_line(&t->out, "global_step/sec: %g", rate);
+        lk_text_line(&t->out, "loss = %.9g, step = %llu (%.3f sec)", (double)r->loss,
+                     (unsigned long long)(t->done - 1), spent);
+    }
+    t->last_log = now;
+    t->last_log_step = t->done;
+}
+
+static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
+    double begin = lk_seconds();
+    t->run->arena.phase = "evaluation";
+    *result = lk_run_evaluate(t->run);
+    if (result->bad_tensor) {
+        return lk_fail(error, LK_NOT_FINITE, "evaluation after step %llu: %s is not finite",
+                       (unsigned long long)t->done, result->bad_tensor);
+    }
+    t->evaluating += lk_seconds() - begin;
+    LK_CHECK(log_metrics(t, "test", result, error));
+    return lk_text_line(&t->out, "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%",
+                        (unsigned long long)t->done, result->examples, (double)result->loss,
+                        100.0 * result->correct / result->examples);
+}
+
+// --- the loop ----------------------------------------------------------------------------------------
+
+static lk_status one_step(trainer *t, lk_error *error) {
+    const lk_config *c = &t->run->config;
+    t->run->arena.phase = "training";
+    lk_step_result r = lk_run_step(t->run, t->done);
+    if (r.bad_tensor) {
+        return lk_fail(error, LK_NOT_FINITE,
+                       "step %llu: %s is not finite: the run diverged and saves nothing more; the last "
+                       "checkpoint stands; try a smaller learning_rate",
+                       (unsigned long long)t->done, r.bad_tensor);
+    }
+    t->done++;
+    bool last = t->done == t->total;
+    if (t->done % c->log_every_steps == 0 || t->done == t->first + 1 || last) {
+        LK_CHECK(log_metrics(t, "train", &r, error));
+        show_step(t, &r);
+    }
+    if (t->done % c->hash_every_steps == 0 || last) LK_CHECK(log_hashes(t, error));
+    if (c->evaluate_every_steps && t->done % c->evaluate_every_steps == 0 && !last && t->run->test.count) {
+        lk_step_result ignored;
+        LK_CHECK(evaluate(t, &ignored, error));
+    }
+    return save_is_due(t) ? save(t, error) : LK_OK;
+}
+
+static lk_status loop(trainer *t, lk_error *error) {
+    t->start = t->last_log = t->last_save = lk_seconds();
+    t->first = t->last_log_step = t->done;
+    while (t->done < t->total) {
+        LK_CHECK(one_step(t, error));
+        if (!stop_signal) continue;
+        if (t->saved != t->done) LK_CHECK(save(t, error));
+        lk_text_line(&t->out, "stopped after step %llu; go on with --resume", (unsigned long long)t->done);
+        return stop_signal == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
+    }
+    return LK_OK;
+}
+
+static lk_status finish(trainer *t, lk_error *error) {
+    double seconds = lk_seconds() - t->start - t->evaluating;
+    uint64_t steps = t->done - t->first;
+    if (t->saved != t->done) LK_CHECK(save(t, error));
+    lk_run_digest(t->run, t->digest);
+    lk_run_state_hash(t->run, t->done, t->state);
+    if (t->run->test.count) {
+        lk_step_result r;
+        LK_CHECK(evaluate(t, &r, error));
+        lk_text_line(&t->out, "test_loss %.9g", (double)r.loss);
+        lk_text_line(&t->out, "test_accuracy %.2f", 100.0 * r.correct / r.examples);
+    }
+    if (steps) {
+        lk_text_line(&t->out, "trained %llu steps in %.3f s: %.1f steps/s, %.0f images/s",
+                     (unsigned long long)steps, seconds, (double)steps / seconds,
+                     (double)steps * t->run->config.spec.global_batch / seconds);
+    } else {
+        lk_text_line(&t->out, "nothing to do: step %llu of %llu is already saved",
+                     (unsigned long long)t->done, (unsigned long long)t->total);
+    }
+    lk_text_line(&t->out, "run_identity %s", t->run->identity_hex);
+    lk_text_line(&t->out, "digest %s", t->digest);
+    return lk_text_line(&t->out, "state_hash %s", t->state);
+}
+
+// --- start -------------------------------------------------------------------------------------------
+
+static lk_status write_documents(const trainer *t, lk_error *error) {
+    char *text = malloc(LK_CONFIG_DUMP_BYTES);
+    size_t length;
+    if (!text) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+    lk_status status = lk_json_dump(&t->run->config.document, text, LK_CONFIG_DUMP_BYTES, &length, error);
+    if (status == LK_OK) status = lk_run_dir_write(&t->dir, "config.json", text, length, error);
+    free(text);
+    LK_CHECK(status);
+    size_t bytes = lk_plan_json(t->run, NULL, 0) + 1;
+    text = malloc(bytes);
+    if (!text) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+    lk_plan_json(t->run, text, bytes);
+    status = lk_run_dir_write(&t->dir, "plan.json", text, bytes - 1, error);
+    free(text);
+    return status;
+}
+
+static lk_status resume(trainer *t, lk_error *error) {
+    LK_CHECK(lk_checkpoint_clean(&lk_file_ops_posix, t->dir.checkpoints, error));
+    lk_status status = lk_load_weights(t->run, NULL, t->dir.path, &t->out, &t->done, error);
+    if (status == LK_NO_INPUT) {  // the run never came to its first checkpoint: from the start
+        error->status = LK_OK;
+        t->done = 0;
+        lk_text_line(&t->out, "resume: no checkpoint yet in %s, starting at step 0", t->dir.path);
+    } else {
+        LK_CHECK(status);
+        t->saved = t->done;
+    }
+    uint64_t removed;
+    LK_CHECK(lk_line_log_cut(&t->dir, "metrics.jsonl", t->done, &removed, error));
+    return lk_line_log_cut(&t->dir, "hashes.jsonl", t->done, &removed, error);
+}
+
+static void print_banner(const trainer *t) {
+    const lk_run *run = t->run;
+    const lk_run_spec *s = &run->config.spec;
+    char hash[LK_SHA256_HEX_BYTES];
+    lk_hex(s->data_hash, LK_SHA256_BYTES, hash);
+    lk_text_out *out = (lk_text_out *)&t->out;
+    lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (threads), kernels %s", LK_VERSION,
+                 *run->config.name ? run->config.name : run->config.document.source, run->layout.replicas,
+                 run->kernels->name);
+    lk_text_line(out, "data %s: %llu examples; test %llu", hash, (unsigned long long)s->example_count,
+                 (unsigned long long)run->test.count);
+    lk_text_line(out, "global batch %u = %u grains of %u; %llu steps an epoch, the last with %u examples",
+                 s->global_batch, lk_grain_count(s), s->grain, (unsigned long long)lk_steps_per_epoch(s),
+                 lk_step_examples(s, lk_steps_per_epoch(s) - 1));
+    lk_text_line(out, "arena %llu bytes, %s; %llu parameters", (unsigned long long)run->arena.used,
+                 run->block.locked ? "locked in memory" : "touched but NOT locked (see ulimit -l)",
+                 (unsigned long long)run->program.param_floats);
+    lk_text_line(out, "run_identity %s", run->identity_hex);
+}
+
+static const char *default_run_dir(const lk_run *run, char *path, size_t bytes) {
+    snprintf(path, bytes, "runs/%s", *run->config.name ? run->config.name : "unnamed");
+    return path;
+}
+
+// --fresh: removes what an earlier run left here, and nothing else. A directory that has no recorded identity was
+// not made by a run and is left for lk_run_dir_open to judge.
+static void remove_file(void *context, const char *name) {
+    char path[2 * LK_PATH_BYTES];
+    snprintf(path, sizeof path, "%s/%s", (const char *)context, name);
+    (void)lk_file_ops_posix.remove(NULL, path);
+}
+
+static lk_status remove_run(const char *path, lk_error *error) {
+    char checkpoints[LK_PATH_BYTES + 16], hex[LK_IDENTITY_HEX_BYTES];
+    static const char *const files[] = {"metrics.jsonl", "hashes.jsonl", "config.json", "plan.json", "lock",
+                                        "identity"};
+    lk_error none = {.status = LK_OK};
+    if (lk_run_dir_identity(&lk_file_ops_posix, path, hex, &none) != LK_OK) return LK_OK;
+    // Whoever works there now keeps it: the lock decides, before anything is removed.
+    lk_run_dir held;
+    LK_CHECK(lk_run_dir_open(&held, &lk_file_ops_posix, path, true, hex, error));
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", path);
+    (void)lk_file_ops_posix.list(NULL, checkpoints, remove_file, checkpoints);
+    for (uint32_t i = 0; i < LK_COUNT(files); i++) remove_file((void *)path, files[i]);
+    (void)rmdir(checkpoints);
+    lk_run_dir_close(&held);
+    return LK_OK;
+}
+
+static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) {
+    static char path[LK_PATH_BYTES];
+    lk_run *run = t->run;
+    const char *dir = o->run_dir ? o->run_dir : default_run_dir(run, path, sizeof path);
+    LK_CHECK(lk_run_plan(run, error));
+    LK_CHECK(lk_run_start(run, o->max_memory, error));
+    lk_watch_data(run);
+    if (o->fresh) LK_CHECK(remove_run(dir, error));
+    if (!o->run_dir) (void)lk_file_ops_posix.make_directory(NULL, "runs");
+    LK_CHECK(lk_run_dir_open(&t->dir, &lk_file_ops_posix, dir, o->resume, run->identity_hex, error));
+    print_banner(t);
+    if (o->resume) LK_CHECK(resume(t, error));
+    LK_CHECK(write_documents(t, error));
+    LK_CHECK(lk_line_log_open(&t->metrics, &t->dir, "metrics.jsonl", run->log_buffers, LK_RUN_LOG_BYTES, error));
+    LK_CHECK(lk_line_log_open(&t->hashes, &t->dir, "hashes.jsonl", run->log_buffers + LK_RUN_LOG_BYTES,
+                              LK_RUN_LOG_BYTES, error));
+    prepare_checkpoint(t);
+    t->total = lk_run_steps(run);
+    catch_signals();
+    LK_CHECK(lk_run_seal(run, o->seal, error));
+    LK_CHECK(loop(t, error));
+    return finish(t, error);
+}
+
+lk_status lk_command_train(int argc, char **argv, lk_error *error) {
+    static lk_run run;
+    static trainer t;
+    lk_common_options o;
+    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_TRAIN, &o, error));
+    t = (trainer){.run = &run, .saved = UINT64_MAX, .dir = {.lock_file = -1}, .metrics = {.file = -1},
+                  .hashes = {.file = -1}};
+    lk_text_open(&t.out, STDOUT_FILENO);
+    const lk_run_needs needs = {.checkpoints = true, .logs = true};
+    lk_status status = lk_run_configure(&run, &o.config, needs, error);
+    if (status == LK_OK) status = train(&t, &o, error);
+    lk_text_clear(&t.out);
+    if (t.metrics.file >= 0) (void)lk_line_log_close(&t.metrics, error);
+    if (t.hashes.file >= 0) (void)lk_line_log_close(&t.hashes, error);
+    if (t.dir.lock_file >= 0) lk_run_dir_close(&t.dir);
+    if (status == LK_OK) status = lk_text_check(&t.out, "standard output", error);
+    lk_run_close(&run);
+    return status;
+}
