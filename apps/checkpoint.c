@@ -1,0 +1,148 @@
+// checkpoint.c - lockstep checkpoint: what is in a checkpoint, and are all of a run whole?
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "apps/tools.h"
+
+typedef unsigned long long ull;
+
+// --- info ----------------------------------------------------------------------------------------
+
+static const char info_help[] =
+    "lockstep checkpoint info FILE\n"
+    "\n"
+    "Verifies the checkpoint, then prints its metadata, and every tensor with type, shape and bytes.\n";
+
+// Strings of a file may hold anything; on a terminal they stay one line of text.
+static void print_pair(const char *key, const char *value) {
+    char safe_key[256], safe_value[1024];
+    lk_text_escape(safe_key, sizeof safe_key, key, strlen(key));
+    lk_text_escape(safe_value, sizeof safe_value, value, strlen(value));
+    printf("%-24s %s\n", safe_key, safe_value);
+}
+
+static void print_tensor(const lk_safetensors_entry *entry) {
+    char name[512], shape[24 * LK_SAFETENSORS_DIMS_MAX] = "";
+    size_t used = 0;
+    lk_text_escape(name, sizeof name, entry->name, strlen(entry->name));
+    for (unsigned i = 0; i < entry->dim_count; i++) {
+        used += (size_t)snprintf(shape + used, sizeof shape - used, "%s%llu", i ? ", " : "",
+                                 (ull)entry->dims[i]);
+    }
+    printf("  %-30s %-4s [%s]  %llu bytes\n", name, lk_safetensors_dtype_name(entry->dtype), shape,
+           (ull)(entry->end - entry->begin));
+}
+
+static lk_status info(int argc, char **argv, lk_error *error) {
+    lk_arguments a = {.help = info_help, .word_count = 1};
+    LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
+    if (a.helped) return LK_OK;
+    lk_open_checkpoint checkpoint;
+    LK_CHECK(lk_checkpoint_enter(&checkpoint, a.words[0], error));
+    const lk_safetensors *reader = &checkpoint.reader;
+    printf("%-24s %s\n", "file", a.words[0]);
+    printf("%-24s %llu\n", "bytes", (ull)reader->file_bytes);
+    void *cursor = NULL;
+    const char *key, *value;
+    while (lk_safetensors_next_metadata(reader, &cursor, &key, &value)) print_pair(key, value);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < reader->entry_count; i++) {
+        print_tensor(&reader->entries[i]);
+        bytes += reader->entries[i].end - reader->entries[i].begin;
+    }
+    printf("%zu tensors, %llu bytes\n", reader->entry_count, (ull)bytes);
+    lk_checkpoint_leave(&checkpoint);
+    return LK_OK;
+}
+
+// --- verify --------------------------------------------------------------------------------------
+
+static const char verify_help[] =
+    "lockstep checkpoint verify FILE|RUN_DIR\n"
+    "\n"
+    "Reads every byte of one checkpoint, or of all checkpoints of a run, and prints a line for each:\n"
+    "\"ok\", or what is wrong. Exit code 0 only if all are valid, else 65.\n";
+
+typedef struct verification {
+    const char *identity;  // that every checkpoint must have recorded; NULL: any
+    uint32_t good, bad;
+} verification;
+
+static lk_status check_identity(const lk_open_checkpoint *c, const char *wanted, lk_error *error) {
+    const char *found = lk_safetensors_metadata(&c->reader, "run_identity");
+    if (!wanted || (found && strcmp(found, wanted) == 0)) return LK_OK;
+    return lk_fail(error, LK_BAD_DATA, "%s: found run identity %.*s, wanted this run's, %s", c->path,
+                   LK_IDENTITY_HEX_BYTES - 1, found ? found : "(none)", wanted);
+}
+
+// One line for one checkpoint.
+static void verify_one(const char *path, verification *v) {
+    lk_error wrong = {.status = LK_OK};
+    lk_open_checkpoint c;
+    if (lk_checkpoint_enter(&c, path, &wrong) == LK_OK) {
+        if (check_identity(&c, v->identity, &wrong) == LK_OK) {
+            printf("ok     %s: step %llu, %zu tensors, %llu bytes\n", path, (ull)c.step,
+                   c.reader.entry_count, (ull)c.reader.file_bytes);
+        }
+        lk_checkpoint_leave(&c);
+    }
+    if (wrong.status == LK_OK) {
+        v->good++;
+    } else if (access(path, F_OK) != 0 && errno == ENOENT) {
+        printf("gone   %s: the run that goes on here has removed it meanwhile\n", path);
+    } else {
+        (void)lk_error_one_line(&wrong);
+        printf("WRONG  %s\n", wrong.text);
+        v->bad++;
+    }
+}
+
+static lk_status verify_run(const char *run_dir, verification *v, lk_error *error) {
+    char directory[LK_PATH_BYTES], path[LK_PATH_BYTES], identity[LK_IDENTITY_HEX_BYTES];
+    lk_steps found = {0};
+    LK_CHECK(lk_run_dir_identity(&lk_file_ops_posix, run_dir, identity, error));
+    v->identity = identity;
+    LK_CHECK(lk_path_join(directory, run_dir, "/", "checkpoints", error));
+    lk_status status = lk_list_checkpoints(directory, &found, error);
+    for (size_t i = 0; status == LK_OK && i < found.count; i++) {
+        status = lk_checkpoint_path(path, directory, found.steps[i], error);
+        if (status == LK_OK) verify_one(path, v);
+    }
+    free(found.steps);
+    LK_CHECK(status);
+    if (v->good + v->bad > 0) return LK_OK;
+    return lk_fail(error, LK_NO_INPUT, "%s: there is no checkpoint yet", directory);
+}
+
+static lk_status verify(int argc, char **argv, lk_error *error) {
+    lk_arguments a = {.help = verify_help, .word_count = 1};
+    LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
+    if (a.helped) return LK_OK;
+    verification v = {0};
+    struct stat facts;
+    if (stat(a.words[0], &facts) != 0) {
+        return lk_file_fail(error, LK_NO_INPUT, a.words[0], "open", -errno);
+    }
+    if (S_ISDIR(facts.st_mode)) {
+        LK_CHECK(verify_run(a.words[0], &v, error));
+    } else {
+        verify_one(a.words[0], &v);
+    }
+    if (v.bad == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_DATA, "%s: %u of %u checkpoints are not valid", a.words[0], v.bad,
+                   v.good + v.bad);
+}
+
+lk_status lk_command_checkpoint(int argc, char **argv, lk_error *error) {
+    static const char help[] =
+        "lockstep checkpoint info FILE | verify FILE|RUN_DIR\n"
+        "\n"
+        "  lockstep checkpoint info FILE             metadata, tensors, shapes, bytes\n"
+        "  lockstep checkpoint verify FILE|RUN_DIR   is every byte what was saved?\n";
+    static const lk_subcommand table[] = {{"info", info}, {"verify", verify}};
+    return lk_run_subcommand(argc, argv, help, table, LK_COUNT(table), error);
+}

@@ -1,0 +1,169 @@
+// tools.c - command lines of the commands without a configuration; checkpoints of a directory.
+#define _GNU_SOURCE
+#include "apps/tools.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// --- command lines -------------------------------------------------------------------------------
+
+// Refuses with the usage: the first line of the help.
+static lk_status refuse(const char *help, lk_error *error, const char *what, const char *given,
+                        const char *near) {
+    return lk_fail(error, LK_BAD_USAGE, "%s \"%s\"%s%s%s; usage: %.*s", what, given,
+                   near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "",
+                   (int)strcspn(help, "\n"), help);
+}
+
+static lk_status refuse_option(const lk_arguments *a, const char *given, lk_error *error) {
+    const char *names[LK_ARGUMENTS_MAX + 1];
+    char name[64], near_option[64];
+    for (uint32_t i = 0; i < a->option_count; i++) names[i] = a->options[i].name;
+    names[a->option_count] = "help";
+    const char *word = given + strspn(given, "-");
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    const char *near = lk_text_nearest(name, names, a->option_count + 1);
+    if (near) snprintf(near_option, sizeof near_option, "--%s", near);
+    return refuse(a->help, error, "unknown option", given, near ? near_option : NULL);
+}
+
+static lk_status take_value(const lk_argument *option, const char *value, lk_error *error) {
+    if (option->text) {
+        *option->text = value;
+        return LK_OK;
+    }
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(value, &end, 10);
+    bool whole = *value >= '0' && *value <= '9' && *end == '\0' && errno == 0;
+    if (!whole || number < option->min || number > option->max) {
+        return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted an integer from %llu to %llu",
+                       option->name, value, (unsigned long long)option->min,
+                       (unsigned long long)option->max);
+    }
+    *option->number = number;
+    return LK_OK;
+}
+
+static lk_status take_words(int argc, char **argv, lk_arguments *a, lk_error *error) {
+    if ((uint32_t)(argc - optind) != a->word_count) {
+        return lk_fail(error, LK_BAD_USAGE, "%s: found %d arguments, wanted %u; usage: %.*s", argv[0],
+                       argc - optind, a->word_count, (int)strcspn(a->help, "\n"), a->help);
+    }
+    for (uint32_t i = 0; i < a->word_count; i++) a->words[i] = argv[optind + (int)i];
+    return LK_OK;
+}
+
+lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *a, lk_error *error) {
+    enum { HELP = 256, FIRST };
+    struct option options[LK_ARGUMENTS_MAX + 2] = {{"help", no_argument, NULL, HELP}};
+    lk_assert(a->option_count <= LK_ARGUMENTS_MAX && a->word_count <= LK_WORDS_MAX);
+    for (uint32_t i = 0; i < a->option_count; i++) {
+        options[i + 1] = (struct option){a->options[i].name, required_argument, NULL, FIRST + (int)i};
+    }
+    opterr = 0;
+    optind = 1;
+    for (;;) {
+        int at = optind, found = getopt_long(argc, argv, ":", options, NULL);
+        const char *given = argv[optind > at ? optind - 1 : at];
+        if (found == -1) break;
+        if (found == ':') return refuse(a->help, error, "a value is missing after", given, NULL);
+        if (found == '?') return refuse_option(a, given, error);
+        if (found == HELP) {
+            fputs(a->help, stdout);
+            a->helped = true;
+            return LK_OK;
+        }
+        LK_CHECK(take_value(&a->options[found - FIRST], optarg, error));
+    }
+    return take_words(argc, argv, a, error);
+}
+
+lk_status lk_run_subcommand(int argc, char **argv, const char *help, const lk_subcommand *table,
+                            uint32_t count, lk_error *error) {
+    const char *names[LK_ARGUMENTS_MAX];
+    lk_assert(count <= LK_COUNT(names));
+    if (argc < 2) {
+        return lk_fail(error, LK_BAD_USAGE, "%s: a subcommand is missing; usage: %.*s", argv[0],
+                       (int)strcspn(help, "\n"), help);
+    }
+    if (strcmp(argv[1], "--help") == 0) {
+        fputs(help, stdout);
+        return LK_OK;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(argv[1], table[i].name) == 0) return table[i].main(argc - 1, argv + 1, error);
+        names[i] = table[i].name;
+    }
+    return refuse(help, error, "unknown subcommand", argv[1], lk_text_nearest(argv[1], names, count));
+}
+
+// --- checkpoints ---------------------------------------------------------------------------------
+
+typedef struct collector {
+    lk_steps *out;
+    size_t capacity;
+    bool failed;  // no memory
+} collector;
+
+static void collect(void *context, const char *name) {
+    collector *c = context;
+    uint64_t step;
+    if (c->failed || !lk_checkpoint_step_of(name, &step)) return;
+    if (c->out->count == c->capacity) {
+        size_t capacity = c->capacity ? 2 * c->capacity : 64;
+        uint64_t *grown = realloc(c->out->steps, capacity * sizeof *grown);
+        c->failed = !grown;
+        if (!grown) return;
+        c->out->steps = grown;
+        c->capacity = capacity;
+    }
+    c->out->steps[c->out->count++] = step;
+}
+
+static int by_step(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+lk_status lk_list_checkpoints(const char *directory, lk_steps *out, lk_error *error) {
+    *out = (lk_steps){0};
+    collector c = {.out = out};
+    int listed = lk_file_ops_posix.list(NULL, directory, collect, &c);
+    if (listed < 0 && listed != -ENOENT) {
+        return lk_file_fail(error, LK_IO_ERROR, directory, "list", listed);
+    }
+    if (c.failed) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for its list", directory);
+    if (out->count) qsort(out->steps, out->count, sizeof *out->steps, by_step);
+    return LK_OK;
+}
+
+lk_status lk_checkpoint_path(char out[LK_PATH_BYTES], const char *directory, uint64_t step,
+                             lk_error *error) {
+    char name[64];
+    snprintf(name, sizeof name, "step-%010llu.safetensors", (unsigned long long)step);
+    return lk_path_join(out, directory, "/", name, error);
+}
+
+lk_status lk_checkpoint_enter(lk_open_checkpoint *c, const char *path, lk_error *error) {
+    enum { TENSORS_MAX = 65536 };
+    *c = (lk_open_checkpoint){.reader = {.file = -1}};
+    LK_CHECK(lk_path_join(c->path, path, "", "", error));
+    c->entries = calloc(TENSORS_MAX, sizeof *c->entries);
+    if (!c->entries) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory to read it", path);
+    lk_status status = lk_checkpoint_open(&c->reader, &lk_file_ops_posix, c->path, c->entries,
+                                          TENSORS_MAX, &c->step, error);
+    if (status == LK_OK) return LK_OK;
+    free(c->entries);
+    c->entries = NULL;
+    return status;
+}
+
+void lk_checkpoint_leave(lk_open_checkpoint *c) {
+    lk_safetensors_close(&c->reader);
+    free(c->entries);
+    c->entries = NULL;
+}
