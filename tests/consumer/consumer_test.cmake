@@ -1,0 +1,46 @@
+# Installs the build into a prefix, moves the prefix elsewhere, and builds and runs the consumer
+# against it: by find_package, by pkg-config; then compiles every installed header by itself.
+#   cmake -DBUILD_DIR= -DSOURCE_DIR= -DWORK_DIR= -DCOMPILER= -DFLAGS= -DGENERATOR= -DLIBDIR=
+#         -P consumer_test.cmake
+cmake_minimum_required(VERSION 3.25)
+
+function(run)
+    execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output
+                    ERROR_VARIABLE output)
+    if(NOT result EQUAL 0)
+        list(JOIN ARGN " " command)
+        message(FATAL_ERROR "${command}\nended with ${result}:\n${output}")
+    endif()
+endfunction()
+
+set(prefix ${WORK_DIR}/moved)
+file(REMOVE_RECURSE ${WORK_DIR})
+run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${WORK_DIR}/staged)
+file(RENAME ${WORK_DIR}/staged ${prefix})
+
+message(STATUS "find_package")
+run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE_DIR} -B ${WORK_DIR}/by_cmake
+    -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${COMPILER} -DCMAKE_C_FLAGS=${FLAGS})
+run(${CMAKE_COMMAND} --build ${WORK_DIR}/by_cmake)
+run(${CMAKE_CTEST_COMMAND} --test-dir ${WORK_DIR}/by_cmake --output-on-failure --no-tests=error)
+
+message(STATUS "pkg-config")
+find_program(PKG_CONFIG NAMES pkg-config pkgconf REQUIRED)
+execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${prefix}/${LIBDIR}/pkgconfig
+                        ${PKG_CONFIG} --cflags --libs --static lockstep
+                OUTPUT_VARIABLE answer COMMAND_ERROR_IS_FATAL ANY)
+separate_arguments(answer UNIX_COMMAND "${answer}")
+separate_arguments(flags UNIX_COMMAND "${FLAGS}")
+run(${COMPILER} -std=c11 ${flags} ${SOURCE_DIR}/main.c -o ${WORK_DIR}/by_pkg_config ${answer})
+run(${CMAKE_COMMAND} -E env LD_LIBRARY_PATH=${prefix}/${LIBDIR} ${WORK_DIR}/by_pkg_config)
+
+message(STATUS "headers")
+file(GLOB_RECURSE headers ${prefix}/include/lockstep/*.h)
+list(LENGTH headers count)
+if(count LESS 10)
+    message(FATAL_ERROR "only ${count} headers are installed: ${headers}")
+endif()
+foreach(header IN LISTS headers)
+    run(${COMPILER} -std=c11 -Wall -Wextra -Werror -fsyntax-only -I${prefix}/include/lockstep
+        -include ${header} -x c /dev/null)
+endforeach()

@@ -1,0 +1,58 @@
+# What `cmake --install` puts where: headers under include/lockstep/<folder>, the library, the program,
+# ready configurations, the CMake package and the pkg-config file. All of it may be moved afterwards.
+include(CMakePackageConfigHelpers)
+
+foreach(dir LIBDIR INCLUDEDIR BINDIR DATADIR)
+    if(IS_ABSOLUTE "${CMAKE_INSTALL_${dir}}")
+        message(FATAL_ERROR "CMAKE_INSTALL_${dir} is ${CMAKE_INSTALL_${dir}}, wanted a path relative "
+                "to the prefix: the installed files find each other by it")
+    endif()
+endforeach()
+set(lockstep_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
+set(lockstep_share_dir ${CMAKE_INSTALL_DATADIR}/lockstep)
+
+# Headers of a single kernel family (ops/cpu) are no one else's business.
+foreach(folder arena ops comm io)
+    file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
+    install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder}
+            COMPONENT dev)
+endforeach()
+install(TARGETS lockstep EXPORT lockstepTargets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev)
+if(TARGET lockstep_program)
+    set_target_properties(lockstep_program PROPERTIES EXPORT_NAME program)
+    install(TARGETS lockstep_program EXPORT lockstepTargets
+            RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+endif()
+file(GLOB configs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/apps/configs/*.json)
+install(FILES ${configs} DESTINATION ${lockstep_share_dir}/configs COMPONENT runtime)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+
+# --- find_package(lockstep) --------------------------------------------------------------------
+
+install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${lockstep_cmake_dir} COMPONENT dev)
+configure_package_config_file(
+    ${CMAKE_CURRENT_LIST_DIR}/lockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
+    INSTALL_DESTINATION ${lockstep_cmake_dir}
+    PATH_VARS lockstep_share_dir
+    NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES
+    ${PROJECT_BINARY_DIR}/lockstepConfig.cmake
+    ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
+    ${CMAKE_CURRENT_LIST_DIR}/LockstepRuns.cmake
+    ${CMAKE_CURRENT_LIST_DIR}/RunLockstep.cmake
+    DESTINATION ${lockstep_cmake_dir} COMPONENT dev)
+
+# --- pkg-config --------------------------------------------------------------------------------
+
+# The prefix is counted back from the .pc file, since it may be installed or moved anywhere.
+file(RELATIVE_PATH lockstep_pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+string(REGEX REPLACE "/$" "" lockstep_pc_to_prefix "${lockstep_pc_to_prefix}")
+list(TRANSFORM LOCKSTEP_PACKAGES REPLACE "^[^=]*=" "" OUTPUT_VARIABLE modules)
+list(JOIN modules " " lockstep_pc_requires)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)

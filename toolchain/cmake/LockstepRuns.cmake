@@ -1,0 +1,56 @@
+# lockstep_add_run(): a training run as a CTest test.
+#
+#   lockstep_add_run(NAME mnist_small CONFIG mnist.json
+#       REPLICAS 4                       # passed on as --replicas
+#       SET steps=100 data.dir=/data     # each passed on as --set
+#       ARGUMENTS --seal                 # passed on as they are
+#       EXPECT_DIGEST 1f0c...            # 64 hex digits: the same weights, bit for bit
+#       EXPECT_STATE_HASH 93ab...        # optimizer slots and step as well
+#       EXPECT_ACCURACY 98.52            # the same text
+#       EXPECT_ACCURACY_MIN 98           # at least
+#       EXPECT_EXIT 0                    # the default; 78 for a configuration that must be refused
+#       TIMEOUT 600 LABELS run)          # the defaults
+#
+# The run lives in <build>/runs/NAME and starts afresh each time; its output stays beside it in
+# NAME.log. CONFIG is relative to the calling folder.
+set(LOCKSTEP_RUN_SCRIPT ${CMAKE_CURRENT_LIST_DIR}/RunLockstep.cmake)
+
+function(lockstep_add_run)
+    set(expectations DIGEST STATE_HASH ACCURACY ACCURACY_MIN EXIT)
+    list(TRANSFORM expectations PREPEND EXPECT_ OUTPUT_VARIABLE keywords)
+    cmake_parse_arguments(PARSE_ARGV 0 run "" "NAME;CONFIG;REPLICAS;TIMEOUT;${keywords}"
+                          "SET;ARGUMENTS;LABELS")
+    if(run_UNPARSED_ARGUMENTS OR run_KEYWORDS_MISSING_VALUES)
+        message(FATAL_ERROR "lockstep_add_run: unknown argument or one without value: "
+                "${run_UNPARSED_ARGUMENTS} ${run_KEYWORDS_MISSING_VALUES}")
+    elseif(NOT run_NAME OR NOT run_CONFIG)
+        message(FATAL_ERROR "lockstep_add_run: NAME and CONFIG are required")
+    elseif(NOT TARGET lockstep::program)
+        message(FATAL_ERROR "lockstep_add_run: there is no target lockstep::program to run")
+    endif()
+    get_filename_component(config ${run_CONFIG} ABSOLUTE)
+    set(run_dir ${CMAKE_BINARY_DIR}/runs/${run_NAME})
+    set(command $<TARGET_FILE:lockstep::program> train ${config} --run-dir ${run_dir} --fresh)
+    if(DEFINED run_REPLICAS)
+        list(APPEND command --replicas ${run_REPLICAS})
+    endif()
+    foreach(assignment IN LISTS run_SET)
+        list(APPEND command --set "${assignment}")
+    endforeach()
+    list(APPEND command ${run_ARGUMENTS})
+    set(definitions -DLOG=${run_dir}.log)
+    foreach(expectation IN LISTS expectations)
+        if(DEFINED run_EXPECT_${expectation})
+            list(APPEND definitions -D${expectation}=${run_EXPECT_${expectation}})
+        endif()
+    endforeach()
+    add_test(NAME ${run_NAME}
+             COMMAND ${CMAKE_COMMAND} ${definitions} -P ${LOCKSTEP_RUN_SCRIPT} -- ${command})
+    if(NOT DEFINED run_TIMEOUT)
+        set(run_TIMEOUT 600)
+    endif()
+    if(NOT DEFINED run_LABELS)
+        set(run_LABELS run)
+    endif()
+    set_tests_properties(${run_NAME} PROPERTIES TIMEOUT ${run_TIMEOUT} LABELS "${run_LABELS}")
+endfunction()
