@@ -29,10 +29,28 @@
 
 #include "ops/fmaf.h"
 
+// A sanitizer's checks in fully unrolled tiles take compilers many minutes: there, plain loops.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
+    __has_feature(memory_sanitizer) || __has_feature(undefined_behavior_sanitizer)
+#define V_CHECKED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define V_CHECKED 1
+#endif
+
+#ifdef V_CHECKED
+#define V_INLINE static inline __attribute__((unused))
+#define V_NOINLINE static __attribute__((noinline))
+#define V_UNROLL
+#elif defined(__clang__)
 #define V_INLINE static inline __attribute__((always_inline, unused))
-#ifdef __clang__
+#define V_NOINLINE static __attribute__((noinline))
 #define V_UNROLL _Pragma("clang loop unroll(full)")
 #else
+#define V_INLINE static inline __attribute__((always_inline, unused))
+#define V_NOINLINE static __attribute__((noinline))
 #define V_UNROLL _Pragma("GCC unroll 64")
 #endif
 
