@@ -1,0 +1,76 @@
+// Tests of comm/team.h: barriers that lose nobody, with and without a processor for each member.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "comm/team.h"
+
+enum { MEMBERS_MAX = 9, ROUNDS = 300 };
+
+typedef struct shared {
+    uint32_t members;
+    uint32_t value[MEMBERS_MAX];   // plain memory: only the barriers order it
+    uint32_t wrong[MEMBERS_MAX];
+} shared;
+
+// Writes its own cell, and after the barrier expects to see everybody's.
+static void body(void *context, uint32_t member, lk_team *team) {
+    shared *s = context;
+    for (uint32_t round = 1; round <= 4; round++) {
+        s->value[member] += 1;
+        lk_team_barrier(team);
+        for (uint32_t i = 0; i < s->members; i++) {
+            s->wrong[member] += s->value[i] != s->value[member];
+        }
+        lk_team_barrier(team);
+    }
+}
+
+static void test_barriers_order_plain_memory(void **state) {
+    (void)state;
+    for (uint32_t members = 1; members <= MEMBERS_MAX; members += 2) {
+        lk_error error = {.status = LK_OK};
+        lk_team team;
+        void *memory = malloc(lk_team_bytes(members));
+        uint8_t *stacks = aligned_alloc(4096, (size_t)members * LK_TEAM_STACK_BYTES);
+        shared s = {.members = members};
+        assert_int_equal(lk_team_start(&team, members, true, memory, stacks, &error), LK_OK);
+        for (uint32_t i = 0; i < ROUNDS; i++) lk_team_run(&team, body, &s);
+        lk_team_stop(&team);
+        for (uint32_t i = 0; i < members; i++) {
+            assert_int_equal(s.value[i], 4 * ROUNDS);
+            assert_int_equal(s.wrong[i], 0);
+        }
+        free(memory);
+        free(stacks);
+    }
+}
+
+static void test_float_mode(void **state) {
+    (void)state;
+    lk_error error = {.status = LK_OK};
+    assert_int_equal(lk_float_mode_check(&error), LK_OK);
+#if defined(__x86_64__)
+    unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | 0x8000);  // flush to zero
+    lk_status flushed = lk_float_mode_check(&error);
+    __builtin_ia32_ldmxcsr(mode | 0x2000);  // round down
+    error.status = LK_OK;
+    lk_status rounded = lk_float_mode_check(&error);
+    __builtin_ia32_ldmxcsr(mode);
+    assert_int_equal(flushed, LK_UNAVAILABLE);
+    assert_int_equal(rounded, LK_UNAVAILABLE);
+#endif
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_barriers_order_plain_memory),
+        cmocka_unit_test(test_float_mode),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

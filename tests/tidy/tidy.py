@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""tidy - the house rules that a machine can check. Prints file:line: rule; exits 1 if any is broken.
+
+   tests/tidy/tidy.py [ROOT]        every file that git knows, or all files where there is no git
+"""
+import os
+import re
+import subprocess
+import sys
+
+COLUMNS_MAX = 100
+FUNCTION_LINES_MAX = 70
+FOLDERS = {"arena", "ops", "comm", "io", "apps", "tests", "toolchain"}
+# Which folders a folder may include from.
+MAY_INCLUDE = {
+    "arena": {"arena"},
+    "ops": {"arena", "ops"},
+    "comm": {"arena", "ops", "comm"},
+    "io": {"arena", "io"},
+    "apps": {"arena", "ops", "comm", "io", "apps"},
+}
+# Freestanding files: the core. They include only each other and the compiler's own headers.
+CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/execute.c ops/kernels.c ops/model.c
+          ops/program.c ops/reference.c comm/hash.c comm/reduce.c comm/step.c io/idx.c io/made_up.c
+          io/shuffle.c""".split()
+FREESTANDING_HEADERS = {"stdbool.h", "stddef.h", "stdint.h", "stdarg.h"}
+# Heap calls in the library are for start-up, and each place has a reason that stands beside it.
+HEAP = re.compile(r"\b(malloc|calloc|realloc|aligned_alloc|strdup|posix_memalign)\s*\(")
+HEAP_ALLOWED = {"apps"}
+BANNED = [
+    (re.compile(r"\b(TODO|FIXME|XXX|HACK)\b"), "a thing left for later"),
+    (re.compile(r"/(work|farm)/|/root/\."), "a path of one machine"),
+    (re.compile(r"-ffast-math\b(?!.*(built with|error))|-Ofast\b|-march=native"), "a flag that changes bits"),
+    (re.compile(r"#pragma\s+omp"), "OpenMP hides the order of sums"),
+    (re.compile(r"\b(strcpy|strcat|sprintf|gets|strtok)\s*\("), "a function without a bound"),
+]
+BANNED_ELSEWHERE_ALLOWED = {"tests/tidy/tidy.py"}
+
+problems = []
+
+
+def report(path, line, rule):
+    problems.append(f"{path}:{line}: {rule}")
+
+
+def files(root):
+    try:
+        out = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True,
+                             check=True).stdout.split("\n")
+        return [f for f in out if f and os.path.isfile(os.path.join(root, f))]
+    except (OSError, subprocess.CalledProcessError):
+        found = []
+        for folder, folders, names in os.walk(root):
+            folders[:] = [f for f in folders if not f.startswith((".git", "build"))]
+            found += [os.path.relpath(os.path.join(folder, n), root) for n in names]
+        return found
+
+
+def strip(text):
+    """Comments, strings and characters blanked, line breaks kept."""
+    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
+    return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
+
+
+def check_functions(path, code):
+    """A body starts at a line that ends in '{' at the outermost level and has a ')' before it."""
+    depth, start, name = 0, 0, ""
+    for number, line in enumerate(code.split("\n"), 1):
+        if line.lstrip().startswith("#"):
+            continue
+        if depth == 0 and line.rstrip().endswith("{") and ")" in line:
+            start, name = number, line.strip()
+        depth += line.count("{") - line.count("}")
+        if re.match(r'\s*extern\s+"?\s*"?\s*\{', line) or 'extern "C"' in line:
+            depth = 0
+        if depth == 0 and start and "}" in line:
+            if number - start + 1 > FUNCTION_LINES_MAX:
+                report(path, start, f"a function of {number - start + 1} lines: {name[:60]}")
+            start = 0
+        depth = max(depth, 0)
+
+
+def check_includes(path, text):
+    folder = path.split("/")[0]
+    for number, line in enumerate(text.split("\n"), 1):
+        m = re.match(r'\s*#\s*include\s+([<"])([^>"]+)[>"]', line)
+        if not m:
+            continue
+        quoted, target = m.group(1) == '"', m.group(2)
+        if quoted and folder in MAY_INCLUDE and target.split("/")[0] not in MAY_INCLUDE[folder]:
+            report(path, number, f"{folder} may not include {target}")
+        if not quoted and path in CORE and target not in FREESTANDING_HEADERS:
+            report(path, number, f"the core is freestanding and may not include <{target}>")
+
+
+def check_source(path, text):
+    first = text.lstrip("\n").split("\n", 1)[0]
+    if not first.startswith("//"):
+        report(path, 1, "no banner: the first line says what the file is for")
+    code = strip(text)
+    check_functions(path, code)
+    check_includes(path, text)
+    for number, line in enumerate(code.split("\n"), 1):
+        folder = path.split("/")[0]
+        if HEAP.search(line) and folder in MAY_INCLUDE and folder not in HEAP_ALLOWED:
+            report(path, number, "the library takes no heap")
+        if re.search(r"\bdouble\b", line) and path in CORE:
+            report(path, number, "no double in the core")
+
+
+def check_file(root, path):
+    with open(os.path.join(root, path), "rb") as f:
+        data = f.read()
+    if b"\0" in data or "/corpus/" in path:
+        return
+    text = data.decode("utf-8", "replace")
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > COLUMNS_MAX and not path.endswith((".json", ".md")):
+            report(path, number, f"{len(line)} columns, at most {COLUMNS_MAX}")
+        if line != line.rstrip():
+            report(path, number, "space at the end of the line")
+        if "\t" in line:
+            report(path, number, "a tab")
+        for pattern, rule in BANNED:
+            if pattern.search(line) and path not in BANNED_ELSEWHERE_ALLOWED:
+                report(path, number, rule)
+    if text and not text.endswith("\n"):
+        report(path, text.count("\n") + 1, "no newline at the end")
+    if path.endswith((".c", ".h", ".cu", ".cuh")):
+        check_source(path, text)
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../..")
+    names = files(root)
+    for path in names:
+        top = path.split("/")[0]
+        if "/" in path and top not in FOLDERS and not top.startswith("."):
+            report(path, 1, f"top-level folder {top}")
+        if path != "LICENSE":
+            check_file(root, path)
+    for line in problems:
+        print(line)
+    print(f"tidy: {len(names)} files, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
