@@ -10,6 +10,12 @@
 #include "ops/cpu/vector.h"
 #include "ops/kernels.h"
 
+#ifdef __AVX512F__
+#define V_WIDE 1  // 32 registers: larger tiles
+#else
+#define V_WIDE 0
+#endif
+
 enum {
     PANEL = 2 * V_LANES,                      // channels of a panel
     TILE = V_REGISTERS >= 32 ? 8 : 4,         // positions of a tile

@@ -8,12 +8,16 @@
 //   whole gradients     lanes are output channels, a few taps at once; pixels are broadcast
 //   pooled, wide        lanes are taps: the pixels that one winning cell saw are consecutive in memory;
 //                       its gradient is broadcast, the three losers cost nothing
-//   pooled, one channel lanes are output channels; each picks its pixel from the four that the cells of
-//                       the tile saw, by the winner (two short rows of the image in registers)
+//   pooled, narrow      lanes are output channels; each picks its pixel from the four that the cells of
+//                       the tile saw, by the winner (two short rows of the image in a register); for
+//                       images of few channels, whose kernel rows would not fill the lanes
 
 enum {
     ROWS_MAX = V_REGISTERS >= 32 ? 8 : 6,  // taps of a tile of the first way
     LANE_TILE = 12,                        // vectors of taps of a tile of the second way
+    PICK_HALF = V_LANES / 2,               // pixels of each of the two rows of the third way
+    PICK_ROWS = 3,                         // kernel rows of a tile of it
+    PICK_TAPS = V_REGISTERS >= 32 ? 7 : 3, // taps in each, at most
 };
 
 // One part of a gradient, and where its terms come from.
@@ -208,7 +212,7 @@ static void rows_add_part(const part *p, uint32_t t0, uint32_t t1) {
             ROWS_ADD(4)
             ROWS_ADD(5)
             ROWS_ADD(6)
-#if defined(__AVX512F__)
+#if V_WIDE
             ROWS_ADD(7)
             ROWS_ADD(8)
 #endif
@@ -348,6 +352,146 @@ static void lanes_gradient(part *p, uint64_t most, uint32_t grain_count, const l
     }
 }
 
+// --- third way: pooled gradients, lanes are output channels --------------------------------------------
+
+// A block of the kernel: `rows` kernel rows, in each the taps first .. first + taps (a tap being a pixel
+// and a channel of it, as in memory). Its sums: rows * taps vectors, then one of the biases.
+typedef struct pick_block {
+    uint32_t row, rows, first, taps;
+} pick_block;
+
+// Neighbouring cells see pixels this far apart; a half must hold both.
+static uint32_t pick_step(const lk_conv2d *c) { return c->in_c * c->stride_w; }
+static uint32_t pick_taps(const lk_conv2d *c) {
+    return LK_MIN(PICK_HALF - pick_step(c), (uint32_t)PICK_TAPS);
+}
+static bool pick_fits(const lk_conv2d *c) { return 2 * pick_step(c) <= PICK_HALF; }
+
+static uint32_t pick_columns(const lk_conv2d *c) {
+    return (c->kernel_w * c->in_c + pick_taps(c) - 1) / pick_taps(c);
+}
+static uint32_t pick_blocks(const lk_conv2d *c) {
+    return (c->kernel_h + PICK_ROWS - 1) / PICK_ROWS * pick_columns(c);
+}
+static pick_block pick_block_of(const lk_conv2d *c, uint32_t number) {
+    uint32_t columns = pick_columns(c), run = c->kernel_w * c->in_c;
+    uint32_t column = number % columns, row = number / columns * PICK_ROWS;
+    uint32_t first = run * column / columns, last = run * (column + 1) / columns;
+    pick_block b = {row, LK_MIN(c->kernel_h - row, (uint32_t)PICK_ROWS), first, last - first};
+    return b;
+}
+static uint64_t pick_floats(const pick_block *b) { return (b->rows * b->taps + 1) * V_LANES; }
+
+V_INLINE void pick_add(const part *p, uint32_t t0, uint32_t t1, const pick_block *b, uint32_t co,
+                       float *at, const int rows, const int taps) {
+    const lk_conv2d *c = p->c;
+    uint64_t image_w = lk_conv_image_w(c) * c->in_c, below = image_w * c->stride_h;
+    uint64_t wide = tiles_w(c), pooled_w = c->out_w / 2;
+    uint32_t count = LK_MIN(p->channels - co, (uint32_t)V_LANES);
+    int32_t step = (int32_t)pick_step(c);
+    const int32_t cells[V_LANES] = {0, step, PICK_HALF, PICK_HALF + step};
+    vi cell = i_load(cells), one = i_set1(1);
+    vf sum[PICK_ROWS * PICK_TAPS], bias = v_load(at + rows * taps * V_LANES);
+    V_UNROLL for (int i = 0; i < rows * taps; i++) sum[i] = v_load(at + i * V_LANES);
+    uint64_t ty = t0 / wide, tx = t0 % wide;
+    for (uint32_t t = t0; t < t1 && ty < c->out_h / 2;) {
+        // The tiles of one tile row; those of an odd last column have no terms.
+        uint64_t n = LK_MIN(wide - tx, (uint64_t)(t1 - t)), end = LK_MIN(tx + n, pooled_w);
+        uint64_t dy = (ty * pooled_w + tx) * c->out_c + p->co + co;
+        const float *pixel = p->image + 2 * ty * below + b->row * image_w + b->first + 2 * tx * (uint64_t)step;
+        for (; tx < end; tx++, dy += c->out_c, pixel += 2 * step) {
+            vf d = v_load_first(p->dy + dy, count);
+            vi index[PICK_TAPS];
+            index[0] = i_permute(cell, count == V_LANES ? i_load_u8(p->argmax + dy)
+                                                        : i_load_u8_first(p->argmax + dy, count));
+            V_UNROLL for (int i = 1; i < taps; i++) index[i] = i_add(index[i - 1], one);
+            V_UNROLL for (int r = 0; r < rows; r++) {
+                const float *row = pixel + (uint64_t)r * image_w;
+                vf seen = v_halves(row, row + below);
+                V_UNROLL for (int i = 0; i < taps; i++) {
+                    sum[r * taps + i] = v_fma(v_permute(seen, index[i]), d, sum[r * taps + i]);
+                }
+            }
+            bias = v_add(bias, d);
+        }
+        t += (uint32_t)n;
+        tx = 0;
+        ty++;
+    }
+    V_UNROLL for (int i = 0; i < rows * taps; i++) v_store(at + i * V_LANES, sum[i]);
+    v_store(at + rows * taps * V_LANES, bias);
+}
+
+static void pick_add_part(const part *p, uint32_t t0, uint32_t t1) {
+    float *at = p->sums;
+    for (uint32_t co = 0; co < p->channels; co += V_LANES) {
+        for (uint32_t number = p->begin; number < p->end; number++) {
+            pick_block b = pick_block_of(p->c, number);
+            switch (b.rows * 8 + b.taps) {
+#define PICK_ADD(rows, taps) \
+    case (rows) * 8 + (taps): pick_add(p, t0, t1, &b, co, at, rows, taps); break;
+#define PICK_ADD_ROWS(taps) PICK_ADD(1, taps) PICK_ADD(2, taps) PICK_ADD(3, taps)
+                PICK_ADD_ROWS(1)
+                PICK_ADD_ROWS(2)
+                PICK_ADD_ROWS(3)
+#if V_WIDE
+                PICK_ADD_ROWS(4)
+                PICK_ADD_ROWS(5)
+                PICK_ADD_ROWS(6)
+                PICK_ADD_ROWS(7)
+#endif
+#undef PICK_ADD_ROWS
+#undef PICK_ADD
+            }
+            at += pick_floats(&b);
+        }
+    }
+}
+
+// Writes the part's node to dw, and the biases of block 0 to db.
+static void pick_store(const part *p, const float *node, float *dw, float *db) {
+    const lk_conv2d *c = p->c;
+    for (uint32_t co = 0; co < p->channels; co += V_LANES) {
+        uint32_t count = LK_MIN(p->channels - co, (uint32_t)V_LANES), at = p->co + co;
+        for (uint32_t number = p->begin; number < p->end; number++) {
+            pick_block b = pick_block_of(c, number);
+            for (uint32_t i = 0; i < b.rows * b.taps; i++, node += V_LANES) {
+                uint64_t row = b.row + i / b.taps, tap = b.first + i % b.taps;
+                copy_floats(count, node, dw + (row * c->kernel_w * c->in_c + tap) * c->out_c + at);
+            }
+            if (db && number == 0) copy_floats(count, node, db + at);
+            node += V_LANES;
+        }
+    }
+}
+
+static void pick_gradient(part *p, uint64_t most, uint32_t grain_count, const lk_grain_view *grains,
+                          float *dw, float *db) {
+    const lk_conv2d *c = p->c;
+    uint32_t blocks = pick_blocks(c);
+    uint64_t all = 0;  // sums of one vector of channels
+    for (uint32_t i = 0; i < blocks; i++) {
+        pick_block b = pick_block_of(c, i);
+        all += pick_floats(&b);
+    }
+    p->needs_image = true;
+    p->add = pick_add_part;
+    uint32_t vectors = (uint32_t)LK_MAX(LK_MIN(most / all, (uint64_t)c->out_c), (uint64_t)1);
+    for (p->co = 0; p->co < c->out_c; p->co += vectors * V_LANES) {
+        p->channels = LK_MIN(c->out_c - p->co, vectors * V_LANES);
+        uint32_t wide = (p->channels + V_LANES - 1) / V_LANES;
+        for (p->begin = 0; p->begin < blocks; p->begin = p->end) {
+            p->floats = 0;
+            for (p->end = p->begin; p->end < blocks; p->end++) {
+                pick_block b = pick_block_of(c, p->end);
+                if (p->end > p->begin && p->floats + wide * pick_floats(&b) > most) break;
+                p->floats += wide * pick_floats(&b);
+            }
+            pick_store(p, part_node(p, grain_count, grains), dw, db);
+        }
+    }
+}
+
 static void conv2d_pool_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
                                         const lk_grain_view *grains, float *dw, float *db,
                                         float *scratch) {
@@ -355,6 +499,10 @@ static void conv2d_pool_weight_gradient(const lk_conv2d *c, uint32_t grain_count
               .sums = scratch + lk_conv_image_floats(c)};
     uint64_t most = part_floats_max(c, grain_count, grains);
     clear_floats(lk_conv_image_floats(c), p.image);
+    if (pick_fits(c)) {
+        pick_gradient(&p, most, grain_count, grains, dw, db);
+        return;
+    }
     lanes_gradient(&p, most, grain_count, grains, dw);
     if (db) bias_gradient(&p, most, grain_count, grains, db);
 }

@@ -15,6 +15,8 @@
 //   v_note, v_noted     bad = v_note(bad, v) per stored vector, from v_zero(); v_noted(bad) is 1 where
 //                       some v was not finite
 //   v_pick(a, b, i)     lane l is element i[l] of the 2 * V_LANES floats a, b
+//   v_halves(a, b)      the first half of the lanes from memory at a, the second from b
+//   v_permute(v, i)     lane l is v[i[l]]; i_permute: of integers
 //   v_max(a, b)         a > b ? a : b
 //   v_store_cells_first lane l of the bytes gets d ? 2 + c : b, of the yes/no in b, c and d
 //   v_transpose(r)      V_LANES x V_LANES, in place
@@ -120,6 +122,12 @@ V_INLINE void i_store_u16(uint16_t *p, vi a) {
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(a));
 }
 V_INLINE vf v_pick(vf a, vf b, vi index) { return _mm512_permutex2var_ps(a, index, b); }
+V_INLINE vf v_halves(const float *a, const float *b) {
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1);
+}
+V_INLINE vf v_permute(vf v, vi index) { return _mm512_permutexvar_ps(index, v); }
+V_INLINE vi i_permute(vi v, vi index) { return _mm512_permutexvar_epi32(index, v); }
+V_INLINE vi i_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 
 V_INLINE void v_transpose(vf r[V_LANES]) {
     __m512d t[16];
@@ -228,6 +236,13 @@ V_INLINE vf v_pick(vf a, vf b, vi index) {
     return _mm256_blendv_ps(_mm256_permutevar8x32_ps(a, index),
                             _mm256_permutevar8x32_ps(b, index), high);
 }
+
+V_INLINE vf v_halves(const float *a, const float *b) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
+}
+V_INLINE vf v_permute(vf v, vi index) { return _mm256_permutevar8x32_ps(v, index); }
+V_INLINE vi i_permute(vi v, vi index) { return _mm256_permutevar8x32_epi32(v, index); }
+V_INLINE vi i_load(const int32_t *p) { return _mm256_loadu_si256((const void *)p); }
 
 V_INLINE void v_transpose(vf r[V_LANES]) {
     vf t[8];
@@ -365,6 +380,15 @@ V_INLINE vf v_pick(vf a, vf b, vi index) {
     for (int i = 0; i < V_LANES; i++) v[i] = index[i] < V_LANES ? a[index[i]] : b[index[i] - V_LANES];
     return v;
 }
+
+V_INLINE vf v_halves(const float *a, const float *b) { return (vf){a[0], a[1], b[0], b[1]}; }
+V_INLINE vf v_permute(vf v, vi index) {
+    return (vf){v[index[0]], v[index[1]], v[index[2]], v[index[3]]};
+}
+V_INLINE vi i_permute(vi v, vi index) {
+    return (vi){v[index[0]], v[index[1]], v[index[2]], v[index[3]]};
+}
+V_INLINE vi i_load(const int32_t *p) { return (vi){p[0], p[1], p[2], p[3]}; }
 
 V_INLINE void v_transpose(vf r[V_LANES]) {
     vf t[V_LANES];
