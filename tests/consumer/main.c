@@ -1,4 +1,4 @@
-// main.c - somebody else's program: the headers are found, and the library links with what it needs.
+// main.c - somebody else's program: headers are found, the library links with what it needs.
 #include <stdio.h>
 #include <string.h>
 

@@ -1,11 +1,11 @@
-# What `cmake --install` puts where: headers under include/lockstep/<folder>, the library, the program,
-# ready configurations, the CMake package and the pkg-config file. All of it may be moved afterwards.
+# What `cmake --install` puts where: headers under include/lockstep/<folder>, the library, the
+# program, ready configurations, the CMake package and the pkg-config file. All of it may be moved.
 include(CMakePackageConfigHelpers)
 
 foreach(dir LIBDIR INCLUDEDIR BINDIR DATADIR)
     if(IS_ABSOLUTE "${CMAKE_INSTALL_${dir}}")
-        message(FATAL_ERROR "CMAKE_INSTALL_${dir} is ${CMAKE_INSTALL_${dir}}, wanted a path relative "
-                "to the prefix: the installed files find each other by it")
+        message(FATAL_ERROR "CMAKE_INSTALL_${dir} is ${CMAKE_INSTALL_${dir}}, wanted a path "
+                "relative to the prefix: the installed files find each other by it")
     endif()
 endforeach()
 set(lockstep_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
@@ -21,7 +21,10 @@ install(TARGETS lockstep EXPORT lockstepTargets
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev)
 if(TARGET lockstep_program)
-    set_target_properties(lockstep_program PROPERTIES EXPORT_NAME program)
+    # With a shared library the program finds it from where it stands.
+    file(RELATIVE_PATH to_libdir /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
+    set_target_properties(lockstep_program PROPERTIES EXPORT_NAME program
+                          INSTALL_RPATH $ORIGIN/${to_libdir})
     install(TARGETS lockstep_program EXPORT lockstepTargets
             RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
 endif()

@@ -38,7 +38,7 @@ if(NOT found_EXIT STREQUAL EXIT)
     string(APPEND wrong "\n  exit code: found ${found_EXIT}, wanted ${EXIT}")
 endif()
 # found_KIND: the value of the last line of that kind, or "no such line".
-string(REPLACE "\n" "\n\n" lines_apart "\n${output}")  # a match eats the newline that the next one needs
+string(REPLACE "\n" "\n\n" lines_apart "\n${output}")  # a match eats the next one's newline
 foreach(kind DIGEST STATE_HASH ACCURACY)
     set(found_${kind} "no such line")
     string(REGEX MATCHALL "(^|\n)${line_${kind}}%?\r?(\n|$)" lines "${lines_apart}")
