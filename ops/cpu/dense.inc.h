@@ -61,6 +61,9 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
     const float *x[FORWARD_ROWS_MAX], *w = b->w + (uint64_t)k0 * b->n_count;
     float *rest = b->sum + (uint64_t)m0 * FORWARD_PANEL;
+    // Each tile fetches one column of vectors of the next run of rows.
+    uint32_t column = m0 / (uint32_t)rows % (uint32_t)vectors * V_LANES;
+    const uint64_t ahead = (uint64_t)FORWARD_TERMS * b->n_count + column;
     vf sum[FORWARD_ROWS_MAX][4];
     V_UNROLL for (int i = 0; i < rows; i++) {
         uint32_t m = LK_MIN(m0 + (uint32_t)i, b->m_count - 1);
@@ -71,6 +74,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     }
     for (uint32_t k = 0; k < terms; k++, w += b->n_count) {
         vf row[4];
+        __builtin_prefetch(w + ahead);
         V_UNROLL for (int v = 0; v < vectors; v++) {
             row[v] = masked && v == vectors - 1 ? v_load_mask(w + v * V_LANES, tail)
                                                 : v_load(w + v * V_LANES);
@@ -170,7 +174,7 @@ enum {
     INPUT_VECTORS = 2,
     INPUT_LANES = INPUT_VECTORS * V_LANES,
     INPUT_PANELS = LK_DENSE_EXAMPLES / INPUT_LANES,
-    INPUT_ROWS = V_REGISTERS == 32 ? 12 : 6,
+    INPUT_ROWS = V_REGISTERS == 32 ? 8 : 6,
     INPUT_STAGE = 48,  // inputs
 };
 _Static_assert((int)INPUT_ROWS <= LK_DENSE_INPUTS_MAX, "scratch is sized for this tile");
@@ -245,23 +249,44 @@ V_INLINE void input_tile(const input_block *b, const float *transposed, uint32_t
     }
 }
 
-// Finishes and stores the staged inputs k .. of the examples m .. m + V_LANES - 1.
-V_INLINE vf input_store(const input_block *b, const float *stage, uint32_t m, uint32_t k, vf bad) {
-    uint32_t rows = LK_MIN(b->m_count - m, (uint32_t)V_LANES);
-    uint32_t end = LK_MIN(b->k_count - k, (uint32_t)INPUT_STAGE) + k;
-    for (; k < end; k += V_LANES, stage += V_LANES * INPUT_LANES) {
-        vf r[V_LANES];
-        V_UNROLL for (int i = 0; i < V_LANES; i++) r[i] = v_load(stage + i * INPUT_LANES);
-        v_transpose(r);
-        for (uint32_t i = 0; i < rows; i++) {
-            uint64_t at = (uint64_t)(m + i) * b->k_count + k;
+// Functions of their own: a tile needs all registers.
+V_NOINLINE void input_tile_narrow(const input_block *b, const float *transposed, uint32_t k,
+                                  float *stage) {
+    input_tile(b, transposed, k, stage, 1);
+}
+V_NOINLINE void input_tile_wide(const input_block *b, const float *transposed, uint32_t k,
+                                float *stage) {
+    input_tile(b, transposed, k, stage, INPUT_VECTORS);
+}
+
+// Finishes and stores staged inputs k .. of the examples m ..: a square of V_LANES of each, or, not
+// `whole`, as many as there are.
+V_INLINE vf input_square(const input_block *b, const float *stage, uint32_t m, uint32_t k, vf bad,
+                         const bool whole) {
+    uint32_t rows = whole ? V_LANES : LK_MIN(b->m_count - m, (uint32_t)V_LANES);
+    uint32_t columns = whole ? V_LANES : LK_MIN(b->k_count - k, (uint32_t)V_LANES);
+    uint64_t at = (uint64_t)m * b->k_count + k;
+    vf r[V_LANES];
+    V_UNROLL for (int i = 0; i < V_LANES; i++) r[i] = v_load(stage + i * INPUT_LANES);
+    v_transpose(r);
+    V_UNROLL for (uint32_t i = 0; i < V_LANES; i++) {
+        if (i < rows) {
             vf sum = v_add(r[i], v_zero());
             bad = v_note(bad, sum);
-            if (b->mask) {
-                sum = v_keep(v_gt(v_load_first(b->mask + at, end - k), v_zero()), sum);
-            }
-            v_store_first(b->dx + at, end - k, sum);
+            if (b->mask) sum = v_keep(v_gt(v_load_first(b->mask + at, columns), v_zero()), sum);
+            v_store_first(b->dx + at, columns, sum);
+            at += b->k_count;
         }
+    }
+    return bad;
+}
+
+static vf input_store(const input_block *b, const float *stage, uint32_t m, uint32_t k, vf bad) {
+    uint32_t end = LK_MIN(b->k_count - k, (uint32_t)INPUT_STAGE) + k;
+    for (; k < end; k += V_LANES, stage += V_LANES * INPUT_LANES) {
+        bool whole = b->m_count - m >= V_LANES && end - k >= V_LANES;
+        bad = whole ? input_square(b, stage, m, k, bad, true)
+                    : input_square(b, stage, m, k, bad, false);
     }
     return bad;
 }
@@ -273,8 +298,8 @@ static vf input_stage(const input_block *b, uint32_t m, uint32_t k, vf bad) {
     for (uint32_t i = 0; i < INPUT_STAGE; i += INPUT_ROWS) {
         float *tile = stage + i * INPUT_LANES;
         if (k + i >= b->k_count) memset(tile, 0, INPUT_ROWS * INPUT_LANES * sizeof *tile);
-        else if (narrow) input_tile(b, transposed, k + i, tile, 1);
-        else input_tile(b, transposed, k + i, tile, INPUT_VECTORS);
+        else if (narrow) input_tile_narrow(b, transposed, k + i, tile);
+        else input_tile_wide(b, transposed, k + i, tile);
     }
     bad = input_store(b, stage, m, k, bad);
     return narrow ? bad : input_store(b, stage + V_LANES, m + V_LANES, k, bad);

@@ -19,7 +19,7 @@ enum { ROUNDS = 15, CALL_NS = 1500000, LINES_MAX = 400, GRAIN = 16 };
 
 static double seconds(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);  // not what other programs take
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
