@@ -15,7 +15,7 @@ typedef unsigned long long ull;
 static const char info_help[] =
     "lockstep checkpoint info FILE\n"
     "\n"
-    "Verifies the checkpoint, then prints its metadata, and every tensor with type, shape and bytes.\n";
+    "Verifies the checkpoint, then prints its metadata and every tensor's type, shape, bytes.\n";
 
 // Strings of a file may hold anything; on a terminal they stay one line of text.
 static void print_pair(const char *key, const char *value) {
@@ -64,7 +64,7 @@ static lk_status info(int argc, char **argv, lk_error *error) {
 static const char verify_help[] =
     "lockstep checkpoint verify FILE|RUN_DIR\n"
     "\n"
-    "Reads every byte of one checkpoint, or of all checkpoints of a run, and prints a line for each:\n"
+    "Reads every byte of one checkpoint, or of all of a run's, and prints a line for each:\n"
     "\"ok\", or what is wrong. Exit code 0 only if all are valid, else 65.\n";
 
 typedef struct verification {
@@ -75,8 +75,8 @@ typedef struct verification {
 static lk_status check_identity(const lk_open_checkpoint *c, const char *wanted, lk_error *error) {
     const char *found = lk_safetensors_metadata(&c->reader, "run_identity");
     if (!wanted || (found && strcmp(found, wanted) == 0)) return LK_OK;
-    return lk_fail(error, LK_BAD_DATA, "%s: found run identity %.*s, wanted this run's, %s", c->path,
-                   LK_IDENTITY_HEX_BYTES - 1, found ? found : "(none)", wanted);
+    return lk_fail(error, LK_BAD_DATA, "%s: found run identity %.*s, wanted this run's, %s",
+                   c->path, LK_IDENTITY_HEX_BYTES - 1, found ? found : "(none)", wanted);
 }
 
 // One line for one checkpoint.

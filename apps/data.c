@@ -13,13 +13,13 @@ typedef unsigned long long ull;
 
 // --- which data ----------------------------------------------------------------------------------
 
-#define SOURCE_HELP                                                                             \
-    "The data is one of\n"                                                                       \
-    "  --images FILE --labels FILE   a pair of IDX files, plain or .gz\n"                        \
-    "  --manifest FILE               shards, as lockstep data shard writes them\n"               \
-    "  --directory DIR               files of MNIST's naming; --part train (default) or test\n"  \
+#define SOURCE_HELP                                                                               \
+    "SOURCE is one of\n"                                                                          \
+    "  --images FILE --labels FILE   a pair of IDX files, plain or .gz\n"                         \
+    "  --manifest FILE               shards, as lockstep data shard writes them\n"                \
+    "  --directory DIR               files of MNIST's naming; --part train (default) or test\n"   \
     "  --made-up COUNT               made-up images; --seed 1 --first 0 --height 28 --width 28\n" \
-    "                                --channels 1 --classes 10\n"                                \
+    "                                --channels 1 --classes 10\n"                                 \
     "and --classes N, with any of them, refuses labels from N on.\n"
 
 #define NOT_GIVEN UINT64_MAX
@@ -63,8 +63,8 @@ static lk_status part_file(char out[LK_PATH_BYTES], const char *directory, const
         LK_CHECK(lk_path_join(out, directory, "/", file, error));
         if (access(out, F_OK) == 0) return LK_OK;
     }
-    return lk_fail(error, LK_NO_INPUT, "%s/%s-%s: neither this file nor its .gz is there", directory,
-                   part, name);
+    return lk_fail(error, LK_NO_INPUT, "%s/%s-%s: neither this file nor its .gz is there",
+                   directory, part, name);
 }
 
 static lk_status directory_source(source_options *o, lk_error *error) {
@@ -100,13 +100,18 @@ static lk_status check_together(const source_options *o, lk_error *error) {
     const struct {
         const char *name;
         uint64_t value;
-    } of_made_up[] = {{"seed", o->seed}, {"first", o->first}, {"height", o->height},
-                      {"width", o->width}, {"channels", o->channels}};
-    int kinds = (o->images || o->labels) + !!o->manifest + !!o->directory + (o->made_up != NOT_GIVEN);
+    } of_made_up[] = {{"seed", o->seed},
+                      {"first", o->first},
+                      {"height", o->height},
+                      {"width", o->width},
+                      {"channels", o->channels}};
+    int kinds =
+        (o->images || o->labels) + !!o->manifest + !!o->directory + (o->made_up != NOT_GIVEN);
     if (kinds != 1) {
         return lk_fail(error, LK_BAD_USAGE,
                        "found %d sources of data, wanted one of: --images FILE --labels FILE, "
-                       "--manifest FILE, --directory DIR, --made-up COUNT", kinds);
+                       "--manifest FILE, --directory DIR, --made-up COUNT",
+                       kinds);
     }
     if (!o->images != !o->labels) {
         return lk_fail(error, LK_BAD_USAGE, "--images and --labels go together: --%s is missing",
@@ -126,9 +131,9 @@ static lk_status choose_source(source_options *o, lk_error *error) {
     LK_CHECK(check_together(o, error));
     lk_dataset_source *s = &o->source;
     if (o->directory) LK_CHECK(directory_source(o, error));
-    s->kind = o->manifest                 ? LK_DATASET_MANIFEST
+    s->kind = o->manifest               ? LK_DATASET_MANIFEST
               : o->made_up != NOT_GIVEN ? LK_DATASET_MADE_UP
-                                          : LK_DATASET_IDX;
+                                        : LK_DATASET_IDX;
     s->images = o->images;
     s->labels = o->labels;
     s->manifest = o->manifest;
@@ -149,10 +154,12 @@ static lk_status open_source(source_options *o, bool believe, open_data *out, lk
     LK_CHECK(lk_dataset_bytes(&o->source, &bytes, error));
     out->memory = aligned_alloc(64, lk_round_up(LK_MAX(bytes, 1), 64));
     if (!out->memory) {
-        return lk_fail(error, LK_UNAVAILABLE, "no memory for the data set's %llu bytes", (ull)bytes);
+        return lk_fail(error, LK_UNAVAILABLE, "no memory for the data set's %llu bytes",
+                       (ull)bytes);
     }
-    lk_status status = believe ? lk_dataset_open(&o->source, out->memory, bytes, &out->set, error)
-                               : lk_dataset_verify(&o->source, out->memory, bytes, &out->set, error);
+    lk_status status = believe
+                           ? lk_dataset_open(&o->source, out->memory, bytes, &out->set, error)
+                           : lk_dataset_verify(&o->source, out->memory, bytes, &out->set, error);
     if (status == LK_OK) return LK_OK;
     free(out->memory);
     return status;
@@ -166,8 +173,7 @@ static void close_source(open_data *data) {
 // --- verify --------------------------------------------------------------------------------------
 
 static const char verify_help[] =
-    "lockstep data verify (--images FILE --labels FILE | --manifest FILE | --directory DIR "
-    "[--part train|test] | --made-up COUNT)\n"
+    "lockstep data verify SOURCE\n"
     "\n"
     "Checks format, sizes, counts and labels, and computes every hash anew. Prints the number of\n"
     "examples, the image's shape, how many examples each class has, and the data hash.\n"
@@ -209,11 +215,10 @@ static lk_status verify(int argc, char **argv, lk_error *error) {
 // --- shard ---------------------------------------------------------------------------------------
 
 static const char shard_help[] =
-    "lockstep data shard (--images FILE --labels FILE | --manifest FILE | --directory DIR "
-    "[--part train|test] | --made-up COUNT) --shards N --to DIR\n"
+    "lockstep data shard SOURCE --shards N --to DIR\n"
     "\n"
-    "Writes the examples, in their order, as N pairs of IDX files and a manifest.json into DIR. Any\n"
-    "number of shards of the same data trains to the same bits.\n"
+    "Writes the examples, in their order, as N pairs of IDX files and a manifest.json into DIR.\n"
+    "Any number of shards of the same data trains to the same bits.\n"
     "\n" SOURCE_HELP;
 
 static lk_status shard(int argc, char **argv, lk_error *error) {
@@ -229,7 +234,8 @@ static lk_status shard(int argc, char **argv, lk_error *error) {
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     if (!shards || !to) {
-        return lk_fail(error, LK_BAD_USAGE, "shard: --%s is missing; see: lockstep data shard --help",
+        return lk_fail(error, LK_BAD_USAGE,
+                       "shard: --%s is missing; see: lockstep data shard --help",
                        shards ? "to DIR" : "shards N");
     }
     open_data data;
@@ -250,8 +256,8 @@ static lk_status shard(int argc, char **argv, lk_error *error) {
 static const char unpack_help[] =
     "lockstep data unpack FILE.gz OUT\n"
     "\n"
-    "Unpacks one gzip file into the new file OUT, checks its CRC-32 and length, and prints the SHA-256\n"
-    "of the unpacked bytes. Never needed before training, which reads .gz files itself.\n";
+    "Unpacks one gzip file into the new file OUT, checks its CRC-32 and length, and prints the\n"
+    "SHA-256 of the unpacked bytes. Never needed before training, which reads .gz files itself.\n";
 
 static lk_status unpack(int argc, char **argv, lk_error *error) {
     lk_arguments a = {.help = unpack_help, .word_count = 2};
@@ -260,8 +266,8 @@ static lk_status unpack(int argc, char **argv, lk_error *error) {
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     if (access(a.words[1], F_OK) == 0) {
-        return lk_fail(error, LK_BAD_USAGE, "%s: it is there already; remove it, or name a new file",
-                       a.words[1]);
+        return lk_fail(error, LK_BAD_USAGE,
+                       "%s: it is there already; remove it, or name a new file", a.words[1]);
     }
     LK_CHECK(lk_gunzip_file(a.words[0], a.words[1], sha256, error));
     lk_hex(sha256, LK_SHA256_BYTES, hex);
@@ -273,15 +279,13 @@ lk_status lk_command_data(int argc, char **argv, lk_error *error) {
     static const char help[] =
         "lockstep data fetch|unpack|shard|verify ...\n"
         "\n"
-        "  lockstep data fetch NAME [--to DIR]                 mnist or fashion-mnist, verified\n"
-        "  lockstep data unpack FILE.gz OUT                    one gzip file\n"
-        "  lockstep data shard SOURCE --shards N --to DIR      spread a set over files\n"
-        "  lockstep data verify SOURCE                         check everything, print the data hash\n"
+        "  lockstep data fetch NAME [--to DIR]               mnist or fashion-mnist, verified\n"
+        "  lockstep data unpack FILE.gz OUT                  one gzip file\n"
+        "  lockstep data shard SOURCE --shards N --to DIR    spread a set over files\n"
+        "  lockstep data verify SOURCE                       check all, print the data hash\n"
         "\n"
         "Each explains itself: lockstep data shard --help\n";
-    static const lk_subcommand table[] = {{"fetch", lk_command_data_fetch},
-                                          {"unpack", unpack},
-                                          {"shard", shard},
-                                          {"verify", verify}};
+    static const lk_subcommand table[] = {
+        {"fetch", lk_command_data_fetch}, {"unpack", unpack}, {"shard", shard}, {"verify", verify}};
     return lk_run_subcommand(argc, argv, help, table, LK_COUNT(table), error);
 }

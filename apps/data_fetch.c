@@ -26,9 +26,9 @@ static const char *const file_names[SET_FILES] = {
 
 typedef struct known_set {
     const char *name;
-    const char *sha256[SET_FILES];   // of the unpacked files
-    const char *hosts[SET_HOSTS];    // address before FILE.gz; NULL: not on a host of its own
-    const char *instead;             // where there is no host: what to do
+    const char *sha256[SET_FILES];  // of the unpacked files
+    const char *hosts[SET_HOSTS];   // address before FILE.gz; NULL: not on a host of its own
+    const char *instead;            // where there is no host: what to do
 } known_set;
 
 static const known_set sets[] = {
@@ -79,9 +79,10 @@ static bool own_place(const char *name, char out[LK_PATH_BYTES]) {
 static bool cache_place(const char *name, char out[LK_PATH_BYTES]) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     bool given = cache && *cache;
-    int n = snprintf(out, LK_PATH_BYTES, "%s%s/lockstep/data/%s", given ? cache : home ? home : "",
+    if (!given && !(home && *home)) return false;
+    int n = snprintf(out, LK_PATH_BYTES, "%s%s/lockstep/data/%s", given ? cache : home,
                      given ? "" : "/.cache", name);
-    return (given || (home && *home)) && n < LK_PATH_BYTES;
+    return n < LK_PATH_BYTES;
 }
 
 static bool system_place(const char *name, char out[LK_PATH_BYTES]) {
@@ -140,8 +141,8 @@ static lk_status check_hash(const uint8_t sha256[LK_SHA256_BYTES], const char *w
     char found[LK_SHA256_HEX_BYTES];
     lk_hex(sha256, LK_SHA256_BYTES, found);
     if (strcmp(found, wanted) == 0) return LK_OK;
-    return lk_fail(error, LK_BAD_DATA, "%s: SHA-256 of the unpacked bytes: found %s, wanted %s", path,
-                   found, wanted);
+    return lk_fail(error, LK_BAD_DATA, "%s: SHA-256 of the unpacked bytes: found %s, wanted %s",
+                   path, found, wanted);
 }
 
 // Is the file here, plain or packed, and right?
@@ -194,7 +195,9 @@ static lk_status run_curl(const char *address, int out, lk_error *error) {
                          words[5], words[6], words[7], target,   NULL};
     LK_CHECK(lk_path_join(target, address, "", "", error));
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) return lk_file_fail(error, LK_IO_ERROR, "pipe", "open", -errno);
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        return lk_file_fail(error, LK_IO_ERROR, "pipe", "open", -errno);
+    }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -281,8 +284,8 @@ static lk_status fetch_file(const known_set *set, uint32_t number, const char *d
 static const char fetch_help[] =
     "lockstep data fetch NAME [--to DIR]\n"
     "\n"
-    "Gets mnist or fashion-mnist, verified by the SHA-256 of each file. Without --to it goes where\n"
-    "{\"data\": {\"set\": \"NAME\"}} looks: $LOCKSTEP_DATA/NAME, or the user's cache,\n"
+    "Gets mnist or fashion-mnist, verified by the SHA-256 of each file. Without --to it goes\n"
+    "where {\"data\": {\"set\": \"NAME\"}} looks: $LOCKSTEP_DATA/NAME, or the user's cache,\n"
     "~/.cache/lockstep/data/NAME. What is there and right is not fetched again.\n";
 
 static lk_status find_set(const char *name, const known_set **out, lk_error *error) {
@@ -293,14 +296,18 @@ static lk_status find_set(const char *name, const known_set **out, lk_error *err
         if (strcmp(name, names[i]) == 0) return LK_OK;
     }
     const char *near = lk_text_nearest(name, names, LK_COUNT(names));
-    return lk_fail(error, LK_BAD_USAGE, "fetch: found \"%s\", wanted mnist or fashion-mnist%s%s%s", name,
-                   near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+    return lk_fail(error, LK_BAD_USAGE, "fetch: found \"%s\", wanted mnist or fashion-mnist%s%s%s",
+                   name, near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
+static lk_status print_right(const known_set *set, const char *directory) {
+    printf("%s: all four files in %s are right\n", set->name, directory);
+    return LK_OK;
 }
 
 static lk_status check_all(const known_set *set, const char *directory, lk_error *error) {
     for (uint32_t i = 0; i < SET_FILES; i++) LK_CHECK(check_file(set, i, directory, error));
-    printf("%s: all four files in %s are right\n", set->name, directory);
-    return LK_OK;
+    return print_right(set, directory);
 }
 
 static lk_status fetch_missing(const known_set *set, const char *directory, lk_error *error) {
@@ -311,7 +318,7 @@ static lk_status fetch_missing(const known_set *set, const char *directory, lk_e
         if (found.status != LK_NO_INPUT) printf("again: %s\n", found.text);
         LK_CHECK(fetch_file(set, i, directory, error));
     }
-    return check_all(set, directory, error);
+    return print_right(set, directory);
 }
 
 lk_status lk_command_data_fetch(int argc, char **argv, lk_error *error) {

@@ -1,8 +1,8 @@
 // diff.c - lockstep diff: the first step and tensor where two runs part, or that they do not.
 //
-// First the hash logs, line by line, joined by step: runs may have logged at different intervals. Then,
-// since a step hash covers no optimizer slot, the bytes of the newest checkpoint that both have.
-// Answers go to standard output: that two runs differ is a result, not an error.
+// First the hash logs, line by line, joined by step: runs may have logged at different intervals.
+// Then, since a step hash covers no optimizer slot, the bytes of the newest checkpoint that both
+// have. Answers go to standard output: that two runs differ is a result, not an error.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +19,8 @@ static const char help[] =
     "lockstep diff RUN_A RUN_B\n"
     "\n"
     "Compares the step hashes that two runs logged, and the newest checkpoint that both have.\n"
-    "Exit code 0: the same as far as both go. 1: they part; the first step and tensor is printed.\n";
+    "Exit code 0: the same as far as both go. 1: they part; the first step and tensor is\n"
+    "printed.\n";
 
 enum { SIDES = 2 };
 static const char side_letter[SIDES] = {'A', 'B'};
@@ -28,14 +29,14 @@ static const char side_letter[SIDES] = {'A', 'B'};
 
 typedef struct hash_log {
     char path[LK_PATH_BYTES];
-    FILE *file;         // NULL: there is none
-    char *text;         // getline's
+    FILE *file;  // NULL: there is none
+    char *text;  // getline's
     size_t capacity;
-    uint64_t line;      // its number, from 1
-    lk_json document;   // of the line at hand
-    bool at_line;       // false: the log has ended
-    uint64_t step;      // of the line at hand, or of the last one
-    uint64_t lines;     // read in all
+    uint64_t line;     // its number, from 1
+    lk_json document;  // of the line at hand
+    bool at_line;      // false: the log has ended
+    uint64_t step;     // of the line at hand, or of the last one
+    uint64_t lines;    // read in all
 } hash_log;
 
 static lk_status log_open(hash_log *log, const char *run_dir, lk_error *error) {
@@ -66,8 +67,9 @@ static lk_status log_parse(hash_log *log, size_t length, lk_error *error) {
     }
     if (status != LK_OK) return lk_fail(error, LK_BAD_DATA, "%s", why.text);
     if (log->lines && step <= log->step) {
-        return lk_fail(error, LK_BAD_DATA, "%s: found step %llu after step %llu, wanted a later one",
-                       source, (ull)step, (ull)log->step);
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: found step %llu after step %llu, wanted a later one", source, (ull)step,
+                       (ull)log->step);
     }
     log->step = step;
     log->lines++;
@@ -96,9 +98,9 @@ static lk_status log_next(hash_log *log, lk_error *error) {
 typedef struct comparison {
     const char *run[SIDES];
     hash_log log[SIDES];
-    uint64_t compared;   // steps that both logged, equal so far
-    uint64_t last;       // the last of them
-    uint64_t end[SIDES]; // the last step of each log
+    uint64_t compared;    // steps that both logged, equal so far
+    uint64_t last;        // the last of them
+    uint64_t end[SIDES];  // the last step of each log
     bool parted;
 } comparison;
 
@@ -143,7 +145,8 @@ static lk_status compare_lines(comparison *c, lk_error *error) {
             }
         }
         if (strcmp(hash[0], hash[1]) != 0) {
-            snprintf(what, sizeof what, "tensor %.200s: hash A %.32s, B %.32s", key[0], hash[0], hash[1]);
+            snprintf(what, sizeof what, "tensor %.200s: hash A %.32s, B %.32s", key[0], hash[0],
+                     hash[1]);
             print_parting(c, what);
             return LK_OK;
         }
@@ -196,7 +199,8 @@ static void print_entry(const char *what, const lk_safetensors_entry *entry) {
 }
 
 static bool same_shape(const lk_safetensors_entry *a, const lk_safetensors_entry *b) {
-    return a->dtype == b->dtype && a->dim_count == b->dim_count && a->end - a->begin == b->end - b->begin &&
+    return a->dtype == b->dtype && a->dim_count == b->dim_count &&
+           a->end - a->begin == b->end - b->begin &&
            memcmp(a->dims, b->dims, a->dim_count * sizeof a->dims[0]) == 0;
 }
 
@@ -212,8 +216,8 @@ static void print_element(const lk_safetensors_entry *entry, uint64_t at, const 
     memcpy(&bits[0], a + at / 4 * 4, 4);
     memcpy(&bits[1], b + at / 4 * 4, 4);
     memcpy(value, bits, sizeof value);
-    printf("element %llu: A %.9g (0x%08x), B %.9g (0x%08x)\n", (ull)(at / 4), (double)value[0], bits[0],
-           (double)value[1], bits[1]);
+    printf("element %llu: A %.9g (0x%08x), B %.9g (0x%08x)\n", (ull)(at / 4), (double)value[0],
+           bits[0], (double)value[1], bits[1]);
 }
 
 // Both tensors whole in memory: they were, in training, too.
@@ -306,7 +310,8 @@ static void print_same(const comparison *c, const lk_open_checkpoint *saved) {
     if (c->compared) printf(", last step %llu", (ull)c->last);
     if (digest) printf(", digest %.64s", digest);
     if (saved) printf(" (checkpoint of step %llu, every byte)", (ull)saved->step);
-    printf("%s\n", saved ? "" : "; no checkpoint of one step is in both, so optimizer slots are unseen");
+    printf("%s\n",
+           saved ? "" : "; no checkpoint of one step is in both, so optimizer slots are unseen");
 }
 
 static lk_status compare_states(comparison *c, lk_error *error) {
@@ -314,8 +319,10 @@ static lk_status compare_states(comparison *c, lk_error *error) {
     bool found;
     LK_CHECK(open_newest(c, pair, &found, error));
     if (!found && !c->compared) {
-        return lk_fail(error, LK_NO_INPUT, "%s and %s: nothing to compare: no step was logged by both, and "
-                       "there is no checkpoint of one step in both", c->run[0], c->run[1]);
+        return lk_fail(error, LK_NO_INPUT,
+                       "%s and %s: nothing to compare: no step was logged by both, and "
+                       "there is no checkpoint of one step in both",
+                       c->run[0], c->run[1]);
     }
     lk_status status = LK_OK;
     if (found) status = compare_checkpoints(&pair[0], &pair[1], &c->parted, error);
@@ -333,7 +340,8 @@ static lk_status compare_identities(const comparison *c, lk_error *error) {
         LK_CHECK(lk_run_dir_identity(&lk_file_ops_posix, c->run[i], hex[i], error));
     }
     if (strcmp(hex[0], hex[1]) == 0) return LK_OK;
-    printf("the run identities differ (A %s, B %s): two configurations or data sets\n", hex[0], hex[1]);
+    printf("the run identities differ (A %s, B %s): two configurations or data sets\n", hex[0],
+           hex[1]);
     return LK_OK;
 }
 

@@ -1,7 +1,7 @@
-// doctor.c - lockstep doctor: what this machine offers a run, one line each, and what to do about it.
+// doctor.c - lockstep doctor: what this machine offers a run, line by line, and what to do.
 //
-// It tries things rather than reading about them where that is possible: maps and locks a block, asks a
-// child process to seal itself. Leaves nothing behind.
+// It tries things rather than reading about them where that is possible: maps and locks a block,
+// asks a child process to seal itself. Leaves nothing behind.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -24,8 +24,8 @@ typedef unsigned long long ull;
 static const char help[] =
     "lockstep doctor\n"
     "\n"
-    "Says what this machine offers: \"ok\", \"warning\" with what to do, or \"error\" where training is\n"
-    "impossible (exit code 69).\n";
+    "Says what this machine offers: \"ok\", \"warning\" with what to do, or \"error\" where\n"
+    "training is impossible (exit code 69).\n";
 
 enum { MIB = 1 << 20, BLOCK_BYTES = 16 * MIB, COMFORT_BYTES = 256 * MIB };
 
@@ -69,7 +69,8 @@ static void check_kernels(void) {
         if (!variant) break;
         size_t used = strlen(others);
         snprintf(others + used, sizeof others - used, "%s%s%s%s%s", i ? ", " : "", variant->name,
-                 missing ? " (no: this processor lacks " : "", missing ? missing : "", missing ? ")" : "");
+                 missing ? " (no: this processor lacks " : "", missing ? missing : "",
+                 missing ? ")" : "");
     }
     say("ok", "kernels", "%s chosen; this build has %s", chosen->name, others);
 }
@@ -84,11 +85,14 @@ static void check_processors(void) {
     first_line("/sys/fs/cgroup/cpu.max", text, sizeof text);
     bool limited = sscanf(text, "%lld %lld", &quota, &period) == 2 && period > 0;
     if (limited && quota < usable * period) {
-        say("warning", "processors", "%d usable, but the cgroup's cpu.max grants only %.1f; use at most "
-            "--replicas %lld", usable, (double)quota / (double)period, LK_MAX(1, quota / period));
+        say("warning", "processors",
+            "%d usable, but the cgroup's cpu.max grants only %.1f; use at most "
+            "--replicas %lld",
+            usable, (double)quota / (double)period, LK_MAX(1, quota / period));
         return;
     }
-    say("ok", "processors", "%d usable of %ld online; as many --replicas are useful", usable, online);
+    say("ok", "processors", "%d usable of %ld online; as many --replicas are useful", usable,
+        online);
 }
 
 static void check_float_mode(void) {
@@ -107,7 +111,8 @@ static void check_memory(void) {
     if (a.bytes == UINT64_MAX) {
         say("warning", "memory", "no limit is known; give one with --max-memory");
     } else if (a.bytes < COMFORT_BYTES) {
-        say("warning", "memory", "%llu MiB available by %s: enough for small models only; ask lockstep plan",
+        say("warning", "memory",
+            "%llu MiB available by %s: enough for small models only; ask lockstep plan",
             (ull)(a.bytes / MIB), a.limit);
     } else {
         say("ok", "memory", "%llu MiB available by %s", (ull)(a.bytes / MIB), a.limit);
@@ -125,8 +130,10 @@ static void check_lock(bool locked) {
         say("ok", "memory lock", "a block of %d MiB could be locked (RLIMIT_MEMLOCK is %s)",
             BLOCK_BYTES / MIB, bytes);
     } else {
-        say("warning", "memory lock", "RLIMIT_MEMLOCK is %s: the arena can be swapped out; raise it with "
-            "ulimit -l, or memlock in /etc/security/limits.conf", bytes);
+        say("warning", "memory lock",
+            "RLIMIT_MEMLOCK is %s: the arena can be swapped out; raise it with "
+            "ulimit -l, or memlock in /etc/security/limits.conf",
+            bytes);
     }
 }
 
@@ -149,7 +156,8 @@ static void check_huge(uint64_t bytes) {
         say("ok", "huge pages", "%llu of %d MiB came in huge pages (%s)", (ull)(bytes / MIB),
             BLOCK_BYTES / MIB, *mode ? mode : "mode unknown");
     } else {
-        say("warning", "huge pages", "%llu of %d MiB came in huge pages (%s): slower, same results; "
+        say("warning", "huge pages",
+            "%llu of %d MiB came in huge pages (%s): slower, same results; "
             "/sys/kernel/mm/transparent_hugepage/enabled should say madvise or always",
             (ull)(bytes / MIB), BLOCK_BYTES / MIB, *mode ? mode : "not in this kernel");
     }
@@ -191,8 +199,10 @@ static void check_seal(void) {
     if (WIFEXITED(result) && WEXITSTATUS(result) == 0) {
         say("ok", "seal", "the kernel can refuse memory after start-up (--seal)");
     } else {
-        say("warning", "seal", "--seal does not work here: %s; without it the arena is still sealed, by "
-            "Lockstep itself", why.status != LK_OK ? why.text : "the kernel ended the sealed process");
+        say("warning", "seal",
+            "--seal does not work here: %s; without it the arena is still sealed, by "
+            "Lockstep itself",
+            why.status != LK_OK ? why.text : "the kernel ended the sealed process");
     }
 }
 
@@ -205,8 +215,8 @@ static void check_data(void) {
         if (lk_data_set_find(name, directory)) {
             say("ok", "data", "%s in %s", name, directory);
         } else {
-            say("warning", "data", "%s is not on this machine; get it with: lockstep data fetch %s", name,
-                name);
+            say("warning", "data", "%s is not on this machine; get it with: lockstep data fetch %s",
+                name, name);
         }
     }
 }
@@ -215,8 +225,10 @@ static void check_configs(void) {
     char path[2 * LK_CONFIG_PATH_BYTES];
     uint32_t count = 0;
     if (!lk_config_find_ready("mnist-cnn", path, sizeof path)) {
-        say("warning", "configurations", "no ready ones beside this program (%s); install it whole, or set "
-            "LOCKSTEP_CONFIGS", path);
+        say("warning", "configurations",
+            "no ready ones beside this program (%s); install it whole, or set "
+            "LOCKSTEP_CONFIGS",
+            path);
         return;
     }
     *strrchr(path, '/') = '\0';
@@ -243,6 +255,7 @@ lk_status lk_command_doctor(int argc, char **argv, lk_error *error) {
     check_data();
     check_configs();
     if (errors == 0) return LK_OK;
-    return lk_fail(error, LK_UNAVAILABLE, "training is impossible here: see the line%s that begin%s with "
-                   "\"error\"", errors == 1 ? "" : "s", errors == 1 ? "s" : "");
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "training is impossible here: see the line%s that begin%s with \"error\"",
+                   errors == 1 ? "" : "s", errors == 1 ? "s" : "");
 }

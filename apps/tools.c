@@ -40,9 +40,9 @@ static lk_status take_value(const lk_argument *option, const char *value, lk_err
     unsigned long long number = strtoull(value, &end, 10);
     bool whole = *value >= '0' && *value <= '9' && *end == '\0' && errno == 0;
     if (!whole || number < option->min || number > option->max) {
-        return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted an integer from %llu to %llu",
-                       option->name, value, (unsigned long long)option->min,
-                       (unsigned long long)option->max);
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--%s: found \"%s\", wanted an integer from %llu to %llu", option->name,
+                       value, (unsigned long long)option->min, (unsigned long long)option->max);
     }
     *option->number = number;
     return LK_OK;
@@ -50,8 +50,8 @@ static lk_status take_value(const lk_argument *option, const char *value, lk_err
 
 static lk_status take_words(int argc, char **argv, lk_arguments *a, lk_error *error) {
     if ((uint32_t)(argc - optind) != a->word_count) {
-        return lk_fail(error, LK_BAD_USAGE, "%s: found %d arguments, wanted %u; usage: %.*s", argv[0],
-                       argc - optind, a->word_count, (int)strcspn(a->help, "\n"), a->help);
+        return lk_fail(error, LK_BAD_USAGE, "%s: found %d arguments, wanted %u; usage: %.*s",
+                       argv[0], argc - optind, a->word_count, (int)strcspn(a->help, "\n"), a->help);
     }
     for (uint32_t i = 0; i < a->word_count; i++) a->words[i] = argv[optind + (int)i];
     return LK_OK;
@@ -62,7 +62,8 @@ lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *a, lk_error *e
     struct option options[LK_ARGUMENTS_MAX + 2] = {{"help", no_argument, NULL, HELP}};
     lk_assert(a->option_count <= LK_ARGUMENTS_MAX && a->word_count <= LK_WORDS_MAX);
     for (uint32_t i = 0; i < a->option_count; i++) {
-        options[i + 1] = (struct option){a->options[i].name, required_argument, NULL, FIRST + (int)i};
+        options[i + 1] =
+            (struct option){a->options[i].name, required_argument, NULL, FIRST + (int)i};
     }
     opterr = 0;
     optind = 1;
@@ -98,7 +99,8 @@ lk_status lk_run_subcommand(int argc, char **argv, const char *help, const lk_su
         if (strcmp(argv[1], table[i].name) == 0) return table[i].main(argc - 1, argv + 1, error);
         names[i] = table[i].name;
     }
-    return refuse(help, error, "unknown subcommand", argv[1], lk_text_nearest(argv[1], names, count));
+    return refuse(help, error, "unknown subcommand", argv[1],
+                  lk_text_nearest(argv[1], names, count));
 }
 
 // --- checkpoints ---------------------------------------------------------------------------------

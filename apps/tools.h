@@ -1,5 +1,6 @@
-// tools.h - what the commands that take no configuration share: their options, their subcommands, the
-// checkpoints of a directory, the places of known data sets. Host only; these commands may use the heap.
+// tools.h - what the commands that take no configuration share: their options, their subcommands,
+// the checkpoints of a directory, the places of known data sets. Host only; these commands may use
+// the heap.
 #ifndef LOCKSTEP_APPS_TOOLS_H
 #define LOCKSTEP_APPS_TOOLS_H
 
@@ -12,19 +13,19 @@
 typedef struct lk_argument {
     const char *name;
     const char **text;
-    uint64_t *number;   // decimal digits, from min to max
+    uint64_t *number;  // decimal digits, from min to max
     uint64_t min, max;
 } lk_argument;
 
 enum { LK_ARGUMENTS_MAX = 20, LK_WORDS_MAX = 2 };
 
 typedef struct lk_arguments {
-    const char *help;              // for --help; its first line is the usage that errors repeat
-    const lk_argument *options;    // (option_count), at most LK_ARGUMENTS_MAX
+    const char *help;            // for --help; its first line is the usage that errors repeat
+    const lk_argument *options;  // (option_count), at most LK_ARGUMENTS_MAX
     uint32_t option_count;
-    uint32_t word_count;           // so many words follow, no more and no fewer
+    uint32_t word_count;  // so many words follow, no more and no fewer
     const char *words[LK_WORDS_MAX];
-    bool helped;                   // out: --help was asked for and answered, there is nothing to do
+    bool helped;  // out: --help was asked for and answered, there is nothing to do
 } lk_arguments;
 
 // LK_BAD_USAGE names what is wrong, the nearest option, and the usage.
@@ -46,8 +47,8 @@ typedef struct lk_steps {
     size_t count;
 } lk_steps;
 
-// The steps of which `directory` has checkpoint files, good or not. A directory that is not there has
-// none. LK_IO_ERROR where it cannot be listed.
+// The steps of which `directory` has checkpoint files, good or not. A directory that is not there
+// has none. LK_IO_ERROR where it cannot be listed.
 lk_status lk_list_checkpoints(const char *directory, lk_steps *out, lk_error *error);
 
 // <directory>/step-....safetensors
@@ -71,8 +72,9 @@ void lk_checkpoint_leave(lk_open_checkpoint *checkpoint);
 // The name of the known set `number`, from 0; NULL after the last.
 const char *lk_data_set_name(uint32_t number);
 
-// Where a set of that name lies on this machine (all four files, plain or .gz), in the order in which a
-// configuration looks: $LOCKSTEP_DATA, the user's cache, the system's data sets. False: nowhere.
+// Where a set of that name lies on this machine (all four files, plain or .gz), in the order in
+// which a configuration looks: $LOCKSTEP_DATA, the user's cache, the system's data sets. False:
+// nowhere.
 bool lk_data_set_find(const char *name, char directory[LK_PATH_BYTES]);
 
 // lockstep data fetch

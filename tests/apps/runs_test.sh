@@ -1,0 +1,103 @@
+# runs_test.sh - lockstep checkpoint, diff and doctor, on runs of a tiny network.
+. "$(dirname "$0")/expect.sh"
+
+cat >tiny.json <<'END'
+{
+  "name": "tiny", "seed": 1, "global_batch": 16, "steps": 12,
+  "hash_every_steps": 2, "log_every_steps": 4,
+  "model": {"input": [8, 8, 1], "classes": 4, "loss": "sparse_categorical_crossentropy",
+    "layers": [{"type": "flatten", "name": "flatten"},
+               {"type": "dense", "name": "hidden", "units": 8, "activation": "relu"},
+               {"type": "dense", "name": "logits", "units": 4}]},
+  "optimizer": {"type": "momentum", "learning_rate": 0.05, "momentum": 0.9},
+  "checkpoint": {"every_steps": 4, "keep_max": 0},
+  "data": {"train": {"made_up": {"count": 100, "height": 8, "width": 8, "classes": 4}}}
+}
+END
+train() {
+    directory=$1
+    shift
+    expect 0 '^digest ' train tiny.json --run-dir "$directory" "$@"
+    digest=$(sed -n 's/^digest //p' out)
+}
+train a
+train b --kernels reference
+train short --set steps=7
+train sparse --set hash_every_steps=4
+train other --set seed=2
+newest=a/checkpoints/step-0000000012.safetensors
+
+# checkpoint info and verify.
+expect 64 'a subcommand is missing' checkpoint
+expect 64 'did you mean "verify"' checkpoint verifi a
+expect 0 '^lockstep checkpoint info FILE$' checkpoint info --help
+expect 0 '^step  *12$' checkpoint info $newest
+require "a tensor with its shape and bytes" grep -q 'hidden/kernel .*F32 *\[64, 8\]  2048 bytes' out
+require "the identity" grep -q "^run_identity  *$(cat a/identity)\$" out
+expect 66 '' checkpoint info missing.safetensors
+expect 65 '' checkpoint info tiny.json
+expect 0 '^ok .*step-0000000004' checkpoint verify a
+require "a line for each checkpoint" [ "$(grep -c '^ok ' out)" -eq 3 ]
+expect 0 '^ok ' checkpoint verify $newest
+expect 66 '' checkpoint verify missing
+mkdir empty
+expect 66 'identity' checkpoint verify empty
+cp -r a damaged
+flip_byte damaged/checkpoints/step-0000000008.safetensors 1000
+expect 65 '1 of 3 checkpoints are not valid' checkpoint verify damaged
+require "the damaged one is named" grep -q '^WRONG .*step-0000000008' out
+require "the others are ok" [ "$(grep -c '^ok ' out)" -eq 2 ]
+expect 65 '' checkpoint verify damaged/checkpoints/step-0000000008.safetensors
+cp other/checkpoints/step-0000000004.safetensors damaged/checkpoints/
+expect 65 '2 of 3' checkpoint verify damaged
+require "a foreign checkpoint is named" grep -q 'found run identity' out
+
+# diff: the same.
+expect 64 'found 1 arguments, wanted 2' diff a
+expect 0 'lockstep diff RUN_A RUN_B' diff --help
+expect 0 '^same: 6 steps compared, last step 12, digest ' diff a b
+require "with the digest" grep -q "$(sed -n 's/.*"digest":"\([0-9a-f]*\)".*/\1/p' $newest | head -1)" out
+expect 0 '^same: 3 steps compared, last step 12' diff a sparse
+expect 0 '^A ends at step 7, B goes on to step 12' diff short a
+require "as far as it goes" grep -q '^same: 3 steps compared, last step 6' out
+expect 0 'checkpoint of step 12, every byte' diff a/../a b/../b
+require "nothing is passed over" [ "$(grep -c 'passed over' out)" -eq 0 ]
+
+# diff: they part.
+expect 1 '^the run identities differ' diff a other
+require "first step and tensor" grep -q '^differ: step 2, tensor hidden/kernel: hash A ' out
+cp -r a late
+sed 's/\("step":8,.*"logits.kernel":"\)[0-9a-f]/\1x/' a/hashes.jsonl >late/hashes.jsonl
+expect 1 '^differ: step 8, tensor logits/kernel: hash A [0-9a-f]*, B x' diff a late
+require "and the last equal step" grep -q 'the last equal step that both logged is 6' out
+cp -r other slots
+cp a/hashes.jsonl a/identity slots
+expect 1 '^differ: checkpoint of step 12, tensor hidden/kernel, element 0: A ' diff a slots
+
+# diff: logs that are missing, torn, damaged; nothing in common.
+rm -rf late && cp -r a late
+rm late/hashes.jsonl
+expect 0 '^B has no step hashes' diff a late
+require "checkpoints alone are enough" grep -q '^same: 0 steps compared, digest ' out
+printf '{"step":2,"hidden/ker' >late/hashes.jsonl
+expect 0 'hashes.jsonl is empty' diff a late
+printf '{"step":2,"hidden/ker\n' >late/hashes.jsonl
+expect 65 'hashes.jsonl line 1' diff a late
+(cat a/hashes.jsonl && head -1 a/hashes.jsonl) >late/hashes.jsonl
+expect 65 'found step 2 after step 12' diff a late
+rm -rf late/hashes.jsonl late/checkpoints
+expect 66 'nothing to compare' diff a late
+expect 66 '' diff a missing
+rm -rf late && cp -r a late
+flip_byte late/checkpoints/step-0000000012.safetensors 1000
+expect 0 '^passed over: .*step-0000000012' diff a late
+require "the next older one serves" grep -q 'checkpoint of step 8' out
+
+# doctor.
+expect 0 '^ok  *kernels ' doctor
+require "ready configurations are found" grep -q '^ok  *configurations ' out
+require "no line but ok and warning" [ "$(grep -c -v -e '^ok ' -e '^warning ' out)" -eq 0 ]
+expect 64 '' doctor word
+export LOCKSTEP_CONFIGS="$work/nowhere"
+expect 0 '^warning  *configurations ' doctor
+finish
