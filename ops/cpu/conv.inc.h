@@ -421,32 +421,80 @@ V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, co
     return bad;
 }
 
-// The pooled outputs of one example: a grid of 2x2 tiles.
-V_INLINE uint32_t pool_fill(const int vectors, const int checked, const grid *g, const walk *k,
-                            const panel *p, const float *image, float *y, uint8_t *argmax) {
+// The pooled outputs of one example: a grid of 2x2 tiles. Not 0, `size` is that of a square kernel on
+// images of one channel with stride 1: known to the compiler, the whole tile is one run of fma.
+V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t size,
+                            const grid *positions, const walk *terms, const panel *p,
+                            const float *image, float *y, uint8_t *argmax) {
     const uint32_t step = TILE / 4;
+    grid g = *positions;
+    walk k = *terms;
+    if (size) {
+        g.image_row = (uint64_t)k.image_row;
+        g.image_column = 1;
+        k.rows = k.length = size;
+        k.columns = 1;
+        k.first = 0;
+        k.term_row = size;
+        k.terms = size * size;
+    }
     vf bad = v_zero();
-    for (uint32_t row = 0; row < g->rows; row++) {
+    for (uint32_t row = 0; row < g.rows; row++) {
         uint32_t column = 0;
-        for (; column < g->columns;) {
-            const float *pixel = image + 2 * row * g->image_row + 2 * column * g->image_column;
-            uint64_t at = row * g->out_row + column * g->out_column;
-            if (g->columns - column >= step) {
-                bad = pool_tiles(TILE / 4, vectors, checked, g, k, p, pixel, y + at, argmax + at, bad);
+        for (; column < g.columns;) {
+            const float *pixel = image + 2 * row * g.image_row + 2 * column * g.image_column;
+            uint64_t at = row * g.out_row + column * g.out_column;
+            if (g.columns - column >= step) {
+                bad = pool_tiles(TILE / 4, vectors, checked, &g, &k, p, pixel, y + at, argmax + at,
+                                 bad);
                 column += step;
             } else {
-                bad = pool_tiles(1, vectors, checked, g, k, p, pixel, y + at, argmax + at, bad);
+                bad = pool_tiles(1, vectors, checked, &g, &k, p, pixel, y + at, argmax + at, bad);
                 column++;
             }
         }
     }
-    return v_noted(bad);
+    return checked ? v_noted(bad) : 0;
 }
 
-static uint32_t pool_any(const grid *g, const walk *k, const panel *p, const float *image, float *y,
-                         uint8_t *argmax) {
-    return p->vectors == 1 ? pool_fill(1, 1, g, k, p, image, y, argmax)
-                           : pool_fill(VECTORS, 1, g, k, p, image, y, argmax);
+// The largest magnitude among `count` floats.
+static float magnitude(uint64_t count, const float *p) {
+    vf top = v_zero();
+    float lanes[V_LANES], most = 0.0f;
+    for (uint64_t i = 0; i < count; i += V_LANES) {
+        uint32_t left = (uint32_t)LK_MIN(count - i, (uint64_t)V_LANES);
+        top = v_max(v_abs(v_load_first(p + i, left)), top);
+    }
+    v_store(lanes, top);
+    for (int i = 0; i < V_LANES; i++) most = lanes[i] > most ? lanes[i] : most;
+    return most;
+}
+
+// `limit`: pixels no larger than this cannot make a sum that is not finite, so that nobody need look
+// at the cells that lose.
+static uint32_t pool_any(const grid *g, const walk *k, const panel *p, const lk_conv2d *c, float limit,
+                         const float *example, const float *image, float *y, uint8_t *argmax) {
+    uint32_t size = c->kernel_h == c->kernel_w && c->in_c * c->stride_h * c->stride_w == 1
+                        ? c->kernel_h : 0;
+    bool small = (size == 3 || size == 5) && magnitude(lk_conv2d_in_floats(c), example) <= limit;
+    if (small && size == 3) {
+        return p->vectors == 1 ? pool_fill(1, 0, 3, g, k, p, image, y, argmax)
+                               : pool_fill(VECTORS, 0, 3, g, k, p, image, y, argmax);
+    }
+    if (small && size == 5) {
+        return p->vectors == 1 ? pool_fill(1, 0, 5, g, k, p, image, y, argmax)
+                               : pool_fill(VECTORS, 0, 5, g, k, p, image, y, argmax);
+    }
+    return p->vectors == 1 ? pool_fill(1, 1, 0, g, k, p, image, y, argmax)
+                           : pool_fill(VECTORS, 1, 0, g, k, p, image, y, argmax);
+}
+
+// The limit of pool_any: terms * |x| * |w| + |bias| stays below half the largest float.
+static float pool_limit(const lk_conv2d *c, const float *w, const float *bias) {
+    float weights = magnitude(lk_conv2d_weight_floats(c), w);
+    if (bias && magnitude(c->out_c, bias) > 0x1p125f) return 0.0f;
+    float most = 0x1p126f / (float)lk_conv_terms_forward(c);
+    return weights > 1.0f ? most / weights : most;
 }
 
 static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const float *x,
@@ -461,6 +509,7 @@ static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const 
     g.out_column = c->out_c;
     bool direct = image_is_example(c);
     if (!direct) clear_floats(lk_conv_image_floats(c), s.image);
+    float limit = pool_limit(c, w, bias);
     uint32_t bad = 0;
     for (uint32_t co = 0; co < c->out_c; co += PANEL) {
         panel p = panel_of(&s, c->out_c - co, c->relu);
@@ -469,7 +518,8 @@ static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const 
             const float *example = x + m * lk_conv2d_in_floats(c);
             uint64_t at = m * lk_conv2d_pooled_floats(c) + co;
             if (!direct) image_load(c, example, s.image);
-            bad |= pool_any(&g, &k, &p, direct ? example : s.image, y + at, argmax + at);
+            bad |= pool_any(&g, &k, &p, c, limit, example, direct ? example : s.image, y + at,
+                            argmax + at);
         }
     }
     return bad;

@@ -204,9 +204,19 @@ V_INLINE vi i_load_u8(const uint8_t *p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
 }
 V_INLINE vi i_load_u8_first(const uint8_t *p, uint32_t count) {
-    uint8_t bytes[8] = {0};
-    for (uint32_t i = 0; i < count; i++) bytes[i] = p[i];
-    return i_load_u8(bytes);
+    uint64_t bytes = 0;  // put together in a register: bytes stored cannot be loaded as one at once
+    if (count >= 8) {
+        memcpy(&bytes, p, 8);
+    } else if (count >= 4) {
+        uint32_t low, high;
+        memcpy(&low, p, 4);
+        memcpy(&high, p + count - 4, 4);
+        bytes = low | (uint64_t)high << (8 * (count - 4));
+    } else if (count > 0) {
+        bytes = p[0] | (uint32_t)p[count / 2] << (8 * (count / 2)) |
+                (uint32_t)p[count - 1] << (8 * (count - 1));
+    }
+    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes));
 }
 V_INLINE vi i_load_u16(const uint16_t *p) {
     return _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
