@@ -1,0 +1,614 @@
+#!/usr/bin/env python3
+"""Judge of the arithmetic: trains tiny nets from ops/ARITHMETIC.md alone and compares the digests.
+
+    arithmetic_judge.py                 prints run identity, digest and state hash of each net
+    arithmetic_judge.py LOCKSTEP        runs the program LOCKSTEP on the same nets, in several layouts, and
+                                        compares; exit 1 where a line differs
+
+Written from the page, not from the sources: no fp32 hardware, no library beyond Python's own. A
+number is a Python float that holds an fp32 value; every operation is computed as an exact rational
+and rounded once. Slow, and meant to be.
+"""
+import hashlib
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from fractions import Fraction
+
+L = 512
+
+
+# --- section 1: numbers ---------------------------------------------------------------------------
+
+def rounded(exact, zero=0.0):
+    """The fp32 nearest to a rational, ties to even; `zero` is the zero that an exact 0 gives."""
+    if exact == 0:
+        return zero
+    size = abs(exact)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    if size < Fraction(2) ** exponent:
+        exponent -= 1
+    quantum = Fraction(2) ** (max(exponent, -126) - 23)
+    result = round(exact / quantum) * quantum  # Python rounds a rational's ties to even
+    if abs(result) >= Fraction(2) ** 128:
+        raise OverflowError("a number of the net is not finite")
+    return math.copysign(float(result), -1.0 if exact < 0 else 1.0)
+
+
+def fma(a, b, c):
+    # Only where the exact result is 0 does its sign need a rule: IEEE's, which a double keeps too.
+    return rounded(Fraction(a) * Fraction(b) + Fraction(c), a * b + c)
+
+
+def add(a, b):
+    return rounded(Fraction(a) + Fraction(b), a + b)
+
+
+def sub(a, b):
+    return add(a, -b)
+
+
+def mul(a, b):
+    return rounded(Fraction(a) * Fraction(b), a * b)
+
+
+def div(a, b):
+    return rounded(Fraction(a) / Fraction(b), a / b)
+
+
+def sqrt(a):
+    """Of a positive number: 60 bits by integer square root, a last bit for what was cut off."""
+    numerator, denominator = a.as_integer_ratio()
+    scaled = (numerator << 200) // denominator
+    root = math.isqrt(scaled)
+    exact = root * root == scaled and (numerator << 200) % denominator == 0
+    return rounded(Fraction(2 * root + (0 if exact else 1), 1 << 101))
+
+
+def bits(x):
+    return struct.unpack("<I", struct.pack("<f", x))[0]
+
+
+def from_bits(u):
+    return struct.unpack("<f", struct.pack("<I", u & 0xFFFFFFFF))[0]
+
+
+def constant(text):
+    return float.fromhex(text)
+
+
+# --- section 2: sums ------------------------------------------------------------------------------
+
+def tree(leaves):
+    """Level by level, left + right; a node without a right sibling is copied."""
+    while len(leaves) > 1:
+        pairs = [leaves[i:i + 2] for i in range(0, len(leaves), 2)]
+        leaves = [add(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return leaves[0]
+
+
+def chain(start, terms):
+    for a, b in terms:
+        start = fma(a, b, start)
+    return start
+
+
+def slices(terms, start=0.0):
+    cuts = [terms[i:i + L] for i in range(0, len(terms), L)] or [[]]
+    return [chain(start if i == 0 else 0.0, cut) for i, cut in enumerate(cuts)]
+
+
+def finished(terms, start=0.0):
+    return add(tree(slices(terms, start)), 0.0)
+
+
+# --- section 9: exp and log -----------------------------------------------------------------------
+
+EXP = ["0x1.124e32p-7", "0x1.55588cp-5", "0x1.55547p-3", "0x1.fffffcp-2", "0x1p+0", "0x1p+0"]
+LOG = ["0x1.1deb72p-3", "-0x1.f03df8p-4", "0x1.1ef1e4p-3", "-0x1.55b7e4p-3", "0x1.99ccdp-3",
+       "-0x1.fffe2ap-3", "0x1.55551ep-2", "-0x1p-1"]
+
+
+def exp(x):
+    x = -104.0 if x < -104.0 else x
+    x = 89.0 if x > 89.0 else x
+    t = fma(x, constant("0x1.715476p+0"), constant("0x1.8p+23"))
+    m = sub(t, constant("0x1.8p+23"))
+    r = fma(m, constant("-0x1.62e43p-1"), x)
+    r = fma(m, constant("0x1.05c61p-29"), r)
+    p = constant("0x1.6a8578p-10")
+    for c in EXP:
+        p = fma(p, r, constant(c))
+    u = (bits(t) - 0x4B400000 + 254) & 0xFFFFFFFF
+    h = u >> 1
+    return mul(mul(p, from_bits(h << 23)), from_bits((u - h) << 23))
+
+
+def log(x):
+    tiny = x < constant("0x1p-126")
+    y = mul(x, constant("0x1p+23")) if tiny else x
+    e = (bits(y) - 0x3F2AAAAB) & 0xFF800000
+    f = sub(from_bits(bits(y) - e), 1.0)
+    m = mul(float(e - (1 << 32) if e >> 31 else e), constant("0x1p-23"))
+    m = sub(m, 23.0) if tiny else m
+    s = mul(f, f)
+    p = constant("-0x1.0f1842p-3")
+    for c in LOG:
+        p = fma(p, f, constant(c))
+    p = fma(p, s, f)
+    return fma(m, constant("0x1.62e43p-1"), p)
+
+
+# --- sections 10 and 13: random words, order, made-up data ----------------------------------------
+
+def block(seed, purpose, c0, c1, c2, c3):
+    k0, k1 = seed & 0xFFFFFFFF, (seed >> 32) ^ purpose
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = ((p1 >> 32) ^ c1 ^ k0, p1 & 0xFFFFFFFF,
+                          (p0 >> 32) ^ c3 ^ k1, p0 & 0xFFFFFFFF)
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return [c0, c1, c2, c3]
+
+
+def perm(seed, epoch, count, position):
+    h = 1
+    while 1 << (2 * h) < count:
+        h += 1
+    mask = (1 << h) - 1
+    while True:
+        left, right = position >> h, position & mask
+        for number in range(6):
+            word = block(seed, 2, right, number, epoch & 0xFFFFFFFF, epoch >> 32)[0]
+            left, right = right, left ^ (word & mask)
+        position = left << h | right
+        if position < count:
+            return position
+
+
+def byte(words, j):
+    return (words[j // 4] >> (8 * (j % 4))) & 255
+
+
+def made_up(data, index):
+    """Bytes of an image, and its label."""
+    seed, classes = data["seed"], data["classes"]
+    height, width, channels = data["height"], data["width"], data["channels"]
+    low, high = index & 0xFFFFFFFF, index >> 32
+    head = block(seed, 3, low, high, 0, 0)
+    label = head[0] * classes >> 32
+    dy, dx = head[1] * (height // 8 + 1) >> 32, head[2] * (width // 8 + 1) >> 32
+    image = bytearray()
+    for y in range(height):
+        for x in range(width):
+            cell = (8 * (((y + dy) % height * 8) // height) + ((x + dx) % width * 8) // width)
+            for channel in range(channels):
+                v = len(image)
+                pattern = byte(block(seed, 3, cell // 16, label, channel, 2), cell % 16)
+                noise = byte(block(seed, 3, low, high, v // 16, 1), v % 16)
+                image.append((pattern + 3 * noise + 2) // 4)
+    return bytes(image), label
+
+
+# --- sections 3 and 5: layers ---------------------------------------------------------------------
+
+def relu(v):
+    return v if v > 0.0 else 0.0
+
+
+def window(size, reach, stride, padding):
+    if padding == "valid":
+        return (size - reach) // stride + 1, 0
+    out = (size + stride - 1) // stride
+    return out, max((out - 1) * stride + reach - size, 0) // 2
+
+
+def pair(value):
+    return tuple(value) if isinstance(value, list) else (value, value)
+
+
+class Window:
+    """What convolution and pooling share: which cell of the image an output cell reads."""
+
+    def __init__(self, layer, size_key, shape, default_stride):
+        self.in_h, self.in_w, self.in_c = shape
+        self.kh, self.kw = pair(layer[size_key])
+        self.sh, self.sw = pair(layer.get("strides", default_stride))
+        padding = layer.get("padding", "valid")
+        self.out_h, self.top = window(self.in_h, self.kh, self.sh, padding)
+        self.out_w, self.left = window(self.in_w, self.kw, self.sw, padding)
+
+    def outputs(self):
+        return [(oy, ox) for oy in range(self.out_h) for ox in range(self.out_w)]
+
+    def taps(self):
+        return [(ky, kx) for ky in range(self.kh) for kx in range(self.kw)]
+
+    def cell(self, output, tap):
+        """Index of the image cell, or None outside the image."""
+        iy, ix = output[0] * self.sh + tap[0] - self.top, output[1] * self.sw + tap[1] - self.left
+        inside = 0 <= iy < self.in_h and 0 <= ix < self.in_w
+        return iy * self.in_w + ix if inside else None
+
+
+class Conv2D(Window):
+    def __init__(self, layer, shape):
+        super().__init__(layer, "kernel_size", shape, 1)
+        self.filters = layer["filters"]
+        self.shape = (self.out_h, self.out_w, self.filters)
+        self.fans = (self.kh * self.kw * self.in_c, self.kh * self.kw * self.filters)
+        self.kernel_count, self.bias_count = self.fans[0] * self.filters, self.filters
+
+    def weight(self, tap, ci, co):
+        return ((tap[0] * self.kw + tap[1]) * self.in_c + ci) * self.filters + co
+
+    def forward(self, x, kernel, bias):
+        y = []
+        for output in self.outputs():
+            for co in range(self.filters):
+                terms = []
+                for tap in self.taps():
+                    cell = self.cell(output, tap)
+                    for ci in range(self.in_c):
+                        pixel = 0.0 if cell is None else x[cell * self.in_c + ci]
+                        terms.append((pixel, kernel[self.weight(tap, ci, co)]))
+                y.append(finished(terms, bias[co] if bias else 0.0))
+        return y
+
+    def backward(self, dy, kernel):
+        """Terms of an input cell: (ky, kx, co) ascending, wherever an output reads it there."""
+        reads = {(self.cell(output, tap), tap): output[0] * self.out_w + output[1]
+                 for output in self.outputs() for tap in self.taps()}
+        dx = []
+        for cell in range(self.in_h * self.in_w):
+            for ci in range(self.in_c):
+                terms = []
+                for tap in self.taps():
+                    output = reads.get((cell, tap))
+                    for co in range(self.filters):
+                        g = 0.0 if output is None else dy[output * self.filters + co]
+                        terms.append((kernel[self.weight(tap, ci, co)], g))
+                dx.append(finished(terms))
+        return dx
+
+    def tiles(self):
+        """Output cells in the order of section 6; None for those that do not exist."""
+        for ty in range(0, self.out_h, 2):
+            for tx in range(0, self.out_w, 2):
+                for oy, ox in ((ty, tx), (ty, tx + 1), (ty + 1, tx), (ty + 1, tx + 1)):
+                    yield (oy, ox) if oy < self.out_h and ox < self.out_w else None
+
+    def gradient_terms(self, x, dy):
+        """Per parameter, the terms of one example: kernel elements, then biases."""
+        kernels, biases = [None] * self.kernel_count, []
+        tiles = list(self.tiles())
+        for co in range(self.filters):
+            deltas = [0.0 if o is None else dy[(o[0] * self.out_w + o[1]) * self.filters + co]
+                      for o in tiles]
+            biases.append([(1.0, d) for d in deltas])
+            for tap in self.taps():
+                cells = [None if o is None else self.cell(o, tap) for o in tiles]
+                for ci in range(self.in_c):
+                    pixels = [0.0 if c is None else x[c * self.in_c + ci] for c in cells]
+                    kernels[self.weight(tap, ci, co)] = list(zip(pixels, deltas))
+        return kernels, biases
+
+
+class MaxPool2D(Window):
+    kernel_count = 0
+
+    def __init__(self, layer, shape):
+        super().__init__(layer, "pool_size", shape, layer["pool_size"])
+        self.shape = (self.out_h, self.out_w, self.in_c)
+
+    def forward(self, x, kernel, bias):
+        y, self.winners = [], []
+        for output in self.outputs():
+            for channel in range(self.in_c):
+                cells = [self.cell(output, tap) for tap in self.taps()]
+                cells = [c * self.in_c + channel for c in cells if c is not None]
+                winner = cells[0]
+                for c in cells:
+                    if x[c] > x[winner]:
+                        winner = c
+                self.winners.append(winner)
+                y.append(x[winner])
+        return y
+
+    def backward(self, dy, kernel):
+        dx = [0.0] * (self.in_h * self.in_w * self.in_c)
+        for winner, g in zip(self.winners, dy):
+            dx[winner] = add(dx[winner], g)
+        return dx
+
+
+class Dense:
+    def __init__(self, layer, shape):
+        self.inputs, self.units = math.prod(shape), layer["units"]
+        self.shape = (self.units,)
+        self.fans = (self.inputs, self.units)
+        self.kernel_count, self.bias_count = self.inputs * self.units, self.units
+
+    def forward(self, x, kernel, bias):
+        return [finished([(x[k], kernel[k * self.units + n]) for k in range(self.inputs)],
+                         bias[n] if bias else 0.0) for n in range(self.units)]
+
+    def backward(self, dy, kernel):
+        return [finished([(kernel[k * self.units + n], dy[n]) for n in range(self.units)])
+                for k in range(self.inputs)]
+
+    def gradient_terms(self, x, dy):
+        return [[(x[k], g)] for k in range(self.inputs) for g in dy], [[(1.0, g)] for g in dy]
+
+
+class Relu:
+    kernel_count = 0
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def forward(self, x, kernel, bias):
+        self.y = [relu(v) for v in x]
+        return self.y
+
+    def backward(self, dy, kernel):
+        return [g if y > 0.0 else 0.0 for g, y in zip(dy, self.y)]
+
+
+# --- section 6: gradients of parameters -----------------------------------------------------------
+
+def grain_sum(examples):
+    """`examples`: the terms of each example of a grain."""
+    count = len(examples[0])
+    if count > L:
+        return tree([s for terms in examples for s in slices(terms)])
+    per_slice = L // count
+    return tree([chain(0.0, [t for terms in examples[i:i + per_slice] for t in terms])
+                 for i in range(0, len(examples), per_slice)])
+
+
+def gradient_sum(examples, grain):
+    """`examples`: for each example of the batch, the terms of one parameter's element."""
+    return tree([grain_sum(examples[i:i + grain]) for i in range(0, len(examples), grain)])
+
+
+# --- sections 4, 7, 8: a run ----------------------------------------------------------------------
+
+class Run:
+    def __init__(self, config):
+        self.config, self.data = config, config["data"]["train"]["made_up"]
+        self.examples = [made_up(self.data, i) for i in range(self.data["count"])]
+        self.layers, self.parameters, self.owners = [], [], []
+        shape = tuple(config["model"]["input"])
+        for layer in config["model"]["layers"]:
+            if layer["type"] == "flatten":
+                shape = (math.prod(shape),)
+                continue
+            made = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense}.get(layer["type"])
+            self.layers.append(made(layer, shape) if made else Relu(shape))
+            shape = self.layers[-1].shape
+            if self.layers[-1].kernel_count:
+                self.initialize(layer, self.layers[-1])
+            if layer.get("activation") == "relu":
+                self.layers.append(Relu(shape))
+        self.slots = [[0.0] * len(p) for p in self.parameters]
+        self.step = 0
+
+    def initialize(self, layer, made):
+        made.kernel_at, made.bias_at = len(self.parameters), None
+        kind = layer.get("kernel_initializer", "glorot_uniform")
+        fan = {"glorot_uniform": sum(made.fans), "he_uniform": made.fans[0], "zeros": 1}[kind]
+        limit = sqrt(div(6.0, rounded(Fraction(fan))))
+        kernel = []
+        for i in range(made.kernel_count):
+            e = i // 4
+            word = block(self.config["seed"], 1, e & 0xFFFFFFFF, e >> 32, made.kernel_at, 0)[i % 4]
+            u = Fraction(word >> 8, 1 << 24)
+            kernel.append(0.0 if kind == "zeros" else mul(rounded(2 * u - 1), limit))
+        self.parameters.append(kernel)
+        if layer.get("use_bias", True):
+            made.bias_at = len(self.parameters)
+            self.parameters.append([0.0] * made.bias_count)
+
+    def weights(self, layer):
+        if not layer.kernel_count:
+            return None, None
+        bias = None if layer.bias_at is None else self.parameters[layer.bias_at]
+        return self.parameters[layer.kernel_at], bias
+
+    def example(self, index, terms):
+        """Forward and backward of one example; appends its terms to those of every parameter."""
+        image, label = self.examples[index]
+        inputs = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
+        for layer in self.layers:
+            inputs.append(layer.forward(inputs[-1], *self.weights(layer)))
+        z = inputs.pop()
+        top = max(z)
+        e = [exp(sub(v, top)) for v in z]
+        s = finished([(1.0, v) for v in e])
+        r = div(1.0, s)
+        loss = add(sub(log(s), sub(z[label], top)), 0.0)
+        dy = [add(sub(mul(e[k], r), 1.0 if k == label else 0.0), 0.0) for k in range(len(z))]
+        first = next(i for i, layer in enumerate(self.layers) if layer.kernel_count)
+        for i in range(len(self.layers) - 1, first - 1, -1):
+            layer = self.layers[i]
+            if layer.kernel_count:
+                kernels, biases = layer.gradient_terms(inputs[i], dy)
+                terms[layer.kernel_at].append(kernels)
+                if layer.bias_at is not None:
+                    terms[layer.bias_at].append(biases)
+            if i > first:
+                dy = layer.backward(dy, self.weights(layer)[0])
+        return loss
+
+    def train_step(self):
+        config, total = self.config, self.data["count"]
+        batch = config["global_batch"]
+        drop = config.get("drop_remainder", False)
+        steps = total // batch if drop else (total + batch - 1) // batch
+        epoch, first = self.step // steps, self.step % steps * batch
+        n = min(batch, total - first)
+        terms = [[] for _ in self.parameters]
+        losses = [self.example(perm(config["seed"], epoch, total, first + i), terms)
+                  for i in range(n)]
+        inverse = div(1.0, rounded(Fraction(n)))
+        for q, parameter in enumerate(self.parameters):
+            sums = [gradient_sum([example[i] for example in terms[q]], config["grain"])
+                    for i in range(len(parameter))]
+            assert any(sums), f"{config['name']}: parameter {q} learns nothing, the net judges little"
+            for i, g in enumerate(sums):
+                self.apply(q, i, mul(add(g, 0.0), inverse))
+        self.step += 1
+        loss = gradient_sum([[(1.0, v)] for v in losses], config["grain"])
+        return mul(add(loss, 0.0), inverse)
+
+    def apply(self, q, i, g):
+        o = self.config["optimizer"]
+        rate = rounded(Fraction(str(o["learning_rate"])))
+        update = g
+        if o["type"] == "momentum":
+            mu = rounded(Fraction(str(o["momentum"])))
+            update = self.slots[q][i] = fma(mu, self.slots[q][i], g)
+            if o.get("nesterov"):
+                update = fma(mu, update, g)
+        self.parameters[q][i] = fma(-rate, update, self.parameters[q][i])
+
+    # section 11
+
+    def hashes(self):
+        values = b"".join(struct.pack("<f", v) for p in self.parameters for v in p)
+        state = hashlib.sha256(values)
+        if self.config["optimizer"]["type"] == "momentum":
+            state.update(b"".join(struct.pack("<f", v) for p in self.slots for v in p))
+        state.update(struct.pack("<Q", self.step))
+        return {"run_identity": identity(self.config, self.examples),
+                "digest": hashlib.sha256(values).hexdigest(), "state_hash": state.hexdigest()}
+
+
+def layer_fields(layer):
+    kind = ["conv2d", "max_pool2d", "flatten", "dense", "relu"].index(layer["type"]) + 1
+    fields = [kind] + [0] * 9
+    if kind in (1, 2):
+        size = pair(layer["kernel_size" if kind == 1 else "pool_size"])
+        fields[2:4] = size
+        fields[4:6] = pair(layer.get("strides", 1 if kind == 1 else list(size)))
+        fields[6] = 1 if layer.get("padding", "valid") == "valid" else 2
+    if kind in (1, 4):
+        fields[1] = layer["filters" if kind == 1 else "units"]
+        fields[7] = int(layer.get("use_bias", True))
+        fields[8] = int(layer.get("activation") == "relu")
+        fields[9] = ["glorot_uniform", "he_uniform", "zeros"].index(
+            layer.get("kernel_initializer", "glorot_uniform")) + 1
+    return fields
+
+
+def identity(config, examples):
+    model, o = config["model"], config["optimizer"]
+    momentum = o["type"] == "momentum"
+    data = b"".join(image for image, _ in examples) + bytes(label for _, label in examples)
+    out = b"lockstep run identity" + struct.pack("<3I", 1, L, 0)
+    out += struct.pack("<5I", *model["input"], model["classes"], len(model["layers"]))
+    for layer in model["layers"]:
+        out += struct.pack("<10I", *layer_fields(layer))
+    rate = rounded(Fraction(str(o["learning_rate"])))
+    mu = rounded(Fraction(str(o["momentum"]))) if momentum else 0.0
+    out += struct.pack("<IffI", 2 if momentum else 1, rate, mu, int(o.get("nesterov", False)))
+    out += struct.pack("<Q3I", config["seed"], config["global_batch"], config["grain"],
+                       int(config.get("drop_remainder", False)))
+    out += struct.pack("<IQ", 0, len(examples)) + hashlib.sha256(data).digest()
+    return hashlib.sha256(out).hexdigest()
+
+
+# --- the nets -------------------------------------------------------------------------------------
+
+def net(name, shape, layers, optimizer, batch, grain, count, steps, **more):
+    height, width, channels = shape
+    data = {"seed": 5, "count": count, "height": height, "width": width, "channels": channels,
+            "classes": 3}
+    return dict(name=name, seed=(7 << 32) + 11, global_batch=batch, grain=grain, steps=steps,
+                model={"input": list(shape), "classes": 3, "layers": layers}, optimizer=optimizer,
+                data={"train": {"made_up": data}}, **more)
+
+
+NETS = [
+    # Short last grains in every step, a short last step, the next epoch; the fused pooling.
+    net("pooled", (6, 6, 1),
+        [{"type": "conv2d", "filters": 3, "kernel_size": 3, "padding": "same", "activation": "relu"},
+         {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"},
+         {"type": "dense", "units": 5, "activation": "relu"}, {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.1, "momentum": 0.9}, 6, 4, 11, 3),
+    # Chains of more than 512 terms in a dense layer; drop_remainder; grains of one example.
+    net("long", (23, 23, 1),
+        [{"type": "flatten"}, {"type": "dense", "units": 3, "activation": "relu"},
+         {"type": "dense", "units": 3, "use_bias": False, "kernel_initializer": "he_uniform"}],
+        {"type": "sgd", "learning_rate": 0.01}, 5, 1, 7, 2, drop_remainder=True),
+    # Gradients of convolutions through strides, channels, overlapping pools and a relu layer.
+    net("stacked", (9, 8, 2),
+        [{"type": "conv2d", "filters": 3, "kernel_size": [3, 2], "strides": [1, 2],
+          "padding": "same", "use_bias": False, "kernel_initializer": "he_uniform"},
+         {"type": "relu"}, {"type": "max_pool2d", "pool_size": 3, "strides": 2, "padding": "same"},
+         {"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "relu"},
+         {"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.05, "momentum": 0.5, "nesterov": True}, 7, 2, 9, 3),
+    # Weight gradients in several slices: 23 x 23 outputs are 576 terms an example, 9 x 9 are 100.
+    net("sliced", (24, 24, 1),
+        [{"type": "conv2d", "filters": 1, "kernel_size": 2},
+         {"type": "max_pool2d", "pool_size": 2},
+         {"type": "conv2d", "filters": 2, "kernel_size": 3, "activation": "relu"},
+         {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"},
+         {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.1}, 8, 8, 15, 2),
+]
+
+LAYOUTS = [  # of the program: replicas and "layout"
+    (1, {}),
+    (1, {"kernels": "reference", "fuse": False}),
+    (2, {"wave_examples": 1, "reduce": "partials"}),
+]
+
+
+def run_lockstep(program, config, replicas, layout, folder):
+    """The program's lines by their first word, and the losses that it logged."""
+    path, run_dir = os.path.join(folder, config["name"] + ".json"), os.path.join(folder, "run")
+    replicas = min(replicas, -(-config["global_batch"] // config["grain"]))
+    with open(path, "w") as file:
+        json.dump(dict(config, replicas=replicas, layout=layout, log_every_steps=1), file)
+    run = subprocess.run([program, "train", path, "--run-dir", run_dir, "--fresh"],
+                         capture_output=True, text=True)
+    if run.returncode != 0:
+        sys.exit(f"{config['name']}: lockstep ended with {run.returncode}: {run.stderr}")
+    found = dict(line.split(" ", 1) for line in run.stdout.splitlines() if " " in line)
+    with open(os.path.join(run_dir, "metrics.jsonl")) as file:
+        found["losses"] = " ".join("%.9g" % json.loads(line)["train"]["loss"] for line in file)
+    return found
+
+
+def main():
+    if sys.version_info < (3, 8):
+        return 77
+    program = sys.argv[1] if len(sys.argv) > 1 else None
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for config in NETS:
+            run = Run(config)
+            losses = ["%.9g" % run.train_step() for _ in range(config["steps"])]
+            wanted = dict(run.hashes(), losses=" ".join(losses))
+            for key, value in wanted.items():
+                print(config["name"], key, value)
+            for replicas, layout in LAYOUTS if program else []:
+                found = run_lockstep(program, config, replicas, layout, folder)
+                for key, value in wanted.items():
+                    if found.get(key) != value:
+                        failed += 1
+                        print(f"{config['name']}: {key}: lockstep with {replicas} replicas and layout "
+                              f"{json.dumps(layout)} has {found.get(key)}, the page gives {value}")
+    print("the page and the program differ" if failed else "all equal" if program else "done")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
