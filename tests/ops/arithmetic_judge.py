@@ -396,6 +396,7 @@ class Run:
             if layer.get("activation") == "relu":
                 self.layers.append(Relu(shape))
         self.slots = [[0.0] * len(p) for p in self.parameters]
+        self.alive = [False] * len(self.parameters)
         self.step = 0
 
     def initialize(self, layer, made):
@@ -459,7 +460,7 @@ class Run:
         for q, parameter in enumerate(self.parameters):
             sums = [gradient_sum([example[i] for example in terms[q]], config["grain"])
                     for i in range(len(parameter))]
-            assert any(sums), f"{config['name']}: parameter {q} learns nothing, the net judges little"
+            self.alive[q] |= any(sums)
             for i, g in enumerate(sums):
                 self.apply(q, i, mul(add(g, 0.0), inverse))
         self.step += 1
@@ -547,18 +548,19 @@ NETS = [
          {"type": "dense", "units": 3, "use_bias": False, "kernel_initializer": "he_uniform"}],
         {"type": "sgd", "learning_rate": 0.01}, 5, 1, 7, 2, drop_remainder=True),
     # Gradients of convolutions through strides, channels, overlapping pools and a relu layer.
-    net("stacked", (9, 8, 2),
+    net("stacked", (9, 12, 2),
         [{"type": "conv2d", "filters": 3, "kernel_size": [3, 2], "strides": [1, 2],
           "padding": "same", "use_bias": False, "kernel_initializer": "he_uniform"},
          {"type": "relu"}, {"type": "max_pool2d", "pool_size": 3, "strides": 2, "padding": "same"},
          {"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "relu"},
          {"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "momentum", "learning_rate": 0.05, "momentum": 0.5, "nesterov": True}, 7, 2, 9, 3),
-    # Weight gradients in several slices: 23 x 23 outputs are 576 terms an example, 9 x 9 are 100.
+    # Weight gradients in several slices: 23 x 23 outputs are 576 terms an example, 9 x 9 are 100. The first
+    # kernel is zero at first, so that every maximum of the first step is a tie.
     net("sliced", (24, 24, 1),
-        [{"type": "conv2d", "filters": 1, "kernel_size": 2},
+        [{"type": "conv2d", "filters": 1, "kernel_size": 2, "kernel_initializer": "zeros"},
          {"type": "max_pool2d", "pool_size": 2},
-         {"type": "conv2d", "filters": 2, "kernel_size": 3, "activation": "relu"},
+         {"type": "conv2d", "filters": 2, "kernel_size": 3},
          {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"},
          {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.1}, 8, 8, 15, 2),
@@ -596,6 +598,7 @@ def main():
         for config in NETS:
             run = Run(config)
             losses = ["%.9g" % run.train_step() for _ in range(config["steps"])]
+            assert all(run.alive), f"{config['name']}: a parameter never learns, a net that judges little"
             wanted = dict(run.hashes(), losses=" ".join(losses))
             for key, value in wanted.items():
                 print(config["name"], key, value)
