@@ -376,9 +376,6 @@ static lk_status read_length(lk_config *c, const lk_json_cursor *root, lk_error 
     const uint64_t most = (uint64_t)1 << 40;
     LK_CHECK(lk_json_get_u64(root, "steps", LK_JSON_OPTIONAL, 1, most, &c->steps, error));
     LK_CHECK(lk_json_get_u64(root, "epochs", LK_JSON_OPTIONAL, 1, most, &c->epochs, error));
-    if (c->steps && c->epochs) {
-        return lk_json_refuse(root, error, "steps and epochs are both given; wanted one of them");
-    }
     if (!c->steps && !c->epochs) c->epochs = 1;
     return LK_OK;
 }

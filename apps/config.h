@@ -25,8 +25,7 @@ typedef struct lk_config {
     lk_layer *layers;             // spec.model.layers: start-up heap, freed by lk_config_close
     lk_config_data train, test;
     char cache[LK_CONFIG_PATH_BYTES];
-    uint64_t steps;               // the run's length: either steps ...
-    uint64_t epochs;              // ... or whole epochs
+    uint64_t steps, epochs;       // the run's length, 0: not said; of both, what ends first
     uint32_t replicas;            // 0: not said
     uint64_t wave_examples;       // 0: chosen
     bool fuse, overlay, guards;

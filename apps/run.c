@@ -240,7 +240,9 @@ lk_step_result lk_run_evaluate(lk_run *run) {
 
 uint64_t lk_run_steps(const lk_run *run) {
     const lk_config *c = &run->config;
-    return c->steps ? c->steps : c->epochs * lk_steps_per_epoch(&c->spec);
+    uint64_t all = UINT64_MAX;
+    if (c->epochs && !lk_mul_ok(c->epochs, lk_steps_per_epoch(&c->spec), &all)) all = UINT64_MAX;
+    return c->steps ? LK_MIN(c->steps, all) : all;
 }
 
 // --- digests -----------------------------------------------------------------------------------------

@@ -9,15 +9,31 @@ void lk_frame_start(lk_frame *f) {
 
 // --- load --------------------------------------------------------------------------------------
 
+// Examples of a shuffled epoch lie all over a mapped file: each is asked for some examples ahead.
+enum { LOAD_AHEAD = 4, LINE_BYTES = 64 };
+
+static const uint8_t *wave_image(const lk_frame *f, const lk_wave *wave, uint32_t i, uint64_t *index) {
+    const lk_source *s = f->source;
+    uint64_t position = wave->position + i;
+    *index = wave->shuffled ? s->order(s->context, wave->epoch, position) : position;
+    return s->image(s->context, *index);
+}
+
 static void load(lk_frame *f, const lk_op *op, const lk_wave *wave) {
     float *x = lk_tensor_at(f, op->y);
     uint32_t *labels = lk_tensor_at(f, f->program->labels);
-    const lk_source *s = f->source;
-    for (uint32_t i = 0; i < wave->examples; i++) {
-        uint64_t position = wave->position + i;
-        uint64_t index = wave->shuffled ? s->order(s->context, wave->epoch, position) : position;
-        f->kernels->load_u8(op->floats, s->image(s->context, index), x + i * op->floats);
-        labels[i] = s->label(s->context, index);
+    const uint8_t *image[LOAD_AHEAD];
+    uint64_t index[LOAD_AHEAD];
+    for (uint32_t i = 0; i < wave->examples + LOAD_AHEAD; i++) {
+        uint32_t at = i % LOAD_AHEAD;
+        if (i >= LOAD_AHEAD) {
+            uint32_t m = i - LOAD_AHEAD;
+            f->kernels->load_u8(op->floats, image[at], x + m * op->floats);
+            labels[m] = f->source->label(f->source->context, index[at]);
+        }
+        if (i >= wave->examples) continue;
+        image[at] = wave_image(f, wave, i, &index[at]);
+        for (uint64_t b = 0; b < op->floats; b += LINE_BYTES) __builtin_prefetch(image[at] + b);
     }
 }
 
