@@ -363,21 +363,27 @@ V_INLINE void weight_push(weight_sums sum, uint64_t leaves, float *node, const i
     }
 }
 
-V_INLINE vf weight_root(uint64_t leaves, const float *node, int i, int v, const int rows,
-                        const int vectors) {
-    return tree_root((uint32_t)(rows * vectors * V_LANES), leaves, node,
-                     (uint32_t)((i * vectors + v) * V_LANES));
+// The roots of the trees with a register tile as their last leaf, after `leaves` others.
+V_INLINE void weight_root(weight_sums sum, uint64_t leaves, const float *node, const int rows,
+                          const int vectors) {
+    const int count = rows * vectors * V_LANES;
+    for (; leaves; leaves >>= 1, node += count) {
+        if (!(leaves & 1)) continue;
+        V_UNROLL for (int i = 0; i < rows; i++) {
+            V_UNROLL for (int v = 0; v < vectors; v++) {
+                sum[i][v] = v_add(v_load(node + (i * vectors + v) * V_LANES), sum[i][v]);
+            }
+        }
+    }
 }
 
-// The sum of inputs k .. k + rows - 1, units n .. over one grain, as leaf `grain` of the tree.
-V_INLINE void weight_grain(const weight_block *b, uint32_t grain, uint32_t k, uint32_t n, vm tail,
-                           const int rows, const int vectors, const bool masked) {
-    const lk_grain_view *g = &b->grains[grain];
+// The sum of inputs k .. k + rows - 1, units n .. over one grain.
+V_INLINE void weight_grain(const weight_block *b, const lk_grain_view *g, uint32_t k, uint32_t n,
+                           vm tail, weight_sums sum, const int rows, const int vectors,
+                           const bool masked) {
     const float *x = g->x + k, *dy = g->dy + n;
-    uint32_t m = 0;
     uint64_t slices = 0;
-    weight_sums sum;
-    do {
+    for (uint32_t m = 0;; slices++) {
         V_UNROLL for (int i = 0; i < rows; i++) {
             V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_zero();
         }
@@ -397,29 +403,28 @@ V_INLINE void weight_grain(const weight_block *b, uint32_t grain, uint32_t k, ui
                 }
             }
         }
-        if (g->examples > LK_SLICE_TERMS) weight_push(sum, slices, b->slice_node, rows, vectors);
-        slices++;
-    } while (m < g->examples);
-    V_UNROLL for (int i = 0; i < rows; i++) {
-        V_UNROLL for (int v = 0; v < vectors; v++) {
-            if (slices > 1) sum[i][v] = weight_root(slices, b->slice_node, i, v, rows, vectors);
-        }
+        if (m == g->examples) break;
+        weight_push(sum, slices, b->slice_node, rows, vectors);
     }
-    weight_push(sum, grain, b->node, rows, vectors);
+    weight_root(sum, slices, b->slice_node, rows, vectors);
 }
 
 V_INLINE void weight_tile(const weight_block *b, uint32_t k, uint32_t n, float *dw, const int rows,
                           const int vectors, const bool masked) {
     const vm tail = v_first(masked ? b->n_count % V_LANES : V_LANES);
-    for (uint32_t grain = 0; grain < b->grain_count; grain++) {
-        weight_grain(b, grain, k, n, tail, rows, vectors, masked);
+    const uint32_t last = b->grain_count - 1;
+    weight_sums sum;
+    for (uint32_t grain = 0;; grain++) {
+        weight_grain(b, &b->grains[grain], k, n, tail, sum, rows, vectors, masked);
+        if (grain == last) break;
+        weight_push(sum, grain, b->node, rows, vectors);
     }
+    weight_root(sum, last, b->node, rows, vectors);
     V_UNROLL for (int i = 0; i < rows; i++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
-            vf sum = weight_root(b->grain_count, b->node, i, v, rows, vectors);
             float *out = dw + (uint64_t)i * b->n_count + v * V_LANES;
-            if (masked && v == vectors - 1) v_store_mask(out, tail, sum);
-            else v_store(out, sum);
+            if (masked && v == vectors - 1) v_store_mask(out, tail, sum[i][v]);
+            else v_store(out, sum[i][v]);
         }
     }
 }
