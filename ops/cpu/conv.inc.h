@@ -612,6 +612,8 @@ static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float
     return bad;
 }
 
+#include "ops/cpu/conv_scatter.inc.h"
+
 static uint32_t conv2d_input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
                                       const float *dy, const float *mask, float *dx, float *scratch) {
     return input_gradient(c, m_count, w, dy, NULL, mask, dx, scratch);
@@ -620,6 +622,7 @@ static uint32_t conv2d_input_gradient(const lk_conv2d *c, uint32_t m_count, cons
 static uint32_t conv2d_pool_input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
                                            const float *dy, const uint8_t *argmax, const float *mask,
                                            float *dx, float *scratch) {
+    if (lk_conv_scatters(c)) return scatter_gradient(c, m_count, w, dy, argmax, mask, dx, scratch);
     return input_gradient(c, m_count, w, dy, argmax, mask, dx, scratch);
 }
 

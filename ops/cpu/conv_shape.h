@@ -5,6 +5,7 @@
 //
 // Scratch of the output and input gradient kernels:   packed weights | bias | image | slice nodes
 // Scratch of the weight gradient kernels:             image | sums and their tree nodes
+// Scratch of the pooled input gradient, if it scatters: sums of the image | packed weights | winners
 #ifndef LOCKSTEP_OPS_CPU_CONV_SHAPE_H
 #define LOCKSTEP_OPS_CPU_CONV_SHAPE_H
 
@@ -81,11 +82,34 @@ static inline uint64_t lk_conv_sum_floats(const lk_conv2d *c) {
     return LK_MIN(all, (uint64_t)LK_CONV_SUMS);
 }
 
+// A pooled gradient goes back to the image winner by winner where the sums are one slice: the sums of
+// the whole image, with room between the rows for lanes that are not used; weights by output channel;
+// and the list of a position's winners.
+static inline bool lk_conv_scatters(const lk_conv2d *c) {
+    return lk_conv_terms_backward(c) <= LK_SLICE_TERMS;
+}
+static inline uint64_t lk_conv_scatter_pitch(const lk_conv2d *c) {
+    return lk_round_up(lk_conv_image_w(c) * c->in_c, LK_LANES_MAX) + LK_LANES_MAX;
+}
+static inline uint64_t lk_conv_scatter_image_floats(const lk_conv2d *c) {
+    return (lk_conv_image_h(c) + 1) * lk_conv_scatter_pitch(c);
+}
+static inline uint64_t lk_conv_scatter_list_floats(const lk_conv2d *c) {
+    return lk_round_up(c->out_c, LK_LANES_MAX) + LK_LANES_MAX;
+}
+static inline uint64_t lk_conv_scatter_floats(const lk_conv2d *c) {
+    if (!lk_conv_scatters(c)) return 0;
+    uint64_t run = lk_round_up((uint64_t)c->kernel_w * c->in_c, LK_LANES_MAX);
+    return lk_conv_scatter_image_floats(c) + c->kernel_h * run * c->out_c +
+           2 * lk_conv_scatter_list_floats(c);
+}
+
 static inline uint64_t lk_conv_scratch_floats(const lk_conv2d *c) {
     uint64_t terms = LK_MAX(lk_conv_terms_forward(c), lk_conv_terms_backward(c));
     uint64_t image = LK_MAX(lk_conv_image_floats(c), lk_conv_gradient_floats(c));
     uint64_t packed = (terms + 1) * LK_CONV_PANEL + lk_conv_node_floats(terms);
-    return image + LK_MAX(packed, lk_conv_sum_floats(c));
+    uint64_t most = image + LK_MAX(packed, lk_conv_sum_floats(c));
+    return LK_MAX(most, lk_conv_scatter_floats(c));
 }
 
 #endif

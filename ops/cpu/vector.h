@@ -17,6 +17,9 @@
 //   v_pick(a, b, i)     lane l is element i[l] of the 2 * V_LANES floats a, b
 //   v_halves(a, b)      the first half of the lanes from memory at a, the second from b
 //   v_permute(v, i)     lane l is v[i[l]]; i_permute: of integers
+//   v_winners(..)       of up to V_LANES pooled gradients d whose cell is `cell` and that are not zero,
+//                       writes values and numbers (first, first + 1, ..) side by side; returns how many.
+//                       May write V_LANES of each.
 //   v_max(a, b)         a > b ? a : b
 //   v_store_cells_first lane l of the bytes gets d ? 2 + c : b, of the yes/no in b, c and d
 //   v_transpose(r)      V_LANES x V_LANES, in place
@@ -128,6 +131,19 @@ V_INLINE vf v_halves(const float *a, const float *b) {
 V_INLINE vf v_permute(vf v, vi index) { return _mm512_permutexvar_ps(index, v); }
 V_INLINE vi i_permute(vi v, vi index) { return _mm512_permutexvar_epi32(index, v); }
 V_INLINE vi i_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+V_INLINE uint32_t v_winners(const float *d, const uint8_t *argmax, uint32_t count, uint8_t cell,
+                            uint32_t first, float *values, uint32_t *numbers) {
+    const vi lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    vm some = count >= V_LANES ? (vm)0xffff : v_first(count);
+    vf value = _mm512_maskz_loadu_ps(some, d);
+    __m128i won = _mm_maskz_loadu_epi8(some, argmax);
+    vm chosen = _mm_mask_cmpeq_epi8_mask(some, won, _mm_set1_epi8((char)cell));
+    chosen = _mm512_mask_cmp_ps_mask(chosen, value, _mm512_setzero_ps(), _CMP_NEQ_OQ);
+    _mm512_storeu_ps(values, _mm512_maskz_compress_ps(chosen, value));
+    _mm512_storeu_si512(numbers, _mm512_maskz_compress_epi32(
+                                     chosen, i_add(lanes, i_set1((int32_t)first))));
+    return (uint32_t)__builtin_popcount(chosen);
+}
 
 V_INLINE void v_transpose(vf r[V_LANES]) {
     __m512d t[16];
@@ -413,6 +429,20 @@ V_INLINE vf v_zero(void) { return v_set1(0.0f); }
 
 // x > 0 ? x : +0, as the reference has it.
 V_INLINE vf v_relu(vf x) { return v_keep(v_gt(x, v_zero()), x); }
+
+#ifndef __AVX512F__
+V_INLINE uint32_t v_winners(const float *d, const uint8_t *argmax, uint32_t count, uint8_t cell,
+                            uint32_t first, float *values, uint32_t *numbers) {
+    uint32_t n = 0;
+    count = count < V_LANES ? count : V_LANES;
+    for (uint32_t i = 0; i < count; i++) {
+        values[n] = d[i];
+        numbers[n] = first + i;
+        n += (argmax[i] == cell) & (d[i] != 0.0f);
+    }
+    return n;
+}
+#endif
 
 // Loads and stores of a last, shorter vector; count <= V_LANES.
 V_INLINE vf v_load_first(const float *p, uint32_t count) {
