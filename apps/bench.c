@@ -182,7 +182,8 @@ static void run_block(lk_run *run, double seconds, bench_block *b) {
     b->p90 = quantile(sorted_times, b->all_steps, 0.9);
 }
 
-static lk_status start_case(lk_run *run, const bench_case *c, const bench_options *o, lk_error *error) {
+static lk_status start_case(lk_run *run, const bench_case *c, const bench_options *o,
+                            lk_error *error) {
     char batch[40], grain[40];
     const char *const set[] = {batch, grain};
     snprintf(batch, sizeof batch, "global_batch=%u", c->global_batch);
@@ -250,8 +251,9 @@ static lk_status gone(const bench_lane *l, lk_error *error) {
 
 static lk_status start_lane(bench_lane *l, const bench_options *o, lk_error *error) {
     int down[2], up[2];
-    if (pipe(down) != 0) return lk_fail(error, LK_UNAVAILABLE, "bench: no pipe: %s", strerror(errno));
-    if (pipe(up) != 0) return lk_fail(error, LK_UNAVAILABLE, "bench: no pipe: %s", strerror(errno));
+    if (pipe(down) != 0 || pipe(up) != 0) {
+        return lk_fail(error, LK_UNAVAILABLE, "bench: no pipe: %s", strerror(errno));
+    }
     fflush(stdout);
     l->process = fork();
     if (l->process < 0) {
@@ -268,7 +270,8 @@ static lk_status start_lane(bench_lane *l, const bench_options *o, lk_error *err
     l->answers = up[0];
     if (!read_all(l->answers, &l->facts, sizeof l->facts)) return gone(l, error);
     if (l->facts.error.status == LK_OK) return LK_OK;
-    return lk_fail(error, l->facts.error.status, "bench %s: %s", l->what->name, l->facts.error.text);
+    return lk_fail(error, l->facts.error.status, "bench %s: %s", l->what->name,
+                   l->facts.error.text);
 }
 
 static lk_status one_turn(bench_lane *l, const bench_options *o, uint32_t round, lk_error *error) {
@@ -325,34 +328,39 @@ static double share_of_peak(const bench_lane *l, double flop, uint32_t rounds) {
     return spread_of(shares, rounds).median;
 }
 
+static void print_spread(const char *key, spread s) {
+    printf("\"%s\": {\"min\": %.6g, \"median\": %.6g, \"max\": %.6g}, ", key, s.min, s.median,
+           s.max);
+}
+
+static void print_counts(const char *key, double framework, double routed) {
+    printf("\"%s\": {\"framework\": %.12g, \"routed\": %.12g}, ", key, framework, routed);
+}
+
 static void print_json(const bench_lane *l, uint32_t rounds) {
     const bench_case *c = l->what;
     const bench_facts *f = &l->facts;
-    spread rate = spread_of(l->rate, rounds), peak = spread_of(l->peak, rounds);
-    spread trip = spread_of(l->trip, rounds);
+    spread rate = spread_of(l->rate, rounds);
     double median = 1 / l->last.median;
-    printf("{\"case\": \"%s\", \"lockstep\": \"%s\", \"config\": \"%s\", \"kernels\": \"%s\", "
-           "\"load_average\": %.2f, \"replicas\": %u, \"global_batch\": %u, \"grain\": %u, \"parameters\": %llu, ",
-           c->name, LK_VERSION, c->config, f->kernels, load_average, f->replicas, c->global_batch, c->grain,
-           (unsigned long long)f->parameters);
-    printf("\"steps\": %llu, \"steps_per_second\": {\"median\": %.6g, \"p10\": %.6g, \"p90\": %.6g}, "
-           "\"images_per_second\": %.6g, \"round_steps_per_second\": [",
-           (unsigned long long)l->last.all_steps, median, 1 / l->last.p90, 1 / l->last.p10,
-           median * c->global_batch);
+    printf("{\"case\": \"%s\", \"lockstep\": \"%s\", \"config\": \"%s\", \"kernels\": \"%s\", ",
+           c->name, LK_VERSION, c->config, f->kernels);
+    printf("\"load_average\": %.2f, \"replicas\": %u, \"global_batch\": %u, \"grain\": %u, ",
+           load_average, f->replicas, c->global_batch, c->grain);
+    printf("\"parameters\": %llu, \"steps\": %llu, ", (unsigned long long)f->parameters,
+           (unsigned long long)l->last.all_steps);
+    printf("\"steps_per_second\": {\"median\": %.6g, \"p10\": %.6g, \"p90\": %.6g}, ", median,
+           1 / l->last.p90, 1 / l->last.p10);
+    printf("\"images_per_second\": %.6g, \"round_steps_per_second\": [", median * c->global_batch);
     for (uint32_t r = 0; r < rounds; r++) printf(r ? ", %.6g" : "%.6g", l->rate[r]);
-    printf("], \"round_spread\": {\"min\": %.6g, \"median\": %.6g, \"max\": %.6g}, ", rate.min,
-           rate.median, rate.max);
-    printf("\"flop_per_step\": {\"framework\": %.0f, \"routed\": %.0f}, "
-           "\"gflops\": {\"framework\": %.6g, \"routed\": %.6g}, ",
-           f->flop.framework, f->flop.routed, median * f->flop.framework * 1e-9,
-           median * f->flop.routed * 1e-9);
-    printf("\"share_of_peak\": {\"framework\": %.4f, \"routed\": %.4f}, "
-           "\"fma_peak_gflops\": {\"cores\": %u, \"vectors\": \"%s\", \"min\": %.6g, \"median\": %.6g, "
-           "\"max\": %.6g}, ",
-           share_of_peak(l, f->flop.framework, rounds), share_of_peak(l, f->flop.routed, rounds),
-           l->cores, lk_probe_vectors(), peak.min, peak.median, peak.max);
-    printf("\"pingpong_ns\": {\"min\": %.4g, \"median\": %.4g, \"max\": %.4g}, ", trip.min, trip.median,
-           trip.max);
+    printf("], ");
+    print_spread("round_spread", rate);
+    print_counts("flop_per_step", f->flop.framework, f->flop.routed);
+    print_counts("gflops", median * f->flop.framework * 1e-9, median * f->flop.routed * 1e-9);
+    print_counts("share_of_peak", share_of_peak(l, f->flop.framework, rounds),
+                 share_of_peak(l, f->flop.routed, rounds));
+    printf("\"cores\": %u, \"vectors\": \"%s\", ", l->cores, lk_probe_vectors());
+    print_spread("fma_peak_gflops", spread_of(l->peak, rounds));
+    print_spread("pingpong_ns", spread_of(l->trip, rounds));
     printf("\"arena_bytes\": %llu, \"examples_bytes\": %llu, \"anonymous_bytes\": %llu}\n",
            (unsigned long long)f->arena_bytes, (unsigned long long)f->examples_bytes,
            (unsigned long long)f->anonymous_bytes);
@@ -361,8 +369,8 @@ static void print_json(const bench_lane *l, uint32_t rounds) {
 static const char head[] =
     "                                      steps/s                              images/s  GFLOP/s"
     "         of peak       FMA peak   ping-pong         memory, MiB\n"
-    "case              batch grain lanes   median     p10     p90   rounds      median    every routed"
-    "   every routed   GFLOP/s    ns              arena  images   anon\n";
+    "case              batch grain lanes   median     p10     p90   rounds      median    every "
+    "routed   every routed   GFLOP/s    ns              arena  images   anon\n";
 
 static void print_line(const bench_lane *l, uint32_t rounds) {
     const double mib = 1.0 / (1 << 20);
@@ -375,20 +383,20 @@ static void print_line(const bench_lane *l, uint32_t rounds) {
     snprintf(rates, sizeof rates, "%.0f..%.0f", rate.min, rate.max);
     snprintf(trips, sizeof trips, l->cores > 1 ? "%.0f (%.0f..%.0f)" : "-", trip.median, trip.min,
              trip.max);
-    printf("%-17s %5u %5u %5u  %7.1f %7.1f %7.1f   %-11s %7.0f  %6.1f %6.1f  %5.1f%% %5.1f%%   %7.1f"
-           "   %-14s %7.2f %7.2f %6.2f\n",
-           c->name, c->global_batch, c->grain, f->replicas, median, 1 / l->last.p90, 1 / l->last.p10,
-           rates, median * c->global_batch, median * f->flop.framework * 1e-9,
+    printf("%-17s %5u %5u %5u  %7.1f %7.1f %7.1f   %-11s %7.0f  ", c->name, c->global_batch,
+           c->grain, f->replicas, median, 1 / l->last.p90, 1 / l->last.p10, rates,
+           median * c->global_batch);
+    printf("%6.1f %6.1f  %5.1f%% %5.1f%%   %7.1f   %-14s ", median * f->flop.framework * 1e-9,
            median * f->flop.routed * 1e-9, 100 * share_of_peak(l, f->flop.framework, rounds),
-           100 * share_of_peak(l, f->flop.routed, rounds), peak.median, trips,
-           (double)f->arena_bytes * mib, (double)f->examples_bytes * mib,
+           100 * share_of_peak(l, f->flop.routed, rounds), peak.median, trips);
+    printf("%7.2f %7.2f %6.2f\n", (double)f->arena_bytes * mib, (double)f->examples_bytes * mib,
            (double)f->anonymous_bytes * mib);
 }
 
 static void print_all(const bench_options *o) {
     if (!o->json) {
-        printf("lockstep %s, kernels %s, peak of %s; %u rounds of %.2f s a case, the cases taking turns; "
-               "load average before: %.2f\n",
+        printf("lockstep %s, kernels %s, peak of %s; %u rounds of %.2f s a case, the cases taking "
+               "turns; load average before: %.2f\n",
                LK_VERSION, lanes[0].facts.kernels, lk_probe_vectors(), o->rounds,
                o->seconds / o->rounds, load_average);
         fputs(head, stdout);
@@ -401,12 +409,11 @@ static void print_all(const bench_options *o) {
         }
     }
     if (o->json) return;
-    fputs("steps/s: from the time of each step; rounds: the slowest and the fastest round as a whole.\n"
-          "GFLOP/s: products and sums of convolutions and dense layers; every: at every position, as "
-          "frameworks count;\n"
-          "routed: behind a 2x2 max-pool only the position that won. A share is of the peak of the lanes' "
-          "cores in the same round.\n"
-          "memory: the arena is everything, made-up images included; files would be mapped instead.\n",
+    fputs("steps/s: from the time of each step; rounds: the slowest and the fastest as a whole.\n"
+          "GFLOP/s: products and sums of convolutions and dense layers. every: at every position,\n"
+          "as frameworks count; routed: behind a 2x2 max-pool only the position that won.\n"
+          "A share is of the peak of as many cores in the same round.\n"
+          "memory: the arena is everything, made-up images included; files would be mapped.\n",
           stdout);
 }
 
@@ -433,8 +440,9 @@ static lk_status choose_cases(const char *list, bench_options *o, lk_error *erro
         if (!found) {
             const char *near = lk_text_nearest(word, names, LK_COUNT(names));
             return lk_fail(error, LK_BAD_USAGE,
-                           "bench --cases: there is no \"%s\"%s%s%s; see them with: lockstep bench --help",
-                           word, near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+                           "bench --cases: there is no \"%s\"%s%s%s; see: lockstep bench --help",
+                           word, near ? ", did you mean \"" : "", near ? near : "",
+                           near ? "\"?" : "");
         }
         at += length;
         if (!*at) return LK_OK;
@@ -448,20 +456,21 @@ static lk_status parse_number(const char *option, const char *text, double min, 
     *out = strtod(text, &end);
     if (end != text && *end == '\0' && *out >= min && *out <= max) return LK_OK;
     snprintf(range, sizeof range, "from %g to %g", min, max);
-    return lk_fail(error, LK_BAD_USAGE, "bench --%s: found \"%s\", wanted a number %s", option, text,
-                   range);
+    return lk_fail(error, LK_BAD_USAGE, "bench --%s: found \"%s\", wanted a number %s", option,
+                   text, range);
 }
 
 static void print_help(void) {
     fputs(usage, stdout);
-    printf("\nTimes training steps on made-up data, beside the machine's own fp32 peak and the way of a\n"
-           "cache line between two cores, measured before and after every block of steps.\n\n"
+    printf("\nTimes training steps on made-up data, beside the machine's own fp32 peak and the\n"
+           "way of a cache line between two cores, measured before and after every block.\n\n"
            "  --json         one JSON object a case, one a line\n"
            "  --cases A,B    only these\n"
            "  --seconds S    of measured steps for each case (5)\n"
            "  --rounds N     in which the cases take turns (5)\n"
            "  --replicas N   instead of 2\n"
-           "  --kernels NAME reference, portable, avx2, avx512; the default is the fastest here\n\ncases:\n");
+           "  --kernels NAME reference, portable, avx2, avx512; the default is the fastest here\n\n"
+           "cases:\n");
     for (uint32_t i = 0; i < LK_COUNT(cases); i++) {
         const bench_case *c = &cases[i];
         printf("  %-17s %s, batch %u in grains of %u, %u replica%s\n", c->name, c->config,
@@ -469,7 +478,8 @@ static void print_help(void) {
     }
 }
 
-static lk_status parse_options(int argc, char **argv, bench_options *o, bool *helped, lk_error *error) {
+static lk_status parse_options(int argc, char **argv, bench_options *o, bool *helped,
+                               lk_error *error) {
     static const struct option known[] = {
         {"json", no_argument, NULL, 'j'},          {"cases", required_argument, NULL, 'c'},
         {"seconds", required_argument, NULL, 's'}, {"rounds", required_argument, NULL, 'n'},
@@ -484,7 +494,9 @@ static lk_status parse_options(int argc, char **argv, bench_options *o, bool *he
         switch (found) {
         case 'j': o->json = true; break;
         case 'c': LK_CHECK(choose_cases(optarg, o, error)); break;
-        case 's': LK_CHECK(parse_number("seconds", optarg, 0.001, 86400, &o->seconds, error)); break;
+        case 's':
+            LK_CHECK(parse_number("seconds", optarg, 0.001, 86400, &o->seconds, error));
+            break;
         case 'n':
             LK_CHECK(parse_number("rounds", optarg, 1, ROUNDS_MAX, &number, error));
             o->rounds = (uint32_t)number;
@@ -502,8 +514,8 @@ static lk_status parse_options(int argc, char **argv, bench_options *o, bool *he
         }
     }
     if (optind == argc) return LK_OK;
-    return lk_fail(error, LK_BAD_USAGE, "bench: found \"%s\", wanted only options; %.*s", argv[optind],
-                   (int)sizeof usage - 2, usage);
+    return lk_fail(error, LK_BAD_USAGE, "bench: found \"%s\", wanted only options; %.*s",
+                   argv[optind], (int)sizeof usage - 2, usage);
 }
 
 static lk_status bench(const bench_options *o, lk_error *error) {

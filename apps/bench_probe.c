@@ -182,8 +182,9 @@ lk_probe lk_probe_machine(uint32_t cores) {
     }
     uint32_t started = 1;
     for (; started < p.cores; started++) {
-        members[started] = (probe_member){.p = &p, .index = started};
-        if (pthread_create(&members[started].thread, NULL, member_main, &members[started]) != 0) break;
+        probe_member *m = &members[started];
+        *m = (probe_member){.p = &p, .index = started};
+        if (pthread_create(&m->thread, NULL, member_main, m) != 0) break;
     }
     bool whole = started == p.cores;
     if (!whole) {

@@ -1,4 +1,4 @@
-// bench_probe.h - what the machine can do at this moment: its fp32 peak, and how far apart its cores are.
+// bench_probe.h - what the machine can do at this moment: fp32 peak, way between two cores.
 //
 // Host only. Knows processors and clocks, nothing of training. Shared machines change under one's
 // feet: the same two cores are near (one cache between them) in one second and far in the next. So
@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 typedef struct lk_probe {
-    uint32_t cores;          // that took part: as many as asked for, at most those this process may use
-    double fma_gflops;       // of all of them together, fp32, add and multiply counted; 0: not known here
+    uint32_t cores;          // as many as asked for, at most those this process may use
+    double fma_gflops;       // all of them together, fp32, add and multiply counted; 0: unknown
     double pingpong_ns;      // a cache line to the second core and back; 0 with one core
 } lk_probe;
 
