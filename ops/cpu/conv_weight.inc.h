@@ -13,7 +13,10 @@
 //                       images of few channels, whose kernel rows would not fill the lanes
 
 enum {
-    ROWS_MAX = V_REGISTERS >= 32 ? 8 : 6,  // taps of a tile of the first way
+    ROWS_MAX = V_WIDE ? 12 : 6,            // taps of a tile of the first way
+    ROWS_APART = V_WIDE ? 8 : 6,           // if each needs its own address
+    BLOCK_FLOATS = 6144,                   // of image and gradient that are read again and again
+    BLOCK_TILES_MIN = 16,
     LANE_TILE = 12,                        // vectors of taps of a tile of the second way
     PICK_HALF = V_LANES / 2,               // pixels of each of the two rows of the third way
     PICK_ROWS = 3,                         // kernel rows of a tile of it
@@ -48,10 +51,18 @@ static void part_cut(part *p, uint64_t *slices) {
     stack_leaf(&p->stack, (*slices)++);
 }
 
+// Tiles that are summed for all of a part before the next ones, so that they stay in the nearest cache.
+static uint32_t block_tiles(const lk_conv2d *c, bool pooled) {
+    uint64_t image = 4 * (uint64_t)c->stride_h * c->stride_w * c->in_c;
+    uint64_t dy = pooled ? c->out_c : 4 * LK_MIN((uint64_t)c->out_c, (uint64_t)PANEL);
+    return (uint32_t)LK_MAX(BLOCK_FLOATS / (image + dy), (uint64_t)BLOCK_TILES_MIN);
+}
+
 static void part_grain(part *p, const lk_grain_view *g, uint32_t leaf) {
     const lk_conv2d *c = p->c;
     uint32_t base = p->stack.count, tiles = lk_conv2d_terms(c) / 4;
     uint32_t slice_tiles = LK_SLICE_TERMS / 4, examples = slice_tiles / tiles;
+    uint32_t block = block_tiles(c, p->pooled);
     uint64_t slices = 0, dy = p->pooled ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c);
     for (uint32_t m = 0; m < g->examples; m++) {
         p->x = g->x + m * lk_conv2d_in_floats(c);
@@ -61,7 +72,8 @@ static void part_grain(part *p, const lk_grain_view *g, uint32_t leaf) {
         if (m > 0 && (examples == 0 || m % examples == 0)) part_cut(p, &slices);
         for (uint32_t t = 0; t < tiles; t += slice_tiles) {
             if (t > 0) part_cut(p, &slices);
-            p->add(p, t, LK_MIN(t + slice_tiles, tiles));
+            uint32_t end = LK_MIN(t + slice_tiles, tiles);
+            for (uint32_t at = t; at < end; at += block) p->add(p, at, LK_MIN(at + block, end));
         }
     }
     part_cut(p, &slices);
@@ -145,9 +157,10 @@ static uint64_t tap_offset(const lk_conv2d *c, uint32_t tap) {
     return tap / run * lk_conv_image_w(c) * c->in_c + tap % run;
 }
 
-// Taps first .. first + rows, all positions of tiles t0 <= t < t1.
+// Taps first .. first + rows, all positions of tiles t0 <= t < t1. With `joined`, the taps lie side by
+// side in the image: one address serves them all.
 V_INLINE void rows_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, const int rows,
-                       const int vectors) {
+                       const int vectors, const bool joined) {
     const lk_conv2d *c = p->c;
     uint64_t image_row = lk_conv_image_w(c) * c->in_c * c->stride_h;
     uint64_t image_column = (uint64_t)c->in_c * c->stride_w, wide = tiles_w(c);
@@ -177,8 +190,9 @@ V_INLINE void rows_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, 
                     d[v] = v_load_mask(dy + v * V_LANES, lanes[v]);
                     V_PIN(d[v]);
                 }
+                const float *side = tap[0] + pixel;
                 V_UNROLL for (int r = 0; r < rows; r++) {
-                    vf x = v_set1(tap[r][pixel]);
+                    vf x = v_set1(joined ? side[r] : tap[r][pixel]);
                     V_UNROLL for (int v = 0; v < vectors; v++) {
                         sum[r][v] = v_fma(x, d[v], sum[r][v]);
                     }
@@ -197,27 +211,54 @@ V_INLINE void rows_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, 
     }
 }
 
-static void rows_add_part(const part *p, uint32_t t0, uint32_t t1) {
-    uint32_t rows = p->end - p->begin, blocks = (rows + ROWS_MAX - 1) / ROWS_MAX;
-    for (uint32_t b = 0; b < blocks; b++) {
-        // Blocks of nearly equal size: a short one has too few sums to hide the latency of fma.
-        uint32_t first = p->begin + rows * b / blocks, last = p->begin + rows * (b + 1) / blocks;
-        switch ((last - first) * VECTORS + p->vectors - 1) {
-#define ROWS_ADD(n)                                                       \
-    case (n) * VECTORS: rows_add(p, t0, t1, first, n, 1); break;          \
-    case (n) * VECTORS + 1: rows_add(p, t0, t1, first, n, VECTORS); break;
-            ROWS_ADD(1)
-            ROWS_ADD(2)
-            ROWS_ADD(3)
-            ROWS_ADD(4)
-            ROWS_ADD(5)
-            ROWS_ADD(6)
+static void rows_add_block(const part *p, uint32_t t0, uint32_t t1, uint32_t first, uint32_t last) {
+    uint32_t run = p->c->kernel_w * p->c->in_c;
+    bool joined = first / run == (last - 1) / run;
+    switch ((last - first) * 4 + joined * 2 + p->vectors - 1) {
+#define ROWS_ADD(n, joined)                                                                \
+    case (n) * 4 + (joined) * 2: rows_add(p, t0, t1, first, n, 1, joined); break;          \
+    case (n) * 4 + (joined) * 2 + 1: rows_add(p, t0, t1, first, n, VECTORS, joined); break;
+#define ROWS_ADD_BOTH(n) ROWS_ADD(n, 0) ROWS_ADD(n, 1)
+        ROWS_ADD(1, 1)
+        ROWS_ADD_BOTH(2)
+        ROWS_ADD_BOTH(3)
+        ROWS_ADD_BOTH(4)
+        ROWS_ADD_BOTH(5)
+        ROWS_ADD_BOTH(6)
 #if V_WIDE
-            ROWS_ADD(7)
-            ROWS_ADD(8)
+        ROWS_ADD_BOTH(7)
+        ROWS_ADD_BOTH(8)
+        ROWS_ADD(9, 1)
+        ROWS_ADD(10, 1)
+        ROWS_ADD(11, 1)
+        ROWS_ADD(12, 1)
 #endif
+#undef ROWS_ADD_BOTH
 #undef ROWS_ADD
-        }
+    }
+}
+
+// Taps begin .. end in blocks of nearly equal size: a short one has too few sums to hide the latency of
+// fma.
+static void rows_add_split(const part *p, uint32_t t0, uint32_t t1, uint32_t begin, uint32_t end,
+                           uint32_t most) {
+    uint32_t rows = end - begin, blocks = (rows + most - 1) / most;
+    for (uint32_t b = 0; b < blocks; b++) {
+        rows_add_block(p, t0, t1, begin + rows * b / blocks, begin + rows * (b + 1) / blocks);
+    }
+}
+
+// Long kernel rows are split each by itself, so that the taps of a block lie side by side.
+static void rows_add_part(const part *p, uint32_t t0, uint32_t t1) {
+    uint32_t run = p->c->kernel_w * p->c->in_c;
+    if (run < ROWS_APART) {
+        rows_add_split(p, t0, t1, p->begin, p->end, ROWS_APART);
+        return;
+    }
+    for (uint32_t at = p->begin; at < p->end;) {
+        uint32_t end = LK_MIN((at / run + 1) * run, p->end);
+        rows_add_split(p, t0, t1, at, end, ROWS_MAX);
+        at = end;
     }
 }
 
