@@ -1,0 +1,543 @@
+// reference_test.c - the reference kernels, and the programs made of them, against another derivation
+// of the same mathematics: hand-computed cases, and finite differences of a forward pass in double
+// that shares no code with the library. A wrong wiring (masks, winners, order of layers) shows here.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "comm/step.h"
+
+static const lk_kernels *const k = &lk_kernels_reference;
+
+static uint64_t draws = 1;
+
+static float draw(void) {  // in [-1, 1)
+    draws = draws * 6364136223846793005u + 1442695040888963407u;
+    return (float)(draws >> 40) * 0x1p-23f - 1.0f;
+}
+
+static void fill(float *values, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) values[i] = draw();
+}
+
+static void near(const char *what, uint64_t at, double want, double got, double tolerance) {
+    if (fabs(want - got) <= tolerance * (1.0 + fabs(want))) return;
+    print_error("%s[%llu]: wanted %.9g, got %.9g\n", what, (unsigned long long)at, want, got);
+    fail();
+}
+
+static void same_bits(const float *want, const float *got, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) assert_memory_equal(&want[i], &got[i], sizeof want[i]);
+}
+
+// --- the forward pass in double ------------------------------------------------------------------
+
+enum { VALUES_MAX = 8192, PARAMS_MAX = 16 };
+
+typedef struct image_shape {
+    int h, w, c;
+} image_shape;
+
+static int out_size(int in, int size, int stride, lk_padding padding, int *pad) {
+    *pad = 0;
+    if (padding == LK_PADDING_VALID) return (in - size + stride) / stride;
+    int out = (in + stride - 1) / stride, over = (out - 1) * stride + size - in;
+    *pad = over > 0 ? over / 2 : 0;
+    return out;
+}
+
+// Convolution (w given) or max-pooling (w NULL).
+static image_shape windows(const lk_layer *l, image_shape s, const double *x, const double *w,
+                           const double *b, double *y) {
+    int top, left, sh = (int)l->stride_h, sw = (int)l->stride_w;
+    image_shape o = {out_size(s.h, (int)l->size_h, sh, l->padding, &top),
+                     out_size(s.w, (int)l->size_w, sw, l->padding, &left), w ? (int)l->units : s.c};
+    assert_true(o.h * o.w * o.c <= VALUES_MAX);
+    for (int at = 0; at < o.h * o.w * o.c; at++) {
+        int oy = at / o.c / o.w, ox = at / o.c % o.w, co = at % o.c;
+        y[at] = !w ? -INFINITY : b ? b[co] : 0.0;
+        for (int tap = 0; tap < (int)(l->size_h * l->size_w); tap++) {
+            int iy = oy * sh + tap / (int)l->size_w - top, ix = ox * sw + tap % (int)l->size_w - left;
+            if (iy < 0 || ix < 0 || iy >= s.h || ix >= s.w) continue;
+            const double *cell = x + (iy * s.w + ix) * s.c;
+            if (!w) y[at] = fmax(y[at], cell[co]);
+            for (int ci = 0; w && ci < s.c; ci++) y[at] += cell[ci] * w[(tap * s.c + ci) * o.c + co];
+        }
+    }
+    return o;
+}
+
+static image_shape dense(const lk_layer *l, image_shape s, const double *x, const double *w,
+                         const double *b, double *y) {
+    int inputs = s.h * s.w * s.c, units = (int)l->units;
+    for (int n = 0; n < units; n++) {
+        y[n] = b ? b[n] : 0.0;
+        for (int i = 0; i < inputs; i++) y[n] += x[i] * w[i * units + n];
+    }
+    return (image_shape){1, 1, units};
+}
+
+static image_shape layer_forward(const lk_layer *l, image_shape s, const double *x, double *const *params,
+                                 uint32_t *param, double *y) {
+    bool trainable = l->kind == LK_LAYER_CONV2D || l->kind == LK_LAYER_DENSE;
+    const double *w = trainable ? params[(*param)++] : NULL;
+    const double *b = trainable && l->use_bias ? params[(*param)++] : NULL;
+    image_shape o = s;
+    if (l->kind == LK_LAYER_DENSE) {
+        o = dense(l, s, x, w, b, y);
+    } else if (l->kind == LK_LAYER_CONV2D || l->kind == LK_LAYER_MAX_POOL2D) {
+        o = windows(l, s, x, w, b, y);
+    } else {
+        memcpy(y, x, (size_t)(s.h * s.w * s.c) * sizeof *y);
+    }
+    bool relu = l->relu || l->kind == LK_LAYER_RELU;
+    for (int i = 0; relu && i < o.h * o.w * o.c; i++) y[i] = fmax(y[i], 0.0);
+    return o;
+}
+
+static double loss_of(const lk_model *m, double *const *params, const uint8_t *image, uint32_t label) {
+    static double buffers[2][VALUES_MAX];
+    image_shape s = {(int)m->in_h, (int)m->in_w, (int)m->in_c};
+    for (int i = 0; i < s.h * s.w * s.c; i++) buffers[0][i] = image[i] / 255.0;
+    uint32_t param = 0, side = 0;
+    for (uint32_t i = 0; i < m->layer_count; i++, side ^= 1) {
+        s = layer_forward(&m->layers[i], s, buffers[side], params, &param, buffers[side ^ 1]);
+    }
+    double sum = 0.0;
+    for (int i = 0; i < s.c; i++) sum += exp(buffers[side][i]);
+    return log(sum) - buffers[side][label];
+}
+
+// --- single kernels --------------------------------------------------------------------------------
+
+// A convolution's kernels: y against double; since y is linear in x and in w, the gradients of
+// sum(r * y) are differences of that sum with a step of 1.
+static void check_conv2d(uint32_t in_h, uint32_t in_w, uint32_t in_c, uint32_t out_c, uint32_t kh,
+                         uint32_t kw, uint32_t sh, uint32_t sw, lk_padding padding) {
+    enum { M = 3 };
+    const lk_layer l = {.kind = LK_LAYER_CONV2D, .units = out_c, .size_h = kh, .size_w = kw,
+                        .stride_h = sh, .stride_w = sw, .padding = padding};
+    int top, left;
+    lk_conv2d c = {.in_h = in_h, .in_w = in_w, .in_c = in_c, .out_c = out_c, .kernel_h = kh,
+                   .kernel_w = kw, .stride_h = sh, .stride_w = sw, .use_bias = true};
+    c.out_h = (uint32_t)out_size((int)in_h, (int)kh, (int)sh, padding, &top);
+    c.out_w = (uint32_t)out_size((int)in_w, (int)kw, (int)sw, padding, &left);
+    c.pad_top = (uint32_t)top;
+    c.pad_left = (uint32_t)left;
+    uint32_t in = in_h * in_w * in_c, out = c.out_h * c.out_w * out_c, weights = kh * kw * in_c * out_c;
+    static float x[M * VALUES_MAX], y[M * VALUES_MAX], r[M * VALUES_MAX], dx[M * VALUES_MAX];
+    static float w[VALUES_MAX], b[VALUES_MAX], dw[VALUES_MAX], db[VALUES_MAX];
+    static double xd[VALUES_MAX], wd[VALUES_MAX], bd[VALUES_MAX], yd[VALUES_MAX], y1[VALUES_MAX];
+    static double gw[VALUES_MAX], gb[VALUES_MAX];
+    fill(x, M * in);
+    fill(r, M * out);
+    fill(w, weights);
+    fill(b, out_c);
+    for (uint32_t i = 0; i < weights; i++) wd[i] = (double)w[i], gw[i] = 0.0;
+    for (uint32_t i = 0; i < out_c; i++) bd[i] = (double)b[i], gb[i] = 0.0;
+    assert_int_equal(k->conv2d_forward(&c, M, x, w, b, y, NULL), 0);
+    assert_int_equal(k->conv2d_input_gradient(&c, M, w, r, NULL, dx, NULL), 0);
+    const lk_grain_view views[] = {{x, r, NULL, 2}, {x + 2 * in, r + 2 * out, NULL, 1}};
+    k->conv2d_weight_gradient(&c, 2, views, dw, db, NULL);
+
+    const image_shape s = {(int)in_h, (int)in_w, (int)in_c};
+    for (uint32_t m = 0; m < M; m++) {
+        for (uint32_t i = 0; i < in; i++) xd[i] = (double)x[m * in + i];
+        windows(&l, s, xd, wd, bd, yd);
+        for (uint32_t i = 0; i < out; i++) near("y", i, yd[i], (double)y[m * out + i], 1e-5);
+        for (uint32_t i = 0; i < in; i++) {
+            double sum = 0.0;
+            xd[i] += 1.0;
+            windows(&l, s, xd, wd, bd, y1);
+            xd[i] -= 1.0;
+            for (uint32_t o = 0; o < out; o++) sum += (y1[o] - yd[o]) * (double)r[m * out + o];
+            near("dx", i, sum, (double)dx[m * in + i], 1e-5);
+        }
+        for (uint32_t i = 0; i < weights; i++) {
+            wd[i] += 1.0;
+            windows(&l, s, xd, wd, bd, y1);
+            wd[i] -= 1.0;
+            for (uint32_t o = 0; o < out; o++) gw[i] += (y1[o] - yd[o]) * (double)r[m * out + o];
+        }
+        for (uint32_t o = 0; o < out; o++) gb[o % out_c] += (double)r[m * out + o];
+    }
+    for (uint32_t i = 0; i < weights; i++) near("dw", i, gw[i], (double)dw[i], 1e-5);
+    for (uint32_t i = 0; i < out_c; i++) near("db", i, gb[i], (double)db[i], 1e-5);
+}
+
+static void convolution_gradients(void **state) {
+    (void)state;
+    check_conv2d(5, 6, 1, 2, 3, 3, 1, 1, LK_PADDING_VALID);
+    check_conv2d(5, 6, 2, 3, 3, 3, 1, 1, LK_PADDING_SAME);
+    check_conv2d(7, 5, 3, 2, 2, 3, 2, 1, LK_PADDING_SAME);
+    check_conv2d(8, 9, 2, 2, 3, 2, 3, 2, LK_PADDING_VALID);
+    check_conv2d(4, 4, 1, 1, 1, 1, 2, 2, LK_PADDING_SAME);
+    check_conv2d(3, 3, 60, 2, 3, 3, 1, 1, LK_PADDING_SAME);  // 540 terms: two slices forward
+    check_conv2d(24, 23, 1, 1, 2, 2, 1, 1, LK_PADDING_VALID);  // 23 x 22 outputs: 528 terms an example
+}
+
+static void convolution_by_hand(void **state) {
+    (void)state;
+    const lk_conv2d c = {.in_h = 3, .in_w = 3, .in_c = 1, .out_h = 2, .out_w = 2, .out_c = 1,
+                         .kernel_h = 2, .kernel_w = 2, .stride_h = 1, .stride_w = 1, .use_bias = true};
+    const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 9}, w[] = {1, 10, 100, 1000}, b[] = {0.5f};
+    float y[4];
+    assert_int_equal(k->conv2d_forward(&c, 1, x, w, b, y, NULL), 0);
+    const float want[] = {5421.5f, 6532.5f, 8754.5f, 9865.5f};
+    same_bits(want, y, 4);
+    const float dy[] = {1, 0, 0, 2};
+    float dx[9], dw[4], db[1];
+    assert_int_equal(k->conv2d_input_gradient(&c, 1, w, dy, NULL, dx, NULL), 0);
+    const float want_dx[] = {1, 10, 0, 100, 1002, 20, 0, 200, 2000};
+    same_bits(want_dx, dx, 9);
+    const lk_grain_view view = {x, dy, NULL, 1};
+    k->conv2d_weight_gradient(&c, 1, &view, dw, db, NULL);
+    const float want_dw[] = {11, 14, 20, 23}, want_db[] = {3};
+    same_bits(want_dw, dw, 4);
+    same_bits(want_db, db, 1);
+}
+
+static void pooling_by_hand(void **state) {
+    (void)state;
+    const lk_pool2d p = {.in_h = 3, .in_w = 3, .channels = 1, .out_h = 2, .out_w = 2, .pool_h = 2,
+                         .pool_w = 2, .stride_h = 1, .stride_w = 1};
+    const float x[] = {1, 7, 7, 2, 7, 0, -1, -1, 0};
+    float y[4], dx[9];
+    uint16_t argmax[4];
+    k->max_pool_forward(&p, 1, x, y, argmax);
+    const float want[] = {7, 7, 7, 7};
+    const uint16_t winners[] = {1, 0, 1, 0};  // of equals, the first
+    same_bits(want, y, 4);
+    assert_memory_equal(winners, argmax, sizeof winners);
+    const float dy[] = {1, 2, 4, 8};
+    assert_int_equal(k->max_pool_backward(&p, 1, dy, argmax, dx), 0);
+    const float want_dx[] = {0, 3, 0, 0, 12, 0, 0, 0, 0};
+    same_bits(want_dx, dx, 9);
+    // Padding never wins, not even over negative cells.
+    const lk_pool2d padded = {.in_h = 1, .in_w = 1, .channels = 2, .out_h = 1, .out_w = 1, .pool_h = 3,
+                              .pool_w = 3, .stride_h = 1, .stride_w = 1, .pad_top = 1, .pad_left = 1};
+    const float cells[] = {-5, -6};
+    k->max_pool_forward(&padded, 1, cells, y, argmax);
+    same_bits(cells, y, 2);
+    assert_int_equal(argmax[0], 4);
+}
+
+static void small_kernels_by_hand(void **state) {
+    (void)state;
+    const uint8_t bytes[] = {0, 1, 128, 255};
+    float x[4];
+    k->load_u8(4, bytes, x);
+    for (int i = 0; i < 4; i++) assert_true(fabsf(x[i] - (float)bytes[i] / 255.0f) <= 0x1p-24f);
+    assert_true(x[0] == 0.0f && x[3] == 1.0f);
+
+    const float v[] = {-1, -0.0f, 0, 2}, dv[] = {1, 2, 3, 4}, relu[] = {0, 0, 0, 2}, back[] = {0, 0, 0, 4};
+    k->relu_forward(4, v, x);
+    same_bits(relu, x, 4);
+    k->relu_backward(4, x, dv, x);
+    same_bits(back, x, 4);
+
+    const lk_dense d = {.k_count = 2, .n_count = 2, .use_bias = true, .relu = true};
+    const float in[] = {1, 2, -3, 4}, w[] = {1, 2, 3, -4}, b[] = {0.5f, 1};
+    const float y_want[] = {7.5f, 0, 9.5f, 0}, dy[] = {1, 10, 100, 1000};
+    const float dx_want[] = {21, -37, 0, -3700}, dw_want[] = {-299, -2990, 402, 4020};
+    float y[4], dx[4], dw[4], db[2];
+    assert_int_equal(k->dense_forward(&d, 2, in, w, b, y, NULL), 0);
+    same_bits(y_want, y, 4);
+    assert_int_equal(k->dense_input_gradient(&d, 2, w, dy, in, dx, NULL), 0);
+    same_bits(dx_want, dx, 4);
+    const lk_grain_view view = {in, dy, NULL, 2};
+    k->dense_weight_gradient(&d, 1, &view, 0, 2, dw, NULL);
+    same_bits(dw_want, dw, 4);
+    k->column_sums(2, 1, &view, db);
+    assert_true(db[0] == 101.0f && db[1] == 1010.0f);
+}
+
+static void loss_and_its_gradient(void **state) {
+    (void)state;
+    enum { CLASSES = 10, M = 7 };
+    float z[M * CLASSES], dz[M * CLASSES], loss[M];
+    uint32_t labels[M], correct, hits = 0;
+    fill(z, M * CLASSES);
+    for (uint32_t i = 0; i < M * CLASSES; i++) z[i] *= 6.0f;
+    for (uint32_t i = 0; i < CLASSES; i++) z[i] = 1.25f;  // uniform: the loss is log 10
+    for (uint32_t m = 0; m < M; m++) labels[m] = m % CLASSES;
+    assert_int_equal(k->softmax_cross_entropy(M, CLASSES, z, labels, dz, loss, &correct), 0);
+    near("loss", 0, 2.302585093, (double)loss[0], 1e-7);
+    for (uint32_t m = 0; m < M; m++) {
+        double sum = 0.0;
+        uint32_t top = 0;
+        for (uint32_t i = 0; i < CLASSES; i++) {
+            sum += exp((double)z[m * CLASSES + i]);
+            if (z[m * CLASSES + i] > z[m * CLASSES + top]) top = i;
+        }
+        hits += top == labels[m];
+        near("loss", m, log(sum) - (double)z[m * CLASSES + labels[m]], (double)loss[m], 1e-6);
+        for (uint32_t i = 0; i < CLASSES; i++) {
+            double p = exp((double)z[m * CLASSES + i]) / sum - (i == labels[m]);
+            near("dlogits", i, p, (double)dz[m * CLASSES + i], 1e-6);
+        }
+    }
+    assert_int_equal(correct, hits);
+}
+
+static void golden_optimizers(void **state) {
+    (void)state;
+    static const float g[3][3] = {{.1f, .2f, .3f}, {-.2f, .1f, 0.0f}, {.05f, -.4f, .3f}};
+    static const struct {
+        lk_optimizer o;
+        double w[3][3];
+    } golden[] = {
+        {{LK_SGD, 0.01f, 0.0f, false},
+         {{.999, 1.998, 2.997}, {1.001, 1.997, 2.997}, {1.0005, 2.001, 2.994}}},
+        {{LK_MOMENTUM, 0.01f, 0.9f, false},
+         {{.999, 1.998, 2.997}, {1.0001, 1.9952, 2.9943}, {1.00059, 1.99668, 2.98887}}},
+        {{LK_MOMENTUM, 0.01f, 0.9f, true},
+         {{.9981, 1.9962, 2.9943}, {1.00109, 1.99268, 2.99187}, {1.001031, 1.998012, 2.983983}}},
+    };
+    for (size_t c = 0; c < LK_COUNT(golden); c++) {
+        float w[] = {1, 2, 3}, slot[3] = {0}, *const slots[LK_OPTIMIZER_SLOTS_MAX] = {slot};
+        for (uint32_t step = 0; step < 3; step++) {
+            float sums[3];
+            for (uint32_t i = 0; i < 3; i++) sums[i] = 4.0f * g[step][i];
+            assert_int_equal(k->apply(&golden[c].o, 3, sums, 0.25f, w, slots), 0);
+            for (uint32_t i = 0; i < 3; i++) near("w", i, golden[c].w[step][i], (double)w[i], 2e-7);
+        }
+    }
+}
+
+// --- fused against separate ------------------------------------------------------------------------
+
+// `ties`: values are small integers, so that sums are often equal, and often 0.
+static void check_fused(uint32_t h, uint32_t w_count, bool relu, bool ties) {
+    enum { M = 3, OUT_C = 3, IN_C = 2, SIZE = 3 };
+    const lk_conv2d c = {.in_h = h, .in_w = w_count, .in_c = IN_C, .out_h = h - 2, .out_w = w_count - 2,
+                         .out_c = OUT_C, .kernel_h = SIZE, .kernel_w = SIZE, .stride_h = 1,
+                         .stride_w = 1, .use_bias = true, .relu = relu};
+    const lk_pool2d p = {.in_h = c.out_h, .in_w = c.out_w, .channels = OUT_C, .out_h = c.out_h / 2,
+                         .out_w = c.out_w / 2, .pool_h = 2, .pool_w = 2, .stride_h = 2, .stride_w = 2};
+    uint64_t in = lk_conv2d_in_floats(&c), out = lk_conv2d_out_floats(&c);
+    uint64_t pooled = lk_conv2d_pooled_floats(&c), weights = lk_conv2d_weight_floats(&c);
+    static float x[VALUES_MAX], w[VALUES_MAX], b[OUT_C], y[VALUES_MAX], separate[VALUES_MAX];
+    static float fused[VALUES_MAX], dy[VALUES_MAX], dsum[VALUES_MAX], dx[2][VALUES_MAX];
+    static float dw[2][VALUES_MAX], db[2][OUT_C];
+    static uint16_t winners[VALUES_MAX];
+    static uint8_t argmax[VALUES_MAX];
+    assert_true(M * in <= VALUES_MAX && M * out <= VALUES_MAX);
+    fill(x, M * in);
+    fill(w, weights);
+    fill(b, OUT_C);
+    fill(dy, M * pooled);
+    for (uint64_t i = 0; ties && i < M * in; i++) x[i] = roundf(x[i]);
+    for (uint64_t i = 0; ties && i < weights; i++) w[i] = roundf(w[i]);
+    for (uint64_t i = 0; ties && i < OUT_C; i++) b[i] = -1.0f;
+
+    assert_int_equal(k->conv2d_forward(&c, M, x, w, b, y, NULL), 0);
+    k->max_pool_forward(&p, M, y, separate, winners);
+    assert_int_equal(k->conv2d_pool_forward(&c, M, x, w, b, fused, argmax, NULL), 0);
+    same_bits(separate, fused, M * pooled);
+
+    assert_int_equal(k->max_pool_backward(&p, M, dy, winners, dsum), 0);
+    if (relu) k->relu_backward(M * out, y, dsum, dsum);
+    if (relu) k->relu_backward(M * pooled, fused, dy, dy);
+    assert_int_equal(k->conv2d_input_gradient(&c, M, w, dsum, x, dx[0], NULL), 0);
+    assert_int_equal(k->conv2d_pool_input_gradient(&c, M, w, dy, argmax, x, dx[1], NULL), 0);
+    same_bits(dx[0], dx[1], M * in);
+    const lk_grain_view whole[] = {{x, dsum, NULL, 2}, {x + 2 * in, dsum + 2 * out, NULL, 1}};
+    const lk_grain_view routed[] = {{x, dy, argmax, 2},
+                                    {x + 2 * in, dy + 2 * pooled, argmax + 2 * pooled, 1}};
+    k->conv2d_weight_gradient(&c, 2, whole, dw[0], db[0], NULL);
+    k->conv2d_pool_weight_gradient(&c, 2, routed, dw[1], db[1], NULL);
+    for (uint64_t i = 0; i < weights; i++) dw[0][i] += 0.0f, dw[1][i] += 0.0f;
+    same_bits(dw[0], dw[1], weights);
+    for (uint64_t i = 0; i < OUT_C; i++) db[0][i] += 0.0f, db[1][i] += 0.0f;
+    same_bits(db[0], db[1], OUT_C);
+}
+
+static void fused_equals_separate(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        check_fused(8, 8, i & 1, i & 2);
+        check_fused(9, 6, i & 1, i & 2);
+        check_fused(5, 11, i & 1, i & 2);
+    }
+    check_fused(25, 25, true, false);  // 23 x 23: an example in two slices
+}
+
+// --- whole programs --------------------------------------------------------------------------------
+
+enum { EXAMPLES = 5, IMAGE_MAX = 200 };
+
+static uint8_t images[EXAMPLES][IMAGE_MAX];
+static uint32_t image_labels[EXAMPLES];
+
+static uint64_t in_order(void *context, uint64_t epoch, uint64_t position) {
+    (void)context;
+    (void)epoch;
+    return position;
+}
+static const uint8_t *image_at(void *context, uint64_t index) {
+    (void)context;
+    return images[index];
+}
+static uint32_t label_at(void *context, uint64_t index) {
+    (void)context;
+    return image_labels[index];
+}
+
+static void *memory(uint64_t bytes) {
+    void *p = aligned_alloc(64, lk_round_up(bytes, 64) + 64);
+    assert_non_null(p);
+    memset(p, 0x7f, lk_round_up(bytes, 64) + 64);
+    return p;
+}
+
+// One step of plain SGD with learning rate 1 leaves w - mean gradient: that difference, against the
+// central differences of the loss in double, for every element of every parameter.
+static void check_program(const lk_run_spec *spec, const lk_layout *layout, const lk_kernels *kernels) {
+    const double step = 1e-5;
+    lk_error error = {.status = LK_OK};
+    lk_program p;
+    const lk_plan_options options = {.overlay = true};
+    void *tables = memory(lk_program_bytes(&spec->model));
+    lk_status status = lk_program_build(spec, layout, &options, tables, &p, &error);
+    if (status != LK_OK) print_error("%s\n", error.text);
+    assert_int_equal(status, LK_OK);
+    uint64_t stride = p.regions[LK_REGION_REPLICA].bytes;
+    uint8_t *device = memory(p.regions[LK_REGION_DEVICE].bytes), *replicas = memory(stride * layout->replicas);
+    void *world_tables = memory(lk_world_bytes(&p));
+    lk_program_initialize(&p, device);
+    double *params[PARAMS_MAX];
+    for (uint32_t i = 0; i < p.param_count; i++) {
+        float *w = (float *)(void *)(device + p.tensors[p.params[i].tensor].offset);
+        params[i] = memory(p.params[i].count * sizeof **params);
+        for (uint64_t e = 0; e < p.params[i].count; e++) {
+            if (p.params[i].initializer == LK_INIT_ZEROS) w[e] = 0.125f * draw();  // biases count too
+            params[i][e] = (double)w[e];
+        }
+    }
+    const lk_source source = {NULL, in_order, image_at, label_at};
+    lk_world world;
+    lk_world_make(&world, &p, kernels, &source, device, replicas, stride, world_tables);
+    for (uint32_t r = 0; r < layout->replicas; r++) lk_step_compute(&world, r, 0);
+    for (uint32_t r = 0; r < layout->replicas; r++) lk_step_update(&world, r, 0);
+    lk_step_result result = lk_step_finish(&world, 0);
+    assert_null(result.bad_tensor);
+
+    double loss = 0.0;
+    for (uint32_t m = 0; m < EXAMPLES; m++) loss += loss_of(&spec->model, params, images[m], image_labels[m]);
+    near("loss", 0, loss / EXAMPLES, (double)result.loss, 1e-5);
+    for (uint32_t i = 0; i < p.param_count; i++) {
+        const float *w = (float *)(void *)(device + p.tensors[p.params[i].tensor].offset);
+        for (uint64_t e = 0; e < p.params[i].count; e++) {
+            double before = params[i][e], difference = 0.0;
+            for (uint32_t m = 0; m < EXAMPLES; m++) {
+                params[i][e] = before + step;
+                difference += loss_of(&spec->model, params, images[m], image_labels[m]);
+                params[i][e] = before - step;
+                difference -= loss_of(&spec->model, params, images[m], image_labels[m]);
+            }
+            params[i][e] = before;
+            near(p.tensors[p.params[i].tensor].name, e, difference / (2 * step * EXAMPLES),
+                 before - (double)w[e], 2e-5);
+        }
+    }
+    for (uint32_t i = 0; i < p.param_count; i++) free(params[i]);
+    free(world_tables);
+    free(replicas);
+    free(device);
+    free(tables);
+}
+
+static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *layers, uint32_t count) {
+    const lk_run_spec spec = {.model = {h, w, c, 3, count, layers}, .seed = 3, .global_batch = EXAMPLES,
+                              .optimizer = {.kind = LK_SGD, .learning_rate = 1.0f}, .grain = 2,
+                              .example_count = EXAMPLES};
+    assert_true(h * w * c <= IMAGE_MAX);
+    for (uint32_t m = 0; m < EXAMPLES; m++) {
+        image_labels[m] = m % 3;
+        for (uint32_t i = 0; i < IMAGE_MAX; i++) images[m][i] = (uint8_t)((draw() + 1.0f) * 127.0f);
+    }
+    for (uint32_t i = 0; i < 8; i++) {
+        const lk_layout layout = {.replicas = i & 1 ? 2 : 1, .fuse = i & 2, .wave_examples = i & 4 ? 0 : 2,
+                                  .reduce = i & 4 ? LK_REDUCE_ALL_OPERANDS : LK_REDUCE_ALL_PARTIALS};
+        check_program(&spec, &layout, &lk_kernels_reference);
+        check_program(&spec, &layout, &lk_kernels_portable);
+    }
+}
+
+#define CONV(n, filters, size, stride, pad, bias, activation)                                        \
+    {.kind = LK_LAYER_CONV2D, .name = n, .units = filters, .size_h = size, .size_w = size,            \
+     .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = bias, .relu = activation,    \
+     .initializer = LK_INIT_HE_UNIFORM}
+#define POOL(n, size, stride, pad)                                                                   \
+    {.kind = LK_LAYER_MAX_POOL2D, .name = n, .size_h = size, .size_w = size, .stride_h = stride,      \
+     .stride_w = stride, .padding = pad}
+#define FLATTEN {.kind = LK_LAYER_FLATTEN, .name = "flatten"}
+#define RELU(n) {.kind = LK_LAYER_RELU, .name = n}
+#define DENSE(n, count, bias, activation)                                                            \
+    {.kind = LK_LAYER_DENSE, .name = n, .units = count, .use_bias = bias, .relu = activation,         \
+     .initializer = LK_INIT_GLOROT_UNIFORM}
+#define VALID LK_PADDING_VALID
+#define SAME LK_PADDING_SAME
+
+static void gradients_of_mnist_shape(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("a", 3, 3, 1, VALID, true, true), POOL("p", 2, 2, VALID), FLATTEN,
+                               DENSE("b", 5, true, true), DENSE("c", 3, true, false)};
+    check_model(8, 8, 1, layers, LK_COUNT(layers));
+}
+
+static void gradients_of_two_pooled(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("a", 3, 2, 1, VALID, true, true), POOL("p", 2, 2, VALID),
+                               CONV("b", 2, 2, 1, SAME, true, true), POOL("q", 2, 2, VALID), FLATTEN,
+                               DENSE("c", 3, true, false)};
+    check_model(10, 8, 2, layers, LK_COUNT(layers));
+}
+
+static void gradients_of_strides_and_overlap(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("a", 3, 3, 1, SAME, false, true), POOL("p", 3, 2, SAME), RELU("r"),
+                               CONV("b", 4, 3, 2, SAME, true, false), RELU("s"), FLATTEN,
+                               DENSE("c", 4, false, true), DENSE("d", 3, true, false)};
+    check_model(9, 7, 1, layers, LK_COUNT(layers));
+}
+
+static void gradients_of_odd_orders(void **state) {
+    (void)state;
+    const lk_layer layers[] = {POOL("p", 2, 1, VALID), CONV("a", 2, 2, 1, VALID, true, false),
+                               POOL("q", 2, 2, VALID), RELU("r"), CONV("b", 3, 2, 1, SAME, true, true),
+                               RELU("s"), POOL("t", 3, 1, SAME), FLATTEN, RELU("u"),
+                               DENSE("c", 4, true, false), DENSE("d", 3, true, true)};
+    check_model(8, 7, 1, layers, LK_COUNT(layers));
+}
+
+static void gradients_of_dense_only(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("a", 6, true, true), DENSE("b", 5, false, false),
+                               RELU("r"), DENSE("c", 3, true, false)};
+    check_model(5, 5, 2, layers, LK_COUNT(layers));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(convolution_gradients),
+        cmocka_unit_test(convolution_by_hand),
+        cmocka_unit_test(pooling_by_hand),
+        cmocka_unit_test(small_kernels_by_hand),
+        cmocka_unit_test(loss_and_its_gradient),
+        cmocka_unit_test(golden_optimizers),
+        cmocka_unit_test(fused_equals_separate),
+        cmocka_unit_test(gradients_of_mnist_shape),
+        cmocka_unit_test(gradients_of_two_pooled),
+        cmocka_unit_test(gradients_of_strides_and_overlap),
+        cmocka_unit_test(gradients_of_odd_orders),
+        cmocka_unit_test(gradients_of_dense_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
