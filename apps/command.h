@@ -25,10 +25,10 @@ enum { LK_SET_MAX = 64 };
 typedef struct lk_common_options {
     lk_config_options config;
     const char *set[LK_SET_MAX];
-    const char *run_dir;         // --run-dir
-    const char *checkpoint;      // --checkpoint FILE
-    const char *output;          // --output FILE
-    uint64_t max_memory;         // --max-memory, bytes
+    const char *run_dir;     // --run-dir
+    const char *checkpoint;  // --checkpoint FILE
+    const char *output;      // --output FILE
+    uint64_t max_memory;     // --max-memory, bytes
     bool resume, fresh, seal, json, show_shards;
 } lk_common_options;
 
@@ -40,8 +40,10 @@ typedef enum lk_option_group {
     LK_OPT_OUTPUT = 8,   // --output
 } lk_option_group;
 
-// Parses, and takes the one CONFIG argument. LK_BAD_USAGE names the option and the nearest that exists.
-lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_options *out, lk_error *error);
+// Parses, and takes the one CONFIG argument. LK_BAD_USAGE names the option and the nearest that
+// exists.
+lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_options *out,
+                          lk_error *error);
 
 // Loads weights into a started run: from one file, or from the newest valid checkpoint of a run
 // directory; says on `out` which, and what had to be passed over. *steps_done is what it recorded.

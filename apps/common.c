@@ -1,4 +1,5 @@
-// common.c - what commands share: options, ready configurations, weights, the watch over mapped data.
+// common.c - what commands share: options, ready configurations, weights, the watch over mapped
+// data.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <dirent.h>
@@ -18,10 +19,23 @@ double lk_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// --- options -----------------------------------------------------------------------------------------
+// --- options -----------------------------------------------------------------------------------
 
-enum { OPT_SET = 256, OPT_DATA, OPT_REPLICAS, OPT_KERNELS, OPT_MAX_MEMORY, OPT_RUN_DIR, OPT_RESUME, OPT_FRESH,
-       OPT_SEAL, OPT_JSON, OPT_SHOW_SHARDS, OPT_CHECKPOINT, OPT_OUTPUT };
+enum {
+    OPT_SET = 256,
+    OPT_DATA,
+    OPT_REPLICAS,
+    OPT_KERNELS,
+    OPT_MAX_MEMORY,
+    OPT_RUN_DIR,
+    OPT_RESUME,
+    OPT_FRESH,
+    OPT_SEAL,
+    OPT_JSON,
+    OPT_SHOW_SHARDS,
+    OPT_CHECKPOINT,
+    OPT_OUTPUT
+};
 
 static const struct {
     struct option option;
@@ -42,11 +56,12 @@ static const struct {
     {{"output", required_argument, NULL, OPT_OUTPUT}, LK_OPT_OUTPUT},
 };
 
-static lk_status refuse_option(const char *given, const struct option *options, uint32_t count, int kind,
-                               lk_error *error) {
+static lk_status refuse_option(const char *given, const struct option *options, uint32_t count,
+                               int kind, lk_error *error) {
     const char *names[LK_COUNT(known)];
     for (uint32_t i = 0; i < count; i++) names[i] = options[i].name;
-    if (kind == ':') return lk_fail(error, LK_BAD_USAGE, "%s wants a value; see: lockstep help", given);
+    if (kind == ':')
+        return lk_fail(error, LK_BAD_USAGE, "%s wants a value; see: lockstep help", given);
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(given + strspn(given, "-"), "="),
              given + strspn(given, "-"));
@@ -62,21 +77,25 @@ static lk_status parse_bytes(const char *option, const char *text, uint64_t *out
     unsigned long long value = strtoull(text, &end, 10);
     const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
     uint64_t scale = unit ? (uint64_t)1 << (10 * (unit - units + 1)) : 1;
-    bool well = end != text && *text != '-' && errno == 0 && (*end == '\0' || (unit && end[1] == '\0'));
+    bool well =
+        end != text && *text != '-' && errno == 0 && (*end == '\0' || (unit && end[1] == '\0'));
     if (well && value > 0 && lk_mul_ok(value, scale, out)) return LK_OK;
-    return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted a number of bytes such as 64M", option, text);
+    return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted a number of bytes such as 64M",
+                   option, text);
 }
 
 static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
     uint64_t number;
     switch (option) {
     case OPT_SET:
-        if (o->config.set_count == LK_SET_MAX) return lk_fail(error, LK_BAD_USAGE, "more than %d --set", LK_SET_MAX);
+        if (o->config.set_count == LK_SET_MAX)
+            return lk_fail(error, LK_BAD_USAGE, "more than %d --set", LK_SET_MAX);
         o->set[o->config.set_count++] = value;
         return LK_OK;
     case OPT_REPLICAS:
         LK_CHECK(parse_bytes("replicas", value, &number, error));
-        if (number > 1 << 20) return lk_fail(error, LK_BAD_USAGE, "--replicas: found %s, wanted at most 2^20", value);
+        if (number > 1 << 20)
+            return lk_fail(error, LK_BAD_USAGE, "--replicas: found %s, wanted at most 2^20", value);
         o->config.replicas = (uint32_t)number;
         return LK_OK;
     case OPT_MAX_MEMORY: return parse_bytes("max-memory", value, &o->max_memory, error);
@@ -93,7 +112,8 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     }
 }
 
-lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_options *o, lk_error *error) {
+lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_options *o,
+                          lk_error *error) {
     struct option options[LK_COUNT(known) + 1];
     uint32_t count = 0;
     memset(o, 0, sizeof *o);
@@ -112,10 +132,12 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
         LK_CHECK(take_option(found, optarg, o, error));
     }
     if (argc - optind != 1) {
-        return lk_fail(error, LK_BAD_USAGE, "%s: found %d arguments, wanted one: a configuration's file or name",
+        return lk_fail(error, LK_BAD_USAGE,
+                       "%s: found %d arguments, wanted one: a configuration's file or name",
                        argv[0], argc - optind);
     }
-    if (o->resume && o->fresh) return lk_fail(error, LK_BAD_USAGE, "--resume and --fresh exclude each other");
+    if (o->resume && o->fresh)
+        return lk_fail(error, LK_BAD_USAGE, "--resume and --fresh exclude each other");
     o->config.config = argv[optind];
     o->config.set = o->set;
     return LK_OK;
@@ -124,7 +146,8 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
 lk_status lk_list_configs(lk_error *error) {
     char path[2 * LK_CONFIG_PATH_BYTES];
     if (!lk_config_find_ready("mnist-cnn", path, sizeof path)) {
-        return lk_fail(error, LK_NO_INPUT, "the ready configurations are not installed beside this program");
+        return lk_fail(error, LK_NO_INPUT,
+                       "the ready configurations are not installed beside this program");
     }
     *strrchr(path, '/') = '\0';
     DIR *directory = opendir(path);
@@ -136,17 +159,19 @@ lk_status lk_list_configs(lk_error *error) {
     return LK_OK;
 }
 
-// --- weights -----------------------------------------------------------------------------------------
+// --- weights -----------------------------------------------------------------------------------
 
 static void say_damaged(void *context, const char *path, const lk_error *why) {
     lk_text_line(context, "WARNING: damaged checkpoint passed over: %s: %s", path, why->text);
     fprintf(stderr, "lockstep: WARNING: damaged checkpoint passed over: %s: %s\n", path, why->text);
 }
 
-static lk_status check_identity(const lk_run *run, const lk_safetensors *reader, const char *path, lk_error *error) {
+static lk_status check_identity(const lk_run *run, const lk_safetensors *reader, const char *path,
+                                lk_error *error) {
     const char *theirs = lk_safetensors_metadata(reader, "run_identity");
     if (theirs && strcmp(theirs, run->identity_hex) == 0) return LK_OK;
-    return lk_fail(error, LK_BAD_CONFIG, "%s: it belongs to run identity %s, this configuration's is %s", path,
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: it belongs to run identity %s, this configuration's is %s", path,
                    theirs ? theirs : "(none)", run->identity_hex);
 }
 
@@ -157,16 +182,18 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
     lk_checkpoint_found found = {0};
     lk_safetensors_entry *entries = calloc(4096, sizeof *entries);
     lk_safetensors_tensor *tensors = calloc(count, sizeof *tensors);
-    lk_status status = entries && tensors ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+    lk_status status =
+        entries && tensors ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
     if (status == LK_OK && !file) {
         snprintf(directory, sizeof directory, "%s/checkpoints", run_dir);
-        status = lk_checkpoint_find_newest(&lk_file_ops_posix, directory, entries, 4096, say_damaged, out, &found,
-                                           error);
+        status = lk_checkpoint_find_newest(&lk_file_ops_posix, directory, entries, 4096,
+                                           say_damaged, out, &found, error);
         file = found.path;
     }
     lk_safetensors reader = {.file = -1};
     if (status == LK_OK) {
-        status = lk_checkpoint_open(&reader, &lk_file_ops_posix, file, entries, 4096, steps_done, error);
+        status =
+            lk_checkpoint_open(&reader, &lk_file_ops_posix, file, entries, 4096, steps_done, error);
     }
     if (status == LK_OK) {
         // Training goes on only from its own state; evaluation takes any weights that fit.
@@ -183,7 +210,7 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
     return status;
 }
 
-// --- mapped data that shrinks ----------------------------------------------------------------------------
+// --- mapped data that shrinks ------------------------------------------------------------------
 
 static const lk_run *watched;
 
@@ -199,9 +226,11 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
         return;
     }
     char line[LK_PATH_BYTES + 160];
-    size_t n = lk_format(line, sizeof line,
-                         "lockstep: %s: the file was cut short or became unreadable while it was mapped; "
-                         "restore it and go on with --resume\n", file);
+    size_t n =
+        lk_format(line, sizeof line,
+                  "lockstep: %s: the file was cut short or became unreadable while it was mapped; "
+                  "restore it and go on with --resume\n",
+                  file);
     ssize_t written = write(STDERR_FILENO, line, LK_MIN(n, sizeof line - 1));
     (void)written;
     _exit(LK_IO_ERROR);

@@ -42,9 +42,11 @@ static lk_status load_document(lk_config *c, const lk_config_options *options, l
         if (lk_config_find_ready(file, path, sizeof path)) {
             file = path;
         } else {
-            return lk_fail(error, LK_NO_INPUT,
-                           "%s: there is no such file, and no ready configuration of that name; see "
-                           "them with: lockstep help configs", file);
+            return lk_fail(
+                error, LK_NO_INPUT,
+                "%s: there is no such file, and no ready configuration of that name; see "
+                "them with: lockstep help configs",
+                file);
         }
     }
     LK_CHECK(lk_json_load_file(&c->document, file, error));
@@ -55,16 +57,18 @@ static lk_status load_document(lk_config *c, const lk_config_options *options, l
 }
 
 // The four IDX files of a directory, plain or .gz.
-static lk_status standard_file(char out[LK_CONFIG_PATH_BYTES], const char *directory, const char *name,
-                               lk_error *error) {
+static lk_status standard_file(char out[LK_CONFIG_PATH_BYTES], const char *directory,
+                               const char *name, lk_error *error) {
     static const char *const endings[] = {"", ".gz"};
     for (uint32_t i = 0; i < LK_COUNT(endings); i++) {
         int n = snprintf(out, LK_CONFIG_PATH_BYTES, "%s/%s%s", directory, name, endings[i]);
         if (n > 0 && n < LK_CONFIG_PATH_BYTES && access(out, F_OK) == 0) return LK_OK;
     }
-    return lk_fail(error, LK_NO_INPUT,
-                   "%s/%s: neither this file nor its .gz is there; get the data with: lockstep data fetch "
-                   "mnist, or name a directory that has it with --data DIRECTORY", directory, name);
+    return lk_fail(
+        error, LK_NO_INPUT,
+        "%s/%s: neither this file nor its .gz is there; get the data with: lockstep data fetch "
+        "mnist, or name a directory that has it with --data DIRECTORY",
+        directory, name);
 }
 
 static lk_status standard_pair(lk_config_data *d, const char *directory, const char *images,
@@ -76,22 +80,25 @@ static lk_status standard_pair(lk_config_data *d, const char *directory, const c
 }
 
 static lk_status standard_directory(lk_config *c, const char *directory, lk_error *error) {
-    LK_CHECK(standard_pair(&c->train, directory, "train-images-idx3-ubyte", "train-labels-idx1-ubyte",
-                           error));
-    return standard_pair(&c->test, directory, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", error);
+    LK_CHECK(standard_pair(&c->train, directory, "train-images-idx3-ubyte",
+                           "train-labels-idx1-ubyte", error));
+    return standard_pair(&c->test, directory, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
+                         error);
 }
 
 // A set by name: $LOCKSTEP_DATA/NAME, the cache's data/NAME, or Debian's package.
 static lk_status named_set(lk_config *c, const char *name, lk_error *error) {
     char directory[LK_CONFIG_PATH_BYTES], probe[LK_CONFIG_PATH_BYTES];
     lk_error ignored = {.status = LK_OK};
-    const char *data = getenv("LOCKSTEP_DATA"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *data = getenv("LOCKSTEP_DATA"), *cache = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
     for (uint32_t place = 0; place < 3; place++) {
         if (place == 0) snprintf(directory, sizeof directory, "%s/%s", data ? data : "", name);
         if (place == 1 && cache && *cache) {
             snprintf(directory, sizeof directory, "%s/lockstep/data/%s", cache, name);
         } else if (place == 1) {
-            snprintf(directory, sizeof directory, "%s/.cache/lockstep/data/%s", home ? home : "", name);
+            snprintf(directory, sizeof directory, "%s/.cache/lockstep/data/%s", home ? home : "",
+                     name);
         }
         if (place == 2) snprintf(directory, sizeof directory, "/usr/share/datasets/%s", name);
         if (place == 0 && !data) continue;
@@ -100,16 +107,18 @@ static lk_status named_set(lk_config *c, const char *name, lk_error *error) {
         }
         ignored.status = LK_OK;
     }
-    return lk_fail(error, LK_NO_INPUT,
-                   "data.set: %s is not on this machine; get it with: lockstep data fetch %s, or name a "
-                   "directory with --data DIRECTORY", name, name);
+    return lk_fail(
+        error, LK_NO_INPUT,
+        "data.set: %s is not on this machine; get it with: lockstep data fetch %s, or name a "
+        "directory with --data DIRECTORY",
+        name, name);
 }
 
-// --- data ----------------------------------------------------------------------------------------
+// --- data --------------------------------------------------------------------------------------
 
 static lk_status read_made_up(const lk_json_cursor *at, lk_made_up *m, lk_error *error) {
-    static const char *const keys[] = {"seed", "first", "count", "height", "width", "channels",
-                                       "classes"};
+    static const char *const keys[] = {"seed",  "first",    "count",  "height",
+                                       "width", "channels", "classes"};
     LK_CHECK(lk_json_keys_only(at, keys, LK_COUNT(keys), error));
     *m = (lk_made_up){.seed = 1, .height = 28, .width = 28, .channels = 1, .classes = 10};
     const uint64_t most = (uint64_t)1 << 40;
@@ -134,7 +143,8 @@ static lk_status read_set(const lk_json_cursor *data, const char *key, lk_config
     bool made_up = lk_json_find(&at, "made_up", &inner), pair = lk_json_find(&at, "images", &inner);
     bool manifest = lk_json_find(&at, "manifest", &inner);
     if (made_up + pair + manifest != 1) {
-        return lk_json_refuse(&at, error, "wanted exactly one of images (with labels), manifest, made_up");
+        return lk_json_refuse(&at, error,
+                              "wanted exactly one of images (with labels), manifest, made_up");
     }
     d->given = true;
     if (made_up) {
@@ -144,11 +154,12 @@ static lk_status read_set(const lk_json_cursor *data, const char *key, lk_config
     }
     if (manifest) {
         d->source.kind = LK_DATASET_MANIFEST;
-        return lk_json_get_string(&at, "manifest", LK_JSON_REQUIRED, d->manifest, sizeof d->manifest,
-                                  error);
+        return lk_json_get_string(&at, "manifest", LK_JSON_REQUIRED, d->manifest,
+                                  sizeof d->manifest, error);
     }
     d->source.kind = LK_DATASET_IDX;
-    LK_CHECK(lk_json_get_string(&at, "images", LK_JSON_REQUIRED, d->images, sizeof d->images, error));
+    LK_CHECK(
+        lk_json_get_string(&at, "images", LK_JSON_REQUIRED, d->images, sizeof d->images, error));
     return lk_json_get_string(&at, "labels", LK_JSON_REQUIRED, d->labels, sizeof d->labels, error);
 }
 
@@ -169,30 +180,34 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
     LK_CHECK(lk_json_get_object(root, "data", LK_JSON_OPTIONAL, &data, error));
     if (data.value) {
         LK_CHECK(lk_json_keys_only(&data, keys, LK_COUNT(keys), error));
-        LK_CHECK(lk_json_get_string(&data, "cache", LK_JSON_OPTIONAL, c->cache, sizeof c->cache, error));
+        LK_CHECK(
+            lk_json_get_string(&data, "cache", LK_JSON_OPTIONAL, c->cache, sizeof c->cache, error));
     }
     if (override) {
         LK_CHECK(standard_directory(c, override, error));
     } else if (data.value) {
         LK_CHECK(read_set(&data, "train", &c->train, error));
         LK_CHECK(read_set(&data, "test", &c->test, error));
-        LK_CHECK(lk_json_get_string(&data, "directory", LK_JSON_OPTIONAL, text, sizeof text, error));
+        LK_CHECK(
+            lk_json_get_string(&data, "directory", LK_JSON_OPTIONAL, text, sizeof text, error));
         if (*text && !c->train.given) LK_CHECK(standard_directory(c, text, error));
         text[0] = '\0';
         LK_CHECK(lk_json_get_string(&data, "set", LK_JSON_OPTIONAL, text, sizeof text, error));
         if (*text && !c->train.given) LK_CHECK(named_set(c, text, error));
     }
     if (!c->train.given) {
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "%s: data: no training set is named; wanted data.set, data.directory, data.train "
-                       "or --data DIRECTORY", c->document.source);
+        return lk_fail(
+            error, LK_BAD_CONFIG,
+            "%s: data: no training set is named; wanted data.set, data.directory, data.train "
+            "or --data DIRECTORY",
+            c->document.source);
     }
     finish_source(c, &c->train);
     finish_source(c, &c->test);
     return LK_OK;
 }
 
-// --- model -----------------------------------------------------------------------------------------
+// --- model -------------------------------------------------------------------------------------
 
 static const char *const layer_kinds[] = {"conv2d", "max_pool2d", "flatten", "dense", "relu"};
 static const char *const paddings[] = {"valid", "same"};
@@ -221,8 +236,8 @@ static lk_status read_window(const lk_json_cursor *at, const char *size_key, lk_
     uint32_t padding = 0;
     LK_CHECK(read_pair(at, size_key, LK_JSON_REQUIRED, &l->size_h, &l->size_w, error));
     LK_CHECK(read_pair(at, "strides", LK_JSON_OPTIONAL, &l->stride_h, &l->stride_w, error));
-    LK_CHECK(lk_json_get_choice(at, "padding", LK_JSON_OPTIONAL, paddings, LK_COUNT(paddings), &padding,
-                                error));
+    LK_CHECK(lk_json_get_choice(at, "padding", LK_JSON_OPTIONAL, paddings, LK_COUNT(paddings),
+                                &padding, error));
     l->padding = (lk_padding)(padding + LK_PADDING_VALID);
     return LK_OK;
 }
@@ -233,8 +248,8 @@ static lk_status read_weights(const lk_json_cursor *at, const char *units_key, l
     l->use_bias = true;
     LK_CHECK(lk_json_get_u32(at, units_key, LK_JSON_REQUIRED, 1, 1 << 24, &l->units, error));
     LK_CHECK(lk_json_get_bool(at, "use_bias", LK_JSON_OPTIONAL, &l->use_bias, error));
-    LK_CHECK(lk_json_get_choice(at, "activation", LK_JSON_OPTIONAL, activations, LK_COUNT(activations),
-                                &activation, error));
+    LK_CHECK(lk_json_get_choice(at, "activation", LK_JSON_OPTIONAL, activations,
+                                LK_COUNT(activations), &activation, error));
     LK_CHECK(lk_json_get_choice(at, "kernel_initializer", LK_JSON_OPTIONAL, initializers,
                                 LK_COUNT(initializers), &initializer, error));
     l->relu = activation == 1;
@@ -242,18 +257,19 @@ static lk_status read_weights(const lk_json_cursor *at, const char *units_key, l
     return LK_OK;
 }
 
-static lk_status read_layer(const lk_json_cursor *at, uint32_t index, lk_layer *l, lk_error *error) {
-    static const char *const conv_keys[] = {"type", "name", "filters", "kernel_size", "strides",
-                                            "padding", "activation", "use_bias",
-                                            "kernel_initializer"};
+static lk_status read_layer(const lk_json_cursor *at, uint32_t index, lk_layer *l,
+                            lk_error *error) {
+    static const char *const conv_keys[] = {"type",        "name",     "filters",
+                                            "kernel_size", "strides",  "padding",
+                                            "activation",  "use_bias", "kernel_initializer"};
     static const char *const pool_keys[] = {"type", "name", "pool_size", "strides", "padding"};
-    static const char *const dense_keys[] = {"type", "name", "units", "activation", "use_bias",
-                                             "kernel_initializer"};
+    static const char *const dense_keys[] = {"type",       "name",     "units",
+                                             "activation", "use_bias", "kernel_initializer"};
     static const char *const plain_keys[] = {"type", "name"};
     uint32_t kind;
     LK_CHECK(lk_json_as_object(at, error));
-    LK_CHECK(lk_json_get_choice(at, "type", LK_JSON_REQUIRED, layer_kinds, LK_COUNT(layer_kinds), &kind,
-                                error));
+    LK_CHECK(lk_json_get_choice(at, "type", LK_JSON_REQUIRED, layer_kinds, LK_COUNT(layer_kinds),
+                                &kind, error));
     *l = (lk_layer){.kind = (lk_layer_kind)(kind + LK_LAYER_CONV2D)};
     snprintf(l->name, sizeof l->name, "%s_%u", layer_kinds[kind], index);
     LK_CHECK(lk_json_get_string(at, "name", LK_JSON_OPTIONAL, l->name, sizeof l->name, error));
@@ -285,7 +301,8 @@ static lk_status unique_name(const lk_config *c, uint32_t index, const lk_json_c
     }
     for (uint32_t i = 0; i < index; i++) {
         if (strcmp(c->layers[i].name, c->layers[index].name) != 0) continue;
-        return lk_json_refuse(at, error, "its name \"%s\" is that of layer %u too; names must differ",
+        return lk_json_refuse(at, error,
+                              "its name \"%s\" is that of layer %u too; names must differ",
                               c->layers[index].name, i);
     }
     return LK_OK;
@@ -309,7 +326,8 @@ static lk_status read_model(lk_config *c, const lk_json_cursor *root, lk_error *
     LK_CHECK(lk_json_get_array(&model, "layers", LK_JSON_REQUIRED, 1, 4096, &layers, error));
     m->layer_count = (uint32_t)lk_json_length(&layers);
     c->layers = calloc(m->layer_count, sizeof *c->layers);
-    if (!c->layers) return lk_fail(error, LK_UNAVAILABLE, "no memory for %u layers", m->layer_count);
+    if (!c->layers)
+        return lk_fail(error, LK_UNAVAILABLE, "no memory for %u layers", m->layer_count);
     m->layers = c->layers;
     for (uint32_t i = 0; i < m->layer_count; i++) {
         LK_CHECK(lk_json_element(&layers, i, &element, error));
@@ -327,18 +345,20 @@ static lk_status read_optimizer(lk_config *c, const lk_json_cursor *root, lk_err
     lk_json_cursor at;
     uint32_t kind;
     LK_CHECK(lk_json_get_object(root, "optimizer", LK_JSON_REQUIRED, &at, error));
-    LK_CHECK(lk_json_get_choice(&at, "type", LK_JSON_REQUIRED, kinds, LK_COUNT(kinds), &kind, error));
+    LK_CHECK(
+        lk_json_get_choice(&at, "type", LK_JSON_REQUIRED, kinds, LK_COUNT(kinds), &kind, error));
     o->kind = (lk_optimizer_kind)(kind + LK_SGD);
     LK_CHECK(lk_json_get_float(&at, "learning_rate", LK_JSON_REQUIRED, 0.0, FLT_MAX, NULL,
                                &o->learning_rate, error));
     if (o->kind == LK_SGD) return lk_json_keys_only(&at, sgd_keys, LK_COUNT(sgd_keys), error);
     o->momentum = 0.9f;
     LK_CHECK(lk_json_keys_only(&at, momentum_keys, LK_COUNT(momentum_keys), error));
-    LK_CHECK(lk_json_get_float(&at, "momentum", LK_JSON_OPTIONAL, 0.0, 1.0, NULL, &o->momentum, error));
+    LK_CHECK(
+        lk_json_get_float(&at, "momentum", LK_JSON_OPTIONAL, 0.0, 1.0, NULL, &o->momentum, error));
     return lk_json_get_bool(&at, "nesterov", LK_JSON_OPTIONAL, &o->nesterov, error);
 }
 
-// --- batch, length, layout -------------------------------------------------------------------------
+// --- batch, length, layout ---------------------------------------------------------------------
 
 // global_batch, or the factors whose product it is. Replicas may come from the command line.
 static lk_status read_batch(lk_config *c, const lk_json_cursor *root, uint32_t replicas,
@@ -348,23 +368,27 @@ static lk_status read_batch(lk_config *c, const lk_json_cursor *root, uint32_t r
     LK_CHECK(lk_json_get_u32(root, "replicas", LK_JSON_OPTIONAL, 1, 1 << 20, &c->replicas, error));
     if (replicas) c->replicas = replicas;
     LK_CHECK(lk_json_get_u32(root, "global_batch", LK_JSON_OPTIONAL, 1, 1 << 30, &global, error));
-    LK_CHECK(lk_json_get_u64(root, "replica_batch", LK_JSON_OPTIONAL, 1, 1 << 30, &replica_batch, error));
+    LK_CHECK(lk_json_get_u64(root, "replica_batch", LK_JSON_OPTIONAL, 1, 1 << 30, &replica_batch,
+                             error));
     LK_CHECK(lk_json_get_u64(root, "accumulate", LK_JSON_OPTIONAL, 1, 1 << 30, &accumulate, error));
     uint64_t lanes = c->replicas ? c->replicas : 1;
     if (replica_batch && (!lk_mul_ok(replica_batch, lanes, &product) ||
                           !lk_mul_ok(product, accumulate, &product) || product > 1 << 30)) {
-        return lk_json_refuse(root, error, "replica_batch x replicas x accumulate is more than 2^30");
+        return lk_json_refuse(root, error,
+                              "replica_batch x replicas x accumulate is more than 2^30");
     }
     if (!replica_batch && !global) {
-        return lk_fail(error, LK_BAD_CONFIG, "%s: global_batch: missing, wanted the examples of one step",
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: global_batch: missing, wanted the examples of one step",
                        c->document.source);
     }
     if (replica_batch && global && product != global) {
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "%s: replica_batch %llu x replicas %llu x accumulate %llu = %llu, but global_batch "
-                       "is %u; make them agree, or leave replica_batch out",
-                       c->document.source, (unsigned long long)replica_batch, (unsigned long long)lanes,
-                       (unsigned long long)accumulate, (unsigned long long)product, global);
+        return lk_fail(
+            error, LK_BAD_CONFIG,
+            "%s: replica_batch %llu x replicas %llu x accumulate %llu = %llu, but global_batch "
+            "is %u; make them agree, or leave replica_batch out",
+            c->document.source, (unsigned long long)replica_batch, (unsigned long long)lanes,
+            (unsigned long long)accumulate, (unsigned long long)product, global);
     }
     c->spec.global_batch = global ? global : (uint32_t)product;
     if (replica_batch && accumulate > 1) c->wave_examples = replica_batch;
@@ -381,7 +405,8 @@ static lk_status read_length(lk_config *c, const lk_json_cursor *root, lk_error 
 }
 
 static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const keys[] = {"wave_examples", "fuse", "overlay", "guards", "reduce", "kernels"};
+    static const char *const keys[] = {"wave_examples", "fuse",   "overlay",
+                                       "guards",        "reduce", "kernels"};
     static const char *const choices[] = {"auto", "partials", "operands"};
     lk_json_cursor at;
     uint32_t reduce = 0;
@@ -395,10 +420,11 @@ static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error 
     LK_CHECK(lk_json_get_bool(&at, "fuse", LK_JSON_OPTIONAL, &c->fuse, error));
     LK_CHECK(lk_json_get_bool(&at, "overlay", LK_JSON_OPTIONAL, &c->overlay, error));
     LK_CHECK(lk_json_get_bool(&at, "guards", LK_JSON_OPTIONAL, &c->guards, error));
-    LK_CHECK(lk_json_get_choice(&at, "reduce", LK_JSON_OPTIONAL, choices, LK_COUNT(choices), &reduce,
-                                error));
+    LK_CHECK(lk_json_get_choice(&at, "reduce", LK_JSON_OPTIONAL, choices, LK_COUNT(choices),
+                                &reduce, error));
     c->reduce = (lk_reduce_choice)reduce;
-    return lk_json_get_string(&at, "kernels", LK_JSON_OPTIONAL, c->kernels, sizeof c->kernels, error);
+    return lk_json_get_string(&at, "kernels", LK_JSON_OPTIONAL, c->kernels, sizeof c->kernels,
+                              error);
 }
 
 static lk_status read_intervals(lk_config *c, const lk_json_cursor *root, lk_error *error) {
@@ -408,28 +434,41 @@ static lk_status read_intervals(lk_config *c, const lk_json_cursor *root, lk_err
     c->log_every_steps = c->hash_every_steps = 100;
     c->checkpoint_every_seconds = 600;
     c->keep_max = 5;
-    LK_CHECK(lk_json_get_u64(root, "log_every_steps", LK_JSON_OPTIONAL, 1, most, &c->log_every_steps,
-                             error));
-    LK_CHECK(lk_json_get_u64(root, "hash_every_steps", LK_JSON_OPTIONAL, 1, most, &c->hash_every_steps,
-                             error));
+    LK_CHECK(lk_json_get_u64(root, "log_every_steps", LK_JSON_OPTIONAL, 1, most,
+                             &c->log_every_steps, error));
+    LK_CHECK(lk_json_get_u64(root, "hash_every_steps", LK_JSON_OPTIONAL, 1, most,
+                             &c->hash_every_steps, error));
     LK_CHECK(lk_json_get_u64(root, "evaluate_every_steps", LK_JSON_OPTIONAL, 0, most,
                              &c->evaluate_every_steps, error));
     LK_CHECK(lk_json_get_object(root, "checkpoint", LK_JSON_OPTIONAL, &at, error));
     if (!at.value) return LK_OK;
     LK_CHECK(lk_json_keys_only(&at, keys, LK_COUNT(keys), error));
-    LK_CHECK(lk_json_get_u64(&at, "every_steps", LK_JSON_OPTIONAL, 0, most, &c->checkpoint_every_steps,
-                             error));
+    LK_CHECK(lk_json_get_u64(&at, "every_steps", LK_JSON_OPTIONAL, 0, most,
+                             &c->checkpoint_every_steps, error));
     LK_CHECK(lk_json_get_u64(&at, "every_seconds", LK_JSON_OPTIONAL, 0, most,
                              &c->checkpoint_every_seconds, error));
     return lk_json_get_u32(&at, "keep_max", LK_JSON_OPTIONAL, 0, UINT32_MAX, &c->keep_max, error);
 }
 
 lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_error *error) {
-    static const char *const keys[] = {
-        "name",   "model",           "optimizer",        "data",    "seed",     "global_batch",
-        "grain",  "replica_batch",   "replicas",         "accumulate", "epochs", "steps",
-        "layout", "log_every_steps", "hash_every_steps", "evaluate_every_steps", "checkpoint",
-        "drop_remainder"};
+    static const char *const keys[] = {"name",
+                                       "model",
+                                       "optimizer",
+                                       "data",
+                                       "seed",
+                                       "global_batch",
+                                       "grain",
+                                       "replica_batch",
+                                       "replicas",
+                                       "accumulate",
+                                       "epochs",
+                                       "steps",
+                                       "layout",
+                                       "log_every_steps",
+                                       "hash_every_steps",
+                                       "evaluate_every_steps",
+                                       "checkpoint",
+                                       "drop_remainder"};
     memset(c, 0, sizeof *c);
     LK_CHECK(load_document(c, options, error));
     lk_json_cursor root = lk_json_root(&c->document);
@@ -437,7 +476,8 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(lk_json_get_string(&root, "name", LK_JSON_OPTIONAL, c->name, sizeof c->name, error));
     c->spec.seed = 1;
     LK_CHECK(lk_json_get_u64(&root, "seed", LK_JSON_OPTIONAL, 0, INT64_MAX, &c->spec.seed, error));
-    LK_CHECK(lk_json_get_bool(&root, "drop_remainder", LK_JSON_OPTIONAL, &c->spec.drop_remainder, error));
+    LK_CHECK(lk_json_get_bool(&root, "drop_remainder", LK_JSON_OPTIONAL, &c->spec.drop_remainder,
+                              error));
     LK_CHECK(read_model(c, &root, error));
     LK_CHECK(read_optimizer(c, &root, error));
     LK_CHECK(read_batch(c, &root, options->replicas, error));

@@ -21,13 +21,13 @@ typedef struct lk_config_data {
 typedef struct lk_config {
     lk_json document;
     char name[64];
-    lk_run_spec spec;             // example_count and data_hash are filled when the data is open
-    lk_layer *layers;             // spec.model.layers: start-up heap, freed by lk_config_close
+    lk_run_spec spec;  // example_count and data_hash are filled when the data is open
+    lk_layer *layers;  // spec.model.layers: start-up heap, freed by lk_config_close
     lk_config_data train, test;
     char cache[LK_CONFIG_PATH_BYTES];
-    uint64_t steps, epochs;       // the run's length, 0: not said; of both, what ends first
-    uint32_t replicas;            // 0: not said
-    uint64_t wave_examples;       // 0: chosen
+    uint64_t steps, epochs;  // the run's length, 0: not said; of both, what ends first
+    uint32_t replicas;       // 0: not said
+    uint64_t wave_examples;  // 0: chosen
     bool fuse, overlay, guards;
     lk_reduce_choice reduce;
     char kernels[32];
@@ -41,20 +41,21 @@ typedef struct lk_config {
 
 // What the command line adds to a document.
 typedef struct lk_config_options {
-    const char *config;           // a file, or the name of a ready configuration
-    const char *const *set;       // --set key=value, in order
+    const char *config;      // a file, or the name of a ready configuration
+    const char *const *set;  // --set key=value, in order
     uint32_t set_count;
-    const char *data_directory;   // --data: a directory with the four IDX files, or NULL
-    uint32_t replicas;            // --replicas, 0: not given
-    const char *kernels;          // --kernels, or NULL
+    const char *data_directory;  // --data: a directory with the four IDX files, or NULL
+    uint32_t replicas;           // --replicas, 0: not given
+    const char *kernels;         // --kernels, or NULL
 } lk_config_options;
 
 // Finds, reads and checks. LK_NO_INPUT, LK_BAD_USAGE, LK_BAD_CONFIG. Close it also after an error.
 lk_status lk_config_open(lk_config *config, const lk_config_options *options, lk_error *error);
 void lk_config_close(lk_config *config);
 
-// The ready configuration of that name, from $LOCKSTEP_CONFIGS, beside the program (build tree) or where it
-// is installed. False if there is none; `path` then holds the first place that was looked at.
+// The ready configuration of that name, from $LOCKSTEP_CONFIGS, beside the program (build tree) or
+// where it is installed. False if there is none; `path` then holds the first place that was looked
+// at.
 bool lk_config_find_ready(const char *name, char *path, size_t bytes);
 
 #endif

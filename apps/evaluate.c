@@ -1,13 +1,16 @@
-// evaluate.c - lockstep eval and predict: weights in, one pass over the test set in order, figures or logits out.
+// evaluate.c - lockstep eval and predict: weights in, one pass over the test set in order, figures
+// or logits out.
 #include <string.h>
 #include <unistd.h>
 
 #include "apps/command.h"
 #include "io/npy.h"
 
-static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *out, lk_error *error) {
+static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *out,
+                          lk_error *error) {
     if (!o->run_dir == !o->checkpoint) {
-        return lk_fail(error, LK_BAD_USAGE, "wanted weights: either --run-dir DIR or --checkpoint FILE");
+        return lk_fail(error, LK_BAD_USAGE,
+                       "wanted weights: either --run-dir DIR or --checkpoint FILE");
     }
     LK_CHECK(lk_run_configure(run, &o->config, (lk_run_needs){0}, error));
     if (!run->config.test.given) {
@@ -24,7 +27,8 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *
 
 static lk_status report(lk_run *run, lk_text_out *out, lk_error *error) {
     lk_step_result r = lk_run_evaluate(run);
-    if (r.bad_tensor) return lk_fail(error, LK_NOT_FINITE, "evaluation: %s is not finite", r.bad_tensor);
+    if (r.bad_tensor)
+        return lk_fail(error, LK_NOT_FINITE, "evaluation: %s is not finite", r.bad_tensor);
     char digest[LK_SHA256_HEX_BYTES];
     lk_run_digest(run, digest);
     lk_text_line(out, "test_examples %u", r.examples);
@@ -46,7 +50,7 @@ lk_status lk_command_eval(int argc, char **argv, lk_error *error) {
     return status;
 }
 
-// --- predict -------------------------------------------------------------------------------------------
+// --- predict -----------------------------------------------------------------------------------
 
 typedef struct prediction {
     lk_npy_writer writer;
@@ -62,8 +66,8 @@ static void write_logits(void *context, uint64_t first, uint32_t count, const fl
 
 static lk_status predict(lk_run *run, const char *output, lk_text_out *out, lk_error *error) {
     prediction p = {.error = error};
-    LK_CHECK(lk_npy_start(&p.writer, &lk_file_ops_posix, output, run->test.count, run->config.spec.model.classes,
-                          error));
+    LK_CHECK(lk_npy_start(&p.writer, &lk_file_ops_posix, output, run->test.count,
+                          run->config.spec.model.classes, error));
     run->world.on_logits = write_logits;
     run->world.on_logits_context = &p;
     lk_status status = report(run, out, error);
@@ -82,7 +86,8 @@ lk_status lk_command_predict(int argc, char **argv, lk_error *error) {
     lk_common_options o;
     lk_text_out out;
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS | LK_OPT_OUTPUT, &o, error));
-    if (!o.output) return lk_fail(error, LK_BAD_USAGE, "predict: wanted --output FILE.npy for the logits");
+    if (!o.output)
+        return lk_fail(error, LK_BAD_USAGE, "predict: wanted --output FILE.npy for the logits");
     o.config.replicas = 1;
     lk_text_open(&out, STDOUT_FILENO);
     lk_status status = open_run(&run, &o, &out, error);

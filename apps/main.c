@@ -13,7 +13,8 @@ static const struct {
     {"plan", lk_command_plan, "plan CONFIG [--json] [--show-shards] [--max-memory BYTES]"},
     {"train", lk_command_train, "train CONFIG [--run-dir DIR] [--resume | --fresh] [--seal]"},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
-    {"predict", lk_command_predict, "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy"},
+    {"predict", lk_command_predict,
+     "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy"},
     {"data", lk_command_data, "data fetch|unpack|shard|verify ..."},
     {"checkpoint", lk_command_checkpoint, "checkpoint info|verify FILE"},
     {"diff", lk_command_diff, "diff RUN_A RUN_B"},
@@ -25,7 +26,8 @@ static const char help[] =
     "\n"
     "CONFIG is a JSON file or the name of a ready configuration (lockstep help configs).\n"
     "With every CONFIG:\n"
-    "  --set KEY=VALUE      change a value of the configuration: --set optimizer.learning_rate=0.05\n"
+    "  --set KEY=VALUE      change a value of the configuration: --set "
+    "optimizer.learning_rate=0.05\n"
     "  --data DIRECTORY     the four IDX files of MNIST's naming, plain or .gz\n"
     "  --replicas N         threads; any number up to the grains of a batch, same result\n"
     "  --kernels NAME       reference, portable, avx2 or avx512; the default is the fastest here\n"
@@ -46,8 +48,9 @@ static void print_help(void) {
 
 static void on_panic(const char *file, int line, const char *what) {
     char text[400];
-    size_t n = lk_format(text, sizeof text, "lockstep: internal error at %s:%d: %s; please report it\n", file,
-                         line, what);
+    size_t n =
+        lk_format(text, sizeof text, "lockstep: internal error at %s:%d: %s; please report it\n",
+                  file, line, what);
     ssize_t written = write(STDERR_FILENO, text, LK_MIN(n, sizeof text - 1));
     (void)written;
     _exit(LK_INTERNAL);
@@ -72,7 +75,8 @@ static lk_status run_command(int argc, char **argv, lk_error *error) {
         return LK_OK;
     }
     for (uint32_t i = 0; i < LK_COUNT(commands); i++) {
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].main(argc - 1, argv + 1, error);
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].main(argc - 1, argv + 1, error);
     }
     return unknown_command(argv[1], error);
 }

@@ -9,7 +9,7 @@
 
 typedef unsigned long long ull;
 
-// --- text --------------------------------------------------------------------------------------------
+// --- text --------------------------------------------------------------------------------------
 
 static void print_ledger(const lk_run *run, lk_text_out *out) {
     const lk_arena *a = &run->arena;
@@ -17,8 +17,8 @@ static void print_ledger(const lk_run *run, lk_text_out *out) {
     for (uint32_t i = 0; i < a->entry_count; i++) {
         const lk_arena_entry *e = &a->entries[i];
         if (e->bytes == 0 || e->count == 0) continue;
-        lk_text_line(out, "  %12llu  %-20s %12llu bytes x %llu", (ull)e->offset, e->name, (ull)e->bytes,
-                     (ull)e->count);
+        lk_text_line(out, "  %12llu  %-20s %12llu bytes x %llu", (ull)e->offset, e->name,
+                     (ull)e->bytes, (ull)e->count);
     }
 }
 
@@ -42,12 +42,14 @@ static void print_tensors(const lk_run *run, lk_region region, lk_text_out *out)
             snprintf(shape + used, sizeof shape - used, d ? ", %llu" : "%llu", (ull)t->shape[d]);
         }
         if (t->last == LK_FOREVER) {
-            lk_text_line(out, "  %12llu  %12llu  %-10s %-4s (%s)  %s", (ull)t->offset, (ull)t->bytes,
-                         lk_tensor_class_name(t->class_), lk_dtype_name(t->dtype), shape, t->name);
+            lk_text_line(out, "  %12llu  %12llu  %-10s %-4s (%s)  %s", (ull)t->offset,
+                         (ull)t->bytes, lk_tensor_class_name(t->class_), lk_dtype_name(t->dtype),
+                         shape, t->name);
         } else {
-            lk_text_line(out, "  %12llu  %12llu  %-10s %-4s (%s)  %s  [op %u %s .. %u %s]", (ull)t->offset,
-                         (ull)t->bytes, lk_tensor_class_name(t->class_), lk_dtype_name(t->dtype), shape,
-                         t->name, t->first, op_at(p, t->first), t->last, op_at(p, t->last));
+            lk_text_line(out, "  %12llu  %12llu  %-10s %-4s (%s)  %s  [op %u %s .. %u %s]",
+                         (ull)t->offset, (ull)t->bytes, lk_tensor_class_name(t->class_),
+                         lk_dtype_name(t->dtype), shape, t->name, t->first, op_at(p, t->first),
+                         t->last, op_at(p, t->last));
         }
     }
 }
@@ -58,18 +60,21 @@ static void print_program(const lk_run *run, lk_text_out *out) {
     for (uint32_t i = 0; i < p->op_count; i++) {
         const lk_op *op = &p->ops[i];
         const char *layer = op->layer == LK_NONE ? "" : p->spec->model.layers[op->layer].name;
-        lk_text_line(out, "  op %-3u %-9s %-30s %s", i, lk_phase_name(op->phase), lk_op_name(op->kind), layer);
+        lk_text_line(out, "  op %-3u %-9s %-30s %s", i, lk_phase_name(op->phase),
+                     lk_op_name(op->kind), layer);
     }
 }
 
-// Bytes that cross between replicas in one full step: nodes read by slice owners, operands read by row owners.
+// Bytes that cross between replicas in one full step: nodes read by slice owners, operands read by
+// row owners.
 static uint64_t exchange_bytes(const lk_program *p) {
     uint64_t bytes = 0, others = p->layout.replicas - 1;
     bytes += p->node_floats * sizeof(float) * others;
     for (uint32_t i = 0; i < p->param_count; i++) {
         if (p->params[i].mode != LK_REDUCE_OPERANDS) continue;
         const lk_op *op = &p->ops[p->params[i].gradient_op];
-        uint64_t rows = (uint64_t)op->dense.k_count + (uint64_t)op->dense.n_count * p->layout.replicas;
+        uint64_t rows =
+            (uint64_t)op->dense.k_count + (uint64_t)op->dense.n_count * p->layout.replicas;
         bytes += rows * p->spec->global_batch * sizeof(float) * others / p->layout.replicas;
     }
     return bytes;
@@ -78,12 +83,15 @@ static uint64_t exchange_bytes(const lk_program *p) {
 static void print_schedule(const lk_run *run, lk_text_out *out) {
     const lk_program *p = &run->program;
     uint32_t replicas = p->layout.replicas;
-    lk_text_line(out, "global batch %u = %u grains of %u; a replica holds up to %u grains (%u examples) at once",
-                 p->spec->global_batch, p->grains, p->spec->grain, p->wave_grains, p->wave_examples);
+    lk_text_line(
+        out,
+        "global batch %u = %u grains of %u; a replica holds up to %u grains (%u examples) at once",
+        p->spec->global_batch, p->grains, p->spec->grain, p->wave_grains, p->wave_examples);
     for (uint32_t r = 0; r < LK_MIN(replicas, 16); r++) {
         lk_grain_range g = lk_replica_grains(p->grains, replicas, r);
-        lk_text_line(out, "  replica %u: grains %u .. %u in %u waves, %u tree nodes held at most", r, g.first,
-                     g.first + g.count - 1, (g.count + p->wave_grains - 1) / p->wave_grains,
+        lk_text_line(out, "  replica %u: grains %u .. %u in %u waves, %u tree nodes held at most",
+                     r, g.first, g.first + g.count - 1,
+                     (g.count + p->wave_grains - 1) / p->wave_grains,
                      lk_node_slots(g.first, g.count, p->wave_grains));
     }
     if (replicas > 16) lk_text_line(out, "  ... and %u more replicas alike", replicas - 16);
@@ -105,7 +113,7 @@ lk_status lk_print_plan(const lk_run *run, lk_text_out *out) {
     return out->write_errno ? LK_IO_ERROR : LK_OK;
 }
 
-// --- JSON --------------------------------------------------------------------------------------------
+// --- JSON --------------------------------------------------------------------------------------
 
 typedef struct json_text {
     char *out;
@@ -124,12 +132,14 @@ __attribute__((format(printf, 2, 3))) static void put(json_text *j, const char *
 static void put_tensor(json_text *j, const lk_tensor *t) {
     char name[2 * LK_NAME_BYTES];
     lk_text_escape(name, sizeof name, t->name, strlen(t->name));
-    put(j, "    {\"name\": \"%s\", \"class\": \"%s\", \"dtype\": \"%s\", \"region\": \"%s\", \"shape\": [", name,
-        lk_tensor_class_name(t->class_), lk_dtype_name(t->dtype),
+    put(j,
+        "    {\"name\": \"%s\", \"class\": \"%s\", \"dtype\": \"%s\", \"region\": \"%s\", "
+        "\"shape\": [",
+        name, lk_tensor_class_name(t->class_), lk_dtype_name(t->dtype),
         t->region == LK_REGION_DEVICE ? "device" : "replica");
     for (uint32_t d = 0; d < t->rank; d++) put(j, d ? ", %llu" : "%llu", (ull)t->shape[d]);
-    put(j, "], \"offset\": %llu, \"bytes\": %llu, \"first_op\": %u, \"last_op\": ", (ull)t->offset, (ull)t->bytes,
-        t->first);
+    put(j, "], \"offset\": %llu, \"bytes\": %llu, \"first_op\": %u, \"last_op\": ", (ull)t->offset,
+        (ull)t->bytes, t->first);
     if (t->last == LK_FOREVER) {
         put(j, "null}");
     } else {
@@ -140,12 +150,13 @@ static void put_tensor(json_text *j, const lk_tensor *t) {
 size_t lk_plan_json(const lk_run *run, char *out, size_t bytes) {
     const lk_program *p = &run->program;
     json_text j = {out, bytes, 0};
-    put(&j, "{\n  \"arena_bytes\": %llu,\n  \"replicas\": %u,\n  \"regions\": [\n", (ull)run->arena.used,
-        run->layout.replicas);
+    put(&j, "{\n  \"arena_bytes\": %llu,\n  \"replicas\": %u,\n  \"regions\": [\n",
+        (ull)run->arena.used, run->layout.replicas);
     for (uint32_t i = 0; i < run->arena.entry_count; i++) {
         const lk_arena_entry *e = &run->arena.entries[i];
-        put(&j, "    {\"name\": \"%s\", \"offset\": %llu, \"bytes\": %llu, \"count\": %llu}%s\n", e->name,
-            (ull)e->offset, (ull)e->bytes, (ull)e->count, i + 1 < run->arena.entry_count ? "," : "");
+        put(&j, "    {\"name\": \"%s\", \"offset\": %llu, \"bytes\": %llu, \"count\": %llu}%s\n",
+            e->name, (ull)e->offset, (ull)e->bytes, (ull)e->count,
+            i + 1 < run->arena.entry_count ? "," : "");
     }
     put(&j, "  ],\n  \"device_region_bytes\": %llu,\n  \"device_lower_bound_bytes\": %llu,\n",
         (ull)p->regions[0].bytes, (ull)p->regions[0].lower_bound_bytes);
@@ -170,9 +181,10 @@ static lk_status print_json(const lk_run *run, lk_error *error) {
     return LK_OK;
 }
 
-// --- who reads what ------------------------------------------------------------------------------------
+// --- who reads what ----------------------------------------------------------------------------
 
-// Walks one epoch position by position, as the replicas do, and counts how often each example comes.
+// Walks one epoch position by position, as the replicas do, and counts how often each example
+// comes.
 static lk_status count_examples(lk_run *run, uint8_t *times, lk_text_out *out, lk_error *error) {
     const lk_run_spec *spec = &run->config.spec;
     uint64_t read = 0, distinct = 0, twice = 0, steps = lk_steps_per_epoch(spec);
@@ -183,7 +195,8 @@ static lk_status count_examples(lk_run *run, uint8_t *times, lk_text_out *out, l
             uint64_t first = (uint64_t)g.first * spec->grain;
             uint64_t end = LK_MIN((uint64_t)(g.first + g.count) * spec->grain, (uint64_t)examples);
             for (uint64_t i = first; i < end; i++, read++) {
-                uint64_t index = lk_shuffle(spec->seed, 0, run->train.count, step * spec->global_batch + i);
+                uint64_t index =
+                    lk_shuffle(spec->seed, 0, run->train.count, step * spec->global_batch + i);
                 distinct += times[index] == 0;
                 twice += times[index] == 1;
                 times[index] = (uint8_t)LK_MIN(times[index] + 1, 2);
@@ -192,8 +205,9 @@ static lk_status count_examples(lk_run *run, uint8_t *times, lk_text_out *out, l
     }
     uint64_t dropped = spec->drop_remainder ? run->train.count - read : 0;
     uint64_t missing = run->train.count - distinct - dropped;
-    lk_text_line(out, "epoch 0: %llu examples read, %llu distinct, %llu missing, %llu twice, %llu dropped",
-                 (ull)read, (ull)distinct, (ull)missing, (ull)twice, (ull)dropped);
+    lk_text_line(
+        out, "epoch 0: %llu examples read, %llu distinct, %llu missing, %llu twice, %llu dropped",
+        (ull)read, (ull)distinct, (ull)missing, (ull)twice, (ull)dropped);
     if (missing == 0 && twice == 0) return LK_OK;
     return lk_fail(error, LK_INTERNAL, "an epoch does not cover every example exactly once");
 }
@@ -201,12 +215,15 @@ static lk_status count_examples(lk_run *run, uint8_t *times, lk_text_out *out, l
 static lk_status show_shards(lk_run *run, lk_text_out *out, lk_error *error) {
     for (uint32_t i = 0; i < run->train.part_count; i++) {
         const lk_dataset_part *part = &run->train.parts[i];
-        lk_text_line(out, "shard %u: examples %llu .. %llu  %s; read by every replica (order global)", i,
+        lk_text_line(out,
+                     "shard %u: examples %llu .. %llu  %s; read by every replica (order global)", i,
                      (ull)part->first, (ull)(part->first + part->count - 1),
                      part->images.name ? part->images.name : "made up");
     }
     uint8_t *times = calloc(run->train.count, 1);
-    if (!times) return lk_fail(error, LK_UNAVAILABLE, "no memory to count %llu examples", (ull)run->train.count);
+    if (!times)
+        return lk_fail(error, LK_UNAVAILABLE, "no memory to count %llu examples",
+                       (ull)run->train.count);
     lk_status status = count_examples(run, times, out, error);
     free(times);
     return status;
@@ -216,7 +233,8 @@ static lk_status show_shards(lk_run *run, lk_text_out *out, lk_error *error) {
 static lk_status open_training_set(lk_run *run, void **memory, lk_error *error) {
     *memory = aligned_alloc(64, lk_round_up(run->train_bytes + 64, 64));
     if (!*memory) return lk_fail(error, LK_UNAVAILABLE, "no memory for the data set's tables");
-    LK_CHECK(lk_dataset_open(&run->config.train.source, *memory, run->train_bytes, &run->train, error));
+    LK_CHECK(
+        lk_dataset_open(&run->config.train.source, *memory, run->train_bytes, &run->train, error));
     run->config.spec.example_count = run->train.count;
     return LK_OK;
 }

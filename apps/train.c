@@ -12,7 +12,8 @@
 #include "apps/command.h"
 #include "comm/hash.h"
 
-// What the loop carries from step to step. The pieces that need much room are static: one run a process.
+// What the loop carries from step to step. Static, one run a process, and written whole at the
+// start: no page of it is touched for the first time in the middle of a run.
 typedef struct trainer {
     lk_run *run;
     lk_run_dir dir;
@@ -22,13 +23,14 @@ typedef struct trainer {
     lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
     char digest[LK_SHA256_HEX_BYTES], state[LK_SHA256_HEX_BYTES];
     char numbers[4][24];
-    uint64_t done;               // steps finished, in all
+    char line[LK_RUN_LOG_BYTES / 2];  // of hashes.jsonl
+    uint64_t done;                    // steps finished, in all
     uint64_t total;
-    uint64_t first;              // steps that were finished when this process began
-    uint64_t saved;              // step of the last checkpoint, or UINT64_MAX
+    uint64_t first;  // steps that were finished when this process began
+    uint64_t saved;  // step of the last checkpoint, or UINT64_MAX
     double start, last_log, last_save;
     uint64_t last_log_step;
-    double evaluating;           // seconds spent outside training since `start`
+    double evaluating;  // seconds spent outside training since `start`
 } trainer;
 
 static volatile sig_atomic_t stop_signal;
@@ -43,7 +45,7 @@ static void catch_signals(void) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-// --- checkpoints -----------------------------------------------------------------------------------
+// --- checkpoints -------------------------------------------------------------------------------
 
 static void prepare_checkpoint(trainer *t) {
     lk_run *run = t->run;
@@ -54,16 +56,18 @@ static void prepare_checkpoint(trainer *t) {
     snprintf(t->numbers[1], sizeof t->numbers[1], "%u", spec->global_batch);
     snprintf(t->numbers[2], sizeof t->numbers[2], "%u", spec->grain);
     const lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS] = {
-        {"run_identity", run->identity_hex}, {"digest", t->digest},
-        {"state_hash", t->state},            {"lockstep_version", LK_VERSION},
-        {"name", run->config.name},          {"seed", t->numbers[0]},
+        {"run_identity", run->identity_hex}, {"digest", t->digest},      {"state_hash", t->state},
+        {"lockstep_version", LK_VERSION},    {"name", run->config.name}, {"seed", t->numbers[0]},
         {"global_batch", t->numbers[1]},     {"grain", t->numbers[2]}};
     memcpy(t->pairs, pairs, sizeof pairs);
-    t->checkpoint = (lk_checkpoint_job){
-        .directory = t->dir.checkpoints, .metadata = t->pairs, .metadata_count = LK_RUN_STATE_PAIRS,
-        .tensors = tensors, .tensor_count = lk_run_tensor_count(run),
-        .keep_max = run->config.keep_max, .buffer = run->checkpoint_buffer,
-        .buffer_bytes = run->checkpoint_bytes};
+    t->checkpoint = (lk_checkpoint_job){.directory = t->dir.checkpoints,
+                                        .metadata = t->pairs,
+                                        .metadata_count = LK_RUN_STATE_PAIRS,
+                                        .tensors = tensors,
+                                        .tensor_count = lk_run_tensor_count(run),
+                                        .keep_max = run->config.keep_max,
+                                        .buffer = run->checkpoint_buffer,
+                                        .buffer_bytes = run->checkpoint_bytes};
 }
 
 static lk_status save(trainer *t, lk_error *error) {
@@ -78,41 +82,46 @@ static lk_status save(trainer *t, lk_error *error) {
     t->saved = t->done;
     t->last_save = lk_seconds();
     t->evaluating += t->last_save - begin;
-    return lk_text_line(&t->out, "checkpoint step %llu  digest %s", (unsigned long long)t->done, t->digest);
+    return lk_text_line(&t->out, "checkpoint step %llu  digest %s", (unsigned long long)t->done,
+                        t->digest);
 }
 
 static bool save_is_due(const trainer *t) {
     const lk_config *c = &t->run->config;
     if (c->checkpoint_every_steps && t->done % c->checkpoint_every_steps == 0) return true;
-    return c->checkpoint_every_seconds && lk_seconds() - t->last_save >= (double)c->checkpoint_every_seconds;
+    return c->checkpoint_every_seconds &&
+           lk_seconds() - t->last_save >= (double)c->checkpoint_every_seconds;
 }
 
-// --- logs --------------------------------------------------------------------------------------------
+// --- logs --------------------------------------------------------------------------------------
 
 // One line of metrics.jsonl. Times are not in it: two equal runs write equal files.
-static lk_status log_metrics(trainer *t, const char *kind, const lk_step_result *r, lk_error *error) {
+static lk_status log_metrics(trainer *t, const char *kind, const lk_step_result *r,
+                             lk_error *error) {
     char line[256];
-    int n = snprintf(line, sizeof line, "{\"step\":%llu,\"%s\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u}}",
+    int n = snprintf(line, sizeof line,
+                     "{\"step\":%llu,\"%s\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u}}",
                      (unsigned long long)t->done, kind, (double)r->loss, r->correct, r->examples);
     return lk_line_log_add(&t->metrics, line, (size_t)n, error);
 }
 
 // One line of hashes.jsonl: a hash for each parameter, in canonical order.
 static lk_status log_hashes(trainer *t, lk_error *error) {
-    static char line[LK_RUN_LOG_BYTES / 2];
+    char *line = t->line;
     const lk_program *p = &t->run->program;
-    size_t used = (size_t)snprintf(line, sizeof line, "{\"step\":%llu", (unsigned long long)t->done);
+    size_t used =
+        (size_t)snprintf(line, sizeof t->line, "{\"step\":%llu", (unsigned long long)t->done);
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_tensor *tensor = &p->tensors[p->params[i].tensor];
         uint64_t hash = lk_step_hash((const float *)(void *)(t->run->device + tensor->offset), 0,
                                      p->params[i].count);
         char name[2 * LK_NAME_BYTES];
         lk_text_escape(name, sizeof name, tensor->name, strlen(tensor->name));
-        used += (size_t)snprintf(line + used, sizeof line - used, ",\"%s\":\"%016llx\"", name,
+        used += (size_t)snprintf(line + used, sizeof t->line - used, ",\"%s\":\"%016llx\"", name,
                                  (unsigned long long)hash);
-        if (used + 2 * LK_NAME_BYTES + 64 > sizeof line) {
-            return lk_fail(error, LK_BAD_CONFIG, "hashes.jsonl: a line for %u parameters does not fit",
-                           p->param_count);
+        if (used + 2 * LK_NAME_BYTES + 64 > sizeof t->line) {
+            return lk_fail(error, LK_BAD_CONFIG,
+                           "hashes.jsonl: a line for %u parameters does not fit", p->param_count);
         }
     }
     line[used++] = '}';
@@ -127,12 +136,13 @@ static void show_step(trainer *t, const lk_step_result *r) {
     bool first = t->done == t->first + 1;
     if (t->out.terminal) {
         double left = rate > 0 ? (double)(t->total - t->done) / rate : 0.0;
-        lk_text_progress(&t->out, "step %llu/%llu  loss %.4f  accuracy %.2f%%  %.0f images/s  %.0f s left",
-                         (unsigned long long)t->done, (unsigned long long)t->total, (double)r->loss,
-                         100.0 * r->correct / r->examples,
-                         rate * t->run->config.spec.global_batch, left);
+        lk_text_progress(
+            &t->out, "step %llu/%llu  loss %.4f  accuracy %.2f%%  %.0f images/s  %.0f s left",
+            (unsigned long long)t->done, (unsigned long long)t->total, (double)r->loss,
+            100.0 * r->correct / r->examples, rate * t->run->config.spec.global_batch, left);
     } else if (first) {
-        lk_text_line(&t->out, "loss = %.9g, step = %llu", (double)r->loss, (unsigned long long)(t->done - 1));
+        lk_text_line(&t->out, "loss = %.9g, step = %llu", (double)r->loss,
+                     (unsigned long long)(t->done - 1));
     } else {
         if (steps == every) lk_text_line(&t->out, "global_step/sec: %g", rate);
         lk_text_line(&t->out, "loss = %.9g, step = %llu (%.3f sec)", (double)r->loss,
@@ -157,17 +167,18 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
                         100.0 * result->correct / result->examples);
 }
 
-// --- the loop ----------------------------------------------------------------------------------------
+// --- the loop ----------------------------------------------------------------------------------
 
 static lk_status one_step(trainer *t, lk_error *error) {
     const lk_config *c = &t->run->config;
     t->run->arena.phase = "training";
     lk_step_result r = lk_run_step(t->run, t->done);
     if (r.bad_tensor) {
-        return lk_fail(error, LK_NOT_FINITE,
-                       "step %llu: %s is not finite: the run diverged and saves nothing more; the last "
-                       "checkpoint stands; try a smaller learning_rate",
-                       (unsigned long long)t->done, r.bad_tensor);
+        return lk_fail(
+            error, LK_NOT_FINITE,
+            "step %llu: %s is not finite: the run diverged and saves nothing more; the last "
+            "checkpoint stands; try a smaller learning_rate",
+            (unsigned long long)t->done, r.bad_tensor);
     }
     t->done++;
     bool last = t->done == t->total;
@@ -176,7 +187,8 @@ static lk_status one_step(trainer *t, lk_error *error) {
         show_step(t, &r);
     }
     if (t->done % c->hash_every_steps == 0 || last) LK_CHECK(log_hashes(t, error));
-    if (c->evaluate_every_steps && t->done % c->evaluate_every_steps == 0 && !last && t->run->test.count) {
+    if (c->evaluate_every_steps && t->done % c->evaluate_every_steps == 0 && !last &&
+        t->run->test.count) {
         lk_step_result ignored;
         LK_CHECK(evaluate(t, &ignored, error));
     }
@@ -190,7 +202,8 @@ static lk_status loop(trainer *t, lk_error *error) {
         LK_CHECK(one_step(t, error));
         if (!stop_signal) continue;
         if (t->saved != t->done) LK_CHECK(save(t, error));
-        lk_text_line(&t->out, "stopped after step %llu; go on with --resume", (unsigned long long)t->done);
+        lk_text_line(&t->out, "stopped after step %llu; go on with --resume",
+                     (unsigned long long)t->done);
         return stop_signal == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
     }
     return LK_OK;
@@ -221,13 +234,14 @@ static lk_status finish(trainer *t, lk_error *error) {
     return lk_text_line(&t->out, "state_hash %s", t->state);
 }
 
-// --- start -------------------------------------------------------------------------------------------
+// --- start -------------------------------------------------------------------------------------
 
 static lk_status write_documents(const trainer *t, lk_error *error) {
     char *text = malloc(LK_CONFIG_DUMP_BYTES);
     size_t length;
     if (!text) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
-    lk_status status = lk_json_dump(&t->run->config.document, text, LK_CONFIG_DUMP_BYTES, &length, error);
+    lk_status status =
+        lk_json_dump(&t->run->config.document, text, LK_CONFIG_DUMP_BYTES, &length, error);
     if (status == LK_OK) status = lk_run_dir_write(&t->dir, "config.json", text, length, error);
     free(text);
     LK_CHECK(status);
@@ -263,13 +277,14 @@ static void print_banner(const trainer *t) {
     lk_hex(s->data_hash, LK_SHA256_BYTES, hash);
     lk_text_out *out = (lk_text_out *)&t->out;
     lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (threads), kernels %s", LK_VERSION,
-                 *run->config.name ? run->config.name : run->config.document.source, run->layout.replicas,
-                 run->kernels->name);
-    lk_text_line(out, "data %s: %llu examples; test %llu", hash, (unsigned long long)s->example_count,
-                 (unsigned long long)run->test.count);
-    lk_text_line(out, "global batch %u = %u grains of %u; %llu steps an epoch, the last with %u examples",
-                 s->global_batch, lk_grain_count(s), s->grain, (unsigned long long)lk_steps_per_epoch(s),
-                 lk_step_examples(s, lk_steps_per_epoch(s) - 1));
+                 *run->config.name ? run->config.name : run->config.document.source,
+                 run->layout.replicas, run->kernels->name);
+    lk_text_line(out, "data %s: %llu examples; test %llu", hash,
+                 (unsigned long long)s->example_count, (unsigned long long)run->test.count);
+    lk_text_line(
+        out, "global batch %u = %u grains of %u; %llu steps an epoch, the last with %u examples",
+        s->global_batch, lk_grain_count(s), s->grain, (unsigned long long)lk_steps_per_epoch(s),
+        lk_step_examples(s, lk_steps_per_epoch(s) - 1));
     lk_text_line(out, "arena %llu bytes, %s; %llu parameters", (unsigned long long)run->arena.used,
                  run->block.locked ? "locked in memory" : "touched but NOT locked (see ulimit -l)",
                  (unsigned long long)run->program.param_floats);
@@ -281,8 +296,8 @@ static const char *default_run_dir(const lk_run *run, char *path, size_t bytes) 
     return path;
 }
 
-// --fresh: removes what an earlier run left here, and nothing else. A directory that has no recorded identity was
-// not made by a run and is left for lk_run_dir_open to judge.
+// --fresh: removes what an earlier run left here, and nothing else. A directory that has no
+// recorded identity was not made by a run and is left for lk_run_dir_open to judge.
 static void remove_file(void *context, const char *name) {
     char path[2 * LK_PATH_BYTES];
     snprintf(path, sizeof path, "%s/%s", (const char *)context, name);
@@ -291,8 +306,8 @@ static void remove_file(void *context, const char *name) {
 
 static lk_status remove_run(const char *path, lk_error *error) {
     char checkpoints[LK_PATH_BYTES + 16], hex[LK_IDENTITY_HEX_BYTES];
-    static const char *const files[] = {"metrics.jsonl", "hashes.jsonl", "config.json", "plan.json", "lock",
-                                        "identity"};
+    static const char *const files[] = {"metrics.jsonl", "hashes.jsonl", "config.json",
+                                        "plan.json",     "lock",         "identity"};
     lk_error none = {.status = LK_OK};
     if (lk_run_dir_identity(&lk_file_ops_posix, path, hex, &none) != LK_OK) return LK_OK;
     // Whoever works there now keeps it: the lock decides, before anything is removed.
@@ -315,13 +330,15 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     lk_watch_data(run);
     if (o->fresh) LK_CHECK(remove_run(dir, error));
     if (!o->run_dir) (void)lk_file_ops_posix.make_directory(NULL, "runs");
-    LK_CHECK(lk_run_dir_open(&t->dir, &lk_file_ops_posix, dir, o->resume, run->identity_hex, error));
+    LK_CHECK(
+        lk_run_dir_open(&t->dir, &lk_file_ops_posix, dir, o->resume, run->identity_hex, error));
     print_banner(t);
     if (o->resume) LK_CHECK(resume(t, error));
     LK_CHECK(write_documents(t, error));
-    LK_CHECK(lk_line_log_open(&t->metrics, &t->dir, "metrics.jsonl", run->log_buffers, LK_RUN_LOG_BYTES, error));
-    LK_CHECK(lk_line_log_open(&t->hashes, &t->dir, "hashes.jsonl", run->log_buffers + LK_RUN_LOG_BYTES,
+    LK_CHECK(lk_line_log_open(&t->metrics, &t->dir, "metrics.jsonl", run->log_buffers,
                               LK_RUN_LOG_BYTES, error));
+    LK_CHECK(lk_line_log_open(&t->hashes, &t->dir, "hashes.jsonl",
+                              run->log_buffers + LK_RUN_LOG_BYTES, LK_RUN_LOG_BYTES, error));
     prepare_checkpoint(t);
     t->total = lk_run_steps(run);
     catch_signals();
@@ -335,7 +352,10 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     static trainer t;
     lk_common_options o;
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_TRAIN, &o, error));
-    t = (trainer){.run = &run, .saved = UINT64_MAX, .dir = {.lock_file = -1}, .metrics = {.file = -1},
+    t = (trainer){.run = &run,
+                  .saved = UINT64_MAX,
+                  .dir = {.lock_file = -1},
+                  .metrics = {.file = -1},
                   .hashes = {.file = -1}};
     lk_text_open(&t.out, STDOUT_FILENO);
     const lk_run_needs needs = {.checkpoints = true, .logs = true};

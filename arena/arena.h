@@ -19,7 +19,7 @@ typedef enum lk_arena_state { LK_ARENA_OPEN, LK_ARENA_SEALED, LK_ARENA_CLOSED } 
 typedef struct lk_arena_entry {
     const char *name;  // a literal
     uint64_t offset;
-    uint64_t bytes;    // of one, rounded up to the alignment
+    uint64_t bytes;  // of one, rounded up to the alignment
     uint64_t count;
 } lk_arena_entry;
 
@@ -36,10 +36,11 @@ typedef struct lk_arena {
 // base NULL and capacity 0 measure. base must be aligned to LK_PAGE_BYTES.
 void lk_arena_open(lk_arena *arena, void *base, uint64_t capacity);
 
-// `count` regions of `bytes` each, every one aligned to `align` (a power of two up to LK_PAGE_BYTES).
-// Returns the first, or NULL when measuring. Panics when sealed or when the capacity is exceeded: the capacity
-// was measured by the same calls.
-void *lk_arena_take(lk_arena *arena, const char *name, uint64_t bytes, uint64_t count, uint64_t align);
+// `count` regions of `bytes` each, every one aligned to `align` (a power of two up to
+// LK_PAGE_BYTES). Returns the first, or NULL when measuring. Panics when sealed or when the
+// capacity is exceeded: the capacity was measured by the same calls.
+void *lk_arena_take(lk_arena *arena, const char *name, uint64_t bytes, uint64_t count,
+                    uint64_t align);
 
 void lk_arena_seal(lk_arena *arena);
 void lk_arena_close(lk_arena *arena);

@@ -66,14 +66,14 @@ static void put_text(sink *s, const char *text, long limit) {
 }
 
 // Reads one integer argument of the length that 'l', 'll' or 'z' before the letter says.
-#define NEXT_UNSIGNED(args, longs, size)                                        \
-    ((size) ? (unsigned long long)va_arg(args, size_t)                          \
-     : (longs) == 0 ? (unsigned long long)va_arg(args, unsigned)                \
-     : (longs) == 1 ? (unsigned long long)va_arg(args, unsigned long)           \
+#define NEXT_UNSIGNED(args, longs, size)                              \
+    ((size)         ? (unsigned long long)va_arg(args, size_t)        \
+     : (longs) == 0 ? (unsigned long long)va_arg(args, unsigned)      \
+     : (longs) == 1 ? (unsigned long long)va_arg(args, unsigned long) \
                     : va_arg(args, unsigned long long))
-#define NEXT_SIGNED(args, longs)                            \
-    ((longs) == 0 ? (long long)va_arg(args, int)            \
-     : (longs) == 1 ? (long long)va_arg(args, long)         \
+#define NEXT_SIGNED(args, longs)                    \
+    ((longs) == 0   ? (long long)va_arg(args, int)  \
+     : (longs) == 1 ? (long long)va_arg(args, long) \
                     : va_arg(args, long long))
 
 size_t lk_vformat(char *out, size_t bytes, const char *format, va_list args) {
@@ -102,7 +102,8 @@ size_t lk_vformat(char *out, size_t bytes, const char *format, va_list args) {
             put(&s, (char)va_arg(args, int));
         } else if (*f == 'd' || *f == 'i') {
             long long v = NEXT_SIGNED(args, longs);
-            unsigned long long magnitude = v < 0 ? 0ull - (unsigned long long)v : (unsigned long long)v;
+            unsigned long long magnitude =
+                v < 0 ? 0ull - (unsigned long long)v : (unsigned long long)v;
             put_number(&s, magnitude, 10, false, v < 0, width, zeros);
         } else if (*f == 'u' || *f == 'x' || *f == 'X') {
             unsigned long long v = NEXT_UNSIGNED(args, longs, size);

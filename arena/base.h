@@ -42,13 +42,15 @@ const char *lk_status_text(lk_status status);
 
 enum { LK_ERROR_TEXT_BYTES = 640 };
 
-// One error: what, where (file, byte or key), found and wanted, what to do next; one line, no newline.
+// One error: what, where (file, byte or key), found and wanted, what to do next; one line, no
+// newline.
 typedef struct lk_error {
     lk_status status;                 // LK_OK until the first failure
     char text[LK_ERROR_TEXT_BYTES];
 } lk_error;
 
-// Records the first failure and returns its status; a later one is dropped (the first names the cause).
+// Records the first failure and returns its status; a later one is dropped (the first names the
+// cause).
 // `format` is lk_format's. `error` may not be NULL.
 lk_status lk_fail(lk_error *error, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -60,12 +62,14 @@ lk_status lk_fail(lk_error *error, lk_status status, const char *format, ...)
         if (lk_check_ != LK_OK) return lk_check_;  \
     } while (0)
 
-// A subset of snprintf for the core: %s %.*s %c %d %i %u %x %X %ld %lu %lx %lld %llu %llx %zu %zx %%,
-// with a width and a leading 0 (%08x). No floats. Always terminates; returns the full length.
-size_t lk_format(char *out, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+// A subset of snprintf for the core: %s %.*s %c %d %i %u %x %X %ld %lu %lx %lld %llu %llx %zu %zx
+// %%, with a width and a leading 0 (%08x). No floats. Always terminates; returns the full length.
+size_t lk_format(char *out, size_t bytes, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 size_t lk_vformat(char *out, size_t bytes, const char *format, __builtin_va_list args);
 
-// A broken promise inside Lockstep: one line, exit 70. The host sets the handler; the core's default traps.
+// A broken promise inside Lockstep: one line, exit 70. The host sets the handler; the core's
+// default traps.
 typedef void (*lk_panic_handler)(const char *file, int line, const char *what);
 void lk_set_panic_handler(lk_panic_handler handler);
 _Noreturn void lk_panic(const char *file, int line, const char *what);

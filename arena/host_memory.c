@@ -1,4 +1,5 @@
-// host_memory.c - Linux behind host_memory.h. Reads /proc and the cgroup with plain reads, no stdio.
+// host_memory.c - Linux behind host_memory.h. Reads /proc and the cgroup with plain reads, no
+// stdio.
 #define _GNU_SOURCE
 #include "arena/host_memory.h"
 
@@ -101,12 +102,13 @@ lk_status lk_memory_check(uint64_t bytes, uint64_t max_bytes, lk_error *error) {
     lk_memory_available a = lk_memory_query();
     if (max_bytes) least(&a, max_bytes, "--max-memory");
     if (bytes <= a.bytes) return LK_OK;
-    return lk_fail(error, LK_UNAVAILABLE,
-                   "not enough memory: the plan needs %llu bytes, %s leaves %llu, %llu are missing; "
-                   "use fewer replicas, a smaller wave_examples or a smaller model (lockstep plan shows "
-                   "where the bytes go)",
-                   (unsigned long long)bytes, a.limit, (unsigned long long)a.bytes,
-                   (unsigned long long)(bytes - a.bytes));
+    return lk_fail(
+        error, LK_UNAVAILABLE,
+        "not enough memory: the plan needs %llu bytes, %s leaves %llu, %llu are missing; "
+        "use fewer replicas, a smaller wave_examples or a smaller model (lockstep plan shows "
+        "where the bytes go)",
+        (unsigned long long)bytes, a.limit, (unsigned long long)a.bytes,
+        (unsigned long long)(bytes - a.bytes));
 }
 
 lk_status lk_host_block_map(uint64_t bytes, lk_host_block *block, lk_error *error) {
@@ -126,7 +128,8 @@ lk_status lk_host_block_map(uint64_t bytes, lk_host_block *block, lk_error *erro
     (void)madvise(block->base, bytes, MADV_HUGEPAGE);  // a wish: without it the run is only slower
     block->locked = mlock(block->base, bytes) == 0;
     // Touched in any case: from here on no page can be missing.
-    for (uint64_t at = 0; at < bytes; at += LK_PAGE_BYTES) ((volatile uint8_t *)block->base)[at] = 0;
+    for (uint64_t at = 0; at < bytes; at += LK_PAGE_BYTES)
+        ((volatile uint8_t *)block->base)[at] = 0;
     return LK_OK;
 }
 

@@ -17,19 +17,25 @@ const char *lk_dtype_name(lk_dtype dtype) {
 
 uint32_t lk_dtype_bytes(lk_dtype dtype) { return dtype == LK_U8 ? 1 : dtype == LK_U16 ? 2 : 4; }
 
-lk_status lk_tensor_make(lk_tensor *tensor, const char *name, lk_tensor_class class_, lk_dtype dtype,
-                         lk_region region, uint32_t rank, const uint64_t *shape, lk_error *error) {
+lk_status lk_tensor_make(lk_tensor *tensor, const char *name, lk_tensor_class class_,
+                         lk_dtype dtype, lk_region region, uint32_t rank, const uint64_t *shape,
+                         lk_error *error) {
     lk_assert(rank >= 1 && rank <= LK_RANK_MAX);
-    *tensor = (lk_tensor){.class_ = class_, .dtype = dtype, .region = region, .rank = rank,
-                          .first = 0, .last = LK_FOREVER};
+    *tensor = (lk_tensor){.class_ = class_,
+                          .dtype = dtype,
+                          .region = region,
+                          .rank = rank,
+                          .first = 0,
+                          .last = LK_FOREVER};
     lk_format(tensor->name, sizeof tensor->name, "%s", name);
     uint64_t bytes = lk_dtype_bytes(dtype);
     for (uint32_t i = 0; i < rank; i++) {
         tensor->shape[i] = shape[i];
         if (!lk_mul_ok(bytes, shape[i], &bytes) || bytes > INT64_MAX) {
-            return lk_fail(error, LK_BAD_CONFIG,
-                           "tensor %s: its bytes do not fit in 63 bits; make the layer or the batch smaller",
-                           tensor->name);
+            return lk_fail(
+                error, LK_BAD_CONFIG,
+                "tensor %s: its bytes do not fit in 63 bits; make the layer or the batch smaller",
+                tensor->name);
         }
     }
     tensor->bytes = bytes;
@@ -88,7 +94,8 @@ static uint64_t lower_bound(const lk_tensor *tensors, uint32_t count, lk_region 
         if (tensors[at].region != region) continue;
         uint64_t live = 0;
         for (uint32_t i = 0; i < count; i++) {
-            bool alive = tensors[i].first <= tensors[at].first && tensors[at].first <= tensors[i].last;
+            bool alive =
+                tensors[i].first <= tensors[at].first && tensors[at].first <= tensors[i].last;
             if (tensors[i].region == region && alive) live += footprint(&tensors[i], options);
         }
         most = LK_MAX(most, live);
@@ -97,12 +104,13 @@ static uint64_t lower_bound(const lk_tensor *tensors, uint32_t count, lk_region 
 }
 
 lk_status lk_plan_regions(lk_tensor *tensors, uint32_t count, const lk_plan_options *options,
-                          uint32_t *order, lk_region_plan regions[LK_REGION_COUNT], lk_error *error) {
+                          uint32_t *order, lk_region_plan regions[LK_REGION_COUNT],
+                          lk_error *error) {
     uint64_t all = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (!lk_add_ok(all, footprint(&tensors[i], options), &all) || all > INT64_MAX) {
-            return lk_fail(error, LK_BAD_CONFIG, "the tensors up to %s do not fit in 63 bits of bytes",
-                           tensors[i].name);
+            return lk_fail(error, LK_BAD_CONFIG,
+                           "the tensors up to %s do not fit in 63 bits of bytes", tensors[i].name);
         }
     }
     sort_by_size(tensors, count, order);
@@ -110,7 +118,8 @@ lk_status lk_plan_regions(lk_tensor *tensors, uint32_t count, const lk_plan_opti
     for (uint32_t i = 0; i < count; i++) {
         lk_tensor *t = &tensors[order[i]];
         t->offset = lowest_fit(tensors, order, i, t, options);
-        regions[t->region].bytes = LK_MAX(regions[t->region].bytes, t->offset + footprint(t, options));
+        regions[t->region].bytes =
+            LK_MAX(regions[t->region].bytes, t->offset + footprint(t, options));
     }
     for (uint32_t r = 0; r < LK_REGION_COUNT; r++) {
         regions[r].lower_bound_bytes = lower_bound(tensors, count, (lk_region)r, options);

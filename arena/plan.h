@@ -1,8 +1,8 @@
-// plan.h - the tensor table, and where in memory each tensor lies. Freestanding; knows no op, only when
-// a tensor is first and last used.
+// plan.h - the tensor table, and where in memory each tensor lies. Freestanding; knows no op, only
+// when a tensor is first and last used.
 //
-// A run has two kinds of region. The device region exists once: parameters, optimizer slots, results.
-// The replica region exists once per replica, always with the same layout:
+// A run has two kinds of region. The device region exists once: parameters, optimizer slots,
+// results. The replica region exists once per replica, always with the same layout:
 //
 //   arena   | tables | device region | replica 0 | replica 1 | ... | thread stacks | io buffers |
 //
@@ -25,16 +25,17 @@ enum {
 typedef enum lk_dtype { LK_F32, LK_U8, LK_U16, LK_U32 } lk_dtype;
 
 // What a tensor is for: printed by the plan, never used to decide a number.
-#define LK_TENSOR_CLASS_LIST(X)                                                            \
-    X(LK_CLASS_PARAMETER, "parameter") X(LK_CLASS_SLOT, "slot")                            \
-    X(LK_CLASS_GRADIENT, "gradient") X(LK_CLASS_ACTIVATION, "activation")                  \
-    X(LK_CLASS_STAGING, "staging") X(LK_CLASS_EXCHANGE, "exchange") X(LK_CLASS_SCRATCH, "scratch")
+#define LK_TENSOR_CLASS_LIST(X)                                                                    \
+    X(LK_CLASS_PARAMETER, "parameter")                                                             \
+    X(LK_CLASS_SLOT, "slot") X(LK_CLASS_GRADIENT, "gradient") X(LK_CLASS_ACTIVATION, "activation") \
+        X(LK_CLASS_STAGING, "staging") X(LK_CLASS_EXCHANGE, "exchange")                            \
+            X(LK_CLASS_SCRATCH, "scratch")
 
 typedef enum lk_tensor_class {
 #define LK_CLASS_ENUM(name, text) name,
     LK_TENSOR_CLASS_LIST(LK_CLASS_ENUM)
 #undef LK_CLASS_ENUM
-    LK_CLASS_COUNT
+        LK_CLASS_COUNT
 } lk_tensor_class;
 
 typedef enum lk_region { LK_REGION_DEVICE, LK_REGION_REPLICA, LK_REGION_COUNT } lk_region;
@@ -49,14 +50,15 @@ typedef struct lk_tensor {
     lk_region region;
     uint32_t rank;
     uint64_t shape[LK_RANK_MAX];
-    uint32_t first, last;  // index of the first and last op that uses it; last = LK_FOREVER: never overlaid
-    uint64_t bytes;        // product of the shape times the element, unpadded
-    uint64_t offset;       // bytes from the start of its region; set by lk_plan_regions
+    uint32_t first,
+        last;  // index of the first and last op that uses it; last = LK_FOREVER: never overlaid
+    uint64_t bytes;   // product of the shape times the element, unpadded
+    uint64_t offset;  // bytes from the start of its region; set by lk_plan_regions
 } lk_tensor;
 
 typedef struct lk_plan_options {
-    bool overlay;   // false: every tensor has memory of its own (the oracle: same bits required)
-    bool guards;    // LK_GUARD_BYTES after each tensor, to be checked while running
+    bool overlay;  // false: every tensor has memory of its own (the oracle: same bits required)
+    bool guards;   // LK_GUARD_BYTES after each tensor, to be checked while running
 } lk_plan_options;
 
 typedef struct lk_region_plan {
@@ -70,13 +72,15 @@ uint32_t lk_dtype_bytes(lk_dtype dtype);
 
 // Fills `tensor` (name cut at LK_NAME_BYTES - 1) and computes its bytes.
 // LK_BAD_CONFIG if the product of the shape and the element size does not fit in 63 bits.
-lk_status lk_tensor_make(lk_tensor *tensor, const char *name, lk_tensor_class class_, lk_dtype dtype,
-                         lk_region region, uint32_t rank, const uint64_t *shape, lk_error *error);
+lk_status lk_tensor_make(lk_tensor *tensor, const char *name, lk_tensor_class class_,
+                         lk_dtype dtype, lk_region region, uint32_t rank, const uint64_t *shape,
+                         lk_error *error);
 
 // Gives every tensor its offset. Greedy by size: the largest first, each at the lowest offset where
 // no tensor already placed with a meeting lifetime lies. `order` is scratch for `count` indices.
 // LK_BAD_CONFIG where a region's bytes do not fit in 63 bits.
 lk_status lk_plan_regions(lk_tensor *tensors, uint32_t count, const lk_plan_options *options,
-                          uint32_t *order, lk_region_plan regions[LK_REGION_COUNT], lk_error *error);
+                          uint32_t *order, lk_region_plan regions[LK_REGION_COUNT],
+                          lk_error *error);
 
 #endif

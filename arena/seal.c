@@ -26,9 +26,11 @@ static void on_refused(int signal_number, siginfo_t *info, void *context) {
         if (refused[i].number == info->si_syscall) name = refused[i].name;
     }
     char line[160];
-    size_t length = lk_format(line, sizeof line,
-                              "lockstep: sealed: %s (system call %d) after start-up; this is a bug in "
-                              "Lockstep, please report it\n", name, info->si_syscall);
+    size_t length =
+        lk_format(line, sizeof line,
+                  "lockstep: sealed: %s (system call %d) after start-up; this is a bug in "
+                  "Lockstep, please report it\n",
+                  name, info->si_syscall);
     ssize_t written = write(STDERR_FILENO, line, length);
     (void)written;
     _exit(LK_INTERNAL);
@@ -52,13 +54,14 @@ lk_status lk_seal_enforce(lk_error *error) {
     if (!failed) failed = seccomp_load(filter);
     if (filter) seccomp_release(filter);
     if (!failed) return LK_OK;
-    return lk_fail(error, LK_UNAVAILABLE, "--seal: the kernel refuses the filter: %s; run without it",
-                   strerror(-failed));
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "--seal: the kernel refuses the filter: %s; run without it", strerror(-failed));
 }
 #else
 lk_status lk_seal_enforce(lk_error *error) {
-    return lk_fail(error, LK_UNAVAILABLE,
-                   "--seal: this build has no libseccomp; install libseccomp-dev and build again, or run "
-                   "without it");
+    return lk_fail(
+        error, LK_UNAVAILABLE,
+        "--seal: this build has no libseccomp; install libseccomp-dev and build again, or run "
+        "without it");
 }
 #endif

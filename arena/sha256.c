@@ -16,8 +16,8 @@ static uint32_t rotate(uint32_t x, unsigned n) { return x >> n | x << (32 - n); 
 static void compress(uint32_t state[8], const uint8_t *p) {
     uint32_t w[64], s[8];
     for (unsigned i = 0; i < 16; i++) {
-        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 |
-               p[4 * i + 3];
+        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 |
+               (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
     }
     for (unsigned i = 16; i < 64; i++) {
         uint32_t a = w[i - 15], b = w[i - 2];
@@ -27,8 +27,8 @@ static void compress(uint32_t state[8], const uint8_t *p) {
     for (unsigned i = 0; i < 8; i++) s[i] = state[i];
     for (unsigned i = 0; i < 64; i++) {
         uint32_t e = s[4], a = s[0];
-        uint32_t t1 = s[7] + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & s[5]) ^ (~e & s[6])) +
-                      K[i] + w[i];
+        uint32_t t1 = s[7] + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +
+                      ((e & s[5]) ^ (~e & s[6])) + K[i] + w[i];
         uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) +
                       ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
         for (unsigned j = 7; j > 0; j--) s[j] = s[j - 1];
@@ -73,7 +73,8 @@ void lk_sha256_finish(lk_sha256 *hash, uint8_t out[LK_SHA256_BYTES]) {
     uint8_t length[8];
     for (unsigned i = 0; i < 8; i++) length[i] = (uint8_t)(bits >> (56 - 8 * i));
     lk_sha256_add(hash, length, 8);
-    for (unsigned i = 0; i < LK_SHA256_BYTES; i++) out[i] = (uint8_t)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
+    for (unsigned i = 0; i < LK_SHA256_BYTES; i++)
+        out[i] = (uint8_t)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
 }
 
 void lk_sha256_add_u64(lk_sha256 *hash, uint64_t value) {

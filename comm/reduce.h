@@ -12,8 +12,8 @@ typedef struct lk_holding {
     uint64_t stride;
 } lk_holding;
 
-// The root over `leaves` leaves, for `count` values that start at `offset` in every node. Returns where
-// the result lies: in a holder's own memory where one node is the whole tree, otherwise in
+// The root over `leaves` leaves, for `count` values that start at `offset` in every node. Returns
+// where the result lies: in a holder's own memory where one node is the whole tree, otherwise in
 // scratch (count * (lk_root_level(leaves) + 1) floats).
 const float *lk_reduce(const lk_kernels *kernels, const lk_holding *holdings, uint32_t holder_count,
                        uint32_t leaves, uint64_t offset, uint64_t count, float *scratch);

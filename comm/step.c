@@ -12,24 +12,27 @@ void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels 
                    uint64_t replica_stride, void *memory) {
     uint64_t r = program->layout.replicas;
     uint8_t *at = memory;
-    *world = (lk_world){.program = program, .kernels = kernels, .replicas = program->layout.replicas};
+    *world =
+        (lk_world){.program = program, .kernels = kernels, .replicas = program->layout.replicas};
     world->frames = (lk_frame *)(void *)at;
     at += lk_round_up(r * sizeof(lk_frame), 64);
     world->holdings = (lk_holding *)(void *)at;
     at += lk_round_up(r * r * sizeof(lk_holding), 64);
     world->bad_param = (uint32_t *)(void *)at;
     for (uint32_t i = 0; i < r; i++) {
-        world->frames[i] = (lk_frame){.program = program, .kernels = kernels, .source = source,
+        world->frames[i] = (lk_frame){.program = program,
+                                      .kernels = kernels,
+                                      .source = source,
                                       .device = device,
                                       .replica = replica_regions + i * replica_stride};
     }
 }
 
-// --- LOAD, FORWARD, BACKWARD -----------------------------------------------------------------------
+// --- LOAD, FORWARD, BACKWARD -------------------------------------------------------------------
 
 // The waves of replica `replica` over `count` examples that start at `position`.
-static void run_waves(lk_world *world, uint32_t replica, lk_wave wave, uint32_t grains, uint64_t count,
-                      bool train) {
+static void run_waves(lk_world *world, uint32_t replica, lk_wave wave, uint32_t grains,
+                      uint64_t count, bool train) {
     const lk_program *p = world->program;
     lk_frame *f = &world->frames[replica];
     lk_grain_range range = lk_replica_grains(grains, world->replicas, replica);
@@ -60,12 +63,14 @@ void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
     const lk_run_spec *spec = world->program->spec;
     uint64_t steps = lk_steps_per_epoch(spec);
     uint32_t examples = lk_step_examples(spec, step);
-    const lk_wave wave = {.total_grains = grains_of(world->program, examples), .shuffled = true,
-                          .epoch = step / steps, .position = step % steps * spec->global_batch};
+    const lk_wave wave = {.total_grains = grains_of(world->program, examples),
+                          .shuffled = true,
+                          .epoch = step / steps,
+                          .position = step % steps * spec->global_batch};
     run_waves(world, replica, wave, world->program->grains, examples, true);
 }
 
-// --- REDUCE, APPLY -----------------------------------------------------------------------------------
+// --- REDUCE, APPLY -----------------------------------------------------------------------------
 
 // What an owner needs for its share of a step's update.
 typedef struct update {
@@ -79,7 +84,8 @@ typedef struct update {
 } update;
 
 // Elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
-static void apply(const update *u, uint32_t index, uint64_t first, uint64_t count, const float *sum) {
+static void apply(const update *u, uint32_t index, uint64_t first, uint64_t count,
+                  const float *sum) {
     const lk_program *p = u->world->program;
     const lk_param *param = &p->params[index];
     const lk_optimizer *o = &p->spec->optimizer;
@@ -100,8 +106,8 @@ static void update_partials(const update *u, uint32_t index, uint64_t begin, uin
     uint64_t last = LK_MIN(end, param->node_offset + param->count);
     for (uint64_t at = first; at < last; at += LK_JOIN_FLOATS) {
         uint64_t count = LK_MIN(last - at, (uint64_t)LK_JOIN_FLOATS);
-        const float *sum = lk_reduce(u->world->kernels, u->holdings, u->world->replicas, u->leaves, at,
-                                     count, u->scratch);
+        const float *sum = lk_reduce(u->world->kernels, u->holdings, u->world->replicas, u->leaves,
+                                     at, count, u->scratch);
         apply(u, index, at - param->node_offset, count, sum);
     }
 }
@@ -122,13 +128,16 @@ static const lk_grain_view *all_views(const update *u, const lk_op *op) {
     return views;
 }
 
-// The rows of an operands parameter that this replica owns: gradient and update, block by block in cache.
+// The rows of an operands parameter that this replica owns: gradient and update, block by block in
+// cache.
 static void update_operands(const update *u, uint32_t index) {
     const lk_program *p = u->world->program;
     const lk_op *op = &p->ops[p->params[index].gradient_op];
-    uint64_t k_count = op->dense.k_count, n_count = op->dense.n_count, replicas = u->world->replicas;
+    uint64_t k_count = op->dense.k_count, n_count = op->dense.n_count,
+             replicas = u->world->replicas;
     uint64_t begin = lk_round_up(k_count * u->replica / replicas, LK_OPERANDS_ROWS);
-    uint64_t end = LK_MIN(lk_round_up(k_count * (u->replica + 1) / replicas, LK_OPERANDS_ROWS), k_count);
+    uint64_t end =
+        LK_MIN(lk_round_up(k_count * (u->replica + 1) / replicas, LK_OPERANDS_ROWS), k_count);
     uint64_t rows = LK_MAX(LK_OPERANDS_FLOATS / n_count / LK_OPERANDS_ROWS, 1) * LK_OPERANDS_ROWS;
     const lk_grain_view *views = all_views(u, op);
     for (uint64_t k = begin; k < end; k += rows) {
@@ -153,8 +162,12 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
     const lk_program *p = world->program;
     uint32_t examples = lk_step_examples(p->spec, step);
     lk_frame *frame = &world->frames[replica];
-    const update u = {.world = world, .frame = frame, .replica = replica, .examples = examples,
-                      .leaves = grains_of(p, examples), .inverse_n = 1.0f / (float)examples,
+    const update u = {.world = world,
+                      .frame = frame,
+                      .replica = replica,
+                      .examples = examples,
+                      .leaves = grains_of(p, examples),
+                      .inverse_n = 1.0f / (float)examples,
                       .holdings = holdings_of(world, replica),
                       .scratch = lk_tensor_at(frame, p->reduce_scratch)};
     uint64_t sixteens = p->node_floats / 16;
@@ -170,7 +183,7 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
     }
 }
 
-// --- results -----------------------------------------------------------------------------------------
+// --- results -----------------------------------------------------------------------------------
 
 // The first tensor, in the order of the program, in which a number was not finite.
 static const char *bad_tensor(const lk_world *world) {
@@ -209,7 +222,8 @@ lk_step_result lk_step_finish(lk_world *world, uint64_t step) {
     return finish(world, lk_step_examples(world->program->spec, step));
 }
 
-void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source, uint64_t count) {
+void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source,
+                         uint64_t count) {
     lk_frame *f = &world->frames[replica];
     const lk_source *training = f->source;
     uint32_t grains = grains_of(world->program, count);

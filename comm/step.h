@@ -1,12 +1,14 @@
 // step.h - the scheduler: what every replica does in one step, in lockstep. Freestanding.
 //
 //     LOAD, FORWARD, BACKWARD      lk_step_compute(world, r)   for every replica r
-//     ------------- all replicas have finished: gradients are whole, parameters are still old ----------
-//     REDUCE, APPLY                lk_step_update(world, r)    for every replica r: the slices it owns
-//     ------------- all replicas have finished: parameters are new --------------------------------------
+//     ------------- all replicas have finished: gradients are whole, parameters are still old
+//     ---------- REDUCE, APPLY                lk_step_update(world, r)    for every replica r: the
+//     slices it owns
+//     ------------- all replicas have finished: parameters are new
+//     --------------------------------------
 //
-// Who calls these, in how many threads, changes nothing: comm/team.h runs replicas as threads, a bare-metal
-// program calls them one after another.
+// Who calls these, in how many threads, changes nothing: comm/team.h runs replicas as threads, a
+// bare-metal program calls them one after another.
 #ifndef LOCKSTEP_COMM_STEP_H
 #define LOCKSTEP_COMM_STEP_H
 
@@ -16,11 +18,11 @@ typedef struct lk_world {
     const lk_program *program;
     const lk_kernels *kernels;
     uint32_t replicas;
-    lk_frame *frames;           // (replicas)
-    lk_holding *holdings;       // (replicas, replicas): each replica's own table of all holders
-    uint32_t *bad_param;        // (replicas): first parameter whose update was not finite, or LK_NONE
-    // Evaluation only: sees the logits (count, classes) of examples [first, first + count), from the
-    // replica that computed them; NULL: nobody looks.
+    lk_frame *frames;      // (replicas)
+    lk_holding *holdings;  // (replicas, replicas): each replica's own table of all holders
+    uint32_t *bad_param;   // (replicas): first parameter whose update was not finite, or LK_NONE
+    // Evaluation only: sees the logits (count, classes) of examples [first, first + count), from
+    // the replica that computed them; NULL: nobody looks.
     void (*on_logits)(void *context, uint64_t first, uint32_t count, const float *logits);
     void *on_logits_context;
 } lk_world;
@@ -28,12 +30,12 @@ typedef struct lk_world {
 typedef struct lk_step_result {
     uint32_t examples;
     uint32_t correct;
-    float loss;                 // mean over the examples
-    const char *bad_tensor;     // the first that was not finite, or NULL
+    float loss;              // mean over the examples
+    const char *bad_tensor;  // the first that was not finite, or NULL
 } lk_step_result;
 
-// Bytes of the world's tables for a program, and the world in `memory` (aligned to 64). `device` and
-// `replica_regions` (region r at replica_regions + r * replica_stride) are the planned regions.
+// Bytes of the world's tables for a program, and the world in `memory` (aligned to 64). `device`
+// and `replica_regions` (region r at replica_regions + r * replica_stride) are the planned regions.
 uint64_t lk_world_bytes(const lk_program *program);
 void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *kernels,
                    const lk_source *source, uint8_t *device, uint8_t *replica_regions,
@@ -46,7 +48,8 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step);
 lk_step_result lk_step_finish(lk_world *world, uint64_t step);
 
 // Evaluation of examples [0, count) of `source`, in order; then the result over all of them.
-void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source, uint64_t count);
+void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source,
+                         uint64_t count);
 lk_step_result lk_evaluate_finish(lk_world *world, uint64_t count);
 
 #endif

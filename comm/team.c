@@ -59,14 +59,17 @@ lk_status lk_float_mode_check(lk_error *error) {
     volatile float tiny = 0x1p-126f, half = 0.5f;
     float subnormal = tiny * half;
     if (subnormal == 0.0f || subnormal + subnormal != tiny) {
-        return lk_fail(error, LK_UNAVAILABLE,
-                       "this thread's processor mode flushes subnormal numbers to zero: a library "
-                       "built with -ffast-math has switched it on; results would differ, so none are made");
+        return lk_fail(
+            error, LK_UNAVAILABLE,
+            "this thread's processor mode flushes subnormal numbers to zero: a library "
+            "built with -ffast-math has switched it on; results would differ, so none are made");
     }
     volatile float one = 1.0f, quarter = 0x1p-25f, more = 0x1.8p-24f;  // of the last place, and 3/4
-    if (one + quarter != one || one + more == one || -one - quarter != -one || -one - more == -one) {
-        return lk_fail(error, LK_UNAVAILABLE, "this thread does not round to nearest; something has "
-                                              "changed the rounding mode");
+    if (one + quarter != one || one + more == one || -one - quarter != -one ||
+        -one - more == -one) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "this thread does not round to nearest; something has "
+                       "changed the rounding mode");
     }
     return LK_OK;
 }

@@ -15,8 +15,8 @@ enum { LK_TEAM_STACK_BYTES = 512 * 1024 };
 typedef struct lk_team lk_team;
 typedef void (*lk_team_body)(void *context, uint32_t member, lk_team *team);
 
-// A barrier that spins for a while, then sleeps in the kernel: fast when every member has a core of its
-// own, harmless when they share one.
+// A barrier that spins for a while, then sleeps in the kernel: fast when every member has a core of
+// its own, harmless when they share one.
 typedef struct lk_barrier {
     _Alignas(128) uint32_t arrived;
     _Alignas(128) uint32_t generation;
@@ -34,15 +34,15 @@ struct lk_team {
     lk_barrier start, phase, finish;  // of a run; between the phases of a body
     uint32_t members;
     bool pinned;
-    lk_team_body body;                // NULL ends the threads
+    lk_team_body body;  // NULL ends the threads
     void *context;
-    lk_team_member *member;           // (members)
+    lk_team_member *member;  // (members)
 };
 
 uint64_t lk_team_bytes(uint32_t members);  // of `memory`
 
-// Starts members 1 .. members-1 on stacks of LK_TEAM_STACK_BYTES each (aligned to a page). With `pin`, member
-// i runs on the i-th processor this process may use, where there are enough.
+// Starts members 1 .. members-1 on stacks of LK_TEAM_STACK_BYTES each (aligned to a page). With
+// `pin`, member i runs on the i-th processor this process may use, where there are enough.
 // LK_UNAVAILABLE where a thread cannot be started or the processor flushes subnormals to zero.
 lk_status lk_team_start(lk_team *team, uint32_t members, bool pin, void *memory, uint8_t *stacks,
                         lk_error *error);

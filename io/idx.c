@@ -1,8 +1,6 @@
 // idx.c - strict reading of IDX headers. Freestanding; trusts no byte before it has checked it.
 #include "io/idx.h"
 
-#include <string.h>
-
 typedef unsigned long long ull;
 
 static const char *kind_text(lk_idx_kind kind) {
@@ -131,7 +129,7 @@ lk_status lk_idx_check_labels(const uint8_t *labels, uint64_t count, uint32_t cl
 size_t lk_idx_write_header(const lk_idx *idx, uint8_t out[LK_IDX_HEADER_BYTES_MAX]) {
     lk_assert(idx->ndim == 1 || idx->ndim == 3 || idx->ndim == 4);
     const uint32_t dim[4] = {idx->count, idx->height, idx->width, idx->channels};
-    memset(out, 0, 4);
+    for (unsigned i = 0; i < 4; i++) out[i] = 0;
     out[2] = 0x08;
     out[3] = (uint8_t)idx->ndim;
     for (uint32_t i = 0; i < idx->ndim; i++) write_u32(out + 4 + 4 * i, dim[i]);

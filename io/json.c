@@ -45,7 +45,7 @@ static void show_real(char out[REAL_BYTES], double value) {
 
 // One line, valid UTF-8, and short, whatever stands in `text`.
 static const char *show(char out[SHOWN_BYTES], const char *text, size_t length) {
-    if (lk_text_escape(out, SHOWN_BYTES - 3, text, length) >= SHOWN_BYTES - 3) strcat(out, "...");
+    if (lk_text_escape(out, SHOWN_BYTES - 3, text, length) >= SHOWN_BYTES - 3) memcpy(out + strlen(out), "...", 4);
     return out;
 }
 
@@ -70,7 +70,7 @@ static const char *describe(char out[FOUND_BYTES], const json_t *value) {
         break;
     case JSON_REAL:
         show_real(text, json_real_value(value));
-        if (!strpbrk(text, ".e")) strcat(text, ".0");
+        if (!strpbrk(text, ".e")) memcpy(text + strlen(text), ".0", 3);
         lk_format(out, FOUND_BYTES, "real %s", text);
         break;
     case JSON_TRUE: lk_format(out, FOUND_BYTES, "true"); break;

@@ -12,7 +12,8 @@ void lk_frame_start(lk_frame *f) {
 // Examples of a shuffled epoch lie all over a mapped file: each is asked for some examples ahead.
 enum { LOAD_AHEAD = 4, LINE_BYTES = 64 };
 
-static const uint8_t *wave_image(const lk_frame *f, const lk_wave *wave, uint32_t i, uint64_t *index) {
+static const uint8_t *wave_image(const lk_frame *f, const lk_wave *wave, uint32_t i,
+                                 uint64_t *index) {
     const lk_source *s = f->source;
     uint64_t position = wave->position + i;
     *index = wave->shuffled ? s->order(s->context, wave->epoch, position) : position;
@@ -37,7 +38,7 @@ static void load(lk_frame *f, const lk_op *op, const lk_wave *wave) {
     }
 }
 
-// --- gradients that join the nodes ----------------------------------------------------------------
+// --- gradients that join the nodes -------------------------------------------------------------
 
 lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grain,
                                uint32_t wave_examples) {
@@ -65,8 +66,8 @@ static bool node_part(const lk_program *p, const lk_op *op, uint64_t *offset, ui
     return param->mode == LK_REDUCE_PARTIALS;
 }
 
-static void gradient_kernel(lk_frame *f, const lk_op *op, uint32_t grains, const lk_grain_view *views,
-                            float *node) {
+static void gradient_kernel(lk_frame *f, const lk_op *op, uint32_t grains,
+                            const lk_grain_view *views, float *node) {
     const lk_kernels *k = f->kernels;
     const lk_param *params = f->program->params;
     float *scratch = lk_tensor_at(f, op->scratch);
@@ -88,8 +89,8 @@ static void gradient_kernel(lk_frame *f, const lk_op *op, uint32_t grains, const
 }
 
 // The views of grains [at, next) of the step, all of them in this wave.
-static const lk_grain_view *block_views(lk_frame *f, const lk_op *op, const lk_wave *wave, uint32_t at,
-                                        uint32_t next) {
+static const lk_grain_view *block_views(lk_frame *f, const lk_op *op, const lk_wave *wave,
+                                        uint32_t at, uint32_t next) {
     lk_grain_view *views = lk_tensor_at(f, f->program->views);
     for (uint32_t g = at; g < next; g++) {
         views[g - at] = lk_grain_view_at(f, op, g - wave->first_grain, wave->examples);
@@ -115,7 +116,8 @@ static void loss_sum(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_count
 }
 
 // The node of each block of the wave goes to the slot above those held, and the sums of finished
-// subtrees are taken at once. `counter` is the op's own copy: every op of a wave sees the same blocks.
+// subtrees are taken at once. `counter` is the op's own copy: every op of a wave sees the same
+// blocks.
 static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *counter) {
     uint64_t offset, floats;
     if (!node_part(f->program, op, &offset, &floats)) return;
@@ -140,7 +142,7 @@ static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_count
     }
 }
 
-// --- the other ops ---------------------------------------------------------------------------------
+// --- the other ops -----------------------------------------------------------------------------
 
 static uint32_t forward_op(lk_frame *f, const lk_op *op, uint32_t m) {
     const lk_kernels *k = f->kernels;

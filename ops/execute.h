@@ -1,5 +1,5 @@
-// execute.h - runs ops of a program on one replica's memory. Freestanding; knows no thread and no other
-// replica.
+// execute.h - runs ops of a program on one replica's memory. Freestanding; knows no thread and no
+// other replica.
 #ifndef LOCKSTEP_OPS_EXECUTE_H
 #define LOCKSTEP_OPS_EXECUTE_H
 
@@ -20,10 +20,10 @@ typedef struct lk_source {
 typedef struct lk_wave {
     uint32_t first_grain, grain_count;  // of the global batch
     uint32_t examples;
-    uint32_t total_grains;              // present in this step
-    bool shuffled;                      // false: examples in the order of the set (evaluation)
+    uint32_t total_grains;  // present in this step
+    bool shuffled;          // false: examples in the order of the set (evaluation)
     uint64_t epoch;
-    uint64_t position;                  // of the wave's first example
+    uint64_t position;  // of the wave's first example
 } lk_wave;
 
 // What one replica works with.
@@ -31,12 +31,12 @@ typedef struct lk_frame {
     const lk_program *program;
     const lk_kernels *kernels;
     const lk_source *source;
-    uint8_t *device;            // start of the device region
-    uint8_t *replica;           // start of this replica's region
-    lk_counter counter;         // the nodes held, after the ops of the waves so far
-    float losses[LK_BLOCKS_MAX]; // the loss sum of each node held
-    uint32_t correct;           // predictions that were right, in the waves so far
-    uint32_t bad_op;            // first op of which a result was not finite, or LK_NONE
+    uint8_t *device;              // start of the device region
+    uint8_t *replica;             // start of this replica's region
+    lk_counter counter;           // the nodes held, after the ops of the waves so far
+    float losses[LK_BLOCKS_MAX];  // the loss sum of each node held
+    uint32_t correct;             // predictions that were right, in the waves so far
+    uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE
 } lk_frame;
 
 static inline void *lk_tensor_at(const lk_frame *f, uint32_t tensor) {

@@ -7,7 +7,8 @@
 
 #include "arena/base.h"
 
-// L of the arithmetic: a chain of fma is cut after so many terms. Never changed: it decides the bits.
+// L of the arithmetic: a chain of fma is cut after so many terms. Never changed: it decides the
+// bits.
 enum { LK_SLICE_TERMS = 512 };
 
 // A sum over 2^32 leaves has this many levels of the tree at most.
@@ -18,24 +19,25 @@ typedef struct lk_conv2d {
     uint32_t out_h, out_w, out_c;
     uint32_t kernel_h, kernel_w;
     uint32_t stride_h, stride_w;
-    uint32_t pad_top, pad_left;  // rows and columns of zeros before the image; those after are implied
+    uint32_t pad_top,
+        pad_left;  // rows and columns of zeros before the image; those after are implied
     bool use_bias;
-    bool relu;                   // the stored output is relu(sum)
+    bool relu;  // the stored output is relu(sum)
 } lk_conv2d;
 
 typedef struct lk_pool2d {
     uint32_t in_h, in_w, channels;
     uint32_t out_h, out_w;
-    uint32_t pool_h, pool_w;     // pool_h * pool_w <= 65,536
+    uint32_t pool_h, pool_w;  // pool_h * pool_w <= 65,536
     uint32_t stride_h, stride_w;
     uint32_t pad_top, pad_left;  // padded cells never win
 } lk_pool2d;
 
 typedef struct lk_dense {
-    uint32_t k_count;            // inputs
-    uint32_t n_count;            // units
+    uint32_t k_count;  // inputs
+    uint32_t n_count;  // units
     bool use_bias;
-    bool relu;                   // the stored output is relu(sum)
+    bool relu;  // the stored output is relu(sum)
 } lk_dense;
 
 // Floats of one example.
@@ -48,13 +50,14 @@ static inline uint64_t lk_conv2d_out_floats(const lk_conv2d *c) {
 static inline uint64_t lk_conv2d_weight_floats(const lk_conv2d *c) {
     return (uint64_t)c->kernel_h * c->kernel_w * c->in_c * c->out_c;
 }
-// Floats of one example after the fused 2x2 max-pool of stride 2 (rows and columns left over are dropped).
+// Floats of one example after the fused 2x2 max-pool of stride 2 (rows and columns left over are
+// dropped).
 static inline uint64_t lk_conv2d_pooled_floats(const lk_conv2d *c) {
     return (uint64_t)(c->out_h / 2) * (c->out_w / 2) * c->out_c;
 }
 
-// Terms of one example in a weight gradient of a convolution: positions in 2x2 tiles, the cells of an
-// odd last row or column that do not exist counted as zero terms.
+// Terms of one example in a weight gradient of a convolution: positions in 2x2 tiles, the cells of
+// an odd last row or column that do not exist counted as zero terms.
 static inline uint32_t lk_conv2d_terms(const lk_conv2d *c) {
     return (c->out_h + 1) / 2 * ((c->out_w + 1) / 2) * 4;
 }

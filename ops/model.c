@@ -41,12 +41,14 @@ lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error) {
         return lk_fail(error, LK_BAD_CONFIG, "global_batch: found 0, wanted at least 1");
     }
     if (g == 0 || g > LK_GRAIN_MAX || (g & (g - 1)) != 0) {
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "grain: found %u, wanted a power of two from 1 to %u (default for global_batch "
-                       "%u: %u)", g, (unsigned)LK_GRAIN_MAX, spec->global_batch,
-                       lk_default_grain(spec->global_batch));
+        return lk_fail(
+            error, LK_BAD_CONFIG,
+            "grain: found %u, wanted a power of two from 1 to %u (default for global_batch "
+            "%u: %u)",
+            g, (unsigned)LK_GRAIN_MAX, spec->global_batch, lk_default_grain(spec->global_batch));
     }
-    if (spec->example_count == 0) return lk_fail(error, LK_BAD_DATA, "the training set has no examples");
+    if (spec->example_count == 0)
+        return lk_fail(error, LK_BAD_DATA, "the training set has no examples");
     if (lk_steps_per_epoch(spec) == 0) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "global_batch: found %u, but the training set has %llu examples and "
@@ -78,8 +80,8 @@ void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
     lk_sha256_add_u32(&h, m->layer_count);
     for (uint32_t i = 0; i < m->layer_count; i++) {
         const lk_layer *l = &m->layers[i];
-        const uint32_t fields[] = {l->kind,     l->units,    l->size_h,   l->size_w, l->stride_h,
-                                   l->stride_w, l->padding,  l->use_bias, l->relu,   l->initializer};
+        const uint32_t fields[] = {l->kind,     l->units,   l->size_h,   l->size_w, l->stride_h,
+                                   l->stride_w, l->padding, l->use_bias, l->relu,   l->initializer};
         for (uint32_t f = 0; f < LK_COUNT(fields); f++) lk_sha256_add_u32(&h, fields[f]);
     }
     const lk_optimizer *o = &spec->optimizer;

@@ -1,7 +1,7 @@
 // model.h - what a run computes, as data: layers, loss, optimizer, batch, seed. Freestanding.
 //
-// Everything here decides the bits and enters the run identity. How many replicas, which kernels and
-// where files lie is not here.
+// Everything here decides the bits and enters the run identity. How many replicas, which kernels
+// and where files lie is not here.
 #ifndef LOCKSTEP_OPS_MODEL_H
 #define LOCKSTEP_OPS_MODEL_H
 
@@ -36,19 +36,19 @@ typedef enum lk_initializer {
 // One layer, named as Keras names it. Fields that a kind does not have are 0.
 typedef struct lk_layer {
     lk_layer_kind kind;
-    char name[LK_NAME_BYTES / 2];      // unique in the model; not part of the identity
-    uint32_t units;                    // dense: units; conv2d: filters
-    uint32_t size_h, size_w;           // conv2d: kernel_size; max_pool2d: pool_size
-    uint32_t stride_h, stride_w;       // conv2d, max_pool2d
-    lk_padding padding;                // conv2d, max_pool2d
-    bool use_bias;                     // conv2d, dense
-    bool relu;                         // conv2d, dense: "activation": "relu"
-    lk_initializer initializer;        // conv2d, dense
+    char name[LK_NAME_BYTES / 2];  // unique in the model; not part of the identity
+    uint32_t units;                // dense: units; conv2d: filters
+    uint32_t size_h, size_w;       // conv2d: kernel_size; max_pool2d: pool_size
+    uint32_t stride_h, stride_w;   // conv2d, max_pool2d
+    lk_padding padding;            // conv2d, max_pool2d
+    bool use_bias;                 // conv2d, dense
+    bool relu;                     // conv2d, dense: "activation": "relu"
+    lk_initializer initializer;    // conv2d, dense
 } lk_layer;
 
 // Trained with softmax cross-entropy from logits on sparse labels.
 typedef struct lk_model {
-    uint32_t in_h, in_w, in_c;         // of one example
+    uint32_t in_h, in_w, in_c;  // of one example
     uint32_t classes;
     uint32_t layer_count;
     const lk_layer *layers;
@@ -59,11 +59,11 @@ typedef struct lk_run_spec {
     lk_model model;
     lk_optimizer optimizer;
     uint64_t seed;
-    uint32_t global_batch;             // examples of one step
-    uint32_t grain;                    // a power of two from 1 to LK_GRAIN_MAX
-    bool drop_remainder;               // the last, short batch of an epoch is left out
-    uint64_t example_count;            // of the training set
-    uint8_t data_hash[LK_SHA256_BYTES]; // of the training set
+    uint32_t global_batch;               // examples of one step
+    uint32_t grain;                      // a power of two from 1 to LK_GRAIN_MAX
+    bool drop_remainder;                 // the last, short batch of an epoch is left out
+    uint64_t example_count;              // of the training set
+    uint8_t data_hash[LK_SHA256_BYTES];  // of the training set
 } lk_run_spec;
 
 // Grains of a full global batch.
@@ -81,8 +81,8 @@ uint32_t lk_default_grain(uint32_t global_batch);
 // Checks batch, grain and optimizer. The model is checked by lk_program_build.
 lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error);
 
-// SHA-256 over a fixed byte encoding of the whole spec and the arithmetic version (model.c writes it
-// down). Layer names are left out: they change no bit.
+// SHA-256 over a fixed byte encoding of the whole spec and the arithmetic version (model.c writes
+// it down). Layer names are left out: they change no bit.
 void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]);
 
 #endif

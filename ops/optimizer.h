@@ -1,13 +1,14 @@
 // optimizer.h - optimizers: which slots they keep and how a step changes a parameter. Freestanding.
 //
-// The formulas are TensorFlow 1's (training_ops), in fma form; g is the mean gradient, lr and mu the
-// floats of the configuration:
+// The formulas are TensorFlow 1's (training_ops), in fma form; g is the mean gradient, lr and mu
+// the floats of the configuration:
 //
 //   sgd                  w = fma(-lr, g, w)
 //   momentum             a = fma(mu, a, g);                      w = fma(-lr, a, w)
 //   momentum, nesterov   a = fma(mu, a, g);  u = fma(mu, a, g);  w = fma(-lr, u, w)
 //
-// (TF writes the last as w -= g*lr + a*mu*lr.) Slots start at +0; the slot is stored as it is, w as it is.
+// (TF writes the last as w -= g*lr + a*mu*lr.) Slots start at +0; the slot is stored as it is, w as
+// it is.
 #ifndef LOCKSTEP_OPS_OPTIMIZER_H
 #define LOCKSTEP_OPS_OPTIMIZER_H
 

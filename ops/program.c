@@ -6,8 +6,8 @@
 #include "ops/kernels.h"
 #include "ops/tree.h"
 
-// A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise WAVE_EXAMPLES at a time
-// (measured: larger working sets fall out of the second-level cache).
+// A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise WAVE_EXAMPLES at a
+// time (measured: larger working sets fall out of the second-level cache).
 enum { RESIDENT_EXAMPLES = 256, WAVE_EXAMPLES = 128 };
 
 const char *lk_op_name(lk_op_kind kind) {
@@ -24,7 +24,7 @@ const char *lk_phase_name(lk_phase phase) {
     return names[phase];
 }
 
-// --- table sizes ---------------------------------------------------------------------------------
+// --- table sizes -------------------------------------------------------------------------------
 
 static uint64_t ops_max(const lk_model *m) { return 7ull * m->layer_count + 6; }
 static uint64_t params_max(const lk_model *m) { return 2ull * m->layer_count; }
@@ -49,7 +49,7 @@ static void lay_tables(const lk_model *m, uint8_t *memory, lk_program *p) {
     p->order = (uint32_t *)(void *)memory;
 }
 
-// --- pass 1: layers to forward ops, shapes checked -----------------------------------------------
+// --- pass 1: layers to forward ops, shapes checked ---------------------------------------------
 
 // The shape of one example on its way through the layers.
 typedef struct example_shape {
@@ -60,15 +60,25 @@ typedef struct example_shape {
 static lk_op *new_op(lk_program *p, lk_op_kind kind, lk_phase phase, uint32_t layer) {
     lk_assert(p->op_count < ops_max(&p->spec->model));
     lk_op *op = &p->ops[p->op_count++];
-    *op = (lk_op){.kind = kind, .phase = phase, .layer = layer, .x = LK_NONE, .y = LK_NONE,
-                  .argmax = LK_NONE, .dy = LK_NONE, .dx = LK_NONE, .mask = LK_NONE, .weight = LK_NONE,
-                  .bias = LK_NONE, .scratch = LK_NONE};
+    *op = (lk_op){.kind = kind,
+                  .phase = phase,
+                  .layer = layer,
+                  .x = LK_NONE,
+                  .y = LK_NONE,
+                  .argmax = LK_NONE,
+                  .dy = LK_NONE,
+                  .dx = LK_NONE,
+                  .mask = LK_NONE,
+                  .weight = LK_NONE,
+                  .bias = LK_NONE,
+                  .scratch = LK_NONE};
     return op;
 }
 
-// One dimension of a window (convolution or pooling): output size and leading padding, as TensorFlow counts.
-static bool window_size(uint32_t in, uint32_t size, uint32_t stride, lk_padding padding, uint32_t *out,
-                        uint32_t *pad) {
+// One dimension of a window (convolution or pooling): output size and leading padding, as
+// TensorFlow counts.
+static bool window_size(uint32_t in, uint32_t size, uint32_t stride, lk_padding padding,
+                        uint32_t *out, uint32_t *pad) {
     *pad = 0;
     if (padding == LK_PADDING_SAME) {
         *out = (uint32_t)(((uint64_t)in + stride - 1) / stride);
@@ -83,13 +93,15 @@ static bool window_size(uint32_t in, uint32_t size, uint32_t stride, lk_padding 
 
 static lk_status check_window(const lk_layer *l, const example_shape *s, lk_error *error) {
     if (s->flat) {
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "layer %s: wants images (height, width, channels) but its input is flat (%u); "
-                       "put it before flatten", l->name, s->c);
+        return lk_fail(
+            error, LK_BAD_CONFIG,
+            "layer %s: wants images (height, width, channels) but its input is flat (%u); "
+            "put it before flatten",
+            l->name, s->c);
     }
     if (l->size_h == 0 || l->size_w == 0 || l->stride_h == 0 || l->stride_w == 0) {
-        return lk_fail(error, LK_BAD_CONFIG, "layer %s: a window size or stride is 0, wanted at least 1",
-                       l->name);
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "layer %s: a window size or stride is 0, wanted at least 1", l->name);
     }
     return LK_OK;
 }
@@ -97,7 +109,8 @@ static lk_status check_window(const lk_layer *l, const example_shape *s, lk_erro
 static lk_status too_large(const lk_layer *l, const example_shape *s, lk_error *error) {
     return lk_fail(error, LK_BAD_CONFIG,
                    "layer %s: its window of %u x %u is larger than its input of %u x %u; make it "
-                   "smaller or use padding \"same\"", l->name, l->size_h, l->size_w, s->h, s->w);
+                   "smaller or use padding \"same\"",
+                   l->name, l->size_h, l->size_w, s->h, s->w);
 }
 
 static lk_status add_conv2d(lk_program *p, uint32_t layer, example_shape *s, lk_error *error) {
@@ -105,9 +118,15 @@ static lk_status add_conv2d(lk_program *p, uint32_t layer, example_shape *s, lk_
     LK_CHECK(check_window(l, s, error));
     lk_op *op = new_op(p, LK_OP_CONV2D, LK_FORWARD, layer);
     lk_conv2d *c = &op->conv;
-    *c = (lk_conv2d){.in_h = s->h, .in_w = s->w, .in_c = s->c, .out_c = l->units,
-                     .kernel_h = l->size_h, .kernel_w = l->size_w, .stride_h = l->stride_h,
-                     .stride_w = l->stride_w, .use_bias = l->use_bias};
+    *c = (lk_conv2d){.in_h = s->h,
+                     .in_w = s->w,
+                     .in_c = s->c,
+                     .out_c = l->units,
+                     .kernel_h = l->size_h,
+                     .kernel_w = l->size_w,
+                     .stride_h = l->stride_h,
+                     .stride_w = l->stride_w,
+                     .use_bias = l->use_bias};
     if (l->units == 0) return lk_fail(error, LK_BAD_CONFIG, "layer %s: filters is 0", l->name);
     if (!window_size(s->h, l->size_h, l->stride_h, l->padding, &c->out_h, &c->pad_top) ||
         !window_size(s->w, l->size_w, l->stride_w, l->padding, &c->out_w, &c->pad_left)) {
@@ -121,13 +140,19 @@ static lk_status add_max_pool2d(lk_program *p, uint32_t layer, example_shape *s,
     const lk_layer *l = &p->spec->model.layers[layer];
     LK_CHECK(check_window(l, s, error));
     if ((uint64_t)l->size_h * l->size_w > 65536) {
-        return lk_fail(error, LK_BAD_CONFIG, "layer %s: a pool of %u x %u, wanted at most 65,536 cells",
-                       l->name, l->size_h, l->size_w);
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "layer %s: a pool of %u x %u, wanted at most 65,536 cells", l->name,
+                       l->size_h, l->size_w);
     }
     lk_op *op = new_op(p, LK_OP_MAX_POOL, LK_FORWARD, layer);
     lk_pool2d *o = &op->pool;
-    *o = (lk_pool2d){.in_h = s->h, .in_w = s->w, .channels = s->c, .pool_h = l->size_h,
-                     .pool_w = l->size_w, .stride_h = l->stride_h, .stride_w = l->stride_w};
+    *o = (lk_pool2d){.in_h = s->h,
+                     .in_w = s->w,
+                     .channels = s->c,
+                     .pool_h = l->size_h,
+                     .pool_w = l->size_w,
+                     .stride_h = l->stride_h,
+                     .stride_w = l->stride_w};
     if (!window_size(s->h, l->size_h, l->stride_h, l->padding, &o->out_h, &o->pad_top) ||
         !window_size(s->w, l->size_w, l->stride_w, l->padding, &o->out_w, &o->pad_left)) {
         return too_large(l, s, error);
@@ -141,7 +166,8 @@ static lk_status add_dense(lk_program *p, uint32_t layer, example_shape *s, lk_e
     if (!s->flat) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "layer %s: dense wants a flat input but gets images of %u x %u x %u; put a "
-                       "flatten layer before it", l->name, s->h, s->w, s->c);
+                       "flatten layer before it",
+                       l->name, s->h, s->w, s->c);
     }
     if (l->units == 0) return lk_fail(error, LK_BAD_CONFIG, "layer %s: units is 0", l->name);
     lk_op *op = new_op(p, LK_OP_DENSE, LK_FORWARD, layer);
@@ -186,20 +212,23 @@ static lk_status forward_ops(lk_program *p, lk_error *error) {
     new_op(p, LK_OP_LOAD, LK_LOAD, LK_NONE)->floats = floats;
     for (uint32_t i = 0; i < m->layer_count; i++) LK_CHECK(add_layer(p, i, &s, error));
     if (!s.flat || s.c != m->classes || m->classes < 2) {
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "model: the last layer's output is %u x %u x %u, wanted %u logits (one a class, "
-                       "at least 2) for the loss; end with flatten and a dense layer of that many units",
-                       s.h, s.w, s.c, m->classes);
+        return lk_fail(
+            error, LK_BAD_CONFIG,
+            "model: the last layer's output is %u x %u x %u, wanted %u logits (one a class, "
+            "at least 2) for the loss; end with flatten and a dense layer of that many units",
+            s.h, s.w, s.c, m->classes);
     }
     return LK_OK;
 }
 
-// --- pass 2: fusion ------------------------------------------------------------------------------
+// --- pass 2: fusion ----------------------------------------------------------------------------
 
-// True where max-pooling `o` of the whole output of `c` is the 2x2, stride 2 pooling of the fused kernels.
+// True where max-pooling `o` of the whole output of `c` is the 2x2, stride 2 pooling of the fused
+// kernels.
 static bool pool_fits(const lk_conv2d *c, const lk_pool2d *o) {
     return o->pool_h == 2 && o->pool_w == 2 && o->stride_h == 2 && o->stride_w == 2 &&
-           o->pad_top == 0 && o->pad_left == 0 && o->out_h == c->out_h / 2 && o->out_w == c->out_w / 2;
+           o->pad_top == 0 && o->pad_left == 0 && o->out_h == c->out_h / 2 &&
+           o->out_w == c->out_w / 2;
 }
 
 static void fuse(lk_program *p) {
@@ -225,7 +254,7 @@ static void fuse(lk_program *p) {
     p->op_count = kept;
 }
 
-// --- tensors -------------------------------------------------------------------------------------
+// --- tensors -----------------------------------------------------------------------------------
 
 static lk_status new_tensor(lk_program *p, const char *name, lk_tensor_class class_, lk_dtype dtype,
                             lk_region region, uint32_t rank, const uint64_t *shape, uint32_t *index,
@@ -240,12 +269,14 @@ static const char *layer_name(const lk_program *p, const lk_op *op) {
 }
 
 // A tensor of the replica region with one row of `floats` elements for each example held.
-static lk_status new_rows(lk_program *p, const lk_op *op, const char *suffix, lk_tensor_class class_,
-                          lk_dtype dtype, uint64_t floats, uint32_t *index, lk_error *error) {
+static lk_status new_rows(lk_program *p, const lk_op *op, const char *suffix,
+                          lk_tensor_class class_, lk_dtype dtype, uint64_t floats, uint32_t *index,
+                          lk_error *error) {
     char name[LK_NAME_BYTES];
     lk_format(name, sizeof name, "%s%s", layer_name(p, op), suffix);
     const uint64_t shape[] = {p->wave_examples, floats};
-    return new_tensor(p, name, class_, dtype, LK_REGION_REPLICA, floats == 1 ? 1 : 2, shape, index, error);
+    return new_tensor(p, name, class_, dtype, LK_REGION_REPLICA, floats == 1 ? 1 : 2, shape, index,
+                      error);
 }
 
 static lk_status new_param(lk_program *p, const lk_op *op, const char *suffix, uint32_t rank,
@@ -315,7 +346,7 @@ static lk_status forward_tensors(lk_program *p, lk_error *error) {
     return LK_OK;
 }
 
-// --- pass 3: backward ops ------------------------------------------------------------------------
+// --- pass 3: backward ops ----------------------------------------------------------------------
 
 static bool is_trainable(const lk_op *op) { return op->weight != LK_NONE; }
 
@@ -326,7 +357,8 @@ static bool has_fused_relu(const lk_op *op) {
 
 static lk_status loss_ops(lk_program *p, lk_error *error) {
     const lk_op *last = &p->ops[p->op_count - 1];
-    LK_CHECK(new_rows(p, last, "/gradient", LK_CLASS_GRADIENT, LK_F32, last->floats, &p->dlogits, error));
+    LK_CHECK(new_rows(p, last, "/gradient", LK_CLASS_GRADIENT, LK_F32, last->floats, &p->dlogits,
+                      error));
     const uint64_t examples = p->wave_examples;
     LK_CHECK(new_tensor(p, "labels", LK_CLASS_STAGING, LK_U32, LK_REGION_REPLICA, 1, &examples,
                         &p->labels, error));
@@ -343,9 +375,10 @@ static lk_status loss_ops(lk_program *p, lk_error *error) {
 // The gradients of an op's parameters.
 static void weight_gradient_ops(lk_program *p, const lk_op *op, uint32_t dy) {
     bool dense = op->kind == LK_OP_DENSE;
-    lk_op *g = new_op(p, dense ? LK_OP_DENSE_WEIGHT_GRADIENT
-                         : op->kind == LK_OP_CONV2D ? LK_OP_CONV2D_WEIGHT_GRADIENT
-                                                    : LK_OP_CONV2D_POOL_WEIGHT_GRADIENT,
+    lk_op *g = new_op(p,
+                      dense                      ? LK_OP_DENSE_WEIGHT_GRADIENT
+                      : op->kind == LK_OP_CONV2D ? LK_OP_CONV2D_WEIGHT_GRADIENT
+                                                 : LK_OP_CONV2D_POOL_WEIGHT_GRADIENT,
                       LK_BACKWARD, op->layer);
     g->x = op->x;
     g->dy = dy;
@@ -404,7 +437,8 @@ static void relu_backward_op(lk_program *p, const lk_op *op, uint32_t dy) {
 static lk_status backward_ops(lk_program *p, lk_error *error) {
     LK_CHECK(loss_ops(p, error));
     uint32_t first_trainable = 0;
-    while (first_trainable < p->forward_end && !is_trainable(&p->ops[first_trainable])) first_trainable++;
+    while (first_trainable < p->forward_end && !is_trainable(&p->ops[first_trainable]))
+        first_trainable++;
     uint32_t dy = p->dlogits;
     bool masked = false;  // dy has been through the ReLU of the op at hand already
     for (uint32_t i = p->forward_end; i-- > first_trainable;) {
@@ -421,7 +455,7 @@ static lk_status backward_ops(lk_program *p, lk_error *error) {
     return LK_OK;
 }
 
-// --- pass 4: reduction, scratch, lifetimes --------------------------------------------------------
+// --- pass 4: reduction, scratch, lifetimes -----------------------------------------------------
 
 lk_grain_range lk_replica_grains(uint32_t grains, uint32_t replicas, uint32_t replica) {
     uint32_t first = (uint32_t)((uint64_t)grains * replica / replicas);
@@ -453,8 +487,8 @@ static void choose_wave(lk_program *p) {
     }
     uint64_t grains = LK_MAX(wanted / p->spec->grain, 1);
     p->wave_grains = (uint32_t)LK_MIN(grains, most);
-    p->wave_examples = (uint32_t)LK_MIN((uint64_t)p->wave_grains * p->spec->grain,
-                                        p->spec->global_batch);
+    p->wave_examples =
+        (uint32_t)LK_MIN((uint64_t)p->wave_grains * p->spec->grain, p->spec->global_batch);
 }
 
 // Operands pay where reading the others' activations is less than reading their gradients.
@@ -479,7 +513,8 @@ static lk_status reduce_tensors(lk_program *p, lk_error *error) {
             p->node_floats += lk_round_up(param->count, 16);
         } else {
             operands = true;
-            uint64_t rows = LK_MAX((uint64_t)LK_OPERANDS_ROWS * op->dense.n_count, LK_OPERANDS_FLOATS);
+            uint64_t rows =
+                LK_MAX((uint64_t)LK_OPERANDS_ROWS * op->dense.n_count, LK_OPERANDS_FLOATS);
             scratch = LK_MAX(scratch, rows + lk_dense_weight_gradient_scratch_floats(&op->dense));
         }
     }
@@ -490,7 +525,8 @@ static lk_status reduce_tensors(lk_program *p, lk_error *error) {
     const uint64_t nodes[] = {p->node_slots, p->node_floats};
     LK_CHECK(new_tensor(p, "gradient nodes", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_REPLICA, 2, nodes,
                         &p->nodes, error));
-    const uint64_t views = (operands ? p->grains : p->wave_grains) * (uint64_t)sizeof(lk_grain_view);
+    const uint64_t views =
+        (operands ? p->grains : p->wave_grains) * (uint64_t)sizeof(lk_grain_view);
     LK_CHECK(new_tensor(p, "grain views", LK_CLASS_STAGING, LK_U8, LK_REGION_REPLICA, 1, &views,
                         &p->views, error));
     return new_tensor(p, "reduce/scratch", LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1, &scratch,
@@ -557,17 +593,19 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
     LK_CHECK(lk_run_spec_check(spec, error));
     p->grains = lk_grain_count(spec);
     if (layout->replicas == 0 || layout->replicas > p->grains) {
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "replicas: found %u, wanted 1 to %u: a global batch of %u has %u grains of %u and a "
-                       "replica needs at least one", layout->replicas, p->grains, spec->global_batch,
-                       p->grains, spec->grain);
+        return lk_fail(
+            error, LK_BAD_CONFIG,
+            "replicas: found %u, wanted 1 to %u: a global batch of %u has %u grains of %u and a "
+            "replica needs at least one",
+            layout->replicas, p->grains, spec->global_batch, p->grains, spec->grain);
     }
     lay_tables(&spec->model, memory, p);
     choose_wave(p);
     LK_CHECK(forward_ops(p, error));
     if (layout->fuse) fuse(p);
     LK_CHECK(forward_tensors(p, error));
-    if (p->param_count == 0) return lk_fail(error, LK_BAD_CONFIG, "model: no layer has parameters to train");
+    if (p->param_count == 0)
+        return lk_fail(error, LK_BAD_CONFIG, "model: no layer has parameters to train");
     LK_CHECK(backward_ops(p, error));
     LK_CHECK(reduce_tensors(p, error));
     LK_CHECK(scratch_tensors(p, error));
@@ -575,10 +613,11 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
     return lk_plan_regions(p->tensors, p->tensor_count, options, p->order, p->regions, error);
 }
 
-// --- initial values --------------------------------------------------------------------------------
+// --- initial values ----------------------------------------------------------------------------
 
 static float initial_limit(const lk_param *param) {
-    uint64_t fan = param->fan_in + (param->initializer == LK_INIT_GLOROT_UNIFORM ? param->fan_out : 0);
+    uint64_t fan =
+        param->fan_in + (param->initializer == LK_INIT_GLOROT_UNIFORM ? param->fan_out : 0);
     return __builtin_sqrtf(6.0f / (float)fan);
 }
 

@@ -1,8 +1,8 @@
 // program.h - a model compiled, once, into a flat program: ops, tensors, parameters. Freestanding.
 //
-// The program is the same for every replica and worker. A replica runs the ops of LOAD, FORWARD and BACKWARD
-// in order for each wave of grains (as many examples as it holds at once), then REDUCE and APPLY, which
-// the scheduler (comm/step.h) drives parameter by parameter.
+// The program is the same for every replica and worker. A replica runs the ops of LOAD, FORWARD and
+// BACKWARD in order for each wave of grains (as many examples as it holds at once), then REDUCE and
+// APPLY, which the scheduler (comm/step.h) drives parameter by parameter.
 //
 // Built in passes: layers -> forward ops with shapes -> fusion -> backward ops -> tensors with
 // lifetimes. Fusion looks at neighbouring ops and geometry only, never at a model's name.
@@ -19,24 +19,24 @@
 // nodes; floats, and a multiple of rows, of a gradient computed from operands.
 enum { LK_JOIN_FLOATS = 1024, LK_OPERANDS_FLOATS = 4096, LK_OPERANDS_ROWS = 16 };
 
-#define LK_OP_LIST(X)                                                                       \
-    X(LK_OP_LOAD, "load")                                                                   \
-    X(LK_OP_CONV2D, "conv2d")                                                               \
-    X(LK_OP_CONV2D_POOL, "conv2d+pool")                                                     \
-    X(LK_OP_MAX_POOL, "max_pool2d")                                                         \
-    X(LK_OP_RELU, "relu")                                                                   \
-    X(LK_OP_DENSE, "dense")                                                                 \
-    X(LK_OP_LOSS, "softmax_cross_entropy")                                                  \
-    X(LK_OP_LOSS_SUM, "loss_sum")                                                           \
-    X(LK_OP_RELU_BACKWARD, "relu_backward")                                                 \
-    X(LK_OP_MAX_POOL_BACKWARD, "max_pool2d_backward")                                       \
-    X(LK_OP_DENSE_INPUT_GRADIENT, "dense_input_gradient")                                   \
-    X(LK_OP_DENSE_WEIGHT_GRADIENT, "dense_weight_gradient")                                 \
-    X(LK_OP_DENSE_BIAS_GRADIENT, "dense_bias_gradient")                                     \
-    X(LK_OP_CONV2D_INPUT_GRADIENT, "conv2d_input_gradient")                                 \
-    X(LK_OP_CONV2D_POOL_INPUT_GRADIENT, "conv2d+pool_input_gradient")                       \
-    X(LK_OP_CONV2D_WEIGHT_GRADIENT, "conv2d_weight_gradient")                               \
-    X(LK_OP_CONV2D_POOL_WEIGHT_GRADIENT, "conv2d+pool_weight_gradient")                     \
+#define LK_OP_LIST(X)                                                   \
+    X(LK_OP_LOAD, "load")                                               \
+    X(LK_OP_CONV2D, "conv2d")                                           \
+    X(LK_OP_CONV2D_POOL, "conv2d+pool")                                 \
+    X(LK_OP_MAX_POOL, "max_pool2d")                                     \
+    X(LK_OP_RELU, "relu")                                               \
+    X(LK_OP_DENSE, "dense")                                             \
+    X(LK_OP_LOSS, "softmax_cross_entropy")                              \
+    X(LK_OP_LOSS_SUM, "loss_sum")                                       \
+    X(LK_OP_RELU_BACKWARD, "relu_backward")                             \
+    X(LK_OP_MAX_POOL_BACKWARD, "max_pool2d_backward")                   \
+    X(LK_OP_DENSE_INPUT_GRADIENT, "dense_input_gradient")               \
+    X(LK_OP_DENSE_WEIGHT_GRADIENT, "dense_weight_gradient")             \
+    X(LK_OP_DENSE_BIAS_GRADIENT, "dense_bias_gradient")                 \
+    X(LK_OP_CONV2D_INPUT_GRADIENT, "conv2d_input_gradient")             \
+    X(LK_OP_CONV2D_POOL_INPUT_GRADIENT, "conv2d+pool_input_gradient")   \
+    X(LK_OP_CONV2D_WEIGHT_GRADIENT, "conv2d_weight_gradient")           \
+    X(LK_OP_CONV2D_POOL_WEIGHT_GRADIENT, "conv2d+pool_weight_gradient") \
     X(LK_OP_REDUCE_APPLY, "reduce_apply")
 
 typedef enum lk_op_kind {
@@ -54,16 +54,16 @@ const char *lk_phase_name(lk_phase phase);
 typedef struct lk_op {
     lk_op_kind kind;
     lk_phase phase;
-    uint32_t layer;          // index in the model, LK_NONE for load, loss and reduce
-    uint32_t x;              // input activation
-    uint32_t y;              // output activation
+    uint32_t layer;  // index in the model, LK_NONE for load, loss and reduce
+    uint32_t x;      // input activation
+    uint32_t y;      // output activation
     uint32_t argmax;
-    uint32_t dy;             // gradient of y
-    uint32_t dx;             // gradient of x, written
-    uint32_t mask;           // tensor whose ReLU mask is applied to dx
-    uint32_t weight, bias;   // parameter indices; weight gradients write both where they are fused
+    uint32_t dy;            // gradient of y
+    uint32_t dx;            // gradient of x, written
+    uint32_t mask;          // tensor whose ReLU mask is applied to dx
+    uint32_t weight, bias;  // parameter indices; weight gradients write both where they are fused
     uint32_t scratch;
-    uint64_t floats;         // of y in one example (ReLU, load)
+    uint64_t floats;  // of y in one example (ReLU, load)
     union {
         lk_conv2d conv;
         lk_pool2d pool;
@@ -74,7 +74,8 @@ typedef struct lk_op {
 // How the gradient of a parameter meets its siblings of other grains (design.md, REDUCE).
 typedef enum lk_reduce_mode {
     LK_REDUCE_PARTIALS,  // every replica stores tree nodes; the owner of a slice joins them
-    LK_REDUCE_OPERANDS,  // the owner of rows computes all grains from the others' activations and gradients
+    LK_REDUCE_OPERANDS,  // the owner of rows computes all grains from the others' activations and
+                         // gradients
 } lk_reduce_mode;
 
 // One trainable tensor, in canonical order (layer order, kernel before bias): the order of digests.
@@ -84,49 +85,53 @@ typedef struct lk_param {
     uint64_t count;                          // elements
     uint64_t node_offset;                    // floats from the start of a node (partials only)
     lk_reduce_mode mode;
-    uint32_t gradient_op;                    // the op that computes its gradient
+    uint32_t gradient_op;  // the op that computes its gradient
     lk_initializer initializer;
     uint64_t fan_in, fan_out;
 } lk_param;
 
 // Who computes what, and how it is laid out: never changes a bit.
-typedef enum lk_reduce_choice { LK_REDUCE_AUTO, LK_REDUCE_ALL_PARTIALS, LK_REDUCE_ALL_OPERANDS } lk_reduce_choice;
+typedef enum lk_reduce_choice {
+    LK_REDUCE_AUTO,
+    LK_REDUCE_ALL_PARTIALS,
+    LK_REDUCE_ALL_OPERANDS
+} lk_reduce_choice;
 
 typedef struct lk_layout {
-    uint32_t replicas;        // of this process
-    uint32_t wave_examples;   // examples a replica holds at once; 0 chooses
-    bool fuse;                // false: one op a layer (the oracle)
+    uint32_t replicas;       // of this process
+    uint32_t wave_examples;  // examples a replica holds at once; 0 chooses
+    bool fuse;               // false: one op a layer (the oracle)
     lk_reduce_choice reduce;
 } lk_layout;
 
 typedef struct lk_program {
     const lk_run_spec *spec;
     lk_layout layout;
-    uint32_t grains;             // of a full global batch
-    uint32_t wave_grains;        // most grains a replica holds at once
-    uint32_t wave_examples;      // wave_grains * grain
+    uint32_t grains;         // of a full global batch
+    uint32_t wave_grains;    // most grains a replica holds at once
+    uint32_t wave_examples;  // wave_grains * grain
     uint32_t op_count, tensor_count, param_count;
-    uint32_t forward_end;        // ops [0, forward_end) are LOAD and FORWARD up to the logits
-    uint32_t reduce_op;          // index of the last op
+    uint32_t forward_end;  // ops [0, forward_end) are LOAD and FORWARD up to the logits
+    uint32_t reduce_op;    // index of the last op
     uint32_t input, logits, dlogits, labels, loss;  // tensors
-    uint32_t views;              // tensor: lk_grain_view of the grains a gradient op adds
-    uint32_t nodes;              // tensor: (node_slots, node_floats), partial gradients of a replica
+    uint32_t views;  // tensor: lk_grain_view of the grains a gradient op adds
+    uint32_t nodes;  // tensor: (node_slots, node_floats), partial gradients of a replica
     uint32_t node_slots;
-    uint64_t node_floats;        // a node: all partials-mode parameters, each padded to 16 floats
-    uint32_t reduce_scratch;     // tensor
-    uint64_t param_floats;       // of the model, unpadded
+    uint64_t node_floats;     // a node: all partials-mode parameters, each padded to 16 floats
+    uint32_t reduce_scratch;  // tensor
+    uint64_t param_floats;    // of the model, unpadded
     lk_op *ops;
     lk_tensor *tensors;
     lk_param *params;
-    uint32_t *order;             // scratch of the planner
+    uint32_t *order;  // scratch of the planner
     lk_region_plan regions[LK_REGION_COUNT];
 } lk_program;
 
 // Bytes that lk_program_build needs for its tables, an upper bound from the layer count alone.
 uint64_t lk_program_bytes(const lk_model *model);
 
-// Compiles the model into `memory` (lk_program_bytes, aligned to 64) and plans its regions. `spec` must stay.
-// LK_BAD_CONFIG with the layer, its input shape and what was wanted.
+// Compiles the model into `memory` (lk_program_bytes, aligned to 64) and plans its regions. `spec`
+// must stay. LK_BAD_CONFIG with the layer, its input shape and what was wanted.
 lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
                            const lk_plan_options *options, void *memory, lk_program *program,
                            lk_error *error);

@@ -1,8 +1,8 @@
 // reference.c - the arithmetic itself: every kernel of kernels.h, written to be read. Freestanding.
 //
 // This file is the contract. It is slow on purpose: one scalar at a time, in the order that
-// ops/ARITHMETIC.md states, and it shares no code with the fast kernels. Change nothing here without a
-// new arithmetic version.
+// ops/ARITHMETIC.md states, and it shares no code with the fast kernels. Change nothing here
+// without a new arithmetic version.
 #include "ops/fmaf.h"
 #include "ops/kernels.h"
 #include "ops/math.h"
@@ -98,7 +98,8 @@ static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *
 }
 
 static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const float *w,
-                                     const float *dy, const float *mask, float *dx, float *scratch) {
+                                     const float *dy, const float *mask, float *dx,
+                                     float *scratch) {
     (void)scratch;
     uint32_t bad = 0;
     for (uint32_t m = 0; m < m_count; m++) {
@@ -218,7 +219,8 @@ static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const 
                     float best = 0.0f;
                     uint8_t winner = 0;
                     for (uint32_t cell = 0; cell < 4; cell++) {
-                        float sum = conv2d_cell(c, x, w, bias, 2 * py + cell / 2, 2 * px + cell % 2, co);
+                        float sum =
+                            conv2d_cell(c, x, w, bias, 2 * py + cell / 2, 2 * px + cell % 2, co);
                         bad |= not_finite(sum);
                         if (cell == 0 || sum > best) {
                             best = sum;
@@ -235,8 +237,8 @@ static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const 
 }
 
 // Gradient of output cell (oy, ox, co) of one example, from whole or from pooled gradients.
-static float output_gradient(const lk_conv2d *c, const float *dy, const uint8_t *argmax, uint32_t oy,
-                             uint32_t ox, uint32_t co) {
+static float output_gradient(const lk_conv2d *c, const float *dy, const uint8_t *argmax,
+                             uint32_t oy, uint32_t ox, uint32_t co) {
     if (!argmax) return dy[((uint64_t)oy * c->out_w + ox) * c->out_c + co];
     uint32_t py = oy / 2, px = ox / 2;
     if (py >= c->out_h / 2 || px >= c->out_w / 2) return 0.0f;
@@ -244,8 +246,10 @@ static float output_gradient(const lk_conv2d *c, const float *dy, const uint8_t 
     return argmax[at] == oy % 2 * 2 + ox % 2 ? dy[at] : 0.0f;
 }
 
-// The output row (or column) that reads input row `in` through kernel row `tap`; -1 if there is none.
-static int64_t output_of(uint32_t in, uint32_t tap, uint32_t pad, uint32_t stride, uint32_t out_count) {
+// The output row (or column) that reads input row `in` through kernel row `tap`; -1 if there is
+// none.
+static int64_t output_of(uint32_t in, uint32_t tap, uint32_t pad, uint32_t stride,
+                         uint32_t out_count) {
     int64_t at = (int64_t)in + pad - tap;
     if (at < 0 || at % stride != 0 || at / stride >= out_count) return -1;
     return at / stride;
@@ -270,9 +274,9 @@ static float input_cell(const lk_conv2d *c, const float *w, const float *dy, con
     return slice_finish(&s);
 }
 
-static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w, const float *dy,
-                               uint64_t dy_floats, const uint8_t *argmax, const float *mask,
-                               float *dx) {
+static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
+                               const float *dy, uint64_t dy_floats, const uint8_t *argmax,
+                               const float *mask, float *dx) {
     uint32_t bad = 0;
     uint64_t at = 0;
     for (uint32_t m = 0; m < m_count; m++) {
@@ -292,14 +296,15 @@ static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float
 }
 
 static uint32_t conv2d_input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
-                                      const float *dy, const float *mask, float *dx, float *scratch) {
+                                      const float *dy, const float *mask, float *dx,
+                                      float *scratch) {
     (void)scratch;
     return input_gradient(c, m_count, w, dy, lk_conv2d_out_floats(c), NULL, mask, dx);
 }
 
 static uint32_t conv2d_pool_input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
-                                           const float *dy, const uint8_t *argmax, const float *mask,
-                                           float *dx, float *scratch) {
+                                           const float *dy, const uint8_t *argmax,
+                                           const float *mask, float *dx, float *scratch) {
     (void)scratch;
     return input_gradient(c, m_count, w, dy, lk_conv2d_pooled_floats(c), argmax, mask, dx);
 }
@@ -315,14 +320,17 @@ static void weight_terms(const lk_conv2d *c, const lk_grain_view *g, uint32_t m,
                          slice_sum *s) {
     const float *x = g->x + m * lk_conv2d_in_floats(c);
     const uint8_t *argmax = v->pooled ? g->argmax + m * lk_conv2d_pooled_floats(c) : NULL;
-    const float *dy = g->dy + m * (v->pooled ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c));
+    const float *dy =
+        g->dy + m * (v->pooled ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c));
     for (uint32_t ty = 0; ty < c->out_h; ty += 2) {
         for (uint32_t tx = 0; tx < c->out_w; tx += 2) {
             for (uint32_t cell = 0; cell < 4; cell++) {
                 uint32_t oy = ty + cell / 2, ox = tx + cell % 2;
                 bool exists = oy < c->out_h && ox < c->out_w;
                 float dy_cell = exists ? output_gradient(c, dy, argmax, oy, ox, v->co) : 0.0f;
-                float x_cell = v->bias ? 1.0f : exists ? pixel(c, x, oy, ox, v->ky, v->kx, v->ci) : 0.0f;
+                float x_cell = v->bias  ? 1.0f
+                               : exists ? pixel(c, x, oy, ox, v->ky, v->kx, v->ci)
+                                        : 0.0f;
                 slice_term(s, x_cell, dy_cell);
             }
         }
@@ -334,7 +342,8 @@ static float weight_grain(const lk_conv2d *c, const lk_grain_view *g, const weig
     slice_sum s;
     slice_start(&s, 0.0f);
     for (uint32_t m = 0; m < g->examples; m++) {
-        // A slice ends after per_slice whole examples; an example longer than a slice starts one of its own.
+        // A slice ends after per_slice whole examples; an example longer than a slice starts one of
+        // its own.
         if (m > 0 && (per_slice == 0 || m % per_slice == 0)) slice_cut(&s);
         weight_terms(c, g, m, v, &s);
     }
@@ -369,7 +378,8 @@ static void weight_gradient(const lk_conv2d *c, uint32_t grain_count, const lk_g
 }
 
 static void conv2d_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
-                                   const lk_grain_view *grains, float *dw, float *db, float *scratch) {
+                                   const lk_grain_view *grains, float *dw, float *db,
+                                   float *scratch) {
     (void)scratch;
     weight_gradient(c, grain_count, grains, false, dw, db);
 }
@@ -381,7 +391,7 @@ static void conv2d_pool_weight_gradient(const lk_conv2d *c, uint32_t grain_count
     weight_gradient(c, grain_count, grains, true, dw, db);
 }
 
-// --- pooling and ReLU ----------------------------------------------------------------------------
+// --- pooling and ReLU --------------------------------------------------------------------------
 
 // Index in x of cell `cell` of the window of (oy, ox), or -1 where padding lies.
 static int64_t window_cell(const lk_pool2d *p, uint32_t oy, uint32_t ox, uint32_t channel,
@@ -479,7 +489,7 @@ static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, const 
     return bad;
 }
 
-// --- reduce and apply ----------------------------------------------------------------------------
+// --- reduce and apply --------------------------------------------------------------------------
 
 static void add(uint64_t count, const float *a, const float *b, float *out) {
     for (uint64_t i = 0; i < count; i++) out[i] = a[i] + b[i];

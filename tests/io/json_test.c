@@ -339,8 +339,8 @@ static void test_walk(void **state) {
     char names[128] = "";
     const char *key = NULL;
     while (lk_json_next(&root, &key, &at)) {
-        strcat(names, at.path);
-        strcat(names, " ");
+        size_t used = strlen(names);
+        lk_format(names + used, sizeof names - used, "%s ", at.path);
     }
     assert_string_equal(names, "steps seed rate shuffle name model nothing [\"a.b\"] big ");
     assert_true(lk_json_find(&root, "a.b", &at));
