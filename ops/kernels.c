@@ -1,4 +1,5 @@
-// kernels.c - how much scratch the kernels of kernels.h need: the most over all variants. Freestanding.
+// kernels.c - how much scratch the kernels of kernels.h need: the most over all
+// variants. Freestanding.
 //
 // The layouts are described in ops/cpu/, beside the kernels that use them.
 #include "ops/kernels.h"

@@ -7,7 +7,7 @@
 #include "ops/cpu/tiles.h"
 #include "ops/kernels.h"
 
-// --- trees of many sums side by side ---------------------------------------------------------------
+// --- trees of many sums side by side -------------------------------------------------------------
 
 // One more leaf for each of `count` trees, after `leaves` of them; node (levels, count), count a
 // multiple of V_LANES.
@@ -33,8 +33,8 @@ V_INLINE vf tree_root(uint32_t count, uint64_t leaves, const float *node, uint32
 
 // --- forward -----------------------------------------------------------------------------------
 
-// A panel of units, a block of examples. Runs of FORWARD_TERMS rows of the panel stay in L1 while all
-// tiles of examples pass over them; in between the sums rest in `sum`.
+// A panel of units, a block of examples. Runs of FORWARD_TERMS rows of the panel stay in L1 while
+// all tiles of examples pass over them; in between the sums rest in `sum`.
 enum {
     FORWARD_VECTORS = V_REGISTERS == 32 ? 4 : 3,
     FORWARD_PANEL = FORWARD_VECTORS * V_LANES,
@@ -55,7 +55,7 @@ typedef struct forward_block {
     float *node;          // (levels, sums)
 } forward_block;
 
-// Terms k0 .. k0 + terms - 1 of examples m0 .. m0 + rows - 1. Rows past the end repeat the last one.
+// Terms k0 .. k0 + terms - 1 of examples m0 .. m0 + rows - 1. Rows past the end repeat the last.
 V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uint32_t terms,
                            const int rows, const int vectors, const bool masked) {
     const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
@@ -197,9 +197,8 @@ static void input_transpose(const input_block *b) {
         for (uint32_t n = 0; n < b->n_count; n += V_LANES) {
             vf r[V_LANES];
             for (uint32_t i = 0; i < V_LANES; i++) {
-                r[i] = m + i < b->m_count
-                           ? v_load_first(b->dy + (uint64_t)(m + i) * b->n_count + n, b->n_count - n)
-                           : v_zero();
+                const float *dy = b->dy + (uint64_t)(m + i) * b->n_count + n;
+                r[i] = m + i < b->m_count ? v_load_first(dy, b->n_count - n) : v_zero();
             }
             v_transpose(r);
             for (uint32_t i = 0; i < V_LANES && n + i < b->n_count; i++) {
@@ -242,7 +241,8 @@ V_INLINE void input_tile(const input_block *b, const float *transposed, uint32_t
                 v_store(stage + i * INPUT_LANES + v * V_LANES, sum[i][v]);
             }
         }
-        if (b->n_count > LK_SLICE_TERMS) tree_push(INPUT_ROWS * INPUT_LANES, slices, stage, b->node);
+        if (b->n_count <= LK_SLICE_TERMS) continue;
+        tree_push(INPUT_ROWS * INPUT_LANES, slices, stage, b->node);
     }
     for (uint32_t i = 0; slices > 1 && i < INPUT_ROWS * INPUT_LANES; i += V_LANES) {
         v_store(stage + i, tree_root(INPUT_ROWS * INPUT_LANES, slices, b->node, i));
@@ -326,7 +326,7 @@ static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const 
     return v_noted(bad);
 }
 
-// --- weight gradient -------------------------------------------------------------------------------
+// --- weight gradient -----------------------------------------------------------------------------
 
 // A register tile of weights runs over the examples of one grain after the other.
 enum {
@@ -469,7 +469,7 @@ static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
     }
 }
 
-// --- column sums -----------------------------------------------------------------------------------
+// --- column sums ---------------------------------------------------------------------------------
 
 // One grain's sum of a vector of columns. fma(1, dy, s) is dy + s.
 static vf column_grain(const lk_grain_view *g, uint32_t n, uint32_t n_count) {

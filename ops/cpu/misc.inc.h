@@ -1,5 +1,5 @@
-// misc.inc.h - the kernels that touch each element once: data, pooling, ReLU, loss, reduce and apply.
-// In the words of vector.h; compiled once per variant.
+// misc.inc.h - the kernels that touch each element once: data, pooling, ReLU, loss, reduce, apply. In
+// the words of vector.h; compiled once per variant.
 #include "ops/kernels.h"
 #include "ops/math.h"
 
@@ -19,8 +19,8 @@ static void load_u8(uint64_t count, const uint8_t *src, float *dst) {
 
 // --- pooling -----------------------------------------------------------------------------------
 
-// The cells of one window that lie in the image: rows y0 .. y1 - 1 and columns x0 .. x1 - 1 of the window,
-// whose cell (0, 0) is pixel (top, left).
+// The cells of one window that lie in the image: rows y0 .. y1 - 1 and columns x0 .. x1 - 1 of the
+// window, whose cell (0, 0) is pixel (top, left).
 typedef struct window {
     int64_t top, left;
     uint32_t y0, y1, x0, x1;
@@ -44,7 +44,7 @@ static inline window window_at(const lk_pool2d *p, uint32_t oy, uint32_t ox) {
     return w;
 }
 
-// The maximum of a window for up to V_LANES channels; x is the first of them at the image's pixel (0, 0).
+// The maximum of a window for up to V_LANES channels; x is the first of them at pixel (0, 0).
 V_INLINE vf window_maximum(const lk_pool2d *p, const window *w, const float *x, uint32_t channels,
                            vi *winner) {
     vf best = v_zero();
@@ -87,8 +87,8 @@ static void max_pool_forward(const lk_pool2d *p, uint32_t m_count, const float *
     }
 }
 
-// Every cell of the window gets dy where it won and +0 elsewhere: sums start from +0 and so are never
-// -0, and adding +0 leaves them as they are.
+// Every cell of the window gets dy where it won and +0 elsewhere: sums start from +0 and so are
+// never -0, and adding +0 leaves them as they are.
 static void window_scatter(const lk_pool2d *p, const window *w, const float *dy,
                            const uint16_t *argmax, uint32_t channels, float *dx) {
     uint16_t cells[V_LANES] = {0};
@@ -133,7 +133,7 @@ static uint32_t max_pool_backward(const lk_pool2d *p, uint32_t m_count, const fl
     return bad;
 }
 
-// --- element by element ----------------------------------------------------------------------------
+// --- element by element --------------------------------------------------------------------------
 
 // Runs over `count` elements by vectors: `i` is the index, `rest` the lanes that exist.
 #define EACH_VECTOR(count)                                                                       \
@@ -183,7 +183,7 @@ static uint32_t apply(const lk_optimizer *o, uint64_t count, const float *sum, f
 
 // --- loss --------------------------------------------------------------------------------------
 
-enum { SOFTMAX_BLOCK = 16 };  // lk_expf on so many floats at once is a loop that compilers vectorise
+enum { SOFTMAX_BLOCK = 16 };  // lk_expf on so many floats is a loop that compilers vectorise
 
 // e[i] = exp(logits[i] - top); what lies beyond `count` is made from zeros and means nothing.
 static void softmax_powers(uint32_t count, const float *logits, float top, float e[SOFTMAX_BLOCK]) {

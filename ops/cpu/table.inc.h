@@ -1,5 +1,5 @@
-// table.inc.h - all kernels of one variant. The file that includes this is compiled with the flags of
-// its instruction set and names the table: #define LK_VARIANT avx2
+// table.inc.h - all kernels of one variant. The file that includes this is compiled with the flags
+// of its instruction set and names the table: #define LK_VARIANT avx2
 #include "ops/cpu/vector.h"
 
 #include "ops/cpu/dense.inc.h"

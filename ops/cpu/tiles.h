@@ -1,5 +1,5 @@
-// tiles.h - the largest tiles of all variants, from which ops/kernels.c sizes the scratch memory, so
-// that a plan does not depend on the variant that will run. Freestanding.
+// tiles.h - the largest tiles of all variants, from which ops/kernels.c sizes the scratch memory:
+// a plan does not depend on the variant that will run. Freestanding.
 #ifndef LOCKSTEP_OPS_CPU_TILES_H
 #define LOCKSTEP_OPS_CPU_TILES_H
 

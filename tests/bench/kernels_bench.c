@@ -101,7 +101,8 @@ static uint64_t scratch_floats(const line *l) {
 static operands operands_of(const line *l) {
     uint64_t y_count = y_floats(l) * l->m_count, x_count = x_floats(l) * l->m_count;
     operands o = {
-        .x = floats(x_count), .w = floats(w_floats(l)), .bias = floats(65536), .dy = floats(y_count),
+        .x = floats(x_count), .w = floats(w_floats(l)), .bias = floats(65536),
+        .dy = floats(y_count),
         .y = floats(y_count), .dx = floats(x_count), .dw = floats(w_floats(l)),
         .scratch = floats(scratch_floats(l)),
     };
