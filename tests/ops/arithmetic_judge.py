@@ -2,8 +2,8 @@
 """Judge of the arithmetic: trains tiny nets from ops/ARITHMETIC.md alone and compares the digests.
 
     arithmetic_judge.py                 prints run identity, digest and state hash of each net
-    arithmetic_judge.py LOCKSTEP        runs the program LOCKSTEP on the same nets, in several layouts, and
-                                        compares; exit 1 where a line differs
+    arithmetic_judge.py LOCKSTEP        runs the program LOCKSTEP on the same nets, in several
+                                        layouts, and compares; exit 1 where a line differs
 
 Written from the page, not from the sources: no fp32 hardware, no library beyond Python's own. A
 number is a Python float that holds an fp32 value; every operation is computed as an exact rational
@@ -538,7 +538,8 @@ def net(name, shape, layers, optimizer, batch, grain, count, steps, **more):
 NETS = [
     # Short last grains in every step, a short last step, the next epoch; the fused pooling.
     net("pooled", (6, 6, 1),
-        [{"type": "conv2d", "filters": 3, "kernel_size": 3, "padding": "same", "activation": "relu"},
+        [{"type": "conv2d", "filters": 3, "kernel_size": 3, "padding": "same",
+          "activation": "relu"},
          {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"},
          {"type": "dense", "units": 5, "activation": "relu"}, {"type": "dense", "units": 3}],
         {"type": "momentum", "learning_rate": 0.1, "momentum": 0.9}, 6, 4, 11, 3),
@@ -555,8 +556,8 @@ NETS = [
          {"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "relu"},
          {"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "momentum", "learning_rate": 0.05, "momentum": 0.5, "nesterov": True}, 7, 2, 9, 3),
-    # Weight gradients in several slices: 23 x 23 outputs are 576 terms an example, 9 x 9 are 100. The first
-    # kernel is zero at first, so that every maximum of the first step is a tie.
+    # Weight gradients in several slices: 23 x 23 outputs are 576 terms an example, 9 x 9 are 100.
+    # The first kernel is zero at first, so that every maximum of the first step is a tie.
     net("sliced", (24, 24, 1),
         [{"type": "conv2d", "filters": 1, "kernel_size": 2, "kernel_initializer": "zeros"},
          {"type": "max_pool2d", "pool_size": 2},
@@ -598,7 +599,7 @@ def main():
         for config in NETS:
             run = Run(config)
             losses = ["%.9g" % run.train_step() for _ in range(config["steps"])]
-            assert all(run.alive), f"{config['name']}: a parameter never learns, a net that judges little"
+            assert all(run.alive), f"{config['name']}: a parameter never learns"
             wanted = dict(run.hashes(), losses=" ".join(losses))
             for key, value in wanted.items():
                 print(config["name"], key, value)
@@ -607,8 +608,8 @@ def main():
                 for key, value in wanted.items():
                     if found.get(key) != value:
                         failed += 1
-                        print(f"{config['name']}: {key}: lockstep with {replicas} replicas and layout "
-                              f"{json.dumps(layout)} has {found.get(key)}, the page gives {value}")
+                        print(f"{config['name']}: {key}: lockstep with {replicas} replicas, layout "
+                              f"{json.dumps(layout)}: {found.get(key)}, the page gives {value}")
     print("the page and the program differ" if failed else "all equal" if program else "done")
     return 1 if failed else 0
 

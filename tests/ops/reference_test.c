@@ -1,6 +1,7 @@
-// reference_test.c - the reference kernels, and the programs made of them, against another derivation
-// of the same mathematics: hand-computed cases, and finite differences of a forward pass in double
-// that shares no code with the library. A wrong wiring (masks, winners, order of layers) shows here.
+// reference_test.c - the reference kernels, and the programs made of them, against another
+// derivation of the same mathematics: hand-computed cases, and finite differences of a forward pass
+// in double that shares no code with the library. A wrong wiring (masks, winners, order of layers)
+// shows here.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,11 +63,13 @@ static image_shape windows(const lk_layer *l, image_shape s, const double *x, co
         int oy = at / o.c / o.w, ox = at / o.c % o.w, co = at % o.c;
         y[at] = !w ? -INFINITY : b ? b[co] : 0.0;
         for (int tap = 0; tap < (int)(l->size_h * l->size_w); tap++) {
-            int iy = oy * sh + tap / (int)l->size_w - top, ix = ox * sw + tap % (int)l->size_w - left;
+            int iy = oy * sh + tap / (int)l->size_w - top,
+                ix = ox * sw + tap % (int)l->size_w - left;
             if (iy < 0 || ix < 0 || iy >= s.h || ix >= s.w) continue;
             const double *cell = x + (iy * s.w + ix) * s.c;
             if (!w) y[at] = fmax(y[at], cell[co]);
-            for (int ci = 0; w && ci < s.c; ci++) y[at] += cell[ci] * w[(tap * s.c + ci) * o.c + co];
+            for (int ci = 0; w && ci < s.c; ci++)
+                y[at] += cell[ci] * w[(tap * s.c + ci) * o.c + co];
         }
     }
     return o;
@@ -82,8 +85,8 @@ static image_shape dense(const lk_layer *l, image_shape s, const double *x, cons
     return (image_shape){1, 1, units};
 }
 
-static image_shape layer_forward(const lk_layer *l, image_shape s, const double *x, double *const *params,
-                                 uint32_t *param, double *y) {
+static image_shape layer_forward(const lk_layer *l, image_shape s, const double *x,
+                                 double *const *params, uint32_t *param, double *y) {
     bool trainable = l->kind == LK_LAYER_CONV2D || l->kind == LK_LAYER_DENSE;
     const double *w = trainable ? params[(*param)++] : NULL;
     const double *b = trainable && l->use_bias ? params[(*param)++] : NULL;
@@ -100,7 +103,8 @@ static image_shape layer_forward(const lk_layer *l, image_shape s, const double 
     return o;
 }
 
-static double loss_of(const lk_model *m, double *const *params, const uint8_t *image, uint32_t label) {
+static double loss_of(const lk_model *m, double *const *params, const uint8_t *image,
+                      uint32_t label) {
     static double buffers[2][VALUES_MAX];
     image_shape s = {(int)m->in_h, (int)m->in_w, (int)m->in_c};
     for (int i = 0; i < s.h * s.w * s.c; i++) buffers[0][i] = image[i] / 255.0;
@@ -113,23 +117,37 @@ static double loss_of(const lk_model *m, double *const *params, const uint8_t *i
     return log(sum) - buffers[side][label];
 }
 
-// --- single kernels --------------------------------------------------------------------------------
+// --- single kernels
+// --------------------------------------------------------------------------------
 
 // A convolution's kernels: y against double; since y is linear in x and in w, the gradients of
 // sum(r * y) are differences of that sum with a step of 1.
 static void check_conv2d(uint32_t in_h, uint32_t in_w, uint32_t in_c, uint32_t out_c, uint32_t kh,
                          uint32_t kw, uint32_t sh, uint32_t sw, lk_padding padding) {
     enum { M = 3 };
-    const lk_layer l = {.kind = LK_LAYER_CONV2D, .units = out_c, .size_h = kh, .size_w = kw,
-                        .stride_h = sh, .stride_w = sw, .padding = padding};
+    const lk_layer l = {.kind = LK_LAYER_CONV2D,
+                        .units = out_c,
+                        .size_h = kh,
+                        .size_w = kw,
+                        .stride_h = sh,
+                        .stride_w = sw,
+                        .padding = padding};
     int top, left;
-    lk_conv2d c = {.in_h = in_h, .in_w = in_w, .in_c = in_c, .out_c = out_c, .kernel_h = kh,
-                   .kernel_w = kw, .stride_h = sh, .stride_w = sw, .use_bias = true};
+    lk_conv2d c = {.in_h = in_h,
+                   .in_w = in_w,
+                   .in_c = in_c,
+                   .out_c = out_c,
+                   .kernel_h = kh,
+                   .kernel_w = kw,
+                   .stride_h = sh,
+                   .stride_w = sw,
+                   .use_bias = true};
     c.out_h = (uint32_t)out_size((int)in_h, (int)kh, (int)sh, padding, &top);
     c.out_w = (uint32_t)out_size((int)in_w, (int)kw, (int)sw, padding, &left);
     c.pad_top = (uint32_t)top;
     c.pad_left = (uint32_t)left;
-    uint32_t in = in_h * in_w * in_c, out = c.out_h * c.out_w * out_c, weights = kh * kw * in_c * out_c;
+    uint32_t in = in_h * in_w * in_c, out = c.out_h * c.out_w * out_c,
+             weights = kh * kw * in_c * out_c;
     static float x[M * VALUES_MAX], y[M * VALUES_MAX], r[M * VALUES_MAX], dx[M * VALUES_MAX];
     static float w[VALUES_MAX], b[VALUES_MAX], dw[VALUES_MAX], db[VALUES_MAX];
     static double xd[VALUES_MAX], wd[VALUES_MAX], bd[VALUES_MAX], yd[VALUES_MAX], y1[VALUES_MAX];
@@ -178,13 +196,23 @@ static void convolution_gradients(void **state) {
     check_conv2d(8, 9, 2, 2, 3, 2, 3, 2, LK_PADDING_VALID);
     check_conv2d(4, 4, 1, 1, 1, 1, 2, 2, LK_PADDING_SAME);
     check_conv2d(3, 3, 60, 2, 3, 3, 1, 1, LK_PADDING_SAME);  // 540 terms: two slices forward
-    check_conv2d(24, 23, 1, 1, 2, 2, 1, 1, LK_PADDING_VALID);  // 23 x 22 outputs: 528 terms an example
+    check_conv2d(24, 23, 1, 1, 2, 2, 1, 1,
+                 LK_PADDING_VALID);  // 23 x 22 outputs: 528 terms an example
 }
 
 static void convolution_by_hand(void **state) {
     (void)state;
-    const lk_conv2d c = {.in_h = 3, .in_w = 3, .in_c = 1, .out_h = 2, .out_w = 2, .out_c = 1,
-                         .kernel_h = 2, .kernel_w = 2, .stride_h = 1, .stride_w = 1, .use_bias = true};
+    const lk_conv2d c = {.in_h = 3,
+                         .in_w = 3,
+                         .in_c = 1,
+                         .out_h = 2,
+                         .out_w = 2,
+                         .out_c = 1,
+                         .kernel_h = 2,
+                         .kernel_w = 2,
+                         .stride_h = 1,
+                         .stride_w = 1,
+                         .use_bias = true};
     const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 9}, w[] = {1, 10, 100, 1000}, b[] = {0.5f};
     float y[4];
     assert_int_equal(k->conv2d_forward(&c, 1, x, w, b, y, NULL), 0);
@@ -204,8 +232,15 @@ static void convolution_by_hand(void **state) {
 
 static void pooling_by_hand(void **state) {
     (void)state;
-    const lk_pool2d p = {.in_h = 3, .in_w = 3, .channels = 1, .out_h = 2, .out_w = 2, .pool_h = 2,
-                         .pool_w = 2, .stride_h = 1, .stride_w = 1};
+    const lk_pool2d p = {.in_h = 3,
+                         .in_w = 3,
+                         .channels = 1,
+                         .out_h = 2,
+                         .out_w = 2,
+                         .pool_h = 2,
+                         .pool_w = 2,
+                         .stride_h = 1,
+                         .stride_w = 1};
     const float x[] = {1, 7, 7, 2, 7, 0, -1, -1, 0};
     float y[4], dx[9];
     uint16_t argmax[4];
@@ -219,8 +254,17 @@ static void pooling_by_hand(void **state) {
     const float want_dx[] = {0, 3, 0, 0, 12, 0, 0, 0, 0};
     same_bits(want_dx, dx, 9);
     // Padding never wins, not even over negative cells.
-    const lk_pool2d padded = {.in_h = 1, .in_w = 1, .channels = 2, .out_h = 1, .out_w = 1, .pool_h = 3,
-                              .pool_w = 3, .stride_h = 1, .stride_w = 1, .pad_top = 1, .pad_left = 1};
+    const lk_pool2d padded = {.in_h = 1,
+                              .in_w = 1,
+                              .channels = 2,
+                              .out_h = 1,
+                              .out_w = 1,
+                              .pool_h = 3,
+                              .pool_w = 3,
+                              .stride_h = 1,
+                              .stride_w = 1,
+                              .pad_top = 1,
+                              .pad_left = 1};
     const float cells[] = {-5, -6};
     k->max_pool_forward(&padded, 1, cells, y, argmax);
     same_bits(cells, y, 2);
@@ -235,7 +279,8 @@ static void small_kernels_by_hand(void **state) {
     for (int i = 0; i < 4; i++) assert_true(fabsf(x[i] - (float)bytes[i] / 255.0f) <= 0x1p-24f);
     assert_true(x[0] == 0.0f && x[3] == 1.0f);
 
-    const float v[] = {-1, -0.0f, 0, 2}, dv[] = {1, 2, 3, 4}, relu[] = {0, 0, 0, 2}, back[] = {0, 0, 0, 4};
+    const float v[] = {-1, -0.0f, 0, 2}, dv[] = {1, 2, 3, 4}, relu[] = {0, 0, 0, 2},
+                back[] = {0, 0, 0, 4};
     k->relu_forward(4, v, x);
     same_bits(relu, x, 4);
     k->relu_backward(4, x, dv, x);
@@ -310,16 +355,33 @@ static void golden_optimizers(void **state) {
     }
 }
 
-// --- fused against separate ------------------------------------------------------------------------
+// --- fused against separate
+// ------------------------------------------------------------------------
 
 // `ties`: values are small integers, so that sums are often equal, and often 0.
 static void check_fused(uint32_t h, uint32_t w_count, bool relu, bool ties) {
     enum { M = 3, OUT_C = 3, IN_C = 2, SIZE = 3 };
-    const lk_conv2d c = {.in_h = h, .in_w = w_count, .in_c = IN_C, .out_h = h - 2, .out_w = w_count - 2,
-                         .out_c = OUT_C, .kernel_h = SIZE, .kernel_w = SIZE, .stride_h = 1,
-                         .stride_w = 1, .use_bias = true, .relu = relu};
-    const lk_pool2d p = {.in_h = c.out_h, .in_w = c.out_w, .channels = OUT_C, .out_h = c.out_h / 2,
-                         .out_w = c.out_w / 2, .pool_h = 2, .pool_w = 2, .stride_h = 2, .stride_w = 2};
+    const lk_conv2d c = {.in_h = h,
+                         .in_w = w_count,
+                         .in_c = IN_C,
+                         .out_h = h - 2,
+                         .out_w = w_count - 2,
+                         .out_c = OUT_C,
+                         .kernel_h = SIZE,
+                         .kernel_w = SIZE,
+                         .stride_h = 1,
+                         .stride_w = 1,
+                         .use_bias = true,
+                         .relu = relu};
+    const lk_pool2d p = {.in_h = c.out_h,
+                         .in_w = c.out_w,
+                         .channels = OUT_C,
+                         .out_h = c.out_h / 2,
+                         .out_w = c.out_w / 2,
+                         .pool_h = 2,
+                         .pool_w = 2,
+                         .stride_h = 2,
+                         .stride_w = 2};
     uint64_t in = lk_conv2d_in_floats(&c), out = lk_conv2d_out_floats(&c);
     uint64_t pooled = lk_conv2d_pooled_floats(&c), weights = lk_conv2d_weight_floats(&c);
     static float x[VALUES_MAX], w[VALUES_MAX], b[OUT_C], y[VALUES_MAX], separate[VALUES_MAX];
@@ -368,7 +430,8 @@ static void fused_equals_separate(void **state) {
     check_fused(25, 25, true, false);  // 23 x 23: an example in two slices
 }
 
-// --- whole programs --------------------------------------------------------------------------------
+// --- whole programs
+// --------------------------------------------------------------------------------
 
 enum { EXAMPLES = 5, IMAGE_MAX = 200 };
 
@@ -398,7 +461,8 @@ static void *memory(uint64_t bytes) {
 
 // One step of plain SGD with learning rate 1 leaves w - mean gradient: that difference, against the
 // central differences of the loss in double, for every element of every parameter.
-static void check_program(const lk_run_spec *spec, const lk_layout *layout, const lk_kernels *kernels) {
+static void check_program(const lk_run_spec *spec, const lk_layout *layout,
+                          const lk_kernels *kernels) {
     const double step = 1e-5;
     lk_error error = {.status = LK_OK};
     lk_program p;
@@ -408,7 +472,8 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout, cons
     if (status != LK_OK) print_error("%s\n", error.text);
     assert_int_equal(status, LK_OK);
     uint64_t stride = p.regions[LK_REGION_REPLICA].bytes;
-    uint8_t *device = memory(p.regions[LK_REGION_DEVICE].bytes), *replicas = memory(stride * layout->replicas);
+    uint8_t *device = memory(p.regions[LK_REGION_DEVICE].bytes),
+            *replicas = memory(stride * layout->replicas);
     void *world_tables = memory(lk_world_bytes(&p));
     lk_program_initialize(&p, device);
     double *params[PARAMS_MAX];
@@ -416,7 +481,8 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout, cons
         float *w = (float *)(void *)(device + p.tensors[p.params[i].tensor].offset);
         params[i] = memory(p.params[i].count * sizeof **params);
         for (uint64_t e = 0; e < p.params[i].count; e++) {
-            if (p.params[i].initializer == LK_INIT_ZEROS) w[e] = 0.125f * draw();  // biases count too
+            if (p.params[i].initializer == LK_INIT_ZEROS)
+                w[e] = 0.125f * draw();  // biases count too
             params[i][e] = (double)w[e];
         }
     }
@@ -429,7 +495,8 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout, cons
     assert_null(result.bad_tensor);
 
     double loss = 0.0;
-    for (uint32_t m = 0; m < EXAMPLES; m++) loss += loss_of(&spec->model, params, images[m], image_labels[m]);
+    for (uint32_t m = 0; m < EXAMPLES; m++)
+        loss += loss_of(&spec->model, params, images[m], image_labels[m]);
     near("loss", 0, loss / EXAMPLES, (double)result.loss, 1e-5);
     for (uint32_t i = 0; i < p.param_count; i++) {
         const float *w = (float *)(void *)(device + p.tensors[p.params[i].tensor].offset);
@@ -453,9 +520,13 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout, cons
     free(tables);
 }
 
-static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *layers, uint32_t count) {
-    const lk_run_spec spec = {.model = {h, w, c, 3, count, layers}, .seed = 3, .global_batch = EXAMPLES,
-                              .optimizer = {.kind = LK_SGD, .learning_rate = 1.0f}, .grain = 2,
+static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *layers,
+                        uint32_t count) {
+    const lk_run_spec spec = {.model = {h, w, c, 3, count, layers},
+                              .seed = 3,
+                              .global_batch = EXAMPLES,
+                              .optimizer = {.kind = LK_SGD, .learning_rate = 1.0f},
+                              .grain = 2,
                               .example_count = EXAMPLES};
     assert_true(h * w * c <= IMAGE_MAX);
     for (uint32_t m = 0; m < EXAMPLES; m++) {
@@ -463,57 +534,83 @@ static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *laye
         for (uint32_t i = 0; i < IMAGE_MAX; i++) images[m][i] = (uint8_t)((draw() + 1.0f) * 127.0f);
     }
     for (uint32_t i = 0; i < 8; i++) {
-        const lk_layout layout = {.replicas = i & 1 ? 2 : 1, .fuse = i & 2, .wave_examples = i & 4 ? 0 : 2,
-                                  .reduce = i & 4 ? LK_REDUCE_ALL_OPERANDS : LK_REDUCE_ALL_PARTIALS};
+        const lk_layout layout = {
+            .replicas = i & 1 ? 2 : 1,
+            .fuse = i & 2,
+            .wave_examples = i & 4 ? 0 : 2,
+            .reduce = i & 4 ? LK_REDUCE_ALL_OPERANDS : LK_REDUCE_ALL_PARTIALS};
         check_program(&spec, &layout, &lk_kernels_reference);
         check_program(&spec, &layout, &lk_kernels_portable);
     }
 }
 
-#define CONV(n, filters, size, stride, pad, bias, activation)                                        \
-    {.kind = LK_LAYER_CONV2D, .name = n, .units = filters, .size_h = size, .size_w = size,            \
-     .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = bias, .relu = activation,    \
-     .initializer = LK_INIT_HE_UNIFORM}
-#define POOL(n, size, stride, pad)                                                                   \
-    {.kind = LK_LAYER_MAX_POOL2D, .name = n, .size_h = size, .size_w = size, .stride_h = stride,      \
-     .stride_w = stride, .padding = pad}
-#define FLATTEN {.kind = LK_LAYER_FLATTEN, .name = "flatten"}
-#define RELU(n) {.kind = LK_LAYER_RELU, .name = n}
-#define DENSE(n, count, bias, activation)                                                            \
-    {.kind = LK_LAYER_DENSE, .name = n, .units = count, .use_bias = bias, .relu = activation,         \
-     .initializer = LK_INIT_GLOROT_UNIFORM}
+#define CONV(n, filters, size, stride, pad, bias, activation)                                 \
+    {                                                                                         \
+        .kind = LK_LAYER_CONV2D, .name = n, .units = filters, .size_h = size, .size_w = size, \
+        .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = bias,             \
+        .relu = activation, .initializer = LK_INIT_HE_UNIFORM                                 \
+    }
+#define POOL(n, size, stride, pad)                                              \
+    {                                                                           \
+        .kind = LK_LAYER_MAX_POOL2D, .name = n, .size_h = size, .size_w = size, \
+        .stride_h = stride, .stride_w = stride, .padding = pad                  \
+    }
+#define FLATTEN \
+    { .kind = LK_LAYER_FLATTEN, .name = "flatten" }
+#define RELU(n) \
+    { .kind = LK_LAYER_RELU, .name = n }
+#define DENSE(n, count, bias, activation)                                                        \
+    {                                                                                            \
+        .kind = LK_LAYER_DENSE, .name = n, .units = count, .use_bias = bias, .relu = activation, \
+        .initializer = LK_INIT_GLOROT_UNIFORM                                                    \
+    }
 #define VALID LK_PADDING_VALID
-#define SAME LK_PADDING_SAME
+#define SAME  LK_PADDING_SAME
 
 static void gradients_of_mnist_shape(void **state) {
     (void)state;
-    const lk_layer layers[] = {CONV("a", 3, 3, 1, VALID, true, true), POOL("p", 2, 2, VALID), FLATTEN,
-                               DENSE("b", 5, true, true), DENSE("c", 3, true, false)};
+    const lk_layer layers[] = {CONV("a", 3, 3, 1, VALID, true, true), POOL("p", 2, 2, VALID),
+                               FLATTEN, DENSE("b", 5, true, true), DENSE("c", 3, true, false)};
     check_model(8, 8, 1, layers, LK_COUNT(layers));
 }
 
 static void gradients_of_two_pooled(void **state) {
     (void)state;
-    const lk_layer layers[] = {CONV("a", 3, 2, 1, VALID, true, true), POOL("p", 2, 2, VALID),
-                               CONV("b", 2, 2, 1, SAME, true, true), POOL("q", 2, 2, VALID), FLATTEN,
+    const lk_layer layers[] = {CONV("a", 3, 2, 1, VALID, true, true),
+                               POOL("p", 2, 2, VALID),
+                               CONV("b", 2, 2, 1, SAME, true, true),
+                               POOL("q", 2, 2, VALID),
+                               FLATTEN,
                                DENSE("c", 3, true, false)};
     check_model(10, 8, 2, layers, LK_COUNT(layers));
 }
 
 static void gradients_of_strides_and_overlap(void **state) {
     (void)state;
-    const lk_layer layers[] = {CONV("a", 3, 3, 1, SAME, false, true), POOL("p", 3, 2, SAME), RELU("r"),
-                               CONV("b", 4, 3, 2, SAME, true, false), RELU("s"), FLATTEN,
-                               DENSE("c", 4, false, true), DENSE("d", 3, true, false)};
+    const lk_layer layers[] = {CONV("a", 3, 3, 1, SAME, false, true),
+                               POOL("p", 3, 2, SAME),
+                               RELU("r"),
+                               CONV("b", 4, 3, 2, SAME, true, false),
+                               RELU("s"),
+                               FLATTEN,
+                               DENSE("c", 4, false, true),
+                               DENSE("d", 3, true, false)};
     check_model(9, 7, 1, layers, LK_COUNT(layers));
 }
 
 static void gradients_of_odd_orders(void **state) {
     (void)state;
-    const lk_layer layers[] = {POOL("p", 2, 1, VALID), CONV("a", 2, 2, 1, VALID, true, false),
-                               POOL("q", 2, 2, VALID), RELU("r"), CONV("b", 3, 2, 1, SAME, true, true),
-                               RELU("s"), POOL("t", 3, 1, SAME), FLATTEN, RELU("u"),
-                               DENSE("c", 4, true, false), DENSE("d", 3, true, true)};
+    const lk_layer layers[] = {POOL("p", 2, 1, VALID),
+                               CONV("a", 2, 2, 1, VALID, true, false),
+                               POOL("q", 2, 2, VALID),
+                               RELU("r"),
+                               CONV("b", 3, 2, 1, SAME, true, true),
+                               RELU("s"),
+                               POOL("t", 3, 1, SAME),
+                               FLATTEN,
+                               RELU("u"),
+                               DENSE("c", 4, true, false),
+                               DENSE("d", 3, true, true)};
     check_model(8, 7, 1, layers, LK_COUNT(layers));
 }
 

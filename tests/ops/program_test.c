@@ -1,0 +1,511 @@
+// program_test.c - what lk_program_build decides: shapes, refusals, fusion, memory, and the tree's
+// bookkeeping, against brute force.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "comm/reduce.h"
+
+static uint64_t draws = 1;
+
+static uint32_t draw(uint32_t below) {
+    draws = draws * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((draws >> 33) % below);
+}
+
+#define CONV(n, filters, size, stride, pad, activation)                                       \
+    {                                                                                         \
+        .kind = LK_LAYER_CONV2D, .name = n, .units = filters, .size_h = size, .size_w = size, \
+        .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = true,             \
+        .relu = activation, .initializer = LK_INIT_GLOROT_UNIFORM                             \
+    }
+#define POOL(n, size, stride, pad)                                              \
+    {                                                                           \
+        .kind = LK_LAYER_MAX_POOL2D, .name = n, .size_h = size, .size_w = size, \
+        .stride_h = stride, .stride_w = stride, .padding = pad                  \
+    }
+#define FLATTEN \
+    { .kind = LK_LAYER_FLATTEN, .name = "flatten" }
+#define RELU(n) \
+    { .kind = LK_LAYER_RELU, .name = n }
+#define DENSE(n, count, activation)                                                              \
+    {                                                                                            \
+        .kind = LK_LAYER_DENSE, .name = n, .units = count, .use_bias = true, .relu = activation, \
+        .initializer = LK_INIT_GLOROT_UNIFORM                                                    \
+    }
+#define VALID LK_PADDING_VALID
+#define SAME  LK_PADDING_SAME
+
+static lk_run_spec spec_of(uint32_t h, uint32_t w, uint32_t c, uint32_t classes, uint32_t count,
+                           const lk_layer *layers) {
+    return (lk_run_spec){.model = {h, w, c, classes, count, layers},
+                         .seed = 1,
+                         .global_batch = 8,
+                         .optimizer = {LK_MOMENTUM, 0.1f, 0.9f, false},
+                         .grain = 2,
+                         .example_count = 100};
+}
+
+static const lk_layout one_replica = {.replicas = 1, .fuse = true};
+
+// A program with its tables on the heap; free(tables).
+static lk_status build(const lk_run_spec *spec, const lk_layout *layout, bool overlay,
+                       lk_program *p, void **tables, lk_error *error) {
+    const lk_plan_options options = {.overlay = overlay};
+    *error = (lk_error){.status = LK_OK};
+    *tables = aligned_alloc(64, lk_round_up(lk_program_bytes(&spec->model), 64));
+    assert_non_null(*tables);
+    return lk_program_build(spec, layout, &options, *tables, p, error);
+}
+
+// --- shapes and fusion -------------------------------------------------------------------------
+
+static void expect_shape(const lk_program *p, const char *name, uint32_t rank,
+                         const uint64_t *shape) {
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const lk_tensor *t = &p->tensors[i];
+        if (strcmp(t->name, name) != 0) continue;
+        assert_int_equal(t->rank, rank);
+        for (uint32_t d = 0; d < rank; d++) assert_int_equal(t->shape[d], shape[d]);
+        return;
+    }
+    fail_msg("no tensor %s", name);
+}
+
+#define EXPECT_SHAPE(p, name, ...)                                                    \
+    expect_shape(p, name, sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), \
+                 (const uint64_t[]){__VA_ARGS__})
+
+static void shapes_are_inferred(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("a", 4, 3, 2, SAME, true),    // 9 x 12 x 2 -> 5 x 6 x 4
+                               POOL("p", 3, 2, VALID),            // -> 2 x 2 x 4
+                               CONV("b", 3, 2, 1, VALID, false),  // -> 1 x 1 x 3
+                               FLATTEN,
+                               DENSE("c", 7, true),
+                               DENSE("d", 5, false)};
+    const lk_run_spec spec = spec_of(9, 12, 2, 5, LK_COUNT(layers), layers);
+    lk_program p;
+    lk_error error;
+    void *tables;
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    EXPECT_SHAPE(&p, "input", 8, 9 * 12 * 2);
+    EXPECT_SHAPE(&p, "a/kernel", 3, 3, 2, 4);
+    EXPECT_SHAPE(&p, "a/bias", 4);
+    EXPECT_SHAPE(&p, "a/kernel/momentum", 3, 3, 2, 4);
+    EXPECT_SHAPE(&p, "a", 8, 5 * 6 * 4);
+    EXPECT_SHAPE(&p, "p", 8, 2 * 2 * 4);
+    EXPECT_SHAPE(&p, "p/argmax", 8, 2 * 2 * 4);
+    EXPECT_SHAPE(&p, "b/kernel", 2, 2, 4, 3);
+    EXPECT_SHAPE(&p, "c/kernel", 3, 7);
+    EXPECT_SHAPE(&p, "d/kernel", 7, 5);
+    EXPECT_SHAPE(&p, "d", 8, 5);
+    EXPECT_SHAPE(&p, "d/gradient", 8, 5);
+    EXPECT_SHAPE(&p, "loss", 8);
+    assert_int_equal(p.param_floats, 3 * 3 * 2 * 4 + 4 + 2 * 2 * 4 * 3 + 3 + 3 * 7 + 7 + 7 * 5 + 5);
+    assert_int_equal(p.ops[1].conv.pad_top, 1);   // (5 - 1) * 2 + 3 - 9 = 2, half of it before
+    assert_int_equal(p.ops[1].conv.pad_left, 0);  // (6 - 1) * 2 + 3 - 12 = 1, half rounded down
+    static const char *const names[] = {"a/kernel", "a/bias", "b/kernel", "b/bias",
+                                        "c/kernel", "c/bias", "d/kernel", "d/bias"};
+    assert_int_equal(p.param_count, LK_COUNT(names));
+    for (uint32_t i = 0; i < p.param_count; i++) {
+        assert_string_equal(p.tensors[p.params[i].tensor].name, names[i]);
+    }
+    free(tables);
+}
+
+// The forward ops of conv (5 x w x 1 in, 3 x 3, valid), an optional relu and a pool.
+static uint32_t forward_kinds(bool fuse, bool relu_layer, lk_layer pool, lk_op_kind kinds[8]) {
+    const lk_layer layers[] = {CONV("a", 2, 3, 1, VALID, !relu_layer), RELU("r"), pool, FLATTEN,
+                               DENSE("d", 3, false)};
+    lk_layer without[] = {layers[0], layers[2], layers[3], layers[4]};
+    const lk_run_spec spec = spec_of(7, 8, 1, 3, relu_layer ? 5 : 4, relu_layer ? layers : without);
+    const lk_layout layout = {.replicas = 1, .fuse = fuse};
+    lk_program p;
+    lk_error error;
+    void *tables;
+    assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
+    for (uint32_t i = 0; i < p.forward_end; i++) kinds[i] = p.ops[i].kind;
+    uint32_t count = p.forward_end;
+    free(tables);
+    return count;
+}
+
+static void fusion_follows_geometry(void **state) {
+    (void)state;
+    lk_op_kind kinds[8];
+    for (int relu_layer = 0; relu_layer < 2; relu_layer++) {
+        // load, conv2d + pool, dense
+        assert_int_equal(forward_kinds(true, relu_layer, (lk_layer)POOL("p", 2, 2, VALID), kinds),
+                         3);
+        assert_int_equal(kinds[1], LK_OP_CONV2D_POOL);
+        // 5 rows pooled "same" are 3: the fused kernel drops the last, so it does not fit.
+        assert_int_equal(forward_kinds(true, relu_layer, (lk_layer)POOL("p", 2, 2, SAME), kinds),
+                         4);
+        assert_int_equal(kinds[1], LK_OP_CONV2D);
+        assert_int_equal(kinds[2], LK_OP_MAX_POOL);
+        assert_int_equal(forward_kinds(true, relu_layer, (lk_layer)POOL("p", 2, 1, VALID), kinds),
+                         4);
+        assert_int_equal(forward_kinds(true, relu_layer, (lk_layer)POOL("p", 3, 2, VALID), kinds),
+                         4);
+        // One op a layer: load, conv2d, relu, pool, dense.
+        assert_int_equal(forward_kinds(false, relu_layer, (lk_layer)POOL("p", 2, 2, VALID), kinds),
+                         5);
+        assert_int_equal(kinds[2], LK_OP_RELU);
+    }
+}
+
+// --- refusals ------------------------------------------------------------------------------------
+
+static void refused(const lk_run_spec *spec, const lk_layout *layout, lk_status status,
+                    const char *words) {
+    lk_program p;
+    lk_error error;
+    void *tables;
+    assert_int_equal(build(spec, layout, true, &p, &tables, &error), status);
+    if (!strstr(error.text, words)) fail_msg("wanted \"%s\" in \"%s\"", words, error.text);
+    free(tables);
+}
+
+static void refused_model(uint32_t h, uint32_t w, uint32_t c, uint32_t classes, uint32_t count,
+                          const lk_layer *layers, const char *words) {
+    const lk_run_spec spec = spec_of(h, w, c, classes, count, layers);
+    refused(&spec, &one_replica, LK_BAD_CONFIG, words);
+}
+
+#define REFUSED(words, h, w, c, classes, ...)                                                   \
+    refused_model(h, w, c, classes, sizeof((const lk_layer[]){__VA_ARGS__}) / sizeof(lk_layer), \
+                  (const lk_layer[]){__VA_ARGS__}, words)
+
+static void bad_models_are_refused(void **state) {
+    (void)state;
+    REFUSED("layer a: wants images (height, width, channels) but its input is flat (16)", 4, 4, 1,
+            2, FLATTEN, CONV("a", 2, 2, 1, VALID, false), DENSE("d", 2, false));
+    REFUSED("layer p: wants images", 4, 4, 1, 2, FLATTEN, POOL("p", 2, 2, VALID),
+            DENSE("d", 2, false));
+    REFUSED("layer a: a window size or stride is 0", 4, 4, 1, 2, CONV("a", 2, 0, 1, VALID, false));
+    REFUSED("layer a: a window size or stride is 0", 4, 4, 1, 2, CONV("a", 2, 2, 0, VALID, false));
+    REFUSED("layer p: a window size or stride is 0", 4, 4, 1, 2, POOL("p", 2, 0, VALID));
+    REFUSED("layer a: its window of 5 x 5 is larger than its input of 4 x 6", 4, 6, 1, 2,
+            CONV("a", 2, 5, 1, VALID, false));
+    REFUSED("layer p: its window of 7 x 7 is larger", 9, 6, 1, 2, POOL("p", 7, 1, VALID));
+    REFUSED("layer a: filters is 0", 4, 4, 1, 2, CONV("a", 0, 2, 1, VALID, false));
+    REFUSED("layer p: a pool of 300 x 300, wanted at most 65,536 cells", 400, 400, 1, 2,
+            POOL("p", 300, 1, VALID));
+    REFUSED("layer d: dense wants a flat input but gets images of 4 x 5 x 1", 4, 5, 1, 2,
+            DENSE("d", 2, false));
+    REFUSED("layer d: units is 0", 4, 4, 1, 2, FLATTEN, DENSE("d", 0, false));
+    REFUSED("layer a: an output of 30000 x 30000 x 4 is more than 2^31 values", 30000, 30000, 1, 2,
+            CONV("a", 4, 1, 1, SAME, false));
+    REFUSED("layer input: an output of 65535 x 65535 x 16", 65535, 65535, 16, 2, FLATTEN);
+    REFUSED("model.input: a dimension is 0", 4, 0, 1, 2, FLATTEN, DENSE("d", 2, false));
+    REFUSED("the last layer's output is 1 x 1 x 3, wanted 2 logits", 4, 4, 1, 2, FLATTEN,
+            DENSE("d", 3, false));
+    REFUSED("the last layer's output is 1 x 1 x 2, wanted 2 logits", 1, 1, 1, 2,
+            CONV("a", 2, 1, 1, VALID, false));
+    REFUSED("at least 2", 4, 4, 1, 1, FLATTEN, DENSE("d", 1, false));
+    REFUSED("no layer has parameters to train", 1, 2, 1, 2, FLATTEN, RELU("r"));
+    REFUSED("do not fit in 63 bits", 30000, 30000, 1, 2, FLATTEN, DENSE("d", UINT32_MAX / 2, false),
+            DENSE("e", UINT32_MAX / 2, false), DENSE("f", 2, false));
+}
+
+static void bad_runs_are_refused(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
+    const lk_run_spec good = spec_of(2, 2, 1, 2, 2, layers);
+    lk_run_spec s = good;
+    s.global_batch = 0;
+    refused(&s, &one_replica, LK_BAD_CONFIG, "global_batch: found 0");
+    for (uint32_t i = 0; i < 3; i++) {
+        s = good;
+        s.grain = (const uint32_t[]){0, 3, 2 * LK_GRAIN_MAX}[i];
+        refused(&s, &one_replica, LK_BAD_CONFIG, "wanted a power of two from 1 to 4096");
+    }
+    s = good;
+    s.example_count = 0;
+    refused(&s, &one_replica, LK_BAD_DATA, "no examples");
+    s.example_count = 7;
+    s.drop_remainder = true;
+    refused(&s, &one_replica, LK_BAD_CONFIG, "an epoch would have no step; wanted at most 7");
+    s = good;
+    s.optimizer.learning_rate = -0.1f;
+    refused(&s, &one_replica, LK_BAD_CONFIG, "optimizer.learning_rate");
+    s.optimizer.learning_rate = 1.0f;
+    s.optimizer.momentum = 1.0f;
+    refused(&s, &one_replica, LK_BAD_CONFIG, "optimizer.momentum");
+    const lk_layout none = {.replicas = 0}, many = {.replicas = 5};
+    refused(&good, &none, LK_BAD_CONFIG, "replicas: found 0, wanted 1 to 4");
+    refused(&good, &many, LK_BAD_CONFIG,
+            "replicas: found 5, wanted 1 to 4: a global batch of 8 has 4 "
+            "grains of 2");
+}
+
+// --- the planner
+// -----------------------------------------------------------------------------------
+
+static bool meet(const lk_tensor *a, const lk_tensor *b) {
+    return a->first <= b->last && b->first <= a->last;
+}
+
+static bool overlap(const lk_tensor *a, const lk_tensor *b) {
+    return a->region == b->region && a->bytes && b->bytes && a->offset < b->offset + b->bytes &&
+           b->offset < a->offset + a->bytes;
+}
+
+static void check_plan(const lk_tensor *tensors, uint32_t count, const lk_plan_options *options,
+                       const lk_region_plan regions[LK_REGION_COUNT]) {
+    uint64_t sum[LK_REGION_COUNT] = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        const lk_tensor *a = &tensors[i];
+        const lk_region_plan *r = &regions[a->region];
+        uint64_t guard = options->guards ? LK_GUARD_BYTES : 0;
+        assert_int_equal(a->offset % LK_TENSOR_ALIGN_BYTES, 0);
+        assert_true(a->offset + a->bytes + guard <= r->bytes);
+        sum[a->region] += lk_round_up(a->bytes, LK_TENSOR_ALIGN_BYTES) + guard;
+        for (uint32_t j = 0; j < i; j++) {
+            if (!options->overlay || meet(a, &tensors[j])) assert_false(overlap(a, &tensors[j]));
+        }
+    }
+    for (uint32_t r = 0; r < LK_REGION_COUNT; r++) {
+        assert_int_equal(regions[r].bytes % LK_TENSOR_ALIGN_BYTES, 0);
+        assert_true(regions[r].lower_bound_bytes <= regions[r].bytes);
+        assert_true(regions[r].bytes <= sum[r]);
+        if (!options->overlay) assert_int_equal(regions[r].bytes, sum[r]);
+    }
+}
+
+static void plans_of_random_tables(void **state) {
+    (void)state;
+    enum { TENSORS = 40, OPS = 24 };
+    for (int round = 0; round < 400; round++) {
+        lk_tensor tensors[TENSORS];
+        uint32_t order[TENSORS], count = 1 + draw(TENSORS);
+        lk_error error = {.status = LK_OK};
+        lk_region_plan regions[LK_REGION_COUNT];
+        const lk_plan_options options = {.overlay = round & 1, .guards = round & 2};
+        for (uint32_t i = 0; i < count; i++) {
+            const uint64_t shape[] = {draw(4) ? 1 + draw(3000) : 64 * draw(20)};
+            lk_region region = draw(4) ? LK_REGION_REPLICA : LK_REGION_DEVICE;
+            assert_int_equal(lk_tensor_make(&tensors[i], "t", LK_CLASS_ACTIVATION,
+                                            (lk_dtype)draw(4), region, 1, shape, &error),
+                             LK_OK);
+            tensors[i].first = draw(OPS);
+            tensors[i].last = draw(6) ? tensors[i].first + draw(OPS) : LK_FOREVER;
+        }
+        assert_int_equal(lk_plan_regions(tensors, count, &options, order, regions, &error), LK_OK);
+        check_plan(tensors, count, &options, regions);
+    }
+}
+
+// The tensors an op touches live while it runs; with and without overlay no two of them overlap.
+static void plans_of_programs(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("a", 4, 3, 1, VALID, true),
+                               POOL("p", 2, 2, VALID),
+                               CONV("b", 3, 2, 1, SAME, true),
+                               POOL("q", 3, 2, SAME),
+                               FLATTEN,
+                               DENSE("c", 7, true),
+                               DENSE("d", 5, false)};
+    const lk_run_spec spec = spec_of(12, 12, 1, 5, LK_COUNT(layers), layers);
+    uint64_t bytes[2];
+    for (uint32_t i = 0; i < 16; i++) {
+        const lk_layout layout = {
+            .replicas = i & 2 ? 2 : 1, .fuse = i & 4, .wave_examples = i & 8 ? 2 : 0};
+        lk_program p;
+        lk_error error;
+        void *tables;
+        assert_int_equal(build(&spec, &layout, i & 1, &p, &tables, &error), LK_OK);
+        check_plan(p.tensors, p.tensor_count, &(const lk_plan_options){.overlay = i & 1},
+                   p.regions);
+        for (uint32_t o = 0; o < p.op_count; o++) {
+            const lk_op *op = &p.ops[o];
+            const uint32_t used[] = {op->x,  op->y,    op->argmax, op->dy,
+                                     op->dx, op->mask, op->scratch};
+            for (uint32_t u = 0; u < LK_COUNT(used); u++) {
+                if (used[u] == LK_NONE) continue;
+                assert_true(p.tensors[used[u]].first <= o && o <= p.tensors[used[u]].last);
+            }
+        }
+        bytes[i & 1] = p.regions[LK_REGION_REPLICA].bytes;
+        if (i & 1) assert_true(bytes[1] < bytes[0]);
+        free(tables);
+    }
+}
+
+// --- the tree
+// --------------------------------------------------------------------------------------
+
+enum { LEAVES_MAX = 40 };
+
+// The largest block at `at` by trial: a whole node is one of which no leaf lies in [end, total).
+static lk_node block_by_trial(uint32_t at, uint32_t end, uint32_t total) {
+    lk_node best = {0, at};
+    for (uint32_t level = 1; level < 10; level++) {
+        uint32_t wide = 1u << level;
+        if (at % wide != 0 || (at + wide > end && end < total)) break;
+        if (at + wide / 2 < end) best = (lk_node){level, at >> level};
+    }
+    return best;
+}
+
+static void blocks_match_trial(void **state) {
+    (void)state;
+    for (uint32_t total = 1; total <= LEAVES_MAX; total++) {
+        for (uint32_t end = 1; end <= total; end++) {
+            for (uint32_t at = 0; at < end; at++) {
+                lk_node want = block_by_trial(at, end, total), got = lk_next_block(at, end, total);
+                assert_int_equal(got.level, want.level);
+                assert_int_equal(got.index, want.index);
+            }
+        }
+    }
+    assert_int_equal(lk_root_level(1), 0);
+    assert_int_equal(lk_root_level(UINT32_MAX), 32);
+}
+
+// What a replica holds: its counter, and the values of its nodes.
+typedef struct holder {
+    lk_counter counter;
+    float values[LK_BLOCKS_MAX];
+    uint32_t most;  // slots in use at once, the block just computed included
+} holder;
+
+// The node's value by the definition; false where it is absent.
+static bool plain_node(const float *leaves, uint32_t total, uint32_t level, uint32_t index,
+                       float *value) {
+    if ((uint64_t)index << level >= total) return false;
+    if (level == 0) {
+        *value = leaves[index];
+        return true;
+    }
+    float right = 0.0f;
+    plain_node(leaves, total, level - 1, 2 * index, value);
+    if (plain_node(leaves, total, level - 1, 2 * index + 1, &right)) *value = *value + right;
+    return true;
+}
+
+// Walks the leaves [first, end) of `total` in waves, as a replica does.
+static void hold(holder *h, const float *leaves, uint32_t first, uint32_t end, uint32_t total,
+                 uint32_t wave) {
+    h->counter.count = 0;
+    h->most = 0;
+    for (uint32_t at = first; at < end;) {
+        uint32_t wave_end = LK_MIN(at + wave, end);
+        while (at < wave_end) {
+            lk_node block = lk_next_block(at, wave_end, total);
+            uint32_t slot = h->counter.count;
+            h->most = LK_MAX(h->most, slot + 1);
+            assert_true(plain_node(leaves, total, block.level, block.index, &h->values[slot]));
+            for (uint32_t merges = lk_counter_push(&h->counter, block); merges > 0;
+                 merges--, slot--) {
+                h->values[slot - 1] = h->values[slot - 1] + h->values[slot];
+            }
+            assert_int_equal(h->counter.count, slot + 1);
+            at = LK_MIN((block.index + 1) << block.level, wave_end);
+        }
+    }
+    for (uint32_t i = 0; i < h->counter.count; i++) {  // every entry is the node it says
+        float want;
+        lk_node n = h->counter.nodes[i];
+        assert_true(plain_node(leaves, total, n.level, n.index, &want));
+        assert_memory_equal(&want, &h->values[i], sizeof want);
+    }
+}
+
+// Any split into replicas and waves gives the bits of the plain recursive tree.
+static void reduction_is_the_plain_tree(void **state) {
+    (void)state;
+    float leaves[LEAVES_MAX], scratch[2 * (LK_TREE_LEVELS_MAX + 1)];
+    for (uint32_t i = 0; i < LEAVES_MAX; i++)
+        leaves[i] = (float)draw(1u << 24) * 0x1p-10f - 8000.0f;
+    static holder holders[LEAVES_MAX];
+    for (uint32_t full = 1; full <= LEAVES_MAX; full++) {
+        for (uint32_t trial = 0; trial < 40; trial++) {
+            uint32_t replicas = 1 + draw(full), wave = 1 + draw(full), total = 1 + draw(full);
+            lk_holding holdings[LEAVES_MAX];
+            for (uint32_t r = 0; r < replicas; r++) {
+                lk_grain_range g = lk_replica_grains(full, replicas, r);
+                uint32_t end = LK_MIN(g.first + g.count, total);
+                hold(&holders[r], leaves, g.first, LK_MAX(end, g.first), total, wave);
+                holdings[r] = (lk_holding){&holders[r].counter, holders[r].values, 1};
+            }
+            float want;
+            assert_true(plain_node(leaves, total, lk_root_level(total), 0, &want));
+            const float *got =
+                lk_reduce(&lk_kernels_reference, holdings, replicas, total, 0, 1, scratch);
+            assert_memory_equal(&want, got, sizeof want);
+        }
+    }
+}
+
+static void ranges_cover_the_grains(void **state) {
+    (void)state;
+    for (uint32_t grains = 1; grains <= LEAVES_MAX; grains++) {
+        for (uint32_t replicas = 1; replicas <= grains; replicas++) {
+            uint32_t at = 0;
+            for (uint32_t r = 0; r < replicas; r++) {
+                lk_grain_range g = lk_replica_grains(grains, replicas, r);
+                assert_int_equal(g.first, at);
+                assert_true(g.count == grains / replicas ||
+                            g.count == (grains + replicas - 1) / replicas);
+                at += g.count;
+            }
+            assert_int_equal(at, grains);
+        }
+    }
+}
+
+// The slots a program plans for, against the most that any replica needs in any step, short ones
+// included.
+static void slots_are_exactly_enough(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
+    static const float leaves[LEAVES_MAX];
+    lk_run_spec spec = spec_of(2, 2, 1, 2, LK_COUNT(layers), layers);
+    spec.grain = 1;
+    static holder h;
+    for (uint32_t grains = 1; grains <= LEAVES_MAX; grains++) {
+        spec.global_batch = grains;
+        for (uint32_t replicas = 1; replicas <= grains; replicas++) {
+            for (uint32_t wave = 1; wave <= (grains + replicas - 1) / replicas; wave++) {
+                const lk_layout layout = {
+                    .replicas = replicas, .wave_examples = wave, .reduce = LK_REDUCE_ALL_PARTIALS};
+                lk_program p;
+                lk_error error;
+                void *tables;
+                assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
+                assert_int_equal(p.wave_grains, wave);
+                uint32_t most = 0;
+                for (uint32_t r = 0; r < replicas; r++) {
+                    lk_grain_range g = lk_replica_grains(grains, replicas, r);
+                    for (uint32_t total = 1; total <= grains; total++) {
+                        uint32_t end = LK_MIN(g.first + g.count, total);
+                        hold(&h, leaves, g.first, LK_MAX(end, g.first), total, wave);
+                        most = LK_MAX(most, h.most);
+                    }
+                }
+                if (p.node_slots != most) {
+                    fail_msg("%u grains, %u replicas, waves of %u: planned %u slots, needed %u",
+                             grains, replicas, wave, p.node_slots, most);
+                }
+                free(tables);
+            }
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shapes_are_inferred),     cmocka_unit_test(fusion_follows_geometry),
+        cmocka_unit_test(bad_models_are_refused),  cmocka_unit_test(bad_runs_are_refused),
+        cmocka_unit_test(plans_of_random_tables),  cmocka_unit_test(plans_of_programs),
+        cmocka_unit_test(blocks_match_trial),      cmocka_unit_test(reduction_is_the_plain_tree),
+        cmocka_unit_test(ranges_cover_the_grains), cmocka_unit_test(slots_are_exactly_enough),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
