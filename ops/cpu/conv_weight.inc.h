@@ -177,26 +177,25 @@ V_INLINE void rows_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, 
             sum[r][v] = v_load(at + (r * vectors + v) * V_LANES);
         }
     }
+    uint64_t dy_column = c->out_c, dy_row = c->out_w * dy_column;
+    const uint64_t cell_pixel[4] = {0, image_column, image_row, image_row + image_column};
+    const uint64_t cell_dy[4] = {0, dy_column, dy_row, dy_row + dy_column};
     uint64_t ty = t0 / wide, tx = t0 % wide;
     for (uint32_t t = t0; t < t1; t++) {
-        uint64_t y1 = LK_MIN(2 * ty + 2, (uint64_t)c->out_h);
-        uint64_t x1 = LK_MIN(2 * tx + 2, (uint64_t)c->out_w);
-        for (uint64_t oy = 2 * ty; oy < y1; oy++) {
-            for (uint64_t ox = 2 * tx; ox < x1; ox++) {
-                const float *dy = p->dy + (oy * c->out_w + ox) * c->out_c + p->co;
-                uint64_t pixel = oy * image_row + ox * image_column;
-                vf d[VECTORS];
-                V_UNROLL for (int v = 0; v < vectors; v++) {
-                    d[v] = v_load_mask(dy + v * V_LANES, lanes[v]);
-                    V_PIN(d[v]);
-                }
-                const float *side = tap[0] + pixel;
-                V_UNROLL for (int r = 0; r < rows; r++) {
-                    vf x = v_set1(joined ? side[r] : tap[r][pixel]);
-                    V_UNROLL for (int v = 0; v < vectors; v++) {
-                        sum[r][v] = v_fma(x, d[v], sum[r][v]);
-                    }
-                }
+        const float *dy = p->dy + 2 * ty * dy_row + 2 * tx * dy_column + p->co;
+        uint64_t pixel = 2 * ty * image_row + 2 * tx * image_column;
+        // Of an odd last column or row, half the cells exist: 0 and 2, or 0 and 1.
+        unsigned step = 2 * tx + 1 < c->out_w ? 1 : 2, end = 2 * ty + 1 < c->out_h ? 4 : 2;
+        for (unsigned cell = 0; cell < end; cell += step) {
+            const float *side = tap[0] + pixel + cell_pixel[cell];
+            vf d[VECTORS];
+            V_UNROLL for (int v = 0; v < vectors; v++) {
+                d[v] = v_load_mask(dy + cell_dy[cell] + v * V_LANES, lanes[v]);
+                V_PIN(d[v]);
+            }
+            V_UNROLL for (int r = 0; r < rows; r++) {
+                vf x = v_set1(joined ? side[r] : tap[r][pixel + cell_pixel[cell]]);
+                V_UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = v_fma(x, d[v], sum[r][v]);
             }
         }
         if (++tx == wide) {
