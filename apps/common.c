@@ -84,20 +84,27 @@ static lk_status parse_bytes(const char *option, const char *text, uint64_t *out
                    option, text);
 }
 
+static lk_status parse_replicas(const char *text, uint32_t *out, lk_error *error) {
+    char *end;
+    errno = 0;
+    unsigned long value = strtoul(text, &end, 10);
+    bool digits = *text >= '0' && *text <= '9' && *end == '\0';
+    if (!digits || errno != 0 || value < 1 || value > 1 << 20) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--replicas: found \"%s\", wanted a number from 1 to 1048576", text);
+    }
+    *out = (uint32_t)value;
+    return LK_OK;
+}
+
 static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
-    uint64_t number;
     switch (option) {
     case OPT_SET:
         if (o->config.set_count == LK_SET_MAX)
             return lk_fail(error, LK_BAD_USAGE, "more than %d --set", LK_SET_MAX);
         o->set[o->config.set_count++] = value;
         return LK_OK;
-    case OPT_REPLICAS:
-        LK_CHECK(parse_bytes("replicas", value, &number, error));
-        if (number > 1 << 20)
-            return lk_fail(error, LK_BAD_USAGE, "--replicas: found %s, wanted at most 2^20", value);
-        o->config.replicas = (uint32_t)number;
-        return LK_OK;
+    case OPT_REPLICAS: return parse_replicas(value, &o->config.replicas, error);
     case OPT_MAX_MEMORY: return parse_bytes("max-memory", value, &o->max_memory, error);
     case OPT_DATA: o->config.data_directory = value; return LK_OK;
     case OPT_KERNELS: o->config.kernels = value; return LK_OK;

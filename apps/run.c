@@ -11,7 +11,7 @@
 #include "io/shuffle.h"
 #include "ops/variant.h"
 
-// --- the source: the scheduler's view of a data set ---------------------------------------------------
+// --- the source: the scheduler's view of a data set --------------------------------------------
 
 static uint64_t source_order(void *context, uint64_t epoch, uint64_t position) {
     const lk_run *run = context;
@@ -34,7 +34,7 @@ static uint32_t test_label(void *context, uint64_t index) {
     return lk_dataset_label(&((const lk_run *)context)->test, index);
 }
 
-// --- configure and plan ------------------------------------------------------------------------------
+// --- configure and plan ------------------------------------------------------------------------
 
 static uint32_t processors(void) {
     cpu_set_t allowed;
@@ -67,7 +67,9 @@ uint32_t lk_run_tensor_count(const lk_run *run) {
 
 static void tensor_of(const lk_run *run, uint32_t index, lk_safetensors_tensor *out) {
     const lk_tensor *t = &run->program.tensors[index];
-    *out = (lk_safetensors_tensor){.name = t->name, .dtype = LK_SAFETENSORS_F32, .dim_count = t->rank,
+    *out = (lk_safetensors_tensor){.name = t->name,
+                                   .dtype = LK_SAFETENSORS_F32,
+                                   .dim_count = t->rank,
                                    .data = run->device ? run->device + t->offset : NULL};
     for (uint32_t i = 0; i < t->rank; i++) out->dims[i] = t->shape[i];
 }
@@ -80,18 +82,24 @@ void lk_run_tensors(const lk_run *run, lk_safetensors_tensor *out) {
     }
 }
 
-// Bytes that saving a checkpoint needs. The values of its metadata may grow by what the io module allows.
+// Bytes that saving a checkpoint needs. The values of its metadata may grow by what the io module
+// allows.
 static lk_status measure_checkpoint(lk_run *run, lk_error *error) {
     static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
     lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
-    static const char *const keys[LK_RUN_STATE_PAIRS] = {
-        "run_identity", "digest", "state_hash", "lockstep_version", "name", "seed", "global_batch", "grain"};
-    for (uint32_t i = 0; i < LK_RUN_STATE_PAIRS; i++) pairs[i] = (lk_safetensors_pair){keys[i], zeros};
+    static const char *const keys[LK_RUN_STATE_PAIRS] = {"run_identity",     "digest", "state_hash",
+                                                         "lockstep_version", "name",   "seed",
+                                                         "global_batch",     "grain"};
+    for (uint32_t i = 0; i < LK_RUN_STATE_PAIRS; i++)
+        pairs[i] = (lk_safetensors_pair){keys[i], zeros};
     lk_safetensors_tensor *tensors = calloc(lk_run_tensor_count(run), sizeof *tensors);
     if (!tensors) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
     lk_run_tensors(run, tensors);
-    const lk_checkpoint_job job = {.directory = ".", .metadata = pairs, .metadata_count = LK_COUNT(pairs),
-                                   .tensors = tensors, .tensor_count = lk_run_tensor_count(run)};
+    const lk_checkpoint_job job = {.directory = ".",
+                                   .metadata = pairs,
+                                   .metadata_count = LK_COUNT(pairs),
+                                   .tensors = tensors,
+                                   .tensor_count = lk_run_tensor_count(run)};
     size_t bytes = 0;
     uint64_t file_bytes;
     lk_status status = lk_checkpoint_measure(&job, &bytes, &file_bytes, error);
@@ -116,9 +124,11 @@ static void take_regions(lk_run *run, lk_arena *a) {
     run->train_memory = lk_arena_take(a, "training set tables", run->train_bytes, 1, line);
     run->test_memory = lk_arena_take(a, "test set tables", run->test_bytes, 1, line);
     if (run->needs.checkpoints) {
-        run->checkpoint_buffer = lk_arena_take(a, "checkpoint buffer", run->checkpoint_bytes, 1, page);
-        run->checkpoint_tables = lk_arena_take(
-            a, "checkpoint tables", lk_run_tensor_count(run) * sizeof(lk_safetensors_tensor), 1, line);
+        run->checkpoint_buffer =
+            lk_arena_take(a, "checkpoint buffer", run->checkpoint_bytes, 1, page);
+        run->checkpoint_tables =
+            lk_arena_take(a, "checkpoint tables",
+                          lk_run_tensor_count(run) * sizeof(lk_safetensors_tensor), 1, line);
     }
     if (run->needs.logs) {
         run->log_buffers = (char *)lk_arena_take(a, "log buffer", LK_RUN_LOG_BYTES, 2, line);
@@ -141,34 +151,37 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
     if (!run->planning) return lk_fail(error, LK_UNAVAILABLE, "no memory for the program's tables");
     // The plan does not depend on how many examples there are; the real number comes with the data.
     if (spec->example_count == 0) spec->example_count = spec->global_batch;
-    LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->planning, &run->program, error));
+    LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->planning, &run->program,
+                              error));
     if (run->needs.checkpoints) LK_CHECK(measure_checkpoint(run, error));
     lk_arena_open(&run->arena, NULL, 0);
     take_regions(run, &run->arena);
     return LK_OK;
 }
 
-// --- start -----------------------------------------------------------------------------------------
+// --- start -------------------------------------------------------------------------------------
 
 static lk_status check_shape(const lk_run *run, const lk_dataset *set, const char *which,
                              lk_error *error) {
     const lk_model *m = &run->config.spec.model;
     if (set->height == m->in_h && set->width == m->in_w && set->channels == m->in_c) return LK_OK;
-    return lk_fail(error, LK_BAD_CONFIG,
-                   "%s set: its images are %u x %u x %u, but model.input is %u x %u x %u (height, width, "
-                   "channels); change one of them", which, set->height, set->width, set->channels,
-                   m->in_h, m->in_w, m->in_c);
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "%s set: its images are %u x %u x %u, but model.input is %u x %u x %u (height, width, "
+        "channels); change one of them",
+        which, set->height, set->width, set->channels, m->in_h, m->in_w, m->in_c);
 }
 
 static lk_status open_data(lk_run *run, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
-    LK_CHECK(lk_dataset_open(&run->config.train.source, run->train_memory, run->train_bytes, &run->train,
-                             error));
+    LK_CHECK(lk_dataset_open(&run->config.train.source, run->train_memory, run->train_bytes,
+                             &run->train, error));
     LK_CHECK(check_shape(run, &run->train, "training", error));
     spec->example_count = run->train.count;
     memcpy(spec->data_hash, run->train.sha256, LK_SHA256_BYTES);
     if (!run->config.test.given) return LK_OK;
-    LK_CHECK(lk_dataset_open(&run->config.test.source, run->test_memory, run->test_bytes, &run->test, error));
+    LK_CHECK(lk_dataset_open(&run->config.test.source, run->test_memory, run->test_bytes,
+                             &run->test, error));
     return check_shape(run, &run->test, "test", error);
 }
 
@@ -179,20 +192,30 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_arena_open(&run->arena, run->block.base, run->block.bytes);
     take_regions(run, &run->arena);
     LK_CHECK(open_data(run, error));
-    LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->tables, &run->program, error));
+    LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->tables, &run->program,
+                              error));
     lk_run_identity(spec, run->identity);
     lk_hex(run->identity, LK_SHA256_BYTES, run->identity_hex);
-    lk_world_make(&run->world, &run->program, run->kernels, &run->train_source, run->device, run->replicas,
-                  run->replica_bytes, run->world_tables);
+    lk_world_make(&run->world, &run->program, run->kernels, &run->train_source, run->device,
+                  run->replicas, run->replica_bytes, run->world_tables);
     lk_program_initialize(&run->program, run->device);
-    LK_CHECK(lk_team_start(&run->team, run->layout.replicas, true, run->team_tables, run->stacks, error));
+    LK_CHECK(lk_team_start(&run->team, run->layout.replicas, true, run->team_tables, run->stacks,
+                           error));
     run->team_started = true;
     return LK_OK;
+}
+
+// The stack's pages too are given out at their first touch: all that the loop may want now, so that
+// the memory of the first step is that of the last.
+__attribute__((noinline)) static void touch_stack(void) {
+    volatile uint8_t stack[LK_RUN_STACK_BYTES];
+    for (size_t at = 0; at < sizeof stack; at += LK_PAGE_BYTES) stack[at] = 0;
 }
 
 lk_status lk_run_seal(lk_run *run, bool enforce, lk_error *error) {
     free(run->planning);
     run->planning = NULL;
+    touch_stack();
     lk_arena_seal(&run->arena);
     return enforce ? lk_seal_enforce(error) : LK_OK;
 }
@@ -206,7 +229,7 @@ void lk_run_close(lk_run *run) {
     lk_config_close(&run->config);
 }
 
-// --- work --------------------------------------------------------------------------------------------
+// --- work --------------------------------------------------------------------------------------
 
 typedef struct work {
     lk_run *run;
@@ -245,9 +268,10 @@ uint64_t lk_run_steps(const lk_run *run) {
     return c->steps ? LK_MIN(c->steps, all) : all;
 }
 
-// --- digests -----------------------------------------------------------------------------------------
+// --- digests -----------------------------------------------------------------------------------
 
-// The host is little-endian (checked at configure time), so memory is already the canonical encoding.
+// The host is little-endian (checked at configure time), so memory is already the canonical
+// encoding.
 static void add_tensor(const lk_run *run, lk_sha256 *hash, uint32_t tensor) {
     const lk_tensor *t = &run->program.tensors[tensor];
     lk_sha256_add(hash, run->device + t->offset, t->bytes);

@@ -3,7 +3,8 @@
 // Order of start-up (README, "Start-up"):
 //   lk_run_configure   document and command line; nothing is opened but the configuration
 //   lk_run_plan        program, planned regions, and the arena's ledger measured without memory
-//   lk_run_start       is there room? map and touch the arena, open the data, build for good, start replicas
+//   lk_run_start       is there room? map and touch the arena, open the data, build for good,
+//                      start replicas
 //   lk_run_seal        from here on nothing allocates
 #ifndef LOCKSTEP_APPS_RUN_H
 #define LOCKSTEP_APPS_RUN_H
@@ -16,12 +17,12 @@
 #include "io/checkpoint.h"
 #include "io/run_dir.h"
 
-enum { LK_RUN_LOG_BYTES = 64 * 1024, LK_RUN_STATE_PAIRS = 8 };
+enum { LK_RUN_LOG_BYTES = 64 * 1024, LK_RUN_STATE_PAIRS = 8, LK_RUN_STACK_BYTES = 128 * 1024 };
 
 // What a command wants from a run beyond the step itself; each adds bytes to the plan.
 typedef struct lk_run_needs {
-    bool checkpoints;    // buffers for saving
-    bool logs;           // metrics and hashes
+    bool checkpoints;  // buffers for saving
+    bool logs;         // metrics and hashes
 } lk_run_needs;
 
 typedef struct lk_run {
@@ -36,7 +37,7 @@ typedef struct lk_run {
     lk_world world;
     lk_team team;
     bool team_started;
-    lk_dataset train, test;       // count 0: not open, or the configuration names no test set
+    lk_dataset train, test;  // count 0: not open, or the configuration names no test set
     lk_source train_source, test_source;
     uint8_t identity[LK_SHA256_BYTES];
     char identity_hex[LK_SHA256_HEX_BYTES];
@@ -45,7 +46,7 @@ typedef struct lk_run {
         *test_memory, *checkpoint_buffer, *checkpoint_tables;
     char *log_buffers;
     uint64_t replica_bytes, train_bytes, test_bytes, checkpoint_bytes;
-    void *planning;               // start-up heap: the program's tables while nothing is mapped
+    void *planning;  // start-up heap: the program's tables while nothing is mapped
 } lk_run;
 
 // Every function leaves `run` so that lk_run_close may be called, also after an error.
@@ -63,8 +64,8 @@ lk_step_result lk_run_evaluate(lk_run *run);
 // Total steps of the configured run.
 uint64_t lk_run_steps(const lk_run *run);
 
-// Digest: SHA-256 over all parameters in canonical order. State hash: parameters, then every slot of
-// every parameter, then the number of steps done.
+// Digest: SHA-256 over all parameters in canonical order. State hash: parameters, then every slot
+// of every parameter, then the number of steps done.
 void lk_run_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]);
 void lk_run_state_hash(const lk_run *run, uint64_t steps_done, char hex[LK_SHA256_HEX_BYTES]);
 

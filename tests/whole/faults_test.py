@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""faults_test - what can go wrong in the middle of a run: data cut short under the map, a run that
+diverges, a full disk. One line of error, its own exit code, nothing half done."""
+import glob
+import os
+import sys
+
+from program import Test
+
+KERNELS = ["reference", "portable", "avx2", "avx512", "neon"]
+
+
+def one_line(t, error, *parts):
+    t.check(error.startswith("lockstep: ") and error.count("\n") == 1 and
+            all(part in error for part in parts), f"one line with {parts}", error)
+
+
+def cut_short(t):
+    for replicas in ("1", "3"):
+        shards = f"{t.work}/shards{replicas}"
+        t.expect(0, "data", "shard", "--made-up", "4000", "--height", "28", "--width", "28",
+                 "--shards", "2", "--to", shards)
+        config = t.write("cut.json", {
+            "model.input": [28, 28, 1], "steps": 1000000,
+            "data": {"train": {"manifest": shards + "/manifest.json"}}})
+        process = t.start("train", config, "--run-dir", f"cut{replicas}", "--replicas", replicas)
+        for line in process.stdout:
+            if line.startswith("loss"):
+                break
+        victim = sorted(glob.glob(shards + "/images-00001*"))[0]
+        os.truncate(victim, 5000)
+        _, error = process.communicate(timeout=120)
+        t.check(process.returncode == 74, f"{replicas} replicas: 74", process.returncode)
+        one_line(t, error, os.path.basename(victim), "cut short", "--resume")
+        t.check(not glob.glob(f"cut{replicas}/checkpoints/*"), "nothing was saved")
+        # Cut short before the start: refused with the file's name, before any step.
+        code, lines, error = t.expect(65, "train", config, "--run-dir", "never")
+        one_line(t, error, os.path.basename(victim))
+        t.check(not os.path.exists("never/checkpoints") or not os.listdir("never/checkpoints"),
+                "no run began")
+
+
+def diverge(t):
+    config = t.write("diverge.json", {"optimizer.learning_rate": 1e30, "checkpoint.every_steps": 1})
+    told, saved = {}, {}
+    for kernels in KERNELS:
+        if t.run("plan", config, "--kernels", kernels)[0] != 0:
+            print(f"no {kernels} here")
+            continue
+        for replicas in ("1", "3"):
+            run = f"diverge-{kernels}-{replicas}"
+            code, lines, error = t.expect(80, "train", config, "--run-dir", run,
+                                          "--kernels", kernels, "--replicas", replicas)
+            told[run] = error
+            one_line(t, error, "step ", "is not finite", "learning_rate")
+            saved[run] = sorted(os.listdir(run + "/checkpoints"))
+            t.check(not any(line.startswith(("digest", "state_hash")) for line in lines),
+                    "no state is printed", lines[-3:])
+    t.check(len(set(told.values())) == 1, "the same words from all kernels and replicas", told)
+    t.check(len({str(s) for s in saved.values()}) == 1, "the same checkpoints before it", saved)
+    error = next(iter(told.values()))
+    step = int(error.split("step ")[1].split(":")[0])
+    names = next(iter(saved.values()))
+    t.check(len([n for n in names if n.endswith(".safetensors")]) <= step,
+            "none of the step that diverged", names, error)
+    t.check(any(name in error for name in ("conv", "dense", "logits", "loss")),
+            "the tensor is named", error)
+    print(error.strip())
+    # What was saved before is whole, and a smaller rate is another run.
+    if names:
+        t.expect(0, "checkpoint", "verify", "diverge-reference-1")
+
+
+def full_disk(t):
+    """A disk that is full, in the shape of a limit on the size of a file."""
+    import resource
+    import signal
+    import subprocess
+    config = t.write("full.json", {"checkpoint.every_steps": 5})
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    done = subprocess.run([t.program, "train", config, "--run-dir", "full"], capture_output=True,
+                          text=True, preexec_fn=limit, check=False)
+    t.check(done.returncode == 74, f"exit {done.returncode}, wanted 74", done.stderr)
+    one_line(t, done.stderr, "full/")
+    t.check(not [n for n in os.listdir("full/checkpoints") if n.endswith(".safetensors")],
+            "no half checkpoint under a checkpoint's name")
+    t.expect(0, "train", config, "--run-dir", "full", "--resume")
+
+
+def main():
+    t = Test()
+    cut_short(t)
+    diverge(t)
+    full_disk(t)
+    t.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

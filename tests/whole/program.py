@@ -1,0 +1,101 @@
+"""program.py - what the whole-program tests share: start lockstep, judge how it ends. Standard
+library only.
+
+A test is called as  NAME_test.py PROGRAM WORK_DIR  and works in WORK_DIR, made empty first.
+"""
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+TIMEOUT_S = 300
+
+SMALL = {
+    "name": "small", "seed": 7, "global_batch": 256, "grain": 16, "steps": 200,
+    "log_every_steps": 1, "hash_every_steps": 100,
+    "checkpoint": {"every_steps": 0, "every_seconds": 0},
+    "model": {"input": [10, 10, 1], "classes": 10, "layers": [
+        {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": 3, "padding": "same",
+         "activation": "relu"},
+        {"type": "max_pool2d", "name": "pool", "pool_size": 2},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "dense", "name": "dense", "units": 16, "activation": "relu"},
+        {"type": "dense", "name": "logits", "units": 10}]},
+    "optimizer": {"type": "momentum", "learning_rate": 0.05, "momentum": 0.9},
+    "data": {"train": {"made_up": {"count": 1000, "height": 10, "width": 10}}},
+}
+
+
+class Test:
+    """Counts checks; finish() gives the exit code."""
+
+    def __init__(self):
+        self.program = os.path.abspath(sys.argv[1])
+        self.work = os.path.abspath(sys.argv[2])
+        self.checks = self.failures = 0
+        shutil.rmtree(self.work, ignore_errors=True)
+        os.makedirs(self.work)
+        os.chdir(self.work)
+        os.environ.update(LC_ALL="C", HOME=self.work, XDG_CACHE_HOME=self.work + "/cache")
+        for name in ("LOCKSTEP_DATA", "LOCKSTEP_CONFIGS"):
+            os.environ.pop(name, None)
+
+    def check(self, holds, what, *more):
+        self.checks += 1
+        if not holds:
+            self.failures += 1
+            print("FAILED:", what, *more, sep="\n  ", flush=True)
+        return bool(holds)
+
+    def write(self, name, changes=None, without=()):
+        """A configuration: SMALL with {"a.b": value} changed and keys "a.b" taken out."""
+        document = copy.deepcopy(SMALL)
+        for path, value in (changes or {}).items():
+            at, keys = document, path.split(".")
+            for key in keys[:-1]:
+                at = at[int(key)] if isinstance(at, list) else at.setdefault(key, {})
+            if isinstance(at, list):
+                at[int(keys[-1])] = value
+            else:
+                at[keys[-1]] = value
+        for path in without:
+            at, keys = document, path.split(".")
+            for key in keys[:-1]:
+                at = at[int(key)] if isinstance(at, list) else at[key]
+            del at[keys[-1]]
+        with open(name, "w", encoding="utf-8") as f:
+            json.dump(document, f)
+        return name
+
+    def start(self, *arguments):
+        return subprocess.Popen([self.program, *arguments], stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, errors="replace")
+
+    def run(self, *arguments):
+        """(exit code, lines of output, text of the error)"""
+        done = subprocess.run([self.program, *arguments], capture_output=True, text=True,
+                              errors="replace", timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    def expect(self, code, *arguments):
+        """As run(), and the exit code must be `code`."""
+        result = self.run(*arguments)
+        self.check(result[0] == code, "lockstep " + " ".join(arguments),
+                   f"exit {result[0]}, wanted {code}", result[2].strip())
+        return result
+
+    def finish(self):
+        print(f"{self.checks} checks, {self.failures} failed")
+        sys.exit(1 if self.failures or not self.checks else 0)
+
+
+def value(lines, key):
+    """The rest of the last line that starts with `key` and a space; "" without one."""
+    found = [line[len(key) + 1:] for line in lines if line.startswith(key + " ")]
+    return found[-1] if found else ""
+
+
+def result(lines):
+    return value(lines, "digest"), value(lines, "state_hash")

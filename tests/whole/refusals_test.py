@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""refusals_test - configurations and command lines that must be refused, each with its exit code
+and its exact line of error: refusals.json beside this file has them, so a new wording shows there.
+
+   refusals_test.py PROGRAM WORK_DIR [--show]     --show prints what is found, in that file's form
+
+<BYTES>, <LIMIT> and <NAMES> stand for what may differ between machines.
+"""
+import json
+import os
+import re
+import sys
+
+from program import Test
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DENSE = "model.layers.3"
+
+# name: (changes, keys taken out, arguments); "raw" gives the document's text itself.
+CASES = {
+    # Words.
+    "unknown key": ({"learning_rat": 1}, [], []),
+    "unknown key, near": ({"global_bach": 1}, [], []),
+    "unknown key in a layer": ({DENSE + ".unit": 3}, [], []),
+    "unknown key in the optimizer": ({"optimizer.momentun": 0.5}, [], []),
+    "unknown layer type": ({DENSE + ".type": "dens"}, [], []),
+    "unknown activation": ({DENSE + ".activation": "tanh"}, [], []),
+    "duplicate key": ({"raw": '{"seed": 1, "seed": 2}'}, [], []),
+    "not JSON": ({"raw": '{"seed": 1,}'}, [], []),
+    "not an object": ({"raw": '[1, 2]'}, [], []),
+    "same layer name": ({DENSE + ".name": "logits"}, [], []),
+    # Types and ranges.
+    "string for a number": ({"seed": "1"}, [], []),
+    "number for an object": ({"model": 3}, [], []),
+    "real for an integer": ({"global_batch": 25.5}, [], []),
+    "negative": ({"steps": -1}, [], []),
+    "zero batch": ({"global_batch": 0}, [], []),
+    "more than 32 bits": ({"grain": 4294967296}, [], []),
+    "learning rate is negative": ({"optimizer.learning_rate": -0.5}, [], []),
+    "learning rate beyond float": ({"raw_set": "optimizer.learning_rate=1e39"}, [], []),
+    "missing model": ({}, ["model"], []),
+    "missing learning rate": ({}, ["optimizer.learning_rate"], []),
+    "missing batch": ({}, ["global_batch"], []),
+    "missing data": ({}, ["data"], []),
+    # Sizes.
+    "a layer for no machine": ({DENSE + ".units": 16777216, "model.layers.0.filters": 16777216},
+                               [], []),
+    "a batch for no machine": ({"global_batch": 1073741824, "grain": 4096,
+                                DENSE + ".units": 16777216}, [], []),
+    "overflow of 63 bits": ({"model.layers.0.kernel_size": 1048576,
+                             "model.layers.0.filters": 16777216}, [], []),
+    "overflow of an example": ({"model.input": [65535, 65535, 1]}, [], []),
+    "kernel larger than the image": ({"model.layers.0.kernel_size": 11,
+                                      "model.layers.0.padding": "valid"}, [], []),
+    "dense without flatten": ({"model.layers.2": {"type": "relu"}}, [], []),
+    "output is not the classes": ({"model.layers.4.units": 9}, [], []),
+    "nothing to train": ({"model.layers": [{"type": "flatten"}], "model.input": [1, 1, 10]},
+                         [], []),
+    "grain is no power of two": ({"grain": 12}, [], []),
+    "grain too large": ({"grain": 8192}, [], []),
+    "product mismatch": ({"replica_batch": 32, "replicas": 4, "accumulate": 3}, [], []),
+    "more replicas than grains": ({}, [], ["--replicas", "17"]),
+    "image of another shape": ({"model.input": [12, 10, 1]}, [], []),
+    # Data.
+    "empty set": ({"data.train.made_up.count": 0}, [], []),
+    "no such manifest": ({"data.train": {"manifest": "nowhere.json"}}, [], []),
+    "two sources": ({"data.train.manifest": "nowhere.json"}, [], []),
+    "less than a batch, remainder dropped": ({"global_batch": 1024, "drop_remainder": True},
+                                             [], []),
+    # Machine.
+    "no such kernels": ({}, [], ["--kernels", "avx1024"]),
+    "kernels, near": ({"layout.kernels": "avx51"}, [], []),
+    "too little memory": ({}, [], ["--max-memory", "100K", "--replicas", "2"]),
+    # Command line.
+    "no such file": ({}, [], ["more.json"]),
+    "unknown option": ({}, [], ["--replcas", "2"]),
+    "option without value": ({}, [], ["--kernels"]),
+    "replicas is a word": ({}, [], ["--replicas", "two"]),
+    "resume and fresh": ({}, [], ["--resume", "--fresh"]),
+    "set without a value": ({}, [], ["--set", "seed"]),
+    "set of an unknown key": ({}, [], ["--set", "sead=3"]),
+}
+
+
+def found(t, changes, without, arguments):
+    changes = dict(changes)
+    raw, raw_set = changes.pop("raw", None), changes.pop("raw_set", None)
+    t.write("c.json", changes, without)
+    if raw is not None:
+        with open("c.json", "w", encoding="utf-8") as f:
+            f.write(raw)
+    more = ["--set", raw_set] if raw_set else []
+    code, lines, error = t.run("train", "c.json", "--run-dir", "r", *more, *arguments)
+    error = re.sub(r"the plan needs \d+", "the plan needs <BYTES>", error)
+    error = re.sub(r"bytes, \S.* leaves \d+, \d+ are",
+                   "bytes, <LIMIT> leaves <BYTES>, <BYTES> are", error)
+    error = re.sub(r"this build has .*", "this build has <NAMES>", error)
+    return code, lines, error
+
+
+def main():
+    t = Test()
+    results = {name: found(t, *case) for name, case in CASES.items()}
+    if "--show" in sys.argv:
+        print(json.dumps({name: [code, error.rstrip("\n")] for name, (code, _, error)
+                          in results.items()}, indent=2))
+        return
+    with open(os.path.join(HERE, "refusals.json"), encoding="utf-8") as f:
+        wanted = json.load(f)
+    for name, (code, lines, error) in results.items():
+        t.check([code, error.rstrip("\n")] == wanted.get(name), name, (code, error),
+                wanted.get(name))
+        t.check(error.count("\n") == 1 and error.startswith("lockstep: "), name, error)
+        t.check(not any(line.startswith("loss") for line in lines), name + ": no step was made")
+    t.check(set(wanted) == set(CASES), "refusals.json and the cases are the same", wanted.keys())
+    # Where memory is short, the numbers add up.
+    t.write("c.json")
+    _, plan, _ = t.expect(0, "plan", "c.json", "--json", "--replicas", "2")
+    bytes_ = json.loads("\n".join(plan))["arena_bytes"]
+    for most, code in ((bytes_, 0), (bytes_ - 1, 69)):
+        _, _, error = t.expect(code, "plan", "c.json", "--max-memory", str(most), "--replicas", "2")
+    for part in (f"needs {bytes_} bytes", f"leaves {bytes_ - 1}", " 1 are missing"):
+        t.check(part in error, part, error)
+    t.finish()
+
+
+if __name__ == "__main__":
+    main()
