@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""noalloc_test - nothing is allocated between the seal and the end of a run of 1,000 steps with
+evaluations and checkpoints in it, counted by noalloc.c and refused by the kernel under --seal.
+
+   noalloc_test.py PROGRAM WORK_DIR COUNTING_PROGRAM
+"""
+import os
+import sys
+
+from program import Test, result
+
+
+def main():
+    t = Test()
+    plain, counting = t.program, os.path.abspath(sys.argv[3])
+    config = t.write("noalloc.json", {
+        "steps": 1000, "global_batch": 64, "grain": 16, "log_every_steps": 10,
+        "hash_every_steps": 50, "evaluate_every_steps": 100,
+        "checkpoint.every_steps": 90, "checkpoint.keep_max": 3,
+        "data.test": {"made_up": {"first": 1000, "count": 300, "height": 10, "width": 10}}})
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "plain", "--replicas", "2")
+    digest = result(lines)
+    sealed = ["--seal"] if t.run("train", config, "--run-dir", "try", "--seal", "--set",
+                                 "steps=1")[0] == 0 else None
+    t.program = counting
+    for name, more in (("1", []), ("3", []), ("2", sealed)):
+        if more is None:
+            print("no --seal here")
+            continue
+        _, lines, error = t.expect(0, "train", config, "--run-dir", f"counted{name}", "--replicas",
+                                   name, *more)
+        numbers = error.split("after the seal:")[-1].split()[1::2]
+        t.check(len(numbers) == 11 and set(numbers) == {"0"}, "nothing is counted", error)
+        t.check(result(lines) == digest, "the same run", result(lines), digest)
+        t.check(sum(line.startswith("evaluation") for line in lines) == 10, "ten evaluations")
+        t.check(sum(line.startswith("checkpoint") for line in lines) == 12, "twelve checkpoints")
+        print(error.strip(), *more)
+    # The test can fail: every way of allocating is found.
+    for how in ("malloc", "realloc", "free", "mmap", "thread"):
+        os.environ["NOALLOC_BREAK"] = how
+        _, _, error = t.expect(99, "train", config, "--run-dir", "broken-" + how)
+        t.check({"thread": "pthread_create 1"}.get(how, how + " 1") in error, how, error)
+    # And the kernel refuses what goes past every wrapper.
+    if sealed:
+        for how in ("mmap", "thread"):
+            os.environ["NOALLOC_BREAK"] = how
+            _, _, error = t.expect(70, "train", config, "--run-dir", "refused-" + how, "--seal")
+            t.check("sealed: " in error, "the call is named", error)
+    del os.environ["NOALLOC_BREAK"]
+    t.program = plain
+    t.finish()
+
+
+if __name__ == "__main__":
+    main()
