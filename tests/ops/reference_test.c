@@ -598,6 +598,14 @@ static void gradients_of_strides_and_overlap(void **state) {
     check_model(9, 7, 1, layers, LK_COUNT(layers));
 }
 
+// A winner that relu made 0 passes no gradient, though nothing after the pool hides it.
+static void gradients_of_pools_that_do_not_fuse(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("a", 8, 3, 1, VALID, true, true), POOL("p", 2, 1, VALID),
+                               FLATTEN, DENSE("b", 3, true, false)};
+    check_model(5, 5, 1, layers, LK_COUNT(layers));
+}
+
 static void gradients_of_odd_orders(void **state) {
     (void)state;
     const lk_layer layers[] = {POOL("p", 2, 1, VALID),
@@ -633,6 +641,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_mnist_shape),
         cmocka_unit_test(gradients_of_two_pooled),
         cmocka_unit_test(gradients_of_strides_and_overlap),
+        cmocka_unit_test(gradients_of_pools_that_do_not_fuse),
         cmocka_unit_test(gradients_of_odd_orders),
         cmocka_unit_test(gradients_of_dense_only),
     };
