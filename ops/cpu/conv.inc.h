@@ -1,11 +1,11 @@
 // conv.inc.h - convolutions, forward and backward, in the words of vector.h.
 //
-// Included by one .c file per variant. How the outputs and the input gradients are computed: an example
-// is copied, with its zeros around it, into scratch (the image); weights are packed into panels of
-// PANEL channels; a tile of a few positions x PANEL channels is summed in registers, one fma a term in
-// the contract's order, positions outside the image being the zeros of the copy. A gradient of the input
-// is the same walk, over the image of the output's gradient and with weights transposed while they
-// are packed. The weight gradients are in conv_weight.inc.h.
+// Included by one .c file per variant. How the outputs and the input gradients are computed: an
+// example is copied, with its zeros around it, into scratch (the image); weights are packed into
+// panels of PANEL channels; a tile of a few positions x PANEL channels is summed in registers, one
+// fma a term in the contract's order, positions outside the image being the zeros of the copy. A
+// gradient of the input is the same walk, over the image of the output's gradient and with weights
+// transposed while they are packed. The weight gradients are in conv_weight.inc.h.
 #include "ops/cpu/conv_shape.h"
 #include "ops/cpu/vector.h"
 #include "ops/kernels.h"
@@ -22,10 +22,10 @@ enum {
     VECTORS = PANEL / V_LANES,
 };
 
-// --- tree of slices --------------------------------------------------------------------------------
+// --- tree of slices ------------------------------------------------------------------------------
 
-// Nodes of `floats` sums each. A leaf joins its sibling at once, so the stack holds one node for every
-// binary digit 1 of the number of leaves, and the newest are the smallest.
+// Nodes of `floats` sums each. A leaf joins its sibling at once, so the stack holds one node for
+// every binary digit 1 of the number of leaves, and the newest are the smallest.
 typedef struct node_stack {
     float *nodes;
     uint64_t floats;
@@ -49,12 +49,13 @@ static void stack_leaf(node_stack *s, uint64_t leaf) {
     for (; leaf & 1; leaf >>= 1) stack_join(s);
 }
 
-// Leaves one node above the `base` nodes of another tree: nodes without a sibling are copied upwards.
+// Leaves one node above the `base` nodes of another tree: nodes without a sibling are copied
+// upwards.
 static void stack_fold(node_stack *s, uint32_t base) {
     while (s->count > base + 1) stack_join(s);
 }
 
-// --- images ----------------------------------------------------------------------------------------
+// --- images --------------------------------------------------------------------------------------
 
 static void copy_floats(uint64_t count, const float *src, float *dst) {
     for (; count >= V_LANES; count -= V_LANES, src += V_LANES, dst += V_LANES) {
@@ -111,7 +112,8 @@ static float *gradient_at(const lk_conv2d *c, const gradient_window *g, uint32_t
     return image + (row * g->image_w + column) * c->out_c;
 }
 
-static void gradient_load(const lk_conv2d *c, const gradient_window *g, const float *dy, float *image) {
+static void gradient_load(const lk_conv2d *c, const gradient_window *g, const float *dy,
+                          float *image) {
     if (g->x0 >= g->x1) return;
     for (uint32_t oy = g->y0; oy < g->y1; oy++) {
         copy_floats((uint64_t)(g->x1 - g->x0) * c->out_c,
@@ -137,7 +139,7 @@ static void gradient_scatter(const lk_conv2d *c, const gradient_window *g, const
     }
 }
 
-// --- tiles -----------------------------------------------------------------------------------------
+// --- tiles ---------------------------------------------------------------------------------------
 
 // The terms of one sum: a grid of runs, each of `length` consecutive floats of the image and of
 // consecutive rows of packed weights. Terms are numbered as in the contract, so that a walk that
@@ -170,17 +172,21 @@ typedef struct panel {
 V_INLINE void tile_run(const int positions, const int vectors, vf sum[TILE][VECTORS],
                        const float *const pixel[TILE], int64_t at, const float *packed,
                        uint64_t length) {
-    for (uint64_t j = 0; j < length; j++) {
+    // Counted up to zero from addresses at the end of the run: a register less, which gcc needs.
+    const float *end[TILE];
+    const float *packed_end = packed + length * (uint64_t)(vectors * V_LANES);
+    V_UNROLL for (int i = 0; i < positions; i++) end[i] = pixel[i] + at + length;
+    for (int64_t j = -(int64_t)length; j < 0; j++) {
         vf w[VECTORS];
         V_UNROLL for (int v = 0; v < vectors; v++) {
-            w[v] = v_load(packed + v * V_LANES);
+            w[v] = v_load(packed_end + j * (vectors * V_LANES) + v * V_LANES);
             V_PIN(w[v]);
         }
         V_UNROLL for (int i = 0; i < positions; i++) {
-            vf x = v_set1(pixel[i][at + (int64_t)j]);
+            vf x = v_set1(end[i][j]);
+            if (vectors > 1) V_PIN(x);
             V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(x, w[v], sum[i][v]);
         }
-        packed += vectors * V_LANES;
     }
 }
 
@@ -257,7 +263,7 @@ V_INLINE void tile_any(const int positions, const int vectors, vf sum[TILE][VECT
     else tile_sum_sliced(positions, vectors, sum, k, pixel, p);
 }
 
-// --- outputs of a grid -----------------------------------------------------------------------------
+// --- outputs of a grid ---------------------------------------------------------------------------
 
 // Stores one position's finished sums. Returns `bad`, noted.
 V_INLINE vf position_store(const int vectors, const vf sum[VECTORS], const panel *p,
@@ -310,7 +316,7 @@ static uint32_t grid_any(const grid *g, const walk *k, const panel *p, const flo
                            : grid_fill(VECTORS, g, k, p, image, mask, out);
 }
 
-// --- forward ---------------------------------------------------------------------------------------
+// --- forward -------------------------------------------------------------------------------------
 
 // The parts of scratch that outputs and input gradients use.
 typedef struct conv_scratch {
@@ -381,7 +387,7 @@ static uint32_t conv2d_forward(const lk_conv2d *c, uint32_t m_count, const float
     return bad;
 }
 
-// --- forward with pooling --------------------------------------------------------------------------
+// --- forward with pooling ------------------------------------------------------------------------
 
 // The maximum of four cells, and which it was. `checked` cells are noted in `bad`.
 V_INLINE vf pool_store(const int checked, const vf a[4], bool relu, uint32_t count, float *y,
@@ -421,8 +427,8 @@ V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, co
     return bad;
 }
 
-// The pooled outputs of one example: a grid of 2x2 tiles. Not 0, `size` is that of a square kernel on
-// images of one channel with stride 1: known to the compiler, the whole tile is one run of fma.
+// The pooled outputs of one example: a grid of 2x2 tiles. Not 0, `size` is that of a square kernel
+// on images of one channel with stride 1: known to the compiler, the whole tile is one run of fma.
 V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t size,
                             const grid *positions, const walk *terms, const panel *p,
                             const float *image, float *y, uint8_t *argmax) {
@@ -470,10 +476,11 @@ static float magnitude(uint64_t count, const float *p) {
     return most;
 }
 
-// `limit`: pixels no larger than this cannot make a sum that is not finite, so that nobody need look
-// at the cells that lose.
-static uint32_t pool_any(const grid *g, const walk *k, const panel *p, const lk_conv2d *c, float limit,
-                         const float *example, const float *image, float *y, uint8_t *argmax) {
+// `limit`: pixels no larger than this cannot make a sum that is not finite, so that nobody need
+// look at the cells that lose.
+static uint32_t pool_any(const grid *g, const walk *k, const panel *p, const lk_conv2d *c,
+                         float limit, const float *example, const float *image, float *y,
+                         uint8_t *argmax) {
     uint32_t size = c->kernel_h == c->kernel_w && c->in_c * c->stride_h * c->stride_w == 1
                         ? c->kernel_h : 0;
     bool small = (size == 3 || size == 5) && magnitude(lk_conv2d_in_floats(c), example) <= limit;
@@ -525,7 +532,7 @@ static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const 
     return bad;
 }
 
-// --- gradient of the input -------------------------------------------------------------------------
+// --- gradient of the input -----------------------------------------------------------------------
 
 // Weights of input channels ci .. ci + p->channels, transposed: one row per (ky, kx, co).
 static void pack_backward(const lk_conv2d *c, const float *w, uint32_t ci, const panel *p,
@@ -543,8 +550,8 @@ static void pack_backward(const lk_conv2d *c, const float *w, uint32_t ci, const
     }
 }
 
-// Inputs whose (iy + pad_top) % stride_h and (ix + pad_left) % stride_w are ky and kx are read through
-// the taps ky, ky + stride_h, .. only: with stride 1 there is one such phase.
+// Inputs whose (iy + pad_top) % stride_h and (ix + pad_left) % stride_w are ky and kx are read
+// through the taps ky, ky + stride_h, .. only: with stride 1 there is one such phase.
 typedef struct phase {
     walk walk;
     grid grid;
@@ -585,9 +592,11 @@ static phase phase_of(const lk_conv2d *c, uint32_t ky, uint32_t kx) {
     return p;
 }
 
-static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w, const float *dy,
-                               const uint8_t *argmax, const float *mask, float *dx, float *scratch) {
-    conv_scratch s = conv_scratch_of(lk_conv_terms_backward(c), lk_conv_gradient_floats(c), scratch);
+static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
+                               const float *dy, const uint8_t *argmax, const float *mask, float *dx,
+                               float *scratch) {
+    conv_scratch s =
+        conv_scratch_of(lk_conv_terms_backward(c), lk_conv_gradient_floats(c), scratch);
     gradient_window window = gradient_window_of(c);
     uint64_t dy_floats = argmax ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c);
     clear_floats(lk_conv_gradient_floats(c), s.image);
@@ -603,8 +612,8 @@ static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float
                 for (uint32_t kx = 0; kx < c->stride_w; kx++) {
                     phase f = phase_of(c, ky, kx);
                     uint64_t at = m * lk_conv2d_in_floats(c) + f.out + ci;
-                    bad |= grid_any(&f.grid, &f.walk, &p, s.image + f.image, mask ? mask + at : NULL,
-                                    dx + at);
+                    bad |= grid_any(&f.grid, &f.walk, &p, s.image + f.image,
+                                    mask ? mask + at : NULL, dx + at);
                 }
             }
         }
@@ -615,13 +624,14 @@ static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float
 #include "ops/cpu/conv_scatter.inc.h"
 
 static uint32_t conv2d_input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
-                                      const float *dy, const float *mask, float *dx, float *scratch) {
+                                      const float *dy, const float *mask, float *dx,
+                                      float *scratch) {
     return input_gradient(c, m_count, w, dy, NULL, mask, dx, scratch);
 }
 
 static uint32_t conv2d_pool_input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
-                                           const float *dy, const uint8_t *argmax, const float *mask,
-                                           float *dx, float *scratch) {
+                                           const float *dy, const uint8_t *argmax,
+                                           const float *mask, float *dx, float *scratch) {
     if (lk_conv_scatters(c)) return scatter_gradient(c, m_count, w, dy, argmax, mask, dx, scratch);
     return input_gradient(c, m_count, w, dy, argmax, mask, dx, scratch);
 }

@@ -1,11 +1,11 @@
 // conv_scatter.inc.h - the gradient of the input from a pooled gradient. Included by conv.inc.h.
 //
-// Three of four cells of the output have gradient zero, and often the fourth. So the winners go back
-// one position after the other: lanes are taps (kx, ci), consecutive in the image as in the packed
-// weights, and a winner adds its gradient times all taps of its channel to the sums of the pixels it
-// saw. A pixel (y, x) meets tap (ky, kx) at position (y - ky, x - kx) (strides apart): positions in
-// descending order, channels ascending in each, are the terms of every sum in the contract's order.
-// Sums must be one slice.
+// Three of four cells of the output have gradient zero, and often the fourth. So the winners go
+// back one position after the other: lanes are taps (kx, ci), consecutive in the image as in the
+// packed weights, and a winner adds its gradient times all taps of its channel to the sums of the
+// pixels it saw. A pixel (y, x) meets tap (ky, kx) at position (y - ky, x - kx) (strides apart):
+// positions in descending order, channels ascending in each, are the terms of every sum in the
+// contract's order. Sums must be one slice.
 
 enum { SCATTER_TILE = 12 };  // vectors of taps that are summed at once
 
@@ -138,9 +138,9 @@ static uint32_t scatter_finish(const scatter *s, const float *mask, float *dx) {
     return v_noted(bad);
 }
 
-static uint32_t scatter_gradient(const lk_conv2d *c, uint32_t m_count, const float *w, const float *dy,
-                                 const uint8_t *argmax, const float *mask, float *dx,
-                                 float *scratch) {
+static uint32_t scatter_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
+                                 const float *dy, const uint8_t *argmax, const float *mask,
+                                 float *dx, float *scratch) {
     scatter s = scatter_of(c, scratch);
     uint64_t pooled = lk_conv2d_pooled_floats(c), in = lk_conv2d_in_floats(c);
     uint32_t bad = 0;

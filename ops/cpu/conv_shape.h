@@ -1,11 +1,11 @@
 // conv_shape.h - how much scratch the fast convolution kernels lay out, and where its parts begin.
 //
-// Included by the kernels of every variant and by lk_conv2d_scratch_floats(), so that they agree. The
-// numbers do not depend on the variant: they hold for vectors of up to LK_LANES_MAX floats.
+// Included by the kernels of every variant and by lk_conv2d_scratch_floats(), so that they agree.
+// The numbers do not depend on the variant: they hold for vectors of up to LK_LANES_MAX floats.
 //
 // Scratch of the output and input gradient kernels:   packed weights | bias | image | slice nodes
 // Scratch of the weight gradient kernels:             image | sums and their tree nodes
-// Scratch of the pooled input gradient, if it scatters: sums of the image | packed weights | winners
+// Scratch of the pooled input gradient, if it scatters: sums | winners | packed weights
 #ifndef LOCKSTEP_OPS_CPU_CONV_SHAPE_H
 #define LOCKSTEP_OPS_CPU_CONV_SHAPE_H
 
@@ -15,10 +15,11 @@
 enum {
         LK_CONV_PANEL = 2 * LK_LANES_MAX,       // channels packed side by side
     LK_CONV_TILE_FLOATS = 8 * LK_CONV_PANEL, // sums that one tile keeps in registers, at most
-    LK_CONV_SUMS = 32768,                    // room for the sums of a weight gradient and their tree
+    LK_CONV_SUMS = 32768,                    // room for a weight gradient's sums and their tree
 };
 
-// The image with its zeros around it, as far as the kernel reaches; what it never reaches is left out.
+// The image with its zeros around it, as far as the kernel reaches; what it never reaches is left
+// out.
 static inline uint64_t lk_conv_image_h(const lk_conv2d *c) {
     return (uint64_t)(c->out_h - 1) * c->stride_h + c->kernel_h;
 }
@@ -31,8 +32,8 @@ static inline uint64_t lk_conv_image_floats(const lk_conv2d *c) {
            2 * LK_LANES_MAX;
 }
 
-// The rows (or columns) of the output's gradient that an input gradient reaches: from `first`, which
-// is negative where it begins with zeros, `count` of them.
+// The rows (or columns) of the output's gradient that an input gradient reaches: from `first`,
+// which is negative where it begins with zeros, `count` of them.
 typedef struct lk_conv_reach {
     int64_t first;
     uint64_t count;
@@ -82,9 +83,9 @@ static inline uint64_t lk_conv_sum_floats(const lk_conv2d *c) {
     return LK_MIN(all, (uint64_t)LK_CONV_SUMS);
 }
 
-// A pooled gradient goes back to the image winner by winner where the sums are one slice: the sums of
-// the whole image, with room between the rows for lanes that are not used; weights by output channel;
-// and the list of a position's winners.
+// A pooled gradient goes back to the image winner by winner where the sums are one slice: the sums
+// of the whole image, with room between the rows for lanes that are not used; weights by output
+// channel; and the list of a position's winners.
 static inline bool lk_conv_scatters(const lk_conv2d *c) {
     return lk_conv_terms_backward(c) <= LK_SLICE_TERMS;
 }

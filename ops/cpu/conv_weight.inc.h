@@ -1,16 +1,16 @@
 // conv_weight.inc.h - the weight and bias gradients of convolutions. Included by conv.inc.h.
 //
-// A gradient is computed in parts: as many sums as fit, with the nodes of their tree, into scratch. For
-// each part the grains are walked once, example by example and slice by slice; the sums of a slice
-// pass through registers a tile at a time, and whole parts are joined on the stack of nodes. Three ways
-// to add up one slice, by the lanes of a vector:
+// A gradient is computed in parts: as many sums as fit, with the nodes of their tree, into scratch.
+// For each part the grains are walked once, example by example and slice by slice; the sums of a
+// slice pass through registers a tile at a time, and whole parts are joined on the stack of nodes.
+// Three ways to add up one slice, by the lanes of a vector:
 //
-//   whole gradients     lanes are output channels, a few taps at once; pixels are broadcast
-//   pooled, wide        lanes are taps: the pixels that one winning cell saw are consecutive in memory;
-//                       its gradient is broadcast, the three losers cost nothing
-//   pooled, narrow      lanes are output channels; each picks its pixel from the four that the cells of
-//                       the tile saw, by the winner (two short rows of the image in a register); for
-//                       images of few channels, whose kernel rows would not fill the lanes
+//   whole gradients   lanes are output channels, a few taps at once; pixels are broadcast
+//   pooled, wide      lanes are taps: the pixels that a winning cell saw are consecutive in memory;
+//                     its gradient is broadcast, the three losers cost nothing
+//   pooled, narrow    lanes are output channels; each picks its pixel from the four that the cells
+//                     of the tile saw, by the winner (two short rows of the image in a register);
+//                     for images of few channels, whose kernel rows would not fill the lanes
 
 enum {
     ROWS_MAX = V_WIDE ? 12 : 6,            // taps of a tile of the first way
@@ -51,7 +51,8 @@ static void part_cut(part *p, uint64_t *slices) {
     stack_leaf(&p->stack, (*slices)++);
 }
 
-// Tiles that are summed for all of a part before the next ones, so that they stay in the nearest cache.
+// Tiles that are summed for all of a part before the next ones, so that they stay in the nearest
+// cache.
 static uint32_t block_tiles(const lk_conv2d *c, bool pooled) {
     uint64_t image = 4 * (uint64_t)c->stride_h * c->stride_w * c->in_c;
     uint64_t dy = pooled ? c->out_c : 4 * LK_MIN((uint64_t)c->out_c, (uint64_t)PANEL);
@@ -90,8 +91,8 @@ static const float *part_node(part *p, uint32_t grain_count, const lk_grain_view
     clear_floats(p->floats, p->sums);
     for (uint32_t g = 0; g < grain_count; g++) part_grain(p, &grains[g], g);
     stack_fold(&p->stack, 0);
-    // Terms that are zero were left out, so a zero may have the other sign here than in the reference:
-    // neither matters to a sum that ends in + 0.0f, and this makes them one.
+    // Terms that are zero were left out, so a zero may have the other sign here than in the
+    // reference: neither matters to a sum that ends in + 0.0f, and this makes them one.
     for (uint64_t i = 0; i < p->floats; i += V_LANES) {
         v_store(p->stack.nodes + i, v_add(v_load(p->stack.nodes + i), v_zero()));
     }
@@ -99,7 +100,8 @@ static const float *part_node(part *p, uint32_t grain_count, const lk_grain_view
 }
 
 // Sums that a part may have, so that they and their nodes fit.
-static uint64_t part_floats_max(const lk_conv2d *c, uint32_t grain_count, const lk_grain_view *grains) {
+static uint64_t part_floats_max(const lk_conv2d *c, uint32_t grain_count,
+                                const lk_grain_view *grains) {
     uint32_t terms = lk_conv2d_terms(c), per_slice = LK_SLICE_TERMS / terms;
     uint64_t most = 0;
     for (uint32_t g = 0; g < grain_count; g++) most = LK_MAX(most, (uint64_t)grains[g].examples);
@@ -108,7 +110,7 @@ static uint64_t part_floats_max(const lk_conv2d *c, uint32_t grain_count, const 
     return lk_conv_sum_floats(c) / (levels + 2);
 }
 
-// --- biases ----------------------------------------------------------------------------------------
+// --- biases --------------------------------------------------------------------------------------
 
 V_INLINE void bias_add(const part *p, uint32_t t0, uint32_t t1, const bool pooled) {
     const lk_conv2d *c = p->c;
@@ -149,7 +151,7 @@ static void bias_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
     }
 }
 
-// --- first way: whole gradients --------------------------------------------------------------------
+// --- first way: whole gradients ------------------------------------------------------------------
 
 // Where tap number `tap`, in the order of the weights, begins in the image.
 static uint64_t tap_offset(const lk_conv2d *c, uint32_t tap) {
@@ -157,8 +159,8 @@ static uint64_t tap_offset(const lk_conv2d *c, uint32_t tap) {
     return tap / run * lk_conv_image_w(c) * c->in_c + tap % run;
 }
 
-// Taps first .. first + rows, all positions of tiles t0 <= t < t1. With `joined`, the taps lie side by
-// side in the image: one address serves them all.
+// Taps first .. first + rows, all positions of tiles t0 <= t < t1. With `joined`, the taps lie side
+// by side in the image: one address serves them all.
 V_INLINE void rows_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, const int rows,
                        const int vectors, const bool joined) {
     const lk_conv2d *c = p->c;
@@ -237,8 +239,8 @@ static void rows_add_block(const part *p, uint32_t t0, uint32_t t1, uint32_t fir
     }
 }
 
-// Taps begin .. end in blocks of nearly equal size: a short one has too few sums to hide the latency of
-// fma.
+// Taps begin .. end in blocks of nearly equal size: a short one has too few sums to hide the
+// latency of fma.
 static void rows_add_split(const part *p, uint32_t t0, uint32_t t1, uint32_t begin, uint32_t end,
                            uint32_t most) {
     uint32_t rows = end - begin, blocks = (rows + most - 1) / most;
@@ -284,7 +286,8 @@ static void rows_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
 }
 
 static void conv2d_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
-                                   const lk_grain_view *grains, float *dw, float *db, float *scratch) {
+                                   const lk_grain_view *grains, float *dw, float *db,
+                                   float *scratch) {
     part p = {.c = c, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
     uint64_t most = part_floats_max(c, grain_count, grains);
     clear_floats(lk_conv_image_floats(c), p.image);
@@ -292,17 +295,19 @@ static void conv2d_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
     if (db) bias_gradient(&p, most, grain_count, grains, db);
 }
 
-// --- second way: pooled gradients, lanes are taps --------------------------------------------------
+// --- second way: pooled gradients, lanes are taps ------------------------------------------------
 
-// Vector number v holds taps (v % run_vectors) * V_LANES .. of kernel row v / run_vectors. Lanes past the
-// end of the row see whatever comes next in the image, and are thrown away.
+// Vector number v holds taps (v % run_vectors) * V_LANES .. of kernel row v / run_vectors. Lanes
+// past the end of the row see whatever comes next in the image, and are thrown away.
 static uint64_t lanes_offset(const part *p, uint32_t v) {
     return v / p->run_vectors * lk_conv_image_w(p->c) * p->c->in_c + v % p->run_vectors * V_LANES;
 }
 
-V_INLINE void lanes_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, const int vectors) {
+V_INLINE void lanes_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
+                        const int vectors) {
     const lk_conv2d *c = p->c;
-    uint64_t row = lk_conv_image_w(c) * c->in_c * c->stride_h, column = (uint64_t)c->in_c * c->stride_w;
+    uint64_t row = lk_conv_image_w(c) * c->in_c * c->stride_h,
+             column = (uint64_t)c->in_c * c->stride_w;
     uint64_t wide = tiles_w(c), all = p->end - p->begin, pooled_w = c->out_w / 2;
     const uint64_t cell[4] = {0, column, row, row + column};
     uint64_t tap[LANE_TILE];
@@ -372,8 +377,8 @@ static void lanes_store(const part *p, const float *node, float *dw) {
     }
 }
 
-static void lanes_gradient(part *p, uint64_t most, uint32_t grain_count, const lk_grain_view *grains,
-                           float *dw) {
+static void lanes_gradient(part *p, uint64_t most, uint32_t grain_count,
+                           const lk_grain_view *grains, float *dw) {
     const lk_conv2d *c = p->c;
     p->run_vectors = (c->kernel_w * c->in_c + V_LANES - 1) / V_LANES;
     uint32_t vectors = c->kernel_h * p->run_vectors;
@@ -392,10 +397,10 @@ static void lanes_gradient(part *p, uint64_t most, uint32_t grain_count, const l
     }
 }
 
-// --- third way: pooled gradients, lanes are output channels --------------------------------------------
+// --- third way: pooled gradients, lanes are output channels --------------------------------------
 
-// A block of the kernel: `rows` kernel rows, in each the taps first .. first + taps (a tap being a pixel
-// and a channel of it, as in memory). Its sums: rows * taps vectors, then one of the biases.
+// A block of the kernel: `rows` kernel rows, in each the taps first .. first + taps (a tap being a
+// pixel and a channel of it, as in memory). Its sums: rows * taps vectors, then one of the biases.
 typedef struct pick_block {
     uint32_t row, rows, first, taps;
 } pick_block;
@@ -438,7 +443,8 @@ V_INLINE void pick_add(const part *p, uint32_t t0, uint32_t t1, const pick_block
         // The tiles of one tile row; those of an odd last column have no terms.
         uint64_t n = LK_MIN(wide - tx, (uint64_t)(t1 - t)), end = LK_MIN(tx + n, pooled_w);
         uint64_t dy = (ty * pooled_w + tx) * c->out_c + p->co + co;
-        const float *pixel = p->image + 2 * ty * below + b->row * image_w + b->first + 2 * tx * (uint64_t)step;
+        const float *pixel =
+            p->image + 2 * ty * below + b->row * image_w + b->first + 2 * tx * (uint64_t)step;
         for (; tx < end; tx++, dy += c->out_c, pixel += 2 * step) {
             vf d = v_load_first(p->dy + dy, count);
             vi index[PICK_TAPS];

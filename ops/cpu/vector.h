@@ -14,7 +14,6 @@
 //   v_keep(m, a)        a where m, +0 elsewhere
 //   v_note, v_noted     bad = v_note(bad, v) per stored vector, from v_zero(); v_noted(bad) is 1 where
 //                       some v was not finite
-//   v_pick(a, b, i)     lane l is element i[l] of the 2 * V_LANES floats a, b
 //   v_halves(a, b)      the first half of the lanes from memory at a, the second from b
 //   v_permute(v, i)     lane l is v[i[l]]; i_permute: of integers
 //   v_winners(..)       of up to V_LANES pooled gradients d whose cell is `cell` and that are not zero,
@@ -124,7 +123,6 @@ V_INLINE vi i_load_u16(const uint16_t *p) {
 V_INLINE void i_store_u16(uint16_t *p, vi a) {
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(a));
 }
-V_INLINE vf v_pick(vf a, vf b, vi index) { return _mm512_permutex2var_ps(a, index, b); }
 V_INLINE vf v_halves(const float *a, const float *b) {
     return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1);
 }
@@ -256,11 +254,6 @@ V_INLINE void v_store_cells_first(uint8_t *p, uint32_t count, vm b, vm c, vm d) 
     vi cells = i_select(d, lower, upper);
     if (count >= V_LANES) i_store_u8(p, cells);
     else i_store_u8_first(p, count, cells);
-}
-V_INLINE vf v_pick(vf a, vf b, vi index) {
-    vf high = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));  // bit 3 to the sign: from b
-    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(a, index),
-                            _mm256_permutevar8x32_ps(b, index), high);
 }
 
 V_INLINE vf v_halves(const float *a, const float *b) {
@@ -400,11 +393,6 @@ V_INLINE void v_store_cells_first(uint8_t *p, uint32_t count, vm b, vm c, vm d) 
     vi cells = i_select(d, lower, upper);
     if (count >= V_LANES) i_store_u8(p, cells);
     else i_store_u8_first(p, count, cells);
-}
-V_INLINE vf v_pick(vf a, vf b, vi index) {
-    vf v;
-    for (int i = 0; i < V_LANES; i++) v[i] = index[i] < V_LANES ? a[index[i]] : b[index[i] - V_LANES];
-    return v;
 }
 
 V_INLINE vf v_halves(const float *a, const float *b) { return (vf){a[0], a[1], b[0], b[1]}; }

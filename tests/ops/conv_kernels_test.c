@@ -1,5 +1,6 @@
-// conv_kernels_test.c - the convolutions of every variant that this processor runs, bit for bit against
-// the reference: many shapes, values that break careless arithmetic, buffers of the exact size.
+// conv_kernels_test.c - the convolutions of every variant that this processor runs, bit for bit
+// against the reference: many shapes, values that break careless arithmetic, buffers of the exact
+// size.
 //
 //   test_conv_kernels [ROUNDS]    random shapes to try (default 60)
 #include <setjmp.h>
@@ -64,11 +65,12 @@ static void same(const char *variant, const char *op, const lk_conv2d *c, const 
     if (memcmp(want, got, bytes) == 0) return;
     uint64_t at = 0;
     while (((const uint8_t *)want)[at] == ((const uint8_t *)got)[at]) at++;
-    print_error("%s %s differs at byte %llu of %llu: in %ux%ux%u out %ux%ux%u kernel %ux%u stride "
-                "%ux%u pad %u,%u relu %d bias %d\n", variant, op, (unsigned long long)at,
-                (unsigned long long)bytes, c->in_h, c->in_w, c->in_c, c->out_h, c->out_w, c->out_c,
-                c->kernel_h, c->kernel_w, c->stride_h, c->stride_w, c->pad_top, c->pad_left, c->relu,
-                c->use_bias);
+    print_error(
+        "%s %s differs at byte %llu of %llu: in %ux%ux%u out %ux%ux%u kernel %ux%u stride "
+        "%ux%u pad %u,%u relu %d bias %d\n",
+        variant, op, (unsigned long long)at, (unsigned long long)bytes, c->in_h, c->in_w, c->in_c,
+        c->out_h, c->out_w, c->out_c, c->kernel_h, c->kernel_w, c->stride_h, c->stride_w,
+        c->pad_top, c->pad_left, c->relu, c->use_bias);
     fail();
 }
 
@@ -147,12 +149,14 @@ static void check_input_gradient(const lk_kernels *k, const job *j, bool masked)
     uint64_t bytes = j->m * j->in * sizeof(float);
     float *want = buffer(bytes), *got = buffer(bytes);
     poison(got, bytes);
-    uint32_t bad = reference->conv2d_input_gradient(&j->c, j->m, j->w, j->dy, mask, want, j->scratch);
-    assert_int_equal(bad, k->conv2d_input_gradient(&j->c, j->m, j->w, j->dy, mask, got, j->scratch));
+    uint32_t bad =
+        reference->conv2d_input_gradient(&j->c, j->m, j->w, j->dy, mask, want, j->scratch);
+    assert_int_equal(bad,
+                     k->conv2d_input_gradient(&j->c, j->m, j->w, j->dy, mask, got, j->scratch));
     if (!bad) same(k->name, "input gradient", &j->c, want, got, bytes);
     poison(got, bytes);
-    bad = reference->conv2d_pool_input_gradient(&j->c, j->m, j->w, j->dy_pooled, j->argmax, mask, want,
-                                                j->scratch);
+    bad = reference->conv2d_pool_input_gradient(&j->c, j->m, j->w, j->dy_pooled, j->argmax, mask,
+                                                want, j->scratch);
     assert_int_equal(bad, k->conv2d_pool_input_gradient(&j->c, j->m, j->w, j->dy_pooled, j->argmax,
                                                         mask, got, j->scratch));
     if (!bad) same(k->name, "pool input gradient", &j->c, want, got, bytes);
@@ -161,7 +165,8 @@ static void check_input_gradient(const lk_kernels *k, const job *j, bool masked)
 }
 
 // The job's examples as grains of 1 .. grain examples.
-static uint32_t cut_grains(const job *j, uint32_t grain, bool pooled, lk_grain_view views[GRAINS_MAX]) {
+static uint32_t cut_grains(const job *j, uint32_t grain, bool pooled,
+                           lk_grain_view views[GRAINS_MAX]) {
     uint32_t count = 0;
     for (uint32_t m = 0; m < j->m && count < GRAINS_MAX; m += grain) {
         const float *dy = pooled ? j->dy_pooled + m * j->pooled : j->dy + m * j->out;
@@ -187,12 +192,14 @@ static void check_weight_gradient(const lk_kernels *k, const job *j, uint32_t gr
         if (pooled) both[i]->conv2d_pool_weight_gradient(&j->c, grains, views, dw, db, j->scratch);
         else both[i]->conv2d_weight_gradient(&j->c, grains, views, dw, db, j->scratch);
     }
-    // A node's zeros have no sign: every finished sum ends in + 0.0f, and kernels leave out zero terms.
+    // A node's zeros have no sign: every finished sum ends in + 0.0f, and kernels leave out zero
+    // terms.
     for (uint64_t i = 0; i < j->weights; i++) want[i] += 0.0f;
     for (uint64_t i = 0; i < j->c.out_c; i++) want_bias[i] += 0.0f;
     if (j->kind != OVERFLOWING) {
         same(k->name, pooled ? "pool dw" : "dw", &j->c, want, got, bytes);
-        if (j->c.use_bias) same(k->name, pooled ? "pool db" : "db", &j->c, want_bias, got_bias, bias_bytes);
+        if (j->c.use_bias)
+            same(k->name, pooled ? "pool db" : "db", &j->c, want_bias, got_bias, bias_bytes);
     }
     free(want);
     free(got);
@@ -216,8 +223,9 @@ static void check_shape(const lk_conv2d *c, uint32_t m, uint32_t grain, values k
     job_close(&j);
 }
 
-static lk_conv2d shape(uint32_t in_h, uint32_t in_w, uint32_t in_c, uint32_t out_c, uint32_t kernel_h,
-                       uint32_t kernel_w, uint32_t stride_h, uint32_t stride_w, bool padded) {
+static lk_conv2d shape(uint32_t in_h, uint32_t in_w, uint32_t in_c, uint32_t out_c,
+                       uint32_t kernel_h, uint32_t kernel_w, uint32_t stride_h, uint32_t stride_w,
+                       bool padded) {
     lk_conv2d c = {.in_h = in_h, .in_w = in_w, .in_c = in_c, .out_c = out_c, .kernel_h = kernel_h,
                    .kernel_w = kernel_w, .stride_h = stride_h, .stride_w = stride_w,
                    .use_bias = true, .relu = true};
@@ -261,7 +269,8 @@ static void test_random_shapes(void **state) {
         draws = round;
         uint32_t kernel_h = 1 + draw(7), kernel_w = 1 + draw(7);
         uint32_t in_h = kernel_h + draw(14), in_w = kernel_w + draw(20);
-        uint32_t in_c = draw(2) ? 1 + draw(4) : 1 + draw(40), out_c = draw(2) ? 1 + draw(8) : 1 + draw(70);
+        uint32_t in_c = draw(2) ? 1 + draw(4) : 1 + draw(40),
+                 out_c = draw(2) ? 1 + draw(8) : 1 + draw(70);
         if (kernel_h * kernel_w > 20) in_h = kernel_h + draw(4);
         lk_conv2d c = shape(in_h, in_w, in_c, out_c, kernel_h, kernel_w, 1 + draw(3) / 2,
                             1 + draw(3) / 2, draw(2));
