@@ -92,7 +92,7 @@ static void print_schedule(const lk_run *run, lk_text_out *out) {
         lk_text_line(out, "  replica %u: grains %u .. %u in %u waves, %u tree nodes held at most",
                      r, g.first, g.first + g.count - 1,
                      (g.count + p->wave_grains - 1) / p->wave_grains,
-                     lk_node_slots(g.first, g.count, p->wave_grains));
+                     lk_node_slots(g.first, g.count, p->wave_grains, p->grains));
     }
     if (replicas > 16) lk_text_line(out, "  ... and %u more replicas alike", replicas - 16);
     for (uint32_t i = 0; i < p->param_count; i++) {

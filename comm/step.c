@@ -1,6 +1,8 @@
 // step.c - waves of a replica, slices of an owner. Freestanding.
 #include "comm/step.h"
 
+#include "ops/check.h"
+
 uint64_t lk_world_bytes(const lk_program *p) {
     uint64_t r = p->layout.replicas;
     return lk_round_up(r * sizeof(lk_frame), 64) + lk_round_up(r * r * sizeof(lk_holding), 64) +
@@ -25,6 +27,7 @@ void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels 
                                       .source = source,
                                       .device = device,
                                       .replica = replica_regions + i * replica_stride};
+        if (program->checked) lk_check_start(&world->frames[i]);
     }
 }
 
@@ -174,6 +177,7 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
     uint64_t begin = sixteens * replica / world->replicas * 16;
     uint64_t end = sixteens * (replica + 1) / world->replicas * 16;
     world->bad_param[replica] = LK_NONE;
+    if (p->checked) lk_check_before_op(frame, p->reduce_op);
     for (uint32_t i = 0; i < p->param_count; i++) {
         if (p->params[i].mode == LK_REDUCE_PARTIALS) {
             update_partials(&u, i, begin, end);
@@ -218,7 +222,16 @@ static lk_step_result finish(lk_world *world, uint64_t examples) {
     return result;
 }
 
+// Only now is nobody reading another replica's operands.
+static void check_memory(const lk_world *world) {
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        lk_check_after_op(&world->frames[r], world->program->reduce_op, true);
+        lk_check_lasting(&world->frames[r]);
+    }
+}
+
 lk_step_result lk_step_finish(lk_world *world, uint64_t step) {
+    if (world->program->checked) check_memory(world);
     return finish(world, lk_step_examples(world->program->spec, step));
 }
 

@@ -45,7 +45,8 @@ static void show_real(char out[REAL_BYTES], double value) {
 
 // One line, valid UTF-8, and short, whatever stands in `text`.
 static const char *show(char out[SHOWN_BYTES], const char *text, size_t length) {
-    if (lk_text_escape(out, SHOWN_BYTES - 3, text, length) >= SHOWN_BYTES - 3) memcpy(out + strlen(out), "...", 4);
+    bool cut = lk_text_escape(out, SHOWN_BYTES - 3, text, length) >= SHOWN_BYTES - 3;
+    if (cut) memcpy(out + strlen(out), "...", 4);
     return out;
 }
 
@@ -684,8 +685,8 @@ static lk_status no_step(const char *assignment, const lk_json_cursor *at, const
                        shown, place(at), at->document->source, key,
                        show(meant, near, strlen(near)));
     }
-    return lk_fail(error, LK_BAD_CONFIG, "--set %s: %s of %s is %s, wanted one with the key "
-                   "\"%s\"; set the whole object, '...={...}', or write it in the file",
+    return lk_fail(error, LK_BAD_CONFIG, "--set %s: %s of %s is %s, wanted an object, for the key "
+                   "\"%s\"",
                    shown, place(at), at->document->source, found, key);
 }
 
@@ -706,8 +707,13 @@ static lk_status set_value(lk_json *document, const char *assignment, const char
         } else {
             found = lk_json_find(&at, next.key, &below);
         }
-        bool new_key = last && !next.is_index && json_is_object(at.value);
-        if (!found && !new_key) return no_step(assignment, &at, &next, error);
+        // An object that the file leaves out is made, unless it looks like one misspelt.
+        bool may_make = !next.is_index && json_is_object(at.value);
+        if (!found && !last && may_make && !nearest_key(at.value, next.key)) {
+            bool made = json_object_set_new(at.value, next.key, json_object()) == 0;
+            found = made && lk_json_find(&at, next.key, &below);
+        }
+        if (!found && !(last && may_make)) return no_step(assignment, &at, &next, error);
         if (last) {
             int failed = next.is_index ? json_array_set(at.value, next.index, value)
                                        : json_object_set(at.value, next.key, value);

@@ -70,8 +70,8 @@ lk_status lk_json_load_text(lk_json *document, const char *source, const char *t
 
 // Applies one `--set`: "train.steps=100", "model.layers[0].filters=16", "name=first try". The value
 // is JSON, else a string; what begins like JSON's " { [ or like a number and is none is refused.
-// Every step of the path must exist but the last key: that may be new in its object, since keys
-// with a default need not be in a document (lk_json_keys_only answers for it). Arrays never grow.
+// Keys may be new in their object, and objects on the way are made, since what has a default need
+// not be in a document (lk_json_keys_only answers for the names). Arrays never grow.
 lk_status lk_json_set(lk_json *document, const char *assignment, lk_error *error);
 
 // Writes the document as it now stands: keys sorted, 2 spaces, one final newline, NUL-terminated;

@@ -1,6 +1,8 @@
 // execute.c - the walk over the ops of a wave. Freestanding.
 #include "ops/execute.h"
 
+#include "ops/check.h"
+
 void lk_frame_start(lk_frame *f) {
     f->counter.count = 0;
     f->correct = 0;
@@ -199,6 +201,7 @@ static void execute(lk_frame *f, const lk_wave *wave, uint32_t op_end, bool trai
     for (uint32_t i = 0; i < op_end; i++) {
         const lk_op *op = &f->program->ops[i];
         uint32_t bad = 0;
+        if (f->program->checked) lk_check_before_op(f, i);
         switch (op->kind) {
         case LK_OP_LOAD: load(f, op, wave); break;
         case LK_OP_LOSS: bad = loss(f, op, wave->examples, train); break;
@@ -215,6 +218,7 @@ static void execute(lk_frame *f, const lk_wave *wave, uint32_t op_end, bool trai
             bad = i < f->program->forward_end ? forward_op(f, op, wave->examples)
                                               : backward_op(f, op, wave->examples);
         }
+        if (f->program->checked) lk_check_after_op(f, i, train);
         if (bad && i < f->bad_op) f->bad_op = i;
     }
     f->counter = after;

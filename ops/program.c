@@ -463,13 +463,13 @@ lk_grain_range lk_replica_grains(uint32_t grains, uint32_t replicas, uint32_t re
     return (lk_grain_range){first, end - first};
 }
 
-uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains) {
+uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
     lk_counter counter = {.count = 0};
     uint32_t most = 0, end = first + count;
     for (uint32_t at = first; at < end;) {
         uint32_t wave_end = LK_MIN(at + wave_grains, end);
         while (at < wave_end) {
-            lk_node block = lk_next_block(at, wave_end, end);
+            lk_node block = lk_next_block(at, wave_end, total);
             most = LK_MAX(most, counter.count + 1);
             lk_counter_push(&counter, block);
             at = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, wave_end);
@@ -520,7 +520,8 @@ static lk_status reduce_tensors(lk_program *p, lk_error *error) {
     }
     for (uint32_t r = 0; r < p->layout.replicas; r++) {
         lk_grain_range g = lk_replica_grains(p->grains, p->layout.replicas, r);
-        p->node_slots = LK_MAX(p->node_slots, lk_node_slots(g.first, g.count, p->wave_grains));
+        uint32_t slots = lk_node_slots(g.first, g.count, p->wave_grains, p->grains);
+        p->node_slots = LK_MAX(p->node_slots, slots);
     }
     const uint64_t nodes[] = {p->node_slots, p->node_floats};
     LK_CHECK(new_tensor(p, "gradient nodes", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_REPLICA, 2, nodes,
@@ -589,7 +590,7 @@ static void lifetimes(lk_program *p) {
 lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
                            const lk_plan_options *options, void *memory, lk_program *p,
                            lk_error *error) {
-    *p = (lk_program){.spec = spec, .layout = *layout};
+    *p = (lk_program){.spec = spec, .layout = *layout, .checked = options->guards};
     LK_CHECK(lk_run_spec_check(spec, error));
     p->grains = lk_grain_count(spec);
     if (layout->replicas == 0 || layout->replicas > p->grains) {

@@ -107,6 +107,7 @@ typedef struct lk_layout {
 typedef struct lk_program {
     const lk_run_spec *spec;
     lk_layout layout;
+    bool checked;            // the plan has guards; see ops/check.h
     uint32_t grains;         // of a full global batch
     uint32_t wave_grains;    // most grains a replica holds at once
     uint32_t wave_examples;  // wave_grains * grain
@@ -142,9 +143,10 @@ typedef struct lk_grain_range {
 } lk_grain_range;
 lk_grain_range lk_replica_grains(uint32_t grains, uint32_t replicas, uint32_t replica);
 
-// The most tree nodes a replica must hold at once when it adds grains [first, first + count) one
-// aligned block after another: a binary counter, plus the block just computed.
-uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains);
+// The most tree nodes a replica must hold at once when it adds grains [first, first + count) of a
+// step of `total` one aligned block after another: a binary counter, plus the block just computed.
+// A step with fewer grains never needs more (shown by trial in the tests).
+uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total);
 
 // Writes the initial value of every parameter (Philox keyed by the spec's seed) and zero slots.
 // `device` is the start of the device region.

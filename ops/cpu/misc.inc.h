@@ -1,5 +1,5 @@
-// misc.inc.h - the kernels that touch each element once: data, pooling, ReLU, loss, reduce, apply. In
-// the words of vector.h; compiled once per variant.
+// misc.inc.h - the kernels that touch each element once: data, pooling, ReLU, loss, reduce, apply.
+// In the words of vector.h; compiled once per variant.
 #include "ops/kernels.h"
 #include "ops/math.h"
 

@@ -2,23 +2,23 @@
 //
 // A kernel source (dense.inc.h, conv.inc.h, misc.inc.h) is compiled once per variant by portable.c,
 // avx2.c and avx512.c, with that file's flags; this header turns the same words into that set's
-// instructions. It knows nothing of tensors. Every word rounds as the scalar operation it stands for,
-// lane by lane: fma is one rounding everywhere.
+// instructions. It knows nothing of tensors. Every word rounds as the scalar operation it stands
+// for, lane by lane: fma is one rounding everywhere.
 //
 //   vf, vi, vm          V_LANES floats; V_LANES 32-bit integers; V_LANES yes/no
 //   V_LANES             16 (AVX-512), 8 (AVX2), 4 (portable: SSE2, or any compiler's vectors)
 //   V_REGISTERS         vector registers to plan a tile for
-//   V_PIN(v)            keeps v in a register: without it gcc 12 loads a shared operand once per use
+//   V_PIN(v)            keeps v in a register: without it gcc 12 loads a shared operand at each use
 //   V_UNROLL            before a loop of constant length over tile registers
 //   v_first(count)      the first `count` lanes, count <= V_LANES
 //   v_keep(m, a)        a where m, +0 elsewhere
-//   v_note, v_noted     bad = v_note(bad, v) per stored vector, from v_zero(); v_noted(bad) is 1 where
-//                       some v was not finite
+//   v_note, v_noted     bad = v_note(bad, v) per stored vector, from v_zero(); v_noted(bad) is 1
+//                       where some v was not finite
 //   v_halves(a, b)      the first half of the lanes from memory at a, the second from b
 //   v_permute(v, i)     lane l is v[i[l]]; i_permute: of integers
-//   v_winners(..)       of up to V_LANES pooled gradients d whose cell is `cell` and that are not zero,
-//                       writes values and numbers (first, first + 1, ..) side by side; returns how many.
-//                       May write V_LANES of each.
+//   v_winners(..)       of up to V_LANES pooled gradients d whose cell is `cell` and that are not
+//                       zero, writes values and numbers (first, first + 1, ..) side by side;
+//                       returns how many. May write V_LANES of each.
 //   v_max(a, b)         a > b ? a : b
 //   v_store_cells_first lane l of the bytes gets d ? 2 + c : b, of the yes/no in b, c and d
 //   v_transpose(r)      V_LANES x V_LANES, in place
@@ -59,7 +59,7 @@
 #endif
 
 #if defined(__AVX512F__)
-// --- AVX-512 (F, DQ, BW, VL) ---------------------------------------------------------------------
+// --- AVX-512 (F, DQ, BW, VL) -------------------------------------------------------------------
 #include <immintrin.h>
 
 enum { V_LANES = 16, V_REGISTERS = 32 };
@@ -166,7 +166,7 @@ V_INLINE void v_transpose(vf r[V_LANES]) {
 }
 
 #elif defined(__AVX2__) && defined(__FMA__)
-// --- AVX2 and FMA --------------------------------------------------------------------------------
+// --- AVX2 and FMA ------------------------------------------------------------------------------
 #include <immintrin.h>
 
 enum { V_LANES = 8, V_REGISTERS = 16 };
@@ -280,7 +280,7 @@ V_INLINE void v_transpose(vf r[V_LANES]) {
 }
 
 #else
-// --- portable: vectors of the compiler, SSE2 where fma has to be made from double ------------------
+// --- portable: vectors of the compiler, SSE2 where fma has to be made from double --------------
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -411,7 +411,7 @@ V_INLINE void v_transpose(vf r[V_LANES]) {
 }
 #endif
 
-// --- words that are the same everywhere ------------------------------------------------------------
+// --- words that are the same everywhere --------------------------------------------------------
 
 V_INLINE vf v_zero(void) { return v_set1(0.0f); }
 

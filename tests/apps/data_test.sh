@@ -59,8 +59,10 @@ expect 64 'to DIR is missing' data shard $small --shards 3
 expect 64 '' data shard $small --shards 101 --to nowhere
 
 # Damage.
-expect 65 'label' data verify --images three/images-00000.idx --labels three/labels-00000.idx --classes 2
-expect 65 'labels-00000.idx' data verify --images three/labels-00000.idx --labels three/labels-00000.idx
+expect 65 'label' data verify --images three/images-00000.idx --labels three/labels-00000.idx \
+    --classes 2
+expect 65 'labels-00000.idx' data verify --images three/labels-00000.idx \
+    --labels three/labels-00000.idx
 flip_byte seven/images-00003.idx 100
 expect 65 'images-00003.idx' data verify --manifest seven/manifest.json
 expect 66 '' data verify --manifest nowhere/manifest.json
@@ -91,7 +93,8 @@ require "no curl: it is named" [ "${expect_output#*curl cannot be started}" != "
 
 # Where the real sets are on this machine, they are right; where not, it is said what to do.
 if [ -d /usr/share/datasets/fashion-mnist ]; then
-    expect 0 'all four files in /usr/share/datasets/fashion-mnist are right' data fetch fashion-mnist
+    expect 0 'all four files in /usr/share/datasets/fashion-mnist are right' \
+        data fetch fashion-mnist
 else
     expect 69 'dataset-fashion-mnist' data fetch fashion-mnist
 fi

@@ -1,6 +1,6 @@
 # expect.sh - sourced by the tests of the program's commands: run one, judge exit code and words.
 #
-# A test is called as: sh NAME_test.sh PROGRAM EMPTY_DIRECTORY. Needs a POSIX shell and nothing else.
+# A test is called as: sh NAME_test.sh PROGRAM EMPTY_DIRECTORY. Needs a POSIX shell, nothing else.
 
 program=$1
 work=$2
@@ -20,8 +20,9 @@ complain() {
     sed 's/^/  err| /' err
 }
 
-# expect CODE PATTERN ARGUMENT..: the program ends with CODE; PATTERN (basic regular expression, "" for
-# none) is in a line of its output or its error; an error is exactly one line, success is silent there.
+# expect CODE PATTERN ARGUMENT..: the program ends with CODE; PATTERN (basic regular expression, ""
+# for none) is in a line of its output or its error; an error is exactly one line, success is silent
+# there.
 expect() {
     code=$1
     pattern=$2

@@ -56,7 +56,8 @@ require "a foreign checkpoint is named" grep -q 'found run identity' out
 expect 64 'found 1 arguments, wanted 2' diff a
 expect 0 'lockstep diff RUN_A RUN_B' diff --help
 expect 0 '^same: 6 steps compared, last step 12, digest ' diff a b
-require "with the digest" grep -q "$(sed -n 's/.*"digest":"\([0-9a-f]*\)".*/\1/p' $newest | head -1)" out
+digest=$(sed -n 's/.*"digest":"\([0-9a-f]*\)".*/\1/p' $newest | head -1)
+require "with the digest" grep -q "$digest" out
 expect 0 '^same: 3 steps compared, last step 12' diff a sparse
 expect 0 '^A ends at step 7, B goes on to step 12' diff short a
 require "as far as it goes" grep -q '^same: 3 steps compared, last step 6' out

@@ -410,11 +410,21 @@ static void test_set(void **state) {
     refuse_set("steps=18446744073709551616", LK_BAD_USAGE, "begins like JSON");
     refuse_set("rate=.5", LK_BAD_USAGE, "begins like JSON");
     refuse_set("model.layesr[0].units=5", LK_BAD_CONFIG, "did you mean \"layers\"?");
-    refuse_set("schedule.warmup=5", LK_BAD_CONFIG, "wanted one with the key \"schedule\"");
     refuse_set("model.layers[3]=5", LK_BAD_CONFIG, "of 3 elements, wanted one with element [3]");
     refuse_set("steps[0]=5", LK_BAD_CONFIG, "steps of test.json is integer 100");
     refuse_set("steps.x=5", LK_BAD_CONFIG, "steps of test.json is integer 100");
     refuse_set("model[0].x=5", LK_BAD_CONFIG, "model of test.json is an object");
+    // An object that is not there is made on the way.
+    lk_json made = load("{\"steps\": 5}");
+    assert_int_equal(lk_json_set(&made, "schedule.warmup.steps=7", &error), LK_OK);
+    lk_json_cursor top = lk_json_root(&made), schedule, warmup;
+    uint64_t warmup_steps = 0;
+    assert_true(lk_json_find(&top, "schedule", &schedule));
+    assert_true(lk_json_find(&schedule, "warmup", &warmup));
+    assert_int_equal(
+        lk_json_get_u64(&warmup, "steps", LK_JSON_REQUIRED, 0, 9, &warmup_steps, &error), LK_OK);
+    assert_int_equal(warmup_steps, 7);
+    lk_json_close(&made);
     // A key that nobody knows is accepted here and refused, with its neighbour, when it is read.
     lk_json document = load("{\"steps\": 5}");
     assert_int_equal(lk_json_set(&document, "stesp=7", &error), LK_OK);

@@ -69,8 +69,8 @@ def main():
         sys.exit(77)
     t = Test()
     # 20,000 examples as files: mapped bytes that must not count as ours.
-    t.expect(0, "data", "shard", "--made-up", "20000", "--height", "10", "--width", "10", "--shards",
-             "3", "--to", "shards")
+    t.expect(0, "data", "shard", "--made-up", "20000", "--height", "10", "--width", "10",
+             "--shards", "3", "--to", "shards")
     config = t.write("memory.json", {
         "steps": STEPS, "data": {"train": {"manifest": t.work + "/shards/manifest.json"},
                                  "test": {"made_up": {"count": 300, "height": 10, "width": 10}}},

@@ -26,8 +26,8 @@ function(lockstep_add_run)
     elseif(NOT run_NAME OR NOT run_CONFIG)
         message(FATAL_ERROR "lockstep_add_run: NAME and CONFIG are required")
     elseif(DEFINED run_EXPECT_DIGEST AND NOT run_EXPECT_DIGEST MATCHES "^[0-9a-f]+$")
-        message(FATAL_ERROR "lockstep_add_run: EXPECT_DIGEST ${run_EXPECT_DIGEST}, wanted the 64 hex "
-                "digits of the line \"digest ...\"")
+        message(FATAL_ERROR "lockstep_add_run: EXPECT_DIGEST ${run_EXPECT_DIGEST}, wanted the 64 "
+                "hex digits of the line \"digest ...\"")
     elseif(NOT TARGET lockstep::program)
         message(FATAL_ERROR "lockstep_add_run: there is no target lockstep::program to run")
     endif()

@@ -1,0 +1,70 @@
+// check.c - guards and poison behind check.h. Freestanding; knows lifetimes, not what ops compute.
+#include "ops/check.h"
+
+static uint8_t *start_of(const lk_frame *f, const lk_tensor *t) {
+    return (t->region == LK_REGION_DEVICE ? f->device : f->replica) + t->offset;
+}
+
+// The guard begins right behind the tensor: with the bytes that only round it up to a cache line.
+static uint64_t guard_end(const lk_tensor *t) {
+    return lk_round_up(t->bytes, LK_TENSOR_ALIGN_BYTES) + LK_GUARD_BYTES;
+}
+
+static void write_guard(const lk_frame *f, const lk_tensor *t) {
+    uint8_t *at = start_of(f, t);
+    for (uint64_t i = t->bytes; i < guard_end(t); i++) at[i] = LK_CHECK_GUARD;
+}
+
+static void look_at_guard(const lk_frame *f, const lk_tensor *t, const char *when) {
+    const uint8_t *at = start_of(f, t);
+    for (uint64_t i = t->bytes; i < guard_end(t); i++) {
+        if (at[i] == LK_CHECK_GUARD) continue;
+        char what[200];
+        lk_format(what, sizeof what,
+                  "guard: something wrote %llu bytes behind tensor %s (seen after %s)",
+                  (unsigned long long)(i - t->bytes), t->name, when);
+        lk_panic(__FILE__, __LINE__, what);
+    }
+}
+
+static void fill(uint8_t *at, uint64_t bytes) {
+    const uint32_t pattern = LK_CHECK_POISON;
+    for (uint64_t i = 0; i < bytes; i++) at[i] = (uint8_t)(pattern >> 8 * (i % 4));
+}
+
+static bool lasts(const lk_tensor *t) { return t->last == LK_FOREVER; }
+
+void lk_check_start(const lk_frame *f) {
+    const lk_program *p = f->program;
+    fill(f->replica, p->regions[LK_REGION_REPLICA].bytes);
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        if (lasts(&p->tensors[i])) write_guard(f, &p->tensors[i]);
+    }
+}
+
+void lk_check_before_op(const lk_frame *f, uint32_t op) {
+    const lk_program *p = f->program;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const lk_tensor *t = &p->tensors[i];
+        if (t->region != LK_REGION_REPLICA || lasts(t) || t->first != op) continue;
+        fill(start_of(f, t), t->bytes);
+        write_guard(f, t);
+    }
+}
+
+void lk_check_after_op(const lk_frame *f, uint32_t op, bool poison) {
+    const lk_program *p = f->program;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const lk_tensor *t = &p->tensors[i];
+        if (t->region != LK_REGION_REPLICA || lasts(t) || t->last != op) continue;
+        look_at_guard(f, t, lk_op_name(p->ops[op].kind));
+        if (poison) fill(start_of(f, t), t->bytes);
+    }
+}
+
+void lk_check_lasting(const lk_frame *f) {
+    const lk_program *p = f->program;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        if (lasts(&p->tensors[i])) look_at_guard(f, &p->tensors[i], "a step");
+    }
+}

@@ -1,0 +1,270 @@
+// check_test.c - the memory checking mode finds what it is for: a lifetime that is too short, a
+// write behind a tensor, a value read before it was written. And it finds nothing in a correct
+// program.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "comm/step.h"
+#include "ops/check.h"
+#include "ops/kernels.h"
+
+enum { PIXELS = 36, EXAMPLES = 40, CLASSES = 4 };
+
+static uint8_t images[EXAMPLES][PIXELS];
+
+static uint64_t in_order(void *context, uint64_t epoch, uint64_t position) {
+    (void)context, (void)epoch;
+    return position;
+}
+
+static const uint8_t *image(void *context, uint64_t index) {
+    (void)context;
+    return images[index];
+}
+
+static uint32_t label(void *context, uint64_t index) {
+    (void)context;
+    return (uint32_t)(index % CLASSES);
+}
+
+static const lk_source source = {NULL, in_order, image, label};
+
+// A run small enough to be looked at: what a test may bend before the first step.
+typedef struct bench {
+    lk_run_spec spec;
+    lk_program program;
+    lk_kernels kernels;
+    lk_world world;
+    void *tables, *world_tables, *device, *replicas;
+} bench;
+
+static const lk_layer layers[] = {{.kind = LK_LAYER_CONV2D,
+                                   .name = "conv",
+                                   .units = 3,
+                                   .size_h = 3,
+                                   .size_w = 3,
+                                   .stride_h = 1,
+                                   .stride_w = 1,
+                                   .padding = LK_PADDING_SAME,
+                                   .use_bias = true,
+                                   .relu = true,
+                                   .initializer = LK_INIT_GLOROT_UNIFORM},
+                                  {.kind = LK_LAYER_MAX_POOL2D,
+                                   .name = "pool",
+                                   .size_h = 2,
+                                   .size_w = 2,
+                                   .stride_h = 2,
+                                   .stride_w = 2,
+                                   .padding = LK_PADDING_VALID},
+                                  {.kind = LK_LAYER_FLATTEN, .name = "flatten"},
+                                  {.kind = LK_LAYER_DENSE,
+                                   .name = "hidden",
+                                   .units = 7,
+                                   .use_bias = true,
+                                   .relu = true,
+                                   .initializer = LK_INIT_GLOROT_UNIFORM},
+                                  {.kind = LK_LAYER_DENSE,
+                                   .name = "logits",
+                                   .units = CLASSES,
+                                   .use_bias = true,
+                                   .initializer = LK_INIT_GLOROT_UNIFORM}};
+
+static void *memory(uint64_t bytes) {
+    void *at = aligned_alloc(4096, lk_round_up(bytes + 1, 4096));
+    assert_non_null(at);
+    memset(at, 0, lk_round_up(bytes + 1, 4096));
+    return at;
+}
+
+static void build(bench *b, bool fuse, bool guards) {
+    lk_error error = {.status = LK_OK};
+    memset(b, 0, sizeof *b);
+    b->spec = (lk_run_spec){.model = {.in_h = 6,
+                                      .in_w = 6,
+                                      .in_c = 1,
+                                      .classes = CLASSES,
+                                      .layers = layers,
+                                      .layer_count = LK_COUNT(layers)},
+                            .optimizer = {.kind = LK_SGD, .learning_rate = 0.01f},
+                            .seed = 3,
+                            .global_batch = 16,
+                            .grain = 4,
+                            .example_count = EXAMPLES};
+    const lk_layout layout = {.replicas = 2, .fuse = fuse};
+    const lk_plan_options options = {.overlay = true, .guards = guards};
+    b->tables = memory(lk_program_bytes(&b->spec.model));
+    assert_int_equal(lk_program_build(&b->spec, &layout, &options, b->tables, &b->program, &error),
+                     LK_OK);
+    b->kernels = lk_kernels_reference;
+    for (size_t i = 0; i < sizeof images; i++) images[i / PIXELS][i % PIXELS] = (uint8_t)(i * 37);
+}
+
+static void start(bench *b) {
+    const lk_program *p = &b->program;
+    uint64_t stride = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, 4096);
+    b->world_tables = memory(lk_world_bytes(p));
+    b->device = memory(p->regions[LK_REGION_DEVICE].bytes);
+    b->replicas = memory(stride * p->layout.replicas);
+    lk_world_make(&b->world, p, &b->kernels, &source, b->device, b->replicas, stride,
+                  b->world_tables);
+    lk_program_initialize(p, b->device);
+}
+
+static lk_step_result step(bench *b, uint64_t number) {
+    for (uint32_t r = 0; r < 2; r++) lk_step_compute(&b->world, r, number);
+    for (uint32_t r = 0; r < 2; r++) lk_step_update(&b->world, r, number);
+    return lk_step_finish(&b->world, number);
+}
+
+static void end(bench *b) {
+    free(b->tables);
+    free(b->world_tables);
+    free(b->device);
+    free(b->replicas);
+}
+
+static lk_tensor *find(bench *b, const char *name) {
+    for (uint32_t i = 0; i < b->program.tensor_count; i++) {
+        if (strcmp(b->program.tensors[i].name, name) == 0) return &b->program.tensors[i];
+    }
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+// --- a correct program -------------------------------------------------------------------------
+
+static void test_same_bits(void **state) {
+    (void)state;
+    for (int fuse = 0; fuse < 2; fuse++) {
+        bench plain, checked;
+        build(&plain, fuse, false);
+        build(&checked, fuse, true);
+        start(&plain);
+        start(&checked);
+        for (uint64_t s = 0; s < 7; s++) {  // two epochs and more, short batches among them
+            lk_step_result a = step(&plain, s), b = step(&checked, s);
+            assert_null(a.bad_tensor);
+            assert_null(b.bad_tensor);
+            assert_memory_equal(&a.loss, &b.loss, sizeof a.loss);
+        }
+        for (uint32_t i = 0; i < plain.program.param_count; i++) {
+            uint32_t t = plain.program.params[i].tensor;
+            assert_memory_equal(lk_tensor_at(&plain.world.frames[0], t),
+                                lk_tensor_at(&checked.world.frames[0], t),
+                                plain.program.tensors[t].bytes);
+        }
+        for (uint32_t r = 0; r < 2; r++) {
+            lk_evaluate_compute(&checked.world, r, &source, EXAMPLES);
+        }
+        assert_null(lk_evaluate_finish(&checked.world, EXAMPLES).bad_tensor);
+        end(&plain);
+        end(&checked);
+    }
+}
+
+// --- a lifetime that is too short --------------------------------------------------------------
+
+static const char *bad_tensor_with_short_life(const char *name, bool guards) {
+    bench b;
+    build(&b, true, guards);
+    // As if the planner had forgotten that the backward ops read it. No offset is planned anew, so
+    // without the check nothing is overwritten and nobody would know.
+    find(&b, name)->last = b.program.forward_end;
+    start(&b);
+    const char *bad = step(&b, 0).bad_tensor;
+    end(&b);
+    return bad;
+}
+
+static void test_short_life(void **state) {
+    (void)state;
+    static const char *const names[] = {"hidden", "input"};
+    for (size_t i = 0; i < LK_COUNT(names); i++) {
+        assert_null(bad_tensor_with_short_life(names[i], false));
+        assert_non_null(bad_tensor_with_short_life(names[i], true));
+    }
+}
+
+// --- writes behind a tensor ----------------------------------------------------------------------
+
+static jmp_buf panicked;
+static char panic_text[300];
+
+static void on_panic(const char *file, int line, const char *what) {
+    (void)file, (void)line;
+    lk_format(panic_text, sizeof panic_text, "%s", what);
+    longjmp(panicked, 1);
+}
+
+static uint32_t long_dense(const lk_dense *d, uint32_t m, const float *x, const float *w,
+                           const float *bias, float *y, float *scratch) {
+    uint32_t bad = lk_kernels_reference.dense_forward(d, m, x, w, bias, y, scratch);
+    if (d->n_count == 7) y[(uint64_t)m * d->n_count] = 1.0f;  // the layer "hidden"
+    return bad;
+}
+
+static uint32_t long_apply(const lk_optimizer *o, uint64_t count, const float *sum, float inverse_n,
+                           float *w, float *const slots[]) {
+    uint32_t bad = lk_kernels_reference.apply(o, count, sum, inverse_n, w, slots);
+    if (count == CLASSES) w[count] = 1.0f;  // logits/bias, the last of the device region or not
+    return bad;
+}
+
+static void expect_panic(bench *b, const char *tensor, const char *when) {
+    panic_text[0] = '\0';
+    lk_set_panic_handler(on_panic);
+    if (setjmp(panicked) == 0) step(b, 0);
+    lk_set_panic_handler(NULL);
+    assert_non_null(strstr(panic_text, "guard: something wrote 0 bytes behind tensor "));
+    assert_non_null(strstr(panic_text, tensor));
+    assert_non_null(strstr(panic_text, when));
+    end(b);
+}
+
+static void test_write_behind(void **state) {
+    (void)state;
+    bench b;
+    build(&b, true, true);
+    b.kernels.dense_forward = long_dense;
+    start(&b);
+    expect_panic(&b, "hidden", "seen after");
+
+    build(&b, true, true);
+    b.kernels.apply = long_apply;
+    start(&b);
+    expect_panic(&b, "logits/bias", "seen after a step");
+}
+
+// --- values read before they were written --------------------------------------------------------
+
+static void load_nothing(uint64_t count, const uint8_t *in, float *out) {
+    (void)count, (void)in, (void)out;
+}
+
+static void test_never_written(void **state) {
+    (void)state;
+    bench b;
+    build(&b, true, true);
+    b.kernels.load_u8 = load_nothing;
+    start(&b);
+    assert_non_null(step(&b, 0).bad_tensor);
+    end(&b);
+    build(&b, true, false);
+    b.kernels.load_u8 = load_nothing;
+    start(&b);
+    assert_null(step(&b, 0).bad_tensor);  // zeroes from the kernel: nobody would know
+    end(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_short_life),
+        cmocka_unit_test(test_write_behind), cmocka_unit_test(test_never_written)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
