@@ -10,7 +10,19 @@
 
 #include "arena/base.h"
 
+// The thread sanitizer keeps its own thread-local data on the stack and needs room for it.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define LK_THREAD_SANITIZER 1
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define LK_THREAD_SANITIZER 1
+#endif
+#ifdef LK_THREAD_SANITIZER
+enum { LK_TEAM_STACK_BYTES = 4 * 1024 * 1024 };
+#else
 enum { LK_TEAM_STACK_BYTES = 512 * 1024 };
+#endif
 
 typedef struct lk_team lk_team;
 typedef void (*lk_team_body)(void *context, uint32_t member, lk_team *team);
