@@ -3,8 +3,9 @@
 // Every case is a process of its own, started and warmed up first, so that its memory and threads
 // are those of a training run. Then the cases take turns, round after round: a machine whose speed
 // changes while it is measured shows as a spread of the rounds, not as a difference of the cases.
-// Data are made up, so nothing has to be fetched; reading, shuffling and converting them is part of
-// the step, as in training.
+// Data are made up, so nothing has to be fetched, or those of --data; reading, shuffling and
+// converting them is part of the step, as in training. Made-up images have no blank parts; kernels
+// that leave out zero terms are faster on drawings.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <getopt.h>
@@ -26,7 +27,7 @@ enum { ROUNDS_MAX = 100, STEPS_MAX = 1 << 17, WARM_STEPS = 20, BLOCK_STEPS_MIN =
 typedef struct bench_case {
     const char *name, *config;
     uint32_t global_batch, grain, replicas;
-    bool always;   // --replicas does not change it
+    bool always;  // --replicas does not change it
 } bench_case;
 
 static const bench_case cases[] = {
@@ -42,10 +43,11 @@ static const bench_case cases[] = {
 typedef struct bench_options {
     bool json;
     bool chosen[LK_COUNT(cases)];
-    double seconds;       // of one case, over all rounds
+    double seconds;  // of one case, over all rounds
     uint32_t rounds;
     uint32_t replicas;    // 0: the case's own
     const char *kernels;  // NULL: the fastest here
+    const char *data;     // a directory of four IDX files; NULL: made-up images
 } bench_options;
 
 // --- floating-point operations -------------------------------------------------------------------
@@ -99,10 +101,10 @@ typedef struct bench_facts {
     char kernels[32];
     uint32_t replicas;
     uint64_t parameters;
-    uint64_t arena_bytes;       // the plan: everything
-    uint64_t examples_bytes;    // of it: the made-up examples, which files would bring as a map
-    uint64_t anonymous_bytes;   // as the kernel counts it
-    bench_flop flop;            // of a step
+    uint64_t arena_bytes;      // the plan: everything
+    uint64_t examples_bytes;   // of it: the made-up examples, which files would bring as a map
+    uint64_t anonymous_bytes;  // as the kernel counts it
+    bench_flop flop;           // of a step
 } bench_facts;
 
 // ... and after every block of steps.
@@ -110,8 +112,8 @@ typedef struct bench_block {
     lk_error error;
     uint64_t steps;
     double seconds;
-    uint64_t all_steps;         // timed so far, in all blocks
-    double p10, median, p90;    // seconds of a step, over all of those
+    uint64_t all_steps;       // timed so far, in all blocks
+    double p10, median, p90;  // seconds of a step, over all of those
 } bench_block;
 
 static bool read_all(int fd, void *out, size_t bytes) {
@@ -189,7 +191,11 @@ static lk_status start_case(lk_run *run, const bench_case *c, const bench_option
     snprintf(batch, sizeof batch, "global_batch=%u", c->global_batch);
     snprintf(grain, sizeof grain, "grain=%u", c->grain);
     const lk_config_options options = {
-        .config = c->config, .set = set, .set_count = LK_COUNT(set), .kernels = o->kernels,
+        .config = c->config,
+        .set = set,
+        .set_count = LK_COUNT(set),
+        .kernels = o->kernels,
+        .data_directory = o->data,
         .replicas = o->replicas && !c->always ? o->replicas : c->replicas};
     LK_CHECK(lk_run_configure(run, &options, (lk_run_needs){0}, error));
     LK_CHECK(lk_run_plan(run, error));
@@ -235,9 +241,9 @@ typedef struct bench_lane {
     int requests, answers;
     bench_facts facts;
     bench_block last;
-    double rate[ROUNDS_MAX];   // steps/s
-    double peak[ROUNDS_MAX];   // GFLOP/s, mean of before and after
-    double trip[ROUNDS_MAX];   // ns, likewise
+    double rate[ROUNDS_MAX];  // steps/s
+    double peak[ROUNDS_MAX];  // GFLOP/s, mean of before and after
+    double trip[ROUNDS_MAX];  // ns, likewise
     uint32_t cores;
 } bench_lane;
 
@@ -395,10 +401,11 @@ static void print_line(const bench_lane *l, uint32_t rounds) {
 
 static void print_all(const bench_options *o) {
     if (!o->json) {
-        printf("lockstep %s, kernels %s, peak of %s; %u rounds of %.2f s a case, the cases taking "
-               "turns; load average before: %.2f\n",
-               LK_VERSION, lanes[0].facts.kernels, lk_probe_vectors(), o->rounds,
-               o->seconds / o->rounds, load_average);
+        printf(
+            "lockstep %s, kernels %s, %s images, peak of %s; %u rounds of %.2f s a case, the cases "
+            "taking turns; load average before: %.2f\n",
+            LK_VERSION, lanes[0].facts.kernels, o->data ? o->data : "made-up", lk_probe_vectors(),
+            o->rounds, o->seconds / o->rounds, load_average);
         fputs(head, stdout);
     }
     for (uint32_t i = 0; i < lane_count; i++) {
@@ -409,19 +416,20 @@ static void print_all(const bench_options *o) {
         }
     }
     if (o->json) return;
-    fputs("steps/s: from the time of each step; rounds: the slowest and the fastest as a whole.\n"
-          "GFLOP/s: products and sums of convolutions and dense layers. every: at every position,\n"
-          "as frameworks count; routed: behind a 2x2 max-pool only the position that won.\n"
-          "A share is of the peak of as many cores in the same round.\n"
-          "memory: the arena is everything, made-up images included; files would be mapped.\n",
-          stdout);
+    fputs(
+        "steps/s: from the time of each step; rounds: the slowest and the fastest as a whole.\n"
+        "GFLOP/s: products and sums of convolutions and dense layers. every: at every position,\n"
+        "as frameworks count; routed: behind a 2x2 max-pool only the position that won.\n"
+        "A share is of the peak of as many cores in the same round.\n"
+        "memory: the arena is everything, made-up images included; files would be mapped.\n",
+        stdout);
 }
 
 // --- the command ---------------------------------------------------------------------------------
 
 static const char usage[] =
     "usage: lockstep bench [--json] [--cases A,B] [--seconds S] [--rounds N] [--replicas N] "
-    "[--kernels NAME]\n";
+    "[--kernels NAME] [--data DIR]\n";
 
 static lk_status choose_cases(const char *list, bench_options *o, lk_error *error) {
     char word[64];
@@ -462,15 +470,18 @@ static lk_status parse_number(const char *option, const char *text, double min, 
 
 static void print_help(void) {
     fputs(usage, stdout);
-    printf("\nTimes training steps on made-up data, beside the machine's own fp32 peak and the\n"
-           "way of a cache line between two cores, measured before and after every block.\n\n"
-           "  --json         one JSON object a case, one a line\n"
-           "  --cases A,B    only these\n"
-           "  --seconds S    of measured steps for each case (5)\n"
-           "  --rounds N     in which the cases take turns (5)\n"
-           "  --replicas N   instead of 2\n"
-           "  --kernels NAME reference, portable, avx2, avx512; the default is the fastest here\n\n"
-           "cases:\n");
+    printf(
+        "\nTimes training steps, on made-up data or real, beside the machine's own fp32 peak and "
+        "the\n"
+        "way of a cache line between two cores, measured before and after every block.\n\n"
+        "  --json         one JSON object a case, one a line\n"
+        "  --cases A,B    only these\n"
+        "  --seconds S    of measured steps for each case (5)\n"
+        "  --rounds N     in which the cases take turns (5)\n"
+        "  --replicas N   instead of 2\n"
+        "  --kernels NAME reference, portable, avx2, avx512; the default is the fastest here\n"
+        "  --data DIR     a directory with the four IDX files of MNIST or the like\n\n"
+        "cases:\n");
     for (uint32_t i = 0; i < LK_COUNT(cases); i++) {
         const bench_case *c = &cases[i];
         printf("  %-17s %s, batch %u in grains of %u, %u replica%s\n", c->name, c->config,
@@ -480,11 +491,15 @@ static void print_help(void) {
 
 static lk_status parse_options(int argc, char **argv, bench_options *o, bool *helped,
                                lk_error *error) {
-    static const struct option known[] = {
-        {"json", no_argument, NULL, 'j'},          {"cases", required_argument, NULL, 'c'},
-        {"seconds", required_argument, NULL, 's'}, {"rounds", required_argument, NULL, 'n'},
-        {"replicas", required_argument, NULL, 'r'}, {"kernels", required_argument, NULL, 'k'},
-        {"help", no_argument, NULL, 'h'},          {0}};
+    static const struct option known[] = {{"json", no_argument, NULL, 'j'},
+                                          {"cases", required_argument, NULL, 'c'},
+                                          {"seconds", required_argument, NULL, 's'},
+                                          {"rounds", required_argument, NULL, 'n'},
+                                          {"replicas", required_argument, NULL, 'r'},
+                                          {"kernels", required_argument, NULL, 'k'},
+                                          {"data", required_argument, NULL, 'd'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {0}};
     double number;
     opterr = 0;
     optind = 1;
@@ -506,6 +521,7 @@ static lk_status parse_options(int argc, char **argv, bench_options *o, bool *he
             o->replicas = (uint32_t)number;
             break;
         case 'k': o->kernels = optarg; break;
+        case 'd': o->data = optarg; break;
         case 'h': *helped = true; return LK_OK;
         default:
             return lk_fail(error, LK_BAD_USAGE, "bench: %s \"%s\"; %.*s",

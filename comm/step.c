@@ -131,6 +131,18 @@ static const lk_grain_view *all_views(const update *u, const lk_op *op) {
     return views;
 }
 
+// Asks for lines that are about to be written. Other replicas have just read them, and taking a
+// line back from another core's cache takes long.
+static void fetch_to_write(const float *at, uint64_t count) {
+    for (uint64_t i = 0; i < count; i += 16) {
+#ifdef __x86_64__
+        __asm__ volatile("prefetchw %0" : : "m"(at[i]));
+#else
+        __builtin_prefetch(at + i, 1);
+#endif
+    }
+}
+
 // The rows of an operands parameter that this replica owns: gradient and update, block by block in
 // cache.
 static void update_operands(const update *u, uint32_t index) {
@@ -146,6 +158,7 @@ static void update_operands(const update *u, uint32_t index) {
     for (uint64_t k = begin; k < end; k += rows) {
         uint64_t k_end = LK_MIN(k + rows, end);
         float *kernel_scratch = u->scratch + lk_round_up(rows * n_count, 16);
+        fetch_to_write(lk_param_at(u->frame, index) + k * n_count, (k_end - k) * n_count);
         u->world->kernels->dense_weight_gradient(&op->dense, u->leaves, views, (uint32_t)k,
                                                  (uint32_t)k_end, u->scratch, kernel_scratch);
         apply(u, index, k * n_count, (k_end - k) * n_count, u->scratch);

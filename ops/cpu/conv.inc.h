@@ -87,6 +87,28 @@ static void image_load(const lk_conv2d *c, const float *x, float *image) {
     }
 }
 
+// Bit i: column i of these rows of an image has a pixel that is not zero. Terms that are zero may
+// be left out, and most of a drawing is paper. All bits where there are more columns than bits.
+static uint64_t inked_columns(const float *pixel, uint64_t pitch, uint64_t rows, uint64_t columns) {
+    uint64_t ink = 0;
+    if (columns > 64) return ~(uint64_t)0;
+    for (uint64_t at = 0; at < columns; at += V_LANES) {
+        uint32_t count = (uint32_t)LK_MIN(columns - at, (uint64_t)V_LANES);
+        vf most = v_zero();
+        for (uint64_t r = 0; r < rows; r++) {
+            most = v_max(v_abs(v_load_first(pixel + r * pitch + at, count)), most);
+        }
+        ink |= (uint64_t)v_bits(v_gt(most, v_zero())) << at;
+    }
+    return ink;
+}
+
+// Whether `wide` columns from `first` on have any; wide < 64.
+static inline bool is_inked(uint64_t ink, uint64_t first, uint64_t wide) {
+    if (first >= 64) return ink != 0;
+    return (ink >> first & (((uint64_t)1 << wide) - 1)) != 0;
+}
+
 // The part of the output's gradient that exists, inside the image of it.
 typedef struct gradient_window {
     uint64_t image_w;           // columns of the image
@@ -427,6 +449,20 @@ V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, co
     return bad;
 }
 
+// The same where every term is zero.
+V_INLINE void pool_blank(const int tiles, const int vectors, const grid *g, const panel *p,
+                         float *y, uint8_t *argmax) {
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        vf b = v_load(p->bias + v * V_LANES);
+        const vf cell[4] = {b, b, b, b};
+        V_UNROLL for (int t = 0; t < tiles; t++) {
+            uint64_t at = (uint64_t)t * g->out_column + (uint64_t)(v * V_LANES);
+            pool_store(0, cell, p->relu, p->channels - (uint32_t)(v * V_LANES), y + at,
+                       argmax + at, v_zero());
+        }
+    }
+}
+
 // The pooled outputs of one example: a grid of 2x2 tiles. Not 0, `size` is that of a square kernel
 // on images of one channel with stride 1: known to the compiler, the whole tile is one run of fma.
 V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t size,
@@ -446,18 +482,22 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t
     }
     vf bad = v_zero();
     for (uint32_t row = 0; row < g.rows; row++) {
-        uint32_t column = 0;
-        for (; column < g.columns;) {
-            const float *pixel = image + 2 * row * g.image_row + 2 * column * g.image_column;
+        const float *pixels = image + 2 * row * g.image_row;
+        uint64_t ink = size ? inked_columns(pixels, g.image_row, size + 1, g.image_row) : 0;
+        for (uint32_t column = 0; column < g.columns;) {
+            const float *pixel = pixels + 2 * column * g.image_column;
             uint64_t at = row * g.out_row + column * g.out_column;
-            if (g.columns - column >= step) {
+            bool whole = g.columns - column >= step;
+            if (size && !is_inked(ink, 2 * column, whole ? 2 * step + size - 1 : size + 1)) {
+                if (whole) pool_blank(TILE / 4, vectors, &g, p, y + at, argmax + at);
+                else pool_blank(1, vectors, &g, p, y + at, argmax + at);
+            } else if (whole) {
                 bad = pool_tiles(TILE / 4, vectors, checked, &g, &k, p, pixel, y + at, argmax + at,
                                  bad);
-                column += step;
             } else {
                 bad = pool_tiles(1, vectors, checked, &g, &k, p, pixel, y + at, argmax + at, bad);
-                column++;
             }
+            column += whole ? step : 1;
         }
     }
     return checked ? v_noted(bad) : 0;

@@ -445,8 +445,13 @@ V_INLINE void pick_add(const part *p, uint32_t t0, uint32_t t1, const pick_block
         uint64_t dy = (ty * pooled_w + tx) * c->out_c + p->co + co;
         const float *pixel =
             p->image + 2 * ty * below + b->row * image_w + b->first + 2 * tx * (uint64_t)step;
-        for (; tx < end; tx++, dy += c->out_c, pixel += 2 * step) {
+        const float *rows_seen = p->image + (2 * ty * c->stride_h + b->row) * image_w;
+        uint64_t ink = inked_columns(rows_seen, image_w, c->stride_h + rows, image_w);
+        uint64_t seen_from = b->first + 2 * tx * (uint64_t)step;
+        for (; tx < end; tx++, dy += c->out_c, pixel += 2 * step, seen_from += 2 * step) {
             vf d = v_load_first(p->dy + dy, count);
+            bias = v_add(bias, d);
+            if (!is_inked(ink, seen_from, taps + step)) continue;
             vi index[PICK_TAPS];
             index[0] = i_permute(cell, count == V_LANES ? i_load_u8(p->argmax + dy)
                                                         : i_load_u8_first(p->argmax + dy, count));
@@ -458,7 +463,6 @@ V_INLINE void pick_add(const part *p, uint32_t t0, uint32_t t1, const pick_block
                     sum[r * taps + i] = v_fma(v_permute(seen, index[i]), d, sum[r * taps + i]);
                 }
             }
-            bias = v_add(bias, d);
         }
         t += (uint32_t)n;
         tx = 0;

@@ -319,8 +319,12 @@ static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const 
             .node = scratch + lanes * d->n_count,
         };
         input_transpose(&b);
-        for (uint32_t k = 0; k < d->k_count; k += INPUT_STAGE) {
-            for (uint32_t i = 0; i < b.m_count; i += INPUT_LANES) bad = input_stage(&b, i, k, bad);
+        // Back to front: the rows of w that the forward pass read last are still in the cache.
+        for (uint64_t k = lk_round_up(d->k_count, INPUT_STAGE); k > 0;) {
+            k -= INPUT_STAGE;
+            for (uint32_t i = 0; i < b.m_count; i += INPUT_LANES) {
+                bad = input_stage(&b, i, (uint32_t)k, bad);
+            }
         }
     }
     return v_noted(bad);

@@ -20,6 +20,7 @@
 //                       zero, writes values and numbers (first, first + 1, ..) side by side;
 //                       returns how many. May write V_LANES of each.
 //   v_max(a, b)         a > b ? a : b
+//   v_bits(m)           bit l is lane l
 //   v_store_cells_first lane l of the bytes gets d ? 2 + c : b, of the yes/no in b, c and d
 //   v_transpose(r)      V_LANES x V_LANES, in place
 //
@@ -86,7 +87,7 @@ V_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 V_INLINE vm v_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 V_INLINE vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
 V_INLINE vf v_keep(vm m, vf a) { return _mm512_maskz_mov_ps(m, a); }
-V_INLINE uint32_t v_any(vm m) { return m != 0; }
+V_INLINE uint32_t v_bits(vm m) { return m; }
 V_INLINE vf v_note(vf bad, vf v) { return _mm512_fmadd_ps(v, _mm512_setzero_ps(), bad); }
 V_INLINE uint32_t v_noted(vf bad) { return _mm512_cmp_ps_mask(bad, bad, _CMP_UNORD_Q) != 0; }
 
@@ -200,9 +201,9 @@ V_INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 V_INLINE vm v_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
 V_INLINE vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
 V_INLINE vf v_keep(vm m, vf a) { return _mm256_and_ps(m, a); }
-V_INLINE uint32_t v_any(vm m) { return _mm256_movemask_ps(m) != 0; }
+V_INLINE uint32_t v_bits(vm m) { return (uint32_t)_mm256_movemask_ps(m); }
 V_INLINE vf v_note(vf bad, vf v) { return _mm256_fmadd_ps(v, _mm256_setzero_ps(), bad); }
-V_INLINE uint32_t v_noted(vf bad) { return v_any(_mm256_cmp_ps(bad, bad, _CMP_UNORD_Q)); }
+V_INLINE uint32_t v_noted(vf bad) { return v_bits(_mm256_cmp_ps(bad, bad, _CMP_UNORD_Q)) != 0; }
 
 V_INLINE vi i_set1(int32_t x) { return _mm256_set1_epi32(x); }
 V_INLINE vi i_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
@@ -359,9 +360,11 @@ V_INLINE vm v_gt(vf a, vf b) { return a > b; }
 V_INLINE vf v_select(vm m, vf yes, vf no) { return (vf)((m & (vi)yes) | (~m & (vi)no)); }
 V_INLINE vf v_keep(vm m, vf a) { return (vf)(m & (vi)a); }
 V_INLINE vf v_max(vf a, vf b) { return v_select(v_gt(a, b), a, b); }
-V_INLINE uint32_t v_any(vm m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
+V_INLINE uint32_t v_bits(vm m) {
+    return (uint32_t)((m[0] & 1) | (m[1] & 2) | (m[2] & 4) | (m[3] & 8));
+}
 V_INLINE vf v_note(vf bad, vf v) { return bad + v * v_set1(0.0f); }
-V_INLINE uint32_t v_noted(vf bad) { return v_any(bad != bad); }
+V_INLINE uint32_t v_noted(vf bad) { return v_bits(bad != bad) != 0; }
 
 V_INLINE vi i_set1(int32_t x) { return (vi){x, x, x, x}; }
 V_INLINE vi i_add(vi a, vi b) { return a + b; }
