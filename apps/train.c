@@ -153,7 +153,7 @@ static void show_step(trainer *t, const lk_step_result *r) {
 }
 
 static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
-    double begin = lk_seconds();
+    double begin = lk_seconds(), trained = begin - t->start - t->evaluating;
     t->run->arena.phase = "evaluation";
     *result = lk_run_evaluate(t->run);
     if (result->bad_tensor) {
@@ -162,9 +162,11 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
     }
     t->evaluating += lk_seconds() - begin;
     LK_CHECK(log_metrics(t, "test", result, error));
-    return lk_text_line(&t->out, "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%",
+    return lk_text_line(&t->out,
+                        "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%, "
+                        "after %.2f s of training",
                         (unsigned long long)t->done, result->examples, (double)result->loss,
-                        100.0 * result->correct / result->examples);
+                        100.0 * result->correct / result->examples, trained);
 }
 
 // --- the loop ----------------------------------------------------------------------------------
