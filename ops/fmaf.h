@@ -14,7 +14,6 @@
 #define LOCKSTEP_OPS_FMAF_H
 
 #include <stdint.h>
-#include <string.h>
 
 // A compiler that may reassociate, or keeps float in wider registers, cannot keep the bits.
 #ifdef __FAST_MATH__
@@ -36,7 +35,7 @@ LK_SCALAR uint32_t lk_float_to_bits(float value) {
     return __float_as_uint(value);
 #else
     uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
+    __builtin_memcpy(&bits, &value, sizeof bits);
     return bits;
 #endif
 }
@@ -46,7 +45,7 @@ LK_SCALAR float lk_float_from_bits(uint32_t bits) {
     return __uint_as_float(bits);
 #else
     float value;
-    memcpy(&value, &bits, sizeof value);
+    __builtin_memcpy(&value, &bits, sizeof value);
     return value;
 #endif
 }
@@ -148,15 +147,15 @@ static inline float lk_wide_fmaf(float a, float b, float c) {
     double from_addend = sum - product;
     double error = (product - (sum - from_addend)) + (addend - from_addend);
     uint64_t sum_bits, error_bits;
-    memcpy(&sum_bits, &sum, sizeof sum_bits);
-    memcpy(&error_bits, &error, sizeof error_bits);
+    __builtin_memcpy(&sum_bits, &sum, sizeof sum_bits);
+    __builtin_memcpy(&error_bits, &error, sizeof error_bits);
     // An even sum that is inexact moves one step to where the error points; that neighbour is odd.
     // Where the sum is infinite or NaN the error is NaN, and the comparison does not hold.
     uint64_t even = ~sum_bits & 1;
     uint64_t inward = (sum_bits ^ error_bits) >> 63;  // 1: the error points towards zero
     uint64_t odd_bits = sum_bits + even - 2 * (even & inward);
     double odd;
-    memcpy(&odd, &odd_bits, sizeof odd);
+    __builtin_memcpy(&odd, &odd_bits, sizeof odd);
     sum = __builtin_fabs(error) > 0.0 ? odd : sum;
     return (float)sum;
 }
