@@ -162,7 +162,7 @@ static lk_status one_step(lk_run *run, uint64_t step, lk_error *error) {
 // Every block does the same steps from the same weights: ReLU's zeros, which cost less, are those
 // of a network that learns, and do not depend on how fast the machine was before.
 static void run_block(lk_run *run, double seconds, bench_block *b) {
-    lk_program_initialize(&run->program, run->device);
+    lk_program_initialize(&run->program, run->core.device);
     uint64_t step = 0;
     b->error.status = LK_OK;
     b->steps = 0;

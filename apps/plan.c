@@ -20,6 +20,9 @@ static void print_ledger(const lk_run *run, lk_text_out *out) {
         lk_text_line(out, "  %12llu  %-20s %12llu bytes x %llu", (ull)e->offset, e->name,
                      (ull)e->bytes, (ull)e->count);
     }
+    lk_text_line(out,
+                 "core %llu bytes: the regions up to the replicas', all that a target without an "
+                 "operating system takes", (ull)run->core_bytes);
 }
 
 static const char *op_at(const lk_program *p, uint32_t op) {
@@ -150,8 +153,9 @@ static void put_tensor(json_text *j, const lk_tensor *t) {
 size_t lk_plan_json(const lk_run *run, char *out, size_t bytes) {
     const lk_program *p = &run->program;
     json_text j = {out, bytes, 0};
-    put(&j, "{\n  \"arena_bytes\": %llu,\n  \"replicas\": %u,\n  \"regions\": [\n",
-        (ull)run->arena.used, run->layout.replicas);
+    put(&j, "{\n  \"arena_bytes\": %llu,\n  \"core_bytes\": %llu,\n  \"replicas\": %u,\n"
+        "  \"regions\": [\n",
+        (ull)run->arena.used, (ull)run->core_bytes, run->layout.replicas);
     for (uint32_t i = 0; i < run->arena.entry_count; i++) {
         const lk_arena_entry *e = &run->arena.entries[i];
         put(&j, "    {\"name\": \"%s\", \"offset\": %llu, \"bytes\": %llu, \"count\": %llu}%s\n",
@@ -215,6 +219,7 @@ static lk_status count_examples(lk_run *run, uint8_t *times, lk_text_out *out, l
 static lk_status show_shards(lk_run *run, lk_text_out *out, lk_error *error) {
     for (uint32_t i = 0; i < run->train.part_count; i++) {
         const lk_dataset_part *part = &run->train.parts[i];
+        if (part->count == 0) continue;  // behind data.train_examples
         lk_text_line(out,
                      "shard %u: examples %llu .. %llu  %s; read by every replica (order global)", i,
                      (ull)part->first, (ull)(part->first + part->count - 1),

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "arena/seal.h"
+#include "comm/hash.h"
 #include "io/shuffle.h"
 #include "ops/variant.h"
 
@@ -70,7 +71,7 @@ static void tensor_of(const lk_run *run, uint32_t index, lk_safetensors_tensor *
     *out = (lk_safetensors_tensor){.name = t->name,
                                    .dtype = LK_SAFETENSORS_F32,
                                    .dim_count = t->rank,
-                                   .data = run->device ? run->device + t->offset : NULL};
+                                   .data = run->core.device ? run->core.device + t->offset : NULL};
     for (uint32_t i = 0; i < t->rank; i++) out->dims[i] = t->shape[i];
 }
 
@@ -110,16 +111,11 @@ static lk_status measure_checkpoint(lk_run *run, lk_error *error) {
 
 // Takes every region of the arena, in order. The same calls measure (no base) and commit.
 static void take_regions(lk_run *run, lk_arena *a) {
-    const lk_program *p = &run->program;
     uint32_t replicas = run->layout.replicas;
     const uint64_t line = LK_TENSOR_ALIGN_BYTES, page = LK_PAGE_BYTES;
-    run->tables = lk_arena_take(a, "program tables", lk_program_bytes(&p->spec->model), 1, line);
-    run->world_tables = lk_arena_take(a, "scheduler tables", lk_world_bytes(p), 1, line);
+    lk_core_take(a, &run->program, &run->core);
+    run->core_bytes = a->used;
     run->team_tables = lk_arena_take(a, "thread tables", lk_team_bytes(replicas), 1, line);
-    run->device = lk_arena_take(a, "device region", p->regions[LK_REGION_DEVICE].bytes, 1, page);
-    // Replica regions start a page and a bit apart, so that equal offsets do not share cache sets.
-    run->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, page) + 5 * line;
-    run->replicas = lk_arena_take(a, "replica region", run->replica_bytes, replicas, line);
     run->stacks = lk_arena_take(a, "thread stack", LK_TEAM_STACK_BYTES, replicas - 1, page);
     run->train_memory = lk_arena_take(a, "training set tables", run->train_bytes, 1, line);
     run->test_memory = lk_arena_take(a, "test set tables", run->test_bytes, 1, line);
@@ -192,13 +188,13 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_arena_open(&run->arena, run->block.base, run->block.bytes);
     take_regions(run, &run->arena);
     LK_CHECK(open_data(run, error));
-    LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->tables, &run->program,
-                              error));
+    LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->core.tables,
+                              &run->program, error));
     lk_run_identity(spec, run->identity);
     lk_hex(run->identity, LK_SHA256_BYTES, run->identity_hex);
-    lk_world_make(&run->world, &run->program, run->kernels, &run->train_source, run->device,
-                  run->replicas, run->replica_bytes, run->world_tables);
-    lk_program_initialize(&run->program, run->device);
+    lk_world_make(&run->world, &run->program, run->kernels, &run->train_source, run->core.device,
+                  run->core.replicas, run->core.replica_bytes, run->core.world_tables);
+    lk_program_initialize(&run->program, run->core.device);
     LK_CHECK(lk_team_start(&run->team, run->layout.replicas, true, run->team_tables, run->stacks,
                            error));
     run->team_started = true;
@@ -270,36 +266,10 @@ uint64_t lk_run_steps(const lk_run *run) {
 
 // --- digests -----------------------------------------------------------------------------------
 
-// The host is little-endian (checked at configure time), so memory is already the canonical
-// encoding.
-static void add_tensor(const lk_run *run, lk_sha256 *hash, uint32_t tensor) {
-    const lk_tensor *t = &run->program.tensors[tensor];
-    lk_sha256_add(hash, run->device + t->offset, t->bytes);
-}
-
-static void finish_hex(lk_sha256 *hash, char hex[LK_SHA256_HEX_BYTES]) {
-    uint8_t bytes[LK_SHA256_BYTES];
-    lk_sha256_finish(hash, bytes);
-    lk_hex(bytes, LK_SHA256_BYTES, hex);
-}
-
 void lk_run_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
-    lk_sha256 hash;
-    lk_sha256_start(&hash);
-    for (uint32_t i = 0; i < run->program.param_count; i++) {
-        add_tensor(run, &hash, run->program.params[i].tensor);
-    }
-    finish_hex(&hash, hex);
+    lk_digest(&run->program, run->core.device, hex);
 }
 
 void lk_run_state_hash(const lk_run *run, uint64_t steps_done, char hex[LK_SHA256_HEX_BYTES]) {
-    const lk_program *p = &run->program;
-    lk_sha256 hash;
-    lk_sha256_start(&hash);
-    for (uint32_t i = 0; i < p->param_count; i++) add_tensor(run, &hash, p->params[i].tensor);
-    for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
-        for (uint32_t i = 0; i < p->param_count; i++) add_tensor(run, &hash, p->params[i].slots[s]);
-    }
-    lk_sha256_add_u64(&hash, steps_done);
-    finish_hex(&hash, hex);
+    lk_state_hash(&run->program, run->core.device, steps_done, hex);
 }

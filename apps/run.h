@@ -42,10 +42,12 @@ typedef struct lk_run {
     uint8_t identity[LK_SHA256_BYTES];
     char identity_hex[LK_SHA256_HEX_BYTES];
     // Start of the arena's regions.
-    uint8_t *tables, *world_tables, *device, *replicas, *team_tables, *stacks, *train_memory,
-        *test_memory, *checkpoint_buffer, *checkpoint_tables;
+    lk_core_regions core;
+    uint64_t core_bytes;  // all that a machine without an operating system takes: embedded.h
+    uint8_t *team_tables, *stacks, *train_memory, *test_memory, *checkpoint_buffer,
+        *checkpoint_tables;
     char *log_buffers;
-    uint64_t replica_bytes, train_bytes, test_bytes, checkpoint_bytes;
+    uint64_t train_bytes, test_bytes, checkpoint_bytes;
     void *planning;  // start-up heap: the program's tables while nothing is mapped
 } lk_run;
 

@@ -113,8 +113,8 @@ static lk_status log_hashes(trainer *t, lk_error *error) {
         (size_t)snprintf(line, sizeof t->line, "{\"step\":%llu", (unsigned long long)t->done);
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_tensor *tensor = &p->tensors[p->params[i].tensor];
-        uint64_t hash = lk_step_hash((const float *)(void *)(t->run->device + tensor->offset), 0,
-                                     p->params[i].count);
+        const void *values = t->run->core.device + tensor->offset;
+        uint64_t hash = lk_step_hash(values, 0, p->params[i].count);
         char name[2 * LK_NAME_BYTES];
         lk_text_escape(name, sizeof name, tensor->name, strlen(tensor->name));
         used += (size_t)snprintf(line + used, sizeof t->line - used, ",\"%s\":\"%016llx\"", name,

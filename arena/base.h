@@ -79,6 +79,14 @@ _Noreturn void lk_panic(const char *file, int line, const char *what);
 #define LK_MAX(a, b) ((a) > (b) ? (a) : (b))
 #define LK_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
+// A pointer that a planned structure holds, and the member after the last one: eight bytes each on
+// every target, so that a plan made on one machine is, to the byte, that of any other.
+#ifdef __cplusplus
+#define LK_WIDE alignas(8)
+#else
+#define LK_WIDE _Alignas(8)
+#endif
+
 // Overflow-checked sizes: false where the product or sum does not fit.
 static inline bool lk_mul_ok(uint64_t a, uint64_t b, uint64_t *out) {
     return !__builtin_mul_overflow(a, b, out);

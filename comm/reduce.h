@@ -7,9 +7,9 @@
 
 // The nodes of one holder: entry i of the counter is the `floats` values at values + i * stride.
 typedef struct lk_holding {
-    const lk_counter *counter;
-    const float *values;
-    uint64_t stride;
+    LK_WIDE const lk_counter *counter;
+    LK_WIDE const float *values;
+    LK_WIDE uint64_t stride;
 } lk_holding;
 
 // The root over `leaves` leaves, for `count` values that start at `offset` in every node. Returns

@@ -3,6 +3,24 @@
 
 #include "ops/check.h"
 
+// The plan counts these tables, so their size may not follow the width of a pointer (LK_WIDE) or of
+// an enumeration (compile with -fno-short-enums where that is not the default).
+_Static_assert(sizeof(lk_op) == 112 && sizeof(lk_tensor) == 144 && sizeof(lk_param) == 72 &&
+                   sizeof(lk_grain_view) == 32 && sizeof(lk_frame) == 848 &&
+                   sizeof(lk_holding) == 24,
+               "a plan is the same, to the byte, on every target");
+
+void lk_core_take(lk_arena *a, const lk_program *p, lk_core_regions *r) {
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES, page = LK_PAGE_BYTES;
+    r->tables = lk_arena_take(a, "program tables", lk_program_bytes(&p->spec->model), 1, line);
+    r->world_tables = lk_arena_take(a, "scheduler tables", lk_world_bytes(p), 1, line);
+    r->device = lk_arena_take(a, "device region", p->regions[LK_REGION_DEVICE].bytes, 1, page);
+    // Replica regions start a page and a bit apart, so that equal offsets do not share cache sets.
+    r->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, page) + 5 * line;
+    r->replicas =
+        lk_arena_take(a, "replica region", r->replica_bytes, p->layout.replicas, line);
+}
+
 uint64_t lk_world_bytes(const lk_program *p) {
     uint64_t r = p->layout.replicas;
     return lk_round_up(r * sizeof(lk_frame), 64) + lk_round_up(r * r * sizeof(lk_holding), 64) +

@@ -12,6 +12,7 @@
 #ifndef LOCKSTEP_COMM_STEP_H
 #define LOCKSTEP_COMM_STEP_H
 
+#include "arena/arena.h"
 #include "comm/reduce.h"
 
 typedef struct lk_world {
@@ -33,6 +34,19 @@ typedef struct lk_step_result {
     float loss;              // mean over the examples
     const char *bad_tensor;  // the first that was not finite, or NULL
 } lk_step_result;
+
+// What a run needs on any machine, with or without an operating system: the arena's first regions.
+// Their bytes are the same on every target, so that what one machine plans another one runs.
+typedef struct lk_core_regions {
+    uint8_t *tables;         // for lk_program_build; the arena's first bytes
+    uint8_t *world_tables;   // for lk_world_make
+    uint8_t *device;         // the device region
+    uint8_t *replicas;       // the replica regions,
+    uint64_t replica_bytes;  // so many bytes apart
+} lk_core_regions;
+
+// Takes them from `arena`, or measures them.
+void lk_core_take(lk_arena *arena, const lk_program *program, lk_core_regions *regions);
 
 // Bytes of the world's tables for a program, and the world in `memory` (aligned to 64). `device`
 // and `replica_regions` (region r at replica_regions + r * replica_stride) are the planned regions.

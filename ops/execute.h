@@ -28,12 +28,12 @@ typedef struct lk_wave {
 
 // What one replica works with.
 typedef struct lk_frame {
-    const lk_program *program;
-    const lk_kernels *kernels;
-    const lk_source *source;
-    uint8_t *device;              // start of the device region
-    uint8_t *replica;             // start of this replica's region
-    lk_counter counter;           // the nodes held, after the ops of the waves so far
+    LK_WIDE const lk_program *program;
+    LK_WIDE const lk_kernels *kernels;
+    LK_WIDE const lk_source *source;
+    LK_WIDE uint8_t *device;      // start of the device region
+    LK_WIDE uint8_t *replica;     // start of this replica's region
+    LK_WIDE lk_counter counter;   // the nodes held, after the ops of the waves so far
     float losses[LK_BLOCKS_MAX];  // the loss sum of each node held
     uint32_t correct;             // predictions that were right, in the waves so far
     uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE

@@ -25,11 +25,13 @@
 // of the tree and the first has an even number of trailing leaves (its number is a multiple of the
 // next power of two of the array's length), so that the array's sum is one whole node.
 typedef struct lk_grain_view {
-    const float *x;   // (examples, ...) input of the layer
-    const float *dy;  // (examples, ...) gradient of its output (of the sum, ReLU's mask applied)
-    const uint8_t
-        *argmax;        // (examples, pooled...) fused pooling: which cell 0..3 of the 2x2 tile won
-    uint32_t examples;  // 1 .. grain
+    // (examples, ...) input of the layer
+    LK_WIDE const float *x;
+    // (examples, ...) gradient of its output (of the sum, ReLU's mask applied)
+    LK_WIDE const float *dy;
+    // (examples, pooled...) fused pooling: which cell 0..3 of the 2x2 tile won
+    LK_WIDE const uint8_t *argmax;
+    LK_WIDE uint32_t examples;  // 1 .. grain
 } lk_grain_view;
 
 typedef struct lk_kernels {
