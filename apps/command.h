@@ -13,6 +13,7 @@ lk_status lk_command_plan(int argc, char **argv, lk_error *error);
 lk_status lk_command_train(int argc, char **argv, lk_error *error);
 lk_status lk_command_eval(int argc, char **argv, lk_error *error);
 lk_status lk_command_predict(int argc, char **argv, lk_error *error);
+lk_status lk_command_embed(int argc, char **argv, lk_error *error);
 lk_status lk_command_data(int argc, char **argv, lk_error *error);
 lk_status lk_command_checkpoint(int argc, char **argv, lk_error *error);
 lk_status lk_command_diff(int argc, char **argv, lk_error *error);
@@ -28,6 +29,7 @@ typedef struct lk_common_options {
     const char *run_dir;     // --run-dir
     const char *checkpoint;  // --checkpoint FILE
     const char *output;      // --output FILE
+    const char *to;          // --to FILE
     uint64_t max_memory;     // --max-memory, bytes
     bool resume, fresh, seal, json, show_shards;
 } lk_common_options;
@@ -38,6 +40,7 @@ typedef enum lk_option_group {
     LK_OPT_PLAN = 2,     // --show-shards --json
     LK_OPT_WEIGHTS = 4,  // --run-dir --checkpoint
     LK_OPT_OUTPUT = 8,   // --output
+    LK_OPT_EMBED = 16,   // --to
 } lk_option_group;
 
 // Parses, and takes the one CONFIG argument. LK_BAD_USAGE names the option and the nearest that

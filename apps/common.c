@@ -25,6 +25,7 @@ enum {
     OPT_SET = 256,
     OPT_DATA,
     OPT_REPLICAS,
+    OPT_EXAMPLES,
     OPT_KERNELS,
     OPT_MAX_MEMORY,
     OPT_RUN_DIR,
@@ -34,7 +35,8 @@ enum {
     OPT_JSON,
     OPT_SHOW_SHARDS,
     OPT_CHECKPOINT,
-    OPT_OUTPUT
+    OPT_OUTPUT,
+    OPT_TO
 };
 
 static const struct {
@@ -44,6 +46,7 @@ static const struct {
     {{"set", required_argument, NULL, OPT_SET}, 0},
     {{"data", required_argument, NULL, OPT_DATA}, 0},
     {{"replicas", required_argument, NULL, OPT_REPLICAS}, 0},
+    {{"examples", required_argument, NULL, OPT_EXAMPLES}, 0},
     {{"kernels", required_argument, NULL, OPT_KERNELS}, 0},
     {{"max-memory", required_argument, NULL, OPT_MAX_MEMORY}, 0},
     {{"run-dir", required_argument, NULL, OPT_RUN_DIR}, LK_OPT_TRAIN | LK_OPT_WEIGHTS},
@@ -54,6 +57,7 @@ static const struct {
     {{"show-shards", no_argument, NULL, OPT_SHOW_SHARDS}, LK_OPT_PLAN},
     {{"checkpoint", required_argument, NULL, OPT_CHECKPOINT}, LK_OPT_WEIGHTS},
     {{"output", required_argument, NULL, OPT_OUTPUT}, LK_OPT_OUTPUT},
+    {{"to", required_argument, NULL, OPT_TO}, LK_OPT_EMBED},
 };
 
 static lk_status refuse_option(const char *given, const struct option *options, uint32_t count,
@@ -84,15 +88,23 @@ static lk_status parse_bytes(const char *option, const char *text, uint64_t *out
                    option, text);
 }
 
-static lk_status parse_replicas(const char *text, uint32_t *out, lk_error *error) {
+static lk_status parse_count(const char *option, const char *text, uint64_t most, uint64_t *out,
+                             lk_error *error) {
     char *end;
     errno = 0;
-    unsigned long value = strtoul(text, &end, 10);
+    unsigned long long value = strtoull(text, &end, 10);
     bool digits = *text >= '0' && *text <= '9' && *end == '\0';
-    if (!digits || errno != 0 || value < 1 || value > 1 << 20) {
-        return lk_fail(error, LK_BAD_USAGE,
-                       "--replicas: found \"%s\", wanted a number from 1 to 1048576", text);
+    if (!digits || errno != 0 || value < 1 || value > most) {
+        return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted a number from 1 to %llu",
+                       option, text, (unsigned long long)most);
     }
+    *out = value;
+    return LK_OK;
+}
+
+static lk_status parse_replicas(const char *text, uint32_t *out, lk_error *error) {
+    uint64_t value = 0;
+    LK_CHECK(parse_count("replicas", text, 1 << 20, &value, error));
     *out = (uint32_t)value;
     return LK_OK;
 }
@@ -105,12 +117,15 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
         o->set[o->config.set_count++] = value;
         return LK_OK;
     case OPT_REPLICAS: return parse_replicas(value, &o->config.replicas, error);
+    case OPT_EXAMPLES:
+        return parse_count("examples", value, (uint64_t)1 << 40, &o->config.examples, error);
     case OPT_MAX_MEMORY: return parse_bytes("max-memory", value, &o->max_memory, error);
     case OPT_DATA: o->config.data_directory = value; return LK_OK;
     case OPT_KERNELS: o->config.kernels = value; return LK_OK;
     case OPT_RUN_DIR: o->run_dir = value; return LK_OK;
     case OPT_CHECKPOINT: o->checkpoint = value; return LK_OK;
     case OPT_OUTPUT: o->output = value; return LK_OK;
+    case OPT_TO: o->to = value; return LK_OK;
     case OPT_RESUME: o->resume = true; return LK_OK;
     case OPT_FRESH: o->fresh = true; return LK_OK;
     case OPT_SEAL: o->seal = true; return LK_OK;

@@ -53,6 +53,12 @@ static lk_status load_document(lk_config *c, const lk_config_options *options, l
     for (uint32_t i = 0; i < options->set_count; i++) {
         LK_CHECK(lk_json_set(&c->document, options->set[i], error));
     }
+    if (options->examples) {  // it decides the bits, so the document says it
+        char setting[48];
+        snprintf(setting, sizeof setting, "data.train_examples=%llu",
+                 (unsigned long long)options->examples);
+        LK_CHECK(lk_json_set(&c->document, setting, error));
+    }
     return LK_OK;
 }
 
@@ -174,7 +180,9 @@ static void finish_source(lk_config *c, lk_config_data *d) {
 
 static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char *override,
                            lk_error *error) {
-    static const char *const keys[] = {"set", "directory", "train", "test", "cache"};
+    static const char *const keys[] = {"set",  "directory", "train",
+                                       "test", "cache",     "train_examples"};
+    const uint64_t most = (uint64_t)1 << 40;
     lk_json_cursor data;
     char text[LK_CONFIG_PATH_BYTES] = "";
     LK_CHECK(lk_json_get_object(root, "data", LK_JSON_OPTIONAL, &data, error));
@@ -182,6 +190,8 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
         LK_CHECK(lk_json_keys_only(&data, keys, LK_COUNT(keys), error));
         LK_CHECK(
             lk_json_get_string(&data, "cache", LK_JSON_OPTIONAL, c->cache, sizeof c->cache, error));
+        LK_CHECK(lk_json_get_u64(&data, "train_examples", LK_JSON_OPTIONAL, 1, most,
+                                 &c->train.source.examples, error));
     }
     if (override) {
         LK_CHECK(standard_directory(c, override, error));

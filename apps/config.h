@@ -46,6 +46,7 @@ typedef struct lk_config_options {
     uint32_t set_count;
     const char *data_directory;  // --data: a directory with the four IDX files, or NULL
     uint32_t replicas;           // --replicas, 0: not given
+    uint64_t examples;           // --examples: data.train_examples, 0: not given
     const char *kernels;         // --kernels, or NULL
 } lk_config_options;
 

@@ -15,6 +15,7 @@ static const struct {
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
     {"predict", lk_command_predict,
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy"},
+    {"embed", lk_command_embed, "embed CONFIG --to FILE.c"},
     {"data", lk_command_data, "data fetch|unpack|shard|verify ..."},
     {"checkpoint", lk_command_checkpoint, "checkpoint info|verify FILE"},
     {"diff", lk_command_diff, "diff RUN_A RUN_B"},
@@ -30,6 +31,7 @@ static const char help[] =
     "optimizer.learning_rate=0.05\n"
     "  --data DIRECTORY     the four IDX files of MNIST's naming, plain or .gz\n"
     "  --replicas N         threads; any number up to the grains of a batch, same result\n"
+    "  --examples N         train on the first N examples of the training set only\n"
     "  --kernels NAME       reference, portable, avx2 or avx512; the default is the fastest here\n"
     "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n"
     "\n"

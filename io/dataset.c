@@ -51,6 +51,12 @@ static lk_status manifest_bytes(const char *path, const lk_manifest *m, uint64_t
     return LK_OK;
 }
 
+// Of made-up examples only those that are wanted are made.
+static uint64_t made_up_count(const lk_dataset_source *source) {
+    const uint64_t all = source->made_up.count, wanted = source->examples;
+    return wanted ? LK_MIN(wanted, all) : all;
+}
+
 lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_error *error) {
     *bytes = sizeof(lk_dataset_part);
     switch (source->kind) {
@@ -60,7 +66,7 @@ lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_
     case LK_DATASET_MADE_UP:
         LK_CHECK(lk_made_up_check(&source->made_up, error));
         *bytes = lk_round_up(*bytes, ALIGNMENT) +
-                 source->made_up.count * (lk_made_up_image_bytes(&source->made_up) + 1);
+                 made_up_count(source) * (lk_made_up_image_bytes(&source->made_up) + 1);
         return LK_OK;
     case LK_DATASET_MANIFEST:
         break;
@@ -183,26 +189,44 @@ static lk_status open_shards(opening *o) {
 static lk_status make_up(opening *o, uint8_t *memory) {
     const lk_made_up *m = &o->source->made_up;
     lk_dataset *set = o->set;
-    const uint64_t image_bytes = lk_made_up_image_bytes(m);
+    const uint64_t image_bytes = lk_made_up_image_bytes(m), count = made_up_count(o->source);
     uint8_t *images = memory + lk_round_up(sizeof(lk_dataset_part), ALIGNMENT);
-    uint8_t *labels = images + m->count * image_bytes;
-    for (uint64_t i = 0; i < m->count; i++)
+    uint8_t *labels = images + count * image_bytes;
+    for (uint64_t i = 0; i < count; i++)
         lk_made_up_example(m, i, images + i * image_bytes, labels + i);
     *set->parts = (lk_dataset_part){
-        .count = m->count,
+        .count = count,
         .images = {.data = images, .name = "made-up images"},
         .labels = {.data = labels, .name = "made-up labels"},
     };
     set->part_count = 1;
-    set->count = m->count;
+    set->count = count;
     set->height = m->height;
     set->width = m->width;
     set->channels = m->channels;
     set->image_bytes = image_bytes;
-    const uint64_t all[] = {m->seed, m->first, m->count, m->height, m->width, m->channels,
+    const uint64_t all[] = {m->seed, m->first, count, m->height, m->width, m->channels,
                             m->classes};
     o->name = lk_data_fast_hash(1, all, sizeof all);
     o->stamp = lk_data_fast_hash(2, all, sizeof all);
+    return LK_OK;
+}
+
+// The first examples of the set, where not all are wanted. Parts behind them keep none.
+static lk_status keep_first(opening *o) {
+    lk_dataset *set = o->set;
+    const uint64_t wanted = o->source->examples;
+    if (!wanted) return LK_OK;
+    if (wanted > set->count)
+        return lk_fail(o->error, LK_BAD_CONFIG,
+                       "%s: found %llu examples, wanted the first %llu; ask for fewer",
+                       set->parts->images.name, (ull)set->count, (ull)wanted);
+    for (uint32_t i = 0; i < set->part_count; i++) {
+        lk_dataset_part *part = &set->parts[i];
+        const uint64_t left = wanted > part->first ? wanted - part->first : 0;
+        part->count = LK_MIN(part->count, left);
+    }
+    set->count = wanted;
     return LK_OK;
 }
 
@@ -270,10 +294,11 @@ static void strong_hash(lk_dataset *set) {
     crypto_hash_sha256_final(&hash, set->sha256);
 }
 
-// Against the manifest's word, whether the hash was computed or believed.
+// Against the manifest's word, whether the hash was computed or believed. It gives none for a part
+// of the set.
 static lk_status check_data_hash(const opening *o) {
     char found[LK_SHA256_HEX_BYTES], wanted[LK_SHA256_HEX_BYTES];
-    if (o->source->kind != LK_DATASET_MANIFEST ||
+    if (o->source->kind != LK_DATASET_MANIFEST || o->source->examples ||
         memcmp(o->set->sha256, o->manifest.data_sha256, LK_SHA256_BYTES) == 0)
         return LK_OK;
     lk_hex(o->set->sha256, LK_SHA256_BYTES, found);
@@ -341,7 +366,10 @@ static lk_status open_set(const lk_dataset_source *source, bool trust, void *mem
     opening o = {.source = source, .set = out, .error = error, .trust = trust};
     o.name = (uint64_t)source->kind;  // shards are checked against more than a pair: own records
     o.cached = lk_data_cache(source->cache, o.cache);
+    if (source->examples)  // another data hash, so another record
+        o.name = lk_data_fast_hash(o.name, &source->examples, sizeof source->examples);
     lk_status status = open_parts(&o, memory, bytes);
+    if (status == LK_OK) status = keep_first(&o);
     if (status == LK_OK) status = check_labels(&o);
     if (status == LK_OK) status = find_hash(&o);
     lk_manifest_close(&o.manifest);

@@ -38,6 +38,7 @@ typedef struct lk_dataset_source {
     lk_made_up made_up;           // LK_DATASET_MADE_UP
     uint32_t classes;             // every label must be below; 0: the largest label decides.
                                   // LK_DATASET_MADE_UP brings its own
+    uint64_t examples;            // only the first so many; 0: all
     const char *cache;            // directory for unpacked files and records; NULL: the user's
                                   // ($XDG_CACHE_HOME or ~/.cache)/lockstep; "": none
     bool populate;                // map every page at once: slower start, no faults later

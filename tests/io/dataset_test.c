@@ -126,24 +126,27 @@ static void expect_bad(const lk_dataset_source *source, bool verify, lk_status s
     assert_int_equal(error.status, status);
 }
 
-static void check_examples(const lk_dataset *set) {
-    assert_int_equal(set->count, COUNT);
+// The first `count` examples of the files.
+static void check_first(const lk_dataset *set, uint64_t count) {
+    assert_int_equal(set->count, count);
     assert_int_equal(set->height, HEIGHT);
     assert_int_equal(set->width, WIDTH);
     assert_int_equal(set->channels, 1);
     assert_int_equal(set->image_bytes, IMAGE);
-    for (uint64_t i = 0; i < COUNT; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         assert_memory_equal(lk_dataset_image(set, i), images_file + 16 + i * IMAGE, IMAGE);
         assert_int_equal(lk_dataset_label(set, i), labels_file[8 + i]);
     }
     uint8_t sha256[LK_SHA256_BYTES];
     lk_sha256 hash;
     lk_sha256_start(&hash);
-    lk_sha256_add(&hash, images_file + 16, COUNT * IMAGE);
-    lk_sha256_add(&hash, labels_file + 8, COUNT);
+    lk_sha256_add(&hash, images_file + 16, count * IMAGE);
+    lk_sha256_add(&hash, labels_file + 8, count);
     lk_sha256_finish(&hash, sha256);
     assert_memory_equal(set->sha256, sha256, sizeof sha256);
 }
+
+static void check_examples(const lk_dataset *set) { check_first(set, COUNT); }
 
 static void test_plain_files(void **state) {
     (void)state;
@@ -213,6 +216,38 @@ static void test_any_number_of_shards_is_the_same_set(void **state) {
     open_good(&four, &set);
     check_examples(&set);
     lk_dataset_close(&set);
+}
+
+// Whatever holds the set; and what one count left in the cache is not believed for another.
+static void test_the_first_examples(void **state) {
+    (void)state;
+    lk_dataset set;
+    lk_error error = {0};
+    const lk_dataset_source whole = pair(images, labels);
+    open_good(&whole, &set);
+    assert_int_equal(lk_dataset_shard(&set, 7, in_root("sevenths"), &error), LK_OK);
+    lk_dataset_close(&set);
+    char manifest[192];
+    snprintf(manifest, sizeof manifest, "%s", in_root("sevenths/manifest.json"));
+    lk_dataset_source sources[] = {whole, sharded(manifest), whole};
+    sources[2].kind = LK_DATASET_MADE_UP;
+    sources[2].made_up = (lk_made_up){.seed = 4, .count = COUNT, .height = HEIGHT, .width = WIDTH,
+                                      .channels = 1, .classes = 10};
+    const uint64_t counts[] = {COUNT, 1, 14, 15, 16, 50, COUNT - 1, 1, COUNT};
+    for (size_t s = 0; s < LK_COUNT(sources); s++) {
+        for (size_t i = 0; i < LK_COUNT(counts); i++) {
+            sources[s].examples = counts[i];
+            open_good(&sources[s], &set);
+            check_first(&set, counts[i]);
+            lk_dataset_close(&set);
+        }
+        sources[s].examples = 0;
+        open_good(&sources[s], &set);
+        check_examples(&set);
+        lk_dataset_close(&set);
+        sources[s].examples = COUNT + 1;
+        expect_bad(&sources[s], false, LK_BAD_CONFIG, "found 103 examples, wanted the first 104");
+    }
 }
 
 static void test_60000_over_7(void **state) {
@@ -571,6 +606,7 @@ int main(void) {
         TEST(test_plain_files),
         TEST(test_made_up),
         TEST(test_any_number_of_shards_is_the_same_set),
+        TEST(test_the_first_examples),
         TEST(test_60000_over_7),
         TEST(test_shard_refusals),
         TEST(test_gzip),
