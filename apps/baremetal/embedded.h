@@ -1,0 +1,50 @@
+// embedded.h - a run as constants of a program: what `lockstep embed` writes and train.c trains.
+// Freestanding.
+//
+//   lockstep embed CONFIG --to run.c          model, optimizer, layout and examples as one C source
+//   cmake -DLOCKSTEP_EMBEDDED=run.c ...       the target lockstep_embedded: a program, or an image
+//
+// The arena is one static array, as large as `lockstep plan` says of this configuration ("core"):
+// whether the run fits is decided when the program is linked.
+#ifndef LOCKSTEP_APPS_BAREMETAL_EMBEDDED_H
+#define LOCKSTEP_APPS_BAREMETAL_EMBEDDED_H
+
+#include "arena/arena.h"
+#include "ops/kernels.h"
+#include "ops/program.h"
+
+// Where a linker script finds the two large things, to lay them into the memory that is for them.
+#define LK_EMBEDDED_ARENA __attribute__((section(".bss.lk_arena"), aligned(LK_PAGE_BYTES)))
+#define LK_EMBEDDED_EXAMPLES __attribute__((section(".rodata.lk_examples")))
+
+typedef struct lk_embedded {
+    const char *name;              // of the configuration
+    const char *run_identity;      // as the host computed it: compared before training
+    lk_run_spec spec;              // with the number of examples and their hash
+    lk_layout layout;
+    lk_plan_options plan_options;
+    uint64_t steps;                // of the whole run
+    uint64_t log_every_steps;
+    const uint8_t *images;         // (example_count, in_h, in_w, in_c)
+    const uint8_t *labels;         // (example_count)
+    uint8_t *arena;                // LK_EMBEDDED_ARENA
+    uint64_t arena_bytes;
+} lk_embedded;
+
+// Defined by the embedded source.
+extern const lk_embedded lk_embedded_run;
+
+// Trains it from the first step to the last, without evaluation or checkpoints, and says on the
+// console what `lockstep train` says: loss lines, run_identity, digest, state_hash. All memory is
+// run->arena and a few static kilobytes. Errors are one line on the console too.
+lk_status lk_board_train(const lk_embedded *run, const lk_kernels *kernels);
+
+// --- the platform: what a target must bring ------------------------------------------------------
+
+// Writes to the console, whatever that is; returns when the target has taken all of it.
+void lk_board_write(const char *text, size_t bytes);
+
+// Ends the program with an lk_status as its code.
+_Noreturn void lk_board_end(int code);
+
+#endif

@@ -1,0 +1,169 @@
+// train.c - the core trainer: a run that was embedded, trained on any target. Freestanding.
+//
+// Knows no operating system, heap or thread: replicas, if there are several, take turns. What the
+// target is, and what its console is, only the platform file beside this one knows.
+#include "apps/baremetal/embedded.h"
+#include "comm/hash.h"
+#include "comm/step.h"
+#include "io/decimal.h"
+#include "io/shuffle.h"
+
+typedef unsigned long long ull;
+
+// Static, since a stack is small on such targets and a target trains one run.
+static struct {
+    lk_program program;
+    lk_arena arena;
+    lk_core_regions regions;
+    lk_world world;
+    lk_source source;
+    lk_error error;
+    char identity[LK_SHA256_HEX_BYTES];
+    char line[LK_ERROR_TEXT_BYTES + 32];
+} board;
+
+// --- console -------------------------------------------------------------------------------------
+
+__attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
+    __builtin_va_list args;
+    __builtin_va_start(args, format);
+    size_t length = lk_vformat(board.line, sizeof board.line - 1, format, args);
+    __builtin_va_end(args);
+    length = LK_MIN(length, sizeof board.line - 2);
+    board.line[length] = '\n';
+    lk_board_write(board.line, length + 1);
+}
+
+static void on_panic(const char *file, int line, const char *what) {
+    say("lockstep: internal error at %s:%d: %s; please report it", file, line, what);
+    lk_board_end(LK_INTERNAL);
+}
+
+static void say_loss(const lk_step_result *r, uint64_t step) {
+    char loss[LK_DECIMAL_BYTES];
+    lk_decimal(r->loss, loss);
+    say("loss = %s, step = %llu", loss, (ull)step);
+}
+
+static void say_what(const lk_embedded *run, const lk_kernels *kernels) {
+    const lk_run_spec *s = &run->spec;
+    char hash[LK_SHA256_HEX_BYTES];
+    lk_hex(s->data_hash, LK_SHA256_BYTES, hash);
+    say("lockstep %s  %s  1 worker x %u replicas (in turn), kernels %s", LK_VERSION, run->name,
+        run->layout.replicas, kernels->name);
+    say("data %s: %llu examples", hash, (ull)s->example_count);
+    say("global batch %u = %u grains of %u; %llu steps an epoch, the last with %u examples",
+        s->global_batch, lk_grain_count(s), s->grain, (ull)lk_steps_per_epoch(s),
+        lk_step_examples(s, lk_steps_per_epoch(s) - 1));
+    say("arena %llu bytes, static; %llu parameters", (ull)board.arena.used,
+        (ull)board.program.param_floats);
+    say("run_identity %s", board.identity);
+}
+
+// --- the source ----------------------------------------------------------------------------------
+
+static uint64_t order(void *context, uint64_t epoch, uint64_t position) {
+    const lk_run_spec *s = &((const lk_embedded *)context)->spec;
+    return lk_shuffle(s->seed, epoch, s->example_count, position);
+}
+
+static uint64_t image_bytes(const lk_model *m) { return (uint64_t)m->in_h * m->in_w * m->in_c; }
+
+static const uint8_t *image(void *context, uint64_t index) {
+    const lk_embedded *run = context;
+    return run->images + index * image_bytes(&run->spec.model);
+}
+
+static uint32_t label(void *context, uint64_t index) {
+    return ((const lk_embedded *)context)->labels[index];
+}
+
+// --- start ---------------------------------------------------------------------------------------
+
+// Was the whole run brought here as it was embedded: the examples, and all that decides the bits?
+static lk_status check_transport(const lk_embedded *run, lk_error *error) {
+    const lk_run_spec *s = &run->spec;
+    uint8_t found[LK_SHA256_BYTES];
+    lk_sha256 hash;
+    lk_sha256_start(&hash);
+    lk_sha256_add(&hash, run->images, (size_t)(s->example_count * image_bytes(&s->model)));
+    lk_sha256_add(&hash, run->labels, (size_t)s->example_count);
+    lk_sha256_finish(&hash, found);
+    if (__builtin_memcmp(found, s->data_hash, LK_SHA256_BYTES) != 0)
+        return lk_fail(error, LK_BAD_DATA,
+                       "the embedded examples do not have the data hash that was embedded with "
+                       "them; load the image again");
+    lk_run_identity(s, found);
+    lk_hex(found, LK_SHA256_BYTES, board.identity);
+    if (__builtin_memcmp(board.identity, run->run_identity, LK_SHA256_HEX_BYTES) == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_DATA,
+                   "run_identity: found %s, wanted %s; the program and the embedded run are of "
+                   "different versions: embed it again", board.identity, run->run_identity);
+}
+
+// The program is built where its tables will lie, at the arena's start; then the regions are
+// measured, compared with what was planned on the host, and taken.
+static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_error *error) {
+    lk_arena *a = &board.arena;
+    lk_program *p = &board.program;
+    uint64_t tables = lk_program_bytes(&run->spec.model);
+    if (tables > run->arena_bytes)
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "arena: found %llu bytes, wanted %llu for the program's tables alone",
+                       (ull)run->arena_bytes, (ull)tables);
+    LK_CHECK(lk_program_build(&run->spec, &run->layout, &run->plan_options, run->arena, p, error));
+    lk_arena_open(a, NULL, 0);
+    lk_core_take(a, p, &board.regions);
+    if (a->used != run->arena_bytes)
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "arena: found %llu bytes, wanted %llu: embed it again",
+                       (ull)run->arena_bytes, (ull)a->used);
+    lk_arena_open(a, run->arena, run->arena_bytes);
+    lk_core_take(a, p, &board.regions);
+    lk_assert(board.regions.tables == run->arena);
+    lk_arena_seal(a);
+    board.source = (lk_source){(void *)(uintptr_t)run, order, image, label};
+    lk_world_make(&board.world, p, kernels, &board.source, board.regions.device,
+                  board.regions.replicas, board.regions.replica_bytes, board.regions.world_tables);
+    lk_program_initialize(p, board.regions.device);
+    return LK_OK;
+}
+
+// --- the loop ------------------------------------------------------------------------------------
+
+static lk_status one_step(const lk_embedded *run, uint64_t step, lk_error *error) {
+    lk_world *w = &board.world;
+    for (uint32_t r = 0; r < w->replicas; r++) lk_step_compute(w, r, step);
+    for (uint32_t r = 0; r < w->replicas; r++) lk_step_update(w, r, step);
+    lk_step_result result = lk_step_finish(w, step);
+    if (result.bad_tensor)
+        return lk_fail(error, LK_NOT_FINITE,
+                       "step %llu: %s is not finite: the run diverged; try a smaller learning_rate",
+                       (ull)step, result.bad_tensor);
+    bool last = step + 1 == run->steps;
+    if ((step + 1) % run->log_every_steps == 0 || step == 0 || last) say_loss(&result, step);
+    return LK_OK;
+}
+
+static lk_status train(const lk_embedded *run, const lk_kernels *kernels, lk_error *error) {
+    char hex[LK_SHA256_HEX_BYTES];
+    LK_CHECK(check_transport(run, error));
+    LK_CHECK(place(run, kernels, error));
+    say_what(run, kernels);
+    for (uint64_t step = 0; step < run->steps; step++) LK_CHECK(one_step(run, step, error));
+    say("trained %llu steps", (ull)run->steps);
+    say("run_identity %s", board.identity);
+    lk_digest(&board.program, board.regions.device, hex);
+    say("digest %s", hex);
+    lk_state_hash(&board.program, board.regions.device, run->steps, hex);
+    say("state_hash %s", hex);
+    return LK_OK;
+}
+
+lk_status lk_board_train(const lk_embedded *run, const lk_kernels *kernels) {
+    board.error.status = LK_OK;
+    lk_set_panic_handler(on_panic);
+    lk_status status = train(run, kernels, &board.error);
+    if (status != LK_OK) say("lockstep: %s", board.error.text);
+    return status;
+}

@@ -1,0 +1,192 @@
+// embed.c - lockstep embed: a run as one C source, for targets that have no files to read it from.
+//
+// The source holds what decides the bits (the spec and the examples) and what the host knows of
+// them (data hash, run identity, bytes of the core's arena), so that the target can compare. It is
+// compiled with apps/baremetal/train.c; nothing in it depends on the target.
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "apps/command.h"
+
+typedef unsigned long long ull;
+
+enum { TEXT_COLUMNS = 88 };
+
+// --- strings -------------------------------------------------------------------------------------
+
+// Bytes as the literals of one string, a line each. Each byte as short as an octal escape can be,
+// since what follows it is one too or ends the literal.
+typedef struct literal {
+    FILE *file;
+    int column;
+} literal;
+
+static void put_bytes(literal *l, const uint8_t *bytes, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        if (l->column == 0) fputs("    \"", l->file);
+        l->column += fprintf(l->file, "\\%o", bytes[i]);
+        if (l->column < TEXT_COLUMNS) continue;
+        fputs("\"\n", l->file);
+        l->column = 0;
+    }
+}
+
+static void end_bytes(literal *l) {
+    fputs(l->column ? "\";\n" : "    ;\n", l->file);
+    l->column = 0;
+}
+
+// A name that a user chose: letters and digits as they are, all else escaped.
+static void put_string(FILE *f, const char *text) {
+    fputc('"', f);
+    for (const char *c = text; *c; c++) {
+        bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
+                     (*c >= '0' && *c <= '9') || *c == '_' || *c == '-' || *c == '.' || *c == ' ';
+        if (plain) fputc(*c, f);
+        else fprintf(f, "\\%03o", (unsigned)(uint8_t)*c);
+    }
+    fputc('"', f);
+}
+
+static const char *truth(bool value) { return value ? "true" : "false"; }
+
+// --- the spec ------------------------------------------------------------------------------------
+
+// Only the fields that a layer of its kind has; the others are 0.
+static void put_layer(FILE *f, const lk_layer *l) {
+    static const char *const kinds[] = {
+        [LK_LAYER_CONV2D] = "CONV2D",   [LK_LAYER_MAX_POOL2D] = "MAX_POOL2D",
+        [LK_LAYER_FLATTEN] = "FLATTEN", [LK_LAYER_DENSE] = "DENSE",
+        [LK_LAYER_RELU] = "RELU"};
+    static const char *const initializers[] = {[LK_INIT_GLOROT_UNIFORM] = "GLOROT_UNIFORM",
+                                               [LK_INIT_HE_UNIFORM] = "HE_UNIFORM",
+                                               [LK_INIT_ZEROS] = "ZEROS"};
+    fprintf(f, "    {.kind = LK_LAYER_%s,\n     .name = ", kinds[l->kind]);
+    put_string(f, l->name);
+    if (l->size_h) {
+        fprintf(f, ",\n     .size_h = %uu, .size_w = %uu, .stride_h = %uu, .stride_w = %uu,\n",
+                l->size_h, l->size_w, l->stride_h, l->stride_w);
+        fprintf(f, "     .padding = LK_PADDING_%s",
+                l->padding == LK_PADDING_SAME ? "SAME" : "VALID");
+    }
+    if (l->units) {
+        fprintf(f, ",\n     .units = %uu, .use_bias = %s, .relu = %s,\n", l->units,
+                truth(l->use_bias), truth(l->relu));
+        fprintf(f, "     .initializer = LK_INIT_%s", initializers[l->initializer]);
+    }
+    fprintf(f, "},\n");
+}
+
+// Floats as hexadecimal: exact, in any compiler.
+static void put_spec(FILE *f, const lk_run_spec *s) {
+    const lk_model *m = &s->model;
+    const lk_optimizer *o = &s->optimizer;
+    fprintf(f, "    .spec = {\n");
+    fprintf(f, "        .model = {.in_h = %uu, .in_w = %uu, .in_c = %uu, .classes = %uu,\n",
+            m->in_h, m->in_w, m->in_c, m->classes);
+    fprintf(f, "                  .layer_count = %uu, .layers = layers},\n", m->layer_count);
+    fprintf(f, "        .optimizer = {.kind = %s, .learning_rate = %af,\n",
+            o->kind == LK_SGD ? "LK_SGD" : "LK_MOMENTUM", (double)o->learning_rate);
+    fprintf(f, "                      .momentum = %af, .nesterov = %s},\n", (double)o->momentum,
+            truth(o->nesterov));
+    fprintf(f, "        .seed = %lluu,\n        .global_batch = %uu,\n        .grain = %uu,\n",
+            (ull)s->seed, s->global_batch, s->grain);
+    fprintf(f, "        .drop_remainder = %s,\n        .example_count = %lluu,\n",
+            truth(s->drop_remainder), (ull)s->example_count);
+    fprintf(f, "        .data_hash = {");
+    for (uint32_t i = 0; i < LK_SHA256_BYTES; i++)
+        fprintf(f, "%s0x%02x", i == 0 ? "" : i % 8 ? ", " : ",\n                      ",
+                s->data_hash[i]);
+    fprintf(f, "},\n    },\n");
+}
+
+static void put_layout(FILE *f, const lk_run *run) {
+    static const char *const choices[] = {[LK_REDUCE_AUTO] = "LK_REDUCE_AUTO",
+                                          [LK_REDUCE_ALL_PARTIALS] = "LK_REDUCE_ALL_PARTIALS",
+                                          [LK_REDUCE_ALL_OPERANDS] = "LK_REDUCE_ALL_OPERANDS"};
+    const lk_layout *l = &run->layout;
+    fprintf(f, "    .layout = {.replicas = %uu, .wave_examples = %uu, .fuse = %s,\n", l->replicas,
+            l->wave_examples, truth(l->fuse));
+    fprintf(f, "               .reduce = %s},\n", choices[l->reduce]);
+    fprintf(f, "    .plan_options = {.overlay = %s, .guards = %s},\n",
+            truth(run->plan_options.overlay), truth(run->plan_options.guards));
+}
+
+// --- the source ----------------------------------------------------------------------------------
+
+static void put_examples(FILE *f, const lk_dataset *set) {
+    literal text = {.file = f};
+    fprintf(f, "\n// Image after image, each (height, width, channels).\n");
+    fprintf(f, "static const uint8_t images[%llu] LK_EMBEDDED_EXAMPLES =\n",
+            (ull)(set->count * set->image_bytes));
+    for (uint64_t i = 0; i < set->count; i++)
+        put_bytes(&text, lk_dataset_image(set, i), set->image_bytes);
+    end_bytes(&text);
+    fprintf(f, "\nstatic const uint8_t labels[%llu] LK_EMBEDDED_EXAMPLES =\n",
+            (ull)set->count);
+    for (uint64_t i = 0; i < set->count; i++) {
+        uint8_t label = lk_dataset_label(set, i);
+        put_bytes(&text, &label, 1);
+    }
+    end_bytes(&text);
+}
+
+static void put_source(FILE *f, const lk_run *run) {
+    const lk_run_spec *s = &run->config.spec;
+    fprintf(f, "// A training run as constants. Written by lockstep %s embed; not to be edited.\n",
+            LK_VERSION);
+    fprintf(f, "#include \"apps/baremetal/embedded.h\"\n\nstatic const lk_layer layers[] = {\n");
+    for (uint32_t i = 0; i < s->model.layer_count; i++) put_layer(f, &s->model.layers[i]);
+    fprintf(f, "};\n");
+    put_examples(f, &run->train);
+    fprintf(f, "\nstatic uint8_t arena[%llu] LK_EMBEDDED_ARENA;\n", (ull)run->core_bytes);
+    fprintf(f, "\nconst lk_embedded lk_embedded_run = {\n    .name = ");
+    put_string(f, *run->config.name ? run->config.name : "unnamed");
+    fprintf(f, ",\n    .run_identity = \"%s\",\n", run->identity_hex);
+    put_spec(f, s);
+    put_layout(f, run);
+    fprintf(f, "    .steps = %lluu,\n    .log_every_steps = %lluu,\n", (ull)lk_run_steps(run),
+            (ull)run->config.log_every_steps);
+    fprintf(f, "    .images = images,\n    .labels = labels,\n    .arena = arena,\n");
+    fprintf(f, "    .arena_bytes = sizeof arena,\n};\n");
+}
+
+static lk_status write_source(const lk_run *run, const char *path, lk_error *error) {
+    FILE *f = fopen(path, "w");
+    if (!f) return lk_fail(error, LK_IO_ERROR, "%s: cannot be written: %s", path, strerror(errno));
+    errno = 0;
+    put_source(f, run);
+    bool good = !ferror(f);
+    good = fclose(f) == 0 && good;
+    if (good) return LK_OK;
+    lk_fail(error, LK_IO_ERROR, "%s: writing failed: %s; half of it was removed again", path,
+            strerror(errno));
+    (void)remove(path);
+    return error->status;
+}
+
+static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error) {
+    if (!o->to)
+        return lk_fail(error, LK_BAD_USAGE,
+                       "embed: --to is missing, wanted the C source to write: --to run.c");
+    // A target without an operating system has one lane, unless somebody says otherwise.
+    if (!run->config.replicas) run->layout.replicas = 1;
+    LK_CHECK(lk_run_plan(run, error));
+    LK_CHECK(lk_run_start(run, o->max_memory, error));
+    LK_CHECK(write_source(run, o->to, error));
+    printf("%s: %llu examples, %llu steps; arena %llu bytes\nrun_identity %s\n", o->to,
+           (ull)run->train.count, (ull)lk_run_steps(run), (ull)run->core_bytes, run->identity_hex);
+    return LK_OK;
+}
+
+lk_status lk_command_embed(int argc, char **argv, lk_error *error) {
+    static lk_run run;
+    lk_common_options o;
+    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_EMBED, &o, error));
+    const lk_run_needs needs = {.checkpoints = false, .logs = false};
+    lk_status status = lk_run_configure(&run, &o.config, needs, error);
+    if (status == LK_OK) status = embed(&run, &o, error);
+    lk_run_close(&run);
+    return status;
+}
