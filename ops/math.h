@@ -1,4 +1,5 @@
-// math.h - exp and log of the arithmetic: the same bits from every compiler, processor and GPU.
+// math.h - exp, log and sqrt of the arithmetic: the same bits from every compiler, processor and
+// GPU.
 //
 // Core: freestanding C11, also C++ and CUDA. Knows only ops/fmaf.h; no libm, no double, no table.
 //
@@ -11,6 +12,8 @@
 //   lk_expf  0.882 ulp                            exp(+-0) = 1, exp(+inf) = +inf, exp(-inf) = +0
 //   lk_logf  0.896 ulp                            log(1) = +0, log(+-0) = -inf, log(+inf) = +inf,
 //                                                 log(x < 0) = NaN
+//
+//   lk_sqrtf correctly rounded, as IEEE has it    sqrt(-0) = -0, sqrt(x < 0) = NaN
 //
 // NaN gives NaN, of any payload. Overflow is +inf, underflow gradual and then +0.
 //
@@ -102,6 +105,38 @@ LK_SCALAR float lk_logf(float x) {
     p = x > 0.0f && x < lk_float_from_bits(0x7f800000u) ? p : x;
     p = x == 0.0f ? lk_float_from_bits(0xff800000u) : p;
     return x < 0.0f ? lk_float_from_bits(0x7fc00000u) : p;
+}
+
+// The square root by integers, for processors without a float unit. The root of a mantissa of 49 or
+// 50 bits has 25: one more than a float, and what is left over says whether it is exact.
+static inline float lk_soft_sqrtf(float x) {
+    uint32_t bits = lk_float_to_bits(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return lk_float_from_bits(0x7fc00000u);
+    if ((bits & 0x7fffffffu) == 0 || bits == 0x7f800000u) return x;
+    if (bits >> 31) return lk_float_from_bits(0x7fc00000u);
+    lk_soft_float value = lk_soft_unpack(bits);
+    int shift = 25 + ((value.exponent - 25) & 1);  // leaves an even exponent
+    uint64_t rest = value.mantissa << shift, root = 0;
+    for (int bit = 24; bit >= 0; bit--) {
+        uint64_t wider = root | (uint64_t)1 << bit;
+        if (wider * wider <= rest) root = wider;
+    }
+    uint64_t inexact = root * root != rest;
+    return lk_float_from_bits(lk_soft_round(root << 1 | inexact, (value.exponent - shift) / 2 - 1));
+}
+
+// The square root of x, rounded once.
+LK_SCALAR float lk_sqrtf(float x) {
+#if defined(__CUDA_ARCH__)
+    return __fsqrt_rn(x);
+#elif defined(LK_USE_SOFT_FMAF)
+    return lk_soft_sqrtf(x);
+#elif defined(__x86_64__) || defined(__aarch64__) || defined(__riscv_flen) || \
+    (defined(__ARM_FP) && (__ARM_FP & 4))
+    return __builtin_sqrtf(x);
+#else
+    return lk_soft_sqrtf(x);
+#endif
 }
 
 #endif

@@ -4,6 +4,7 @@
 #include "arena/philox.h"
 
 #include "ops/kernels.h"
+#include "ops/math.h"
 #include "ops/tree.h"
 
 // A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise WAVE_EXAMPLES at a
@@ -619,7 +620,7 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
 static float initial_limit(const lk_param *param) {
     uint64_t fan =
         param->fan_in + (param->initializer == LK_INIT_GLOROT_UNIFORM ? param->fan_out : 0);
-    return __builtin_sqrtf(6.0f / (float)fan);
+    return lk_sqrtf(6.0f / (float)fan);
 }
 
 // Element e of parameter p: u = unit float of word e % 4 of the Philox block with counter

@@ -7,6 +7,11 @@ if(LOCKSTEP_CROSS_CLANG)
     set(CMAKE_C_COMPILER_TARGET ${LOCKSTEP_CROSS_TRIPLE})
     # Debian's cross libc lies in /usr/TRIPLE, where clang does not look by itself.
     set(CMAKE_C_FLAGS_INIT "-isystem /usr/${LOCKSTEP_CROSS_TRIPLE}/include")
+    # Nor does it find that package's start-up files for every machine: gcc links.
+    set(CMAKE_AR ${LOCKSTEP_CROSS_TRIPLE}-ar)
+    set(CMAKE_RANLIB ${LOCKSTEP_CROSS_TRIPLE}-ranlib)
+    set(CMAKE_C_LINK_EXECUTABLE "${LOCKSTEP_CROSS_TRIPLE}-gcc <CMAKE_C_LINK_FLAGS> <LINK_FLAGS> \
+<OBJECTS> -o <TARGET> <LINK_LIBRARIES>")
 else()
     set(CMAKE_C_COMPILER ${LOCKSTEP_CROSS_TRIPLE}-gcc)
 endif()

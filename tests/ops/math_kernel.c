@@ -1,9 +1,12 @@
-// math_kernel.c - exp and log over arrays, as one compiler and one instruction set make them.
+// math_kernel.c - exp, log and sqrt over arrays, as one compiler and one instruction set make them.
 //
 // Compiled several times, with MATH_VARIANT saying which: every variant must give the same bits.
 #include "tests/ops/math_kernel.h"
 
 #include "ops/math.h"
+
+#define MATH_DECLARE_(variant) MATH_DECLARE(variant)
+MATH_DECLARE_(MATH_VARIANT)
 
 #define MATH_NAME_(function, variant) math_##function##_##variant
 #define MATH_NAME(function, variant) MATH_NAME_(function, variant)
@@ -14,4 +17,8 @@ void MATH_NAME(exp, MATH_VARIANT)(const float *restrict x, float *restrict y, si
 
 void MATH_NAME(log, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
     for (size_t i = 0; i < count; i++) y[i] = lk_logf(x[i]);
+}
+
+void MATH_NAME(sqrt, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
+    for (size_t i = 0; i < count; i++) y[i] = lk_sqrtf(x[i]);
 }

@@ -6,9 +6,8 @@
 
 typedef void math_kernel(const float *restrict x, float *restrict y, size_t count);
 
-math_kernel math_exp_target, math_log_target;  // as the library is compiled
-math_kernel math_exp_plain, math_log_plain;    // the same without optimization
-math_kernel math_exp_soft, math_log_soft;      // with the integer fma
-math_kernel math_exp_fma, math_log_fma;        // with the fma instruction; x86-64 only
+// Declares the three functions of a variant.
+#define MATH_DECLARE(variant) \
+    math_kernel math_exp_##variant, math_log_##variant, math_sqrt_##variant;
 
 #endif

@@ -1,10 +1,13 @@
-// math_sweep.c - lk_expf and lk_logf over the floats: error against double, and the bits.
+// math_sweep.c - lk_expf, lk_logf and lk_sqrtf over the floats: error against double, and the bits.
 //
-//   test_math [STRIDE]     every STRIDE-th float (default 509; 1 is all 2^32), and every edge
+//   test_math [STRIDE [FUNCTION [fast]]]
 //
-// Prints the largest error and its argument, and a hash of all results. The hashes of strides 509
-// and 1 are pinned, and every compiled variant must have the same bits as the first: so they are
-// equal under every compiler, optimization level and instruction set that ran this test.
+// Every STRIDE-th float (default 509; 1 is all 2^32), and every edge; `fast` leaves out the
+// variants that take ten times as long.
+//
+// Prints the largest error and its argument, and a hash of all results. The hashes are pinned
+// (math_walk.h), and every compiled variant must have the same bits as the first: so they are equal
+// under every compiler, optimization level and instruction set that ran this test.
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -19,20 +22,37 @@
 #include "arena/base.h"
 #include "ops/math.h"
 #include "tests/ops/math_kernel.h"
+#include "tests/ops/math_walk.h"
 
-enum { BLOCK = 4096, THREADS = 2, VARIANTS = 4 };
+enum { THREADS = 2, EXP = 0, LOG, SQRT, FUNCTIONS };
+
+typedef struct variant {
+    const char *name;
+    math_kernel *function[FUNCTIONS];
+} variant;
+
+// MATH_VARIANTS is X(variant) for each that the build has, the first as the library is compiled:
+//   avx2, avx512   with the flags of these kernels
+//   plain, soft    without optimization; with fma and sqrt by integers
+//   other_...      by the other compiler, where there is one
+#define X(name) MATH_DECLARE(name)
+MATH_VARIANTS
+#undef X
+#define X(name) {#name, {math_exp_##name, math_log_##name, math_sqrt_##name}},
+static const variant variants[] = {MATH_VARIANTS};
+#undef X
 
 typedef struct function {
     const char *name;
+    unsigned number;
     double (*truth)(double);
-    double error_max;                 // in ulp, as ops/math.h promises
-    math_kernel *variant[VARIANTS];   // [0] always; NULL where this CPU has no such instruction
-    uint64_t hash_strided, hash_full; // at strides 509 and 1
+    double error_max;  // in ulp, as ops/math.h promises
+    const math_expected *expected;
 } function;
 
 typedef struct sweep {
     const function *f;
-    uint64_t first, end, stride;      // patterns
+    uint64_t first, end;              // patterns
     double worst;                     // ulp
     float worst_x;
     uint64_t hash;
@@ -40,23 +60,27 @@ typedef struct sweep {
 } sweep;
 
 static uint64_t stride = 509;
-static bool has_fma;
+static bool fast;
 
-static const char *const variant_name[VARIANTS] = {"target", "fma", "plain", "soft"};
-
-static uint64_t mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
+// Whether this processor has the instructions that a variant is compiled with.
+static bool runs_here(const char *name) {
+#ifdef __x86_64__
+    if (strstr(name, "avx512")) {
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    }
+    if (strstr(name, "avx2")) {
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    }
+#endif
+    (void)name;
+    return true;
 }
-
-// All NaNs are one: payload and sign belong to the machine.
-static uint32_t result_bits(float y) { return y != y ? 0x7fc00000u : lk_float_to_bits(y); }
 
 // The distance of y from `want` in units of the last place that a float near `want` has.
 static double error_in_ulp(float y, double want) {
     if (isnan(want) || isinf(want)) {
-        return result_bits(y) == result_bits((float)want) ? 0 : INFINITY;
+        return math_result_bits(y) == math_result_bits((float)want) ? 0 : INFINITY;
     }
     // 2^exponent <= |want| < 2^(exponent + 1), at least the smallest normal float's exponent.
     uint64_t want_bits;
@@ -72,73 +96,45 @@ static double error_in_ulp(float y, double want) {
     return fabs(got - want) * scale;
 }
 
-static void sweep_block(sweep *s, const float *x, size_t count) {
-    static _Thread_local float y[BLOCK], other[BLOCK];
+static void sweep_block(void *context, const float *x, size_t count) {
+    static _Thread_local float y[MATH_BLOCK], other[MATH_BLOCK];
+    sweep *s = context;
     const function *f = s->f;
-    f->variant[0](x, y, count);
+    variants[0].function[f->number](x, y, count);
     for (size_t i = 0; i < count; i++) {
         double error = error_in_ulp(y[i], f->truth((double)x[i]));
         if (!(error <= s->worst)) s->worst = error, s->worst_x = x[i];
-        s->hash += mix((uint64_t)lk_float_to_bits(x[i]) << 32 | result_bits(y[i]));
+        s->hash += math_hash(x[i], y[i]);
     }
-    for (int v = 1; v < VARIANTS; v++) {
-        if (!f->variant[v]) continue;
-        if (stride < 509 && v > 1) continue;  // the slow ones: not in a full sweep
-        f->variant[v](x, other, count);
+    for (size_t v = 1; v < LK_COUNT(variants); v++) {
+        const char *name = variants[v].name;
+        if (!runs_here(name)) continue;
+        if (fast && (strcmp(name, "plain") == 0 || strcmp(name, "soft") == 0)) continue;
+        variants[v].function[f->number](x, other, count);
         for (size_t i = 0; i < count; i++) {
-            if (result_bits(other[i]) == result_bits(y[i])) continue;
+            if (math_result_bits(other[i]) == math_result_bits(y[i])) continue;
             if (s->differ++ == 0) {
                 print_error("%s(%a) is %a here, %a in variant %s\n", f->name, (double)x[i],
-                            (double)y[i], (double)other[i], variant_name[v]);
+                            (double)y[i], (double)other[i], name);
             }
         }
     }
 }
 
 static void *sweep_run(void *argument) {
+    static _Thread_local float x[MATH_BLOCK];
     sweep *s = argument;
-    static _Thread_local float x[BLOCK];
-    size_t count = 0;
-    for (uint64_t u = s->first; u < s->end; u += s->stride) {
-        x[count++] = lk_float_from_bits((uint32_t)u);
-        if (count == BLOCK) sweep_block(s, x, count), count = 0;
-    }
-    sweep_block(s, x, count);
+    math_walk(s->first, s->end, stride, x, sweep_block, s);
     return NULL;
 }
 
-// Where something changes: the limits of the clamps, of overflow and underflow, of each power of
-// two, of the reduction (2/3), around 1 and the multiples of ln 2 / 2; 1,024 patterns each side.
-static void sweep_edges(sweep *s) {
-    static const uint32_t edges[] = {
-        0x00000000, 0x00800000, 0x3f2aaaab, 0x3f800000, 0x3faaaaab, 0x42b00f34, 0x42aeac50,
-        0x42b17218, 0x42b20000, 0x42cff1b5, 0x42ce8ed0, 0x42d00000, 0x7f800000,
-    };
-    for (size_t i = 0; i < LK_COUNT(edges) + 254 + 300; i++) {
-        uint32_t middle = edges[i % LK_COUNT(edges)];
-        if (i >= LK_COUNT(edges)) middle = (uint32_t)(i - LK_COUNT(edges) + 1) << 23;
-        if (i >= LK_COUNT(edges) + 254) {
-            middle = lk_float_to_bits((float)(i - LK_COUNT(edges) - 253) * 0x1.62e43p-2f);
-        }
-        for (uint64_t sign = 0; sign < 2; sign++) {
-            uint64_t first = (uint32_t)(middle - 1024) & 0x7fffffffu;
-            sweep part = *s;
-            part.stride = 1;
-            part.first = first | sign << 31;
-            part.end = part.first + 2048;
-            sweep_run(&part);
-            part.first = s->first, part.end = s->end, part.stride = s->stride;
-            *s = part;
-        }
-    }
-}
-
 static void check_function(const function *f) {
+    static float x[MATH_BLOCK];
     sweep part[THREADS];
     pthread_t thread[THREADS];
     uint64_t steps = (((uint64_t)1 << 32) + stride - 1) / stride;
     for (int i = 0; i < THREADS; i++) {
-        part[i] = (sweep){.f = f, .stride = stride};
+        part[i] = (sweep){.f = f};
         part[i].first = steps * (uint64_t)i / THREADS * stride;
         part[i].end = LK_MIN(steps * (uint64_t)(i + 1) / THREADS * stride, (uint64_t)1 << 32);
         assert_int_equal(pthread_create(&thread[i], NULL, sweep_run, &part[i]), 0);
@@ -150,36 +146,29 @@ static void check_function(const function *f) {
         all.hash += part[i].hash;
         all.differ += part[i].differ;
     }
-    sweep_edges(&all);
+    math_walk_edges(x, sweep_block, &all);
     print_message("%s: stride %llu, largest error %.6f ulp at %a, hash %016llx\n", f->name,
                   (unsigned long long)stride, all.worst, (double)all.worst_x,
                   (unsigned long long)all.hash);
     assert_int_equal(all.differ, 0);
     assert_true(all.worst <= f->error_max);
-    if (stride == 509) assert_true(all.hash == f->hash_strided);
-    if (stride == 1) assert_true(all.hash == f->hash_full);
+    uint64_t expected = math_expect(f->expected, stride);
+    if (expected) assert_true(all.hash == expected);
 }
 
 static void test_exp(void **state) {
     (void)state;
-    function f = {.name = "exp", .truth = exp, .error_max = 0.882,
-                  .variant = {math_exp_target, NULL, math_exp_plain, math_exp_soft},
-                  .hash_strided = 0xc4f31b70c2a325f1, .hash_full = 0xf3fcc451da4e5280};
-#ifdef __x86_64__
-    if (has_fma) f.variant[1] = math_exp_fma;
-#endif
-    check_function(&f);
+    check_function(&(function){"exp", EXP, exp, 0.882, &math_expected_exp});
 }
 
 static void test_log(void **state) {
     (void)state;
-    function f = {.name = "log", .truth = log, .error_max = 0.896,
-                  .variant = {math_log_target, NULL, math_log_plain, math_log_soft},
-                  .hash_strided = 0x4853db76d0f94734, .hash_full = 0x7100ca39d5d40740};
-#ifdef __x86_64__
-    if (has_fma) f.variant[1] = math_log_fma;
-#endif
-    check_function(&f);
+    check_function(&(function){"log", LOG, log, 0.896, &math_expected_log});
+}
+
+static void test_sqrt(void **state) {
+    (void)state;
+    check_function(&(function){"sqrt", SQRT, sqrt, 0.5, &math_expected_sqrt});
 }
 
 static void test_special_values(void **state) {
@@ -193,30 +182,44 @@ static void test_special_values(void **state) {
     assert_int_equal(lk_float_to_bits(lk_expf(-inf)), 0);
     assert_int_equal(lk_float_to_bits(lk_expf(-104.0f)), 0);
     assert_int_equal(lk_float_to_bits(lk_expf(-103.5f)), 1);  // the smallest subnormal
-    assert_int_equal(result_bits(lk_expf(nan)), 0x7fc00000u);
+    assert_int_equal(math_result_bits(lk_expf(nan)), 0x7fc00000u);
     assert_int_equal(lk_float_to_bits(lk_logf(1.0f)), 0);
     assert_int_equal(lk_float_to_bits(lk_logf(0.0f)), minus_inf);
     assert_int_equal(lk_float_to_bits(lk_logf(-0.0f)), minus_inf);
     assert_int_equal(lk_float_to_bits(lk_logf(inf)), plus_inf);
-    assert_int_equal(result_bits(lk_logf(-1.0f)), 0x7fc00000u);
-    assert_int_equal(result_bits(lk_logf(-0x1p-149f)), 0x7fc00000u);
-    assert_int_equal(result_bits(lk_logf(-inf)), 0x7fc00000u);
-    assert_int_equal(result_bits(lk_logf(nan)), 0x7fc00000u);
+    assert_int_equal(math_result_bits(lk_logf(-1.0f)), 0x7fc00000u);
+    assert_int_equal(math_result_bits(lk_logf(-0x1p-149f)), 0x7fc00000u);
+    assert_int_equal(math_result_bits(lk_logf(-inf)), 0x7fc00000u);
+    assert_int_equal(math_result_bits(lk_logf(nan)), 0x7fc00000u);
+    assert_int_equal(lk_float_to_bits(lk_sqrtf(-0.0f)), 0x80000000u);
+    assert_int_equal(math_result_bits(lk_sqrtf(-0x1p-149f)), 0x7fc00000u);
+    assert_int_equal(lk_float_to_bits(lk_soft_sqrtf(-0.0f)), 0x80000000u);
+    assert_int_equal(lk_float_to_bits(lk_soft_sqrtf(inf)), plus_inf);
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) stride = strtoull(argv[1], NULL, 10);
-    if (stride == 0) {
-        fprintf(stderr, "usage: %s [STRIDE], a whole number from 1\n", argv[0]);
+    char none = 0, *end = &none;
+    if (argc > 1) stride = strtoull(argv[1], &end, 10);
+    if (stride == 0 || *end) {
+        fprintf(stderr, "usage: %s [STRIDE [exp|log|sqrt [fast]]], STRIDE from 1\n", argv[0]);
         return LK_BAD_USAGE;
     }
-#ifdef __x86_64__
-    has_fma = __builtin_cpu_supports("fma");
-#endif
+    fast = argc > 3 && strcmp(argv[3], "fast") == 0;
+    char filter[64];
+    if (argc > 2) {
+        snprintf(filter, sizeof filter, "test_%s", argv[2]);
+        cmocka_set_test_filter(filter);
+    }
+    printf("variants:");
+    for (size_t v = 0; v < LK_COUNT(variants); v++) {
+        printf(" %s%s", variants[v].name, runs_here(variants[v].name) ? "" : " (not on this CPU)");
+    }
+    printf("\n");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_special_values),
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_log),
+        cmocka_unit_test(test_sqrt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

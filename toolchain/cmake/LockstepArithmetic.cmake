@@ -12,7 +12,7 @@ foreach(pair
         "-Ofast|-ffast-math|-ffp-model=fast=lets the compiler reorder sums, and flushes subnormals"
         "-funsafe-math-optimizations|-fassociative-math=lets the compiler reorder sums"
         "-freciprocal-math|-fapprox-func=replaces a division or a function by another number"
-        "-ffinite-math-only|-fno-signed-zeros=lets the compiler drop infinity, NaN or the zero's sign"
+        "-ffinite-math-only|-fno-signed-zeros=lets it drop infinity, NaN or a zero's sign"
         "-ffp-contract=(fast|on)=lets the compiler decide which products are rounded"
         "-mdaz-ftz|-fdenormal-fp-math(-f32)?=[^ ]*=flushes subnormals to zero"
         "-mfpmath=(387|sse,387|387,sse|both)=computes with excess precision (x87)"
