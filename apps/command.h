@@ -18,6 +18,7 @@ lk_status lk_command_data(int argc, char **argv, lk_error *error);
 lk_status lk_command_checkpoint(int argc, char **argv, lk_error *error);
 lk_status lk_command_diff(int argc, char **argv, lk_error *error);
 lk_status lk_command_bench(int argc, char **argv, lk_error *error);
+lk_status lk_command_verify(int argc, char **argv, lk_error *error);
 lk_status lk_command_doctor(int argc, char **argv, lk_error *error);
 
 enum { LK_SET_MAX = 64 };

@@ -20,6 +20,7 @@ static const struct {
     {"checkpoint", lk_command_checkpoint, "checkpoint info|verify FILE"},
     {"diff", lk_command_diff, "diff RUN_A RUN_B"},
     {"bench", lk_command_bench, "bench [--json]"},
+    {"verify", lk_command_verify, "verify [--kernels NAME] [--replicas N]"},
     {"doctor", lk_command_doctor, "doctor"},
 };
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""freestanding_test - the core needs nothing: compiled for each target without a library, it may ask
-for memcpy, memset, memmove and memcmp, and for what the compiler itself brings (libgcc), by name.
+"""freestanding_test - the core needs nothing: compiled for each target without a library, it may
+ask for memcpy, memset, memmove and memcmp, and for what the compiler itself brings (libgcc), by
+name.
 
    freestanding_test.py SOURCE_DIR WORK_DIR
 
@@ -30,7 +31,7 @@ SOFT = {  # a processor without a float unit
     "__floatundisf": "uint64 to float", "__clzdi2": "leading zeros",
 }
 M7 = "-mcpu=cortex-m7 -mthumb -mfpu=fpv5-sp-d16 -mfloat-abi=hard -Wno-format".split()
-#         target          compiler and flags                                    nm            helpers
+#    target, compiler and flags, nm, helpers allowed
 TARGETS = [
     ("x86-64 gcc", ["gcc"], "nm", {}),
     ("x86-64 clang", ["clang"], "nm", {}),

@@ -43,7 +43,8 @@ if(HAVE_GCC)
     # Not by its name, but by what start-up code does: a run finds out.
     file(WRITE ${WORK_DIR}_flush.c "__attribute__((constructor)) static void flush(void)
         { __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040); }")
-    execute_process(COMMAND gcc -c ${WORK_DIR}_flush.c -o ${WORK_DIR}_flush.o RESULT_VARIABLE no_sse)
+    execute_process(COMMAND gcc -c ${WORK_DIR}_flush.c -o ${WORK_DIR}_flush.o
+                    RESULT_VARIABLE no_sse)
     if(no_sse EQUAL 0)
         configure("subnormal numbers are flushed" ${gcc}
                   "-DCMAKE_EXE_LINKER_FLAGS=${WORK_DIR}_flush.o")

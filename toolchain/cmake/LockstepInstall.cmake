@@ -30,6 +30,8 @@ if(TARGET lockstep_program)
 endif()
 file(GLOB configs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/apps/configs/*.json)
 install(FILES ${configs} DESTINATION ${lockstep_share_dir}/configs COMPONENT runtime)
+file(GLOB published CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/apps/configs/published/*.json)
+install(FILES ${published} DESTINATION ${lockstep_share_dir}/configs/published COMPONENT runtime)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 
 # --- find_package(lockstep) --------------------------------------------------------------------
