@@ -30,7 +30,8 @@ SOFT = {  # a processor without a float unit
     "__floatsisf": "int32 to float", "__floatunsisf": "uint32 to float",
     "__floatundisf": "uint64 to float", "__clzdi2": "leading zeros",
 }
-M7 = "-mcpu=cortex-m7 -mthumb -mfpu=fpv5-sp-d16 -mfloat-abi=hard -Wno-format".split()
+M7 = ("-mcpu=cortex-m7 -mthumb -mfpu=fpv5-sp-d16 -mfloat-abi=hard -fno-short-enums "
+      "-Wno-format").split()
 #    target, compiler and flags, nm, helpers allowed
 TARGETS = [
     ("x86-64 gcc", ["gcc"], "nm", {}),

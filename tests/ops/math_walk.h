@@ -66,7 +66,7 @@ static const math_expected math_expected_exp = {0xf3fcc451da4e5280, 0xc4f31b70c2
                                                 0xe3e554c3a5719309};
 static const math_expected math_expected_log = {0x7100ca39d5d40740, 0x4853db76d0f94734,
                                                 0xe07a21e2d533829b};
-static const math_expected math_expected_sqrt = {0, 0x970042c0ad735bb3,
+static const math_expected math_expected_sqrt = {0x3692ef38b40c18c4, 0x970042c0ad735bb3,
                                                  0x50eb760b148145d1};
 
 static inline uint64_t math_expect(const math_expected *e, uint64_t stride) {
