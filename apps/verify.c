@@ -48,7 +48,7 @@ typedef struct verifier {
     uint32_t runs, not_run, compared, differ;
 } verifier;
 
-// --- the file --------------------------------------------------------------------------------------
+// --- the file -----------------------------------------------------------------------------------
 
 static lk_status read_hex(const lk_json_cursor *object, const char *key, const char **out,
                           lk_error *error) {
@@ -99,7 +99,7 @@ static lk_status read_promise(const verifier *v, const lk_json_cursor *run, prom
     return read_digests(run, p, error);
 }
 
-// --- one run -----------------------------------------------------------------------------------------
+// --- one run ------------------------------------------------------------------------------------
 
 // One line of the table; where a value is not the published one, both in full.
 static void print_row(verifier *v, const promise *p, const lk_run *run, uint64_t step,
@@ -160,7 +160,8 @@ static lk_status verify_kernels(verifier *v, const promise *p, const char *kerne
     lk_status status = lk_run_configure(&run, &options, needs, error);
     if (status == LK_OK) status = compare_run(v, p, &run, until, error);
     lk_run_close(&run);
-    // The replicas were bound to a processor each, this thread among them: the next run counts anew.
+    // The replicas were bound to a processor each, this thread among them; the next run counts
+    // anew.
     if (v->bound) (void)sched_setaffinity(0, sizeof v->processors, &v->processors);
     return status;
 }
@@ -181,7 +182,7 @@ static lk_status verify_all_kernels(verifier *v, const promise *p, lk_error *err
     }
 }
 
-// --- all of them -----------------------------------------------------------------------------------
+// --- all of them --------------------------------------------------------------------------------
 
 static lk_status verify_run(verifier *v, const lk_json_cursor *at, lk_error *error) {
     promise p;
@@ -227,8 +228,8 @@ static lk_status verdict(const verifier *v, lk_error *error) {
         return LK_DIFFERS;
     }
     if (v->compared == 0) {
-        return lk_fail(error, LK_NO_INPUT, "verify: nothing was compared; the lines \"not run\" say "
-                       "why");
+        return lk_fail(error, LK_NO_INPUT, "verify: nothing was compared; the lines \"not run\" "
+                       "say why");
     }
     printf("verified: %u of %u runs, %u values compared, 0 differ: this machine computes the "
            "published bits\n",

@@ -1,5 +1,6 @@
 // syscalls.c - the platform of the core trainer on a Linux kernel without a C library: RISC-V 64,
-// two system calls. So a processor without a float unit, for which there is no libc, can be emulated.
+// two system calls. So a processor without a float unit, for which Debian has no libc, can be
+// emulated.
 #include "apps/baremetal/embedded.h"
 
 #ifndef __riscv
