@@ -479,7 +479,7 @@ static void print_help(void) {
         "  --seconds S    of measured steps for each case (5)\n"
         "  --rounds N     in which the cases take turns (5)\n"
         "  --replicas N   instead of 2\n"
-        "  --kernels NAME reference, portable, avx2, avx512; the default is the fastest here\n"
+        "  --kernels NAME reference, portable, avx2, avx512, neon; default: the fastest here\n"
         "  --data DIR     a directory with the four IDX files of MNIST or the like\n\n"
         "cases:\n");
     for (uint32_t i = 0; i < LK_COUNT(cases); i++) {

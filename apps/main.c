@@ -33,7 +33,7 @@ static const char help[] =
     "  --data DIRECTORY     the four IDX files of MNIST's naming, plain or .gz\n"
     "  --replicas N         threads; any number up to the grains of a batch, same result\n"
     "  --examples N         train on the first N examples of the training set only\n"
-    "  --kernels NAME       reference, portable, avx2 or avx512; the default is the fastest here\n"
+    "  --kernels NAME       reference, portable, avx2, avx512, neon; default: the fastest here\n"
     "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n"
     "\n"
     "Exit codes: 0 done";

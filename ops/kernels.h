@@ -1,10 +1,11 @@
 // kernels.h - the table of kernels that a step is made of, and what each must compute, to the bit.
 //
 // One table per variant: reference (scalar, the contract itself: ops/reference.c), portable, avx2,
-// avx512. Every variant gives the reference's bits for every shape, or is wrong. ops/ARITHMETIC.md
-// says the same in formulas: chain (one fma a term, index ascending), slice (LK_SLICE_TERMS terms;
-// slice 0 starts from the bias where there is one, all others from +0), tree (pairwise by leaf
-// number; a node without a sibling is copied), and "a finished sum is stored as s + 0.0f".
+// avx512, neon. Every variant gives the reference's bits for every shape, or is wrong.
+// ops/ARITHMETIC.md says the same in formulas: chain (one fma a term, index ascending), slice
+// (LK_SLICE_TERMS terms; slice 0 starts from the bias where there is one, all others from +0), tree
+// (pairwise by leaf number; a node without a sibling is copied), and "a finished sum is stored as
+// s + 0.0f".
 //
 // Common to all:
 // - Pointers are 64-byte aligned unless said otherwise; outputs are written entirely and overlap
@@ -142,6 +143,7 @@ extern const lk_kernels lk_kernels_reference;
 extern const lk_kernels lk_kernels_portable;
 extern const lk_kernels lk_kernels_avx2;    // x86-64 builds
 extern const lk_kernels lk_kernels_avx512;  // x86-64 builds
+extern const lk_kernels lk_kernels_neon;    // AArch64 builds
 
 // Scratch that one call needs, in floats: the most over all variants, so that the plan does not
 // depend on the variant.

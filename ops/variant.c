@@ -34,6 +34,9 @@ static const struct {
     {&lk_kernels_avx512, missing_for_avx512},
     {&lk_kernels_avx2, missing_for_avx2},
 #endif
+#ifdef __aarch64__
+    {&lk_kernels_neon, missing_for_none},  // every AArch64 has it
+#endif
     {&lk_kernels_portable, missing_for_none},
     {&lk_kernels_reference, missing_for_none},
 };

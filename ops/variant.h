@@ -6,8 +6,8 @@
 
 #include "ops/kernels.h"
 
-// The table called `name` ("reference", "portable", and on x86-64 "avx2", "avx512"), or with "auto"
-// or NULL the fastest that this processor runs.
+// The table called `name` ("reference", "portable", on x86-64 "avx2" and "avx512", on AArch64
+// "neon"), or with "auto" or NULL the fastest that this processor runs.
 //
 // LK_BAD_USAGE where there is no such name, LK_UNAVAILABLE where the processor lacks a feature.
 lk_status lk_kernels_choose(const char *name, const lk_kernels **out, lk_error *error);

@@ -10,7 +10,7 @@
 #include "ops/cpu/vector.h"
 #include "ops/kernels.h"
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__) || defined(V_NEON)
 #define V_WIDE 1  // 32 registers: larger tiles
 #else
 #define V_WIDE 0

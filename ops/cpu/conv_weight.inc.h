@@ -18,7 +18,7 @@ enum {
     BLOCK_FLOATS = 6144,                   // of image and gradient that are read again and again
     BLOCK_TILES_MIN = 16,
     LANE_TILE = 12,                        // vectors of taps of a tile of the second way
-    PICK_HALF = V_LANES / 2,               // pixels of each of the two rows of the third way
+    PICK_HALF = V_HALF,                    // pixels of each of the two rows of the third way
     PICK_ROWS = 3,                         // kernel rows of a tile of it
     PICK_TAPS = V_REGISTERS >= 32 ? 7 : 3, // taps in each, at most
 };
@@ -434,8 +434,9 @@ V_INLINE void pick_add(const part *p, uint32_t t0, uint32_t t1, const pick_block
     uint64_t wide = tiles_w(c), pooled_w = c->out_w / 2;
     uint32_t count = LK_MIN(p->channels - co, (uint32_t)V_LANES);
     int32_t step = (int32_t)pick_step(c);
-    const int32_t cells[V_LANES] = {0, step, PICK_HALF, PICK_HALF + step};
-    vi cell = i_load(cells), one = i_set1(1);
+    const int32_t cells[V_LANES] = {I_PICK(0), I_PICK(step), I_PICK(PICK_HALF),
+                                    I_PICK(PICK_HALF + step)};
+    vi cell = i_load(cells), one = i_set1(I_STEP);
     vf sum[PICK_ROWS * PICK_TAPS], bias = v_load(at + rows * taps * V_LANES);
     V_UNROLL for (int i = 0; i < rows * taps; i++) sum[i] = v_load(at + i * V_LANES);
     uint64_t ty = t0 / wide, tx = t0 % wide;
@@ -458,9 +459,9 @@ V_INLINE void pick_add(const part *p, uint32_t t0, uint32_t t1, const pick_block
             V_UNROLL for (int i = 1; i < taps; i++) index[i] = i_add(index[i - 1], one);
             V_UNROLL for (int r = 0; r < rows; r++) {
                 const float *row = pixel + (uint64_t)r * image_w;
-                vf seen = v_halves(row, row + below);
+                vh seen = v_halves(row, row + below);
                 V_UNROLL for (int i = 0; i < taps; i++) {
-                    sum[r * taps + i] = v_fma(v_permute(seen, index[i]), d, sum[r * taps + i]);
+                    sum[r * taps + i] = v_fma(v_pick(seen, index[i]), d, sum[r * taps + i]);
                 }
             }
         }

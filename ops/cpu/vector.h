@@ -1,21 +1,26 @@
 // vector.h - the few words that the fast kernels are written in, for each instruction set.
 //
 // A kernel source (dense.inc.h, conv.inc.h, misc.inc.h) is compiled once per variant by portable.c,
-// avx2.c and avx512.c, with that file's flags; this header turns the same words into that set's
-// instructions. It knows nothing of tensors. Every word rounds as the scalar operation it stands
-// for, lane by lane: fma is one rounding everywhere.
+// avx2.c, avx512.c and neon.c, with that file's flags; this header turns the same words into that
+// set's instructions. It knows nothing of tensors. Every word rounds as the scalar operation it
+// stands for, lane by lane: fma is one rounding everywhere.
 //
 //   vf, vi, vm          V_LANES floats; V_LANES 32-bit integers; V_LANES yes/no
-//   V_LANES             16 (AVX-512), 8 (AVX2), 4 (portable: SSE2, or any compiler's vectors)
+//   V_LANES             16 (AVX-512), 8 (AVX2), 4 (NEON; portable: SSE2, or the compiler's vectors)
 //   V_REGISTERS         vector registers to plan a tile for
+//   V_FACTORS           1: a factor of many products is broadcast by its load; V_LANES: a product
+//                       takes its factor from any lane, so that so many are loaded at once
 //   V_PIN(v)            keeps v in a register: without it gcc 12 loads a shared operand at each use
 //   V_UNROLL            before a loop of constant length over tile registers
 //   v_first(count)      the first `count` lanes, count <= V_LANES
 //   v_keep(m, a)        a where m, +0 elsewhere
 //   v_note, v_noted     bad = v_note(bad, v) per stored vector, from v_zero(); v_noted(bad) is 1
 //                       where some v was not finite
-//   v_halves(a, b)      the first half of the lanes from memory at a, the second from b
-//   v_permute(v, i)     lane l is v[i[l]]; i_permute: of integers
+//   v_fma_lane(v, l, b, c)  fma(v[l], b, c); l is known to the compiler
+//   vh, v_halves(a, b)  2 * V_HALF floats: the first half from memory at a, the second from b
+//   v_pick(h, i)        lane l is the float of h whose I_PICK(number) is i[l]; numbers may be added
+//                       as I_STEP
+//   i_permute(v, i)     lane l is v[i[l]]
 //   v_winners(..)       of up to V_LANES pooled gradients d whose cell is `cell` and that are not
 //                       zero, writes values and numbers (first, first + 1, ..) side by side;
 //                       returns how many. May write V_LANES of each.
@@ -24,8 +29,8 @@
 //   v_store_cells_first lane l of the bytes gets d ? 2 + c : b, of the yes/no in b, c and d
 //   v_transpose(r)      V_LANES x V_LANES, in place
 //
-// Addresses need no alignment, except for v_stream. A masked load reads only the chosen lanes (the
-// others are +0), a masked store writes only them.
+// Addresses need no alignment, except for v_stream. The mask of a load or store comes from v_first:
+// only the chosen lanes are read (the others are +0), or written.
 #ifndef LOCKSTEP_OPS_CPU_VECTOR_H
 #define LOCKSTEP_OPS_CPU_VECTOR_H
 
@@ -63,8 +68,8 @@
 // --- AVX-512 (F, DQ, BW, VL) -------------------------------------------------------------------
 #include <immintrin.h>
 
-enum { V_LANES = 16, V_REGISTERS = 32 };
-typedef __m512 vf;
+enum { V_LANES = 16, V_REGISTERS = 32, V_FACTORS = 1, V_HALF = 8 };
+typedef __m512 vf, vh;
 typedef __m512i vi;
 typedef __mmask16 vm;
 #define V_PIN(v) __asm__("" : "+v"(v))
@@ -124,10 +129,10 @@ V_INLINE vi i_load_u16(const uint16_t *p) {
 V_INLINE void i_store_u16(uint16_t *p, vi a) {
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(a));
 }
-V_INLINE vf v_halves(const float *a, const float *b) {
+V_INLINE vh v_halves(const float *a, const float *b) {
     return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1);
 }
-V_INLINE vf v_permute(vf v, vi index) { return _mm512_permutexvar_ps(index, v); }
+V_INLINE vf v_pick(vh h, vi index) { return _mm512_permutexvar_ps(index, h); }
 V_INLINE vi i_permute(vi v, vi index) { return _mm512_permutexvar_epi32(index, v); }
 V_INLINE vi i_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 V_INLINE uint32_t v_winners(const float *d, const uint8_t *argmax, uint32_t count, uint8_t cell,
@@ -170,8 +175,8 @@ V_INLINE void v_transpose(vf r[V_LANES]) {
 // --- AVX2 and FMA ------------------------------------------------------------------------------
 #include <immintrin.h>
 
-enum { V_LANES = 8, V_REGISTERS = 16 };
-typedef __m256 vf;
+enum { V_LANES = 8, V_REGISTERS = 16, V_FACTORS = 1, V_HALF = 4 };
+typedef __m256 vf, vh;
 typedef __m256i vi;
 typedef __m256 vm;  // all bits of a chosen lane are set
 #define V_PIN(v) __asm__("" : "+x"(v))
@@ -257,10 +262,10 @@ V_INLINE void v_store_cells_first(uint8_t *p, uint32_t count, vm b, vm c, vm d) 
     else i_store_u8_first(p, count, cells);
 }
 
-V_INLINE vf v_halves(const float *a, const float *b) {
+V_INLINE vh v_halves(const float *a, const float *b) {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
 }
-V_INLINE vf v_permute(vf v, vi index) { return _mm256_permutevar8x32_ps(v, index); }
+V_INLINE vf v_pick(vh h, vi index) { return _mm256_permutevar8x32_ps(h, index); }
 V_INLINE vi i_permute(vi v, vi index) { return _mm256_permutevar8x32_epi32(v, index); }
 V_INLINE vi i_load(const int32_t *p) { return _mm256_loadu_si256((const void *)p); }
 
@@ -280,14 +285,142 @@ V_INLINE void v_transpose(vf r[V_LANES]) {
     }
 }
 
+#elif defined(V_NEON)
+// --- NEON (AArch64) ------------------------------------------------------------------------------
+// Every AArch64 has it, so portable.c sees the same compiler: neon.c asks for these words by name.
+#include <arm_neon.h>
+
+enum { V_LANES = 4, V_REGISTERS = 32, V_FACTORS = 4, V_HALF = 4 };
+typedef float32x4_t vf;
+typedef float32x4x2_t vh;
+typedef int32x4_t vi;
+typedef uint32x4_t vm;  // all bits of a chosen lane are set
+#define V_PIN(v) __asm__("" : "+w"(v))
+
+V_INLINE vf v_set1(float x) { return vdupq_n_f32(x); }
+V_INLINE vf v_load(const float *p) { return vld1q_f32(p); }
+V_INLINE void v_store(float *p, vf v) { vst1q_f32(p, v); }
+V_INLINE void v_stream(float *p, vf v) { vst1q_f32(p, v); }
+V_INLINE vm v_first(uint32_t count) { return vcltq_u32((vm){0, 1, 2, 3}, vdupq_n_u32(count)); }
+V_INLINE vf v_load_mask(const float *p, vm m) {
+    if (m[3]) return v_load(p);
+    if (!m[1]) return m[0] ? vld1q_lane_f32(p, v_set1(0.0f), 0) : v_set1(0.0f);
+    vf v = vcombine_f32(vld1_f32(p), vdup_n_f32(0.0f));
+    return m[2] ? vld1q_lane_f32(p + 2, v, 2) : v;
+}
+V_INLINE void v_store_mask(float *p, vm m, vf v) {
+    if (m[3]) {
+        v_store(p, v);
+    } else if (m[1]) {
+        vst1_f32(p, vget_low_f32(v));
+        if (m[2]) vst1q_lane_f32(p + 2, v, 2);
+    } else if (m[0]) {
+        vst1q_lane_f32(p, v, 0);
+    }
+}
+
+V_INLINE vf v_add(vf a, vf b) { return vaddq_f32(a, b); }
+V_INLINE vf v_sub(vf a, vf b) { return vsubq_f32(a, b); }
+V_INLINE vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }
+V_INLINE vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+V_INLINE vf v_abs(vf a) { return vabsq_f32(a); }
+
+V_INLINE vm v_gt(vf a, vf b) { return vcgtq_f32(a, b); }
+V_INLINE vf v_select(vm m, vf yes, vf no) { return vbslq_f32(m, yes, no); }
+V_INLINE vf v_keep(vm m, vf a) {
+    return vreinterpretq_f32_u32(vandq_u32(m, vreinterpretq_u32_f32(a)));
+}
+// Not vmaxq_f32: of two zeros it takes +0.
+V_INLINE vf v_max(vf a, vf b) { return v_select(v_gt(a, b), a, b); }
+V_INLINE uint32_t v_bits(vm m) { return vaddvq_u32(vandq_u32(m, (vm){1, 2, 4, 8})); }
+V_INLINE vf v_note(vf bad, vf v) { return vfmaq_f32(bad, v, v_set1(0.0f)); }
+V_INLINE uint32_t v_noted(vf bad) { return v_bits(vceqq_f32(bad, bad)) != 15; }
+
+V_INLINE vi i_set1(int32_t x) { return vdupq_n_s32(x); }
+V_INLINE vi i_add(vi a, vi b) { return vaddq_s32(a, b); }
+V_INLINE vi i_and(vi a, vi b) { return vandq_s32(a, b); }
+V_INLINE vi i_shift_left(vi a, int bits) { return vshlq_s32(a, vdupq_n_s32(bits)); }
+V_INLINE vi i_shift_right(vi a, int bits) {
+    return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-bits)));
+}
+V_INLINE vm i_eq(vi a, vi b) { return vceqq_s32(a, b); }
+V_INLINE vi i_select(vm m, vi yes, vi no) { return vbslq_s32(m, yes, no); }
+V_INLINE vf v_from_i(vi a) { return vcvtq_f32_s32(a); }
+V_INLINE vi i_from_bytes(uint32_t bytes) {
+    uint16x8_t words = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(bytes)));
+    return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(words)));
+}
+V_INLINE vi i_load_u8(const uint8_t *p) {
+    uint32_t bytes;
+    memcpy(&bytes, p, sizeof bytes);
+    return i_from_bytes(bytes);
+}
+V_INLINE vi i_load_u8_first(const uint8_t *p, uint32_t count) {
+    if (count >= V_LANES) return i_load_u8(p);
+    uint32_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++) bytes |= (uint32_t)p[i] << 8 * i;
+    return i_from_bytes(bytes);
+}
+V_INLINE uint32_t i_to_bytes(vi a) {
+    uint16x4_t words = vmovn_u32(vreinterpretq_u32_s32(a));
+    return vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(words, words))), 0);
+}
+V_INLINE void i_store_u8(uint8_t *p, vi a) {
+    uint32_t bytes = i_to_bytes(a);
+    memcpy(p, &bytes, sizeof bytes);
+}
+V_INLINE void i_store_u8_first(uint8_t *p, uint32_t count, vi a) {
+    uint32_t bytes = i_to_bytes(a);
+    for (uint32_t i = 0; i < count; i++) p[i] = (uint8_t)(bytes >> 8 * i);
+}
+V_INLINE vi i_load_u16(const uint16_t *p) { return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p))); }
+V_INLINE void i_store_u16(uint16_t *p, vi a) {
+    vst1_u16(p, vmovn_u32(vreinterpretq_u32_s32(a)));
+}
+V_INLINE void v_store_cells_first(uint8_t *p, uint32_t count, vm b, vm c, vm d) {
+    // A yes is -1: 0 - b is 0 or 1, 2 - c is 2 or 3.
+    vi upper = vnegq_s32(vreinterpretq_s32_u32(b));
+    vi lower = vsubq_s32(i_set1(2), vreinterpretq_s32_u32(c));
+    vi cells = i_select(d, lower, upper);
+    if (count >= V_LANES) i_store_u8(p, cells);
+    else i_store_u8_first(p, count, cells);
+}
+
+// A table look-up is by bytes: float number n is bytes 4n .. 4n + 3.
+#define I_PICK(number) ((number) * 0x04040404 + 0x03020100)
+#define I_STEP 0x04040404
+V_INLINE vh v_halves(const float *a, const float *b) { return (vh){{v_load(a), v_load(b)}}; }
+V_INLINE vf v_pick(vh h, vi index) {
+    uint8x16x2_t bytes = {{vreinterpretq_u8_f32(h.val[0]), vreinterpretq_u8_f32(h.val[1])}};
+    return vreinterpretq_f32_u8(vqtbl2q_u8(bytes, vreinterpretq_u8_s32(index)));
+}
+V_INLINE vi i_permute(vi v, vi index) {
+    vi bytes = vmlaq_n_s32(i_set1(I_PICK(0)), index, I_STEP);
+    return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(v), vreinterpretq_u8_s32(bytes)));
+}
+V_INLINE vi i_load(const int32_t *p) { return vld1q_s32(p); }
+
+V_INLINE void v_transpose(vf r[V_LANES]) {
+    float64x2_t t[4];
+    V_UNROLL for (int i = 0; i < 4; i += 2) {
+        t[i] = vreinterpretq_f64_f32(vtrn1q_f32(r[i], r[i + 1]));
+        t[i + 1] = vreinterpretq_f64_f32(vtrn2q_f32(r[i], r[i + 1]));
+    }
+    V_UNROLL for (int i = 0; i < 2; i++) {
+        r[i] = vreinterpretq_f32_f64(vtrn1q_f64(t[i], t[i + 2]));
+        r[i + 2] = vreinterpretq_f32_f64(vtrn2q_f64(t[i], t[i + 2]));
+    }
+}
+
 #else
 // --- portable: vectors of the compiler, SSE2 where fma has to be made from double --------------
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
-enum { V_LANES = 4, V_REGISTERS = 16 };
+enum { V_LANES = 4, V_REGISTERS = 16, V_FACTORS = 1, V_HALF = 2 };
 typedef float vf __attribute__((vector_size(16)));
+typedef vf vh;
 typedef int32_t vi __attribute__((vector_size(16)));
 typedef vi vm;  // all bits of a chosen lane are set
 #ifdef __SSE2__
@@ -398,9 +531,9 @@ V_INLINE void v_store_cells_first(uint8_t *p, uint32_t count, vm b, vm c, vm d) 
     else i_store_u8_first(p, count, cells);
 }
 
-V_INLINE vf v_halves(const float *a, const float *b) { return (vf){a[0], a[1], b[0], b[1]}; }
-V_INLINE vf v_permute(vf v, vi index) {
-    return (vf){v[index[0]], v[index[1]], v[index[2]], v[index[3]]};
+V_INLINE vh v_halves(const float *a, const float *b) { return (vf){a[0], a[1], b[0], b[1]}; }
+V_INLINE vf v_pick(vh h, vi index) {
+    return (vf){h[index[0]], h[index[1]], h[index[2]], h[index[3]]};
 }
 V_INLINE vi i_permute(vi v, vi index) {
     return (vi){v[index[0]], v[index[1]], v[index[2]], v[index[3]]};
@@ -416,7 +549,14 @@ V_INLINE void v_transpose(vf r[V_LANES]) {
 
 // --- words that are the same everywhere --------------------------------------------------------
 
+#ifndef I_PICK
+#define I_PICK(number) (number)
+#define I_STEP 1
+#endif
+
 V_INLINE vf v_zero(void) { return v_set1(0.0f); }
+
+V_INLINE vf v_fma_lane(vf v, int lane, vf b, vf c) { return v_fma(v_set1(v[lane]), b, c); }
 
 // x > 0 ? x : +0, as the reference has it.
 V_INLINE vf v_relu(vf x) { return v_keep(v_gt(x, v_zero()), x); }
