@@ -198,7 +198,21 @@ V_INLINE void tile_run(const int positions, const int vectors, vf sum[TILE][VECT
     const float *end[TILE];
     const float *packed_end = packed + length * (uint64_t)(vectors * V_LANES);
     V_UNROLL for (int i = 0; i < positions; i++) end[i] = pixel[i] + at + length;
-    for (int64_t j = -(int64_t)length; j < 0; j++) {
+    int64_t first = -(int64_t)length;
+    for (; V_FACTORS > 1 && first + V_FACTORS <= 0; first += V_FACTORS) {
+        vf x[TILE];
+        V_UNROLL for (int i = 0; i < positions; i++) x[i] = v_load(end[i] + first);
+        const float *row = packed_end + first * (vectors * V_LANES);
+        V_UNROLL for (int j = 0; j < V_FACTORS; j++) {
+            V_UNROLL for (int v = 0; v < vectors; v++) {
+                vf w = v_load(row + (j * vectors + v) * V_LANES);
+                V_UNROLL for (int i = 0; i < positions; i++) {
+                    sum[i][v] = v_fma_lane(x[i], j, w, sum[i][v]);
+                }
+            }
+        }
+    }
+    for (int64_t j = first; j < 0; j++) {
         vf w[VECTORS];
         V_UNROLL for (int v = 0; v < vectors; v++) {
             w[v] = v_load(packed_end + j * (vectors * V_LANES) + v * V_LANES);

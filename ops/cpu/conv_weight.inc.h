@@ -20,7 +20,7 @@ enum {
     LANE_TILE = 12,                        // vectors of taps of a tile of the second way
     PICK_HALF = V_HALF,                    // pixels of each of the two rows of the third way
     PICK_ROWS = 3,                         // kernel rows of a tile of it
-    PICK_TAPS = V_REGISTERS >= 32 ? 7 : 3, // taps in each, at most
+    PICK_TAPS = LK_MAX(V_HALF - 1, 3),     // taps in each, at most
 };
 
 // One part of a gradient, and where its terms come from.
@@ -473,6 +473,26 @@ V_INLINE void pick_add(const part *p, uint32_t t0, uint32_t t1, const pick_block
     v_store(at + rows * taps * V_LANES, bias);
 }
 
+#if V_HALF > 4
+#define EACH_PICK_TAPS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#else
+#define EACH_PICK_TAPS(X) X(1) X(2) X(3)
+#endif
+#define EACH_PICK_ROWS(X, taps) X(1, taps) X(2, taps) X(3, taps)
+
+#if V_APART
+#define PICK_FUNCTION(rows, taps)                                                           \
+    V_NOINLINE void pick_add_##rows##x##taps(const part *p, uint32_t t0, uint32_t t1,       \
+                                             const pick_block *b, uint32_t co, float *at) { \
+        pick_add(p, t0, t1, b, co, at, rows, taps);                                         \
+    }
+#define PICK_FUNCTIONS(taps) EACH_PICK_ROWS(PICK_FUNCTION, taps)
+EACH_PICK_TAPS(PICK_FUNCTIONS)
+#define PICK_CALL(rows, taps) pick_add_##rows##x##taps(p, t0, t1, &b, co, at)
+#else
+#define PICK_CALL(rows, taps) pick_add(p, t0, t1, &b, co, at, rows, taps)
+#endif
+
 static void pick_add_part(const part *p, uint32_t t0, uint32_t t1) {
     float *at = p->sums;
     for (uint32_t co = 0; co < p->channels; co += V_LANES) {
@@ -480,18 +500,10 @@ static void pick_add_part(const part *p, uint32_t t0, uint32_t t1) {
             pick_block b = pick_block_of(p->c, number);
             switch (b.rows * 8 + b.taps) {
 #define PICK_ADD(rows, taps) \
-    case (rows) * 8 + (taps): pick_add(p, t0, t1, &b, co, at, rows, taps); break;
-#define PICK_ADD_ROWS(taps) PICK_ADD(1, taps) PICK_ADD(2, taps) PICK_ADD(3, taps)
-                PICK_ADD_ROWS(1)
-                PICK_ADD_ROWS(2)
-                PICK_ADD_ROWS(3)
-#if V_WIDE
-                PICK_ADD_ROWS(4)
-                PICK_ADD_ROWS(5)
-                PICK_ADD_ROWS(6)
-                PICK_ADD_ROWS(7)
-#endif
-#undef PICK_ADD_ROWS
+    case (rows) * 8 + (taps): PICK_CALL(rows, taps); break;
+#define PICK_ADDS(taps) EACH_PICK_ROWS(PICK_ADD, taps)
+                EACH_PICK_TAPS(PICK_ADDS)
+#undef PICK_ADDS
 #undef PICK_ADD
             }
             at += pick_floats(&b);

@@ -39,7 +39,7 @@ enum {
     FORWARD_VECTORS = V_REGISTERS == 32 ? 4 : 3,
     FORWARD_PANEL = FORWARD_VECTORS * V_LANES,
     FORWARD_ROWS_MAX = 8,
-    FORWARD_TERMS = 64,
+    FORWARD_TERMS = V_FACTORS > 1 ? 256 : 64,
 };
 _Static_assert((int)FORWARD_PANEL <= LK_DENSE_PANEL_MAX, "scratch is sized for this panel");
 _Static_assert(LK_DENSE_EXAMPLES % FORWARD_ROWS_MAX == 0, "tiles fill the block of sums");
@@ -61,8 +61,9 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
     const float *x[FORWARD_ROWS_MAX], *w = b->w + (uint64_t)k0 * b->n_count;
     float *rest = b->sum + (uint64_t)m0 * FORWARD_PANEL;
-    // Each tile fetches one column of vectors of the next run of rows.
+    // Each tile fetches one column of vectors of the next run of rows, or one row of V_FACTORS.
     uint32_t column = m0 / (uint32_t)rows % (uint32_t)vectors * V_LANES;
+    if (V_FACTORS > 1) column = m0 / (uint32_t)rows % V_FACTORS * b->n_count;
     const uint64_t ahead = (uint64_t)FORWARD_TERMS * b->n_count + column;
     vf sum[FORWARD_ROWS_MAX][4];
     V_UNROLL for (int i = 0; i < rows; i++) {
@@ -72,7 +73,23 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
             sum[i][v] = v_load(rest + i * FORWARD_PANEL + v * V_LANES);
         }
     }
-    for (uint32_t k = 0; k < terms; k++, w += b->n_count) {
+    uint32_t k = 0;
+    for (uint64_t at = 0; V_FACTORS > 1 && at + V_FACTORS <= terms; at += V_FACTORS) {
+        vf value[FORWARD_ROWS_MAX];
+        V_UNROLL for (int i = 0; i < rows; i++) value[i] = v_load(x[i] + at);
+        k += V_FACTORS;
+        __builtin_prefetch(w + ahead);
+        V_UNROLL for (int j = 0; j < V_FACTORS; j++, w += b->n_count) {
+            V_UNROLL for (int v = 0; v < vectors; v++) {
+                vf row = masked && v == vectors - 1 ? v_load_mask(w + v * V_LANES, tail)
+                                                    : v_load(w + v * V_LANES);
+                V_UNROLL for (int i = 0; i < rows; i++) {
+                    sum[i][v] = v_fma_lane(value[i], j, row, sum[i][v]);
+                }
+            }
+        }
+    }
+    for (; k < terms; k++, w += b->n_count) {
         vf row[4];
         __builtin_prefetch(w + ahead);
         V_UNROLL for (int v = 0; v < vectors; v++) {

@@ -12,6 +12,8 @@
 //                       takes its factor from any lane, so that so many are loaded at once
 //   V_PIN(v)            keeps v in a register: without it gcc 12 loads a shared operand at each use
 //   V_UNROLL            before a loop of constant length over tile registers
+//   V_APART             1: tiles are functions of their own, since gcc 12 spills registers where
+//                       many are inlined into one
 //   v_first(count)      the first `count` lanes, count <= V_LANES
 //   v_keep(m, a)        a where m, +0 elsewhere
 //   v_note, v_noted     bad = v_note(bad, v) per stored vector, from v_zero(); v_noted(bad) is 1
@@ -68,7 +70,8 @@
 // --- AVX-512 (F, DQ, BW, VL) -------------------------------------------------------------------
 #include <immintrin.h>
 
-enum { V_LANES = 16, V_REGISTERS = 32, V_FACTORS = 1, V_HALF = 8 };
+enum { V_LANES = 16, V_REGISTERS = 32, V_FACTORS = 1 };
+#define V_HALF 8
 typedef __m512 vf, vh;
 typedef __m512i vi;
 typedef __mmask16 vm;
@@ -175,7 +178,8 @@ V_INLINE void v_transpose(vf r[V_LANES]) {
 // --- AVX2 and FMA ------------------------------------------------------------------------------
 #include <immintrin.h>
 
-enum { V_LANES = 8, V_REGISTERS = 16, V_FACTORS = 1, V_HALF = 4 };
+enum { V_LANES = 8, V_REGISTERS = 16, V_FACTORS = 1 };
+#define V_HALF 4
 typedef __m256 vf, vh;
 typedef __m256i vi;
 typedef __m256 vm;  // all bits of a chosen lane are set
@@ -290,12 +294,14 @@ V_INLINE void v_transpose(vf r[V_LANES]) {
 // Every AArch64 has it, so portable.c sees the same compiler: neon.c asks for these words by name.
 #include <arm_neon.h>
 
-enum { V_LANES = 4, V_REGISTERS = 32, V_FACTORS = 4, V_HALF = 4 };
+enum { V_LANES = 4, V_REGISTERS = 32, V_FACTORS = 4 };
+#define V_HALF 4
 typedef float32x4_t vf;
 typedef float32x4x2_t vh;
 typedef int32x4_t vi;
 typedef uint32x4_t vm;  // all bits of a chosen lane are set
-#define V_PIN(v) __asm__("" : "+w"(v))
+#define V_PIN(v) (void)(v)  // fmla has no operand in memory
+#define V_APART 1
 
 V_INLINE vf v_set1(float x) { return vdupq_n_f32(x); }
 V_INLINE vf v_load(const float *p) { return vld1q_f32(p); }
@@ -418,7 +424,8 @@ V_INLINE void v_transpose(vf r[V_LANES]) {
 #include <emmintrin.h>
 #endif
 
-enum { V_LANES = 4, V_REGISTERS = 16, V_FACTORS = 1, V_HALF = 2 };
+enum { V_LANES = 4, V_REGISTERS = 16, V_FACTORS = 1 };
+#define V_HALF 2
 typedef float vf __attribute__((vector_size(16)));
 typedef vf vh;
 typedef int32_t vi __attribute__((vector_size(16)));
@@ -552,6 +559,9 @@ V_INLINE void v_transpose(vf r[V_LANES]) {
 #ifndef I_PICK
 #define I_PICK(number) (number)
 #define I_STEP 1
+#endif
+#ifndef V_APART
+#define V_APART 0
 #endif
 
 V_INLINE vf v_zero(void) { return v_set1(0.0f); }
