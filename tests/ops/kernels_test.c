@@ -1,6 +1,8 @@
 // Every kernel of every variant that this processor runs against the scalar reference, bit for bit:
 // the dense and the element-wise kernels. Shapes are random with odd sizes and tails, values are
 // nasty, outputs are poisoned, and each buffer ends where a kernel may no longer read.
+//
+//   test_kernels [ROUNDS]    random shapes of each dense kernel to try (default 80)
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,6 +18,7 @@
 
 // --- made-up operands ----------------------------------------------------------------------------
 
+static uint64_t rounds = 80;
 static uint64_t seed;
 
 static uint32_t draw(void) {
@@ -200,7 +203,7 @@ static lk_dense draw_dense(uint32_t k_large, uint32_t n_large) {
 
 static void test_dense_forward(void **state) {
     (void)state;
-    for (seed = 1; seed <= 80; seed++) {
+    for (seed = 1; seed <= rounds; seed++) {
         uint64_t start = seed;
         check_forward(draw_dense(1600, 200), draw_size(70));
         seed = start;
@@ -213,7 +216,7 @@ static void test_dense_forward(void **state) {
 
 static void test_dense_input_gradient(void **state) {
     (void)state;
-    for (seed = 1; seed <= 80; seed++) {
+    for (seed = 1; seed <= rounds; seed++) {
         uint64_t start = seed;
         check_input_gradient(draw_dense(200, 1600), draw_size(70));
         seed = start;
@@ -225,7 +228,7 @@ static void test_dense_input_gradient(void **state) {
 
 static void test_dense_weight_gradient(void **state) {
     (void)state;
-    for (seed = 1; seed <= 80; seed++) {
+    for (seed = 1; seed <= rounds; seed++) {
         uint64_t start = seed;
         check_weight_gradient(draw_dense(150, 150), 1u << draw() % 6);
         seed = start;
@@ -435,7 +438,8 @@ static void test_choose(void **state) {
     assert_non_null(strstr(error.text, "portable, reference"));
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) rounds = strtoul(argv[1], NULL, 10);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choose),
         cmocka_unit_test(test_dense_forward),
