@@ -204,10 +204,12 @@ V_INLINE void tile_run(const int positions, const int vectors, vf sum[TILE][VECT
         V_UNROLL for (int i = 0; i < positions; i++) x[i] = v_load(end[i] + first);
         const float *row = packed_end + first * (vectors * V_LANES);
         V_UNROLL for (int j = 0; j < V_FACTORS; j++) {
-            V_UNROLL for (int v = 0; v < vectors; v++) {
-                vf w = v_load(row + (j * vectors + v) * V_LANES);
-                V_UNROLL for (int i = 0; i < positions; i++) {
-                    sum[i][v] = v_fma_lane(x[i], j, w, sum[i][v]);
+            vf w[VECTORS];
+            V_UNROLL for (int v = 0; v < vectors; v++) w[v] = v_load(row + v * V_LANES);
+            row += vectors * V_LANES;
+            V_UNROLL for (int i = 0; i < positions; i++) {
+                V_UNROLL for (int v = 0; v < vectors; v++) {
+                    sum[i][v] = v_fma_lane(x[i], j, w[v], sum[i][v]);
                 }
             }
         }
@@ -441,9 +443,38 @@ V_INLINE vf pool_store(const int checked, const vf a[4], bool relu, uint32_t cou
     return bad;
 }
 
-// `tiles` neighbouring 2x2 tiles of the output.
-V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, const grid *g,
-                       const walk *k, const panel *p, const float *image, float *y,
+// The sums of neighbouring 2x2 tiles, in all `columns` columns, of a square kernel on images of one
+// channel: where factors come from lanes, the pixels that all cells see are loaded once.
+V_INLINE void patch_sum(const int columns, const int vectors, const int size,
+                        vf sum[TILE][VECTORS], uint64_t image_row, const panel *p,
+                        const float *image) {
+    enum { WIDTH_MAX = 4 };  // vectors of a row of pixels
+    const int width = columns + size - 1;
+    vf pixels[2][WIDTH_MAX];  // of two neighbouring rows
+    V_FORGET(image);  // or loads are shared with the tile of another branch, and registers spent
+    tile_start(2 * columns, vectors, sum, p->bias);
+    V_UNROLL for (int row = 0; row <= size; row++) {
+        V_UNROLL for (int i = 0; i < width; i += V_LANES) {
+            pixels[row % 2][i / V_LANES] =
+                v_load_first(image + (uint64_t)row * image_row + i, (uint32_t)(width - i));
+        }
+        V_UNROLL for (int kx = 0; row > 0 && kx < size; kx++) {
+            const float *packed = p->packed + ((row - 1) * size + kx) * vectors * V_LANES;
+            vf w[VECTORS];
+            V_UNROLL for (int v = 0; v < vectors; v++) w[v] = v_load(packed + v * V_LANES);
+            V_UNROLL for (int i = 0; i < 2 * columns; i++) {
+                int at = i / 4 * 2 + i % 2 + kx, y = (row - 1 + i / 2 % 2) % 2;
+                V_UNROLL for (int v = 0; v < vectors; v++) {
+                    sum[i][v] = v_fma_lane(pixels[y][at / V_LANES], at % V_LANES, w[v], sum[i][v]);
+                }
+            }
+        }
+    }
+}
+
+// `tiles` neighbouring 2x2 tiles of the output. `size` is pool_fill's.
+V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, const uint32_t size,
+                       const grid *g, const walk *k, const panel *p, const float *image, float *y,
                        uint8_t *argmax, vf bad) {
     const float *pixel[TILE];
     vf sum[TILE][VECTORS];
@@ -451,7 +482,11 @@ V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, co
         pixel[i] = image + (uint64_t)(i / 2 % 2) * g->image_row +
                    (uint64_t)(i / 4 * 2 + i % 2) * g->image_column;
     }
-    tile_any(4 * tiles, vectors, sum, k, pixel, p);
+    if (V_FACTORS > 1 && size) {
+        patch_sum(2 * tiles, vectors, (int)size, sum, g->image_row, p, image);
+    } else {
+        tile_any(4 * tiles, vectors, sum, k, pixel, p);
+    }
     V_UNROLL for (int t = 0; t < tiles; t++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
             vf cell[4] = {sum[4 * t][v], sum[4 * t + 1][v], sum[4 * t + 2][v], sum[4 * t + 3][v]};
@@ -506,10 +541,11 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t
                 if (whole) pool_blank(TILE / 4, vectors, &g, p, y + at, argmax + at);
                 else pool_blank(1, vectors, &g, p, y + at, argmax + at);
             } else if (whole) {
-                bad = pool_tiles(TILE / 4, vectors, checked, &g, &k, p, pixel, y + at, argmax + at,
-                                 bad);
+                bad = pool_tiles(TILE / 4, vectors, checked, size, &g, &k, p, pixel, y + at,
+                                 argmax + at, bad);
             } else {
-                bad = pool_tiles(1, vectors, checked, &g, &k, p, pixel, y + at, argmax + at, bad);
+                bad = pool_tiles(1, vectors, checked, size, &g, &k, p, pixel, y + at, argmax + at,
+                                 bad);
             }
             column += whole ? step : 1;
         }

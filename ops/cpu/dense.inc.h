@@ -80,11 +80,15 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
         k += V_FACTORS;
         __builtin_prefetch(w + ahead);
         V_UNROLL for (int j = 0; j < V_FACTORS; j++, w += b->n_count) {
+            vf row[4];
+            V_FORGET(w);  // vectors are loaded in pairs from one address
             V_UNROLL for (int v = 0; v < vectors; v++) {
-                vf row = masked && v == vectors - 1 ? v_load_mask(w + v * V_LANES, tail)
+                row[v] = masked && v == vectors - 1 ? v_load_mask(w + v * V_LANES, tail)
                                                     : v_load(w + v * V_LANES);
-                V_UNROLL for (int i = 0; i < rows; i++) {
-                    sum[i][v] = v_fma_lane(value[i], j, row, sum[i][v]);
+            }
+            V_UNROLL for (int i = 0; i < rows; i++) {
+                V_UNROLL for (int v = 0; v < vectors; v++) {
+                    sum[i][v] = v_fma_lane(value[i], j, row[v], sum[i][v]);
                 }
             }
         }
@@ -191,7 +195,7 @@ enum {
     INPUT_VECTORS = 2,
     INPUT_LANES = INPUT_VECTORS * V_LANES,
     INPUT_PANELS = LK_DENSE_EXAMPLES / INPUT_LANES,
-    INPUT_ROWS = V_REGISTERS == 32 ? 8 : 6,
+    INPUT_ROWS = V_FACTORS > 1 ? 12 : V_REGISTERS == 32 ? 8 : 6,
     INPUT_STAGE = 48,  // inputs
 };
 _Static_assert((int)INPUT_ROWS <= LK_DENSE_INPUTS_MAX, "scratch is sized for this tile");

@@ -11,6 +11,7 @@
 //   V_FACTORS           1: a factor of many products is broadcast by its load; V_LANES: a product
 //                       takes its factor from any lane, so that so many are loaded at once
 //   V_PIN(v)            keeps v in a register: without it gcc 12 loads a shared operand at each use
+//   V_FORGET(p)         an address that the compiler shall not know to be near another
 //   V_UNROLL            before a loop of constant length over tile registers
 //   V_APART             1: tiles are functions of their own, since gcc 12 spills registers where
 //                       many are inlined into one
@@ -65,6 +66,8 @@
 #define V_NOINLINE static __attribute__((noinline))
 #define V_UNROLL _Pragma("GCC unroll 64")
 #endif
+
+#define V_FORGET(p) __asm__("" : "+r"(p))
 
 #if defined(__AVX512F__)
 // --- AVX-512 (F, DQ, BW, VL) -------------------------------------------------------------------

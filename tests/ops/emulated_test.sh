@@ -14,8 +14,7 @@ export ASAN_OPTIONS=detect_leaks=0  # a guest cannot stop its own threads to loo
 
 for tool in qemu-aarch64 $triple-gcc; do
     command -v $tool >/dev/null || {
-        echo "emulated_test: $tool is not installed: apt-get install qemu-user gcc-$triple \
-libc6-dev-arm64-cross"
+        echo "emulated_test: $tool is not installed: toolchain/packages cross"
         exit 77
     }
 done
@@ -46,11 +45,11 @@ check() {
 release="-O3 -DNDEBUG"
 if [ -z "$full" ]; then
     # shellcheck disable=SC2086
-    check gcc 10 -static $triple-gcc $release
+    check gcc 10 -static $triple-gcc $release -fno-schedule-insns
     exit 0
 fi
 # shellcheck disable=SC2086
-check gcc 200 -static $triple-gcc $release
+check gcc 200 -static $triple-gcc $release -fno-schedule-insns
 sanitize="-fsanitize=address,undefined -fno-sanitize-recover=all"
 # shellcheck disable=SC2086
 check sanitizers 60 "$sanitize" $triple-gcc -O1 -g $sanitize
