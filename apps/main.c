@@ -24,7 +24,7 @@ static const struct {
     {"doctor", lk_command_doctor, "doctor"},
 };
 
-static const char help[] =
+static const char config_help[] =
     "\n"
     "CONFIG is a JSON file or the name of a ready configuration (lockstep help configs).\n"
     "With every CONFIG:\n"
@@ -34,14 +34,13 @@ static const char help[] =
     "  --replicas N         threads; any number up to the grains of a batch, same result\n"
     "  --examples N         train on the first N examples of the training set only\n"
     "  --kernels NAME       reference, portable, avx2, avx512, neon; default: the fastest here\n"
-    "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n"
-    "\n"
-    "Exit codes: 0 done";
+    "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n";
 
 static void print_help(void) {
     printf("lockstep %s: a fixed-memory, deterministic, data-parallel trainer\n\n", LK_VERSION);
     for (uint32_t i = 0; i < LK_COUNT(commands); i++) printf("  lockstep %s\n", commands[i].use);
-    fputs(help, stdout);
+    fputs(config_help, stdout);
+    printf("\nExit codes: 0 done");
 #define PRINT_STATUS(name, code, text) \
     if ((code) != 0) printf(", %d %s", code, text);
     LK_STATUS_LIST(PRINT_STATUS)
@@ -78,8 +77,13 @@ static lk_status run_command(int argc, char **argv, lk_error *error) {
         return LK_OK;
     }
     for (uint32_t i = 0; i < LK_COUNT(commands); i++) {
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].main(argc - 1, argv + 1, error);
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        // The others explain themselves.
+        if (argc == 3 && strcmp(argv[2], "--help") == 0 && strstr(commands[i].use, " CONFIG")) {
+            printf("usage: lockstep %s\n%s", commands[i].use, config_help);
+            return LK_OK;
+        }
+        return commands[i].main(argc - 1, argv + 1, error);
     }
     return unknown_command(argv[1], error);
 }

@@ -31,6 +31,9 @@ newest=a/checkpoints/step-0000000012.safetensors
 expect 64 'a subcommand is missing' checkpoint
 expect 64 'did you mean "verify"' checkpoint verifi a
 expect 0 '^lockstep checkpoint info FILE$' checkpoint info --help
+for command in plan train eval predict embed; do
+    expect 0 "^usage: lockstep $command CONFIG" $command --help
+done
 expect 0 '^step  *12$' checkpoint info $newest
 require "a tensor with its shape and bytes" grep -q 'hidden/kernel .*F32 *\[64, 8\]  2048 bytes' out
 require "the identity" grep -q "^run_identity  *$(cat a/identity)\$" out
