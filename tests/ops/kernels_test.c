@@ -436,6 +436,15 @@ static void test_choose(void **state) {
     assert_non_null(strstr(error.text, "sse9"));
     assert_non_null(strstr(error.text, "auto, "));
     assert_non_null(strstr(error.text, "portable, reference"));
+    error = (lk_error){0};
+#ifdef __aarch64__
+    assert_ptr_equal(automatic, &lk_kernels_neon);
+    const char *foreign = "avx2";
+#else
+    const char *foreign = "neon";
+#endif
+    assert_int_equal(lk_kernels_choose(foreign, &k, &error), LK_BAD_USAGE);
+    assert_non_null(strstr(error.text, foreign));
 }
 
 int main(int argc, char **argv) {
