@@ -17,6 +17,7 @@ enum {
     ROWS_APART = V_WIDE ? 8 : 6,           // if each needs its own address
     BLOCK_FLOATS = 6144,                   // of image and gradient that are read again and again
     BLOCK_TILES_MIN = 16,
+    INK_ROWS = 64,                         // of an image whose blank parts are looked for
     LANE_TILE = 12,                        // vectors of taps of a tile of the second way
     PICK_HALF = V_HALF,                    // pixels of each of the two rows of the third way
     PICK_ROWS = 3,                         // kernel rows of a tile of it
@@ -39,7 +40,8 @@ typedef struct part {
     node_stack stack;
     // Adds the terms of tiles t0 <= t < t1 of the example.
     void (*add)(const struct part *p, uint32_t t0, uint32_t t1);
-    bool needs_image;
+    bool needs_image, needs_ink;
+    uint64_t ink[INK_ROWS];     // inked_columns() of each row of the image
 } part;
 
 static uint64_t tiles_w(const lk_conv2d *c) { return (c->out_w + 1) / 2; }
@@ -59,6 +61,21 @@ static uint32_t block_tiles(const lk_conv2d *c, bool pooled) {
     return (uint32_t)LK_MAX(BLOCK_FLOATS / (image + dy), (uint64_t)BLOCK_TILES_MIN);
 }
 
+static void part_ink(part *p) {
+    uint64_t rows = lk_conv_image_h(p->c), columns = lk_conv_image_w(p->c) * p->c->in_c;
+    for (uint64_t r = 0; r < LK_MIN(rows, (uint64_t)INK_ROWS); r++) {
+        p->ink[r] = inked_columns(p->image + r * columns, columns, 1, columns);
+    }
+}
+
+// The columns of `count` rows that are not blank; all of them where nobody looked.
+static uint64_t ink_of_rows(const part *p, uint64_t row, uint64_t count) {
+    uint64_t ink = 0;
+    if (row + count > INK_ROWS) return ~(uint64_t)0;
+    while (count-- > 0) ink |= p->ink[row++];
+    return ink;
+}
+
 static void part_grain(part *p, const lk_grain_view *g, uint32_t leaf) {
     const lk_conv2d *c = p->c;
     uint32_t base = p->stack.count, tiles = lk_conv2d_terms(c) / 4;
@@ -70,6 +87,7 @@ static void part_grain(part *p, const lk_grain_view *g, uint32_t leaf) {
         p->dy = g->dy + m * dy;
         p->argmax = p->pooled ? g->argmax + m * dy : NULL;
         if (p->needs_image) image_load(c, p->x, p->image);
+        if (p->needs_ink) part_ink(p);
         if (m > 0 && (examples == 0 || m % examples == 0)) part_cut(p, &slices);
         for (uint32_t t = 0; t < tiles; t += slice_tiles) {
             if (t > 0) part_cut(p, &slices);
@@ -446,8 +464,7 @@ V_INLINE void pick_add(const part *p, uint32_t t0, uint32_t t1, const pick_block
         uint64_t dy = (ty * pooled_w + tx) * c->out_c + p->co + co;
         const float *pixel =
             p->image + 2 * ty * below + b->row * image_w + b->first + 2 * tx * (uint64_t)step;
-        const float *rows_seen = p->image + (2 * ty * c->stride_h + b->row) * image_w;
-        uint64_t ink = inked_columns(rows_seen, image_w, c->stride_h + rows, image_w);
+        uint64_t ink = ink_of_rows(p, 2 * ty * c->stride_h + b->row, c->stride_h + rows);
         uint64_t seen_from = b->first + 2 * tx * (uint64_t)step;
         for (; tx < end; tx++, dy += c->out_c, pixel += 2 * step, seen_from += 2 * step) {
             vf d = v_load_first(p->dy + dy, count);
@@ -537,7 +554,7 @@ static void pick_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
         pick_block b = pick_block_of(c, i);
         all += pick_floats(&b);
     }
-    p->needs_image = true;
+    p->needs_image = p->needs_ink = true;
     p->add = pick_add_part;
     uint32_t vectors = (uint32_t)LK_MAX(LK_MIN(most / all, (uint64_t)c->out_c), (uint64_t)1);
     for (p->co = 0; p->co < c->out_c; p->co += vectors * V_LANES) {
