@@ -317,6 +317,56 @@ void lk_json_close(lk_json *document) {
     document->root = NULL;
 }
 
+// --- offsets -----------------------------------------------------------------------------------
+
+static size_t skip_space(const char *text, size_t bytes, size_t at) {
+    while (at < bytes && strchr(" \t\r\n", text[at]) && text[at]) at++;
+    return at;
+}
+
+// Behind the value that begins at `at`, or `bytes` where there is none. With `key`, *same says
+// whether the value is that string.
+static size_t skip_value(const char *text, size_t bytes, size_t at, const char *key, bool *same) {
+    json_error_t end;
+    if (at >= bytes) return bytes;
+    json_t *value = json_loadb(text + at, bytes - at,
+                               JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &end);
+    if (!value) return bytes;
+    if (key) *same = json_is_string(value) && strcmp(json_string_value(value), key) == 0;
+    json_decref(value);
+    return at + (size_t)end.position;
+}
+
+// Takes one step from the object or array at *at; *key_at is where its key stands.
+static bool find_step(const char *text, size_t bytes, const lk_json_step *step, size_t *key_at,
+                      size_t *at) {
+    bool in_object = step->key != NULL;
+    if (*at >= bytes || text[*at] != (in_object ? '{' : '[')) return false;
+    for (size_t n = 0, p = skip_space(text, bytes, *at + 1); p < bytes; n++) {
+        bool found = n == step->index;
+        *key_at = p;
+        if (in_object) {
+            p = skip_space(text, bytes, skip_value(text, bytes, p, step->key, &found));
+            p = skip_space(text, bytes, p + 1);  // the colon
+        }
+        *at = p;
+        if (found) return p < bytes;
+        p = skip_space(text, bytes, skip_value(text, bytes, p, NULL, NULL));
+        if (p >= bytes || text[p] != ',') return false;
+        p = skip_space(text, bytes, p + 1);
+    }
+    return false;
+}
+
+size_t lk_json_offset(const char *text, size_t bytes, const lk_json_step *steps, uint32_t count,
+                      bool at_key) {
+    size_t at = skip_space(text, bytes, 0), key_at = at;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!find_step(text, bytes, &steps[i], &key_at, &at)) return SIZE_MAX;
+    }
+    return at_key ? key_at : at;
+}
+
 // --- dumping -----------------------------------------------------------------------------------
 
 // The digits that the most demanding real of the value needs.

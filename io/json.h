@@ -82,6 +82,17 @@ lk_status lk_json_dump(const lk_json *document, char *out, size_t bytes, size_t 
 
 void lk_json_close(lk_json *document);
 
+// One step into a document: a key of an object or, where it is NULL, an element of an array.
+typedef struct lk_json_step {
+    const char *key;
+    size_t index;
+} lk_json_step;
+
+// The byte, from 0, at which a value begins in the text that was loaded, or with `at_key` its key;
+// SIZE_MAX where the text has no such value. For errors that say where; the text must have loaded.
+size_t lk_json_offset(const char *text, size_t bytes, const lk_json_step *steps, uint32_t count,
+                      bool at_key);
+
 // --- moving about ------------------------------------------------------------------------------
 
 lk_json_cursor lk_json_root(const lk_json *document);

@@ -491,6 +491,43 @@ static void test_long_messages(void **state) {
     lk_json_close(&again);
 }
 
+// '@' marks the byte; with `at_key` the key's.
+static void offsets_are_those_of_the_text(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        lk_json_step steps[3];
+        uint32_t count;
+        bool at_key;
+    } cases[] = {
+        {" @{\"a\": 1}", {{0}}, 0, false},
+        {"{\"a\": @1, \"b\": 2}", {{"a", 0}}, 1, false},
+        {"{\"a\": 1,\n \"b\" :\t@{} }", {{"b", 0}}, 1, false},
+        {"{\"a\": 1,\n @\"b\" : {} }", {{"b", 0}}, 1, true},
+        {"{\"a\": {\"b\": 3, \"c\": \"}\"}, \"c\": [1, [2, @-3e5], 4]}",
+         {{"c", 0}, {NULL, 1}, {NULL, 1}}, 3, false},
+        {"[[], {\"x\": \"\\\"]\", \"\\u0061\": @true}]", {{NULL, 1}, {"a", 0}}, 2, false},
+        {"{\"\\u00e9\": @null}", {{"\xc3\xa9", 0}}, 1, false},
+    };
+    for (size_t i = 0; i < LK_COUNT(cases); i++) {
+        char text[128];
+        size_t mark = strcspn(cases[i].text, "@"), length = strlen(cases[i].text) - 1;
+        memcpy(text, cases[i].text, mark);
+        memcpy(text + mark, cases[i].text + mark + 1, length - mark + 1);
+        assert_int_equal(lk_json_offset(text, length, cases[i].steps, cases[i].count,
+                                        cases[i].at_key), mark);
+        // No such value, whatever is cut away: never a byte beyond the text.
+        for (size_t bytes = 0; bytes < length; bytes++) {
+            size_t at = lk_json_offset(text, bytes, cases[i].steps, cases[i].count, false);
+            assert_true(at == SIZE_MAX || at <= bytes);
+        }
+    }
+    const lk_json_step beyond = {NULL, 2}, other = {"z", 0};
+    assert_int_equal(lk_json_offset("[1, 2]", 6, &beyond, 1, false), SIZE_MAX);
+    assert_int_equal(lk_json_offset("{\"a\": 1}", 8, &other, 1, false), SIZE_MAX);
+    assert_int_equal(lk_json_offset("[1, 2]", 6, &other, 1, false), SIZE_MAX);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_syntax),
@@ -505,6 +542,7 @@ int main(void) {
         cmocka_unit_test(test_set),
         cmocka_unit_test(test_dump),
         cmocka_unit_test(test_long_messages),
+        cmocka_unit_test(offsets_are_those_of_the_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
