@@ -1,4 +1,4 @@
-// cluster.h - who takes part: the workers of a run in rank order, and which of them this process is.
+// cluster.h - who takes part: the workers of a run in rank order, and which one this process is.
 //
 // Core: freestanding, no heap. Knows ranks, tasks and addresses as text; where a description comes
 // from (a file, TF_CONFIG, a launcher's variables) and how it is written is apps/cluster.h's, and
@@ -57,7 +57,8 @@ typedef struct lk_cluster {
     bool evaluator;            // this process is the evaluator
     bool has_chief;            // rank 0 is called chief:0, not worker:0
     bool has_evaluator;        // the description lists an evaluator, at evaluator_address
-    char address[LK_CLUSTER_WORLD_MAX][LK_ADDRESS_BYTES];  // "host:port"; "" where nobody said it
+    char address[LK_CLUSTER_WORLD_MAX][LK_ADDRESS_BYTES];  // "host:port", lower case, zeros behind;
+                                                           // "" where nobody said it
     char evaluator_address[LK_ADDRESS_BYTES];
     uint32_t replicas[LK_CLUSTER_WORLD_MAX];               // of each rank; 0 where nobody said it
 } lk_cluster;
@@ -71,17 +72,16 @@ bool lk_cluster_leads(const lk_cluster *cluster);
 // "chief:0", "worker:2": the task of a rank.
 void lk_cluster_task(const lk_cluster *cluster, uint32_t rank, char out[LK_TASK_BYTES]);
 
-// What is wrong with an address, in words that follow "found "..."; wanted host:port, "; NULL if
-// nothing is. Good: letters, digits, dots, hyphens and underscores, or an IPv6 address in
-// brackets; then a colon and a port from 1 to 65535.
+// What an address has that it must not have ("no port"), or NULL. Good: letters, digits, dots,
+// hyphens and underscores, or an IPv6 address in brackets; then a colon and a port, 1 to 65535.
 const char *lk_address_wrong(const char *text, size_t length);
 
 // LK_BAD_CONFIG, naming both, where two descriptions differ in what both of them say: evaluator or
 // not, rank, world, the addresses that both know.
 lk_status lk_cluster_agree(const lk_cluster *a, const lk_cluster *b, lk_error *error);
 
-// The cluster as all its members must see it: world, tasks, addresses, replicas; not who one is.
-// Ranks compare it before the first step.
+// The workers as each of them must see them: world, tasks, addresses, replicas; not who one is, and
+// not the evaluator, who may be listed or not. Ranks compare it before the first step.
 void lk_cluster_hash(const lk_cluster *cluster, uint8_t hash[LK_SHA256_BYTES]);
 
 #ifdef __cplusplus
