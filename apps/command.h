@@ -19,6 +19,7 @@ lk_status lk_command_checkpoint(int argc, char **argv, lk_error *error);
 lk_status lk_command_diff(int argc, char **argv, lk_error *error);
 lk_status lk_command_bench(int argc, char **argv, lk_error *error);
 lk_status lk_command_verify(int argc, char **argv, lk_error *error);
+lk_status lk_command_cluster(int argc, char **argv, lk_error *error);
 lk_status lk_command_doctor(int argc, char **argv, lk_error *error);
 
 enum { LK_SET_MAX = 64 };
@@ -31,17 +32,21 @@ typedef struct lk_common_options {
     const char *checkpoint;  // --checkpoint FILE
     const char *output;      // --output FILE
     const char *to;          // --to FILE
+    const char *cluster;     // --cluster FILE
     uint64_t max_memory;     // --max-memory, bytes
     bool resume, fresh, seal, json, show_shards;
 } lk_common_options;
 
 // Which of them a command accepts; another one is refused as unknown to it.
 typedef enum lk_option_group {
-    LK_OPT_TRAIN = 1,    // --run-dir --resume --fresh --seal
-    LK_OPT_PLAN = 2,     // --show-shards --json
-    LK_OPT_WEIGHTS = 4,  // --run-dir --checkpoint
-    LK_OPT_OUTPUT = 8,   // --output
-    LK_OPT_EMBED = 16,   // --to
+    LK_OPT_TRAIN = 1,        // --run-dir --resume --fresh --seal
+    LK_OPT_PLAN = 2,         // --show-shards --json
+    LK_OPT_WEIGHTS = 4,      // --run-dir --checkpoint
+    LK_OPT_OUTPUT = 8,       // --output
+    LK_OPT_EMBED = 16,       // --to
+    LK_OPT_CLUSTER = 32,     // --cluster
+    LK_OPT_JSON = 64,        // --json
+    LK_OPT_NO_CONFIG = 128,  // CONFIG may be left out; config.config is then NULL
 } lk_option_group;
 
 // Parses, and takes the one CONFIG argument. LK_BAD_USAGE names the option and the nearest that

@@ -36,7 +36,8 @@ enum {
     OPT_SHOW_SHARDS,
     OPT_CHECKPOINT,
     OPT_OUTPUT,
-    OPT_TO
+    OPT_TO,
+    OPT_CLUSTER
 };
 
 static const struct {
@@ -53,11 +54,12 @@ static const struct {
     {{"resume", no_argument, NULL, OPT_RESUME}, LK_OPT_TRAIN},
     {{"fresh", no_argument, NULL, OPT_FRESH}, LK_OPT_TRAIN},
     {{"seal", no_argument, NULL, OPT_SEAL}, LK_OPT_TRAIN},
-    {{"json", no_argument, NULL, OPT_JSON}, LK_OPT_PLAN},
+    {{"json", no_argument, NULL, OPT_JSON}, LK_OPT_PLAN | LK_OPT_JSON},
     {{"show-shards", no_argument, NULL, OPT_SHOW_SHARDS}, LK_OPT_PLAN},
     {{"checkpoint", required_argument, NULL, OPT_CHECKPOINT}, LK_OPT_WEIGHTS},
     {{"output", required_argument, NULL, OPT_OUTPUT}, LK_OPT_OUTPUT},
     {{"to", required_argument, NULL, OPT_TO}, LK_OPT_EMBED},
+    {{"cluster", required_argument, NULL, OPT_CLUSTER}, LK_OPT_CLUSTER},
 };
 
 static lk_status refuse_option(const char *given, const struct option *options, uint32_t count,
@@ -126,6 +128,7 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_CHECKPOINT: o->checkpoint = value; return LK_OK;
     case OPT_OUTPUT: o->output = value; return LK_OK;
     case OPT_TO: o->to = value; return LK_OK;
+    case OPT_CLUSTER: o->cluster = value; return LK_OK;
     case OPT_RESUME: o->resume = true; return LK_OK;
     case OPT_FRESH: o->fresh = true; return LK_OK;
     case OPT_SEAL: o->seal = true; return LK_OK;
@@ -153,14 +156,15 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
         }
         LK_CHECK(take_option(found, optarg, o, error));
     }
-    if (argc - optind != 1) {
+    bool lacks = argc == optind && (groups & LK_OPT_NO_CONFIG);
+    if (argc - optind != 1 && !lacks) {
         return lk_fail(error, LK_BAD_USAGE,
                        "%s: found %d arguments, wanted one: a configuration's file or name",
                        argv[0], argc - optind);
     }
     if (o->resume && o->fresh)
         return lk_fail(error, LK_BAD_USAGE, "--resume and --fresh exclude each other");
-    o->config.config = argv[optind];
+    o->config.config = lacks ? NULL : argv[optind];
     o->config.set = o->set;
     return LK_OK;
 }

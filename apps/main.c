@@ -11,6 +11,7 @@ static const struct {
     const char *use;
 } commands[] = {
     {"plan", lk_command_plan, "plan CONFIG [--json] [--show-shards] [--max-memory BYTES]"},
+    {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]"},
     {"train", lk_command_train, "train CONFIG [--run-dir DIR] [--resume | --fresh] [--seal]"},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
     {"predict", lk_command_predict,
