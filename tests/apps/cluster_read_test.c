@@ -345,6 +345,7 @@ static const struct {
      LK_CLUSTER_TF_CONFIG, 1, 2, "a:1", NULL},
     {NULL, TORCH("1", "2") PMI("1", "2"), LK_CLUSTER_TORCHRUN, 1, 2, "a:1", NULL},
     {NULL, SLURM("1", "2") PMI("1", "2"), LK_CLUSTER_MPICH, 1, 2, "", NULL},
+    {NULL, OMPI("1", "2") PMI("1", "2"), LK_CLUSTER_MPICH, 1, 2, "", NULL},
     {"{}", PMI("1", "2"), LK_CLUSTER_MPICH, 1, 2, "", NULL},
     // Slurm's numbers of the launcher's own processes.
     {NULL, SLURM("0", "2") PMI("3", "4") " MPI_LOCALRANKID=1", LK_CLUSTER_MPICH, 3, 4, "", NULL},
