@@ -9,6 +9,9 @@
 // `error` is printed by main where the status says so.
 typedef lk_status (*lk_command_main)(int argc, char **argv, lk_error *error);
 
+// Prints the error, where there is one that was not printed yet.
+void lk_say_error(lk_error *error);
+
 lk_status lk_command_plan(int argc, char **argv, lk_error *error);
 lk_status lk_command_train(int argc, char **argv, lk_error *error);
 lk_status lk_command_eval(int argc, char **argv, lk_error *error);
@@ -34,13 +37,15 @@ typedef struct lk_common_options {
     const char *to;          // --to FILE
     const char *cluster;     // --cluster FILE
     uint64_t max_memory;     // --max-memory, bytes
+    uint32_t workers;        // --workers, for a plan
+    lk_mpi_options mpi;      // --start-timeout, --step-timeout, --collective
     bool resume, fresh, seal, json, show_shards;
 } lk_common_options;
 
 // Which of them a command accepts; another one is refused as unknown to it.
 typedef enum lk_option_group {
-    LK_OPT_TRAIN = 1,        // --run-dir --resume --fresh --seal
-    LK_OPT_PLAN = 2,         // --show-shards --json
+    LK_OPT_TRAIN = 1,        // --run-dir --resume --fresh --seal, and those of workers
+    LK_OPT_PLAN = 2,         // --show-shards --json --workers
     LK_OPT_WEIGHTS = 4,      // --run-dir --checkpoint
     LK_OPT_OUTPUT = 8,       // --output
     LK_OPT_EMBED = 16,       // --to

@@ -37,7 +37,11 @@ enum {
     OPT_CHECKPOINT,
     OPT_OUTPUT,
     OPT_TO,
-    OPT_CLUSTER
+    OPT_CLUSTER,
+    OPT_WORKERS,
+    OPT_START_TIMEOUT,
+    OPT_STEP_TIMEOUT,
+    OPT_COLLECTIVE
 };
 
 static const struct {
@@ -60,6 +64,10 @@ static const struct {
     {{"output", required_argument, NULL, OPT_OUTPUT}, LK_OPT_OUTPUT},
     {{"to", required_argument, NULL, OPT_TO}, LK_OPT_EMBED},
     {{"cluster", required_argument, NULL, OPT_CLUSTER}, LK_OPT_CLUSTER},
+    {{"workers", required_argument, NULL, OPT_WORKERS}, LK_OPT_PLAN},
+    {{"start-timeout", required_argument, NULL, OPT_START_TIMEOUT}, LK_OPT_TRAIN},
+    {{"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT}, LK_OPT_TRAIN},
+    {{"collective", required_argument, NULL, OPT_COLLECTIVE}, LK_OPT_TRAIN},
 };
 
 static lk_status refuse_option(const char *given, const struct option *options, uint32_t count,
@@ -104,11 +112,26 @@ static lk_status parse_count(const char *option, const char *text, uint64_t most
     return LK_OK;
 }
 
-static lk_status parse_replicas(const char *text, uint32_t *out, lk_error *error) {
+static lk_status parse_number(const char *option, const char *text, uint32_t most, uint32_t *out,
+                              lk_error *error) {
     uint64_t value = 0;
-    LK_CHECK(parse_count("replicas", text, 1 << 20, &value, error));
+    LK_CHECK(parse_count(option, text, most, &value, error));
     *out = (uint32_t)value;
     return LK_OK;
+}
+
+// The words choose how bytes travel between workers, never what they add up to.
+static lk_status parse_collective(const char *text, lk_mpi_options *out, lk_error *error) {
+    static const char *const words[] = {"auto", "window", "messages"};
+    for (uint32_t i = 0; i < LK_COUNT(words); i++) {
+        if (strcmp(text, words[i]) != 0) continue;
+        out->messages = i == 2;
+        return LK_OK;
+    }
+    return lk_fail(error, LK_BAD_USAGE,
+                   "--collective: found \"%s\", wanted auto or window (shared memory between the "
+                   "workers of a host, messages between hosts) or messages (everywhere)",
+                   text);
 }
 
 static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
@@ -118,9 +141,15 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
             return lk_fail(error, LK_BAD_USAGE, "more than %d --set", LK_SET_MAX);
         o->set[o->config.set_count++] = value;
         return LK_OK;
-    case OPT_REPLICAS: return parse_replicas(value, &o->config.replicas, error);
+    case OPT_REPLICAS: return parse_number("replicas", value, 1 << 20, &o->config.replicas, error);
     case OPT_EXAMPLES:
         return parse_count("examples", value, (uint64_t)1 << 40, &o->config.examples, error);
+    case OPT_WORKERS: return parse_number("workers", value, LK_MPI_WORLD_MAX, &o->workers, error);
+    case OPT_START_TIMEOUT:
+        return parse_number("start-timeout", value, 86400, &o->mpi.start_timeout_seconds, error);
+    case OPT_STEP_TIMEOUT:
+        return parse_number("step-timeout", value, 86400, &o->mpi.step_timeout_seconds, error);
+    case OPT_COLLECTIVE: return parse_collective(value, &o->mpi, error);
     case OPT_MAX_MEMORY: return parse_bytes("max-memory", value, &o->max_memory, error);
     case OPT_DATA: o->config.data_directory = value; return LK_OK;
     case OPT_KERNELS: o->config.kernels = value; return LK_OK;
@@ -142,6 +171,7 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
     struct option options[LK_COUNT(known) + 1];
     uint32_t count = 0;
     memset(o, 0, sizeof *o);
+    o->mpi = (lk_mpi_options){.start_timeout_seconds = 300, .step_timeout_seconds = 60};
     for (uint32_t i = 0; i < LK_COUNT(known); i++) {
         if (known[i].groups == 0 || (known[i].groups & groups)) options[count++] = known[i].option;
     }

@@ -10,7 +10,8 @@ static const struct {
     lk_command_main main;
     const char *use;
 } commands[] = {
-    {"plan", lk_command_plan, "plan CONFIG [--json] [--show-shards] [--max-memory BYTES]"},
+    {"plan", lk_command_plan,
+     "plan CONFIG [--json] [--show-shards] [--workers N] [--max-memory BYTES]"},
     {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]"},
     {"train", lk_command_train, "train CONFIG [--run-dir DIR] [--resume | --fresh] [--seal]"},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
@@ -35,7 +36,12 @@ static const char config_help[] =
     "  --replicas N         threads; any number up to the grains of a batch, same result\n"
     "  --examples N         train on the first N examples of the training set only\n"
     "  --kernels NAME       reference, portable, avx2, avx512, neon; default: the fastest here\n"
-    "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n";
+    "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n"
+    "\n"
+    "Workers: mpiexec -n N lockstep train CONFIG, each with its own --replicas; same result. With\n"
+    "  --start-timeout S    seconds that start-up may take (300)\n"
+    "  --step-timeout S     seconds that one worker waits for another (60)\n"
+    "  --collective NAME    auto, window or messages: how bytes travel\n";
 
 static void print_help(void) {
     printf("lockstep %s: a fixed-memory, deterministic, data-parallel trainer\n\n", LK_VERSION);
@@ -57,6 +63,13 @@ static void on_panic(const char *file, int line, const char *what) {
     ssize_t written = write(STDERR_FILENO, text, LK_MIN(n, sizeof text - 1));
     (void)written;
     _exit(LK_INTERNAL);
+}
+
+void lk_say_error(lk_error *error) {
+    if (error->status == LK_OK) return;
+    fflush(stdout);
+    fprintf(stderr, "lockstep: %s\n", error->text);
+    error->status = LK_OK;
 }
 
 static lk_status unknown_command(const char *name, lk_error *error) {
@@ -94,7 +107,7 @@ int main(int argc, char **argv) {
     lk_set_panic_handler(on_panic);
     lk_status status = run_command(argc, argv, &error);
     fflush(stdout);
-    if (error.status != LK_OK) fprintf(stderr, "lockstep: %s\n", error.text);
+    lk_say_error(&error);
     // Not exit(): under --seal the C library's way out may want what the kernel now refuses.
     _exit(status);
 }

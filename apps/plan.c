@@ -22,7 +22,8 @@ static void print_ledger(const lk_run *run, lk_text_out *out) {
     }
     lk_text_line(out,
                  "core %llu bytes: the regions up to the replicas', all that a target without an "
-                 "operating system takes", (ull)run->core_bytes);
+                 "operating system takes",
+                 (ull)run->core_bytes);
 }
 
 static const char *op_at(const lk_program *p, uint32_t op) {
@@ -68,6 +69,35 @@ static void print_program(const lk_run *run, lk_text_out *out) {
     }
 }
 
+// Who computes what among several workers, and what each gives the others in a step.
+static void print_workers(const lk_run *run, lk_text_out *out) {
+    const lk_program *p = &run->program;
+    const lk_run_workers *w = &run->workers;
+    if (w->world == 1) return;
+    lk_text_line(out, "%u workers, %u replicas in all; this is the plan of rank %u", w->world,
+                 run->layout.replicas_all, w->rank);
+    lk_text_line(out,
+                 "  exchange window %llu bytes, beside the arena: memory that the workers of a "
+                 "host share; with it %llu bytes in all",
+                 (ull)run->window_bytes, (ull)lk_run_bytes(run));
+    for (uint32_t r = 0; r < LK_MIN(w->world, 16); r++) {
+        const lk_worker *them = &w->list[r];
+        lk_slice slice = lk_slice_of(p, w->world, r);
+        uint32_t all = run->layout.replicas_all;
+        lk_grain_range first = lk_replica_grains(p->grains, all, them->before);
+        lk_grain_range last = lk_replica_grains(p->grains, all, them->before + them->replicas - 1);
+        uint64_t slots = lk_exchange_slots(p, them), own = slice.end - slice.begin;
+        lk_text_line(out,
+                     "  worker %u: %u replicas, grains %u .. %u in %llu whole nodes; owns floats "
+                     "%llu .. %llu; gives %llu bytes of nodes and %llu of sums a step",
+                     r, them->replicas, first.first, last.first + last.count - 1, (ull)slots,
+                     (ull)slice.begin, (ull)slice.end,
+                     (ull)(slots * (p->node_floats - own) * sizeof(float)),
+                     (ull)(own * (w->world - 1) * sizeof(float)));
+    }
+    if (w->world > 16) lk_text_line(out, "  ... and %u more workers alike", w->world - 16);
+}
+
 // Bytes that cross between replicas in one full step: nodes read by slice owners, operands read by
 // row owners.
 static uint64_t exchange_bytes(const lk_program *p) {
@@ -91,7 +121,7 @@ static void print_schedule(const lk_run *run, lk_text_out *out) {
         "global batch %u = %u grains of %u; a replica holds up to %u grains (%u examples) at once",
         p->spec->global_batch, p->grains, p->spec->grain, p->wave_grains, p->wave_examples);
     for (uint32_t r = 0; r < LK_MIN(replicas, 16); r++) {
-        lk_grain_range g = lk_replica_grains(p->grains, replicas, r);
+        lk_grain_range g = lk_layout_grains(&p->layout, p->grains, r);
         lk_text_line(out, "  replica %u: grains %u .. %u in %u waves, %u tree nodes held at most",
                      r, g.first, g.first + g.count - 1,
                      (g.count + p->wave_grains - 1) / p->wave_grains,
@@ -113,6 +143,7 @@ lk_status lk_print_plan(const lk_run *run, lk_text_out *out) {
     print_tensors(run, LK_REGION_REPLICA, out);
     print_program(run, out);
     print_schedule(run, out);
+    print_workers(run, out);
     return out->write_errno ? LK_IO_ERROR : LK_OK;
 }
 
@@ -153,9 +184,11 @@ static void put_tensor(json_text *j, const lk_tensor *t) {
 size_t lk_plan_json(const lk_run *run, char *out, size_t bytes) {
     const lk_program *p = &run->program;
     json_text j = {out, bytes, 0};
-    put(&j, "{\n  \"arena_bytes\": %llu,\n  \"core_bytes\": %llu,\n  \"replicas\": %u,\n"
-        "  \"regions\": [\n",
-        (ull)run->arena.used, (ull)run->core_bytes, run->layout.replicas);
+    put(&j,
+        "{\n  \"arena_bytes\": %llu,\n  \"core_bytes\": %llu,\n  \"window_bytes\": %llu,\n"
+        "  \"workers\": %u,\n  \"replicas\": %u,\n  \"regions\": [\n",
+        (ull)run->arena.used, (ull)run->core_bytes, (ull)run->window_bytes, run->workers.world,
+        run->layout.replicas);
     for (uint32_t i = 0; i < run->arena.entry_count; i++) {
         const lk_arena_entry *e = &run->arena.entries[i];
         put(&j, "    {\"name\": \"%s\", \"offset\": %llu, \"bytes\": %llu, \"count\": %llu}%s\n",
@@ -194,8 +227,9 @@ static lk_status count_examples(lk_run *run, uint8_t *times, lk_text_out *out, l
     uint64_t read = 0, distinct = 0, twice = 0, steps = lk_steps_per_epoch(spec);
     for (uint64_t step = 0; step < steps; step++) {
         uint32_t examples = lk_step_examples(spec, step);
-        for (uint32_t r = 0; r < run->layout.replicas; r++) {
-            lk_grain_range g = lk_replica_grains(run->program.grains, run->layout.replicas, r);
+        uint32_t replicas = run->program.layout.replicas_all;
+        for (uint32_t r = 0; r < replicas; r++) {
+            lk_grain_range g = lk_replica_grains(run->program.grains, replicas, r);
             uint64_t first = (uint64_t)g.first * spec->grain;
             uint64_t end = LK_MIN((uint64_t)(g.first + g.count) * spec->grain, (uint64_t)examples);
             for (uint64_t i = first; i < end; i++, read++) {
@@ -262,7 +296,7 @@ static lk_status plan(lk_run *run, const lk_common_options *o, lk_error *error) 
         free(memory);
         LK_CHECK(status);
     }
-    return lk_memory_check(run->arena.used, o->max_memory, error);
+    return lk_memory_check(lk_run_bytes(run), o->max_memory, error);
 }
 
 lk_status lk_command_plan(int argc, char **argv, lk_error *error) {
@@ -271,6 +305,7 @@ lk_status lk_command_plan(int argc, char **argv, lk_error *error) {
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_PLAN, &o, error));
     const lk_run_needs needs = {.checkpoints = true, .logs = true};  // what train will need
     lk_status status = lk_run_configure(&run, &o.config, needs, error);
+    if (status == LK_OK && o.workers > 1) status = lk_run_imagine(&run, o.workers, error);
     if (status == LK_OK) status = plan(&run, &o, error);
     lk_run_close(&run);
     return status;

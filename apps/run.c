@@ -35,7 +35,7 @@ static uint32_t test_label(void *context, uint64_t index) {
     return lk_dataset_label(&((const lk_run *)context)->test, index);
 }
 
-// --- configure and plan ------------------------------------------------------------------------
+// --- configure ---------------------------------------------------------------------------------
 
 static uint32_t processors(void) {
     cpu_set_t allowed;
@@ -46,6 +46,7 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
                            lk_error *error) {
     memset(run, 0, sizeof *run);
     run->needs = needs;
+    run->workers.world = 1;
     LK_CHECK(lk_config_open(&run->config, options, error));
     lk_config *c = &run->config;
     LK_CHECK(lk_kernels_choose(c->kernels, &run->kernels, error));
@@ -61,6 +62,116 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
     run->test_source = (lk_source){run, source_order, test_image, test_label};
     return LK_OK;
 }
+
+// --- workers -----------------------------------------------------------------------------------
+
+static lk_status list_workers(lk_run *run, uint32_t world, uint32_t rank, lk_error *error) {
+    run->workers = (lk_run_workers){.world = world, .rank = rank};
+    run->workers.list = calloc(world, sizeof *run->workers.list);
+    return run->workers.list ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+}
+
+static void lay_out_workers(lk_run *run) {
+    const lk_run_workers *w = &run->workers;
+    const lk_worker *last = &w->list[w->world - 1];
+    run->layout.replicas = w->list[w->rank].replicas;
+    run->layout.replicas_before = w->list[w->rank].before;
+    run->layout.replicas_all = last->before + last->replicas;
+}
+
+lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine, lk_error *error) {
+    uint32_t host_workers, host_before, host_rank = 0;
+    lk_mpi_host(&host_workers, &host_before);
+    if (mine == LK_OK) mine = list_workers(run, world, rank, error);
+    uint32_t replicas = run->config.replicas;
+    if (mine == LK_OK && replicas == 0) {
+        uint32_t grains = run->config.spec.grain ? lk_grain_count(&run->config.spec) : 1;
+        replicas = LK_MAX(LK_MIN(processors() / host_workers, grains / world), 1);
+    }
+    LK_CHECK(lk_mpi_meet(mine, replicas, run->workers.list, error));
+    run->workers.joined = true;
+    lay_out_workers(run);
+    for (uint32_t w = 0; w < world; w++) {
+        if (!lk_mpi_is_here(w)) continue;
+        uint32_t theirs = run->workers.list[w].replicas;
+        if (host_rank++ < host_before) run->workers.host_first += theirs;
+        run->workers.host_replicas += theirs;
+    }
+    return LK_OK;
+}
+
+lk_status lk_run_imagine(lk_run *run, uint32_t world, lk_error *error) {
+    LK_CHECK(list_workers(run, world, 0, error));
+    for (uint32_t w = 0; w < world; w++) {
+        run->workers.list[w] = (lk_worker){run->layout.replicas, w * run->layout.replicas};
+    }
+    lay_out_workers(run);
+    return LK_OK;
+}
+
+// What decides how bytes are cut between workers: the node vector and whose grains are whose.
+static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
+    const lk_program *p = &run->program;
+    uint8_t bytes[LK_SHA256_BYTES];
+    lk_sha256 hash;
+    lk_sha256_start(&hash);
+    lk_sha256_add_u64(&hash, p->node_floats);
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        lk_sha256_add_u64(&hash, p->params[i].node_offset);
+        lk_sha256_add_u64(&hash, p->params[i].count);
+    }
+    for (uint32_t w = 0; w < run->workers.world; w++) {
+        lk_sha256_add_u32(&hash, run->workers.list[w].replicas);
+    }
+    lk_sha256_finish(&hash, bytes);
+    lk_hex(bytes, LK_SHA256_BYTES, hex);
+}
+
+lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
+    const lk_config *c = &run->config;
+    if (!run->workers.joined) return mine;
+    LK_CHECK(lk_mpi_settle(mine, error));
+    lk_mpi_item items[] = {{.name = "the version"},
+                           {.name = "the hash of the training data"},
+                           {.name = "the hash of the test data"},
+                           {.name = "the run identity"},
+                           {.name = "the digest of the plan"},
+                           {.name = "the number of steps"},
+                           {.name = "evaluate_every_steps"}};
+    const size_t n = sizeof items[0].value;
+    lk_format(items[0].value, n, "%s, arithmetic %d", LK_VERSION, LK_ARITHMETIC_VERSION);
+    lk_hex(run->train.sha256, LK_SHA256_BYTES, items[1].value);
+    lk_format(items[2].value, n, "none");
+    if (run->test.count) lk_hex(run->test.sha256, LK_SHA256_BYTES, items[2].value);
+    lk_format(items[3].value, n, "%s", run->identity_hex);
+    plan_digest(run, items[4].value);
+    lk_format(items[5].value, n, "%llu", (unsigned long long)lk_run_steps(run));
+    lk_format(items[6].value, n, "%llu", (unsigned long long)c->evaluate_every_steps);
+    return lk_mpi_agree(items, LK_COUNT(items), error);
+}
+
+lk_status lk_run_connect(lk_run *run, uint64_t *steps_done, lk_error *error) {
+    const lk_run_workers *w = &run->workers;
+    if (!w->joined) return LK_OK;
+    lk_mpi_broadcast(steps_done, sizeof *steps_done);
+    if (*steps_done) {
+        lk_mpi_broadcast(run->core.device, run->program.regions[LK_REGION_DEVICE].bytes);
+    }
+    lk_exchange_make(&run->exchange, &run->program, w->list, w->world, w->rank,
+                     run->exchange_tables);
+    return lk_mpi_connect(&run->exchange, run->inbox, error);
+}
+
+static void measure_workers(lk_run *run) {
+    const lk_run_workers *w = &run->workers;
+    if (w->world == 1) return;
+    run->window_bytes = lk_mpi_window_bytes(&run->program, w->list, w->world, w->rank);
+    run->inbox_bytes = lk_mpi_inbox_bytes(&run->program, w->list, w->world, w->rank);
+}
+
+uint64_t lk_run_bytes(const lk_run *run) { return run->arena.used + run->window_bytes; }
+
+// --- plan --------------------------------------------------------------------------------------
 
 uint32_t lk_run_tensor_count(const lk_run *run) {
     return run->program.param_count * (1 + lk_optimizer_slot_count(&run->config.spec.optimizer));
@@ -119,6 +230,11 @@ static void take_regions(lk_run *run, lk_arena *a) {
     run->stacks = lk_arena_take(a, "thread stack", LK_TEAM_STACK_BYTES, replicas - 1, page);
     run->train_memory = lk_arena_take(a, "training set tables", run->train_bytes, 1, line);
     run->test_memory = lk_arena_take(a, "test set tables", run->test_bytes, 1, line);
+    if (run->workers.world > 1) {
+        uint64_t tables = lk_exchange_bytes(run->workers.world, replicas);
+        run->exchange_tables = lk_arena_take(a, "exchange tables", tables, 1, line);
+        run->inbox = lk_arena_take(a, "exchange inbox", run->inbox_bytes, 1, line);
+    }
     if (run->needs.checkpoints) {
         run->checkpoint_buffer =
             lk_arena_take(a, "checkpoint buffer", run->checkpoint_bytes, 1, page);
@@ -150,6 +266,7 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
     LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->planning, &run->program,
                               error));
     if (run->needs.checkpoints) LK_CHECK(measure_checkpoint(run, error));
+    measure_workers(run);
     lk_arena_open(&run->arena, NULL, 0);
     take_regions(run, &run->arena);
     return LK_OK;
@@ -183,7 +300,7 @@ static lk_status open_data(lk_run *run, lk_error *error) {
 
 lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
-    LK_CHECK(lk_memory_check(run->arena.used, max_memory, error));
+    LK_CHECK(lk_memory_check(lk_run_bytes(run), max_memory, error));
     LK_CHECK(lk_host_block_map(run->arena.used, &run->block, error));
     lk_arena_open(&run->arena, run->block.base, run->block.bytes);
     take_regions(run, &run->arena);
@@ -195,7 +312,11 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_world_make(&run->world, &run->program, run->kernels, &run->train_source, run->core.device,
                   run->core.replicas, run->core.replica_bytes, run->core.world_tables);
     lk_program_initialize(&run->program, run->core.device);
-    LK_CHECK(lk_team_start(&run->team, run->layout.replicas, true, run->team_tables, run->stacks,
+    lk_team_place place = {0, run->layout.replicas};
+    if (run->workers.joined) {
+        place = (lk_team_place){run->workers.host_first, run->workers.host_replicas};
+    }
+    LK_CHECK(lk_team_start(&run->team, run->layout.replicas, place, run->team_tables, run->stacks,
                            error));
     run->team_started = true;
     return LK_OK;
@@ -212,6 +333,7 @@ lk_status lk_run_seal(lk_run *run, bool enforce, lk_error *error) {
     free(run->planning);
     run->planning = NULL;
     touch_stack();
+    if (run->workers.joined) lk_mpi_seal();
     lk_arena_seal(&run->arena);
     return enforce ? lk_seal_enforce(error) : LK_OK;
 }
@@ -222,6 +344,7 @@ void lk_run_close(lk_run *run) {
     if (run->test.count) lk_dataset_close(&run->test);
     lk_host_block_unmap(&run->block);
     free(run->planning);
+    free(run->workers.list);
     lk_config_close(&run->config);
 }
 
@@ -232,6 +355,34 @@ typedef struct work {
     uint64_t step;
 } work;
 
+// A turn of the exchange, by the first member for all; the others wait. False where workers are
+// lost.
+static bool turn(const work *w, uint32_t member, lk_team *team, lk_turn which) {
+    lk_run *run = w->run;
+    if (member == 0) (void)lk_mpi_turn(&run->exchange, which, w->step, &run->lost);
+    lk_team_barrier(team);
+    return run->lost.status == LK_OK;
+}
+
+static void workers_step_body(void *context, uint32_t member, lk_team *team) {
+    const work *w = context;
+    lk_run *run = w->run;
+    const lk_program *p = &run->program;
+    lk_step_compute(&run->world, member, w->step);
+    lk_team_barrier(team);
+    lk_exchange_share(&run->exchange, &run->world, member, w->step);
+    lk_team_barrier(team);
+    if (member == 0) {
+        lk_exchange_write_note(&run->exchange, &run->world, p->grains, lk_step_grains(p, w->step),
+                               run->stop);
+    }
+    if (!turn(w, member, team, LK_TURN_BOXES)) return;
+    lk_exchange_join(&run->exchange, &run->world, member, w->step);
+    lk_team_barrier(team);
+    if (!turn(w, member, team, LK_TURN_SUMS)) return;
+    lk_exchange_apply(&run->exchange, &run->world, member, w->step);
+}
+
 static void step_body(void *context, uint32_t member, lk_team *team) {
     const work *w = context;
     lk_step_compute(&w->run->world, member, w->step);
@@ -241,19 +392,33 @@ static void step_body(void *context, uint32_t member, lk_team *team) {
 
 lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     work w = {run, step};
-    lk_team_run(&run->team, step_body, &w);
-    return lk_step_finish(&run->world, step);
+    lk_team_run(&run->team, run->workers.joined ? workers_step_body : step_body, &w);
+    if (!run->workers.joined) return lk_step_finish(&run->world, step);
+    if (run->lost.status != LK_OK) return (lk_step_result){0};
+    lk_world_check(&run->world);
+    return lk_exchange_finish(&run->exchange, &run->world,
+                              lk_step_examples(&run->config.spec, step));
 }
 
 static void evaluate_body(void *context, uint32_t member, lk_team *team) {
-    (void)team;
     const work *w = context;
     lk_evaluate_compute(&w->run->world, member, &w->run->test_source, w->run->test.count);
+    if (!w->run->workers.joined) return;
+    lk_team_barrier(team);
+    if (member == 0) {
+        uint32_t grains = lk_grains_of(&w->run->program, w->run->test.count);
+        lk_exchange_write_note(&w->run->exchange, &w->run->world, grains, grains, w->run->stop);
+    }
+    (void)turn(w, member, team, LK_TURN_NOTES);
 }
 
-lk_step_result lk_run_evaluate(lk_run *run) {
-    work w = {run, 0};
+lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
+    work w = {run, steps_done};
     lk_team_run(&run->team, evaluate_body, &w);
+    if (run->lost.status != LK_OK) return (lk_step_result){0};
+    if (run->workers.joined) {
+        return lk_exchange_finish(&run->exchange, &run->world, run->test.count);
+    }
     return lk_evaluate_finish(&run->world, run->test.count);
 }
 

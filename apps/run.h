@@ -12,6 +12,8 @@
 #include "apps/config.h"
 #include "arena/arena.h"
 #include "arena/host_memory.h"
+#include "comm/exchange.h"
+#include "comm/mpi.h"
 #include "comm/step.h"
 #include "comm/team.h"
 #include "io/checkpoint.h"
@@ -25,16 +27,28 @@ typedef struct lk_run_needs {
     bool logs;         // metrics and hashes
 } lk_run_needs;
 
+// Who else works on the run. One worker, of rank 0, unless lk_run_join or lk_run_imagine said more.
+typedef struct lk_run_workers {
+    uint32_t world, rank;
+    uint32_t host_first, host_replicas;  // replicas of this host: of lower ranks, of all
+    lk_worker *list;                     // (world): start-up heap
+    bool joined;                         // they are there, not only planned
+} lk_run_workers;
+
 typedef struct lk_run {
     lk_config config;
     lk_run_needs needs;
     const lk_kernels *kernels;
     lk_layout layout;
     lk_plan_options plan_options;
+    lk_run_workers workers;
     lk_program program;
     lk_arena arena;
     lk_host_block block;
     lk_world world;
+    lk_exchange exchange;
+    uint32_t stop;  // a signal this process was asked to stop by: told to the other workers
+    lk_error lost;  // why the other workers are not heard any more; LK_OK while they are
     lk_team team;
     bool team_started;
     lk_dataset train, test;  // count 0: not open, or the configuration names no test set
@@ -45,8 +59,9 @@ typedef struct lk_run {
     lk_core_regions core;
     uint64_t core_bytes;  // all that a machine without an operating system takes: embedded.h
     uint8_t *team_tables, *stacks, *train_memory, *test_memory, *checkpoint_buffer,
-        *checkpoint_tables;
+        *checkpoint_tables, *exchange_tables, *inbox;
     char *log_buffers;
+    uint64_t window_bytes, inbox_bytes;  // the window is MPI's memory: beside the arena
     uint64_t train_bytes, test_bytes, checkpoint_bytes;
     void *planning;  // start-up heap: the program's tables while nothing is mapped
 } lk_run;
@@ -54,14 +69,26 @@ typedef struct lk_run {
 // Every function leaves `run` so that lk_run_close may be called, also after an error.
 lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run_needs needs,
                            lk_error *error);
+// After lk_run_configure, whose status it is given, where lk_mpi_start has been called: meets the
+// other workers. Or, for a plan: as many workers as `world`, all with as many replicas as this one.
+lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine, lk_error *error);
+lk_status lk_run_imagine(lk_run *run, uint32_t world, lk_error *error);
+// All workers hold the same run and data, or none goes on. After lk_run_start, given its status.
+lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error);
+// The leader's parameters, slots and steps done for everybody; then the transport.
+lk_status lk_run_connect(lk_run *run, uint64_t *steps_done, lk_error *error);
+// Bytes of all memory that is planned: the arena and this worker's part of the window.
+uint64_t lk_run_bytes(const lk_run *run);
+
 lk_status lk_run_plan(lk_run *run, lk_error *error);
 lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error);
 lk_status lk_run_seal(lk_run *run, bool enforce, lk_error *error);
 void lk_run_close(lk_run *run);
 
-// One step or one evaluation of the test set on all replicas.
+// One step or one evaluation of the test set on all replicas of all workers. Where run->lost says
+// that a worker is gone, the result is empty and the run is over.
 lk_step_result lk_run_step(lk_run *run, uint64_t step);
-lk_step_result lk_run_evaluate(lk_run *run);
+lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done);
 
 // Total steps of the configured run.
 uint64_t lk_run_steps(const lk_run *run);

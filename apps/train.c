@@ -1,6 +1,7 @@
 // train.c - lockstep train: the loop over steps, and everything that happens between two of them.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,6 +31,9 @@ typedef struct trainer {
     uint64_t saved;  // step of the last checkpoint, or UINT64_MAX
     double start, last_log, last_save;
     uint64_t last_log_step;
+    uint32_t stop;      // the signal this run stops by, or 0
+    bool leads;         // of several workers one writes and speaks
+    bool running;       // start-up is over: from here on workers can fail alone
     double evaluating;  // seconds spent outside training since `start`
 } trainer;
 
@@ -71,6 +75,7 @@ static void prepare_checkpoint(trainer *t) {
 }
 
 static lk_status save(trainer *t, lk_error *error) {
+    if (!t->leads) return LK_OK;
     double begin = lk_seconds();
     t->run->arena.phase = "checkpoint";
     LK_CHECK(lk_line_log_sync(&t->metrics, error));
@@ -98,6 +103,7 @@ static bool save_is_due(const trainer *t) {
 // One line of metrics.jsonl. Times are not in it: two equal runs write equal files.
 static lk_status log_metrics(trainer *t, const char *kind, const lk_step_result *r,
                              lk_error *error) {
+    if (!t->leads) return LK_OK;
     char line[256];
     int n = snprintf(line, sizeof line,
                      "{\"step\":%llu,\"%s\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u}}",
@@ -107,6 +113,7 @@ static lk_status log_metrics(trainer *t, const char *kind, const lk_step_result 
 
 // One line of hashes.jsonl: a hash for each parameter, in canonical order.
 static lk_status log_hashes(trainer *t, lk_error *error) {
+    if (!t->leads) return LK_OK;
     char *line = t->line;
     const lk_program *p = &t->run->program;
     size_t used =
@@ -152,10 +159,16 @@ static void show_step(trainer *t, const lk_step_result *r) {
     t->last_log_step = t->done;
 }
 
+static lk_status check_workers(const trainer *t, lk_error *error) {
+    if (t->run->lost.status != LK_OK) *error = t->run->lost;
+    return t->run->lost.status;
+}
+
 static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
     double begin = lk_seconds(), trained = begin - t->start - t->evaluating;
     t->run->arena.phase = "evaluation";
-    *result = lk_run_evaluate(t->run);
+    *result = lk_run_evaluate(t->run, t->done);
+    LK_CHECK(check_workers(t, error));
     if (result->bad_tensor) {
         return lk_fail(error, LK_NOT_FINITE, "evaluation after step %llu: %s is not finite",
                        (unsigned long long)t->done, result->bad_tensor);
@@ -174,7 +187,9 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
 static lk_status one_step(trainer *t, lk_error *error) {
     const lk_config *c = &t->run->config;
     t->run->arena.phase = "training";
+    t->run->stop = (uint32_t)stop_signal;
     lk_step_result r = lk_run_step(t->run, t->done);
+    LK_CHECK(check_workers(t, error));
     if (r.bad_tensor) {
         return lk_fail(
             error, LK_NOT_FINITE,
@@ -182,6 +197,7 @@ static lk_status one_step(trainer *t, lk_error *error) {
             "checkpoint stands; try a smaller learning_rate",
             (unsigned long long)t->done, r.bad_tensor);
     }
+    t->stop = r.stop;
     t->done++;
     bool last = t->done == t->total;
     if (t->done % c->log_every_steps == 0 || t->done == t->first + 1 || last) {
@@ -202,11 +218,13 @@ static lk_status loop(trainer *t, lk_error *error) {
     t->first = t->last_log_step = t->done;
     while (t->done < t->total) {
         LK_CHECK(one_step(t, error));
-        if (!stop_signal) continue;
+        // Alone, at once; with others, after the step in which all of them know it.
+        if (!t->run->workers.joined) t->stop = (uint32_t)stop_signal;
+        if (!t->stop) continue;
         if (t->saved != t->done) LK_CHECK(save(t, error));
         lk_text_line(&t->out, "stopped after step %llu; go on with --resume",
                      (unsigned long long)t->done);
-        return stop_signal == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
+        return t->stop == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
     }
     return LK_OK;
 }
@@ -272,15 +290,34 @@ static lk_status resume(trainer *t, lk_error *error) {
     return lk_line_log_cut(&t->dir, "hashes.jsonl", t->done, &removed, error);
 }
 
+// Who works here, and how bytes travel between them.
+static void print_workers(const lk_run *run, lk_text_out *out) {
+    const char *name = *run->config.name ? run->config.name : run->config.document.source;
+    const lk_run_workers *w = &run->workers;
+    uint32_t here, before;
+    if (!w->joined) {
+        lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (threads), kernels %s",
+                     LK_VERSION, name, run->layout.replicas, run->kernels->name);
+        return;
+    }
+    lk_mpi_host(&here, &before);
+    lk_text_line(out, "lockstep %s  %s  %u workers, %u replicas in all, kernels %s", LK_VERSION,
+                 name, w->world, run->layout.replicas_all, run->kernels->name);
+    lk_text_line(out,
+                 "transport: %s; %u worker%s on this host; window %llu bytes, inbox %llu bytes, "
+                 "foreign %llu bytes (%s)",
+                 lk_mpi_transport(), here, here == 1 ? "" : "s",
+                 (unsigned long long)run->window_bytes, (unsigned long long)run->inbox_bytes,
+                 (unsigned long long)lk_mpi_foreign_bytes(), lk_mpi_version());
+}
+
 static void print_banner(const trainer *t) {
     const lk_run *run = t->run;
     const lk_run_spec *s = &run->config.spec;
     char hash[LK_SHA256_HEX_BYTES];
     lk_hex(s->data_hash, LK_SHA256_BYTES, hash);
     lk_text_out *out = (lk_text_out *)&t->out;
-    lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (threads), kernels %s", LK_VERSION,
-                 *run->config.name ? run->config.name : run->config.document.source,
-                 run->layout.replicas, run->kernels->name);
+    print_workers(run, out);
     lk_text_line(out, "data %s: %llu examples; test %llu", hash,
                  (unsigned long long)s->example_count, (unsigned long long)run->test.count);
     lk_text_line(
@@ -323,13 +360,11 @@ static lk_status remove_run(const char *path, lk_error *error) {
     return LK_OK;
 }
 
-static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) {
+// The leader's own part of start-up: what is written, and what a resumed run goes on from.
+static lk_status open_directory(trainer *t, const lk_common_options *o, lk_error *error) {
     static char path[LK_PATH_BYTES];
     lk_run *run = t->run;
     const char *dir = o->run_dir ? o->run_dir : default_run_dir(run, path, sizeof path);
-    LK_CHECK(lk_run_plan(run, error));
-    LK_CHECK(lk_run_start(run, o->max_memory, error));
-    lk_watch_data(run);
     if (o->fresh) LK_CHECK(remove_run(dir, error));
     if (!o->run_dir) (void)lk_file_ops_posix.make_directory(NULL, "runs");
     LK_CHECK(
@@ -342,11 +377,44 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     LK_CHECK(lk_line_log_open(&t->hashes, &t->dir, "hashes.jsonl",
                               run->log_buffers + LK_RUN_LOG_BYTES, LK_RUN_LOG_BYTES, error));
     prepare_checkpoint(t);
+    return LK_OK;
+}
+
+static lk_status plan_and_start(lk_run *run, const lk_common_options *o, lk_error *error) {
+    LK_CHECK(lk_run_plan(run, error));
+    LK_CHECK(lk_run_start(run, o->max_memory, error));
+    lk_watch_data(run);
+    return LK_OK;
+}
+
+static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) {
+    lk_run *run = t->run;
+    LK_CHECK(lk_run_agree(run, plan_and_start(run, o, error), error));
+    lk_status status = t->leads ? open_directory(t, o, error) : LK_OK;
+    if (run->workers.joined) status = lk_mpi_settle(status, error);
+    LK_CHECK(status);
+    LK_CHECK(lk_run_connect(run, &t->done, error));
     t->total = lk_run_steps(run);
     catch_signals();
+    t->running = true;
     LK_CHECK(lk_run_seal(run, o->seal, error));
     LK_CHECK(loop(t, error));
     return finish(t, error);
+}
+
+// What every worker finds at the same step: the leader says it for all.
+static bool is_common(lk_status status) {
+    return status == LK_NOT_FINITE || status == LK_INTERRUPTED || status == LK_TERMINATED;
+}
+
+static lk_status configure(trainer *t, const lk_common_options *o, lk_error *error) {
+    const lk_run_needs needs = {.checkpoints = true, .logs = true};
+    uint32_t world, rank;
+    bool launched = lk_mpi_launched(&world, &rank);
+    t->leads = rank == 0;
+    if (launched) LK_CHECK(lk_mpi_start(world, rank, &o->mpi, error));
+    lk_status status = lk_run_configure(t->run, &o->config, needs, error);
+    return launched ? lk_run_join(t->run, world, rank, status, error) : status;
 }
 
 lk_status lk_command_train(int argc, char **argv, lk_error *error) {
@@ -359,15 +427,20 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
                   .dir = {.lock_file = -1},
                   .metrics = {.file = -1},
                   .hashes = {.file = -1}};
-    lk_text_open(&t.out, STDOUT_FILENO);
-    const lk_run_needs needs = {.checkpoints = true, .logs = true};
-    lk_status status = lk_run_configure(&run, &o.config, needs, error);
+    lk_status status = configure(&t, &o, error);
+    lk_text_open(&t.out, t.leads ? STDOUT_FILENO : open("/dev/null", O_WRONLY | O_CLOEXEC));
     if (status == LK_OK) status = train(&t, &o, error);
     lk_text_clear(&t.out);
     if (t.metrics.file >= 0) (void)lk_line_log_close(&t.metrics, error);
     if (t.hashes.file >= 0) (void)lk_line_log_close(&t.hashes, error);
     if (t.dir.lock_file >= 0) lk_run_dir_close(&t.dir);
     if (status == LK_OK) status = lk_text_check(&t.out, "standard output", error);
+    if (run.workers.joined && !t.leads && is_common(status)) error->status = LK_OK;
+    // Said before anybody ends: a launcher stops all processes when the first does.
+    lk_say_error(error);
+    if (!t.running || status == LK_OK || is_common(status)) {
+        lk_mpi_finish(&run.exchange, status);
+    }
     lk_run_close(&run);
     return status;
 }

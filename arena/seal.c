@@ -52,8 +52,9 @@ lk_status lk_seal_enforce(lk_error *error) {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
     int failed = filter ? add_rules(filter) : -ENOMEM;
     if (!failed) failed = seccomp_load(filter);
-    if (filter) seccomp_release(filter);
+    // Not given back: the C library might then want to shrink the heap, which is refused by now.
     if (!failed) return LK_OK;
+    if (filter) seccomp_release(filter);
     return lk_fail(error, LK_UNAVAILABLE,
                    "--seal: the kernel refuses the filter: %s; run without it", strerror(-failed));
 }

@@ -43,8 +43,15 @@ static const float *node_value(const reduction *r, lk_node node) {
     return row;
 }
 
+const float *lk_reduce_node(const lk_kernels *kernels, const lk_holding *holdings,
+                            uint32_t holder_count, uint32_t leaves, lk_node node, uint64_t offset,
+                            uint64_t count, float *scratch) {
+    const reduction r = {kernels, holdings, holder_count, leaves, offset, count, scratch};
+    return node_value(&r, node);
+}
+
 const float *lk_reduce(const lk_kernels *kernels, const lk_holding *holdings, uint32_t holder_count,
                        uint32_t leaves, uint64_t offset, uint64_t count, float *scratch) {
-    const reduction r = {kernels, holdings, holder_count, leaves, offset, count, scratch};
-    return node_value(&r, (lk_node){lk_root_level(leaves), 0});
+    return lk_reduce_node(kernels, holdings, holder_count, leaves,
+                          (lk_node){lk_root_level(leaves), 0}, offset, count, scratch);
 }

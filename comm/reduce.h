@@ -18,4 +18,9 @@ typedef struct lk_holding {
 const float *lk_reduce(const lk_kernels *kernels, const lk_holding *holdings, uint32_t holder_count,
                        uint32_t leaves, uint64_t offset, uint64_t count, float *scratch);
 
+// The same for any node that has a leaf.
+const float *lk_reduce_node(const lk_kernels *kernels, const lk_holding *holdings,
+                            uint32_t holder_count, uint32_t leaves, lk_node node, uint64_t offset,
+                            uint64_t count, float *scratch);
+
 #endif

@@ -56,7 +56,7 @@ static void run_waves(lk_world *world, uint32_t replica, lk_wave wave, uint32_t 
                       uint64_t count, bool train) {
     const lk_program *p = world->program;
     lk_frame *f = &world->frames[replica];
-    lk_grain_range range = lk_replica_grains(grains, world->replicas, replica);
+    lk_grain_range range = lk_layout_grains(&p->layout, grains, replica);
     uint64_t grain = p->spec->grain, start = wave.position;
     uint32_t end = LK_MIN(range.first + range.count, wave.total_grains);
     lk_frame_start(f);
@@ -76,15 +76,19 @@ static void run_waves(lk_world *world, uint32_t replica, lk_wave wave, uint32_t 
     }
 }
 
-static uint32_t grains_of(const lk_program *p, uint64_t examples) {
+uint32_t lk_grains_of(const lk_program *p, uint64_t examples) {
     return (uint32_t)((examples + p->spec->grain - 1) / p->spec->grain);
+}
+
+uint32_t lk_step_grains(const lk_program *p, uint64_t step) {
+    return lk_grains_of(p, lk_step_examples(p->spec, step));
 }
 
 void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
     const lk_run_spec *spec = world->program->spec;
     uint64_t steps = lk_steps_per_epoch(spec);
     uint32_t examples = lk_step_examples(spec, step);
-    const lk_wave wave = {.total_grains = grains_of(world->program, examples),
+    const lk_wave wave = {.total_grains = lk_grains_of(world->program, examples),
                           .shuffled = true,
                           .epoch = step / steps,
                           .position = step % steps * spec->global_batch};
@@ -104,20 +108,31 @@ typedef struct update {
     float *scratch;
 } update;
 
-// Elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
-static void apply(const update *u, uint32_t index, uint64_t first, uint64_t count,
-                  const float *sum) {
-    const lk_program *p = u->world->program;
+static void apply_at(lk_world *world, uint32_t replica, float inverse_n, uint32_t index,
+                     uint64_t first, uint64_t count, const float *sum) {
+    const lk_program *p = world->program;
     const lk_param *param = &p->params[index];
+    const lk_frame *frame = &world->frames[replica];
     const lk_optimizer *o = &p->spec->optimizer;
     float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
     for (uint32_t s = 0; s < lk_optimizer_slot_count(o); s++) {
-        slots[s] = (float *)lk_tensor_at(u->frame, param->slots[s]) + first;
+        slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
     }
-    float *w = lk_param_at(u->frame, index) + first;
-    if (u->world->kernels->apply(o, count, sum, u->inverse_n, w, slots) == 0) return;
-    uint32_t *bad = &u->world->bad_param[u->replica];
-    *bad = LK_MIN(*bad, index);
+    float *w = lk_param_at(frame, index) + first;
+    if (world->kernels->apply(o, count, sum, inverse_n, w, slots) == 0) return;
+    world->bad_param[replica] = LK_MIN(world->bad_param[replica], index);
+}
+
+void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t param,
+                    uint64_t first, uint64_t count, const float *sum) {
+    float inverse_n = 1.0f / (float)lk_step_examples(world->program->spec, step);
+    apply_at(world, replica, inverse_n, param, first, count, sum);
+}
+
+// Elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
+static void apply(const update *u, uint32_t index, uint64_t first, uint64_t count,
+                  const float *sum) {
+    apply_at(u->world, u->replica, u->inverse_n, index, first, count, sum);
 }
 
 // The part of a partials parameter that lies in [begin, end) of the node vector.
@@ -183,8 +198,12 @@ static void update_operands(const update *u, uint32_t index) {
     }
 }
 
-static const lk_holding *holdings_of(lk_world *world, uint32_t replica) {
+const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica) {
     lk_holding *h = world->holdings + (uint64_t)replica * world->replicas;
+    world->bad_param[replica] = LK_NONE;
+    if (world->program->checked) {
+        lk_check_before_op(&world->frames[replica], world->program->reduce_op);
+    }
     for (uint32_t r = 0; r < world->replicas; r++) {
         h[r] = (lk_holding){&world->frames[r].counter, lk_node_at(&world->frames[r], 0),
                             world->program->node_floats};
@@ -200,15 +219,13 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
                       .frame = frame,
                       .replica = replica,
                       .examples = examples,
-                      .leaves = grains_of(p, examples),
+                      .leaves = lk_grains_of(p, examples),
                       .inverse_n = 1.0f / (float)examples,
-                      .holdings = holdings_of(world, replica),
+                      .holdings = lk_world_begin_update(world, replica),
                       .scratch = lk_tensor_at(frame, p->reduce_scratch)};
     uint64_t sixteens = p->node_floats / 16;
     uint64_t begin = sixteens * replica / world->replicas * 16;
     uint64_t end = sixteens * (replica + 1) / world->replicas * 16;
-    world->bad_param[replica] = LK_NONE;
-    if (p->checked) lk_check_before_op(frame, p->reduce_op);
     for (uint32_t i = 0; i < p->param_count; i++) {
         if (p->params[i].mode == LK_REDUCE_PARTIALS) {
             update_partials(&u, i, begin, end);
@@ -221,40 +238,46 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
 // --- results -----------------------------------------------------------------------------------
 
 // The first tensor, in the order of the program, in which a number was not finite.
-static const char *bad_tensor(const lk_world *world) {
+static const char *bad_tensor(const lk_world *world, uint32_t bad_op) {
     const lk_program *p = world->program;
-    uint32_t op = LK_NONE, param = LK_NONE;
-    for (uint32_t r = 0; r < world->replicas; r++) {
-        op = LK_MIN(op, world->frames[r].bad_op);
-        param = LK_MIN(param, world->bad_param[r]);
-    }
-    if (op != LK_NONE) {
-        const lk_op *o = &p->ops[op];
+    uint32_t param = LK_NONE;
+    if (bad_op != LK_NONE) {
+        const lk_op *o = &p->ops[bad_op];
         return p->tensors[o->phase == LK_FORWARD ? o->y : o->dx].name;
     }
+    for (uint32_t r = 0; r < world->replicas; r++) param = LK_MIN(param, world->bad_param[r]);
     return param == LK_NONE ? NULL : p->tensors[p->params[param].tensor].name;
 }
 
-static lk_step_result finish(lk_world *world, uint64_t examples) {
-    lk_step_result result = {.examples = (uint32_t)examples};
-    lk_holding *h = world->holdings;
-    for (uint32_t r = 0; r < world->replicas; r++) {
-        const lk_frame *f = &world->frames[r];
-        h[r] = (lk_holding){&f->counter, f->losses, 1};
-        result.correct += f->correct;
-    }
+lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
+                               uint32_t holder_count, uint64_t examples, uint32_t correct,
+                               uint32_t bad_op) {
+    lk_step_result result = {.examples = (uint32_t)examples, .correct = correct};
     float scratch[LK_TREE_LEVELS_MAX + 1];
-    const float *sum = lk_reduce(&lk_kernels_reference, h, world->replicas,
-                                 grains_of(world->program, examples), 0, 1, scratch);
+    const float *sum = lk_reduce(&lk_kernels_reference, losses, holder_count,
+                                 lk_grains_of(world->program, examples), 0, 1, scratch);
     result.loss = (*sum + 0.0f) * (1.0f / (float)examples);
-    result.bad_tensor = bad_tensor(world);
+    result.bad_tensor = bad_tensor(world, bad_op);
     bool finite = result.loss - result.loss == 0.0f;
     if (!result.bad_tensor && !finite) result.bad_tensor = "loss";
     return result;
 }
 
+static lk_step_result finish(lk_world *world, uint64_t examples) {
+    uint32_t correct = 0, bad_op = LK_NONE;
+    lk_holding *h = world->holdings;
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        const lk_frame *f = &world->frames[r];
+        h[r] = (lk_holding){&f->counter, f->losses, 1};
+        correct += f->correct;
+        bad_op = LK_MIN(bad_op, f->bad_op);
+    }
+    return lk_world_result(world, h, world->replicas, examples, correct, bad_op);
+}
+
 // Only now is nobody reading another replica's operands.
-static void check_memory(const lk_world *world) {
+void lk_world_check(const lk_world *world) {
+    if (!world->program->checked) return;
     for (uint32_t r = 0; r < world->replicas; r++) {
         lk_check_after_op(&world->frames[r], world->program->reduce_op, true);
         lk_check_lasting(&world->frames[r]);
@@ -262,7 +285,7 @@ static void check_memory(const lk_world *world) {
 }
 
 lk_step_result lk_step_finish(lk_world *world, uint64_t step) {
-    if (world->program->checked) check_memory(world);
+    lk_world_check(world);
     return finish(world, lk_step_examples(world->program->spec, step));
 }
 
@@ -270,7 +293,7 @@ void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *sou
                          uint64_t count) {
     lk_frame *f = &world->frames[replica];
     const lk_source *training = f->source;
-    uint32_t grains = grains_of(world->program, count);
+    uint32_t grains = lk_grains_of(world->program, count);
     const lk_wave wave = {.total_grains = grains, .shuffled = false};
     f->source = source;
     world->bad_param[replica] = LK_NONE;

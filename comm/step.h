@@ -33,6 +33,7 @@ typedef struct lk_step_result {
     uint32_t correct;
     float loss;              // mean over the examples
     const char *bad_tensor;  // the first that was not finite, or NULL
+    uint32_t stop;           // a signal that some worker was asked to stop by, or 0
 } lk_step_result;
 
 // What a run needs on any machine, with or without an operating system: the arena's first regions.
@@ -65,5 +66,27 @@ lk_step_result lk_step_finish(lk_world *world, uint64_t step);
 void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source,
                          uint64_t count);
 lk_step_result lk_evaluate_finish(lk_world *world, uint64_t count);
+
+// --- for comm/exchange.h: the same steps, with other workers -----------------------------------
+
+// Grains of so many examples; grains present in a step.
+uint32_t lk_grains_of(const lk_program *program, uint64_t examples);
+uint32_t lk_step_grains(const lk_program *program, uint64_t step);
+
+// Before a replica's part of REDUCE. Returns its table of the nodes that the replicas of this
+// process hold.
+const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica);
+
+// The update of elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
+void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t param,
+                    uint64_t first, uint64_t count, const float *sum);
+
+// The result over all of `examples`, from those who hold the nodes of the loss.
+lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
+                               uint32_t holder_count, uint64_t examples, uint32_t correct,
+                               uint32_t bad_op);
+
+// After the last replica's update, in the memory checking mode.
+void lk_world_check(const lk_world *world);
 
 #endif

@@ -95,7 +95,7 @@ static uint32_t processors(void) {
 static void *member_main(void *argument) {
     lk_team_member *m = argument;
     lk_team *team = m->team;
-    if (team->pinned) pin_to(m->index);
+    if (team->pinned) pin_to(team->first_processor + m->index);
     lk_error error = {.status = LK_OK};
     if (lk_float_mode_check(&error) != LK_OK) lk_panic(__FILE__, __LINE__, error.text);
     for (;;) {
@@ -121,11 +121,12 @@ static lk_status start_member(lk_team *team, uint32_t index, uint8_t *stack, lk_
                    strerror(failed));
 }
 
-lk_status lk_team_start(lk_team *team, uint32_t members, bool pin, void *memory, uint8_t *stacks,
-                        lk_error *error) {
+lk_status lk_team_start(lk_team *team, uint32_t members, lk_team_place place, void *memory,
+                        uint8_t *stacks, lk_error *error) {
     uint32_t cores = processors();
-    uint32_t spins = members <= cores ? SPINS_ALONE : SPINS_SHARED;
-    *team = (lk_team){.members = members, .member = memory};
+    uint32_t lanes = LK_MAX(members, place.all);
+    uint32_t spins = lanes <= cores ? SPINS_ALONE : SPINS_SHARED;
+    *team = (lk_team){.members = members, .member = memory, .first_processor = place.first};
     barrier_make(&team->start, members, spins);
     barrier_make(&team->phase, members, spins);
     barrier_make(&team->finish, members, spins);
@@ -137,12 +138,12 @@ lk_status lk_team_start(lk_team *team, uint32_t members, bool pin, void *memory,
     for (uint32_t i = 0; i < LK_COUNT(fatal); i++) sigdelset(&all, fatal[i]);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     lk_status status = LK_OK;
-    team->pinned = pin && members <= cores && members > 1;
+    team->pinned = place.all > 1 && lanes <= cores;
     for (uint32_t i = 1; i < members && status == LK_OK; i++) {
         status = start_member(team, i, stacks + (uint64_t)(i - 1) * LK_TEAM_STACK_BYTES, error);
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (status == LK_OK && team->pinned) pin_to(0);  // last: new threads inherit the mask
+    if (status == LK_OK && team->pinned) pin_to(place.first);  // last: new threads inherit the mask
     return status;
 }
 

@@ -46,6 +46,7 @@ struct lk_team {
     lk_barrier start, phase, finish;  // of a run; between the phases of a body
     uint32_t members;
     bool pinned;
+    uint32_t first_processor;
     lk_team_body body;  // NULL ends the threads
     void *context;
     lk_team_member *member;  // (members)
@@ -53,11 +54,16 @@ struct lk_team {
 
 uint64_t lk_team_bytes(uint32_t members);  // of `memory`
 
-// Starts members 1 .. members-1 on stacks of LK_TEAM_STACK_BYTES each (aligned to a page). With
-// `pin`, member i runs on the i-th processor this process may use, where there are enough.
+// Where members run: member i on processor `first` + i of those this process may use, where they
+// are enough for `all` members, other processes' on this host among them. all 0: anywhere.
+typedef struct lk_team_place {
+    uint32_t first, all;
+} lk_team_place;
+
+// Starts members 1 .. members-1 on stacks of LK_TEAM_STACK_BYTES each (aligned to a page).
 // LK_UNAVAILABLE where a thread cannot be started or the processor flushes subnormals to zero.
-lk_status lk_team_start(lk_team *team, uint32_t members, bool pin, void *memory, uint8_t *stacks,
-                        lk_error *error);
+lk_status lk_team_start(lk_team *team, uint32_t members, lk_team_place place, void *memory,
+                        uint8_t *stacks, lk_error *error);
 
 // Runs body(context, i, team) on every member and returns when all have.
 void lk_team_run(lk_team *team, lk_team_body body, void *context);

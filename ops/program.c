@@ -479,8 +479,13 @@ uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uin
     return most;
 }
 
+// The most grains that a replica computes in a step.
+static uint32_t replica_grains_max(const lk_program *p) {
+    return (p->grains + p->layout.replicas_all - 1) / p->layout.replicas_all;
+}
+
 static void choose_wave(lk_program *p) {
-    uint32_t most = (p->grains + p->layout.replicas - 1) / p->layout.replicas;
+    uint32_t most = replica_grains_max(p);
     uint64_t wanted = p->layout.wave_examples;
     if (wanted == 0) {
         bool resident = (uint64_t)most * p->spec->grain <= RESIDENT_EXAMPLES;
@@ -492,10 +497,12 @@ static void choose_wave(lk_program *p) {
         (uint32_t)LK_MIN((uint64_t)p->wave_grains * p->spec->grain, p->spec->global_batch);
 }
 
-// Operands pay where reading the others' activations is less than reading their gradients.
+// Operands pay where reading the others' activations is less than reading their gradients. Only the
+// replicas of one process can read each other's.
 static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
-    bool resident = p->wave_grains >= (p->grains + p->layout.replicas - 1) / p->layout.replicas;
-    if (op->kind != LK_OP_DENSE_WEIGHT_GRADIENT || !resident) return LK_REDUCE_PARTIALS;
+    bool resident = p->wave_grains >= replica_grains_max(p);
+    bool alone = p->layout.replicas == p->layout.replicas_all;
+    if (op->kind != LK_OP_DENSE_WEIGHT_GRADIENT || !resident || !alone) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_PARTIALS) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_OPERANDS) return LK_REDUCE_OPERANDS;
     bool pays = p->layout.replicas == 1 || p->wave_examples < op->dense.n_count;
@@ -520,7 +527,7 @@ static lk_status reduce_tensors(lk_program *p, lk_error *error) {
         }
     }
     for (uint32_t r = 0; r < p->layout.replicas; r++) {
-        lk_grain_range g = lk_replica_grains(p->grains, p->layout.replicas, r);
+        lk_grain_range g = lk_layout_grains(&p->layout, p->grains, r);
         uint32_t slots = lk_node_slots(g.first, g.count, p->wave_grains, p->grains);
         p->node_slots = LK_MAX(p->node_slots, slots);
     }
@@ -594,12 +601,14 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
     *p = (lk_program){.spec = spec, .layout = *layout, .checked = options->guards};
     LK_CHECK(lk_run_spec_check(spec, error));
     p->grains = lk_grain_count(spec);
-    if (layout->replicas == 0 || layout->replicas > p->grains) {
+    if (layout->replicas_all == 0) p->layout.replicas_all = layout->replicas;
+    if (layout->replicas == 0 || p->layout.replicas_all > p->grains) {
         return lk_fail(
             error, LK_BAD_CONFIG,
-            "replicas: found %u, wanted 1 to %u: a global batch of %u has %u grains of %u and a "
+            "replicas: found %u%s, wanted 1 to %u: a global batch of %u has %u grains of %u and a "
             "replica needs at least one",
-            layout->replicas, p->grains, spec->global_batch, p->grains, spec->grain);
+            p->layout.replicas_all, layout->replicas_all > layout->replicas ? " in all" : "",
+            p->grains, spec->global_batch, p->grains, spec->grain);
     }
     lay_tables(&spec->model, memory, p);
     choose_wave(p);

@@ -99,6 +99,9 @@ typedef enum lk_reduce_choice {
 
 typedef struct lk_layout {
     uint32_t replicas;       // of this process
+    uint32_t replicas_before;  // of the workers before this one; replica r computes the grains of
+                               // replica replicas_before + r of all
+    uint32_t replicas_all;     // of all workers; 0: this process is the only one
     uint32_t wave_examples;  // examples a replica holds at once; 0 chooses
     bool fuse;               // false: one op a layer (the oracle)
     lk_reduce_choice reduce;
@@ -142,6 +145,12 @@ typedef struct lk_grain_range {
     uint32_t first, count;
 } lk_grain_range;
 lk_grain_range lk_replica_grains(uint32_t grains, uint32_t replicas, uint32_t replica);
+
+// The same for a replica of this process, whose workers are as its layout says.
+static inline lk_grain_range lk_layout_grains(const lk_layout *layout, uint32_t grains,
+                                              uint32_t replica) {
+    return lk_replica_grains(grains, layout->replicas_all, layout->replicas_before + replica);
+}
 
 // The most tree nodes a replica must hold at once when it adds grains [first, first + count) of a
 // step of `total` one aligned block after another: a binary counter, plus the block just computed.

@@ -38,7 +38,8 @@ static void test_barriers_order_plain_memory(void **state) {
         void *memory = malloc(lk_team_bytes(members));
         uint8_t *stacks = aligned_alloc(4096, (size_t)members * LK_TEAM_STACK_BYTES);
         shared s = {.members = members};
-        assert_int_equal(lk_team_start(&team, members, true, memory, stacks, &error), LK_OK);
+        const lk_team_place place = {0, members};
+        assert_int_equal(lk_team_start(&team, members, place, memory, stacks, &error), LK_OK);
         for (uint32_t i = 0; i < ROUNDS; i++) lk_team_run(&team, body, &s);
         lk_team_stop(&team);
         for (uint32_t i = 0; i < members; i++) {

@@ -1,0 +1,83 @@
+// exchange.h - what workers give each other in a step: whole tree nodes as bytes, finished sums,
+// and a short note. Freestanding; knows who owns what, not how bytes travel (comm/mpi.h).
+//
+// The vector of gradients (program.h, node_floats) is cut into one slice for each worker, its
+// owner. In a step, after all replicas of a worker have computed:
+//
+//     SHARE    worker w joins its replicas' nodes to the few whole nodes that its grains make. The
+//              part of them that lies in slice d is box (w, d).
+//     ------------------------- turn: box (w, d) is with d; every note is with everybody ---------
+//     JOIN     owner d joins the boxes (*, d), in tree order, to slice d of the whole sum
+//     ------------------------- turn: every finished slice is with everybody ---------------------
+//     APPLY    every worker updates all its parameters from the same sums, so to the same bits
+//
+// Nothing but lk_reduce adds, so neither the cut nor the transport can change a number. What is
+// written in one turn is read before the next begins, and overwritten after it: two turns a step
+// suffice, and notes, which alone go round in evaluation too, lie in two places by turns.
+#ifndef LOCKSTEP_COMM_EXCHANGE_H
+#define LOCKSTEP_COMM_EXCHANGE_H
+
+#include "comm/step.h"
+
+// One worker: replicas [before, before + replicas) of all.
+typedef struct lk_worker {
+    uint32_t replicas, before;
+} lk_worker;
+
+// What everybody must know of everybody before a step or an evaluation has a result.
+typedef struct lk_note {
+    uint32_t stop;                // a signal this worker was asked to stop by, or 0
+    uint32_t correct;             // of its examples
+    uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE
+    lk_counter blocks;            // its whole nodes of this step
+    float losses[LK_BLOCKS_MAX];  // the loss sum of each
+} lk_note;
+
+typedef struct lk_exchange {
+    const lk_program *program;
+    const lk_worker *workers;  // (world)
+    uint32_t world, rank;
+    uint32_t slots;     // of this worker
+    float *boxes_out;   // (slots, node_floats) in all: box (rank, d) is (slots, floats of slice d)
+    float *sum_out;     // (floats of slice rank)
+    lk_note *note_out;  // where the next note is written
+    // Set by the transport: where after a turn lies what the others wrote, (world) each.
+    const float **box;  // box (w, rank)
+    const float **sum;  // slice w of the whole sum
+    const lk_note **note;
+    lk_holding *holdings;  // (replicas, world): each replica's own table
+} lk_exchange;
+
+// A part of the node vector: floats [begin, end), both multiples of 16.
+typedef struct lk_slice {
+    uint64_t begin, end;
+} lk_slice;
+lk_slice lk_slice_of(const lk_program *program, uint32_t parts, uint32_t part);
+
+// The most whole nodes that a worker's grains make in a step.
+uint32_t lk_exchange_slots(const lk_program *program, const lk_worker *worker);
+
+// Floats of box (worker, owner); floats of all boxes of a worker.
+uint64_t lk_exchange_box_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
+                                uint32_t worker, uint32_t owner);
+
+// Bytes of the tables, and the tables in `memory` (aligned to 64). boxes_out, sum_out, note_out
+// and the pointers that the transport sets are still to be filled in.
+uint64_t lk_exchange_bytes(uint32_t world, uint32_t replicas);
+void lk_exchange_make(lk_exchange *x, const lk_program *program, const lk_worker *workers,
+                      uint32_t world, uint32_t rank, void *memory);
+
+// The parts of a step, for each replica of this process.
+void lk_exchange_share(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t step);
+void lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t step);
+void lk_exchange_apply(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t step);
+
+// Writes this worker's note, once its replicas have computed their share of `grains` grains of
+// which the first `leaves` are there.
+void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grains, uint32_t leaves,
+                            uint32_t stop);
+
+// The result of the step or evaluation, from all notes: the same for every worker.
+lk_step_result lk_exchange_finish(const lk_exchange *x, const lk_world *world, uint64_t examples);
+
+#endif

@@ -1,0 +1,695 @@
+// mpi.c - MPI behind mpi.h: start-up in blocking calls under an alarm, turns in plain memory
+// between the workers of a host and in persistent requests between hosts.
+//
+// A worker's part of the window:  | control: turn word, two notes | boxes | its finished slice |
+// The turn word counts the turns that its worker has reached; the others wait for it, first
+// spinning, then asleep in the kernel. Dead workers are noticed by their process descriptors.
+#define _GNU_SOURCE
+#include "comm/mpi.h"
+
+#include <stdlib.h>
+
+#include "arena/arena.h"
+
+// Launchers tell each process its rank and their number in the environment.
+bool lk_mpi_launched(uint32_t *world, uint32_t *rank) {
+    static const char *const names[][2] = {{"PMI_SIZE", "PMI_RANK"},
+                                           {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}};
+    *world = 1;
+    *rank = 0;
+    for (uint32_t i = 0; i < LK_COUNT(names); i++) {
+        const char *size = getenv(names[i][0]), *mine = getenv(names[i][1]);
+        if (!size || !mine) continue;
+        *world = (uint32_t)strtoul(size, NULL, 10);
+        *rank = (uint32_t)strtoul(mine, NULL, 10);
+        return *world > 1;
+    }
+    return false;
+}
+
+enum { CONTROL_BYTES = 4096 };
+
+static uint64_t slice_floats(const lk_program *p, uint32_t world, uint32_t w) {
+    lk_slice s = lk_slice_of(p, world, w);
+    return s.end - s.begin;
+}
+
+uint64_t lk_mpi_window_bytes(const lk_program *p, const lk_worker *workers, uint32_t world,
+                             uint32_t rank) {
+    uint64_t floats = lk_exchange_slots(p, &workers[rank]) * p->node_floats;
+    floats += slice_floats(p, world, rank);
+    return CONTROL_BYTES + lk_round_up(floats * sizeof(float), LK_PAGE_BYTES);
+}
+
+#ifdef LK_HAVE_MPI
+#include <dlfcn.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <mpi.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "arena/host_memory.h"
+
+enum { SPINS_ALONE = 20000, SPINS_SHARED = 50, SLEEP_MS = 10, LOOK_MS = 50, END_SECONDS = 10 };
+
+// What the requests between two workers carry. Notes have two places, so two of each.
+enum { NOTE_EVEN, NOTE_ODD, BOX, SUM, KINDS };
+
+typedef struct control {
+    _Alignas(64) uint32_t turn;
+    _Alignas(64) uint32_t sleepers;
+    _Alignas(64) lk_note notes[2];
+} control;
+
+_Static_assert(sizeof(control) <= CONTROL_BYTES, "the control part is one page");
+
+typedef struct peer {
+    uint32_t host;  // the lowest rank on its host
+    int64_t process;
+    uint64_t process_namespace;
+    char name[LK_MPI_HOST_BYTES];
+} peer;
+
+typedef struct verdict {
+    uint32_t item;  // the first that differs from the leader's, or LK_NONE
+    char value[LK_MPI_ITEM_BYTES];
+} verdict;
+
+static struct {
+    bool started, sealed;
+    bool connected;
+    lk_status final;
+    bool broken;  // MPI has said that a connection is
+    uint32_t world, rank, host_workers, host_before;
+    lk_mpi_options options;
+    uint64_t foreign;
+    const char *waiting_for;  // during start-up
+    MPI_Comm all, host;
+    peer peers[LK_MPI_WORLD_MAX];
+    verdict verdicts[LK_MPI_WORLD_MAX];
+    uint32_t statuses[LK_MPI_WORLD_MAX];
+    control *controls[LK_MPI_WORLD_MAX];  // NULL where messages are used
+    uint32_t turn, notes_turn, spins;
+    struct pollfd watched[LK_MPI_WORLD_MAX];
+    uint32_t watched_rank[LK_MPI_WORLD_MAX], watched_count;
+    // Requests with the workers that messages are used with.
+    uint32_t far_count, far[LK_MPI_WORLD_MAX];
+    lk_note *far_notes[2];
+    MPI_Status ignored[LK_MPI_WORLD_MAX];
+    MPI_Request receives[KINDS][LK_MPI_WORLD_MAX], sends[KINDS][LK_MPI_WORLD_MAX];
+} mpi;
+
+// MPI is loaded where a launcher is, not linked: a process alone is not touched by it (UCX, below
+// MPICH, puts itself between a program and its calls for memory as soon as it is loaded).
+#define MPI_CALLS(X)                                                                           \
+    X(MPI_Allgather)                                                                           \
+    X(MPI_Allreduce) X(MPI_Barrier) X(MPI_Bcast) X(MPI_Comm_dup) X(MPI_Comm_rank)              \
+        X(MPI_Comm_set_errhandler) X(MPI_Comm_size) X(MPI_Comm_split_type) X(MPI_Finalize)     \
+            X(MPI_Get_library_version) X(MPI_Info_create) X(MPI_Info_free) X(MPI_Info_set)     \
+                X(MPI_Init_thread) X(MPI_Recv_init) X(MPI_Request_get_status) X(MPI_Send_init) \
+                    X(MPI_Startall) X(MPI_Testall) X(MPI_Win_allocate_shared)                  \
+                        X(MPI_Win_shared_query)
+
+static struct {
+#define CALL_FIELD(name) __typeof__(&name) name;
+    MPI_CALLS(CALL_FIELD)
+#undef CALL_FIELD
+} calls;
+
+static lk_status load_mpi(lk_error *error) {
+    void *library = dlopen(LK_MPI_LIBRARY, RTLD_NOW | RTLD_GLOBAL);
+    const char *missing = library ? NULL : dlerror();
+    void *found = NULL;
+#define CALL_FIND(name)                                                \
+    if (!missing && !(found = dlsym(library, #name))) missing = #name; \
+    memcpy(&calls.name, &found, sizeof found);
+    MPI_CALLS(CALL_FIND)
+#undef CALL_FIND
+    if (!missing) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "a launcher started this as one of several workers, but MPI cannot be loaded "
+                   "from %s: %s; install MPICH",
+                   LK_MPI_LIBRARY, missing);
+}
+
+// --- start-up ----------------------------------------------------------------------------------
+
+static void on_alarm(int signal_number) {
+    (void)signal_number;
+    char line[240];
+    size_t n = lk_format(line, sizeof line,
+                         "lockstep: rank %u: start-up did not end within %u s, waiting for %s; is "
+                         "every one of the %u workers running? see --start-timeout\n",
+                         mpi.rank, mpi.options.start_timeout_seconds, mpi.waiting_for, mpi.world);
+    ssize_t written = write(STDERR_FILENO, line, LK_MIN(n, sizeof line - 1));
+    (void)written;
+    _exit(LK_RETRY);
+}
+
+static void gather_peers(void) {
+    peer mine = {.process = getpid(), .host = mpi.rank};
+    struct stat space;
+    if (stat("/proc/self/ns/pid", &space) == 0) mine.process_namespace = space.st_ino;
+    if (gethostname(mine.name, sizeof mine.name - 1) != 0) mine.name[0] = '\0';
+    uint32_t lowest = mpi.rank;
+    calls.MPI_Allreduce(&mpi.rank, &lowest, 1, MPI_UINT32_T, MPI_MIN, mpi.host);
+    mine.host = lowest;
+    calls.MPI_Allgather(&mine, sizeof mine, MPI_BYTE, mpi.peers, sizeof mine, MPI_BYTE, mpi.all);
+    for (uint32_t w = 0; w < mpi.world; w++) {
+        if (mpi.peers[w].host != lowest) continue;
+        mpi.host_workers++;
+        mpi.host_before += w < mpi.rank;
+    }
+}
+
+lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
+                       lk_error *error) {
+    if (world > LK_MPI_WORLD_MAX) {
+        return lk_fail(error, LK_BAD_CONFIG, "workers: found %u, wanted at most %d", world,
+                       LK_MPI_WORLD_MAX);
+    }
+    mpi.world = world;
+    mpi.rank = rank;
+    mpi.options = *options;
+    mpi.waiting_for = "MPI to start";
+    struct sigaction action = {.sa_handler = on_alarm};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGALRM, &action, NULL);
+    alarm(options->start_timeout_seconds);
+    int provided, size, place;
+    uint64_t before = lk_memory_anonymous();
+    LK_CHECK(load_mpi(error));
+    if (calls.MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+        return lk_fail(error, LK_UNAVAILABLE, "rank %u: MPI does not start", rank);
+    }
+    mpi.started = true;
+    // With this signal MPICH's launcher says that a process has died. It is noticed here anyhow,
+    // and the signal would only end this one before it can say so.
+    signal(SIGUSR1, SIG_IGN);
+    calls.MPI_Comm_size(MPI_COMM_WORLD, &size);
+    calls.MPI_Comm_rank(MPI_COMM_WORLD, &place);
+    if ((uint32_t)size != world || (uint32_t)place != rank) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "the launcher says rank %u of %u, MPI says rank %d of %d: this build is for "
+                       "another MPI than the launcher's; start it with that one's mpiexec",
+                       rank, world, place, size);
+    }
+    calls.MPI_Comm_dup(MPI_COMM_WORLD, &mpi.all);
+    calls.MPI_Comm_set_errhandler(mpi.all, MPI_ERRORS_RETURN);
+    calls.MPI_Comm_split_type(mpi.all, MPI_COMM_TYPE_SHARED, place, MPI_INFO_NULL, &mpi.host);
+    uint64_t after = lk_memory_anonymous();
+    mpi.foreign = after > before ? after - before : 0;
+    gather_peers();
+    return LK_OK;
+}
+
+void lk_mpi_host(uint32_t *workers, uint32_t *before) {
+    *workers = LK_MAX(mpi.host_workers, 1);
+    *before = mpi.host_before;
+}
+
+bool lk_mpi_is_here(uint32_t rank) { return mpi.peers[rank].host == mpi.peers[mpi.rank].host; }
+
+const char *lk_mpi_transport(void) {
+    if (mpi.options.messages) return "messages";
+    return mpi.host_workers == mpi.world ? "shared-memory window"
+                                         : "shared-memory window on a host, messages between hosts";
+}
+
+const char *lk_mpi_version(void) {
+    static char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    if (text[0] || calls.MPI_Get_library_version(text, &length) != MPI_SUCCESS) return text;
+    for (char *at = text; *at; at++) {
+        if (*at == '\t' || *at == '\n') *at = *at == '\t' ? ' ' : '\0';
+        if (!*at) break;
+    }
+    return text;
+}
+
+uint64_t lk_mpi_foreign_bytes(void) { return mpi.foreign; }
+
+// `mpi.statuses` says how everybody fares.
+static lk_status settled(lk_status mine, lk_error *error) {
+    uint32_t first = 0;
+    while (first < mpi.world && mpi.statuses[first] == LK_OK) first++;
+    if (first == mpi.world) return LK_OK;
+    lk_status theirs = (lk_status)mpi.statuses[first];
+    // Of several with the same trouble one line is enough.
+    if (mine == LK_OK || (mine == theirs && first != mpi.rank)) {
+        error->status = LK_OK;
+        return theirs;
+    }
+    return mine;
+}
+
+lk_status lk_mpi_settle(lk_status mine, lk_error *error) {
+    mpi.waiting_for = "the other workers to be ready";
+    uint32_t status = mine;
+    calls.MPI_Allgather(&status, 1, MPI_UINT32_T, mpi.statuses, 1, MPI_UINT32_T, mpi.all);
+    return settled(mine, error);
+}
+
+lk_status lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers, lk_error *error) {
+    static uint32_t all[LK_MPI_WORLD_MAX];
+    LK_CHECK(lk_mpi_settle(mine, error));
+    calls.MPI_Allgather(&replicas, 1, MPI_UINT32_T, all, 1, MPI_UINT32_T, mpi.all);
+    for (uint32_t w = 0, before = 0; w < mpi.world; before += all[w++]) {
+        workers[w] = (lk_worker){.replicas = all[w], .before = before};
+    }
+    return LK_OK;
+}
+
+lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error) {
+    enum { ITEMS_MAX = 16 };
+    static char leaders[ITEMS_MAX][LK_MPI_ITEM_BYTES];
+    lk_assert(count <= ITEMS_MAX);
+    mpi.waiting_for = "the other workers to agree";
+    for (uint32_t i = 0; i < count; i++) memcpy(leaders[i], items[i].value, sizeof leaders[i]);
+    calls.MPI_Bcast(leaders, sizeof leaders, MPI_BYTE, 0, mpi.all);
+    verdict mine = {.item = LK_NONE};
+    for (uint32_t i = count; i-- > 0;) {
+        if (memcmp(leaders[i], items[i].value, sizeof leaders[i]) == 0) continue;
+        mine.item = i;
+        memcpy(mine.value, items[i].value, sizeof mine.value);
+    }
+    calls.MPI_Allgather(&mine, sizeof mine, MPI_BYTE, mpi.verdicts, sizeof mine, MPI_BYTE, mpi.all);
+    for (uint32_t w = 1; w < mpi.world; w++) {
+        const verdict *v = &mpi.verdicts[w];
+        if (v->item == LK_NONE) continue;
+        if (mpi.rank != 0) return LK_RANKS_DISAGREE;  // the leader says it
+        return lk_fail(error, LK_RANKS_DISAGREE,
+                       "rank 0 on %s and rank %u on %s do not run the same: %s is %s on the one "
+                       "and %s on the other; give all workers the same program, configuration and "
+                       "data",
+                       mpi.peers[0].name, w, mpi.peers[w].name, items[v->item].name,
+                       items[v->item].value, v->value);
+    }
+    return LK_OK;
+}
+
+void lk_mpi_broadcast(void *bytes, uint64_t count) {
+    mpi.waiting_for = "the leader's checkpoint";
+    uint8_t *at = bytes;
+    for (uint64_t left = count; left > 0;) {
+        int now = (int)LK_MIN(left, (uint64_t)1 << 30);
+        calls.MPI_Bcast(at, now, MPI_BYTE, 0, mpi.all);
+        at += now;
+        left -= (uint64_t)now;
+    }
+}
+
+// --- window and requests -----------------------------------------------------------------------
+
+static bool is_near(uint32_t w) { return !mpi.options.messages && lk_mpi_is_here(w); }
+
+uint64_t lk_mpi_inbox_bytes(const lk_program *p, const lk_worker *workers, uint32_t world,
+                            uint32_t rank) {
+    uint64_t floats = 0, notes = 0;
+    for (uint32_t w = 0; mpi.started && w < world; w++) {
+        if (w == rank || is_near(w)) continue;
+        floats += lk_exchange_box_floats(p, workers, world, w, rank) + slice_floats(p, world, w);
+        notes += 2;
+    }
+    return lk_round_up(notes * sizeof(lk_note), 64) + floats * sizeof(float);
+}
+
+// The alignment of the parts, each on pages of its own, is what "alloc_shared_noncontig" is for.
+static lk_status take_window(const lk_exchange *x, lk_error *error) {
+    uint64_t bytes = lk_mpi_window_bytes(x->program, x->workers, x->world, x->rank);
+    MPI_Win window;
+    MPI_Info info;
+    void *base;
+    mpi.waiting_for = "the window between the workers of a host";
+    calls.MPI_Info_create(&info);
+    calls.MPI_Info_set(info, "alloc_shared_noncontig", "true");
+    int failed = calls.MPI_Win_allocate_shared((MPI_Aint)bytes, 1, info, mpi.host, &base, &window);
+    calls.MPI_Info_free(&info);
+    if (failed || (uintptr_t)base % 64 != 0) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "MPI gives no window of %llu bytes between the workers of a host; is there "
+                       "room in /dev/shm?",
+                       (unsigned long long)bytes);
+    }
+    memset(base, 0, bytes);
+    (void)mlock(base, bytes);  // a wish, as for the arena
+    mpi.controls[mpi.rank] = base;
+    for (uint32_t w = 0, member = 0; w < mpi.world; w++) {
+        if (!lk_mpi_is_here(w)) continue;
+        MPI_Aint size;
+        int unit;
+        calls.MPI_Win_shared_query(window, (int)member++, &size, &unit, &base);
+        if (w == mpi.rank || !is_near(w)) continue;
+        mpi.controls[w] = base;
+        // Every page is in this process's tables before the first step.
+        for (MPI_Aint at = 0; at < size; at += LK_PAGE_BYTES) (void)((volatile uint8_t *)base)[at];
+    }
+    calls.MPI_Barrier(mpi.host);
+    return LK_OK;
+}
+
+static void request(int kind, uint32_t at, const void *out, const void *in, uint64_t out_count,
+                    uint64_t in_count, MPI_Datatype type) {
+    int to = (int)mpi.far[at];
+    calls.MPI_Send_init(out, (int)out_count, type, to, kind, mpi.all, &mpi.sends[kind][at]);
+    calls.MPI_Recv_init((void *)in, (int)in_count, type, to, kind, mpi.all,
+                        &mpi.receives[kind][at]);
+}
+
+// Inbox: notes (2, far workers), then for each its box and its slice.
+static lk_status make_requests(lk_exchange *x, void *inbox, lk_error *error) {
+    const lk_program *p = x->program;
+    control *own = mpi.controls[mpi.rank];
+    for (uint32_t w = 0; w < x->world; w++) {
+        if (w != x->rank && !is_near(w)) mpi.far[mpi.far_count++] = w;
+    }
+    mpi.far_notes[0] = inbox;
+    mpi.far_notes[1] = mpi.far_notes[0] + mpi.far_count;
+    float *at =
+        (float *)(void *)((uint8_t *)inbox + lk_round_up(2 * mpi.far_count * sizeof(lk_note), 64));
+    for (uint32_t i = 0; i < mpi.far_count; i++) {
+        uint32_t w = mpi.far[i];
+        uint64_t in = lk_exchange_box_floats(p, x->workers, x->world, w, x->rank);
+        uint64_t out = lk_exchange_box_floats(p, x->workers, x->world, x->rank, w);
+        if (LK_MAX(in, out) > INT_MAX) {
+            return lk_fail(error, LK_BAD_CONFIG,
+                           "a message of %llu floats between ranks %u and %u, wanted below 2^31; "
+                           "use more workers",
+                           (unsigned long long)LK_MAX(in, out), x->rank, w);
+        }
+        for (int n = 0; n < 2; n++) {
+            request(NOTE_EVEN + n, i, &own->notes[n], &mpi.far_notes[n][i], sizeof(lk_note),
+                    sizeof(lk_note), MPI_BYTE);
+        }
+        x->box[w] = at;
+        x->sum[w] = at + in;
+        request(BOX, i, x->boxes_out + x->slots * lk_slice_of(p, x->world, w).begin, at, out, in,
+                MPI_FLOAT);
+        uint64_t theirs = slice_floats(p, x->world, w);
+        request(SUM, i, x->sum_out, at + in, slice_floats(p, x->world, x->rank), theirs, MPI_FLOAT);
+        at += in + theirs;
+    }
+    return LK_OK;
+}
+
+// Descriptors of the processes of this host: readable when they end. Where process numbers mean
+// something else there, or the kernel is too old, the deadline alone remains.
+static void watch_processes(void) {
+    for (uint32_t w = 0; w < mpi.world; w++) {
+        const peer *p = &mpi.peers[w], *mine = &mpi.peers[mpi.rank];
+        if (w == mpi.rank || !lk_mpi_is_here(w)) continue;
+        if (p->process_namespace != mine->process_namespace) continue;
+        int fd = (int)syscall(SYS_pidfd_open, (pid_t)p->process, 0);
+        if (fd < 0) continue;
+        mpi.watched_rank[mpi.watched_count] = w;
+        mpi.watched[mpi.watched_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+}
+
+static void start_receives(int kind) {
+    if (mpi.far_count) calls.MPI_Startall((int)mpi.far_count, mpi.receives[kind]);
+}
+
+lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
+    const lk_program *p = x->program;
+    cpu_set_t allowed;
+    uint32_t cores = 1, lanes = 0;
+    LK_CHECK(lk_mpi_settle(take_window(x, error), error));
+    for (uint32_t w = 0; w < x->world; w++) {
+        if (lk_mpi_is_here(w)) lanes += x->workers[w].replicas;
+        if (!mpi.controls[w]) continue;
+        const float *boxes = (const float *)(void *)((uint8_t *)mpi.controls[w] + CONTROL_BYTES);
+        uint64_t slots = lk_exchange_slots(p, &x->workers[w]);
+        x->box[w] = boxes + slots * lk_slice_of(p, x->world, x->rank).begin;
+        x->sum[w] = boxes + slots * p->node_floats;
+    }
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = (uint32_t)CPU_COUNT(&allowed);
+    mpi.spins = lanes <= cores ? SPINS_ALONE : SPINS_SHARED;
+    x->boxes_out = (float *)(void *)((uint8_t *)mpi.controls[x->rank] + CONTROL_BYTES);
+    x->sum_out = x->boxes_out + x->slots * p->node_floats;
+    x->note_out = &mpi.controls[x->rank]->notes[0];
+    LK_CHECK(lk_mpi_settle(make_requests(x, inbox, error), error));
+    watch_processes();
+    start_receives(NOTE_EVEN);
+    start_receives(BOX);
+    mpi.waiting_for = "the first exchange";
+    static const lk_turn all[] = {LK_TURN_BOXES, LK_TURN_SUMS, LK_TURN_NOTES};
+    for (uint32_t i = 0; i < 4 * LK_COUNT(all); i++) {
+        LK_CHECK(lk_mpi_turn(x, all[i % LK_COUNT(all)], 0, error));
+    }
+    mpi.connected = true;
+    return LK_OK;
+}
+
+void lk_mpi_seal(void) {
+    alarm(0);
+    mpi.sealed = true;
+}
+
+// --- turns -------------------------------------------------------------------------------------
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static const char *phase_name(lk_turn turn) {
+    return turn == LK_TURN_BOXES ? "reduce" : turn == LK_TURN_SUMS ? "apply" : "evaluation";
+}
+
+static bool has_come(uint32_t w) {
+    const control *c = mpi.controls[w];
+    return !c || (int32_t)(__atomic_load_n(&c->turn, __ATOMIC_ACQUIRE) - mpi.turn) >= 0;
+}
+
+static void arrive(void) {
+    control *own = mpi.controls[mpi.rank];
+    __atomic_store_n(&own->turn, ++mpi.turn, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&own->sleepers, __ATOMIC_SEQ_CST) == 0) return;
+    syscall(SYS_futex, &own->turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+// Until worker w comes, or a short while.
+static void sleep_on(uint32_t w) {
+    control *c = mpi.controls[w];
+    const struct timespec while_ = {.tv_nsec = SLEEP_MS * 1000000};
+    __atomic_add_fetch(&c->sleepers, 1, __ATOMIC_SEQ_CST);
+    uint32_t turn = __atomic_load_n(&c->turn, __ATOMIC_SEQ_CST);
+    if ((int32_t)(turn - mpi.turn) < 0) {
+        syscall(SYS_futex, &c->turn, FUTEX_WAIT, turn, &while_, NULL, 0);
+    }
+    __atomic_sub_fetch(&c->sleepers, 1, __ATOMIC_SEQ_CST);
+}
+
+static lk_status lost(uint32_t w, const char *how, lk_turn turn, uint64_t step, lk_error *error) {
+    return lk_fail(error, LK_RETRY,
+                   "rank %u: rank %u on %s (process %lld) %s, noticed at step %llu in phase %s; "
+                   "the last checkpoint stands, go on with --resume",
+                   mpi.rank, w, mpi.peers[w].name, (long long)mpi.peers[w].process, how,
+                   (unsigned long long)step, phase_name(turn));
+}
+
+static lk_status look_for_dead(lk_turn turn, uint64_t step, lk_error *error) {
+    if (mpi.watched_count == 0 || poll(mpi.watched, mpi.watched_count, 0) <= 0) return LK_OK;
+    for (uint32_t i = 0; i < mpi.watched_count; i++) {
+        if (!(mpi.watched[i].revents & POLLIN)) continue;
+        return lost(mpi.watched_rank[i], "has died", turn, step, error);
+    }
+    return LK_OK;
+}
+
+// The first far worker that has not sent what the turn wants; the first of all if it is a send that
+// does not end.
+static uint32_t silent_far(const int *kinds, uint32_t count) {
+    for (uint32_t k = 0; k < count; k++) {
+        for (uint32_t i = 0; i < mpi.far_count; i++) {
+            int there = 1;
+            calls.MPI_Request_get_status(mpi.receives[kinds[k]][i], &there, MPI_STATUS_IGNORE);
+            if (!there) return mpi.far[i];
+        }
+    }
+    return mpi.far[0];
+}
+
+static bool messages_done(const int *kinds, uint32_t count) {
+    int done = 1, failed = 0, n = (int)mpi.far_count;
+    for (uint32_t k = 0; k < count && done && !failed; k++) {
+        failed = calls.MPI_Testall(n, mpi.receives[kinds[k]], &done, mpi.ignored);
+        if (!done || failed) continue;
+        failed = calls.MPI_Testall(n, mpi.sends[kinds[k]], &done, mpi.ignored);
+    }
+    mpi.broken = mpi.broken || failed;
+    return done && !failed;
+}
+
+static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, uint64_t step,
+                              lk_error *error) {
+    double begin = 0, looked = 0;
+    uint32_t near = 0;
+    bool far_done = mpi.far_count == 0;
+    for (uint32_t spins = 0;; spins++) {
+        while (near < mpi.world && has_come(near)) near++;
+        far_done = far_done || messages_done(kinds, count);
+        if (near == mpi.world && far_done) return LK_OK;
+        if (spins < mpi.spins) {
+            relax();
+            continue;
+        }
+        if (begin == 0) begin = looked = now();
+        if (far_done) {
+            sleep_on(near);
+        } else {
+            sched_yield();
+        }
+        if (mpi.broken) {
+            return lost(silent_far(kinds, count), "is cut off: MPI says its connection broke", turn,
+                        step, error);
+        }
+        double time = now();
+        if (time - looked < 1e-3 * LOOK_MS) continue;
+        looked = time;
+        // After the last turn everybody may go as soon as all is there.
+        if (turn != LK_TURN_LAST) LK_CHECK(look_for_dead(turn, step, error));
+        if (!mpi.sealed || time - begin < mpi.options.step_timeout_seconds) continue;
+        uint32_t who = near < mpi.world ? near : silent_far(kinds, count);
+        return lost(who, "is silent for longer than --step-timeout", turn, step, error);
+    }
+}
+
+lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error) {
+    uint32_t parity = mpi.notes_turn & 1;
+    int kinds[2] = {turn == LK_TURN_SUMS ? SUM : NOTE_EVEN + (int)parity, BOX};
+    uint32_t count = turn == LK_TURN_BOXES ? 2 : 1;
+    // Receives for the turn after this one, before anybody can be that far.
+    if (turn == LK_TURN_SUMS) start_receives(BOX);
+    if (turn == LK_TURN_BOXES) start_receives(SUM);
+    bool next_note = turn == LK_TURN_BOXES || turn == LK_TURN_NOTES;
+    if (next_note) start_receives(NOTE_EVEN + (int)(parity ^ 1));
+    arrive();
+    for (uint32_t k = 0; k < count && mpi.far_count; k++) {
+        calls.MPI_Startall((int)mpi.far_count, mpi.sends[kinds[k]]);
+    }
+    LK_CHECK(wait_for_all(kinds, count, turn, step, error));
+    if (turn == LK_TURN_SUMS) return LK_OK;
+    for (uint32_t w = 0; w < x->world; w++) {
+        if (mpi.controls[w]) x->note[w] = &mpi.controls[w]->notes[parity];
+    }
+    for (uint32_t i = 0; i < mpi.far_count; i++) x->note[mpi.far[i]] = &mpi.far_notes[parity][i];
+    mpi.notes_turn++;
+    x->note_out = &mpi.controls[x->rank]->notes[parity ^ 1];
+    return LK_OK;
+}
+
+static void on_late_end(int signal_number) {
+    (void)signal_number;
+    _exit(mpi.final);
+}
+
+// One line to the launcher, and its answer (PMI version 1, as MPICH's launcher speaks it).
+static bool launcher_answers(int fd, const char *line) {
+    char answer;
+    size_t length = strlen(line);
+    if (write(fd, line, length) != (ssize_t)length) return false;
+    while (read(fd, &answer, 1) == 1) {
+        if (answer == '\n') return true;
+    }
+    return false;
+}
+
+// MPI_Finalize of MPICH 4.0 over TCP often never returns (each side waits in UCX for the other to
+// close). All turns are over and nothing is on its way: so the launcher is told, as MPI_Finalize
+// would tell it, that all have come to the end, and the process may go.
+void lk_mpi_finish(lk_exchange *x, lk_status status) {
+    const char *launcher = getenv("PMI_FD");
+    lk_error unheard = {.status = LK_OK};
+    if (!mpi.started) return;
+    mpi.final = status;
+    struct sigaction action = {.sa_handler = on_late_end};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGALRM, &action, NULL);
+    alarm(END_SECONDS);
+    // Whoever has heard the last note of all has nothing more to give to anybody.
+    if (mpi.connected) (void)lk_mpi_turn(x, LK_TURN_LAST, 0, &unheard);
+    if (launcher) {
+        int fd = (int)strtol(launcher, NULL, 10);
+        if (launcher_answers(fd, "cmd=barrier_in\n")) launcher_answers(fd, "cmd=finalize\n");
+    } else {
+        calls.MPI_Finalize();
+    }
+    alarm(0);
+}
+
+#else
+static lk_status no_mpi(lk_error *error) {
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "a launcher started this as one of several workers, but this build has no MPI; "
+                   "install libmpich-dev and configure with -DLOCKSTEP_MPI=ON, or run it without "
+                   "the launcher");
+}
+
+lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
+                       lk_error *error) {
+    (void)world, (void)rank, (void)options;
+    return no_mpi(error);
+}
+
+// Nobody comes here: lk_mpi_start has refused.
+void lk_mpi_host(uint32_t *workers, uint32_t *before) { *workers = 1, *before = 0; }
+bool lk_mpi_is_here(uint32_t rank) { return rank == 0; }
+const char *lk_mpi_version(void) { return ""; }
+const char *lk_mpi_transport(void) { return ""; }
+uint64_t lk_mpi_foreign_bytes(void) { return 0; }
+
+lk_status lk_mpi_settle(lk_status mine, lk_error *error) {
+    return mine == LK_OK ? no_mpi(error) : mine;
+}
+
+lk_status lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers, lk_error *error) {
+    (void)replicas, (void)workers;
+    return lk_mpi_settle(mine, error);
+}
+
+lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error) {
+    (void)items, (void)count;
+    return no_mpi(error);
+}
+
+void lk_mpi_broadcast(void *bytes, uint64_t count) { (void)bytes, (void)count; }
+
+uint64_t lk_mpi_inbox_bytes(const lk_program *p, const lk_worker *workers, uint32_t world,
+                            uint32_t rank) {
+    (void)p, (void)workers, (void)world, (void)rank;
+    return 0;
+}
+
+lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
+    (void)x, (void)inbox;
+    return no_mpi(error);
+}
+
+void lk_mpi_seal(void) {}
+
+lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error) {
+    (void)x, (void)turn, (void)step;
+    return no_mpi(error);
+}
+
+void lk_mpi_finish(lk_exchange *x, lk_status status) { (void)x, (void)status; }
+#endif

@@ -1,0 +1,85 @@
+// mpi.h - workers as processes that an MPI launcher started: who they are, what they agree on, how
+// bytes travel. Host only; optional at build time (LOCKSTEP_MPI). One set of workers a process.
+//
+//   lk_mpi_start    MPI itself; from here to lk_mpi_seal one alarm bounds all that start-up waits
+//   lk_mpi_meet     replicas of each worker; may all go on?
+//   lk_mpi_agree    the same run, data and version everywhere?
+//   lk_mpi_connect  window between the workers of a host, persistent requests between hosts
+//   lk_mpi_seal     start-up is over: no blocking MPI call and no allocation from here on
+//   lk_mpi_turn     what exchange.h calls a turn, with a deadline and an eye on who has died
+//
+// Workers of one host write what they give into their own part of an MPI shared-memory window,
+// where the others read it: after start-up MPI is not called at all between them. Between hosts
+// every pair has persistent point-to-point requests; a receive is always started before its sender
+// can have anything to send, so nothing arrives unexpected.
+#ifndef LOCKSTEP_COMM_MPI_H
+#define LOCKSTEP_COMM_MPI_H
+
+#include "comm/exchange.h"
+
+enum { LK_MPI_WORLD_MAX = 1024, LK_MPI_ITEM_BYTES = 72, LK_MPI_HOST_BYTES = 64 };
+
+typedef struct lk_mpi_options {
+    uint32_t start_timeout_seconds;  // for all of start-up
+    uint32_t step_timeout_seconds;   // for any one wait after it
+    bool messages;                   // no window: point-to-point between workers of one host too
+} lk_mpi_options;
+
+// True if a launcher of MPI started this process as one of several; also in a build without MPI.
+bool lk_mpi_launched(uint32_t *world, uint32_t *rank);
+
+// LK_UNAVAILABLE in a build without MPI, or where MPI finds another number of workers.
+lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
+                       lk_error *error);
+
+// Workers on this host: how many in all, and how many of lower rank.
+void lk_mpi_host(uint32_t *workers, uint32_t *before);
+bool lk_mpi_is_here(uint32_t rank);  // on this host
+const char *lk_mpi_version(void);
+const char *lk_mpi_transport(void);   // how bytes travel between these workers, in words
+uint64_t lk_mpi_foreign_bytes(void);  // that MPI took at its start, as the kernel counts them
+
+// All say whether they can go on. Otherwise every worker gets a status that is not LK_OK, and the
+// first that has something to say keeps its error; the others are silent.
+lk_status lk_mpi_settle(lk_status mine, lk_error *error);
+
+// As lk_mpi_settle; tells everybody's replicas to everybody.
+lk_status lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers, lk_error *error);
+
+// One thing that all workers must have alike.
+typedef struct lk_mpi_item {
+    const char *name;
+    char value[LK_MPI_ITEM_BYTES];
+} lk_mpi_item;
+
+// LK_RANKS_DISAGREE, on every worker, naming ranks and the first differing item.
+lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error);
+
+// The leader's bytes to all.
+void lk_mpi_broadcast(void *bytes, uint64_t count);
+
+// Bytes of this worker's part of the window, and of what it needs besides for messages.
+uint64_t lk_mpi_window_bytes(const lk_program *program, const lk_worker *workers, uint32_t world,
+                             uint32_t rank);
+uint64_t lk_mpi_inbox_bytes(const lk_program *program, const lk_worker *workers, uint32_t world,
+                            uint32_t rank);
+
+// Takes the window, fills in what exchange.h leaves to the transport, and goes through every turn
+// once at full size. `inbox` holds lk_mpi_inbox_bytes, aligned to 64.
+lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error);
+
+void lk_mpi_seal(void);
+
+// The last turn is of notes, and nobody minds who is gone after it.
+typedef enum lk_turn { LK_TURN_BOXES, LK_TURN_SUMS, LK_TURN_NOTES, LK_TURN_LAST } lk_turn;
+
+// Gives what this worker has written, waits until all have. LK_RETRY naming rank, host, step and
+// phase where one has died or is silent for longer than the deadline.
+lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error);
+
+// The orderly end, of all workers at the same point and with the same status; the process exits
+// with it here where MPI's own end takes longer than it may. After an error of one worker alone
+// this is left out, and the process just exits.
+void lk_mpi_finish(lk_exchange *x, lk_status status);
+
+#endif

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""workers_test - several processes under mpiexec against one: the same bits for every number of
+workers and replicas, equal or not, over the shared-memory window and over TCP; refusals; workers
+that are killed or stopped; a run that goes on with other workers.
+
+   workers_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON [all]
+
+With `all` every cut goes over TCP too, otherwise some.
+"""
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from program import Test, result
+
+MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
+STEPS = "50"
+# Replicas of each worker; the run has 16 grains.
+CUTS = [[1], [2], [3], [1, 1], [2, 2], [3, 3], [1, 3], [1, 1, 1], [2, 2, 2], [3, 3, 3], [3, 1, 2],
+        [1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3], [1, 5, 2, 3], [4, 4, 4, 4]]
+SOME = [[1, 1], [3, 1, 2], [2, 2, 2], [1, 1, 1, 1]]
+
+
+def mpiexec(t, cut, arguments, options=(), environment=None, start=False):
+    """Runs, or starts, one worker for each of `cut`. Each leaves its exit code in a file."""
+    for name in glob.glob("exit.*"):
+        os.remove(name)
+    script = 'trap : USR1; "$0" "$@"; code=$?; echo $code > exit.$PMI_RANK; exit $code'
+    command = ["mpiexec", *options]
+    for i, replicas in enumerate(cut):
+        command += [":"] * (i > 0) + ["-n", "1", "sh", "-c", script, t.program, *arguments,
+                                      "--replicas", str(replicas)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, errors="replace",
+                               env={**os.environ, **(environment or {})})
+    if start:
+        return process
+    try:
+        out, error = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, error = process.communicate()
+        error += "\nit hangs"
+    return process.returncode, out.splitlines(), error
+
+
+def exit_codes():
+    codes = {}
+    for name in glob.glob("exit.*"):
+        with open(name, encoding="ascii") as f:
+            codes[int(name.split(".")[1])] = int(f.read() or -1)
+    return codes
+
+
+def ranks_of(t):
+    """Process of each rank of this test's workers."""
+    found = {}
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{process}/exe") != os.path.realpath(t.program):
+                continue
+            with open(f"/proc/{process}/environ", "rb") as f:
+                text = f.read().decode(errors="replace")
+        except OSError:
+            continue
+        rank = re.search(r"(?:^|\0)PMI_RANK=(\d+)", text)
+        if rank and f"HOME={t.work}\0" in text:
+            found[int(rank.group(1))] = int(process)
+    return found
+
+
+def same_bits(t):
+    with open(GOLDEN, encoding="utf-8") as f:
+        golden = json.load(f)["matrix"][STEPS]
+    wanted = golden["digest"], golden["state_hash"]
+    test_set = '{"made_up": {"count": 300, "first": 1000, "height": 10, "width": 8}}'
+    told = set()
+    for collective in ("window", "messages"):
+        for cut in CUTS if collective == "window" or sys.argv[5:] else SOME:
+            shutil.rmtree("run", ignore_errors=True)
+            code, lines, error = mpiexec(
+                t, cut, ["train", MATRIX, "--run-dir", "run", "--set", "steps=" + STEPS,
+                         "--set", "evaluate_every_steps=20", "--collective", collective,
+                         "--set", "data.test=" + test_set],
+                environment={"UCX_TLS": "tcp,self"} if collective == "messages" else {})
+            good = code == 0 and result(lines) == wanted
+            print(f"{collective:9} {'+'.join(map(str, cut)):10} {result(lines)[0][:12]:12} "
+                  f"{'equal' if good else 'DIFFERS'}", flush=True)
+            t.check(good, f"{collective} {cut}", code, lines[-20:], exit_codes(), error[-800:])
+            told.add(tuple(re.sub(", after .*", "", l) for l in lines
+                           if l.startswith(("evaluation", "test_"))))
+            t.check(sum(l.startswith("digest") for l in lines) == 1, "one worker speaks", lines)
+    t.check(len(told) == 1 and len(told.pop()) > 3, "evaluations print the same", told)
+
+
+def refusals(t):
+    config = t.write("small.json", {"steps": 20})
+    run = ["train", config, "--run-dir", "refused"]
+    for extra, code, *parts in (
+            (["--set", "seed=8"], 76, "rank 0 on", "rank 1 on", "run identity"),
+            (["--set", "steps=21"], 76, "rank 0 on", "rank 1 on", "number of steps is 20"),
+            (["--set", "data.train.made_up.seed=3"], 76, "hash of the training data")):
+        command = ["mpiexec", "-n", "1", t.program, *run, ":", "-n", "1", t.program, *run, *extra]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        t.check(done.returncode == code and done.stderr.count("lockstep:") == 1 and
+                all(p in done.stderr for p in parts), f"{extra}", done.returncode, done.stderr)
+    code, _, error = mpiexec(t, [9, 9], run)
+    t.check(code == 78 and "found 18 in all, wanted 1 to 16" in error, "too many", code, error)
+    t.check(error.count("lockstep:") == 1, "one line for all", error)
+    t.check(not os.path.exists("refused"), "nothing was written")
+
+
+def seal(t):
+    config = t.write("small.json", {"steps": 300})
+    wanted = result(t.expect(0, "train", config, "--run-dir", "alone")[1])
+    for collective in ("window", "messages"):
+        shutil.rmtree("sealed", ignore_errors=True)
+        code, lines, error = mpiexec(t, [1, 2], ["train", config, "--run-dir", "sealed", "--seal",
+                                                 "--collective", collective])
+        t.check(code == 0 and result(lines) == wanted, f"--seal, {collective}", code, error)
+
+
+def lose(t, how, victim, collective, wanted, config):
+    """A worker of three is lost in mid-run; the run goes on with others."""
+    shutil.rmtree("lost", ignore_errors=True)
+    arguments = ["train", config, "--run-dir", "lost", "--collective", collective]
+    process = mpiexec(t, [1, 2, 1], arguments + ["--step-timeout", "2"],
+                      options=["-disable-auto-cleanup"], start=True)
+    for line in process.stdout:
+        if line.startswith("checkpoint step 40 "):
+            break
+    ranks = ranks_of(t)
+    begin = time.monotonic()
+    os.kill(ranks[victim], how)
+    others = [r for r in range(3) if r != victim]
+    while not all(r in exit_codes() for r in others) and time.monotonic() - begin < 20:
+        time.sleep(0.02)
+    seconds, codes = time.monotonic() - begin, exit_codes()
+    if how == signal.SIGSTOP:
+        os.kill(ranks[victim], signal.SIGKILL)
+    process.terminate()
+    _, error = process.communicate(timeout=60)
+    what = f"{how.name} of rank {victim}, {collective}: {seconds:.2f} s"
+    print(what, flush=True)
+    t.check(all(codes.get(r) == 75 for r in others), what, codes, error)
+    t.check(seconds < (2.0 if how == signal.SIGKILL else 5.0), what)
+    t.check(re.search(rf"rank \d: rank {victim} on \S+ \(process {ranks[victim]}\) .* at step \d+ "
+                      r"in phase (reduce|apply|evaluation)", error), what, error)
+    code, lines, error = mpiexec(t, [2, 1], arguments + ["--resume"])
+    t.check(code == 0 and result(lines) == wanted, what + ", resumed", code, result(lines), error)
+
+
+def losses(t):
+    config = t.write("long.json", {"steps": 3000, "checkpoint.every_steps": 20,
+                                   "checkpoint.keep_max": 3})
+    wanted = result(t.expect(0, "train", config, "--run-dir", "unhurt")[1])
+    lose(t, signal.SIGKILL, 1, "window", wanted, config)
+    lose(t, signal.SIGKILL, 0, "window", wanted, config)
+    lose(t, signal.SIGKILL, 2, "messages", wanted, config)
+    lose(t, signal.SIGSTOP, 1, "window", wanted, config)
+    # Stopped by a signal to one worker: all stop after the same step, having saved it.
+    shutil.rmtree("stop", ignore_errors=True)
+    arguments = ["train", config, "--run-dir", "stop"]
+    process = mpiexec(t, [1, 1], arguments, start=True)
+    for line in process.stdout:
+        if line.startswith("checkpoint step 40 "):
+            break
+    os.kill(ranks_of(t)[1], signal.SIGTERM)
+    out, error = process.communicate(timeout=60)
+    t.check("stopped after step" in out and exit_codes() == {0: 143, 1: 143}, "SIGTERM of rank 1",
+            exit_codes(), out[-300:], error)
+    code, lines, error = t.run(*arguments, "--resume", "--replicas", "2")
+    t.check(code == 0 and result(lines) == wanted, "resumed by one process", error)
+
+
+def main():
+    t = Test()
+    if not shutil.which("mpiexec"):
+        print("skipped: no mpiexec; install mpich")
+        sys.exit(77)
+    config = t.write("small.json", {"steps": 1})
+    code, _, error = mpiexec(t, [1, 1], ["train", config, "--run-dir", "first"])
+    if code == 69 and "has no MPI" in error:
+        print("skipped: this build has no MPI")
+        sys.exit(77)
+    refusals(t)
+    seal(t)
+    losses(t)
+    same_bits(t)
+    t.finish()
+
+
+if __name__ == "__main__":
+    main()
