@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "apps/cluster.h"
 #include "apps/command.h"
 #include "comm/hash.h"
 
@@ -407,13 +408,38 @@ static bool is_common(lk_status status) {
     return status == LK_NOT_FINITE || status == LK_INTERRUPTED || status == LK_TERMINATED;
 }
 
+// What is said of the workers must be what the launcher has started: several processes that do not
+// know of each other would each train alone, to the same files.
+static lk_status check_cluster(const lk_common_options *o, bool launched, uint32_t *replicas,
+                               lk_error *error) {
+    static lk_cluster cluster;
+    LK_CHECK(lk_cluster_read(&(lk_cluster_input){.file = o->cluster}, &cluster, NULL, error));
+    LK_CHECK(lk_cluster_check_replicas(&cluster, *replicas, error));
+    if (cluster.evaluator) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "%s: this process is the evaluator, which this version does not have; "
+                       "evaluate checkpoints with: lockstep eval CONFIG --run-dir DIR",
+                       cluster.origin);
+    }
+    if (!launched && cluster.world > 1) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "%s describes %u workers, but no launcher of MPI started this one; start "
+                       "all of them with: mpiexec -n %u lockstep train CONFIG",
+                       cluster.origin, cluster.world, cluster.world);
+    }
+    if (*replicas == 0 && cluster.world > 0) *replicas = cluster.replicas[cluster.rank];
+    return LK_OK;
+}
+
 static lk_status configure(trainer *t, const lk_common_options *o, lk_error *error) {
     const lk_run_needs needs = {.checkpoints = true, .logs = true};
+    lk_config_options config = o->config;
     uint32_t world, rank;
     bool launched = lk_mpi_launched(&world, &rank);
     t->leads = rank == 0;
+    LK_CHECK(check_cluster(o, launched, &config.replicas, error));
     if (launched) LK_CHECK(lk_mpi_start(world, rank, &o->mpi, error));
-    lk_status status = lk_run_configure(t->run, &o->config, needs, error);
+    lk_status status = lk_run_configure(t->run, &config, needs, error);
     return launched ? lk_run_join(t->run, world, rank, status, error) : status;
 }
 
@@ -421,7 +447,7 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     static lk_run run;
     static trainer t;
     lk_common_options o;
-    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_TRAIN, &o, error));
+    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_TRAIN | LK_OPT_CLUSTER, &o, error));
     t = (trainer){.run = &run,
                   .saved = UINT64_MAX,
                   .dir = {.lock_file = -1},

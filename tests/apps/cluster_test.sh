@@ -102,6 +102,13 @@ TF_CONFIG='{"cluster":{"worker":["a:1",""]}}'
 expect 78 'TF_CONFIG (byte 28): cluster.worker\[1\]: found string "", with no host' cluster
 TF_CONFIG='{"cluster":'
 expect 78 'TF_CONFIG:1:11 (byte 11): ' cluster
+# train: a launcher must have started what is described.
+TF_CONFIG='{"cluster":{"worker":["a:1","b:1"]},"task":{"type":"worker","index":1}}'
+expect 69 'TF_CONFIG describes 2 workers, but no launcher' train tiny.json
+TF_CONFIG='{"cluster":{"worker":["a:1"],"evaluator":["b:1"]},"task":{"type":"evaluator","index":0}}'
+expect 69 'this process is the evaluator' train tiny.json
+TF_CONFIG='{"cluster":{"worker":["a:1"]'
+expect 78 'TF_CONFIG:1:' train tiny.json
 unset TF_CONFIG
 expect 66 'missing.json: cannot be read' cluster --cluster missing.json
 expect 64 'did you mean "--cluster"' cluster --clustr nodes.json
