@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "arena/arena.h"
+#include "comm/team.h"
 
 // Launchers tell each process its rank and their number in the environment.
 bool lk_mpi_launched(uint32_t *world, uint32_t *rank) {
@@ -58,7 +59,7 @@ uint64_t lk_mpi_window_bytes(const lk_program *p, const lk_worker *workers, uint
 
 #include "arena/host_memory.h"
 
-enum { SPINS_ALONE = 20000, SPINS_SHARED = 50, SLEEP_MS = 10, LOOK_MS = 50, END_SECONDS = 10 };
+enum { SLEEP_MS = 10, LOOK_MS = 50, END_SECONDS = 10 };
 
 // What the requests between two workers carry. Notes have two places, so two of each.
 enum { NOTE_EVEN, NOTE_ODD, BOX, SUM, KINDS };
@@ -432,7 +433,7 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
         x->sum[w] = boxes + slots * p->node_floats;
     }
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = (uint32_t)CPU_COUNT(&allowed);
-    mpi.spins = lanes <= cores ? SPINS_ALONE : SPINS_SHARED;
+    mpi.spins = lanes <= cores ? LK_SPINS_ALONE : LK_SPINS_SHARED;
     x->boxes_out = (float *)(void *)((uint8_t *)mpi.controls[x->rank] + CONTROL_BYTES);
     x->sum_out = x->boxes_out + x->slots * p->node_floats;
     x->note_out = &mpi.controls[x->rank]->notes[0];
@@ -460,14 +461,6 @@ static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
 }
 
 static const char *phase_name(lk_turn turn) {
@@ -549,7 +542,7 @@ static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, ui
         far_done = far_done || messages_done(kinds, count);
         if (near == mpi.world && far_done) return LK_OK;
         if (spins < mpi.spins) {
-            relax();
+            lk_relax();
             continue;
         }
         if (begin == 0) begin = looked = now();

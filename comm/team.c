@@ -10,18 +10,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Long enough for one replica to wait for another's part of a step, short enough not to burn a
-// shared processor for long.
-enum { SPINS_ALONE = 20000, SPINS_SHARED = 50 };
-
-static void relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void barrier_make(lk_barrier *b, uint32_t members, uint32_t spins) {
     *b = (lk_barrier){.members = members, .spins = spins};
 }
@@ -45,7 +33,7 @@ static void barrier_wait(lk_barrier *b) {
     }
     for (uint32_t i = 0; i < b->spins; i++) {
         if (__atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) != generation) return;
-        relax();
+        lk_relax();
     }
     __atomic_add_fetch(&b->sleepers, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&b->generation, __ATOMIC_SEQ_CST) == generation) {
@@ -125,7 +113,7 @@ lk_status lk_team_start(lk_team *team, uint32_t members, lk_team_place place, vo
                         uint8_t *stacks, lk_error *error) {
     uint32_t cores = processors();
     uint32_t lanes = LK_MAX(members, place.all);
-    uint32_t spins = lanes <= cores ? SPINS_ALONE : SPINS_SHARED;
+    uint32_t spins = lanes <= cores ? LK_SPINS_ALONE : LK_SPINS_SHARED;
     *team = (lk_team){.members = members, .member = memory, .first_processor = place.first};
     barrier_make(&team->start, members, spins);
     barrier_make(&team->phase, members, spins);

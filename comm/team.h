@@ -24,6 +24,19 @@ enum { LK_TEAM_STACK_BYTES = 4 * 1024 * 1024 };
 enum { LK_TEAM_STACK_BYTES = 512 * 1024 };
 #endif
 
+// How often a waiting thread looks before it goes to sleep, if it has a processor of its own or
+// shares one: long enough for another's part of a step, short enough not to burn a processor.
+enum { LK_SPINS_ALONE = 20000, LK_SPINS_SHARED = 50 };
+
+// Between two looks.
+static inline void lk_relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 typedef struct lk_team lk_team;
 typedef void (*lk_team_body)(void *context, uint32_t member, lk_team *team);
 

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "comm/reduce.h"
+#include "tests/ops/layers.h"
 
 static uint64_t draws = 1;
 
@@ -23,15 +24,6 @@ static uint32_t draw(uint32_t below) {
         .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = true,             \
         .relu = activation, .initializer = LK_INIT_GLOROT_UNIFORM                             \
     }
-#define POOL(n, size, stride, pad)                                              \
-    {                                                                           \
-        .kind = LK_LAYER_MAX_POOL2D, .name = n, .size_h = size, .size_w = size, \
-        .stride_h = stride, .stride_w = stride, .padding = pad                  \
-    }
-#define FLATTEN \
-    { .kind = LK_LAYER_FLATTEN, .name = "flatten" }
-#define RELU(n) \
-    { .kind = LK_LAYER_RELU, .name = n }
 #define DENSE(n, count, activation)                                                              \
     {                                                                                            \
         .kind = LK_LAYER_DENSE, .name = n, .units = count, .use_bias = true, .relu = activation, \

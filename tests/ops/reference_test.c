@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "comm/step.h"
+#include "tests/ops/layers.h"
 
 static const lk_kernels *const k = &lk_kernels_reference;
 
@@ -550,15 +551,6 @@ static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *laye
         .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = bias,             \
         .relu = activation, .initializer = LK_INIT_HE_UNIFORM                                 \
     }
-#define POOL(n, size, stride, pad)                                              \
-    {                                                                           \
-        .kind = LK_LAYER_MAX_POOL2D, .name = n, .size_h = size, .size_w = size, \
-        .stride_h = stride, .stride_w = stride, .padding = pad                  \
-    }
-#define FLATTEN \
-    { .kind = LK_LAYER_FLATTEN, .name = "flatten" }
-#define RELU(n) \
-    { .kind = LK_LAYER_RELU, .name = n }
 #define DENSE(n, count, bias, activation)                                                        \
     {                                                                                            \
         .kind = LK_LAYER_DENSE, .name = n, .units = count, .use_bias = bias, .relu = activation, \
