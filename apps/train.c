@@ -408,36 +408,37 @@ static bool is_common(lk_status status) {
     return status == LK_NOT_FINITE || status == LK_INTERRUPTED || status == LK_TERMINATED;
 }
 
-// What is said of the workers must be what the launcher has started: several processes that do not
-// know of each other would each train alone, to the same files.
-static lk_status check_cluster(const lk_common_options *o, bool launched, uint32_t *replicas,
-                               lk_error *error) {
-    static lk_cluster cluster;
-    LK_CHECK(lk_cluster_read(&(lk_cluster_input){.file = o->cluster}, &cluster, NULL, error));
-    LK_CHECK(lk_cluster_check_replicas(&cluster, *replicas, error));
-    if (cluster.evaluator) {
+// What is said of the workers must be what a launcher of MPI has started: several processes that do
+// not know of each other would each train alone, to the same files.
+static lk_status read_cluster(const lk_common_options *o, lk_cluster *c, bool *launched,
+                              lk_error *error) {
+    lk_cluster_report report;
+    LK_CHECK(lk_cluster_read(&(lk_cluster_input){.file = o->cluster}, c, &report, error));
+    LK_CHECK(lk_cluster_check_replicas(c, o->config.replicas, error));
+    if (c->evaluator) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "%s: this process is the evaluator, which this version does not have; "
                        "evaluate checkpoints with: lockstep eval CONFIG --run-dir DIR",
-                       cluster.origin);
+                       c->origin);
     }
-    if (!launched && cluster.world > 1) {
-        return lk_fail(error, LK_UNAVAILABLE,
-                       "%s describes %u workers, but no launcher of MPI started this one; start "
-                       "all of them with: mpiexec -n %u lockstep train CONFIG",
-                       cluster.origin, cluster.world, cluster.world);
-    }
-    if (*replicas == 0 && cluster.world > 0) *replicas = cluster.replicas[cluster.rank];
-    return LK_OK;
+    *launched = c->world > 1 && (report.told[LK_CLUSTER_MPICH] != LK_TOLD_NOTHING ||
+                                 report.told[LK_CLUSTER_OPEN_MPI] != LK_TOLD_NOTHING);
+    if (*launched || c->world <= 1) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "%s describes %u workers, but no launcher of MPI started this one; start all of "
+                   "them with: mpiexec -n %u lockstep train CONFIG",
+                   c->origin, c->world, c->world);
 }
 
 static lk_status configure(trainer *t, const lk_common_options *o, lk_error *error) {
+    static lk_cluster cluster;
     const lk_run_needs needs = {.checkpoints = true, .logs = true};
     lk_config_options config = o->config;
-    uint32_t world, rank;
-    bool launched = lk_mpi_launched(&world, &rank);
-    t->leads = rank == 0;
-    LK_CHECK(check_cluster(o, launched, &config.replicas, error));
+    bool launched;
+    LK_CHECK(read_cluster(o, &cluster, &launched, error));
+    uint32_t world = cluster.world, rank = cluster.rank;
+    t->leads = lk_cluster_leads(&cluster);
+    if (config.replicas == 0 && world > 0) config.replicas = cluster.replicas[rank];
     if (launched) LK_CHECK(lk_mpi_start(world, rank, &o->mpi, error));
     lk_status status = lk_run_configure(t->run, &config, needs, error);
     return launched ? lk_run_join(t->run, world, rank, status, error) : status;

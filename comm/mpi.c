@@ -7,26 +7,8 @@
 #define _GNU_SOURCE
 #include "comm/mpi.h"
 
-#include <stdlib.h>
-
 #include "arena/arena.h"
 #include "comm/team.h"
-
-// Launchers tell each process its rank and their number in the environment.
-bool lk_mpi_launched(uint32_t *world, uint32_t *rank) {
-    static const char *const names[][2] = {{"PMI_SIZE", "PMI_RANK"},
-                                           {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}};
-    *world = 1;
-    *rank = 0;
-    for (uint32_t i = 0; i < LK_COUNT(names); i++) {
-        const char *size = getenv(names[i][0]), *mine = getenv(names[i][1]);
-        if (!size || !mine) continue;
-        *world = (uint32_t)strtoul(size, NULL, 10);
-        *rank = (uint32_t)strtoul(mine, NULL, 10);
-        return *world > 1;
-    }
-    return false;
-}
 
 enum { CONTROL_BYTES = 4096 };
 
@@ -50,6 +32,7 @@ uint64_t lk_mpi_window_bytes(const lk_program *p, const lk_worker *workers, uint
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -5,7 +5,7 @@
 //   lk_mpi_meet     replicas of each worker; may all go on?
 //   lk_mpi_agree    the same run, data and version everywhere?
 //   lk_mpi_connect  window between the workers of a host, persistent requests between hosts
-//   lk_mpi_seal     start-up is over: no blocking MPI call and no allocation from here on
+//   lk_mpi_seal     start-up is over: no blocking MPI call and no allocation of ours from here on
 //   lk_mpi_turn     what exchange.h calls a turn, with a deadline and an eye on who has died
 //
 // Workers of one host write what they give into their own part of an MPI shared-memory window,
@@ -25,10 +25,8 @@ typedef struct lk_mpi_options {
     bool messages;                   // no window: point-to-point between workers of one host too
 } lk_mpi_options;
 
-// True if a launcher of MPI started this process as one of several; also in a build without MPI.
-bool lk_mpi_launched(uint32_t *world, uint32_t *rank);
-
-// LK_UNAVAILABLE in a build without MPI, or where MPI finds another number of workers.
+// `world` and `rank` as the launcher said them. LK_UNAVAILABLE in a build without MPI, or where MPI
+// finds another number of workers.
 lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
                        lk_error *error);
 
