@@ -10,94 +10,30 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "apps/tools.h"
-#include "io/json.h"
+#include "apps/two_runs.h"
 
 typedef unsigned long long ull;
 
 static const char help[] =
-    "lockstep diff RUN_A RUN_B\n"
+    "lockstep diff RUN_A RUN_B [--tolerance R]\n"
     "\n"
     "Compares the step hashes that two runs logged, and the newest checkpoint that both have.\n"
     "Exit code 0: the same as far as both go. 1: they part; the first step and tensor is\n"
-    "printed.\n";
+    "printed.\n"
+    "\n"
+    "--tolerance R: how far do they lie apart? Losses and accuracies of the steps that both\n"
+    "logged, and every tensor of every checkpoint that both have. Exit code 1 where a\n"
+    "relative difference is above R: for a loss |a - b| / max(|a|, |b|), for a tensor the\n"
+    "largest |a - b| of its elements over the largest magnitude in it.\n";
 
-enum { SIDES = 2 };
+enum { SIDES = LK_SIDES };
 static const char side_letter[SIDES] = {'A', 'B'};
-
-// --- a hash log, one line at a time --------------------------------------------------------------
-
-typedef struct hash_log {
-    char path[LK_PATH_BYTES];
-    FILE *file;  // NULL: there is none
-    char *text;  // getline's
-    size_t capacity;
-    uint64_t line;     // its number, from 1
-    lk_json document;  // of the line at hand
-    bool at_line;      // false: the log has ended
-    uint64_t step;     // of the line at hand, or of the last one
-    uint64_t lines;    // read in all
-} hash_log;
-
-static lk_status log_open(hash_log *log, const char *run_dir, lk_error *error) {
-    *log = (hash_log){0};
-    LK_CHECK(lk_path_join(log->path, run_dir, "/", "hashes.jsonl", error));
-    log->file = fopen(log->path, "re");
-    if (log->file || errno == ENOENT) return LK_OK;
-    return lk_file_fail(error, LK_NO_INPUT, log->path, "open", -errno);
-}
-
-static void log_close(hash_log *log) {
-    lk_json_close(&log->document);
-    free(log->text);
-    if (log->file) fclose(log->file);
-    *log = (hash_log){0};
-}
-
-static lk_status log_parse(hash_log *log, size_t length, lk_error *error) {
-    char source[LK_JSON_SOURCE_BYTES];
-    lk_error why = {.status = LK_OK};
-    uint64_t step = 0;
-    lk_format(source, sizeof source, "%.*s line %llu", LK_JSON_SOURCE_BYTES - 32, log->path,
-              (ull)log->line);
-    lk_status status = lk_json_load_text(&log->document, source, log->text, length, &why);
-    if (status == LK_OK) {
-        lk_json_cursor root = lk_json_root(&log->document);
-        status = lk_json_get_u64(&root, "step", LK_JSON_REQUIRED, 0, INT64_MAX, &step, &why);
-    }
-    if (status != LK_OK) return lk_fail(error, LK_BAD_DATA, "%s", why.text);
-    if (log->lines && step <= log->step) {
-        return lk_fail(error, LK_BAD_DATA,
-                       "%s: found step %llu after step %llu, wanted a later one", source, (ull)step,
-                       (ull)log->step);
-    }
-    log->step = step;
-    log->lines++;
-    return LK_OK;
-}
-
-// Goes to the next line. The last line of a run that was killed may be torn: without its newline it
-// never was written.
-static lk_status log_next(hash_log *log, lk_error *error) {
-    lk_json_close(&log->document);
-    log->at_line = false;
-    if (!log->file) return LK_OK;
-    errno = 0;
-    ssize_t length = getline(&log->text, &log->capacity, log->file);
-    if (length < 0 && ferror(log->file)) {
-        return lk_file_fail(error, LK_IO_ERROR, log->path, "read", -errno);
-    }
-    if (length <= 0 || log->text[length - 1] != '\n') return LK_OK;
-    log->line++;
-    log->at_line = true;
-    return log_parse(log, (size_t)length - 1, error);
-}
 
 // --- the logs against each other -----------------------------------------------------------------
 
 typedef struct comparison {
     const char *run[SIDES];
-    hash_log log[SIDES];
+    lk_json_log log[SIDES];
     uint64_t compared;    // steps that both logged, equal so far
     uint64_t last;        // the last of them
     uint64_t end[SIDES];  // the last step of each log
@@ -158,17 +94,17 @@ static lk_status compare_lines(comparison *c, lk_error *error) {
 
 // Walks both logs to their ends, or to the first difference.
 static lk_status compare_logs(comparison *c, lk_error *error) {
-    hash_log *a = &c->log[0], *b = &c->log[1];
-    LK_CHECK(log_next(a, error));
-    LK_CHECK(log_next(b, error));
+    lk_json_log *a = &c->log[0], *b = &c->log[1];
+    LK_CHECK(lk_json_log_next(a, error));
+    LK_CHECK(lk_json_log_next(b, error));
     while (a->at_line || b->at_line) {
         bool both = a->at_line && b->at_line && a->step == b->step;
         if (both) LK_CHECK(compare_lines(c, error));
         if (c->parted) return LK_OK;
         bool move_a = both || !b->at_line || (a->at_line && a->step < b->step);
         bool move_b = both || !move_a;
-        if (move_a) LK_CHECK(log_next(a, error));
-        if (move_b) LK_CHECK(log_next(b, error));
+        if (move_a) LK_CHECK(lk_json_log_next(a, error));
+        if (move_b) LK_CHECK(lk_json_log_next(b, error));
     }
     for (uint32_t i = 0; i < SIDES; i++) c->end[i] = c->log[i].step;
     return LK_OK;
@@ -196,12 +132,6 @@ static void print_entry(const char *what, const lk_safetensors_entry *entry) {
         printf("%s%llu", i ? ", " : "", (ull)entry->dims[i]);
     }
     printf("]");
-}
-
-static bool same_shape(const lk_safetensors_entry *a, const lk_safetensors_entry *b) {
-    return a->dtype == b->dtype && a->dim_count == b->dim_count &&
-           a->end - a->begin == b->end - b->begin &&
-           memcmp(a->dims, b->dims, a->dim_count * sizeof a->dims[0]) == 0;
 }
 
 // The first element that differs, with both values.
@@ -244,7 +174,7 @@ static lk_status compare_checkpoints(const lk_open_checkpoint *a, const lk_open_
     for (size_t i = 0; i < a->reader.entry_count && !*differ; i++) {
         const lk_safetensors_entry *x = &a->reader.entries[i];
         const lk_safetensors_entry *y = lk_safetensors_find(&b->reader, x->name);
-        if (y && same_shape(x, y)) {
+        if (y && lk_same_shape(x, y)) {
             LK_CHECK(compare_bytes(a, b, x, y, differ, error));
             continue;
         }
@@ -263,44 +193,17 @@ static lk_status compare_checkpoints(const lk_open_checkpoint *a, const lk_open_
     return LK_OK;
 }
 
-// Opens both checkpoints of a step; false, with a line, where one of them is damaged.
-static bool open_pair(const comparison *c, uint64_t step, lk_open_checkpoint pair[SIDES]) {
-    char directory[LK_PATH_BYTES], path[LK_PATH_BYTES];
-    for (uint32_t i = 0; i < SIDES; i++) {
-        lk_error why = {.status = LK_OK};
-        if (lk_path_join(directory, c->run[i], "/", "checkpoints", &why) == LK_OK &&
-            lk_checkpoint_path(path, directory, step, &why) == LK_OK &&
-            lk_checkpoint_enter(&pair[i], path, &why) == LK_OK) {
-            continue;
-        }
-        printf("passed over: %s\n", why.text);
-        if (i == 1) lk_checkpoint_leave(&pair[0]);
-        return false;
-    }
-    return true;
-}
-
 // The newest step of which both have a whole checkpoint.
 static lk_status open_newest(const comparison *c, lk_open_checkpoint pair[SIDES], bool *found,
                              lk_error *error) {
-    lk_steps steps[SIDES] = {{0}};
-    char directory[LK_PATH_BYTES];
-    lk_status status = LK_OK;
-    for (uint32_t i = 0; i < SIDES && status == LK_OK; i++) {
-        status = lk_path_join(directory, c->run[i], "/", "checkpoints", error);
-        if (status == LK_OK) status = lk_list_checkpoints(directory, &steps[i], error);
-    }
-    size_t a = steps[0].count, b = steps[1].count;
+    lk_steps steps;
+    LK_CHECK(lk_common_checkpoints(c->run, &steps, error));
     *found = false;
-    while (status == LK_OK && !*found && a > 0 && b > 0) {
-        uint64_t x = steps[0].steps[a - 1], y = steps[1].steps[b - 1];
-        if (x == y) *found = open_pair(c, x, pair);
-        a -= x >= y;
-        b -= y >= x;
+    for (size_t i = steps.count; i > 0 && !*found; i--) {
+        *found = lk_checkpoint_enter_both(c->run, steps.steps[i - 1], pair);
     }
-    free(steps[0].steps);
-    free(steps[1].steps);
-    return status;
+    free(steps.steps);
+    return LK_OK;
 }
 
 // Says how the runs agree, after everything was compared.
@@ -327,7 +230,7 @@ static lk_status compare_states(comparison *c, lk_error *error) {
     lk_status status = LK_OK;
     if (found) status = compare_checkpoints(&pair[0], &pair[1], &c->parted, error);
     if (status == LK_OK && !c->parted) print_same(c, found ? &pair[0] : NULL);
-    for (uint32_t i = 0; i < SIDES && found; i++) lk_checkpoint_leave(&pair[i]);
+    if (found) lk_checkpoint_leave_both(pair);
     return status;
 }
 
@@ -346,8 +249,9 @@ static lk_status compare_identities(const comparison *c, lk_error *error) {
 }
 
 static lk_status compare(comparison *c, lk_error *error) {
-    LK_CHECK(compare_identities(c, error));
-    for (uint32_t i = 0; i < SIDES; i++) LK_CHECK(log_open(&c->log[i], c->run[i], error));
+    for (uint32_t i = 0; i < SIDES; i++) {
+        LK_CHECK(lk_json_log_open(&c->log[i], c->run[i], "hashes.jsonl", false, error));
+    }
     LK_CHECK(compare_logs(c, error));
     if (c->parted) return LK_DIFFERS;
     print_log_ends(c);
@@ -355,13 +259,29 @@ static lk_status compare(comparison *c, lk_error *error) {
     return c->parted ? LK_DIFFERS : LK_OK;
 }
 
+static lk_status parse_tolerance(const char *text, double *tolerance, lk_error *error) {
+    char *end = NULL;
+    *tolerance = strtod(text, &end);
+    if (end != text && *end == '\0' && *tolerance >= 0.0 && *tolerance <= 2.0) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "--tolerance: found \"%s\", wanted a relative difference from 0 to 2, like 1e-3",
+                   text);
+}
+
 lk_status lk_command_diff(int argc, char **argv, lk_error *error) {
     static comparison c;
-    lk_arguments a = {.help = help, .word_count = 2};
+    const char *text = NULL;
+    double tolerance = 0.0;
+    const lk_argument options[] = {{.name = "tolerance", .text = &text}};
+    lk_arguments a = {
+        .help = help, .options = options, .option_count = LK_COUNT(options), .word_count = 2};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
+    if (text) LK_CHECK(parse_tolerance(text, &tolerance, error));
     c = (comparison){.run = {a.words[0], a.words[1]}};
+    LK_CHECK(compare_identities(&c, error));
+    if (text) return lk_compare_within(c.run, tolerance, error);
     lk_status status = compare(&c, error);
-    for (uint32_t i = 0; i < SIDES; i++) log_close(&c.log[i]);
+    for (uint32_t i = 0; i < SIDES; i++) lk_json_log_close(&c.log[i]);
     return status;
 }

@@ -97,6 +97,24 @@ flip_byte late/checkpoints/step-0000000012.safetensors 1000
 expect 0 '^passed over: .*step-0000000012' diff a late
 require "the next older one serves" grep -q 'checkpoint of step 8' out
 
+# diff --tolerance: how far they lie apart.
+expect 64 'wanted a relative difference' diff a b --tolerance x
+expect 64 'wanted a relative difference' diff a b --tolerance -1
+expect 0 '^within 0: ' diff a b --tolerance 0
+require "losses" grep -q '^train loss: [0-9]* steps in both, largest relative difference 0 ' out
+require "accuracy" grep -q '^train accuracy at the last of them, step 12: A ' out
+require "tensors" [ "$(grep -c '^checkpoint of step .*largest relative difference 0, ' out)" -eq 3 ]
+expect 1 '^further apart than 0: first at step ' diff a other --tolerance 0
+expect 0 '^within 2: ' diff a other --tolerance 2
+rm -rf late && cp -r a late
+sed '/"step":4,/s/\("train":{"loss":\)\([0-9.]*\)/\11e3/' a/metrics.jsonl >late/metrics.jsonl
+expect 1 '^further apart than 0.5: first at step 4, train loss, relative difference ' \
+    diff a late --tolerance 0.5
+sed '2s/"loss"/"lost"/' a/metrics.jsonl >late/metrics.jsonl
+expect 65 'metrics.jsonl line 2: train: the required key "loss"' diff a late --tolerance 0.5
+rm -rf late/metrics.jsonl late/checkpoints
+expect 66 'nothing to compare' diff a late --tolerance 0.5
+
 # doctor.
 expect 0 '^ok  *kernels ' doctor
 require "ready configurations are found" grep -q '^ok  *configurations ' out

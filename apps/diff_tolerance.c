@@ -1,0 +1,253 @@
+// diff_tolerance.c - lockstep diff --tolerance: how far two runs lie apart that need not be equal,
+// such as one in fast and one in strict arithmetic. Reads what runs log anyway: the losses of
+// metrics.jsonl and the checkpoints that both have.
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "apps/two_runs.h"
+
+typedef unsigned long long ull;
+
+// --- losses --------------------------------------------------------------------------------------
+
+typedef enum metric_kind { TRAIN, TEST, METRIC_KINDS } metric_kind;
+static const char *const kind_names[METRIC_KINDS] = {"train", "test"};
+
+typedef struct metric {
+    uint64_t step;
+    metric_kind kind;
+    double loss;
+    uint32_t correct, examples;
+} metric;
+
+// Metrics of a run, ordered by step and then by kind.
+typedef struct metrics {
+    metric *list;
+    size_t count, capacity;
+} metrics;
+
+static lk_status read_metric(lk_json_log *log, metric *m, lk_error *error) {
+    lk_json_cursor root = lk_json_root(&log->document), values;
+    *m = (metric){.step = log->step};
+    lk_json_cursor ignored;
+    if (lk_json_find(&root, kind_names[TEST], &ignored)) m->kind = TEST;
+    LK_CHECK(lk_json_get_object(&root, kind_names[m->kind], LK_JSON_REQUIRED, &values, error));
+    LK_CHECK(
+        lk_json_get_float(&values, "loss", LK_JSON_REQUIRED, -1e38, 1e38, &m->loss, NULL, error));
+    LK_CHECK(
+        lk_json_get_u32(&values, "correct", LK_JSON_REQUIRED, 0, UINT32_MAX, &m->correct, error));
+    return lk_json_get_u32(&values, "examples", LK_JSON_REQUIRED, 1, UINT32_MAX, &m->examples,
+                           error);
+}
+
+static lk_status add_metric(metrics *all, const metric *m, lk_error *error) {
+    if (all->count == all->capacity) {
+        size_t capacity = all->capacity ? 2 * all->capacity : 256;
+        metric *grown = realloc(all->list, capacity * sizeof *grown);
+        if (!grown) return lk_fail(error, LK_UNAVAILABLE, "no memory for %zu log lines", capacity);
+        all->list = grown;
+        all->capacity = capacity;
+    }
+    all->list[all->count++] = *m;
+    return LK_OK;
+}
+
+static int by_step_and_kind(const void *x, const void *y) {
+    const metric *a = x, *b = y;
+    if (a->step != b->step) return a->step < b->step ? -1 : 1;
+    return (int)a->kind - (int)b->kind;
+}
+
+static lk_status read_metrics(const char *run_dir, metrics *all, lk_error *error) {
+    lk_json_log log;
+    lk_error why = {.status = LK_OK};
+    lk_status status = lk_json_log_open(&log, run_dir, "metrics.jsonl", true, error);
+    while (status == LK_OK) {
+        metric m;
+        status = lk_json_log_next(&log, error);
+        if (status != LK_OK || !log.at_line) break;
+        if (read_metric(&log, &m, &why) != LK_OK) {
+            status = lk_fail(error, LK_BAD_DATA, "%s", why.text);
+        } else {
+            status = add_metric(all, &m, error);
+        }
+    }
+    lk_json_log_close(&log);
+    qsort(all->list, all->count, all->count ? sizeof *all->list : 1, by_step_and_kind);
+    return status;
+}
+
+// --- what was found so far -----------------------------------------------------------------------
+
+typedef struct apart {
+    const char *const *run;
+    double tolerance;
+    uint64_t compared;    // losses and tensors
+    uint64_t first_step;  // where the tolerance was first passed, and by what
+    char first[LK_NAME_BYTES + 64];
+} apart;
+
+static double relative(double difference, double magnitude) {
+    // Not a number anywhere: as far apart as can be.
+    if (isnan(difference) || isnan(magnitude)) return INFINITY;
+    return difference > 0.0 ? difference / magnitude : 0.0;
+}
+
+static void judge(apart *d, uint64_t step, double r, const char *what) {
+    bool earlier = d->first[0] == '\0' || step < d->first_step;
+    d->compared++;
+    if (r <= d->tolerance || !earlier) return;
+    d->first_step = step;
+    snprintf(d->first, sizeof d->first, "%s, relative difference %.3g", what, r);
+}
+
+static void compare_losses(apart *d, const metrics *a, const metrics *b, metric_kind kind) {
+    const metric *worst_a = NULL, *worst_b = NULL, *last_a = NULL, *last_b = NULL;
+    double worst = -1.0;
+    uint64_t count = 0;
+    char what[32];
+    snprintf(what, sizeof what, "%s loss", kind_names[kind]);
+    for (size_t i = 0, j = 0; i < a->count && j < b->count;) {
+        const metric *x = &a->list[i], *y = &b->list[j];
+        int order = by_step_and_kind(x, y);
+        i += order <= 0;
+        j += order >= 0;
+        if (order != 0 || x->kind != kind) continue;
+        double r = relative(fabs(x->loss - y->loss), LK_MAX(fabs(x->loss), fabs(y->loss)));
+        judge(d, x->step, r, what);
+        count++;
+        last_a = x;
+        last_b = y;
+        if (r > worst) {
+            worst = r;
+            worst_a = x;
+            worst_b = y;
+        }
+    }
+    if (!count) return;
+    printf(
+        "%s loss: %llu steps in both, largest relative difference %.3g at step %llu (A %.9g, B "
+        "%.9g)\n",
+        kind_names[kind], (ull)count, worst, (ull)worst_a->step, worst_a->loss, worst_b->loss);
+    printf("%s accuracy at the last of them, step %llu: A %.2f%%, B %.2f%%\n", kind_names[kind],
+           (ull)last_a->step, 100.0 * last_a->correct / last_a->examples,
+           100.0 * last_b->correct / last_b->examples);
+}
+
+// --- tensors -------------------------------------------------------------------------------------
+
+typedef struct tensor_apart {
+    double r;     // largest difference over largest magnitude
+    uint64_t at;  // element of the largest difference
+    double a, b;  // its values
+} tensor_apart;
+
+static tensor_apart compare_values(const float *a, const float *b, uint64_t count) {
+    tensor_apart t = {0};
+    double largest = 0.0, magnitude = 0.0;
+    for (uint64_t i = 0; i < count; i++) {
+        double difference = fabs((double)a[i] - (double)b[i]);
+        magnitude = LK_MAX(magnitude, LK_MAX(fabs((double)a[i]), fabs((double)b[i])));
+        if (difference <= largest) continue;  // false, too, where it is not a number
+        largest = difference;
+        t.at = i;
+        t.a = (double)a[i];
+        t.b = (double)b[i];
+        if (isnan(difference)) break;
+    }
+    t.r = relative(largest, magnitude);
+    return t;
+}
+
+static lk_status compare_tensor(const lk_open_checkpoint pair[LK_SIDES],
+                                const lk_safetensors_entry *x, const lk_safetensors_entry *y,
+                                tensor_apart *out, lk_error *error) {
+    uint64_t bytes = x->end - x->begin;
+    float *data = malloc(2 * bytes + 1);
+    if (!data) return lk_fail(error, LK_UNAVAILABLE, "no memory to compare tensor %s", x->name);
+    lk_status status = lk_safetensors_read(&pair[0].reader, x, data, error);
+    if (status == LK_OK) {
+        status = lk_safetensors_read(&pair[1].reader, y, data + bytes / sizeof *data, error);
+    }
+    if (status == LK_OK) {
+        *out = compare_values(data, data + bytes / sizeof *data, bytes / sizeof *data);
+    }
+    free(data);
+    return status;
+}
+
+// Tensors that only one run has, as another optimizer's slots, or of another shape, are named.
+static lk_status compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES], lk_error *error) {
+    const lk_safetensors_entry *worst = NULL;
+    tensor_apart most = {.r = -1.0};
+    for (size_t i = 0; i < pair[0].reader.entry_count; i++) {
+        const lk_safetensors_entry *x = &pair[0].reader.entries[i];
+        const lk_safetensors_entry *y = lk_safetensors_find(&pair[1].reader, x->name);
+        tensor_apart t = {0};
+        char what[LK_NAME_BYTES + 16];
+        if (!y || !lk_same_shape(x, y) || x->dtype != LK_SAFETENSORS_F32) {
+            printf("checkpoint of step %llu: tensor %s is not compared: B has %s\n",
+                   (ull)pair[0].step, x->name, y ? "another shape or type of it" : "none");
+            continue;
+        }
+        LK_CHECK(compare_tensor(pair, x, y, &t, error));
+        snprintf(what, sizeof what, "tensor %.*s", LK_NAME_BYTES, x->name);
+        judge(d, pair[0].step, t.r, what);
+        if (t.r <= most.r) continue;
+        most = t;
+        worst = x;
+    }
+    if (!worst) return LK_OK;
+    printf(
+        "checkpoint of step %llu: largest relative difference %.3g, tensor %s, element %llu (A "
+        "%.9g, B %.9g)\n",
+        (ull)pair[0].step, most.r, worst->name, (ull)most.at, most.a, most.b);
+    return LK_OK;
+}
+
+static lk_status compare_all_checkpoints(apart *d, lk_error *error) {
+    lk_steps steps;
+    LK_CHECK(lk_common_checkpoints(d->run, &steps, error));
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < steps.count && status == LK_OK; i++) {
+        lk_open_checkpoint pair[LK_SIDES];
+        if (!lk_checkpoint_enter_both(d->run, steps.steps[i], pair)) continue;
+        status = compare_pair(d, pair, error);
+        lk_checkpoint_leave_both(pair);
+    }
+    free(steps.steps);
+    return status;
+}
+
+// -------------------------------------------------------------------------------------------------
+
+lk_status lk_compare_within(const char *const runs[LK_SIDES], double tolerance, lk_error *error) {
+    apart d = {.run = runs, .tolerance = tolerance};
+    metrics log[LK_SIDES] = {{0}};
+    lk_status status = LK_OK;
+    for (uint32_t i = 0; i < LK_SIDES && status == LK_OK; i++) {
+        status = read_metrics(runs[i], &log[i], error);
+    }
+    if (status == LK_OK) {
+        for (uint32_t k = 0; k < METRIC_KINDS; k++) compare_losses(&d, &log[0], &log[1], k);
+        status = compare_all_checkpoints(&d, error);
+    }
+    for (uint32_t i = 0; i < LK_SIDES; i++) free(log[i].list);
+    LK_CHECK(status);
+    if (!d.compared) {
+        return lk_fail(error, LK_NO_INPUT,
+                       "%s and %s: nothing to compare: no loss of one step was logged by both, and "
+                       "there is no checkpoint of one step in both",
+                       runs[0], runs[1]);
+    }
+    if (d.first[0]) {
+        printf("further apart than %g: first at step %llu, %s\n", tolerance, (ull)d.first_step,
+               d.first);
+        return LK_DIFFERS;
+    }
+    printf("within %g: %llu losses and tensors compared\n", tolerance, (ull)d.compared);
+    return LK_OK;
+}
