@@ -5,12 +5,15 @@
 
 enum { ROUNDS = 6 };
 
-static uint64_t feistel(uint64_t seed, uint64_t epoch, unsigned half_bits, uint64_t x) {
+enum { ROUND_NUMBERS = 8 };  // a shard has so many for itself
+
+static uint64_t feistel(uint64_t seed, uint64_t epoch, uint32_t shard, unsigned half_bits,
+                        uint64_t x) {
     uint32_t mask = ((uint32_t)1 << half_bits) - 1;
     uint32_t left = (uint32_t)(x >> half_bits), right = (uint32_t)x & mask;
     for (uint32_t round = 0; round < ROUNDS; round++) {
-        uint32_t f = lk_philox(seed, LK_PURPOSE_SHUFFLE, right, round, (uint32_t)epoch,
-                               (uint32_t)(epoch >> 32)).word[0];
+        uint32_t f = lk_philox(seed, LK_PURPOSE_SHUFFLE, right, shard * ROUND_NUMBERS + round,
+                               (uint32_t)epoch, (uint32_t)(epoch >> 32)).word[0];
         uint32_t next = left ^ (f & mask);
         left = right;
         right = next;
@@ -18,14 +21,20 @@ static uint64_t feistel(uint64_t seed, uint64_t epoch, unsigned half_bits, uint6
     return (uint64_t)left << half_bits | right;
 }
 
-uint64_t lk_shuffle(uint64_t seed, uint64_t epoch, uint64_t count, uint64_t position) {
+uint64_t lk_shuffle_shard(uint64_t seed, uint64_t epoch, uint32_t shard, uint64_t count,
+                          uint64_t position) {
+    lk_assert(shard < LK_SHUFFLE_SHARDS_MAX);
     lk_assert(count >= 1 && count <= LK_SHUFFLE_COUNT_MAX);
     lk_assert(position < count);
     unsigned half_bits = 1;
     while ((uint64_t)1 << (2 * half_bits) < count) half_bits++;
     uint64_t x = position;
     do {
-        x = feistel(seed, epoch, half_bits, x);
+        x = feistel(seed, epoch, shard, half_bits, x);
     } while (x >= count);
     return x;
+}
+
+uint64_t lk_shuffle(uint64_t seed, uint64_t epoch, uint64_t count, uint64_t position) {
+    return lk_shuffle_shard(seed, epoch, 0, count, position);
 }

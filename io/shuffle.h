@@ -2,6 +2,7 @@
 //
 // Core: freestanding. Position p of epoch e is example lk_shuffle(seed, e, count, p), for any p in
 // any order: a resumed run, or one of many replicas, asks for its own positions and nothing else.
+// In order "sharded" (ops/model.h, lk_place) each shard has a permutation of its own.
 //
 // Exactly (part of the arithmetic, version 1; golden values are in tests/io/shuffle_test.c):
 //
@@ -12,11 +13,12 @@
 //       L = x >> h,  R = x & mask
 //       for round = 0 .. 5:
 //           F = word[0] of Philox4x32-10 (arena/philox.h), purpose LK_PURPOSE_SHUFFLE, counter
-//               c0 = R,  c1 = round,  c2 = low 32 bits of epoch,  c3 = high 32 bits of epoch
+//               c0 = R,  c1 = 8 * shard + round,  c2, c3 = low, high 32 bits of epoch
 //           (L, R) = (R, L xor (F & mask))
 //       E = L << h | R
 //
-//   lk_shuffle = E(p); while that is not below count, E of it again (cycle walking)
+//   shard 0 is the whole set, in order "global"
+//   lk_shuffle_shard = E(p); while that is not below count, E of it again (cycle walking)
 //
 // A Feistel network is a bijection whatever F is, and walking along its cycles until the range is
 // met again is a bijection of the range. Six rounds: with fewer, statistics over the whole domain
@@ -31,12 +33,22 @@
 extern "C" {
 #endif
 
-#define LK_SHUFFLE_COUNT_MAX ((uint64_t)1 << 40)
+#define LK_SHUFFLE_COUNT_MAX  ((uint64_t)1 << 40)
+#define LK_SHUFFLE_SHARDS_MAX ((uint32_t)1 << 29)
 
 // count      examples of the set, 1 to LK_SHUFFLE_COUNT_MAX
 // position   in the epoch, below count
 // Returns the example's index, below count.
 uint64_t lk_shuffle(uint64_t seed, uint64_t epoch, uint64_t count, uint64_t position);
+
+// The same within a shard.
+//
+// shard      below LK_SHUFFLE_SHARDS_MAX
+// count      examples of the shard
+// position   among those that the epoch reads from the shard, below count
+// Returns the example's index in the shard, below count.
+uint64_t lk_shuffle_shard(uint64_t seed, uint64_t epoch, uint32_t shard, uint64_t count,
+                          uint64_t position);
 
 #ifdef __cplusplus
 }

@@ -57,6 +57,27 @@ static void test_golden_values(void **state) {
                                         golden[g].position[i]), golden[g].example[i]);
 }
 
+// The same other implementation, by 8 * shard + round.
+static void test_golden_values_of_shards(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t seed, epoch;
+        uint32_t shard;
+        uint64_t count, position[5], example[5];
+    } golden[] = {
+        {42, 0, 0, 60000, {0, 1, 2, 30000, 59999}, {47030, 42778, 48759, 43785, 51109}},
+        {42, 0, 1, 30000, {0, 1, 2, 15000, 29999}, {24908, 7868, 558, 6862, 7090}},
+        {42, 5, 3, 8571, {0, 1, 2, 4000, 8570}, {5568, 4501, 1233, 2249, 6943}},
+        {7, (uint64_t)1 << 33, LK_SHUFFLE_SHARDS_MAX - 1, 1000003,
+         {0, 1, 2, 500001, 1000002}, {96527, 435172, 618430, 805279, 56015}},
+    };
+    for (size_t g = 0; g < sizeof golden / sizeof golden[0]; g++)
+        for (size_t i = 0; i < 5; i++)
+            assert_int_equal(lk_shuffle_shard(golden[g].seed, golden[g].epoch, golden[g].shard,
+                                              golden[g].count, golden[g].position[i]),
+                             golden[g].example[i]);
+}
+
 // Neighbours must not stay neighbours, and epochs and seeds must differ: counts far outside of what
 // a uniform permutation gives (expected 1 fixed point, 60,000 / 4 in the same quarter).
 static void test_it_mixes(void **state) {
@@ -83,6 +104,7 @@ int main(void) {
         cmocka_unit_test(test_every_small_count_is_a_bijection),
         cmocka_unit_test(test_large_counts_are_bijections),
         cmocka_unit_test(test_golden_values),
+        cmocka_unit_test(test_golden_values_of_shards),
         cmocka_unit_test(test_it_mixes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
