@@ -172,17 +172,56 @@ static lk_status open_pair(opening *o) {
     return add_part(o, part, 0);
 }
 
+static bool is_wanted(const lk_dataset_source *source, uint32_t shard) {
+    return !source->some ||
+           (shard >= source->first_shard && shard - source->first_shard < source->shard_count);
+}
+
+// A shard that may lie elsewhere: only its place in the numbering.
+static void pass_over(lk_dataset *set, lk_dataset_part *part, uint64_t count) {
+    set->part_count++;
+    part->first = set->count;
+    part->count = count;
+    set->count += count;
+}
+
+// The record is of these shards with these digests: others are other data.
+static void name_shard(opening *o, uint32_t number, const lk_manifest_shard *shard) {
+    o->name = lk_data_fast_hash(o->name, &number, sizeof number);
+    o->name = lk_data_fast_hash(o->name, shard->images_sha256, LK_SHA256_BYTES);
+    o->name = lk_data_fast_hash(o->name, shard->labels_sha256, LK_SHA256_BYTES);
+}
+
+// Of a worker that needs some shards it is said which one it has no good files of.
+static lk_status in_shard(const opening *o, uint32_t number, lk_status status) {
+    char why[LK_ERROR_TEXT_BYTES];
+    if (status == LK_OK || !o->source->some) return status;
+    lk_format(why, sizeof why, "%s", o->error->text);
+    o->error->status = LK_OK;
+    return lk_fail(o->error, status, "shard %u of %u: %s", number, o->manifest.shard_count, why);
+}
+
 static lk_status open_shards(opening *o) {
     const lk_manifest *m = &o->manifest;
     const char *path = o->source->manifest;
     lk_manifest_shard shard;
+    if (o->source->some) o->name = lk_data_fast_hash(o->name, m->data_sha256, LK_SHA256_BYTES);
     for (uint32_t i = 0; i < m->shard_count; i++) {
         lk_dataset_part *part = &o->set->parts[i];
         LK_CHECK(lk_manifest_get(m, i, &shard, o->error));
         part->images.name = keep_name(o, folder_length(path), path, shard.images);
         part->labels.name = keep_name(o, folder_length(path), path, shard.labels);
-        LK_CHECK(add_part(o, part, shard.count));
+        if (!is_wanted(o->source, i)) {
+            pass_over(o->set, part, shard.count);
+            continue;
+        }
+        if (o->source->some) name_shard(o, i, &shard);
+        LK_CHECK(in_shard(o, i, add_part(o, part, shard.count)));
     }
+    o->set->height = m->height;
+    o->set->width = m->width;
+    o->set->channels = m->channels;
+    o->set->image_bytes = (uint64_t)m->height * m->width * m->channels;
     return LK_OK;
 }
 
@@ -239,6 +278,7 @@ static lk_status check_labels(opening *o) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < set->part_count; i++) {
         const lk_dataset_part *part = &set->parts[i];
+        if (!part->labels.data) continue;
         if (classes)
             LK_CHECK(lk_idx_check_labels(part->labels.data, part->count, classes,
                                          (uint64_t)(part->labels.data - part->labels.map),
@@ -266,6 +306,7 @@ static lk_status check_file_hash(const opening *o, const lk_dataset_file *file,
 static lk_status check_shard_hashes(const opening *o) {
     lk_manifest_shard shard;
     for (uint32_t i = 0; i < o->set->part_count; i++) {
+        if (!o->set->parts[i].images.data) continue;
         LK_CHECK(lk_manifest_get(&o->manifest, i, &shard, o->error));
         LK_CHECK(check_file_hash(o, &o->set->parts[i].images, shard.images_sha256));
         LK_CHECK(check_file_hash(o, &o->set->parts[i].labels, shard.labels_sha256));
@@ -275,11 +316,15 @@ static lk_status check_shard_hashes(const opening *o) {
 
 static uint64_t fast_hash(const lk_dataset *set) {
     uint64_t fast = 0;
-    for (uint32_t i = 0; i < set->part_count; i++)
-        fast = lk_data_fast_hash(fast, set->parts[i].images.data,
-                                 set->parts[i].count * set->image_bytes);
-    for (uint32_t i = 0; i < set->part_count; i++)
-        fast = lk_data_fast_hash(fast, set->parts[i].labels.data, set->parts[i].count);
+    for (uint32_t i = 0; i < set->part_count; i++) {
+        const lk_dataset_part *part = &set->parts[i];
+        if (part->images.data)
+            fast = lk_data_fast_hash(fast, part->images.data, part->count * set->image_bytes);
+    }
+    for (uint32_t i = 0; i < set->part_count; i++) {
+        const lk_dataset_part *part = &set->parts[i];
+        if (part->labels.data) fast = lk_data_fast_hash(fast, part->labels.data, part->count);
+    }
     return fast;
 }
 
@@ -325,7 +370,11 @@ static lk_status find_hash(opening *o) {
         memcpy(o->set->sha256, record.sha256, LK_SHA256_BYTES);
     } else {
         if (o->source->kind == LK_DATASET_MANIFEST) LK_CHECK(check_shard_hashes(o));
-        strong_hash(o->set);
+        if (o->source->some) {
+            memcpy(o->set->sha256, o->manifest.data_sha256, LK_SHA256_BYTES);
+        } else {
+            strong_hash(o->set);
+        }
     }
     LK_CHECK(check_data_hash(o));
     record = (lk_data_record){.stamp = o->stamp, .fast = fast};
@@ -411,11 +460,13 @@ static const lk_dataset_part *part_of(const lk_dataset *set, uint64_t index) {
 
 const uint8_t *lk_dataset_image(const lk_dataset *set, uint64_t index) {
     const lk_dataset_part *part = part_of(set, index);
+    lk_assert(part->images.data);
     return part->images.data + (index - part->first) * set->image_bytes;
 }
 
 uint8_t lk_dataset_label(const lk_dataset *set, uint64_t index) {
     const lk_dataset_part *part = part_of(set, index);
+    lk_assert(part->labels.data);
     return part->labels.data[index - part->first];
 }
 

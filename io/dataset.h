@@ -42,6 +42,8 @@ typedef struct lk_dataset_source {
     const char *cache;            // directory for unpacked files and records; NULL: the user's
                                   // ($XDG_CACHE_HOME or ~/.cache)/lockstep; "": none
     bool populate;                // map every page at once: slower start, no faults later
+    bool some;                    // LK_DATASET_MANIFEST: only shards [first_shard, first_shard +
+    uint32_t first_shard, shard_count;  // shard_count) need to be here, and can be read
 } lk_dataset_source;
 
 typedef struct lk_dataset_file {
@@ -53,7 +55,7 @@ typedef struct lk_dataset_file {
 
 typedef struct lk_dataset_part {
     uint64_t first, count;  // examples
-    lk_dataset_file images, labels;
+    lk_dataset_file images, labels;  // data is NULL in a shard that is not wanted
 } lk_dataset_part;
 
 typedef struct lk_dataset {
@@ -73,7 +75,8 @@ lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_
 
 // Opens, maps and checks all files: format, shape, size, counts, labels. Then the data hash:
 // believed from the cache's record where the files are as they were when it was taken, else
-// computed; a manifest's digests are compared whenever it is computed.
+// computed; a manifest's digests are compared whenever it is computed. Where only some shards are
+// wanted, each of them is checked by its own digests, and the data hash is the manifest's word.
 //
 // memory   `bytes` bytes as lk_dataset_bytes says, aligned to 64; must outlive the data set
 // LK_NO_INPUT   a file is missing, unreadable or a directory

@@ -107,3 +107,20 @@ lk_status lk_manifest_get(const lk_manifest *manifest, uint32_t shard, lk_manife
 }
 
 void lk_manifest_close(lk_manifest *manifest) { lk_json_close(&manifest->document); }
+
+lk_status lk_manifest_cut(const lk_manifest *m, uint64_t *first, uint8_t sha256[LK_SHA256_BYTES],
+                          lk_error *error) {
+    lk_manifest_shard shard;
+    lk_sha256 hash;
+    lk_sha256_start(&hash);
+    first[0] = 0;
+    for (uint32_t k = 0; k < m->shard_count; k++) {
+        LK_CHECK(lk_manifest_get(m, k, &shard, error));
+        first[k + 1] = first[k] + shard.count;
+        lk_sha256_add_u64(&hash, shard.count);
+        lk_sha256_add(&hash, shard.images_sha256, LK_SHA256_BYTES);
+        lk_sha256_add(&hash, shard.labels_sha256, LK_SHA256_BYTES);
+    }
+    lk_sha256_finish(&hash, sha256);
+    return LK_OK;
+}

@@ -50,6 +50,13 @@ lk_status lk_manifest_parse(const char *text, size_t bytes, const char *name, lk
 lk_status lk_manifest_get(const lk_manifest *manifest, uint32_t shard, lk_manifest_shard *out,
                           lk_error *error);
 
+// How a manifest cuts its examples, without opening one of them.
+//
+// first    (shard_count + 1) the number of the first example of each shard; behind them, of all
+// sha256   of the sizes and digests of all shards, in their order
+lk_status lk_manifest_cut(const lk_manifest *manifest, uint64_t *first,
+                          uint8_t sha256[LK_SHA256_BYTES], lk_error *error);
+
 void lk_manifest_close(lk_manifest *manifest);
 
 #endif

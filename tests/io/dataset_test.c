@@ -549,6 +549,68 @@ static void test_damaged_shards(void **state) {
     expect_bad(&source, false, LK_NO_INPUT, "images-00001.idx: cannot open");
 }
 
+// A worker of a run in order "sharded" has only the shards that it reads.
+static void test_some_shards(void **state) {
+    (void)state;
+    const lk_dataset_source whole = pair(images, labels);
+    lk_dataset set;
+    lk_manifest m;
+    lk_manifest_shard third;
+    lk_error error = {0};
+    uint8_t wanted[LK_SHA256_BYTES], bytes[IMAGES_BYTES];
+    char manifest[192], file[192], digest[LK_SHA256_HEX_BYTES], lie[LK_SHA256_HEX_BYTES];
+    open_good(&whole, &set);
+    memcpy(wanted, set.sha256, sizeof wanted);
+    assert_int_equal(lk_dataset_shard(&set, 5, in_root("five"), &error), LK_OK);
+    lk_dataset_close(&set);
+    for (int i = 0; i < 5; i++) {  // 21, 21, 21, 20, 20 examples: 2 and 3 stay
+        snprintf(file, sizeof file, "%s/five/images-%05d.idx", root, i);
+        if (i < 2 || i > 3) assert_int_equal(unlink(file), 0);
+    }
+    snprintf(manifest, sizeof manifest, "%s/five/manifest.json", root);
+    lk_dataset_source source = sharded(manifest);
+    expect_bad(&source, false, LK_NO_INPUT, "images-00000.idx: cannot open");
+    source.some = true;
+    source.first_shard = 2;
+    source.shard_count = 2;
+    for (int again = 0; again < 2; again++) {  // the second time by the record
+        open_good(&source, &set);
+        assert_int_equal(set.count, COUNT);
+        assert_memory_equal(set.sha256, wanted, sizeof wanted);
+        for (uint64_t i = 42; i < 83; i++) {
+            assert_memory_equal(lk_dataset_image(&set, i), images_file + 16 + i * IMAGE, IMAGE);
+            assert_int_equal(lk_dataset_label(&set, i), labels_file[8 + i]);
+        }
+        assert_null(set.parts[1].images.data);
+        assert_int_equal(set.parts[4].first, 83);
+        lk_dataset_close(&set);
+    }
+    source.shard_count = 3;
+    expect_bad(&source, false, LK_NO_INPUT, "shard 4 of 5: ");
+    source.shard_count = 0;  // none: its numbers alone
+    open_good(&source, &set);
+    assert_int_equal(set.count, COUNT);
+    assert_int_equal(set.mapped_bytes, 0);
+    lk_dataset_close(&set);
+    // Each is checked by its own digest, also where the manifest alone has changed.
+    source.shard_count = 2;
+    assert_int_equal(lk_manifest_load(manifest, &m, &error), LK_OK);
+    assert_int_equal(lk_manifest_get(&m, 3, &third, &error), LK_OK);
+    lk_manifest_close(&m);
+    lk_hex(third.images_sha256, LK_SHA256_BYTES, digest);
+    memcpy(lie, digest, sizeof lie);
+    lie[0] = lie[0] == '0' ? '1' : '0';
+    rewrite(manifest, digest, lie);
+    expect_bad(&source, false, LK_BAD_DATA, "images-00003.idx: found SHA-256");
+    rewrite(manifest, lie, digest);
+    snprintf(file, sizeof file, "%s/five/images-00003.idx", root);
+    size_t size = get(file, bytes, sizeof bytes);
+    bytes[size - 1] ^= 1;
+    put(file, bytes, size);
+    age(file, 1000);
+    expect_bad(&source, false, LK_BAD_DATA, "images-00003.idx: found SHA-256");
+}
+
 static void test_the_data_hash_of_a_manifest_is_checked(void **state) {
     (void)state;
     const lk_dataset_source whole = pair(images, labels);
@@ -617,6 +679,7 @@ int main(void) {
         TEST(test_a_changed_file_changes_the_hash),
         TEST(test_lying_manifests),
         TEST(test_damaged_shards),
+        TEST(test_some_shards),
         TEST(test_the_data_hash_of_a_manifest_is_checked),
         TEST(test_owned_addresses),
         TEST(test_a_cache_that_is_no_directory_is_done_without),
