@@ -5,6 +5,7 @@
 
 #include "apps/cluster.h"
 #include "apps/command.h"
+#include "apps/order.h"
 #include "io/manifest.h"
 
 typedef unsigned long long ull;
@@ -12,6 +13,7 @@ typedef unsigned long long ull;
 // What each rank computes and reads. With a configuration: grains and shards.
 typedef struct share {
     bool known;            // there is a configuration
+    bool sharded;          // its order of examples
     uint32_t own_replicas; // of every worker of which nobody says it; 0: not known
     uint32_t grain, grains, shards, global_batch;
     uint64_t replicas;     // of all workers; 0: not known
@@ -31,14 +33,22 @@ static lk_grain_range grains_of(const lk_cluster *c, const share *s, uint32_t ra
     return (lk_grain_range){first.first, last.first + last.count - first.first};
 }
 
-static lk_status count_shards(const lk_dataset_source *source, uint32_t *out, lk_error *error) {
+static lk_grain_range shards_of(const share *s, lk_grain_range grains) {
+    return s->sharded ? lk_order_shards(s->shards, s->grains, grains)
+                      : (lk_grain_range){0, s->shards};
+}
+
+static lk_status count_shards(const lk_config *c, uint32_t *out, lk_error *error) {
+    lk_run_spec spec = c->spec;
     *out = 1;
-    if (source->kind != LK_DATASET_MANIFEST) return LK_OK;
+    if (c->train.source.kind != LK_DATASET_MANIFEST) return LK_OK;
     lk_manifest manifest;
-    lk_status status = lk_manifest_load(source->manifest, &manifest, error);
+    lk_status status = lk_manifest_load(c->train.source.manifest, &manifest, error);
     if (status == LK_OK) *out = manifest.shard_count;
+    spec.example_count = manifest.count;
+    if (c->sharded) spec.shards = *out;
     lk_manifest_close(&manifest);
-    return status;
+    return status == LK_OK ? lk_run_spec_check(&spec, error) : status;
 }
 
 static lk_status add_replicas(const lk_cluster *c, share *s, lk_error *error) {
@@ -75,11 +85,12 @@ static lk_status read_share(const lk_cluster *c, const lk_common_options *o, sha
         uint32_t grains = lk_grain_count(spec), even = grains / LK_MAX(c->world, 1);
         uint32_t chosen = LK_MIN(run.layout.replicas, LK_MAX(even, 1));
         *s = (share){.known = true,
+                     .sharded = run.config.sharded,
                      .own_replicas = run.config.replicas ? run.config.replicas : chosen,
                      .grain = spec->grain,
                      .grains = grains,
                      .global_batch = spec->global_batch};
-        status = count_shards(&run.config.train.source, &s->shards, error);
+        status = count_shards(&run.config, &s->shards, error);
     }
     lk_run_close(&run);
     return status == LK_OK ? add_replicas(c, s, error) : status;
@@ -144,9 +155,11 @@ static void print_workers(const lk_cluster *c, const share *s, lk_text_out *out)
             lk_grain_range g = grains_of(c, s, r);
             uint32_t first = g.first * s->grain;
             uint32_t end = LK_MIN((g.first + g.count) * s->grain, s->global_batch);
+            lk_grain_range shards = shards_of(s, g);
             snprintf(work, sizeof work, "  grains %u .. %u of %u (examples %u .. %u of a step)  "
-                     "shards 0 .. %u, all", g.first, g.first + g.count - 1, s->grains, first,
-                     end - 1, s->shards - 1);
+                     "shards %u .. %u%s", g.first, g.first + g.count - 1, s->grains, first,
+                     end - 1, shards.first, shards.first + shards.count - 1,
+                     shards.count == s->shards ? ", all" : "");
         }
         bool self = r == c->rank && !c->evaluator;
         lk_text_line(out, "%c rank %-4u %-11s %-21s  %s%s", self ? '*' : ' ', r, task,
@@ -180,8 +193,9 @@ static void json_worker(const lk_cluster *c, const share *s, uint32_t r) {
     printf("\"replicas_said\": %s", c->replicas[r] ? "true" : "false");
     if (s->known) {
         lk_grain_range g = grains_of(c, s, r);
-        printf(", \"first_grain\": %u, \"grains\": %u, \"first_shard\": 0, \"shards\": %u", g.first,
-               g.count, s->shards);
+        lk_grain_range shards = shards_of(s, g);
+        printf(", \"first_grain\": %u, \"grains\": %u, \"first_shard\": %u, \"shards\": %u",
+               g.first, g.count, shards.first, shards.count);
     }
     printf(r + 1 < c->world ? "},\n" : "}\n");
 }

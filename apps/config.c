@@ -178,10 +178,28 @@ static void finish_source(lk_config *c, lk_config_data *d) {
     d->source.populate = true;
 }
 
+// Order "sharded" needs shards, all of them whole.
+static lk_status check_order(const lk_config *c, lk_error *error) {
+    const lk_dataset_source *source = &c->train.source;
+    if (!c->sharded) return LK_OK;
+    if (source->kind != LK_DATASET_MANIFEST) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: data.order: found \"sharded\", which wants data.train.manifest; make "
+                       "shards with: lockstep data shard SOURCE --shards %u --to DIR",
+                       c->document.source, lk_grain_count(&c->spec));
+    }
+    if (source->examples == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: data.train_examples: found %llu, but order \"sharded\" reads whole shards; "
+                   "leave one of them out",
+                   c->document.source, (unsigned long long)source->examples);
+}
+
 static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char *override,
                            lk_error *error) {
-    static const char *const keys[] = {"set",  "directory", "train",
-                                       "test", "cache",     "train_examples"};
+    static const char *const keys[] = {"set",   "directory",      "train", "test",
+                                       "cache", "train_examples", "order"};
+    static const char *const orders[] = {"global", "sharded"};
     const uint64_t most = (uint64_t)1 << 40;
     lk_json_cursor data;
     char text[LK_CONFIG_PATH_BYTES] = "";
@@ -192,6 +210,10 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
             lk_json_get_string(&data, "cache", LK_JSON_OPTIONAL, c->cache, sizeof c->cache, error));
         LK_CHECK(lk_json_get_u64(&data, "train_examples", LK_JSON_OPTIONAL, 1, most,
                                  &c->train.source.examples, error));
+        uint32_t order = 0;
+        LK_CHECK(lk_json_get_choice(&data, "order", LK_JSON_OPTIONAL, orders, LK_COUNT(orders),
+                                    &order, error));
+        c->sharded = order == 1;
     }
     if (override) {
         LK_CHECK(standard_directory(c, override, error));
@@ -214,7 +236,7 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
     }
     finish_source(c, &c->train);
     finish_source(c, &c->test);
-    return LK_OK;
+    return check_order(c, error);
 }
 
 // --- model -------------------------------------------------------------------------------------

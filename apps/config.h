@@ -24,6 +24,7 @@ typedef struct lk_config {
     lk_run_spec spec;  // example_count and data_hash are filled when the data is open
     lk_layer *layers;  // spec.model.layers: start-up heap, freed by lk_config_close
     lk_config_data train, test;
+    bool sharded;  // data.order
     char cache[LK_CONFIG_PATH_BYTES];
     uint64_t steps, epochs;  // the run's length, 0: not said; of both, what ends first
     uint32_t replicas;       // 0: not said

@@ -98,7 +98,19 @@ static void put_spec(FILE *f, const lk_run_spec *s) {
     for (uint32_t i = 0; i < LK_SHA256_BYTES; i++)
         fprintf(f, "%s0x%02x", i == 0 ? "" : i % 8 ? ", " : ",\n                      ",
                 s->data_hash[i]);
-    fprintf(f, "},\n    },\n");
+    fprintf(f, "},\n");
+    if (s->shards)
+        fprintf(f, "        .shards = %uu,\n        .shard_first = shard_first,\n", s->shards);
+    fprintf(f, "    },\n");
+}
+
+static void put_shards(FILE *f, const lk_run_spec *s) {
+    if (s->shards == 0) return;
+    fprintf(f, "\n// The first example of each shard, and the number of all.\n");
+    fprintf(f, "static const uint64_t shard_first[%u] = {", s->shards + 1);
+    for (uint32_t k = 0; k <= s->shards; k++)
+        fprintf(f, "%s%lluu,", k % 6 ? " " : "\n    ", (ull)s->shard_first[k]);
+    fprintf(f, "\n};\n");
 }
 
 static void put_layout(FILE *f, const lk_run *run) {
@@ -139,6 +151,7 @@ static void put_source(FILE *f, const lk_run *run) {
     fprintf(f, "#include \"apps/baremetal/embedded.h\"\n\nstatic const lk_layer layers[] = {\n");
     for (uint32_t i = 0; i < s->model.layer_count; i++) put_layer(f, &s->model.layers[i]);
     fprintf(f, "};\n");
+    put_shards(f, s);
     put_examples(f, &run->train);
     fprintf(f, "\nstatic uint8_t arena[%llu] LK_EMBEDDED_ARENA;\n", (ull)run->core_bytes);
     fprintf(f, "\nconst lk_embedded lk_embedded_run = {\n    .name = ");

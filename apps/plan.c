@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "apps/command.h"
-#include "io/shuffle.h"
+#include "apps/order.h"
 
 typedef unsigned long long ull;
 
@@ -220,58 +220,103 @@ static lk_status print_json(const lk_run *run, lk_error *error) {
 
 // --- who reads what ----------------------------------------------------------------------------
 
-// Walks one epoch position by position, as the replicas do, and counts how often each example
-// comes.
-static lk_status count_examples(lk_run *run, uint8_t *times, lk_text_out *out, lk_error *error) {
+// What an epoch reads, added up over the workers.
+typedef struct coverage {
+    uint8_t *times;  // (examples) 0, 1, or 2 for more
+    uint64_t read, distinct, twice, outside;
+} coverage;
+
+// One step of a worker, position by position, as its replicas walk it.
+static void count_step(const lk_run *run, lk_grain_range grains, lk_grain_range shards,
+                       uint64_t step, coverage *c) {
     const lk_run_spec *spec = &run->config.spec;
-    uint64_t read = 0, distinct = 0, twice = 0, steps = lk_steps_per_epoch(spec);
-    for (uint64_t step = 0; step < steps; step++) {
-        uint32_t examples = lk_step_examples(spec, step);
-        uint32_t replicas = run->program.layout.replicas_all;
-        for (uint32_t r = 0; r < replicas; r++) {
-            lk_grain_range g = lk_replica_grains(run->program.grains, replicas, r);
-            uint64_t first = (uint64_t)g.first * spec->grain;
-            uint64_t end = LK_MIN((uint64_t)(g.first + g.count) * spec->grain, (uint64_t)examples);
-            for (uint64_t i = first; i < end; i++, read++) {
-                uint64_t index =
-                    lk_shuffle(spec->seed, 0, run->train.count, step * spec->global_batch + i);
-                distinct += times[index] == 0;
-                twice += times[index] == 1;
-                times[index] = (uint8_t)LK_MIN(times[index] + 1, 2);
-            }
-        }
+    uint64_t begin = step * spec->global_batch;
+    uint64_t first = begin + (uint64_t)grains.first * spec->grain;
+    uint64_t end = begin + LK_MIN((uint64_t)(grains.first + grains.count) * spec->grain,
+                                  (uint64_t)lk_step_positions(spec, step));
+    uint64_t from = spec->shards ? spec->shard_first[shards.first] : 0;
+    uint64_t to = spec->shards ? spec->shard_first[shards.first + shards.count] : UINT64_MAX;
+    for (uint64_t p = first; p < end; p++) {
+        if (!lk_position_exists(spec, p)) continue;
+        uint64_t index = lk_order(spec, 0, p);
+        c->read++;
+        c->outside += index < from || index >= to;
+        c->distinct += c->times[index] == 0;
+        c->twice += c->times[index] == 1;
+        c->times[index] = (uint8_t)LK_MIN(c->times[index] + 1, 2);
     }
-    uint64_t dropped = spec->drop_remainder ? run->train.count - read : 0;
-    uint64_t missing = run->train.count - distinct - dropped;
-    lk_text_line(
-        out, "epoch 0: %llu examples read, %llu distinct, %llu missing, %llu twice, %llu dropped",
-        (ull)read, (ull)distinct, (ull)missing, (ull)twice, (ull)dropped);
-    if (missing == 0 && twice == 0) return LK_OK;
-    return lk_fail(error, LK_INTERNAL, "an epoch does not cover every example exactly once");
 }
 
-static lk_status show_shards(lk_run *run, lk_text_out *out, lk_error *error) {
-    for (uint32_t i = 0; i < run->train.part_count; i++) {
-        const lk_dataset_part *part = &run->train.parts[i];
-        if (part->count == 0) continue;  // behind data.train_examples
+static lk_status count_examples(const lk_run *run, coverage *c, lk_text_out *out, lk_error *error) {
+    const lk_run_spec *spec = &run->config.spec;
+    uint64_t steps = lk_steps_per_epoch(spec);
+    for (uint32_t w = 0; w < run->workers.world; w++) {
+        lk_grain_range grains = lk_run_grains(run, w), shards = lk_run_shards(run, w);
+        uint64_t before = c->read;
+        for (uint64_t step = 0; step < steps; step++) count_step(run, grains, shards, step, c);
         lk_text_line(out,
-                     "shard %u: examples %llu .. %llu  %s; read by every replica (order global)", i,
-                     (ull)part->first, (ull)(part->first + part->count - 1),
-                     part->images.name ? part->images.name : "made up");
+                     "worker %u: grains %u .. %u of every step read shards %u .. %u: %llu "
+                     "examples an epoch",
+                     w, grains.first, grains.first + grains.count - 1, shards.first,
+                     shards.first + shards.count - 1, (ull)(c->read - before));
     }
-    uint8_t *times = calloc(run->train.count, 1);
-    if (!times)
+    uint64_t dropped = spec->drop_remainder ? spec->example_count - c->read : 0;
+    uint64_t missing = spec->example_count - c->distinct - dropped;
+    lk_text_line(
+        out, "epoch 0: %llu examples read, %llu distinct, %llu missing, %llu twice, %llu dropped",
+        (ull)c->read, (ull)c->distinct, (ull)missing, (ull)c->twice, (ull)dropped);
+    if (missing == 0 && c->twice == 0 && c->outside == 0) return LK_OK;
+    return lk_fail(error, LK_INTERNAL,
+                   "an epoch does not cover every example exactly once, or a "
+                   "worker reads %llu examples of shards that are not its own",
+                   (ull)c->outside);
+}
+
+// Who reads a shard: all, or the workers whose grains lie on it.
+static void print_shard(const lk_run *run, uint32_t shard, lk_text_out *out) {
+    const lk_dataset_part *part = &run->train.parts[shard];
+    const char *name = part->images.name ? part->images.name : "made up";
+    uint64_t last = part->first + part->count - 1;
+    uint32_t shards = run->config.spec.shards, first = UINT32_MAX, end = 0;
+    if (part->count == 0) return;  // behind data.train_examples
+    if (shards == 0) {
+        lk_text_line(out,
+                     "shard %u: examples %llu .. %llu  %s; read by every replica (order "
+                     "global)",
+                     shard, (ull)part->first, (ull)last, name);
+        return;
+    }
+    for (uint32_t w = 0; w < run->workers.world; w++) {
+        lk_grain_range theirs = lk_run_shards(run, w);
+        if (shard < theirs.first || shard - theirs.first >= theirs.count) continue;
+        first = LK_MIN(first, w);
+        end = w;
+    }
+    uint32_t each = lk_grain_count(&run->config.spec) / shards;
+    lk_text_line(out,
+                 "shard %u: examples %llu .. %llu  %s; grains %u .. %u, read by workers %u .. "
+                 "%u (order sharded)",
+                 shard, (ull)part->first, (ull)last, name, shard * each, shard * each + each - 1,
+                 first, end);
+}
+
+static lk_status show_shards(const lk_run *run, lk_text_out *out, lk_error *error) {
+    coverage c = {.times = calloc(run->config.spec.example_count, 1)};
+    for (uint32_t i = 0; i < run->train.part_count; i++) print_shard(run, i, out);
+    if (!c.times)
         return lk_fail(error, LK_UNAVAILABLE, "no memory to count %llu examples",
-                       (ull)run->train.count);
-    lk_status status = count_examples(run, times, out, error);
-    free(times);
+                       (ull)run->config.spec.example_count);
+    lk_status status = count_examples(run, &c, out, error);
+    free(c.times);
     return status;
 }
 
-// Opens the data without an arena, only to count it.
+// Opens the data without an arena, only to count it. In order "sharded" the manifest says all that
+// there is to count: no shard need be here.
 static lk_status open_training_set(lk_run *run, void **memory, lk_error *error) {
     *memory = aligned_alloc(64, lk_round_up(run->train_bytes + 64, 64));
     if (!*memory) return lk_fail(error, LK_UNAVAILABLE, "no memory for the data set's tables");
+    run->config.train.source.some = run->config.sharded;
     LK_CHECK(
         lk_dataset_open(&run->config.train.source, *memory, run->train_bytes, &run->train, error));
     run->config.spec.example_count = run->train.count;

@@ -7,16 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "apps/order.h"
 #include "arena/seal.h"
 #include "comm/hash.h"
-#include "io/shuffle.h"
 #include "ops/variant.h"
 
 // --- the source: the scheduler's view of a data set --------------------------------------------
 
 static uint64_t source_order(void *context, uint64_t epoch, uint64_t position) {
-    const lk_run *run = context;
-    return lk_shuffle(run->config.spec.seed, epoch, run->train.count, position);
+    return lk_order(&((const lk_run *)context)->config.spec, epoch, position);
 }
 
 static const uint8_t *train_image(void *context, uint64_t index) {
@@ -109,6 +108,23 @@ lk_status lk_run_imagine(lk_run *run, uint32_t world, lk_error *error) {
     return LK_OK;
 }
 
+lk_grain_range lk_run_grains(const lk_run *run, uint32_t worker) {
+    const lk_run_workers *w = &run->workers;
+    const lk_worker alone = {.replicas = run->layout.replicas};
+    const lk_worker *them = w->list ? &w->list[worker] : &alone;
+    uint32_t grains = lk_grain_count(&run->config.spec);
+    uint32_t all = w->list ? run->layout.replicas_all : run->layout.replicas;
+    lk_grain_range first = lk_replica_grains(grains, all, them->before);
+    lk_grain_range last = lk_replica_grains(grains, all, them->before + them->replicas - 1);
+    return (lk_grain_range){first.first, last.first + last.count - first.first};
+}
+
+lk_grain_range lk_run_shards(const lk_run *run, uint32_t worker) {
+    uint32_t shards = run->config.spec.shards;
+    if (shards == 0) return (lk_grain_range){0, LK_MAX(run->train.part_count, 1)};
+    return lk_order_shards(shards, lk_grain_count(&run->config.spec), lk_run_grains(run, worker));
+}
+
 // What decides how bytes are cut between workers: the node vector and whose grains are whose.
 static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
     const lk_program *p = &run->program;
@@ -137,7 +153,8 @@ lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
                            {.name = "the run identity"},
                            {.name = "the digest of the plan"},
                            {.name = "the number of steps"},
-                           {.name = "evaluate_every_steps"}};
+                           {.name = "evaluate_every_steps"},
+                           {.name = "the hash of the manifest's shards"}};
     const size_t n = sizeof items[0].value;
     lk_format(items[0].value, n, "%s, arithmetic %d", LK_VERSION, LK_ARITHMETIC_VERSION);
     lk_hex(run->train.sha256, LK_SHA256_BYTES, items[1].value);
@@ -147,6 +164,8 @@ lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
     plan_digest(run, items[4].value);
     lk_format(items[5].value, n, "%llu", (unsigned long long)lk_run_steps(run));
     lk_format(items[6].value, n, "%llu", (unsigned long long)c->evaluate_every_steps);
+    lk_format(items[7].value, n, "not needed");
+    if (c->sharded) lk_hex(run->shards_sha256, LK_SHA256_BYTES, items[7].value);
     return lk_mpi_agree(items, LK_COUNT(items), error);
 }
 
@@ -247,8 +266,26 @@ static void take_regions(lk_run *run, lk_arena *a) {
     }
 }
 
-// The bytes of the data's tables, and the images a set must have.
+static lk_status take_shards(lk_run *run, const lk_manifest *manifest, lk_error *error) {
+    lk_run_spec *spec = &run->config.spec;
+    run->shard_first = calloc((size_t)manifest->shard_count + 1, sizeof *run->shard_first);
+    if (!run->shard_first) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+    LK_CHECK(lk_manifest_cut(manifest, run->shard_first, run->shards_sha256, error));
+    spec->shards = manifest->shard_count;
+    spec->shard_first = run->shard_first;
+    spec->example_count = manifest->count;
+    return LK_OK;
+}
+
+// The bytes of the data's tables, and in order "sharded" the shards, from the manifest alone.
 static lk_status measure_data(lk_run *run, lk_error *error) {
+    lk_manifest manifest = {0};
+    if (run->config.sharded) {
+        lk_status status = lk_manifest_load(run->config.train.manifest, &manifest, error);
+        if (status == LK_OK) status = take_shards(run, &manifest, error);
+        lk_manifest_close(&manifest);
+        LK_CHECK(status);
+    }
     LK_CHECK(lk_dataset_bytes(&run->config.train.source, &run->train_bytes, error));
     if (run->config.test.given) {
         LK_CHECK(lk_dataset_bytes(&run->config.test.source, &run->test_bytes, error));
@@ -285,10 +322,30 @@ static lk_status check_shape(const lk_run *run, const lk_dataset *set, const cha
         which, set->height, set->width, set->channels, m->in_h, m->in_w, m->in_c);
 }
 
+// A worker opens the shards of its own grains. One that has not got them says which.
+static lk_status open_training_set(lk_run *run, lk_error *error) {
+    lk_dataset_source *source = &run->config.train.source;
+    const uint32_t shards = run->config.spec.shards, rank = run->workers.rank;
+    char why[LK_ERROR_TEXT_BYTES];
+    lk_grain_range mine = lk_run_shards(run, rank), grains = lk_run_grains(run, rank);
+    if (shards && mine.count < shards) {
+        source->some = true;
+        source->first_shard = mine.first;
+        source->shard_count = mine.count;
+    }
+    lk_status status =
+        lk_dataset_open(source, run->train_memory, run->train_bytes, &run->train, error);
+    if (status == LK_OK || !source->some) return status;
+    lk_format(why, sizeof why, "%s", error->text);
+    error->status = LK_OK;
+    return lk_fail(error, status, "rank %u reads shards %u .. %u (grains %u .. %u): %s", rank,
+                   mine.first, mine.first + mine.count - 1, grains.first,
+                   grains.first + grains.count - 1, why);
+}
+
 static lk_status open_data(lk_run *run, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
-    LK_CHECK(lk_dataset_open(&run->config.train.source, run->train_memory, run->train_bytes,
-                             &run->train, error));
+    LK_CHECK(open_training_set(run, error));
     LK_CHECK(check_shape(run, &run->train, "training", error));
     spec->example_count = run->train.count;
     memcpy(spec->data_hash, run->train.sha256, LK_SHA256_BYTES);
@@ -345,6 +402,7 @@ void lk_run_close(lk_run *run) {
     lk_host_block_unmap(&run->block);
     free(run->planning);
     free(run->workers.list);
+    free(run->shard_first);
     lk_config_close(&run->config);
 }
 
@@ -396,7 +454,7 @@ lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     if (!run->workers.joined) return lk_step_finish(&run->world, step);
     if (run->lost.status != LK_OK) return (lk_step_result){0};
     lk_world_check(&run->world);
-    return lk_exchange_finish(&run->exchange, &run->world,
+    return lk_exchange_finish(&run->exchange, &run->world, lk_step_grains(&run->program, step),
                               lk_step_examples(&run->config.spec, step));
 }
 
@@ -417,7 +475,8 @@ lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
     lk_team_run(&run->team, evaluate_body, &w);
     if (run->lost.status != LK_OK) return (lk_step_result){0};
     if (run->workers.joined) {
-        return lk_exchange_finish(&run->exchange, &run->world, run->test.count);
+        return lk_exchange_finish(&run->exchange, &run->world,
+                                  lk_grains_of(&run->program, run->test.count), run->test.count);
     }
     return lk_evaluate_finish(&run->world, run->test.count);
 }

@@ -17,6 +17,7 @@
 #include "comm/step.h"
 #include "comm/team.h"
 #include "io/checkpoint.h"
+#include "io/manifest.h"
 #include "io/run_dir.h"
 
 enum { LK_RUN_LOG_BYTES = 64 * 1024, LK_RUN_STATE_PAIRS = 8, LK_RUN_STACK_BYTES = 128 * 1024 };
@@ -52,6 +53,8 @@ typedef struct lk_run {
     lk_team team;
     bool team_started;
     lk_dataset train, test;  // count 0: not open, or the configuration names no test set
+    uint64_t *shard_first;   // order "sharded": the spec's table; start-up heap
+    uint8_t shards_sha256[LK_SHA256_BYTES];  // of the manifest's list of them
     lk_source train_source, test_source;
     uint8_t identity[LK_SHA256_BYTES];
     char identity_hex[LK_SHA256_HEX_BYTES];
@@ -77,6 +80,9 @@ lk_status lk_run_imagine(lk_run *run, uint32_t world, lk_error *error);
 lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error);
 // The leader's parameters, slots and steps done for everybody; then the transport.
 lk_status lk_run_connect(lk_run *run, uint64_t *steps_done, lk_error *error);
+// The grains of a worker, and the shards that they read: all of them in order "global".
+lk_grain_range lk_run_grains(const lk_run *run, uint32_t worker);
+lk_grain_range lk_run_shards(const lk_run *run, uint32_t worker);
 // Bytes of all memory that is planned: the arena and this worker's part of the window.
 uint64_t lk_run_bytes(const lk_run *run);
 

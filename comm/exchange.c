@@ -153,7 +153,8 @@ void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grai
     }
 }
 
-lk_step_result lk_exchange_finish(const lk_exchange *x, const lk_world *world, uint64_t examples) {
+lk_step_result lk_exchange_finish(const lk_exchange *x, const lk_world *world, uint32_t leaves,
+                                  uint64_t examples) {
     uint32_t correct = 0, bad_op = LK_NONE, stop = 0;
     lk_holding *h = x->holdings;
     for (uint32_t w = 0; w < x->world; w++) {
@@ -163,7 +164,7 @@ lk_step_result lk_exchange_finish(const lk_exchange *x, const lk_world *world, u
         bad_op = LK_MIN(bad_op, note->bad_op);
         stop = LK_MAX(stop, note->stop);
     }
-    lk_step_result result = lk_world_result(world, h, x->world, examples, correct, bad_op);
+    lk_step_result result = lk_world_result(world, h, x->world, leaves, examples, correct, bad_op);
     result.stop = stop;
     return result;
 }

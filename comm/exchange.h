@@ -77,7 +77,9 @@ void lk_exchange_apply(lk_exchange *x, lk_world *world, uint32_t replica, uint64
 void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grains, uint32_t leaves,
                             uint32_t stop);
 
-// The result of the step or evaluation, from all notes: the same for every worker.
-lk_step_result lk_exchange_finish(const lk_exchange *x, const lk_world *world, uint64_t examples);
+// The result of the step or evaluation over `examples` in `leaves` grains, from all notes: the same
+// for every worker.
+lk_step_result lk_exchange_finish(const lk_exchange *x, const lk_world *world, uint32_t leaves,
+                                  uint64_t examples);
 
 #endif

@@ -81,18 +81,19 @@ uint32_t lk_grains_of(const lk_program *p, uint64_t examples) {
 }
 
 uint32_t lk_step_grains(const lk_program *p, uint64_t step) {
-    return lk_grains_of(p, lk_step_examples(p->spec, step));
+    return lk_grains_of(p, lk_step_positions(p->spec, step));
 }
 
 void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
     const lk_run_spec *spec = world->program->spec;
     uint64_t steps = lk_steps_per_epoch(spec);
-    uint32_t examples = lk_step_examples(spec, step);
-    const lk_wave wave = {.total_grains = lk_grains_of(world->program, examples),
+    uint32_t positions = lk_step_positions(spec, step);
+    const lk_wave wave = {.total_grains = lk_grains_of(world->program, positions),
                           .shuffled = true,
+                          .sparse = positions != lk_step_examples(spec, step),
                           .epoch = step / steps,
                           .position = step % steps * spec->global_batch};
-    run_waves(world, replica, wave, world->program->grains, examples, true);
+    run_waves(world, replica, wave, world->program->grains, positions, true);
 }
 
 // --- REDUCE, APPLY -----------------------------------------------------------------------------
@@ -102,7 +103,7 @@ typedef struct update {
     lk_world *world;
     lk_frame *frame;
     uint32_t replica;
-    uint32_t examples, leaves;
+    uint32_t positions, leaves;
     float inverse_n;
     const lk_holding *holdings;
     float *scratch;
@@ -156,7 +157,7 @@ static const lk_grain_view *all_views(const update *u, const lk_op *op) {
         lk_grain_range range = lk_replica_grains(p->grains, u->world->replicas, r);
         uint32_t end = LK_MIN(range.first + range.count, u->leaves);
         for (uint32_t g = range.first; g < end; g++) {
-            uint64_t held = u->examples - (uint64_t)range.first * p->spec->grain;
+            uint64_t held = u->positions - (uint64_t)range.first * p->spec->grain;
             uint32_t examples = (uint32_t)LK_MIN(held, (uint64_t)range.count * p->spec->grain);
             views[g] = lk_grain_view_at(&u->world->frames[r], op, g - range.first, examples);
         }
@@ -213,14 +214,13 @@ const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica) {
 
 void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
     const lk_program *p = world->program;
-    uint32_t examples = lk_step_examples(p->spec, step);
     lk_frame *frame = &world->frames[replica];
     const update u = {.world = world,
                       .frame = frame,
                       .replica = replica,
-                      .examples = examples,
-                      .leaves = lk_grains_of(p, examples),
-                      .inverse_n = 1.0f / (float)examples,
+                      .positions = lk_step_positions(p->spec, step),
+                      .leaves = lk_step_grains(p, step),
+                      .inverse_n = 1.0f / (float)lk_step_examples(p->spec, step),
                       .holdings = lk_world_begin_update(world, replica),
                       .scratch = lk_tensor_at(frame, p->reduce_scratch)};
     uint64_t sixteens = p->node_floats / 16;
@@ -250,12 +250,12 @@ static const char *bad_tensor(const lk_world *world, uint32_t bad_op) {
 }
 
 lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
-                               uint32_t holder_count, uint64_t examples, uint32_t correct,
-                               uint32_t bad_op) {
+                               uint32_t holder_count, uint32_t leaves, uint64_t examples,
+                               uint32_t correct, uint32_t bad_op) {
     lk_step_result result = {.examples = (uint32_t)examples, .correct = correct};
     float scratch[LK_TREE_LEVELS_MAX + 1];
-    const float *sum = lk_reduce(&lk_kernels_reference, losses, holder_count,
-                                 lk_grains_of(world->program, examples), 0, 1, scratch);
+    const float *sum =
+        lk_reduce(&lk_kernels_reference, losses, holder_count, leaves, 0, 1, scratch);
     result.loss = (*sum + 0.0f) * (1.0f / (float)examples);
     result.bad_tensor = bad_tensor(world, bad_op);
     bool finite = result.loss - result.loss == 0.0f;
@@ -263,7 +263,7 @@ lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
     return result;
 }
 
-static lk_step_result finish(lk_world *world, uint64_t examples) {
+static lk_step_result finish(lk_world *world, uint32_t leaves, uint64_t examples) {
     uint32_t correct = 0, bad_op = LK_NONE;
     lk_holding *h = world->holdings;
     for (uint32_t r = 0; r < world->replicas; r++) {
@@ -272,7 +272,7 @@ static lk_step_result finish(lk_world *world, uint64_t examples) {
         correct += f->correct;
         bad_op = LK_MIN(bad_op, f->bad_op);
     }
-    return lk_world_result(world, h, world->replicas, examples, correct, bad_op);
+    return lk_world_result(world, h, world->replicas, leaves, examples, correct, bad_op);
 }
 
 // Only now is nobody reading another replica's operands.
@@ -286,7 +286,8 @@ void lk_world_check(const lk_world *world) {
 
 lk_step_result lk_step_finish(lk_world *world, uint64_t step) {
     lk_world_check(world);
-    return finish(world, lk_step_examples(world->program->spec, step));
+    return finish(world, lk_step_grains(world->program, step),
+                  lk_step_examples(world->program->spec, step));
 }
 
 void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source,
@@ -301,4 +302,6 @@ void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *sou
     f->source = training;
 }
 
-lk_step_result lk_evaluate_finish(lk_world *world, uint64_t count) { return finish(world, count); }
+lk_step_result lk_evaluate_finish(lk_world *world, uint64_t count) {
+    return finish(world, lk_grains_of(world->program, count), count);
+}

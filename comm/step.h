@@ -81,10 +81,10 @@ const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica);
 void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t param,
                     uint64_t first, uint64_t count, const float *sum);
 
-// The result over all of `examples`, from those who hold the nodes of the loss.
+// The result over all of `examples`, from those who hold the nodes of the loss over `leaves`.
 lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
-                               uint32_t holder_count, uint64_t examples, uint32_t correct,
-                               uint32_t bad_op);
+                               uint32_t holder_count, uint32_t leaves, uint64_t examples,
+                               uint32_t correct, uint32_t bad_op);
 
 // After the last replica's update, in the memory checking mode.
 void lk_world_check(const lk_world *world);

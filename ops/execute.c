@@ -22,19 +22,35 @@ static const uint8_t *wave_image(const lk_frame *f, const lk_wave *wave, uint32_
     return s->image(s->context, *index);
 }
 
+// The example of that index, or zeros where there is no image.
+static void load_one(const lk_frame *f, uint64_t floats, const uint8_t *image, uint64_t index,
+                     float *x, uint32_t *label) {
+    if (image) {
+        f->kernels->load_u8(floats, image, x);
+        *label = f->source->label(f->source->context, index);
+        return;
+    }
+    __builtin_memset(x, 0, floats * sizeof *x);
+    *label = 0;
+}
+
+static bool is_missing(const lk_frame *f, const lk_wave *wave, uint32_t i) {
+    return wave->sparse && !lk_position_exists(f->program->spec, wave->position + i);
+}
+
 static void load(lk_frame *f, const lk_op *op, const lk_wave *wave) {
     float *x = lk_tensor_at(f, op->y);
     uint32_t *labels = lk_tensor_at(f, f->program->labels);
     const uint8_t *image[LOAD_AHEAD];
-    uint64_t index[LOAD_AHEAD];
+    uint64_t index[LOAD_AHEAD] = {0};
     for (uint32_t i = 0; i < wave->examples + LOAD_AHEAD; i++) {
         uint32_t at = i % LOAD_AHEAD;
         if (i >= LOAD_AHEAD) {
             uint32_t m = i - LOAD_AHEAD;
-            f->kernels->load_u8(op->floats, image[at], x + m * op->floats);
-            labels[m] = f->source->label(f->source->context, index[at]);
+            load_one(f, op->floats, image[at], index[at], x + m * op->floats, &labels[m]);
         }
-        if (i >= wave->examples) continue;
+        image[at] = NULL;
+        if (i >= wave->examples || is_missing(f, wave, i)) continue;
         image[at] = wave_image(f, wave, i, &index[at]);
         for (uint64_t b = 0; b < op->floats; b += LINE_BYTES) __builtin_prefetch(image[at] + b);
     }
@@ -163,12 +179,32 @@ static uint32_t forward_op(lk_frame *f, const lk_op *op, uint32_t m) {
     }
 }
 
-static uint32_t loss(lk_frame *f, const lk_op *op, uint32_t m, bool train) {
+// What positions without an example have left in the results of the loss: taken out again. Returns
+// how many of them were counted as correct: their label is 0.
+static uint32_t forget_missing(lk_frame *f, const lk_op *op, const lk_wave *wave, bool train) {
+    uint64_t classes = f->program->tensors[op->x].shape[1];
+    float *losses = lk_tensor_at(f, op->y), *dlogits = lk_tensor_at(f, op->dx);
+    uint32_t counted = 0;
+    for (uint32_t m = 0; m < wave->examples; m++) {
+        const float *logits = (const float *)lk_tensor_at(f, op->x) + m * classes;
+        bool zero_wins = true;
+        if (!is_missing(f, wave, m)) continue;
+        for (uint64_t k = 1; k < classes; k++) zero_wins = zero_wins && logits[k] <= logits[0];
+        counted += zero_wins;
+        losses[m] = 0.0f;
+        if (train) __builtin_memset(dlogits + m * classes, 0, classes * sizeof *dlogits);
+    }
+    return counted;
+}
+
+static uint32_t loss(lk_frame *f, const lk_op *op, const lk_wave *wave, bool train) {
     uint32_t correct;
     const lk_tensor *logits = &f->program->tensors[op->x];
     uint32_t bad = f->kernels->softmax_cross_entropy(
-        m, (uint32_t)logits->shape[1], lk_tensor_at(f, op->x), lk_tensor_at(f, f->program->labels),
-        train ? lk_tensor_at(f, op->dx) : NULL, lk_tensor_at(f, op->y), &correct);
+        wave->examples, (uint32_t)logits->shape[1], lk_tensor_at(f, op->x),
+        lk_tensor_at(f, f->program->labels), train ? lk_tensor_at(f, op->dx) : NULL,
+        lk_tensor_at(f, op->y), &correct);
+    if (wave->sparse) correct -= forget_missing(f, op, wave, train);
     f->correct += correct;
     return bad;
 }
@@ -204,7 +240,7 @@ static void execute(lk_frame *f, const lk_wave *wave, uint32_t op_end, bool trai
         if (f->program->checked) lk_check_before_op(f, i);
         switch (op->kind) {
         case LK_OP_LOAD: load(f, op, wave); break;
-        case LK_OP_LOSS: bad = loss(f, op, wave->examples, train); break;
+        case LK_OP_LOSS: bad = loss(f, op, wave, train); break;
         case LK_OP_LOSS_SUM: loss_sum(f, op, wave, &after); break;
         case LK_OP_DENSE_WEIGHT_GRADIENT:
         case LK_OP_DENSE_BIAS_GRADIENT:

@@ -22,6 +22,8 @@ typedef struct lk_wave {
     uint32_t examples;
     uint32_t total_grains;  // present in this step
     bool shuffled;          // false: examples in the order of the set (evaluation)
+    bool sparse;            // some positions may have no example (lk_position_exists): they are
+                            // computed as zeros, and add +0 to gradients and loss
     uint64_t epoch;
     uint64_t position;  // of the wave's first example
 } lk_wave;

@@ -14,6 +14,22 @@ uint32_t lk_step_examples(const lk_run_spec *spec, uint64_t step) {
     return (uint32_t)LK_MIN(spec->example_count - at, (uint64_t)spec->global_batch);
 }
 
+uint32_t lk_step_positions(const lk_run_spec *spec, uint64_t step) {
+    return spec->shards ? spec->global_batch : lk_step_examples(spec, step);
+}
+
+lk_place lk_place_of(const lk_run_spec *spec, uint64_t position) {
+    uint64_t part = spec->global_batch / spec->shards, in_batch = position % spec->global_batch;
+    return (lk_place){.shard = (uint32_t)(in_batch / part),
+                      .at = position / spec->global_batch * part + in_batch % part};
+}
+
+bool lk_position_exists(const lk_run_spec *spec, uint64_t position) {
+    if (!spec->shards) return position < spec->example_count;
+    lk_place place = lk_place_of(spec, position);
+    return place.at < spec->shard_first[place.shard + 1] - spec->shard_first[place.shard];
+}
+
 uint32_t lk_default_grain(uint32_t global_batch) {
     uint32_t grain = 16;
     while (global_batch % grain != 0) grain /= 2;
@@ -35,6 +51,49 @@ static lk_status check_optimizer(const lk_optimizer *o, lk_error *error) {
     return LK_OK;
 }
 
+// The largest divisor of `grains` that is not above `shards`.
+static uint32_t fitting_shards(uint32_t grains, uint32_t shards) {
+    uint32_t fit = LK_MIN(shards, grains);
+    while (grains % fit != 0) fit--;
+    return fit;
+}
+
+static lk_status check_shard_sizes(const lk_run_spec *spec, lk_error *error) {
+    const uint64_t *first = spec->shard_first;
+    uint32_t least = 0, most = 0;
+    for (uint32_t k = 1; k < spec->shards; k++) {
+        uint64_t size = first[k + 1] - first[k];
+        if (size < first[least + 1] - first[least]) least = k;
+        if (size > first[most + 1] - first[most]) most = k;
+    }
+    uint64_t small = first[least + 1] - first[least], large = first[most + 1] - first[most];
+    if (large - small <= 1) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "order \"sharded\": shard %u has %llu examples and shard %u has %llu, wanted "
+                   "shards that differ by one example at most; shard the data again with --shards "
+                   "%u",
+                   least, (unsigned long long)small, most, (unsigned long long)large,
+                   fitting_shards(lk_grain_count(spec), spec->shards));
+}
+
+static lk_status check_shards(const lk_run_spec *spec, lk_error *error) {
+    uint32_t grains = lk_grain_count(spec);
+    if (spec->shards == 0) return LK_OK;
+    if (spec->global_batch % spec->grain != 0) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "order \"sharded\": grain: found %u, wanted a power of two that divides "
+                       "global_batch %u, such as %u",
+                       spec->grain, spec->global_batch, lk_default_grain(spec->global_batch));
+    }
+    if (grains % spec->shards != 0) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "order \"sharded\": found %u shards and %u grains a step, wanted a number "
+                       "of shards that divides the grains; shard the data again with --shards %u",
+                       spec->shards, grains, fitting_shards(grains, spec->shards));
+    }
+    return spec->shard_first ? check_shard_sizes(spec, error) : LK_OK;
+}
+
 lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error) {
     uint32_t g = spec->grain;
     if (spec->global_batch == 0) {
@@ -47,6 +106,7 @@ lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error) {
             "%u: %u)",
             g, (unsigned)LK_GRAIN_MAX, spec->global_batch, lk_default_grain(spec->global_batch));
     }
+    LK_CHECK(check_shards(spec, error));
     if (spec->example_count == 0)
         return lk_fail(error, LK_BAD_DATA, "the training set has no examples");
     if (lk_steps_per_epoch(spec) == 0) {
@@ -93,8 +153,10 @@ void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
     lk_sha256_add_u32(&h, spec->global_batch);
     lk_sha256_add_u32(&h, spec->grain);
     lk_sha256_add_u32(&h, spec->drop_remainder);
-    lk_sha256_add_u32(&h, 0);  // order of examples: 0 = global
+    lk_sha256_add_u32(&h, spec->shards ? 1 : 0);  // order of examples: global, sharded
     lk_sha256_add_u64(&h, spec->example_count);
     lk_sha256_add(&h, spec->data_hash, LK_SHA256_BYTES);
+    if (spec->shards) lk_sha256_add_u32(&h, spec->shards);
+    for (uint32_t k = 1; k <= spec->shards; k++) lk_sha256_add_u64(&h, spec->shard_first[k]);
     lk_sha256_finish(&h, out);
 }

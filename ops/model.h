@@ -64,7 +64,33 @@ typedef struct lk_run_spec {
     bool drop_remainder;                 // the last, short batch of an epoch is left out
     uint64_t example_count;              // of the training set
     uint8_t data_hash[LK_SHA256_BYTES];  // of the training set
+    // The order of the examples. "global": one permutation of the whole set; shards are 0.
+    // "sharded": every part of a step reads from one shard alone (lk_place).
+    uint32_t shards;
+    const uint64_t *shard_first;  // (shards + 1) the first example of each; the last is
+                                  // example_count. NULL: not known, which a plan need not
 } lk_run_spec;
+
+// Order "sharded", with B = global_batch, S = shards, c = B / S: the positions of an epoch are cut
+// into batches of B, each batch into S parts of c, and part k of every batch belongs to shard k.
+// So position p is, where there is such an example, number `at` of those of shard k:
+//
+//     k = (p mod B) / c,    at = (p / B) * c + (p mod B) mod c,    divisions rounding down
+//
+// S divides the number of grains, so c is a multiple of the grain and grain i of every step reads
+// from shard floor(i * S / grains) alone. Shards differ by one example at most: as long as a whole
+// batch is left, each has c. In a last, partial step some shards have one more than others, and
+// positions with `at` not below the shard's size have no example (in any grain, not only in the
+// last): they are computed as examples of zeros that add +0 to every gradient and to the loss.
+typedef struct lk_place {
+    uint32_t shard;
+    uint64_t at;
+} lk_place;
+lk_place lk_place_of(const lk_run_spec *spec, uint64_t position);
+
+// Is there an example at `position` of an epoch? Both orders; positions of the last, partial step
+// of order "sharded" run up to the end of a whole batch.
+bool lk_position_exists(const lk_run_spec *spec, uint64_t position);
 
 // Grains of a full global batch.
 static inline uint32_t lk_grain_count(const lk_run_spec *spec) {
@@ -75,10 +101,13 @@ static inline uint32_t lk_grain_count(const lk_run_spec *spec) {
 uint64_t lk_steps_per_epoch(const lk_run_spec *spec);
 uint32_t lk_step_examples(const lk_run_spec *spec, uint64_t step);
 
+// The positions of a step that are computed: its examples, or a whole batch in order "sharded".
+uint32_t lk_step_positions(const lk_run_spec *spec, uint64_t step);
+
 // The default grain: the largest power of two up to 16 that divides global_batch.
 uint32_t lk_default_grain(uint32_t global_batch);
 
-// Checks batch, grain and optimizer. The model is checked by lk_program_build.
+// Checks batch, grain, shards and optimizer. The model is checked by lk_program_build.
 lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error);
 
 // SHA-256 over a fixed byte encoding of the whole spec and the arithmetic version (model.c writes

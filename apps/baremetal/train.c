@@ -3,10 +3,10 @@
 // Knows no operating system, heap or thread: replicas, if there are several, take turns. What the
 // target is, and what its console is, only the platform file beside this one knows.
 #include "apps/baremetal/embedded.h"
+#include "apps/order.h"
 #include "comm/hash.h"
 #include "comm/step.h"
 #include "io/decimal.h"
-#include "io/shuffle.h"
 
 typedef unsigned long long ull;
 
@@ -63,8 +63,7 @@ static void say_what(const lk_embedded *run, const lk_kernels *kernels) {
 // --- the source ----------------------------------------------------------------------------------
 
 static uint64_t order(void *context, uint64_t epoch, uint64_t position) {
-    const lk_run_spec *s = &((const lk_embedded *)context)->spec;
-    return lk_shuffle(s->seed, epoch, s->example_count, position);
+    return lk_order(&((const lk_embedded *)context)->spec, epoch, position);
 }
 
 static uint64_t image_bytes(const lk_model *m) { return (uint64_t)m->in_h * m->in_w * m->in_c; }

@@ -84,10 +84,11 @@ def constant(text):
 # --- section 2: sums ------------------------------------------------------------------------------
 
 def tree(leaves):
-    """Level by level, left + right; a node without a right sibling is copied."""
+    """Level by level, left + right; a node without a sibling is copied. None is absent."""
     while len(leaves) > 1:
-        pairs = [leaves[i:i + 2] for i in range(0, len(leaves), 2)]
-        leaves = [add(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        pairs = [[node for node in leaves[i:i + 2] if node is not None]
+                 for i in range(0, len(leaves), 2)]
+        leaves = [add(*pair) if len(pair) == 2 else pair[0] if pair else None for pair in pairs]
     return leaves[0]
 
 
@@ -155,7 +156,7 @@ def block(seed, purpose, c0, c1, c2, c3):
     return [c0, c1, c2, c3]
 
 
-def perm(seed, epoch, count, position):
+def perm(seed, epoch, count, position, shard=0):
     h = 1
     while 1 << (2 * h) < count:
         h += 1
@@ -163,7 +164,7 @@ def perm(seed, epoch, count, position):
     while True:
         left, right = position >> h, position & mask
         for number in range(6):
-            word = block(seed, 2, right, number, epoch & 0xFFFFFFFF, epoch >> 32)[0]
+            word = block(seed, 2, right, 8 * shard + number, epoch & 0xFFFFFFFF, epoch >> 32)[0]
             left, right = right, left ^ (word & mask)
         position = left << h | right
         if position < count:
@@ -372,8 +373,10 @@ def grain_sum(examples):
 
 
 def gradient_sum(examples, grain):
-    """`examples`: for each example of the batch, the terms of one parameter's element."""
-    return tree([grain_sum(examples[i:i + grain]) for i in range(0, len(examples), grain)])
+    """`examples`: for each position of the batch, the terms of one parameter's element, or None."""
+    grains = [[e for e in examples[i:i + grain] if e is not None]
+              for i in range(0, len(examples), grain)]
+    return tree([grain_sum(g) if g else None for g in grains])
 
 
 # --- sections 4, 7, 8: a run ----------------------------------------------------------------------
@@ -382,6 +385,10 @@ class Run:
     def __init__(self, config):
         self.config, self.data = config, config["data"]["train"]["made_up"]
         self.examples = [made_up(self.data, i) for i in range(self.data["count"])]
+        count, shards = len(self.examples), config.get("shards", 0)
+        # As lockstep data shard cuts it: the larger ones first.
+        self.shards = [k * (count // shards) + min(k, count % shards)
+                       for k in range(shards + 1)] if shards else []
         self.layers, self.parameters, self.owners = [], [], []
         shape = tuple(config["model"]["input"])
         for layer in config["model"]["layers"]:
@@ -429,6 +436,7 @@ class Run:
             inputs.append(layer.forward(inputs[-1], *self.weights(layer)))
         z = inputs.pop()
         top = max(z)
+        self.correct += z.index(top) == label
         e = [exp(sub(v, top)) for v in z]
         s = finished([(1.0, v) for v in e])
         r = div(1.0, s)
@@ -446,6 +454,20 @@ class Run:
                 dy = layer.backward(dy, self.weights(layer)[0])
         return loss
 
+    def position(self, epoch, p, terms):
+        """Position p of an epoch, in the order of the run; None where it has no example."""
+        seed, batch, total = self.config["seed"], self.config["global_batch"], len(self.examples)
+        if not self.shards:
+            return self.example(perm(seed, epoch, total, p), terms)
+        c = batch // (len(self.shards) - 1)
+        k, u = p % batch // c, p // batch * c + p % batch % c
+        size = self.shards[k + 1] - self.shards[k]
+        if u < size:
+            return self.example(self.shards[k] + perm(seed, epoch, size, u, k), terms)
+        for of_parameter in terms:
+            of_parameter.append(None)
+        return None
+
     def train_step(self):
         config, total = self.config, self.data["count"]
         batch = config["global_batch"]
@@ -453,18 +475,20 @@ class Run:
         steps = total // batch if drop else (total + batch - 1) // batch
         epoch, first = self.step // steps, self.step % steps * batch
         n = min(batch, total - first)
+        self.correct = 0
         terms = [[] for _ in self.parameters]
-        losses = [self.example(perm(config["seed"], epoch, total, first + i), terms)
-                  for i in range(n)]
+        losses = [self.position(epoch, first + i, terms)
+                  for i in range(batch if self.shards else n)]
+        assert sum(loss is not None for loss in losses) == n
         inverse = div(1.0, rounded(Fraction(n)))
         for q, parameter in enumerate(self.parameters):
-            sums = [gradient_sum([example[i] for example in terms[q]], config["grain"])
+            sums = [gradient_sum([example and example[i] for example in terms[q]], config["grain"])
                     for i in range(len(parameter))]
             self.alive[q] |= any(sums)
             for i, g in enumerate(sums):
                 self.apply(q, i, mul(add(g, 0.0), inverse))
         self.step += 1
-        loss = gradient_sum([[(1.0, v)] for v in losses], config["grain"])
+        loss = gradient_sum([None if v is None else [(1.0, v)] for v in losses], config["grain"])
         return mul(add(loss, 0.0), inverse)
 
     def apply(self, q, i, g):
@@ -486,7 +510,7 @@ class Run:
         if self.config["optimizer"]["type"] == "momentum":
             state.update(b"".join(struct.pack("<f", v) for p in self.slots for v in p))
         state.update(struct.pack("<Q", self.step))
-        return {"run_identity": identity(self.config, self.examples),
+        return {"run_identity": identity(self.config, self.examples, self.shards),
                 "digest": hashlib.sha256(values).hexdigest(), "state_hash": state.hexdigest()}
 
 
@@ -507,7 +531,7 @@ def layer_fields(layer):
     return fields
 
 
-def identity(config, examples):
+def identity(config, examples, shards):
     model, o = config["model"], config["optimizer"]
     momentum = o["type"] == "momentum"
     data = b"".join(image for image, _ in examples) + bytes(label for _, label in examples)
@@ -520,7 +544,9 @@ def identity(config, examples):
     out += struct.pack("<IffI", 2 if momentum else 1, rate, mu, int(o.get("nesterov", False)))
     out += struct.pack("<Q3I", config["seed"], config["global_batch"], config["grain"],
                        int(config.get("drop_remainder", False)))
-    out += struct.pack("<IQ", 0, len(examples)) + hashlib.sha256(data).digest()
+    out += struct.pack("<IQ", bool(shards), len(examples)) + hashlib.sha256(data).digest()
+    if shards:
+        out += struct.pack("<I", len(shards) - 1) + struct.pack(f"<{len(shards) - 1}Q", *shards[1:])
     return hashlib.sha256(out).hexdigest()
 
 
@@ -565,6 +591,13 @@ NETS = [
          {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"},
          {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.1}, 8, 8, 15, 2),
+    # Shards of 6 and 5 examples: the second step has 2 and 1 left for 2 grains of 2 in each. In the
+    # fourth the missing ones, zeros, are taken for class 0, which must not count as correct.
+    net("sharded", (6, 6, 1),
+        [{"type": "conv2d", "filters": 3, "kernel_size": 3},
+         {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"},
+         {"type": "dense", "units": 5, "activation": "relu"}, {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 8, 2, 11, 4, shards=2),
 ]
 
 LAYOUTS = [  # of the program: replicas and "layout"
@@ -574,19 +607,35 @@ LAYOUTS = [  # of the program: replicas and "layout"
 ]
 
 
+def cut(program, data, shards, folder):
+    """The "data" of a run in order "sharded", after the shards are there."""
+    to = os.path.join(folder, "shards")
+    if not os.path.exists(to):
+        options = [word for key in ("seed", "height", "width", "channels", "classes")
+                   for word in ("--" + key, str(data[key]))]
+        subprocess.run([program, "data", "shard", "--made-up", str(data["count"]), *options,
+                        "--shards", str(shards), "--to", to], check=True, stdout=subprocess.DEVNULL)
+    return {"order": "sharded", "train": {"manifest": os.path.join(to, "manifest.json")}}
+
+
 def run_lockstep(program, config, replicas, layout, folder):
     """The program's lines by their first word, and the losses that it logged."""
     path, run_dir = os.path.join(folder, config["name"] + ".json"), os.path.join(folder, "run")
     replicas = min(replicas, -(-config["global_batch"] // config["grain"]))
+    config = dict(config, replicas=replicas, layout=layout, log_every_steps=1)
+    shards = config.pop("shards", 0)
+    if shards:
+        config["data"] = cut(program, config["data"]["train"]["made_up"], shards, folder)
     with open(path, "w") as file:
-        json.dump(dict(config, replicas=replicas, layout=layout, log_every_steps=1), file)
+        json.dump(config, file)
     run = subprocess.run([program, "train", path, "--run-dir", run_dir, "--fresh"],
                          capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(f"{config['name']}: lockstep ended with {run.returncode}: {run.stderr}")
     found = dict(line.split(" ", 1) for line in run.stdout.splitlines() if " " in line)
     with open(os.path.join(run_dir, "metrics.jsonl")) as file:
-        found["losses"] = " ".join("%.9g" % json.loads(line)["train"]["loss"] for line in file)
+        steps = [json.loads(line)["train"] for line in file]
+    found["losses"] = " ".join("%.9g/%u" % (step["loss"], step["correct"]) for step in steps)
     return found
 
 
@@ -598,7 +647,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for config in NETS:
             run = Run(config)
-            losses = ["%.9g" % run.train_step() for _ in range(config["steps"])]
+            losses = ["%.9g/%u" % (run.train_step(), run.correct) for _ in range(config["steps"])]
             assert all(run.alive), f"{config['name']}: a parameter never learns"
             wanted = dict(run.hashes(), losses=" ".join(losses))
             for key, value in wanted.items():

@@ -236,6 +236,107 @@ static void bad_runs_are_refused(void **state) {
             "grains of 2");
 }
 
+static void bad_shards_are_refused(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
+    static const uint64_t even[] = {0, 26, 51, 75, 100}, more[] = {0, 26, 50, 76, 100},
+                          odd[] = {0, 25, 51, 75, 100};
+    lk_program p;
+    lk_error error;
+    void *tables;
+    lk_run_spec s = spec_of(2, 2, 1, 2, 2, layers);  // 4 grains of 2
+    s.shards = 4;
+    s.shard_first = even;  // 26, 25, 24, 25
+    refused(&s, &one_replica, LK_BAD_CONFIG,
+            "shard 2 has 24 examples and shard 0 has 26, wanted shards that differ by one example "
+            "at most; shard the data again with --shards 4");
+    s.shard_first = more;
+    refused(&s, &one_replica, LK_BAD_CONFIG, "shard 1 has 24 examples and shard 0 has 26");
+    s.shard_first = odd;
+    refused(&s, &one_replica, LK_BAD_CONFIG, "shard 2 has 24 examples and shard 1 has 26");
+    s.shard_first = NULL;  // as a plan may
+    s.shards = 3;
+    refused(&s, &one_replica, LK_BAD_CONFIG,
+            "found 3 shards and 4 grains a step, wanted a number of shards that divides the "
+            "grains; shard the data again with --shards 2");
+    s.shards = 8;
+    refused(&s, &one_replica, LK_BAD_CONFIG, "shard the data again with --shards 4");
+    s.shards = 1;
+    s.global_batch = 9;
+    refused(&s, &one_replica, LK_BAD_CONFIG,
+            "grain: found 2, wanted a power of two that divides global_batch 9, such as 1");
+    s.global_batch = 8;
+    s.shards = 2;
+    assert_int_equal(build(&s, &one_replica, true, &p, &tables, &error), LK_OK);
+    free(tables);
+}
+
+// The order "sharded" for every small run: an epoch has every example once, a step as many as in
+// the order "global", and grain i reads from shard floor(i * S / G) alone.
+static void check_places(const lk_run_spec *s) {
+    uint8_t seen[64] = {0};
+    uint32_t grains = lk_grain_count(s);
+    uint64_t steps = lk_steps_per_epoch(s), all = 0;
+    for (uint64_t step = 0; step < steps; step++) {
+        uint32_t there = 0;
+        assert_int_equal(lk_step_positions(s, step), s->global_batch);
+        for (uint32_t i = 0; i < s->global_batch; i++) {
+            uint64_t position = step * s->global_batch + i;
+            lk_place place = lk_place_of(s, position);
+            assert_int_equal(place.shard, i / s->grain * s->shards / grains);
+            if (!lk_position_exists(s, position)) continue;
+            uint64_t example = s->shard_first[place.shard] + place.at;
+            assert_true(example < s->shard_first[place.shard + 1]);
+            assert_int_equal(seen[example]++, 0);
+            there++;
+        }
+        assert_int_equal(there, lk_step_examples(s, step));
+        all += there;
+    }
+    uint64_t rest = s->drop_remainder ? s->example_count % s->global_batch : 0;
+    assert_int_equal(all, s->example_count - rest);
+}
+
+// `larger` of the shards have one example more: the first ones, or the last.
+static void cut_into(uint64_t *first, uint32_t shards, uint32_t count, bool first_ones) {
+    uint32_t larger = count % shards;
+    for (uint32_t k = 0; k <= shards; k++) {
+        uint32_t before = first_ones ? LK_MIN(k, larger) : LK_MAX(k + larger, shards) - shards;
+        first[k] = count / shards * k + before;
+    }
+}
+
+static uint32_t check_counts(lk_run_spec *s, uint64_t *first) {
+    lk_error error = {.status = LK_OK};
+    uint32_t checked = 0;
+    for (uint32_t n = s->shards; n <= 60; n++) {
+        cut_into(first, s->shards, n, n % 2);
+        s->example_count = n;
+        s->drop_remainder = n % 3 == 0 && n >= s->global_batch;
+        assert_int_equal(lk_run_spec_check(s, &error), LK_OK);
+        check_places(s);
+        checked++;
+    }
+    return checked;
+}
+
+static void every_example_comes_once_an_epoch(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
+    lk_run_spec s = spec_of(2, 2, 1, 2, 2, layers);
+    uint64_t first[9];
+    uint32_t checked = 0;
+    s.shard_first = first;
+    for (s.grain = 1; s.grain <= 4; s.grain *= 2) {
+        for (s.global_batch = s.grain; s.global_batch <= 24; s.global_batch += s.grain) {
+            for (s.shards = 1; s.shards <= 8; s.shards++) {
+                if (lk_grain_count(&s) % s.shards == 0) checked += check_counts(&s, first);
+            }
+        }
+    }
+    assert_true(checked > 5000);
+}
+
 // --- the planner
 // -----------------------------------------------------------------------------------
 
@@ -493,11 +594,18 @@ static void slots_are_exactly_enough(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_are_inferred),     cmocka_unit_test(fusion_follows_geometry),
-        cmocka_unit_test(bad_models_are_refused),  cmocka_unit_test(bad_runs_are_refused),
-        cmocka_unit_test(plans_of_random_tables),  cmocka_unit_test(plans_of_programs),
-        cmocka_unit_test(blocks_match_trial),      cmocka_unit_test(reduction_is_the_plain_tree),
-        cmocka_unit_test(ranges_cover_the_grains), cmocka_unit_test(slots_are_exactly_enough),
+        cmocka_unit_test(shapes_are_inferred),
+        cmocka_unit_test(fusion_follows_geometry),
+        cmocka_unit_test(bad_models_are_refused),
+        cmocka_unit_test(bad_runs_are_refused),
+        cmocka_unit_test(bad_shards_are_refused),
+        cmocka_unit_test(every_example_comes_once_an_epoch),
+        cmocka_unit_test(plans_of_random_tables),
+        cmocka_unit_test(plans_of_programs),
+        cmocka_unit_test(blocks_match_trial),
+        cmocka_unit_test(reduction_is_the_plain_tree),
+        cmocka_unit_test(ranges_cover_the_grains),
+        cmocka_unit_test(slots_are_exactly_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
