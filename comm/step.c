@@ -10,35 +10,50 @@ _Static_assert(sizeof(lk_op) == 112 && sizeof(lk_tensor) == 144 && sizeof(lk_par
                    sizeof(lk_holding) == 24,
                "a plan is the same, to the byte, on every target");
 
-void lk_core_take(lk_arena *a, const lk_program *p, lk_core_regions *r) {
-    const uint64_t line = LK_TENSOR_ALIGN_BYTES, page = LK_PAGE_BYTES;
+void lk_core_take_tables(lk_arena *a, const lk_program *p, lk_core_regions *r) {
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES;
     r->tables = lk_arena_take(a, "program tables", lk_program_bytes(&p->spec->model), 1, line);
     r->world_tables = lk_arena_take(a, "scheduler tables", lk_world_bytes(p), 1, line);
-    r->device = lk_arena_take(a, "device region", p->regions[LK_REGION_DEVICE].bytes, 1, page);
+}
+
+void lk_core_take_memory(lk_arena *a, const lk_program *p, bool device, lk_core_regions *r) {
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES, page = LK_PAGE_BYTES;
+    uint64_t bytes = p->regions[LK_REGION_DEVICE].bytes;
+    r->device = device ? lk_arena_take(a, "device region", bytes, 1, page) : NULL;
     // Replica regions start a page and a bit apart, so that equal offsets do not share cache sets.
     r->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, page) + 5 * line;
-    r->replicas =
-        lk_arena_take(a, "replica region", r->replica_bytes, p->layout.replicas, line);
+    r->replicas = lk_arena_take(a, "replica region", r->replica_bytes, p->layout.replicas, line);
+}
+
+void lk_core_take(lk_arena *a, const lk_program *p, lk_core_regions *r) {
+    lk_core_take_tables(a, p, r);
+    lk_core_take_memory(a, p, true, r);
 }
 
 uint64_t lk_world_bytes(const lk_program *p) {
-    uint64_t r = p->layout.replicas;
-    return lk_round_up(r * sizeof(lk_frame), 64) + lk_round_up(r * r * sizeof(lk_holding), 64) +
+    uint64_t r = p->layout.replicas, sharers = lk_layout_sharers(&p->layout);
+    return lk_round_up(sharers * sizeof(lk_frame), 64) +
+           lk_round_up(r * sharers * sizeof(lk_holding), 64) +
            lk_round_up(r * sizeof(uint32_t), 64);
 }
 
 void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *kernels,
                    const lk_source *source, uint8_t *device, uint8_t *replica_regions,
                    uint64_t replica_stride, void *memory) {
-    uint64_t r = program->layout.replicas;
+    uint64_t r = program->layout.replicas, sharers = lk_layout_sharers(&program->layout);
     uint8_t *at = memory;
-    *world =
-        (lk_world){.program = program, .kernels = kernels, .replicas = program->layout.replicas};
-    world->frames = (lk_frame *)(void *)at;
-    at += lk_round_up(r * sizeof(lk_frame), 64);
+    *world = (lk_world){.program = program,
+                        .kernels = kernels,
+                        .replicas = program->layout.replicas,
+                        .sharers = (uint32_t)sharers,
+                        .first = lk_layout_first_sharer(&program->layout)};
+    world->sharer = (lk_frame *)(void *)at;
+    world->frames = world->sharer + world->first;
+    at += lk_round_up(sharers * sizeof(lk_frame), 64);
     world->holdings = (lk_holding *)(void *)at;
-    at += lk_round_up(r * r * sizeof(lk_holding), 64);
+    at += lk_round_up(r * sharers * sizeof(lk_holding), 64);
     world->bad_param = (uint32_t *)(void *)at;
+    for (uint32_t i = 0; i < sharers; i++) world->sharer[i] = (lk_frame){.program = program};
     for (uint32_t i = 0; i < r; i++) {
         world->frames[i] = (lk_frame){.program = program,
                                       .kernels = kernels,
@@ -47,6 +62,11 @@ void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels 
                                       .replica = replica_regions + i * replica_stride};
         if (program->checked) lk_check_start(&world->frames[i]);
     }
+}
+
+void lk_world_reach(lk_world *world, uint32_t sharer, uint8_t *replica) {
+    lk_assert(sharer < world->first || sharer >= world->first + world->replicas);
+    world->sharer[sharer].replica = replica;
 }
 
 // --- LOAD, FORWARD, BACKWARD -------------------------------------------------------------------
@@ -98,11 +118,26 @@ void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
 
 // --- REDUCE, APPLY -----------------------------------------------------------------------------
 
+void lk_step_foresee(lk_world *world, uint64_t step) {
+    const lk_program *p = world->program;
+    uint32_t leaves = lk_step_grains(p, step);
+    for (uint32_t s = 0; s < world->sharers; s++) {
+        lk_grain_range range = lk_replica_grains(p->grains, p->layout.replicas_all, s);
+        uint32_t end = LK_MIN(range.first + range.count, leaves);
+        uint32_t count = end > range.first ? end - range.first : 0;
+        lk_counter held = lk_nodes_held(range.first, count, p->wave_grains, leaves);
+        lk_frame *f = &world->sharer[s];
+        bool ours = f >= world->frames && f < world->frames + world->replicas;
+        lk_assert(!ours || f->counter.count == held.count);
+        if (!ours) f->counter = held;
+    }
+}
+
 // What an owner needs for its share of a step's update.
 typedef struct update {
     lk_world *world;
     lk_frame *frame;
-    uint32_t replica;
+    uint32_t replica, sharer;
     uint32_t positions, leaves;
     float inverse_n;
     const lk_holding *holdings;
@@ -143,23 +178,23 @@ static void update_partials(const update *u, uint32_t index, uint64_t begin, uin
     uint64_t last = LK_MIN(end, param->node_offset + param->count);
     for (uint64_t at = first; at < last; at += LK_JOIN_FLOATS) {
         uint64_t count = LK_MIN(last - at, (uint64_t)LK_JOIN_FLOATS);
-        const float *sum = lk_reduce(u->world->kernels, u->holdings, u->world->replicas, u->leaves,
+        const float *sum = lk_reduce(u->world->kernels, u->holdings, u->world->sharers, u->leaves,
                                      at, count, u->scratch);
         apply(u, index, at - param->node_offset, count, sum);
     }
 }
 
-// Every grain of the step as the gradient op of `param` sees it, in leaf order, from all replicas.
+// Every grain of the step as the gradient op of `param` sees it, in leaf order, from all who share.
 static const lk_grain_view *all_views(const update *u, const lk_op *op) {
     const lk_program *p = u->world->program;
     lk_grain_view *views = lk_tensor_at(u->frame, p->views);
-    for (uint32_t r = 0; r < u->world->replicas; r++) {
-        lk_grain_range range = lk_replica_grains(p->grains, u->world->replicas, r);
+    for (uint32_t r = 0; r < u->world->sharers; r++) {
+        lk_grain_range range = lk_replica_grains(p->grains, u->world->sharers, r);
         uint32_t end = LK_MIN(range.first + range.count, u->leaves);
         for (uint32_t g = range.first; g < end; g++) {
             uint64_t held = u->positions - (uint64_t)range.first * p->spec->grain;
             uint32_t examples = (uint32_t)LK_MIN(held, (uint64_t)range.count * p->spec->grain);
-            views[g] = lk_grain_view_at(&u->world->frames[r], op, g - range.first, examples);
+            views[g] = lk_grain_view_at(&u->world->sharer[r], op, g - range.first, examples);
         }
     }
     return views;
@@ -182,11 +217,10 @@ static void fetch_to_write(const float *at, uint64_t count) {
 static void update_operands(const update *u, uint32_t index) {
     const lk_program *p = u->world->program;
     const lk_op *op = &p->ops[p->params[index].gradient_op];
-    uint64_t k_count = op->dense.k_count, n_count = op->dense.n_count,
-             replicas = u->world->replicas;
-    uint64_t begin = lk_round_up(k_count * u->replica / replicas, LK_OPERANDS_ROWS);
+    uint64_t k_count = op->dense.k_count, n_count = op->dense.n_count, sharers = u->world->sharers;
+    uint64_t begin = lk_round_up(k_count * u->sharer / sharers, LK_OPERANDS_ROWS);
     uint64_t end =
-        LK_MIN(lk_round_up(k_count * (u->replica + 1) / replicas, LK_OPERANDS_ROWS), k_count);
+        LK_MIN(lk_round_up(k_count * (u->sharer + 1) / sharers, LK_OPERANDS_ROWS), k_count);
     uint64_t rows = LK_MAX(LK_OPERANDS_FLOATS / n_count / LK_OPERANDS_ROWS, 1) * LK_OPERANDS_ROWS;
     const lk_grain_view *views = all_views(u, op);
     for (uint64_t k = begin; k < end; k += rows) {
@@ -200,13 +234,13 @@ static void update_operands(const update *u, uint32_t index) {
 }
 
 const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica) {
-    lk_holding *h = world->holdings + (uint64_t)replica * world->replicas;
+    lk_holding *h = world->holdings + (uint64_t)replica * world->sharers;
     world->bad_param[replica] = LK_NONE;
     if (world->program->checked) {
         lk_check_before_op(&world->frames[replica], world->program->reduce_op);
     }
-    for (uint32_t r = 0; r < world->replicas; r++) {
-        h[r] = (lk_holding){&world->frames[r].counter, lk_node_at(&world->frames[r], 0),
+    for (uint32_t r = 0; r < world->sharers; r++) {
+        h[r] = (lk_holding){&world->sharer[r].counter, lk_node_at(&world->sharer[r], 0),
                             world->program->node_floats};
     }
     return h;
@@ -218,14 +252,15 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
     const update u = {.world = world,
                       .frame = frame,
                       .replica = replica,
+                      .sharer = world->first + replica,
                       .positions = lk_step_positions(p->spec, step),
                       .leaves = lk_step_grains(p, step),
                       .inverse_n = 1.0f / (float)lk_step_examples(p->spec, step),
                       .holdings = lk_world_begin_update(world, replica),
                       .scratch = lk_tensor_at(frame, p->reduce_scratch)};
     uint64_t sixteens = p->node_floats / 16;
-    uint64_t begin = sixteens * replica / world->replicas * 16;
-    uint64_t end = sixteens * (replica + 1) / world->replicas * 16;
+    uint64_t begin = sixteens * u.sharer / world->sharers * 16;
+    uint64_t end = sixteens * (u.sharer + 1) / world->sharers * 16;
     for (uint32_t i = 0; i < p->param_count; i++) {
         if (p->params[i].mode == LK_REDUCE_PARTIALS) {
             update_partials(&u, i, begin, end);

@@ -15,12 +15,17 @@
 #include "arena/arena.h"
 #include "comm/reduce.h"
 
+// The replicas of this process, among those that share a memory with them: the same ones, or the
+// replicas of all workers of a host (program.h, `shared`). What those compute is known only after
+// the others have said that they are done, which is not this module's business.
 typedef struct lk_world {
     const lk_program *program;
     const lk_kernels *kernels;
-    uint32_t replicas;
-    lk_frame *frames;      // (replicas)
-    lk_holding *holdings;  // (replicas, replicas): each replica's own table of all holders
+    uint32_t replicas, sharers;
+    uint32_t first;        // sharer first + r is replica r
+    lk_frame *sharer;      // (sharers): of another process's, only `replica` and `counter` are used
+    lk_frame *frames;      // (replicas): sharer + first
+    lk_holding *holdings;  // (replicas, sharers): each replica's own table of all holders
     uint32_t *bad_param;   // (replicas): first parameter whose update was not finite, or LK_NONE
     // Evaluation only: sees the logits (count, classes) of examples [first, first + count), from
     // the replica that computed them; NULL: nobody looks.
@@ -49,6 +54,12 @@ typedef struct lk_core_regions {
 // Takes them from `arena`, or measures them.
 void lk_core_take(lk_arena *arena, const lk_program *program, lk_core_regions *regions);
 
+// The same in two parts, where the memory that is shared lies elsewhere: the tables; the device
+// region, for one process of all, and the replicas' regions.
+void lk_core_take_tables(lk_arena *arena, const lk_program *program, lk_core_regions *regions);
+void lk_core_take_memory(lk_arena *arena, const lk_program *program, bool device,
+                         lk_core_regions *regions);
+
 // Bytes of the world's tables for a program, and the world in `memory` (aligned to 64). `device`
 // and `replica_regions` (region r at replica_regions + r * replica_stride) are the planned regions.
 uint64_t lk_world_bytes(const lk_program *program);
@@ -56,8 +67,13 @@ void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels 
                    const lk_source *source, uint8_t *device, uint8_t *replica_regions,
                    uint64_t replica_stride, void *memory);
 
+// Where sharer `sharer`, of another process, has its replica region.
+void lk_world_reach(lk_world *world, uint32_t sharer, uint8_t *replica);
+
 // Steps are counted from the start of the run; step 0 is the first.
 void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step);
+// Once, between the two, where there are sharers of other processes: what nodes they hold.
+void lk_step_foresee(lk_world *world, uint64_t step);
 void lk_step_update(lk_world *world, uint32_t replica, uint64_t step);
 // After all replicas' updates.
 lk_step_result lk_step_finish(lk_world *world, uint64_t step);

@@ -464,19 +464,32 @@ lk_grain_range lk_replica_grains(uint32_t grains, uint32_t replicas, uint32_t re
     return (lk_grain_range){first, end - first};
 }
 
-uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
-    lk_counter counter = {.count = 0};
+// Returns the most nodes held at once; `counter` says those at the end.
+static uint32_t hold_nodes(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total,
+                           lk_counter *counter) {
     uint32_t most = 0, end = first + count;
+    counter->count = 0;
     for (uint32_t at = first; at < end;) {
         uint32_t wave_end = LK_MIN(at + wave_grains, end);
         while (at < wave_end) {
             lk_node block = lk_next_block(at, wave_end, total);
-            most = LK_MAX(most, counter.count + 1);
-            lk_counter_push(&counter, block);
+            most = LK_MAX(most, counter->count + 1);
+            lk_counter_push(counter, block);
             at = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, wave_end);
         }
     }
     return most;
+}
+
+uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
+    lk_counter counter;
+    return hold_nodes(first, count, wave_grains, total, &counter);
+}
+
+lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
+    lk_counter counter;
+    (void)hold_nodes(first, count, wave_grains, total, &counter);
+    return counter;
 }
 
 // The most grains that a replica computes in a step.
@@ -497,15 +510,15 @@ static void choose_wave(lk_program *p) {
         (uint32_t)LK_MIN((uint64_t)p->wave_grains * p->spec->grain, p->spec->global_batch);
 }
 
-// Operands pay where reading the others' activations is less than reading their gradients. Only the
-// replicas of one process can read each other's.
+// Operands pay where reading the others' activations is less than reading their gradients. Only
+// replicas that share a memory can read each other's.
 static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
     bool resident = p->wave_grains >= replica_grains_max(p);
-    bool alone = p->layout.replicas == p->layout.replicas_all;
-    if (op->kind != LK_OP_DENSE_WEIGHT_GRADIENT || !resident || !alone) return LK_REDUCE_PARTIALS;
+    bool reach = lk_layout_sharers(&p->layout) == p->layout.replicas_all;
+    if (op->kind != LK_OP_DENSE_WEIGHT_GRADIENT || !resident || !reach) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_PARTIALS) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_OPERANDS) return LK_REDUCE_OPERANDS;
-    bool pays = p->layout.replicas == 1 || p->wave_examples < op->dense.n_count;
+    bool pays = p->layout.replicas_all == 1 || p->wave_examples < op->dense.n_count;
     return pays ? LK_REDUCE_OPERANDS : LK_REDUCE_PARTIALS;
 }
 
@@ -526,8 +539,10 @@ static lk_status reduce_tensors(lk_program *p, lk_error *error) {
             scratch = LK_MAX(scratch, rows + lk_dense_weight_gradient_scratch_floats(&op->dense));
         }
     }
-    for (uint32_t r = 0; r < p->layout.replicas; r++) {
-        lk_grain_range g = lk_layout_grains(&p->layout, p->grains, r);
+    // All that share a memory have the same layout, so that one finds what another holds.
+    for (uint32_t r = 0; r < lk_layout_sharers(&p->layout); r++) {
+        lk_grain_range g =
+            lk_layout_grains(&p->layout, p->grains, r - lk_layout_first_sharer(&p->layout));
         uint32_t slots = lk_node_slots(g.first, g.count, p->wave_grains, p->grains);
         p->node_slots = LK_MAX(p->node_slots, slots);
     }

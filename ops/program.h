@@ -12,6 +12,7 @@
 #include "arena/plan.h"
 #include "ops/geometry.h"
 #include "ops/model.h"
+#include "ops/tree.h"
 
 #define LK_NONE UINT32_MAX
 
@@ -98,10 +99,11 @@ typedef enum lk_reduce_choice {
 } lk_reduce_choice;
 
 typedef struct lk_layout {
-    uint32_t replicas;       // of this process
+    uint32_t replicas;         // of this process
     uint32_t replicas_before;  // of the workers before this one; replica r computes the grains of
                                // replica replicas_before + r of all
     uint32_t replicas_all;     // of all workers; 0: this process is the only one
+    bool shared;  // all of them lie in one memory, and each may read what the others hold
     uint32_t wave_examples;  // examples a replica holds at once; 0 chooses
     bool fuse;               // false: one op a layer (the oracle)
     lk_reduce_choice reduce;
@@ -152,10 +154,21 @@ static inline lk_grain_range lk_layout_grains(const lk_layout *layout, uint32_t 
     return lk_replica_grains(grains, layout->replicas_all, layout->replicas_before + replica);
 }
 
+// Replicas that may read each other's memory, and the first of this process among them.
+static inline uint32_t lk_layout_sharers(const lk_layout *layout) {
+    return layout->shared ? layout->replicas_all : layout->replicas;
+}
+static inline uint32_t lk_layout_first_sharer(const lk_layout *layout) {
+    return layout->shared ? layout->replicas_before : 0;
+}
+
 // The most tree nodes a replica must hold at once when it adds grains [first, first + count) of a
 // step of `total` one aligned block after another: a binary counter, plus the block just computed.
 // A step with fewer grains never needs more (shown by trial in the tests).
 uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total);
+
+// The nodes it holds at the end.
+lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total);
 
 // Writes the initial value of every parameter (Philox keyed by the spec's seed) and zero slots.
 // `device` is the start of the device region.
