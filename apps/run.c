@@ -90,6 +90,7 @@ lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine
     LK_CHECK(lk_mpi_meet(mine, replicas, run->workers.list, error));
     run->workers.joined = true;
     lay_out_workers(run);
+    run->layout.shared = lk_mpi_shares();
     for (uint32_t w = 0; w < world; w++) {
         if (!lk_mpi_is_here(w)) continue;
         uint32_t theirs = run->workers.list[w].replicas;
@@ -173,7 +174,7 @@ lk_status lk_run_connect(lk_run *run, uint64_t *steps_done, lk_error *error) {
     const lk_run_workers *w = &run->workers;
     if (!w->joined) return LK_OK;
     lk_mpi_broadcast(steps_done, sizeof *steps_done);
-    if (*steps_done) {
+    if (*steps_done && !run->layout.shared) {
         lk_mpi_broadcast(run->core.device, run->program.regions[LK_REGION_DEVICE].bytes);
     }
     lk_exchange_make(&run->exchange, &run->program, w->list, w->world, w->rank,
@@ -181,10 +182,57 @@ lk_status lk_run_connect(lk_run *run, uint64_t *steps_done, lk_error *error) {
     return lk_mpi_connect(&run->exchange, run->inbox, error);
 }
 
+// This worker's regions of the window. The device region exists once, in the leader's part.
+static void take_window_regions(lk_run *run) {
+    const lk_run_workers *w = &run->workers;
+    if (run->layout.shared) {
+        lk_core_take_memory(&run->window, &run->program, w->rank == 0, &run->core);
+        return;
+    }
+    uint64_t floats = lk_exchange_floats(&run->program, w->list, w->world, w->rank);
+    (void)lk_arena_take(&run->window, "exchange boxes and sums", floats * sizeof(float), 1,
+                        LK_PAGE_BYTES);
+}
+
+// Takes the window for good, by all workers at the same point.
+static lk_status open_window(lk_run *run, lk_status mine, lk_error *error) {
+    uint8_t *base = NULL;
+    uint64_t bytes = run->window.used;
+    LK_CHECK(lk_mpi_settle(mine, error));
+    LK_CHECK(lk_mpi_settle(lk_mpi_window(bytes, &base, error), error));
+    lk_arena_open(&run->window, base, lk_round_up(bytes, LK_PAGE_BYTES));
+    take_window_regions(run);
+    return LK_OK;
+}
+
+// The regions of another worker, found as it has taken them.
+static lk_core_regions regions_of(const lk_run *run, uint32_t other) {
+    lk_arena theirs;
+    lk_core_regions regions = run->core;
+    lk_arena_open(&theirs, lk_mpi_window_of(other), INT64_MAX);
+    lk_core_take_memory(&theirs, &run->program, other == 0, &regions);
+    return regions;
+}
+
+// Where the other workers' replicas lie.
+static void reach_others(lk_run *run) {
+    const lk_run_workers *w = &run->workers;
+    for (uint32_t other = 0; other < w->world; other++) {
+        if (other == w->rank) continue;
+        lk_core_regions regions = regions_of(run, other);
+        for (uint32_t r = 0; r < w->list[other].replicas; r++) {
+            lk_world_reach(&run->world, w->list[other].before + r,
+                           regions.replicas + r * regions.replica_bytes);
+        }
+    }
+}
+
 static void measure_workers(lk_run *run) {
     const lk_run_workers *w = &run->workers;
     if (w->world == 1) return;
-    run->window_bytes = lk_mpi_window_bytes(&run->program, w->list, w->world, w->rank);
+    lk_arena_open(&run->window, NULL, 0);
+    take_window_regions(run);
+    run->window_bytes = lk_mpi_window_bytes(run->window.used);
     run->inbox_bytes = lk_mpi_inbox_bytes(&run->program, w->list, w->world, w->rank);
 }
 
@@ -243,7 +291,8 @@ static lk_status measure_checkpoint(lk_run *run, lk_error *error) {
 static void take_regions(lk_run *run, lk_arena *a) {
     uint32_t replicas = run->layout.replicas;
     const uint64_t line = LK_TENSOR_ALIGN_BYTES, page = LK_PAGE_BYTES;
-    lk_core_take(a, &run->program, &run->core);
+    lk_core_take_tables(a, &run->program, &run->core);
+    if (!run->layout.shared) lk_core_take_memory(a, &run->program, true, &run->core);
     run->core_bytes = a->used;
     run->team_tables = lk_arena_take(a, "thread tables", lk_team_bytes(replicas), 1, line);
     run->stacks = lk_arena_take(a, "thread stack", LK_TEAM_STACK_BYTES, replicas - 1, page);
@@ -357,8 +406,9 @@ static lk_status open_data(lk_run *run, lk_error *error) {
 
 lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
-    LK_CHECK(lk_memory_check(lk_run_bytes(run), max_memory, error));
-    LK_CHECK(lk_host_block_map(run->arena.used, &run->block, error));
+    lk_status status = lk_memory_check(lk_run_bytes(run), max_memory, error);
+    if (status == LK_OK) status = lk_host_block_map(run->arena.used, &run->block, error);
+    LK_CHECK(run->workers.joined ? open_window(run, status, error) : status);
     lk_arena_open(&run->arena, run->block.base, run->block.bytes);
     take_regions(run, &run->arena);
     LK_CHECK(open_data(run, error));
@@ -366,9 +416,12 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
                               &run->program, error));
     lk_run_identity(spec, run->identity);
     lk_hex(run->identity, LK_SHA256_BYTES, run->identity_hex);
+    bool follows = run->layout.shared && run->workers.rank != 0;
+    if (follows) run->core.device = regions_of(run, 0).device;
     lk_world_make(&run->world, &run->program, run->kernels, &run->train_source, run->core.device,
                   run->core.replicas, run->core.replica_bytes, run->core.world_tables);
-    lk_program_initialize(&run->program, run->core.device);
+    if (run->layout.shared) reach_others(run);
+    if (!follows) lk_program_initialize(&run->program, run->core.device);
     lk_team_place place = {0, run->layout.replicas};
     if (run->workers.joined) {
         place = (lk_team_place){run->workers.host_first, run->workers.host_replicas};
@@ -422,6 +475,25 @@ static bool turn(const work *w, uint32_t member, lk_team *team, lk_turn which) {
     return run->lost.status == LK_OK;
 }
 
+// The workers of one host: what replicas hold is in the window, and every one updates its part.
+static void shared_step_body(void *context, uint32_t member, lk_team *team) {
+    const work *w = context;
+    lk_run *run = w->run;
+    const lk_program *p = &run->program;
+    lk_step_compute(&run->world, member, w->step);
+    lk_team_barrier(team);
+    if (member == 0) {
+        lk_step_foresee(&run->world, w->step);
+        lk_exchange_write_note(&run->exchange, &run->world, p->grains, lk_step_grains(p, w->step),
+                               run->stop);
+    }
+    if (!turn(w, member, team, LK_TURN_BOXES)) return;
+    lk_step_update(&run->world, member, w->step);
+    lk_team_barrier(team);
+    if (member == 0) lk_exchange_complete_note(&run->exchange, &run->world);
+    (void)turn(w, member, team, LK_TURN_SUMS);
+}
+
 static void workers_step_body(void *context, uint32_t member, lk_team *team) {
     const work *w = context;
     lk_run *run = w->run;
@@ -450,7 +522,11 @@ static void step_body(void *context, uint32_t member, lk_team *team) {
 
 lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     work w = {run, step};
-    lk_team_run(&run->team, run->workers.joined ? workers_step_body : step_body, &w);
+    lk_team_run(&run->team,
+                !run->workers.joined ? step_body
+                : run->layout.shared ? shared_step_body
+                                     : workers_step_body,
+                &w);
     if (!run->workers.joined) return lk_step_finish(&run->world, step);
     if (run->lost.status != LK_OK) return (lk_step_result){0};
     lk_world_check(&run->world);

@@ -64,7 +64,10 @@ typedef struct lk_run {
     uint8_t *team_tables, *stacks, *train_memory, *test_memory, *checkpoint_buffer,
         *checkpoint_tables, *exchange_tables, *inbox;
     char *log_buffers;
-    uint64_t window_bytes, inbox_bytes;  // the window is MPI's memory: beside the arena
+    // What this worker holds of the memory that the workers of a host share: MPI's, beside the
+    // arena, but counted the same way. All of the window has a little more.
+    lk_arena window;
+    uint64_t window_bytes, inbox_bytes;
     uint64_t train_bytes, test_bytes, checkpoint_bytes;
     void *planning;  // start-up heap: the program's tables while nothing is mapped
 } lk_run;

@@ -39,6 +39,13 @@ uint64_t lk_exchange_box_floats(const lk_program *p, const lk_worker *workers, u
     return lk_exchange_slots(p, &workers[worker]) * (s.end - s.begin);
 }
 
+uint64_t lk_exchange_floats(const lk_program *p, const lk_worker *workers, uint32_t world,
+                            uint32_t worker) {
+    lk_slice s = lk_slice_of(p, world, worker);
+    if (p->layout.shared) return 0;
+    return lk_exchange_slots(p, &workers[worker]) * p->node_floats + (s.end - s.begin);
+}
+
 uint64_t lk_exchange_bytes(uint32_t world, uint32_t replicas) {
     return 3 * lk_round_up(world * sizeof(void *), 64) +
            lk_round_up((uint64_t)world * replicas * sizeof(lk_holding), 64);
@@ -139,7 +146,7 @@ void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grai
     lk_note *note = x->note_out;
     lk_holding *h = world->holdings;
     float scratch[LK_TREE_LEVELS_MAX + 1];
-    *note = (lk_note){.stop = stop, .bad_op = LK_NONE};
+    *note = (lk_note){.stop = stop, .bad_op = LK_NONE, .bad_param = LK_NONE};
     for (uint32_t r = 0; r < world->replicas; r++) {
         const lk_frame *f = &world->frames[r];
         h[r] = (lk_holding){&f->counter, f->losses, 1};
@@ -153,7 +160,13 @@ void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grai
     }
 }
 
-lk_step_result lk_exchange_finish(const lk_exchange *x, const lk_world *world, uint32_t leaves,
+void lk_exchange_complete_note(lk_exchange *x, const lk_world *world) {
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        x->note_given->bad_param = LK_MIN(x->note_given->bad_param, world->bad_param[r]);
+    }
+}
+
+lk_step_result lk_exchange_finish(const lk_exchange *x, lk_world *world, uint32_t leaves,
                                   uint64_t examples) {
     uint32_t correct = 0, bad_op = LK_NONE, stop = 0;
     lk_holding *h = x->holdings;
@@ -162,6 +175,7 @@ lk_step_result lk_exchange_finish(const lk_exchange *x, const lk_world *world, u
         h[w] = (lk_holding){&note->blocks, note->losses, 1};
         correct += note->correct;
         bad_op = LK_MIN(bad_op, note->bad_op);
+        world->bad_param[0] = LK_MIN(world->bad_param[0], note->bad_param);
         stop = LK_MAX(stop, note->stop);
     }
     lk_step_result result = lk_world_result(world, h, x->world, leaves, examples, correct, bad_op);

@@ -14,6 +14,14 @@
 // Nothing but lk_reduce adds, so neither the cut nor the transport can change a number. What is
 // written in one turn is read before the next begins, and overwritten after it: two turns a step
 // suffice, and notes, which alone go round in evaluation too, lie in two places by turns.
+//
+// Where all workers share a memory (program.h, `shared`), nothing is boxed: every replica updates
+// what it owns from what the others hold, as threads of one process do, parameters and slots exist
+// once, and of all this the notes alone are left.
+//
+//     ------------------------- turn: all have computed; every note is with everybody -----------
+//     UPDATE   lk_step_update, every replica its own part
+//     ------------------------- turn: parameters are new, every note is complete ----------------
 #ifndef LOCKSTEP_COMM_EXCHANGE_H
 #define LOCKSTEP_COMM_EXCHANGE_H
 
@@ -29,6 +37,7 @@ typedef struct lk_note {
     uint32_t stop;                // a signal this worker was asked to stop by, or 0
     uint32_t correct;             // of its examples
     uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE
+    uint32_t bad_param;           // likewise, of the parameters it alone has updated
     lk_counter blocks;            // its whole nodes of this step
     float losses[LK_BLOCKS_MAX];  // the loss sum of each
 } lk_note;
@@ -40,7 +49,8 @@ typedef struct lk_exchange {
     uint32_t slots;     // of this worker
     float *boxes_out;   // (slots, node_floats) in all: box (rank, d) is (slots, floats of slice d)
     float *sum_out;     // (floats of slice rank)
-    lk_note *note_out;  // where the next note is written
+    lk_note *note_out;  // where the next note is written, and
+    lk_note *note_given;  // where the last one was
     // Set by the transport: where after a turn lies what the others wrote, (world) each.
     const float **box;  // box (w, rank)
     const float **sum;  // slice w of the whole sum
@@ -61,6 +71,11 @@ uint32_t lk_exchange_slots(const lk_program *program, const lk_worker *worker);
 uint64_t lk_exchange_box_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
                                 uint32_t worker, uint32_t owner);
 
+// Floats that a worker gives: its boxes, then its slice of the sum. None where the memory is
+// shared.
+uint64_t lk_exchange_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
+                            uint32_t worker);
+
 // Bytes of the tables, and the tables in `memory` (aligned to 64). boxes_out, sum_out, note_out
 // and the pointers that the transport sets are still to be filled in.
 uint64_t lk_exchange_bytes(uint32_t world, uint32_t replicas);
@@ -77,9 +92,12 @@ void lk_exchange_apply(lk_exchange *x, lk_world *world, uint32_t replica, uint64
 void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grains, uint32_t leaves,
                             uint32_t stop);
 
+// Where the memory is shared, after the update: completes the note that went round last.
+void lk_exchange_complete_note(lk_exchange *x, const lk_world *world);
+
 // The result of the step or evaluation over `examples` in `leaves` grains, from all notes: the same
 // for every worker.
-lk_step_result lk_exchange_finish(const lk_exchange *x, const lk_world *world, uint32_t leaves,
+lk_step_result lk_exchange_finish(const lk_exchange *x, lk_world *world, uint32_t leaves,
                                   uint64_t examples);
 
 #endif

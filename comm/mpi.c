@@ -1,7 +1,7 @@
 // mpi.c - MPI behind mpi.h: start-up in blocking calls under an alarm, turns in plain memory
 // between the workers of a host and in persistent requests between hosts.
 //
-// A worker's part of the window:  | control: turn word, two notes | boxes | its finished slice |
+// A worker's part of the window:  | control: turn word, two notes | what it shares or gives |
 // The turn word counts the turns that its worker has reached; the others wait for it, first
 // spinning, then asleep in the kernel. Dead workers are noticed by their process descriptors.
 #define _GNU_SOURCE
@@ -12,16 +12,9 @@
 
 enum { CONTROL_BYTES = 4096 };
 
-static uint64_t slice_floats(const lk_program *p, uint32_t world, uint32_t w) {
-    lk_slice s = lk_slice_of(p, world, w);
-    return s.end - s.begin;
-}
-
-uint64_t lk_mpi_window_bytes(const lk_program *p, const lk_worker *workers, uint32_t world,
-                             uint32_t rank) {
-    uint64_t floats = lk_exchange_slots(p, &workers[rank]) * p->node_floats;
-    floats += slice_floats(p, world, rank);
-    return CONTROL_BYTES + lk_round_up(floats * sizeof(float), LK_PAGE_BYTES);
+// A page more than is used: where a worker is alone on its host, MPI's memory begins anywhere.
+uint64_t lk_mpi_window_bytes(uint64_t bytes) {
+    return CONTROL_BYTES + lk_round_up(bytes, LK_PAGE_BYTES) + LK_PAGE_BYTES;
 }
 
 #ifdef LK_HAVE_MPI
@@ -72,7 +65,9 @@ static struct {
     bool connected;
     lk_status final;
     bool broken;  // MPI has said that a connection is
+    bool over;    // they have settled on an end
     uint32_t world, rank, host_workers, host_before;
+    uint32_t cores;  // that this process may use, before its threads are pinned to some of them
     lk_mpi_options options;
     uint64_t foreign;
     const char *waiting_for;  // during start-up
@@ -93,14 +88,28 @@ static struct {
 
 // MPI is loaded where a launcher is, not linked: a process alone is not touched by it (UCX, below
 // MPICH, puts itself between a program and its calls for memory as soon as it is loaded).
-#define MPI_CALLS(X)                                                                           \
-    X(MPI_Allgather)                                                                           \
-    X(MPI_Allreduce) X(MPI_Barrier) X(MPI_Bcast) X(MPI_Comm_dup) X(MPI_Comm_rank)              \
-        X(MPI_Comm_set_errhandler) X(MPI_Comm_size) X(MPI_Comm_split_type) X(MPI_Finalize)     \
-            X(MPI_Get_library_version) X(MPI_Info_create) X(MPI_Info_free) X(MPI_Info_set)     \
-                X(MPI_Init_thread) X(MPI_Recv_init) X(MPI_Request_get_status) X(MPI_Send_init) \
-                    X(MPI_Startall) X(MPI_Testall) X(MPI_Win_allocate_shared)                  \
-                        X(MPI_Win_shared_query)
+#define MPI_CALLS(X)           \
+    X(MPI_Allgather)           \
+    X(MPI_Allreduce)           \
+    X(MPI_Bcast)               \
+    X(MPI_Comm_dup)            \
+    X(MPI_Comm_rank)           \
+    X(MPI_Comm_set_errhandler) \
+    X(MPI_Comm_size)           \
+    X(MPI_Comm_split_type)     \
+    X(MPI_Finalize)            \
+    X(MPI_Get_library_version) \
+    X(MPI_Info_create)         \
+    X(MPI_Info_free)           \
+    X(MPI_Info_set)            \
+    X(MPI_Init_thread)         \
+    X(MPI_Recv_init)           \
+    X(MPI_Request_get_status)  \
+    X(MPI_Send_init)           \
+    X(MPI_Startall)            \
+    X(MPI_Testall)             \
+    X(MPI_Win_allocate_shared) \
+    X(MPI_Win_shared_query)
 
 static struct {
 #define CALL_FIELD(name) __typeof__(&name) name;
@@ -154,6 +163,11 @@ static void gather_peers(void) {
     }
 }
 
+static uint32_t processors(void) {
+    cpu_set_t allowed;
+    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
+}
+
 lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
                        lk_error *error) {
     if (world > LK_MPI_WORLD_MAX) {
@@ -163,6 +177,7 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
     mpi.world = world;
     mpi.rank = rank;
     mpi.options = *options;
+    mpi.cores = processors();
     mpi.waiting_for = "MPI to start";
     struct sigaction action = {.sa_handler = on_alarm};
     sigemptyset(&action.sa_mask);
@@ -202,6 +217,8 @@ void lk_mpi_host(uint32_t *workers, uint32_t *before) {
 
 bool lk_mpi_is_here(uint32_t rank) { return mpi.peers[rank].host == mpi.peers[mpi.rank].host; }
 
+bool lk_mpi_shares(void) { return !mpi.options.messages && mpi.host_workers == mpi.world; }
+
 const char *lk_mpi_transport(void) {
     if (mpi.options.messages) return "messages";
     return mpi.host_workers == mpi.world ? "shared-memory window"
@@ -227,6 +244,7 @@ static lk_status settled(lk_status mine, lk_error *error) {
     while (first < mpi.world && mpi.statuses[first] == LK_OK) first++;
     if (first == mpi.world) return LK_OK;
     lk_status theirs = (lk_status)mpi.statuses[first];
+    mpi.over = true;
     // Of several with the same trouble one line is enough.
     if (mine == LK_OK || (mine == theirs && first != mpi.rank)) {
         error->status = LK_OK;
@@ -236,6 +254,7 @@ static lk_status settled(lk_status mine, lk_error *error) {
 }
 
 lk_status lk_mpi_settle(lk_status mine, lk_error *error) {
+    if (mpi.over) return mine;
     mpi.waiting_for = "the other workers to be ready";
     uint32_t status = mine;
     calls.MPI_Allgather(&status, 1, MPI_UINT32_T, mpi.statuses, 1, MPI_UINT32_T, mpi.all);
@@ -295,6 +314,11 @@ void lk_mpi_broadcast(void *bytes, uint64_t count) {
 
 static bool is_near(uint32_t w) { return !mpi.options.messages && lk_mpi_is_here(w); }
 
+static uint64_t slice_floats(const lk_program *p, uint32_t world, uint32_t w) {
+    lk_slice s = lk_slice_of(p, world, w);
+    return s.end - s.begin;
+}
+
 uint64_t lk_mpi_inbox_bytes(const lk_program *p, const lk_worker *workers, uint32_t world,
                             uint32_t rank) {
     uint64_t floats = 0, notes = 0;
@@ -306,9 +330,13 @@ uint64_t lk_mpi_inbox_bytes(const lk_program *p, const lk_worker *workers, uint3
     return lk_round_up(notes * sizeof(lk_note), 64) + floats * sizeof(float);
 }
 
-// The alignment of the parts, each on pages of its own, is what "alloc_shared_noncontig" is for.
-static lk_status take_window(const lk_exchange *x, lk_error *error) {
-    uint64_t bytes = lk_mpi_window_bytes(x->program, x->workers, x->world, x->rank);
+static control *control_at(void *base) {
+    return (control *)(void *)(uintptr_t)lk_round_up((uintptr_t)base, LK_PAGE_BYTES);
+}
+
+// Each part on pages of its own is what "alloc_shared_noncontig" is for.
+lk_status lk_mpi_window(uint64_t payload, uint8_t **mine, lk_error *error) {
+    uint64_t bytes = lk_mpi_window_bytes(payload);
     MPI_Win window;
     MPI_Info info;
     void *base;
@@ -317,7 +345,7 @@ static lk_status take_window(const lk_exchange *x, lk_error *error) {
     calls.MPI_Info_set(info, "alloc_shared_noncontig", "true");
     int failed = calls.MPI_Win_allocate_shared((MPI_Aint)bytes, 1, info, mpi.host, &base, &window);
     calls.MPI_Info_free(&info);
-    if (failed || (uintptr_t)base % 64 != 0) {
+    if (failed) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "MPI gives no window of %llu bytes between the workers of a host; is there "
                        "room in /dev/shm?",
@@ -325,19 +353,23 @@ static lk_status take_window(const lk_exchange *x, lk_error *error) {
     }
     memset(base, 0, bytes);
     (void)mlock(base, bytes);  // a wish, as for the arena
-    mpi.controls[mpi.rank] = base;
+    mpi.controls[mpi.rank] = control_at(base);
+    *mine = lk_mpi_window_of(mpi.rank);
     for (uint32_t w = 0, member = 0; w < mpi.world; w++) {
         if (!lk_mpi_is_here(w)) continue;
         MPI_Aint size;
         int unit;
         calls.MPI_Win_shared_query(window, (int)member++, &size, &unit, &base);
         if (w == mpi.rank || !is_near(w)) continue;
-        mpi.controls[w] = base;
+        mpi.controls[w] = control_at(base);
         // Every page is in this process's tables before the first step.
         for (MPI_Aint at = 0; at < size; at += LK_PAGE_BYTES) (void)((volatile uint8_t *)base)[at];
     }
-    calls.MPI_Barrier(mpi.host);
     return LK_OK;
+}
+
+uint8_t *lk_mpi_window_of(uint32_t rank) {
+    return mpi.controls[rank] ? (uint8_t *)mpi.controls[rank] + CONTROL_BYTES : NULL;
 }
 
 static void request(int kind, uint32_t at, const void *out, const void *in, uint64_t out_count,
@@ -404,20 +436,17 @@ static void start_receives(int kind) {
 
 lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
     const lk_program *p = x->program;
-    cpu_set_t allowed;
-    uint32_t cores = 1, lanes = 0;
-    LK_CHECK(lk_mpi_settle(take_window(x, error), error));
+    uint32_t lanes = 0;
     for (uint32_t w = 0; w < x->world; w++) {
         if (lk_mpi_is_here(w)) lanes += x->workers[w].replicas;
-        if (!mpi.controls[w]) continue;
-        const float *boxes = (const float *)(void *)((uint8_t *)mpi.controls[w] + CONTROL_BYTES);
+        if (!mpi.controls[w] || p->layout.shared) continue;
+        const float *boxes = (const float *)(void *)lk_mpi_window_of(w);
         uint64_t slots = lk_exchange_slots(p, &x->workers[w]);
         x->box[w] = boxes + slots * lk_slice_of(p, x->world, x->rank).begin;
         x->sum[w] = boxes + slots * p->node_floats;
     }
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = (uint32_t)CPU_COUNT(&allowed);
-    mpi.spins = lanes <= cores ? LK_SPINS_ALONE : LK_SPINS_SHARED;
-    x->boxes_out = (float *)(void *)((uint8_t *)mpi.controls[x->rank] + CONTROL_BYTES);
+    mpi.spins = lanes <= mpi.cores ? LK_SPINS_ALONE : LK_SPINS_SHARED;
+    x->boxes_out = (float *)(void *)lk_mpi_window_of(x->rank);
     x->sum_out = x->boxes_out + x->slots * p->node_floats;
     x->note_out = &mpi.controls[x->rank]->notes[0];
     LK_CHECK(lk_mpi_settle(make_requests(x, inbox, error), error));
@@ -569,6 +598,7 @@ lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *err
     }
     for (uint32_t i = 0; i < mpi.far_count; i++) x->note[mpi.far[i]] = &mpi.far_notes[parity][i];
     mpi.notes_turn++;
+    x->note_given = &mpi.controls[x->rank]->notes[parity];
     x->note_out = &mpi.controls[x->rank]->notes[parity ^ 1];
     return LK_OK;
 }
@@ -629,6 +659,7 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
 // Nobody comes here: lk_mpi_start has refused.
 void lk_mpi_host(uint32_t *workers, uint32_t *before) { *workers = 1, *before = 0; }
 bool lk_mpi_is_here(uint32_t rank) { return rank == 0; }
+bool lk_mpi_shares(void) { return false; }
 const char *lk_mpi_version(void) { return ""; }
 const char *lk_mpi_transport(void) { return ""; }
 uint64_t lk_mpi_foreign_bytes(void) { return 0; }
@@ -653,6 +684,16 @@ uint64_t lk_mpi_inbox_bytes(const lk_program *p, const lk_worker *workers, uint3
                             uint32_t rank) {
     (void)p, (void)workers, (void)world, (void)rank;
     return 0;
+}
+
+lk_status lk_mpi_window(uint64_t bytes, uint8_t **mine, lk_error *error) {
+    (void)bytes, (void)mine;
+    return no_mpi(error);
+}
+
+uint8_t *lk_mpi_window_of(uint32_t rank) {
+    (void)rank;
+    return NULL;
 }
 
 lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {

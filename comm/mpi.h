@@ -3,13 +3,16 @@
 //
 //   lk_mpi_start    MPI itself; from here to lk_mpi_seal one alarm bounds all that start-up waits
 //   lk_mpi_meet     replicas of each worker; may all go on?
+//   lk_mpi_window   memory that the workers of a host share
 //   lk_mpi_agree    the same run, data and version everywhere?
-//   lk_mpi_connect  window between the workers of a host, persistent requests between hosts
+//   lk_mpi_connect  who gives what where; persistent requests between hosts
 //   lk_mpi_seal     start-up is over: no blocking MPI call and no allocation of ours from here on
 //   lk_mpi_turn     what exchange.h calls a turn, with a deadline and an eye on who has died
 //
 // Workers of one host write what they give into their own part of an MPI shared-memory window,
-// where the others read it: after start-up MPI is not called at all between them. Between hosts
+// where the others read it: after start-up MPI is not called at all between them. Where there is no
+// other host, all that replicas hold lies there, and nothing has to be given (exchange.h). Between
+// hosts
 // every pair has persistent point-to-point requests; a receive is always started before its sender
 // can have anything to send, so nothing arrives unexpected.
 #ifndef LOCKSTEP_COMM_MPI_H
@@ -33,6 +36,7 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
 // Workers on this host: how many in all, and how many of lower rank.
 void lk_mpi_host(uint32_t *workers, uint32_t *before);
 bool lk_mpi_is_here(uint32_t rank);  // on this host
+bool lk_mpi_shares(void);            // all workers are here, and use the window
 const char *lk_mpi_version(void);
 const char *lk_mpi_transport(void);   // how bytes travel between these workers, in words
 uint64_t lk_mpi_foreign_bytes(void);  // that MPI took at its start, as the kernel counts them
@@ -56,14 +60,20 @@ lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error
 // The leader's bytes to all.
 void lk_mpi_broadcast(void *bytes, uint64_t count);
 
-// Bytes of this worker's part of the window, and of what it needs besides for messages.
-uint64_t lk_mpi_window_bytes(const lk_program *program, const lk_worker *workers, uint32_t world,
-                             uint32_t rank);
+// All bytes of this worker's part of the window, `bytes` of which are the caller's; and those that
+// it needs besides for messages.
+uint64_t lk_mpi_window_bytes(uint64_t bytes);
 uint64_t lk_mpi_inbox_bytes(const lk_program *program, const lk_worker *workers, uint32_t world,
                             uint32_t rank);
 
-// Takes the window, fills in what exchange.h leaves to the transport, and goes through every turn
-// once at full size. `inbox` holds lk_mpi_inbox_bytes, aligned to 64.
+// Takes the window, by all at the same point. The caller's bytes, aligned to a page, are zeros; the
+// others' may be used after the next lk_mpi_settle.
+lk_status lk_mpi_window(uint64_t bytes, uint8_t **mine, lk_error *error);
+uint8_t *lk_mpi_window_of(uint32_t rank);  // those of another worker; NULL: messages are used
+
+// Fills in what exchange.h leaves to the transport, and goes through every turn once at full size.
+// The caller's bytes of the window are lk_exchange_floats where the memory is not shared;
+// `inbox` holds lk_mpi_inbox_bytes, aligned to 64.
 lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error);
 
 void lk_mpi_seal(void);

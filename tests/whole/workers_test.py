@@ -25,6 +25,13 @@ STEPS = "50"
 CUTS = [[1], [2], [3], [1, 1], [2, 2], [3, 3], [1, 3], [1, 1, 1], [2, 2, 2], [3, 3, 3], [3, 1, 2],
         [1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3], [1, 5, 2, 3], [4, 4, 4, 4]]
 SOME = [[1, 1], [3, 1, 2], [2, 2, 2], [1, 1, 1, 1]]
+# MPICH pretends that ranks 0, 2, .. and 1, 3, .. are on a host each.
+TWO_HOSTS = {"MPIR_CVAR_ODD_EVEN_CLIQUES": "1"}
+# Everything that decides how workers of one host share their memory.
+LAYOUTS = [([1, 1], {"reduce": "operands"}), ([3, 1, 2], {"reduce": "operands", "guards": "true"}),
+           ([2, 2], {"reduce": "partials", "guards": "true"}),
+           ([1, 2, 1], {"wave_examples": "16", "guards": "true"}),
+           ([4, 4, 4, 4], {"reduce": "operands", "overlay": "false"})]
 
 
 def mpiexec(t, cut, arguments, options=(), environment=None, start=False):
@@ -75,10 +82,29 @@ def ranks_of(t):
     return found
 
 
-def same_bits(t):
+def golden_result():
     with open(GOLDEN, encoding="utf-8") as f:
         golden = json.load(f)["matrix"][STEPS]
-    wanted = golden["digest"], golden["state_hash"]
+    return golden["digest"], golden["state_hash"]
+
+
+def same_bits_elsewhere(t):
+    """Two hosts with several workers each, which MPICH makes believe; layouts of shared memory."""
+    cases = [(cut, {}, TWO_HOSTS) for cut in ([1, 1, 1], [1, 2, 3, 1])]
+    for cut, layout, environment in cases + [(cut, layout, {}) for cut, layout in LAYOUTS]:
+        sets = [word for key, value in layout.items()
+                for word in ("--set", f"layout.{key}={value}")]
+        code, lines, error = mpiexec(t, cut, ["train", MATRIX, "--run-dir", "elsewhere", "--fresh",
+                                              "--set", "steps=" + STEPS, *sets],
+                                     environment=environment)
+        what = f"{cut} {layout or 'on two hosts'}"
+        print(what, "equal" if result(lines) == golden_result() else "DIFFERS", flush=True)
+        t.check(code == 0 and result(lines) == golden_result(), what, code, lines[-20:], error)
+        t.check(any("messages between hosts" in line for line in lines) == bool(environment), what)
+
+
+def same_bits(t):
+    wanted = golden_result()
     test_set = '{"made_up": {"count": 300, "first": 1000, "height": 10, "width": 8}}'
     told = set()
     for collective in ("window", "messages"):
@@ -192,6 +218,7 @@ def main():
     refusals(t)
     seal(t)
     losses(t)
+    same_bits_elsewhere(t)
     same_bits(t)
     t.finish()
 
