@@ -1,0 +1,494 @@
+// rendezvous.c - addresses, the worker's side of the rendezvous, and the thread that listens for
+// signs of life. The chief's side is comm/chief.h's.
+#define _GNU_SOURCE
+#include "comm/rendezvous.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/chief.h"
+
+enum { STACK_BYTES = 128 * 1024, ANSWER_SECONDS = 5, RETRY_MS_FIRST = 10, RETRY_MS_MOST = 500 };
+enum { NOBODY = LK_CLUSTER_WORLD_MAX, WHO_BYTES = LK_HELLO_NAME_BYTES + 80 };
+
+enum { STARTING, RUNNING, LEAVING };  // stages of a process
+
+static struct {
+    bool met;
+    const lk_cluster *cluster;  // while meeting
+    lk_rendezvous_options options;
+    lk_key key;
+    lk_hello self;
+    double began, deadline, took;
+    char chief_host[LK_ADDRESS_BYTES], chief_port[8];
+    int pmi, life;  // this process's MPI's end; a worker's sign of life
+    lk_line_in in;  // of life
+    uint32_t stage, lost;
+    pthread_t thread;
+    lk_chief chief;
+} here = {.pmi = -1, .life = -1, .lost = NOBODY};
+
+static _Alignas(4096) uint8_t stack[STACK_BYTES];
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int milliseconds_until(double time) {
+    double left = 1000 * (time - now());
+    if (time == HUGE_VAL) return -1;  // poll's word for ever
+    return left <= 0 ? 0 : (int)LK_MIN(left + 1, 1e9);
+}
+
+static void pause_ms(int ms) {
+    const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    (void)nanosleep(&t, NULL);
+}
+
+// --- addresses ---------------------------------------------------------------------------------
+
+// The host without brackets, and the port.
+static void split_address(const char *address) {
+    const char *colon = strrchr(address, ':');
+    bool brackets = address[0] == '[';
+    int length = (int)(colon - address) - (brackets ? 2 : 0);
+    lk_assert(colon && length > 0);
+    lk_format(here.chief_host, sizeof here.chief_host, "%.*s", length, address + brackets);
+    lk_format(here.chief_port, sizeof here.chief_port, "%s", colon + 1);
+}
+
+// By its text, so that no name server is asked: other names of the loopback address count as names
+// of other machines.
+static bool names_loopback(const char *address) {
+    return strncmp(address, "localhost:", 10) == 0 || strncmp(address, "127.", 4) == 0 ||
+           strncmp(address, "[::1]:", 6) == 0;
+}
+
+static bool is_loopback(const struct sockaddr *address) {
+    if (address->sa_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)address;
+        return ntohl(in->sin_addr.s_addr) >> 24 == 127;
+    }
+    const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)address;
+    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
+}
+
+static bool needs_key(void) { return !here.key.given && !here.options.insecure; }
+
+static lk_status want_key(const lk_cluster *c, lk_error *error) {
+    for (uint32_t w = 0; w < c->world && needs_key(); w++) {
+        if (!c->address[w][0] || names_loopback(c->address[w])) continue;
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: rank %u is at %s, so strangers could come in, and there is no key; set "
+                       "LOCKSTEP_KEY_FILE to a file with the same key on every host, or say "
+                       "--insecure where you trust everybody who can reach these hosts",
+                       c->origin, w, c->address[w]);
+    }
+    return LK_OK;
+}
+
+// Every address that the chief's host has, or NULL with *why set.
+static struct addrinfo *look_up(bool to_listen, const char **why) {
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_NUMERICSERV | (to_listen ? AI_PASSIVE : 0)};
+    struct addrinfo *list = NULL;
+    int failed = getaddrinfo(here.chief_host, here.chief_port, &hints, &list);
+    if (failed) *why = gai_strerror(failed);
+    return failed ? NULL : list;
+}
+
+// A host that vanishes without closing its connections is noticed by their silence.
+static void keep_alive(int socket) {
+    int one = 1, quarter = (int)LK_MAX(here.options.step_timeout_seconds / 4, 1u), probes = 3;
+    (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &quarter, sizeof quarter);
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &quarter, sizeof quarter);
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+// --- the chief ---------------------------------------------------------------------------------
+
+static int listen_at(const struct addrinfo *a, const char **why) {
+    int one = 1, fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+    if (needs_key() && !is_loopback(a->ai_addr)) {
+        *why = "this name means another address than loopback, and there is no key";
+    } else if (fd >= 0) {
+        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        keep_alive(fd);  // whoever is accepted inherits it
+        if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
+        *why = errno == EADDRNOTAVAIL ? "not an address of this machine" : strerror(errno);
+    } else {
+        *why = strerror(errno);
+    }
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+static lk_status open_listener(int *listener, lk_error *error) {
+    const char *why = "";
+    *listener = here.options.listener;
+    if (*listener >= 0) return LK_OK;
+    struct addrinfo *list = look_up(true, &why);
+    for (struct addrinfo *a = list; a && *listener < 0; a = a->ai_next) {
+        *listener = listen_at(a, &why);
+    }
+    if (list) freeaddrinfo(list);
+    if (*listener >= 0) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "rank 0: cannot listen at %s, where %s says that rank 0 is: %s; start rank 0 on "
+                   "that machine, or take another port",
+                   here.cluster->address[0], here.cluster->origin, why);
+}
+
+// Start-up took too long: `count` workers have not come, `first` before the others.
+static lk_status say_absent(uint32_t first, uint32_t count, lk_error *error) {
+    char task[LK_TASK_BYTES], others[48] = "";
+    const char *address = here.cluster->address[first];
+    lk_cluster_task(here.cluster, first, task);
+    if (count > 1) lk_format(others, sizeof others, ", nor have %u others", count - 1);
+    return lk_fail(error, LK_RETRY,
+                   "rank %u: start-up did not end within %u s: rank %u (%s%s%s) has not come%s; "
+                   "start every worker with the same description; see --start-timeout",
+                   here.self.rank, here.options.start_timeout_seconds, first, task,
+                   address[0] ? " at " : "", address, others);
+}
+
+static lk_status come_late(lk_chief *c, lk_error *error) {
+    char line[64];
+    uint32_t count = 0, first = lk_chief_absent(c);
+    for (uint32_t w = 1; w < c->world; w++) {
+        count += c->members[w].pmi < 0 || c->members[w].life < 0;
+    }
+    lk_format(line, sizeof line, "late %u %u\n", first, count);
+    lk_chief_tell(c, line);
+    return say_absent(first, count, error);
+}
+
+// Everybody hears who was lost; `who` names it.
+static void tell_lost(lk_chief *c, char who[WHO_BYTES]) {
+    char line[LK_HELLO_NAME_BYTES + 64];
+    const lk_hello *h = &c->members[c->lost].hello;
+    unsigned long long process = h->process;
+    lk_format(line, sizeof line, "lost %u %llu %s\n", c->lost, process, h->name);
+    lk_format(who, WHO_BYTES, "rank %u on %s (process %llu)", c->lost, h->name, process);
+    lk_chief_tell(c, line);
+}
+
+// Until all have come. Whoever has come already hears why, where it ends otherwise.
+static lk_status gather(lk_chief *c, lk_error *error) {
+    char who[WHO_BYTES];
+    while (lk_chief_absent(c) < c->world) {
+        int left = milliseconds_until(here.deadline);
+        if (left == 0) return come_late(c, error);
+        lk_status status = lk_chief_serve(c, LK_MIN(left, 1000), error);
+        if (status == LK_RANKS_DISAGREE) lk_chief_tell(c, "refused others\n");
+        if (status != LK_RETRY) LK_CHECK(status);
+        if (status == LK_OK) continue;
+        tell_lost(c, who);
+        return lk_fail(error, LK_RETRY, "rank 0: %s has died during start-up", who);
+    }
+    lk_chief_go(c);
+    return LK_OK;
+}
+
+static lk_status lead(lk_error *error) {
+    int pair[2], listener;
+    LK_CHECK(open_listener(&listener, error));
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+        return lk_fail(error, LK_UNAVAILABLE, "rank 0: no socket for MPI: %s", strerror(errno));
+    }
+    here.pmi = pair[0];
+    lk_chief_open(&here.chief, &here.key, &here.self, listener, pair[1]);
+    return gather(&here.chief, error);
+}
+
+// --- a worker ----------------------------------------------------------------------------------
+
+// One line from the chief, or NULL at the deadline, at the end, or where it is too long.
+static const char *read_line(int socket, lk_line_in *in, double deadline) {
+    const char *line = NULL;
+    bool broken = false;
+    while (!line && !broken) {
+        char byte;  // one by one: what follows the line is not ours to take
+        struct pollfd wait = {.fd = socket, .events = POLLIN};
+        if (poll(&wait, 1, milliseconds_until(deadline)) <= 0) return NULL;
+        ssize_t count = recv(socket, &byte, 1, 0);
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) return NULL;
+        (void)lk_line_take(in, &byte, 1, &line, &broken);
+    }
+    return line;
+}
+
+static int connect_to(const struct addrinfo *a, double deadline, const char **why) {
+    int failed = 0,
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+    socklen_t bytes = sizeof failed;
+    struct pollfd wait = {.fd = fd, .events = POLLOUT};
+    if (needs_key() && !is_loopback(a->ai_addr)) {
+        *why = "this name means another address than loopback, and there is no key";
+        failed = 1;
+    } else if (fd < 0 || (connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS)) {
+        *why = strerror(errno);
+        failed = 1;
+    } else if (poll(&wait, 1, milliseconds_until(deadline)) <= 0) {
+        *why = "no answer";
+        failed = 1;
+    } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &bytes) != 0 || failed) {
+        *why = strerror(failed);
+    }
+    if (!failed) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+static lk_status refused(const char *line, lk_error *error) {
+    const char *chief = here.cluster->address[0];
+    if (strcmp(line, "refused cluster") == 0) {
+        return lk_fail(error, LK_RANKS_DISAGREE,
+                       "rank %u: the chief at %s has another description of the cluster than this "
+                       "worker (%s); give all workers the same; see: lockstep cluster",
+                       here.self.rank, chief, here.cluster->origin);
+    }
+    if (strcmp(line, "refused taken") == 0) {
+        return lk_fail(error, LK_RANKS_DISAGREE,
+                       "rank %u: the chief at %s has this rank already; give each worker its own",
+                       here.self.rank, chief);
+    }
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "rank %u: the chief at %s has another key than this worker; give all workers "
+                   "the same LOCKSTEP_KEY_FILE",
+                   here.self.rank, chief);
+}
+
+// What the connection is made for. LK_RETRY without an error: try again, for *why.
+static lk_status introduce(int fd, lk_hello_kind kind, const char **why, lk_error *error) {
+    static lk_line_in in;
+    uint8_t question[LK_HELLO_BYTES];
+    char hello[LK_HELLO_LINE_BYTES];
+    double deadline = LK_MIN(here.deadline, now() + ANSWER_SECONDS);
+    *why = "it takes connections, but says nothing";
+    in.used = 0;
+    const char *line = read_line(fd, &in, deadline);
+    if (!line && !in.used) return LK_RETRY;
+    if (!line || !lk_hello_asked(line, question)) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "rank %u: at %s, where rank 0 should be, another program answers; is the "
+                       "port right, and lockstep there of this version (%s)?",
+                       here.self.rank, here.cluster->address[0], LK_VERSION);
+    }
+    here.self.kind = kind;
+    lk_hello_write(&here.self, &here.key, question, hello);
+    size_t length = strlen(hello);
+    memcpy(hello + length, "\n", 2);
+    if (send(fd, hello, length + 1, MSG_NOSIGNAL) != (ssize_t)length + 1) return LK_RETRY;
+    in.used = 0;
+    line = read_line(fd, &in, deadline);
+    if (!line) return LK_RETRY;
+    if (strncmp(line, "refused ", 8) == 0) return refused(line, error);
+    if (lk_hello_welcomed(&here.self, &here.key, line)) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "rank %u: whoever answers at %s has not this run's key, so is not the chief; is "
+                   "the description right, and LOCKSTEP_KEY_FILE everywhere the same?",
+                   here.self.rank, here.cluster->address[0]);
+}
+
+// One attempt on all addresses of the chief. LK_RETRY without an error: try again, for *why.
+static lk_status try_to_join(lk_hello_kind kind, int *out, const char **why, lk_error *error) {
+    struct addrinfo *list = look_up(false, why);
+    lk_status status = LK_RETRY;
+    int fd = -1, one = 1;
+    for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
+        fd = connect_to(a, LK_MIN(here.deadline, now() + ANSWER_SECONDS), why);
+    }
+    if (list) freeaddrinfo(list);
+    if (fd < 0) return LK_RETRY;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    keep_alive(fd);
+    (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    status = introduce(fd, kind, why, error);
+    if (status == LK_OK) *out = fd;
+    if (status != LK_OK) close(fd);
+    return status;
+}
+
+static lk_status join(lk_hello_kind kind, int *out, lk_error *error) {
+    const char *why = "";
+    for (int pause = RETRY_MS_FIRST;; pause = LK_MIN(2 * pause, RETRY_MS_MOST)) {
+        lk_status status = try_to_join(kind, out, &why, error);
+        if (status != LK_RETRY) return status;
+        int left = milliseconds_until(here.deadline);
+        if (left == 0) break;
+        pause_ms(LK_MIN(pause, left));
+    }
+    return lk_fail(error, LK_RETRY,
+                   "rank %u: start-up did not end within %u s: rank 0 does not let it in at %s: "
+                   "%s; is it running there, and the port open? see --start-timeout",
+                   here.self.rank, here.options.start_timeout_seconds, here.cluster->address[0],
+                   why);
+}
+
+// "lost RANK PROCESS HOST"; the end of the connection is the chief's own.
+static uint32_t read_lost(const char *line, char who[WHO_BYTES]) {
+    unsigned rank;
+    unsigned long long process;
+    char name[LK_HELLO_NAME_BYTES];
+    if (line && sscanf(line, "lost %u %llu %63s", &rank, &process, name) == 3 &&
+        rank < here.self.world) {
+        lk_format(who, WHO_BYTES, "rank %u on %s (process %llu)", rank, name, process);
+        return rank;
+    }
+    lk_format(who, WHO_BYTES, "rank 0 at %.100s", here.chief_host);
+    return 0;
+}
+
+// Until all have come: the chief says for whom it waits, and how long. Only where it is silent
+// itself this worker ends the waiting.
+static lk_status await_others(lk_error *error) {
+    char who[WHO_BYTES];
+    uint32_t absent = 0, count = 0, world = here.self.world;
+    double deadline = now() + here.options.start_timeout_seconds + ANSWER_SECONDS;
+    for (;;) {
+        const char *line = read_line(here.life, &here.in, deadline);
+        if (line && strcmp(line, "go") == 0) return LK_OK;
+        if (line && strncmp(line, "refused ", 8) == 0) return LK_RANKS_DISAGREE;
+        if (line && sscanf(line, "waiting %u", &absent) == 1 && absent < world) continue;
+        if (line && sscanf(line, "late %u %u", &absent, &count) == 2 && absent < world) {
+            return say_absent(absent, count, error);
+        }
+        if (!line && milliseconds_until(deadline) == 0) return say_absent(absent, 1, error);
+        (void)read_lost(line, who);
+        return lk_fail(error, LK_RETRY, "rank %u: %s has died during start-up", here.self.rank,
+                       who);
+    }
+}
+
+static lk_status follow(lk_error *error) {
+    LK_CHECK(join(LK_HELLO_PMI, &here.pmi, error));
+    LK_CHECK(join(LK_HELLO_LIFE, &here.life, error));
+    return await_others(error);
+}
+
+// --- signs of life -----------------------------------------------------------------------------
+
+static void note_lost(uint32_t rank, const char *who) {
+    __atomic_store_n(&here.lost, rank, __ATOMIC_SEQ_CST);
+    uint32_t stage = __atomic_load_n(&here.stage, __ATOMIC_SEQ_CST);
+    // Whoever leaves may be waiting for an answer that will not come.
+    if (stage == LEAVING) (void)shutdown(here.pmi, SHUT_RDWR);
+    if (stage != STARTING) return;
+    char line[WHO_BYTES + 80];
+    size_t n = lk_format(line, sizeof line, "lockstep: rank %u: %s has died during start-up\n",
+                         here.self.rank, who);
+    ssize_t written = write(STDERR_FILENO, line, LK_MIN(n, sizeof line - 1));
+    (void)written;
+    _exit(LK_RETRY);
+}
+
+static void *chief_main(void *argument) {
+    char who[WHO_BYTES];
+    lk_chief *c = argument;
+    lk_error error = {.status = LK_OK};
+    while (lk_chief_serve(c, -1, &error) == LK_OK) continue;
+    tell_lost(c, who);
+    note_lost(c->lost, who);
+    return NULL;
+}
+
+static void *worker_main(void *argument) {
+    char who[WHO_BYTES];
+    (void)argument;
+    const char *line = read_line(here.life, &here.in, HUGE_VAL);
+    uint32_t rank = read_lost(line, who);
+    note_lost(rank, who);
+    return NULL;
+}
+
+static lk_status start_thread(lk_error *error) {
+    pthread_attr_t attributes;
+    sigset_t all, old;
+    sigfillset(&all);
+    const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
+    for (uint32_t i = 0; i < LK_COUNT(fatal); i++) sigdelset(&all, fatal[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    pthread_attr_init(&attributes);
+    int failed = pthread_attr_setstack(&attributes, stack, sizeof stack);
+    void *(*body)(void *) = here.self.rank == 0 ? chief_main : worker_main;
+    if (!failed) failed = pthread_create(&here.thread, &attributes, body, &here.chief);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!failed) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE, "rank %u: no thread for the rendezvous: %s",
+                   here.self.rank, strerror(failed));
+}
+
+// As many descriptors as members may take.
+static void raise_limit(uint32_t world) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    rlim_t wanted = 2 * (rlim_t)world + LK_CHIEF_STRANGERS + 256;
+    if (limit.rlim_cur >= wanted) return;
+    limit.rlim_cur = LK_MIN(wanted, limit.rlim_max);
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static void hand_to_mpi(void) {
+    char text[3][16];
+    lk_format(text[0], sizeof text[0], "%d", here.pmi);
+    lk_format(text[1], sizeof text[1], "%u", here.self.rank);
+    lk_format(text[2], sizeof text[2], "%u", here.self.world);
+    setenv("PMI_FD", text[0], 1);
+    setenv("PMI_RANK", text[1], 1);
+    setenv("PMI_SIZE", text[2], 1);
+}
+
+lk_status lk_rendezvous_meet(const lk_cluster *c, const lk_rendezvous_options *options,
+                             lk_error *error) {
+    lk_assert(c->world > 1 && c->rank < c->world && c->address[0][0] && !here.met);
+    here.cluster = c;
+    here.options = *options;
+    here.began = now();
+    here.deadline = here.began + options->start_timeout_seconds;
+    signal(SIGPIPE, SIG_IGN);
+    LK_CHECK(lk_key_load(&here.key, options->key_file, error));
+    LK_CHECK(want_key(c, error));
+    lk_hello_self(&here.self, c);
+    split_address(c->address[0]);
+    if (c->rank == 0) raise_limit(c->world);
+    LK_CHECK(c->rank == 0 ? lead(error) : follow(error));
+    hand_to_mpi();
+    here.took = now() - here.began;
+    here.met = true;
+    return start_thread(error);
+}
+
+uint32_t lk_rendezvous_seconds(void) { return (uint32_t)here.took; }
+
+void lk_rendezvous_run(void) { __atomic_store_n(&here.stage, RUNNING, __ATOMIC_SEQ_CST); }
+
+bool lk_rendezvous_lost(uint32_t *rank) {
+    uint32_t lost = __atomic_load_n(&here.lost, __ATOMIC_RELAXED);
+    if (lost == NOBODY) return false;
+    *rank = lost;
+    return true;
+}
+
+bool lk_rendezvous_leave(void) {
+    __atomic_store_n(&here.stage, LEAVING, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&here.lost, __ATOMIC_SEQ_CST) == NOBODY;
+}

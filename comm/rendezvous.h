@@ -1,0 +1,45 @@
+// rendezvous.h - how workers that no launcher started find each other, from the description of
+// their cluster alone: rank 0 listens at the address that is said for it, the others come to it,
+// prove that they are members (comm/hello.h), and get MPI's address book from it (comm/pmi.h) by
+// PMI_FD, PMI_RANK and PMI_SIZE, as under a launcher. Host only. One rendezvous a process.
+//
+// Each worker keeps a second connection to the chief, over which nothing is said. When its process
+// ends, however it does, the kernel closes it, and the chief tells everybody: that is the sign of
+// life. One thread in each process listens to it, started before anything is sealed.
+#ifndef LOCKSTEP_COMM_RENDEZVOUS_H
+#define LOCKSTEP_COMM_RENDEZVOUS_H
+
+#include "comm/cluster.h"
+
+typedef struct lk_rendezvous_options {
+    uint32_t start_timeout_seconds;  // until all have come
+    uint32_t step_timeout_seconds;   // after which a host that cannot be reached is given up
+    const char *key_file;            // or NULL
+    bool insecure;                   // no key, though the cluster leaves this machine
+    int listener;                    // a socket of rank 0 that listens already, or -1
+} lk_rendezvous_options;
+
+// Before lk_mpi_start. Returns when all workers have come.
+//   LK_BAD_CONFIG      no key where there must be one, or a bad one
+//   LK_UNAVAILABLE     the address is not this machine's, or in use
+//   LK_RANKS_DISAGREE  two descriptions that differ, or two workers of one rank
+//   LK_RETRY           not all came in time: names the first that did not
+// Where another worker has said it all, `error` stays empty.
+lk_status lk_rendezvous_meet(const lk_cluster *cluster, const lk_rendezvous_options *options,
+                             lk_error *error);
+
+// Whole seconds that the meeting took; 0 where there was none.
+uint32_t lk_rendezvous_seconds(void);
+
+// Start-up is over: whoever is lost from here on is found by lk_rendezvous_lost; until then the
+// process itself ends with a line.
+void lk_rendezvous_run(void);
+
+// Somebody's sign of life has ended: who. Costs a load.
+bool lk_rendezvous_lost(uint32_t *rank);
+
+// The run is over and others may go. False where somebody was lost already: then nobody answers
+// any more at PMI_FD.
+bool lk_rendezvous_leave(void);
+
+#endif
