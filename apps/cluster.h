@@ -3,7 +3,8 @@
 //
 //   --cluster FILE   a document like TF_CONFIG's; without "task" a launcher's rank is taken
 //   TF_CONFIG        the same document as text (semantics of TensorFlow's multi-worker strategies)
-//   torchrun         RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+//   torchrun         RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (the port after it where torchrun's
+//                    agent takes that one for itself: TORCHELASTIC_USE_AGENT_STORE=True)
 //   MPICH            PMI_RANK, PMI_SIZE: Hydra's mpiexec, and srun --mpi=pmi2
 //   Open MPI         OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
 //   Slurm            SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, in a step (SLURM_STEP_ID)

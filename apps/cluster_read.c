@@ -509,6 +509,9 @@ static lk_status read_master(reader *r, const char *host, lk_error *error) {
     bool bare_ipv6 = colon && strchr(colon + 1, ':') && host[0] != '[';
     if (variable(r, "MASTER_PORT"))
         LK_CHECK(read_number(r, "MASTER_PORT", 1, 65535, &port, error));
+    // torchrun's agent may listen at MASTER_PORT itself, for its store: rank 0 is then beside it.
+    const char *agent = variable(r, "TORCHELASTIC_USE_AGENT_STORE");
+    if (agent && strcmp(agent, "True") == 0) port = port < 65535 ? port + 1 : port - 1;
     size_t length = lk_format(address, sizeof address, bare_ipv6 ? "[%s]:%u" : "%s:%u", host, port);
     const char *wrong = lk_address_wrong(address, LK_MIN(length, sizeof address - 1));
     if (wrong) {

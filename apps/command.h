@@ -40,6 +40,7 @@ typedef struct lk_common_options {
     uint32_t workers;        // --workers, for a plan
     lk_mpi_options mpi;      // --start-timeout, --step-timeout, --collective
     bool resume, fresh, seal, json, show_shards;
+    bool insecure;           // --insecure: no key between hosts
 } lk_common_options;
 
 // Which of them a command accepts; another one is refused as unknown to it.

@@ -41,7 +41,8 @@ enum {
     OPT_WORKERS,
     OPT_START_TIMEOUT,
     OPT_STEP_TIMEOUT,
-    OPT_COLLECTIVE
+    OPT_COLLECTIVE,
+    OPT_INSECURE
 };
 
 static const struct {
@@ -68,6 +69,7 @@ static const struct {
     {{"start-timeout", required_argument, NULL, OPT_START_TIMEOUT}, LK_OPT_TRAIN},
     {{"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT}, LK_OPT_TRAIN},
     {{"collective", required_argument, NULL, OPT_COLLECTIVE}, LK_OPT_TRAIN},
+    {{"insecure", no_argument, NULL, OPT_INSECURE}, LK_OPT_TRAIN},
 };
 
 static lk_status refuse_option(const char *given, const struct option *options, uint32_t count,
@@ -161,6 +163,7 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_RESUME: o->resume = true; return LK_OK;
     case OPT_FRESH: o->fresh = true; return LK_OK;
     case OPT_SEAL: o->seal = true; return LK_OK;
+    case OPT_INSECURE: o->insecure = true; return LK_OK;
     case OPT_JSON: o->json = true; return LK_OK;
     default: o->show_shards = true; return LK_OK;
     }

@@ -39,10 +39,12 @@ static const char config_help[] =
     "  --kernels NAME       reference, portable, avx2, avx512, neon; default: the fastest here\n"
     "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n"
     "\n"
-    "Workers: mpiexec -n N lockstep train CONFIG, each with its own --replicas; same result. With\n"
+    "Workers: lockstep train CONFIG for each that TF_CONFIG, torchrun or --cluster FILE\n"
+    "describes, or mpiexec -n N lockstep train CONFIG; each with its own --replicas. With\n"
     "  --start-timeout S    seconds that start-up may take (300)\n"
     "  --step-timeout S     seconds that one worker waits for another (60)\n"
-    "  --collective NAME    auto, window or messages: how bytes travel\n";
+    "  --collective NAME    auto, window or messages: how bytes travel\n"
+    "  --insecure           no LOCKSTEP_KEY_FILE between hosts: on a network of one's own\n";
 
 static void print_help(void) {
     printf("lockstep %s: a fixed-memory, deterministic, data-parallel trainer\n\n", LK_VERSION);

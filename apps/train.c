@@ -13,6 +13,7 @@
 #include "apps/cluster.h"
 #include "apps/command.h"
 #include "comm/hash.h"
+#include "comm/rendezvous.h"
 
 // What the loop carries from step to step. Static, one run a process, and written whole at the
 // start: no page of it is touched for the first time in the middle of a run.
@@ -408,9 +409,11 @@ static bool is_common(lk_status status) {
     return status == LK_NOT_FINITE || status == LK_INTERRUPTED || status == LK_TERMINATED;
 }
 
-// What is said of the workers must be what a launcher of MPI has started: several processes that do
-// not know of each other would each train alone, to the same files.
-static lk_status read_cluster(const lk_common_options *o, lk_cluster *c, bool *launched,
+// How the workers of a cluster come together: there is one alone; a launcher of MPI has started
+// them; or they meet where the description says that rank 0 is.
+typedef enum gathering { ALONE, LAUNCHED, MEETING } gathering;
+
+static lk_status read_cluster(const lk_common_options *o, lk_cluster *c, gathering *how,
                               lk_error *error) {
     lk_cluster_report report;
     LK_CHECK(lk_cluster_read(&(lk_cluster_input){.file = o->cluster}, c, &report, error));
@@ -421,27 +424,43 @@ static lk_status read_cluster(const lk_common_options *o, lk_cluster *c, bool *l
                        "evaluate checkpoints with: lockstep eval CONFIG --run-dir DIR",
                        c->origin);
     }
-    *launched = c->world > 1 && (report.told[LK_CLUSTER_MPICH] != LK_TOLD_NOTHING ||
-                                 report.told[LK_CLUSTER_OPEN_MPI] != LK_TOLD_NOTHING);
-    if (*launched || c->world <= 1) return LK_OK;
+    bool launched = report.told[LK_CLUSTER_MPICH] != LK_TOLD_NOTHING ||
+                    report.told[LK_CLUSTER_OPEN_MPI] != LK_TOLD_NOTHING;
+    *how = c->world <= 1 ? ALONE : launched ? LAUNCHED : MEETING;
+    if (*how != MEETING || c->address[LK_CLUSTER_LEADER][0]) return LK_OK;
+    // Processes that do not know of each other would each train alone, to the same files.
     return lk_fail(error, LK_UNAVAILABLE,
-                   "%s describes %u workers, but no launcher of MPI started this one; start all of "
-                   "them with: mpiexec -n %u lockstep train CONFIG",
+                   "%s describes %u workers, but neither where rank 0 is, nor did a launcher of "
+                   "MPI start this one; start all with: mpiexec -n %u lockstep train CONFIG",
                    c->origin, c->world, c->world);
+}
+
+static lk_status meet(const lk_common_options *o, const lk_cluster *c, lk_error *error) {
+    const char *listener = getenv("LOCKSTEP_LISTEN_FD");  // of lockstep launch
+    const lk_rendezvous_options options = {
+        .start_timeout_seconds = o->mpi.start_timeout_seconds,
+        .step_timeout_seconds = o->mpi.step_timeout_seconds,
+        .key_file = getenv("LOCKSTEP_KEY_FILE"),
+        .insecure = o->insecure,
+        .listener = listener ? (int)strtol(listener, NULL, 10) : -1,
+    };
+    LK_CHECK(lk_mpi_built(error));
+    return lk_rendezvous_meet(c, &options, error);
 }
 
 static lk_status configure(trainer *t, const lk_common_options *o, lk_error *error) {
     static lk_cluster cluster;
     const lk_run_needs needs = {.checkpoints = true, .logs = true};
     lk_config_options config = o->config;
-    bool launched;
-    LK_CHECK(read_cluster(o, &cluster, &launched, error));
+    gathering how;
+    LK_CHECK(read_cluster(o, &cluster, &how, error));
     uint32_t world = cluster.world, rank = cluster.rank;
     t->leads = lk_cluster_leads(&cluster);
     if (config.replicas == 0 && world > 0) config.replicas = cluster.replicas[rank];
-    if (launched) LK_CHECK(lk_mpi_start(world, rank, &o->mpi, error));
+    if (how == MEETING) LK_CHECK(meet(o, &cluster, error));
+    if (how != ALONE) LK_CHECK(lk_mpi_start(world, rank, &o->mpi, error));
     lk_status status = lk_run_configure(t->run, &config, needs, error);
-    return launched ? lk_run_join(t->run, world, rank, status, error) : status;
+    return how != ALONE ? lk_run_join(t->run, world, rank, status, error) : status;
 }
 
 lk_status lk_command_train(int argc, char **argv, lk_error *error) {

@@ -34,6 +34,7 @@ uint64_t lk_mpi_window_bytes(uint64_t bytes) {
 #include <unistd.h>
 
 #include "arena/host_memory.h"
+#include "comm/rendezvous.h"
 
 enum { SLEEP_MS = 10, LOOK_MS = 50, END_SECONDS = 10 };
 
@@ -128,7 +129,7 @@ static lk_status load_mpi(lk_error *error) {
 #undef CALL_FIND
     if (!missing) return LK_OK;
     return lk_fail(error, LK_UNAVAILABLE,
-                   "a launcher started this as one of several workers, but MPI cannot be loaded "
+                   "this is one of several workers, but MPI cannot be loaded "
                    "from %s: %s; install MPICH",
                    LK_MPI_LIBRARY, missing);
 }
@@ -168,6 +169,11 @@ static uint32_t processors(void) {
     return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
 }
 
+lk_status lk_mpi_built(lk_error *error) {
+    (void)error;
+    return LK_OK;
+}
+
 lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
                        lk_error *error) {
     if (world > LK_MPI_WORLD_MAX) {
@@ -182,7 +188,8 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
     struct sigaction action = {.sa_handler = on_alarm};
     sigemptyset(&action.sa_mask);
     sigaction(SIGALRM, &action, NULL);
-    alarm(options->start_timeout_seconds);
+    uint32_t spent = LK_MIN(lk_rendezvous_seconds(), options->start_timeout_seconds - 1);
+    alarm(options->start_timeout_seconds - spent);
     int provided, size, place;
     uint64_t before = lk_memory_anonymous();
     LK_CHECK(load_mpi(error));
@@ -464,6 +471,7 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
 
 void lk_mpi_seal(void) {
     alarm(0);
+    lk_rendezvous_run();
     mpi.sealed = true;
 }
 
@@ -547,7 +555,7 @@ static bool messages_done(const int *kinds, uint32_t count) {
 static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, uint64_t step,
                               lk_error *error) {
     double begin = 0, looked = 0;
-    uint32_t near = 0;
+    uint32_t near = 0, gone;
     bool far_done = mpi.far_count == 0;
     for (uint32_t spins = 0;; spins++) {
         while (near < mpi.world && has_come(near)) near++;
@@ -567,11 +575,13 @@ static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, ui
             return lost(silent_far(kinds, count), "is cut off: MPI says its connection broke", turn,
                         step, error);
         }
+        // After the last turn everybody may go as soon as all is there.
+        bool minds = turn != LK_TURN_LAST;
+        if (minds && lk_rendezvous_lost(&gone)) return lost(gone, "has died", turn, step, error);
         double time = now();
         if (time - looked < 1e-3 * LOOK_MS) continue;
         looked = time;
-        // After the last turn everybody may go as soon as all is there.
-        if (turn != LK_TURN_LAST) LK_CHECK(look_for_dead(turn, step, error));
+        if (minds) LK_CHECK(look_for_dead(turn, step, error));
         if (!mpi.sealed || time - begin < mpi.options.step_timeout_seconds) continue;
         uint32_t who = near < mpi.world ? near : silent_far(kinds, count);
         return lost(who, "is silent for longer than --step-timeout", turn, step, error);
@@ -633,7 +643,9 @@ void lk_mpi_finish(lk_exchange *x, lk_status status) {
     alarm(END_SECONDS);
     // Whoever has heard the last note of all has nothing more to give to anybody.
     if (mpi.connected) (void)lk_mpi_turn(x, LK_TURN_LAST, 0, &unheard);
-    if (launcher) {
+    if (!lk_rendezvous_leave()) {
+        // Nobody is there to be told.
+    } else if (launcher) {
         int fd = (int)strtol(launcher, NULL, 10);
         if (launcher_answers(fd, "cmd=barrier_in\n")) launcher_answers(fd, "cmd=finalize\n");
     } else {
@@ -645,10 +657,11 @@ void lk_mpi_finish(lk_exchange *x, lk_status status) {
 #else
 static lk_status no_mpi(lk_error *error) {
     return lk_fail(error, LK_UNAVAILABLE,
-                   "a launcher started this as one of several workers, but this build has no MPI; "
-                   "install libmpich-dev and configure with -DLOCKSTEP_MPI=ON, or run it without "
-                   "the launcher");
+                   "this is one of several workers, but this build has no MPI; install "
+                   "libmpich-dev and configure with -DLOCKSTEP_MPI=ON, or run it alone");
 }
+
+lk_status lk_mpi_built(lk_error *error) { return no_mpi(error); }
 
 lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
                        lk_error *error) {

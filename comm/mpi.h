@@ -1,5 +1,6 @@
-// mpi.h - workers as processes that an MPI launcher started: who they are, what they agree on, how
-// bytes travel. Host only; optional at build time (LOCKSTEP_MPI). One set of workers a process.
+// mpi.h - workers as processes that an MPI launcher started, or that found each other
+// (comm/rendezvous.h): who they are, what they agree on, how bytes travel. Host only; optional at
+// build time (LOCKSTEP_MPI). One set of workers a process.
 //
 //   lk_mpi_start    MPI itself; from here to lk_mpi_seal one alarm bounds all that start-up waits
 //   lk_mpi_meet     replicas of each worker; may all go on?
@@ -27,6 +28,9 @@ typedef struct lk_mpi_options {
     uint32_t step_timeout_seconds;   // for any one wait after it
     bool messages;                   // no window: point-to-point between workers of one host too
 } lk_mpi_options;
+
+// LK_UNAVAILABLE in a build without MPI.
+lk_status lk_mpi_built(lk_error *error);
 
 // `world` and `rank` as the launcher said them. LK_UNAVAILABLE in a build without MPI, or where MPI
 // finds another number of workers.

@@ -102,9 +102,14 @@ TF_CONFIG='{"cluster":{"worker":["a:1",""]}}'
 expect 78 'TF_CONFIG (byte 28): cluster.worker\[1\]: found string "", with no host' cluster
 TF_CONFIG='{"cluster":'
 expect 78 'TF_CONFIG:1:11 (byte 11): ' cluster
-# train: a launcher must have started what is described.
+# train: workers meet where rank 0 is, with a key between hosts.
 TF_CONFIG='{"cluster":{"worker":["a:1","b:1"]},"task":{"type":"worker","index":1}}'
-expect 69 'TF_CONFIG describes 2 workers, but no launcher' train tiny.json
+expect 78 'rank 0 is at a:1, so strangers could come in, and there is no key' train tiny.json
+unset TF_CONFIG
+export SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2
+expect 69 'Slurm .* describes 2 workers, but neither where rank 0 is, nor' train tiny.json
+unset SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS
+export TF_CONFIG
 TF_CONFIG='{"cluster":{"worker":["a:1"],"evaluator":["b:1"]},"task":{"type":"evaluator","index":0}}'
 expect 69 'this process is the evaluator' train tiny.json
 TF_CONFIG='{"cluster":{"worker":["a:1"]'
