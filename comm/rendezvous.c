@@ -20,8 +20,9 @@
 #include <unistd.h>
 
 #include "comm/chief.h"
+#include "comm/team.h"
 
-enum { STACK_BYTES = 128 * 1024, ANSWER_SECONDS = 5, RETRY_MS_FIRST = 10, RETRY_MS_MOST = 500 };
+enum { ANSWER_SECONDS = 5, RETRY_MS_FIRST = 10, RETRY_MS_MOST = 500 };
 enum { NOBODY = LK_CLUSTER_WORLD_MAX, WHO_BYTES = LK_HELLO_NAME_BYTES + 80 };
 
 enum { STARTING, RUNNING, LEAVING };  // stages of a process
@@ -41,7 +42,8 @@ static struct {
     lk_chief chief;
 } here = {.pmi = -1, .life = -1, .lost = NOBODY};
 
-static _Alignas(4096) uint8_t stack[STACK_BYTES];
+// Not in the arena: the thread starts before there is one.
+static _Alignas(4096) uint8_t stack[LK_TEAM_STACK_BYTES];
 
 static double now(void) {
     struct timespec t;
