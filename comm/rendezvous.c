@@ -221,18 +221,20 @@ static lk_status lead(lk_error *error) {
 
 // --- a worker ----------------------------------------------------------------------------------
 
-// One line from the chief, or NULL at the deadline, at the end, or where it is too long.
-static const char *read_line(int socket, lk_line_in *in, double deadline) {
+// One line from the chief. NULL at the deadline, or where the connection is over.
+static const char *read_line(int socket, lk_line_in *in, double deadline, bool *over) {
     const char *line = NULL;
-    bool broken = false;
-    while (!line && !broken) {
+    *over = false;
+    while (!line && !*over) {
         char byte;  // one by one: what follows the line is not ours to take
         struct pollfd wait = {.fd = socket, .events = POLLIN};
-        if (poll(&wait, 1, milliseconds_until(deadline)) <= 0) return NULL;
+        int ready = poll(&wait, 1, milliseconds_until(deadline));
+        if (ready < 0 && errno == EINTR) continue;
+        if (ready == 0) return NULL;
         ssize_t count = recv(socket, &byte, 1, 0);
         if (count < 0 && errno == EINTR) continue;
-        if (count <= 0) return NULL;
-        (void)lk_line_take(in, &byte, 1, &line, &broken);
+        if (count == 1) (void)lk_line_take(in, &byte, 1, &line, over);
+        if (count < 1) *over = true;
     }
     return line;
 }
@@ -284,9 +286,10 @@ static lk_status introduce(int fd, lk_hello_kind kind, const char **why, lk_erro
     uint8_t question[LK_HELLO_BYTES];
     char hello[LK_HELLO_LINE_BYTES];
     double deadline = LK_MIN(here.deadline, now() + ANSWER_SECONDS);
+    bool over;
     *why = "it takes connections, but says nothing";
     in.used = 0;
-    const char *line = read_line(fd, &in, deadline);
+    const char *line = read_line(fd, &in, deadline, &over);
     if (!line && !in.used) return LK_RETRY;
     if (!line || !lk_hello_asked(line, question)) {
         return lk_fail(error, LK_UNAVAILABLE,
@@ -300,7 +303,7 @@ static lk_status introduce(int fd, lk_hello_kind kind, const char **why, lk_erro
     memcpy(hello + length, "\n", 2);
     if (send(fd, hello, length + 1, MSG_NOSIGNAL) != (ssize_t)length + 1) return LK_RETRY;
     in.used = 0;
-    line = read_line(fd, &in, deadline);
+    line = read_line(fd, &in, deadline, &over);
     if (!line) return LK_RETRY;
     if (strncmp(line, "refused ", 8) == 0) return refused(line, error);
     if (lk_hello_welcomed(&here.self, &here.key, line)) return LK_OK;
@@ -329,22 +332,6 @@ static lk_status try_to_join(lk_hello_kind kind, int *out, const char **why, lk_
     return status;
 }
 
-static lk_status join(lk_hello_kind kind, int *out, lk_error *error) {
-    const char *why = "";
-    for (int pause = RETRY_MS_FIRST;; pause = LK_MIN(2 * pause, RETRY_MS_MOST)) {
-        lk_status status = try_to_join(kind, out, &why, error);
-        if (status != LK_RETRY) return status;
-        int left = milliseconds_until(here.deadline);
-        if (left == 0) break;
-        pause_ms(LK_MIN(pause, left));
-    }
-    return lk_fail(error, LK_RETRY,
-                   "rank %u: start-up did not end within %u s: rank 0 does not let it in at %s: "
-                   "%s; is it running there, and the port open? see --start-timeout",
-                   here.self.rank, here.options.start_timeout_seconds, here.cluster->address[0],
-                   why);
-}
-
 // "lost RANK PROCESS HOST"; the end of the connection is the chief's own.
 static uint32_t read_lost(const char *line, char who[WHO_BYTES]) {
     unsigned rank;
@@ -359,31 +346,63 @@ static uint32_t read_lost(const char *line, char who[WHO_BYTES]) {
     return 0;
 }
 
-// Until all have come: the chief says for whom it waits, and how long. Only where it is silent
-// itself this worker ends the waiting.
-static lk_status await_others(lk_error *error) {
+// What the chief says while it waits for others. LK_OK at the deadline, and with *go set when all
+// have come.
+static lk_status hear_chief(double deadline, bool *go, lk_error *error) {
     char who[WHO_BYTES];
-    uint32_t absent = 0, count = 0, world = here.self.world;
-    double deadline = now() + here.options.start_timeout_seconds + ANSWER_SECONDS;
+    static uint32_t absent;
+    uint32_t count = 0, world = here.self.world;
     for (;;) {
-        const char *line = read_line(here.life, &here.in, deadline);
-        if (line && strcmp(line, "go") == 0) return LK_OK;
-        if (line && strncmp(line, "refused ", 8) == 0) return LK_RANKS_DISAGREE;
+        bool over;
+        const char *line = read_line(here.life, &here.in, deadline, &over);
+        if (!line && !over) return LK_OK;
         if (line && sscanf(line, "waiting %u", &absent) == 1 && absent < world) continue;
+        if (line && strcmp(line, "go") == 0) {
+            *go = true;
+            return LK_OK;
+        }
+        if (line && strncmp(line, "refused ", 8) == 0)
+            return LK_RANKS_DISAGREE;  // the chief says it
         if (line && sscanf(line, "late %u %u", &absent, &count) == 2 && absent < world) {
             return say_absent(absent, count, error);
         }
-        if (!line && milliseconds_until(deadline) == 0) return say_absent(absent, 1, error);
         (void)read_lost(line, who);
         return lk_fail(error, LK_RETRY, "rank %u: %s has died during start-up", here.self.rank,
                        who);
     }
 }
 
+static lk_status join(lk_hello_kind kind, int *out, lk_error *error) {
+    const char *why = "";
+    bool go = false;
+    for (int pause = RETRY_MS_FIRST;; pause = LK_MIN(2 * pause, RETRY_MS_MOST)) {
+        lk_status status = try_to_join(kind, out, &why, error);
+        if (status != LK_RETRY) return status;
+        // The chief may have ended meanwhile, and said why.
+        if (here.life >= 0) LK_CHECK(hear_chief(now(), &go, error));
+        int left = milliseconds_until(here.deadline);
+        if (left == 0) break;
+        pause_ms(LK_MIN(pause, left));
+    }
+    return lk_fail(error, LK_RETRY,
+                   "rank %u: start-up did not end within %u s: rank 0 does not let it in at %s: "
+                   "%s; is it running there, and the port open? see --start-timeout",
+                   here.self.rank, here.options.start_timeout_seconds, here.cluster->address[0],
+                   why);
+}
+
+// Once both connections are there the chief says how long to wait. Only where it is silent itself
+// this worker ends the waiting.
 static lk_status follow(lk_error *error) {
-    LK_CHECK(join(LK_HELLO_PMI, &here.pmi, error));
+    bool go = false;
     LK_CHECK(join(LK_HELLO_LIFE, &here.life, error));
-    return await_others(error);
+    LK_CHECK(join(LK_HELLO_PMI, &here.pmi, error));
+    LK_CHECK(hear_chief(now() + here.options.start_timeout_seconds + ANSWER_SECONDS, &go, error));
+    return go ? LK_OK
+              : lk_fail(error, LK_RETRY,
+                        "rank %u: rank 0 at %s is silent; is its process "
+                        "stopped, or the network down?",
+                        here.self.rank, here.cluster->address[0]);
 }
 
 // --- signs of life -----------------------------------------------------------------------------
@@ -414,8 +433,9 @@ static void *chief_main(void *argument) {
 
 static void *worker_main(void *argument) {
     char who[WHO_BYTES];
+    bool over;
     (void)argument;
-    const char *line = read_line(here.life, &here.in, HUGE_VAL);
+    const char *line = read_line(here.life, &here.in, HUGE_VAL, &over);
     uint32_t rank = read_lost(line, who);
     note_lost(rank, who);
     return NULL;

@@ -42,8 +42,13 @@ def torchrun(world, rank, port, **more):
             "MASTER_PORT": str(port), **more}
 
 
-def start(t, environment, *arguments):
-    return subprocess.Popen([t.program, *arguments], stdin=subprocess.DEVNULL,
+# Another machine, as far as a process can tell: no common memory, names or process numbers.
+APART = ["unshare", "--pid", "--ipc", "--uts", "--mount", "--fork", "--kill-child", "--mount-proc",
+         "sh", "-c", 'mount -t tmpfs none /dev/shm && hostname apart && exec "$@"', "sh"]
+
+
+def start(t, environment, *arguments, before=()):
+    return subprocess.Popen([*before, t.program, *arguments], stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             errors="replace", env={**os.environ, **environment})
 
@@ -253,14 +258,15 @@ def strangers(t):
             "some of them are told of", ends)
 
 
-def die(t, victim, collective):
-    """A worker of three is killed in mid-run; the others know it by its sign of life."""
+def die(t, victim, collective, before=()):
+    """A worker of three is killed in mid-run; the others know it at once."""
     port = free_port()
     config = t.write("long.json", {"steps": 100000, "checkpoint.every_steps": 20,
                                    "checkpoint.keep_max": 3})
     shutil.rmtree("lost", ignore_errors=True)
     workers = [start(t, tf_config(3, r, port), "train", config, "--run-dir", "lost", "--replicas",
-                     "1", "--collective", collective) for r in range(3)]
+                     "1", "--collective", collective, before=before if r == victim else ())
+               for r in range(3)]
     for line in workers[0].stdout:
         if line.startswith("checkpoint step 40 "):
             break
@@ -269,13 +275,14 @@ def die(t, victim, collective):
     others = [workers[r] for r in range(3) if r != victim]
     ends = finish(others)
     seconds = time.monotonic() - begin
-    what = f"SIGKILL of rank {victim}, {collective}"
+    what = f"SIGKILL of rank {victim}, {collective}{', on another host' * bool(before)}"
     print(f"{what:40} {seconds:.2f} s", flush=True)
     t.check(seconds < 2.0, what, seconds)
+    host = "apart" if before else r"\S+"
     for code, _, error in ends:
         t.check(code == 75 and error.count("lockstep:") == 1 and
-                re.search(rf"rank \d: rank {victim} on \S+ \(process \d+\) has died, noticed at "
-                          r"step \d+ in phase (reduce|apply|evaluation)", error), what, ends)
+                re.search(rf"rank \d: rank {victim} on {host} \(process \d+\) has died, noticed "
+                          r"at step \d+ in phase (reduce|apply|evaluation)", error), what, ends)
     finish([workers[victim]])
 
 
@@ -311,6 +318,13 @@ def main():
     strangers(t)
     for victim, collective in ((1, "window"), (0, "window"), (2, "messages")):
         die(t, victim, collective)
+    # There nothing but the sign of life tells of an end.
+    if shutil.which("unshare") and subprocess.run([*APART, "true"], check=False,
+                                                  capture_output=True).returncode == 0:
+        die(t, 1, "window", APART)
+        die(t, 0, "window", APART)
+    else:
+        print("not done: namespaces are not permitted here")
     start_time(t)
     t.finish()
 
