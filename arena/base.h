@@ -72,7 +72,7 @@ size_t lk_vformat(char *out, size_t bytes, const char *format, __builtin_va_list
 // default traps.
 typedef void (*lk_panic_handler)(const char *file, int line, const char *what);
 void lk_set_panic_handler(lk_panic_handler handler);
-_Noreturn void lk_panic(const char *file, int line, const char *what);
+__attribute__((noreturn)) void lk_panic(const char *file, int line, const char *what);
 #define lk_assert(condition) ((condition) ? (void)0 : lk_panic(__FILE__, __LINE__, #condition))
 
 #define LK_MIN(a, b) ((a) < (b) ? (a) : (b))

@@ -1,0 +1,178 @@
+// kernels.h - the kernels of ops/kernels.h as launches on a GPU: same operands, same bits.
+//
+// Plain C, and needs no CUDA header, so that the step (comm/cuda_step.h) can be written without
+// one. A launch enqueues on its stream and returns: it never waits, allocates, copies or asks the
+// device anything, so all of them can be captured into a graph. Pointers are device addresses
+// unless said otherwise, aligned as in ops/kernels.h, and nothing is read beyond a tensor's end.
+//
+// Intended usage:
+//   1. lk_cuda_prepare() once, before the seal: loads every kernel and raises its limits
+//   2. stream.op = number of the op, then the op's launch
+//   3. look at stream.error where it matters: launches after a failure do nothing
+//
+// What is not finite is not returned, as in the C kernels, but noted on the device: the lowest
+// number of an op in state->bad_op, the lowest number of a parameter in state->bad_param.
+#ifndef LOCKSTEP_OPS_CUDA_KERNELS_H
+#define LOCKSTEP_OPS_CUDA_KERNELS_H
+
+#include "ops/geometry.h"
+#include "ops/optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st;  // what cudaStream_t points to
+
+// What a device keeps of the run: the only thing that kernels write besides tensors. Starts as
+// {first step, 0, LK_NONE, LK_NONE, 0}; lk_cuda_step_end turns it over.
+typedef struct lk_cuda_state {
+    uint64_t step;       // number of the step in progress: where rings of staging and results stand
+    uint32_t stopped;    // not 0: an earlier step was not finite; nothing is applied any more
+    uint32_t bad_op;     // of the step in progress: lowest op with a result that is not finite
+    uint32_t bad_param;  // likewise, lowest parameter whose update is not finite
+    uint32_t correct;    // predictions that were right
+} lk_cuda_state;
+
+// Where launches go, and in whose name.
+typedef struct lk_cuda_stream {
+    struct CUstream_st *stream;
+    lk_cuda_state *state;  // of the device
+    float *scratch;        // lk_cuda_scratch_floats() of the op at least; contents mean nothing
+    uint32_t op;           // number of the op being launched
+    int error;             // 0, or the first cudaError_t
+} lk_cuda_stream;
+
+// Loads all kernels into the current device, so that no launch does. Returns a cudaError_t.
+int lk_cuda_prepare(void);
+
+// --- data --------------------------------------------------------------------------------------
+
+// Where LOAD finds the examples of a step. Two ways:
+//   streamed  image and label i of the batch lie in slot `step % slots` of a ring
+//   resident  `index` is that ring, of example numbers; images and labels are the whole data set
+typedef struct lk_cuda_source {
+    const uint8_t *images;  // of `floats` bytes each
+    const uint32_t *labels;
+    const uint32_t *index;   // NULL: streamed
+    uint32_t slots;          // 1 or more
+    uint32_t slot_examples;  // from one slot to the next
+} lk_cuda_source;
+
+// x[m][i] = (float)byte * 0x1.010102p-8f, labels[m]: of examples [first, first + m_count) of the
+// step's batch.    x (m_count, floats), labels (m_count)
+void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t first, uint32_t m_count,
+                  uint64_t floats, float *x, uint32_t *labels);
+
+// --- forward, and gradients of activations -------------------------------------------------------
+
+// As the kernels of the same name in ops/kernels.h.
+void lk_cuda_dense_forward(lk_cuda_stream *s, const lk_dense *d, uint32_t m_count, const float *x,
+                           const float *w, const float *bias, float *y);
+void lk_cuda_dense_input_gradient(lk_cuda_stream *s, const lk_dense *d, uint32_t m_count,
+                                  const float *w, const float *dy, const float *mask, float *dx);
+void lk_cuda_conv2d_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count, const float *x,
+                            const float *w, const float *bias, float *y);
+void lk_cuda_conv2d_pool_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
+                                 const float *x, const float *w, const float *bias, float *y,
+                                 uint8_t *argmax);
+void lk_cuda_conv2d_input_gradient(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
+                                   const float *w, const float *dy, const float *mask, float *dx);
+void lk_cuda_conv2d_pool_input_gradient(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
+                                        const float *w, const float *dy, const uint8_t *argmax,
+                                        const float *mask, float *dx);
+void lk_cuda_max_pool_forward(lk_cuda_stream *s, const lk_pool2d *p, uint32_t m_count,
+                              const float *x, float *y, uint16_t *argmax);
+void lk_cuda_max_pool_backward(lk_cuda_stream *s, const lk_pool2d *p, uint32_t m_count,
+                               const float *dy, const uint16_t *argmax, float *dx);
+void lk_cuda_relu_forward(lk_cuda_stream *s, uint64_t count, const float *x, float *y);
+void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, const float *dy,
+                           float *dx);
+
+// Adds the number of right predictions to state->correct. dlogits may be NULL.
+void lk_cuda_softmax_cross_entropy(lk_cuda_stream *s, uint32_t m_count, uint32_t classes,
+                                   const float *logits, const uint32_t *labels, float *dlogits,
+                                   float *loss);
+
+// --- gradients of parameters ---------------------------------------------------------------------
+
+// The grains whose node is wanted: consecutive, so that example e of grain g is row g * grain + e
+// of each tensor. As with lk_grain_view, they are one whole node of the tree.
+typedef struct lk_cuda_grains {
+    const float *x;         // row 0: input of the layer (NULL for column sums)
+    const float *dy;        // row 0: gradient of its output
+    const uint8_t *argmax;  // row 0: fused pooling; else NULL
+    uint32_t grain;         // examples of a grain
+    uint32_t examples;      // 1 or more; the last grain has what is left
+} lk_cuda_grains;
+
+void lk_cuda_dense_weight_gradient(lk_cuda_stream *s, const lk_dense *d,
+                                   const lk_cuda_grains *grains, float *dw);
+void lk_cuda_column_sums(lk_cuda_stream *s, uint32_t n_count, const lk_cuda_grains *grains,
+                         float *out);
+void lk_cuda_conv2d_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c,
+                                    const lk_cuda_grains *grains, float *dw, float *db);
+void lk_cuda_conv2d_pool_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c,
+                                         const lk_cuda_grains *grains, float *dw, float *db);
+
+// Scratch of a launch in floats, for at most so many examples. Kernels that are not named need
+// none.
+uint64_t lk_cuda_dense_scratch_floats(const lk_dense *d, uint32_t grain, uint32_t examples);
+uint64_t lk_cuda_conv2d_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples);
+
+// --- REDUCE and APPLY ----------------------------------------------------------------------------
+
+// out[i] = a[i] + b[i]; out may be a or b.
+void lk_cuda_add(lk_cuda_stream *s, uint64_t count, const float *a, const float *b, float *out);
+
+// The whole nodes that make up a batch, from left to right, as a table in device memory. After
+// entry i is taken, the two topmost sums are added `merges` times (lk_counter_push says how often);
+// what is left at the end is added from the right.
+typedef struct lk_cuda_node {
+    const float *values;
+    uint64_t merges;
+} lk_cuda_node;
+
+// One parameter, in a table in device memory, ascending in node_offset.
+typedef struct lk_cuda_param {
+    uint64_t node_offset;  // of its gradient, in floats from the start of a node
+    uint64_t count;
+    float *w;
+    float *slots[LK_OPTIMIZER_SLOTS_MAX];
+} lk_cuda_param;
+
+// The optimizer step of all parameters at once: sum = the tree over `nodes`, then as ops/kernels.h
+// says of apply. Entry p of `params` is parameter number p. node_floats: where the last one ends,
+// or more. Does nothing once the state is stopped.
+void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
+                    uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
+                    uint32_t node_count, float inverse_n);
+
+// --- the end of a step ---------------------------------------------------------------------------
+
+// What the host reads of a step, in a ring in pinned host memory.
+typedef struct lk_cuda_result {
+    uint64_t step;
+    float loss;  // (sum + 0) * inverse_n
+    uint32_t correct;
+    uint32_t bad_op, bad_param;
+    uint32_t not_finite;  // the loss is not, or one of the above is set
+    uint32_t padding;
+} lk_cuda_result;
+
+// Writes slot `step % slots` of the ring, makes the stop sticky, and turns the state over to the
+// next step. `nodes` are those of the loss sum, one float each. A stopped run writes nothing more.
+void lk_cuda_step_end(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count,
+                      float inverse_n, lk_cuda_result *ring, uint32_t slots);
+
+// --- the memory checking mode (ops/check.h) ------------------------------------------------------
+
+// words[i] = value; and: sets *broken to the least of it and `number` if a byte is not `value`.
+void lk_cuda_fill(lk_cuda_stream *s, uint64_t words, uint32_t value, uint32_t *to);
+void lk_cuda_check_bytes(lk_cuda_stream *s, uint64_t bytes, uint8_t value, const uint8_t *from,
+                         uint32_t number, uint32_t *broken);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
