@@ -128,7 +128,7 @@ def check_file(root, path):
                 report(path, number, rule)
     if text and not text.endswith("\n"):
         report(path, text.count("\n") + 1, "no newline at the end")
-    if path.endswith((".c", ".h", ".cu", ".cuh")):
+    if path.endswith((".c", ".h", ".cpp", ".cu")):
         check_source(path, text)
 
 

@@ -1,0 +1,94 @@
+// device.h - what the kernels share: launches, the tree in registers, checks. CUDA C++.
+//
+// Compiled by nvcc for GPUs and, in the tests, as plain C++ for the host execution layer
+// (tests/cuda/host/), so there is no #ifdef and no PTX here and kernels use dynamic shared memory
+// only. Nothing in this folder knows a model or a step.
+#ifndef LOCKSTEP_OPS_CUDA_DEVICE_H
+#define LOCKSTEP_OPS_CUDA_DEVICE_H
+
+#include <cuda_runtime.h>
+
+#include "ops/cuda/kernels.h"
+#include "ops/fmaf.h"
+
+// --- launches ------------------------------------------------------------------------------------
+
+enum { LK_CUDA_THREADS = 256, LK_CUDA_BLOCKS_MAX = 4096 };
+
+// Launches nothing after a failure, nor an empty grid.
+template <typename... Wanted, typename... Given>
+static inline void lk_cuda_launch(lk_cuda_stream *s, void (*kernel)(Wanted...), dim3 blocks,
+                                  uint32_t threads, uint64_t shared_floats, Given... given) {
+    if (s->error || blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_floats * sizeof(float);
+    config.stream = s->stream;
+    s->error = cudaLaunchKernelEx(&config, kernel, static_cast<Wanted>(given)...);
+}
+
+// Loads kernels. Each file has one function that does so for its own; lk_cuda_prepare calls them.
+template <typename... Kernels>
+static inline int lk_cuda_prepare_kernels(Kernels *...kernels) {
+    cudaError_t error = cudaSuccess;
+    cudaFuncAttributes attributes;
+    const cudaError_t errors[] = {cudaFuncGetAttributes(&attributes, kernels)...};
+    for (cudaError_t e : errors) error = error == cudaSuccess ? e : error;
+    return error;
+}
+
+int lk_cuda_prepare_elements(void);
+int lk_cuda_prepare_update(void);
+int lk_cuda_prepare_loss(void);
+int lk_cuda_prepare_pool(void);
+int lk_cuda_prepare_dense(void);
+int lk_cuda_prepare_conv(void);
+
+// Blocks for `count` elements, each of which a thread takes with strides of the whole grid.
+static inline uint32_t lk_cuda_blocks(uint64_t count) {
+    uint64_t blocks = (count + LK_CUDA_THREADS - 1) / LK_CUDA_THREADS;
+    return (uint32_t)LK_MIN(blocks, (uint64_t)LK_CUDA_BLOCKS_MAX);
+}
+
+#define LK_CUDA_EACH(i, count)                                                        \
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count); \
+         i += (uint64_t)gridDim.x * blockDim.x)
+
+// The dynamic shared memory of a kernel.
+extern __shared__ float lk_cuda_shared[];
+
+// --- numbers -------------------------------------------------------------------------------------
+
+static inline __device__ bool lk_cuda_not_finite(float x) { return !(x - x == 0.0f); }
+
+// A kernel that stored something that is not finite says so, at most once a thread.
+static inline __device__ void lk_cuda_report(lk_cuda_state *state, uint32_t op, bool bad) {
+    if (bad) atomicMin(&state->bad_op, op);
+}
+
+// A binary counter of tree nodes, as in the reference: bit l of `leaves` says that node[l] is held.
+typedef struct lk_cuda_tree {
+    float node[LK_TREE_LEVELS_MAX];
+    uint32_t leaves;
+} lk_cuda_tree;
+
+static inline __device__ void lk_cuda_tree_leaf(lk_cuda_tree *t, float value) {
+    uint32_t level = 0;
+    for (; t->leaves >> level & 1; level++) value = t->node[level] + value;
+    t->node[level] = value;
+    t->leaves++;
+}
+
+static inline __device__ float lk_cuda_tree_finish(const lk_cuda_tree *t) {
+    bool some = false;
+    float sum = 0.0f;
+    for (uint32_t level = 0; level < 32; level++) {
+        if (!(t->leaves >> level & 1)) continue;
+        sum = some ? t->node[level] + sum : t->node[level];
+        some = true;
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,81 @@
+// elements.cu - kernels of one element at a time: data, ReLU, sums of nodes; and the checking mode.
+#include "ops/cuda/device.h"
+
+// --- data ----------------------------------------------------------------------------------------
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    load(const lk_cuda_state *state, lk_cuda_source source, uint32_t first, uint32_t m_count,
+         uint64_t floats, float *__restrict__ x, uint32_t *__restrict__ labels) {
+    uint64_t slot = state->step % source.slots * source.slot_examples + first;
+    LK_CUDA_EACH(i, m_count * floats) {
+        uint64_t m = i / floats, at = i - m * floats;
+        uint64_t example = source.index ? source.index[slot + m] : slot + m;
+        x[i] = (float)source.images[example * floats + at] * 0x1.010102p-8f;
+        if (at == 0) labels[m] = source.labels[example];
+    }
+}
+
+void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t first, uint32_t m_count,
+                  uint64_t floats, float *x, uint32_t *labels) {
+    lk_cuda_launch(s, load, lk_cuda_blocks(m_count * floats), LK_CUDA_THREADS, 0, s->state, *source,
+                   first, m_count, floats, x, labels);
+}
+
+// --- ReLU and sums -------------------------------------------------------------------------------
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    relu_forward(uint64_t count, const float *x, float *y) {
+    LK_CUDA_EACH(i, count) y[i] = x[i] > 0.0f ? x[i] : 0.0f;
+}
+
+void lk_cuda_relu_forward(lk_cuda_stream *s, uint64_t count, const float *x, float *y) {
+    lk_cuda_launch(s, relu_forward, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, count, x, y);
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    relu_backward(uint64_t count, const float *y, const float *dy, float *dx) {
+    LK_CUDA_EACH(i, count) dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+}
+
+void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, const float *dy,
+                           float *dx) {
+    lk_cuda_launch(s, relu_backward, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, count, y, dy, dx);
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    add(uint64_t count, const float *a, const float *b, float *out) {
+    LK_CUDA_EACH(i, count) out[i] = a[i] + b[i];
+}
+
+void lk_cuda_add(lk_cuda_stream *s, uint64_t count, const float *a, const float *b, float *out) {
+    lk_cuda_launch(s, add, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, count, a, b, out);
+}
+
+// --- the memory checking mode --------------------------------------------------------------------
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    fill(uint64_t words, uint32_t value, uint32_t *__restrict__ to) {
+    LK_CUDA_EACH(i, words) to[i] = value;
+}
+
+void lk_cuda_fill(lk_cuda_stream *s, uint64_t words, uint32_t value, uint32_t *to) {
+    lk_cuda_launch(s, fill, lk_cuda_blocks(words), LK_CUDA_THREADS, 0, words, value, to);
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    check_bytes(uint64_t bytes, uint8_t value, const uint8_t *__restrict__ from, uint32_t number,
+                uint32_t *broken) {
+    LK_CUDA_EACH(i, bytes) {
+        if (from[i] != value) atomicMin(broken, number);
+    }
+}
+
+void lk_cuda_check_bytes(lk_cuda_stream *s, uint64_t bytes, uint8_t value, const uint8_t *from,
+                         uint32_t number, uint32_t *broken) {
+    lk_cuda_launch(s, check_bytes, lk_cuda_blocks(bytes), LK_CUDA_THREADS, 0, bytes, value, from,
+                   number, broken);
+}
+
+int lk_cuda_prepare_elements(void) {
+    return lk_cuda_prepare_kernels(load, relu_forward, relu_backward, add, fill, check_bytes);
+}

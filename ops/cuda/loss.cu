@@ -1,0 +1,84 @@
+// loss.cu - softmax cross-entropy: one warp an example.
+#include "ops/cuda/device.h"
+#include "ops/math.h"
+
+enum { LANES = 32, ALL = 0xffffffff, WARPS = 4 };
+
+// The greatest of an example's logits and where it first stands; the same in all lanes.
+typedef struct greatest {
+    float value;
+    uint32_t at;
+} greatest;
+
+static inline __device__ greatest first_maximum(uint32_t classes, const float *logits,
+                                                uint32_t lane) {
+    greatest top = {0.0f, UINT32_MAX};
+    for (uint32_t k = lane; k < classes; k += LANES) {
+        if (top.at == UINT32_MAX || logits[k] > top.value) top = {logits[k], k};
+    }
+    for (int with = LANES / 2; with > 0; with /= 2) {
+        greatest other = {__shfl_xor_sync(ALL, top.value, with), __shfl_xor_sync(ALL, top.at, with)};
+        bool before = other.value == top.value && other.at < top.at;
+        bool better = top.at == UINT32_MAX || other.value > top.value || before;
+        if (other.at != UINT32_MAX && better) top = other;
+    }
+    return top;
+}
+
+// The sum of exp(logit - top), in the arithmetic's order: every lane adds all of them, and computes
+// its own.
+static inline __device__ float sum_of_powers(uint32_t classes, const float *logits, float top,
+                                             uint32_t lane) {
+    lk_cuda_tree tree;
+    tree.leaves = 0;
+    float chain = 0.0f;
+    for (uint32_t first = 0; first < classes; first += LANES) {
+        if (first > 0 && first % LK_SLICE_TERMS == 0) {
+            lk_cuda_tree_leaf(&tree, chain);
+            chain = 0.0f;
+        }
+        float mine = first + lane < classes ? lk_expf(logits[first + lane] - top) : 0.0f;
+        for (uint32_t i = 0; i < LANES && first + i < classes; i++) {
+            chain = chain + __shfl_sync(ALL, mine, (int)i);
+        }
+    }
+    lk_cuda_tree_leaf(&tree, chain);
+    return lk_cuda_tree_finish(&tree) + 0.0f;
+}
+
+static __global__ void __launch_bounds__(WARPS *LANES)
+    softmax_cross_entropy(lk_cuda_state *state, uint32_t op, uint32_t m_count, uint32_t classes,
+                          const float *__restrict__ logits, const uint32_t *__restrict__ labels,
+                          float *__restrict__ dlogits, float *__restrict__ loss) {
+    uint32_t lane = threadIdx.x % LANES;
+    uint64_t m = (uint64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
+    if (m >= m_count) return;  // the whole warp
+    logits += m * classes;
+    const uint32_t label = labels[m];
+    const greatest top = first_maximum(classes, logits, lane);
+    const float sum = sum_of_powers(classes, logits, top.value, lane);
+    const float reciprocal = 1.0f / sum;
+    bool bad = false;
+    if (lane == 0) {
+        float value = lk_logf(sum) - (logits[label] - top.value) + 0.0f;
+        loss[m] = value;
+        bad = lk_cuda_not_finite(value);
+        if (top.at == label) atomicAdd(&state->correct, 1u);
+    }
+    for (uint32_t k = lane; dlogits && k < classes; k += LANES) {
+        float p = lk_expf(logits[k] - top.value) * reciprocal;
+        float g = p - (k == label ? 1.0f : 0.0f) + 0.0f;
+        bad |= lk_cuda_not_finite(g);
+        dlogits[m * classes + k] = g;
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+void lk_cuda_softmax_cross_entropy(lk_cuda_stream *s, uint32_t m_count, uint32_t classes,
+                                   const float *logits, const uint32_t *labels, float *dlogits,
+                                   float *loss) {
+    lk_cuda_launch(s, softmax_cross_entropy, (m_count + WARPS - 1) / WARPS, WARPS * LANES, 0,
+                   s->state, s->op, m_count, classes, logits, labels, dlogits, loss);
+}
+
+int lk_cuda_prepare_loss(void) { return lk_cuda_prepare_kernels(softmax_cross_entropy); }

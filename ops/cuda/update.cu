@@ -1,0 +1,108 @@
+// update.cu - REDUCE, APPLY and the end of a step: one launch for all parameters, one for the rest.
+#include "ops/cuda/device.h"
+
+// The tree over the nodes of a batch, for float `at` of each. Those held are a stack.
+static inline __device__ float reduce(const lk_cuda_node *nodes, uint32_t node_count, uint64_t at) {
+    float held[2 * LK_TREE_LEVELS_MAX];
+    uint32_t top = 0;
+    if (node_count == 1) return nodes[0].values[at];  // nothing is held: no local memory
+    for (uint32_t i = 0; i < node_count; i++) {
+        float value = nodes[i].values[at];
+        for (uint64_t merges = nodes[i].merges; merges > 0; merges--) value = held[--top] + value;
+        held[top++] = value;
+    }
+    float sum = held[--top];
+    while (top > 0) sum = held[--top] + sum;
+    return sum;
+}
+
+// The parameter whose gradient lies at float `at` of a node, or the one before the padding there.
+static inline __device__ uint32_t find_param(const lk_cuda_param *params, uint32_t count,
+                                             uint64_t at) {
+    uint32_t low = 0;
+    while (count > 1) {
+        uint32_t half = count / 2;
+        low = params[low + half].node_offset <= at ? low + half : low;
+        count -= half;
+    }
+    return low;
+}
+
+// As ops/optimizer.h says; returns whether anything stored is not finite.
+static inline __device__ bool apply(const lk_optimizer &o, float sum, float inverse_n, float *w,
+                                    float *const *slots, uint64_t i) {
+    float g = (sum + 0.0f) * inverse_n, change = g;
+    bool bad = lk_cuda_not_finite(g);
+    if (o.kind == LK_MOMENTUM) {
+        float a = lk_fmaf(o.momentum, slots[0][i], g);
+        bad |= lk_cuda_not_finite(a);
+        slots[0][i] = a;
+        change = o.nesterov ? lk_fmaf(o.momentum, a, g) : a;
+    }
+    w[i] = lk_fmaf(-o.learning_rate, change, w[i]);
+    return bad | lk_cuda_not_finite(w[i]);
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    update(lk_cuda_state *state, lk_optimizer o, const lk_cuda_param *__restrict__ params,
+           uint32_t param_count, uint64_t node_floats, const lk_cuda_node *__restrict__ nodes,
+           uint32_t node_count, float inverse_n) {
+    if (state->stopped) return;
+    LK_CUDA_EACH(at, node_floats) {
+        uint32_t index = find_param(params, param_count, at);
+        const lk_cuda_param *p = &params[index];
+        if (at < p->node_offset || at - p->node_offset >= p->count) continue;
+        float sum = reduce(nodes, node_count, at);
+        if (apply(o, sum, inverse_n, p->w, p->slots, at - p->node_offset)) {
+            atomicMin(&state->bad_param, index);
+        }
+    }
+}
+
+void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
+                    uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
+                    uint32_t node_count, float inverse_n) {
+    if (param_count == 0 || node_count == 0) return;
+    lk_cuda_launch(s, update, lk_cuda_blocks(node_floats), LK_CUDA_THREADS, 0, s->state, *o, params,
+                   param_count, node_floats, nodes, node_count, inverse_n);
+}
+
+// One thread: a few numbers.
+static __global__ void step_end(lk_cuda_state *state, const lk_cuda_node *nodes,
+                                uint32_t node_count, float inverse_n, lk_cuda_result *ring,
+                                uint32_t slots) {
+    if (threadIdx.x > 0 || state->stopped) return;
+    lk_cuda_result result = {};
+    result.step = state->step;
+    result.loss = (reduce(nodes, node_count, 0) + 0.0f) * inverse_n;
+    result.correct = state->correct;
+    result.bad_op = state->bad_op;
+    result.bad_param = state->bad_param;
+    result.not_finite = lk_cuda_not_finite(result.loss) || state->bad_op != UINT32_MAX ||
+                        state->bad_param != UINT32_MAX;
+    ring[state->step % slots] = result;
+    __threadfence_system();
+    state->stopped = result.not_finite;
+    state->step++;
+    state->bad_op = state->bad_param = UINT32_MAX;
+    state->correct = 0;
+}
+
+void lk_cuda_step_end(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count,
+                      float inverse_n, lk_cuda_result *ring, uint32_t slots) {
+    lk_cuda_launch(s, step_end, dim3(1), 32, 0, s->state, nodes, node_count, inverse_n, ring,
+                   slots);
+}
+
+int lk_cuda_prepare_update(void) { return lk_cuda_prepare_kernels(update, step_end); }
+
+int lk_cuda_prepare(void) {
+    int (*const each[])(void) = {lk_cuda_prepare_elements, lk_cuda_prepare_update,
+                                 lk_cuda_prepare_loss,     lk_cuda_prepare_pool,
+                                 lk_cuda_prepare_dense,    lk_cuda_prepare_conv};
+    for (int (*prepare)(void) : each) {
+        int error = prepare();
+        if (error) return error;
+    }
+    return cudaSuccess;
+}

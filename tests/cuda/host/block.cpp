@@ -1,0 +1,382 @@
+// block.cpp - the threads of a block as fibers: each runs until it ends or waits for others.
+//
+// A fiber runs threads one after another, as plain calls. Only where a thread waits does the fiber
+// stop, with that thread in it, and the remaining threads go on in another fiber: a kernel without
+// barriers costs no switch at all. Who is released goes into a queue, in an order drawn from the
+// seed.
+#include "block.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "host.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define LK_HOST_ASAN
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define LK_HOST_ASAN
+#endif
+#endif
+#ifdef LK_HOST_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, bytes)   ((void)(at), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#endif
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+// The dynamic shared memory of every kernel (ops/cuda/device.h declares it).
+alignas(128) float lk_cuda_shared[LK_HOST_SHARED_BYTES / sizeof(float)];
+
+enum { STACK_BYTES = 64 * 1024, WARPS_MAX = LK_HOST_THREADS_MAX / 32 };
+
+// --- switching stacks ----------------------------------------------------------------------------
+
+// The callee's registers are on the stack of who does not run.
+#ifdef __x86_64__
+extern "C" void lk_host_switch(void **from, void *to);
+__asm__(
+    ".text\n"
+    ".type lk_host_switch, @function\n"
+    "lk_host_switch:\n"
+    "    push %rbp\n    push %rbx\n    push %r12\n    push %r13\n    push %r14\n    push %r15\n"
+    "    mov %rsp, (%rdi)\n"
+    "    mov %rsi, %rsp\n"
+    "    pop %r15\n    pop %r14\n    pop %r13\n    pop %r12\n    pop %rbx\n    pop %rbp\n"
+    "    ret\n"
+    ".size lk_host_switch, . - lk_host_switch\n");
+
+static void *first_frame(uint8_t *stack, void (*entry)(void)) {
+    void **top = reinterpret_cast<void **>(stack + STACK_BYTES);
+    top[-2] = reinterpret_cast<void *>(entry);  // where `ret` goes; the stack is then as after a call
+    return top - 8;
+}
+#else
+#include <ucontext.h>
+static void lk_host_switch(void **from, void *to) {
+    ucontext_t mine;
+    *from = &mine;
+    swapcontext(&mine, static_cast<ucontext_t *>(to));
+}
+static void *first_frame(uint8_t *stack, void (*entry)(void)) {
+    ucontext_t *context = reinterpret_cast<ucontext_t *>(stack);
+    getcontext(context);
+    context->uc_stack.ss_sp = stack + sizeof *context;
+    context->uc_stack.ss_size = STACK_BYTES - sizeof *context;
+    makecontext(context, entry, 0);
+    return context;
+}
+#endif
+
+// --- the block that runs -------------------------------------------------------------------------
+
+// Where a thread waits, if it does.
+struct waiting {
+    const char *file, *function;
+    int line;
+    bool block;  // for the whole block, not for lanes of its warp
+};
+
+struct fiber {
+    void *frame;       // while it does not run
+    void *fake_stack;  // ASan's
+    uint32_t thread;   // the one that waits in it
+    waiting at;
+};
+
+struct warp {
+    uint32_t arrived, mask;
+    uint32_t fibers[32];
+    uint32_t values[2][32];
+    uint32_t round[32];  // of each lane: which of the two values is in use
+};
+
+static fiber fibers[LK_HOST_THREADS_MAX + 1];  // the last stands for the caller of the block
+static uint8_t *stacks;
+#ifdef LK_HOST_ASAN
+static const void *caller_stack;
+static size_t caller_stack_bytes;
+#endif
+static warp warps[WARPS_MAX];
+static uint32_t ready[LK_HOST_THREADS_MAX];  // fibers that may go on
+static uint32_t ready_first, ready_count;
+
+static struct {
+    void (*call)(const void *memory);
+    const void *memory;
+    uint64_t seed;
+    uint32_t threads, started, ended;
+    uint32_t step, offset;  // thread number i to start is (i * step + offset) % threads
+    uint32_t arrived;       // at the block's barrier
+    uint32_t fibers;        // that have a thread
+    uint32_t current;       // the fiber that runs
+    uint32_t previous;      // the one before it
+} block;
+
+uint64_t lk_host_barriers_passed;
+
+void lk_host_die(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "host execution layer: ");
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+    fflush(stderr);
+    _Exit(70);
+}
+
+static uint32_t thread_number(void) {
+    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+
+static void set_thread(uint32_t thread) {
+    threadIdx.x = thread % blockDim.x;
+    threadIdx.y = thread / blockDim.x % blockDim.y;
+    threadIdx.z = thread / blockDim.x / blockDim.y;
+}
+
+// A number from 1 that has no divisor in common with `count`: steps by it visit everyone.
+static uint32_t draw_step(uint32_t count) {
+    uint32_t step = 1 + (uint32_t)(lk_host_draw(&block.seed) % count);
+    for (;; step++) {
+        uint32_t a = step, b = count;
+        while (b) {
+            uint32_t rest = a % b;
+            a = b;
+            b = rest;
+        }
+        if (a == 1) return step;
+    }
+}
+
+static void make_ready(const uint32_t *who, uint32_t count) {
+    uint32_t step = draw_step(count), at = (uint32_t)(lk_host_draw(&block.seed) % count);
+    for (uint32_t i = 0; i < count; i++, at = (at + step) % count) {
+        ready[(ready_first + ready_count++) % LK_HOST_THREADS_MAX] = who[at];
+    }
+}
+
+// ASan wants to know which stack is in use; it also tells which one was, the caller's too.
+static void leave(uint32_t me, uint32_t next) {
+    block.previous = me;
+    block.current = next;
+#ifdef LK_HOST_ASAN
+    bool caller = next == LK_HOST_THREADS_MAX;
+    const void *stack = caller ? caller_stack : stacks + (size_t)next * STACK_BYTES;
+    __sanitizer_start_switch_fiber(&fibers[me].fake_stack, stack,
+                                   caller ? caller_stack_bytes : (size_t)STACK_BYTES);
+#endif
+}
+
+static void arrive(void *fake_stack) {
+#ifdef LK_HOST_ASAN
+    const void *stack;
+    size_t bytes;
+    __sanitizer_finish_switch_fiber(fake_stack, &stack, &bytes);
+    if (block.previous != LK_HOST_THREADS_MAX) return;
+    caller_stack = stack;
+    caller_stack_bytes = bytes;
+#else
+    (void)fake_stack;
+#endif
+}
+
+// Leaves the running fiber for another one, and comes back when somebody leaves for it.
+static void go_to(uint32_t next) {
+    uint32_t me = block.current;
+    leave(me, next);
+    lk_host_switch(&fibers[me].frame, fibers[next].frame);
+    arrive(fibers[me].fake_stack);
+}
+
+static void run_threads(void);
+
+static void fiber_entry(void) {
+    arrive(NULL);
+    for (;;) run_threads();
+}
+
+// Threads that have not started, those that may go on, or else back to the caller of the block.
+static uint32_t next_fiber(void) {
+    if (block.started < block.threads) return block.fibers++;
+    if (ready_count == 0) return LK_HOST_THREADS_MAX;
+    uint32_t next = ready[ready_first];
+    ready_first = (ready_first + 1) % LK_HOST_THREADS_MAX;
+    ready_count--;
+    return next;
+}
+
+// What a fiber does: threads, until there are none to start.
+static void run_threads(void) {
+    while (block.started < block.threads) {
+        uint32_t thread = (uint32_t)(((uint64_t)block.started++ * block.step + block.offset) %
+                                     block.threads);
+        set_thread(thread);
+        block.call(block.memory);
+        block.ended++;
+    }
+    go_to(next_fiber());
+}
+
+static void wait_here(const waiting *at) {
+    uint32_t me = block.current, thread = thread_number();
+    fibers[me].thread = thread;
+    fibers[me].at = *at;
+    uint32_t next = next_fiber();
+    if (next != me) go_to(next);
+    fibers[me].at.line = 0;
+    set_thread(thread);
+}
+
+// --- barriers ------------------------------------------------------------------------------------
+
+// A barrier that a test leaves out, as FILE:LINE, the file without its folder.
+static bool left_out(const waiting *at) {
+    static const char *wanted, *colon;
+    static bool asked;
+    if (!asked) {
+        asked = true;
+        wanted = getenv("LOCKSTEP_HOST_CUDA_LEAVE_OUT");
+        colon = wanted ? strchr(wanted, ':') : NULL;
+    }
+    if (!colon || atoi(colon + 1) != at->line) return false;
+    const char *slash = strrchr(at->file, '/'), *name = slash ? slash + 1 : at->file;
+    return strncmp(name, wanted, (size_t)(colon - wanted)) == 0;
+}
+
+void lk_host_block_barrier(const char *file, int line, const char *function) {
+    const waiting at = {file, function, line, true};
+    if (left_out(&at)) return;
+    if (++block.arrived == block.threads) {
+        // The last one releases all, itself too. Every fiber holds one waiting thread.
+        static uint32_t all[LK_HOST_THREADS_MAX];
+        for (uint32_t i = 0; i < block.threads; i++) {
+            all[i] = i;
+            if (i != block.current && fibers[i].at.line != line) {
+                lk_host_die("block (%u, %u, %u): thread %u waits at %s:%d (%s), but thread %u at "
+                            "%s:%d (%s)", blockIdx.x, blockIdx.y, blockIdx.z, fibers[i].thread,
+                            fibers[i].at.file, fibers[i].at.line, fibers[i].at.function,
+                            thread_number(), file, line, function);
+            }
+        }
+        block.arrived = 0;
+        lk_host_barriers_passed++;
+        make_ready(all, block.threads);
+    }
+    wait_here(&at);
+}
+
+uint32_t lk_host_lane(void) {
+    return thread_number() % 32;
+}
+
+const uint32_t *lk_host_warp_barrier(uint32_t mask, uint32_t mine, const char *file, int line,
+                                     const char *function) {
+    uint32_t thread = thread_number();
+    warp *w = &warps[thread / 32];
+    uint32_t lane = thread % 32, round = w->round[lane]++ & 1;
+    const waiting at = {file, function, line, false};
+    w->values[round][lane] = mine;
+    if (left_out(&at)) return w->values[round];
+    if (!(mask >> lane & 1)) {
+        lk_host_die("%s:%d (%s): lane %u is not in its own mask %08x", file, line, function, lane,
+                    mask);
+    }
+    if (w->arrived != 0 && w->mask != mask) {
+        lk_host_die("%s:%d (%s): lane %u names the lanes %08x, others %08x", file, line, function,
+                    lane, mask, w->mask);
+    }
+    w->mask = mask;
+    w->fibers[lane] = block.current;
+    w->arrived |= 1u << lane;
+    if (w->arrived == mask) {
+        uint32_t who[32], count = 0;
+        for (uint32_t i = 0; i < 32; i++) {
+            if (mask >> i & 1) who[count++] = w->fibers[i];
+        }
+        w->arrived = 0;
+        make_ready(who, count);
+    }
+    wait_here(&at);
+    return w->values[round];
+}
+
+// --- blocks --------------------------------------------------------------------------------------
+
+// Not all threads came to where some wait.
+[[noreturn]] static void diverged(void) {
+    for (uint32_t i = 0; i < block.fibers; i++) {
+        const fiber *f = &fibers[i];
+        if (!f->at.line) continue;
+        set_thread(f->thread);
+        lk_host_die("block (%u, %u, %u): thread (%u, %u, %u) waits at %s:%d (%s) for others that "
+                    "never come: %u of %u threads have ended",
+                    blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z,
+                    f->at.file, f->at.line, f->at.function, block.ended, block.threads);
+    }
+    lk_host_die("block (%u, %u, %u): threads are lost", blockIdx.x, blockIdx.y, blockIdx.z);
+}
+
+bool lk_host_block_open(void) {
+    if (stacks) return true;
+    size_t bytes = (size_t)LK_HOST_THREADS_MAX * STACK_BYTES;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    stacks = static_cast<uint8_t *>(memory);
+    for (uint32_t i = 0; i < LK_HOST_THREADS_MAX; i++) {
+        fibers[i].frame = first_frame(stacks + (size_t)i * STACK_BYTES, fiber_entry);
+    }
+    ASAN_POISON_MEMORY_REGION(lk_cuda_shared, sizeof lk_cuda_shared);
+    return true;
+}
+
+static void run_block(void) {
+    block.started = block.ended = block.arrived = block.fibers = 0;
+    block.step = draw_step(block.threads);
+    block.offset = (uint32_t)(lk_host_draw(&block.seed) % block.threads);
+    ready_first = ready_count = 0;
+    for (uint32_t i = 0; i < (block.threads + 31) / 32; i++) {
+        warps[i].arrived = 0;
+        memset(warps[i].round, 0, sizeof warps[i].round);
+    }
+    block.current = LK_HOST_THREADS_MAX;
+    while (block.ended < block.threads) {
+        uint32_t next = next_fiber();
+        if (next == LK_HOST_THREADS_MAX) diverged();
+        go_to(next);
+    }
+}
+
+void lk_host_grid_run(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
+                      const void *memory, uint64_t seed) {
+    uint64_t blocks = (uint64_t)config->gridDim.x * config->gridDim.y * config->gridDim.z;
+    size_t shared = config->dynamicSmemBytes;
+    blockDim = config->blockDim;
+    gridDim = config->gridDim;
+    block.call = call;
+    block.memory = memory;
+    block.seed = seed;
+    block.threads = blockDim.x * blockDim.y * blockDim.z;
+    ASAN_UNPOISON_MEMORY_REGION(lk_cuda_shared, shared);
+    uint64_t order = lk_host_draw(&block.seed) % blocks;
+    for (uint64_t i = 0; i < blocks; i++) {
+        uint64_t b = (i + order) % blocks;
+        blockIdx.x = (unsigned)(b % gridDim.x);
+        blockIdx.y = (unsigned)(b / gridDim.x % gridDim.y);
+        blockIdx.z = (unsigned)(b / gridDim.x / gridDim.y);
+        for (size_t f = 0; f < shared / sizeof(float); f++) {
+            reinterpret_cast<uint32_t *>(lk_cuda_shared)[f] = 0x7fa1a1a1u;
+        }
+        run_block();
+    }
+    ASAN_POISON_MEMORY_REGION(lk_cuda_shared, sizeof lk_cuda_shared);
+}

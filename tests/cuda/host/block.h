@@ -1,0 +1,27 @@
+// block.h - runs the blocks of a launch; between the runtime (host.cpp) and the threads (block.cpp).
+#ifndef LOCKSTEP_HOST_BLOCK_H
+#define LOCKSTEP_HOST_BLOCK_H
+
+#include "cuda_runtime.h"
+
+enum { LK_HOST_SHARED_BYTES = 227 * 1024, LK_HOST_THREADS_MAX = 1024 };
+
+// Takes the stacks of the threads, once; false where there is no memory.
+bool lk_host_block_open(void);
+
+// All blocks of a grid, each with `shared` bytes of poisoned memory.
+void lk_host_grid_run(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
+                      const void *memory, uint64_t seed);
+
+// A mistake in the sources that run here: says so and ends the program.
+[[noreturn]] void lk_host_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// A pseudo-random word that follows from `state`, which it moves on.
+static inline uint64_t lk_host_draw(uint64_t *state) {
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+#endif

@@ -1,0 +1,56 @@
+// host.h - the host execution layer: CUDA's runtime and device code carried out by the processor, so
+// that the GPU's sources are tested where there is no GPU. What a test can see and set of it.
+//
+// Compile .cu files as C++ with this directory first on the include path. The same sources run; the
+// layer is stricter than a device where that finds bugs:
+//
+// - Work that is enqueued waits until the host synchronises or polls (cudaEventQuery,
+//   cudaStreamQuery; not a plain read of pinned memory), then runs in order: a host that reads too
+//   early, or writes too early what the device has yet to read, sees it. (With a seed, a
+//   part of the work runs at once, as a seed decides: the opposite mistake is to rely on the delay.)
+// - Device memory cannot be touched by the host: it is mapped only while device code runs.
+// - Fresh device memory, and shared memory before each block, is signalling NaN. Bytes beyond an
+//   allocation, or beyond the shared memory of a launch, are out of bounds for ASan.
+// - Blocks run one after another; their order, and the order of a block's threads between barriers,
+//   is decided by the seed. A barrier that not all threads reach ends the program with file, line,
+//   function, block and threads.
+// - While a stream is captured, whatever a capture forbids fails.
+// - The layer takes no heap, and no memory map but for what is allocated through it.
+#ifndef LOCKSTEP_HOST_HOST_H
+#define LOCKSTEP_HOST_HOST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Also from the environment, at the first call of the runtime:
+//   LOCKSTEP_HOST_CUDA_SEED     as lk_host_seed
+//   LOCKSTEP_HOST_CUDA_DEVICES  as lk_host_devices
+//   LOCKSTEP_HOST_CUDA_MEMORY   bytes of a device (default 8 GiB)
+//   LOCKSTEP_HOST_CUDA_FAIL     FUNCTION:N, as lk_host_fail
+//   LOCKSTEP_HOST_CUDA_LEAVE_OUT  FILE:LINE, a barrier that is left out: a test must then fail
+void lk_host_seed(uint64_t seed);
+
+// How many devices there are; 0: as on a machine with a driver but no GPU; -1: no driver.
+void lk_host_devices(int count);
+
+// The n-th call (1: the next) of the runtime function of this name fails, once, as it would.
+void lk_host_fail(const char *function, uint32_t n);
+
+typedef struct lk_host_counts {
+    uint64_t allocations;    // cudaMalloc, cudaHostAlloc, cudaHostRegister, streams, events, graphs
+    uint64_t live_bytes;     // of device memory
+    uint64_t launches;       // of kernels, captured ones not counted
+    uint64_t graph_launches;
+    uint64_t synchronisations;
+    uint64_t barriers;       // that a block passed
+} lk_host_counts;
+lk_host_counts lk_host_counted(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
