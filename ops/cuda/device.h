@@ -51,7 +51,7 @@ static inline uint32_t lk_cuda_blocks(uint64_t count) {
     return (uint32_t)LK_MIN(blocks, (uint64_t)LK_CUDA_BLOCKS_MAX);
 }
 
-#define LK_CUDA_EACH(i, count)                                                        \
+#define LK_CUDA_EACH(i, count)                                                      \
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count); \
          i += (uint64_t)gridDim.x * blockDim.x)
 

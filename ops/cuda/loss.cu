@@ -17,7 +17,8 @@ static inline __device__ greatest first_maximum(uint32_t classes, const float *l
         if (top.at == UINT32_MAX || logits[k] > top.value) top = {logits[k], k};
     }
     for (int with = LANES / 2; with > 0; with /= 2) {
-        greatest other = {__shfl_xor_sync(ALL, top.value, with), __shfl_xor_sync(ALL, top.at, with)};
+        greatest other = {__shfl_xor_sync(ALL, top.value, with),
+                          __shfl_xor_sync(ALL, top.at, with)};
         bool before = other.value == top.value && other.at < top.at;
         bool better = top.at == UINT32_MAX || other.value > top.value || before;
         if (other.at != UINT32_MAX && better) top = other;

@@ -55,7 +55,8 @@ __asm__(
 
 static void *first_frame(uint8_t *stack, void (*entry)(void)) {
     void **top = reinterpret_cast<void **>(stack + STACK_BYTES);
-    top[-2] = reinterpret_cast<void *>(entry);  // where `ret` goes; the stack is then as after a call
+    top[-2] =
+        reinterpret_cast<void *>(entry);  // where `ret` goes; the stack is then as after a call
     return top - 8;
 }
 #else
@@ -217,8 +218,8 @@ static uint32_t next_fiber(void) {
 // What a fiber does: threads, until there are none to start.
 static void run_threads(void) {
     while (block.started < block.threads) {
-        uint32_t thread = (uint32_t)(((uint64_t)block.started++ * block.step + block.offset) %
-                                     block.threads);
+        uint32_t thread =
+            (uint32_t)(((uint64_t)block.started++ * block.step + block.offset) % block.threads);
         set_thread(thread);
         block.call(block.memory);
         block.ended++;
@@ -261,10 +262,12 @@ void lk_host_block_barrier(const char *file, int line, const char *function) {
         for (uint32_t i = 0; i < block.threads; i++) {
             all[i] = i;
             if (i != block.current && fibers[i].at.line != line) {
-                lk_host_die("block (%u, %u, %u): thread %u waits at %s:%d (%s), but thread %u at "
-                            "%s:%d (%s)", blockIdx.x, blockIdx.y, blockIdx.z, fibers[i].thread,
-                            fibers[i].at.file, fibers[i].at.line, fibers[i].at.function,
-                            thread_number(), file, line, function);
+                lk_host_die(
+                    "block (%u, %u, %u): thread %u waits at %s:%d (%s), but thread %u at "
+                    "%s:%d (%s)",
+                    blockIdx.x, blockIdx.y, blockIdx.z, fibers[i].thread, fibers[i].at.file,
+                    fibers[i].at.line, fibers[i].at.function, thread_number(), file, line,
+                    function);
             }
         }
         block.arrived = 0;
@@ -274,9 +277,7 @@ void lk_host_block_barrier(const char *file, int line, const char *function) {
     wait_here(&at);
 }
 
-uint32_t lk_host_lane(void) {
-    return thread_number() % 32;
-}
+uint32_t lk_host_lane(void) { return thread_number() % 32; }
 
 const uint32_t *lk_host_warp_barrier(uint32_t mask, uint32_t mine, const char *file, int line,
                                      const char *function) {
@@ -317,10 +318,11 @@ const uint32_t *lk_host_warp_barrier(uint32_t mask, uint32_t mine, const char *f
         const fiber *f = &fibers[i];
         if (!f->at.line) continue;
         set_thread(f->thread);
-        lk_host_die("block (%u, %u, %u): thread (%u, %u, %u) waits at %s:%d (%s) for others that "
-                    "never come: %u of %u threads have ended",
-                    blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z,
-                    f->at.file, f->at.line, f->at.function, block.ended, block.threads);
+        lk_host_die(
+            "block (%u, %u, %u): thread (%u, %u, %u) waits at %s:%d (%s) for others that "
+            "never come: %u of %u threads have ended",
+            blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, f->at.file,
+            f->at.line, f->at.function, block.ended, block.threads);
     }
     lk_host_die("block (%u, %u, %u): threads are lost", blockIdx.x, blockIdx.y, blockIdx.z);
 }

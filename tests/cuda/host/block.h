@@ -1,4 +1,5 @@
-// block.h - runs the blocks of a launch; between the runtime (host.cpp) and the threads (block.cpp).
+// block.h - runs the blocks of a launch; between the runtime (host.cpp) and the threads
+// (block.cpp).
 #ifndef LOCKSTEP_HOST_BLOCK_H
 #define LOCKSTEP_HOST_BLOCK_H
 

@@ -51,8 +51,8 @@ enum { warpSize = 32 };
 
 // --- what a thread may do besides arithmetic -----------------------------------------------------
 
-#define LK_HOST_SITE                                                                \
-    const char *file = __builtin_FILE(), int line = __builtin_LINE(),               \
+#define LK_HOST_SITE                                                  \
+    const char *file = __builtin_FILE(), int line = __builtin_LINE(), \
                const char *function = __builtin_FUNCTION()
 
 void lk_host_block_barrier(const char *file, int line, const char *function);

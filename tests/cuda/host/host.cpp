@@ -88,7 +88,7 @@ struct allocation {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static item items[ITEMS];
 static item *free_items;
-static uint32_t items_taken;  // once, from the pool
+static uint32_t items_taken;          // once, from the pool
 static CUstream_st streams[STREAMS];  // the first is the default stream
 static CUevent_st events[EVENTS];
 static CUgraph_st graphs[GRAPHS];
@@ -220,8 +220,10 @@ static cudaError_t release(void *pointer, bool device) {
 
 static void append(list *l, item *i) {
     i->next = NULL;
-    if (l->tail) l->tail->next = i;
-    else l->head = i;
+    if (l->tail)
+        l->tail->next = i;
+    else
+        l->head = i;
     l->tail = i;
 }
 
@@ -306,9 +308,12 @@ static cudaError_t enqueue(cudaStream_t stream, const item *what) {
     }
     if (!free_items && items_taken == ITEMS && !capturing()) drain_all(false);
     item *i = free_items;
-    if (i) free_items = i->next;
-    else if (items_taken < ITEMS) i = &items[items_taken++];
-    else return cudaErrorMemoryAllocation;
+    if (i)
+        free_items = i->next;
+    else if (items_taken < ITEMS)
+        i = &items[items_taken++];
+    else
+        return cudaErrorMemoryAllocation;
     *i = *what;
     append(stream->capture ? &stream->capture->work : &stream->work, i);
     if (!stream->capture) stream->enqueued++;
@@ -467,8 +472,10 @@ cudaError_t cudaDeviceReset(void) {
     drain_all(false);
     while (allocation_count > 0) {
         allocation *a = &allocations[allocation_count - 1];
-        if (a->kind == allocation::REGISTERED) allocation_count--;
-        else release(a->at, a->kind == allocation::DEVICE);
+        if (a->kind == allocation::REGISTERED)
+            allocation_count--;
+        else
+            release(a->at, a->kind == allocation::DEVICE);
     }
     LEAVE(cudaSuccess);
 }

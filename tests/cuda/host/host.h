@@ -1,5 +1,5 @@
-// host.h - the host execution layer: CUDA's runtime and device code carried out by the processor, so
-// that the GPU's sources are tested where there is no GPU. What a test can see and set of it.
+// host.h - the host execution layer: CUDA's runtime and device code carried out by the processor,
+// so that the GPU's sources are tested where there is no GPU. What a test can see and set of it.
 //
 // Compile .cu files as C++ with this directory first on the include path. The same sources run; the
 // layer is stricter than a device where that finds bugs:
@@ -7,7 +7,8 @@
 // - Work that is enqueued waits until the host synchronises or polls (cudaEventQuery,
 //   cudaStreamQuery; not a plain read of pinned memory), then runs in order: a host that reads too
 //   early, or writes too early what the device has yet to read, sees it. (With a seed, a
-//   part of the work runs at once, as a seed decides: the opposite mistake is to rely on the delay.)
+//   part of the work runs at once, as a seed decides: the opposite mistake is to rely on the
+//   delay.)
 // - Device memory cannot be touched by the host: it is mapped only while device code runs.
 // - Fresh device memory, and shared memory before each block, is signalling NaN. Bytes beyond an
 //   allocation, or beyond the shared memory of a launch, are out of bounds for ASan.
@@ -41,12 +42,12 @@ void lk_host_devices(int count);
 void lk_host_fail(const char *function, uint32_t n);
 
 typedef struct lk_host_counts {
-    uint64_t allocations;    // cudaMalloc, cudaHostAlloc, cudaHostRegister, streams, events, graphs
-    uint64_t live_bytes;     // of device memory
-    uint64_t launches;       // of kernels, captured ones not counted
+    uint64_t allocations;  // cudaMalloc, cudaHostAlloc, cudaHostRegister, streams, events, graphs
+    uint64_t live_bytes;   // of device memory
+    uint64_t launches;     // of kernels, captured ones not counted
     uint64_t graph_launches;
     uint64_t synchronisations;
-    uint64_t barriers;       // that a block passed
+    uint64_t barriers;  // that a block passed
 } lk_host_counts;
 lk_host_counts lk_host_counted(void);
 

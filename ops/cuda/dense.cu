@@ -1,0 +1,145 @@
+// dense.cu - fully connected layers: three matrix products as jobs of sums.h, and column sums.
+#include "ops/cuda/sums.h"
+
+// --- forward -------------------------------------------------------------------------------------
+
+// x (rows, terms), w (terms, columns), bias (columns) or NULL, y (rows, columns)
+typedef struct dense_forward_job {
+    static constexpr int group = 1;
+    static constexpr bool a_terms_first = true, b_terms_first = false;
+    typedef uint64_t row;
+    uint32_t rows, columns, terms;
+    bool relu;
+    const float *x, *w, *bias;
+    float *y;
+
+    __device__ row row_of(uint32_t i) const { return (uint64_t)i * terms; }
+    __device__ float a(row at, uint32_t u) const { return x[at + u]; }
+    __device__ float b(uint32_t u, uint32_t j) const { return w[(uint64_t)u * columns + j]; }
+    __device__ float start(uint32_t j) const { return bias ? bias[j] : 0.0f; }
+    __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
+        float sum = v[0] + 0.0f;
+        y[(uint64_t)i * columns + j] = !relu || sum > 0.0f ? sum : 0.0f;
+        return lk_cuda_not_finite(sum);
+    }
+} dense_forward_job;
+
+void lk_cuda_dense_forward(lk_cuda_stream *s, const lk_dense *d, uint32_t m_count, const float *x,
+                           const float *w, const float *bias, float *y) {
+    const dense_forward_job job = {m_count, d->n_count, d->k_count, d->relu, x, w, bias, y};
+    lk_cuda_run(s, job, d->k_count, 1, 1);
+}
+
+// --- gradient of the input -----------------------------------------------------------------------
+
+// dy (rows, terms), w (columns, terms), mask (rows, columns) or NULL, dx (rows, columns)
+typedef struct dense_input_job {
+    static constexpr int group = 1;
+    static constexpr bool a_terms_first = true, b_terms_first = true;
+    typedef uint64_t row;
+    uint32_t rows, columns, terms;
+    const float *dy, *w, *mask;
+    float *dx;
+
+    __device__ row row_of(uint32_t i) const { return (uint64_t)i * terms; }
+    __device__ float a(row at, uint32_t u) const { return dy[at + u]; }
+    __device__ float b(uint32_t u, uint32_t j) const { return w[(uint64_t)j * terms + u]; }
+    __device__ float start(uint32_t j) const { return (void)j, 0.0f; }
+    __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
+        uint64_t at = (uint64_t)i * columns + j;
+        float sum = v[0] + 0.0f;
+        dx[at] = !mask || mask[at] > 0.0f ? sum : 0.0f;
+        return lk_cuda_not_finite(sum);
+    }
+} dense_input_job;
+
+void lk_cuda_dense_input_gradient(lk_cuda_stream *s, const lk_dense *d, uint32_t m_count,
+                                  const float *w, const float *dy, const float *mask, float *dx) {
+    const dense_input_job job = {m_count, d->k_count, d->n_count, dy, w, mask, dx};
+    lk_cuda_run(s, job, d->n_count, 1, 1);
+}
+
+// --- gradient of the weights ---------------------------------------------------------------------
+
+// x (examples, rows), dy (examples, columns), dw (rows, columns): a node, stored as it is.
+typedef struct dense_weight_job {
+    static constexpr int group = 1;
+    static constexpr bool a_terms_first = false, b_terms_first = false;
+    typedef uint32_t row;
+    uint32_t rows, columns;
+    const float *x, *dy;
+    float *dw;
+
+    __device__ row row_of(uint32_t i) const { return i; }
+    __device__ float a(row i, uint32_t u) const { return x[(uint64_t)u * rows + i]; }
+    __device__ float b(uint32_t u, uint32_t j) const { return dy[(uint64_t)u * columns + j]; }
+    __device__ float start(uint32_t j) const { return (void)j, 0.0f; }
+    __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
+        dw[(uint64_t)i * columns + j] = v[0];
+        return false;
+    }
+} dense_weight_job;
+
+void lk_cuda_dense_weight_gradient(lk_cuda_stream *s, const lk_dense *d, const lk_cuda_grains *g,
+                                   float *dw) {
+    const dense_weight_job job = {d->k_count, d->n_count, g->x, g->dy, dw};
+    lk_cuda_run(s, job, 1, g->grain, g->examples);
+}
+
+uint64_t lk_cuda_dense_scratch_floats(const lk_dense *d, uint32_t grain, uint32_t examples) {
+    uint64_t most = 0;
+    for (uint32_t m = examples; m > 0; m--) {
+        most = LK_MAX(most, lk_cuda_scratch_of(m, d->n_count, d->k_count, 1, 1, false));
+        most = LK_MAX(most, lk_cuda_scratch_of(m, d->k_count, d->n_count, 1, 1, false));
+        most = LK_MAX(most, lk_cuda_scratch_of(d->k_count, d->n_count, 1, grain, m, false));
+    }
+    return most;
+}
+
+// --- column sums ---------------------------------------------------------------------------------
+
+enum { COLUMNS = 32, LEAVES = 8 };
+
+// A block has COLUMNS columns; its threads take LEAVES leaves at once, whose node joins those
+// before.
+static __global__ void __launch_bounds__(COLUMNS *LEAVES)
+    column_sums(uint32_t n_count, lk_cuda_terms terms, const float *__restrict__ dy,
+                float *__restrict__ out) {
+    const uint32_t column = threadIdx.x % COLUMNS, mine = threadIdx.x / COLUMNS;
+    const uint32_t n = blockIdx.x * COLUMNS + column;
+    lk_cuda_tree tree;
+    tree.leaves = 0;
+    for (uint32_t first = 0; first < terms.leaves; first += LEAVES) {
+        const uint32_t leaf = first + mine;
+        float chain = 0.0f;
+        if (leaf < terms.leaves && n < n_count) {
+            uint32_t end = lk_cuda_leaf_end(terms, leaf);
+            for (uint32_t m = leaf ? lk_cuda_leaf_end(terms, leaf - 1) : 0; m < end; m++) {
+                chain = chain + dy[(uint64_t)m * n_count + n];
+            }
+        }
+        lk_cuda_shared[threadIdx.x] = chain;
+        __syncthreads();
+        if (mine == 0) {
+            const uint32_t present = LK_MIN(terms.leaves - first, (uint32_t)LEAVES);
+            lk_cuda_tree_leaf(&tree, lk_cuda_join_eight(lk_cuda_shared + column, COLUMNS, present));
+        }
+        __syncthreads();  // before the next leaves are written there
+    }
+    if (mine == 0 && n < n_count) out[n] = lk_cuda_tree_finish(&tree);
+}
+
+// A grain's slices are a power of two, as grains are: one tree over all of them.
+void lk_cuda_column_sums(lk_cuda_stream *s, uint32_t n_count, const lk_cuda_grains *g, float *out) {
+    lk_cuda_launch(s, column_sums, (n_count + COLUMNS - 1) / COLUMNS, COLUMNS * LEAVES,
+                   COLUMNS * LEAVES, n_count, lk_cuda_terms_of(1, g->grain, g->examples), g->dy,
+                   out);
+}
+
+int lk_cuda_prepare_dense(void) {
+    int error = lk_cuda_prepare_job<dense_forward_job>();
+    if (!error) error = lk_cuda_prepare_job<dense_input_job>();
+    if (!error) error = lk_cuda_prepare_job<dense_weight_job>();
+    if (!error) error = lk_cuda_prepare_kernels(column_sums, lk_cuda_join_grains);
+    return error;
+}

@@ -1,0 +1,562 @@
+// sums.h - the one engine behind dense layers and convolutions: a matrix of sums of products, in
+// the arithmetic's order. CUDA C++, included by dense.cu and conv.cu.
+//
+//   out[i][j] = tree over leaves of the chain over terms u of a(i, u) * b(u, j)
+//
+// A "job" says what a and b are, how a chain starts and where a sum is stored; it reads images,
+// weights and gradients where they lie, so no operand is ever rearranged in memory. All outputs of
+// a job have the same terms: u counts (example, position) pairs, or the terms of one example. A
+// leaf is a slice of the arithmetic: a run of terms, cut as ops/ARITHMETIC.md says.
+//
+// A block computes a tile of outputs for a "part": 2^n leaves that make up a whole node of the
+// tree. It stages chunks of a and b in shared memory, fetching the next while it multiplies; every
+// thread keeps a few chains, and the nodes below, in registers. Where a sum has several parts they
+// go to scratch and a second kernel joins them: the fewer outputs, the more parts, so that small
+// batches fill a GPU too. How sums are spread never changes a bit.
+#ifndef LOCKSTEP_OPS_CUDA_SUMS_H
+#define LOCKSTEP_OPS_CUDA_SUMS_H
+
+#include "ops/cuda/device.h"
+
+// --- division by what is known before ------------------------------------------------------------
+
+// Quotients of numbers below 2^31 by a multiplication.
+typedef struct lk_cuda_divisor {
+    uint32_t by, magic, shift;
+} lk_cuda_divisor;
+
+static inline lk_cuda_divisor lk_cuda_divide_by(uint32_t by) {
+    lk_cuda_divisor d = {by, 0, 0};
+    while ((uint64_t)1 << d.shift < by) d.shift++;
+    d.magic = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - by)) / by + 1);
+    return d;
+}
+
+static inline __device__ uint32_t lk_cuda_quotient(uint32_t n, const lk_cuda_divisor &d) {
+    return (uint32_t)(((uint64_t)n * d.magic >> 32) + n) >> d.shift;
+}
+
+// --- terms, leaves, parts ------------------------------------------------------------------------
+
+// The terms of a sum and how they are cut. A matrix product has one example of `example_terms`.
+typedef struct lk_cuda_terms {
+    uint32_t example_terms;    // 1 or more
+    uint32_t grain, examples;  // the last grain may be short
+    uint32_t slice_examples;   // whole examples of a slice; 0: an example is cut by itself
+    uint32_t example_slices;   // then into so many
+    uint32_t grain_leaves;     // leaves of a full grain
+    uint32_t leaves;           // of all grains
+    uint32_t part_leaves;      // a power of two
+    uint32_t grain_parts;      // parts of a full grain; 0: parts are numbered over all grains
+    uint32_t parts;            // of all
+} lk_cuda_terms;
+
+static inline lk_cuda_terms lk_cuda_terms_of(uint32_t example_terms, uint32_t grain,
+                                             uint32_t examples) {
+    lk_cuda_terms t = {example_terms, grain, examples, 0, 0, 0, 0, 1, 0, 0};
+    uint32_t last = examples - (examples - 1) / grain * grain;
+    t.slice_examples = LK_SLICE_TERMS / example_terms;
+    t.example_slices = (example_terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+    if (t.slice_examples > 0) {
+        t.grain_leaves = (grain + t.slice_examples - 1) / t.slice_examples;
+        t.leaves = (last + t.slice_examples - 1) / t.slice_examples;
+    } else {
+        t.grain_leaves = grain * t.example_slices;
+        t.leaves = last * t.example_slices;
+    }
+    t.leaves += (examples - 1) / grain * t.grain_leaves;
+    return t;
+}
+
+// The tree over slices of a grain and then over grains is one tree over all slices if no grain but
+// the last is filled up with nothing; otherwise a part stays within its grain.
+static inline void lk_cuda_terms_cut(lk_cuda_terms *t, uint32_t part_leaves) {
+    uint32_t grains = (t->examples - 1) / t->grain + 1, whole = (grains - 1) * t->grain_leaves;
+    bool one_tree = grains == 1 || (t->grain_leaves & (t->grain_leaves - 1)) == 0;
+    t->part_leaves = part_leaves;
+    t->grain_parts = one_tree ? 0 : (t->grain_leaves + part_leaves - 1) / part_leaves;
+    t->parts = one_tree ? (t->leaves + part_leaves - 1) / part_leaves
+                        : (grains - 1) * t->grain_parts +
+                              (t->leaves - whole + part_leaves - 1) / part_leaves;
+}
+
+// The term that follows the last of a leaf; that of leaf - 1 is where the leaf begins.
+static inline __device__ uint32_t lk_cuda_leaf_end(const lk_cuda_terms &t, uint32_t leaf) {
+    uint32_t grain = leaf / t.grain_leaves, slice = leaf - grain * t.grain_leaves;
+    uint32_t first = grain * t.grain;
+    if (t.slice_examples > 0) {
+        uint32_t end = first + LK_MIN((slice + 1) * t.slice_examples, t.grain);
+        return LK_MIN(end, t.examples) * t.example_terms;
+    }
+    uint32_t example = slice / t.example_slices, piece = slice - example * t.example_slices;
+    uint32_t end = LK_MIN((piece + 1) * LK_SLICE_TERMS, t.example_terms);
+    return (first + example) * t.example_terms + end;
+}
+
+typedef struct lk_cuda_leaves {
+    uint32_t first, end;
+} lk_cuda_leaves;
+
+static inline __device__ lk_cuda_leaves lk_cuda_part_leaves(const lk_cuda_terms &t, uint32_t part) {
+    lk_cuda_leaves l = {part * t.part_leaves, t.leaves};
+    if (t.grain_parts > 0) {
+        uint32_t grain = part / t.grain_parts, within = part - grain * t.grain_parts;
+        l.first = grain * t.grain_leaves + within * t.part_leaves;
+        l.end = LK_MIN((grain + 1) * t.grain_leaves, t.leaves);
+    }
+    l.end = LK_MIN(l.first + t.part_leaves, l.end);
+    return l;
+}
+
+// --- a tile --------------------------------------------------------------------------------------
+
+enum { LK_CUDA_CHUNK = 16 };  // terms staged at once
+
+// ROWS x COLUMNS outputs of a block, R x C of them a thread's; 2^LEVELS leaves at most.
+template <int ROWS, int COLUMNS, int R, int C, int LEVELS>
+struct lk_cuda_tile {
+    static constexpr int rows = ROWS, columns = COLUMNS, r = R, c = C, levels = LEVELS;
+    static constexpr int threads = ROWS / R * (COLUMNS / C);
+    static constexpr int a_stride = ROWS + 4,
+                         b_stride = COLUMNS + 4;  // other banks for other terms
+    static constexpr int buffer = LK_CUDA_CHUNK * (a_stride + b_stride);
+    static constexpr int a_loads = ROWS * LK_CUDA_CHUNK / threads;
+    static constexpr int b_loads = COLUMNS * LK_CUDA_CHUNK / threads;
+};
+
+typedef lk_cuda_tile<16, 16, 2, 2, 4> lk_cuda_small;   // for latency
+typedef lk_cuda_tile<64, 16, 4, 2, 4> lk_cuda_narrow;  // few columns; four rows a thread
+typedef lk_cuda_tile<64, 64, 4, 4, 4> lk_cuda_large;
+typedef lk_cuda_tile<128, 64, 8, 4, 1> lk_cuda_huge;  // for long chains
+
+// Element number n of the thread's share of a chunk: which row (or column), which term. Neighbours
+// in a warp take what lies side by side in memory.
+template <int SIDE, bool TERMS_FIRST, int THREADS>
+static inline __device__ void lk_cuda_share(int n, uint32_t *side, uint32_t *term) {
+    uint32_t at = threadIdx.x + (uint32_t)n * THREADS;
+    *side = TERMS_FIRST ? at / LK_CUDA_CHUNK : at % SIDE;
+    *term = TERMS_FIRST ? at % LK_CUDA_CHUNK : at / SIDE;
+}
+
+// What a thread has fetched for the next chunk.
+template <typename Tile>
+struct lk_cuda_fetched {
+    float a[Tile::a_loads], b[Tile::b_loads];
+};
+
+// The rows of a that a thread fetches, looked up once.
+template <typename Tile, typename Job>
+struct lk_cuda_rows {
+    typename Job::row row[Tile::a_loads];
+};
+
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_fetch(const Job &job, const lk_cuda_rows<Tile, Job> &rows,
+                                            uint32_t i0, uint32_t j0, uint32_t u0, uint32_t end,
+                                            lk_cuda_fetched<Tile> *f) {
+    uint32_t side, term;
+#pragma unroll
+    for (int n = 0; n < Tile::a_loads; n++) {
+        lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
+        bool there = i0 + side < job.rows && u0 + term < end;
+        f->a[n] = there ? job.a(rows.row[n], u0 + term) : 0.0f;
+    }
+#pragma unroll
+    for (int n = 0; n < Tile::b_loads; n++) {
+        lk_cuda_share<Tile::columns, Job::b_terms_first, Tile::threads>(n, &side, &term);
+        bool there = j0 + side < job.columns && u0 + term < end;
+        f->b[n] = there ? job.b(u0 + term, j0 + side) : 0.0f;
+    }
+}
+
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_stage(const lk_cuda_fetched<Tile> &f, float *buffer) {
+    uint32_t side, term;
+#pragma unroll
+    for (int n = 0; n < Tile::a_loads; n++) {
+        lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
+        buffer[term * Tile::a_stride + side] = f.a[n];
+    }
+    buffer += LK_CUDA_CHUNK * Tile::a_stride;
+#pragma unroll
+    for (int n = 0; n < Tile::b_loads; n++) {
+        lk_cuda_share<Tile::columns, Job::b_terms_first, Tile::threads>(n, &side, &term);
+        buffer[term * Tile::b_stride + side] = f.b[n];
+    }
+}
+
+// N floats that lie side by side, aligned to their size.
+template <int N>
+static inline __device__ void lk_cuda_take(const float *from, float *to) {
+    if (N % 4 == 0) {
+#pragma unroll
+        for (int n = 0; n < N; n += 4) {
+            float4 v = *reinterpret_cast<const float4 *>(from + n);
+            to[n] = v.x, to[n + 1] = v.y, to[n + 2] = v.z, to[n + 3] = v.w;
+        }
+    } else {
+        float2 v = *reinterpret_cast<const float2 *>(from);
+        to[0] = v.x, to[1] = v.y;
+    }
+}
+
+// The chains of a thread, and the nodes of the leaves before.
+template <typename Tile>
+struct lk_cuda_chains {
+    float chain[Tile::r][Tile::c];
+    float node[Tile::levels][Tile::r][Tile::c];
+};
+
+template <typename Tile>
+static inline __device__ void lk_cuda_term(lk_cuda_chains<Tile> *s, const float *a,
+                                           const float *b) {
+    float x[Tile::r], w[Tile::c];
+    lk_cuda_take<Tile::r>(a, x);
+    lk_cuda_take<Tile::c>(b, w);
+#pragma unroll
+    for (int r = 0; r < Tile::r; r++) {
+#pragma unroll
+        for (int c = 0; c < Tile::c; c++) s->chain[r][c] = lk_fmaf(x[r], w[c], s->chain[r][c]);
+    }
+}
+
+// Leaf number `leaf` of the part is done: it joins the nodes to its left that are complete with it.
+// The node it became is in `chain`, for the case that it was the last one.
+template <typename Tile>
+static inline __device__ void lk_cuda_leaf(lk_cuda_chains<Tile> *s, uint32_t leaf) {
+#pragma unroll
+    for (int level = 0; level < Tile::levels; level++) {
+        bool joins = leaf >> level & 1;
+#pragma unroll
+        for (int r = 0; r < Tile::r; r++) {
+#pragma unroll
+            for (int c = 0; c < Tile::c; c++) {
+                if (joins)
+                    s->chain[r][c] = s->node[level][r][c] + s->chain[r][c];
+                else
+                    s->node[level][r][c] = s->chain[r][c];
+            }
+        }
+        if (!joins) return;
+    }
+}
+
+// The nodes that are left over are joined from the right.
+template <typename Tile>
+static inline __device__ void lk_cuda_part_sum(lk_cuda_chains<Tile> *s, uint32_t leaves) {
+#pragma unroll
+    for (int level = 0; level < Tile::levels; level++) {
+        bool held = leaves >> level & 1, last = (leaves & ((2u << level) - 1)) == 1u << level;
+        if (!held || last) continue;  // nothing, or what `chain` has already
+#pragma unroll
+        for (int r = 0; r < Tile::r; r++) {
+#pragma unroll
+            for (int c = 0; c < Tile::c; c++) {
+                s->chain[r][c] = s->node[level][r][c] + s->chain[r][c];
+            }
+        }
+    }
+}
+
+// Where a block works: its tile of outputs, its part.
+typedef struct lk_cuda_place {
+    uint32_t i0, j0, part;
+} lk_cuda_place;
+
+// Every chain of the thread begins: the first leaf of all perhaps from a bias.
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_start(const Job &job, uint32_t j, bool first,
+                                            lk_cuda_chains<Tile> *s) {
+#pragma unroll
+    for (int c = 0; c < Tile::c; c++) {
+        float start = first && j + c < job.columns ? job.start(j + c) : 0.0f;
+#pragma unroll
+        for (int r = 0; r < Tile::r; r++) s->chain[r][c] = start;
+    }
+}
+
+// One chunk: `count` terms from u, of which `leaf` may end anywhere.
+template <typename Tile>
+static inline __device__ void lk_cuda_multiply(const lk_cuda_terms &terms, lk_cuda_chains<Tile> *s,
+                                               const float *a, const float *b, uint32_t u,
+                                               uint32_t count, uint32_t first, uint32_t end,
+                                               uint32_t *leaf, uint32_t *leaf_end) {
+    if (count == LK_CUDA_CHUNK && u + LK_CUDA_CHUNK <= *leaf_end) {
+#pragma unroll
+        for (int k = 0; k < LK_CUDA_CHUNK; k++) {
+            lk_cuda_term(s, a + k * Tile::a_stride, b + k * Tile::b_stride);
+        }
+        u += LK_CUDA_CHUNK;
+        count = 0;
+    }
+    for (uint32_t k = 0;; k++) {
+        if (u + k == *leaf_end) {
+            lk_cuda_leaf(s, *leaf - first);
+            if (++*leaf == end) return;
+            *leaf_end = lk_cuda_leaf_end(terms, *leaf);
+#pragma unroll
+            for (int r = 0; r < Tile::r; r++) {
+#pragma unroll
+                for (int c = 0; c < Tile::c; c++) s->chain[r][c] = 0.0f;
+            }
+        }
+        if (k >= count) return;
+        lk_cuda_term(s, a + k * Tile::a_stride, b + k * Tile::b_stride);
+    }
+}
+
+// The sums of a part, in the thread's chains.
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_sum_part(const Job &job, const lk_cuda_terms &terms,
+                                               const lk_cuda_place &at, lk_cuda_chains<Tile> *s) {
+    const uint32_t ti = threadIdx.x / (Tile::columns / Tile::c) * Tile::r;
+    const uint32_t tj = threadIdx.x % (Tile::columns / Tile::c) * Tile::c;
+    const lk_cuda_leaves part = lk_cuda_part_leaves(terms, at.part);
+    uint32_t leaf = part.first, leaf_end = lk_cuda_leaf_end(terms, leaf);
+    uint32_t u = leaf == 0 ? 0 : lk_cuda_leaf_end(terms, leaf - 1);
+    const uint32_t end = lk_cuda_leaf_end(terms, part.end - 1);
+    lk_cuda_rows<Tile, Job> rows;
+#pragma unroll
+    for (int n = 0; n < Tile::a_loads; n++) {
+        uint32_t side, term;
+        lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
+        rows.row[n] = job.row_of(LK_MIN(at.i0 + side, job.rows - 1));
+    }
+    lk_cuda_start<Tile>(job, at.j0 + tj, leaf == 0, s);
+    lk_cuda_fetched<Tile> fetched;
+    lk_cuda_fetch(job, rows, at.i0, at.j0, u, end, &fetched);
+    // Two buffers in turn, so one barrier a chunk: who writes the first again has passed the
+    // barrier behind which everybody was done with it.
+    for (float *buffer = lk_cuda_shared;; u += LK_CUDA_CHUNK) {
+        lk_cuda_stage<Tile, Job>(fetched, buffer);
+        __syncthreads();
+        const bool more = u + LK_CUDA_CHUNK < end;
+        if (more) {
+            lk_cuda_fetch(job, rows, at.i0, at.j0, u + LK_CUDA_CHUNK, end, &fetched);
+        }
+        const float *b = buffer + LK_CUDA_CHUNK * Tile::a_stride + tj;
+        lk_cuda_multiply(terms, s, buffer + ti, b, u, LK_MIN(end - u, (uint32_t)LK_CUDA_CHUNK),
+                         part.first, part.end, &leaf, &leaf_end);
+        if (!more) break;
+        buffer = buffer == lk_cuda_shared ? lk_cuda_shared + Tile::buffer : lk_cuda_shared;
+    }
+    lk_cuda_part_sum(s, part.end - part.first);
+}
+
+template <typename Tile, typename Job>
+static __global__ void __launch_bounds__(Tile::threads)
+    lk_cuda_sums(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms,
+                 uint32_t row_tiles, float *__restrict__ scratch) {
+    const lk_cuda_place at = {blockIdx.x % row_tiles * Tile::rows, blockIdx.y * Tile::columns,
+                              blockIdx.x / row_tiles};
+    lk_cuda_chains<Tile> s;
+    lk_cuda_sum_part<Tile>(job, terms, at, &s);
+    const uint32_t i0 = at.i0 + threadIdx.x / (Tile::columns / Tile::c) * Tile::r;
+    const uint32_t j0 = at.j0 + threadIdx.x % (Tile::columns / Tile::c) * Tile::c;
+    bool bad = false;
+#pragma unroll
+    for (int r = 0; r < Tile::r; r += Job::group) {
+#pragma unroll
+        for (int c = 0; c < Tile::c; c++) {
+            if (i0 + r >= job.rows || j0 + c >= job.columns) continue;
+            float v[Job::group];
+#pragma unroll
+            for (int g = 0; g < Job::group; g++) {
+                v[g] = s.chain[r + g][c];
+                if (terms.parts == 1) continue;
+                uint64_t row = (uint64_t)at.part * job.rows + i0 + r + g;
+                scratch[row * job.columns + j0 + c] = v[g];
+            }
+            if (terms.parts == 1) bad |= job.store(i0 + r, j0 + c, v);
+        }
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+// --- joining parts -------------------------------------------------------------------------------
+
+enum { LK_CUDA_JOIN_OUTPUTS = 32, LK_CUDA_JOIN_WORKERS = 8 };
+
+// The node over `count` values, 8 at most, that lie `stride` apart.
+static inline __device__ float lk_cuda_join_eight(const float *from, uint64_t stride,
+                                                  uint32_t count) {
+    float v[8];
+#pragma unroll
+    for (int n = 0; n < 8; n++) v[n] = (uint32_t)n < count ? from[n * stride] : 0.0f;
+#pragma unroll
+    for (int by = 1; by < 8; by *= 2) {
+#pragma unroll
+        for (int n = 0; n < 8; n += 2 * by) {
+            if ((uint32_t)(n + by) < count) v[n] = v[n] + v[n + by];
+        }
+    }
+    return v[0];
+}
+
+// The tree over `count` values that lie `stride` apart, by the threads of a block that have the
+// same output: each takes a whole node. Valid in the first of them.
+static inline __device__ float lk_cuda_join_tree(const float *from, uint64_t stride,
+                                                 uint32_t count) {
+    const uint32_t output = threadIdx.x % LK_CUDA_JOIN_OUTPUTS;
+    const uint32_t worker = threadIdx.x / LK_CUDA_JOIN_OUTPUTS;
+    uint32_t run = 8;  // values of a worker: a power of two
+    while (run * LK_CUDA_JOIN_WORKERS < count) run *= 2;
+    lk_cuda_tree tree;
+    tree.leaves = 0;
+    for (uint32_t n = worker * run; n < LK_MIN((worker + 1) * run, count); n += 8) {
+        float eight = lk_cuda_join_eight(from + n * stride, stride, LK_MIN(count - n, 8u));
+        lk_cuda_tree_leaf(&tree, eight);
+    }
+    __syncthreads();  // the sums of the output before have been read
+    lk_cuda_shared[worker * LK_CUDA_JOIN_OUTPUTS + output] = lk_cuda_tree_finish(&tree);
+    __syncthreads();
+    return lk_cuda_join_eight(lk_cuda_shared + output, LK_CUDA_JOIN_OUTPUTS,
+                              (count + run - 1) / run);
+}
+
+// Joins the parts of every grain into the first of them.
+static __global__ void __launch_bounds__(LK_CUDA_JOIN_OUTPUTS *LK_CUDA_JOIN_WORKERS)
+    lk_cuda_join_grains(lk_cuda_terms terms, uint64_t outputs, float *scratch) {
+    const uint64_t output =
+        (uint64_t)blockIdx.x * LK_CUDA_JOIN_OUTPUTS + threadIdx.x % LK_CUDA_JOIN_OUTPUTS;
+    const uint32_t first = blockIdx.y * terms.grain_parts;
+    float *from = scratch + first * outputs + LK_MIN(output, outputs - 1);
+    float sum = lk_cuda_join_tree(from, outputs, LK_MIN(terms.grain_parts, terms.parts - first));
+    if (threadIdx.x < LK_CUDA_JOIN_OUTPUTS && output < outputs) *from = sum;
+}
+
+// Joins the parts, or the grains, and stores the finished sums.
+template <typename Job>
+static __global__ void __launch_bounds__(LK_CUDA_JOIN_OUTPUTS *LK_CUDA_JOIN_WORKERS)
+    lk_cuda_join(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms,
+                 const float *__restrict__ scratch) {
+    const uint64_t outputs = (uint64_t)job.rows * job.columns;
+    const uint64_t stored =
+        (uint64_t)blockIdx.x * LK_CUDA_JOIN_OUTPUTS + threadIdx.x % LK_CUDA_JOIN_OUTPUTS;
+    const bool mine = stored < outputs / Job::group;
+    const uint64_t row = mine ? stored / job.columns : 0;
+    const uint32_t j = mine ? (uint32_t)(stored - row * job.columns) : 0;
+    const uint32_t step = terms.grain_parts > 0 ? terms.grain_parts : 1;
+    float v[Job::group];
+#pragma unroll
+    for (int g = 0; g < Job::group; g++) {
+        const float *from = scratch + (row * Job::group + g) * job.columns + j;
+        v[g] = lk_cuda_join_tree(from, step * outputs, (terms.parts + step - 1) / step);
+    }
+    if (threadIdx.x >= LK_CUDA_JOIN_OUTPUTS || !mine) return;
+    lk_cuda_report(state, op, job.store((uint32_t)(row * Job::group), j, v));
+}
+
+// --- launches ------------------------------------------------------------------------------------
+
+enum { LK_CUDA_BLOCKS_WANTED = 264 };  // two for each multiprocessor of the GPUs this is made for
+
+typedef enum lk_cuda_tile_kind {
+    LK_CUDA_SMALL,
+    LK_CUDA_NARROW,
+    LK_CUDA_LARGE,
+    LK_CUDA_HUGE,
+} lk_cuda_tile_kind;
+
+typedef struct lk_cuda_cut {
+    lk_cuda_tile_kind tile;
+    lk_cuda_terms terms;
+} lk_cuda_cut;
+
+static inline uint64_t lk_cuda_tiles(uint64_t rows, uint64_t columns, uint32_t tile_rows,
+                                     uint32_t tile_columns) {
+    return (rows + tile_rows - 1) / tile_rows * ((columns + tile_columns - 1) / tile_columns);
+}
+
+// Which tile, and how many leaves a part has: the most that leave enough blocks. `grouped`: four
+// rows must be one thread's.
+static inline lk_cuda_cut lk_cuda_cut_sums(uint64_t rows, uint64_t columns, lk_cuda_terms terms,
+                                           bool grouped) {
+    lk_cuda_cut cut = {LK_CUDA_LARGE, terms};
+    uint64_t wanted = LK_CUDA_BLOCKS_WANTED, tiles = lk_cuda_tiles(rows, columns, 64, 64);
+    uint32_t levels = lk_cuda_large::levels;
+    if (lk_cuda_tiles(rows, columns, 128, 64) >= wanted && columns > 32 &&
+        terms.leaves <= terms.example_slices) {
+        cut.tile = LK_CUDA_HUGE;
+        tiles = lk_cuda_tiles(rows, columns, 128, 64);
+        levels = lk_cuda_huge::levels;
+    } else if (columns <= 32 && rows >= 64 && (grouped || tiles * terms.leaves >= wanted)) {
+        cut.tile = LK_CUDA_NARROW;
+        tiles = lk_cuda_tiles(rows, columns, 64, 16);
+    } else if (tiles * terms.leaves < wanted) {
+        cut.tile = grouped ? LK_CUDA_NARROW : LK_CUDA_SMALL;
+        tiles = lk_cuda_tiles(rows, columns, grouped ? 64 : 16, 16);
+    }
+    uint32_t part_leaves = 1u << levels;
+    while (part_leaves > 1 && tiles * (terms.leaves / part_leaves) < wanted) part_leaves /= 2;
+    lk_cuda_terms_cut(&cut.terms, part_leaves);
+    return cut;
+}
+
+// The floats of all parts.
+static inline uint64_t lk_cuda_scratch_of(uint64_t rows, uint64_t columns, uint32_t example_terms,
+                                          uint32_t grain, uint32_t examples, bool grouped) {
+    const lk_cuda_terms terms = lk_cuda_terms_of(example_terms, grain, examples);
+    const lk_cuda_cut cut = lk_cuda_cut_sums(rows, columns, terms, grouped);
+    return cut.terms.parts > 1 ? cut.terms.parts * rows * columns : 0;
+}
+
+// Rows, or terms, of a job: numbers that lk_cuda_quotient can take apart.
+static inline uint32_t lk_cuda_rows_of(lk_cuda_stream *s, uint64_t rows) {
+    if (!s->error && rows >> 31 != 0) s->error = cudaErrorInvalidConfiguration;
+    return (uint32_t)rows;
+}
+
+template <typename Tile, typename Job>
+static inline void lk_cuda_launch_tiles(lk_cuda_stream *s, const Job &job,
+                                        const lk_cuda_terms &terms) {
+    uint32_t row_tiles = (job.rows + Tile::rows - 1) / Tile::rows;
+    dim3 blocks(row_tiles * terms.parts, (job.columns + Tile::columns - 1) / Tile::columns);
+    lk_cuda_launch(s, lk_cuda_sums<Tile, Job>, blocks, Tile::threads, 2 * Tile::buffer, s->state,
+                   s->op, job, terms, row_tiles, s->scratch);
+}
+
+// All that a job needs: its tiles, and where there are parts, joining them.
+template <typename Job>
+static inline void lk_cuda_run(lk_cuda_stream *s, const Job &job, uint32_t example_terms,
+                               uint32_t grain, uint32_t examples) {
+    if (job.rows == 0 || job.columns == 0) return;
+    const lk_cuda_cut cut = lk_cuda_cut_sums(
+        job.rows, job.columns, lk_cuda_terms_of(example_terms, grain, examples), Job::group > 1);
+    const lk_cuda_terms &terms = cut.terms;
+    switch (cut.tile) {
+    case LK_CUDA_SMALL:
+        if constexpr (Job::group == 1) lk_cuda_launch_tiles<lk_cuda_small>(s, job, terms);
+        break;
+    case LK_CUDA_NARROW: lk_cuda_launch_tiles<lk_cuda_narrow>(s, job, terms); break;
+    case LK_CUDA_LARGE: lk_cuda_launch_tiles<lk_cuda_large>(s, job, terms); break;
+    case LK_CUDA_HUGE: lk_cuda_launch_tiles<lk_cuda_huge>(s, job, terms); break;
+    }
+    if (terms.parts == 1) return;
+    const uint64_t outputs = (uint64_t)job.rows * job.columns;
+    const uint32_t threads = LK_CUDA_JOIN_OUTPUTS * LK_CUDA_JOIN_WORKERS;
+    const uint32_t all = (uint32_t)((outputs + LK_CUDA_JOIN_OUTPUTS - 1) / LK_CUDA_JOIN_OUTPUTS);
+    if (terms.grain_parts > 1) {
+        dim3 blocks(all, (terms.parts + terms.grain_parts - 1) / terms.grain_parts);
+        lk_cuda_launch(s, lk_cuda_join_grains, blocks, threads, threads, terms, outputs,
+                       s->scratch);
+    }
+    const uint64_t stored = outputs / Job::group;
+    lk_cuda_launch(s, lk_cuda_join<Job>,
+                   dim3((uint32_t)((stored + LK_CUDA_JOIN_OUTPUTS - 1) / LK_CUDA_JOIN_OUTPUTS)),
+                   threads, threads, s->state, s->op, job, terms, s->scratch);
+}
+
+template <typename Job>
+static inline int lk_cuda_prepare_job(void) {
+    int error = 0;
+    if constexpr (Job::group == 1) {
+        error = lk_cuda_prepare_kernels(lk_cuda_sums<lk_cuda_small, Job>);
+    }
+    return error ? error
+                 : lk_cuda_prepare_kernels(lk_cuda_sums<lk_cuda_narrow, Job>,
+                                           lk_cuda_sums<lk_cuda_large, Job>,
+                                           lk_cuda_sums<lk_cuda_huge, Job>, lk_cuda_join<Job>);
+}
+
+#endif
