@@ -259,6 +259,7 @@ static void test_known_shapes(void **state) {
         shape(6, 5, 120, 9, 3, 3, 2, 1, true),
         shape(26, 27, 2, 130, 2, 3, 1, 1, false),
         shape(50, 49, 1, 5, 3, 3, 1, 1, true),     // five slices an example
+        shape(3, 4, 470, 6, 3, 3, 1, 1, true),     // nine slices a sum
     };
     for (unsigned i = 0; i < LK_COUNT(shapes); i++) {
         check_shape(&shapes[i], 3, 2, PLAIN);

@@ -35,7 +35,8 @@ dim3 blockDim, gridDim;
 // The dynamic shared memory of every kernel (ops/cuda/device.h declares it).
 alignas(128) float lk_cuda_shared[LK_HOST_SHARED_BYTES / sizeof(float)];
 
-enum { STACK_BYTES = 64 * 1024, WARPS_MAX = LK_HOST_THREADS_MAX / 32 };
+// A report of ASan takes most of this.
+enum { STACK_BYTES = 256 * 1024, WARPS_MAX = LK_HOST_THREADS_MAX / 32 };
 
 // --- switching stacks ----------------------------------------------------------------------------
 

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""barriers_test - every barrier of ops/cuda/ is needed, and its absence is seen.
+
+   barriers_test.py SOURCE_DIR PROGRAM...
+
+Each call of __syncthreads or __syncwarp is left out once (the host execution layer does so by file
+and line) and the kernels' tests run: one of them must fail, with one of a few seeds for the order of
+threads. That they pass with all barriers is checked first.
+"""
+import glob
+import os
+import re
+import subprocess
+import sys
+
+SEEDS = (1, 2, 3)
+
+
+def passes(program, seed, leave_out):
+    env = dict(os.environ, LOCKSTEP_HOST_CUDA_SEED=str(seed), ASAN_OPTIONS="detect_leaks=0")
+    if leave_out:
+        env["LOCKSTEP_HOST_CUDA_LEAVE_OUT"] = leave_out
+    return subprocess.run([program, "1"], env=env, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def barriers(folder):
+    for path in sorted(glob.glob(os.path.join(folder, "ops", "cuda", "*.*"))):
+        with open(path, encoding="utf-8") as f:
+            for number, line in enumerate(f, 1):
+                if re.search(r"\b__sync(threads|warp)\(", line.split("//")[0]):
+                    yield f"{os.path.basename(path)}:{number}"
+
+
+def main():
+    folder, programs = sys.argv[1], sys.argv[2:]
+    failed = 0
+    for program in programs:
+        if not passes(program, SEEDS[0], None):
+            print(f"{program}: fails with all barriers in place")
+            failed += 1
+    found = list(barriers(folder))
+    for barrier in found:
+        if all(passes(p, seed, barrier) for seed in SEEDS for p in programs):
+            print(f"{barrier}: left out, and no test fails")
+            failed += 1
+    print(f"{len(found)} barriers, {failed} problems")
+    return 1 if failed or not found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+// host_test.cu - the host execution layer finds what it is there to find: kernels and calls that
+// are wrong on purpose, each in a process of its own, and the right ones beside them.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include <cuda_runtime.h>
+
+#include "host.h"
+
+extern __shared__ float lk_cuda_shared[];
+
+enum { THREADS = 96 };
+
+static void launch(void (*kernel)(float *), float *out) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(2);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = THREADS * sizeof(float);
+    assert_int_equal(cudaLaunchKernelEx(&config, kernel, out), cudaSuccess);
+}
+
+static float *device(size_t floats) {
+    float *at = nullptr;
+    assert_int_equal(cudaMalloc(&at, floats * sizeof(float)), cudaSuccess);
+    return at;
+}
+
+// Runs `what` in a process of its own; its exit code, 256 for a signal, and what it said.
+static int apart(void (*what)(void), char *said, size_t bytes) {
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        // Not cmocka's handlers, which would go on with the next test.
+        for (int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) signal(number, SIG_DFL);
+        dup2(ends[1], STDERR_FILENO);
+        what();
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t length = 0;
+    for (ssize_t got; (got = read(ends[0], said + length, bytes - 1 - length)) > 0;) {
+        length += (size_t)got;
+        if (length == bytes - 1) break;
+    }
+    said[length] = 0;
+    close(ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256;
+}
+
+static char said[1 << 16];
+
+// --- what is right -------------------------------------------------------------------------------
+
+// Each thread's number goes to its neighbour, through shared memory and through a shuffle.
+static __global__ void neighbours(float *out) {
+    uint32_t t = threadIdx.x;
+    lk_cuda_shared[t] = (float)t;
+    __syncthreads();
+    float left = lk_cuda_shared[(t + THREADS - 1) % THREADS];
+    float right = __shfl_sync(0xffffffffu, (float)t, (int)(t + 1));
+    uint32_t votes = __ballot_sync(0xffffffffu, t % 2 == 0);
+    __syncwarp();
+    out[blockIdx.x * THREADS + t] = left * 1000.0f + right + (votes == 0x55555555u ? 0.5f : 0.0f);
+}
+
+static void test_threads_meet(void **state) {
+    (void)state;
+    float *out = device(2 * THREADS), got[2 * THREADS];
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        lk_host_seed(seed);
+        launch(neighbours, out);
+        cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost);
+        for (uint32_t i = 0; i < 2 * THREADS; i++) {
+            uint32_t t = i % THREADS, lane = t % 32;
+            float right = (float)(t - lane + (lane + 1) % 32);
+            assert_true(got[i] == (float)((t + THREADS - 1) % THREADS) * 1000.0f + right + 0.5f);
+        }
+    }
+    cudaFree(out);
+}
+
+// --- what is wrong -------------------------------------------------------------------------------
+
+// Reads what another thread may not have written yet.
+static __global__ void no_barrier(float *out) {
+    lk_cuda_shared[threadIdx.x] = (float)threadIdx.x;
+    out[blockIdx.x * THREADS + threadIdx.x] = lk_cuda_shared[THREADS - 1 - threadIdx.x];
+}
+
+static void test_missing_barrier_shows(void **state) {
+    (void)state;
+    float *out = device(2 * THREADS), got[2 * THREADS];
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        uint32_t wrong = 0;
+        lk_host_seed(seed);
+        launch(no_barrier, out);
+        cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost);
+        for (uint32_t i = 0; i < 2 * THREADS; i++) {
+            wrong += !(got[i] == (float)(THREADS - 1 - i % THREADS));
+        }
+        assert_true(wrong > 0);  // what was not written yet is NaN
+    }
+    cudaFree(out);
+}
+
+static __global__ void half_barrier(float *out) {
+    if (threadIdx.x < 40) __syncthreads();
+    out[0] = 0.0f;
+}
+static __global__ void two_barriers(float *out) {
+    if (threadIdx.x < 40)
+        __syncthreads();
+    else
+        __syncthreads(), out[0] = 0.0f;
+}
+static __global__ void lost_lane(float *out) {
+    if (threadIdx.x % 32 != 5) __syncwarp();
+    out[0] = 0.0f;
+}
+template <void (*KERNEL)(float *)>
+static void run(void) {
+    float *out = device(2 * THREADS);
+    launch(KERNEL, out);
+    cudaDeviceSynchronize();
+}
+
+static void test_divergence_is_named(void **state) {
+    (void)state;
+    assert_int_equal(apart(run<half_barrier>, said, sizeof said), 70);
+    assert_non_null(strstr(said, "host_test.cu"));
+    assert_non_null(strstr(said, "half_barrier"));
+    assert_non_null(strstr(said, "block ("));
+    assert_int_equal(apart(run<two_barriers>, said, sizeof said), 70);
+    assert_non_null(strstr(said, "two_barriers"));
+    assert_int_equal(apart(run<lost_lane>, said, sizeof said), 70);
+    assert_non_null(strstr(said, "lost_lane"));
+    assert_int_equal(apart(run<neighbours>, said, sizeof said), 0);
+}
+
+static void touch_device(void) {
+    float *at = device(1000);
+    cudaDeviceSynchronize();
+    at[5] = 1.0f;
+}
+static void beyond_device(void) {
+    float *at = device(1024);
+    cudaMemset(at, 0, 4096);
+    launch([](float *out) { out[1024 + threadIdx.x] = 0.0f; }, at + 0);
+    cudaDeviceSynchronize();
+}
+
+static void test_foreign_memory(void **state) {
+    (void)state;
+    assert_int_not_equal(apart(touch_device, said, sizeof said), 0);
+    assert_int_not_equal(apart(beyond_device, said, sizeof said), 0);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+static __global__ void beyond_shared(float *out) { out[0] = lk_cuda_shared[THREADS]; }
+static __global__ void beyond_end(float *out) { out[2 * THREADS] = 0.0f; }
+
+static void test_bounds(void **state) {
+    (void)state;
+    assert_int_not_equal(apart(run<beyond_shared>, said, sizeof said), 0);
+    assert_non_null(strstr(said, "AddressSanitizer"));
+    assert_int_not_equal(apart(run<beyond_end>, said, sizeof said), 0);
+}
+#else
+static void test_bounds(void **state) { (void)state; }  // only ASan sees a few bytes
+#endif
+
+// --- the runtime ---------------------------------------------------------------------------------
+
+static __global__ void count(float *out) {
+    if (threadIdx.x == 0 && blockIdx.x == 0) out[0] += 1.0f;
+}
+
+// A host that does not wait sees that nothing has happened.
+static void test_work_waits(void **state) {
+    (void)state;
+    lk_host_seed(0);
+    float *pinned = nullptr, *at = device(1), zero = 0.0f;
+    assert_int_equal(cudaHostAlloc((void **)&pinned, 4, cudaHostAllocDefault), cudaSuccess);
+    cudaMemcpy(at, &zero, 4, cudaMemcpyHostToDevice);
+    cudaStream_t stream;
+    cudaEvent_t event;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    *pinned = 7.0f;
+    launch(count, at);
+    assert_int_equal(cudaEventRecord(event, 0), cudaSuccess);
+    assert_int_equal(cudaStreamWaitEvent(stream, event, 0), cudaSuccess);
+    cudaMemcpyAsync(pinned, at, 4, cudaMemcpyDeviceToHost, stream);
+    assert_true(*pinned == 7.0f);
+    cudaStreamSynchronize(stream);
+    assert_true(*pinned == 1.0f);  // the other stream's kernel came first
+    cudaEventDestroy(event);
+    cudaStreamDestroy(stream);
+    cudaFreeHost(pinned);
+    cudaFree(at);
+}
+
+static void test_captures(void **state) {
+    (void)state;
+    float *at = device(1), zero = 0.0f, got = 0.0f, *more = nullptr;
+    cudaMemcpy(at, &zero, 4, cudaMemcpyHostToDevice);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaStreamCreate(&stream);
+    cudaLaunchConfig_t config = {};
+    config.stream = stream;
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+    for (int i = 0; i < 3; i++) cudaLaunchKernelEx(&config, count, at);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    assert_int_equal(cudaGraphInstantiate(&exec, graph), cudaSuccess);
+    cudaGraphDestroy(graph);
+    for (int i = 0; i < 5; i++) assert_int_equal(cudaGraphLaunch(exec, stream), cudaSuccess);
+    cudaStreamSynchronize(stream);
+    cudaMemcpy(&got, at, 4, cudaMemcpyDeviceToHost);
+    assert_true(got == 15.0f);
+    cudaGraphExecDestroy(exec);
+
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+    assert_int_equal(cudaMalloc(&more, 4), cudaErrorStreamCaptureUnsupported);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    cudaStreamDestroy(stream);
+    cudaFree(at);
+}
+
+static void test_failures_and_counts(void **state) {
+    (void)state;
+    float *at = nullptr;
+    size_t free_bytes = 0, total = 0, left = 0;
+    lk_host_fail("cudaMalloc", 2);
+    at = device(256);
+    float *second = nullptr;
+    assert_int_equal(cudaMalloc(&second, 4), cudaErrorMemoryAllocation);
+    assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    cudaMemGetInfo(&free_bytes, &total);
+    uint64_t allocations = lk_host_counted().allocations;
+    assert_int_equal(cudaMalloc(&second, 1 << 20), cudaSuccess);
+    cudaMemGetInfo(&left, &total);
+    assert_int_equal(free_bytes - left, 1 << 20);
+    assert_int_equal(lk_host_counted().allocations, allocations + 1);
+    assert_int_equal(cudaMalloc(&at, total), cudaErrorMemoryAllocation);
+    cudaFree(second);
+    lk_host_devices(0);
+    int count_now = 5;
+    assert_int_equal(cudaGetDeviceCount(&count_now), cudaErrorNoDevice);
+    assert_int_equal(count_now, 0);
+    lk_host_devices(-1);
+    assert_int_equal(cudaGetDeviceCount(&count_now), cudaErrorInsufficientDriver);
+    lk_host_devices(1);
+    cudaDeviceReset();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads_meet),
+        cmocka_unit_test(test_missing_barrier_shows),
+        cmocka_unit_test(test_divergence_is_named),
+        cmocka_unit_test(test_foreign_memory),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_work_waits),
+        cmocka_unit_test(test_captures),
+        cmocka_unit_test(test_failures_and_counts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

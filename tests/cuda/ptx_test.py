@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""ptx_test - what nvcc makes of the strict kernels holds nothing that changes bits.
+
+   ptx_test.py SOURCE_DIR FLAG...      FLAGs are those of the build
+
+Searched for: results flushed to zero, approximations, division that is not rounded, atomics on
+floats, double, and fused multiply-adds in files that write none. Exits 77 where there is no nvcc.
+"""
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BANNED = [
+    (r"\.ftz\b", "flushes subnormals to zero"),
+    (r"\.approx\b", "approximates"),
+    (r"\bdiv\.full\b", "divides without rounding"),
+    (r"\b(red|atom)\.[\w.]*\.[bf]?(f16|f32|f64|bf16)", "adds floats in no order"),
+    (r"\b(wmma|mma|wgmma)\b", "multiplies in less than fp32"),
+    (r"\b(add|sub|mul|fma|div|cvt)\.[\w.]*f64\b", "computes in double"),
+    (r"\bmad\.[\w.]*f32\b", "multiplies and adds in a way of its own"),
+    (r"\b(add|sub|mul|fma|div|sqrt)\.(rz|rm|rp)\.", "rounds otherwise"),
+]
+# Each is found in a kernel that is wrong on purpose: the search itself can fail.
+WRONG = """
+__global__ void wrong(float *x, double *y) {
+    x[0] = __expf(x[1]);
+    x[2] = __fdividef(x[3], x[4]);
+    atomicAdd(x + 5, 1.0f);
+    y[0] = y[1] + x[6];
+    x[7] = __fadd_rz(x[7], 1.0f);
+}
+__global__ void contracted(float *x) { x[0] = x[1] * x[2] + x[3]; }
+"""
+
+
+def find_nvcc():
+    for name in (os.environ.get("CUDACXX"), shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc"):
+        if name and os.path.exists(name):
+            return name
+    return None
+
+
+def compile_ptx(nvcc, source, folder, flags):
+    out = os.path.join(folder, "out.ptx")
+    subprocess.run([nvcc, "-std=c++17", "-arch=compute_90", "-ptx", *flags, source, "-o", out],
+                   check=True)
+    with open(out, encoding="utf-8") as f:
+        return f.read()
+
+
+def problems(ptx):
+    return [f"{why}: {m.group()}" for pattern, why in BANNED for m in [re.search(pattern, ptx)] if m]
+
+
+def main():
+    nvcc = find_nvcc()
+    if not nvcc:
+        print("skipped: no nvcc")
+        return 77
+    folder, flags = sys.argv[1], sys.argv[2:]
+    flags += ["-I", folder]
+    failed = 0
+    with tempfile.TemporaryDirectory() as work:
+        wrong = os.path.join(work, "wrong.cu")
+        with open(wrong, "w", encoding="utf-8") as f:
+            f.write(WRONG)
+        loose = compile_ptx(nvcc, wrong, work, ["--use_fast_math"])
+        found = problems(loose)
+        if len(found) < 5 or "fma.rn" not in loose:
+            print(f"the search is blind: it finds only {found}")
+            failed += 1
+        if "fma.rn" in compile_ptx(nvcc, wrong, work, flags):
+            print(f"{' '.join(flags)} let nvcc contract a product and a sum")
+            failed += 1
+        for source in sorted(glob.glob(os.path.join(folder, "ops", "cuda", "*.cu"))):
+            ptx = compile_ptx(nvcc, source, work, flags)
+            with open(source, encoding="utf-8") as f:
+                text = f.read()
+            found = problems(ptx)
+            writes_fma = re.search(r"lk_fmaf|ops/math\.h|sums\.h", text)
+            if not writes_fma and re.search(r"\bfma\.", ptx):
+                found.append("contracts a product and a sum")
+            for line in found:
+                print(f"{source}: {line}")
+            failed += len(found)
+            print(f"{os.path.basename(source)}: {len(re.findall(r'fma.rn.f32', ptx))} fma, "
+                  f"{len(found)} problems")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

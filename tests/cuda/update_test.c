@@ -1,0 +1,310 @@
+// update_test.c - the end of a step on the device: the tree over the nodes that make up a batch,
+// the optimizer on all parameters at once, results in their ring, the stop that stays; and the
+// launches of the memory checking mode.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <cuda_runtime_api.h>
+
+#include "host.h"
+#include "ops/cuda/kernels.h"
+#include "ops/kernels.h"
+#include "ops/tree.h"
+
+enum { LEAVES_MAX = 70, FLOATS = 200, PARAMS = 3, RING = 4 };
+
+static uint64_t draws;
+
+static uint32_t draw(uint32_t below) {
+    draws = draws * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((draws >> 33) % below);
+}
+
+static void must(int error) { assert_int_equal(error, cudaSuccess); }
+
+static void *space(uint64_t bytes) {
+    void *at = NULL;
+    must(cudaMalloc(&at, bytes));
+    return at;
+}
+
+static void *there(const void *from, uint64_t bytes) {
+    void *at = space(bytes);
+    must(cudaMemcpy(at, from, bytes, cudaMemcpyHostToDevice));
+    return at;
+}
+
+static void back(void *to, const void *from, uint64_t bytes) {
+    must(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+}
+
+static lk_cuda_state state_now(const lk_cuda_stream *s) {
+    lk_cuda_state state;
+    must(s->error);
+    must(cudaDeviceSynchronize());
+    back(&state, s->state, sizeof state);
+    return state;
+}
+
+static lk_cuda_stream fresh(uint64_t step) {
+    const lk_cuda_state state = {step, 0, UINT32_MAX, UINT32_MAX, 0};
+    must(lk_cuda_prepare());
+    return (lk_cuda_stream){.state = there(&state, sizeof state), .op = 3};
+}
+
+// --- the tree ------------------------------------------------------------------------------------
+
+static float leaves[LEAVES_MAX][FLOATS];
+
+// Node (level, index) over `total` leaves, at float `at`, as ARITHMETIC.md says.
+static float node_value(uint32_t level, uint32_t index, uint32_t total, uint32_t at) {
+    if (level == 0) return leaves[index][at];
+    uint32_t right = (2 * index + 1) << (level - 1);
+    float value = node_value(level - 1, 2 * index, total, at);
+    return right < total ? value + node_value(level - 1, 2 * index + 1, total, at) : value;
+}
+
+// Cuts the leaves into runs, as replicas hold them, and these into whole nodes; `nodes` is the
+// table for the device.
+static uint32_t make_nodes(uint32_t total, lk_cuda_node nodes[LEAVES_MAX]) {
+    lk_counter counter = {0};
+    uint32_t count = 0;
+    for (uint32_t at = 0, end; at < total; at = end) {
+        end = at + 1 + draw(total - at);
+        for (uint32_t first = at; first < end;) {
+            lk_node n = lk_next_block(first, end, total);
+            float values[FLOATS];
+            for (uint32_t i = 0; i < FLOATS; i++)
+                values[i] = node_value(n.level, n.index, total, i);
+            nodes[count].merges = lk_counter_push(&counter, n);
+            nodes[count++].values = there(values, sizeof values);
+            uint64_t next = (uint64_t)(n.index + 1) << n.level;
+            first = (uint32_t)LK_MIN(next, end);
+        }
+    }
+    return count;
+}
+
+static void check_tree(uint32_t total, const lk_optimizer *o) {
+    for (uint32_t l = 0; l < total; l++) {
+        for (uint32_t i = 0; i < FLOATS; i++)
+            leaves[l][i] = (float)draw(1u << 24) * 0x1p-23f - 1.0f;
+    }
+    lk_cuda_node nodes[LEAVES_MAX];
+    const uint32_t count = make_nodes(total, nodes);
+    // Parameters with a gap behind each: 0..49, 64..64, 80..199.
+    const uint64_t offsets[PARAMS] = {0, 64, 80}, counts[PARAMS] = {50, 1, 120};
+    float w[FLOATS], slot[FLOATS], sum[FLOATS], got[FLOATS];
+    for (uint32_t i = 0; i < FLOATS; i++) {
+        w[i] = (float)draw(1000);
+        slot[i] = (float)draw(100);
+        sum[i] = node_value(lk_root_level(total), 0, total, i);
+    }
+    lk_cuda_stream s = fresh(0);
+    float *w_there = there(w, sizeof w), *slot_there = there(slot, sizeof slot);
+    lk_cuda_param params[PARAMS];
+    for (uint32_t p = 0; p < PARAMS; p++) {
+        params[p] =
+            (lk_cuda_param){offsets[p], counts[p], w_there + offsets[p], {slot_there + offsets[p]}};
+    }
+    lk_cuda_update(&s, o, there(params, sizeof params), PARAMS, FLOATS,
+                   there(nodes, count * sizeof *nodes), count, 0x1.999p-7f);
+    for (uint32_t p = 0; p < PARAMS; p++) {
+        float *slots[LK_OPTIMIZER_SLOTS_MAX] = {slot + offsets[p]};
+        assert_int_equal(lk_kernels_reference.apply(o, counts[p], sum + offsets[p], 0x1.999p-7f,
+                                                    w + offsets[p], slots),
+                         0);
+    }
+    assert_int_equal(state_now(&s).bad_param, UINT32_MAX);
+    back(got, w_there, sizeof got);
+    assert_memory_equal(got, w, sizeof w);  // the gaps too
+    back(got, slot_there, sizeof got);
+    assert_memory_equal(got, slot, sizeof slot);
+    must(cudaDeviceReset());
+}
+
+static void test_tree(void **unused) {
+    (void)unused;
+    const lk_optimizer momentum = {LK_MOMENTUM, 0x1p-3f, 0x1.8p-1f, true};
+    const lk_optimizer sgd = {LK_SGD, 0x1p-3f, 0.0f, false};
+    for (uint32_t total = 1; total <= LEAVES_MAX; total++) {
+        draws = total;
+        check_tree(total, total % 2 ? &momentum : &sgd);
+    }
+}
+
+// --- results, and the stop -----------------------------------------------------------------------
+
+typedef struct tiny {
+    lk_cuda_stream s;
+    float *w, *gradient, *loss;
+    lk_cuda_param *params;
+    lk_cuda_node *nodes, *loss_nodes;
+    lk_cuda_result *ring;
+} tiny;
+
+static const lk_optimizer half = {LK_SGD, 0.5f, 0.0f, false};
+
+// One parameter of two floats.
+static tiny tiny_open(uint64_t step) {
+    tiny t = {.s = fresh(step)};
+    const float w[2] = {1.0f, 2.0f}, gradient[2] = {1.0f, 1.0f}, loss = 3.0f;
+    t.w = there(w, sizeof w);
+    t.gradient = there(gradient, sizeof gradient);
+    t.loss = there(&loss, sizeof loss);
+    const lk_cuda_param param = {0, 2, t.w, {NULL}};
+    const lk_cuda_node node = {t.gradient, 0}, loss_node = {t.loss, 0};
+    t.params = there(&param, sizeof param);
+    t.nodes = there(&node, sizeof node);
+    t.loss_nodes = there(&loss_node, sizeof loss_node);
+    must(cudaHostAlloc((void **)&t.ring, RING * sizeof *t.ring, cudaHostAllocMapped));
+    memset(t.ring, 0x55, RING * sizeof *t.ring);
+    return t;
+}
+
+static void tiny_step(tiny *t) {
+    lk_cuda_update(&t->s, &half, t->params, 1, 2, t->nodes, 1, 0.5f);
+    lk_cuda_step_end(&t->s, t->loss_nodes, 1, 0.5f, t->ring, RING);
+}
+
+static void test_results(void **unused) {
+    (void)unused;
+    tiny t = tiny_open(6);
+    for (uint32_t step = 6; step < 9; step++) {
+        tiny_step(&t);
+        lk_cuda_state state = state_now(&t.s);
+        assert_int_equal(state.step, step + 1);
+        assert_int_equal(state.stopped, 0);
+        const lk_cuda_result *r = &t.ring[step % RING];
+        assert_int_equal(r->step, step);
+        assert_true(r->loss == 1.5f);
+        assert_int_equal(r->bad_op, UINT32_MAX);
+        assert_int_equal(r->bad_param, UINT32_MAX);
+        assert_int_equal(r->not_finite, 0);
+    }
+    float w[2];
+    back(w, t.w, sizeof w);
+    assert_true(w[0] == 0.25f && w[1] == 1.25f);
+    must(cudaDeviceReset());
+}
+
+// What stops: a gradient, a loss, an op before. The step is told once; nothing is applied after it.
+static void check_stop(const char *what) {
+    tiny t = tiny_open(0);
+    const float infinite = 1e30f * 1e30f, one = 1.0f;
+    tiny_step(&t);
+    must(cudaDeviceSynchronize());
+    if (strcmp(what, "loss") == 0) {
+        must(cudaMemcpy(t.loss, &infinite, 4, cudaMemcpyHostToDevice));
+    } else if (strcmp(what, "gradient") == 0) {
+        must(cudaMemcpy(t.gradient + 1, &infinite, 4, cudaMemcpyHostToDevice));
+    } else {
+        float *steep = there(&infinite, sizeof infinite);
+        const lk_dense d = {1, 1, false, false};
+        t.s.op = 9;
+        lk_cuda_dense_forward(&t.s, &d, 1, steep, steep, NULL, space(4));
+        t.s.op = 5;
+        lk_cuda_dense_forward(&t.s, &d, 1, steep, steep, NULL, space(4));
+    }
+    tiny_step(&t);
+    lk_cuda_state state = state_now(&t.s);
+    const lk_cuda_result *r = &t.ring[1];
+    assert_int_equal(r->step, 1);
+    assert_int_equal(r->not_finite, 1);
+    assert_int_equal(r->bad_param, strcmp(what, "gradient") == 0 ? 0 : UINT32_MAX);
+    assert_int_equal(r->bad_op, strcmp(what, "op") == 0 ? 5 : UINT32_MAX);
+    assert_int_equal(state.stopped, 1);
+
+    float before[2], after[2];
+    back(before, t.w, sizeof before);
+    must(cudaMemcpy(t.gradient + 1, &one, 4, cudaMemcpyHostToDevice));
+    must(cudaMemcpy(t.loss, &one, 4, cudaMemcpyHostToDevice));
+    tiny_step(&t);
+    state = state_now(&t.s);
+    back(after, t.w, sizeof after);
+    assert_memory_equal(before, after, sizeof after);
+    assert_int_equal(state.stopped, 1);
+    assert_int_equal(t.ring[2].step, 0x5555555555555555u);
+    must(cudaDeviceReset());
+}
+
+static void test_stop(void **unused) {
+    (void)unused;
+    check_stop("loss");
+    check_stop("gradient");
+    check_stop("op");
+}
+
+// --- a step as a graph, and launches that fail ---------------------------------------------------
+
+static void test_graph(void **unused) {
+    (void)unused;
+    tiny t = tiny_open(0);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    t.s.stream = stream;
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    tiny_step(&t);
+    must(t.s.error);
+    must(cudaStreamEndCapture(stream, &graph));
+    must(cudaGraphInstantiate(&exec, graph, 0));
+    assert_int_equal(state_now(&t.s).step, 0);  // recorded, not run
+    for (int i = 0; i < 3; i++) must(cudaGraphLaunch(exec, stream));
+    assert_int_equal(state_now(&t.s).step, 3);
+    assert_true(t.ring[2].loss == 1.5f);
+    must(cudaGraphExecDestroy(exec));
+    must(cudaGraphDestroy(graph));
+    must(cudaStreamDestroy(stream));
+    must(cudaDeviceReset());
+}
+
+static void test_failed_launch(void **unused) {
+    (void)unused;
+    tiny t = tiny_open(0);
+    lk_host_fail("cudaLaunchKernelEx", 2);
+    tiny_step(&t);
+    assert_int_equal(t.s.error, cudaErrorLaunchFailure);
+    tiny_step(&t);  // nothing is launched after a failure
+    assert_int_equal(t.s.error, cudaErrorLaunchFailure);
+    t.s.error = 0;
+    assert_int_equal(state_now(&t.s).step, 0);
+    must(cudaDeviceReset());
+}
+
+static void test_checking(void **unused) {
+    (void)unused;
+    lk_cuda_stream s = fresh(0);
+    uint32_t words[100], none = UINT32_MAX, broken;
+    uint32_t *to = space(sizeof words), *flag = there(&none, sizeof none);
+    lk_cuda_fill(&s, 100, 0x9d9d9d9du, to);
+    lk_cuda_check_bytes(&s, sizeof words, 0x9d, (const uint8_t *)to, 4, flag);
+    state_now(&s);
+    back(words, to, sizeof words);
+    for (uint32_t i = 0; i < 100; i++) assert_int_equal(words[i], 0x9d9d9d9du);
+    back(&broken, flag, sizeof broken);
+    assert_int_equal(broken, UINT32_MAX);
+    must(cudaMemset((uint8_t *)to + 399, 0, 1));
+    lk_cuda_check_bytes(&s, sizeof words, 0x9d, (const uint8_t *)to, 6, flag);
+    lk_cuda_check_bytes(&s, sizeof words, 0x9d, (const uint8_t *)to, 4, flag);
+    lk_cuda_check_bytes(&s, sizeof words - 1, 0x9d, (const uint8_t *)to, 2, flag);
+    state_now(&s);
+    back(&broken, flag, sizeof broken);
+    assert_int_equal(broken, 4);
+    must(cudaDeviceReset());
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tree),          cmocka_unit_test(test_results),
+        cmocka_unit_test(test_stop),          cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_failed_launch), cmocka_unit_test(test_checking),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
