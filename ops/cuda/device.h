@@ -55,8 +55,8 @@ static inline uint32_t lk_cuda_blocks(uint64_t count) {
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count); \
          i += (uint64_t)gridDim.x * blockDim.x)
 
-// The dynamic shared memory of a kernel.
-extern __shared__ float lk_cuda_shared[];
+// The dynamic shared memory of a kernel, aligned for reads of four floats.
+extern __shared__ __align__(128) float lk_cuda_shared[];
 
 // --- numbers -------------------------------------------------------------------------------------
 

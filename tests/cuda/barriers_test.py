@@ -4,8 +4,8 @@
    barriers_test.py SOURCE_DIR PROGRAM...
 
 Each call of __syncthreads or __syncwarp is left out once (the host execution layer does so by file
-and line) and the kernels' tests run: one of them must fail, with one of a few seeds for the order of
-threads. That they pass with all barriers is checked first.
+and line) and the kernels' tests run: one of them must fail, with one of a few seeds for the order
+of threads. That they pass with all barriers is checked first.
 """
 import glob
 import os

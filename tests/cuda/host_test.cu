@@ -19,7 +19,7 @@ extern "C" {
 
 #include "host.h"
 
-extern __shared__ float lk_cuda_shared[];
+extern __shared__ __align__(128) float lk_cuda_shared[];
 
 enum { THREADS = 96 };
 

@@ -53,7 +53,8 @@ def compile_ptx(nvcc, source, folder, flags):
 
 
 def problems(ptx):
-    return [f"{why}: {m.group()}" for pattern, why in BANNED for m in [re.search(pattern, ptx)] if m]
+    found = [(why, re.search(pattern, ptx)) for pattern, why in BANNED]
+    return [f"{why}: {match.group()}" for why, match in found if match]
 
 
 def main():

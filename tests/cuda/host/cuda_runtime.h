@@ -21,7 +21,8 @@
 #define __host__
 #define __constant__ const
 #define __shared__  // extern declarations only
-#define __forceinline__ inline __attribute__((always_inline))
+#define __forceinline__  inline __attribute__((always_inline))
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
 
 struct uint3 {
