@@ -1,6 +1,8 @@
 // dense.cu - fully connected layers: three matrix products as jobs of sums.h, and column sums.
 #include "ops/cuda/sums.h"
 
+uint32_t lk_cuda_blocks_wanted = 264;
+
 // --- forward -------------------------------------------------------------------------------------
 
 // x (rows, terms), w (terms, columns), bias (columns) or NULL, y (rows, columns)

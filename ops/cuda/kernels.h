@@ -46,6 +46,11 @@ typedef struct lk_cuda_stream {
 // Loads all kernels into the current device, so that no launch does. Returns a cudaError_t.
 int lk_cuda_prepare(void);
 
+// How many blocks a launch should have, where it can: two for each multiprocessor of the GPUs this
+// is made for. It decides how sums are spread, and so how much scratch they need; never a bit.
+// Tests change it.
+extern uint32_t lk_cuda_blocks_wanted;
+
 // --- data --------------------------------------------------------------------------------------
 
 // Where LOAD finds the examples of a step. Two ways:

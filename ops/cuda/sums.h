@@ -449,8 +449,6 @@ static __global__ void __launch_bounds__(LK_CUDA_JOIN_OUTPUTS *LK_CUDA_JOIN_WORK
 
 // --- launches ------------------------------------------------------------------------------------
 
-enum { LK_CUDA_BLOCKS_WANTED = 264 };  // two for each multiprocessor of the GPUs this is made for
-
 typedef enum lk_cuda_tile_kind {
     LK_CUDA_SMALL,
     LK_CUDA_NARROW,
@@ -473,7 +471,7 @@ static inline uint64_t lk_cuda_tiles(uint64_t rows, uint64_t columns, uint32_t t
 static inline lk_cuda_cut lk_cuda_cut_sums(uint64_t rows, uint64_t columns, lk_cuda_terms terms,
                                            bool grouped) {
     lk_cuda_cut cut = {LK_CUDA_LARGE, terms};
-    uint64_t wanted = LK_CUDA_BLOCKS_WANTED, tiles = lk_cuda_tiles(rows, columns, 64, 64);
+    uint64_t wanted = lk_cuda_blocks_wanted, tiles = lk_cuda_tiles(rows, columns, 64, 64);
     uint32_t levels = lk_cuda_large::levels;
     if (lk_cuda_tiles(rows, columns, 128, 64) >= wanted && columns > 32 &&
         terms.leaves <= terms.example_slices) {
