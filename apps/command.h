@@ -28,6 +28,23 @@ lk_status lk_command_doctor(int argc, char **argv, lk_error *error);
 enum { LK_SET_MAX = 64 };
 
 // The options of every command that takes a configuration; a command's own come beside them.
+// --collective. The words from LK_COLLECTIVE_MPI on say how bytes travel between workers.
+typedef enum lk_collective {
+    LK_COLLECTIVE_AUTO,
+    LK_COLLECTIVE_THREADS,
+    LK_COLLECTIVE_NCCL,
+    LK_COLLECTIVE_MPI,
+    LK_COLLECTIVE_WINDOW,
+    LK_COLLECTIVE_MESSAGES,
+    LK_COLLECTIVE_RING,  // what TensorFlow's tutorial calls the transport of the host
+} lk_collective;
+
+lk_status lk_collective_parse(const char *text, lk_collective *out, lk_error *error);
+// Sets what the choice means to MPI. LK_UNAVAILABLE or LK_BAD_USAGE where it cannot be.
+lk_status lk_collective_choose(lk_collective asked, uint32_t world, lk_mpi_options *mpi,
+                               lk_error *error);
+void lk_collective_print(lk_collective asked, uint32_t world, lk_text_out *out);
+
 typedef struct lk_common_options {
     lk_config_options config;
     const char *set[LK_SET_MAX];
@@ -38,7 +55,8 @@ typedef struct lk_common_options {
     const char *cluster;     // --cluster FILE
     uint64_t max_memory;     // --max-memory, bytes
     uint32_t workers;        // --workers, for a plan
-    lk_mpi_options mpi;      // --start-timeout, --step-timeout, --collective
+    lk_mpi_options mpi;      // --start-timeout, --step-timeout
+    lk_collective collective;
     bool resume, fresh, seal, json, show_shards;
     bool insecure;           // --insecure: no key between hosts
 } lk_common_options;

@@ -122,20 +122,6 @@ static lk_status parse_number(const char *option, const char *text, uint32_t mos
     return LK_OK;
 }
 
-// The words choose how bytes travel between workers, never what they add up to.
-static lk_status parse_collective(const char *text, lk_mpi_options *out, lk_error *error) {
-    static const char *const words[] = {"auto", "window", "messages"};
-    for (uint32_t i = 0; i < LK_COUNT(words); i++) {
-        if (strcmp(text, words[i]) != 0) continue;
-        out->messages = i == 2;
-        return LK_OK;
-    }
-    return lk_fail(error, LK_BAD_USAGE,
-                   "--collective: found \"%s\", wanted auto or window (shared memory between the "
-                   "workers of a host, messages between hosts) or messages (everywhere)",
-                   text);
-}
-
 static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
     switch (option) {
     case OPT_SET:
@@ -151,7 +137,7 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
         return parse_number("start-timeout", value, 86400, &o->mpi.start_timeout_seconds, error);
     case OPT_STEP_TIMEOUT:
         return parse_number("step-timeout", value, 86400, &o->mpi.step_timeout_seconds, error);
-    case OPT_COLLECTIVE: return parse_collective(value, &o->mpi, error);
+    case OPT_COLLECTIVE: return lk_collective_parse(value, &o->collective, error);
     case OPT_MAX_MEMORY: return parse_bytes("max-memory", value, &o->max_memory, error);
     case OPT_DATA: o->config.data_directory = value; return LK_OK;
     case OPT_KERNELS: o->config.kernels = value; return LK_OK;

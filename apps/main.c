@@ -43,7 +43,7 @@ static const char config_help[] =
     "describes, or mpiexec -n N lockstep train CONFIG; each with its own --replicas. With\n"
     "  --start-timeout S    seconds that start-up may take (300)\n"
     "  --step-timeout S     seconds that one worker waits for another (60)\n"
-    "  --collective NAME    auto, window or messages: how bytes travel\n"
+    "  --collective NAME    auto, threads, mpi or ring, window, messages, nccl: how bytes travel\n"
     "  --insecure           no LOCKSTEP_KEY_FILE between hosts: on a network of one's own\n";
 
 static void print_help(void) {

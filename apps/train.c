@@ -33,10 +33,11 @@ typedef struct trainer {
     uint64_t saved;  // step of the last checkpoint, or UINT64_MAX
     double start, last_log, last_save;
     uint64_t last_log_step;
-    uint32_t stop;      // the signal this run stops by, or 0
-    bool leads;         // of several workers one writes and speaks
-    bool running;       // start-up is over: from here on workers can fail alone
-    double evaluating;  // seconds spent outside training since `start`
+    uint32_t stop;             // the signal this run stops by, or 0
+    bool leads;                // of several workers one writes and speaks
+    lk_collective collective;  // as asked for
+    bool running;              // start-up is over: from here on workers can fail alone
+    double evaluating;         // seconds spent outside training since `start`
 } trainer;
 
 static volatile sig_atomic_t stop_signal;
@@ -293,18 +294,20 @@ static lk_status resume(trainer *t, lk_error *error) {
 }
 
 // Who works here, and how bytes travel between them.
-static void print_workers(const lk_run *run, lk_text_out *out) {
+static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *out) {
     const char *name = *run->config.name ? run->config.name : run->config.document.source;
     const lk_run_workers *w = &run->workers;
     uint32_t here, before;
     if (!w->joined) {
         lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (threads), kernels %s",
                      LK_VERSION, name, run->layout.replicas, run->kernels->name);
+        lk_collective_print(asked, 1, out);
         return;
     }
     lk_mpi_host(&here, &before);
     lk_text_line(out, "lockstep %s  %s  %u workers, %u replicas in all, kernels %s", LK_VERSION,
                  name, w->world, run->layout.replicas_all, run->kernels->name);
+    lk_collective_print(asked, w->world, out);
     lk_text_line(out,
                  "transport: %s; %u worker%s on this host; window %llu bytes, inbox %llu bytes, "
                  "foreign %llu bytes (%s)",
@@ -319,7 +322,7 @@ static void print_banner(const trainer *t) {
     char hash[LK_SHA256_HEX_BYTES];
     lk_hex(s->data_hash, LK_SHA256_BYTES, hash);
     lk_text_out *out = (lk_text_out *)&t->out;
-    print_workers(run, out);
+    print_workers(run, t->collective, out);
     lk_text_line(out, "data %s: %llu examples; test %llu", hash,
                  (unsigned long long)s->example_count, (unsigned long long)run->test.count);
     lk_text_line(
@@ -457,9 +460,16 @@ static lk_status configure(trainer *t, const lk_common_options *o, lk_error *err
     uint32_t world = cluster.world, rank = cluster.rank;
     t->leads = lk_cluster_leads(&cluster);
     if (config.replicas == 0 && world > 0) config.replicas = cluster.replicas[rank];
+    lk_mpi_options mpi = o->mpi;
+    lk_error refused = {.status = LK_OK};
+    uint32_t several = how == ALONE ? 1 : world;
+    lk_status status = lk_collective_choose(o->collective, several, &mpi, &refused);
+    if (how != ALONE) LK_CHECK(lk_mpi_built(error));
     if (how == MEETING) LK_CHECK(meet(o, &cluster, error));
-    if (how != ALONE) LK_CHECK(lk_mpi_start(world, rank, &o->mpi, error));
-    lk_status status = lk_run_configure(t->run, &config, needs, error);
+    if (how != ALONE) LK_CHECK(lk_mpi_start(world, rank, &mpi, error));
+    // What all of them were asked for, and cannot have, is said by one now that they can speak.
+    if (status != LK_OK) *error = refused;
+    if (status == LK_OK) status = lk_run_configure(t->run, &config, needs, error);
     return how != ALONE ? lk_run_join(t->run, world, rank, status, error) : status;
 }
 
@@ -469,6 +479,7 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     lk_common_options o;
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_TRAIN | LK_OPT_CLUSTER, &o, error));
     t = (trainer){.run = &run,
+                  .collective = o.collective,
                   .saved = UINT64_MAX,
                   .dir = {.lock_file = -1},
                   .metrics = {.file = -1},

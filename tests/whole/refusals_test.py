@@ -77,6 +77,8 @@ CASES = {
     "option without value": ({}, [], ["--kernels"]),
     "replicas is a word": ({}, [], ["--replicas", "two"]),
     "resume and fresh": ({}, [], ["--resume", "--fresh"]),
+    "collective, near": ({}, [], ["--collective", "rign"]),
+    "no GPU code": ({}, [], ["--collective", "nccl"]),
     "set without a value": ({}, [], ["--set", "seed"]),
     "set of an unknown key": ({}, [], ["--set", "sead=3"]),
 }

@@ -142,6 +142,32 @@ def refusals(t):
     t.check(not os.path.exists("refused"), "nothing was written")
 
 
+def collectives(t):
+    """Each name: what was taken and why, the same bits; what cannot be is refused, by one line."""
+    config = t.write("small.json", {"steps": 5})
+    wanted = result(t.expect(0, "train", config, "--run-dir", "compared")[1])
+    for name, alone, two in (
+            ("auto", "threads (auto: one worker", "mpi (auto: "),
+            ("threads", "threads (as asked)", 64),
+            ("mpi", "threads (asked for mpi, which is between workers", "mpi (as asked)"),
+            ("ring", "threads (asked for ring,", "mpi (asked for ring, which is the transport of"),
+            ("window", "threads (asked for window,", "mpi (asked for its window)"),
+            ("messages", "threads (asked for messages,", "mpi (asked for its messages alone)"),
+            ("nccl", 69, 69)):
+        for cut, says in (([2], alone), ([1, 1], two)):
+            shutil.rmtree("chosen", ignore_errors=True)
+            run = ["train", config, "--run-dir", "chosen", "--collective", name]
+            code, lines, error = mpiexec(t, cut, run)
+            if isinstance(says, int):
+                good = code == says and error.count("lockstep: --collective " + name) == 1
+                good = good and not os.path.exists("chosen")
+            else:
+                said = [line for line in lines if line.startswith("collective: ")]
+                good = code == 0 and len(said) == 1 and said[0].startswith("collective: " + says)
+                good = good and result(lines) == wanted
+            t.check(good, f"--collective {name}, {len(cut)} workers", code, lines, error)
+
+
 def seal(t):
     config = t.write("small.json", {"steps": 300})
     wanted = result(t.expect(0, "train", config, "--run-dir", "alone")[1])
@@ -216,6 +242,7 @@ def main():
         print("skipped: this build has no MPI")
         sys.exit(77)
     refusals(t)
+    collectives(t)
     seal(t)
     losses(t)
     same_bits_elsewhere(t)
