@@ -3,6 +3,7 @@
 #define LOCKSTEP_APPS_COMMAND_H
 
 #include "apps/run.h"
+#include "apps/traffic.h"
 #include "io/text.h"
 
 // Each gets its own arguments (argv[0] is the command's name) and returns the exit code's status;
@@ -27,7 +28,6 @@ lk_status lk_command_doctor(int argc, char **argv, lk_error *error);
 
 enum { LK_SET_MAX = 64 };
 
-// The options of every command that takes a configuration; a command's own come beside them.
 // --collective. The words from LK_COLLECTIVE_MPI on say how bytes travel between workers.
 typedef enum lk_collective {
     LK_COLLECTIVE_AUTO,
@@ -45,6 +45,7 @@ lk_status lk_collective_choose(lk_collective asked, uint32_t world, lk_mpi_optio
                                lk_error *error);
 void lk_collective_print(lk_collective asked, uint32_t world, lk_text_out *out);
 
+// The options of every command that takes a configuration; a command's own come beside them.
 typedef struct lk_common_options {
     lk_config_options config;
     const char *set[LK_SET_MAX];
@@ -55,6 +56,7 @@ typedef struct lk_common_options {
     const char *cluster;     // --cluster FILE
     uint64_t max_memory;     // --max-memory, bytes
     uint32_t workers;        // --workers, for a plan
+    lk_link link;            // --bandwidth, --latency, for a plan of workers
     lk_mpi_options mpi;      // --start-timeout, --step-timeout
     lk_collective collective;
     bool resume, fresh, seal, json, show_shards;
@@ -64,7 +66,7 @@ typedef struct lk_common_options {
 // Which of them a command accepts; another one is refused as unknown to it.
 typedef enum lk_option_group {
     LK_OPT_TRAIN = 1,        // --run-dir --resume --fresh --seal, and those of workers
-    LK_OPT_PLAN = 2,         // --show-shards --json --workers
+    LK_OPT_PLAN = 2,         // --show-shards --json --workers --bandwidth --latency
     LK_OPT_WEIGHTS = 4,      // --run-dir --checkpoint
     LK_OPT_OUTPUT = 8,       // --output
     LK_OPT_EMBED = 16,       // --to
@@ -86,10 +88,8 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
 // SIGBUS on a mapped data file that somebody cut short: one line and exit 74.
 void lk_watch_data(const lk_run *run);
 
-// The plan as text, one region and one tensor a line.
-lk_status lk_print_plan(const lk_run *run, lk_text_out *out);
-// ... and as one JSON document; out == NULL measures. Returns its length.
-size_t lk_plan_json(const lk_run *run, char *out, size_t bytes);
+// The plan as one JSON document; out == NULL measures. Returns its length. `link` may be NULL.
+size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes);
 
 // The names of the ready configurations, one a line.
 lk_status lk_list_configs(lk_error *error);

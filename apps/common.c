@@ -42,7 +42,9 @@ enum {
     OPT_START_TIMEOUT,
     OPT_STEP_TIMEOUT,
     OPT_COLLECTIVE,
-    OPT_INSECURE
+    OPT_INSECURE,
+    OPT_BANDWIDTH,
+    OPT_LATENCY
 };
 
 static const struct {
@@ -66,6 +68,8 @@ static const struct {
     {{"to", required_argument, NULL, OPT_TO}, LK_OPT_EMBED},
     {{"cluster", required_argument, NULL, OPT_CLUSTER}, LK_OPT_CLUSTER},
     {{"workers", required_argument, NULL, OPT_WORKERS}, LK_OPT_PLAN},
+    {{"bandwidth", required_argument, NULL, OPT_BANDWIDTH}, LK_OPT_PLAN},
+    {{"latency", required_argument, NULL, OPT_LATENCY}, LK_OPT_PLAN},
     {{"start-timeout", required_argument, NULL, OPT_START_TIMEOUT}, LK_OPT_TRAIN},
     {{"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT}, LK_OPT_TRAIN},
     {{"collective", required_argument, NULL, OPT_COLLECTIVE}, LK_OPT_TRAIN},
@@ -98,6 +102,38 @@ static lk_status parse_bytes(const char *option, const char *text, uint64_t *out
     if (well && value > 0 && lk_mul_ok(value, scale, out)) return LK_OK;
     return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted a number of bytes such as 64M",
                    option, text);
+}
+
+// A positive real number, written with digits; *end is where it ends.
+static bool parse_real(const char *text, double *out, const char **end) {
+    char *stop = NULL;
+    *out = strtod(text, &stop);
+    *end = stop;
+    return stop == text + strspn(text, "0123456789.") && *out > 0 && *out <= 1e15;
+}
+
+// The speed of a link: Gbit/s, or with K, M, G or T (powers of 1,000) as many bits a second.
+static lk_status parse_bandwidth(const char *text, double *out, lk_error *error) {
+    const char *end = NULL, *units = "KMGT", *unit = units + 2;
+    double value = 0;
+    bool well = parse_real(text, &value, &end);
+    if (well && *end) unit = strchr(units, *end++);
+    if (well && unit && *end == '\0') {
+        for (const char *at = units; at <= unit; at++) value *= 1e3;
+        *out = value;
+        return LK_OK;
+    }
+    return lk_fail(error, LK_BAD_USAGE,
+                   "--bandwidth: found \"%s\", wanted Gbit/s such as 10, or bits a second with a "
+                   "unit such as 800M",
+                   text);
+}
+
+static lk_status parse_latency(const char *text, double *out, lk_error *error) {
+    const char *end = NULL;
+    if (parse_real(text, out, &end) && *end == '\0') return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE, "--latency: found \"%s\", wanted microseconds such as 20",
+                   text);
 }
 
 static lk_status parse_count(const char *option, const char *text, uint64_t most, uint64_t *out,
@@ -133,6 +169,8 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_EXAMPLES:
         return parse_count("examples", value, (uint64_t)1 << 40, &o->config.examples, error);
     case OPT_WORKERS: return parse_number("workers", value, LK_MPI_WORLD_MAX, &o->workers, error);
+    case OPT_BANDWIDTH: return parse_bandwidth(value, &o->link.bits_per_second, error);
+    case OPT_LATENCY: return parse_latency(value, &o->link.latency_us, error);
     case OPT_START_TIMEOUT:
         return parse_number("start-timeout", value, 86400, &o->mpi.start_timeout_seconds, error);
     case OPT_STEP_TIMEOUT:

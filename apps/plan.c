@@ -98,6 +98,30 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
     if (w->world > 16) lk_text_line(out, "  ... and %u more workers alike", w->world - 16);
 }
 
+// How long all that takes, and the formula.
+static void print_link(const lk_run *run, const lk_link *link, lk_text_out *out) {
+    static const char *const what[LK_TRAFFIC_TURNS] = {"1, nodes to their owners and notes to all",
+                                                       "2, finished sums to all"};
+    lk_traffic traffic = lk_traffic_of(run);
+    lk_traffic_time time = lk_traffic_time_of(&traffic, link);
+    lk_text_line(out, "exchange at %g Gbit/s, each worker on a host of its own",
+                 link->bits_per_second / 1e9);
+    for (uint32_t i = 0; i < LK_TRAFFIC_TURNS; i++) {
+        lk_text_line(out, "  turn %s: %llu bytes in %llu messages", what[i], (ull)traffic.bytes[i],
+                     (ull)traffic.messages[i]);
+    }
+    lk_text_line(out,
+                 "  a step: %d turns, %llu bytes and %llu messages sent by a worker, and as many "
+                 "received",
+                 LK_TRAFFIC_TURNS, (ull)(traffic.bytes[0] + traffic.bytes[1]),
+                 (ull)(traffic.messages[0] + traffic.messages[1]));
+    lk_text_line(out,
+                 "  time = %d x %g us latency + messages x %d us + 8 x bytes / bandwidth = %.3f + "
+                 "%.3f + %.3f = %.3f ms, if nothing is hidden behind the computation",
+                 LK_TRAFFIC_TURNS, link->latency_us, LK_MESSAGE_US, time.latency / 1e3,
+                 time.messages / 1e3, time.bytes / 1e3, time.all / 1e3);
+}
+
 // Bytes that cross between replicas in one full step: nodes read by slice owners, operands read by
 // row owners.
 static uint64_t exchange_bytes(const lk_program *p) {
@@ -135,7 +159,7 @@ static void print_schedule(const lk_run *run, lk_text_out *out) {
     lk_text_line(out, "  exchange between replicas: %llu bytes a step", (ull)exchange_bytes(p));
 }
 
-lk_status lk_print_plan(const lk_run *run, lk_text_out *out) {
+static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out *out) {
     lk_text_line(out, "plan of %s: %u replicas, %llu parameters", run->config.document.source,
                  run->layout.replicas, (ull)run->program.param_floats);
     print_ledger(run, out);
@@ -144,6 +168,7 @@ lk_status lk_print_plan(const lk_run *run, lk_text_out *out) {
     print_program(run, out);
     print_schedule(run, out);
     print_workers(run, out);
+    if (link->bits_per_second > 0) print_link(run, link, out);
     return out->write_errno ? LK_IO_ERROR : LK_OK;
 }
 
@@ -181,7 +206,19 @@ static void put_tensor(json_text *j, const lk_tensor *t) {
     }
 }
 
-size_t lk_plan_json(const lk_run *run, char *out, size_t bytes) {
+static void put_link(json_text *j, const lk_run *run, const lk_link *link) {
+    lk_traffic traffic = lk_traffic_of(run);
+    lk_traffic_time time = lk_traffic_time_of(&traffic, link);
+    put(j,
+        "  \"exchange_of_workers\": {\"bandwidth_bits_per_second\": %.9g, \"latency_us\": %.9g, "
+        "\"message_us\": %d, \"turns\": %d, \"bytes_per_step\": %llu, \"messages_per_step\": %llu, "
+        "\"us_per_step\": %.3f},\n",
+        link->bits_per_second, link->latency_us, LK_MESSAGE_US, LK_TRAFFIC_TURNS,
+        (ull)(traffic.bytes[0] + traffic.bytes[1]),
+        (ull)(traffic.messages[0] + traffic.messages[1]), time.all);
+}
+
+size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes) {
     const lk_program *p = &run->program;
     json_text j = {out, bytes, 0};
     put(&j,
@@ -199,7 +236,9 @@ size_t lk_plan_json(const lk_run *run, char *out, size_t bytes) {
         (ull)p->regions[0].bytes, (ull)p->regions[0].lower_bound_bytes);
     put(&j, "  \"replica_region_bytes\": %llu,\n  \"replica_lower_bound_bytes\": %llu,\n",
         (ull)p->regions[1].bytes, (ull)p->regions[1].lower_bound_bytes);
-    put(&j, "  \"exchange_bytes_per_step\": %llu,\n  \"tensors\": [\n", (ull)exchange_bytes(p));
+    put(&j, "  \"exchange_bytes_per_step\": %llu,\n", (ull)exchange_bytes(p));
+    if (link && link->bits_per_second > 0) put_link(&j, run, link);
+    put(&j, "  \"tensors\": [\n");
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         put_tensor(&j, &p->tensors[i]);
         put(&j, i + 1 < p->tensor_count ? ",\n" : "\n");
@@ -208,11 +247,11 @@ size_t lk_plan_json(const lk_run *run, char *out, size_t bytes) {
     return j.length;
 }
 
-static lk_status print_json(const lk_run *run, lk_error *error) {
-    size_t bytes = lk_plan_json(run, NULL, 0) + 1;
+static lk_status print_json(const lk_run *run, const lk_link *link, lk_error *error) {
+    size_t bytes = lk_plan_json(run, link, NULL, 0) + 1;
     char *text = malloc(bytes);
     if (!text) return lk_fail(error, LK_UNAVAILABLE, "no memory for the plan's text");
-    lk_plan_json(run, text, bytes);
+    lk_plan_json(run, link, text, bytes);
     fputs(text, stdout);
     free(text);
     return LK_OK;
@@ -329,9 +368,9 @@ static lk_status plan(lk_run *run, const lk_common_options *o, lk_error *error) 
     lk_text_open(&out, STDOUT_FILENO);
     LK_CHECK(lk_run_plan(run, error));
     if (o->json) {
-        LK_CHECK(print_json(run, error));
+        LK_CHECK(print_json(run, &o->link, error));
     } else {
-        LK_CHECK(lk_print_plan(run, &out));
+        LK_CHECK(print_plan(run, &o->link, &out));
     }
     if (o->show_shards) {
         lk_status status = open_training_set(run, &memory, error);
@@ -344,10 +383,25 @@ static lk_status plan(lk_run *run, const lk_common_options *o, lk_error *error) 
     return lk_memory_check(lk_run_bytes(run), o->max_memory, error);
 }
 
+// --latency belongs to --bandwidth, and that to several workers.
+static lk_status check_link(lk_common_options *o, lk_error *error) {
+    bool given = o->link.bits_per_second > 0;
+    if (!given && o->link.latency_us > 0)
+        return lk_fail(error, LK_BAD_USAGE, "--latency: found no --bandwidth, wanted both");
+    if (given && o->workers < 2) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--bandwidth: found one worker, which sends nothing; say how many there are "
+                       "with --workers N");
+    }
+    if (o->link.latency_us == 0) o->link.latency_us = LK_LATENCY_US;
+    return LK_OK;
+}
+
 lk_status lk_command_plan(int argc, char **argv, lk_error *error) {
     static lk_run run;
     lk_common_options o;
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_PLAN, &o, error));
+    LK_CHECK(check_link(&o, error));
     const lk_run_needs needs = {.checkpoints = true, .logs = true};  // what train will need
     lk_status status = lk_run_configure(&run, &o.config, needs, error);
     if (status == LK_OK && o.workers > 1) status = lk_run_imagine(&run, o.workers, error);

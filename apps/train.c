@@ -268,10 +268,10 @@ static lk_status write_documents(const trainer *t, lk_error *error) {
     if (status == LK_OK) status = lk_run_dir_write(&t->dir, "config.json", text, length, error);
     free(text);
     LK_CHECK(status);
-    size_t bytes = lk_plan_json(t->run, NULL, 0) + 1;
+    size_t bytes = lk_plan_json(t->run, NULL, NULL, 0) + 1;
     text = malloc(bytes);
     if (!text) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
-    lk_plan_json(t->run, text, bytes);
+    lk_plan_json(t->run, NULL, text, bytes);
     status = lk_run_dir_write(&t->dir, "plan.json", text, bytes - 1, error);
     free(text);
     return status;
