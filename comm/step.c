@@ -80,6 +80,10 @@ static void run_waves(lk_world *world, uint32_t replica, lk_wave wave, uint32_t 
     uint64_t grain = p->spec->grain, start = wave.position;
     uint32_t end = LK_MIN(range.first + range.count, wave.total_grains);
     lk_frame_start(f);
+    // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
+    for (uint32_t op = 0; p->checked && train && range.first >= end && op < p->reduce_op; op++) {
+        lk_check_before_op(f, op);
+    }
     for (uint32_t at = range.first; at < end; at += wave.grain_count) {
         wave.first_grain = at;
         wave.grain_count = LK_MIN(p->wave_grains, end - at);

@@ -82,7 +82,7 @@ static void *memory(uint64_t bytes) {
     return at;
 }
 
-static void build(bench *b, bool fuse, bool guards) {
+static void build_to_reduce(bench *b, bool fuse, bool guards, lk_reduce_choice reduce) {
     lk_error error = {.status = LK_OK};
     memset(b, 0, sizeof *b);
     b->spec = (lk_run_spec){.model = {.in_h = 6,
@@ -96,13 +96,17 @@ static void build(bench *b, bool fuse, bool guards) {
                             .global_batch = 16,
                             .grain = 4,
                             .example_count = EXAMPLES};
-    const lk_layout layout = {.replicas = 2, .fuse = fuse};
+    const lk_layout layout = {.replicas = 2, .fuse = fuse, .reduce = reduce};
     const lk_plan_options options = {.overlay = true, .guards = guards};
     b->tables = memory(lk_program_bytes(&b->spec.model));
     assert_int_equal(lk_program_build(&b->spec, &layout, &options, b->tables, &b->program, &error),
                      LK_OK);
     b->kernels = lk_kernels_reference;
     for (size_t i = 0; i < sizeof images; i++) images[i / PIXELS][i % PIXELS] = (uint8_t)(i * 37);
+}
+
+static void build(bench *b, bool fuse, bool guards) {
+    build_to_reduce(b, fuse, guards, LK_REDUCE_AUTO);
 }
 
 static void start(bench *b) {
@@ -165,6 +169,18 @@ static void test_same_bits(void **state) {
         assert_null(lk_evaluate_finish(&checked.world, EXAMPLES).bad_tensor);
         end(&plain);
         end(&checked);
+    }
+}
+
+// A run that goes on with the short batch: the second replica has no grain in its first step.
+static void test_idle_replica(void **state) {
+    (void)state;
+    for (lk_reduce_choice reduce = LK_REDUCE_AUTO; reduce <= LK_REDUCE_ALL_OPERANDS; reduce++) {
+        bench b;
+        build_to_reduce(&b, true, true, reduce);
+        start(&b);
+        for (uint64_t s = 2; s < 6; s++) assert_null(step(&b, s).bad_tensor);
+        end(&b);
     }
 }
 
@@ -264,7 +280,8 @@ static void test_never_written(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_short_life),
-        cmocka_unit_test(test_write_behind), cmocka_unit_test(test_never_written)};
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_idle_replica),
+        cmocka_unit_test(test_short_life), cmocka_unit_test(test_write_behind),
+        cmocka_unit_test(test_never_written)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
