@@ -22,7 +22,8 @@ void lk_core_take_memory(lk_arena *a, const lk_program *p, bool device, lk_core_
     r->device = device ? lk_arena_take(a, "device region", bytes, 1, page) : NULL;
     // Replica regions start a page and a bit apart, so that equal offsets do not share cache sets.
     r->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, page) + 5 * line;
-    r->replicas = lk_arena_take(a, "replica region", r->replica_bytes, p->layout.replicas, line);
+    uint32_t here = p->layout.device ? 0 : p->layout.replicas;
+    r->replicas = lk_arena_take(a, "replica region", r->replica_bytes, here, line);
 }
 
 void lk_core_take(lk_arena *a, const lk_program *p, lk_core_regions *r) {
@@ -71,33 +72,42 @@ void lk_world_reach(lk_world *world, uint32_t sharer, uint8_t *replica) {
 
 // --- LOAD, FORWARD, BACKWARD -------------------------------------------------------------------
 
-// The waves of replica `replica` over `count` examples that start at `position`.
-static void run_waves(lk_world *world, uint32_t replica, lk_wave wave, uint32_t grains,
-                      uint64_t count, bool train) {
-    const lk_program *p = world->program;
-    lk_frame *f = &world->frames[replica];
+static lk_waves waves_of(const lk_program *p, uint32_t replica, uint32_t grains, uint64_t positions,
+                         lk_wave wave) {
     lk_grain_range range = lk_layout_grains(&p->layout, grains, replica);
-    uint64_t grain = p->spec->grain, start = wave.position;
-    uint32_t end = LK_MIN(range.first + range.count, wave.total_grains);
-    lk_frame_start(f);
-    // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
-    for (uint32_t op = 0; p->checked && train && range.first >= end && op < p->reduce_op; op++) {
-        lk_check_before_op(f, op);
-    }
-    for (uint32_t at = range.first; at < end; at += wave.grain_count) {
-        wave.first_grain = at;
-        wave.grain_count = LK_MIN(p->wave_grains, end - at);
-        wave.examples = (uint32_t)LK_MIN(wave.grain_count * grain, count - at * grain);
-        wave.position = start + at * grain;
-        if (train) {
-            lk_execute_train(f, &wave);
-            continue;
-        }
-        lk_execute_forward(f, &wave);
-        if (!world->on_logits) continue;
-        world->on_logits(world->on_logits_context, wave.position, wave.examples,
-                         lk_tensor_at(f, p->logits));
-    }
+    wave.total_grains = lk_grains_of(p, positions);
+    return (lk_waves){.program = p,
+                      .start = wave.position,
+                      .positions = positions,
+                      .at = range.first,
+                      .end = LK_MIN(range.first + range.count, wave.total_grains),
+                      .wave = wave};
+}
+
+lk_waves lk_step_waves(const lk_program *p, uint32_t replica, uint64_t step) {
+    const lk_run_spec *spec = p->spec;
+    uint64_t steps = lk_steps_per_epoch(spec);
+    uint32_t positions = lk_step_positions(spec, step);
+    const lk_wave wave = {.shuffled = true,
+                          .sparse = positions != lk_step_examples(spec, step),
+                          .epoch = step / steps,
+                          .position = step % steps * spec->global_batch};
+    return waves_of(p, replica, p->grains, positions, wave);
+}
+
+lk_waves lk_evaluate_waves(const lk_program *p, uint32_t replica, uint64_t count) {
+    return waves_of(p, replica, lk_grains_of(p, count), count, (lk_wave){.shuffled = false});
+}
+
+bool lk_next_wave(lk_waves *w) {
+    if (w->at >= w->end) return false;
+    uint64_t grain = w->program->spec->grain, first = w->at * grain;
+    w->wave.first_grain = w->at;
+    w->wave.grain_count = LK_MIN(w->program->wave_grains, w->end - w->at);
+    w->wave.examples = (uint32_t)LK_MIN(w->wave.grain_count * grain, w->positions - first);
+    w->wave.position = w->start + first;
+    w->at += w->wave.grain_count;
+    return true;
 }
 
 uint32_t lk_grains_of(const lk_program *p, uint64_t examples) {
@@ -109,15 +119,13 @@ uint32_t lk_step_grains(const lk_program *p, uint64_t step) {
 }
 
 void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
-    const lk_run_spec *spec = world->program->spec;
-    uint64_t steps = lk_steps_per_epoch(spec);
-    uint32_t positions = lk_step_positions(spec, step);
-    const lk_wave wave = {.total_grains = lk_grains_of(world->program, positions),
-                          .shuffled = true,
-                          .sparse = positions != lk_step_examples(spec, step),
-                          .epoch = step / steps,
-                          .position = step % steps * spec->global_batch};
-    run_waves(world, replica, wave, world->program->grains, positions, true);
+    lk_frame *f = &world->frames[replica];
+    lk_waves waves = lk_step_waves(world->program, replica, step);
+    lk_frame_start(f);
+    // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
+    const bool none = waves.at >= waves.end && world->program->checked;
+    for (uint32_t op = 0; none && op < world->program->reduce_op; op++) lk_check_before_op(f, op);
+    while (lk_next_wave(&waves)) lk_execute_train(f, &waves.wave);
 }
 
 // --- REDUCE, APPLY -----------------------------------------------------------------------------
@@ -276,30 +284,35 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
 
 // --- results -----------------------------------------------------------------------------------
 
-// The first tensor, in the order of the program, in which a number was not finite.
-static const char *bad_tensor(const lk_world *world, uint32_t bad_op) {
-    const lk_program *p = world->program;
-    uint32_t param = LK_NONE;
+const char *lk_bad_tensor(const lk_program *p, uint32_t bad_op, uint32_t bad_param) {
     if (bad_op != LK_NONE) {
         const lk_op *o = &p->ops[bad_op];
         return p->tensors[o->phase == LK_FORWARD ? o->y : o->dx].name;
     }
-    for (uint32_t r = 0; r < world->replicas; r++) param = LK_MIN(param, world->bad_param[r]);
-    return param == LK_NONE ? NULL : p->tensors[p->params[param].tensor].name;
+    return bad_param == LK_NONE ? NULL : p->tensors[p->params[bad_param].tensor].name;
 }
 
-lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
-                               uint32_t holder_count, uint32_t leaves, uint64_t examples,
-                               uint32_t correct, uint32_t bad_op) {
+lk_step_result lk_result_of(const lk_program *p, const lk_holding *losses, uint32_t holder_count,
+                            uint32_t leaves, uint64_t examples, uint32_t correct, uint32_t bad_op,
+                            uint32_t bad_param) {
     lk_step_result result = {.examples = (uint32_t)examples, .correct = correct};
     float scratch[LK_TREE_LEVELS_MAX + 1];
     const float *sum =
         lk_reduce(&lk_kernels_reference, losses, holder_count, leaves, 0, 1, scratch);
     result.loss = (*sum + 0.0f) * (1.0f / (float)examples);
-    result.bad_tensor = bad_tensor(world, bad_op);
+    result.bad_tensor = lk_bad_tensor(p, bad_op, bad_param);
     bool finite = result.loss - result.loss == 0.0f;
     if (!result.bad_tensor && !finite) result.bad_tensor = "loss";
     return result;
+}
+
+lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
+                               uint32_t holder_count, uint32_t leaves, uint64_t examples,
+                               uint32_t correct, uint32_t bad_op) {
+    uint32_t param = LK_NONE;
+    for (uint32_t r = 0; r < world->replicas; r++) param = LK_MIN(param, world->bad_param[r]);
+    return lk_result_of(world->program, losses, holder_count, leaves, examples, correct, bad_op,
+                        param);
 }
 
 static lk_step_result finish(lk_world *world, uint32_t leaves, uint64_t examples) {
@@ -333,11 +346,16 @@ void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *sou
                          uint64_t count) {
     lk_frame *f = &world->frames[replica];
     const lk_source *training = f->source;
-    uint32_t grains = lk_grains_of(world->program, count);
-    const lk_wave wave = {.total_grains = grains, .shuffled = false};
+    lk_waves waves = lk_evaluate_waves(world->program, replica, count);
     f->source = source;
     world->bad_param[replica] = LK_NONE;
-    run_waves(world, replica, wave, grains, count, false);
+    lk_frame_start(f);
+    while (lk_next_wave(&waves)) {
+        lk_execute_forward(f, &waves.wave);
+        if (!world->on_logits) continue;
+        world->on_logits(world->on_logits_context, waves.wave.position, waves.wave.examples,
+                         lk_tensor_at(f, world->program->logits));
+    }
     f->source = training;
 }
 

@@ -15,6 +15,9 @@
 #include "arena/arena.h"
 #include "comm/reduce.h"
 
+// Evaluation: sees the logits (count, classes) of examples [first, first + count).
+typedef void (*lk_on_logits)(void *context, uint64_t first, uint32_t count, const float *logits);
+
 // The replicas of this process, among those that share a memory with them: the same ones, or the
 // replicas of all workers of a host (program.h, `shared`). What those compute is known only after
 // the others have said that they are done, which is not this module's business.
@@ -27,18 +30,18 @@ typedef struct lk_world {
     lk_frame *frames;      // (replicas): sharer + first
     lk_holding *holdings;  // (replicas, sharers): each replica's own table of all holders
     uint32_t *bad_param;   // (replicas): first parameter whose update was not finite, or LK_NONE
-    // Evaluation only: sees the logits (count, classes) of examples [first, first + count), from
-    // the replica that computed them; NULL: nobody looks.
-    void (*on_logits)(void *context, uint64_t first, uint32_t count, const float *logits);
+    lk_on_logits on_logits;  // called by the replica that computed them; NULL: nobody looks
     void *on_logits_context;
 } lk_world;
 
 typedef struct lk_step_result {
+    uint64_t step;  // set by who knows it
     uint32_t examples;
     uint32_t correct;
     float loss;              // mean over the examples
     const char *bad_tensor;  // the first that was not finite, or NULL
     uint32_t stop;           // a signal that some worker was asked to stop by, or 0
+    bool pending;            // a device works on it still: nothing else here is known
 } lk_step_result;
 
 // What a run needs on any machine, with or without an operating system: the arena's first regions.
@@ -83,6 +86,28 @@ void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *sou
                          uint64_t count);
 lk_step_result lk_evaluate_finish(lk_world *world, uint64_t count);
 
+// --- for whoever else runs a step -------------------------------------------------------------
+
+// The waves of one replica: for (lk_waves w = lk_step_waves(..); lk_next_wave(&w);) .. w.wave ..
+typedef struct lk_waves {
+    const lk_program *program;
+    uint64_t start, positions;  // the first position of the batch; how many are computed
+    uint32_t at, end;           // grains left
+    lk_wave wave;
+} lk_waves;
+lk_waves lk_step_waves(const lk_program *program, uint32_t replica, uint64_t step);
+lk_waves lk_evaluate_waves(const lk_program *program, uint32_t replica, uint64_t count);
+bool lk_next_wave(lk_waves *waves);
+
+// The tensor in which a number was not finite, by the first op and the first parameter that saw one
+// (LK_NONE: none); NULL where there is none.
+const char *lk_bad_tensor(const lk_program *program, uint32_t bad_op, uint32_t bad_param);
+
+// The result over all of `examples`, from those who hold the nodes of the loss over `leaves`.
+lk_step_result lk_result_of(const lk_program *program, const lk_holding *losses,
+                            uint32_t holder_count, uint32_t leaves, uint64_t examples,
+                            uint32_t correct, uint32_t bad_op, uint32_t bad_param);
+
 // --- for comm/exchange.h: the same steps, with other workers -----------------------------------
 
 // Grains of so many examples; grains present in a step.
@@ -97,7 +122,7 @@ const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica);
 void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t param,
                     uint64_t first, uint64_t count, const float *sum);
 
-// The result over all of `examples`, from those who hold the nodes of the loss over `leaves`.
+// lk_result_of, with the parameters that this process updated.
 lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
                                uint32_t holder_count, uint32_t leaves, uint64_t examples,
                                uint32_t correct, uint32_t bad_op);

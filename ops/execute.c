@@ -106,30 +106,27 @@ static void gradient_kernel(lk_frame *f, const lk_op *op, uint32_t grains,
     }
 }
 
-// The views of grains [at, next) of the step, all of them in this wave.
+// The views of a block's grains.
 static const lk_grain_view *block_views(lk_frame *f, const lk_op *op, const lk_wave *wave,
-                                        uint32_t at, uint32_t next) {
+                                        const lk_block *block) {
     lk_grain_view *views = lk_tensor_at(f, f->program->views);
-    for (uint32_t g = at; g < next; g++) {
-        views[g - at] = lk_grain_view_at(f, op, g - wave->first_grain, wave->examples);
+    for (uint32_t g = block->at; g < block->end; g++) {
+        views[g - block->at] = lk_grain_view_at(f, op, g - wave->first_grain, wave->examples);
     }
     return views;
 }
 
 // The loss is summed like a bias gradient of one column; its nodes are single floats of the frame.
 static void loss_sum(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *counter) {
-    uint32_t end = wave->first_grain + wave->grain_count;
-    for (uint32_t at = wave->first_grain; at < end;) {
-        lk_node block = lk_next_block(at, end, wave->total_grains);
-        uint32_t next = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, end);
+    lk_block b = lk_wave_block(wave, wave->first_grain);
+    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
         _Alignas(64) float node[16];
-        f->kernels->column_sums(1, next - at, block_views(f, op, wave, at, next), node);
+        f->kernels->column_sums(1, b.end - b.at, block_views(f, op, wave, &b), node);
         uint32_t slot = counter->count;
         f->losses[slot] = node[0];
-        for (uint32_t merges = lk_counter_push(counter, block); merges > 0; merges--, slot--) {
+        for (uint32_t merges = lk_counter_push(counter, b.node); merges > 0; merges--, slot--) {
             f->losses[slot - 1] = f->losses[slot - 1] + f->losses[slot];
         }
-        at = next;
     }
 }
 
@@ -139,16 +136,14 @@ static void loss_sum(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_count
 static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *counter) {
     uint64_t offset, floats;
     if (!node_part(f->program, op, &offset, &floats)) return;
-    uint32_t end = wave->first_grain + wave->grain_count;
-    for (uint32_t at = wave->first_grain; at < end;) {
-        lk_node block = lk_next_block(at, end, wave->total_grains);
-        uint32_t next = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, end);
-        const lk_grain_view *views = block_views(f, op, wave, at, next);
+    lk_block b = lk_wave_block(wave, wave->first_grain);
+    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+        const lk_grain_view *views = block_views(f, op, wave, &b);
         uint32_t slot = counter->count;
         lk_assert(slot < f->program->node_slots);
-        gradient_kernel(f, op, next - at, views, lk_node_at(f, slot));
+        gradient_kernel(f, op, b.end - b.at, views, lk_node_at(f, slot));
         const bool fused_bias = op->weight != LK_NONE && op->bias != LK_NONE;
-        for (uint32_t merges = lk_counter_push(counter, block); merges > 0; merges--, slot--) {
+        for (uint32_t merges = lk_counter_push(counter, b.node); merges > 0; merges--, slot--) {
             float *left = lk_node_at(f, slot - 1), *right = lk_node_at(f, slot);
             f->kernels->add(floats, left + offset, right + offset, left + offset);
             if (!fused_bias) continue;
@@ -156,7 +151,6 @@ static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_count
             f->kernels->add(bias->count, left + bias->node_offset, right + bias->node_offset,
                             left + bias->node_offset);
         }
-        at = next;
     }
 }
 

@@ -28,6 +28,24 @@ typedef struct lk_wave {
     uint64_t position;  // of the wave's first example
 } lk_wave;
 
+// Grains [at, end) of the step that make one whole node of the tree.
+typedef struct lk_block {
+    lk_node node;
+    uint32_t at, end;
+} lk_block;
+
+// The first block of a wave, at its first grain; or the one that follows. Past the last, at is the
+// wave's end.
+static inline lk_block lk_wave_block(const lk_wave *wave, uint32_t at) {
+    uint32_t end = wave->first_grain + wave->grain_count;
+    lk_block block = {.at = at, .end = at};
+    if (at >= end) return block;
+    block.node = lk_next_block(at, end, wave->total_grains);
+    uint64_t reach = (uint64_t)(block.node.index + 1) << block.node.level;
+    block.end = (uint32_t)LK_MIN(reach, end);
+    return block;
+}
+
 // What one replica works with.
 typedef struct lk_frame {
     LK_WIDE const lk_program *program;

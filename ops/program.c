@@ -492,6 +492,21 @@ lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t wave_grains, u
     return counter;
 }
 
+uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
+    lk_counter counter = {.count = 0};
+    uint32_t most = 0, end = first + count;
+    for (uint32_t at = first; at < end;) {
+        uint32_t wave_end = LK_MIN(at + wave_grains, end), held = counter.count;
+        while (at < wave_end) {
+            lk_node block = lk_next_block(at, wave_end, total);
+            most = LK_MAX(most, ++held);
+            lk_counter_push(&counter, block);
+            at = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, wave_end);
+        }
+    }
+    return most;
+}
+
 // The most grains that a replica computes in a step.
 static uint32_t replica_grains_max(const lk_program *p) {
     return (p->grains + p->layout.replicas_all - 1) / p->layout.replicas_all;
@@ -515,6 +530,7 @@ static void choose_wave(lk_program *p) {
 static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
     bool resident = p->wave_grains >= replica_grains_max(p);
     bool reach = lk_layout_sharers(&p->layout) == p->layout.replicas_all;
+    if (p->layout.device) return LK_REDUCE_PARTIALS;
     if (op->kind != LK_OP_DENSE_WEIGHT_GRADIENT || !resident || !reach) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_PARTIALS) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_OPERANDS) return LK_REDUCE_OPERANDS;
@@ -522,33 +538,44 @@ static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
     return pays ? LK_REDUCE_OPERANDS : LK_REDUCE_PARTIALS;
 }
 
-static lk_status reduce_tensors(lk_program *p, lk_error *error) {
-    bool operands = false;
-    uint64_t scratch = (uint64_t)LK_JOIN_FLOATS * (lk_root_level(p->grains) + 2);
+// The partials of a node, and how many of them a replica holds.
+static lk_status node_tensors(lk_program *p, lk_error *error) {
+    const bool device = p->layout.device;
     for (uint32_t i = 0; i < p->param_count; i++) {
         lk_param *param = &p->params[i];
-        const lk_op *op = &p->ops[param->gradient_op];
-        param->mode = reduce_mode(p, op);
-        if (param->mode == LK_REDUCE_PARTIALS) {
-            param->node_offset = p->node_floats;
-            p->node_floats += lk_round_up(param->count, 16);
-        } else {
-            operands = true;
-            uint64_t rows =
-                LK_MAX((uint64_t)LK_OPERANDS_ROWS * op->dense.n_count, LK_OPERANDS_FLOATS);
-            scratch = LK_MAX(scratch, rows + lk_dense_weight_gradient_scratch_floats(&op->dense));
-        }
+        param->mode = reduce_mode(p, &p->ops[param->gradient_op]);
+        if (param->mode == LK_REDUCE_OPERANDS) continue;
+        param->node_offset = p->node_floats;
+        p->node_floats += lk_round_up(param->count, 16);
     }
+    p->loss_offset = p->node_floats;
+    if (device) p->node_floats += 16;
     // All that share a memory have the same layout, so that one finds what another holds.
     for (uint32_t r = 0; r < lk_layout_sharers(&p->layout); r++) {
         lk_grain_range g =
             lk_layout_grains(&p->layout, p->grains, r - lk_layout_first_sharer(&p->layout));
-        uint32_t slots = lk_node_slots(g.first, g.count, p->wave_grains, p->grains);
+        uint32_t slots = device ? lk_device_slots(g.first, g.count, p->wave_grains, p->grains)
+                                : lk_node_slots(g.first, g.count, p->wave_grains, p->grains);
         p->node_slots = LK_MAX(p->node_slots, slots);
     }
     const uint64_t nodes[] = {p->node_slots, p->node_floats};
-    LK_CHECK(new_tensor(p, "gradient nodes", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_REPLICA, 2, nodes,
-                        &p->nodes, error));
+    return new_tensor(p, "gradient nodes", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_REPLICA, 2, nodes,
+                      &p->nodes, error);
+}
+
+static lk_status reduce_tensors(lk_program *p, lk_error *error) {
+    bool operands = false;
+    uint64_t scratch = (uint64_t)LK_JOIN_FLOATS * (lk_root_level(p->grains) + 2);
+    LK_CHECK(node_tensors(p, error));
+    p->views = p->reduce_scratch = LK_NONE;
+    if (p->layout.device) return LK_OK;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_op *op = &p->ops[p->params[i].gradient_op];
+        if (p->params[i].mode == LK_REDUCE_PARTIALS) continue;
+        operands = true;
+        uint64_t rows = LK_MAX((uint64_t)LK_OPERANDS_ROWS * op->dense.n_count, LK_OPERANDS_FLOATS);
+        scratch = LK_MAX(scratch, rows + lk_dense_weight_gradient_scratch_floats(&op->dense));
+    }
     const uint64_t views =
         (operands ? p->grains : p->wave_grains) * (uint64_t)sizeof(lk_grain_view);
     LK_CHECK(new_tensor(p, "grain views", LK_CLASS_STAGING, LK_U8, LK_REGION_REPLICA, 1, &views,
@@ -573,7 +600,19 @@ static uint64_t scratch_floats(const lk_program *p, const lk_op *op) {
     }
 }
 
+// One for all ops of a device, which come one after another.
+static lk_status device_scratch(lk_program *p, lk_error *error) {
+    const uint64_t floats = p->layout.device_scratch_floats;
+    uint32_t scratch;
+    if (floats == 0) return LK_OK;
+    LK_CHECK(new_tensor(p, "scratch", LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1, &floats,
+                        &scratch, error));
+    for (uint32_t i = 0; i < p->op_count; i++) p->ops[i].scratch = scratch;
+    return LK_OK;
+}
+
 static lk_status scratch_tensors(lk_program *p, lk_error *error) {
+    if (p->layout.device) return device_scratch(p, error);
     for (uint32_t i = 0; i < p->op_count; i++) {
         lk_op *op = &p->ops[i];
         const uint64_t floats = scratch_floats(p, op);

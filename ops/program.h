@@ -107,6 +107,11 @@ typedef struct lk_layout {
     uint32_t wave_examples;  // examples a replica holds at once; 0 chooses
     bool fuse;               // false: one op a layer (the oracle)
     lk_reduce_choice reduce;
+    // Replicas work on a device, not on this machine's threads: its nodes are partials, the loss
+    // among them, the blocks of a wave are joined after its last op (lk_device_slots), and all ops
+    // share one scratch of so many floats: what the device's kernels need is not known here.
+    bool device;
+    uint64_t device_scratch_floats;
 } lk_layout;
 
 typedef struct lk_program {
@@ -124,6 +129,7 @@ typedef struct lk_program {
     uint32_t nodes;  // tensor: (node_slots, node_floats), partial gradients of a replica
     uint32_t node_slots;
     uint64_t node_floats;     // a node: all partials-mode parameters, each padded to 16 floats
+    uint64_t loss_offset;     // on a device: of the loss in a node, as node_offset of a parameter
     uint32_t reduce_scratch;  // tensor
     uint64_t param_floats;    // of the model, unpadded
     lk_op *ops;
@@ -169,6 +175,9 @@ uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uin
 
 // The nodes it holds at the end.
 lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total);
+
+// The same where all blocks of a wave are there before the first is joined, as on a device.
+uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total);
 
 // Writes the initial value of every parameter (Philox keyed by the spec's seed) and zero slots.
 // `device` is the start of the device region.

@@ -592,6 +592,39 @@ static void slots_are_exactly_enough(void **state) {
     }
 }
 
+// On a device the blocks of a wave wait for its end: what a full step needs is enough for a short
+// one, and the loss has its place behind the parameters.
+static void slots_of_a_device(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
+    lk_run_spec spec = spec_of(2, 2, 1, 2, LK_COUNT(layers), layers);
+    spec.grain = 1;
+    for (uint32_t grains = 1; grains <= LEAVES_MAX; grains++) {
+        spec.global_batch = grains;
+        for (uint32_t replicas = 1; replicas <= grains; replicas++) {
+            for (uint32_t wave = 1; wave <= (grains + replicas - 1) / replicas; wave++) {
+                const lk_layout layout = {
+                    .replicas = replicas, .wave_examples = wave, .device = true};
+                lk_program p;
+                lk_error error;
+                void *tables;
+                assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
+                assert_int_equal(p.loss_offset, p.node_floats - 16);
+                uint32_t most = 0;
+                for (uint32_t r = 0; r < replicas; r++) {
+                    lk_grain_range g = lk_replica_grains(grains, replicas, r);
+                    for (uint32_t total = g.first + 1; total <= grains; total++) {
+                        uint32_t count = LK_MIN(g.count, total - g.first);
+                        most = LK_MAX(most, lk_device_slots(g.first, count, wave, total));
+                    }
+                }
+                assert_int_equal(p.node_slots, most);
+                free(tables);
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_are_inferred),
@@ -606,6 +639,7 @@ int main(void) {
         cmocka_unit_test(reduction_is_the_plain_tree),
         cmocka_unit_test(ranges_cover_the_grains),
         cmocka_unit_test(slots_are_exactly_enough),
+        cmocka_unit_test(slots_of_a_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
