@@ -10,8 +10,10 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     LK_CUDA_EACH(i, m_count * floats) {
         uint64_t m = i / floats, at = i - m * floats;
         uint64_t example = source.index ? source.index[slot + m] : slot + m;
-        x[i] = (float)source.images[example * floats + at] * 0x1.010102p-8f;
-        if (at == 0) labels[m] = source.labels[example];
+        bool missing = source.index && example == LK_CUDA_NO_EXAMPLE;
+        uint8_t byte = missing ? 0 : source.images[example * floats + at];
+        x[i] = (float)byte * 0x1.010102p-8f;
+        if (at == 0) labels[m] = missing ? LK_CUDA_NO_EXAMPLE : source.labels[example];
     }
 }
 

@@ -56,6 +56,11 @@ extern uint32_t lk_cuda_blocks_wanted;
 // Where LOAD finds the examples of a step. Two ways:
 //   streamed  image and label i of the batch lie in slot `step % slots` of a ring
 //   resident  `index` is that ring, of example numbers; images and labels are the whole data set
+// A position of the batch may have no example (order "sharded", ops/model.h): its label, or with
+// resident data its number, is LK_CUDA_NO_EXAMPLE. It is computed as zeros and adds +0 to gradients
+// and loss.
+#define LK_CUDA_NO_EXAMPLE UINT32_MAX
+
 typedef struct lk_cuda_source {
     const uint8_t *images;  // of `floats` bytes each
     const uint32_t *labels;
@@ -94,7 +99,8 @@ void lk_cuda_relu_forward(lk_cuda_stream *s, uint64_t count, const float *x, flo
 void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, const float *dy,
                            float *dx);
 
-// Adds the number of right predictions to state->correct. dlogits may be NULL.
+// Adds the number of right predictions to state->correct. dlogits may be NULL. Where the label is
+// LK_CUDA_NO_EXAMPLE, loss and dlogits are computed as for label 0, and +0 is stored.
 void lk_cuda_softmax_cross_entropy(lk_cuda_stream *s, uint32_t m_count, uint32_t classes,
                                    const float *logits, const uint32_t *labels, float *dlogits,
                                    float *loss);

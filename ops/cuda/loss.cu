@@ -55,22 +55,23 @@ static __global__ void __launch_bounds__(WARPS *LANES)
     uint64_t m = (uint64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
     if (m >= m_count) return;  // the whole warp
     logits += m * classes;
-    const uint32_t label = labels[m];
+    const bool missing = labels[m] == LK_CUDA_NO_EXAMPLE;
+    const uint32_t label = missing ? 0 : labels[m];
     const greatest top = first_maximum(classes, logits, lane);
     const float sum = sum_of_powers(classes, logits, top.value, lane);
     const float reciprocal = 1.0f / sum;
     bool bad = false;
     if (lane == 0) {
         float value = lk_logf(sum) - (logits[label] - top.value) + 0.0f;
-        loss[m] = value;
+        loss[m] = missing ? 0.0f : value;
         bad = lk_cuda_not_finite(value);
-        if (top.at == label) atomicAdd(&state->correct, 1u);
+        if (top.at == label && !missing) atomicAdd(&state->correct, 1u);
     }
     for (uint32_t k = lane; dlogits && k < classes; k += LANES) {
         float p = lk_expf(logits[k] - top.value) * reciprocal;
         float g = p - (k == label ? 1.0f : 0.0f) + 0.0f;
         bad |= lk_cuda_not_finite(g);
-        dlogits[m * classes + k] = g;
+        dlogits[m * classes + k] = missing ? 0.0f : g;
     }
     lk_cuda_report(state, op, bad);
 }

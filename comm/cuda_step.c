@@ -1,0 +1,486 @@
+// cuda_step.c - the device's arena, the input ring, steps begun and settled. Host only.
+#include "comm/cuda_step.h"
+
+#include <string.h>
+
+#include "comm/cuda_walk.h"
+
+// The input ring: as many steps as fit in RING_BYTES, from one in each half to SLOTS_MAX in both.
+// The tests compile it with fewer, so that short runs go round it.
+#ifndef LK_CUDA_SLOTS_MAX
+#define LK_CUDA_SLOTS_MAX 64
+#endif
+enum { RING_BYTES = 4 << 20, SLOTS_MAX = LK_CUDA_SLOTS_MAX };
+
+// What a GPU aligns its memory to, at least.
+enum { DEVICE_ALIGN_BYTES = 256 };
+
+// --- the plan ------------------------------------------------------------------------------------
+
+static uint64_t op_scratch(const lk_op *op, uint32_t examples, uint32_t grain) {
+    switch (op->kind) {
+    case LK_OP_DENSE:
+    case LK_OP_DENSE_INPUT_GRADIENT:
+    case LK_OP_DENSE_WEIGHT_GRADIENT:
+    case LK_OP_DENSE_BIAS_GRADIENT:
+        return lk_cuda_dense_scratch_floats(&op->dense, grain, examples);
+    case LK_OP_CONV2D:
+    case LK_OP_CONV2D_POOL:
+    case LK_OP_CONV2D_INPUT_GRADIENT:
+    case LK_OP_CONV2D_POOL_INPUT_GRADIENT:
+    case LK_OP_CONV2D_WEIGHT_GRADIENT:
+    case LK_OP_CONV2D_POOL_WEIGHT_GRADIENT:
+        return lk_cuda_conv2d_scratch_floats(&op->conv, grain, examples);
+    default: return 0;
+    }
+}
+
+static uint64_t scratch_floats(const lk_program *p) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        most = LK_MAX(most, op_scratch(&p->ops[i], p->wave_examples, p->spec->grain));
+    }
+    return most;
+}
+
+static bool is_resident(const lk_cuda_step *c) { return c->needs.examples > 0; }
+
+static uint64_t image_bytes(const lk_cuda_step *c) { return c->program->ops[0].floats; }
+
+static uint32_t ring_slots(const lk_cuda_step *c) {
+    uint64_t example = sizeof(uint32_t) + (is_resident(c) ? 0 : image_bytes(c));
+    uint64_t slots = RING_BYTES / (example * c->program->spec->global_batch);
+    return (uint32_t)LK_MIN(LK_MAX(slots / 2 * 2, 2), SLOTS_MAX);
+}
+
+// The device's ledger holds offsets: its memory has no address that the host could use.
+static void *take(lk_cuda_step *c, const char *name, uint64_t bytes, uint64_t count) {
+    lk_arena_take(&c->arena, name, bytes, count, DEVICE_ALIGN_BYTES);
+    uint64_t offset = c->arena.entries[c->arena.entry_count - 1].offset;
+    return c->block && bytes && count ? c->block + offset : NULL;
+}
+
+static void plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
+    const uint64_t word = sizeof(uint32_t);
+    lk_cuda_regions *at = &c->at;
+    c->program = p;
+    c->needs = *needs;
+    c->slots = ring_slots(c);
+    c->node_max = p->layout.replicas * p->node_slots;
+    const uint64_t image = image_bytes(c), batch = p->spec->global_batch;
+    const uint64_t ring = is_resident(c) ? 0 : batch,
+                   wave = needs->evaluation ? p->wave_examples : 0;
+    lk_arena_open(&c->arena, NULL, 0);
+    at->states = take(c, "state", sizeof(lk_cuda_state), 2);
+    at->params = take(c, "parameter table", p->param_count * sizeof(lk_cuda_param), 1);
+    at->nodes = take(c, "node tables", c->node_max * sizeof(lk_cuda_node), 4);
+    at->device = take(c, "device region", p->regions[LK_REGION_DEVICE].bytes, 1);
+    at->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, DEVICE_ALIGN_BYTES);
+    at->replicas = take(c, "replica region", at->replica_bytes, p->layout.replicas);
+    at->images = take(c, "input ring: images", c->slots * ring * image, 1);
+    at->labels = take(c, "input ring: labels", c->slots * ring * word, 1);
+    at->index = take(c, "input ring: numbers", c->slots * (batch - ring) * word, 1);
+    at->all_images = take(c, "resident images", needs->examples * image, 1);
+    at->all_labels = take(c, "resident labels", needs->examples * word, 1);
+    at->test_images = take(c, "test images", wave * image * 2, 1);
+    at->test_labels = take(c, "test labels", wave * word * 2, 1);
+    at->test_losses =
+        take(c, "test losses", wave ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0, 1);
+}
+
+// What the GPU reads and writes by itself lies together, and is pinned as one piece.
+static void take_host(lk_cuda_step *c, lk_arena *a) {
+    const lk_program *p = c->program;
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES, word = sizeof(uint32_t), image = image_bytes(c);
+    const uint64_t batch = p->spec->global_batch, ring = is_resident(c) ? 0 : batch;
+    const uint64_t wave = c->needs.evaluation ? p->wave_examples : 0;
+    const uint64_t losses = wave ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0;
+    lk_cuda_host *h = &c->host;
+    h->pinned =
+        lk_arena_take(a, "pinned: results", c->slots * sizeof(lk_cuda_result), 1, LK_PAGE_BYTES);
+    const uint64_t start = a->entries[a->entry_count - 1].offset;
+    h->results = (lk_cuda_result *)(void *)h->pinned;
+    h->images = lk_arena_take(a, "pinned: images", c->slots * ring * image, 1, line);
+    h->labels = lk_arena_take(a, "pinned: labels", c->slots * ring * word, 1, line);
+    h->index = lk_arena_take(a, "pinned: numbers", c->slots * (batch - ring) * word, 1, line);
+    h->test_images = lk_arena_take(a, "pinned: test images", 2 * wave * image, 1, line);
+    h->test_labels = lk_arena_take(a, "pinned: test labels", 2 * wave * word, 1, line);
+    h->logits = lk_arena_take(a, "pinned: logits", wave * p->spec->model.classes * word, 1, line);
+    h->losses = lk_arena_take(a, "pinned: losses", losses, 1, line);
+    h->state = lk_arena_take(a, "pinned: state", sizeof(lk_cuda_state), 1, line);
+    h->params =
+        lk_arena_take(a, "pinned: parameters", p->param_count * sizeof(lk_cuda_param), 1, line);
+    h->nodes = lk_arena_take(a, "pinned: nodes", c->node_max * sizeof(lk_cuda_node), 4, line);
+    h->pinned_bytes = a->used - start;
+}
+
+// --- start ---------------------------------------------------------------------------------------
+
+static lk_status check_room(const lk_cuda_step *c, lk_error *error) {
+    lk_cuda_memory memory;
+    LK_CHECK(lk_cuda_memory_query(&memory, error));
+    if (c->arena.used <= memory.free_bytes) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "not enough GPU memory: the plan needs %llu bytes, %llu of %llu are free, %llu "
+                   "are missing; use fewer replicas, a smaller wave_examples or a smaller model "
+                   "(lockstep plan shows where the bytes go)",
+                   (unsigned long long)c->arena.used, (unsigned long long)memory.free_bytes,
+                   (unsigned long long)memory.total_bytes,
+                   (unsigned long long)(c->arena.used - memory.free_bytes));
+}
+
+static lk_status make_queues(lk_cuda_step *c, lk_error *error) {
+    LK_CHECK(lk_cuda_queue_make(&c->compute, error));
+    LK_CHECK(lk_cuda_queue_make(&c->copy, error));
+    for (uint32_t half = 0; half < 2; half++) {
+        LK_CHECK(lk_cuda_event_make(&c->copied[half], error));
+        LK_CHECK(lk_cuda_event_make(&c->done[half], error));
+        LK_CHECK(lk_cuda_event_make(&c->tested[half], error));
+    }
+    return LK_OK;
+}
+
+// The bytes between the parameters of a node are added with them, and mean nothing.
+static void clear_nodes(lk_cuda_step *c) {
+    const lk_program *p = c->program;
+    for (uint32_t r = 0; r < p->layout.replicas; r++) {
+        uint8_t *nodes = c->at.replicas + r * c->at.replica_bytes + p->tensors[p->nodes].offset;
+        lk_cuda_clear(&c->compute, nodes, p->tensors[p->nodes].bytes);
+    }
+}
+
+static void write_params(lk_cuda_step *c) {
+    const lk_program *p = c->program;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_param *param = &p->params[i];
+        lk_cuda_param *out = &c->host.params[i];
+        *out = (lk_cuda_param){
+            .node_offset = param->node_offset,
+            .count = param->count,
+            .w = (float *)(void *)(c->at.device + p->tensors[param->tensor].offset)};
+        for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
+            out->slots[s] = (float *)(void *)(c->at.device + p->tensors[param->slots[s]].offset);
+        }
+    }
+    lk_cuda_copy_in(&c->compute, c->at.params, c->host.params,
+                    p->param_count * sizeof *c->host.params);
+}
+
+static lk_status record(lk_cuda_step *c, uint32_t which, uint64_t step, lk_error *error) {
+    c->examples[which] = lk_step_examples(c->program->spec, step);
+    lk_cuda_graph_start(&c->compute);
+    int code = lk_cuda_walk_step(c, which, step);
+    if (c->compute.code == 0) c->compute.code = code;
+    return lk_cuda_graph_keep(&c->compute, &c->graph[which], error);
+}
+
+// One graph of full steps, one of the last of an epoch where that is shorter.
+static lk_status record_steps(lk_cuda_step *c, lk_error *error) {
+    const lk_run_spec *spec = c->program->spec;
+    const uint64_t last = lk_steps_per_epoch(spec) - 1;
+    LK_CHECK(record(c, 0, 0, error));
+    if (lk_step_examples(spec, last) != c->examples[0]) LK_CHECK(record(c, 1, last, error));
+    lk_cuda_copy_in(&c->compute, c->at.nodes, c->host.nodes,
+                    4ull * c->node_max * sizeof *c->host.nodes);
+    return lk_cuda_queue_wait(&c->compute, error);
+}
+
+static lk_status measure_foreign(lk_cuda_step *c, lk_error *error) {
+    lk_cuda_memory memory;
+    LK_CHECK(lk_cuda_memory_query(&memory, error));
+    uint64_t held = memory.total_bytes - memory.free_bytes;
+    c->foreign_bytes = held > c->arena.used ? held - c->arena.used : 0;
+    return LK_OK;
+}
+
+static lk_status fill_resident(lk_cuda_step *c, lk_error *error);
+
+static lk_status start(lk_cuda_step *c, const lk_source *source, uint8_t *mirror, lk_error *error) {
+    const lk_program *p = c->program;
+    uint8_t *address;
+    c->source = source;
+    LK_CHECK(check_room(c, error));
+    LK_CHECK(lk_cuda_block_take(c->arena.used, &c->block, error));
+    const lk_cuda_needs needs = c->needs;
+    plan(c, p, &needs);  // the same calls, now with memory
+    LK_CHECK(lk_cuda_pin(c->host.pinned, c->host.pinned_bytes, &address, error));
+    c->pinned = true;
+    c->results = (lk_cuda_result *)(void *)address;
+    LK_CHECK(lk_cuda_pin(mirror, p->regions[LK_REGION_DEVICE].bytes, &address, error));
+    c->mirror = mirror;
+    LK_CHECK(lk_cuda_check(lk_cuda_prepare(), "loading the kernels", error));
+    LK_CHECK(make_queues(c, error));
+    clear_nodes(c);
+    write_params(c);
+    LK_CHECK(record_steps(c, error));
+    if (is_resident(c)) LK_CHECK(fill_resident(c, error));
+    c->next = UINT64_MAX;  // no step: the first one begun sets the state
+    c->mirror_is_new = true;
+    return measure_foreign(c, error);
+}
+
+static void end(lk_cuda_step *c) {
+    lk_error ignored = {.status = LK_OK};
+    if (c->compute.stream) (void)lk_cuda_queue_wait(&c->compute, &ignored);
+    for (uint32_t i = 0; i < 2; i++) {
+        lk_cuda_graph_end(c->graph[i]);
+        lk_cuda_event_end(c->copied[i]);
+        lk_cuda_event_end(c->done[i]);
+        lk_cuda_event_end(c->tested[i]);
+    }
+    lk_cuda_queue_end(&c->compute);
+    lk_cuda_queue_end(&c->copy);
+    if (c->pinned) lk_cuda_unpin(c->host.pinned);
+    lk_cuda_unpin(c->mirror);
+    lk_cuda_block_give(c->block);
+    memset(c, 0, sizeof *c);
+}
+
+// --- examples ------------------------------------------------------------------------------------
+
+// Examples of a shuffled epoch lie all over a mapped file: each is asked for some examples ahead.
+enum { LOAD_AHEAD = 4, LINE_BYTES = 64 };
+
+static uint64_t number_at(const lk_source *s, const lk_wave *wave, uint64_t i) {
+    const uint64_t position = wave->position + i;
+    return wave->shuffled ? s->order(s->context, wave->epoch, position) : position;
+}
+
+static bool is_missing(const lk_run_spec *spec, const lk_wave *wave, uint64_t i) {
+    return wave->sparse && !lk_position_exists(spec, wave->position + i);
+}
+
+// Copies images, of so many bytes, and labels of the wave's examples.
+static void gather(const lk_run_spec *spec, const lk_source *s, const lk_wave *wave, uint64_t bytes,
+                   uint8_t *images, uint32_t *labels) {
+    const uint8_t *image[LOAD_AHEAD];
+    uint64_t number[LOAD_AHEAD] = {0};
+    for (uint64_t i = 0; i < (uint64_t)wave->examples + LOAD_AHEAD; i++) {
+        const uint64_t at = i % LOAD_AHEAD;
+        if (i >= LOAD_AHEAD && image[at]) {
+            memcpy(images + (i - LOAD_AHEAD) * bytes, image[at], bytes);
+            labels[i - LOAD_AHEAD] = s->label(s->context, number[at]);
+        } else if (i >= LOAD_AHEAD) {
+            memset(images + (i - LOAD_AHEAD) * bytes, 0, bytes);
+            labels[i - LOAD_AHEAD] = LK_CUDA_NO_EXAMPLE;
+        }
+        image[at] = NULL;
+        if (i >= wave->examples || is_missing(spec, wave, i)) continue;
+        number[at] = number_at(s, wave, i);
+        image[at] = s->image(s->context, number[at]);
+        for (uint64_t b = 0; b < bytes; b += LINE_BYTES) __builtin_prefetch(image[at] + b);
+    }
+}
+
+// The examples of a step into its slot of the host's ring.
+static void fill_slot(const lk_cuda_step *c, uint64_t step) {
+    const lk_run_spec *spec = c->program->spec;
+    const uint64_t steps = lk_steps_per_epoch(spec);
+    const uint64_t first = step % c->slots * spec->global_batch;
+    const lk_wave batch = {.examples = lk_step_positions(spec, step),
+                           .shuffled = true,
+                           .sparse = lk_step_positions(spec, step) != lk_step_examples(spec, step),
+                           .epoch = step / steps,
+                           .position = step % steps * spec->global_batch};
+    if (!is_resident(c)) {
+        gather(spec, c->source, &batch, image_bytes(c), c->host.images + first * image_bytes(c),
+               c->host.labels + first);
+        return;
+    }
+    for (uint32_t i = 0; i < batch.examples; i++) {
+        const bool missing = is_missing(spec, &batch, i);
+        c->host.index[first + i] =
+            missing ? LK_CUDA_NO_EXAMPLE : (uint32_t)number_at(c->source, &batch, i);
+    }
+}
+
+// The steps from `step` to the end of its half of the ring: the host fills them in, the device gets
+// them when it has done with what lay there.
+static void stage(lk_cuda_step *c, uint64_t step) {
+    const uint64_t lap = c->slots / 2, word = sizeof(uint32_t), image = image_bytes(c);
+    const uint32_t half = (uint32_t)(step / lap % 2);
+    const uint64_t end = (step / lap + 1) * lap;
+    lk_cuda_event_wait(&c->copy, c->copied[half]);
+    for (uint64_t s = step; s < end; s++) fill_slot(c, s);
+    // All steps begun so far lie before this half: those of the other one end here.
+    lk_cuda_event_set(&c->compute, c->done[1 - half]);
+    lk_cuda_event_follow(&c->copy, c->done[half]);
+    const uint64_t first = step % c->slots * c->program->spec->global_batch;
+    const uint64_t count = (end - step) * c->program->spec->global_batch;
+    if (is_resident(c)) {
+        lk_cuda_copy_in(&c->copy, c->at.index + first, c->host.index + first, count * word);
+    } else {
+        lk_cuda_copy_in(&c->copy, c->at.images + first * image, c->host.images + first * image,
+                        count * image);
+        lk_cuda_copy_in(&c->copy, c->at.labels + first, c->host.labels + first, count * word);
+    }
+    lk_cuda_event_set(&c->copy, c->copied[half]);
+    lk_cuda_event_follow(&c->compute, c->copied[half]);
+    c->staged = end;
+}
+
+// The whole data set, once: images as they lie in the maps, labels by way of the ring.
+static lk_status fill_resident(lk_cuda_step *c, lk_error *error) {
+    const lk_source *s = c->source;
+    const uint64_t bytes = image_bytes(c), all = c->needs.examples;
+    for (uint64_t i = 0, run; i < all; i += run) {
+        const uint8_t *at = s->image(s->context, i);
+        for (run = 1; i + run < all; run++) {
+            if (s->image(s->context, i + run) != at + run * bytes) break;
+        }
+        lk_cuda_copy_in(&c->compute, c->at.all_images + i * bytes, at, run * bytes);
+    }
+    const uint64_t room = (uint64_t)c->slots * c->program->spec->global_batch;
+    for (uint64_t i = 0; i < all; i += room) {
+        const uint64_t count = LK_MIN(room, all - i);
+        for (uint64_t k = 0; k < count; k++) c->host.index[k] = s->label(s->context, i + k);
+        lk_cuda_copy_in(&c->compute, c->at.all_labels + i, c->host.index, count * sizeof(uint32_t));
+        LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    }
+    return LK_OK;
+}
+
+// --- steps ---------------------------------------------------------------------------------------
+
+static void upload(lk_cuda_step *c) { c->mirror_is_new = true; }
+
+static void push_mirror(lk_cuda_step *c) {
+    if (!c->mirror_is_new) return;
+    lk_cuda_copy_in(&c->compute, c->at.device, c->mirror,
+                    c->program->regions[LK_REGION_DEVICE].bytes);
+    c->mirror_is_new = false;
+}
+
+static lk_status download(lk_cuda_step *c, lk_error *error) {
+    if (c->mirror_is_new) return LK_OK;  // it is what the device shall have
+    lk_cuda_copy_out(&c->compute, c->mirror, c->at.device,
+                     c->program->regions[LK_REGION_DEVICE].bytes);
+    return lk_cuda_queue_wait(&c->compute, error);
+}
+
+// The device's state and the rings begin anew at `step`.
+static lk_status seek(lk_cuda_step *c, uint64_t step, lk_error *error) {
+    LK_CHECK(lk_cuda_queue_wait(&c->copy, error));
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    memset(c->host.results, 0xff, c->slots * sizeof *c->host.results);
+    *c->host.state = (lk_cuda_state){.step = step, .bad_op = LK_NONE, .bad_param = LK_NONE};
+    lk_cuda_copy_in(&c->compute, &c->at.states[0], c->host.state, sizeof *c->host.state);
+    c->next = c->staged = step;
+    return lk_cuda_queue_wait(&c->compute, error);
+}
+
+static lk_status begin(lk_cuda_step *c, uint64_t step, lk_error *error) {
+    if (step != c->next) LK_CHECK(seek(c, step, error));
+    push_mirror(c);
+    if (step >= c->staged) stage(c, step);
+    const bool full = lk_step_examples(c->program->spec, step) == c->examples[0];
+    lk_cuda_graph_launch(&c->compute, c->graph[full ? 0 : 1]);
+    c->next = step + 1;
+    LK_CHECK(lk_cuda_check(c->copy.code, "giving it examples", error));
+    return lk_cuda_check(c->compute.code, "starting a step", error);
+}
+
+// The entry of the last step, or of the one that stopped the run: after that nothing was written.
+static const lk_cuda_result *find_result(const lk_cuda_step *c) {
+    const lk_cuda_result *last = &c->host.results[(c->next - 1) % c->slots];
+    if (last->step == c->next - 1) return last;
+    for (uint32_t i = 0; i < c->slots; i++) {
+        const lk_cuda_result *r = &c->host.results[i];
+        if (r->step < c->next && r->not_finite) return r;
+    }
+    return NULL;
+}
+
+static lk_status settle(lk_cuda_step *c, lk_step_result *out, lk_error *error) {
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    const lk_cuda_result *r = find_result(c);
+    if (!r)
+        return lk_fail(error, LK_INTERNAL, "GPU: no result of step %llu",
+                       (unsigned long long)(c->next - 1));
+    *out = (lk_step_result){.step = r->step,
+                            .examples = lk_step_examples(c->program->spec, r->step),
+                            .correct = r->correct,
+                            .loss = r->loss};
+    if (!r->not_finite) return LK_OK;
+    out->bad_tensor = lk_bad_tensor(c->program, r->bad_op, r->bad_param);
+    if (!out->bad_tensor) out->bad_tensor = "loss";
+    return LK_OK;
+}
+
+// --- evaluation ----------------------------------------------------------------------------------
+
+static lk_status evaluate_wave(lk_cuda_step *c, const lk_source *source, const lk_wave *wave,
+                               uint32_t half, lk_cuda_nodes *nodes, lk_error *error) {
+    const uint64_t first = (uint64_t)half * c->program->wave_examples, image = image_bytes(c);
+    uint8_t *images = c->host.test_images + first * image;
+    uint32_t *labels = c->host.test_labels + first;
+    lk_cuda_event_wait(&c->compute, c->tested[half]);
+    gather(c->program->spec, source, wave, image, images, labels);
+    lk_cuda_copy_in(&c->compute, c->at.test_images + first * image, images, wave->examples * image);
+    lk_cuda_copy_in(&c->compute, c->at.test_labels + first, labels,
+                    wave->examples * sizeof *labels);
+    lk_cuda_event_set(&c->compute, c->tested[half]);
+    int code = lk_cuda_walk_forward(c, wave, half, nodes);
+    if (c->compute.code == 0) c->compute.code = code;
+    return lk_cuda_check(c->compute.code, "an evaluation", error);
+}
+
+static lk_status show_logits(lk_cuda_step *c, const lk_wave *wave, lk_on_logits on_logits,
+                             void *context, lk_error *error) {
+    const lk_program *p = c->program;
+    const uint64_t bytes = (uint64_t)wave->examples * p->spec->model.classes * sizeof(float);
+    if (!on_logits) return LK_OK;
+    lk_cuda_copy_out(&c->compute, c->host.logits, c->at.replicas + p->tensors[p->logits].offset,
+                     bytes);
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    on_logits(context, wave->position, wave->examples, c->host.logits);
+    return LK_OK;
+}
+
+// The top of the tree of losses is the host's: as many nodes as a number has ones.
+static lk_step_result join_losses(const lk_cuda_step *c, const lk_cuda_nodes *nodes,
+                                  uint64_t count) {
+    float losses[LK_BLOCKS_MAX];
+    for (uint32_t i = 0; i < nodes->counter.count; i++) {
+        losses[i] = c->host.losses[nodes->slot[i] * LK_CUDA_LOSS_FLOATS];
+    }
+    const lk_holding held = {&nodes->counter, losses, 1};
+    return lk_result_of(c->program, &held, 1, lk_grains_of(c->program, count), count,
+                        c->host.state->correct, c->host.state->bad_op, LK_NONE);
+}
+
+static lk_status evaluate(lk_cuda_step *c, const lk_source *source, uint64_t count,
+                          lk_on_logits on_logits, void *context, lk_step_result *result,
+                          lk_error *error) {
+    lk_cuda_nodes nodes = {.counter = {.count = 0}};
+    uint32_t half = 0;
+    push_mirror(c);
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    *c->host.state = (lk_cuda_state){.bad_op = LK_NONE, .bad_param = LK_NONE};
+    lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
+    for (uint32_t r = 0; r < c->program->layout.replicas; r++) {
+        lk_waves waves = lk_evaluate_waves(c->program, r, count);
+        for (; lk_next_wave(&waves); half = 1 - half) {
+            LK_CHECK(evaluate_wave(c, source, &waves.wave, half, &nodes, error));
+            LK_CHECK(show_logits(c, &waves.wave, on_logits, context, error));
+        }
+    }
+    lk_cuda_copy_out(&c->compute, c->host.losses, c->at.test_losses,
+                     LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * sizeof(float));
+    lk_cuda_copy_out(&c->compute, c->host.state, &c->at.states[1], sizeof *c->host.state);
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    *result = join_losses(c, &nodes, count);
+    return LK_OK;
+}
+
+const lk_cuda_calls lk_cuda = {.scratch_floats = scratch_floats,
+                               .plan = plan,
+                               .take_host = take_host,
+                               .open = lk_cuda_open,
+                               .start = start,
+                               .end = end,
+                               .upload = upload,
+                               .download = download,
+                               .begin = begin,
+                               .settle = settle,
+                               .evaluate = evaluate};
