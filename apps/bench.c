@@ -112,7 +112,7 @@ typedef struct bench_block {
     lk_error error;
     uint64_t steps;
     double seconds;
-    uint64_t all_steps;       // timed so far, in all blocks
+    uint64_t all_steps;       // times taken so far, in all blocks
     double p10, median, p90;  // seconds of a step, over all of those
 } bench_block;
 
@@ -152,29 +152,37 @@ static double quantile(const double *values, uint64_t count, double q) {
 
 static double times[STEPS_MAX], sorted_times[STEPS_MAX];  // seconds of a step
 
-static lk_status one_step(lk_run *run, uint64_t step, lk_error *error) {
-    lk_step_result r = lk_run_step(run, step);
+// A GPU is waited for after so many steps, as in training for every line of the log.
+enum { GPU_STEPS = 100 };
+
+// Steps [first, first + count), and their results.
+static lk_status run_steps(lk_run *run, uint64_t first, uint64_t count, lk_error *error) {
+    lk_step_result r = {0};
+    for (uint64_t i = 0; i < count && !r.bad_tensor; i++) r = lk_run_step(run, first + i);
+    if (r.pending) r = lk_run_settle(run);
+    if (run->lost.status != LK_OK) return lk_fail(error, run->lost.status, "%s", run->lost.text);
     if (!r.bad_tensor) return LK_OK;
     return lk_fail(error, LK_NOT_FINITE, "%s: step %llu: %s is not finite", run->config.name,
-                   (unsigned long long)step, r.bad_tensor);
+                   (unsigned long long)r.step, r.bad_tensor);
 }
 
 // Every block does the same steps from the same weights: ReLU's zeros, which cost less, are those
 // of a network that learns, and do not depend on how fast the machine was before.
 static void run_block(lk_run *run, double seconds, bench_block *b) {
-    lk_program_initialize(&run->program, run->core.device);
-    uint64_t step = 0;
+    lk_run_initialize(run);
+    uint64_t step = WARM_STEPS, unit = run->cuda ? GPU_STEPS : 1;
     b->error.status = LK_OK;
     b->steps = 0;
-    while (step < WARM_STEPS && one_step(run, step, &b->error) == LK_OK) step++;
+    (void)run_steps(run, 0, WARM_STEPS, &b->error);
     double start = lk_seconds(), last = start;
     while (b->error.status == LK_OK && b->all_steps < STEPS_MAX &&
            (last - start < seconds || b->steps < BLOCK_STEPS_MIN)) {
-        (void)one_step(run, step++, &b->error);
+        (void)run_steps(run, step, unit, &b->error);
         double now = lk_seconds();
-        times[b->all_steps++] = now - last;
+        times[b->all_steps++] = (now - last) / (double)unit;
         last = now;
-        b->steps++;
+        step += unit;
+        b->steps += unit;
     }
     b->seconds = last - start;
     memcpy(sorted_times, times, b->all_steps * sizeof times[0]);
@@ -187,6 +195,8 @@ static void run_block(lk_run *run, double seconds, bench_block *b) {
 static lk_status start_case(lk_run *run, const bench_case *c, const bench_options *o,
                             lk_error *error) {
     char batch[40], grain[40];
+    const bool gpu = o->kernels && strcmp(o->kernels, "cuda") == 0;
+    const uint32_t replicas = gpu ? 1 : c->replicas;
     const char *const set[] = {batch, grain};
     snprintf(batch, sizeof batch, "global_batch=%u", c->global_batch);
     snprintf(grain, sizeof grain, "grain=%u", c->grain);
@@ -196,17 +206,16 @@ static lk_status start_case(lk_run *run, const bench_case *c, const bench_option
         .set_count = LK_COUNT(set),
         .kernels = o->kernels,
         .data_directory = o->data,
-        .replicas = o->replicas && !c->always ? o->replicas : c->replicas};
+        .replicas = o->replicas && !c->always ? o->replicas : replicas};
     LK_CHECK(lk_run_configure(run, &options, (lk_run_needs){0}, error));
     LK_CHECK(lk_run_plan(run, error));
     LK_CHECK(lk_run_start(run, 0, error));
     LK_CHECK(lk_run_seal(run, false, error));
-    for (uint64_t step = 0; step < WARM_STEPS; step++) LK_CHECK(one_step(run, step, error));
-    return LK_OK;
+    return run_steps(run, 0, WARM_STEPS, error);
 }
 
 static void fill_facts(const lk_run *run, bench_facts *f) {
-    snprintf(f->kernels, sizeof f->kernels, "%s", run->kernels->name);
+    snprintf(f->kernels, sizeof f->kernels, "%s", lk_run_kernels(run));
     f->replicas = run->layout.replicas;
     f->parameters = run->program.param_floats;
     f->arena_bytes = run->arena.used;

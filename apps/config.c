@@ -437,8 +437,8 @@ static lk_status read_length(lk_config *c, const lk_json_cursor *root, lk_error 
 }
 
 static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const keys[] = {"wave_examples", "fuse",   "overlay",
-                                       "guards",        "reduce", "kernels"};
+    static const char *const keys[] = {"wave_examples", "fuse",    "overlay", "guards",
+                                       "reduce",        "kernels", "resident"};
     static const char *const choices[] = {"auto", "partials", "operands"};
     lk_json_cursor at;
     uint32_t reduce = 0;
@@ -452,6 +452,7 @@ static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error 
     LK_CHECK(lk_json_get_bool(&at, "fuse", LK_JSON_OPTIONAL, &c->fuse, error));
     LK_CHECK(lk_json_get_bool(&at, "overlay", LK_JSON_OPTIONAL, &c->overlay, error));
     LK_CHECK(lk_json_get_bool(&at, "guards", LK_JSON_OPTIONAL, &c->guards, error));
+    LK_CHECK(lk_json_get_bool(&at, "resident", LK_JSON_OPTIONAL, &c->resident, error));
     LK_CHECK(lk_json_get_choice(&at, "reduce", LK_JSON_OPTIONAL, choices, LK_COUNT(choices),
                                 &reduce, error));
     c->reduce = (lk_reduce_choice)reduce;

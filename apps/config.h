@@ -30,6 +30,7 @@ typedef struct lk_config {
     uint32_t replicas;       // 0: not said
     uint64_t wave_examples;  // 0: chosen
     bool fuse, overlay, guards;
+    bool resident;  // on a GPU: the data set lies there
     lk_reduce_choice reduce;
     char kernels[32];
     uint64_t log_every_steps;

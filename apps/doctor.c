@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "apps/run.h"
 #include "apps/tools.h"
 #include "arena/seal.h"
 #include "ops/variant.h"
@@ -101,6 +102,21 @@ static void check_float_mode(void) {
         say("ok", "arithmetic", "rounds to nearest, keeps subnormal numbers");
     } else {
         say("error", "arithmetic", "%s", why.text);
+    }
+}
+
+// No GPU is no fault of a machine; one that a build cannot use is said.
+static void check_gpu(void) {
+    const lk_cuda_calls *cuda = lk_cuda_linked();
+    lk_error why = {.status = LK_OK};
+    lk_cuda_device d;
+    if (!cuda) {
+        say("ok", "GPU", "not used: this build has no CUDA kernels");
+    } else if (cuda->open(&d, &why) != LK_OK) {
+        say("ok", "GPU", "not used: %s", why.text);
+    } else {
+        say("ok", "GPU", "%s, compute capability %u.%u, %llu MiB; use it with --kernels cuda",
+            d.name, d.major, d.minor, (ull)(d.total_bytes / MIB));
     }
 }
 
@@ -247,6 +263,7 @@ lk_status lk_command_doctor(int argc, char **argv, lk_error *error) {
     if (a.helped) return LK_OK;
     errors = 0;
     check_kernels();
+    check_gpu();
     check_processors();
     check_float_mode();
     check_memory();

@@ -27,6 +27,7 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *
 
 static lk_status report(lk_run *run, lk_text_out *out, lk_error *error) {
     lk_step_result r = lk_run_evaluate(run, 0);
+    if (run->lost.status != LK_OK) return lk_fail(error, run->lost.status, "%s", run->lost.text);
     if (r.bad_tensor)
         return lk_fail(error, LK_NOT_FINITE, "evaluation: %s is not finite", r.bad_tensor);
     char digest[LK_SHA256_HEX_BYTES];

@@ -11,19 +11,36 @@ typedef unsigned long long ull;
 
 // --- text --------------------------------------------------------------------------------------
 
-static void print_ledger(const lk_run *run, lk_text_out *out) {
-    const lk_arena *a = &run->arena;
-    lk_text_line(out, "arena %llu bytes", (ull)a->used);
+static void print_entries(const lk_arena *a, lk_text_out *out) {
     for (uint32_t i = 0; i < a->entry_count; i++) {
         const lk_arena_entry *e = &a->entries[i];
         if (e->bytes == 0 || e->count == 0) continue;
         lk_text_line(out, "  %12llu  %-20s %12llu bytes x %llu", (ull)e->offset, e->name,
                      (ull)e->bytes, (ull)e->count);
     }
+}
+
+static void print_ledger(const lk_run *run, lk_text_out *out) {
+    lk_text_line(out, "arena %llu bytes", (ull)run->arena.used);
+    print_entries(&run->arena, out);
+    if (run->cuda) return;
     lk_text_line(out,
                  "core %llu bytes: the regions up to the replicas', all that a target without an "
                  "operating system takes",
                  (ull)run->core_bytes);
+}
+
+// What one GPU must have, and why.
+static void print_gpu(const lk_run *run, lk_text_out *out) {
+    const lk_arena *a = &run->gpu.arena;
+    if (!run->cuda) return;
+    lk_text_line(out,
+                 "GPU %llu bytes, in one piece; the driver takes some hundred MiB besides, which "
+                 "train measures",
+                 (ull)a->used);
+    print_entries(a, out);
+    lk_text_line(out, "pinned %llu bytes of the arena: %u steps of examples ahead of the GPU",
+                 (ull)run->gpu.host.pinned_bytes, run->gpu.slots);
 }
 
 static const char *op_at(const lk_program *p, uint32_t op) {
@@ -149,7 +166,8 @@ static void print_schedule(const lk_run *run, lk_text_out *out) {
         lk_text_line(out, "  replica %u: grains %u .. %u in %u waves, %u tree nodes held at most",
                      r, g.first, g.first + g.count - 1,
                      (g.count + p->wave_grains - 1) / p->wave_grains,
-                     lk_node_slots(g.first, g.count, p->wave_grains, p->grains));
+                     (run->cuda ? lk_device_slots : lk_node_slots)(g.first, g.count, p->wave_grains,
+                                                                   p->grains));
     }
     if (replicas > 16) lk_text_line(out, "  ... and %u more replicas alike", replicas - 16);
     for (uint32_t i = 0; i < p->param_count; i++) {
@@ -163,6 +181,7 @@ static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out 
     lk_text_line(out, "plan of %s: %u replicas, %llu parameters", run->config.document.source,
                  run->layout.replicas, (ull)run->program.param_floats);
     print_ledger(run, out);
+    print_gpu(run, out);
     print_tensors(run, LK_REGION_DEVICE, out);
     print_tensors(run, LK_REGION_REPLICA, out);
     print_program(run, out);
@@ -218,6 +237,15 @@ static void put_link(json_text *j, const lk_run *run, const lk_link *link) {
         (ull)(traffic.messages[0] + traffic.messages[1]), time.all);
 }
 
+static void put_entries(json_text *j, const lk_arena *a) {
+    for (uint32_t i = 0; i < a->entry_count; i++) {
+        const lk_arena_entry *e = &a->entries[i];
+        put(j, "    {\"name\": \"%s\", \"offset\": %llu, \"bytes\": %llu, \"count\": %llu}%s\n",
+            e->name, (ull)e->offset, (ull)e->bytes, (ull)e->count,
+            i + 1 < a->entry_count ? "," : "");
+    }
+}
+
 size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes) {
     const lk_program *p = &run->program;
     json_text j = {out, bytes, 0};
@@ -226,11 +254,11 @@ size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t by
         "  \"workers\": %u,\n  \"replicas\": %u,\n  \"regions\": [\n",
         (ull)run->arena.used, (ull)run->core_bytes, (ull)run->window_bytes, run->workers.world,
         run->layout.replicas);
-    for (uint32_t i = 0; i < run->arena.entry_count; i++) {
-        const lk_arena_entry *e = &run->arena.entries[i];
-        put(&j, "    {\"name\": \"%s\", \"offset\": %llu, \"bytes\": %llu, \"count\": %llu}%s\n",
-            e->name, (ull)e->offset, (ull)e->bytes, (ull)e->count,
-            i + 1 < run->arena.entry_count ? "," : "");
+    put_entries(&j, &run->arena);
+    if (run->cuda) {
+        put(&j, "  ],\n  \"gpu_bytes\": %llu,\n  \"pinned_bytes\": %llu,\n  \"gpu_regions\": [\n",
+            (ull)run->gpu.arena.used, (ull)run->gpu.host.pinned_bytes);
+        put_entries(&j, &run->gpu.arena);
     }
     put(&j, "  ],\n  \"device_region_bytes\": %llu,\n  \"device_lower_bound_bytes\": %llu,\n",
         (ull)p->regions[0].bytes, (ull)p->regions[0].lower_bound_bytes);

@@ -41,6 +41,36 @@ static uint32_t processors(void) {
     return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
 }
 
+// A GPU is asked for by name; all else is this processor's.
+static lk_status choose_kernels(lk_run *run, lk_error *error) {
+    const lk_config *c = &run->config;
+    if (strcmp(c->kernels, "cuda") != 0) {
+        return lk_kernels_choose(c->kernels, &run->kernels, error);
+    }
+    run->kernels = &lk_kernels_reference;
+    run->cuda = lk_cuda_linked();
+    if (!run->cuda) {
+        return lk_fail(
+            error, LK_UNAVAILABLE,
+            "kernels \"cuda\": this build has none; configure with -DLOCKSTEP_CUDA=ON "
+            "where the CUDA toolkit is, or use \"auto\": all variants give the same bits");
+    }
+    if (!c->guards) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: layout.guards: they look at the memory of this machine, and with kernels "
+                   "\"cuda\" the tensors lie on a GPU; leave one of them out",
+                   c->document.source);
+}
+
+// Replicas that share a GPU only take turns on it.
+static uint32_t default_replicas(const lk_run *run) {
+    const lk_run_spec *spec = &run->config.spec;
+    uint32_t grains = spec->grain ? lk_grain_count(spec) : 1;
+    return run->cuda ? 1 : LK_MIN(processors(), LK_MAX(grains, 1));
+}
+
+const char *lk_run_kernels(const lk_run *run) { return run->cuda ? "cuda" : run->kernels->name; }
+
 lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run_needs needs,
                            lk_error *error) {
     memset(run, 0, sizeof *run);
@@ -48,14 +78,17 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
     run->workers.world = 1;
     LK_CHECK(lk_config_open(&run->config, options, error));
     lk_config *c = &run->config;
-    LK_CHECK(lk_kernels_choose(c->kernels, &run->kernels, error));
-    uint32_t grains = c->spec.grain ? lk_grain_count(&c->spec) : 1;
+    LK_CHECK(choose_kernels(run, error));
     run->layout = (lk_layout){
-        .replicas = c->replicas ? c->replicas : LK_MIN(processors(), LK_MAX(grains, 1)),
+        .replicas = c->replicas ? c->replicas : default_replicas(run),
         .wave_examples = (uint32_t)LK_MIN(c->wave_examples, UINT32_MAX),
         .fuse = c->fuse,
         .reduce = c->reduce,
     };
+    if (run->cuda) {
+        run->layout.device = true;
+        if (c->wave_examples == 0) run->layout.wave_examples = LK_CUDA_WAVE_EXAMPLES;
+    }
     run->plan_options = (lk_plan_options){.overlay = c->overlay, .guards = c->guards};
     run->train_source = (lk_source){run, source_order, train_image, train_label};
     run->test_source = (lk_source){run, source_order, test_image, test_label};
@@ -65,6 +98,12 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
 // --- workers -----------------------------------------------------------------------------------
 
 static lk_status list_workers(lk_run *run, uint32_t world, uint32_t rank, lk_error *error) {
+    if (run->cuda && world > 1) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "kernels \"cuda\" with %u workers: in this version a GPU works for one "
+                       "process; use other kernels, or one worker",
+                       world);
+    }
     run->workers = (lk_run_workers){.world = world, .rank = rank};
     run->workers.list = calloc(world, sizeof *run->workers.list);
     return run->workers.list ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
@@ -287,15 +326,18 @@ static lk_status measure_checkpoint(lk_run *run, lk_error *error) {
     return status;
 }
 
+static uint32_t thread_count(const lk_run *run) { return run->cuda ? 1 : run->layout.replicas; }
+
 // Takes every region of the arena, in order. The same calls measure (no base) and commit.
 static void take_regions(lk_run *run, lk_arena *a) {
-    uint32_t replicas = run->layout.replicas;
+    uint32_t replicas = run->layout.replicas, threads = thread_count(run);
     const uint64_t line = LK_TENSOR_ALIGN_BYTES, page = LK_PAGE_BYTES;
     lk_core_take_tables(a, &run->program, &run->core);
     if (!run->layout.shared) lk_core_take_memory(a, &run->program, true, &run->core);
     run->core_bytes = a->used;
-    run->team_tables = lk_arena_take(a, "thread tables", lk_team_bytes(replicas), 1, line);
-    run->stacks = lk_arena_take(a, "thread stack", LK_TEAM_STACK_BYTES, replicas - 1, page);
+    run->team_tables = lk_arena_take(a, "thread tables", lk_team_bytes(threads), 1, line);
+    run->stacks = lk_arena_take(a, "thread stack", LK_TEAM_STACK_BYTES, threads - 1, page);
+    if (run->cuda) run->cuda->take_host(&run->gpu, a);
     run->train_memory = lk_arena_take(a, "training set tables", run->train_bytes, 1, line);
     run->test_memory = lk_arena_take(a, "test set tables", run->test_bytes, 1, line);
     if (run->workers.world > 1) {
@@ -342,6 +384,26 @@ static lk_status measure_data(lk_run *run, lk_error *error) {
     return LK_OK;
 }
 
+static void plan_gpu(lk_run *run, uint64_t resident) {
+    const lk_cuda_needs needs = {.examples = resident, .evaluation = run->config.test.given};
+    run->cuda->plan(&run->gpu, &run->program, &needs);
+}
+
+// Opens the training set only to count it: what is kept of it on a GPU is part of the plan.
+static lk_status count_examples(lk_run *run, uint64_t *count, lk_error *error) {
+    lk_dataset set;
+    void *memory = aligned_alloc(64, lk_round_up(run->train_bytes + 64, 64));
+    if (!memory) return lk_fail(error, LK_UNAVAILABLE, "no memory for the data set's tables");
+    lk_status status =
+        lk_dataset_open(&run->config.train.source, memory, run->train_bytes, &set, error);
+    if (status == LK_OK) {
+        *count = set.count;
+        lk_dataset_close(&set);
+    }
+    free(memory);
+    return status;
+}
+
 lk_status lk_run_plan(lk_run *run, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
     LK_CHECK(measure_data(run, error));
@@ -351,7 +413,17 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
     if (spec->example_count == 0) spec->example_count = spec->global_batch;
     LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->planning, &run->program,
                               error));
+    if (run->cuda) {  // once more, now that the scratch its ops need can be asked for
+        run->layout.device_scratch_floats = run->cuda->scratch_floats(&run->program);
+        LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->planning,
+                                  &run->program, error));
+    }
     if (run->needs.checkpoints) LK_CHECK(measure_checkpoint(run, error));
+    if (run->cuda) {
+        uint64_t resident = 0;
+        if (run->config.resident) LK_CHECK(count_examples(run, &resident, error));
+        plan_gpu(run, resident);
+    }
     measure_workers(run);
     lk_arena_open(&run->arena, NULL, 0);
     take_regions(run, &run->arena);
@@ -404,8 +476,20 @@ static lk_status open_data(lk_run *run, lk_error *error) {
     return check_shape(run, &run->test, "test", error);
 }
 
+static lk_status start_gpu(lk_run *run, lk_error *error) {
+    if (run->config.resident && run->train.count > UINT32_MAX) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "layout.resident: %llu examples, wanted at most %u: they are numbered in "
+                       "32 bits; leave it out, and they are streamed",
+                       (unsigned long long)run->train.count, UINT32_MAX);
+    }
+    plan_gpu(run, run->config.resident ? run->train.count : 0);
+    return run->cuda->start(&run->gpu, &run->train_source, run->core.device, error);
+}
+
 lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
+    if (run->cuda) LK_CHECK(run->cuda->open(&run->gpu.device, error));
     lk_status status = lk_memory_check(lk_run_bytes(run), max_memory, error);
     if (status == LK_OK) status = lk_host_block_map(run->arena.used, &run->block, error);
     LK_CHECK(run->workers.joined ? open_window(run, status, error) : status);
@@ -426,10 +510,10 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     if (run->workers.joined) {
         place = (lk_team_place){run->workers.host_first, run->workers.host_replicas};
     }
-    LK_CHECK(lk_team_start(&run->team, run->layout.replicas, place, run->team_tables, run->stacks,
-                           error));
+    LK_CHECK(
+        lk_team_start(&run->team, thread_count(run), place, run->team_tables, run->stacks, error));
     run->team_started = true;
-    return LK_OK;
+    return run->cuda ? start_gpu(run, error) : LK_OK;
 }
 
 // The stack's pages too are given out at their first touch: all that the loop may want now, so that
@@ -449,6 +533,7 @@ lk_status lk_run_seal(lk_run *run, bool enforce, lk_error *error) {
 }
 
 void lk_run_close(lk_run *run) {
+    if (run->cuda) run->cuda->end(&run->gpu);
     if (run->team_started) lk_team_stop(&run->team);
     if (run->train.count) lk_dataset_close(&run->train);
     if (run->test.count) lk_dataset_close(&run->test);
@@ -520,18 +605,44 @@ static void step_body(void *context, uint32_t member, lk_team *team) {
     lk_step_update(&w->run->world, member, w->step);
 }
 
+static lk_step_result finish_step(lk_run *run, uint64_t step) {
+    if (!run->workers.joined) return lk_step_finish(&run->world, step);
+    lk_world_check(&run->world);
+    return lk_exchange_finish(&run->exchange, &run->world, lk_step_grains(&run->program, step),
+                              lk_step_examples(&run->config.spec, step));
+}
+
 lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     work w = {run, step};
+    if (run->cuda) {
+        (void)run->cuda->begin(&run->gpu, step, &run->lost);
+        return (lk_step_result){.step = step, .pending = true};
+    }
     lk_team_run(&run->team,
                 !run->workers.joined ? step_body
                 : run->layout.shared ? shared_step_body
                                      : workers_step_body,
                 &w);
-    if (!run->workers.joined) return lk_step_finish(&run->world, step);
     if (run->lost.status != LK_OK) return (lk_step_result){0};
-    lk_world_check(&run->world);
-    return lk_exchange_finish(&run->exchange, &run->world, lk_step_grains(&run->program, step),
-                              lk_step_examples(&run->config.spec, step));
+    lk_step_result result = finish_step(run, step);
+    result.step = step;
+    return result;
+}
+
+lk_step_result lk_run_settle(lk_run *run) {
+    lk_step_result result = {0};
+    lk_assert(run->cuda);
+    if (run->lost.status == LK_OK) (void)run->cuda->settle(&run->gpu, &result, &run->lost);
+    return result;
+}
+
+lk_status lk_run_fetch(lk_run *run, lk_error *error) {
+    return run->cuda ? run->cuda->download(&run->gpu, error) : LK_OK;
+}
+
+void lk_run_initialize(lk_run *run) {
+    lk_program_initialize(&run->program, run->core.device);
+    if (run->cuda) run->cuda->upload(&run->gpu);
 }
 
 static void evaluate_body(void *context, uint32_t member, lk_team *team) {
@@ -548,6 +659,13 @@ static void evaluate_body(void *context, uint32_t member, lk_team *team) {
 
 lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
     work w = {run, steps_done};
+    if (run->cuda) {
+        lk_step_result result = {0};
+        (void)run->cuda->evaluate(&run->gpu, &run->test_source, run->test.count,
+                                  run->world.on_logits, run->world.on_logits_context, &result,
+                                  &run->lost);
+        return result;
+    }
     lk_team_run(&run->team, evaluate_body, &w);
     if (run->lost.status != LK_OK) return (lk_step_result){0};
     if (run->workers.joined) {

@@ -12,6 +12,7 @@
 #include "apps/config.h"
 #include "arena/arena.h"
 #include "arena/host_memory.h"
+#include "comm/cuda_step.h"
 #include "comm/exchange.h"
 #include "comm/mpi.h"
 #include "comm/step.h"
@@ -39,7 +40,9 @@ typedef struct lk_run_workers {
 typedef struct lk_run {
     lk_config config;
     lk_run_needs needs;
-    const lk_kernels *kernels;
+    const lk_kernels *kernels;  // of the host
+    const lk_cuda_calls *cuda;  // not NULL: the replicas share a GPU
+    lk_cuda_step gpu;
     lk_layout layout;
     lk_plan_options plan_options;
     lk_run_workers workers;
@@ -49,7 +52,7 @@ typedef struct lk_run {
     lk_world world;
     lk_exchange exchange;
     uint32_t stop;  // a signal this process was asked to stop by: told to the other workers
-    lk_error lost;  // why the other workers are not heard any more; LK_OK while they are
+    lk_error lost;  // why other workers or the GPU are not heard any more; LK_OK while they are
     lk_team team;
     bool team_started;
     lk_dataset train, test;  // count 0: not open, or the configuration names no test set
@@ -95,9 +98,24 @@ lk_status lk_run_seal(lk_run *run, bool enforce, lk_error *error);
 void lk_run_close(lk_run *run);
 
 // One step or one evaluation of the test set on all replicas of all workers. Where run->lost says
-// that a worker is gone, the result is empty and the run is over.
+// that a worker or the GPU is gone, the result is empty and the run is over. A GPU may still be at
+// work on the step when lk_run_step returns: the result is then pending.
 lk_step_result lk_run_step(lk_run *run, uint64_t step);
 lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done);
+
+// Waits for the steps begun: the result of the last, or of the first that was not finite.
+lk_step_result lk_run_settle(lk_run *run);
+
+// Parameters and slots as they are after the last step, in the host's device region: before anybody
+// there looks at them. And the other way round: initial values, for the next step.
+lk_status lk_run_fetch(lk_run *run, lk_error *error);
+void lk_run_initialize(lk_run *run);
+
+// The kernels that compute the steps, as --kernels calls them.
+const char *lk_run_kernels(const lk_run *run);
+
+// The GPU's part of this program (apps/devices.c), or NULL where it was built without.
+const lk_cuda_calls *lk_cuda_linked(void);
 
 // Total steps of the configured run.
 uint64_t lk_run_steps(const lk_run *run);

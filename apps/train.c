@@ -83,6 +83,7 @@ static lk_status save(trainer *t, lk_error *error) {
     t->run->arena.phase = "checkpoint";
     LK_CHECK(lk_line_log_sync(&t->metrics, error));
     LK_CHECK(lk_line_log_sync(&t->hashes, error));
+    LK_CHECK(lk_run_fetch(t->run, error));
     lk_run_digest(t->run, t->digest);
     lk_run_state_hash(t->run, t->done, t->state);
     t->checkpoint.step = t->done;
@@ -117,6 +118,7 @@ static lk_status log_metrics(trainer *t, const char *kind, const lk_step_result 
 // One line of hashes.jsonl: a hash for each parameter, in canonical order.
 static lk_status log_hashes(trainer *t, lk_error *error) {
     if (!t->leads) return LK_OK;
+    LK_CHECK(lk_run_fetch(t->run, error));
     char *line = t->line;
     const lk_program *p = &t->run->program;
     size_t used =
@@ -167,6 +169,22 @@ static lk_status check_workers(const trainer *t, lk_error *error) {
     return t->run->lost.status;
 }
 
+static lk_status check_finite(const lk_step_result *r, lk_error *error) {
+    if (!r->bad_tensor) return LK_OK;
+    return lk_fail(error, LK_NOT_FINITE,
+                   "step %llu: %s is not finite: the run diverged and saves nothing more; the last "
+                   "checkpoint stands; try a smaller learning_rate",
+                   (unsigned long long)r->step, r->bad_tensor);
+}
+
+// Before anybody says, hashes or saves what was computed: a GPU's steps are over, and finite.
+static lk_status settle(trainer *t, lk_step_result *r, lk_error *error) {
+    if (!r->pending) return LK_OK;
+    *r = lk_run_settle(t->run);
+    LK_CHECK(check_workers(t, error));
+    return check_finite(r, error);
+}
+
 static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
     double begin = lk_seconds(), trained = begin - t->start - t->evaluating;
     t->run->arena.phase = "evaluation";
@@ -193,27 +211,26 @@ static lk_status one_step(trainer *t, lk_error *error) {
     t->run->stop = (uint32_t)stop_signal;
     lk_step_result r = lk_run_step(t->run, t->done);
     LK_CHECK(check_workers(t, error));
-    if (r.bad_tensor) {
-        return lk_fail(
-            error, LK_NOT_FINITE,
-            "step %llu: %s is not finite: the run diverged and saves nothing more; the last "
-            "checkpoint stands; try a smaller learning_rate",
-            (unsigned long long)t->done, r.bad_tensor);
-    }
+    LK_CHECK(check_finite(&r, error));
     t->stop = r.stop;
     t->done++;
-    bool last = t->done == t->total;
-    if (t->done % c->log_every_steps == 0 || t->done == t->first + 1 || last) {
+    const bool last = t->done == t->total;
+    const bool shown = t->done % c->log_every_steps == 0 || t->done == t->first + 1 || last;
+    const bool hashed = t->done % c->hash_every_steps == 0 || last;
+    const bool tested = c->evaluate_every_steps && t->done % c->evaluate_every_steps == 0 &&
+                        !last && t->run->test.count;
+    const bool saved = save_is_due(t);
+    if (shown || hashed || tested || saved) LK_CHECK(settle(t, &r, error));
+    if (shown) {
         LK_CHECK(log_metrics(t, "train", &r, error));
         show_step(t, &r);
     }
-    if (t->done % c->hash_every_steps == 0 || last) LK_CHECK(log_hashes(t, error));
-    if (c->evaluate_every_steps && t->done % c->evaluate_every_steps == 0 && !last &&
-        t->run->test.count) {
+    if (hashed) LK_CHECK(log_hashes(t, error));
+    if (tested) {
         lk_step_result ignored;
         LK_CHECK(evaluate(t, &ignored, error));
     }
-    return save_is_due(t) ? save(t, error) : LK_OK;
+    return saved ? save(t, error) : LK_OK;
 }
 
 static lk_status loop(trainer *t, lk_error *error) {
@@ -224,6 +241,7 @@ static lk_status loop(trainer *t, lk_error *error) {
         // Alone, at once; with others, after the step in which all of them know it.
         if (!t->run->workers.joined) t->stop = (uint32_t)stop_signal;
         if (!t->stop) continue;
+        if (t->run->cuda) LK_CHECK(settle(t, &(lk_step_result){.pending = true}, error));
         if (t->saved != t->done) LK_CHECK(save(t, error));
         lk_text_line(&t->out, "stopped after step %llu; go on with --resume",
                      (unsigned long long)t->done);
@@ -236,6 +254,7 @@ static lk_status finish(trainer *t, lk_error *error) {
     double seconds = lk_seconds() - t->start - t->evaluating;
     uint64_t steps = t->done - t->first;
     if (t->saved != t->done) LK_CHECK(save(t, error));
+    LK_CHECK(lk_run_fetch(t->run, error));
     lk_run_digest(t->run, t->digest);
     lk_run_state_hash(t->run, t->done, t->state);
     if (t->run->test.count) {
@@ -299,14 +318,15 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
     const lk_run_workers *w = &run->workers;
     uint32_t here, before;
     if (!w->joined) {
-        lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (threads), kernels %s",
-                     LK_VERSION, name, run->layout.replicas, run->kernels->name);
+        lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (%s), kernels %s", LK_VERSION,
+                     name, run->layout.replicas, run->cuda ? "on one GPU" : "threads",
+                     lk_run_kernels(run));
         lk_collective_print(asked, 1, out);
         return;
     }
     lk_mpi_host(&here, &before);
     lk_text_line(out, "lockstep %s  %s  %u workers, %u replicas in all, kernels %s", LK_VERSION,
-                 name, w->world, run->layout.replicas_all, run->kernels->name);
+                 name, w->world, run->layout.replicas_all, lk_run_kernels(run));
     lk_collective_print(asked, w->world, out);
     lk_text_line(out,
                  "transport: %s; %u worker%s on this host; window %llu bytes, inbox %llu bytes, "
@@ -332,6 +352,15 @@ static void print_banner(const trainer *t) {
     lk_text_line(out, "arena %llu bytes, %s; %llu parameters", (unsigned long long)run->arena.used,
                  run->block.locked ? "locked in memory" : "touched but NOT locked (see ulimit -l)",
                  (unsigned long long)run->program.param_floats);
+    if (run->cuda) {
+        const lk_cuda_device *d = &run->gpu.device;
+        lk_text_line(
+            out,
+            "GPU %s (%u.%u): %llu bytes planned, foreign %llu bytes (context, kernels, other "
+            "programs) of %llu",
+            d->name, d->major, d->minor, (unsigned long long)run->gpu.arena.used,
+            (unsigned long long)run->gpu.foreign_bytes, (unsigned long long)d->total_bytes);
+    }
     lk_text_line(out, "run_identity %s", run->identity_hex);
 }
 

@@ -109,7 +109,7 @@ static void print_row(verifier *v, const promise *p, const lk_run *run, uint64_t
     for (uint32_t i = 0; i < count; i++) differ += strcmp(found[i], published[i]) != 0;
     v->compared += count;
     v->differ += differ;
-    printf("%-*.*s %-10s %8u %6llu  ", NAME_COLUMNS, NAME_COLUMNS, p->name, run->kernels->name,
+    printf("%-*.*s %-10s %8u %6llu  ", NAME_COLUMNS, NAME_COLUMNS, p->name, lk_run_kernels(run),
            run->layout.replicas, (ull)step);
     for (uint32_t i = 0; i < count; i++) printf("%s %.12s  ", names[i], found[i]);
     printf("%s\n", differ ? "NO" : "yes");
@@ -138,10 +138,15 @@ static lk_status compare_run(verifier *v, const promise *p, lk_run *run, uint64_
     for (uint32_t i = 0; i < p->count && p->at[i].step <= until; i++) {
         for (; done < p->at[i].step; done++) {
             lk_step_result r = lk_run_step(run, done);
+            if (r.pending && done + 1 == p->at[i].step) r = lk_run_settle(run);
+            if (run->lost.status != LK_OK) {
+                return lk_fail(error, run->lost.status, "%s: %s", p->name, run->lost.text);
+            }
             if (!r.bad_tensor) continue;
             return lk_fail(error, LK_NOT_FINITE, "%s: step %llu: %s is not finite", p->name,
-                           (ull)done, r.bad_tensor);
+                           (ull)r.step, r.bad_tensor);
         }
+        LK_CHECK(lk_run_fetch(run, error));
         lk_run_digest(run, digest);
         lk_run_state_hash(run, done, state);
         print_row(v, p, run, done, 2, (const char *[]){"digest", "state"},
@@ -174,12 +179,17 @@ static lk_status verify_all_kernels(verifier *v, const promise *p, lk_error *err
     if (v->kernels) return verify_kernels(v, p, v->kernels, last, error);
     for (unsigned i = 0;; i++) {
         const char *missing = lk_kernels_missing(i, &variant);
-        if (!variant) return LK_OK;
+        if (!variant) break;
         uint64_t until = fastest ? last : p->other_kernels_until;
         if (missing || until == 0) continue;
         LK_CHECK(verify_kernels(v, p, variant->name, until, error));
         fastest = false;
     }
+    const lk_cuda_calls *cuda = lk_cuda_linked();
+    lk_cuda_device gpu;
+    lk_error none = {.status = LK_OK};
+    if (!cuda || cuda->open(&gpu, &none) != LK_OK) return LK_OK;
+    return verify_kernels(v, p, "cuda", last, error);
 }
 
 // --- all of them --------------------------------------------------------------------------------
