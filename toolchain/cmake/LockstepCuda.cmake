@@ -1,9 +1,60 @@
-# Decides whether CUDA kernels are built. AUTO must never fail, ON must never fall back.
+# Decides whether the GPU's part is built: LOCKSTEP_HAVE_CUDA. AUTO must never fail, ON must never
+# fall back. After this file the language CUDA is enabled, or nothing has changed.
 if(NOT LOCKSTEP_CUDA MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "LOCKSTEP_CUDA is \"${LOCKSTEP_CUDA}\", wanted AUTO, ON or OFF")
-elseif(LOCKSTEP_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "LOCKSTEP_CUDA=ON, but there are no CUDA kernels in version "
-            "${PROJECT_VERSION}: configure with -DLOCKSTEP_CUDA=AUTO or OFF")
-elseif(LOCKSTEP_CUDA STREQUAL "AUTO")
-    message(STATUS "CUDA: no CUDA kernels in this version")
 endif()
+set(LOCKSTEP_HAVE_CUDA OFF)
+set(missing "")
+if(LOCKSTEP_CUDA STREQUAL "OFF")
+    return()
+elseif(NOT LOCKSTEP_PROGRAM)
+    set(missing "LOCKSTEP_PROGRAM=OFF builds the freestanding core alone")
+elseif(LOCKSTEP_SANITIZE OR LOCKSTEP_FUZZ)
+    set(missing "nvcc's host code does not go with the sanitizers (the tests run the kernels on \
+the processor)")
+else()
+    include(CheckLanguage)
+    if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+        find_program(LOCKSTEP_NVCC nvcc PATHS ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+        if(LOCKSTEP_NVCC)
+            set(CMAKE_CUDA_COMPILER ${LOCKSTEP_NVCC})
+        endif()
+    endif()
+    # "native", CMake's other way to choose, fails where there is no GPU.
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
+    endif()
+    check_language(CUDA)
+    if(NOT CMAKE_CUDA_COMPILER)
+        set(missing "there is no nvcc that works: install the CUDA toolkit and a C++ compiler, \
+or set CUDACXX (and CUDAHOSTCXX)")
+    endif()
+endif()
+if(NOT missing)
+    enable_language(CUDA)
+    find_package(CUDAToolkit QUIET)
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
+        set(missing "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is too old, wanted 12.8 or newer")
+    elseif(NOT TARGET CUDA::cudart_static)
+        set(missing "the toolkit of ${CMAKE_CUDA_COMPILER} has no libcudart_static")
+    endif()
+endif()
+if(missing)
+    if(LOCKSTEP_CUDA STREQUAL "ON")
+        message(FATAL_ERROR "LOCKSTEP_CUDA=ON, but ${missing}")
+    endif()
+    message(STATUS "CUDA: not built: ${missing}")
+    return()
+endif()
+set(LOCKSTEP_HAVE_CUDA ON)
+message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")
+
+# What keeps the bits, and what keeps code from becoming something else when it is loaded. The
+# runtime is linked in: the program starts on machines without it, and without a driver. Nothing is
+# left to the C++ library, so that it need not be there.
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(LOCKSTEP_CUDA_FLAGS --fmad=false --ftz=false --prec-div=true --prec-sqrt=true
+    -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics
+    $<$<BOOL:${LOCKSTEP_WERROR}>:--Werror=all-warnings>)

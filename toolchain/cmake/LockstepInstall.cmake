@@ -11,12 +11,14 @@ endforeach()
 set(lockstep_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set(lockstep_share_dir ${CMAKE_INSTALL_DATADIR}/lockstep)
 
-# Headers of a single kernel family (ops/cpu) are no one else's business.
+# Headers of a single kernel family (ops/cpu) are no one else's business; of the GPU's, its calls.
 foreach(folder arena ops comm io)
     file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
     install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder}
             COMPONENT dev)
 endforeach()
+install(FILES ${PROJECT_SOURCE_DIR}/ops/cuda/kernels.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/ops/cuda COMPONENT dev)
 install(TARGETS lockstep EXPORT lockstepTargets
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev)
@@ -58,6 +60,10 @@ file(RELATIVE_PATH lockstep_pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconf
 string(REGEX REPLACE "/$" "" lockstep_pc_to_prefix "${lockstep_pc_to_prefix}")
 list(TRANSFORM LOCKSTEP_PACKAGES REPLACE "^[^=]*=" "" OUTPUT_VARIABLE modules)
 list(JOIN modules " " lockstep_pc_requires)
+set(lockstep_pc_private "")
+if(LOCKSTEP_HAVE_CUDA)
+    set(lockstep_pc_private " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
+endif()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
