@@ -1,0 +1,31 @@
+// counts.c - says what the program took from its GPU, as the host execution layer counted it:
+// allocations of any kind after the seal, bytes of device memory, launches. Wrapped around the
+// program's own calls (see CMakeLists.txt); one line on stderr at the end of a run.
+#include <stdio.h>
+
+#include "apps/run.h"
+#include "tests/cuda/host/host.h"
+
+static lk_host_counts sealed;
+
+void __real_lk_arena_seal(lk_arena *arena);
+void __wrap_lk_arena_seal(lk_arena *arena);
+void __wrap_lk_arena_seal(lk_arena *arena) {
+    sealed = lk_host_counted();
+    __real_lk_arena_seal(arena);
+}
+
+void __real_lk_run_close(lk_run *run);
+void __wrap_lk_run_close(lk_run *run);
+void __wrap_lk_run_close(lk_run *run) {
+    const lk_host_counts now = lk_host_counted();
+    fprintf(stderr,
+            "device: %llu allocations after the seal, %llu bytes, %llu launches, %llu graph "
+            "launches, %llu synchronisations\n",
+            (unsigned long long)(now.allocations - sealed.allocations),
+            (unsigned long long)now.live_bytes,
+            (unsigned long long)(now.launches - sealed.launches),
+            (unsigned long long)(now.graph_launches - sealed.graph_launches),
+            (unsigned long long)(now.synchronisations - sealed.synchronisations));
+    __real_lk_run_close(run);
+}

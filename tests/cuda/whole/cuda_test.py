@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""cuda_test - the whole program with --kernels cuda, its GPU played by the host execution layer:
+the golden digests, whoever else computes a part of a run, and what it says where there is no GPU.
+
+   cuda_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all
+"""
+import json
+import os
+import re
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../whole"))
+from program import Test, result, value  # noqa: E402
+
+MATRIX, GOLDEN = (os.path.abspath(a) for a in sys.argv[3:5])
+HOW_MUCH = sys.argv[5]
+COUNTS = re.compile(r"device: (\d+) allocations after the seal, (\d+) bytes, (\d+) launches, "
+                    r"(\d+) graph launches, (\d+) synchronisations")
+TEST_SET = 'data.test={"made_up":{"count":150,"height":10,"width":8}}'
+RESIDENT = ["--set", "layout.resident=true"]
+WAVE = ["--set", "layout.wave_examples=48"]
+
+# Step 4 is a short one: 232 of 256 examples.
+ROWS = [
+    ["--replicas", "1"],
+    ["--replicas", "2", *RESIDENT],
+    ["--replicas", "3"],
+    ["--replicas", "3", *RESIDENT, *WAVE],
+    ["--replicas", "2", *WAVE, "--set", "layout.overlay=false"],
+]
+MORE_ROWS = [
+    ["--replicas", "1", *RESIDENT],
+    ["--replicas", "2"],
+    ["--replicas", "16", "--set", "layout.wave_examples=16"],
+    ["--replicas", "5", "--set", "layout.fuse=false"],
+    ["--replicas", "1", "--set", "layout.wave_examples=16", *RESIDENT],
+]
+
+
+if HOW_MUCH == "all":
+    ROWS += MORE_ROWS
+elif HOW_MUCH == "few":
+    ROWS = ROWS[1:2] + ROWS[4:5]
+
+
+def train(t, steps, directory, *arguments, fresh=True, code=0):
+    return t.expect(code, "train", MATRIX, "--set", f"steps={steps}", "--run-dir", directory,
+                    "--fresh" if fresh else "--resume", *arguments)
+
+
+def golden(steps):
+    with open(GOLDEN, encoding="utf-8") as f:
+        entry = json.load(f)["matrix"][str(steps)]
+    return entry["digest"], entry["state_hash"]
+
+
+def same_bits(t):
+    for number, row in enumerate(ROWS):
+        os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(number)
+        lines = train(t, 4, "golden", "--kernels", "cuda", *row)[1]
+        t.check(result(lines) == golden(4), " ".join(row), result(lines), golden(4))
+    os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
+    if HOW_MUCH == "all":
+        lines = train(t, 200, "golden", "--kernels", "cuda", "--replicas", "2")[1]
+        t.check(result(lines) == golden(200), "200 steps", result(lines))
+
+
+def round_the_ring(t):
+    """Runs that fill each half of the ring of 4 steps again and again, looked at only at the end:
+    the host, the copies and the device may each be as far ahead as the seed likes."""
+    wanted = result(train(t, 18, "ring", "--kernels", "portable")[1])
+    for seed in range(1, 4 if HOW_MUCH == "few" else 7):
+        os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(seed)
+        row = RESIDENT if seed % 2 else []
+        found = result(train(t, 18, "ring", "--kernels", "cuda", *row)[1])
+        t.check(found == wanted, f"18 steps, seed {seed}", *row, found, wanted)
+    os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
+    found = result(train(t, 18, "ring", "--kernels", "cuda")[1])
+    t.check(found == wanted, "18 steps, everything as late as can be", found, wanted)
+
+
+def taking_turns(t):
+    """A run that goes from the processor to the GPU and back."""
+    train(t, 1, "turns", "--kernels", "portable")
+    train(t, 3, "turns", "--kernels", "cuda", "--replicas", "3", fresh=False)
+    lines = train(t, 4, "turns", "--kernels", "portable", "--replicas", "2", fresh=False)[1]
+    t.check(result(lines) == golden(4), "processor, GPU, processor", result(lines))
+
+
+def evaluating(t):
+    """Evaluation, logs, checkpoints and logits are those of the processor, byte for byte."""
+    seen = {}
+    for kernels, replicas in (("auto", 2), ("cuda", 1), ("cuda", 3)):
+        directory = f"{kernels}{replicas}"
+        same = ["--set", TEST_SET, "--kernels", kernels, "--replicas", str(replicas)]
+        if replicas == 3:
+            same += [*RESIDENT, *WAVE]
+        lines = train(t, 3, directory, *same, "--set", "evaluate_every_steps=2", "--set",
+                      "log_every_steps=1", "--set", "hash_every_steps=2", "--set",
+                      "checkpoint.every_steps=2")[1]
+        found = [value(lines, "test_loss"), value(lines, "test_accuracy"), *result(lines)]
+        lines = t.expect(0, "eval", MATRIX, *same, "--run-dir", directory)[1]
+        found += [value(lines, "test_loss"), value(lines, "digest")]
+        t.expect(0, "predict", MATRIX, *same, "--run-dir", directory, "--output",
+                 directory + ".npy")
+        files = [directory + ".npy"] + [f"{directory}/{name}" for name in (
+            "metrics.jsonl", "hashes.jsonl", "checkpoints/step-0000000002.safetensors",
+            "checkpoints/step-0000000003.safetensors")]
+        for name in files:
+            with open(name, "rb") as f:
+                found.append(f.read())
+        seen[directory] = found
+    for directory in ("cuda1", "cuda3"):
+        t.check(seen[directory] == seen["auto2"], f"{directory} is not what auto2 is",
+                [a == b for a, b in zip(seen[directory], seen["auto2"])])
+
+
+def sharded(t):
+    """Order "sharded", whose last step has positions without an example."""
+    t.expect(0, "data", "shard", "--made-up", "1001", "--height", "10", "--width", "8", "--shards",
+             "4", "--to", "shards")
+    data = 'data={"order":"sharded","train":{"manifest":"shards/manifest.json"}}'
+    wanted = train(t, 4, "sharded", "--kernels", "portable", "--set", data)[1]
+    for row in ROWS[:4]:
+        lines = train(t, 4, "sharded", "--kernels", "cuda", "--set", data, *row)[1]
+        t.check(result(lines) == result(wanted), "sharded", row, result(lines), result(wanted))
+        t.check(value(lines, "loss").split()[:2] == value(wanted, "loss").split()[:2], "loss", row)
+
+
+def diverging(t):
+    """The step and the tensor that a run which looks at every step reports."""
+    said = []
+    for rate in ("1e9",) if HOW_MUCH == "few" else ("1e9", "1e20", "3e38"):
+        for kernels in ("portable", "cuda"):
+            code, _, error = train(t, 50, "diverged", "--kernels", kernels, "--set",
+                                   f"optimizer.learning_rate={rate}", code=80)
+            said.append([line for line in error.splitlines() if line.startswith("lockstep:")])
+        t.check(len(said[-1]) == 1 and said[-1] == said[-2], f"learning rate {rate}", *said[-2:])
+
+
+def memory(t):
+    """The plan is what is taken, and nothing is taken after the seal."""
+    for row in (ROWS[1], ROWS[-1]):
+        lines = t.expect(0, "plan", MATRIX, "--kernels", "cuda", "--json", *row)[1]
+        plan = json.loads("\n".join(lines))
+        end = max(r["offset"] + r["bytes"] * r["count"] for r in plan["gpu_regions"])
+        t.check(plan["gpu_bytes"] == end, "the sum of the regions", plan["gpu_bytes"], end)
+        _, lines, error = train(t, 6, "memory", "--kernels", "cuda", *row)
+        counts = COUNTS.search(error)
+        if not t.check(counts, "no counts", error):
+            continue
+        after, taken, launches, graphs, waits = (int(c) for c in counts.groups())
+        t.check(after == 0, f"{after} allocations after the seal")
+        t.check(taken == plan["gpu_bytes"], "taken and planned", taken, plan["gpu_bytes"])
+        t.check(graphs == 6 and launches % 6 == 0, f"{graphs} graphs, {launches} launches", row)
+        t.check(any(f"{taken} bytes planned, foreign " in line for line in lines), "banner")
+    # Nobody waits for the results of steps that nobody looks at. The host goes once round the ring
+    # of 4 steps without waiting, then waits for each half that it fills again.
+    def waits_of(steps):
+        return int(COUNTS.search(train(t, steps, "memory", "--kernels", "cuda")[2]).group(5))
+    few, more = waits_of(8), waits_of(16)
+    t.check(more - few == 4, "waits of 8 and 16 steps", few, more)
+
+
+def refused(t, code, text, *arguments, **environment):
+    os.environ.update(environment)
+    found, _, error = t.run("train", MATRIX, "--kernels", "cuda", "--run-dir", "refused",
+                            "--fresh", *arguments)
+    for name in environment:
+        os.environ.pop(name)
+    said = [line for line in error.splitlines() if not line.startswith("device: ")]
+    t.check(found == code and len(said) == 1 and text in said[0], f"exit {found}, wanted {code}",
+            f"wanted: {text}", *said)
+
+
+def refusing(t):
+    refused(t, 69, 'kernels "cuda": no GPU can be used here', LOCKSTEP_HOST_CUDA_DEVICES="0")
+    refused(t, 69, 'kernels "cuda": no GPU can be used here', LOCKSTEP_HOST_CUDA_DEVICES="-1")
+    refused(t, 69, "not enough GPU memory: the plan needs", LOCKSTEP_HOST_CUDA_FAIL="cudaMalloc:1")
+    refused(t, 69, "are missing; use fewer replicas", LOCKSTEP_HOST_CUDA_MEMORY="315000000")
+    for call in ("cudaHostRegister:1", "cudaHostRegister:2", "cudaStreamCreateWithFlags:2",
+                 "cudaEventCreateWithFlags:6", "cudaGraphInstantiate:2"):
+        refused(t, 69, "GPU: ", LOCKSTEP_HOST_CUDA_FAIL=call)
+    refused(t, 70, "GPU: a step", LOCKSTEP_HOST_CUDA_FAIL="cudaStreamSynchronize:5")
+    refused(t, 70, "GPU: starting a step", LOCKSTEP_HOST_CUDA_FAIL="cudaGraphLaunch:3")
+    refused(t, 78, "layout.guards", "--set", "layout.guards=true")
+    lines = t.expect(0, "doctor")[1]
+    t.check(any("use it with --kernels cuda" in line for line in lines), "doctor", *lines)
+
+
+def main():
+    t = Test()
+    same_bits(t)
+    round_the_ring(t)
+    taking_turns(t)
+    evaluating(t)
+    sharded(t)
+    diverging(t)
+    memory(t)
+    refusing(t)
+    t.finish()
+
+
+main()
