@@ -464,16 +464,18 @@ lk_grain_range lk_replica_grains(uint32_t grains, uint32_t replicas, uint32_t re
     return (lk_grain_range){first, end - first};
 }
 
-// Returns the most nodes held at once; `counter` says those at the end.
+// Returns the most nodes held at once; `counter` says those at the end. `late`: the blocks of a
+// wave are joined after its last one.
 static uint32_t hold_nodes(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total,
-                           lk_counter *counter) {
+                           bool late, lk_counter *counter) {
     uint32_t most = 0, end = first + count;
     counter->count = 0;
     for (uint32_t at = first; at < end;) {
-        uint32_t wave_end = LK_MIN(at + wave_grains, end);
+        uint32_t wave_end = LK_MIN(at + wave_grains, end), held = counter->count;
         while (at < wave_end) {
             lk_node block = lk_next_block(at, wave_end, total);
-            most = LK_MAX(most, counter->count + 1);
+            held = (late ? held : counter->count) + 1;
+            most = LK_MAX(most, held);
             lk_counter_push(counter, block);
             at = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, wave_end);
         }
@@ -483,28 +485,18 @@ static uint32_t hold_nodes(uint32_t first, uint32_t count, uint32_t wave_grains,
 
 uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
     lk_counter counter;
-    return hold_nodes(first, count, wave_grains, total, &counter);
+    return hold_nodes(first, count, wave_grains, total, false, &counter);
+}
+
+uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
+    lk_counter counter;
+    return hold_nodes(first, count, wave_grains, total, true, &counter);
 }
 
 lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
     lk_counter counter;
-    (void)hold_nodes(first, count, wave_grains, total, &counter);
+    (void)hold_nodes(first, count, wave_grains, total, false, &counter);
     return counter;
-}
-
-uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
-    lk_counter counter = {.count = 0};
-    uint32_t most = 0, end = first + count;
-    for (uint32_t at = first; at < end;) {
-        uint32_t wave_end = LK_MIN(at + wave_grains, end), held = counter.count;
-        while (at < wave_end) {
-            lk_node block = lk_next_block(at, wave_end, total);
-            most = LK_MAX(most, ++held);
-            lk_counter_push(&counter, block);
-            at = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, wave_end);
-        }
-    }
-    return most;
 }
 
 // The most grains that a replica computes in a step.
@@ -554,8 +546,8 @@ static lk_status node_tensors(lk_program *p, lk_error *error) {
     for (uint32_t r = 0; r < lk_layout_sharers(&p->layout); r++) {
         lk_grain_range g =
             lk_layout_grains(&p->layout, p->grains, r - lk_layout_first_sharer(&p->layout));
-        uint32_t slots = device ? lk_device_slots(g.first, g.count, p->wave_grains, p->grains)
-                                : lk_node_slots(g.first, g.count, p->wave_grains, p->grains);
+        lk_counter counter;
+        uint32_t slots = hold_nodes(g.first, g.count, p->wave_grains, p->grains, device, &counter);
         p->node_slots = LK_MAX(p->node_slots, slots);
     }
     const uint64_t nodes[] = {p->node_slots, p->node_floats};
