@@ -10,6 +10,8 @@ enum {
     LK_DENSE_EXAMPLES = 64,       // examples that a dense kernel works on at once
     LK_DENSE_PANEL_MAX = 64,      // units of a panel of dense_forward
     LK_DENSE_INPUTS_MAX = 12,     // inputs of a register tile of dense_input_gradient
+    LK_DENSE_DEEP_MAX = 128,      // inputs of its panel, lanes being inputs
+    LK_DENSE_RUN = 64,            // terms whose zeros are known by a bit each
     LK_DENSE_TILE_MAX = 24 * 16,  // floats of a register tile of dense_weight_gradient
     LK_GRAIN_SLICE_LEVELS = 4,    // of the tree over the slices of a grain: 4,096 examples at most
 };
@@ -24,6 +26,11 @@ static inline uint32_t lk_tree_levels(uint64_t leaves) {
 // Slices of a sum of `terms` terms.
 static inline uint64_t lk_slices(uint64_t terms) {
     return (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+}
+
+// Floats that the bits of the terms of `sums` sums take.
+static inline uint64_t lk_dense_bits_floats(uint64_t terms, uint64_t sums) {
+    return lk_round_up((terms + LK_DENSE_RUN - 1) / LK_DENSE_RUN * sums * (LK_DENSE_RUN / 32), 16);
 }
 
 #endif

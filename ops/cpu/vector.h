@@ -30,7 +30,7 @@
 //   v_max(a, b)         a > b ? a : b
 //   v_bits(m)           bit l is lane l
 //   v_store_cells_first lane l of the bytes gets d ? 2 + c : b, of the yes/no in b, c and d
-//   v_transpose(r)      V_LANES x V_LANES, in place
+//   v_transpose(r, p, s)  r[i] gets column i of the V_LANES rows of V_LANES floats at p, p + s, ..
 //
 // Addresses need no alignment, except for v_stream. The mask of a load or store comes from v_first:
 // only the chosen lanes are read (the others are +0), or written.
@@ -155,25 +155,25 @@ V_INLINE uint32_t v_winners(const float *d, const uint8_t *argmax, uint32_t coun
     return (uint32_t)__builtin_popcount(chosen);
 }
 
-V_INLINE void v_transpose(vf r[V_LANES]) {
-    __m512d t[16];
+// Quarters of four rows are gathered by loads; what is left is within the quarters.
+V_INLINE void v_transpose(vf r[V_LANES], const float *p, uint64_t stride) {
     V_UNROLL for (int i = 0; i < 16; i += 4) {
-        vf a = _mm512_unpacklo_ps(r[i], r[i + 1]), b = _mm512_unpackhi_ps(r[i], r[i + 1]);
-        vf c = _mm512_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm512_unpackhi_ps(r[i + 2], r[i + 3]);
-        t[i] = _mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(c));
-        t[i + 1] = _mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(c));
-        t[i + 2] = _mm512_unpacklo_pd(_mm512_castps_pd(b), _mm512_castps_pd(d));
-        t[i + 3] = _mm512_unpackhi_pd(_mm512_castps_pd(b), _mm512_castps_pd(d));
-    }
-    V_UNROLL for (int i = 0; i < 4; i++) {
-        vf a = _mm512_castpd_ps(t[i]), b = _mm512_castpd_ps(t[i + 4]);
-        vf c = _mm512_castpd_ps(t[i + 8]), d = _mm512_castpd_ps(t[i + 12]);
-        vf e = _mm512_shuffle_f32x4(a, b, 0x88), f = _mm512_shuffle_f32x4(a, b, 0xdd);
-        vf g = _mm512_shuffle_f32x4(c, d, 0x88), h = _mm512_shuffle_f32x4(c, d, 0xdd);
-        r[i] = _mm512_shuffle_f32x4(e, g, 0x88);
-        r[i + 4] = _mm512_shuffle_f32x4(f, h, 0x88);
-        r[i + 8] = _mm512_shuffle_f32x4(e, g, 0xdd);
-        r[i + 12] = _mm512_shuffle_f32x4(f, h, 0xdd);
+        vf q[4];
+        V_UNROLL for (int j = 0; j < 4; j++) {
+            const float *row = p + (uint64_t)j * stride + i;
+            q[j] = _mm512_castps128_ps512(_mm_loadu_ps(row));
+            q[j] = _mm512_insertf32x4(q[j], _mm_loadu_ps(row + 4 * stride), 1);
+            q[j] = _mm512_insertf32x4(q[j], _mm_loadu_ps(row + 8 * stride), 2);
+            q[j] = _mm512_insertf32x4(q[j], _mm_loadu_ps(row + 12 * stride), 3);
+        }
+        __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(q[0], q[1]));
+        __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(q[0], q[1]));
+        __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(q[2], q[3]));
+        __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(q[2], q[3]));
+        r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+        r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+        r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+        r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
     }
 }
 
@@ -276,19 +276,21 @@ V_INLINE vf v_pick(vh h, vi index) { return _mm256_permutevar8x32_ps(h, index); 
 V_INLINE vi i_permute(vi v, vi index) { return _mm256_permutevar8x32_epi32(v, index); }
 V_INLINE vi i_load(const int32_t *p) { return _mm256_loadu_si256((const void *)p); }
 
-V_INLINE void v_transpose(vf r[V_LANES]) {
-    vf t[8];
+// Halves of two rows are gathered by loads; what is left is within the halves.
+V_INLINE void v_transpose(vf r[V_LANES], const float *p, uint64_t stride) {
     V_UNROLL for (int i = 0; i < 8; i += 4) {
-        vf a = _mm256_unpacklo_ps(r[i], r[i + 1]), b = _mm256_unpackhi_ps(r[i], r[i + 1]);
-        vf c = _mm256_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
-        t[i] = _mm256_shuffle_ps(a, c, 0x44);
-        t[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
-        t[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
-        t[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
-    }
-    V_UNROLL for (int i = 0; i < 4; i++) {
-        r[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
-        r[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
+        vf q[4];
+        V_UNROLL for (int j = 0; j < 4; j++) {
+            const float *row = p + (uint64_t)j * stride + i;
+            q[j] = _mm256_castps128_ps256(_mm_loadu_ps(row));
+            q[j] = _mm256_insertf128_ps(q[j], _mm_loadu_ps(row + 4 * stride), 1);
+        }
+        vf a = _mm256_unpacklo_ps(q[0], q[1]), b = _mm256_unpackhi_ps(q[0], q[1]);
+        vf c = _mm256_unpacklo_ps(q[2], q[3]), d = _mm256_unpackhi_ps(q[2], q[3]);
+        r[i] = _mm256_shuffle_ps(a, c, 0x44);
+        r[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+        r[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+        r[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
     }
 }
 
@@ -409,11 +411,12 @@ V_INLINE vi i_permute(vi v, vi index) {
 }
 V_INLINE vi i_load(const int32_t *p) { return vld1q_s32(p); }
 
-V_INLINE void v_transpose(vf r[V_LANES]) {
+V_INLINE void v_transpose(vf r[V_LANES], const float *p, uint64_t stride) {
     float64x2_t t[4];
-    V_UNROLL for (int i = 0; i < 4; i += 2) {
-        t[i] = vreinterpretq_f64_f32(vtrn1q_f32(r[i], r[i + 1]));
-        t[i + 1] = vreinterpretq_f64_f32(vtrn2q_f32(r[i], r[i + 1]));
+    V_UNROLL for (int i = 0; i < 4; i += 2, p += 2 * stride) {
+        vf even = v_load(p), odd = v_load(p + stride);
+        t[i] = vreinterpretq_f64_f32(vtrn1q_f32(even, odd));
+        t[i + 1] = vreinterpretq_f64_f32(vtrn2q_f32(even, odd));
     }
     V_UNROLL for (int i = 0; i < 2; i++) {
         r[i] = vreinterpretq_f32_f64(vtrn1q_f64(t[i], t[i + 2]));
@@ -550,10 +553,10 @@ V_INLINE vi i_permute(vi v, vi index) {
 }
 V_INLINE vi i_load(const int32_t *p) { return (vi){p[0], p[1], p[2], p[3]}; }
 
-V_INLINE void v_transpose(vf r[V_LANES]) {
-    vf t[V_LANES];
-    V_UNROLL for (int i = 0; i < V_LANES; i++) t[i] = (vf){r[0][i], r[1][i], r[2][i], r[3][i]};
-    V_UNROLL for (int i = 0; i < V_LANES; i++) r[i] = t[i];
+V_INLINE void v_transpose(vf r[V_LANES], const float *p, uint64_t stride) {
+    V_UNROLL for (int i = 0; i < V_LANES; i++) {
+        r[i] = (vf){p[i], p[stride + i], p[2 * stride + i], p[3 * stride + i]};
+    }
 }
 #endif
 
