@@ -81,52 +81,72 @@ V_INLINE void transpose(const float *from, uint64_t stride, uint32_t rows, uint3
 // --- forward -----------------------------------------------------------------------------------
 
 // A panel of units, a block of examples. Runs of FORWARD_TERMS rows of the panel stay in L1 while
-// all tiles of examples pass over them; in between the sums rest in `sum`.
+// all tiles of examples pass over them; in between the sums rest in `sum`. A tile leaves out the
+// terms that are zero in all of its examples: it finds them a run ahead, so that nothing waits.
 enum {
     FORWARD_VECTORS = V_REGISTERS == 32 ? 4 : 3,
     FORWARD_PANEL = FORWARD_VECTORS * V_LANES,
     FORWARD_ROWS_MAX = 8,
+    FORWARD_ROWS_MIN = 4,
     FORWARD_TERMS = V_FACTORS > 1 ? 256 : 64,
 };
 _Static_assert((int)FORWARD_PANEL <= LK_DENSE_PANEL_MAX, "scratch is sized for this panel");
 _Static_assert(LK_DENSE_EXAMPLES % FORWARD_ROWS_MAX == 0, "tiles fill the block of sums");
 _Static_assert(LK_SLICE_TERMS % FORWARD_TERMS == 0, "a run of terms ends with its slice");
+_Static_assert(V_FACTORS > 1 || (int)FORWARD_TERMS == LK_DENSE_RUN, "a bit for each term");
 
 typedef struct forward_block {
-    const float *x;       // (m_count, k_count)
-    const float *w;       // (k_count, n_count), from the panel's first unit
+    const float *x;  // (m_count, k_count)
+    const float *w;  // (k_count, n_count), from the panel's first unit
     uint32_t m_count, k_count, n_count;
-    uint32_t units;       // of this panel
-    uint32_t sums;        // floats of `sum`
-    float *sum;           // (m_count rounded up to FORWARD_ROWS_MAX, FORWARD_PANEL)
-    float *node;          // (levels, sums)
+    uint32_t units;   // of this panel
+    uint32_t sums;    // floats of `sum`
+    float *sum;       // (m_count rounded up to FORWARD_ROWS_MAX, FORWARD_PANEL)
+    float *node;      // (levels, sums)
+    uint64_t *terms;  // (tiles) of the run to come, bit i: term i is not zero in all examples
 } forward_block;
 
-// Terms k0 .. k0 + terms - 1 of examples m0 .. m0 + rows - 1. Rows past the end repeat the last.
+// The rows of a tile, from term k on. Rows past the end repeat the last.
+V_INLINE void forward_rows(const forward_block *b, uint32_t m0, uint32_t k, const float **x,
+                           const int rows) {
+    V_UNROLL for (int i = 0; i < rows; i++) {
+        uint32_t m = LK_MIN(m0 + (uint32_t)i, b->m_count - 1);
+        x[i] = b->x + (uint64_t)m * b->k_count + k;
+    }
+}
+
+V_INLINE uint64_t forward_find(const forward_block *b, uint32_t m0, uint32_t k, const int rows) {
+    const float *x[FORWARD_ROWS_MAX];
+    if (k >= b->k_count) return 0;
+    forward_rows(b, m0, k, x, rows);
+    return terms_of_any(x, rows, LK_MIN(b->k_count - k, (uint32_t)LK_DENSE_RUN));
+}
+
+// Terms k0 .. k0 + terms - 1 of examples m0 .. m0 + rows - 1.
 V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uint32_t terms,
                            const int rows, const int vectors, const bool masked) {
     const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
-    const float *x[FORWARD_ROWS_MAX], *w = b->w + (uint64_t)k0 * b->n_count;
+    const uint64_t stride = b->n_count;
+    const uint32_t tile = m0 / (uint32_t)rows;
+    const float *x[FORWARD_ROWS_MAX], *w = b->w + k0 * stride;
     float *rest = b->sum + (uint64_t)m0 * FORWARD_PANEL;
     // Each tile fetches one column of vectors of the next run of rows, or one row of V_FACTORS.
-    uint32_t column = m0 / (uint32_t)rows % (uint32_t)vectors * V_LANES;
-    if (V_FACTORS > 1) column = m0 / (uint32_t)rows % V_FACTORS * b->n_count;
-    const uint64_t ahead = (uint64_t)FORWARD_TERMS * b->n_count + column;
+    uint64_t column = tile % (uint32_t)vectors * V_LANES;
+    if (V_FACTORS > 1) column = tile % V_FACTORS * stride;
+    const float *ahead = w + FORWARD_TERMS * stride + column;
     vf sum[FORWARD_ROWS_MAX][4];
+    forward_rows(b, m0, k0, x, rows);
     V_UNROLL for (int i = 0; i < rows; i++) {
-        uint32_t m = LK_MIN(m0 + (uint32_t)i, b->m_count - 1);
-        x[i] = b->x + (uint64_t)m * b->k_count + k0;
         V_UNROLL for (int v = 0; v < vectors; v++) {
             sum[i][v] = v_load(rest + i * FORWARD_PANEL + v * V_LANES);
         }
     }
     uint32_t k = 0;
-    for (uint64_t at = 0; V_FACTORS > 1 && at + V_FACTORS <= terms; at += V_FACTORS) {
+    for (; V_FACTORS > 1 && k + V_FACTORS <= terms; k += V_FACTORS) {
         vf value[FORWARD_ROWS_MAX];
-        V_UNROLL for (int i = 0; i < rows; i++) value[i] = v_load(x[i] + at);
-        k += V_FACTORS;
-        __builtin_prefetch(w + ahead);
-        V_UNROLL for (int j = 0; j < V_FACTORS; j++, w += b->n_count) {
+        V_UNROLL for (int i = 0; i < rows; i++) value[i] = v_load(x[i] + k);
+        __builtin_prefetch(ahead + k * stride);
+        V_UNROLL for (int j = 0; j < V_FACTORS; j++, w += stride) {
             vf row[4];
             V_FORGET(w);  // vectors are loaded in pairs from one address
             V_UNROLL for (int v = 0; v < vectors; v++) {
@@ -140,16 +160,20 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
             }
         }
     }
-    for (; k < terms; k++, w += b->n_count) {
+    if (V_FACTORS == 1 && k0 == 0) b->terms[tile] = forward_find(b, m0, 0, rows);
+    uint64_t some = V_FACTORS > 1 ? (1u << (terms - k)) - 1 : b->terms[tile];
+    for (; some; some &= some - 1, ahead += stride) {
+        const uint64_t i0 = (uint64_t)__builtin_ctzll(some);
+        const float *from = w + i0 * stride;
         vf row[4];
-        __builtin_prefetch(w + ahead);
+        __builtin_prefetch(ahead);
         V_UNROLL for (int v = 0; v < vectors; v++) {
-            row[v] = masked && v == vectors - 1 ? v_load_mask(w + v * V_LANES, tail)
-                                                : v_load(w + v * V_LANES);
+            row[v] = masked && v == vectors - 1 ? v_load_mask(from + v * V_LANES, tail)
+                                                : v_load(from + v * V_LANES);
             V_PIN(row[v]);
         }
         V_UNROLL for (int i = 0; i < rows; i++) {
-            vf value = v_set1(x[i][k]);
+            vf value = v_set1(x[i][k + i0]);
             V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(row[v], value, sum[i][v]);
         }
     }
@@ -158,26 +182,42 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
             v_store(rest + i * FORWARD_PANEL + v * V_LANES, sum[i][v]);
         }
     }
+    if (V_FACTORS == 1) b->terms[tile] = forward_find(b, m0, k0 + terms, rows);
 }
 
-static void forward_run(const forward_block *b, uint32_t k0, uint32_t terms) {
-#define TILES(rows, vectors, masked)                             \
-    for (uint32_t m = 0; m < b->m_count; m += (rows))            \
-        forward_tile(b, m, k0, terms, rows, vectors, masked);    \
-    break
-    enum { PAIR_ROWS = V_REGISTERS == 32 ? 8 : 4 };
-    bool masked = b->units % V_LANES != 0;
-    switch ((b->units + V_LANES - 1) / V_LANES * 2 + masked) {
-        case 2: TILES(8, 1, false);
-        case 3: TILES(8, 1, true);
-        case 4: TILES(PAIR_ROWS, 2, false);
-        case 5: TILES(PAIR_ROWS, 2, true);
-        case 6: TILES(4, 3, false);
-        case 7: TILES(4, 3, true);
-        case 8: TILES(4, FORWARD_VECTORS, false);
-        default: TILES(4, FORWARD_VECTORS, true);
+// Functions of their own: a tile needs all registers.
+#define FORWARD_TILE(name, rows, vectors, masked)                                          \
+    V_NOINLINE void name(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) { \
+        forward_tile(b, m, k, terms, rows, vectors, masked);                               \
     }
-#undef TILES
+enum { FORWARD_PAIR_ROWS = V_REGISTERS == 32 ? 8 : 4 };
+FORWARD_TILE(forward_1, 8, 1, false)
+FORWARD_TILE(forward_1_masked, 8, 1, true)
+FORWARD_TILE(forward_2, FORWARD_PAIR_ROWS, 2, false)
+FORWARD_TILE(forward_2_masked, FORWARD_PAIR_ROWS, 2, true)
+FORWARD_TILE(forward_3, 4, 3, false)
+FORWARD_TILE(forward_3_masked, 4, 3, true)
+FORWARD_TILE(forward_4, 4, FORWARD_VECTORS, false)
+FORWARD_TILE(forward_4_masked, 4, FORWARD_VECTORS, true)
+#undef FORWARD_TILE
+
+static void forward_run(const forward_block *b, uint32_t k, uint32_t terms) {
+    static const struct {
+        void (*run)(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms);
+        uint32_t rows;
+    } tiles[8] = {
+        {forward_1, 8},
+        {forward_1_masked, 8},
+        {forward_2, FORWARD_PAIR_ROWS},
+        {forward_2_masked, FORWARD_PAIR_ROWS},
+        {forward_3, 4},
+        {forward_3_masked, 4},
+        {forward_4, 4},
+        {forward_4_masked, 4},
+    };
+    uint32_t kind = (b->units + V_LANES - 1) / V_LANES * 2 - 2 + (b->units % V_LANES != 0);
+    uint32_t rows = tiles[kind].rows;
+    for (uint32_t m = 0; m < b->m_count; m += rows) tiles[kind].run(b, m, k, terms);
 }
 
 // All sums of a block start from the bias, or from +0.
@@ -217,15 +257,22 @@ static uint64_t forward_slices(const forward_block *b, const float *bias) {
 static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *x, const float *w,
                               const float *bias, float *y, float *scratch) {
     vf bad = v_zero();
+    uint64_t terms[LK_DENSE_EXAMPLES / FORWARD_ROWS_MIN];
     for (uint32_t m = 0; m < m_count; m += LK_DENSE_EXAMPLES) {
         uint32_t examples = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES);
         uint32_t sums = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * FORWARD_PANEL;
         for (uint32_t n = 0; n < d->n_count; n += FORWARD_PANEL) {
             forward_block b = {
-                .x = x + (uint64_t)m * d->k_count, .w = w + n, .m_count = examples,
-                .k_count = d->k_count, .n_count = d->n_count,
+                .x = x + (uint64_t)m * d->k_count,
+                .w = w + n,
+                .m_count = examples,
+                .k_count = d->k_count,
+                .n_count = d->n_count,
                 .units = LK_MIN(d->n_count - n, (uint32_t)FORWARD_PANEL),
-                .sums = sums, .sum = scratch, .node = scratch + sums,
+                .sums = sums,
+                .sum = scratch,
+                .node = scratch + sums,
+                .terms = terms,
             };
             uint64_t slices = forward_slices(&b, bias ? bias + n : NULL);
             bad = forward_finish(&b, slices, d->relu, y + (uint64_t)m * d->n_count + n, bad);
