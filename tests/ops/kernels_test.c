@@ -64,6 +64,16 @@ static float *operand(uint64_t count) {
     return p;
 }
 
+// Zeros as ReLU leaves them: half of the columns in all rows, and of the rest every other value.
+static void quieten(float *p, uint64_t rows, uint64_t columns) {
+    for (uint64_t j = 0; j < columns; j++) {
+        bool silent = draw() % 2;
+        for (uint64_t i = 0; i < rows; i++) {
+            if (silent || draw() % 2) p[i * columns + j] = 0.0f;
+        }
+    }
+}
+
 // One output, computed by a variant and by the reference, each into poisoned memory.
 typedef struct output {
     uint64_t bytes;
@@ -105,6 +115,7 @@ static char shape[160];
 static void check_forward(lk_dense d, uint32_t m_count) {
     uint64_t count = (uint64_t)m_count * d.n_count;
     float *x = operand((uint64_t)m_count * d.k_count);
+    if (draw() % 2) quieten(x, m_count, d.k_count);
     float *w = operand((uint64_t)d.k_count * d.n_count);
     float *bias = operand(d.n_count), *used = d.use_bias ? bias : NULL;
     float *scratch = block(lk_dense_forward_scratch_floats(&d, m_count) * sizeof(float), 0x7f);
@@ -131,6 +142,7 @@ static void check_input_gradient(lk_dense d, uint32_t m_count) {
     uint64_t count = (uint64_t)m_count * d.k_count;
     float *w = operand((uint64_t)d.k_count * d.n_count), *mask = operand(count);
     float *dy = operand((uint64_t)m_count * d.n_count), *used = d.relu ? mask : NULL;
+    if (draw() % 2) quieten(dy, m_count, d.n_count);
     uint64_t floats = lk_dense_input_gradient_scratch_floats(&d, m_count);
     float *scratch = block(floats * sizeof(float), 0x7f);
     output dx = output_of(count * sizeof(float));
