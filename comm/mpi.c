@@ -528,6 +528,13 @@ static lk_status look_for_dead(lk_turn turn, uint64_t step, lk_error *error) {
     return LK_OK;
 }
 
+static bool has_ended(uint32_t w) {
+    for (uint32_t i = 0; i < mpi.watched_count; i++) {
+        if (mpi.watched_rank[i] == w) return poll(&mpi.watched[i], 1, 0) > 0;
+    }
+    return false;
+}
+
 // The first far worker that has not sent what the turn wants; the first of all if it is a send that
 // does not end.
 static uint32_t silent_far(const int *kinds, uint32_t count) {
@@ -582,6 +589,8 @@ static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, ui
         if (time - looked < 1e-3 * LOOK_MS) continue;
         looked = time;
         if (minds) LK_CHECK(look_for_dead(turn, step, error));
+        // Whoever ended before the others with an error of its own is not waited for.
+        if (!minds && near < mpi.world && has_ended(near)) near++;
         if (!mpi.sealed || time - begin < mpi.options.step_timeout_seconds) continue;
         uint32_t who = near < mpi.world ? near : silent_far(kinds, count);
         return lost(who, "is silent for longer than --step-timeout", turn, step, error);
