@@ -80,6 +80,13 @@ typedef enum lk_option_group {
 lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_options *out,
                           lk_error *error);
 
+// The value of an option that is a number from 1 to `most`. LK_BAD_USAGE names the option.
+lk_status lk_parse_number(const char *option, const char *text, uint32_t most, uint32_t *out,
+                          lk_error *error);
+
+// Where a configured run lives without --run-dir; returns `path`.
+const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes);
+
 // Loads weights into a started run: from one file, or from the newest valid checkpoint of a run
 // directory; says on `out` which, and what had to be passed over. *steps_done is what it recorded.
 lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk_text_out *out,

@@ -150,8 +150,8 @@ static lk_status parse_count(const char *option, const char *text, uint64_t most
     return LK_OK;
 }
 
-static lk_status parse_number(const char *option, const char *text, uint32_t most, uint32_t *out,
-                              lk_error *error) {
+lk_status lk_parse_number(const char *option, const char *text, uint32_t most, uint32_t *out,
+                          lk_error *error) {
     uint64_t value = 0;
     LK_CHECK(parse_count(option, text, most, &value, error));
     *out = (uint32_t)value;
@@ -165,16 +165,18 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
             return lk_fail(error, LK_BAD_USAGE, "more than %d --set", LK_SET_MAX);
         o->set[o->config.set_count++] = value;
         return LK_OK;
-    case OPT_REPLICAS: return parse_number("replicas", value, 1 << 20, &o->config.replicas, error);
+    case OPT_REPLICAS:
+        return lk_parse_number("replicas", value, 1 << 20, &o->config.replicas, error);
     case OPT_EXAMPLES:
         return parse_count("examples", value, (uint64_t)1 << 40, &o->config.examples, error);
-    case OPT_WORKERS: return parse_number("workers", value, LK_MPI_WORLD_MAX, &o->workers, error);
+    case OPT_WORKERS:
+        return lk_parse_number("workers", value, LK_MPI_WORLD_MAX, &o->workers, error);
     case OPT_BANDWIDTH: return parse_bandwidth(value, &o->link.bits_per_second, error);
     case OPT_LATENCY: return parse_latency(value, &o->link.latency_us, error);
     case OPT_START_TIMEOUT:
-        return parse_number("start-timeout", value, 86400, &o->mpi.start_timeout_seconds, error);
+        return lk_parse_number("start-timeout", value, 86400, &o->mpi.start_timeout_seconds, error);
     case OPT_STEP_TIMEOUT:
-        return parse_number("step-timeout", value, 86400, &o->mpi.step_timeout_seconds, error);
+        return lk_parse_number("step-timeout", value, 86400, &o->mpi.step_timeout_seconds, error);
     case OPT_COLLECTIVE: return lk_collective_parse(value, &o->collective, error);
     case OPT_MAX_MEMORY: return parse_bytes("max-memory", value, &o->max_memory, error);
     case OPT_DATA: o->config.data_directory = value; return LK_OK;
@@ -224,6 +226,11 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
     o->config.config = lacks ? NULL : argv[optind];
     o->config.set = o->set;
     return LK_OK;
+}
+
+const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes) {
+    snprintf(path, bytes, "runs/%s", *run->config.name ? run->config.name : "unnamed");
+    return path;
 }
 
 lk_status lk_list_configs(lk_error *error) {

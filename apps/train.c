@@ -364,11 +364,6 @@ static void print_banner(const trainer *t) {
     lk_text_line(out, "run_identity %s", run->identity_hex);
 }
 
-static const char *default_run_dir(const lk_run *run, char *path, size_t bytes) {
-    snprintf(path, bytes, "runs/%s", *run->config.name ? run->config.name : "unnamed");
-    return path;
-}
-
 // --fresh: removes what an earlier run left here, and nothing else. A directory that has no
 // recorded identity was not made by a run and is left for lk_run_dir_open to judge.
 static void remove_file(void *context, const char *name) {
@@ -388,8 +383,9 @@ static lk_status remove_run(const char *path, lk_error *error) {
     LK_CHECK(lk_run_dir_open(&held, &lk_file_ops_posix, path, true, hex, error));
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", path);
     (void)lk_file_ops_posix.list(NULL, checkpoints, remove_file, checkpoints);
-    for (uint32_t i = 0; i < LK_COUNT(files); i++) remove_file((void *)path, files[i]);
     (void)rmdir(checkpoints);
+    // The identity last: until then the rest is known as a run's, should this be cut short.
+    for (uint32_t i = 0; i < LK_COUNT(files); i++) remove_file((void *)path, files[i]);
     lk_run_dir_close(&held);
     return LK_OK;
 }
@@ -398,7 +394,7 @@ static lk_status remove_run(const char *path, lk_error *error) {
 static lk_status open_directory(trainer *t, const lk_common_options *o, lk_error *error) {
     static char path[LK_PATH_BYTES];
     lk_run *run = t->run;
-    const char *dir = o->run_dir ? o->run_dir : default_run_dir(run, path, sizeof path);
+    const char *dir = o->run_dir ? o->run_dir : lk_default_run_dir(run, path, sizeof path);
     if (o->fresh) LK_CHECK(remove_run(dir, error));
     if (!o->run_dir) (void)lk_file_ops_posix.make_directory(NULL, "runs");
     LK_CHECK(
