@@ -15,6 +15,7 @@ void lk_say_error(lk_error *error);
 
 lk_status lk_command_plan(int argc, char **argv, lk_error *error);
 lk_status lk_command_train(int argc, char **argv, lk_error *error);
+lk_status lk_command_launch(int argc, char **argv, lk_error *error);
 lk_status lk_command_eval(int argc, char **argv, lk_error *error);
 lk_status lk_command_predict(int argc, char **argv, lk_error *error);
 lk_status lk_command_embed(int argc, char **argv, lk_error *error);

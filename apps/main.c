@@ -15,6 +15,8 @@ static const struct {
     {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]"},
     {"train", lk_command_train,
      "train CONFIG [--run-dir DIR] [--resume | --fresh] [--seal] [--cluster FILE]"},
+    {"launch", lk_command_launch,
+     "launch --workers N [--replicas M] [--restarts K] train CONFIG ..."},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
     {"predict", lk_command_predict,
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy"},
@@ -41,7 +43,8 @@ static const char config_help[] =
     "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n"
     "\n"
     "Workers: lockstep train CONFIG for each that TF_CONFIG, torchrun or --cluster FILE\n"
-    "describes, or mpiexec -n N lockstep train CONFIG; each with its own --replicas. With\n"
+    "describes, or mpiexec -n N lockstep train CONFIG; each with its own --replicas; or all of\n"
+    "one machine by lockstep launch. With\n"
     "  --start-timeout S    seconds that start-up may take (300)\n"
     "  --step-timeout S     seconds that one worker waits for another (60)\n"
     "  --collective NAME    auto, threads, mpi or ring, window, messages, nccl: how bytes travel\n"
@@ -97,7 +100,8 @@ static lk_status run_command(int argc, char **argv, lk_error *error) {
     for (uint32_t i = 0; i < LK_COUNT(commands); i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
         // The others explain themselves.
-        if (argc == 3 && strcmp(argv[2], "--help") == 0 && strstr(commands[i].use, " CONFIG")) {
+        if (argc == 3 && strcmp(argv[2], "--help") == 0 && strstr(commands[i].use, " CONFIG") &&
+            commands[i].main != lk_command_launch) {
             printf("usage: lockstep %s\n%s", commands[i].use, config_help);
             return LK_OK;
         }

@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""launch_test - lockstep launch: the bits of one process, every line after its rank, how it ends
+when a worker dies, is stopped or refuses, what --restarts does, and how fast all of it is.
+
+   launch_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from program import Test, result, value
+
+MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
+STEPS = "50"
+
+
+def plain(text, rank=0):
+    """What this rank said."""
+    begin = f"[{rank}] "
+    return [line[len(begin):] for line in text.splitlines() if line.startswith(begin)]
+
+
+def workers_of(process, count=0):
+    """Process numbers of a launcher's workers by rank, once there are `count`."""
+    while True:
+        found = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as f:
+                    parent = int(f.read().rpartition(")")[2].split()[1])
+                with open(f"/proc/{name}/environ", "rb") as f:
+                    rank = re.search(rb"(?:^|\0)RANK=(\d+)\0", f.read())
+            except OSError:
+                continue
+            if parent == process.pid and rank:
+                found[int(rank.group(1))] = int(name)
+        if len(found) >= count:
+            return found
+        time.sleep(0.002)
+
+
+def until(process, begin):
+    """Reads lines until one of rank 0 begins so; they are returned."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("[0] " + begin):
+            break
+    return "".join(lines)
+
+
+def end(process, seconds=60):
+    """(exit code, rest of the output, error)"""
+    try:
+        out, error = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, error = process.communicate()
+        error += "\nit hangs"
+    return process.returncode, out, error
+
+
+def fresh(name="run"):
+    shutil.rmtree(name, ignore_errors=True)
+    return name
+
+
+def same_bits(t):
+    with open(GOLDEN, encoding="utf-8") as f:
+        matrix = json.load(f)["matrix"][STEPS]
+    for more in (["--workers", "1"], ["--workers=2", "--replicas=2"],
+                 ["--workers", "3", "--replicas", "1"]):
+        _, lines, error = t.expect(0, "launch", *more, "train", MATRIX, "--run-dir", fresh(),
+                                   "--set", "steps=" + STEPS)
+        t.check(result(plain("\n".join(lines))) == (matrix["digest"], matrix["state_hash"]),
+                "the bits of one process", more, lines)
+        t.check(all(line.startswith("[0] ") for line in lines) and not error, "the leader speaks",
+                lines, error)
+
+
+def refusals(t):
+    config = t.write("small.json")
+    for code, what, *arguments in (
+            (64, "wanted --workers N", "launch", "train", config),
+            (64, "wanted --workers N", "launch", "--workers", "2"),
+            (64, "found eval", "launch", "--workers", "2", "eval", config),
+            (64, "did you mean \"--workers\"", "launch", "--worker", "2", "train", config),
+            (64, "--workers: found \"0\"", "launch", "--workers", "0", "train", config),
+            (64, "leave --cluster away", "launch", "--workers", "2", "train", config, "--cluster",
+             "nodes.json"),
+            (64, "unknown option \"--resum2\"", "launch", "--workers", "2", "train", config,
+             "--resum2"),
+            (78, "optimizer.type", "launch", "--workers", "2", "train", config, "--set",
+             "optimizer.type=sdg")):
+        _, lines, error = t.expect(code, *arguments)
+        t.check(what in error and error.count("\n") == 1 and not lines, "one line", error, lines)
+    os.environ["TF_CONFIG"] = '{"cluster": {"worker": ["a:1", "b:1"]}, ' \
+                              '"task": {"type": "worker", "index": 0}}'
+    _, _, error = t.expect(78, "launch", "--workers", "2", "train", config)
+    t.check("TF_CONFIG describes some already" in error, "two descriptions", error)
+    del os.environ["TF_CONFIG"]
+    # All find it; the one that says it is named, with what it said.
+    _, _, error = t.expect(78, "launch", "--workers", "3", "train", config, "--run-dir", fresh(),
+                           "--replicas", "9")
+    t.check("[0] lockstep: " in error and "rank 0 of 3" in error and
+            "failed first: it ended with exit code 78" in error and
+            "the last lines of rank 0:\n  | lockstep: " in error, "who said it", error)
+    for rank in (1, 2):
+        t.check(not plain(error, rank), "the others are silent", error)
+
+
+def long_run(t, *more):
+    config = t.write("long.json", {"steps": 100000, "checkpoint.every_steps": 20,
+                                   "checkpoint.keep_max": 3})
+    return t.start("launch", "--workers", "4", "--replicas", "1", "train", config, "--run-dir",
+                   fresh("lost"), *more)
+
+
+def killed(t):
+    """The first that fails is named; how long both ends of the run take."""
+    begins, ends = [], []
+    for victim in (1, 0, 3):
+        begin = time.monotonic()
+        process = long_run(t)
+        until(process, "loss = ")
+        begins.append(time.monotonic() - begin)
+        until(process, "checkpoint step 40 ")
+        pids = workers_of(process, 4)
+        begin = time.monotonic()
+        os.kill(pids[victim], signal.SIGKILL)
+        code, _, error = end(process)
+        ends.append(time.monotonic() - begin)
+        t.check(code == 75 and f"rank {victim} of 4 (process {pids[victim]}) failed first: it was "
+                "killed by signal 9 (Killed); go on with --resume" in error and
+                f"the last lines of rank {victim}:" in error, "the first is named", code, error)
+        t.check("\n  | " in error if victim == 0 else "it had none" in error, "its last lines",
+                error)
+        t.check(all(f"rank {r}: rank {victim} on " in error for r in range(4) if r != victim),
+                "the others say it, too", error)
+        t.check(not workers_of(process), "nobody is left")
+    print(f"4 workers, start to first step: {min(begins):.2f} s (best of 3)\n"
+          f"a worker is killed: all have ended after {max(ends):.2f} s", flush=True)
+    # Where others work on this machine, too, it takes as long as they let it.
+    most = 1.0 if os.getloadavg()[0] < 2 * os.cpu_count() else 10.0
+    t.check(min(begins) < most, "start of 4 workers to the first step, best of 3", begins)
+    t.check(min(ends) < 2.0, "a killed worker is noticed, best of 3", ends)
+
+
+def silent(t):
+    """One that does not answer is killed, soon after another has given it up."""
+    process = long_run(t, "--step-timeout", "1")
+    until(process, "checkpoint step 20 ")
+    victim = workers_of(process, 4)[2]
+    os.kill(victim, signal.SIGSTOP)
+    code, _, error = end(process)
+    t.check(code == 75 and "rank 2 on " in error and "is silent for longer than --step-timeout"
+            in error and "failed first: it ended with exit code 75" in error, "a stopped worker",
+            code, error)
+    t.check(not workers_of(process), "nobody is left")
+
+
+def asked(t):
+    """Ctrl-C and SIGTERM are passed on; a second one kills."""
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        process = long_run(t)
+        until(process, "checkpoint step 20 ")
+        process.send_signal(number)
+        found, out, error = end(process)
+        t.check(found == code and "[0] stopped after step " in out and not error,
+                "it saves and ends", found, out, error)
+    # In start-up there is nothing to save.
+    process = long_run(t)
+    workers_of(process, 4)
+    process.send_signal(signal.SIGTERM)
+    found, out, error = end(process)
+    t.check(found == 143 and "failed" not in error, "asked early", found, error)
+    process = long_run(t)
+    until(process, "checkpoint step 20 ")
+    pids = workers_of(process, 4)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGSTOP)
+    # Stopped again as often as it is let go: what it will not do, the second signal does.
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    found, _, error = end(process)
+    t.check(found == 143 and "failed" not in error, "asked twice", found, error)
+    t.check(time.monotonic() - begin < 2 and not workers_of(process), "at once")
+
+
+def orphans(t):
+    """Nobody is there to show what they say: the workers save and end."""
+    process = long_run(t)
+    until(process, "checkpoint step 20 ")
+    pids = workers_of(process, 4)
+    process.kill()
+    end(process)
+    for _ in range(500):
+        if not any(os.path.exists(f"/proc/{pid}/fd/0") for pid in pids.values()):
+            break
+        time.sleep(0.01)
+    t.check(not any(os.path.exists(f"/proc/{pid}/fd/0") for pid in pids.values()),
+            "no worker is left behind", pids)
+
+
+def restarts(t):
+    """Killed again and again, in start-up and later: the digest of the run that was left alone."""
+    config = t.write("again.json", {"steps": 1500, "checkpoint.every_steps": 100})
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "alone", "--replicas", "2")
+    wanted = result(lines)
+    # What lies there from an earlier run is not what is gone on with.
+    t.expect(0, "train", config, "--run-dir", "killed", "--set", "seed=9", "--set", "steps=100")
+    process = t.start("launch", "--workers", "3", "--replicas", "1", "--restarts", "3", "train",
+                      config, "--run-dir", "killed", "--fresh")
+    first = workers_of(process, 3)
+    os.kill(first[1], signal.SIGKILL)
+    out = ""
+    for step, victim in ((200, 0), (600, 2)):
+        out += until(process, f"checkpoint step {step} ")
+        os.kill(workers_of(process, 3)[victim], signal.SIGKILL)
+    code, rest, error = end(process)
+    lines = plain(out + rest)
+    t.check(code == 0 and result(lines) == wanted, "restarted three times", code, error, lines)
+    t.check([f"restart {n} of 3" in error for n in (1, 2, 3)] == [True] * 3 and
+            error.count("failed first: it was killed by signal 9") == 3, "it says so", error)
+    t.check(value(lines, "weights of step").split()[0] >= "600", "it went on from a checkpoint",
+            lines)
+    # And not more often than it may, nor after what will happen again.
+    config = t.write("short.json", {"steps": 100000, "checkpoint.every_steps": 50})
+    process = t.start("launch", "--workers", "2", "--replicas", "1", "--restarts", "1", "train",
+                      config, "--run-dir", fresh("twice"))
+    for _ in range(2):
+        until(process, "checkpoint step ")
+        os.kill(workers_of(process, 2)[1], signal.SIGKILL)
+    code, _, error = end(process)
+    t.check(code == 75 and error.count("lockstep: restart ") == 1 and
+            error.count("failed first") == 2, "only once", code, error)
+    _, _, error = t.expect(64, "launch", "--workers", "2", "--restarts", "5", "train", config,
+                           "--run-dir", "twice", "--replicas", "1")
+    t.check("restart " not in error and "go on with --resume, or name another directory" in error,
+            "a mistake is not made again", error)
+
+
+def main():
+    t = Test()
+    for name in ("TF_CONFIG", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK",
+                 "PMI_SIZE", "SLURM_STEP_ID", "LOCKSTEP_KEY_FILE"):
+        os.environ.pop(name, None)
+    code, _, error = t.run("launch", "--workers", "2", "train", t.write("try.json", {"steps": 1}))
+    if code == 69 and "has no MPI" in error:
+        print("skipped: this build has no MPI")
+        sys.exit(77)
+    same_bits(t)
+    refusals(t)
+    killed(t)
+    silent(t)
+    asked(t)
+    orphans(t)
+    restarts(t)
+    t.finish()
+
+
+if __name__ == "__main__":
+    main()
