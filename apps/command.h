@@ -61,6 +61,7 @@ typedef struct lk_common_options {
     lk_mpi_options mpi;      // --start-timeout, --step-timeout
     lk_collective collective;
     bool resume, fresh, seal, json, show_shards;
+    uint32_t start_delay_seconds, throttle_seconds;  // of an evaluator
     bool insecure;           // --insecure: no key between hosts
 } lk_common_options;
 
@@ -92,6 +93,9 @@ const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes);
 // directory; says on `out` which, and what had to be passed over. *steps_done is what it recorded.
 lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk_text_out *out,
                           uint64_t *steps_done, lk_error *error);
+
+// train as the evaluator of a cluster: each checkpoint once, until the last step.
+lk_status lk_evaluator(const lk_common_options *options, lk_error *error);
 
 // SIGBUS on a mapped data file that somebody cut short: one line and exit 74.
 void lk_watch_data(const lk_run *run);

@@ -43,6 +43,8 @@ enum {
     OPT_STEP_TIMEOUT,
     OPT_COLLECTIVE,
     OPT_INSECURE,
+    OPT_START_DELAY,
+    OPT_THROTTLE,
     OPT_BANDWIDTH,
     OPT_LATENCY
 };
@@ -74,6 +76,8 @@ static const struct {
     {{"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT}, LK_OPT_TRAIN},
     {{"collective", required_argument, NULL, OPT_COLLECTIVE}, LK_OPT_TRAIN},
     {{"insecure", no_argument, NULL, OPT_INSECURE}, LK_OPT_TRAIN},
+    {{"start-delay", required_argument, NULL, OPT_START_DELAY}, LK_OPT_TRAIN},
+    {{"throttle", required_argument, NULL, OPT_THROTTLE}, LK_OPT_TRAIN},
 };
 
 static lk_status refuse_option(const char *given, const struct option *options, uint32_t count,
@@ -158,6 +162,12 @@ lk_status lk_parse_number(const char *option, const char *text, uint32_t most, u
     return LK_OK;
 }
 
+static lk_status parse_delay(const char *option, const char *text, uint32_t *out,
+                             lk_error *error) {
+    *out = 0;
+    return strcmp(text, "0") == 0 ? LK_OK : lk_parse_number(option, text, 86400, out, error);
+}
+
 static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
     switch (option) {
     case OPT_SET:
@@ -178,6 +188,9 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_STEP_TIMEOUT:
         return lk_parse_number("step-timeout", value, 86400, &o->mpi.step_timeout_seconds, error);
     case OPT_COLLECTIVE: return lk_collective_parse(value, &o->collective, error);
+    case OPT_START_DELAY:
+        return parse_delay("start-delay", value, &o->start_delay_seconds, error);
+    case OPT_THROTTLE: return parse_delay("throttle", value, &o->throttle_seconds, error);
     case OPT_MAX_MEMORY: return parse_bytes("max-memory", value, &o->max_memory, error);
     case OPT_DATA: o->config.data_directory = value; return LK_OK;
     case OPT_KERNELS: o->config.kernels = value; return LK_OK;
@@ -290,6 +303,7 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
         if (run->needs.checkpoints) status = check_identity(run, &reader, file, error);
         lk_run_tensors(run, tensors);
         if (status == LK_OK) status = lk_checkpoint_load(&reader, tensors, count, error);
+        if (run->cuda) run->cuda->upload(&run->gpu);
         lk_safetensors_close(&reader);
     }
     if (status == LK_OK) {

@@ -48,7 +48,9 @@ static const char config_help[] =
     "  --start-timeout S    seconds that start-up may take (300)\n"
     "  --step-timeout S     seconds that one worker waits for another (60)\n"
     "  --collective NAME    auto, threads, mpi or ring, window, messages, nccl: how bytes travel\n"
-    "  --insecure           no LOCKSTEP_KEY_FILE between hosts: on a network of one's own\n";
+    "  --insecure           no LOCKSTEP_KEY_FILE between hosts: on a network of one's own\n"
+    "  --start-delay S      of an evaluator: seconds before it begins (0)\n"
+    "  --throttle S         of an evaluator: seconds from one evaluation to the next (0)\n";
 
 static void print_help(void) {
     printf("lockstep %s: a fixed-memory, deterministic, data-parallel trainer\n\n", LK_VERSION);

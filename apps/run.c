@@ -194,7 +194,8 @@ lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
                            {.name = "the digest of the plan"},
                            {.name = "the number of steps"},
                            {.name = "evaluate_every_steps"},
-                           {.name = "the hash of the manifest's shards"}};
+                           {.name = "the hash of the manifest's shards"},
+                           {.name = "who evaluates"}};
     const size_t n = sizeof items[0].value;
     lk_format(items[0].value, n, "%s, arithmetic %d", LK_VERSION, LK_ARITHMETIC_VERSION);
     lk_hex(run->train.sha256, LK_SHA256_BYTES, items[1].value);
@@ -206,6 +207,7 @@ lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
     lk_format(items[6].value, n, "%llu", (unsigned long long)c->evaluate_every_steps);
     lk_format(items[7].value, n, "not needed");
     if (c->sharded) lk_hex(run->shards_sha256, LK_SHA256_BYTES, items[7].value);
+    lk_format(items[8].value, n, "%s", run->evaluator ? "an evaluator" : "the workers");
     return lk_mpi_agree(items, LK_COUNT(items), error);
 }
 

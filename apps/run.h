@@ -53,6 +53,7 @@ typedef struct lk_run {
     lk_exchange exchange;
     uint32_t stop;  // a signal this process was asked to stop by: told to the other workers
     lk_error lost;  // why other workers or the GPU are not heard any more; LK_OK while they are
+    bool evaluator;  // evaluation is another task's: the workers leave it out
     lk_team team;
     bool team_started;
     lk_dataset train, test;  // count 0: not open, or the configuration names no test set

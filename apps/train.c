@@ -185,6 +185,9 @@ static lk_status settle(trainer *t, lk_step_result *r, lk_error *error) {
     return check_finite(r, error);
 }
 
+// Where the cluster has an evaluator, that is its work.
+static bool evaluates(const trainer *t) { return t->run->test.count && !t->run->evaluator; }
+
 static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
     double begin = lk_seconds(), trained = begin - t->start - t->evaluating;
     t->run->arena.phase = "evaluation";
@@ -218,7 +221,7 @@ static lk_status one_step(trainer *t, lk_error *error) {
     const bool shown = t->done % c->log_every_steps == 0 || t->done == t->first + 1 || last;
     const bool hashed = t->done % c->hash_every_steps == 0 || last;
     const bool tested = c->evaluate_every_steps && t->done % c->evaluate_every_steps == 0 &&
-                        !last && t->run->test.count;
+                        !last && evaluates(t);
     const bool saved = save_is_due(t);
     if (shown || hashed || tested || saved) LK_CHECK(settle(t, &r, error));
     if (shown) {
@@ -257,7 +260,7 @@ static lk_status finish(trainer *t, lk_error *error) {
     LK_CHECK(lk_run_fetch(t->run, error));
     lk_run_digest(t->run, t->digest);
     lk_run_state_hash(t->run, t->done, t->state);
-    if (t->run->test.count) {
+    if (evaluates(t)) {
         lk_step_result r;
         LK_CHECK(evaluate(t, &r, error));
         lk_text_line(&t->out, "test_loss %.9g", (double)r.loss);
@@ -343,6 +346,7 @@ static void print_banner(const trainer *t) {
     lk_hex(s->data_hash, LK_SHA256_BYTES, hash);
     lk_text_out *out = (lk_text_out *)&t->out;
     print_workers(run, t->collective, out);
+    if (run->evaluator) lk_text_line(out, "evaluation: by the cluster's evaluator, not here");
     lk_text_line(out, "data %s: %llu examples; test %llu", hash,
                  (unsigned long long)s->example_count, (unsigned long long)run->test.count);
     lk_text_line(
@@ -374,8 +378,9 @@ static void remove_file(void *context, const char *name) {
 
 static lk_status remove_run(const char *path, lk_error *error) {
     char checkpoints[LK_PATH_BYTES + 16], hex[LK_IDENTITY_HEX_BYTES];
-    static const char *const files[] = {"metrics.jsonl", "hashes.jsonl", "config.json",
-                                        "plan.json",     "lock",         "identity"};
+    static const char *const files[] = {"metrics.jsonl", "hashes.jsonl", "evaluations.jsonl",
+                                        "config.json",   "plan.json",    "lock",
+                                        "identity"};
     lk_error none = {.status = LK_OK};
     if (lk_run_dir_identity(&lk_file_ops_posix, path, hex, &none) != LK_OK) return LK_OK;
     // Whoever works there now keeps it: the lock decides, before anything is removed.
@@ -446,12 +451,6 @@ static lk_status read_cluster(const lk_common_options *o, lk_cluster *c, gatheri
     lk_cluster_report report;
     LK_CHECK(lk_cluster_read(&(lk_cluster_input){.file = o->cluster}, c, &report, error));
     LK_CHECK(lk_cluster_check_replicas(c, o->config.replicas, error));
-    if (c->evaluator) {
-        return lk_fail(error, LK_UNAVAILABLE,
-                       "%s: this process is the evaluator, which this version does not have; "
-                       "evaluate checkpoints with: lockstep eval CONFIG --run-dir DIR",
-                       c->origin);
-    }
     bool launched = report.told[LK_CLUSTER_MPICH] != LK_TOLD_NOTHING ||
                     report.told[LK_CLUSTER_OPEN_MPI] != LK_TOLD_NOTHING;
     *how = c->world <= 1 ? ALONE : launched ? LAUNCHED : MEETING;
@@ -476,40 +475,43 @@ static lk_status meet(const lk_common_options *o, const lk_cluster *c, lk_error 
     return lk_rendezvous_meet(c, &options, error);
 }
 
-static lk_status configure(trainer *t, const lk_common_options *o, lk_error *error) {
-    static lk_cluster cluster;
+static lk_status configure(trainer *t, const lk_common_options *o, const lk_cluster *cluster,
+                           gathering how, lk_error *error) {
     const lk_run_needs needs = {.checkpoints = true, .logs = true};
     lk_config_options config = o->config;
-    gathering how;
-    LK_CHECK(read_cluster(o, &cluster, &how, error));
-    uint32_t world = cluster.world, rank = cluster.rank;
-    t->leads = lk_cluster_leads(&cluster);
-    if (config.replicas == 0 && world > 0) config.replicas = cluster.replicas[rank];
+    uint32_t world = cluster->world, rank = cluster->rank;
+    t->leads = lk_cluster_leads(cluster);
+    if (config.replicas == 0 && world > 0) config.replicas = cluster->replicas[rank];
     lk_mpi_options mpi = o->mpi;
     lk_error refused = {.status = LK_OK};
     uint32_t several = how == ALONE ? 1 : world;
     lk_status status = lk_collective_choose(o->collective, several, &mpi, &refused);
     if (how != ALONE) LK_CHECK(lk_mpi_built(error));
-    if (how == MEETING) LK_CHECK(meet(o, &cluster, error));
+    if (how == MEETING) LK_CHECK(meet(o, cluster, error));
     if (how != ALONE) LK_CHECK(lk_mpi_start(world, rank, &mpi, error));
     // What all of them were asked for, and cannot have, is said by one now that they can speak.
     if (status != LK_OK) *error = refused;
     if (status == LK_OK) status = lk_run_configure(t->run, &config, needs, error);
+    t->run->evaluator = cluster->has_evaluator;
     return how != ALONE ? lk_run_join(t->run, world, rank, status, error) : status;
 }
 
 lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     static lk_run run;
     static trainer t;
+    static lk_cluster cluster;
+    gathering how;
     lk_common_options o;
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_TRAIN | LK_OPT_CLUSTER, &o, error));
+    LK_CHECK(read_cluster(&o, &cluster, &how, error));
+    if (cluster.evaluator) return lk_evaluator(&o, error);
     t = (trainer){.run = &run,
                   .collective = o.collective,
                   .saved = UINT64_MAX,
                   .dir = {.lock_file = -1},
                   .metrics = {.file = -1},
                   .hashes = {.file = -1}};
-    lk_status status = configure(&t, &o, error);
+    lk_status status = configure(&t, &o, &cluster, how, error);
     lk_text_open(&t.out, t.leads ? STDOUT_FILENO : open("/dev/null", O_WRONLY | O_CLOEXEC));
     if (status == LK_OK) status = train(&t, &o, error);
     lk_text_clear(&t.out);

@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -99,3 +100,30 @@ def value(lines, key):
 
 def result(lines):
     return value(lines, "digest"), value(lines, "state_hash")
+
+
+# Several processes at a time.
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start(t, environment, *arguments, before=()):
+    return subprocess.Popen([*before, t.program, *arguments], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            errors="replace", env={**os.environ, **environment})
+
+
+def finish(processes, seconds=60):
+    """Of each: (exit code, output, error)."""
+    ends = []
+    for process in processes:
+        try:
+            out, error = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, error = process.communicate()
+            error += "\nit hangs"
+        ends.append((process.returncode, out, error))
+    return ends

@@ -14,16 +14,10 @@ import subprocess
 import sys
 import time
 
-from program import Test, result
+from program import Test, finish, free_port, result, start
 
 MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
 STEPS = "50"
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def tf_config(world, rank, port, chief=False, host="localhost"):
@@ -45,26 +39,6 @@ def torchrun(world, rank, port, **more):
 # Another machine, as far as a process can tell: no common memory, names or process numbers.
 APART = ["unshare", "--pid", "--ipc", "--uts", "--mount", "--fork", "--kill-child", "--mount-proc",
          "sh", "-c", 'mount -t tmpfs none /dev/shm && hostname apart && exec "$@"', "sh"]
-
-
-def start(t, environment, *arguments, before=()):
-    return subprocess.Popen([*before, t.program, *arguments], stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            errors="replace", env={**os.environ, **environment})
-
-
-def finish(processes, seconds=60):
-    """Of each: (exit code, output, error)."""
-    ends = []
-    for process in processes:
-        try:
-            out, error = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, error = process.communicate()
-            error += "\nit hangs"
-        ends.append((process.returncode, out, error))
-    return ends
 
 
 def golden():
