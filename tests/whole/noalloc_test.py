@@ -1,13 +1,42 @@
 #!/usr/bin/env python3
 """noalloc_test - nothing is allocated between the seal and the end of a run of 1,000 steps with
-evaluations and checkpoints in it, counted by noalloc.c and refused by the kernel under --seal.
+evaluations and checkpoints in it, of one process and on every rank of several, counted by noalloc.c
+and refused by the kernel under --seal.
 
    noalloc_test.py PROGRAM WORK_DIR COUNTING_PROGRAM
 """
 import os
 import sys
 
-from program import Test, result
+from program import Test, finish, free_port, result, start, tf_config
+
+
+def counts(error):
+    return error.split("after the seal:")[-1].split()[1::2]
+
+
+def workers(t, config, digest, sealed):
+    """The same under TF_CONFIG: on every rank, whatever carries the bytes."""
+    for world, more in ((3, []), (2, ["--collective", "messages"]), (2, sealed)):
+        if more is None:
+            continue
+        port, run = free_port(), f"workers{world}{len(more)}"
+        ends = finish([start(t, tf_config(world, r, port), "train", config, "--run-dir", run,
+                             "--replicas", "1", *more) for r in range(world)])
+        if ends[0][0] == 69 and "has no MPI" in ends[0][2]:
+            print("not done with workers: this build has no MPI")
+            return
+        for rank, (code, _, error) in enumerate(ends):
+            t.check(code == 0 and counts(error) == ["0"] * 11, "nothing is counted", rank, code,
+                    error)
+            print(f"rank {rank} of {world}:", error.strip(), *more)
+        t.check(result(ends[0][1].splitlines()) == digest, "the same run", ends[0][1])
+    # It can fail on a rank that does not lead, too.
+    port = free_port()
+    broken = [{}, {"NOALLOC_BREAK": "malloc"}]
+    ends = finish([start(t, {**tf_config(2, r, port), **broken[r]}, "train", config, "--run-dir",
+                         "workers-broken", "--replicas", "1") for r in range(2)])
+    t.check([e[0] for e in ends] == [0, 99] and "malloc 1 " in ends[1][2], "one rank", ends)
 
 
 def main():
@@ -29,12 +58,12 @@ def main():
             continue
         _, lines, error = t.expect(0, "train", config, "--run-dir", f"counted{name}", "--replicas",
                                    name, *more)
-        numbers = error.split("after the seal:")[-1].split()[1::2]
-        t.check(len(numbers) == 11 and set(numbers) == {"0"}, "nothing is counted", error)
+        t.check(counts(error) == ["0"] * 11, "nothing is counted", error)
         t.check(result(lines) == digest, "the same run", result(lines), digest)
         t.check(sum(line.startswith("evaluation") for line in lines) == 10, "ten evaluations")
         t.check(sum(line.startswith("checkpoint") for line in lines) == 12, "twelve checkpoints")
         print(error.strip(), *more)
+    workers(t, config, digest, sealed)
     # The test can fail: every way of allocating is found.
     for how in ("malloc", "realloc", "free", "mmap", "thread"):
         os.environ["NOALLOC_BREAK"] = how

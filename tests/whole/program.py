@@ -109,6 +109,17 @@ def free_port():
         return s.getsockname()[1]
 
 
+def tf_config(world, rank, port, chief=False, host="localhost"):
+    """Only rank 0's address is used; the others must be different from it."""
+    addresses = [f"{host}:{port if r == 0 else 1 + r}" for r in range(world)]
+    cluster = {"worker": addresses}
+    task = {"type": "worker", "index": rank}
+    if chief:
+        cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+        task = {"type": "chief", "index": 0} if rank == 0 else {"type": "worker", "index": rank - 1}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+
+
 def start(t, environment, *arguments, before=()):
     return subprocess.Popen([*before, t.program, *arguments], stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

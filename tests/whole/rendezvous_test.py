@@ -14,21 +14,10 @@ import subprocess
 import sys
 import time
 
-from program import Test, finish, free_port, result, start
+from program import Test, finish, free_port, result, start, tf_config
 
 MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
 STEPS = "50"
-
-
-def tf_config(world, rank, port, chief=False, host="localhost"):
-    """Only rank 0's address is used; the others must be different from it."""
-    addresses = [f"{host}:{port if r == 0 else 1 + r}" for r in range(world)]
-    cluster = {"worker": addresses}
-    task = {"type": "worker", "index": rank}
-    if chief:
-        cluster = {"chief": addresses[:1], "worker": addresses[1:]}
-        task = {"type": "chief", "index": 0} if rank == 0 else {"type": "worker", "index": rank - 1}
-    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
 
 
 def torchrun(world, rank, port, **more):
