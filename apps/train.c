@@ -523,7 +523,9 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     // Said before anybody ends: a launcher stops all processes when the first does.
     lk_say_error(error);
     if (!t.running || status == LK_OK || is_common(status)) {
-        lk_mpi_finish(&run.exchange, status);
+        lk_status end = lk_mpi_finish(&run.exchange, status, error);
+        if (status == LK_OK && end != LK_OK) lk_say_error(error);
+        status = end;
     }
     lk_run_close(&run);
     return status;

@@ -19,6 +19,7 @@ uint64_t lk_mpi_window_bytes(uint64_t bytes) {
 
 #ifdef LK_HAVE_MPI
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <mpi.h>
@@ -36,7 +37,7 @@ uint64_t lk_mpi_window_bytes(uint64_t bytes) {
 #include "arena/host_memory.h"
 #include "comm/rendezvous.h"
 
-enum { SLEEP_MS = 10, LOOK_MS = 50, END_SECONDS = 10 };
+enum { SLEEP_MS = 10, LOOK_MS = 50, LAST_WORD_MS = 500, END_SECONDS = 10 };
 
 // What the requests between two workers carry. Notes have two places, so two of each.
 enum { NOTE_EVEN, NOTE_ODD, BOX, SUM, KINDS };
@@ -78,8 +79,10 @@ static struct {
     uint32_t statuses[LK_MPI_WORLD_MAX];
     control *controls[LK_MPI_WORLD_MAX];  // NULL where messages are used
     uint32_t turn, notes_turn, spins;
+    uint64_t step;  // of the last turn
     struct pollfd watched[LK_MPI_WORLD_MAX];
     uint32_t watched_rank[LK_MPI_WORLD_MAX], watched_count;
+    bool some_dead, dead[LK_MPI_WORLD_MAX];
     // Requests with the workers that messages are used with.
     uint32_t far_count, far[LK_MPI_WORLD_MAX];
     lk_note *far_notes[2];
@@ -136,16 +139,67 @@ static lk_status load_mpi(lk_error *error) {
 
 // --- start-up ----------------------------------------------------------------------------------
 
-static void on_alarm(int signal_number) {
-    (void)signal_number;
-    char line[240];
+// Is worker w's process number one that this process understands?
+static bool is_watchable(uint32_t w) {
+    const peer *p = &mpi.peers[w], *mine = &mpi.peers[mpi.rank];
+    return mpi.host_workers > 0 && p->host == mine->host &&
+           p->process_namespace == mine->process_namespace;
+}
+
+// What the kernel says of worker w, where it can be asked: " is stopped", " has died", or NULL.
+static const char *trouble_of(uint32_t w) {
+    const peer *p = &mpi.peers[w];
+    char path[40], text[256];
+    if (w == mpi.rank || !is_watchable(w)) return NULL;
+    lk_format(path, sizeof path, "/proc/%lld/stat", (long long)p->process);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return "has died";
+    ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[LK_MAX(got, 0)] = '\0';
+    const char *state = strrchr(text, ')');
+    if (!state || strlen(state) < 3) return NULL;
+    return strchr("Tt", state[2]) ? "is stopped" : strchr("ZX", state[2]) ? "has died" : NULL;
+}
+
+// The end of start-up, in one line; safe in a signal handler.
+_Noreturn static void give_up(const char *why) {
+    char line[400], who[160] = "";
+    const char *how = NULL;
+    for (uint32_t w = 0; w < mpi.world && !how; w++) {
+        if (!(how = trouble_of(w))) continue;
+        lk_format(who, sizeof who, "; rank %u on %s (process %lld) %s", w, mpi.peers[w].name,
+                  (long long)mpi.peers[w].process, how);
+    }
     size_t n = lk_format(line, sizeof line,
-                         "lockstep: rank %u: start-up did not end within %u s, waiting for %s; is "
-                         "every one of the %u workers running? see --start-timeout\n",
-                         mpi.rank, mpi.options.start_timeout_seconds, mpi.waiting_for, mpi.world);
+                         "lockstep: rank %u: %s, waiting for %s%s; is every one of the %u workers "
+                         "running? see --start-timeout\n",
+                         mpi.rank, why, mpi.waiting_for, who, mpi.world);
     ssize_t written = write(STDERR_FILENO, line, LK_MIN(n, sizeof line - 1));
     (void)written;
     _exit(LK_RETRY);
+}
+
+static void on_alarm(int signal_number) {
+    char why[64];
+    (void)signal_number;
+    lk_format(why, sizeof why, "start-up did not end within %u s",
+              mpi.options.start_timeout_seconds);
+    give_up(why);
+}
+
+// Where the workers have found each other by themselves, the sign of life tells more, and a moment
+// later.
+static void let_rendezvous_speak(void) {
+    const struct timespec t = {.tv_nsec = LAST_WORD_MS * 1000000};
+    (void)nanosleep(&t, NULL);
+}
+
+// A blocking call of start-up: the others are all there, or nothing goes on.
+static void need(int result) {
+    if (result == MPI_SUCCESS) return;
+    let_rendezvous_speak();
+    give_up("a connection of MPI broke during start-up");
 }
 
 static void gather_peers(void) {
@@ -154,9 +208,10 @@ static void gather_peers(void) {
     if (stat("/proc/self/ns/pid", &space) == 0) mine.process_namespace = space.st_ino;
     if (gethostname(mine.name, sizeof mine.name - 1) != 0) mine.name[0] = '\0';
     uint32_t lowest = mpi.rank;
-    calls.MPI_Allreduce(&mpi.rank, &lowest, 1, MPI_UINT32_T, MPI_MIN, mpi.host);
+    need(calls.MPI_Allreduce(&mpi.rank, &lowest, 1, MPI_UINT32_T, MPI_MIN, mpi.host));
     mine.host = lowest;
-    calls.MPI_Allgather(&mine, sizeof mine, MPI_BYTE, mpi.peers, sizeof mine, MPI_BYTE, mpi.all);
+    need(calls.MPI_Allgather(&mine, sizeof mine, MPI_BYTE, mpi.peers, sizeof mine, MPI_BYTE,
+                             mpi.all));
     for (uint32_t w = 0; w < mpi.world; w++) {
         if (mpi.peers[w].host != lowest) continue;
         mpi.host_workers++;
@@ -208,9 +263,11 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
                        "another MPI than the launcher's; start it with that one's mpiexec",
                        rank, world, place, size);
     }
-    calls.MPI_Comm_dup(MPI_COMM_WORLD, &mpi.all);
+    // What fails for a request is asked of the first of all communicators.
+    calls.MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    need(calls.MPI_Comm_dup(MPI_COMM_WORLD, &mpi.all));
     calls.MPI_Comm_set_errhandler(mpi.all, MPI_ERRORS_RETURN);
-    calls.MPI_Comm_split_type(mpi.all, MPI_COMM_TYPE_SHARED, place, MPI_INFO_NULL, &mpi.host);
+    need(calls.MPI_Comm_split_type(mpi.all, MPI_COMM_TYPE_SHARED, place, MPI_INFO_NULL, &mpi.host));
     uint64_t after = lk_memory_anonymous();
     mpi.foreign = after > before ? after - before : 0;
     gather_peers();
@@ -264,14 +321,14 @@ lk_status lk_mpi_settle(lk_status mine, lk_error *error) {
     if (mpi.over) return mine;
     mpi.waiting_for = "the other workers to be ready";
     uint32_t status = mine;
-    calls.MPI_Allgather(&status, 1, MPI_UINT32_T, mpi.statuses, 1, MPI_UINT32_T, mpi.all);
+    need(calls.MPI_Allgather(&status, 1, MPI_UINT32_T, mpi.statuses, 1, MPI_UINT32_T, mpi.all));
     return settled(mine, error);
 }
 
 lk_status lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers, lk_error *error) {
     static uint32_t all[LK_MPI_WORLD_MAX];
     LK_CHECK(lk_mpi_settle(mine, error));
-    calls.MPI_Allgather(&replicas, 1, MPI_UINT32_T, all, 1, MPI_UINT32_T, mpi.all);
+    need(calls.MPI_Allgather(&replicas, 1, MPI_UINT32_T, all, 1, MPI_UINT32_T, mpi.all));
     for (uint32_t w = 0, before = 0; w < mpi.world; before += all[w++]) {
         workers[w] = (lk_worker){.replicas = all[w], .before = before};
     }
@@ -284,14 +341,15 @@ lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error
     lk_assert(count <= ITEMS_MAX);
     mpi.waiting_for = "the other workers to agree";
     for (uint32_t i = 0; i < count; i++) memcpy(leaders[i], items[i].value, sizeof leaders[i]);
-    calls.MPI_Bcast(leaders, sizeof leaders, MPI_BYTE, 0, mpi.all);
+    need(calls.MPI_Bcast(leaders, sizeof leaders, MPI_BYTE, 0, mpi.all));
     verdict mine = {.item = LK_NONE};
     for (uint32_t i = count; i-- > 0;) {
         if (memcmp(leaders[i], items[i].value, sizeof leaders[i]) == 0) continue;
         mine.item = i;
         memcpy(mine.value, items[i].value, sizeof mine.value);
     }
-    calls.MPI_Allgather(&mine, sizeof mine, MPI_BYTE, mpi.verdicts, sizeof mine, MPI_BYTE, mpi.all);
+    need(calls.MPI_Allgather(&mine, sizeof mine, MPI_BYTE, mpi.verdicts, sizeof mine, MPI_BYTE,
+                             mpi.all));
     for (uint32_t w = 1; w < mpi.world; w++) {
         const verdict *v = &mpi.verdicts[w];
         if (v->item == LK_NONE) continue;
@@ -311,7 +369,7 @@ void lk_mpi_broadcast(void *bytes, uint64_t count) {
     uint8_t *at = bytes;
     for (uint64_t left = count; left > 0;) {
         int now = (int)LK_MIN(left, (uint64_t)1 << 30);
-        calls.MPI_Bcast(at, now, MPI_BYTE, 0, mpi.all);
+        need(calls.MPI_Bcast(at, now, MPI_BYTE, 0, mpi.all));
         at += now;
         left -= (uint64_t)now;
     }
@@ -353,6 +411,7 @@ lk_status lk_mpi_window(uint64_t payload, uint8_t **mine, lk_error *error) {
     int failed = calls.MPI_Win_allocate_shared((MPI_Aint)bytes, 1, info, mpi.host, &base, &window);
     calls.MPI_Info_free(&info);
     if (failed) {
+        let_rendezvous_speak();
         return lk_fail(error, LK_UNAVAILABLE,
                        "MPI gives no window of %llu bytes between the workers of a host; is there "
                        "room in /dev/shm?",
@@ -427,19 +486,21 @@ static lk_status make_requests(lk_exchange *x, void *inbox, lk_error *error) {
 // something else there, or the kernel is too old, the deadline alone remains.
 static void watch_processes(void) {
     for (uint32_t w = 0; w < mpi.world; w++) {
-        const peer *p = &mpi.peers[w], *mine = &mpi.peers[mpi.rank];
-        if (w == mpi.rank || !lk_mpi_is_here(w)) continue;
-        if (p->process_namespace != mine->process_namespace) continue;
-        int fd = (int)syscall(SYS_pidfd_open, (pid_t)p->process, 0);
+        if (w == mpi.rank || !is_watchable(w)) continue;
+        int fd = (int)syscall(SYS_pidfd_open, (pid_t)mpi.peers[w].process, 0);
         if (fd < 0) continue;
         mpi.watched_rank[mpi.watched_count] = w;
         mpi.watched[mpi.watched_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
 }
 
-static void start_receives(int kind) {
-    if (mpi.far_count) calls.MPI_Startall((int)mpi.far_count, mpi.receives[kind]);
+// MPI may notice here, too, that a connection broke.
+static void start_requests(MPI_Request *requests) {
+    if (mpi.far_count == 0 || mpi.broken) return;
+    mpi.broken = calls.MPI_Startall((int)mpi.far_count, requests) != MPI_SUCCESS;
 }
+
+static void start_receives(int kind) { start_requests(mpi.receives[kind]); }
 
 lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
     const lk_program *p = x->program;
@@ -484,7 +545,8 @@ static double now(void) {
 }
 
 static const char *phase_name(lk_turn turn) {
-    return turn == LK_TURN_BOXES ? "reduce" : turn == LK_TURN_SUMS ? "apply" : "evaluation";
+    static const char *const names[] = {"reduce", "apply", "evaluation", "end"};
+    return names[turn];
 }
 
 static bool has_come(uint32_t w) {
@@ -511,45 +573,85 @@ static void sleep_on(uint32_t w) {
     __atomic_sub_fetch(&c->sleepers, 1, __ATOMIC_SEQ_CST);
 }
 
-static lk_status lost(uint32_t w, const char *how, lk_turn turn, uint64_t step, lk_error *error) {
+static lk_status lost(uint32_t w, const char *how, lk_turn turn, lk_error *error) {
+    if (!mpi.sealed) {
+        let_rendezvous_speak();
+        return lk_fail(error, LK_RETRY, "rank %u: rank %u on %s (process %lld) %s during start-up",
+                       mpi.rank, w, mpi.peers[w].name, (long long)mpi.peers[w].process, how);
+    }
     return lk_fail(error, LK_RETRY,
                    "rank %u: rank %u on %s (process %lld) %s, noticed at step %llu in phase %s; "
                    "the last checkpoint stands, go on with --resume",
                    mpi.rank, w, mpi.peers[w].name, (long long)mpi.peers[w].process, how,
-                   (unsigned long long)step, phase_name(turn));
+                   (unsigned long long)mpi.step, phase_name(turn));
 }
 
-static lk_status look_for_dead(lk_turn turn, uint64_t step, lk_error *error) {
-    if (mpi.watched_count == 0 || poll(mpi.watched, mpi.watched_count, 0) <= 0) return LK_OK;
-    for (uint32_t i = 0; i < mpi.watched_count; i++) {
-        if (!(mpi.watched[i].revents & POLLIN)) continue;
-        return lost(mpi.watched_rank[i], "has died", turn, step, error);
-    }
-    return LK_OK;
-}
-
-static bool has_ended(uint32_t w) {
-    for (uint32_t i = 0; i < mpi.watched_count; i++) {
-        if (mpi.watched_rank[i] == w) return poll(&mpi.watched[i], 1, 0) > 0;
-    }
-    return false;
-}
-
-// The first far worker that has not sent what the turn wants; the first of all if it is a send that
-// does not end.
-static uint32_t silent_far(const int *kinds, uint32_t count) {
-    for (uint32_t k = 0; k < count; k++) {
-        for (uint32_t i = 0; i < mpi.far_count; i++) {
+// Has worker w given what the turn wants?
+static bool has_given(uint32_t w, const int *kinds, uint32_t count) {
+    if (!has_come(w)) return false;
+    for (uint32_t i = 0; i < mpi.far_count; i++) {
+        for (uint32_t k = 0; mpi.far[i] == w && k < count; k++) {
             int there = 1;
             calls.MPI_Request_get_status(mpi.receives[kinds[k]][i], &there, MPI_STATUS_IGNORE);
-            if (!there) return mpi.far[i];
+            if (!there) return false;
         }
     }
-    return mpi.far[0];
+    return true;
+}
+
+// The first that has not; LK_NONE where only a send does not end.
+static uint32_t first_missing(const int *kinds, uint32_t count) {
+    uint32_t w = 0;
+    while (w < mpi.world && has_given(w, kinds, count)) w++;
+    return w < mpi.world ? w : LK_NONE;
+}
+
+// Marks those who have died. Is there one?
+static bool look_for_dead(void) {
+    uint32_t gone;
+    if (lk_rendezvous_lost(&gone)) mpi.some_dead = mpi.dead[gone] = true;
+    if (mpi.watched_count == 0 || poll(mpi.watched, mpi.watched_count, 0) <= 0) {
+        return mpi.some_dead;
+    }
+    for (uint32_t i = 0; i < mpi.watched_count; i++) {
+        if (mpi.watched[i].revents & POLLIN) {
+            mpi.some_dead = mpi.dead[mpi.watched_rank[i]] = true;
+        }
+    }
+    return mpi.some_dead;
+}
+
+// Who of the dead is to blame: one that is missing. One that has given all that the turn wants may
+// have given up because it missed another, as this worker is about to: so not if the waiting was
+// already long.
+static uint32_t dead_to_blame(bool for_long, uint32_t missing, const int *kinds, uint32_t count) {
+    uint32_t first = LK_NONE;
+    for (uint32_t w = mpi.world; w-- > 0;) {
+        if (!mpi.dead[w]) continue;
+        first = w;
+        if (missing != LK_NONE && !has_given(w, kinds, count)) return w;
+    }
+    return for_long && missing != LK_NONE ? LK_NONE : first;
+}
+
+// Is this the end of a waiting of so many seconds?
+static lk_status judge_silence(double seconds, const int *kinds, uint32_t count, lk_turn turn,
+                               lk_error *error) {
+    uint32_t limit = mpi.options.step_timeout_seconds;
+    bool some_dead = look_for_dead(), late = mpi.sealed && seconds >= limit;
+    if (!some_dead && !mpi.broken && !late) return LK_OK;
+    uint32_t missing = first_missing(kinds, count);
+    uint32_t dead = dead_to_blame(2 * seconds >= limit, missing, kinds, count);
+    if (dead != LK_NONE) return lost(dead, "has died", turn, error);
+    if (missing == LK_NONE) missing = mpi.far[0];
+    if (late) return lost(missing, "is silent for longer than --step-timeout", turn, error);
+    // A connection to one of the dead may have broken while another is waited for.
+    if (some_dead || !mpi.broken) return LK_OK;
+    return lost(missing, "is cut off: MPI says its connection broke", turn, error);
 }
 
 static bool messages_done(const int *kinds, uint32_t count) {
-    int done = 1, failed = 0, n = (int)mpi.far_count;
+    int done = !mpi.broken, failed = 0, n = (int)mpi.far_count;
     for (uint32_t k = 0; k < count && done && !failed; k++) {
         failed = calls.MPI_Testall(n, mpi.receives[kinds[k]], &done, mpi.ignored);
         if (!done || failed) continue;
@@ -559,10 +661,9 @@ static bool messages_done(const int *kinds, uint32_t count) {
     return done && !failed;
 }
 
-static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, uint64_t step,
-                              lk_error *error) {
+static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, lk_error *error) {
     double begin = 0, looked = 0;
-    uint32_t near = 0, gone;
+    uint32_t near = 0;
     bool far_done = mpi.far_count == 0;
     for (uint32_t spins = 0;; spins++) {
         while (near < mpi.world && has_come(near)) near++;
@@ -578,28 +679,17 @@ static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, ui
         } else {
             sched_yield();
         }
-        if (mpi.broken) {
-            return lost(silent_far(kinds, count), "is cut off: MPI says its connection broke", turn,
-                        step, error);
-        }
-        // After the last turn everybody may go as soon as all is there.
-        bool minds = turn != LK_TURN_LAST;
-        if (minds && lk_rendezvous_lost(&gone)) return lost(gone, "has died", turn, step, error);
         double time = now();
         if (time - looked < 1e-3 * LOOK_MS) continue;
         looked = time;
-        if (minds) LK_CHECK(look_for_dead(turn, step, error));
-        // Whoever ended before the others with an error of its own is not waited for.
-        if (!minds && near < mpi.world && has_ended(near)) near++;
-        if (!mpi.sealed || time - begin < mpi.options.step_timeout_seconds) continue;
-        uint32_t who = near < mpi.world ? near : silent_far(kinds, count);
-        return lost(who, "is silent for longer than --step-timeout", turn, step, error);
+        LK_CHECK(judge_silence(time - begin, kinds, count, turn, error));
     }
 }
 
 lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error) {
     uint32_t parity = mpi.notes_turn & 1;
     int kinds[2] = {turn == LK_TURN_SUMS ? SUM : NOTE_EVEN + (int)parity, BOX};
+    mpi.step = step;
     uint32_t count = turn == LK_TURN_BOXES ? 2 : 1;
     // Receives for the turn after this one, before anybody can be that far.
     if (turn == LK_TURN_SUMS) start_receives(BOX);
@@ -607,10 +697,8 @@ lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *err
     bool next_note = turn == LK_TURN_BOXES || turn == LK_TURN_NOTES;
     if (next_note) start_receives(NOTE_EVEN + (int)(parity ^ 1));
     arrive();
-    for (uint32_t k = 0; k < count && mpi.far_count; k++) {
-        calls.MPI_Startall((int)mpi.far_count, mpi.sends[kinds[k]]);
-    }
-    LK_CHECK(wait_for_all(kinds, count, turn, step, error));
+    for (uint32_t k = 0; k < count; k++) start_requests(mpi.sends[kinds[k]]);
+    LK_CHECK(wait_for_all(kinds, count, turn, error));
     if (turn == LK_TURN_SUMS) return LK_OK;
     for (uint32_t w = 0; w < x->world; w++) {
         if (mpi.controls[w]) x->note[w] = &mpi.controls[w]->notes[parity];
@@ -638,20 +726,28 @@ static bool launcher_answers(int fd, const char *line) {
     return false;
 }
 
+// The leader comes to the end when all is saved. That it has, is heard a little later than that it
+// has gone.
+static bool leader_has_come(void) {
+    const int note = NOTE_EVEN + (int)(mpi.notes_turn & 1);
+    double begin = now();
+    bool come = has_given(0, &note, 1);
+    while (!come && now() - begin < 1e-3 * LAST_WORD_MS) {
+        sched_yield();
+        come = has_given(0, &note, 1);
+    }
+    return come;
+}
+
 // MPI_Finalize of MPICH 4.0 over TCP often never returns (each side waits in UCX for the other to
 // close). All turns are over and nothing is on its way: so the launcher is told, as MPI_Finalize
 // would tell it, that all have come to the end, and the process may go.
-void lk_mpi_finish(lk_exchange *x, lk_status status) {
+static void take_leave(void) {
     const char *launcher = getenv("PMI_FD");
-    lk_error unheard = {.status = LK_OK};
-    if (!mpi.started) return;
-    mpi.final = status;
     struct sigaction action = {.sa_handler = on_late_end};
     sigemptyset(&action.sa_mask);
     sigaction(SIGALRM, &action, NULL);
     alarm(END_SECONDS);
-    // Whoever has heard the last note of all has nothing more to give to anybody.
-    if (mpi.connected) (void)lk_mpi_turn(x, LK_TURN_LAST, 0, &unheard);
     if (!lk_rendezvous_leave()) {
         // Nobody is there to be told.
     } else if (launcher) {
@@ -661,6 +757,22 @@ void lk_mpi_finish(lk_exchange *x, lk_status status) {
         calls.MPI_Finalize();
     }
     alarm(0);
+}
+
+lk_status lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error) {
+    lk_error unheard = {.status = LK_OK};
+    if (!mpi.started) return status;
+    // Whoever has heard the last note of all has nothing more to give to anybody.
+    if (mpi.connected && lk_mpi_turn(x, LK_TURN_LAST, mpi.step, &unheard) != LK_OK) {
+        // One is gone. If the leader is not, what was to be done is done, and there is nobody with
+        // whom an orderly end could be made.
+        if (mpi.rank == 0 || leader_has_come()) return status;
+        if (status == LK_OK) *error = unheard;
+        return status == LK_OK ? unheard.status : status;
+    }
+    mpi.final = status;
+    take_leave();
+    return status;
 }
 
 #else
@@ -730,5 +842,8 @@ lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *err
     return no_mpi(error);
 }
 
-void lk_mpi_finish(lk_exchange *x, lk_status status) { (void)x, (void)status; }
+lk_status lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error) {
+    (void)x, (void)error;
+    return status;
+}
 #endif

@@ -82,16 +82,17 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error);
 
 void lk_mpi_seal(void);
 
-// The last turn is of notes, and nobody minds who is gone after it.
+// The last turn is of notes: the leader comes to it when all is saved.
 typedef enum lk_turn { LK_TURN_BOXES, LK_TURN_SUMS, LK_TURN_NOTES, LK_TURN_LAST } lk_turn;
 
 // Gives what this worker has written, waits until all have. LK_RETRY naming rank, host, step and
 // phase where one has died or is silent for longer than the deadline.
 lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error);
 
-// The orderly end, of all workers at the same point and with the same status; the process exits
-// with it here where MPI's own end takes longer than it may. After an error of one worker alone
-// this is left out, and the process just exits.
-void lk_mpi_finish(lk_exchange *x, lk_status status);
+// The orderly end, of all workers at the same point and with the same status, which is returned;
+// the process exits with it here where MPI's own end takes longer than it may. LK_RETRY where all
+// was well, but the leader is gone before it has said so. After an error of one worker alone this
+// is left out, and the process just exits.
+lk_status lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error);
 
 #endif

@@ -342,7 +342,7 @@ static uint32_t read_lost(const char *line, char who[WHO_BYTES]) {
         lk_format(who, WHO_BYTES, "rank %u on %s (process %llu)", rank, name, process);
         return rank;
     }
-    lk_format(who, WHO_BYTES, "rank 0 at %.100s", here.chief_host);
+    lk_format(who, WHO_BYTES, "rank 0 at %s", here.chief_host);
     return 0;
 }
 
