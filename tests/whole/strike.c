@@ -1,0 +1,248 @@
+// strike.c - linked with the whole program, loses this worker at a chosen place of a run. The
+// program knows nothing of it: its calls are wrapped by the linker (tests/whole/CMakeLists.txt).
+//
+//   STRIKE=HOW@PLACE:STEP    HOW: kill, stop (SIGSTOP), or exit (with code 0, as if all were well)
+//
+// Places in start-up:                start, meet, window, agree, connect
+// within a phase of step STEP:       load, forward, backward, reduce, apply
+// all is written, nobody is told:    boxes, sums
+// the first at STEP or later:        evaluation; and while a checkpoint is saved, before it does
+//                                    what it is called by: create, write, sync, rename, directory
+// after the last step:               end
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "apps/run.h"
+#include "arena/arena.h"
+
+static char how[64];  // "" where nothing is wished
+static const char *place;
+static uint64_t wanted;
+static atomic_bool struck;
+static _Atomic uint64_t step;  // that is being computed
+static atomic_bool training, evaluating, reducing;
+
+static void read_wish(void) {
+    const char *wish = getenv("STRIKE");
+    if (!wish) return;
+    lk_assert(strlen(wish) < sizeof how);
+    memcpy(how, wish, strlen(wish) + 1);
+    char *at = strchr(how, '@'), *colon = strchr(how, ':');
+    lk_assert(at && colon);
+    *at = *colon = '\0';
+    place = at + 1;
+    wanted = strtoull(colon + 1, NULL, 10);
+}
+
+// Once, by whichever thread comes first: a process that was stopped may be told to go on.
+static void pass(const char *name, bool now) {
+    if (!how[0] || !now || strcmp(place, name) != 0 || atomic_exchange(&struck, true)) return;
+    if (strcmp(how, "exit") == 0) exit(0);
+    kill(getpid(), strcmp(how, "stop") == 0 ? SIGSTOP : SIGKILL);
+}
+
+static bool in_step(void) { return atomic_load(&training) && atomic_load(&step) == wanted; }
+
+// --- start-up and end --------------------------------------------------------------------------
+
+lk_status __real_lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
+                              lk_error *error);
+lk_status __wrap_lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
+                              lk_error *error);
+lk_status __wrap_lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
+                              lk_error *error) {
+    read_wish();
+    pass("start", true);
+    return __real_lk_mpi_start(world, rank, options, error);
+}
+
+lk_status __real_lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers,
+                             lk_error *error);
+lk_status __wrap_lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers,
+                             lk_error *error);
+lk_status __wrap_lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers,
+                             lk_error *error) {
+    pass("meet", true);
+    return __real_lk_mpi_meet(mine, replicas, workers, error);
+}
+
+lk_status __real_lk_mpi_window(uint64_t bytes, uint8_t **mine, lk_error *error);
+lk_status __wrap_lk_mpi_window(uint64_t bytes, uint8_t **mine, lk_error *error);
+lk_status __wrap_lk_mpi_window(uint64_t bytes, uint8_t **mine, lk_error *error) {
+    pass("window", true);
+    return __real_lk_mpi_window(bytes, mine, error);
+}
+
+lk_status __real_lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error);
+lk_status __wrap_lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error);
+lk_status __wrap_lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error) {
+    pass("agree", true);
+    return __real_lk_mpi_agree(items, count, error);
+}
+
+lk_status __real_lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error);
+lk_status __wrap_lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error);
+lk_status __wrap_lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
+    pass("connect", true);
+    return __real_lk_mpi_connect(x, inbox, error);
+}
+
+lk_status __real_lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t at, lk_error *error);
+lk_status __wrap_lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t at, lk_error *error);
+lk_status __wrap_lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t at, lk_error *error) {
+    pass("boxes", in_step() && turn == LK_TURN_BOXES);
+    pass("sums", in_step() && turn == LK_TURN_SUMS);
+    return __real_lk_mpi_turn(x, turn, at, error);
+}
+
+lk_status __real_lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error);
+lk_status __wrap_lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error);
+lk_status __wrap_lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error) {
+    pass("end", true);
+    return __real_lk_mpi_finish(x, status, error);
+}
+
+// --- phases ------------------------------------------------------------------------------------
+
+static lk_kernels real_kernels, kernels;
+static lk_source real_source, source;
+
+static const uint8_t *image(void *context, uint64_t index) {
+    pass("load", in_step());
+    return real_source.image(context, index);
+}
+
+static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *x, const float *w,
+                              const float *bias, float *y, float *scratch) {
+    pass("forward", in_step());
+    pass("evaluation", atomic_load(&evaluating) && atomic_load(&step) + 1 >= wanted);
+    return real_kernels.dense_forward(d, m_count, x, w, bias, y, scratch);
+}
+
+static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const float *w,
+                                     const float *dy, const float *mask, float *dx,
+                                     float *scratch) {
+    pass("backward", in_step());
+    return real_kernels.dense_input_gradient(d, m_count, w, dy, mask, dx, scratch);
+}
+
+static void add(uint64_t count, const float *a, const float *b, float *out) {
+    real_kernels.add(count, a, b, out);
+    pass("reduce", atomic_load(&reducing) && in_step());
+}
+
+// Struck when some of the parameters are new.
+static uint32_t apply(const lk_optimizer *o, uint64_t count, const float *sum, float inverse_n,
+                      float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    uint32_t bad = real_kernels.apply(o, count, sum, inverse_n, w, slots);
+    pass("apply", in_step());
+    return bad;
+}
+
+void __real_lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *own,
+                          const lk_source *data, uint8_t *device, uint8_t *replica_regions,
+                          uint64_t replica_stride, void *memory);
+void __wrap_lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *own,
+                          const lk_source *data, uint8_t *device, uint8_t *replica_regions,
+                          uint64_t replica_stride, void *memory);
+void __wrap_lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *own,
+                          const lk_source *data, uint8_t *device, uint8_t *replica_regions,
+                          uint64_t replica_stride, void *memory) {
+    kernels = real_kernels = *own;
+    source = real_source = *data;
+    kernels.dense_forward = dense_forward;
+    kernels.dense_input_gradient = dense_input_gradient;
+    kernels.add = add;
+    kernels.apply = apply;
+    source.image = image;
+    __real_lk_world_make(world, program, &kernels, &source, device, replica_regions, replica_stride,
+                         memory);
+}
+
+lk_step_result __real_lk_run_step(lk_run *run, uint64_t at);
+lk_step_result __wrap_lk_run_step(lk_run *run, uint64_t at);
+lk_step_result __wrap_lk_run_step(lk_run *run, uint64_t at) {
+    atomic_store(&step, at);
+    atomic_store(&training, true);
+    lk_step_result result = __real_lk_run_step(run, at);
+    atomic_store(&training, false);
+    atomic_store(&reducing, false);
+    return result;
+}
+
+lk_step_result __real_lk_run_evaluate(lk_run *run, uint64_t steps_done);
+lk_step_result __wrap_lk_run_evaluate(lk_run *run, uint64_t steps_done);
+lk_step_result __wrap_lk_run_evaluate(lk_run *run, uint64_t steps_done) {
+    atomic_store(&evaluating, true);
+    lk_step_result result = __real_lk_run_evaluate(run, steps_done);
+    atomic_store(&evaluating, false);
+    return result;
+}
+
+// In BACKWARD nodes are added, too; from here on it is REDUCE.
+void __real_lk_step_update(lk_world *world, uint32_t replica, uint64_t at);
+void __wrap_lk_step_update(lk_world *world, uint32_t replica, uint64_t at);
+void __wrap_lk_step_update(lk_world *world, uint32_t replica, uint64_t at) {
+    atomic_store(&reducing, true);
+    __real_lk_step_update(world, replica, at);
+}
+
+void __real_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t at);
+void __wrap_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t at);
+void __wrap_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t at) {
+    atomic_store(&reducing, true);
+    __real_lk_exchange_join(x, world, replica, at);
+}
+
+// --- checkpoints -------------------------------------------------------------------------------
+
+static lk_file_ops real_ops;
+
+static int open_file(void *context, const char *path, lk_open_mode mode) {
+    pass("create", mode == LK_OPEN_CREATE);
+    return real_ops.open(context, path, mode);
+}
+
+// Half of it is written; whoever goes on afterwards, goes on from there.
+static int64_t write_half(void *context, int file, const void *data, size_t bytes) {
+    if (atomic_load(&struck) || strcmp(place, "write") != 0) {
+        return real_ops.write(context, file, data, bytes);
+    }
+    int64_t done = real_ops.write(context, file, data, bytes / 2);
+    pass("write", true);
+    return done;
+}
+
+static int sync_file(void *context, int file) {
+    pass("sync", true);
+    return real_ops.sync(context, file);
+}
+
+static int rename_file(void *context, const char *from, const char *to) {
+    pass("rename", true);
+    return real_ops.rename(context, from, to);
+}
+
+static int sync_directory(void *context, const char *path) {
+    pass("directory", true);
+    return real_ops.sync_directory(context, path);
+}
+
+lk_status __real_lk_checkpoint_save(const lk_file_ops *ops, lk_checkpoint_job *job,
+                                    lk_error *error);
+lk_status __wrap_lk_checkpoint_save(const lk_file_ops *ops, lk_checkpoint_job *job,
+                                    lk_error *error);
+lk_status __wrap_lk_checkpoint_save(const lk_file_ops *ops, lk_checkpoint_job *job,
+                                    lk_error *error) {
+    if (!how[0] || job->step < wanted) return __real_lk_checkpoint_save(ops, job, error);
+    lk_file_ops struck_ops = real_ops = *ops;
+    struck_ops.open = open_file;
+    struck_ops.write = write_half;
+    struck_ops.sync = sync_file;
+    struck_ops.rename = rename_file;
+    struck_ops.sync_directory = sync_directory;
+    return __real_lk_checkpoint_save(&struck_ops, job, error);
+}
