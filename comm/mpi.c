@@ -146,30 +146,39 @@ static bool is_watchable(uint32_t w) {
            p->process_namespace == mine->process_namespace;
 }
 
-// What the kernel says of worker w, where it can be asked: " is stopped", " has died", or NULL.
+static const char is_stopped[] = "is stopped", has_died[] = "has died";
+
+// What the kernel says of worker w, where it can be asked; NULL: nothing bad.
 static const char *trouble_of(uint32_t w) {
     const peer *p = &mpi.peers[w];
     char path[40], text[256];
     if (w == mpi.rank || !is_watchable(w)) return NULL;
     lk_format(path, sizeof path, "/proc/%lld/stat", (long long)p->process);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return "has died";
+    if (fd < 0) return has_died;
     ssize_t got = read(fd, text, sizeof text - 1);
     close(fd);
     text[LK_MAX(got, 0)] = '\0';
     const char *state = strrchr(text, ')');
     if (!state || strlen(state) < 3) return NULL;
-    return strchr("Tt", state[2]) ? "is stopped" : strchr("ZX", state[2]) ? "has died" : NULL;
+    return strchr("Tt", state[2]) ? is_stopped : strchr("ZX", state[2]) ? has_died : NULL;
 }
 
-// The end of start-up, in one line; safe in a signal handler.
+static uint32_t first_who(const char *trouble) {
+    uint32_t w = 0;
+    while (w < mpi.world && trouble_of(w) != trouble) w++;
+    return w < mpi.world ? w : LK_NONE;
+}
+
+// The end of start-up, in one line; safe in a signal handler. Others may have died of waiting for
+// one that is stopped.
 _Noreturn static void give_up(const char *why) {
     char line[400], who[160] = "";
-    const char *how = NULL;
-    for (uint32_t w = 0; w < mpi.world && !how; w++) {
-        if (!(how = trouble_of(w))) continue;
+    uint32_t stopped = first_who(is_stopped);
+    uint32_t w = stopped != LK_NONE ? stopped : first_who(has_died);
+    if (w != LK_NONE) {
         lk_format(who, sizeof who, "; rank %u on %s (process %lld) %s", w, mpi.peers[w].name,
-                  (long long)mpi.peers[w].process, how);
+                  (long long)mpi.peers[w].process, w == stopped ? is_stopped : has_died);
     }
     size_t n = lk_format(line, sizeof line,
                          "lockstep: rank %u: %s, waiting for %s%s; is every one of the %u workers "
@@ -186,6 +195,12 @@ static void on_alarm(int signal_number) {
     lk_format(why, sizeof why, "start-up did not end within %u s",
               mpi.options.start_timeout_seconds);
     give_up(why);
+}
+
+// Whoever is lost may have given up since another is stopped.
+static void look_for_stopped(uint32_t lost) {
+    uint32_t stopped = first_who(is_stopped);
+    if (stopped != LK_NONE && stopped != lost) give_up("start-up does not end");
 }
 
 // Where the workers have found each other by themselves, the sign of life tells more, and a moment
@@ -271,6 +286,7 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
     uint64_t after = lk_memory_anonymous();
     mpi.foreign = after > before ? after - before : 0;
     gather_peers();
+    lk_rendezvous_ask(look_for_stopped);
     return LK_OK;
 }
 
@@ -621,14 +637,15 @@ static bool look_for_dead(void) {
     return mpi.some_dead;
 }
 
-// Who of the dead is to blame: one that is missing. One that has given all that the turn wants may
-// have given up because it missed another, as this worker is about to: so not if the waiting was
-// already long.
+// Who of the dead is to blame: one that is missing, the first that the chief has missed before all
+// others. One that has given all that the turn wants may have given up because it missed another,
+// as this worker is about to: so not if the waiting was already long.
 static uint32_t dead_to_blame(bool for_long, uint32_t missing, const int *kinds, uint32_t count) {
     uint32_t first = LK_NONE;
-    for (uint32_t w = mpi.world; w-- > 0;) {
+    if (lk_rendezvous_lost(&first) && !has_given(first, kinds, count)) return first;
+    for (uint32_t w = 0; w < mpi.world; w++) {
         if (!mpi.dead[w]) continue;
-        first = w;
+        if (first == LK_NONE) first = w;
         if (missing != LK_NONE && !has_given(w, kinds, count)) return w;
     }
     return for_long && missing != LK_NONE ? LK_NONE : first;

@@ -38,6 +38,7 @@ static struct {
     int pmi, life;  // this process's MPI's end; a worker's sign of life
     lk_line_in in;  // of life
     uint32_t stage, lost;
+    void (*judge)(uint32_t rank);
     pthread_t thread;
     lk_chief chief;
 } here = {.pmi = -1, .life = -1, .lost = NOBODY};
@@ -413,6 +414,8 @@ static void note_lost(uint32_t rank, const char *who) {
     // Whoever leaves may be waiting for an answer that will not come.
     if (stage == LEAVING) (void)shutdown(here.pmi, SHUT_RDWR);
     if (stage != STARTING) return;
+    void (*judge)(uint32_t) = __atomic_load_n(&here.judge, __ATOMIC_SEQ_CST);
+    if (judge) judge(rank);
     char line[WHO_BYTES + 80];
     size_t n = lk_format(line, sizeof line, "lockstep: rank %u: %s has died during start-up\n",
                          here.self.rank, who);
@@ -500,6 +503,10 @@ lk_status lk_rendezvous_meet(const lk_cluster *c, const lk_rendezvous_options *o
 }
 
 uint32_t lk_rendezvous_seconds(void) { return (uint32_t)here.took; }
+
+void lk_rendezvous_ask(void (*judge)(uint32_t rank)) {
+    __atomic_store_n(&here.judge, judge, __ATOMIC_SEQ_CST);
+}
 
 void lk_rendezvous_run(void) { __atomic_store_n(&here.stage, RUNNING, __ATOMIC_SEQ_CST); }
 

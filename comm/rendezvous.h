@@ -35,6 +35,9 @@ uint32_t lk_rendezvous_seconds(void);
 // process itself ends with a line.
 void lk_rendezvous_run(void);
 
+// Until then, before a line is said of somebody who is lost: `judge` may know better why.
+void lk_rendezvous_ask(void (*judge)(uint32_t rank));
+
 // Somebody's sign of life has ended: who. Costs a load.
 bool lk_rendezvous_lost(uint32_t *rank);
 
