@@ -174,6 +174,7 @@ static uint32_t first_who(const char *trouble) {
 // one that is stopped.
 _Noreturn static void give_up(const char *why) {
     char line[400], who[160] = "";
+    lk_rendezvous_last_word();
     uint32_t stopped = first_who(is_stopped);
     uint32_t w = stopped != LK_NONE ? stopped : first_who(has_died);
     if (w != LK_NONE) {
@@ -213,6 +214,7 @@ static void let_rendezvous_speak(void) {
 // A blocking call of start-up: the others are all there, or nothing goes on.
 static void need(int result) {
     if (result == MPI_SUCCESS) return;
+    alarm(0);  // its word would wait for this one's
     let_rendezvous_speak();
     give_up("a connection of MPI broke during start-up");
 }
@@ -591,7 +593,9 @@ static void sleep_on(uint32_t w) {
 
 static lk_status lost(uint32_t w, const char *how, lk_turn turn, lk_error *error) {
     if (!mpi.sealed) {
+        alarm(0);
         let_rendezvous_speak();
+        lk_rendezvous_last_word();
         return lk_fail(error, LK_RETRY, "rank %u: rank %u on %s (process %lld) %s during start-up",
                        mpi.rank, w, mpi.peers[w].name, (long long)mpi.peers[w].process, how);
     }

@@ -37,7 +37,7 @@ static struct {
     char chief_host[LK_ADDRESS_BYTES], chief_port[8];
     int pmi, life;  // this process's MPI's end; a worker's sign of life
     lk_line_in in;  // of life
-    uint32_t stage, lost;
+    uint32_t stage, lost, spoken;
     void (*judge)(uint32_t rank);
     pthread_t thread;
     lk_chief chief;
@@ -416,6 +416,7 @@ static void note_lost(uint32_t rank, const char *who) {
     if (stage != STARTING) return;
     void (*judge)(uint32_t) = __atomic_load_n(&here.judge, __ATOMIC_SEQ_CST);
     if (judge) judge(rank);
+    lk_rendezvous_last_word();
     char line[WHO_BYTES + 80];
     size_t n = lk_format(line, sizeof line, "lockstep: rank %u: %s has died during start-up\n",
                          here.self.rank, who);
@@ -503,6 +504,10 @@ lk_status lk_rendezvous_meet(const lk_cluster *c, const lk_rendezvous_options *o
 }
 
 uint32_t lk_rendezvous_seconds(void) { return (uint32_t)here.took; }
+
+void lk_rendezvous_last_word(void) {
+    while (__atomic_exchange_n(&here.spoken, 1, __ATOMIC_SEQ_CST)) pause();
+}
 
 void lk_rendezvous_ask(void (*judge)(uint32_t rank)) {
     __atomic_store_n(&here.judge, judge, __ATOMIC_SEQ_CST);

@@ -38,6 +38,9 @@ void lk_rendezvous_run(void);
 // Until then, before a line is said of somebody who is lost: `judge` may know better why.
 void lk_rendezvous_ask(void (*judge)(uint32_t rank));
 
+// Before a line that ends the process in start-up: one thread speaks, others wait here for the end.
+void lk_rendezvous_last_word(void);
+
 // Somebody's sign of life has ended: who. Costs a load.
 bool lk_rendezvous_lost(uint32_t *rank);
 
