@@ -685,6 +685,7 @@ static lk_status judge_silence(double seconds, const int *kinds, uint32_t count,
     bool some_dead = look_for_dead(), late = mpi.sealed && seconds >= limit;
     if (!some_dead && !mpi.broken && !late) return LK_OK;
     uint32_t missing = first_missing(kinds, count);
+    if (missing == LK_NONE && mpi.far_count == 0) return LK_OK;  // the last has just come
     uint32_t dead = dead_to_blame(2 * seconds >= limit, missing, kinds, count);
     if (dead != LK_NONE) return lost(dead, "has died", turn, error);
     if (missing == LK_NONE) missing = mpi.far[0];
