@@ -17,7 +17,7 @@ enum { DEVICE_ALIGN_BYTES = 256 };
 
 // --- the plan ------------------------------------------------------------------------------------
 
-static uint64_t op_scratch(const lk_op *op, uint32_t examples, uint32_t grain) {
+static uint64_t strict_scratch(const lk_op *op, uint32_t examples, uint32_t grain) {
     switch (op->kind) {
     case LK_OP_DENSE:
     case LK_OP_DENSE_INPUT_GRADIENT:
@@ -35,10 +35,42 @@ static uint64_t op_scratch(const lk_op *op, uint32_t examples, uint32_t grain) {
     }
 }
 
+static bool is_fast(const lk_run_spec *spec) { return spec->precision != LK_STRICT; }
+
+static lk_fast_rules rules_of(const lk_run_spec *spec) {
+    return (lk_fast_rules){.precision = spec->precision,
+                           .grain = spec->grain,
+                           .grains = lk_grain_count(spec),
+                           .chunk_bytes = LK_FAST_CHUNK_BYTES};
+}
+
+static uint64_t op_scratch(const lk_op *op, uint32_t examples, const lk_run_spec *spec) {
+    lk_fast_layer layer;
+    lk_fast_pass pass;
+    if (!is_fast(spec) || !lk_cuda_is_product(op, &layer, &pass)) {
+        return strict_scratch(op, examples, spec->grain);
+    }
+    const lk_fast_rules rules = rules_of(spec);
+    return lk_fast_scratch_floats(&rules, &layer, pass, examples);
+}
+
+// Shapes of products: of each op for a whole grain, and for the short last one of a batch, of an
+// epoch and of the test set.
+static uint32_t blas_plans_max(const lk_program *p) {
+    enum { SHAPES = 4 };
+    lk_fast_layer layer;
+    lk_fast_pass pass;
+    uint32_t products = 0;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        products += lk_cuda_is_product(&p->ops[i], &layer, &pass);
+    }
+    return is_fast(p->spec) ? products * SHAPES : 0;
+}
+
 static uint64_t scratch_floats(const lk_program *p) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < p->op_count; i++) {
-        most = LK_MAX(most, op_scratch(&p->ops[i], p->wave_examples, p->spec->grain));
+        most = LK_MAX(most, op_scratch(&p->ops[i], p->wave_examples, p->spec));
     }
     return most;
 }
@@ -86,6 +118,7 @@ static void plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *need
     at->test_labels = take(c, "test labels", wave * word * 2, 1);
     at->test_losses =
         take(c, "test losses", wave ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0, 1);
+    at->workspace = take(c, "cuBLAS workspace", is_fast(p->spec) ? LK_BLAS_WORKSPACE_BYTES : 0, 1);
 }
 
 // What the GPU reads and writes by itself lies together, and is pinned as one piece.
@@ -112,6 +145,7 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
         lk_arena_take(a, "pinned: parameters", p->param_count * sizeof(lk_cuda_param), 1, line);
     h->nodes = lk_arena_take(a, "pinned: nodes", c->node_max * sizeof(lk_cuda_node), 4, line);
     h->pinned_bytes = a->used - start;
+    h->plans = lk_arena_take(a, "cuBLAS plans", lk_blas_bytes(blas_plans_max(p)), 1, line);
 }
 
 // --- start ---------------------------------------------------------------------------------------
@@ -166,11 +200,56 @@ static void write_params(lk_cuda_step *c) {
                     p->param_count * sizeof *c->host.params);
 }
 
+// What cuBLAS said goes before what a stream says of it.
+static lk_status check_fast(const lk_cuda_step *c, lk_error *error) {
+    const lk_error *said = &c->fast.blas.error;
+    return said->status == LK_OK ? LK_OK : lk_fail(error, said->status, "%s", said->text);
+}
+
+static lk_status rehearse_step(lk_cuda_step *c, uint32_t which, uint64_t step, lk_error *error) {
+    c->examples[which] = lk_step_examples(c->program->spec, step);
+    int code = lk_cuda_walk_step(c, which, step);
+    LK_CHECK(check_fast(c, error));
+    return lk_cuda_check(code, "preparing a step", error);
+}
+
+static lk_status rehearse_evaluation(lk_cuda_step *c, lk_error *error) {
+    lk_cuda_nodes nodes = {.counter = {.count = 0}};
+    for (uint32_t r = 0; r < c->program->layout.replicas; r++) {
+        lk_waves waves = lk_evaluate_waves(c->program, r, c->needs.test_examples);
+        while (lk_next_wave(&waves)) {
+            int code = lk_cuda_walk_forward(c, &waves.wave, 0, &nodes);
+            LK_CHECK(check_fast(c, error));
+            LK_CHECK(lk_cuda_check(code, "preparing an evaluation", error));
+        }
+    }
+    return LK_OK;
+}
+
+static lk_status start_fast(lk_cuda_step *c, lk_error *error) {
+    const lk_run_spec *spec = c->program->spec;
+    const uint64_t last = lk_steps_per_epoch(spec) - 1;
+    if (!is_fast(spec)) return LK_OK;
+    c->fast.rules = rules_of(spec);
+    LK_CHECK(lk_blas_open(&c->fast.blas, spec->precision, blas_plans_max(c->program), c->host.plans,
+                          c->at.workspace, LK_BLAS_WORKSPACE_BYTES, error));
+    c->rehearses = true;
+    LK_CHECK(rehearse_step(c, 0, 0, error));
+    if (lk_step_examples(spec, last) != c->examples[0]) {
+        LK_CHECK(rehearse_step(c, 1, last, error));
+    }
+    if (c->needs.test_examples) LK_CHECK(rehearse_evaluation(c, error));
+    c->rehearses = false;
+    lk_blas_seal(&c->fast.blas);
+    return lk_cuda_queue_wait(&c->compute, error);
+}
+
 static lk_status record(lk_cuda_step *c, uint32_t which, uint64_t step, lk_error *error) {
     c->examples[which] = lk_step_examples(c->program->spec, step);
     lk_cuda_graph_start(&c->compute);
     int code = lk_cuda_walk_step(c, which, step);
     if (c->compute.code == 0) c->compute.code = code;
+    LK_CHECK(check_fast(c, error));
     return lk_cuda_graph_keep(&c->compute, &c->graph[which], error);
 }
 
@@ -212,6 +291,7 @@ static lk_status start(lk_cuda_step *c, const lk_source *source, uint8_t *mirror
     LK_CHECK(make_queues(c, error));
     clear_nodes(c);
     write_params(c);
+    LK_CHECK(start_fast(c, error));
     LK_CHECK(record_steps(c, error));
     if (is_resident(c)) LK_CHECK(fill_resident(c, error));
     c->next = UINT64_MAX;  // no step: the first one begun sets the state
@@ -228,6 +308,7 @@ static void end(lk_cuda_step *c) {
         lk_cuda_event_end(c->done[i]);
         lk_cuda_event_end(c->tested[i]);
     }
+    lk_blas_close(&c->fast.blas);
     lk_cuda_queue_end(&c->compute);
     lk_cuda_queue_end(&c->copy);
     if (c->pinned) lk_cuda_unpin(c->host.pinned);
@@ -422,6 +503,7 @@ static lk_status evaluate_wave(lk_cuda_step *c, const lk_source *source, const l
     lk_cuda_event_set(&c->compute, c->tested[half]);
     int code = lk_cuda_walk_forward(c, wave, half, nodes);
     if (c->compute.code == 0) c->compute.code = code;
+    LK_CHECK(check_fast(c, error));
     return lk_cuda_check(c->compute.code, "an evaluation", error);
 }
 

@@ -15,6 +15,9 @@
 // waits for the device until a result is wanted. A step that is not finite stops all later ones on
 // the device, so that the step and the tensor reported are those of a run that looks at every step.
 //
+// In the fast arithmetic all steps and the evaluation are walked once before anything is recorded,
+// as a rehearsal: so cuBLAS has chosen and loaded all it needs, and later makes nothing.
+//
 // Intended usage, all through lk_cuda (see there):
 //   plan, take_host        measure; as often as wanted; no GPU is needed
 //   start                  the GPU, its memory, the graphs
@@ -29,6 +32,7 @@
 #include "arena/cuda_memory.h"
 #include "comm/cuda_queue.h"
 #include "comm/step.h"
+#include "ops/cuda/fast.h"
 #include "ops/cuda/kernels.h"
 
 // Examples a replica holds at once, where nobody says: enough work for a large GPU, and activations
@@ -40,8 +44,9 @@ enum { LK_CUDA_LOSSES = 2 * LK_BLOCKS_MAX, LK_CUDA_LOSS_FLOATS = 16 };
 
 // What the plan of a device depends on besides the program.
 typedef struct lk_cuda_needs {
-    uint64_t examples;  // of the training set: kept on the device; 0: streamed
-    bool evaluation;    // there is a test set
+    uint64_t examples;       // of the training set: kept on the device; 0: streamed
+    bool evaluation;         // there is a test set
+    uint64_t test_examples;  // of it; 0: not known yet, which a plan need not
 } lk_cuda_needs;
 
 // Where things lie on the device,
@@ -59,6 +64,7 @@ typedef struct lk_cuda_regions {
     uint8_t *test_images;   // (2, wave_examples, image)
     uint32_t *test_labels;  // (2, wave_examples)
     float *test_losses;     // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
+    uint8_t *workspace;     // of cuBLAS, in the fast arithmetic, or NULL
 } lk_cuda_regions;
 
 // .. and in the host's arena. The block from `pinned` on is known to the GPU.
@@ -75,6 +81,7 @@ typedef struct lk_cuda_host {
     lk_cuda_state *state;
     lk_cuda_param *params;
     lk_cuda_node *nodes;
+    uint8_t *plans;  // tables of cuBLAS's plans, in the fast arithmetic
 } lk_cuda_host;
 
 typedef struct lk_cuda_step {
@@ -93,6 +100,8 @@ typedef struct lk_cuda_step {
     uint32_t examples[2];      // of a full and of a short step; 0: there is none
     uint32_t node_count[2];
     lk_cuda_queue compute, copy;
+    lk_fast fast;    // the arithmetic of a spec that is not strict
+    bool rehearses;  // steps are walked to prepare them: launches do nothing
     struct CUevent_st *copied[2], *done[2];  // of each half of the ring
     struct CUevent_st *tested[2];            // of each half of the test set's
     struct CUgraphExec_st *graph[2];

@@ -6,6 +6,7 @@ typedef struct walk {
     lk_cuda_stream s;
     lk_frame frame;  // addresses on the device
     const lk_program *program;
+    lk_fast *fast;  // NULL: the strict arithmetic
     lk_cuda_source source;
     bool train;
     // Where nodes lie: slot i at values + i * stride, of which `floats` are added.
@@ -56,6 +57,45 @@ static void join_blocks(walk *w, const lk_wave *wave) {
 
 // --- ops ---------------------------------------------------------------------------------------
 
+bool lk_cuda_is_product(const lk_op *op, lk_fast_layer *layer, lk_fast_pass *pass) {
+    *layer = (lk_fast_layer){0};
+    switch (op->kind) {
+    case LK_OP_DENSE:
+    case LK_OP_CONV2D: *pass = LK_FAST_FORWARD; break;
+    case LK_OP_DENSE_INPUT_GRADIENT:
+    case LK_OP_CONV2D_INPUT_GRADIENT: *pass = LK_FAST_INPUT_GRADIENT; break;
+    case LK_OP_DENSE_WEIGHT_GRADIENT:
+    case LK_OP_CONV2D_WEIGHT_GRADIENT: *pass = LK_FAST_WEIGHT_GRADIENT; break;
+    default: return false;
+    }
+    const bool conv = op->kind == LK_OP_CONV2D || op->kind == LK_OP_CONV2D_INPUT_GRADIENT ||
+                      op->kind == LK_OP_CONV2D_WEIGHT_GRADIENT;
+    if (conv) {
+        layer->conv = &op->conv;
+    } else {
+        layer->dense = &op->dense;
+    }
+    return true;
+}
+
+// Forward, and the gradient of an input, in the fast arithmetic. False: the op is a strict one.
+static bool fast_op(walk *w, const lk_op *op, const lk_wave *wave) {
+    const lk_frame *f = &w->frame;
+    const float *weight = lk_param_at(f, op->weight);
+    lk_fast_layer layer;
+    lk_fast_pass pass;
+    if (!w->fast || !lk_cuda_is_product(op, &layer, &pass)) return false;
+    if (pass == LK_FAST_FORWARD) {
+        lk_fast_forward(w->fast, &w->s, &layer, wave->examples, lk_tensor_at(f, op->x), weight,
+                        lk_param_at(f, op->bias), lk_tensor_at(f, op->y));
+    } else if (pass == LK_FAST_INPUT_GRADIENT) {
+        lk_fast_input_gradient(w->fast, &w->s, &layer, wave->examples, weight,
+                               lk_tensor_at(f, op->dy), lk_tensor_at(f, op->mask),
+                               lk_tensor_at(f, op->dx));
+    }
+    return pass != LK_FAST_WEIGHT_GRADIENT;
+}
+
 // Rows of a block, of all that a gradient op reads.
 static lk_cuda_grains rows_of(const walk *w, const lk_op *op, const lk_wave *wave,
                               const lk_block *b) {
@@ -72,12 +112,19 @@ static lk_cuda_grains rows_of(const walk *w, const lk_op *op, const lk_wave *wav
 static void gradient(walk *w, const lk_op *op, const lk_wave *wave) {
     const lk_program *p = w->program;
     const uint32_t *fresh = w->fresh;
+    lk_fast_layer layer;
+    lk_fast_pass pass;
+    const bool fast = w->fast && lk_cuda_is_product(op, &layer, &pass);
     lk_block b = lk_wave_block(wave, wave->first_grain);
     for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
         const lk_cuda_grains rows = rows_of(w, op, wave, &b);
         float *node = slot_at(w, *fresh++);
         float *dw = op->weight == LK_NONE ? NULL : node + p->params[op->weight].node_offset;
         float *db = op->bias == LK_NONE ? NULL : node + p->params[op->bias].node_offset;
+        if (fast) {
+            lk_fast_weight_gradient(w->fast, &w->s, &layer, &rows, dw, db);
+            continue;
+        }
         switch (op->kind) {
         case LK_OP_LOSS_SUM:
             lk_cuda_column_sums(&w->s, 1, &rows, w->train ? node + p->loss_offset : node);
@@ -168,6 +215,7 @@ static void walk_wave(walk *w, const lk_wave *wave) {
         const lk_op *op = &p->ops[i];
         w->s.op = i;
         w->s.scratch = lk_tensor_at(&w->frame, op->scratch);
+        if (fast_op(w, op, wave)) continue;
         if (op->kind == LK_OP_LOSS_SUM) {
             gradient(w, op, wave);
         } else if (i <= p->forward_end) {
@@ -179,14 +227,16 @@ static void walk_wave(walk *w, const lk_wave *wave) {
     join_blocks(w, wave);
 }
 
-static walk start_walk(const lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
+static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
     const lk_program *p = c->program;
-    walk w = {.s = {.stream = c->compute.stream, .error = c->compute.code},
-              .frame = {.program = p,
-                        .device = c->at.device,
-                        .replica = c->at.replicas + replica * c->at.replica_bytes},
-              .program = p,
-              .nodes = nodes};
+    walk w = {
+        .s = {.stream = c->compute.stream, .rehearses = c->rehearses, .error = c->compute.code},
+        .frame = {.program = p,
+                  .device = c->at.device,
+                  .replica = c->at.replicas + replica * c->at.replica_bytes},
+        .program = p,
+        .fast = p->spec->precision == LK_STRICT ? NULL : &c->fast,
+        .nodes = nodes};
     return w;
 }
 
@@ -218,7 +268,8 @@ static void walk_update(lk_cuda_step *c, uint32_t which, lk_cuda_stream *s) {
 
 int lk_cuda_walk_step(lk_cuda_step *c, uint32_t which, uint64_t step) {
     const lk_program *p = c->program;
-    lk_cuda_stream s = {.stream = c->compute.stream, .error = c->compute.code};
+    lk_cuda_stream s = {
+        .stream = c->compute.stream, .rehearses = c->rehearses, .error = c->compute.code};
     lk_counter all = {.count = 0};
     lk_cuda_nodes nodes;
     c->node_count[which] = 0;

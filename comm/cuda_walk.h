@@ -21,4 +21,8 @@ int lk_cuda_walk_step(lk_cuda_step *c, uint32_t which, uint64_t step);
 // set's ring has the examples.
 int lk_cuda_walk_forward(lk_cuda_step *c, const lk_wave *wave, uint32_t half, lk_cuda_nodes *nodes);
 
+// The pass and the layer of an op that is a product of matrices: what the fast arithmetic leaves to
+// cuBLAS.
+bool lk_cuda_is_product(const lk_op *op, lk_fast_layer *layer, lk_fast_pass *pass);
+
 #endif

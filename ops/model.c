@@ -36,6 +36,17 @@ uint32_t lk_default_grain(uint32_t global_batch) {
     return grain;
 }
 
+uint32_t lk_default_fast_grain(uint32_t global_batch) {
+    uint32_t grain = LK_GRAIN_MAX;
+    while (global_batch % grain != 0 || (grain > 1 && grain > global_batch / 8)) grain /= 2;
+    return LK_MAX(grain, lk_default_grain(global_batch));
+}
+
+const char *lk_precision_name(lk_precision precision) {
+    static const char *const names[] = {"strict", "tf32", "bf16"};
+    return names[precision];
+}
+
 static bool is_finite(float x) { return x - x == 0.0f; }
 
 static lk_status check_optimizer(const lk_optimizer *o, lk_error *error) {
@@ -131,7 +142,11 @@ void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
     lk_sha256_add(&h, "lockstep run identity", 21);
     lk_sha256_add_u32(&h, LK_ARITHMETIC_VERSION);
     lk_sha256_add_u32(&h, LK_SLICE_TERMS);
-    lk_sha256_add_u32(&h, 0);  // mode: 0 = strict
+    lk_sha256_add_u32(&h, spec->precision != LK_STRICT);  // mode: 0 = strict, 1 = fast
+    if (spec->precision != LK_STRICT) {
+        lk_sha256_add_u32(&h, LK_FAST_VERSION);
+        lk_sha256_add_u32(&h, spec->precision);
+    }
     const lk_model *m = &spec->model;
     lk_sha256_add_u32(&h, m->in_h);
     lk_sha256_add_u32(&h, m->in_w);

@@ -15,6 +15,15 @@ enum { LK_ARITHMETIC_VERSION = 1 };
 
 enum { LK_GRAIN_MAX = 4096 };
 
+// Which arithmetic. Strict: ops/ARITHMETIC.md, the same bits on all hardware. Any other is "fast":
+// a GPU's library multiplies matrices, in operands of this precision and sums of fp32; the rest is
+// strict. The bits are then those of a GPU model and a version of the library, for any number of
+// replicas, and how a sum is cut (ops/cuda/fast.h) has a version of its own.
+typedef enum lk_precision { LK_STRICT = 0, LK_TF32 = 1, LK_BF16 = 2 } lk_precision;
+enum { LK_FAST_VERSION = 1 };
+
+const char *lk_precision_name(lk_precision precision);
+
 typedef enum lk_layer_kind {
     LK_LAYER_CONV2D = 1,
     LK_LAYER_MAX_POOL2D = 2,
@@ -62,6 +71,7 @@ typedef struct lk_run_spec {
     uint32_t global_batch;               // examples of one step
     uint32_t grain;                      // a power of two from 1 to LK_GRAIN_MAX
     bool drop_remainder;                 // the last, short batch of an epoch is left out
+    lk_precision precision;              // LK_STRICT, or that of the fast arithmetic
     uint64_t example_count;              // of the training set
     uint8_t data_hash[LK_SHA256_BYTES];  // of the training set
     // The order of the examples. "global": one permutation of the whole set; shards are 0.
@@ -106,6 +116,11 @@ uint32_t lk_step_positions(const lk_run_spec *spec, uint64_t step);
 
 // The default grain: the largest power of two up to 16 that divides global_batch.
 uint32_t lk_default_grain(uint32_t global_batch);
+
+// That of the fast arithmetic, whose partial gradients cost more than the sums they save: the
+// largest power of two up to LK_GRAIN_MAX that divides global_batch and leaves eight grains of it,
+// or the strict default where that is larger.
+uint32_t lk_default_fast_grain(uint32_t global_batch);
 
 // Checks batch, grain, shards and optimizer. The model is checked by lk_program_build.
 lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error);

@@ -243,8 +243,8 @@ static void fuse(lk_program *p) {
         } else if (op.kind == LK_OP_CONV2D) {
             op.conv.relu = relu_next;
             i += relu_next;
-            if (i + 1 < p->op_count && p->ops[i + 1].kind == LK_OP_MAX_POOL &&
-                pool_fits(&op.conv, &p->ops[i + 1].pool)) {
+            if (!p->layout.pools_apart && i + 1 < p->op_count &&
+                p->ops[i + 1].kind == LK_OP_MAX_POOL && pool_fits(&op.conv, &p->ops[i + 1].pool)) {
                 op.kind = LK_OP_CONV2D_POOL;
                 op.floats = lk_conv2d_pooled_floats(&op.conv);
                 i++;
@@ -647,6 +647,10 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
     *p = (lk_program){.spec = spec, .layout = *layout, .checked = options->guards};
     LK_CHECK(lk_run_spec_check(spec, error));
     p->grains = lk_grain_count(spec);
+    if (spec->precision != LK_STRICT && !layout->device) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "arithmetic \"fast\": only a GPU computes it; use \"strict\" here");
+    }
     if (layout->replicas_all == 0) p->layout.replicas_all = layout->replicas;
     if (layout->replicas == 0 || p->layout.replicas_all > p->grains) {
         return lk_fail(

@@ -106,6 +106,7 @@ typedef struct lk_layout {
     bool shared;  // all of them lie in one memory, and each may read what the others hold
     uint32_t wave_examples;  // examples a replica holds at once; 0 chooses
     bool fuse;               // false: one op a layer (the oracle)
+    bool pools_apart;        // pooling is an op of its own, also where the rest is fused
     lk_reduce_choice reduce;
     // Replicas work on a device, not on this machine's threads: its nodes are partials, the loss
     // among them, the blocks of a wave are joined after its last op (lk_device_slots), and all ops

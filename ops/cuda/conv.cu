@@ -264,10 +264,11 @@ struct conv_weight_job {
 
 static uint32_t weight_rows(const lk_conv2d *c) { return c->kernel_h * c->kernel_w * c->in_c; }
 
+// Without dw: of the bias alone.
 template <bool POOLED>
 static void conv_weight(lk_cuda_stream *s, const lk_conv2d *c, const lk_cuda_grains *g, float *dw,
                         float *db) {
-    const uint32_t weights = weight_rows(c), terms = lk_conv2d_terms(c);
+    const uint32_t weights = dw ? weight_rows(c) : 0, terms = lk_conv2d_terms(c);
     lk_cuda_rows_of(s, (uint64_t)g->examples * terms);
     const conv_weight_job<POOLED> job = {weights + (db != nullptr),
                                          c->out_c,
@@ -291,6 +292,11 @@ void lk_cuda_conv2d_pool_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c,
     conv_weight<true>(s, c, g, dw, db);
 }
 
+void lk_cuda_conv2d_bias_gradient(lk_cuda_stream *s, const lk_conv2d *c, const lk_cuda_grains *g,
+                                  float *db) {
+    conv_weight<false>(s, c, g, nullptr, db);
+}
+
 // --- scratch -------------------------------------------------------------------------------------
 
 uint64_t lk_cuda_conv2d_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples) {
@@ -306,6 +312,14 @@ uint64_t lk_cuda_conv2d_scratch_floats(const lk_conv2d *c, uint32_t grain, uint3
             most = LK_MAX(most, lk_cuda_scratch_of(weight_rows(c) + bias, c->out_c,
                                                    lk_conv2d_terms(c), grain, m, false));
         }
+    }
+    return most;
+}
+
+uint64_t lk_cuda_conv2d_bias_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples) {
+    uint64_t most = 0;
+    for (uint32_t m = examples; m > 0; m--) {
+        most = LK_MAX(most, lk_cuda_scratch_of(1, c->out_c, lk_conv2d_terms(c), grain, m, false));
     }
     return most;
 }

@@ -19,7 +19,7 @@ enum { LK_CUDA_THREADS = 256, LK_CUDA_BLOCKS_MAX = 4096 };
 template <typename... Wanted, typename... Given>
 static inline void lk_cuda_launch(lk_cuda_stream *s, void (*kernel)(Wanted...), dim3 blocks,
                                   uint32_t threads, uint64_t shared_floats, Given... given) {
-    if (s->error || blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
+    if (s->error || s->rehearses || blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
     config.blockDim = dim3(threads);
@@ -44,6 +44,7 @@ int lk_cuda_prepare_loss(void);
 int lk_cuda_prepare_pool(void);
 int lk_cuda_prepare_dense(void);
 int lk_cuda_prepare_conv(void);
+int lk_cuda_prepare_fast(void);
 
 // Blocks for `count` elements, each of which a thread takes with strides of the whole grid.
 static inline uint32_t lk_cuda_blocks(uint64_t count) {

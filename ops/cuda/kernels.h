@@ -40,6 +40,7 @@ typedef struct lk_cuda_stream {
     lk_cuda_state *state;  // of the device
     float *scratch;        // lk_cuda_scratch_floats() of the op at least; contents mean nothing
     uint32_t op;           // number of the op being launched
+    bool rehearses;        // launches do nothing: what comes later is only prepared (blas.h)
     int error;             // 0, or the first cudaError_t
 } lk_cuda_stream;
 
@@ -125,11 +126,15 @@ void lk_cuda_conv2d_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c,
                                     const lk_cuda_grains *grains, float *dw, float *db);
 void lk_cuda_conv2d_pool_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c,
                                          const lk_cuda_grains *grains, float *dw, float *db);
+// db of lk_cuda_conv2d_weight_gradient alone; grains->x is not read.
+void lk_cuda_conv2d_bias_gradient(lk_cuda_stream *s, const lk_conv2d *c,
+                                  const lk_cuda_grains *grains, float *db);
 
 // Scratch of a launch in floats, for at most so many examples. Kernels that are not named need
 // none.
 uint64_t lk_cuda_dense_scratch_floats(const lk_dense *d, uint32_t grain, uint32_t examples);
 uint64_t lk_cuda_conv2d_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples);
+uint64_t lk_cuda_conv2d_bias_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples);
 
 // --- REDUCE and APPLY ----------------------------------------------------------------------------
 

@@ -99,7 +99,8 @@ int lk_cuda_prepare_update(void) { return lk_cuda_prepare_kernels(update, step_e
 int lk_cuda_prepare(void) {
     int (*const each[])(void) = {lk_cuda_prepare_elements, lk_cuda_prepare_update,
                                  lk_cuda_prepare_loss,     lk_cuda_prepare_pool,
-                                 lk_cuda_prepare_dense,    lk_cuda_prepare_conv};
+                                 lk_cuda_prepare_dense,    lk_cuda_prepare_conv,
+                                 lk_cuda_prepare_fast};
     for (int (*prepare)(void) : each) {
         int error = prepare();
         if (error) return error;

@@ -14,6 +14,13 @@ bool lk_host_block_open(void);
 void lk_host_grid_run(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
                       const void *memory, uint64_t seed);
 
+// For what stands in for a library of CUDA: is this call to fail (LOCKSTEP_HOST_CUDA_FAIL), is a
+// stream captured, does a range lie in device memory; and an allocation that is to be counted.
+bool lk_host_fails(const char *function);
+bool lk_host_captures(void);
+bool lk_host_on_device(const void *at, size_t bytes);
+void lk_host_count_allocation(void);
+
 // A mistake in the sources that run here: says so and ends the program.
 [[noreturn]] void lk_host_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -344,6 +344,26 @@ lk_host_counts lk_host_counted(void) {
     return counts;
 }
 
+// --- for other stand-ins -------------------------------------------------------------------------
+
+bool lk_host_fails(const char *function) { return entry(function).fails; }
+
+bool lk_host_captures(void) {
+    entry call(__func__);
+    return capturing();
+}
+
+bool lk_host_on_device(const void *at, size_t bytes) {
+    entry call(__func__);
+    const allocation *a = holding(at, bytes);
+    return a && a->kind == allocation::DEVICE;
+}
+
+void lk_host_count_allocation(void) {
+    entry call(__func__);
+    counts.allocations++;
+}
+
 // --- devices -------------------------------------------------------------------------------------
 
 static const struct {
@@ -445,7 +465,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
     REQUIRE(error == cudaSuccess, error);
     REQUIRE(device >= 0 && device < device_count, cudaErrorInvalidDevice);
     memset(prop, 0, sizeof *prop);
-    snprintf(prop->name, sizeof prop->name, "host execution layer");
+    const char *name = getenv("LOCKSTEP_HOST_CUDA_NAME");
+    snprintf(prop->name, sizeof prop->name, "%s", name ? name : "host execution layer");
     prop->totalGlobalMem = device_bytes;
     prop->sharedMemPerBlock = 48 * 1024;
     prop->sharedMemPerBlockOptin = LK_HOST_SHARED_BYTES;

@@ -31,6 +31,7 @@ extern "C" {
 //   LOCKSTEP_HOST_CUDA_SEED     as lk_host_seed
 //   LOCKSTEP_HOST_CUDA_DEVICES  as lk_host_devices
 //   LOCKSTEP_HOST_CUDA_MEMORY   bytes of a device (default 8 GiB)
+//   LOCKSTEP_HOST_CUDA_NAME     of the device, where another one shall seem to be there
 //   LOCKSTEP_HOST_CUDA_FAIL     FUNCTION:N, as lk_host_fail
 //   LOCKSTEP_HOST_CUDA_LEAVE_OUT  FILE:LINE, a barrier that is left out: a test must then fail
 void lk_host_seed(uint64_t seed);

@@ -1,0 +1,454 @@
+// fast.cu - the fast arithmetic's passes: operands made, multiplied, and finished. CUDA C++.
+#include "ops/cuda/fast.h"
+
+#include "ops/cuda/sums.h"
+
+// --- operands ------------------------------------------------------------------------------------
+
+// What cuBLAS calls bf16: the upper half of a float, rounded to nearest even.
+typedef uint16_t bf16;
+
+static inline __device__ void put(float *to, float value) { *to = value; }
+static inline __device__ void put(bf16 *to, float value) {
+    const uint32_t bits = __float_as_uint(value);
+    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;  // rounding could make it infinite
+    *to = (bf16)(nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+// to[r][c] = from[r][c]; from (rows, columns), rows of `to` are `ld` apart.
+template <typename T>
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    pack(uint64_t rows, uint64_t columns, uint64_t ld, const float *__restrict__ from,
+         T *__restrict__ to) {
+    LK_CUDA_EACH(i, rows * columns) {
+        const uint64_t r = i / columns;
+        put(&to[r * ld + (i - r * columns)], from[i]);
+    }
+}
+
+// A convolution's windows.
+typedef struct window_shape {
+    lk_conv2d c;
+    lk_cuda_divisor in_c, kernel_w, out_w, out_h, terms;
+    uint32_t ld;
+} window_shape;
+
+static window_shape window_shape_of(const lk_conv2d *c, uint64_t ld) {
+    window_shape s = {};
+    s.c = *c;
+    s.in_c = lk_cuda_divide_by(c->in_c);
+    s.kernel_w = lk_cuda_divide_by(c->kernel_w);
+    s.out_w = lk_cuda_divide_by(c->out_w);
+    s.out_h = lk_cuda_divide_by(c->out_h);
+    s.terms = lk_cuda_divide_by(c->kernel_h * c->kernel_w * c->in_c);
+    s.ld = (uint32_t)ld;
+    return s;
+}
+
+// to[(m, oy, ox)][(ky, kx, ci)] = x[m][oy*stride_h + ky - pad_top][..][ci], +0 outside the image.
+// `all` elements of them, below 2^31; x (m, in_h, in_w, in_c).
+template <typename T>
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    windows(window_shape s, uint32_t all, const float *__restrict__ x, T *__restrict__ to) {
+    LK_CUDA_EACH(i, all) {
+        const uint32_t n = (uint32_t)i;
+        const uint32_t row = lk_cuda_quotient(n, s.terms), term = n - row * s.terms.by;
+        const uint32_t tap = lk_cuda_quotient(term, s.in_c), ci = term - tap * s.in_c.by;
+        const uint32_t ky = lk_cuda_quotient(tap, s.kernel_w), kx = tap - ky * s.kernel_w.by;
+        const uint32_t line = lk_cuda_quotient(row, s.out_w), ox = row - line * s.out_w.by;
+        const uint32_t m = lk_cuda_quotient(line, s.out_h), oy = line - m * s.out_h.by;
+        const uint32_t iy = oy * s.c.stride_h + ky - s.c.pad_top;
+        const uint32_t ix = ox * s.c.stride_w + kx - s.c.pad_left;
+        const bool inside = iy < s.c.in_h && ix < s.c.in_w;
+        const uint64_t at = (((uint64_t)m * s.c.in_h + iy) * s.c.in_w + ix) * s.in_c.by + ci;
+        put(&to[(uint64_t)row * s.ld + term], inside ? x[at] : 0.0f);
+    }
+}
+
+// --- finishing -----------------------------------------------------------------------------------
+
+// y[r][c] = from[r][c] + bias[c], ReLU; from may be y. Rows of `from` are `ld` apart.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    finish_forward(lk_cuda_state *state, uint32_t op, uint64_t rows, uint32_t columns, uint64_t ld,
+                   bool relu, const float *from, const float *__restrict__ bias, float *y) {
+    bool bad = false;
+    LK_CUDA_EACH(i, rows * columns) {
+        const uint64_t r = i / columns;
+        const uint32_t c = (uint32_t)(i - r * columns);
+        const float sum = from[r * ld + c] + (bias ? bias[c] : 0.0f) + 0.0f;
+        bad = bad || lk_cuda_not_finite(sum);
+        y[i] = !relu || sum > 0.0f ? sum : 0.0f;
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+// dx[r][c] = from[r][c] where mask > 0 or there is none; from may be dx.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    finish_input_gradient(lk_cuda_state *state, uint32_t op, uint64_t rows, uint64_t columns,
+                          uint64_t ld, const float *from, const float *__restrict__ mask,
+                          float *dx) {
+    bool bad = false;
+    LK_CUDA_EACH(i, rows * columns) {
+        const uint64_t r = i / columns;
+        const float sum = from[r * ld + (i - r * columns)] + 0.0f;
+        bad = bad || lk_cuda_not_finite(sum);
+        dx[i] = !mask || mask[i] > 0.0f ? sum : 0.0f;
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+// dx[m][iy][ix][ci] = sum over taps (ky, kx), ascending, of the window's gradient at that tap.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    gather_windows(lk_cuda_state *state, uint32_t op, window_shape s, uint64_t all,
+                   const float *__restrict__ from, const float *__restrict__ mask,
+                   float *__restrict__ dx) {
+    const lk_conv2d &c = s.c;
+    bool bad = false;
+    LK_CUDA_EACH(i, all) {
+        const uint64_t cell = i / c.in_c, line = cell / c.in_w, m = line / c.in_h;
+        const uint32_t ci = (uint32_t)(i - cell * c.in_c);
+        const uint32_t ix = (uint32_t)(cell - line * c.in_w), iy = (uint32_t)(line - m * c.in_h);
+        float sum = 0.0f;
+        for (uint32_t ky = 0; ky < c.kernel_h; ky++) {
+            const uint32_t y = iy + c.pad_top - ky, oy = y / c.stride_h;
+            if (iy + c.pad_top < ky || oy * c.stride_h != y || oy >= c.out_h) continue;
+            for (uint32_t kx = 0; kx < c.kernel_w; kx++) {
+                const uint32_t x = ix + c.pad_left - kx, ox = x / c.stride_w;
+                if (ix + c.pad_left < kx || ox * c.stride_w != x || ox >= c.out_w) continue;
+                const uint64_t row = (m * c.out_h + oy) * c.out_w + ox;
+                sum = sum + from[row * s.ld + (ky * c.kernel_w + kx) * c.in_c + ci];
+            }
+        }
+        sum = sum + 0.0f;
+        bad = bad || lk_cuda_not_finite(sum);
+        dx[i] = !mask || mask[i] > 0.0f ? sum : 0.0f;
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+// out[r][c] = tree over leaves of from[leaf][r][c]; rows of `from` are `ld` apart, leaves `stride`.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    join_partials(uint32_t leaves, uint64_t stride, uint64_t rows, uint64_t columns, uint64_t ld,
+                  const float *__restrict__ from, float *__restrict__ out) {
+    LK_CUDA_EACH(i, rows * columns) {
+        const uint64_t r = i / columns, at = r * ld + (i - r * columns);
+        lk_cuda_tree tree;
+        tree.leaves = 0;
+        for (uint32_t leaf = 0; leaf < leaves; leaf++) {
+            lk_cuda_tree_leaf(&tree, from[leaf * stride + at]);
+        }
+        out[i] = lk_cuda_tree_finish(&tree);
+    }
+}
+
+// --- what a pass multiplies, and where it lies ---------------------------------------------------
+
+// The layer as a product: an example is `positions` rows.
+typedef struct product_shape {
+    uint64_t positions, terms, columns;
+    bool windows;  // the input is to be spread out in windows
+} product_shape;
+
+static product_shape product_of(const lk_fast_layer *l) {
+    if (l->dense) return {1, l->dense->k_count, l->dense->n_count, false};
+    const lk_conv2d *c = l->conv;
+    return {(uint64_t)c->out_h * c->out_w, (uint64_t)c->kernel_h * c->kernel_w * c->in_c, c->out_c,
+            true};
+}
+
+static uint64_t operand_bytes(lk_precision precision) { return precision == LK_BF16 ? 2 : 4; }
+
+// Elements from row to row, so that all rows are aligned.
+static uint64_t operand_ld(lk_precision precision, uint64_t columns) {
+    return lk_round_up(columns, LK_BLAS_ALIGN_BYTES / operand_bytes(precision));
+}
+
+static uint64_t float_ld(uint64_t columns) { return operand_ld(LK_TF32, columns); }
+
+// Offsets in scratch, in floats; LK_AS_IT_IS: used where it lies.
+#define LK_AS_IT_IS UINT64_MAX
+
+typedef struct scratch_plan {
+    uint32_t chunk;  // grains at once: a power of two
+    uint64_t input, weights, gradient, out;
+    uint64_t nodes;  // of chunks, the first of which is the result's own place
+    uint64_t floats;
+} scratch_plan;
+
+static uint64_t take(uint64_t *used, uint64_t bytes) {
+    const uint64_t at = *used;
+    *used += lk_round_up((bytes + 3) / 4, 64);
+    return at;
+}
+
+// An operand of `rows` of `columns`: in scratch if it must be converted or its rows moved apart.
+static uint64_t take_operand(lk_precision precision, uint64_t *used, uint64_t rows,
+                             uint64_t columns) {
+    const uint64_t ld = operand_ld(precision, columns);
+    if (precision == LK_TF32 && ld == columns) return LK_AS_IT_IS;
+    return take(used, rows * ld * operand_bytes(precision));
+}
+
+static uint64_t take_windows(lk_precision precision, uint64_t *used, uint64_t rows,
+                             uint64_t columns) {
+    return take(used, rows * operand_ld(precision, columns) * operand_bytes(precision));
+}
+
+// For `grains` grains at once, or what is left of so many examples.
+static scratch_plan lay(const lk_fast_rules *r, const product_shape *p, lk_fast_pass pass,
+                        uint32_t grains, uint32_t examples) {
+    scratch_plan s = {grains, LK_AS_IT_IS, LK_AS_IT_IS, LK_AS_IT_IS, LK_AS_IT_IS, 0, 0};
+    const uint64_t rows = LK_MIN((uint64_t)grains * r->grain, (uint64_t)examples) * p->positions;
+    uint64_t *used = &s.floats;
+    if (pass != LK_FAST_WEIGHT_GRADIENT) {
+        s.weights = take_operand(r->precision, used, p->terms, p->columns);
+    }
+    if (pass != LK_FAST_INPUT_GRADIENT) {
+        s.input = p->windows ? take_windows(r->precision, used, rows, p->terms)
+                             : take_operand(r->precision, used, rows, p->terms);
+    }
+    if (pass != LK_FAST_FORWARD) {
+        s.gradient = take_operand(r->precision, used, rows, p->columns);
+    }
+    if (pass == LK_FAST_FORWARD && float_ld(p->columns) != p->columns) {
+        s.out = take(used, rows * float_ld(p->columns) * 4);
+    }
+    if (pass == LK_FAST_INPUT_GRADIENT && (p->windows || float_ld(p->terms) != p->terms)) {
+        s.out = take(used, rows * float_ld(p->terms) * 4);
+    }
+    if (pass == LK_FAST_WEIGHT_GRADIENT) {
+        const uint64_t all = ((uint64_t)examples + r->grain - 1) / r->grain;
+        s.out = take(used, grains * p->terms * float_ld(p->columns) * 4);
+        s.nodes = *used;
+        for (uint64_t held = grains; held < all; held *= 2) {
+            (void)take(used, p->terms * p->columns * 4);
+        }
+    }
+    return s;
+}
+
+// How many grains fit does not depend on how many there are: fewer examples never need more
+// scratch.
+static scratch_plan plan_of(const lk_fast_rules *r, const product_shape *p, lk_fast_pass pass,
+                            uint32_t examples) {
+    uint32_t chunk = 1;
+    while ((uint64_t)chunk * r->grain < examples &&
+           lay(r, p, pass, chunk * 2, chunk * 2 * r->grain).floats * 4 <= r->chunk_bytes) {
+        chunk *= 2;
+    }
+    return lay(r, p, pass, chunk, examples);
+}
+
+uint64_t lk_fast_scratch_floats(const lk_fast_rules *rules, const lk_fast_layer *layer,
+                                lk_fast_pass pass, uint32_t examples) {
+    const product_shape p = product_of(layer);
+    uint64_t floats = plan_of(rules, &p, pass, examples).floats;
+    if (pass == LK_FAST_WEIGHT_GRADIENT && layer->conv) {
+        floats =
+            LK_MAX(floats, lk_cuda_conv2d_bias_scratch_floats(layer->conv, rules->grain, examples));
+    }
+    return floats;
+}
+
+// --- steps of a pass -----------------------------------------------------------------------------
+
+typedef struct pass {
+    lk_fast *f;
+    lk_cuda_stream *s;
+    const lk_fast_layer *layer;
+    product_shape p;
+    scratch_plan at;
+    uint64_t bytes;  // of an element of an operand
+} pass;
+
+static pass start(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer, lk_fast_pass which,
+                  uint32_t examples) {
+    const product_shape p = product_of(layer);
+    return {
+        f, s, layer, p, plan_of(&f->rules, &p, which, examples), operand_bytes(f->rules.precision)};
+}
+
+// The operand in scratch at `at`, made of `from`; or `from` itself.
+static const void *operand(const pass *q, uint64_t at, const float *from, uint64_t rows,
+                           uint64_t columns) {
+    const uint64_t ld = operand_ld(q->f->rules.precision, columns);
+    if (at == LK_AS_IT_IS) return from;
+    float *to = q->s->scratch + at;
+    const uint32_t blocks = lk_cuda_blocks(rows * columns);
+    if (q->bytes == 2) {
+        lk_cuda_launch(q->s, pack<bf16>, blocks, LK_CUDA_THREADS, 0, rows, columns, ld, from,
+                       (bf16 *)to);
+    } else {
+        lk_cuda_launch(q->s, pack<float>, blocks, LK_CUDA_THREADS, 0, rows, columns, ld, from, to);
+    }
+    return to;
+}
+
+// Elements are numbered in 31 bits: a few examples at a time.
+static const void *spread(const pass *q, const float *x, uint32_t examples) {
+    const lk_conv2d *c = q->layer->conv;
+    const uint64_t ld = operand_ld(q->f->rules.precision, q->p.terms);
+    const window_shape shape = window_shape_of(c, ld);
+    const uint64_t each = q->p.positions * q->p.terms;
+    const uint32_t most = (uint32_t)LK_MAX(INT32_MAX / each, (uint64_t)1);
+    float *to = q->s->scratch + q->at.input;
+    lk_cuda_rows_of(q->s, each);
+    for (uint32_t m = 0; m < examples; m += most) {
+        const uint32_t all = (uint32_t)(LK_MIN(most, examples - m) * each);
+        const uint64_t first = m * q->p.positions * ld;
+        const float *from = x + m * lk_conv2d_in_floats(c);
+        if (q->bytes == 2) {
+            lk_cuda_launch(q->s, windows<bf16>, lk_cuda_blocks(all), LK_CUDA_THREADS, 0, shape, all,
+                           from, (bf16 *)to + first);
+        } else {
+            lk_cuda_launch(q->s, windows<float>, lk_cuda_blocks(all), LK_CUDA_THREADS, 0, shape,
+                           all, from, to + first);
+        }
+    }
+    return to;
+}
+
+static const void *input_of(const pass *q, const float *x, uint32_t examples) {
+    if (q->p.windows) return spread(q, x, examples);
+    return operand(q, q->at.input, x, examples, q->p.terms);
+}
+
+// The whole grains of `examples` in one call, a short one in another. `shape` is that of a grain,
+// but for what its examples are: `along` rows, or terms of a gradient of weights.
+static void multiply(const pass *q, lk_blas_shape shape, uint64_t lk_blas_shape::*along,
+                     uint32_t examples, const void *left, const void *right, float *out) {
+    const uint32_t grain = q->f->rules.grain, whole = examples / grain, rest = examples % grain;
+    shape.*along = grain * q->p.positions;
+    shape.batches = q->f->rules.grains;
+    if (whole) lk_blas_multiply(&q->f->blas, q->s, &shape, whole, left, right, out);
+    if (!rest) return;
+    left = (const uint8_t *)left + whole * shape.left_stride * q->bytes;
+    right = (const uint8_t *)right + whole * shape.right_stride * q->bytes;
+    out += whole * shape.out_stride;
+    shape.*along = rest * q->p.positions;
+    shape.batches = 1;
+    lk_blas_multiply(&q->f->blas, q->s, &shape, 1, left, right, out);
+}
+
+// Examples that a chunk starting at example m has.
+static uint32_t chunk_at(const pass *q, uint32_t m, uint32_t m_count) {
+    return (uint32_t)LK_MIN((uint64_t)q->at.chunk * q->f->rules.grain, (uint64_t)m_count - m);
+}
+
+// --- passes --------------------------------------------------------------------------------------
+
+void lk_fast_forward(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer, uint32_t m_count,
+                     const float *x, const float *w, const float *bias, float *y) {
+    const pass q = start(f, s, layer, LK_FAST_FORWARD, m_count);
+    const uint64_t k = q.p.terms, n = q.p.columns, rows = f->rules.grain * q.p.positions;
+    const uint64_t in = layer->conv ? lk_conv2d_in_floats(layer->conv) : k;
+    const bool relu = layer->conv ? layer->conv->relu : layer->dense->relu;
+    lk_blas_shape shape = {};
+    shape.columns = n;
+    shape.terms = k;
+    shape.left_ld = operand_ld(f->rules.precision, k);
+    shape.right_ld = operand_ld(f->rules.precision, n);
+    shape.out_ld = float_ld(n);
+    shape.left_stride = rows * shape.left_ld;
+    shape.out_stride = rows * shape.out_ld;
+    const void *weights = operand(&q, q.at.weights, w, k, n);
+    for (uint32_t m = 0, some; m < m_count; m += some) {
+        some = chunk_at(&q, m, m_count);
+        float *to = y + m * q.p.positions * n;
+        float *out = q.at.out == LK_AS_IT_IS ? to : s->scratch + q.at.out;
+        const void *input = input_of(&q, x + m * in, some);
+        multiply(&q, shape, &lk_blas_shape::rows, some, input, weights, out);
+        const uint64_t stored = some * q.p.positions;
+        lk_cuda_launch(s, finish_forward, lk_cuda_blocks(stored * n), LK_CUDA_THREADS, 0, s->state,
+                       s->op, stored, (uint32_t)n, shape.out_ld, relu, out, bias, to);
+    }
+}
+
+void lk_fast_input_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer,
+                            uint32_t m_count, const float *w, const float *dy, const float *mask,
+                            float *dx) {
+    const pass q = start(f, s, layer, LK_FAST_INPUT_GRADIENT, m_count);
+    const uint64_t k = q.p.terms, n = q.p.columns, rows = f->rules.grain * q.p.positions;
+    const uint64_t in = layer->conv ? lk_conv2d_in_floats(layer->conv) : k;
+    lk_blas_shape shape = {};
+    shape.columns = k;
+    shape.terms = n;
+    shape.right_transposed = true;
+    shape.left_ld = shape.right_ld = operand_ld(f->rules.precision, n);
+    shape.out_ld = float_ld(k);
+    shape.left_stride = rows * shape.left_ld;
+    shape.out_stride = rows * shape.out_ld;
+    const void *weights = operand(&q, q.at.weights, w, k, n);
+    for (uint32_t m = 0, some; m < m_count; m += some) {
+        some = chunk_at(&q, m, m_count);
+        float *to = dx + m * in;
+        const float *seen = mask ? mask + m * in : nullptr;
+        float *out = q.at.out == LK_AS_IT_IS ? to : s->scratch + q.at.out;
+        const uint64_t here = some * q.p.positions;
+        const void *gradient = operand(&q, q.at.gradient, dy + m * q.p.positions * n, here, n);
+        multiply(&q, shape, &lk_blas_shape::rows, some, gradient, weights, out);
+        const uint32_t blocks = lk_cuda_blocks(some * in);
+        if (layer->conv) {
+            lk_cuda_launch(s, gather_windows, blocks, LK_CUDA_THREADS, 0, s->state, s->op,
+                           window_shape_of(layer->conv, shape.out_ld), some * in, out, seen, to);
+        } else {
+            lk_cuda_launch(s, finish_input_gradient, blocks, LK_CUDA_THREADS, 0, s->state, s->op,
+                           here, k, shape.out_ld, out, seen, to);
+        }
+    }
+}
+
+// The topmost two of the nodes held become one, so many times.
+static uint32_t join_chunks(const pass *q, float *const *nodes, uint32_t held, uint32_t merges) {
+    for (; merges > 0; merges--, held--) {
+        lk_cuda_add(q->s, q->p.terms * q->p.columns, nodes[held - 2], nodes[held - 1],
+                    nodes[held - 2]);
+    }
+    return held;
+}
+
+static void weight_products(const pass *q, const lk_cuda_grains *g, float *dw) {
+    const lk_fast_rules *r = &q->f->rules;
+    const uint64_t k = q->p.terms, n = q->p.columns, rows = r->grain * q->p.positions;
+    const uint64_t in = q->layer->conv ? lk_conv2d_in_floats(q->layer->conv) : k;
+    float *out = q->s->scratch + q->at.out, *nodes[LK_TREE_LEVELS_MAX + 1] = {dw};
+    for (uint32_t i = 0; i < LK_TREE_LEVELS_MAX; i++) {
+        nodes[i + 1] = q->s->scratch + q->at.nodes + i * lk_round_up(k * n, 64);
+    }
+    lk_blas_shape shape = {};
+    shape.rows = k;
+    shape.columns = n;
+    shape.left_transposed = true;
+    shape.left_ld = operand_ld(r->precision, k);
+    shape.right_ld = operand_ld(r->precision, n);
+    shape.out_ld = float_ld(n);
+    shape.left_stride = rows * shape.left_ld;
+    shape.right_stride = rows * shape.right_ld;
+    shape.out_stride = k * shape.out_ld;
+    uint32_t held = 0, chunks = 0;
+    for (uint32_t m = 0, some; m < g->examples; m += some) {
+        some = chunk_at(q, m, g->examples);
+        const void *input = input_of(q, g->x + m * in, some);
+        const void *gradient =
+            operand(q, q->at.gradient, g->dy + m * q->p.positions * n, some * q->p.positions, n);
+        multiply(q, shape, &lk_blas_shape::terms, some, input, gradient, out);
+        const uint32_t leaves = (some + r->grain - 1) / r->grain;
+        lk_cuda_launch(q->s, join_partials, lk_cuda_blocks(k * n), LK_CUDA_THREADS, 0, leaves,
+                       shape.out_stride, k, n, shape.out_ld, out, nodes[held]);
+        held = join_chunks(q, nodes, held + 1, (uint32_t)__builtin_ctz(++chunks));
+    }
+    join_chunks(q, nodes, held, held - 1);
+}
+
+void lk_fast_weight_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer,
+                             const lk_cuda_grains *g, float *dw, float *db) {
+    const pass q = start(f, s, layer, LK_FAST_WEIGHT_GRADIENT, g->examples);
+    weight_products(&q, g, dw);
+    if (db) lk_cuda_conv2d_bias_gradient(s, layer->conv, g, db);
+}
+
+int lk_cuda_prepare_fast(void) {
+    return lk_cuda_prepare_kernels(pack<float>, pack<bf16>, windows<float>, windows<bf16>,
+                                   finish_forward, finish_input_gradient, gather_windows,
+                                   join_partials);
+}

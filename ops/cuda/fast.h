@@ -1,0 +1,70 @@
+// fast.h - dense layers and convolutions in the fast arithmetic: products of matrices by blas.h,
+// one batch a grain, everything around them by our own kernels. C; needs no header of CUDA.
+//
+// Like the launches of kernels.h, with these differences:
+// - A sum of products is cuBLAS's: its order is that of an algorithm chosen once for a grain's
+//   shape. Bias, ReLU, masks, the bias's gradient and all that is no product are the strict ones.
+// - A convolution is the product of a matrix of all windows of the image (terms in the order of
+//   kernels.h) with the weights; the gradient of its input is gathered from the product of the
+//   output's gradient with the weights, taps ascending.
+// - Operands are rounded once, to nearest even: bf16 by our kernels, tf32 by the matrix units.
+// - A grain is computed whole and by itself, the partial gradients of grains are added by the tree:
+//   the bits do not depend on waves, replicas or workers. A short last grain has a shape, and so an
+//   algorithm, of its own.
+//
+// Scratch holds operands for as many grains at once as fit in `chunk_bytes`, one at least.
+#ifndef LOCKSTEP_OPS_CUDA_FAST_H
+#define LOCKSTEP_OPS_CUDA_FAST_H
+
+#include "ops/cuda/blas.h"
+#include "ops/cuda/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Operands of one launch, where nobody says otherwise: of the order of a second-level cache.
+enum { LK_FAST_CHUNK_BYTES = 64 << 20 };
+
+typedef struct lk_fast_rules {
+    lk_precision precision;  // not LK_STRICT
+    uint32_t grain;
+    uint32_t grains;  // of a global batch: what algorithms are chosen for
+    uint64_t chunk_bytes;
+} lk_fast_rules;
+
+typedef struct lk_fast {
+    lk_fast_rules rules;
+    lk_blas blas;
+} lk_fast;
+
+// A layer: one of the two is not NULL.
+typedef struct lk_fast_layer {
+    const lk_dense *dense;
+    const lk_conv2d *conv;
+} lk_fast_layer;
+
+typedef enum lk_fast_pass {
+    LK_FAST_FORWARD,
+    LK_FAST_INPUT_GRADIENT,
+    LK_FAST_WEIGHT_GRADIENT,
+} lk_fast_pass;
+
+// y, dx, and the node of the grains, as of the layer's launches in kernels.h.
+void lk_fast_forward(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer, uint32_t m_count,
+                     const float *x, const float *w, const float *bias, float *y);
+void lk_fast_input_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer,
+                            uint32_t m_count, const float *w, const float *dy, const float *mask,
+                            float *dx);
+// db: of a convolution, or NULL.
+void lk_fast_weight_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer,
+                             const lk_cuda_grains *grains, float *dw, float *db);
+
+// Scratch of a pass, in floats, for at most so many examples.
+uint64_t lk_fast_scratch_floats(const lk_fast_rules *rules, const lk_fast_layer *layer,
+                                lk_fast_pass pass, uint32_t examples);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
