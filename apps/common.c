@@ -278,6 +278,25 @@ static lk_status check_identity(const lk_run *run, const lk_safetensors *reader,
                    theirs ? theirs : "(none)", run->identity_hex);
 }
 
+// A fast run goes on with the bits of the GPU and the library at hand.
+static void warn_of_parting(const lk_run *run, const lk_safetensors *reader, const char *path,
+                            lk_text_out *out) {
+    char cublas[24], line[4 * LK_ERROR_TEXT_BYTES];
+    const char *gpu = lk_safetensors_metadata(reader, "gpu");
+    const char *theirs = lk_safetensors_metadata(reader, "cublas");
+    if (!lk_run_is_fast(run)) return;
+    lk_run_cublas(run, cublas, sizeof cublas);
+    gpu = gpu ? gpu : "(unknown)";
+    theirs = theirs ? theirs : "(unknown)";
+    if (strcmp(gpu, run->gpu.device.name) == 0 && strcmp(theirs, cublas) == 0) return;
+    snprintf(line, sizeof line,
+             "WARNING: %s was computed on %s with cuBLAS %s, this run goes on on %s with cuBLAS "
+             "%s: in arithmetic fast its bits may part from here from those of a run that stayed",
+             path, gpu, theirs, run->gpu.device.name, cublas);
+    lk_text_line(out, "%s", line);
+    fprintf(stderr, "lockstep: %s\n", line);
+}
+
 lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk_text_out *out,
                           uint64_t *steps_done, lk_error *error) {
     uint32_t count = lk_run_tensor_count(run);
@@ -300,7 +319,10 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
     }
     if (status == LK_OK) {
         // Training goes on only from its own state; evaluation takes any weights that fit.
-        if (run->needs.checkpoints) status = check_identity(run, &reader, file, error);
+        if (run->needs.checkpoints) {
+            status = check_identity(run, &reader, file, error);
+            if (status == LK_OK) warn_of_parting(run, &reader, file, out);
+        }
         lk_run_tensors(run, tensors);
         if (status == LK_OK) status = lk_checkpoint_load(&reader, tensors, count, error);
         if (run->cuda) run->cuda->upload(&run->gpu);

@@ -424,8 +424,35 @@ static lk_status read_batch(lk_config *c, const lk_json_cursor *root, uint32_t r
     }
     c->spec.global_batch = global ? global : (uint32_t)product;
     if (replica_batch && accumulate > 1) c->wave_examples = replica_batch;
-    c->spec.grain = lk_default_grain(c->spec.global_batch);
+    c->spec.grain = c->spec.precision == LK_STRICT ? lk_default_grain(c->spec.global_batch)
+                                                   : lk_default_fast_grain(c->spec.global_batch);
     return lk_json_get_u32(root, "grain", LK_JSON_OPTIONAL, 1, INT32_MAX, &c->spec.grain, error);
+}
+
+// The arithmetic, and in the fast one the precision of products.
+static lk_status read_arithmetic(lk_config *c, const lk_json_cursor *root, lk_error *error) {
+    static const char *const arithmetics[] = {"strict", "fast"};
+    static const char *const precisions[] = {"tf32", "bf16", "fp16"};
+    enum { FP16 = 2 };
+    lk_json_cursor at;
+    uint32_t fast = 0, precision = 0;
+    LK_CHECK(lk_json_get_choice(root, "arithmetic", LK_JSON_OPTIONAL, arithmetics,
+                                LK_COUNT(arithmetics), &fast, error));
+    LK_CHECK(lk_json_get_choice(root, "precision", LK_JSON_OPTIONAL, precisions,
+                                LK_COUNT(precisions), &precision, error));
+    if (!fast) {
+        if (!lk_json_find(root, "precision", &at)) return LK_OK;
+        return lk_json_refuse(&at, error,
+                              "a precision is one of arithmetic \"fast\"; \"strict\" has fp32 "
+                              "only: set arithmetic to \"fast\" or leave precision out");
+    }
+    if (precision == FP16 && lk_json_find(root, "precision", &at)) {
+        return lk_json_refuse(&at, error,
+                              "fp16 needs its loss scaled, or small gradients become zero, and "
+                              "this version does not scale it; use \"bf16\" or \"tf32\"");
+    }
+    c->spec.precision = (lk_precision)(precision + LK_TF32);
+    return LK_OK;
 }
 
 static lk_status read_length(lk_config *c, const lk_json_cursor *root, lk_error *error) {
@@ -489,6 +516,8 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
                                        "optimizer",
                                        "data",
                                        "seed",
+                                       "arithmetic",
+                                       "precision",
                                        "global_batch",
                                        "grain",
                                        "replica_batch",
@@ -513,6 +542,7 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
                               error));
     LK_CHECK(read_model(c, &root, error));
     LK_CHECK(read_optimizer(c, &root, error));
+    LK_CHECK(read_arithmetic(c, &root, error));
     LK_CHECK(read_batch(c, &root, options->replicas, error));
     LK_CHECK(read_length(c, &root, error));
     LK_CHECK(read_layout(c, &root, error));

@@ -43,8 +43,10 @@ static void put_string(FILE *f, const char *text) {
     for (const char *c = text; *c; c++) {
         bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
                      (*c >= '0' && *c <= '9') || *c == '_' || *c == '-' || *c == '.' || *c == ' ';
-        if (plain) fputc(*c, f);
-        else fprintf(f, "\\%03o", (unsigned)(uint8_t)*c);
+        if (plain)
+            fputc(*c, f);
+        else
+            fprintf(f, "\\%03o", (unsigned)(uint8_t)*c);
     }
     fputc('"', f);
 }
@@ -55,10 +57,11 @@ static const char *truth(bool value) { return value ? "true" : "false"; }
 
 // Only the fields that a layer of its kind has; the others are 0.
 static void put_layer(FILE *f, const lk_layer *l) {
-    static const char *const kinds[] = {
-        [LK_LAYER_CONV2D] = "CONV2D",   [LK_LAYER_MAX_POOL2D] = "MAX_POOL2D",
-        [LK_LAYER_FLATTEN] = "FLATTEN", [LK_LAYER_DENSE] = "DENSE",
-        [LK_LAYER_RELU] = "RELU"};
+    static const char *const kinds[] = {[LK_LAYER_CONV2D] = "CONV2D",
+                                        [LK_LAYER_MAX_POOL2D] = "MAX_POOL2D",
+                                        [LK_LAYER_FLATTEN] = "FLATTEN",
+                                        [LK_LAYER_DENSE] = "DENSE",
+                                        [LK_LAYER_RELU] = "RELU"};
     static const char *const initializers[] = {[LK_INIT_GLOROT_UNIFORM] = "GLOROT_UNIFORM",
                                                [LK_INIT_HE_UNIFORM] = "HE_UNIFORM",
                                                [LK_INIT_ZEROS] = "ZEROS"};
@@ -96,7 +99,10 @@ static void put_spec(FILE *f, const lk_run_spec *s) {
             truth(s->drop_remainder), (ull)s->example_count);
     fprintf(f, "        .data_hash = {");
     for (uint32_t i = 0; i < LK_SHA256_BYTES; i++)
-        fprintf(f, "%s0x%02x", i == 0 ? "" : i % 8 ? ", " : ",\n                      ",
+        fprintf(f, "%s0x%02x",
+                i == 0  ? ""
+                : i % 8 ? ", "
+                        : ",\n                      ",
                 s->data_hash[i]);
     fprintf(f, "},\n");
     if (s->shards)
@@ -135,8 +141,7 @@ static void put_examples(FILE *f, const lk_dataset *set) {
     for (uint64_t i = 0; i < set->count; i++)
         put_bytes(&text, lk_dataset_image(set, i), set->image_bytes);
     end_bytes(&text);
-    fprintf(f, "\nstatic const uint8_t labels[%llu] LK_EMBEDDED_EXAMPLES =\n",
-            (ull)set->count);
+    fprintf(f, "\nstatic const uint8_t labels[%llu] LK_EMBEDDED_EXAMPLES =\n", (ull)set->count);
     for (uint64_t i = 0; i < set->count; i++) {
         uint8_t label = lk_dataset_label(set, i);
         put_bytes(&text, &label, 1);
@@ -183,6 +188,11 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
     if (!o->to)
         return lk_fail(error, LK_BAD_USAGE,
                        "embed: --to is missing, wanted the C source to write: --to run.c");
+    if (lk_run_is_fast(run)) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "embed: arithmetic \"fast\" needs a GPU, which a target without an "
+                       "operating system has not; use \"strict\"");
+    }
     // A target without an operating system has one lane, unless somebody says otherwise.
     if (!run->config.replicas) run->layout.replicas = 1;
     LK_CHECK(lk_run_plan(run, error));

@@ -39,6 +39,13 @@ static void print_gpu(const lk_run *run, lk_text_out *out) {
                  "train measures",
                  (ull)a->used);
     print_entries(a, out);
+    if (lk_run_is_fast(run)) {
+        lk_text_line(
+            out,
+            "arithmetic fast: products in %s by cuBLAS; conversions, windows of images and "
+            "partial gradients of up to %u bytes at once are the ops' scratch",
+            lk_precision_name(run->config.spec.precision), LK_FAST_CHUNK_BYTES);
+    }
     lk_text_line(out, "pinned %llu bytes of the arena: %u steps of examples ahead of the GPU",
                  (ull)run->gpu.host.pinned_bytes, run->gpu.slots);
 }

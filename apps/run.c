@@ -41,14 +41,32 @@ static uint32_t processors(void) {
     return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
 }
 
+bool lk_run_is_fast(const lk_run *run) { return run->config.spec.precision != LK_STRICT; }
+
+void lk_run_cublas(const lk_run *run, char *out, size_t bytes) {
+    lk_blas_version_text(&run->gpu.fast.blas, out, bytes);
+}
+
 // A GPU is asked for by name; all else is this processor's.
 static lk_status choose_kernels(lk_run *run, lk_error *error) {
     const lk_config *c = &run->config;
+    if (lk_run_is_fast(run) && strcmp(c->kernels, "cuda") != 0) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "%s: arithmetic \"fast\" is what the matrix units of a GPU compute, and no "
+                       "other kernels give its bits (kernels: found \"%s\"); use --kernels cuda "
+                       "where there is a GPU, or arithmetic \"strict\"",
+                       c->document.source, c->kernels);
+    }
     if (strcmp(c->kernels, "cuda") != 0) {
         return lk_kernels_choose(c->kernels, &run->kernels, error);
     }
     run->kernels = &lk_kernels_reference;
     run->cuda = lk_cuda_linked();
+    if (!run->cuda && lk_run_is_fast(run)) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "arithmetic \"fast\": this build has no kernels \"cuda\"; configure with "
+                       "-DLOCKSTEP_CUDA=ON where the CUDA toolkit is, or use \"strict\"");
+    }
     if (!run->cuda) {
         return lk_fail(
             error, LK_UNAVAILABLE,
@@ -83,6 +101,7 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
         .replicas = c->replicas ? c->replicas : default_replicas(run),
         .wave_examples = (uint32_t)LK_MIN(c->wave_examples, UINT32_MAX),
         .fuse = c->fuse,
+        .pools_apart = lk_run_is_fast(run),
         .reduce = c->reduce,
     };
     if (run->cuda) {
@@ -307,9 +326,9 @@ void lk_run_tensors(const lk_run *run, lk_safetensors_tensor *out) {
 static lk_status measure_checkpoint(lk_run *run, lk_error *error) {
     static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
     lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
-    static const char *const keys[LK_RUN_STATE_PAIRS] = {"run_identity",     "digest", "state_hash",
-                                                         "lockstep_version", "name",   "seed",
-                                                         "global_batch",     "grain"};
+    static const char *const keys[LK_RUN_STATE_PAIRS] = {
+        "run_identity", "digest", "state_hash", "lockstep_version", "name", "seed",
+        "global_batch", "grain",  "arithmetic", "precision",        "gpu",  "cublas"};
     for (uint32_t i = 0; i < LK_RUN_STATE_PAIRS; i++)
         pairs[i] = (lk_safetensors_pair){keys[i], zeros};
     lk_safetensors_tensor *tensors = calloc(lk_run_tensor_count(run), sizeof *tensors);
@@ -387,7 +406,9 @@ static lk_status measure_data(lk_run *run, lk_error *error) {
 }
 
 static void plan_gpu(lk_run *run, uint64_t resident) {
-    const lk_cuda_needs needs = {.examples = resident, .evaluation = run->config.test.given};
+    const lk_cuda_needs needs = {.examples = resident,
+                                 .evaluation = run->config.test.given,
+                                 .test_examples = run->test.count};
     run->cuda->plan(&run->gpu, &run->program, &needs);
 }
 
@@ -489,9 +510,22 @@ static lk_status start_gpu(lk_run *run, lk_error *error) {
     return run->cuda->start(&run->gpu, &run->train_source, run->core.device, error);
 }
 
+static lk_status open_gpu(lk_run *run, lk_error *error) {
+    lk_error why = {.status = LK_OK};
+    lk_status status = run->cuda->open(&run->gpu.device, &why);
+    if (status == LK_OK || !lk_run_is_fast(run)) {
+        *error = why;
+        return status;
+    }
+    // Other kernels, which it would advise, are no way out.
+    return lk_fail(error, status,
+                   "arithmetic \"fast\": no GPU can be used here (lockstep doctor says why); use "
+                   "arithmetic \"strict\", or go where there is one");
+}
+
 lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
-    if (run->cuda) LK_CHECK(run->cuda->open(&run->gpu.device, error));
+    if (run->cuda) LK_CHECK(open_gpu(run, error));
     lk_status status = lk_memory_check(lk_run_bytes(run), max_memory, error);
     if (status == LK_OK) status = lk_host_block_map(run->arena.used, &run->block, error);
     LK_CHECK(run->workers.joined ? open_window(run, status, error) : status);

@@ -21,7 +21,7 @@
 #include "io/manifest.h"
 #include "io/run_dir.h"
 
-enum { LK_RUN_LOG_BYTES = 64 * 1024, LK_RUN_STATE_PAIRS = 8, LK_RUN_STACK_BYTES = 128 * 1024 };
+enum { LK_RUN_LOG_BYTES = 64 * 1024, LK_RUN_STATE_PAIRS = 12, LK_RUN_STACK_BYTES = 128 * 1024 };
 
 // What a command wants from a run beyond the step itself; each adds bytes to the plan.
 typedef struct lk_run_needs {
@@ -111,6 +111,11 @@ lk_step_result lk_run_settle(lk_run *run);
 // there looks at them. And the other way round: initial values, for the next step.
 lk_status lk_run_fetch(lk_run *run, lk_error *error);
 void lk_run_initialize(lk_run *run);
+
+// Of the fast arithmetic; false in a strict run. The GPU and cuBLAS are known once the run has
+// started.
+bool lk_run_is_fast(const lk_run *run);
+void lk_run_cublas(const lk_run *run, char *out, size_t bytes);
 
 // The kernels that compute the steps, as --kernels calls them.
 const char *lk_run_kernels(const lk_run *run);

@@ -26,6 +26,7 @@ typedef struct trainer {
     lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
     char digest[LK_SHA256_HEX_BYTES], state[LK_SHA256_HEX_BYTES];
     char numbers[4][24];
+    char cublas[24];
     char line[LK_RUN_LOG_BYTES / 2];  // of hashes.jsonl
     uint64_t done;                    // steps finished, in all
     uint64_t total;
@@ -62,14 +63,26 @@ static void prepare_checkpoint(trainer *t) {
     snprintf(t->numbers[0], sizeof t->numbers[0], "%llu", (unsigned long long)spec->seed);
     snprintf(t->numbers[1], sizeof t->numbers[1], "%u", spec->global_batch);
     snprintf(t->numbers[2], sizeof t->numbers[2], "%u", spec->grain);
+    // A strict checkpoint is the same wherever it was computed, so the last four are not its.
+    const size_t count = lk_run_is_fast(run) ? LK_RUN_STATE_PAIRS : LK_RUN_STATE_PAIRS - 4;
     const lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS] = {
-        {"run_identity", run->identity_hex}, {"digest", t->digest},      {"state_hash", t->state},
-        {"lockstep_version", LK_VERSION},    {"name", run->config.name}, {"seed", t->numbers[0]},
-        {"global_batch", t->numbers[1]},     {"grain", t->numbers[2]}};
+        {"run_identity", run->identity_hex},
+        {"digest", t->digest},
+        {"state_hash", t->state},
+        {"lockstep_version", LK_VERSION},
+        {"name", run->config.name},
+        {"seed", t->numbers[0]},
+        {"global_batch", t->numbers[1]},
+        {"grain", t->numbers[2]},
+        {"arithmetic", "fast"},
+        {"precision", lk_precision_name(spec->precision)},
+        {"gpu", run->gpu.device.name},
+        {"cublas", t->cublas}};
     memcpy(t->pairs, pairs, sizeof pairs);
+    lk_run_cublas(run, t->cublas, sizeof t->cublas);
     t->checkpoint = (lk_checkpoint_job){.directory = t->dir.checkpoints,
                                         .metadata = t->pairs,
-                                        .metadata_count = LK_RUN_STATE_PAIRS,
+                                        .metadata_count = count,
                                         .tensors = tensors,
                                         .tensor_count = lk_run_tensor_count(run),
                                         .keep_max = run->config.keep_max,
@@ -220,8 +233,8 @@ static lk_status one_step(trainer *t, lk_error *error) {
     const bool last = t->done == t->total;
     const bool shown = t->done % c->log_every_steps == 0 || t->done == t->first + 1 || last;
     const bool hashed = t->done % c->hash_every_steps == 0 || last;
-    const bool tested = c->evaluate_every_steps && t->done % c->evaluate_every_steps == 0 &&
-                        !last && evaluates(t);
+    const bool tested =
+        c->evaluate_every_steps && t->done % c->evaluate_every_steps == 0 && !last && evaluates(t);
     const bool saved = save_is_due(t);
     if (shown || hashed || tested || saved) LK_CHECK(settle(t, &r, error));
     if (shown) {
@@ -281,6 +294,19 @@ static lk_status finish(trainer *t, lk_error *error) {
 
 // --- start -------------------------------------------------------------------------------------
 
+// What a fast run's bits depend on besides its identity.
+static lk_status write_arithmetic(const trainer *t, lk_error *error) {
+    const lk_run *run = t->run;
+    char text[1024], cublas[24], gpu[2 * sizeof run->gpu.device.name];
+    lk_run_cublas(run, cublas, sizeof cublas);
+    lk_text_escape(gpu, sizeof gpu, run->gpu.device.name, strlen(run->gpu.device.name));
+    int n = snprintf(text, sizeof text,
+                     "{\n  \"arithmetic\": \"fast\",\n  \"precision\": \"%s\",\n  \"gpu\": "
+                     "\"%s\",\n  \"cublas\": \"%s\"\n}\n",
+                     lk_precision_name(run->config.spec.precision), gpu, cublas);
+    return lk_run_dir_write(&t->dir, "arithmetic.json", text, (size_t)n, error);
+}
+
 static lk_status write_documents(const trainer *t, lk_error *error) {
     char *text = malloc(LK_CONFIG_DUMP_BYTES);
     size_t length;
@@ -290,6 +316,7 @@ static lk_status write_documents(const trainer *t, lk_error *error) {
     if (status == LK_OK) status = lk_run_dir_write(&t->dir, "config.json", text, length, error);
     free(text);
     LK_CHECK(status);
+    if (lk_run_is_fast(t->run)) LK_CHECK(write_arithmetic(t, error));
     size_t bytes = lk_plan_json(t->run, NULL, NULL, 0) + 1;
     text = malloc(bytes);
     if (!text) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
@@ -342,8 +369,9 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
 static void print_banner(const trainer *t) {
     const lk_run *run = t->run;
     const lk_run_spec *s = &run->config.spec;
-    char hash[LK_SHA256_HEX_BYTES];
+    char hash[LK_SHA256_HEX_BYTES], cublas[24];
     lk_hex(s->data_hash, LK_SHA256_BYTES, hash);
+    lk_run_cublas(run, cublas, sizeof cublas);
     lk_text_out *out = (lk_text_out *)&t->out;
     print_workers(run, t->collective, out);
     if (run->evaluator) lk_text_line(out, "evaluation: by the cluster's evaluator, not here");
@@ -356,6 +384,12 @@ static void print_banner(const trainer *t) {
     lk_text_line(out, "arena %llu bytes, %s; %llu parameters", (unsigned long long)run->arena.used,
                  run->block.locked ? "locked in memory" : "touched but NOT locked (see ulimit -l)",
                  (unsigned long long)run->program.param_floats);
+    if (lk_run_is_fast(run)) {
+        lk_text_line(out,
+                     "arithmetic fast: products in %s by cuBLAS %s on %s; another GPU model or "
+                     "version may give other bits",
+                     lk_precision_name(s->precision), cublas, run->gpu.device.name);
+    }
     if (run->cuda) {
         const lk_cuda_device *d = &run->gpu.device;
         lk_text_line(
@@ -378,9 +412,9 @@ static void remove_file(void *context, const char *name) {
 
 static lk_status remove_run(const char *path, lk_error *error) {
     char checkpoints[LK_PATH_BYTES + 16], hex[LK_IDENTITY_HEX_BYTES];
-    static const char *const files[] = {"metrics.jsonl", "hashes.jsonl", "evaluations.jsonl",
-                                        "config.json",   "plan.json",    "lock",
-                                        "identity"};
+    static const char *const files[] = {
+        "metrics.jsonl", "hashes.jsonl", "evaluations.jsonl", "arithmetic.json", "config.json",
+        "plan.json",     "lock",         "identity"};
     lk_error none = {.status = LK_OK};
     if (lk_run_dir_identity(&lk_file_ops_posix, path, hex, &none) != LK_OK) return LK_OK;
     // Whoever works there now keeps it: the lock decides, before anything is removed.

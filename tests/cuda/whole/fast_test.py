@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""fast_test - the whole program in the fast arithmetic, its GPU played by the host execution layer
+and cuBLAS by a recording stand-in: the same bits for any replicas, waves and resumes; an accuracy
+like that of the strict arithmetic; what is taken, and what is refused.
+
+   fast_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
+"""
+import json
+import os
+import re
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../whole"))
+from program import Test, result, value  # noqa: E402
+
+MATRIX = os.path.abspath(sys.argv[3])
+PRECISIONS = ("tf32", "bf16")
+DEVICE = re.compile(r"device: (\d+) allocations after the seal, (\d+) bytes")
+PRODUCTS = re.compile(r"cuBLAS: (\d+) products, (\d+) of them captured, by (\d+) algorithms; "
+                      r"(\d+) astray")
+TEST_SET = ["--set", 'data.test={"made_up":{"first":5000,"count":150,"height":10,"width":8}}']
+
+# Step 4 is a short one, of 232 examples: with grains of 16 its last has 8.
+ROWS = [
+    ["--replicas", "1"],
+    ["--replicas", "4"],
+    ["--replicas", "1", "--set", "layout.wave_examples=48", "--set", "layout.resident=true"],
+    ["--replicas", "3", "--set", "layout.wave_examples=16", "--set", "layout.overlay=false"],
+]
+
+
+def fast(precision, *more):
+    return ["--kernels", "cuda", "--set", "arithmetic=fast", "--set", f"precision={precision}",
+            "--set", "grain=16", *more]
+
+
+def train(t, directory, *arguments, steps=4, fresh=True, code=0):
+    return t.expect(code, "train", MATRIX, "--set", f"steps={steps}", "--run-dir", directory,
+                    "--fresh" if fresh else "--resume", *arguments)
+
+
+def same_bits(t):
+    seen = {}
+    for precision in PRECISIONS:
+        found = []
+        for number, row in enumerate(ROWS):
+            os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(number)
+            _, lines, error = train(t, "bits", *fast(precision, *row, *TEST_SET))
+            found.append((result(lines), value(lines, "test_loss"), value(lines, "run_identity")))
+            device, products = DEVICE.search(error), PRODUCTS.search(error)
+            if t.check(device and products, "counts", error):
+                t.check(device.group(1) == "0", "allocations after the seal", error)
+                t.check(products.group(4) == "0", "operands that are no tensors", error)
+                t.check(0 < int(products.group(2)) < int(products.group(1)), "captured", error)
+        os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
+        t.check(len(set(found)) == 1, f"{precision}: bits of all rows", *found)
+        lines = train(t, "halves", *fast(precision, *ROWS[1], *TEST_SET), steps=2)[1]
+        lines = train(t, "halves", *fast(precision, *ROWS[2], *TEST_SET), fresh=False)[1]
+        t.check(result(lines) == found[0][0], f"{precision}: resumed", result(lines), found[0])
+        t.check("WARNING" not in "\n".join(lines), "a warning without cause", *lines)
+        seen[precision] = found[0]
+    lines = train(t, "strict", "--kernels", "cuda", *TEST_SET)[1]
+    seen["strict"] = (result(lines), value(lines, "test_loss"), value(lines, "run_identity"))
+    for what in range(3):
+        t.check(len({str(s[what]) for s in seen.values()}) == 3, "three arithmetics", seen)
+
+
+def accuracy(t):
+    """A network learns as well as in the strict arithmetic; diff --tolerance says how far apart."""
+    config = t.write("learns.json", {
+        "log_every_steps": 20, "grain": 32, "optimizer.learning_rate": 0.1,
+        "data.test": {"made_up": {"first": 5000, "count": 300, "height": 10, "width": 10}}})
+    for precision, steps in (("tf32", 20), ("bf16", 120)):
+        length = ["--set", f"steps={steps}", "--fresh", "--run-dir"]
+        strict = t.expect(0, "train", config, *length, "strict")[1]
+        lines = t.expect(0, "train", config, *length, precision, "--kernels", "cuda", "--set",
+                         "arithmetic=fast", "--set", f"precision={precision}")[1]
+        wanted, found = (float(value(out, "test_accuracy")) for out in (strict, lines))
+        t.check(abs(wanted - found) < 5.0 and (steps < 100 or found > 30.0), "accuracy", wanted,
+                found)
+        text = "\n".join(t.run("diff", "strict", precision, "--tolerance", "1e-9")[1])
+        apart = re.search(r"train loss: .* relative difference (\S+) ", text)
+        t.check(apart and 1e-9 < float(apart.group(1)) < 0.05, "losses", text)
+        t.check(f"step {steps}: A {wanted:.2f}%, B {found:.2f}%" in text, "accuracy of diff", text)
+
+
+def what_is_said(t):
+    """Arithmetic, precision, GPU and cuBLAS; and loudly where a resumed run may part."""
+    lines = train(t, "said", *fast("bf16"), steps=2)[1]
+    text = "\n".join(lines)
+    t.check("arithmetic fast: products in bf16 by cuBLAS 13.1.0 on host execution layer" in text,
+            "train", text)
+    wanted = {"arithmetic": "fast", "precision": "bf16", "gpu": "host execution layer",
+              "cublas": "13.1.0"}
+    with open("said/arithmetic.json", encoding="utf-8") as f:
+        t.check(json.load(f) == wanted, "arithmetic.json")
+    text = "\n".join(t.expect(0, "checkpoint", "info",
+                              "said/checkpoints/step-0000000002.safetensors")[1])
+    for key, said in wanted.items():
+        t.check(re.search(rf"{key}\W+{re.escape(said)}", text), "checkpoint", key, text)
+    for name, other in (("LOCKSTEP_HOST_CUDA_NAME", "another GPU"),
+                        ("LOCKSTEP_HOST_CUBLAS_VERSION", "130200")):
+        os.environ[name] = other
+        _, lines, error = train(t, "said", *fast("bf16"), steps=3, fresh=False)
+        os.environ.pop(name)
+        for text in ("\n".join(lines), error):
+            t.check("WARNING: said/checkpoints/" in text and "may part" in text, name, text)
+        train(t, "said", *fast("bf16"), steps=2)
+    t.expect(78, "train", MATRIX, "--run-dir", "said", "--resume", "--set", "steps=4")
+    train(t, "strict", "--kernels", "cuda", steps=2)
+    for precision in PRECISIONS:
+        error = train(t, "strict", *fast(precision), fresh=False, code=78)[2]
+        t.check("was started as run" in error, "a strict run resumed as fast", error)
+
+
+def plan(t):
+    lines = t.expect(0, "plan", MATRIX, *fast("bf16"))[1]
+    text = "\n".join(lines)
+    for wanted in ("cuBLAS workspace", "33554432 bytes x 1", "cuBLAS plans",
+                   "arithmetic fast: products in bf16", "scratch    f32"):
+        t.check(wanted in text, "plan", wanted, text)
+    taken = DEVICE.search(train(t, "plan", *fast("bf16"), steps=1)[2]).group(2)
+    said = json.loads("\n".join(t.expect(0, "plan", MATRIX, "--json", *fast("bf16"))[1]))
+    t.check(int(taken) == said["gpu_bytes"], "planned and taken", said["gpu_bytes"], taken)
+    # Without a grain in the configuration: large, but eight of them.
+    for batch, grain in ((256, 32), (8192, 1024), (65536, 4096), (1000, 8), (24, 8), (7, 1)):
+        document = json.load(open(MATRIX, encoding="utf-8"))
+        document.pop("grain")
+        document.update(global_batch=batch, arithmetic="fast")
+        with open("grain.json", "w", encoding="utf-8") as f:
+            json.dump(document, f)
+        text = "\n".join(t.expect(0, "plan", "grain.json", "--kernels", "cuda")[1])
+        t.check(f"grains of {grain};" in text, f"grain of {batch}", text)
+
+
+def refused(t, code, text, *arguments, **environment):
+    os.environ.update(environment)
+    found, _, error = t.run("train", MATRIX, "--run-dir", "refused", "--fresh", *arguments)
+    for name in environment:
+        os.environ.pop(name)
+    said = [line for line in error.splitlines() if not re.match("device: |cuBLAS: ", line)]
+    t.check(found == code and len(said) == 1 and text in said[0], f"exit {found}, wanted {code}",
+            f"wanted: {text}", *said)
+
+
+def refusing(t):
+    on_cuda = fast("tf32")
+    for kernels in ("auto", "portable", "reference"):
+        refused(t, 69, "matrix units of a GPU", "--set", "arithmetic=fast", "--kernels", kernels)
+    refused(t, 69, "no GPU can be used here", *on_cuda, LOCKSTEP_HOST_CUDA_DEVICES="0")
+    refused(t, 78, "loss scaled", *fast("fp16"))
+    refused(t, 78, "precision", "--set", "precision=bf16")
+    refused(t, 78, "arithmetic", "--set", "arithmetic=quick")
+    refused(t, 69, "libcublasLt.so.13 cannot be loaded", *on_cuda, LOCKSTEP_HOST_CUDA_FAIL="dlopen")
+    refused(t, 69, "libcublasLt.so.13 has no cublasLtMatmul", *on_cuda,
+            LOCKSTEP_HOST_CUDA_FAIL="dlsym:16")
+    refused(t, 69, "cuBLAS cannot be started", *on_cuda, LOCKSTEP_HOST_CUDA_FAIL="cublasLtCreate")
+    refused(t, 69, "cuBLAS 13.1.0 has no algorithm", *on_cuda, LOCKSTEP_HOST_CUDA_FAIL="algorithm:5")
+    refused(t, 69, "cuBLAS 13.1.0 has no algorithm", *on_cuda,
+            LOCKSTEP_HOST_CUDA_FAIL="cublasLtMatmulAlgoGetHeuristic:2")
+    for number in (1, 20, 30):  # at the rehearsal, and while a step is recorded
+        refused(t, 70, "cuBLAS 13.1.0 failed", *on_cuda,
+                LOCKSTEP_HOST_CUDA_FAIL=f"cublasLtMatmul:{number}")
+    code, _, error = t.run("embed", MATRIX, *on_cuda, "--to", "run.c")
+    t.check(code == 69 and "embed" in error and not os.path.exists("run.c"), "embed", code, error)
+
+
+def main():
+    t = Test()
+    same_bits(t)
+    accuracy(t)
+    what_is_said(t)
+    plan(t)
+    refusing(t)
+    t.finish()
+
+
+main()
