@@ -43,7 +43,7 @@ static void print_gpu(const lk_run *run, lk_text_out *out) {
         lk_text_line(
             out,
             "arithmetic fast: products in %s by cuBLAS; conversions, windows of images and "
-            "partial gradients of up to %u bytes at once are the ops' scratch",
+            "partial gradients of up to %u bytes at once lie in the scratch",
             lk_precision_name(run->config.spec.precision), LK_FAST_CHUNK_BYTES);
     }
     lk_text_line(out, "pinned %llu bytes of the arena: %u steps of examples ahead of the GPU",

@@ -37,6 +37,13 @@ if(NOT missing)
         set(missing "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is too old, wanted 12.8 or newer")
     elseif(NOT TARGET CUDA::cudart_static)
         set(missing "the toolkit of ${CMAKE_CUDA_COMPILER} has no libcudart_static")
+    else()
+        # For the fast arithmetic: its headers only, runs that want it load the library.
+        find_file(LOCKSTEP_CUBLASLT_H cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
+        if(NOT LOCKSTEP_CUBLASLT_H)
+            set(missing "the toolkit of ${CMAKE_CUDA_COMPILER} has no cublasLt.h: install cuBLAS's \
+headers (libcublas-dev)")
+        endif()
     endif()
 endif()
 if(missing)

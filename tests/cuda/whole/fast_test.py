@@ -156,7 +156,8 @@ def refusing(t):
     refused(t, 69, "libcublasLt.so.13 has no cublasLtMatmul", *on_cuda,
             LOCKSTEP_HOST_CUDA_FAIL="dlsym:16")
     refused(t, 69, "cuBLAS cannot be started", *on_cuda, LOCKSTEP_HOST_CUDA_FAIL="cublasLtCreate")
-    refused(t, 69, "cuBLAS 13.1.0 has no algorithm", *on_cuda, LOCKSTEP_HOST_CUDA_FAIL="algorithm:5")
+    refused(t, 69, "cuBLAS 13.1.0 has no algorithm", *on_cuda,
+            LOCKSTEP_HOST_CUDA_FAIL="algorithm:5")
     refused(t, 69, "cuBLAS 13.1.0 has no algorithm", *on_cuda,
             LOCKSTEP_HOST_CUDA_FAIL="cublasLtMatmulAlgoGetHeuristic:2")
     for number in (1, 20, 30):  # at the rehearsal, and while a step is recorded
