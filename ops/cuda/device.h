@@ -59,6 +59,30 @@ static inline uint32_t lk_cuda_blocks(uint64_t count) {
 // The dynamic shared memory of a kernel, aligned for reads of four floats.
 extern __shared__ __align__(128) float lk_cuda_shared[];
 
+// --- division by what is known before ------------------------------------------------------------
+
+// Quotients of numbers below 2^31 by a multiplication.
+typedef struct lk_cuda_divisor {
+    uint32_t by, magic, shift;
+} lk_cuda_divisor;
+
+static inline lk_cuda_divisor lk_cuda_divide_by(uint32_t by) {
+    lk_cuda_divisor d = {by, 0, 0};
+    while ((uint64_t)1 << d.shift < by) d.shift++;
+    d.magic = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - by)) / by + 1);
+    return d;
+}
+
+static inline __device__ uint32_t lk_cuda_quotient(uint32_t n, const lk_cuda_divisor &d) {
+    return (uint32_t)(((uint64_t)n * d.magic >> 32) + n) >> d.shift;
+}
+
+// Rows, or terms, of a kernel: numbers that lk_cuda_quotient can take apart.
+static inline uint32_t lk_cuda_rows_of(lk_cuda_stream *s, uint64_t rows) {
+    if (!s->error && rows >> 31 != 0) s->error = cudaErrorInvalidConfiguration;
+    return (uint32_t)rows;
+}
+
 // --- numbers -------------------------------------------------------------------------------------
 
 static inline __device__ bool lk_cuda_not_finite(float x) { return !(x - x == 0.0f); }

@@ -1,7 +1,7 @@
 // fast.cu - the fast arithmetic's passes: operands made, multiplied, and finished. CUDA C++.
 #include "ops/cuda/fast.h"
 
-#include "ops/cuda/sums.h"
+#include "ops/cuda/device.h"
 
 // --- operands ------------------------------------------------------------------------------------
 

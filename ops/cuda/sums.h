@@ -18,24 +18,6 @@
 
 #include "ops/cuda/device.h"
 
-// --- division by what is known before ------------------------------------------------------------
-
-// Quotients of numbers below 2^31 by a multiplication.
-typedef struct lk_cuda_divisor {
-    uint32_t by, magic, shift;
-} lk_cuda_divisor;
-
-static inline lk_cuda_divisor lk_cuda_divide_by(uint32_t by) {
-    lk_cuda_divisor d = {by, 0, 0};
-    while ((uint64_t)1 << d.shift < by) d.shift++;
-    d.magic = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - by)) / by + 1);
-    return d;
-}
-
-static inline __device__ uint32_t lk_cuda_quotient(uint32_t n, const lk_cuda_divisor &d) {
-    return (uint32_t)(((uint64_t)n * d.magic >> 32) + n) >> d.shift;
-}
-
 // --- terms, leaves, parts ------------------------------------------------------------------------
 
 // The terms of a sum and how they are cut. A matrix product has one example of `example_terms`.
@@ -497,12 +479,6 @@ static inline uint64_t lk_cuda_scratch_of(uint64_t rows, uint64_t columns, uint3
     const lk_cuda_terms terms = lk_cuda_terms_of(example_terms, grain, examples);
     const lk_cuda_cut cut = lk_cuda_cut_sums(rows, columns, terms, grouped);
     return cut.terms.parts > 1 ? cut.terms.parts * rows * columns : 0;
-}
-
-// Rows, or terms, of a job: numbers that lk_cuda_quotient can take apart.
-static inline uint32_t lk_cuda_rows_of(lk_cuda_stream *s, uint64_t rows) {
-    if (!s->error && rows >> 31 != 0) s->error = cudaErrorInvalidConfiguration;
-    return (uint32_t)rows;
 }
 
 template <typename Tile, typename Job>
