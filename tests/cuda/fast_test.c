@@ -379,6 +379,25 @@ static void failures_are_said(void **state) {
     failing("cublasLtMatmul", 2, LK_INTERNAL, "failed: CUBLAS_STATUS_EXECUTION_FAILED");
 }
 
+// Fewer examples, and shorter chunks, never need more scratch than what was planned for many.
+static void scratch_grows(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < LK_COUNT(layers); i++) {
+        const lk_fast_layer v = view(&layers[i]);
+        for (uint64_t chunk = 1; chunk < 1 << 20; chunk *= 3) {
+            const lk_fast_rules rules = rules_of(i % 2 ? LK_BF16 : LK_TF32, 4, chunk);
+            for (lk_fast_pass p = LK_FAST_FORWARD; p <= LK_FAST_WEIGHT_GRADIENT; p++) {
+                uint64_t most = 0;
+                for (uint32_t m = 1; m <= 300; m++) {
+                    const uint64_t floats = lk_fast_scratch_floats(&rules, &v, p, m);
+                    if (floats < most) fail_msg("%s: pass %u, %u examples", layers[i].name, p, m);
+                    most = floats;
+                }
+            }
+        }
+    }
+}
+
 static void plans_are_few(void **state) {
     (void)state;
     static operands o;
@@ -399,6 +418,7 @@ int main(void) {
         cmocka_unit_test(nodes_join),
         cmocka_unit_test(operands_are_rounded_to_nearest_even),
         cmocka_unit_test(failures_are_said),
+        cmocka_unit_test(scratch_grows),
         cmocka_unit_test(plans_are_few),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
