@@ -2,7 +2,10 @@
 """cuda_test - the whole program with --kernels cuda, its GPU played by the host execution layer:
 the golden digests, whoever else computes a part of a run, and what it says where there is no GPU.
 
-   cuda_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all
+   cuda_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all|device
+
+`device` is for a program with a GPU (tests/cuda/gpu): all, but for the failures that only the host
+layer can play.
 """
 import json
 import os
@@ -40,7 +43,7 @@ MORE_ROWS = [
 
 # Whose short step has as many launches as the others.
 MEMORY_ROWS = [ROWS[1], ROWS[4]]
-if HOW_MUCH == "all":
+if HOW_MUCH in ("all", "device"):
     ROWS += MORE_ROWS
 elif HOW_MUCH == "few":
     ROWS = ROWS[1:2] + ROWS[4:5]
@@ -63,7 +66,7 @@ def same_bits(t):
         lines = train(t, 4, "golden", "--kernels", "cuda", *row)[1]
         t.check(result(lines) == golden(4), " ".join(row), result(lines), golden(4))
     os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
-    if HOW_MUCH == "all":
+    if HOW_MUCH in ("all", "device"):
         lines = train(t, 200, "golden", "--kernels", "cuda", "--replicas", "2")[1]
         t.check(result(lines) == golden(200), "200 steps", result(lines))
 
@@ -177,6 +180,12 @@ def refused(t, code, text, *arguments, **environment):
 
 
 def refusing(t):
+    refused(t, 78, "layout.guards", "--set", "layout.guards=true")
+    lines = t.expect(0, "doctor")[1]
+    t.check(any("use it with --kernels cuda" in line for line in lines), "doctor", *lines)
+
+
+def refusing_on_host(t):
     refused(t, 69, 'kernels "cuda": no GPU can be used here', LOCKSTEP_HOST_CUDA_DEVICES="0")
     refused(t, 69, 'kernels "cuda": no GPU can be used here', LOCKSTEP_HOST_CUDA_DEVICES="-1")
     refused(t, 69, "not enough GPU memory: the plan needs", LOCKSTEP_HOST_CUDA_FAIL="cudaMalloc:1")
@@ -186,9 +195,6 @@ def refusing(t):
         refused(t, 69, "GPU: ", LOCKSTEP_HOST_CUDA_FAIL=call)
     refused(t, 70, "GPU: a step", LOCKSTEP_HOST_CUDA_FAIL="cudaStreamSynchronize:5")
     refused(t, 70, "GPU: starting a step", LOCKSTEP_HOST_CUDA_FAIL="cudaGraphLaunch:3")
-    refused(t, 78, "layout.guards", "--set", "layout.guards=true")
-    lines = t.expect(0, "doctor")[1]
-    t.check(any("use it with --kernels cuda" in line for line in lines), "doctor", *lines)
 
 
 def main():
@@ -201,6 +207,8 @@ def main():
     diverging(t)
     memory(t)
     refusing(t)
+    if HOW_MUCH != "device":
+        refusing_on_host(t)
     t.finish()
 
 
