@@ -11,12 +11,17 @@ cp -r "$folder" "$work/elsewhere"
 cd "$work"
 lockstep="env -i HOME=$work elsewhere/lockstep"
 
-for file in elsewhere/*; do
+for file in elsewhere/* elsewhere/gpu/*; do
     objects=$(ldd "$file" 2>/dev/null | awk '{ print $1 }') || continue
     for object in $objects; do
         case "$object" in
         linux-vdso.so.* | libc.so.6 | libm.so.6 | libdl.so.2 | librt.so.1 | libpthread.so.0 | \
             /lib*/ld-linux*) ;;
+        libcmocka.so.0)
+            ldd "$file" | grep -q 'libcmocka.so.0 => .*elsewhere/gpu' || {
+                echo "portable: $file does not take the libcmocka.so.0 beside it" && exit 1
+            }
+            ;;
         not | statically) ;;
         *) echo "portable: $file loads $object, which other machines may lack" && exit 1 ;;
         esac
@@ -32,6 +37,13 @@ if [ "$has_cuda" = 1 ] && ! grep -q 'use it with --kernels cuda' doctor; then
     [ "$code" = 69 ] && [ "$(wc -l <error)" = 1 ] && grep -q 'no GPU can be used here' error || {
         echo "portable: --kernels cuda without a GPU: exit $code, wanted 69 and one line"
         cat error
+        exit 1
+    }
+    code=0
+    python3 elsewhere/gpu-check >out 2>error || code=$?
+    [ "$code" = 69 ] && [ "$(cat out error | wc -l)" = 1 ] || {
+        echo "portable: gpu-check without a GPU: exit $code, wanted 69 and one line"
+        cat out error
         exit 1
     }
 fi

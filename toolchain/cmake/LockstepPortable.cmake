@@ -12,6 +12,33 @@ add_custom_target(portable
     COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:lockstep_program>
             ${PROJECT_SOURCE_DIR}/LICENSE ${LOCKSTEP_PORTABLE_DIR}
     DEPENDS lockstep_program VERBATIM)
+# With a GPU's part, everything that toolchain/gpu-check needs comes along, in the same places.
+if(LOCKSTEP_TESTS AND LOCKSTEP_HAVE_CUDA)
+    find_library(LOCKSTEP_CMOCKA_FILE cmocka REQUIRED)  # there is no static one
+    get_filename_component(file ${LOCKSTEP_CMOCKA_FILE} REALPATH)
+    string(REGEX MATCH "libcmocka\\.so\\.[0-9]+" name "${file}")
+    set(programs gpu_kernels_test gpu_conv_kernels_test gpu_update_test gpu_measure
+        lockstep_on_gpu)
+    add_dependencies(portable gpu_tests)
+    foreach(folder gpu tests/cuda/whole tests/whole tests/matrix tests/golden tests/bench)
+        add_custom_command(TARGET portable POST_BUILD VERBATIM
+            COMMAND ${CMAKE_COMMAND} -E make_directory ${LOCKSTEP_PORTABLE_DIR}/${folder})
+    endforeach()
+    foreach(program IN LISTS programs)
+        add_custom_command(TARGET portable POST_BUILD VERBATIM
+            COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:${program}> ${LOCKSTEP_PORTABLE_DIR}/gpu)
+    endforeach()
+    foreach(script tests/cuda/whole/cuda_test.py tests/whole/program.py tests/matrix/matrix.json
+                   tests/golden/digests.json tests/bench/peers_gpu.py tests/bench/peers_worker.py)
+        add_custom_command(TARGET portable POST_BUILD VERBATIM
+            COMMAND ${CMAKE_COMMAND} -E copy ${PROJECT_SOURCE_DIR}/${script}
+                    ${LOCKSTEP_PORTABLE_DIR}/${script})
+    endforeach()
+    add_custom_command(TARGET portable POST_BUILD VERBATIM
+        COMMAND ${CMAKE_COMMAND} -E copy ${file} ${LOCKSTEP_PORTABLE_DIR}/gpu/${name}
+        COMMAND ${CMAKE_COMMAND} -E copy ${PROJECT_SOURCE_DIR}/toolchain/gpu-check
+                ${LOCKSTEP_PORTABLE_DIR})
+endif()
 if(LOCKSTEP_TESTS)
     enable_testing()
     add_test(NAME portable
