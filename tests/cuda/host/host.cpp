@@ -1,7 +1,9 @@
 // host.cpp - the runtime: devices, memory, streams, events, graphs, as host.h says.
 //
 // One lock; whoever holds it may run device work, so that device code itself is single-threaded.
-// All work is items of one fixed pool, in a list per stream or per captured graph.
+// All work is items of one fixed pool, in a list per stream or per captured graph. Work is done one
+// item at a time, and only what somebody waits for: an item that waits for another stream, or for
+// what another device sends, has that one go on first.
 #include "host.h"
 
 #include <errno.h>
@@ -13,6 +15,7 @@
 #include <time.h>
 
 #include "block.h"
+#include "inside.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -26,11 +29,12 @@
 #define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
 #endif
 
-enum { ITEMS = 16384, STREAMS = 64, EVENTS = 256, GRAPHS = 64, ALLOCATIONS = 4096 };
+enum { ITEMS = 32768, STREAMS = 128, EVENTS = 512, GRAPHS = 64, ALLOCATIONS = 4096 };
+enum { DEVICES = LK_HOST_DEVICES, LANES = 4 };
 
 // --- things --------------------------------------------------------------------------------------
 
-typedef enum item_kind { KERNEL, COPY, SET, WAIT, GRAPH, MARK } item_kind;
+typedef enum item_kind { KERNEL, COPY, SET, WAIT, GRAPH, MARK, GROUP } item_kind;
 
 struct item {
     item *next;
@@ -45,24 +49,40 @@ struct item {
     cudaStream_t stream;  // WAIT: until so much of that stream is done
     uint64_t until;
     cudaGraphExec_t exec;  // GRAPH
+    void *group;           // GROUP: of nccl.cpp
+    // Captured: of which of the graph's streams, and in a WAIT for how much of which other one.
+    uint32_t lane, until_lane;
 };
 
 struct list {
     item *head, *tail;
 };
 
+// A graph under way: what is next in each of its lanes.
+struct replay {
+    bool under_way;
+    uint32_t favourite;  // the lane that is ahead of the others where it can be
+    const item *next[LANES];
+    uint64_t done[LANES];
+};
+
 struct CUstream_st {
     bool used, non_blocking;
+    int device;
     list work;
     uint64_t enqueued, done;
-    cudaGraph_t capture;  // what is enqueued goes there
+    replay graph;         // that the first item is
+    cudaGraph_t capture;  // what is enqueued goes there,
+    uint32_t lane;        // to this one of its lanes
 };
 
 struct CUevent_st {
     bool used;
     cudaStream_t stream;  // that it was last recorded in; NULL: never
     uint64_t until;
-    cudaGraph_t capture;
+    int device;
+    cudaGraph_t capture;  // then `until` counts in `lane` of it
+    uint32_t lane;
     struct timespec time;
 };
 
@@ -70,17 +90,23 @@ struct CUgraph_st {
     bool used, invalid;
     uint32_t holders;  // the graph itself and what was made of it
     list work;
+    uint32_t lanes;
+    uint64_t enqueued[LANES];
 };
 
 struct CUgraphExec_st {
     bool used;
     cudaGraph_t graph;
+    int device;
+    uint32_t pending;  // launches that are not over
+    bool doomed;       // destroyed, but for these
 };
 
 struct allocation {
     uint8_t *at;
     size_t bytes;
     enum { DEVICE, PINNED, REGISTERED } kind;
+    int device;
     uint8_t *map;  // with the page behind it that nobody may touch
     size_t map_bytes;
 };
@@ -89,7 +115,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static item items[ITEMS];
 static item *free_items;
 static uint32_t items_taken;          // once, from the pool
-static CUstream_st streams[STREAMS];  // the first is the default stream
+static CUstream_st streams[STREAMS];  // the first are the devices' default streams
 static CUevent_st events[EVENTS];
 static CUgraph_st graphs[GRAPHS];
 static CUgraphExec_st execs[GRAPHS];
@@ -97,7 +123,8 @@ static allocation allocations[ALLOCATIONS];
 static uint32_t allocation_count;
 static lk_host_counts counts;
 static cudaError_t last_error;
-static int device_count = 1;
+static int device_count = 1, current;
+static size_t live_bytes[DEVICES];
 static size_t device_bytes = (size_t)8 << 30;
 static const size_t context_bytes = (size_t)300 << 20;  // a driver takes about as much
 static uint64_t random_state, seed_given;
@@ -113,7 +140,7 @@ static void read_environment(void) {
     const char *memory = getenv("LOCKSTEP_HOST_CUDA_MEMORY");
     const char *fail = getenv("LOCKSTEP_HOST_CUDA_FAIL");
     if (seed) random_state = seed_given = strtoull(seed, NULL, 10);
-    if (devices) device_count = atoi(devices);
+    if (devices) device_count = atoi(devices) < DEVICES ? atoi(devices) : DEVICES;
     if (memory) device_bytes = strtoull(memory, NULL, 10);
     if (!fail) return;
     const char *colon = strchr(fail, ':');
@@ -127,7 +154,7 @@ static void open_once(void) {
     if (opened) return;
     opened = true;
     read_environment();
-    streams[0].used = true;
+    for (int d = 0; d < DEVICES; d++) streams[d].used = true, streams[d].device = d;
 }
 
 // Holds the lock for as long as a runtime function runs, and says whether it is to fail.
@@ -169,20 +196,42 @@ static allocation *holding(const void *at, size_t bytes) {
     return NULL;
 }
 
-// The device's memory is there only while it works.
-static void map_device(bool there) {
-    static uint32_t depth;
-    if (there ? depth++ > 0 : --depth > 0) return;
+// Device memory is there only while its device works: -1 for none.
+static void map_device(int device) {
+    static int mapped = -1;
+    if (device == mapped) return;
     for (uint32_t i = 0; i < allocation_count; i++) {
         allocation *a = &allocations[i];
-        if (a->kind != allocation::DEVICE) continue;
-        mprotect(a->map, a->map_bytes - 4096, there ? PROT_READ | PROT_WRITE : PROT_NONE);
+        if (a->kind != allocation::DEVICE || (a->device != device && a->device != mapped)) continue;
+        mprotect(a->map, a->map_bytes - 4096,
+                 a->device == device ? PROT_READ | PROT_WRITE : PROT_NONE);
+    }
+    mapped = device;
+}
+
+// The parts of two devices for a copy between them.
+static void map_both(int a, int b) {
+    map_device(a);
+    if (a == b) return;
+    for (uint32_t i = 0; i < allocation_count; i++) {
+        allocation *other = &allocations[i];
+        if (other->kind != allocation::DEVICE || other->device != b) continue;
+        mprotect(other->map, other->map_bytes - 4096, PROT_READ | PROT_WRITE);
+    }
+}
+
+static void unmap_other(int a, int b) {
+    if (a == b) return;
+    for (uint32_t i = 0; i < allocation_count; i++) {
+        allocation *other = &allocations[i];
+        if (other->kind != allocation::DEVICE || other->device != b) continue;
+        mprotect(other->map, other->map_bytes - 4096, PROT_NONE);
     }
 }
 
 static cudaError_t allocate(void **pointer, size_t bytes, bool device) {
     if (bytes == 0 || allocation_count == ALLOCATIONS) return cudaErrorInvalidValue;
-    if (device && bytes > device_bytes - context_bytes - counts.live_bytes) {
+    if (device && bytes > device_bytes - context_bytes - live_bytes[current]) {
         return cudaErrorMemoryAllocation;
     }
     size_t rounded = (bytes + 4095) / 4096 * 4096;
@@ -194,12 +243,17 @@ static cudaError_t allocate(void **pointer, size_t bytes, bool device) {
     at += (rounded - bytes) / 256 * 256;
     for (size_t i = 0; i + 4 <= bytes; i += 4) *reinterpret_cast<uint32_t *>(at + i) = 0x7fa1a1a1u;
     ASAN_POISON_MEMORY_REGION(at + bytes, static_cast<uint8_t *>(map) + rounded - (at + bytes));
-    allocations[allocation_count++] = {at, bytes, device ? allocation::DEVICE : allocation::PINNED,
-                                       static_cast<uint8_t *>(map), rounded + 4096};
+    map_device(-1);
+    allocations[allocation_count++] = {at,
+                                       bytes,
+                                       device ? allocation::DEVICE : allocation::PINNED,
+                                       current,
+                                       static_cast<uint8_t *>(map),
+                                       rounded + 4096};
     mprotect(static_cast<uint8_t *>(map) + rounded, 4096, PROT_NONE);
     if (device) mprotect(map, rounded, PROT_NONE);
     counts.allocations++;
-    if (device) counts.live_bytes += bytes;
+    if (device) counts.live_bytes += bytes, live_bytes[current] += bytes;
     *pointer = at;
     return cudaSuccess;
 }
@@ -209,9 +263,10 @@ static cudaError_t release(void *pointer, bool device) {
     if (!a || a->at != pointer || a->kind != (device ? allocation::DEVICE : allocation::PINNED)) {
         return cudaErrorInvalidValue;
     }
+    map_device(-1);
     ASAN_UNPOISON_MEMORY_REGION(a->map, a->map_bytes - 4096);
     munmap(a->map, a->map_bytes);
-    if (device) counts.live_bytes -= a->bytes;
+    if (device) counts.live_bytes -= a->bytes, live_bytes[a->device] -= a->bytes;
     *a = allocations[--allocation_count];
     return cudaSuccess;
 }
@@ -237,39 +292,129 @@ static void give_back(list *l) {
     l->tail = NULL;
 }
 
-static void drain(cudaStream_t stream, uint64_t until);
+// What an item that cannot be done waits for: a stream, or devices (a bit each).
+struct obstacle {
+    cudaStream_t stream;
+    uint32_t devices;
+    bool moved;  // but something of it was done
+};
 
-static void run_item(const item *i) {
+// Does an item of this device; false where it has to wait.
+static bool run_item(const item *i, int device, obstacle *why) {
     switch (i->kind) {
     case KERNEL:
+        map_device(device);
         counts.launches++;
         lk_host_grid_run(&i->config, i->call, i->memory,
                          seed_given ? lk_host_draw(&random_state) : 0);
-        break;
-    case COPY: memmove(i->to, i->from, i->bytes); break;
-    case SET: memset(i->to, i->value, i->bytes); break;
-    case WAIT: drain(i->stream, i->until); break;
-    case GRAPH:
-        for (const item *node = i->exec->graph->work.head; node; node = node->next) run_item(node);
-        break;
-    case MARK: break;
+        return true;
+    case COPY:
+        map_device(device);
+        memmove(i->to, i->from, i->bytes);
+        return true;
+    case SET:
+        map_device(device);
+        memset(i->to, i->value, i->bytes);
+        return true;
+    case WAIT: why->stream = i->stream; return i->stream->done >= i->until;
+    case GROUP: return lk_host_group_run(i->group, &why->devices, &why->moved);
+    default: return true;
     }
 }
 
-// Runs what is enqueued in a stream, in order, until so much of it is done.
-static void drain(cudaStream_t stream, uint64_t until) {
-    if (stream->done >= until) return;
-    map_device(true);
-    while (stream->done < until) {
-        item *i = stream->work.head;
-        stream->work.head = i->next;
-        if (!i->next) stream->work.tail = NULL;
-        run_item(i);
-        stream->done++;
-        i->next = free_items;
-        free_items = i;
+static const item *next_of_lane(const item *i, uint32_t lane) {
+    while (i && i->lane != lane) i = i->next;
+    return i;
+}
+
+// Something of the graph that is the stream's first item: of any lane whose next item has nothing
+// to wait for. Without a seed it is the first of them; with one, each replay has a favourite.
+static bool run_graph(cudaStream_t stream, const CUgraph_st *graph, obstacle *why) {
+    replay *r = &stream->graph;
+    for (uint32_t lane = 0; !r->under_way && lane < LANES; lane++) {
+        r->next[lane] = next_of_lane(graph->work.head, lane);
+        r->done[lane] = 0;
     }
-    map_device(false);
+    const uint32_t drawn = seed_given ? (uint32_t)lk_host_draw(&random_state) : 0;
+    if (!r->under_way) r->favourite = drawn / 8 % graph->lanes;
+    r->under_way = true;
+    const uint32_t first = drawn % 8 ? r->favourite : drawn / 8 % graph->lanes;
+    for (uint32_t k = 0; k < graph->lanes; k++) {
+        const uint32_t lane = (first + k) % graph->lanes;
+        const item *i = r->next[lane];
+        if (!i || (i->kind == WAIT && r->done[i->until_lane] < i->until)) continue;
+        if (i->kind != WAIT && !run_item(i, stream->device, why)) continue;
+        r->next[lane] = next_of_lane(i->next, lane);
+        r->done[lane]++;
+        return true;
+    }
+    return false;
+}
+
+static bool is_replayed(const CUstream_st *stream) {
+    for (uint32_t lane = 0; lane < LANES; lane++) {
+        if (stream->graph.next[lane]) return false;
+    }
+    return stream->graph.under_way;
+}
+
+static void let_go(cudaGraph_t graph) {
+    if (--graph->holders > 0) return;
+    give_back(&graph->work);
+    graph->used = false;
+}
+
+static void end_exec(CUgraphExec_st *exec) {
+    if (!exec->doomed || exec->pending > 0) return;
+    let_go(exec->graph);
+    exec->used = false;
+}
+
+static void finish_first(cudaStream_t stream) {
+    item *i = stream->work.head;
+    if (i->kind == GRAPH) i->exec->pending--, end_exec(i->exec);
+    stream->work.head = i->next;
+    if (!i->next) stream->work.tail = NULL;
+    stream->graph = {};
+    stream->done++;
+    i->next = free_items;
+    free_items = i;
+}
+
+// Something for the stream to go on: of its own work or, where that has to wait, of what it waits
+// for. False where nothing of it can go on: `tried` are the streams that were found so.
+static bool advance(cudaStream_t stream, bool *tried) {
+    obstacle why = {NULL, 0, false};
+    const item *i = stream->work.head;
+    if (!i || tried[stream - streams]) return false;
+    tried[stream - streams] = true;
+    if (i->kind == GRAPH) {
+        if (!is_replayed(stream) && run_graph(stream, i->exec->graph, &why)) return true;
+        if (is_replayed(stream)) return finish_first(stream), true;
+    } else if (run_item(i, stream->device, &why)) {
+        return finish_first(stream), true;
+    }
+    if (why.moved || (why.stream && advance(why.stream, tried))) return true;
+    for (uint32_t k = 0; why.devices && k < STREAMS; k++) {
+        if (!(why.devices >> streams[k].device & 1) || !streams[k].used) continue;
+        if (advance(&streams[k], tried)) return true;
+    }
+    return false;
+}
+
+// Until so much of a stream is done, or nothing of it can go on.
+static bool try_to_drain(cudaStream_t stream, uint64_t until) {
+    while (stream->done < until) {
+        bool tried[STREAMS] = {};
+        if (!advance(stream, tried)) break;
+    }
+    map_device(-1);
+    return stream->done >= until;
+}
+
+static void drain(cudaStream_t stream, uint64_t until) {
+    if (try_to_drain(stream, until)) return;
+    lk_host_die("the host waits for a stream of device %d that will never go on", stream->device);
 }
 
 static void drain_all(bool blocking_only) {
@@ -279,7 +424,7 @@ static void drain_all(bool blocking_only) {
     }
 }
 
-static cudaStream_t stream_of(cudaStream_t stream) { return stream ? stream : &streams[0]; }
+static cudaStream_t stream_of(cudaStream_t stream) { return stream ? stream : &streams[current]; }
 
 static bool capturing(void) {
     for (uint32_t i = 0; i < STREAMS; i++) {
@@ -301,10 +446,10 @@ static bool spoils_capture(void) {
 
 static cudaError_t enqueue(cudaStream_t stream, const item *what) {
     stream = stream_of(stream);
-    if (!stream->used) return cudaErrorInvalidResourceHandle;
+    if (!stream->used || stream->device != current) return cudaErrorInvalidResourceHandle;
     if (seed_given && !stream->capture && stream->done < stream->enqueued) {
         uint64_t waiting = stream->enqueued - stream->done;
-        drain(stream, stream->done + lk_host_draw(&random_state) % (waiting + 1));
+        (void)try_to_drain(stream, stream->done + lk_host_draw(&random_state) % (waiting + 1));
     }
     if (!free_items && items_taken == ITEMS && !capturing()) drain_all(false);
     item *i = free_items;
@@ -315,8 +460,12 @@ static cudaError_t enqueue(cudaStream_t stream, const item *what) {
     else
         return cudaErrorMemoryAllocation;
     *i = *what;
+    i->lane = stream->lane;
     append(stream->capture ? &stream->capture->work : &stream->work, i);
-    if (!stream->capture) stream->enqueued++;
+    if (stream->capture)
+        stream->capture->enqueued[stream->lane]++;
+    else
+        stream->enqueued++;
     return cudaSuccess;
 }
 
@@ -442,7 +591,7 @@ cudaError_t cudaGetDeviceCount(int *count) {
 
 cudaError_t cudaGetDevice(int *device) {
     ENTER_OR(cudaErrorUnknown);
-    *device = 0;
+    *device = current;
     LEAVE(usable());
 }
 
@@ -450,7 +599,9 @@ cudaError_t cudaSetDevice(int device) {
     ENTER_OR(cudaErrorInitializationError);
     cudaError_t error = usable();
     REQUIRE(error == cudaSuccess, error);
-    LEAVE(device >= 0 && device < device_count ? cudaSuccess : cudaErrorInvalidDevice);
+    REQUIRE(device >= 0 && device < device_count, cudaErrorInvalidDevice);
+    current = device;
+    LEAVE(cudaSuccess);
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned int flags) {
@@ -506,7 +657,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     cudaError_t error = usable();
     REQUIRE(error == cudaSuccess, error);
     *total_bytes = device_bytes;
-    *free_bytes = device_bytes - context_bytes - counts.live_bytes;
+    *free_bytes = device_bytes - context_bytes - live_bytes[current] - lk_host_nccl_bytes(current);
     LEAVE(cudaSuccess);
 }
 
@@ -551,8 +702,8 @@ cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned int flags) {
     REQUIRE(pointer && bytes > 0 && allocation_count < ALLOCATIONS, cudaErrorInvalidValue);
     REQUIRE(!holding(pointer, 0), cudaErrorHostMemoryAlreadyRegistered);
     counts.allocations++;
-    allocations[allocation_count++] = {static_cast<uint8_t *>(pointer), bytes,
-                                       allocation::REGISTERED, NULL, 0};
+    allocations[allocation_count++] = {
+        static_cast<uint8_t *>(pointer), bytes, allocation::REGISTERED, current, NULL, 0};
     LEAVE(cudaSuccess);
 }
 
@@ -577,8 +728,12 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned int fla
 
 // --- copies --------------------------------------------------------------------------------------
 
+// Of the current device: to another one's memory there is no way by these calls.
 static bool is_device(const void *at, size_t bytes) {
     allocation *a = holding(at, bytes);
+    if (a && a->kind == allocation::DEVICE && a->device != current) {
+        lk_host_die("a copy to or from memory of device %d on device %d", a->device, current);
+    }
     return a && a->kind == allocation::DEVICE;
 }
 
@@ -596,9 +751,9 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
     REQUIRE(copy_allowed(to, from, bytes, kind), cudaErrorInvalidValue);
     counts.synchronisations++;
     drain_all(true);
-    map_device(true);
+    map_device(current);
     memmove(to, from, bytes);
-    map_device(false);
+    map_device(-1);
     LEAVE(cudaSuccess);
 }
 
@@ -607,9 +762,9 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
     REQUIRE(!spoils_capture(), cudaErrorStreamCaptureUnsupported);
     REQUIRE(holding(to, bytes), cudaErrorInvalidValue);
     drain_all(true);
-    map_device(true);
+    map_device(current);
     memset(to, value, bytes);
-    map_device(false);
+    map_device(-1);
     LEAVE(cudaSuccess);
 }
 
@@ -645,11 +800,12 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags) 
     ENTER_OR(cudaErrorMemoryAllocation);
     cudaError_t error = usable();
     REQUIRE(error == cudaSuccess, error);
-    uint32_t i = 1;
+    uint32_t i = DEVICES;
     while (i < STREAMS && streams[i].used) i++;
     REQUIRE(i < STREAMS, cudaErrorMemoryAllocation);
     streams[i] = {};
     streams[i].used = true;
+    streams[i].device = current;
     streams[i].non_blocking = flags & cudaStreamNonBlocking;
     counts.allocations++;
     *stream = &streams[i];
@@ -662,7 +818,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream) {
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     ENTER_OR(cudaErrorUnknown);
-    REQUIRE(stream && stream->used && stream != &streams[0], cudaErrorInvalidResourceHandle);
+    REQUIRE(stream && stream->used && stream >= &streams[DEVICES], cudaErrorInvalidResourceHandle);
     drain(stream, stream->enqueued);
     stream->used = false;
     LEAVE(cudaSuccess);
@@ -678,7 +834,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 // A host that polls sees progress, one item at a time.
 static cudaError_t poll(cudaStream_t stream, uint64_t until) {
-    if (stream->done < until) drain(stream, stream->done + 1);
+    bool tried[STREAMS] = {};
+    if (stream->done < until) (void)advance(stream, tried);
+    map_device(-1);
     return stream->done < until ? cudaErrorNotReady : cudaSuccess;
 }
 
@@ -694,11 +852,18 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     REQUIRE(event && event->used, cudaErrorInvalidResourceHandle);
     stream = stream_of(stream);
     if (event->capture) {
-        // A graph runs in the order of its capture: joining it is all there is to do.
         REQUIRE(!stream->capture || stream->capture == event->capture,
                 cudaErrorStreamCaptureInvalidated);
-        stream->capture = event->capture;
-        LEAVE(cudaSuccess);
+        if (!stream->capture) {
+            REQUIRE(event->capture->lanes < LANES, cudaErrorStreamCaptureUnsupported);
+            stream->capture = event->capture;
+            stream->lane = event->capture->lanes++;
+        }
+        item wait = {};
+        wait.kind = WAIT;
+        wait.until_lane = event->lane;
+        wait.until = event->until;
+        LEAVE(enqueue(stream, &wait));
     }
     if (!event->stream) LEAVE(cudaSuccess);
     REQUIRE(!stream->capture, cudaErrorStreamCaptureUnsupported);
@@ -719,6 +884,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags) {
     REQUIRE(i < EVENTS, cudaErrorMemoryAllocation);
     events[i] = {};
     events[i].used = true;
+    events[i].device = current;
     counts.allocations++;
     *event = &events[i];
     LEAVE(cudaSuccess);
@@ -739,12 +905,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     ENTER_OR(cudaErrorUnknown);
     REQUIRE(event && event->used, cudaErrorInvalidResourceHandle);
     stream = stream_of(stream);
+    REQUIRE(event->device == stream->device, cudaErrorInvalidResourceHandle);
     item mark = {};
     mark.kind = MARK;
     cudaError_t error = enqueue(stream, &mark);
     event->stream = stream;
-    event->until = stream->enqueued;
     event->capture = stream->capture;
+    event->lane = stream->lane;
+    event->until = stream->capture ? stream->capture->enqueued[stream->lane] : stream->enqueued;
     clock_gettime(CLOCK_MONOTONIC, &event->time);
     LEAVE(error);
 }
@@ -777,12 +945,6 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 
 // --- graphs --------------------------------------------------------------------------------------
 
-static void let_go(cudaGraph_t graph) {
-    if (--graph->holders > 0) return;
-    give_back(&graph->work);
-    graph->used = false;
-}
-
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
     ENTER_OR(cudaErrorUnknown);
     (void)mode;
@@ -794,8 +956,19 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     graphs[i] = {};
     graphs[i].used = true;
     graphs[i].holders = 1;
+    graphs[i].lanes = 1;
     stream->capture = &graphs[i];
+    stream->lane = 0;
     LEAVE(cudaSuccess);
+}
+
+// Does the graph's first lane wait for all of another one?
+static bool is_joined(const CUgraph_st *graph, uint32_t lane) {
+    for (const item *i = graph->work.head; i; i = i->next) {
+        if (i->kind != WAIT || i->lane != 0 || i->until_lane != lane) continue;
+        if (i->until == graph->enqueued[lane]) return true;
+    }
+    return false;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
@@ -803,8 +976,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     *graph = NULL;
     REQUIRE(stream && stream->capture, cudaErrorStreamCaptureUnmatched);
     cudaGraph_t captured = stream->capture;
+    // Every stream that was drawn in has come back to the first one.
     for (uint32_t i = 0; i < STREAMS; i++) {
-        if (streams[i].capture == captured) streams[i].capture = NULL;
+        if (streams[i].capture != captured) continue;
+        captured->invalid |= &streams[i] != stream && !is_joined(captured, streams[i].lane);
+        streams[i].capture = NULL;
     }
     for (uint32_t i = 0; i < EVENTS; i++) {
         if (events[i].capture == captured) events[i].capture = NULL, events[i].stream = NULL;
@@ -827,7 +1003,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
     uint32_t i = 0;
     while (i < GRAPHS && execs[i].used) i++;
     REQUIRE(i < GRAPHS, cudaErrorMemoryAllocation);
-    execs[i] = {true, graph};
+    execs[i] = {true, graph, current, 0, false};
     graph->holders++;
     counts.allocations++;
     *exec = &execs[i];
@@ -844,11 +1020,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     ENTER_OR(cudaErrorLaunchFailure);
     REQUIRE(exec && exec->used, cudaErrorInvalidValue);
     REQUIRE(!stream_of(stream)->capture, cudaErrorStreamCaptureUnsupported);
+    REQUIRE(exec->device == stream_of(stream)->device, cudaErrorInvalidValue);
     counts.graph_launches++;
     item launch = {};
     launch.kind = GRAPH;
     launch.exec = exec;
-    LEAVE(enqueue(stream, &launch));
+    cudaError_t error = enqueue(stream, &launch);
+    exec->pending += error == cudaSuccess;
+    LEAVE(error);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -860,10 +1039,9 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     ENTER_OR(cudaErrorUnknown);
-    REQUIRE(exec && exec->used, cudaErrorInvalidValue);
-    drain_all(false);
-    let_go(exec->graph);
-    exec->used = false;
+    REQUIRE(exec && exec->used && !exec->doomed, cudaErrorInvalidValue);
+    exec->doomed = true;
+    end_exec(exec);
     LEAVE(cudaSuccess);
 }
 
@@ -907,3 +1085,60 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
     (void)attribute;
     LEAVE(kernel && value <= LK_HOST_SHARED_BYTES ? cudaSuccess : cudaErrorInvalidValue);
 }
+
+// --- for nccl.cpp --------------------------------------------------------------------------------
+
+bool lk_host_enter(const char *function) {
+    pthread_mutex_lock(&lock);
+    open_once();
+    return failure.left > 0 && strcmp(failure.function, function) == 0 && --failure.left == 0;
+}
+
+void lk_host_leave(void) { pthread_mutex_unlock(&lock); }
+
+int lk_host_current_device(void) { return current; }
+
+int lk_host_stream_device(cudaStream_t stream) { return stream_of(stream)->device; }
+
+int lk_host_stream_number(cudaStream_t stream) { return (int)(stream_of(stream) - streams); }
+
+bool lk_host_is_captured(cudaStream_t stream) { return stream_of(stream)->capture != NULL; }
+
+int lk_host_device_holding(const void *at, size_t bytes) {
+    const allocation *a = holding(at, bytes);
+    return a && a->kind == allocation::DEVICE ? a->device : -1;
+}
+
+bool lk_host_has_graphs(int device) {
+    for (const CUgraphExec_st &exec : execs) {
+        if (exec.used && !exec.doomed && exec.device == device) return true;
+    }
+    return false;
+}
+
+uint64_t lk_host_offset(const void *at) {
+    const allocation *a = holding(at, 1);
+    return a ? static_cast<uint64_t>(static_cast<const uint8_t *>(at) - a->at) : 0;
+}
+
+uint64_t lk_host_random(void) { return seed_given ? lk_host_draw(&random_state) : 0; }
+
+cudaError_t lk_host_enqueue_group(cudaStream_t stream, void *group) {
+    const int before = current;
+    item i = {};
+    i.kind = GROUP;
+    i.group = group;
+    current = stream_of(stream)->device;  // a group has calls for all devices of the process
+    cudaError_t error = enqueue(stream, &i);
+    current = before;
+    return error;
+}
+
+void lk_host_move(void *to, const void *from, size_t bytes) {
+    const int a = lk_host_device_holding(from, bytes), b = lk_host_device_holding(to, bytes);
+    map_both(a, b);
+    memmove(to, from, bytes);
+    unmap_other(a, b);
+}
+
+void lk_host_count_allocation(void) { counts.allocations++; }

@@ -9,7 +9,11 @@
 //   early, or writes too early what the device has yet to read, sees it. (With a seed, a
 //   part of the work runs at once, as a seed decides: the opposite mistake is to rely on the
 //   delay.)
-// - Device memory cannot be touched by the host: it is mapped only while device code runs.
+// - Device memory cannot be touched by the host: it is mapped only while device code runs, and only
+//   that of the device whose code it is. Streams, events and graphs are of the device that was
+//   current when they were made, and are refused on another one.
+// - The streams of a captured graph go on in any order that its events allow, as the seed decides,
+//   and all have to come back to the first.
 // - Fresh device memory, and shared memory before each block, is signalling NaN. Bytes beyond an
 //   allocation, or beyond the shared memory of a launch, are out of bounds for ASan.
 // - Blocks run one after another; their order, and the order of a block's threads between barriers,
