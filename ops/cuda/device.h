@@ -45,6 +45,7 @@ int lk_cuda_prepare_pool(void);
 int lk_cuda_prepare_dense(void);
 int lk_cuda_prepare_conv(void);
 int lk_cuda_prepare_fast(void);
+int lk_cuda_prepare_exchange(void);
 
 // Blocks for `count` elements, each of which a thread takes with strides of the whole grid.
 static inline uint32_t lk_cuda_blocks(uint64_t count) {
@@ -113,6 +114,22 @@ static inline __device__ float lk_cuda_tree_finish(const lk_cuda_tree *t) {
         sum = some ? t->node[level] + sum : t->node[level];
         some = true;
     }
+    return sum;
+}
+
+// The tree over the nodes of a batch, for float `at` of each. Those held are a stack.
+static inline __device__ float lk_cuda_reduce(const lk_cuda_node *nodes, uint32_t node_count,
+                                              uint64_t at) {
+    float held[2 * LK_TREE_LEVELS_MAX];
+    uint32_t top = 0;
+    if (node_count == 1) return nodes[0].values[at];  // nothing is held: no local memory
+    for (uint32_t i = 0; i < node_count; i++) {
+        float value = nodes[i].values[at];
+        for (uint64_t merges = nodes[i].merges; merges > 0; merges--) value = held[--top] + value;
+        held[top++] = value;
+    }
+    float sum = held[--top];
+    while (top > 0) sum = held[--top] + sum;
     return sum;
 }
 

@@ -164,6 +164,21 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
                     uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
                     uint32_t node_count, float inverse_n);
 
+// --- REDUCE with other devices -------------------------------------------------------------------
+
+// out[i] = the tree over float first + i of `nodes`, which make up one whole node or the batch; a
+// table as above.
+void lk_cuda_join(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count, uint64_t first,
+                  uint64_t count, float *out);
+
+// What else devices tell each other of a step: of the state, before the update.
+typedef struct lk_cuda_note {
+    uint32_t correct, bad_op, unused[2];
+} lk_cuda_note;
+void lk_cuda_note_write(lk_cuda_stream *s, lk_cuda_note *note);
+// The notes of all devices become the state of each.
+void lk_cuda_note_join(lk_cuda_stream *s, const lk_cuda_note *notes, uint32_t count);
+
 // --- the end of a step ---------------------------------------------------------------------------
 
 // What the host reads of a step, in a ring in pinned host memory.

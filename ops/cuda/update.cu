@@ -1,21 +1,6 @@
 // update.cu - REDUCE, APPLY and the end of a step: one launch for all parameters, one for the rest.
 #include "ops/cuda/device.h"
 
-// The tree over the nodes of a batch, for float `at` of each. Those held are a stack.
-static inline __device__ float reduce(const lk_cuda_node *nodes, uint32_t node_count, uint64_t at) {
-    float held[2 * LK_TREE_LEVELS_MAX];
-    uint32_t top = 0;
-    if (node_count == 1) return nodes[0].values[at];  // nothing is held: no local memory
-    for (uint32_t i = 0; i < node_count; i++) {
-        float value = nodes[i].values[at];
-        for (uint64_t merges = nodes[i].merges; merges > 0; merges--) value = held[--top] + value;
-        held[top++] = value;
-    }
-    float sum = held[--top];
-    while (top > 0) sum = held[--top] + sum;
-    return sum;
-}
-
 // The parameter whose gradient lies at float `at` of a node, or the one before the padding there.
 static inline __device__ uint32_t find_param(const lk_cuda_param *params, uint32_t count,
                                              uint64_t at) {
@@ -52,7 +37,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         uint32_t index = find_param(params, param_count, at);
         const lk_cuda_param *p = &params[index];
         if (at < p->node_offset || at - p->node_offset >= p->count) continue;
-        float sum = reduce(nodes, node_count, at);
+        float sum = lk_cuda_reduce(nodes, node_count, at);
         if (apply(o, sum, inverse_n, p->w, p->slots, at - p->node_offset)) {
             atomicMin(&state->bad_param, index);
         }
@@ -74,7 +59,7 @@ static __global__ void step_end(lk_cuda_state *state, const lk_cuda_node *nodes,
     if (threadIdx.x > 0 || state->stopped) return;
     lk_cuda_result result = {};
     result.step = state->step;
-    result.loss = (reduce(nodes, node_count, 0) + 0.0f) * inverse_n;
+    result.loss = (lk_cuda_reduce(nodes, node_count, 0) + 0.0f) * inverse_n;
     result.correct = state->correct;
     result.bad_op = state->bad_op;
     result.bad_param = state->bad_param;
@@ -100,7 +85,7 @@ int lk_cuda_prepare(void) {
     int (*const each[])(void) = {lk_cuda_prepare_elements, lk_cuda_prepare_update,
                                  lk_cuda_prepare_loss,     lk_cuda_prepare_pool,
                                  lk_cuda_prepare_dense,    lk_cuda_prepare_conv,
-                                 lk_cuda_prepare_fast};
+                                 lk_cuda_prepare_fast,     lk_cuda_prepare_exchange};
     for (int (*prepare)(void) : each) {
         int error = prepare();
         if (error) return error;

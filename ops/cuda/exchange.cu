@@ -1,0 +1,42 @@
+// exchange.cu - what devices that share a batch compute for each other: whole tree nodes and notes.
+// Nothing here knows how bytes travel.
+#include "ops/cuda/device.h"
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    join(const lk_cuda_node *__restrict__ nodes, uint32_t node_count, uint64_t first,
+         uint64_t count, float *out) {
+    LK_CUDA_EACH(i, count) out[i] = lk_cuda_reduce(nodes, node_count, first + i);
+}
+
+void lk_cuda_join(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count, uint64_t first,
+                  uint64_t count, float *out) {
+    if (node_count == 0) return;
+    lk_cuda_launch(s, join, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, nodes, node_count, first,
+                   count, out);
+}
+
+static __global__ void note_write(const lk_cuda_state *state, lk_cuda_note *note) {
+    if (threadIdx.x > 0) return;
+    *note = {state->correct, state->bad_op, {0, 0}};
+}
+
+void lk_cuda_note_write(lk_cuda_stream *s, lk_cuda_note *note) {
+    lk_cuda_launch(s, note_write, dim3(1), 32, 0, s->state, note);
+}
+
+static __global__ void note_join(lk_cuda_state *state, const lk_cuda_note *notes, uint32_t count) {
+    if (threadIdx.x > 0) return;
+    uint32_t correct = 0, bad_op = UINT32_MAX;
+    for (uint32_t i = 0; i < count; i++) {
+        correct += notes[i].correct;
+        bad_op = LK_MIN(bad_op, notes[i].bad_op);
+    }
+    state->correct = correct;
+    state->bad_op = bad_op;
+}
+
+void lk_cuda_note_join(lk_cuda_stream *s, const lk_cuda_note *notes, uint32_t count) {
+    lk_cuda_launch(s, note_join, dim3(1), 32, 0, s->state, notes, count);
+}
+
+int lk_cuda_prepare_exchange(void) { return lk_cuda_prepare_kernels(join, note_write, note_join); }
