@@ -14,9 +14,8 @@ static lk_grain_range worker_grains(const lk_program *p, const lk_worker *w, uin
     return (lk_grain_range){first.first, last.first + last.count - first.first};
 }
 
-// The whole nodes that they make where only the first `leaves` grains are there, left to right.
-static void worker_blocks(const lk_program *p, const lk_worker *w, uint32_t grains, uint32_t leaves,
-                          lk_counter *out) {
+void lk_exchange_blocks(const lk_program *p, const lk_worker *w, uint32_t grains, uint32_t leaves,
+                        lk_counter *out) {
     lk_grain_range range = worker_grains(p, w, grains);
     uint32_t at = range.first, end = LK_MIN(range.first + range.count, leaves);
     out->count = 0;
@@ -87,7 +86,7 @@ void lk_exchange_share(lk_exchange *x, lk_world *world, uint32_t replica, uint64
     uint32_t leaves = lk_step_grains(p, step);
     float *scratch = lk_tensor_at(&world->frames[replica], p->reduce_scratch);
     lk_counter blocks;
-    worker_blocks(p, &x->workers[x->rank], p->grains, leaves, &blocks);
+    lk_exchange_blocks(p, &x->workers[x->rank], p->grains, leaves, &blocks);
     lk_assert(blocks.count <= x->slots);
     lk_slice mine = lk_slice_of(p, world->replicas, replica);
     for (uint32_t owner = 0; owner < x->world; owner++) {
@@ -153,7 +152,7 @@ void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grai
         note->correct += f->correct;
         note->bad_op = LK_MIN(note->bad_op, f->bad_op);
     }
-    worker_blocks(x->program, &x->workers[x->rank], grains, leaves, &note->blocks);
+    lk_exchange_blocks(x->program, &x->workers[x->rank], grains, leaves, &note->blocks);
     for (uint32_t i = 0; i < note->blocks.count; i++) {
         note->losses[i] = *lk_reduce_node(&lk_kernels_reference, h, world->replicas, leaves,
                                           note->blocks.nodes[i], 0, 1, scratch);

@@ -67,6 +67,10 @@ lk_slice lk_slice_of(const lk_program *program, uint32_t parts, uint32_t part);
 // The most whole nodes that a worker's grains make in a step.
 uint32_t lk_exchange_slots(const lk_program *program, const lk_worker *worker);
 
+// Those nodes where the worker's grains are of `grains`, of which the first `leaves` are there.
+void lk_exchange_blocks(const lk_program *program, const lk_worker *worker, uint32_t grains,
+                        uint32_t leaves, lk_counter *out);
+
 // Floats of box (worker, owner); floats of all boxes of a worker.
 uint64_t lk_exchange_box_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
                                 uint32_t worker, uint32_t owner);
