@@ -1,9 +1,14 @@
-# Decides whether the GPU's part is built: LOCKSTEP_HAVE_CUDA. AUTO must never fail, ON must never
+# Decides whether the GPU's part is built: LOCKSTEP_HAVE_CUDA, and with it the way between several
+# GPUs: LOCKSTEP_HAVE_NCCL. AUTO must never fail, ON must never
 # fall back. After this file the language CUDA is enabled, or nothing has changed.
 if(NOT LOCKSTEP_CUDA MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "LOCKSTEP_CUDA is \"${LOCKSTEP_CUDA}\", wanted AUTO, ON or OFF")
 endif()
+if(NOT LOCKSTEP_NCCL MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "LOCKSTEP_NCCL is \"${LOCKSTEP_NCCL}\", wanted AUTO, ON or OFF")
+endif()
 set(LOCKSTEP_HAVE_CUDA OFF)
+set(LOCKSTEP_HAVE_NCCL OFF)
 set(missing "")
 if(LOCKSTEP_CUDA STREQUAL "OFF")
     return()
@@ -50,11 +55,25 @@ if(missing)
     if(LOCKSTEP_CUDA STREQUAL "ON")
         message(FATAL_ERROR "LOCKSTEP_CUDA=ON, but ${missing}")
     endif()
+    if(LOCKSTEP_NCCL STREQUAL "ON")
+        message(FATAL_ERROR "LOCKSTEP_NCCL=ON, but without CUDA there is no GPU: ${missing}")
+    endif()
     message(STATUS "CUDA: not built: ${missing}")
     return()
 endif()
 set(LOCKSTEP_HAVE_CUDA ON)
 message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")
+
+# NCCL's headers only: the library is loaded where several GPUs are used (comm/nccl.c).
+if(NOT LOCKSTEP_NCCL STREQUAL "OFF")
+    find_package(NCCL 2.18 QUIET)
+    set(LOCKSTEP_HAVE_NCCL ${NCCL_FOUND})
+    if(LOCKSTEP_NCCL STREQUAL "ON" AND NOT NCCL_FOUND)
+        message(FATAL_ERROR "LOCKSTEP_NCCL=ON wants NCCL 2.18 or newer, found "
+                "\"${NCCL_VERSION}\": install libnccl-dev, or say where it is with NCCL_ROOT")
+    endif()
+    message(STATUS "NCCL: ${NCCL_VERSION}")
+endif()
 
 # What keeps the bits, and what keeps code from becoming something else when it is loaded. The
 # runtime is linked in: the program starts on machines without it, and without a driver. Nothing is
