@@ -25,7 +25,7 @@ lk_status lk_collective_parse(const char *text, lk_collective *out, lk_error *er
 lk_status lk_collective_choose(lk_collective asked, uint32_t world, lk_mpi_options *mpi,
                                lk_error *error) {
     mpi->messages = asked == LK_COLLECTIVE_MESSAGES;
-    if (asked == LK_COLLECTIVE_NCCL) {
+    if (asked == LK_COLLECTIVE_NCCL && !lk_cuda_linked()) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "--collective nccl: this build has no GPU code; use auto, which takes "
                        "threads for one worker and mpi for several");
@@ -46,7 +46,22 @@ lk_status lk_collective_choose(lk_collective asked, uint32_t world, lk_mpi_optio
     return LK_OK;
 }
 
-void lk_collective_print(lk_collective asked, uint32_t world, lk_text_out *out) {
+lk_status lk_collective_check_gpus(lk_collective asked, uint32_t gpus, lk_error *error) {
+    if (asked == LK_COLLECTIVE_NCCL && gpus < 2) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "--collective nccl: found %u GPUs to train on, wanted 2 or more; use "
+                       "--kernels cuda --gpus N, or auto",
+                       gpus);
+    }
+    if (gpus < 2 || asked == LK_COLLECTIVE_AUTO || asked == LK_COLLECTIVE_NCCL) return LK_OK;
+    return lk_fail(
+        error, LK_BAD_USAGE,
+        "--collective %s: found %u GPUs, between which bytes travel by nccl; use auto or "
+        "nccl, or one GPU",
+        words[asked], gpus);
+}
+
+void lk_collective_print(lk_collective asked, uint32_t world, uint32_t gpus, lk_text_out *out) {
     static const char *const among_several[] = {
         [LK_COLLECTIVE_AUTO] = "auto: it is what carries bytes between processes",
         [LK_COLLECTIVE_MPI] = "as asked",
@@ -54,7 +69,10 @@ void lk_collective_print(lk_collective asked, uint32_t world, lk_text_out *out) 
         [LK_COLLECTIVE_MESSAGES] = "asked for its messages alone",
         [LK_COLLECTIVE_RING] = "asked for ring, which is the transport of the host",
     };
-    if (world > 1) {
+    if (gpus > 1) {
+        lk_text_line(out, "collective: nccl (%s)",
+                     asked == LK_COLLECTIVE_AUTO ? "auto: there are several GPUs" : "as asked");
+    } else if (world > 1) {
         lk_text_line(out, "collective: mpi (%s)", among_several[asked]);
     } else if (asked == LK_COLLECTIVE_AUTO) {
         lk_text_line(out, "collective: threads (auto: one worker, its replicas share its memory)");

@@ -44,7 +44,9 @@ lk_status lk_collective_parse(const char *text, lk_collective *out, lk_error *er
 // Sets what the choice means to MPI. LK_UNAVAILABLE or LK_BAD_USAGE where it cannot be.
 lk_status lk_collective_choose(lk_collective asked, uint32_t world, lk_mpi_options *mpi,
                                lk_error *error);
-void lk_collective_print(lk_collective asked, uint32_t world, lk_text_out *out);
+// .. and once it is known on how many GPUs this process trains.
+lk_status lk_collective_check_gpus(lk_collective asked, uint32_t gpus, lk_error *error);
+void lk_collective_print(lk_collective asked, uint32_t world, uint32_t gpus, lk_text_out *out);
 
 // The options of every command that takes a configuration; a command's own come beside them.
 typedef struct lk_common_options {

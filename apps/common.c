@@ -46,7 +46,9 @@ enum {
     OPT_START_DELAY,
     OPT_THROTTLE,
     OPT_BANDWIDTH,
-    OPT_LATENCY
+    OPT_LATENCY,
+    OPT_GPUS,
+    OPT_GPU
 };
 
 static const struct {
@@ -58,6 +60,8 @@ static const struct {
     {{"replicas", required_argument, NULL, OPT_REPLICAS}, 0},
     {{"examples", required_argument, NULL, OPT_EXAMPLES}, 0},
     {{"kernels", required_argument, NULL, OPT_KERNELS}, 0},
+    {{"gpus", required_argument, NULL, OPT_GPUS}, 0},
+    {{"gpu", required_argument, NULL, OPT_GPU}, 0},
     {{"max-memory", required_argument, NULL, OPT_MAX_MEMORY}, 0},
     {{"run-dir", required_argument, NULL, OPT_RUN_DIR}, LK_OPT_TRAIN | LK_OPT_WEIGHTS},
     {{"resume", no_argument, NULL, OPT_RESUME}, LK_OPT_TRAIN},
@@ -168,6 +172,21 @@ static lk_status parse_delay(const char *option, const char *text, uint32_t *out
     return strcmp(text, "0") == 0 ? LK_OK : lk_parse_number(option, text, 86400, out, error);
 }
 
+static lk_status parse_gpus(const char *text, uint32_t *out, lk_error *error) {
+    *out = LK_CONFIG_ALL_GPUS;
+    return strcmp(text, "all") == 0 ? LK_OK
+                                    : lk_parse_number("gpus", text, LK_CUDA_GPUS_MAX, out, error);
+}
+
+static lk_status parse_gpu(const char *text, uint32_t *out, lk_error *error) {
+    char *end;
+    unsigned long value = strtoul(text, &end, 10);
+    *out = (uint32_t)value + 1;
+    if (*text >= '0' && *text <= '9' && *end == '\0' && value <= 1024) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE, "--gpu: found \"%s\", wanted a number from 0 to 1024",
+                   text);
+}
+
 static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
     switch (option) {
     case OPT_SET:
@@ -177,6 +196,8 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
         return LK_OK;
     case OPT_REPLICAS:
         return lk_parse_number("replicas", value, 1 << 20, &o->config.replicas, error);
+    case OPT_GPUS: return parse_gpus(value, &o->config.gpus, error);
+    case OPT_GPU: return parse_gpu(value, &o->config.gpu, error);
     case OPT_EXAMPLES:
         return parse_count("examples", value, (uint64_t)1 << 40, &o->config.examples, error);
     case OPT_WORKERS:
@@ -288,11 +309,11 @@ static void warn_of_parting(const lk_run *run, const lk_safetensors *reader, con
     lk_run_cublas(run, cublas, sizeof cublas);
     gpu = gpu ? gpu : "(unknown)";
     theirs = theirs ? theirs : "(unknown)";
-    if (strcmp(gpu, run->gpu.device.name) == 0 && strcmp(theirs, cublas) == 0) return;
+    if (strcmp(gpu, run->gpus.gpu[0].device.name) == 0 && strcmp(theirs, cublas) == 0) return;
     snprintf(line, sizeof line,
              "WARNING: %s was computed on %s with cuBLAS %s, this run goes on on %s with cuBLAS "
              "%s: in arithmetic fast its bits may part from here from those of a run that stayed",
-             path, gpu, theirs, run->gpu.device.name, cublas);
+             path, gpu, theirs, run->gpus.gpu[0].device.name, cublas);
     lk_text_line(out, "%s", line);
     fprintf(stderr, "lockstep: %s\n", line);
 }
@@ -325,7 +346,7 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
         }
         lk_run_tensors(run, tensors);
         if (status == LK_OK) status = lk_checkpoint_load(&reader, tensors, count, error);
-        if (run->cuda) run->cuda->upload(&run->gpu);
+        if (run->cuda) run->cuda->upload(&run->gpus);
         lk_safetensors_close(&reader);
     }
     if (status == LK_OK) {

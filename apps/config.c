@@ -464,8 +464,9 @@ static lk_status read_length(lk_config *c, const lk_json_cursor *root, lk_error 
 }
 
 static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const keys[] = {"wave_examples", "fuse",    "overlay", "guards",
-                                       "reduce",        "kernels", "resident"};
+    static const char *const keys[] = {"wave_examples", "fuse",           "overlay",  "guards",
+                                       "reduce",        "kernels",        "resident", "gpus",
+                                       "gpu",           "exchange_floats"};
     static const char *const choices[] = {"auto", "partials", "operands"};
     lk_json_cursor at;
     uint32_t reduce = 0;
@@ -480,6 +481,12 @@ static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error 
     LK_CHECK(lk_json_get_bool(&at, "overlay", LK_JSON_OPTIONAL, &c->overlay, error));
     LK_CHECK(lk_json_get_bool(&at, "guards", LK_JSON_OPTIONAL, &c->guards, error));
     LK_CHECK(lk_json_get_bool(&at, "resident", LK_JSON_OPTIONAL, &c->resident, error));
+    uint32_t gpus = UINT32_MAX;
+    LK_CHECK(lk_json_get_u32(&at, "gpus", LK_JSON_OPTIONAL, 0, 1024, &gpus, error));
+    LK_CHECK(lk_json_get_u32(&at, "gpu", LK_JSON_OPTIONAL, 0, 1024, &c->gpu, error));
+    LK_CHECK(lk_json_get_u64(&at, "exchange_floats", LK_JSON_OPTIONAL, 1, (uint64_t)1 << 40,
+                             &c->bucket_floats, error));
+    if (gpus != UINT32_MAX) c->gpus = gpus ? gpus : LK_CONFIG_ALL_GPUS;
     LK_CHECK(lk_json_get_choice(&at, "reduce", LK_JSON_OPTIONAL, choices, LK_COUNT(choices),
                                 &reduce, error));
     c->reduce = (lk_reduce_choice)reduce;
@@ -546,6 +553,8 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(read_batch(c, &root, options->replicas, error));
     LK_CHECK(read_length(c, &root, error));
     LK_CHECK(read_layout(c, &root, error));
+    if (options->gpus) c->gpus = options->gpus;
+    if (options->gpu) c->gpu = options->gpu - 1;
     if (options->kernels) snprintf(c->kernels, sizeof c->kernels, "%s", options->kernels);
     LK_CHECK(read_intervals(c, &root, error));
     return read_data(c, &root, options->data_directory, error);

@@ -9,6 +9,9 @@
 #include "io/json.h"
 #include "ops/program.h"
 
+// layout.gpus 0 and --gpus all.
+#define LK_CONFIG_ALL_GPUS UINT32_MAX
+
 enum { LK_CONFIG_PATH_BYTES = 1024, LK_CONFIG_DUMP_BYTES = 1 << 20 };
 
 // Where a data set comes from, with room for the names.
@@ -30,7 +33,9 @@ typedef struct lk_config {
     uint32_t replicas;       // 0: not said
     uint64_t wave_examples;  // 0: chosen
     bool fuse, overlay, guards;
-    bool resident;  // on a GPU: the data set lies there
+    bool resident;           // on a GPU: the data set lies there
+    uint32_t gpus, gpu;      // how many, LK_CONFIG_ALL_GPUS: all; the number of the first
+    uint64_t bucket_floats;  // of an exchange between GPUs; 0: chosen
     lk_reduce_choice reduce;
     char kernels[32];
     uint64_t log_every_steps;
@@ -50,6 +55,8 @@ typedef struct lk_config_options {
     uint32_t replicas;           // --replicas, 0: not given
     uint64_t examples;           // --examples: data.train_examples, 0: not given
     const char *kernels;         // --kernels, or NULL
+    uint32_t gpus;               // --gpus, 0: not given
+    uint32_t gpu;                // --gpu plus 1, 0: not given
 } lk_config_options;
 
 // Finds, reads and checks. LK_NO_INPUT, LK_BAD_USAGE, LK_BAD_CONFIG. Close it also after an error.

@@ -112,7 +112,7 @@ static void check_gpu(void) {
     lk_cuda_device d;
     if (!cuda) {
         say("ok", "GPU", "not used: this build has no CUDA kernels");
-    } else if (cuda->open(&d, &why) != LK_OK) {
+    } else if (cuda->open(&d, 0, &why) != LK_OK) {
         say("ok", "GPU", "not used: %s", why.text);
     } else {
         say("ok", "GPU", "%s, compute capability %u.%u, %llu MiB; use it with --kernels cuda",

@@ -90,6 +90,7 @@ lk_status lk_command_predict(int argc, char **argv, lk_error *error) {
     if (!o.output)
         return lk_fail(error, LK_BAD_USAGE, "predict: wanted --output FILE.npy for the logits");
     o.config.replicas = 1;
+    o.config.gpus = 1;
     lk_text_open(&out, STDOUT_FILENO);
     lk_status status = open_run(&run, &o, &out, error);
     if (status == LK_OK) status = predict(&run, o.output, &out, error);

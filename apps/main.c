@@ -40,6 +40,8 @@ static const char config_help[] =
     "  --examples N         train on the first N examples of the training set only\n"
     "  --kernels NAME       reference, portable, avx2, avx512, neon, cuda (a GPU); same result;\n"
     "                       default: the fastest of this processor\n"
+    "  --gpus N             with --kernels cuda: GPUs that the replicas are divided over, or all\n"
+    "  --gpu I              the number of the first of them\n"
     "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n"
     "\n"
     "Workers: lockstep train CONFIG for each that TF_CONFIG, torchrun or --cluster FILE\n"

@@ -32,22 +32,44 @@ static void print_ledger(const lk_run *run, lk_text_out *out) {
 
 // What one GPU must have, and why.
 static void print_gpu(const lk_run *run, lk_text_out *out) {
-    const lk_arena *a = &run->gpu.arena;
-    if (!run->cuda) return;
-    lk_text_line(out,
-                 "GPU %llu bytes, in one piece; the driver takes some hundred MiB besides, which "
-                 "train measures",
-                 (ull)a->used);
-    print_entries(a, out);
-    if (lk_run_is_fast(run)) {
+    const lk_cuda_group *g = &run->gpus;
+    for (uint32_t i = 0; run->cuda && i < g->count; i++) {
+        const lk_cuda_step *c = &g->gpu[i];
+        lk_text_line(out,
+                     "GPU %u: %llu bytes, in one piece, for replicas %u .. %u; the driver takes "
+                     "some hundred MiB besides, which train measures",
+                     c->device.number, (ull)c->arena.used, c->first_replica,
+                     c->first_replica + c->replicas - 1);
+        print_entries(&c->arena, out);
+        lk_text_line(out, "pinned %llu bytes of the arena: %u steps of examples ahead of the GPU",
+                     (ull)c->host.pinned_bytes, c->slots);
+        print_entries(&c->host_arena, out);
+    }
+    if (run->cuda && lk_run_is_fast(run)) {
         lk_text_line(
             out,
             "arithmetic fast: products in %s by cuBLAS; conversions, windows of images and "
             "partial gradients of up to %u bytes at once lie in the scratch",
             lk_precision_name(run->config.spec.precision), LK_FAST_CHUNK_BYTES);
     }
-    lk_text_line(out, "pinned %llu bytes of the arena: %u steps of examples ahead of the GPU",
-                 (ull)run->gpu.host.pinned_bytes, run->gpu.slots);
+}
+
+// What GPUs send each other, and from when on.
+static void print_gpu_exchange(const lk_run *run, lk_text_out *out) {
+    const lk_cuda_exchange *x = &run->gpus.exchange;
+    const lk_program *p = &run->program;
+    if (!run->cuda || x->parts < 2) return;
+    lk_text_line(out, "exchange between GPUs: %llu bytes a step, sent and received by NCCL",
+                 (ull)lk_cuda_exchange_bytes(x));
+    for (uint32_t b = 0; b < x->bucket_count; b++) {
+        lk_text_line(out, "  part %u: floats %llu .. %llu, after op %u %s of the last wave", b,
+                     (ull)x->buckets[b].begin, (ull)x->buckets[b].end, x->buckets[b].after_op,
+                     lk_op_name(p->ops[x->buckets[b].after_op].kind));
+    }
+    for (uint32_t i = 0; i < x->parts; i++) {
+        const lk_slice slice = lk_slice_of(p, x->parts, i);
+        lk_text_line(out, "  GPU %u owns floats %llu .. %llu", i, (ull)slice.begin, (ull)slice.end);
+    }
 }
 
 static const char *op_at(const lk_program *p, uint32_t op) {
@@ -193,6 +215,7 @@ static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out 
     print_tensors(run, LK_REGION_REPLICA, out);
     print_program(run, out);
     print_schedule(run, out);
+    print_gpu_exchange(run, out);
     print_workers(run, out);
     if (link->bits_per_second > 0) print_link(run, link, out);
     return out->write_errno ? LK_IO_ERROR : LK_OK;
@@ -253,6 +276,27 @@ static void put_entries(json_text *j, const lk_arena *a) {
     }
 }
 
+static void put_gpus(json_text *j, const lk_cuda_group *g) {
+    put(j, "  ],\n  \"gpus\": [");
+    for (uint32_t i = 0; i < g->count; i++) {
+        const lk_cuda_step *c = &g->gpu[i];
+        put(j,
+            "%s{\"number\": %u, \"first_replica\": %u, \"replicas\": %u, \"bytes\": %llu, "
+            "\"pinned_bytes\": %llu, \"regions\": [\n",
+            i ? ", " : "", c->device.number, c->first_replica, c->replicas, (ull)c->arena.used,
+            (ull)c->host.pinned_bytes);
+        put_entries(j, &c->arena);
+        put(j, "  ]}");
+    }
+    put(j, "],\n  \"gpu_exchange_bytes\": %llu,\n  \"gpu_exchange\": [\n",
+        (ull)(g->count > 1 ? lk_cuda_exchange_bytes(&g->exchange) : 0));
+    for (uint32_t b = 0; g->count > 1 && b < g->exchange.bucket_count; b++) {
+        const lk_cuda_bucket *bucket = &g->exchange.buckets[b];
+        put(j, "    {\"begin\": %llu, \"end\": %llu, \"after_op\": %u}%s\n", (ull)bucket->begin,
+            (ull)bucket->end, bucket->after_op, b + 1 < g->exchange.bucket_count ? "," : "");
+    }
+}
+
 size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes) {
     const lk_program *p = &run->program;
     json_text j = {out, bytes, 0};
@@ -263,9 +307,7 @@ size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t by
         run->layout.replicas);
     put_entries(&j, &run->arena);
     if (run->cuda) {
-        put(&j, "  ],\n  \"gpu_bytes\": %llu,\n  \"pinned_bytes\": %llu,\n  \"gpu_regions\": [\n",
-            (ull)run->gpu.arena.used, (ull)run->gpu.host.pinned_bytes);
-        put_entries(&j, &run->gpu.arena);
+        put_gpus(&j, &run->gpus);
     }
     put(&j, "  ],\n  \"device_region_bytes\": %llu,\n  \"device_lower_bound_bytes\": %llu,\n",
         (ull)p->regions[0].bytes, (ull)p->regions[0].lower_bound_bytes);

@@ -44,7 +44,7 @@ static uint32_t processors(void) {
 bool lk_run_is_fast(const lk_run *run) { return run->config.spec.precision != LK_STRICT; }
 
 void lk_run_cublas(const lk_run *run, char *out, size_t bytes) {
-    lk_blas_version_text(&run->gpu.fast.blas, out, bytes);
+    lk_blas_version_text(&run->gpus.gpu[0].fast.blas, out, bytes);
 }
 
 // A GPU is asked for by name; all else is this processor's.
@@ -80,11 +80,40 @@ static lk_status choose_kernels(lk_run *run, lk_error *error) {
                    c->document.source);
 }
 
-// Replicas that share a GPU only take turns on it.
+// Replicas that share a GPU only take turns on it: one each.
 static uint32_t default_replicas(const lk_run *run) {
     const lk_run_spec *spec = &run->config.spec;
     uint32_t grains = spec->grain ? lk_grain_count(spec) : 1;
-    return run->cuda ? 1 : LK_MIN(processors(), LK_MAX(grains, 1));
+    return run->cuda ? run->gpu_choice.gpus : LK_MIN(processors(), LK_MAX(grains, 1));
+}
+
+// --gpus, --gpu and their keys. A plan may be made for GPUs that are not there; "all" asks which
+// are.
+static lk_status choose_gpus(lk_run *run, lk_error *error) {
+    const lk_config *c = &run->config;
+    uint32_t gpus = LK_MAX(c->gpus, 1);
+    if (!run->cuda && (gpus > 1 || c->gpu)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: GPUs are asked for with kernels \"%s\"; use --kernels cuda, or leave "
+                       "them out",
+                       c->document.source, c->kernels);
+    }
+    if (!run->cuda) return LK_OK;
+    if (gpus == LK_CONFIG_ALL_GPUS) {
+        uint32_t visible = run->cuda->visible();
+        gpus = LK_MAX(visible, c->gpu + 1) - c->gpu;  // of none, opening one says why
+    }
+    if (gpus > LK_CUDA_GPUS_MAX || (c->replicas && c->replicas < gpus)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: %u GPUs for %u replicas, wanted at most %d and one replica or more for "
+                       "each",
+                       c->document.source, gpus, c->replicas, LK_CUDA_GPUS_MAX);
+    }
+    run->gpu_choice = (lk_cuda_choice){
+        .gpus = gpus,
+        .first_gpu = c->gpu,
+        .bucket_floats = c->bucket_floats ? c->bucket_floats : LK_CUDA_BUCKET_FLOATS};
+    return LK_OK;
 }
 
 const char *lk_run_kernels(const lk_run *run) { return run->cuda ? "cuda" : run->kernels->name; }
@@ -97,6 +126,7 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
     LK_CHECK(lk_config_open(&run->config, options, error));
     lk_config *c = &run->config;
     LK_CHECK(choose_kernels(run, error));
+    LK_CHECK(choose_gpus(run, error));
     run->layout = (lk_layout){
         .replicas = c->replicas ? c->replicas : default_replicas(run),
         .wave_examples = (uint32_t)LK_MIN(c->wave_examples, UINT32_MAX),
@@ -358,7 +388,7 @@ static void take_regions(lk_run *run, lk_arena *a) {
     run->core_bytes = a->used;
     run->team_tables = lk_arena_take(a, "thread tables", lk_team_bytes(threads), 1, line);
     run->stacks = lk_arena_take(a, "thread stack", LK_TEAM_STACK_BYTES, threads - 1, page);
-    if (run->cuda) run->cuda->take_host(&run->gpu, a);
+    if (run->cuda) run->cuda->take_host(&run->gpus, a);
     run->train_memory = lk_arena_take(a, "training set tables", run->train_bytes, 1, line);
     run->test_memory = lk_arena_take(a, "test set tables", run->test_bytes, 1, line);
     if (run->workers.world > 1) {
@@ -409,7 +439,7 @@ static void plan_gpu(lk_run *run, uint64_t resident) {
     const lk_cuda_needs needs = {.examples = resident,
                                  .evaluation = run->config.test.given,
                                  .test_examples = run->test.count};
-    run->cuda->plan(&run->gpu, &run->program, &needs);
+    run->cuda->plan(&run->gpus, &run->program, &run->gpu_choice, &needs);
 }
 
 // Opens the training set only to count it: what is kept of it on a GPU is part of the plan.
@@ -507,12 +537,12 @@ static lk_status start_gpu(lk_run *run, lk_error *error) {
                        (unsigned long long)run->train.count, UINT32_MAX);
     }
     plan_gpu(run, run->config.resident ? run->train.count : 0);
-    return run->cuda->start(&run->gpu, &run->train_source, run->core.device, error);
+    return run->cuda->start(&run->gpus, &run->train_source, run->core.device, error);
 }
 
-static lk_status open_gpu(lk_run *run, lk_error *error) {
+static lk_status open_gpu(lk_run *run, lk_cuda_device *device, lk_error *error) {
     lk_error why = {.status = LK_OK};
-    lk_status status = run->cuda->open(&run->gpu.device, &why);
+    lk_status status = run->cuda->open(device, device->number, &why);
     if (status == LK_OK || !lk_run_is_fast(run)) {
         *error = why;
         return status;
@@ -523,9 +553,16 @@ static lk_status open_gpu(lk_run *run, lk_error *error) {
                    "arithmetic \"strict\", or go where there is one");
 }
 
+static lk_status open_gpus(lk_run *run, lk_error *error) {
+    for (uint32_t i = 0; i < run->gpus.count; i++) {
+        LK_CHECK(open_gpu(run, &run->gpus.gpu[i].device, error));
+    }
+    return LK_OK;
+}
+
 lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
-    if (run->cuda) LK_CHECK(open_gpu(run, error));
+    if (run->cuda) LK_CHECK(open_gpus(run, error));
     lk_status status = lk_memory_check(lk_run_bytes(run), max_memory, error);
     if (status == LK_OK) status = lk_host_block_map(run->arena.used, &run->block, error);
     LK_CHECK(run->workers.joined ? open_window(run, status, error) : status);
@@ -569,7 +606,7 @@ lk_status lk_run_seal(lk_run *run, bool enforce, lk_error *error) {
 }
 
 void lk_run_close(lk_run *run) {
-    if (run->cuda) run->cuda->end(&run->gpu);
+    if (run->cuda) run->cuda->end(&run->gpus);
     if (run->team_started) lk_team_stop(&run->team);
     if (run->train.count) lk_dataset_close(&run->train);
     if (run->test.count) lk_dataset_close(&run->test);
@@ -651,7 +688,7 @@ static lk_step_result finish_step(lk_run *run, uint64_t step) {
 lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     work w = {run, step};
     if (run->cuda) {
-        (void)run->cuda->begin(&run->gpu, step, &run->lost);
+        (void)run->cuda->begin(&run->gpus, step, &run->lost);
         return (lk_step_result){.step = step, .pending = true};
     }
     lk_team_run(&run->team,
@@ -668,17 +705,17 @@ lk_step_result lk_run_step(lk_run *run, uint64_t step) {
 lk_step_result lk_run_settle(lk_run *run) {
     lk_step_result result = {0};
     lk_assert(run->cuda);
-    if (run->lost.status == LK_OK) (void)run->cuda->settle(&run->gpu, &result, &run->lost);
+    if (run->lost.status == LK_OK) (void)run->cuda->settle(&run->gpus, &result, &run->lost);
     return result;
 }
 
 lk_status lk_run_fetch(lk_run *run, lk_error *error) {
-    return run->cuda ? run->cuda->download(&run->gpu, error) : LK_OK;
+    return run->cuda ? run->cuda->download(&run->gpus, error) : LK_OK;
 }
 
 void lk_run_initialize(lk_run *run) {
     lk_program_initialize(&run->program, run->core.device);
-    if (run->cuda) run->cuda->upload(&run->gpu);
+    if (run->cuda) run->cuda->upload(&run->gpus);
 }
 
 static void evaluate_body(void *context, uint32_t member, lk_team *team) {
@@ -697,7 +734,7 @@ lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
     work w = {run, steps_done};
     if (run->cuda) {
         lk_step_result result = {0};
-        (void)run->cuda->evaluate(&run->gpu, &run->test_source, run->test.count,
+        (void)run->cuda->evaluate(&run->gpus, &run->test_source, run->test.count,
                                   run->world.on_logits, run->world.on_logits_context, &result,
                                   &run->lost);
         return result;

@@ -12,7 +12,7 @@
 #include "apps/config.h"
 #include "arena/arena.h"
 #include "arena/host_memory.h"
-#include "comm/cuda_step.h"
+#include "comm/cuda_group.h"
 #include "comm/exchange.h"
 #include "comm/mpi.h"
 #include "comm/step.h"
@@ -41,8 +41,9 @@ typedef struct lk_run {
     lk_config config;
     lk_run_needs needs;
     const lk_kernels *kernels;  // of the host
-    const lk_cuda_calls *cuda;  // not NULL: the replicas share a GPU
-    lk_cuda_step gpu;
+    const lk_cuda_calls *cuda;  // not NULL: the replicas work on GPUs
+    lk_cuda_choice gpu_choice;
+    lk_cuda_group gpus;
     lk_layout layout;
     lk_plan_options plan_options;
     lk_run_workers workers;

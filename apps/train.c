@@ -76,7 +76,7 @@ static void prepare_checkpoint(trainer *t) {
         {"grain", t->numbers[2]},
         {"arithmetic", "fast"},
         {"precision", lk_precision_name(spec->precision)},
-        {"gpu", run->gpu.device.name},
+        {"gpu", run->gpus.gpu[0].device.name},
         {"cublas", t->cublas}};
     memcpy(t->pairs, pairs, sizeof pairs);
     lk_run_cublas(run, t->cublas, sizeof t->cublas);
@@ -297,9 +297,9 @@ static lk_status finish(trainer *t, lk_error *error) {
 // What a fast run's bits depend on besides its identity.
 static lk_status write_arithmetic(const trainer *t, lk_error *error) {
     const lk_run *run = t->run;
-    char text[1024], cublas[24], gpu[2 * sizeof run->gpu.device.name];
+    char text[1024], cublas[24], gpu[2 * sizeof run->gpus.gpu[0].device.name];
     lk_run_cublas(run, cublas, sizeof cublas);
-    lk_text_escape(gpu, sizeof gpu, run->gpu.device.name, strlen(run->gpu.device.name));
+    lk_text_escape(gpu, sizeof gpu, run->gpus.gpu[0].device.name, strlen(run->gpus.gpu[0].device.name));
     int n = snprintf(text, sizeof text,
                      "{\n  \"arithmetic\": \"fast\",\n  \"precision\": \"%s\",\n  \"gpu\": "
                      "\"%s\",\n  \"cublas\": \"%s\"\n}\n",
@@ -349,21 +349,45 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
     uint32_t here, before;
     if (!w->joined) {
         lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (%s), kernels %s", LK_VERSION,
-                     name, run->layout.replicas, run->cuda ? "on one GPU" : "threads",
+                     name, run->layout.replicas,
+                     !run->cuda            ? "threads"
+                     : run->gpus.count > 1 ? "on several GPUs"
+                                           : "on one GPU",
                      lk_run_kernels(run));
-        lk_collective_print(asked, 1, out);
+        lk_collective_print(asked, 1, run->gpu_choice.gpus, out);
         return;
     }
     lk_mpi_host(&here, &before);
     lk_text_line(out, "lockstep %s  %s  %u workers, %u replicas in all, kernels %s", LK_VERSION,
                  name, w->world, run->layout.replicas_all, lk_run_kernels(run));
-    lk_collective_print(asked, w->world, out);
+    lk_collective_print(asked, w->world, run->gpu_choice.gpus, out);
     lk_text_line(out,
                  "transport: %s; %u worker%s on this host; window %llu bytes, inbox %llu bytes, "
                  "foreign %llu bytes (%s)",
                  lk_mpi_transport(), here, here == 1 ? "" : "s",
                  (unsigned long long)run->window_bytes, (unsigned long long)run->inbox_bytes,
                  (unsigned long long)lk_mpi_foreign_bytes(), lk_mpi_version());
+}
+
+static void print_gpus(const lk_run *run, lk_text_out *out) {
+    const lk_cuda_group *g = &run->gpus;
+    for (uint32_t i = 0; run->cuda && i < g->count; i++) {
+        const lk_cuda_device *d = &g->gpu[i].device;
+        char number[16] = "";
+        if (g->count > 1) snprintf(number, sizeof number, " %u", d->number);
+        lk_text_line(
+            out,
+            "GPU%s %s (%u.%u): %llu bytes planned, foreign %llu bytes (context, kernels, other "
+            "programs) of %llu",
+            number, d->name, d->major, d->minor, (unsigned long long)g->gpu[i].arena.used,
+            (unsigned long long)g->gpu[i].foreign_bytes, (unsigned long long)d->total_bytes);
+    }
+    if (g->count <= 1) return;
+    lk_text_line(out,
+                 "between GPUs: NCCL %s moves %llu bytes a step in %u parts, each under the "
+                 "backward of earlier layers; foreign %llu bytes of a GPU are NCCL's",
+                 g->nccl.version, (unsigned long long)lk_cuda_exchange_bytes(&g->exchange),
+                 g->exchange.bucket_count, (unsigned long long)g->nccl_bytes);
 }
 
 static void print_banner(const trainer *t) {
@@ -388,17 +412,9 @@ static void print_banner(const trainer *t) {
         lk_text_line(out,
                      "arithmetic fast: products in %s by cuBLAS %s on %s; another GPU model or "
                      "version may give other bits",
-                     lk_precision_name(s->precision), cublas, run->gpu.device.name);
+                     lk_precision_name(s->precision), cublas, run->gpus.gpu[0].device.name);
     }
-    if (run->cuda) {
-        const lk_cuda_device *d = &run->gpu.device;
-        lk_text_line(
-            out,
-            "GPU %s (%u.%u): %llu bytes planned, foreign %llu bytes (context, kernels, other "
-            "programs) of %llu",
-            d->name, d->major, d->minor, (unsigned long long)run->gpu.arena.used,
-            (unsigned long long)run->gpu.foreign_bytes, (unsigned long long)d->total_bytes);
-    }
+    print_gpus(run, out);
     lk_text_line(out, "run_identity %s", run->identity_hex);
 }
 
@@ -450,6 +466,7 @@ static lk_status open_directory(trainer *t, const lk_common_options *o, lk_error
 }
 
 static lk_status plan_and_start(lk_run *run, const lk_common_options *o, lk_error *error) {
+    run->gpu_choice.seconds_max = o->mpi.step_timeout_seconds;
     LK_CHECK(lk_run_plan(run, error));
     LK_CHECK(lk_run_start(run, o->max_memory, error));
     lk_watch_data(run);
@@ -527,6 +544,9 @@ static lk_status configure(trainer *t, const lk_common_options *o, const lk_clus
     if (status != LK_OK) *error = refused;
     if (status == LK_OK) status = lk_run_configure(t->run, &config, needs, error);
     t->run->evaluator = cluster->has_evaluator;
+    if (status == LK_OK) {
+        status = lk_collective_check_gpus(o->collective, t->run->gpu_choice.gpus, error);
+    }
     return how != ALONE ? lk_run_join(t->run, world, rank, status, error) : status;
 }
 

@@ -188,7 +188,7 @@ static lk_status verify_all_kernels(verifier *v, const promise *p, lk_error *err
     const lk_cuda_calls *cuda = lk_cuda_linked();
     lk_cuda_device gpu;
     lk_error none = {.status = LK_OK};
-    if (!cuda || cuda->open(&gpu, &none) != LK_OK) return LK_OK;
+    if (!cuda || cuda->open(&gpu, 0, &none) != LK_OK) return LK_OK;
     return verify_kernels(v, p, "cuda", last, error);
 }
 

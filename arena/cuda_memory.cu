@@ -27,15 +27,29 @@ static lk_status no_device(cudaError_t code, lk_error *error) {
                    cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
-lk_status lk_cuda_open(lk_cuda_device *device, lk_error *error) {
+uint32_t lk_cuda_count(void) {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess ? (uint32_t)count : 0;
+}
+
+void lk_cuda_use(uint32_t number) { (void)cudaSetDevice((int)number); }
+
+lk_status lk_cuda_open(lk_cuda_device *device, uint32_t number, lk_error *error) {
     int count = 0, driver = 0, runtime = 0;
     memset(device, 0, sizeof *device);
+    device->number = number;
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code == cudaSuccess && count == 0) code = cudaErrorNoDevice;
-    if (code == cudaSuccess) code = cudaSetDevice(0);
+    if (code == cudaSuccess && number >= (uint32_t)count) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "GPU %u is wanted, and this process sees %d; use fewer, or look at "
+                       "CUDA_VISIBLE_DEVICES",
+                       number, count);
+    }
+    if (code == cudaSuccess) code = cudaSetDevice((int)number);
     if (code == cudaSuccess) code = cudaFree(NULL);  // the context is made now, not at first use
     cudaDeviceProp properties;
-    if (code == cudaSuccess) code = cudaGetDeviceProperties(&properties, 0);
+    if (code == cudaSuccess) code = cudaGetDeviceProperties(&properties, (int)number);
     if (code != cudaSuccess) return no_device(code, error);
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
@@ -89,7 +103,8 @@ void lk_cuda_block_give(uint8_t *block) {
 lk_status lk_cuda_pin(void *host, uint64_t bytes, uint8_t **device, lk_error *error) {
     void *there = NULL;
     lk_assert((uintptr_t)host % LK_PAGE_BYTES == 0);
-    cudaError_t code = cudaHostRegister(host, bytes, cudaHostRegisterMapped);
+    cudaError_t code =
+        cudaHostRegister(host, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
     LK_CHECK(lk_cuda_check(code, "pinning host memory", error));
     code = cudaHostGetDevicePointer(&there, host, 0);
     *device = (uint8_t *)there;

@@ -29,9 +29,15 @@ typedef struct lk_cuda_memory {
     uint64_t free_bytes, total_bytes;
 } lk_cuda_memory;
 
-// Makes the first GPU that this process sees (CUDA_VISIBLE_DEVICES) the current one of this thread.
-// LK_UNAVAILABLE where there is no driver or no GPU.
-lk_status lk_cuda_open(lk_cuda_device *device, lk_error *error);
+// GPUs that this process sees (CUDA_VISIBLE_DEVICES); 0 where there is no driver.
+uint32_t lk_cuda_count(void);
+
+// Makes GPU `number` of those the current one of this thread. LK_UNAVAILABLE where there is no
+// driver or no such GPU.
+lk_status lk_cuda_open(lk_cuda_device *device, uint32_t number, lk_error *error);
+
+// One that was opened is the current one again: memory, queues and launches are made on it.
+void lk_cuda_use(uint32_t number);
 lk_status lk_cuda_memory_query(lk_cuda_memory *memory, lk_error *error);
 
 // LK_UNAVAILABLE, with wanted and free bytes, where the device has no room. What lies in it
@@ -39,8 +45,8 @@ lk_status lk_cuda_memory_query(lk_cuda_memory *memory, lk_error *error);
 lk_status lk_cuda_block_take(uint64_t bytes, uint8_t **block, lk_error *error);
 void lk_cuda_block_give(uint8_t *block);
 
-// Makes [host, host + bytes), aligned to pages, readable by the device without a detour; *device is
-// its address there.
+// Makes [host, host + bytes), aligned to pages, readable by all devices without a detour; *device
+// is its address there.
 lk_status lk_cuda_pin(void *host, uint64_t bytes, uint8_t **device, lk_error *error);
 void lk_cuda_unpin(void *host);
 

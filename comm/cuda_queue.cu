@@ -58,16 +58,36 @@ void lk_cuda_event_wait(lk_cuda_queue *queue, struct CUevent_st *event) {
     ON(queue, cudaEventSynchronize(event));
 }
 
+// Not there yet is no failure.
+static bool is_done(lk_cuda_queue *queue, cudaError_t code) {
+    if (code == cudaErrorNotReady) return false;
+    ON(queue, code);
+    return true;
+}
+
+bool lk_cuda_event_done(lk_cuda_queue *queue, struct CUevent_st *event) {
+    return queue->code != 0 || is_done(queue, cudaEventQuery(event));
+}
+
+bool lk_cuda_queue_done(lk_cuda_queue *queue) {
+    return queue->code != 0 || is_done(queue, cudaStreamQuery(queue->stream));
+}
+
 // --- graphs ------------------------------------------------------------------------------------
 
 void lk_cuda_graph_start(lk_cuda_queue *queue) {
     ON(queue, cudaStreamBeginCapture(queue->stream, cudaStreamCaptureModeThreadLocal));
 }
 
-lk_status lk_cuda_graph_keep(lk_cuda_queue *queue, struct CUgraphExec_st **graph, lk_error *error) {
+struct CUgraph_st *lk_cuda_graph_stop(lk_cuda_queue *queue) {
     cudaGraph_t recorded = NULL;
-    *graph = NULL;
     ON(queue, cudaStreamEndCapture(queue->stream, &recorded));
+    return recorded;
+}
+
+lk_status lk_cuda_graph_keep(lk_cuda_queue *queue, struct CUgraph_st *recorded,
+                             struct CUgraphExec_st **graph, lk_error *error) {
+    *graph = NULL;
     ON(queue, cudaGraphInstantiate(graph, recorded, 0));
     if (recorded) (void)cudaGraphDestroy(recorded);
     // The device's part of the graph is made now, so that no launch takes memory.

@@ -13,7 +13,8 @@ extern "C" {
 #endif
 
 struct CUstream_st;     // what cudaStream_t,
-struct CUevent_st;      // cudaEvent_t and
+struct CUevent_st;      // cudaEvent_t,
+struct CUgraph_st;      // cudaGraph_t and
 struct CUgraphExec_st;  // cudaGraphExec_t point to
 
 typedef struct lk_cuda_queue {
@@ -36,9 +37,16 @@ void lk_cuda_event_set(lk_cuda_queue *queue, struct CUevent_st *event);
 void lk_cuda_event_follow(lk_cuda_queue *queue, struct CUevent_st *event);
 void lk_cuda_event_wait(lk_cuda_queue *queue, struct CUevent_st *event);  // the host waits
 
-// Between start and keep, what is enqueued is not done but recorded.
+// Has the device passed it, or is the queue empty? True after a failure too.
+bool lk_cuda_event_done(lk_cuda_queue *queue, struct CUevent_st *event);
+bool lk_cuda_queue_done(lk_cuda_queue *queue);
+
+// Between start and stop, what is enqueued is not done but recorded. What was recorded is kept once
+// no queue of this thread is being recorded any more.
 void lk_cuda_graph_start(lk_cuda_queue *queue);
-lk_status lk_cuda_graph_keep(lk_cuda_queue *queue, struct CUgraphExec_st **graph, lk_error *error);
+struct CUgraph_st *lk_cuda_graph_stop(lk_cuda_queue *queue);
+lk_status lk_cuda_graph_keep(lk_cuda_queue *queue, struct CUgraph_st *recorded,
+                             struct CUgraphExec_st **graph, lk_error *error);
 void lk_cuda_graph_launch(lk_cuda_queue *queue, struct CUgraphExec_st *graph);
 void lk_cuda_graph_end(struct CUgraphExec_st *graph);
 

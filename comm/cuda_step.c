@@ -1,7 +1,9 @@
-// cuda_step.c - the device's arena, the input ring, steps begun and settled. Host only.
+// cuda_step.c - a device's arena, its input ring, steps begun and waited for. Host only.
+#define _GNU_SOURCE
 #include "comm/cuda_step.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "comm/cuda_walk.h"
 
@@ -67,7 +69,7 @@ static uint32_t blas_plans_max(const lk_program *p) {
     return is_fast(p->spec) ? products * SHAPES : 0;
 }
 
-static uint64_t scratch_floats(const lk_program *p) {
+uint64_t lk_cuda_scratch_floats(const lk_program *p) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < p->op_count; i++) {
         most = LK_MAX(most, op_scratch(&p->ops[i], p->wave_examples, p->spec));
@@ -81,7 +83,7 @@ static uint64_t image_bytes(const lk_cuda_step *c) { return c->program->ops[0].f
 
 static uint32_t ring_slots(const lk_cuda_step *c) {
     uint64_t example = sizeof(uint32_t) + (is_resident(c) ? 0 : image_bytes(c));
-    uint64_t slots = RING_BYTES / (example * c->program->spec->global_batch);
+    uint64_t slots = RING_BYTES / (example * c->batch_count);
     return (uint32_t)LK_MIN(LK_MAX(slots / 2 * 2, 2), SLOTS_MAX);
 }
 
@@ -92,23 +94,70 @@ static void *take(lk_cuda_step *c, const char *name, uint64_t bytes, uint64_t co
     return c->block && bytes && count ? c->block + offset : NULL;
 }
 
-static void plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
+// The slots of GPUs [0, part), leaving out this one: where theirs begin in its inbox.
+static uint64_t slots_before(const lk_cuda_step *c, uint32_t part) {
+    uint64_t slots = 0;
+    for (uint32_t i = 0; i < part; i++) {
+        if (i != c->part) slots += lk_exchange_slots(c->program, &c->exchange->list[i]);
+    }
+    return slots;
+}
+
+static uint64_t own_floats(const lk_cuda_step *c) {
+    const lk_slice slice = lk_slice_of(c->program, c->exchange->parts, c->part);
+    return slice.end - slice.begin;
+}
+
+float *lk_cuda_inbox(const lk_cuda_step *c, uint32_t part, uint32_t block) {
+    return c->at.inbox + (slots_before(c, part) + block) * own_floats(c);
+}
+
+// The examples of a full batch that the replicas of this GPU compute, and how many nodes they hold.
+static void count_share(lk_cuda_step *c) {
+    const lk_program *p = c->program;
+    const uint32_t last = c->first_replica + c->replicas - 1;
+    const lk_grain_range a = lk_layout_grains(&p->layout, p->grains, c->first_replica);
+    const lk_grain_range b = lk_layout_grains(&p->layout, p->grains, last);
+    const uint64_t end = (uint64_t)(b.first + b.count) * p->spec->grain;
+    c->batch_first = a.first * p->spec->grain;
+    c->batch_count = (uint32_t)LK_MIN(end, p->spec->global_batch) - c->batch_first;
+    c->node_max = c->replicas * p->node_slots;
+    c->table_max = 2 * c->node_max;
+    if (!c->exchange) return;
+    const uint32_t own = lk_exchange_slots(p, &c->exchange->list[c->part]);
+    c->table_max = c->node_max + own + (uint32_t)slots_before(c, c->exchange->parts) + 2;
+}
+
+static void plan_exchange(lk_cuda_step *c) {
+    const uint64_t floats = c->program->node_floats, word = sizeof(float);
+    lk_cuda_regions *at = &c->at;
+    if (!c->exchange) return;
+    const uint64_t own = lk_exchange_slots(c->program, &c->exchange->list[c->part]);
+    const uint64_t theirs = slots_before(c, c->exchange->parts);
+    at->blocks = take(c, "exchange: whole nodes", floats * word, own);
+    at->inbox = take(c, "exchange: inbox", own_floats(c) * word, theirs);
+    at->sums = take(c, "exchange: sums", floats * word, 1);
+    at->notes = take(c, "exchange: notes", sizeof(lk_cuda_note), c->exchange->parts);
+}
+
+void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
     const uint64_t word = sizeof(uint32_t);
     lk_cuda_regions *at = &c->at;
     c->program = p;
     c->needs = *needs;
+    count_share(c);
     c->slots = ring_slots(c);
-    c->node_max = p->layout.replicas * p->node_slots;
-    const uint64_t image = image_bytes(c), batch = p->spec->global_batch;
+    const uint64_t image = image_bytes(c), batch = c->batch_count;
     const uint64_t ring = is_resident(c) ? 0 : batch,
                    wave = needs->evaluation ? p->wave_examples : 0;
     lk_arena_open(&c->arena, NULL, 0);
     at->states = take(c, "state", sizeof(lk_cuda_state), 2);
     at->params = take(c, "parameter table", p->param_count * sizeof(lk_cuda_param), 1);
-    at->nodes = take(c, "node tables", c->node_max * sizeof(lk_cuda_node), 4);
+    at->nodes = take(c, "node tables", c->table_max * sizeof(lk_cuda_node), 2);
     at->device = take(c, "device region", p->regions[LK_REGION_DEVICE].bytes, 1);
     at->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, DEVICE_ALIGN_BYTES);
-    at->replicas = take(c, "replica region", at->replica_bytes, p->layout.replicas);
+    at->replicas = take(c, "replica region", at->replica_bytes, c->replicas);
+    plan_exchange(c);
     at->images = take(c, "input ring: images", c->slots * ring * image, 1);
     at->labels = take(c, "input ring: labels", c->slots * ring * word, 1);
     at->index = take(c, "input ring: numbers", c->slots * (batch - ring) * word, 1);
@@ -125,7 +174,7 @@ static void plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *need
 static void take_host(lk_cuda_step *c, lk_arena *a) {
     const lk_program *p = c->program;
     const uint64_t line = LK_TENSOR_ALIGN_BYTES, word = sizeof(uint32_t), image = image_bytes(c);
-    const uint64_t batch = p->spec->global_batch, ring = is_resident(c) ? 0 : batch;
+    const uint64_t batch = c->batch_count, ring = is_resident(c) ? 0 : batch;
     const uint64_t wave = c->needs.evaluation ? p->wave_examples : 0;
     const uint64_t losses = wave ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0;
     lk_cuda_host *h = &c->host;
@@ -143,9 +192,22 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     h->state = lk_arena_take(a, "pinned: state", sizeof(lk_cuda_state), 1, line);
     h->params =
         lk_arena_take(a, "pinned: parameters", p->param_count * sizeof(lk_cuda_param), 1, line);
-    h->nodes = lk_arena_take(a, "pinned: nodes", c->node_max * sizeof(lk_cuda_node), 4, line);
+    h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), 2, line);
     h->pinned_bytes = a->used - start;
+    h->held = lk_arena_take(a, "GPU: nodes held", c->node_max * sizeof(lk_cuda_held), 2, line);
     h->plans = lk_arena_take(a, "cuBLAS plans", lk_blas_bytes(blas_plans_max(p)), 1, line);
+}
+
+// One region of the host's arena, with a ledger of its own: there may be many GPUs.
+void lk_cuda_step_take_host(lk_cuda_step *c, lk_arena *a) {
+    lk_arena *own = &c->host_arena;
+    lk_arena_open(own, NULL, 0);
+    take_host(c, own);
+    const uint64_t bytes = own->used;
+    void *base = lk_arena_take(a, "staging of a GPU", bytes, 1, LK_PAGE_BYTES);
+    if (!base) return;
+    lk_arena_open(own, base, bytes);
+    take_host(c, own);
 }
 
 // --- start ---------------------------------------------------------------------------------------
@@ -166,6 +228,11 @@ static lk_status check_room(const lk_cuda_step *c, lk_error *error) {
 static lk_status make_queues(lk_cuda_step *c, lk_error *error) {
     LK_CHECK(lk_cuda_queue_make(&c->compute, error));
     LK_CHECK(lk_cuda_queue_make(&c->copy, error));
+    if (c->exchange) {
+        LK_CHECK(lk_cuda_queue_make(&c->comm, error));
+        LK_CHECK(lk_cuda_event_make(&c->forked, error));
+        LK_CHECK(lk_cuda_event_make(&c->joined, error));
+    }
     for (uint32_t half = 0; half < 2; half++) {
         LK_CHECK(lk_cuda_event_make(&c->copied[half], error));
         LK_CHECK(lk_cuda_event_make(&c->done[half], error));
@@ -177,7 +244,7 @@ static lk_status make_queues(lk_cuda_step *c, lk_error *error) {
 // The bytes between the parameters of a node are added with them, and mean nothing.
 static void clear_nodes(lk_cuda_step *c) {
     const lk_program *p = c->program;
-    for (uint32_t r = 0; r < p->layout.replicas; r++) {
+    for (uint32_t r = 0; r < c->replicas; r++) {
         uint8_t *nodes = c->at.replicas + r * c->at.replica_bytes + p->tensors[p->nodes].offset;
         lk_cuda_clear(&c->compute, nodes, p->tensors[p->nodes].bytes);
     }
@@ -201,25 +268,28 @@ static void write_params(lk_cuda_step *c) {
 }
 
 // What cuBLAS said goes before what a stream says of it.
-static lk_status check_fast(const lk_cuda_step *c, lk_error *error) {
+lk_status lk_cuda_step_check_fast(const lk_cuda_step *c, lk_error *error) {
     const lk_error *said = &c->fast.blas.error;
     return said->status == LK_OK ? LK_OK : lk_fail(error, said->status, "%s", said->text);
 }
 
 static lk_status rehearse_step(lk_cuda_step *c, uint32_t which, uint64_t step, lk_error *error) {
+    lk_cuda_recording recording;
     c->examples[which] = lk_step_examples(c->program->spec, step);
-    int code = lk_cuda_walk_step(c, which, step);
-    LK_CHECK(check_fast(c, error));
-    return lk_cuda_check(code, "preparing a step", error);
+    lk_cuda_record_start(&recording, c, which, step);
+    lk_cuda_record_ops(&recording, c->program->reduce_op);
+    LK_CHECK(lk_cuda_step_check_fast(c, error));
+    return lk_cuda_check(recording.error, "preparing a step", error);
 }
 
 static lk_status rehearse_evaluation(lk_cuda_step *c, lk_error *error) {
     lk_cuda_nodes nodes = {.counter = {.count = 0}};
-    for (uint32_t r = 0; r < c->program->layout.replicas; r++) {
-        lk_waves waves = lk_evaluate_waves(c->program, r, c->needs.test_examples);
+    for (uint32_t r = 0; r < c->replicas; r++) {
+        lk_waves waves =
+            lk_evaluate_waves(c->program, c->first_replica + r, c->needs.test_examples);
         while (lk_next_wave(&waves)) {
             int code = lk_cuda_walk_forward(c, &waves.wave, 0, &nodes);
-            LK_CHECK(check_fast(c, error));
+            LK_CHECK(lk_cuda_step_check_fast(c, error));
             LK_CHECK(lk_cuda_check(code, "preparing an evaluation", error));
         }
     }
@@ -244,26 +314,6 @@ static lk_status start_fast(lk_cuda_step *c, lk_error *error) {
     return lk_cuda_queue_wait(&c->compute, error);
 }
 
-static lk_status record(lk_cuda_step *c, uint32_t which, uint64_t step, lk_error *error) {
-    c->examples[which] = lk_step_examples(c->program->spec, step);
-    lk_cuda_graph_start(&c->compute);
-    int code = lk_cuda_walk_step(c, which, step);
-    if (c->compute.code == 0) c->compute.code = code;
-    LK_CHECK(check_fast(c, error));
-    return lk_cuda_graph_keep(&c->compute, &c->graph[which], error);
-}
-
-// One graph of full steps, one of the last of an epoch where that is shorter.
-static lk_status record_steps(lk_cuda_step *c, lk_error *error) {
-    const lk_run_spec *spec = c->program->spec;
-    const uint64_t last = lk_steps_per_epoch(spec) - 1;
-    LK_CHECK(record(c, 0, 0, error));
-    if (lk_step_examples(spec, last) != c->examples[0]) LK_CHECK(record(c, 1, last, error));
-    lk_cuda_copy_in(&c->compute, c->at.nodes, c->host.nodes,
-                    4ull * c->node_max * sizeof *c->host.nodes);
-    return lk_cuda_queue_wait(&c->compute, error);
-}
-
 static lk_status measure_foreign(lk_cuda_step *c, lk_error *error) {
     lk_cuda_memory memory;
     LK_CHECK(lk_cuda_memory_query(&memory, error));
@@ -274,47 +324,84 @@ static lk_status measure_foreign(lk_cuda_step *c, lk_error *error) {
 
 static lk_status fill_resident(lk_cuda_step *c, lk_error *error);
 
-static lk_status start(lk_cuda_step *c, const lk_source *source, uint8_t *mirror, lk_error *error) {
+lk_status lk_cuda_step_start(lk_cuda_step *c, const lk_source *source, uint8_t *mirror,
+                             lk_error *error) {
     const lk_program *p = c->program;
     uint8_t *address;
     c->source = source;
+    c->mirror = mirror;
     LK_CHECK(check_room(c, error));
     LK_CHECK(lk_cuda_block_take(c->arena.used, &c->block, error));
     const lk_cuda_needs needs = c->needs;
-    plan(c, p, &needs);  // the same calls, now with memory
+    lk_cuda_step_plan(c, p, &needs);  // the same calls, now with memory
     LK_CHECK(lk_cuda_pin(c->host.pinned, c->host.pinned_bytes, &address, error));
     c->pinned = true;
     c->results = (lk_cuda_result *)(void *)address;
-    LK_CHECK(lk_cuda_pin(mirror, p->regions[LK_REGION_DEVICE].bytes, &address, error));
-    c->mirror = mirror;
     LK_CHECK(lk_cuda_check(lk_cuda_prepare(), "loading the kernels", error));
     LK_CHECK(make_queues(c, error));
     clear_nodes(c);
     write_params(c);
     LK_CHECK(start_fast(c, error));
-    LK_CHECK(record_steps(c, error));
+    return lk_cuda_queue_wait(&c->compute, error);
+}
+
+// After the graphs are recorded, and the tables with them.
+lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error) {
+    lk_cuda_copy_in(&c->compute, c->at.nodes, c->host.nodes,
+                    2ull * c->table_max * sizeof *c->host.nodes);
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     if (is_resident(c)) LK_CHECK(fill_resident(c, error));
     c->next = UINT64_MAX;  // no step: the first one begun sets the state
     c->mirror_is_new = true;
     return measure_foreign(c, error);
 }
 
-static void end(lk_cuda_step *c) {
-    lk_error ignored = {.status = LK_OK};
-    if (c->compute.stream) (void)lk_cuda_queue_wait(&c->compute, &ignored);
+void lk_cuda_step_forget(lk_cuda_step *c) {
     for (uint32_t i = 0; i < 2; i++) {
         lk_cuda_graph_end(c->graph[i]);
+        c->graph[i] = NULL;
+    }
+}
+
+void lk_cuda_step_close(lk_cuda_step *c) {
+    lk_error ignored = {.status = LK_OK};
+    lk_cuda_step_forget(c);
+    if (c->compute.stream) (void)lk_cuda_queue_wait(&c->compute, &ignored);
+    for (uint32_t i = 0; i < 2; i++) {
         lk_cuda_event_end(c->copied[i]);
         lk_cuda_event_end(c->done[i]);
         lk_cuda_event_end(c->tested[i]);
     }
     lk_blas_close(&c->fast.blas);
+    lk_cuda_event_end(c->forked);
+    lk_cuda_event_end(c->joined);
     lk_cuda_queue_end(&c->compute);
     lk_cuda_queue_end(&c->copy);
+    lk_cuda_queue_end(&c->comm);
     if (c->pinned) lk_cuda_unpin(c->host.pinned);
-    lk_cuda_unpin(c->mirror);
     lk_cuda_block_give(c->block);
     memset(c, 0, sizeof *c);
+}
+
+// --- waiting -------------------------------------------------------------------------------------
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// Others can keep this GPU waiting for ever, and then the driver would never return.
+lk_status lk_cuda_step_wait_for(lk_cuda_step *c, lk_cuda_queue *queue, struct CUevent_st *event,
+                                lk_error *error) {
+    const double begin = c->watch ? now() : 0;
+    while (c->watch) {
+        if (event ? lk_cuda_event_done(queue, event) : lk_cuda_queue_done(queue)) break;
+        LK_CHECK(c->watch(c->watcher, now() - begin, error));
+    }
+    if (!event) return lk_cuda_queue_wait(queue, error);
+    lk_cuda_event_wait(queue, event);
+    return LK_OK;
 }
 
 // --- examples ------------------------------------------------------------------------------------
@@ -357,12 +444,14 @@ static void gather(const lk_run_spec *spec, const lk_source *s, const lk_wave *w
 static void fill_slot(const lk_cuda_step *c, uint64_t step) {
     const lk_run_spec *spec = c->program->spec;
     const uint64_t steps = lk_steps_per_epoch(spec);
-    const uint64_t first = step % c->slots * spec->global_batch;
-    const lk_wave batch = {.examples = lk_step_positions(spec, step),
+    const uint64_t first = step % c->slots * c->batch_count;
+    const uint32_t there =
+        lk_step_positions(spec, step) - LK_MIN(lk_step_positions(spec, step), c->batch_first);
+    const lk_wave batch = {.examples = LK_MIN(there, c->batch_count),
                            .shuffled = true,
                            .sparse = lk_step_positions(spec, step) != lk_step_examples(spec, step),
                            .epoch = step / steps,
-                           .position = step % steps * spec->global_batch};
+                           .position = step % steps * spec->global_batch + c->batch_first};
     if (!is_resident(c)) {
         gather(spec, c->source, &batch, image_bytes(c), c->host.images + first * image_bytes(c),
                c->host.labels + first);
@@ -377,17 +466,17 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
 
 // The steps from `step` to the end of its half of the ring: the host fills them in, the device gets
 // them when it has done with what lay there.
-static void stage(lk_cuda_step *c, uint64_t step) {
+static lk_status stage(lk_cuda_step *c, uint64_t step, lk_error *error) {
     const uint64_t lap = c->slots / 2, word = sizeof(uint32_t), image = image_bytes(c);
     const uint32_t half = (uint32_t)(step / lap % 2);
     const uint64_t end = (step / lap + 1) * lap;
-    lk_cuda_event_wait(&c->copy, c->copied[half]);
+    LK_CHECK(lk_cuda_step_wait_for(c, &c->copy, c->copied[half], error));
     for (uint64_t s = step; s < end; s++) fill_slot(c, s);
     // All steps begun so far lie before this half: those of the other one end here.
     lk_cuda_event_set(&c->compute, c->done[1 - half]);
     lk_cuda_event_follow(&c->copy, c->done[half]);
-    const uint64_t first = step % c->slots * c->program->spec->global_batch;
-    const uint64_t count = (end - step) * c->program->spec->global_batch;
+    const uint64_t first = step % c->slots * c->batch_count;
+    const uint64_t count = (end - step) * c->batch_count;
     if (is_resident(c)) {
         lk_cuda_copy_in(&c->copy, c->at.index + first, c->host.index + first, count * word);
     } else {
@@ -398,6 +487,7 @@ static void stage(lk_cuda_step *c, uint64_t step) {
     lk_cuda_event_set(&c->copy, c->copied[half]);
     lk_cuda_event_follow(&c->compute, c->copied[half]);
     c->staged = end;
+    return LK_OK;
 }
 
 // The whole data set, once: images as they lie in the maps, labels by way of the ring.
@@ -411,7 +501,7 @@ static lk_status fill_resident(lk_cuda_step *c, lk_error *error) {
         }
         lk_cuda_copy_in(&c->compute, c->at.all_images + i * bytes, at, run * bytes);
     }
-    const uint64_t room = (uint64_t)c->slots * c->program->spec->global_batch;
+    const uint64_t room = (uint64_t)c->slots * c->batch_count;
     for (uint64_t i = 0; i < all; i += room) {
         const uint64_t count = LK_MIN(room, all - i);
         for (uint64_t k = 0; k < count; k++) c->host.index[k] = s->label(s->context, i + k);
@@ -423,26 +513,30 @@ static lk_status fill_resident(lk_cuda_step *c, lk_error *error) {
 
 // --- steps ---------------------------------------------------------------------------------------
 
-static void upload(lk_cuda_step *c) { c->mirror_is_new = true; }
-
-static void push_mirror(lk_cuda_step *c) {
+void lk_cuda_step_push(lk_cuda_step *c) {
     if (!c->mirror_is_new) return;
     lk_cuda_copy_in(&c->compute, c->at.device, c->mirror,
                     c->program->regions[LK_REGION_DEVICE].bytes);
     c->mirror_is_new = false;
 }
 
-static lk_status download(lk_cuda_step *c, lk_error *error) {
+lk_status lk_cuda_step_download(lk_cuda_step *c, lk_error *error) {
     if (c->mirror_is_new) return LK_OK;  // it is what the device shall have
+    LK_CHECK(lk_cuda_step_wait(c, error));
     lk_cuda_copy_out(&c->compute, c->mirror, c->at.device,
                      c->program->regions[LK_REGION_DEVICE].bytes);
     return lk_cuda_queue_wait(&c->compute, error);
 }
 
+lk_status lk_cuda_step_wait(lk_cuda_step *c, lk_error *error) {
+    if (!c->compute.stream) return LK_OK;  // not even started
+    return lk_cuda_step_wait_for(c, &c->compute, NULL, error);
+}
+
 // The device's state and the rings begin anew at `step`.
 static lk_status seek(lk_cuda_step *c, uint64_t step, lk_error *error) {
+    LK_CHECK(lk_cuda_step_wait(c, error));
     LK_CHECK(lk_cuda_queue_wait(&c->copy, error));
-    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     memset(c->host.results, 0xff, c->slots * sizeof *c->host.results);
     *c->host.state = (lk_cuda_state){.step = step, .bad_op = LK_NONE, .bad_param = LK_NONE};
     lk_cuda_copy_in(&c->compute, &c->at.states[0], c->host.state, sizeof *c->host.state);
@@ -450,10 +544,10 @@ static lk_status seek(lk_cuda_step *c, uint64_t step, lk_error *error) {
     return lk_cuda_queue_wait(&c->compute, error);
 }
 
-static lk_status begin(lk_cuda_step *c, uint64_t step, lk_error *error) {
+lk_status lk_cuda_step_begin(lk_cuda_step *c, uint64_t step, lk_error *error) {
     if (step != c->next) LK_CHECK(seek(c, step, error));
-    push_mirror(c);
-    if (step >= c->staged) stage(c, step);
+    lk_cuda_step_push(c);
+    if (step >= c->staged) LK_CHECK(stage(c, step, error));
     const bool full = lk_step_examples(c->program->spec, step) == c->examples[0];
     lk_cuda_graph_launch(&c->compute, c->graph[full ? 0 : 1]);
     c->next = step + 1;
@@ -472,8 +566,7 @@ static const lk_cuda_result *find_result(const lk_cuda_step *c) {
     return NULL;
 }
 
-static lk_status settle(lk_cuda_step *c, lk_step_result *out, lk_error *error) {
-    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *out, lk_error *error) {
     const lk_cuda_result *r = find_result(c);
     if (!r)
         return lk_fail(error, LK_INTERNAL, "GPU: no result of step %llu",
@@ -503,7 +596,7 @@ static lk_status evaluate_wave(lk_cuda_step *c, const lk_source *source, const l
     lk_cuda_event_set(&c->compute, c->tested[half]);
     int code = lk_cuda_walk_forward(c, wave, half, nodes);
     if (c->compute.code == 0) c->compute.code = code;
-    LK_CHECK(check_fast(c, error));
+    LK_CHECK(lk_cuda_step_check_fast(c, error));
     return lk_cuda_check(c->compute.code, "an evaluation", error);
 }
 
@@ -519,29 +612,17 @@ static lk_status show_logits(lk_cuda_step *c, const lk_wave *wave, lk_on_logits 
     return LK_OK;
 }
 
-// The top of the tree of losses is the host's: as many nodes as a number has ones.
-static lk_step_result join_losses(const lk_cuda_step *c, const lk_cuda_nodes *nodes,
-                                  uint64_t count) {
-    float losses[LK_BLOCKS_MAX];
-    for (uint32_t i = 0; i < nodes->counter.count; i++) {
-        losses[i] = c->host.losses[nodes->slot[i] * LK_CUDA_LOSS_FLOATS];
-    }
-    const lk_holding held = {&nodes->counter, losses, 1};
-    return lk_result_of(c->program, &held, 1, lk_grains_of(c->program, count), count,
-                        c->host.state->correct, c->host.state->bad_op, LK_NONE);
-}
-
-static lk_status evaluate(lk_cuda_step *c, const lk_source *source, uint64_t count,
-                          lk_on_logits on_logits, void *context, lk_step_result *result,
-                          lk_error *error) {
+lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64_t count,
+                                lk_on_logits on_logits, void *context, lk_cuda_evaluation *out,
+                                lk_error *error) {
     lk_cuda_nodes nodes = {.counter = {.count = 0}};
     uint32_t half = 0;
-    push_mirror(c);
-    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    lk_cuda_step_push(c);
+    LK_CHECK(lk_cuda_step_wait(c, error));
     *c->host.state = (lk_cuda_state){.bad_op = LK_NONE, .bad_param = LK_NONE};
     lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
-    for (uint32_t r = 0; r < c->program->layout.replicas; r++) {
-        lk_waves waves = lk_evaluate_waves(c->program, r, count);
+    for (uint32_t r = 0; r < c->replicas; r++) {
+        lk_waves waves = lk_evaluate_waves(c->program, c->first_replica + r, count);
         for (; lk_next_wave(&waves); half = 1 - half) {
             LK_CHECK(evaluate_wave(c, source, &waves.wave, half, &nodes, error));
             LK_CHECK(show_logits(c, &waves.wave, on_logits, context, error));
@@ -550,19 +631,15 @@ static lk_status evaluate(lk_cuda_step *c, const lk_source *source, uint64_t cou
     lk_cuda_copy_out(&c->compute, c->host.losses, c->at.test_losses,
                      LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * sizeof(float));
     lk_cuda_copy_out(&c->compute, c->host.state, &c->at.states[1], sizeof *c->host.state);
-    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
-    *result = join_losses(c, &nodes, count);
-    return LK_OK;
+    out->nodes = nodes.counter;
+    memcpy(out->slot, nodes.slot, sizeof out->slot);
+    return lk_cuda_check(c->compute.code, "an evaluation", error);
 }
 
-const lk_cuda_calls lk_cuda = {.scratch_floats = scratch_floats,
-                               .plan = plan,
-                               .take_host = take_host,
-                               .open = lk_cuda_open,
-                               .start = start,
-                               .end = end,
-                               .upload = upload,
-                               .download = download,
-                               .begin = begin,
-                               .settle = settle,
-                               .evaluate = evaluate};
+lk_status lk_cuda_step_evaluated(lk_cuda_step *c, lk_cuda_evaluation *out, lk_error *error) {
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    for (uint32_t i = 0; i < out->nodes.count; i++) {
+        out->losses[i] = c->host.losses[out->slot[i] * LK_CUDA_LOSS_FLOATS];
+    }
+    return LK_OK;
+}

@@ -1,21 +1,7 @@
 // cuda_walk.c - the walk over the ops of a wave, and over the waves of a step, on a GPU's stream.
 #include "comm/cuda_walk.h"
 
-// What the launches of one replica's waves have in common.
-typedef struct walk {
-    lk_cuda_stream s;
-    lk_frame frame;  // addresses on the device
-    const lk_program *program;
-    lk_fast *fast;  // NULL: the strict arithmetic
-    lk_cuda_source source;
-    bool train;
-    // Where nodes lie: slot i at values + i * stride, of which `floats` are added.
-    float *values;
-    uint64_t stride, floats;
-    uint32_t slot_count;
-    lk_cuda_nodes *nodes;
-    uint32_t fresh[LK_BLOCKS_MAX];  // slots of the wave's blocks, from left to right
-} walk;
+typedef lk_cuda_walk walk;
 
 // --- nodes -------------------------------------------------------------------------------------
 
@@ -39,19 +25,30 @@ static void take_blocks(walk *w, const lk_wave *wave) {
     }
 }
 
-// The blocks of a wave join the nodes held, and siblings become their parent.
-static void join_blocks(walk *w, const lk_wave *wave) {
+// The blocks of a wave enter the counter, and siblings become their parent: which slots are added
+// is known before anything is computed.
+static void plan_joins(walk *w, const lk_wave *wave) {
     lk_cuda_nodes *n = w->nodes;
     const uint32_t *fresh = w->fresh;
     lk_block b = lk_wave_block(wave, wave->first_grain);
+    w->join_count = 0;
     for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
         uint32_t top = n->counter.count;
         n->slot[top] = *fresh++;
         for (uint32_t merges = lk_counter_push(&n->counter, b.node); merges > 0; merges--, top--) {
-            float *left = slot_at(w, n->slot[top - 1]);
-            lk_cuda_add(&w->s, w->floats, left, slot_at(w, n->slot[top]), left);
+            lk_assert(w->join_count < LK_BLOCKS_MAX);
+            uint32_t *join = w->joins[w->join_count++];
+            join[0] = n->slot[top - 1];
+            join[1] = n->slot[top];
             n->taken[n->slot[top]] = false;
         }
+    }
+}
+
+static void join_blocks(walk *w, uint64_t begin, uint64_t end) {
+    for (uint32_t i = 0; i < w->join_count; i++) {
+        float *left = slot_at(w, w->joins[i][0]) + begin;
+        lk_cuda_add(&w->s, end - begin, left, slot_at(w, w->joins[i][1]) + begin, left);
     }
 }
 
@@ -156,8 +153,8 @@ static void forward_op(walk *w, const lk_op *op, const lk_wave *wave) {
     void *argmax = lk_tensor_at(f, op->argmax);
     switch (op->kind) {
     case LK_OP_LOAD: {
-        // A training step has its whole batch in a slot, an evaluation one wave.
-        uint32_t first = w->train ? wave->first_grain * p->spec->grain : 0;
+        // A training step has this GPU's part of the batch in a slot, an evaluation one wave.
+        uint32_t first = w->train ? wave->first_grain * p->spec->grain - w->source_first : 0;
         lk_cuda_load(&w->s, &w->source, first, m, op->floats, y, lk_tensor_at(f, p->labels));
         break;
     }
@@ -204,14 +201,11 @@ static void backward_op(walk *w, const lk_op *op, const lk_wave *wave) {
     }
 }
 
-// --- a wave, a step ----------------------------------------------------------------------------
+// --- a wave ------------------------------------------------------------------------------------
 
-static void walk_wave(walk *w, const lk_wave *wave) {
+static void walk_ops(walk *w, const lk_wave *wave, uint32_t begin, uint32_t end) {
     const lk_program *p = w->program;
-    // Evaluation ends with the loss and its sum, the two ops after the forward ones.
-    const uint32_t end = w->train ? p->reduce_op : p->forward_end + 2;
-    take_blocks(w, wave);
-    for (uint32_t i = 0; i < end; i++) {
+    for (uint32_t i = begin; i < end; i++) {
         const lk_op *op = &p->ops[i];
         w->s.op = i;
         w->s.scratch = lk_tensor_at(&w->frame, op->scratch);
@@ -224,7 +218,15 @@ static void walk_wave(walk *w, const lk_wave *wave) {
             backward_op(w, op, wave);
         }
     }
-    join_blocks(w, wave);
+}
+
+// Evaluation ends with the loss and its sum, the two ops after the forward ones.
+static void walk_wave(walk *w, const lk_wave *wave) {
+    const lk_program *p = w->program;
+    take_blocks(w, wave);
+    walk_ops(w, wave, 0, w->train ? p->reduce_op : p->forward_end + 2);
+    plan_joins(w, wave);
+    join_blocks(w, 0, w->floats);
 }
 
 static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
@@ -240,65 +242,207 @@ static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) 
     return w;
 }
 
-// The nodes that a replica holds after its waves, in the tables of the device.
-static void list_nodes(lk_cuda_step *c, uint32_t which, const walk *w, lk_counter *all) {
-    lk_cuda_node *gradients = c->host.nodes + 2ull * which * c->node_max;
-    lk_cuda_node *losses = gradients + c->node_max;
+static walk start_training(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
+    const lk_program *p = c->program;
+    const bool resident = c->needs.examples > 0;
+    walk w = start_walk(c, replica, nodes);
+    w.s.state = &c->at.states[0];
+    w.train = true;
+    w.source = (lk_cuda_source){.images = resident ? c->at.all_images : c->at.images,
+                                .labels = resident ? c->at.all_labels : c->at.labels,
+                                .index = c->at.index,
+                                .slots = c->slots,
+                                .slot_examples = c->batch_count};
+    w.source_first = c->batch_first;
+    w.values = lk_node_at(&w.frame, 0);
+    w.stride = p->node_floats;
+    w.floats = p->node_floats;
+    w.slot_count = p->node_slots;
+    lk_assert(w.slot_count <= LK_COUNT(nodes->taken));
+    return w;
+}
+
+// --- tables of nodes -----------------------------------------------------------------------------
+
+// Adds an entry to a table for the device (lk_cuda_node); `counter` is of the sum that it makes.
+static void list_node(lk_cuda_node *table, uint32_t *count, lk_counter *counter, lk_node node,
+                      const float *values) {
+    table[(*count)++] = (lk_cuda_node){values, lk_counter_push(counter, node)};
+}
+
+static void list_replica(lk_cuda_step *c, uint32_t which, const walk *w) {
     for (uint32_t i = 0; i < w->nodes->counter.count; i++) {
-        const float *values = slot_at(w, w->nodes->slot[i]);
-        uint64_t merges = lk_counter_push(all, w->nodes->counter.nodes[i]);
-        uint32_t entry = c->node_count[which]++;
-        lk_assert(entry < c->node_max);
-        gradients[entry] = (lk_cuda_node){values, merges};
-        losses[entry] = (lk_cuda_node){values + w->program->loss_offset, merges};
+        lk_assert(c->held_count[which] < c->node_max);
+        lk_cuda_held *held = &c->host.held[which * c->node_max + c->held_count[which]++];
+        *held = (lk_cuda_held){w->nodes->counter.nodes[i], slot_at(w, w->nodes->slot[i])};
     }
 }
 
-static void walk_update(lk_cuda_step *c, uint32_t which, lk_cuda_stream *s) {
-    const lk_program *p = c->program;
-    const lk_cuda_node *gradients = c->at.nodes + 2ull * which * c->node_max;
-    const float inverse_n = 1.0f / (float)c->examples[which];
-    s->op = p->reduce_op;
-    s->scratch = NULL;
-    lk_cuda_update(s, &p->spec->optimizer, c->at.params, p->param_count, p->loss_offset, gradients,
-                   c->node_count[which], inverse_n);
-    lk_cuda_step_end(s, gradients + c->node_max, c->node_count[which], inverse_n, c->results,
-                     c->slots);
-}
-
-int lk_cuda_walk_step(lk_cuda_step *c, uint32_t which, uint64_t step) {
-    const lk_program *p = c->program;
-    lk_cuda_stream s = {
-        .stream = c->compute.stream, .rehearses = c->rehearses, .error = c->compute.code};
+// This GPU has the whole batch: gradients, then the losses of the same nodes.
+static void list_alone(lk_cuda_step *c, uint32_t which) {
+    lk_cuda_node *table = c->host.nodes + (uint64_t)which * c->table_max;
+    const lk_cuda_held *held = &c->host.held[which * c->node_max];
     lk_counter all = {.count = 0};
-    lk_cuda_nodes nodes;
-    c->node_count[which] = 0;
-    for (uint32_t r = 0; r < p->layout.replicas; r++) {
-        nodes = (lk_cuda_nodes){.counter = {.count = 0}};
-        walk w = start_walk(c, r, &nodes);
-        lk_waves waves = lk_step_waves(p, r, step);
-        const bool resident = c->needs.examples > 0;
-        w.s.error = s.error;
-        w.s.state = &c->at.states[0];
-        w.train = true;
-        w.source = (lk_cuda_source){.images = resident ? c->at.all_images : c->at.images,
-                                    .labels = resident ? c->at.all_labels : c->at.labels,
-                                    .index = c->at.index,
-                                    .slots = c->slots,
-                                    .slot_examples = p->spec->global_batch};
-        w.values = lk_node_at(&w.frame, 0);
-        w.stride = p->node_floats;
-        w.floats = p->node_floats;
-        w.slot_count = p->node_slots;
-        lk_assert(w.slot_count <= LK_COUNT(nodes.taken));
-        while (lk_next_wave(&waves)) walk_wave(&w, &waves.wave);
-        list_nodes(c, which, &w, &all);
-        s.error = w.s.error;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < c->held_count[which]; i++) {
+        list_node(table, &count, &all, held[i].node, held[i].values);
+        table[c->node_max + i] =
+            (lk_cuda_node){held[i].values + c->program->loss_offset, table[i].merges};
     }
-    s.state = &c->at.states[0];
-    walk_update(c, which, &s);
-    return s.error;
 }
+
+// The held nodes that make each block of this GPU, block after block.
+static void list_blocks(lk_cuda_step *c, uint32_t which, const lk_counter *blocks) {
+    lk_cuda_node *table = c->host.nodes + (uint64_t)which * c->table_max;
+    const lk_cuda_held *held = &c->host.held[which * c->node_max];
+    uint32_t count = 0;
+    for (uint32_t b = 0; b < blocks->count; b++) {
+        lk_counter sum = {.count = 0};
+        c->block_first[which][b] = count;
+        for (uint32_t i = 0; i < c->held_count[which]; i++) {
+            const uint64_t first = (uint64_t)held[i].node.index << held[i].node.level;
+            if (first >> blocks->nodes[b].level != blocks->nodes[b].index) continue;
+            list_node(table, &count, &sum, held[i].node, held[i].values);
+        }
+        c->block_first[which][b + 1] = count;
+    }
+    lk_assert(count == c->held_count[which]);
+    c->block_count[which] = blocks->count;
+}
+
+// The blocks of all GPUs, as the owner of a slice sees them: its own, and those in its inbox.
+static void list_slice(lk_cuda_step *c, uint32_t which, uint32_t leaves) {
+    const lk_cuda_exchange *x = c->exchange;
+    const lk_slice slice = lk_slice_of(c->program, x->parts, c->part);
+    lk_cuda_node *table = c->host.nodes + (uint64_t)which * c->table_max + c->node_max;
+    lk_counter all = {.count = 0};
+    uint32_t count = 0;
+    for (uint32_t part = 0; part < x->parts; part++) {
+        lk_counter blocks;
+        lk_exchange_blocks(c->program, &x->list[part], c->program->grains, leaves, &blocks);
+        if (part == c->part) list_blocks(c, which, &blocks);
+        for (uint32_t b = 0; b < blocks.count; b++) {
+            const float *values = part == c->part
+                                      ? c->at.blocks + b * c->program->node_floats + slice.begin
+                                      : lk_cuda_inbox(c, part, b);
+            list_node(table, &count, &all, blocks.nodes[b], values);
+        }
+    }
+    c->node_count[which] = count;
+    // What the update reads: one node, finished.
+    c->host.nodes[(uint64_t)(which + 1) * c->table_max - 2] = (lk_cuda_node){c->at.sums, 0};
+    c->host.nodes[(uint64_t)(which + 1) * c->table_max - 1] =
+        (lk_cuda_node){c->at.sums + c->program->loss_offset, 0};
+}
+
+// --- a step, recorded ----------------------------------------------------------------------------
+
+// Every wave but the last of all, whose blocks are taken and whose joins are planned.
+void lk_cuda_record_start(lk_cuda_recording *r, lk_cuda_step *c, uint32_t which, uint64_t step) {
+    const lk_program *p = c->program;
+    *r = (lk_cuda_recording){.c = c, .which = which, .step = step, .error = c->compute.code};
+    c->held_count[which] = 0;
+    for (uint32_t replica = 0; replica < c->replicas; replica++) {
+        lk_waves waves = lk_step_waves(p, c->first_replica + replica, step);
+        bool more = lk_next_wave(&waves);
+        r->nodes = (lk_cuda_nodes){.counter = {.count = 0}};
+        r->walk = start_training(c, replica, &r->nodes);
+        r->walk.s.error = r->error;
+        while (more) {
+            r->last = waves.wave;
+            more = lk_next_wave(&waves);
+            r->has_last = !more && replica + 1 == c->replicas;
+            if (r->has_last) break;
+            walk_wave(&r->walk, &r->last);
+        }
+        if (r->has_last) {
+            take_blocks(&r->walk, &r->last);
+            plan_joins(&r->walk, &r->last);
+        }
+        list_replica(c, which, &r->walk);
+        r->error = r->walk.s.error;
+    }
+    if (c->exchange) {
+        list_slice(c, which, lk_step_grains(p, step));
+    } else {
+        list_alone(c, which);
+        c->node_count[which] = c->held_count[which];
+    }
+}
+
+void lk_cuda_record_ops(lk_cuda_recording *r, uint32_t end_op) {
+    if (!r->has_last || end_op <= r->op) return;
+    walk_ops(&r->walk, &r->last, r->op, end_op);
+    r->op = end_op;
+    r->error = r->walk.s.error;
+}
+
+void lk_cuda_record_joins(lk_cuda_recording *r, uint64_t begin, uint64_t end) {
+    if (!r->has_last) return;
+    join_blocks(&r->walk, begin, end);
+    r->error = r->walk.s.error;
+}
+
+static lk_cuda_stream stream_of(const lk_cuda_recording *r, const lk_cuda_queue *queue) {
+    return (lk_cuda_stream){.stream = queue->stream,
+                            .state = &r->c->at.states[0],
+                            .op = r->c->program->reduce_op,
+                            .rehearses = r->c->rehearses,
+                            .error = r->error};
+}
+
+void lk_cuda_record_nodes(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin,
+                          uint64_t end) {
+    const lk_cuda_step *c = r->c;
+    const lk_cuda_node *table = c->at.nodes + (uint64_t)r->which * c->table_max;
+    lk_cuda_stream s = stream_of(r, queue);
+    for (uint32_t b = 0; b < c->block_count[r->which]; b++) {
+        const uint32_t *first = &c->block_first[r->which][b];
+        lk_cuda_join(&s, table + first[0], first[1] - first[0], begin, end - begin,
+                     c->at.blocks + b * c->program->node_floats + begin);
+    }
+    r->error = s.error;
+}
+
+void lk_cuda_record_sums(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin, uint64_t end) {
+    const lk_cuda_step *c = r->c;
+    const lk_slice slice = lk_slice_of(c->program, c->exchange->parts, c->part);
+    lk_cuda_stream s = stream_of(r, queue);
+    begin = LK_MAX(begin, slice.begin);
+    end = LK_MIN(end, slice.end);
+    if (begin >= end) return;
+    lk_cuda_join(&s, c->at.nodes + (uint64_t)r->which * c->table_max + c->node_max,
+                 c->node_count[r->which], begin - slice.begin, end - begin, c->at.sums + begin);
+    r->error = s.error;
+}
+
+void lk_cuda_record_note(lk_cuda_recording *r, lk_cuda_queue *queue) {
+    lk_cuda_stream s = stream_of(r, queue);
+    lk_cuda_note_write(&s, &r->c->at.notes[r->c->part]);
+    r->error = s.error;
+}
+
+void lk_cuda_record_update(lk_cuda_recording *r) {
+    lk_cuda_step *c = r->c;
+    const lk_program *p = c->program;
+    const lk_cuda_node *table = c->at.nodes + (uint64_t)r->which * c->table_max;
+    const lk_cuda_node *gradients = table, *losses = table + c->node_max;
+    uint32_t count = c->node_count[r->which];
+    const float inverse_n = 1.0f / (float)c->examples[r->which];
+    lk_cuda_stream s = stream_of(r, &c->compute);
+    if (c->exchange) {
+        lk_cuda_note_join(&s, c->at.notes, c->exchange->parts);
+        gradients = table + c->table_max - 2;
+        losses = gradients + 1;
+        count = 1;
+    }
+    lk_cuda_update(&s, &p->spec->optimizer, c->at.params, p->param_count, p->loss_offset, gradients,
+                   count, inverse_n);
+    lk_cuda_step_end(&s, losses, count, inverse_n, c->results, c->slots);
+    r->error = s.error;
+}
+
+// --- evaluation ----------------------------------------------------------------------------------
 
 int lk_cuda_walk_forward(lk_cuda_step *c, const lk_wave *wave, uint32_t half,
                          lk_cuda_nodes *nodes) {

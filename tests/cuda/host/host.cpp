@@ -1141,4 +1141,4 @@ void lk_host_move(void *to, const void *from, size_t bytes) {
     unmap_other(a, b);
 }
 
-void lk_host_count_allocation(void) { counts.allocations++; }
+void lk_host_count_communicator(void) { counts.allocations++; }

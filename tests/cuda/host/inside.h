@@ -21,7 +21,7 @@ bool lk_host_has_graphs(int device);                       // that nobody destro
 uint64_t lk_host_random(void);                             // 0 without a seed
 cudaError_t lk_host_enqueue_group(cudaStream_t stream, void *group);
 void lk_host_move(void *to, const void *from, size_t bytes);  // from device to device
-void lk_host_count_allocation(void);
+void lk_host_count_communicator(void);
 
 // Of nccl.cpp: goes on with a group that is its stream's next item. False while it has to wait for
 // `devices` (a bit each); the runtime lets these go on and asks again. *moved: something was done.

@@ -121,7 +121,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     comms[i].ranks = ranks;
     comms[i].device = lk_host_current_device();
     comms[i].world = name;
-    lk_host_count_allocation();
+    lk_host_count_communicator();
     *comm = &comms[i];
     return ncclSuccess;
 }

@@ -149,15 +149,16 @@ def memory(t):
     for row in MEMORY_ROWS:
         lines = t.expect(0, "plan", MATRIX, "--kernels", "cuda", "--json", *row)[1]
         plan = json.loads("\n".join(lines))
-        end = max(r["offset"] + r["bytes"] * r["count"] for r in plan["gpu_regions"])
-        t.check(plan["gpu_bytes"] == end, "the sum of the regions", plan["gpu_bytes"], end)
+        gpu = plan["gpus"][0]
+        end = max(r["offset"] + r["bytes"] * r["count"] for r in gpu["regions"])
+        t.check(gpu["bytes"] == end, "the sum of the regions", gpu["bytes"], end)
         _, lines, error = train(t, 6, "memory", "--kernels", "cuda", *row)
         counts = COUNTS.search(error)
         if not t.check(counts, "no counts", error):
             continue
         after, taken, launches, graphs, waits = (int(c) for c in counts.groups())
         t.check(after == 0, f"{after} allocations after the seal")
-        t.check(taken == plan["gpu_bytes"], "taken and planned", taken, plan["gpu_bytes"])
+        t.check(taken == gpu["bytes"], "taken and planned", taken, gpu["bytes"])
         t.check(graphs == 6 and launches % 6 == 0, f"{graphs} graphs, {launches} launches", row)
         t.check(any(f"{taken} bytes planned, foreign " in line for line in lines), "banner")
     # Nobody waits for the results of steps that nobody looks at. The host goes once round the ring
