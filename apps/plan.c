@@ -54,13 +54,23 @@ static void print_gpu(const lk_run *run, lk_text_out *out) {
     }
 }
 
+// All messages of a step, in their order.
+static void hash_schedule(const lk_cuda_exchange *x, char hex[LK_SHA256_HEX_BYTES]) {
+    uint8_t hash[LK_SHA256_BYTES];
+    lk_cuda_schedule_hash(x, hash);
+    lk_hex(hash, LK_SHA256_BYTES, hex);
+}
+
 // What GPUs send each other, and from when on.
 static void print_gpu_exchange(const lk_run *run, lk_text_out *out) {
     const lk_cuda_exchange *x = &run->gpus.exchange;
     const lk_program *p = &run->program;
     if (!run->cuda || x->parts < 2) return;
+    char schedule[LK_SHA256_HEX_BYTES];
+    hash_schedule(x, schedule);
     lk_text_line(out, "exchange between GPUs: %llu bytes a step, sent and received by NCCL",
                  (ull)lk_cuda_exchange_bytes(x));
+    lk_text_line(out, "  schedule %s", schedule);
     for (uint32_t b = 0; b < x->bucket_count; b++) {
         lk_text_line(out, "  part %u: floats %llu .. %llu, after op %u %s of the last wave", b,
                      (ull)x->buckets[b].begin, (ull)x->buckets[b].end, x->buckets[b].after_op,
@@ -288,8 +298,12 @@ static void put_gpus(json_text *j, const lk_cuda_group *g) {
         put_entries(j, &c->arena);
         put(j, "  ]}");
     }
-    put(j, "],\n  \"gpu_exchange_bytes\": %llu,\n  \"gpu_exchange\": [\n",
-        (ull)(g->count > 1 ? lk_cuda_exchange_bytes(&g->exchange) : 0));
+    char schedule[LK_SHA256_HEX_BYTES] = "";
+    if (g->count > 1) hash_schedule(&g->exchange, schedule);
+    put(j,
+        "],\n  \"gpu_exchange_bytes\": %llu,\n  \"gpu_schedule\": \"%s\",\n"
+        "  \"gpu_exchange\": [\n",
+        (ull)(g->count > 1 ? lk_cuda_exchange_bytes(&g->exchange) : 0), schedule);
     for (uint32_t b = 0; g->count > 1 && b < g->exchange.bucket_count; b++) {
         const lk_cuda_bucket *bucket = &g->exchange.buckets[b];
         put(j, "    {\"begin\": %llu, \"end\": %llu, \"after_op\": %u}%s\n", (ull)bucket->begin,
