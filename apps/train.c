@@ -297,9 +297,10 @@ static lk_status finish(trainer *t, lk_error *error) {
 // What a fast run's bits depend on besides its identity.
 static lk_status write_arithmetic(const trainer *t, lk_error *error) {
     const lk_run *run = t->run;
-    char text[1024], cublas[24], gpu[2 * sizeof run->gpus.gpu[0].device.name];
+    const lk_cuda_device *device = &run->gpus.gpu[0].device;
+    char text[1024], cublas[24], gpu[2 * sizeof device->name];
     lk_run_cublas(run, cublas, sizeof cublas);
-    lk_text_escape(gpu, sizeof gpu, run->gpus.gpu[0].device.name, strlen(run->gpus.gpu[0].device.name));
+    lk_text_escape(gpu, sizeof gpu, device->name, strlen(device->name));
     int n = snprintf(text, sizeof text,
                      "{\n  \"arithmetic\": \"fast\",\n  \"precision\": \"%s\",\n  \"gpu\": "
                      "\"%s\",\n  \"cublas\": \"%s\"\n}\n",
