@@ -20,7 +20,8 @@ if(LOCKSTEP_TESTS AND LOCKSTEP_HAVE_CUDA)
     set(programs gpu_kernels_test gpu_conv_kernels_test gpu_update_test gpu_measure
         lockstep_on_gpu)
     add_dependencies(portable gpu_tests)
-    foreach(folder gpu tests/cuda/whole tests/whole tests/matrix tests/golden tests/bench)
+    foreach(folder gpu tests/cuda/gpu tests/cuda/whole tests/whole tests/matrix tests/golden
+                   tests/bench)
         add_custom_command(TARGET portable POST_BUILD VERBATIM
             COMMAND ${CMAKE_COMMAND} -E make_directory ${LOCKSTEP_PORTABLE_DIR}/${folder})
     endforeach()
@@ -28,7 +29,8 @@ if(LOCKSTEP_TESTS AND LOCKSTEP_HAVE_CUDA)
         add_custom_command(TARGET portable POST_BUILD VERBATIM
             COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:${program}> ${LOCKSTEP_PORTABLE_DIR}/gpu)
     endforeach()
-    foreach(script tests/cuda/whole/cuda_test.py tests/whole/program.py tests/matrix/matrix.json
+    foreach(script tests/cuda/whole/cuda_test.py tests/cuda/gpu/fast_gpu.py
+                   tests/whole/program.py tests/matrix/matrix.json
                    tests/golden/digests.json tests/bench/peers_gpu.py tests/bench/peers_worker.py)
         add_custom_command(TARGET portable POST_BUILD VERBATIM
             COMMAND ${CMAKE_COMMAND} -E copy ${PROJECT_SOURCE_DIR}/${script}

@@ -47,14 +47,16 @@ def without_a_gpu(t):
 
 def with_all(t):
     """Every part that the host layer can play; the others say why not."""
+    parts = "kernels,equal,gpus,fast,allocations,memory,measure,bench"
     code, out, error = gpu_check("--program", "program", "--tests", "tests", "--to", "all.json",
-                                 "--only", "kernels,equal,allocations,memory,measure,bench",
-                                 "--work", "work")
+                                 "--only", parts, "--work", "work",
+                                 LOCKSTEP_HOST_CUDA_DEVICES="3")
     t.check(code == 0, "gpu-check", code, out, error)
     rows = rows_of("all.json")
-    for name in ("kernels", "equal", "allocations", "measure", "bench"):
+    for name in ("kernels", "equal", "gpus", "fast", "allocations", "measure", "bench"):
         t.check(rows[name]["status"] == "ok", name, rows[name])
-    for name, key in (("bench", "64"), ("measure", "chain_term_ns"), ("allocations", "bytes")):
+    for name, key in (("bench", "64"), ("measure", "chain_term_ns"), ("allocations", "bytes"),
+                      ("fast", "bf16")):
         t.check(rows[name]["figures"].get(key), f"{name} has no {key}", rows[name])
     t.check(out.count("\n") == len(rows) + 2, "a line for each part", out)
 
@@ -65,12 +67,14 @@ def with_faults(t):
     os.remove("tests/gpu_update_test")
     os.symlink("/bin/false", "tests/gpu_update_test")
     code, out, error = gpu_check("--program", "program", "--tests", "tests", "--to", "faults.json",
-                                 "--only", "kernels,equal,allocations,measure", "--work", "work",
+                                 "--only", "kernels,equal,gpus,allocations,measure",
+                                 "--work", "work", LOCKSTEP_HOST_CUDA_DEVICES="2",
                                  CHANGE="s/^digest ./digest 0/")
     rows = rows_of("faults.json")
     found = {name: row["status"] for name, row in rows.items()}
-    t.check(code == 1 and found == {"kernels": "FAILED", "equal": "FAILED", "allocations": "ok",
-                                    "measure": "not run"}, found, code, out, error)
+    t.check(code == 1 and found == {"kernels": "FAILED", "equal": "FAILED", "gpus": "FAILED",
+                                    "allocations": "ok", "measure": "not run"},
+            found, code, out, error)
     t.check("no gpu_measure" in rows["measure"]["text"], rows["measure"])
 
 
