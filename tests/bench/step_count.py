@@ -19,7 +19,7 @@ FLAGS = ("-std=c11 -O3 -DNDEBUG -ffp-contract=off -fno-fast-math -fno-math-errno
          "-Wall -Wextra -Werror").split()
 SOURCES = """tests/bench/step_count ops/cpu/neon ops/cpu/portable ops/reference ops/variant
              ops/kernels ops/program ops/model ops/execute ops/check comm/hash comm/reduce comm/step
-             io/made_up arena/base arena/plan arena/sha256""".split()
+             io/made_up arena/arena arena/base arena/plan arena/sha256""".split()
 TABLES = ["reference", "portable", "neon"]
 COMPILERS = {
     "gcc": [f"{TRIPLE}-gcc"],
