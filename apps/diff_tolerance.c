@@ -76,7 +76,7 @@ static lk_status read_metrics(const char *run_dir, metrics *all, lk_error *error
         }
     }
     lk_json_log_close(&log);
-    qsort(all->list, all->count, all->count ? sizeof *all->list : 1, by_step_and_kind);
+    if (all->count) qsort(all->list, all->count, sizeof *all->list, by_step_and_kind);
     return status;
 }
 

@@ -111,7 +111,7 @@ expect 69 'Slurm .* describes 2 workers, but neither where rank 0 is, nor' train
 unset SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS
 export TF_CONFIG
 TF_CONFIG='{"cluster":{"worker":["a:1"],"evaluator":["b:1"]},"task":{"type":"evaluator","index":0}}'
-expect 69 'this process is the evaluator' train tiny.json
+expect 78 'data.test: missing, an evaluator has nothing to do' train tiny.json
 TF_CONFIG='{"cluster":{"worker":["a:1"]'
 expect 78 'TF_CONFIG:1:' train tiny.json
 unset TF_CONFIG
