@@ -17,7 +17,8 @@ foreach(folder arena ops comm io)
     install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder}
             COMPONENT dev)
 endforeach()
-install(FILES ${PROJECT_SOURCE_DIR}/ops/cuda/kernels.h
+install(FILES ${PROJECT_SOURCE_DIR}/ops/cuda/blas.h ${PROJECT_SOURCE_DIR}/ops/cuda/fast.h
+              ${PROJECT_SOURCE_DIR}/ops/cuda/kernels.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/ops/cuda COMPONENT dev)
 install(TARGETS lockstep EXPORT lockstepTargets
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
