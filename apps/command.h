@@ -4,6 +4,7 @@
 
 #include "apps/run.h"
 #include "apps/traffic.h"
+#include "comm/clock.h"
 #include "io/text.h"
 
 // Each gets its own arguments (argv[0] is the command's name) and returns the exit code's status;
@@ -99,6 +100,10 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
 // train as the evaluator of a cluster: each checkpoint once, until the last step.
 lk_status lk_evaluator(const lk_common_options *options, lk_error *error);
 
+// From here on SIGINT and SIGTERM are noted, and SIGPIPE is none; the one noted last, or 0.
+void lk_watch_stop(void);
+uint32_t lk_stop_signal(void);
+
 // SIGBUS on a mapped data file that somebody cut short: one line and exit 74.
 void lk_watch_data(const lk_run *run);
 
@@ -107,7 +112,5 @@ size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t by
 
 // The names of the ready configurations, one a line.
 lk_status lk_list_configs(lk_error *error);
-
-double lk_seconds(void);  // a clock that only goes forward
 
 #endif

@@ -13,12 +13,6 @@
 
 #include "apps/command.h"
 
-double lk_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 // --- options -----------------------------------------------------------------------------------
 
 enum {
@@ -166,8 +160,7 @@ lk_status lk_parse_number(const char *option, const char *text, uint32_t most, u
     return LK_OK;
 }
 
-static lk_status parse_delay(const char *option, const char *text, uint32_t *out,
-                             lk_error *error) {
+static lk_status parse_delay(const char *option, const char *text, uint32_t *out, lk_error *error) {
     *out = 0;
     return strcmp(text, "0") == 0 ? LK_OK : lk_parse_number(option, text, 86400, out, error);
 }
@@ -209,8 +202,7 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_STEP_TIMEOUT:
         return lk_parse_number("step-timeout", value, 86400, &o->mpi.step_timeout_seconds, error);
     case OPT_COLLECTIVE: return lk_collective_parse(value, &o->collective, error);
-    case OPT_START_DELAY:
-        return parse_delay("start-delay", value, &o->start_delay_seconds, error);
+    case OPT_START_DELAY: return parse_delay("start-delay", value, &o->start_delay_seconds, error);
     case OPT_THROTTLE: return parse_delay("throttle", value, &o->throttle_seconds, error);
     case OPT_MAX_MEMORY: return parse_bytes("max-memory", value, &o->max_memory, error);
     case OPT_DATA: o->config.data_directory = value; return LK_OK;
@@ -356,6 +348,22 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
     free(tensors);
     return status;
 }
+
+// --- being asked to stop -------------------------------------------------------------------------
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_stop(int signal_number) { stop_signal = signal_number; }
+
+void lk_watch_stop(void) {
+    struct sigaction action = {.sa_handler = on_stop};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+uint32_t lk_stop_signal(void) { return (uint32_t)stop_signal; }
 
 // --- mapped data that shrinks ------------------------------------------------------------------
 

@@ -35,21 +35,9 @@ typedef struct evaluator {
     char said[2 * LK_PATH_BYTES];
 } evaluator;
 
-static volatile sig_atomic_t stop_signal;
-
-static void on_stop(int signal_number) { stop_signal = signal_number; }
-
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_stop};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
 // Until then, or a signal.
 static void sleep_until(double time) {
-    for (double left; !stop_signal && (left = time - lk_seconds()) > 0;) {
+    for (double left; !lk_stop_signal() && (left = time - lk_seconds()) > 0;) {
         struct timespec t = {.tv_nsec = (long)(1e9 * LK_MIN(left, 1e-3 * LOOK_MS))};
         (void)nanosleep(&t, NULL);
     }
@@ -248,14 +236,14 @@ static lk_status finish(evaluator *e) {
 
 static lk_status watch(evaluator *e, lk_error *error) {
     sleep_until(lk_seconds() + e->options->start_delay_seconds);
-    while (!stop_signal) {
+    while (!lk_stop_signal()) {
         uint64_t before = e->last;
         bool any = e->any;
         LK_CHECK(look(e, error));
         if (e->any && e->last >= e->total) return finish(e);
         if (e->any == any && e->last == before) sleep_until(lk_seconds() + 1e-3 * LOOK_MS);
     }
-    return stop_signal == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
+    return lk_stop_signal() == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
 }
 
 static lk_status open_run(evaluator *e, lk_error *error) {
@@ -276,9 +264,9 @@ static lk_status open_run(evaluator *e, lk_error *error) {
     LK_CHECK(lk_path_join(e->dir.path, dir, "", "", error));
     LK_CHECK(lk_path_join(e->dir.checkpoints, dir, "/", "checkpoints", error));
     e->total = lk_run_steps(run);
-    lk_text_line(&e->out, "lockstep %s  %s  evaluator of %s, %u replicas (threads), kernels %s",
+    lk_text_line(&e->out, "lockstep %s  %s  evaluator of %s, %u replicas (%s), kernels %s",
                  LK_VERSION, *run->config.name ? run->config.name : run->config.document.source,
-                 dir, run->layout.replicas, lk_run_kernels(run));
+                 dir, run->layout.replicas, lk_run_lanes(run), lk_run_kernels(run));
     if (o->seal) lk_text_line(&e->out, "seal: of the arena alone: reading checkpoints takes heap");
     return lk_run_seal(run, false, error);
 }
@@ -287,7 +275,7 @@ lk_status lk_evaluator(const lk_common_options *options, lk_error *error) {
     static lk_run run;
     static evaluator e;
     e = (evaluator){.run = &run, .options = options};
-    catch_signals();
+    lk_watch_stop();
     lk_text_open(&e.out, STDOUT_FILENO);
     lk_status status = open_run(&e, error);
     if (status == LK_OK) status = watch(&e, error);

@@ -74,9 +74,12 @@ static struct {
     bool killed;       // ... twice
     uint32_t stopped;  // how far the others have been: 0, SIGTERM, SIGKILL
     lk_text_out out[STREAMS];
-    child children[LK_MPI_WORLD_MAX];
-    struct pollfd polled[LK_MPI_WORLD_MAX * STREAMS];
 } here = {.key = -1, .listener = -1};
+
+// Apart, and zeros: with initial values beside them these megabytes would lie in the program's
+// file.
+static child children[LK_MPI_WORLD_MAX];
+static struct pollfd pipes_polled[LK_MPI_WORLD_MAX * STREAMS];
 
 // --- signals -----------------------------------------------------------------------------------
 
@@ -106,7 +109,7 @@ static void catch_signals(void) {
 
 static void signal_all(int signal_number) {
     for (uint32_t w = 0; w < here.workers; w++) {
-        child *c = &here.children[w];
+        child *c = &children[w];
         if (!c->running) continue;
         c->stopped = true;
         (void)kill(c->process, signal_number);
@@ -137,7 +140,7 @@ static void wait_for(struct pollfd *polled, nfds_t count, double seconds) {
 static int digits_of(uint32_t number) { return number < 10 ? 1 : 1 + digits_of(number / 10); }
 
 static void show_line(uint32_t rank, uint32_t stream, const char *text, size_t length) {
-    child *c = &here.children[rank];
+    child *c = &children[rank];
     struct pollfd ready = {.fd = here.out[stream].fd, .events = POLLOUT};
     lk_format(c->last[c->lines++ % LAST_LINES], LAST_BYTES, "%.*s", (int)length, text);
     // Whoever reads this may be slow; signals are heard meanwhile.
@@ -149,7 +152,7 @@ static void show_line(uint32_t rank, uint32_t stream, const char *text, size_t l
 
 // Shows the whole lines that have come; `all`: the rest too.
 static void show_lines(uint32_t rank, uint32_t stream, bool all) {
-    said *s = &here.children[rank].streams[stream];
+    said *s = &children[rank].streams[stream];
     size_t begin = 0;
     for (char *end; (end = memchr(s->text + begin, '\n', s->used - begin));) {
         size_t length = (size_t)(end - (s->text + begin));
@@ -165,7 +168,7 @@ static void show_lines(uint32_t rank, uint32_t stream, bool all) {
 
 // All that is there now.
 static void read_stream(uint32_t rank, uint32_t stream) {
-    said *s = &here.children[rank].streams[stream];
+    said *s = &children[rank].streams[stream];
     while (s->fd >= 0) {
         ssize_t count = read(s->fd, s->text + s->used, sizeof s->text - s->used);
         if (count < 0 && errno == EINTR) continue;
@@ -268,7 +271,7 @@ _Noreturn static void become_worker(uint32_t rank, pid_t parent, const int ends[
 }
 
 static lk_status start_worker(uint32_t rank, lk_error *error) {
-    child *c = &here.children[rank];
+    child *c = &children[rank];
     int pipes[STREAMS][2] = {{-1, -1}, {-1, -1}};
     pid_t parent = getpid();
     memset(c, 0, sizeof *c);
@@ -333,9 +336,9 @@ static void reap(void) {
     int status;
     for (pid_t process; (process = waitpid(-1, &status, WNOHANG)) > 0;) {
         uint32_t w = 0;
-        while (w < here.workers && here.children[w].process != process) w++;
-        if (w == here.workers || !here.children[w].running) continue;
-        child *c = &here.children[w];
+        while (w < here.workers && children[w].process != process) w++;
+        if (w == here.workers || !children[w].running) continue;
+        child *c = &children[w];
         c->running = false;
         c->status = status;
         c->place = here.ended++;
@@ -363,16 +366,16 @@ static void attend(void) {
     while (here.running) {
         nfds_t count = 0;
         for (uint32_t i = 0; i < here.workers * STREAMS; i++) {
-            int fd = here.children[i / STREAMS].streams[i % STREAMS].fd;
-            if (fd >= 0) here.polled[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
+            int fd = children[i / STREAMS].streams[i % STREAMS].fd;
+            if (fd >= 0) pipes_polled[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
         }
-        wait_for(here.polled, count, next_stop());
+        wait_for(pipes_polled, count, next_stop());
         for (uint32_t w = 0; w < here.workers; w++) read_all(w);
         reap();
         stop_others();
     }
     for (uint32_t i = 0; i < here.workers * STREAMS; i++) {
-        int *fd = &here.children[i / STREAMS].streams[i % STREAMS].fd;
+        int *fd = &children[i / STREAMS].streams[i % STREAMS].fd;
         if (*fd >= 0) close(*fd);
         *fd = -1;
     }
@@ -396,7 +399,7 @@ static uint32_t suspicion(const child *c) {
 static uint32_t find_first(void) {
     uint32_t first = here.workers;
     for (uint32_t w = 0; w < here.workers; w++) {
-        const child *c = &here.children[w], *best = &here.children[first % here.workers];
+        const child *c = &children[w], *best = &children[first % here.workers];
         uint32_t mine = suspicion(c), its = first < here.workers ? suspicion(best) : 0;
         if (mine > its || (mine && mine == its && c->place < best->place)) first = w;
     }
@@ -405,7 +408,7 @@ static uint32_t find_first(void) {
 
 static bool all_done(void) {
     for (uint32_t w = 0; w < here.workers; w++) {
-        int status = here.children[w].status;
+        int status = children[w].status;
         if (!WIFEXITED(status) || WEXITSTATUS(status) != LK_OK) return false;
     }
     return true;
@@ -430,7 +433,7 @@ static void say_end(const child *c, char *out, size_t bytes) {
 }
 
 static void show_last_lines(uint32_t rank) {
-    const child *c = &here.children[rank];
+    const child *c = &children[rank];
     uint32_t count = LK_MIN(c->lines, (uint32_t)LAST_LINES);
     fprintf(stderr, "lockstep: the last lines of rank %u:%s\n", rank, count ? "" : " it had none");
     for (uint32_t i = c->lines - count; i < c->lines; i++) {
@@ -448,7 +451,7 @@ static lk_status run_once(bool *again, lk_error *error) {
     here.ended = here.stopped = 0;
     *again = false;
     for (uint32_t w = 0; w < here.workers; w++) {
-        for (uint32_t s = 0; s < STREAMS; s++) here.children[w].streams[s].fd = -1;
+        for (uint32_t s = 0; s < STREAMS; s++) children[w].streams[s].fd = -1;
     }
     for (uint32_t w = 0; w < here.workers && status == LK_OK; w++) status = start_worker(w, error);
     if (status != LK_OK) signal_all(SIGKILL);
@@ -458,7 +461,7 @@ static lk_status run_once(bool *again, lk_error *error) {
     if (status != LK_OK) return status;
     if (here.asked && !all_done()) return here.asked == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
     if (first == here.workers) return LK_OK;
-    const child *c = &here.children[first];
+    const child *c = &children[first];
     // The leader has said why, and what can be done.
     if (is_common(c->status)) return status_of(c);
     *again = may_go_on(c);

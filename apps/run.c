@@ -118,6 +118,11 @@ static lk_status choose_gpus(lk_run *run, lk_error *error) {
 
 const char *lk_run_kernels(const lk_run *run) { return run->cuda ? "cuda" : run->kernels->name; }
 
+const char *lk_run_lanes(const lk_run *run) {
+    if (!run->cuda) return "threads";
+    return run->gpus.count > 1 ? "on several GPUs" : "on one GPU";
+}
+
 lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run_needs needs,
                            lk_error *error) {
     memset(run, 0, sizeof *run);

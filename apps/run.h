@@ -120,6 +120,8 @@ void lk_run_cublas(const lk_run *run, char *out, size_t bytes);
 
 // The kernels that compute the steps, as --kernels calls them.
 const char *lk_run_kernels(const lk_run *run);
+// What its replicas are, in words.
+const char *lk_run_lanes(const lk_run *run);
 
 // The GPU's part of this program (apps/devices.c), or NULL where it was built without.
 const lk_cuda_calls *lk_cuda_linked(void);

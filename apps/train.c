@@ -41,18 +41,6 @@ typedef struct trainer {
     double evaluating;         // seconds spent outside training since `start`
 } trainer;
 
-static volatile sig_atomic_t stop_signal;
-
-static void on_stop(int signal_number) { stop_signal = signal_number; }
-
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_stop};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
 // --- checkpoints -------------------------------------------------------------------------------
 
 static void prepare_checkpoint(trainer *t) {
@@ -224,7 +212,7 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
 static lk_status one_step(trainer *t, lk_error *error) {
     const lk_config *c = &t->run->config;
     t->run->arena.phase = "training";
-    t->run->stop = (uint32_t)stop_signal;
+    t->run->stop = lk_stop_signal();
     lk_step_result r = lk_run_step(t->run, t->done);
     LK_CHECK(check_workers(t, error));
     LK_CHECK(check_finite(&r, error));
@@ -255,7 +243,7 @@ static lk_status loop(trainer *t, lk_error *error) {
     while (t->done < t->total) {
         LK_CHECK(one_step(t, error));
         // Alone, at once; with others, after the step in which all of them know it.
-        if (!t->run->workers.joined) t->stop = (uint32_t)stop_signal;
+        if (!t->run->workers.joined) t->stop = lk_stop_signal();
         if (!t->stop) continue;
         if (t->run->cuda) LK_CHECK(settle(t, &(lk_step_result){.pending = true}, error));
         if (t->saved != t->done) LK_CHECK(save(t, error));
@@ -350,11 +338,7 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
     uint32_t here, before;
     if (!w->joined) {
         lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (%s), kernels %s", LK_VERSION,
-                     name, run->layout.replicas,
-                     !run->cuda            ? "threads"
-                     : run->gpus.count > 1 ? "on several GPUs"
-                                           : "on one GPU",
-                     lk_run_kernels(run));
+                     name, run->layout.replicas, lk_run_lanes(run), lk_run_kernels(run));
         lk_collective_print(asked, 1, run->gpu_choice.gpus, out);
         return;
     }
@@ -482,7 +466,7 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     LK_CHECK(status);
     LK_CHECK(lk_run_connect(run, &t->done, error));
     t->total = lk_run_steps(run);
-    catch_signals();
+    lk_watch_stop();
     t->running = true;
     LK_CHECK(lk_run_seal(run, o->seal, error));
     LK_CHECK(loop(t, error));

@@ -10,16 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { LISTENER, STRANGER, PMI, LIFE, KIND_SHIFT = 16, COMPLAINTS_MAX = 8 };
+#include "comm/clock.h"
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+enum { LISTENER, STRANGER, PMI, LIFE, KIND_SHIFT = 16, COMPLAINTS_MAX = 8 };
 
 size_t lk_line_take(lk_line_in *in, const char *bytes, size_t count, const char **line,
                     bool *broken) {
@@ -103,7 +98,7 @@ static void accept_stranger(lk_chief *c) {
     shut(&place->socket);
     place->socket = socket;
     place->in.used = 0;
-    place->deadline = now() + LK_CHIEF_STRANGER_SECONDS;
+    place->deadline = lk_seconds() + LK_CHIEF_STRANGER_SECONDS;
     lk_random(place->question);
     lk_hello_ask(place->question, line);
     int one = 1;
@@ -287,7 +282,7 @@ lk_status lk_chief_serve(lk_chief *c, int milliseconds, lk_error *error) {
             if (c->polled[i].revents) LK_CHECK(hear(c, c->who[i], error));
         }
     }
-    double time = c->listener >= 0 ? now() : 0;
+    double time = c->listener >= 0 ? lk_seconds() : 0;
     for (uint32_t i = 0; i < LK_CHIEF_STRANGERS; i++) {
         lk_stranger *s = &c->strangers[i];
         if (s->socket >= 0 && time > s->deadline) {

@@ -3,8 +3,8 @@
 #include "comm/cuda_step.h"
 
 #include <string.h>
-#include <time.h>
 
+#include "comm/clock.h"
 #include "comm/cuda_walk.h"
 
 // The input ring: as many steps as fit in RING_BYTES, from one in each half to SLOTS_MAX in both.
@@ -385,19 +385,13 @@ void lk_cuda_step_close(lk_cuda_step *c) {
 
 // --- waiting -------------------------------------------------------------------------------------
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 // Others can keep this GPU waiting for ever, and then the driver would never return.
 lk_status lk_cuda_step_wait_for(lk_cuda_step *c, lk_cuda_queue *queue, struct CUevent_st *event,
                                 lk_error *error) {
-    const double begin = c->watch ? now() : 0;
+    const double begin = c->watch ? lk_seconds() : 0;
     while (c->watch) {
         if (event ? lk_cuda_event_done(queue, event) : lk_cuda_queue_done(queue)) break;
-        LK_CHECK(c->watch(c->watcher, now() - begin, error));
+        LK_CHECK(c->watch(c->watcher, lk_seconds() - begin, error));
     }
     if (!event) return lk_cuda_queue_wait(queue, error);
     lk_cuda_event_wait(queue, event);

@@ -35,6 +35,7 @@ uint64_t lk_mpi_window_bytes(uint64_t bytes) {
 #include <unistd.h>
 
 #include "arena/host_memory.h"
+#include "comm/clock.h"
 #include "comm/rendezvous.h"
 
 enum { SLEEP_MS = 10, LOOK_MS = 50, LAST_WORD_MS = 500, END_SECONDS = 10, SOCKET_BYTES = 2 << 20 };
@@ -579,12 +580,6 @@ void lk_mpi_seal(void) {
 
 // --- turns -------------------------------------------------------------------------------------
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static const char *phase_name(lk_turn turn) {
     static const char *const names[] = {"reduce", "apply", "evaluation", "end"};
     return names[turn];
@@ -718,13 +713,13 @@ static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, lk
             lk_relax();
             continue;
         }
-        if (begin == 0) begin = looked = now();
+        if (begin == 0) begin = looked = lk_seconds();
         if (far_done) {
             sleep_on(near);
         } else {
             sched_yield();
         }
-        double time = now();
+        double time = lk_seconds();
         if (time - looked < 1e-3 * LOOK_MS) continue;
         looked = time;
         LK_CHECK(judge_silence(time - begin, kinds, count, turn, error));
@@ -775,9 +770,9 @@ static bool launcher_answers(int fd, const char *line) {
 // has gone.
 static bool leader_has_come(void) {
     const int note = NOTE_EVEN + (int)(mpi.notes_turn & 1);
-    double begin = now();
+    double begin = lk_seconds();
     bool come = has_given(0, &note, 1);
-    while (!come && now() - begin < 1e-3 * LAST_WORD_MS) {
+    while (!come && lk_seconds() - begin < 1e-3 * LAST_WORD_MS) {
         sched_yield();
         come = has_given(0, &note, 1);
     }

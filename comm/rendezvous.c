@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "comm/chief.h"
+#include "comm/clock.h"
 #include "comm/team.h"
 
 enum { ANSWER_SECONDS = 5, RETRY_MS_FIRST = 10, RETRY_MS_MOST = 500 };
@@ -40,20 +41,16 @@ static struct {
     uint32_t stage, lost, spoken;
     void (*judge)(uint32_t rank);
     pthread_t thread;
-    lk_chief chief;
 } here = {.pmi = -1, .life = -1, .lost = NOBODY};
+
+// Apart, and zeros: with initial values beside it these megabytes would lie in the program's file.
+static lk_chief served;
 
 // Not in the arena: the thread starts before there is one.
 static _Alignas(4096) uint8_t stack[LK_TEAM_STACK_BYTES];
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int milliseconds_until(double time) {
-    double left = 1000 * (time - now());
+    double left = 1000 * (time - lk_seconds());
     if (time == HUGE_VAL) return -1;  // poll's word for ever
     return left <= 0 ? 0 : (int)LK_MIN(left + 1, 1e9);
 }
@@ -216,8 +213,8 @@ static lk_status lead(lk_error *error) {
         return lk_fail(error, LK_UNAVAILABLE, "rank 0: no socket for MPI: %s", strerror(errno));
     }
     here.pmi = pair[0];
-    lk_chief_open(&here.chief, &here.key, &here.self, listener, pair[1]);
-    return gather(&here.chief, error);
+    lk_chief_open(&served, &here.key, &here.self, listener, pair[1]);
+    return gather(&served, error);
 }
 
 // --- a worker ----------------------------------------------------------------------------------
@@ -286,7 +283,7 @@ static lk_status introduce(int fd, lk_hello_kind kind, const char **why, lk_erro
     static lk_line_in in;
     uint8_t question[LK_HELLO_BYTES];
     char hello[LK_HELLO_LINE_BYTES];
-    double deadline = LK_MIN(here.deadline, now() + ANSWER_SECONDS);
+    double deadline = LK_MIN(here.deadline, lk_seconds() + ANSWER_SECONDS);
     bool over;
     *why = "it takes connections, but says nothing";
     in.used = 0;
@@ -320,7 +317,7 @@ static lk_status try_to_join(lk_hello_kind kind, int *out, const char **why, lk_
     lk_status status = LK_RETRY;
     int fd = -1, one = 1;
     for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
-        fd = connect_to(a, LK_MIN(here.deadline, now() + ANSWER_SECONDS), why);
+        fd = connect_to(a, LK_MIN(here.deadline, lk_seconds() + ANSWER_SECONDS), why);
     }
     if (list) freeaddrinfo(list);
     if (fd < 0) return LK_RETRY;
@@ -380,7 +377,7 @@ static lk_status join(lk_hello_kind kind, int *out, lk_error *error) {
         lk_status status = try_to_join(kind, out, &why, error);
         if (status != LK_RETRY) return status;
         // The chief may have ended meanwhile, and said why.
-        if (here.life >= 0) LK_CHECK(hear_chief(now(), &go, error));
+        if (here.life >= 0) LK_CHECK(hear_chief(lk_seconds(), &go, error));
         int left = milliseconds_until(here.deadline);
         if (left == 0) break;
         pause_ms(LK_MIN(pause, left));
@@ -398,7 +395,8 @@ static lk_status follow(lk_error *error) {
     bool go = false;
     LK_CHECK(join(LK_HELLO_LIFE, &here.life, error));
     LK_CHECK(join(LK_HELLO_PMI, &here.pmi, error));
-    LK_CHECK(hear_chief(now() + here.options.start_timeout_seconds + ANSWER_SECONDS, &go, error));
+    const uint32_t patience = here.options.start_timeout_seconds + ANSWER_SECONDS;
+    LK_CHECK(hear_chief(lk_seconds() + patience, &go, error));
     return go ? LK_OK
               : lk_fail(error, LK_RETRY,
                         "rank %u: rank 0 at %s is silent; is its process "
@@ -455,7 +453,7 @@ static lk_status start_thread(lk_error *error) {
     pthread_attr_init(&attributes);
     int failed = pthread_attr_setstack(&attributes, stack, sizeof stack);
     void *(*body)(void *) = here.self.rank == 0 ? chief_main : worker_main;
-    if (!failed) failed = pthread_create(&here.thread, &attributes, body, &here.chief);
+    if (!failed) failed = pthread_create(&here.thread, &attributes, body, &served);
     pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (!failed) return LK_OK;
@@ -488,7 +486,7 @@ lk_status lk_rendezvous_meet(const lk_cluster *c, const lk_rendezvous_options *o
     lk_assert(c->world > 1 && c->rank < c->world && c->address[0][0] && !here.met);
     here.cluster = c;
     here.options = *options;
-    here.began = now();
+    here.began = lk_seconds();
     here.deadline = here.began + options->start_timeout_seconds;
     signal(SIGPIPE, SIG_IGN);
     LK_CHECK(lk_key_load(&here.key, options->key_file, error));
@@ -498,7 +496,7 @@ lk_status lk_rendezvous_meet(const lk_cluster *c, const lk_rendezvous_options *o
     if (c->rank == 0) raise_limit(c->world);
     LK_CHECK(c->rank == 0 ? lead(error) : follow(error));
     hand_to_mpi();
-    here.took = now() - here.began;
+    here.took = lk_seconds() - here.began;
     here.met = true;
     return start_thread(error);
 }

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from program import Test, result
+from program import Test, golden, result
 
 MATRIX, GOLDEN = (os.path.abspath(path) for path in sys.argv[3:5])
 STEPS, PORT, STEP_TIMEOUT_S = "50", 2222, 2
@@ -124,14 +124,8 @@ class Workers:
         return False
 
 
-def golden():
-    with open(GOLDEN, encoding="utf-8") as f:
-        matrix = json.load(f)["matrix"][STEPS]
-    return matrix["digest"], matrix["state_hash"]
-
-
 def same_bits(t, a, b, c):
-    wanted = golden()
+    wanted = golden(GOLDEN, STEPS)
     for cut in ([(a, 1), (b, 1)], [(a, 1), (a, 2), (b, 1), (c, 2)], [(b, 3), (a, 1), (b, 1)]):
         shutil.rmtree("run", ignore_errors=True)
         workers = Workers(t, cut, "train", MATRIX, "--run-dir", "run", "--set", "steps=" + STEPS)

@@ -4,7 +4,6 @@ when a worker dies, is stopped or refuses, what --restarts does, and how fast al
 
    launch_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
 """
-import json
 import os
 import re
 import resource
@@ -14,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from program import Test, result, value
+from program import Test, finish, golden, result, value
 
 MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
 STEPS = "50"
@@ -58,13 +57,7 @@ def until(process, begin):
 
 def end(process, seconds=60):
     """(exit code, rest of the output, error)"""
-    try:
-        out, error = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, error = process.communicate()
-        error += "\nit hangs"
-    return process.returncode, out, error
+    return finish([process], seconds)[0]
 
 
 def fresh(name="run"):
@@ -73,13 +66,11 @@ def fresh(name="run"):
 
 
 def same_bits(t):
-    with open(GOLDEN, encoding="utf-8") as f:
-        matrix = json.load(f)["matrix"][STEPS]
     for more in (["--workers", "1"], ["--workers=2", "--replicas=2"],
                  ["--workers", "3", "--replicas", "1"]):
         _, lines, error = t.expect(0, "launch", *more, "train", MATRIX, "--run-dir", fresh(),
                                    "--set", "steps=" + STEPS)
-        t.check(result(plain("\n".join(lines))) == (matrix["digest"], matrix["state_hash"]),
+        t.check(result(plain("\n".join(lines))) == golden(GOLDEN, STEPS),
                 "the bits of one process", more, lines)
         t.check(all(line.startswith("[0] ") for line in lines) and not error, "the leader speaks",
                 lines, error)

@@ -8,7 +8,6 @@ that are killed or stopped; a run that goes on with other workers.
 With `all` every cut goes over TCP too, otherwise some.
 """
 import glob
-import json
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from program import Test, result
+from program import Test, golden, result
 
 MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
 STEPS = "50"
@@ -82,12 +81,6 @@ def ranks_of(t):
     return found
 
 
-def golden_result():
-    with open(GOLDEN, encoding="utf-8") as f:
-        golden = json.load(f)["matrix"][STEPS]
-    return golden["digest"], golden["state_hash"]
-
-
 def same_bits_elsewhere(t):
     """Two hosts with several workers each, which MPICH makes believe; layouts of shared memory."""
     cases = [(cut, {}, TWO_HOSTS) for cut in ([1, 1, 1], [1, 2, 3, 1])]
@@ -98,13 +91,14 @@ def same_bits_elsewhere(t):
                                               "--set", "steps=" + STEPS, *sets],
                                      environment=environment)
         what = f"{cut} {layout or 'on two hosts'}"
-        print(what, "equal" if result(lines) == golden_result() else "DIFFERS", flush=True)
-        t.check(code == 0 and result(lines) == golden_result(), what, code, lines[-20:], error)
+        print(what, "equal" if result(lines) == golden(GOLDEN, STEPS) else "DIFFERS", flush=True)
+        t.check(code == 0 and result(lines) == golden(GOLDEN, STEPS), what, code, lines[-20:],
+                error)
         t.check(any("messages between hosts" in line for line in lines) == bool(environment), what)
 
 
 def same_bits(t):
-    wanted = golden_result()
+    wanted = golden(GOLDEN, STEPS)
     test_set = '{"made_up": {"count": 300, "first": 1000, "height": 10, "width": 8}}'
     told = set()
     for collective in ("window", "messages"):

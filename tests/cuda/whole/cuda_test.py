@@ -14,7 +14,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../whole"))
-from program import Test, result, value  # noqa: E402
+from program import Test, golden, result, value  # noqa: E402
 
 MATRIX, GOLDEN = (os.path.abspath(a) for a in sys.argv[3:5])
 HOW_MUCH = sys.argv[5]
@@ -54,21 +54,15 @@ def train(t, steps, directory, *arguments, fresh=True, code=0):
                     "--fresh" if fresh else "--resume", *arguments)
 
 
-def golden(steps):
-    with open(GOLDEN, encoding="utf-8") as f:
-        entry = json.load(f)["matrix"][str(steps)]
-    return entry["digest"], entry["state_hash"]
-
-
 def same_bits(t):
     for number, row in enumerate(ROWS):
         os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(number)
         lines = train(t, 4, "golden", "--kernels", "cuda", *row)[1]
-        t.check(result(lines) == golden(4), " ".join(row), result(lines), golden(4))
+        t.check(result(lines) == golden(GOLDEN, 4), " ".join(row), result(lines), golden(GOLDEN, 4))
     os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
     if HOW_MUCH in ("all", "device"):
         lines = train(t, 200, "golden", "--kernels", "cuda", "--replicas", "2")[1]
-        t.check(result(lines) == golden(200), "200 steps", result(lines))
+        t.check(result(lines) == golden(GOLDEN, 200), "200 steps", result(lines))
 
 
 def round_the_ring(t):
@@ -90,7 +84,7 @@ def taking_turns(t):
     train(t, 1, "turns", "--kernels", "portable")
     train(t, 3, "turns", "--kernels", "cuda", "--replicas", "3", fresh=False)
     lines = train(t, 4, "turns", "--kernels", "portable", "--replicas", "2", fresh=False)[1]
-    t.check(result(lines) == golden(4), "processor, GPU, processor", result(lines))
+    t.check(result(lines) == golden(GOLDEN, 4), "processor, GPU, processor", result(lines))
 
 
 def evaluating(t):

@@ -12,7 +12,7 @@ from collections import defaultdict
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../whole"))
-from program import Test, result, value  # noqa: E402
+from program import Test, golden, result, value  # noqa: E402
 
 MATRIX, GOLDEN = (os.path.abspath(a) for a in sys.argv[3:5])
 ALL, FEW = sys.argv[5:] == ["all"], sys.argv[5:] == ["few"]
@@ -44,26 +44,20 @@ def train(t, steps, directory, *arguments, fresh=True, code=0):
                     "--fresh" if fresh else "--resume", *arguments)
 
 
-def golden(steps):
-    with open(GOLDEN, encoding="utf-8") as f:
-        entry = json.load(f)["matrix"][str(steps)]
-    return entry["digest"], entry["state_hash"]
-
-
 def same_bits(t):
     seeds = range(6) if ALL else range(1)
     for number, row in enumerate(ROWS + (MORE_ROWS if ALL else [])):
         for seed in seeds:
             os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(number + 100 * seed)
             lines = train(t, 4, "golden", "--kernels", "cuda", *row)[1]
-            t.check(result(lines) == golden(4), " ".join(row), f"seed {number + 100 * seed}",
-                    result(lines), golden(4))
+            t.check(result(lines) == golden(GOLDEN, 4), " ".join(row),
+                    f"seed {number + 100 * seed}", result(lines), golden(GOLDEN, 4))
     os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
     lines = train(t, 4, "golden", "--kernels", "cuda", *ROWS[2])[1]  # everything as late as can be
-    t.check(result(lines) == golden(4), "without a seed", result(lines))
+    t.check(result(lines) == golden(GOLDEN, 4), "without a seed", result(lines))
     if ALL:
         lines = train(t, 50, "golden", "--kernels", "cuda", *ROWS[2])[1]
-        t.check(result(lines) == golden(50), "50 steps", result(lines))
+        t.check(result(lines) == golden(GOLDEN, 50), "50 steps", result(lines))
 
 
 def fast(t):
@@ -81,7 +75,8 @@ def taking_turns(t):
     train(t, 2, "turns", "--kernels", "cuda", "--gpus", "3", fresh=False)
     train(t, 3, "turns", "--kernels", "cuda", fresh=False)
     lines = train(t, 4, "turns", "--kernels", "portable", "--replicas", "2", fresh=False)[1]
-    t.check(result(lines) == golden(4), "processor, three GPUs, one, processor", result(lines))
+    t.check(result(lines) == golden(GOLDEN, 4), "processor, three GPUs, one, processor",
+            result(lines))
 
 
 def evaluating(t):
