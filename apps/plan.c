@@ -6,6 +6,7 @@
 
 #include "apps/command.h"
 #include "apps/order.h"
+#include "comm/rendezvous.h"
 
 typedef unsigned long long ull;
 
@@ -132,10 +133,11 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
     if (w->world == 1) return;
     lk_text_line(out, "%u workers, %u replicas in all; this is the plan of rank %u", w->world,
                  run->layout.replicas_all, w->rank);
-    lk_text_line(out,
-                 "  exchange window %llu bytes, beside the arena: memory that the workers of a "
-                 "host share; with it %llu bytes in all",
-                 (ull)run->window_bytes, (ull)lk_run_bytes(run));
+    lk_text_line(
+        out,
+        "  beside the arena: exchange window %llu bytes, memory that the workers of a host "
+        "share; rendezvous %llu bytes (none under mpiexec); %llu bytes in all",
+        (ull)run->window_bytes, (ull)run->rendezvous_bytes, (ull)lk_run_bytes(run));
     for (uint32_t r = 0; r < LK_MIN(w->world, 16); r++) {
         const lk_worker *them = &w->list[r];
         lk_slice slice = lk_slice_of(p, w->world, r);
@@ -316,9 +318,10 @@ size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t by
     json_text j = {out, bytes, 0};
     put(&j,
         "{\n  \"arena_bytes\": %llu,\n  \"core_bytes\": %llu,\n  \"window_bytes\": %llu,\n"
-        "  \"workers\": %u,\n  \"replicas\": %u,\n  \"regions\": [\n",
-        (ull)run->arena.used, (ull)run->core_bytes, (ull)run->window_bytes, run->workers.world,
-        run->layout.replicas);
+        "  \"rendezvous_bytes\": %llu,\n  \"workers\": %u,\n  \"replicas\": %u,\n  \"regions\": "
+        "[\n",
+        (ull)run->arena.used, (ull)run->core_bytes, (ull)run->window_bytes,
+        (ull)run->rendezvous_bytes, run->workers.world, run->layout.replicas);
     put_entries(&j, &run->arena);
     if (run->cuda) {
         put_gpus(&j, &run->gpus);
@@ -496,6 +499,7 @@ lk_status lk_command_plan(int argc, char **argv, lk_error *error) {
     const lk_run_needs needs = {.checkpoints = true, .logs = true};  // what train will need
     lk_status status = lk_run_configure(&run, &o.config, needs, error);
     if (status == LK_OK && o.workers > 1) status = lk_run_imagine(&run, o.workers, error);
+    run.rendezvous_bytes = o.workers > 1 ? lk_rendezvous_bytes(run.workers.rank) : 0;
     if (status == LK_OK) status = plan(&run, &o, error);
     lk_run_close(&run);
     return status;

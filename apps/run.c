@@ -331,7 +331,9 @@ static void measure_workers(lk_run *run) {
     run->inbox_bytes = lk_mpi_inbox_bytes(&run->program, w->list, w->world, w->rank);
 }
 
-uint64_t lk_run_bytes(const lk_run *run) { return run->arena.used + run->window_bytes; }
+uint64_t lk_run_bytes(const lk_run *run) {
+    return run->arena.used + run->window_bytes + run->rendezvous_bytes;
+}
 
 // --- plan --------------------------------------------------------------------------------------
 

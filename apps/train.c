@@ -348,9 +348,10 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
     lk_collective_print(asked, w->world, run->gpu_choice.gpus, out);
     lk_text_line(out,
                  "transport: %s; %u worker%s on this host; window %llu bytes, inbox %llu bytes, "
-                 "foreign %llu bytes (%s)",
+                 "rendezvous %llu bytes, foreign %llu bytes (%s)",
                  lk_mpi_transport(), here, here == 1 ? "" : "s",
                  (unsigned long long)run->window_bytes, (unsigned long long)run->inbox_bytes,
+                 (unsigned long long)run->rendezvous_bytes,
                  (unsigned long long)lk_mpi_foreign_bytes(), lk_mpi_version());
 }
 
@@ -529,6 +530,7 @@ static lk_status configure(trainer *t, const lk_common_options *o, const lk_clus
     if (status != LK_OK) *error = refused;
     if (status == LK_OK) status = lk_run_configure(t->run, &config, needs, error);
     t->run->evaluator = cluster->has_evaluator;
+    t->run->rendezvous_bytes = how == MEETING ? lk_rendezvous_bytes(rank) : 0;
     if (status == LK_OK) {
         status = lk_collective_check_gpus(o->collective, t->run->gpu_choice.gpus, error);
     }

@@ -501,6 +501,8 @@ lk_status lk_rendezvous_meet(const lk_cluster *c, const lk_rendezvous_options *o
     return start_thread(error);
 }
 
+uint64_t lk_rendezvous_bytes(uint32_t rank) { return sizeof stack + (rank ? 0 : sizeof served); }
+
 uint32_t lk_rendezvous_seconds(void) { return (uint32_t)here.took; }
 
 void lk_rendezvous_last_word(void) {

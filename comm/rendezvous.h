@@ -28,6 +28,11 @@ typedef struct lk_rendezvous_options {
 lk_status lk_rendezvous_meet(const lk_cluster *cluster, const lk_rendezvous_options *options,
                              lk_error *error);
 
+// Bytes that it takes on `rank`, beside the arena: it begins before there is one. Its thread's
+// stack, and with rank 0 the tables of the most workers there may be, of which few touch more than
+// pages.
+uint64_t lk_rendezvous_bytes(uint32_t rank);
+
 // Whole seconds that the meeting took; 0 where there was none.
 uint32_t lk_rendezvous_seconds(void);
 
