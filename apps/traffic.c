@@ -13,8 +13,8 @@ lk_traffic lk_traffic_of(const lk_run *run) {
     for (uint32_t w = 0; w < world; w++) {
         lk_slice slice = lk_slice_of(p, world, w);
         uint64_t own = slice.end - slice.begin, mine = lk_exchange_slots(p, &list[w]);
-        uint64_t boxes_out = mine * (p->node_floats - own), boxes_in = (slots - mine) * own;
-        uint64_t sums_out = others * own, sums_in = p->node_floats - own;
+        uint64_t boxes_out = mine * (p->loss_offset - own), boxes_in = (slots - mine) * own;
+        uint64_t sums_out = others * own, sums_in = p->loss_offset - own;
         most.bytes[0] = LK_MAX(most.bytes[0], LK_MAX(boxes_out, boxes_in));
         most.bytes[1] = LK_MAX(most.bytes[1], LK_MAX(sums_out, sums_in));
     }

@@ -6,6 +6,12 @@ lk_worker lk_cuda_share(const lk_worker *whole, uint32_t gpus, uint32_t gpu) {
     return (lk_worker){.replicas = part.count, .before = whole->before + part.first};
 }
 
+lk_slice lk_cuda_slice(const lk_cuda_exchange *x, uint32_t part) {
+    lk_slice slice = lk_slice_of(x->program, x->parts, part);
+    if (part + 1 == x->parts) slice.end = x->program->node_floats;
+    return slice;
+}
+
 // --- buckets -----------------------------------------------------------------------------------
 
 static uint32_t loss_sum_op(const lk_program *p) {
@@ -38,7 +44,7 @@ void lk_cuda_exchange_plan(lk_cuda_exchange *x, uint64_t bucket_floats) {
 static void send_piece(const lk_cuda_exchange *x, lk_cuda_message *m, uint32_t owner,
                        lk_cuda_on_message on_message, void *context) {
     const lk_cuda_bucket *b = &x->buckets[m->bucket];
-    const lk_slice slice = lk_slice_of(x->program, x->parts, owner);
+    const lk_slice slice = lk_cuda_slice(x, owner);
     m->begin = LK_MAX(slice.begin, b->begin);
     m->end = LK_MIN(slice.end, b->end);
     if (m->begin < m->end) on_message(context, m);

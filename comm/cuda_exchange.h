@@ -37,6 +37,10 @@ typedef struct lk_cuda_exchange {
 // The replicas of `whole`, which has `gpus` of them, that work on GPU `gpu`.
 lk_worker lk_cuda_share(const lk_worker *whole, uint32_t gpus, uint32_t gpu);
 
+// The part of the node vector that a GPU owns: its slice (comm/exchange.h), and the last GPU has
+// the loss besides.
+lk_slice lk_cuda_slice(const lk_cuda_exchange *x, uint32_t part);
+
 // After program, parts and list are set: the buckets, each of at least `bucket_floats`.
 void lk_cuda_exchange_plan(lk_cuda_exchange *x, uint64_t bucket_floats);
 

@@ -2,7 +2,7 @@
 #include "comm/exchange.h"
 
 lk_slice lk_slice_of(const lk_program *p, uint32_t parts, uint32_t part) {
-    uint64_t sixteens = p->node_floats / 16;
+    uint64_t sixteens = p->loss_offset / 16;
     return (lk_slice){sixteens * part / parts * 16, sixteens * (part + 1) / parts * 16};
 }
 
@@ -42,7 +42,7 @@ uint64_t lk_exchange_floats(const lk_program *p, const lk_worker *workers, uint3
                             uint32_t worker) {
     lk_slice s = lk_slice_of(p, world, worker);
     if (p->layout.shared) return 0;
-    return lk_exchange_slots(p, &workers[worker]) * p->node_floats + (s.end - s.begin);
+    return lk_exchange_slots(p, &workers[worker]) * p->loss_offset + (s.end - s.begin);
 }
 
 uint64_t lk_exchange_bytes(uint32_t world, uint32_t replicas) {

@@ -1,7 +1,7 @@
 // exchange.h - what workers give each other in a step: whole tree nodes as bytes, finished sums,
 // and a short note. Freestanding; knows who owns what, not how bytes travel (comm/mpi.h).
 //
-// The vector of gradients (program.h, node_floats) is cut into one slice for each worker, its
+// The vector of gradients (program.h, loss_offset) is cut into one slice for each worker, its
 // owner. In a step, after all replicas of a worker have computed:
 //
 //     SHARE    worker w joins its replicas' nodes to the few whole nodes that its grains make. The
@@ -27,9 +27,10 @@
 
 #include "comm/step.h"
 
-// One worker: replicas [before, before + replicas) of all.
+// One worker: replicas [before, before + replicas) of all, threads or on so many GPUs.
 typedef struct lk_worker {
     uint32_t replicas, before;
+    uint32_t gpus;  // 0: threads
 } lk_worker;
 
 // What everybody must know of everybody before a step or an evaluation has a result.
@@ -47,7 +48,7 @@ typedef struct lk_exchange {
     const lk_worker *workers;  // (world)
     uint32_t world, rank;
     uint32_t slots;     // of this worker
-    float *boxes_out;   // (slots, node_floats) in all: box (rank, d) is (slots, floats of slice d)
+    float *boxes_out;   // (slots, loss_offset) in all: box (rank, d) is (slots, floats of slice d)
     float *sum_out;     // (floats of slice rank)
     lk_note *note_out;  // where the next note is written, and
     lk_note *note_given;  // where the last one was
@@ -58,7 +59,8 @@ typedef struct lk_exchange {
     lk_holding *holdings;  // (replicas, world): each replica's own table
 } lk_exchange;
 
-// A part of the node vector: floats [begin, end), both multiples of 16.
+// A part of the gradients: floats [begin, end) of a node, both multiples of 16. It depends on the
+// parameters alone, so it is the same whatever a worker computes with.
 typedef struct lk_slice {
     uint64_t begin, end;
 } lk_slice;

@@ -367,12 +367,13 @@ lk_status lk_mpi_settle(lk_status mine, lk_error *error) {
     return settled(mine, error);
 }
 
-lk_status lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers, lk_error *error) {
-    static uint32_t all[LK_MPI_WORLD_MAX];
+lk_status lk_mpi_meet(lk_status mine, const lk_worker *worker, lk_worker *workers,
+                      lk_error *error) {
     LK_CHECK(lk_mpi_settle(mine, error));
-    need(calls.MPI_Allgather(&replicas, 1, MPI_UINT32_T, all, 1, MPI_UINT32_T, mpi.all));
-    for (uint32_t w = 0, before = 0; w < mpi.world; before += all[w++]) {
-        workers[w] = (lk_worker){.replicas = all[w], .before = before};
+    need(calls.MPI_Allgather(worker, sizeof *worker, MPI_BYTE, workers, sizeof *worker, MPI_BYTE,
+                             mpi.all));
+    for (uint32_t w = 0, before = 0; w < mpi.world; before += workers[w++].replicas) {
+        workers[w].before = before;
     }
     return LK_OK;
 }
@@ -548,16 +549,16 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
     const lk_program *p = x->program;
     uint32_t lanes = 0;
     for (uint32_t w = 0; w < x->world; w++) {
-        if (lk_mpi_is_here(w)) lanes += x->workers[w].replicas;
+        if (lk_mpi_is_here(w)) lanes += x->workers[w].gpus ? 1 : x->workers[w].replicas;
         if (!mpi.controls[w] || p->layout.shared) continue;
         const float *boxes = (const float *)(void *)lk_mpi_window_of(w);
         uint64_t slots = lk_exchange_slots(p, &x->workers[w]);
         x->box[w] = boxes + slots * lk_slice_of(p, x->world, x->rank).begin;
-        x->sum[w] = boxes + slots * p->node_floats;
+        x->sum[w] = boxes + slots * p->loss_offset;
     }
     mpi.spins = lanes <= mpi.cores ? LK_SPINS_ALONE : LK_SPINS_SHARED;
     x->boxes_out = (float *)(void *)lk_mpi_window_of(x->rank);
-    x->sum_out = x->boxes_out + x->slots * p->node_floats;
+    x->sum_out = x->boxes_out + x->slots * p->loss_offset;
     x->note_out = &mpi.controls[x->rank]->notes[0];
     LK_CHECK(lk_mpi_settle(make_requests(x, inbox, error), error));
     watch_processes();
@@ -842,8 +843,9 @@ lk_status lk_mpi_settle(lk_status mine, lk_error *error) {
     return mine == LK_OK ? no_mpi(error) : mine;
 }
 
-lk_status lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers, lk_error *error) {
-    (void)replicas, (void)workers;
+lk_status lk_mpi_meet(lk_status mine, const lk_worker *worker, lk_worker *workers,
+                      lk_error *error) {
+    (void)worker, (void)workers;
     return lk_mpi_settle(mine, error);
 }
 

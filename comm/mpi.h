@@ -3,7 +3,7 @@
 // build time (LOCKSTEP_MPI). One set of workers a process.
 //
 //   lk_mpi_start    MPI itself; from here to lk_mpi_seal one alarm bounds all that start-up waits
-//   lk_mpi_meet     replicas of each worker; may all go on?
+//   lk_mpi_meet     what each worker computes with; may all go on?
 //   lk_mpi_window   memory that the workers of a host share
 //   lk_mpi_agree    the same run, data and version everywhere?
 //   lk_mpi_connect  who gives what where; persistent requests between hosts
@@ -49,8 +49,8 @@ uint64_t lk_mpi_foreign_bytes(void);  // that MPI took at its start, as the kern
 // first that has something to say keeps its error; the others are silent.
 lk_status lk_mpi_settle(lk_status mine, lk_error *error);
 
-// As lk_mpi_settle; tells everybody's replicas to everybody.
-lk_status lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers, lk_error *error);
+// As lk_mpi_settle; tells everybody of everybody's replicas and GPUs. `before` is filled in.
+lk_status lk_mpi_meet(lk_status mine, const lk_worker *worker, lk_worker *workers, lk_error *error);
 
 // One thing that all workers must have alike.
 typedef struct lk_mpi_item {

@@ -129,8 +129,9 @@ typedef struct lk_program {
     uint32_t views;  // tensor: lk_grain_view of the grains a gradient op adds
     uint32_t nodes;  // tensor: (node_slots, node_floats), partial gradients of a replica
     uint32_t node_slots;
-    uint64_t node_floats;     // a node: all partials-mode parameters, each padded to 16 floats
-    uint64_t loss_offset;     // on a device: of the loss in a node, as node_offset of a parameter
+    uint64_t node_floats;  // a node: all partials-mode parameters, each padded to 16 floats
+    uint64_t loss_offset;  // where the gradients of a node end: node_floats, or, on a device, the
+                           // place of the loss
     uint32_t reduce_scratch;  // tensor
     uint64_t param_floats;    // of the model, unpadded
     lk_op *ops;

@@ -315,7 +315,7 @@ static void connect_all(void) {
         lk_exchange_make(x, &w->program, sim.list, sim.world, r, tables);
         x->boxes_out =
             take(lk_exchange_floats(&w->program, sim.list, sim.world, r) * sizeof(float));
-        x->sum_out = x->boxes_out + x->slots * w->program.node_floats;
+        x->sum_out = x->boxes_out + x->slots * w->program.loss_offset;
         x->note_out = &w->notes[0];
         for (uint32_t o = 0; sim.shared && o < sim.world; o++) {
             for (uint32_t i = 0; o != r && i < sim.list[o].replicas; i++) {

@@ -107,7 +107,7 @@ static void add_message(void *context, const lk_cuda_message *m) {
     }
     const lk_cuda_bucket *bucket = &sum->s->x.buckets[m->bucket];
     const uint32_t owner = m->kind == LK_CUDA_NODES ? m->to : m->from;
-    const lk_slice slice = lk_slice_of(&sum->s->program, sum->s->x.parts, owner);
+    const lk_slice slice = lk_cuda_slice(&sum->s->x, owner);
     assert_true(m->begin < m->end && m->begin >= bucket->begin && m->end <= bucket->end);
     assert_true(m->begin >= slice.begin && m->end <= slice.end);
     sum->floats[m->kind == LK_CUDA_SUMS][m->from][m->to] += m->end - m->begin;
@@ -126,12 +126,12 @@ static void check_messages(const subject *s) {
     assert_int_equal(sum.notes, s->x.bucket_count * s->x.parts * (s->x.parts - 1));
     uint64_t bytes = 0;
     for (uint32_t from = 0; from < s->x.parts; from++) {
-        const lk_slice own = lk_slice_of(p, s->x.parts, from);
+        const lk_slice own = lk_cuda_slice(&s->x, from);
         for (uint32_t to = 0; to < s->x.parts; to++) {
             if (from == to) continue;
             lk_counter blocks;
             lk_exchange_blocks(p, &s->x.list[from], p->grains, p->grains, &blocks);
-            const lk_slice slice = lk_slice_of(p, s->x.parts, to);
+            const lk_slice slice = lk_cuda_slice(&s->x, to);
             assert_int_equal(sum.floats[0][from][to], blocks.count * (slice.end - slice.begin));
             assert_true(sum.floats[0][from][to] <=
                         lk_exchange_box_floats(p, s->x.list, s->x.parts, from, to));

@@ -59,14 +59,14 @@ lk_status __wrap_lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_option
     return __real_lk_mpi_start(world, rank, options, error);
 }
 
-lk_status __real_lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers,
+lk_status __real_lk_mpi_meet(lk_status mine, const lk_worker *worker, lk_worker *workers,
                              lk_error *error);
-lk_status __wrap_lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers,
+lk_status __wrap_lk_mpi_meet(lk_status mine, const lk_worker *worker, lk_worker *workers,
                              lk_error *error);
-lk_status __wrap_lk_mpi_meet(lk_status mine, uint32_t replicas, lk_worker *workers,
+lk_status __wrap_lk_mpi_meet(lk_status mine, const lk_worker *worker, lk_worker *workers,
                              lk_error *error) {
     pass("meet", true);
-    return __real_lk_mpi_meet(mine, replicas, workers, error);
+    return __real_lk_mpi_meet(mine, worker, workers, error);
 }
 
 lk_status __real_lk_mpi_window(uint64_t bytes, uint8_t **mine, lk_error *error);
