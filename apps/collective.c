@@ -46,7 +46,15 @@ lk_status lk_collective_choose(lk_collective asked, uint32_t world, lk_mpi_optio
     return LK_OK;
 }
 
-lk_status lk_collective_check_gpus(lk_collective asked, uint32_t gpus, lk_error *error) {
+lk_status lk_collective_check_gpus(lk_collective asked, uint32_t world, uint32_t gpus,
+                                   lk_error *error) {
+    if (world > 1 && asked == LK_COLLECTIVE_NCCL) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "--collective nccl: found %u workers, and in this version NCCL is between "
+                       "the GPUs of one; use auto or mpi, by way of which GPUs of several work",
+                       world);
+    }
+    if (world > 1) return LK_OK;
     if (asked == LK_COLLECTIVE_NCCL && gpus < 2) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "--collective nccl: found %u GPUs to train on, wanted 2 or more; use "
@@ -69,7 +77,7 @@ void lk_collective_print(lk_collective asked, uint32_t world, uint32_t gpus, lk_
         [LK_COLLECTIVE_MESSAGES] = "asked for its messages alone",
         [LK_COLLECTIVE_RING] = "asked for ring, which is the transport of the host",
     };
-    if (gpus > 1) {
+    if (gpus > 1 && world == 1) {
         lk_text_line(out, "collective: nccl (%s)",
                      asked == LK_COLLECTIVE_AUTO ? "auto: there are several GPUs" : "as asked");
     } else if (world > 1) {

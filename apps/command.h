@@ -46,7 +46,8 @@ lk_status lk_collective_parse(const char *text, lk_collective *out, lk_error *er
 lk_status lk_collective_choose(lk_collective asked, uint32_t world, lk_mpi_options *mpi,
                                lk_error *error);
 // .. and once it is known on how many GPUs this process trains.
-lk_status lk_collective_check_gpus(lk_collective asked, uint32_t gpus, lk_error *error);
+lk_status lk_collective_check_gpus(lk_collective asked, uint32_t world, uint32_t gpus,
+                                   lk_error *error);
 void lk_collective_print(lk_collective asked, uint32_t world, uint32_t gpus, lk_text_out *out);
 
 // The options of every command that takes a configuration; a command's own come beside them.
@@ -65,7 +66,7 @@ typedef struct lk_common_options {
     lk_collective collective;
     bool resume, fresh, seal, json, show_shards;
     uint32_t start_delay_seconds, throttle_seconds;  // of an evaluator
-    bool insecure;           // --insecure: no key between hosts
+    bool insecure;                                   // --insecure: no key between hosts
 } lk_common_options;
 
 // Which of them a command accepts; another one is refused as unknown to it.

@@ -482,6 +482,7 @@ static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error 
     LK_CHECK(lk_json_get_bool(&at, "guards", LK_JSON_OPTIONAL, &c->guards, error));
     LK_CHECK(lk_json_get_bool(&at, "resident", LK_JSON_OPTIONAL, &c->resident, error));
     uint32_t gpus = UINT32_MAX;
+    c->gpu = LK_CONFIG_ANY_GPU;
     LK_CHECK(lk_json_get_u32(&at, "gpus", LK_JSON_OPTIONAL, 0, 1024, &gpus, error));
     LK_CHECK(lk_json_get_u32(&at, "gpu", LK_JSON_OPTIONAL, 0, 1024, &c->gpu, error));
     LK_CHECK(lk_json_get_u64(&at, "exchange_floats", LK_JSON_OPTIONAL, 1, (uint64_t)1 << 40,

@@ -11,6 +11,8 @@
 
 // layout.gpus 0 and --gpus all.
 #define LK_CONFIG_ALL_GPUS UINT32_MAX
+// Where nobody says which GPU is the first.
+#define LK_CONFIG_ANY_GPU UINT32_MAX
 
 enum { LK_CONFIG_PATH_BYTES = 1024, LK_CONFIG_DUMP_BYTES = 1 << 20 };
 
@@ -34,7 +36,8 @@ typedef struct lk_config {
     uint64_t wave_examples;  // 0: chosen
     bool fuse, overlay, guards;
     bool resident;           // on a GPU: the data set lies there
-    uint32_t gpus, gpu;      // how many, LK_CONFIG_ALL_GPUS: all; the number of the first
+    uint32_t gpus, gpu;      // how many, LK_CONFIG_ALL_GPUS: all; the number of the first, or
+                             // LK_CONFIG_ANY_GPU
     uint64_t bucket_floats;  // of an exchange between GPUs; 0: chosen
     lk_reduce_choice reduce;
     char kernels[32];

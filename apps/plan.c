@@ -78,7 +78,7 @@ static void print_gpu_exchange(const lk_run *run, lk_text_out *out) {
                      lk_op_name(p->ops[x->buckets[b].after_op].kind));
     }
     for (uint32_t i = 0; i < x->parts; i++) {
-        const lk_slice slice = lk_slice_of(p, x->parts, i);
+        const lk_slice slice = lk_cuda_slice(x, i);
         lk_text_line(out, "  GPU %u owns floats %llu .. %llu", i, (ull)slice.begin, (ull)slice.end);
     }
 }
@@ -150,7 +150,7 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
                      "%llu .. %llu; gives %llu bytes of nodes and %llu of sums a step",
                      r, them->replicas, first.first, last.first + last.count - 1, (ull)slots,
                      (ull)slice.begin, (ull)slice.end,
-                     (ull)(slots * (p->node_floats - own) * sizeof(float)),
+                     (ull)(slots * (p->loss_offset - own) * sizeof(float)),
                      (ull)(own * (w->world - 1) * sizeof(float)));
     }
     if (w->world > 16) lk_text_line(out, "  ... and %u more workers alike", w->world - 16);

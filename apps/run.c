@@ -60,7 +60,7 @@ static lk_status choose_kernels(lk_run *run, lk_error *error) {
     if (strcmp(c->kernels, "cuda") != 0) {
         return lk_kernels_choose(c->kernels, &run->kernels, error);
     }
-    run->kernels = &lk_kernels_reference;
+    LK_CHECK(lk_kernels_choose("auto", &run->kernels, error));
     run->cuda = lk_cuda_linked();
     if (!run->cuda && lk_run_is_fast(run)) {
         return lk_fail(error, LK_UNAVAILABLE,
@@ -87,12 +87,20 @@ static uint32_t default_replicas(const lk_run *run) {
     return run->cuda ? run->gpu_choice.gpus : LK_MIN(processors(), LK_MAX(grains, 1));
 }
 
+// Workers of a host take the GPUs in turn, unless they are told which.
+static uint32_t first_gpu(const lk_run *run, uint32_t gpus) {
+    uint32_t workers, before;
+    lk_mpi_host(&workers, &before);
+    if (workers == 1) return 0;
+    return before % LK_MAX(run->cuda->visible() / gpus, 1) * gpus;
+}
+
 // --gpus, --gpu and their keys. A plan may be made for GPUs that are not there; "all" asks which
 // are.
 static lk_status choose_gpus(lk_run *run, lk_error *error) {
     const lk_config *c = &run->config;
-    uint32_t gpus = LK_MAX(c->gpus, 1);
-    if (!run->cuda && (gpus > 1 || c->gpu)) {
+    uint32_t gpus = LK_MAX(c->gpus, 1), first = c->gpu == LK_CONFIG_ANY_GPU ? 0 : c->gpu;
+    if (!run->cuda && (gpus > 1 || first)) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s: GPUs are asked for with kernels \"%s\"; use --kernels cuda, or leave "
                        "them out",
@@ -101,7 +109,7 @@ static lk_status choose_gpus(lk_run *run, lk_error *error) {
     if (!run->cuda) return LK_OK;
     if (gpus == LK_CONFIG_ALL_GPUS) {
         uint32_t visible = run->cuda->visible();
-        gpus = LK_MAX(visible, c->gpu + 1) - c->gpu;  // of none, opening one says why
+        gpus = LK_MAX(visible, first + 1) - first;  // of none, opening one says why
     }
     if (gpus > LK_CUDA_GPUS_MAX || (c->replicas && c->replicas < gpus)) {
         return lk_fail(error, LK_BAD_CONFIG,
@@ -109,9 +117,10 @@ static lk_status choose_gpus(lk_run *run, lk_error *error) {
                        "each",
                        c->document.source, gpus, c->replicas, LK_CUDA_GPUS_MAX);
     }
+    if (c->gpu == LK_CONFIG_ANY_GPU) first = first_gpu(run, gpus);
     run->gpu_choice = (lk_cuda_choice){
         .gpus = gpus,
-        .first_gpu = c->gpu,
+        .first_gpu = first,
         .bucket_floats = c->bucket_floats ? c->bucket_floats : LK_CUDA_BUCKET_FLOATS};
     return LK_OK;
 }
@@ -152,12 +161,6 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
 // --- workers -----------------------------------------------------------------------------------
 
 static lk_status list_workers(lk_run *run, uint32_t world, uint32_t rank, lk_error *error) {
-    if (run->cuda && world > 1) {
-        return lk_fail(error, LK_UNAVAILABLE,
-                       "kernels \"cuda\" with %u workers: in this version a GPU works for one "
-                       "process; use other kernels, or one worker",
-                       world);
-    }
     run->workers = (lk_run_workers){.world = world, .rank = rank};
     run->workers.list = calloc(world, sizeof *run->workers.list);
     return run->workers.list ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
@@ -169,24 +172,38 @@ static void lay_out_workers(lk_run *run) {
     run->layout.replicas = w->list[w->rank].replicas;
     run->layout.replicas_before = w->list[w->rank].before;
     run->layout.replicas_all = last->before + last->replicas;
+    run->gpu_choice.world = w->world;
+    run->gpu_choice.rank = w->rank;
+    run->gpu_choice.workers = w->list;
+    run->gpu_choice.kernels = run->kernels;
+    run->gpu_choice.way = LK_CUDA_STAGED;
+}
+
+// Threads of one host can share all that they hold. What a GPU holds is its own.
+static bool all_share(const lk_run_workers *w) {
+    for (uint32_t i = 0; i < w->world; i++) {
+        if (w->list[i].gpus) return false;
+    }
+    return lk_mpi_shares();
 }
 
 lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine, lk_error *error) {
     uint32_t host_workers, host_before, host_rank = 0;
     lk_mpi_host(&host_workers, &host_before);
     if (mine == LK_OK) mine = list_workers(run, world, rank, error);
-    uint32_t replicas = run->config.replicas;
-    if (mine == LK_OK && replicas == 0) {
+    lk_worker worker = {.replicas = run->config.replicas, .gpus = run->gpu_choice.gpus};
+    if (mine == LK_OK && worker.replicas == 0) {
         uint32_t grains = run->config.spec.grain ? lk_grain_count(&run->config.spec) : 1;
-        replicas = LK_MAX(LK_MIN(processors() / host_workers, grains / world), 1);
+        uint32_t lanes = run->cuda ? worker.gpus : processors() / host_workers;
+        worker.replicas = LK_MAX(LK_MIN(lanes, grains / world), LK_MAX(worker.gpus, 1));
     }
-    LK_CHECK(lk_mpi_meet(mine, replicas, run->workers.list, error));
+    LK_CHECK(lk_mpi_meet(mine, &worker, run->workers.list, error));
     run->workers.joined = true;
     lay_out_workers(run);
-    run->layout.shared = lk_mpi_shares();
+    run->layout.shared = all_share(&run->workers);
     for (uint32_t w = 0; w < world; w++) {
         if (!lk_mpi_is_here(w)) continue;
-        uint32_t theirs = run->workers.list[w].replicas;
+        uint32_t theirs = run->workers.list[w].gpus ? 1 : run->workers.list[w].replicas;
         if (host_rank++ < host_before) run->workers.host_first += theirs;
         run->workers.host_replicas += theirs;
     }
@@ -196,7 +213,9 @@ lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine
 lk_status lk_run_imagine(lk_run *run, uint32_t world, lk_error *error) {
     LK_CHECK(list_workers(run, world, 0, error));
     for (uint32_t w = 0; w < world; w++) {
-        run->workers.list[w] = (lk_worker){run->layout.replicas, w * run->layout.replicas};
+        run->workers.list[w] = (lk_worker){.replicas = run->layout.replicas,
+                                           .before = w * run->layout.replicas,
+                                           .gpus = run->gpu_choice.gpus};
     }
     lay_out_workers(run);
     return LK_OK;
@@ -219,16 +238,27 @@ lk_grain_range lk_run_shards(const lk_run *run, uint32_t worker) {
     return lk_order_shards(shards, lk_grain_count(&run->config.spec), lk_run_grains(run, worker));
 }
 
-// What decides how bytes are cut between workers: the node vector and whose grains are whose.
+// What decides how bytes are cut between workers, and what they mean: the gradients of a node,
+// whose grains are whose, parameters and slots as the leader gives them to all, and the ops, by
+// whose numbers workers tell each other what is not finite.
 static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
     const lk_program *p = &run->program;
     uint8_t bytes[LK_SHA256_BYTES];
     lk_sha256 hash;
     lk_sha256_start(&hash);
-    lk_sha256_add_u64(&hash, p->node_floats);
+    lk_sha256_add_u64(&hash, p->loss_offset);
     for (uint32_t i = 0; i < p->param_count; i++) {
         lk_sha256_add_u64(&hash, p->params[i].node_offset);
         lk_sha256_add_u64(&hash, p->params[i].count);
+        lk_sha256_add_u64(&hash, p->tensors[p->params[i].tensor].offset);
+        for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
+            lk_sha256_add_u64(&hash, p->tensors[p->params[i].slots[s]].offset);
+        }
+    }
+    lk_sha256_add_u64(&hash, p->regions[LK_REGION_DEVICE].bytes);
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        lk_sha256_add_u32(&hash, (uint32_t)p->ops[i].kind);
+        lk_sha256_add_u32(&hash, p->ops[i].layer);
     }
     for (uint32_t w = 0; w < run->workers.world; w++) {
         lk_sha256_add_u32(&hash, run->workers.list[w].replicas);
@@ -692,8 +722,25 @@ static lk_step_result finish_step(lk_run *run, uint64_t step) {
                               lk_step_examples(&run->config.spec, step));
 }
 
+// This worker's GPUs compute; between their two halves of the step it is a worker like any other.
+static lk_step_result staged_step(lk_run *run, uint64_t step) {
+    lk_step_result result = {0};
+    lk_exchange *x = &run->exchange;
+    lk_error *error = &run->lost;
+    if (run->cuda->begin(&run->gpus, step, error) != LK_OK) return result;
+    if (run->cuda->give(&run->gpus, x, step, run->stop, error) != LK_OK) return result;
+    if (lk_mpi_turn(x, LK_TURN_BOXES, step, error) != LK_OK) return result;
+    run->cuda->join(&run->gpus, x, step);
+    if (lk_mpi_turn(x, LK_TURN_SUMS, step, error) != LK_OK) return result;
+    if (run->cuda->take(&run->gpus, x, step, error) != LK_OK) return result;
+    if (run->cuda->settle(&run->gpus, &result, error) != LK_OK) return (lk_step_result){0};
+    for (uint32_t w = 0; w < x->world; w++) result.stop = LK_MAX(result.stop, x->note[w]->stop);
+    return result;
+}
+
 lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     work w = {run, step};
+    if (run->cuda && run->workers.joined) return staged_step(run, step);
     if (run->cuda) {
         (void)run->cuda->begin(&run->gpus, step, &run->lost);
         return (lk_step_result){.step = step, .pending = true};
@@ -737,8 +784,25 @@ static void evaluate_body(void *context, uint32_t member, lk_team *team) {
     (void)turn(w, member, team, LK_TURN_NOTES);
 }
 
+static lk_step_result finish_evaluation(lk_run *run) {
+    return lk_exchange_finish(&run->exchange, &run->world,
+                              lk_grains_of(&run->program, run->test.count), run->test.count);
+}
+
+static lk_step_result evaluate_share(lk_run *run, uint64_t steps_done) {
+    lk_exchange *x = &run->exchange;
+    for (uint32_t r = 0; r < run->world.replicas; r++) run->world.bad_param[r] = LK_NONE;
+    if (run->cuda->evaluate_share(&run->gpus, &run->test_source, run->test.count, x, run->stop,
+                                  &run->lost) != LK_OK ||
+        lk_mpi_turn(x, LK_TURN_NOTES, steps_done, &run->lost) != LK_OK) {
+        return (lk_step_result){0};
+    }
+    return finish_evaluation(run);
+}
+
 lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
     work w = {run, steps_done};
+    if (run->cuda && run->workers.joined) return evaluate_share(run, steps_done);
     if (run->cuda) {
         lk_step_result result = {0};
         (void)run->cuda->evaluate(&run->gpus, &run->test_source, run->test.count,
@@ -748,10 +812,7 @@ lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
     }
     lk_team_run(&run->team, evaluate_body, &w);
     if (run->lost.status != LK_OK) return (lk_step_result){0};
-    if (run->workers.joined) {
-        return lk_exchange_finish(&run->exchange, &run->world,
-                                  lk_grains_of(&run->program, run->test.count), run->test.count);
-    }
+    if (run->workers.joined) return finish_evaluation(run);
     return lk_evaluate_finish(&run->world, run->test.count);
 }
 

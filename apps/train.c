@@ -532,7 +532,7 @@ static lk_status configure(trainer *t, const lk_common_options *o, const lk_clus
     t->run->evaluator = cluster->has_evaluator;
     t->run->rendezvous_bytes = how == MEETING ? lk_rendezvous_bytes(rank) : 0;
     if (status == LK_OK) {
-        status = lk_collective_check_gpus(o->collective, t->run->gpu_choice.gpus, error);
+        status = lk_collective_check_gpus(o->collective, several, t->run->gpu_choice.gpus, error);
     }
     return how != ALONE ? lk_run_join(t->run, world, rank, status, error) : status;
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/cuda_staged.h"
 #include "comm/cuda_walk.h"
 
 #define EACH_GPU(g, c) for (lk_cuda_step *c = (g)->gpu; c < (g)->gpu + (g)->count; c++)
@@ -32,7 +33,9 @@ static void plan(lk_cuda_group *g, const lk_program *p, const lk_cuda_choice *ch
         c->first_replica = x->list[i].before - all.before;
         c->replicas = x->list[i].replicas;
         c->part = i;
-        c->exchange = x->parts > 1 ? x : NULL;
+        c->share = x->list[i];
+        c->staged = choice->way == LK_CUDA_STAGED;
+        c->exchange = x->parts > 1 && !c->staged ? x : NULL;
         lk_cuda_step_plan(c, p, needs);
     }
 }
@@ -59,10 +62,12 @@ static lk_status lost(lk_cuda_group *g, const char *what, lk_error *error) {
     }
     forget_graphs(g);
     lk_nccl_abort(&g->nccl);
-    return lk_fail(error, LK_RETRY,
-                   "rank %u on %s: the GPUs do not hear each other any more: %s, noticed %s; the "
-                   "last checkpoint stands, go on with --resume",
-                   g->choice.rank, host, what, where);
+    return lk_fail(
+        error, LK_RETRY,
+        "rank %u on %s: the GPUs do not %s any more: %s, noticed %s; the last checkpoint "
+        "stands, go on with --resume",
+        g->choice.rank, host, g->choice.way == LK_CUDA_STAGED ? "answer" : "hear each other", what,
+        where);
 }
 
 // What a wait for GPUs that exchange looks at. Their work is short: the first looks come at once.
@@ -104,7 +109,7 @@ static void *sent_from(const lk_cuda_step *c, const lk_cuda_message *m) {
 static void *received_at(const lk_cuda_step *c, const lk_cuda_message *m) {
     if (m->kind == LK_CUDA_NOTES) return &c->at.notes[m->from];
     if (m->kind == LK_CUDA_SUMS) return c->at.sums + m->begin;
-    const lk_slice slice = lk_slice_of(c->program, c->exchange->parts, c->part);
+    const lk_slice slice = lk_cuda_slice(c->exchange, c->part);
     return lk_cuda_inbox(c, m->from, m->block) + (m->begin - slice.begin);
 }
 
@@ -144,6 +149,10 @@ static lk_status connect(lk_cuda_group *g, lk_error *error) {
     uint8_t name[LK_NCCL_ID_BYTES];
     uint32_t devices[LK_CUDA_GPUS_MAX];
     lk_cuda_memory before, after;
+    EACH_GPU(g, c) {
+        c->watch = lk_cuda_step_shares(c) ? watch : NULL;
+        c->watcher = g;
+    }
     if (!g->gpu[0].exchange) return LK_OK;
     use(&g->gpu[0]);
     LK_CHECK(lk_cuda_memory_query(&before, error));
@@ -162,8 +171,6 @@ static lk_status connect(lk_cuda_group *g, lk_error *error) {
     LK_CHECK(check_nccl(g, "connecting the GPUs", error));
     EACH_GPU(g, c) {
         use(c);
-        c->watch = watch;
-        c->watcher = g;
         LK_CHECK(lk_cuda_step_wait_for(c, &c->comm, NULL, error));
     }
     use(&g->gpu[0]);
@@ -187,8 +194,10 @@ static void record_bucket(lk_cuda_group *g, lk_cuda_recording *recordings, uint3
         lk_cuda_event_set(&c->compute, c->forked);
         lk_cuda_event_follow(&c->comm, c->forked);
         lk_cuda_record_nodes(&recordings[i], &c->comm, b->begin, b->end);
+        if (c->staged) lk_cuda_record_give(&recordings[i], &c->comm, b->begin, b->end);
         if (last) lk_cuda_record_note(&recordings[i], &c->comm);
     }
+    if (g->choice.way == LK_CUDA_STAGED) return;
     lk_nccl_begin(&g->nccl);
     lk_cuda_messages(x, LK_CUDA_NODES, bucket, leaves, transfer, g);
     lk_nccl_end(&g->nccl);
@@ -207,6 +216,22 @@ static void record_alone(lk_cuda_recording *r, const lk_program *p) {
     lk_cuda_record_joins(r, 0, p->node_floats);
 }
 
+// APPLY of a step that is staged, once its sums are in the host's memory.
+static lk_status record_second_half(lk_cuda_group *g, lk_cuda_recording *recordings, uint32_t which,
+                                    lk_error *error) {
+    for (uint32_t i = 0; i < g->count; i++) {
+        lk_cuda_step *c = &g->gpu[i];
+        use(c);
+        lk_cuda_graph_start(&c->compute);
+        lk_cuda_record_take(&recordings[i], g->gpu[0].host.sums);
+        lk_cuda_record_update(&recordings[i]);
+        if (c->compute.code == 0) c->compute.code = recordings[i].error;
+        struct CUgraph_st *recorded = lk_cuda_graph_stop(&c->compute);
+        LK_CHECK(lk_cuda_graph_keep(&c->compute, recorded, &c->update[which], error));
+    }
+    return LK_OK;
+}
+
 // Steps like `step` of all GPUs, each as a graph of its own.
 static lk_status record(lk_cuda_group *g, uint32_t which, uint64_t step, lk_error *error) {
     static lk_cuda_recording recordings[LK_CUDA_GPUS_MAX];
@@ -219,7 +244,7 @@ static lk_status record(lk_cuda_group *g, uint32_t which, uint64_t step, lk_erro
         lk_cuda_graph_start(&c->compute);
         lk_cuda_record_start(&recordings[i], c, which, step);
     }
-    if (g->gpu[0].exchange) {
+    if (lk_cuda_step_shares(&g->gpu[0])) {
         for (uint32_t b = 0; b < g->exchange.bucket_count; b++) record_bucket(g, recordings, b);
     } else {
         record_alone(&recordings[0], p);
@@ -227,11 +252,11 @@ static lk_status record(lk_cuda_group *g, uint32_t which, uint64_t step, lk_erro
     for (uint32_t i = 0; i < g->count; i++) {
         lk_cuda_step *c = &g->gpu[i];
         use(c);
-        if (c->exchange) {
+        if (lk_cuda_step_shares(c)) {
             lk_cuda_event_set(&c->comm, c->joined);
             lk_cuda_event_follow(&c->compute, c->joined);
         }
-        lk_cuda_record_update(&recordings[i]);
+        if (!c->staged) lk_cuda_record_update(&recordings[i]);
         if (c->compute.code == 0) c->compute.code = recordings[i].error;
         if (c->compute.code == 0) c->compute.code = c->comm.code;
         recorded[i] = lk_cuda_graph_stop(&c->compute);
@@ -243,7 +268,8 @@ static lk_status record(lk_cuda_group *g, uint32_t which, uint64_t step, lk_erro
         use(c);
         LK_CHECK(lk_cuda_graph_keep(&c->compute, recorded[i], &c->graph[which], error));
     }
-    return LK_OK;
+    return g->choice.way == LK_CUDA_STAGED ? record_second_half(g, recordings, which, error)
+                                           : LK_OK;
 }
 
 // One graph of full steps, one of the last of an epoch where that is shorter.
@@ -310,6 +336,22 @@ static lk_status begin(lk_cuda_group *g, uint64_t step, lk_error *error) {
     return LK_OK;
 }
 
+static lk_status give(lk_cuda_group *g, lk_exchange *x, uint64_t step, uint32_t stop,
+                      lk_error *error) {
+    LK_CHECK(wait_all(g, error));
+    lk_cuda_staged_share(g, x, step, stop);
+    return LK_OK;
+}
+
+static lk_status take(lk_cuda_group *g, const lk_exchange *x, uint64_t step, lk_error *error) {
+    lk_cuda_staged_sums(g, x, step);
+    EACH_GPU(g, c) {
+        use(c);
+        LK_CHECK(lk_cuda_step_update(c, step, error));
+    }
+    return LK_OK;
+}
+
 static lk_status settle(lk_cuda_group *g, lk_step_result *result, lk_error *error) {
     LK_CHECK(wait_all(g, error));
     use(&g->gpu[0]);
@@ -330,9 +372,8 @@ static lk_step_result join_losses(lk_cuda_group *g, uint64_t count) {
     return lk_result_of(p, held, g->count, lk_grains_of(p, count), count, correct, bad_op, LK_NONE);
 }
 
-static lk_status evaluate(lk_cuda_group *g, const lk_source *source, uint64_t count,
-                          lk_on_logits on_logits, void *context, lk_step_result *result,
-                          lk_error *error) {
+static lk_status run_evaluation(lk_cuda_group *g, const lk_source *source, uint64_t count,
+                                lk_on_logits on_logits, void *context, lk_error *error) {
     LK_CHECK(wait_all(g, error));
     for (uint32_t i = 0; i < g->count; i++) {
         use(&g->gpu[i]);
@@ -343,7 +384,21 @@ static lk_status evaluate(lk_cuda_group *g, const lk_source *source, uint64_t co
         use(&g->gpu[i]);
         LK_CHECK(lk_cuda_step_evaluated(&g->gpu[i], &g->evaluations[i], error));
     }
+    return LK_OK;
+}
+
+static lk_status evaluate(lk_cuda_group *g, const lk_source *source, uint64_t count,
+                          lk_on_logits on_logits, void *context, lk_step_result *result,
+                          lk_error *error) {
+    LK_CHECK(run_evaluation(g, source, count, on_logits, context, error));
     *result = join_losses(g, count);
+    return LK_OK;
+}
+
+static lk_status evaluate_share(lk_cuda_group *g, const lk_source *source, uint64_t count,
+                                lk_exchange *x, uint32_t stop, lk_error *error) {
+    LK_CHECK(run_evaluation(g, source, count, NULL, NULL, error));
+    lk_cuda_staged_evaluated(g, x, count, stop);
     return LK_OK;
 }
 
@@ -358,4 +413,8 @@ const lk_cuda_calls lk_cuda = {.scratch_floats = lk_cuda_scratch_floats,
                                .download = download,
                                .begin = begin,
                                .settle = settle,
-                               .evaluate = evaluate};
+                               .give = give,
+                               .join = lk_cuda_staged_join,
+                               .take = take,
+                               .evaluate = evaluate,
+                               .evaluate_share = evaluate_share};

@@ -1,4 +1,4 @@
-// cuda_group.h - the GPUs of a process: whole steps on one or several, as one. Host only; needs no
+// cuda_group.h - the GPUs of a worker: whole steps on one or several, as one. Host only; needs no
 // CUDA header.
 //
 // Every GPU has its own memory, parameters, replicas and graphs (comm/cuda_step.h). With several,
@@ -7,12 +7,18 @@
 // decided, allocated or connected after start-up. All GPUs apply the same sums, so all hold the
 // same parameters, and any of them can say the result.
 //
+// A worker of several has two ways to the others. Directly, where all of them have GPUs: the GPUs
+// of all workers are parts of one exchange, and the step remains one graph. Or staged, whatever the
+// others compute with: then the step is two graphs, and in between its whole nodes and the sums lie
+// in the host's pinned memory, where this worker does what every worker does (comm/exchange.h).
+//
 // Intended usage, all through lk_cuda (see there):
 //   plan, take_host        measure; as often as wanted; no GPU is needed
 //   open                   are there so many GPUs?
 //   start                  their memory, connections, graphs
 //   upload                 parameters and slots of the mirror
 //   begin .. settle ..     steps
+//   begin, give, a turn, join, a turn, take, settle      a step that is staged
 //   download               before anybody reads the mirror
 //   end
 #ifndef LOCKSTEP_COMM_CUDA_GROUP_H
@@ -23,13 +29,22 @@
 
 enum { LK_CUDA_GPUS_MAX = LK_NCCL_GPUS_MAX };
 
-// How the replicas of a process lie on its GPUs. Never changes a bit.
+// How the nodes and sums of a worker's GPUs travel.
+typedef enum lk_cuda_way {
+    LK_CUDA_DIRECT,  // from GPU to GPU over NCCL; not at all where there is one
+    LK_CUDA_STAGED,  // through the host
+} lk_cuda_way;
+
+// How the replicas of a worker lie on its GPUs, and who else there is. Never changes a bit.
 typedef struct lk_cuda_choice {
     uint32_t gpus;           // of this process, 1 or more
     uint32_t first_gpu;      // number of the first of them
     uint64_t bucket_floats;  // lk_cuda_exchange_plan
     uint32_t seconds_max;    // of a wait for another GPU
-    uint32_t rank;           // of this process
+    lk_cuda_way way;
+    uint32_t world, rank;       // workers, and the number of this one
+    const lk_worker *workers;   // (world); NULL: it is alone
+    const lk_kernels *kernels;  // of the host, which joins what is staged
 } lk_cuda_choice;
 
 typedef struct lk_cuda_group {
@@ -40,7 +55,7 @@ typedef struct lk_cuda_group {
     lk_nccl nccl;
     uint64_t nccl_bytes;  // that NCCL took on the first GPU, part of its foreign_bytes
     lk_cuda_evaluation evaluations[LK_CUDA_GPUS_MAX];
-    uint8_t *mirror;  // pinned, once for all
+    uint8_t *mirror;        // pinned, once for all
     bool touched, started;  // `start` was called; has come to its end
 } lk_cuda_group;
 
@@ -77,10 +92,22 @@ typedef struct lk_cuda_calls {
     // Waits for the steps begun; the result of the last, or of the first that was not finite.
     lk_status (*settle)(lk_cuda_group *g, lk_step_result *result, lk_error *error);
 
+    // Of a step that is staged: waits for the nodes of the step begun, and puts them into this
+    // worker's boxes, with its note. After the turn of boxes, adds up its slice. After the turn of
+    // sums, hands all of them and the update to the GPUs: the result of `settle` is the world's.
+    lk_status (*give)(lk_cuda_group *g, lk_exchange *x, uint64_t step, uint32_t stop,
+                      lk_error *error);
+    void (*join)(const lk_cuda_group *g, lk_exchange *x, uint64_t step);
+    lk_status (*take)(lk_cuda_group *g, const lk_exchange *x, uint64_t step, lk_error *error);
+
     // Examples [0, count) of `source`, in order, forward only. on_logits may be NULL.
     lk_status (*evaluate)(lk_cuda_group *g, const lk_source *source, uint64_t count,
                           lk_on_logits on_logits, void *context, lk_step_result *result,
                           lk_error *error);
+
+    // The same of this worker's share, whose result is its note.
+    lk_status (*evaluate_share)(lk_cuda_group *g, const lk_source *source, uint64_t count,
+                                lk_exchange *x, uint32_t stop, lk_error *error);
 } lk_cuda_calls;
 extern const lk_cuda_calls lk_cuda;
 

@@ -104,7 +104,7 @@ static uint64_t slots_before(const lk_cuda_step *c, uint32_t part) {
 }
 
 static uint64_t own_floats(const lk_cuda_step *c) {
-    const lk_slice slice = lk_slice_of(c->program, c->exchange->parts, c->part);
+    const lk_slice slice = lk_cuda_slice(c->exchange, c->part);
     return slice.end - slice.begin;
 }
 
@@ -123,21 +123,23 @@ static void count_share(lk_cuda_step *c) {
     c->batch_count = (uint32_t)LK_MIN(end, p->spec->global_batch) - c->batch_first;
     c->node_max = c->replicas * p->node_slots;
     c->table_max = 2 * c->node_max;
+    if (c->staged) c->table_max = c->node_max + 2;
     if (!c->exchange) return;
-    const uint32_t own = lk_exchange_slots(p, &c->exchange->list[c->part]);
+    const uint32_t own = lk_exchange_slots(p, &c->share);
     c->table_max = c->node_max + own + (uint32_t)slots_before(c, c->exchange->parts) + 2;
 }
 
 static void plan_exchange(lk_cuda_step *c) {
     const uint64_t floats = c->program->node_floats, word = sizeof(float);
     lk_cuda_regions *at = &c->at;
-    if (!c->exchange) return;
-    const uint64_t own = lk_exchange_slots(c->program, &c->exchange->list[c->part]);
-    const uint64_t theirs = slots_before(c, c->exchange->parts);
+    if (!lk_cuda_step_shares(c)) return;
+    const uint64_t own = lk_exchange_slots(c->program, &c->share);
+    const uint64_t theirs = c->staged ? 0 : slots_before(c, c->exchange->parts);
     at->blocks = take(c, "exchange: whole nodes", floats * word, own);
-    at->inbox = take(c, "exchange: inbox", own_floats(c) * word, theirs);
+    at->inbox = take(c, "exchange: inbox", theirs ? own_floats(c) * word : 0, theirs);
     at->sums = take(c, "exchange: sums", floats * word, 1);
-    at->notes = take(c, "exchange: notes", sizeof(lk_cuda_note), c->exchange->parts);
+    at->notes =
+        take(c, "exchange: notes", sizeof(lk_cuda_note), c->staged ? 2 : c->exchange->parts);
 }
 
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
@@ -170,6 +172,17 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     at->workspace = take(c, "cuBLAS workspace", is_fast(p->spec) ? LK_BLAS_WORKSPACE_BYTES : 0, 1);
 }
 
+// What others give and get by way of the host. One GPU of the worker has the sums for all.
+static void take_staging(lk_cuda_step *c, lk_arena *a) {
+    const lk_program *p = c->program;
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES, node = p->node_floats * sizeof(float);
+    lk_cuda_host *h = &c->host;
+    const uint64_t own = c->staged ? lk_exchange_slots(p, &c->share) : 0;
+    h->blocks = lk_arena_take(a, "pinned: whole nodes", node, own, line);
+    h->notes = lk_arena_take(a, "pinned: notes", sizeof(lk_cuda_note), c->staged ? 2 : 0, line);
+    h->sums = lk_arena_take(a, "pinned: sums", node, c->staged && c->part == 0, line);
+}
+
 // What the GPU reads and writes by itself lies together, and is pinned as one piece.
 static void take_host(lk_cuda_step *c, lk_arena *a) {
     const lk_program *p = c->program;
@@ -193,7 +206,11 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     h->params =
         lk_arena_take(a, "pinned: parameters", p->param_count * sizeof(lk_cuda_param), 1, line);
     h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), 2, line);
+    take_staging(c, a);
     h->pinned_bytes = a->used - start;
+    const uint64_t row = LK_JOIN_FLOATS * sizeof(float);
+    h->scratch = lk_arena_take(a, "scratch of joins", row * (lk_root_level(p->grains) + 2),
+                               c->staged && c->part == 0, line);
     h->held = lk_arena_take(a, "GPU: nodes held", c->node_max * sizeof(lk_cuda_held), 2, line);
     h->plans = lk_arena_take(a, "cuBLAS plans", lk_blas_bytes(blas_plans_max(p)), 1, line);
 }
@@ -228,7 +245,7 @@ static lk_status check_room(const lk_cuda_step *c, lk_error *error) {
 static lk_status make_queues(lk_cuda_step *c, lk_error *error) {
     LK_CHECK(lk_cuda_queue_make(&c->compute, error));
     LK_CHECK(lk_cuda_queue_make(&c->copy, error));
-    if (c->exchange) {
+    if (lk_cuda_step_shares(c)) {
         LK_CHECK(lk_cuda_queue_make(&c->comm, error));
         LK_CHECK(lk_cuda_event_make(&c->forked, error));
         LK_CHECK(lk_cuda_event_make(&c->joined, error));
@@ -359,7 +376,8 @@ lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error) {
 void lk_cuda_step_forget(lk_cuda_step *c) {
     for (uint32_t i = 0; i < 2; i++) {
         lk_cuda_graph_end(c->graph[i]);
-        c->graph[i] = NULL;
+        lk_cuda_graph_end(c->update[i]);
+        c->graph[i] = c->update[i] = NULL;
     }
 }
 
@@ -480,7 +498,7 @@ static lk_status stage(lk_cuda_step *c, uint64_t step, lk_error *error) {
     }
     lk_cuda_event_set(&c->copy, c->copied[half]);
     lk_cuda_event_follow(&c->compute, c->copied[half]);
-    c->staged = end;
+    c->ahead = end;
     return LK_OK;
 }
 
@@ -534,19 +552,29 @@ static lk_status seek(lk_cuda_step *c, uint64_t step, lk_error *error) {
     memset(c->host.results, 0xff, c->slots * sizeof *c->host.results);
     *c->host.state = (lk_cuda_state){.step = step, .bad_op = LK_NONE, .bad_param = LK_NONE};
     lk_cuda_copy_in(&c->compute, &c->at.states[0], c->host.state, sizeof *c->host.state);
-    c->next = c->staged = step;
+    c->next = c->ahead = step;
     return lk_cuda_queue_wait(&c->compute, error);
+}
+
+// Of full steps, or of short ones.
+static uint32_t graph_of(const lk_cuda_step *c, uint64_t step) {
+    return lk_step_examples(c->program->spec, step) != c->examples[0];
 }
 
 lk_status lk_cuda_step_begin(lk_cuda_step *c, uint64_t step, lk_error *error) {
     if (step != c->next) LK_CHECK(seek(c, step, error));
     lk_cuda_step_push(c);
-    if (step >= c->staged) LK_CHECK(stage(c, step, error));
-    const bool full = lk_step_examples(c->program->spec, step) == c->examples[0];
-    lk_cuda_graph_launch(&c->compute, c->graph[full ? 0 : 1]);
+    if (step >= c->ahead) LK_CHECK(stage(c, step, error));
+    lk_cuda_graph_launch(&c->compute, c->graph[graph_of(c, step)]);
     c->next = step + 1;
     LK_CHECK(lk_cuda_check(c->copy.code, "giving it examples", error));
     return lk_cuda_check(c->compute.code, "starting a step", error);
+}
+
+lk_status lk_cuda_step_update(lk_cuda_step *c, uint64_t step, lk_error *error) {
+    lk_assert(c->staged && step + 1 == c->next);
+    lk_cuda_graph_launch(&c->compute, c->update[graph_of(c, step)]);
+    return lk_cuda_check(c->compute.code, "updating the parameters", error);
 }
 
 // The entry of the last step, or of the one that stopped the run: after that nothing was written.

@@ -70,11 +70,11 @@ typedef struct lk_cuda_regions {
     uint32_t *test_labels;  // (2, wave_examples)
     float *test_losses;     // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
     uint8_t *workspace;     // of cuBLAS, in the fast arithmetic, or NULL
-    // With other GPUs, else NULL:
+    // With others, else NULL:
     float *blocks;        // (slots of this GPU, node_floats): its whole nodes
-    float *inbox;         // (slots of all others, floats of its slice): theirs
+    float *inbox;         // (slots of all others, floats of its slice): theirs; staged: NULL
     float *sums;          // (node_floats)
-    lk_cuda_note *notes;  // (parts)
+    lk_cuda_note *notes;  // (parts); staged: of this GPU, then of all
 } lk_cuda_regions;
 
 // A node that a replica holds after its waves.
@@ -97,8 +97,13 @@ typedef struct lk_cuda_host {
     lk_cuda_state *state;
     lk_cuda_param *params;
     lk_cuda_node *nodes;
-    uint8_t *plans;      // tables of cuBLAS's plans, in the fast arithmetic
-    lk_cuda_held *held;  // (2, node_max)
+    // Where the exchange is staged, else NULL:
+    float *blocks;        // (slots of this GPU, node_floats)
+    lk_cuda_note *notes;  // of this GPU, then of all
+    float *sums;          // (node_floats), for all GPUs of a worker: of the first alone
+    float *scratch;       // of the host's joins: of the first alone; not pinned
+    uint8_t *plans;       // tables of cuBLAS's plans, in the fast arithmetic
+    lk_cuda_held *held;   // (2, node_max)
 } lk_cuda_host;
 
 // Waiting for a device that others can keep waiting: asked again and again while nothing happens,
@@ -112,8 +117,10 @@ typedef struct lk_cuda_step {
     // Set by the group: replicas [first_replica, first_replica + replicas) of the process.
     lk_cuda_device device;
     uint32_t first_replica, replicas;
-    const lk_cuda_exchange *exchange;  // NULL: there is no other GPU
-    uint32_t part;                     // of the exchange
+    lk_worker share;                   // these replicas among those of all workers
+    const lk_cuda_exchange *exchange;  // NULL: nothing is sent to another GPU
+    bool staged;                       // what others need goes through the host
+    uint32_t part;                     // of the exchange; staged: this GPU's number in its worker
     lk_cuda_watch watch;               // NULL: the device waits for nobody
     void *watcher;
 
@@ -138,8 +145,9 @@ typedef struct lk_cuda_step {
     struct CUevent_st *tested[2];            // of each half of the test set's
     struct CUevent_st *forked, *joined;      // compute to comm and back
     struct CUgraphExec_st *graph[2];
-    uint64_t staged;     // steps before this one are in the ring, or were
-    uint64_t next;       // step that the device's state stands at
+    struct CUgraphExec_st *update[2];  // the second half of a step that is staged
+    uint64_t ahead;                    // steps before this one are in the ring, or were
+    uint64_t next;                     // step that the device's state stands at
     bool mirror_is_new;  // the mirror was written: the device must have it before the next step
     bool pinned;
 } lk_cuda_step;
@@ -151,6 +159,9 @@ uint64_t lk_cuda_scratch_floats(const lk_program *program);
 // planned for a device. c->arena.used is what the GPU must have.
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *program, const lk_cuda_needs *needs);
 void lk_cuda_step_take_host(lk_cuda_step *c, lk_arena *arena);
+
+// Does somebody else compute a part of the batch, so that whole nodes and sums travel?
+static inline bool lk_cuda_step_shares(const lk_cuda_step *c) { return c->exchange || c->staged; }
 
 // Block `block` of another GPU in the inbox of this one: where its slice begins.
 float *lk_cuda_inbox(const lk_cuda_step *c, uint32_t part, uint32_t block);
@@ -179,6 +190,7 @@ lk_status lk_cuda_step_download(lk_cuda_step *c, lk_error *error);
 // Hands a step to the device and returns; waits for the steps begun; then the result of the last,
 // or of the first that was not finite.
 lk_status lk_cuda_step_begin(lk_cuda_step *c, uint64_t step, lk_error *error);
+lk_status lk_cuda_step_update(lk_cuda_step *c, uint64_t step, lk_error *error);  // staged
 lk_status lk_cuda_step_wait(lk_cuda_step *c, lk_error *error);
 lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *result, lk_error *error);
 

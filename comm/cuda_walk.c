@@ -313,7 +313,7 @@ static void list_blocks(lk_cuda_step *c, uint32_t which, const lk_counter *block
 // The blocks of all GPUs, as the owner of a slice sees them: its own, and those in its inbox.
 static void list_slice(lk_cuda_step *c, uint32_t which, uint32_t leaves) {
     const lk_cuda_exchange *x = c->exchange;
-    const lk_slice slice = lk_slice_of(c->program, x->parts, c->part);
+    const lk_slice slice = lk_cuda_slice(x, c->part);
     lk_cuda_node *table = c->host.nodes + (uint64_t)which * c->table_max + c->node_max;
     lk_counter all = {.count = 0};
     uint32_t count = 0;
@@ -329,7 +329,10 @@ static void list_slice(lk_cuda_step *c, uint32_t which, uint32_t leaves) {
         }
     }
     c->node_count[which] = count;
-    // What the update reads: one node, finished.
+}
+
+// What the update reads: one node, finished.
+static void list_sums(lk_cuda_step *c, uint32_t which) {
     c->host.nodes[(uint64_t)(which + 1) * c->table_max - 2] = (lk_cuda_node){c->at.sums, 0};
     c->host.nodes[(uint64_t)(which + 1) * c->table_max - 1] =
         (lk_cuda_node){c->at.sums + c->program->loss_offset, 0};
@@ -362,8 +365,14 @@ void lk_cuda_record_start(lk_cuda_recording *r, lk_cuda_step *c, uint32_t which,
         list_replica(c, which, &r->walk);
         r->error = r->walk.s.error;
     }
+    const uint32_t leaves = lk_step_grains(p, step);
+    if (lk_cuda_step_shares(c)) list_sums(c, which);
     if (c->exchange) {
-        list_slice(c, which, lk_step_grains(p, step));
+        list_slice(c, which, leaves);
+    } else if (c->staged) {
+        lk_counter blocks;
+        lk_exchange_blocks(p, &c->share, p->grains, leaves, &blocks);
+        list_blocks(c, which, &blocks);
     } else {
         list_alone(c, which);
         c->node_count[which] = c->held_count[which];
@@ -406,7 +415,7 @@ void lk_cuda_record_nodes(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t b
 
 void lk_cuda_record_sums(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin, uint64_t end) {
     const lk_cuda_step *c = r->c;
-    const lk_slice slice = lk_slice_of(c->program, c->exchange->parts, c->part);
+    const lk_slice slice = lk_cuda_slice(c->exchange, c->part);
     lk_cuda_stream s = stream_of(r, queue);
     begin = LK_MAX(begin, slice.begin);
     end = LK_MIN(end, slice.end);
@@ -418,8 +427,26 @@ void lk_cuda_record_sums(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t be
 
 void lk_cuda_record_note(lk_cuda_recording *r, lk_cuda_queue *queue) {
     lk_cuda_stream s = stream_of(r, queue);
-    lk_cuda_note_write(&s, &r->c->at.notes[r->c->part]);
+    lk_cuda_step *c = r->c;
+    lk_cuda_note *note = &c->at.notes[c->staged ? 0 : c->part];
+    lk_cuda_note_write(&s, note);
+    if (c->staged) lk_cuda_copy_out(queue, c->host.notes, note, sizeof *note);
     r->error = s.error;
+}
+
+void lk_cuda_record_give(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin, uint64_t end) {
+    const lk_cuda_step *c = r->c;
+    for (uint32_t b = 0; b < c->block_count[r->which]; b++) {
+        const uint64_t at = b * c->program->node_floats + begin;
+        lk_cuda_copy_out(queue, c->host.blocks + at, c->at.blocks + at,
+                         (end - begin) * sizeof(float));
+    }
+}
+
+void lk_cuda_record_take(lk_cuda_recording *r, const float *sums) {
+    lk_cuda_step *c = r->c;
+    lk_cuda_copy_in(&c->compute, c->at.sums, sums, c->program->node_floats * sizeof *sums);
+    lk_cuda_copy_in(&c->compute, &c->at.notes[1], &c->host.notes[1], sizeof *c->host.notes);
 }
 
 void lk_cuda_record_update(lk_cuda_recording *r) {
@@ -430,8 +457,9 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
     uint32_t count = c->node_count[r->which];
     const float inverse_n = 1.0f / (float)c->examples[r->which];
     lk_cuda_stream s = stream_of(r, &c->compute);
-    if (c->exchange) {
-        lk_cuda_note_join(&s, c->at.notes, c->exchange->parts);
+    if (c->exchange) lk_cuda_note_join(&s, c->at.notes, c->exchange->parts);
+    if (c->staged) lk_cuda_note_join(&s, &c->at.notes[1], 1);
+    if (lk_cuda_step_shares(c)) {
         gradients = table + c->table_max - 2;
         losses = gradients + 1;
         count = 1;

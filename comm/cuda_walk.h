@@ -59,6 +59,11 @@ void lk_cuda_record_nodes(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t b
 void lk_cuda_record_sums(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin, uint64_t end);
 void lk_cuda_record_note(lk_cuda_recording *r, lk_cuda_queue *queue);
 
+// Where the exchange is staged: those nodes to the host, and the finished sums, once they lie there
+// at `sums`, to this GPU.
+void lk_cuda_record_give(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin, uint64_t end);
+void lk_cuda_record_take(lk_cuda_recording *r, const float *sums);
+
 // REDUCE, as far as it is this GPU's, and APPLY.
 void lk_cuda_record_update(lk_cuda_recording *r);
 
