@@ -62,22 +62,32 @@ static void hash_schedule(const lk_cuda_exchange *x, char hex[LK_SHA256_HEX_BYTE
     lk_hex(hash, LK_SHA256_BYTES, hex);
 }
 
-// What GPUs send each other, and from when on.
+// Of a worker among several: its GPUs and the host.
+static bool is_staged(const lk_run *run) {
+    return run->cuda && run->gpu_choice.way == LK_CUDA_STAGED;
+}
+
+// What GPUs send each other, or the host, and from when on.
 static void print_gpu_exchange(const lk_run *run, lk_text_out *out) {
     const lk_cuda_exchange *x = &run->gpus.exchange;
     const lk_program *p = &run->program;
-    if (!run->cuda || x->parts < 2) return;
+    if (!run->cuda || (x->parts < 2 && !is_staged(run))) return;
     char schedule[LK_SHA256_HEX_BYTES];
     hash_schedule(x, schedule);
-    lk_text_line(out, "exchange between GPUs: %llu bytes a step, sent and received by NCCL",
-                 (ull)lk_cuda_exchange_bytes(x));
-    lk_text_line(out, "  schedule %s", schedule);
+    if (is_staged(run)) {
+        lk_text_line(out, "exchange by way of the host: %llu bytes a step between it and the GPUs",
+                     (ull)lk_cuda_staged_bytes(&run->gpus));
+    } else {
+        lk_text_line(out, "exchange between GPUs: %llu bytes a step, sent and received by NCCL",
+                     (ull)lk_cuda_exchange_bytes(x));
+        lk_text_line(out, "  schedule %s", schedule);
+    }
     for (uint32_t b = 0; b < x->bucket_count; b++) {
         lk_text_line(out, "  part %u: floats %llu .. %llu, after op %u %s of the last wave", b,
                      (ull)x->buckets[b].begin, (ull)x->buckets[b].end, x->buckets[b].after_op,
                      lk_op_name(p->ops[x->buckets[b].after_op].kind));
     }
-    for (uint32_t i = 0; i < x->parts; i++) {
+    for (uint32_t i = 0; !is_staged(run) && i < x->parts; i++) {
         const lk_slice slice = lk_cuda_slice(x, i);
         lk_text_line(out, "  GPU %u owns floats %llu .. %llu", i, (ull)slice.begin, (ull)slice.end);
     }
@@ -289,6 +299,7 @@ static void put_entries(json_text *j, const lk_arena *a) {
 }
 
 static void put_gpus(json_text *j, const lk_cuda_group *g) {
+    const bool staged = g->choice.way == LK_CUDA_STAGED, direct = g->count > 1 && !staged;
     put(j, "  ],\n  \"gpus\": [");
     for (uint32_t i = 0; i < g->count; i++) {
         const lk_cuda_step *c = &g->gpu[i];
@@ -301,12 +312,13 @@ static void put_gpus(json_text *j, const lk_cuda_group *g) {
         put(j, "  ]}");
     }
     char schedule[LK_SHA256_HEX_BYTES] = "";
-    if (g->count > 1) hash_schedule(&g->exchange, schedule);
+    if (direct) hash_schedule(&g->exchange, schedule);
     put(j,
-        "],\n  \"gpu_exchange_bytes\": %llu,\n  \"gpu_schedule\": \"%s\",\n"
-        "  \"gpu_exchange\": [\n",
-        (ull)(g->count > 1 ? lk_cuda_exchange_bytes(&g->exchange) : 0), schedule);
-    for (uint32_t b = 0; g->count > 1 && b < g->exchange.bucket_count; b++) {
+        "],\n  \"gpu_exchange_bytes\": %llu,\n  \"gpu_staged_bytes\": %llu,\n"
+        "  \"gpu_schedule\": \"%s\",\n  \"gpu_exchange\": [\n",
+        (ull)(direct ? lk_cuda_exchange_bytes(&g->exchange) : 0),
+        (ull)(staged ? lk_cuda_staged_bytes(g) : 0), schedule);
+    for (uint32_t b = 0; (direct || staged) && b < g->exchange.bucket_count; b++) {
         const lk_cuda_bucket *bucket = &g->exchange.buckets[b];
         put(j, "    {\"begin\": %llu, \"end\": %llu, \"after_op\": %u}%s\n", (ull)bucket->begin,
             (ull)bucket->end, bucket->after_op, b + 1 < g->exchange.bucket_count ? "," : "");

@@ -267,11 +267,35 @@ static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
     lk_hex(bytes, LK_SHA256_BYTES, hex);
 }
 
+// Whoever computes the strict arithmetic has its bits; the fast one has those of its GPU and
+// cuBLAS.
+static void say_arithmetic(const lk_run *run, char *arithmetic, char *device, size_t bytes) {
+    char cublas[24];
+    lk_format(arithmetic, bytes, "strict");
+    lk_format(device, bytes, "not needed");
+    if (!lk_run_is_fast(run)) return;
+    lk_run_cublas(run, cublas, sizeof cublas);
+    lk_format(arithmetic, bytes, "fast, %s", lk_precision_name(run->config.spec.precision));
+    lk_format(device, bytes, "%s with cuBLAS %s", run->gpus.gpu[0].device.name, cublas);
+}
+
+// Between hosts; or from GPU to GPU, in messages that each end must expect as the other sends them.
+static void say_way(const lk_run *run, char *out, size_t bytes) {
+    uint8_t hash[LK_SHA256_BYTES];
+    char hex[LK_SHA256_HEX_BYTES];
+    lk_format(out, bytes, "by way of the hosts");
+    if (run->gpu_choice.way == LK_CUDA_STAGED) return;
+    lk_cuda_schedule_hash(&run->gpus.exchange, hash);
+    lk_hex(hash, LK_SHA256_BYTES, hex);
+    lk_format(out, bytes, "by NCCL, schedule %.32s", hex);
+}
+
 lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
     const lk_config *c = &run->config;
     if (!run->workers.joined) return mine;
     LK_CHECK(lk_mpi_settle(mine, error));
     lk_mpi_item items[] = {{.name = "the version"},
+                           {.name = "the arithmetic"},
                            {.name = "the hash of the training data"},
                            {.name = "the hash of the test data"},
                            {.name = "the run identity"},
@@ -279,19 +303,23 @@ lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
                            {.name = "the number of steps"},
                            {.name = "evaluate_every_steps"},
                            {.name = "the hash of the manifest's shards"},
-                           {.name = "who evaluates"}};
+                           {.name = "who evaluates"},
+                           {.name = "what the fast arithmetic is computed by"},
+                           {.name = "how sums travel"}};
     const size_t n = sizeof items[0].value;
     lk_format(items[0].value, n, "%s, arithmetic %d", LK_VERSION, LK_ARITHMETIC_VERSION);
-    lk_hex(run->train.sha256, LK_SHA256_BYTES, items[1].value);
-    lk_format(items[2].value, n, "none");
-    if (run->test.count) lk_hex(run->test.sha256, LK_SHA256_BYTES, items[2].value);
-    lk_format(items[3].value, n, "%s", run->identity_hex);
-    plan_digest(run, items[4].value);
-    lk_format(items[5].value, n, "%llu", (unsigned long long)lk_run_steps(run));
-    lk_format(items[6].value, n, "%llu", (unsigned long long)c->evaluate_every_steps);
-    lk_format(items[7].value, n, "not needed");
-    if (c->sharded) lk_hex(run->shards_sha256, LK_SHA256_BYTES, items[7].value);
-    lk_format(items[8].value, n, "%s", run->evaluator ? "an evaluator" : "the workers");
+    say_arithmetic(run, items[1].value, items[10].value, n);
+    lk_hex(run->train.sha256, LK_SHA256_BYTES, items[2].value);
+    lk_format(items[3].value, n, "none");
+    if (run->test.count) lk_hex(run->test.sha256, LK_SHA256_BYTES, items[3].value);
+    lk_format(items[4].value, n, "%s", run->identity_hex);
+    plan_digest(run, items[5].value);
+    lk_format(items[6].value, n, "%llu", (unsigned long long)lk_run_steps(run));
+    lk_format(items[7].value, n, "%llu", (unsigned long long)c->evaluate_every_steps);
+    lk_format(items[8].value, n, "not needed");
+    if (c->sharded) lk_hex(run->shards_sha256, LK_SHA256_BYTES, items[8].value);
+    lk_format(items[9].value, n, "%s", run->evaluator ? "an evaluator" : "the workers");
+    say_way(run, items[11].value, n);
     return lk_mpi_agree(items, LK_COUNT(items), error);
 }
 

@@ -355,6 +355,21 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
                  (unsigned long long)lk_mpi_foreign_bytes(), lk_mpi_version());
 }
 
+// What each worker computes with, where that is not threads everywhere.
+static void print_kinds(const lk_run *run, lk_text_out *out) {
+    const lk_run_workers *w = &run->workers;
+    uint32_t gpus = 0;
+    for (uint32_t i = 0; w->joined && i < w->world; i++) gpus += w->list[i].gpus;
+    for (uint32_t i = 0; gpus > 0 && i < LK_MIN(w->world, 16); i++) {
+        const lk_worker *them = &w->list[i];
+        char where[32] = "threads";
+        if (them->gpus) snprintf(where, sizeof where, "on %u GPU(s)", them->gpus);
+        lk_text_line(out, "worker %u: %u replica%s, %s", i, them->replicas,
+                     them->replicas == 1 ? "" : "s", where);
+    }
+    if (gpus > 0 && w->world > 16) lk_text_line(out, "... and %u more workers", w->world - 16);
+}
+
 static void print_gpus(const lk_run *run, lk_text_out *out) {
     const lk_cuda_group *g = &run->gpus;
     for (uint32_t i = 0; run->cuda && i < g->count; i++) {
@@ -368,7 +383,14 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
             number, d->name, d->major, d->minor, (unsigned long long)g->gpu[i].arena.used,
             (unsigned long long)g->gpu[i].foreign_bytes, (unsigned long long)d->total_bytes);
     }
-    if (g->count <= 1) return;
+    if (g->count > 0 && g->choice.way == LK_CUDA_STAGED) {
+        lk_text_line(out,
+                     "exchange by way of the host: %llu bytes a step between it and this worker's "
+                     "GPUs; nodes in %u part%s, each under the backward of earlier layers",
+                     (unsigned long long)lk_cuda_staged_bytes(g), g->exchange.bucket_count,
+                     g->exchange.bucket_count == 1 ? "" : "s");
+    }
+    if (g->count <= 1 || g->choice.way == LK_CUDA_STAGED) return;
     lk_text_line(out,
                  "between GPUs: NCCL %s moves %llu bytes a step in %u parts, each under the "
                  "backward of earlier layers; foreign %llu bytes of a GPU are NCCL's",
@@ -400,6 +422,7 @@ static void print_banner(const trainer *t) {
                      "version may give other bits",
                      lk_precision_name(s->precision), cublas, run->gpus.gpu[0].device.name);
     }
+    print_kinds(run, out);
     print_gpus(run, out);
     lk_text_line(out, "run_identity %s", run->identity_hex);
 }

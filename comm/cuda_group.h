@@ -59,6 +59,15 @@ typedef struct lk_cuda_group {
     bool touched, started;  // `start` was called; has come to its end
 } lk_cuda_group;
 
+// Bytes that a staged step moves between this worker's GPUs and the host.
+static inline uint64_t lk_cuda_staged_bytes(const lk_cuda_group *g) {
+    uint64_t nodes = 0;
+    for (uint32_t i = 0; i < g->count; i++) {
+        nodes += lk_exchange_slots(g->exchange.program, &g->gpu[i].share) + 1;
+    }
+    return nodes * g->exchange.program->node_floats * sizeof(float);
+}
+
 // The calls, in a table: a program may be linked without them (apps/devices.c).
 typedef struct lk_cuda_calls {
     // lk_layout.device_scratch_floats of a program: the most that any of its ops needs.

@@ -138,8 +138,8 @@ static void plan_exchange(lk_cuda_step *c) {
     at->blocks = take(c, "exchange: whole nodes", floats * word, own);
     at->inbox = take(c, "exchange: inbox", theirs ? own_floats(c) * word : 0, theirs);
     at->sums = take(c, "exchange: sums", floats * word, 1);
-    at->notes =
-        take(c, "exchange: notes", sizeof(lk_cuda_note), c->staged ? 2 : c->exchange->parts);
+    const uint32_t notes = c->staged ? 2 : c->exchange->parts;
+    at->notes = take(c, "exchange: notes", notes * sizeof(lk_cuda_note), 1);
 }
 
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
@@ -179,7 +179,7 @@ static void take_staging(lk_cuda_step *c, lk_arena *a) {
     lk_cuda_host *h = &c->host;
     const uint64_t own = c->staged ? lk_exchange_slots(p, &c->share) : 0;
     h->blocks = lk_arena_take(a, "pinned: whole nodes", node, own, line);
-    h->notes = lk_arena_take(a, "pinned: notes", sizeof(lk_cuda_note), c->staged ? 2 : 0, line);
+    h->notes = lk_arena_take(a, "pinned: notes", 2 * sizeof(lk_cuda_note), c->staged, line);
     h->sums = lk_arena_take(a, "pinned: sums", node, c->staged && c->part == 0, line);
 }
 
