@@ -471,6 +471,7 @@ static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error 
     lk_json_cursor at;
     uint32_t reduce = 0;
     c->fuse = c->overlay = true;
+    c->gpu = LK_CONFIG_ANY_GPU;
     snprintf(c->kernels, sizeof c->kernels, "auto");
     LK_CHECK(lk_json_get_object(root, "layout", LK_JSON_OPTIONAL, &at, error));
     if (!at.value) return LK_OK;
@@ -482,7 +483,6 @@ static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error 
     LK_CHECK(lk_json_get_bool(&at, "guards", LK_JSON_OPTIONAL, &c->guards, error));
     LK_CHECK(lk_json_get_bool(&at, "resident", LK_JSON_OPTIONAL, &c->resident, error));
     uint32_t gpus = UINT32_MAX;
-    c->gpu = LK_CONFIG_ANY_GPU;
     LK_CHECK(lk_json_get_u32(&at, "gpus", LK_JSON_OPTIONAL, 0, 1024, &gpus, error));
     LK_CHECK(lk_json_get_u32(&at, "gpu", LK_JSON_OPTIONAL, 0, 1024, &c->gpu, error));
     LK_CHECK(lk_json_get_u64(&at, "exchange_floats", LK_JSON_OPTIONAL, 1, (uint64_t)1 << 40,

@@ -187,9 +187,19 @@ static bool all_share(const lk_run_workers *w) {
     return lk_mpi_shares();
 }
 
+// Others may have the GPU that this worker was not given: which of them it is that has none?
+static void name_rank(uint32_t rank, lk_error *error) {
+    char why[LK_ERROR_TEXT_BYTES];
+    const lk_status status = error->status;
+    lk_format(why, sizeof why, "%s", error->text);
+    error->status = LK_OK;
+    (void)lk_fail(error, status, "rank %u: %s", rank, why);
+}
+
 lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine, lk_error *error) {
     uint32_t host_workers, host_before, host_rank = 0;
     lk_mpi_host(&host_workers, &host_before);
+    if (mine != LK_OK && lk_run_is_fast(run) && !run->cuda) name_rank(rank, error);
     if (mine == LK_OK) mine = list_workers(run, world, rank, error);
     lk_worker worker = {.replicas = run->config.replicas, .gpus = run->gpu_choice.gpus};
     if (mine == LK_OK && worker.replicas == 0) {
@@ -500,8 +510,17 @@ static lk_status measure_data(lk_run *run, lk_error *error) {
     return LK_OK;
 }
 
-static void plan_gpu(lk_run *run, uint64_t resident) {
-    const lk_cuda_needs needs = {.examples = resident,
+// What the GPUs keep: of `count` examples all, or those of the shards that this worker opens.
+static void plan_gpu(lk_run *run, uint64_t count) {
+    const lk_run_spec *spec = &run->config.spec;
+    uint64_t first = 0;
+    if (spec->shards) {
+        const lk_grain_range mine = lk_run_shards(run, run->workers.rank);
+        first = spec->shard_first[mine.first];
+        count = spec->shard_first[mine.first + mine.count] - first;
+    }
+    const lk_cuda_needs needs = {.first = first,
+                                 .examples = run->config.resident ? count : 0,
                                  .evaluation = run->config.test.given,
                                  .test_examples = run->test.count};
     run->cuda->plan(&run->gpus, &run->program, &run->gpu_choice, &needs);
@@ -538,9 +557,9 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
     }
     if (run->needs.checkpoints) LK_CHECK(measure_checkpoint(run, error));
     if (run->cuda) {
-        uint64_t resident = 0;
-        if (run->config.resident) LK_CHECK(count_examples(run, &resident, error));
-        plan_gpu(run, resident);
+        uint64_t count = 0;
+        if (run->config.resident && !spec->shards) LK_CHECK(count_examples(run, &count, error));
+        plan_gpu(run, count);
     }
     measure_workers(run);
     lk_arena_open(&run->arena, NULL, 0);
@@ -601,7 +620,7 @@ static lk_status start_gpu(lk_run *run, lk_error *error) {
                        "32 bits; leave it out, and they are streamed",
                        (unsigned long long)run->train.count, UINT32_MAX);
     }
-    plan_gpu(run, run->config.resident ? run->train.count : 0);
+    plan_gpu(run, run->train.count);
     return run->cuda->start(&run->gpus, &run->train_source, run->core.device, error);
 }
 

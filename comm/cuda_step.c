@@ -472,7 +472,8 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
     for (uint32_t i = 0; i < batch.examples; i++) {
         const bool missing = is_missing(spec, &batch, i);
         c->host.index[first + i] =
-            missing ? LK_CUDA_NO_EXAMPLE : (uint32_t)number_at(c->source, &batch, i);
+            missing ? LK_CUDA_NO_EXAMPLE
+                    : (uint32_t)(number_at(c->source, &batch, i) - c->needs.first);
     }
 }
 
@@ -502,21 +503,22 @@ static lk_status stage(lk_cuda_step *c, uint64_t step, lk_error *error) {
     return LK_OK;
 }
 
-// The whole data set, once: images as they lie in the maps, labels by way of the ring.
+// All examples that may be asked for, once: images as they lie in the maps, labels by way of the
+// ring.
 static lk_status fill_resident(lk_cuda_step *c, lk_error *error) {
     const lk_source *s = c->source;
-    const uint64_t bytes = image_bytes(c), all = c->needs.examples;
+    const uint64_t bytes = image_bytes(c), first = c->needs.first, all = c->needs.examples;
     for (uint64_t i = 0, run; i < all; i += run) {
-        const uint8_t *at = s->image(s->context, i);
+        const uint8_t *at = s->image(s->context, first + i);
         for (run = 1; i + run < all; run++) {
-            if (s->image(s->context, i + run) != at + run * bytes) break;
+            if (s->image(s->context, first + i + run) != at + run * bytes) break;
         }
         lk_cuda_copy_in(&c->compute, c->at.all_images + i * bytes, at, run * bytes);
     }
     const uint64_t room = (uint64_t)c->slots * c->batch_count;
     for (uint64_t i = 0; i < all; i += room) {
         const uint64_t count = LK_MIN(room, all - i);
-        for (uint64_t k = 0; k < count; k++) c->host.index[k] = s->label(s->context, i + k);
+        for (uint64_t k = 0; k < count; k++) c->host.index[k] = s->label(s->context, first + i + k);
         lk_cuda_copy_in(&c->compute, c->at.all_labels + i, c->host.index, count * sizeof(uint32_t));
         LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     }

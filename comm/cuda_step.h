@@ -49,9 +49,9 @@ enum { LK_CUDA_LOSSES = 2 * LK_BLOCKS_MAX, LK_CUDA_LOSS_FLOATS = 16 };
 
 // What the plan of a device depends on besides the program.
 typedef struct lk_cuda_needs {
-    uint64_t examples;       // of the training set: kept on the device; 0: streamed
-    bool evaluation;         // there is a test set
-    uint64_t test_examples;  // of it; 0: not known yet, which a plan need not
+    uint64_t first, examples;  // of the training set, kept on the device; 0 examples: streamed
+    bool evaluation;           // there is a test set
+    uint64_t test_examples;    // of it; 0: not known yet, which a plan need not
 } lk_cuda_needs;
 
 // Where things lie on the device,

@@ -21,11 +21,12 @@ void __wrap_lk_run_close(lk_run *run) {
     const lk_host_counts now = lk_host_counted();
     fprintf(stderr,
             "device: %llu allocations after the seal, %llu bytes, %llu launches, %llu graph "
-            "launches, %llu synchronisations\n",
+            "launches, %llu synchronisations, from GPU %u on\n",
             (unsigned long long)(now.allocations - sealed.allocations),
             (unsigned long long)now.live_bytes,
             (unsigned long long)(now.launches - sealed.launches),
             (unsigned long long)(now.graph_launches - sealed.graph_launches),
-            (unsigned long long)(now.synchronisations - sealed.synchronisations));
+            (unsigned long long)(now.synchronisations - sealed.synchronisations),
+            run->gpu_choice.first_gpu);
     __real_lk_run_close(run);
 }
