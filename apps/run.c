@@ -289,11 +289,11 @@ static void say_arithmetic(const lk_run *run, char *arithmetic, char *device, si
     lk_format(device, bytes, "%s with cuBLAS %s", run->gpus.gpu[0].device.name, cublas);
 }
 
-// Between hosts; or from GPU to GPU, in messages that each end must expect as the other sends them.
+// By MPI; or from GPU to GPU, in messages that each end must expect as the other sends them.
 static void say_way(const lk_run *run, char *out, size_t bytes) {
     uint8_t hash[LK_SHA256_BYTES];
     char hex[LK_SHA256_HEX_BYTES];
-    lk_format(out, bytes, "by way of the hosts");
+    lk_format(out, bytes, "by %s", lk_mpi_transport());
     if (run->gpu_choice.way == LK_CUDA_STAGED) return;
     lk_cuda_schedule_hash(&run->gpus.exchange, hash);
     lk_hex(hash, LK_SHA256_BYTES, hex);

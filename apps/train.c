@@ -362,10 +362,10 @@ static void print_kinds(const lk_run *run, lk_text_out *out) {
     for (uint32_t i = 0; w->joined && i < w->world; i++) gpus += w->list[i].gpus;
     for (uint32_t i = 0; gpus > 0 && i < LK_MIN(w->world, 16); i++) {
         const lk_worker *them = &w->list[i];
-        char where[32] = "threads";
-        if (them->gpus) snprintf(where, sizeof where, "on %u GPU(s)", them->gpus);
-        lk_text_line(out, "worker %u: %u replica%s, %s", i, them->replicas,
-                     them->replicas == 1 ? "" : "s", where);
+        const uint32_t lanes = them->gpus ? them->gpus : them->replicas;
+        lk_text_line(out, "worker %u: %u replica%s on %u %s%s", i, them->replicas,
+                     them->replicas == 1 ? "" : "s", lanes, them->gpus ? "GPU" : "thread",
+                     lanes == 1 ? "" : "s");
     }
     if (gpus > 0 && w->world > 16) lk_text_line(out, "... and %u more workers", w->world - 16);
 }

@@ -60,14 +60,16 @@ static lk_status lost(lk_cuda_group *g, const char *what, lk_error *error) {
         lk_format(where, sizeof where, "at step %llu in phase reduce",
                   (unsigned long long)(g->gpu[0].next - 1));
     }
-    forget_graphs(g);
-    lk_nccl_abort(&g->nccl);
+    g->hangs = g->choice.way == LK_CUDA_STAGED;
+    if (!g->hangs) {
+        forget_graphs(g);
+        lk_nccl_abort(&g->nccl);
+    }
     return lk_fail(
         error, LK_RETRY,
         "rank %u on %s: the GPUs do not %s any more: %s, noticed %s; the last checkpoint "
         "stands, go on with --resume",
-        g->choice.rank, host, g->choice.way == LK_CUDA_STAGED ? "answer" : "hear each other", what,
-        where);
+        g->choice.rank, host, g->hangs ? "answer" : "hear each other", what, where);
 }
 
 // What a wait for GPUs that exchange looks at. Their work is short: the first looks come at once.
@@ -305,7 +307,7 @@ static lk_status start(lk_cuda_group *g, const lk_source *source, uint8_t *mirro
 
 static void end(lk_cuda_group *g) {
     lk_error ignored = {.status = LK_OK};
-    if (!g->touched) return;
+    if (!g->touched || g->hangs) return;  // the end of the process is the end of what hangs
     (void)wait_all(g, &ignored);
     forget_graphs(g);
     lk_nccl_close(&g->nccl);

@@ -57,6 +57,7 @@ typedef struct lk_cuda_group {
     lk_cuda_evaluation evaluations[LK_CUDA_GPUS_MAX];
     uint8_t *mirror;        // pinned, once for all
     bool touched, started;  // `start` was called; has come to its end
+    bool hangs;             // a GPU does not answer: nobody may wait for it any more
 } lk_cuda_group;
 
 // Bytes that a staged step moves between this worker's GPUs and the host.

@@ -132,6 +132,7 @@ static struct {
     char function[64];
     uint32_t left;
 } failure;
+static uint64_t stuck_at = UINT64_MAX;  // the graph that never begins
 extern uint64_t lk_host_barriers_passed;
 
 static void read_environment(void) {
@@ -139,6 +140,8 @@ static void read_environment(void) {
     const char *devices = getenv("LOCKSTEP_HOST_CUDA_DEVICES");
     const char *memory = getenv("LOCKSTEP_HOST_CUDA_MEMORY");
     const char *fail = getenv("LOCKSTEP_HOST_CUDA_FAIL");
+    const char *stuck = getenv("LOCKSTEP_HOST_CUDA_STUCK");
+    if (stuck) stuck_at = strtoull(stuck, NULL, 10);
     if (seed) random_state = seed_given = strtoull(seed, NULL, 10);
     if (devices) device_count = atoi(devices) < DEVICES ? atoi(devices) : DEVICES;
     if (memory) device_bytes = strtoull(memory, NULL, 10);
@@ -1021,7 +1024,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     REQUIRE(exec && exec->used, cudaErrorInvalidValue);
     REQUIRE(!stream_of(stream)->capture, cudaErrorStreamCaptureUnsupported);
     REQUIRE(exec->device == stream_of(stream)->device, cudaErrorInvalidValue);
-    counts.graph_launches++;
+    if (++counts.graph_launches >= stuck_at) {
+        item never = {};
+        never.kind = WAIT;
+        never.stream = stream_of(stream);
+        never.until = UINT64_MAX;
+        REQUIRE(enqueue(stream, &never) == cudaSuccess, cudaErrorMemoryAllocation);
+    }
     item launch = {};
     launch.kind = GRAPH;
     launch.exec = exec;

@@ -37,6 +37,7 @@ extern "C" {
 //   LOCKSTEP_HOST_CUDA_MEMORY   bytes of a device (default 8 GiB)
 //   LOCKSTEP_HOST_CUDA_NAME     of the device, where another one shall seem to be there
 //   LOCKSTEP_HOST_CUDA_FAIL     FUNCTION:N, as lk_host_fail
+//   LOCKSTEP_HOST_CUDA_STUCK    the Nth graph that is launched never begins, and none after it
 //   LOCKSTEP_HOST_CUDA_LEAVE_OUT  FILE:LINE, a barrier that is left out: a test must then fail
 void lk_host_seed(uint64_t seed);
 
