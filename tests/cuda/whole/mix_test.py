@@ -4,7 +4,7 @@ the golden digests for every mix and on every way, one that goes on with another
 say when a step is not finite, when one dies or is told to stop, and what is refused. The GPUs are
 played by the host execution layer.
 
-   mix_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all
+   mix_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all [PART ..]
 """
 import glob
 import json
@@ -391,6 +391,8 @@ def main():
         sys.exit(77)
     for part in (same_bits, going_on, evaluating, fast, refusing, diverging, losing, hanging,
                  stopping, memory, places):
+        if sys.argv[6:] and part.__name__ not in sys.argv[6:]:
+            continue
         begin = time.monotonic()
         part()
         print(f"{part.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
