@@ -48,8 +48,9 @@ uint64_t lk_data_fast_hash(uint64_t before, const void *bytes, uint64_t count) {
 }
 
 uint64_t lk_data_stamp(uint64_t before, const struct stat *info) {
-    const uint64_t state[] = {(uint64_t)info->st_size, (uint64_t)info->st_mtim.tv_sec,
-                              (uint64_t)info->st_mtim.tv_nsec, (uint64_t)info->st_ino};
+    const uint64_t state[] = {(uint64_t)info->st_size,        (uint64_t)info->st_ino,
+                              (uint64_t)info->st_mtim.tv_sec, (uint64_t)info->st_mtim.tv_nsec,
+                              (uint64_t)info->st_ctim.tv_sec, (uint64_t)info->st_ctim.tv_nsec};
     return lk_data_fast_hash(before, state, sizeof state);
 }
 

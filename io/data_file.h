@@ -4,9 +4,10 @@
 //
 // Hashing 47 MB of images takes longer than a whole start-up may, so its result is kept in a cache
 // directory as a *record*: three lines of text that say of which state of the files it was taken
-// (the stamp: sizes, modification times and inodes of all), their XXH3 and their SHA-256.
-// Equal stamp: believed. Another stamp, but equal XXH3: believed, and the record renewed. Else it
-// is computed again. A cache that cannot be read or written costs time, never a result.
+// (the stamp: sizes, inodes and times of all; that of the last change of any kind cannot be set
+// back, as that of the contents can), their XXH3 and their SHA-256. Equal stamp: believed. Another
+// stamp, but equal XXH3: believed, and the record renewed. Else it is computed again. A cache that
+// cannot be read or written costs time, never a result.
 #ifndef LOCKSTEP_IO_DATA_FILE_H
 #define LOCKSTEP_IO_DATA_FILE_H
 

@@ -466,6 +466,26 @@ static void test_a_changed_file_changes_the_hash(void **state) {
     lk_dataset_close(&after);
 }
 
+// Somebody may set the time of the contents back; the file system keeps another.
+static void test_a_change_under_an_old_time_is_seen(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels);
+    lk_dataset set;
+    uint8_t bytes[IMAGES_BYTES], sha256[LK_SHA256_BYTES];
+    age(images, 1000);
+    open_good(&source, &set);
+    memcpy(sha256, set.sha256, sizeof sha256);
+    lk_dataset_close(&set);
+    memcpy(bytes, images_file, IMAGES_BYTES);
+    bytes[20] ^= 1;
+    usleep(20000);  // a file system's clock ticks every few milliseconds
+    put(images, bytes, IMAGES_BYTES);
+    age(images, 1000);
+    open_good(&source, &set);
+    assert_memory_not_equal(sha256, set.sha256, sizeof sha256);
+    lk_dataset_close(&set);
+}
+
 // --- manifests -----------------------------------------------------------------------------------
 
 static void rewrite(const char *path, const char *from, const char *to) {
@@ -677,6 +697,7 @@ int main(void) {
         TEST(test_missing_inputs),
         TEST(test_bad_files),
         TEST(test_a_changed_file_changes_the_hash),
+        TEST(test_a_change_under_an_old_time_is_seen),
         TEST(test_lying_manifests),
         TEST(test_damaged_shards),
         TEST(test_some_shards),
