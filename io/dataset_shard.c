@@ -76,12 +76,12 @@ static lk_status write_file(const lk_dataset *set, shard *s, lk_idx_kind kind,
     LK_CHECK(lk_file_create(ops, temporary, &f.file, error));
     lk_status written = write_values(set, s, kind, &f, error);
     lk_status synced = lk_file_sync_close(ops, f.file, temporary, error);
-    if (written != LK_OK || synced != LK_OK) {
-        ops->remove(ops->context, temporary);
-        return error->status;
-    }
     crypto_hash_sha256_final(&f.hash, s->sha256[kind]);
-    return lk_file_publish(ops, temporary, path, error);
+    if (written == LK_OK && synced == LK_OK &&
+        lk_file_publish(ops, temporary, path, error) == LK_OK)
+        return LK_OK;
+    ops->remove(ops->context, temporary);
+    return error->status;
 }
 
 // --- the manifest --------------------------------------------------------------------------------
@@ -160,7 +160,9 @@ lk_status lk_dataset_shard(const lk_dataset *set, uint32_t shards, const char *d
     LK_CHECK(lk_file_create(ops, temporary, &file, error));
     lk_status written = write_all(set, shards, directory, file, temporary, error);
     lk_status synced = lk_file_sync_close(ops, file, temporary, error);
-    if (written == LK_OK && synced == LK_OK) return lk_file_publish(ops, temporary, path, error);
+    if (written == LK_OK && synced == LK_OK &&
+        lk_file_publish(ops, temporary, path, error) == LK_OK)
+        return LK_OK;
     ops->remove(ops->context, temporary);
     return error->status;
 }

@@ -268,7 +268,9 @@ lk_status lk_file_write_atomic(const lk_file_ops *ops, const char *path, const v
     LK_CHECK(lk_file_create(ops, temporary, &file, error));
     lk_status written = lk_file_write_all(ops, file, temporary, data, bytes, error);
     lk_status synced = lk_file_sync_close(ops, file, temporary, error);
-    if (written == LK_OK && synced == LK_OK) return lk_file_publish(ops, temporary, path, error);
+    if (written == LK_OK && synced == LK_OK &&
+        lk_file_publish(ops, temporary, path, error) == LK_OK)
+        return LK_OK;
     ops->remove(ops->context, temporary);
     return error->status;
 }

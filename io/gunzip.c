@@ -118,8 +118,9 @@ static lk_status unpack_into(const char *path, int out, const char *temporary, c
                              uint8_t sha256[LK_SHA256_BYTES], lk_error *error) {
     lk_status unpacked = lk_gunzip(path, out, temporary, sha256, error);
     lk_status synced = lk_file_sync_close(&lk_file_ops_posix, out, temporary, error);
-    if (unpacked == LK_OK && synced == LK_OK)
-        return lk_file_publish(&lk_file_ops_posix, temporary, name, error);
+    if (unpacked == LK_OK && synced == LK_OK &&
+        lk_file_publish(&lk_file_ops_posix, temporary, name, error) == LK_OK)
+        return LK_OK;
     unlink(temporary);
     return error->status;
 }
@@ -142,9 +143,10 @@ lk_status lk_gunzip_file(const char *path, const char *out_path, uint8_t sha256[
 
 static lk_status unpack_nameless(const char *path, int *fd, lk_error *error) {
     const char *folder = getenv("TMPDIR");
+    if (!folder || !*folder) folder = "/tmp";
     char name[LK_PATH_BYTES];
     uint8_t sha256[LK_SHA256_BYTES];
-    LK_CHECK(lk_path_join(name, folder ? folder : "/tmp", "/", "lockstep-XXXXXX", error));
+    LK_CHECK(lk_path_join(name, folder, "/", "lockstep-XXXXXX", error));
     *fd = mkostemp(name, O_CLOEXEC);
     if (*fd < 0) return lk_file_fail(error, LK_IO_ERROR, name, "create", -errno);
     unlink(name);
@@ -189,31 +191,39 @@ static void remember(int fd, const char *record_name, lk_data_record *record) {
     lk_data_record_write(record_name, record);
 }
 
-lk_status lk_gunzip_cached(const char *path, const char *cache, bool trust, int *fd,
-                           char unpacked[LK_PATH_BYTES], lk_error *error) {
-    char temporary[LK_PATH_BYTES], record_name[LK_PATH_BYTES], name[80];
-    struct stat info;
-    int out = -1;
-    LK_CHECK(lk_data_open(path, &out, &info, error));
-    close(out);
-    if (cache) {
-        ull mtime = (ull)info.st_mtim.tv_sec * 1000000000ull + (ull)info.st_mtim.tv_nsec;
-        lk_format(name, sizeof name, "%016llx-%llu-%llu.idx", (ull)lk_data_name(0, path),
-                  (ull)info.st_size, mtime);
-        LK_CHECK(lk_path_join(unpacked, cache, "/", name, error));
-        LK_CHECK(lk_path_join(record_name, unpacked, "", ".record", error));
-        if (trust && open_unpacked(unpacked, record_name, fd)) return LK_OK;
-        LK_CHECK(temporary_name(temporary, unpacked, error));
-        lk_error ignored = {0};
-        if (lk_file_create(&lk_file_ops_posix, temporary, &out, &ignored) != LK_OK) cache = NULL;
-    }
-    if (!cache) {
-        LK_CHECK(lk_path_join(unpacked, path, "", "", error));
-        return unpack_nameless(path, fd, error);
-    }
+// Unpacks `path` into the cache as `unpacked`, and opens it.
+static lk_status unpack_to_cache(const char *path, const char *unpacked, const char *record_name,
+                                 int *fd, lk_error *error) {
+    char temporary[LK_PATH_BYTES];
     lk_data_record record = {0};
+    struct stat info;
+    int out;
+    LK_CHECK(temporary_name(temporary, unpacked, error));
+    LK_CHECK(lk_file_create(&lk_file_ops_posix, temporary, &out, error));
     LK_CHECK(unpack_into(path, out, temporary, unpacked, record.sha256, error));
     LK_CHECK(lk_data_open(unpacked, fd, &info, error));
     remember(*fd, record_name, &record);
     return LK_OK;
+}
+
+lk_status lk_gunzip_cached(const char *path, const char *cache, bool trust, int *fd,
+                           char unpacked[LK_PATH_BYTES], lk_error *error) {
+    char record_name[LK_PATH_BYTES], name[48];
+    struct stat info;
+    LK_CHECK(lk_data_open(path, fd, &info, error));
+    close(*fd);
+    if (cache) {
+        lk_error failed = {0};
+        lk_format(name, sizeof name, "%016llx-%016llx.idx", (ull)lk_data_name(0, path),
+                  (ull)lk_data_stamp(0, &info));
+        LK_CHECK(lk_path_join(unpacked, cache, "/", name, error));
+        LK_CHECK(lk_path_join(record_name, unpacked, "", ".record", error));
+        if (trust && open_unpacked(unpacked, record_name, fd)) return LK_OK;
+        lk_status status = unpack_to_cache(path, unpacked, record_name, fd, &failed);
+        if (status == LK_OK) return LK_OK;
+        if (status == LK_BAD_DATA) return lk_fail(error, status, "%s", failed.text);
+        // A cache that is full or not ours to write costs time, never a run.
+    }
+    LK_CHECK(lk_path_join(unpacked, path, "", "", error));
+    return unpack_nameless(path, fd, error);
 }

@@ -20,9 +20,10 @@ lk_status lk_gunzip_file(const char *path, const char *out_path, uint8_t sha256[
                          lk_error *error);
 
 // An open descriptor of the unpacked bytes of `path`, from the cache directory where they lie there
-// already, else unpacked into it as HASH-SIZE-MTIME.idx with a record beside it (data_file.h).
+// already, else unpacked into it as NAME-STAMP.idx with a record beside it (data_file.h).
 //
-// cache     directory, or NULL: a nameless file in $TMPDIR or /tmp takes the bytes for this run
+// cache     directory. NULL, or one that cannot take the bytes: a nameless file in $TMPDIR or /tmp
+//           has them for this run
 // trust     false: unpack again whatever the cache says
 // unpacked  the name of the unpacked file; `path` where it has none
 lk_status lk_gunzip_cached(const char *path, const char *cache, bool trust, int *fd,

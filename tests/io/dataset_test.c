@@ -682,6 +682,26 @@ static void test_a_cache_that_is_no_directory_is_done_without(void **state) {
     lk_dataset_close(&set);
 }
 
+// Full, or else not able to keep the unpacked file: here another thing has its name.
+static void test_a_cache_that_fails_is_done_without(void **state) {
+    (void)state;
+    const char *packed = in_root("images.gz");
+    char unpacked[256], command[600];
+    put_gzip(packed, images_file, IMAGES_BYTES, "wb");
+    const lk_dataset_source source = pair(packed, labels);
+    lk_dataset set;
+    open_good(&source, &set);
+    lk_dataset_close(&set);
+    unpacked_name(unpacked);
+    snprintf(command, sizeof command, "rm '%s' && mkdir -p '%s/full'", unpacked, unpacked);
+    assert_int_equal(system(command), 0);
+    open_good(&source, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+    snprintf(command, sizeof command, "test -z \"$(find '%s' -name '*.tmp.*')\"", cache);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -704,6 +724,7 @@ int main(void) {
         TEST(test_the_data_hash_of_a_manifest_is_checked),
         TEST(test_owned_addresses),
         TEST(test_a_cache_that_is_no_directory_is_done_without),
+        TEST(test_a_cache_that_fails_is_done_without),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
