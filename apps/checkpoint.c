@@ -95,7 +95,6 @@ static void verify_one(const char *path, verification *v) {
     } else if (access(path, F_OK) != 0 && errno == ENOENT) {
         printf("gone   %s: the run that goes on here has removed it meanwhile\n", path);
     } else {
-        (void)lk_error_one_line(&wrong);
         printf("WRONG  %s\n", wrong.text);
         v->bad++;
     }

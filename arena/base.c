@@ -1,4 +1,4 @@
-// base.c - errors, the small formatter and the panic of base.h. Freestanding.
+// base.c - the panic, the small formatter and the errors of base.h. Freestanding.
 #include "arena/base.h"
 
 #include <stdarg.h>
@@ -11,16 +11,6 @@ const char *lk_status_text(lk_status status) {
 #undef LK_STATUS_CASE
     }
     return "unknown";
-}
-
-lk_status lk_fail(lk_error *error, lk_status status, const char *format, ...) {
-    if (error->status != LK_OK) return error->status;
-    va_list args;
-    va_start(args, format);
-    lk_vformat(error->text, sizeof error->text, format, args);
-    va_end(args);
-    error->status = status;
-    return status;
 }
 
 static lk_panic_handler panic_handler;
@@ -37,7 +27,10 @@ _Noreturn void lk_panic(const char *file, int line, const char *what) {
 typedef struct sink {
     char *out;
     size_t bytes, length;
+    bool ends_only;  // strings longer than ENDS_BYTES lose their middle
 } sink;
+
+enum { ENDS_BYTES = 160 };
 
 static void put(sink *s, char c) {
     if (s->length + 1 < s->bytes) s->out[s->length] = c;
@@ -61,8 +54,15 @@ static void put_number(sink *s, unsigned long long value, unsigned base, bool up
 }
 
 static void put_text(sink *s, const char *text, long limit) {
+    long length = 0, at = 0;
     if (!text) text = "(null)";
-    for (long i = 0; text[i] && (limit < 0 || i < limit); i++) put(s, text[i]);
+    while ((limit < 0 || length < limit) && text[length]) length++;
+    if (s->ends_only && length > ENDS_BYTES) {
+        while (at < ENDS_BYTES / 2) put(s, text[at++]);
+        for (unsigned dots = 0; dots < 3; dots++) put(s, '.');
+        at = length - ENDS_BYTES / 2;
+    }
+    while (at < length) put(s, text[at++]);
 }
 
 // Reads one integer argument of the length that 'l', 'll' or 'z' before the letter says.
@@ -76,11 +76,11 @@ static void put_text(sink *s, const char *text, long limit) {
      : (longs) == 1 ? (long long)va_arg(args, long) \
                     : va_arg(args, long long))
 
-size_t lk_vformat(char *out, size_t bytes, const char *format, va_list args) {
-    sink s = {out, bytes, 0};
+// Always terminates.
+static void format_into(sink *s, const char *format, va_list args) {
     for (const char *f = format; *f; f++) {
         if (*f != '%') {
-            put(&s, *f);
+            put(s, *f);
             continue;
         }
         f++;
@@ -97,24 +97,29 @@ size_t lk_vformat(char *out, size_t bytes, const char *format, va_list args) {
             size |= *f == 'z';
         }
         if (*f == 's') {
-            put_text(&s, va_arg(args, const char *), limit);
+            put_text(s, va_arg(args, const char *), limit);
         } else if (*f == 'c') {
-            put(&s, (char)va_arg(args, int));
+            put(s, (char)va_arg(args, int));
         } else if (*f == 'd' || *f == 'i') {
             long long v = NEXT_SIGNED(args, longs);
             unsigned long long magnitude =
                 v < 0 ? 0ull - (unsigned long long)v : (unsigned long long)v;
-            put_number(&s, magnitude, 10, false, v < 0, width, zeros);
+            put_number(s, magnitude, 10, false, v < 0, width, zeros);
         } else if (*f == 'u' || *f == 'x' || *f == 'X') {
             unsigned long long v = NEXT_UNSIGNED(args, longs, size);
-            put_number(&s, v, *f == 'u' ? 10 : 16, *f == 'X', false, width, zeros);
+            put_number(s, v, *f == 'u' ? 10 : 16, *f == 'X', false, width, zeros);
         } else if (*f) {
-            put(&s, *f);  // "%%", and whatever the compiler's own format check let through
+            put(s, *f);  // "%%", and whatever the compiler's own format check let through
         } else {
             break;
         }
     }
-    if (bytes) out[LK_MIN(s.length, bytes - 1)] = '\0';
+    if (s->bytes) s->out[LK_MIN(s->length, s->bytes - 1)] = '\0';
+}
+
+size_t lk_vformat(char *out, size_t bytes, const char *format, va_list args) {
+    sink s = {.out = out, .bytes = bytes};
+    format_into(&s, format, args);
     return s.length;
 }
 
@@ -124,4 +129,27 @@ size_t lk_format(char *out, size_t bytes, const char *format, ...) {
     size_t length = lk_vformat(out, bytes, format, args);
     va_end(args);
     return length;
+}
+
+// --- errors ------------------------------------------------------------------------------------
+
+lk_status lk_fail(lk_error *error, lk_status status, const char *format, ...) {
+    if (error->status != LK_OK) return error->status;
+    sink s = {.out = error->text, .bytes = sizeof error->text};
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    format_into(&s, format, args);
+    if (s.length >= s.bytes) {
+        s.length = 0;
+        s.ends_only = true;
+        format_into(&s, format, again);
+    }
+    va_end(again);
+    va_end(args);
+    for (char *c = error->text; *c; c++) {
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    }
+    error->status = status;
+    return status;
 }

@@ -49,9 +49,9 @@ typedef struct lk_error {
     char text[LK_ERROR_TEXT_BYTES];
 } lk_error;
 
-// Records the first failure and returns its status; a later one is dropped (the first names the
-// cause).
-// `format` is lk_format's. `error` may not be NULL.
+// Records the first failure (it names the cause; later ones are dropped) and returns its status.
+// `format` is lk_format's, `error` not NULL. The text is one line whatever is quoted (control
+// characters become '?') and keeps its end: long strings lose their middle where not all fits.
 lk_status lk_fail(lk_error *error, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -359,7 +359,7 @@ lk_status lk_checkpoint_open(lk_safetensors *reader, const lk_file_ops *ops, con
     LK_CHECK(lk_safetensors_open(reader, ops, path, entries, entry_capacity, error));
     if (check_checkpoint(reader, step, error) == LK_OK) return LK_OK;
     lk_safetensors_close(reader);
-    return lk_error_one_line(error);
+    return error->status;
 }
 
 // "F32 [3, 4]" for error lines.
@@ -404,10 +404,9 @@ lk_status lk_checkpoint_load(const lk_safetensors *reader, const lk_safetensors_
     for (size_t i = 0; i < tensor_count; i++) LK_CHECK(check_match(reader, &tensors[i], error));
     for (size_t i = 0; i < reader->entry_count; i++) {
         if (is_wanted(tensors, tensor_count, reader->entries[i].name)) continue;
-        lk_fail(error, LK_BAD_DATA,
-                "%s: has a tensor \"%.*s\" that this model does not know; is it a checkpoint of "
-                "another model?", reader->path, 80, reader->entries[i].name);
-        return lk_error_one_line(error);
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: has a tensor \"%.*s\" that this model does not know; is it a "
+                       "checkpoint of another model?", reader->path, 80, reader->entries[i].name);
     }
     for (size_t i = 0; i < tensor_count; i++) {
         const lk_safetensors_entry *entry = lk_safetensors_find(reader, tensors[i].name);

@@ -275,13 +275,6 @@ lk_status lk_file_write_atomic(const lk_file_ops *ops, const char *path, const v
     return error->status;
 }
 
-lk_status lk_error_one_line(lk_error *error) {
-    for (char *c = error->text; *c; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    }
-    return error->status;
-}
-
 lk_status lk_path_join(char out[LK_PATH_BYTES], const char *a, const char *separator, const char *b,
                        lk_error *error) {
     size_t length = lk_format(out, LK_PATH_BYTES, "%s%s%s", a, separator, b);

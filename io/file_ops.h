@@ -75,10 +75,6 @@ lk_status lk_file_write_atomic(const lk_file_ops *ops, const char *path, const v
 lk_status lk_file_fail(lk_error *error, lk_status status, const char *path, const char *what,
                        int64_t negative_errno);
 
-// Turns control characters that an error quotes from a file into '?': an error is one line. Returns
-// the error's status.
-lk_status lk_error_one_line(lk_error *error);
-
 // out = "a/b", or "a" + b where `separator` is "". LK_BAD_USAGE where it does not fit.
 lk_status lk_path_join(char out[LK_PATH_BYTES], const char *a, const char *separator, const char *b,
                        lk_error *error);

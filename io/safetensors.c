@@ -443,7 +443,7 @@ lk_status lk_safetensors_open(lk_safetensors *reader, const lk_file_ops *ops, co
     LK_CHECK(lk_file_open_read(ops, path, &reader->file, &reader->file_bytes, error));
     if (read_all_of(reader, entry_capacity, error) == LK_OK) return LK_OK;
     lk_safetensors_close(reader);
-    return lk_error_one_line(error);
+    return error->status;
 }
 
 void lk_safetensors_close(lk_safetensors *reader) {

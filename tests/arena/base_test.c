@@ -41,6 +41,28 @@ static void test_first_error_is_kept(void **state) {
     assert_string_equal(error.text, "first 1");
 }
 
+// Paths may be as long as the whole line, and names may hold anything.
+static void test_an_error_is_one_line_with_its_end(void **state) {
+    (void)state;
+    lk_error error = {0};
+    char path[1001], wanted[LK_ERROR_TEXT_BYTES];
+    memset(path, 'p', sizeof path);
+    memcpy(path, "/first", 6);
+    memcpy(path + 994, "last", 5);
+    lk_fail(&error, LK_NO_INPUT, "%s: cannot open: %s; %s", path, "no such file", "check the path");
+    assert_int_equal(error.status, LK_NO_INPUT);
+    snprintf(wanted, sizeof wanted, "%.80s...%s: cannot open: no such file; check the path", path,
+             path + 998 - 80);
+    assert_string_equal(error.text, wanted);
+    error = (lk_error){0};
+    lk_fail(&error, LK_NO_INPUT, "%s: cannot open", "a\nb\x1b[2J\x7f\xc3\xa9");
+    assert_string_equal(error.text, "a?b?[2J?\xc3\xa9: cannot open");
+    path[LK_ERROR_TEXT_BYTES - 1] = '\0';
+    error = (lk_error){0};
+    lk_fail(&error, LK_NO_INPUT, "%s", path);  // fits to the byte
+    assert_string_equal(error.text, path);
+}
+
 static void test_sha256_equals_libsodium(void **state) {
     (void)state;
     uint8_t data[700], ours[32], theirs[32];
@@ -71,6 +93,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_format_equals_snprintf),
         cmocka_unit_test(test_first_error_is_kept),
+        cmocka_unit_test(test_an_error_is_one_line_with_its_end),
         cmocka_unit_test(test_sha256_equals_libsodium),
         cmocka_unit_test(test_philox_known_answers),
     };
