@@ -28,14 +28,21 @@ static void read_small(const char *path, char *out, size_t bytes) {
     out[length] = '\0';
 }
 
-// The number after `key` at the start of a line, in kB as /proc writes it; false if there is none.
-static bool kilobytes_of(const char *text, const char *key, uint64_t *bytes) {
+// The number after `key` at the start of a line; false if there is none.
+static bool number_of(const char *text, const char *key, uint64_t *value) {
     for (const char *at = strstr(text, key); at; at = strstr(at + 1, key)) {
         if (at != text && at[-1] != '\n') continue;
-        *bytes = strtoull(at + strlen(key), NULL, 10) * 1024;
+        *value = strtoull(at + strlen(key), NULL, 10);
         return true;
     }
     return false;
+}
+
+// The same, in kB as /proc writes it.
+static bool kilobytes_of(const char *text, const char *key, uint64_t *bytes) {
+    if (!number_of(text, key, bytes)) return false;
+    *bytes *= 1024;
+    return true;
 }
 
 static bool read_number(const char *path, uint64_t *value) {
@@ -53,33 +60,46 @@ static void least(lk_memory_available *a, uint64_t bytes, const char *limit) {
     if (bytes < a->bytes) *a = (lk_memory_available){bytes, limit};
 }
 
-// What the cgroups from this process's own up to the root still allow (version 2, then version 1).
-static void cgroup_limits(lk_memory_available *a) {
-    char text[1024], path[1200];
+// The two versions of cgroups: where their groups lie and what their files are called.
+static const struct hierarchy {
+    const char *line;  // of /proc/self/cgroup, up to the path of the group
+    const char *mount, *limit, *used, *inactive, *active, *name;
+} hierarchies[] = {
+    {"0::", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ", "active_file ",
+     "the cgroup's memory.max"},
+    {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     "total_inactive_file ", "total_active_file ", "the cgroup's memory.limit_in_bytes"},
+};
+
+// What one group still allows. Cached pages of files count as used there, but make room.
+static void group_limit(lk_memory_available *a, const struct hierarchy *h, const char *group) {
+    char path[4400], text[8192];
+    uint64_t limit, used = 0, inactive = 0, active = 0;
+    lk_format(path, sizeof path, "%s%s/%s", h->mount, group, h->limit);
+    if (!read_number(path, &limit)) return;
+    lk_format(path, sizeof path, "%s%s/%s", h->mount, group, h->used);
+    (void)read_number(path, &used);
+    lk_format(path, sizeof path, "%s%s/memory.stat", h->mount, group);
+    read_small(path, text, sizeof text);
+    (void)number_of(text, h->inactive, &inactive);
+    (void)number_of(text, h->active, &active);
+    used -= LK_MIN(used, inactive + active);
+    least(a, limit > used ? limit - used : 0, h->name);
+}
+
+// From this process's own group up to the root. In a container the path may be the host's, where
+// nothing lies here: then the root is the container's.
+static void cgroup_limits(lk_memory_available *a, const struct hierarchy *h) {
+    char text[4096];
     read_small("/proc/self/cgroup", text, sizeof text);
-    char *group = strstr(text, "0::/");
-    if (group) {
-        group += 3;
-        group[strcspn(group, "\n")] = '\0';
-        for (;;) {
-            uint64_t limit, used = 0;
-            bool root = strcmp(group, "/") == 0;
-            lk_format(path, sizeof path, "/sys/fs/cgroup%s/memory.max", root ? "" : group);
-            if (read_number(path, &limit)) {
-                lk_format(path, sizeof path, "/sys/fs/cgroup%s/memory.current", root ? "" : group);
-                (void)read_number(path, &used);
-                least(a, limit > used ? limit - used : 0, "the cgroup's memory.max");
-            }
-            if (root) break;
-            char *slash = strrchr(group, '/');
-            slash[slash == group] = '\0';
-        }
+    char *group = strstr(text, h->line);
+    if (!group) return;
+    group += strlen(h->line);
+    group[strcspn(group, "\n")] = '\0';
+    for (char *slash; (slash = strrchr(group, '/')); *slash = '\0') {
+        if (slash[1] != '\0') group_limit(a, h, group);
     }
-    uint64_t limit, used = 0;
-    if (read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", &limit)) {
-        (void)read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes", &used);
-        least(a, limit > used ? limit - used : 0, "the cgroup's memory.limit_in_bytes");
-    }
+    group_limit(a, h, "");
 }
 
 lk_memory_available lk_memory_query(void) {
@@ -94,7 +114,7 @@ lk_memory_available lk_memory_query(void) {
         (void)kilobytes_of(text, "VmSize:", &used);
         least(&a, limit.rlim_cur > used ? limit.rlim_cur - used : 0, "RLIMIT_AS (ulimit -v)");
     }
-    cgroup_limits(&a);
+    for (size_t i = 0; i < LK_COUNT(hierarchies); i++) cgroup_limits(&a, &hierarchies[i]);
     return a;
 }
 

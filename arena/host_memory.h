@@ -9,8 +9,8 @@ typedef struct lk_memory_available {
     const char *limit;  // which one that is: a literal
 } lk_memory_available;
 
-// The least of MemAvailable, what this cgroup may still take, and RLIMIT_AS. UINT64_MAX where none
-// is known.
+// The least of MemAvailable, what this cgroup and those above it may still take (version 1 or 2,
+// cached pages of files left out), and RLIMIT_AS. UINT64_MAX where none is known.
 lk_memory_available lk_memory_query(void);
 
 // LK_UNAVAILABLE, with requested, available, missing and what to change, if `bytes` is more than is
