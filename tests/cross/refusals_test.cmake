@@ -1,5 +1,5 @@
 # Targets and flags that cannot keep the bits are refused while configuring, each with its reason;
-# and the same command without them is not.
+# and the same command without them is not. So are choices that cannot be had.
 #   cmake -DSOURCE_DIR=.. -DWORK_DIR=.. -DGENERATOR=.. -P refusals_test.cmake
 cmake_minimum_required(VERSION 3.25)
 set(failed FALSE)
@@ -23,6 +23,12 @@ function(configure wanted)
         set(failed TRUE PARENT_SCOPE)
     endif()
 endfunction()
+
+# What a choice means is never guessed, and what was asked for is never left out in silence.
+configure("LOCKSTEP_MPI is \"NO\", wanted AUTO, ON or OFF" -DLOCKSTEP_MPI=NO)
+configure("LOCKSTEP_CUDA is \"on\", wanted AUTO, ON or OFF" -DLOCKSTEP_CUDA=on)
+configure("LOCKSTEP_NCCL=ON, but without CUDA" -DLOCKSTEP_NCCL=ON)
+configure("LOCKSTEP_MPI=ON, but LOCKSTEP_PROGRAM=OFF" -DLOCKSTEP_MPI=ON)
 
 set(gcc -DCMAKE_C_COMPILER=gcc)
 # clang compiles for any machine; nothing is linked, so no library of that machine is needed.

@@ -1,17 +1,11 @@
 # Decides whether the GPU's part is built: LOCKSTEP_HAVE_CUDA, and with it the way between several
-# GPUs: LOCKSTEP_HAVE_NCCL. AUTO must never fail, ON must never
-# fall back. After this file the language CUDA is enabled, or nothing has changed.
-if(NOT LOCKSTEP_CUDA MATCHES "^(AUTO|ON|OFF)$")
-    message(FATAL_ERROR "LOCKSTEP_CUDA is \"${LOCKSTEP_CUDA}\", wanted AUTO, ON or OFF")
-endif()
-if(NOT LOCKSTEP_NCCL MATCHES "^(AUTO|ON|OFF)$")
-    message(FATAL_ERROR "LOCKSTEP_NCCL is \"${LOCKSTEP_NCCL}\", wanted AUTO, ON or OFF")
-endif()
+# GPUs: LOCKSTEP_HAVE_NCCL. AUTO must never fail, ON must never fall back. After this file the
+# language CUDA is enabled, or nothing has changed.
 set(LOCKSTEP_HAVE_CUDA OFF)
 set(LOCKSTEP_HAVE_NCCL OFF)
 set(missing "")
 if(LOCKSTEP_CUDA STREQUAL "OFF")
-    return()
+    set(missing "LOCKSTEP_CUDA is OFF")
 elseif(NOT LOCKSTEP_PROGRAM)
     set(missing "LOCKSTEP_PROGRAM=OFF builds the freestanding core alone")
 elseif(LOCKSTEP_SANITIZE OR LOCKSTEP_FUZZ)
