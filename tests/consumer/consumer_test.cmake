@@ -27,7 +27,7 @@ run(${CMAKE_CTEST_COMMAND} --test-dir ${WORK_DIR}/by_cmake --output-on-failure -
 message(STATUS "pkg-config")
 find_program(PKG_CONFIG NAMES pkg-config pkgconf REQUIRED)
 execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${prefix}/${LIBDIR}/pkgconfig
-                        ${PKG_CONFIG} --cflags --libs --static lockstep
+                        ${PKG_CONFIG} --cflags --libs lockstep
                 OUTPUT_VARIABLE answer COMMAND_ERROR_IS_FATAL ANY)
 separate_arguments(answer UNIX_COMMAND "${answer}")
 separate_arguments(flags UNIX_COMMAND "${FLAGS}")
