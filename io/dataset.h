@@ -105,7 +105,7 @@ bool lk_dataset_owns_address(const lk_dataset *set, const void *address, const c
 // where missing. Sizes differ by at most one, the larger ones first (60,000 over 7: 8,572 x 3, then
 // 8,571 x 4). Every file: temporary, sync, rename; the manifest last, so a directory with a
 // manifest is whole. LK_BAD_USAGE: more shards than examples, none, or there is a manifest already.
-// LK_IO_ERROR.
+// LK_UNAVAILABLE: another process is at it. LK_IO_ERROR.
 lk_status lk_dataset_shard(const lk_dataset *set, uint32_t shards, const char *directory,
                            lk_error *error);
 

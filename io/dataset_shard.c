@@ -129,6 +129,37 @@ static lk_status write_all(const lk_dataset *set, uint32_t shards, const char *d
     return lk_file_write_all(ops, file, path, "  ]\n}\n", 6, error);
 }
 
+static lk_status refuse_manifest(const char *path, lk_error *error) {
+    int there = ops->open(ops->context, path, LK_OPEN_READ);
+    if (there < 0) return LK_OK;
+    ops->close(ops->context, there);
+    return lk_fail(error, LK_BAD_USAGE,
+                   "%s: found a manifest, wanted a directory without one; name another directory",
+                   path);
+}
+
+// The unfinished manifest, whose lock says that somebody is at work: two at once would write into
+// and rename each other's files. It is emptied only when there is still no manifest, since what was
+// opened may have become one before it was locked.
+static lk_status begin_manifest(const char *temporary, const char *path, int *file,
+                                lk_error *error) {
+    *file = ops->open(ops->context, temporary, LK_OPEN_APPEND);
+    if (*file < 0) return lk_file_fail(error, LK_IO_ERROR, temporary, "create", *file);
+    int locked = ops->lock(ops->context, *file);
+    if (locked == -EWOULDBLOCK) {
+        lk_fail(error, LK_UNAVAILABLE,
+                "%s: another process writes shards there; wait for it, or name another directory",
+                temporary);
+    } else if (locked < 0) {
+        lk_file_fail(error, LK_IO_ERROR, temporary, "lock", locked);
+    } else if (refuse_manifest(path, error) == LK_OK) {
+        int emptied = ops->truncate(ops->context, *file, 0);
+        if (emptied < 0) lk_file_fail(error, LK_IO_ERROR, temporary, "empty", emptied);
+    }
+    if (error->status != LK_OK) ops->close(ops->context, *file);
+    return error->status;
+}
+
 static lk_status check_request(const lk_dataset *set, uint32_t shards, const char *directory,
                                const char *path, lk_error *error) {
     if (shards < 1 || shards > set->count)
@@ -142,12 +173,7 @@ static lk_status check_request(const lk_dataset *set, uint32_t shards, const cha
     int made = ops->make_directory(ops->context, directory);
     if (made < 0 && made != -EEXIST)
         return lk_file_fail(error, LK_IO_ERROR, directory, "make the directory", made);
-    int there = ops->open(ops->context, path, LK_OPEN_READ);
-    if (there < 0) return LK_OK;
-    ops->close(ops->context, there);
-    return lk_fail(error, LK_BAD_USAGE,
-                   "%s: found a manifest, wanted a directory without one; name another directory",
-                   path);
+    return refuse_manifest(path, error);
 }
 
 lk_status lk_dataset_shard(const lk_dataset *set, uint32_t shards, const char *directory,
@@ -157,12 +183,15 @@ lk_status lk_dataset_shard(const lk_dataset *set, uint32_t shards, const char *d
     LK_CHECK(lk_path_join(path, directory, "/", "manifest.json", error));
     LK_CHECK(lk_path_join(temporary, path, "", ".tmp", error));
     LK_CHECK(check_request(set, shards, directory, path, error));
-    LK_CHECK(lk_file_create(ops, temporary, &file, error));
-    lk_status written = write_all(set, shards, directory, file, temporary, error);
-    lk_status synced = lk_file_sync_close(ops, file, temporary, error);
-    if (written == LK_OK && synced == LK_OK &&
-        lk_file_publish(ops, temporary, path, error) == LK_OK)
-        return LK_OK;
-    ops->remove(ops->context, temporary);
+    LK_CHECK(begin_manifest(temporary, path, &file, error));
+    if (write_all(set, shards, directory, file, temporary, error) == LK_OK) {
+        int synced = ops->sync(ops->context, file);
+        if (synced < 0)
+            lk_file_fail(error, LK_IO_ERROR, temporary, "sync", synced);
+        else
+            lk_file_publish(ops, temporary, path, error);
+    }
+    if (error->status != LK_OK) ops->remove(ops->context, temporary);
+    ops->close(ops->context, file);  // and with it the lock: not before the name is the final one
     return error->status;
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -288,6 +289,24 @@ static void test_shard_refusals(void **state) {
     assert_int_equal(lk_dataset_shard(&set, 2, in_root("s"), &error), LK_OK);
     assert_int_equal(lk_dataset_shard(&set, 2, in_root("s"), &error), LK_BAD_USAGE);
     assert_non_null(strstr(error.text, "found a manifest"));
+    // Somebody is at it, who was interrupted, or has just finished.
+    char unfinished[300], manifest[256];
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", in_root("s"));
+    snprintf(unfinished, sizeof unfinished, "%s.tmp", manifest);
+    assert_int_equal(rename(manifest, unfinished), 0);
+    int other = open(unfinished, O_RDONLY);
+    assert_int_equal(flock(other, LOCK_EX), 0);
+    error = (lk_error){0};
+    assert_int_equal(lk_dataset_shard(&set, 3, in_root("s"), &error), LK_UNAVAILABLE);
+    assert_non_null(strstr(error.text, "another process writes shards there"));
+    close(other);
+    error = (lk_error){0};
+    assert_int_equal(lk_dataset_shard(&set, 3, in_root("s"), &error), LK_OK);
+    assert_int_not_equal(access(unfinished, F_OK), 0);
+    const lk_dataset_source three = sharded(manifest);
+    lk_dataset_close(&set);
+    open_good(&three, &set);
+    assert_int_equal(set.part_count, 3);
     lk_dataset_close(&set);
 }
 
