@@ -125,10 +125,12 @@ static lk_status unpack_into(const char *path, int out, const char *temporary, c
     return error->status;
 }
 
-// The process id: workers of one host that start together must not write into one file.
+// Workers that start together must not write into one file. Random numbers, since on hosts or in
+// containers that share a cache they may well have one process id.
 static lk_status temporary_name(char out[LK_PATH_BYTES], const char *name, lk_error *error) {
     char suffix[32];
-    lk_format(suffix, sizeof suffix, ".tmp.%ld", (long)getpid());
+    lk_format(suffix, sizeof suffix, ".tmp.%08x%08x", (unsigned)randombytes_random(),
+              (unsigned)randombytes_random());
     return lk_path_join(out, name, "", suffix, error);
 }
 

@@ -721,6 +721,26 @@ static void test_a_cache_that_fails_is_done_without(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+// In a container or on a host that shares the cache, somebody may have this process's number.
+static void test_a_cache_is_shared_with_equal_process_ids(void **state) {
+    (void)state;
+    const char *packed = in_root("images.gz");
+    char unpacked[256], theirs[300];
+    put_gzip(packed, images_file, IMAGES_BYTES, "wb");
+    const lk_dataset_source source = pair(packed, labels);
+    lk_dataset set;
+    open_good(&source, &set);
+    lk_dataset_close(&set);
+    unpacked_name(unpacked);
+    assert_int_equal(unlink(unpacked), 0);
+    snprintf(theirs, sizeof theirs, "%s.tmp.%ld", unpacked, (long)getpid());
+    put(theirs, images_file, 1000);
+    open_good(&source, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+    assert_int_equal(access(theirs, F_OK), 0);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -744,6 +764,7 @@ int main(void) {
         TEST(test_owned_addresses),
         TEST(test_a_cache_that_is_no_directory_is_done_without),
         TEST(test_a_cache_that_fails_is_done_without),
+        TEST(test_a_cache_is_shared_with_equal_process_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
