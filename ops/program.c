@@ -512,9 +512,9 @@ static void choose_wave(lk_program *p) {
         wanted = resident ? RESIDENT_EXAMPLES : WAVE_EXAMPLES;
     }
     uint64_t grains = LK_MAX(wanted / p->spec->grain, 1);
+    // Whole grains, also where a batch has none: evaluation fills them.
     p->wave_grains = (uint32_t)LK_MIN(grains, most);
-    p->wave_examples =
-        (uint32_t)LK_MIN((uint64_t)p->wave_grains * p->spec->grain, p->spec->global_batch);
+    p->wave_examples = p->wave_grains * p->spec->grain;
 }
 
 // Operands pay where reading the others' activations is less than reading their gradients. Only

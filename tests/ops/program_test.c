@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "comm/reduce.h"
+#include "comm/step.h"
 #include "tests/ops/layers.h"
 
 static uint64_t draws = 1;
@@ -625,6 +626,40 @@ static void slots_of_a_device(void **state) {
     }
 }
 
+// A replica has room for every wave that it is given, of a step and of an evaluation: those fill
+// whole grains, also where the global batch has a short one.
+static void waves_fit(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
+    lk_run_spec spec = spec_of(2, 2, 1, 2, LK_COUNT(layers), layers);
+    for (int round = 0; round < 500; round++) {
+        spec.grain = 1u << draw(7);
+        spec.global_batch = 1 + draw(100);
+        spec.example_count = 1 + draw(200);
+        const uint32_t grains = lk_grain_count(&spec), tested = 1 + draw(200);
+        const lk_layout layout = {.replicas = 1 + draw(grains),
+                                  .wave_examples = draw(2) ? 1 + draw(100) : 0};
+        lk_program p;
+        lk_error error;
+        void *tables;
+        assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
+        uint64_t trained = 0, evaluated = 0;
+        for (uint32_t r = 0; r < layout.replicas; r++) {
+            for (lk_waves w = lk_step_waves(&p, r, 0); lk_next_wave(&w);) {
+                assert_in_range(w.wave.examples, 1, p.wave_examples);
+                trained += w.wave.examples;
+            }
+            for (lk_waves w = lk_evaluate_waves(&p, r, tested); lk_next_wave(&w);) {
+                assert_in_range(w.wave.examples, 1, p.wave_examples);
+                evaluated += w.wave.examples;
+            }
+        }
+        assert_int_equal(trained, lk_step_examples(&spec, 0));
+        assert_int_equal(evaluated, tested);
+        free(tables);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_are_inferred),
@@ -640,6 +675,7 @@ int main(void) {
         cmocka_unit_test(ranges_cover_the_grains),
         cmocka_unit_test(slots_are_exactly_enough),
         cmocka_unit_test(slots_of_a_device),
+        cmocka_unit_test(waves_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
