@@ -109,6 +109,17 @@ static lk_status start_member(lk_team *team, uint32_t index, uint8_t *stack, lk_
                    strerror(failed));
 }
 
+// The members that did start wait at the first barrier, on stacks that the caller is about to take
+// away: they are let through as by lk_team_stop, with a place taken for each that is missing.
+static void abandon(lk_team *team, uint32_t started) {
+    uint32_t missing = team->members - 1 - started;
+    team->body = NULL;
+    __atomic_add_fetch(&team->start.arrived, missing, __ATOMIC_ACQ_REL);
+    barrier_wait(&team->start);
+    for (uint32_t i = 1; i <= started; i++) pthread_join(team->member[i].thread, NULL);
+    team->members = 1;
+}
+
 lk_status lk_team_start(lk_team *team, uint32_t members, lk_team_place place, void *memory,
                         uint8_t *stacks, lk_error *error) {
     uint32_t cores = processors();
@@ -127,9 +138,13 @@ lk_status lk_team_start(lk_team *team, uint32_t members, lk_team_place place, vo
     pthread_sigmask(SIG_SETMASK, &all, &old);
     lk_status status = LK_OK;
     team->pinned = place.all > 1 && lanes <= cores;
-    for (uint32_t i = 1; i < members && status == LK_OK; i++) {
-        status = start_member(team, i, stacks + (uint64_t)(i - 1) * LK_TEAM_STACK_BYTES, error);
+    uint32_t started = 0;
+    while (started + 1 < members && status == LK_OK) {
+        uint8_t *stack = stacks + (uint64_t)started * LK_TEAM_STACK_BYTES;
+        status = start_member(team, started + 1, stack, error);
+        started += status == LK_OK;
     }
+    if (status != LK_OK) abandon(team, started);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (status == LK_OK && team->pinned) pin_to(place.first);  // last: new threads inherit the mask
     return status;

@@ -1,9 +1,12 @@
 // Tests of comm/team.h: barriers that lose nobody, with and without a processor for each member.
+#define _GNU_SOURCE
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -13,7 +16,7 @@ enum { MEMBERS_MAX = 9, ROUNDS = 300 };
 
 typedef struct shared {
     uint32_t members;
-    uint32_t value[MEMBERS_MAX];   // plain memory: only the barriers order it
+    uint32_t value[MEMBERS_MAX];  // plain memory: only the barriers order it
     uint32_t wrong[MEMBERS_MAX];
 } shared;
 
@@ -68,9 +71,45 @@ static void test_float_mode(void **state) {
 #endif
 }
 
+// A thread that the system does not give: those before it end, and nobody touches the stacks that
+// the caller then takes away.
+static uint32_t threads_left = UINT32_MAX;
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*routine)(void *), void *argument);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*routine)(void *), void *argument);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*routine)(void *), void *argument) {
+    if (threads_left == 0) return EAGAIN;
+    threads_left--;
+    return __real_pthread_create(thread, attributes, routine, argument);
+}
+
+static void test_a_missing_thread_leaves_none(void **state) {
+    (void)state;
+    for (uint32_t given = 0; given + 1 < MEMBERS_MAX; given++) {
+        lk_error error = {.status = LK_OK};
+        lk_team team;
+        void *memory = malloc(lk_team_bytes(MEMBERS_MAX));
+        const size_t bytes = (size_t)MEMBERS_MAX * LK_TEAM_STACK_BYTES;
+        uint8_t *stacks =
+            mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        const lk_team_place place = {0, 1};
+        threads_left = given;
+        assert_int_equal(lk_team_start(&team, MEMBERS_MAX, place, memory, stacks, &error),
+                         LK_UNAVAILABLE);
+        threads_left = UINT32_MAX;
+        assert_int_equal(munmap(stacks, bytes), 0);
+        free(memory);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_barriers_order_plain_memory),
+        cmocka_unit_test(test_a_missing_thread_leaves_none),
         cmocka_unit_test(test_float_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
