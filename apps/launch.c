@@ -381,17 +381,19 @@ static void attend(void) {
     }
 }
 
+enum { FAULT = 3 };  // suspicion of an end of its own, and from here on
+
 // How likely the end of a worker is the cause and not the consequence of the others': a worker that
 // sees another die ends with LK_RETRY, one that was asked to end is no cause, and of those that end
 // for the same reason one says it.
 static uint32_t suspicion(const child *c) {
-    if (WIFSIGNALED(c->status)) return c->stopped ? 0 : 5;
+    if (WIFSIGNALED(c->status)) return c->stopped ? 0 : FAULT + 2;
     switch (WEXITSTATUS(c->status)) {
     case LK_OK: return 0;
     case LK_INTERRUPTED:
     case LK_TERMINATED: return 1;
     case LK_RETRY: return 2;
-    default: return c->lines ? 4 : 3;
+    default: return c->lines ? FAULT + 1 : FAULT;
     }
 }
 
@@ -459,12 +461,15 @@ static lk_status run_once(bool *again, lk_error *error) {
     attend();
     uint32_t first = find_first();
     if (status != LK_OK) return status;
-    if (here.asked && !all_done()) return here.asked == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
+    const child *c = &children[first % here.workers];
+    // Whoever was asked to end has saved, unless one of them says why it could not.
+    bool failed = first < here.workers && !here.killed && suspicion(c) >= FAULT;
+    if (here.asked && !failed && !all_done())
+        return here.asked == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
     if (first == here.workers) return LK_OK;
-    const child *c = &children[first];
     // The leader has said why, and what can be done.
     if (is_common(c->status)) return status_of(c);
-    *again = may_go_on(c);
+    *again = may_go_on(c) && !here.asked;
     say_end(c, end, sizeof end);
     show_last_lines(first);
     return lk_fail(error, status_of(c), "rank %u of %u (process %ld) failed first: it %s%s", first,

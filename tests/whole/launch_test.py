@@ -179,6 +179,15 @@ def asked(t):
         found, out, error = end(process)
         t.check(found == code and "[0] stopped after step " in out and not error,
                 "it saves and ends", found, out, error)
+    # What cannot be saved is said: the exit code is not that of a run that was.
+    process = t.start("launch", "--workers", "4", "--replicas", "1", "train",
+                      t.write("unsaved.json", {"steps": 100000}), "--run-dir", fresh("lost"))
+    until(process, "loss = ")
+    os.rename("lost/checkpoints", "lost/elsewhere")
+    process.send_signal(signal.SIGINT)
+    found, _, error = end(process)
+    t.check(found == 74 and "rank 0 of 4" in error and "cannot" in error, "asked, and not saved",
+            found, error)
     # In start-up there is nothing to save.
     process = long_run(t)
     workers_of(process, 4)
