@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -17,6 +18,12 @@
 #include "apps/command.h"
 
 enum { LINE_BYTES = 256, LOOK_MS = 200, WAITING_SECONDS = 600 };
+
+// A checkpoint that is passed over as long as its file stays like this.
+typedef struct damaged {
+    uint64_t step;
+    struct stat file;
+} damaged;
 
 typedef struct evaluator {
     lk_run *run;
@@ -29,8 +36,8 @@ typedef struct evaluator {
     bool began;       // an evaluation of this process
     double began_at;  // ... the last one
     lk_step_result result;
-    struct stat damaged;  // a checkpoint that is passed over as long as it stays like this
-    uint64_t damaged_step;
+    damaged *damaged;  // (damaged_count): heap
+    size_t damaged_count;
     double said_at;  // what this waits for
     char said[2 * LK_PATH_BYTES];
 } evaluator;
@@ -105,14 +112,23 @@ static void checkpoint_path(const evaluator *e, uint64_t step, char path[LK_PATH
               (unsigned long long)step);
 }
 
+// What is known of this step's checkpoint: NULL, it was never found damaged.
+static damaged *find_damaged(const evaluator *e, uint64_t step) {
+    for (size_t i = 0; i < e->damaged_count; i++) {
+        if (e->damaged[i].step == step) return &e->damaged[i];
+    }
+    return NULL;
+}
+
 static bool is_damaged(const evaluator *e, uint64_t step) {
     char path[LK_PATH_BYTES];
     struct stat now;
-    if (step != e->damaged_step || e->damaged.st_ino == 0) return false;
+    const damaged *d = find_damaged(e, step);
+    if (!d) return false;
     checkpoint_path(e, step, path);
-    return stat(path, &now) == 0 && now.st_ino == e->damaged.st_ino &&
-           now.st_mtim.tv_sec == e->damaged.st_mtim.tv_sec &&
-           now.st_mtim.tv_nsec == e->damaged.st_mtim.tv_nsec;
+    return stat(path, &now) == 0 && now.st_ino == d->file.st_ino &&
+           now.st_mtim.tv_sec == d->file.st_mtim.tv_sec &&
+           now.st_mtim.tv_nsec == d->file.st_mtim.tv_nsec;
 }
 
 // One after the other; with a throttle, which passes some over, always the newest.
@@ -135,15 +151,28 @@ static bool choose(const evaluator *e, uint64_t *step) {
     return c.found && now;
 }
 
+// All of them are kept in mind: of two, each forgotten over the other, none would ever be passed.
+static lk_status remember_damaged(evaluator *e, uint64_t step, const char *path, lk_error *error) {
+    damaged *d = find_damaged(e, step);
+    struct stat file;
+    if (stat(path, &file) != 0) return LK_OK;  // gone meanwhile
+    if (!d) {
+        damaged *grown = realloc(e->damaged, (e->damaged_count + 1) * sizeof *grown);
+        if (!grown) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory to pass it over", path);
+        e->damaged = grown;
+        d = &e->damaged[e->damaged_count++];
+    }
+    *d = (damaged){.step = step, .file = file};
+    return LK_OK;
+}
+
 static lk_status pass_over(evaluator *e, uint64_t step, const char *path, lk_error *error) {
     lk_status status = error->status;
     if (status != LK_BAD_DATA && status != LK_NO_INPUT) return status;
     error->status = LK_OK;
     if (status == LK_NO_INPUT) return LK_OK;  // the leader keeps only some
     lk_text_line(&e->out, "WARNING: damaged checkpoint passed over: %s: %s", path, error->text);
-    if (stat(path, &e->damaged) != 0) e->damaged.st_ino = 0;
-    e->damaged_step = step;
-    return LK_OK;
+    return remember_damaged(e, step, path, error);
 }
 
 static lk_status evaluate(evaluator *e, lk_line_log *log, uint64_t step, lk_error *error) {
@@ -280,6 +309,7 @@ lk_status lk_evaluator(const lk_common_options *options, lk_error *error) {
     lk_status status = open_run(&e, error);
     if (status == LK_OK) status = watch(&e, error);
     if (status == LK_OK) status = lk_text_check(&e.out, "standard output", error);
+    free(e.damaged);
     lk_run_close(&run);
     return status;
 }

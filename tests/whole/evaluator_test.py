@@ -143,9 +143,25 @@ def waits(t, config, wanted):
     t.check(code == 0 and lines_of(log) == [wanted[2], wanted[-1]], "the last at once", code, out,
             error, lines_of(log))
     t.check(out.count("WARNING: damaged checkpoint passed over") == 1, "said once", out)
+    two_damaged(t, config, wanted)
     config = t.write("blind.json")
     code, _, error = finish([start(t, here, "train", config)])[0]
     t.check(code == 78 and "data.test: missing" in error, "nothing to evaluate", error)
+
+
+def two_damaged(t, config, wanted):
+    """Each is passed over once, and what comes after them is evaluated."""
+    shutil.copytree("kept", "damaged")
+    names = sorted(os.listdir("damaged/checkpoints"))
+    for name in names[:2]:
+        with open(f"damaged/checkpoints/{name}", "r+b") as f:
+            f.seek(-1, 2)
+            f.write(b"\xff")
+    code, out, error = finish([start(t, cluster(1, None, 1), "train", config, "--run-dir",
+                                     "damaged")], 20)[0]
+    found = lines_of("damaged/evaluations.jsonl")
+    t.check(code == 0 and found == wanted[2:], "behind two damaged ones", code, error, found)
+    t.check(out.count("WARNING: damaged checkpoint passed over") == 2, "each said once", out[:2000])
 
 
 def main():
