@@ -79,22 +79,25 @@ static lk_status standard_file(char out[LK_CONFIG_PATH_BYTES], const char *direc
 
 static lk_status standard_pair(lk_config_data *d, const char *directory, const char *images,
                                const char *labels, lk_error *error) {
-    d->given = true;
     d->source.kind = LK_DATASET_IDX;
     LK_CHECK(standard_file(d->images, directory, images, error));
-    return standard_file(d->labels, directory, labels, error);
+    LK_CHECK(standard_file(d->labels, directory, labels, error));
+    d->given = true;
+    return LK_OK;
 }
 
+// A test set of the document's own stands.
 static lk_status standard_directory(lk_config *c, const char *directory, lk_error *error) {
     LK_CHECK(standard_pair(&c->train, directory, "train-images-idx3-ubyte",
                            "train-labels-idx1-ubyte", error));
+    if (c->test.given) return LK_OK;
     return standard_pair(&c->test, directory, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
                          error);
 }
 
 // A set by name: $LOCKSTEP_DATA/NAME, the cache's data/NAME, or Debian's package.
 static lk_status named_set(lk_config *c, const char *name, lk_error *error) {
-    char directory[LK_CONFIG_PATH_BYTES], probe[LK_CONFIG_PATH_BYTES];
+    char directory[LK_CONFIG_PATH_BYTES];
     lk_error ignored = {.status = LK_OK};
     const char *data = getenv("LOCKSTEP_DATA"), *cache = getenv("XDG_CACHE_HOME"),
                *home = getenv("HOME");
@@ -107,10 +110,9 @@ static lk_status named_set(lk_config *c, const char *name, lk_error *error) {
                      name);
         }
         if (place == 2) snprintf(directory, sizeof directory, "/usr/share/datasets/%s", name);
-        if (place == 0 && !data) continue;
-        if (standard_file(probe, directory, "train-images-idx3-ubyte", &ignored) == LK_OK) {
-            return standard_directory(c, directory, error);
-        }
+        if (place == 0 && !(data && *data)) continue;
+        // One that has not all of it is passed over, as lockstep data fetch does.
+        if (standard_directory(c, directory, &ignored) == LK_OK) return LK_OK;
         ignored.status = LK_OK;
     }
     return lk_fail(
@@ -408,6 +410,12 @@ static lk_status read_batch(lk_config *c, const lk_json_cursor *root, uint32_t r
                           !lk_mul_ok(product, accumulate, &product) || product > 1 << 30)) {
         return lk_json_refuse(root, error,
                               "replica_batch x replicas x accumulate is more than 2^30");
+    }
+    if (accumulate > 1 && !replica_batch) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: accumulate: found %llu without replica_batch, of which it says how "
+                       "often; wanted both, or neither",
+                       c->document.source, (unsigned long long)accumulate);
     }
     if (!replica_batch && !global) {
         return lk_fail(error, LK_BAD_CONFIG,
