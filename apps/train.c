@@ -132,13 +132,27 @@ static lk_status log_hashes(trainer *t, lk_error *error) {
         lk_text_escape(name, sizeof name, tensor->name, strlen(tensor->name));
         used += (size_t)snprintf(line + used, sizeof t->line - used, ",\"%s\":\"%016llx\"", name,
                                  (unsigned long long)hash);
-        if (used + 2 * LK_NAME_BYTES + 64 > sizeof t->line) {
-            return lk_fail(error, LK_BAD_CONFIG,
-                           "hashes.jsonl: a line for %u parameters does not fit", p->param_count);
-        }
+        lk_assert(used < sizeof t->line);  // check_hash_line
     }
     line[used++] = '}';
     return lk_line_log_add(&t->hashes, line, used, error);
+}
+
+// Whether such a line has its room, before the first step.
+static lk_status check_hash_line(const trainer *t, lk_error *error) {
+    const lk_program *p = &t->run->program;
+    size_t bytes = sizeof "{\"step\":18446744073709551615}";
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const char *name = p->tensors[p->params[i].tensor].name;
+        bytes +=
+            lk_text_escape(NULL, 0, name, strlen(name)) + sizeof ",\"\":\"0123456789abcdef\"" - 1;
+    }
+    if (bytes <= sizeof t->line) return LK_OK;
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "%s: the names and hashes of %u parameters are %zu bytes, a line of hashes.jsonl "
+        "has room for %zu; give the layers shorter names, or take fewer",
+        t->run->config.document.source, p->param_count, bytes, sizeof t->line);
 }
 
 // The lines that users of the reference tutorial parse, or the progress line of a terminal.
@@ -264,6 +278,7 @@ static lk_status finish(trainer *t, lk_error *error) {
     if (evaluates(t)) {
         lk_step_result r;
         LK_CHECK(evaluate(t, &r, error));
+        if (t->leads) LK_CHECK(lk_line_log_sync(&t->metrics, error));
         lk_text_line(&t->out, "test_loss %.9g", (double)r.loss);
         lk_text_line(&t->out, "test_accuracy %.2f", 100.0 * r.correct / r.examples);
     }
@@ -427,8 +442,9 @@ static void print_banner(const trainer *t) {
     lk_text_line(out, "run_identity %s", run->identity_hex);
 }
 
-// --fresh: removes what an earlier run left here, and nothing else. A directory that has no
-// recorded identity was not made by a run and is left for lk_run_dir_open to judge.
+// --fresh: removes what an earlier run left here, and nothing else but its lock, which stays: who
+// waits for it must find the same file as who holds it. A directory that has no recorded identity
+// was not made by a run and is left for lk_run_dir_open to judge.
 static void remove_file(void *context, const char *name) {
     char path[2 * LK_PATH_BYTES];
     snprintf(path, sizeof path, "%s/%s", (const char *)context, name);
@@ -437,9 +453,9 @@ static void remove_file(void *context, const char *name) {
 
 static lk_status remove_run(const char *path, lk_error *error) {
     char checkpoints[LK_PATH_BYTES + 16], hex[LK_IDENTITY_HEX_BYTES];
-    static const char *const files[] = {
-        "metrics.jsonl", "hashes.jsonl", "evaluations.jsonl", "arithmetic.json", "config.json",
-        "plan.json",     "lock",         "identity"};
+    static const char *const files[] = {"metrics.jsonl",   "hashes.jsonl", "evaluations.jsonl",
+                                        "arithmetic.json", "config.json",  "plan.json",
+                                        "identity"};
     lk_error none = {.status = LK_OK};
     if (lk_run_dir_identity(&lk_file_ops_posix, path, hex, &none) != LK_OK) return LK_OK;
     // Whoever works there now keeps it: the lock decides, before anything is removed.
@@ -454,13 +470,21 @@ static lk_status remove_run(const char *path, lk_error *error) {
     return LK_OK;
 }
 
+// Where runs live that are given no place of their own.
+static lk_status make_runs(lk_error *error) {
+    int made = lk_file_ops_posix.make_directory(NULL, "runs");
+    if (made >= 0 || made == -EEXIST) return LK_OK;
+    return lk_file_fail(error, LK_IO_ERROR, "runs", "create the directory", made);
+}
+
 // The leader's own part of start-up: what is written, and what a resumed run goes on from.
 static lk_status open_directory(trainer *t, const lk_common_options *o, lk_error *error) {
     static char path[LK_PATH_BYTES];
     lk_run *run = t->run;
     const char *dir = o->run_dir ? o->run_dir : lk_default_run_dir(run, path, sizeof path);
+    LK_CHECK(check_hash_line(t, error));
     if (o->fresh) LK_CHECK(remove_run(dir, error));
-    if (!o->run_dir) (void)lk_file_ops_posix.make_directory(NULL, "runs");
+    if (!o->run_dir) LK_CHECK(make_runs(error));
     LK_CHECK(
         lk_run_dir_open(&t->dir, &lk_file_ops_posix, dir, o->resume, run->identity_hex, error));
     print_banner(t);
@@ -560,6 +584,16 @@ static lk_status configure(trainer *t, const lk_common_options *o, const lk_clus
     return how != ALONE ? lk_run_join(t->run, world, rank, status, error) : status;
 }
 
+// What they still hold is written; that it cannot be counts where nothing else has failed.
+static lk_status close_logs(trainer *t, lk_status status, lk_error *error) {
+    lk_line_log *const logs[] = {&t->metrics, &t->hashes};
+    for (uint32_t i = 0; i < LK_COUNT(logs); i++) {
+        lk_status closed = lk_line_log_close(logs[i], error);
+        if (status == LK_OK) status = closed;
+    }
+    return status;
+}
+
 lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     static lk_run run;
     static trainer t;
@@ -579,8 +613,7 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     lk_text_open(&t.out, t.leads ? STDOUT_FILENO : open("/dev/null", O_WRONLY | O_CLOEXEC));
     if (status == LK_OK) status = train(&t, &o, error);
     lk_text_clear(&t.out);
-    if (t.metrics.file >= 0) (void)lk_line_log_close(&t.metrics, error);
-    if (t.hashes.file >= 0) (void)lk_line_log_close(&t.hashes, error);
+    status = close_logs(&t, status, error);
     if (t.dir.lock_file >= 0) lk_run_dir_close(&t.dir);
     if (status == LK_OK) status = lk_text_check(&t.out, "standard output", error);
     if (run.workers.joined && !t.leads && is_common(status)) error->status = LK_OK;

@@ -3,6 +3,9 @@
 diverges, a full disk. One line of error, its own exit code, nothing half done."""
 import glob
 import os
+import resource
+import signal
+import subprocess
 import sys
 
 from program import Test
@@ -71,23 +74,34 @@ def diverge(t):
         t.expect(0, "checkpoint", "verify", "diverge-reference-1")
 
 
+def limited(t, bytes_, *arguments):
+    """As run(), with no file larger than that. The signal is as in a process just started."""
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
+    return subprocess.run([t.program, *arguments], capture_output=True, text=True,
+                          preexec_fn=limit, check=False)
+
+
 def full_disk(t):
     """A disk that is full, in the shape of a limit on the size of a file."""
-    import resource
-    import signal
-    import subprocess
     config = t.write("full.json", {"checkpoint.every_steps": 5})
-
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-    done = subprocess.run([t.program, "train", config, "--run-dir", "full"], capture_output=True,
-                          text=True, preexec_fn=limit, check=False)
+    done = limited(t, 4096, "train", config, "--run-dir", "full")
     t.check(done.returncode == 74, f"exit {done.returncode}, wanted 74", done.stderr)
     one_line(t, done.stderr, "full/")
     t.check(not [n for n in os.listdir("full/checkpoints") if n.endswith(".safetensors")],
             "no half checkpoint under a checkpoint's name")
     t.expect(0, "train", config, "--run-dir", "full", "--resume")
+    # The last line of the last file is of the run, too.
+    config = t.write("last.json", {"steps": 600, "data.test": {
+        "made_up": {"first": 1000, "count": 16, "height": 10, "width": 10}}})
+    t.expect(0, "train", config, "--run-dir", "whole")
+    most = max(os.path.getsize(path) for path in glob.glob("whole/checkpoints/*"))
+    bytes_ = os.path.getsize("whole/metrics.jsonl")
+    t.check(bytes_ - 1 > most, "the metrics are the largest file", bytes_, most)
+    done = limited(t, bytes_ - 1, "train", config, "--run-dir", "last")
+    t.check(done.returncode == 74, f"exit {done.returncode}, wanted 74", done.stderr)
+    one_line(t, done.stderr, "last/metrics.jsonl: cannot write")
 
 
 def main():

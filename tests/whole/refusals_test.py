@@ -59,6 +59,9 @@ CASES = {
     "grain is no power of two": ({"grain": 12}, [], []),
     "grain too large": ({"grain": 8192}, [], []),
     "product mismatch": ({"replica_batch": 32, "replicas": 4, "accumulate": 3}, [], []),
+    "accumulate what": ({"accumulate": 3}, [], []),
+    "more parameters than a line": ({"model.layers": [{"type": "flatten"}] + [
+        {"type": "dense", "units": 10} for _ in range(500)]}, [], []),
     "more replicas than grains": ({}, [], ["--replicas", "17"]),
     "image of another shape": ({"model.input": [12, 10, 1]}, [], []),
     # Data.
