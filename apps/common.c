@@ -266,13 +266,15 @@ lk_status lk_list_configs(lk_error *error) {
                        "the ready configurations are not installed beside this program");
     }
     *strrchr(path, '/') = '\0';
-    DIR *directory = opendir(path);
-    for (struct dirent *e; directory && (e = readdir(directory));) {
-        char *dot = strrchr(e->d_name, '.');
-        if (dot && strcmp(dot, ".json") == 0) printf("%.*s\n", (int)(dot - e->d_name), e->d_name);
+    struct dirent **entries = NULL;
+    int count = scandir(path, &entries, NULL, alphasort);
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name, *dot = strrchr(name, '.');
+        if (dot && strcmp(dot, ".json") == 0) printf("%.*s\n", (int)(dot - name), name);
+        free(entries[i]);
     }
-    if (directory) closedir(directory);
-    return LK_OK;
+    free(entries);
+    return count >= 0 ? LK_OK : lk_file_fail(error, LK_IO_ERROR, path, "list", -errno);
 }
 
 // --- weights -----------------------------------------------------------------------------------
@@ -320,7 +322,9 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
     lk_status status =
         entries && tensors ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
     if (status == LK_OK && !file) {
-        snprintf(directory, sizeof directory, "%s/checkpoints", run_dir);
+        status = lk_path_join(directory, run_dir, "/", "checkpoints", error);
+    }
+    if (status == LK_OK && !file) {
         status = lk_checkpoint_find_newest(&lk_file_ops_posix, directory, entries, 4096,
                                            say_damaged, out, &found, error);
         file = found.path;

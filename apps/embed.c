@@ -3,9 +3,12 @@
 // The source holds what decides the bits (the spec and the examples) and what the host knows of
 // them (data hash, run identity, bytes of the core's arena), so that the target can compare. It is
 // compiled with apps/baremetal/train.c; nothing in it depends on the target.
+#define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "apps/command.h"
 
@@ -170,18 +173,28 @@ static void put_source(FILE *f, const lk_run *run) {
     fprintf(f, "    .arena_bytes = sizeof arena,\n};\n");
 }
 
+// Whole, or what was there before stays. What is no plain file, such as a pipe, gets it directly.
 static lk_status write_source(const lk_run *run, const char *path, lk_error *error) {
-    FILE *f = fopen(path, "w");
-    if (!f) return lk_fail(error, LK_IO_ERROR, "%s: cannot be written: %s", path, strerror(errno));
+    struct stat there;
+    char temporary[LK_PATH_BYTES];
+    bool plain = stat(path, &there) != 0 || S_ISREG(there.st_mode);
+    LK_CHECK(lk_path_join(temporary, path, "", plain ? ".tmp" : "", error));
+    FILE *f = fopen(temporary, "we");
+    if (!f) {
+        return lk_fail(error, LK_IO_ERROR, "%s: cannot be written: %s; check who may write there",
+                       temporary, strerror(errno));
+    }
     errno = 0;
     put_source(f, run);
-    bool good = !ferror(f);
+    bool good = fflush(f) == 0 && !ferror(f) && (!plain || fsync(fileno(f)) == 0);
+    int number = errno;
     good = fclose(f) == 0 && good;
-    if (good) return LK_OK;
-    lk_fail(error, LK_IO_ERROR, "%s: writing failed: %s; half of it was removed again", path,
-            strerror(errno));
-    (void)remove(path);
-    return error->status;
+    if (good) {
+        return plain ? lk_file_publish(&lk_file_ops_posix, temporary, path, error) : LK_OK;
+    }
+    if (plain) (void)remove(temporary);
+    return lk_fail(error, LK_IO_ERROR, "%s: writing failed: %s; make room and start it again",
+                   temporary, strerror(number ? number : EIO));
 }
 
 static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error) {

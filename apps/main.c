@@ -1,4 +1,7 @@
 // main.c - lockstep: finds the command, prints the error, gives the exit code.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -114,11 +117,29 @@ static lk_status run_command(int argc, char **argv, lk_error *error) {
     return unknown_command(argv[1], error);
 }
 
+// A standard stream that was closed would be the next file that is opened, and what is said would
+// stand in that file. A file that may not grow is an error of writing, not the end of the process.
+static void prepare_process(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)open("/dev/null", O_RDWR);
+    }
+    signal(SIGXFSZ, SIG_IGN);
+    lk_set_panic_handler(on_panic);
+}
+
+// An answer that did not reach its reader was not given.
+static lk_status check_output(lk_status status, lk_error *error) {
+    errno = 0;
+    bool written = fflush(stdout) == 0 && !ferror(stdout);
+    if (written || (status != LK_OK && status != LK_DIFFERS)) return status;
+    return lk_fail(error, LK_IO_ERROR, "standard output: writing failed: %s; check where it leads",
+                   errno ? strerror(errno) : "an earlier part did not arrive");
+}
+
 int main(int argc, char **argv) {
     lk_error error = {.status = LK_OK};
-    lk_set_panic_handler(on_panic);
-    lk_status status = run_command(argc, argv, &error);
-    fflush(stdout);
+    prepare_process();
+    lk_status status = check_output(run_command(argc, argv, &error), &error);
     lk_say_error(&error);
     // Not exit(): under --seal the C library's way out may want what the kernel now refuses.
     _exit(status);

@@ -228,7 +228,8 @@ static void print_schedule(const lk_run *run, lk_text_out *out) {
     lk_text_line(out, "  exchange between replicas: %llu bytes a step", (ull)exchange_bytes(p));
 }
 
-static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out *out) {
+static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out *out,
+                            lk_error *error) {
     lk_text_line(out, "plan of %s: %u replicas, %llu parameters", run->config.document.source,
                  run->layout.replicas, (ull)run->program.param_floats);
     print_ledger(run, out);
@@ -240,7 +241,7 @@ static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out 
     print_gpu_exchange(run, out);
     print_workers(run, out);
     if (link->bits_per_second > 0) print_link(run, link, out);
-    return out->write_errno ? LK_IO_ERROR : LK_OK;
+    return lk_text_check(out, "standard output", error);
 }
 
 // --- JSON --------------------------------------------------------------------------------------
@@ -476,11 +477,12 @@ static lk_status plan(lk_run *run, const lk_common_options *o, lk_error *error) 
     if (o->json) {
         LK_CHECK(print_json(run, &o->link, error));
     } else {
-        LK_CHECK(print_plan(run, &o->link, &out));
+        LK_CHECK(print_plan(run, &o->link, &out, error));
     }
     if (o->show_shards) {
         lk_status status = open_training_set(run, &memory, error);
         if (status == LK_OK) status = show_shards(run, &out, error);
+        if (status == LK_OK) status = lk_text_check(&out, "standard output", error);
         if (run->train.count) lk_dataset_close(&run->train);
         run->train.count = 0;
         free(memory);
@@ -489,9 +491,11 @@ static lk_status plan(lk_run *run, const lk_common_options *o, lk_error *error) 
     return lk_memory_check(lk_run_bytes(run), o->max_memory, error);
 }
 
-// --latency belongs to --bandwidth, and that to several workers.
-static lk_status check_link(lk_common_options *o, lk_error *error) {
+// --latency belongs to --bandwidth, and that to several workers; what --show-shards says is text.
+static lk_status check_options(lk_common_options *o, lk_error *error) {
     bool given = o->link.bits_per_second > 0;
+    if (o->json && o->show_shards)
+        return lk_fail(error, LK_BAD_USAGE, "--json and --show-shards exclude each other");
     if (!given && o->link.latency_us > 0)
         return lk_fail(error, LK_BAD_USAGE, "--latency: found no --bandwidth, wanted both");
     if (given && o->workers < 2) {
@@ -507,7 +511,7 @@ lk_status lk_command_plan(int argc, char **argv, lk_error *error) {
     static lk_run run;
     lk_common_options o;
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_PLAN, &o, error));
-    LK_CHECK(check_link(&o, error));
+    LK_CHECK(check_options(&o, error));
     const lk_run_needs needs = {.checkpoints = true, .logs = true};  // what train will need
     lk_status status = lk_run_configure(&run, &o.config, needs, error);
     if (status == LK_OK && o.workers > 1) status = lk_run_imagine(&run, o.workers, error);

@@ -26,6 +26,7 @@ train short --set steps=7
 train sparse --set hash_every_steps=4
 train other --set seed=2
 newest=a/checkpoints/step-0000000012.safetensors
+test_set='--set data.test={"made_up":{"count":10,"height":8,"width":8,"classes":4}}'
 
 # checkpoint info and verify.
 expect 64 'a subcommand is missing' checkpoint
@@ -114,6 +115,60 @@ sed '2s/"loss"/"lost"/' a/metrics.jsonl >late/metrics.jsonl
 expect 65 'metrics.jsonl line 2: train: the required key "loss"' diff a late --tolerance 0.5
 rm -rf late/metrics.jsonl late/checkpoints
 expect 66 'nothing to compare' diff a late --tolerance 0.5
+
+# What is said must arrive: a full disk under standard output is no success.
+if [ -c /dev/full ]; then
+    for command in help version doctor cluster 'cluster --json' 'plan tiny.json' \
+        'plan tiny.json --json' 'checkpoint info '$newest 'checkpoint verify a' 'diff a b' \
+        'data verify --made-up 10' 'help configs' "eval tiny.json --run-dir a $test_set"; do
+        checks=$((checks + 1))
+        # shellcheck disable=SC2086
+        "$program" $command >/dev/full 2>err
+        code=$?
+        : >out
+        [ "$code" -eq 74 ] && [ "$(wc -l <err)" -eq 1 ] || complain "$command >/dev/full: $code"
+    done
+    ln -s /dev/full full
+    expect 74 '^lockstep: full: writing failed' embed tiny.json --to full
+    require "what is no plain file is left alone" [ -L full ]
+fi
+
+# Streams that are closed are no places for the run's own files.
+"$program" train tiny.json --run-dir closed <&- >&- 2>&-
+require "nothing but the process in the lock" [ "$(wc -l <closed/lock)" -eq 1 ]
+expect 0 '^same: 6 steps compared' diff a closed
+
+# --fresh keeps the lock's file: two who want it want one and the same.
+before=$(ls -i closed/lock)
+expect 0 '^digest ' train tiny.json --run-dir closed --fresh
+require "the same lock" [ "$before" = "$(ls -i closed/lock)" ]
+
+# Files that are written: whole, or what was there; a pipe is not replaced by a file.
+echo old >kept.c
+(ulimit -f 1 && "$program" embed tiny.json --to kept.c >out 2>err)
+require "an embedded run that does not fit" grep -q '^lockstep: kept.c.tmp: writing failed' err
+require "what was there stays" [ "$(cat kept.c)" = old ]
+require "no half is left" [ ! -e kept.c.tmp ]
+mkfifo pipe
+expect 64 'pipe, which is no plain file' predict tiny.json --run-dir a --output pipe $test_set
+require "the pipe is left alone" [ -p pipe ]
+expect 64 'exclude each other' plan tiny.json --json --show-shards
+
+# A test set of one's own beside a set by directory or name; a place that has only half of a set.
+expect 0 '' data shard --made-up 100 --height 8 --width 8 --classes 4 --shards 1 --to one
+mkdir -p cache/lockstep/data/mine half/mine
+for part in train t10k; do
+    cp one/images-00000.idx cache/lockstep/data/mine/$part-images-idx3-ubyte
+    cp one/labels-00000.idx cache/lockstep/data/mine/$part-labels-idx1-ubyte
+done
+cp one/images-00000.idx half/mine/train-images-idx3-ubyte
+sed 's/"data": .*/"data": {"set": "mine"}/' tiny.json >named.json
+export LOCKSTEP_DATA="$work/half"
+expect 0 '100 examples; test 100$' train named.json --run-dir named
+expect 0 '100 examples; test 7$' train named.json --run-dir named --fresh \
+    --set data.test.made_up.count=7 --set data.test.made_up.height=8 \
+    --set data.test.made_up.width=8 --set data.test.made_up.classes=4
+unset LOCKSTEP_DATA
 
 # doctor.
 expect 0 '^ok  *kernels ' doctor
