@@ -42,6 +42,13 @@ static lk_status info(int argc, char **argv, lk_error *error) {
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     lk_open_checkpoint checkpoint;
+    struct stat facts;
+    if (stat(a.words[0], &facts) == 0 && S_ISDIR(facts.st_mode)) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "%s: found a directory, wanted one of its files; all of a run's at once: "
+                       "lockstep checkpoint verify %s",
+                       a.words[0], a.words[0]);
+    }
     LK_CHECK(lk_checkpoint_enter(&checkpoint, a.words[0], error));
     const lk_safetensors *reader = &checkpoint.reader;
     printf("%-24s %s\n", "file", a.words[0]);

@@ -234,10 +234,14 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
     opterr = 0;
     optind = 1;
     for (;;) {
-        int at = optind, found = getopt_long(argc, argv, ":", options, NULL);
+        int index = 0, at = optind, found = getopt_long(argc, argv, ":", options, &index);
         if (found == -1) break;
         if (found == '?' || found == ':') {
             return refuse_option(argv[optind > at ? optind - 1 : at], options, count, found, error);
+        }
+        if (optarg && !*optarg) {
+            return lk_fail(error, LK_BAD_USAGE, "--%s wants a value; see: lockstep help",
+                           options[index].name);
         }
         LK_CHECK(take_option(found, optarg, o, error));
     }

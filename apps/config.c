@@ -526,6 +526,19 @@ static lk_status read_intervals(lk_config *c, const lk_json_cursor *root, lk_err
     return lk_json_get_u32(&at, "keep_max", LK_JSON_OPTIONAL, 0, UINT32_MAX, &c->keep_max, error);
 }
 
+// It is a directory's name, too.
+static lk_status read_name(lk_config *c, const lk_json_cursor *root, lk_error *error) {
+    lk_json_cursor at;
+    LK_CHECK(lk_json_get_string(root, "name", LK_JSON_OPTIONAL, c->name, sizeof c->name, error));
+    if (!strchr(c->name, '/') && strcmp(c->name, "..") != 0 && strcmp(c->name, ".") != 0) {
+        return LK_OK;
+    }
+    (void)lk_json_find(root, "name", &at);
+    return lk_json_refuse(&at, error,
+                          "wanted a name without \"/\": the run lives in runs/NAME, or where "
+                          "--run-dir says");
+}
+
 lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_error *error) {
     static const char *const keys[] = {"name",
                                        "model",
@@ -551,7 +564,7 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(load_document(c, options, error));
     lk_json_cursor root = lk_json_root(&c->document);
     LK_CHECK(lk_json_keys_only(&root, keys, LK_COUNT(keys), error));
-    LK_CHECK(lk_json_get_string(&root, "name", LK_JSON_OPTIONAL, c->name, sizeof c->name, error));
+    LK_CHECK(read_name(c, &root, error));
     c->spec.seed = 1;
     LK_CHECK(lk_json_get_u64(&root, "seed", LK_JSON_OPTIONAL, 0, INT64_MAX, &c->spec.seed, error));
     LK_CHECK(lk_json_get_bool(&root, "drop_remainder", LK_JSON_OPTIONAL, &c->spec.drop_remainder,

@@ -200,6 +200,12 @@ static lk_status compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES],
         most = t;
         worst = x;
     }
+    for (size_t i = 0; i < pair[1].reader.entry_count; i++) {
+        const char *name = pair[1].reader.entries[i].name;
+        if (lk_safetensors_find(&pair[0].reader, name)) continue;
+        printf("checkpoint of step %llu: tensor %s is not compared: A has none\n",
+               (ull)pair[1].step, name);
+    }
     if (!worst) return LK_OK;
     printf(
         "checkpoint of step %llu: largest relative difference %.3g, tensor %s, element %llu (A "

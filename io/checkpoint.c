@@ -462,7 +462,7 @@ lk_status lk_checkpoint_find_newest(const lk_file_ops *ops, const char *director
     }
     found->path[0] = '\0';
     if (damaged == 0) {
-        return lk_fail(error, LK_NO_INPUT, "%s: holds no checkpoint; start without --resume",
+        return lk_fail(error, LK_NO_INPUT, "%s: holds no checkpoint; name a run that has saved one",
                        directory);
     }
     return lk_fail(error, LK_BAD_DATA, "%s: all %u checkpoints are damaged; restore one from a "

@@ -107,6 +107,9 @@ require "accuracy" grep -q '^train accuracy at the last of them, step 12: A ' ou
 require "tensors" [ "$(grep -c '^checkpoint of step .*largest relative difference 0, ' out)" -eq 3 ]
 expect 1 '^further apart than 0: first at step ' diff a other --tolerance 0
 expect 0 '^within 2: ' diff a other --tolerance 2
+train plain --set 'optimizer={"type":"sgd","learning_rate":0.05}'
+expect 0 'tensor hidden/kernel/momentum is not compared: B has none' diff a plain --tolerance 2
+expect 0 'tensor hidden/kernel/momentum is not compared: A has none' diff plain a --tolerance 2
 rm -rf late && cp -r a late
 sed '/"step":4,/s/\("train":{"loss":\)\([0-9.]*\)/\11e3/' a/metrics.jsonl >late/metrics.jsonl
 expect 1 '^further apart than 0.5: first at step 4, train loss, relative difference ' \
@@ -132,6 +135,13 @@ if [ -c /dev/full ]; then
     expect 74 '^lockstep: full: writing failed' embed tiny.json --to full
     require "what is no plain file is left alone" [ -L full ]
 fi
+
+# What a value may not be.
+expect 64 '^lockstep: --run-dir wants a value' train --run-dir '' tiny.json
+expect 78 'wanted a name without "/"' train tiny.json --set 'name="../elsewhere"'
+expect 64 'checkpoint verify a$' checkpoint info a
+expect 66 'holds no checkpoint; name a run' eval tiny.json --run-dir nowhere $test_set
+expect 64 '^lockstep: --rounds: found "1.5"' bench --rounds 1.5
 
 # Streams that are closed are no places for the run's own files.
 "$program" train tiny.json --run-dir closed <&- >&- 2>&-
