@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "apps/command.h"
+#include "io/file_ops.h"
 
 static const struct {
     const char *name;
@@ -25,8 +26,8 @@ static const struct {
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy"},
     {"embed", lk_command_embed, "embed CONFIG --to FILE.c"},
     {"data", lk_command_data, "data fetch|unpack|shard|verify ..."},
-    {"checkpoint", lk_command_checkpoint, "checkpoint info|verify FILE"},
-    {"diff", lk_command_diff, "diff RUN_A RUN_B"},
+    {"checkpoint", lk_command_checkpoint, "checkpoint info FILE | verify FILE|RUN_DIR"},
+    {"diff", lk_command_diff, "diff RUN_A RUN_B [--tolerance R]"},
     {"bench", lk_command_bench, "bench [--json]"},
     {"verify", lk_command_verify, "verify [--kernels NAME] [--replicas N]"},
     {"doctor", lk_command_doctor, "doctor"},
@@ -82,6 +83,7 @@ static void on_panic(const char *file, int line, const char *what) {
 void lk_say_error(lk_error *error) {
     if (error->status == LK_OK) return;
     fflush(stdout);
+    (void)lk_error_one_line(error);  // it may quote what the user wrote
     fprintf(stderr, "lockstep: %s\n", error->text);
     error->status = LK_OK;
 }

@@ -137,6 +137,9 @@ if [ -c /dev/full ]; then
 fi
 
 # What a value may not be.
+newline='
+'
+expect 66 '^lockstep: two?lines: ' plan "two${newline}lines"
 expect 64 '^lockstep: --run-dir wants a value' train --run-dir '' tiny.json
 expect 78 'wanted a name without "/"' train tiny.json --set 'name="../elsewhere"'
 expect 64 'checkpoint verify a$' checkpoint info a
