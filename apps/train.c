@@ -465,7 +465,12 @@ static lk_status remove_run(const char *path, lk_error *error) {
     (void)lk_file_ops_posix.list(NULL, checkpoints, remove_file, checkpoints);
     (void)rmdir(checkpoints);
     // The identity last: until then the rest is known as a run's, should this be cut short.
-    for (uint32_t i = 0; i < LK_COUNT(files); i++) remove_file((void *)path, files[i]);
+    for (uint32_t i = 0; i < LK_COUNT(files); i++) {
+        char unfinished[32];  // of a run that was cut short while it wrote this one
+        snprintf(unfinished, sizeof unfinished, "%s.tmp", files[i]);
+        remove_file((void *)path, unfinished);
+        remove_file((void *)path, files[i]);
+    }
     lk_run_dir_close(&held);
     return LK_OK;
 }

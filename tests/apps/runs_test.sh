@@ -154,6 +154,8 @@ expect 0 '^same: 6 steps compared' diff a closed
 # --fresh keeps the lock's file: two who want it want one and the same.
 before=$(ls -i closed/lock)
 expect 0 '^digest ' train tiny.json --run-dir closed --fresh
+touch closed/plan.json.tmp closed/checkpoints/step-0000000008.safetensors.tmp
+expect 0 '^digest ' train tiny.json --run-dir closed --fresh
 require "the same lock" [ "$before" = "$(ls -i closed/lock)" ]
 
 # Files that are written: whole, or what was there; a pipe is not replaced by a file.
