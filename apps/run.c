@@ -222,6 +222,8 @@ lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine
 
 lk_status lk_run_imagine(lk_run *run, uint32_t world, lk_error *error) {
     LK_CHECK(list_workers(run, world, 0, error));
+    const uint32_t even = LK_MAX(lk_grain_count(&run->config.spec) / world, 1);
+    if (run->config.replicas == 0) run->layout.replicas = LK_MIN(run->layout.replicas, even);
     for (uint32_t w = 0; w < world; w++) {
         run->workers.list[w] = (lk_worker){.replicas = run->layout.replicas,
                                            .before = w * run->layout.replicas,

@@ -136,6 +136,9 @@ if [ -c /dev/full ]; then
     require "what is no plain file is left alone" [ -L full ]
 fi
 
+# Replicas that nobody said are as many as the grains give each worker, as in training.
+expect 0 '^4 workers, 4 replicas in all' plan tiny.json --workers 4 --set grain=4
+
 # What a value may not be.
 newline='
 '
