@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "apps/command.h"
-#include "io/file_ops.h"
 
 static const struct {
     const char *name;
@@ -83,7 +82,6 @@ static void on_panic(const char *file, int line, const char *what) {
 void lk_say_error(lk_error *error) {
     if (error->status == LK_OK) return;
     fflush(stdout);
-    (void)lk_error_one_line(error);  // it may quote what the user wrote
     fprintf(stderr, "lockstep: %s\n", error->text);
     error->status = LK_OK;
 }
