@@ -406,7 +406,11 @@ static lk_status count_examples(const lk_run *run, coverage *c, lk_text_out *out
                      w, grains.first, grains.first + grains.count - 1, shards.first,
                      shards.first + shards.count - 1, (ull)(c->read - before));
     }
-    uint64_t dropped = spec->drop_remainder ? spec->example_count - c->read : 0;
+    // What is left out is counted by the steps, not by what was read: that is to be judged.
+    uint64_t dropped = spec->drop_remainder ? spec->example_count : 0;
+    for (uint64_t step = 0; dropped && step < steps; step++) {
+        dropped -= LK_MIN(dropped, lk_step_examples(spec, step));
+    }
     uint64_t missing = spec->example_count - c->distinct - dropped;
     lk_text_line(
         out, "epoch 0: %llu examples read, %llu distinct, %llu missing, %llu twice, %llu dropped",
