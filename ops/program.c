@@ -269,15 +269,15 @@ static const char *layer_name(const lk_program *p, const lk_op *op) {
     return op->layer == LK_NONE ? "input" : p->spec->model.layers[op->layer].name;
 }
 
-// A tensor of the replica region with one row of `floats` elements for each example held.
+// A tensor of the replica region with one row of `floats` elements for each example held; of rank
+// 2, also where a row is one element, since grains find theirs by the length of a row.
 static lk_status new_rows(lk_program *p, const lk_op *op, const char *suffix,
                           lk_tensor_class class_, lk_dtype dtype, uint64_t floats, uint32_t *index,
                           lk_error *error) {
     char name[LK_NAME_BYTES];
     lk_format(name, sizeof name, "%s%s", layer_name(p, op), suffix);
     const uint64_t shape[] = {p->wave_examples, floats};
-    return new_tensor(p, name, class_, dtype, LK_REGION_REPLICA, floats == 1 ? 1 : 2, shape, index,
-                      error);
+    return new_tensor(p, name, class_, dtype, LK_REGION_REPLICA, 2, shape, index, error);
 }
 
 static lk_status new_param(lk_program *p, const lk_op *op, const char *suffix, uint32_t rank,

@@ -591,6 +591,13 @@ NETS = [
          {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"},
          {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.1}, 8, 8, 15, 2),
+    # Layers whose outputs are one number an example: of one cell and channel, and of one unit.
+    net("narrow", (5, 4, 1),
+        [{"type": "conv2d", "filters": 1, "kernel_size": [4, 3]},
+         {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"},
+         {"type": "dense", "units": 4}, {"type": "dense", "units": 1},
+         {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.1}, 7, 2, 11, 3),
     # Shards of 6 and 5 examples: the second step has 2 and 1 left for 2 grains of 2 in each. In the
     # fourth the missing ones, zeros, are taken for class 0, which must not count as correct.
     net("sharded", (6, 6, 1),

@@ -621,6 +621,21 @@ static void gradients_of_dense_only(void **state) {
     check_model(5, 5, 2, layers, LK_COUNT(layers));
 }
 
+// Rows of one element: the output of a layer of one unit, and a pooled map that is one cell.
+static void gradients_of_narrow_layers(void **state) {
+    (void)state;
+    const lk_layer pooled[] = {CONV("a", 1, 2, 1, VALID, true, true), POOL("p", 2, 2, VALID),
+                               FLATTEN, DENSE("b", 3, true, false)};
+    check_model(3, 3, 1, pooled, LK_COUNT(pooled));
+    const lk_layer units[] = {FLATTEN, DENSE("a", 1, true, false), DENSE("b", 4, true, true),
+                              DENSE("c", 1, true, false), RELU("r"), DENSE("d", 3, true, false)};
+    check_model(3, 3, 2, units, LK_COUNT(units));
+    const lk_layer one_by_one[] = {CONV("a", 1, 3, 1, VALID, true, false),
+                                   CONV("b", 2, 1, 1, SAME, true, false), FLATTEN,
+                                   DENSE("c", 3, true, false)};
+    check_model(3, 3, 1, one_by_one, LK_COUNT(one_by_one));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(convolution_gradients),
@@ -636,6 +651,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_pools_that_do_not_fuse),
         cmocka_unit_test(gradients_of_odd_orders),
         cmocka_unit_test(gradients_of_dense_only),
+        cmocka_unit_test(gradients_of_narrow_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
