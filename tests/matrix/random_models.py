@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Random models, batches and grains: each one trained and evaluated in several ways, one result.
+
+   random_models.py LOCKSTEP WORK COUNT [FIRST]
+
+Model number n depends on n alone, so a failure is told by its number; its configuration stays in
+WORK. Shapes are small and odd: one pixel, one unit, grains above the batch, steps with one example.
+"""
+import json
+import os
+import random
+import subprocess
+import sys
+
+# Kernels, and what of the layout. The first is the reference; all others must equal it. Where a
+# processor lacks the kernels, the way is left out.
+WAYS = [
+    ("reference", {}),
+    ("portable", {"overlay": False}),
+    ("avx2", {"fuse": False}),
+    ("avx512", {"reduce": "partials", "wave_examples": 1}),
+    ("neon", {"fuse": False, "reduce": "operands"}),
+    ("auto", {"guards": True}),
+    ("auto", {"reduce": "operands", "wave_examples": 3, "guards": True}),
+]
+RESULTS = ("digest ", "state_hash ", "test_loss ", "test_accuracy ")
+
+
+def window(r, shape, sizes):
+    """Size, strides and padding of a window that fits, and the shape behind it."""
+    size = [r.randint(1, min(s, n)) for s, n in zip(sizes, shape)]
+    strides = [r.randint(1, 3), r.randint(1, 3)]
+    padding = r.choice(["same", "valid"])
+    if padding == "same":
+        behind = [-(-n // s) for n, s in zip(shape, strides)]
+    else:
+        behind = [(n - k) // s + 1 for n, k, s in zip(shape, size, strides)]
+    return size, strides, padding, behind
+
+
+def layers_of(r, shape, classes):
+    layers, shape = [], list(shape)
+    for _ in range(r.randint(0, 3)):
+        kind = r.choice(["conv2d", "conv2d", "max_pool2d", "relu"])
+        layer = {"type": kind}
+        if kind == "relu":
+            layers.append(layer)
+            continue
+        size, layer["strides"], layer["padding"], shape = window(r, shape, (6, 4))
+        if kind == "conv2d":
+            layer.update(kernel_size=size, filters=r.choice([1, 2, 7, 8, 16, 17, 33]),
+                         use_bias=r.random() < 0.8, activation=r.choice(["relu", "linear"]))
+        else:
+            layer.update(pool_size=size)
+        layers.append(layer)
+    layers.append({"type": "flatten"})
+    for _ in range(r.randint(0, 3)):
+        layers.append(r.choice([
+            {"type": "relu"},
+            {"type": "dense", "units": r.choice([1, 1, 3, 16, 31, 64, 100]),
+             "use_bias": r.random() < 0.8, "activation": r.choice(["relu", "linear"])}]))
+    return layers + [{"type": "dense", "units": classes}]
+
+
+def model(number):
+    r = random.Random(number)
+    shape, classes = [r.randint(1, 13), r.randint(1, 11)], r.choice([2, 3, 10, 256])
+    data = {"count": r.choice([1, 3, 20, 65]), "height": shape[0], "width": shape[1],
+            "channels": r.choice([1, 2, 3, 5]), "classes": classes}
+    batch = r.choice([1, 2, 5, 16, 24, 64])
+    optimizer = {"type": "momentum", "learning_rate": 0.02, "nesterov": r.random() < 0.5}
+    return {"name": f"model-{number}", "seed": number, "steps": 4, "global_batch": batch,
+            "grain": r.choice([1, 2, 4, 16, 64]),
+            "drop_remainder": batch <= data["count"] and r.random() < 0.3,
+            "model": {"input": [*shape, data["channels"]], "classes": classes,
+                      "layers": layers_of(r, shape, classes)},
+            "optimizer": r.choice([{"type": "sgd", "learning_rate": 0.05}, optimizer]),
+            "data": {"train": {"made_up": data},
+                     "test": {"made_up": dict(data, first=data["count"])}}}
+
+
+def result(program, path, kernels, layout, replicas):
+    """The lines that must be equal; how it ended where it failed; None without such kernels."""
+    run_dir = os.path.join(os.path.dirname(path), "run")
+    command = [program, "train", path, "--run-dir", run_dir, "--fresh", "--kernels", kernels,
+               "--replicas", str(replicas)]
+    for key, value in layout.items():
+        command += ["--set", f"layout.{key}={json.dumps(value)}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode in (64, 69) and kernels != "reference":
+        return None
+    if done.returncode != 0:
+        return f"exit code {done.returncode}: {done.stderr}"
+    return "\n".join(line for line in done.stdout.splitlines() if line.startswith(RESULTS))
+
+
+def check(program, path, config):
+    """How many ways were tried, and whether all had one result."""
+    with open(path, "w", encoding="ascii") as file:
+        json.dump(config, file)
+    grains = -(-config["global_batch"] // config["grain"])
+    wanted, runs, good = None, 0, True
+    for n, (kernels, layout) in enumerate(WAYS):
+        replicas = min(grains, 1 + n % 3)
+        found = result(program, path, kernels, layout, replicas)
+        if found is None:
+            continue
+        runs += 1
+        wanted = wanted or found
+        if found != wanted or "digest " not in found:
+            good = False
+            print(f"{path}: {kernels} {layout}, {replicas} replicas:\n{found}\n"
+                  f"wanted, as the first:\n{wanted}", flush=True)
+    return runs, good
+
+
+def main():
+    program, work, count = os.path.abspath(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    first = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+    os.makedirs(work, exist_ok=True)
+    failed = runs = 0
+    for number in range(first, first + count):
+        config = model(number)
+        path = os.path.join(work, config["name"] + ".json")
+        ways, good = check(program, path, config)
+        runs += ways
+        failed += not good
+        if good:
+            os.remove(path)
+    print(f"{count} models, {runs} runs, {failed} models with more than one result")
+    return 1 if failed or runs < 3 * count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
