@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 # Kernels, and what of the layout. The first is the reference; all others must equal it. Where a
-# processor lacks the kernels, the way is left out.
+# processor or a build lacks the kernels, the way is left out.
 WAYS = [
     ("reference", {}),
     ("portable", {"overlay": False}),
@@ -22,6 +22,8 @@ WAYS = [
     ("neon", {"fuse": False, "reduce": "operands"}),
     ("auto", {"guards": True}),
     ("auto", {"reduce": "operands", "wave_examples": 3, "guards": True}),
+    ("cuda", {"resident": True}),
+    ("cuda", {"wave_examples": 1}),
 ]
 RESULTS = ("digest ", "state_hash ", "test_loss ", "test_accuracy ")
 
