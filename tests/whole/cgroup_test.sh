@@ -17,7 +17,8 @@ if ! mkdir "$group" 2>"$work/why"; then
     exit 77
 fi
 trap 'rmdir "$group"' EXIT
-if ! { echo 100663296 >"$group/$limit"; } 2>"$work/why"; then
+# A folder that the kernel has not filled is no group, and a controller may be switched off.
+if [ ! -e "$group/$limit" ] || ! { echo 100663296 >"$group/$limit"; } 2>"$work/why"; then
     echo "skipped: a group's memory cannot be limited here: $(cat "$work/why")"
     exit 77
 fi
