@@ -224,6 +224,14 @@ static void fetch_to_write(const float *at, uint64_t count) {
     }
 }
 
+// How many rows of an operands parameter of `n_count` columns to work on at once.
+static uint64_t operands_rows(const lk_kernels *k, uint64_t n_count) {
+    uint64_t floats = LK_MAX(k->weight_floats, (uint32_t)LK_OPERANDS_FLOATS);
+    bool fits = k->weight_rows > 0 && k->weight_rows * n_count <= floats;
+    uint64_t multiple = fits ? k->weight_rows : LK_OPERANDS_ROWS;
+    return LK_MAX(floats / n_count / multiple, 1) * multiple;
+}
+
 // The rows of an operands parameter that this replica owns: gradient and update, block by block in
 // cache.
 static void update_operands(const update *u, uint32_t index) {
@@ -233,7 +241,7 @@ static void update_operands(const update *u, uint32_t index) {
     uint64_t begin = lk_round_up(k_count * u->sharer / sharers, LK_OPERANDS_ROWS);
     uint64_t end =
         LK_MIN(lk_round_up(k_count * (u->sharer + 1) / sharers, LK_OPERANDS_ROWS), k_count);
-    uint64_t rows = LK_MAX(LK_OPERANDS_FLOATS / n_count / LK_OPERANDS_ROWS, 1) * LK_OPERANDS_ROWS;
+    uint64_t rows = operands_rows(u->world->kernels, n_count);
     const lk_grain_view *views = all_views(u, op);
     for (uint64_t k = begin; k < end; k += rows) {
         uint64_t k_end = LK_MIN(k + rows, end);

@@ -54,11 +54,14 @@ typedef struct lk_kernels {
                                      const float *dy, const float *mask, float *dx, float *scratch);
 
     // The node of the grains' sums of x[m][k] * dy[m][n] over examples m; rows k0 <= k < k1 of w.
-    // A node is a partial sum: stored as it is, neither + 0.0f nor checked.
+    // A node is a partial sum: neither + 0.0f nor checked, and its zeros have no sign.
     // dw (k1 - k0, n_count)
     void (*dense_weight_gradient)(const lk_dense *d, uint32_t grain_count,
                                   const lk_grain_view *grains, uint32_t k0, uint32_t k1, float *dw,
                                   float *scratch);
+    // A caller that wants few rows at a time had best ask for a multiple of so many, and for about
+    // so many floats; 0 where LK_OPERANDS_ROWS and LK_OPERANDS_FLOATS are as good.
+    uint32_t weight_rows, weight_floats;  // <= LK_OPERANDS_FLOATS_MAX
 
     // The node of the grains' sums of dy[m][n] over examples m: the bias gradient of a dense layer,
     // and with n_count = 1 the loss. out (n_count)

@@ -565,7 +565,8 @@ static lk_status reduce_tensors(lk_program *p, lk_error *error) {
         const lk_op *op = &p->ops[p->params[i].gradient_op];
         if (p->params[i].mode == LK_REDUCE_PARTIALS) continue;
         operands = true;
-        uint64_t rows = LK_MAX((uint64_t)LK_OPERANDS_ROWS * op->dense.n_count, LK_OPERANDS_FLOATS);
+        uint64_t rows =
+            LK_MAX((uint64_t)LK_OPERANDS_ROWS * op->dense.n_count, LK_OPERANDS_FLOATS_MAX);
         scratch = LK_MAX(scratch, rows + lk_dense_weight_gradient_scratch_floats(&op->dense));
     }
     const uint64_t views =

@@ -17,8 +17,14 @@
 #define LK_NONE UINT32_MAX
 
 // What REDUCE and APPLY work on at once, small enough for a first-level cache: floats of a join of
-// nodes; floats, and a multiple of rows, of a gradient computed from operands.
-enum { LK_JOIN_FLOATS = 1024, LK_OPERANDS_FLOATS = 4096, LK_OPERANDS_ROWS = 16 };
+// nodes; floats, and a multiple of rows, of a gradient computed from operands. Kernels may wish for
+// more floats, up to a maximum.
+enum {
+    LK_JOIN_FLOATS = 1024,
+    LK_OPERANDS_FLOATS = 4096,
+    LK_OPERANDS_FLOATS_MAX = 30720,
+    LK_OPERANDS_ROWS = 16,
+};
 
 #define LK_OP_LIST(X)                                                   \
     X(LK_OP_LOAD, "load")                                               \

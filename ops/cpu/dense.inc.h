@@ -254,14 +254,16 @@ static uint64_t forward_slices(const forward_block *b, const float *bias) {
     return slices;
 }
 
-static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *x, const float *w,
-                              const float *bias, float *y, float *scratch) {
+// Units first ..
+static uint32_t dense_forward_from(const lk_dense *d, uint32_t first, uint32_t m_count,
+                                   const float *x, const float *w, const float *bias, float *y,
+                                   float *scratch) {
     vf bad = v_zero();
     uint64_t terms[LK_DENSE_EXAMPLES / FORWARD_ROWS_MIN];
     for (uint32_t m = 0; m < m_count; m += LK_DENSE_EXAMPLES) {
         uint32_t examples = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES);
         uint32_t sums = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * FORWARD_PANEL;
-        for (uint32_t n = 0; n < d->n_count; n += FORWARD_PANEL) {
+        for (uint32_t n = first; n < d->n_count; n += FORWARD_PANEL) {
             forward_block b = {
                 .x = x + (uint64_t)m * d->k_count,
                 .w = w + n,
@@ -279,6 +281,11 @@ static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *
         }
     }
     return v_noted(bad);
+}
+
+static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *x, const float *w,
+                              const float *bias, float *y, float *scratch) {
+    return dense_forward_from(d, 0, m_count, x, w, bias, y, scratch);
 }
 
 // --- input gradient ------------------------------------------------------------------------------

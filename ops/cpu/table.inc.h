@@ -8,6 +8,13 @@
 
 #include "ops/cpu/misc.inc.h"
 
+#ifdef V_NEON
+#include "ops/cpu/dense_neon.inc.h"
+#define TABLE_BEST(kernel) kernel##_neon
+#else
+#define TABLE_BEST(kernel) kernel
+#endif
+
 #define TABLE_NAME(variant) TABLE_PASTE(lk_kernels_, variant)
 #define TABLE_PASTE(a, b) a##b
 #define TABLE_TEXT(variant) TABLE_QUOTE(variant)
@@ -16,9 +23,13 @@
 const lk_kernels TABLE_NAME(LK_VARIANT) = {
     .name = TABLE_TEXT(LK_VARIANT),
     .load_u8 = load_u8,
-    .dense_forward = dense_forward,
-    .dense_input_gradient = dense_input_gradient,
-    .dense_weight_gradient = dense_weight_gradient,
+    .dense_forward = TABLE_BEST(dense_forward),
+    .dense_input_gradient = TABLE_BEST(dense_input_gradient),
+    .dense_weight_gradient = TABLE_BEST(dense_weight_gradient),
+#ifdef V_NEON
+    .weight_rows = INPUTS,
+    .weight_floats = WEIGHT_FLOATS,
+#endif
     .column_sums = column_sums,
     .conv2d_forward = conv2d_forward,
     .conv2d_pool_forward = conv2d_pool_forward,
