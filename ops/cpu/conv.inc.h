@@ -90,15 +90,25 @@ static void image_load(const lk_conv2d *c, const float *x, float *image) {
 // Bit i: column i of these rows of an image has a pixel that is not zero. Terms that are zero may
 // be left out, and most of a drawing is paper. All bits where there are more columns than bits.
 static uint64_t inked_columns(const float *pixel, uint64_t pitch, uint64_t rows, uint64_t columns) {
-    uint64_t ink = 0;
+    uint64_t ink = 0, at = 0;
     if (columns > 64) return ~(uint64_t)0;
-    for (uint64_t at = 0; at < columns; at += V_LANES) {
-        uint32_t count = (uint32_t)LK_MIN(columns - at, (uint64_t)V_LANES);
+#ifdef V_NEON
+    if (rows == 1 && columns >= 16) {
+        // The last 16 may be marked twice.
+        for (; at + 16 <= columns; at += 16) ink |= (uint64_t)v_marks(pixel + at) << at;
+        return ink | (uint64_t)v_marks(pixel + columns - 16) << (columns - 16);
+    }
+#endif
+    for (; at + V_LANES <= columns; at += V_LANES) {
         vf most = v_zero();
         for (uint64_t r = 0; r < rows; r++) {
-            most = v_max(v_abs(v_load_first(pixel + r * pitch + at, count)), most);
+            most = v_max(v_abs(v_load(pixel + r * pitch + at)), most);
         }
         ink |= (uint64_t)v_bits(v_gt(most, v_zero())) << at;
+    }
+    for (uint64_t r = 0; r < rows && at < columns; r++) {
+        vf last = v_abs(v_load_first(pixel + r * pitch + at, (uint32_t)(columns - at)));
+        ink |= (uint64_t)v_bits(v_gt(last, v_zero())) << at;
     }
     return ink;
 }
@@ -557,12 +567,11 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t
 static float magnitude(uint64_t count, const float *p) {
     vf top = v_zero();
     float lanes[V_LANES], most = 0.0f;
-    for (uint64_t i = 0; i < count; i += V_LANES) {
-        uint32_t left = (uint32_t)LK_MIN(count - i, (uint64_t)V_LANES);
-        top = v_max(v_abs(v_load_first(p + i, left)), top);
-    }
+    uint64_t i = 0;
+    for (; i + V_LANES <= count; i += V_LANES) top = v_max(v_abs(v_load(p + i)), top);
+    if (i < count) top = v_max(v_abs(v_load_first(p + i, (uint32_t)(count - i))), top);
     v_store(lanes, top);
-    for (int i = 0; i < V_LANES; i++) most = lanes[i] > most ? lanes[i] : most;
+    for (int l = 0; l < V_LANES; l++) most = lanes[l] > most ? lanes[l] : most;
     return most;
 }
 

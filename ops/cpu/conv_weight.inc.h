@@ -510,9 +510,20 @@ EACH_PICK_TAPS(PICK_FUNCTIONS)
 #define PICK_CALL(rows, taps) pick_add(p, t0, t1, &b, co, at, rows, taps)
 #endif
 
+#ifdef V_NEON
+#include "ops/cpu/conv_weight_neon.inc.h"
+#endif
+
 static void pick_add_part(const part *p, uint32_t t0, uint32_t t1) {
     float *at = p->sums;
-    for (uint32_t co = 0; co < p->channels; co += V_LANES) {
+    uint32_t co = 0;
+#ifdef V_NEON
+    for (; patch_adds(p) && co + PANEL <= p->channels; co += PANEL) {
+        patch_add(p, t0, t1, co, at);
+        at += PATCH_SUMS * PANEL;
+    }
+#endif
+    for (; co < p->channels; co += V_LANES) {
         for (uint32_t number = p->begin; number < p->end; number++) {
             pick_block b = pick_block_of(p->c, number);
             switch (b.rows * 8 + b.taps) {

@@ -10,6 +10,8 @@
 
 #ifdef V_NEON
 #include "ops/cpu/dense_neon.inc.h"
+
+#include "ops/cpu/conv_neon.inc.h"
 #define TABLE_BEST(kernel) kernel##_neon
 #else
 #define TABLE_BEST(kernel) kernel
@@ -32,7 +34,7 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
 #endif
     .column_sums = column_sums,
     .conv2d_forward = conv2d_forward,
-    .conv2d_pool_forward = conv2d_pool_forward,
+    .conv2d_pool_forward = TABLE_BEST(conv2d_pool_forward),
     .conv2d_input_gradient = conv2d_input_gradient,
     .conv2d_pool_input_gradient = conv2d_pool_input_gradient,
     .conv2d_weight_gradient = conv2d_weight_gradient,

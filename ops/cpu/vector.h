@@ -411,6 +411,22 @@ V_INLINE vi i_permute(vi v, vi index) {
 }
 V_INLINE vi i_load(const int32_t *p) { return vld1q_s32(p); }
 
+// Bit i: p[i] is not +0, i < 16.
+V_INLINE uint32_t v_marks(const float *p) {
+    static const uint8_t weights[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    uint16x8_t half[2];
+    V_UNROLL for (int i = 0; i < 2; i++) {
+        vi low = vreinterpretq_s32_f32(v_load(p + 8 * i));
+        vi high = vreinterpretq_s32_f32(v_load(p + 8 * i + 4));
+        half[i] = vuzp1q_u16(vreinterpretq_u16_u32(vtstq_s32(low, low)),
+                             vreinterpretq_u16_u32(vtstq_s32(high, high)));
+    }
+    uint8x16_t marks = vuzp1q_u8(vreinterpretq_u8_u16(half[0]), vreinterpretq_u8_u16(half[1]));
+    marks = vandq_u8(marks, vld1q_u8(weights));
+    V_UNROLL for (int i = 0; i < 3; i++) marks = vpaddq_u8(marks, marks);
+    return vgetq_lane_u16(vreinterpretq_u16_u8(marks), 0);
+}
+
 V_INLINE void v_transpose(vf r[V_LANES], const float *p, uint64_t stride) {
     float64x2_t t[4];
     V_UNROLL for (int i = 0; i < 4; i += 2, p += 2 * stride) {

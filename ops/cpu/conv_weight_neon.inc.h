@@ -1,0 +1,90 @@
+// conv_weight_neon.inc.h - the weight gradient of 3x3 kernels on images of one channel with
+// pooling, on NEON. Included by conv_weight.inc.h, whose third way it is, for two vectors of
+// channels at once: all sums stay in registers, a table of two rows of a tile's pixels serves 6
+// picks, and the picks of neighbouring taps are a float apart.
+
+enum {
+    PATCH_BIAS = 9,  // after the taps
+    PATCH_SUMS,      // of a vector of channels
+};
+
+static bool patch_adds(const part *p) {
+    const lk_conv2d *c = p->c;
+    return c->kernel_h == 3 && c->kernel_w == 3 && c->in_c * c->stride_h * c->stride_w == 1;
+}
+
+// Bytes that make picks: where the pixel that a cell's first tap sees begins in the table; the eight
+// cells each over the bytes of its lane; the bytes of a float; and of the next float.
+typedef struct pick_bytes {
+    uint8_t first[16], lanes[2][16], bytes[16], next[16];
+} pick_bytes;
+static const pick_bytes patch_picks = {
+    .first = {0, 4, 16, 20},
+    .lanes = {{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3},
+              {4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7}},
+    .bytes = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3},
+    .next = {4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4},
+};
+
+// The terms of one tile. Its rows of pixels stay in v28 .. v31, since a table is of consecutive
+// registers: compilers, free to choose, copy each row for each table that it is in.
+V_INLINE void patch_terms(vf sum[PATCH_SUMS][2], const vf d[2], const float *pixel,
+                          uint64_t image_w, const uint8_t *argmax) {
+    register vf row0 __asm__("v28") = v_load(pixel);
+    register vf row1 __asm__("v29") = v_load(pixel + image_w);
+    register vf row2 __asm__("v30") = v_load(pixel + 2 * image_w);
+    register vf row3 __asm__("v31") = v_load(pixel + 3 * image_w);
+    const pick_bytes *picks = &patch_picks;
+    uint8x16_t pick[2];
+    V_FORGET(picks);  // loaded when used: the sums need the registers
+    uint8x16_t cells = vcombine_u8(vld1_u8(argmax), vdup_n_u8(0));
+    uint8x16_t first = vqtbl1q_u8(vld1q_u8(picks->first), cells);
+    V_UNROLL for (int v = 0; v < 2; v++) {
+        pick[v] = vaddq_u8(vqtbl1q_u8(first, vld1q_u8(picks->lanes[v])), vld1q_u8(picks->bytes));
+    }
+    V_UNROLL for (int kx = 0; kx < 3; kx++) {
+        V_UNROLL for (int v = 0; v < 2; v++) {
+#define PATCH_TERM(ky, low, high, a, b)                                                            \
+    __asm__("tbl %1.16b, {" #low ".16b, " #high ".16b}, %2.16b\n\tfmla %0.4s, %1.4s, %3.4s"        \
+            : "+w"(sum[(ky) * 3 + kx][v]), "=&w"(x)                                                \
+            : "w"(pick[v]), "w"(d[v]), "w"(a), "w"(b))
+            vf x;
+            PATCH_TERM(0, v28, v29, row0, row1);
+            PATCH_TERM(1, v29, v30, row1, row2);
+            PATCH_TERM(2, v30, v31, row2, row3);
+#undef PATCH_TERM
+            if (kx < 2) pick[v] = vaddq_u8(pick[v], vld1q_u8(picks->next));
+        }
+    }
+}
+
+// Output channels co .. co + 2 * V_LANES - 1, tiles t0 .. t1 - 1.
+V_NOINLINE void patch_add(const part *p, uint32_t t0, uint32_t t1, uint32_t co, float *at) {
+    const uint64_t out_c = p->c->out_c, wide = tiles_w(p->c), pooled_w = p->c->out_w / 2;
+    const uint64_t image_w = lk_conv_image_w(p->c);
+    vf sum[PATCH_SUMS][2];
+    V_UNROLL for (int i = 0; i < 2 * PATCH_SUMS; i++) {
+        sum[i % PATCH_SUMS][i / PATCH_SUMS] = v_load(at + i * V_LANES);
+    }
+    uint64_t ty = t0 / wide, tx = t0 % wide;
+    for (uint32_t t = t0; t < t1 && ty < p->c->out_h / 2;) {
+        // The tiles of one tile row; those of an odd last column have no terms.
+        uint64_t n = LK_MIN(wide - tx, (uint64_t)(t1 - t)), end = LK_MIN(tx + n, pooled_w);
+        const float *dy = p->dy + (ty * pooled_w + tx) * out_c + p->co + co;
+        const uint8_t *argmax = p->argmax + (ty * pooled_w + tx) * out_c + p->co + co;
+        const float *pixel = p->image + 2 * ty * image_w + 2 * tx;
+        uint64_t ink = ink_of_rows(p, 2 * ty, 4) >> 2 * tx;
+        for (; tx < end; tx++, dy += out_c, argmax += out_c, pixel += 2, ink >>= 2) {
+            const vf d[2] = {v_load(dy), v_load(dy + V_LANES)};
+            sum[PATCH_BIAS][0] = v_add(sum[PATCH_BIAS][0], d[0]);
+            sum[PATCH_BIAS][1] = v_add(sum[PATCH_BIAS][1], d[1]);
+            if (ink & 15) patch_terms(sum, d, pixel, image_w, argmax);
+        }
+        t += (uint32_t)n;
+        tx = 0;
+        ty++;
+    }
+    V_UNROLL for (int i = 0; i < 2 * PATCH_SUMS; i++) {
+        v_store(at + i * V_LANES, sum[i % PATCH_SUMS][i / PATCH_SUMS]);
+    }
+}
