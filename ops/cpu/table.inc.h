@@ -12,6 +12,8 @@
 #include "ops/cpu/dense_neon.inc.h"
 
 #include "ops/cpu/conv_neon.inc.h"
+
+#include "ops/cpu/misc_neon.inc.h"
 #define TABLE_BEST(kernel) kernel##_neon
 #else
 #define TABLE_BEST(kernel) kernel
@@ -45,5 +47,5 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
     .relu_backward = relu_backward,
     .softmax_cross_entropy = softmax_cross_entropy,
     .add = add,
-    .apply = apply,
+    .apply = TABLE_BEST(apply),
 };
