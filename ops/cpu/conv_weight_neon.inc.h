@@ -13,8 +13,8 @@ static bool patch_adds(const part *p) {
     return c->kernel_h == 3 && c->kernel_w == 3 && c->in_c * c->stride_h * c->stride_w == 1;
 }
 
-// Bytes that make picks: where the pixel that a cell's first tap sees begins in the table; the eight
-// cells each over the bytes of its lane; the bytes of a float; and of the next float.
+// Bytes that make picks: where the pixel that a cell's first tap sees begins in the table; the
+// eight cells each over the bytes of its lane; the bytes of a float; and of the next float.
 typedef struct pick_bytes {
     uint8_t first[16], lanes[2][16], bytes[16], next[16];
 } pick_bytes;
@@ -26,33 +26,36 @@ static const pick_bytes patch_picks = {
     .next = {4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4},
 };
 
-// The terms of one tile. Its rows of pixels stay in v28 .. v31, since a table is of consecutive
-// registers: compilers, free to choose, copy each row for each table that it is in.
+// One term of 4 channels. A table is of consecutive registers: compilers, free to choose, would
+// copy each row of pixels for each table that it is in.
+#define PATCH_TERM(sum, pick, d, low, v_low, high, v_high)                \
+    do {                                                                  \
+        register vf low_ __asm__(v_low) = (low);                          \
+        register vf high_ __asm__(v_high) = (high);                       \
+        vf x_;                                                            \
+        __asm__("tbl %1.16b, {" v_low ".16b, " v_high ".16b}, %2.16b\n\t" \
+                "fmla %0.4s, %1.4s, %3.4s"                                \
+                : "+w"(sum), "=&w"(x_)                                    \
+                : "w"(pick), "w"(d), "w"(low_), "w"(high_));              \
+    } while (0)
+
+// The terms of one tile.
 V_INLINE void patch_terms(vf sum[PATCH_SUMS][2], const vf d[2], const float *pixel,
                           uint64_t image_w, const uint8_t *argmax) {
-    register vf row0 __asm__("v28") = v_load(pixel);
-    register vf row1 __asm__("v29") = v_load(pixel + image_w);
-    register vf row2 __asm__("v30") = v_load(pixel + 2 * image_w);
-    register vf row3 __asm__("v31") = v_load(pixel + 3 * image_w);
     const pick_bytes *picks = &patch_picks;
-    uint8x16_t pick[2];
+    uint8x16_t pick[2], cells = vcombine_u8(vld1_u8(argmax), vdup_n_u8(0));
+    vf row[4];
     V_FORGET(picks);  // loaded when used: the sums need the registers
-    uint8x16_t cells = vcombine_u8(vld1_u8(argmax), vdup_n_u8(0));
     uint8x16_t first = vqtbl1q_u8(vld1q_u8(picks->first), cells);
     V_UNROLL for (int v = 0; v < 2; v++) {
         pick[v] = vaddq_u8(vqtbl1q_u8(first, vld1q_u8(picks->lanes[v])), vld1q_u8(picks->bytes));
     }
+    V_UNROLL for (int i = 0; i < 4; i++) row[i] = v_load(pixel + i * image_w);
     V_UNROLL for (int kx = 0; kx < 3; kx++) {
         V_UNROLL for (int v = 0; v < 2; v++) {
-#define PATCH_TERM(ky, low, high, a, b)                                                            \
-    __asm__("tbl %1.16b, {" #low ".16b, " #high ".16b}, %2.16b\n\tfmla %0.4s, %1.4s, %3.4s"        \
-            : "+w"(sum[(ky) * 3 + kx][v]), "=&w"(x)                                                \
-            : "w"(pick[v]), "w"(d[v]), "w"(a), "w"(b))
-            vf x;
-            PATCH_TERM(0, v28, v29, row0, row1);
-            PATCH_TERM(1, v29, v30, row1, row2);
-            PATCH_TERM(2, v30, v31, row2, row3);
-#undef PATCH_TERM
+            PATCH_TERM(sum[kx][v], pick[v], d[v], row[0], "v28", row[1], "v29");
+            PATCH_TERM(sum[3 + kx][v], pick[v], d[v], row[1], "v29", row[2], "v30");
+            PATCH_TERM(sum[6 + kx][v], pick[v], d[v], row[2], "v30", row[3], "v31");
             if (kx < 2) pick[v] = vaddq_u8(pick[v], vld1q_u8(picks->next));
         }
     }
