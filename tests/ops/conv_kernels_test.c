@@ -268,6 +268,23 @@ static void test_known_shapes(void **state) {
     }
 }
 
+// 3x3 on one channel, for which NEON has kernels of its own: odd sizes, more channels than are
+// packed at once, rows that are barely wider than a tile, as wide as the ink's bits and wider.
+static void test_patches(void **state) {
+    (void)state;
+    lk_conv2d shapes[] = {
+        shape(7, 16, 1, 40, 3, 3, 1, 1, true),   shape(9, 19, 1, 72, 3, 3, 1, 1, false),
+        shape(4, 4, 1, 8, 3, 3, 1, 1, false),    shape(5, 64, 1, 16, 3, 3, 1, 1, false),
+        shape(6, 67, 1, 12, 3, 3, 1, 1, false),  shape(12, 33, 1, 24, 3, 3, 1, 1, true),
+    };
+    for (unsigned i = 0; i < 2 * LK_COUNT(shapes); i++) {
+        lk_conv2d *c = &shapes[i / 2];
+        c->relu = i % 2;
+        c->use_bias = draw(2);
+        for (unsigned kind = PLAIN; kind <= OVERFLOWING; kind++) check_shape(c, 3, 2, (values)kind);
+    }
+}
+
 static void test_random_shapes(void **state) {
     (void)state;
     for (unsigned round = 0; round < rounds; round++) {
@@ -300,6 +317,7 @@ int main(int argc, char **argv) {
     if (argc > 1) rounds = (unsigned)strtoul(argv[1], NULL, 10);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_shapes),
+        cmocka_unit_test(test_patches),
         cmocka_unit_test(test_random_shapes),
         cmocka_unit_test(test_slices_of_examples),
     };
