@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,7 @@ static size_t live_bytes[DEVICES];
 static size_t device_bytes = (size_t)8 << 30;
 static const size_t context_bytes = (size_t)300 << 20;  // a driver takes about as much
 static uint64_t random_state, seed_given;
+static uint32_t moments_alone;  // since the host was last here
 static struct {
     char function[64];
     uint32_t left;
@@ -164,6 +166,7 @@ static void open_once(void) {
 struct entry {
     explicit entry(const char *function) {
         pthread_mutex_lock(&lock);
+        moments_alone = 0;
         open_once();
         fails = failure.left > 0 && strcmp(failure.function, function) == 0 && --failure.left == 0;
     }
@@ -295,12 +298,13 @@ static void give_back(list *l) {
     l->tail = NULL;
 }
 
-// What an item that cannot be done waits for: a stream, or devices (a bit each).
+// What an item that cannot be done waits for: a stream, or what a group does.
 struct obstacle {
     cudaStream_t stream;
-    uint32_t devices;
-    bool moved;  // but something of it was done
+    lk_host_hold group;
 };
+
+static bool held_elsewhere;  // the last that could not go on: by another process
 
 // Does an item of this device; false where it has to wait.
 static bool run_item(const item *i, int device, obstacle *why) {
@@ -320,7 +324,7 @@ static bool run_item(const item *i, int device, obstacle *why) {
         memset(i->to, i->value, i->bytes);
         return true;
     case WAIT: why->stream = i->stream; return i->stream->done >= i->until;
-    case GROUP: return lk_host_group_run(i->group, &why->devices, &why->moved);
+    case GROUP: return lk_host_group_run(i->group, &why->group);
     default: return true;
     }
 }
@@ -387,7 +391,7 @@ static void finish_first(cudaStream_t stream) {
 // Something for the stream to go on: of its own work or, where that has to wait, of what it waits
 // for. False where nothing of it can go on: `tried` are the streams that were found so.
 static bool advance(cudaStream_t stream, bool *tried) {
-    obstacle why = {NULL, 0, false};
+    obstacle why = {};
     const item *i = stream->work.head;
     if (!i || tried[stream - streams]) return false;
     tried[stream - streams] = true;
@@ -397,9 +401,11 @@ static bool advance(cudaStream_t stream, bool *tried) {
     } else if (run_item(i, stream->device, &why)) {
         return finish_first(stream), true;
     }
-    if (why.moved || (why.stream && advance(why.stream, tried))) return true;
-    for (uint32_t k = 0; why.devices && k < STREAMS; k++) {
-        if (!(why.devices >> streams[k].device & 1) || !streams[k].used) continue;
+    if (why.group.moved || (why.stream && advance(why.stream, tried))) return true;
+    held_elsewhere |= why.group.elsewhere;
+    const uint32_t devices = why.group.devices;
+    for (uint32_t k = 0; devices && k < STREAMS; k++) {
+        if (!(devices >> streams[k].device & 1) || !streams[k].used) continue;
         if (advance(&streams[k], tried)) return true;
     }
     return false;
@@ -415,8 +421,14 @@ static bool try_to_drain(cudaStream_t stream, uint64_t until) {
     return stream->done >= until;
 }
 
+// Where another process holds a stream up, waits for it, for ever if need be, as the driver does.
 static void drain(cudaStream_t stream, uint64_t until) {
-    if (try_to_drain(stream, until)) return;
+    const struct timespec moment = {0, 20000};
+    do {
+        held_elsewhere = false;
+        if (try_to_drain(stream, until)) return;
+        if (held_elsewhere) nanosleep(&moment, NULL);
+    } while (held_elsewhere);
     lk_host_die("the host waits for a stream of device %d that will never go on", stream->device);
 }
 
@@ -1099,6 +1111,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
 
 bool lk_host_enter(const char *function) {
     pthread_mutex_lock(&lock);
+    moments_alone = 0;
     open_once();
     return failure.left > 0 && strcmp(failure.function, function) == 0 && --failure.left == 0;
 }
@@ -1151,3 +1164,38 @@ void lk_host_move(void *to, const void *from, size_t bytes) {
 }
 
 void lk_host_count_communicator(void) { counts.allocations++; }
+
+// --- devices that go on by themselves ------------------------------------------------------------
+
+// Lets go again where nothing moves: the host may have something to say.
+static void go_on_a_while(void) {
+    for (uint32_t n = 0, stuck = 0; n < 1000 && stuck < STREAMS; n++) {
+        bool tried[STREAMS] = {};
+        CUstream_st *stream = &streams[n % STREAMS];
+        stuck = stream->used && advance(stream, tried) ? 0 : stuck + 1;
+    }
+    map_device(-1);
+}
+
+static void *go_on_for_ever(void *unused) {
+    const struct timespec moment = {0, 500000};
+    for (;;) {
+        nanosleep(&moment, NULL);
+        if (pthread_mutex_trylock(&lock) != 0) continue;
+        if (++moments_alone > 3) go_on_a_while();
+        pthread_mutex_unlock(&lock);
+    }
+    return unused;
+}
+
+bool lk_host_go_by_itself(void) {
+    static bool goes;
+    static pthread_t thread;
+    sigset_t all, before;
+    if (goes) return true;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are the program's
+    goes = pthread_create(&thread, NULL, go_on_for_ever, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return goes;
+}

@@ -23,9 +23,19 @@ cudaError_t lk_host_enqueue_group(cudaStream_t stream, void *group);
 void lk_host_move(void *to, const void *from, size_t bytes);  // from device to device
 void lk_host_count_communicator(void);
 
-// Of nccl.cpp: goes on with a group that is its stream's next item. False while it has to wait for
-// `devices` (a bit each); the runtime lets these go on and asks again. *moved: something was done.
-bool lk_host_group_run(void *group, uint32_t *devices, bool *moved);
+// From now on the devices also go on where the host does not ask them to: other processes wait for
+// what they send. False where there is no thread to be had.
+bool lk_host_go_by_itself(void);
+
+// What a group has to wait for: `devices` of this process (a bit each), which the runtime lets go
+// on before it asks again; or other processes. `moved`: something of it was done.
+struct lk_host_hold {
+    uint32_t devices;
+    bool moved, elsewhere;
+};
+
+// Of nccl.cpp: goes on with a group that is its stream's next item. False while it has to wait.
+bool lk_host_group_run(void *group, lk_host_hold *hold);
 size_t lk_host_nccl_bytes(int device);
 
 #endif

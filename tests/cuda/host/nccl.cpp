@@ -1,5 +1,5 @@
-// nccl.cpp - a recording stand-in for NCCL, for worlds of which all ranks are in this process: says
-// what was called in which order, and moves the bytes.
+// nccl.cpp - a recording stand-in for NCCL, for worlds whose ranks are in one process or in several
+// of this machine: says what was called in which order, and moves the bytes.
 //
 // Stricter than NCCL where that finds bugs. A send is over only when it was received: nothing is
 // buffered, so whatever needs buffers to go on stops here. Which of a group's messages travels
@@ -8,21 +8,28 @@
 // given up before the graphs that hold its calls, end the program.
 //
 // From the environment, at the first call:
-//   LOCKSTEP_HOST_NCCL_LOG   a file that gets a line for each call: rank, group, send or recv,
-//   peer,
-//                            count, type, offset in the device's block, stream, graph or now
+//   LOCKSTEP_HOST_NCCL_LOG   a file that gets a line for each call: rank, group (of its process),
+//                            send or recv, peer, count, type, offset in the device's block, stream,
+//                            graph or now. Several processes may write it.
 //   LOCKSTEP_HOST_NCCL_FAIL  error:R:N  rank R reports an error after N groups were carried out
 //                            dead:R:N   rank R does nothing more, and says nothing
+//                            deaf       nobody notices that a process has ended
+//
+// Between processes (nccl_mail.h) a GPU goes on by itself, as a real one does, while its process
+// waits for something else: others wait for what it sends. A message whose other end is in a
+// process that has ended or given up makes its rank report an error.
 #include "nccl.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "block.h"
 #include "inside.h"
+#include "nccl_mail.h"
 
 enum { COMMS = 64, GROUPS = 1024, MESSAGES = 65536 };
 static const size_t comm_bytes = (size_t)40 << 20;  // of a device, as NCCL takes about as much
@@ -33,6 +40,7 @@ struct message {
     const void *at;
     size_t bytes;
     ncclDataType_t type;
+    lk_mail_end end;  // with a rank of another process
 };
 
 // What one rank sends and receives at once: messages [first, first + count) of the pool.
@@ -46,6 +54,7 @@ struct ncclComm {
     bool used, aborted;
     int rank, ranks, device;
     uint64_t world;     // of the name
+    bool joined;        // all others are there
     group *active;      // being carried out
     group *open;        // being called
     uint64_t finished;  // groups
@@ -55,10 +64,11 @@ struct ncclComm {
 static ncclComm comms[COMMS];
 static group groups[GROUPS];
 static message messages[MESSAGES];
-static uint32_t group_count, message_count, names;
+static uint32_t group_count, message_count;
 static int depth, log_file = -1;
+static lk_mail mail;  // of the one world that this process may share with others
 static struct {
-    bool error, dead;
+    bool error, dead, deaf;
     int rank;
     uint64_t after;
 } injected;
@@ -69,10 +79,11 @@ static void read_environment(void) {
     unsigned rank = 0, after = 0;
     if (read) return;
     read = true;
-    if (log) log_file = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (log) log_file = open(log, O_WRONLY | O_CREAT | O_APPEND, 0666);
     if (!fail) return;
     injected.error = sscanf(fail, "error:%u:%u", &rank, &after) == 2;
     injected.dead = !injected.error && sscanf(fail, "dead:%u:%u", &rank, &after) == 2;
+    injected.deaf = strcmp(fail, "deaf") == 0;
     injected.rank = (int)rank;
     injected.after = after;
 }
@@ -93,9 +104,40 @@ ncclResult_t ncclGetVersion(int *version) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     call entered(__func__);
     if (entered.fails) return ncclSystemError;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
     memset(id, 0, sizeof *id);
-    names++;
-    memcpy(id->internal, &names, sizeof names);
+    const uint64_t name = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    memcpy(id->internal, &name, sizeof name);
+    return ncclSuccess;
+}
+
+static const char *name_of(uint64_t world) {
+    static char name[48];
+    snprintf(name, sizeof name, "/lockstep_nccl_%llx", (unsigned long long)world);
+    return name;
+}
+
+// The ranks of this process that have come since: waits for those of others. As NCCL, which does so
+// at the end of a group.
+static ncclResult_t join(void) {
+    for (ncclComm &c : comms) {
+        if (!c.used || c.joined) continue;
+        int mine = 0;
+        for (const ncclComm &other : comms) mine += other.used && other.world == c.world;
+        if (mine < c.ranks && !mail.world && !lk_mail_open(&mail, name_of(c.world), c.ranks)) {
+            return ncclSystemError;
+        }
+        bool good = true;
+        for (ncclComm &other : comms) {
+            if (!other.used || other.world != c.world) continue;
+            if (mine < c.ranks) lk_mail_enter(&mail, other.rank, other.device);
+            other.joined = true;
+        }
+        if (mine < c.ranks) good = lk_mail_wait(&mail, name_of(c.world), c.ranks);
+        if (!good) return ncclInvalidUsage;
+        if (mine < c.ranks && !lk_host_go_by_itself()) return ncclSystemError;
+    }
     return ncclSuccess;
 }
 
@@ -106,7 +148,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     if (entered.fails) return ncclUnhandledCudaError;
     if (!lazy || strcmp(lazy, "0") != 0 || !nvls || strcmp(nvls, "0") != 0) return ncclInvalidUsage;
     if (!config || ranks < 1 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
-    uint32_t name = 0, i = 0;
+    uint64_t name = 0;
+    uint32_t i = 0;
     memcpy(&name, id.internal, sizeof name);
     for (; i < COMMS && comms[i].used; i++) {
         const bool same = comms[i].world == name;
@@ -123,7 +166,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     comms[i].world = name;
     lk_host_count_communicator();
     *comm = &comms[i];
-    return ncclSuccess;
+    return depth > 0 ? ncclSuccess : join();
 }
 
 // NCCL waits here for graphs that hold calls of the communicator, for ever.
@@ -133,6 +176,7 @@ static ncclResult_t give_up(ncclComm_t comm) {
         lk_host_die("NCCL rank %d is given up before the graphs of its device", comm->rank);
     }
     comm->aborted = true;
+    if (mail.world && mail.here[comm->rank]) lk_mail_leave(&mail, comm->rank);
     return ncclSuccess;
 }
 
@@ -197,7 +241,7 @@ static ncclResult_t add(bool send, const void *at, size_t count, ncclDataType_t 
     for (ncclComm &other : comms) {
         if (other.open && other.open != c->open && other.open->first >= place) other.open->first++;
     }
-    messages[place] = {send, false, peer, at, bytes, type};
+    messages[place] = {send, false, peer, at, bytes, type, {}};
     c->open->count++;
     message_count++;
     return ncclSuccess;
@@ -237,6 +281,8 @@ ncclResult_t ncclGroupEnd(void) {
     if (entered.fails) return ncclSystemError;
     if (depth == 0) return ncclInvalidUsage;
     if (--depth > 0) return ncclSuccess;
+    const ncclResult_t joined = join();
+    if (joined != ncclSuccess) return joined;
     for (ncclComm &c : comms) {
         if (!c.open) continue;
         write_log(c.open);
@@ -282,6 +328,26 @@ static bool deliver(group *g, message *m) {
     return true;
 }
 
+// A piece of a message with a rank of another process.
+static bool carry(ncclComm *c, message *m, bool *moved) {
+    lk_mail_end *end = &m->end;
+    if (!end->at) {
+        *end = {};
+        end->from = m->send ? c->rank : m->peer;
+        end->to = m->send ? m->peer : c->rank;
+        end->at = const_cast<void *>(m->at);
+        end->bytes = m->bytes;
+        end->type = m->type;
+    }
+    if (lk_host_random() % 4 == 3) return false;  // it has not arrived yet
+    if (m->send ? lk_mail_send(&mail, end, lk_host_move)
+                : lk_mail_receive(&mail, end, lk_host_move))
+        *moved = true;
+    else if (!injected.deaf && lk_mail_is_gone(&mail, m->peer))
+        c->error = ncclRemoteError;
+    return m->done = end->done;
+}
+
 static bool is_gone(ncclComm *c) {
     const bool reached = (injected.error || injected.dead) && c->ranks > 1 &&
                          c->rank == injected.rank && c->finished >= injected.after;
@@ -289,24 +355,30 @@ static bool is_gone(ncclComm *c) {
     return reached;
 }
 
-bool lk_host_group_run(void *context, uint32_t *devices, bool *moved) {
+bool lk_host_group_run(void *context, lk_host_hold *hold) {
     group *g = static_cast<group *>(context);
     ncclComm *c = g->comm;
     if (c->aborted) return c->active = NULL, true;
+    hold->elsewhere = mail.world != NULL;
     if (is_gone(c) || (c->active && c->active != g)) return false;
     if (!c->active) {
-        for (uint32_t i = g->first; i < g->first + g->count; i++) messages[i].done = false;
+        for (uint32_t i = g->first; i < g->first + g->count; i++) {
+            messages[i].done = false;
+            messages[i].end = {};
+        }
         c->active = g;
-        *moved = true;
+        hold->moved = true;
     }
     uint32_t left = 0, first = g->count ? (uint32_t)(lk_host_random() % g->count) : 0;
     for (uint32_t k = 0; k < g->count; k++) {
         message *m = &messages[g->first + (first + k) % g->count];
-        if (!m->done && deliver(g, m)) *moved = true;
+        const bool far = mail.world && !mail.here[m->peer];
+        if (far && !m->done && m == first_of(g, m->send, m->peer)) carry(c, m, &hold->moved);
+        if (!far && !m->done && deliver(g, m)) hold->moved = true;
         if (m->done) continue;
         left++;
-        const ncclComm *peer = rank_of(c, m->peer);
-        if (peer) *devices |= 1u << peer->device;
+        const ncclComm *peer = far ? NULL : rank_of(c, m->peer);
+        if (peer) hold->devices |= 1u << peer->device;
     }
     if (left > 0) return false;
     c->active = NULL;
