@@ -76,8 +76,13 @@ enum {
     cudaDeviceScheduleBlockingSync = 4
 };
 
+typedef struct {
+    char bytes[16];
+} cudaUUID_t;
+
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem;
     size_t sharedMemPerBlock;
     size_t sharedMemPerBlockOptin;

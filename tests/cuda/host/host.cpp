@@ -411,12 +411,21 @@ static bool advance(cudaStream_t stream, bool *tried) {
     return false;
 }
 
+// As advance; where another process holds the stream up, which may wait for any of this one's
+// devices, these go on meanwhile.
+static bool advance_some(cudaStream_t stream) {
+    bool tried[STREAMS] = {};
+    held_elsewhere = false;
+    bool moved = advance(stream, tried);
+    for (uint32_t k = 0; !moved && held_elsewhere && k < STREAMS; k++) {
+        if (streams[k].used) moved = advance(&streams[k], tried);
+    }
+    return moved;
+}
+
 // Until so much of a stream is done, or nothing of it can go on.
 static bool try_to_drain(cudaStream_t stream, uint64_t until) {
-    while (stream->done < until) {
-        bool tried[STREAMS] = {};
-        if (!advance(stream, tried)) break;
-    }
+    while (stream->done < until && advance_some(stream)) continue;
     map_device(-1);
     return stream->done >= until;
 }
@@ -425,7 +434,6 @@ static bool try_to_drain(cudaStream_t stream, uint64_t until) {
 static void drain(cudaStream_t stream, uint64_t until) {
     const struct timespec moment = {0, 20000};
     do {
-        held_elsewhere = false;
         if (try_to_drain(stream, until)) return;
         if (held_elsewhere) nanosleep(&moment, NULL);
     } while (held_elsewhere);
@@ -633,6 +641,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
     memset(prop, 0, sizeof *prop);
     const char *name = getenv("LOCKSTEP_HOST_CUDA_NAME");
     snprintf(prop->name, sizeof prop->name, "%s", name ? name : "host execution layer");
+    prop->uuid.bytes[0] = (char)(1 + device);
     prop->totalGlobalMem = device_bytes;
     prop->sharedMemPerBlock = 48 * 1024;
     prop->sharedMemPerBlockOptin = LK_HOST_SHARED_BYTES;
@@ -849,8 +858,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 // A host that polls sees progress, one item at a time.
 static cudaError_t poll(cudaStream_t stream, uint64_t until) {
-    bool tried[STREAMS] = {};
-    if (stream->done < until) (void)advance(stream, tried);
+    if (stream->done < until) (void)advance_some(stream);
     map_device(-1);
     return stream->done < until ? cudaErrorNotReady : cudaSuccess;
 }
