@@ -47,14 +47,15 @@ def without_a_gpu(t):
 
 def with_all(t):
     """Every part that the host layer can play; the others say why not."""
-    parts = "kernels,equal,gpus,fast,allocations,memory,measure,bench"
+    parts = "kernels,equal,gpus,workers,fast,allocations,memory,measure,bench"
     code, out, error = gpu_check("--program", "program", "--tests", "tests", "--to", "all.json",
                                  "--only", parts, "--work", "work",
                                  LOCKSTEP_HOST_CUDA_DEVICES="3")
     t.check(code == 0, "gpu-check", code, out, error)
     rows = rows_of("all.json")
-    for name in ("kernels", "equal", "gpus", "fast", "allocations", "measure", "bench"):
+    for name in ("kernels", "equal", "gpus", "workers", "fast", "allocations", "measure", "bench"):
         t.check(rows[name]["status"] == "ok", name, rows[name])
+    t.check("4 workers by nccl: not run: " in rows["workers"]["text"], rows["workers"])
     for name, key in (("bench", "64"), ("measure", "chain_term_ns"), ("allocations", "bytes"),
                       ("fast", "bf16")):
         t.check(rows[name]["figures"].get(key), f"{name} has no {key}", rows[name])
