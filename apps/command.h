@@ -48,7 +48,12 @@ lk_status lk_collective_choose(lk_collective asked, uint32_t world, lk_mpi_optio
 // .. and once it is known on how many GPUs this process trains.
 lk_status lk_collective_check_gpus(lk_collective asked, uint32_t world, uint32_t gpus,
                                    lk_error *error);
-void lk_collective_print(lk_collective asked, uint32_t world, uint32_t gpus, lk_text_out *out);
+// Of several workers, once they have met: do their GPUs exchange by themselves? By all at the same
+// point. LK_RANKS_DISAGREE where they were asked different things.
+lk_status lk_collective_choose_way(lk_run *run, lk_collective asked, lk_error *error);
+// .. or shall it be planned so?
+lk_status lk_collective_imagine(lk_run *run, lk_collective asked, lk_error *error);
+void lk_collective_print(lk_collective asked, const lk_run *run, lk_text_out *out);
 
 // The options of every command that takes a configuration; a command's own come beside them.
 typedef struct lk_common_options {

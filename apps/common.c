@@ -72,7 +72,7 @@ static const struct {
     {{"latency", required_argument, NULL, OPT_LATENCY}, LK_OPT_PLAN},
     {{"start-timeout", required_argument, NULL, OPT_START_TIMEOUT}, LK_OPT_TRAIN},
     {{"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT}, LK_OPT_TRAIN},
-    {{"collective", required_argument, NULL, OPT_COLLECTIVE}, LK_OPT_TRAIN},
+    {{"collective", required_argument, NULL, OPT_COLLECTIVE}, LK_OPT_TRAIN | LK_OPT_PLAN},
     {{"insecure", no_argument, NULL, OPT_INSECURE}, LK_OPT_TRAIN},
     {{"start-delay", required_argument, NULL, OPT_START_DELAY}, LK_OPT_TRAIN},
     {{"throttle", required_argument, NULL, OPT_THROTTLE}, LK_OPT_TRAIN},

@@ -14,7 +14,8 @@ static const struct {
     const char *use;
 } commands[] = {
     {"plan", lk_command_plan,
-     "plan CONFIG [--json] [--show-shards] [--workers N [--bandwidth GBIT [--latency US]]]"},
+     "plan CONFIG [--json] [--show-shards] [--workers N [--collective nccl] [--bandwidth "
+     "GBIT [--latency US]]]"},
     {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]"},
     {"train", lk_command_train,
      "train CONFIG [--run-dir DIR] [--resume | --fresh] [--seal] [--cluster FILE]"},

@@ -155,6 +155,12 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
         lk_grain_range first = lk_replica_grains(p->grains, all, them->before);
         lk_grain_range last = lk_replica_grains(p->grains, all, them->before + them->replicas - 1);
         uint64_t slots = lk_exchange_slots(p, them), own = slice.end - slice.begin;
+        if (lk_run_is_direct(run)) {
+            lk_text_line(out, "  worker %u: %u replicas, grains %u .. %u, on GPUs %u .. %u", r,
+                         them->replicas, first.first, last.first + last.count - 1, r * them->gpus,
+                         (r + 1) * them->gpus - 1);
+            continue;
+        }
         lk_text_line(out,
                      "  worker %u: %u replicas, grains %u .. %u in %llu whole nodes; owns floats "
                      "%llu .. %llu; gives %llu bytes of nodes and %llu of sums a step",
@@ -300,7 +306,7 @@ static void put_entries(json_text *j, const lk_arena *a) {
 }
 
 static void put_gpus(json_text *j, const lk_cuda_group *g) {
-    const bool staged = g->choice.way == LK_CUDA_STAGED, direct = g->count > 1 && !staged;
+    const bool staged = g->choice.way == LK_CUDA_STAGED, direct = g->exchange.parts > 1 && !staged;
     put(j, "  ],\n  \"gpus\": [");
     for (uint32_t i = 0; i < g->count; i++) {
         const lk_cuda_step *c = &g->gpu[i];
@@ -507,6 +513,11 @@ static lk_status check_options(lk_common_options *o, lk_error *error) {
                        "--bandwidth: found one worker, which sends nothing; say how many there are "
                        "with --workers N");
     }
+    if (given && o->collective == LK_COLLECTIVE_NCCL) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--bandwidth: found --collective nccl, wanted mpi: the formula is of what "
+                       "goes by way of the hosts");
+    }
     if (o->link.latency_us == 0) o->link.latency_us = LK_LATENCY_US;
     return LK_OK;
 }
@@ -519,6 +530,7 @@ lk_status lk_command_plan(int argc, char **argv, lk_error *error) {
     const lk_run_needs needs = {.checkpoints = true, .logs = true};  // what train will need
     lk_status status = lk_run_configure(&run, &o.config, needs, error);
     if (status == LK_OK && o.workers > 1) status = lk_run_imagine(&run, o.workers, error);
+    if (status == LK_OK) status = lk_collective_imagine(&run, o.collective, error);
     run.rendezvous_bytes = o.workers > 1 ? lk_rendezvous_bytes(run.workers.rank) : 0;
     if (status == LK_OK) status = plan(&run, &o, error);
     lk_run_close(&run);

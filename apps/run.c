@@ -125,6 +125,8 @@ static lk_status choose_gpus(lk_run *run, lk_error *error) {
     return LK_OK;
 }
 
+bool lk_run_is_direct(const lk_run *run) { return run->layout.direct; }
+
 const char *lk_run_kernels(const lk_run *run) { return run->cuda ? "cuda" : run->kernels->name; }
 
 const char *lk_run_lanes(const lk_run *run) {
@@ -298,8 +300,8 @@ static void say_way(const lk_run *run, char *out, size_t bytes) {
     lk_format(out, bytes, "by %s", lk_mpi_transport());
     if (run->gpu_choice.way == LK_CUDA_STAGED) return;
     lk_cuda_schedule_hash(&run->gpus.exchange, hash);
-    lk_hex(hash, LK_SHA256_BYTES, hex);
-    lk_format(out, bytes, "by NCCL, schedule %.32s", hex);
+    lk_hex(hash, LK_SHA256_BYTES / 2, hex);
+    lk_format(out, bytes, "by NCCL, schedule %s", hex);
 }
 
 lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
@@ -338,13 +340,18 @@ lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
 lk_status lk_run_connect(lk_run *run, uint64_t *steps_done, lk_error *error) {
     const lk_run_workers *w = &run->workers;
     if (!w->joined) return LK_OK;
+    lk_mpi_wait_for("the leader's checkpoint");
     lk_mpi_broadcast(steps_done, sizeof *steps_done);
     if (*steps_done && !run->layout.shared) {
         lk_mpi_broadcast(run->core.device, run->program.regions[LK_REGION_DEVICE].bytes);
     }
     lk_exchange_make(&run->exchange, &run->program, w->list, w->world, w->rank,
                      run->exchange_tables);
-    return lk_mpi_connect(&run->exchange, run->inbox, error);
+    LK_CHECK(lk_mpi_connect(&run->exchange, run->inbox, error));
+    lk_status status = run->cuda ? run->cuda->connect(&run->gpus, error) : LK_OK;
+    // The others may be waiting for this one's GPUs, and hear of nothing else.
+    if (status != LK_OK) lk_mpi_end_soon(status);
+    return status == LK_OK ? lk_mpi_settle(status, error) : status;
 }
 
 // This worker's regions of the window. The device region exists once, in the leader's part.
@@ -623,7 +630,8 @@ static lk_status start_gpu(lk_run *run, lk_error *error) {
                        (unsigned long long)run->train.count, UINT32_MAX);
     }
     plan_gpu(run, run->train.count);
-    return run->cuda->start(&run->gpus, &run->train_source, run->core.device, error);
+    LK_CHECK(run->cuda->start(&run->gpus, &run->train_source, run->core.device, error));
+    return run->workers.joined ? LK_OK : run->cuda->connect(&run->gpus, error);
 }
 
 static lk_status open_gpu(lk_run *run, lk_cuda_device *device, lk_error *error) {
@@ -787,8 +795,22 @@ static lk_step_result staged_step(lk_run *run, uint64_t step) {
     return result;
 }
 
+// The GPUs exchange by themselves; workers only tell each other what comes after the step.
+static lk_step_result direct_step(lk_run *run, uint64_t step) {
+    lk_step_result result = {.step = step, .pending = true};
+    lk_exchange *x = &run->exchange;
+    if (run->cuda->begin(&run->gpus, step, &run->lost) != LK_OK) return result;
+    *x->note_out =
+        (lk_note){.stop = run->stop, .save = run->save, .bad_op = LK_NONE, .bad_param = LK_NONE};
+    if (lk_mpi_turn(x, LK_TURN_STEP, step, &run->lost) != LK_OK) return result;
+    for (uint32_t w = 0; w < x->world; w++) result.stop = LK_MAX(result.stop, x->note[w]->stop);
+    result.save = x->note[0]->save;
+    return result;
+}
+
 lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     work w = {run, step};
+    if (lk_run_is_direct(run)) return direct_step(run, step);
     if (run->cuda && run->workers.joined) return staged_step(run, step);
     if (run->cuda) {
         (void)run->cuda->begin(&run->gpus, step, &run->lost);

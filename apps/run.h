@@ -35,6 +35,7 @@ typedef struct lk_run_workers {
     uint32_t host_first, host_replicas;  // replicas of this host: of lower ranks, of all
     lk_worker *list;                     // (world): start-up heap
     bool joined;                         // they are there, not only planned
+    char why_staged[96];                 // why their GPUs do not exchange by themselves
 } lk_run_workers;
 
 typedef struct lk_run {
@@ -53,7 +54,8 @@ typedef struct lk_run {
     lk_world world;
     lk_exchange exchange;
     uint32_t stop;  // a signal this process was asked to stop by: told to the other workers
-    lk_error lost;  // why other workers or the GPU are not heard any more; LK_OK while they are
+    bool save;  // it will save after the next step, by the clock: told, too, where GPUs exchange
+    lk_error lost;   // why other workers or the GPU are not heard any more; LK_OK while they are
     bool evaluator;  // evaluation is another task's: the workers leave it out
     lk_team team;
     bool team_started;
@@ -118,6 +120,9 @@ void lk_run_initialize(lk_run *run);
 // started.
 bool lk_run_is_fast(const lk_run *run);
 void lk_run_cublas(const lk_run *run, char *out, size_t bytes);
+
+// Do the GPUs of several workers exchange by themselves?
+bool lk_run_is_direct(const lk_run *run);
 
 // The kernels that compute the steps, as --kernels calls them.
 const char *lk_run_kernels(const lk_run *run);

@@ -96,11 +96,18 @@ static lk_status save(trainer *t, lk_error *error) {
                         t->digest);
 }
 
-static bool save_is_due(const trainer *t) {
+static bool clock_says_save(const trainer *t) {
     const lk_config *c = &t->run->config;
-    if (c->checkpoint_every_steps && t->done % c->checkpoint_every_steps == 0) return true;
     return c->checkpoint_every_seconds &&
            lk_seconds() - t->last_save >= (double)c->checkpoint_every_seconds;
+}
+
+// Whoever saves waits for the GPUs, and where these wait for each other, all do so after the same
+// step: by the leader's clock.
+static bool save_is_due(const trainer *t, const lk_step_result *r) {
+    const lk_config *c = &t->run->config;
+    if (c->checkpoint_every_steps && t->done % c->checkpoint_every_steps == 0) return true;
+    return lk_run_is_direct(t->run) ? r->save : clock_says_save(t);
 }
 
 // --- logs --------------------------------------------------------------------------------------
@@ -227,6 +234,7 @@ static lk_status one_step(trainer *t, lk_error *error) {
     const lk_config *c = &t->run->config;
     t->run->arena.phase = "training";
     t->run->stop = lk_stop_signal();
+    t->run->save = t->leads && clock_says_save(t);
     lk_step_result r = lk_run_step(t->run, t->done);
     LK_CHECK(check_workers(t, error));
     LK_CHECK(check_finite(&r, error));
@@ -237,7 +245,7 @@ static lk_status one_step(trainer *t, lk_error *error) {
     const bool hashed = t->done % c->hash_every_steps == 0 || last;
     const bool tested =
         c->evaluate_every_steps && t->done % c->evaluate_every_steps == 0 && !last && evaluates(t);
-    const bool saved = save_is_due(t);
+    const bool saved = save_is_due(t, &r);
     if (shown || hashed || tested || saved) LK_CHECK(settle(t, &r, error));
     if (shown) {
         LK_CHECK(log_metrics(t, "train", &r, error));
@@ -354,13 +362,13 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
     if (!w->joined) {
         lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (%s), kernels %s", LK_VERSION,
                      name, run->layout.replicas, lk_run_lanes(run), lk_run_kernels(run));
-        lk_collective_print(asked, 1, run->gpu_choice.gpus, out);
+        lk_collective_print(asked, run, out);
         return;
     }
     lk_mpi_host(&here, &before);
     lk_text_line(out, "lockstep %s  %s  %u workers, %u replicas in all, kernels %s", LK_VERSION,
                  name, w->world, run->layout.replicas_all, lk_run_kernels(run));
-    lk_collective_print(asked, w->world, run->gpu_choice.gpus, out);
+    lk_collective_print(asked, run, out);
     lk_text_line(out,
                  "transport: %s; %u worker%s on this host; window %llu bytes, inbox %llu bytes, "
                  "rendezvous %llu bytes, foreign %llu bytes (%s)",
@@ -405,12 +413,13 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
                      (unsigned long long)lk_cuda_staged_bytes(g), g->exchange.bucket_count,
                      g->exchange.bucket_count == 1 ? "" : "s");
     }
-    if (g->count <= 1 || g->choice.way == LK_CUDA_STAGED) return;
+    if (g->exchange.parts <= 1 || g->choice.way == LK_CUDA_STAGED) return;
     lk_text_line(out,
-                 "between GPUs: NCCL %s moves %llu bytes a step in %u parts, each under the "
+                 "between %u GPUs: NCCL %s moves %llu bytes a step in %u parts, each under the "
                  "backward of earlier layers; foreign %llu bytes of a GPU are NCCL's",
-                 g->nccl.version, (unsigned long long)lk_cuda_exchange_bytes(&g->exchange),
-                 g->exchange.bucket_count, (unsigned long long)g->nccl_bytes);
+                 g->exchange.parts, g->nccl.version,
+                 (unsigned long long)lk_cuda_exchange_bytes(&g->exchange), g->exchange.bucket_count,
+                 (unsigned long long)g->nccl_bytes);
 }
 
 static void print_banner(const trainer *t) {
@@ -438,7 +447,6 @@ static void print_banner(const trainer *t) {
                      lk_precision_name(s->precision), cublas, run->gpus.gpu[0].device.name);
     }
     print_kinds(run, out);
-    print_gpus(run, out);
     lk_text_line(out, "run_identity %s", run->identity_hex);
 }
 
@@ -518,6 +526,7 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     if (run->workers.joined) status = lk_mpi_settle(status, error);
     LK_CHECK(status);
     LK_CHECK(lk_run_connect(run, &t->done, error));
+    if (t->leads) print_gpus(run, &t->out);
     t->total = lk_run_steps(run);
     lk_watch_stop();
     t->running = true;
@@ -586,7 +595,9 @@ static lk_status configure(trainer *t, const lk_common_options *o, const lk_clus
     if (status == LK_OK) {
         status = lk_collective_check_gpus(o->collective, several, t->run->gpu_choice.gpus, error);
     }
-    return how != ALONE ? lk_run_join(t->run, world, rank, status, error) : status;
+    if (how == ALONE) return status;
+    LK_CHECK(lk_run_join(t->run, world, rank, status, error));
+    return lk_collective_choose_way(t->run, o->collective, error);
 }
 
 // What they still hold is written; that it cannot be counts where nothing else has failed.

@@ -60,6 +60,7 @@ lk_status lk_cuda_open(lk_cuda_device *device, uint32_t number, lk_error *error)
     device->driver = (uint32_t)driver;
     device->runtime = (uint32_t)runtime;
     device->total_bytes = properties.totalGlobalMem;
+    memcpy(device->id, &properties.uuid, sizeof device->id);
     if (device->major >= LK_CUDA_MAJOR_MIN) return LK_OK;
     return lk_fail(error, LK_UNAVAILABLE,
                    "kernels \"cuda\": %s has compute capability %u.%u, wanted %d.0 or newer; use "

@@ -22,6 +22,7 @@ typedef struct lk_cuda_device {
     uint32_t processors;       // streaming multiprocessors
     uint32_t driver, runtime;  // as CUDA writes versions: 13.0 is 13000
     uint64_t total_bytes;
+    uint8_t id[16];  // no other GPU, or part of one, has it
 } lk_cuda_device;
 
 // Bytes of the device that nobody holds, and all of them.

@@ -9,6 +9,7 @@
 
 #include "comm/cuda_staged.h"
 #include "comm/cuda_walk.h"
+#include "comm/mpi.h"
 
 #define EACH_GPU(g, c) for (lk_cuda_step *c = (g)->gpu; c < (g)->gpu + (g)->count; c++)
 
@@ -16,24 +17,40 @@ static void use(const lk_cuda_step *c) { lk_cuda_use(c->device.number); }
 
 // --- the plan ------------------------------------------------------------------------------------
 
+// The parts of the exchange: this worker's GPUs, or those of all. Returns its first.
+static uint32_t list_parts(lk_cuda_group *g, const lk_worker *own) {
+    const lk_cuda_choice *choice = &g->choice;
+    lk_cuda_exchange *x = &g->exchange;
+    const bool all = choice->way == LK_CUDA_DIRECT && choice->world > 1;
+    uint32_t first = 0;
+    x->parts = 0;
+    for (uint32_t w = 0; w < (all ? choice->world : 1); w++) {
+        const lk_worker *worker = all ? &choice->workers[w] : own;
+        const uint32_t gpus = all ? worker->gpus : choice->gpus;
+        if (w == choice->rank) first = x->parts;
+        lk_assert(x->parts + gpus <= LK_CUDA_PARTS_MAX);
+        for (uint32_t i = 0; i < gpus; i++) x->list[x->parts++] = lk_cuda_share(worker, gpus, i);
+    }
+    return all ? first : 0;
+}
+
 static void plan(lk_cuda_group *g, const lk_program *p, const lk_cuda_choice *choice,
                  const lk_cuda_needs *needs) {
-    const lk_worker all = {.replicas = p->layout.replicas, .before = p->layout.replicas_before};
+    const lk_worker own = {.replicas = p->layout.replicas, .before = p->layout.replicas_before};
     lk_cuda_exchange *x = &g->exchange;
     lk_assert(choice->gpus >= 1 && choice->gpus <= LK_CUDA_GPUS_MAX);
     g->choice = *choice;
     g->count = choice->gpus;
     x->program = p;
-    x->parts = g->count;
-    for (uint32_t i = 0; i < x->parts; i++) x->list[i] = lk_cuda_share(&all, x->parts, i);
+    const uint32_t first = list_parts(g, &own);
     lk_cuda_exchange_plan(x, choice->bucket_floats);
     for (uint32_t i = 0; i < g->count; i++) {
         lk_cuda_step *c = &g->gpu[i];
         c->device.number = choice->first_gpu + i;
-        c->first_replica = x->list[i].before - all.before;
-        c->replicas = x->list[i].replicas;
-        c->part = i;
-        c->share = x->list[i];
+        c->part = first + i;
+        c->share = x->list[c->part];
+        c->first_replica = c->share.before - own.before;
+        c->replicas = c->share.replicas;
         c->staged = choice->way == LK_CUDA_STAGED;
         c->exchange = x->parts > 1 && !c->staged ? x : NULL;
         lk_cuda_step_plan(c, p, needs);
@@ -61,15 +78,30 @@ static lk_status lost(lk_cuda_group *g, const char *what, lk_error *error) {
                   (unsigned long long)(g->gpu[0].next - 1));
     }
     g->hangs = g->choice.way == LK_CUDA_STAGED;
-    if (!g->hangs) {
-        forget_graphs(g);
-        lk_nccl_abort(&g->nccl);
-    }
+    g->lost = !g->hangs;
     return lk_fail(
         error, LK_RETRY,
         "rank %u on %s: the GPUs do not %s any more: %s, noticed %s; the last checkpoint "
         "stands, go on with --resume",
         g->choice.rank, host, g->hangs ? "answer" : "hear each other", what, where);
+}
+
+// Has another worker died? It is named, then, which NCCL cannot do.
+static lk_status look(lk_cuda_group *g, lk_error *error) {
+    if (g->choice.world <= 1 || g->choice.way == LK_CUDA_STAGED) return LK_OK;
+    const lk_status status = lk_mpi_look(g->started ? g->gpu[0].next - 1 : 0, error);
+    g->lost = g->lost || status != LK_OK;
+    return status;
+}
+
+// NCCL may know it a moment sooner.
+static lk_status look_again(lk_cuda_group *g, lk_error *error) {
+    const struct timespec moment = {.tv_nsec = 10000000};
+    for (uint32_t i = 0; g->choice.world > 1 && i < 30; i++) {
+        LK_CHECK(look(g, error));
+        nanosleep(&moment, NULL);
+    }
+    return LK_OK;
 }
 
 // What a wait for GPUs that exchange looks at. Their work is short: the first looks come at once.
@@ -78,9 +110,11 @@ static lk_status watch(void *context, double seconds, lk_error *error) {
     const char *what = NULL;
     char why[160];
     if (!lk_nccl_is_well(&g->nccl, &what)) {
+        LK_CHECK(look_again(g, error));
         lk_format(why, sizeof why, "GPU %u of %u: %s", g->nccl.bad, g->exchange.parts, what);
         return lost(g, why, error);
     }
+    if (seconds > 1e-3) LK_CHECK(look(g, error));
     if (g->choice.seconds_max && seconds > g->choice.seconds_max) {
         lk_format(why, sizeof why, "one is silent for longer than --step-timeout (%u s)",
                   g->choice.seconds_max);
@@ -146,10 +180,33 @@ static lk_status check_nccl(lk_cuda_group *g, const char *doing, lk_error *error
                    doing, what);
 }
 
-// Every pair of GPUs sends and receives, so that nothing is left to connect.
-static lk_status connect(lk_cuda_group *g, lk_error *error) {
-    uint8_t name[LK_NCCL_ID_BYTES];
+// The GPUs of all workers, in the order of ranks, become one world. The leader gives it its name.
+static lk_status join_world(lk_cuda_group *g, lk_error *error) {
+    uint8_t name[LK_NCCL_ID_BYTES] = {0};
     uint32_t devices[LK_CUDA_GPUS_MAX];
+    const lk_cuda_choice *choice = &g->choice;
+    for (uint32_t i = 0; i < g->count; i++) devices[i] = g->gpu[i].device.number;
+    lk_status status = lk_nccl_load(&g->nccl, error);
+    if (status == LK_OK && choice->rank == 0) status = lk_nccl_name(&g->nccl, name, error);
+    if (choice->world > 1) {
+        LK_CHECK(lk_mpi_settle(status, error));
+        lk_mpi_wait_for("NCCL to connect the GPUs of all workers");
+        lk_mpi_broadcast(name, sizeof name);
+    }
+    LK_CHECK(status);
+    return lk_nccl_start(&g->nccl, name, g->exchange.parts, g->gpu[0].part, g->count, devices,
+                         error);
+}
+
+static lk_status nccl_version(char version[16], lk_error *error) {
+    lk_nccl n;
+    LK_CHECK(lk_nccl_load(&n, error));
+    memcpy(version, n.version, sizeof n.version);
+    return LK_OK;
+}
+
+// Every pair of GPUs sends and receives, so that nothing is left to connect.
+static lk_status connect_gpus(lk_cuda_group *g, lk_error *error) {
     lk_cuda_memory before, after;
     EACH_GPU(g, c) {
         c->watch = lk_cuda_step_shares(c) ? watch : NULL;
@@ -158,10 +215,7 @@ static lk_status connect(lk_cuda_group *g, lk_error *error) {
     if (!g->gpu[0].exchange) return LK_OK;
     use(&g->gpu[0]);
     LK_CHECK(lk_cuda_memory_query(&before, error));
-    for (uint32_t i = 0; i < g->count; i++) devices[i] = g->gpu[i].device.number;
-    LK_CHECK(lk_nccl_name(&g->nccl, name, error));
-    LK_CHECK(
-        lk_nccl_start(&g->nccl, name, g->exchange.parts, g->gpu[0].part, g->count, devices, error));
+    LK_CHECK(join_world(g, error));
     const uint32_t leaves = g->exchange.program->grains;
     for (uint32_t b = 0; b < g->exchange.bucket_count; b++) {
         lk_nccl_begin(&g->nccl);
@@ -295,7 +349,11 @@ static lk_status start(lk_cuda_group *g, const lk_source *source, uint8_t *mirro
     LK_CHECK(
         lk_cuda_pin(mirror, g->exchange.program->regions[LK_REGION_DEVICE].bytes, &address, error));
     g->mirror = mirror;
-    LK_CHECK(connect(g, error));
+    return LK_OK;
+}
+
+static lk_status connect(lk_cuda_group *g, lk_error *error) {
+    LK_CHECK(connect_gpus(g, error));
     LK_CHECK(record_steps(g, error));
     EACH_GPU(g, c) {
         use(c);
@@ -308,6 +366,11 @@ static lk_status start(lk_cuda_group *g, const lk_source *source, uint8_t *mirro
 static void end(lk_cuda_group *g) {
     lk_error ignored = {.status = LK_OK};
     if (!g->touched || g->hangs) return;  // the end of the process is the end of what hangs
+    if (g->lost) {                        // nothing may wait for those who are gone
+        if (g->choice.world > 1) lk_mpi_end_soon(LK_RETRY);
+        forget_graphs(g);
+        lk_nccl_abort(&g->nccl);
+    }
     (void)wait_all(g, &ignored);
     forget_graphs(g);
     lk_nccl_close(&g->nccl);
@@ -409,7 +472,9 @@ const lk_cuda_calls lk_cuda = {.scratch_floats = lk_cuda_scratch_floats,
                                .take_host = take_host,
                                .visible = lk_cuda_count,
                                .open = lk_cuda_open,
+                               .nccl = nccl_version,
                                .start = start,
+                               .connect = connect,
                                .end = end,
                                .upload = upload,
                                .download = download,

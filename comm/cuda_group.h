@@ -15,7 +15,8 @@
 // Intended usage, all through lk_cuda (see there):
 //   plan, take_host        measure; as often as wanted; no GPU is needed
 //   open                   are there so many GPUs?
-//   start                  their memory, connections, graphs
+//   start                  their memory
+//   connect                connections, graphs; of several workers by all at the same point
 //   upload                 parameters and slots of the mirror
 //   begin .. settle ..     steps
 //   begin, give, a turn, join, a turn, take, settle      a step that is staged
@@ -56,8 +57,9 @@ typedef struct lk_cuda_group {
     uint64_t nccl_bytes;  // that NCCL took on the first GPU, part of its foreign_bytes
     lk_cuda_evaluation evaluations[LK_CUDA_GPUS_MAX];
     uint8_t *mirror;        // pinned, once for all
-    bool touched, started;  // `start` was called; has come to its end
+    bool touched, started;  // `start` was called; `connect` has come to its end
     bool hangs;             // a GPU does not answer: nobody may wait for it any more
+    bool lost;              // others are not heard any more: nothing may wait for them
 } lk_cuda_group;
 
 // Bytes that a staged step moves between this worker's GPUs and the host.
@@ -85,10 +87,15 @@ typedef struct lk_cuda_calls {
     uint32_t (*visible)(void);
     lk_status (*open)(lk_cuda_device *device, uint32_t number, lk_error *error);
 
+    // The version of NCCL. LK_UNAVAILABLE where there is none.
+    lk_status (*nccl)(char version[16], lk_error *error);
+
     // After plan, and take_host with memory behind the arena. `mirror` is the host's device region,
     // aligned to a page. LK_UNAVAILABLE where there is no GPU, no room or no way between them.
-    // `end` in any case.
+    // `end` in any case. Where there are other workers, they are connected (comm/mpi.h) before the
+    // GPUs.
     lk_status (*start)(lk_cuda_group *g, const lk_source *source, uint8_t *mirror, lk_error *error);
+    lk_status (*connect)(lk_cuda_group *g, lk_error *error);
     void (*end)(lk_cuda_group *g);
 
     // The mirror's parameters and slots for the devices, before the next step or evaluation; and

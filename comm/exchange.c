@@ -32,16 +32,19 @@ uint32_t lk_exchange_slots(const lk_program *p, const lk_worker *w) {
     return lk_node_slots(range.first, range.count, range.count, p->grains);
 }
 
+bool lk_exchange_boxes(const lk_program *p) { return !p->layout.shared && !p->layout.direct; }
+
 uint64_t lk_exchange_box_floats(const lk_program *p, const lk_worker *workers, uint32_t world,
                                 uint32_t worker, uint32_t owner) {
     lk_slice s = lk_slice_of(p, world, owner);
+    if (!lk_exchange_boxes(p)) return 0;
     return lk_exchange_slots(p, &workers[worker]) * (s.end - s.begin);
 }
 
 uint64_t lk_exchange_floats(const lk_program *p, const lk_worker *workers, uint32_t world,
                             uint32_t worker) {
     lk_slice s = lk_slice_of(p, world, worker);
-    if (p->layout.shared) return 0;
+    if (!lk_exchange_boxes(p)) return 0;
     return lk_exchange_slots(p, &workers[worker]) * p->loss_offset + (s.end - s.begin);
 }
 

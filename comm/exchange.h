@@ -22,6 +22,9 @@
 //     ------------------------- turn: all have computed; every note is with everybody -----------
 //     UPDATE   lk_step_update, every replica its own part
 //     ------------------------- turn: parameters are new, every note is complete ----------------
+//
+// Where all workers' devices exchange by themselves (program.h, `direct`; comm/cuda_exchange.h),
+// the notes alone are left too: of a step, what its workers are asked to do next.
 #ifndef LOCKSTEP_COMM_EXCHANGE_H
 #define LOCKSTEP_COMM_EXCHANGE_H
 
@@ -36,6 +39,7 @@ typedef struct lk_worker {
 // What everybody must know of everybody before a step or an evaluation has a result.
 typedef struct lk_note {
     uint32_t stop;                // a signal this worker was asked to stop by, or 0
+    uint32_t save;                // it will save after this step, by the clock
     uint32_t correct;             // of its examples
     uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE
     uint32_t bad_param;           // likewise, of the parameters it alone has updated
@@ -73,12 +77,14 @@ uint32_t lk_exchange_slots(const lk_program *program, const lk_worker *worker);
 void lk_exchange_blocks(const lk_program *program, const lk_worker *worker, uint32_t grains,
                         uint32_t leaves, lk_counter *out);
 
+// Do workers give each other boxes and sums? Otherwise none of what follows has any floats.
+bool lk_exchange_boxes(const lk_program *program);
+
 // Floats of box (worker, owner); floats of all boxes of a worker.
 uint64_t lk_exchange_box_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
                                 uint32_t worker, uint32_t owner);
 
-// Floats that a worker gives: its boxes, then its slice of the sum. None where the memory is
-// shared.
+// Floats that a worker gives: its boxes, then its slice of the sum.
 uint64_t lk_exchange_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
                             uint32_t worker);
 

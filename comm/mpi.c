@@ -407,8 +407,9 @@ lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error
     return LK_OK;
 }
 
+void lk_mpi_wait_for(const char *what) { mpi.waiting_for = what; }
+
 void lk_mpi_broadcast(void *bytes, uint64_t count) {
-    mpi.waiting_for = "the leader's checkpoint";
     uint8_t *at = bytes;
     for (uint64_t left = count; left > 0;) {
         int now = (int)LK_MIN(left, (uint64_t)1 << 30);
@@ -418,12 +419,17 @@ void lk_mpi_broadcast(void *bytes, uint64_t count) {
     }
 }
 
+void lk_mpi_gather(const void *mine, uint64_t bytes, void *all) {
+    need(calls.MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, mpi.all));
+}
+
 // --- window and requests -----------------------------------------------------------------------
 
 static bool is_near(uint32_t w) { return !mpi.options.messages && lk_mpi_is_here(w); }
 
 static uint64_t slice_floats(const lk_program *p, uint32_t world, uint32_t w) {
     lk_slice s = lk_slice_of(p, world, w);
+    if (!lk_exchange_boxes(p)) return 0;
     return s.end - s.begin;
 }
 
@@ -550,7 +556,7 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
     uint32_t lanes = 0;
     for (uint32_t w = 0; w < x->world; w++) {
         if (lk_mpi_is_here(w)) lanes += x->workers[w].gpus ? 1 : x->workers[w].replicas;
-        if (!mpi.controls[w] || p->layout.shared) continue;
+        if (!mpi.controls[w] || !lk_exchange_boxes(p)) continue;
         const float *boxes = (const float *)(void *)lk_mpi_window_of(w);
         uint64_t slots = lk_exchange_slots(p, &x->workers[w]);
         x->box[w] = boxes + slots * lk_slice_of(p, x->world, x->rank).begin;
@@ -582,7 +588,7 @@ void lk_mpi_seal(void) {
 // --- turns -------------------------------------------------------------------------------------
 
 static const char *phase_name(lk_turn turn) {
-    static const char *const names[] = {"reduce", "apply", "evaluation", "end"};
+    static const char *const names[] = {"reduce", "apply", "reduce", "evaluation", "end"};
     return names[turn];
 }
 
@@ -735,7 +741,7 @@ lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *err
     // Receives for the turn after this one, before anybody can be that far.
     if (turn == LK_TURN_SUMS) start_receives(BOX);
     if (turn == LK_TURN_BOXES) start_receives(SUM);
-    bool next_note = turn == LK_TURN_BOXES || turn == LK_TURN_NOTES;
+    bool next_note = turn != LK_TURN_SUMS && turn != LK_TURN_LAST;
     if (next_note) start_receives(NOTE_EVEN + (int)(parity ^ 1));
     arrive();
     for (uint32_t k = 0; k < count; k++) start_requests(mpi.sends[kinds[k]]);
@@ -749,6 +755,12 @@ lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *err
     x->note_given = &mpi.controls[x->rank]->notes[parity];
     x->note_out = &mpi.controls[x->rank]->notes[parity ^ 1];
     return LK_OK;
+}
+
+lk_status lk_mpi_look(uint64_t step, lk_error *error) {
+    mpi.step = step;
+    if (!look_for_dead()) return LK_OK;
+    return lost(dead_to_blame(false, LK_NONE, NULL, 0), "has died", LK_TURN_BOXES, error);
 }
 
 static void on_late_end(int signal_number) {
@@ -780,15 +792,20 @@ static bool leader_has_come(void) {
     return come;
 }
 
+void lk_mpi_end_soon(lk_status status) {
+    struct sigaction action = {.sa_handler = on_late_end};
+    mpi.final = status;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGALRM, &action, NULL);
+    alarm(END_SECONDS);
+}
+
 // MPI_Finalize of MPICH 4.0 over TCP often never returns (each side waits in UCX for the other to
 // close). All turns are over and nothing is on its way: so the launcher is told, as MPI_Finalize
 // would tell it, that all have come to the end, and the process may go.
 static void take_leave(void) {
     const char *launcher = getenv("PMI_FD");
-    struct sigaction action = {.sa_handler = on_late_end};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGALRM, &action, NULL);
-    alarm(END_SECONDS);
+    lk_mpi_end_soon(mpi.final);
     if (!lk_rendezvous_leave()) {
         // Nobody is there to be told.
     } else if (launcher) {
@@ -854,7 +871,11 @@ lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error
     return no_mpi(error);
 }
 
+void lk_mpi_wait_for(const char *what) { (void)what; }
 void lk_mpi_broadcast(void *bytes, uint64_t count) { (void)bytes, (void)count; }
+void lk_mpi_gather(const void *mine, uint64_t bytes, void *all) {
+    (void)mine, (void)bytes, (void)all;
+}
 
 uint64_t lk_mpi_inbox_bytes(const lk_program *p, const lk_worker *workers, uint32_t world,
                             uint32_t rank) {
@@ -883,6 +904,13 @@ lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *err
     (void)x, (void)turn, (void)step;
     return no_mpi(error);
 }
+
+lk_status lk_mpi_look(uint64_t step, lk_error *error) {
+    (void)step, (void)error;
+    return LK_OK;
+}
+
+void lk_mpi_end_soon(lk_status status) { (void)status; }
 
 lk_status lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error) {
     (void)x, (void)error;

@@ -61,8 +61,12 @@ typedef struct lk_mpi_item {
 // LK_RANKS_DISAGREE, on every worker, naming ranks and the first differing item.
 lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error);
 
-// The leader's bytes to all.
+// What the next of the following calls wait for, for the message where that lasts too long.
+void lk_mpi_wait_for(const char *what);
+
+// The leader's bytes to all; everybody's to all, `bytes` each in the order of ranks.
 void lk_mpi_broadcast(void *bytes, uint64_t count);
+void lk_mpi_gather(const void *mine, uint64_t bytes, void *all);
 
 // All bytes of this worker's part of the window, `bytes` of which are the caller's; and those that
 // it needs besides for messages.
@@ -83,11 +87,24 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error);
 void lk_mpi_seal(void);
 
 // The last turn is of notes: the leader comes to it when all is saved.
-typedef enum lk_turn { LK_TURN_BOXES, LK_TURN_SUMS, LK_TURN_NOTES, LK_TURN_LAST } lk_turn;
+// LK_TURN_STEP is one of notes alone, of a step.
+typedef enum lk_turn {
+    LK_TURN_BOXES,
+    LK_TURN_SUMS,
+    LK_TURN_STEP,
+    LK_TURN_NOTES,
+    LK_TURN_LAST
+} lk_turn;
 
 // Gives what this worker has written, waits until all have. LK_RETRY naming rank, host, step and
 // phase where one has died or is silent for longer than the deadline.
 lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error);
+
+// Between turns, where something else waits for the others: has one of them died? Never waits.
+lk_status lk_mpi_look(uint64_t step, lk_error *error);
+
+// The process ends with this status soon, even if whatever is still to be done never comes back.
+void lk_mpi_end_soon(lk_status status);
 
 // The orderly end, of all workers at the same point and with the same status, which is returned;
 // the process exits with it here where MPI's own end takes longer than it may. LK_RETRY where all

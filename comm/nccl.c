@@ -39,6 +39,8 @@ static const struct {
                 {"NCCL_BUFFSIZE", "4194304"}};
 
 static lk_status load(lk_error *error) {
+    static bool loaded;
+    if (loaded) return LK_OK;
     for (size_t i = 0; i < LK_COUNT(settings); i++) setenv(settings[i].name, settings[i].value, 1);
     void *library = dlopen(LK_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL), *found = NULL;
     const char *missing = library ? NULL : dlerror();
@@ -47,7 +49,8 @@ static lk_status load(lk_error *error) {
     memcpy(&calls.name, &found, sizeof found);
     NCCL_CALLS(CALL_FIND)
 #undef CALL_FIND
-    if (!missing) return LK_OK;
+    loaded = !missing;
+    if (loaded) return LK_OK;
     return lk_fail(
         error, LK_UNAVAILABLE,
         "several GPUs: NCCL cannot be loaded: %s; install NCCL 2.18 or newer, or use one "
@@ -62,14 +65,19 @@ static lk_status check(const char *what, ncclResult_t code, lk_error *error) {
                    what, calls.ncclGetErrorString(code));
 }
 
-lk_status lk_nccl_name(lk_nccl *n, uint8_t id[LK_NCCL_ID_BYTES], lk_error *error) {
-    ncclUniqueId made;
+lk_status lk_nccl_load(lk_nccl *n, lk_error *error) {
     int version = 0;
     memset(n, 0, sizeof *n);
     LK_CHECK(load(error));
     LK_CHECK(check("its version", calls.ncclGetVersion(&version), error));
     lk_format(n->version, sizeof n->version, "%d.%d.%d", version / 10000, version / 100 % 100,
               version % 100);
+    return LK_OK;
+}
+
+lk_status lk_nccl_name(lk_nccl *n, uint8_t id[LK_NCCL_ID_BYTES], lk_error *error) {
+    ncclUniqueId made;
+    (void)n;
     LK_CHECK(check("naming the world", calls.ncclGetUniqueId(&made), error));
     memcpy(id, &made, sizeof made);
     return LK_OK;
@@ -154,18 +162,23 @@ void lk_nccl_close(lk_nccl *n) {
 }
 
 #else
-lk_status lk_nccl_name(lk_nccl *n, uint8_t id[LK_NCCL_ID_BYTES], lk_error *error) {
-    (void)n, (void)id;
+lk_status lk_nccl_load(lk_nccl *n, lk_error *error) {
+    (void)n;
     return lk_fail(error, LK_UNAVAILABLE,
                    "several GPUs: this build has no NCCL; install it and configure with "
                    "-DLOCKSTEP_NCCL=ON, or use one GPU: the result is the same");
 }
 
-// Nobody comes further: lk_nccl_name has refused.
+// Nobody comes further: that has refused.
+lk_status lk_nccl_name(lk_nccl *n, uint8_t id[LK_NCCL_ID_BYTES], lk_error *error) {
+    (void)id;
+    return lk_nccl_load(n, error);
+}
+
 lk_status lk_nccl_start(lk_nccl *n, const uint8_t id[LK_NCCL_ID_BYTES], uint32_t world,
                         uint32_t first, uint32_t count, const uint32_t *devices, lk_error *error) {
-    (void)world, (void)first, (void)count, (void)devices;
-    return lk_nccl_name(n, (uint8_t *)(uintptr_t)id, error);
+    (void)id, (void)world, (void)first, (void)count, (void)devices;
+    return lk_nccl_load(n, error);
 }
 
 void lk_nccl_begin(lk_nccl *n) { (void)n; }

@@ -25,8 +25,11 @@ typedef struct lk_nccl {
     bool in_group;
 } lk_nccl;
 
-// A name for the world to be, made by one process for all. Loads the library, its settings pinned.
-// LK_UNAVAILABLE in a build without NCCL, or where the library is not there.
+// Loads the library, its settings pinned, once. LK_UNAVAILABLE in a build without NCCL, or where
+// the library is not there.
+lk_status lk_nccl_load(lk_nccl *n, lk_error *error);
+
+// A name for the world to be, made by one process for all.
 lk_status lk_nccl_name(lk_nccl *n, uint8_t id[LK_NCCL_ID_BYTES], lk_error *error);
 
 // GPU first + i of the world is device `devices[i]` of this process. All processes at once.

@@ -110,6 +110,7 @@ typedef struct lk_layout {
                                // replica replicas_before + r of all
     uint32_t replicas_all;     // of all workers; 0: this process is the only one
     bool shared;  // all of them lie in one memory, and each may read what the others hold
+    bool direct;  // all of them are on devices that exchange by themselves: nothing else is given
     uint32_t wave_examples;  // examples a replica holds at once; 0 chooses
     bool fuse;               // false: one op a layer (the oracle)
     bool pools_apart;        // pooling is an op of its own, also where the rest is fused

@@ -65,7 +65,9 @@ def shown(mix):
 
 
 def start(mix, arguments, environment=None, options=()):
-    """One worker for each of the mix. Each leaves its exit code in a file."""
+    """One worker for each of the mix, by way of the hosts. Each leaves its exit code in a file."""
+    if "--collective" not in arguments:
+        arguments = [*arguments, "--collective", "mpi"]
     for name in glob.glob("exit.*"):
         os.remove(name)
     script = 'trap : USR1; "$0" "$@"; code=$?; echo $code > exit.$PMI_RANK; exit $code'
