@@ -181,8 +181,12 @@ static ncclResult_t give_up(ncclComm_t comm) {
     return ncclSuccess;
 }
 
+// Waits for what is under way, for ever where that never ends.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     call entered(__func__);
+    if (comm->used && comm->active) {
+        lk_host_die("NCCL rank %d is destroyed, not aborted, with a group under way", comm->rank);
+    }
     return give_up(comm);
 }
 
