@@ -153,7 +153,9 @@ void lk_nccl_abort(lk_nccl *n) {
     n->count = 0;
 }
 
+// After a failure something may be under way that never ends.
 void lk_nccl_close(lk_nccl *n) {
+    if (n->code) lk_nccl_abort(n);
     for (uint32_t i = 0; i < n->count; i++) {
         if (n->comms[i]) (void)calls.ncclCommDestroy(n->comms[i]);
         n->comms[i] = NULL;
