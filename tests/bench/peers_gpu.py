@@ -30,6 +30,7 @@ import time
 import peers_worker as worker
 
 CHECK_STEPS = 100  # the device is waited for so often, as in `lockstep bench`
+IN_FP32 = ("torch-eager", "torch-compiled", "torch-graph")
 IN_BF16 = ("torch-graph-bf16", "torch-compiled-bf16", "torch-graph-pure16")
 
 
@@ -294,7 +295,11 @@ def read_options(arguments):
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--data", metavar="DIR", type=os.path.abspath,
                         help="IDX files for Lockstep's part; made-up images have no blank parts")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    wrong = [mode for mode in options.modes.split(",") if mode not in IN_FP32 + IN_BF16]
+    if wrong:
+        parser.error(f"--modes: found {wrong[0]}, wanted of: {', '.join(IN_FP32 + IN_BF16)}")
+    return options
 
 
 def main():
