@@ -4,7 +4,7 @@ every cut, the calls of all ranks, when this way is chosen and when not, and wha
 when the ranks differ, when one dies, errs, is silent or is told to stop. GPUs and NCCL are played
 by the host execution layer.
 
-   nccl_workers_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all
+   nccl_workers_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all [PART ..]
 """
 import json
 import os
