@@ -24,7 +24,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "block.h"
@@ -105,18 +104,10 @@ ncclResult_t ncclGetVersion(int *version) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     call entered(__func__);
     if (entered.fails) return ncclSystemError;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
+    const uint64_t name = lk_mail_make();
     memset(id, 0, sizeof *id);
-    const uint64_t name = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     memcpy(id->internal, &name, sizeof name);
-    return ncclSuccess;
-}
-
-static const char *name_of(uint64_t world) {
-    static char name[48];
-    snprintf(name, sizeof name, "/lockstep_nccl_%llx", (unsigned long long)world);
-    return name;
+    return name ? ncclSuccess : ncclSystemError;
 }
 
 // The ranks of this process that have come since: waits for those of others. As NCCL, which does so
@@ -126,7 +117,7 @@ static ncclResult_t join(void) {
         if (!c.used || c.joined) continue;
         int mine = 0;
         for (const ncclComm &other : comms) mine += other.used && other.world == c.world;
-        if (mine < c.ranks && !mail.world && !lk_mail_open(&mail, name_of(c.world), c.ranks)) {
+        if (mine < c.ranks && !mail.world && !lk_mail_open(&mail, c.world, c.ranks)) {
             return ncclSystemError;
         }
         bool good = true;
@@ -135,7 +126,7 @@ static ncclResult_t join(void) {
             if (mine < c.ranks) lk_mail_enter(&mail, other.rank, other.device);
             other.joined = true;
         }
-        if (mine < c.ranks) good = lk_mail_wait(&mail, name_of(c.world), c.ranks);
+        if (mine < c.ranks) good = lk_mail_wait(&mail, c.ranks);
         if (!good) return ncclInvalidUsage;
         if (mine < c.ranks && !lk_host_go_by_itself()) return ncclSystemError;
     }

@@ -2,6 +2,7 @@
 #include "nccl_mail.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -31,13 +32,21 @@ struct lk_mail_world {
 static uint32_t seen(const uint32_t *count) { return __atomic_load_n(count, __ATOMIC_ACQUIRE); }
 static void tell(uint32_t *count, uint32_t n) { __atomic_store_n(count, n, __ATOMIC_RELEASE); }
 
-bool lk_mail_open(lk_mail *mail, const char *name, int ranks) {
-    mail->file = ranks > LK_MAIL_RANKS ? -1 : shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+// No file has a name that could stay behind: others find it as an open one of this process.
+uint64_t lk_mail_make(void) {
+    const int file = memfd_create("nccl", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, sizeof(lk_mail_world)) != 0) return 0;
+    return static_cast<uint64_t>(getpid()) << 32 | static_cast<uint32_t>(file);
+}
+
+bool lk_mail_open(lk_mail *mail, uint64_t name, int ranks) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%u/fd/%u", static_cast<unsigned>(name >> 32),
+             static_cast<unsigned>(name));
+    mail->file = ranks > LK_MAIL_RANKS ? -1 : open(path, O_RDWR | O_CLOEXEC);
     if (mail->file < 0) return false;
-    void *map = MAP_FAILED;
-    if (ftruncate(mail->file, sizeof(lk_mail_world)) == 0) {
-        map = mmap(NULL, sizeof(lk_mail_world), PROT_READ | PROT_WRITE, MAP_SHARED, mail->file, 0);
-    }
+    void *map =
+        mmap(NULL, sizeof(lk_mail_world), PROT_READ | PROT_WRITE, MAP_SHARED, mail->file, 0);
     if (map == MAP_FAILED) return close(mail->file), false;
     mail->world = static_cast<lk_mail_world *>(map);
     return true;
@@ -60,10 +69,9 @@ void lk_mail_enter(lk_mail *mail, int rank, int device) {
     __atomic_add_fetch(&mail->world->entered, 1, __ATOMIC_ACQ_REL);
 }
 
-bool lk_mail_wait(lk_mail *mail, const char *name, int ranks) {
+bool lk_mail_wait(lk_mail *mail, int ranks) {
     const struct timespec moment = {0, 1000000};
     while (seen(&mail->world->entered) < static_cast<uint32_t>(ranks)) nanosleep(&moment, NULL);
-    (void)shm_unlink(name);  // by every process; the first of them does it
     for (int a = 0; a < ranks; a++) {
         for (int b = 0; b < a; b++) {
             if (mail->world->device[a] == mail->world->device[b]) return false;

@@ -30,14 +30,16 @@ struct lk_mail_end {
     bool begun, done;
 };
 
-// The world of this name, of so many ranks: the first process to come makes it. False where there
-// is no room for it.
-bool lk_mail_open(lk_mail *mail, const char *name, int ranks);
+// A world, and its name: it ends with the last process that has it open. 0 where it cannot be.
+uint64_t lk_mail_make(void);
+
+// The world of this name, of so many ranks. False where it cannot be reached.
+bool lk_mail_open(lk_mail *mail, uint64_t name, int ranks);
 
 // A rank of this process, on this device, is there. Then waits until all are; false where two are
-// on one device. The world's name is free again.
+// on one device.
 void lk_mail_enter(lk_mail *mail, int rank, int device);
-bool lk_mail_wait(lk_mail *mail, const char *name, int ranks);
+bool lk_mail_wait(lk_mail *mail, int ranks);
 
 // Of another process: has it ended, or given up?
 bool lk_mail_is_gone(const lk_mail *mail, int rank);
