@@ -106,7 +106,9 @@ def exit_codes():
     codes = {}
     for name in glob.glob("exit.*"):
         with open(name, encoding="ascii") as f:
-            codes[int(name.split(".")[1])] = int(f.read() or -1)
+            text = f.read()
+        if text.endswith("\n"):  # not yet, while it is being written
+            codes[int(name.split(".")[1])] = int(text)
     return codes
 
 
