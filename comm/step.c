@@ -118,14 +118,37 @@ uint32_t lk_step_grains(const lk_program *p, uint64_t step) {
     return lk_grains_of(p, lk_step_positions(p->spec, step));
 }
 
-void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
+// In line: a board calls one of the two alone.
+__attribute__((always_inline)) static inline lk_waves start(lk_world *world, uint32_t replica,
+                                                            uint64_t step) {
     lk_frame *f = &world->frames[replica];
     lk_waves waves = lk_step_waves(world->program, replica, step);
     lk_frame_start(f);
     // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
     const bool none = waves.at >= waves.end && world->program->checked;
     for (uint32_t op = 0; none && op < world->program->reduce_op; op++) lk_check_before_op(f, op);
-    while (lk_next_wave(&waves)) lk_execute_train(f, &waves.wave);
+    return waves;
+}
+
+void lk_step_start(lk_world *world, uint32_t replica, uint64_t step, lk_walk *walk) {
+    walk->waves = start(world, replica, step);
+    walk->op = 0;
+}
+
+void lk_step_walk(lk_world *world, uint32_t replica, lk_walk *walk, uint32_t last) {
+    const uint32_t all = world->program->reduce_op;
+    lk_waves *waves = &walk->waves;
+    while (walk->op > 0 || lk_next_wave(waves)) {
+        uint32_t end = waves->at < waves->end ? all : last + 1;
+        lk_execute_train_ops(&world->frames[replica], &waves->wave, walk->op, end, &walk->after);
+        walk->op = end < all ? end : 0;
+        if (walk->op > 0) return;
+    }
+}
+
+void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
+    lk_waves waves = start(world, replica, step);
+    while (lk_next_wave(&waves)) lk_execute_train(&world->frames[replica], &waves.wave);
 }
 
 // --- REDUCE, APPLY -----------------------------------------------------------------------------

@@ -111,6 +111,17 @@ lk_step_result lk_result_of(const lk_program *program, const lk_holding *losses,
 
 // --- for comm/exchange.h: the same steps, with other workers -----------------------------------
 
+// lk_step_compute in pieces: how far a replica has come with a step.
+typedef struct lk_walk {
+    lk_waves waves;
+    uint32_t op;       // of the wave under way, the next; 0: none is under way
+    lk_counter after;  // the nodes held after it
+} lk_walk;
+void lk_step_start(lk_world *world, uint32_t replica, uint64_t step, lk_walk *walk);
+// Goes on up to and with op `last` of the replica's last wave: where none of its grains are in the
+// step there is nothing to do. The piece up to the op before reduce_op is the end of all.
+void lk_step_walk(lk_world *world, uint32_t replica, lk_walk *walk, uint32_t last);
+
 // Grains of so many examples; grains present in a step.
 uint32_t lk_grains_of(const lk_program *program, uint64_t examples);
 uint32_t lk_step_grains(const lk_program *program, uint64_t step);

@@ -76,14 +76,6 @@ lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grai
     return view;
 }
 
-// Where, in floats from the start of a node, an op's gradient lies; false if REDUCE computes it.
-static bool node_part(const lk_program *p, const lk_op *op, uint64_t *offset, uint64_t *floats) {
-    const lk_param *param = &p->params[op->weight != LK_NONE ? op->weight : op->bias];
-    *offset = param->node_offset;
-    *floats = param->count;
-    return param->mode == LK_REDUCE_PARTIALS;
-}
-
 static void gradient_kernel(lk_frame *f, const lk_op *op, uint32_t grains,
                             const lk_grain_view *views, float *node) {
     const lk_kernels *k = f->kernels;
@@ -130,26 +122,30 @@ static void loss_sum(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_count
     }
 }
 
+// Slot `slot` joins the one before it: what is in them of a parameter.
+static void join(const lk_frame *f, uint32_t slot, uint32_t param) {
+    if (param == LK_NONE) return;
+    const lk_param *p = &f->program->params[param];
+    float *left = lk_node_at(f, slot - 1) + p->node_offset;
+    f->kernels->add(p->count, left, lk_node_at(f, slot) + p->node_offset, left);
+}
+
 // The node of each block of the wave goes to the slot above those held, and the sums of finished
-// subtrees are taken at once. `counter` is the op's own copy: every op of a wave sees the same
-// blocks.
-static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *counter) {
-    uint64_t offset, floats;
-    if (!node_part(f->program, op, &offset, &floats)) return;
+// subtrees are taken at once. The counter is the op's own copy: every op of a wave sees the same
+// blocks on top of the same nodes.
+static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave) {
+    lk_counter counter = f->counter;
+    const uint32_t param = op->weight != LK_NONE ? op->weight : op->bias;
+    if (f->program->params[param].mode != LK_REDUCE_PARTIALS) return;  // REDUCE computes it
     lk_block b = lk_wave_block(wave, wave->first_grain);
     for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
         const lk_grain_view *views = block_views(f, op, wave, &b);
-        uint32_t slot = counter->count;
+        uint32_t slot = counter.count;
         lk_assert(slot < f->program->node_slots);
         gradient_kernel(f, op, b.end - b.at, views, lk_node_at(f, slot));
-        const bool fused_bias = op->weight != LK_NONE && op->bias != LK_NONE;
-        for (uint32_t merges = lk_counter_push(counter, b.node); merges > 0; merges--, slot--) {
-            float *left = lk_node_at(f, slot - 1), *right = lk_node_at(f, slot);
-            f->kernels->add(floats, left + offset, right + offset, left + offset);
-            if (!fused_bias) continue;
-            const lk_param *bias = &f->program->params[op->bias];
-            f->kernels->add(bias->count, left + bias->node_offset, right + bias->node_offset,
-                            left + bias->node_offset);
+        for (uint32_t merges = lk_counter_push(&counter, b.node); merges > 0; merges--, slot--) {
+            join(f, slot, op->weight);
+            join(f, slot, op->bias);
         }
     }
 }
@@ -224,26 +220,25 @@ static uint32_t backward_op(lk_frame *f, const lk_op *op, uint32_t m) {
     }
 }
 
-static void execute(lk_frame *f, const lk_wave *wave, uint32_t op_end, bool train) {
-    // Every gradient op of a wave sees the same blocks on top of the same nodes.
-    const lk_counter before = f->counter;
-    lk_counter after = before;
-    for (uint32_t i = 0; i < op_end; i++) {
+// Ops [begin, end) of those that make a wave. `after` becomes the nodes held after it.
+static void execute(lk_frame *f, const lk_wave *wave, uint32_t begin, uint32_t end, bool train,
+                    lk_counter *after) {
+    // Up to and with the loss and its sum, the two ops after the forward ones.
+    const uint32_t all = train ? f->program->reduce_op : f->program->forward_end + 2;
+    if (begin == 0) *after = f->counter;
+    end = LK_MIN(end, all);
+    for (uint32_t i = begin; i < end; i++) {
         const lk_op *op = &f->program->ops[i];
         uint32_t bad = 0;
         if (f->program->checked) lk_check_before_op(f, i);
         switch (op->kind) {
         case LK_OP_LOAD: load(f, op, wave); break;
         case LK_OP_LOSS: bad = loss(f, op, wave, train); break;
-        case LK_OP_LOSS_SUM: loss_sum(f, op, wave, &after); break;
+        case LK_OP_LOSS_SUM: loss_sum(f, op, wave, after); break;
         case LK_OP_DENSE_WEIGHT_GRADIENT:
         case LK_OP_DENSE_BIAS_GRADIENT:
         case LK_OP_CONV2D_WEIGHT_GRADIENT:
-        case LK_OP_CONV2D_POOL_WEIGHT_GRADIENT: {
-            lk_counter counter = before;
-            gradient(f, op, wave, &counter);
-            break;
-        }
+        case LK_OP_CONV2D_POOL_WEIGHT_GRADIENT: gradient(f, op, wave); break;
         default:
             bad = i < f->program->forward_end ? forward_op(f, op, wave->examples)
                                               : backward_op(f, op, wave->examples);
@@ -251,14 +246,20 @@ static void execute(lk_frame *f, const lk_wave *wave, uint32_t op_end, bool trai
         if (f->program->checked) lk_check_after_op(f, i, train);
         if (bad && i < f->bad_op) f->bad_op = i;
     }
-    f->counter = after;
+    if (end == all) f->counter = *after;
 }
 
 void lk_execute_train(lk_frame *f, const lk_wave *wave) {
-    execute(f, wave, f->program->reduce_op, true);
+    lk_counter after;
+    execute(f, wave, 0, LK_NONE, true, &after);
+}
+
+void lk_execute_train_ops(lk_frame *f, const lk_wave *wave, uint32_t begin, uint32_t end,
+                          lk_counter *after) {
+    execute(f, wave, begin, end, true, after);
 }
 
 void lk_execute_forward(lk_frame *f, const lk_wave *wave) {
-    // Up to and with the loss and its sum, the two ops after the forward ones.
-    execute(f, wave, f->program->forward_end + 2, false);
+    lk_counter after;
+    execute(f, wave, 0, LK_NONE, false, &after);
 }

@@ -80,6 +80,11 @@ void lk_frame_start(lk_frame *frame);
 // One wave: LOAD, FORWARD, BACKWARD. Its gradients join the nodes held.
 void lk_execute_train(lk_frame *frame, const lk_wave *wave);
 
+// The same in pieces: ops [begin, end) of a wave, all of its ops one after another. `after` is the
+// wave's from its first piece to its last.
+void lk_execute_train_ops(lk_frame *frame, const lk_wave *wave, uint32_t begin, uint32_t end,
+                          lk_counter *after);
+
 // One wave forward only, up to loss and predictions; the loss joins the nodes held.
 void lk_execute_forward(lk_frame *frame, const lk_wave *wave);
 
