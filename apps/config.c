@@ -472,12 +472,13 @@ static lk_status read_length(lk_config *c, const lk_json_cursor *root, lk_error 
 }
 
 static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const keys[] = {"wave_examples", "fuse",           "overlay",  "guards",
-                                       "reduce",        "kernels",        "resident", "gpus",
-                                       "gpu",           "exchange_floats"};
+    static const char *const keys[] = {
+        "wave_examples", "fuse", "overlay", "guards",          "reduce", "kernels",
+        "resident",      "gpus", "gpu",     "exchange_floats", "overlap"};
     static const char *const choices[] = {"auto", "partials", "operands"};
+    static const char *const overlaps[] = {"auto", "on", "off"};
     lk_json_cursor at;
-    uint32_t reduce = 0;
+    uint32_t reduce = 0, overlap = 0;
     c->fuse = c->overlay = true;
     c->gpu = LK_CONFIG_ANY_GPU;
     snprintf(c->kernels, sizeof c->kernels, "auto");
@@ -499,6 +500,9 @@ static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error 
     LK_CHECK(lk_json_get_choice(&at, "reduce", LK_JSON_OPTIONAL, choices, LK_COUNT(choices),
                                 &reduce, error));
     c->reduce = (lk_reduce_choice)reduce;
+    LK_CHECK(lk_json_get_choice(&at, "overlap", LK_JSON_OPTIONAL, overlaps, LK_COUNT(overlaps),
+                                &overlap, error));
+    c->overlap = (lk_overlap)overlap;
     return lk_json_get_string(&at, "kernels", LK_JSON_OPTIONAL, c->kernels, sizeof c->kernels,
                               error);
 }

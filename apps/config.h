@@ -23,6 +23,9 @@ typedef struct lk_config_data {
     char images[LK_CONFIG_PATH_BYTES], labels[LK_CONFIG_PATH_BYTES], manifest[LK_CONFIG_PATH_BYTES];
 } lk_config_data;
 
+// Exchange of messages under the computation: AUTO, between hosts.
+typedef enum lk_overlap { LK_OVERLAP_AUTO, LK_OVERLAP_ON, LK_OVERLAP_OFF } lk_overlap;
+
 typedef struct lk_config {
     lk_json document;
     char name[64];
@@ -38,8 +41,9 @@ typedef struct lk_config {
     bool resident;           // on a GPU: the data set lies there
     uint32_t gpus, gpu;      // how many, LK_CONFIG_ALL_GPUS: all; the number of the first, or
                              // LK_CONFIG_ANY_GPU
-    uint64_t bucket_floats;  // of an exchange between GPUs; 0: chosen
+    uint64_t bucket_floats;  // of a part of an exchange; 0: chosen
     lk_reduce_choice reduce;
+    lk_overlap overlap;
     char kernels[32];
     uint64_t log_every_steps;
     uint64_t hash_every_steps;

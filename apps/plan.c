@@ -148,13 +148,22 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
         "  beside the arena: exchange window %llu bytes, memory that the workers of a host "
         "share; rendezvous %llu bytes (none under mpiexec); %llu bytes in all",
         (ull)run->window_bytes, (ull)run->rendezvous_bytes, (ull)lk_run_bytes(run));
+    const lk_parts parts = lk_exchange_parts(p);
+    for (uint32_t k = 0; k < parts.count && !lk_run_is_direct(run); k++) {
+        const lk_part *part = &parts.part[k];
+        const char *when = k + 1 < parts.count ? ", while the rest is computed" : "";
+        lk_text_line(out,
+                     "  exchange part %u: floats %llu .. %llu, after op %u %s of the last wave%s",
+                     k, (ull)part->begin, (ull)part->end, part->after_op,
+                     lk_op_name(p->ops[part->after_op].kind), when);
+    }
     for (uint32_t r = 0; r < LK_MIN(w->world, 16); r++) {
         const lk_worker *them = &w->list[r];
-        lk_slice slice = lk_slice_of(p, w->world, r);
         uint32_t all = run->layout.replicas_all;
         lk_grain_range first = lk_replica_grains(p->grains, all, them->before);
         lk_grain_range last = lk_replica_grains(p->grains, all, them->before + them->replicas - 1);
-        uint64_t slots = lk_exchange_slots(p, them), own = slice.end - slice.begin;
+        uint64_t slots = lk_exchange_slots(p, them);
+        uint64_t own = lk_exchange_sum_floats(&parts, w->world, r, parts.count);
         if (lk_run_is_direct(run)) {
             lk_text_line(out, "  worker %u: %u replicas, grains %u .. %u, on GPUs %u .. %u", r,
                          them->replicas, first.first, last.first + last.count - 1, r * them->gpus,
@@ -162,11 +171,10 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
             continue;
         }
         lk_text_line(out,
-                     "  worker %u: %u replicas, grains %u .. %u in %llu whole nodes; owns floats "
-                     "%llu .. %llu; gives %llu bytes of nodes and %llu of sums a step",
+                     "  worker %u: %u replicas, grains %u .. %u in %llu whole nodes; owns %llu "
+                     "floats; gives %llu bytes of nodes and %llu of sums a step",
                      r, them->replicas, first.first, last.first + last.count - 1, (ull)slots,
-                     (ull)slice.begin, (ull)slice.end,
-                     (ull)(slots * (p->loss_offset - own) * sizeof(float)),
+                     (ull)own, (ull)(slots * (p->loss_offset - own) * sizeof(float)),
                      (ull)(own * (w->world - 1) * sizeof(float)));
     }
     if (w->world > 16) lk_text_line(out, "  ... and %u more workers alike", w->world - 16);
@@ -284,6 +292,17 @@ static void put_tensor(json_text *j, const lk_tensor *t) {
     }
 }
 
+static void put_parts(json_text *j, const lk_run *run) {
+    const lk_parts parts = lk_exchange_parts(&run->program);
+    put(j, "  \"exchange_parts\": [\n");
+    for (uint32_t k = 0; k < parts.count; k++) {
+        const lk_part *part = &parts.part[k];
+        put(j, "    {\"begin\": %llu, \"end\": %llu, \"after_op\": %u}%s\n", (ull)part->begin,
+            (ull)part->end, part->after_op, k + 1 < parts.count ? "," : "");
+    }
+    put(j, "  ],\n");
+}
+
 static void put_link(json_text *j, const lk_run *run, const lk_link *link) {
     lk_traffic traffic = lk_traffic_of(run);
     lk_traffic_time time = lk_traffic_time_of(&traffic, link);
@@ -350,6 +369,7 @@ size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t by
     put(&j, "  \"replica_region_bytes\": %llu,\n  \"replica_lower_bound_bytes\": %llu,\n",
         (ull)p->regions[1].bytes, (ull)p->regions[1].lower_bound_bytes);
     put(&j, "  \"exchange_bytes_per_step\": %llu,\n", (ull)exchange_bytes(p));
+    if (run->workers.world > 1) put_parts(&j, run);
     if (link && link->bits_per_second > 0) put_link(&j, run, link);
     put(&j, "  \"tensors\": [\n");
     for (uint32_t i = 0; i < p->tensor_count; i++) {

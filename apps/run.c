@@ -198,6 +198,21 @@ static void name_rank(uint32_t rank, lk_error *error) {
     (void)lk_fail(error, status, "rank %u: %s", rank, why);
 }
 
+// Between workers of one host an exchange takes the time of the processors that compute.
+static void choose_overlap(lk_run *run, bool one_host) {
+    const lk_config *c = &run->config;
+    bool wanted = c->overlap == LK_OVERLAP_ON || (c->overlap == LK_OVERLAP_AUTO && !one_host);
+    for (uint32_t w = 0; w < run->workers.world; w++) {
+        wanted = wanted && run->workers.list[w].gpus == 0;  // they give all at once
+    }
+    run->layout.part_floats = 0;
+    if (!wanted || run->layout.shared) return;
+    uint64_t least =
+        LK_MAX((uint64_t)LK_PART_FLOATS, run->workers.world * (uint64_t)LK_PART_SLICE_FLOATS);
+    if (c->bucket_floats) least = c->bucket_floats;
+    run->layout.part_floats = (uint32_t)LK_MIN(least, UINT32_MAX);
+}
+
 lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine, lk_error *error) {
     uint32_t host_workers, host_before, host_rank = 0;
     lk_mpi_host(&host_workers, &host_before);
@@ -219,6 +234,7 @@ lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine
         if (host_rank++ < host_before) run->workers.host_first += theirs;
         run->workers.host_replicas += theirs;
     }
+    choose_overlap(run, host_workers == world);
     return LK_OK;
 }
 
@@ -232,6 +248,7 @@ lk_status lk_run_imagine(lk_run *run, uint32_t world, lk_error *error) {
                                            .gpus = run->gpu_choice.gpus};
     }
     lay_out_workers(run);
+    choose_overlap(run, false);
     return LK_OK;
 }
 
@@ -252,9 +269,9 @@ lk_grain_range lk_run_shards(const lk_run *run, uint32_t worker) {
     return lk_order_shards(shards, lk_grain_count(&run->config.spec), lk_run_grains(run, worker));
 }
 
-// What decides how bytes are cut between workers, and what they mean: the gradients of a node,
-// whose grains are whose, parameters and slots as the leader gives them to all, and the ops, by
-// whose numbers workers tell each other what is not finite.
+// What decides how bytes are cut between workers, when they go, and what they mean: the gradients
+// of a node, whose grains are whose, the parts of the exchange, parameters and slots as the leader
+// gives them to all, and the ops, by whose numbers workers tell each other what is not finite.
 static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
     const lk_program *p = &run->program;
     uint8_t bytes[LK_SHA256_BYTES];
@@ -276,6 +293,11 @@ static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
     }
     for (uint32_t w = 0; w < run->workers.world; w++) {
         lk_sha256_add_u32(&hash, run->workers.list[w].replicas);
+    }
+    const lk_parts parts = lk_exchange_parts(p);
+    for (uint32_t k = 0; k < parts.count; k++) {
+        lk_sha256_add_u64(&hash, parts.part[k].begin);
+        lk_sha256_add_u32(&hash, parts.part[k].after_op);
     }
     lk_sha256_finish(&hash, bytes);
     lk_hex(bytes, LK_SHA256_BYTES, hex);
@@ -465,7 +487,7 @@ static uint32_t thread_count(const lk_run *run) { return run->cuda ? 1 : run->la
 
 // Takes every region of the arena, in order. The same calls measure (no base) and commit.
 static void take_regions(lk_run *run, lk_arena *a) {
-    uint32_t replicas = run->layout.replicas, threads = thread_count(run);
+    uint32_t threads = thread_count(run);
     const uint64_t line = LK_TENSOR_ALIGN_BYTES, page = LK_PAGE_BYTES;
     lk_core_take_tables(a, &run->program, &run->core);
     if (!run->layout.shared) lk_core_take_memory(a, &run->program, true, &run->core);
@@ -476,7 +498,7 @@ static void take_regions(lk_run *run, lk_arena *a) {
     run->train_memory = lk_arena_take(a, "training set tables", run->train_bytes, 1, line);
     run->test_memory = lk_arena_take(a, "test set tables", run->test_bytes, 1, line);
     if (run->workers.world > 1) {
-        uint64_t tables = lk_exchange_bytes(run->workers.world, replicas);
+        uint64_t tables = lk_exchange_bytes(&run->program, run->workers.world);
         run->exchange_tables = lk_arena_take(a, "exchange tables", tables, 1, line);
         run->inbox = lk_arena_take(a, "exchange inbox", run->inbox_bytes, 1, line);
     }
@@ -718,11 +740,19 @@ typedef struct work {
     uint64_t step;
 } work;
 
+// The first member reads the clock for all.
+static void lap(const work *w, uint32_t member, lk_lap which) {
+    if (member == 0) lk_lap_ends(&w->run->laps, which);
+}
+
 // A turn of the exchange, by the first member for all; the others wait. False where workers are
 // lost.
 static bool turn(const work *w, uint32_t member, lk_team *team, lk_turn which) {
     lk_run *run = w->run;
-    if (member == 0) (void)lk_mpi_turn(&run->exchange, which, w->step, &run->lost);
+    if (member == 0) {
+        (void)lk_mpi_turn(&run->exchange, which, w->step, &run->lost);
+        lk_lap_turn_ends(&run->laps, lk_mpi_last_given(which));
+    }
     lk_team_barrier(team);
     return run->lost.status == LK_OK;
 }
@@ -733,6 +763,7 @@ static void shared_step_body(void *context, uint32_t member, lk_team *team) {
     lk_run *run = w->run;
     const lk_program *p = &run->program;
     lk_step_compute(&run->world, member, w->step);
+    lap(w, member, LK_LAP_COMPUTING);
     lk_team_barrier(team);
     if (member == 0) {
         lk_step_foresee(&run->world, w->step);
@@ -741,35 +772,98 @@ static void shared_step_body(void *context, uint32_t member, lk_team *team) {
     }
     if (!turn(w, member, team, LK_TURN_BOXES)) return;
     lk_step_update(&run->world, member, w->step);
+    lap(w, member, LK_LAP_UPDATING);
     lk_team_barrier(team);
     if (member == 0) lk_exchange_complete_note(&run->exchange, &run->world);
     (void)turn(w, member, team, LK_TURN_SUMS);
 }
 
+// The replica's work up to the end of a part. The first member sees to it that messages get on.
+static void walk_to(const work *w, uint32_t member, lk_walk *walk, uint32_t part) {
+    lk_run *run = w->run;
+    const lk_part *parts = run->exchange.parts.part;
+    for (uint32_t op = part ? parts[part - 1].after_op : parts[0].after_op;
+         op <= parts[part].after_op; op++) {
+        lk_step_walk(&run->world, member, walk, op);
+        lap(w, member, LK_LAP_COMPUTING);
+        if (member != 0 || part == 0) continue;
+        (void)lk_mpi_look(&run->exchange, LK_TURN_BOXES, run->boxes_here);
+        lap(w, member, LK_LAP_EARLY);
+    }
+}
+
+// Gives a part's boxes, and joins parts whose boxes have come: from `joined` on, now so many.
+static uint32_t exchange_part(const work *w, uint32_t member, lk_team *team, uint32_t part,
+                              uint32_t joined) {
+    lk_run *run = w->run;
+    lk_exchange *x = &run->exchange;
+    const bool last = part + 1 == x->parts.count;
+    if (member == 0) {
+        if (part == 0) lk_exchange_foresee(x, w->step);
+        while (run->boxes_here < part && lk_mpi_look(x, LK_TURN_BOXES, run->boxes_here)) {
+            run->boxes_here++;
+        }
+    }
+    lk_team_barrier(team);
+    const uint32_t here = run->boxes_here;
+    lk_exchange_share(x, &run->world, member, part);
+    for (uint32_t k = joined; k < here; k++) lk_exchange_join(x, &run->world, member, k);
+    lk_team_barrier(team);
+    if (member == 0) {
+        const lk_program *p = &run->program;
+        if (last) lk_exchange_write_note(x, &run->world, p->grains, x->leaves, run->stop);
+        lk_mpi_give(x, LK_TURN_BOXES, part, w->step);
+        for (uint32_t k = joined; k < here; k++) lk_mpi_give(x, LK_TURN_SUMS, k, w->step);
+    }
+    lap(w, member, last ? LK_LAP_MOVING : LK_LAP_EARLY);
+    return here;
+}
+
+// Waits for a part of a turn, as `turn` does for a whole one.
+static bool await(const work *w, uint32_t member, lk_team *team, lk_turn which, uint32_t part) {
+    lk_run *run = w->run;
+    if (member == 0) (void)lk_mpi_await(&run->exchange, which, part, &run->lost);
+    lk_team_barrier(team);
+    lap(w, member, LK_LAP_TURNS);
+    return run->lost.status == LK_OK;
+}
+
+// Workers of several hosts: parts are exchanged while the rest is computed, then what is left.
 static void workers_step_body(void *context, uint32_t member, lk_team *team) {
     const work *w = context;
     lk_run *run = w->run;
-    const lk_program *p = &run->program;
-    lk_step_compute(&run->world, member, w->step);
-    lk_team_barrier(team);
-    lk_exchange_share(&run->exchange, &run->world, member, w->step);
-    lk_team_barrier(team);
-    if (member == 0) {
-        lk_exchange_write_note(&run->exchange, &run->world, p->grains, lk_step_grains(p, w->step),
-                               run->stop);
+    lk_exchange *x = &run->exchange;
+    const uint32_t parts = x->parts.count;
+    uint32_t joined = 0;
+    lk_walk walk;
+    lk_step_start(&run->world, member, w->step, &walk);
+    if (member == 0) run->boxes_here = 0;
+    for (uint32_t k = 0; k < parts; k++) {
+        walk_to(w, member, &walk, k);
+        joined = exchange_part(w, member, team, k, joined);
     }
-    if (!turn(w, member, team, LK_TURN_BOXES)) return;
-    lk_exchange_join(&run->exchange, &run->world, member, w->step);
-    lk_team_barrier(team);
-    if (!turn(w, member, team, LK_TURN_SUMS)) return;
-    lk_exchange_apply(&run->exchange, &run->world, member, w->step);
+    for (uint32_t k = joined; k < parts; k++) {
+        if (!await(w, member, team, LK_TURN_BOXES, k)) return;
+        lk_exchange_join(x, &run->world, member, k);
+        lk_team_barrier(team);
+        if (member == 0) lk_mpi_give(x, LK_TURN_SUMS, k, w->step);
+        lap(w, member, LK_LAP_MOVING);
+    }
+    for (uint32_t k = 0; k < parts; k++) {
+        if (!await(w, member, team, LK_TURN_SUMS, k)) return;
+        lk_exchange_apply(x, &run->world, member, w->step, k);
+        lap(w, member, LK_LAP_UPDATING);
+    }
 }
 
 static void step_body(void *context, uint32_t member, lk_team *team) {
     const work *w = context;
     lk_step_compute(&w->run->world, member, w->step);
+    lap(w, member, LK_LAP_COMPUTING);
     lk_team_barrier(team);
+    lap(w, member, LK_LAP_WAITING);
     lk_step_update(&w->run->world, member, w->step);
+    lap(w, member, LK_LAP_UPDATING);
 }
 
 static lk_step_result finish_step(lk_run *run, uint64_t step) {
@@ -816,11 +910,13 @@ lk_step_result lk_run_step(lk_run *run, uint64_t step) {
         (void)run->cuda->begin(&run->gpus, step, &run->lost);
         return (lk_step_result){.step = step, .pending = true};
     }
+    lk_laps_start(&run->laps);
     lk_team_run(&run->team,
                 !run->workers.joined ? step_body
                 : run->layout.shared ? shared_step_body
                                      : workers_step_body,
                 &w);
+    lk_lap_ends(&run->laps, LK_LAP_WAITING);
     if (run->lost.status != LK_OK) return (lk_step_result){0};
     lk_step_result result = finish_step(run, step);
     result.step = step;

@@ -10,6 +10,7 @@
 #define LOCKSTEP_APPS_RUN_H
 
 #include "apps/config.h"
+#include "apps/laps.h"
 #include "arena/arena.h"
 #include "arena/host_memory.h"
 #include "comm/cuda_group.h"
@@ -53,12 +54,14 @@ typedef struct lk_run {
     lk_host_block block;
     lk_world world;
     lk_exchange exchange;
-    uint32_t stop;  // a signal this process was asked to stop by: told to the other workers
+    uint32_t boxes_here;  // so many first parts of the step's exchange have come
+    uint32_t stop;        // a signal this process was asked to stop by: told to the other workers
     bool save;  // it will save after the next step, by the clock: told, too, where GPUs exchange
     lk_error lost;   // why other workers or the GPU are not heard any more; LK_OK while they are
     bool evaluator;  // evaluation is another task's: the workers leave it out
     lk_team team;
     bool team_started;
+    lk_laps laps;            // not of GPUs: nobody waits for their steps
     lk_dataset train, test;  // count 0: not open, or the configuration names no test set
     uint64_t *shard_first;   // order "sharded": the spec's table; start-up heap
     uint8_t shards_sha256[LK_SHA256_BYTES];  // of the manifest's list of them

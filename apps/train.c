@@ -294,6 +294,7 @@ static lk_status finish(trainer *t, lk_error *error) {
         lk_text_line(&t->out, "trained %llu steps in %.3f s: %.1f steps/s, %.0f images/s",
                      (unsigned long long)steps, seconds, (double)steps / seconds,
                      (double)steps * t->run->config.spec.global_batch / seconds);
+        LK_CHECK(lk_laps_print(&t->run->laps, &t->out));
     } else {
         lk_text_line(&t->out, "nothing to do: step %llu of %llu is already saved",
                      (unsigned long long)t->done, (unsigned long long)t->total);
@@ -354,6 +355,27 @@ static lk_status resume(trainer *t, lk_error *error) {
     return lk_line_log_cut(&t->dir, "hashes.jsonl", t->done, &removed, error);
 }
 
+// When gradients travel by messages.
+static void print_overlap(const lk_run *run, lk_text_out *out) {
+    const uint32_t parts = lk_exchange_parts(&run->program).count;
+    uint32_t gpus = 0;
+    for (uint32_t w = 0; w < run->workers.world; w++) gpus += run->workers.list[w].gpus;
+    if (run->layout.shared) return;
+    if (parts > 1) {
+        lk_text_line(out,
+                     "overlap: on, gradients are exchanged in %u parts, all but the last while "
+                     "earlier layers are computed",
+                     parts);
+        return;
+    }
+    lk_text_line(out, "overlap: off (%s)",
+                 run->config.overlap == LK_OVERLAP_OFF ? "as asked"
+                 : gpus                                ? "GPUs by way of the host give all at once"
+                 : run->layout.part_floats ? "no part of the gradients is large enough to go alone"
+                                           : "auto: on one host it would take the time of the "
+                                             "processors that compute");
+}
+
 // Who works here, and how bytes travel between them.
 static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *out) {
     const char *name = *run->config.name ? run->config.name : run->config.document.source;
@@ -376,6 +398,7 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
                  (unsigned long long)run->window_bytes, (unsigned long long)run->inbox_bytes,
                  (unsigned long long)run->rendezvous_bytes,
                  (unsigned long long)lk_mpi_foreign_bytes(), lk_mpi_version());
+    print_overlap(run, out);
 }
 
 // What each worker computes with, where that is not threads everywhere.

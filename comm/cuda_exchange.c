@@ -14,29 +14,10 @@ lk_slice lk_cuda_slice(const lk_cuda_exchange *x, uint32_t part) {
 
 // --- buckets -----------------------------------------------------------------------------------
 
-static uint32_t loss_sum_op(const lk_program *p) {
-    uint32_t op = p->forward_end;
-    while (p->ops[op].kind != LK_OP_LOSS_SUM) op++;
-    return op;
-}
-
-// From the end of the node vector to its start: backward finishes the last layer first.
+// The loss is summed before the first gradient, and goes with it.
 void lk_cuda_exchange_plan(lk_cuda_exchange *x, uint64_t bucket_floats) {
-    const lk_program *p = x->program;
-    lk_cuda_bucket now = {.end = p->node_floats, .after_op = loss_sum_op(p)};
-    x->bucket_count = 0;
-    for (uint32_t i = p->param_count; i-- > 0;) {
-        now.begin = i == 0 ? 0 : p->params[i].node_offset;
-        now.after_op = LK_MAX(now.after_op, p->params[i].gradient_op);
-        // The bias before a kernel is finished with it, or at least belongs to its layer.
-        const bool layer_ends = i == 0 || p->ops[p->params[i - 1].gradient_op].layer !=
-                                              p->ops[p->params[i].gradient_op].layer;
-        const bool full =
-            now.end - now.begin >= bucket_floats && x->bucket_count + 1 < LK_CUDA_BUCKETS_MAX;
-        if (i > 0 && (!layer_ends || !full)) continue;
-        x->buckets[x->bucket_count++] = now;
-        now.end = now.begin;
-    }
+    x->bucket_count = lk_cut_parts(x->program, bucket_floats, LK_CUDA_BUCKETS_MAX, x->buckets);
+    x->buckets[0].end = x->program->node_floats;
 }
 
 // --- messages ----------------------------------------------------------------------------------

@@ -21,10 +21,7 @@ enum { LK_CUDA_PARTS_MAX = 64, LK_CUDA_BUCKETS_MAX = 32 };
 // Fewer floats than these do not travel alone, where nobody says.
 enum { LK_CUDA_BUCKET_FLOATS = 64 * 1024 };
 
-typedef struct lk_cuda_bucket {
-    uint64_t begin, end;  // floats of the node vector
-    uint32_t after_op;
-} lk_cuda_bucket;
+typedef lk_part lk_cuda_bucket;
 
 typedef struct lk_cuda_exchange {
     const lk_program *program;

@@ -89,7 +89,7 @@ static lk_status lost(lk_cuda_group *g, const char *what, lk_error *error) {
 // Has another worker died? It is named, then, which NCCL cannot do.
 static lk_status look(lk_cuda_group *g, lk_error *error) {
     if (g->choice.world <= 1 || g->choice.way == LK_CUDA_STAGED) return LK_OK;
-    const lk_status status = lk_mpi_look(g->started ? g->gpu[0].next - 1 : 0, error);
+    const lk_status status = lk_mpi_look_for_dead(g->started ? g->gpu[0].next - 1 : 0, error);
     g->lost = g->lost || status != LK_OK;
     return status;
 }

@@ -2,8 +2,9 @@
 // between the workers of a host and in persistent requests between hosts.
 //
 // A worker's part of the window:  | control: turn word, two notes | what it shares or gives |
-// The turn word counts the turns that its worker has reached; the others wait for it, first
-// spinning, then asleep in the kernel. Dead workers are noticed by their process descriptors.
+// The turn word counts all that its worker has given, and beside it stands how much of which turn;
+// the others wait for that, first spinning, then asleep in the kernel. Dead workers are noticed by
+// their process descriptors.
 #define _GNU_SOURCE
 #include "comm/mpi.h"
 
@@ -40,10 +41,15 @@ uint64_t lk_mpi_window_bytes(uint64_t bytes) {
 
 enum { SLEEP_MS = 10, LOOK_MS = 50, LAST_WORD_MS = 500, END_SECONDS = 10, SOCKET_BYTES = 2 << 20 };
 
-// What the requests between two workers carry. Notes have two places, so two of each.
-enum { NOTE_EVEN, NOTE_ODD, BOX, SUM, KINDS };
+// What the requests between two workers carry. Notes have two places, so two of each; boxes and
+// sums are of a part.
+enum { NOTE_EVEN, NOTE_ODD, BOX, SUM = BOX + LK_PARTS_MAX, KINDS = SUM + LK_PARTS_MAX };
+
+enum { TURNS = LK_TURN_LAST + 1 };
 
 typedef struct control {
+    _Alignas(64) uint32_t given[TURNS];  // parts, since the start
+    double given_at[TURNS];              // when the last was, by the clock of this host
     _Alignas(64) uint32_t turn;
     _Alignas(64) uint32_t sleepers;
     _Alignas(64) lk_note notes[2];
@@ -80,7 +86,9 @@ static struct {
     uint32_t statuses[LK_MPI_WORLD_MAX];
     control *controls[LK_MPI_WORLD_MAX];  // NULL where messages are used
     uint32_t turn, notes_turn, spins;
-    uint64_t step;  // of the last turn
+    uint32_t given[TURNS];                 // as in the control part, and how many there were when
+    uint32_t wanted[TURNS][LK_PARTS_MAX];  // a part was given: so many the others must have given
+    uint64_t step;                         // of the last turn
     struct pollfd watched[LK_MPI_WORLD_MAX];
     uint32_t watched_rank[LK_MPI_WORLD_MAX], watched_count;
     bool some_dead, dead[LK_MPI_WORLD_MAX];
@@ -427,18 +435,14 @@ void lk_mpi_gather(const void *mine, uint64_t bytes, void *all) {
 
 static bool is_near(uint32_t w) { return !mpi.options.messages && lk_mpi_is_here(w); }
 
-static uint64_t slice_floats(const lk_program *p, uint32_t world, uint32_t w) {
-    lk_slice s = lk_slice_of(p, world, w);
-    if (!lk_exchange_boxes(p)) return 0;
-    return s.end - s.begin;
-}
-
 uint64_t lk_mpi_inbox_bytes(const lk_program *p, const lk_worker *workers, uint32_t world,
                             uint32_t rank) {
+    const lk_parts parts = lk_exchange_parts(p);
     uint64_t floats = 0, notes = 0;
     for (uint32_t w = 0; mpi.started && w < world; w++) {
         if (w == rank || is_near(w)) continue;
-        floats += lk_exchange_box_floats(p, workers, world, w, rank) + slice_floats(p, world, w);
+        floats += lk_exchange_box_floats(p, workers, world, w, rank) +
+                  lk_exchange_sum_floats(&parts, world, w, parts.count);
         notes += 2;
     }
     return lk_round_up(notes * sizeof(lk_note), 64) + floats * sizeof(float);
@@ -487,15 +491,33 @@ uint8_t *lk_mpi_window_of(uint32_t rank) {
     return mpi.controls[rank] ? (uint8_t *)mpi.controls[rank] + CONTROL_BYTES : NULL;
 }
 
+// What holds nothing is not sent.
 static void request(int kind, uint32_t at, const void *out, const void *in, uint64_t out_count,
                     uint64_t in_count, MPI_Datatype type) {
-    int to = (int)mpi.far[at];
+    int to = out_count ? (int)mpi.far[at] : MPI_PROC_NULL;
+    int from = in_count ? (int)mpi.far[at] : MPI_PROC_NULL;
     calls.MPI_Send_init(out, (int)out_count, type, to, kind, mpi.all, &mpi.sends[kind][at]);
-    calls.MPI_Recv_init((void *)in, (int)in_count, type, to, kind, mpi.all,
+    calls.MPI_Recv_init((void *)in, (int)in_count, type, from, kind, mpi.all,
                         &mpi.receives[kind][at]);
 }
 
-// Inbox: notes (2, far workers), then for each its box and its slice.
+// Boxes and sums of a part, with far worker `at`; they come to `in`. Returns where it ends.
+static float *request_part(lk_exchange *x, uint32_t part, uint32_t at, float *in) {
+    const uint32_t w = mpi.far[at], place = part * x->world + w;
+    lk_slice own = lk_part_slice(&x->parts.part[part], x->world, x->rank);
+    lk_slice theirs = lk_part_slice(&x->parts.part[part], x->world, w);
+    uint64_t own_floats = own.end - own.begin, their_floats = theirs.end - theirs.begin;
+    uint64_t box_in = lk_exchange_slots(x->program, &x->workers[w]) * own_floats;
+    const float *sum = x->sum_out + lk_exchange_sum_floats(&x->parts, x->world, x->rank, part);
+    x->box[place] = in;
+    x->sum[place] = in + box_in;
+    request(BOX + (int)part, at, x->boxes_out + x->slots * theirs.begin, in,
+            x->slots * their_floats, box_in, MPI_FLOAT);
+    request(SUM + (int)part, at, sum, in + box_in, own_floats, their_floats, MPI_FLOAT);
+    return in + box_in + their_floats;
+}
+
+// Inbox: notes (2, far workers), then for each its boxes and its slices.
 static lk_status make_requests(lk_exchange *x, void *inbox, lk_error *error) {
     const lk_program *p = x->program;
     control *own = mpi.controls[mpi.rank];
@@ -520,13 +542,7 @@ static lk_status make_requests(lk_exchange *x, void *inbox, lk_error *error) {
             request(NOTE_EVEN + n, i, &own->notes[n], &mpi.far_notes[n][i], sizeof(lk_note),
                     sizeof(lk_note), MPI_BYTE);
         }
-        x->box[w] = at;
-        x->sum[w] = at + in;
-        request(BOX, i, x->boxes_out + x->slots * lk_slice_of(p, x->world, w).begin, at, out, in,
-                MPI_FLOAT);
-        uint64_t theirs = slice_floats(p, x->world, w);
-        request(SUM, i, x->sum_out, at + in, slice_floats(p, x->world, x->rank), theirs, MPI_FLOAT);
-        at += in + theirs;
+        for (uint32_t k = 0; k < x->parts.count; k++) at = request_part(x, k, i, at);
     }
     return LK_OK;
 }
@@ -559,8 +575,13 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
         if (!mpi.controls[w] || !lk_exchange_boxes(p)) continue;
         const float *boxes = (const float *)(void *)lk_mpi_window_of(w);
         uint64_t slots = lk_exchange_slots(p, &x->workers[w]);
-        x->box[w] = boxes + slots * lk_slice_of(p, x->world, x->rank).begin;
-        x->sum[w] = boxes + slots * p->loss_offset;
+        for (uint32_t k = 0; k < x->parts.count; k++) {
+            uint32_t place = k * x->world + w;
+            lk_slice own = lk_part_slice(&x->parts.part[k], x->world, x->rank);
+            x->box[place] = boxes + slots * own.begin;
+            x->sum[place] =
+                boxes + slots * p->loss_offset + lk_exchange_sum_floats(&x->parts, x->world, w, k);
+        }
     }
     mpi.spins = lanes <= mpi.cores ? LK_SPINS_ALONE : LK_SPINS_SHARED;
     x->boxes_out = (float *)(void *)lk_mpi_window_of(x->rank);
@@ -569,7 +590,7 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
     LK_CHECK(lk_mpi_settle(make_requests(x, inbox, error), error));
     watch_processes();
     start_receives(NOTE_EVEN);
-    start_receives(BOX);
+    for (uint32_t k = 0; k < x->parts.count; k++) start_receives(BOX + (int)k);
     mpi.waiting_for = "the first exchange";
     static const lk_turn all[] = {LK_TURN_BOXES, LK_TURN_SUMS, LK_TURN_NOTES};
     for (uint32_t i = 0; i < 4 * LK_COUNT(all); i++) {
@@ -592,27 +613,46 @@ static const char *phase_name(lk_turn turn) {
     return names[turn];
 }
 
-static bool has_come(uint32_t w) {
-    const control *c = mpi.controls[w];
-    return !c || (int32_t)(__atomic_load_n(&c->turn, __ATOMIC_ACQUIRE) - mpi.turn) >= 0;
+// What is given and awaited at once: one part of a turn.
+typedef struct gift {
+    lk_turn turn;
+    uint32_t wanted;  // so many parts of the turn a worker has given when it has given this one
+    int kinds[2];
+    uint32_t count;
+    bool notes;
+} gift;
+
+// Notes go with the boxes of the last part.
+static gift gift_of(const lk_exchange *x, lk_turn turn, uint32_t part) {
+    gift g = {.turn = turn, .wanted = mpi.wanted[turn][part]};
+    g.notes = turn == LK_TURN_BOXES ? part + 1 == x->parts.count : turn != LK_TURN_SUMS;
+    if (g.notes) g.kinds[g.count++] = NOTE_EVEN + (int)(mpi.notes_turn & 1);
+    if (turn == LK_TURN_BOXES) g.kinds[g.count++] = BOX + (int)part;
+    if (turn == LK_TURN_SUMS) g.kinds[g.count++] = SUM + (int)part;
+    return g;
 }
 
-static void arrive(void) {
+static bool has_come(uint32_t w, const gift *g) {
+    const control *c = mpi.controls[w];
+    return !c || (int32_t)(__atomic_load_n(&c->given[g->turn], __ATOMIC_ACQUIRE) - g->wanted) >= 0;
+}
+
+static void arrive(lk_turn turn) {
     control *own = mpi.controls[mpi.rank];
+    own->given_at[turn] = lk_seconds();
+    __atomic_store_n(&own->given[turn], ++mpi.given[turn], __ATOMIC_SEQ_CST);
     __atomic_store_n(&own->turn, ++mpi.turn, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&own->sleepers, __ATOMIC_SEQ_CST) == 0) return;
     syscall(SYS_futex, &own->turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-// Until worker w comes, or a short while.
-static void sleep_on(uint32_t w) {
+// Until worker w gives something, or a short while.
+static void sleep_on(uint32_t w, const gift *g) {
     control *c = mpi.controls[w];
     const struct timespec while_ = {.tv_nsec = SLEEP_MS * 1000000};
     __atomic_add_fetch(&c->sleepers, 1, __ATOMIC_SEQ_CST);
     uint32_t turn = __atomic_load_n(&c->turn, __ATOMIC_SEQ_CST);
-    if ((int32_t)(turn - mpi.turn) < 0) {
-        syscall(SYS_futex, &c->turn, FUTEX_WAIT, turn, &while_, NULL, 0);
-    }
+    if (!has_come(w, g)) syscall(SYS_futex, &c->turn, FUTEX_WAIT, turn, &while_, NULL, 0);
     __atomic_sub_fetch(&c->sleepers, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -631,13 +671,13 @@ static lk_status lost(uint32_t w, const char *how, lk_turn turn, lk_error *error
                    (unsigned long long)mpi.step, phase_name(turn));
 }
 
-// Has worker w given what the turn wants?
-static bool has_given(uint32_t w, const int *kinds, uint32_t count) {
-    if (!has_come(w)) return false;
+// Has worker w given what is wanted?
+static bool has_given(uint32_t w, const gift *g) {
+    if (!has_come(w, g)) return false;
     for (uint32_t i = 0; i < mpi.far_count; i++) {
-        for (uint32_t k = 0; mpi.far[i] == w && k < count; k++) {
+        for (uint32_t k = 0; mpi.far[i] == w && k < g->count; k++) {
             int there = 1;
-            calls.MPI_Request_get_status(mpi.receives[kinds[k]][i], &there, MPI_STATUS_IGNORE);
+            calls.MPI_Request_get_status(mpi.receives[g->kinds[k]][i], &there, MPI_STATUS_IGNORE);
             if (!there) return false;
         }
     }
@@ -645,9 +685,9 @@ static bool has_given(uint32_t w, const int *kinds, uint32_t count) {
 }
 
 // The first that has not; LK_NONE where only a send does not end.
-static uint32_t first_missing(const int *kinds, uint32_t count) {
+static uint32_t first_missing(const gift *g) {
     uint32_t w = 0;
-    while (w < mpi.world && has_given(w, kinds, count)) w++;
+    while (w < mpi.world && has_given(w, g)) w++;
     return w < mpi.world ? w : LK_NONE;
 }
 
@@ -669,52 +709,51 @@ static bool look_for_dead(void) {
 // Who of the dead is to blame: one that is missing, the first that the chief has missed before all
 // others. One that has given all that the turn wants may have given up because it missed another,
 // as this worker is about to: so not if the waiting was already long.
-static uint32_t dead_to_blame(bool for_long, uint32_t missing, const int *kinds, uint32_t count) {
+static uint32_t dead_to_blame(bool for_long, uint32_t missing, const gift *g) {
     uint32_t first = LK_NONE;
-    if (lk_rendezvous_lost(&first) && !has_given(first, kinds, count)) return first;
+    if (lk_rendezvous_lost(&first) && !has_given(first, g)) return first;
     for (uint32_t w = 0; w < mpi.world; w++) {
         if (!mpi.dead[w]) continue;
         if (first == LK_NONE) first = w;
-        if (missing != LK_NONE && !has_given(w, kinds, count)) return w;
+        if (missing != LK_NONE && !has_given(w, g)) return w;
     }
     return for_long && missing != LK_NONE ? LK_NONE : first;
 }
 
 // Is this the end of a waiting of so many seconds?
-static lk_status judge_silence(double seconds, const int *kinds, uint32_t count, lk_turn turn,
-                               lk_error *error) {
-    uint32_t limit = mpi.options.step_timeout_seconds;
+static lk_status judge_silence(double seconds, const gift *g, lk_error *error) {
+    double limit = mpi.options.step_timeout_seconds;
     bool some_dead = look_for_dead(), late = mpi.sealed && seconds >= limit;
     if (!some_dead && !mpi.broken && !late) return LK_OK;
-    uint32_t missing = first_missing(kinds, count);
+    uint32_t missing = first_missing(g);
     if (missing == LK_NONE && mpi.far_count == 0) return LK_OK;  // the last has just come
-    uint32_t dead = dead_to_blame(2 * seconds >= limit, missing, kinds, count);
-    if (dead != LK_NONE) return lost(dead, "has died", turn, error);
+    uint32_t dead = dead_to_blame(2 * seconds >= limit, missing, g);
+    if (dead != LK_NONE) return lost(dead, "has died", g->turn, error);
     if (missing == LK_NONE) missing = mpi.far[0];
-    if (late) return lost(missing, "is silent for longer than --step-timeout", turn, error);
+    if (late) return lost(missing, "is silent for longer than --step-timeout", g->turn, error);
     // A connection to one of the dead may have broken while another is waited for.
     if (some_dead || !mpi.broken) return LK_OK;
-    return lost(missing, "is cut off: MPI says its connection broke", turn, error);
+    return lost(missing, "is cut off: MPI says its connection broke", g->turn, error);
 }
 
-static bool messages_done(const int *kinds, uint32_t count) {
+static bool messages_done(const gift *g) {
     int done = !mpi.broken, failed = 0, n = (int)mpi.far_count;
-    for (uint32_t k = 0; k < count && done && !failed; k++) {
-        failed = calls.MPI_Testall(n, mpi.receives[kinds[k]], &done, mpi.ignored);
+    for (uint32_t k = 0; k < g->count && done && !failed; k++) {
+        failed = calls.MPI_Testall(n, mpi.receives[g->kinds[k]], &done, mpi.ignored);
         if (!done || failed) continue;
-        failed = calls.MPI_Testall(n, mpi.sends[kinds[k]], &done, mpi.ignored);
+        failed = calls.MPI_Testall(n, mpi.sends[g->kinds[k]], &done, mpi.ignored);
     }
     mpi.broken = mpi.broken || failed;
     return done && !failed;
 }
 
-static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, lk_error *error) {
+static lk_status wait_for_all(const gift *g, lk_error *error) {
     double begin = 0, looked = 0;
     uint32_t near = 0;
     bool far_done = mpi.far_count == 0;
     for (uint32_t spins = 0;; spins++) {
-        while (near < mpi.world && has_come(near)) near++;
-        far_done = far_done || messages_done(kinds, count);
+        while (near < mpi.world && has_come(near, g)) near++;
+        far_done = far_done || messages_done(g);
         if (near == mpi.world && far_done) return LK_OK;
         if (spins < mpi.spins) {
             lk_relax();
@@ -722,31 +761,49 @@ static lk_status wait_for_all(const int *kinds, uint32_t count, lk_turn turn, lk
         }
         if (begin == 0) begin = looked = lk_seconds();
         if (far_done) {
-            sleep_on(near);
+            sleep_on(near, g);
         } else {
             sched_yield();
         }
         double time = lk_seconds();
         if (time - looked < 1e-3 * LOOK_MS) continue;
         looked = time;
-        LK_CHECK(judge_silence(time - begin, kinds, count, turn, error));
+        LK_CHECK(judge_silence(time - begin, g, error));
     }
 }
 
-lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error) {
-    uint32_t parity = mpi.notes_turn & 1;
-    int kinds[2] = {turn == LK_TURN_SUMS ? SUM : NOTE_EVEN + (int)parity, BOX};
+void lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t step) {
     mpi.step = step;
-    uint32_t count = turn == LK_TURN_BOXES ? 2 : 1;
-    // Receives for the turn after this one, before anybody can be that far.
-    if (turn == LK_TURN_SUMS) start_receives(BOX);
-    if (turn == LK_TURN_BOXES) start_receives(SUM);
-    bool next_note = turn != LK_TURN_SUMS && turn != LK_TURN_LAST;
-    if (next_note) start_receives(NOTE_EVEN + (int)(parity ^ 1));
-    arrive();
-    for (uint32_t k = 0; k < count; k++) start_requests(mpi.sends[kinds[k]]);
-    LK_CHECK(wait_for_all(kinds, count, turn, error));
-    if (turn == LK_TURN_SUMS) return LK_OK;
+    // Receives for what comes after this, before anybody can be that far.
+    if (turn == LK_TURN_SUMS) start_receives(BOX + (int)part);
+    if (turn == LK_TURN_BOXES) start_receives(SUM + (int)part);
+    arrive(turn);
+    mpi.wanted[turn][part] = mpi.given[turn];
+    const gift g = gift_of(x, turn, part);
+    if (g.notes && turn != LK_TURN_LAST) start_receives(NOTE_EVEN + (int)(~mpi.notes_turn & 1));
+    for (uint32_t k = 0; k < g.count; k++) start_requests(mpi.sends[g.kinds[k]]);
+}
+
+double lk_mpi_last_given(lk_turn turn) {
+    double last = 0;
+    for (uint32_t w = 0; w < mpi.world; w++) {
+        if (mpi.controls[w]) last = LK_MAX(last, mpi.controls[w]->given_at[turn]);
+    }
+    return last;
+}
+
+bool lk_mpi_look(const lk_exchange *x, lk_turn turn, uint32_t part) {
+    const gift g = gift_of(x, turn, part);
+    uint32_t near = 0;
+    while (near < mpi.world && has_come(near, &g)) near++;
+    return (mpi.far_count == 0 || messages_done(&g)) && near == mpi.world;
+}
+
+lk_status lk_mpi_await(lk_exchange *x, lk_turn turn, uint32_t part, lk_error *error) {
+    const gift g = gift_of(x, turn, part);
+    uint32_t parity = mpi.notes_turn & 1;
+    LK_CHECK(wait_for_all(&g, error));
+    if (!g.notes) return LK_OK;
     for (uint32_t w = 0; w < x->world; w++) {
         if (mpi.controls[w]) x->note[w] = &mpi.controls[w]->notes[parity];
     }
@@ -757,10 +814,18 @@ lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *err
     return LK_OK;
 }
 
-lk_status lk_mpi_look(uint64_t step, lk_error *error) {
+lk_status lk_mpi_look_for_dead(uint64_t step, lk_error *error) {
     mpi.step = step;
+    const gift none = {.turn = LK_TURN_STEP, .wanted = mpi.given[LK_TURN_STEP]};
     if (!look_for_dead()) return LK_OK;
-    return lost(dead_to_blame(false, LK_NONE, NULL, 0), "has died", LK_TURN_BOXES, error);
+    return lost(dead_to_blame(false, LK_NONE, &none), "has died", LK_TURN_STEP, error);
+}
+
+lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error) {
+    uint32_t parts = turn == LK_TURN_BOXES || turn == LK_TURN_SUMS ? x->parts.count : 1;
+    for (uint32_t k = 0; k < parts; k++) lk_mpi_give(x, turn, k, step);
+    for (uint32_t k = 0; k < parts; k++) LK_CHECK(lk_mpi_await(x, turn, k, error));
+    return LK_OK;
 }
 
 static void on_late_end(int signal_number) {
@@ -781,13 +846,13 @@ static bool launcher_answers(int fd, const char *line) {
 
 // The leader comes to the end when all is saved. That it has, is heard a little later than that it
 // has gone.
-static bool leader_has_come(void) {
-    const int note = NOTE_EVEN + (int)(mpi.notes_turn & 1);
+static bool leader_has_come(const lk_exchange *x) {
+    const gift g = gift_of(x, LK_TURN_LAST, 0);
     double begin = lk_seconds();
-    bool come = has_given(0, &note, 1);
+    bool come = has_given(0, &g);
     while (!come && lk_seconds() - begin < 1e-3 * LAST_WORD_MS) {
         sched_yield();
-        come = has_given(0, &note, 1);
+        come = has_given(0, &g);
     }
     return come;
 }
@@ -824,7 +889,7 @@ lk_status lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error) {
     if (mpi.connected && lk_mpi_turn(x, LK_TURN_LAST, mpi.step, &unheard) != LK_OK) {
         // One is gone. If the leader is not, what was to be done is done, and there is nobody with
         // whom an orderly end could be made.
-        if (mpi.rank == 0 || leader_has_come()) return status;
+        if (mpi.rank == 0 || leader_has_come(x)) return status;
         if (status == LK_OK) *error = unheard;
         return status == LK_OK ? unheard.status : status;
     }
@@ -900,12 +965,31 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
 
 void lk_mpi_seal(void) {}
 
+double lk_mpi_last_given(lk_turn turn) {
+    (void)turn;
+    return 0;
+}
+
+void lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t step) {
+    (void)x, (void)turn, (void)part, (void)step;
+}
+
+bool lk_mpi_look(const lk_exchange *x, lk_turn turn, uint32_t part) {
+    (void)x, (void)turn, (void)part;
+    return false;
+}
+
+lk_status lk_mpi_await(lk_exchange *x, lk_turn turn, uint32_t part, lk_error *error) {
+    (void)x, (void)turn, (void)part;
+    return no_mpi(error);
+}
+
 lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error) {
     (void)x, (void)turn, (void)step;
     return no_mpi(error);
 }
 
-lk_status lk_mpi_look(uint64_t step, lk_error *error) {
+lk_status lk_mpi_look_for_dead(uint64_t step, lk_error *error) {
     (void)step, (void)error;
     return LK_OK;
 }

@@ -8,14 +8,14 @@
 //   lk_mpi_agree    the same run, data and version everywhere?
 //   lk_mpi_connect  who gives what where; persistent requests between hosts
 //   lk_mpi_seal     start-up is over: no blocking MPI call and no allocation of ours from here on
-//   lk_mpi_turn     what exchange.h calls a turn, with a deadline and an eye on who has died
+//   lk_mpi_turn     what exchange.h calls a turn, with a deadline and an eye on who has died; or in
+//                   pieces lk_mpi_give, lk_mpi_look, lk_mpi_await
 //
 // Workers of one host write what they give into their own part of an MPI shared-memory window,
 // where the others read it: after start-up MPI is not called at all between them. Where there is no
 // other host, all that replicas hold lies there, and nothing has to be given (exchange.h). Between
-// hosts
-// every pair has persistent point-to-point requests; a receive is always started before its sender
-// can have anything to send, so nothing arrives unexpected.
+// hosts every pair has persistent point-to-point requests; a receive is always started before its
+// sender can have anything to send, so nothing arrives unexpected.
 #ifndef LOCKSTEP_COMM_MPI_H
 #define LOCKSTEP_COMM_MPI_H
 
@@ -96,12 +96,23 @@ typedef enum lk_turn {
     LK_TURN_LAST
 } lk_turn;
 
+// A turn in pieces, all of them called by one thread: gives what this worker has written of a part;
+// have all given theirs (nobody waits, but messages get on); waits until they have. Every part of
+// a turn is given once and awaited once in a step, in ascending order; notes, which have one part,
+// go with the last part of the boxes.
+void lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t step);
+bool lk_mpi_look(const lk_exchange *x, lk_turn turn, uint32_t part);
+lk_status lk_mpi_await(lk_exchange *x, lk_turn turn, uint32_t part, lk_error *error);
+
+// After a turn: when the last worker of this host gave its last part of it (comm/clock.h).
+double lk_mpi_last_given(lk_turn turn);
+
 // Gives what this worker has written, waits until all have. LK_RETRY naming rank, host, step and
 // phase where one has died or is silent for longer than the deadline.
 lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error);
 
 // Between turns, where something else waits for the others: has one of them died? Never waits.
-lk_status lk_mpi_look(uint64_t step, lk_error *error);
+lk_status lk_mpi_look_for_dead(uint64_t step, lk_error *error);
 
 // The process ends with this status soon, even if whatever is still to be done never comes back.
 void lk_mpi_end_soon(lk_status status);

@@ -114,11 +114,14 @@ typedef struct lk_layout {
     uint32_t wave_examples;  // examples a replica holds at once; 0 chooses
     bool fuse;               // false: one op a layer (the oracle)
     bool pools_apart;        // pooling is an op of its own, also where the rest is fused
-    lk_reduce_choice reduce;
     // Replicas work on a device, not on this machine's threads: its nodes are partials, the loss
     // among them, the blocks of a wave are joined after its last op (lk_device_slots), and all ops
     // share one scratch of so many floats: what the device's kernels need is not known here.
     bool device;
+    lk_reduce_choice reduce;
+    // Workers exchange gradients in parts of at least so many floats, each as soon as its layers
+    // are done with (comm/exchange.h); 0: all of them at the end.
+    uint32_t part_floats;
     uint64_t device_scratch_floats;
 } lk_layout;
 

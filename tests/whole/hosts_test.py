@@ -125,10 +125,12 @@ class Workers:
 
 
 def same_bits(t, a, b, c):
-    wanted = golden(GOLDEN, STEPS)
-    for cut in ([(a, 1), (b, 1)], [(a, 1), (a, 2), (b, 1), (c, 2)], [(b, 3), (a, 1), (b, 1)]):
+    wanted, early = golden(GOLDEN, STEPS), ["--set", "layout.exchange_floats=1"]
+    for cut, more in (([(a, 1), (b, 1)], []), ([(a, 1), (b, 2)], early),
+                      ([(a, 1), (a, 2), (b, 1), (c, 2)], early), ([(b, 3), (a, 1), (b, 1)], [])):
         shutil.rmtree("run", ignore_errors=True)
-        workers = Workers(t, cut, "train", MATRIX, "--run-dir", "run", "--set", "steps=" + STEPS)
+        workers = Workers(t, cut, "train", MATRIX, "--run-dir", "run", "--set", "steps=" + STEPS,
+                          *more)
         ends, lines = workers.ends(), workers.said(0, "out").splitlines()
         what = " ".join(f"{host.name}:{replicas}" for host, replicas in cut)
         good = all(end == (0, "") for end in ends) and result(lines) == wanted
@@ -136,6 +138,8 @@ def same_bits(t, a, b, c):
         t.check(good, what, ends, lines[-20:])
         t.check(any("messages" in line for line in lines if line.startswith("transport")), what,
                 lines)
+        t.check(any("parts" in line for line in lines if line.startswith("overlap: on")) ==
+                bool(more), what, lines)
 
 
 def keys(t, a, b):

@@ -30,6 +30,7 @@ PHASES = ["load", "forward", "backward", "boxes", "reduce", "apply", "sums"]
 SAVING = ["create", "write", "sync", "rename", "directory"]  # done by the chief alone
 PLACES = START_UP + PHASES + ["evaluation"] + SAVING + ["end"]
 CUTS = {2: [1, 2], 3: [2, 1, 1]}  # replicas of each worker
+EARLY = ["--set", "layout.overlap=on", "--set", "layout.exchange_floats=1"]
 
 
 def every_case():
@@ -187,7 +188,8 @@ def lose(t, number, case, config, wanted):
         environments = [{**e, "UCX_TLS": "tcp,self"} for e in environments]
     workers = Workers(STRIKE, run, CUTS[world],
                       [*arguments, "--collective", collective, "--step-timeout",
-                       str(STEP_TIMEOUT_S), "--start-timeout", str(START_TIMEOUT_S)], environments)
+                       str(STEP_TIMEOUT_S), "--start-timeout", str(START_TIMEOUT_S),
+                       *(EARLY if collective == "messages" and world == 3 else [])], environments)
     t.check(await_strike(workers, victim, how), f"{what}: is struck",
             workers.processes[victim].returncode, workers.said(victim))
     begin = time.monotonic()

@@ -14,6 +14,7 @@ from program import Test
 README = os.path.abspath(sys.argv[3])
 PLAN = ["plan", "made-up-cnn", "--set", "global_batch=16384", "--replicas", "1"]
 MESSAGE_US, LATENCY_US = 5, 20
+PART_FLOATS, PART_SLICE_FLOATS = 65536, 8192
 
 
 def link_of(t, workers, *more):
@@ -21,8 +22,8 @@ def link_of(t, workers, *more):
     return json.loads("\n".join(lines))
 
 
-def slices(plan, workers):
-    """Floats of every worker's slice of the vector of gradients, and of all of it."""
+def check_parts(t, plan, workers):
+    """The parts of the exchange, from the last layer to the first: all of the gradients."""
     floats = 0
     for tensor in plan["tensors"]:
         if tensor["class"] == "parameter":
@@ -30,6 +31,19 @@ def slices(plan, workers):
             for length in tensor["shape"]:
                 count *= length
             floats += (count + 15) // 16 * 16
+    parts = plan["exchange_parts"]
+    ends = [floats] + [part["begin"] for part in parts]
+    alone = floats > max(PART_FLOATS, PART_SLICE_FLOATS * workers)  # of them nearly all are dense
+    t.check(ends[-1] == 0 and ends[:-1] == [part["end"] for part in parts] and
+            len(parts) == 1 + alone and
+            sorted({part["after_op"] for part in parts}) == [part["after_op"] for part in parts],
+            "the parts of the exchange", parts, floats)
+    return parts
+
+
+def slices(part, workers):
+    """Floats of every worker's slice of a part, and of all of it."""
+    floats = part["end"] - part["begin"]
     cuts = [floats // 16 * i // workers * 16 for i in range(workers + 1)]
     return [b - a for a, b in zip(cuts, cuts[1:])], floats
 
@@ -39,11 +53,15 @@ def check_sums(t, workers, bandwidth, latency=None):
     options = ["--bandwidth", str(bandwidth)]
     plan = link_of(t, workers, *options, *(["--latency", str(latency)] if latency else []))
     found = plan["exchange_of_workers"]
-    cut, floats = slices(plan, workers)
     others = workers - 1
-    turns = [max(floats - min(cut), others * max(cut)), max(others * max(cut), floats - min(cut))]
-    notes = found["bytes_per_step"] - 4 * sum(turns)
-    messages = 3 * others
+    sent, messages = [0] * workers, [others] * workers  # notes go to all, what is empty to nobody
+    for part in check_parts(t, plan, workers):
+        cut, floats = slices(part, workers)
+        for i, own in enumerate(cut):
+            sent[i] += max(floats - own, others * own)
+            messages[i] += 2 * (others if own else sum(c > 0 for c in cut))
+    notes = found["bytes_per_step"] - 4 * 2 * max(sent)
+    messages = max(messages)
     us = (2 * (latency or LATENCY_US) + MESSAGE_US * messages +
           8 * found["bytes_per_step"] / (bandwidth * 1e3))
     what = f"{workers} workers at {bandwidth} Gbit/s: {found}"

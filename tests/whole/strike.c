@@ -98,6 +98,14 @@ lk_status __wrap_lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t at, lk_error
     return __real_lk_mpi_turn(x, turn, at, error);
 }
 
+void __real_lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t at);
+void __wrap_lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t at);
+void __wrap_lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t at) {
+    pass("boxes", in_step() && turn == LK_TURN_BOXES);
+    pass("sums", in_step() && turn == LK_TURN_SUMS);
+    __real_lk_mpi_give(x, turn, part, at);
+}
+
 lk_status __real_lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error);
 lk_status __wrap_lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error);
 lk_status __wrap_lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error) {
@@ -190,11 +198,11 @@ void __wrap_lk_step_update(lk_world *world, uint32_t replica, uint64_t at) {
     __real_lk_step_update(world, replica, at);
 }
 
-void __real_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t at);
-void __wrap_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t at);
-void __wrap_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t at) {
+void __real_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part);
+void __wrap_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part);
+void __wrap_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part) {
     atomic_store(&reducing, true);
-    __real_lk_exchange_join(x, world, replica, at);
+    __real_lk_exchange_join(x, world, replica, part);
 }
 
 // --- checkpoints -------------------------------------------------------------------------------

@@ -31,6 +31,10 @@ LAYOUTS = [([1, 1], {"reduce": "operands"}), ([3, 1, 2], {"reduce": "operands", 
            ([2, 2], {"reduce": "partials", "guards": "true"}),
            ([1, 2, 1], {"wave_examples": "16", "guards": "true"}),
            ([4, 4, 4, 4], {"reduce": "operands", "overlay": "false"})]
+# Messages that go while the rest is computed, each layer as soon as it can.
+EARLY = {"overlap": "on", "exchange_floats": "1"}
+OVERLAPS = [([1, 1], EARLY), ([3, 1, 2], {**EARLY, "guards": "true"}),
+            ([2, 2], {**EARLY, "wave_examples": "16"}), ([1, 1, 1, 1], {"overlap": "on"})]
 
 
 def mpiexec(t, cut, arguments, options=(), environment=None, start=False):
@@ -82,19 +86,26 @@ def ranks_of(t):
 
 
 def same_bits_elsewhere(t):
-    """Two hosts with several workers each, which MPICH makes believe; layouts of shared memory."""
-    cases = [(cut, {}, TWO_HOSTS) for cut in ([1, 1, 1], [1, 2, 3, 1])]
+    """Two hosts with several workers each, which MPICH makes believe; layouts of shared memory;
+    messages under the computation, between such hosts and on one."""
+    cases = [(cut, layout, TWO_HOSTS) for cut in ([1, 1, 1], [1, 2, 3, 1])
+             for layout in ({"overlap": "off"}, EARLY)]
+    tcp = {"UCX_TLS": "tcp,self"}
+    cases += [(cut, layout, tcp) for cut, layout in OVERLAPS]
     for cut, layout, environment in cases + [(cut, layout, {}) for cut, layout in LAYOUTS]:
         sets = [word for key, value in layout.items()
                 for word in ("--set", f"layout.{key}={value}")]
         code, lines, error = mpiexec(t, cut, ["train", MATRIX, "--run-dir", "elsewhere", "--fresh",
-                                              "--set", "steps=" + STEPS, *sets],
+                                              "--set", "steps=" + STEPS, *sets, *(
+                                                  ["--collective", "messages"]
+                                                  if environment is tcp else [])],
                                      environment=environment)
-        what = f"{cut} {layout or 'on two hosts'}"
+        what = f"{cut} {layout} {' '.join(environment)}"
         print(what, "equal" if result(lines) == golden(GOLDEN, STEPS) else "DIFFERS", flush=True)
         t.check(code == 0 and result(lines) == golden(GOLDEN, STEPS), what, code, lines[-20:],
                 error)
-        t.check(any("messages between hosts" in line for line in lines) == bool(environment), what)
+        t.check(any("messages between hosts" in line for line in lines) ==
+                (environment is TWO_HOSTS), what)
 
 
 def same_bits(t):
