@@ -273,15 +273,15 @@ static void test_known_shapes(void **state) {
 static void test_patches(void **state) {
     (void)state;
     lk_conv2d shapes[] = {
-        shape(7, 16, 1, 40, 3, 3, 1, 1, true),   shape(9, 19, 1, 72, 3, 3, 1, 1, false),
-        shape(4, 4, 1, 8, 3, 3, 1, 1, false),    shape(5, 64, 1, 16, 3, 3, 1, 1, false),
-        shape(6, 67, 1, 12, 3, 3, 1, 1, false),  shape(12, 33, 1, 24, 3, 3, 1, 1, true),
+        shape(7, 16, 1, 40, 3, 3, 1, 1, true),   shape(9, 19, 1, 16, 3, 3, 1, 1, false),
+        shape(4, 4, 1, 8, 3, 3, 1, 1, false),    shape(4, 64, 1, 8, 3, 3, 1, 1, false),
+        shape(4, 67, 1, 12, 3, 3, 1, 1, false),  shape(8, 33, 1, 24, 3, 3, 1, 1, true),
     };
-    for (unsigned i = 0; i < 2 * LK_COUNT(shapes); i++) {
-        lk_conv2d *c = &shapes[i / 2];
+    for (unsigned i = 0; i < 5 * LK_COUNT(shapes); i++) {
+        lk_conv2d *c = &shapes[i / 5];
         c->relu = i % 2;
         c->use_bias = draw(2);
-        for (unsigned kind = PLAIN; kind <= OVERFLOWING; kind++) check_shape(c, 3, 2, (values)kind);
+        check_shape(c, 3, 2, (values)(i % 5));
     }
 }
 
