@@ -15,7 +15,7 @@
 typedef unsigned long long ull;
 
 // inflate's state (7 KiB) and window (32 KiB) come from here; they live as long as one call.
-enum { POOL_BYTES = 48 << 10, OUT_BYTES = 64 << 10 };
+enum { POOL_BYTES = 48 << 10, IN_BYTES = 32 << 10, OUT_BYTES = 64 << 10 };
 
 typedef struct pool {
     _Alignas(max_align_t) unsigned char bytes[POOL_BYTES];
@@ -38,19 +38,34 @@ static void pool_give(void *context, void *at) {
 
 typedef struct unpacking {
     const char *path, *out_path;
-    const uint8_t *packed;
-    uint64_t packed_bytes;
-    int out;
+    uint64_t taken;  // bytes of the .gz read so far
+    int in, out;
     crypto_hash_sha256_state hash;
     lk_error *error;
     pool pool;
-    unsigned char buffer[OUT_BYTES];
+    unsigned char packed[IN_BYTES], buffer[OUT_BYTES];
 } unpacking;
 
 static lk_status bad_gzip(unpacking *u, const z_stream *z, const char *found) {
     return lk_fail(u->error, LK_BAD_DATA,
                    "%s: byte %llu: found %s, wanted a whole gzip file; fetch it again", u->path,
-                   (ull)(z->next_in ? z->next_in - u->packed : 0), found);
+                   (ull)(u->taken - z->avail_in), found);
+}
+
+// The next bytes of the .gz where all are used up; none at its end. Read, not mapped: whoever cuts
+// the file short meanwhile makes it one that ends too early, and no signal.
+static lk_status read_in(unpacking *u, z_stream *z) {
+    const lk_file_ops *ops = &lk_file_ops_posix;
+    if (z->avail_in > 0) return LK_OK;
+    int64_t bytes;
+    do {
+        bytes = ops->read(ops->context, u->in, u->packed, IN_BYTES, u->taken);
+    } while (bytes == -EINTR);
+    if (bytes < 0) return lk_file_fail(u->error, LK_IO_ERROR, u->path, "read", bytes);
+    u->taken += (uint64_t)bytes;
+    z->next_in = u->packed;
+    z->avail_in = (uInt)bytes;
+    return LK_OK;
 }
 
 static lk_status write_out(unpacking *u, const z_stream *z) {
@@ -62,8 +77,7 @@ static lk_status write_out(unpacking *u, const z_stream *z) {
 // All members of the file, one after the other.
 static lk_status unpack_members(unpacking *u, z_stream *z) {
     for (;;) {
-        const uint64_t left = u->packed_bytes - (uint64_t)(z->next_in - u->packed);
-        z->avail_in = (uInt)LK_MIN(left, (uint64_t)1 << 30);
+        LK_CHECK(read_in(u, z));
         z->next_out = u->buffer;
         z->avail_out = OUT_BYTES;
         int result = inflate(z, Z_NO_FLUSH);
@@ -75,18 +89,20 @@ static lk_status unpack_members(unpacking *u, z_stream *z) {
             return bad_gzip(u, z, z->msg ? z->msg : "damaged data");
         LK_CHECK(write_out(u, z));
         if (result != Z_STREAM_END) continue;
-        if (z->next_in == u->packed + u->packed_bytes) return LK_OK;
+        LK_CHECK(read_in(u, z));
+        if (z->avail_in == 0) return LK_OK;
         if (z->next_in[0] != 0x1f) return bad_gzip(u, z, "bytes after the last member");
         inflateReset(z);
     }
 }
 
-static lk_status unpack_mapped(unpacking *u, uint8_t sha256[LK_SHA256_BYTES]) {
+static lk_status unpack_open(unpacking *u, uint8_t sha256[LK_SHA256_BYTES]) {
     z_stream z = {.zalloc = pool_take, .zfree = pool_give, .opaque = &u->pool};
     u->pool.used = 0;
-    if (u->packed_bytes < 2 || u->packed[0] != 0x1f || u->packed[1] != 0x8b)
+    u->taken = 0;
+    LK_CHECK(read_in(u, &z));
+    if (z.avail_in < 2 || u->packed[0] != 0x1f || u->packed[1] != 0x8b)
         return bad_gzip(u, &z, "no gzip header (1f 8b)");
-    z.next_in = (z_const Bytef *)(uintptr_t)u->packed;
     if (inflateInit2(&z, 15 + 16) != Z_OK)  // window of 32 KiB; gzip header and nothing else
         return lk_fail(u->error, LK_INTERNAL, "%s: zlib did not start", u->path);
     crypto_hash_sha256_init(&u->hash);
@@ -100,14 +116,9 @@ lk_status lk_gunzip(const char *path, int out, const char *out_path,
     unpacking u;
     u.path = path, u.out_path = out_path, u.out = out, u.error = error;
     struct stat info;
-    int fd;
-    LK_CHECK(lk_data_open(path, &fd, &info, error));
-    u.packed_bytes = (uint64_t)info.st_size;
-    lk_status status = lk_data_map(fd, u.packed_bytes, false, path, &u.packed, error);
-    close(fd);
-    LK_CHECK(status);
-    status = unpack_mapped(&u, sha256);
-    lk_data_unmap(u.packed, u.packed_bytes);
+    LK_CHECK(lk_data_open(path, &u.in, &info, error));
+    lk_status status = unpack_open(&u, sha256);
+    close(u.in);
     return status;
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -413,6 +414,39 @@ static void test_bad_gzip(void **state) {
     expect_bad(&source, true, LK_BAD_DATA, "truncated");
 }
 
+// Another process empties the .gz while it is unpacked into a pipe, which holds the reader back.
+static void test_gzip_cut_while_unpacked(void **state) {
+    (void)state;
+    enum { NOISE_BYTES = 1 << 20 };
+    static uint8_t noise[NOISE_BYTES];
+    const char *packed = in_root("noise.gz");
+    uint32_t x = 1;
+    for (size_t i = 0; i < NOISE_BYTES; i++) {
+        x = x * 1664525 + 1013904223;
+        noise[i] = (uint8_t)(x >> 24);
+    }
+    put_gzip(packed, noise, NOISE_BYTES, "wb1");
+    int ends[2], ended;
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        uint8_t sha256[LK_SHA256_BYTES];
+        lk_error error = {0};
+        close(ends[0]);
+        lk_status status = lk_gunzip(packed, ends[1], "the pipe", sha256, &error);
+        _exit(strstr(error.text, "found its end, wanted a whole gzip file") ? (int)status : 1);
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], noise, 1), 1);
+    assert_int_equal(truncate(packed, 0), 0);
+    while (read(ends[0], noise, NOISE_BYTES) > 0) continue;
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    assert_true(WIFEXITED(ended));
+    assert_int_equal(WEXITSTATUS(ended), LK_BAD_DATA);
+}
+
 // --- bad files -----------------------------------------------------------------------------------
 
 static void test_missing_inputs(void **state) {
@@ -753,6 +787,7 @@ int main(void) {
         TEST(test_gzip),
         TEST(test_a_damaged_cache_heals),
         TEST(test_bad_gzip),
+        TEST(test_gzip_cut_while_unpacked),
         TEST(test_missing_inputs),
         TEST(test_bad_files),
         TEST(test_a_changed_file_changes_the_hash),
