@@ -401,7 +401,8 @@ static lk_status read_batch(lk_config *c, const lk_json_cursor *root, uint32_t r
     uint32_t global = 0;
     LK_CHECK(lk_json_get_u32(root, "replicas", LK_JSON_OPTIONAL, 1, 1 << 20, &c->replicas, error));
     if (replicas) c->replicas = replicas;
-    LK_CHECK(lk_json_get_u32(root, "global_batch", LK_JSON_OPTIONAL, 1, 1 << 30, &global, error));
+    LK_CHECK(
+        lk_json_get_u32(root, "global_batch", LK_JSON_OPTIONAL, 1, LK_BATCH_MAX, &global, error));
     LK_CHECK(lk_json_get_u64(root, "replica_batch", LK_JSON_OPTIONAL, 1, 1 << 30, &replica_batch,
                              error));
     LK_CHECK(lk_json_get_u64(root, "accumulate", LK_JSON_OPTIONAL, 1, 1 << 30, &accumulate, error));

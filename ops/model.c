@@ -107,8 +107,9 @@ static lk_status check_shards(const lk_run_spec *spec, lk_error *error) {
 
 lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error) {
     uint32_t g = spec->grain;
-    if (spec->global_batch == 0) {
-        return lk_fail(error, LK_BAD_CONFIG, "global_batch: found 0, wanted at least 1");
+    if (spec->global_batch == 0 || spec->global_batch > LK_BATCH_MAX) {
+        return lk_fail(error, LK_BAD_CONFIG, "global_batch: found %u, wanted 1 to %d",
+                       spec->global_batch, LK_BATCH_MAX);
     }
     if (g == 0 || g > LK_GRAIN_MAX || (g & (g - 1)) != 0) {
         return lk_fail(

@@ -13,7 +13,7 @@
 // The version of the arithmetic (ops/ARITHMETIC.md). It enters every run identity.
 enum { LK_ARITHMETIC_VERSION = 1 };
 
-enum { LK_GRAIN_MAX = 4096 };
+enum { LK_GRAIN_MAX = 4096, LK_BATCH_MAX = 1 << 30 };
 
 // Which arithmetic. Strict: ops/ARITHMETIC.md, the same bits on all hardware. Any other is "fast":
 // a GPU's library multiplies matrices, in operands of this precision and sums of fp32; the rest is
@@ -68,7 +68,7 @@ typedef struct lk_run_spec {
     lk_model model;
     lk_optimizer optimizer;
     uint64_t seed;
-    uint32_t global_batch;               // examples of one step
+    uint32_t global_batch;               // examples of one step, 1 to LK_BATCH_MAX
     uint32_t grain;                      // a power of two from 1 to LK_GRAIN_MAX
     bool drop_remainder;                 // the last, short batch of an epoch is left out
     lk_precision precision;              // LK_STRICT, or that of the fast arithmetic

@@ -211,8 +211,13 @@ static void bad_runs_are_refused(void **state) {
     const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
     const lk_run_spec good = spec_of(2, 2, 1, 2, 2, layers);
     lk_run_spec s = good;
+    lk_error error = {.status = LK_OK};
     s.global_batch = 0;
     refused(&s, &one_replica, LK_BAD_CONFIG, "global_batch: found 0");
+    s.global_batch = UINT32_MAX;  // its grains, rounded up, would not fit 32 bits
+    refused(&s, &one_replica, LK_BAD_CONFIG, "global_batch: found 4294967295, wanted 1 to");
+    s.global_batch = LK_BATCH_MAX;
+    assert_int_equal(lk_run_spec_check(&s, &error), LK_OK);
     for (uint32_t i = 0; i < 3; i++) {
         s = good;
         s.grain = (const uint32_t[]){0, 3, 2 * LK_GRAIN_MAX}[i];
