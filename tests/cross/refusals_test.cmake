@@ -46,6 +46,14 @@ if(HAVE_GCC)
     configure("lets the compiler reorder sums" ${gcc} "-DCMAKE_C_FLAGS=-fassociative-math")
     configure("decide which products are rounded" ${gcc} "-DCMAKE_C_FLAGS=-ffp-contract=fast")
     configure("excess precision" ${gcc} "-DCMAKE_C_FLAGS=-mfpmath=387")
+    if(GENERATOR MATCHES "^Ninja")  # several kinds of build in one directory: each is looked at
+        set(GENERATOR "Ninja Multi-Config")
+        configure("" ${gcc})
+        configure("flag -Ofast" ${gcc} "-DCMAKE_C_FLAGS_RELEASE=-Ofast")
+        configure("flag -ffast-math" ${gcc}
+                  "-DCMAKE_SHARED_LINKER_FLAGS_DEBUG=-ffast-math")
+        set(GENERATOR "Ninja")
+    endif()
     # Not by its name, but by what start-up code does: a run finds out.
     file(WRITE ${WORK_DIR}_flush.c "__attribute__((constructor)) static void flush(void)
         { __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040); }")

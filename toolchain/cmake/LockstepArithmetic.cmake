@@ -4,10 +4,11 @@
 # Flags in which somebody else's choice would decide. Ours come behind them on the command line, but
 # some of these also change how a program starts (flush-to-zero), and none is meant by a user here.
 set(flags "${CMAKE_C_FLAGS} ${CMAKE_EXE_LINKER_FLAGS} ${CMAKE_SHARED_LINKER_FLAGS}")
-if(CMAKE_BUILD_TYPE)
-    string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
-    string(APPEND flags " ${CMAKE_C_FLAGS_${type}} ${CMAKE_EXE_LINKER_FLAGS_${type}}")
-endif()
+foreach(type IN LISTS CMAKE_BUILD_TYPE CMAKE_CONFIGURATION_TYPES)  # one, or those to choose from
+    string(TOUPPER "${type}" type)
+    string(APPEND flags " ${CMAKE_C_FLAGS_${type}} ${CMAKE_EXE_LINKER_FLAGS_${type}}"
+                        " ${CMAKE_SHARED_LINKER_FLAGS_${type}}")
+endforeach()
 foreach(pair
         "-Ofast|-ffast-math|-ffp-model=fast=lets the compiler reorder sums, and flushes subnormals"
         "-funsafe-math-optimizations|-fassociative-math=lets the compiler reorder sums"
