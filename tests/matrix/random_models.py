@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Random models, batches and grains: each one trained and evaluated in several ways, one result.
+"""Random models, batches and grains: each one trained and evaluated in several ways, one result;
+once more with a stop on the way, from which other kernels and replicas go on.
 
    random_models.py LOCKSTEP WORK COUNT [FIRST]
 
@@ -81,11 +82,11 @@ def model(number):
                      "test": {"made_up": dict(data, first=data["count"])}}}
 
 
-def result(program, path, kernels, layout, replicas):
+def result(program, path, kernels, layout, replicas, *options):
     """The lines that must be equal; how it ended where it failed; None without such kernels."""
     run_dir = os.path.join(os.path.dirname(path), "run")
-    command = [program, "train", path, "--run-dir", run_dir, "--fresh", "--kernels", kernels,
-               "--replicas", str(replicas)]
+    command = [program, "train", path, "--run-dir", run_dir, "--kernels", kernels,
+               "--replicas", str(replicas), *(options or ["--fresh"])]
     for key, value in layout.items():
         command += ["--set", f"layout.{key}={json.dumps(value)}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -94,6 +95,18 @@ def result(program, path, kernels, layout, replicas):
     if done.returncode != 0:
         return f"exit code {done.returncode}: {done.stderr}"
     return "\n".join(line for line in done.stdout.splitlines() if line.startswith(RESULTS))
+
+
+def stopped_result(program, path, config, grains):
+    """The same after a stop; the data are read and the examples ordered anew."""
+    r = random.Random(config["seed"])
+    stop = r.randint(1, config["steps"] - 1)
+    begun = result(program, path, "portable", {}, min(grains, r.randint(1, 3)), "--fresh",
+                   "--set", f"steps={stop}", "--set", f"evaluate_every_steps={r.randint(0, 2)}")
+    if "digest " not in begun:
+        return begun
+    return result(program, path, "auto", {"wave_examples": r.randint(1, 9)},
+                  min(grains, r.randint(1, 3)), "--resume")
 
 
 def check(program, path, config):
@@ -113,7 +126,11 @@ def check(program, path, config):
             good = False
             print(f"{path}: {kernels} {layout}, {replicas} replicas:\n{found}\n"
                   f"wanted, as the first:\n{wanted}", flush=True)
-    return runs, good
+    found = stopped_result(program, path, config, grains)
+    if found != wanted:
+        good = False
+        print(f"{path}: stopped and gone on with:\n{found}\nwanted, as the first:\n{wanted}")
+    return runs + 2, good
 
 
 def main():
@@ -130,7 +147,7 @@ def main():
         if good:
             os.remove(path)
     print(f"{count} models, {runs} runs, {failed} models with more than one result")
-    return 1 if failed or runs < 3 * count else 0
+    return 1 if failed or runs < 5 * count else 0
 
 
 if __name__ == "__main__":
