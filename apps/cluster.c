@@ -73,9 +73,11 @@ static lk_status read_share(const lk_cluster *c, const lk_common_options *o, sha
     *s = (share){.own_replicas = o->config.replicas};
     LK_CHECK(lk_cluster_check_replicas(c, o->config.replicas, error));
     if (!o->config.config) {
-        if (o->config.set_count || o->config.data_directory || o->config.kernels || o->max_memory) {
-            return lk_fail(error, LK_BAD_USAGE, "cluster: --set, --data, --kernels and "
-                           "--max-memory go with a CONFIG; name one");
+        const lk_config_options *given = &o->config;
+        if (given->set_count || given->data_directory || given->kernels ||
+            given->examples || given->gpus || given->gpu || o->max_memory) {
+            return lk_fail(error, LK_BAD_USAGE, "cluster: --set, --data, --examples, --kernels, "
+                           "--gpus, --gpu and --max-memory go with a CONFIG; name one");
         }
         return add_replicas(c, s, error);
     }

@@ -44,6 +44,10 @@ expect 0 '^rank none of 2: evaluator:0, beside the workers$' cluster
 expect_line '  not used: environment'
 expect_line 'leader chief:0, rank 0'
 
+for option in examples gpus gpu; do
+    expect 64 "^lockstep: cluster: .*--$option.* go with a CONFIG" cluster --$option 2
+done
+
 # With a configuration: replicas, grains and shards of each, unequal ones too.
 cat >tiny.json <<'END_OF_CONFIG'
 {
