@@ -76,9 +76,7 @@ static struct {
     lk_text_out out[STREAMS];
 } here = {.key = -1, .listener = -1};
 
-// Apart, and zeros: with initial values beside them these megabytes would lie in the program's
-// file.
-static child children[LK_MPI_WORLD_MAX];
+static child *children;  // (workers)
 static struct pollfd pipes_polled[LK_MPI_WORLD_MAX * STREAMS];
 
 // --- signals -----------------------------------------------------------------------------------
@@ -600,9 +598,13 @@ lk_status lk_command_launch(int argc, char **argv, lk_error *error) {
     LK_CHECK(check_place(error));
     LK_CHECK(make_key(error));
     raise_limit();
+    children = calloc(here.workers, sizeof *children);
+    if (!children)
+        return lk_fail(error, LK_UNAVAILABLE, "launch: no memory for %u workers", here.workers);
     lk_text_open(&here.out[OUT], STDOUT_FILENO);
     lk_text_open(&here.out[ERR], STDERR_FILENO);
     catch_signals();
     lk_status status = run_with_restarts(error);
+    free(children);
     return status == LK_OK ? lk_text_check(&here.out[OUT], "standard output", error) : status;
 }
