@@ -5,6 +5,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "io/data_file.h"
 
 typedef unsigned long long ull;
 
@@ -14,9 +17,15 @@ lk_status lk_json_log_open(lk_json_log *log, const char *run_dir, const char *na
                            lk_error *error) {
     *log = (lk_json_log){.repeats = repeats};
     LK_CHECK(lk_path_join(log->path, run_dir, "/", name, error));
-    log->file = fopen(log->path, "re");
-    if (log->file || errno == ENOENT) return LK_OK;
-    return lk_file_fail(error, LK_NO_INPUT, log->path, "open", -errno);
+    struct stat about;
+    int fd;
+    if (access(log->path, F_OK) != 0 && errno == ENOENT) return LK_OK;
+    LK_CHECK(lk_data_open(log->path, &fd, &about, error));
+    log->file = fdopen(fd, "r");
+    if (log->file) return LK_OK;
+    int number = errno;
+    close(fd);
+    return lk_file_fail(error, LK_NO_INPUT, log->path, "open", -number);
 }
 
 void lk_json_log_close(lk_json_log *log) {

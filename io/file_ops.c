@@ -23,8 +23,9 @@
     if ((result) < 0) (result) = -errno
 
 static int posix_open(void *context, const char *path, lk_open_mode mode) {
+    // O_NONBLOCK: opening a pipe must not wait for its writer; its size refuses it.
     static const int flags[] = {
-        [LK_OPEN_READ] = O_RDONLY,
+        [LK_OPEN_READ] = O_RDONLY | O_NONBLOCK,
         [LK_OPEN_CREATE] = O_WRONLY | O_CREAT | O_EXCL,
         [LK_OPEN_APPEND] = O_RDWR | O_CREAT | O_APPEND,
         [LK_OPEN_UPDATE] = O_RDWR,
@@ -58,7 +59,7 @@ static int64_t posix_size(void *context, int file) {
     struct stat info;
     if (fstat(file, &info) != 0) return -errno;
     if (S_ISDIR(info.st_mode)) return -EISDIR;
-    return info.st_size;
+    return S_ISREG(info.st_mode) ? info.st_size : -ESPIPE;
 }
 
 static int posix_truncate(void *context, int file, uint64_t bytes) {
@@ -222,7 +223,10 @@ lk_status lk_file_open_read(const lk_file_ops *ops, const char *path, int *file,
     if (size < 0) {
         ops->close(ops->context, *file);
         *file = -1;
-        return lk_file_fail(error, LK_IO_ERROR, path, "take the size", size);
+        if (size != -ESPIPE) return lk_file_fail(error, LK_IO_ERROR, path, "take the size", size);
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: found a pipe, socket or device, wanted a file; name the file itself",
+                       path);
     }
     *bytes = (uint64_t)size;
     return LK_OK;

@@ -33,7 +33,7 @@ typedef struct lk_file_ops {
     int (*close)(void *context, int file);
     int64_t (*write)(void *context, int file, const void *data, size_t bytes);
     int64_t (*read)(void *context, int file, void *data, size_t bytes, uint64_t offset);
-    int64_t (*size)(void *context, int file);                   // bytes
+    int64_t (*size)(void *context, int file);                   // bytes; -ESPIPE: no plain file
     int (*truncate)(void *context, int file, uint64_t bytes);
     int (*sync)(void *context, int file);                       // contents to stable storage
     int (*lock)(void *context, int file);                       // exclusive; -EWOULDBLOCK if taken
@@ -53,7 +53,8 @@ lk_status lk_file_write_all(const lk_file_ops *ops, int file, const char *path, 
 lk_status lk_file_read_all(const lk_file_ops *ops, int file, const char *path, void *data,
                            size_t bytes, uint64_t offset, lk_error *error);
 
-// Reads a file that must exist; LK_NO_INPUT where it does not.
+// Reads a file that must exist; LK_NO_INPUT where it does not, LK_BAD_DATA where it is a pipe or
+// the like.
 lk_status lk_file_open_read(const lk_file_ops *ops, const char *path, int *file, uint64_t *bytes,
                             lk_error *error);
 

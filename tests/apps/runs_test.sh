@@ -172,6 +172,14 @@ expect 64 'pipe, which is no plain file' predict tiny.json --run-dir a --output 
 require "the pipe is left alone" [ -p pipe ]
 expect 64 'exclude each other' plan tiny.json --json --show-shards
 
+# Nobody writes into that pipe: whoever wants to read it must not wait.
+expect 65 '^WRONG  pipe: found a pipe' checkpoint verify pipe
+expect 65 '^lockstep: pipe: found a pipe' checkpoint info pipe
+expect 65 '^lockstep: pipe: found a pipe' eval tiny.json --checkpoint pipe $test_set
+rm -rf late && cp -r a late
+rm late/hashes.jsonl && mkfifo late/hashes.jsonl
+expect 66 '^lockstep: late/hashes.jsonl: found a pipe' diff a late
+
 # A test set of one's own beside a set by directory or name; a place that has only half of a set.
 expect 0 '' data shard --made-up 100 --height 8 --width 8 --classes 4 --shards 1 --to one
 mkdir -p cache/lockstep/data/mine half/mine
