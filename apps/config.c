@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "apps/tools.h"
 #include "ops/kernels.h"
 
 // --- where things lie --------------------------------------------------------------------------
@@ -114,6 +115,15 @@ static lk_status named_set(lk_config *c, const char *name, lk_error *error) {
         // One that has not all of it is passed over, as lockstep data fetch does.
         if (standard_directory(c, directory, &ignored) == LK_OK) return LK_OK;
         ignored.status = LK_OK;
+    }
+    uint32_t set = 0;
+    while (lk_data_set_name(set) && strcmp(lk_data_set_name(set), name) != 0) set++;
+    if (!lk_data_set_name(set)) {  // nothing that could be fetched
+        return lk_fail(error, LK_NO_INPUT,
+                       "data.set: %s is not on this machine, nor is it mnist or fashion-mnist, "
+                       "which lockstep data fetch knows; put its four files in $LOCKSTEP_DATA/%s, "
+                       "or name their directory with --data DIRECTORY",
+                       name, name);
     }
     return lk_fail(
         error, LK_NO_INPUT,

@@ -195,6 +195,10 @@ expect 0 '100 examples; test 7$' train named.json --run-dir named --fresh \
     --set data.test.made_up.count=7 --set data.test.made_up.height=8 \
     --set data.test.made_up.width=8 --set data.test.made_up.classes=4
 unset LOCKSTEP_DATA
+expect 66 'data.set: mine2 is not on this machine, nor is it mnist' train named.json --fresh \
+    --set data.set=mine2
+require "what cannot be fetched is not advised" [ "$(grep -c 'get it with' err)" -eq 0 ]
+expect 66 'get it with: lockstep data fetch mnist' train named.json --fresh --set data.set=mnist
 
 # doctor.
 expect 0 '^ok  *kernels ' doctor
