@@ -15,6 +15,8 @@
 #include "comm/hash.h"
 #include "comm/rendezvous.h"
 
+enum { METRICS_LINE_BYTES = 256 };
+
 // What the loop carries from step to step. Static, one run a process, and written whole at the
 // start: no page of it is touched for the first time in the middle of a run.
 typedef struct trainer {
@@ -32,6 +34,7 @@ typedef struct trainer {
     uint64_t total;
     uint64_t first;  // steps that were finished when this process began
     uint64_t saved;  // step of the last checkpoint, or UINT64_MAX
+    bool evaluated;  // the run that is resumed has logged the evaluation of step `first`
     double start, last_log, last_save;
     uint64_t last_log_step;
     uint32_t stop;             // the signal this run stops by, or 0
@@ -116,7 +119,7 @@ static bool save_is_due(const trainer *t, const lk_step_result *r) {
 static lk_status log_metrics(trainer *t, const char *kind, const lk_step_result *r,
                              lk_error *error) {
     if (!t->leads) return LK_OK;
-    char line[256];
+    char line[METRICS_LINE_BYTES];
     int n = snprintf(line, sizeof line,
                      "{\"step\":%llu,\"%s\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u}}",
                      (unsigned long long)t->done, kind, (double)r->loss, r->correct, r->examples);
@@ -220,7 +223,8 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
                        (unsigned long long)t->done, result->bad_tensor);
     }
     t->evaluating += lk_seconds() - begin;
-    LK_CHECK(log_metrics(t, "test", result, error));
+    const bool again = t->evaluated && t->done == t->first;
+    if (!again) LK_CHECK(log_metrics(t, "test", result, error));
     return lk_text_line(&t->out,
                         "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%, "
                         "after %.2f s of training",
@@ -339,6 +343,26 @@ static lk_status write_documents(const trainer *t, lk_error *error) {
     return status;
 }
 
+// Whether metrics.jsonl ends with the evaluation of this step: a run that has nothing left to do
+// says it again, but does not write it twice.
+static lk_status find_evaluation(trainer *t, lk_error *error) {
+    char path[LK_PATH_BYTES], tail[METRICS_LINE_BYTES + 1], wanted[64];
+    lk_error missing = {.status = LK_OK};
+    uint64_t bytes;
+    int file;
+    LK_CHECK(lk_path_join(path, t->dir.path, "/", "metrics.jsonl", error));
+    if (lk_file_open_read(t->dir.ops, path, &file, &bytes, &missing) != LK_OK) return LK_OK;
+    size_t length = (size_t)LK_MIN(bytes, sizeof tail - 1);
+    lk_status status =
+        lk_file_read_all(t->dir.ops, file, path, tail, length, bytes - length, error);
+    t->dir.ops->close(t->dir.ops->context, file);
+    LK_CHECK(status);
+    tail[length] = '\0';
+    snprintf(wanted, sizeof wanted, "{\"step\":%llu,\"test\":", (unsigned long long)t->done);
+    t->evaluated = strstr(tail, wanted) != NULL;
+    return LK_OK;
+}
+
 static lk_status resume(trainer *t, lk_error *error) {
     LK_CHECK(lk_checkpoint_clean(&lk_file_ops_posix, t->dir.checkpoints, error));
     lk_status status = lk_load_weights(t->run, NULL, t->dir.path, &t->out, &t->done, error);
@@ -352,6 +376,7 @@ static lk_status resume(trainer *t, lk_error *error) {
     }
     uint64_t removed;
     LK_CHECK(lk_line_log_cut(&t->dir, "metrics.jsonl", t->done, &removed, error));
+    LK_CHECK(find_evaluation(t, error));
     return lk_line_log_cut(&t->dir, "hashes.jsonl", t->done, &removed, error);
 }
 

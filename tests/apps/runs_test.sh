@@ -180,6 +180,19 @@ rm -rf late && cp -r a late
 rm late/hashes.jsonl && mkfifo late/hashes.jsonl
 expect 66 '^lockstep: late/hashes.jsonl: found a pipe' diff a late
 
+# A run that has nothing left to do says its evaluation again, and writes it once; one that was
+# ended before it could write it does so now.
+train tested $test_set
+for round in again again; do
+    expect 0 '^nothing to do' train tiny.json --run-dir tested --resume $test_set
+    require "the evaluation is said" grep -q '^test_accuracy ' out
+    require "one line of it" [ "$(grep -c '"step":12,"test"' tested/metrics.jsonl)" -eq 1 ]
+done
+sed '/"test"/d' tested/metrics.jsonl >untested
+cp untested tested/metrics.jsonl
+expect 0 '^nothing to do' train tiny.json --run-dir tested --resume $test_set
+require "the missing line" [ "$(grep -c '"step":12,"test"' tested/metrics.jsonl)" -eq 1 ]
+
 # A test set of one's own beside a set by directory or name; a place that has only half of a set.
 expect 0 '' data shard --made-up 100 --height 8 --width 8 --classes 4 --shards 1 --to one
 mkdir -p cache/lockstep/data/mine half/mine
