@@ -2,11 +2,13 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -608,14 +610,35 @@ static lk_status read_cluster(const lk_common_options *o, lk_cluster *c, gatheri
                    c->origin, c->world, c->world);
 }
 
+// The socket at which rank 0 listens, where who started this process has opened it; or -1.
+static lk_status inherited_listener(int *out, lk_error *error) {
+    const char *text = getenv("LOCKSTEP_LISTEN_FD");
+    int listens = 0;
+    socklen_t bytes = sizeof listens;
+    char *end;
+    *out = -1;
+    if (!text) return LK_OK;
+    unsigned long number = strtoul(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && *end == '\0' && number <= INT_MAX) {
+        *out = (int)number;
+        (void)getsockopt(*out, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes);
+    }
+    if (listens) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "LOCKSTEP_LISTEN_FD: found \"%s\", wanted the number of an inherited socket "
+                   "that listens, as lockstep launch gives it; unset it, and rank 0 opens its own",
+                   text);
+}
+
 static lk_status meet(const lk_common_options *o, const lk_cluster *c, lk_error *error) {
-    const char *listener = getenv("LOCKSTEP_LISTEN_FD");  // of lockstep launch
+    int listener = -1;
+    if (c->rank == LK_CLUSTER_LEADER) LK_CHECK(inherited_listener(&listener, error));
     const lk_rendezvous_options options = {
         .start_timeout_seconds = o->mpi.start_timeout_seconds,
         .step_timeout_seconds = o->mpi.step_timeout_seconds,
         .key_file = getenv("LOCKSTEP_KEY_FILE"),
         .insecure = o->insecure,
-        .listener = listener ? (int)strtol(listener, NULL, 10) : -1,
+        .listener = listener,
     };
     LK_CHECK(lk_mpi_built(error));
     return lk_rendezvous_meet(c, &options, error);

@@ -160,6 +160,19 @@ def disagree(t):
     t.check(ends[0][0] == 69 and "another program answers" in ends[0][2], "another program", ends)
 
 
+def given_socket(t):
+    """What says where rank 0 listens must be such a socket, not anything that is open; and a pipe
+    is no key, nor waited for."""
+    for text in ("junk", "", "0", "-1", "3x", "99999999999999999999"):
+        ends = pair(t, [{**tf_config(2, 0, free_port()), "LOCKSTEP_LISTEN_FD": text}])
+        t.check(ends[0][0] == 64 and f'LOCKSTEP_LISTEN_FD: found "{text}"' in ends[0][2] and
+                ends[0][2].count("\n") == 1, "LOCKSTEP_LISTEN_FD", text, ends)
+    os.mkfifo("pipe.key")
+    ends = pair(t, [{**tf_config(2, 0, free_port()), "LOCKSTEP_KEY_FILE": "pipe.key"}])
+    t.check(ends[0][0] == 66 and "LOCKSTEP_KEY_FILE: pipe.key: cannot be read" in ends[0][2],
+            "a pipe for a key", ends)
+
+
 def absent(t):
     """Workers that never come, and a chief that does not."""
     port = free_port()
@@ -272,6 +285,7 @@ def main():
     keys(t)
     off_loopback(t)
     disagree(t)
+    given_socket(t)
     absent(t)
     strangers(t)
     for victim, collective in ((1, "window"), (0, "window"), (2, "messages")):
