@@ -284,8 +284,9 @@ lk_status lk_list_configs(lk_error *error) {
 // --- weights -----------------------------------------------------------------------------------
 
 static void say_damaged(void *context, const char *path, const lk_error *why) {
-    lk_text_line(context, "WARNING: damaged checkpoint passed over: %s: %s", path, why->text);
-    fprintf(stderr, "lockstep: WARNING: damaged checkpoint passed over: %s: %s\n", path, why->text);
+    (void)path;  // the error begins with it
+    lk_text_line(context, "WARNING: damaged checkpoint passed over: %s", why->text);
+    fprintf(stderr, "lockstep: WARNING: damaged checkpoint passed over: %s\n", why->text);
 }
 
 static lk_status check_identity(const lk_run *run, const lk_safetensors *reader, const char *path,

@@ -171,7 +171,7 @@ static lk_status pass_over(evaluator *e, uint64_t step, const char *path, lk_err
     if (status != LK_BAD_DATA && status != LK_NO_INPUT) return status;
     error->status = LK_OK;
     if (status == LK_NO_INPUT) return LK_OK;  // the leader keeps only some
-    lk_text_line(&e->out, "WARNING: damaged checkpoint passed over: %s: %s", path, error->text);
+    lk_text_line(&e->out, "WARNING: damaged checkpoint passed over: %s", error->text);
     return remember_damaged(e, step, path, error);
 }
 

@@ -102,6 +102,7 @@ def damaged(t, config, whole):
         t.check(passed in error and os.path.basename(newest) in error, "it is named on stderr",
                 error)
         t.check(any(passed in line for line in lines), "and on stdout")
+        t.check(error.count(newest[len("damaged"):]) == 1, "once", error)
         t.check(value(lines, "weights of step").startswith("100 "), "the one before serves",
                 value(lines, "weights of step"))
         t.check(result(lines) == whole, f"{run}: ends as the others", result(lines), whole)
