@@ -106,7 +106,8 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
 // train as the evaluator of a cluster: each checkpoint once, until the last step.
 lk_status lk_evaluator(const lk_common_options *options, lk_error *error);
 
-// From here on SIGINT and SIGTERM are noted, and SIGPIPE is none; the one noted last, or 0.
+// From here on SIGINT and SIGTERM are noted, and SIGPIPE is none; the one noted last, or 0. A
+// SIGINT some time after the first of them ends the process at once.
 void lk_watch_stop(void);
 uint32_t lk_stop_signal(void);
 

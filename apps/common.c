@@ -360,9 +360,26 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
 
 // --- being asked to stop -------------------------------------------------------------------------
 
-static volatile sig_atomic_t stop_signal;
+// Of one Ctrl-C a worker may hear twice, by its terminal and by whoever started it.
+static const double one_wish_seconds = 0.5;
 
-static void on_stop(int signal_number) { stop_signal = signal_number; }
+static volatile sig_atomic_t stop_signal;
+static _Atomic double stop_time;
+
+// A user who asks again does not want to wait: whatever is being written is under a temporary name
+// or at the end of a log, so nothing is lost but what was not saved.
+static void on_stop(int signal_number) {
+    static const char line[] =
+        "lockstep: interrupted again: ended at once; what was saved stands\n";
+    double now = lk_seconds();
+    if (signal_number == SIGINT && stop_signal && now - stop_time >= one_wish_seconds) {
+        ssize_t written = write(STDERR_FILENO, line, sizeof line - 1);
+        (void)written;
+        _exit(LK_INTERRUPTED);
+    }
+    if (!stop_signal) stop_time = now;
+    stop_signal = signal_number;
+}
 
 void lk_watch_stop(void) {
     struct sigaction action = {.sa_handler = on_stop};

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from program import Test, result, value
+from program import Test, finish, result, value
 
 ROUNDS = int(sys.argv[3]) if len(sys.argv) > 3 else 20
 SEED = 20240607  # of when and whom to kill; a failure is found again by it
@@ -76,6 +76,34 @@ def stop(t, config, whole, number, code):
     t.check(error == "", "no error message", error)
     _, lines, _ = t.expect(0, "train", config, "--run-dir", run, "--resume", "--replicas", "3")
     t.check(result(lines) == whole, "stopped and resumed", result(lines), whole)
+
+
+def stop_twice(t, whole):
+    """The first Ctrl-C waits for what is being computed, an evaluation that nobody waits for; the
+    second, unless it is the first heard twice, for nothing."""
+    test_set = {"made_up": {"first": 1000, "count": 300000, "height": 10, "width": 10}}
+    config = t.write("long.json", {"checkpoint.every_steps": 20, "checkpoint.keep_max": 0,
+                                   "data.test": test_set})
+    process = t.start("train", config, "--run-dir", "twice", "--replicas", "1",
+                      "--kernels", "reference", "--set", "steps=20")
+    for line in process.stdout:
+        if line.startswith("checkpoint step 20 "):
+            break
+    for signals, wait in ((2, 0.1), (1, 0.8)):
+        time.sleep(wait)
+        t.check(process.poll() is None, "the evaluation goes on", process.returncode)
+        for _ in range(signals):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+    begin = time.monotonic()
+    output, error = finish([process])[0][1:]
+    t.check(process.returncode == 130 and time.monotonic() - begin < 2, "ended at once",
+            process.returncode, error, output[-300:])
+    t.check(error.startswith("lockstep: interrupted again: ended at once") and
+            error.count("\n") == 1, "it says so", error)
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "twice", "--resume", "--set",
+                           "data.test.made_up.count=16")
+    t.check(result(lines) == whole, "nothing is lost", result(lines), whole)
 
 
 def damage(path, at=-10):
@@ -156,6 +184,7 @@ def main():
     kill_loop(t, config, whole)
     stop(t, config, whole, signal.SIGINT, 130)
     stop(t, config, whole, signal.SIGTERM, 143)
+    stop_twice(t, whole)
     damaged(t, config, whole)
     refused(t, config, whole)
     t.finish()
