@@ -107,12 +107,16 @@ static bool clock_says_save(const trainer *t) {
            lk_seconds() - t->last_save >= (double)c->checkpoint_every_seconds;
 }
 
+static bool step_says_save(const trainer *t, uint64_t done) {
+    const uint64_t every = t->run->config.checkpoint_every_steps;
+    return every && done % every == 0;
+}
+
 // Whoever saves waits for the GPUs, and where these wait for each other, all do so after the same
 // step: by the leader's clock.
 static bool save_is_due(const trainer *t, const lk_step_result *r) {
-    const lk_config *c = &t->run->config;
-    if (c->checkpoint_every_steps && t->done % c->checkpoint_every_steps == 0) return true;
-    return lk_run_is_direct(t->run) ? r->save : clock_says_save(t);
+    if (step_says_save(t, t->done)) return true;
+    return lk_run_is_direct(t->run) ? r->save : t->run->save;
 }
 
 // --- logs --------------------------------------------------------------------------------------
@@ -240,17 +244,20 @@ static lk_status one_step(trainer *t, lk_error *error) {
     const lk_config *c = &t->run->config;
     t->run->arena.phase = "training";
     t->run->stop = lk_stop_signal();
+    // Known before the step, so that the others can be told.
+    const bool last = t->done + 1 == t->total;
+    const bool tested = c->evaluate_every_steps && (t->done + 1) % c->evaluate_every_steps == 0 &&
+                        !last && evaluates(t);
     t->run->save = t->leads && clock_says_save(t);
+    const bool saves = t->leads && (t->run->save || step_says_save(t, t->done + 1) || last);
+    t->run->exchange.saves = saves && !tested;
     lk_step_result r = lk_run_step(t->run, t->done);
     LK_CHECK(check_workers(t, error));
     LK_CHECK(check_finite(&r, error));
     t->stop = r.stop;
     t->done++;
-    const bool last = t->done == t->total;
     const bool shown = t->done % c->log_every_steps == 0 || t->done == t->first + 1 || last;
     const bool hashed = t->done % c->hash_every_steps == 0 || last;
-    const bool tested =
-        c->evaluate_every_steps && t->done % c->evaluate_every_steps == 0 && !last && evaluates(t);
     const bool saved = save_is_due(t, &r);
     if (shown || hashed || tested || saved) LK_CHECK(settle(t, &r, error));
     if (shown) {
@@ -260,6 +267,7 @@ static lk_status one_step(trainer *t, lk_error *error) {
     if (hashed) LK_CHECK(log_hashes(t, error));
     if (tested) {
         lk_step_result ignored;
+        t->run->exchange.saves = saves;
         LK_CHECK(evaluate(t, &ignored, error));
     }
     return saved ? save(t, error) : LK_OK;
@@ -286,6 +294,7 @@ static lk_status finish(trainer *t, lk_error *error) {
     double seconds = lk_seconds() - t->start - t->evaluating;
     uint64_t steps = t->done - t->first;
     if (t->saved != t->done) LK_CHECK(save(t, error));
+    t->run->exchange.saves = false;
     LK_CHECK(lk_run_fetch(t->run, error));
     lk_run_digest(t->run, t->digest);
     lk_run_state_hash(t->run, t->done, t->state);

@@ -88,6 +88,7 @@ static struct {
     uint32_t turn, notes_turn, spins;
     uint32_t given[TURNS];                 // as in the control part, and how many there were when
     uint32_t wanted[TURNS][LK_PARTS_MAX];  // a part was given: so many the others must have given
+    bool leader_saves;                     // as the last notes said
     uint64_t step;                         // of the last turn
     struct pollfd watched[LK_MPI_WORLD_MAX];
     uint32_t watched_rank[LK_MPI_WORLD_MAX], watched_count;
@@ -720,6 +721,13 @@ static uint32_t dead_to_blame(bool for_long, uint32_t missing, const gift *g) {
     return for_long && missing != LK_NONE ? LK_NONE : first;
 }
 
+// A disk may take longer than a step. Nothing is waited for from a leader that the kernel calls
+// stopped.
+static bool may_be_saving(uint32_t w, double seconds, lk_turn turn) {
+    return w == 0 && mpi.leader_saves && turn != LK_TURN_SUMS && trouble_of(0) != is_stopped &&
+           seconds < (double)LK_MPI_SAVE_TIMES * mpi.options.step_timeout_seconds;
+}
+
 // Is this the end of a waiting of so many seconds?
 static lk_status judge_silence(double seconds, const gift *g, lk_error *error) {
     double limit = mpi.options.step_timeout_seconds;
@@ -730,6 +738,7 @@ static lk_status judge_silence(double seconds, const gift *g, lk_error *error) {
     uint32_t dead = dead_to_blame(2 * seconds >= limit, missing, g);
     if (dead != LK_NONE) return lost(dead, "has died", g->turn, error);
     if (missing == LK_NONE) missing = mpi.far[0];
+    if (late && may_be_saving(missing, seconds, g->turn)) return LK_OK;
     if (late) return lost(missing, "is silent for longer than --step-timeout", g->turn, error);
     // A connection to one of the dead may have broken while another is waited for.
     if (some_dead || !mpi.broken) return LK_OK;
@@ -808,6 +817,9 @@ lk_status lk_mpi_await(lk_exchange *x, lk_turn turn, uint32_t part, lk_error *er
         if (mpi.controls[w]) x->note[w] = &mpi.controls[w]->notes[parity];
     }
     for (uint32_t i = 0; i < mpi.far_count; i++) x->note[mpi.far[i]] = &mpi.far_notes[parity][i];
+    // Whoever was asked to stop, the leader saves then.
+    mpi.leader_saves = x->note[0]->saves;
+    for (uint32_t w = 0; w < x->world; w++) mpi.leader_saves |= x->note[w]->stop != 0;
     mpi.notes_turn++;
     x->note_given = &mpi.controls[x->rank]->notes[parity];
     x->note_out = &mpi.controls[x->rank]->notes[parity ^ 1];

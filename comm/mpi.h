@@ -23,9 +23,14 @@
 
 enum { LK_MPI_WORLD_MAX = 1024, LK_MPI_ITEM_BYTES = 72, LK_MPI_HOST_BYTES = 64 };
 
+// For so many --step-timeout a leader is waited for whose last note said that it saves (exchange.h)
+// or anybody's that the run stops: it says so before, as it cannot say anything while a disk is
+// slow.
+enum { LK_MPI_SAVE_TIMES = 10 };
+
 typedef struct lk_mpi_options {
     uint32_t start_timeout_seconds;  // for all of start-up
-    uint32_t step_timeout_seconds;   // for any one wait after it
+    uint32_t step_timeout_seconds;   // for any one wait after it, but for a leader that saves
     bool messages;                   // no window: point-to-point between workers of one host too
 } lk_mpi_options;
 

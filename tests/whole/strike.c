@@ -1,7 +1,8 @@
 // strike.c - linked with the whole program, loses this worker at a chosen place of a run. The
 // program knows nothing of it: its calls are wrapped by the linker (tests/whole/CMakeLists.txt).
 //
-//   STRIKE=HOW@PLACE:STEP    HOW: kill, stop (SIGSTOP), or exit (with code 0, as if all were well)
+//   STRIKE=HOW@PLACE:STEP    HOW: kill, stop (SIGSTOP), exit (with code 0, as if all were well), or
+//                            wait (some seconds, as a slow disk does: no loss at all)
 //
 // Places in start-up:                start, meet, window, agree, connect
 // within a phase of step STEP:       load, forward, backward, reduce, apply
@@ -17,6 +18,8 @@
 
 #include "apps/run.h"
 #include "arena/arena.h"
+
+enum { WAIT_SECONDS = 4 };
 
 static char how[64];  // "" where nothing is wished
 static const char *place;
@@ -41,6 +44,10 @@ static void read_wish(void) {
 static void pass(const char *name, bool now) {
     if (!how[0] || !now || strcmp(place, name) != 0 || atomic_exchange(&struck, true)) return;
     if (strcmp(how, "exit") == 0) exit(0);
+    if (strcmp(how, "wait") == 0) {
+        (void)sleep(WAIT_SECONDS);
+        return;
+    }
     kill(getpid(), strcmp(how, "stop") == 0 ? SIGSTOP : SIGKILL);
 }
 
