@@ -271,7 +271,8 @@ static void update_operands(const update *u, uint32_t index) {
         float *kernel_scratch = u->scratch + lk_round_up(rows * n_count, 16);
         fetch_to_write(lk_param_at(u->frame, index) + k * n_count, (k_end - k) * n_count);
         u->world->kernels->dense_weight_gradient(&op->dense, u->leaves, views, (uint32_t)k,
-                                                 (uint32_t)k_end, u->scratch, kernel_scratch);
+                                                 (uint32_t)k_end, k > begin, u->scratch,
+                                                 kernel_scratch);
         apply(u, index, k * n_count, (k_end - k) * n_count, u->scratch);
     }
 }

@@ -27,10 +27,15 @@ uint64_t lk_dense_input_gradient_scratch_floats(const lk_dense *d, uint32_t m_co
     return lk_dense_bits_floats(d->n_count, examples + 1) + LK_MAX(broad, deep);
 }
 
-// One register tile's trees: over the slices of a grain, and over the grains.
+// One register tile's trees: over the slices of a grain, and over the grains. Then, if units
+// without a gradient are left out: which they are, the grains without them, and rows of sums.
 uint64_t lk_dense_weight_gradient_scratch_floats(const lk_dense *d) {
-    (void)d;
-    return (uint64_t)(LK_GRAIN_SLICE_LEVELS + LK_TREE_LEVELS_MAX) * LK_DENSE_TILE_MAX;
+    uint64_t trees = (uint64_t)(LK_GRAIN_SLICE_LEVELS + LK_TREE_LEVELS_MAX) * LK_DENSE_TILE_MAX;
+    uint64_t views = LK_DENSE_PACK_GRAINS * sizeof(lk_grain_view) / sizeof(float);
+    uint64_t packed = lk_dense_pack_floats(d->n_count);
+    if (packed == 0) return trees + LK_LANES_MAX;
+    return trees + LK_LANES_MAX + lk_dense_bits_floats(d->n_count, 1) + views + packed +
+           LK_DENSE_PACK_ROWS;
 }
 
 // Packed weights and an image, or an image and the sums of a gradient; see conv_shape.h.

@@ -15,7 +15,7 @@
 //   skipped or padded in. A kernel returns 0, or 1 where a finished sum (before a fused ReLU or
 //   mask) or a stored value is not finite; outputs are then unspecified.
 // - `scratch` has at least the floats that the lk_*_scratch_floats() function of the op says; its
-//   contents mean nothing before and after.
+//   contents mean nothing before and after (but see dense_weight_gradient).
 #ifndef LOCKSTEP_OPS_KERNELS_H
 #define LOCKSTEP_OPS_KERNELS_H
 
@@ -54,11 +54,13 @@ typedef struct lk_kernels {
                                      const float *dy, const float *mask, float *dx, float *scratch);
 
     // The node of the grains' sums of x[m][k] * dy[m][n] over examples m; rows k0 <= k < k1 of w.
-    // A node is a partial sum: neither + 0.0f nor checked, and its zeros have no sign.
+    // A node is a partial sum: neither + 0.0f nor checked, and its zeros have no sign. `again`: the
+    // call before was for other rows of the same grains, and its scratch is as it left it: what it
+    // found out about them, it need not find again.
     // dw (k1 - k0, n_count)
     void (*dense_weight_gradient)(const lk_dense *d, uint32_t grain_count,
-                                  const lk_grain_view *grains, uint32_t k0, uint32_t k1, float *dw,
-                                  float *scratch);
+                                  const lk_grain_view *grains, uint32_t k0, uint32_t k1,
+                                  bool again, float *dw, float *scratch);
     // A caller that wants few rows at a time had best ask for a multiple of so many, and for about
     // so many floats; 0 where LK_OPERANDS_ROWS and LK_OPERANDS_FLOATS are as good.
     uint32_t weight_rows, weight_floats;  // <= LK_OPERANDS_FLOATS_MAX

@@ -131,9 +131,9 @@ static float grain_sum(const lk_grain_view *g, const float *x, uint64_t x_stride
 }
 
 static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
-                                  const lk_grain_view *grains, uint32_t k0, uint32_t k1, float *dw,
-                                  float *scratch) {
-    (void)scratch;
+                                  const lk_grain_view *grains, uint32_t k0, uint32_t k1, bool again,
+                                  float *dw, float *scratch) {
+    (void)again, (void)scratch;
     for (uint32_t k = k0; k < k1; k++) {
         for (uint32_t n = 0; n < d->n_count; n++) {
             tree_sum t;

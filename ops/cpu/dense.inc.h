@@ -575,7 +575,7 @@ enum {
     WEIGHT_VECTORS = V_REGISTERS == 32 ? 4 : 3,
     WEIGHT_PANEL = WEIGHT_VECTORS * V_LANES,
     WEIGHT_ROWS = V_REGISTERS == 32 ? 6 : 4,
-    WEIGHT_ROWS_MAX = 12,
+    WEIGHT_ROWS_MAX = 16,
 };
 
 typedef struct weight_block {
@@ -687,27 +687,142 @@ V_INLINE void weight_rows(const weight_block *b, uint32_t k0, uint32_t k1, uint3
     }
 }
 
-static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
-                                  const lk_grain_view *grains, uint32_t k0, uint32_t k1, float *dw,
-                                  float *scratch) {
-    enum { ONE_ROWS = V_REGISTERS == 32 ? 12 : 8, PAIR_ROWS = V_REGISTERS == 32 ? 12 : 6,
+// Rows k0 .. k1 - 1, panel by panel.
+static void weight_panels(const weight_block *b, uint32_t k0, uint32_t k1, float *dw) {
+    enum { ONE_ROWS = V_REGISTERS == 32 ? 16 : 8, PAIR_ROWS = V_REGISTERS == 32 ? 8 : 6,
            TRIPLE_ROWS = V_REGISTERS == 32 ? 8 : 4 };
+    for (uint32_t n = 0; n < b->n_count; n += WEIGHT_PANEL) {
+        uint32_t units = LK_MIN(b->n_count - n, (uint32_t)WEIGHT_PANEL);
+        switch ((units + V_LANES - 1) / V_LANES * 2 + (units % V_LANES != 0)) {
+            case 2: weight_rows(b, k0, k1, n, dw + n, ONE_ROWS, 1, false); break;
+            case 3: weight_rows(b, k0, k1, n, dw + n, ONE_ROWS, 1, true); break;
+            case 4: weight_rows(b, k0, k1, n, dw + n, PAIR_ROWS, 2, false); break;
+            case 5: weight_rows(b, k0, k1, n, dw + n, PAIR_ROWS, 2, true); break;
+            case 6: weight_rows(b, k0, k1, n, dw + n, TRIPLE_ROWS, 3, false); break;
+            case 7: weight_rows(b, k0, k1, n, dw + n, TRIPLE_ROWS, 3, true); break;
+            case 8: weight_rows(b, k0, k1, n, dw + n, WEIGHT_ROWS, WEIGHT_VECTORS, false); break;
+            default: weight_rows(b, k0, k1, n, dw + n, WEIGHT_ROWS, WEIGHT_VECTORS, true); break;
+        }
+    }
+}
+
+// Units that have no gradient in any example, as ReLU leaves them, are left out where that spares
+// vectors: the gradients of the others are packed side by side, and rows of their sums are spread
+// over the rows of dw, whose other columns are +0. Found once for all rows of a gradient.
+typedef struct weight_pack {
+    uint32_t stride;        // units left, rounded up to V_LANES; 0: all stay where they are
+    uint64_t *live;         // bit i of word j: unit 64 * j + i is left
+    lk_grain_view *grains;  // with packed gradients
+    float *dy;              // (examples, stride)
+    float *rows;            // (LK_DENSE_PACK_ROWS)
+} weight_pack;
+
+// Kept in the scratch memory from one call to the next, but for the addresses.
+static weight_pack weight_pack_at(const lk_dense *d, float *scratch) {
+    weight_pack p = {.live = (uint64_t *)(void *)(scratch + LK_LANES_MAX)};
+    float *more = scratch + LK_LANES_MAX + lk_dense_bits_floats(d->n_count, 1);
+    p.grains = (lk_grain_view *)(void *)more;
+    p.dy = more + LK_DENSE_PACK_GRAINS * sizeof *p.grains / sizeof *more;
+    p.rows = p.dy + lk_dense_pack_floats(d->n_count);
+    memcpy(&p.stride, scratch, sizeof p.stride);
+    return p;
+}
+
+static uint32_t weight_find_live(const lk_dense *d, uint32_t grain_count,
+                                 const lk_grain_view *grains, uint64_t *live) {
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < d->n_count; n += V_LANES) {
+        vf most = v_zero();
+        for (uint32_t g = 0; g < grain_count; g++) {
+            const float *dy = grains[g].dy + n;
+            for (uint32_t m = 0; m < grains[g].examples; m++, dy += d->n_count) {
+                most = v_max(v_abs(v_load_first(dy, d->n_count - n)), most);
+            }
+        }
+        uint64_t bits = v_bits(v_gt(most, v_zero()));
+        live[n / 64] = (n % 64 ? live[n / 64] : 0) | bits << n % 64;
+        count += count_bits(bits);
+    }
+    return count;
+}
+
+static void weight_pack_grain(const lk_dense *d, const weight_pack *p, const lk_grain_view *g,
+                              float *to) {
+    const float *dy = g->dy;
+    for (uint32_t m = 0; m < g->examples; m++, dy += d->n_count, to += p->stride) {
+        uint32_t i = 0;
+        for (uint32_t n = 0; n < d->n_count; n += 64) {
+            for (uint64_t some = p->live[n / 64]; some; some &= some - 1) {
+                to[i++] = dy[n + (uint32_t)__builtin_ctzll(some)];
+            }
+        }
+        for (; i < p->stride; i++) to[i] = 0.0f;
+    }
+}
+
+// Leaving out vectors of sums must pay for spreading the rest, and for packing.
+static bool weight_pack_pays(const lk_dense *d, uint64_t examples, uint64_t live) {
+    uint64_t all = (d->n_count + V_LANES - 1) / V_LANES;
+    uint64_t some = LK_MAX((live + V_LANES - 1) / V_LANES, 1);
+    if (some * V_LANES > LK_DENSE_PACK_UNITS ||
+        examples * some * V_LANES > lk_dense_pack_floats(d->n_count)) {
+        return false;
+    }
+    return examples * (all - some) > 8 * all && d->k_count * (all - some) > 8 * live;
+}
+
+static void weight_find_pack(const lk_dense *d, uint32_t grain_count, const lk_grain_view *grains,
+                             float *scratch) {
+    weight_pack p = weight_pack_at(d, scratch);
+    uint64_t examples = 0, at = 0;
+    p.stride = 0;
+    for (uint32_t g = 0; g < grain_count; g++) examples += grains[g].examples;
+    if (grain_count <= LK_DENSE_PACK_GRAINS && weight_pack_pays(d, examples, 0)) {
+        uint32_t live = weight_find_live(d, grain_count, grains, p.live);
+        if (weight_pack_pays(d, examples, live)) {
+            p.stride = (uint32_t)lk_round_up(LK_MAX(live, 1), V_LANES);
+        }
+    }
+    memcpy(scratch, &p.stride, sizeof p.stride);
+    for (uint32_t g = 0; p.stride && g < grain_count; at += grains[g++].examples * p.stride) {
+        p.grains[g] = (lk_grain_view){
+            .x = grains[g].x, .dy = p.dy + at, .examples = grains[g].examples};
+        weight_pack_grain(d, &p, &grains[g], p.dy + at);
+    }
+}
+
+static void weight_spread(const lk_dense *d, const weight_pack *p, uint32_t rows, float *dw) {
+    const float *from = p->rows;
+    for (uint32_t row = 0; row < rows; row++, from += p->stride, dw += d->n_count) {
+        const float *at = from;
+        for (uint32_t n = 0; n < d->n_count; n += V_LANES) {
+            uint64_t bits = p->live[n / 64] >> n % 64 & ((1ull << V_LANES) - 1);
+            at += v_spread(dw + n, d->n_count - n, (uint32_t)bits, at);
+        }
+    }
+}
+
+static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
+                                  const lk_grain_view *grains, uint32_t k0, uint32_t k1,
+                                  bool again, float *dw, float *scratch) {
+    float *more = scratch + (LK_GRAIN_SLICE_LEVELS + LK_TREE_LEVELS_MAX) * LK_DENSE_TILE_MAX;
+    if (!again) weight_find_pack(d, grain_count, grains, more);
+    const weight_pack p = weight_pack_at(d, more);
     weight_block b = {
-        .grains = grains, .grain_count = grain_count, .k_count = d->k_count, .n_count = d->n_count,
+        .grains = p.stride ? p.grains : grains, .grain_count = grain_count, .k_count = d->k_count,
+        .n_count = p.stride ? p.stride : d->n_count,
         .slice_node = scratch, .node = scratch + LK_GRAIN_SLICE_LEVELS * LK_DENSE_TILE_MAX,
     };
-    for (uint32_t n = 0; n < d->n_count; n += WEIGHT_PANEL) {
-        uint32_t units = LK_MIN(d->n_count - n, (uint32_t)WEIGHT_PANEL);
-        switch ((units + V_LANES - 1) / V_LANES * 2 + (units % V_LANES != 0)) {
-            case 2: weight_rows(&b, k0, k1, n, dw + n, ONE_ROWS, 1, false); break;
-            case 3: weight_rows(&b, k0, k1, n, dw + n, ONE_ROWS, 1, true); break;
-            case 4: weight_rows(&b, k0, k1, n, dw + n, PAIR_ROWS, 2, false); break;
-            case 5: weight_rows(&b, k0, k1, n, dw + n, PAIR_ROWS, 2, true); break;
-            case 6: weight_rows(&b, k0, k1, n, dw + n, TRIPLE_ROWS, 3, false); break;
-            case 7: weight_rows(&b, k0, k1, n, dw + n, TRIPLE_ROWS, 3, true); break;
-            case 8: weight_rows(&b, k0, k1, n, dw + n, WEIGHT_ROWS, WEIGHT_VECTORS, false); break;
-            default: weight_rows(&b, k0, k1, n, dw + n, WEIGHT_ROWS, WEIGHT_VECTORS, true); break;
-        }
+    if (!p.stride) {
+        weight_panels(&b, k0, k1, dw);
+        return;
+    }
+    const uint32_t most = LK_DENSE_PACK_ROWS / p.stride;
+    for (uint32_t k = k0; k < k1;) {
+        uint32_t rows = LK_MIN(k1 - k, most / 16 * 16);
+        weight_panels(&b, k, k + rows, p.rows);
+        weight_spread(d, &p, rows, dw + (uint64_t)(k - k0) * d->n_count);
+        k += rows;
     }
 }
 

@@ -398,7 +398,8 @@ V_NOINLINE void unit_tile(const unit_block *b, float *dw) {
 
 static void dense_weight_gradient_neon(const lk_dense *d, uint32_t grain_count,
                                        const lk_grain_view *grains, uint32_t k0, uint32_t k1,
-                                       float *dw, float *scratch) {
+                                       bool again, float *dw, float *scratch) {
+    (void)again;  // the lists are made anew, and lie where the other way keeps what it found
     unit_block b = {.grains = grains, .grain_count = grain_count, .k_count = d->k_count,
                     .n_count = d->n_count, .node = scratch};
     uint64_t terms = grain_count;
@@ -408,7 +409,7 @@ static void dense_weight_gradient_neon(const lk_dense *d, uint32_t grain_count,
         fits &= grains[g].examples <= LK_SLICE_TERMS;
     }
     if (!fits || terms * V_LANES > TERMS_MAX) {
-        dense_weight_gradient(d, grain_count, grains, k0, k1, dw, scratch);
+        dense_weight_gradient(d, grain_count, grains, k0, k1, false, dw, scratch);
         return;
     }
     b.terms_max = (uint32_t)terms;

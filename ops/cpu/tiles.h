@@ -13,6 +13,9 @@ enum {
     LK_DENSE_DEEP_MAX = 128,      // inputs of its panel, lanes being inputs
     LK_DENSE_RUN = 64,            // terms whose zeros are known by a bit each
     LK_DENSE_TILE_MAX = 24 * 16,  // floats of a register tile of dense_weight_gradient
+    LK_DENSE_PACK_UNITS = 256,    // units that it packs: those that have a gradient
+    LK_DENSE_PACK_GRAINS = 64,    // grains whose gradients it packs
+    LK_DENSE_PACK_ROWS = 4096,    // floats of the rows it then computes at once; 16 rows at least
     LK_GRAIN_SLICE_LEVELS = 4,    // of the tree over the slices of a grain: 4,096 examples at most
 };
 
@@ -31,6 +34,12 @@ static inline uint64_t lk_slices(uint64_t terms) {
 // Floats that the bits of the terms of `sums` sums take.
 static inline uint64_t lk_dense_bits_floats(uint64_t terms, uint64_t sums) {
     return lk_round_up((terms + LK_DENSE_RUN - 1) / LK_DENSE_RUN * sums * (LK_DENSE_RUN / 32), 16);
+}
+
+// Floats of packed gradients. A layer of one vector has nothing to gain.
+static inline uint64_t lk_dense_pack_floats(uint64_t units) {
+    uint64_t most = LK_MIN(lk_round_up(units, LK_LANES_MAX), (uint64_t)LK_DENSE_PACK_UNITS);
+    return units > LK_LANES_MAX ? LK_DENSE_EXAMPLES * most : 0;
 }
 
 #endif

@@ -27,6 +27,8 @@
 //   v_winners(..)       of up to V_LANES pooled gradients d whose cell is `cell` and that are not
 //                       zero, writes values and numbers (first, first + 1, ..) side by side;
 //                       returns how many. May write V_LANES of each.
+//   v_spread(to, count, bits, from)  the floats at `from` to the chosen ones of the first `count`
+//                       lanes at `to`, +0 to the others; returns how many were chosen
 //   v_max(a, b)         a > b ? a : b
 //   v_bits(m)           bit l is lane l
 //   v_store_cells_first lane l of the bytes gets d ? 2 + c : b, of the yes/no in b, c and d
@@ -153,6 +155,12 @@ V_INLINE uint32_t v_winners(const float *d, const uint8_t *argmax, uint32_t coun
     _mm512_storeu_si512(numbers, _mm512_maskz_compress_epi32(
                                      chosen, i_add(lanes, i_set1((int32_t)first))));
     return (uint32_t)__builtin_popcount(chosen);
+}
+V_INLINE uint32_t v_spread(float *to, uint32_t count, uint32_t bits, const float *from) {
+    vf v = _mm512_maskz_expandloadu_ps((vm)bits, from);
+    if (count >= V_LANES) v_store(to, v);
+    else v_store_mask(to, v_first(count), v);
+    return (uint32_t)__builtin_popcount(bits);
 }
 
 // Quarters of four rows are gathered by loads; what is left is within the quarters.
@@ -615,5 +623,14 @@ V_INLINE void v_store_first(float *p, uint32_t count, vf v) {
     if (count >= V_LANES) v_store(p, v);
     else v_store_mask(p, v_first(count), v);
 }
+
+#ifndef __AVX512F__
+V_INLINE uint32_t v_spread(float *to, uint32_t count, uint32_t bits, const float *from) {
+    uint32_t n = 0;
+    v_store_first(to, count, v_zero());
+    for (; bits; bits &= bits - 1) to[__builtin_ctz(bits)] = from[n++];
+    return n;
+}
+#endif
 
 #endif

@@ -73,8 +73,8 @@ COUNTED_FLAG(dense_input_gradient,
              d, m, w, dy, mask, dx, scratch)
 COUNTED(dense_weight_gradient,
         (const lk_dense *d, uint32_t count, const lk_grain_view *grains, uint32_t k0, uint32_t k1,
-         float *dw, float *scratch),
-        d, count, grains, k0, k1, dw, scratch)
+         bool again, float *dw, float *scratch),
+        d, count, grains, k0, k1, again, dw, scratch)
 COUNTED(conv2d_pool_weight_gradient,
         (const lk_conv2d *c, uint32_t count, const lk_grain_view *grains, float *dw, float *db,
          float *scratch),

@@ -189,18 +189,35 @@ static void unsign_zeros(float *node, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) node[i] += 0.0f;
 }
 
+// Units that are silent in all examples, as ReLU leaves them: none, half, most, or all.
+static void silence_units(lk_grain_view *grains, uint32_t count, uint32_t units) {
+    static const float zeros[] = {0.0f, -0.0f};
+    uint32_t of_eight = (uint32_t[]){0, 4, 7, 8}[draw() % 4];
+    for (uint32_t n = 0; n < units; n++) {
+        if (draw() % 8 >= of_eight) continue;
+        for (uint32_t g = 0; g < count; g++) {
+            float *dy = (float *)(uintptr_t)grains[g].dy + n;
+            for (uint32_t m = 0; m < grains[g].examples; m++) dy[m * units] = zeros[draw() % 2];
+        }
+    }
+}
+
 static void check_weight_gradient(lk_dense d, uint32_t grain) {
     lk_grain_view grains[GRAINS_MAX];
     uint32_t count = draw_grains(grains, grain, d.k_count, d.n_count);
+    silence_units(grains, count, d.n_count);
     uint32_t k0 = draw() % 2 ? 0 : draw() % d.k_count, k1 = draw_from(k0 + 1, d.k_count);
     float *scratch = block(lk_dense_weight_gradient_scratch_floats(&d) * sizeof(float), 0x7f);
     output dw = output_of((uint64_t)(k1 - k0) * d.n_count * sizeof(float));
     snprintf(shape, sizeof shape, "k %u..%u of %u n %u grains %u of %u", k0, k1, d.k_count,
              d.n_count, count, grain);
-    reference->dense_weight_gradient(&d, count, grains, k0, k1, dw.want, scratch);
+    reference->dense_weight_gradient(&d, count, grains, k0, k1, false, dw.want, scratch);
     unsign_zeros(dw.want, (uint64_t)(k1 - k0) * d.n_count);
     EACH_VARIANT(k) {
-        k->dense_weight_gradient(&d, count, grains, k0, k1, dw.got, scratch);
+        uint32_t half = draw_from(k0 + 1, k1);
+        float *got = dw.got, *rest = got + (uint64_t)(half - k0) * d.n_count;
+        k->dense_weight_gradient(&d, count, grains, k0, half, false, got, scratch);
+        if (half < k1) k->dense_weight_gradient(&d, count, grains, half, k1, true, rest, scratch);
         unsign_zeros(dw.got, (uint64_t)(k1 - k0) * d.n_count);
         same(&dw, k->name, "dense_weight_gradient", shape);
     }
