@@ -162,11 +162,14 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     }
     if (V_FACTORS == 1 && k0 == 0) b->terms[tile] = forward_find(b, m0, 0, rows);
     uint64_t some = V_FACTORS > 1 ? (1u << (terms - k)) - 1 : b->terms[tile];
-    for (; some; some &= some - 1, ahead += stride) {
+    // Every other tile of a column begins at its end, so that few terms suffice for all of it.
+    int64_t step = (int64_t)stride;
+    if (tile / (uint32_t)vectors % 2 != 0) ahead += (FORWARD_TERMS - 1) * stride, step = -step;
+    for (; some; some &= some - 1, ahead += step) {
         const uint64_t i0 = (uint64_t)__builtin_ctzll(some);
         const float *from = w + i0 * stride;
         vf row[4];
-        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead, 0, 2);  // to the second level: the first is full
         V_UNROLL for (int v = 0; v < vectors; v++) {
             row[v] = masked && v == vectors - 1 ? v_load_mask(from + v * V_LANES, tail)
                                                 : v_load(from + v * V_LANES);
