@@ -6,41 +6,27 @@ played by the host execution layer.
 
    mix_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all [PART ..]
 """
-import glob
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../../whole"))
+sys.path[:0] = [HERE, os.path.join(HERE, "../../whole")]
+import world  # noqa: E402
 from program import Test, golden, result, value  # noqa: E402
+from world import (COUNTS, LAYERS, end, exit_codes, gpu, gpus, process_of,  # noqa: E402
+                   reads_until, said, shown, threads)
 
 MATRIX, GOLDEN = (os.path.abspath(a) for a in sys.argv[3:5])
 FEW, ALL = sys.argv[5] == "few", sys.argv[5] == "all"
-COUNTS = re.compile(r"device: (\d+) allocations after the seal, (\d+) bytes, (\d+) launches, "
-                    r"(\d+) graph launches")
 TEST_SET = ["--set", 'data.test={"made_up":{"first":5000,"count":150,"height":10,"width":8}}']
-LAYERS = ["--set", "layout.exchange_floats=1"]  # every layer is a part of its own
 RESIDENT = ["--set", "layout.resident=true"]
 WAVE = ["--set", "layout.wave_examples=16"]
 TCP = {"UCX_TLS": "tcp,self"}
-
-
-def threads(replicas=1, *more):
-    return ["--kernels", "portable", "--replicas", str(replicas), *more]
-
-
-def gpu(replicas=1, *more):
-    return ["--kernels", "cuda", "--replicas", str(replicas), *more]
-
-
-def gpus(count, replicas, *more):
-    return [*gpu(replicas), "--gpus", str(count), *more]
 
 
 # The workers of each world. Step 4 is a short one: 232 of 256 examples, 15 of 16 grains.
@@ -60,35 +46,11 @@ MORE_MIXES = [
 ]
 
 
-def shown(mix):
-    return " + ".join(" ".join(worker) for worker in mix)
-
-
 def start(mix, arguments, environment=None, options=()):
-    """One worker for each of the mix, by way of the hosts. Each leaves its exit code in a file."""
+    """By way of the hosts, where nothing else is said."""
     if "--collective" not in arguments:
         arguments = [*arguments, "--collective", "mpi"]
-    for name in glob.glob("exit.*"):
-        os.remove(name)
-    script = 'trap : USR1; "$0" "$@"; code=$?; echo $code > exit.$PMI_RANK; exit $code'
-    command = ["mpiexec", *options]
-    for i, worker in enumerate(mix):
-        command += [":"] * (i > 0) + ["-n", "1", "sh", "-c", script, T.program, "train", *arguments,
-                                      *worker]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, errors="replace",
-                            env={**os.environ, **(environment or {})})
-
-
-def end(process, seconds=120):
-    """(exit code, lines of output, lines of error that are not the host layer's)"""
-    try:
-        out, error = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, error = process.communicate()
-        error += "\nit hangs"
-    return process.returncode, out.splitlines(), error.splitlines()
+    return world.start(T, mix, arguments, environment, options)
 
 
 def run(mix, *arguments, code=0, directory="run", fresh=True, environment=None):
@@ -96,35 +58,6 @@ def run(mix, *arguments, code=0, directory="run", fresh=True, environment=None):
     found, lines, error = end(start(mix, arguments, environment))
     T.check(found == code, shown(mix), f"exit {found}, wanted {code}", *arguments, *error[-8:])
     return lines, error
-
-
-def said(error):
-    return [line for line in error if line.startswith("lockstep:")]
-
-
-def exit_codes():
-    codes = {}
-    for name in glob.glob("exit.*"):
-        with open(name, encoding="ascii") as f:
-            text = f.read()
-        if text.endswith("\n"):  # not yet, while it is being written
-            codes[int(name.split(".")[1])] = int(text)
-    return codes
-
-
-def process_of(rank):
-    """The process of a rank of this test's workers."""
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.readlink(f"/proc/{process}/exe") != os.path.realpath(T.program):
-                continue
-            with open(f"/proc/{process}/environ", "rb") as f:
-                text = f.read().decode(errors="replace")
-        except OSError:
-            continue
-        if f"\0PMI_RANK={rank}\0" in "\0" + text and f"\0HOME={T.work}\0" in "\0" + text:
-            return int(process)
-    return None
 
 
 # --- the same bits -------------------------------------------------------------------------------
@@ -285,13 +218,6 @@ def diverging():
             T.check(set(exit_codes().values()) == {80}, "all of them", exit_codes())
 
 
-def reads_until(process, text):
-    for line in process.stdout:
-        if line.startswith(text):
-            return True
-    return T.check(False, f"the run ended before it said {text}")
-
-
 LONG = ["--set", "steps=100000", "--set", "checkpoint.every_steps=4", "--set", "log_every_steps=1"]
 
 
@@ -301,9 +227,9 @@ def losing():
     for mix, victim, way in cases[:1] if FEW else cases + [(MIXES[2], 0, "window")] * ALL:
         process = start(mix, [MATRIX, "--run-dir", "lost", "--fresh", "--collective", way, *LONG,
                               "--step-timeout", "20"], options=["-disable-auto-cleanup"])
-        if not reads_until(process, "checkpoint step 8 "):
+        if not reads_until(T, process, "checkpoint step 8 "):
             continue
-        number, begin = process_of(victim), time.monotonic()
+        number, begin = process_of(T, victim), time.monotonic()
         os.kill(number, signal.SIGKILL)
         others = [r for r in range(len(mix)) if r != victim]
         while not all(r in exit_codes() for r in others) and time.monotonic() - begin < 20:
@@ -335,9 +261,9 @@ def stopping():
     """A signal to one worker stops all after the same step, and the run goes on elsewhere."""
     mix = [threads(), gpu()]
     process = start(mix, [MATRIX, "--run-dir", "stopped", "--fresh", *LONG])
-    if not reads_until(process, "checkpoint step 4 "):
+    if not reads_until(T, process, "checkpoint step 4 "):
         return
-    os.kill(process_of(1), signal.SIGINT)
+    os.kill(process_of(T, 1), signal.SIGINT)
     code, lines, error = end(process)
     stop = re.search(r"stopped after step (\d+); go on", "\n".join(lines))
     T.check(stop and exit_codes() == {0: 130, 1: 130}, "SIGINT of rank 1", code, exit_codes(),
@@ -384,24 +310,6 @@ def places():
     T.check(used == ["0", "2", "3"], "two workers of two GPUs and one that is told", *error)
 
 
-def main():
-    if not shutil.which("mpiexec"):
-        print("skipped: no mpiexec; install mpich")
-        sys.exit(77)
-    os.environ["LOCKSTEP_HOST_CUDA_DEVICES"] = "4"
-    _, _, error = end(start([threads()] * 2, [MATRIX, "--run-dir", "first", "--set", "steps=1"]))
-    if any("has no MPI" in line for line in error):
-        print("skipped: this build has no MPI")
-        sys.exit(77)
-    for part in (same_bits, going_on, evaluating, fast, refusing, diverging, losing, hanging,
-                 stopping, memory, places):
-        if sys.argv[6:] and part.__name__ not in sys.argv[6:]:
-            continue
-        begin = time.monotonic()
-        part()
-        print(f"{part.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
-    T.finish()
-
-
 T = Test()
-main()
+world.main(T, start, MATRIX, 4, same_bits, going_on, evaluating, fast, refusing, diverging, losing,
+           hanging, stopping, memory, places)

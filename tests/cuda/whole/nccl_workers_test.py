@@ -9,7 +9,6 @@ by the host execution layer.
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -300,25 +299,6 @@ def stopping():
     T.check(result(lines) == result(wanted), "stopped and gone on", result(lines), result(wanted))
 
 
-def main():
-    if not shutil.which("mpiexec"):
-        print("skipped: no mpiexec; install mpich")
-        sys.exit(77)
-    os.environ["LOCKSTEP_HOST_CUDA_DEVICES"] = "8"
-    _, _, error = end(start([threads()] * 2, [MATRIX, "--run-dir", "first", "--set", "steps=1"]))
-    if any("has no MPI" in line for line in error):
-        print("skipped: this build has no MPI")
-        sys.exit(77)
-    parts = (same_bits, launched, going_on, fast, every_call, memory, choosing, disagreeing,
-             diverging, losing, stopping)
-    for part in parts:
-        if sys.argv[6:] and part.__name__ not in sys.argv[6:]:
-            continue
-        begin = time.monotonic()
-        part()
-        print(f"{part.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
-    T.finish()
-
-
 T = Test()
-main()
+world.main(T, start, MATRIX, 8, same_bits, launched, going_on, fast, every_call, memory, choosing,
+           disagreeing, diverging, losing, stopping)

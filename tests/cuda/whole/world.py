@@ -4,7 +4,10 @@ mpiexec, how they end and what they say. Standard library only.
 import glob
 import os
 import re
+import shutil
 import subprocess
+import sys
+import time
 
 COUNTS = re.compile(r"device: (\d+) allocations after the seal, (\d+) bytes, (\d+) launches, "
                     r"(\d+) graph launches")
@@ -89,3 +92,22 @@ def reads_until(t, process, text):
         if line.startswith(text):
             return True
     return t.check(False, f"the run ended before it said {text}")
+
+
+def main(t, start, matrix, gpus_here, *parts):
+    """Runs the parts, or those that the command line names, where there is an MPI."""
+    if not shutil.which("mpiexec"):
+        print("skipped: no mpiexec; install mpich")
+        sys.exit(77)
+    os.environ["LOCKSTEP_HOST_CUDA_DEVICES"] = str(gpus_here)
+    _, _, error = end(start([threads()] * 2, [matrix, "--run-dir", "first", "--set", "steps=1"]))
+    if any("has no MPI" in line for line in error):
+        print("skipped: this build has no MPI")
+        sys.exit(77)
+    for part in parts:
+        if sys.argv[6:] and part.__name__ not in sys.argv[6:]:
+            continue
+        begin = time.monotonic()
+        part()
+        print(f"{part.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
+    t.finish()
