@@ -1,5 +1,5 @@
-// run_step.c - one step or one evaluation of a run (run.h) on whatever computes it: threads, alone or
-// among workers that share memory or send messages, or GPUs, alone, by way of the hosts or over
+// run_step.c - one step or one evaluation of a run (run.h) on whatever computes it: threads, alone
+// or among workers that share memory or send messages, or GPUs, alone, by way of the hosts or over
 // NCCL. Knows no configuration and no file.
 #include "apps/run.h"
 
