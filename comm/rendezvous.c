@@ -112,9 +112,13 @@ static struct addrinfo *look_up(bool to_listen, const char **why) {
     return failed ? NULL : list;
 }
 
-// A host that vanishes without closing its connections is noticed by their silence.
+// A host that vanishes without closing its connections is noticed by their silence: three probes in
+// vain, or fewer where so many seconds have passed, for probes are never less than one second
+// apart.
 static void keep_alive(int socket) {
     int one = 1, quarter = (int)LK_MAX(here.options.step_timeout_seconds / 4, 1u), probes = 3;
+    unsigned limit_ms = 1000 * here.options.step_timeout_seconds;
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
     (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
     (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &quarter, sizeof quarter);
     (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &quarter, sizeof quarter);
