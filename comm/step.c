@@ -235,18 +235,6 @@ static const lk_grain_view *all_views(const update *u, const lk_op *op) {
     return views;
 }
 
-// Asks for lines that are about to be written. Other replicas have just read them, and taking a
-// line back from another core's cache takes long.
-static void fetch_to_write(const float *at, uint64_t count) {
-    for (uint64_t i = 0; i < count; i += 16) {
-#ifdef __x86_64__
-        __asm__ volatile("prefetchw %0" : : "m"(at[i]));
-#else
-        __builtin_prefetch(at + i, 1);
-#endif
-    }
-}
-
 // How many rows of an operands parameter of `n_count` columns to work on at once.
 static uint64_t operands_rows(const lk_kernels *k, uint64_t n_count) {
     uint64_t floats = LK_MAX(k->weight_floats, (uint32_t)LK_OPERANDS_FLOATS);
@@ -267,13 +255,15 @@ static void update_operands(const update *u, uint32_t index) {
     uint64_t rows = operands_rows(u->world->kernels, n_count);
     const lk_grain_view *views = all_views(u, op);
     for (uint64_t k = begin; k < end; k += rows) {
-        uint64_t k_end = LK_MIN(k + rows, end);
         float *kernel_scratch = u->scratch + lk_round_up(rows * n_count, 16);
-        fetch_to_write(lk_param_at(u->frame, index) + k * n_count, (k_end - k) * n_count);
-        u->world->kernels->dense_weight_gradient(&op->dense, u->leaves, views, (uint32_t)k,
-                                                 (uint32_t)k_end, k > begin, u->scratch,
+        const lk_weight_rows some = {.first = (uint32_t)k,
+                                     .end = (uint32_t)LK_MIN(k + rows, end),
+                                     .again = k > begin,
+                                     .w = lk_param_at(u->frame, index),
+                                     .next_end = (uint32_t)LK_MIN(k + 2 * rows, end)};
+        u->world->kernels->dense_weight_gradient(&op->dense, u->leaves, views, &some, u->scratch,
                                                  kernel_scratch);
-        apply(u, index, k * n_count, (k_end - k) * n_count, u->scratch);
+        apply(u, index, k * n_count, (some.end - k) * n_count, u->scratch);
     }
 }
 

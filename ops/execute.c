@@ -86,8 +86,8 @@ static void gradient_kernel(lk_frame *f, const lk_op *op, uint32_t grains,
     switch (op->kind) {
     case LK_OP_DENSE_BIAS_GRADIENT: k->column_sums(op->dense.n_count, grains, views, db); break;
     case LK_OP_DENSE_WEIGHT_GRADIENT:
-        k->dense_weight_gradient(&op->dense, grains, views, 0, op->dense.k_count, false, dw,
-                                 scratch);
+        k->dense_weight_gradient(&op->dense, grains, views,
+                                 &(lk_weight_rows){.end = op->dense.k_count}, dw, scratch);
         break;
     case LK_OP_CONV2D_WEIGHT_GRADIENT:
         k->conv2d_weight_gradient(&op->conv, grains, views, dw, db, scratch);

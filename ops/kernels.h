@@ -35,6 +35,19 @@ typedef struct lk_grain_view {
     LK_WIDE uint32_t examples;  // 1 .. grain
 } lk_grain_view;
 
+// The rows of w that a call of dense_weight_gradient is for, and what it may know of other calls.
+typedef struct lk_weight_rows {
+    uint32_t first, end;  // first <= k < end
+    // The call before was for other rows of the same grains, and its scratch is as it left it: what
+    // it found out about them, it need not find again.
+    bool again;
+    // Not NULL: these weights (k_count, n_count) are updated with what the calls return, and the
+    // next one is for rows end .. next_end - 1. Other cores had them, and the inputs, last: so what
+    // the next call will touch of both may be fetched while this one computes.
+    const float *w;
+    uint32_t next_end;
+} lk_weight_rows;
+
 typedef struct lk_kernels {
     const char *name;
 
@@ -53,14 +66,12 @@ typedef struct lk_kernels {
     uint32_t (*dense_input_gradient)(const lk_dense *d, uint32_t m_count, const float *w,
                                      const float *dy, const float *mask, float *dx, float *scratch);
 
-    // The node of the grains' sums of x[m][k] * dy[m][n] over examples m; rows k0 <= k < k1 of w.
-    // A node is a partial sum: neither + 0.0f nor checked, and its zeros have no sign. `again`: the
-    // call before was for other rows of the same grains, and its scratch is as it left it: what it
-    // found out about them, it need not find again.
-    // dw (k1 - k0, n_count)
+    // The node of the grains' sums of x[m][k] * dy[m][n] over examples m; some rows k of w.
+    // A node is a partial sum: neither + 0.0f nor checked, and its zeros have no sign.
+    // dw (rows->end - rows->first, n_count)
     void (*dense_weight_gradient)(const lk_dense *d, uint32_t grain_count,
-                                  const lk_grain_view *grains, uint32_t k0, uint32_t k1,
-                                  bool again, float *dw, float *scratch);
+                                  const lk_grain_view *grains, const lk_weight_rows *rows,
+                                  float *dw, float *scratch);
     // A caller that wants few rows at a time had best ask for a multiple of so many, and for about
     // so many floats; 0 where LK_OPERANDS_ROWS and LK_OPERANDS_FLOATS are as good.
     uint32_t weight_rows, weight_floats;  // <= LK_OPERANDS_FLOATS_MAX

@@ -131,10 +131,10 @@ static float grain_sum(const lk_grain_view *g, const float *x, uint64_t x_stride
 }
 
 static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
-                                  const lk_grain_view *grains, uint32_t k0, uint32_t k1, bool again,
+                                  const lk_grain_view *grains, const lk_weight_rows *rows,
                                   float *dw, float *scratch) {
-    (void)again, (void)scratch;
-    for (uint32_t k = k0; k < k1; k++) {
+    (void)scratch;
+    for (uint32_t k = rows->first; k < rows->end; k++) {
         for (uint32_t n = 0; n < d->n_count; n++) {
             tree_sum t;
             tree_start(&t);
@@ -142,7 +142,7 @@ static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
                 const lk_grain_view *v = &grains[g];
                 tree_leaf(&t, grain_sum(v, v->x + k, d->k_count, v->dy + n, d->n_count));
             }
-            dw[(uint64_t)(k - k0) * d->n_count + n] = tree_finish(&t);
+            dw[(uint64_t)(k - rows->first) * d->n_count + n] = tree_finish(&t);
         }
     }
 }

@@ -584,8 +584,14 @@ enum {
 typedef struct weight_block {
     const lk_grain_view *grains;
     uint32_t grain_count, k_count, n_count;
-    float *node;         // (LK_TREE_LEVELS_MAX, rows, vectors), over the grains
-    float *slice_node;   // (LK_GRAIN_SLICE_LEVELS, rows, vectors), over the slices of a grain
+    float *node;        // (LK_TREE_LEVELS_MAX, rows, vectors), over the grains
+    float *slice_node;  // (LK_GRAIN_SLICE_LEVELS, rows, vectors), over the slices of a grain
+    // With every example of a tile two lines are fetched that the next call will want: of its
+    // weights, to be written, and of its inputs.
+    const float *w, *w_end;
+    uint32_t w_step;            // floats from one example to the next; 0: nothing is fetched
+    uint32_t next, next_lines;  // the first of those inputs; lines of them of each example
+    uint64_t x_ahead;           // floats from an input of the tile to what is fetched with it
 } weight_block;
 
 typedef vf weight_sums[WEIGHT_ROWS_MAX][4];
@@ -623,10 +629,9 @@ V_INLINE void weight_root(weight_sums sum, uint64_t leaves, const float *node, c
 }
 
 // The sum of inputs k .. k + rows - 1, units n .. over one grain.
-V_INLINE void weight_grain(const weight_block *b, const lk_grain_view *g, uint32_t k, uint32_t n,
-                           vm tail, weight_sums sum, const int rows, const int vectors,
-                           const bool masked) {
-    const float *x = g->x + k, *dy = g->dy + n;
+V_INLINE void weight_grain(weight_block *b, const lk_grain_view *g, uint32_t k, uint32_t n, vm tail,
+                           weight_sums sum, const int rows, const int vectors, const bool masked) {
+    const float *x = g->x + k, *dy = g->dy + n, *w = b->w;
     uint64_t slices = 0;
     for (uint32_t m = 0;; slices++) {
         V_UNROLL for (int i = 0; i < rows; i++) {
@@ -641,6 +646,9 @@ V_INLINE void weight_grain(const weight_block *b, const lk_grain_view *g, uint32
                 V_PIN(row[v]);
             }
             __builtin_prefetch(x + LK_LANES_MAX);
+            __builtin_prefetch(x + b->x_ahead, 0, 2);
+            v_fetch_to_write(w);
+            w += b->w_step;
             V_UNROLL for (int i = 0; i < rows; i++) {
                 vf value = v_set1(x[i]);
                 V_UNROLL for (int v = 0; v < vectors; v++) {
@@ -652,9 +660,10 @@ V_INLINE void weight_grain(const weight_block *b, const lk_grain_view *g, uint32
         weight_push(sum, slices, b->slice_node, rows, vectors);
     }
     weight_root(sum, slices, b->slice_node, rows, vectors);
+    b->w = w;
 }
 
-V_INLINE void weight_tile(const weight_block *b, uint32_t k, uint32_t n, float *dw, const int rows,
+V_INLINE void weight_tile(weight_block *b, uint32_t k, uint32_t n, float *dw, const int rows,
                           const int vectors, const bool masked) {
     const vm tail = v_first(masked ? b->n_count % V_LANES : V_LANES);
     const uint32_t last = b->grain_count - 1;
@@ -674,9 +683,16 @@ V_INLINE void weight_tile(const weight_block *b, uint32_t k, uint32_t n, float *
     }
 }
 
+// What the tile at input k fetches: the lines of the next call's inputs take turns.
+V_INLINE void weight_look_ahead(weight_block *b, uint32_t k, uint32_t tile) {
+    b->x_ahead = LK_LANES_MAX;
+    if (b->next_lines) b->x_ahead = b->next - k + tile % b->next_lines * LK_LANES_MAX;
+    if (b->w >= b->w_end) b->w_step = 0;
+}
+
 // Rows k0 .. k1 - 1 of one panel. The last tile is moved back over rows already done (the same bits
 // again); where there are fewer rows than a tile has, they go one by one.
-V_INLINE void weight_rows(const weight_block *b, uint32_t k0, uint32_t k1, uint32_t n, float *dw,
+V_INLINE void weight_rows(weight_block *b, uint32_t k0, uint32_t k1, uint32_t n, float *dw,
                           const uint32_t rows, const int vectors, const bool masked) {
     if (k1 - k0 < rows) {
         for (uint32_t k = k0; k < k1; k++) {
@@ -686,14 +702,20 @@ V_INLINE void weight_rows(const weight_block *b, uint32_t k0, uint32_t k1, uint3
     }
     for (uint32_t k = k0; k < k1; k += rows) {
         uint32_t at = LK_MIN(k, k1 - rows);
+        weight_look_ahead(b, at, (k - k0) / rows);
         weight_tile(b, at, n, dw + (uint64_t)(at - k0) * b->n_count, (int)rows, vectors, masked);
     }
 }
 
+// Rows of a tile of one, two or three vectors.
+enum {
+    ONE_ROWS = V_REGISTERS == 32 ? 16 : 8,
+    PAIR_ROWS = V_REGISTERS == 32 ? 8 : 6,
+    TRIPLE_ROWS = V_REGISTERS == 32 ? 8 : 4,
+};
+
 // Rows k0 .. k1 - 1, panel by panel.
-static void weight_panels(const weight_block *b, uint32_t k0, uint32_t k1, float *dw) {
-    enum { ONE_ROWS = V_REGISTERS == 32 ? 16 : 8, PAIR_ROWS = V_REGISTERS == 32 ? 8 : 6,
-           TRIPLE_ROWS = V_REGISTERS == 32 ? 8 : 4 };
+static void weight_panels(weight_block *b, uint32_t k0, uint32_t k1, float *dw) {
     for (uint32_t n = 0; n < b->n_count; n += WEIGHT_PANEL) {
         uint32_t units = LK_MIN(b->n_count - n, (uint32_t)WEIGHT_PANEL);
         switch ((units + V_LANES - 1) / V_LANES * 2 + (units % V_LANES != 0)) {
@@ -805,27 +827,57 @@ static void weight_spread(const lk_dense *d, const weight_pack *p, uint32_t rows
     }
 }
 
+// Weights of one call, that other cores had last, are about to be written.
+static void weight_fetch(const lk_dense *d, uint32_t first, uint32_t end, const float *w) {
+    const float *last = w + (uint64_t)end * d->n_count;
+    for (w += (uint64_t)first * d->n_count; w < last; w += LK_LANES_MAX) v_fetch_to_write(w);
+}
+
+// What a call fetches for the next one, spread over its own examples and tiles.
+static void weight_plan_ahead(weight_block *b, const lk_dense *d, const lk_weight_rows *rows,
+                              const float *dw) {
+    static const uint32_t tile_rows[] = {ONE_ROWS, PAIR_ROWS, TRIPLE_ROWS, WEIGHT_ROWS};
+    uint64_t examples = 0, tiles = 0;
+    b->w = b->w_end = dw;
+    b->x_ahead = LK_LANES_MAX;
+    if (!rows->w || rows->next_end <= rows->end) return;
+    for (uint32_t g = 0; g < b->grain_count; g++) examples += b->grains[g].examples;
+    for (uint32_t n = 0; n < b->n_count; n += WEIGHT_PANEL) {
+        uint32_t units = LK_MIN(b->n_count - n, (uint32_t)WEIGHT_PANEL);
+        tiles += (rows->end - rows->first) / tile_rows[(units - 1) / V_LANES] + 1;
+    }
+    uint64_t floats = (uint64_t)(rows->next_end - rows->end) * d->n_count;
+    b->next = rows->end;
+    b->next_lines = (rows->next_end - rows->end + LK_LANES_MAX - 1) / LK_LANES_MAX;
+    b->w = rows->w + (uint64_t)rows->end * d->n_count;
+    b->w_end = b->w + floats;
+    b->w_step = (uint32_t)((floats + examples * tiles - 1) / (examples * tiles));
+}
+
 static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
-                                  const lk_grain_view *grains, uint32_t k0, uint32_t k1,
-                                  bool again, float *dw, float *scratch) {
+                                  const lk_grain_view *grains, const lk_weight_rows *rows,
+                                  float *dw, float *scratch) {
+    const uint32_t k0 = rows->first, k1 = rows->end;
     float *more = scratch + (LK_GRAIN_SLICE_LEVELS + LK_TREE_LEVELS_MAX) * LK_DENSE_TILE_MAX;
-    if (!again) weight_find_pack(d, grain_count, grains, more);
+    if (rows->w && !rows->again) weight_fetch(d, k0, k1, rows->w);
+    if (!rows->again) weight_find_pack(d, grain_count, grains, more);
     const weight_pack p = weight_pack_at(d, more);
     weight_block b = {
         .grains = p.stride ? p.grains : grains, .grain_count = grain_count, .k_count = d->k_count,
         .n_count = p.stride ? p.stride : d->n_count,
         .slice_node = scratch, .node = scratch + LK_GRAIN_SLICE_LEVELS * LK_DENSE_TILE_MAX,
     };
+    weight_plan_ahead(&b, d, rows, dw);
     if (!p.stride) {
         weight_panels(&b, k0, k1, dw);
         return;
     }
     const uint32_t most = LK_DENSE_PACK_ROWS / p.stride;
     for (uint32_t k = k0; k < k1;) {
-        uint32_t rows = LK_MIN(k1 - k, most / 16 * 16);
-        weight_panels(&b, k, k + rows, p.rows);
-        weight_spread(d, &p, rows, dw + (uint64_t)(k - k0) * d->n_count);
-        k += rows;
+        uint32_t count = LK_MIN(k1 - k, most / 16 * 16);
+        weight_panels(&b, k, k + count, p.rows);
+        weight_spread(d, &p, count, dw + (uint64_t)(k - k0) * d->n_count);
+        k += count;
     }
 }
 

@@ -397,19 +397,23 @@ V_NOINLINE void unit_tile(const unit_block *b, float *dw) {
 }
 
 static void dense_weight_gradient_neon(const lk_dense *d, uint32_t grain_count,
-                                       const lk_grain_view *grains, uint32_t k0, uint32_t k1,
-                                       bool again, float *dw, float *scratch) {
-    (void)again;  // the lists are made anew, and lie where the other way keeps what it found
+                                       const lk_grain_view *grains, const lk_weight_rows *rows,
+                                       float *dw, float *scratch) {
+    // The lists are made anew, and lie where the other way keeps what it found.
+    const uint32_t k0 = rows->first, k1 = rows->end;
     unit_block b = {.grains = grains, .grain_count = grain_count, .k_count = d->k_count,
                     .n_count = d->n_count, .node = scratch};
     uint64_t terms = grain_count;
     bool fits = k1 - k0 >= INPUTS;
+    if (rows->w) weight_fetch(d, k0, k1, rows->w);
     for (uint32_t g = 0; g < grain_count; g++) {
         terms += grains[g].examples;
         fits &= grains[g].examples <= LK_SLICE_TERMS;
     }
     if (!fits || terms * V_LANES > TERMS_MAX) {
-        dense_weight_gradient(d, grain_count, grains, k0, k1, false, dw, scratch);
+        lk_weight_rows anew = *rows;
+        anew.again = false;
+        dense_weight_gradient(d, grain_count, grains, &anew, dw, scratch);
         return;
     }
     b.terms_max = (uint32_t)terms;

@@ -12,6 +12,8 @@
 //                       takes its factor from any lane, so that so many are loaded at once
 //   V_PIN(v)            keeps v in a register: without it gcc 12 loads a shared operand at each use
 //   V_FORGET(p)         an address that the compiler shall not know to be near another
+//   v_fetch_to_write(p) asks for a line that is about to be written: taking one back from another
+//                       core's cache takes long
 //   V_UNROLL            before a loop of constant length over tile registers
 //   V_APART             1: tiles are functions of their own, since gcc 12 spills registers where
 //                       many are inlined into one
@@ -70,6 +72,14 @@
 #endif
 
 #define V_FORGET(p) __asm__("" : "+r"(p))
+
+V_INLINE void v_fetch_to_write(const float *p) {
+#ifdef __x86_64__
+    __asm__ volatile("prefetchw %0" : : "m"(*p));
+#else
+    __builtin_prefetch(p, 1);
+#endif
+}
 
 #if defined(__AVX512F__)
 // --- AVX-512 (F, DQ, BW, VL) -------------------------------------------------------------------

@@ -146,7 +146,8 @@ static void call(const line *l, const operands *o) {
             break;
         case WEIGHT_GRADIENT:
             count = grains_of(l, o, dy, grains);
-            k->dense_weight_gradient(&l->dense, count, grains, 0, l->dense.k_count, false, o->dw,
+            k->dense_weight_gradient(&l->dense, count, grains,
+                                     &(lk_weight_rows){.end = l->dense.k_count}, o->dw,
                                      o->scratch);
             break;
         case CONV:

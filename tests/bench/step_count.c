@@ -72,9 +72,9 @@ COUNTED_FLAG(dense_input_gradient,
               float *dx, float *scratch),
              d, m, w, dy, mask, dx, scratch)
 COUNTED(dense_weight_gradient,
-        (const lk_dense *d, uint32_t count, const lk_grain_view *grains, uint32_t k0, uint32_t k1,
-         bool again, float *dw, float *scratch),
-        d, count, grains, k0, k1, again, dw, scratch)
+        (const lk_dense *d, uint32_t count, const lk_grain_view *grains, const lk_weight_rows *rows,
+         float *dw, float *scratch),
+        d, count, grains, rows, dw, scratch)
 COUNTED(conv2d_pool_weight_gradient,
         (const lk_conv2d *c, uint32_t count, const lk_grain_view *grains, float *dw, float *db,
          float *scratch),

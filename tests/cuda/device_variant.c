@@ -185,9 +185,9 @@ static uint32_t examples_of(uint32_t count, const lk_grain_view *views) {
 }
 
 static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
-                                  const lk_grain_view *views, uint32_t k0, uint32_t k1, bool again,
-                                  float *dw, float *scratch) {
-    (void)again, (void)scratch;
+                                  const lk_grain_view *views, const lk_weight_rows *rows, float *dw,
+                                  float *scratch) {
+    (void)scratch;
     uint32_t grain = views[0].examples, examples = examples_of(grain_count, views);
     uint64_t out = (uint64_t)d->k_count * d->n_count;
     lk_cuda_stream s = begin(lk_cuda_dense_scratch_floats(d, grain, examples));
@@ -195,7 +195,8 @@ static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
     float *to = space(out * sizeof *to);
     lk_cuda_dense_weight_gradient(&s, d, &grains, to);
     wait_for(&s);
-    back(dw, to + (uint64_t)k0 * d->n_count, (uint64_t)(k1 - k0) * d->n_count * sizeof *to);
+    back(dw, to + (uint64_t)rows->first * d->n_count,
+         (uint64_t)(rows->end - rows->first) * d->n_count * sizeof *to);
     end(&s);
 }
 

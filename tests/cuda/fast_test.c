@@ -225,7 +225,7 @@ static void expect(const layer *l, uint32_t grain, const operands *o, uint32_t e
     const lk_dense *d = &l->dense;
     k->dense_forward(d, examples, o->x, o->w, bias, r->y, scratch);
     k->dense_input_gradient(d, examples, o->w, o->dy, o->mask, r->dx, scratch);
-    k->dense_weight_gradient(d, count, views, 0, d->k_count, false, r->dw, scratch);
+    k->dense_weight_gradient(d, count, views, &(lk_weight_rows){.end = d->k_count}, r->dw, scratch);
 }
 
 static void same(const layer *l, const char *what, const void *a, const void *b, size_t bytes) {

@@ -211,13 +211,20 @@ static void check_weight_gradient(lk_dense d, uint32_t grain) {
     output dw = output_of((uint64_t)(k1 - k0) * d.n_count * sizeof(float));
     snprintf(shape, sizeof shape, "k %u..%u of %u n %u grains %u of %u", k0, k1, d.k_count,
              d.n_count, count, grain);
-    reference->dense_weight_gradient(&d, count, grains, k0, k1, false, dw.want, scratch);
+    float *w = operand((uint64_t)d.k_count * d.n_count);
+    reference->dense_weight_gradient(&d, count, grains,
+                                     &(lk_weight_rows){.first = k0, .end = k1}, dw.want, scratch);
     unsign_zeros(dw.want, (uint64_t)(k1 - k0) * d.n_count);
     EACH_VARIANT(k) {
         uint32_t half = draw_from(k0 + 1, k1);
         float *got = dw.got, *rest = got + (uint64_t)(half - k0) * d.n_count;
-        k->dense_weight_gradient(&d, count, grains, k0, half, false, got, scratch);
-        if (half < k1) k->dense_weight_gradient(&d, count, grains, half, k1, true, rest, scratch);
+        // Told of the weights or not, and of as many rows of the next call, or fewer.
+        lk_weight_rows rows = {.first = k0, .end = half, .w = draw() % 2 ? w : NULL,
+                               .next_end = draw_from(half, k1)};
+        k->dense_weight_gradient(&d, count, grains, &rows, got, scratch);
+        rows = (lk_weight_rows){.first = half, .end = k1, .again = true, .w = rows.w,
+                                .next_end = k1};
+        if (half < k1) k->dense_weight_gradient(&d, count, grains, &rows, rest, scratch);
         unsign_zeros(dw.got, (uint64_t)(k1 - k0) * d.n_count);
         same(&dw, k->name, "dense_weight_gradient", shape);
     }
@@ -230,6 +237,7 @@ static void check_weight_gradient(lk_dense d, uint32_t grain) {
     output_free(&dw);
     output_free(&sums);
     free_grains(grains, count);
+    free(w);
     free(scratch);
 }
 

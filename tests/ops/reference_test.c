@@ -297,7 +297,7 @@ static void small_kernels_by_hand(void **state) {
     assert_int_equal(k->dense_input_gradient(&d, 2, w, dy, in, dx, NULL), 0);
     same_bits(dx_want, dx, 4);
     const lk_grain_view view = {in, dy, NULL, 2};
-    k->dense_weight_gradient(&d, 1, &view, 0, 2, false, dw, NULL);
+    k->dense_weight_gradient(&d, 1, &view, &(lk_weight_rows){.end = 2}, dw, NULL);
     same_bits(dw_want, dw, 4);
     k->column_sums(2, 1, &view, db);
     assert_true(db[0] == 101.0f && db[1] == 1010.0f);
