@@ -694,6 +694,7 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_world_make(&run->world, &run->program, run->kernels, &run->train_source, run->core.device,
                   run->core.replicas, run->core.replica_bytes, run->core.world_tables);
     if (run->layout.shared) reach_others(run);
+    lk_world_look_ahead(&run->world);
     if (!follows) lk_program_initialize(&run->program, run->core.device);
     lk_team_place place = {0, run->layout.replicas};
     if (run->workers.joined) {

@@ -6,7 +6,7 @@
 // The plan counts these tables, so their size may not follow the width of a pointer (LK_WIDE) or of
 // an enumeration (compile with -fno-short-enums where that is not the default).
 _Static_assert(sizeof(lk_op) == 112 && sizeof(lk_tensor) == 144 && sizeof(lk_param) == 72 &&
-                   sizeof(lk_grain_view) == 32 && sizeof(lk_frame) == 848 &&
+                   sizeof(lk_grain_view) == 32 && sizeof(lk_frame) == 872 &&
                    sizeof(lk_holding) == 24,
                "a plan is the same, to the byte, on every target");
 
@@ -243,15 +243,20 @@ static uint64_t operands_rows(const lk_kernels *k, uint64_t n_count) {
     return LK_MAX(floats / n_count / multiple, 1) * multiple;
 }
 
+// The first row of an operands parameter that a sharer owns; of the one after the last, the end.
+static uint64_t first_row(const lk_op *op, const lk_world *world, uint64_t sharer) {
+    uint64_t k_count = op->dense.k_count;
+    return LK_MIN(lk_round_up(k_count * sharer / world->sharers, LK_OPERANDS_ROWS), k_count);
+}
+
 // The rows of an operands parameter that this replica owns: gradient and update, block by block in
 // cache.
 static void update_operands(const update *u, uint32_t index) {
     const lk_program *p = u->world->program;
     const lk_op *op = &p->ops[p->params[index].gradient_op];
-    uint64_t k_count = op->dense.k_count, n_count = op->dense.n_count, sharers = u->world->sharers;
-    uint64_t begin = lk_round_up(k_count * u->sharer / sharers, LK_OPERANDS_ROWS);
-    uint64_t end =
-        LK_MIN(lk_round_up(k_count * (u->sharer + 1) / sharers, LK_OPERANDS_ROWS), k_count);
+    uint64_t n_count = op->dense.n_count;
+    uint64_t begin = first_row(op, u->world, u->sharer);
+    uint64_t end = first_row(op, u->world, u->sharer + 1);
     uint64_t rows = operands_rows(u->world->kernels, n_count);
     const lk_grain_view *views = all_views(u, op);
     for (uint64_t k = begin; k < end; k += rows) {
@@ -264,6 +269,28 @@ static void update_operands(const update *u, uint32_t index) {
         u->world->kernels->dense_weight_gradient(&op->dense, u->leaves, views, &some, u->scratch,
                                                  kernel_scratch);
         apply(u, index, k * n_count, (some.end - k) * n_count, u->scratch);
+    }
+}
+
+// More would drive what the layers before it need out of a core's own cache.
+enum { AHEAD_FLOATS_MAX = 256 * 1024 };
+
+void lk_world_look_ahead(lk_world *world) {
+    const lk_program *p = world->program;
+    uint32_t param = 0;
+    while (param < p->param_count && p->params[param].mode == LK_REDUCE_PARTIALS) param++;
+    if (param == p->param_count) return;
+    const lk_op *op = &p->ops[p->params[param].gradient_op];
+    const uint64_t k_count = op->dense.k_count, n_count = op->dense.n_count;
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        lk_frame *f = &world->frames[r];
+        uint64_t begin = first_row(op, world, world->first + r);
+        uint64_t end = first_row(op, world, world->first + r + 1);
+        bool before = begin > k_count - end;
+        uint64_t floats = LK_MIN((before ? begin : k_count - end) * n_count,
+                                 (uint64_t)AHEAD_FLOATS_MAX);
+        f->ahead.begin = lk_param_at(f, param) + (before ? 0 : end * n_count);
+        f->ahead.end = f->ahead.begin + floats;
     }
 }
 

@@ -74,6 +74,10 @@ void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels 
 // Where sharer `sharer`, of another process, has its replica region.
 void lk_world_reach(lk_world *world, uint32_t sharer, uint8_t *replica);
 
+// From now on each replica fetches weights that others have updated while it computes what comes
+// before the layer that reads them.
+void lk_world_look_ahead(lk_world *world);
+
 // Steps are counted from the start of the run; step 0 is the first.
 void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step);
 // Once, between the two, where there are sharers of other processes: what nodes they hold.

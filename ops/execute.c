@@ -5,6 +5,7 @@
 
 void lk_frame_start(lk_frame *f) {
     f->counter.count = 0;
+    f->ahead.at = f->ahead.begin;
     f->correct = 0;
     f->bad_op = LK_NONE;
 }
@@ -162,7 +163,8 @@ static uint32_t forward_op(lk_frame *f, const lk_op *op, uint32_t m) {
     switch (op->kind) {
     case LK_OP_CONV2D: return k->conv2d_forward(&op->conv, m, x, w, bias, y, scratch);
     case LK_OP_CONV2D_POOL:
-        return k->conv2d_pool_forward(&op->conv, m, x, w, bias, y, argmax, scratch);
+        return k->conv2d_pool_forward(&op->conv, m, x, w, bias, y, argmax, &f->ahead,
+                                      scratch);
     case LK_OP_DENSE: return k->dense_forward(&op->dense, m, x, w, bias, y, scratch);
     case LK_OP_MAX_POOL: k->max_pool_forward(&op->pool, m, x, y, argmax); return 0;
     case LK_OP_RELU: k->relu_forward(m * op->floats, x, y); return 0;

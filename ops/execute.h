@@ -55,6 +55,7 @@ typedef struct lk_frame {
     LK_WIDE uint8_t *replica;     // start of this replica's region
     LK_WIDE lk_counter counter;   // the nodes held, after the ops of the waves so far
     float losses[LK_BLOCKS_MAX];  // the loss sum of each node held
+    lk_ahead ahead;               // what others update of the weights, to be fetched
     uint32_t correct;             // predictions that were right, in the waves so far
     uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE
 } lk_frame;

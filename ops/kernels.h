@@ -35,6 +35,14 @@ typedef struct lk_grain_view {
     LK_WIDE uint32_t examples;  // 1 .. grain
 } lk_grain_view;
 
+// Weights that other cores wrote last and that this one will read soon. A kernel that computes much
+// and loads little may ask for some of them on its way, and moves `at`.
+typedef struct lk_ahead {
+    LK_WIDE const float *begin;
+    LK_WIDE const float *at;  // begin .. end, and no more than a kernel's few lines past it
+    LK_WIDE const float *end;
+} lk_ahead;
+
 // The rows of w that a call of dense_weight_gradient is for, and what it may know of other calls.
 typedef struct lk_weight_rows {
     uint32_t first, end;  // first <= k < end
@@ -90,10 +98,10 @@ typedef struct lk_kernels {
     // conv2d_forward followed by 2x2 max-pooling with stride 2: only the pooled values and the
     // winning cell of each tile (0..3, row-major; the first of equals, by the sums before ReLU) are
     // stored. y (m_count, out_h/2, out_w/2, out_c), argmax the same shape. c->relu may be true or
-    // false.
+    // false. `ahead` is what may be fetched meanwhile.
     uint32_t (*conv2d_pool_forward)(const lk_conv2d *c, uint32_t m_count, const float *x,
                                     const float *w, const float *bias, float *y, uint8_t *argmax,
-                                    float *scratch);
+                                    lk_ahead *ahead, float *scratch);
 
     // dx[m][iy][ix][ci] = tree over slices of sum over (ky, kx, co), ascending, of
     //     w[ky][kx][ci][co] * dy[m][oy][ox][co]   with oy*stride_h + ky - pad_top = iy, likewise

@@ -209,8 +209,8 @@ static uint32_t conv2d_forward(const lk_conv2d *c, uint32_t m_count, const float
 
 static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const float *x,
                                     const float *w, const float *bias, float *y, uint8_t *argmax,
-                                    float *scratch) {
-    (void)scratch;
+                                    lk_ahead *ahead, float *scratch) {
+    (void)ahead, (void)scratch;
     uint32_t bad = 0;
     for (uint32_t m = 0; m < m_count; m++, x += lk_conv2d_in_floats(c)) {
         for (uint32_t py = 0; py < c->out_h / 2; py++) {

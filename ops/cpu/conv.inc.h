@@ -198,6 +198,7 @@ typedef struct panel {
     uint32_t channels;      // that exist
     bool relu;
     float *nodes;
+    lk_ahead *ahead;
 } panel;
 
 // `length` terms for every position of the tile.
@@ -382,8 +383,12 @@ static conv_scratch conv_scratch_of(uint64_t terms, uint64_t image_floats, float
 
 static panel panel_of(const conv_scratch *s, uint32_t channels, bool relu) {
     channels = LK_MIN(channels, (uint32_t)PANEL);
-    panel p = {s->packed, s->bias, channels <= V_LANES ? 1 : VECTORS, channels, relu, s->nodes};
-    return p;
+    return (panel){.packed = s->packed,
+                   .bias = s->bias,
+                   .vectors = channels <= V_LANES ? 1 : VECTORS,
+                   .channels = channels,
+                   .relu = relu,
+                   .nodes = s->nodes};
 }
 
 // Weights and biases of output channels co .. co + p->channels, padded with zeros.
@@ -522,6 +527,13 @@ V_INLINE void pool_blank(const int tiles, const int vectors, const grid *g, cons
     }
 }
 
+// A few lines with every group of tiles: so many come while it is computed.
+V_INLINE const float *fetch_ahead(const float *at, const float *end) {
+    if (at >= end) return at;
+    V_UNROLL for (int i = 0; i < 4; i++) __builtin_prefetch(at + i * LK_LANES_MAX, 0, 2);
+    return at + 4 * LK_LANES_MAX;
+}
+
 // The pooled outputs of one example: a grid of 2x2 tiles. Not 0, `size` is that of a square kernel
 // on images of one channel with stride 1: known to the compiler, the whole tile is one run of fma.
 V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t size,
@@ -540,6 +552,7 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t
         k.terms = size * size;
     }
     vf bad = v_zero();
+    const float *ahead = p->ahead->at;
     for (uint32_t row = 0; row < g.rows; row++) {
         const float *pixels = image + 2 * row * g.image_row;
         uint64_t ink = size ? inked_columns(pixels, g.image_row, size + 1, g.image_row) : 0;
@@ -547,6 +560,7 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t
             const float *pixel = pixels + 2 * column * g.image_column;
             uint64_t at = row * g.out_row + column * g.out_column;
             bool whole = g.columns - column >= step;
+            ahead = fetch_ahead(ahead, p->ahead->end);
             if (size && !is_inked(ink, 2 * column, whole ? 2 * step + size - 1 : size + 1)) {
                 if (whole) pool_blank(TILE / 4, vectors, &g, p, y + at, argmax + at);
                 else pool_blank(1, vectors, &g, p, y + at, argmax + at);
@@ -560,6 +574,7 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t
             column += whole ? step : 1;
         }
     }
+    p->ahead->at = ahead;
     return checked ? v_noted(bad) : 0;
 }
 
@@ -605,7 +620,7 @@ static float pool_limit(const lk_conv2d *c, const float *w, const float *bias) {
 
 static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const float *x,
                                     const float *w, const float *bias, float *y, uint8_t *argmax,
-                                    float *scratch) {
+                                    lk_ahead *ahead, float *scratch) {
     conv_scratch s = conv_scratch_of(lk_conv_terms_forward(c), lk_conv_image_floats(c), scratch);
     walk k = walk_forward(c);
     grid g = {.rows = c->out_h / 2, .columns = c->out_w / 2};
@@ -619,6 +634,7 @@ static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const 
     uint32_t bad = 0;
     for (uint32_t co = 0; co < c->out_c; co += PANEL) {
         panel p = panel_of(&s, c->out_c - co, c->relu);
+        p.ahead = ahead;
         pack_forward(c, w, bias, co, &p, &s);
         for (uint32_t m = 0; m < m_count; m++) {
             const float *example = x + m * lk_conv2d_in_floats(c);

@@ -134,9 +134,9 @@ static bool patch_fits(const lk_conv2d *c, uint32_t m_count, const float *x, flo
 
 static uint32_t conv2d_pool_forward_neon(const lk_conv2d *c, uint32_t m_count, const float *x,
                                          const float *w, const float *bias, float *y,
-                                         uint8_t *argmax, float *scratch) {
+                                         uint8_t *argmax, lk_ahead *ahead, float *scratch) {
     if (!patch_fits(c, m_count, x, pool_limit(c, w, bias))) {
-        return conv2d_pool_forward(c, m_count, x, w, bias, y, argmax, scratch);
+        return conv2d_pool_forward(c, m_count, x, w, bias, y, argmax, ahead, scratch);
     }
     conv_scratch s = conv_scratch_of(lk_conv_terms_forward(c), lk_conv_image_floats(c), scratch);
     float starts[PATCH_GROUP * 4 * PANEL];

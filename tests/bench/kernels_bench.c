@@ -155,7 +155,7 @@ static void call(const line *l, const operands *o) {
             break;
         case CONV_POOL:
             k->conv2d_pool_forward(&l->conv, l->m_count, o->x, o->w, o->bias, o->y, o->argmax,
-                                   o->scratch);
+                                   &(lk_ahead){NULL, NULL, NULL}, o->scratch);
             break;
         case CONV_INPUT:
             k->conv2d_input_gradient(&l->conv, l->m_count, o->w, o->dy, o->x, o->dx, o->scratch);

@@ -55,8 +55,8 @@ static void charge(long account) {
 COUNTED(load_u8, (uint64_t count, const uint8_t *src, float *dst), count, src, dst)
 COUNTED_FLAG(conv2d_pool_forward,
              (const lk_conv2d *c, uint32_t m, const float *x, const float *w, const float *bias,
-              float *y, uint8_t *argmax, float *scratch),
-             c, m, x, w, bias, y, argmax, scratch)
+              float *y, uint8_t *argmax, lk_ahead *ahead, float *scratch),
+             c, m, x, w, bias, y, argmax, ahead, scratch)
 COUNTED_FLAG(dense_forward,
              (const lk_dense *d, uint32_t m, const float *x, const float *w, const float *bias,
               float *y, float *scratch),

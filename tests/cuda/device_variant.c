@@ -227,8 +227,8 @@ static uint32_t conv2d_forward(const lk_conv2d *c, uint32_t m_count, const float
 
 static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const float *x,
                                     const float *w, const float *bias, float *y, uint8_t *argmax,
-                                    float *scratch) {
-    (void)scratch;
+                                    lk_ahead *ahead, float *scratch) {
+    (void)ahead, (void)scratch;
     uint64_t out = m_count * lk_conv2d_pooled_floats(c);
     lk_cuda_stream s = begin(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
     float *to = space(out * sizeof *to);

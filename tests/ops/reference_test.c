@@ -401,7 +401,7 @@ static void check_fused(uint32_t h, uint32_t w_count, bool relu, bool ties) {
 
     assert_int_equal(k->conv2d_forward(&c, M, x, w, b, y, NULL), 0);
     k->max_pool_forward(&p, M, y, separate, winners);
-    assert_int_equal(k->conv2d_pool_forward(&c, M, x, w, b, fused, argmax, NULL), 0);
+    assert_int_equal(k->conv2d_pool_forward(&c, M, x, w, b, fused, argmax, NULL, NULL), 0);
     same_bits(separate, fused, M * pooled);
 
     assert_int_equal(k->max_pool_backward(&p, M, dy, winners, dsum), 0);
