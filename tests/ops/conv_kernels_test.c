@@ -277,6 +277,7 @@ static void test_patches(void **state) {
         shape(7, 16, 1, 40, 3, 3, 1, 1, true),   shape(9, 19, 1, 16, 3, 3, 1, 1, false),
         shape(4, 4, 1, 8, 3, 3, 1, 1, false),    shape(4, 64, 1, 8, 3, 3, 1, 1, false),
         shape(4, 67, 1, 12, 3, 3, 1, 1, false),  shape(8, 33, 1, 24, 3, 3, 1, 1, true),
+        shape(4, 76, 1, 8, 3, 3, 1, 1, false),
     };
     for (unsigned i = 0; i < 5 * LK_COUNT(shapes); i++) {
         lk_conv2d *c = &shapes[i / 5];
