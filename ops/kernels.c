@@ -16,14 +16,15 @@ uint64_t lk_dense_forward_scratch_floats(const lk_dense *d, uint32_t m_count) {
 
 // Which terms are not zero. Then, lanes being examples, dy transposed, a block of examples at a
 // time, and one register tile's tree of slices; or, lanes being inputs, a panel of weights
-// transposed, of one run of units.
+// transposed, of one run of units, and the terms of each example: address, factor; how many.
 uint64_t lk_dense_input_gradient_scratch_floats(const lk_dense *d, uint32_t m_count) {
     uint64_t examples = LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES);
     uint64_t levels = lk_tree_levels(lk_slices(d->n_count));
     uint64_t broad =
         lk_round_up(examples, 2 * LK_LANES_MAX) * lk_round_up(d->n_count, LK_LANES_MAX) +
         levels * LK_DENSE_INPUTS_MAX * 2 * LK_LANES_MAX;
-    uint64_t deep = d->n_count > LK_DENSE_RUN ? 0 : LK_DENSE_RUN * LK_DENSE_DEEP_MAX;
+    uint64_t lists = examples * (1 + d->n_count * 3);
+    uint64_t deep = d->n_count > LK_DENSE_RUN ? 0 : LK_DENSE_RUN * LK_DENSE_DEEP_MAX + lists;
     return lk_dense_bits_floats(d->n_count, examples + 1) + LK_MAX(broad, deep);
 }
 

@@ -429,6 +429,13 @@ V_INLINE vi i_permute(vi v, vi index) {
 }
 V_INLINE vi i_load(const int32_t *p) { return vld1q_s32(p); }
 
+// The bits of *p: 0 is +0.
+V_INLINE uint32_t v_word(const float *p) {
+    uint32_t word;
+    memcpy(&word, p, sizeof word);
+    return word;
+}
+
 // Bit i: p[i] is not +0, i < 16.
 V_INLINE uint32_t v_marks(const float *p) {
     static const uint8_t weights[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
