@@ -1,5 +1,19 @@
-// misc_neon.inc.h - the update on NEON, where ld1 fetches four vectors at once. Included by
-// table.inc.h.
+// misc_neon.inc.h - pixels and the update on NEON, four vectors at a time. Included by table.inc.h.
+
+static void load_u8_neon(uint64_t count, const uint8_t *src, float *dst) {
+    const vf scale = v_set1(0x1.010102p-8f);
+    uint64_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        const uint8x16_t bytes = vld1q_u8(src + i);
+        const uint16x8_t half[2] = {vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes)};
+        V_UNROLL for (int h = 0; h < 2; h++) {
+            uint32x4_t low = vmovl_u16(vget_low_u16(half[h])), high = vmovl_high_u16(half[h]);
+            v_store(dst + i + 8 * h, v_mul(vcvtq_f32_u32(low), scale));
+            v_store(dst + i + 8 * h + 4, v_mul(vcvtq_f32_u32(high), scale));
+        }
+    }
+    load_u8(count - i, src + i, dst + i);
+}
 
 static uint32_t apply_neon(const lk_optimizer *o, uint64_t count, const float *sum, float inverse_n,
                            float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {

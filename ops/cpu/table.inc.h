@@ -26,7 +26,7 @@
 
 const lk_kernels TABLE_NAME(LK_VARIANT) = {
     .name = TABLE_TEXT(LK_VARIANT),
-    .load_u8 = load_u8,
+    .load_u8 = TABLE_BEST(load_u8),
     .dense_forward = TABLE_BEST(dense_forward),
     .dense_input_gradient = TABLE_BEST(dense_input_gradient),
     .dense_weight_gradient = TABLE_BEST(dense_weight_gradient),
