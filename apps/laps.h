@@ -23,9 +23,14 @@ typedef enum lk_lap {
     LK_LAPS
 } lk_lap;
 
+// The quickest steps of a run say what a step costs on a machine that others use, too.
+enum { LK_LAPS_BLOCK = 64 };
+
 typedef struct lk_laps {
-    double seconds[LK_LAPS];
-    double at;  // the end of the last lap
+    double seconds[LK_LAPS];   // of all steps
+    double block[LK_LAPS];     // of the last LK_LAPS_BLOCK or fewer
+    double quickest[LK_LAPS];  // of the quickest LK_LAPS_BLOCK in a row
+    double at;                 // the end of the last lap
     uint64_t steps;
 } lk_laps;
 
@@ -33,7 +38,7 @@ void lk_laps_start(lk_laps *laps);  // of a step
 void lk_lap_ends(lk_laps *laps, lk_lap lap);
 // The end of a turn that the last worker came to at `last` (seconds of the same clock).
 void lk_lap_turn_ends(lk_laps *laps, double last);
-// One line, in microseconds a step.
+// One line, in microseconds a step; one more of the quickest steps, where there were so many.
 lk_status lk_laps_print(const lk_laps *laps, lk_text_out *out);
 
 #endif
