@@ -111,8 +111,9 @@ lk_status lk_evaluator(const lk_common_options *options, lk_error *error);
 void lk_watch_stop(void);
 uint32_t lk_stop_signal(void);
 
-// SIGBUS on a mapped data file that somebody cut short: one line and exit 74.
-void lk_watch_data(const lk_run *run);
+// SIGBUS on a mapped file of these sets that somebody cut short: one line and exit 74. Before they
+// are opened, which reads all of them; they are zero then. One may be NULL.
+void lk_watch_data(const lk_dataset *one, const lk_dataset *other);
 
 // The plan as one JSON document; out == NULL measures. Returns its length. `link` may be NULL.
 size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes);

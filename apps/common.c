@@ -393,14 +393,13 @@ uint32_t lk_stop_signal(void) { return (uint32_t)stop_signal; }
 
 // --- mapped data that shrinks ------------------------------------------------------------------
 
-static const lk_run *watched;
+static const lk_dataset *watched[2];
 
 static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     (void)context;
     const char *file = NULL;
-    const lk_dataset *sets[] = {&watched->train, &watched->test};
-    for (uint32_t i = 0; i < LK_COUNT(sets); i++) {
-        if (sets[i]->count && lk_dataset_owns_address(sets[i], info->si_addr, &file)) break;
+    for (uint32_t i = 0; i < LK_COUNT(watched) && !file; i++) {
+        if (watched[i]) (void)lk_dataset_owns_address(watched[i], info->si_addr, &file);
     }
     if (!file) {  // not ours: let it end the process as it would have
         signal(signal_number, SIG_DFL);
@@ -413,15 +412,16 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     size_t n =
         lk_format(line, sizeof line,
                   "lockstep: %s: the file was cut short or became unreadable while it was mapped; "
-                  "restore it and go on with --resume\n",
+                  "restore it and start again; a run goes on with --resume\n",
                   file);
     ssize_t written = write(STDERR_FILENO, line, LK_MIN(n, sizeof line - 1));
     (void)written;
     _exit(LK_IO_ERROR);
 }
 
-void lk_watch_data(const lk_run *run) {
-    watched = run;
+void lk_watch_data(const lk_dataset *one, const lk_dataset *other) {
+    watched[0] = one;
+    watched[1] = other;
     struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
     sigemptyset(&action.sa_mask);
     sigaction(SIGBUS, &action, NULL);

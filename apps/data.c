@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "apps/command.h"
 #include "apps/tools.h"
 #include "io/dataset.h"
 #include "io/gunzip.h"
@@ -157,6 +158,7 @@ static lk_status open_source(source_options *o, bool believe, open_data *out, lk
         return lk_fail(error, LK_UNAVAILABLE, "no memory for the data set's %llu bytes",
                        (ull)bytes);
     }
+    lk_watch_data(&out->set, NULL);
     lk_status status = believe
                            ? lk_dataset_open(&o->source, out->memory, bytes, &out->set, error)
                            : lk_dataset_verify(&o->source, out->memory, bytes, &out->set, error);

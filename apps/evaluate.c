@@ -20,8 +20,8 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *
                        run->config.document.source);
     }
     LK_CHECK(lk_run_plan(run, error));
+    lk_watch_data(&run->train, &run->test);
     LK_CHECK(lk_run_start(run, o->max_memory, error));
-    lk_watch_data(run);
     uint64_t steps;
     LK_CHECK(lk_load_weights(run, o->checkpoint, o->run_dir, out, &steps, error));
     return lk_run_seal(run, false, error);

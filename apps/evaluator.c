@@ -286,8 +286,8 @@ static lk_status open_run(evaluator *e, lk_error *error) {
                        run->config.document.source);
     }
     LK_CHECK(lk_run_plan(run, error));
+    lk_watch_data(&run->train, &run->test);
     LK_CHECK(lk_run_start(run, o->max_memory, error));
-    lk_watch_data(run);
     const char *dir = o->run_dir ? o->run_dir : lk_default_run_dir(run, path, sizeof path);
     e->dir = (lk_run_dir){.ops = &lk_file_ops_posix, .lock_file = -1};
     LK_CHECK(lk_path_join(e->dir.path, dir, "", "", error));

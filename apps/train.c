@@ -573,8 +573,8 @@ static lk_status open_directory(trainer *t, const lk_common_options *o, lk_error
 static lk_status plan_and_start(lk_run *run, const lk_common_options *o, lk_error *error) {
     run->gpu_choice.seconds_max = o->mpi.step_timeout_seconds;
     LK_CHECK(lk_run_plan(run, error));
+    lk_watch_data(&run->train, &run->test);
     LK_CHECK(lk_run_start(run, o->max_memory, error));
-    lk_watch_data(run);
     return LK_OK;
 }
 

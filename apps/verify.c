@@ -126,8 +126,8 @@ static lk_status compare_run(verifier *v, const promise *p, lk_run *run, uint64_
                              lk_error *error) {
     char digest[LK_SHA256_HEX_BYTES], state[LK_SHA256_HEX_BYTES];
     LK_CHECK(lk_run_plan(run, error));
+    lk_watch_data(&run->train, &run->test);
     LK_CHECK(lk_run_start(run, 0, error));
-    lk_watch_data(run);
     LK_CHECK(lk_run_seal(run, false, error));
     if (strcmp(run->identity_hex, p->identity) != 0) {
         print_row(v, p, run, 0, 1, (const char *[]){"run identity"},

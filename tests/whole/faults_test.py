@@ -5,6 +5,7 @@ import glob
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 
@@ -41,6 +42,26 @@ def cut_short(t):
         one_line(t, error, os.path.basename(victim))
         t.check(not os.path.exists("never/checkpoints") or not os.listdir("never/checkpoints"),
                 "no run began")
+
+
+def cut_short_outside(t):
+    """While a command other than a run reads a file; a large one, so that it is still at it."""
+    count = 400_000
+    with open("many-images", "wb") as images, open("many-labels", "wb") as labels:
+        images.write(struct.pack(">4I", 0x803, count, 28, 28))
+        images.truncate(16 + count * 784)
+        labels.write(struct.pack(">2I", 0x801, count))
+        labels.truncate(8 + count)
+    process = t.start("data", "verify", "--images", "many-images", "--labels", "many-labels")
+    while process.poll() is None:
+        with open(f"/proc/{process.pid}/maps", encoding="utf-8", errors="replace") as maps:
+            if "many-images" in maps.read():
+                break
+    os.truncate("many-images", 5000)
+    _, error = process.communicate(timeout=120)
+    t.check(process.returncode == 74, "data verify: 74", process.returncode, error)
+    one_line(t, error, "many-images", "cut short")
+    os.remove("many-labels")
 
 
 def diverge(t):
@@ -107,6 +128,7 @@ def full_disk(t):
 def main():
     t = Test()
     cut_short(t)
+    cut_short_outside(t)
     diverge(t)
     full_disk(t)
     t.finish()
