@@ -198,7 +198,7 @@ typedef struct panel {
     uint32_t channels;      // that exist
     bool relu;
     float *nodes;
-    lk_ahead *ahead;
+    lk_ahead *ahead;        // of the pooled forward pass alone
 } panel;
 
 // `length` terms for every position of the tile.
