@@ -10,7 +10,10 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensor bytes are written as they lie");
 
-enum { LENGTH_BYTES = 8 };  // of the u64 in front of the header
+enum {
+    LENGTH_BYTES = 8,  // of the u64 in front of the header
+    COMPARE_CHUNK_BYTES = 16 * 1024,
+};
 
 static const char METADATA_NAME[] = "__metadata__";
 
@@ -212,6 +215,70 @@ lk_status lk_safetensors_write(const lk_safetensors_content *content, const void
         LK_CHECK(lk_file_write_all(ops, file, path, tensor->data, (size_t)bytes, error));
     }
     return LK_OK;
+}
+
+static lk_status compare(const lk_file_ops *ops, int file, const char *path, const char *expected,
+                         uint64_t bytes, uint64_t *at, lk_error *error) {
+    char chunk[COMPARE_CHUNK_BYTES];
+    for (uint64_t done = 0; done < bytes;) {
+        size_t piece = (size_t)LK_MIN(bytes - done, (uint64_t)sizeof chunk);
+        LK_CHECK(lk_file_read_all(ops, file, path, chunk, piece, *at, error));
+        if (memcmp(chunk, expected + done, piece) != 0) {
+            return lk_fail(error, LK_BAD_DATA,
+                           "%s: reads back different from what was written, after byte %llu; check "
+                           "the disk", path, (unsigned long long)*at);
+        }
+        done += piece;
+        *at += piece;
+    }
+    return LK_OK;
+}
+
+static lk_status compare_all(const lk_safetensors_content *content, const void *header,
+                             size_t header_bytes, const lk_file_ops *ops, int file,
+                             const char *path, uint64_t *at, lk_error *error) {
+    LK_CHECK(compare(ops, file, path, header, header_bytes, at, error));
+    for (size_t i = 0; i < content->tensor_count; i++) {
+        uint64_t bytes;
+        LK_CHECK(check_tensor(content, i, &bytes, error));
+        LK_CHECK(compare(ops, file, path, content->tensors[i].data, bytes, at, error));
+    }
+    return LK_OK;
+}
+
+static lk_status read_back(const lk_safetensors_content *content, const void *header,
+                           size_t header_bytes, const lk_file_ops *ops, const char *path,
+                           lk_error *error) {
+    int file;
+    uint64_t file_bytes, at = 0;
+    LK_CHECK(lk_file_open_read(ops, path, &file, &file_bytes, error));
+    if (compare_all(content, header, header_bytes, ops, file, path, &at, error) == LK_OK &&
+        at != file_bytes) {
+        lk_fail(error, LK_BAD_DATA, "%s: reads back as %llu bytes, %llu were written; check the "
+                "disk", path, (unsigned long long)file_bytes, (unsigned long long)at);
+    }
+    int closed = ops->close(ops->context, file);
+    if (closed < 0) lk_file_fail(error, LK_IO_ERROR, path, "close", closed);
+    return error->status;
+}
+
+lk_status lk_safetensors_save(const lk_safetensors_content *content, const void *header,
+                              size_t header_bytes, const lk_file_ops *ops, const char *path,
+                              lk_error *error) {
+    char temporary[LK_PATH_BYTES];
+    int file;
+    LK_CHECK(lk_path_join(temporary, path, "", ".tmp", error));
+    LK_CHECK(lk_file_create(ops, temporary, &file, error));
+    lk_status written =
+        lk_safetensors_write(content, header, header_bytes, ops, file, temporary, error);
+    lk_status synced = lk_file_sync_close(ops, file, temporary, error);
+    if (written == LK_OK && synced == LK_OK &&
+        read_back(content, header, header_bytes, ops, temporary, error) == LK_OK &&
+        lk_file_publish(ops, temporary, path, error) == LK_OK) {
+        return LK_OK;
+    }
+    ops->remove(ops->context, temporary);  // frees the space; what failed is in `error`
+    return error->status;
 }
 
 // --- reading: the header -------------------------------------------------------------------------

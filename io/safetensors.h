@@ -80,6 +80,14 @@ lk_status lk_safetensors_write(const lk_safetensors_content *content, const void
                                size_t header_bytes, const lk_file_ops *ops, int file,
                                const char *path, lk_error *error);
 
+// The same as a file of its own: written to <path>.tmp, synced, read back and compared byte by byte
+// with the memory, renamed to `path`, the directory synced. So `path` is what it was or the whole
+// new file, whatever goes wrong; a crash may leave the temporary one.
+// LK_IO_ERROR: the disk failed; LK_BAD_DATA: what was read back is not what was written.
+lk_status lk_safetensors_save(const lk_safetensors_content *content, const void *header,
+                              size_t header_bytes, const lk_file_ops *ops, const char *path,
+                              lk_error *error);
+
 // --- reading (start-up only) ---------------------------------------------------------------------
 
 typedef struct lk_safetensors_entry {

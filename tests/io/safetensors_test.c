@@ -12,6 +12,8 @@
 
 #include <unistd.h>
 
+#include "memory_files.h"
+
 static const lk_file_ops *const ops = &lk_file_ops_posix;
 static char path[] = "/tmp/lk_safetensors_XXXXXX";
 static lk_safetensors_entry entries[8];
@@ -247,6 +249,95 @@ static void test_too_many_tensors(void **state) {
     assert_non_null(strstr(error.text, "more than 1 tensors"));
 }
 
+// --- saving: every operation goes wrong in turn --------------------------------------------------
+
+static memory_files fs, prepared;
+static const char old_text[] = "what was there", leftover[] = "left by a crash";
+static char saved[512];
+static size_t saved_bytes;
+
+// A durable file of this text.
+static void put_file(const char *name, const char *text) {
+    const lk_file_ops memory = memory_files_ops(&fs);
+    lk_error error = {0};
+    int file;
+    assert_int_equal(lk_file_create(&memory, name, &file, &error), LK_OK);
+    assert_int_equal(lk_file_write_all(&memory, file, name, text, strlen(text), &error), LK_OK);
+    assert_int_equal(lk_file_sync_close(&memory, file, name, &error), LK_OK);
+    assert_int_equal(memory.sync_directory(&fs, "d"), 0);
+}
+
+static lk_status save_it(lk_error *error) {
+    static float w[2][3] = {{1, 2, 3}, {4, 5, 6}};
+    static uint8_t b[5] = {1, 2, 3, 4, 5};
+    const lk_safetensors_tensor tensors[] = {{"w", LK_SAFETENSORS_F32, 2, {2, 3}, w},
+                                             {"b", LK_SAFETENSORS_U8, 1, {5}, b}};
+    const lk_safetensors_content content = {NULL, 0, tensors, 2};
+    const lk_file_ops memory = memory_files_ops(&fs);
+    size_t used;
+    *error = (lk_error){0};
+    assert_int_equal(lk_safetensors_header(&content, saved, sizeof saved, &used, NULL, error),
+                     LK_OK);
+    memcpy(saved + used, w, sizeof w);
+    memcpy(saved + used + sizeof w, b, sizeof b);
+    saved_bytes = used + sizeof w + sizeof b;
+    return lk_safetensors_save(&content, saved, used, &memory, "d/out", error);
+}
+
+static bool holds(const char *name, const char *expected, size_t bytes) {
+    const memory_file *file = memory_files_find(&fs, name);
+    return file && file->bytes == bytes && memcmp(file->data, expected, bytes) == 0;
+}
+
+// What was there before; text NULL: nothing.
+static bool is_as_before(const char *name, const char *text) {
+    return text ? holds(name, text, strlen(text)) : !memory_files_find(&fs, name);
+}
+
+// One fault at one operation, then a crash (variant > 0) or none. False: there are fewer.
+static bool try_save(fault kind, unsigned at, const char *before, unsigned variant,
+                     unsigned *happened) {
+    lk_error error;
+    fs = prepared;
+    memory_files_arm(&fs, kind, at);
+    lk_status status = save_it(&error);
+    bool reached = fs.operations >= at, silent = kind >= FAULT_CORRUPT_READ;
+    if (kind == FAULT_SHORT || kind == FAULT_INTERRUPT) assert_int_equal(status, LK_OK);
+    if (silent && fs.happened) assert_int_equal(status, LK_BAD_DATA);
+    if (status != LK_OK) assert_true(fs.happened && error.text[0] != '\0');
+    if (kind != FAULT_CRASH) {
+        assert_true(is_as_before("d/out.tmp", NULL) || is_as_before("d/out.tmp", leftover));
+    }
+    *happened += fs.happened;
+    if (variant) {
+        memory_files_crash(&fs, (variant - 1) / CRASH_CONTENT_VARIANTS,
+                           (variant - 1) % CRASH_CONTENT_VARIANTS);
+    }
+    bool whole = holds("d/out", saved, saved_bytes);
+    assert_true(whole || (is_as_before("d/out", before) && status != LK_OK));
+    return reached;
+}
+
+static void test_save_survives_any_fault(void **state) {
+    (void)state;
+    unsigned happened = 0;
+    for (unsigned there = 0; there < 2; there++) {
+        memory_files_start(&fs);
+        put_file("d/out.tmp", leftover);
+        const char *before = there ? old_text : NULL;
+        if (before) put_file("d/out", before);
+        prepared = fs;
+        for (unsigned kind = FAULT_CRASH; kind < FAULT_COUNT; kind++) {
+            unsigned variants = CRASH_NAME_VARIANTS * CRASH_CONTENT_VARIANTS;
+            for (unsigned v = kind == FAULT_CRASH; v <= variants; v++) {
+                for (unsigned at = 1; try_save((fault)kind, at, before, v, &happened);) at++;
+            }
+        }
+    }
+    print_message("%u crash and fault points tried\n", happened);
+    assert_true(happened > 1000);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact_bytes),
@@ -256,6 +347,7 @@ int main(void) {
         cmocka_unit_test(test_reader_refuses),
         cmocka_unit_test(test_reader_refuses_lengths),
         cmocka_unit_test(test_too_many_tensors),
+        cmocka_unit_test(test_save_survives_any_fault),
     };
     int file = mkstemp(path);
     if (file < 0) return 1;
