@@ -159,7 +159,7 @@ const lk_file_ops lk_file_ops_posix = {
 static const char *advice(int code) {
     switch (code) {
     case ENOSPC:
-    case EDQUOT: return "free some space, then go on with --resume";
+    case EDQUOT: return "free some space and do it again; a run goes on with --resume";
     case EACCES:
     case EPERM:
     case EROFS: return "check who may write there";
