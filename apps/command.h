@@ -95,8 +95,16 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
 lk_status lk_parse_number(const char *option, const char *text, uint32_t most, uint32_t *out,
                           lk_error *error);
 
+// --output: what is written takes the place of what has this name, of a plain file, not of a
+// device or pipe. LK_BAD_USAGE names it.
+lk_status lk_check_place(const char *output, lk_error *error);
+
 // Where a configured run lives without --run-dir; returns `path`.
 const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes);
+
+// The newest valid checkpoint of a run directory; says on `out` what had to be passed over.
+lk_status lk_find_weights(const char *run_dir, lk_safetensors_entry *entries, size_t capacity,
+                          lk_text_out *out, lk_checkpoint_found *found, lk_error *error);
 
 // Loads weights into a started run: from one file, or from the newest valid checkpoint of a run
 // directory; says on `out` which, and what had to be passed over. *steps_done is what it recorded.

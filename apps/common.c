@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -258,6 +259,13 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
     return LK_OK;
 }
 
+lk_status lk_check_place(const char *output, lk_error *error) {
+    struct stat there;
+    if (stat(output, &there) != 0 || S_ISREG(there.st_mode)) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "--output: found %s, which is no plain file, wanted one or a new name", output);
+}
+
 const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes) {
     snprintf(path, bytes, "runs/%s", *run->config.name ? run->config.name : "unnamed");
     return path;
@@ -317,21 +325,24 @@ static void warn_of_parting(const lk_run *run, const lk_safetensors *reader, con
     fprintf(stderr, "lockstep: %s\n", line);
 }
 
+lk_status lk_find_weights(const char *run_dir, lk_safetensors_entry *entries, size_t capacity,
+                          lk_text_out *out, lk_checkpoint_found *found, lk_error *error) {
+    char directory[LK_PATH_BYTES];
+    LK_CHECK(lk_path_join(directory, run_dir, "/", "checkpoints", error));
+    return lk_checkpoint_find_newest(&lk_file_ops_posix, directory, entries, capacity, say_damaged,
+                                     out, found, error);
+}
+
 lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk_text_out *out,
                           uint64_t *steps_done, lk_error *error) {
     uint32_t count = lk_run_tensor_count(run);
-    char directory[LK_PATH_BYTES];
     lk_checkpoint_found found = {0};
     lk_safetensors_entry *entries = calloc(4096, sizeof *entries);
     lk_safetensors_tensor *tensors = calloc(count, sizeof *tensors);
     lk_status status =
         entries && tensors ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
     if (status == LK_OK && !file) {
-        status = lk_path_join(directory, run_dir, "/", "checkpoints", error);
-    }
-    if (status == LK_OK && !file) {
-        status = lk_checkpoint_find_newest(&lk_file_ops_posix, directory, entries, 4096,
-                                           say_damaged, out, &found, error);
+        status = lk_find_weights(run_dir, entries, 4096, out, &found, error);
         file = found.path;
     }
     lk_safetensors reader = {.file = -1};

@@ -597,6 +597,14 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     return read_data(c, &root, options->data_directory, error);
 }
 
+lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) {
+    const lk_config_options options = {.config = name};
+    memset(c, 0, sizeof *c);
+    LK_CHECK(load_document(c, &options, error));
+    lk_json_cursor root = lk_json_root(&c->document);
+    return read_model(c, &root, error);
+}
+
 void lk_config_close(lk_config *c) {
     free(c->layers);
     c->layers = NULL;

@@ -68,6 +68,8 @@ typedef struct lk_config_options {
 
 // Finds, reads and checks. LK_NO_INPUT, LK_BAD_USAGE, LK_BAD_CONFIG. Close it also after an error.
 lk_status lk_config_open(lk_config *config, const lk_config_options *options, lk_error *error);
+// Reads and checks the model of a configuration alone; the data need not be on this machine.
+lk_status lk_config_open_model(lk_config *config, const char *name, lk_error *error);
 void lk_config_close(lk_config *config);
 
 // The ready configuration of that name, from $LOCKSTEP_CONFIGS, beside the program (build tree) or

@@ -2,7 +2,6 @@
 // or logits out.
 #define _GNU_SOURCE
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "apps/command.h"
@@ -67,14 +66,6 @@ static void write_logits(void *context, uint64_t first, uint32_t count, const fl
     if (p->error->status == LK_OK) (void)lk_npy_add(&p->writer, logits, count, p->error);
 }
 
-// The whole matrix takes the place of what has this name: of a plain file, not of a device or pipe.
-static lk_status check_place(const char *output, lk_error *error) {
-    struct stat there;
-    if (stat(output, &there) != 0 || S_ISREG(there.st_mode)) return LK_OK;
-    return lk_fail(error, LK_BAD_USAGE,
-                   "--output: found %s, which is no plain file, wanted one or a new name", output);
-}
-
 static lk_status predict(lk_run *run, const char *output, lk_text_out *out, lk_error *error) {
     prediction p = {.error = error};
     LK_CHECK(lk_npy_start(&p.writer, &lk_file_ops_posix, output, run->test.count,
@@ -99,7 +90,7 @@ lk_status lk_command_predict(int argc, char **argv, lk_error *error) {
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS | LK_OPT_OUTPUT, &o, error));
     if (!o.output)
         return lk_fail(error, LK_BAD_USAGE, "predict: wanted --output FILE.npy for the logits");
-    LK_CHECK(check_place(o.output, error));
+    LK_CHECK(lk_check_place(o.output, error));
     o.config.replicas = 1;
     o.config.gpus = 1;
     lk_text_open(&out, STDOUT_FILENO);
