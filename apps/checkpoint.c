@@ -1,4 +1,5 @@
-// checkpoint.c - lockstep checkpoint: what is in a checkpoint, and are all of a run whole?
+// checkpoint.c - lockstep checkpoint: what is in a checkpoint, and are all of a run whole? (export
+// has a file of its own)
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,10 +146,12 @@ static lk_status verify(int argc, char **argv, lk_error *error) {
 
 lk_status lk_command_checkpoint(int argc, char **argv, lk_error *error) {
     static const char help[] =
-        "lockstep checkpoint info FILE | verify FILE|RUN_DIR\n"
+        "lockstep checkpoint info FILE | verify FILE|RUN_DIR | export FILE|RUN_DIR --output OUT\n"
         "\n"
         "  lockstep checkpoint info FILE             metadata, tensors, shapes, bytes\n"
-        "  lockstep checkpoint verify FILE|RUN_DIR   is every byte what was saved?\n";
-    static const lk_subcommand table[] = {{"info", info}, {"verify", verify}};
+        "  lockstep checkpoint verify FILE|RUN_DIR   is every byte what was saved?\n"
+        "  lockstep checkpoint export FILE|RUN_DIR   its parameters for other programs\n";
+    static const lk_subcommand table[] = {
+        {"info", info}, {"verify", verify}, {"export", lk_command_checkpoint_export}};
     return lk_run_subcommand(argc, argv, help, table, LK_COUNT(table), error);
 }

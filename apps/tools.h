@@ -67,6 +67,9 @@ typedef struct lk_open_checkpoint {
 lk_status lk_checkpoint_enter(lk_open_checkpoint *checkpoint, const char *path, lk_error *error);
 void lk_checkpoint_leave(lk_open_checkpoint *checkpoint);
 
+// lockstep checkpoint export
+lk_status lk_command_checkpoint_export(int argc, char **argv, lk_error *error);
+
 // --- data sets by name ---------------------------------------------------------------------------
 
 // The name of the known set `number`, from 0; NULL after the last.

@@ -123,7 +123,8 @@ expect 66 'nothing to compare' diff a late --tolerance 0.5
 if [ -c /dev/full ]; then
     for command in help version doctor cluster 'cluster --json' 'plan tiny.json' \
         'plan tiny.json --json' 'checkpoint info '$newest 'checkpoint verify a' 'diff a b' \
-        'data verify --made-up 10' 'help configs' "eval tiny.json --run-dir a $test_set"; do
+        'data verify --made-up 10' 'help configs' \
+        'checkpoint export a --output exported' "eval tiny.json --run-dir a $test_set"; do
         checks=$((checks + 1))
         # shellcheck disable=SC2086
         "$program" $command >/dev/full 2>err

@@ -15,4 +15,8 @@ python3 -m venv environment >venv.log 2>&1 &&
 }
 "$lockstep" train made-up-cnn --run-dir run --set steps=3 >train.log
 "$lockstep" predict made-up-cnn --run-dir run --output logits.npy >predict.log
-environment/bin/python "$judge" run/checkpoints/*.safetensors logits.npy
+for layout in keras torch; do
+    "$lockstep" checkpoint export run --output $layout.safetensors --layout $layout >>export.log
+done
+environment/bin/python "$judge" run/checkpoints/*.safetensors logits.npy keras.safetensors \
+    torch.safetensors
