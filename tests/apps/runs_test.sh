@@ -162,6 +162,18 @@ touch closed/plan.json.tmp closed/checkpoints/step-0000000008.safetensors.tmp
 expect 0 '^digest ' train tiny.json --run-dir closed --fresh
 require "the same lock" [ "$before" = "$(ls -i closed/lock)" ]
 
+# ... and removes all of a run or nothing: not what somebody else has put beside it.
+echo mine >closed/notes.txt
+expect 64 '^lockstep: closed: --fresh removes a run, and "notes.txt"' train tiny.json \
+    --run-dir closed --fresh
+rm closed/notes.txt
+cp closed/checkpoints/step-0000000012.safetensors closed/checkpoints/best.safetensors
+expect 64 '^lockstep: closed/checkpoints: .*"best.safetensors"' train tiny.json --run-dir closed \
+    --fresh
+require "the copy is left" [ -f closed/checkpoints/best.safetensors ]
+rm closed/checkpoints/best.safetensors
+expect 0 '^same: 6 steps compared' diff a closed
+
 # Files that are written: whole, or what was there; a pipe is not replaced by a file.
 echo old >kept.c
 (ulimit -f 1 && "$program" embed tiny.json --to kept.c >out 2>err)
