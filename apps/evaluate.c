@@ -14,6 +14,8 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *
                        "wanted weights: either --run-dir DIR or --checkpoint FILE");
     }
     LK_CHECK(lk_run_configure(run, &o->config, (lk_run_needs){0}, error));
+    // Of the layout, not of the configuration: there replicas may be a factor of the batch.
+    if (o->output) run->layout.replicas = 1;
     if (!run->config.test.given) {
         return lk_fail(error, LK_BAD_CONFIG, "%s: data.test: missing, there is nothing to evaluate",
                        run->config.document.source);
@@ -91,7 +93,6 @@ lk_status lk_command_predict(int argc, char **argv, lk_error *error) {
     if (!o.output)
         return lk_fail(error, LK_BAD_USAGE, "predict: wanted --output FILE.npy for the logits");
     LK_CHECK(lk_check_place(o.output, error));
-    o.config.replicas = 1;
     o.config.gpus = 1;
     lk_text_open(&out, STDOUT_FILENO);
     lk_status status = open_run(&run, &o, &out, error);

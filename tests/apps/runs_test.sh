@@ -140,6 +140,14 @@ fi
 # Replicas that nobody said are as many as the grains give each worker, as in training.
 expect 0 '^4 workers, 4 replicas in all' plan tiny.json --workers 4 --set grain=4
 
+# The batch said by its factors is that of every command, also of one that needs a single replica.
+factors='--set replica_batch=4 --set replicas=2 --set accumulate=2 --set grain=4'
+expect 0 '^digest ' train tiny.json --run-dir factors $factors
+for more in '' '--replicas 2'; do
+    expect 0 '^logits logits.npy (10, 4)$' predict tiny.json --run-dir factors $factors $more \
+        --output logits.npy $test_set
+done
+
 # What a value may not be.
 newline='
 '
