@@ -19,6 +19,7 @@
 
 #include "apps/bench_probe.h"
 #include "apps/command.h"
+#include "apps/tools.h"
 
 enum { ROUNDS_MAX = 100, STEPS_MAX = 1 << 17, WARM_STEPS = 20, BLOCK_STEPS_MIN = 3 };
 
@@ -497,35 +498,38 @@ static void print_help(void) {
 
 static lk_status parse_options(int argc, char **argv, bench_options *o, bool *helped,
                                lk_error *error) {
-    static const struct option known[] = {{"json", no_argument, NULL, 'j'},
-                                          {"cases", required_argument, NULL, 'c'},
-                                          {"seconds", required_argument, NULL, 's'},
-                                          {"rounds", required_argument, NULL, 'n'},
-                                          {"replicas", required_argument, NULL, 'r'},
-                                          {"kernels", required_argument, NULL, 'k'},
-                                          {"data", required_argument, NULL, 'd'},
-                                          {"help", no_argument, NULL, 'h'},
+    enum { JSON = 256, CASES, SECONDS, ROUNDS, REPLICAS, KERNELS, DATA, HELP };
+    static const struct option known[] = {{"json", no_argument, NULL, JSON},
+                                          {"cases", required_argument, NULL, CASES},
+                                          {"seconds", required_argument, NULL, SECONDS},
+                                          {"rounds", required_argument, NULL, ROUNDS},
+                                          {"replicas", required_argument, NULL, REPLICAS},
+                                          {"kernels", required_argument, NULL, KERNELS},
+                                          {"data", required_argument, NULL, DATA},
+                                          {"help", no_argument, NULL, HELP},
                                           {0}};
     opterr = 0;
     optind = 1;
     for (;;) {
-        int at = optind, found = getopt_long(argc, argv, ":", known, NULL);
+        int found = getopt_long(argc, argv, ":", known, NULL);
         if (found == -1) break;
         switch (found) {
-        case 'j': o->json = true; break;
-        case 'c': LK_CHECK(choose_cases(optarg, o, error)); break;
-        case 's': LK_CHECK(parse_seconds(optarg, &o->seconds, error)); break;
-        case 'n': LK_CHECK(lk_parse_number("rounds", optarg, ROUNDS_MAX, &o->rounds, error)); break;
-        case 'r':
+        case JSON: o->json = true; break;
+        case CASES: LK_CHECK(choose_cases(optarg, o, error)); break;
+        case SECONDS: LK_CHECK(parse_seconds(optarg, &o->seconds, error)); break;
+        case ROUNDS:
+            LK_CHECK(lk_parse_number("rounds", optarg, ROUNDS_MAX, &o->rounds, error));
+            break;
+        case REPLICAS:
             LK_CHECK(lk_parse_number("replicas", optarg, 1 << 20, &o->replicas, error));
             break;
-        case 'k': o->kernels = optarg; break;
-        case 'd': o->data = optarg; break;
-        case 'h': *helped = true; return LK_OK;
+        case KERNELS: o->kernels = optarg; break;
+        case DATA: o->data = optarg; break;
+        case HELP: *helped = true; return LK_OK;
         default:
             return lk_fail(error, LK_BAD_USAGE, "bench: %s \"%s\"; %.*s",
-                           found == ':' ? "a value is missing after" : "unknown option", argv[at],
-                           (int)sizeof usage - 2, usage);
+                           found == ':' ? "a value is missing after" : "unknown option",
+                           lk_refused_option(argv), (int)sizeof usage - 2, usage);
         }
     }
     if (optind == argc) return LK_OK;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "apps/command.h"
+#include "apps/tools.h"
 
 // --- options -----------------------------------------------------------------------------------
 
@@ -235,10 +236,10 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
     opterr = 0;
     optind = 1;
     for (;;) {
-        int index = 0, at = optind, found = getopt_long(argc, argv, ":", options, &index);
+        int index = 0, found = getopt_long(argc, argv, ":", options, &index);
         if (found == -1) break;
         if (found == '?' || found == ':') {
-            return refuse_option(argv[optind > at ? optind - 1 : at], options, count, found, error);
+            return refuse_option(lk_refused_option(argv), options, count, found, error);
         }
         if (optarg && !*optarg) {
             return lk_fail(error, LK_BAD_USAGE, "--%s wants a value; see: lockstep help",

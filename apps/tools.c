@@ -18,6 +18,14 @@ static lk_status refuse(const char *help, lk_error *error, const char *what, con
                    (int)strcspn(help, "\n"), help);
 }
 
+const char *lk_refused_option(char **argv) {
+    static char letter[3] = "-";
+    // Inside of a word with several letters getopt_long has not gone on yet.
+    if (optopt <= 0 || optopt > 255) return argv[optind - 1];
+    letter[1] = (char)optopt;
+    return letter;
+}
+
 static lk_status refuse_option(const lk_arguments *a, const char *given, lk_error *error) {
     const char *names[LK_ARGUMENTS_MAX + 1];
     char name[64], near_option[64];
@@ -68,9 +76,9 @@ lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *a, lk_error *e
     opterr = 0;
     optind = 1;
     for (;;) {
-        int at = optind, found = getopt_long(argc, argv, ":", options, NULL);
-        const char *given = argv[optind > at ? optind - 1 : at];
+        int found = getopt_long(argc, argv, ":", options, NULL);
         if (found == -1) break;
+        const char *given = lk_refused_option(argv);
         if (found == ':') return refuse(a->help, error, "a value is missing after", given, NULL);
         if (found == '?') return refuse_option(a, given, error);
         if (found == HELP) {

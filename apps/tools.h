@@ -28,6 +28,10 @@ typedef struct lk_arguments {
     bool helped;  // out: --help was asked for and answered, there is nothing to do
 } lk_arguments;
 
+// The option that getopt_long has just refused; of short ones, which there are not, the letter.
+// Values of options are 256 and more.
+const char *lk_refused_option(char **argv);
+
 // LK_BAD_USAGE names what is wrong, the nearest option, and the usage.
 lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *arguments, lk_error *error);
 

@@ -158,6 +158,13 @@ expect 64 'checkpoint verify a$' checkpoint info a
 expect 66 'holds no checkpoint; name a run' eval tiny.json --run-dir nowhere $test_set
 expect 64 '^lockstep: --rounds: found "1.5"' bench --rounds 1.5
 
+# An option that there is not is named itself, wherever it stands.
+expect 64 '^lockstep: unknown option "-x"; see' plan tiny.json -xy
+expect 64 '^lockstep: unknown option "-x"; usage' diff a b -xy
+expect 64 '^lockstep: unknown option "--resume=1", did you' train tiny.json --resume=1
+expect 64 '^lockstep: bench: unknown option "--rings"' bench word --rings
+expect 64 '^lockstep: bench: a value is missing after "--rounds"' bench word --rounds
+
 # Streams that are closed are no places for the run's own files.
 "$program" train tiny.json --run-dir closed <&- >&- 2>&-
 require "nothing but the process in the lock" [ "$(wc -l <closed/lock)" -eq 1 ]
