@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "apps/tools.h"
@@ -39,10 +40,14 @@ bool lk_config_find_ready(const char *name, char *path, size_t bytes) {
 static lk_status load_document(lk_config *c, const lk_config_options *options, lk_error *error) {
     char path[2 * LK_CONFIG_PATH_BYTES];
     const char *file = options->config;
-    if (access(file, F_OK) != 0 && !strchr(file, '/')) {
+    struct stat there;
+    const bool exists = stat(file, &there) == 0;
+    // A directory is no configuration: one that is called as a ready one, as its run's may be,
+    // hides nothing.
+    if ((!exists || S_ISDIR(there.st_mode)) && !strchr(file, '/')) {
         if (lk_config_find_ready(file, path, sizeof path)) {
             file = path;
-        } else {
+        } else if (!exists) {
             return lk_fail(
                 error, LK_NO_INPUT,
                 "%s: there is no such file, and no ready configuration of that name; see "

@@ -165,6 +165,12 @@ expect 64 '^lockstep: unknown option "--resume=1", did you' train tiny.json --re
 expect 64 '^lockstep: bench: unknown option "--rings"' bench word --rings
 expect 64 '^lockstep: bench: a value is missing after "--rounds"' bench word --rounds
 
+# A run in a directory that is called as its ready configuration.
+mkdir made-up-cnn
+expect 0 '^arena ' plan made-up-cnn
+expect 66 'Is a directory' plan ./made-up-cnn
+expect 66 'Is a directory' plan empty
+
 # Streams that are closed are no places for the run's own files.
 "$program" train tiny.json --run-dir closed <&- >&- 2>&-
 require "nothing but the process in the lock" [ "$(wc -l <closed/lock)" -eq 1 ]
