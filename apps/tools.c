@@ -40,6 +40,9 @@ static lk_status refuse_option(const lk_arguments *a, const char *given, lk_erro
 
 static lk_status take_value(const lk_argument *option, const char *value, lk_error *error) {
     if (option->text) {
+        if (!*value) {
+            return lk_fail(error, LK_BAD_USAGE, "--%s: found \"\", wanted a value", option->name);
+        }
         *option->text = value;
         return LK_OK;
     }

@@ -51,6 +51,8 @@ expect 64 'seed goes with --made-up' data verify --manifest three/manifest.json 
 expect 64 'part goes with --directory' data verify $small --part test
 expect 64 'did you mean "--height"' data verify --heigth 8
 expect 64 'a value is missing' data verify --made-up
+expect 64 '^lockstep: --directory: found "", wanted a value' data verify --directory ''
+expect 64 '^lockstep: --to: found ""' data shard $small --shards 3 --to ''
 expect 64 'found "10x"' data verify --made-up 10x
 expect 64 'found "-1"' data verify --made-up -1
 expect 64 'found 1 arguments, wanted 0' data verify $small word
