@@ -14,8 +14,12 @@ typedef unsigned long long ull;
 
 // --- which data ----------------------------------------------------------------------------------
 
+// In the first line of a help, which refusals repeat.
+#define SOURCE_USAGE \
+    "(--directory DIR | --manifest FILE | --images FILE --labels FILE | --made-up COUNT)"
+
 #define SOURCE_HELP                                                                               \
-    "SOURCE is one of\n"                                                                          \
+    "The data are one of\n"                                                                       \
     "  --images FILE --labels FILE   a pair of IDX files, plain or .gz\n"                         \
     "  --manifest FILE               shards, as lockstep data shard writes them\n"                \
     "  --directory DIR               files of MNIST's naming; --part train (default) or test\n"   \
@@ -175,8 +179,8 @@ static void close_source(open_data *data) {
 // --- verify --------------------------------------------------------------------------------------
 
 static const char verify_help[] =
-    "lockstep data verify SOURCE\n"
-    "\n"
+    "lockstep data verify " SOURCE_USAGE
+    "\n\n"
     "Checks format, sizes, counts and labels, and computes every hash anew. Prints the number of\n"
     "examples, the image's shape, how many examples each class has, and the data hash.\n"
     "\n" SOURCE_HELP;
@@ -217,8 +221,8 @@ static lk_status verify(int argc, char **argv, lk_error *error) {
 // --- shard ---------------------------------------------------------------------------------------
 
 static const char shard_help[] =
-    "lockstep data shard SOURCE --shards N --to DIR\n"
-    "\n"
+    "lockstep data shard " SOURCE_USAGE
+    " --shards N --to DIR\n\n"
     "Writes the examples, in their order, as N pairs of IDX files and a manifest.json into DIR.\n"
     "Any number of shards of the same data trains to the same bits.\n"
     "\n" SOURCE_HELP;

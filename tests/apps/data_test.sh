@@ -56,6 +56,8 @@ expect 64 '^lockstep: --to: found ""' data shard $small --shards 3 --to ''
 expect 64 'found "10x"' data verify --made-up 10x
 expect 64 'found "-1"' data verify --made-up -1
 expect 64 'found 1 arguments, wanted 0' data verify $small word
+expect 64 'wanted 0; usage: lockstep data verify (--directory DIR | ' data verify three
+expect 64 'wanted 0; usage: .* --shards N --to DIR$' data shard three --shards 3 --to nowhere
 expect 64 'shards N is missing' data shard $small --to nowhere
 expect 64 'to DIR is missing' data shard $small --shards 3
 expect 64 '' data shard $small --shards 101 --to nowhere
