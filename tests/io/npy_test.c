@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "io/npy.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -73,6 +74,10 @@ static void test_edges(void **state) {
     assert_int_equal(lk_npy_start(&writer, ops, "/no/such/directory/x.npy", 1, 1, &error),
                      LK_IO_ERROR);
     lk_npy_abandon(&writer);
+    // Not every file that a full disk cuts short is one of a run.
+    error = (lk_error){0};
+    assert_int_equal(lk_file_fail(&error, LK_IO_ERROR, path, "write", -ENOSPC), LK_IO_ERROR);
+    assert_non_null(strstr(error.text, "free some space and do it again; a run goes on with"));
 }
 
 int main(void) {
