@@ -196,10 +196,11 @@ static lk_status evaluate(evaluator *e, lk_line_log *log, uint64_t step, lk_erro
     LK_CHECK(write_line(e, log, step, error));
     e->any = true;
     e->last = step;
-    return lk_text_line(&e->out,
-                        "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%, in %.2f s",
-                        (unsigned long long)step, e->result.examples, (double)e->result.loss,
-                        100.0 * e->result.correct / e->result.examples, lk_seconds() - e->began_at);
+    lk_text_line(&e->out,
+                 "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%, in %.2f s",
+                 (unsigned long long)step, e->result.examples, (double)e->result.loss,
+                 100.0 * e->result.correct / e->result.examples, lk_seconds() - e->began_at);
+    return lk_text_check(&e->out, "standard output", error);
 }
 
 // With the log held: of two evaluators one works and the other waits.

@@ -97,8 +97,9 @@ static lk_status save(trainer *t, lk_error *error) {
     t->saved = t->done;
     t->last_save = lk_seconds();
     t->evaluating += t->last_save - begin;
-    return lk_text_line(&t->out, "checkpoint step %llu  digest %s", (unsigned long long)t->done,
-                        t->digest);
+    lk_text_line(&t->out, "checkpoint step %llu  digest %s", (unsigned long long)t->done,
+                 t->digest);
+    return LK_OK;
 }
 
 static bool clock_says_save(const trainer *t) {
@@ -231,11 +232,12 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
     t->evaluating += lk_seconds() - begin;
     const bool again = t->evaluated && t->done == t->first;
     if (!again) LK_CHECK(log_metrics(t, "test", result, error));
-    return lk_text_line(&t->out,
-                        "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%, "
-                        "after %.2f s of training",
-                        (unsigned long long)t->done, result->examples, (double)result->loss,
-                        100.0 * result->correct / result->examples, trained);
+    lk_text_line(&t->out,
+                 "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%, "
+                 "after %.2f s of training",
+                 (unsigned long long)t->done, result->examples, (double)result->loss,
+                 100.0 * result->correct / result->examples, trained);
+    return LK_OK;
 }
 
 // --- the loop ----------------------------------------------------------------------------------
@@ -270,7 +272,10 @@ static lk_status one_step(trainer *t, lk_error *error) {
         t->run->exchange.saves = saves;
         LK_CHECK(evaluate(t, &ignored, error));
     }
-    return saved ? save(t, error) : LK_OK;
+    if (!saved) return LK_OK;
+    LK_CHECK(save(t, error));
+    // Nobody reads any more: the run ends here, where nothing of it is lost.
+    return lk_text_check(&t->out, "standard output", error);
 }
 
 static lk_status loop(trainer *t, lk_error *error) {
@@ -309,14 +314,15 @@ static lk_status finish(trainer *t, lk_error *error) {
         lk_text_line(&t->out, "trained %llu steps in %.3f s: %.1f steps/s, %.0f images/s",
                      (unsigned long long)steps, seconds, (double)steps / seconds,
                      (double)steps * t->run->config.spec.global_batch / seconds);
-        LK_CHECK(lk_laps_print(&t->run->laps, &t->out));
+        lk_laps_print(&t->run->laps, &t->out);
     } else {
         lk_text_line(&t->out, "nothing to do: step %llu of %llu is already saved",
                      (unsigned long long)t->done, (unsigned long long)t->total);
     }
     lk_text_line(&t->out, "run_identity %s", t->run->identity_hex);
     lk_text_line(&t->out, "digest %s", t->digest);
-    return lk_text_line(&t->out, "state_hash %s", t->state);
+    lk_text_line(&t->out, "state_hash %s", t->state);
+    return LK_OK;
 }
 
 // --- start -------------------------------------------------------------------------------------

@@ -124,11 +124,11 @@ lk_status lk_text_clear(lk_text_out *out) {
 
 lk_status lk_text_check(const lk_text_out *out, const char *name, lk_error *error) {
     if (!out->write_errno) return LK_OK;
-    return lk_fail(error, LK_IO_ERROR, "%s: writing failed: %s; %s", name,
-                   strerror(out->write_errno),
-                   out->write_errno == ENOSPC ? "make room and start it again, a run with --resume"
-                   : out->write_errno == EPIPE ? "its reader is gone; start it again"
-                                               : "check where it leads");
+    return lk_fail(
+        error, LK_IO_ERROR, "%s: writing failed: %s; %s", name, strerror(out->write_errno),
+        out->write_errno == ENOSPC  ? "make room and start it again, a run with --resume"
+        : out->write_errno == EPIPE ? "its reader is gone; start it again, a run with --resume"
+                                    : "check where it leads");
 }
 
 // --- JSON escaping -----------------------------------------------------------------------------

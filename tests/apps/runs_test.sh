@@ -124,7 +124,9 @@ if [ -c /dev/full ]; then
     for command in help version doctor cluster 'cluster --json' 'plan tiny.json' \
         'plan tiny.json --json' 'checkpoint info '$newest 'checkpoint verify a' 'diff a b' \
         'data verify --made-up 10' 'help configs' \
-        'checkpoint export a --output exported' "eval tiny.json --run-dir a $test_set"; do
+        'checkpoint export a --output exported' "eval tiny.json --run-dir a $test_set" \
+        'train tiny.json --run-dir unheard --fresh' \
+        'train tiny.json --run-dir unheard --fresh --set checkpoint.every_steps=0'; do
         checks=$((checks + 1))
         # shellcheck disable=SC2086
         "$program" $command >/dev/full 2>err
@@ -132,10 +134,25 @@ if [ -c /dev/full ]; then
         : >out
         [ "$code" -eq 74 ] && [ "$(wc -l <err)" -eq 1 ] || complain "$command >/dev/full: $code"
     done
+    TF_CONFIG='{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}' \
+        "$program" train tiny.json --run-dir b $test_set >/dev/full 2>err
+    code=$?
+    [ "$code" -eq 74 ] && [ "$(wc -l <err)" -eq 1 ] || complain "evaluator >/dev/full: $code"
     ln -s /dev/full full
     expect 74 '^lockstep: full: writing failed' embed tiny.json --to full
     require "what is no plain file is left alone" [ -L full ]
 fi
+
+# Ctrl-C ends whoever reads along, too: the run is saved, and that is what it says.
+mkfifo said
+"$program" train tiny.json --set steps=1000000000 --run-dir left --set checkpoint.every_steps=0 \
+    >said 2>err &
+sed '/^loss = /q' <said >out
+kill -INT $!
+wait $!
+code=$?
+require "stopped by Ctrl-C after saving: $code, $(cat err)" [ "$code" -eq 130 ]
+require "saved" [ -n "$(ls left/checkpoints)" ]
 
 # Replicas that nobody said are as many as the grains give each worker, as in training.
 expect 0 '^4 workers, 4 replicas in all' plan tiny.json --workers 4 --set grain=4
