@@ -212,6 +212,22 @@ static lk_status check_order(const lk_config *c, lk_error *error) {
                    c->document.source, (unsigned long long)source->examples);
 }
 
+// Of two training sets one would be left out without a word.
+static lk_status check_one_set(const lk_json_cursor *data, lk_error *error) {
+    static const char *const names[] = {"set", "directory", "train"};
+    const char *found[LK_COUNT(names)];
+    uint32_t count = 0;
+    lk_json_cursor at;
+    for (uint32_t i = 0; i < LK_COUNT(names); i++) {
+        if (lk_json_find(data, names[i], &at)) found[count++] = names[i];
+    }
+    if (count <= 1) return LK_OK;
+    return lk_json_refuse(data, error,
+                          "with \"%s\" and \"%s\", wanted one of set, directory and train; take "
+                          "one out, or replace all: --set 'data={...}' or --data DIRECTORY",
+                          found[0], found[1]);
+}
+
 static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char *override,
                            lk_error *error) {
     static const char *const keys[] = {"set",   "directory",      "train", "test",
@@ -235,14 +251,15 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
     if (override) {
         LK_CHECK(standard_directory(c, override, error));
     } else if (data.value) {
+        LK_CHECK(check_one_set(&data, error));
         LK_CHECK(read_set(&data, "train", &c->train, error));
         LK_CHECK(read_set(&data, "test", &c->test, error));
         LK_CHECK(
             lk_json_get_string(&data, "directory", LK_JSON_OPTIONAL, text, sizeof text, error));
-        if (*text && !c->train.given) LK_CHECK(standard_directory(c, text, error));
+        if (*text) LK_CHECK(standard_directory(c, text, error));
         text[0] = '\0';
         LK_CHECK(lk_json_get_string(&data, "set", LK_JSON_OPTIONAL, text, sizeof text, error));
-        if (*text && !c->train.given) LK_CHECK(named_set(c, text, error));
+        if (*text) LK_CHECK(named_set(c, text, error));
     }
     if (!c->train.given) {
         return lk_fail(

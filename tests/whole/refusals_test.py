@@ -68,6 +68,7 @@ CASES = {
     "empty set": ({"data.train.made_up.count": 0}, [], []),
     "no such manifest": ({"data.train": {"manifest": "nowhere.json"}}, [], []),
     "two sources": ({"data.train.manifest": "nowhere.json"}, [], []),
+    "two training sets": ({}, [], ["--set", "data.set=mnist"]),
     "less than a batch, remainder dropped": ({"global_batch": 1024, "drop_remainder": True},
                                              [], []),
     # Machine.
