@@ -35,6 +35,9 @@ expect 0 '^lockstep checkpoint info FILE$' checkpoint info --help
 for command in plan train eval predict embed; do
     expect 0 "^usage: lockstep $command CONFIG" $command --help
 done
+for option in $("$program" help | sed -n '/^  lockstep train /s/[^-]*\(--[a-z-]*\)[^-]*/\1 /gp'); do
+    require "$option of train is explained" grep -q "^  $option " out
+done
 expect 0 '^step  *12$' checkpoint info $newest
 require "a tensor with its shape and bytes" grep -q 'hidden/kernel .*F32 *\[64, 8\]  2048 bytes' out
 require "the identity" grep -q "^run_identity  *$(cat a/identity)\$" out
