@@ -180,10 +180,7 @@ static lk_status write_source(const lk_run *run, const char *path, lk_error *err
     bool plain = stat(path, &there) != 0 || S_ISREG(there.st_mode);
     LK_CHECK(lk_path_join(temporary, path, "", plain ? ".tmp" : "", error));
     FILE *f = fopen(temporary, "we");
-    if (!f) {
-        return lk_fail(error, LK_IO_ERROR, "%s: cannot be written: %s; check who may write there",
-                       temporary, strerror(errno));
-    }
+    if (!f) return lk_file_fail(error, LK_IO_ERROR, temporary, "create", -errno);
     errno = 0;
     put_source(f, run);
     bool good = fflush(f) == 0 && !ferror(f) && (!plain || fsync(fileno(f)) == 0);

@@ -162,7 +162,7 @@ static const char *advice(int code) {
     case EDQUOT: return "free some space and do it again; a run goes on with --resume";
     case EACCES:
     case EPERM:
-    case EROFS: return "check who may write there";
+    case EROFS: return "check who may read and write there";
     case ENOENT:
     case ENOTDIR: return "check the path";
     case EEXIST: return "remove it or choose another name";

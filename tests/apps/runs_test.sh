@@ -215,6 +215,10 @@ require "the copy is left" [ -f closed/checkpoints/best.safetensors ]
 rm closed/checkpoints/best.safetensors
 expect 0 '^same: 6 steps compared' diff a closed
 
+# What cannot be opened is said with what to look at.
+expect 74 'nowhere/e.c.tmp: cannot create: No such .*; check the path$' embed tiny.json \
+    --to nowhere/e.c
+
 # Files that are written: whole, or what was there; a pipe is not replaced by a file.
 echo old >kept.c
 (ulimit -f 1 && "$program" embed tiny.json --to kept.c >out 2>err)
