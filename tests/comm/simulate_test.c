@@ -219,7 +219,7 @@ typedef struct worker {
     lk_note notes[2], far_notes[2][WORKERS_MAX];
     lk_walk walks[GRAINS];
     uint32_t host, slowness, notes_turn;
-    uint32_t given[PHASES], wanted[PHASES][PARTS];  // as in mpi.c, by what is waited for
+    uint32_t given[PHASES], wanted[PHASES][PARTS];  // as in mpi_turn.c, by what is waited for
     uint32_t here, joined;                          // parts of this step
     uint64_t step;
     uint32_t at, replicas_done;  // of the acts; bits of replicas

@@ -11,9 +11,11 @@ endforeach()
 set(lockstep_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set(lockstep_share_dir ${CMAKE_INSTALL_DATADIR}/lockstep)
 
-# Headers of a single kernel family (ops/cpu) are no one else's business; of the GPU's, its calls.
+# Headers of a single kernel family (ops/cpu) and private ones are no one else's business; of the
+# GPU's, its calls.
 foreach(folder arena ops comm io)
     file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
+    list(FILTER headers EXCLUDE REGEX "_private\\.h$")
     install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder}
             COMPONENT dev)
 endforeach()

@@ -1,0 +1,212 @@
+// mpi_lost.c - who is lost, and what is said of it in one line: while start-up waits, under one
+// alarm, and while a turn does. Workers of this host are watched by their process descriptors and
+// looked at in /proc; elsewhere their sign of life (comm/rendezvous.h) tells, or MPI, whose
+// connection broke; of all, the deadline. Calls no MPI, and knows not how bytes travel.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/mpi_private.h"
+#include "comm/rendezvous.h"
+
+static bool sealed;              // start-up is over;
+static const char *waiting_for;  // what it waits for until then
+static struct pollfd watched[LK_MPI_WORLD_MAX];
+static uint32_t watched_rank[LK_MPI_WORLD_MAX], watched_count;
+static bool any_dead, is_dead[LK_MPI_WORLD_MAX];
+
+// Is worker w's process number one that this process understands?
+static bool is_watchable(uint32_t w) {
+    const lk_mpi_peer *p = &lk_mpi.peers[w], *mine = &lk_mpi.peers[lk_mpi.rank];
+    return lk_mpi.host_workers > 0 && p->host == mine->host &&
+           p->process_namespace == mine->process_namespace;
+}
+
+static const char is_stopped[] = "is stopped", has_died[] = "has died";
+
+// What the kernel says of worker w, where it can be asked; NULL: nothing bad.
+static const char *trouble_of(uint32_t w) {
+    const lk_mpi_peer *p = &lk_mpi.peers[w];
+    char path[40], text[256];
+    if (w == lk_mpi.rank || !is_watchable(w)) return NULL;
+    lk_format(path, sizeof path, "/proc/%lld/stat", (long long)p->process);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return has_died;
+    ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[LK_MAX(got, 0)] = '\0';
+    const char *state = strrchr(text, ')');
+    if (!state || strlen(state) < 3) return NULL;
+    return strchr("Tt", state[2]) ? is_stopped : strchr("ZX", state[2]) ? has_died : NULL;
+}
+
+static uint32_t first_who(const char *trouble) {
+    uint32_t w = 0;
+    while (w < lk_mpi.world && trouble_of(w) != trouble) w++;
+    return w < lk_mpi.world ? w : LK_NONE;
+}
+
+// --- start-up ----------------------------------------------------------------------------------
+
+// The end of start-up, in one line; safe in a signal handler. Others may have died of waiting for
+// one that is stopped.
+_Noreturn static void give_up(const char *why) {
+    char line[400], who[160] = "";
+    lk_rendezvous_last_word();
+    uint32_t stopped = first_who(is_stopped);
+    uint32_t w = stopped != LK_NONE ? stopped : first_who(has_died);
+    if (w != LK_NONE) {
+        lk_format(who, sizeof who, "; rank %u on %s (process %lld) %s", w, lk_mpi.peers[w].name,
+                  (long long)lk_mpi.peers[w].process, w == stopped ? is_stopped : has_died);
+    }
+    size_t n = lk_format(line, sizeof line,
+                         "lockstep: rank %u: %s, waiting for %s%s; is every one of the %u workers "
+                         "running? see --start-timeout\n",
+                         lk_mpi.rank, why, waiting_for, who, lk_mpi.world);
+    ssize_t written = write(STDERR_FILENO, line, LK_MIN(n, sizeof line - 1));
+    (void)written;
+    _exit(LK_RETRY);
+}
+
+static void on_alarm(int signal_number) {
+    char why[64];
+    (void)signal_number;
+    lk_format(why, sizeof why, "start-up did not end within %u s",
+              lk_mpi.options.start_timeout_seconds);
+    give_up(why);
+}
+
+void lk_mpi_limit_start(void) {
+    const uint32_t seconds = lk_mpi.options.start_timeout_seconds;
+    struct sigaction action = {.sa_handler = on_alarm};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGALRM, &action, NULL);
+    alarm(seconds - LK_MIN(lk_rendezvous_seconds(), seconds - 1));
+}
+
+void lk_mpi_look_for_stopped(uint32_t lost) {
+    uint32_t stopped = first_who(is_stopped);
+    if (stopped != LK_NONE && stopped != lost) give_up("start-up does not end");
+}
+
+void lk_mpi_let_rendezvous_speak(void) {
+    const struct timespec t = {.tv_nsec = LK_MPI_LAST_WORD_MS * 1000000};
+    (void)nanosleep(&t, NULL);
+}
+
+void lk_mpi_need(int result) {
+    if (result == MPI_SUCCESS) return;
+    alarm(0);  // its word would wait for this one's
+    lk_mpi_let_rendezvous_speak();
+    give_up("a connection of MPI broke during start-up");
+}
+
+void lk_mpi_wait_for(const char *what) { waiting_for = what; }
+
+void lk_mpi_seal(void) {
+    alarm(0);
+    lk_rendezvous_run();
+    sealed = true;
+}
+
+// --- turns -------------------------------------------------------------------------------------
+
+// Descriptors of the processes of this host: readable when they end. Where process numbers mean
+// something else there, or the kernel is too old, the deadline alone remains.
+void lk_mpi_watch(void) {
+    for (uint32_t w = 0; w < lk_mpi.world; w++) {
+        if (w == lk_mpi.rank || !is_watchable(w)) continue;
+        int fd = (int)syscall(SYS_pidfd_open, (pid_t)lk_mpi.peers[w].process, 0);
+        if (fd < 0) continue;
+        watched_rank[watched_count] = w;
+        watched[watched_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+}
+
+static const char *phase_name(lk_turn turn) {
+    static const char *const names[] = {"reduce", "apply", "reduce", "evaluation", "end"};
+    return names[turn];
+}
+
+static lk_status lost(uint32_t w, const char *how, lk_turn turn, lk_error *error) {
+    if (!sealed) {
+        alarm(0);
+        lk_mpi_let_rendezvous_speak();
+        lk_rendezvous_last_word();
+        return lk_fail(error, LK_RETRY, "rank %u: rank %u on %s (process %lld) %s during start-up",
+                       lk_mpi.rank, w, lk_mpi.peers[w].name, (long long)lk_mpi.peers[w].process,
+                       how);
+    }
+    return lk_fail(error, LK_RETRY,
+                   "rank %u: rank %u on %s (process %lld) %s, noticed at step %llu in phase %s; "
+                   "the last checkpoint stands, go on with --resume",
+                   lk_mpi.rank, w, lk_mpi.peers[w].name, (long long)lk_mpi.peers[w].process, how,
+                   (unsigned long long)lk_mpi.step, phase_name(turn));
+}
+
+// The first that has not; LK_NONE where only a send does not end.
+static uint32_t first_missing(const lk_mpi_gift *g) {
+    uint32_t w = 0;
+    while (w < lk_mpi.world && lk_mpi_has_given(w, g)) w++;
+    return w < lk_mpi.world ? w : LK_NONE;
+}
+
+// Marks those who have died. Is there one?
+static bool look_for_dead(void) {
+    uint32_t gone;
+    if (lk_rendezvous_lost(&gone)) any_dead = is_dead[gone] = true;
+    if (watched_count == 0 || poll(watched, watched_count, 0) <= 0) return any_dead;
+    for (uint32_t i = 0; i < watched_count; i++) {
+        if (watched[i].revents & POLLIN) any_dead = is_dead[watched_rank[i]] = true;
+    }
+    return any_dead;
+}
+
+// Who of the dead is to blame: one that is missing, the first that the chief has missed before all
+// others. One that has given all that the turn wants may have given up because it missed another,
+// as this worker is about to: so not if the waiting was already long.
+static uint32_t dead_to_blame(bool for_long, uint32_t missing, const lk_mpi_gift *g) {
+    uint32_t first = LK_NONE;
+    if (lk_rendezvous_lost(&first) && !lk_mpi_has_given(first, g)) return first;
+    for (uint32_t w = 0; w < lk_mpi.world; w++) {
+        if (!is_dead[w]) continue;
+        if (first == LK_NONE) first = w;
+        if (missing != LK_NONE && !lk_mpi_has_given(w, g)) return w;
+    }
+    return for_long && missing != LK_NONE ? LK_NONE : first;
+}
+
+// A disk may take longer than a step. Nothing is waited for from a leader that the kernel calls
+// stopped.
+static bool may_be_saving(uint32_t w, double seconds, lk_turn turn) {
+    return w == 0 && lk_mpi.leader_saves && turn != LK_TURN_SUMS && trouble_of(0) != is_stopped &&
+           seconds < (double)LK_MPI_SAVE_TIMES * lk_mpi.options.step_timeout_seconds;
+}
+
+lk_status lk_mpi_judge_silence(double seconds, const lk_mpi_gift *g, lk_error *error) {
+    double limit = lk_mpi.options.step_timeout_seconds;
+    bool some_dead = look_for_dead(), late = sealed && seconds >= limit;
+    if (!some_dead && !lk_mpi.broken && !late) return LK_OK;
+    uint32_t missing = first_missing(g);
+    if (missing == LK_NONE && lk_mpi.far_count == 0) return LK_OK;  // the last has just come
+    uint32_t dead = dead_to_blame(2 * seconds >= limit, missing, g);
+    if (dead != LK_NONE) return lost(dead, "has died", g->turn, error);
+    if (missing == LK_NONE) missing = lk_mpi.far[0];
+    if (late && may_be_saving(missing, seconds, g->turn)) return LK_OK;
+    if (late) return lost(missing, "is silent for longer than --step-timeout", g->turn, error);
+    // A connection to one of the dead may have broken while another is waited for.
+    if (some_dead || !lk_mpi.broken) return LK_OK;
+    return lost(missing, "is cut off: MPI says its connection broke", g->turn, error);
+}
+
+lk_status lk_mpi_look_for_dead(uint64_t step, lk_error *error) {
+    lk_mpi.step = step;
+    const lk_mpi_gift none = {.turn = LK_TURN_STEP, .wanted = lk_mpi_given(LK_TURN_STEP)};
+    if (!look_for_dead()) return LK_OK;
+    return lost(dead_to_blame(false, LK_NONE, &none), "has died", LK_TURN_STEP, error);
+}
