@@ -56,7 +56,8 @@ typedef struct lk_run {
     lk_exchange exchange;
     uint32_t boxes_here;  // so many first parts of the step's exchange have come
     uint32_t stop;        // a signal this process was asked to stop by: told to the other workers
-    bool save;  // it will save after the next step, by the clock: told, too, where GPUs exchange
+    // The leader's clock says that the next step is saved: told, too, where GPUs exchange.
+    bool save_by_clock;
     lk_error lost;   // why other workers or the GPU are not heard any more; LK_OK while they are
     bool evaluator;  // evaluation is another task's: the workers leave it out
     lk_team team;

@@ -163,13 +163,13 @@ static lk_step_result direct_step(lk_run *run, uint64_t step) {
     lk_exchange *x = &run->exchange;
     if (run->cuda->begin(&run->gpus, step, &run->lost) != LK_OK) return result;
     *x->note_out = (lk_note){.stop = run->stop,
-                             .save = run->save,
-                             .saves = x->saves,
+                             .save_by_clock = run->save_by_clock,
+                             .writes_checkpoint = x->writes_checkpoint,
                              .bad_op = LK_NONE,
                              .bad_param = LK_NONE};
     if (lk_mpi_turn(x, LK_TURN_STEP, step, &run->lost) != LK_OK) return result;
     for (uint32_t w = 0; w < x->world; w++) result.stop = LK_MAX(result.stop, x->note[w]->stop);
-    result.save = x->note[0]->save;
+    result.save_by_clock = x->note[0]->save_by_clock;
     return result;
 }
 

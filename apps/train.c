@@ -117,7 +117,7 @@ static bool step_says_save(const trainer *t, uint64_t done) {
 // step: by the leader's clock.
 static bool save_is_due(const trainer *t, const lk_step_result *r) {
     if (step_says_save(t, t->done)) return true;
-    return lk_run_is_direct(t->run) ? r->save : t->run->save;
+    return lk_run_is_direct(t->run) ? r->save_by_clock : t->run->save_by_clock;
 }
 
 // --- logs --------------------------------------------------------------------------------------
@@ -250,9 +250,10 @@ static lk_status one_step(trainer *t, lk_error *error) {
     const bool last = t->done + 1 == t->total;
     const bool tested = c->evaluate_every_steps && (t->done + 1) % c->evaluate_every_steps == 0 &&
                         !last && evaluates(t);
-    t->run->save = t->leads && clock_says_save(t);
-    const bool saves = t->leads && (t->run->save || step_says_save(t, t->done + 1) || last);
-    t->run->exchange.saves = saves && !tested;
+    t->run->save_by_clock = t->leads && clock_says_save(t);
+    const bool writes =
+        t->leads && (t->run->save_by_clock || step_says_save(t, t->done + 1) || last);
+    t->run->exchange.writes_checkpoint = writes && !tested;
     lk_step_result r = lk_run_step(t->run, t->done);
     LK_CHECK(check_workers(t, error));
     LK_CHECK(check_finite(&r, error));
@@ -269,7 +270,7 @@ static lk_status one_step(trainer *t, lk_error *error) {
     if (hashed) LK_CHECK(log_hashes(t, error));
     if (tested) {
         lk_step_result ignored;
-        t->run->exchange.saves = saves;
+        t->run->exchange.writes_checkpoint = writes;
         LK_CHECK(evaluate(t, &ignored, error));
     }
     if (!saved) return LK_OK;
@@ -299,7 +300,7 @@ static lk_status finish(trainer *t, lk_error *error) {
     double seconds = lk_seconds() - t->start - t->evaluating;
     uint64_t steps = t->done - t->first;
     if (t->saved != t->done) LK_CHECK(save(t, error));
-    t->run->exchange.saves = false;
+    t->run->exchange.writes_checkpoint = false;
     LK_CHECK(lk_run_fetch(t->run, error));
     lk_run_digest(t->run, t->digest);
     lk_run_state_hash(t->run, t->done, t->state);

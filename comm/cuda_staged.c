@@ -52,7 +52,10 @@ void lk_cuda_staged_share(const lk_cuda_group *g, lk_exchange *x, uint64_t step,
     lk_note *note = x->note_out;
     held h;
     find_blocks(g, leaves, &h);
-    *note = (lk_note){.stop = stop, .saves = x->saves, .bad_op = LK_NONE, .bad_param = LK_NONE};
+    *note = (lk_note){.stop = stop,
+                      .writes_checkpoint = x->writes_checkpoint,
+                      .bad_op = LK_NONE,
+                      .bad_param = LK_NONE};
     for (uint32_t i = 0; i < g->count; i++) {
         const lk_cuda_note *own = &g->gpu[i].host.notes[0];
         note->correct += own->correct;
@@ -113,7 +116,10 @@ void lk_cuda_staged_evaluated(const lk_cuda_group *g, lk_exchange *x, uint64_t c
     const uint32_t grains = lk_grains_of(x->program, count);
     lk_note *note = x->note_out;
     held h;
-    *note = (lk_note){.stop = stop, .saves = x->saves, .bad_op = LK_NONE, .bad_param = LK_NONE};
+    *note = (lk_note){.stop = stop,
+                      .writes_checkpoint = x->writes_checkpoint,
+                      .bad_op = LK_NONE,
+                      .bad_param = LK_NONE};
     for (uint32_t i = 0; i < g->count; i++) {
         const lk_cuda_state *state = g->gpu[i].host.state;
         h.list[i] = (lk_holding){&g->evaluations[i].nodes, g->evaluations[i].losses, 1};

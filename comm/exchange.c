@@ -257,7 +257,10 @@ void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grai
     lk_note *note = x->note_out;
     lk_holding *h = world->holdings;
     float scratch[LK_TREE_LEVELS_MAX + 1];
-    *note = (lk_note){.stop = stop, .saves = x->saves, .bad_op = LK_NONE, .bad_param = LK_NONE};
+    *note = (lk_note){.stop = stop,
+                      .writes_checkpoint = x->writes_checkpoint,
+                      .bad_op = LK_NONE,
+                      .bad_param = LK_NONE};
     for (uint32_t r = 0; r < world->replicas; r++) {
         const lk_frame *f = &world->frames[r];
         h[r] = (lk_holding){&f->counter, f->losses, 1};

@@ -44,8 +44,8 @@ typedef struct lk_worker {
 // What everybody must know of everybody before a step or an evaluation has a result.
 typedef struct lk_note {
     uint32_t stop;                // a signal this worker was asked to stop by, or 0
-    uint32_t save;                // it will save after this step, by the clock
-    uint32_t saves;               // it writes a checkpoint before its next note
+    uint32_t save_by_clock;       // the leader's clock says that this step is saved: by all
+    uint32_t writes_checkpoint;   // it does, before its next note, which may be long in coming
     uint32_t correct;             // of its examples
     uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE
     uint32_t bad_param;           // likewise, of the parameters it alone has updated
@@ -94,8 +94,8 @@ typedef struct lk_exchange {
                         // at slots * the slice's begin
     float *sum_out;     // the slices of rank, those of all parts one after the other
     lk_note *note_out;  // where the next note is written, and
-    lk_note *note_given;  // where the last one was
-    bool saves;           // to be said by the next note
+    lk_note *note_given;     // where the last one was
+    bool writes_checkpoint;  // to be said by the next note
     // Set by the transport: where after a turn lies what the others wrote.
     const float **box;     // (parts, world) box (w, rank)
     const float **sum;     // (parts, world) slice w of the whole sum

@@ -184,7 +184,7 @@ static uint32_t dead_to_blame(bool for_long, uint32_t missing, const lk_mpi_gift
 // A disk may take longer than a step. Nothing is waited for from a leader that the kernel calls
 // stopped.
 static bool may_be_saving(uint32_t w, double seconds, lk_turn turn) {
-    return w == 0 && lk_mpi.leader_saves && turn != LK_TURN_SUMS && trouble_of(0) != is_stopped &&
+    return w == 0 && lk_mpi.leader_writes && turn != LK_TURN_SUMS && trouble_of(0) != is_stopped &&
            seconds < (double)LK_MPI_SAVE_TIMES * lk_mpi.options.step_timeout_seconds;
 }
 

@@ -74,9 +74,9 @@ extern struct lk_mpi_common {
     bool connected;
     uint32_t far_count, far[LK_MPI_WORLD_MAX];
     // Of the turns.
-    uint64_t step;      // of the last one
-    bool leader_saves;  // as its last notes said
-    bool broken;        // MPI has said that a connection is
+    uint64_t step;       // of the last one
+    bool leader_writes;  // as its last notes said
+    bool broken;         // MPI has said that a connection is
 } lk_mpi;
 
 // --- mpi_turn.c --------------------------------------------------------------------------------

@@ -91,8 +91,8 @@ lk_status lk_mpi_await(lk_exchange *x, lk_turn turn, uint32_t part, lk_error *er
         x->note[lk_mpi.far[i]] = lk_mpi_far_note(i, parity);
     }
     // Whoever was asked to stop, the leader saves then.
-    lk_mpi.leader_saves = x->note[0]->saves;
-    for (uint32_t w = 0; w < x->world; w++) lk_mpi.leader_saves |= x->note[w]->stop != 0;
+    lk_mpi.leader_writes = x->note[0]->writes_checkpoint;
+    for (uint32_t w = 0; w < x->world; w++) lk_mpi.leader_writes |= x->note[w]->stop != 0;
     notes_turn++;
     x->note_given = lk_mpi_near_note(x->rank, parity);
     x->note_out = lk_mpi_near_note(x->rank, parity ^ 1);

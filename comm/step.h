@@ -41,8 +41,8 @@ typedef struct lk_step_result {
     float loss;              // mean over the examples
     const char *bad_tensor;  // the first that was not finite, or NULL
     uint32_t stop;           // a signal that some worker was asked to stop by, or 0
-    bool pending;            // a device works on it still: only `stop` and `save` are known
-    bool save;               // the leader saves after it, by the clock
+    bool pending;        // a device works on it still: only `stop` and `save_by_clock` are known
+    bool save_by_clock;  // the leader's clock says that it is saved
 } lk_step_result;
 
 // What a run needs on any machine, with or without an operating system: the arena's first regions.
