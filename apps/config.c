@@ -563,17 +563,19 @@ static lk_status read_intervals(lk_config *c, const lk_json_cursor *root, lk_err
     return lk_json_get_u32(&at, "keep_max", LK_JSON_OPTIONAL, 0, UINT32_MAX, &c->keep_max, error);
 }
 
-// It is a directory's name, too.
+// It is a directory's name, too, and a part of a line.
 static lk_status read_name(lk_config *c, const lk_json_cursor *root, lk_error *error) {
     lk_json_cursor at;
     LK_CHECK(lk_json_get_string(root, "name", LK_JSON_OPTIONAL, c->name, sizeof c->name, error));
-    if (!strchr(c->name, '/') && strcmp(c->name, "..") != 0 && strcmp(c->name, ".") != 0) {
-        return LK_OK;
+    bool fits = !strchr(c->name, '/') && strcmp(c->name, "..") != 0 && strcmp(c->name, ".") != 0;
+    for (const char *letter = c->name; *letter; letter++) {
+        fits = fits && (unsigned char)*letter >= ' ' && *letter != 0x7f;
     }
+    if (fits) return LK_OK;
     (void)lk_json_find(root, "name", &at);
     return lk_json_refuse(&at, error,
-                          "wanted a name without \"/\": the run lives in runs/NAME, or where "
-                          "--run-dir says");
+                          "wanted a name without \"/\" and control characters: the run lives in "
+                          "runs/NAME, or where --run-dir says");
 }
 
 lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_error *error) {

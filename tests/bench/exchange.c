@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "apps/run.h"
 
@@ -47,7 +48,7 @@ static uint8_t *replica[SHARERS_MAX], *replica_copy[SHARERS_MAX];  // of other w
 
 static _Noreturn void fail(int code, const char *why) {
     (void)fprintf(stderr, "lockstep_exchange: %s\n", why);
-    exit(code);
+    _exit(code);  // other threads are at work
 }
 
 static bool is_ours(const lk_world *w, uint32_t sharer) {

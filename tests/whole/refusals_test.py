@@ -64,6 +64,7 @@ CASES = {
         {"type": "dense", "units": 10} for _ in range(500)]}, [], []),
     "more replicas than grains": ({}, [], ["--replicas", "17"]),
     "image of another shape": ({"model.input": [12, 10, 1]}, [], []),
+    "name of two lines": ({"name": "two\nlines"}, [], []),
     # Data.
     "empty set": ({"data.train.made_up.count": 0}, [], []),
     "no such manifest": ({"data.train": {"manifest": "nowhere.json"}}, [], []),
