@@ -356,7 +356,7 @@ lk_status lk_command_checkpoint_export(int argc, char **argv, lk_error *error) {
         .help = help, .options = options, .option_count = LK_COUNT(options), .word_count = 1};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
-    if (!e.output || !*e.output) {
+    if (!e.output) {
         return lk_fail(error, LK_BAD_USAGE, "export: wanted --output OUT.safetensors");
     }
     e.source = a.words[0];

@@ -234,7 +234,7 @@ def rewritten(source, to, old, new):
 def usage(t):
     checkpoint = newest("conv")
     refused(t, 64, "wanted --output", "conv")
-    refused(t, 64, "wanted --output", "conv", "--output", "")
+    refused(t, 64, '--output: found ""', "conv", "--output", "")
     refused(t, 64, "found 0 arguments, wanted 1", "--output", "new")
     refused(t, 64, 'did you mean "--layout"', "conv", "--output", "new", "--layot", "torch")
     refused(t, 64, 'found "keros", wanted "keras" or "torch"', "conv", "--output", "new",
