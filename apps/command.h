@@ -102,6 +102,11 @@ lk_status lk_check_place(const char *output, lk_error *error);
 // Where a configured run lives without --run-dir; returns `path`.
 const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes);
 
+// Removes the run that lives in `path`, for --fresh. A directory without a recorded identity was
+// not made by a run and is left for lk_run_dir_open to judge. LK_BAD_USAGE names what is of no run,
+// and nothing is removed then; otherwise as lk_run_dir_open, which takes the lock first.
+lk_status lk_remove_run(const char *path, lk_error *error);
+
 // The newest valid checkpoint of a run directory; says on `out` what had to be passed over.
 lk_status lk_find_weights(const char *run_dir, lk_safetensors_entry *entries, size_t capacity,
                           lk_text_out *out, lk_checkpoint_found *found, lk_error *error);

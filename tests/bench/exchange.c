@@ -114,6 +114,7 @@ lk_step_result __wrap_lk_run_step(lk_run *run, uint64_t step) {
     const uint64_t block = step / BLOCK, at = step % BLOCK;
     const bool own = block % 2 == 1;
     if (!device) {
+        if (step != 0) fail(LK_BAD_USAGE, "wanted a run from its first step, not --resume");
         take_memory(run);
         memcpy(device_kept, device, run->program.regions[LK_REGION_DEVICE].bytes);
     }

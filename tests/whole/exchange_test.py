@@ -52,6 +52,9 @@ def main():
     t.check(70 in [end[0] for end in broken] and
             "written by a step that shares nothing" in broken[0][2] + broken[1][2],
             "memory that stays shared is found", broken)
+    _, _, error = t.expect(64, "train", config, "--run-dir", "plain", "--resume", "--set",
+                           f"steps={2 * BLOCK}")
+    t.check("from its first step" in error, "blocks are whole", error)
     _, _, error = t.expect(64, "train", config, "--run-dir", "alone")
     t.check("2 to 64 workers" in error, "alone there is no exchange", error)
     t.program = plain
