@@ -60,36 +60,14 @@ typedef struct bench_flop {
     double framework, routed;
 } bench_flop;
 
-static bench_flop conv_flop(const lk_conv2d *c, bool pooled_gradient) {
-    double per_position = 2.0 * c->kernel_h * c->kernel_w * c->in_c * c->out_c;
-    double framework = per_position * c->out_h * c->out_w;
-    double routed = per_position * (c->out_h / 2) * (c->out_w / 2);
-    return (bench_flop){framework, pooled_gradient ? routed : framework};
-}
-
-static bench_flop op_flop(const lk_op *op) {
-    double dense = 2.0 * op->dense.k_count * op->dense.n_count;
-    switch (op->kind) {
-    case LK_OP_CONV2D:
-    case LK_OP_CONV2D_POOL:
-    case LK_OP_CONV2D_INPUT_GRADIENT:
-    case LK_OP_CONV2D_WEIGHT_GRADIENT: return conv_flop(&op->conv, false);
-    case LK_OP_CONV2D_POOL_INPUT_GRADIENT:
-    case LK_OP_CONV2D_POOL_WEIGHT_GRADIENT: return conv_flop(&op->conv, true);
-    case LK_OP_DENSE:
-    case LK_OP_DENSE_INPUT_GRADIENT:
-    case LK_OP_DENSE_WEIGHT_GRADIENT: return (bench_flop){dense, dense};
-    default: return (bench_flop){0, 0};
-    }
-}
-
 // Of one step.
 static bench_flop program_flop(const lk_program *p) {
     bench_flop sum = {0, 0};
     for (uint32_t i = 0; i < p->op_count; i++) {
-        bench_flop one = op_flop(&p->ops[i]);
-        sum.framework += one.framework * p->spec->global_batch;
-        sum.routed += one.routed * p->spec->global_batch;
+        if (!p->ops[i].type->flop) continue;
+        lk_flop one = p->ops[i].type->flop(&p->ops[i]);
+        sum.framework += (double)one.framework * p->spec->global_batch;
+        sum.routed += (double)one.routed * p->spec->global_batch;
     }
     return sum;
 }

@@ -163,7 +163,7 @@ static lk_status check_tensors(const exporter *e, const lk_program *p, lk_error 
 // Compiles the configuration's model as a run would, to compare all names and shapes.
 static lk_status check_model(const exporter *e, const lk_model *model, lk_error *error) {
     const lk_run_spec spec = {.model = *model,
-                              .optimizer = {.kind = LK_SGD},
+                              .optimizer = {.type = &lk_optimizer_sgd},
                               .global_batch = 1,
                               .grain = 1,
                               .example_count = 1};

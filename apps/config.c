@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "apps/tools.h"
-#include "ops/kernels.h"
 
 // --- where things lie --------------------------------------------------------------------------
 
@@ -273,157 +272,6 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
     return check_order(c, error);
 }
 
-// --- model -------------------------------------------------------------------------------------
-
-static const char *const layer_kinds[] = {"conv2d", "max_pool2d", "flatten", "dense", "relu"};
-static const char *const paddings[] = {"valid", "same"};
-static const char *const activations[] = {"linear", "relu"};
-static const char *const initializers[] = {"glorot_uniform", "he_uniform", "zeros"};
-
-// A size for rows and columns: one integer, or [rows, columns].
-static lk_status read_pair(const lk_json_cursor *at, const char *key, lk_json_presence presence,
-                           uint32_t *h, uint32_t *w, lk_error *error) {
-    lk_json_cursor value, element;
-    const uint32_t most = 1 << 20;
-    if (!lk_json_find(at, key, &value) || lk_json_type_of(&value) != LK_JSON_ARRAY) {
-        LK_CHECK(lk_json_get_u32(at, key, presence, 1, most, h, error));
-        if (value.value) *w = *h;
-        return LK_OK;
-    }
-    LK_CHECK(lk_json_as_array(&value, 2, 2, error));
-    LK_CHECK(lk_json_element(&value, 0, &element, error));
-    LK_CHECK(lk_json_as_u32(&element, 1, most, h, error));
-    LK_CHECK(lk_json_element(&value, 1, &element, error));
-    return lk_json_as_u32(&element, 1, most, w, error);
-}
-
-static lk_status read_window(const lk_json_cursor *at, const char *size_key, lk_layer *l,
-                             lk_error *error) {
-    uint32_t padding = 0;
-    LK_CHECK(read_pair(at, size_key, LK_JSON_REQUIRED, &l->size_h, &l->size_w, error));
-    LK_CHECK(read_pair(at, "strides", LK_JSON_OPTIONAL, &l->stride_h, &l->stride_w, error));
-    LK_CHECK(lk_json_get_choice(at, "padding", LK_JSON_OPTIONAL, paddings, LK_COUNT(paddings),
-                                &padding, error));
-    l->padding = (lk_padding)(padding + LK_PADDING_VALID);
-    return LK_OK;
-}
-
-static lk_status read_weights(const lk_json_cursor *at, const char *units_key, lk_layer *l,
-                              lk_error *error) {
-    uint32_t activation = 0, initializer = 0;
-    l->use_bias = true;
-    LK_CHECK(lk_json_get_u32(at, units_key, LK_JSON_REQUIRED, 1, 1 << 24, &l->units, error));
-    LK_CHECK(lk_json_get_bool(at, "use_bias", LK_JSON_OPTIONAL, &l->use_bias, error));
-    LK_CHECK(lk_json_get_choice(at, "activation", LK_JSON_OPTIONAL, activations,
-                                LK_COUNT(activations), &activation, error));
-    LK_CHECK(lk_json_get_choice(at, "kernel_initializer", LK_JSON_OPTIONAL, initializers,
-                                LK_COUNT(initializers), &initializer, error));
-    l->relu = activation == 1;
-    l->initializer = (lk_initializer)(initializer + LK_INIT_GLOROT_UNIFORM);
-    return LK_OK;
-}
-
-static lk_status read_layer(const lk_json_cursor *at, uint32_t index, lk_layer *l,
-                            lk_error *error) {
-    static const char *const conv_keys[] = {"type",        "name",     "filters",
-                                            "kernel_size", "strides",  "padding",
-                                            "activation",  "use_bias", "kernel_initializer"};
-    static const char *const pool_keys[] = {"type", "name", "pool_size", "strides", "padding"};
-    static const char *const dense_keys[] = {"type",       "name",     "units",
-                                             "activation", "use_bias", "kernel_initializer"};
-    static const char *const plain_keys[] = {"type", "name"};
-    uint32_t kind;
-    LK_CHECK(lk_json_as_object(at, error));
-    LK_CHECK(lk_json_get_choice(at, "type", LK_JSON_REQUIRED, layer_kinds, LK_COUNT(layer_kinds),
-                                &kind, error));
-    *l = (lk_layer){.kind = (lk_layer_kind)(kind + LK_LAYER_CONV2D)};
-    snprintf(l->name, sizeof l->name, "%s_%u", layer_kinds[kind], index);
-    LK_CHECK(lk_json_get_string(at, "name", LK_JSON_OPTIONAL, l->name, sizeof l->name, error));
-    switch (l->kind) {
-    case LK_LAYER_CONV2D:
-        LK_CHECK(lk_json_keys_only(at, conv_keys, LK_COUNT(conv_keys), error));
-        l->stride_h = l->stride_w = 1;
-        LK_CHECK(read_window(at, "kernel_size", l, error));
-        return read_weights(at, "filters", l, error);
-    case LK_LAYER_MAX_POOL2D:
-        LK_CHECK(lk_json_keys_only(at, pool_keys, LK_COUNT(pool_keys), error));
-        LK_CHECK(read_window(at, "pool_size", l, error));
-        if (l->stride_h == 0) {
-            l->stride_h = l->size_h;
-            l->stride_w = l->size_w;
-        }
-        return LK_OK;
-    case LK_LAYER_DENSE:
-        LK_CHECK(lk_json_keys_only(at, dense_keys, LK_COUNT(dense_keys), error));
-        return read_weights(at, "units", l, error);
-    default: return lk_json_keys_only(at, plain_keys, LK_COUNT(plain_keys), error);
-    }
-}
-
-static lk_status unique_name(const lk_config *c, uint32_t index, const lk_json_cursor *at,
-                             lk_error *error) {
-    if (!*c->layers[index].name || strchr(c->layers[index].name, '/')) {
-        return lk_json_refuse(at, error, "its name is empty or has a \"/\"");
-    }
-    for (uint32_t i = 0; i < index; i++) {
-        if (strcmp(c->layers[i].name, c->layers[index].name) != 0) continue;
-        return lk_json_refuse(at, error,
-                              "its name \"%s\" is that of layer %u too; names must differ",
-                              c->layers[index].name, i);
-    }
-    return LK_OK;
-}
-
-static lk_status read_model(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const keys[] = {"input", "classes", "loss", "layers"};
-    static const char *const losses[] = {"sparse_categorical_crossentropy"};
-    lk_json_cursor model, input, layers, element;
-    lk_model *m = &c->spec.model;
-    uint32_t loss = 0, *const dimensions[] = {&m->in_h, &m->in_w, &m->in_c};
-    LK_CHECK(lk_json_get_object(root, "model", LK_JSON_REQUIRED, &model, error));
-    LK_CHECK(lk_json_keys_only(&model, keys, LK_COUNT(keys), error));
-    LK_CHECK(lk_json_get_array(&model, "input", LK_JSON_REQUIRED, 3, 3, &input, error));
-    for (uint32_t i = 0; i < 3; i++) {
-        LK_CHECK(lk_json_element(&input, i, &element, error));
-        LK_CHECK(lk_json_as_u32(&element, 1, 65535, dimensions[i], error));
-    }
-    LK_CHECK(lk_json_get_u32(&model, "classes", LK_JSON_REQUIRED, 2, 256, &m->classes, error));
-    LK_CHECK(lk_json_get_choice(&model, "loss", LK_JSON_OPTIONAL, losses, 1, &loss, error));
-    LK_CHECK(lk_json_get_array(&model, "layers", LK_JSON_REQUIRED, 1, 4096, &layers, error));
-    m->layer_count = (uint32_t)lk_json_length(&layers);
-    c->layers = calloc(m->layer_count, sizeof *c->layers);
-    if (!c->layers)
-        return lk_fail(error, LK_UNAVAILABLE, "no memory for %u layers", m->layer_count);
-    m->layers = c->layers;
-    for (uint32_t i = 0; i < m->layer_count; i++) {
-        LK_CHECK(lk_json_element(&layers, i, &element, error));
-        LK_CHECK(read_layer(&element, i, &c->layers[i], error));
-        LK_CHECK(unique_name(c, i, &element, error));
-    }
-    return LK_OK;
-}
-
-static lk_status read_optimizer(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const sgd_keys[] = {"type", "learning_rate"};
-    static const char *const momentum_keys[] = {"type", "learning_rate", "momentum", "nesterov"};
-    static const char *const kinds[] = {"sgd", "momentum"};
-    lk_optimizer *o = &c->spec.optimizer;
-    lk_json_cursor at;
-    uint32_t kind;
-    LK_CHECK(lk_json_get_object(root, "optimizer", LK_JSON_REQUIRED, &at, error));
-    LK_CHECK(
-        lk_json_get_choice(&at, "type", LK_JSON_REQUIRED, kinds, LK_COUNT(kinds), &kind, error));
-    o->kind = (lk_optimizer_kind)(kind + LK_SGD);
-    LK_CHECK(lk_json_get_float(&at, "learning_rate", LK_JSON_REQUIRED, 0.0, FLT_MAX, NULL,
-                               &o->learning_rate, error));
-    if (o->kind == LK_SGD) return lk_json_keys_only(&at, sgd_keys, LK_COUNT(sgd_keys), error);
-    o->momentum = 0.9f;
-    LK_CHECK(lk_json_keys_only(&at, momentum_keys, LK_COUNT(momentum_keys), error));
-    LK_CHECK(
-        lk_json_get_float(&at, "momentum", LK_JSON_OPTIONAL, 0.0, 1.0, NULL, &o->momentum, error));
-    return lk_json_get_bool(&at, "nesterov", LK_JSON_OPTIONAL, &o->nesterov, error);
-}
-
 // --- batch, length, layout ---------------------------------------------------------------------
 
 // global_batch, or the factors whose product it is. Replicas may come from the command line.
@@ -608,8 +456,8 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(lk_json_get_u64(&root, "seed", LK_JSON_OPTIONAL, 0, INT64_MAX, &c->spec.seed, error));
     LK_CHECK(lk_json_get_bool(&root, "drop_remainder", LK_JSON_OPTIONAL, &c->spec.drop_remainder,
                               error));
-    LK_CHECK(read_model(c, &root, error));
-    LK_CHECK(read_optimizer(c, &root, error));
+    LK_CHECK(lk_config_read_model(c, &root, error));
+    LK_CHECK(lk_config_read_optimizer(c, &root, error));
     LK_CHECK(read_arithmetic(c, &root, error));
     LK_CHECK(read_batch(c, &root, options->replicas, error));
     LK_CHECK(read_length(c, &root, error));
@@ -626,7 +474,7 @@ lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) 
     memset(c, 0, sizeof *c);
     LK_CHECK(load_document(c, &options, error));
     lk_json_cursor root = lk_json_root(&c->document);
-    return read_model(c, &root, error);
+    return lk_config_read_model(c, &root, error);
 }
 
 void lk_config_close(lk_config *c) {

@@ -7,7 +7,7 @@
 
 #include "io/dataset.h"
 #include "io/json.h"
-#include "ops/program.h"
+#include "ops/graph/program.h"
 
 // layout.gpus 0 and --gpus all.
 #define LK_CONFIG_ALL_GPUS UINT32_MAX
@@ -76,5 +76,9 @@ void lk_config_close(lk_config *config);
 // where it is installed. False if there is none; `path` then holds the first place that was looked
 // at.
 bool lk_config_find_ready(const char *name, char *path, size_t bytes);
+
+// "model" and "optimizer" of a document (apps/config_model.c).
+lk_status lk_config_read_model(lk_config *config, const lk_json_cursor *root, lk_error *error);
+lk_status lk_config_read_optimizer(lk_config *config, const lk_json_cursor *root, lk_error *error);
 
 #endif

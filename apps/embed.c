@@ -58,44 +58,65 @@ static const char *truth(bool value) { return value ? "true" : "false"; }
 
 // --- the spec ------------------------------------------------------------------------------------
 
-// Only the fields that a layer of its kind has; the others are 0.
+// A field as a designated initializer.
+static void put_field(FILE *f, const lk_setting *k, const void *owner) {
+    const uint8_t *field = (const uint8_t *)owner + k->offset;
+    const uint32_t *u = (const uint32_t *)(const void *)field;
+    const lk_layer_type *activation = *(const lk_layer_type *const *)(const void *)field;
+    const lk_initializer *initializer = *(const lk_initializer *const *)(const void *)field;
+    const char *name = k->field ? k->field : k->name;
+    switch (k->kind) {
+    case LK_SETTING_U32: fprintf(f, ",\n     .%s = %uu", name, *u); break;
+    case LK_SETTING_PAIR:
+        fprintf(f, ",\n     .%s_h = %uu, .%s_w = %uu", name, u[0], name, u[1]);
+        break;
+    case LK_SETTING_BOOL: fprintf(f, ",\n     .%s = %s", name, truth(*(const bool *)field)); break;
+    case LK_SETTING_FLOAT:
+        fprintf(f, ",\n     .%s = %af", name, (double)*(const float *)(const void *)field);
+        break;
+    case LK_SETTING_PADDING:
+        fprintf(f, ",\n     .%s = LK_PADDING_%s", name, *u == LK_PADDING_SAME ? "SAME" : "VALID");
+        break;
+    case LK_SETTING_ACTIVATION:
+        if (!activation) break;
+        fprintf(f, ",\n     .%s = &lk_layer_%s", name, lk_layer_words_of(activation)->name);
+        break;
+    case LK_SETTING_INITIALIZER:
+        fprintf(f, ",\n     .%s = &lk_initializer_%s", name, initializer->name);
+        break;
+    }
+}
+
 static void put_layer(FILE *f, const lk_layer *l) {
-    static const char *const kinds[] = {[LK_LAYER_CONV2D] = "CONV2D",
-                                        [LK_LAYER_MAX_POOL2D] = "MAX_POOL2D",
-                                        [LK_LAYER_FLATTEN] = "FLATTEN",
-                                        [LK_LAYER_DENSE] = "DENSE",
-                                        [LK_LAYER_RELU] = "RELU"};
-    static const char *const initializers[] = {[LK_INIT_GLOROT_UNIFORM] = "GLOROT_UNIFORM",
-                                               [LK_INIT_HE_UNIFORM] = "HE_UNIFORM",
-                                               [LK_INIT_ZEROS] = "ZEROS"};
-    fprintf(f, "    {.kind = LK_LAYER_%s,\n     .name = ", kinds[l->kind]);
+    const lk_layer_words *words = lk_layer_words_of(l->type);
+    fprintf(f, "    {.type = &lk_layer_%s,\n     .name = ", words->name);
     put_string(f, l->name);
-    if (l->size_h) {
-        fprintf(f, ",\n     .size_h = %uu, .size_w = %uu, .stride_h = %uu, .stride_w = %uu,\n",
-                l->size_h, l->size_w, l->stride_h, l->stride_w);
-        fprintf(f, "     .padding = LK_PADDING_%s",
-                l->padding == LK_PADDING_SAME ? "SAME" : "VALID");
+    for (uint32_t i = 0; i < words->key_count; i++) put_field(f, &words->keys[i], l);
+    if (l->input_count) {
+        fprintf(f, ",\n     .input_count = %uu, .inputs = {", l->input_count);
+        for (uint32_t i = 0; i < l->input_count; i++)
+            fprintf(f, "%s%uu", i ? ", " : "", l->inputs[i]);
+        fprintf(f, "}");
     }
-    if (l->units) {
-        fprintf(f, ",\n     .units = %uu, .use_bias = %s, .relu = %s,\n", l->units,
-                truth(l->use_bias), truth(l->relu));
-        fprintf(f, "     .initializer = LK_INIT_%s", initializers[l->initializer]);
-    }
+    fprintf(f, "},\n");
+}
+
+static void put_optimizer(FILE *f, const lk_optimizer *o) {
+    const lk_optimizer_words *words = lk_optimizer_words_of(o->type);
+    fprintf(f, "        .optimizer = {.type = &lk_optimizer_%s", words->name);
+    for (uint32_t i = 0; i < words->key_count; i++) put_field(f, &words->keys[i], o);
     fprintf(f, "},\n");
 }
 
 // Floats as hexadecimal: exact, in any compiler.
 static void put_spec(FILE *f, const lk_run_spec *s) {
     const lk_model *m = &s->model;
-    const lk_optimizer *o = &s->optimizer;
     fprintf(f, "    .spec = {\n");
     fprintf(f, "        .model = {.in_h = %uu, .in_w = %uu, .in_c = %uu, .classes = %uu,\n",
             m->in_h, m->in_w, m->in_c, m->classes);
-    fprintf(f, "                  .layer_count = %uu, .layers = layers},\n", m->layer_count);
-    fprintf(f, "        .optimizer = {.kind = %s, .learning_rate = %af,\n",
-            o->kind == LK_SGD ? "LK_SGD" : "LK_MOMENTUM", (double)o->learning_rate);
-    fprintf(f, "                      .momentum = %af, .nesterov = %s},\n", (double)o->momentum,
-            truth(o->nesterov));
+    fprintf(f, "                  .layer_count = %uu, .layers = layers,\n", m->layer_count);
+    fprintf(f, "                  .loss = &lk_loss_%s},\n", lk_loss_words_of(m->loss)->name);
+    put_optimizer(f, &s->optimizer);
     fprintf(f, "        .seed = %lluu,\n        .global_batch = %uu,\n        .grain = %uu,\n",
             (ull)s->seed, s->global_batch, s->grain);
     fprintf(f, "        .drop_remainder = %s,\n        .example_count = %lluu,\n",

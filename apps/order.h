@@ -4,7 +4,7 @@
 #define LOCKSTEP_APPS_ORDER_H
 
 #include "io/shuffle.h"
-#include "ops/program.h"
+#include "ops/graph/program.h"
 
 // Index of the example at a position that exists (lk_position_exists).
 static inline uint64_t lk_order(const lk_run_spec *spec, uint64_t epoch, uint64_t position) {

@@ -85,7 +85,7 @@ static void print_gpu_exchange(const lk_run *run, lk_text_out *out) {
     for (uint32_t b = 0; b < x->bucket_count; b++) {
         lk_text_line(out, "  part %u: floats %llu .. %llu, after op %u %s of the last wave", b,
                      (ull)x->buckets[b].begin, (ull)x->buckets[b].end, x->buckets[b].after_op,
-                     lk_op_name(p->ops[x->buckets[b].after_op].kind));
+                     p->ops[x->buckets[b].after_op].type->name);
     }
     for (uint32_t i = 0; !is_staged(run) && i < x->parts; i++) {
         const lk_slice slice = lk_cuda_slice(x, i);
@@ -94,7 +94,7 @@ static void print_gpu_exchange(const lk_run *run, lk_text_out *out) {
 }
 
 static const char *op_at(const lk_program *p, uint32_t op) {
-    return op == LK_FOREVER || op >= p->op_count ? "end" : lk_op_name(p->ops[op].kind);
+    return op == LK_FOREVER || op >= p->op_count ? "end" : p->ops[op].type->name;
 }
 
 static void print_tensors(const lk_run *run, lk_region region, lk_text_out *out) {
@@ -132,7 +132,7 @@ static void print_program(const lk_run *run, lk_text_out *out) {
         const lk_op *op = &p->ops[i];
         const char *layer = op->layer == LK_NONE ? "" : p->spec->model.layers[op->layer].name;
         lk_text_line(out, "  op %-3u %-9s %-30s %s", i, lk_phase_name(op->phase),
-                     lk_op_name(op->kind), layer);
+                     op->type->name, layer);
     }
 }
 
@@ -155,7 +155,7 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
         lk_text_line(out,
                      "  exchange part %u: floats %llu .. %llu, after op %u %s of the last wave%s",
                      k, (ull)part->begin, (ull)part->end, part->after_op,
-                     lk_op_name(p->ops[part->after_op].kind), when);
+                     p->ops[part->after_op].type->name, when);
     }
     for (uint32_t r = 0; r < LK_MIN(w->world, 16); r++) {
         const lk_worker *them = &w->list[r];

@@ -288,7 +288,7 @@ static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
     }
     lk_sha256_add_u64(&hash, p->regions[LK_REGION_DEVICE].bytes);
     for (uint32_t i = 0; i < p->op_count; i++) {
-        lk_sha256_add_u32(&hash, (uint32_t)p->ops[i].kind);
+        lk_sha256_add_u32(&hash, (uint32_t)p->ops[i].type->number);
         lk_sha256_add_u32(&hash, p->ops[i].layer);
     }
     for (uint32_t w = 0; w < run->workers.world; w++) {

@@ -19,24 +19,6 @@ enum { DEVICE_ALIGN_BYTES = 256 };
 
 // --- the plan ------------------------------------------------------------------------------------
 
-static uint64_t strict_scratch(const lk_op *op, uint32_t examples, uint32_t grain) {
-    switch (op->kind) {
-    case LK_OP_DENSE:
-    case LK_OP_DENSE_INPUT_GRADIENT:
-    case LK_OP_DENSE_WEIGHT_GRADIENT:
-    case LK_OP_DENSE_BIAS_GRADIENT:
-        return lk_cuda_dense_scratch_floats(&op->dense, grain, examples);
-    case LK_OP_CONV2D:
-    case LK_OP_CONV2D_POOL:
-    case LK_OP_CONV2D_INPUT_GRADIENT:
-    case LK_OP_CONV2D_POOL_INPUT_GRADIENT:
-    case LK_OP_CONV2D_WEIGHT_GRADIENT:
-    case LK_OP_CONV2D_POOL_WEIGHT_GRADIENT:
-        return lk_cuda_conv2d_scratch_floats(&op->conv, grain, examples);
-    default: return 0;
-    }
-}
-
 static bool is_fast(const lk_run_spec *spec) { return spec->precision != LK_STRICT; }
 
 static lk_fast_rules rules_of(const lk_run_spec *spec) {
@@ -47,24 +29,17 @@ static lk_fast_rules rules_of(const lk_run_spec *spec) {
 }
 
 static uint64_t op_scratch(const lk_op *op, uint32_t examples, const lk_run_spec *spec) {
-    lk_fast_layer layer;
-    lk_fast_pass pass;
-    if (!is_fast(spec) || !lk_cuda_is_product(op, &layer, &pass)) {
-        return strict_scratch(op, examples, spec->grain);
-    }
     const lk_fast_rules rules = rules_of(spec);
-    return lk_fast_scratch_floats(&rules, &layer, pass, examples);
+    return lk_cuda_op_scratch_floats(op, spec->grain, examples, is_fast(spec) ? &rules : NULL);
 }
 
 // Shapes of products: of each op for a whole grain, and for the short last one of a batch, of an
 // epoch and of the test set.
 static uint32_t blas_plans_max(const lk_program *p) {
     enum { SHAPES = 4 };
-    lk_fast_layer layer;
-    lk_fast_pass pass;
     uint32_t products = 0;
     for (uint32_t i = 0; i < p->op_count; i++) {
-        products += lk_cuda_is_product(&p->ops[i], &layer, &pass);
+        products += lk_cuda_is_product(p->ops[i].type);
     }
     return is_fast(p->spec) ? products * SHAPES : 0;
 }

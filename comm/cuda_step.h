@@ -37,8 +37,8 @@
 #include "comm/cuda_exchange.h"
 #include "comm/cuda_queue.h"
 #include "comm/step.h"
-#include "ops/cuda/fast.h"
 #include "ops/cuda/kernels.h"
+#include "ops/cuda/table.h"
 
 // Examples a replica holds at once, where nobody says: enough work for a large GPU, and activations
 // of small networks that stay in its second-level cache.

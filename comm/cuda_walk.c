@@ -54,190 +54,110 @@ static void join_blocks(walk *w, uint64_t begin, uint64_t end) {
 
 // --- ops ---------------------------------------------------------------------------------------
 
-bool lk_cuda_is_product(const lk_op *op, lk_fast_layer *layer, lk_fast_pass *pass) {
-    *layer = (lk_fast_layer){0};
-    switch (op->kind) {
-    case LK_OP_DENSE:
-    case LK_OP_CONV2D: *pass = LK_FAST_FORWARD; break;
-    case LK_OP_DENSE_INPUT_GRADIENT:
-    case LK_OP_CONV2D_INPUT_GRADIENT: *pass = LK_FAST_INPUT_GRADIENT; break;
-    case LK_OP_DENSE_WEIGHT_GRADIENT:
-    case LK_OP_CONV2D_WEIGHT_GRADIENT: *pass = LK_FAST_WEIGHT_GRADIENT; break;
-    default: return false;
-    }
-    const bool conv = op->kind == LK_OP_CONV2D || op->kind == LK_OP_CONV2D_INPUT_GRADIENT ||
-                      op->kind == LK_OP_CONV2D_WEIGHT_GRADIENT;
-    if (conv) {
-        layer->conv = &op->conv;
-    } else {
-        layer->dense = &op->dense;
-    }
-    return true;
+// A walk is found by its lane, which frames carry.
+static walk *walk_of(const lk_frame *f) {
+    return (walk *)(void *)((uint8_t *)f->lane_device - offsetof(walk, lane));
 }
 
-// Forward, and the gradient of an input, in the fast arithmetic. False: the op is a strict one.
-static bool fast_op(walk *w, const lk_op *op, const lk_wave *wave) {
-    const lk_frame *f = &w->frame;
-    const float *weight = lk_param_at(f, op->weight);
-    lk_fast_layer layer;
-    lk_fast_pass pass;
-    if (!w->fast || !lk_cuda_is_product(op, &layer, &pass)) return false;
-    if (pass == LK_FAST_FORWARD) {
-        lk_fast_forward(w->fast, &w->s, &layer, wave->examples, lk_tensor_at(f, op->x), weight,
-                        lk_param_at(f, op->bias), lk_tensor_at(f, op->y));
-    } else if (pass == LK_FAST_INPUT_GRADIENT) {
-        lk_fast_input_gradient(w->fast, &w->s, &layer, wave->examples, weight,
-                               lk_tensor_at(f, op->dy), lk_tensor_at(f, op->mask),
-                               lk_tensor_at(f, op->dx));
-    }
-    return pass != LK_FAST_WEIGHT_GRADIENT;
+static void before(lk_frame *f, uint32_t op) {
+    walk *w = walk_of(f);
+    w->s.op = op;
+    w->s.scratch = lk_tensor_at(f, f->program->ops[op].tensor[LK_SCRATCH]);
 }
 
-// Rows of a block, of all that a gradient op reads.
-static lk_cuda_grains rows_of(const walk *w, const lk_op *op, const lk_wave *wave,
-                              const lk_block *b) {
+// A training step has this GPU's part of the batch in a slot, an evaluation one wave.
+static void source(lk_frame *f, const lk_op *op, const lk_wave *wave) {
+    walk *w = walk_of(f);
+    uint32_t first = w->train ? wave->first_grain * w->program->spec->grain - w->source_first : 0;
+    lk_cuda_load(&w->s, &w->source, first, wave->examples, op->floats,
+                 lk_tensor_at(f, op->tensor[LK_Y]), lk_tensor_at(f, op->tensor[LK_AUX]));
+}
+
+// The rows of a block, of all that a gradient op reads.
+static uint32_t rows_of(const walk *w, const lk_op *op, const lk_wave *wave, const lk_block *b,
+                        lk_grain_view *view) {
     const uint32_t grain = w->program->spec->grain, first = b->at - wave->first_grain;
-    const lk_grain_view view = lk_grain_view_at(&w->frame, op, first, wave->examples);
-    return (lk_cuda_grains){
-        .x = view.x,
-        .dy = view.dy,
-        .argmax = view.argmax,
-        .grain = grain,
-        .examples = LK_MIN((b->end - b->at) * grain, wave->examples - first * grain)};
+    *view = lk_grain_view_at(&w->frame, op, first, wave->examples);
+    return LK_MIN((b->end - b->at) * grain, wave->examples - first * grain);
 }
 
-static void gradient(walk *w, const lk_op *op, const lk_wave *wave) {
-    const lk_program *p = w->program;
+static void metric(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *after) {
+    walk *w = walk_of(f);
     const uint32_t *fresh = w->fresh;
-    lk_fast_layer layer;
-    lk_fast_pass pass;
-    const bool fast = w->fast && lk_cuda_is_product(op, &layer, &pass);
+    (void)after;
     lk_block b = lk_wave_block(wave, wave->first_grain);
     for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
-        const lk_cuda_grains rows = rows_of(w, op, wave, &b);
+        lk_grain_view view;
+        const uint32_t examples = rows_of(w, op, wave, &b, &view);
+        const lk_cuda_grains rows = {
+            .dy = view.dy, .grain = w->program->spec->grain, .examples = examples};
         float *node = slot_at(w, *fresh++);
-        float *dw = op->weight == LK_NONE ? NULL : node + p->params[op->weight].node_offset;
-        float *db = op->bias == LK_NONE ? NULL : node + p->params[op->bias].node_offset;
-        if (fast) {
-            lk_fast_weight_gradient(w->fast, &w->s, &layer, &rows, dw, db);
-            continue;
-        }
-        switch (op->kind) {
-        case LK_OP_LOSS_SUM:
-            lk_cuda_column_sums(&w->s, 1, &rows, w->train ? node + p->loss_offset : node);
-            break;
-        case LK_OP_DENSE_BIAS_GRADIENT:
-            lk_cuda_column_sums(&w->s, op->dense.n_count, &rows, db);
-            break;
-        case LK_OP_DENSE_WEIGHT_GRADIENT:
-            lk_cuda_dense_weight_gradient(&w->s, &op->dense, &rows, dw);
-            break;
-        case LK_OP_CONV2D_WEIGHT_GRADIENT:
-            lk_cuda_conv2d_weight_gradient(&w->s, &op->conv, &rows, dw, db);
-            break;
-        case LK_OP_CONV2D_POOL_WEIGHT_GRADIENT:
-            lk_cuda_conv2d_pool_weight_gradient(&w->s, &op->conv, &rows, dw, db);
-            break;
-        default: lk_panic(__FILE__, __LINE__, "not a gradient op");
-        }
+        lk_cuda_column_sums(&w->s, 1, &rows, w->train ? node + w->program->loss_offset : node);
     }
 }
 
-static void forward_op(walk *w, const lk_op *op, const lk_wave *wave) {
-    const lk_frame *f = &w->frame;
-    const lk_program *p = w->program;
-    const uint32_t m = wave->examples;
-    const float *x = lk_tensor_at(f, op->x), *weight = lk_param_at(f, op->weight);
-    const float *bias = lk_param_at(f, op->bias);
-    float *y = lk_tensor_at(f, op->y);
-    void *argmax = lk_tensor_at(f, op->argmax);
-    switch (op->kind) {
-    case LK_OP_LOAD: {
-        // A training step has this GPU's part of the batch in a slot, an evaluation one wave.
-        uint32_t first = w->train ? wave->first_grain * p->spec->grain - w->source_first : 0;
-        lk_cuda_load(&w->s, &w->source, first, m, op->floats, y, lk_tensor_at(f, p->labels));
-        break;
-    }
-    case LK_OP_CONV2D: lk_cuda_conv2d_forward(&w->s, &op->conv, m, x, weight, bias, y); break;
-    case LK_OP_CONV2D_POOL:
-        lk_cuda_conv2d_pool_forward(&w->s, &op->conv, m, x, weight, bias, y, argmax);
-        break;
-    case LK_OP_DENSE: lk_cuda_dense_forward(&w->s, &op->dense, m, x, weight, bias, y); break;
-    case LK_OP_MAX_POOL: lk_cuda_max_pool_forward(&w->s, &op->pool, m, x, y, argmax); break;
-    case LK_OP_RELU: lk_cuda_relu_forward(&w->s, m * op->floats, x, y); break;
-    case LK_OP_LOSS:
-        lk_cuda_softmax_cross_entropy(&w->s, m, p->spec->model.classes, x,
-                                      lk_tensor_at(f, p->labels),
-                                      w->train ? lk_tensor_at(f, op->dx) : NULL, y);
-        break;
-    default: lk_panic(__FILE__, __LINE__, "not a forward op");
+static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave) {
+    walk *w = walk_of(f);
+    const lk_param *params = w->program->params;
+    const uint32_t *fresh = w->fresh;
+    lk_lane lane = lk_lane_of(f, op, 0);
+    lane.grain = w->program->spec->grain;
+    lk_block b = lk_wave_block(wave, wave->first_grain);
+    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+        lk_grain_view view;
+        float *node = slot_at(w, *fresh++);
+        lane.examples = rows_of(w, op, wave, &b, &view);
+        lane.grains = &view;
+        lane.grain_count = b.end - b.at;
+        for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
+            const uint32_t param = op->param[i];
+            lane.sums[i] = param == LK_NONE ? NULL : node + params[param].node_offset;
+        }
+        (void)lk_kernel_of(f->kernels, op->type)(&lane, op);
     }
 }
 
-static void backward_op(walk *w, const lk_op *op, const lk_wave *wave) {
-    const lk_frame *f = &w->frame;
-    const uint32_t m = wave->examples;
-    const float *weight = lk_param_at(f, op->weight), *dy = lk_tensor_at(f, op->dy);
-    const float *mask = lk_tensor_at(f, op->mask);
-    const void *argmax = lk_tensor_at(f, op->argmax);
-    float *dx = lk_tensor_at(f, op->dx);
-    switch (op->kind) {
-    case LK_OP_RELU_BACKWARD:
-        lk_cuda_relu_backward(&w->s, m * op->floats, lk_tensor_at(f, op->y), dy, dx);
-        break;
-    case LK_OP_MAX_POOL_BACKWARD:
-        lk_cuda_max_pool_backward(&w->s, &op->pool, m, dy, argmax, dx);
-        break;
-    case LK_OP_DENSE_INPUT_GRADIENT:
-        lk_cuda_dense_input_gradient(&w->s, &op->dense, m, weight, dy, mask, dx);
-        break;
-    case LK_OP_CONV2D_INPUT_GRADIENT:
-        lk_cuda_conv2d_input_gradient(&w->s, &op->conv, m, weight, dy, mask, dx);
-        break;
-    case LK_OP_CONV2D_POOL_INPUT_GRADIENT:
-        lk_cuda_conv2d_pool_input_gradient(&w->s, &op->conv, m, weight, dy, argmax, mask, dx);
-        break;
-    default: gradient(w, op, wave);
-    }
+// What a kernel found out is on the device.
+static void examples(lk_frame *f, uint32_t op, const lk_wave *wave, const lk_lane *lane,
+                     uint32_t bad) {
+    (void)f, (void)op, (void)wave, (void)lane, (void)bad;
 }
+static void after_op(lk_frame *f, uint32_t op, bool train) { (void)f, (void)op, (void)train; }
+
+static const lk_walker there = {.before = before,
+                                .source = source,
+                                .examples = examples,
+                                .metric = metric,
+                                .grains = gradient,
+                                .after = after_op};
 
 // --- a wave ------------------------------------------------------------------------------------
 
+// The walk may have been moved since it was made.
 static void walk_ops(walk *w, const lk_wave *wave, uint32_t begin, uint32_t end) {
-    const lk_program *p = w->program;
-    for (uint32_t i = begin; i < end; i++) {
-        const lk_op *op = &p->ops[i];
-        w->s.op = i;
-        w->s.scratch = lk_tensor_at(&w->frame, op->scratch);
-        if (fast_op(w, op, wave)) continue;
-        if (op->kind == LK_OP_LOSS_SUM) {
-            gradient(w, op, wave);
-        } else if (i <= p->forward_end) {
-            forward_op(w, op, wave);
-        } else {
-            backward_op(w, op, wave);
-        }
-    }
+    w->lane.stream = &w->s;
+    w->frame.lane_device = &w->lane;
+    lk_walk_ops(&there, &w->frame, wave, begin, end, w->train, NULL);
 }
 
-// Evaluation ends with the loss and its sum, the two ops after the forward ones.
 static void walk_wave(walk *w, const lk_wave *wave) {
-    const lk_program *p = w->program;
     take_blocks(w, wave);
-    walk_ops(w, wave, 0, w->train ? p->reduce_op : p->forward_end + 2);
+    walk_ops(w, wave, 0, lk_wave_ops(w->program, w->train));
     plan_joins(w, wave);
     join_blocks(w, 0, w->floats);
 }
 
 static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
     const lk_program *p = c->program;
+    const bool fast = p->spec->precision != LK_STRICT;
     walk w = {
         .s = {.stream = c->compute.stream, .rehearses = c->rehearses, .error = c->compute.code},
         .frame = {.program = p,
+                  .kernels = fast ? &lk_kernels_cuda_fast : &lk_kernels_cuda,
                   .device = c->at.device,
                   .replica = c->at.replicas + replica * c->at.replica_bytes},
         .program = p,
-        .fast = p->spec->precision == LK_STRICT ? NULL : &c->fast,
+        .lane = {.fast = fast ? &c->fast : NULL},
         .nodes = nodes};
     return w;
 }

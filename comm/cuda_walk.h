@@ -1,5 +1,5 @@
-// cuda_walk.h - the ops of a step as launches, in the order of ops/execute.c and comm/step.c. Part
-// of comm/cuda_step.h; nobody else's business.
+// cuda_walk.h - the ops of a step as launches, in the order of ops/graph/execute.c and comm/step.c.
+// Part of comm/cuda_step.h; nobody else's business.
 #ifndef LOCKSTEP_COMM_CUDA_WALK_H
 #define LOCKSTEP_COMM_CUDA_WALK_H
 
@@ -17,8 +17,8 @@ typedef struct lk_cuda_nodes {
 typedef struct lk_cuda_walk {
     lk_cuda_stream s;
     lk_frame frame;  // addresses on the device
+    lk_cuda_lane lane;
     const lk_program *program;
-    lk_fast *fast;  // NULL: the strict arithmetic
     lk_cuda_source source;
     uint32_t source_first;  // example of the batch, or of the wave, at which the source begins
     bool train;
@@ -70,9 +70,5 @@ void lk_cuda_record_update(lk_cuda_recording *r);
 // Enqueues the forward ops of a wave up to the loss; its blocks join `nodes`. `half` of the test
 // set's ring has the examples. Returns a cudaError_t.
 int lk_cuda_walk_forward(lk_cuda_step *c, const lk_wave *wave, uint32_t half, lk_cuda_nodes *nodes);
-
-// The pass and the layer of an op that is a product of matrices: what the fast arithmetic leaves to
-// cuBLAS.
-bool lk_cuda_is_product(const lk_op *op, lk_fast_layer *layer, lk_fast_pass *pass);
 
 #endif

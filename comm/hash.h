@@ -4,7 +4,7 @@
 #ifndef LOCKSTEP_COMM_HASH_H
 #define LOCKSTEP_COMM_HASH_H
 
-#include "ops/program.h"
+#include "ops/graph/program.h"
 
 // Sum, modulo 2^64, over elements i of mix((first + i) * 0x9e3779b97f4a7c15 + bits of values[i]),
 // where mix is the finalizer of MurmurHash3 (fmix64, Austin Appleby). The hash of a tensor is the

@@ -3,7 +3,7 @@
 #ifndef LOCKSTEP_COMM_REDUCE_H
 #define LOCKSTEP_COMM_REDUCE_H
 
-#include "ops/execute.h"
+#include "ops/graph/execute.h"
 
 // The nodes of one holder: entry i of the counter is the `floats` values at values + i * stride.
 typedef struct lk_holding {

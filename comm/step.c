@@ -1,12 +1,12 @@
 // step.c - waves of a replica, slices of an owner. Freestanding.
 #include "comm/step.h"
 
-#include "ops/check.h"
+#include "ops/graph/check.h"
 
 // The plan counts these tables, so their size may not follow the width of a pointer (LK_WIDE) or of
 // an enumeration (compile with -fno-short-enums where that is not the default).
-_Static_assert(sizeof(lk_op) == 112 && sizeof(lk_tensor) == 144 && sizeof(lk_param) == 72 &&
-                   sizeof(lk_grain_view) == 32 && sizeof(lk_frame) == 872 &&
+_Static_assert(sizeof(lk_op) == 144 && sizeof(lk_tensor) == 144 && sizeof(lk_param) == 72 &&
+                   sizeof(lk_grain_view) == 32 && sizeof(lk_frame) == 880 &&
                    sizeof(lk_holding) == 24,
                "a plan is the same, to the byte, on every target");
 
@@ -174,13 +174,13 @@ typedef struct update {
     lk_frame *frame;
     uint32_t replica, sharer;
     uint32_t positions, leaves;
-    float inverse_n;
+    lk_step_scalars scalars;
     const lk_holding *holdings;
     float *scratch;
 } update;
 
-static void apply_at(lk_world *world, uint32_t replica, float inverse_n, uint32_t index,
-                     uint64_t first, uint64_t count, const float *sum) {
+static void apply_at(lk_world *world, uint32_t replica, const lk_step_scalars *scalars,
+                     uint32_t index, uint64_t first, uint64_t count, const float *sum) {
     const lk_program *p = world->program;
     const lk_param *param = &p->params[index];
     const lk_frame *frame = &world->frames[replica];
@@ -190,20 +190,20 @@ static void apply_at(lk_world *world, uint32_t replica, float inverse_n, uint32_
         slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
     }
     float *w = lk_param_at(frame, index) + first;
-    if (world->kernels->apply(o, count, sum, inverse_n, w, slots) == 0) return;
+    if (lk_apply_of(world->kernels, o)(o, scalars, count, sum, w, slots) == 0) return;
     world->bad_param[replica] = LK_MIN(world->bad_param[replica], index);
 }
 
 void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t param,
                     uint64_t first, uint64_t count, const float *sum) {
-    float inverse_n = 1.0f / (float)lk_step_examples(world->program->spec, step);
-    apply_at(world, replica, inverse_n, param, first, count, sum);
+    const lk_step_scalars scalars = lk_step_scalars_at(world->program->spec, step);
+    apply_at(world, replica, &scalars, param, first, count, sum);
 }
 
 // Elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
 static void apply(const update *u, uint32_t index, uint64_t first, uint64_t count,
                   const float *sum) {
-    apply_at(u->world, u->replica, u->inverse_n, index, first, count, sum);
+    apply_at(u->world, u->replica, &u->scalars, index, first, count, sum);
 }
 
 // The part of a partials parameter that lies in [begin, end) of the node vector.
@@ -245,7 +245,8 @@ static uint64_t operands_rows(const lk_kernels *k, uint64_t n_count) {
 
 // The first row of an operands parameter that a sharer owns; of the one after the last, the end.
 static uint64_t first_row(const lk_op *op, const lk_world *world, uint64_t sharer) {
-    uint64_t k_count = op->dense.k_count;
+    uint64_t k_count, columns;
+    op->type->rows(op, &k_count, &columns);
     return LK_MIN(lk_round_up(k_count * sharer / world->sharers, LK_OPERANDS_ROWS), k_count);
 }
 
@@ -254,20 +255,25 @@ static uint64_t first_row(const lk_op *op, const lk_world *world, uint64_t share
 static void update_operands(const update *u, uint32_t index) {
     const lk_program *p = u->world->program;
     const lk_op *op = &p->ops[p->params[index].gradient_op];
-    uint64_t n_count = op->dense.n_count;
+    uint64_t k_count, n_count;
+    op->type->rows(op, &k_count, &n_count);
     uint64_t begin = first_row(op, u->world, u->sharer);
     uint64_t end = first_row(op, u->world, u->sharer + 1);
     uint64_t rows = operands_rows(u->world->kernels, n_count);
-    const lk_grain_view *views = all_views(u, op);
+    const lk_kernel kernel = lk_kernel_of(u->world->kernels, op->type);
+    lk_lane lane = lk_lane_of(u->frame, op, 0);
+    lane.grains = all_views(u, op);
+    lane.grain_count = u->leaves;
+    lane.sums[0] = u->scratch;
+    lane.at[LK_SCRATCH] = u->scratch + lk_round_up(rows * n_count, 16);
     for (uint64_t k = begin; k < end; k += rows) {
-        float *kernel_scratch = u->scratch + lk_round_up(rows * n_count, 16);
         const lk_weight_rows some = {.first = (uint32_t)k,
                                      .end = (uint32_t)LK_MIN(k + rows, end),
                                      .again = k > begin,
                                      .w = lk_param_at(u->frame, index),
                                      .next_end = (uint32_t)LK_MIN(k + 2 * rows, end)};
-        u->world->kernels->dense_weight_gradient(&op->dense, u->leaves, views, &some, u->scratch,
-                                                 kernel_scratch);
+        lane.rows = &some;
+        (void)kernel(&lane, op);
         apply(u, index, k * n_count, (some.end - k) * n_count, u->scratch);
     }
 }
@@ -281,7 +287,8 @@ void lk_world_look_ahead(lk_world *world) {
     while (param < p->param_count && p->params[param].mode == LK_REDUCE_PARTIALS) param++;
     if (param == p->param_count) return;
     const lk_op *op = &p->ops[p->params[param].gradient_op];
-    const uint64_t k_count = op->dense.k_count, n_count = op->dense.n_count;
+    uint64_t k_count, n_count;
+    op->type->rows(op, &k_count, &n_count);
     for (uint32_t r = 0; r < world->replicas; r++) {
         lk_frame *f = &world->frames[r];
         uint64_t begin = first_row(op, world, world->first + r);
@@ -316,7 +323,7 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
                       .sharer = world->first + replica,
                       .positions = lk_step_positions(p->spec, step),
                       .leaves = lk_step_grains(p, step),
-                      .inverse_n = 1.0f / (float)lk_step_examples(p->spec, step),
+                      .scalars = lk_step_scalars_at(p->spec, step),
                       .holdings = lk_world_begin_update(world, replica),
                       .scratch = lk_tensor_at(frame, p->reduce_scratch)};
     uint64_t sixteens = p->node_floats / 16;
@@ -336,7 +343,7 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
 const char *lk_bad_tensor(const lk_program *p, uint32_t bad_op, uint32_t bad_param) {
     if (bad_op != LK_NONE) {
         const lk_op *o = &p->ops[bad_op];
-        return p->tensors[o->phase == LK_FORWARD ? o->y : o->dx].name;
+        return p->tensors[o->tensor[o->phase == LK_FORWARD ? LK_Y : LK_DX]].name;
     }
     return bad_param == LK_NONE ? NULL : p->tensors[p->params[bad_param].tensor].name;
 }

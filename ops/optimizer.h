@@ -1,37 +1,74 @@
-// optimizer.h - optimizers: which slots they keep and how a step changes a parameter. Freestanding.
-//
-// The formulas are TensorFlow 1's (training_ops), in fma form; g is the mean gradient, lr and mu
-// the floats of the configuration:
-//
-//   sgd                  w = fma(-lr, g, w)
-//   momentum             a = fma(mu, a, g);                      w = fma(-lr, a, w)
-//   momentum, nesterov   a = fma(mu, a, g);  u = fma(mu, a, g);  w = fma(-lr, u, w)
-//
-// (TF writes the last as w -= g*lr + a*mu*lr.) Slots start at +0; the slot is stored as it is, w as
-// it is.
+// optimizer.h - optimizers as descriptors: which slots they keep, how an update changes a
+// parameter, what they are called. Freestanding. To add one: its functions and descriptor in
+// ops/optimizer.c, a line of the list, its formula in ARITHMETIC.md.
 #ifndef LOCKSTEP_OPS_OPTIMIZER_H
 #define LOCKSTEP_OPS_OPTIMIZER_H
 
-#include "arena/base.h"
+#include "ops/setting.h"
 
 enum { LK_OPTIMIZER_SLOTS_MAX = 4 };
 
-typedef enum lk_optimizer_kind { LK_SGD = 1, LK_MOMENTUM = 2 } lk_optimizer_kind;
+// Every optimizer: the end of its number's name, and of its descriptor's.
+#define LK_OPTIMIZER_LIST(X) \
+    X(SGD, sgd)              \
+    X(MOMENTUM, momentum)
 
+typedef enum lk_optimizer_number {
+#define LK_OPTIMIZER_NUMBER(NUMBER, name) LK_OPTIMIZER_##NUMBER,
+    LK_OPTIMIZER_LIST(LK_OPTIMIZER_NUMBER)
+#undef LK_OPTIMIZER_NUMBER
+        LK_OPTIMIZER_COUNT
+} lk_optimizer_number;
+
+typedef struct lk_optimizer_type lk_optimizer_type;
+
+// One optimizer with its numbers; those that a type does not have are 0.
 typedef struct lk_optimizer {
-    lk_optimizer_kind kind;
+    const lk_optimizer_type *type;
     float learning_rate;
     float momentum;
     bool nesterov;
 } lk_optimizer;
 
+// What changes from step to step, computed once a step in strict fp32 and read by pointer.
+typedef struct lk_step_scalars {
+    float learning_rate;
+    float inverse_n;  // 1 / float(examples of the step)
+} lk_step_scalars;
+
+// One update of `count` elements: g = (sum[i] + 0.0f) * inverse_n, then the optimizer's formula; w
+// and slots in place. Returns 1 where g, a slot or w is not finite.
+typedef uint32_t (*lk_apply)(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
+                             const float *sum, float *w,
+                             float *const slots[LK_OPTIMIZER_SLOTS_MAX]);
+
+struct lk_optimizer_type {
+    lk_optimizer_number number;
+    uint32_t slot_count;
+    const char *slot_names[LK_OPTIMIZER_SLOTS_MAX];
+    lk_apply reference;
+    lk_status (*check)(const lk_optimizer *o, lk_error *error);  // NULL: nothing of its own
+};
+
+#define LK_OPTIMIZER_DECLARE(NUMBER, name) extern const lk_optimizer_type lk_optimizer_##name;
+LK_OPTIMIZER_LIST(LK_OPTIMIZER_DECLARE)
+#undef LK_OPTIMIZER_DECLARE
+
+// How a configuration writes it, for those who read, print or hash configurations.
+typedef struct lk_optimizer_words {
+    const lk_optimizer_type *type;
+    const char *name;
+    const lk_setting *keys;  // by name, ascending
+    uint32_t key_count;
+    const char *meaning;
+} lk_optimizer_words;
+
+// Entry `number` of the list, NULL past its end; the words of a type.
+const lk_optimizer_words *lk_optimizer_words_at(uint32_t number);
+const lk_optimizer_words *lk_optimizer_words_of(const lk_optimizer_type *type);
+
 static inline uint32_t lk_optimizer_slot_count(const lk_optimizer *o) {
-    return o->kind == LK_MOMENTUM ? 1 : 0;
-}
-static inline const char *lk_optimizer_slot_name(const lk_optimizer *o, uint32_t slot) {
-    (void)o;
-    (void)slot;
-    return "momentum";
+    return o->type->slot_count;
 }
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef LOCKSTEP_OPS_VARIANT_H
 #define LOCKSTEP_OPS_VARIANT_H
 
-#include "ops/kernels.h"
+#include "ops/op.h"
 
 // The table called `name` ("reference", "portable", on x86-64 "avx2" and "avx512", on AArch64
 // "neon"), or with "auto" or NULL the fastest that this processor runs.

@@ -10,8 +10,8 @@
 #define LOCKSTEP_APPS_BAREMETAL_EMBEDDED_H
 
 #include "arena/arena.h"
-#include "ops/kernels.h"
-#include "ops/program.h"
+#include "ops/op.h"
+#include "ops/graph/program.h"
 
 // Where a linker script finds the two large things, to lay them into the memory that is for them.
 #define LK_EMBEDDED_ARENA __attribute__((section(".bss.lk_arena"), aligned(LK_PAGE_BYTES)))

@@ -8,7 +8,7 @@
 // transposed while they are packed. The weight gradients are in conv_weight.inc.h.
 #include "ops/cpu/conv_shape.h"
 #include "ops/cpu/vector.h"
-#include "ops/kernels.h"
+#include "ops/op.h"
 
 #if defined(__AVX512F__) || defined(V_NEON)
 #define V_WIDE 1  // 32 registers: larger tiles

@@ -5,7 +5,7 @@
 // sized so that the sums of a tile, its shared operands and one broadcast fit the registers, and
 // that there are enough chains (8 at least) to hide the latency of fma.
 #include "ops/cpu/tiles.h"
-#include "ops/kernels.h"
+#include "ops/op.h"
 
 // --- trees of many sums side by side -------------------------------------------------------------
 

@@ -465,7 +465,8 @@ static uint32_t units_with_terms(const unit_block *b, uint32_t u0, uint32_t unit
 // The lists are laid out behind nodes and stage. Returns false where they do not fit.
 static bool unit_layout(unit_block *b, const lk_dense *d, float *scratch) {
     const uint64_t used = LK_TREE_LEVELS_MAX * INPUTS + STAGE_FLOATS + LK_LANES_MAX;
-    const uint64_t room = lk_dense_weight_gradient_scratch_floats(d) - used;
+    const lk_op op = {.dense = *d};
+    const uint64_t room = lk_op_dense_weight_gradient.scratch_floats(&op, 1) - used;
     uint64_t terms = 0;
     for (uint32_t g = 0; g < b->grain_count; g++) {
         if (b->grains[g].examples > LK_SLICE_TERMS) return false;

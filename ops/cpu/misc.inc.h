@@ -1,6 +1,6 @@
 // misc.inc.h - the kernels that touch each element once: data, pooling, ReLU, loss, reduce, apply.
 // In the words of vector.h; compiled once per variant.
-#include "ops/kernels.h"
+#include "ops/op.h"
 #include "ops/math.h"
 
 // --- data --------------------------------------------------------------------------------------
@@ -160,22 +160,38 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
     }
 }
 
-static uint32_t apply(const lk_optimizer *o, uint64_t count, const float *sum, float inverse_n,
-                      float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
-    const vf scale = v_set1(inverse_n), momentum = v_set1(o->momentum);
-    const vf rate = v_set1(-o->learning_rate);
+// The mean gradients of a vector of sums.
+static inline vf mean_gradient(const lk_step_scalars *s, const float *sum, uint32_t rest) {
+    return v_mul(v_add(v_load_first(sum, rest), v_zero()), v_set1(s->inverse_n));
+}
+
+static uint32_t apply_sgd(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
+                          const float *sum, float *w,
+                          float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    const vf rate = v_set1(-s->learning_rate);
+    vf bad = v_zero();
+    (void)o, (void)slots;
+    EACH_VECTOR(count) {
+        vf g = mean_gradient(s, sum + i, (uint32_t)rest);
+        vf next = v_fma(rate, g, v_load_first(w + i, (uint32_t)rest));
+        bad = v_note(v_note(bad, g), next);
+        v_store_first(w + i, (uint32_t)rest, next);
+    }
+    return v_noted(bad);
+}
+
+static uint32_t apply_momentum(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
+                               const float *sum, float *w,
+                               float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    const vf momentum = v_set1(o->momentum), rate = v_set1(-s->learning_rate);
     vf bad = v_zero();
     EACH_VECTOR(count) {
-        vf g = v_mul(v_add(v_load_first(sum + i, (uint32_t)rest), v_zero()), scale), update = g;
-        bad = v_note(bad, g);
-        if (o->kind == LK_MOMENTUM) {
-            vf a = v_fma(momentum, v_load_first(slots[0] + i, (uint32_t)rest), g);
-            bad = v_note(bad, a);
-            v_store_first(slots[0] + i, (uint32_t)rest, a);
-            update = o->nesterov ? v_fma(momentum, a, g) : a;
-        }
-        vf next = v_fma(rate, update, v_load_first(w + i, (uint32_t)rest));
-        bad = v_note(bad, next);
+        vf g = mean_gradient(s, sum + i, (uint32_t)rest);
+        vf a = v_fma(momentum, v_load_first(slots[0] + i, (uint32_t)rest), g);
+        v_store_first(slots[0] + i, (uint32_t)rest, a);
+        vf next = v_fma(rate, o->nesterov ? v_fma(momentum, a, g) : a,
+                        v_load_first(w + i, (uint32_t)rest));
+        bad = v_note(v_note(v_note(bad, g), a), next);
         v_store_first(w + i, (uint32_t)rest, next);
     }
     return v_noted(bad);

@@ -15,10 +15,10 @@ static void load_u8_neon(uint64_t count, const uint8_t *src, float *dst) {
     load_u8(count - i, src + i, dst + i);
 }
 
-static uint32_t apply_neon(const lk_optimizer *o, uint64_t count, const float *sum, float inverse_n,
-                           float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
-    if (o->kind != LK_SGD) return apply(o, count, sum, inverse_n, w, slots);
-    const vf scale = v_set1(inverse_n), rate = v_set1(-o->learning_rate);
+static uint32_t apply_sgd_neon(const lk_optimizer *o, const lk_step_scalars *step, uint64_t count,
+                               const float *sum, float *w,
+                               float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    const vf scale = v_set1(step->inverse_n), rate = v_set1(-step->learning_rate);
     vf bad = v_zero();
     uint64_t i = 0;
     for (; i + LINE <= count; i += LINE, sum += LINE, w += LINE) {
@@ -31,5 +31,5 @@ static uint32_t apply_neon(const lk_optimizer *o, uint64_t count, const float *s
         }
         V_UNROLL for (int v = 0; v < 4; v++) v_store(w + v * V_LANES, s.val[v]);
     }
-    return v_noted(bad) | apply(o, count - i, sum, inverse_n, w, slots);
+    return v_noted(bad) | apply_sgd(o, step, count - i, sum, w, slots);
 }

@@ -24,28 +24,32 @@
 #define TABLE_TEXT(variant) TABLE_QUOTE(variant)
 #define TABLE_QUOTE(text) #text
 
+#include "ops/cpu/calls.inc.h"
+
 const lk_kernels TABLE_NAME(LK_VARIANT) = {
     .name = TABLE_TEXT(LK_VARIANT),
+    .kernel = {[LK_OP_DENSE] = call_dense,
+               [LK_OP_DENSE_INPUT_GRADIENT] = call_dense_input_gradient,
+               [LK_OP_DENSE_WEIGHT_GRADIENT] = call_dense_weight_gradient,
+               [LK_OP_DENSE_BIAS_GRADIENT] = call_dense_bias_gradient,
+               [LK_OP_CONV2D] = call_conv2d,
+               [LK_OP_CONV2D_POOL] = call_conv2d_pool,
+               [LK_OP_CONV2D_INPUT_GRADIENT] = call_conv2d_input_gradient,
+               [LK_OP_CONV2D_POOL_INPUT_GRADIENT] = call_conv2d_pool_input_gradient,
+               [LK_OP_CONV2D_WEIGHT_GRADIENT] = call_conv2d_weight_gradient,
+               [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = call_conv2d_pool_weight_gradient,
+               [LK_OP_MAX_POOL2D] = call_max_pool2d,
+               [LK_OP_MAX_POOL2D_BACKWARD] = call_max_pool2d_backward,
+               [LK_OP_RELU] = call_relu,
+               [LK_OP_RELU_BACKWARD] = call_relu_backward,
+               [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy},
+    .apply = {[LK_OPTIMIZER_SGD] = TABLE_BEST(apply_sgd),
+              [LK_OPTIMIZER_MOMENTUM] = apply_momentum},
     .load_u8 = TABLE_BEST(load_u8),
-    .dense_forward = TABLE_BEST(dense_forward),
-    .dense_input_gradient = TABLE_BEST(dense_input_gradient),
-    .dense_weight_gradient = TABLE_BEST(dense_weight_gradient),
+    .column_sums = column_sums,
+    .add = add,
 #ifdef V_NEON
     .weight_rows = INPUTS,
     .weight_floats = WEIGHT_FLOATS,
 #endif
-    .column_sums = column_sums,
-    .conv2d_forward = conv2d_forward,
-    .conv2d_pool_forward = TABLE_BEST(conv2d_pool_forward),
-    .conv2d_input_gradient = conv2d_input_gradient,
-    .conv2d_pool_input_gradient = conv2d_pool_input_gradient,
-    .conv2d_weight_gradient = conv2d_weight_gradient,
-    .conv2d_pool_weight_gradient = conv2d_pool_weight_gradient,
-    .max_pool_forward = max_pool_forward,
-    .max_pool_backward = max_pool_backward,
-    .relu_forward = relu_forward,
-    .relu_backward = relu_backward,
-    .softmax_cross_entropy = softmax_cross_entropy,
-    .add = add,
-    .apply = TABLE_BEST(apply),
 };

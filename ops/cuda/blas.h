@@ -20,7 +20,7 @@
 #define LOCKSTEP_OPS_CUDA_BLAS_H
 
 #include "ops/cuda/kernels.h"
-#include "ops/model.h"
+#include "ops/graph/model.h"
 
 #ifdef __cplusplus
 extern "C" {

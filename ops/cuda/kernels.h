@@ -1,9 +1,9 @@
-// kernels.h - the kernels of ops/kernels.h as launches on a GPU: same operands, same bits.
+// kernels.h - the kernels of ops/op.h as launches on a GPU: same operands, same bits.
 //
 // Plain C, and needs no CUDA header, so that the step (comm/cuda_step.h) can be written without
 // one. A launch enqueues on its stream and returns: it never waits, allocates, copies or asks the
 // device anything, so all of them can be captured into a graph. Pointers are device addresses
-// unless said otherwise, aligned as in ops/kernels.h, and nothing is read beyond a tensor's end.
+// unless said otherwise, aligned as ops/op.h says, and nothing is read beyond a tensor's end.
 //
 // Intended usage:
 //   1. lk_cuda_prepare() once, before the seal: loads every kernel and raises its limits
@@ -57,9 +57,9 @@ extern uint32_t lk_cuda_blocks_wanted;
 // Where LOAD finds the examples of a step. Two ways:
 //   streamed  image and label i of the batch lie in slot `step % slots` of a ring
 //   resident  `index` is that ring, of example numbers; images and labels are the whole data set
-// A position of the batch may have no example (order "sharded", ops/model.h): its label, or with
-// resident data its number, is LK_CUDA_NO_EXAMPLE. It is computed as zeros and adds +0 to gradients
-// and loss.
+// A position of the batch may have no example (order "sharded", ops/graph/model.h): its label, or
+// with resident data its number, is LK_CUDA_NO_EXAMPLE. It is computed as zeros and adds +0 to
+// gradients and loss.
 #define LK_CUDA_NO_EXAMPLE UINT32_MAX
 
 typedef struct lk_cuda_source {
@@ -77,7 +77,7 @@ void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t firs
 
 // --- forward, and gradients of activations -------------------------------------------------------
 
-// As the kernels of the same name in ops/kernels.h.
+// As the formulas of ops/layers/ have them.
 void lk_cuda_dense_forward(lk_cuda_stream *s, const lk_dense *d, uint32_t m_count, const float *x,
                            const float *w, const float *bias, float *y);
 void lk_cuda_dense_input_gradient(lk_cuda_stream *s, const lk_dense *d, uint32_t m_count,
@@ -157,7 +157,7 @@ typedef struct lk_cuda_param {
     float *slots[LK_OPTIMIZER_SLOTS_MAX];
 } lk_cuda_param;
 
-// The optimizer step of all parameters at once: sum = the tree over `nodes`, then as ops/kernels.h
+// The optimizer step of all parameters at once: sum = the tree over `nodes`, then as ops/op.h
 // says of apply. Entry p of `params` is parameter number p. node_floats: where the last one ends,
 // or more. Does nothing once the state is stopped.
 void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
@@ -196,7 +196,8 @@ typedef struct lk_cuda_result {
 void lk_cuda_step_end(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count,
                       float inverse_n, lk_cuda_result *ring, uint32_t slots);
 
-// --- the memory checking mode (ops/check.h) ------------------------------------------------------
+// --- the memory checking mode (ops/graph/check.h)
+// ------------------------------------------------------
 
 // words[i] = value; and: sets *broken to the least of it and `number` if a byte is not `value`.
 void lk_cuda_fill(lk_cuda_stream *s, uint64_t words, uint32_t value, uint32_t *to);

@@ -13,12 +13,19 @@ static inline __device__ uint32_t find_param(const lk_cuda_param *params, uint32
     return low;
 }
 
-// As ops/optimizer.h says; returns whether anything stored is not finite.
-static inline __device__ bool apply(const lk_optimizer &o, float sum, float inverse_n, float *w,
+// An optimizer without its descriptor, which is the host's.
+struct update_rule {
+    lk_optimizer_number number;
+    float learning_rate, momentum;
+    bool nesterov;
+};
+
+// As ops/optimizer.c says; returns whether anything stored is not finite.
+static inline __device__ bool apply(const update_rule &o, float sum, float inverse_n, float *w,
                                     float *const *slots, uint64_t i) {
     float g = (sum + 0.0f) * inverse_n, change = g;
     bool bad = lk_cuda_not_finite(g);
-    if (o.kind == LK_MOMENTUM) {
+    if (o.number == LK_OPTIMIZER_MOMENTUM) {
         float a = lk_fmaf(o.momentum, slots[0][i], g);
         bad |= lk_cuda_not_finite(a);
         slots[0][i] = a;
@@ -29,7 +36,7 @@ static inline __device__ bool apply(const lk_optimizer &o, float sum, float inve
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    update(lk_cuda_state *state, lk_optimizer o, const lk_cuda_param *__restrict__ params,
+    update(lk_cuda_state *state, update_rule o, const lk_cuda_param *__restrict__ params,
            uint32_t param_count, uint64_t node_floats, const lk_cuda_node *__restrict__ nodes,
            uint32_t node_count, float inverse_n) {
     if (state->stopped) return;
@@ -48,8 +55,9 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
                     uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
                     uint32_t node_count, float inverse_n) {
     if (param_count == 0 || node_count == 0) return;
-    lk_cuda_launch(s, update, lk_cuda_blocks(node_floats), LK_CUDA_THREADS, 0, s->state, *o, params,
-                   param_count, node_floats, nodes, node_count, inverse_n);
+    const update_rule rule = {o->type->number, o->learning_rate, o->momentum, o->nesterov};
+    lk_cuda_launch(s, update, lk_cuda_blocks(node_floats), LK_CUDA_THREADS, 0, s->state, rule,
+                   params, param_count, node_floats, nodes, node_count, inverse_n);
 }
 
 // One thread: a few numbers.

@@ -11,9 +11,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "ops/kernels.h"
+#include "ops/op.h"
 #include "ops/variant.h"
 #include "tests/bench/peak.h"
+#include "tests/ops/kernel_calls.h"
 
 enum { ROUNDS = 15, CALL_NS = 1500000, LINES_MAX = 400, GRAIN = 16 };
 
@@ -90,11 +91,16 @@ static uint64_t w_floats(const line *l) {
 }
 static uint64_t scratch_floats(const line *l) {
     switch (l->op) {
-        case FORWARD: return lk_dense_forward_scratch_floats(&l->dense, l->m_count);
-        case INPUT_GRADIENT: return lk_dense_input_gradient_scratch_floats(&l->dense, l->m_count);
-        case WEIGHT_GRADIENT: return lk_dense_weight_gradient_scratch_floats(&l->dense);
-        case SOFTMAX: case APPLY: case LOAD: case MAX_POOL: case MAX_POOL_BACK: return 0;
-        default: return lk_conv2d_scratch_floats(&l->conv);
+    case FORWARD: return dense_scratch_floats(&lk_op_dense, &l->dense, l->m_count);
+    case INPUT_GRADIENT:
+        return dense_scratch_floats(&lk_op_dense_input_gradient, &l->dense, l->m_count);
+    case WEIGHT_GRADIENT: return dense_scratch_floats(&lk_op_dense_weight_gradient, &l->dense, 1);
+    case SOFTMAX:
+    case APPLY:
+    case LOAD:
+    case MAX_POOL:
+    case MAX_POOL_BACK: return 0;
+    default: return conv2d_scratch_floats(&l->conv);
     }
 }
 
@@ -135,52 +141,51 @@ static void call(const line *l, const operands *o) {
     const lk_kernels *k = l->kernels;
     static lk_grain_view grains[64];
     uint32_t right, count;
-    const lk_optimizer sgd = {LK_SGD, 0x1p-20f, 0.0f, false};
+    const lk_optimizer sgd = {&lk_optimizer_sgd, 0x1p-20f, 0.0f, false};
     uint64_t dy = l->op == CONV_POOL_WEIGHT ? lk_conv2d_pooled_floats(&l->conv) : y_floats(l);
     switch (l->op) {
         case FORWARD:
-            k->dense_forward(&l->dense, l->m_count, o->x, o->w, o->bias, o->y, o->scratch);
+            dense_forward(k, &l->dense, l->m_count, o->x, o->w, o->bias, o->y, o->scratch);
             break;
         case INPUT_GRADIENT:
-            k->dense_input_gradient(&l->dense, l->m_count, o->w, o->dy, o->x, o->dx, o->scratch);
+            dense_input_gradient(k, &l->dense, l->m_count, o->w, o->dy, o->x, o->dx, o->scratch);
             break;
         case WEIGHT_GRADIENT:
             count = grains_of(l, o, dy, grains);
-            k->dense_weight_gradient(&l->dense, count, grains,
-                                     &(lk_weight_rows){.end = l->dense.k_count}, o->dw,
-                                     o->scratch);
+            dense_weight_gradient(k, &l->dense, count, grains,
+                                  &(lk_weight_rows){.end = l->dense.k_count}, o->dw, o->scratch);
             break;
         case CONV:
-            k->conv2d_forward(&l->conv, l->m_count, o->x, o->w, o->bias, o->y, o->scratch);
+            conv2d_forward(k, &l->conv, l->m_count, o->x, o->w, o->bias, o->y, o->scratch);
             break;
         case CONV_POOL:
-            k->conv2d_pool_forward(&l->conv, l->m_count, o->x, o->w, o->bias, o->y, o->argmax,
-                                   &(lk_ahead){NULL, NULL, NULL}, o->scratch);
+            conv2d_pool_forward(k, &l->conv, l->m_count, o->x, o->w, o->bias, o->y, o->argmax,
+                                &(lk_ahead){NULL, NULL, NULL}, o->scratch);
             break;
         case CONV_INPUT:
-            k->conv2d_input_gradient(&l->conv, l->m_count, o->w, o->dy, o->x, o->dx, o->scratch);
+            conv2d_input_gradient(k, &l->conv, l->m_count, o->w, o->dy, o->x, o->dx, o->scratch);
             break;
         case CONV_POOL_INPUT:
-            k->conv2d_pool_input_gradient(&l->conv, l->m_count, o->w, o->dy, o->argmax, o->x,
-                                          o->dx, o->scratch);
+            conv2d_pool_input_gradient(k, &l->conv, l->m_count, o->w, o->dy, o->argmax, o->x, o->dx,
+                                       o->scratch);
             break;
         case CONV_WEIGHT:
             count = grains_of(l, o, dy, grains);
-            k->conv2d_weight_gradient(&l->conv, count, grains, o->dw, o->bias, o->scratch);
+            conv2d_weight_gradient(k, &l->conv, count, grains, o->dw, o->bias, o->scratch);
             break;
         case CONV_POOL_WEIGHT:
             count = grains_of(l, o, dy, grains);
-            k->conv2d_pool_weight_gradient(&l->conv, count, grains, o->dw, o->bias, o->scratch);
+            conv2d_pool_weight_gradient(k, &l->conv, count, grains, o->dw, o->bias, o->scratch);
             break;
         case SOFTMAX:
-            k->softmax_cross_entropy(l->m_count, l->dense.n_count, o->x, o->labels, o->dx, o->y,
-                                     &right);
+            softmax_cross_entropy(k, l->m_count, l->dense.n_count, o->x, o->labels, o->dx, o->y,
+                                  &right);
             break;
-        case APPLY: k->apply(&sgd, l->dense.k_count, o->x, 0x1p-6f, o->dx, NULL); break;
+        case APPLY: apply(k, &sgd, l->dense.k_count, o->x, 0x1p-6f, o->dx, NULL); break;
         case LOAD: k->load_u8(l->dense.k_count, o->bytes, o->x); break;
-        case MAX_POOL: k->max_pool_forward(&l->pool, l->m_count, o->x, o->y, o->winners); break;
+        case MAX_POOL: max_pool_forward(k, &l->pool, l->m_count, o->x, o->y, o->winners); break;
         case MAX_POOL_BACK:
-            k->max_pool_backward(&l->pool, l->m_count, o->dy, o->winners, o->dx);
+            max_pool_backward(k, &l->pool, l->m_count, o->dy, o->winners, o->dx);
             break;
     }
 }

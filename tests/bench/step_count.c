@@ -17,79 +17,67 @@
 #include "ops/variant.h"
 #include "tests/bench/qemu_counter.h"
 
-// Accounts: 0 is what nobody asked about, 1 the step outside of kernels, then the kernels.
-#define KERNELS(X)                                                                       \
-    X(load_u8) X(conv2d_pool_forward) X(dense_forward) X(softmax_cross_entropy)          \
-    X(column_sums) X(dense_input_gradient) X(dense_weight_gradient)                      \
-    X(conv2d_pool_weight_gradient) X(add) X(apply)
-enum {
-    OUTSIDE,
-    REST,
-#define ACCOUNT(kernel) ACCOUNT_##kernel,
-    KERNELS(ACCOUNT)
-#undef ACCOUNT
-};
+// Accounts: 0 is what nobody asked about, 1 the step outside of kernels, then what every step
+// needs, then the ops by number.
+enum { OUTSIDE, REST, LOAD_U8, COLUMN_SUMS, ADD, APPLY, OPS };
+_Static_assert(OPS + LK_OP_COUNT <= COUNTER_ACCOUNTS, "an account for each op");
 
 static const lk_kernels *counted;
-static bool counting;
+static bool counting, used[OPS + LK_OP_COUNT];
+static const char *names[OPS + LK_OP_COUNT] = {[REST] = "the rest of the step",
+                                               [LOAD_U8] = "load_u8",
+                                               [COLUMN_SUMS] = "column_sums",
+                                               [ADD] = "add",
+                                               [APPLY] = "apply"};
 
 static void charge(long account) {
+    used[account] = true;
     if (counting) syscall(COUNTER_CALL, account);
 }
 
-// A kernel of the same name that charges what the counted one runs to its account.
-#define COUNTED(kernel, parameters, ...)             \
-    static void counted_##kernel parameters {        \
-        charge(ACCOUNT_##kernel);                    \
-        counted->kernel(__VA_ARGS__);                \
-        charge(REST);                                \
-    }
-#define COUNTED_FLAG(kernel, parameters, ...)            \
-    static uint32_t counted_##kernel parameters {        \
-        charge(ACCOUNT_##kernel);                        \
-        uint32_t bad = counted->kernel(__VA_ARGS__);     \
-        charge(REST);                                    \
-        return bad;                                      \
-    }
+static uint32_t counted_op(lk_lane *lane, const lk_op *op) {
+    names[OPS + op->type->number] = op->type->name;
+    charge(OPS + op->type->number);
+    const uint32_t bad = lk_kernel_of(counted, op->type)(lane, op);
+    charge(REST);
+    return bad;
+}
 
-COUNTED(load_u8, (uint64_t count, const uint8_t *src, float *dst), count, src, dst)
-COUNTED_FLAG(conv2d_pool_forward,
-             (const lk_conv2d *c, uint32_t m, const float *x, const float *w, const float *bias,
-              float *y, uint8_t *argmax, lk_ahead *ahead, float *scratch),
-             c, m, x, w, bias, y, argmax, ahead, scratch)
-COUNTED_FLAG(dense_forward,
-             (const lk_dense *d, uint32_t m, const float *x, const float *w, const float *bias,
-              float *y, float *scratch),
-             d, m, x, w, bias, y, scratch)
-COUNTED_FLAG(softmax_cross_entropy,
-             (uint32_t m, uint32_t classes, const float *logits, const uint32_t *labels,
-              float *dlogits, float *loss, uint32_t *correct),
-             m, classes, logits, labels, dlogits, loss, correct)
-COUNTED(column_sums, (uint32_t n, uint32_t count, const lk_grain_view *grains, float *out), n,
-        count, grains, out)
-COUNTED_FLAG(dense_input_gradient,
-             (const lk_dense *d, uint32_t m, const float *w, const float *dy, const float *mask,
-              float *dx, float *scratch),
-             d, m, w, dy, mask, dx, scratch)
-COUNTED(dense_weight_gradient,
-        (const lk_dense *d, uint32_t count, const lk_grain_view *grains, const lk_weight_rows *rows,
-         float *dw, float *scratch),
-        d, count, grains, rows, dw, scratch)
-COUNTED(conv2d_pool_weight_gradient,
-        (const lk_conv2d *c, uint32_t count, const lk_grain_view *grains, float *dw, float *db,
-         float *scratch),
-        c, count, grains, dw, db, scratch)
-COUNTED(add, (uint64_t count, const float *a, const float *b, float *out), count, a, b, out)
-COUNTED_FLAG(apply,
-             (const lk_optimizer *o, uint64_t count, const float *sum, float inverse_n, float *w,
-              float *const slots[LK_OPTIMIZER_SLOTS_MAX]),
-             o, count, sum, inverse_n, w, slots)
+static uint32_t counted_apply(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
+                              const float *sum, float *w,
+                              float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    charge(APPLY);
+    const uint32_t bad = lk_apply_of(counted, o)(o, scalars, count, sum, w, slots);
+    charge(REST);
+    return bad;
+}
+
+static void counted_load_u8(uint64_t count, const uint8_t *src, float *dst) {
+    charge(LOAD_U8);
+    counted->load_u8(count, src, dst);
+    charge(REST);
+}
+
+static void counted_column_sums(uint32_t n, uint32_t count, const lk_grain_view *grains,
+                                float *out) {
+    charge(COLUMN_SUMS);
+    counted->column_sums(n, count, grains, out);
+    charge(REST);
+}
+
+static void counted_add(uint64_t count, const float *a, const float *b, float *out) {
+    charge(ADD);
+    counted->add(count, a, b, out);
+    charge(REST);
+}
 
 static lk_kernels counted_table(void) {
-    lk_kernels table = *counted;  // a kernel without an account is charged to the rest
-#define ENTRY(kernel) table.kernel = counted_##kernel;
-    KERNELS(ENTRY)
-#undef ENTRY
+    lk_kernels table = *counted;
+    for (uint32_t i = 0; i < LK_OP_COUNT; i++) table.kernel[i] = counted_op;
+    for (uint32_t i = 0; i < LK_OPTIMIZER_COUNT; i++) table.apply[i] = counted_apply;
+    table.load_u8 = counted_load_u8;
+    table.column_sums = counted_column_sums;
+    table.add = counted_add;
     return table;
 }
 
@@ -134,16 +122,36 @@ static void make_examples(uint64_t count) {
 
 // The model of the README: one convolution, pooled, and two dense layers.
 static const lk_layer layers[] = {
-    {.kind = LK_LAYER_CONV2D, .name = "conv", .units = 32, .size_h = 3, .size_w = 3, .stride_h = 1,
-     .stride_w = 1, .padding = LK_PADDING_VALID, .use_bias = true, .relu = true,
-     .initializer = LK_INIT_GLOROT_UNIFORM},
-    {.kind = LK_LAYER_MAX_POOL2D, .name = "pool", .size_h = 2, .size_w = 2, .stride_h = 2,
-     .stride_w = 2, .padding = LK_PADDING_VALID},
-    {.kind = LK_LAYER_FLATTEN, .name = "flatten"},
-    {.kind = LK_LAYER_DENSE, .name = "dense", .units = 64, .use_bias = true, .relu = true,
-     .initializer = LK_INIT_GLOROT_UNIFORM},
-    {.kind = LK_LAYER_DENSE, .name = "logits", .units = CLASSES, .use_bias = true,
-     .initializer = LK_INIT_GLOROT_UNIFORM},
+    {.type = &lk_layer_conv2d,
+     .name = "conv",
+     .units = 32,
+     .size_h = 3,
+     .size_w = 3,
+     .stride_h = 1,
+     .stride_w = 1,
+     .padding = LK_PADDING_VALID,
+     .use_bias = true,
+     .activation = &lk_layer_relu,
+     .initializer = &lk_initializer_glorot_uniform},
+    {.type = &lk_layer_max_pool2d,
+     .name = "pool",
+     .size_h = 2,
+     .size_w = 2,
+     .stride_h = 2,
+     .stride_w = 2,
+     .padding = LK_PADDING_VALID},
+    {.type = &lk_layer_flatten, .name = "flatten"},
+    {.type = &lk_layer_dense,
+     .name = "dense",
+     .units = 64,
+     .use_bias = true,
+     .activation = &lk_layer_relu,
+     .initializer = &lk_initializer_glorot_uniform},
+    {.type = &lk_layer_dense,
+     .name = "logits",
+     .units = CLASSES,
+     .use_bias = true,
+     .initializer = &lk_initializer_glorot_uniform},
 };
 
 static void one_step(lk_world *world, uint64_t step) {
@@ -171,8 +179,10 @@ static void print_digest(const lk_program *p, const uint8_t *device) {
 
 static void run(uint32_t batch) {
     const lk_run_spec spec = {.model = {HEIGHT, WIDTH, 1, CLASSES, LK_COUNT(layers), layers},
-                              .optimizer = {LK_SGD, 0.05f, 0.0f, false}, .seed = 1,
-                              .global_batch = batch, .grain = lk_default_grain(batch),
+                              .optimizer = {&lk_optimizer_sgd, 0.05f, 0.0f, false},
+                              .seed = 1,
+                              .global_batch = batch,
+                              .grain = lk_default_grain(batch),
                               .example_count = (uint64_t)batch * STEPS};
     const lk_layout layout = {.replicas = 1, .fuse = true};
     const lk_plan_options options = {.overlay = true};
@@ -211,9 +221,8 @@ int main(int argc, char **argv) {
         return (int)error.status;
     }
     run(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 64);
-    printf("account %d the rest of the step\n", REST);
-#define NAME(kernel) printf("account %d %s\n", ACCOUNT_##kernel, #kernel);
-    KERNELS(NAME)
-#undef NAME
+    for (uint32_t i = REST; i < LK_COUNT(names); i++) {
+        if (used[i]) printf("account %u %s\n", i, names[i]);
+    }
     return LK_OK;
 }

@@ -18,7 +18,10 @@ TRIPLE = "aarch64-linux-gnu"
 FLAGS = ("-std=c11 -O3 -DNDEBUG -ffp-contract=off -fno-fast-math -fno-math-errno "
          "-Wall -Wextra -Werror").split()
 SOURCES = """tests/bench/step_count ops/cpu/neon ops/cpu/portable ops/reference ops/variant
-             ops/kernels ops/program ops/model ops/execute ops/check comm/hash comm/reduce comm/step
+             ops/optimizer ops/initializer ops/layers/activation ops/layers/conv2d ops/layers/dense
+             ops/layers/loss ops/layers/pool ops/layers/shape ops/layers/words ops/graph/build
+             ops/graph/program ops/graph/model ops/graph/execute ops/graph/check comm/hash
+             comm/reduce comm/step
              io/made_up arena/arena arena/base arena/plan arena/sha256""".split()
 TABLES = ["reference", "portable", "neon"]
 COMPILERS = {

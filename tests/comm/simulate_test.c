@@ -51,7 +51,7 @@ enum {
 // --- the run -----------------------------------------------------------------------------------
 
 static const lk_layer layers[] = {
-    {.kind = LK_LAYER_CONV2D,
+    {.type = &lk_layer_conv2d,
      .name = "conv",
      .units = 3,
      .size_h = 3,
@@ -60,21 +60,21 @@ static const lk_layer layers[] = {
      .stride_w = 1,
      .padding = LK_PADDING_SAME,
      .use_bias = true,
-     .relu = true,
-     .initializer = LK_INIT_GLOROT_UNIFORM},
+     .activation = &lk_layer_relu,
+     .initializer = &lk_initializer_glorot_uniform},
     POOL("pool", 2, 2, LK_PADDING_VALID),
     FLATTEN,
-    {.kind = LK_LAYER_DENSE,
+    {.type = &lk_layer_dense,
      .name = "hidden",
      .units = 5,
      .use_bias = true,
-     .relu = true,
-     .initializer = LK_INIT_GLOROT_UNIFORM},
-    {.kind = LK_LAYER_DENSE,
+     .activation = &lk_layer_relu,
+     .initializer = &lk_initializer_glorot_uniform},
+    {.type = &lk_layer_dense,
      .name = "logits",
      .units = CLASSES,
      .use_bias = true,
-     .initializer = LK_INIT_GLOROT_UNIFORM},
+     .initializer = &lk_initializer_glorot_uniform},
 };
 
 static const uint64_t shard_first[SHARDS + 1] = {0, 15, 30, 44, EXAMPLES};
@@ -82,7 +82,7 @@ static uint8_t images[EXAMPLES + TEST_EXAMPLES][PIXELS];
 
 static lk_run_spec spec_of(bool sharded) {
     return (lk_run_spec){.model = {4, 4, 1, CLASSES, LK_COUNT(layers), layers},
-                         .optimizer = {LK_MOMENTUM, 0.125f, 0.9f, false},
+                         .optimizer = {&lk_optimizer_momentum, 0.125f, 0.9f, false},
                          .seed = 5,
                          .global_batch = BATCH,
                          .grain = GRAIN,

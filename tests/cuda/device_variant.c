@@ -380,7 +380,8 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
 }
 
 // As two parameters of one node, the first half and, after a gap, the second.
-static uint32_t apply(const lk_optimizer *o, uint64_t count, const float *sum, float inverse_n,
+static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
+                      const float *sum,
                       float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
     enum { GAP = 5 };
     if (count == 0) return 0;
@@ -397,7 +398,7 @@ static uint32_t apply(const lk_optimizer *o, uint64_t count, const float *sum, f
         {half + GAP, rest, w_there + half, {slot_there ? slot_there + half : NULL}}};
     const lk_cuda_node node = {floats_there(sums, count + GAP), 0};
     lk_cuda_update(&s, o, there(params, sizeof params), 2, count + GAP, there(&node, sizeof node),
-                   1, inverse_n);
+                   1, scalars->inverse_n);
     wait_for(&s);
     back(w, w_there, count * sizeof *w);
     if (slots[0]) back(slots[0], slot_there, count * sizeof *w);
@@ -405,26 +406,30 @@ static uint32_t apply(const lk_optimizer *o, uint64_t count, const float *sum, f
     return end(&s);
 }
 
+#define TABLE_BEST(kernel) kernel
+#include "ops/cpu/calls.inc.h"
+
 static const lk_kernels device = {
     .name = "device",
+    .kernel = {[LK_OP_DENSE] = call_dense,
+               [LK_OP_DENSE_INPUT_GRADIENT] = call_dense_input_gradient,
+               [LK_OP_DENSE_WEIGHT_GRADIENT] = call_dense_weight_gradient,
+               [LK_OP_DENSE_BIAS_GRADIENT] = call_dense_bias_gradient,
+               [LK_OP_CONV2D] = call_conv2d,
+               [LK_OP_CONV2D_POOL] = call_conv2d_pool,
+               [LK_OP_CONV2D_INPUT_GRADIENT] = call_conv2d_input_gradient,
+               [LK_OP_CONV2D_POOL_INPUT_GRADIENT] = call_conv2d_pool_input_gradient,
+               [LK_OP_CONV2D_WEIGHT_GRADIENT] = call_conv2d_weight_gradient,
+               [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = call_conv2d_pool_weight_gradient,
+               [LK_OP_MAX_POOL2D] = call_max_pool2d,
+               [LK_OP_MAX_POOL2D_BACKWARD] = call_max_pool2d_backward,
+               [LK_OP_RELU] = call_relu,
+               [LK_OP_RELU_BACKWARD] = call_relu_backward,
+               [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy},
+    .apply = {[LK_OPTIMIZER_SGD] = apply, [LK_OPTIMIZER_MOMENTUM] = apply},
     .load_u8 = load_u8,
-    .dense_forward = dense_forward,
-    .dense_input_gradient = dense_input_gradient,
-    .dense_weight_gradient = dense_weight_gradient,
     .column_sums = column_sums,
-    .conv2d_forward = conv2d_forward,
-    .conv2d_pool_forward = conv2d_pool_forward,
-    .conv2d_input_gradient = conv2d_input_gradient,
-    .conv2d_pool_input_gradient = conv2d_pool_input_gradient,
-    .conv2d_weight_gradient = conv2d_weight_gradient,
-    .conv2d_pool_weight_gradient = conv2d_pool_weight_gradient,
-    .max_pool_forward = max_pool_forward,
-    .max_pool_backward = max_pool_backward,
-    .relu_forward = relu_forward,
-    .relu_backward = relu_backward,
-    .softmax_cross_entropy = softmax_cross_entropy,
     .add = add,
-    .apply = apply,
 };
 
 const char *lk_kernels_missing(unsigned number, const lk_kernels **variant) {

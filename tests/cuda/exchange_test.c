@@ -11,10 +11,10 @@
 #include "comm/cuda_exchange.h"
 #include "tests/ops/layers.h"
 
-#define DENSE(n, count)                                                                    \
-    {                                                                                      \
-        .kind = LK_LAYER_DENSE, .name = n, .units = count, .use_bias = true, .relu = true, \
-        .initializer = LK_INIT_GLOROT_UNIFORM                                              \
+#define DENSE(n, count)                                                             \
+    {                                                                               \
+        .type = &lk_layer_dense, .name = n, .units = count, .use_bias = true,       \
+        .activation = &lk_layer_relu, .initializer = &lk_initializer_glorot_uniform \
     }
 
 static const lk_layer layers[] = {FLATTEN, DENSE("a", 33), DENSE("b", 5), DENSE("c", 7),
@@ -37,7 +37,7 @@ static void make(subject *s, uint32_t gpus, uint32_t replicas, uint64_t bucket_f
     s->spec = (lk_run_spec){.model = {3, 5, 1, 10, LK_COUNT(layers), layers},
                             .seed = 1,
                             .global_batch = 244,
-                            .optimizer = {LK_SGD, 0.1f, 0.0f, false},
+                            .optimizer = {&lk_optimizer_sgd, 0.1f, 0.0f, false},
                             .grain = 4,
                             .example_count = 2 * 244 + 41};
     s->tables = aligned_alloc(64, lk_round_up(lk_program_bytes(&s->spec.model), 64));

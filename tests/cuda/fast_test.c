@@ -13,9 +13,10 @@
 #include <cuda_runtime_api.h>
 
 #include "ops/cuda/fast.h"
-#include "ops/kernels.h"
+#include "ops/op.h"
 #include "tests/cuda/host/blas.h"
 #include "tests/cuda/host/host.h"
+#include "tests/ops/kernel_calls.h"
 
 enum { OP = 7, HELD_MAX = 24, PLANS = 64, EXAMPLES_MAX = 44 };
 
@@ -217,15 +218,15 @@ static void expect(const layer *l, uint32_t grain, const operands *o, uint32_t e
     }
     if (is_conv(l)) {
         const lk_conv2d *c = &l->conv;
-        k->conv2d_forward(c, examples, o->x, o->w, bias, r->y, scratch);
-        k->conv2d_input_gradient(c, examples, o->w, o->dy, o->mask, r->dx, scratch);
-        k->conv2d_weight_gradient(c, count, views, r->dw, bias ? r->db : NULL, scratch);
+        conv2d_forward(k, c, examples, o->x, o->w, bias, r->y, scratch);
+        conv2d_input_gradient(k, c, examples, o->w, o->dy, o->mask, r->dx, scratch);
+        conv2d_weight_gradient(k, c, count, views, r->dw, bias ? r->db : NULL, scratch);
         return;
     }
     const lk_dense *d = &l->dense;
-    k->dense_forward(d, examples, o->x, o->w, bias, r->y, scratch);
-    k->dense_input_gradient(d, examples, o->w, o->dy, o->mask, r->dx, scratch);
-    k->dense_weight_gradient(d, count, views, &(lk_weight_rows){.end = d->k_count}, r->dw, scratch);
+    dense_forward(k, d, examples, o->x, o->w, bias, r->y, scratch);
+    dense_input_gradient(k, d, examples, o->w, o->dy, o->mask, r->dx, scratch);
+    dense_weight_gradient(k, d, count, views, &(lk_weight_rows){.end = d->k_count}, r->dw, scratch);
 }
 
 static void same(const layer *l, const char *what, const void *a, const void *b, size_t bytes) {

@@ -12,9 +12,10 @@
 #include <cuda_runtime_api.h>
 
 #include "ops/cuda/kernels.h"
-#include "ops/kernels.h"
+#include "ops/op.h"
 #include "ops/tree.h"
 #include "tests/cuda/host/host.h"
+#include "tests/ops/kernel_calls.h"
 
 #pragma weak lk_host_fail  // no GPU fails on demand
 
@@ -118,7 +119,7 @@ static void check_tree(uint32_t total, const lk_optimizer *o) {
                    there(nodes, count * sizeof *nodes), count, 0x1.999p-7f);
     for (uint32_t p = 0; p < PARAMS; p++) {
         float *slots[LK_OPTIMIZER_SLOTS_MAX] = {slot + offsets[p]};
-        assert_int_equal(lk_kernels_reference.apply(o, counts[p], sum + offsets[p], 0x1.999p-7f,
+        assert_int_equal(apply(&lk_kernels_reference, o, counts[p], sum + offsets[p], 0x1.999p-7f,
                                                     w + offsets[p], slots),
                          0);
     }
@@ -132,8 +133,8 @@ static void check_tree(uint32_t total, const lk_optimizer *o) {
 
 static void test_tree(void **unused) {
     (void)unused;
-    const lk_optimizer momentum = {LK_MOMENTUM, 0x1p-3f, 0x1.8p-1f, true};
-    const lk_optimizer sgd = {LK_SGD, 0x1p-3f, 0.0f, false};
+    const lk_optimizer momentum = {&lk_optimizer_momentum, 0x1p-3f, 0x1.8p-1f, true};
+    const lk_optimizer sgd = {&lk_optimizer_sgd, 0x1p-3f, 0.0f, false};
     for (uint32_t total = 1; total <= LEAVES_MAX; total++) {
         draws = total;
         check_tree(total, total % 2 ? &momentum : &sgd);
@@ -150,7 +151,7 @@ typedef struct tiny {
     lk_cuda_result *ring;
 } tiny;
 
-static const lk_optimizer half = {LK_SGD, 0.5f, 0.0f, false};
+static const lk_optimizer half = {&lk_optimizer_sgd, 0.5f, 0.0f, false};
 
 // One parameter of two floats.
 static tiny tiny_open(uint64_t step) {

@@ -514,39 +514,60 @@ class Run:
                 "digest": hashlib.sha256(values).hexdigest(), "state_hash": state.hexdigest()}
 
 
-def layer_fields(layer):
-    kind = ["conv2d", "max_pool2d", "flatten", "dense", "relu"].index(layer["type"]) + 1
-    fields = [kind] + [0] * 9
-    if kind in (1, 2):
-        size = pair(layer["kernel_size" if kind == 1 else "pool_size"])
-        fields[2:4] = size
-        fields[4:6] = pair(layer.get("strides", 1 if kind == 1 else list(size)))
-        fields[6] = 1 if layer.get("padding", "valid") == "valid" else 2
-    if kind in (1, 4):
-        fields[1] = layer["filters" if kind == 1 else "units"]
-        fields[7] = int(layer.get("use_bias", True))
-        fields[8] = int(layer.get("activation") == "relu")
-        fields[9] = ["glorot_uniform", "he_uniform", "zeros"].index(
-            layer.get("kernel_initializer", "glorot_uniform")) + 1
-    return fields
+def u32(*values):
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+def layer_entries(number, layer):
+    """{key: value} of what is no constant default; defaults that follow another key are written."""
+    kind, out = layer["type"], {}
+    size = {"conv2d": "kernel_size", "max_pool2d": "pool_size"}.get(kind)
+    out["type"] = kind.encode()
+    if size:
+        out[size] = u32(*pair(layer[size]))
+        strides = pair(layer.get("strides", 1 if kind == "conv2d" else list(pair(layer[size]))))
+        if kind == "max_pool2d" or tuple(strides) != (1, 1):
+            out["strides"] = u32(*strides)
+        if layer.get("padding", "valid") != "valid":
+            out["padding"] = layer["padding"].encode()
+    units = {"conv2d": "filters", "dense": "units"}.get(kind)
+    if units:
+        out[units] = u32(layer[units])
+        if not layer.get("use_bias", True):
+            out["use_bias"] = u32(0)
+        if layer.get("activation", "linear") != "linear":
+            out["activation"] = layer["activation"].encode()
+        if layer.get("kernel_initializer", "glorot_uniform") != "glorot_uniform":
+            out["kernel_initializer"] = layer["kernel_initializer"].encode()
+    return {f"model.layer.{number:04}.{key}": value for key, value in out.items()}
 
 
 def identity(config, examples, shards):
     model, o = config["model"], config["optimizer"]
-    momentum = o["type"] == "momentum"
     data = b"".join(image for image, _ in examples) + bytes(label for _, label in examples)
-    out = b"lockstep run identity" + struct.pack("<3I", 1, L, 0)
-    out += struct.pack("<5I", *model["input"], model["classes"], len(model["layers"]))
-    for layer in model["layers"]:
-        out += struct.pack("<10I", *layer_fields(layer))
-    rate = rounded(Fraction(str(o["learning_rate"])))
-    mu = rounded(Fraction(str(o["momentum"]))) if momentum else 0.0
-    out += struct.pack("<IffI", 2 if momentum else 1, rate, mu, int(o.get("nesterov", False)))
-    out += struct.pack("<Q3I", config["seed"], config["global_batch"], config["grain"],
-                       int(config.get("drop_remainder", False)))
-    out += struct.pack("<IQ", bool(shards), len(examples)) + hashlib.sha256(data).digest()
+    entries = {"arithmetic.version": u32(1), "arithmetic.slice_terms": u32(L),
+               "batch.global": u32(config["global_batch"]), "batch.grain": u32(config["grain"]),
+               "data.count": struct.pack("<Q", len(examples)),
+               "data.hash": hashlib.sha256(data).digest(),
+               "model.classes": u32(model["classes"]), "model.input": u32(*model["input"]),
+               "optimizer.type": o["type"].encode(), "seed": struct.pack("<Q", config["seed"]),
+               "optimizer.learning_rate":
+                   struct.pack("<f", rounded(Fraction(str(o["learning_rate"]))))}
+    if config.get("drop_remainder"):
+        entries["batch.drop_remainder"] = u32(1)
     if shards:
-        out += struct.pack("<I", len(shards) - 1) + struct.pack(f"<{len(shards) - 1}Q", *shards[1:])
+        ends = struct.pack(f"<{len(shards) - 1}Q", *shards[1:])
+        entries["data.shards"] = u32(len(shards) - 1)
+        entries["data.shard_ends"] = hashlib.sha256(ends).digest()
+    if "momentum" in o and rounded(Fraction(str(o["momentum"]))) != rounded(Fraction("0.9")):
+        entries["optimizer.momentum"] = struct.pack("<f", rounded(Fraction(str(o["momentum"]))))
+    if o.get("nesterov"):
+        entries["optimizer.nesterov"] = u32(1)
+    for number, layer in enumerate(model["layers"]):
+        entries.update(layer_entries(number, layer))
+    out = b"lockstep run identity 2"
+    for key in sorted(entries):
+        out += u32(len(key)) + key.encode() + u32(len(entries[key])) + entries[key]
     return hashlib.sha256(out).hexdigest()
 
 

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "ops/variant.h"
+#include "tests/ops/kernel_calls.h"
 
 enum { GRAINS_MAX = 9 };
 
@@ -99,7 +100,7 @@ static void job_open(job *j, const lk_conv2d *c, uint32_t m, values kind) {
     j->mask = filled(m * j->in, TIES);
     j->argmax = buffer(m * j->pooled);
     for (uint64_t i = 0; i < m * j->pooled; i++) j->argmax[i] = (uint8_t)draw(4);
-    j->scratch = buffer(lk_conv2d_scratch_floats(c) * sizeof(float));
+    j->scratch = buffer(conv2d_scratch_floats(c) * sizeof(float));
 }
 
 static void job_close(job *j) {
@@ -118,8 +119,8 @@ static void check_forward(const lk_kernels *k, const job *j) {
     uint64_t bytes = j->m * j->out * sizeof(float);
     float *want = buffer(bytes), *got = buffer(bytes);
     poison(got, bytes);
-    uint32_t bad = reference->conv2d_forward(&j->c, j->m, j->x, j->w, j->bias, want, j->scratch);
-    assert_int_equal(bad, k->conv2d_forward(&j->c, j->m, j->x, j->w, j->bias, got, j->scratch));
+    uint32_t bad = conv2d_forward(reference, &j->c, j->m, j->x, j->w, j->bias, want, j->scratch);
+    assert_int_equal(bad, conv2d_forward(k, &j->c, j->m, j->x, j->w, j->bias, got, j->scratch));
     if (!bad) same(k->name, "forward", &j->c, want, got, bytes);
     free(want);
     free(got);
@@ -132,11 +133,11 @@ static void check_pool_forward(const lk_kernels *k, const job *j) {
     uint8_t *want_cell = buffer(count), *got_cell = buffer(count);
     poison(got, bytes);
     poison(got_cell, count);
-    uint32_t bad = reference->conv2d_pool_forward(&j->c, j->m, j->x, j->w, j->bias, want, want_cell,
-                                                  &(lk_ahead){NULL, NULL, NULL}, j->scratch);
+    uint32_t bad = conv2d_pool_forward(reference, &j->c, j->m, j->x, j->w, j->bias, want, want_cell,
+                                       &(lk_ahead){NULL, NULL, NULL}, j->scratch);
     lk_ahead ahead = {.begin = j->x, .at = j->x, .end = j->x + 1};
-    assert_int_equal(bad, k->conv2d_pool_forward(&j->c, j->m, j->x, j->w, j->bias, got, got_cell,
-                                                 &ahead, j->scratch));
+    assert_int_equal(bad, conv2d_pool_forward(k, &j->c, j->m, j->x, j->w, j->bias, got, got_cell,
+                                              &ahead, j->scratch));
     if (!bad) {
         same(k->name, "pool forward", &j->c, want, got, bytes);
         same(k->name, "pool forward argmax", &j->c, want_cell, got_cell, count);
@@ -154,15 +155,15 @@ static void check_input_gradient(const lk_kernels *k, const job *j, bool masked)
     float *want = buffer(bytes), *got = buffer(bytes);
     poison(got, bytes);
     uint32_t bad =
-        reference->conv2d_input_gradient(&j->c, j->m, j->w, j->dy, mask, want, j->scratch);
+        conv2d_input_gradient(reference, &j->c, j->m, j->w, j->dy, mask, want, j->scratch);
     assert_int_equal(bad,
-                     k->conv2d_input_gradient(&j->c, j->m, j->w, j->dy, mask, got, j->scratch));
+                     conv2d_input_gradient(k, &j->c, j->m, j->w, j->dy, mask, got, j->scratch));
     if (!bad) same(k->name, "input gradient", &j->c, want, got, bytes);
     poison(got, bytes);
-    bad = reference->conv2d_pool_input_gradient(&j->c, j->m, j->w, j->dy_pooled, j->argmax, mask,
-                                                want, j->scratch);
-    assert_int_equal(bad, k->conv2d_pool_input_gradient(&j->c, j->m, j->w, j->dy_pooled, j->argmax,
-                                                        mask, got, j->scratch));
+    bad = conv2d_pool_input_gradient(reference, &j->c, j->m, j->w, j->dy_pooled, j->argmax, mask,
+                                     want, j->scratch);
+    assert_int_equal(bad, conv2d_pool_input_gradient(k, &j->c, j->m, j->w, j->dy_pooled, j->argmax,
+                                                     mask, got, j->scratch));
     if (!bad) same(k->name, "pool input gradient", &j->c, want, got, bytes);
     free(want);
     free(got);
@@ -193,8 +194,10 @@ static void check_weight_gradient(const lk_kernels *k, const job *j, uint32_t gr
     for (unsigned i = 0; i < 2; i++) {
         float *dw = i ? got : want, *db = i ? got_bias : want_bias;
         if (!j->c.use_bias) db = NULL;
-        if (pooled) both[i]->conv2d_pool_weight_gradient(&j->c, grains, views, dw, db, j->scratch);
-        else both[i]->conv2d_weight_gradient(&j->c, grains, views, dw, db, j->scratch);
+        if (pooled)
+            conv2d_pool_weight_gradient(both[i], &j->c, grains, views, dw, db, j->scratch);
+        else
+            conv2d_weight_gradient(both[i], &j->c, grains, views, dw, db, j->scratch);
     }
     // A node's zeros have no sign: every finished sum ends in + 0.0f, and kernels leave out zero
     // terms.

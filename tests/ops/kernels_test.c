@@ -13,8 +13,9 @@
 
 #include <cmocka.h>
 
-#include "ops/kernels.h"
+#include "ops/op.h"
 #include "ops/variant.h"
+#include "tests/ops/kernel_calls.h"
 
 // --- made-up operands ----------------------------------------------------------------------------
 
@@ -118,13 +119,13 @@ static void check_forward(lk_dense d, uint32_t m_count) {
     if (draw() % 2) quieten(x, m_count, d.k_count);
     float *w = operand((uint64_t)d.k_count * d.n_count);
     float *bias = operand(d.n_count), *used = d.use_bias ? bias : NULL;
-    float *scratch = block(lk_dense_forward_scratch_floats(&d, m_count) * sizeof(float), 0x7f);
+    float *scratch = block(dense_scratch_floats(&lk_op_dense, &d, m_count) * sizeof(float), 0x7f);
     output y = output_of(count * sizeof(float));
     snprintf(shape, sizeof shape, "m %u k %u n %u", m_count, d.k_count, d.n_count);
-    uint32_t bad = reference->dense_forward(&d, m_count, x, w, used, y.want, scratch);
+    uint32_t bad = dense_forward(reference, &d, m_count, x, w, used, y.want, scratch);
     assert_int_equal(bad, 0);
     EACH_VARIANT(k) {
-        assert_int_equal(k->dense_forward(&d, m_count, x, w, used, y.got, scratch), 0);
+        assert_int_equal(dense_forward(k, &d, m_count, x, w, used, y.got, scratch), 0);
         same(&y, k->name, "dense_forward", shape);
     }
     // One sum that overflows, anywhere, raises the flag.
@@ -132,7 +133,7 @@ static void check_forward(lk_dense d, uint32_t m_count) {
     x[(uint64_t)(draw() % m_count) * d.k_count + at] = 0x1p127f;
     w[at * d.n_count + draw() % d.n_count] = 0x1p127f;
     EACH_VARIANT(k) {
-        assert_int_equal(k->dense_forward(&d, m_count, x, w, used, y.got, scratch), 1);
+        assert_int_equal(dense_forward(k, &d, m_count, x, w, used, y.got, scratch), 1);
     }
     output_free(&y);
     free(x), free(w), free(bias), free(scratch);
@@ -143,15 +144,15 @@ static void check_input_gradient(lk_dense d, uint32_t m_count) {
     float *w = operand((uint64_t)d.k_count * d.n_count), *mask = operand(count);
     float *dy = operand((uint64_t)m_count * d.n_count), *used = d.relu ? mask : NULL;
     if (draw() % 2) quieten(dy, m_count, d.n_count);
-    uint64_t floats = lk_dense_input_gradient_scratch_floats(&d, m_count);
+    uint64_t floats = dense_scratch_floats(&lk_op_dense_input_gradient, &d, m_count);
     float *scratch = block(floats * sizeof(float), 0x7f);
     output dx = output_of(count * sizeof(float));
     snprintf(shape, sizeof shape, "m %u k %u n %u mask %d", m_count, d.k_count, d.n_count, d.relu);
-    assert_int_equal(reference->dense_input_gradient(&d, m_count, w, dy, used, dx.want,
-                                                     scratch), 0);
+    assert_int_equal(dense_input_gradient(reference, &d, m_count, w, dy, used, dx.want, scratch),
+                     0);
     EACH_VARIANT(k) {
         float *got = dx.got;
-        assert_int_equal(k->dense_input_gradient(&d, m_count, w, dy, used, got, scratch), 0);
+        assert_int_equal(dense_input_gradient(k, &d, m_count, w, dy, used, got, scratch), 0);
         same(&dx, k->name, "dense_input_gradient", shape);
     }
     uint64_t at = draw() % d.n_count;
@@ -159,7 +160,7 @@ static void check_input_gradient(lk_dense d, uint32_t m_count) {
     w[(uint64_t)(draw() % d.k_count) * d.n_count + at] = 0x1p127f;
     EACH_VARIANT(k) {
         float *got = dx.got;
-        assert_int_equal(k->dense_input_gradient(&d, m_count, w, dy, used, got, scratch), 1);
+        assert_int_equal(dense_input_gradient(k, &d, m_count, w, dy, used, got, scratch), 1);
     }
     output_free(&dx);
     free(w), free(mask), free(dy), free(scratch);
@@ -207,13 +208,14 @@ static void check_weight_gradient(lk_dense d, uint32_t grain) {
     uint32_t count = draw_grains(grains, grain, d.k_count, d.n_count);
     silence_units(grains, count, d.n_count);
     uint32_t k0 = draw() % 2 ? 0 : draw() % d.k_count, k1 = draw_from(k0 + 1, d.k_count);
-    float *scratch = block(lk_dense_weight_gradient_scratch_floats(&d) * sizeof(float), 0x7f);
+    float *scratch =
+        block(dense_scratch_floats(&lk_op_dense_weight_gradient, &d, 1) * sizeof(float), 0x7f);
     output dw = output_of((uint64_t)(k1 - k0) * d.n_count * sizeof(float));
     snprintf(shape, sizeof shape, "k %u..%u of %u n %u grains %u of %u", k0, k1, d.k_count,
              d.n_count, count, grain);
     float *w = operand((uint64_t)d.k_count * d.n_count);
-    reference->dense_weight_gradient(&d, count, grains,
-                                     &(lk_weight_rows){.first = k0, .end = k1}, dw.want, scratch);
+    dense_weight_gradient(reference, &d, count, grains, &(lk_weight_rows){.first = k0, .end = k1},
+                          dw.want, scratch);
     unsign_zeros(dw.want, (uint64_t)(k1 - k0) * d.n_count);
     EACH_VARIANT(k) {
         uint32_t half = draw_from(k0 + 1, k1);
@@ -221,10 +223,10 @@ static void check_weight_gradient(lk_dense d, uint32_t grain) {
         // Told of the weights or not, and of as many rows of the next call, or fewer.
         lk_weight_rows rows = {.first = k0, .end = half, .w = draw() % 2 ? w : NULL,
                                .next_end = draw_from(half, k1)};
-        k->dense_weight_gradient(&d, count, grains, &rows, got, scratch);
+        dense_weight_gradient(k, &d, count, grains, &rows, got, scratch);
         rows = (lk_weight_rows){.first = half, .end = k1, .again = true, .w = rows.w,
                                 .next_end = k1};
-        if (half < k1) k->dense_weight_gradient(&d, count, grains, &rows, rest, scratch);
+        if (half < k1) dense_weight_gradient(k, &d, count, grains, &rows, rest, scratch);
         unsign_zeros(dw.got, (uint64_t)(k1 - k0) * d.n_count);
         same(&dw, k->name, "dense_weight_gradient", shape);
     }
@@ -309,14 +311,22 @@ static void check_elements(uint64_t count) {
         }                                             \
     } while (0)
     COMPARE(load_u8, count, bytes, to);
-    COMPARE(relu_forward, count, a, to);
-    COMPARE(relu_backward, count, a, b, to);
     COMPARE(add, count, a, b, to);
 #undef COMPARE
+    relu_forward(reference, count, a, want);
+    EACH_VARIANT(k) {
+        relu_forward(k, count, a, got);
+        same(&out, k->name, "relu_forward", shape);
+    }
+    relu_backward(reference, count, a, b, want);
+    EACH_VARIANT(k) {
+        relu_backward(k, count, a, b, got);
+        same(&out, k->name, "relu_backward", shape);
+    }
     EACH_VARIANT(k) {  // in place
-        reference->relu_backward(count, a, b, want);
+        relu_backward(reference, count, a, b, want);
         memcpy(got, b, out.bytes);
-        k->relu_backward(count, a, got, got);
+        relu_backward(k, count, a, got, got);
         same(&out, k->name, "relu_backward in place", shape);
     }
     output_free(&out);
@@ -334,23 +344,24 @@ static void check_apply(const lk_optimizer *o, uint64_t count) {
     float *sum = operand(count), *w = operand(count), *slot = operand(count);
     output after = output_of(count * sizeof(float)), slots = output_of(count * sizeof(float));
     uint32_t bad = 0;
-    snprintf(shape, sizeof shape, "kind %d count %llu", o->kind, (unsigned long long)count);
+    snprintf(shape, sizeof shape, "%s count %llu", lk_optimizer_words_of(o->type)->name,
+             (unsigned long long)count);
     memcpy(after.want, w, after.bytes), memcpy(slots.want, slot, slots.bytes);
     float *want[LK_OPTIMIZER_SLOTS_MAX] = {slots.want};
     float *got[LK_OPTIMIZER_SLOTS_MAX] = {slots.got};
-    bad = reference->apply(o, count, sum, 0x1.555556p-6f, after.want, want);
+    bad = apply(reference, o, count, sum, 0x1.555556p-6f, after.want, want);
     EACH_VARIANT(k) {
         memcpy(after.got, w, after.bytes), memcpy(slots.got, slot, slots.bytes);
-        assert_int_equal(k->apply(o, count, sum, 0x1.555556p-6f, after.got, got), bad);
+        assert_int_equal(apply(k, o, count, sum, 0x1.555556p-6f, after.got, got), bad);
         same(&after, k->name, "apply", shape);
         same(&slots, k->name, "apply, slot", shape);
     }
     for (int where = 0; count > 0 && where < 2; where++) {
         sum[draw() % count] = where ? 0x1p127f : -0x1.fp127f;
-        lk_optimizer steep = {o->kind, 0x1p20f, o->momentum, o->nesterov};
+        lk_optimizer steep = {o->type, 0x1p20f, o->momentum, o->nesterov};
         EACH_VARIANT(k) {
             memcpy(after.got, w, after.bytes), memcpy(slots.got, slot, slots.bytes);
-            assert_int_equal(k->apply(&steep, count, sum, 1.0f, after.got, got), 1);
+            assert_int_equal(apply(k, &steep, count, sum, 1.0f, after.got, got), 1);
         }
     }
     output_free(&after), output_free(&slots);
@@ -361,9 +372,11 @@ static void test_apply(void **state) {
     (void)state;
     seed = 6;
     for (uint64_t count = 0; count < 90; count++) {
-        check_apply(&(lk_optimizer){LK_SGD, 0x1.99999ap-4f, 0.0f, false}, count);
-        check_apply(&(lk_optimizer){LK_MOMENTUM, 0x1.99999ap-4f, 0x1.ccccccp-1f, false}, count);
-        check_apply(&(lk_optimizer){LK_MOMENTUM, 0x1.99999ap-4f, 0x1.ccccccp-1f, true}, count);
+        check_apply(&(lk_optimizer){&lk_optimizer_sgd, 0x1.99999ap-4f, 0.0f, false}, count);
+        check_apply(&(lk_optimizer){&lk_optimizer_momentum, 0x1.99999ap-4f, 0x1.ccccccp-1f, false},
+                    count);
+        check_apply(&(lk_optimizer){&lk_optimizer_momentum, 0x1.99999ap-4f, 0x1.ccccccp-1f, true},
+                    count);
     }
 }
 
@@ -379,14 +392,14 @@ static void check_pool(const lk_pool2d *p, uint32_t m_count) {
     snprintf(shape, sizeof shape, "m %u in %ux%ux%u out %ux%u pool %ux%u stride %ux%u pad %u,%u",
              m_count, p->in_h, p->in_w, p->channels, p->out_h, p->out_w, p->pool_h, p->pool_w,
              p->stride_h, p->stride_w, p->pad_top, p->pad_left);
-    reference->max_pool_forward(p, m_count, x, y.want, argmax.want);
+    max_pool_forward(reference, p, m_count, x, y.want, argmax.want);
     const uint16_t *winners = argmax.want;
-    assert_int_equal(reference->max_pool_backward(p, m_count, dy, winners, dx.want), 0);
+    assert_int_equal(max_pool_backward(reference, p, m_count, dy, winners, dx.want), 0);
     EACH_VARIANT(k) {
-        k->max_pool_forward(p, m_count, x, y.got, argmax.got);
+        max_pool_forward(k, p, m_count, x, y.got, argmax.got);
         same(&y, k->name, "max_pool_forward", shape);
         same(&argmax, k->name, "max_pool_forward, argmax", shape);
-        assert_int_equal(k->max_pool_backward(p, m_count, dy, winners, dx.got), 0);
+        assert_int_equal(max_pool_backward(k, p, m_count, dy, winners, dx.got), 0);
         same(&dx, k->name, "max_pool_backward", shape);
     }
     output_free(&y), output_free(&argmax), output_free(&dx);
@@ -421,15 +434,15 @@ static void check_softmax(uint32_t m_count, uint32_t classes) {
     }
     for (uint32_t m = 0; m < m_count; m++) labels[m] = draw() % classes;
     snprintf(shape, sizeof shape, "m %u classes %u", m_count, classes);
-    uint32_t bad = reference->softmax_cross_entropy(m_count, classes, logits, labels,
-                                                    gradient.want, loss.want,
-                                                    &want_right);
+    uint32_t bad = softmax_cross_entropy(reference, m_count, classes, logits, labels, gradient.want,
+                                         loss.want, &want_right);
     assert_int_equal(bad, 0);
     EACH_VARIANT(k) {
         for (int with = 0; with < 2; with++) {
             float *to = with ? gradient.got : NULL;
-            assert_int_equal(k->softmax_cross_entropy(m_count, classes, logits, labels, to,
-                                                      loss.got, &right), 0);
+            assert_int_equal(
+                softmax_cross_entropy(k, m_count, classes, logits, labels, to, loss.got, &right),
+                0);
             assert_int_equal(right, want_right);
             same(&loss, k->name, "softmax_cross_entropy, loss", shape);
             if (with) same(&gradient, k->name, "softmax_cross_entropy", shape);
@@ -440,8 +453,9 @@ static void check_softmax(uint32_t m_count, uint32_t classes) {
     labels[0] = classes - 1;
     bad = classes > 1;
     EACH_VARIANT(k) {
-        assert_int_equal(k->softmax_cross_entropy(m_count, classes, logits, labels, gradient.got,
-                                                  loss.got, &right), bad);
+        assert_int_equal(softmax_cross_entropy(k, m_count, classes, logits, labels, gradient.got,
+                                               loss.got, &right),
+                         bad);
     }
     output_free(&loss), output_free(&gradient);
     free(logits), free(labels);

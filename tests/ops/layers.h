@@ -2,16 +2,16 @@
 #ifndef LOCKSTEP_TESTS_OPS_LAYERS_H
 #define LOCKSTEP_TESTS_OPS_LAYERS_H
 
-#include "ops/model.h"
+#include "ops/graph/model.h"
 
 #define POOL(n, size, stride, pad)                                              \
     {                                                                           \
-        .kind = LK_LAYER_MAX_POOL2D, .name = n, .size_h = size, .size_w = size, \
+        .type = &lk_layer_max_pool2d, .name = n, .size_h = size, .size_w = size, \
         .stride_h = stride, .stride_w = stride, .padding = pad                  \
     }
 #define FLATTEN \
-    { .kind = LK_LAYER_FLATTEN, .name = "flatten" }
+    { .type = &lk_layer_flatten, .name = "flatten" }
 #define RELU(n) \
-    { .kind = LK_LAYER_RELU, .name = n }
+    { .type = &lk_layer_relu, .name = n }
 
 #endif

@@ -19,16 +19,18 @@ static uint32_t draw(uint32_t below) {
     return (uint32_t)((draws >> 33) % below);
 }
 
-#define CONV(n, filters, size, stride, pad, activation)                                       \
-    {                                                                                         \
-        .kind = LK_LAYER_CONV2D, .name = n, .units = filters, .size_h = size, .size_w = size, \
-        .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = true,             \
-        .relu = activation, .initializer = LK_INIT_GLOROT_UNIFORM                             \
+#define CONV(n, filters, size, stride, pad, with_relu)                                         \
+    {                                                                                          \
+        .type = &lk_layer_conv2d, .name = n, .units = filters, .size_h = size, .size_w = size, \
+        .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = true,              \
+        .activation = (with_relu) ? &lk_layer_relu : NULL,                                     \
+        .initializer = &lk_initializer_glorot_uniform                                          \
     }
-#define DENSE(n, count, activation)                                                              \
-    {                                                                                            \
-        .kind = LK_LAYER_DENSE, .name = n, .units = count, .use_bias = true, .relu = activation, \
-        .initializer = LK_INIT_GLOROT_UNIFORM                                                    \
+#define DENSE(n, count, with_relu)                                            \
+    {                                                                         \
+        .type = &lk_layer_dense, .name = n, .units = count, .use_bias = true, \
+        .activation = (with_relu) ? &lk_layer_relu : NULL,                    \
+        .initializer = &lk_initializer_glorot_uniform                         \
     }
 #define VALID LK_PADDING_VALID
 #define SAME  LK_PADDING_SAME
@@ -38,7 +40,7 @@ static lk_run_spec spec_of(uint32_t h, uint32_t w, uint32_t c, uint32_t classes,
     return (lk_run_spec){.model = {h, w, c, classes, count, layers},
                          .seed = 1,
                          .global_batch = 8,
-                         .optimizer = {LK_MOMENTUM, 0.1f, 0.9f, false},
+                         .optimizer = {&lk_optimizer_momentum, 0.1f, 0.9f, false},
                          .grain = 2,
                          .example_count = 100};
 }
@@ -112,7 +114,8 @@ static void shapes_are_inferred(void **state) {
 }
 
 // The forward ops of conv (5 x w x 1 in, 3 x 3, valid), an optional relu and a pool.
-static uint32_t forward_kinds(bool fuse, bool relu_layer, lk_layer pool, lk_op_kind kinds[8]) {
+static uint32_t forward_kinds(bool fuse, bool relu_layer, lk_layer pool,
+                              const lk_op_type *kinds[8]) {
     const lk_layer layers[] = {CONV("a", 2, 3, 1, VALID, !relu_layer), RELU("r"), pool, FLATTEN,
                                DENSE("d", 3, false)};
     lk_layer without[] = {layers[0], layers[2], layers[3], layers[4]};
@@ -122,7 +125,7 @@ static uint32_t forward_kinds(bool fuse, bool relu_layer, lk_layer pool, lk_op_k
     lk_error error;
     void *tables;
     assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
-    for (uint32_t i = 0; i < p.forward_end; i++) kinds[i] = p.ops[i].kind;
+    for (uint32_t i = 0; i < p.forward_end; i++) kinds[i] = p.ops[i].type;
     uint32_t count = p.forward_end;
     free(tables);
     return count;
@@ -130,17 +133,17 @@ static uint32_t forward_kinds(bool fuse, bool relu_layer, lk_layer pool, lk_op_k
 
 static void fusion_follows_geometry(void **state) {
     (void)state;
-    lk_op_kind kinds[8];
+    const lk_op_type *kinds[8];
     for (int relu_layer = 0; relu_layer < 2; relu_layer++) {
         // load, conv2d + pool, dense
         assert_int_equal(forward_kinds(true, relu_layer, (lk_layer)POOL("p", 2, 2, VALID), kinds),
                          3);
-        assert_int_equal(kinds[1], LK_OP_CONV2D_POOL);
+        assert_ptr_equal(kinds[1], &lk_op_conv2d_pool);
         // 5 rows pooled "same" are 3: the fused kernel drops the last, so it does not fit.
         assert_int_equal(forward_kinds(true, relu_layer, (lk_layer)POOL("p", 2, 2, SAME), kinds),
                          4);
-        assert_int_equal(kinds[1], LK_OP_CONV2D);
-        assert_int_equal(kinds[2], LK_OP_MAX_POOL);
+        assert_ptr_equal(kinds[1], &lk_op_conv2d);
+        assert_ptr_equal(kinds[2], &lk_op_max_pool2d);
         assert_int_equal(forward_kinds(true, relu_layer, (lk_layer)POOL("p", 2, 1, VALID), kinds),
                          4);
         assert_int_equal(forward_kinds(true, relu_layer, (lk_layer)POOL("p", 3, 2, VALID), kinds),
@@ -148,7 +151,7 @@ static void fusion_follows_geometry(void **state) {
         // One op a layer: load, conv2d, relu, pool, dense.
         assert_int_equal(forward_kinds(false, relu_layer, (lk_layer)POOL("p", 2, 2, VALID), kinds),
                          5);
-        assert_int_equal(kinds[2], LK_OP_RELU);
+        assert_ptr_equal(kinds[2], &lk_op_relu);
     }
 }
 
@@ -423,9 +426,8 @@ static void plans_of_programs(void **state) {
                    p.regions);
         for (uint32_t o = 0; o < p.op_count; o++) {
             const lk_op *op = &p.ops[o];
-            const uint32_t used[] = {op->x,  op->y,    op->argmax, op->dy,
-                                     op->dx, op->mask, op->scratch};
-            for (uint32_t u = 0; u < LK_COUNT(used); u++) {
+            const uint32_t *used = op->tensor;
+            for (uint32_t u = 0; u < LK_ROLES; u++) {
                 if (used[u] == LK_NONE) continue;
                 assert_true(p.tensors[used[u]].first <= o && o <= p.tensors[used[u]].last);
             }

@@ -13,6 +13,7 @@
 
 #include "comm/step.h"
 #include "tests/ops/layers.h"
+#include "tests/ops/kernel_calls.h"
 
 static const lk_kernels *const k = &lk_kernels_reference;
 
@@ -88,18 +89,18 @@ static image_shape dense(const lk_layer *l, image_shape s, const double *x, cons
 
 static image_shape layer_forward(const lk_layer *l, image_shape s, const double *x,
                                  double *const *params, uint32_t *param, double *y) {
-    bool trainable = l->kind == LK_LAYER_CONV2D || l->kind == LK_LAYER_DENSE;
+    bool trainable = l->type == &lk_layer_conv2d || l->type == &lk_layer_dense;
     const double *w = trainable ? params[(*param)++] : NULL;
     const double *b = trainable && l->use_bias ? params[(*param)++] : NULL;
     image_shape o = s;
-    if (l->kind == LK_LAYER_DENSE) {
+    if (l->type == &lk_layer_dense) {
         o = dense(l, s, x, w, b, y);
-    } else if (l->kind == LK_LAYER_CONV2D || l->kind == LK_LAYER_MAX_POOL2D) {
+    } else if (l->type == &lk_layer_conv2d || l->type == &lk_layer_max_pool2d) {
         o = windows(l, s, x, w, b, y);
     } else {
         memcpy(y, x, (size_t)(s.h * s.w * s.c) * sizeof *y);
     }
-    bool relu = l->relu || l->kind == LK_LAYER_RELU;
+    bool relu = l->activation || l->type == &lk_layer_relu;
     for (int i = 0; relu && i < o.h * o.w * o.c; i++) y[i] = fmax(y[i], 0.0);
     return o;
 }
@@ -126,7 +127,7 @@ static double loss_of(const lk_model *m, double *const *params, const uint8_t *i
 static void check_conv2d(uint32_t in_h, uint32_t in_w, uint32_t in_c, uint32_t out_c, uint32_t kh,
                          uint32_t kw, uint32_t sh, uint32_t sw, lk_padding padding) {
     enum { M = 3 };
-    const lk_layer l = {.kind = LK_LAYER_CONV2D,
+    const lk_layer l = {.type = &lk_layer_conv2d,
                         .units = out_c,
                         .size_h = kh,
                         .size_w = kw,
@@ -159,10 +160,10 @@ static void check_conv2d(uint32_t in_h, uint32_t in_w, uint32_t in_c, uint32_t o
     fill(b, out_c);
     for (uint32_t i = 0; i < weights; i++) wd[i] = (double)w[i], gw[i] = 0.0;
     for (uint32_t i = 0; i < out_c; i++) bd[i] = (double)b[i], gb[i] = 0.0;
-    assert_int_equal(k->conv2d_forward(&c, M, x, w, b, y, NULL), 0);
-    assert_int_equal(k->conv2d_input_gradient(&c, M, w, r, NULL, dx, NULL), 0);
+    assert_int_equal(conv2d_forward(k, &c, M, x, w, b, y, NULL), 0);
+    assert_int_equal(conv2d_input_gradient(k, &c, M, w, r, NULL, dx, NULL), 0);
     const lk_grain_view views[] = {{x, r, NULL, 2}, {x + 2 * in, r + 2 * out, NULL, 1}};
-    k->conv2d_weight_gradient(&c, 2, views, dw, db, NULL);
+    conv2d_weight_gradient(k, &c, 2, views, dw, db, NULL);
 
     const image_shape s = {(int)in_h, (int)in_w, (int)in_c};
     for (uint32_t m = 0; m < M; m++) {
@@ -216,16 +217,16 @@ static void convolution_by_hand(void **state) {
                          .use_bias = true};
     const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 9}, w[] = {1, 10, 100, 1000}, b[] = {0.5f};
     float y[4];
-    assert_int_equal(k->conv2d_forward(&c, 1, x, w, b, y, NULL), 0);
+    assert_int_equal(conv2d_forward(k, &c, 1, x, w, b, y, NULL), 0);
     const float want[] = {5421.5f, 6532.5f, 8754.5f, 9865.5f};
     same_bits(want, y, 4);
     const float dy[] = {1, 0, 0, 2};
     float dx[9], dw[4], db[1];
-    assert_int_equal(k->conv2d_input_gradient(&c, 1, w, dy, NULL, dx, NULL), 0);
+    assert_int_equal(conv2d_input_gradient(k, &c, 1, w, dy, NULL, dx, NULL), 0);
     const float want_dx[] = {1, 10, 0, 100, 1002, 20, 0, 200, 2000};
     same_bits(want_dx, dx, 9);
     const lk_grain_view view = {x, dy, NULL, 1};
-    k->conv2d_weight_gradient(&c, 1, &view, dw, db, NULL);
+    conv2d_weight_gradient(k, &c, 1, &view, dw, db, NULL);
     const float want_dw[] = {11, 14, 20, 23}, want_db[] = {3};
     same_bits(want_dw, dw, 4);
     same_bits(want_db, db, 1);
@@ -245,13 +246,13 @@ static void pooling_by_hand(void **state) {
     const float x[] = {1, 7, 7, 2, 7, 0, -1, -1, 0};
     float y[4], dx[9];
     uint16_t argmax[4];
-    k->max_pool_forward(&p, 1, x, y, argmax);
+    max_pool_forward(k, &p, 1, x, y, argmax);
     const float want[] = {7, 7, 7, 7};
     const uint16_t winners[] = {1, 0, 1, 0};  // of equals, the first
     same_bits(want, y, 4);
     assert_memory_equal(winners, argmax, sizeof winners);
     const float dy[] = {1, 2, 4, 8};
-    assert_int_equal(k->max_pool_backward(&p, 1, dy, argmax, dx), 0);
+    assert_int_equal(max_pool_backward(k, &p, 1, dy, argmax, dx), 0);
     const float want_dx[] = {0, 3, 0, 0, 12, 0, 0, 0, 0};
     same_bits(want_dx, dx, 9);
     // Padding never wins, not even over negative cells.
@@ -267,7 +268,7 @@ static void pooling_by_hand(void **state) {
                               .pad_top = 1,
                               .pad_left = 1};
     const float cells[] = {-5, -6};
-    k->max_pool_forward(&padded, 1, cells, y, argmax);
+    max_pool_forward(k, &padded, 1, cells, y, argmax);
     same_bits(cells, y, 2);
     assert_int_equal(argmax[0], 4);
 }
@@ -282,9 +283,9 @@ static void small_kernels_by_hand(void **state) {
 
     const float v[] = {-1, -0.0f, 0, 2}, dv[] = {1, 2, 3, 4}, relu[] = {0, 0, 0, 2},
                 back[] = {0, 0, 0, 4};
-    k->relu_forward(4, v, x);
+    relu_forward(k, 4, v, x);
     same_bits(relu, x, 4);
-    k->relu_backward(4, x, dv, x);
+    relu_backward(k, 4, x, dv, x);
     same_bits(back, x, 4);
 
     const lk_dense d = {.k_count = 2, .n_count = 2, .use_bias = true, .relu = true};
@@ -292,12 +293,12 @@ static void small_kernels_by_hand(void **state) {
     const float y_want[] = {7.5f, 0, 9.5f, 0}, dy[] = {1, 10, 100, 1000};
     const float dx_want[] = {21, -37, 0, -3700}, dw_want[] = {-299, -2990, 402, 4020};
     float y[4], dx[4], dw[4], db[2];
-    assert_int_equal(k->dense_forward(&d, 2, in, w, b, y, NULL), 0);
+    assert_int_equal(dense_forward(k, &d, 2, in, w, b, y, NULL), 0);
     same_bits(y_want, y, 4);
-    assert_int_equal(k->dense_input_gradient(&d, 2, w, dy, in, dx, NULL), 0);
+    assert_int_equal(dense_input_gradient(k, &d, 2, w, dy, in, dx, NULL), 0);
     same_bits(dx_want, dx, 4);
     const lk_grain_view view = {in, dy, NULL, 2};
-    k->dense_weight_gradient(&d, 1, &view, &(lk_weight_rows){.end = 2}, dw, NULL);
+    dense_weight_gradient(k, &d, 1, &view, &(lk_weight_rows){.end = 2}, dw, NULL);
     same_bits(dw_want, dw, 4);
     k->column_sums(2, 1, &view, db);
     assert_true(db[0] == 101.0f && db[1] == 1010.0f);
@@ -312,7 +313,7 @@ static void loss_and_its_gradient(void **state) {
     for (uint32_t i = 0; i < M * CLASSES; i++) z[i] *= 6.0f;
     for (uint32_t i = 0; i < CLASSES; i++) z[i] = 1.25f;  // uniform: the loss is log 10
     for (uint32_t m = 0; m < M; m++) labels[m] = m % CLASSES;
-    assert_int_equal(k->softmax_cross_entropy(M, CLASSES, z, labels, dz, loss, &correct), 0);
+    assert_int_equal(softmax_cross_entropy(k, M, CLASSES, z, labels, dz, loss, &correct), 0);
     near("loss", 0, 2.302585093, (double)loss[0], 1e-7);
     for (uint32_t m = 0; m < M; m++) {
         double sum = 0.0;
@@ -338,11 +339,11 @@ static void golden_optimizers(void **state) {
         lk_optimizer o;
         double w[3][3];
     } golden[] = {
-        {{LK_SGD, 0.01f, 0.0f, false},
+        {{&lk_optimizer_sgd, 0.01f, 0.0f, false},
          {{.999, 1.998, 2.997}, {1.001, 1.997, 2.997}, {1.0005, 2.001, 2.994}}},
-        {{LK_MOMENTUM, 0.01f, 0.9f, false},
+        {{&lk_optimizer_momentum, 0.01f, 0.9f, false},
          {{.999, 1.998, 2.997}, {1.0001, 1.9952, 2.9943}, {1.00059, 1.99668, 2.98887}}},
-        {{LK_MOMENTUM, 0.01f, 0.9f, true},
+        {{&lk_optimizer_momentum, 0.01f, 0.9f, true},
          {{.9981, 1.9962, 2.9943}, {1.00109, 1.99268, 2.99187}, {1.001031, 1.998012, 2.983983}}},
     };
     for (size_t c = 0; c < LK_COUNT(golden); c++) {
@@ -350,7 +351,7 @@ static void golden_optimizers(void **state) {
         for (uint32_t step = 0; step < 3; step++) {
             float sums[3];
             for (uint32_t i = 0; i < 3; i++) sums[i] = 4.0f * g[step][i];
-            assert_int_equal(k->apply(&golden[c].o, 3, sums, 0.25f, w, slots), 0);
+            assert_int_equal(apply(k, &golden[c].o, 3, sums, 0.25f, w, slots), 0);
             for (uint32_t i = 0; i < 3; i++) near("w", i, golden[c].w[step][i], (double)w[i], 2e-7);
         }
     }
@@ -399,22 +400,22 @@ static void check_fused(uint32_t h, uint32_t w_count, bool relu, bool ties) {
     for (uint64_t i = 0; ties && i < weights; i++) w[i] = roundf(w[i]);
     for (uint64_t i = 0; ties && i < OUT_C; i++) b[i] = -1.0f;
 
-    assert_int_equal(k->conv2d_forward(&c, M, x, w, b, y, NULL), 0);
-    k->max_pool_forward(&p, M, y, separate, winners);
-    assert_int_equal(k->conv2d_pool_forward(&c, M, x, w, b, fused, argmax, NULL, NULL), 0);
+    assert_int_equal(conv2d_forward(k, &c, M, x, w, b, y, NULL), 0);
+    max_pool_forward(k, &p, M, y, separate, winners);
+    assert_int_equal(conv2d_pool_forward(k, &c, M, x, w, b, fused, argmax, NULL, NULL), 0);
     same_bits(separate, fused, M * pooled);
 
-    assert_int_equal(k->max_pool_backward(&p, M, dy, winners, dsum), 0);
-    if (relu) k->relu_backward(M * out, y, dsum, dsum);
-    if (relu) k->relu_backward(M * pooled, fused, dy, dy);
-    assert_int_equal(k->conv2d_input_gradient(&c, M, w, dsum, x, dx[0], NULL), 0);
-    assert_int_equal(k->conv2d_pool_input_gradient(&c, M, w, dy, argmax, x, dx[1], NULL), 0);
+    assert_int_equal(max_pool_backward(k, &p, M, dy, winners, dsum), 0);
+    if (relu) relu_backward(k, M * out, y, dsum, dsum);
+    if (relu) relu_backward(k, M * pooled, fused, dy, dy);
+    assert_int_equal(conv2d_input_gradient(k, &c, M, w, dsum, x, dx[0], NULL), 0);
+    assert_int_equal(conv2d_pool_input_gradient(k, &c, M, w, dy, argmax, x, dx[1], NULL), 0);
     same_bits(dx[0], dx[1], M * in);
     const lk_grain_view whole[] = {{x, dsum, NULL, 2}, {x + 2 * in, dsum + 2 * out, NULL, 1}};
     const lk_grain_view routed[] = {{x, dy, argmax, 2},
                                     {x + 2 * in, dy + 2 * pooled, argmax + 2 * pooled, 1}};
-    k->conv2d_weight_gradient(&c, 2, whole, dw[0], db[0], NULL);
-    k->conv2d_pool_weight_gradient(&c, 2, routed, dw[1], db[1], NULL);
+    conv2d_weight_gradient(k, &c, 2, whole, dw[0], db[0], NULL);
+    conv2d_pool_weight_gradient(k, &c, 2, routed, dw[1], db[1], NULL);
     for (uint64_t i = 0; i < weights; i++) dw[0][i] += 0.0f, dw[1][i] += 0.0f;
     same_bits(dw[0], dw[1], weights);
     for (uint64_t i = 0; i < OUT_C; i++) db[0][i] += 0.0f, db[1][i] += 0.0f;
@@ -482,7 +483,7 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
         float *w = (float *)(void *)(device + p.tensors[p.params[i].tensor].offset);
         params[i] = memory(p.params[i].count * sizeof **params);
         for (uint64_t e = 0; e < p.params[i].count; e++) {
-            if (p.params[i].initializer == LK_INIT_ZEROS)
+            if (p.params[i].initializer == &lk_initializer_zeros)
                 w[e] = 0.125f * draw();  // biases count too
             params[i][e] = (double)w[e];
         }
@@ -526,7 +527,7 @@ static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *laye
     const lk_run_spec spec = {.model = {h, w, c, 3, count, layers},
                               .seed = 3,
                               .global_batch = EXAMPLES,
-                              .optimizer = {.kind = LK_SGD, .learning_rate = 1.0f},
+                              .optimizer = {.type = &lk_optimizer_sgd, .learning_rate = 1.0f},
                               .grain = 2,
                               .example_count = EXAMPLES};
     assert_true(h * w * c <= IMAGE_MAX);
@@ -545,16 +546,18 @@ static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *laye
     }
 }
 
-#define CONV(n, filters, size, stride, pad, bias, activation)                                 \
-    {                                                                                         \
-        .kind = LK_LAYER_CONV2D, .name = n, .units = filters, .size_h = size, .size_w = size, \
-        .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = bias,             \
-        .relu = activation, .initializer = LK_INIT_HE_UNIFORM                                 \
+#define CONV(n, filters, size, stride, pad, bias, with_relu)                                   \
+    {                                                                                          \
+        .type = &lk_layer_conv2d, .name = n, .units = filters, .size_h = size, .size_w = size, \
+        .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = bias,              \
+        .activation = (with_relu) ? &lk_layer_relu : NULL,                                     \
+        .initializer = &lk_initializer_he_uniform                                              \
     }
-#define DENSE(n, count, bias, activation)                                                        \
-    {                                                                                            \
-        .kind = LK_LAYER_DENSE, .name = n, .units = count, .use_bias = bias, .relu = activation, \
-        .initializer = LK_INIT_GLOROT_UNIFORM                                                    \
+#define DENSE(n, count, bias, with_relu)                                      \
+    {                                                                         \
+        .type = &lk_layer_dense, .name = n, .units = count, .use_bias = bias, \
+        .activation = (with_relu) ? &lk_layer_relu : NULL,                    \
+        .initializer = &lk_initializer_glorot_uniform                         \
     }
 #define VALID LK_PADDING_VALID
 #define SAME  LK_PADDING_SAME
@@ -627,8 +630,12 @@ static void gradients_of_narrow_layers(void **state) {
     const lk_layer pooled[] = {CONV("a", 1, 2, 1, VALID, true, true), POOL("p", 2, 2, VALID),
                                FLATTEN, DENSE("b", 3, true, false)};
     check_model(3, 3, 1, pooled, LK_COUNT(pooled));
-    const lk_layer units[] = {FLATTEN, DENSE("a", 1, true, false), DENSE("b", 4, true, true),
-                              DENSE("c", 1, true, false), RELU("r"), DENSE("d", 3, true, false)};
+    const lk_layer units[] = {FLATTEN,
+                              DENSE("a", 1, true, false),
+                              DENSE("b", 4, true, true),
+                              DENSE("c", 1, true, false),
+                              RELU("r"),
+                              DENSE("d", 3, true, false)};
     check_model(3, 3, 2, units, LK_COUNT(units));
     const lk_layer one_by_one[] = {CONV("a", 1, 3, 1, VALID, true, false),
                                    CONV("b", 2, 1, 1, SAME, true, false), FLATTEN,

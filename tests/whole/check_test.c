@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "comm/step.h"
-#include "ops/check.h"
-#include "ops/kernels.h"
+#include "ops/graph/check.h"
+#include "ops/op.h"
 
 enum { PIXELS = 36, EXAMPLES = 40, CLASSES = 4 };
 
@@ -44,7 +44,7 @@ typedef struct bench {
     void *tables, *world_tables, *device, *replicas;
 } bench;
 
-static const lk_layer layers[] = {{.kind = LK_LAYER_CONV2D,
+static const lk_layer layers[] = {{.type = &lk_layer_conv2d,
                                    .name = "conv",
                                    .units = 3,
                                    .size_h = 3,
@@ -53,27 +53,27 @@ static const lk_layer layers[] = {{.kind = LK_LAYER_CONV2D,
                                    .stride_w = 1,
                                    .padding = LK_PADDING_SAME,
                                    .use_bias = true,
-                                   .relu = true,
-                                   .initializer = LK_INIT_GLOROT_UNIFORM},
-                                  {.kind = LK_LAYER_MAX_POOL2D,
+                                   .activation = &lk_layer_relu,
+                                   .initializer = &lk_initializer_glorot_uniform},
+                                  {.type = &lk_layer_max_pool2d,
                                    .name = "pool",
                                    .size_h = 2,
                                    .size_w = 2,
                                    .stride_h = 2,
                                    .stride_w = 2,
                                    .padding = LK_PADDING_VALID},
-                                  {.kind = LK_LAYER_FLATTEN, .name = "flatten"},
-                                  {.kind = LK_LAYER_DENSE,
+                                  {.type = &lk_layer_flatten, .name = "flatten"},
+                                  {.type = &lk_layer_dense,
                                    .name = "hidden",
                                    .units = 7,
                                    .use_bias = true,
-                                   .relu = true,
-                                   .initializer = LK_INIT_GLOROT_UNIFORM},
-                                  {.kind = LK_LAYER_DENSE,
+                                   .activation = &lk_layer_relu,
+                                   .initializer = &lk_initializer_glorot_uniform},
+                                  {.type = &lk_layer_dense,
                                    .name = "logits",
                                    .units = CLASSES,
                                    .use_bias = true,
-                                   .initializer = LK_INIT_GLOROT_UNIFORM}};
+                                   .initializer = &lk_initializer_glorot_uniform}};
 
 static void *memory(uint64_t bytes) {
     void *at = aligned_alloc(4096, lk_round_up(bytes + 1, 4096));
@@ -91,7 +91,7 @@ static void build_to_reduce(bench *b, bool fuse, bool guards, lk_reduce_choice r
                                       .classes = CLASSES,
                                       .layers = layers,
                                       .layer_count = LK_COUNT(layers)},
-                            .optimizer = {.kind = LK_SGD, .learning_rate = 0.01f},
+                            .optimizer = {.type = &lk_optimizer_sgd, .learning_rate = 0.01f},
                             .seed = 3,
                             .global_batch = 16,
                             .grain = 4,
@@ -218,16 +218,17 @@ static void on_panic(const char *file, int line, const char *what) {
     longjmp(panicked, 1);
 }
 
-static uint32_t long_dense(const lk_dense *d, uint32_t m, const float *x, const float *w,
-                           const float *bias, float *y, float *scratch) {
-    uint32_t bad = lk_kernels_reference.dense_forward(d, m, x, w, bias, y, scratch);
-    if (d->n_count == 7) y[(uint64_t)m * d->n_count] = 1.0f;  // the layer "hidden"
+static uint32_t long_dense(lk_lane *l, const lk_op *op) {
+    const lk_dense *d = &op->dense;
+    uint32_t bad = lk_op_dense.reference(l, op);
+    float *y = l->at[LK_Y];
+    if (d->n_count == 7) y[(uint64_t)l->examples * d->n_count] = 1.0f;  // the layer "hidden"
     return bad;
 }
 
-static uint32_t long_apply(const lk_optimizer *o, uint64_t count, const float *sum, float inverse_n,
-                           float *w, float *const slots[]) {
-    uint32_t bad = lk_kernels_reference.apply(o, count, sum, inverse_n, w, slots);
+static uint32_t long_apply(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
+                           const float *sum, float *w, float *const slots[]) {
+    uint32_t bad = o->type->reference(o, scalars, count, sum, w, slots);
     if (count == CLASSES) w[count] = 1.0f;  // logits/bias, the last of the device region or not
     return bad;
 }
@@ -247,12 +248,12 @@ static void test_write_behind(void **state) {
     (void)state;
     bench b;
     build(&b, true, true);
-    b.kernels.dense_forward = long_dense;
+    b.kernels.kernel[LK_OP_DENSE] = long_dense;
     start(&b);
     expect_panic(&b, "hidden", "seen after");
 
     build(&b, true, true);
-    b.kernels.apply = long_apply;
+    b.kernels.apply[LK_OPTIMIZER_SGD] = long_apply;
     start(&b);
     expect_panic(&b, "logits/bias", "seen after a step");
 }

@@ -130,18 +130,15 @@ static const uint8_t *image(void *context, uint64_t index) {
     return real_source.image(context, index);
 }
 
-static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *x, const float *w,
-                              const float *bias, float *y, float *scratch) {
+static uint32_t dense_forward(lk_lane *lane, const lk_op *op) {
     pass("forward", in_step());
     pass("evaluation", atomic_load(&evaluating) && atomic_load(&step) + 1 >= wanted);
-    return real_kernels.dense_forward(d, m_count, x, w, bias, y, scratch);
+    return lk_kernel_of(&real_kernels, op->type)(lane, op);
 }
 
-static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const float *w,
-                                     const float *dy, const float *mask, float *dx,
-                                     float *scratch) {
+static uint32_t dense_input_gradient(lk_lane *lane, const lk_op *op) {
     pass("backward", in_step());
-    return real_kernels.dense_input_gradient(d, m_count, w, dy, mask, dx, scratch);
+    return lk_kernel_of(&real_kernels, op->type)(lane, op);
 }
 
 static void add(uint64_t count, const float *a, const float *b, float *out) {
@@ -150,9 +147,9 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
 }
 
 // Struck when some of the parameters are new.
-static uint32_t apply(const lk_optimizer *o, uint64_t count, const float *sum, float inverse_n,
-                      float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
-    uint32_t bad = real_kernels.apply(o, count, sum, inverse_n, w, slots);
+static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
+                      const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    uint32_t bad = lk_apply_of(&real_kernels, o)(o, scalars, count, sum, w, slots);
     pass("apply", in_step());
     return bad;
 }
@@ -168,10 +165,10 @@ void __wrap_lk_world_make(lk_world *world, const lk_program *program, const lk_k
                           uint64_t replica_stride, void *memory) {
     kernels = real_kernels = *own;
     source = real_source = *data;
-    kernels.dense_forward = dense_forward;
-    kernels.dense_input_gradient = dense_input_gradient;
+    kernels.kernel[LK_OP_DENSE] = dense_forward;
+    kernels.kernel[LK_OP_DENSE_INPUT_GRADIENT] = dense_input_gradient;
     kernels.add = add;
-    kernels.apply = apply;
+    for (uint32_t i = 0; i < LK_OPTIMIZER_COUNT; i++) kernels.apply[i] = apply;
     source.image = image;
     __real_lk_world_make(world, program, &kernels, &source, device, replica_regions, replica_stride,
                          memory);

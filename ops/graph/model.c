@@ -1,5 +1,5 @@
 // model.c - checks of a run's numbers, and the run identity. Freestanding.
-#include "ops/model.h"
+#include "ops/graph/model.h"
 
 #include "ops/geometry.h"
 
@@ -16,6 +16,11 @@ uint32_t lk_step_examples(const lk_run_spec *spec, uint64_t step) {
 
 uint32_t lk_step_positions(const lk_run_spec *spec, uint64_t step) {
     return spec->shards ? spec->global_batch : lk_step_examples(spec, step);
+}
+
+lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step) {
+    return (lk_step_scalars){.learning_rate = spec->optimizer.learning_rate,
+                             .inverse_n = 1.0f / (float)lk_step_examples(spec, step)};
 }
 
 lk_place lk_place_of(const lk_run_spec *spec, uint64_t position) {
@@ -55,11 +60,7 @@ static lk_status check_optimizer(const lk_optimizer *o, lk_error *error) {
                        "optimizer.learning_rate: found a negative or non-finite number, wanted a "
                        "finite number from 0 up");
     }
-    if (o->kind == LK_MOMENTUM && !(o->momentum >= 0.0f && o->momentum < 1.0f)) {
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "optimizer.momentum: found a number outside 0 <= momentum < 1");
-    }
-    return LK_OK;
+    return o->type->check ? o->type->check(o, error) : LK_OK;
 }
 
 // The largest divisor of `grains` that is not above `shards`.
@@ -129,50 +130,4 @@ lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error) {
                        (unsigned long long)spec->example_count);
     }
     return check_optimizer(&spec->optimizer, error);
-}
-
-static void add_float(lk_sha256 *hash, float value) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &value, sizeof bits);
-    lk_sha256_add_u32(hash, bits);
-}
-
-void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
-    lk_sha256 h;
-    lk_sha256_start(&h);
-    lk_sha256_add(&h, "lockstep run identity", 21);
-    lk_sha256_add_u32(&h, LK_ARITHMETIC_VERSION);
-    lk_sha256_add_u32(&h, LK_SLICE_TERMS);
-    lk_sha256_add_u32(&h, spec->precision != LK_STRICT);  // mode: 0 = strict, 1 = fast
-    if (spec->precision != LK_STRICT) {
-        lk_sha256_add_u32(&h, LK_FAST_VERSION);
-        lk_sha256_add_u32(&h, spec->precision);
-    }
-    const lk_model *m = &spec->model;
-    lk_sha256_add_u32(&h, m->in_h);
-    lk_sha256_add_u32(&h, m->in_w);
-    lk_sha256_add_u32(&h, m->in_c);
-    lk_sha256_add_u32(&h, m->classes);
-    lk_sha256_add_u32(&h, m->layer_count);
-    for (uint32_t i = 0; i < m->layer_count; i++) {
-        const lk_layer *l = &m->layers[i];
-        const uint32_t fields[] = {l->kind,     l->units,   l->size_h,   l->size_w, l->stride_h,
-                                   l->stride_w, l->padding, l->use_bias, l->relu,   l->initializer};
-        for (uint32_t f = 0; f < LK_COUNT(fields); f++) lk_sha256_add_u32(&h, fields[f]);
-    }
-    const lk_optimizer *o = &spec->optimizer;
-    lk_sha256_add_u32(&h, o->kind);
-    add_float(&h, o->learning_rate);
-    add_float(&h, o->kind == LK_MOMENTUM ? o->momentum : 0.0f);
-    lk_sha256_add_u32(&h, o->kind == LK_MOMENTUM && o->nesterov);
-    lk_sha256_add_u64(&h, spec->seed);
-    lk_sha256_add_u32(&h, spec->global_batch);
-    lk_sha256_add_u32(&h, spec->grain);
-    lk_sha256_add_u32(&h, spec->drop_remainder);
-    lk_sha256_add_u32(&h, spec->shards ? 1 : 0);  // order of examples: global, sharded
-    lk_sha256_add_u64(&h, spec->example_count);
-    lk_sha256_add(&h, spec->data_hash, LK_SHA256_BYTES);
-    if (spec->shards) lk_sha256_add_u32(&h, spec->shards);
-    for (uint32_t k = 1; k <= spec->shards; k++) lk_sha256_add_u64(&h, spec->shard_first[k]);
-    lk_sha256_finish(&h, out);
 }

@@ -4,17 +4,15 @@
 // BACKWARD in order for each wave of grains (as many examples as it holds at once), then REDUCE and
 // APPLY, which the scheduler (comm/step.h) drives parameter by parameter.
 //
-// Built in passes: layers -> forward ops with shapes -> fusion -> backward ops -> tensors with
-// lifetimes. Fusion looks at neighbouring ops and geometry only, never at a model's name.
+// Built in passes: layers -> forward ops with shapes -> fusion -> tensors -> backward ops
+// (ops/graph/build.h) -> reduction, scratch, lifetimes. What an op is, only its descriptor knows.
 #ifndef LOCKSTEP_OPS_PROGRAM_H
 #define LOCKSTEP_OPS_PROGRAM_H
 
 #include "arena/plan.h"
-#include "ops/geometry.h"
-#include "ops/model.h"
+#include "ops/graph/model.h"
+#include "ops/op.h"
 #include "ops/tree.h"
-
-#define LK_NONE UINT32_MAX
 
 // What REDUCE and APPLY work on at once, small enough for a first-level cache: floats of a join of
 // nodes; floats, and a multiple of rows, of a gradient computed from operands. Kernels may wish for
@@ -25,58 +23,6 @@ enum {
     LK_OPERANDS_FLOATS_MAX = 30720,
     LK_OPERANDS_ROWS = 16,
 };
-
-#define LK_OP_LIST(X)                                                   \
-    X(LK_OP_LOAD, "load")                                               \
-    X(LK_OP_CONV2D, "conv2d")                                           \
-    X(LK_OP_CONV2D_POOL, "conv2d+pool")                                 \
-    X(LK_OP_MAX_POOL, "max_pool2d")                                     \
-    X(LK_OP_RELU, "relu")                                               \
-    X(LK_OP_DENSE, "dense")                                             \
-    X(LK_OP_LOSS, "softmax_cross_entropy")                              \
-    X(LK_OP_LOSS_SUM, "loss_sum")                                       \
-    X(LK_OP_RELU_BACKWARD, "relu_backward")                             \
-    X(LK_OP_MAX_POOL_BACKWARD, "max_pool2d_backward")                   \
-    X(LK_OP_DENSE_INPUT_GRADIENT, "dense_input_gradient")               \
-    X(LK_OP_DENSE_WEIGHT_GRADIENT, "dense_weight_gradient")             \
-    X(LK_OP_DENSE_BIAS_GRADIENT, "dense_bias_gradient")                 \
-    X(LK_OP_CONV2D_INPUT_GRADIENT, "conv2d_input_gradient")             \
-    X(LK_OP_CONV2D_POOL_INPUT_GRADIENT, "conv2d+pool_input_gradient")   \
-    X(LK_OP_CONV2D_WEIGHT_GRADIENT, "conv2d_weight_gradient")           \
-    X(LK_OP_CONV2D_POOL_WEIGHT_GRADIENT, "conv2d+pool_weight_gradient") \
-    X(LK_OP_REDUCE_APPLY, "reduce_apply")
-
-typedef enum lk_op_kind {
-#define LK_OP_ENUM(name, text) name,
-    LK_OP_LIST(LK_OP_ENUM)
-#undef LK_OP_ENUM
-} lk_op_kind;
-
-typedef enum lk_phase { LK_LOAD, LK_FORWARD, LK_BACKWARD, LK_REDUCE, LK_APPLY } lk_phase;
-
-const char *lk_op_name(lk_op_kind kind);
-const char *lk_phase_name(lk_phase phase);
-
-// One op. Tensor fields are indices into the program's table, LK_NONE where the op has none.
-typedef struct lk_op {
-    lk_op_kind kind;
-    lk_phase phase;
-    uint32_t layer;  // index in the model, LK_NONE for load, loss and reduce
-    uint32_t x;      // input activation
-    uint32_t y;      // output activation
-    uint32_t argmax;
-    uint32_t dy;            // gradient of y
-    uint32_t dx;            // gradient of x, written
-    uint32_t mask;          // tensor whose ReLU mask is applied to dx
-    uint32_t weight, bias;  // parameter indices; weight gradients write both where they are fused
-    uint32_t scratch;
-    uint64_t floats;  // of y in one example (ReLU, load)
-    union {
-        lk_conv2d conv;
-        lk_pool2d pool;
-        lk_dense dense;
-    };
-} lk_op;
 
 // How the gradient of a parameter meets its siblings of other grains (design.md, REDUCE).
 typedef enum lk_reduce_mode {
@@ -93,7 +39,7 @@ typedef struct lk_param {
     uint64_t node_offset;                    // floats from the start of a node (partials only)
     lk_reduce_mode mode;
     uint32_t gradient_op;  // the op that computes its gradient
-    lk_initializer initializer;
+    LK_WIDE const lk_initializer *initializer;
     uint64_t fan_in, fan_out;
 } lk_param;
 
@@ -128,7 +74,7 @@ typedef struct lk_layout {
 typedef struct lk_program {
     const lk_run_spec *spec;
     lk_layout layout;
-    bool checked;            // the plan has guards; see ops/check.h
+    bool checked;            // the plan has guards; see ops/graph/check.h
     uint32_t grains;         // of a full global batch
     uint32_t wave_grains;    // most grains a replica holds at once
     uint32_t wave_examples;  // wave_grains * grain
@@ -151,8 +97,11 @@ typedef struct lk_program {
     lk_region_plan regions[LK_REGION_COUNT];
 } lk_program;
 
-// Bytes that lk_program_build needs for its tables, an upper bound from the layer count alone.
+// Bytes that lk_program_build needs for its tables, and the entries of two of them: upper bounds
+// from the layers alone.
 uint64_t lk_program_bytes(const lk_model *model);
+uint32_t lk_program_ops_max(const lk_model *model);
+uint32_t lk_program_tensors_max(const lk_model *model);
 
 // Compiles the model into `memory` (lk_program_bytes, aligned to 64) and plans its regions. `spec`
 // must stay. LK_BAD_CONFIG with the layer, its input shape and what was wanted.

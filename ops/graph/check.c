@@ -1,5 +1,5 @@
 // check.c - guards and poison behind check.h. Freestanding; knows lifetimes, not what ops compute.
-#include "ops/check.h"
+#include "ops/graph/check.h"
 
 static uint8_t *start_of(const lk_frame *f, const lk_tensor *t) {
     return (t->region == LK_REGION_DEVICE ? f->device : f->replica) + t->offset;
@@ -57,7 +57,7 @@ void lk_check_after_op(const lk_frame *f, uint32_t op, bool poison) {
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         const lk_tensor *t = &p->tensors[i];
         if (t->region != LK_REGION_REPLICA || lasts(t) || t->last != op) continue;
-        look_at_guard(f, t, lk_op_name(p->ops[op].kind));
+        look_at_guard(f, t, p->ops[op].type->name);
         if (poison) fill(start_of(f, t), t->bytes);
     }
 }

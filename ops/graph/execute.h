@@ -3,8 +3,7 @@
 #ifndef LOCKSTEP_OPS_EXECUTE_H
 #define LOCKSTEP_OPS_EXECUTE_H
 
-#include "ops/kernels.h"
-#include "ops/program.h"
+#include "ops/graph/program.h"
 #include "ops/tree.h"
 
 // Where examples come from. Implemented by whoever owns the data; must not allocate.
@@ -46,8 +45,23 @@ static inline lk_block lk_wave_block(const lk_wave *wave, uint32_t at) {
     return block;
 }
 
+typedef struct lk_frame lk_frame;
+
+// What of a walk depends on where it runs: on this machine, or on a device (comm/cuda_walk.h).
+typedef struct lk_walker {
+    void (*before)(lk_frame *f, uint32_t op);
+    void (*source)(lk_frame *f, const lk_op *op, const lk_wave *wave);
+    // A kernel of the microbatch has been called and said `bad`.
+    void (*examples)(lk_frame *f, uint32_t op, const lk_wave *wave, const lk_lane *lane,
+                     uint32_t bad);
+    // Sums over grains go to the nodes of the wave's blocks.
+    void (*metric)(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *after);
+    void (*grains)(lk_frame *f, const lk_op *op, const lk_wave *wave);
+    void (*after)(lk_frame *f, uint32_t op, bool train);
+} lk_walker;
+
 // What one replica works with.
-typedef struct lk_frame {
+struct lk_frame {
     LK_WIDE const lk_program *program;
     LK_WIDE const lk_kernels *kernels;
     LK_WIDE const lk_source *source;
@@ -58,7 +72,8 @@ typedef struct lk_frame {
     lk_ahead ahead;               // what others update of the weights, to be fetched
     uint32_t correct;             // predictions that were right, in the waves so far
     uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE
-} lk_frame;
+    LK_WIDE void *lane_device;    // what lanes carry as `device`
+};
 
 static inline void *lk_tensor_at(const lk_frame *f, uint32_t tensor) {
     if (tensor == LK_NONE) return NULL;
@@ -88,6 +103,19 @@ void lk_execute_train_ops(lk_frame *frame, const lk_wave *wave, uint32_t begin, 
 
 // One wave forward only, up to loss and predictions; the loss joins the nodes held.
 void lk_execute_forward(lk_frame *frame, const lk_wave *wave);
+
+// The addresses of an op's tensors and parameters in this frame.
+lk_lane lk_lane_of(lk_frame *frame, const lk_op *op, uint32_t examples);
+
+// The walk itself: ops [begin, end) of a wave, in order, each called as its scope says. There is no
+// other one.
+void lk_walk_ops(const lk_walker *walker, lk_frame *frame, const lk_wave *wave, uint32_t begin,
+                 uint32_t end, bool train, lk_counter *after);
+
+// Ops of a wave: all of training; of evaluation those up to the sums of its metrics.
+static inline uint32_t lk_wave_ops(const lk_program *program, bool train) {
+    return train ? program->reduce_op : program->forward_end + 2;
+}
 
 // Describes grain `grain` (a number within the wave) of tensors x and dy to a weight gradient.
 lk_grain_view lk_grain_view_at(const lk_frame *frame, const lk_op *op, uint32_t grain,

@@ -8,6 +8,7 @@
 #include "arena/base.h"
 #include "arena/plan.h"
 #include "arena/sha256.h"
+#include "ops/layers/layer.h"
 #include "ops/optimizer.h"
 
 // The version of the arithmetic (ops/ARITHMETIC.md). It enters every run identity.
@@ -24,43 +25,13 @@ enum { LK_FAST_VERSION = 1 };
 
 const char *lk_precision_name(lk_precision precision);
 
-typedef enum lk_layer_kind {
-    LK_LAYER_CONV2D = 1,
-    LK_LAYER_MAX_POOL2D = 2,
-    LK_LAYER_FLATTEN = 3,
-    LK_LAYER_DENSE = 4,
-    LK_LAYER_RELU = 5,
-} lk_layer_kind;
-
-typedef enum lk_padding { LK_PADDING_VALID = 1, LK_PADDING_SAME = 2 } lk_padding;
-
-// Of a kernel; biases start at zero. limit = sqrt(6 / fan), uniform in [-limit, limit):
-//   glorot_uniform: fan = fan_in + fan_out    he_uniform: fan = fan_in    (as in Keras)
-typedef enum lk_initializer {
-    LK_INIT_GLOROT_UNIFORM = 1,
-    LK_INIT_HE_UNIFORM = 2,
-    LK_INIT_ZEROS = 3,
-} lk_initializer;
-
-// One layer, named as Keras names it. Fields that a kind does not have are 0.
-typedef struct lk_layer {
-    lk_layer_kind kind;
-    char name[LK_NAME_BYTES / 2];  // unique in the model; not part of the identity
-    uint32_t units;                // dense: units; conv2d: filters
-    uint32_t size_h, size_w;       // conv2d: kernel_size; max_pool2d: pool_size
-    uint32_t stride_h, stride_w;   // conv2d, max_pool2d
-    lk_padding padding;            // conv2d, max_pool2d
-    bool use_bias;                 // conv2d, dense
-    bool relu;                     // conv2d, dense: "activation": "relu"
-    lk_initializer initializer;    // conv2d, dense
-} lk_layer;
-
-// Trained with softmax cross-entropy from logits on sparse labels.
+// A network and what it is trained with.
 typedef struct lk_model {
     uint32_t in_h, in_w, in_c;  // of one example
     uint32_t classes;
     uint32_t layer_count;
     const lk_layer *layers;
+    const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy
 } lk_model;
 
 // Everything that decides the bits of a run.
@@ -113,6 +84,9 @@ uint32_t lk_step_examples(const lk_run_spec *spec, uint64_t step);
 
 // The positions of a step that are computed: its examples, or a whole batch in order "sharded".
 uint32_t lk_step_positions(const lk_run_spec *spec, uint64_t step);
+
+// What changes from step to step, of step `step`.
+lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step);
 
 // The default grain: the largest power of two up to 16 that divides global_batch.
 uint32_t lk_default_grain(uint32_t global_batch);

@@ -12,7 +12,7 @@
 #ifndef LOCKSTEP_OPS_CHECK_H
 #define LOCKSTEP_OPS_CHECK_H
 
-#include "ops/execute.h"
+#include "ops/graph/execute.h"
 
 #ifdef __cplusplus
 extern "C" {

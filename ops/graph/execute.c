@@ -1,7 +1,7 @@
 // execute.c - the walk over the ops of a wave. Freestanding.
-#include "ops/execute.h"
+#include "ops/graph/execute.h"
 
-#include "ops/check.h"
+#include "ops/graph/check.h"
 
 void lk_frame_start(lk_frame *f) {
     f->counter.count = 0;
@@ -40,8 +40,8 @@ static bool is_missing(const lk_frame *f, const lk_wave *wave, uint32_t i) {
 }
 
 static void load(lk_frame *f, const lk_op *op, const lk_wave *wave) {
-    float *x = lk_tensor_at(f, op->y);
-    uint32_t *labels = lk_tensor_at(f, f->program->labels);
+    float *x = lk_tensor_at(f, op->tensor[LK_Y]);
+    uint32_t *labels = lk_tensor_at(f, op->tensor[LK_AUX]);
     const uint8_t *image[LOAD_AHEAD];
     uint64_t index[LOAD_AHEAD] = {0};
     for (uint32_t i = 0; i < wave->examples + LOAD_AHEAD; i++) {
@@ -59,45 +59,22 @@ static void load(lk_frame *f, const lk_op *op, const lk_wave *wave) {
 
 // --- gradients that join the nodes -------------------------------------------------------------
 
+static uint64_t row_length(const lk_tensor *t) { return t->rank == 1 ? 1 : t->shape[1]; }
+
 lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grain,
                                uint32_t wave_examples) {
     const lk_program *p = f->program;
     uint64_t first = (uint64_t)grain * p->spec->grain;
     lk_grain_view view = {.examples = (uint32_t)LK_MIN(wave_examples - first, p->spec->grain)};
-    const float *dy = lk_tensor_at(f, op->dy);
-    view.dy = dy + first * (p->tensors[op->dy].rank == 1 ? 1 : p->tensors[op->dy].shape[1]);
-    if (op->x != LK_NONE) {
-        const float *x = lk_tensor_at(f, op->x);
-        view.x = x + first * p->tensors[op->x].shape[1];
+    const uint32_t x = op->tensor[LK_X], dy = op->tensor[LK_DY], aux = op->tensor[LK_AUX];
+    view.dy = (const float *)lk_tensor_at(f, dy) + first * row_length(&p->tensors[dy]);
+    if (x != LK_NONE) {
+        view.x = (const float *)lk_tensor_at(f, x) + first * row_length(&p->tensors[x]);
     }
-    if (op->argmax != LK_NONE && op->kind == LK_OP_CONV2D_POOL_WEIGHT_GRADIENT) {
-        const uint8_t *argmax = lk_tensor_at(f, op->argmax);
-        view.argmax = argmax + first * p->tensors[op->argmax].shape[1];
+    if (aux != LK_NONE) {
+        view.argmax = (const uint8_t *)lk_tensor_at(f, aux) + first * row_length(&p->tensors[aux]);
     }
     return view;
-}
-
-static void gradient_kernel(lk_frame *f, const lk_op *op, uint32_t grains,
-                            const lk_grain_view *views, float *node) {
-    const lk_kernels *k = f->kernels;
-    const lk_param *params = f->program->params;
-    float *scratch = lk_tensor_at(f, op->scratch);
-    float *dw = op->weight == LK_NONE ? NULL : node + params[op->weight].node_offset;
-    float *db = op->bias == LK_NONE ? NULL : node + params[op->bias].node_offset;
-    switch (op->kind) {
-    case LK_OP_DENSE_BIAS_GRADIENT: k->column_sums(op->dense.n_count, grains, views, db); break;
-    case LK_OP_DENSE_WEIGHT_GRADIENT:
-        k->dense_weight_gradient(&op->dense, grains, views,
-                                 &(lk_weight_rows){.end = op->dense.k_count}, dw, scratch);
-        break;
-    case LK_OP_CONV2D_WEIGHT_GRADIENT:
-        k->conv2d_weight_gradient(&op->conv, grains, views, dw, db, scratch);
-        break;
-    case LK_OP_CONV2D_POOL_WEIGHT_GRADIENT:
-        k->conv2d_pool_weight_gradient(&op->conv, grains, views, dw, db, scratch);
-        break;
-    default: lk_panic(__FILE__, __LINE__, "not a gradient op");
-    }
 }
 
 // The views of a block's grains.
@@ -111,7 +88,7 @@ static const lk_grain_view *block_views(lk_frame *f, const lk_op *op, const lk_w
 }
 
 // The loss is summed like a bias gradient of one column; its nodes are single floats of the frame.
-static void loss_sum(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *counter) {
+static void metric_sum(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *counter) {
     lk_block b = lk_wave_block(wave, wave->first_grain);
     for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
         _Alignas(64) float node[16];
@@ -137,49 +114,47 @@ static void join(const lk_frame *f, uint32_t slot, uint32_t param) {
 // blocks on top of the same nodes.
 static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave) {
     lk_counter counter = f->counter;
-    const uint32_t param = op->weight != LK_NONE ? op->weight : op->bias;
-    if (f->program->params[param].mode != LK_REDUCE_PARTIALS) return;  // REDUCE computes it
+    const lk_param *params = f->program->params;
+    lk_lane lane = lk_lane_of(f, op, wave->examples);
+    lane.grain = f->program->spec->grain;
+    const uint32_t *param = op->param;
+    if (params[param[0] != LK_NONE ? param[0] : param[1]].mode != LK_REDUCE_PARTIALS) return;
     lk_block b = lk_wave_block(wave, wave->first_grain);
     for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
-        const lk_grain_view *views = block_views(f, op, wave, &b);
         uint32_t slot = counter.count;
         lk_assert(slot < f->program->node_slots);
-        gradient_kernel(f, op, b.end - b.at, views, lk_node_at(f, slot));
+        for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
+            lane.sums[i] =
+                param[i] == LK_NONE ? NULL : lk_node_at(f, slot) + params[param[i]].node_offset;
+        }
+        lane.grains = block_views(f, op, wave, &b);
+        lane.grain_count = b.end - b.at;
+        (void)lk_kernel_of(f->kernels, op->type)(&lane, op);
         for (uint32_t merges = lk_counter_push(&counter, b.node); merges > 0; merges--, slot--) {
-            join(f, slot, op->weight);
-            join(f, slot, op->bias);
+            for (uint32_t i = 0; i < LK_OP_PARAMS; i++) join(f, slot, param[i]);
         }
     }
 }
 
 // --- the other ops -----------------------------------------------------------------------------
 
-static uint32_t forward_op(lk_frame *f, const lk_op *op, uint32_t m) {
-    const lk_kernels *k = f->kernels;
-    const float *x = lk_tensor_at(f, op->x), *w = lk_param_at(f, op->weight);
-    const float *bias = lk_param_at(f, op->bias);
-    float *y = lk_tensor_at(f, op->y), *scratch = lk_tensor_at(f, op->scratch);
-    void *argmax = lk_tensor_at(f, op->argmax);
-    switch (op->kind) {
-    case LK_OP_CONV2D: return k->conv2d_forward(&op->conv, m, x, w, bias, y, scratch);
-    case LK_OP_CONV2D_POOL:
-        return k->conv2d_pool_forward(&op->conv, m, x, w, bias, y, argmax, &f->ahead,
-                                      scratch);
-    case LK_OP_DENSE: return k->dense_forward(&op->dense, m, x, w, bias, y, scratch);
-    case LK_OP_MAX_POOL: k->max_pool_forward(&op->pool, m, x, y, argmax); return 0;
-    case LK_OP_RELU: k->relu_forward(m * op->floats, x, y); return 0;
-    default: lk_panic(__FILE__, __LINE__, "not a forward op");
-    }
+lk_lane lk_lane_of(lk_frame *f, const lk_op *op, uint32_t examples) {
+    lk_lane lane = {
+        .examples = examples, .train = true, .ahead = &f->ahead, .device = f->lane_device};
+    for (uint32_t r = 0; r < LK_ROLES; r++) lane.at[r] = lk_tensor_at(f, op->tensor[r]);
+    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) lane.param[i] = lk_param_at(f, op->param[i]);
+    return lane;
 }
 
 // What positions without an example have left in the results of the loss: taken out again. Returns
 // how many of them were counted as correct: their label is 0.
 static uint32_t forget_missing(lk_frame *f, const lk_op *op, const lk_wave *wave, bool train) {
-    uint64_t classes = f->program->tensors[op->x].shape[1];
-    float *losses = lk_tensor_at(f, op->y), *dlogits = lk_tensor_at(f, op->dx);
+    uint64_t classes = op->floats;
+    float *losses = lk_tensor_at(f, op->tensor[LK_Y]);
+    float *dlogits = lk_tensor_at(f, op->tensor[LK_DX]);
     uint32_t counted = 0;
     for (uint32_t m = 0; m < wave->examples; m++) {
-        const float *logits = (const float *)lk_tensor_at(f, op->x) + m * classes;
+        const float *logits = (const float *)lk_tensor_at(f, op->tensor[LK_X]) + m * classes;
         bool zero_wins = true;
         if (!is_missing(f, wave, m)) continue;
         for (uint64_t k = 1; k < classes; k++) zero_wins = zero_wins && logits[k] <= logits[0];
@@ -190,65 +165,60 @@ static uint32_t forget_missing(lk_frame *f, const lk_op *op, const lk_wave *wave
     return counted;
 }
 
-static uint32_t loss(lk_frame *f, const lk_op *op, const lk_wave *wave, bool train) {
-    uint32_t correct;
-    const lk_tensor *logits = &f->program->tensors[op->x];
-    uint32_t bad = f->kernels->softmax_cross_entropy(
-        wave->examples, (uint32_t)logits->shape[1], lk_tensor_at(f, op->x),
-        lk_tensor_at(f, f->program->labels), train ? lk_tensor_at(f, op->dx) : NULL,
-        lk_tensor_at(f, op->y), &correct);
-    if (wave->sparse) correct -= forget_missing(f, op, wave, train);
-    f->correct += correct;
-    return bad;
+static void before(lk_frame *f, uint32_t op) {
+    if (f->program->checked) lk_check_before_op(f, op);
 }
 
-static uint32_t backward_op(lk_frame *f, const lk_op *op, uint32_t m) {
-    const lk_kernels *k = f->kernels;
-    const float *w = lk_param_at(f, op->weight), *dy = lk_tensor_at(f, op->dy);
-    const float *mask = lk_tensor_at(f, op->mask);
-    float *dx = lk_tensor_at(f, op->dx), *scratch = lk_tensor_at(f, op->scratch);
-    const void *argmax = lk_tensor_at(f, op->argmax);
-    switch (op->kind) {
-    case LK_OP_RELU_BACKWARD:
-        k->relu_backward(m * op->floats, lk_tensor_at(f, op->y), dy, dx);
-        return 0;
-    case LK_OP_MAX_POOL_BACKWARD: return k->max_pool_backward(&op->pool, m, dy, argmax, dx);
-    case LK_OP_DENSE_INPUT_GRADIENT:
-        return k->dense_input_gradient(&op->dense, m, w, dy, mask, dx, scratch);
-    case LK_OP_CONV2D_INPUT_GRADIENT:
-        return k->conv2d_input_gradient(&op->conv, m, w, dy, mask, dx, scratch);
-    case LK_OP_CONV2D_POOL_INPUT_GRADIENT:
-        return k->conv2d_pool_input_gradient(&op->conv, m, w, dy, argmax, mask, dx, scratch);
-    default: lk_panic(__FILE__, __LINE__, "not a backward op");
+static void after_op(lk_frame *f, uint32_t op, bool train) {
+    if (f->program->checked) lk_check_after_op(f, op, train);
+}
+
+static void examples(lk_frame *f, uint32_t index, const lk_wave *wave, const lk_lane *lane,
+                     uint32_t bad) {
+    const lk_op *op = &f->program->ops[index];
+    if (op->type->scope == LK_SCOPE_LOSS) {
+        f->correct += lane->correct;
+        if (wave->sparse) f->correct -= forget_missing(f, op, wave, lane->train);
+    }
+    if (bad && index < f->bad_op) f->bad_op = index;
+}
+
+static const lk_walker here = {.before = before,
+                               .source = load,
+                               .examples = examples,
+                               .metric = metric_sum,
+                               .grains = gradient,
+                               .after = after_op};
+
+void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_wave *wave, uint32_t begin, uint32_t end,
+                 bool train, lk_counter *after) {
+    for (uint32_t i = begin; i < end; i++) {
+        const lk_op *op = &f->program->ops[i];
+        lk_lane lane;
+        w->before(f, i);
+        switch (op->type->scope) {
+        case LK_SCOPE_SOURCE: w->source(f, op, wave); break;
+        case LK_SCOPE_EXAMPLES:
+        case LK_SCOPE_LOSS:
+            lane = lk_lane_of(f, op, wave->examples);
+            lane.train = train;
+            w->examples(f, i, wave, &lane, lk_kernel_of(f->kernels, op->type)(&lane, op));
+            break;
+        case LK_SCOPE_METRIC: w->metric(f, op, wave, after); break;
+        case LK_SCOPE_GRAINS: w->grains(f, op, wave); break;
+        case LK_SCOPE_UPDATE: lk_panic(__FILE__, __LINE__, "REDUCE is no part of a walk");
+        }
+        w->after(f, i, train);
     }
 }
 
 // Ops [begin, end) of those that make a wave. `after` becomes the nodes held after it.
 static void execute(lk_frame *f, const lk_wave *wave, uint32_t begin, uint32_t end, bool train,
                     lk_counter *after) {
-    // Up to and with the loss and its sum, the two ops after the forward ones.
-    const uint32_t all = train ? f->program->reduce_op : f->program->forward_end + 2;
+    const uint32_t all = lk_wave_ops(f->program, train);
     if (begin == 0) *after = f->counter;
     end = LK_MIN(end, all);
-    for (uint32_t i = begin; i < end; i++) {
-        const lk_op *op = &f->program->ops[i];
-        uint32_t bad = 0;
-        if (f->program->checked) lk_check_before_op(f, i);
-        switch (op->kind) {
-        case LK_OP_LOAD: load(f, op, wave); break;
-        case LK_OP_LOSS: bad = loss(f, op, wave, train); break;
-        case LK_OP_LOSS_SUM: loss_sum(f, op, wave, after); break;
-        case LK_OP_DENSE_WEIGHT_GRADIENT:
-        case LK_OP_DENSE_BIAS_GRADIENT:
-        case LK_OP_CONV2D_WEIGHT_GRADIENT:
-        case LK_OP_CONV2D_POOL_WEIGHT_GRADIENT: gradient(f, op, wave); break;
-        default:
-            bad = i < f->program->forward_end ? forward_op(f, op, wave->examples)
-                                              : backward_op(f, op, wave->examples);
-        }
-        if (f->program->checked) lk_check_after_op(f, i, train);
-        if (bad && i < f->bad_op) f->bad_op = i;
-    }
+    lk_walk_ops(&here, f, wave, begin, end, train, after);
     if (end == all) f->counter = *after;
 }
 

@@ -1,0 +1,197 @@
+// table.c - from a lane and an op to the launches of kernels.h and fast.h.
+#include "ops/cuda/table.h"
+
+static lk_cuda_stream *stream_of(const lk_lane *l) {
+    return ((const lk_cuda_lane *)l->device)->stream;
+}
+static lk_fast *fast_of(const lk_lane *l) { return ((const lk_cuda_lane *)l->device)->fast; }
+
+// The rows of a block of grains.
+static lk_cuda_grains grains_of(const lk_lane *l) {
+    return (lk_cuda_grains){.x = l->grains->x,
+                            .dy = l->grains->dy,
+                            .argmax = l->grains->argmax,
+                            .grain = l->grain,
+                            .examples = l->examples};
+}
+
+// --- strict --------------------------------------------------------------------------------------
+
+static uint32_t dense(lk_lane *l, const lk_op *op) {
+    lk_cuda_dense_forward(stream_of(l), &op->dense, l->examples, l->at[LK_X], l->param[0],
+                          l->param[1], l->at[LK_Y]);
+    return 0;
+}
+static uint32_t dense_input_gradient(lk_lane *l, const lk_op *op) {
+    lk_cuda_dense_input_gradient(stream_of(l), &op->dense, l->examples, l->param[0], l->at[LK_DY],
+                                 l->at[LK_MASK], l->at[LK_DX]);
+    return 0;
+}
+static uint32_t dense_weight_gradient(lk_lane *l, const lk_op *op) {
+    const lk_cuda_grains grains = grains_of(l);
+    lk_cuda_dense_weight_gradient(stream_of(l), &op->dense, &grains, l->sums[0]);
+    return 0;
+}
+static uint32_t dense_bias_gradient(lk_lane *l, const lk_op *op) {
+    const lk_cuda_grains grains = grains_of(l);
+    lk_cuda_column_sums(stream_of(l), op->dense.n_count, &grains, l->sums[1]);
+    return 0;
+}
+
+static uint32_t conv2d(lk_lane *l, const lk_op *op) {
+    lk_cuda_conv2d_forward(stream_of(l), &op->conv, l->examples, l->at[LK_X], l->param[0],
+                           l->param[1], l->at[LK_Y]);
+    return 0;
+}
+static uint32_t conv2d_pool(lk_lane *l, const lk_op *op) {
+    lk_cuda_conv2d_pool_forward(stream_of(l), &op->conv, l->examples, l->at[LK_X], l->param[0],
+                                l->param[1], l->at[LK_Y], l->at[LK_AUX]);
+    return 0;
+}
+static uint32_t conv2d_input_gradient(lk_lane *l, const lk_op *op) {
+    lk_cuda_conv2d_input_gradient(stream_of(l), &op->conv, l->examples, l->param[0], l->at[LK_DY],
+                                  l->at[LK_MASK], l->at[LK_DX]);
+    return 0;
+}
+static uint32_t conv2d_pool_input_gradient(lk_lane *l, const lk_op *op) {
+    lk_cuda_conv2d_pool_input_gradient(stream_of(l), &op->conv, l->examples, l->param[0],
+                                       l->at[LK_DY], l->at[LK_AUX], l->at[LK_MASK], l->at[LK_DX]);
+    return 0;
+}
+static uint32_t conv2d_weight_gradient(lk_lane *l, const lk_op *op) {
+    const lk_cuda_grains grains = grains_of(l);
+    lk_cuda_conv2d_weight_gradient(stream_of(l), &op->conv, &grains, l->sums[0], l->sums[1]);
+    return 0;
+}
+static uint32_t conv2d_pool_weight_gradient(lk_lane *l, const lk_op *op) {
+    const lk_cuda_grains grains = grains_of(l);
+    lk_cuda_conv2d_pool_weight_gradient(stream_of(l), &op->conv, &grains, l->sums[0], l->sums[1]);
+    return 0;
+}
+
+static uint32_t max_pool2d(lk_lane *l, const lk_op *op) {
+    lk_cuda_max_pool_forward(stream_of(l), &op->pool, l->examples, l->at[LK_X], l->at[LK_Y],
+                             l->at[LK_AUX]);
+    return 0;
+}
+static uint32_t max_pool2d_backward(lk_lane *l, const lk_op *op) {
+    lk_cuda_max_pool_backward(stream_of(l), &op->pool, l->examples, l->at[LK_DY], l->at[LK_AUX],
+                              l->at[LK_DX]);
+    return 0;
+}
+static uint32_t relu(lk_lane *l, const lk_op *op) {
+    lk_cuda_relu_forward(stream_of(l), l->examples * op->floats, l->at[LK_X], l->at[LK_Y]);
+    return 0;
+}
+static uint32_t relu_backward(lk_lane *l, const lk_op *op) {
+    lk_cuda_relu_backward(stream_of(l), l->examples * op->floats, l->at[LK_Y], l->at[LK_DY],
+                          l->at[LK_DX]);
+    return 0;
+}
+static uint32_t add_gradient(lk_lane *l, const lk_op *op) {
+    lk_cuda_add(stream_of(l), l->examples * op->floats, l->at[LK_X], l->at[LK_DY], l->at[LK_DX]);
+    return 0;
+}
+static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
+    lk_cuda_softmax_cross_entropy(stream_of(l), l->examples, (uint32_t)op->floats, l->at[LK_X],
+                                  l->at[LK_X2], l->train ? l->at[LK_DX] : NULL, l->at[LK_Y]);
+    return 0;
+}
+
+#define STRICT                                                                            \
+    [LK_OP_DENSE_BIAS_GRADIENT] = dense_bias_gradient, [LK_OP_CONV2D_POOL] = conv2d_pool, \
+    [LK_OP_CONV2D_POOL_INPUT_GRADIENT] = conv2d_pool_input_gradient,                      \
+    [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = conv2d_pool_weight_gradient,                    \
+    [LK_OP_MAX_POOL2D] = max_pool2d, [LK_OP_MAX_POOL2D_BACKWARD] = max_pool2d_backward,   \
+    [LK_OP_RELU] = relu, [LK_OP_RELU_BACKWARD] = relu_backward,                           \
+    [LK_OP_ADD_GRADIENT] = add_gradient, [LK_OP_SOFTMAX_CROSS_ENTROPY] = softmax_cross_entropy
+
+const lk_kernels lk_kernels_cuda = {
+    .name = "cuda",
+    .kernel = {STRICT, [LK_OP_DENSE] = dense, [LK_OP_DENSE_INPUT_GRADIENT] = dense_input_gradient,
+               [LK_OP_DENSE_WEIGHT_GRADIENT] = dense_weight_gradient, [LK_OP_CONV2D] = conv2d,
+               [LK_OP_CONV2D_INPUT_GRADIENT] = conv2d_input_gradient,
+               [LK_OP_CONV2D_WEIGHT_GRADIENT] = conv2d_weight_gradient},
+};
+
+// --- fast: the products --------------------------------------------------------------------------
+
+typedef struct product {
+    bool is, conv;
+    lk_fast_pass pass;
+} product;
+
+static const product products[LK_OP_COUNT] = {
+    [LK_OP_DENSE] = {true, false, LK_FAST_FORWARD},
+    [LK_OP_DENSE_INPUT_GRADIENT] = {true, false, LK_FAST_INPUT_GRADIENT},
+    [LK_OP_DENSE_WEIGHT_GRADIENT] = {true, false, LK_FAST_WEIGHT_GRADIENT},
+    [LK_OP_CONV2D] = {true, true, LK_FAST_FORWARD},
+    [LK_OP_CONV2D_INPUT_GRADIENT] = {true, true, LK_FAST_INPUT_GRADIENT},
+    [LK_OP_CONV2D_WEIGHT_GRADIENT] = {true, true, LK_FAST_WEIGHT_GRADIENT},
+};
+
+static lk_fast_layer layer_of(const lk_op *op) {
+    const bool conv = products[op->type->number].conv;
+    return (lk_fast_layer){.dense = conv ? NULL : &op->dense, .conv = conv ? &op->conv : NULL};
+}
+
+static uint32_t fast_forward(lk_lane *l, const lk_op *op) {
+    const lk_fast_layer layer = layer_of(op);
+    lk_fast_forward(fast_of(l), stream_of(l), &layer, l->examples, l->at[LK_X], l->param[0],
+                    l->param[1], l->at[LK_Y]);
+    return 0;
+}
+static uint32_t fast_input_gradient(lk_lane *l, const lk_op *op) {
+    const lk_fast_layer layer = layer_of(op);
+    lk_fast_input_gradient(fast_of(l), stream_of(l), &layer, l->examples, l->param[0], l->at[LK_DY],
+                           l->at[LK_MASK], l->at[LK_DX]);
+    return 0;
+}
+static uint32_t fast_weight_gradient(lk_lane *l, const lk_op *op) {
+    const lk_fast_layer layer = layer_of(op);
+    const lk_cuda_grains grains = grains_of(l);
+    lk_fast_weight_gradient(fast_of(l), stream_of(l), &layer, &grains, l->sums[0], l->sums[1]);
+    return 0;
+}
+
+const lk_kernels lk_kernels_cuda_fast = {
+    .name = "cuda",
+    .kernel =
+        {STRICT, [LK_OP_DENSE] = fast_forward, [LK_OP_DENSE_INPUT_GRADIENT] = fast_input_gradient,
+         [LK_OP_DENSE_WEIGHT_GRADIENT] = fast_weight_gradient, [LK_OP_CONV2D] = fast_forward,
+         [LK_OP_CONV2D_INPUT_GRADIENT] = fast_input_gradient,
+         [LK_OP_CONV2D_WEIGHT_GRADIENT] = fast_weight_gradient},
+};
+
+bool lk_cuda_is_product(const lk_op_type *type) { return products[type->number].is; }
+
+// --- scratch -------------------------------------------------------------------------------------
+
+static uint64_t dense_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
+    return lk_cuda_dense_scratch_floats(&op->dense, grain, examples);
+}
+static uint64_t conv_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
+    return lk_cuda_conv2d_scratch_floats(&op->conv, grain, examples);
+}
+
+uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t examples,
+                                   const lk_fast_rules *rules) {
+    static uint64_t (*const strict[LK_OP_COUNT])(const lk_op *, uint32_t, uint32_t) = {
+        [LK_OP_DENSE] = dense_scratch,
+        [LK_OP_DENSE_INPUT_GRADIENT] = dense_scratch,
+        [LK_OP_DENSE_WEIGHT_GRADIENT] = dense_scratch,
+        [LK_OP_DENSE_BIAS_GRADIENT] = dense_scratch,
+        [LK_OP_CONV2D] = conv_scratch,
+        [LK_OP_CONV2D_POOL] = conv_scratch,
+        [LK_OP_CONV2D_INPUT_GRADIENT] = conv_scratch,
+        [LK_OP_CONV2D_POOL_INPUT_GRADIENT] = conv_scratch,
+        [LK_OP_CONV2D_WEIGHT_GRADIENT] = conv_scratch,
+        [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = conv_scratch,
+    };
+    const product *fast = &products[op->type->number];
+    if (rules && fast->is) {
+        const lk_fast_layer layer = layer_of(op);
+        return lk_fast_scratch_floats(rules, &layer, fast->pass, examples);
+    }
+    return strict[op->type->number] ? strict[op->type->number](op, grain, examples) : 0;
+}

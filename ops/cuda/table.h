@@ -1,0 +1,27 @@
+// table.h - a GPU's kernels as a table of ops/op.h: strict, and the fast one, which overrides the
+// products. Plain C, needs no CUDA header. A kernel enqueues a launch and returns 0: what is not
+// finite is noted on the device (ops/cuda/kernels.h).
+#ifndef LOCKSTEP_OPS_CUDA_TABLE_H
+#define LOCKSTEP_OPS_CUDA_TABLE_H
+
+#include "ops/cuda/fast.h"
+#include "ops/op.h"
+
+// What a lane carries as `device`.
+typedef struct lk_cuda_lane {
+    lk_cuda_stream *stream;
+    lk_fast *fast;  // NULL: the strict arithmetic
+} lk_cuda_lane;
+
+extern const lk_kernels lk_kernels_cuda;       // "cuda"
+extern const lk_kernels lk_kernels_cuda_fast;  // the same, products by cuBLASLt
+
+// Scratch of an op's launches in floats, for at most so many examples; `rules` of the fast
+// arithmetic, or NULL.
+uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t examples,
+                                   const lk_fast_rules *rules);
+
+// Is the op a product of matrices, which the fast arithmetic leaves to cuBLAS?
+bool lk_cuda_is_product(const lk_op_type *type);
+
+#endif

@@ -1,0 +1,440 @@
+// build.c - layers in, forward and backward ops out: build.h. Freestanding; knows no layer and no
+// op but those that every program has.
+#include "ops/graph/build.h"
+
+// --- emitting ------------------------------------------------------------------------------------
+
+static lk_op *new_op(lk_builder *b, const lk_op_type *type, lk_phase phase, uint32_t layer) {
+    lk_program *p = b->program;
+    lk_assert(p->op_count < b->ops_max);
+    lk_op *op = &p->ops[p->op_count++];
+    *op = (lk_op){.type = type, .phase = phase, .layer = layer, .gradient = LK_NONE};
+    for (uint32_t i = 0; i < LK_ROLES; i++) op->tensor[i] = LK_NONE;
+    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) op->param[i] = LK_NONE;
+    for (uint32_t i = 0; i < LK_OP_INPUTS; i++) op->input[i] = LK_NONE;
+    return op;
+}
+
+lk_op *lk_build_op(lk_builder *b, const lk_op_type *type, lk_value x, lk_shape y) {
+    lk_op *op = new_op(b, type, LK_FORWARD, b->layer);
+    op->input[0] = x.op;
+    b->output = (lk_value){b->program->op_count - 1, y};
+    return op;
+}
+
+lk_status lk_build_tensor(lk_builder *b, const char *name, lk_tensor_class class_, lk_dtype dtype,
+                          lk_region region, uint32_t rank, const uint64_t *shape,
+                          uint32_t *tensor) {
+    lk_program *p = b->program;
+    lk_assert(p->tensor_count < b->tensors_max);
+    *tensor = p->tensor_count++;
+    return lk_tensor_make(&p->tensors[*tensor], name, class_, dtype, region, rank, shape, b->error);
+}
+
+static const char *layer_name(const lk_program *p, const lk_op *op) {
+    return op->layer == LK_NONE ? "input" : p->spec->model.layers[op->layer].name;
+}
+
+// Of rank 2, also where a row is one element, since grains find theirs by the length of a row.
+lk_status lk_build_rows(lk_builder *b, const lk_op *op, const char *suffix, lk_tensor_class class_,
+                        lk_dtype dtype, uint64_t count, uint32_t *tensor) {
+    char name[LK_NAME_BYTES];
+    const uint64_t shape[] = {b->program->wave_examples, count};
+    lk_format(name, sizeof name, "%s%s%s", layer_name(b->program, op),
+              op->type->suffix ? op->type->suffix : "", suffix);
+    return lk_build_tensor(b, name, class_, dtype, LK_REGION_REPLICA, 2, shape, tensor);
+}
+
+lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_param_shape *s) {
+    lk_program *p = b->program;
+    const lk_optimizer_type *o = p->spec->optimizer.type;
+    const char *layer = layer_name(p, op);
+    char name[LK_NAME_BYTES];
+    lk_param *param = &p->params[p->param_count];
+    *param = (lk_param){
+        .initializer = s->initializer, .count = 1, .fan_in = s->fan_in, .fan_out = s->fan_out};
+    op->param[which] = p->param_count++;
+    lk_format(name, sizeof name, "%s/%s", layer, s->suffix);
+    LK_CHECK(lk_build_tensor(b, name, LK_CLASS_PARAMETER, LK_F32, LK_REGION_DEVICE, s->rank,
+                             s->size, &param->tensor));
+    for (uint32_t i = 0; i < s->rank; i++) param->count *= s->size[i];
+    for (uint32_t i = 0; i < o->slot_count; i++) {
+        lk_format(name, sizeof name, "%s/%s/%s", layer, s->suffix, o->slot_names[i]);
+        LK_CHECK(lk_build_tensor(b, name, LK_CLASS_SLOT, LK_F32, LK_REGION_DEVICE, s->rank, s->size,
+                                 &param->slots[i]));
+    }
+    p->param_floats += param->count;
+    return LK_OK;
+}
+
+// --- shapes --------------------------------------------------------------------------------------
+
+// Floats of one example; shapes too large for 32 bits are refused before any kernel sees them.
+static lk_status check_floats(lk_builder *b, const char *name, const lk_shape *s,
+                              uint64_t *floats) {
+    if (!lk_mul_ok((uint64_t)s->h * s->w, s->c, floats) || *floats > INT32_MAX) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: an output of %u x %u x %u is more than 2^31 values an example",
+                       name, s->h, s->w, s->c);
+    }
+    return LK_OK;
+}
+
+bool lk_window_size(uint32_t in, uint32_t size, uint32_t stride, lk_padding padding, uint32_t *out,
+                    uint32_t *pad) {
+    *pad = 0;
+    if (padding == LK_PADDING_SAME) {
+        *out = (uint32_t)(((uint64_t)in + stride - 1) / stride);
+        uint64_t reach = (uint64_t)(*out - 1) * stride + size;
+        *pad = reach > in ? (uint32_t)((reach - in) / 2) : 0;
+        return true;
+    }
+    if (size > in) return false;
+    *out = (in - size) / stride + 1;
+    return true;
+}
+
+lk_status lk_build_window(lk_builder *b, const lk_layer *l, lk_shape in, lk_shape *out,
+                          uint32_t *pad_top, uint32_t *pad_left) {
+    if (in.flat) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: wants images (height, width, channels) but its input is flat "
+                       "(%u); put it before flatten",
+                       l->name, in.c);
+    }
+    if (l->size_h == 0 || l->size_w == 0 || l->stride_h == 0 || l->stride_w == 0) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: a window size or stride is 0, wanted at least 1", l->name);
+    }
+    if (!lk_window_size(in.h, l->size_h, l->stride_h, l->padding, &out->h, pad_top) ||
+        !lk_window_size(in.w, l->size_w, l->stride_w, l->padding, &out->w, pad_left)) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: its window of %u x %u is larger than its input of %u x %u; make "
+                       "it smaller or use padding \"same\"",
+                       l->name, l->size_h, l->size_w, in.h, in.w);
+    }
+    return LK_OK;
+}
+
+// --- pass 1: layers to forward ops ---------------------------------------------------------------
+
+// What every layer gives, by its number plus 1; 0 is the model's input. It lies where the planner
+// will sort later.
+static lk_value *values_of(const lk_builder *b) { return (lk_value *)(void *)b->program->order; }
+
+static lk_status take_inputs(lk_builder *b, const lk_layer *l) {
+    const uint32_t wanted = l->type->inputs, given = l->input_count ? l->input_count : 1;
+    if (given != wanted) {
+        return lk_fail(b->error, LK_BAD_CONFIG, "layer %s: found %u inputs, wanted %u", l->name,
+                       given, wanted);
+    }
+    for (uint32_t i = 0; i < given; i++) {
+        const uint32_t from = l->input_count ? l->inputs[i] : b->layer;
+        lk_assert(from <= b->layer);
+        b->input[i] = values_of(b)[from];
+    }
+    return LK_OK;
+}
+
+static lk_status build_layer(lk_builder *b, const lk_layer *l) {
+    const lk_program *p = b->program;
+    const lk_layer_type *steps[] = {l->type, l->activation};
+    LK_CHECK(take_inputs(b, l));
+    for (uint32_t s = 0; s < LK_COUNT(steps) && steps[s]; s++) {
+        const uint32_t before = p->op_count;
+        uint64_t floats;
+        LK_CHECK(steps[s]->build(b, l));
+        LK_CHECK(check_floats(b, l->name, &b->output.shape, &floats));
+        if (p->op_count > before) p->ops[p->op_count - 1].floats = floats;
+        b->input[0] = b->output;
+    }
+    return LK_OK;
+}
+
+// Every layer but the last must be of use to another: its parameters would have no gradient.
+static lk_status check_used(lk_builder *b) {
+    const lk_model *m = &b->program->spec->model;
+    for (uint32_t i = 0; i + 1 < m->layer_count; i++) {
+        bool used = m->layers[i + 1].input_count == 0;
+        for (uint32_t k = i + 1; k < m->layer_count && !used; k++) {
+            for (uint32_t n = 0; n < m->layers[k].input_count; n++) {
+                used = used || m->layers[k].inputs[n] == i + 1;
+            }
+        }
+        if (used) continue;
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: no other layer takes its output; name it in \"inputs\" of one, "
+                       "or take it out",
+                       m->layers[i].name);
+    }
+    return LK_OK;
+}
+
+static lk_status build_layers(lk_builder *b) {
+    const lk_model *m = &b->program->spec->model;
+    const lk_shape input = {m->in_h, m->in_w, m->in_c, false};
+    uint64_t floats;
+    LK_CHECK(check_floats(b, "input", &input, &floats));
+    if (floats == 0) return lk_fail(b->error, LK_BAD_CONFIG, "model.input: a dimension is 0");
+    new_op(b, &lk_op_load, LK_LOAD, LK_NONE)->floats = floats;
+    values_of(b)[0] = b->output = (lk_value){0, input};
+    LK_CHECK(check_used(b));
+    for (b->layer = 0; b->layer < m->layer_count; b->layer++) {
+        LK_CHECK(build_layer(b, &m->layers[b->layer]));
+        values_of(b)[b->layer + 1] = b->output;
+    }
+    return LK_OK;
+}
+
+// --- pass 2: fusion ------------------------------------------------------------------------------
+
+// The only op that takes the y of op `i`, or LK_NONE.
+static uint32_t only_user(const lk_builder *b, uint32_t i) {
+    const lk_program *p = b->program;
+    uint32_t user = LK_NONE;
+    if (b->output.op == i) return LK_NONE;  // the loss does
+    for (uint32_t k = i + 1; k < p->op_count; k++) {
+        for (uint32_t n = 0; p->ops[k].type && n < LK_OP_INPUTS; n++) {
+            if (p->ops[k].input[n] != i) continue;
+            if (user != LK_NONE) return LK_NONE;
+            user = k;
+        }
+    }
+    return user;
+}
+
+// Whoever took the y of `from` takes that of `to`.
+static void redirect(lk_builder *b, uint32_t from, uint32_t to) {
+    lk_program *p = b->program;
+    for (uint32_t k = from + 1; k < p->op_count; k++) {
+        for (uint32_t n = 0; n < LK_OP_INPUTS; n++) {
+            if (p->ops[k].input[n] == from) p->ops[k].input[n] = to;
+        }
+    }
+    if (b->output.op == from) b->output.op = to;
+}
+
+// Ops that were taken in leave the table; numbers follow. `gradient` holds the new ones meanwhile.
+static void close_gaps(lk_builder *b) {
+    lk_program *p = b->program;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < p->op_count; i++) p->ops[i].gradient = p->ops[i].type ? kept++ : 0;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        for (uint32_t n = 0; n < LK_OP_INPUTS; n++) {
+            uint32_t *input = &p->ops[i].input[n];
+            if (*input != LK_NONE) *input = p->ops[*input].gradient;
+        }
+    }
+    b->output.op = p->ops[b->output.op].gradient;
+    kept = 0;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        if (!p->ops[i].type) continue;
+        p->ops[kept] = p->ops[i];
+        p->ops[kept++].gradient = LK_NONE;
+    }
+    p->op_count = kept;
+}
+
+static void fuse(lk_builder *b) {
+    lk_program *p = b->program;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        lk_op *op = &p->ops[i];
+        while (op->type && op->type->absorb) {
+            const uint32_t next = only_user(b, i);
+            if (next == LK_NONE || !op->type->absorb(b, op, &p->ops[next])) break;
+            p->ops[next].type = NULL;
+            redirect(b, next, i);
+        }
+    }
+    close_gaps(b);
+}
+
+// --- pass 3: tensors of the forward ops ----------------------------------------------------------
+
+static void count_users(lk_builder *b) {
+    lk_program *p = b->program;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        for (uint32_t n = 0; n < LK_OP_INPUTS; n++) {
+            if (p->ops[i].input[n] != LK_NONE) p->ops[p->ops[i].input[n]].users++;
+        }
+    }
+    p->ops[b->output.op].users++;
+}
+
+static lk_status forward_tensors(lk_builder *b) {
+    static const lk_role inputs[LK_OP_INPUTS] = {LK_X, LK_X2};
+    lk_program *p = b->program;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        lk_op *op = &p->ops[i];
+        for (uint32_t n = 0; n < LK_OP_INPUTS; n++) {
+            if (op->input[n] == LK_NONE) continue;
+            op->tensor[inputs[n]] = p->ops[op->input[n]].tensor[LK_Y];
+            op->wants = op->wants || p->ops[op->input[n]].wants;
+        }
+        LK_CHECK(
+            lk_build_rows(b, op, "", LK_CLASS_ACTIVATION, LK_F32, op->floats, &op->tensor[LK_Y]));
+        if (op->type->declare) LK_CHECK(op->type->declare(b, op));
+        op->wants = op->wants || op->param[0] != LK_NONE;
+    }
+    p->input = p->ops[0].tensor[LK_Y];
+    p->logits = p->ops[b->output.op].tensor[LK_Y];
+    p->forward_end = p->op_count;
+    return LK_OK;
+}
+
+lk_status lk_build_forward(lk_builder *b) {
+    LK_CHECK(build_layers(b));
+    if (b->program->layout.fuse) fuse(b);
+    count_users(b);
+    return forward_tensors(b);
+}
+
+// --- pass 4: the loss, and backward --------------------------------------------------------------
+
+lk_status lk_build_loss(lk_builder *b, const lk_op_type *type) {
+    lk_program *p = b->program;
+    lk_op *last = &p->ops[b->output.op];
+    const uint64_t examples = p->wave_examples;
+    LK_CHECK(lk_build_rows(b, last, "/gradient", LK_CLASS_GRADIENT, LK_F32, last->floats,
+                           &last->gradient));
+    LK_CHECK(lk_build_tensor(b, "labels", LK_CLASS_STAGING, LK_U32, LK_REGION_REPLICA, 1, &examples,
+                             &p->labels));
+    LK_CHECK(lk_build_tensor(b, "loss", LK_CLASS_ACTIVATION, LK_F32, LK_REGION_REPLICA, 1,
+                             &examples, &p->loss));
+    lk_op *loss = new_op(b, type, LK_FORWARD, LK_NONE);
+    loss->floats = last->floats;
+    loss->tensor[LK_X] = p->logits;
+    loss->tensor[LK_X2] = p->ops[0].tensor[LK_AUX] = p->labels;
+    loss->tensor[LK_Y] = p->loss;
+    loss->tensor[LK_DX] = last->gradient;
+    new_op(b, &lk_op_metric_sum, LK_FORWARD, LK_NONE)->tensor[LK_DY] = p->loss;
+    return LK_OK;
+}
+
+lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
+    const lk_op *forward = &b->program->ops[of];
+    lk_op *g = new_op(b, type, LK_BACKWARD, forward->layer);
+    g->floats = forward->floats;
+    g->tensor[LK_DY] = forward->gradient;
+    g->conv = forward->conv;  // the largest of the shapes
+    _Static_assert(sizeof g->conv >= sizeof g->pool && sizeof g->conv >= sizeof g->dense, "");
+    return g;
+}
+
+lk_op *lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t first,
+                               uint32_t count) {
+    lk_program *p = b->program;
+    lk_op *g = lk_build_gradient(b, type, of);
+    g->tensor[LK_X] = p->ops[of].tensor[LK_X];
+    g->tensor[LK_AUX] = p->ops[of].tensor[LK_AUX];
+    for (uint32_t i = first; i < first + count; i++) {
+        g->param[i] = p->ops[of].param[i];
+        if (g->param[i] != LK_NONE) p->params[g->param[i]].gradient_op = p->op_count - 1;
+    }
+    return g;
+}
+
+// Where a user's share of the gradient of op `of`'s y goes: the first user's is the gradient, the
+// next ones' are added to it.
+static lk_status gradient_tensor(lk_builder *b, uint32_t of, uint32_t *tensor) {
+    lk_op *op = &b->program->ops[of];
+    const bool first = op->gradient == LK_NONE;
+    LK_CHECK(lk_build_rows(b, op, first ? "/gradient" : "/gradient share", LK_CLASS_GRADIENT,
+                           LK_F32, op->floats, tensor));
+    if (first) op->gradient = *tensor;
+    return LK_OK;
+}
+
+static void add_share(lk_builder *b, uint32_t of, uint32_t share) {
+    const uint32_t gradient = b->program->ops[of].gradient;
+    if (share == gradient) return;
+    lk_op *add = lk_build_gradient(b, &lk_op_add_gradient, of);
+    add->tensor[LK_X] = gradient;
+    add->tensor[LK_DY] = share;
+    add->tensor[LK_DX] = gradient;
+}
+
+lk_status lk_build_input_gradient(lk_builder *b, const lk_op_type *type, uint32_t of,
+                                  uint32_t which, bool masks) {
+    lk_program *p = b->program;
+    const uint32_t from = p->ops[of].input[which];
+    lk_op *in = &p->ops[from];
+    uint32_t dx;
+    if (!in->wants) return LK_OK;
+    LK_CHECK(gradient_tensor(b, from, &dx));
+    lk_op *g = lk_build_gradient(b, type, of);
+    g->tensor[LK_DX] = dx;
+    g->tensor[LK_AUX] = p->ops[of].tensor[LK_AUX];
+    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) g->param[i] = p->ops[of].param[i];
+    if (masks && in->relu && in->users == 1) {
+        g->tensor[LK_MASK] = in->tensor[LK_Y];
+        in->masked = true;
+    }
+    add_share(b, from, dx);
+    return LK_OK;
+}
+
+lk_status lk_build_gradient_in_place(lk_builder *b, const lk_op_type *type, uint32_t of) {
+    lk_program *p = b->program;
+    const uint32_t from = p->ops[of].input[0];
+    uint32_t dx = p->ops[of].gradient;
+    const bool alone = from == LK_NONE || p->ops[from].users == 1;
+    if (alone) {
+        if (from != LK_NONE) p->ops[from].gradient = dx;
+    } else {
+        LK_CHECK(gradient_tensor(b, from, &dx));
+    }
+    lk_op *g = lk_build_gradient(b, type, of);
+    g->tensor[LK_Y] = p->ops[of].tensor[LK_Y];
+    g->tensor[LK_DX] = dx;
+    if (!alone) add_share(b, from, dx);
+    return LK_OK;
+}
+
+// The ReLU that an op's kernel applies, where nobody has applied its mask to the gradient yet.
+static void unmask(lk_builder *b, uint32_t i) {
+    lk_op *g = lk_build_gradient(b, &lk_op_relu_backward, i);
+    g->tensor[LK_Y] = b->program->ops[i].tensor[LK_Y];
+    g->tensor[LK_DX] = g->tensor[LK_DY];
+}
+
+lk_status lk_build_backward(lk_builder *b) {
+    lk_program *p = b->program;
+    const lk_loss_type *loss = p->spec->model.loss;
+    LK_CHECK((loss ? loss : &lk_loss_sparse_categorical_crossentropy)->build(b));
+    for (uint32_t i = p->forward_end; i-- > 0;) {
+        const lk_op *op = &p->ops[i];
+        if (!op->wants) continue;
+        lk_assert(op->gradient != LK_NONE);
+        b->layer = op->layer;
+        if (op->relu && !op->masked) unmask(b, i);
+        LK_CHECK(op->type->differentiate(b, i));
+    }
+    p->reduce_op = p->op_count;
+    new_op(b, &lk_op_reduce_apply, LK_REDUCE, LK_NONE);
+    return LK_OK;
+}
+
+// --- ops that every program has ------------------------------------------------------------------
+
+const lk_op_type lk_op_load = {.name = "load", .number = LK_OP_LOAD, .scope = LK_SCOPE_SOURCE};
+const lk_op_type lk_op_metric_sum = {
+    .name = "loss_sum", .number = LK_OP_METRIC_SUM, .scope = LK_SCOPE_METRIC};
+const lk_op_type lk_op_reduce_apply = {
+    .name = "reduce_apply", .number = LK_OP_REDUCE_APPLY, .scope = LK_SCOPE_UPDATE};
+
+// dx = x + dy: the share of one more user of a tensor.
+static uint32_t add_gradient(lk_lane *l, const lk_op *op) {
+    const float *x = l->at[LK_X], *dy = l->at[LK_DY];
+    float *dx = l->at[LK_DX];
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < l->examples * op->floats; i++) {
+        dx[i] = x[i] + dy[i];
+        bad |= !(dx[i] - dx[i] == 0.0f);
+    }
+    return bad;
+}
+const lk_op_type lk_op_add_gradient = {.name = "add_gradient",
+                                       .number = LK_OP_ADD_GRADIENT,
+                                       .scope = LK_SCOPE_EXAMPLES,
+                                       .reference = add_gradient};

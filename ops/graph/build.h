@@ -1,0 +1,102 @@
+// build.h - what a layer, a loss or an op may ask of the program under construction. Freestanding.
+//
+// Order of things: every layer builds its forward ops (lk_layer_type.build); neighbours that one
+// kernel computes are fused (lk_op_type.absorb); tensors and parameters are made
+// (lk_op_type.declare); then, from the last op to the first, every op whose output has a gradient
+// and depends on a parameter emits its gradient ops (lk_op_type.differentiate).
+//
+// An op is known by its number. A pointer into the program's ops is good until the next op is
+// emitted, except that the table never moves: earlier ops stay where they are.
+#ifndef LOCKSTEP_OPS_GRAPH_BUILD_H
+#define LOCKSTEP_OPS_GRAPH_BUILD_H
+
+#include "ops/graph/program.h"
+
+// The shape of one example on its way through the layers.
+typedef struct lk_shape {
+    uint32_t h, w, c;
+    bool flat;  // (c) alone; h and w are 1
+} lk_shape;
+
+// What a layer gives the next: the y of an op, perhaps in another shape.
+typedef struct lk_value {
+    uint32_t op;
+    lk_shape shape;
+} lk_value;
+
+struct lk_builder {
+    lk_program *program;
+    lk_error *error;
+    uint32_t layer;                       // the layer being built, or that of the op at hand
+    lk_value input[LK_LAYER_INPUTS_MAX];  // of the layer being built
+    lk_value output;                      // ... which it sets; of a loss, the last layer's
+    uint32_t ops_max, tensors_max;        // entries of the program's tables
+};
+
+// --- for lk_layer_type.build ---------------------------------------------------------------------
+
+// Emits a forward op of the layer on `x`, whose y has the shape `y`, and makes that the output.
+// Its geometry is the caller's to fill in.
+lk_op *lk_build_op(lk_builder *b, const lk_op_type *type, lk_value x, lk_shape y);
+
+// One dimension of a window (convolution or pooling): output size and leading padding, as
+// TensorFlow counts. False where the window is larger than a "valid" input.
+bool lk_window_size(uint32_t in, uint32_t size, uint32_t stride, lk_padding padding, uint32_t *out,
+                    uint32_t *pad);
+
+// Both dimensions of a layer's window over `in`; refuses what is no image, no window or too large.
+lk_status lk_build_window(lk_builder *b, const lk_layer *l, lk_shape in, lk_shape *out,
+                          uint32_t *pad_top, uint32_t *pad_left);
+
+// --- for lk_op_type.declare ----------------------------------------------------------------------
+
+// A tensor of the replica region with one row of `count` elements for each example held. `suffix`
+// comes after the names of the op's layer and type.
+lk_status lk_build_rows(lk_builder *b, const lk_op *op, const char *suffix, lk_tensor_class class_,
+                        lk_dtype dtype, uint64_t count, uint32_t *tensor);
+
+// Parameter `which` of an op, named LAYER/suffix, with its slots.
+typedef struct lk_param_shape {
+    const char *suffix;
+    uint32_t rank;
+    uint64_t size[LK_RANK_MAX];
+    uint64_t fan_in, fan_out;
+    const lk_initializer *initializer;
+} lk_param_shape;
+lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_param_shape *shape);
+
+// --- for lk_op_type.differentiate ----------------------------------------------------------------
+
+// Emits a backward op for forward op `of`: its layer and geometry, LK_DY the gradient of its y.
+lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of);
+
+// The gradient of parameters: LK_X and LK_AUX of `of`, and the parameters from `first` on, `count`
+// of them.
+lk_op *lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t first,
+                               uint32_t count);
+
+// The gradient of input `which`: emits the op with LK_DX set, unless nobody wants it. Several users
+// of a tensor add their gradients in the order in which they come here. `masks`: the kernel can
+// apply the ReLU of the op that made the input.
+lk_status lk_build_input_gradient(lk_builder *b, const lk_op_type *type, uint32_t of,
+                                  uint32_t which, bool masks);
+
+// The gradient of the input is that of y, changed in place by the op emitted; where others use the
+// input too, beside it.
+lk_status lk_build_gradient_in_place(lk_builder *b, const lk_op_type *type, uint32_t of);
+
+// --- for lk_loss_type.build ----------------------------------------------------------------------
+
+// Emits the loss op on the last layer's output, of `floats` values an example: LK_X that output,
+// LK_X2 the labels, LK_Y the loss of each example, LK_DX the gradient.
+lk_status lk_build_loss(lk_builder *b, const lk_op_type *type);
+
+// --- for lk_program_build ------------------------------------------------------------------------
+
+lk_status lk_build_forward(lk_builder *b);   // layers, fusion, tensors
+lk_status lk_build_backward(lk_builder *b);  // loss, gradients, the last op
+
+lk_status lk_build_tensor(lk_builder *b, const char *name, lk_tensor_class class_, lk_dtype dtype,
+                          lk_region region, uint32_t rank, const uint64_t *shape, uint32_t *tensor);
+
+#endif

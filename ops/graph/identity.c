@@ -1,0 +1,181 @@
+// identity.c - the run identity: SHA-256 over everything that decides the bits of a run, as tagged
+// entries (ARITHMETIC.md 11). Freestanding.
+//
+// An entry is a key, in ascending order of its bytes, and a value. A value equal to a constant
+// default is left out, so that what is new changes no identity of before.
+#include "ops/graph/model.h"
+
+#include "ops/geometry.h"
+
+typedef struct identity {
+    lk_sha256 hash;
+    char last[64];  // key of the entry before
+} identity;
+
+static int compare(const char *a, const char *b) {
+    while (*a && *a == *b) a++, b++;
+    return (uint8_t)*a - (uint8_t)*b;
+}
+
+static uint32_t length_of(const char *text) {
+    uint32_t n = 0;
+    while (text[n]) n++;
+    return n;
+}
+
+static void add(identity *id, const char *key, const void *value, uint64_t bytes) {
+    lk_assert(compare(key, id->last) > 0);
+    lk_format(id->last, sizeof id->last, "%s", key);
+    lk_sha256_add_u32(&id->hash, length_of(key));
+    lk_sha256_add(&id->hash, key, length_of(key));
+    lk_sha256_add_u32(&id->hash, (uint32_t)bytes);
+    lk_sha256_add(&id->hash, value, bytes);
+}
+
+static void add_text(identity *id, const char *key, const char *text) {
+    add(id, key, text, length_of(text));
+}
+
+static void add_number(identity *id, const char *key, uint64_t value, uint32_t bytes) {
+    uint8_t little[8];
+    for (uint32_t i = 0; i < bytes; i++) little[i] = (uint8_t)(value >> 8 * i);
+    add(id, key, little, bytes);
+}
+
+static void add_u32s(identity *id, const char *key, uint32_t count, const uint32_t *values) {
+    uint8_t little[4 * 4];
+    lk_assert(count <= 4);
+    for (uint32_t i = 0; i < 4 * count; i++) little[i] = (uint8_t)(values[i / 4] >> 8 * (i % 4));
+    add(id, key, little, 4 * count);
+}
+
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// --- keys of layers and optimizers ---------------------------------------------------------------
+
+// A field of a layer or an optimizer, under `name`; left out where it is the constant default.
+static void add_field(identity *id, const char *name, const lk_setting *k, const void *owner) {
+    static const char *const paddings[] = {
+        [LK_PADDING_VALID] = "valid", [LK_PADDING_SAME] = "same"};
+    const uint8_t *field = (const uint8_t *)owner + k->offset;
+    const uint32_t *u = (const uint32_t *)(const void *)field;
+    const float *f = (const float *)(const void *)field;
+    const lk_layer_type *activation = *(const lk_layer_type *const *)(const void *)field;
+    const lk_initializer *initializer = *(const lk_initializer *const *)(const void *)field;
+    const bool constant = !k->required && !k->fallback;
+    switch (k->kind) {
+    case LK_SETTING_U32:
+        if (!constant || *u != k->constant) add_u32s(id, name, 1, u);
+        break;
+    case LK_SETTING_PAIR:
+        if (!constant || u[0] != k->constant || u[1] != k->constant) add_u32s(id, name, 2, u);
+        break;
+    case LK_SETTING_BOOL:
+        if (*(const bool *)field != (k->constant != 0)) {
+            add_number(id, name, *(const bool *)field, 4);
+        }
+        break;
+    case LK_SETTING_FLOAT:
+        if (!constant || bits_of(*f) != bits_of(k->float_constant)) {
+            add_number(id, name, bits_of(*f), 4);
+        }
+        break;
+    case LK_SETTING_PADDING:
+        if (*u != k->constant) add_text(id, name, paddings[*u]);
+        break;
+    case LK_SETTING_ACTIVATION:
+        if (activation) add_text(id, name, lk_layer_words_of(activation)->name);
+        break;
+    case LK_SETTING_INITIALIZER:
+        if (initializer != &lk_initializer_glorot_uniform) add_text(id, name, initializer->name);
+        break;
+    }
+}
+
+// Are a layer's inputs others than the layer before it?
+static bool has_inputs(const lk_layer *l, uint32_t number) {
+    return l->input_count > 1 || (l->input_count == 1 && l->inputs[0] != number);
+}
+
+static void add_layer(identity *id, const lk_layer *l, uint32_t number) {
+    const lk_layer_words *words = lk_layer_words_of(l->type);
+    bool inputs = has_inputs(l, number), type = true;
+    char key[64];
+    for (uint32_t i = 0; i <= words->key_count; i++) {
+        const char *next = i < words->key_count ? words->keys[i].name : NULL;
+        if (inputs && (!next || compare("inputs", next) < 0)) {
+            lk_format(key, sizeof key, "model.layer.%04u.inputs", number);
+            add_u32s(id, key, l->input_count, l->inputs);
+            inputs = false;
+        }
+        if (type && (!next || compare("type", next) < 0)) {
+            lk_format(key, sizeof key, "model.layer.%04u.type", number);
+            add_text(id, key, words->name);
+            type = false;
+        }
+        lk_format(key, sizeof key, "model.layer.%04u.%s", number, next ? next : "");
+        if (next) add_field(id, key, &words->keys[i], l);
+    }
+}
+
+static void add_optimizer(identity *id, const lk_optimizer *o) {
+    const lk_optimizer_words *words = lk_optimizer_words_of(o->type);
+    char key[64];
+    for (uint32_t i = 0; i < words->key_count; i++) {
+        lk_assert(compare(words->keys[i].name, "type") < 0);
+        lk_format(key, sizeof key, "optimizer.%s", words->keys[i].name);
+        add_field(id, key, &words->keys[i], o);
+    }
+    add_text(id, "optimizer.type", words->name);
+}
+
+// --- the whole -----------------------------------------------------------------------------------
+
+static void add_data(identity *id, const lk_run_spec *spec) {
+    add_number(id, "data.count", spec->example_count, 8);
+    add(id, "data.hash", spec->data_hash, LK_SHA256_BYTES);
+    if (!spec->shards) return;
+    // The number of shards, and a hash of where they end: a key's value has few bytes.
+    lk_sha256 ends;
+    uint8_t sum[LK_SHA256_BYTES];
+    lk_sha256_start(&ends);
+    for (uint32_t k = 1; k <= spec->shards; k++) lk_sha256_add_u64(&ends, spec->shard_first[k]);
+    lk_sha256_finish(&ends, sum);
+    add(id, "data.shard_ends", sum, sizeof sum);
+    add_number(id, "data.shards", spec->shards, 4);
+}
+
+static void add_model(identity *id, const lk_model *m) {
+    const uint32_t input[] = {m->in_h, m->in_w, m->in_c};
+    add_number(id, "model.classes", m->classes, 4);
+    add_u32s(id, "model.input", 3, input);
+    for (uint32_t i = 0; i < m->layer_count; i++) add_layer(id, &m->layers[i], i);
+    if (m->loss && m->loss != &lk_loss_sparse_categorical_crossentropy) {
+        add_text(id, "model.loss", lk_loss_words_of(m->loss)->name);
+    }
+}
+
+void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
+    static const char title[] = "lockstep run identity 2";
+    identity id = {.last = ""};
+    lk_sha256_start(&id.hash);
+    lk_sha256_add(&id.hash, title, sizeof title - 1);
+    if (spec->precision != LK_STRICT) {
+        add_text(&id, "arithmetic.fast_precision", lk_precision_name(spec->precision));
+        add_number(&id, "arithmetic.fast_version", LK_FAST_VERSION, 4);
+    }
+    add_number(&id, "arithmetic.slice_terms", LK_SLICE_TERMS, 4);
+    add_number(&id, "arithmetic.version", LK_ARITHMETIC_VERSION, 4);
+    if (spec->drop_remainder) add_number(&id, "batch.drop_remainder", 1, 4);
+    add_number(&id, "batch.global", spec->global_batch, 4);
+    add_number(&id, "batch.grain", spec->grain, 4);
+    add_data(&id, spec);
+    add_model(&id, &spec->model);
+    add_optimizer(&id, &spec->optimizer);
+    add_number(&id, "seed", spec->seed, 8);
+    lk_sha256_finish(&id.hash, out);
+}

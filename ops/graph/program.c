@@ -1,0 +1,303 @@
+// program.c - what a program needs besides its ops: tables, reduction, scratch, lifetimes, initial
+// values. Freestanding.
+#include "ops/graph/build.h"
+
+// A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise WAVE_EXAMPLES at a
+// time (measured: larger working sets fall out of the second-level cache).
+enum { RESIDENT_EXAMPLES = 256, WAVE_EXAMPLES = 128 };
+
+const char *lk_phase_name(lk_phase phase) {
+    static const char *const names[] = {"load", "forward", "backward", "reduce", "apply"};
+    return names[phase];
+}
+
+// --- table sizes -------------------------------------------------------------------------------
+
+// Every input that is named may be used elsewhere too: one more share of a gradient.
+static uint32_t shares_max(const lk_model *m) {
+    bool named = false;
+    uint32_t inputs = 0;
+    for (uint32_t i = 0; i < m->layer_count; i++) {
+        named = named || m->layers[i].input_count > 0;
+        inputs += m->layers[i].type->inputs;
+    }
+    return named ? inputs : 0;
+}
+
+// LOAD, loss, its sum, REDUCE.
+uint32_t lk_program_ops_max(const lk_model *m) {
+    uint32_t most = 4 + shares_max(m);
+    for (uint32_t i = 0; i < m->layer_count; i++) {
+        const lk_layer *l = &m->layers[i];
+        most += l->type->ops_max + (l->activation ? l->activation->ops_max : 0);
+    }
+    return most;
+}
+
+static uint32_t params_max(const lk_model *m) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < m->layer_count; i++) most += m->layers[i].type->params_max;
+    return most;
+}
+
+// Input, labels, loss, nodes, views, scratch of REDUCE and of a device.
+uint32_t lk_program_tensors_max(const lk_model *m) {
+    uint32_t most = 7 + shares_max(m) + params_max(m) * (1 + LK_OPTIMIZER_SLOTS_MAX);
+    for (uint32_t i = 0; i < m->layer_count; i++) {
+        const lk_layer *l = &m->layers[i];
+        most += l->type->tensors_max + (l->activation ? l->activation->tensors_max : 0);
+    }
+    return most;
+}
+
+// The planner sorts tensors there, after the values of layers lay there (ops/graph/build.c).
+static uint64_t order_bytes(const lk_model *m) {
+    uint64_t sorted = lk_program_tensors_max(m) * sizeof(uint32_t);
+    return LK_MAX(sorted, ((uint64_t)m->layer_count + 1) * sizeof(lk_value));
+}
+
+uint64_t lk_program_bytes(const lk_model *m) {
+    return lk_round_up(lk_program_ops_max(m) * sizeof(lk_op), 64) +
+           lk_round_up(lk_program_tensors_max(m) * sizeof(lk_tensor), 64) +
+           lk_round_up(params_max(m) * sizeof(lk_param), 64) + lk_round_up(order_bytes(m), 64);
+}
+
+static void lay_tables(const lk_model *m, uint8_t *memory, lk_program *p) {
+    p->ops = (lk_op *)(void *)memory;
+    memory += lk_round_up(lk_program_ops_max(m) * sizeof(lk_op), 64);
+    p->tensors = (lk_tensor *)(void *)memory;
+    memory += lk_round_up(lk_program_tensors_max(m) * sizeof(lk_tensor), 64);
+    p->params = (lk_param *)(void *)memory;
+    memory += lk_round_up(params_max(m) * sizeof(lk_param), 64);
+    p->order = (uint32_t *)(void *)memory;
+}
+
+// --- reduction, scratch, lifetimes -----------------------------------------------------
+
+lk_grain_range lk_replica_grains(uint32_t grains, uint32_t replicas, uint32_t replica) {
+    uint32_t first = (uint32_t)((uint64_t)grains * replica / replicas);
+    uint32_t end = (uint32_t)((uint64_t)grains * (replica + 1) / replicas);
+    return (lk_grain_range){first, end - first};
+}
+
+// Returns the most nodes held at once; `counter` says those at the end. `late`: the blocks of a
+// wave are joined after its last one.
+static uint32_t hold_nodes(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total,
+                           bool late, lk_counter *counter) {
+    uint32_t most = 0, end = first + count;
+    counter->count = 0;
+    for (uint32_t at = first; at < end;) {
+        uint32_t wave_end = LK_MIN(at + wave_grains, end), held = counter->count;
+        while (at < wave_end) {
+            lk_node block = lk_next_block(at, wave_end, total);
+            held = (late ? held : counter->count) + 1;
+            most = LK_MAX(most, held);
+            lk_counter_push(counter, block);
+            at = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, wave_end);
+        }
+    }
+    return most;
+}
+
+uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
+    lk_counter counter;
+    return hold_nodes(first, count, wave_grains, total, false, &counter);
+}
+
+uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
+    lk_counter counter;
+    return hold_nodes(first, count, wave_grains, total, true, &counter);
+}
+
+lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
+    lk_counter counter;
+    (void)hold_nodes(first, count, wave_grains, total, false, &counter);
+    return counter;
+}
+
+// The most grains that a replica computes in a step.
+static uint32_t replica_grains_max(const lk_program *p) {
+    return (p->grains + p->layout.replicas_all - 1) / p->layout.replicas_all;
+}
+
+static void choose_wave(lk_program *p) {
+    uint32_t most = replica_grains_max(p);
+    uint64_t wanted = p->layout.wave_examples;
+    if (wanted == 0) {
+        bool resident = (uint64_t)most * p->spec->grain <= RESIDENT_EXAMPLES;
+        wanted = resident ? RESIDENT_EXAMPLES : WAVE_EXAMPLES;
+    }
+    uint64_t grains = LK_MAX(wanted / p->spec->grain, 1);
+    // Whole grains, also where a batch has none: evaluation fills them.
+    p->wave_grains = (uint32_t)LK_MIN(grains, most);
+    p->wave_examples = p->wave_grains * p->spec->grain;
+}
+
+// Operands pay where reading the others' activations is less than reading their gradients. Only
+// replicas that share a memory can read each other's.
+static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
+    bool resident = p->wave_grains >= replica_grains_max(p);
+    bool reach = lk_layout_sharers(&p->layout) == p->layout.replicas_all;
+    if (p->layout.device) return LK_REDUCE_PARTIALS;
+    if (!op->type->rows || !resident || !reach) return LK_REDUCE_PARTIALS;
+    if (p->layout.reduce == LK_REDUCE_ALL_PARTIALS) return LK_REDUCE_PARTIALS;
+    if (p->layout.reduce == LK_REDUCE_ALL_OPERANDS) return LK_REDUCE_OPERANDS;
+    uint64_t rows, columns;
+    op->type->rows(op, &rows, &columns);
+    bool pays = p->layout.replicas_all == 1 || p->wave_examples < columns;
+    return pays ? LK_REDUCE_OPERANDS : LK_REDUCE_PARTIALS;
+}
+
+// The partials of a node, and how many of them a replica holds.
+static lk_status node_tensors(lk_builder *b) {
+    lk_program *p = b->program;
+    const bool device = p->layout.device;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        lk_param *param = &p->params[i];
+        param->mode = reduce_mode(p, &p->ops[param->gradient_op]);
+        if (param->mode == LK_REDUCE_OPERANDS) continue;
+        param->node_offset = p->node_floats;
+        p->node_floats += lk_round_up(param->count, 16);
+    }
+    p->loss_offset = p->node_floats;
+    if (device) p->node_floats += 16;
+    // All that share a memory have the same layout, so that one finds what another holds.
+    for (uint32_t r = 0; r < lk_layout_sharers(&p->layout); r++) {
+        lk_grain_range g =
+            lk_layout_grains(&p->layout, p->grains, r - lk_layout_first_sharer(&p->layout));
+        lk_counter counter;
+        uint32_t slots = hold_nodes(g.first, g.count, p->wave_grains, p->grains, device, &counter);
+        p->node_slots = LK_MAX(p->node_slots, slots);
+    }
+    const uint64_t nodes[] = {p->node_slots, p->node_floats};
+    return lk_build_tensor(b, "gradient nodes", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_REPLICA, 2,
+                           nodes, &p->nodes);
+}
+
+static lk_status reduce_tensors(lk_builder *b) {
+    lk_program *p = b->program;
+    bool operands = false;
+    uint64_t scratch = (uint64_t)LK_JOIN_FLOATS * (lk_root_level(p->grains) + 2);
+    LK_CHECK(node_tensors(b));
+    p->views = p->reduce_scratch = LK_NONE;
+    if (p->layout.device) return LK_OK;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_op *op = &p->ops[p->params[i].gradient_op];
+        if (p->params[i].mode == LK_REDUCE_PARTIALS) continue;
+        operands = true;
+        uint64_t rows, columns;
+        op->type->rows(op, &rows, &columns);
+        uint64_t some = LK_MAX((uint64_t)LK_OPERANDS_ROWS * columns, LK_OPERANDS_FLOATS_MAX);
+        scratch = LK_MAX(scratch, some + op->type->scratch_floats(op, p->wave_examples));
+    }
+    const uint64_t views =
+        (operands ? p->grains : p->wave_grains) * (uint64_t)sizeof(lk_grain_view);
+    LK_CHECK(lk_build_tensor(b, "grain views", LK_CLASS_STAGING, LK_U8, LK_REGION_REPLICA, 1,
+                             &views, &p->views));
+    return lk_build_tensor(b, "reduce/scratch", LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1,
+                           &scratch, &p->reduce_scratch);
+}
+
+// One for all ops of a device, which come one after another.
+static lk_status device_scratch(lk_builder *b) {
+    lk_program *p = b->program;
+    const uint64_t floats = p->layout.device_scratch_floats;
+    uint32_t scratch;
+    if (floats == 0) return LK_OK;
+    LK_CHECK(lk_build_tensor(b, "scratch", LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1, &floats,
+                             &scratch));
+    for (uint32_t i = 0; i < p->op_count; i++) p->ops[i].tensor[LK_SCRATCH] = scratch;
+    return LK_OK;
+}
+
+static lk_status scratch_tensors(lk_builder *b) {
+    lk_program *p = b->program;
+    if (p->layout.device) return device_scratch(b);
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        lk_op *op = &p->ops[i];
+        if (!op->type->scratch_floats) continue;
+        const uint64_t floats = op->type->scratch_floats(op, p->wave_examples);
+        char name[LK_NAME_BYTES];
+        lk_format(name, sizeof name, "%s/%s/scratch", p->spec->model.layers[op->layer].name,
+                  op->type->name);
+        LK_CHECK(lk_build_tensor(b, name, LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1, &floats,
+                                 &op->tensor[LK_SCRATCH]));
+    }
+    p->ops[p->reduce_op].tensor[LK_SCRATCH] = p->reduce_scratch;
+    return LK_OK;
+}
+
+static void uses(lk_program *p, uint32_t tensor, uint32_t op) {
+    if (tensor == LK_NONE) return;
+    lk_tensor *t = &p->tensors[tensor];
+    bool first_time = t->last == LK_FOREVER;
+    t->first = first_time ? op : LK_MIN(t->first, op);
+    t->last = first_time ? op : LK_MAX(t->last, op);
+}
+
+static void lifetimes(lk_program *p) {
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        const lk_op *op = &p->ops[i];
+        for (uint32_t r = 0; r < LK_ROLES; r++) uses(p, op->tensor[r], i);
+    }
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_op *op = &p->ops[p->params[i].gradient_op];
+        if (p->params[i].mode != LK_REDUCE_OPERANDS) continue;
+        uses(p, op->tensor[LK_X], p->reduce_op);
+        uses(p, op->tensor[LK_DY], p->reduce_op);
+    }
+}
+
+lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
+                           const lk_plan_options *options, void *memory, lk_program *p,
+                           lk_error *error) {
+    *p = (lk_program){.spec = spec, .layout = *layout, .checked = options->guards};
+    LK_CHECK(lk_run_spec_check(spec, error));
+    p->grains = lk_grain_count(spec);
+    if (spec->precision != LK_STRICT && !layout->device) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "arithmetic \"fast\": only a GPU computes it; use \"strict\" here");
+    }
+    if (layout->replicas_all == 0) p->layout.replicas_all = layout->replicas;
+    if (layout->replicas == 0 || p->layout.replicas_all > p->grains) {
+        return lk_fail(
+            error, LK_BAD_CONFIG,
+            "replicas: found %u%s, wanted 1 to %u: a global batch of %u has %u grains of %u and a "
+            "replica needs at least one",
+            p->layout.replicas_all, layout->replicas_all > layout->replicas ? " in all" : "",
+            p->grains, spec->global_batch, p->grains, spec->grain);
+    }
+    lay_tables(&spec->model, memory, p);
+    choose_wave(p);
+    lk_builder builder = {.program = p,
+                          .error = error,
+                          .ops_max = lk_program_ops_max(&spec->model),
+                          .tensors_max = lk_program_tensors_max(&spec->model)};
+    LK_CHECK(lk_build_forward(&builder));
+    if (p->param_count == 0)
+        return lk_fail(error, LK_BAD_CONFIG, "model: no layer has parameters to train");
+    LK_CHECK(lk_build_backward(&builder));
+    LK_CHECK(reduce_tensors(&builder));
+    LK_CHECK(scratch_tensors(&builder));
+    lifetimes(p);
+    return lk_plan_regions(p->tensors, p->tensor_count, options, p->order, p->regions, error);
+}
+
+// --- initial values ----------------------------------------------------------------------------
+
+void lk_program_initialize(const lk_program *p, uint8_t *device) {
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_param *param = &p->params[i];
+        float *w = (float *)(void *)(device + p->tensors[param->tensor].offset);
+        const lk_initial what = {.seed = p->spec->seed,
+                                 .param = i,
+                                 .count = param->count,
+                                 .fan_in = param->fan_in,
+                                 .fan_out = param->fan_out};
+        param->initializer->fill(&what, w);
+        for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
+            float *slot = (float *)(void *)(device + p->tensors[param->slots[s]].offset);
+            for (uint64_t e = 0; e < param->count; e++) slot[e] = 0.0f;
+        }
+    }
+}

@@ -1,0 +1,228 @@
+// dense.c - the fully connected layer: formulas, shapes, the reference, gradients. Freestanding.
+// ARITHMETIC.md 3, 5 and 6.
+//
+//   y[m][n]  = sum over k, ascending, of x[m][k] * w[k][n]; bias[n] starts slice 0; ReLU if d->relu
+//   dx[m][k] = sum over n, ascending, of w[k][n] * dy[m][n]; +0 where a mask is given and not > 0
+//   dw[k][n] = the node of the grains' sums of x[m][k] * dy[m][n] over examples m
+//   db[n]    = the node of the grains' sums of dy[m][n] over examples m
+//
+// x and dx (m, k_count), w and dw (k_count, n_count), bias and db (n_count), y and dy (m, n_count)
+#include "ops/cpu/tiles.h"
+#include "ops/graph/build.h"
+#include "ops/layers/sums.h"
+
+// --- the reference -------------------------------------------------------------------------------
+
+static uint32_t dense_forward(lk_lane *l, const lk_op *op) {
+    const lk_dense *d = &op->dense;
+    const float *x = l->at[LK_X], *w = l->param[0], *bias = l->param[1];
+    float *y = l->at[LK_Y];
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < l->examples; m++) {
+        for (uint32_t n = 0; n < d->n_count; n++) {
+            slice_sum s;
+            slice_start(&s, bias ? bias[n] : 0.0f);
+            for (uint32_t k = 0; k < d->k_count; k++) {
+                slice_term(&s, x[(uint64_t)m * d->k_count + k], w[(uint64_t)k * d->n_count + n]);
+            }
+            float sum = slice_finish(&s);
+            bad |= lk_not_finite(sum);
+            y[(uint64_t)m * d->n_count + n] = d->relu ? lk_relu(sum) : sum;
+        }
+    }
+    return bad;
+}
+
+static uint32_t dense_input_gradient(lk_lane *l, const lk_op *op) {
+    const lk_dense *d = &op->dense;
+    const float *w = l->param[0], *dy = l->at[LK_DY], *mask = l->at[LK_MASK];
+    float *dx = l->at[LK_DX];
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < l->examples; m++) {
+        for (uint32_t k = 0; k < d->k_count; k++) {
+            uint64_t at = (uint64_t)m * d->k_count + k;
+            slice_sum s;
+            slice_start(&s, 0.0f);
+            for (uint32_t n = 0; n < d->n_count; n++) {
+                slice_term(&s, w[(uint64_t)k * d->n_count + n], dy[(uint64_t)m * d->n_count + n]);
+            }
+            float sum = slice_finish(&s);
+            bad |= lk_not_finite(sum);
+            dx[at] = !mask || mask[at] > 0.0f ? sum : 0.0f;
+        }
+    }
+    return bad;
+}
+
+static uint32_t dense_weight_gradient(lk_lane *l, const lk_op *op) {
+    const lk_dense *d = &op->dense;
+    const lk_weight_rows all = {.end = d->k_count}, *rows = l->rows ? l->rows : &all;
+    for (uint32_t k = rows->first; k < rows->end; k++) {
+        for (uint32_t n = 0; n < d->n_count; n++) {
+            tree_sum t;
+            tree_start(&t);
+            for (uint32_t g = 0; g < l->grain_count; g++) {
+                const lk_grain_view *v = &l->grains[g];
+                tree_leaf(&t, grain_sum(v, v->x + k, d->k_count, v->dy + n, d->n_count));
+            }
+            l->sums[0][(uint64_t)(k - rows->first) * d->n_count + n] = tree_finish(&t);
+        }
+    }
+    return 0;
+}
+
+static uint32_t dense_bias_gradient(lk_lane *l, const lk_op *op) {
+    lk_kernels_reference.column_sums(op->dense.n_count, l->grain_count, l->grains, l->sums[1]);
+    return 0;
+}
+
+// --- shapes, parameters, fusion ------------------------------------------------------------------
+
+static lk_status build_dense(lk_builder *b, const lk_layer *l) {
+    const lk_shape in = b->input[0].shape, out = {1, 1, l->units, true};
+    if (!in.flat) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: dense wants a flat input but gets images of %u x %u x %u; put a "
+                       "flatten layer before it",
+                       l->name, in.h, in.w, in.c);
+    }
+    if (l->units == 0) return lk_fail(b->error, LK_BAD_CONFIG, "layer %s: units is 0", l->name);
+    lk_build_op(b, &lk_op_dense, b->input[0], out)->dense =
+        (lk_dense){.k_count = in.c, .n_count = l->units, .use_bias = l->use_bias};
+    return LK_OK;
+}
+
+static lk_status declare(lk_builder *b, lk_op *op) {
+    const lk_dense *d = &op->dense;
+    const lk_param_shape kernel = {
+        .suffix = "kernel",
+        .rank = 2,
+        .size = {d->k_count, d->n_count},
+        .fan_in = d->k_count,
+        .fan_out = d->n_count,
+        .initializer = b->program->spec->model.layers[op->layer].initializer};
+    const lk_param_shape bias = {
+        .suffix = "bias", .rank = 1, .size = {d->n_count}, .initializer = &lk_initializer_zeros};
+    LK_CHECK(lk_build_param(b, op, 0, &kernel));
+    return d->use_bias ? lk_build_param(b, op, 1, &bias) : LK_OK;
+}
+
+static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
+    (void)b;
+    if (next->type != &lk_op_relu || op->relu) return false;
+    return op->relu = op->dense.relu = true;
+}
+
+static lk_status differentiate(lk_builder *b, uint32_t of) {
+    lk_build_param_gradient(b, &lk_op_dense_weight_gradient, of, 0, 1);
+    if (b->program->ops[of].dense.use_bias) {
+        lk_build_param_gradient(b, &lk_op_dense_bias_gradient, of, 1, 1);
+    }
+    return lk_build_input_gradient(b, &lk_op_dense_input_gradient, of, 0, true);
+}
+
+// --- descriptors ---------------------------------------------------------------------------------
+
+// Sums under way, and a tree of slices for each: blocks of examples by panels of units.
+static uint64_t forward_scratch(const lk_op *op, uint32_t m_count) {
+    uint64_t examples = lk_round_up(LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES), 8);
+    uint64_t levels = lk_tree_levels(lk_slices(op->dense.k_count));
+    return examples * LK_DENSE_PANEL_MAX * (1 + levels);
+}
+
+// Which terms are not zero. Then, lanes being examples, dy transposed, a block of examples at a
+// time, and one register tile's tree of slices; or, lanes being inputs, a panel of weights
+// transposed, of one run of units, and the terms of each example: address, factor; how many.
+static uint64_t input_gradient_scratch(const lk_op *op, uint32_t m_count) {
+    const lk_dense *d = &op->dense;
+    uint64_t examples = LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES);
+    uint64_t levels = lk_tree_levels(lk_slices(d->n_count));
+    uint64_t broad =
+        lk_round_up(examples, 2 * LK_LANES_MAX) * lk_round_up(d->n_count, LK_LANES_MAX) +
+        levels * LK_DENSE_INPUTS_MAX * 2 * LK_LANES_MAX;
+    uint64_t lists = examples * (1 + d->n_count * 3);
+    uint64_t deep = d->n_count > LK_DENSE_RUN ? 0 : LK_DENSE_RUN * LK_DENSE_DEEP_MAX + lists;
+    return lk_dense_bits_floats(d->n_count, examples + 1) + LK_MAX(broad, deep);
+}
+
+// One register tile's trees: over the slices of a grain, and over the grains. Then, if units
+// without a gradient are left out: which they are, the grains without them, and rows of sums.
+static uint64_t weight_gradient_scratch(const lk_op *op, uint32_t m_count) {
+    const lk_dense *d = &op->dense;
+    (void)m_count;
+    uint64_t trees = (uint64_t)(LK_GRAIN_SLICE_LEVELS + LK_TREE_LEVELS_MAX) * LK_DENSE_TILE_MAX;
+    uint64_t views = LK_DENSE_PACK_GRAINS * sizeof(lk_grain_view) / sizeof(float);
+    uint64_t packed = lk_dense_pack_floats(d->n_count);
+    if (packed == 0) return trees + LK_LANES_MAX;
+    return trees + LK_LANES_MAX + lk_dense_bits_floats(d->n_count, 1) + views + packed +
+           LK_DENSE_PACK_ROWS;
+}
+
+static lk_flop flop(const lk_op *op) {
+    const uint64_t all = 2ull * op->dense.k_count * op->dense.n_count;
+    return (lk_flop){all, all};
+}
+
+static void rows(const lk_op *op, uint64_t *row_count, uint64_t *columns) {
+    *row_count = op->dense.k_count;
+    *columns = op->dense.n_count;
+}
+
+const lk_op_type lk_op_dense = {.name = "dense",
+                                .number = LK_OP_DENSE,
+                                .scope = LK_SCOPE_EXAMPLES,
+                                .reference = dense_forward,
+                                .scratch_floats = forward_scratch,
+                                .flop = flop,
+                                .absorb = absorb,
+                                .declare = declare,
+                                .differentiate = differentiate};
+const lk_op_type lk_op_dense_input_gradient = {.name = "dense_input_gradient",
+                                               .number = LK_OP_DENSE_INPUT_GRADIENT,
+                                               .scope = LK_SCOPE_EXAMPLES,
+                                               .reference = dense_input_gradient,
+                                               .scratch_floats = input_gradient_scratch,
+                                               .flop = flop};
+const lk_op_type lk_op_dense_weight_gradient = {.name = "dense_weight_gradient",
+                                                .number = LK_OP_DENSE_WEIGHT_GRADIENT,
+                                                .scope = LK_SCOPE_GRAINS,
+                                                .reference = dense_weight_gradient,
+                                                .scratch_floats = weight_gradient_scratch,
+                                                .flop = flop,
+                                                .rows = rows};
+const lk_op_type lk_op_dense_bias_gradient = {.name = "dense_bias_gradient",
+                                              .number = LK_OP_DENSE_BIAS_GRADIENT,
+                                              .scope = LK_SCOPE_GRAINS,
+                                              .reference = dense_bias_gradient};
+
+const lk_layer_type lk_layer_dense = {
+    .inputs = 1, .ops_max = 5, .tensors_max = 5, .params_max = 2, .build = build_dense};
+
+static const lk_setting keys[] = {
+    {.name = "activation",
+     .kind = LK_SETTING_ACTIVATION,
+     .offset = offsetof(lk_layer, activation),
+     .meaning = "a layer after it, such as relu"},
+    {.name = "kernel_initializer",
+     .kind = LK_SETTING_INITIALIZER,
+     .offset = offsetof(lk_layer, initializer),
+     .field = "initializer",
+     .meaning = "initial values of the kernel"},
+    {.name = "units",
+     .kind = LK_SETTING_U32,
+     .offset = offsetof(lk_layer, units),
+     .field = "units",
+     .required = true,
+     .most = 1 << 24,
+     .meaning = "values of the output"},
+    {.name = "use_bias",
+     .kind = LK_SETTING_BOOL,
+     .offset = offsetof(lk_layer, use_bias),
+     .constant = true,
+     .meaning = "adds a number to each value"},
+};
+const lk_layer_words lk_layer_words_dense = {.type = &lk_layer_dense,
+                                             .name = "dense",
+                                             .keys = keys,
+                                             .key_count = LK_COUNT(keys),
+                                             .meaning = "every input to every unit"};

@@ -1,0 +1,92 @@
+// layer.h - layers and losses as a configuration names them: what each is called, which keys it
+// has, and the ops it becomes. Freestanding; knows no layer by name but in the lists below.
+//
+// A descriptor has two parts, so that a machine without an operating system links only what its
+// model uses: the core part (lk_layer_type, lk_loss_type) makes ops; the words (lk_layer_words) say
+// how a configuration writes it, for those who read, print or hash configurations.
+#ifndef LOCKSTEP_OPS_LAYERS_LAYER_H
+#define LOCKSTEP_OPS_LAYERS_LAYER_H
+
+#include "arena/plan.h"
+#include "ops/initializer.h"
+#include "ops/setting.h"
+
+// Every layer, and those of them that may stand as "activation" of another.
+#define LK_LAYER_LIST(X) X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu)
+#define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy)
+
+enum { LK_LAYER_INPUTS_MAX = 2 };
+
+typedef enum lk_padding { LK_PADDING_VALID = 1, LK_PADDING_SAME = 2 } lk_padding;
+
+typedef struct lk_builder lk_builder;        // ops/graph/build.h
+typedef struct lk_layer_type lk_layer_type;  // below
+typedef struct lk_loss_type lk_loss_type;
+
+// One layer, named as Keras names it. Fields that a type does not have are 0.
+typedef struct lk_layer {
+    const lk_layer_type *type;
+    char name[LK_NAME_BYTES / 2];       // unique in the model; not part of the identity
+    uint32_t units;                     // dense: units; conv2d: filters
+    uint32_t size_h, size_w;            // conv2d: kernel_size; max_pool2d: pool_size
+    uint32_t stride_h, stride_w;        // conv2d, max_pool2d
+    lk_padding padding;                 // conv2d, max_pool2d
+    bool use_bias;                      // conv2d, dense
+    const lk_layer_type *activation;    // conv2d, dense: a layer after it; NULL: linear
+    const lk_initializer *initializer;  // conv2d, dense: of the kernel; biases start at zero
+    // The layers whose outputs it takes: numbers below its own plus 1, 0 for the model's input.
+    // None: the layer before it.
+    uint32_t input_count;
+    uint32_t inputs[LK_LAYER_INPUTS_MAX];
+} lk_layer;
+
+// The core part of a layer: emits its ops and says the shape of its output (ops/graph/build.h).
+struct lk_layer_type {
+    uint32_t inputs;                // how many it takes
+    uint32_t ops_max, tensors_max;  // that it may become, with gradients, without its activation
+    uint32_t params_max;
+    lk_status (*build)(lk_builder *b, const lk_layer *layer);
+};
+
+// A loss over the output of the last layer and the labels: emits its op and the gradient.
+struct lk_loss_type {
+    lk_status (*build)(lk_builder *b);
+};
+
+#define LK_LAYER_DECLARE(name) extern const lk_layer_type lk_layer_##name;
+LK_LAYER_LIST(LK_LAYER_DECLARE)
+#undef LK_LAYER_DECLARE
+#define LK_LOSS_DECLARE(name) extern const lk_loss_type lk_loss_##name;
+LK_LOSS_LIST(LK_LOSS_DECLARE)
+#undef LK_LOSS_DECLARE
+
+// --- words ---------------------------------------------------------------------------------------
+
+typedef struct lk_layer_words {
+    const lk_layer_type *type;
+    const char *name;
+    const lk_setting *keys;  // by name, ascending
+    uint32_t key_count;
+    bool activation;  // may stand as "activation"
+    const char *meaning;
+} lk_layer_words;
+
+typedef struct lk_loss_words {
+    const lk_loss_type *type;
+    const char *name, *meaning;
+} lk_loss_words;
+
+// Entry `number` of the lists, NULL past their ends; the words of a type.
+const lk_layer_words *lk_layer_words_at(uint32_t number);
+const lk_layer_words *lk_layer_words_of(const lk_layer_type *type);
+const lk_loss_words *lk_loss_words_at(uint32_t number);
+const lk_loss_words *lk_loss_words_of(const lk_loss_type *type);
+
+#define LK_LAYER_WORDS(name) extern const lk_layer_words lk_layer_words_##name;
+LK_LAYER_LIST(LK_LAYER_WORDS)
+#undef LK_LAYER_WORDS
+#define LK_LOSS_WORDS(name) extern const lk_loss_words lk_loss_words_##name;
+LK_LOSS_LIST(LK_LOSS_WORDS)
+#undef LK_LOSS_WORDS
+
+#endif

@@ -1,0 +1,144 @@
+// pool.c - pooling over images: formulas, shapes, the reference, gradients. Freestanding.
+// ARITHMETIC.md 3 and 5.
+//
+//   max_pool2d   y = the greatest cell of the window, argmax = its index in the window (row-major,
+//                the first of equals); padded cells never win
+//                dx = sum of the dy whose window chose this cell, in ascending order of (oy, ox),
+//                starting from +0
+//
+// x and dx (m, in_h, in_w, channels), y, dy and argmax (m, out_h, out_w, channels)
+#include "ops/graph/build.h"
+#include "ops/layers/sums.h"
+
+// Index in x of cell `cell` of the window of (oy, ox), or -1 where padding lies.
+static int64_t window_cell(const lk_pool2d *p, uint32_t oy, uint32_t ox, uint32_t channel,
+                           uint32_t cell) {
+    int64_t iy = (int64_t)oy * p->stride_h + cell / p->pool_w - p->pad_top;
+    int64_t ix = (int64_t)ox * p->stride_w + cell % p->pool_w - p->pad_left;
+    if (iy < 0 || ix < 0 || iy >= p->in_h || ix >= p->in_w) return -1;
+    return (iy * p->in_w + ix) * p->channels + channel;
+}
+
+static uint32_t max_pool_forward(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const float *x = l->at[LK_X];
+    float *y = l->at[LK_Y];
+    uint16_t *argmax = l->at[LK_AUX];
+    for (uint32_t m = 0; m < l->examples; m++, x += (uint64_t)p->in_h * p->in_w * p->channels) {
+        for (uint32_t oy = 0; oy < p->out_h; oy++) {
+            for (uint32_t ox = 0; ox < p->out_w; ox++) {
+                for (uint32_t channel = 0; channel < p->channels; channel++) {
+                    bool some = false;
+                    float best = 0.0f;
+                    uint32_t winner = 0;
+                    for (uint32_t cell = 0; cell < p->pool_h * p->pool_w; cell++) {
+                        int64_t at = window_cell(p, oy, ox, channel, cell);
+                        if (at < 0 || (some && !(x[at] > best))) continue;
+                        best = x[at];
+                        winner = cell;
+                        some = true;
+                    }
+                    *y++ = best;
+                    *argmax++ = (uint16_t)winner;
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+static uint32_t max_pool_backward(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const float *dy = l->at[LK_DY];
+    const uint16_t *argmax = l->at[LK_AUX];
+    float *dx = l->at[LK_DX];
+    uint64_t in_floats = (uint64_t)p->in_h * p->in_w * p->channels;
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < l->examples; m++, dx += in_floats) {
+        for (uint64_t i = 0; i < in_floats; i++) dx[i] = 0.0f;
+        for (uint32_t oy = 0; oy < p->out_h; oy++) {
+            for (uint32_t ox = 0; ox < p->out_w; ox++) {
+                for (uint32_t channel = 0; channel < p->channels; channel++) {
+                    int64_t at = window_cell(p, oy, ox, channel, *argmax++);
+                    dx[at] = dx[at] + *dy++;
+                }
+            }
+        }
+        for (uint64_t i = 0; i < in_floats; i++) bad |= lk_not_finite(dx[i]);
+    }
+    return bad;
+}
+
+static lk_status build_max_pool2d(lk_builder *b, const lk_layer *l) {
+    const lk_shape in = b->input[0].shape;
+    lk_shape out = {.c = in.c};
+    uint32_t pad_top, pad_left;
+    LK_CHECK(lk_build_window(b, l, in, &out, &pad_top, &pad_left));
+    if ((uint64_t)l->size_h * l->size_w > 65536) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: a pool of %u x %u, wanted at most 65,536 cells", l->name,
+                       l->size_h, l->size_w);
+    }
+    lk_build_op(b, &lk_op_max_pool2d, b->input[0], out)->pool = (lk_pool2d){.in_h = in.h,
+                                                                            .in_w = in.w,
+                                                                            .channels = in.c,
+                                                                            .out_h = out.h,
+                                                                            .out_w = out.w,
+                                                                            .pool_h = l->size_h,
+                                                                            .pool_w = l->size_w,
+                                                                            .stride_h = l->stride_h,
+                                                                            .stride_w = l->stride_w,
+                                                                            .pad_top = pad_top,
+                                                                            .pad_left = pad_left};
+    return LK_OK;
+}
+
+static lk_status declare(lk_builder *b, lk_op *op) {
+    return lk_build_rows(b, op, "/argmax", LK_CLASS_ACTIVATION, LK_U16, op->floats,
+                         &op->tensor[LK_AUX]);
+}
+
+static lk_status differentiate(lk_builder *b, uint32_t of) {
+    return lk_build_input_gradient(b, &lk_op_max_pool2d_backward, of, 0, false);
+}
+
+const lk_op_type lk_op_max_pool2d = {.name = "max_pool2d",
+                                     .number = LK_OP_MAX_POOL2D,
+                                     .scope = LK_SCOPE_EXAMPLES,
+                                     .reference = max_pool_forward,
+                                     .declare = declare,
+                                     .differentiate = differentiate};
+const lk_op_type lk_op_max_pool2d_backward = {.name = "max_pool2d_backward",
+                                              .number = LK_OP_MAX_POOL2D_BACKWARD,
+                                              .scope = LK_SCOPE_EXAMPLES,
+                                              .reference = max_pool_backward};
+
+const lk_layer_type lk_layer_max_pool2d = {
+    .inputs = 1, .ops_max = 2, .tensors_max = 3, .build = build_max_pool2d};
+
+static const lk_setting keys[] = {
+    {.name = "padding",
+     .kind = LK_SETTING_PADDING,
+     .offset = offsetof(lk_layer, padding),
+     .constant = LK_PADDING_VALID,
+     .meaning = "windows over the border, or none"},
+    {.name = "pool_size",
+     .kind = LK_SETTING_PAIR,
+     .offset = offsetof(lk_layer, size_h),
+     .field = "size",
+     .required = true,
+     .most = 1 << 20,
+     .meaning = "rows and columns of the window"},
+    {.name = "strides",
+     .kind = LK_SETTING_PAIR,
+     .offset = offsetof(lk_layer, stride_h),
+     .field = "stride",
+     .most = 1 << 20,
+     .fallback = "pool_size",
+     .meaning = "rows and columns from one window to the next"},
+};
+const lk_layer_words lk_layer_words_max_pool2d = {.type = &lk_layer_max_pool2d,
+                                                  .name = "max_pool2d",
+                                                  .keys = keys,
+                                                  .key_count = LK_COUNT(keys),
+                                                  .meaning = "the greatest of each window"};

@@ -1,0 +1,245 @@
+// op.h - what an op is: one descriptor that says all of it, and how its kernels are called.
+// Freestanding; knows no op by name but in the list below.
+//
+// An op is one thing in one place. Its descriptor (lk_op_type) and its scalar reference kernels
+// stand in one file of ops/layers/, with the layer that it belongs to: formula, shape rule,
+// reference forward, reference gradient, differentiation rule. Whoever works with ops (the graph,
+// the walk, the plan, the checks, the benchmark) asks the descriptor and knows no op itself.
+//
+// To add an op: its file, a line of LK_OP_LIST, a section of ARITHMETIC.md, its rows in the tests.
+// Fast kernels are optional: where a table has none, the reference runs (and `lockstep plan` and
+// `lockstep bench` say so).
+#ifndef LOCKSTEP_OPS_OP_H
+#define LOCKSTEP_OPS_OP_H
+
+#include "ops/geometry.h"
+#include "ops/optimizer.h"
+
+#define LK_NONE UINT32_MAX
+
+// --- the list ------------------------------------------------------------------------------------
+
+// Every op: the end of its number's name, and of its descriptor's.
+#define LK_OP_LIST(X)                                           \
+    X(LOAD, load)                                               \
+    X(CONV2D, conv2d)                                           \
+    X(CONV2D_POOL, conv2d_pool)                                 \
+    X(MAX_POOL2D, max_pool2d)                                   \
+    X(RELU, relu)                                               \
+    X(DENSE, dense)                                             \
+    X(SOFTMAX_CROSS_ENTROPY, softmax_cross_entropy)             \
+    X(METRIC_SUM, metric_sum)                                   \
+    X(ADD_GRADIENT, add_gradient)                               \
+    X(RELU_BACKWARD, relu_backward)                             \
+    X(MAX_POOL2D_BACKWARD, max_pool2d_backward)                 \
+    X(DENSE_INPUT_GRADIENT, dense_input_gradient)               \
+    X(DENSE_WEIGHT_GRADIENT, dense_weight_gradient)             \
+    X(DENSE_BIAS_GRADIENT, dense_bias_gradient)                 \
+    X(CONV2D_INPUT_GRADIENT, conv2d_input_gradient)             \
+    X(CONV2D_POOL_INPUT_GRADIENT, conv2d_pool_input_gradient)   \
+    X(CONV2D_WEIGHT_GRADIENT, conv2d_weight_gradient)           \
+    X(CONV2D_POOL_WEIGHT_GRADIENT, conv2d_pool_weight_gradient) \
+    X(REDUCE_APPLY, reduce_apply)
+
+// Where a table of kernels has the op's. Never stored: a number may change with every version.
+typedef enum lk_op_number {
+#define LK_OP_NUMBER(NUMBER, name) LK_OP_##NUMBER,
+    LK_OP_LIST(LK_OP_NUMBER)
+#undef LK_OP_NUMBER
+        LK_OP_COUNT
+} lk_op_number;
+
+typedef struct lk_op_type lk_op_type;
+#define LK_OP_DECLARE(NUMBER, name) extern const lk_op_type lk_op_##name;
+LK_OP_LIST(LK_OP_DECLARE)
+#undef LK_OP_DECLARE
+
+// --- an op of a program --------------------------------------------------------------------------
+
+typedef enum lk_phase { LK_LOAD, LK_FORWARD, LK_BACKWARD, LK_REDUCE, LK_APPLY } lk_phase;
+
+const char *lk_phase_name(lk_phase phase);
+
+// What the tensors of an op are to it.
+typedef enum lk_role {
+    LK_X,        // input activation
+    LK_X2,       // second input: the other summand, labels
+    LK_Y,        // output, one row for each example
+    LK_AUX,      // what forward keeps for backward beside y: winners of a pool; LOAD: the labels
+    LK_DY,       // gradient of y
+    LK_DX,       // gradient of x, written
+    LK_MASK,     // the tensor whose ReLU mask is applied to dx
+    LK_SCRATCH,  // means nothing before and after
+    LK_ROLES
+} lk_role;
+
+enum { LK_OP_INPUTS = 2, LK_OP_PARAMS = 2 };
+
+// One op. Tensors and parameters are numbers in the program's tables, LK_NONE where it has none.
+typedef struct lk_op {
+    LK_WIDE const lk_op_type *type;
+    LK_WIDE uint64_t floats;  // of y in one example
+    lk_phase phase;
+    uint32_t layer;  // number in the model, LK_NONE where it belongs to none
+    uint32_t tensor[LK_ROLES];
+    uint32_t param[LK_OP_PARAMS];  // kernel, bias; a gradient op: those whose gradient it computes
+    // Of forward ops, for whoever builds the program:
+    uint32_t input[LK_OP_INPUTS];  // the ops whose y it takes
+    uint32_t gradient;             // tensor: the gradient of y
+    uint32_t users;                // ops that take y
+    bool wants;                    // y depends on a parameter that is trained
+    bool relu;                     // y is ReLU of what the op computes
+    bool masked;                   // ... and `gradient` has been through its mask
+    LK_WIDE union {
+        lk_conv2d conv;
+        lk_pool2d pool;
+        lk_dense dense;
+    };
+} lk_op;
+
+// --- calling a kernel ----------------------------------------------------------------------------
+
+// The rows of one grain, as a weight gradient reads them. Grains of an array are consecutive leaves
+// of the tree and the first has an even number of trailing leaves (its number is a multiple of the
+// next power of two of the array's length), so that the array's sum is one whole node.
+typedef struct lk_grain_view {
+    // (examples, ...) input of the layer
+    LK_WIDE const float *x;
+    // (examples, ...) gradient of its output (of the sum, ReLU's mask applied)
+    LK_WIDE const float *dy;
+    // (examples, pooled...) fused pooling: which cell 0..3 of the 2x2 tile won
+    LK_WIDE const uint8_t *argmax;
+    LK_WIDE uint32_t examples;  // 1 .. grain
+} lk_grain_view;
+
+// Weights that other cores wrote last and that this one will read soon. A kernel that computes much
+// and loads little may ask for some of them on its way, and moves `at`.
+typedef struct lk_ahead {
+    LK_WIDE const float *begin;
+    LK_WIDE const float *at;  // begin .. end, and no more than a kernel's few lines past it
+    LK_WIDE const float *end;
+} lk_ahead;
+
+// The rows of w that a call of a weight gradient is for, and what it may know of other calls.
+typedef struct lk_weight_rows {
+    uint32_t first, end;  // first <= k < end
+    // The call before was for other rows of the same grains, and its scratch is as it left it: what
+    // it found out about them, it need not find again.
+    bool again;
+    // Not NULL: these weights (k_count, n_count) are updated with what the calls return, and the
+    // next one is for rows end .. next_end - 1. Other cores had them, and the inputs, last: so what
+    // the next call will touch of both may be fetched while this one computes.
+    const float *w;
+    uint32_t next_end;
+} lk_weight_rows;
+
+// Where an op runs and on what: everything that a kernel needs besides the op itself. Addresses are
+// of the memory that the kernel works on: a GPU's are the device's.
+typedef struct lk_lane {
+    void *at[LK_ROLES];          // the op's tensors, NULL where it has none
+    float *param[LK_OP_PARAMS];  // its parameters
+    uint32_t examples;           // of the microbatch: rows of x and y; of a block of grains
+    bool train;                  // false: evaluation, no gradient is wanted
+    // Ops on grains: the node of the grains' sums, of each parameter (NULL: not wanted). A node is
+    // a partial sum: neither + 0.0f nor checked, and its zeros have no sign.
+    uint32_t grain_count, grain;  // how many; examples of a whole one
+    const lk_grain_view *grains;  // a device: the first alone, the others follow it
+    float *sums[LK_OP_PARAMS];
+    const lk_weight_rows *rows;  // not NULL: only these rows of the first parameter's
+    lk_ahead *ahead;             // NULL, or what may be fetched meanwhile
+    uint32_t correct;            // a loss: predictions that were right, written
+    void *device;                // a GPU's: lk_cuda_lane (ops/cuda/table.h)
+} lk_lane;
+
+// Returns 0, or 1 where a finished sum or a stored value is not finite (ARITHMETIC.md 12); the
+// outputs are then unspecified. Common to all kernels:
+// - Pointers are 64-byte aligned unless said otherwise; outputs are written entirely and overlap
+//   nothing.
+// - A kernel may read, never write, up to the next multiple of 64 bytes after a tensor's end.
+// - Operands are finite: whatever stored them checked it. So terms that are exactly zero may be
+//   skipped or padded in.
+typedef uint32_t (*lk_kernel)(lk_lane *lane, const lk_op *op);
+
+// --- descriptors ---------------------------------------------------------------------------------
+
+// How the walk over a program (ops/graph/execute.h) calls an op.
+typedef enum lk_scope {
+    LK_SCOPE_SOURCE,    // no kernel: the walk brings the examples
+    LK_SCOPE_EXAMPLES,  // once, for the examples of a microbatch
+    LK_SCOPE_LOSS,      // the same; y is a loss for each example, aux... its gradient in dx
+    LK_SCOPE_METRIC,    // sums of y over grains, into the nodes of the step's metrics
+    LK_SCOPE_GRAINS,    // once for each block of grains: gradients of parameters, into tree nodes
+    LK_SCOPE_UPDATE,    // no kernel: REDUCE and APPLY
+} lk_scope;
+
+// Products and sums of one example, in floating-point operations. "framework" counts every position
+// of a convolution's output; "routed" only the winning one of four in a gradient that comes through
+// a 2x2 max-pool.
+typedef struct lk_flop {
+    uint64_t framework, routed;
+} lk_flop;
+
+typedef struct lk_builder lk_builder;  // ops/graph/build.h
+
+struct lk_op_type {
+    const char *name;    // in plans and benchmarks
+    const char *suffix;  // of its tensors' names, after the layer's: "" or "/relu"
+    lk_op_number number;
+    lk_scope scope;
+    lk_kernel reference;  // NULL where the scope has none
+
+    // Each may be NULL where there is nothing to say.
+    // Scratch in floats, the most over all CPU variants, so that a plan does not depend on them.
+    uint64_t (*scratch_floats)(const lk_op *op, uint32_t examples);
+    lk_flop (*flop)(const lk_op *op);
+    // Takes in `next`, the only op that uses its y, where one kernel does both.
+    bool (*absorb)(const lk_builder *b, lk_op *op, const lk_op *next);
+    // Makes what it keeps besides y: winners, parameters.
+    lk_status (*declare)(lk_builder *b, lk_op *op);
+    // Emits the ops for the gradients of its parameters and inputs, from that of y.
+    lk_status (*differentiate)(lk_builder *b, uint32_t op);
+    // A gradient op whose rows can be computed apart, from the operands of all replicas: how many
+    // there are, and of how many floats.
+    void (*rows)(const lk_op *op, uint64_t *rows, uint64_t *columns);
+};
+
+// --- tables of kernels ---------------------------------------------------------------------------
+
+// One variant: reference, portable, avx2, avx512, neon; cuda. Every variant gives the reference's
+// bits for every shape, or is wrong.
+typedef struct lk_kernels {
+    const char *name;
+    lk_kernel kernel[LK_OP_COUNT];       // NULL: the descriptor's reference
+    lk_apply apply[LK_OPTIMIZER_COUNT];  // likewise, the optimizer's
+    // dst[i] = (float)src[i] * 0x1.010102p-8f    (1/255 rounded; src is not aligned)
+    void (*load_u8)(uint64_t count, const uint8_t *src, float *dst);
+    // The node of the grains' sums of dy[m][n] over examples m.   out (n_count)
+    void (*column_sums)(uint32_t n_count, uint32_t grain_count, const lk_grain_view *grains,
+                        float *out);
+    // out[i] = a[i] + b[i]: two sibling nodes become their parent. out may be a or b.
+    void (*add)(uint64_t count, const float *a, const float *b, float *out);
+    // What a caller of a weight gradient for some rows should ask for: a multiple of `weight_rows`
+    // rows, about `weight_floats` floats (at most LK_OPERANDS_FLOATS_MAX); 0: no preference.
+    uint32_t weight_rows, weight_floats;
+} lk_kernels;
+
+static inline lk_kernel lk_kernel_of(const lk_kernels *k, const lk_op_type *type) {
+    return k->kernel[type->number] ? k->kernel[type->number] : type->reference;
+}
+
+// Has the table none of its own for an op that has kernels?
+static inline bool lk_kernel_is_reference(const lk_kernels *k, const lk_op_type *type) {
+    return type->reference && !k->kernel[type->number];
+}
+
+static inline lk_apply lk_apply_of(const lk_kernels *k, const lk_optimizer *o) {
+    return k->apply[o->type->number] ? k->apply[o->type->number] : o->type->reference;
+}
+
+extern const lk_kernels lk_kernels_reference;
+extern const lk_kernels lk_kernels_portable;
+extern const lk_kernels lk_kernels_avx2;    // x86-64 builds
+extern const lk_kernels lk_kernels_avx512;  // x86-64 builds
+extern const lk_kernels lk_kernels_neon;    // AArch64 builds
+
+#endif
