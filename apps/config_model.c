@@ -15,9 +15,10 @@ enum { KEYS_MAX = 24, CHOICES_MAX = 32 };
 static lk_status read_pair(const lk_json_cursor *at, const lk_setting *k, lk_json_presence presence,
                            uint32_t *pair, lk_error *error) {
     lk_json_cursor value, element;
-    if (!lk_json_find(at, k->name, &value) || lk_json_type_of(&value) != LK_JSON_ARRAY) {
+    const bool given = lk_json_find(at, k->name, &value);
+    if (!given || lk_json_type_of(&value) != LK_JSON_ARRAY) {
         LK_CHECK(lk_json_get_u32(at, k->name, presence, 1, k->most, &pair[0], error));
-        if (value.value) pair[1] = pair[0];
+        if (given) pair[1] = pair[0];
         return LK_OK;
     }
     LK_CHECK(lk_json_as_array(&value, 2, 2, error));

@@ -2,7 +2,7 @@
 //
 // Core: freestanding. Position p of epoch e is example lk_shuffle(seed, e, count, p), for any p in
 // any order: a resumed run, or one of many replicas, asks for its own positions and nothing else.
-// In order "sharded" (ops/model.h, lk_place) each shard has a permutation of its own.
+// In order "sharded" (ops/graph/model.h, lk_place) each shard has a permutation of its own.
 //
 // Exactly (part of the arithmetic, version 1; golden values are in tests/io/shuffle_test.c):
 //

@@ -1,4 +1,4 @@
-// tiles.h - the largest tiles of all variants, from which ops/kernels.c sizes the scratch memory:
+// tiles.h - the largest tiles of all variants, from which descriptors size the scratch memory:
 // a plan does not depend on the variant that will run. Freestanding.
 #ifndef LOCKSTEP_OPS_CPU_TILES_H
 #define LOCKSTEP_OPS_CPU_TILES_H

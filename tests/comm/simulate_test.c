@@ -81,7 +81,7 @@ static const uint64_t shard_first[SHARDS + 1] = {0, 15, 30, 44, EXAMPLES};
 static uint8_t images[EXAMPLES + TEST_EXAMPLES][PIXELS];
 
 static lk_run_spec spec_of(bool sharded) {
-    return (lk_run_spec){.model = {4, 4, 1, CLASSES, LK_COUNT(layers), layers},
+    return (lk_run_spec){.model = {4, 4, 1, CLASSES, LK_COUNT(layers), layers, NULL},
                          .optimizer = {&lk_optimizer_momentum, 0.125f, 0.9f, false},
                          .seed = 5,
                          .global_batch = BATCH,

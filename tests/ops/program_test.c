@@ -37,7 +37,7 @@ static uint32_t draw(uint32_t below) {
 
 static lk_run_spec spec_of(uint32_t h, uint32_t w, uint32_t c, uint32_t classes, uint32_t count,
                            const lk_layer *layers) {
-    return (lk_run_spec){.model = {h, w, c, classes, count, layers},
+    return (lk_run_spec){.model = {h, w, c, classes, count, layers, NULL},
                          .seed = 1,
                          .global_batch = 8,
                          .optimizer = {&lk_optimizer_momentum, 0.1f, 0.9f, false},
