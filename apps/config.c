@@ -186,6 +186,17 @@ static lk_status read_set(const lk_json_cursor *data, const char *key, lk_config
     return lk_json_get_string(&at, "labels", LK_JSON_REQUIRED, d->labels, sizeof d->labels, error);
 }
 
+// Made-up labels are as many as they are asked for; a file's are checked when it is opened.
+static lk_status check_classes(const lk_config *c, const char *key, const lk_config_data *d,
+                               lk_error *error) {
+    const uint32_t found = d->source.made_up.classes, most = c->spec.model.classes;
+    if (d->source.kind != LK_DATASET_MADE_UP || found <= most) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: data.%s.made_up.classes: found %u, wanted at most %u, which is "
+                   "model.classes; change one of them",
+                   c->document.source, key, found, most);
+}
+
 static void finish_source(lk_config *c, lk_config_data *d) {
     d->source.images = d->images;
     d->source.labels = d->labels;
@@ -270,6 +281,8 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
     }
     finish_source(c, &c->train);
     finish_source(c, &c->test);
+    LK_CHECK(check_classes(c, "train", &c->train, error));
+    LK_CHECK(check_classes(c, "test", &c->test, error));
     return check_order(c, error);
 }
 

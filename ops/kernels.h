@@ -148,8 +148,9 @@ typedef struct lk_kernels {
     // Per example: top = max_k l[k] (the first of equals is the prediction), e[k] = exp(l[k] -
     // top), s = tree over slices of sum_k e[k] (a chain of additions), r = 1 / s;
     //     loss = log(s) - (l[label] - top);  dlogits[k] = e[k] * r - (k == label), + 0.0f.
-    // labels (m_count) < classes; logits, dlogits (m_count, classes), dlogits may be NULL;
-    // loss (m_count); *correct = number of examples whose prediction is the label.
+    // labels (m_count); logits, dlogits (m_count, classes), dlogits may be NULL; loss (m_count);
+    // *correct = number of examples whose prediction is the label. A label from `classes` on is no
+    // class: the example's loss is NaN, and reported.
     uint32_t (*softmax_cross_entropy)(uint32_t m_count, uint32_t classes, const float *logits,
                                       const uint32_t *labels, float *dlogits, float *loss,
                                       uint32_t *correct);

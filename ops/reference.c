@@ -475,7 +475,8 @@ static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, const 
         for (uint32_t k = 0; k < classes; k++) slice_term(&s, 1.0f, lk_expf(logits[k] - top));
         float sum = slice_finish(&s);
         float reciprocal = 1.0f / sum;
-        loss[m] = lk_logf(sum) - (logits[labels[m]] - top) + 0.0f;
+        const float *own = labels[m] < classes ? logits + labels[m] : NULL;
+        loss[m] = own ? lk_logf(sum) - (*own - top) + 0.0f : __builtin_nanf("");
         bad |= not_finite(loss[m]);
         hits += prediction == labels[m];
         for (uint32_t k = 0; dlogits && k < classes; k++) {
