@@ -488,6 +488,28 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
                  (unsigned long long)g->nccl_bytes);
 }
 
+// Of steps and epochs, where both are said, the one that ends the run.
+static void print_length(const lk_run *run, lk_text_out *out) {
+    const lk_config *c = &run->config;
+    const unsigned long long total = lk_run_steps(run), epochs = c->epochs;
+    const unsigned long long an_epoch = lk_steps_per_epoch(&c->spec);
+    const char *s = epochs == 1 ? "" : "s";
+    if (!c->steps) {
+        lk_text_line(out, "length: %llu steps (%llu epoch%s)", total, epochs, s);
+    } else if (!epochs) {
+        lk_text_line(out, "length: %llu steps", total);
+    } else if (epochs * an_epoch == c->steps) {
+        lk_text_line(out, "length: %llu steps, both of steps and of %llu epoch%s", total, epochs,
+                     s);
+    } else if (total == c->steps) {
+        lk_text_line(out, "length: %llu steps (steps), before %llu epoch%s, which are %llu", total,
+                     epochs, s, epochs * an_epoch);
+    } else {
+        lk_text_line(out, "length: %llu steps (%llu epoch%s), before the %llu of steps", total,
+                     epochs, s, (unsigned long long)c->steps);
+    }
+}
+
 static void print_banner(const trainer *t) {
     const lk_run *run = t->run;
     const lk_run_spec *s = &run->config.spec;
@@ -503,6 +525,7 @@ static void print_banner(const trainer *t) {
         out, "global batch %u = %u grains of %u; %llu steps an epoch, the last with %u examples",
         s->global_batch, lk_grain_count(s), s->grain, (unsigned long long)lk_steps_per_epoch(s),
         lk_step_examples(s, lk_steps_per_epoch(s) - 1));
+    print_length(run, out);
     lk_text_line(out, "arena %llu bytes, %s; %llu parameters", (unsigned long long)run->arena.used,
                  run->block.locked ? "locked in memory" : "touched but NOT locked (see ulimit -l)",
                  (unsigned long long)run->program.param_floats);
@@ -633,7 +656,11 @@ static lk_status configure(trainer *t, const lk_common_options *o, const lk_clus
     lk_config_options config = o->config;
     uint32_t world = cluster->world, rank = cluster->rank;
     t->leads = lk_cluster_leads(cluster);
-    if (config.replicas == 0 && world > 0) config.replicas = cluster->replicas[rank];
+    config.workers = how == ALONE ? 1 : world;
+    if (world > 0) {
+        config.own_replicas = cluster->replicas[rank];
+        config.worker_replicas = cluster->replicas;
+    }
     lk_mpi_options mpi = o->mpi;
     lk_error refused = {.status = LK_OK};
     uint32_t several = how == ALONE ? 1 : world;
@@ -672,7 +699,11 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     lk_common_options o;
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_TRAIN | LK_OPT_CLUSTER, &o, error));
     LK_CHECK(read_cluster(&o, &cluster, &how, error));
-    if (cluster.evaluator) return lk_evaluator(&o, error);
+    if (cluster.evaluator) {  // its run is that of the workers
+        o.config.workers = cluster.world;
+        o.config.worker_replicas = cluster.replicas;
+        return lk_evaluator(&o, error);
+    }
     t = (trainer){.run = &run,
                   .collective = o.collective,
                   .saved = UINT64_MAX,
