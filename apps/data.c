@@ -275,7 +275,7 @@ static lk_status unpack(int argc, char **argv, lk_error *error) {
         return lk_fail(error, LK_BAD_USAGE,
                        "%s: it is there already; remove it, or name a new file", a.words[1]);
     }
-    LK_CHECK(lk_gunzip_file(a.words[0], a.words[1], sha256, error));
+    LK_CHECK(lk_gunzip_file(a.words[0], a.words[1], LK_GUNZIP_IDX, sha256, error));
     lk_hex(sha256, LK_SHA256_BYTES, hex);
     printf("%s  %s\n", hex, a.words[1]);  // as sha256sum writes it
     return LK_OK;

@@ -335,7 +335,7 @@ static void test_gzip(void **state) {
     check_examples(&set);
     lk_dataset_close(&set);
     uint8_t sha256[LK_SHA256_BYTES], unpacked[IMAGES_BYTES + 1];
-    assert_int_equal(lk_gunzip_file(packed, in_root("out"), sha256, &error), LK_OK);
+    assert_int_equal(lk_gunzip_file(packed, in_root("out"), LK_GUNZIP_IDX, sha256, &error), LK_OK);
     assert_int_equal(get(in_root("out"), unpacked, sizeof unpacked), IMAGES_BYTES);
     assert_memory_equal(unpacked, images_file, IMAGES_BYTES);
 }
@@ -434,7 +434,7 @@ static void test_gzip_cut_while_unpacked(void **state) {
         uint8_t sha256[LK_SHA256_BYTES];
         lk_error error = {0};
         close(ends[0]);
-        lk_status status = lk_gunzip(packed, ends[1], "the pipe", sha256, &error);
+        lk_status status = lk_gunzip(packed, ends[1], "the pipe", NOISE_BYTES, sha256, &error);
         _exit(strstr(error.text, "found its end, wanted a whole gzip file") ? (int)status : 1);
     }
     close(ends[1]);
@@ -769,10 +769,19 @@ static void test_a_cache_is_shared_with_equal_process_ids(void **state) {
     assert_int_equal(unlink(unpacked), 0);
     snprintf(theirs, sizeof theirs, "%s.tmp.%ld", unpacked, (long)getpid());
     put(theirs, images_file, 1000);
+    int writer = open(theirs, O_RDWR);
+    assert_int_equal(flock(writer, LOCK_EX), 0);  // it is at it
     open_good(&source, &set);
     check_examples(&set);
     lk_dataset_close(&set);
     assert_int_equal(access(theirs, F_OK), 0);
+    // It was killed: the next that unpacks anything removes what it has left.
+    close(writer);
+    assert_int_equal(unlink(unpacked), 0);
+    open_good(&source, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+    assert_int_not_equal(access(theirs, F_OK), 0);
 }
 
 int main(void) {
