@@ -197,13 +197,14 @@ static lk_status check_classes(const lk_config *c, const char *key, const lk_con
                    c->document.source, key, found, most);
 }
 
-static void finish_source(lk_config *c, lk_config_data *d) {
+static void finish_source(lk_config *c, bool verify, lk_config_data *d) {
     d->source.images = d->images;
     d->source.labels = d->labels;
     d->source.manifest = d->manifest;
     d->source.classes = c->spec.model.classes;
     d->source.cache = c->cache[0] ? c->cache : NULL;
     d->source.populate = true;
+    d->source.verify = verify;
 }
 
 // Order "sharded" needs shards, all of them whole.
@@ -239,8 +240,8 @@ static lk_status check_one_set(const lk_json_cursor *data, lk_error *error) {
                           found[0], found[1]);
 }
 
-static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char *override,
-                           lk_error *error) {
+static lk_status read_data(lk_config *c, const lk_json_cursor *root,
+                           const lk_config_options *options, lk_error *error) {
     static const char *const keys[] = {"set",   "directory",      "train", "test",
                                        "cache", "train_examples", "order"};
     static const char *const orders[] = {"global", "sharded"};
@@ -259,8 +260,8 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
                                     &order, error));
         c->sharded = order == 1;
     }
-    if (override) {
-        LK_CHECK(standard_directory(c, override, error));
+    if (options->data_directory) {
+        LK_CHECK(standard_directory(c, options->data_directory, error));
     } else if (data.value) {
         LK_CHECK(check_one_set(&data, error));
         LK_CHECK(read_set(&data, "train", &c->train, error));
@@ -279,8 +280,8 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
             "or --data DIRECTORY",
             c->document.source);
     }
-    finish_source(c, &c->train);
-    finish_source(c, &c->test);
+    finish_source(c, options->verify_data, &c->train);
+    finish_source(c, options->verify_data, &c->test);
     LK_CHECK(check_classes(c, "train", &c->train, error));
     LK_CHECK(check_classes(c, "test", &c->test, error));
     return check_order(c, error);
@@ -663,7 +664,7 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     if (options->gpu) c->gpu = options->gpu - 1;
     if (options->kernels) snprintf(c->kernels, sizeof c->kernels, "%s", options->kernels);
     LK_CHECK(read_intervals(c, &root, error));
-    return read_data(c, &root, options->data_directory, error);
+    return read_data(c, &root, options, error);
 }
 
 lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) {

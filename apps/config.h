@@ -67,6 +67,7 @@ typedef struct lk_config_options {
     const uint32_t *worker_replicas;  // (workers) what their cluster says, 0: nothing; or NULL
     uint32_t own_replicas;            // .. of this process, 0: nothing
     uint64_t examples;           // --examples: data.train_examples, 0: not given
+    bool verify_data;            // --verify-data
     const char *kernels;         // --kernels, or NULL
     uint32_t gpus;               // --gpus, 0: not given
     uint32_t gpu;                // --gpu plus 1, 0: not given

@@ -274,6 +274,7 @@ static lk_status one_step(trainer *t, lk_error *error) {
         LK_CHECK(evaluate(t, &ignored, error));
     }
     if (!saved) return LK_OK;
+    LK_CHECK(lk_run_check_data(t->run, error));
     LK_CHECK(save(t, error));
     // Nobody reads any more: the run ends here, where nothing of it is lost.
     return lk_text_check(&t->out, "standard output", error);
@@ -286,7 +287,11 @@ static lk_status loop(trainer *t, lk_error *error) {
         LK_CHECK(one_step(t, error));
         // Alone, at once; with others, after the step in which all of them know it.
         if (!t->run->workers.joined) t->stop = lk_stop_signal();
-        if (!t->stop) continue;
+        if (!t->stop) {
+            LK_CHECK(lk_run_scrub(t->run, error));
+            continue;
+        }
+        LK_CHECK(lk_run_check_data(t->run, error));
         if (t->run->cuda) LK_CHECK(settle(t, &(lk_step_result){.pending = true}, error));
         if (t->saved != t->done) LK_CHECK(save(t, error));
         lk_text_line(&t->out, "stopped after step %llu; go on with --resume",
@@ -299,6 +304,7 @@ static lk_status loop(trainer *t, lk_error *error) {
 static lk_status finish(trainer *t, lk_error *error) {
     double seconds = lk_seconds() - t->start - t->evaluating;
     uint64_t steps = t->done - t->first;
+    LK_CHECK(lk_run_check_data(t->run, error));
     if (t->saved != t->done) LK_CHECK(save(t, error));
     t->run->exchange.writes_checkpoint = false;
     LK_CHECK(lk_run_fetch(t->run, error));
@@ -307,6 +313,7 @@ static lk_status finish(trainer *t, lk_error *error) {
     if (evaluates(t)) {
         lk_step_result r;
         LK_CHECK(evaluate(t, &r, error));
+        LK_CHECK(lk_run_check_data(t->run, error));
         if (t->leads) LK_CHECK(lk_line_log_sync(&t->metrics, error));
         lk_text_line(&t->out, "test_loss %.9g", (double)r.loss);
         lk_text_line(&t->out, "test_accuracy %.2f", 100.0 * r.correct / r.examples);
@@ -519,6 +526,11 @@ static void print_banner(const trainer *t) {
     lk_text_out *out = (lk_text_out *)&t->out;
     print_workers(run, t->collective, out);
     if (run->evaluator) lk_text_line(out, "evaluation: by the cluster's evaluator, not here");
+    if (run->train.healed || run->test.healed) {
+        lk_text_line(out,
+                     "WARNING: bytes in the data cache had changed by themselves; they were "
+                     "unpacked again; look after the disk");
+    }
     lk_text_line(out, "data %s: %llu examples; test %llu", hash,
                  (unsigned long long)s->example_count, (unsigned long long)run->test.count);
     lk_text_line(
@@ -587,8 +599,9 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     lk_watch_stop();
     t->running = true;
     LK_CHECK(lk_run_seal(run, o->seal, error));
-    LK_CHECK(loop(t, error));
-    return finish(t, error);
+    status = loop(t, error);
+    if (status == LK_OK) status = finish(t, error);
+    return lk_run_blame_data(run, status, error);
 }
 
 // What every worker finds at the same step: the leader says it for all.

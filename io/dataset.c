@@ -123,7 +123,7 @@ static lk_status map_file(opening *o, lk_idx_kind kind, lk_dataset_file *file, l
     struct stat info;
     int fd;
     LK_CHECK(open_file(o, file, &fd, &info, path));
-    o->name = lk_data_name(o->name, path);
+    o->name = lk_data_name(o->name, file->name);
     o->stamp = lk_data_stamp(o->stamp, &info);
     file->state = lk_data_state_of(&info);
     file->path = strcmp(path, file->name) == 0 ? file->name : keep_name(o, 0, "", path);

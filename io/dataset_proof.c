@@ -83,14 +83,15 @@ void lk_dataset_hash_pieces(const lk_dataset *set, uint64_t piece[LK_DATA_PIECES
 
 // Names the file in which the piece begins, and where in it; a piece may reach into the next ones.
 static lk_status differs(const lk_dataset *set, uint32_t piece, const char *why, lk_error *error) {
-    lk_dataset_cursor first = begin_of(set, piece), end = begin_of(set, piece + 1);
+    const lk_dataset_cursor first = begin_of(set, piece);
     const span s = nth_span(set, first.span);
     const uint64_t header = s.file->map ? (uint64_t)(s.data - s.file->map) : 0;
-    const bool inside = end.span == first.span;
+    const uint64_t wanted = LK_MIN(set->proof->chunks_a_piece, set->proof->chunks - first.chunk);
+    const uint64_t end = LK_MIN(first.offset + wanted * CHUNK_BYTES, s.bytes);
     return lk_fail(error, LK_BAD_DATA, "%s: bytes %llu to %llu%s: %s", s.file->name,
-                   (ull)(header + first.offset),
-                   (ull)(header + (inside ? end.offset : s.bytes) - 1),
-                   inside || end.span >= 2 * set->part_count ? "" : ", or the file after it", why);
+                   (ull)(header + first.offset), (ull)(header + end - 1),
+                   wanted > chunks_of(s.bytes - first.offset) ? ", or the file after it" : "",
+                   why);
 }
 
 static lk_status prove(const lk_dataset *set, uint32_t piece, const char *why, lk_error *error) {
