@@ -491,8 +491,8 @@ static lk_status read_batch(lk_config *c, const lk_json_cursor *root,
     LK_CHECK(lk_json_get_u32(root, "replicas", LK_JSON_OPTIONAL, 1, 1 << 20, &c->replicas, error));
     LK_CHECK(lk_json_get_u32(root, "global_batch", LK_JSON_OPTIONAL, 1, LK_BATCH_MAX,
                              &c->spec.global_batch, error));
-    LK_CHECK(lk_json_get_u64(root, "replica_batch", LK_JSON_OPTIONAL, 1, 1 << 30,
-                             &c->replica_batch, error));
+    LK_CHECK(lk_json_get_u64(root, "replica_batch", LK_JSON_OPTIONAL, 1, 1 << 30, &c->replica_batch,
+                             error));
     LK_CHECK(
         lk_json_get_u64(root, "accumulate", LK_JSON_OPTIONAL, 1, 1 << 30, &c->accumulate, error));
     if (c->accumulate > 1 && !c->replica_batch) {

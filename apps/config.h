@@ -37,7 +37,7 @@ typedef struct lk_config {
     uint64_t steps, epochs;  // the run's length, 0: not said; of both, what ends first
     uint32_t replicas;       // of this worker; 0: not said
     uint64_t replica_batch, accumulate;  // factors of global_batch; replica_batch 0: not said
-    uint32_t workers;        // that all of `replicas` belong to; 0: not asked
+    uint32_t workers;                    // that all of `replicas` belong to; 0: not asked
     uint64_t wave_examples;  // 0: chosen
     bool fuse, overlay, guards;
     bool resident;           // on a GPU: the data set lies there

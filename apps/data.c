@@ -264,7 +264,8 @@ static const char unpack_help[] =
     "lockstep data unpack FILE.gz OUT\n"
     "\n"
     "Unpacks one IDX file into the new file OUT, checks its header, CRC-32 and length, and prints\n"
-    "the SHA-256 of the unpacked bytes. Never needed before training, which reads .gz files itself.\n";
+    "the SHA-256 of the unpacked bytes. Never needed before training, which reads .gz files "
+    "itself.\n";
 
 static lk_status unpack(int argc, char **argv, lk_error *error) {
     lk_arguments a = {.help = unpack_help, .word_count = 2};
@@ -287,8 +288,10 @@ static lk_status unpack(int argc, char **argv, lk_error *error) {
 static const char clean_help[] =
     "lockstep data clean [--cache DIR] [--dry-run]\n"
     "\n"
-    "Removes from the cache ($XDG_CACHE_HOME/lockstep or ~/.cache/lockstep, or DIR) what can be made\n"
-    "again: unpacked .gz files, what was computed of data sets, and what killed processes left. Sets\n"
+    "Removes from the cache ($XDG_CACHE_HOME/lockstep or ~/.cache/lockstep, or DIR) what can be "
+    "made\n"
+    "again: unpacked .gz files, what was computed of data sets, and what killed processes left. "
+    "Sets\n"
     "that lockstep data fetch got stay, and so does all that is not Lockstep's. A run that uses a\n"
     "file keeps it. --dry-run only counts.\n";
 
@@ -303,7 +306,8 @@ static lk_status clean(int argc, char **argv, lk_error *error) {
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     if (!lk_data_cache_path(wanted, cache)) {
-        return lk_fail(error, LK_BAD_USAGE, "clean: no cache is known: set HOME, or say --cache DIR");
+        return lk_fail(error, LK_BAD_USAGE,
+                       "clean: no cache is known: set HOME, or say --cache DIR");
     }
     lk_error missing = {.status = LK_OK};
     if (lk_cache_clean(cache, dry, &done, &missing) != LK_OK) {
@@ -327,8 +331,10 @@ lk_status lk_command_data(int argc, char **argv, lk_error *error) {
         "  lockstep data clean                               what can be made again in the cache\n"
         "\n"
         "Each explains itself: lockstep data shard --help\n";
-    static const lk_subcommand table[] = {
-        {"fetch", lk_command_data_fetch}, {"unpack", unpack}, {"shard", shard}, {"verify", verify},
-        {"clean", clean}};
+    static const lk_subcommand table[] = {{"fetch", lk_command_data_fetch},
+                                          {"unpack", unpack},
+                                          {"shard", shard},
+                                          {"verify", verify},
+                                          {"clean", clean}};
     return lk_run_subcommand(argc, argv, help, table, LK_COUNT(table), error);
 }

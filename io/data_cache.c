@@ -16,9 +16,7 @@ enum { HEX = 16 };
 
 // --- names ---------------------------------------------------------------------------------------
 
-static bool has_hex(const char *name) {
-    return strspn(name, "0123456789abcdef") == HEX;
-}
+static bool has_hex(const char *name) { return strspn(name, "0123456789abcdef") == HEX; }
 
 // Is it ".tmp", or ".tmp." and digits?
 static bool is_unfinished(const char *rest) {
@@ -135,8 +133,10 @@ static void visit_tidy(void *context, const char *name) {
     if (entry == LK_CACHE_FOREIGN) return;
     if (lk_path_join(path, c->directory, "/", name, &ignored) != LK_OK) return;
     if (entry == LK_CACHE_UNFINISHED && strstr(name, ".record.")) return;  // written in a moment
-    if (entry == LK_CACHE_UNFINISHED) remove_unfinished(c, path);
-    else if (is_outdated(c, name)) (void)ops->remove(ops->context, path);
+    if (entry == LK_CACHE_UNFINISHED)
+        remove_unfinished(c, path);
+    else if (is_outdated(c, name))
+        (void)ops->remove(ops->context, path);
 }
 
 void lk_cache_tidy(const char *cache, const char *unpacked) {

@@ -2,10 +2,10 @@
 //
 // Host only. Knows names, not what is in the files. In the cache lie
 //
-//   NAME-STAMP.idx           a .gz unpacked: of the path, in the state of the .gz (16 hex digits each)
-//   NAME-STAMP.idx.record    what was computed of it (data_file.h)
-//   NAME.record              what was computed of a data set
-//   any of them.tmp...       one that is being written; its writer holds its lock, so one that
+//   NAME-STAMP.idx           a .gz unpacked: of the path, in the state of the .gz (16 hex digits
+//   each) NAME-STAMP.idx.record    what was computed of it (data_file.h) NAME.record what was
+//   computed of a data set any of them.tmp...       one that is being written; its writer holds its
+//   lock, so one that
 //                            nobody holds was left by a process that was killed
 //
 // and data/, the sets of `lockstep data fetch`, which is not touched here.

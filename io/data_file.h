@@ -65,7 +65,7 @@ bool lk_data_cache_path(const char *wanted, char out[LK_PATH_BYTES]);
 enum { LK_DATA_PIECES = 64, LK_DATA_RECORD_BYTES = 1174 };
 
 typedef struct lk_data_record {
-    uint64_t stamp;  // of the files when it was taken; 0: of young ones
+    uint64_t stamp;                  // of the files when it was taken; 0: of young ones
     uint64_t piece[LK_DATA_PIECES];  // XXH3; those that there are not: 0
     uint8_t sha256[LK_SHA256_BYTES];
 } lk_data_record;

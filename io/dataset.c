@@ -285,12 +285,13 @@ static lk_status keep_first(opening *o) {
 static lk_status check_labels(opening *o) {
     lk_dataset *set = o->set;
     const bool made_up = o->source->kind == LK_DATASET_MADE_UP;
-    const uint32_t classes = made_up && !o->source->classes ? o->source->made_up.classes
-                                                            : o->source->classes;
+    const uint32_t classes =
+        made_up && !o->source->classes ? o->source->made_up.classes : o->source->classes;
     if (made_up && o->source->made_up.classes > classes)
         return lk_fail(o->error, LK_BAD_CONFIG,
                        "made-up data: classes: found %u, wanted at most %u, as many as the model "
-                       "has", o->source->made_up.classes, classes);
+                       "has",
+                       o->source->made_up.classes, classes);
     uint32_t most = 0;
     for (uint32_t i = 0; i < set->part_count; i++) {
         const lk_dataset_part *part = &set->parts[i];
@@ -382,8 +383,10 @@ static lk_status find_hash(opening *o) {
     lk_error ignored = {0};
     if (o->cached && lk_path_join(path, o->cache, "/", file, &ignored) != LK_OK) o->cached = false;
     const bool known = o->cached && lk_data_record_read(path, &record);
-    if (known) LK_CHECK(compare_record(o, &record));
-    else lk_dataset_hash_pieces(o->set, proof->piece);
+    if (known)
+        LK_CHECK(compare_record(o, &record));
+    else
+        lk_dataset_hash_pieces(o->set, proof->piece);
     const bool equal = known && memcmp(proof->piece, record.piece, sizeof record.piece) == 0;
     if (equal && o->trust) {
         memcpy(o->set->sha256, record.sha256, LK_SHA256_BYTES);

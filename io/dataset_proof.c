@@ -25,8 +25,7 @@ static span nth_span(const lk_dataset *set, uint32_t number) {
     const bool images = number < set->part_count;
     const lk_dataset_part *part = &set->parts[images ? number : number - set->part_count];
     const lk_dataset_file *file = images ? &part->images : &part->labels;
-    return (span){file, file->data,
-                  file->data ? part->count * (images ? set->image_bytes : 1) : 0};
+    return (span){file, file->data, file->data ? part->count * (images ? set->image_bytes : 1) : 0};
 }
 
 static uint64_t chunks_of(uint64_t bytes) { return (bytes + CHUNK_BYTES - 1) / CHUNK_BYTES; }
@@ -90,8 +89,7 @@ static lk_status differs(const lk_dataset *set, uint32_t piece, const char *why,
     const uint64_t end = LK_MIN(first.offset + wanted * CHUNK_BYTES, s.bytes);
     return lk_fail(error, LK_BAD_DATA, "%s: bytes %llu to %llu%s: %s", s.file->name,
                    (ull)(header + first.offset), (ull)(header + end - 1),
-                   wanted > chunks_of(s.bytes - first.offset) ? ", or the file after it" : "",
-                   why);
+                   wanted > chunks_of(s.bytes - first.offset) ? ", or the file after it" : "", why);
 }
 
 static lk_status prove(const lk_dataset *set, uint32_t piece, const char *why, lk_error *error) {
@@ -158,7 +156,8 @@ static lk_status look_at(lk_dataset_file *file, bool *suspect, lk_error *error) 
         return lk_fail(error, LK_BAD_DATA,
                        "%s: it was changed in place while it was used (%lld bytes, were %lld); "
                        "restore it, or start another run; this one goes on with --resume from its "
-                       "last checkpoint", file->name, (long long)now.bytes, (long long)was->bytes);
+                       "last checkpoint",
+                       file->name, (long long)now.bytes, (long long)was->bytes);
     }
     // Another mode or name, or times that were set back. And of a young file the times say nothing.
     *suspect = *suspect || was->young || now.changed != was->changed;
@@ -182,8 +181,8 @@ lk_status lk_dataset_check_labels(const lk_dataset *set, uint32_t classes, lk_er
         const lk_dataset_file *file = &part->labels;
         if (!file->data) continue;
         LK_CHECK(lk_idx_check_labels(file->data, part->count, classes,
-                                     file->map ? (uint64_t)(file->data - file->map) : 0,
-                                     file->name, error));
+                                     file->map ? (uint64_t)(file->data - file->map) : 0, file->name,
+                                     error));
     }
     return LK_OK;
 }

@@ -1,9 +1,9 @@
-// dataset_proof.h - whether the bytes of an open data set are those that were hashed. io/ only; what
-// others call is in dataset.h.
+// dataset_proof.h - whether the bytes of an open data set are those that were hashed. io/ only;
+// what others call is in dataset.h.
 //
 // All image bytes of the open parts, then all their labels, are cut into chunks of 64 KiB at most,
-// none over the end of a file; equal numbers of chunks make a piece, at most LK_DATA_PIECES of them.
-// A piece's hash is the chain of its chunks' XXH3.
+// none over the end of a file; equal numbers of chunks make a piece, at most LK_DATA_PIECES of
+// them. A piece's hash is the chain of its chunks' XXH3.
 #ifndef LOCKSTEP_IO_DATASET_PROOF_H
 #define LOCKSTEP_IO_DATASET_PROOF_H
 

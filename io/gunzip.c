@@ -40,11 +40,11 @@ static void pool_give(void *context, void *at) {
 
 typedef struct unpacking {
     const char *path, *out_path;
-    uint64_t taken;   // bytes of the .gz read so far
+    uint64_t taken;         // bytes of the .gz read so far
     uint64_t packed_bytes;  // of the .gz, as its size was
-    uint64_t given;   // bytes that came out and are written
-    uint64_t most;    // that may come out; LK_GUNZIP_IDX: the header has still to say it
-    bool exact;       // by a header: so many must come out
+    uint64_t given;         // bytes that came out and are written
+    uint64_t most;          // that may come out; LK_GUNZIP_IDX: the header has still to say it
+    bool exact;             // by a header: so many must come out
     int in, out;
     crypto_hash_sha256_state hash;
     lk_error *error;
@@ -85,11 +85,11 @@ static lk_status take_limit(unpacking *u, size_t bytes) {
     u->most = idx.header_bytes + idx.data_bytes;
     u->exact = true;
     if (u->most / EXPANSION <= u->packed_bytes) return LK_OK;
-    return lk_fail(u->error, LK_BAD_DATA,
-                   "%s: its header says %llu bytes (%u x %u x %u x %u), more than a .gz of %llu can "
-                   "hold; fetch it again",
-                   name, (ull)u->most, idx.count, idx.height, idx.width, idx.channels,
-                   (ull)u->packed_bytes);
+    return lk_fail(
+        u->error, LK_BAD_DATA,
+        "%s: its header says %llu bytes (%u x %u x %u x %u), more than a .gz of %llu can "
+        "hold; fetch it again",
+        name, (ull)u->most, idx.count, idx.height, idx.width, idx.channels, (ull)u->packed_bytes);
 }
 
 // Writes what the buffer holds, unless that is more than there may be.
@@ -99,7 +99,8 @@ static lk_status write_out(unpacking *u, z_stream *z) {
     if (bytes > u->most - u->given)
         return lk_fail(u->error, LK_BAD_DATA,
                        "%s: unpacked, byte %llu: too long: found more bytes than the %llu that %s; "
-                       "fetch it again", u->path, (ull)u->most, (ull)u->most,
+                       "fetch it again",
+                       u->path, (ull)u->most, (ull)u->most,
                        u->exact ? "its header says" : "are wanted");
     u->given += bytes;
     z->next_out = u->buffer;
@@ -113,8 +114,8 @@ static lk_status end_out(unpacking *u, z_stream *z) {
     if (!u->exact || u->given == u->most) return LK_OK;
     return lk_fail(u->error, LK_BAD_DATA,
                    "%s: unpacked, byte %llu: truncated: found %llu bytes, wanted the %llu that its "
-                   "header says; fetch it again", u->path, (ull)u->given, (ull)u->given,
-                   (ull)u->most);
+                   "header says; fetch it again",
+                   u->path, (ull)u->given, (ull)u->given, (ull)u->most);
 }
 
 // All members of the file, one after the other.

@@ -169,7 +169,8 @@ for more in '' '--replicas 2'; do
 done
 
 # .. of all workers: their replicas are factors, too.
-expect 0 '^global batch 32 = 8 grains of 4' plan tiny.json $factors --set global_batch=32 --workers 2
+expect 0 '^global batch 32 = 8 grains of 4' \
+    plan tiny.json $factors --set global_batch=32 --workers 2
 expect 78 'replica_batch 4 x replicas 4 of 2 workers x accumulate 2 = 32, but global_batch is 16' \
     plan tiny.json $factors --workers 2
 expect 78 'replica_batch 4 x replicas 2 x accumulate 2 = 16, but global_batch is 32' \
@@ -180,9 +181,10 @@ for said in 1 '{"worker":[3,2]}'; do
     TF_CONFIG='{"cluster":{"worker":["a:1","b:1"]},"task":{"type":"worker","index":1},"replicas":'
     export TF_CONFIG="$TF_CONFIG$said}"
     all=$([ "$said" = 1 ] && echo 2 || echo 5)
-    expect 78 "4 x replicas $all of 2 workers x accumulate 1 = $((4 * all)), but global_batch is 16" \
+    batch=$((4 * all))
+    expect 78 "4 x replicas $all of 2 workers x accumulate 1 = $batch, but global_batch is 16" \
         cluster tiny.json --set replica_batch=4 --set grain=2
-    expect 0 '' cluster tiny.json --set replica_batch=4 --set grain=2 --set global_batch=$((4 * all))
+    expect 0 '' cluster tiny.json --set replica_batch=4 --set grain=2 --set global_batch=$batch
 done
 unset TF_CONFIG
 

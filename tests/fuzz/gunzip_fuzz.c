@@ -38,8 +38,8 @@ static void try_most(uint64_t most) {
     }
     if (bytes == 0) return;
     const ssize_t got = pread(unpacked, head, sizeof head, 0);
-    if (got <= 0 ||
-        lk_idx_parse_header(head, (uint64_t)got, "out", &idx, &ignored) != LK_OK) abort();
+    if (got <= 0 || lk_idx_parse_header(head, (uint64_t)got, "out", &idx, &ignored) != LK_OK)
+        abort();
     const uint64_t said = idx.header_bytes + idx.data_bytes;
     if (bytes > said || (status == LK_OK && bytes != said)) abort();
 }

@@ -751,10 +751,14 @@ static void test_a_change_that_hides_is_seen(void **state) {
 static void test_a_scrub_finds_every_byte(void **state) {
     (void)state;
     const lk_dataset_source source = pair(images, labels);
-    const lk_dataset_source made_up = {
-        .kind = LK_DATASET_MADE_UP, .cache = "",
-        .made_up = {.seed = 4, .count = 3000, .height = HEIGHT, .width = WIDTH, .channels = 1,
-                    .classes = 10}};
+    const lk_dataset_source made_up = {.kind = LK_DATASET_MADE_UP,
+                                       .cache = "",
+                                       .made_up = {.seed = 4,
+                                                   .count = 3000,
+                                                   .height = HEIGHT,
+                                                   .width = WIDTH,
+                                                   .channels = 1,
+                                                   .classes = 10}};
     static _Alignas(64) uint8_t big[1 << 18];
     lk_dataset set;
     lk_error error = {0};

@@ -465,12 +465,14 @@ static void check_strange_label(const lk_kernels *k, uint32_t label, uint32_t cl
     enum { M = 3, STRANGE = 1 };
     const uint64_t count = (uint64_t)M * classes;
     uint32_t *labels = block(M * sizeof *labels, 0), right;
-    float *logits = block(count * sizeof *logits, 0), *gradient = block(count * sizeof *gradient, 0);
+    float *logits = block(count * sizeof *logits, 0),
+          *gradient = block(count * sizeof *gradient, 0);
     output loss = output_of(M * sizeof(float));
     for (uint64_t i = 0; i < count; i++) logits[i] = (float)(i % 5) * 0.25f;
     snprintf(shape, sizeof shape, "label %u classes %u", label, classes);
-    assert_int_equal(reference->softmax_cross_entropy(M, classes, logits, labels, gradient,
-                                                      loss.want, &right), 0);
+    assert_int_equal(
+        reference->softmax_cross_entropy(M, classes, logits, labels, gradient, loss.want, &right),
+        0);
     const uint32_t quiet_nan = 0x7fc00000;
     memcpy((float *)loss.want + STRANGE, &quiet_nan, sizeof quiet_nan);
     labels[STRANGE] = label;
