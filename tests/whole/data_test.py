@@ -173,7 +173,8 @@ def bombs(t):
                      "data.train.images=bomb.gz")[2]
     t.check("bomb.gz" in error and f"the {IMAGE_AT + COUNT * SIZE * SIZE} that its header" in error,
             "a bomb", error)
-    t.check(not glob.glob("cache/lockstep/*.idx*"), "nothing was kept", os.listdir("cache/lockstep"))
+    kept = os.listdir("cache/lockstep")
+    t.check(not any(".idx" in name for name in kept), "nothing was kept", kept)
     # A process that is killed while it unpacks; the next command that unpacks removes the rest.
     with gzip.open("large.gz", "wb", compresslevel=1) as f:
         f.write(struct.pack(">BBBBIII", 0, 0, 8, 3, 100 << 20, 1, 1))
