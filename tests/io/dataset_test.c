@@ -744,6 +744,11 @@ static void test_a_change_that_hides_is_seen(void **state) {
         write_at(images, 1000, images_file[1000] ^ 1);
         age(images, 1000);
         assert_int_equal(look(&set, "images.idx: bytes 16 to"), LK_BAD_DATA);
+        // In one tick of the clock with the opening: as if that had found these times.
+        struct stat info;
+        assert_int_equal(stat(images, &info), 0);
+        set.parts[0].images.state = lk_data_state_of(&info);
+        assert_int_equal(look(&set, "images.idx: bytes 16 to"), LK_BAD_DATA);
         lk_dataset_close(&set);
     }
 }
