@@ -81,7 +81,10 @@ static lk_status read_share(const lk_cluster *c, const lk_common_options *o, sha
         }
         return add_replicas(c, s, error);
     }
-    lk_status status = lk_run_configure(&run, &o->config, (lk_run_needs){0}, error);
+    lk_config_options config = o->config;
+    config.workers = LK_MAX(c->world, 1u);
+    config.worker_replicas = c->world ? c->replicas : NULL;
+    lk_status status = lk_run_configure(&run, &config, (lk_run_needs){0}, error);
     if (status == LK_OK) {
         const lk_run_spec *spec = &run.config.spec;
         uint32_t grains = lk_grain_count(spec), even = grains / LK_MAX(c->world, 1);
@@ -94,8 +97,12 @@ static lk_status read_share(const lk_cluster *c, const lk_common_options *o, sha
                      .global_batch = spec->global_batch};
         status = count_shards(&run.config, &s->shards, error);
     }
+    if (status == LK_OK) status = add_replicas(c, s, error);
+    if (status == LK_OK && run.config.replica_batch && s->replicas) {
+        status = lk_config_check_factors(&run.config, s->replicas, error);
+    }
     lk_run_close(&run);
-    return status == LK_OK ? add_replicas(c, s, error) : status;
+    return status;
 }
 
 // --- text --------------------------------------------------------------------------------------

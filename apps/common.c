@@ -28,6 +28,7 @@ enum {
     OPT_RESUME,
     OPT_FRESH,
     OPT_SEAL,
+    OPT_VERIFY_DATA,
     OPT_JSON,
     OPT_SHOW_SHARDS,
     OPT_CHECKPOINT,
@@ -63,6 +64,7 @@ static const struct {
     {{"resume", no_argument, NULL, OPT_RESUME}, LK_OPT_TRAIN},
     {{"fresh", no_argument, NULL, OPT_FRESH}, LK_OPT_TRAIN},
     {{"seal", no_argument, NULL, OPT_SEAL}, LK_OPT_TRAIN},
+    {{"verify-data", no_argument, NULL, OPT_VERIFY_DATA}, LK_OPT_TRAIN | LK_OPT_WEIGHTS},
     {{"json", no_argument, NULL, OPT_JSON}, LK_OPT_PLAN | LK_OPT_JSON},
     {{"show-shards", no_argument, NULL, OPT_SHOW_SHARDS}, LK_OPT_PLAN},
     {{"checkpoint", required_argument, NULL, OPT_CHECKPOINT}, LK_OPT_WEIGHTS},
@@ -217,6 +219,7 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_RESUME: o->resume = true; return LK_OK;
     case OPT_FRESH: o->fresh = true; return LK_OK;
     case OPT_SEAL: o->seal = true; return LK_OK;
+    case OPT_VERIFY_DATA: o->config.verify_data = true; return LK_OK;
     case OPT_INSECURE: o->insecure = true; return LK_OK;
     case OPT_JSON: o->json = true; return LK_OK;
     default: o->show_shards = true; return LK_OK;

@@ -185,13 +185,25 @@ static lk_status read_set(const lk_json_cursor *data, const char *key, lk_config
     return lk_json_get_string(&at, "labels", LK_JSON_REQUIRED, d->labels, sizeof d->labels, error);
 }
 
-static void finish_source(lk_config *c, lk_config_data *d) {
+// Made-up labels are as many as they are asked for; a file's are checked when it is opened.
+static lk_status check_classes(const lk_config *c, const char *key, const lk_config_data *d,
+                               lk_error *error) {
+    const uint32_t found = d->source.made_up.classes, most = c->spec.model.classes;
+    if (d->source.kind != LK_DATASET_MADE_UP || found <= most) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: data.%s.made_up.classes: found %u, wanted at most %u, which is "
+                   "model.classes; change one of them",
+                   c->document.source, key, found, most);
+}
+
+static void finish_source(lk_config *c, bool verify, lk_config_data *d) {
     d->source.images = d->images;
     d->source.labels = d->labels;
     d->source.manifest = d->manifest;
     d->source.classes = c->spec.model.classes;
     d->source.cache = c->cache[0] ? c->cache : NULL;
     d->source.populate = true;
+    d->source.verify = verify;
 }
 
 // Order "sharded" needs shards, all of them whole.
@@ -227,8 +239,8 @@ static lk_status check_one_set(const lk_json_cursor *data, lk_error *error) {
                           found[0], found[1]);
 }
 
-static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char *override,
-                           lk_error *error) {
+static lk_status read_data(lk_config *c, const lk_json_cursor *root,
+                           const lk_config_options *options, lk_error *error) {
     static const char *const keys[] = {"set",   "directory",      "train", "test",
                                        "cache", "train_examples", "order"};
     static const char *const orders[] = {"global", "sharded"};
@@ -247,8 +259,8 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
                                     &order, error));
         c->sharded = order == 1;
     }
-    if (override) {
-        LK_CHECK(standard_directory(c, override, error));
+    if (options->data_directory) {
+        LK_CHECK(standard_directory(c, options->data_directory, error));
     } else if (data.value) {
         LK_CHECK(check_one_set(&data, error));
         LK_CHECK(read_set(&data, "train", &c->train, error));
@@ -267,52 +279,86 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root, const char 
             "or --data DIRECTORY",
             c->document.source);
     }
-    finish_source(c, &c->train);
-    finish_source(c, &c->test);
+    finish_source(c, options->verify_data, &c->train);
+    finish_source(c, options->verify_data, &c->test);
+    LK_CHECK(check_classes(c, "train", &c->train, error));
+    LK_CHECK(check_classes(c, "test", &c->test, error));
     return check_order(c, error);
 }
 
 // --- batch, length, layout ---------------------------------------------------------------------
 
-// global_batch, or the factors whose product it is. Replicas may come from the command line.
-static lk_status read_batch(lk_config *c, const lk_json_cursor *root, uint32_t replicas,
-                            lk_error *error) {
-    uint64_t replica_batch = 0, accumulate = 1, product = 0;
-    uint32_t global = 0;
-    LK_CHECK(lk_json_get_u32(root, "replicas", LK_JSON_OPTIONAL, 1, 1 << 20, &c->replicas, error));
-    if (replicas) c->replicas = replicas;
-    LK_CHECK(
-        lk_json_get_u32(root, "global_batch", LK_JSON_OPTIONAL, 1, LK_BATCH_MAX, &global, error));
-    LK_CHECK(lk_json_get_u64(root, "replica_batch", LK_JSON_OPTIONAL, 1, 1 << 30, &replica_batch,
-                             error));
-    LK_CHECK(lk_json_get_u64(root, "accumulate", LK_JSON_OPTIONAL, 1, 1 << 30, &accumulate, error));
-    uint64_t lanes = c->replicas ? c->replicas : 1;
-    if (replica_batch && (!lk_mul_ok(replica_batch, lanes, &product) ||
-                          !lk_mul_ok(product, accumulate, &product) || product > 1 << 30)) {
+// Replicas of all workers: each has as many as its cluster says, or as one here has.
+static uint64_t count_replicas(const lk_config_options *options, uint32_t one) {
+    uint64_t all = 0;
+    for (uint32_t w = 0; w < LK_MAX(options->workers, 1u); w++) {
+        const uint32_t said = options->worker_replicas ? options->worker_replicas[w] : 0;
+        all += said ? said : one;
+    }
+    return all;
+}
+
+lk_status lk_config_check_factors(const lk_config *c, uint64_t replicas, lk_error *error) {
+    const uint64_t product = c->replica_batch * replicas * c->accumulate;
+    char whose[48] = "";
+    if (product == c->spec.global_batch) return LK_OK;
+    if (c->workers > 1) snprintf(whose, sizeof whose, " of %u workers", c->workers);
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "%s: replica_batch %llu x replicas %llu%s x accumulate %llu = %llu, but global_batch "
+        "is %u; make them agree, or leave replica_batch out",
+        c->document.source, (unsigned long long)c->replica_batch, (unsigned long long)replicas,
+        whose, (unsigned long long)c->accumulate, (unsigned long long)product,
+        c->spec.global_batch);
+}
+
+// global_batch, or the factors whose product it is: replica_batch, the replicas of all workers,
+// accumulate. Replicas may come from the command line or the cluster; one where nobody says it.
+static lk_status read_factors(lk_config *c, const lk_json_cursor *root,
+                              const lk_config_options *options, lk_error *error) {
+    uint64_t product;
+    const uint32_t one = options->replicas ? options->replicas : LK_MAX(c->replicas, 1u);
+    const uint64_t all = count_replicas(options, one);
+    const bool said = options->replicas || c->replicas || options->workers;
+    c->replicas = options->own_replicas ? options->own_replicas : said ? one : 0;
+    c->workers = options->workers;
+    if (!lk_mul_ok(c->replica_batch, all, &product) ||
+        !lk_mul_ok(product, c->accumulate, &product) || product > 1 << 30) {
         return lk_json_refuse(root, error,
                               "replica_batch x replicas x accumulate is more than 2^30");
     }
-    if (accumulate > 1 && !replica_batch) {
+    if (c->spec.global_batch == 0) c->spec.global_batch = (uint32_t)product;
+    if (c->accumulate > 1) c->wave_examples = c->replica_batch;
+    // Of several workers each has what it was told: it is checked when all are known.
+    return c->workers == 1 ? lk_config_check_factors(c, all, error) : LK_OK;
+}
+
+static lk_status read_batch(lk_config *c, const lk_json_cursor *root,
+                            const lk_config_options *options, lk_error *error) {
+    c->accumulate = 1;
+    LK_CHECK(lk_json_get_u32(root, "replicas", LK_JSON_OPTIONAL, 1, 1 << 20, &c->replicas, error));
+    LK_CHECK(lk_json_get_u32(root, "global_batch", LK_JSON_OPTIONAL, 1, LK_BATCH_MAX,
+                             &c->spec.global_batch, error));
+    LK_CHECK(lk_json_get_u64(root, "replica_batch", LK_JSON_OPTIONAL, 1, 1 << 30, &c->replica_batch,
+                             error));
+    LK_CHECK(
+        lk_json_get_u64(root, "accumulate", LK_JSON_OPTIONAL, 1, 1 << 30, &c->accumulate, error));
+    if (c->accumulate > 1 && !c->replica_batch) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s: accumulate: found %llu without replica_batch, of which it says how "
                        "often; wanted both, or neither",
-                       c->document.source, (unsigned long long)accumulate);
+                       c->document.source, (unsigned long long)c->accumulate);
     }
-    if (!replica_batch && !global) {
+    if (!c->replica_batch && !c->spec.global_batch) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s: global_batch: missing, wanted the examples of one step",
                        c->document.source);
     }
-    if (replica_batch && global && product != global) {
-        return lk_fail(
-            error, LK_BAD_CONFIG,
-            "%s: replica_batch %llu x replicas %llu x accumulate %llu = %llu, but global_batch "
-            "is %u; make them agree, or leave replica_batch out",
-            c->document.source, (unsigned long long)replica_batch, (unsigned long long)lanes,
-            (unsigned long long)accumulate, (unsigned long long)product, global);
+    if (c->replica_batch) {
+        LK_CHECK(read_factors(c, root, options, error));
+    } else if (options->own_replicas || options->replicas) {
+        c->replicas = options->own_replicas ? options->own_replicas : options->replicas;
     }
-    c->spec.global_batch = global ? global : (uint32_t)product;
-    if (replica_batch && accumulate > 1) c->wave_examples = replica_batch;
     c->spec.grain = c->spec.precision == LK_STRICT ? lk_default_grain(c->spec.global_batch)
                                                    : lk_default_fast_grain(c->spec.global_batch);
     return lk_json_get_u32(root, "grain", LK_JSON_OPTIONAL, 1, INT32_MAX, &c->spec.grain, error);
@@ -459,14 +505,14 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(lk_config_read_model(c, &root, error));
     LK_CHECK(lk_config_read_optimizer(c, &root, error));
     LK_CHECK(read_arithmetic(c, &root, error));
-    LK_CHECK(read_batch(c, &root, options->replicas, error));
+    LK_CHECK(read_batch(c, &root, options, error));
     LK_CHECK(read_length(c, &root, error));
     LK_CHECK(read_layout(c, &root, error));
     if (options->gpus) c->gpus = options->gpus;
     if (options->gpu) c->gpu = options->gpu - 1;
     if (options->kernels) snprintf(c->kernels, sizeof c->kernels, "%s", options->kernels);
     LK_CHECK(read_intervals(c, &root, error));
-    return read_data(c, &root, options->data_directory, error);
+    return read_data(c, &root, options, error);
 }
 
 lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) {

@@ -35,7 +35,9 @@ typedef struct lk_config {
     bool sharded;  // data.order
     char cache[LK_CONFIG_PATH_BYTES];
     uint64_t steps, epochs;  // the run's length, 0: not said; of both, what ends first
-    uint32_t replicas;       // 0: not said
+    uint32_t replicas;       // of this worker; 0: not said
+    uint64_t replica_batch, accumulate;  // factors of global_batch; replica_batch 0: not said
+    uint32_t workers;                    // that all of `replicas` belong to; 0: not asked
     uint64_t wave_examples;  // 0: chosen
     bool fuse, overlay, guards;
     bool resident;           // on a GPU: the data set lies there
@@ -60,7 +62,12 @@ typedef struct lk_config_options {
     uint32_t set_count;
     const char *data_directory;  // --data: a directory with the four IDX files, or NULL
     uint32_t replicas;           // --replicas, 0: not given
+    // Of how many workers the factors of global_batch are to be; 0: where that does not matter.
+    uint32_t workers;
+    const uint32_t *worker_replicas;  // (workers) what their cluster says, 0: nothing; or NULL
+    uint32_t own_replicas;            // .. of this process, 0: nothing
     uint64_t examples;           // --examples: data.train_examples, 0: not given
+    bool verify_data;            // --verify-data
     const char *kernels;         // --kernels, or NULL
     uint32_t gpus;               // --gpus, 0: not given
     uint32_t gpu;                // --gpu plus 1, 0: not given
@@ -70,6 +77,8 @@ typedef struct lk_config_options {
 lk_status lk_config_open(lk_config *config, const lk_config_options *options, lk_error *error);
 // Reads and checks the model of a configuration alone; the data need not be on this machine.
 lk_status lk_config_open_model(lk_config *config, const char *name, lk_error *error);
+// Is replica_batch x replicas (of all workers) x accumulate the global batch? LK_BAD_CONFIG.
+lk_status lk_config_check_factors(const lk_config *config, uint64_t replicas, lk_error *error);
 void lk_config_close(lk_config *config);
 
 // The ready configuration of that name, from $LOCKSTEP_CONFIGS, beside the program (build tree) or

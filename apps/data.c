@@ -7,6 +7,7 @@
 
 #include "apps/command.h"
 #include "apps/tools.h"
+#include "io/data_cache.h"
 #include "io/dataset.h"
 #include "io/gunzip.h"
 
@@ -262,8 +263,9 @@ static lk_status shard(int argc, char **argv, lk_error *error) {
 static const char unpack_help[] =
     "lockstep data unpack FILE.gz OUT\n"
     "\n"
-    "Unpacks one gzip file into the new file OUT, checks its CRC-32 and length, and prints the\n"
-    "SHA-256 of the unpacked bytes. Never needed before training, which reads .gz files itself.\n";
+    "Unpacks one IDX file into the new file OUT, checks its header, CRC-32 and length, and prints\n"
+    "the SHA-256 of the unpacked bytes. Never needed before training, which reads .gz files "
+    "itself.\n";
 
 static lk_status unpack(int argc, char **argv, lk_error *error) {
     lk_arguments a = {.help = unpack_help, .word_count = 2};
@@ -275,23 +277,64 @@ static lk_status unpack(int argc, char **argv, lk_error *error) {
         return lk_fail(error, LK_BAD_USAGE,
                        "%s: it is there already; remove it, or name a new file", a.words[1]);
     }
-    LK_CHECK(lk_gunzip_file(a.words[0], a.words[1], sha256, error));
+    LK_CHECK(lk_gunzip_file(a.words[0], a.words[1], LK_GUNZIP_IDX, sha256, error));
     lk_hex(sha256, LK_SHA256_BYTES, hex);
     printf("%s  %s\n", hex, a.words[1]);  // as sha256sum writes it
     return LK_OK;
 }
 
+// --- clean ---------------------------------------------------------------------------------------
+
+static const char clean_help[] =
+    "lockstep data clean [--cache DIR] [--dry-run]\n"
+    "\n"
+    "Removes from the cache ($XDG_CACHE_HOME/lockstep or ~/.cache/lockstep, or DIR) what can be "
+    "made\n"
+    "again: unpacked .gz files, what was computed of data sets, and what killed processes left. "
+    "Sets\n"
+    "that lockstep data fetch got stay, and so does all that is not Lockstep's. A run that uses a\n"
+    "file keeps it. --dry-run only counts.\n";
+
+static lk_status clean(int argc, char **argv, lk_error *error) {
+    const char *wanted = NULL;
+    char cache[LK_PATH_BYTES];
+    bool dry = false;
+    lk_cache_cleaned done = {0};
+    const lk_argument options[] = {{.name = "cache", .text = &wanted},
+                                   {.name = "dry-run", .flag = &dry}};
+    lk_arguments a = {.help = clean_help, .options = options, .option_count = LK_COUNT(options)};
+    LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
+    if (a.helped) return LK_OK;
+    if (!lk_data_cache_path(wanted, cache)) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "clean: no cache is known: set HOME, or say --cache DIR");
+    }
+    lk_error missing = {.status = LK_OK};
+    if (lk_cache_clean(cache, dry, &done, &missing) != LK_OK) {
+        const bool none = missing.status == LK_NO_INPUT && !wanted;  // nothing was ever kept
+        if (!none) return lk_fail(error, missing.status, "%s", missing.text);
+    }
+    printf("%s: %s %u file%s, %llu bytes\n", cache, dry ? "would remove" : "removed", done.files,
+           done.files == 1 ? "" : "s", (ull)done.bytes);
+    if (done.busy) printf("%u in use by another process stayed\n", done.busy);
+    return LK_OK;
+}
+
 lk_status lk_command_data(int argc, char **argv, lk_error *error) {
     static const char help[] =
-        "lockstep data fetch|unpack|shard|verify ...\n"
+        "lockstep data fetch|unpack|shard|verify|clean ...\n"
         "\n"
         "  lockstep data fetch NAME [--to DIR]               mnist or fashion-mnist, verified\n"
         "  lockstep data unpack FILE.gz OUT                  one gzip file\n"
         "  lockstep data shard SOURCE --shards N --to DIR    spread a set over files\n"
         "  lockstep data verify SOURCE                       check all, print the data hash\n"
+        "  lockstep data clean                               what can be made again in the cache\n"
         "\n"
         "Each explains itself: lockstep data shard --help\n";
-    static const lk_subcommand table[] = {
-        {"fetch", lk_command_data_fetch}, {"unpack", unpack}, {"shard", shard}, {"verify", verify}};
+    static const lk_subcommand table[] = {{"fetch", lk_command_data_fetch},
+                                          {"unpack", unpack},
+                                          {"shard", shard},
+                                          {"verify", verify},
+                                          {"clean", clean}};
     return lk_run_subcommand(argc, argv, help, table, LK_COUNT(table), error);
 }

@@ -239,6 +239,7 @@ lk_status lk_command_embed(int argc, char **argv, lk_error *error) {
     lk_common_options o;
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_EMBED, &o, error));
     const lk_run_needs needs = {.checkpoints = false, .logs = false};
+    o.config.workers = 1;
     lk_status status = lk_run_configure(&run, &o.config, needs, error);
     if (status == LK_OK) status = embed(&run, &o, error);
     lk_run_close(&run);

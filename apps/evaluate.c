@@ -31,8 +31,11 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *
 static lk_status report(lk_run *run, lk_text_out *out, lk_error *error) {
     lk_step_result r = lk_run_evaluate(run, 0);
     if (run->lost.status != LK_OK) return lk_fail(error, run->lost.status, "%s", run->lost.text);
-    if (r.bad_tensor)
-        return lk_fail(error, LK_NOT_FINITE, "evaluation: %s is not finite", r.bad_tensor);
+    if (r.bad_tensor) {
+        lk_fail(error, LK_NOT_FINITE, "evaluation: %s is not finite", r.bad_tensor);
+        return lk_run_blame_data(run, error->status, error);
+    }
+    LK_CHECK(lk_run_check_data(run, error));
     char digest[LK_SHA256_HEX_BYTES];
     lk_run_digest(run, digest);
     lk_text_line(out, "test_examples %u", r.examples);

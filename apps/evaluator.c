@@ -190,9 +190,11 @@ static lk_status evaluate(evaluator *e, lk_line_log *log, uint64_t step, lk_erro
         return error->status;
     }
     if (e->result.bad_tensor) {
-        return lk_fail(error, LK_NOT_FINITE, "%s: evaluation: %s is not finite", path,
-                       e->result.bad_tensor);
+        lk_fail(error, LK_NOT_FINITE, "%s: evaluation: %s is not finite", path,
+                e->result.bad_tensor);
+        return lk_run_blame_data(e->run, error->status, error);
     }
+    LK_CHECK(lk_run_check_data(e->run, error));
     LK_CHECK(write_line(e, log, step, error));
     e->any = true;
     e->last = step;

@@ -18,14 +18,14 @@ static const struct {
      "GBIT [--latency US]]]"},
     {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]"},
     {"train", lk_command_train,
-     "train CONFIG [--run-dir DIR] [--resume | --fresh] [--seal] [--cluster FILE]"},
+     "train CONFIG [--run-dir DIR] [--resume | --fresh] [--seal] [--verify-data] [--cluster FILE]"},
     {"launch", lk_command_launch,
      "launch --workers N [--replicas M] [--restarts K] train CONFIG ..."},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
     {"predict", lk_command_predict,
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy"},
     {"embed", lk_command_embed, "embed CONFIG --to FILE.c"},
-    {"data", lk_command_data, "data fetch|unpack|shard|verify ..."},
+    {"data", lk_command_data, "data fetch|unpack|shard|verify|clean ..."},
     {"checkpoint", lk_command_checkpoint,
      "checkpoint info FILE | verify FILE|RUN_DIR | export FILE|RUN_DIR --output OUT"},
     {"diff", lk_command_diff, "diff RUN_A RUN_B [--tolerance R]"},
@@ -54,6 +54,9 @@ static const char config_help[] =
     "  --resume             it goes on from its newest whole checkpoint, or\n"
     "  --fresh              removes the run that is there and starts anew\n"
     "  --seal               has the kernel refuse it any memory once it has started\n"
+    "  --verify-data        looks at every byte of the data at the start and believes no record "
+    "of\n"
+    "                       them; without it at some, and at all while the run goes on\n"
     "\n"
     "Workers: lockstep train CONFIG for each that TF_CONFIG, torchrun or --cluster FILE\n"
     "describes, or mpiexec -n N lockstep train CONFIG; each with its own --replicas; or all of\n"

@@ -548,6 +548,7 @@ lk_status lk_command_plan(int argc, char **argv, lk_error *error) {
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_PLAN, &o, error));
     LK_CHECK(check_options(&o, error));
     const lk_run_needs needs = {.checkpoints = true, .logs = true};  // what train will need
+    o.config.workers = LK_MAX(o.workers, 1u);
     lk_status status = lk_run_configure(&run, &o.config, needs, error);
     if (status == LK_OK && o.workers > 1) status = lk_run_imagine(&run, o.workers, error);
     if (status == LK_OK) status = lk_collective_imagine(&run, o.collective, error);

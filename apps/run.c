@@ -572,8 +572,17 @@ static lk_status count_examples(lk_run *run, uint64_t *count, lk_error *error) {
     return status;
 }
 
+// The factors of the global batch are of all replicas there are, whatever each worker expected.
+static lk_status check_factors(const lk_run *run, lk_error *error) {
+    const lk_config *c = &run->config;
+    if (!c->replica_batch || !c->workers) return LK_OK;
+    if (run->workers.list) return lk_config_check_factors(c, run->layout.replicas_all, error);
+    return c->workers > 1 ? LK_OK : lk_config_check_factors(c, run->layout.replicas, error);
+}
+
 lk_status lk_run_plan(lk_run *run, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
+    LK_CHECK(check_factors(run, error));
     LK_CHECK(measure_data(run, error));
     run->planning = aligned_alloc(64, lk_round_up(lk_program_bytes(&spec->model), 64));
     if (!run->planning) return lk_fail(error, LK_UNAVAILABLE, "no memory for the program's tables");

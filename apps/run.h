@@ -64,6 +64,8 @@ typedef struct lk_run {
     bool team_started;
     lk_laps laps;            // not of GPUs: nobody waits for their steps
     lk_dataset train, test;  // count 0: not open, or the configuration names no test set
+    double next_scrub;       // when a chunk of them is looked at again
+    bool scrubs_test;        // .. which of them
     uint64_t *shard_first;   // order "sharded": the spec's table; start-up heap
     uint8_t shards_sha256[LK_SHA256_BYTES];  // of the manifest's list of them
     lk_source train_source, test_source;
@@ -114,6 +116,16 @@ lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done);
 
 // Waits for the steps begun: the result of the last, or of the first that was not finite.
 lk_step_result lk_run_settle(lk_run *run);
+
+// Between two steps; none of them allocates. LK_BAD_DATA where the examples are not any more what
+// the run began with:
+//   check_data  somebody changed a file in place: before a checkpoint, and at the end
+//   scrub       a chunk of the bytes at a time, all of them in a long run; costs 0.2% at most
+//   blame_data  after LK_NOT_FINITE, which is returned where the data are as they were: a label
+//               that is no class makes the loss NaN
+lk_status lk_run_check_data(lk_run *run, lk_error *error);
+lk_status lk_run_scrub(lk_run *run, lk_error *error);
+lk_status lk_run_blame_data(lk_run *run, lk_status status, lk_error *error);
 
 // Parameters and slots as they are after the last step, in the host's device region: before anybody
 // there looks at them. And the other way round: initial values, for the next step.

@@ -39,6 +39,10 @@ static lk_status refuse_option(const lk_arguments *a, const char *given, lk_erro
 }
 
 static lk_status take_value(const lk_argument *option, const char *value, lk_error *error) {
+    if (option->flag) {
+        *option->flag = true;
+        return LK_OK;
+    }
     if (option->text) {
         if (!*value) {
             return lk_fail(error, LK_BAD_USAGE, "--%s: found \"\", wanted a value", option->name);
@@ -73,8 +77,9 @@ lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *a, lk_error *e
     struct option options[LK_ARGUMENTS_MAX + 2] = {{"help", no_argument, NULL, HELP}};
     lk_assert(a->option_count <= LK_ARGUMENTS_MAX && a->word_count <= LK_WORDS_MAX);
     for (uint32_t i = 0; i < a->option_count; i++) {
-        options[i + 1] =
-            (struct option){a->options[i].name, required_argument, NULL, FIRST + (int)i};
+        options[i + 1] = (struct option){a->options[i].name,
+                                         a->options[i].flag ? no_argument : required_argument, NULL,
+                                         FIRST + (int)i};
     }
     opterr = 0;
     optind = 1;

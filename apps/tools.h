@@ -15,6 +15,7 @@ typedef struct lk_argument {
     const char **text;
     uint64_t *number;  // decimal digits, from min to max
     uint64_t min, max;
+    bool *flag;  // has no value
 } lk_argument;
 
 enum { LK_ARGUMENTS_MAX = 20, LK_WORDS_MAX = 2 };

@@ -274,6 +274,7 @@ static lk_status one_step(trainer *t, lk_error *error) {
         LK_CHECK(evaluate(t, &ignored, error));
     }
     if (!saved) return LK_OK;
+    LK_CHECK(lk_run_check_data(t->run, error));
     LK_CHECK(save(t, error));
     // Nobody reads any more: the run ends here, where nothing of it is lost.
     return lk_text_check(&t->out, "standard output", error);
@@ -286,7 +287,11 @@ static lk_status loop(trainer *t, lk_error *error) {
         LK_CHECK(one_step(t, error));
         // Alone, at once; with others, after the step in which all of them know it.
         if (!t->run->workers.joined) t->stop = lk_stop_signal();
-        if (!t->stop) continue;
+        if (!t->stop) {
+            LK_CHECK(lk_run_scrub(t->run, error));
+            continue;
+        }
+        LK_CHECK(lk_run_check_data(t->run, error));
         if (t->run->cuda) LK_CHECK(settle(t, &(lk_step_result){.pending = true}, error));
         if (t->saved != t->done) LK_CHECK(save(t, error));
         lk_text_line(&t->out, "stopped after step %llu; go on with --resume",
@@ -299,6 +304,7 @@ static lk_status loop(trainer *t, lk_error *error) {
 static lk_status finish(trainer *t, lk_error *error) {
     double seconds = lk_seconds() - t->start - t->evaluating;
     uint64_t steps = t->done - t->first;
+    LK_CHECK(lk_run_check_data(t->run, error));
     if (t->saved != t->done) LK_CHECK(save(t, error));
     t->run->exchange.writes_checkpoint = false;
     LK_CHECK(lk_run_fetch(t->run, error));
@@ -307,6 +313,7 @@ static lk_status finish(trainer *t, lk_error *error) {
     if (evaluates(t)) {
         lk_step_result r;
         LK_CHECK(evaluate(t, &r, error));
+        LK_CHECK(lk_run_check_data(t->run, error));
         if (t->leads) LK_CHECK(lk_line_log_sync(&t->metrics, error));
         lk_text_line(&t->out, "test_loss %.9g", (double)r.loss);
         lk_text_line(&t->out, "test_accuracy %.2f", 100.0 * r.correct / r.examples);
@@ -488,6 +495,28 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
                  (unsigned long long)g->nccl_bytes);
 }
 
+// Of steps and epochs, where both are said, the one that ends the run.
+static void print_length(const lk_run *run, lk_text_out *out) {
+    const lk_config *c = &run->config;
+    const unsigned long long total = lk_run_steps(run), epochs = c->epochs;
+    const unsigned long long an_epoch = lk_steps_per_epoch(&c->spec);
+    const char *s = epochs == 1 ? "" : "s";
+    if (!c->steps) {
+        lk_text_line(out, "length: %llu steps (%llu epoch%s)", total, epochs, s);
+    } else if (!epochs) {
+        lk_text_line(out, "length: %llu steps", total);
+    } else if (epochs * an_epoch == c->steps) {
+        lk_text_line(out, "length: %llu steps, both of steps and of %llu epoch%s", total, epochs,
+                     s);
+    } else if (total == c->steps) {
+        lk_text_line(out, "length: %llu steps (steps), before %llu epoch%s, which are %llu", total,
+                     epochs, s, epochs * an_epoch);
+    } else {
+        lk_text_line(out, "length: %llu steps (%llu epoch%s), before the %llu of steps", total,
+                     epochs, s, (unsigned long long)c->steps);
+    }
+}
+
 static void print_banner(const trainer *t) {
     const lk_run *run = t->run;
     const lk_run_spec *s = &run->config.spec;
@@ -497,12 +526,18 @@ static void print_banner(const trainer *t) {
     lk_text_out *out = (lk_text_out *)&t->out;
     print_workers(run, t->collective, out);
     if (run->evaluator) lk_text_line(out, "evaluation: by the cluster's evaluator, not here");
+    if (run->train.healed || run->test.healed) {
+        lk_text_line(out,
+                     "WARNING: bytes in the data cache had changed by themselves; they were "
+                     "unpacked again; look after the disk");
+    }
     lk_text_line(out, "data %s: %llu examples; test %llu", hash,
                  (unsigned long long)s->example_count, (unsigned long long)run->test.count);
     lk_text_line(
         out, "global batch %u = %u grains of %u; %llu steps an epoch, the last with %u examples",
         s->global_batch, lk_grain_count(s), s->grain, (unsigned long long)lk_steps_per_epoch(s),
         lk_step_examples(s, lk_steps_per_epoch(s) - 1));
+    print_length(run, out);
     lk_text_line(out, "arena %llu bytes, %s; %llu parameters", (unsigned long long)run->arena.used,
                  run->block.locked ? "locked in memory" : "touched but NOT locked (see ulimit -l)",
                  (unsigned long long)run->program.param_floats);
@@ -564,8 +599,9 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     lk_watch_stop();
     t->running = true;
     LK_CHECK(lk_run_seal(run, o->seal, error));
-    LK_CHECK(loop(t, error));
-    return finish(t, error);
+    status = loop(t, error);
+    if (status == LK_OK) status = finish(t, error);
+    return lk_run_blame_data(run, status, error);
 }
 
 // What every worker finds at the same step: the leader says it for all.
@@ -633,7 +669,11 @@ static lk_status configure(trainer *t, const lk_common_options *o, const lk_clus
     lk_config_options config = o->config;
     uint32_t world = cluster->world, rank = cluster->rank;
     t->leads = lk_cluster_leads(cluster);
-    if (config.replicas == 0 && world > 0) config.replicas = cluster->replicas[rank];
+    config.workers = how == ALONE ? 1 : world;
+    if (world > 0) {
+        config.own_replicas = cluster->replicas[rank];
+        config.worker_replicas = cluster->replicas;
+    }
     lk_mpi_options mpi = o->mpi;
     lk_error refused = {.status = LK_OK};
     uint32_t several = how == ALONE ? 1 : world;
@@ -672,7 +712,11 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     lk_common_options o;
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_TRAIN | LK_OPT_CLUSTER, &o, error));
     LK_CHECK(read_cluster(&o, &cluster, &how, error));
-    if (cluster.evaluator) return lk_evaluator(&o, error);
+    if (cluster.evaluator) {  // its run is that of the workers
+        o.config.workers = cluster.world;
+        o.config.worker_replicas = cluster.replicas;
+        return lk_evaluator(&o, error);
+    }
     t = (trainer){.run = &run,
                   .collective = o.collective,
                   .saved = UINT64_MAX,

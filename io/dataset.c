@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "io/data_file.h"
+#include "io/dataset_proof.h"
 #include "io/gunzip.h"
 #include "io/idx.h"
 #include "io/manifest.h"
@@ -23,13 +24,19 @@ typedef struct opening {
     lk_dataset *set;
     lk_error *error;
     bool trust;
+    bool healing;                // after an opening that found rotten bytes
     bool cached;                 // `cache` is a directory
     char cache[LK_PATH_BYTES];
     uint64_t name;               // of all files, joined: names the record
     uint64_t stamp;              // of all files, joined
+    bool young;                  // one of them is: its stamp says nothing
+    bool unpacked, rotted;       // a file lies in the cache; bytes are not what their record says
     lk_manifest manifest;        // LK_DATASET_MANIFEST
     char *text;                  // where the next name goes, in the caller's memory
 } opening;
+
+// The proof lies before the parts, and both before names and made-up examples.
+#define PROOF_BYTES lk_round_up(sizeof(lk_dataset_proof), ALIGNMENT)
 
 // --- memory --------------------------------------------------------------------------------------
 
@@ -42,7 +49,7 @@ static int folder_length(const char *path) {
 static lk_status manifest_bytes(const char *path, const lk_manifest *m, uint64_t *bytes,
                                 lk_error *error) {
     lk_manifest_shard shard;
-    *bytes = m->shard_count * sizeof(lk_dataset_part);
+    *bytes = PROOF_BYTES + m->shard_count * sizeof(lk_dataset_part);
     for (uint32_t i = 0; i < m->shard_count; i++) {
         LK_CHECK(lk_manifest_get(m, i, &shard, error));
         *bytes += 2 * ((uint64_t)folder_length(path) + 1) + strlen(shard.images) +
@@ -58,10 +65,10 @@ static uint64_t made_up_count(const lk_dataset_source *source) {
 }
 
 lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_error *error) {
-    *bytes = sizeof(lk_dataset_part);
+    *bytes = PROOF_BYTES + sizeof(lk_dataset_part);
     switch (source->kind) {
-    case LK_DATASET_IDX:
-        *bytes += strlen(source->images) + strlen(source->labels) + 2;
+    case LK_DATASET_IDX:  // and the names of what is unpacked
+        *bytes += strlen(source->images) + strlen(source->labels) + 2 + 2 * LK_PATH_BYTES;
         return LK_OK;
     case LK_DATASET_MADE_UP:
         LK_CHECK(lk_made_up_check(&source->made_up, error));
@@ -103,6 +110,7 @@ static lk_status open_file(opening *o, const lk_dataset_file *file, int *fd, str
     if (o->source->kind != LK_DATASET_IDX || !is_gzip(*fd, file->name)) return LK_OK;
     close(*fd);
     const char *cache = o->cached ? o->cache : NULL;
+    o->unpacked = true;
     LK_CHECK(lk_gunzip_cached(file->name, cache, o->trust, fd, path, o->error));
     if (fstat(*fd, info) == 0) return LK_OK;
     close(*fd);
@@ -115,8 +123,11 @@ static lk_status map_file(opening *o, lk_idx_kind kind, lk_dataset_file *file, l
     struct stat info;
     int fd;
     LK_CHECK(open_file(o, file, &fd, &info, path));
-    o->name = lk_data_name(o->name, path);
+    o->name = lk_data_name(o->name, file->name);
     o->stamp = lk_data_stamp(o->stamp, &info);
+    file->state = lk_data_state_of(&info);
+    file->path = strcmp(path, file->name) == 0 ? file->name : keep_name(o, 0, "", path);
+    o->young = o->young || file->state.young;
     uint64_t bytes = (uint64_t)info.st_size;
     const bool populate = o->source->populate;
     lk_status status = lk_data_map(fd, bytes, populate, file->name, &file->map, o->error);
@@ -215,7 +226,7 @@ static lk_status open_shards(opening *o) {
             pass_over(o->set, part, shard.count);
             continue;
         }
-        if (o->source->some) name_shard(o, i, &shard);
+        name_shard(o, i, &shard);
         LK_CHECK(in_shard(o, i, add_part(o, part, shard.count)));
     }
     o->set->height = m->height;
@@ -229,7 +240,7 @@ static lk_status make_up(opening *o, uint8_t *memory) {
     const lk_made_up *m = &o->source->made_up;
     lk_dataset *set = o->set;
     const uint64_t image_bytes = lk_made_up_image_bytes(m), count = made_up_count(o->source);
-    uint8_t *images = memory + lk_round_up(sizeof(lk_dataset_part), ALIGNMENT);
+    uint8_t *images = memory + lk_round_up(PROOF_BYTES + sizeof(lk_dataset_part), ALIGNMENT);
     uint8_t *labels = images + count * image_bytes;
     for (uint64_t i = 0; i < count; i++)
         lk_made_up_example(m, i, images + i * image_bytes, labels + i);
@@ -274,20 +285,22 @@ static lk_status keep_first(opening *o) {
 static lk_status check_labels(opening *o) {
     lk_dataset *set = o->set;
     const bool made_up = o->source->kind == LK_DATASET_MADE_UP;
-    const uint32_t classes = made_up ? o->source->made_up.classes : o->source->classes;
+    const uint32_t classes =
+        made_up && !o->source->classes ? o->source->made_up.classes : o->source->classes;
+    if (made_up && o->source->made_up.classes > classes)
+        return lk_fail(o->error, LK_BAD_CONFIG,
+                       "made-up data: classes: found %u, wanted at most %u, as many as the model "
+                       "has",
+                       o->source->made_up.classes, classes);
     uint32_t most = 0;
     for (uint32_t i = 0; i < set->part_count; i++) {
         const lk_dataset_part *part = &set->parts[i];
         if (!part->labels.data) continue;
-        if (classes)
-            LK_CHECK(lk_idx_check_labels(part->labels.data, part->count, classes,
-                                         (uint64_t)(part->labels.data - part->labels.map),
-                                         part->labels.name, o->error));
         for (uint64_t e = 0; e < part->count && !classes; e++)
             most = LK_MAX(most, part->labels.data[e]);
     }
-    set->classes = classes ? classes : most + 1;
-    return LK_OK;
+    set->classes = made_up ? o->source->made_up.classes : classes ? classes : most + 1;
+    return classes ? lk_dataset_check_labels(set, classes, o->error) : LK_OK;
 }
 
 static lk_status check_file_hash(const opening *o, const lk_dataset_file *file,
@@ -312,20 +325,6 @@ static lk_status check_shard_hashes(const opening *o) {
         LK_CHECK(check_file_hash(o, &o->set->parts[i].labels, shard.labels_sha256));
     }
     return LK_OK;
-}
-
-static uint64_t fast_hash(const lk_dataset *set) {
-    uint64_t fast = 0;
-    for (uint32_t i = 0; i < set->part_count; i++) {
-        const lk_dataset_part *part = &set->parts[i];
-        if (part->images.data)
-            fast = lk_data_fast_hash(fast, part->images.data, part->count * set->image_bytes);
-    }
-    for (uint32_t i = 0; i < set->part_count; i++) {
-        const lk_dataset_part *part = &set->parts[i];
-        if (part->labels.data) fast = lk_data_fast_hash(fast, part->labels.data, part->count);
-    }
-    return fast;
 }
 
 static void strong_hash(lk_dataset *set) {
@@ -353,20 +352,43 @@ static lk_status check_data_hash(const opening *o) {
                    o->source->manifest, found, wanted);
 }
 
+static const char rotted_text[] =
+    "they are not what they were at an earlier start, though the file's size and times are: the "
+    "disk or the memory is failing; get the file again, or, if it is right as it is, touch it";
+
+// By a record of the same files: is it they still? Else, what it knows of these bytes.
+static lk_status compare_record(opening *o, const lk_data_record *record) {
+    lk_dataset_proof *proof = o->set->proof;
+    const bool same = record->stamp == o->stamp;
+    lk_status status = LK_OK;
+    if (same && o->trust) {
+        memcpy(proof->piece, record->piece, sizeof proof->piece);
+        status = lk_dataset_prove_some(o->set, rotted_text, o->error);
+    } else {
+        lk_dataset_hash_pieces(o->set, proof->piece);
+        // A .gz that is unpacked again has the bytes that it had.
+        if (same || o->healing)
+            status = lk_dataset_compare(o->set, record->piece, rotted_text, o->error);
+    }
+    o->rotted = status != LK_OK;
+    return status;
+}
+
 // The data hash: from the record where nothing has changed (data_file.h), else computed.
 static lk_status find_hash(opening *o) {
     lk_data_record record = {0};
+    lk_dataset_proof *proof = o->set->proof;
     char file[32], path[LK_PATH_BYTES];
     lk_format(file, sizeof file, "%016llx.record", (ull)o->name);
     lk_error ignored = {0};
     if (o->cached && lk_path_join(path, o->cache, "/", file, &ignored) != LK_OK) o->cached = false;
-    bool known = o->cached && o->trust && lk_data_record_read(path, &record);
-    if (known && record.stamp == o->stamp) {
-        memcpy(o->set->sha256, record.sha256, LK_SHA256_BYTES);
-        return check_data_hash(o);
-    }
-    uint64_t fast = o->cached ? fast_hash(o->set) : 0;
-    if (known && record.fast == fast) {
+    const bool known = o->cached && lk_data_record_read(path, &record);
+    if (known)
+        LK_CHECK(compare_record(o, &record));
+    else
+        lk_dataset_hash_pieces(o->set, proof->piece);
+    const bool equal = known && memcmp(proof->piece, record.piece, sizeof record.piece) == 0;
+    if (equal && o->trust) {
         memcpy(o->set->sha256, record.sha256, LK_SHA256_BYTES);
     } else {
         if (o->source->kind == LK_DATASET_MANIFEST) LK_CHECK(check_shard_hashes(o));
@@ -377,9 +399,12 @@ static lk_status find_hash(opening *o) {
         }
     }
     LK_CHECK(check_data_hash(o));
-    record = (lk_data_record){.stamp = o->stamp, .fast = fast};
+    const uint64_t stamp = o->young ? 0 : o->stamp;
+    if (!o->cached || (equal && o->trust && record.stamp == stamp)) return LK_OK;
+    record.stamp = stamp;
+    memcpy(record.piece, proof->piece, sizeof record.piece);
     memcpy(record.sha256, o->set->sha256, LK_SHA256_BYTES);
-    if (o->cached) lk_data_record_write(path, &record);
+    lk_data_record_write(path, &record);
     return LK_OK;
 }
 
@@ -397,9 +422,10 @@ static lk_status open_parts(opening *o, void *memory, uint64_t bytes) {
     if (needed > bytes)  // only where a manifest was exchanged since lk_dataset_bytes
         return lk_fail(o->error, LK_RETRY, "data set: found %llu bytes for its table, wanted %llu; "
                        "the manifest has changed, start again", (ull)bytes, (ull)needed);
-    o->set->parts = memory;
+    o->set->proof = memory;
+    o->set->parts = (lk_dataset_part *)(void *)((uint8_t *)memory + PROOF_BYTES);
     memset(o->set->parts, 0, parts * sizeof(lk_dataset_part));
-    o->text = (char *)memory + parts * sizeof(lk_dataset_part);
+    o->text = (char *)(o->set->parts + parts);
     switch (o->source->kind) {
     case LK_DATASET_IDX: return open_pair(o);
     case LK_DATASET_MANIFEST: return open_shards(o);
@@ -408,32 +434,44 @@ static lk_status open_parts(opening *o, void *memory, uint64_t bytes) {
     lk_panic(__FILE__, __LINE__, "no such kind of data set");
 }
 
-static lk_status open_set(const lk_dataset_source *source, bool trust, void *memory, uint64_t bytes,
-                          lk_dataset *out, lk_error *error) {
-    lk_assert((uintptr_t)memory % ALIGNMENT == 0);
-    *out = (lk_dataset){0};
-    opening o = {.source = source, .set = out, .error = error, .trust = trust};
-    o.name = (uint64_t)source->kind;  // shards are checked against more than a pair: own records
-    o.cached = lk_data_cache(source->cache, o.cache);
+static lk_status open_once(opening *o, void *memory, uint64_t bytes) {
+    const lk_dataset_source *source = o->source;
+    *o->set = (lk_dataset){0};
+    o->name = (uint64_t)source->kind;  // shards are checked against more than a pair: own records
+    o->cached = lk_data_cache(source->cache, o->cache);
     if (source->examples)  // another data hash, so another record
-        o.name = lk_data_fast_hash(o.name, &source->examples, sizeof source->examples);
-    lk_status status = open_parts(&o, memory, bytes);
-    if (status == LK_OK) status = keep_first(&o);
-    if (status == LK_OK) status = check_labels(&o);
-    if (status == LK_OK) status = find_hash(&o);
-    lk_manifest_close(&o.manifest);
-    if (status != LK_OK) lk_dataset_close(out);
+        o->name = lk_data_fast_hash(o->name, &source->examples, sizeof source->examples);
+    lk_status status = open_parts(o, memory, bytes);
+    if (status == LK_OK) status = keep_first(o);
+    if (status == LK_OK) status = check_labels(o);
+    if (status == LK_OK) lk_dataset_cut(o->set);
+    if (status == LK_OK) status = find_hash(o);
+    lk_manifest_close(&o->manifest);
+    if (status != LK_OK) lk_dataset_close(o->set);
     return status;
 }
 
 lk_status lk_dataset_open(const lk_dataset_source *source, void *memory, uint64_t bytes,
                           lk_dataset *out, lk_error *error) {
-    return open_set(source, true, memory, bytes, out, error);
+    lk_assert((uintptr_t)memory % ALIGNMENT == 0);
+    opening o = {.source = source, .set = out, .error = error, .trust = !source->verify};
+    lk_status status = open_once(&o, memory, bytes);
+    if (!o.rotted || !o.unpacked || source->verify) return status;
+    // What has rotted may be what the cache holds of a .gz that has not.
+    lk_error first = *error;
+    opening again = {.source = source, .set = out, .error = error, .healing = true};
+    *error = (lk_error){0};
+    status = open_once(&again, memory, bytes);
+    if (status != LK_OK) *error = first;
+    out->healed = status == LK_OK;
+    return error->status;
 }
 
 lk_status lk_dataset_verify(const lk_dataset_source *source, void *memory, uint64_t bytes,
                             lk_dataset *out, lk_error *error) {
-    return open_set(source, false, memory, bytes, out, error);
+    lk_dataset_source all = *source;
+    all.verify = true;
+    return lk_dataset_open(&all, memory, bytes, out, error);
 }
 
 void lk_dataset_close(lk_dataset *set) {

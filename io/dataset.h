@@ -19,6 +19,7 @@
 
 #include "arena/base.h"
 #include "arena/sha256.h"
+#include "io/data_file.h"
 #include "io/made_up.h"
 
 #ifdef __cplusplus
@@ -36,11 +37,12 @@ typedef struct lk_dataset_source {
     const char *images, *labels;  // paths; LK_DATASET_IDX
     const char *manifest;         // path; LK_DATASET_MANIFEST
     lk_made_up made_up;           // LK_DATASET_MADE_UP
-    uint32_t classes;             // every label must be below; 0: the largest label decides.
-                                  // LK_DATASET_MADE_UP brings its own
+    uint32_t classes;             // every label must be below; 0: the largest label decides, of
+                                  // LK_DATASET_MADE_UP its own number
     uint64_t examples;            // only the first so many; 0: all
     const char *cache;            // directory for unpacked files and records; NULL: the user's
                                   // ($XDG_CACHE_HOME or ~/.cache)/lockstep; "": none
+    bool verify;                  // believe no record and nothing unpacked, look at every byte
     bool populate;                // map every page at once: slower start, no faults later
     bool some;                    // LK_DATASET_MANIFEST: only shards [first_shard, first_shard +
     uint32_t first_shard, shard_count;  // shard_count) need to be here, and can be read
@@ -51,12 +53,16 @@ typedef struct lk_dataset_file {
     const uint8_t *map;   // the whole file; NULL for made-up data
     uint64_t map_bytes;
     const char *name;     // as the user or the manifest wrote it
+    const char *path;     // what is mapped, where that has a name; else NULL
+    lk_data_state state;  // .. as it was
 } lk_dataset_file;
 
 typedef struct lk_dataset_part {
     uint64_t first, count;  // examples
     lk_dataset_file images, labels;  // data is NULL in a shard that is not wanted
 } lk_dataset_part;
+
+typedef struct lk_dataset_proof lk_dataset_proof;
 
 typedef struct lk_dataset {
     uint64_t count;                     // examples
@@ -67,6 +73,8 @@ typedef struct lk_dataset {
     uint8_t sha256[LK_SHA256_BYTES];    // the data hash: all image bytes, then all labels
     uint32_t part_count;                // shards
     lk_dataset_part *parts;             // (part_count), in the caller's memory
+    lk_dataset_proof *proof;            // hashes of its pieces, in the caller's memory
+    bool healed;                        // what was unpacked in the cache had rotted: done again
 } lk_dataset;
 
 // Bytes that lk_dataset_open needs for the shard table, and for the examples of made-up data.
@@ -74,9 +82,10 @@ typedef struct lk_dataset {
 lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_error *error);
 
 // Opens, maps and checks all files: format, shape, size, counts, labels. Then the data hash:
-// believed from the cache's record where the files are as they were when it was taken, else
-// computed; a manifest's digests are compared whenever it is computed. Where only some shards are
-// wanted, each of them is checked by its own digests, and the data hash is the manifest's word.
+// believed from the cache's record where the files are as they were when it was taken, and some of
+// their bytes, chosen by chance, are; else computed. A record stands for the manifest's digests
+// with which it was taken, and for no others. Where only some shards are wanted, each of them is
+// checked by its own digests, and the data hash is the manifest's word.
 //
 // memory   `bytes` bytes as lk_dataset_bytes says, aligned to 64; must outlive the data set
 // LK_NO_INPUT   a file is missing, unreadable or a directory
@@ -86,7 +95,8 @@ lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_
 lk_status lk_dataset_open(const lk_dataset_source *source, void *memory, uint64_t bytes,
                           lk_dataset *out, lk_error *error);
 
-// The same, but believes nothing: unpacks again, computes every hash again, renews the records.
+// The same with source->verify: unpacks again, computes every hash again, renews the records. Bytes
+// that differ from a record under the same stamp are LK_BAD_DATA: nobody wrote them.
 lk_status lk_dataset_verify(const lk_dataset_source *source, void *memory, uint64_t bytes,
                             lk_dataset *out, lk_error *error);
 
@@ -96,6 +106,18 @@ void lk_dataset_close(lk_dataset *set);
 // and log2(part_count) comparisons.
 const uint8_t *lk_dataset_image(const lk_dataset *set, uint64_t index);
 uint8_t lk_dataset_label(const lk_dataset *set, uint64_t index);
+
+// While the set is used. Nothing here allocates, and none of it waits for a lock.
+//
+// Has no file been changed in place? One stat each; and where that cannot tell (io/data_file.h,
+// "young"; times that were set back), all bytes. LK_BAD_DATA names the file. A file that was moved,
+// removed or replaced is none of these: what is mapped stays what it was.
+lk_status lk_dataset_unchanged(lk_dataset *set, lk_error *error);
+// One more chunk of 64 KiB at most, and where it ends a piece, whether that is still what was
+// hashed at the start or recorded before it: LK_BAD_DATA. After the last it begins anew.
+lk_status lk_dataset_scrub(lk_dataset *set, lk_error *error);
+// Every label once more. LK_BAD_DATA names the first from `classes` on.
+lk_status lk_dataset_check_labels(const lk_dataset *set, uint32_t classes, lk_error *error);
 
 // Does the address lie in a mapped file, and in which? For the handler of SIGBUS: somebody cut a
 // file short while it was mapped. Async-signal-safe. `file` may be NULL.

@@ -77,9 +77,8 @@ static lk_status check_size(const lk_idx *idx, uint64_t file_bytes, const char *
                    idx->width, idx->channels);
 }
 
-lk_status lk_idx_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_bytes,
-                       lk_idx_kind wanted, const char *name, lk_idx *out, lk_error *error) {
-    lk_assert(byte_count >= LK_MIN(file_bytes, (uint64_t)LK_IDX_HEADER_BYTES_MAX));
+static lk_status parse_header(const uint8_t *bytes, uint64_t file_bytes, lk_idx_kind wanted,
+                              const char *name, lk_idx *out, lk_error *error) {
     LK_CHECK(check_magic(bytes, file_bytes, wanted, name, error));
     uint32_t ndim = bytes[3];
     uint64_t header_bytes = 4 + 4 * (uint64_t)ndim;
@@ -105,7 +104,21 @@ lk_status lk_idx_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_
                        "%s: byte 4: found dimensions %u x %u x %u x %u, more than 2^64 bytes; "
                        "wanted a file of %llu", name, dim[0], dim[1], dim[2], dim[3],
                        (ull)file_bytes);
+    return LK_OK;
+}
+
+lk_status lk_idx_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_bytes,
+                       lk_idx_kind wanted, const char *name, lk_idx *out, lk_error *error) {
+    lk_assert(byte_count >= LK_MIN(file_bytes, (uint64_t)LK_IDX_HEADER_BYTES_MAX));
+    LK_CHECK(parse_header(bytes, file_bytes, wanted, name, out, error));
     return check_size(out, file_bytes, name, error);
+}
+
+lk_status lk_idx_parse_header(const uint8_t *bytes, uint64_t byte_count, const char *name,
+                              lk_idx *out, lk_error *error) {
+    const bool labels = byte_count >= 4 && bytes[3] == 1;
+    return parse_header(bytes, byte_count, labels ? LK_IDX_LABELS : LK_IDX_IMAGES, name, out,
+                        error);
 }
 
 lk_status lk_idx_check_counts(uint64_t image_count, const char *image_name, uint64_t label_count,

@@ -43,6 +43,13 @@ typedef struct lk_idx {
 lk_status lk_idx_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_bytes,
                        lk_idx_kind wanted, const char *name, lk_idx *out, lk_error *error);
 
+// The header alone, of a file whose size is not known yet: as lk_idx_parse, but what follows the
+// header is not judged, and images and labels are both taken.
+//
+// bytes   the first `byte_count` bytes of the file: all of it, or at least LK_IDX_HEADER_BYTES_MAX
+lk_status lk_idx_parse_header(const uint8_t *bytes, uint64_t byte_count, const char *name,
+                              lk_idx *out, lk_error *error);
+
 // As many labels as images? LK_BAD_DATA with both numbers and names.
 lk_status lk_idx_check_counts(uint64_t image_count, const char *image_name, uint64_t label_count,
                               const char *label_name, lk_error *error);

@@ -257,7 +257,8 @@ static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, const 
             if (logits[k] > logits[first]) first = k;
         }
         float top = logits[first], sum = softmax_sum(classes, logits, top);
-        loss[m] = lk_logf(sum) - (logits[labels[m]] - top) + 0.0f;
+        const float *own = labels[m] < classes ? logits + labels[m] : NULL;
+        loss[m] = own ? lk_logf(sum) - (*own - top) + 0.0f : __builtin_nanf("");
         bad |= !(loss[m] - loss[m] == 0.0f);
         hits += first == labels[m];
         if (!dlogits) continue;

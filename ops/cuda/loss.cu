@@ -62,7 +62,8 @@ static __global__ void __launch_bounds__(WARPS *LANES)
     const float reciprocal = 1.0f / sum;
     bool bad = false;
     if (lane == 0) {
-        float value = lk_logf(sum) - (logits[label] - top.value) + 0.0f;
+        const float *own = label < classes ? logits + label : NULL;
+        float value = own ? lk_logf(sum) - (*own - top.value) + 0.0f : __uint_as_float(0x7fc00000);
         loss[m] = missing ? 0.0f : value;
         bad = lk_cuda_not_finite(value);
         if (top.at == label && !missing) atomicAdd(&state->correct, 1u);

@@ -6,7 +6,8 @@
 //       s = tree over slices of sum_k e[k] (a chain of additions), r = 1 / s;
 //       loss = log(s) - (l[label] - top);  dlogits[k] = e[k] * r - (k == label), + 0.0f
 //
-// logits and dlogits (m, classes), labels (m) < classes, loss (m)
+// logits and dlogits (m, classes), labels (m), loss (m). A label from `classes` on is no class: the
+// example's loss is NaN, and reported.
 #include "ops/graph/build.h"
 #include "ops/layers/sums.h"
 #include "ops/math.h"
@@ -32,7 +33,8 @@ static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
         for (uint32_t k = 0; k < classes; k++) slice_term(&s, 1.0f, lk_expf(logits[k] - top));
         float sum = slice_finish(&s);
         float reciprocal = 1.0f / sum;
-        loss[m] = lk_logf(sum) - (logits[labels[m]] - top) + 0.0f;
+        const float *own = labels[m] < classes ? logits + labels[m] : NULL;
+        loss[m] = own ? lk_logf(sum) - (*own - top) + 0.0f : __builtin_nanf("");
         bad |= lk_not_finite(loss[m]);
         hits += prediction == labels[m];
         for (uint32_t k = 0; dlogits && k < classes; k++) {

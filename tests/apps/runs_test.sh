@@ -168,6 +168,35 @@ for more in '' '--replicas 2'; do
         --output logits.npy $test_set
 done
 
+# .. of all workers: their replicas are factors, too.
+expect 0 '^global batch 32 = 8 grains of 4' \
+    plan tiny.json $factors --set global_batch=32 --workers 2
+expect 78 'replica_batch 4 x replicas 4 of 2 workers x accumulate 2 = 32, but global_batch is 16' \
+    plan tiny.json $factors --workers 2
+expect 78 'replica_batch 4 x replicas 2 x accumulate 2 = 16, but global_batch is 32' \
+    train tiny.json --run-dir nowhere $factors --set global_batch=32
+expect 0 '^plan of .*: 1 replicas, ' plan tiny.json --set replica_batch=16
+expect 0 '^digest ' eval tiny.json --run-dir factors $factors $test_set --set global_batch=32
+for said in 1 '{"worker":[3,2]}'; do
+    TF_CONFIG='{"cluster":{"worker":["a:1","b:1"]},"task":{"type":"worker","index":1},"replicas":'
+    export TF_CONFIG="$TF_CONFIG$said}"
+    all=$([ "$said" = 1 ] && echo 2 || echo 5)
+    batch=$((4 * all))
+    expect 78 "4 x replicas $all of 2 workers x accumulate 1 = $batch, but global_batch is 16" \
+        cluster tiny.json --set replica_batch=4 --set grain=2
+    expect 0 '' cluster tiny.json --set replica_batch=4 --set grain=2 --set global_batch=$batch
+done
+unset TF_CONFIG
+
+# Of steps and epochs the one that ends the run is said: 7 steps an epoch.
+expect 0 '^length: 12 steps (steps), before 50 epochs, which are 350$' \
+    train tiny.json --run-dir ends --set epochs=50
+expect 0 '^length: 7 steps (1 epoch), before the 12 of steps$' \
+    train tiny.json --run-dir ends --fresh --set epochs=1
+expect 0 '^length: 14 steps, both of steps and of 2 epochs$' \
+    train tiny.json --run-dir ends --fresh --set epochs=2 --set steps=14
+expect 0 '^length: 12 steps$' train tiny.json --run-dir ends --fresh
+
 # What a value may not be.
 newline='
 '

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,11 +13,13 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 #include <zlib.h>
 
+#include "io/data_cache.h"
 #include "io/dataset.h"
 #include "io/gunzip.h"
 #include "io/idx.h"
@@ -335,7 +338,7 @@ static void test_gzip(void **state) {
     check_examples(&set);
     lk_dataset_close(&set);
     uint8_t sha256[LK_SHA256_BYTES], unpacked[IMAGES_BYTES + 1];
-    assert_int_equal(lk_gunzip_file(packed, in_root("out"), sha256, &error), LK_OK);
+    assert_int_equal(lk_gunzip_file(packed, in_root("out"), LK_GUNZIP_IDX, sha256, &error), LK_OK);
     assert_int_equal(get(in_root("out"), unpacked, sizeof unpacked), IMAGES_BYTES);
     assert_memory_equal(unpacked, images_file, IMAGES_BYTES);
 }
@@ -434,7 +437,7 @@ static void test_gzip_cut_while_unpacked(void **state) {
         uint8_t sha256[LK_SHA256_BYTES];
         lk_error error = {0};
         close(ends[0]);
-        lk_status status = lk_gunzip(packed, ends[1], "the pipe", sha256, &error);
+        lk_status status = lk_gunzip(packed, ends[1], "the pipe", NOISE_BYTES, sha256, &error);
         _exit(strstr(error.text, "found its end, wanted a whole gzip file") ? (int)status : 1);
     }
     close(ends[1]);
@@ -539,8 +542,6 @@ static void test_a_change_under_an_old_time_is_seen(void **state) {
     lk_dataset_close(&set);
 }
 
-// --- manifests -----------------------------------------------------------------------------------
-
 static void rewrite(const char *path, const char *from, const char *to) {
     static char text[8192], changed[8192];
     text[get(path, text, sizeof text - 1)] = '\0';
@@ -550,6 +551,461 @@ static void rewrite(const char *path, const char *from, const char *to) {
     snprintf(changed, sizeof changed, "%s%s%s", text, to, at + strlen(from));
     put(path, changed, strlen(changed));
 }
+
+// --- records and rot -----------------------------------------------------------------------------
+
+// Nobody may believe the times of a file that was changed a moment ago; everybody may, later.
+static void grow_old(void) { usleep(2100000); }
+
+// The only record of a data set (NAME.record), not that of an unpacked file.
+static void record_name(char out[256]) {
+    char command[256];
+    snprintf(command, sizeof command, "find '%s' -name '*.record' ! -name '*.idx.record'", cache);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(out, 256, f));
+    out[strcspn(out, "\n")] = '\0';
+    pclose(f);
+}
+
+static uint64_t stamp_of(uint64_t before, const char *path) {
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    return lk_data_stamp(before, &info);
+}
+
+static void open_and_close(const lk_dataset_source *source) {
+    lk_dataset set;
+    open_good(source, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+}
+
+// Any flipped bit of a record makes it none, and the truth is computed again.
+static void test_a_damaged_record_is_not_believed(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels);
+    char name[256];
+    uint8_t bytes[LK_DATA_RECORD_BYTES];
+    lk_data_record record;
+    grow_old();
+    open_and_close(&source);
+    record_name(name);
+    assert_int_equal(get(name, bytes, sizeof bytes), LK_DATA_RECORD_BYTES - 1);
+    for (size_t i = 0; i < LK_DATA_RECORD_BYTES - 1; i++) {
+        bytes[i] ^= i % 2 ? 1 : 4;
+        assert_false(lk_data_record_parse((const char *)bytes, LK_DATA_RECORD_BYTES - 1, &record));
+        bytes[i] ^= i % 2 ? 1 : 4;
+        assert_false(lk_data_record_parse((const char *)bytes, i, &record));
+    }
+    char *digit = strstr((char *)bytes, "sha256 ") + 7;
+    *digit = *digit == '0' ? '1' : '0';  // the run would be another one
+    put(name, bytes, LK_DATA_RECORD_BYTES - 1);
+    open_and_close(&source);
+    assert_true(lk_data_record_read(name, &record));
+}
+
+// Two changes in one tick of the clock have the same times.
+static void test_a_young_file_is_not_believed(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels);
+    char name[256];
+    lk_data_record record;
+    put(images, images_file, IMAGES_BYTES);
+    open_and_close(&source);
+    record_name(name);
+    assert_true(lk_data_record_read(name, &record));
+    assert_int_equal(record.stamp, 0);
+    grow_old();
+    open_and_close(&source);
+    assert_true(lk_data_record_read(name, &record));
+    assert_int_equal(record.stamp, stamp_of(stamp_of(0, images), labels));
+}
+
+// Bytes that are others under the same stamp: as if the record had been written before they were.
+static void test_rotten_bytes_are_refused(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels);
+    lk_dataset_source verified = source;
+    verified.verify = true;
+    char name[256];
+    uint8_t bytes[IMAGES_BYTES];
+    lk_data_record record;
+    open_and_close(&source);
+    record_name(name);
+    memcpy(bytes, images_file, IMAGES_BYTES);
+    bytes[2000] ^= 8;
+    put(images, bytes, IMAGES_BYTES);
+    grow_old();
+    assert_true(lk_data_record_read(name, &record));
+    record.stamp = stamp_of(stamp_of(0, images), labels);
+    lk_data_record_write(name, &record);
+    expect_bad(&source, false, LK_BAD_DATA, "images.idx: bytes 16 to 3620: they are not what they");
+    expect_bad(&verified, false, LK_BAD_DATA, "touch it");
+    expect_bad(&source, true, LK_BAD_DATA, "touch it");
+    age(images, 1000);  // somebody says that it is right
+    lk_dataset set;
+    open_good(&source, &set);
+    lk_dataset_close(&set);
+}
+
+// .. in the cache, where the .gz has the right ones.
+static void test_rotten_bytes_in_the_cache_are_unpacked_again(void **state) {
+    (void)state;
+    const char *packed = in_root("images.gz");
+    char unpacked[256], inner[300], name[256];
+    lk_data_record record;
+    lk_dataset set;
+    put_gzip(packed, images_file, IMAGES_BYTES, "wb");
+    const lk_dataset_source source = pair(packed, labels);
+    open_and_close(&source);
+    unpacked_name(unpacked);
+    snprintf(inner, sizeof inner, "%s.record", unpacked);
+    record_name(name);
+    uint8_t bytes[IMAGES_BYTES];
+    memcpy(bytes, images_file, IMAGES_BYTES);
+    bytes[2000] ^= 8;
+    put(unpacked, bytes, IMAGES_BYTES);
+    grow_old();
+    assert_true(lk_data_record_read(inner, &record));
+    record.stamp = stamp_of(0, unpacked);
+    lk_data_record_write(inner, &record);
+    assert_true(lk_data_record_read(name, &record));
+    record.stamp = stamp_of(stamp_of(0, unpacked), labels);
+    lk_data_record_write(name, &record);
+    open_good(&source, &set);
+    check_examples(&set);
+    assert_true(set.healed);
+    lk_dataset_close(&set);
+    // And where it is the record that lies, it is not made true.
+    assert_true(lk_data_record_read(name, &record));
+    record.piece[0] ^= 1;
+    record.stamp = stamp_of(stamp_of(0, unpacked), labels);
+    lk_data_record_write(name, &record);
+    expect_bad(&source, false, LK_BAD_DATA, "touch it");
+}
+
+// --- while a set is used -------------------------------------------------------------------------
+
+static void write_at(const char *path, long at, uint8_t byte) {
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    assert_int_equal(fputc(byte, f), byte);
+    assert_int_equal(fclose(f), 0);
+}
+
+static lk_status look(lk_dataset *set, const char *text) {
+    lk_error error = {0};
+    lk_status status = lk_dataset_unchanged(set, &error);
+    if (text && !strstr(error.text, text)) fail_msg("%s, wanted %s", error.text, text);
+    return status;
+}
+
+static void test_a_change_in_place_is_seen(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels);
+    lk_dataset set;
+    const struct timespec tick = {0, 20000000};
+    for (int young = 0; young < 2; young++) {
+        put(labels, labels_file, LABELS_BYTES);
+        if (!young) grow_old();
+        open_good(&source, &set);
+        assert_int_equal(look(&set, NULL), LK_OK);
+        // What changes no byte: mode, another name, the name gone, another file of that name.
+        assert_int_equal(chmod(labels, 0600), 0);
+        assert_int_equal(look(&set, NULL), LK_OK);
+        assert_int_equal(link(labels, in_root("other")), 0);
+        assert_int_equal(rename(labels, in_root("moved")), 0);
+        assert_int_equal(look(&set, NULL), LK_OK);
+        put(labels, labels_file, 9);
+        assert_int_equal(look(&set, NULL), LK_OK);
+        assert_int_equal(rename(in_root("moved"), labels), 0);
+        assert_int_equal(look(&set, NULL), LK_OK);
+        nanosleep(&tick, NULL);
+        write_at(labels, 30, 255);
+        assert_int_equal(look(&set, "labels.idx: it was changed in place"), LK_BAD_DATA);
+        lk_dataset_close(&set);
+        assert_int_equal(unlink(in_root("other")), 0);
+    }
+}
+
+// Under the same times: in the tick of the clock in which it was opened, or set back.
+static void test_a_change_that_hides_is_seen(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels);
+    lk_dataset set;
+    for (int again = 0; again < 2; again++) {
+        put(images, images_file, IMAGES_BYTES);
+        age(images, 1000);
+        if (again) grow_old();
+        open_good(&source, &set);
+        assert_int_equal(look(&set, NULL), LK_OK);
+        write_at(images, 1000, images_file[1000] ^ 1);
+        age(images, 1000);
+        assert_int_equal(look(&set, "images.idx: bytes 16 to"), LK_BAD_DATA);
+        // In one tick of the clock with the opening: as if that had found these times.
+        struct stat info;
+        assert_int_equal(stat(images, &info), 0);
+        set.parts[0].images.state = lk_data_state_of(&info);
+        assert_int_equal(look(&set, "images.idx: bytes 16 to"), LK_BAD_DATA);
+        lk_dataset_close(&set);
+    }
+}
+
+static void test_a_scrub_finds_every_byte(void **state) {
+    (void)state;
+    const lk_dataset_source source = pair(images, labels);
+    const lk_dataset_source made_up = {.kind = LK_DATASET_MADE_UP,
+                                       .cache = "",
+                                       .made_up = {.seed = 4,
+                                                   .count = 3000,
+                                                   .height = HEIGHT,
+                                                   .width = WIDTH,
+                                                   .channels = 1,
+                                                   .classes = 10}};
+    static _Alignas(64) uint8_t big[1 << 18];
+    lk_dataset set;
+    lk_error error = {0};
+    open_good(&source, &set);
+    for (int i = 0; i < 7; i++) assert_int_equal(lk_dataset_scrub(&set, &error), LK_OK);
+    write_at(labels, LABELS_BYTES - 1, labels_file[LABELS_BYTES - 1] ^ 1);
+    lk_status status = LK_OK;
+    for (int i = 0; i < 2 && status == LK_OK; i++) status = lk_dataset_scrub(&set, &error);
+    assert_int_equal(status, LK_BAD_DATA);
+    assert_non_null(strstr(error.text, "labels.idx: bytes 8 to 110: they are no longer"));
+    lk_dataset_close(&set);
+    // 105,000 bytes of images are two chunks, and labels a third.
+    error = (lk_error){0};
+    assert_int_equal(lk_dataset_open(&made_up, big, sizeof big, &set, &error), LK_OK);
+    for (uint64_t at = 0; at < 3000 * IMAGE + 3000; at += 4999) {
+        uint8_t *byte = (uint8_t *)(uintptr_t)set.parts[0].images.data + at;
+        *byte ^= 16;
+        status = LK_OK;
+        int chunks = 0;
+        for (; chunks < 3 && status == LK_OK; chunks++) status = lk_dataset_scrub(&set, &error);
+        assert_int_equal(status, LK_BAD_DATA);
+        error = (lk_error){0};
+        *byte ^= 16;
+        while (chunks++ < 3) assert_int_equal(lk_dataset_scrub(&set, &error), LK_OK);
+    }
+    lk_dataset_close(&set);
+}
+
+// Rot in one of many shards is found, and named.
+static void test_a_scrub_over_shards(void **state) {
+    (void)state;
+    const lk_dataset_source whole = pair(images, labels);
+    char manifest[192], third[192];
+    lk_dataset set;
+    lk_error error = {0};
+    open_good(&whole, &set);
+    assert_int_equal(lk_dataset_shard(&set, 50, in_root("fifty"), &error), LK_OK);
+    lk_dataset_close(&set);
+    snprintf(manifest, sizeof manifest, "%s/fifty/manifest.json", root);
+    snprintf(third, sizeof third, "%s/fifty/images-00033.idx", root);
+    const lk_dataset_source source = sharded(manifest);
+    open_good(&source, &set);
+    for (int i = 0; i < 101; i++) assert_int_equal(lk_dataset_scrub(&set, &error), LK_OK);
+    write_at(third, 20, images_file[20] ^ 77);
+    lk_status status = LK_OK;
+    for (int i = 0; i < 100 && status == LK_OK; i++) status = lk_dataset_scrub(&set, &error);
+    assert_int_equal(status, LK_BAD_DATA);
+    assert_non_null(strstr(error.text, "or the file after it"));
+    lk_dataset_close(&set);
+}
+
+// A digest of the manifest counts also where there is a record already.
+static void test_a_wrong_digest_is_found_in_spite_of_a_record(void **state) {
+    (void)state;
+    const lk_dataset_source whole = pair(images, labels);
+    char manifest[192], digest[LK_SHA256_HEX_BYTES], lie[LK_SHA256_HEX_BYTES];
+    lk_manifest m;
+    lk_manifest_shard shard;
+    lk_dataset set;
+    lk_error error = {0};
+    open_good(&whole, &set);
+    assert_int_equal(lk_dataset_shard(&set, 3, in_root("three"), &error), LK_OK);
+    lk_dataset_close(&set);
+    snprintf(manifest, sizeof manifest, "%s/three/manifest.json", root);
+    const lk_dataset_source source = sharded(manifest);
+    open_and_close(&source);
+    grow_old();
+    open_and_close(&source);
+    assert_int_equal(lk_manifest_load(manifest, &m, &error), LK_OK);
+    assert_int_equal(lk_manifest_get(&m, 1, &shard, &error), LK_OK);
+    lk_manifest_close(&m);
+    lk_hex(shard.labels_sha256, LK_SHA256_BYTES, digest);
+    memcpy(lie, digest, sizeof lie);
+    lie[63] = lie[63] == '0' ? '1' : '0';
+    rewrite(manifest, digest, lie);
+    expect_bad(&source, false, LK_BAD_DATA, "labels-00001.idx: found SHA-256");
+    rewrite(manifest, lie, digest);
+    open_and_close(&source);
+}
+
+// --- what unpacking may cost ---------------------------------------------------------------------
+
+// Bytes of all files in the cache.
+static long cached_bytes(void) {
+    char command[256], text[32] = "";
+    snprintf(command, sizeof command,
+             "find '%s' -type f -printf '%%s\\n' | awk '{s += $1} END {print s + 0}'", cache);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(text, sizeof text, f));
+    pclose(f);
+    return atol(text);
+}
+
+// So many zeros behind the header of `count` images of 28 x 28.
+static void put_bomb(const char *path, uint32_t count, uint64_t zeros) {
+    static const uint8_t nothing[1 << 16];
+    const lk_idx idx = {.ndim = 3, .count = count, .height = 28, .width = 28, .channels = 1};
+    uint8_t header[LK_IDX_HEADER_BYTES_MAX];
+    gzFile f = gzopen(path, "wb9");
+    assert_non_null(f);
+    const int bytes = (int)lk_idx_write_header(&idx, header);
+    assert_int_equal(gzwrite(f, header, (unsigned)bytes), bytes);
+    for (; zeros > 0; zeros -= LK_MIN(zeros, sizeof nothing))
+        assert_true(gzwrite(f, nothing, (unsigned)LK_MIN(zeros, sizeof nothing)) > 0);
+    assert_int_equal(gzclose(f), Z_OK);
+}
+
+static void test_unpacking_is_bounded(void **state) {
+    (void)state;
+    const char *bomb = in_root("bomb.gz"), *out = in_root("out");
+    const lk_dataset_source source = pair(bomb, labels);
+    uint8_t sha256[LK_SHA256_BYTES];
+    lk_error error = {0};
+    struct stat info;
+    // 100 images are said, 64 MB come: no more is written than is said.
+    put_bomb(bomb, 100, 64 << 20);
+    expect_bad(&source, false, LK_BAD_DATA, "too long: found more bytes than the 78416 that its");
+    assert_int_equal(cached_bytes(), 0);
+    int file = open(out, O_RDWR | O_CREAT, 0600);
+    assert_int_equal(lk_gunzip(bomb, file, out, LK_GUNZIP_IDX, sha256, &error), LK_BAD_DATA);
+    assert_int_equal(fstat(file, &info), 0);
+    assert_true(info.st_size <= 78416);
+    error = (lk_error){0};
+    assert_int_equal(lk_gunzip(bomb, file, out, 1 << 20, sha256, &error), LK_BAD_DATA);
+    assert_non_null(strstr(error.text, "found more bytes than the 1048576 that are wanted"));
+    assert_int_equal(fstat(file, &info), 0);
+    assert_true(info.st_size <= (1 << 20) + 78416);
+    close(file);
+    // More is said than so small a file can hold.
+    put_bomb(bomb, 4000000000, 1 << 20);
+    expect_bad(&source, false, LK_BAD_DATA, "its header says 3136000000016 bytes (4000000000 x 28");
+    put_gzip(bomb, "no header of IDX at all", 23, "wb");
+    expect_bad(&source, false, LK_BAD_DATA, "bomb.gz, unpacked: byte 0: found 6e 6f, wanted 00 00");
+    put_gzip(bomb, "", 0, "wb");
+    expect_bad(&source, false, LK_BAD_DATA, "bomb.gz, unpacked: byte 0: empty");
+    assert_int_equal(cached_bytes(), 0);
+    // As many as are said, to the last byte, in members of one byte.
+    unlink(bomb);
+    for (size_t i = 0; i < 24; i++) put_gzip(bomb, images_file + i, 1, "ab");
+    put_gzip(bomb, images_file + 24, IMAGES_BYTES - 24, "ab");
+    open_and_close(&source);
+}
+
+// An earlier state of the same .gz is not kept for ever.
+static void test_only_the_last_state_is_kept(void **state) {
+    (void)state;
+    const char *packed = in_root("images.gz"), *other = in_root("other.gz");
+    const lk_dataset_source source = pair(packed, labels), beside = pair(other, labels);
+    put_gzip(other, images_file, IMAGES_BYTES, "wb");
+    open_and_close(&beside);
+    for (int i = 0; i < 4; i++) {
+        put_gzip(packed, images_file, IMAGES_BYTES, i % 2 ? "wb1" : "wb9");
+        age(packed, 1000 + i);
+        open_and_close(&source);
+    }
+    assert_true(cached_bytes() < 2 * IMAGES_BYTES + 5 * LK_DATA_RECORD_BYTES);
+    assert_true(cached_bytes() > 2 * IMAGES_BYTES);
+}
+
+static void test_cleaning(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        lk_cache_entry entry;
+    } names[] = {
+        {"0123456789abcdef-0123456789abcdef.idx", LK_CACHE_UNPACKED},
+        {"0123456789abcdef-0123456789abcdef.idx.record", LK_CACHE_RECORD},
+        {"0123456789abcdef.record", LK_CACHE_RECORD},
+        {"0123456789abcdef.record.tmp", LK_CACHE_UNFINISHED},
+        {"0123456789abcdef-0123456789abcdef.idx.tmp.7f", LK_CACHE_UNFINISHED},
+        {"0123456789abcdef-0123456789abcdef.idx.record.tmp", LK_CACHE_UNFINISHED},
+        {"0123456789abcdef-0123456789abcdef.idx.tmp.x", LK_CACHE_FOREIGN},
+        {"0123456789abcdef-0123456789abcdef.idx.tmp.", LK_CACHE_FOREIGN},
+        {"0123456789abcdef-0123456789abcdef.idx2", LK_CACHE_FOREIGN},
+        {"0123456789abcdef-0123456789abcde.idx", LK_CACHE_FOREIGN},
+        {"0123456789abcdef0.record", LK_CACHE_FOREIGN},
+        {"0123456789abcdeg.record", LK_CACHE_FOREIGN},
+        {"0123456789abcdef", LK_CACHE_FOREIGN},
+        {"0123456789abcdef.tmp", LK_CACHE_FOREIGN},
+        {"data", LK_CACHE_FOREIGN},
+        {"", LK_CACHE_FOREIGN},
+    };
+    lk_cache_cleaned done;
+    lk_error error = {0};
+    char path[300], command[300];
+    assert_int_equal(lk_cache_clean(cache, false, &done, &error), LK_NO_INPUT);
+    snprintf(command, sizeof command, "mkdir -p '%s/data/mnist'", cache);
+    assert_int_equal(system(command), 0);
+    uint32_t ours = 0;
+    for (size_t i = 0; i < LK_COUNT(names); i++) {
+        assert_int_equal(lk_cache_entry_of(names[i].name), names[i].entry);
+        snprintf(path, sizeof path, "%s/%s", cache, names[i].name);
+        if (i < LK_COUNT(names) - 2) put(path, "1234567", 7);
+        ours += names[i].entry != LK_CACHE_FOREIGN;
+    }
+    snprintf(path, sizeof path, "%s/%s", cache, names[4].name);
+    int writer = open(path, O_RDWR);
+    assert_int_equal(flock(writer, LOCK_EX), 0);
+    for (int dry = 1; dry >= 0; dry--) {
+        error = (lk_error){0};
+        assert_int_equal(lk_cache_clean(cache, dry, &done, &error), LK_OK);
+        assert_int_equal(done.files, ours - 1);
+        assert_int_equal(done.bytes, 7 * (ours - 1));
+        assert_int_equal(done.busy, 1);
+    }
+    close(writer);
+    assert_int_equal(lk_cache_clean(cache, false, &done, &error), LK_OK);
+    assert_int_equal(done.files, 1);
+    for (size_t i = 0; i + 1 < LK_COUNT(names); i++) {
+        snprintf(path, sizeof path, "%s/%s", cache, names[i].name);
+        assert_int_equal(access(path, F_OK) == 0, names[i].entry == LK_CACHE_FOREIGN);
+    }
+}
+
+// A process that is killed while it unpacks, at whatever moment, leaves nothing for ever.
+static void test_killed_while_unpacking(void **state) {
+    (void)state;
+    enum { COUNT_OF_MANY = 40000 };
+    const char *packed = in_root("many.gz"), *few = in_root("few.gz");
+    const lk_dataset_source many = pair(packed, labels), source = pair(few, labels);
+    char command[400];
+    put_bomb(packed, COUNT_OF_MANY, (uint64_t)COUNT_OF_MANY * 784);
+    put_gzip(few, images_file, IMAGES_BYTES, "wb");
+    for (int i = 0; i < 6; i++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            lk_error error = {0};
+            lk_dataset set;
+            _exit((int)lk_dataset_open(&many, memory, sizeof memory, &set, &error));
+        }
+        usleep(3000 + 9000 * (unsigned)i);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    open_and_close(&source);
+    snprintf(command, sizeof command, "test -z \"$(find '%s' -name '*.tmp.*')\"", cache);
+    assert_int_equal(system(command), 0);
+}
+
+// --- manifests -----------------------------------------------------------------------------------
 
 static void test_lying_manifests(void **state) {
     (void)state;
@@ -769,10 +1225,19 @@ static void test_a_cache_is_shared_with_equal_process_ids(void **state) {
     assert_int_equal(unlink(unpacked), 0);
     snprintf(theirs, sizeof theirs, "%s.tmp.%ld", unpacked, (long)getpid());
     put(theirs, images_file, 1000);
+    int writer = open(theirs, O_RDWR);
+    assert_int_equal(flock(writer, LOCK_EX), 0);  // it is at it
     open_good(&source, &set);
     check_examples(&set);
     lk_dataset_close(&set);
     assert_int_equal(access(theirs, F_OK), 0);
+    // It was killed: the next that unpacks anything removes what it has left.
+    close(writer);
+    assert_int_equal(unlink(unpacked), 0);
+    open_good(&source, &set);
+    check_examples(&set);
+    lk_dataset_close(&set);
+    assert_int_not_equal(access(theirs, F_OK), 0);
 }
 
 int main(void) {
@@ -792,6 +1257,19 @@ int main(void) {
         TEST(test_bad_files),
         TEST(test_a_changed_file_changes_the_hash),
         TEST(test_a_change_under_an_old_time_is_seen),
+        TEST(test_a_damaged_record_is_not_believed),
+        TEST(test_a_young_file_is_not_believed),
+        TEST(test_rotten_bytes_are_refused),
+        TEST(test_rotten_bytes_in_the_cache_are_unpacked_again),
+        TEST(test_a_change_in_place_is_seen),
+        TEST(test_a_change_that_hides_is_seen),
+        TEST(test_a_scrub_finds_every_byte),
+        TEST(test_a_scrub_over_shards),
+        TEST(test_a_wrong_digest_is_found_in_spite_of_a_record),
+        TEST(test_unpacking_is_bounded),
+        TEST(test_only_the_last_state_is_kept),
+        TEST(test_cleaning),
+        TEST(test_killed_while_unpacking),
         TEST(test_lying_manifests),
         TEST(test_damaged_shards),
         TEST(test_some_shards),

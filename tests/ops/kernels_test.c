@@ -473,6 +473,46 @@ static void test_softmax(void **state) {
     check_softmax(1, 2600);
 }
 
+// A label that is no class indexes nothing, makes the loss NaN and is reported; the other examples
+// and all gradients are what they are without it.
+static void check_strange_label(const lk_kernels *k, uint32_t label, uint32_t classes) {
+    enum { M = 3, STRANGE = 1 };
+    const uint64_t count = (uint64_t)M * classes;
+    uint32_t *labels = block(M * sizeof *labels, 0), right;
+    float *logits = block(count * sizeof *logits, 0),
+          *gradient = block(count * sizeof *gradient, 0);
+    output loss = output_of(M * sizeof(float));
+    for (uint64_t i = 0; i < count; i++) logits[i] = (float)(i % 5) * 0.25f;
+    snprintf(shape, sizeof shape, "label %u classes %u", label, classes);
+    assert_int_equal(
+        softmax_cross_entropy(reference, M, classes, logits, labels, gradient, loss.want, &right),
+        0);
+    const uint32_t quiet_nan = 0x7fc00000;
+    memcpy((float *)loss.want + STRANGE, &quiet_nan, sizeof quiet_nan);
+    labels[STRANGE] = label;
+    for (int with = 0; with < 2; with++) {
+        uint32_t bad = softmax_cross_entropy(k, M, classes, logits, labels, with ? gradient : NULL,
+                                                loss.got, &right);
+        assert_int_equal(bad, 1);
+        assert_true(right <= M - 1);
+        same(&loss, k->name, "softmax_cross_entropy, loss", shape);
+    }
+    output_free(&loss);
+    free(labels), free(logits), free(gradient);
+}
+
+static void test_strange_labels(void **state) {
+    (void)state;
+    const uint32_t labels[] = {3, 4, 17, 255, 256, 0x7fffffff, 0xfffffffe}, classes[] = {1, 3, 17};
+    for (size_t c = 0; c < LK_COUNT(classes); c++) {
+        for (size_t i = 0; i < LK_COUNT(labels); i++) {
+            if (labels[i] < classes[c]) continue;
+            check_strange_label(reference, labels[i], classes[c]);
+            EACH_VARIANT(k) { check_strange_label(k, labels[i], classes[c]); }
+        }
+    }
+}
+
 // --- the choice of a variant ---------------------------------------------------------------------
 
 static void test_choose(void **state) {
@@ -522,6 +562,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_strange_labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,6 +125,28 @@ def resumed(t, config):
     t.check(result(lines) == wanted, "resumed elsewhere", result(lines), wanted)
 
 
+def ties(t):
+    """A position without an example is of label 0, which wins a tie: it counts nowhere."""
+    # All logits of the first step are +0: right are the examples of label 0, and no others.
+    config = t.write("ties.json", {
+        "steps": 4, "log_every_steps": 1, "optimizer.learning_rate": 0.0,
+        "model.layers": [{"type": "flatten"},
+                         {"type": "dense", "units": 10, "kernel_initializer": "zeros"}]})
+    zeros = 0
+    for name in sorted(os.listdir("set788-4")):  # 3 whole steps of 256, and one of 20 in 4 grains
+        if name.startswith("labels-"):
+            with open("set788-4/" + name, "rb") as f:
+                zeros += f.read()[8:].count(0)
+    for kernels in ("auto", "reference"):
+        shutil.rmtree("ties", ignore_errors=True)
+        t.expect(0, "train", config, "--run-dir", "ties", "--kernels", kernels,
+                 *sharded("set788-4"))
+        with open("ties/metrics.jsonl", encoding="ascii") as f:
+            steps = [json.loads(line)["train"] for line in f if '"train"' in line]
+        t.check(sum(step["examples"] for step in steps) == 788 and
+                sum(step["correct"] for step in steps) == zeros, "ties, " + kernels, steps, zeros)
+
+
 def refusals(t, config, with_workers):
     run = ["train", config, "--run-dir", "refused"]
     shard(t, 1000, 7, "seven")
@@ -174,6 +196,7 @@ def main():
         print("without workers:", probe[2].strip().splitlines()[-1:])
     coverage(t)
     same_bits(t, config, with_workers)
+    ties(t)
     refusals(t, config, with_workers)
     if with_workers:
         resumed(t, config)

@@ -29,6 +29,7 @@ CASES = {
     "not JSON": ({"raw": '{"seed": 1,}'}, [], []),
     "not an object": ({"raw": '[1, 2]'}, [], []),
     "same layer name": ({DENSE + ".name": "logits"}, [], []),
+    "same layer name, far apart": ({"model.layers.4.name": "conv"}, [], []),
     # Types and ranges.
     "string for a number": ({"seed": "1"}, [], []),
     "number for an object": ({"model": 3}, [], []),
@@ -54,11 +55,17 @@ CASES = {
                                       "model.layers.0.padding": "valid"}, [], []),
     "dense without flatten": ({"model.layers.2": {"type": "relu"}}, [], []),
     "output is not the classes": ({"model.layers.4.units": 9}, [], []),
+    "classes above the limit": ({"model.classes": 257, "model.layers.4.units": 257}, [], []),
+    "made-up classes above the model's": ({"model.classes": 3, "model.layers.4.units": 3}, [], []),
+    "made-up classes of the test set alone": ({
+        "model.classes": 3, "model.layers.4.units": 3, "data.train.made_up.classes": 3,
+        "data.test": {"made_up": {"count": 10, "height": 10, "width": 10}}}, [], []),
     "nothing to train": ({"model.layers": [{"type": "flatten"}], "model.input": [1, 1, 10]},
                          [], []),
     "grain is no power of two": ({"grain": 12}, [], []),
     "grain too large": ({"grain": 8192}, [], []),
     "product mismatch": ({"replica_batch": 32, "replicas": 4, "accumulate": 3}, [], []),
+    "product below the batch": ({"replica_batch": 32, "replicas": 2, "accumulate": 3}, [], []),
     "accumulate what": ({"accumulate": 3}, [], []),
     "more parameters than a line": ({"model.layers": [{"type": "flatten"}] + [
         {"type": "dense", "units": 10} for _ in range(500)]}, [], []),

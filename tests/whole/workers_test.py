@@ -213,6 +213,31 @@ def lose(t, how, victim, collective, wanted, config):
     t.check(code == 0 and result(lines) == wanted, what + ", resumed", code, result(lines), error)
 
 
+def factors(t):
+    """replica_batch x the replicas of all workers x accumulate is the global batch."""
+    wanted = result(t.expect(0, "train", t.write("batch.json", {"steps": 20}), "--run-dir", "one",
+                             "--replicas", "2")[1])
+    config = t.write("factors.json", {"steps": 20, "replica_batch": 32, "accumulate": 2},
+                     ["global_batch"])
+    for cut in [2, 2], [1, 1, 1, 1]:
+        code, lines, error = mpiexec(t, cut, ["train", config, "--run-dir", "many", "--fresh"])
+        t.check(code == 0 and result(lines) == wanted, f"factors, {cut}", code, result(lines),
+                wanted, error)
+    # Each of these expects that all have as many replicas as it has.
+    code, _, error = mpiexec(t, [3, 1], ["train", config, "--run-dir", "uneven"])
+    t.check(code == 78 and "of 2 workers x accumulate 2 = 256, but global_batch is" in error,
+            "factors of uneven workers", code, error)
+    t.check(not os.path.exists("uneven"), "nothing was written")
+    code, lines, error = mpiexec(t, [3, 1], ["train", config, "--run-dir", "uneven",
+                                             "--set", "global_batch=256"])
+    t.check(code == 0 and result(lines) == wanted, "factors, uneven, all said", code, error)
+    config = t.write("factors.json", {"steps": 20, "replica_batch": 32, "accumulate": 4})
+    code, _, error = mpiexec(t, [1, 1, 1], ["train", config, "--run-dir", "three"])
+    t.check(code == 78 and "replica_batch 32 x replicas 3 of 3 workers x accumulate 4 = 384, but "
+            "global_batch is 256" in error and error.count("lockstep:") <= 3, "factors, refused",
+            code, error)
+
+
 def losses(t):
     config = t.write("long.json", {"steps": 3000, "checkpoint.every_steps": 20,
                                    "checkpoint.keep_max": 3})
@@ -247,6 +272,7 @@ def main():
         print("skipped: this build has no MPI")
         sys.exit(77)
     refusals(t)
+    factors(t)
     collectives(t)
     seal(t)
     losses(t)
