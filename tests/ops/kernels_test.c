@@ -522,6 +522,8 @@ static void test_choose(void **state) {
         assert_int_equal(lk_kernels_choose(k->name, &named, &error), runs ? LK_OK : LK_UNAVAILABLE);
         assert_ptr_equal(named, runs ? k : NULL);
         if (!runs) assert_non_null(strstr(error.text, lk_kernels_missing(i, &k)));
+        // What has its own instructions is not slow.
+        if (k != &lk_kernels_portable && k != reference) assert_null(lk_kernels_slow(k));
     }
     error = (lk_error){0};
     assert_int_equal(lk_kernels_choose("sse9", &k, &error), LK_BAD_USAGE);
