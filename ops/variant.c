@@ -48,7 +48,7 @@ const char *lk_kernels_missing(unsigned number, const lk_kernels **variant) {
 
 const char *lk_kernels_slow(const lk_kernels *kernels) {
 #ifdef __x86_64__
-    // Nothing else that the table needs may be missing: who asks for "portable" beside FMA knows it.
+    // Who asks for "portable" where there is FMA knows what it costs.
     if (!__builtin_cpu_supports("fma") &&
         (kernels == &lk_kernels_portable || kernels == &lk_kernels_reference)) {
         return "this processor has no FMA: each fused multiply-add is computed in double, and a "

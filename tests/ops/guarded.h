@@ -24,7 +24,8 @@ static inline void *guarded_take(uint64_t bytes, int fill) {
     const size_t pages = (size + page - 1) / page * page;
     unsigned i = 0;
     while (i < GUARDED_BLOCKS_MAX && guarded_blocks[i].begin) i++;
-    void *map = mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *map =
+        mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (i == GUARDED_BLOCKS_MAX || map == MAP_FAILED ||
         mprotect((uint8_t *)map + pages, page, PROT_NONE) != 0) {
         fprintf(stderr, "guarded_take: no block of %zu bytes\n", size);

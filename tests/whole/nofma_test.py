@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""nofma_test - on a processor without FMA (qemu-user plays one) a run has the digest of this one, and
-`doctor` and the start of the run say in one line what it costs. Here, with FMA, neither does.
+"""nofma_test - on a processor without FMA (qemu-user plays one) a run has the digest of this one,
+and `doctor` and the start of the run say in one line what it costs. Where FMA is, the run does not.
 
    nofma_test.py PROGRAM WORK_DIR QEMU_X86_64
 """
@@ -36,7 +36,8 @@ def main():
         done = subprocess.run(command + ["doctor"], cwd=t.work, text=True, capture_output=True,
                               timeout=600, check=False)
         said = [line for line in done.stdout.splitlines() if SAYS in line]
-        t.check(len(said) == 1 and said[0].startswith("warning  kernels"), cpu, "doctor", done.stdout)
+        t.check(len(said) == 1 and said[0].startswith("warning  kernels"), cpu, "doctor",
+                done.stdout)
         print(said)
     t.finish()
 

@@ -73,9 +73,9 @@ def trace(t, name, arguments, listed):
     prefix = os.path.join(t.work, "trace-" + name)
     for path in glob.glob(prefix + ".*"):
         os.remove(path)
-    done = subprocess.run(["strace", "-ff", "-ttt", "-qq", "-o", prefix, t.program, *arguments, "--run-dir",
-                           "traced-" + name, *RUN], cwd=t.work, capture_output=True, text=True,
-                          timeout=300, check=False)
+    done = subprocess.run(["strace", "-ff", "-ttt", "-qq", "-o", prefix, t.program, *arguments,
+                           "--run-dir", "traced-" + name, *RUN], cwd=t.work, capture_output=True,
+                          text=True, timeout=300, check=False)
     if not t.check(done.returncode == 0, name, "traced", done.returncode, done.stderr):
         return
     seen = [calls_after_the_seal(prefix, path) for path in glob.glob(prefix + ".*")]
