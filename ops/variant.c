@@ -52,7 +52,7 @@ const char *lk_kernels_slow(const lk_kernels *kernels) {
     if (!__builtin_cpu_supports("fma") &&
         (kernels == &lk_kernels_portable || kernels == &lk_kernels_reference)) {
         return "this processor has no FMA: each fused multiply-add is computed in double, and a "
-               "step takes about 20 times as long as with AVX2 and FMA; the bits are the same";
+               "step takes about 15 times as long as with AVX2 and FMA; the bits are the same";
     }
 #endif
     (void)kernels;
