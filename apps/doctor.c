@@ -74,6 +74,8 @@ static void check_kernels(void) {
                  missing ? ")" : "");
     }
     say("ok", "kernels", "%s chosen; this build has %s", chosen->name, others);
+    const char *slow = lk_kernels_slow(chosen);
+    if (slow) say("warning", "kernels", "%s", slow);
 }
 
 static void check_processors(void) {

@@ -16,6 +16,7 @@
 #include "apps/command.h"
 #include "comm/hash.h"
 #include "comm/rendezvous.h"
+#include "ops/variant.h"
 
 enum { METRICS_LINE_BYTES = 256 };
 
@@ -426,6 +427,11 @@ static void print_overlap(const lk_run *run, lk_text_out *out) {
                                              "processors that compute");
 }
 
+static void print_slow(const lk_run *run, lk_text_out *out) {
+    const char *slow = run->cuda ? NULL : lk_kernels_slow(run->kernels);
+    if (slow) lk_text_line(out, "kernels: %s", slow);
+}
+
 // Who works here, and how bytes travel between them.
 static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *out) {
     const char *name = *run->config.name ? run->config.name : run->config.document.source;
@@ -434,12 +440,14 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
     if (!w->joined) {
         lk_text_line(out, "lockstep %s  %s  1 worker x %u replicas (%s), kernels %s", LK_VERSION,
                      name, run->layout.replicas, lk_run_lanes(run), lk_run_kernels(run));
+        print_slow(run, out);
         lk_collective_print(asked, run, out);
         return;
     }
     lk_mpi_host(&here, &before);
     lk_text_line(out, "lockstep %s  %s  %u workers, %u replicas in all, kernels %s", LK_VERSION,
                  name, w->world, run->layout.replicas_all, lk_run_kernels(run));
+    print_slow(run, out);
     lk_collective_print(asked, run, out);
     lk_text_line(out,
                  "transport: %s; %u worker%s on this host; window %llu bytes, inbox %llu bytes, "

@@ -16,4 +16,7 @@ lk_status lk_kernels_choose(const char *name, const lk_kernels **out, lk_error *
 // Variants are numbered from 0, fastest first; *variant is NULL after the last.
 const char *lk_kernels_missing(unsigned number, const lk_kernels **variant);
 
+// What this processor lacks that costs the chosen kernels much speed, in a line; or NULL.
+const char *lk_kernels_slow(const lk_kernels *kernels);
+
 #endif

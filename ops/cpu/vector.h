@@ -469,6 +469,9 @@ V_INLINE void v_transpose(vf r[V_LANES], const float *p, uint64_t stride) {
 // --- portable: vectors of the compiler, SSE2 where fma has to be made from double --------------
 #ifdef __SSE2__
 #include <emmintrin.h>
+#if !defined(__FMA__) && !defined(LK_USE_SOFT_FMAF)
+#define V_NO_FMA 1
+#endif
 #endif
 
 enum { V_LANES = 4, V_REGISTERS = 16, V_FACTORS = 1 };
@@ -510,7 +513,7 @@ V_INLINE vf v_sub(vf a, vf b) { return a - b; }
 V_INLINE vf v_mul(vf a, vf b) { return a * b; }
 V_INLINE vf v_abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
 
-#if defined(__SSE2__) && !defined(__FMA__) && !defined(LK_USE_SOFT_FMAF)
+#ifdef V_NO_FMA
 // lk_wide_fmaf of ops/fmaf.h, which says why, on two lanes.
 V_INLINE __m128d v_wide_fma(__m128d a, __m128d b, __m128d addend) {
     const __m128i one = _mm_set1_epi64x(1);
@@ -527,14 +530,31 @@ V_INLINE __m128d v_wide_fma(__m128d a, __m128d b, __m128d addend) {
     return _mm_castsi128_pd(_mm_or_si128(_mm_and_si128(inexact, odd),
                                          _mm_andnot_si128(inexact, bits)));
 }
-V_INLINE vf v_fma(vf a, vf b, vf c) {
-    __m128 low = _mm_cvtpd_ps(v_wide_fma(_mm_cvtps_pd(a), _mm_cvtps_pd(b), _mm_cvtps_pd(c)));
-    a = _mm_movehl_ps(a, a);
-    b = _mm_movehl_ps(b, b);
-    c = _mm_movehl_ps(c, c);
-    __m128 high = _mm_cvtpd_ps(v_wide_fma(_mm_cvtps_pd(a), _mm_cvtps_pd(b), _mm_cvtps_pd(c)));
-    return _mm_movelh_ps(low, high);
+V_INLINE __m128d v_low(vf a) { return _mm_cvtps_pd(a); }
+V_INLINE __m128d v_high(vf a) { return _mm_cvtps_pd(_mm_movehl_ps(a, a)); }
+V_INLINE vf v_fma_exact(vf a, vf b, vf c) {
+    return _mm_movelh_ps(_mm_cvtpd_ps(v_wide_fma(v_low(a), v_low(b), v_low(c))),
+                         _mm_cvtpd_ps(v_wide_fma(v_high(a), v_high(b), v_high(c))));
 }
+#ifdef V_QUICK
+// A third of the work. The product is exact in double; the sum is rounded to double and again to
+// float. Two roundings differ from one only where the sum in double lies halfway between two
+// floats, and is not the exact sum. Halfway, between normal floats, means that the lowest 29 of its
+// bits are a one and 28 zeros: those lanes are computed by the long way. Between subnormal floats
+// it is another bit; there the conversion is inexact and tiny, so the processor raises its flag of
+// underflow: v_underflow() of a whole kernel says whether its results may be used.
+V_INLINE vf v_fma(vf a, vf b, vf c) {
+    __m128d low = _mm_add_pd(_mm_mul_pd(v_low(a), v_low(b)), v_low(c));
+    __m128d high = _mm_add_pd(_mm_mul_pd(v_high(a), v_high(b)), v_high(c));
+    __m128 ends = _mm_shuffle_ps(_mm_castpd_ps(low), _mm_castpd_ps(high), 0x88);
+    __m128i rest = _mm_slli_epi32(_mm_castps_si128(ends), 3);
+    __m128i halfway = _mm_cmpeq_epi32(rest, _mm_set1_epi32(INT32_MIN));
+    if (__builtin_expect(_mm_movemask_epi8(halfway), 0)) return v_fma_exact(a, b, c);
+    return _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
+}
+#else
+V_INLINE vf v_fma(vf a, vf b, vf c) { return v_fma_exact(a, b, c); }
+#endif
 #else
 V_INLINE vf v_fma(vf a, vf b, vf c) {
     vf v;

@@ -3,6 +3,7 @@
 // size.
 //
 //   test_conv_kernels [ROUNDS]    random shapes to try (default 60)
+#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +13,10 @@
 #include <cmocka.h>
 
 #include "ops/variant.h"
+#include "tests/ops/guarded.h"
 #include "tests/ops/kernel_calls.h"
+
+#define free guarded_give  // all memory here is from buffer()
 
 enum { GRAINS_MAX = 9 };
 
@@ -47,12 +51,9 @@ static float value(values kind) {
     }
 }
 
-// Memory for exactly so many bytes, rounded up to whole lines as the arena does.
+// Memory for exactly so many bytes, rounded up to whole lines as the arena does; then none.
 static void *buffer(uint64_t bytes) {
-    void *p = aligned_alloc(64, lk_round_up(bytes ? bytes : 1, 64));
-    assert_non_null(p);
-    memset(p, 0x7b, lk_round_up(bytes ? bytes : 1, 64));
-    return p;
+    return guarded_take(bytes ? bytes : 1, 0x7b);
 }
 
 static float *filled(uint64_t count, values kind) {

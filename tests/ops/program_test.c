@@ -113,13 +113,13 @@ static void shapes_are_inferred(void **state) {
     free(tables);
 }
 
-// The forward ops of conv (5 x w x 1 in, 3 x 3, valid), an optional relu and a pool.
-static uint32_t forward_kinds(bool fuse, bool relu_layer, lk_layer pool,
-                              const lk_op_type *kinds[8]) {
+// The forward ops of conv (h x w x 1 in, 3 x 3, valid), an optional relu and a pool.
+static uint32_t forward_kinds_of(uint32_t h, uint32_t w, bool fuse, bool relu_layer, lk_layer pool,
+                                 const lk_op_type *kinds[8]) {
     const lk_layer layers[] = {CONV("a", 2, 3, 1, VALID, !relu_layer), RELU("r"), pool, FLATTEN,
                                DENSE("d", 3, false)};
     lk_layer without[] = {layers[0], layers[2], layers[3], layers[4]};
-    const lk_run_spec spec = spec_of(7, 8, 1, 3, relu_layer ? 5 : 4, relu_layer ? layers : without);
+    const lk_run_spec spec = spec_of(h, w, 1, 3, relu_layer ? 5 : 4, relu_layer ? layers : without);
     const lk_layout layout = {.replicas = 1, .fuse = fuse};
     lk_program p;
     lk_error error;
@@ -129,6 +129,10 @@ static uint32_t forward_kinds(bool fuse, bool relu_layer, lk_layer pool,
     uint32_t count = p.forward_end;
     free(tables);
     return count;
+}
+
+static uint32_t forward_kinds(bool fuse, bool relu_layer, lk_layer pool, const lk_op_type *kinds[8]) {
+    return forward_kinds_of(7, 8, fuse, relu_layer, pool, kinds);
 }
 
 static void fusion_follows_geometry(void **state) {
@@ -144,6 +148,14 @@ static void fusion_follows_geometry(void **state) {
                          4);
         assert_ptr_equal(kinds[1], &lk_op_conv2d);
         assert_ptr_equal(kinds[2], &lk_op_max_pool2d);
+        // Either side alone decides: 5 x 6, 6 x 5 and 5 x 5 do not fit, 6 x 6 does.
+        for (uint32_t h = 7; h <= 8; h++) {
+            for (uint32_t w = 7; w <= 8; w++) {
+                lk_layer same = POOL("p", 2, 2, SAME);
+                assert_int_equal(forward_kinds_of(h, w, true, relu_layer, same, kinds),
+                                 h == 8 && w == 8 ? 3 : 4);
+            }
+        }
         assert_int_equal(forward_kinds(true, relu_layer, (lk_layer)POOL("p", 2, 1, VALID), kinds),
                          4);
         assert_int_equal(forward_kinds(true, relu_layer, (lk_layer)POOL("p", 3, 2, VALID), kinds),
