@@ -50,7 +50,7 @@ static lk_status info(int argc, char **argv, lk_error *error) {
                        "lockstep checkpoint verify %s",
                        a.words[0], a.words[0]);
     }
-    LK_CHECK(lk_checkpoint_enter(&checkpoint, a.words[0], error));
+    LK_CHECK(lk_checkpoint_enter(&checkpoint, a.words[0], false, error));
     const lk_safetensors *reader = &checkpoint.reader;
     printf("%-24s %s\n", "file", a.words[0]);
     printf("%-24s %llu\n", "bytes", (ull)reader->file_bytes);
@@ -91,7 +91,7 @@ static lk_status check_identity(const lk_open_checkpoint *c, const char *wanted,
 static void verify_one(const char *path, verification *v) {
     lk_error wrong = {.status = LK_OK};
     lk_open_checkpoint c;
-    if (lk_checkpoint_enter(&c, path, &wrong) == LK_OK) {
+    if (lk_checkpoint_enter(&c, path, false, &wrong) == LK_OK) {
         if (check_identity(&c, v->identity, &wrong) == LK_OK) {
             printf("ok     %s: step %llu, %zu tensors, %llu bytes\n", path, (ull)c.step,
                    c.reader.entry_count, (ull)c.reader.file_bytes);

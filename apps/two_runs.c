@@ -102,7 +102,7 @@ bool lk_checkpoint_enter_both(const char *const runs[LK_SIDES], uint64_t step,
         lk_error why = {.status = LK_OK};
         if (lk_path_join(directory, runs[i], "/", "checkpoints", &why) == LK_OK &&
             lk_checkpoint_path(path, directory, step, &why) == LK_OK &&
-            lk_checkpoint_enter(&pair[i], path, &why) == LK_OK) {
+            lk_checkpoint_enter(&pair[i], path, true, &why) == LK_OK) {
             continue;
         }
         printf("passed over: %s\n", why.text);

@@ -36,7 +36,8 @@ void lk_json_log_close(lk_json_log *log);
 // Steps of which both runs have checkpoint files, good or not, ascending; free() out->steps.
 lk_status lk_common_checkpoints(const char *const runs[LK_SIDES], lk_steps *out, lk_error *error);
 
-// Opens both checkpoints of a step; false, with a line, where one of them is damaged.
+// Opens both checkpoints of a step, with their values; false, with a line, where one of them is
+// damaged.
 bool lk_checkpoint_enter_both(const char *const runs[LK_SIDES], uint64_t step,
                               lk_open_checkpoint pair[LK_SIDES]);
 void lk_checkpoint_leave_both(lk_open_checkpoint pair[LK_SIDES]);

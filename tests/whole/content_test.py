@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""content_test - what checkpoints, logs and configurations say is compared with what they hold:
+changed weights, numbers that are not finite, control characters, huge headers, wrong checksums.
+
+   content_test.py PROGRAM WORK_DIR
+
+Standard library only.
+"""
+import glob
+import hashlib
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+import zlib
+
+from program import Test, value
+
+TEST_SET = ["--set", 'data.test={"made_up":{"count":40,"height":10,"width":10}}']
+SLOTS = "/momentum"
+
+
+def one_line(t, error, *words):
+    t.check(error.startswith("lockstep: ") and error.count("\n") == 1 and
+            all(word in error for word in words), f"one line with {words}", error)
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+def newest(run):
+    return sorted(glob.glob(run + "/checkpoints/*"))[-1]
+
+
+def read(path):
+    """The header as a dictionary, and the tensor bytes."""
+    with open(path, "rb") as f:
+        content = f.read()
+    data_at = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:data_at]), bytearray(content[data_at:])
+
+
+def write(path, header, data, sums=True):
+    """With a content hash that is right; with `sums`, so are the digest and the state hash."""
+    tensors = sorted((record["data_offsets"], name) for name, record in header.items()
+                     if name != "__metadata__")
+    metadata = header["__metadata__"]
+    if sums:
+        parameters = b"".join(data[slice(*at)] for at, name in tensors if name.count("/") == 1)
+        metadata["digest"] = hashlib.sha256(parameters).hexdigest()
+        state = bytes(data) + struct.pack("<Q", int(metadata["step"]))
+        metadata["state_hash"] = hashlib.sha256(state).hexdigest()
+    metadata = {"content_sha256": "0" * 64, **{k: v for k, v in metadata.items()
+                                               if k != "content_sha256"}}
+    text = json.dumps({**header, "__metadata__": metadata}, separators=(",", ":")).encode()
+    # As the program writes it: the metadata first.
+    parts = {"__metadata__": metadata, **{k: v for k, v in header.items() if k != "__metadata__"}}
+    text = json.dumps(parts, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    content = struct.pack("<Q", len(text)) + text + bytes(data)
+    digest = hashlib.sha256(content).hexdigest().encode()
+    with open(path, "wb") as f:
+        f.write(content.replace(b"0" * 64, digest, 1))
+
+
+def poke(path, tensor, element, bits, sums):
+    """Puts another float into a tensor of a checkpoint."""
+    header, data = read(path)
+    at = header[tensor]["data_offsets"][0] + 4 * element
+    data[at:at + 4] = struct.pack("<I", bits)
+    write(path, header, data, sums)
+
+
+def users(run):
+    """Everybody who reads weights: the arguments, without the configuration's own."""
+    path = newest(run)
+    return [["train", "c.json", "--run-dir", run, "--resume", "--set", "steps=12"],
+            ["eval", "c.json", "--run-dir", run, *TEST_SET],
+            ["eval", "c.json", "--checkpoint", path, *TEST_SET],
+            ["predict", "c.json", "--checkpoint", path, "--output", "new.npy", *TEST_SET],
+            ["checkpoint", "info", path],
+            ["checkpoint", "verify", path],
+            ["checkpoint", "export", path, "--output", "new"]]
+
+
+def everybody_refuses(t, run, word):
+    for arguments in users(run):
+        code, lines, error = t.run(*arguments)
+        said = error + "\n".join(lines)
+        t.check(code == 65 and word in said, " ".join(arguments), f"exit {code}, wanted 65", word,
+                said)
+        t.check(not os.path.exists("new.npy") and not os.path.exists("new"), "nothing is written")
+
+
+def weights(t):
+    """One checkpoint, since of several an older one would serve."""
+    config = t.write("c.json", {"steps": 6, "checkpoint.every_steps": 6, "global_batch": 32})
+    t.expect(0, "train", config, "--run-dir", "run")
+    header, data = read(newest("run"))
+    same = "same/checkpoints/" + os.path.basename(newest("run"))
+    shutil.copytree("run", "same")
+    write(same, header, data)
+    with open(same, "rb") as a, open(newest("run"), "rb") as b:
+        t.check(a.read() == b.read(), "this test hashes as the program does")
+
+    shutil.copytree("run", "changed")
+    poke(newest("changed"), "dense/kernel", 7, 0x3f000000, sums=False)
+    everybody_refuses(t, "changed", "the digest of its parameters is")
+    shutil.copytree("run", "slots")
+    poke(newest("slots"), "dense/kernel" + SLOTS, 7, 0x3f000000, sums=False)
+    everybody_refuses(t, "slots", "its state hash is")
+    shutil.copytree("run", "unrecorded")
+    header, data = read(newest("unrecorded"))
+    del header["__metadata__"]["digest"]
+    write(newest("unrecorded"), header, data, sums=False)
+    everybody_refuses(t, "unrecorded", 'has recorded no "digest"')
+    code, lines, error = t.expect(0, "diff", "run", "changed")
+    t.check(lines[0].startswith("passed over: changed/"), "diff passes it over", lines)
+
+
+def not_finite(t):
+    for name, bits, word in (("nan", 0x7fc00000, "found nan"), ("inf", 0xff800000, "found -inf")):
+        shutil.copytree("run", name)
+        poke(newest(name), "conv/kernel", 11, bits, sums=True)
+        everybody_refuses(t, name, 'tensor "conv/kernel", element 11: ' + word)
+    # Whatever the kernels.
+    for kernels in ("reference", "portable", "auto"):
+        t.expect(65, "eval", "c.json", "--run-dir", "nan", "--kernels", kernels, *TEST_SET)
+
+
+def main():
+    t = Test()
+    weights(t)
+    not_finite(t)
+    t.finish()
+
+
+if __name__ == "__main__":
+    main()
