@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -577,6 +578,22 @@ static bool is_common(lk_status status) {
 // them; or they meet where the description says that rank 0 is.
 typedef enum gathering { ALONE, LAUNCHED, MEETING } gathering;
 
+// A launcher of MPICH talks to its processes at this socket. One that is gone, as in a shell that a
+// launcher started and outlived, would end in MPI's own words.
+static lk_status check_launcher(lk_error *error) {
+    const char *text = getenv("PMI_FD");
+    struct stat about;
+    char *end;
+    if (!text) return LK_OK;
+    unsigned long number = strtoul(text, &end, 10);
+    bool good = *text >= '0' && *text <= '9' && *end == '\0' && number <= INT_MAX;
+    if (good && fstat((int)number, &about) == 0 && S_ISSOCK(about.st_mode)) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "PMI_FD: found \"%s\", wanted the open socket of the launcher that started this "
+                   "process; without one unset PMI_FD, PMI_RANK and PMI_SIZE",
+                   text);
+}
+
 static lk_status read_cluster(const lk_common_options *o, lk_cluster *c, gathering *how,
                               lk_error *error) {
     lk_cluster_report report;
@@ -585,6 +602,7 @@ static lk_status read_cluster(const lk_common_options *o, lk_cluster *c, gatheri
     bool launched = report.told[LK_CLUSTER_MPICH] != LK_TOLD_NOTHING ||
                     report.told[LK_CLUSTER_OPEN_MPI] != LK_TOLD_NOTHING;
     *how = c->world <= 1 ? ALONE : launched ? LAUNCHED : MEETING;
+    if (*how == LAUNCHED) LK_CHECK(check_launcher(error));
     if (*how != MEETING || c->address[LK_CLUSTER_LEADER][0]) return LK_OK;
     // Processes that do not know of each other would each train alone, to the same files.
     return lk_fail(error, LK_UNAVAILABLE,
