@@ -130,10 +130,113 @@ def not_finite(t):
         t.expect(65, "eval", "c.json", "--run-dir", "nan", "--kernels", kernels, *TEST_SET)
 
 
+def controls(t):
+    """ESC and U+009B, if a file has them, reach no terminal; and a header is bounded."""
+    shutil.copytree("run", "escape")
+    header, data = read(newest("escape"))
+    name = "dense/\x1b[2Jk\u009b1\x7fn"
+    header = {name if k == "dense/kernel" else k: v for k, v in header.items()}
+    header["__metadata__"]["lockstep_version"] = "\x1b]0;x\x07"
+    write(newest("escape"), header, data)
+    for line in ("hashes.jsonl", "metrics.jsonl"):
+        os.remove("escape/" + line)
+    with open("escape/hashes.jsonl", "w", encoding="utf-8") as f:
+        f.write('{"step":6,"\\u001b[2J":"\\u001b[31m"}\n')
+    shutil.copytree("escape", "bare")
+    os.remove("bare/hashes.jsonl")
+    shutil.copytree("escape", "wrong")
+    poke(newest("wrong"), name, 3, 0x7fc00000, sums=True)
+    shutil.copytree("escape", "names")
+    header["__metadata__"]["step"] = "\x1b[2J"
+    write(newest("names"), header, data, sums=False)
+    path = newest("escape")
+    for code, arguments in (
+            (1, ["diff", "run", "escape"]), (1, ["diff", "escape", "run"]),
+            (1, ["diff", "run", "bare"]), (1, ["diff", "bare", "run"]),
+            (0, ["diff", "run", "bare", "--tolerance", "1"]),
+            (0, ["diff", "bare", "run", "--tolerance", "1"]),
+            (0, ["checkpoint", "info", path]), (0, ["checkpoint", "verify", path]),
+            (65, ["checkpoint", "verify", newest("wrong")]),
+            (65, ["checkpoint", "verify", newest("names")]),
+            (65, ["checkpoint", "export", path, "--output", "new"]),
+            (65, ["eval", "c.json", "--checkpoint", path, *TEST_SET])):
+        done = subprocess.run([t.program, *arguments], capture_output=True, check=False)
+        said = done.stdout + done.stderr
+        t.check(done.returncode == code, " ".join(arguments), done.returncode, said)
+        raw = [c for c in said.replace(b"\n", b"") if c < 32 or c == 127]
+        t.check(not raw and b"\xc2\x9b" not in said, "no control character", arguments, said)
+
+    text = b'{"__metadata__":{"a":"' + b"b" * 99_000_000 + b'"}}'
+    with open("huge", "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+    start = time.monotonic()
+    for command in ("info", "verify"):
+        code, lines, error = t.run("checkpoint", command, "huge")
+        t.check(code == 65 and "its header is 99000025 bytes, wanted at most 1048576" in
+                error + "".join(lines), "a huge header is refused", code, lines, error)
+    t.check(time.monotonic() - start < 5, "at once")
+    os.remove("huge")
+
+
+def configurations(t):
+    """A number that is not 0 is not read as 0."""
+    t.write("tiny.json", {"optimizer.learning_rate": 0.123456789})
+    with open("tiny.json", encoding="utf-8") as f:
+        text = f.read()
+    with open("tiny.json", "w", encoding="utf-8") as f:
+        f.write(text.replace("0.123456789", "1e-400"))
+    for command in ("plan", "train"):
+        _, _, error = t.expect(78, command, "tiny.json")
+        one_line(t, error, "tiny.json:1:", "a number below 3e-324, which would be read as 0")
+    _, _, error = t.expect(64, "plan", "c.json", "--set", "optimizer.learning_rate=1e-400")
+    one_line(t, error, "would be read as 0")
+
+
+def strangers(t):
+    """What has the name of an unfinished manifest and is none is left alone."""
+    shard = ["data", "shard", "--made-up", "10", "--shards", "2", "--to", "shards"]
+    for what in ("precious", '{\n  "format": "mine"}\n', "link"):
+        shutil.rmtree("shards", ignore_errors=True)
+        os.mkdir("shards")
+        tmp = "shards/manifest.json.tmp"
+        with open("target", "w", encoding="utf-8") as f:
+            f.write(what)
+        if what == "link":
+            os.symlink("../target", tmp)
+        else:
+            os.rename("target", tmp)
+        _, _, error = t.expect(64, *shard)
+        one_line(t, error, "that this command has not written")
+        with open(tmp, encoding="utf-8") as f:
+            t.check(f.read() == what and os.listdir("shards") == ["manifest.json.tmp"], "as it was")
+    shutil.rmtree("shards")
+    # One of its own, torn in its first line, is not.
+    for own in ("", '{\n  "for', '{\n  "format": "lockstep-manifest-1",\n  "count": 9'):
+        os.mkdir("shards")
+        with open("shards/manifest.json.tmp", "w", encoding="utf-8") as f:
+            f.write(own)
+        t.expect(0, *shard)
+        shutil.rmtree("shards")
+
+
+def launchers(t):
+    """A launcher that is gone is said by this program, not by MPI."""
+    for number in ("33", "0", "x"):
+        environment = {**os.environ, "PMI_FD": number, "PMI_RANK": "0", "PMI_SIZE": "2"}
+        done = subprocess.run([t.program, "train", "c.json", "--run-dir", "pmi"], env=environment,
+                              capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        t.check(done.returncode == 64, f"PMI_FD={number}", done.returncode)
+        one_line(t, done.stderr, f'PMI_FD: found "{number}", wanted the open socket of the')
+
+
 def main():
     t = Test()
     weights(t)
     not_finite(t)
+    controls(t)
+    configurations(t)
+    strangers(t)
+    launchers(t)
     t.finish()
 
 
