@@ -53,7 +53,7 @@ static void print_parting(comparison *c, const char *what) {
 // The next tensor of a line: false after the last.
 static bool next_tensor(const lk_json_cursor *root, const char **key, lk_json_cursor *value) {
     while (lk_json_next(root, key, value)) {
-        if (strcmp(*key, "step") != 0) return true;
+        if (strcmp(*key, "step") != 0 && strcmp(*key, LK_LINE_SUM_KEY) != 0) return true;
     }
     return false;
 }
@@ -253,6 +253,7 @@ static lk_status compare(comparison *c, lk_error *error) {
         LK_CHECK(lk_json_log_open(&c->log[i], c->run[i], "hashes.jsonl", false, error));
     }
     LK_CHECK(compare_logs(c, error));
+    for (uint32_t i = 0; i < SIDES; i++) lk_json_log_say(&c->log[i]);
     if (c->parted) return LK_DIFFERS;
     print_log_ends(c);
     LK_CHECK(compare_states(c, error));

@@ -75,6 +75,7 @@ static lk_status read_metrics(const char *run_dir, metrics *all, lk_error *error
             status = add_metric(all, &m, error);
         }
     }
+    if (status == LK_OK) lk_json_log_say(&log);
     lk_json_log_close(&log);
     if (all->count) qsort(all->list, all->count, sizeof *all->list, by_step_and_kind);
     return status;

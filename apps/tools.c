@@ -39,6 +39,10 @@ static lk_status refuse_option(const lk_arguments *a, const char *given, lk_erro
 }
 
 static lk_status take_value(const lk_argument *option, const char *value, lk_error *error) {
+    if (option->flag) {
+        *option->flag = true;
+        return LK_OK;
+    }
     if (option->text) {
         if (!*value) {
             return lk_fail(error, LK_BAD_USAGE, "--%s: found \"\", wanted a value", option->name);
@@ -60,11 +64,13 @@ static lk_status take_value(const lk_argument *option, const char *value, lk_err
 }
 
 static lk_status take_words(int argc, char **argv, lk_arguments *a, lk_error *error) {
-    if ((uint32_t)(argc - optind) != a->word_count) {
+    const uint32_t given = (uint32_t)(argc - optind);
+    const bool fewer = a->wordless && *a->wordless && given + 1 == a->word_count;
+    if (given != a->word_count && !fewer) {
         return lk_fail(error, LK_BAD_USAGE, "%s: found %d arguments, wanted %u; usage: %.*s",
                        argv[0], argc - optind, a->word_count, (int)strcspn(a->help, "\n"), a->help);
     }
-    for (uint32_t i = 0; i < a->word_count; i++) a->words[i] = argv[optind + (int)i];
+    for (uint32_t i = 0; i < given; i++) a->words[i] = argv[optind + (int)i];
     return LK_OK;
 }
 
@@ -73,8 +79,9 @@ lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *a, lk_error *e
     struct option options[LK_ARGUMENTS_MAX + 2] = {{"help", no_argument, NULL, HELP}};
     lk_assert(a->option_count <= LK_ARGUMENTS_MAX && a->word_count <= LK_WORDS_MAX);
     for (uint32_t i = 0; i < a->option_count; i++) {
-        options[i + 1] =
-            (struct option){a->options[i].name, required_argument, NULL, FIRST + (int)i};
+        options[i + 1] = (struct option){a->options[i].name,
+                                         a->options[i].flag ? no_argument : required_argument, NULL,
+                                         FIRST + (int)i};
     }
     opterr = 0;
     optind = 1;

@@ -15,6 +15,7 @@ typedef struct lk_argument {
     const char **text;
     uint64_t *number;  // decimal digits, from min to max
     uint64_t min, max;
+    bool *flag;  // has no value
 } lk_argument;
 
 enum { LK_ARGUMENTS_MAX = 20, LK_WORDS_MAX = 2 };
@@ -24,6 +25,7 @@ typedef struct lk_arguments {
     const lk_argument *options;  // (option_count), at most LK_ARGUMENTS_MAX
     uint32_t option_count;
     uint32_t word_count;  // so many words follow, no more and no fewer
+    const bool *wordless;  // not NULL, and set by an option: one word may be left out
     const char *words[LK_WORDS_MAX];
     bool helped;  // out: --help was asked for and answered, there is nothing to do
 } lk_arguments;

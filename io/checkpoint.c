@@ -249,7 +249,64 @@ lk_status lk_checkpoint_save(const lk_file_ops *ops, lk_checkpoint_job *job, lk_
         return error->status;
     }
     job->durable = true;
+    job->file_bytes = header_bytes + data_bytes;
     return remove_oldest(ops, job, error);
+}
+
+// --- scrub ---------------------------------------------------------------------------------------
+
+typedef struct turn {
+    uint64_t newest, last;  // the step just saved; the one that was looked at last
+    uint64_t next, first;   // the least step above `last`, the least of all, below `newest`
+    bool has_next, has_first;
+} turn;
+
+static void visit_for_turn(void *context, const char *name) {
+    turn *t = context;
+    uint64_t step;
+    if (!lk_checkpoint_step_of(name, &step) || step >= t->newest) return;
+    if (!t->has_first || step < t->first) t->first = step;
+    t->has_first = true;
+    if (step <= t->last || (t->has_next && step >= t->next)) return;
+    t->next = step;
+    t->has_next = true;
+}
+
+static lk_status scrub_open(const lk_file_ops *ops, lk_checkpoint_job *job, int file,
+                            const char *path, uint64_t file_bytes, lk_error *error) {
+    const uint64_t bytes_max = job->file_bytes + LK_CHECKPOINT_PAIRS_MAX * 24;
+    char head[HEX_AT + HEX_DIGITS + 1] = "", hex[LK_SHA256_HEX_BYTES];
+    if (file_bytes < sizeof head || file_bytes > bytes_max) {
+        return lk_fail(error, LK_BAD_DATA, "%s: damaged: found %llu bytes, wanted some %llu", path,
+                       (unsigned long long)file_bytes, (unsigned long long)job->file_bytes);
+    }
+    // Synced long ago; this drops the cached pages, so that the disk is asked.
+    (void)ops->sync(ops->context, file);
+    LK_CHECK(lk_file_read_all(ops, file, path, head, sizeof head - 1, 0, error));
+    LK_CHECK(hash_file(ops, file, path, file_bytes, job->buffer, CHUNK_BYTES, hex, error));
+    if (strcmp(hex, head + HEX_AT) == 0 && memcmp(head + 8, HEAD, sizeof HEAD - 1) == 0) {
+        return LK_OK;
+    }
+    return lk_fail(error, LK_BAD_DATA, "%s: damaged: its SHA-256 is %.*s.., %.*s.. was recorded",
+                   path, 12, hex, 12, head + HEX_AT);
+}
+
+lk_status lk_checkpoint_scrub(const lk_file_ops *ops, lk_checkpoint_job *job, lk_error *error) {
+    turn t = {.newest = job->step, .last = job->scrubbed};
+    char path[LK_PATH_BYTES];
+    uint64_t file_bytes;
+    int file;
+    int listed = ops->list(ops->context, job->directory, visit_for_turn, &t);
+    if (listed < 0) {
+        return lk_file_fail(error, LK_IO_ERROR, job->directory, "list the directory", listed);
+    }
+    if (!t.has_first) return LK_OK;
+    job->scrubbed = t.has_next ? t.next : t.first;
+    LK_CHECK(step_path(path, job->directory, job->scrubbed, error));
+    LK_CHECK(lk_file_open_read(ops, path, &file, &file_bytes, error));
+    lk_status status = scrub_open(ops, job, file, path, file_bytes, error);
+    ops->close(ops->context, file);
+    return status;
 }
 
 typedef struct leftover {

@@ -56,6 +56,8 @@ typedef struct lk_checkpoint_job {
     void *buffer;                          // scratch of at least lk_checkpoint_measure's bytes
     size_t buffer_bytes;
     bool durable;                          // out: the new checkpoint is whole and will stay
+    uint64_t file_bytes;                   // out: of the new checkpoint
+    uint64_t scrubbed;                     // step of the checkpoint that was scrubbed last
 } lk_checkpoint_job;
 
 // Bytes of scratch that saves of this job need, and of a file on disk, where every metadata value
@@ -68,6 +70,12 @@ lk_status lk_checkpoint_measure(const lk_checkpoint_job *job, size_t *buffer_byt
 // one does too (when only the removal of an old one failed). Never allocates.
 // LK_IO_ERROR: the disk failed; LK_BAD_DATA: what was read back is not what was written.
 lk_status lk_checkpoint_save(const lk_file_ops *ops, lk_checkpoint_job *job, lk_error *error);
+
+// Reads one older checkpoint after a save, the next in turn, and compares its content's hash: what
+// rots on a disk is found while another copy may still be had. One file is read through the job's
+// buffer, and none that is larger than the one just saved. Never allocates.
+// LK_BAD_DATA names the file that is not what was saved; LK_IO_ERROR the one that cannot be read.
+lk_status lk_checkpoint_scrub(const lk_file_ops *ops, lk_checkpoint_job *job, lk_error *error);
 
 // Removes temporary files that a crashed run left. Call it at resume, with the run's lock held.
 lk_status lk_checkpoint_clean(const lk_file_ops *ops, const char *directory, lk_error *error);

@@ -510,6 +510,52 @@ static void test_nothing_is_read_a_second_time(void **state) {
     lk_safetensors_close(&reader);
 }
 
+// --- scrub ---------------------------------------------------------------------------------------
+
+// Scrubs after the save of `newest`; returns which it was, and LK_BAD_DATA where `damaged`.
+static uint64_t scrub(lk_checkpoint_job *job, uint64_t newest, bool damaged) {
+    lk_error error = {0};
+    job->step = newest;
+    unsigned before = allocations;
+    assert_int_equal(lk_checkpoint_scrub(&ops, job, &error), damaged ? LK_BAD_DATA : LK_OK);
+    assert_int_equal(allocations, before);
+    if (damaged) assert_non_null(strstr(error.text, ".safetensors: damaged: "));
+    return job->scrubbed;
+}
+
+static void test_old_checkpoints_are_read_in_turn(void **state) {
+    (void)state;
+    ops = memory_files_ops(&fs);
+    memory_files_start(&fs);
+    lk_checkpoint_job job = make_job(10, 0);
+    assert_int_equal(scrub(&job, 10, false), 0);  // there is none
+    for (uint64_t step = 10; step <= 40; step += 10) save_well(step, 0);
+    job.file_bytes = memory_files_find(&fs, "c/step-0000000040.safetensors")->bytes;
+    assert_int_equal(scrub(&job, 40, false), 10);
+    assert_int_equal(scrub(&job, 40, false), 20);
+    assert_int_equal(scrub(&job, 40, false), 30);
+    assert_int_equal(scrub(&job, 40, false), 10);
+    damage("c/step-0000000020.safetensors");
+    assert_int_equal(scrub(&job, 40, true), 20);
+    memory_file *file = memory_files_find(&fs, "c/step-0000000030.safetensors");
+    file->data[20] ^= 1;  // of what stands before the digits
+    assert_int_equal(scrub(&job, 40, true), 30);
+    file->data[20] ^= 1;
+    file->bytes -= 1;
+    assert_int_equal(scrub(&job, 50, false), 40);
+    assert_int_equal(scrub(&job, 50, false), 10);
+    assert_int_equal(scrub(&job, 50, true), 20);
+    assert_int_equal(scrub(&job, 50, true), 30);
+    file->bytes = 40;
+    assert_int_equal(scrub(&job, 31, false), 10);
+    job.scrubbed = 20;
+    assert_int_equal(scrub(&job, 40, true), 30);
+    // Larger than what this run saves: not read at all.
+    memory_files_find(&fs, "c/step-0000000010.safetensors")->bytes += 2000;
+    job.scrubbed = 0;
+    assert_int_equal(scrub(&job, 40, true), 10);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_operation_fails_in_turn),
@@ -524,6 +570,7 @@ int main(void) {
         cmocka_unit_test(test_recorded_hashes_are_compared),
         cmocka_unit_test(test_what_is_not_finite_is_refused),
         cmocka_unit_test(test_nothing_is_read_a_second_time),
+        cmocka_unit_test(test_old_checkpoints_are_read_in_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,11 +13,10 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 import time
 import zlib
 
-from program import Test, value
+from program import Test
 
 TEST_SET = ["--set", 'data.test={"made_up":{"count":40,"height":10,"width":10}}']
 SLOTS = "/momentum"
@@ -229,6 +228,156 @@ def launchers(t):
         one_line(t, done.stderr, f'PMI_FD: found "{number}", wanted the open socket of the')
 
 
+# --- logs ----------------------------------------------------------------------------------------
+
+def lines_of(path):
+    with open(path, "rb") as f:
+        return f.read().splitlines(keepends=True)
+
+
+def summed(line):
+    """As the README says it."""
+    body, _, rest = line.rpartition(b',"crc32":"')
+    return bool(body) and rest[8:] == b'"}\n' and zlib.crc32(body) == int(rest[:8], 16)
+
+
+def put_lines(path, lines):
+    with open(path, "wb") as f:
+        f.write(b"".join(lines))
+
+
+def without_sum(line):
+    return line.rpartition(b',"crc32":"')[0] + b"}\n"
+
+
+def logs(t):
+    config = t.write("c.json", {"steps": 6, "checkpoint.every_steps": 2, "global_batch": 32,
+                                "hash_every_steps": 1, "checkpoint.keep_max": 0})
+    t.expect(0, "train", config, "--run-dir", "log", *TEST_SET)
+    names = ("metrics.jsonl", "hashes.jsonl")
+    for name in names:
+        lines = lines_of("log/" + name)
+        t.check(len(lines) >= 6 and all(summed(line) for line in lines), name, lines)
+        t.check(all(json.loads(line)["crc32"] for line in lines), "it is JSON")
+    t.expect(0, "diff", "log", "log")
+    # One figure of one line: whoever reads it says where, what was found, what was wanted.
+    for name, reader in (("metrics.jsonl", ["--tolerance", "2"]), ("hashes.jsonl", [])):
+        shutil.rmtree("bad", ignore_errors=True)
+        shutil.copytree("log", "bad")
+        lines = lines_of("log/" + name)
+        old = lines[2]
+        at = old.index(b'":') + 20
+        lines[2] = old[:at] + bytes([old[at] ^ 1]) + old[at + 1:]
+        wanted = zlib.crc32(lines[2].rpartition(b',"crc32":"')[0])
+        words = (f"bad/{name}: line 3: found crc32 {old[-11:-3].decode()}", f"wanted {wanted:08x}")
+        put_lines("bad/" + name, lines)
+        _, _, error = t.expect(65, "diff", "log", "bad", *reader)
+        one_line(t, error, *words)
+        _, said, error = t.expect(65, "checkpoint", "verify", "bad")
+        t.check(any(line.startswith("WRONG") and all(w in line for w in words) for line in said),
+                "verify", said)
+        one_line(t, error, "0 of 3 checkpoints and 1 of 2 logs are not valid")
+        code, _, error = t.expect(0, "train", config, "--run-dir", "bad", "--resume", *TEST_SET)
+        t.check(error.startswith("lockstep: WARNING: bad/") and error.count("\n") == 1 and
+                all(word in error for word in words), "a resumed run says it", error)
+        t.check(lines_of("bad/" + name) == lines, "and leaves it")
+        # None at all, behind lines that have one.
+        lines[2] = without_sum(old)
+        put_lines("bad/" + name, lines)
+        _, _, error = t.expect(65, "diff", "log", "bad", *reader)
+        one_line(t, error, f"{name}: line 3: found no", "wanted one")
+        # Of an earlier version: accepted, with a word; new lines may follow.
+        lines = [without_sum(line) for line in lines_of("log/" + name)[:4]]
+        put_lines("bad/" + name, lines + lines_of("log/" + name)[4:])
+        _, said, _ = t.expect(0, "diff", "log", "bad", *reader)
+        t.check(f"bad/{name}: 4 lines without a checksum, as earlier versions wrote them: taken as "
+                "they are" in said, "an older log", said)
+        _, said, _ = t.expect(0, "checkpoint", "verify", "bad")
+        t.check(any("lines, 4 without a checksum" in line for line in said), "counted", said)
+
+
+def cut_logs(t):
+    """The step of a line whose checksum is wrong does not say where a log is cut."""
+    shutil.rmtree("bad")
+    shutil.copytree("log", "bad")
+    for step in (4, 6):
+        os.remove(f"bad/checkpoints/step-{step:010}.safetensors")
+    lines = lines_of("bad/hashes.jsonl")
+    lines[4] = lines[4].replace(b'"step":5', b'"step":1')
+    put_lines("bad/hashes.jsonl", lines)
+    t.expect(0, "train", "c.json", "--run-dir", "bad", "--resume", *TEST_SET)
+    t.check(lines_of("bad/hashes.jsonl") == lines_of("log/hashes.jsonl"), "cut at step 2")
+
+
+def evaluations(t):
+    task = {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1"]},
+                                     "task": {"type": "evaluator", "index": 0}})}
+
+    def evaluate():
+        done = subprocess.run([t.program, "train", "c.json", "--run-dir", "log", *TEST_SET],
+                              env={**os.environ, **task}, capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, timeout=100, check=False)
+        return done.returncode, done.stderr
+    name = "log/evaluations.jsonl"
+    t.check(evaluate() == (0, "") and len(lines_of(name)) == 3, "an evaluator")
+    lines = lines_of(name)
+    t.check(all(summed(line) for line in lines), "its lines have checksums", lines)
+    put_lines(name, lines[:-1] + [lines[-1].replace(b'"step":6', b'"step":7')])
+    code, error = evaluate()
+    t.check(code == 65, "a wrong last line", code)
+    one_line(t, error, "evaluations.jsonl: line 3: found crc32", "wanted")
+    put_lines(name, lines[:-1] + [without_sum(lines[-1]).replace(b'"step":6', b'"step":4')])
+    t.expect(65, "checkpoint", "verify", "log")
+    put_lines(name, lines)
+    t.expect(0, "checkpoint", "verify", "log")
+
+
+def everything(t):
+    """verify --all: every run of a directory."""
+    _, _, error = t.expect(66, "checkpoint", "verify", "--all")
+    one_line(t, error, "runs: cannot list")
+    os.makedirs("runs/not-a-run")
+    _, _, error = t.expect(66, "checkpoint", "verify", "--all")
+    one_line(t, error, "runs: holds no run")
+    shutil.copytree("log", "runs/one")
+    shutil.copytree("run", "runs/two\x1b[2J")
+    shutil.copytree("run", "runs/young")
+    shutil.rmtree("runs/young/checkpoints")
+    for place in ([], ["runs"]):
+        _, said, _ = t.expect(0, "checkpoint", "verify", "--all", *place)
+        t.check(said[-1] == "3 runs, 4 checkpoints, 7 logs: 0 wrong", "all of them", said)
+        t.check("\x1b" not in "".join(said), "names are escaped", said)
+    poke(newest("runs/one"), "dense/bias", 0, 0x3f000000, sums=False)
+    lines = lines_of("runs/young/metrics.jsonl")
+    put_lines("runs/young/metrics.jsonl", [lines[0].replace(b"loss", b"lost"), *lines[1:]])
+    _, said, error = t.expect(65, "checkpoint", "verify", "--all")
+    t.check(said[-1] == "3 runs, 4 checkpoints, 7 logs: 2 wrong", "two of them", said)
+    one_line(t, error, "runs: 1 of 4 checkpoints and 1 of 7 logs are not valid")
+    t.expect(64, "checkpoint", "verify")
+    t.expect(64, "checkpoint", "verify", "--all", "a", "b")
+
+
+def scrub(t):
+    """A checkpoint that rots while the run goes on: said at one of the next saves."""
+    config = t.write("long.json", {"steps": 1000000, "checkpoint.every_steps": 5,
+                                   "checkpoint.keep_max": 0, "global_batch": 32})
+    run = t.start("train", config, "--run-dir", "long")
+    old = "long/checkpoints/step-0000000005.safetensors"
+    deadline = time.monotonic() + 60
+    while not os.path.exists(old) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with open(old, "r+b") as f:
+        f.seek(-8, os.SEEK_END)
+        f.write(b"rotten!!")
+    error = run.stderr.readline()
+    run.terminate()
+    out, rest = run.communicate(timeout=100)
+    t.check(run.returncode == 143, "it went on", run.returncode, rest)
+    t.check(error.startswith("lockstep: WARNING: an older checkpoint: ") and
+            "step-0000000005.safetensors: damaged: its SHA-256 is" in error, "it is said", error)
+    t.check("WARNING: an older checkpoint: " in out, "in the log, too")
+
+
 def main():
     t = Test()
     weights(t)
@@ -237,6 +386,11 @@ def main():
     configurations(t)
     strangers(t)
     launchers(t)
+    logs(t)
+    cut_logs(t)
+    evaluations(t)
+    everything(t)
+    scrub(t)
     t.finish()
 
 
