@@ -581,13 +581,23 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t
 // The largest magnitude among `count` floats; infinity where one is not finite. A maximum drops
 // what is not a number: so that is noted apart.
 static float magnitude(uint64_t count, const float *p) {
-    vf top = v_zero(), bad = v_zero();
+    vf top = v_zero(), bad = v_zero(), other_top = v_zero(), other_bad = v_zero();
     float lanes[V_LANES], most = 0.0f;
     uint64_t i = 0;
-    for (; i + V_LANES <= count; i += V_LANES) {
+    for (; i + 2 * V_LANES <= count; i += 2 * V_LANES) {  // two chains: neither waits for itself
+        vf v = v_load(p + i), other = v_load(p + i + V_LANES);
+        top = v_max(v_abs(v), top);
+        other_top = v_max(v_abs(other), other_top);
+        bad = v_note(bad, v);
+        other_bad = v_note(other_bad, other);
+    }
+    top = v_max(other_top, top);
+    bad = v_add(bad, other_bad);
+    if (i + V_LANES <= count) {
         vf v = v_load(p + i);
         top = v_max(v_abs(v), top);
         bad = v_note(bad, v);
+        i += V_LANES;
     }
     if (i < count) {
         vf v = v_load_first(p + i, (uint32_t)(count - i));
