@@ -1,5 +1,7 @@
 // checkpoint.c - lockstep checkpoint: what is in a checkpoint, and are all of a run whole? (export
 // has a file of its own)
+#define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +10,7 @@
 #include <unistd.h>
 
 #include "apps/tools.h"
+#include "io/line_sum.h"
 
 typedef unsigned long long ull;
 
@@ -50,7 +53,7 @@ static lk_status info(int argc, char **argv, lk_error *error) {
                        "lockstep checkpoint verify %s",
                        a.words[0], a.words[0]);
     }
-    LK_CHECK(lk_checkpoint_enter(&checkpoint, a.words[0], error));
+    LK_CHECK(lk_checkpoint_enter(&checkpoint, a.words[0], false, error));
     const lk_safetensors *reader = &checkpoint.reader;
     printf("%-24s %s\n", "file", a.words[0]);
     printf("%-24s %llu\n", "bytes", (ull)reader->file_bytes);
@@ -70,14 +73,17 @@ static lk_status info(int argc, char **argv, lk_error *error) {
 // --- verify --------------------------------------------------------------------------------------
 
 static const char verify_help[] =
-    "lockstep checkpoint verify FILE|RUN_DIR\n"
+    "lockstep checkpoint verify FILE|RUN_DIR | --all [DIR]\n"
     "\n"
-    "Reads every byte of one checkpoint, or of all of a run's, and prints a line for each:\n"
-    "\"ok\", or what is wrong. Exit code 0 only if all are valid, else 65.\n";
+    "Reads every byte of one checkpoint, or of all of a run's, and of a run's logs, and prints a\n"
+    "line for each: \"ok\", or what is wrong. Exit code 0 only if all are valid, else 65.\n"
+    "\n"
+    "--all: of all runs in DIR (runs).\n";
 
 typedef struct verification {
     const char *identity;  // that every checkpoint must have recorded; NULL: any
-    uint32_t good, bad;
+    uint32_t good, bad;    // checkpoints
+    uint32_t logs, bad_logs, runs;
 } verification;
 
 static lk_status check_identity(const lk_open_checkpoint *c, const char *wanted, lk_error *error) {
@@ -90,10 +96,12 @@ static lk_status check_identity(const lk_open_checkpoint *c, const char *wanted,
 // One line for one checkpoint.
 static void verify_one(const char *path, verification *v) {
     lk_error wrong = {.status = LK_OK};
+    char shown[LK_TEXT_SHOWN_BYTES];
     lk_open_checkpoint c;
-    if (lk_checkpoint_enter(&c, path, &wrong) == LK_OK) {
+    lk_text_shown(shown, path);
+    if (lk_checkpoint_enter(&c, path, false, &wrong) == LK_OK) {
         if (check_identity(&c, v->identity, &wrong) == LK_OK) {
-            printf("ok     %s: step %llu, %zu tensors, %llu bytes\n", path, (ull)c.step,
+            printf("ok     %s: step %llu, %zu tensors, %llu bytes\n", shown, (ull)c.step,
                    c.reader.entry_count, (ull)c.reader.file_bytes);
         }
         lk_checkpoint_leave(&c);
@@ -101,15 +109,36 @@ static void verify_one(const char *path, verification *v) {
     if (wrong.status == LK_OK) {
         v->good++;
     } else if (access(path, F_OK) != 0 && errno == ENOENT) {
-        printf("gone   %s: the run that goes on here has removed it meanwhile\n", path);
+        printf("gone   %s: the run that goes on here has removed it meanwhile\n", shown);
     } else {
         printf("WRONG  %s\n", wrong.text);
         v->bad++;
     }
 }
 
+// One line for one log, where there is one.
+static void verify_log(const char *run_dir, const char *name, verification *v) {
+    lk_error wrong = {.status = LK_OK};
+    char path[LK_PATH_BYTES], shown[LK_TEXT_SHOWN_BYTES];
+    lk_line_sums sums = {.lines = 0};
+    if (lk_path_join(path, run_dir, "/", name, &wrong) == LK_OK) {
+        (void)lk_line_sums_file(&lk_file_ops_posix, path, &sums, &wrong);
+    }
+    if (wrong.status != LK_OK) {
+        printf("WRONG  %s\n", wrong.text);
+        v->bad_logs++;
+    } else if (sums.lines) {
+        printf("ok     %s: %llu lines", lk_text_shown(shown, path), (ull)sums.lines);
+        if (sums.without) printf(", %llu without a checksum", (ull)sums.without);
+        printf("\n");
+    }
+    v->logs += wrong.status != LK_OK || sums.lines;
+}
+
 static lk_status verify_run(const char *run_dir, verification *v, lk_error *error) {
+    static const char *const logs[] = {"metrics.jsonl", "hashes.jsonl", "evaluations.jsonl"};
     char directory[LK_PATH_BYTES], path[LK_PATH_BYTES], identity[LK_IDENTITY_HEX_BYTES];
+    const uint32_t before = v->good + v->bad;
     lk_steps found = {0};
     LK_CHECK(lk_run_dir_identity(&lk_file_ops_posix, run_dir, identity, error));
     v->identity = identity;
@@ -121,35 +150,91 @@ static lk_status verify_run(const char *run_dir, verification *v, lk_error *erro
     }
     free(found.steps);
     LK_CHECK(status);
-    if (v->good + v->bad > 0) return LK_OK;
+    for (uint32_t i = 0; i < LK_COUNT(logs); i++) verify_log(run_dir, logs[i], v);
+    v->runs++;
+    if (v->good + v->bad > before) return LK_OK;
     return lk_fail(error, LK_NO_INPUT, "%s: there is no checkpoint yet", directory);
 }
 
+// A directory of the place is a run where it has recorded its identity.
+static bool is_run(const char *place, const char *name, char path[LK_PATH_BYTES]) {
+    char identity[LK_PATH_BYTES];
+    lk_error ignored = {.status = LK_OK};
+    return lk_path_join(path, place, "/", name, &ignored) == LK_OK &&
+           lk_path_join(identity, path, "/", "identity", &ignored) == LK_OK &&
+           access(identity, F_OK) == 0;
+}
+
+// A run that has not come to its first checkpoint is not wrong; one that cannot be read is.
+static void verify_found(const char *run_dir, verification *v) {
+    lk_error wrong = {.status = LK_OK};
+    const lk_status status = verify_run(run_dir, v, &wrong);
+    if (status == LK_OK) return;
+    printf("%s  %s\n", status == LK_NO_INPUT ? "none " : "WRONG", wrong.text);
+    v->bad += status != LK_NO_INPUT;
+}
+
+static lk_status verify_all(const char *place, verification *v, lk_error *error) {
+    struct dirent **names;
+    char path[LK_PATH_BYTES];
+    const int count = scandir(place, &names, NULL, alphasort);
+    if (count < 0) return lk_file_fail(error, LK_NO_INPUT, place, "list", -errno);
+    for (int i = 0; i < count; i++) {
+        const bool itself =
+            strcmp(names[i]->d_name, ".") == 0 || strcmp(names[i]->d_name, "..") == 0;
+        if (!itself && is_run(place, names[i]->d_name, path)) verify_found(path, v);
+        free(names[i]);
+    }
+    free(names);
+    if (v->runs + v->bad) return LK_OK;
+    return lk_fail(error, LK_NO_INPUT, "%s: holds no run; name the directory that runs lie in",
+                   place);
+}
+
+static lk_status verify_place(const char *place, bool all, verification *v, lk_error *error) {
+    struct stat facts;
+    if (all) return verify_all(place, v, error);
+    if (stat(place, &facts) != 0) return lk_file_fail(error, LK_NO_INPUT, place, "open", -errno);
+    if (S_ISDIR(facts.st_mode)) return verify_run(place, v, error);
+    verify_one(place, v);
+    return LK_OK;
+}
+
 static lk_status verify(int argc, char **argv, lk_error *error) {
-    lk_arguments a = {.help = verify_help, .word_count = 1};
+    bool all = false;
+    const lk_argument options[] = {{.name = "all", .flag = &all}};
+    lk_arguments a = {.help = verify_help,
+                      .options = options,
+                      .option_count = LK_COUNT(options),
+                      .word_count = 1,
+                      .wordless = &all};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
+    const char *place = a.words[0] ? a.words[0] : "runs";
     verification v = {0};
-    struct stat facts;
-    if (stat(a.words[0], &facts) != 0) {
-        return lk_file_fail(error, LK_NO_INPUT, a.words[0], "open", -errno);
+    LK_CHECK(verify_place(place, all, &v, error));
+    if (all) {
+        printf("%u runs, %u checkpoints, %u logs: %u wrong\n", v.runs, v.good + v.bad, v.logs,
+               v.bad + v.bad_logs);
     }
-    if (S_ISDIR(facts.st_mode)) {
-        LK_CHECK(verify_run(a.words[0], &v, error));
-    } else {
-        verify_one(a.words[0], &v);
+    if (v.bad_logs) {
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: %u of %u checkpoints and %u of %u logs are not valid", place, v.bad,
+                       v.good + v.bad, v.bad_logs, v.logs);
     }
     if (v.bad == 0) return LK_OK;
-    return lk_fail(error, LK_BAD_DATA, "%s: %u of %u checkpoints are not valid", a.words[0], v.bad,
+    return lk_fail(error, LK_BAD_DATA, "%s: %u of %u checkpoints are not valid", place, v.bad,
                    v.good + v.bad);
 }
 
 lk_status lk_command_checkpoint(int argc, char **argv, lk_error *error) {
     static const char help[] =
-        "lockstep checkpoint info FILE | verify FILE|RUN_DIR | export FILE|RUN_DIR --output OUT\n"
+        "lockstep checkpoint info FILE | verify FILE|RUN_DIR|--all | export FILE|RUN_DIR --output "
+        "OUT\n"
         "\n"
         "  lockstep checkpoint info FILE             metadata, tensors, shapes, bytes\n"
         "  lockstep checkpoint verify FILE|RUN_DIR   is every byte what was saved?\n"
+        "  lockstep checkpoint verify --all [DIR]    ... of all runs in DIR (runs)\n"
         "  lockstep checkpoint export FILE|RUN_DIR   its parameters for other programs\n";
     static const lk_subcommand table[] = {
         {"info", info}, {"verify", verify}, {"export", lk_command_checkpoint_export}};

@@ -13,7 +13,7 @@
 // the flatten are the last convolution's; without one they are the image's, which only the
 // configuration knows.
 //
-// What was taken for parameters is proven by the digest that training recorded over them.
+// What is taken for parameters is what the digest that training recorded is of (io/checkpoint.h).
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +33,8 @@ static const char help[] =
     "  --layout torch   for load_state_dict: NAME.weight (out, in, ..), NAME.bias; the first\n"
     "                   dense layer takes what PyTorch flattens\n"
     "  --config CONFIG  the model, checked against the file; wanted with --layout torch, a FILE\n"
-    "                   and a model without convolutions, which says nowhere else how many\n"
-    "                   channels its images have\n";
+    "                   and a model without convolutions or without dense layers, which says\n"
+    "                   nowhere else what it flattens\n";
 
 typedef struct exporter {
     const char *source, *output, *layout, *config;
@@ -88,13 +88,14 @@ static lk_status open_newest(exporter *e, lk_text_out *out, lk_error *error) {
     if (!entries) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory to read it", e->source);
     lk_status status = lk_find_weights(e->source, entries, TENSORS_MAX, out, &found, error);
     free(entries);
-    return status == LK_OK ? lk_checkpoint_enter(&e->from, found.path, error) : status;
+    return status == LK_OK ? lk_checkpoint_enter(&e->from, found.path, true, error) : status;
 }
 
 static lk_status open_source(exporter *e, lk_text_out *out, lk_error *error) {
     struct stat facts;
     bool is_run = stat(e->source, &facts) == 0 && S_ISDIR(facts.st_mode);
-    return is_run ? open_newest(e, out, error) : lk_checkpoint_enter(&e->from, e->source, error);
+    return is_run ? open_newest(e, out, error)
+                  : lk_checkpoint_enter(&e->from, e->source, true, error);
 }
 
 // LAYER/PARAMETER; a slot is LAYER/PARAMETER/SLOT. Names of layers have no slash.
@@ -160,6 +161,26 @@ static lk_status check_tensors(const exporter *e, const lk_program *p, lk_error 
                    e->config, e->from.path);
 }
 
+// Where no dense layer follows, what is flattened are the logits, and PyTorch orders them
+// otherwise: (channels, h, w) for (h, w, channels). A file of weights cannot say that.
+static lk_status check_flatten(const exporter *e, const lk_program *p, lk_error *error) {
+    uint64_t channels = p->spec->model.in_c;
+    for (size_t i = 0; i < e->count; i++) {
+        const lk_safetensors_tensor *t = &e->tensors[i];
+        if (!is_kernel(t)) continue;
+        if (t->dim_count == 2) return LK_OK;
+        channels = t->dims[3];
+    }
+    const uint64_t logits = p->spec->model.classes;
+    if (!e->torch || channels == 1 || channels == logits) return LK_OK;
+    return lk_fail(
+        error, LK_BAD_USAGE,
+        "--layout torch: %s: its logits are the flattened %llu cells of %llu channels of "
+        "a convolution, which PyTorch flattens in another order; use --layout keras, or "
+        "end the model with a dense layer",
+        e->from.path, (ull)(logits / channels), (ull)channels);
+}
+
 // Compiles the configuration's model as a run would, to compare all names and shapes.
 static lk_status check_model(const exporter *e, const lk_model *model, lk_error *error) {
     const lk_run_spec spec = {.model = *model,
@@ -174,6 +195,7 @@ static lk_status check_model(const exporter *e, const lk_model *model, lk_error 
     if (!tables) return lk_fail(error, LK_UNAVAILABLE, "no memory for the program's tables");
     lk_status status = lk_program_build(&spec, &layout, &options, tables, &program, error);
     if (status == LK_OK) status = check_tensors(e, &program, error);
+    if (status == LK_OK) status = check_flatten(e, &program, error);
     free(tables);
     return status;
 }
@@ -187,12 +209,15 @@ static lk_status read_model(exporter *e, lk_error *error) {
     return status;
 }
 
-// Is the file silent about what the first dense layer flattens?
+// Is the file silent about what is flattened: of images, or into logits without a dense layer?
 static bool needs_model(const exporter *e) {
+    bool conv = false, dense = false;
     for (size_t i = 0; i < e->count; i++) {
-        if (is_kernel(&e->tensors[i])) return e->torch && e->tensors[i].dim_count == 2;
+        if (!is_kernel(&e->tensors[i])) continue;
+        conv |= e->tensors[i].dim_count == 4;
+        dense |= e->tensors[i].dim_count == 2;
     }
-    return false;
+    return e->torch && !(conv && dense);
 }
 
 static lk_status find_model(exporter *e, lk_error *error) {
@@ -201,10 +226,12 @@ static lk_status find_model(exporter *e, lk_error *error) {
     if (e->config) return read_model(e, error);
     if (!needed) return LK_OK;
     return lk_fail(error, LK_BAD_USAGE,
-                   "--layout torch: %s does not say how many channels the images have that layer "
-                   "%.*s flattens; name its run directory instead of the file, or its "
-                   "configuration with --config CONFIG",
-                   e->from.path, (int)strcspn(e->tensors[0].name, "/"), e->tensors[0].name);
+                   "--layout torch: %s does not say how many channels %s; name its run directory "
+                   "instead of the file, or its configuration with --config CONFIG",
+                   e->from.path,
+                   e->count && e->tensors[0].dim_count == 4
+                       ? "and cells are flattened into its logits"
+                       : "the images have that its first dense layer flattens");
 }
 
 // --- the layout ----------------------------------------------------------------------------------
@@ -268,38 +295,21 @@ static lk_status arrange(exporter *e, lk_safetensors_tensor *t, size_t bytes, lk
     return LK_OK;
 }
 
-static lk_status check_digest(const exporter *e, lk_sha256 *hash, lk_error *error) {
-    uint8_t digest[LK_SHA256_BYTES];
-    char hex[LK_SHA256_HEX_BYTES];
-    const char *recorded = lk_safetensors_metadata(&e->from.reader, "digest");
-    lk_sha256_finish(hash, digest);
-    lk_hex(digest, sizeof digest, hex);
-    if (recorded && strcmp(recorded, hex) == 0) return LK_OK;
-    return lk_fail(
-        error, LK_BAD_DATA,
-        "%s: the digest of its parameters is %.*s.., %.*s.. was recorded; export it with "
-        "the version that saved it",
-        e->from.path, 12, hex, 12, recorded ? recorded : "(none)");
-}
-
 static lk_status read_parameters(exporter *e, lk_error *error) {
     const lk_safetensors *reader = &e->from.reader;
-    lk_sha256 hash;
     float *next = e->values;
     char *name = e->names;
-    lk_sha256_start(&hash);
     for (size_t i = 0; i < e->count; i++) {
         lk_safetensors_tensor *t = &e->tensors[i];
         const lk_safetensors_entry *entry = lk_safetensors_find(reader, t->name);
         size_t bytes = (size_t)(entry->end - entry->begin);
-        LK_CHECK(lk_safetensors_read(reader, entry, e->scratch, error));
-        lk_sha256_add(&hash, e->scratch, bytes);
+        memcpy(e->scratch, lk_checkpoint_values(&e->from, entry), bytes);
         t->data = next;
         next += bytes / sizeof *next;
         LK_CHECK(arrange(e, t, bytes, error));
         if (e->torch) name = rename_tensor(t, name);
     }
-    return check_digest(e, &hash, error);
+    return LK_OK;
 }
 
 // --- the file ------------------------------------------------------------------------------------

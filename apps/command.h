@@ -111,6 +111,9 @@ lk_status lk_remove_run(const char *path, lk_error *error);
 lk_status lk_find_weights(const char *run_dir, lk_safetensors_entry *entries, size_t capacity,
                           lk_text_out *out, lk_checkpoint_found *found, lk_error *error);
 
+// Training records with every checkpoint what its values hash to. LK_BAD_DATA: this one has not.
+lk_status lk_check_recorded(const lk_safetensors *reader, lk_error *error);
+
 // Loads weights into a started run: from one file, or from the newest valid checkpoint of a run
 // directory; says on `out` which, and what had to be passed over. *steps_done is what it recorded.
 lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk_text_out *out,

@@ -313,7 +313,7 @@ static lk_status check_identity(const lk_run *run, const lk_safetensors *reader,
 // A fast run goes on with the bits of the GPU and the library at hand.
 static void warn_of_parting(const lk_run *run, const lk_safetensors *reader, const char *path,
                             lk_text_out *out) {
-    char cublas[24], line[4 * LK_ERROR_TEXT_BYTES];
+    char cublas[24], line[4 * LK_ERROR_TEXT_BYTES], shown[2][LK_TEXT_SHOWN_BYTES];
     const char *gpu = lk_safetensors_metadata(reader, "gpu");
     const char *theirs = lk_safetensors_metadata(reader, "cublas");
     if (!lk_run_is_fast(run)) return;
@@ -324,7 +324,8 @@ static void warn_of_parting(const lk_run *run, const lk_safetensors *reader, con
     snprintf(line, sizeof line,
              "WARNING: %s was computed on %s with cuBLAS %s, this run goes on on %s with cuBLAS "
              "%s: in arithmetic fast its bits may part from here from those of a run that stayed",
-             path, gpu, theirs, run->gpus.gpu[0].device.name, cublas);
+             path, lk_text_shown(shown[0], gpu), lk_text_shown(shown[1], theirs),
+             run->gpus.gpu[0].device.name, cublas);
     lk_text_line(out, "%s", line);
     fprintf(stderr, "lockstep: %s\n", line);
 }
@@ -337,35 +338,44 @@ lk_status lk_find_weights(const char *run_dir, lk_safetensors_entry *entries, si
                                      out, found, error);
 }
 
+// The values are verified as they lie in the run's memory, whatever else has read the file before.
+static lk_status load_file(lk_run *run, const char *file, lk_safetensors_entry *entries,
+                           size_t capacity, lk_safetensors_tensor *tensors, lk_text_out *out,
+                           uint64_t *steps_done, lk_error *error) {
+    lk_safetensors reader;
+    LK_CHECK(lk_checkpoint_peek(&reader, &lk_file_ops_posix, file, entries, capacity, error));
+    lk_status status = lk_check_recorded(&reader, error);
+    // Training goes on only from its own state; evaluation takes any weights that fit.
+    if (status == LK_OK && run->needs.checkpoints) {
+        status = check_identity(run, &reader, file, error);
+    }
+    lk_run_tensors(run, tensors);
+    if (status == LK_OK) {
+        status = lk_checkpoint_load(&reader, tensors, lk_run_tensor_count(run), steps_done, error);
+    }
+    if (status == LK_OK && run->needs.checkpoints) warn_of_parting(run, &reader, file, out);
+    lk_safetensors_close(&reader);
+    return status;
+}
+
 lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk_text_out *out,
                           uint64_t *steps_done, lk_error *error) {
-    uint32_t count = lk_run_tensor_count(run);
+    const uint32_t count = lk_run_tensor_count(run);
+    const size_t capacity = LK_MAX(4096, (size_t)count);
     lk_checkpoint_found found = {0};
-    lk_safetensors_entry *entries = calloc(4096, sizeof *entries);
+    lk_safetensors_entry *entries = calloc(capacity, sizeof *entries);
     lk_safetensors_tensor *tensors = calloc(count, sizeof *tensors);
     lk_status status =
         entries && tensors ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
     if (status == LK_OK && !file) {
-        status = lk_find_weights(run_dir, entries, 4096, out, &found, error);
+        status = lk_find_weights(run_dir, entries, capacity, out, &found, error);
         file = found.path;
     }
-    lk_safetensors reader = {.file = -1};
     if (status == LK_OK) {
-        status =
-            lk_checkpoint_open(&reader, &lk_file_ops_posix, file, entries, 4096, steps_done, error);
+        status = load_file(run, file, entries, capacity, tensors, out, steps_done, error);
     }
     if (status == LK_OK) {
-        // Training goes on only from its own state; evaluation takes any weights that fit.
-        if (run->needs.checkpoints) {
-            status = check_identity(run, &reader, file, error);
-            if (status == LK_OK) warn_of_parting(run, &reader, file, out);
-        }
-        lk_run_tensors(run, tensors);
-        if (status == LK_OK) status = lk_checkpoint_load(&reader, tensors, count, error);
         if (run->cuda) run->cuda->upload(&run->gpus);
-        lk_safetensors_close(&reader);
-    }
-    if (status == LK_OK) {
         lk_text_line(out, "weights of step %llu from %s", (unsigned long long)*steps_done, file);
     }
     free(entries);

@@ -53,7 +53,7 @@ static void print_parting(comparison *c, const char *what) {
 // The next tensor of a line: false after the last.
 static bool next_tensor(const lk_json_cursor *root, const char **key, lk_json_cursor *value) {
     while (lk_json_next(root, key, value)) {
-        if (strcmp(*key, "step") != 0) return true;
+        if (strcmp(*key, "step") != 0 && strcmp(*key, LK_LINE_SUM_KEY) != 0) return true;
     }
     return false;
 }
@@ -62,7 +62,7 @@ static bool next_tensor(const lk_json_cursor *root, const char **key, lk_json_cu
 static lk_status compare_lines(comparison *c, lk_error *error) {
     lk_json_cursor root[SIDES], value[SIDES];
     const char *key[SIDES] = {NULL, NULL}, *hash[SIDES];
-    char what[400];
+    char what[400], name[SIDES][LK_TEXT_SHOWN_BYTES];
     for (uint32_t i = 0; i < SIDES; i++) root[i] = lk_json_root(&c->log[i].document);
     for (;;) {
         bool more[SIDES];
@@ -70,7 +70,8 @@ static lk_status compare_lines(comparison *c, lk_error *error) {
         if (!more[0] && !more[1]) break;
         if (!more[0] || !more[1] || strcmp(key[0], key[1]) != 0) {
             snprintf(what, sizeof what, "tensor names: A has %.120s where B has %.120s: two models",
-                     more[0] ? key[0] : "no more", more[1] ? key[1] : "no more");
+                     more[0] ? lk_text_shown(name[0], key[0]) : "no more",
+                     more[1] ? lk_text_shown(name[1], key[1]) : "no more");
             print_parting(c, what);
             return LK_OK;
         }
@@ -81,8 +82,10 @@ static lk_status compare_lines(comparison *c, lk_error *error) {
             }
         }
         if (strcmp(hash[0], hash[1]) != 0) {
-            snprintf(what, sizeof what, "tensor %.200s: hash A %.32s, B %.32s", key[0], hash[0],
-                     hash[1]);
+            char found[SIDES][LK_TEXT_SHOWN_BYTES];
+            snprintf(what, sizeof what, "tensor %.200s: hash A %.32s, B %.32s",
+                     lk_text_shown(name[0], key[0]), lk_text_shown(found[0], hash[0]),
+                     lk_text_shown(found[1], hash[1]));
             print_parting(c, what);
             return LK_OK;
         }
@@ -150,47 +153,45 @@ static void print_element(const lk_safetensors_entry *entry, uint64_t at, const 
            bits[0], (double)value[1], bits[1]);
 }
 
-// Both tensors whole in memory: they were, in training, too.
-static lk_status compare_bytes(const lk_open_checkpoint *a, const lk_open_checkpoint *b,
-                               const lk_safetensors_entry *x, const lk_safetensors_entry *y,
-                               bool *differ, lk_error *error) {
+// The first element that differs, or none.
+static void compare_bytes(const lk_open_checkpoint *a, const lk_open_checkpoint *b,
+                          const lk_safetensors_entry *x, const lk_safetensors_entry *y,
+                          bool *differ) {
+    const uint8_t *one = lk_checkpoint_values(a, x), *other = lk_checkpoint_values(b, y);
     uint64_t bytes = x->end - x->begin, at = 0;
-    uint8_t *data = malloc(2 * bytes + 1);
-    if (!data) return lk_fail(error, LK_UNAVAILABLE, "no memory to compare tensor %s", x->name);
-    lk_status status = lk_safetensors_read(&a->reader, x, data, error);
-    if (status == LK_OK) status = lk_safetensors_read(&b->reader, y, data + bytes, error);
-    if (status == LK_OK && memcmp(data, data + bytes, bytes) != 0) {
-        while (data[at] == data[bytes + at]) at++;
-        *differ = true;
-        printf("differ: checkpoint of step %llu, tensor %s, ", (ull)a->step, x->name);
-        print_element(x, at, data, data + bytes);
-    }
-    free(data);
-    return status;
+    while (at < bytes && one[at] == other[at]) at++;
+    if (at == bytes) return;
+    char name[LK_TEXT_SHOWN_BYTES];
+    *differ = true;
+    printf("differ: checkpoint of step %llu, tensor %s, ", (ull)a->step,
+           lk_text_shown(name, x->name));
+    print_element(x, at, one, other);
 }
 
-static lk_status compare_checkpoints(const lk_open_checkpoint *a, const lk_open_checkpoint *b,
-                                     bool *differ, lk_error *error) {
+static void compare_checkpoints(const lk_open_checkpoint *a, const lk_open_checkpoint *b,
+                                bool *differ) {
+    char name[LK_TEXT_SHOWN_BYTES];
     for (size_t i = 0; i < a->reader.entry_count && !*differ; i++) {
         const lk_safetensors_entry *x = &a->reader.entries[i];
         const lk_safetensors_entry *y = lk_safetensors_find(&b->reader, x->name);
         if (y && lk_same_shape(x, y)) {
-            LK_CHECK(compare_bytes(a, b, x, y, differ, error));
+            compare_bytes(a, b, x, y, differ);
             continue;
         }
         *differ = true;
-        printf("differ: checkpoint of step %llu, tensor %s: ", (ull)a->step, x->name);
+        printf("differ: checkpoint of step %llu, tensor %s: ", (ull)a->step,
+               lk_text_shown(name, x->name));
         print_entry("A has", x);
         if (y) print_entry(", B", y);
         printf("%s\n", y ? "" : ", B has none");
     }
     for (size_t i = 0; i < b->reader.entry_count && !*differ; i++) {
-        const char *name = b->reader.entries[i].name;
-        if (lk_safetensors_find(&a->reader, name)) continue;
+        const char *only = b->reader.entries[i].name;
+        if (lk_safetensors_find(&a->reader, only)) continue;
         *differ = true;
-        printf("differ: checkpoint of step %llu, tensor %s: only B has it\n", (ull)a->step, name);
+        printf("differ: checkpoint of step %llu, tensor %s: only B has it\n", (ull)a->step,
+               lk_text_shown(name, only));
     }
-    return LK_OK;
 }
 
 // The newest step of which both have a whole checkpoint.
@@ -227,11 +228,10 @@ static lk_status compare_states(comparison *c, lk_error *error) {
                        "there is no checkpoint of one step in both",
                        c->run[0], c->run[1]);
     }
-    lk_status status = LK_OK;
-    if (found) status = compare_checkpoints(&pair[0], &pair[1], &c->parted, error);
-    if (status == LK_OK && !c->parted) print_same(c, found ? &pair[0] : NULL);
+    if (found) compare_checkpoints(&pair[0], &pair[1], &c->parted);
+    if (!c->parted) print_same(c, found ? &pair[0] : NULL);
     if (found) lk_checkpoint_leave_both(pair);
-    return status;
+    return LK_OK;
 }
 
 // --- the command ---------------------------------------------------------------------------------
@@ -253,6 +253,7 @@ static lk_status compare(comparison *c, lk_error *error) {
         LK_CHECK(lk_json_log_open(&c->log[i], c->run[i], "hashes.jsonl", false, error));
     }
     LK_CHECK(compare_logs(c, error));
+    for (uint32_t i = 0; i < SIDES; i++) lk_json_log_say(&c->log[i]);
     if (c->parted) return LK_DIFFERS;
     print_log_ends(c);
     LK_CHECK(compare_states(c, error));

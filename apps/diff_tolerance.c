@@ -75,6 +75,7 @@ static lk_status read_metrics(const char *run_dir, metrics *all, lk_error *error
             status = add_metric(all, &m, error);
         }
     }
+    if (status == LK_OK) lk_json_log_say(&log);
     lk_json_log_close(&log);
     if (all->count) qsort(all->list, all->count, sizeof *all->list, by_step_and_kind);
     return status;
@@ -145,87 +146,75 @@ typedef struct tensor_apart {
     double a, b;  // its values
 } tensor_apart;
 
-static tensor_apart compare_values(const float *a, const float *b, uint64_t count) {
+// a, b    (4 * count bytes) at any address
+static tensor_apart compare_values(const uint8_t *a, const uint8_t *b, uint64_t count) {
     tensor_apart t = {0};
     double largest = 0.0, magnitude = 0.0;
     for (uint64_t i = 0; i < count; i++) {
-        double difference = fabs((double)a[i] - (double)b[i]);
-        magnitude = LK_MAX(magnitude, LK_MAX(fabs((double)a[i]), fabs((double)b[i])));
+        float x, y;
+        memcpy(&x, a + 4 * i, sizeof x);
+        memcpy(&y, b + 4 * i, sizeof y);
+        double difference = fabs((double)x - (double)y);
+        magnitude = LK_MAX(magnitude, LK_MAX(fabs((double)x), fabs((double)y)));
         if (difference <= largest) continue;  // false, too, where it is not a number
         largest = difference;
         t.at = i;
-        t.a = (double)a[i];
-        t.b = (double)b[i];
+        t.a = (double)x;
+        t.b = (double)y;
         if (isnan(difference)) break;
     }
     t.r = relative(largest, magnitude);
     return t;
 }
 
-static lk_status compare_tensor(const lk_open_checkpoint pair[LK_SIDES],
-                                const lk_safetensors_entry *x, const lk_safetensors_entry *y,
-                                tensor_apart *out, lk_error *error) {
-    uint64_t bytes = x->end - x->begin;
-    float *data = malloc(2 * bytes + 1);
-    if (!data) return lk_fail(error, LK_UNAVAILABLE, "no memory to compare tensor %s", x->name);
-    lk_status status = lk_safetensors_read(&pair[0].reader, x, data, error);
-    if (status == LK_OK) {
-        status = lk_safetensors_read(&pair[1].reader, y, data + bytes / sizeof *data, error);
-    }
-    if (status == LK_OK) {
-        *out = compare_values(data, data + bytes / sizeof *data, bytes / sizeof *data);
-    }
-    free(data);
-    return status;
-}
-
 // Tensors that only one run has, as another optimizer's slots, or of another shape, are named.
-static lk_status compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES], lk_error *error) {
+static void compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES]) {
     const lk_safetensors_entry *worst = NULL;
     tensor_apart most = {.r = -1.0};
+    char name[LK_TEXT_SHOWN_BYTES];
     for (size_t i = 0; i < pair[0].reader.entry_count; i++) {
         const lk_safetensors_entry *x = &pair[0].reader.entries[i];
         const lk_safetensors_entry *y = lk_safetensors_find(&pair[1].reader, x->name);
-        tensor_apart t = {0};
         char what[LK_NAME_BYTES + 16];
         if (!y || !lk_same_shape(x, y) || x->dtype != LK_SAFETENSORS_F32) {
             printf("checkpoint of step %llu: tensor %s is not compared: B has %s\n",
-                   (ull)pair[0].step, x->name, y ? "another shape or type of it" : "none");
+                   (ull)pair[0].step, lk_text_shown(name, x->name),
+                   y ? "another shape or type of it" : "none");
             continue;
         }
-        LK_CHECK(compare_tensor(pair, x, y, &t, error));
-        snprintf(what, sizeof what, "tensor %.*s", LK_NAME_BYTES, x->name);
+        const tensor_apart t =
+            compare_values(lk_checkpoint_values(&pair[0], x), lk_checkpoint_values(&pair[1], y),
+                           (x->end - x->begin) / sizeof(float));
+        snprintf(what, sizeof what, "tensor %.*s", LK_NAME_BYTES, lk_text_shown(name, x->name));
         judge(d, pair[0].step, t.r, what);
         if (t.r <= most.r) continue;
         most = t;
         worst = x;
     }
     for (size_t i = 0; i < pair[1].reader.entry_count; i++) {
-        const char *name = pair[1].reader.entries[i].name;
-        if (lk_safetensors_find(&pair[0].reader, name)) continue;
+        const char *only = pair[1].reader.entries[i].name;
+        if (lk_safetensors_find(&pair[0].reader, only)) continue;
         printf("checkpoint of step %llu: tensor %s is not compared: A has none\n",
-               (ull)pair[1].step, name);
+               (ull)pair[1].step, lk_text_shown(name, only));
     }
-    if (!worst) return LK_OK;
+    if (!worst) return;
     printf(
         "checkpoint of step %llu: largest relative difference %.3g, tensor %s, element %llu (A "
         "%.9g, B %.9g)\n",
-        (ull)pair[0].step, most.r, worst->name, (ull)most.at, most.a, most.b);
-    return LK_OK;
+        (ull)pair[0].step, most.r, lk_text_shown(name, worst->name), (ull)most.at, most.a, most.b);
 }
 
 static lk_status compare_all_checkpoints(apart *d, lk_error *error) {
     lk_steps steps;
     LK_CHECK(lk_common_checkpoints(d->run, &steps, error));
-    lk_status status = LK_OK;
-    for (size_t i = 0; i < steps.count && status == LK_OK; i++) {
+    for (size_t i = 0; i < steps.count; i++) {
         lk_open_checkpoint pair[LK_SIDES];
         if (!lk_checkpoint_enter_both(d->run, steps.steps[i], pair)) continue;
-        status = compare_pair(d, pair, error);
+        compare_pair(d, pair);
         lk_checkpoint_leave_both(pair);
     }
     free(steps.steps);
-    return status;
+    return LK_OK;
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "apps/command.h"
+#include "io/line_sum.h"
 
 enum { LINE_BYTES = 256, LOOK_MS = 200, WAITING_SECONDS = 600 };
 
@@ -80,8 +81,14 @@ static lk_status read_last(evaluator *e, lk_error *error) {
     while (length && text[length - 1] != '\n') length--;
     if (length == 0) return LK_OK;
     text[length - 1] = '\0';
-    const char *before = strrchr(text, '\n');
-    e->any = sscanf(before ? before + 1 : text, "{\"step\":%llu,", &step) == 1;
+    const char *before = strrchr(text, '\n'), *last = before ? before + 1 : text;
+    lk_line_sums sums;
+    lk_line_sums_start(&sums);
+    lk_line_sums_feed(&sums, last, strlen(last));
+    lk_line_sums_end(&sums);
+    // Of all lines, so that it is said which.
+    if (sums.wrong) return lk_line_sums_file(e->dir.ops, path, &sums, error);
+    e->any = sscanf(last, "{\"step\":%llu,", &step) == 1;
     if (!e->any)
         return lk_fail(error, LK_BAD_DATA, "%s: its last line names no step; move it away", path);
     e->last = step;
@@ -95,6 +102,7 @@ static lk_status write_line(evaluator *e, lk_line_log *log, uint64_t step, lk_er
         (size_t)snprintf(line, sizeof line,
                          "{\"step\":%llu,\"test\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u}}",
                          (unsigned long long)step, (double)r->loss, r->correct, r->examples);
+    n = lk_line_sum_put(line, n, sizeof line);
     LK_CHECK(lk_line_log_add(log, line, n, error));
     return lk_line_log_sync(log, error);
 }

@@ -27,7 +27,7 @@ static const struct {
     {"embed", lk_command_embed, "embed CONFIG --to FILE.c"},
     {"data", lk_command_data, "data fetch|unpack|shard|verify|clean ..."},
     {"checkpoint", lk_command_checkpoint,
-     "checkpoint info FILE | verify FILE|RUN_DIR | export FILE|RUN_DIR --output OUT"},
+     "checkpoint info FILE | verify FILE|RUN_DIR|--all | export FILE|RUN_DIR --output OUT"},
     {"diff", lk_command_diff, "diff RUN_A RUN_B [--tolerance R]"},
     {"bench", lk_command_bench, "bench [--json]"},
     {"verify", lk_command_verify, "verify [--kernels NAME] [--replicas N]"},

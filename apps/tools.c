@@ -64,11 +64,13 @@ static lk_status take_value(const lk_argument *option, const char *value, lk_err
 }
 
 static lk_status take_words(int argc, char **argv, lk_arguments *a, lk_error *error) {
-    if ((uint32_t)(argc - optind) != a->word_count) {
+    const uint32_t given = (uint32_t)(argc - optind);
+    const bool fewer = a->wordless && *a->wordless && given + 1 == a->word_count;
+    if (given != a->word_count && !fewer) {
         return lk_fail(error, LK_BAD_USAGE, "%s: found %d arguments, wanted %u; usage: %.*s",
                        argv[0], argc - optind, a->word_count, (int)strcspn(a->help, "\n"), a->help);
     }
-    for (uint32_t i = 0; i < a->word_count; i++) a->words[i] = argv[optind + (int)i];
+    for (uint32_t i = 0; i < given; i++) a->words[i] = argv[optind + (int)i];
     return LK_OK;
 }
 
@@ -166,22 +168,53 @@ lk_status lk_checkpoint_path(char out[LK_PATH_BYTES], const char *directory, uin
     return lk_path_join(out, directory, "/", name, error);
 }
 
-lk_status lk_checkpoint_enter(lk_open_checkpoint *c, const char *path, lk_error *error) {
+lk_status lk_check_recorded(const lk_safetensors *reader, lk_error *error) {
+    static const char *const keys[] = {LK_CHECKPOINT_KEY_DIGEST, LK_CHECKPOINT_KEY_STATE};
+    for (uint32_t i = 0; i < LK_COUNT(keys); i++) {
+        if (lk_safetensors_metadata(reader, keys[i])) continue;
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: has recorded no \"%s\", by which its weights are proven; take one that "
+                       "training has saved",
+                       reader->path, keys[i]);
+    }
+    return LK_OK;
+}
+
+static lk_status read_values(lk_open_checkpoint *c, bool take, lk_error *error) {
+    LK_CHECK(lk_check_recorded(&c->reader, error));
+    const uint64_t bytes = c->reader.file_bytes - c->reader.data_at;
+    if (take) c->values = malloc((size_t)bytes + 1);
+    if (take && !c->values) {
+        return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for its %llu bytes", c->path,
+                       (unsigned long long)bytes);
+    }
+    return lk_checkpoint_read(&c->reader, c->values, &c->step, error);
+}
+
+lk_status lk_checkpoint_enter(lk_open_checkpoint *c, const char *path, bool take, lk_error *error) {
     enum { TENSORS_MAX = 65536 };
     *c = (lk_open_checkpoint){.reader = {.file = -1}};
     LK_CHECK(lk_path_join(c->path, path, "", "", error));
     c->entries = calloc(TENSORS_MAX, sizeof *c->entries);
     if (!c->entries) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory to read it", path);
-    lk_status status = lk_checkpoint_open(&c->reader, &lk_file_ops_posix, c->path, c->entries,
-                                          TENSORS_MAX, &c->step, error);
-    if (status == LK_OK) return LK_OK;
-    free(c->entries);
-    c->entries = NULL;
-    return status;
+    if (lk_checkpoint_peek(&c->reader, &lk_file_ops_posix, c->path, c->entries, TENSORS_MAX,
+                           error) == LK_OK &&
+        read_values(c, take, error) == LK_OK) {
+        return LK_OK;
+    }
+    lk_checkpoint_leave(c);
+    return error->status;
+}
+
+const void *lk_checkpoint_values(const lk_open_checkpoint *c, const lk_safetensors_entry *entry) {
+    lk_assert(c->values);
+    return c->values + entry->begin;
 }
 
 void lk_checkpoint_leave(lk_open_checkpoint *c) {
     lk_safetensors_close(&c->reader);
     free(c->entries);
+    free(c->values);
     c->entries = NULL;
+    c->values = NULL;
 }

@@ -25,6 +25,7 @@ typedef struct lk_arguments {
     const lk_argument *options;  // (option_count), at most LK_ARGUMENTS_MAX
     uint32_t option_count;
     uint32_t word_count;  // so many words follow, no more and no fewer
+    const bool *wordless;  // not NULL, and set by an option: one word may be left out
     const char *words[LK_WORDS_MAX];
     bool helped;  // out: --help was asked for and answered, there is nothing to do
 } lk_arguments;
@@ -65,11 +66,17 @@ typedef struct lk_open_checkpoint {
     char path[LK_PATH_BYTES];
     lk_safetensors reader;
     lk_safetensors_entry *entries;
+    uint8_t *values;  // of all tensors, as they were verified; NULL: they were only looked at
     uint64_t step;
 } lk_open_checkpoint;
 
-// Opens and verifies; after a failure there is nothing to close.
-lk_status lk_checkpoint_enter(lk_open_checkpoint *checkpoint, const char *path, lk_error *error);
+// Opens and verifies; with `take`, the values stay in memory. After a failure there is nothing to
+// close. A checkpoint of training has recorded what its values hash to; any other is refused.
+lk_status lk_checkpoint_enter(lk_open_checkpoint *checkpoint, const char *path, bool take,
+                              lk_error *error);
+// A tensor's values, of a checkpoint that was taken.
+const void *lk_checkpoint_values(const lk_open_checkpoint *checkpoint,
+                                 const lk_safetensors_entry *entry);
 void lk_checkpoint_leave(lk_open_checkpoint *checkpoint);
 
 // lockstep checkpoint export

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,9 +17,10 @@
 #include "apps/command.h"
 #include "comm/hash.h"
 #include "comm/rendezvous.h"
+#include "io/line_sum.h"
 #include "ops/variant.h"
 
-enum { METRICS_LINE_BYTES = 256 };
+enum { METRICS_LINE_BYTES = 256, HASHES_LINE_BYTES = LK_RUN_LOG_BYTES / 2 };
 
 // What the loop carries from step to step. Static, one run a process, and written whole at the
 // start: no page of it is touched for the first time in the middle of a run.
@@ -32,7 +34,7 @@ typedef struct trainer {
     char digest[LK_SHA256_HEX_BYTES], state[LK_SHA256_HEX_BYTES];
     char numbers[4][24];
     char cublas[24];
-    char line[LK_RUN_LOG_BYTES / 2];  // of hashes.jsonl
+    char line[HASHES_LINE_BYTES + LK_LINE_SUM_BYTES];  // of hashes.jsonl
     uint64_t done;                    // steps finished, in all
     uint64_t total;
     uint64_t first;  // steps that were finished when this process began
@@ -84,6 +86,14 @@ static void prepare_checkpoint(trainer *t) {
                                         .buffer_bytes = run->checkpoint_bytes};
 }
 
+// One older checkpoint, the next in turn: one that has rotted is said loudly, and the run goes on.
+static void scrub(trainer *t) {
+    lk_error wrong = {.status = LK_OK};
+    if (lk_checkpoint_scrub(t->dir.ops, &t->checkpoint, &wrong) == LK_OK) return;
+    lk_text_line(&t->out, "WARNING: an older checkpoint: %s; the newest stands", wrong.text);
+    fprintf(stderr, "lockstep: WARNING: an older checkpoint: %s; the newest stands\n", wrong.text);
+}
+
 static lk_status save(trainer *t, lk_error *error) {
     if (!t->leads) return LK_OK;
     double begin = lk_seconds();
@@ -100,6 +110,7 @@ static lk_status save(trainer *t, lk_error *error) {
     t->evaluating += t->last_save - begin;
     lk_text_line(&t->out, "checkpoint step %llu  digest %s", (unsigned long long)t->done,
                  t->digest);
+    scrub(t);
     return LK_OK;
 }
 
@@ -131,7 +142,7 @@ static lk_status log_metrics(trainer *t, const char *kind, const lk_step_result 
     int n = snprintf(line, sizeof line,
                      "{\"step\":%llu,\"%s\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u}}",
                      (unsigned long long)t->done, kind, (double)r->loss, r->correct, r->examples);
-    return lk_line_log_add(&t->metrics, line, (size_t)n, error);
+    return lk_line_log_add(&t->metrics, line, lk_line_sum_put(line, (size_t)n, sizeof line), error);
 }
 
 // One line of hashes.jsonl: a hash for each parameter, in canonical order.
@@ -150,9 +161,10 @@ static lk_status log_hashes(trainer *t, lk_error *error) {
         lk_text_escape(name, sizeof name, tensor->name, strlen(tensor->name));
         used += (size_t)snprintf(line + used, sizeof t->line - used, ",\"%s\":\"%016llx\"", name,
                                  (unsigned long long)hash);
-        lk_assert(used < sizeof t->line);  // check_hash_line
+        lk_assert(used < HASHES_LINE_BYTES);  // check_hash_line
     }
     line[used++] = '}';
+    used = lk_line_sum_put(line, used, sizeof t->line);
     return lk_line_log_add(&t->hashes, line, used, error);
 }
 
@@ -165,12 +177,12 @@ static lk_status check_hash_line(const trainer *t, lk_error *error) {
         bytes +=
             lk_text_escape(NULL, 0, name, strlen(name)) + sizeof ",\"\":\"0123456789abcdef\"" - 1;
     }
-    if (bytes <= sizeof t->line) return LK_OK;
+    if (bytes <= HASHES_LINE_BYTES) return LK_OK;
     return lk_fail(
         error, LK_BAD_CONFIG,
         "%s: the names and hashes of %u parameters are %zu bytes, a line of hashes.jsonl "
         "has room for %zu; give the layers shorter names, or take fewer",
-        t->run->config.document.source, p->param_count, bytes, sizeof t->line);
+        t->run->config.document.source, p->param_count, bytes, (size_t)HASHES_LINE_BYTES);
 }
 
 // The lines that users of the reference tutorial parse, or the progress line of a terminal.
@@ -389,6 +401,22 @@ static lk_status find_evaluation(trainer *t, lk_error *error) {
     return LK_OK;
 }
 
+// A damaged line of a log is said, and stays: the state of the run is in its checkpoints.
+static void check_logs(trainer *t) {
+    static const char *const names[] = {"metrics.jsonl", "hashes.jsonl"};
+    for (uint32_t i = 0; i < LK_COUNT(names); i++) {
+        char path[LK_PATH_BYTES];
+        lk_error wrong = {.status = LK_OK};
+        lk_line_sums sums;
+        if (lk_path_join(path, t->dir.path, "/", names[i], &wrong) != LK_OK ||
+            lk_line_sums_file(t->dir.ops, path, &sums, &wrong) == LK_OK) {
+            continue;
+        }
+        lk_text_line(&t->out, "WARNING: %s", wrong.text);
+        fprintf(stderr, "lockstep: WARNING: %s\n", wrong.text);
+    }
+}
+
 static lk_status resume(trainer *t, lk_error *error) {
     LK_CHECK(lk_checkpoint_clean(&lk_file_ops_posix, t->dir.checkpoints, error));
     lk_status status = lk_load_weights(t->run, NULL, t->dir.path, &t->out, &t->done, error);
@@ -400,6 +428,7 @@ static lk_status resume(trainer *t, lk_error *error) {
         LK_CHECK(status);
         t->saved = t->done;
     }
+    check_logs(t);
     uint64_t removed;
     LK_CHECK(lk_line_log_cut(&t->dir, "metrics.jsonl", t->done, &removed, error));
     LK_CHECK(find_evaluation(t, error));
@@ -621,6 +650,22 @@ static bool is_common(lk_status status) {
 // them; or they meet where the description says that rank 0 is.
 typedef enum gathering { ALONE, LAUNCHED, MEETING } gathering;
 
+// A launcher of MPICH talks to its processes at this socket. One that is gone, as in a shell that a
+// launcher started and outlived, would end in MPI's own words.
+static lk_status check_launcher(lk_error *error) {
+    const char *text = getenv("PMI_FD");
+    struct stat about;
+    char *end;
+    if (!text) return LK_OK;
+    unsigned long number = strtoul(text, &end, 10);
+    bool good = *text >= '0' && *text <= '9' && *end == '\0' && number <= INT_MAX;
+    if (good && fstat((int)number, &about) == 0 && S_ISSOCK(about.st_mode)) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "PMI_FD: found \"%s\", wanted the open socket of the launcher that started this "
+                   "process; without one unset PMI_FD, PMI_RANK and PMI_SIZE",
+                   text);
+}
+
 static lk_status read_cluster(const lk_common_options *o, lk_cluster *c, gathering *how,
                               lk_error *error) {
     lk_cluster_report report;
@@ -629,6 +674,7 @@ static lk_status read_cluster(const lk_common_options *o, lk_cluster *c, gatheri
     bool launched = report.told[LK_CLUSTER_MPICH] != LK_TOLD_NOTHING ||
                     report.told[LK_CLUSTER_OPEN_MPI] != LK_TOLD_NOTHING;
     *how = c->world <= 1 ? ALONE : launched ? LAUNCHED : MEETING;
+    if (*how == LAUNCHED) LK_CHECK(check_launcher(error));
     if (*how != MEETING || c->address[LK_CLUSTER_LEADER][0]) return LK_OK;
     // Processes that do not know of each other would each train alone, to the same files.
     return lk_fail(error, LK_UNAVAILABLE,

@@ -16,6 +16,7 @@ typedef unsigned long long ull;
 lk_status lk_json_log_open(lk_json_log *log, const char *run_dir, const char *name, bool repeats,
                            lk_error *error) {
     *log = (lk_json_log){.repeats = repeats};
+    lk_line_sums_start(&log->sums);
     LK_CHECK(lk_path_join(log->path, run_dir, "/", name, error));
     struct stat about;
     int fd;
@@ -69,7 +70,14 @@ lk_status lk_json_log_next(lk_json_log *log, lk_error *error) {
     if (length <= 0 || log->text[length - 1] != '\n') return LK_OK;
     log->line++;
     log->at_line = true;
+    LK_CHECK(lk_line_sums_check(&log->sums, log->path, log->text, (size_t)length - 1, error));
     return log_parse(log, (size_t)length - 1, error);
+}
+
+void lk_json_log_say(const lk_json_log *log) {
+    if (!log->sums.without) return;
+    printf("%s: %llu lines without a checksum, as earlier versions wrote them: taken as they are\n",
+           log->path, (ull)log->sums.without);
 }
 
 // --- checkpoints ---------------------------------------------------------------------------------
@@ -102,7 +110,7 @@ bool lk_checkpoint_enter_both(const char *const runs[LK_SIDES], uint64_t step,
         lk_error why = {.status = LK_OK};
         if (lk_path_join(directory, runs[i], "/", "checkpoints", &why) == LK_OK &&
             lk_checkpoint_path(path, directory, step, &why) == LK_OK &&
-            lk_checkpoint_enter(&pair[i], path, &why) == LK_OK) {
+            lk_checkpoint_enter(&pair[i], path, true, &why) == LK_OK) {
             continue;
         }
         printf("passed over: %s\n", why.text);

@@ -8,6 +8,7 @@
 
 #include "apps/tools.h"
 #include "io/json.h"
+#include "io/line_sum.h"
 
 enum { LK_SIDES = 2 };
 
@@ -23,20 +24,24 @@ typedef struct lk_json_log {
     bool at_line;      // false: the log has ended
     uint64_t step;     // of the line at hand, or of the last one
     uint64_t lines;    // read in all
+    lk_line_sums sums;
 } lk_json_log;
 
 // A log that is not there is one without lines.
 lk_status lk_json_log_open(lk_json_log *log, const char *run_dir, const char *name, bool repeats,
                            lk_error *error);
-// Goes to the next line. The last line of a run that was killed may be torn: without its newline it
-// never was written.
+// Goes to the next line; LK_BAD_DATA where its checksum is wrong. The last line of a run that was
+// killed may be torn: without its newline it never was written.
 lk_status lk_json_log_next(lk_json_log *log, lk_error *error);
+// Says how many lines had no checksum, where there are such.
+void lk_json_log_say(const lk_json_log *log);
 void lk_json_log_close(lk_json_log *log);
 
 // Steps of which both runs have checkpoint files, good or not, ascending; free() out->steps.
 lk_status lk_common_checkpoints(const char *const runs[LK_SIDES], lk_steps *out, lk_error *error);
 
-// Opens both checkpoints of a step; false, with a line, where one of them is damaged.
+// Opens both checkpoints of a step, with their values; false, with a line, where one of them is
+// damaged.
 bool lk_checkpoint_enter_both(const char *const runs[LK_SIDES], uint64_t step,
                               lk_open_checkpoint pair[LK_SIDES]);
 void lk_checkpoint_leave_both(lk_open_checkpoint pair[LK_SIDES]);

@@ -147,8 +147,10 @@ lk_status lk_fail(lk_error *error, lk_status status, const char *format, ...) {
     }
     va_end(again);
     va_end(args);
-    for (char *c = error->text; *c; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    for (unsigned char *c = (unsigned char *)error->text; *c; c++) {
+        // In UTF-8, U+0080 to U+009f are controls, too.
+        if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) c[0] = c[1] = '?';
+        if (*c < 0x20 || *c == 0x7f) *c = '?';
     }
     error->status = status;
     return status;

@@ -249,7 +249,64 @@ lk_status lk_checkpoint_save(const lk_file_ops *ops, lk_checkpoint_job *job, lk_
         return error->status;
     }
     job->durable = true;
+    job->file_bytes = header_bytes + data_bytes;
     return remove_oldest(ops, job, error);
+}
+
+// --- scrub ---------------------------------------------------------------------------------------
+
+typedef struct turn {
+    uint64_t newest, last;  // the step just saved; the one that was looked at last
+    uint64_t next, first;   // the least step above `last`, the least of all, below `newest`
+    bool has_next, has_first;
+} turn;
+
+static void visit_for_turn(void *context, const char *name) {
+    turn *t = context;
+    uint64_t step;
+    if (!lk_checkpoint_step_of(name, &step) || step >= t->newest) return;
+    if (!t->has_first || step < t->first) t->first = step;
+    t->has_first = true;
+    if (step <= t->last || (t->has_next && step >= t->next)) return;
+    t->next = step;
+    t->has_next = true;
+}
+
+static lk_status scrub_open(const lk_file_ops *ops, lk_checkpoint_job *job, int file,
+                            const char *path, uint64_t file_bytes, lk_error *error) {
+    const uint64_t bytes_max = job->file_bytes + LK_CHECKPOINT_PAIRS_MAX * 24;
+    char head[HEX_AT + HEX_DIGITS + 1] = "", hex[LK_SHA256_HEX_BYTES];
+    if (file_bytes < sizeof head || file_bytes > bytes_max) {
+        return lk_fail(error, LK_BAD_DATA, "%s: damaged: found %llu bytes, wanted some %llu", path,
+                       (unsigned long long)file_bytes, (unsigned long long)job->file_bytes);
+    }
+    // Synced long ago; this drops the cached pages, so that the disk is asked.
+    (void)ops->sync(ops->context, file);
+    LK_CHECK(lk_file_read_all(ops, file, path, head, sizeof head - 1, 0, error));
+    LK_CHECK(hash_file(ops, file, path, file_bytes, job->buffer, CHUNK_BYTES, hex, error));
+    if (strcmp(hex, head + HEX_AT) == 0 && memcmp(head + 8, HEAD, sizeof HEAD - 1) == 0) {
+        return LK_OK;
+    }
+    return lk_fail(error, LK_BAD_DATA, "%s: damaged: its SHA-256 is %.*s.., %.*s.. was recorded",
+                   path, 12, hex, 12, head + HEX_AT);
+}
+
+lk_status lk_checkpoint_scrub(const lk_file_ops *ops, lk_checkpoint_job *job, lk_error *error) {
+    turn t = {.newest = job->step, .last = job->scrubbed};
+    char path[LK_PATH_BYTES];
+    uint64_t file_bytes;
+    int file;
+    int listed = ops->list(ops->context, job->directory, visit_for_turn, &t);
+    if (listed < 0) {
+        return lk_file_fail(error, LK_IO_ERROR, job->directory, "list the directory", listed);
+    }
+    if (!t.has_first) return LK_OK;
+    job->scrubbed = t.has_next ? t.next : t.first;
+    LK_CHECK(step_path(path, job->directory, job->scrubbed, error));
+    LK_CHECK(lk_file_open_read(ops, path, &file, &file_bytes, error));
+    lk_status status = scrub_open(ops, job, file, path, file_bytes, error);
+    ops->close(ops->context, file);
+    return status;
 }
 
 typedef struct leftover {
@@ -313,51 +370,152 @@ static lk_status check_step(const lk_safetensors *reader, uint64_t *step, lk_err
     return LK_OK;
 }
 
-static lk_status check_hash(const lk_safetensors *reader, lk_error *error) {
-    char head[sizeof HEAD - 1], hex[LK_SHA256_HEX_BYTES], chunk[VERIFY_CHUNK_BYTES];
+// What is known of a file's bytes as they pass by: the hash of all of them, and training's two.
+typedef struct passage {
+    const lk_safetensors *reader;
+    lk_sha256 content, digest, state;
+    lk_error infinite;  // the first element that is not finite: said where all else is right
+} passage;
+
+static lk_status check_head(const lk_safetensors *reader, lk_error *error) {
     const char *recorded = lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_SHA256);
+    if (!lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_VERSION)) {
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: is a safetensors file, but not a checkpoint of "
+                       "Lockstep (no \"%s\")",
+                       reader->path, LK_CHECKPOINT_KEY_VERSION);
+    }
     if (!recorded || strlen(recorded) != HEX_DIGITS || reader->data_at < HEX_AT + HEX_DIGITS) {
         return lk_fail(error, LK_BAD_DATA, "%s: has no whole \"%s\"; not a checkpoint of Lockstep",
                        reader->path, LK_CHECKPOINT_KEY_SHA256);
     }
-    LK_CHECK(lk_file_read_all(reader->ops, reader->file, reader->path, head, sizeof head, 8,
-                              error));
-    if (memcmp(head, HEAD, sizeof head) != 0) {
+    if (memcmp(reader->header + 8, HEAD, sizeof HEAD - 1) != 0) {
         return lk_fail(error, LK_BAD_DATA,
                        "%s: \"%s\" is not the first key; the file was rewritten "
                        "by another program", reader->path, LK_CHECKPOINT_KEY_SHA256);
     }
-    LK_CHECK(hash_file(reader->ops, reader->file, reader->path, reader->file_bytes, chunk,
-                       sizeof chunk, hex, error));
-    if (strcmp(hex, recorded) != 0) {
-        return lk_fail(error, LK_BAD_DATA,
-                       "%s: damaged: its SHA-256 is %.*s.., %.*s.. was recorded",
-                       reader->path, 12, hex, 12, recorded);
+    return LK_OK;
+}
+
+// The header passes first, as it was parsed.
+static void pass_header(passage *p, const lk_safetensors *reader) {
+    const size_t behind = HEX_AT + HEX_DIGITS;
+    p->reader = reader;
+    p->infinite.status = LK_OK;
+    lk_sha256_start(&p->content);
+    lk_sha256_start(&p->digest);
+    lk_sha256_start(&p->state);
+    lk_sha256_add(&p->content, reader->header, HEX_AT);
+    lk_sha256_add(&p->content, ZERO_HEX, HEX_DIGITS);
+    lk_sha256_add(&p->content, reader->header + behind, (size_t)reader->data_at - behind);
+}
+
+static bool is_slot(const lk_safetensors_entry *entry) {
+    const char *slash = strchr(entry->name, '/');
+    return slash && strchr(slash + 1, '/');
+}
+
+// `first` is the number of the first of these elements.
+static void look_for_infinite(passage *p, const lk_safetensors_entry *entry, const char *bytes,
+                              uint64_t first, size_t count) {
+    const uint32_t exponent = 0x7f800000;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
+        if ((bits & exponent) != exponent) continue;
+        const char *what = bits & 0x7fffff ? "nan" : bits >> 31 ? "-inf" : "inf";
+        (void)lk_fail(&p->infinite, LK_BAD_DATA,
+                      "%s: tensor \"%.*s\", element %llu: found %s (0x%08x), wanted a finite "
+                      "number; take an older checkpoint",
+                      p->reader->path, 80, entry->name, (unsigned long long)(first + i), what,
+                      bits);
+        return;
+    }
+}
+
+// One tensor, to `out`; where that is NULL, through a buffer.
+static lk_status pass_entry(passage *p, const lk_safetensors_entry *entry, char *out,
+                            lk_error *error) {
+    const lk_safetensors *reader = p->reader;
+    char chunk[VERIFY_CHUNK_BYTES];
+    const uint64_t bytes = entry->end - entry->begin;
+    for (uint64_t at = 0; at < bytes;) {
+        size_t piece = (size_t)LK_MIN(bytes - at, (uint64_t)sizeof chunk);
+        char *to = out ? out + at : chunk;
+        LK_CHECK(lk_file_read_all(reader->ops, reader->file, reader->path, to, piece,
+                                  reader->data_at + entry->begin + at, error));
+        lk_sha256_add(&p->content, to, piece);
+        lk_sha256_add(&p->state, to, piece);
+        if (!is_slot(entry)) lk_sha256_add(&p->digest, to, piece);
+        if (entry->dtype == LK_SAFETENSORS_F32) {
+            look_for_infinite(p, entry, to, at / 4, piece / 4);
+        }
+        at += piece;
     }
     return LK_OK;
 }
 
-static lk_status check_checkpoint(const lk_safetensors *reader, uint64_t *step, lk_error *error) {
+// `wanted` is the recorded one; NULL: there is none.
+static lk_status check_sum(passage *p, lk_sha256 *hash, const char *what, const char *wanted,
+                           lk_error *error) {
+    uint8_t bytes[LK_SHA256_BYTES];
+    char hex[LK_SHA256_HEX_BYTES];
+    if (!wanted) return LK_OK;
+    lk_sha256_finish(hash, bytes);
+    lk_hex(bytes, sizeof bytes, hex);
+    if (strcmp(hex, wanted) == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_DATA, "%s: damaged: %s is %.*s.., %.*s.. was recorded",
+                   p->reader->path, what, 12, hex, 12, wanted);
+}
+
+// After all has passed: is it what was saved? What is wrong with the bytes is said before what is
+// wrong with the words.
+static lk_status judge(passage *p, uint64_t *step, lk_error *error) {
+    const lk_safetensors *reader = p->reader;
     const char *version = lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_VERSION);
     char expected[24];
+    LK_CHECK(check_sum(p, &p->content, "its SHA-256",
+                       lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_SHA256), error));
     lk_format(expected, sizeof expected, "%d", LK_CHECKPOINT_VERSION);
-    if (!version) {
-        return lk_fail(error, LK_BAD_DATA, "%s: is a safetensors file, but not a checkpoint of "
-                       "Lockstep (no \"%s\")", reader->path, LK_CHECKPOINT_KEY_VERSION);
-    }
-    LK_CHECK(check_hash(reader, error));
     if (strcmp(version, expected) != 0) {
         return lk_fail(error, LK_BAD_DATA, "%s: checkpoint version %.*s, this program reads %s",
                        reader->path, 40, version, expected);
     }
-    return check_step(reader, step, error);
+    LK_CHECK(check_step(reader, step, error));
+    lk_sha256_add_u64(&p->state, *step);
+    LK_CHECK(check_sum(p, &p->digest, "the digest of its parameters",
+                       lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_DIGEST), error));
+    LK_CHECK(check_sum(p, &p->state, "its state hash",
+                       lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_STATE), error));
+    if (p->infinite.status != LK_OK) *error = p->infinite;
+    return error->status;
+}
+
+lk_status lk_checkpoint_read(const lk_safetensors *reader, void *values, uint64_t *step,
+                             lk_error *error) {
+    passage p;
+    pass_header(&p, reader);
+    for (size_t i = 0; i < reader->entry_count; i++) {
+        const lk_safetensors_entry *entry = &reader->entries[i];
+        LK_CHECK(pass_entry(&p, entry, values ? (char *)values + entry->begin : NULL, error));
+    }
+    return judge(&p, step, error);
+}
+
+lk_status lk_checkpoint_peek(lk_safetensors *reader, const lk_file_ops *ops, const char *path,
+                             lk_safetensors_entry *entries, size_t entry_capacity,
+                             lk_error *error) {
+    LK_CHECK(lk_safetensors_open(reader, ops, path, entries, entry_capacity, error));
+    if (check_head(reader, error) == LK_OK) return LK_OK;
+    lk_safetensors_close(reader);
+    return error->status;
 }
 
 lk_status lk_checkpoint_open(lk_safetensors *reader, const lk_file_ops *ops, const char *path,
                              lk_safetensors_entry *entries, size_t entry_capacity, uint64_t *step,
                              lk_error *error) {
-    LK_CHECK(lk_safetensors_open(reader, ops, path, entries, entry_capacity, error));
-    if (check_checkpoint(reader, step, error) == LK_OK) return LK_OK;
+    LK_CHECK(lk_checkpoint_peek(reader, ops, path, entries, entry_capacity, error));
+    if (lk_checkpoint_read(reader, NULL, step, error) == LK_OK) return LK_OK;
     lk_safetensors_close(reader);
     return error->status;
 }
@@ -392,27 +550,31 @@ static lk_status check_match(const lk_safetensors *reader, const lk_safetensors_
                    "checkpoint of another model?", reader->path, tensor->name, there, wanted);
 }
 
-static bool is_wanted(const lk_safetensors_tensor *tensors, size_t count, const char *name) {
+static const lk_safetensors_tensor *find_wanted(const lk_safetensors_tensor *tensors, size_t count,
+                                                const char *name) {
     for (size_t i = 0; i < count; i++) {
-        if (strcmp(tensors[i].name, name) == 0) return true;
+        if (strcmp(tensors[i].name, name) == 0) return &tensors[i];
     }
-    return false;
+    return NULL;
 }
 
 lk_status lk_checkpoint_load(const lk_safetensors *reader, const lk_safetensors_tensor *tensors,
-                             size_t tensor_count, lk_error *error) {
+                             size_t tensor_count, uint64_t *step, lk_error *error) {
     for (size_t i = 0; i < tensor_count; i++) LK_CHECK(check_match(reader, &tensors[i], error));
     for (size_t i = 0; i < reader->entry_count; i++) {
-        if (is_wanted(tensors, tensor_count, reader->entries[i].name)) continue;
+        if (find_wanted(tensors, tensor_count, reader->entries[i].name)) continue;
         return lk_fail(error, LK_BAD_DATA,
                        "%s: has a tensor \"%.*s\" that this model does not know; is it a "
                        "checkpoint of another model?", reader->path, 80, reader->entries[i].name);
     }
-    for (size_t i = 0; i < tensor_count; i++) {
-        const lk_safetensors_entry *entry = lk_safetensors_find(reader, tensors[i].name);
-        LK_CHECK(lk_safetensors_read(reader, entry, tensors[i].data, error));
+    passage p;
+    pass_header(&p, reader);
+    for (size_t i = 0; i < reader->entry_count; i++) {
+        const lk_safetensors_entry *entry = &reader->entries[i];
+        void *data = find_wanted(tensors, tensor_count, entry->name)->data;
+        LK_CHECK(pass_entry(&p, entry, data, error));
     }
-    return LK_OK;
+    return judge(&p, step, error);
 }
 
 // --- newest --------------------------------------------------------------------------------------

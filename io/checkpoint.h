@@ -11,8 +11,16 @@
 // with its own 64 hex digits taken as '0'. Length, metadata, shapes, padding and tensors are all
 // under it: any changed bit is found. Nothing but these 64 digits is special.
 //
-// Host only. Knows nothing of what the tensors and strings mean. Saving needs no heap; finding,
-// verifying and loading are for start-up (jansson).
+// Training records two hashes of its own (ops/ARITHMETIC.md, section 11), and where they stand they
+// are compared too, with the same bytes at the same time:
+//   "digest"      SHA-256 of the parameters, in file order
+//   "state_hash"  of all tensors, in file order, and of the step as a u64
+// A tensor whose name has two slashes is a slot, LAYER/PARAMETER/SLOT; any other is a parameter.
+//
+// Whoever loads gets bytes that were hashed where they lie then: nothing is read a second time.
+//
+// Host only. Knows nothing else of what the tensors and strings mean. Saving needs no heap;
+// finding, verifying and loading are for start-up (jansson).
 #ifndef LOCKSTEP_IO_CHECKPOINT_H
 #define LOCKSTEP_IO_CHECKPOINT_H
 
@@ -33,6 +41,10 @@ enum {
 #define LK_CHECKPOINT_KEY_VERSION "lockstep_checkpoint"
 #define LK_CHECKPOINT_KEY_STEP "step"
 
+// Keys of the caller's that are compared.
+#define LK_CHECKPOINT_KEY_DIGEST "digest"
+#define LK_CHECKPOINT_KEY_STATE  "state_hash"
+
 typedef struct lk_checkpoint_job {
     const char *directory;                 // must exist
     uint64_t step;                         // optimizer updates done; names the file
@@ -44,6 +56,8 @@ typedef struct lk_checkpoint_job {
     void *buffer;                          // scratch of at least lk_checkpoint_measure's bytes
     size_t buffer_bytes;
     bool durable;                          // out: the new checkpoint is whole and will stay
+    uint64_t file_bytes;                   // out: of the new checkpoint
+    uint64_t scrubbed;                     // step of the checkpoint that was scrubbed last
 } lk_checkpoint_job;
 
 // Bytes of scratch that saves of this job need, and of a file on disk, where every metadata value
@@ -57,20 +71,38 @@ lk_status lk_checkpoint_measure(const lk_checkpoint_job *job, size_t *buffer_byt
 // LK_IO_ERROR: the disk failed; LK_BAD_DATA: what was read back is not what was written.
 lk_status lk_checkpoint_save(const lk_file_ops *ops, lk_checkpoint_job *job, lk_error *error);
 
+// Reads one older checkpoint after a save, the next in turn, and compares its content's hash: what
+// rots on a disk is found while another copy may still be had. One file is read through the job's
+// buffer, and none that is larger than the one just saved. Never allocates.
+// LK_BAD_DATA names the file that is not what was saved; LK_IO_ERROR the one that cannot be read.
+lk_status lk_checkpoint_scrub(const lk_file_ops *ops, lk_checkpoint_job *job, lk_error *error);
+
 // Removes temporary files that a crashed run left. Call it at resume, with the run's lock held.
 lk_status lk_checkpoint_clean(const lk_file_ops *ops, const char *directory, lk_error *error);
 
-// Opens one checkpoint and verifies all of it: structure, version, hash, step against the file's
-// name. Ends with lk_safetensors_close. `checkpoint verify` is this and nothing more.
+// Opens one checkpoint and verifies all of it: structure, version, hashes, step against the file's
+// name, and that every F32 is finite. Ends with lk_safetensors_close.
 lk_status lk_checkpoint_open(lk_safetensors *reader, const lk_file_ops *ops, const char *path,
                              lk_safetensors_entry *entries, size_t entry_capacity, uint64_t *step,
                              lk_error *error);
 
-// Fills tensors by name from an open checkpoint. Every tensor must be there with the same dtype and
-// shape, and none may be left over: all is checked before the first byte is written.
-// LK_BAD_DATA names the tensor.
+// Opens one and looks at its structure alone: nothing of it is to be believed before one of the two
+// below has verified it. Ends with lk_safetensors_close.
+lk_status lk_checkpoint_peek(lk_safetensors *reader, const lk_file_ops *ops, const char *path,
+                             lk_safetensors_entry *entries, size_t entry_capacity, lk_error *error);
+
+// Reads all tensor bytes of an open checkpoint, each once, and verifies as lk_checkpoint_open does.
+//
+// values  (file_bytes - data_at) where they go; entry->begin is a tensor's first. NULL: nowhere
+lk_status lk_checkpoint_read(const lk_safetensors *reader, void *values, uint64_t *step,
+                             lk_error *error);
+
+// Fills tensors by name from an open checkpoint, and verifies as lk_checkpoint_open does what lies
+// in them then. Every tensor must be there with the same dtype and shape, and none may be left
+// over: that is checked before the first byte is written. After any other failure they hold
+// anything. LK_BAD_DATA names the tensor.
 lk_status lk_checkpoint_load(const lk_safetensors *reader, const lk_safetensors_tensor *tensors,
-                             size_t tensor_count, lk_error *error);
+                             size_t tensor_count, uint64_t *step, lk_error *error);
 
 typedef struct lk_checkpoint_found {
     uint64_t step;

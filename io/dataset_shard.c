@@ -1,8 +1,10 @@
 // dataset_shard.c - splitting a data set into pairs of IDX files and their manifest. Host only.
+#define _GNU_SOURCE
 #include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "io/dataset.h"
 #include "io/file_ops.h"
@@ -103,15 +105,18 @@ static lk_status write_entry(int file, const char *path, const shard *s, bool la
     return lk_file_write_all(ops, file, path, text, (size_t)length, error);
 }
 
+// By which an unfinished manifest of an earlier attempt is known; it may have been torn.
+static const char manifest_begin[] = "{\n  \"format\": \"" LK_MANIFEST_FORMAT "\",\n";
+
 static lk_status write_begin(int file, const char *path, const lk_dataset *set, lk_error *error) {
     char text[512], hex[LK_SHA256_HEX_BYTES];
     lk_hex(set->sha256, LK_SHA256_BYTES, hex);
     int length = snprintf(text, sizeof text,
-                          "{\n  \"format\": \"" LK_MANIFEST_FORMAT "\",\n  \"count\": %llu,\n"
+                          "%s  \"count\": %llu,\n"
                           "  \"height\": %u,\n  \"width\": %u,\n  \"channels\": %u,\n"
                           "  \"data_sha256\": \"%s\",\n  \"shards\": [\n",
-                          (unsigned long long)set->count, set->height, set->width, set->channels,
-                          hex);
+                          manifest_begin, (unsigned long long)set->count, set->height, set->width,
+                          set->channels, hex);
     lk_assert(length > 0 && (size_t)length < sizeof text);
     return lk_file_write_all(ops, file, path, text, (size_t)length, error);
 }
@@ -138,6 +143,20 @@ static lk_status refuse_manifest(const char *path, lk_error *error) {
                    path);
 }
 
+// What has the name of the unfinished manifest and is none is somebody else's.
+static lk_status check_leftover(const char *temporary, int file, lk_error *error) {
+    char found[sizeof manifest_begin - 1];
+    struct stat about;
+    bool plain = lstat(temporary, &about) == 0 && S_ISREG(about.st_mode);
+    size_t bytes = plain ? (size_t)LK_MIN((uint64_t)about.st_size, (uint64_t)sizeof found) : 0;
+    LK_CHECK(lk_file_read_all(ops, file, temporary, found, bytes, 0, error));
+    if (plain && memcmp(found, manifest_begin, bytes) == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "%s: found a file that this command has not written, wanted that name free for "
+                   "the unfinished manifest; move it away, or name another directory",
+                   temporary);
+}
+
 // The unfinished manifest, whose lock says that somebody is at work: two at once would write into
 // and rename each other's files. It is emptied only when there is still no manifest, since what was
 // opened may have become one before it was locked.
@@ -152,7 +171,8 @@ static lk_status begin_manifest(const char *temporary, const char *path, int *fi
                 temporary);
     } else if (locked < 0) {
         lk_file_fail(error, LK_IO_ERROR, temporary, "lock", locked);
-    } else if (refuse_manifest(path, error) == LK_OK) {
+    } else if (refuse_manifest(path, error) == LK_OK &&
+               check_leftover(temporary, *file, error) == LK_OK) {
         int emptied = ops->truncate(ops->context, *file, 0);
         if (emptied < 0) lk_file_fail(error, LK_IO_ERROR, temporary, "empty", emptied);
     }

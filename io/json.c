@@ -223,6 +223,94 @@ lk_status lk_json_refuse(const lk_json_cursor *at, lk_error *error, const char *
                    with_set(at->document), place(at), describe(found, at->value), text);
 }
 
+// --- numbers that are too small ----------------------------------------------------------------
+
+// jansson reads a number below 2.4703e-324, half the least double, as 0, and says nothing. So the
+// text is looked through, byte by byte, for one that is not 0 and below 3e-324.
+enum { LEAST_DIGIT = 3, LEAST_EXPONENT = -324, EXPONENT_MAX = 1 << 20 };
+
+typedef enum number_part { NO_NUMBER, WHOLE, FRACTION, EXPONENT } number_part;
+
+typedef struct number_search {
+    bool in_string, escaped;
+    number_part part;
+    int significant;       // its first digit that is not 0, or 0
+    bool negative;         // the exponent is
+    long place, exponent;  // of the first such digit, without the exponent; the exponent
+    long line, column;     // of the next byte, from 0
+    bool found;            // one that is too small; where:
+    long at_line, at_column;
+    long start_line, start_column;  // of the number at hand
+} number_search;
+
+static void end_number(number_search *s) {
+    long first = s->place + (s->negative ? -s->exponent : s->exponent);
+    bool small =
+        first < LEAST_EXPONENT || (first == LEAST_EXPONENT && s->significant < LEAST_DIGIT);
+    if (s->part != NO_NUMBER && s->significant && small && !s->found) {
+        s->found = true;
+        s->at_line = s->start_line;
+        s->at_column = s->start_column;
+    }
+    s->part = NO_NUMBER;
+}
+
+static void begin_number(number_search *s) {
+    s->part = WHOLE;
+    s->significant = 0;
+    s->negative = false;
+    s->place = s->exponent = 0;
+    s->start_line = s->line;
+    s->start_column = s->column;
+}
+
+static void take_digit(number_search *s, int digit) {
+    if (s->part == EXPONENT) {
+        s->exponent = LK_MIN(10 * s->exponent + digit, (long)EXPONENT_MAX);
+    } else if (s->significant) {
+        s->place += s->part == WHOLE;
+    } else {
+        s->significant = digit;
+        s->place -= s->part == FRACTION;
+    }
+}
+
+static void search_byte(number_search *s, char c) {
+    if (s->in_string) {
+        s->in_string = s->escaped || c != '"';
+        s->escaped = !s->escaped && c == '\\';
+    } else if (c >= '0' && c <= '9') {
+        if (s->part == NO_NUMBER) begin_number(s);
+        take_digit(s, c - '0');
+    } else if (s->part != NO_NUMBER && c == '.') {
+        s->part = FRACTION;
+    } else if (s->part != NO_NUMBER && (c == 'e' || c == 'E')) {
+        s->part = EXPONENT;
+    } else if (s->part == EXPONENT && (c == '-' || c == '+')) {
+        s->negative = c == '-';
+    } else {
+        end_number(s);
+        s->in_string = c == '"';
+    }
+    s->column++;
+    if (c == '\n') {
+        s->line++;
+        s->column = 0;
+    }
+}
+
+static void search_text(number_search *s, const char *text, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) search_byte(s, text[i]);
+}
+
+static lk_status refuse_small(const lk_json *document, const number_search *s, lk_error *error) {
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "%s:%ld:%ld: found a number below %de%d, which would be read as 0; wanted 0 or a "
+        "larger one",
+        document->source, s->at_line + 1, s->at_column + 1, LEAST_DIGIT, LEAST_EXPONENT);
+}
+
 // --- loading -----------------------------------------------------------------------------------
 
 static void start(lk_json *document, const char *source) {
@@ -260,13 +348,19 @@ lk_status lk_json_load_text(lk_json *document, const char *source, const char *t
     start(document, source);
     if (bytes == 0) return is_empty(document, error);
     json_error_t at;
+    number_search search = {.found = false};
     document->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &at);
-    return document->root ? LK_OK : bad_syntax(document, &at, error);
+    if (!document->root) return bad_syntax(document, &at, error);
+    search_text(&search, text, bytes);
+    if (!search.found) return LK_OK;
+    lk_json_close(document);
+    return refuse_small(document, &search, error);
 }
 
 typedef struct file_reader {
     int fd, read_errno;
     size_t bytes;
+    number_search search;
 } file_reader;
 
 static size_t read_some(void *buffer, size_t bytes, void *context) {
@@ -277,6 +371,7 @@ static size_t read_some(void *buffer, size_t bytes, void *context) {
     while (count < 0 && errno == EINTR);
     if (count < 0) reader->read_errno = errno;
     else reader->bytes += (size_t)count;
+    if (count > 0) search_text(&reader->search, buffer, (size_t)count);
     return (size_t)count;
 }
 
@@ -306,6 +401,8 @@ lk_status lk_json_load_file(lk_json *document, const char *path, lk_error *error
         status = is_empty(document, error);
     } else if (!root) {
         status = bad_syntax(document, &at, error);
+    } else if (reader.search.found) {
+        status = refuse_small(document, &reader.search, error);
     }
     if (status == LK_OK) document->root = root;
     else json_decref(root);
@@ -696,6 +793,13 @@ static const char *take_step(const char **at, const char *end, bool first, step 
 // The value as JSON, or as the string it is; NULL where it means to be JSON and is not.
 static json_t *parse_value(const char *text) {
     json_t *value = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
+    number_search search = {.found = false};
+    search_text(&search, text, strlen(text));
+    end_number(&search);
+    if (value && search.found) {
+        json_decref(value);
+        return NULL;
+    }
     if (value) return value;
     char *end;
     strtod(text, &end);
@@ -778,7 +882,9 @@ lk_status lk_json_set(lk_json *document, const char *assignment, lk_error *error
     const char *equals = strchr(assignment, '=');
     if (!equals) return bad_set(assignment, "there is no \"=\"", error);
     json_t *value = parse_value(equals + 1);
-    if (!value) return bad_set(assignment, "the value begins like JSON and is none", error);
+    if (!value)
+        return bad_set(assignment, "the value begins like JSON and is none, or would be read as 0",
+                       error);
     lk_status status = set_value(document, assignment, equals, value, error);
     json_decref(value);
     if (status == LK_OK) document->changed = true;

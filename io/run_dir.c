@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "io/line_sum.h"
+
 static const char LOCK_NAME[] = "lock";
 static const char IDENTITY_NAME[] = "identity";
 
@@ -228,13 +230,14 @@ typedef struct cutter {
     unsigned matched;    // bytes of KEY seen, then IN_VALUE or DONE
     bool has_value;
     bool keeping;        // did the last line with a step stay?
+    lk_line_sums sums;   // a line whose checksum is wrong is one without a step
 } cutter;
 
 static const char KEY[] = "\"step\":";
 enum { KEY_BYTES = sizeof KEY - 1, IN_VALUE = KEY_BYTES, DONE };
 
 static void end_line(cutter *c) {
-    if (c->has_value) c->keeping = c->value <= c->step;
+    if (c->has_value && !c->sums.wrong) c->keeping = c->value <= c->step;
     if (c->keeping) c->keep = c->at;
     c->matched = 0;
     c->has_value = false;
@@ -273,7 +276,16 @@ static lk_status scan_log(const lk_file_ops *ops, int file, const char *path, ui
     while (c->at < bytes) {
         size_t piece = (size_t)LK_MIN(bytes - c->at, (uint64_t)sizeof chunk);
         LK_CHECK(lk_file_read_all(ops, file, path, chunk, piece, c->at, error));
-        for (size_t i = 0; i < piece; i++) take_byte(c, chunk[i]);
+        size_t begun = 0;
+        for (size_t i = 0; i < piece; i++) {
+            if (chunk[i] == '\n') {
+                lk_line_sums_feed(&c->sums, chunk + begun, i - begun);
+                lk_line_sums_end(&c->sums);
+                begun = i + 1;
+            }
+            take_byte(c, chunk[i]);
+        }
+        lk_line_sums_feed(&c->sums, chunk + begun, piece - begun);
     }
     return LK_OK;
 }
@@ -289,6 +301,7 @@ lk_status lk_line_log_cut(const lk_run_dir *run, const char *name, uint64_t step
     if (file < 0) return lk_file_fail(error, LK_IO_ERROR, path, "open", file);
 
     cutter c = {.step = step, .keeping = true};
+    lk_line_sums_start(&c.sums);
     int64_t bytes = ops->size(ops->context, file);
     if (bytes < 0) {
         lk_file_fail(error, LK_IO_ERROR, path, "take the size", bytes);

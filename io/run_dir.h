@@ -73,8 +73,9 @@ lk_status lk_line_log_sync(lk_line_log *log, lk_error *error);
 lk_status lk_line_log_close(lk_line_log *log, lk_error *error);
 
 // Resume: cuts <run>/<name> after the last complete line with "step":N, N <= step; what follows
-// belongs to steps that will be done again. A line without a step belongs to the line before it (at
-// the top, to the run). A missing log is LK_OK. `removed_bytes` may be NULL.
+// belongs to steps that will be done again. A line without a step, or whose checksum (line_sum.h)
+// is wrong, belongs to the line before it (at the top, to the run). A missing log is LK_OK.
+// `removed_bytes` may be NULL.
 lk_status lk_line_log_cut(const lk_run_dir *run, const char *name, uint64_t step,
                           uint64_t *removed_bytes, lk_error *error);
 

@@ -283,31 +283,6 @@ lk_status lk_safetensors_save(const lk_safetensors_content *content, const void 
 
 // --- reading: the header -------------------------------------------------------------------------
 
-// Feeds the header to the JSON parser piece by piece, so that no buffer of its size is needed.
-typedef struct header_feed {
-    const lk_safetensors *reader;
-    uint64_t at, end;     // in the file
-    char last;            // last byte that is not a padding space
-    lk_error *error;
-} header_feed;
-
-static size_t feed_header(void *buffer, size_t bytes, void *context) {
-    header_feed *feed = context;
-    const lk_safetensors *reader = feed->reader;
-    size_t piece = (size_t)LK_MIN(feed->end - feed->at, (uint64_t)bytes);
-    if (piece == 0) return 0;
-    if (lk_file_read_all(reader->ops, reader->file, reader->path, buffer, piece, feed->at,
-                         feed->error) != LK_OK) {
-        return (size_t)-1;
-    }
-    feed->at += piece;
-    const char *text = buffer;
-    for (size_t i = 0; i < piece; i++) {
-        if (text[i] != ' ') feed->last = text[i];
-    }
-    return piece;
-}
-
 static lk_status read_length(lk_safetensors *reader, lk_error *error) {
     const char *path = reader->path;
     unsigned long long header_bytes = 0, file_bytes = reader->file_bytes;
@@ -333,22 +308,42 @@ static lk_status read_length(lk_safetensors *reader, lk_error *error) {
         return lk_fail(error, LK_BAD_DATA, "%s: not a safetensors file: byte 8 is 0x%02x, '{' was "
                        "expected", path, start[LENGTH_BYTES]);
     }
+    if (header_bytes > LK_SAFETENSORS_READ_BYTES_MAX) {
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: its header is %llu bytes, wanted at most %d, which every model of this "
+                       "program fits in; is it a file of another program?",
+                       path, header_bytes, LK_SAFETENSORS_READ_BYTES_MAX);
+    }
     reader->data_at = LENGTH_BYTES + header_bytes;
     return LK_OK;
 }
 
+// The bytes that are parsed are those that whoever hashes the file finds in memory: read once.
+static lk_status read_header(lk_safetensors *reader, lk_error *error) {
+    LK_CHECK(lk_host_block_map(reader->data_at, &reader->header_block, error));
+    reader->header = (const char *)reader->header_block.base;
+    return lk_file_read_all(reader->ops, reader->file, reader->path, reader->header_block.base,
+                            (size_t)reader->data_at, 0, error);
+}
+
 static lk_status parse_header(lk_safetensors *reader, lk_error *error) {
-    header_feed feed = {reader, LENGTH_BYTES, reader->data_at, 0, error};
+    const char *text = reader->header + LENGTH_BYTES;
+    size_t bytes = (size_t)reader->data_at - LENGTH_BYTES;
     json_error_t why;
-    reader->json = json_load_callback(feed_header, &feed, JSON_REJECT_DUPLICATES, &why);
-    if (error->status != LK_OK) return error->status;  // reading failed, not the JSON
+    if (text[0] != '{') {
+        return lk_fail(error, LK_BAD_DATA, "%s: changed while it was read", reader->path);
+    }
+    reader->json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
     if (!reader->json) {
         return lk_fail(error, LK_BAD_DATA, "%s: safetensors header, byte %d: %s", reader->path,
                        why.position + LENGTH_BYTES, why.text);
     }
-    if (feed.last != '}') {
-        return lk_fail(error, LK_BAD_DATA, "%s: the safetensors header is padded with byte 0x%02x, "
-                       "only spaces are allowed", reader->path, (unsigned char)feed.last);
+    while (text[bytes - 1] == ' ') bytes--;  // the brace at the front ends it
+    if (text[bytes - 1] != '}') {
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: the safetensors header is padded with byte 0x%02x, "
+                       "only spaces are allowed",
+                       reader->path, (unsigned char)text[bytes - 1]);
     }
     return LK_OK;
 }
@@ -499,6 +494,7 @@ static lk_status read_entries(lk_safetensors *reader, size_t capacity, lk_error 
 
 static lk_status read_all_of(lk_safetensors *reader, size_t capacity, lk_error *error) {
     LK_CHECK(read_length(reader, error));
+    LK_CHECK(read_header(reader, error));
     LK_CHECK(parse_header(reader, error));
     return read_entries(reader, capacity, error);
 }
@@ -516,6 +512,8 @@ lk_status lk_safetensors_open(lk_safetensors *reader, const lk_file_ops *ops, co
 void lk_safetensors_close(lk_safetensors *reader) {
     json_decref(reader->json);
     reader->json = NULL;
+    if (reader->header) lk_host_block_unmap(&reader->header_block);
+    reader->header = NULL;
     if (reader->file >= 0) reader->ops->close(reader->ops->context, reader->file);
     reader->file = -1;
 }

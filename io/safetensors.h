@@ -11,6 +11,7 @@
 #ifndef LOCKSTEP_IO_SAFETENSORS_H
 #define LOCKSTEP_IO_SAFETENSORS_H
 
+#include "arena/host_memory.h"
 #include "io/file_ops.h"
 
 #ifdef __cplusplus
@@ -19,8 +20,11 @@ extern "C" {
 
 enum {
     LK_SAFETENSORS_DIMS_MAX = 8,
-    LK_SAFETENSORS_ALIGNMENT_BYTES = 64,      // of the first tensor byte, in files that we write
+    LK_SAFETENSORS_ALIGNMENT_BYTES = 64,  // of the first tensor byte, in files that we write
     LK_SAFETENSORS_HEADER_BYTES_MAX = 100000000,  // the format's own limit
+    // What is read: three times the header of the largest model that trains here. To parse a
+    // stranger's takes some 25 bytes of memory for each of its own.
+    LK_SAFETENSORS_READ_BYTES_MAX = 1 << 20,
 };
 
 //        name            bits of one element
@@ -104,13 +108,16 @@ typedef struct lk_safetensors {
     int file;                       // -1 when closed
     uint64_t file_bytes;
     uint64_t data_at;               // offset in the file of the first tensor byte
-    void *json;                     // the parsed header
+    lk_host_block header_block;
+    const char *header;             // (data_at) all bytes before it, read once
+    void *json;                     // ... parsed
     lk_safetensors_entry *entries;  // the caller's, sorted by begin: no hole, no overlap
     size_t entry_count;
 } lk_safetensors;
 
 // Opens a file and checks all of it but the values: length, JSON without duplicate keys, metadata
 // of strings, known dtypes, shapes that fit their offsets, offsets that tile the rest of the file.
+// A header above LK_SAFETENSORS_READ_BYTES_MAX is refused before it is read.
 // LK_NO_INPUT: no such file. LK_BAD_DATA: broken, named. Nothing is left open after a failure.
 lk_status lk_safetensors_open(lk_safetensors *reader, const lk_file_ops *ops, const char *path,
                               lk_safetensors_entry *entries, size_t entry_capacity,

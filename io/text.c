@@ -156,6 +156,8 @@ static size_t escape_one(char piece[8], const unsigned char *in, size_t used) {
     const char *found = *in ? strchr(plain, *in) : NULL;
     if (used == 1 && found) return lk_format(piece, 8, "\\%c", letters[found - plain]);
     if (*in < 0x20 || *in == 0x7f) return lk_format(piece, 8, "\\u%04x", *in);
+    // U+0080 to U+009f: some terminals obey them.
+    if (*in == 0xc2 && in[1] < 0xa0) return lk_format(piece, 8, "\\u%04x", in[1]);
     memcpy(piece, in, used);
     return used;
 }
@@ -177,6 +179,11 @@ size_t lk_text_escape(char *out, size_t bytes, const char *text, size_t length) 
     }
     if (bytes) out[written] = '\0';
     return needed;
+}
+
+const char *lk_text_shown(char out[LK_TEXT_SHOWN_BYTES], const char *text) {
+    (void)lk_text_escape(out, LK_TEXT_SHOWN_BYTES, text, strlen(text));
+    return out;
 }
 
 // --- the nearest word --------------------------------------------------------------------------

@@ -62,6 +62,11 @@ lk_status lk_text_check(const lk_text_out *out, const char *name, lk_error *erro
 // where the buffer ends; returns the length that the whole would have (as snprintf does).
 size_t lk_text_escape(char *out, size_t bytes, const char *text, size_t length);
 
+enum { LK_TEXT_SHOWN_BYTES = 256 };
+
+// A file's own words as they may go to a terminal: escaped as above, cut to the buffer. Returns it.
+const char *lk_text_shown(char out[LK_TEXT_SHOWN_BYTES], const char *text);
+
 // The word most like `word`, or NULL where none is near enough to be what was meant. Distance: the
 // insertions, deletions, changes and swaps of neighbours; letter case and - against _ cost nothing.
 const char *lk_text_nearest(const char *word, const char *const *words, size_t count);

@@ -578,16 +578,35 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t
     return checked ? v_noted(bad) : 0;
 }
 
-// The largest magnitude among `count` floats.
+// The largest magnitude among `count` floats; infinity where one is not finite. A maximum drops
+// what is not a number: so that is noted apart.
 static float magnitude(uint64_t count, const float *p) {
-    vf top = v_zero();
+    vf top = v_zero(), bad = v_zero(), other_top = v_zero(), other_bad = v_zero();
     float lanes[V_LANES], most = 0.0f;
     uint64_t i = 0;
-    for (; i + V_LANES <= count; i += V_LANES) top = v_max(v_abs(v_load(p + i)), top);
-    if (i < count) top = v_max(v_abs(v_load_first(p + i, (uint32_t)(count - i))), top);
+    for (; i + 2 * V_LANES <= count; i += 2 * V_LANES) {  // two chains: neither waits for itself
+        vf v = v_load(p + i), other = v_load(p + i + V_LANES);
+        top = v_max(v_abs(v), top);
+        other_top = v_max(v_abs(other), other_top);
+        bad = v_note(bad, v);
+        other_bad = v_note(other_bad, other);
+    }
+    top = v_max(other_top, top);
+    bad = v_add(bad, other_bad);
+    if (i + V_LANES <= count) {
+        vf v = v_load(p + i);
+        top = v_max(v_abs(v), top);
+        bad = v_note(bad, v);
+        i += V_LANES;
+    }
+    if (i < count) {
+        vf v = v_load_first(p + i, (uint32_t)(count - i));
+        top = v_max(v_abs(v), top);
+        bad = v_note(bad, v);
+    }
     v_store(lanes, top);
     for (int l = 0; l < V_LANES; l++) most = lanes[l] > most ? lanes[l] : most;
-    return most;
+    return v_noted(bad) ? __builtin_inff() : most;
 }
 
 // `limit`: pixels no larger than this cannot make a sum that is not finite, so that nobody need
@@ -610,10 +629,12 @@ static uint32_t pool_any(const grid *g, const walk *k, const panel *p, const lk_
                            : pool_fill(VECTORS, 1, 0, g, k, p, image, y, argmax);
 }
 
-// The limit of pool_any: terms * |x| * |w| + |bias| stays below half the largest float.
+// The limit of pool_any: terms * |x| * |w| + |bias| stays below half the largest float. Below 0,
+// which no pixel is: weights that are not finite make such a sum even of a blank image.
 static float pool_limit(const lk_conv2d *c, const float *w, const float *bias) {
     float weights = magnitude(lk_conv2d_weight_floats(c), w);
-    if (bias && magnitude(c->out_c, bias) > 0x1p125f) return 0.0f;
+    if (weights == __builtin_inff()) return -1.0f;
+    if (bias && magnitude(c->out_c, bias) > 0x1p125f) return -1.0f;
     float most = 0x1p126f / (float)lk_conv_terms_forward(c);
     return weights > 1.0f ? most / weights : most;
 }

@@ -164,7 +164,8 @@ static void patch_pack(const lk_conv2d *c, const float *w, const float *bias, ui
     }
 }
 
-// As magnitude() says, four vectors at a time.
+// As magnitude() says, four vectors at a time; the maximum of these instructions keeps what is not
+// a number.
 static float patch_magnitude(uint64_t count, const float *x) {
     vf most[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
     uint64_t i = 0;
@@ -174,7 +175,8 @@ static float patch_magnitude(uint64_t count, const float *x) {
         }
     }
     most[0] = vmaxq_f32(vmaxq_f32(most[0], most[1]), vmaxq_f32(most[2], most[3]));
-    return LK_MAX(vmaxvq_f32(most[0]), magnitude(count - i, x + i));
+    float whole = vmaxvq_f32(most[0]), rest = magnitude(count - i, x + i);
+    return whole > rest || whole != whole ? whole : rest;
 }
 
 static bool patch_fits(const lk_conv2d *c, uint32_t m_count, const float *x, float limit) {

@@ -61,6 +61,51 @@ static void check_promises(const lk_safetensors *reader, lk_error *error) {
     while (lk_safetensors_next_metadata(reader, &cursor, &key, &value)) require(key && value);
 }
 
+// What was accepted holds finite numbers alone.
+static void check_finite(const lk_safetensors *reader, const uint8_t *values) {
+    for (size_t i = 0; i < reader->entry_count; i++) {
+        const lk_safetensors_entry *entry = &reader->entries[i];
+        for (uint64_t at = entry->begin; entry->dtype == LK_SAFETENSORS_F32 && at < entry->end;
+             at += 4) {
+            uint32_t bits;
+            memcpy(&bits, values + at, sizeof bits);
+            require((bits & 0x7f800000) != 0x7f800000);
+        }
+    }
+}
+
+// Whether it is verified without memory, into one block, or into tensors: the same verdict.
+static void check_ways(const lk_file_ops *ops, const char *path, size_t bytes, lk_status wanted) {
+    static lk_safetensors_entry entries[64];
+    lk_safetensors_tensor tensors[64];
+    lk_safetensors reader;
+    lk_error error = {0}, why[2] = {{0}, {0}};
+    uint64_t step;
+    if (lk_checkpoint_peek(&reader, ops, path, entries, LK_COUNT(entries), &error) != LK_OK) {
+        require(wanted != LK_OK);
+        return;
+    }
+    uint8_t *values = malloc(bytes + 1), *others = malloc(bytes + 1);
+    require(values && others);
+    for (size_t i = 0; i < reader.entry_count; i++) {
+        const lk_safetensors_entry *entry = &entries[i];
+        tensors[i] = (lk_safetensors_tensor){
+            entry->name, entry->dtype, entry->dim_count, {0}, others + entry->begin};
+        memcpy(tensors[i].dims, entry->dims, sizeof tensors[i].dims);
+    }
+    require(lk_checkpoint_read(&reader, values, &step, &why[0]) == wanted);
+    require(lk_checkpoint_load(&reader, tensors, reader.entry_count, &step, &why[1]) == wanted);
+    require(strcmp(why[0].text, why[1].text) == 0);
+    size_t used = (size_t)(reader.file_bytes - reader.data_at);
+    if (wanted == LK_OK) {
+        require(memcmp(values, others, used) == 0);
+        check_finite(&reader, values);
+    }
+    free(values);
+    free(others);
+    lk_safetensors_close(&reader);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static lk_safetensors_entry entries[64];
@@ -82,10 +127,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         require(error.status == LK_BAD_DATA && error.text[0] && !strchr(error.text, '\n'));
     }
     error = (lk_error){0};
-    if (lk_checkpoint_open(&reader, &ops, "step-0000000010.safetensors", entries, LK_COUNT(entries),
-                           &step, &error) == LK_OK) {
+    const char *path = "step-0000000010.safetensors";
+    lk_status status =
+        lk_checkpoint_open(&reader, &ops, path, entries, LK_COUNT(entries), &step, &error);
+    if (status == LK_OK) {
         require(step == 10);
         lk_safetensors_close(&reader);
     }
+    check_ways(&ops, path, bytes, status);
     return 0;
 }

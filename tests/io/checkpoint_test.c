@@ -12,6 +12,7 @@
 
 #include <unistd.h>
 
+#include "arena/sha256.h"
 #include "memory_files.h"
 
 // --- no heap -------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ static uint64_t newest_whole(void) {
     memset(weights, 0xff, sizeof weights);
     memset(bias, 0xff, sizeof bias);
     counters[1] = 0;
-    assert_int_equal(lk_checkpoint_load(&reader, tensors, LK_COUNT(tensors), &error), LK_OK);
+    assert_int_equal(lk_checkpoint_load(&reader, tensors, LK_COUNT(tensors), &step, &error), LK_OK);
     assert_string_equal(lk_safetensors_metadata(&reader, "note"), metadata[2].value);
     lk_safetensors_close(&reader);
     assert_state(step);
@@ -301,7 +302,7 @@ static void assert_load_fails(const lk_safetensors_tensor *wanted, size_t count,
     uint64_t step;
     assert_int_equal(lk_checkpoint_open(&reader, &ops, "c/step-0000000010.safetensors", entries,
                                         LK_COUNT(entries), &step, &error), LK_OK);
-    assert_int_equal(lk_checkpoint_load(&reader, wanted, count, &error), LK_BAD_DATA);
+    assert_int_equal(lk_checkpoint_load(&reader, wanted, count, &step, &error), LK_BAD_DATA);
     lk_safetensors_close(&reader);
     if (!strstr(error.text, what)) fail_msg("\"%s\" is not in: %s", what, error.text);
 }
@@ -378,6 +379,183 @@ static void test_own_keys_are_refused(void **state) {
     assert_int_equal(lk_checkpoint_measure(&job, &bytes, &file_bytes, &error), LK_INTERNAL);
 }
 
+// --- what training records of the values ---------------------------------------------------------
+
+static float kernel[6], slot[6];
+static const lk_safetensors_tensor trained[] = {
+    {"dense/kernel", LK_SAFETENSORS_F32, 2, {2, 3}, kernel},
+    {"dense/kernel/momentum", LK_SAFETENSORS_F32, 2, {2, 3}, slot},
+};
+static char digest_hex[LK_SHA256_HEX_BYTES], state_hex[LK_SHA256_HEX_BYTES];
+
+static void hex_of(lk_sha256 *hash, char hex[LK_SHA256_HEX_BYTES]) {
+    uint8_t bytes[LK_SHA256_BYTES];
+    lk_sha256_finish(hash, bytes);
+    lk_hex(bytes, sizeof bytes, hex);
+}
+
+// Saves `trained` as the checkpoint of step 10, with the two hashes of what it holds now.
+static void record(void) {
+    lk_sha256 hash;
+    lk_sha256_start(&hash);
+    lk_sha256_add(&hash, kernel, sizeof kernel);
+    hex_of(&hash, digest_hex);
+    lk_sha256_start(&hash);
+    lk_sha256_add(&hash, kernel, sizeof kernel);
+    lk_sha256_add(&hash, slot, sizeof slot);
+    lk_sha256_add_u64(&hash, 10);
+    hex_of(&hash, state_hex);
+}
+
+static void save_trained(void) {
+    const lk_safetensors_pair pairs[] = {{"digest", digest_hex}, {"state_hash", state_hex}};
+    lk_error error = {0};
+    uint64_t file_bytes;
+    lk_checkpoint_job job = {.directory = "c",
+                             .step = 10,
+                             .metadata = pairs,
+                             .metadata_count = 2,
+                             .tensors = trained,
+                             .tensor_count = 2,
+                             .buffer = buffer};
+    ops = memory_files_ops(&fs);
+    memory_files_start(&fs);
+    assert_int_equal(lk_checkpoint_measure(&job, &job.buffer_bytes, &file_bytes, &error), LK_OK);
+    assert_int_equal(lk_checkpoint_save(&ops, &job, &error), LK_OK);
+}
+
+static const char trained_path[] = "c/step-0000000010.safetensors";
+
+// Neither who verifies nor who loads believes it; `what` is in the line. NULL: both do.
+static void assert_trained(const char *what) {
+    const lk_status wanted = what ? LK_BAD_DATA : LK_OK;
+    lk_safetensors reader;
+    for (int load = 0; load < 2; load++) {
+        lk_error error = {0};
+        uint64_t step = 0;
+        if (load) {
+            assert_int_equal(
+                lk_checkpoint_peek(&reader, &ops, trained_path, entries, LK_COUNT(entries), &error),
+                LK_OK);
+            assert_int_equal(lk_checkpoint_load(&reader, trained, 2, &step, &error), wanted);
+            lk_safetensors_close(&reader);
+        } else {
+            lk_status status = lk_checkpoint_open(&reader, &ops, trained_path, entries,
+                                                  LK_COUNT(entries), &step, &error);
+            assert_int_equal(status, wanted);
+            if (status == LK_OK) lk_safetensors_close(&reader);
+        }
+        if (what && !strstr(error.text, what)) fail_msg("\"%s\" is not in: %s", what, error.text);
+        if (!what) assert_int_equal(step, 10);
+    }
+}
+
+// The content's hash is right in all of these: it is what whoever changes a value can make anew.
+static void test_recorded_hashes_are_compared(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++) kernel[i] = (float)i, slot[i] = -(float)i;
+    record();
+    save_trained();
+    assert_trained(NULL);
+    kernel[4] += 1.0f;
+    save_trained();
+    assert_trained("the digest of its parameters is");
+    kernel[4] -= 1.0f;
+    slot[5] += 1.0f;
+    save_trained();
+    assert_trained("its state hash is");
+    record();
+    save_trained();
+    assert_trained(NULL);
+}
+
+static void test_what_is_not_finite_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t bits;
+        const char *text;
+    } cases[] = {{0x7fc00000, "found nan (0x7fc00000)"},
+                 {0xff800001, "found nan"},
+                 {0x7f800000, "found inf"},
+                 {0xff800000, "found -inf"}};
+    for (size_t i = 0; i < LK_COUNT(cases); i++) {
+        char where[64];
+        float *values = i % 2 ? slot : kernel;
+        for (int j = 0; j < 6; j++) kernel[j] = slot[j] = (float)j;
+        memcpy(&values[i + 1], &cases[i].bits, sizeof *values);
+        record();
+        save_trained();
+        lk_format(where, sizeof where, "tensor \"dense/kernel%s\", element %zu",
+                  i % 2 ? "/momentum" : "", i + 1);
+        assert_trained(where);
+        assert_trained(cases[i].text);
+    }
+}
+
+// A file that changes after it was verified: what is used was hashed where it lies.
+static void test_nothing_is_read_a_second_time(void **state) {
+    (void)state;
+    lk_safetensors reader;
+    lk_error error = {0};
+    uint64_t step;
+    for (int i = 0; i < 6; i++) kernel[i] = slot[i] = (float)i;
+    record();
+    save_trained();
+    assert_int_equal(
+        lk_checkpoint_open(&reader, &ops, trained_path, entries, LK_COUNT(entries), &step, &error),
+        LK_OK);
+    damage(trained_path);
+    assert_int_equal(lk_checkpoint_load(&reader, trained, 2, &step, &error), LK_BAD_DATA);
+    assert_non_null(strstr(error.text, "its SHA-256 is"));
+    lk_safetensors_close(&reader);
+}
+
+// --- scrub ---------------------------------------------------------------------------------------
+
+// Scrubs after the save of `newest`; returns which it was, and LK_BAD_DATA where `damaged`.
+static uint64_t scrub(lk_checkpoint_job *job, uint64_t newest, bool damaged) {
+    lk_error error = {0};
+    job->step = newest;
+    unsigned before = allocations;
+    assert_int_equal(lk_checkpoint_scrub(&ops, job, &error), damaged ? LK_BAD_DATA : LK_OK);
+    assert_int_equal(allocations, before);
+    if (damaged) assert_non_null(strstr(error.text, ".safetensors: damaged: "));
+    return job->scrubbed;
+}
+
+static void test_old_checkpoints_are_read_in_turn(void **state) {
+    (void)state;
+    ops = memory_files_ops(&fs);
+    memory_files_start(&fs);
+    lk_checkpoint_job job = make_job(10, 0);
+    assert_int_equal(scrub(&job, 10, false), 0);  // there is none
+    for (uint64_t step = 10; step <= 40; step += 10) save_well(step, 0);
+    job.file_bytes = memory_files_find(&fs, "c/step-0000000040.safetensors")->bytes;
+    assert_int_equal(scrub(&job, 40, false), 10);
+    assert_int_equal(scrub(&job, 40, false), 20);
+    assert_int_equal(scrub(&job, 40, false), 30);
+    assert_int_equal(scrub(&job, 40, false), 10);
+    damage("c/step-0000000020.safetensors");
+    assert_int_equal(scrub(&job, 40, true), 20);
+    memory_file *file = memory_files_find(&fs, "c/step-0000000030.safetensors");
+    file->data[20] ^= 1;  // of what stands before the digits
+    assert_int_equal(scrub(&job, 40, true), 30);
+    file->data[20] ^= 1;
+    file->bytes -= 1;
+    assert_int_equal(scrub(&job, 50, false), 40);
+    assert_int_equal(scrub(&job, 50, false), 10);
+    assert_int_equal(scrub(&job, 50, true), 20);
+    assert_int_equal(scrub(&job, 50, true), 30);
+    file->bytes = 40;
+    assert_int_equal(scrub(&job, 31, false), 10);
+    job.scrubbed = 20;
+    assert_int_equal(scrub(&job, 40, true), 30);
+    // Larger than what this run saves: not read at all.
+    memory_files_find(&fs, "c/step-0000000010.safetensors")->bytes += 2000;
+    job.scrubbed = 0;
+    assert_int_equal(scrub(&job, 40, true), 10);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_operation_fails_in_turn),
@@ -389,6 +567,10 @@ int main(void) {
         cmocka_unit_test(test_on_a_real_file_system),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_own_keys_are_refused),
+        cmocka_unit_test(test_recorded_hashes_are_compared),
+        cmocka_unit_test(test_what_is_not_finite_is_refused),
+        cmocka_unit_test(test_nothing_is_read_a_second_time),
+        cmocka_unit_test(test_old_checkpoints_are_read_in_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

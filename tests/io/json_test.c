@@ -295,6 +295,35 @@ static void test_floats(void **state) {
     lk_json_close(&document);
 }
 
+// What would be read as 0, and is none, wherever it stands; and what only looks like it.
+static void test_numbers_too_small(void **state) {
+    (void)state;
+    static const char *const small[] = {"1e-400",
+                                        "-1e-400",
+                                        "[1, 2.4e-324]",
+                                        "0.0001e-321",
+                                        "1E-99999999999999999999",
+                                        "{\"a\": [\n 7e-325]}"};
+    static const char *const good[] = {"0e-400",     "0.000",          "-0.0e-999",   "4.9e-324",
+                                       "\"1e-400\"", "\"\\\"1e-400\"", "123000e-327", "1e-45"};
+    lk_json document;
+    for (size_t i = 0; i < LK_COUNT(small); i++) {
+        char text[128];
+        snprintf(text, sizeof text, "{\"x\": %s}", small[i]);
+        error = (lk_error){0};
+        assert_int_equal(lk_json_load_text(&document, "test.json", text, strlen(text), &error),
+                         LK_BAD_CONFIG);
+        assert_has("found a number below 3e-324, which would be read as 0");
+    }
+    assert_has("test.json:2:2: ");
+    for (size_t i = 0; i < LK_COUNT(good); i++) {
+        char text[128];
+        snprintf(text, sizeof text, "{\"x\": %s}", good[i]);
+        document = load(text);
+        lk_json_close(&document);
+    }
+}
+
 static void test_strings_bools_choices(void **state) {
     (void)state;
     static const char *const kinds[] = {"sgd", "momentum", "adam"};
@@ -409,6 +438,7 @@ static void test_set(void **state) {
     refuse_set("name={\"a\":1,\"a\":2}", LK_BAD_USAGE, "begins like JSON");
     refuse_set("steps=18446744073709551616", LK_BAD_USAGE, "begins like JSON");
     refuse_set("rate=.5", LK_BAD_USAGE, "begins like JSON");
+    refuse_set("rate=1e-400", LK_BAD_USAGE, "would be read as 0");
     refuse_set("model.layesr[0].units=5", LK_BAD_CONFIG, "did you mean \"layers\"?");
     refuse_set("model.layers[3]=5", LK_BAD_CONFIG, "of 3 elements, wanted one with element [3]");
     refuse_set("steps[0]=5", LK_BAD_CONFIG, "steps of test.json is integer 100");
@@ -537,6 +567,7 @@ int main(void) {
         cmocka_unit_test(test_keys_only),
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_floats),
+        cmocka_unit_test(test_numbers_too_small),
         cmocka_unit_test(test_strings_bools_choices),
         cmocka_unit_test(test_walk),
         cmocka_unit_test(test_set),

@@ -149,6 +149,27 @@ static void check_pool_forward(const lk_kernels *k, const job *j) {
     free(got_cell);
 }
 
+// One weight, then one bias, that is no finite number: every table says so as the reference does,
+// also where a maximum drops it or the image is blank.
+static void check_not_finite(const lk_kernels *k, const job *j) {
+    static const uint32_t patterns[] = {0x7fc00000, 0xffc00001, 0x7f800001, 0x7f800000, 0xff800000};
+    const uint64_t inputs = j->m * j->in * sizeof *j->x;
+    float *x = buffer(inputs);
+    memcpy(x, j->x, inputs);
+    for (uint32_t i = 0; i < 4; i++) {
+        float *at = &j->w[draw((uint32_t)j->weights)], good;
+        if (j->bias && i % 2) at = &j->bias[draw(j->c.out_c)];
+        if (i == 2) memset(j->x, 0, inputs);
+        good = *at;
+        memcpy(at, &patterns[draw(LK_COUNT(patterns))], sizeof *at);
+        if (i == 0) check_forward(k, j);
+        check_pool_forward(k, j);
+        *at = good;
+    }
+    memcpy(j->x, x, inputs);
+    free(x);
+}
+
 static void check_input_gradient(const lk_kernels *k, const job *j, bool masked) {
     const lk_kernels *reference = &lk_kernels_reference;
     const float *mask = masked ? j->mask : NULL;
@@ -227,6 +248,7 @@ static void check_shape(const lk_conv2d *c, uint32_t m, uint32_t grain, values k
         check_input_gradient(k, &j, true);
         check_weight_gradient(k, &j, grain, false);
         check_weight_gradient(k, &j, grain, true);
+        if (kind != OVERFLOWING) check_not_finite(k, &j);
     }
     job_close(&j);
 }

@@ -124,6 +124,29 @@ static char shape[160];
 
 // --- dense ---------------------------------------------------------------------------------------
 
+// A weight or a bias that is no finite number, met by an input that is not zero: every table says
+// so as the reference does.
+static void check_weight_flag(const lk_dense *d, uint32_t m_count, float *x, float *w, float *bias,
+                              float *y, float *scratch) {
+    static const uint32_t patterns[] = {0x7fc00000, 0xff800001, 0x7f800000, 0xff800000};
+    const uint32_t k_at = draw() % d->k_count;
+    for (uint64_t i = 0; i < (uint64_t)m_count * d->k_count; i++) x[i] = 0.0f;
+    for (uint64_t i = 0; i < (uint64_t)d->k_count * d->n_count; i++) w[i] = 0.5f;
+    x[(uint64_t)(draw() % m_count) * d->k_count + k_at] = 0x1p-20f;
+    for (uint32_t i = 0; i < LK_COUNT(patterns); i++) {
+        float *at = &w[(uint64_t)k_at * d->n_count + draw() % d->n_count], good;
+        if (d->use_bias && draw() % 2) at = &bias[draw() % d->n_count];
+        good = *at;
+        memcpy(at, &patterns[i], sizeof *at);
+        const float *used = d->use_bias ? bias : NULL;
+        assert_int_equal(reference->dense_forward(d, m_count, x, w, used, y, scratch), 1);
+        EACH_VARIANT(k) {
+            assert_int_equal(k->dense_forward(d, m_count, x, w, used, y, scratch), 1);
+        }
+        *at = good;
+    }
+}
+
 static void check_forward(lk_dense d, uint32_t m_count) {
     ordinary = draw() % 2;
     uint64_t count = (uint64_t)m_count * d.n_count;
@@ -147,6 +170,7 @@ static void check_forward(lk_dense d, uint32_t m_count) {
     EACH_VARIANT(k) {
         assert_int_equal(dense_forward(k, &d, m_count, x, w, used, y.got, scratch), 1);
     }
+    check_weight_flag(&d, m_count, x, w, bias, y.got, scratch);
     output_free(&y);
     free(x), free(w), free(bias), free(scratch);
 }

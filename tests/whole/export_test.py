@@ -282,6 +282,33 @@ def sources(t):
     t.check(code == 65 and "all 2 checkpoints are damaged" in error, "all damaged: 65", error)
 
 
+def flattened_logits(t):
+    """No dense layer: the logits are the flattened cells, whose order no file of weights says."""
+    def convolution(filters, size):
+        return [{"type": "conv2d", "name": "conv", "filters": filters, "kernel_size": size},
+                {"type": "flatten", "name": "flatten"}]
+    shape = [3, 4, 2]
+    for name, filters, size, code in (("cells", 5, [3, 3], 64), ("one-cell", 10, [3, 4], 0),
+                                      ("one-channel", 1, [2, 2], 0)):
+        classes = {"cells": 10, "one-cell": 10, "one-channel": 6}[name]
+        config = t.write(name + ".json", {
+            "model.input": shape, "model.layers": convolution(filters, size), "steps": 2,
+            "model.classes": classes, "data.train.made_up": {
+                "count": 40, "height": 3, "width": 4, "channels": 2, "classes": classes},
+            "checkpoint.every_steps": 2, "global_batch": 8, "grain": 8})
+        t.expect(0, "train", config, "--run-dir", name)
+        t.expect(0, "checkpoint", "export", name, "--output", name + "-keras")
+        for source, more in ((name, []), (newest(name), ["--config", config])):
+            to = ["--output", name + "-torch", "--layout", "torch", *more]
+            if code:
+                refused(t, code, "which PyTorch flattens in another order", source, *to)
+            else:
+                t.expect(code, "checkpoint", "export", source, *to)
+        t.check(os.path.exists(name + "-torch") == (code == 0), f"{name}: a file or none")
+        refused(t, 64, "how many channels and cells are flattened", newest(name), "--output", "new",
+                "--layout", "torch")
+
+
 def models(t):
     """What PyTorch flattens without a convolution before: only the configuration knows."""
     checkpoint = newest("flat")
@@ -330,6 +357,7 @@ def wrong(t):
     usage(t)
     sources(t)
     models(t)
+    flattened_logits(t)
     full_disk(t)
     t.check(not os.path.exists("new"), "nothing that was refused was written")
     t.check(not glob.glob("*.tmp.tmp") and not os.path.exists("new.tmp"), "nor begun")
