@@ -23,21 +23,25 @@
     } while ((result) < 0 && errno == EINTR);        \
     if ((result) < 0) (result) = -errno
 
-// Where a path is looked up, and what by: a name in a directory that is held, or all of it.
-static int locate(const void *context, const char *path, const char **name) {
+// Where a path is looked up, and what by: a name in a directory that is held, or all of it. `itself`:
+// a directory that is held may be found, too, not only what lies in one.
+static int find_place(const void *context, const char *path, bool itself, const char **name) {
     const lk_held_files *held = context;
     *name = path;
     if (!held) return AT_FDCWD;
-    for (uint32_t i = 0; i < held->count; i++) {
+    for (uint32_t i = held->count; i-- > 0;) {  // a directory before the one that it lies in
         const size_t bytes = strlen(held->at[i].path);
         if (strncmp(path, held->at[i].path, bytes) != 0) continue;
         *name = path[bytes] == '/' ? path + bytes + 1 : ".";
-        if (path[bytes] == '\0' || (path[bytes] == '/' && !strchr(*name, '/') && **name)) {
-            return held->at[i].directory;
-        }
+        bool within = path[bytes] == '/' && !strchr(*name, '/') && **name;
+        if (within || (itself && path[bytes] == '\0')) return held->at[i].directory;
     }
     *name = "outside";  // of them: a bad descriptor, so that it is said and nothing is done
     return -1;
+}
+
+static int locate(const void *context, const char *path, const char **name) {
+    return find_place(context, path, true, name);
 }
 
 static int posix_open(void *context, const char *path, lk_open_mode mode) {
@@ -118,13 +122,13 @@ static int posix_remove(void *context, const char *path) {
 
 static int posix_make_directory(void *context, const char *path) {
     const char *name;
-    int at = locate(context, path, &name);
+    int at = find_place(context, path, false, &name);
     return mkdirat(at, name, 0755) == 0 ? 0 : -errno;
 }
 
 static int posix_remove_directory(void *context, const char *path) {
     const char *name;
-    int at = locate(context, path, &name);
+    int at = find_place(context, path, false, &name);
     return unlinkat(at, name, AT_REMOVEDIR) == 0 ? 0 : -errno;
 }
 
