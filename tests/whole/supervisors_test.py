@@ -9,6 +9,8 @@ from the folder BIN; skipped (77) where it cannot be had. systemd-run is left ou
 systemd answers.
 """
 import glob
+import importlib.machinery
+import importlib.util
 import os
 import shutil
 import signal
@@ -18,6 +20,7 @@ import time
 
 from program import Test, finish, golden, result, value
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
 STEPS = "50"
 LENGTH = ("--set", "steps=" + STEPS, "--set", "checkpoint.every_steps=5", "--set",
@@ -145,17 +148,18 @@ def by_systemd(t):
     t.check(logs(run) == logs("alone"), "systemd: the same logs")
 
 
-def get_torchrun(t):
-    """The folder of torchrun, or None: PyTorch for processors only, else as PyPI has it."""
-    place = t.work + "/venv"
-    pip = [place + "/bin/pip", "install", "--quiet", "--disable-pip-version-check"]
+def get_torchrun():
+    """An environment as the comparison with other frameworks makes it: the folder of torchrun."""
+    loader = importlib.machinery.SourceFileLoader("peers", HERE + "/../bench/peers")
+    peers = importlib.util.module_from_spec(importlib.util.spec_from_loader("peers", loader))
+    sys.dont_write_bytecode = True
+    loader.exec_module(peers)
     try:
-        subprocess.run([sys.executable, "-m", "venv", place], check=True, capture_output=True)
-        subprocess.run([*pip, "torch", "numpy"], check=True, capture_output=True, timeout=1800)
-    except (OSError, subprocess.SubprocessError) as why:
-        print("torchrun: not run,", str(why)[:200])
-        return None
-    return place + "/bin"
+        os.mkdir("environment")
+        return os.path.dirname(peers.torch_python(os.path.abspath("environment")))
+    except (peers.Left_out, subprocess.SubprocessError) as why:
+        print("skipped: torchrun cannot be installed here:", why)
+        sys.exit(77)
 
 
 def by_torchrun(t, bin_):
@@ -188,10 +192,10 @@ def by_torchrun(t, bin_):
 def main():
     t = Test()
     if "torchrun" in sys.argv[5:]:
-        bin_ = sys.argv[6] if len(sys.argv) > 6 else get_torchrun(t)
-        if not bin_:
-            sys.exit(77)
-        by_torchrun(t, bin_)
+        try:
+            by_torchrun(t, sys.argv[6] if len(sys.argv) > 6 else get_torchrun())
+        finally:
+            shutil.rmtree("environment", ignore_errors=True)
     else:
         refusals(t)
         repeated(t)
