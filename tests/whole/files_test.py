@@ -20,7 +20,8 @@ from program import Test, finish, result, value
 
 FILES, ALL = os.path.abspath(sys.argv[3]), "all" in sys.argv[4:]
 SMALL_RUN = {"steps": 60, "hash_every_steps": 10, "checkpoint.every_steps": 20,
-             "checkpoint.keep_max": 2}
+             "checkpoint.keep_max": 2,
+             "data.test": {"made_up": {"first": 1000, "count": 16, "height": 10, "width": 10}}}
 
 
 def wished(t, *arguments, timeout=60, **wishes):
@@ -202,6 +203,17 @@ def lost_checkpoints(t, config, whole):
     t.check(code == 0 and result(lines) == whole, "from the one before", code, error)
     t.check("unreadable checkpoint passed over" in error and "damaged" not in error,
             "called what it is", error)
+
+
+def leftovers(t, config, whole):
+    """What a save had begun is removed by the next start, also where no save will have its name."""
+    wished(t, "train", config, "--run-dir", "left", fault="kill@renameat:1-1", about="/step-")
+    t.check(names("left") == ["step-0000000020.safetensors.tmp"], "begun", names("left"))
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "left", "--resume", "--set",
+                           "checkpoint.every_steps=30")
+    t.check(result(lines) == whole and names("left") == ["step-0000000030.safetensors",
+                                                         "step-0000000060.safetensors"],
+            "nothing is left over", names("left"))
 
 
 def small_stack(t, config):
@@ -411,6 +423,7 @@ def main():
     fresh_and_links(t, config)
     moved(t, whole)
     lost_checkpoints(t, config, whole)
+    leftovers(t, config, whole)
     small_stack(t, config)
     failed_saves(t, config, whole)
     full_logs(t, config, whole)
