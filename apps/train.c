@@ -337,14 +337,14 @@ static lk_status one_step(trainer *t, lk_error *error) {
     LK_CHECK(check_finite(&r, error));
     t->stop = r.stop;
     t->done++;
-    const bool shown = t->done % c->log_every_steps == 0 || t->done == t->first + 1 || last;
+    // The lines of a run are those of one that was never resumed.
+    const bool logged = t->done % c->log_every_steps == 0 || t->done == 1 || last;
+    const bool shown = logged || t->done == t->first + 1;
     const bool hashed = t->done % c->hash_every_steps == 0 || last;
     const bool saved = save_is_due(t, &r);
     if (shown || hashed || tested || saved) LK_CHECK(settle(t, &r, error));
-    if (shown) {
-        LK_CHECK(log_metrics(t, "train", &r, error));
-        show_step(t, &r);
-    }
+    if (logged) LK_CHECK(log_metrics(t, "train", &r, error));
+    if (shown) show_step(t, &r);
     if (hashed) LK_CHECK(log_hashes(t, error));
     if (tested) {
         lk_step_result ignored;

@@ -52,8 +52,10 @@ static lk_status judge(const lk_run_dir *run, const survey *s, lk_run_entry entr
                        lk_error *error) {
     if (entry == LK_ENTER_NEW && s->has_other) {
         return lk_fail(error, LK_BAD_USAGE,
-                       "%s: not empty (\"%s\" is there); go on with --resume, or "
-                       "name another directory", run->path, s->other);
+                       "%s: not empty (\"%s\" is there); %s", run->path, s->other,
+                       s->has_identity ? "go on with --resume, begin anew with --fresh, or name "
+                                         "another directory"
+                                       : "it is no run's: name another directory");
     }
     if (entry == LK_ENTER_EITHER && s->has_other && !s->has_identity) {
         return lk_fail(error, LK_BAD_USAGE,
@@ -76,9 +78,13 @@ static lk_status judge(const lk_run_dir *run, const survey *s, lk_run_entry entr
 static lk_status make_directory(const lk_file_ops *ops, const char *path, lk_error *error) {
     int made = ops->make_directory(ops->context, path);
     if (made == -EEXIST) return LK_OK;
-    if (made < 0) return lk_file_fail(error, LK_IO_ERROR, path, "create the directory", made);
     char parent[LK_PATH_BYTES];
     lk_path_parent(parent, path);
+    if (made == -ENOENT) {
+        return lk_fail(error, LK_IO_ERROR, "%s: cannot create the directory: its parent %s is not "
+                       "there; make that first, or correct the name", path, parent);
+    }
+    if (made < 0) return lk_file_fail(error, LK_IO_ERROR, path, "create the directory", made);
     int synced = ops->sync_directory(ops->context, parent);
     if (synced < 0) return lk_file_fail(error, LK_IO_ERROR, parent, "sync the directory", synced);
     return LK_OK;
@@ -284,19 +290,18 @@ lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_e
         return lk_fail(error, LK_INTERNAL, "%s: a line of %zu bytes does not fit its buffer of %zu",
                        log->path, bytes, log->capacity);
     }
+    lk_error later = {.status = LK_OK}, *why = log->patient ? &later : error;
+    lk_status status = LK_OK;
+    if (bytes + 1 > log->capacity - log->used) status = lk_line_log_flush(log, why);
     if (bytes + 1 > log->capacity - log->used) {
-        lk_error later = {.status = LK_OK};
-        lk_status status = lk_line_log_flush(log, log->patient ? &later : error);
-        if (!log->patient) LK_CHECK(status);
-        if (bytes + 1 > log->capacity - log->used) {
-            log->lost++;
-            return LK_OK;
-        }
+        log->lost++;
+        return log->patient ? LK_OK : status;
     }
     memcpy(log->buffer + log->used, line, bytes);
     log->buffer[log->used + bytes] = '\n';
     log->used += bytes + 1;
-    return LK_OK;
+    status = lk_line_log_flush(log, why);
+    return log->patient ? LK_OK : status;
 }
 
 lk_status lk_line_log_flush(lk_line_log *log, lk_error *error) {

@@ -69,7 +69,9 @@ lk_status lk_run_dir_write(const lk_run_dir *run, const char *name, const void *
 
 // --- logs ----------------------------------------------------------------------------------------
 
-// Collects whole lines in the caller's buffer and appends them in one write.
+// Appends whole lines, each in one write: whoever follows the file sees it, and a process that is
+// killed loses none. The caller's buffer puts a line and its newline together, and keeps what could
+// not be written.
 typedef struct lk_line_log {
     const lk_file_ops *ops;
     int file;                  // -1 when closed
@@ -85,11 +87,11 @@ typedef struct lk_line_log {
 lk_status lk_line_log_open(lk_line_log *log, const lk_run_dir *run, const char *name, char *buffer,
                            size_t buffer_bytes, lk_error *error);
 
-// Adds one line, given without its newline. It reaches the file at a flush, or with a full buffer.
-// A patient log never fails here: what cannot be written is kept while the buffer has room, then
-// counted as lost.
+// Adds one line, given without its newline: it is in the file when this returns. A patient log never
+// fails here: what cannot be written is kept while the buffer has room, then counted as lost.
 lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_error *error);
-// After a failure the buffer holds what is not written yet, to the byte: it may be called again.
+// Writes what the buffer has kept. After a failure it holds what is not written yet, to the byte: it
+// may be called again.
 lk_status lk_line_log_flush(lk_line_log *log, lk_error *error);
 
 // Flushes and makes durable. Call it before each checkpoint: a resumed log then has no gap.
