@@ -19,7 +19,8 @@ static const struct {
      "GBIT [--latency US]]]"},
     {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]"},
     {"train", lk_command_train,
-     "train CONFIG [--run-dir DIR] [--resume | --fresh | --resume-or-start] [--seal] [--cluster FILE]"},
+     "train CONFIG [--run-dir DIR] [--resume | --fresh | --resume-or-start] [--seal] [--cluster "
+     "FILE]"},
     {"launch", lk_command_launch,
      "launch --workers N [--replicas M] [--restarts K] train CONFIG ..."},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
@@ -54,8 +55,8 @@ static const char config_help[] =
     "  --run-dir DIR        where it lives (runs/NAME); refused if something is there, unless\n"
     "  --resume             it goes on from its newest whole checkpoint, or\n"
     "  --fresh              removes the run that is there and starts anew, or\n"
-    "  --resume-or-start    it starts where nothing is, goes on with itself, and ends at once with\n"
-    "                       0 where it is finished: the command for a supervisor to repeat\n"
+    "  --resume-or-start    starts where nothing is, goes on with this run, and ends with 0 where\n"
+    "                       it is finished: for a supervisor to repeat\n"
     "  --seal               has the kernel refuse it any memory once it has started\n"
     "\n"
     "Workers: lockstep train CONFIG for each that TF_CONFIG, torchrun or --cluster FILE\n"

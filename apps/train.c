@@ -628,14 +628,15 @@ static lk_status open_directory(trainer *t, const lk_common_options *o, lk_error
     print_banner(t);
     if (t->dir.resumed) LK_CHECK(resume(t, error));
     // A run that is finished changes nothing any more.
-    if (t->saved != lk_run_steps(run)) LK_CHECK(write_documents(t, error));
+    const bool over = t->saved != UINT64_MAX && t->saved >= lk_run_steps(run);
+    if (!over) LK_CHECK(write_documents(t, error));
     LK_CHECK(lk_line_log_open(&t->metrics, &t->dir, "metrics.jsonl", run->log_buffers,
                               LK_RUN_LOG_BYTES, error));
     LK_CHECK(lk_line_log_open(&t->hashes, &t->dir, "hashes.jsonl",
                               run->log_buffers + LK_RUN_LOG_BYTES, LK_RUN_LOG_BYTES, error));
     t->metrics.patient = t->hashes.patient = !run->config.stop_on_failed_save;
     prepare_checkpoint(t);
-    if (t->saved != lk_run_steps(run)) watch_directory(t);
+    if (!over) watch_directory(t);
     return LK_OK;
 }
 

@@ -23,8 +23,8 @@
     } while ((result) < 0 && errno == EINTR);        \
     if ((result) < 0) (result) = -errno
 
-// Where a path is looked up, and what by: a name in a directory that is held, or all of it. `itself`:
-// a directory that is held may be found, too, not only what lies in one.
+// Where a path is looked up, and what by: a name in a directory that is held, or all of it.
+// `itself`: a directory that is held may be found, too, not only what lies in one.
 static int find_place(const void *context, const char *path, bool itself, const char **name) {
     const lk_held_files *held = context;
     *name = path;

@@ -2,9 +2,9 @@
 //
 // A foreign directory is looked at before anything is created in it, and nothing that is there is
 // changed before all of it is judged, so a mistyped path changes nothing. Once entered, directories
-// are held by descriptors: a path may lead elsewhere a moment later. The lock file is never removed:
-// removing it would let two processes lock two files of one name; where somebody else has removed
-// it, lk_run_dir_check tells.
+// are held by descriptors: a path may lead elsewhere a moment later. The lock file is never
+// removed: removing it would let two processes lock two files of one name; where somebody else has
+// removed it, lk_run_dir_check tells.
 #define _GNU_SOURCE
 #include "io/run_dir.h"
 
@@ -121,8 +121,8 @@ static lk_status take_lock(lk_run_dir *run, lk_error *error) {
     LK_CHECK(lk_path_join(path, run->path, "/", LOCK_NAME, error));
     run->lock_file = ops->open(ops->context, path, LK_OPEN_APPEND);
     if (run->lock_file == -ELOOP) {
-        return lk_fail(error, LK_BAD_USAGE, "%s: is a link, the lock of a run is a file of its own; "
-                       "move it away, or name another directory", path);
+        return lk_fail(error, LK_BAD_USAGE, "%s: is a link, and the lock of a run is a file of its "
+                       "own; move it away, or name another directory", path);
     }
     if (run->lock_file < 0) return lk_file_fail(error, LK_IO_ERROR, path, "open", run->lock_file);
     int locked = ops->lock(ops->context, run->lock_file);

@@ -6,8 +6,8 @@
 //   <run>/config.json ...   small files, written whole or not at all
 //   <run>/metrics.jsonl ... logs: one JSON object a line, appended
 //
-// Host only, on the real file system: it holds descriptors of directories. Knows nothing of what the
-// files say, but for "step":N in a log line. Never allocates.
+// Host only, on the real file system: it holds descriptors of directories. Knows nothing of what
+// the files say, but for "step":N in a log line. Never allocates.
 #ifndef LOCKSTEP_IO_RUN_DIR_H
 #define LOCKSTEP_IO_RUN_DIR_H
 
@@ -87,11 +87,11 @@ typedef struct lk_line_log {
 lk_status lk_line_log_open(lk_line_log *log, const lk_run_dir *run, const char *name, char *buffer,
                            size_t buffer_bytes, lk_error *error);
 
-// Adds one line, given without its newline: it is in the file when this returns. A patient log never
-// fails here: what cannot be written is kept while the buffer has room, then counted as lost.
+// Adds one line, given without its newline: it is in the file when this returns. A patient log
+// never fails here: what cannot be written is kept while the buffer has room, then counted as lost.
 lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_error *error);
-// Writes what the buffer has kept. After a failure it holds what is not written yet, to the byte: it
-// may be called again.
+// Writes what the buffer has kept. After a failure it holds what is not written yet, to the byte:
+// it may be called again.
 lk_status lk_line_log_flush(lk_line_log *log, lk_error *error);
 
 // Flushes and makes durable. Call it before each checkpoint: a resumed log then has no gap.

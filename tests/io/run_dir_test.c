@@ -50,7 +50,8 @@ static lk_run_entry entry_of(bool resume) { return resume ? LK_ENTER_RESUME : LK
 
 static void must_open(lk_run_dir *run, bool resume) {
     lk_error error = {0};
-    if (lk_run_dir_open(run, dir, entry_of(resume), ID_A, &error) != LK_OK) fail_msg("%s", error.text);
+    lk_status status = lk_run_dir_open(run, dir, entry_of(resume), ID_A, &error);
+    if (status != LK_OK) fail_msg("%s", error.text);
 }
 
 static void assert_refused(bool resume, const char *identity, lk_status status,

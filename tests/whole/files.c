@@ -42,8 +42,8 @@ static void trace(unsigned long number, const char *call, const char *path) {
     const char *file = getenv("FILES_TRACE");
     if (!file) return;
     int n = snprintf(line, sizeof line, "%lu %s %s\n", number, call, path);
-    int out = (int)__real_syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
-                           0644);
+    int out = (int)__real_syscall(SYS_openat, AT_FDCWD, file,
+                                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     lk_assert(out >= 0 && __real_syscall(SYS_write, out, line, (size_t)n) == n);
     (void)__real_syscall(SYS_close, out);
 }
@@ -76,14 +76,14 @@ static int note(const char *call, int at, const char *name) {
 }
 
 // The call itself, or what stands for it.
-#define CALLED(type, call, at, name, expression)                  \
+#define CALLED(type, call, at, name, expression)                   \
     int fault = (at) >= 0 && (at) <= 2 ? 0 : note(call, at, name); \
-    if (fault > 0) {                                              \
-        errno = fault;                                            \
-        return -1;                                                \
-    }                                                             \
-    type result = (expression);                                   \
-    if (fault < 0) (void)kill(getpid(), SIGKILL);                 \
+    if (fault > 0) {                                               \
+        errno = fault;                                             \
+        return -1;                                                 \
+    }                                                              \
+    type result = (expression);                                    \
+    if (fault < 0) (void)kill(getpid(), SIGKILL);                  \
     return result
 
 int __real_openat(int at, const char *name, int flags, ...);

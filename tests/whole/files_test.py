@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""files_test - what a run does to the file system, and what the file system may do to a run: nothing
-of a stranger's is touched, the order of writes and syncs, saves that fail, and a fault at every call.
+"""files_test - what a run does to the file system, and what the file system may do to a run:
+nothing of a stranger's is touched, the order of writes and syncs, saves that fail, and a fault at
+every call.
 
-   files_test.py PROGRAM WORK_DIR FILES [all]    FILES: the program with tests/whole/files.c linked in
+   files_test.py PROGRAM WORK_DIR FILES [all]     FILES: the program linked with tests/whole/files.c
 
 Without `all` the faults at every call are a sample.
 """
@@ -19,8 +20,8 @@ import time
 from program import Test, finish, result, value
 
 FILES, ALL = os.path.abspath(sys.argv[3]), "all" in sys.argv[4:]
-SMALL_RUN = {"steps": 60, "log_every_steps": 5, "hash_every_steps": 10, "checkpoint.every_steps": 20,
-             "checkpoint.keep_max": 2,
+SMALL_RUN = {"steps": 60, "log_every_steps": 5, "hash_every_steps": 10,
+             "checkpoint.every_steps": 20, "checkpoint.keep_max": 2,
              "data.test": {"made_up": {"first": 1000, "count": 16, "height": 10, "width": 10}}}
 
 
@@ -321,8 +322,9 @@ def failed_saves(t, config, whole):
     code, lines, error = wished(t, "train", config, "--run-dir", "stop", "--set",
                                 "checkpoint.on_error=\"stop\"", fault="EIO@fsync:1-1",
                                 about=step + "40")
-    t.check(code == 74 and not value(lines, "digest") and names("stop") == [step + "20.safetensors"],
-            "stop: at once", code, lines[-3:], names("stop"))
+    t.check(code == 74 and not value(lines, "digest") and
+            names("stop") == [step + "20.safetensors"], "stop: at once", code, lines[-3:],
+            names("stop"))
     one_line(t, error, step + "40", "Input/output error")
     # The removal of an old one is not the failure of a new one.
     code, lines, error = wished(t, "train", config, "--run-dir", "unremoved",

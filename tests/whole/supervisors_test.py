@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""supervisors_test - one command that somebody else repeats: --resume-or-start under lockstep launch,
-a loop as Kubernetes' and Slurm's, systemd and torchrun. The end is that of a run nobody disturbed.
+"""supervisors_test - one command that somebody else repeats: --resume-or-start under lockstep
+launch, a loop as Kubernetes' and Slurm's, systemd and torchrun. The end is that of a run nobody
+disturbed.
 
    supervisors_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON [torchrun [BIN]]
 
-Standard library only. With `torchrun` that alone, from PyPI in an environment that is thrown away, or
-from the folder BIN; skipped (77) where it cannot be had. systemd-run is left out with a line where no
-systemd answers.
+Standard library only. With `torchrun` that alone, from PyPI in an environment that is thrown away,
+or from the folder BIN; skipped (77) where it cannot be had. systemd-run is left out with a line
+where no systemd answers.
 """
 import glob
 import importlib.machinery
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 
+from launch_test import workers_of
 from program import Test, finish, golden, result, value
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -53,7 +55,8 @@ def refusals(t):
         t.check(done.returncode == 0 and result(lines) == golden(GOLDEN, STEPS) and
                 any(line.startswith(expected) for line in lines), expected, done.stderr, lines[-5:])
     for code, how in ((78, ["--set", "seed=8", "--resume-or-start"]),
-                      (64, ["--resume-or-start", "--fresh"]), (64, ["--resume-or-start", "--resume"])):
+                      (64, ["--resume-or-start", "--fresh"]),
+                      (64, ["--resume-or-start", "--resume"])):
         _, _, error = t.expect(code, *run, *how)
         t.check(error.count("\n") == 1, "one line", error)
     os.makedirs("foreign")
@@ -68,7 +71,8 @@ def refusals(t):
         t.check(result(lines) == golden(GOLDEN, STEPS), "by the configuration", lines[-3:])
     t.expect(0, *said, "--fresh")
     t.expect(66, "train", MATRIX, "--run-dir", "none", "--set", "on_start=\"resume\"")
-    _, _, error = t.expect(78, "train", MATRIX, "--run-dir", "none", "--set", "on_start=\"sometimes\"")
+    _, _, error = t.expect(78, "train", MATRIX, "--run-dir", "none", "--set",
+                           "on_start=\"sometimes\"")
     t.check("on_start" in error and "resume_or_start" in error, "what is wanted", error)
 
 
@@ -79,9 +83,7 @@ def launched(t):
     for line in process.stdout:
         if line.startswith("[0] checkpoint step 10 "):
             break
-    pids = [int(p) for p in subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)],
-                                           capture_output=True, text=True,
-                                           check=False).stdout.split()]
+    pids = workers_of(process, 2)
     os.kill(pids[0], signal.SIGKILL)
     code, output, error = finish([process])[0]
     t.check(code == 0 and result(plain(output)) == golden(GOLDEN, STEPS), "launch --restarts", code,

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """syscalls_test - every system call of a short run, from the beginning of main on: the process is
-killed at it, or it fails with EIO, ENOSPC or EINTR. It ends in time, by no signal of its own, with a
-line and an exit code that are known; the next start brings the run to the end of an undisturbed one.
+killed at it, or it fails with EIO, ENOSPC or EINTR. It ends in time, by no signal of its own, with
+a line and an exit code that are known; the next start brings the run to the end of an undisturbed
+one.
 
    syscalls_test.py PROGRAM WORK_DIR [all]
 
