@@ -115,6 +115,7 @@ static void watch_directory(trainer *t) {
 
 // The logs first: a resumed run must not find a checkpoint that is ahead of them.
 static lk_status write_checkpoint(trainer *t, lk_error *error) {
+    LK_CHECK(lk_run_dir_check(&t->dir, error));
     LK_CHECK(lk_line_log_sync(&t->metrics, error));
     LK_CHECK(lk_line_log_sync(&t->hashes, error));
     t->checkpoint.step = t->done;
@@ -153,7 +154,6 @@ static lk_status save(trainer *t, lk_error *error) {
     double begin = lk_seconds();
     t->run->arena.phase = "checkpoint";
     LK_CHECK(lk_run_fetch(t->run, error));
-    LK_CHECK(lk_run_dir_check(&t->dir, error));
     lk_run_digest(t->run, t->digest);
     lk_run_state_hash(t->run, t->done, t->state);
     t->checkpoint.durable = false;

@@ -224,7 +224,7 @@ static bool same_file(const struct stat *a, const struct stat *b) {
 bool lk_held_files_is(const lk_held_files *held, const char *path, int file) {
     struct stat there, here;
     const char *name;
-    int at = locate(held, path, &name);
+    int at = find_place(held, path, false, &name);
     return fstatat(at, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && fstat(file, &here) == 0 &&
            same_file(&there, &here);
 }

@@ -52,10 +52,8 @@ static lk_status judge(const lk_run_dir *run, const survey *s, lk_run_entry entr
                        lk_error *error) {
     if (entry == LK_ENTER_NEW && s->has_other) {
         return lk_fail(error, LK_BAD_USAGE,
-                       "%s: not empty (\"%s\" is there); %s", run->path, s->other,
-                       s->has_identity ? "go on with --resume, begin anew with --fresh, or name "
-                                         "another directory"
-                                       : "it is no run's: name another directory");
+                       "%s: not empty (\"%s\" is there); go on with --resume, or "
+                       "name another directory", run->path, s->other);
     }
     if (entry == LK_ENTER_EITHER && s->has_other && !s->has_identity) {
         return lk_fail(error, LK_BAD_USAGE,
@@ -231,7 +229,12 @@ void lk_run_dir_close(lk_run_dir *run) {
 lk_status lk_run_dir_check(const lk_run_dir *run, lk_error *error) {
     char path[LK_PATH_BYTES], now[LK_PATH_BYTES];
     LK_CHECK(lk_path_join(path, run->path, "/", LOCK_NAME, error));
-    if (lk_held_files_is(&run->held, path, run->lock_file)) return LK_OK;
+    if (lk_held_files_is(&run->held, path, run->lock_file)) {
+        // A checkpoint that lies elsewhere is none that --resume finds.
+        if (lk_held_files_is(&run->held, run->checkpoints, run->held.at[1].directory)) return LK_OK;
+        return lk_fail(error, LK_IO_ERROR, "%s: cannot save there: the directory was moved away or "
+                       "removed while the run works; put it back", run->checkpoints);
+    }
     (void)lk_held_files_in_place(&run->held, now);
     return lk_fail(error, LK_UNAVAILABLE,
                    "%s: the file \"%s\" that this run holds is not there any more, so another "

@@ -57,6 +57,7 @@ void lk_run_dir_close(lk_run_dir *run);
 
 // Whether the directory is still this process's alone. Call it before each save.
 // LK_UNAVAILABLE: its lock file is gone or another one, so another process may work there.
+// LK_IO_ERROR: its checkpoints are not where they were.
 lk_status lk_run_dir_check(const lk_run_dir *run, lk_error *error);
 
 // Reads the identity that a run directory recorded, without the lock.

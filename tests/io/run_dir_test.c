@@ -107,8 +107,8 @@ static void test_a_strangers_lock_is_untouched(void **state) {
     (void)state;
     static const lk_run_entry entries[] = {LK_ENTER_NEW, LK_ENTER_RESUME, LK_ENTER_EITHER,
                                            LK_ENTER_REMOVE};
-    static const char *const texts[] = {"precious\n", "17 and more\n", "\n", "123456789012345678"
-                                        "901234567890"};
+    static const char *const texts[] = {"precious\n", "17 and more\n", "\n",
+                                        "123456789012345678901234567890"};
     char outside[128];
     lk_run_dir run;
     assert_int_equal(mkdir(dir, 0755), 0);
