@@ -69,14 +69,14 @@ typedef struct lk_common_options {
     lk_link link;            // --bandwidth, --latency, for a plan of workers
     lk_mpi_options mpi;      // --start-timeout, --step-timeout
     lk_collective collective;
-    bool resume, fresh, seal, json, show_shards;
+    bool resume, fresh, resume_or_start, seal, json, show_shards;
     uint32_t start_delay_seconds, throttle_seconds;  // of an evaluator
     bool insecure;                                   // --insecure: no key between hosts
 } lk_common_options;
 
 // Which of them a command accepts; another one is refused as unknown to it.
 typedef enum lk_option_group {
-    LK_OPT_TRAIN = 1,        // --run-dir --resume --fresh --seal, and those of workers
+    LK_OPT_TRAIN = 1,        // --run-dir --resume --fresh .., and those of workers
     LK_OPT_PLAN = 2,         // --show-shards --json --workers --bandwidth --latency
     LK_OPT_WEIGHTS = 4,      // --run-dir --checkpoint
     LK_OPT_OUTPUT = 8,       // --output
@@ -107,17 +107,20 @@ const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes);
 // and nothing is removed then; otherwise as lk_run_dir_open, which takes the lock first.
 lk_status lk_remove_run(const char *path, lk_error *error);
 
-// The newest valid checkpoint of a run directory; says on `out` what had to be passed over.
-lk_status lk_find_weights(const char *run_dir, lk_safetensors_entry *entries, size_t capacity,
-                          lk_text_out *out, lk_checkpoint_found *found, lk_error *error);
+// The newest valid checkpoint of a run directory; says on `out` what had to be passed over. `ops`
+// are lk_file_ops_posix, or those of a directory that is held.
+lk_status lk_find_weights(const lk_file_ops *ops, const char *run_dir,
+                          lk_safetensors_entry *entries, size_t capacity, lk_text_out *out,
+                          lk_checkpoint_found *found, lk_error *error);
 
 // Training records with every checkpoint what its values hash to. LK_BAD_DATA: this one has not.
 lk_status lk_check_recorded(const lk_safetensors *reader, lk_error *error);
 
 // Loads weights into a started run: from one file, or from the newest valid checkpoint of a run
 // directory; says on `out` which, and what had to be passed over. *steps_done is what it recorded.
-lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk_text_out *out,
-                          uint64_t *steps_done, lk_error *error);
+lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
+                          const char *run_dir, lk_text_out *out, uint64_t *steps_done,
+                          lk_error *error);
 
 // train as the evaluator of a cluster: each checkpoint once, until the last step.
 lk_status lk_evaluator(const lk_common_options *options, lk_error *error);

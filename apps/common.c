@@ -27,6 +27,7 @@ enum {
     OPT_RUN_DIR,
     OPT_RESUME,
     OPT_FRESH,
+    OPT_RESUME_OR_START,
     OPT_SEAL,
     OPT_VERIFY_DATA,
     OPT_JSON,
@@ -63,6 +64,7 @@ static const struct {
     {{"run-dir", required_argument, NULL, OPT_RUN_DIR}, LK_OPT_TRAIN | LK_OPT_WEIGHTS},
     {{"resume", no_argument, NULL, OPT_RESUME}, LK_OPT_TRAIN},
     {{"fresh", no_argument, NULL, OPT_FRESH}, LK_OPT_TRAIN},
+    {{"resume-or-start", no_argument, NULL, OPT_RESUME_OR_START}, LK_OPT_TRAIN},
     {{"seal", no_argument, NULL, OPT_SEAL}, LK_OPT_TRAIN},
     {{"verify-data", no_argument, NULL, OPT_VERIFY_DATA}, LK_OPT_TRAIN | LK_OPT_WEIGHTS},
     {{"json", no_argument, NULL, OPT_JSON}, LK_OPT_PLAN | LK_OPT_JSON},
@@ -218,6 +220,7 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_CLUSTER: o->cluster = value; return LK_OK;
     case OPT_RESUME: o->resume = true; return LK_OK;
     case OPT_FRESH: o->fresh = true; return LK_OK;
+    case OPT_RESUME_OR_START: o->resume_or_start = true; return LK_OK;
     case OPT_SEAL: o->seal = true; return LK_OK;
     case OPT_VERIFY_DATA: o->config.verify_data = true; return LK_OK;
     case OPT_INSECURE: o->insecure = true; return LK_OK;
@@ -258,6 +261,10 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
     }
     if (o->resume && o->fresh)
         return lk_fail(error, LK_BAD_USAGE, "--resume and --fresh exclude each other");
+    if (o->resume_or_start && (o->resume || o->fresh)) {
+        return lk_fail(error, LK_BAD_USAGE, "--resume-or-start and --%s exclude each other",
+                       o->resume ? "resume" : "fresh");
+    }
     o->config.config = lacks ? NULL : argv[optind];
     o->config.set = o->set;
     return LK_OK;
@@ -297,8 +304,9 @@ lk_status lk_list_configs(lk_error *error) {
 
 static void say_damaged(void *context, const char *path, const lk_error *why) {
     (void)path;  // the error begins with it
-    lk_text_line(context, "WARNING: damaged checkpoint passed over: %s", why->text);
-    fprintf(stderr, "lockstep: WARNING: damaged checkpoint passed over: %s\n", why->text);
+    const char *what = why->status == LK_IO_ERROR ? "unreadable" : "damaged";
+    lk_text_line(context, "WARNING: %s checkpoint passed over: %s", what, why->text);
+    fprintf(stderr, "lockstep: WARNING: %s checkpoint passed over: %s\n", what, why->text);
 }
 
 static lk_status check_identity(const lk_run *run, const lk_safetensors *reader, const char *path,
@@ -330,20 +338,22 @@ static void warn_of_parting(const lk_run *run, const lk_safetensors *reader, con
     fprintf(stderr, "lockstep: %s\n", line);
 }
 
-lk_status lk_find_weights(const char *run_dir, lk_safetensors_entry *entries, size_t capacity,
-                          lk_text_out *out, lk_checkpoint_found *found, lk_error *error) {
+lk_status lk_find_weights(const lk_file_ops *ops, const char *run_dir,
+                          lk_safetensors_entry *entries, size_t capacity, lk_text_out *out,
+                          lk_checkpoint_found *found, lk_error *error) {
     char directory[LK_PATH_BYTES];
     LK_CHECK(lk_path_join(directory, run_dir, "/", "checkpoints", error));
-    return lk_checkpoint_find_newest(&lk_file_ops_posix, directory, entries, capacity, say_damaged,
-                                     out, found, error);
+    return lk_checkpoint_find_newest(ops, directory, entries, capacity, say_damaged, out, found,
+                                     error);
 }
 
 // The values are verified as they lie in the run's memory, whatever else has read the file before.
-static lk_status load_file(lk_run *run, const char *file, lk_safetensors_entry *entries,
-                           size_t capacity, lk_safetensors_tensor *tensors, lk_text_out *out,
-                           uint64_t *steps_done, lk_error *error) {
+static lk_status load_file(lk_run *run, const lk_file_ops *ops, const char *file,
+                           lk_safetensors_entry *entries, size_t capacity,
+                           lk_safetensors_tensor *tensors, lk_text_out *out, uint64_t *steps_done,
+                           lk_error *error) {
     lk_safetensors reader;
-    LK_CHECK(lk_checkpoint_peek(&reader, &lk_file_ops_posix, file, entries, capacity, error));
+    LK_CHECK(lk_checkpoint_peek(&reader, ops, file, entries, capacity, error));
     lk_status status = lk_check_recorded(&reader, error);
     // Training goes on only from its own state; evaluation takes any weights that fit.
     if (status == LK_OK && run->needs.checkpoints) {
@@ -358,8 +368,9 @@ static lk_status load_file(lk_run *run, const char *file, lk_safetensors_entry *
     return status;
 }
 
-lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk_text_out *out,
-                          uint64_t *steps_done, lk_error *error) {
+lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
+                          const char *run_dir, lk_text_out *out, uint64_t *steps_done,
+                          lk_error *error) {
     const uint32_t count = lk_run_tensor_count(run);
     const size_t capacity = LK_MAX(4096, (size_t)count);
     lk_checkpoint_found found = {0};
@@ -368,11 +379,12 @@ lk_status lk_load_weights(lk_run *run, const char *file, const char *run_dir, lk
     lk_status status =
         entries && tensors ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
     if (status == LK_OK && !file) {
-        status = lk_find_weights(run_dir, entries, capacity, out, &found, error);
+        status = lk_find_weights(ops, run_dir, entries, capacity, out, &found, error);
         file = found.path;
     }
     if (status == LK_OK) {
-        status = load_file(run, file, entries, capacity, tensors, out, steps_done, error);
+        status = load_file(run, ops, file, entries, capacity, tensors, out, steps_done,
+                           error);
     }
     if (status == LK_OK) {
         if (run->cuda) run->cuda->upload(&run->gpus);

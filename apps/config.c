@@ -435,7 +435,9 @@ static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error 
 }
 
 static lk_status read_intervals(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const keys[] = {"every_steps", "every_seconds", "keep_max"};
+    static const char *const keys[] = {"every_steps", "every_seconds", "keep_max", "on_error"};
+    static const char *const errors[] = {"continue", "stop"};
+    uint32_t on_error = 0;
     const uint64_t most = (uint64_t)1 << 40;
     lk_json_cursor at;
     c->log_every_steps = c->hash_every_steps = 100;
@@ -454,7 +456,19 @@ static lk_status read_intervals(lk_config *c, const lk_json_cursor *root, lk_err
                              &c->checkpoint_every_steps, error));
     LK_CHECK(lk_json_get_u64(&at, "every_seconds", LK_JSON_OPTIONAL, 0, most,
                              &c->checkpoint_every_seconds, error));
+    LK_CHECK(lk_json_get_choice(&at, "on_error", LK_JSON_OPTIONAL, errors, LK_COUNT(errors),
+                                &on_error, error));
+    c->stop_on_failed_save = on_error != 0;
     return lk_json_get_u32(&at, "keep_max", LK_JSON_OPTIONAL, 0, UINT32_MAX, &c->keep_max, error);
+}
+
+static lk_status read_on_start(lk_config *c, const lk_json_cursor *root, lk_error *error) {
+    static const char *const names[] = {"new", "resume", "resume_or_start"};
+    uint32_t chosen = LK_ON_START_NEW;
+    LK_CHECK(lk_json_get_choice(root, "on_start", LK_JSON_OPTIONAL, names, LK_COUNT(names),
+                                &chosen, error));
+    c->on_start = (lk_on_start)chosen;
+    return LK_OK;
 }
 
 // It is a directory's name, too, and a part of a line.
@@ -492,6 +506,7 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
                                        "hash_every_steps",
                                        "evaluate_every_steps",
                                        "checkpoint",
+                                       "on_start",
                                        "drop_remainder"};
     memset(c, 0, sizeof *c);
     LK_CHECK(load_document(c, options, error));
@@ -512,6 +527,7 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     if (options->gpu) c->gpu = options->gpu - 1;
     if (options->kernels) snprintf(c->kernels, sizeof c->kernels, "%s", options->kernels);
     LK_CHECK(read_intervals(c, &root, error));
+    LK_CHECK(read_on_start(c, &root, error));
     return read_data(c, &root, options, error);
 }
 

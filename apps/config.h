@@ -26,6 +26,9 @@ typedef struct lk_config_data {
 // Exchange of messages under the computation: AUTO, between hosts.
 typedef enum lk_overlap { LK_OVERLAP_AUTO, LK_OVERLAP_ON, LK_OVERLAP_OFF } lk_overlap;
 
+// What a run may find in its directory: nothing; itself; either.
+typedef enum lk_on_start { LK_ON_START_NEW, LK_ON_START_RESUME, LK_ON_START_EITHER } lk_on_start;
+
 typedef struct lk_config {
     lk_json document;
     char name[64];
@@ -53,6 +56,8 @@ typedef struct lk_config {
     uint64_t checkpoint_every_steps;    // 0: not by steps
     uint64_t checkpoint_every_seconds;  // 0: not by time
     uint32_t keep_max;
+    bool stop_on_failed_save;  // checkpoint.on_error
+    lk_on_start on_start;
 } lk_config;
 
 // What the command line adds to a document.

@@ -189,7 +189,7 @@ static lk_status evaluate(evaluator *e, lk_line_log *log, uint64_t step, lk_erro
     checkpoint_path(e, step, path);
     e->began = true;
     e->began_at = lk_seconds();
-    if (lk_load_weights(e->run, path, NULL, &e->out, &recorded, error) != LK_OK) {
+    if (lk_load_weights(e->run, e->dir.ops, path, NULL, &e->out, &recorded, error) != LK_OK) {
         return pass_over(e, step, path, error);
     }
     e->result = lk_run_evaluate(e->run, step);

@@ -2,9 +2,9 @@
 // its lock, which stays: who waits for it must find the same file as who holds it. Knows what a run
 // writes there by name. All of it goes or nothing: whatever no run has written is named instead.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "apps/command.h"
 
@@ -34,9 +34,14 @@ static void visit_for_stranger(void *context, const char *name) {
     if (!known) snprintf(s->name, sizeof s->name, "%s", name);
 }
 
-static lk_status refuse_strangers(const char *directory, bool among_checkpoints, lk_error *error) {
+static lk_status refuse_strangers(const lk_run_dir *run, bool among_checkpoints,
+                                  lk_error *error) {
+    const char *directory = among_checkpoints ? run->checkpoints : run->path;
     stranger s = {.among_checkpoints = among_checkpoints};
-    (void)lk_file_ops_posix.list(NULL, directory, visit_for_stranger, &s);
+    int listed = run->ops->list(run->ops->context, directory, visit_for_stranger, &s);
+    if (listed < 0) {
+        return lk_file_fail(error, LK_IO_ERROR, directory, "list the directory", listed);
+    }
     if (!s.name[0]) return LK_OK;
     return lk_fail(error, LK_BAD_USAGE,
                    "%s: --fresh removes a run, and \"%s\" is not of one; nothing was removed: move "
@@ -44,35 +49,57 @@ static lk_status refuse_strangers(const char *directory, bool among_checkpoints,
                    directory, s.name);
 }
 
+// One name of a directory that is held, and the first that could not be removed.
+typedef struct removal {
+    const lk_run_dir *run;
+    const char *directory;
+    lk_error *error;
+    uint32_t count;  // removed
+} removal;
+
 static void remove_file(void *context, const char *name) {
-    char path[2 * LK_PATH_BYTES];
-    snprintf(path, sizeof path, "%s/%s", (const char *)context, name);
-    (void)lk_file_ops_posix.remove(NULL, path);
+    removal *r = context;
+    char path[LK_PATH_BYTES];
+    if (lk_path_join(path, r->directory, "/", name, r->error) != LK_OK) return;
+    int removed = r->run->ops->remove(r->run->ops->context, path);
+    if (removed < 0 && removed != -ENOENT) {
+        lk_file_fail(r->error, LK_IO_ERROR, path, "remove", removed);
+    }
+    r->count += removed >= 0;
 }
 
-static void remove_files(const char *path, const char *checkpoints) {
-    (void)lk_file_ops_posix.list(NULL, checkpoints, remove_file, (void *)checkpoints);
-    (void)rmdir(checkpoints);
+static lk_status remove_files(const lk_run_dir *run, lk_error *error) {
+    const lk_file_ops *ops = run->ops;
+    removal r = {.run = run, .directory = run->checkpoints, .error = error};
+    do {  // again: a list may leave out names while others are removed
+        r.count = 0;
+        (void)ops->list(ops->context, run->checkpoints, remove_file, &r);
+    } while (r.count > 0 && error->status == LK_OK);
+    LK_CHECK(error->status);
+    int removed = ops->remove_directory(ops->context, run->checkpoints);
+    if (removed < 0) lk_file_fail(error, LK_IO_ERROR, run->checkpoints, "remove", removed);
+    LK_CHECK(error->status);
     // The identity last: until then the rest is known as a run's, should this be cut short.
-    for (uint32_t i = 0; i < LK_COUNT(files_of_run); i++) {
+    r.directory = run->path;
+    for (uint32_t i = 0; i < LK_COUNT(files_of_run) && error->status == LK_OK; i++) {
         char unfinished[32];  // of a run that was cut short while it wrote this one
         snprintf(unfinished, sizeof unfinished, "%s.tmp", files_of_run[i]);
-        remove_file((void *)path, unfinished);
-        remove_file((void *)path, files_of_run[i]);
+        remove_file(&r, unfinished);
+        if (error->status == LK_OK) remove_file(&r, files_of_run[i]);
     }
+    return error->status;
 }
 
 lk_status lk_remove_run(const char *path, lk_error *error) {
-    char checkpoints[LK_PATH_BYTES + 16], hex[LK_IDENTITY_HEX_BYTES];
+    char hex[LK_IDENTITY_HEX_BYTES];
     lk_error none = {.status = LK_OK};
     if (lk_run_dir_identity(&lk_file_ops_posix, path, hex, &none) != LK_OK) return LK_OK;
     // Whoever works there now keeps it: the lock decides, before anything is removed.
-    lk_run_dir held;
-    LK_CHECK(lk_run_dir_open(&held, &lk_file_ops_posix, path, true, hex, error));
-    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", path);
-    lk_status status = refuse_strangers(path, false, error);
-    if (status == LK_OK) status = refuse_strangers(checkpoints, true, error);
-    if (status == LK_OK) remove_files(path, checkpoints);
-    lk_run_dir_close(&held);
+    lk_run_dir run;
+    LK_CHECK(lk_run_dir_open(&run, path, LK_ENTER_REMOVE, hex, error));
+    lk_status status = refuse_strangers(&run, false, error);
+    if (status == LK_OK) status = refuse_strangers(&run, true, error);
+    if (status == LK_OK) status = remove_files(&run, error);
+    lk_run_dir_close(&run);
     return status;
 }

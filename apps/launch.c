@@ -553,7 +553,7 @@ static lk_status check_train(lk_error *error) {
                        "away, or start each worker on its own with: lockstep train");
     }
     here.fresh = o.fresh;
-    here.resume = o.resume;
+    here.resume = o.resume || o.resume_or_start;
     lk_status status = lk_run_configure(&run, &o.config, (lk_run_needs){0}, error);
     lk_format(here.identity, sizeof here.identity, "%s/identity",
               o.run_dir ? o.run_dir : lk_default_run_dir(&run, run_dir, sizeof run_dir));

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "apps/command.h"
@@ -18,7 +19,8 @@ static const struct {
      "GBIT [--latency US]]]"},
     {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]"},
     {"train", lk_command_train,
-     "train CONFIG [--run-dir DIR] [--resume | --fresh] [--seal] [--verify-data] [--cluster FILE]"},
+     "train CONFIG [--run-dir DIR] [--resume | --fresh | --resume-or-start] [--seal] [--cluster "
+     "FILE]"},
     {"launch", lk_command_launch,
      "launch --workers N [--replicas M] [--restarts K] train CONFIG ..."},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
@@ -52,7 +54,9 @@ static const char config_help[] =
     "A run, with lockstep train\n"
     "  --run-dir DIR        where it lives (runs/NAME); refused if something is there, unless\n"
     "  --resume             it goes on from its newest whole checkpoint, or\n"
-    "  --fresh              removes the run that is there and starts anew\n"
+    "  --fresh              removes the run that is there and starts anew, or\n"
+    "  --resume-or-start    starts where nothing is, goes on with this run, and ends with 0 where\n"
+    "                       it is finished: for a supervisor to repeat\n"
     "  --seal               has the kernel refuse it any memory once it has started\n"
     "  --verify-data        looks at every byte of the data at the start and believes no record "
     "of\n"
@@ -149,10 +153,26 @@ static lk_status check_output(lk_status status, lk_error *error) {
                    errno ? strerror(errno) : "an earlier part did not arrive");
 }
 
+// Less than that, and the first deep call ends the process by a signal, without a word. Where the
+// limit may be raised, it is.
+static lk_status prepare_stack(lk_error *error) {
+    const rlim_t wanted = 4 * (rlim_t)LK_RUN_STACK_BYTES;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= wanted) return LK_OK;
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = LK_MIN(16 * wanted, limit.rlim_max);
+    if (limit.rlim_cur >= wanted && setrlimit(RLIMIT_STACK, &limit) == 0) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "the stack may have %llu bytes (ulimit -s), wanted at least %llu; raise it: "
+                   "ulimit -s 8192",
+                   (unsigned long long)before, (unsigned long long)wanted);
+}
+
 int main(int argc, char **argv) {
     lk_error error = {.status = LK_OK};
     prepare_process();
-    lk_status status = check_output(run_command(argc, argv, &error), &error);
+    lk_status status = prepare_stack(&error);
+    if (status == LK_OK) status = check_output(run_command(argc, argv, &error), &error);
     lk_say_error(&error);
     // Not exit(): under --seal the C library's way out may want what the kernel now refuses.
     _exit(status);

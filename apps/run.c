@@ -476,8 +476,8 @@ static lk_status measure_checkpoint(lk_run *run, lk_error *error) {
                                    .tensors = tensors,
                                    .tensor_count = lk_run_tensor_count(run)};
     size_t bytes = 0;
-    uint64_t file_bytes;
-    lk_status status = lk_checkpoint_measure(&job, &bytes, &file_bytes, error);
+    lk_status status =
+        lk_checkpoint_measure(&job, &bytes, &run->checkpoint_file_bytes, error);
     free(tensors);
     run->checkpoint_bytes = bytes;
     return status;

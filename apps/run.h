@@ -83,6 +83,7 @@ typedef struct lk_run {
     uint64_t window_bytes, inbox_bytes;
     uint64_t rendezvous_bytes;  // of workers that no launcher of MPI starts; else 0
     uint64_t train_bytes, test_bytes, checkpoint_bytes;
+    uint64_t checkpoint_file_bytes;  // of one on disk, at most
     void *planning;  // start-up heap: the program's tables while nothing is mapped
 } lk_run;
 

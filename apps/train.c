@@ -39,6 +39,8 @@ typedef struct trainer {
     uint64_t total;
     uint64_t first;  // steps that were finished when this process began
     uint64_t saved;  // step of the last checkpoint, or UINT64_MAX
+    lk_error unsaved;  // why the last save failed, or LK_OK
+    bool low, moved;   // said: little room on the disk; the directory lies elsewhere
     bool evaluated;  // the run that is resumed has logged the evaluation of step `first`
     double start, last_log, last_save;
     uint64_t last_log_step;
@@ -86,32 +88,109 @@ static void prepare_checkpoint(trainer *t) {
                                         .buffer_bytes = run->checkpoint_bytes};
 }
 
+static void warn(trainer *t, const char *text) {
+    lk_text_line(&t->out, "WARNING: %s", text);
+    fprintf(stderr, "lockstep: WARNING: %s\n", text);
+}
+
+// Said once, and again after it was well in between.
+static void watch_directory(trainer *t) {
+    char now[LK_PATH_BYTES], text[3 * LK_PATH_BYTES];
+    const bool moved = !lk_held_files_in_place(&t->dir.held, now);
+    const uint64_t bytes = lk_held_files_free_bytes(&t->dir.held);
+    const uint64_t wanted = t->run->checkpoint_file_bytes + (uint64_t)2 * LK_RUN_LOG_BYTES;
+    if (moved && !t->moved) {
+        lk_format(text, sizeof text,
+                  "%s: the directory of this run was moved; the run goes on in it, now at %s",
+                  t->dir.path, now);
+        warn(t, text);
+    }
+    if (bytes < wanted && !t->low) {
+        lk_format(text, sizeof text,
+                  "%s: the disk is almost full: the next checkpoint takes %llu bytes, %llu are "
+                  "free; free some, or keep fewer with checkpoint.keep_max",
+                  now, (unsigned long long)wanted, (unsigned long long)bytes);
+        warn(t, text);
+    }
+    t->moved = moved;
+    t->low = bytes < wanted;
+}
+
+// The logs first: a resumed run must not find a checkpoint that is ahead of them.
+static lk_status write_checkpoint(trainer *t, lk_error *error) {
+    LK_CHECK(lk_run_dir_check(&t->dir, error));
+    LK_CHECK(lk_line_log_sync(&t->metrics, error));
+    LK_CHECK(lk_line_log_sync(&t->hashes, error));
+    t->checkpoint.step = t->done;
+    return lk_checkpoint_save(t->dir.ops, &t->checkpoint, error);
+}
+
+// A save that fails does not end a healthy run: what was saved stands, and the next one is tried.
+static lk_status save_failed(trainer *t, lk_error *error) {
+    const lk_error why = *error;
+    char text[2 * LK_ERROR_TEXT_BYTES], last[40] = "none before";
+    const bool disk = why.status == LK_IO_ERROR || why.status == LK_BAD_DATA;
+    if (t->run->config.stop_on_failed_save || !disk) return why.status;
+    error->status = LK_OK;
+    if (t->checkpoint.durable) {
+        lk_format(text, sizeof text, "checkpoint step %llu stands, but: %s",
+                  (unsigned long long)t->done, why.text);
+        warn(t, text);
+        return LK_OK;
+    }
+    if (t->saved != UINT64_MAX) {
+        lk_format(last, sizeof last, "that of step %llu", (unsigned long long)t->saved);
+    }
+    lk_format(text, sizeof text,
+              "no checkpoint of step %llu (the last one is %s); the run goes on, the next save "
+              "tries again: %s",
+              (unsigned long long)t->done, last, why.text);
+    // On stderr the first of a series, and no second one of the same words.
+    if (t->unsaved.status == LK_OK) warn(t, text);
+    else lk_text_line(&t->out, "WARNING: %s", text);
+    t->unsaved = why;
+    return LK_OK;
+}
+
 // One older checkpoint, the next in turn: one that has rotted is said loudly, and the run goes on.
 static void scrub(trainer *t) {
+    char text[LK_ERROR_TEXT_BYTES + 64];
     lk_error wrong = {.status = LK_OK};
     if (lk_checkpoint_scrub(t->dir.ops, &t->checkpoint, &wrong) == LK_OK) return;
-    lk_text_line(&t->out, "WARNING: an older checkpoint: %s; the newest stands", wrong.text);
-    fprintf(stderr, "lockstep: WARNING: an older checkpoint: %s; the newest stands\n", wrong.text);
+    lk_format(text, sizeof text, "an older checkpoint: %s; the newest stands", wrong.text);
+    warn(t, text);
 }
 
 static lk_status save(trainer *t, lk_error *error) {
     if (!t->leads) return LK_OK;
     double begin = lk_seconds();
     t->run->arena.phase = "checkpoint";
-    LK_CHECK(lk_line_log_sync(&t->metrics, error));
-    LK_CHECK(lk_line_log_sync(&t->hashes, error));
     LK_CHECK(lk_run_fetch(t->run, error));
     lk_run_digest(t->run, t->digest);
     lk_run_state_hash(t->run, t->done, t->state);
-    t->checkpoint.step = t->done;
-    LK_CHECK(lk_checkpoint_save(&lk_file_ops_posix, &t->checkpoint, error));
-    t->saved = t->done;
-    t->last_save = lk_seconds();
+    t->checkpoint.durable = false;
+    if (write_checkpoint(t, error) != LK_OK) LK_CHECK(save_failed(t, error));
+    t->last_save = lk_seconds();  // a failed one, too: the next is tried when it is due
     t->evaluating += t->last_save - begin;
+    if (!t->checkpoint.durable) return LK_OK;
+    t->unsaved.status = LK_OK;
+    t->saved = t->done;
     lk_text_line(&t->out, "checkpoint step %llu  digest %s", (unsigned long long)t->done,
                  t->digest);
     scrub(t);
+    watch_directory(t);
     return LK_OK;
+}
+
+// Where the run ends: once more, and then it counts that it failed.
+static lk_status save_last(trainer *t, lk_error *error) {
+    if (t->saved != t->done) LK_CHECK(save(t, error));
+    return LK_OK;
+}
+
+static lk_status check_saved(const trainer *t, lk_error *error) {
+    if (t->unsaved.status != LK_OK && t->saved != t->done) *error = t->unsaved;
+    return error->status;
 }
 
 static bool clock_says_save(const trainer *t) {
@@ -272,14 +351,14 @@ static lk_status one_step(trainer *t, lk_error *error) {
     LK_CHECK(check_finite(&r, error));
     t->stop = r.stop;
     t->done++;
-    const bool shown = t->done % c->log_every_steps == 0 || t->done == t->first + 1 || last;
+    // The lines of a run are those of one that was never resumed.
+    const bool logged = t->done % c->log_every_steps == 0 || t->done == 1 || last;
+    const bool shown = logged || t->done == t->first + 1;
     const bool hashed = t->done % c->hash_every_steps == 0 || last;
     const bool saved = save_is_due(t, &r);
     if (shown || hashed || tested || saved) LK_CHECK(settle(t, &r, error));
-    if (shown) {
-        LK_CHECK(log_metrics(t, "train", &r, error));
-        show_step(t, &r);
-    }
+    if (logged) LK_CHECK(log_metrics(t, "train", &r, error));
+    if (shown) show_step(t, &r);
     if (hashed) LK_CHECK(log_hashes(t, error));
     if (tested) {
         lk_step_result ignored;
@@ -306,7 +385,8 @@ static lk_status loop(trainer *t, lk_error *error) {
         }
         LK_CHECK(lk_run_check_data(t->run, error));
         if (t->run->cuda) LK_CHECK(settle(t, &(lk_step_result){.pending = true}, error));
-        if (t->saved != t->done) LK_CHECK(save(t, error));
+        LK_CHECK(save_last(t, error));
+        LK_CHECK(check_saved(t, error));
         lk_text_line(&t->out, "stopped after step %llu; go on with --resume",
                      (unsigned long long)t->done);
         return t->stop == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
@@ -317,8 +397,9 @@ static lk_status loop(trainer *t, lk_error *error) {
 static lk_status finish(trainer *t, lk_error *error) {
     double seconds = lk_seconds() - t->start - t->evaluating;
     uint64_t steps = t->done - t->first;
+    lk_error unwritten = {.status = LK_OK};
     LK_CHECK(lk_run_check_data(t->run, error));
-    if (t->saved != t->done) LK_CHECK(save(t, error));
+    LK_CHECK(save_last(t, error));
     t->run->exchange.writes_checkpoint = false;
     LK_CHECK(lk_run_fetch(t->run, error));
     lk_run_digest(t->run, t->digest);
@@ -327,7 +408,7 @@ static lk_status finish(trainer *t, lk_error *error) {
         lk_step_result r;
         LK_CHECK(evaluate(t, &r, error));
         LK_CHECK(lk_run_check_data(t->run, error));
-        if (t->leads) LK_CHECK(lk_line_log_sync(&t->metrics, error));
+        if (t->leads) (void)lk_line_log_sync(&t->metrics, &unwritten);
         lk_text_line(&t->out, "test_loss %.9g", (double)r.loss);
         lk_text_line(&t->out, "test_accuracy %.2f", 100.0 * r.correct / r.examples);
     }
@@ -343,7 +424,9 @@ static lk_status finish(trainer *t, lk_error *error) {
     lk_text_line(&t->out, "run_identity %s", t->run->identity_hex);
     lk_text_line(&t->out, "digest %s", t->digest);
     lk_text_line(&t->out, "state_hash %s", t->state);
-    return LK_OK;
+    LK_CHECK(check_saved(t, error));
+    if (unwritten.status != LK_OK) *error = unwritten;
+    return error->status;
 }
 
 // --- start -------------------------------------------------------------------------------------
@@ -418,8 +501,9 @@ static void check_logs(trainer *t) {
 }
 
 static lk_status resume(trainer *t, lk_error *error) {
-    LK_CHECK(lk_checkpoint_clean(&lk_file_ops_posix, t->dir.checkpoints, error));
-    lk_status status = lk_load_weights(t->run, NULL, t->dir.path, &t->out, &t->done, error);
+    LK_CHECK(lk_checkpoint_clean(t->dir.ops, t->dir.checkpoints, error));
+    lk_status status =
+        lk_load_weights(t->run, t->dir.ops, NULL, t->dir.path, &t->out, &t->done, error);
     if (status == LK_NO_INPUT) {  // the run never came to its first checkpoint: from the start
         error->status = LK_OK;
         t->done = 0;
@@ -595,6 +679,16 @@ static lk_status make_runs(lk_error *error) {
     return lk_file_fail(error, LK_IO_ERROR, "runs", "create the directory", made);
 }
 
+// What the command line says of it comes before the configuration.
+static lk_run_entry entry_of(const lk_run *run, const lk_common_options *o) {
+    static const lk_run_entry entries[] = {[LK_ON_START_NEW] = LK_ENTER_NEW,
+                                          [LK_ON_START_RESUME] = LK_ENTER_RESUME,
+                                          [LK_ON_START_EITHER] = LK_ENTER_EITHER};
+    if (o->fresh) return LK_ENTER_NEW;
+    if (o->resume) return LK_ENTER_RESUME;
+    return o->resume_or_start ? LK_ENTER_EITHER : entries[run->config.on_start];
+}
+
 // The leader's own part of start-up: what is written, and what a resumed run goes on from.
 static lk_status open_directory(trainer *t, const lk_common_options *o, lk_error *error) {
     static char path[LK_PATH_BYTES];
@@ -603,16 +697,19 @@ static lk_status open_directory(trainer *t, const lk_common_options *o, lk_error
     LK_CHECK(check_hash_line(t, error));
     if (o->fresh) LK_CHECK(lk_remove_run(dir, error));
     if (!o->run_dir) LK_CHECK(make_runs(error));
-    LK_CHECK(
-        lk_run_dir_open(&t->dir, &lk_file_ops_posix, dir, o->resume, run->identity_hex, error));
+    LK_CHECK(lk_run_dir_open(&t->dir, dir, entry_of(run, o), run->identity_hex, error));
     print_banner(t);
-    if (o->resume) LK_CHECK(resume(t, error));
-    LK_CHECK(write_documents(t, error));
+    if (t->dir.resumed) LK_CHECK(resume(t, error));
+    // A run that is finished changes nothing any more.
+    const bool over = t->saved != UINT64_MAX && t->saved >= lk_run_steps(run);
+    if (!over) LK_CHECK(write_documents(t, error));
     LK_CHECK(lk_line_log_open(&t->metrics, &t->dir, "metrics.jsonl", run->log_buffers,
                               LK_RUN_LOG_BYTES, error));
     LK_CHECK(lk_line_log_open(&t->hashes, &t->dir, "hashes.jsonl",
                               run->log_buffers + LK_RUN_LOG_BYTES, LK_RUN_LOG_BYTES, error));
+    t->metrics.patient = t->hashes.patient = !run->config.stop_on_failed_save;
     prepare_checkpoint(t);
+    if (!over) watch_directory(t);
     return LK_OK;
 }
 

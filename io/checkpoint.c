@@ -612,6 +612,12 @@ lk_status lk_checkpoint_find_newest(const lk_file_ops *ops, const char *director
         LK_CHECK(step_path(found->path, directory, n.step, error));
         lk_safetensors reader;
         lk_error why = {0};
+        // One that may not be opened may be whole: an older one must not take its place.
+        int file = ops->open(ops->context, found->path, LK_OPEN_READ);
+        if (file < 0 && file != -ENOENT) {
+            return lk_file_fail(error, LK_IO_ERROR, found->path, "open", file);
+        }
+        if (file >= 0) ops->close(ops->context, file);
         if (lk_checkpoint_open(&reader, ops, found->path, entries, entry_capacity, &found->step,
                                &why) == LK_OK) {
             lk_safetensors_close(&reader);

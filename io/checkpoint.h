@@ -116,7 +116,8 @@ typedef void (*lk_checkpoint_reporter)(void *context, const char *path, const lk
 //   LK_OK        found
 //   LK_NO_INPUT  there is none at all: the run never saved
 //   LK_BAD_DATA  there are some, and every one is damaged; never taken as "start over"
-//   LK_IO_ERROR  the directory cannot be listed
+//   LK_IO_ERROR  the directory cannot be listed, or a checkpoint cannot be opened (permissions): it
+//                may be whole, so no older one takes its place
 lk_status lk_checkpoint_find_newest(const lk_file_ops *ops, const char *directory,
                                     lk_safetensors_entry *entries, size_t entry_capacity,
                                     lk_checkpoint_reporter report, void *report_context,

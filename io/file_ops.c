@@ -11,6 +11,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 // --- the operations of the host ------------------------------------------------------------------
@@ -22,17 +23,39 @@
     } while ((result) < 0 && errno == EINTR);        \
     if ((result) < 0) (result) = -errno
 
+// Where a path is looked up, and what by: a name in a directory that is held, or all of it.
+// `itself`: a directory that is held may be found, too, not only what lies in one.
+static int find_place(const void *context, const char *path, bool itself, const char **name) {
+    const lk_held_files *held = context;
+    *name = path;
+    if (!held) return AT_FDCWD;
+    for (uint32_t i = held->count; i-- > 0;) {  // a directory before the one that it lies in
+        const size_t bytes = strlen(held->at[i].path);
+        if (strncmp(path, held->at[i].path, bytes) != 0) continue;
+        *name = path[bytes] == '/' ? path + bytes + 1 : ".";
+        bool within = path[bytes] == '/' && !strchr(*name, '/') && **name;
+        if (within || (itself && path[bytes] == '\0')) return held->at[i].directory;
+    }
+    *name = "outside";  // of them: a bad descriptor, so that it is said and nothing is done
+    return -1;
+}
+
+static int locate(const void *context, const char *path, const char **name) {
+    return find_place(context, path, true, name);
+}
+
 static int posix_open(void *context, const char *path, lk_open_mode mode) {
     // O_NONBLOCK: opening a pipe must not wait for its writer; its size refuses it.
     static const int flags[] = {
         [LK_OPEN_READ] = O_RDONLY | O_NONBLOCK,
         [LK_OPEN_CREATE] = O_WRONLY | O_CREAT | O_EXCL,
-        [LK_OPEN_APPEND] = O_RDWR | O_CREAT | O_APPEND,
-        [LK_OPEN_UPDATE] = O_RDWR,
+        [LK_OPEN_APPEND] = O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK,
+        [LK_OPEN_UPDATE] = O_RDWR | O_NONBLOCK,
     };
-    (void)context;
-    int file;
-    UNINTERRUPTED(file, open(path, flags[mode] | O_CLOEXEC, 0644));
+    const char *name;
+    int file, at = locate(context, path, &name);
+    int more = O_CLOEXEC | (context && mode != LK_OPEN_READ ? O_NOFOLLOW : 0);
+    UNINTERRUPTED(file, openat(at, name, flags[mode] | more, 0644));
     return file;
 }
 
@@ -86,29 +109,39 @@ static int posix_lock(void *context, int file) {
 }
 
 static int posix_rename(void *context, const char *from, const char *to) {
-    (void)context;
-    return rename(from, to) == 0 ? 0 : -errno;
+    const char *old, *new;
+    int old_at = locate(context, from, &old), new_at = locate(context, to, &new);
+    return renameat(old_at, old, new_at, new) == 0 ? 0 : -errno;
 }
 
 static int posix_remove(void *context, const char *path) {
-    (void)context;
-    return unlink(path) == 0 ? 0 : -errno;
+    const char *name;
+    int at = locate(context, path, &name);
+    return unlinkat(at, name, 0) == 0 ? 0 : -errno;
 }
 
 static int posix_make_directory(void *context, const char *path) {
-    (void)context;
-    return mkdir(path, 0755) == 0 ? 0 : -errno;
+    const char *name;
+    int at = find_place(context, path, false, &name);
+    return mkdirat(at, name, 0755) == 0 ? 0 : -errno;
 }
 
-static int open_directory(const char *path) {
-    int file;
-    UNINTERRUPTED(file, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+static int posix_remove_directory(void *context, const char *path) {
+    const char *name;
+    int at = find_place(context, path, false, &name);
+    return unlinkat(at, name, AT_REMOVEDIR) == 0 ? 0 : -errno;
+}
+
+static int open_directory(const void *context, const char *path) {
+    const char *name;
+    int file, at = locate(context, path, &name);
+    int more = context ? O_NOFOLLOW : 0;
+    UNINTERRUPTED(file, openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | more));
     return file;
 }
 
 static int posix_sync_directory(void *context, const char *path) {
-    (void)context;
-    int file = open_directory(path);
+    int file = open_directory(context, path);
     if (file < 0) return file;
     int result;
     UNINTERRUPTED(result, fsync(file));
@@ -117,11 +150,10 @@ static int posix_sync_directory(void *context, const char *path) {
 }
 
 static int posix_list(void *context, const char *path, lk_name_visitor visit, void *visit_context) {
-    (void)context;
     // linux_dirent64: u64 inode, s64 offset, u16 record length, u8 type, then the name.
     enum { LENGTH_AT = 16, NAME_AT = 19 };
     _Alignas(8) char buffer[4096];
-    int file = open_directory(path);
+    int file = open_directory(context, path);
     if (file < 0) return file;
     long bytes;
     while ((bytes = syscall(SYS_getdents64, file, buffer, sizeof buffer)) > 0) {
@@ -150,9 +182,71 @@ const lk_file_ops lk_file_ops_posix = {
     .rename = posix_rename,
     .remove = posix_remove,
     .make_directory = posix_make_directory,
+    .remove_directory = posix_remove_directory,
     .sync_directory = posix_sync_directory,
     .list = posix_list,
 };
+
+// --- directories that are held -------------------------------------------------------------------
+
+void lk_held_files_start(lk_held_files *held) {
+    held->ops = lk_file_ops_posix;
+    held->ops.context = held;
+    held->count = 0;
+}
+
+int lk_held_files_add(lk_held_files *held, const char *path) {
+    lk_assert(held->count < LK_HELD_MAX);
+    int directory = open_directory(held->count ? held : NULL, path);
+    struct stat info;
+    const char *name;
+    if (directory == -ENOTDIR && held->count) {  // so Linux says of a link to a directory, too
+        int at = locate(held, path, &name);
+        bool link = fstatat(at, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode);
+        if (link) return -ELOOP;
+    }
+    if (directory < 0) return directory;
+    held->at[held->count].directory = directory;
+    lk_format(held->at[held->count].path, LK_PATH_BYTES, "%s", path);
+    held->count++;
+    return 0;
+}
+
+void lk_held_files_end(lk_held_files *held) {
+    for (uint32_t i = 0; i < held->count; i++) close(held->at[i].directory);
+    held->count = 0;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b) {
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+bool lk_held_files_is(const lk_held_files *held, const char *path, int file) {
+    struct stat there, here;
+    const char *name;
+    int at = find_place(held, path, false, &name);
+    return fstatat(at, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && fstat(file, &here) == 0 &&
+           same_file(&there, &here);
+}
+
+bool lk_held_files_in_place(const lk_held_files *held, char now[LK_PATH_BYTES]) {
+    struct stat there, here;
+    char link[40];
+    lk_format(link, sizeof link, "/proc/self/fd/%d", held->at[0].directory);
+    ssize_t bytes = readlink(link, now, LK_PATH_BYTES - 1);
+    if (bytes >= 0) now[bytes] = '\0';
+    else lk_format(now, LK_PATH_BYTES, "(unknown)");
+    return stat(held->at[0].path, &there) == 0 && fstat(held->at[0].directory, &here) == 0 &&
+           same_file(&there, &here);
+}
+
+uint64_t lk_held_files_free_bytes(const lk_held_files *held) {
+    struct statfs info;
+    uint64_t bytes;
+    if (fstatfs(held->at[0].directory, &info) != 0 || info.f_blocks == 0) return UINT64_MAX;
+    uint64_t block = (uint64_t)(info.f_frsize ? info.f_frsize : info.f_bsize);
+    return lk_mul_ok((uint64_t)info.f_bavail, block, &bytes) ? bytes : UINT64_MAX;
+}
 
 // --- helpers on any operations -------------------------------------------------------------------
 

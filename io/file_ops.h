@@ -40,11 +40,40 @@ typedef struct lk_file_ops {
     int (*rename)(void *context, const char *from, const char *to);  // replaces `to`
     int (*remove)(void *context, const char *path);
     int (*make_directory)(void *context, const char *path);
+    int (*remove_directory)(void *context, const char *path);        // an empty one
     int (*sync_directory)(void *context, const char *path);     // names to stable storage
     int (*list)(void *context, const char *path, lk_name_visitor visit, void *visit_context);
 } lk_file_ops;
 
 extern const lk_file_ops lk_file_ops_posix;
+
+// Directories held by descriptors. The operations of `ops` look a name in one of them up there, and
+// nowhere else: in the directory that was held, wherever it was moved to and whatever has its path
+// by now. No link is followed to what is written. Paths stay whole, for error lines: a path must be
+// that of a held directory, or that plus "/" and a name.
+enum { LK_HELD_MAX = 2 };
+
+typedef struct lk_held_files {
+    lk_file_ops ops;  // their context is this struct: it stays where it is
+    uint32_t count;
+    struct {
+        int directory;
+        char path[LK_PATH_BYTES];
+    } at[LK_HELD_MAX];
+} lk_held_files;
+
+void lk_held_files_start(lk_held_files *held);
+// Holds one more. The first is looked up as any path is, the others in those before them, where
+// they must not be links. 0, or a negative errno; -ELOOP: it is a link.
+int lk_held_files_add(lk_held_files *held, const char *path);
+void lk_held_files_end(lk_held_files *held);
+
+// Whether `path` still leads to an open file; false also where nothing is there.
+bool lk_held_files_is(const lk_held_files *held, const char *path, int file);
+// Where the first directory lies now, and whether that is still where its path leads.
+bool lk_held_files_in_place(const lk_held_files *held, char now[LK_PATH_BYTES]);
+// Bytes that may still be written there; UINT64_MAX where the file system does not say.
+uint64_t lk_held_files_free_bytes(const lk_held_files *held);
 
 // Writes or reads exactly `bytes`, going on after short counts and interruptions. `path` is for the
 // error line. A file that ends too early is LK_BAD_DATA; all else LK_IO_ERROR.

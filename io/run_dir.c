@@ -1,8 +1,10 @@
 // run_dir.c - the directory of one run: lock, identity, small files, logs.
 //
-// A foreign directory is looked at before anything is created in it, so a mistyped path changes
-// nothing. The lock file is never removed: removing it would let two processes lock two files of
-// one name.
+// A foreign directory is looked at before anything is created in it, and nothing that is there is
+// changed before all of it is judged, so a mistyped path changes nothing. Once entered, directories
+// are held by descriptors: a path may lead elsewhere a moment later. The lock file is never
+// removed: removing it would let two processes lock two files of one name; where somebody else has
+// removed it, lk_run_dir_check tells.
 #define _GNU_SOURCE
 #include "io/run_dir.h"
 
@@ -14,11 +16,12 @@
 
 static const char LOCK_NAME[] = "lock";
 static const char IDENTITY_NAME[] = "identity";
+static const char CHECKPOINTS_NAME[] = "checkpoints";
 
 // --- entering ------------------------------------------------------------------------------------
 
 typedef struct survey {
-    bool exists, has_lock, has_identity, has_other;
+    bool has_lock, has_identity, has_checkpoints, has_log, has_other;
     char other[64];  // one of the others, for the error line
 } survey;
 
@@ -28,30 +31,46 @@ static void visit_for_survey(void *context, const char *name) {
         s->has_lock = true;
     } else if (strcmp(name, "identity.tmp") != 0) {  // of a start that crashed: still empty
         s->has_identity |= strcmp(name, IDENTITY_NAME) == 0;
+        s->has_checkpoints |= strcmp(name, CHECKPOINTS_NAME) == 0;
+        s->has_log |= strcmp(name, "metrics.jsonl") == 0 || strcmp(name, "hashes.jsonl") == 0;
         s->has_other = true;
         lk_format(s->other, sizeof s->other, "%s", name);
     }
 }
 
 static lk_status look(const lk_run_dir *run, survey *s, lk_error *error) {
-    *s = (survey){.exists = true};
+    *s = (survey){.has_lock = false};
     int listed = run->ops->list(run->ops->context, run->path, visit_for_survey, s);
-    s->exists = listed != -ENOENT;
-    if (listed < 0 && s->exists) {
-        return lk_file_fail(error, LK_IO_ERROR, run->path, "list the directory", listed);
-    }
-    return LK_OK;
+    if (listed >= 0) return LK_OK;
+    return lk_file_fail(error, LK_IO_ERROR, run->path, "list the directory", listed);
 }
 
-static lk_status judge(const lk_run_dir *run, const survey *s, bool resume, lk_error *error) {
-    if (resume && !s->has_identity) {
-        return lk_fail(error, LK_NO_INPUT, "%s: no run to resume (no file \"%s\"); start without "
-                       "--resume", run->path, IDENTITY_NAME);
-    }
-    if (!resume && s->has_other) {
+static lk_status refuse_missing(const lk_run_dir *run, lk_error *error) {
+    return lk_fail(error, LK_NO_INPUT, "%s: no run to resume (no file \"%s\"); start without "
+                   "--resume", run->path, IDENTITY_NAME);
+}
+
+static lk_status judge(const lk_run_dir *run, const survey *s, lk_run_entry entry,
+                       lk_error *error) {
+    if (entry == LK_ENTER_NEW && s->has_other) {
         return lk_fail(error, LK_BAD_USAGE,
                        "%s: not empty (\"%s\" is there); go on with --resume, or "
                        "name another directory", run->path, s->other);
+    }
+    if (entry == LK_ENTER_EITHER && s->has_other && !s->has_identity) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "%s: holds no run (no file \"%s\") and is not empty (\"%s\" is there); "
+                       "name another directory", run->path, IDENTITY_NAME, s->other);
+    }
+    if ((entry == LK_ENTER_RESUME || entry == LK_ENTER_REMOVE) && !s->has_identity) {
+        return refuse_missing(run, error);
+    }
+    // They are made before the logs: a start that crashed never leaves logs without them.
+    if (s->has_identity && s->has_log && !s->has_checkpoints && entry != LK_ENTER_REMOVE) {
+        return lk_fail(error, LK_NO_INPUT,
+                       "%s: has logs, but its directory \"%s\" is gone: going on would begin at "
+                       "step 0 and cut the logs; put it back, or begin anew with --fresh",
+                       run->path, CHECKPOINTS_NAME);
     }
     return LK_OK;
 }
@@ -59,9 +78,13 @@ static lk_status judge(const lk_run_dir *run, const survey *s, bool resume, lk_e
 static lk_status make_directory(const lk_file_ops *ops, const char *path, lk_error *error) {
     int made = ops->make_directory(ops->context, path);
     if (made == -EEXIST) return LK_OK;
-    if (made < 0) return lk_file_fail(error, LK_IO_ERROR, path, "create the directory", made);
     char parent[LK_PATH_BYTES];
     lk_path_parent(parent, path);
+    if (made == -ENOENT) {
+        return lk_fail(error, LK_IO_ERROR, "%s: cannot create the directory: its parent %s is not "
+                       "there; make that first, or correct the name", path, parent);
+    }
+    if (made < 0) return lk_file_fail(error, LK_IO_ERROR, path, "create the directory", made);
     int synced = ops->sync_directory(ops->context, parent);
     if (synced < 0) return lk_file_fail(error, LK_IO_ERROR, parent, "sync the directory", synced);
     return LK_OK;
@@ -77,15 +100,41 @@ static lk_status refuse_locked(const lk_run_dir *run, const char *path, lk_error
                    "stop it", run->path, pid, path);
 }
 
+// It may be a stranger's file of that name: a run's is empty or holds a process number.
+static lk_status check_lock_file(const lk_run_dir *run, const char *path, lk_error *error) {
+    char text[24] = "";
+    int64_t size = run->ops->size(run->ops->context, run->lock_file);
+    if (size >= 0 && size < (int64_t)sizeof text) {
+        LK_CHECK(lk_file_read_all(run->ops, run->lock_file, path, text, (size_t)size, 0, error));
+        size_t digits = strspn(text, "0123456789");
+        bool newline = text[digits] == '\n' && digits > 0;
+        if ((int64_t)digits + newline == size) return LK_OK;
+    }
+    return lk_fail(error, LK_BAD_USAGE, "%s: is not the lock of a run: found something else than "
+                   "the number of a process; move it away, or name another directory", path);
+}
+
+// Takes it, and changes nothing in it: what it is has still to be judged.
 static lk_status take_lock(lk_run_dir *run, lk_error *error) {
     const lk_file_ops *ops = run->ops;
-    char path[LK_PATH_BYTES], pid[24];
+    char path[LK_PATH_BYTES];
     LK_CHECK(lk_path_join(path, run->path, "/", LOCK_NAME, error));
     run->lock_file = ops->open(ops->context, path, LK_OPEN_APPEND);
+    if (run->lock_file == -ELOOP) {
+        return lk_fail(error, LK_BAD_USAGE, "%s: is a link, and the lock of a run is a file of its "
+                       "own; move it away, or name another directory", path);
+    }
     if (run->lock_file < 0) return lk_file_fail(error, LK_IO_ERROR, path, "open", run->lock_file);
     int locked = ops->lock(ops->context, run->lock_file);
     if (locked == -EWOULDBLOCK) return refuse_locked(run, path, error);
     if (locked < 0) return lk_file_fail(error, LK_IO_ERROR, path, "lock", locked);
+    return check_lock_file(run, path, error);
+}
+
+static lk_status sign_lock(const lk_run_dir *run, lk_error *error) {
+    const lk_file_ops *ops = run->ops;
+    char path[LK_PATH_BYTES], pid[24];
+    LK_CHECK(lk_path_join(path, run->path, "/", LOCK_NAME, error));
     int cut = ops->truncate(ops->context, run->lock_file, 0);
     if (cut < 0) return lk_file_fail(error, LK_IO_ERROR, path, "empty", cut);
     size_t bytes = lk_format(pid, sizeof pid, "%ld\n", (long)getpid());
@@ -109,27 +158,66 @@ static lk_status compare_identity(const lk_run_dir *run, const char *identity_he
                    recorded, identity_hex);
 }
 
-static lk_status enter(lk_run_dir *run, bool resume, const char *identity_hex, lk_error *error) {
-    survey s;
-    LK_CHECK(lk_path_join(run->checkpoints, run->path, "/", "checkpoints", error));
-    LK_CHECK(look(run, &s, error));
-    // With a lock file there, whoever holds it is the better answer: judge after locking.
-    if (!s.has_lock) LK_CHECK(judge(run, &s, resume, error));
-    if (!s.exists) LK_CHECK(make_directory(run->ops, run->path, error));
-    LK_CHECK(take_lock(run, error));
-    LK_CHECK(look(run, &s, error));  // again: now nobody else changes it
-    LK_CHECK(judge(run, &s, resume, error));
-    LK_CHECK(resume ? compare_identity(run, identity_hex, error)
-                    : record_identity(run, identity_hex, error));
-    return make_directory(run->ops, run->checkpoints, error);
+// From here on the directory is this one, whatever happens to its path.
+static lk_status hold(lk_run_dir *run, const char *path, lk_error *error) {
+    int held = lk_held_files_add(&run->held, path);
+    run->ops = &run->held.ops;
+    if (held >= 0) return LK_OK;
+    if (held != -ELOOP) return lk_file_fail(error, LK_IO_ERROR, path, "open the directory", held);
+    return lk_fail(error, LK_BAD_USAGE, "%s: is a link, and what it leads to may be another run's; "
+                   "nothing was changed: put the directory itself there, or make the whole run "
+                   "directory a link", path);
 }
 
-lk_status lk_run_dir_open(lk_run_dir *run, const lk_file_ops *ops, const char *path, bool resume,
+static lk_status hold_or_make(lk_run_dir *run, lk_run_entry entry, lk_error *error) {
+    int held = lk_held_files_add(&run->held, run->path);
+    if (held == -ENOENT) {
+        if (entry == LK_ENTER_RESUME || entry == LK_ENTER_REMOVE) return refuse_missing(run, error);
+        LK_CHECK(make_directory(run->ops, run->path, error));
+        return hold(run, run->path, error);
+    }
+    if (held < 0) return lk_file_fail(error, LK_IO_ERROR, run->path, "open the directory", held);
+    run->ops = &run->held.ops;
+    return LK_OK;
+}
+
+static lk_status enter_checkpoints(lk_run_dir *run, lk_error *error) {
+    LK_CHECK(make_directory(run->ops, run->checkpoints, error));
+    return hold(run, run->checkpoints, error);
+}
+
+static lk_status enter(lk_run_dir *run, lk_run_entry entry, const char *identity_hex,
+                       lk_error *error) {
+    survey s;
+    LK_CHECK(lk_path_join(run->checkpoints, run->path, "/", CHECKPOINTS_NAME, error));
+    LK_CHECK(hold_or_make(run, entry, error));
+    LK_CHECK(look(run, &s, error));
+    // With a lock file there, whoever holds it is the better answer: judge after locking.
+    if (!s.has_lock) LK_CHECK(judge(run, &s, entry, error));
+    LK_CHECK(take_lock(run, error));
+    LK_CHECK(look(run, &s, error));  // again: now nobody else changes it
+    LK_CHECK(judge(run, &s, entry, error));
+    run->resumed = s.has_identity;
+    if (run->resumed) {
+        LK_CHECK(compare_identity(run, identity_hex, error));
+        LK_CHECK(enter_checkpoints(run, error));
+        return sign_lock(run, error);
+    }
+    LK_CHECK(sign_lock(run, error));
+    LK_CHECK(record_identity(run, identity_hex, error));
+    return enter_checkpoints(run, error);
+}
+
+lk_status lk_run_dir_open(lk_run_dir *run, const char *path, lk_run_entry entry,
                           const char *identity_hex, lk_error *error) {
     lk_assert(strlen(identity_hex) == LK_IDENTITY_HEX_BYTES - 1);
-    *run = (lk_run_dir){.ops = ops, .lock_file = -1};
+    *run = (lk_run_dir){.ops = &lk_file_ops_posix, .lock_file = -1};
+    lk_held_files_start(&run->held);
     LK_CHECK(lk_path_join(run->path, path, "", "", error));
-    lk_status status = enter(run, resume, identity_hex, error);
+    for (size_t end = strlen(run->path); end > 1 && run->path[end - 1] == '/'; end--) {
+        run->path[end - 1] = '\0';  // as lk_path_parent gives it
+    }
+    lk_status status = enter(run, entry, identity_hex, error);
     if (status != LK_OK) lk_run_dir_close(run);
     return status;
 }
@@ -137,6 +225,23 @@ lk_status lk_run_dir_open(lk_run_dir *run, const lk_file_ops *ops, const char *p
 void lk_run_dir_close(lk_run_dir *run) {
     if (run->lock_file >= 0) run->ops->close(run->ops->context, run->lock_file);
     run->lock_file = -1;
+    lk_held_files_end(&run->held);
+}
+
+lk_status lk_run_dir_check(const lk_run_dir *run, lk_error *error) {
+    char path[LK_PATH_BYTES], now[LK_PATH_BYTES];
+    LK_CHECK(lk_path_join(path, run->path, "/", LOCK_NAME, error));
+    if (lk_held_files_is(&run->held, path, run->lock_file)) {
+        // A checkpoint that lies elsewhere is none that --resume finds.
+        if (lk_held_files_is(&run->held, run->checkpoints, run->held.at[1].directory)) return LK_OK;
+        return lk_fail(error, LK_IO_ERROR, "%s: cannot save there: the directory was moved away or "
+                       "removed while the run works; put it back", run->checkpoints);
+    }
+    (void)lk_held_files_in_place(&run->held, now);
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "%s: the file \"%s\" that this run holds is not there any more, so another "
+                   "process may work there: nothing more is saved, the last checkpoint stands; "
+                   "leave the lock of a run alone, and go on with --resume", now, LOCK_NAME);
 }
 
 lk_status lk_run_dir_identity(const lk_file_ops *ops, const char *path,
@@ -190,24 +295,44 @@ lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_e
         return lk_fail(error, LK_INTERNAL, "%s: a line of %zu bytes does not fit its buffer of %zu",
                        log->path, bytes, log->capacity);
     }
-    if (bytes + 1 > log->capacity - log->used) LK_CHECK(lk_line_log_flush(log, error));
+    lk_error later = {.status = LK_OK}, *why = log->patient ? &later : error;
+    lk_status status = LK_OK;
+    if (bytes + 1 > log->capacity - log->used) status = lk_line_log_flush(log, why);
+    if (bytes + 1 > log->capacity - log->used) {
+        log->lost++;
+        return log->patient ? LK_OK : status;
+    }
     memcpy(log->buffer + log->used, line, bytes);
     log->buffer[log->used + bytes] = '\n';
     log->used += bytes + 1;
-    return LK_OK;
+    status = lk_line_log_flush(log, why);
+    return log->patient ? LK_OK : status;
 }
 
 lk_status lk_line_log_flush(lk_line_log *log, lk_error *error) {
-    size_t bytes = log->used;
-    log->used = 0;  // also after a failure: a line written twice would be worse than one torn
-    return lk_file_write_all(log->ops, log->file, log->path, log->buffer, bytes, error);
+    size_t written = 0;
+    int64_t done = 0;
+    while (written < log->used) {
+        done = log->ops->write(log->ops->context, log->file, log->buffer + written,
+                               log->used - written);
+        if (done == 0) done = -ENOSPC;
+        if (done < 0 && done != -EINTR) break;
+        if (done > 0) written += (size_t)done;
+    }
+    // What is written is written once, and what is not stays: no line comes twice, none is torn.
+    log->used -= written;
+    memmove(log->buffer, log->buffer + written, log->used);
+    if (log->used == 0) return LK_OK;
+    return lk_file_fail(error, LK_IO_ERROR, log->path, "write", done);
 }
 
 lk_status lk_line_log_sync(lk_line_log *log, lk_error *error) {
     LK_CHECK(lk_line_log_flush(log, error));
     int synced = log->ops->sync(log->ops->context, log->file);
-    if (synced < 0) return lk_file_fail(error, LK_IO_ERROR, log->path, "sync", synced);
-    return LK_OK;
+    if (synced >= 0) return LK_OK;
+    // The next sync may say that all is well though the system has given these lines up.
+    log->doubtful = true;
+    return lk_file_fail(error, LK_IO_ERROR, log->path, "sync", synced);
 }
 
 lk_status lk_line_log_close(lk_line_log *log, lk_error *error) {
@@ -215,8 +340,15 @@ lk_status lk_line_log_close(lk_line_log *log, lk_error *error) {
     lk_status status = lk_line_log_flush(log, error);
     int closed = log->ops->close(log->ops->context, log->file);
     log->file = -1;
+    if (status != LK_OK) return status;
     if (closed < 0) return lk_file_fail(error, LK_IO_ERROR, log->path, "close", closed);
-    return status;
+    if (log->lost == 0 && !log->doubtful) return LK_OK;
+    return lk_fail(error, LK_IO_ERROR,
+                   "%s: %llu lines are missing that could not be written%s; the run itself went "
+                   "on, and its checkpoints are whole",
+                   log->path, (unsigned long long)log->lost,
+                   log->doubtful ? ", and others may be after a loss of power, since a sync failed"
+                                 : "");
 }
 
 // --- cutting a log -------------------------------------------------------------------------------

@@ -437,6 +437,11 @@ const char *lk_kernels_missing(unsigned number, const lk_kernels **variant) {
     return NULL;
 }
 
+const char *lk_kernels_slow(const lk_kernels *kernels) {
+    (void)kernels;
+    return NULL;
+}
+
 // The choice of a variant is not the device's to be tested.
 lk_status lk_kernels_choose(const char *name, const lk_kernels **out, lk_error *error) {
     (void)name;

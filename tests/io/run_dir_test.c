@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "io/checkpoint.h"
 #include "memory_files.h"
 
 #define ID_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -45,16 +46,19 @@ static const char *read_text(const char *name) {
     return text;
 }
 
+static lk_run_entry entry_of(bool resume) { return resume ? LK_ENTER_RESUME : LK_ENTER_NEW; }
+
 static void must_open(lk_run_dir *run, bool resume) {
     lk_error error = {0};
-    if (lk_run_dir_open(run, ops, dir, resume, ID_A, &error) != LK_OK) fail_msg("%s", error.text);
+    lk_status status = lk_run_dir_open(run, dir, entry_of(resume), ID_A, &error);
+    if (status != LK_OK) fail_msg("%s", error.text);
 }
 
 static void assert_refused(bool resume, const char *identity, lk_status status,
                            const char *reason) {
     lk_run_dir run;
     lk_error error = {0};
-    assert_int_equal(lk_run_dir_open(&run, ops, dir, resume, identity, &error), status);
+    assert_int_equal(lk_run_dir_open(&run, dir, entry_of(resume), identity, &error), status);
     assert_int_equal(run.lock_file, -1);
     if (!strstr(error.text, reason)) fail_msg("\"%s\" is not in: %s", reason, error.text);
 }
@@ -97,6 +101,170 @@ static void test_a_foreign_directory_is_untouched(void **state) {
     lk_run_dir_close(&run);
 }
 
+// A refused start changes nothing: not what a stranger calls "lock", nor what a link of that name
+// leads to.
+static void test_a_strangers_lock_is_untouched(void **state) {
+    (void)state;
+    static const lk_run_entry entries[] = {LK_ENTER_NEW, LK_ENTER_RESUME, LK_ENTER_EITHER,
+                                           LK_ENTER_REMOVE};
+    static const char *const texts[] = {"precious\n", "17 and more\n", "\n",
+                                        "123456789012345678901234567890"};
+    char outside[128];
+    lk_run_dir run;
+    assert_int_equal(mkdir(dir, 0755), 0);
+    for (size_t i = 0; i < LK_COUNT(entries) * LK_COUNT(texts) * 2; i++) {
+        const char *text = texts[i / 2 % LK_COUNT(texts)];
+        lk_error error = {0};
+        write_text("lock", text);
+        if (i % 2) write_text("other", "x");
+        else (void)unlink(in_dir("other"));
+        lk_run_entry entry = entries[i / 2 / LK_COUNT(texts)];
+        assert_int_not_equal(lk_run_dir_open(&run, dir, entry, ID_A, &error), LK_OK);
+        assert_string_equal(read_text("lock"), text);
+        assert_int_equal(access(in_dir("identity"), F_OK), -1);
+    }
+    assert_true(unlink(in_dir("lock")) == 0 && unlink(in_dir("other")) == 0);
+    write_text("../target", "17\n");  // as a lock would be
+    snprintf(outside, sizeof outside, "%s/target", root);
+    assert_int_equal(symlink(outside, in_dir("lock")), 0);
+    assert_refused(false, ID_A, LK_BAD_USAGE, "is a link");
+    assert_string_equal(read_text("../target"), "17\n");
+    assert_int_equal(unlink(in_dir("lock")), 0);
+    assert_int_equal(mkfifo(in_dir("lock"), 0644), 0);
+    assert_refused(false, ID_A, LK_BAD_USAGE, "not the lock of a run");
+    assert_true(unlink(in_dir("lock")) == 0 && rmdir(dir) == 0);
+    // The same in a directory that holds a run.
+    must_open(&run, false);
+    lk_run_dir_close(&run);
+    write_text("lock", "precious\n");
+    assert_refused(true, ID_A, LK_BAD_USAGE, "not the lock of a run");
+    assert_string_equal(read_text("lock"), "precious\n");
+}
+
+static void test_new_or_resumed(void **state) {
+    (void)state;
+    lk_run_dir run;
+    lk_error error = {0};
+    assert_int_equal(lk_run_dir_open(&run, dir, LK_ENTER_EITHER, ID_A, &error), LK_OK);
+    assert_false(run.resumed);
+    lk_run_dir_close(&run);
+    assert_int_equal(lk_run_dir_open(&run, dir, LK_ENTER_EITHER, ID_A, &error), LK_OK);
+    assert_true(run.resumed);
+    lk_run_dir_close(&run);
+    assert_int_equal(lk_run_dir_open(&run, dir, LK_ENTER_EITHER, ID_B, &error), LK_BAD_CONFIG);
+    error = (lk_error){0};
+    assert_int_equal(unlink(in_dir("identity")), 0);
+    assert_int_equal(lk_run_dir_open(&run, dir, LK_ENTER_EITHER, ID_A, &error), LK_BAD_USAGE);
+    assert_non_null(strstr(error.text, "holds no run"));
+}
+
+// What is done in a run is done in the directory that was entered, not in what has its path now.
+static void test_a_moved_run_keeps_to_itself(void **state) {
+    (void)state;
+    lk_run_dir run, other;
+    lk_error error = {0};
+    char moved[128], now[LK_PATH_BYTES], path[256];
+    must_open(&run, false);
+    assert_true(lk_held_files_in_place(&run.held, now));
+    snprintf(moved, sizeof moved, "%s-moved", dir);
+    assert_int_equal(rename(dir, moved), 0);
+    must_open(&other, false);
+    write_text("checkpoints/step-0000000001.safetensors", "the other's");
+    assert_int_equal(lk_run_dir_check(&run, &error), LK_OK);
+    assert_false(lk_held_files_in_place(&run.held, now));
+    assert_non_null(strstr(now, "-moved"));
+    assert_int_equal(lk_run_dir_write(&run, "config.json", "{}", 2, &error), LK_OK);
+    assert_int_equal(access(in_dir("config.json"), F_OK), -1);
+    assert_int_equal(lk_file_write_atomic(run.ops, in_dir("checkpoints/step-0000000001"
+                                          ".safetensors"), "mine", 4, &error), LK_OK);
+    assert_int_equal(lk_checkpoint_clean(run.ops, run.checkpoints, &error), LK_OK);
+    assert_string_equal(read_text("checkpoints/step-0000000001.safetensors"), "the other's");
+    assert_int_equal(run.ops->remove(run.ops->context, in_dir("checkpoints/step-0000000001"
+                                                               ".safetensors")), 0);
+    assert_string_equal(read_text("checkpoints/step-0000000001.safetensors"), "the other's");
+    snprintf(path, sizeof path, "%s/config.json", moved);
+    assert_int_equal(access(path, F_OK), 0);
+    // A lock file that was taken away or replaced is found before the next save.
+    snprintf(path, sizeof path, "%s/lock", moved);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(lk_run_dir_check(&run, &error), LK_UNAVAILABLE);
+    assert_non_null(strstr(error.text, moved));
+    error = (lk_error){0};
+    assert_int_equal(close(creat(path, 0644)), 0);
+    assert_int_equal(lk_run_dir_check(&run, &error), LK_UNAVAILABLE);
+    lk_run_dir_close(&run);
+    lk_run_dir_close(&other);
+}
+
+static void test_links_are_not_followed(void **state) {
+    (void)state;
+    lk_run_dir run;
+    lk_error error = {0};
+    char outside[128];
+    must_open(&run, false);
+    // What is written under a link's name would be written to where it leads.
+    write_text("../target.jsonl", "");
+    snprintf(outside, sizeof outside, "%s/target.jsonl", root);
+    assert_int_equal(symlink(outside, in_dir("m.jsonl")), 0);
+    char buffer[16];
+    lk_line_log log;
+    assert_int_equal(lk_line_log_open(&log, &run, "m.jsonl", buffer, sizeof buffer, &error),
+                     LK_IO_ERROR);
+    lk_run_dir_close(&run);
+    snprintf(outside, sizeof outside, "%s/elsewhere", root);
+    assert_int_equal(mkdir(outside, 0755), 0);
+    assert_true(rmdir(in_dir("checkpoints")) == 0 && symlink(outside, in_dir("checkpoints")) == 0);
+    assert_refused(true, ID_A, LK_BAD_USAGE, "is a link");
+    error = (lk_error){0};
+    assert_int_equal(lk_run_dir_open(&run, dir, LK_ENTER_REMOVE, ID_A, &error), LK_BAD_USAGE);
+    // The run directory itself may be one.
+    assert_true(unlink(in_dir("checkpoints")) == 0);
+    char link[LK_PATH_BYTES];
+    snprintf(link, sizeof link, "%s-link", dir);
+    assert_int_equal(symlink(dir, link), 0);
+    error = (lk_error){0};
+    assert_int_equal(lk_run_dir_open(&run, link, LK_ENTER_RESUME, ID_A, &error), LK_OK);
+    assert_true(lk_held_files_in_place(&run.held, link));
+    lk_run_dir_close(&run);
+}
+
+static void test_lost_checkpoints(void **state) {
+    (void)state;
+    lk_run_dir run;
+    lk_error error = {0};
+    must_open(&run, false);
+    lk_run_dir_close(&run);
+    assert_int_equal(rmdir(in_dir("checkpoints")), 0);
+    must_open(&run, true);  // a start that crashed before its first step
+    lk_run_dir_close(&run);
+    write_text("metrics.jsonl", "{\"step\":7}\n");
+    must_open(&run, true);
+    lk_run_dir_close(&run);
+    assert_int_equal(rmdir(in_dir("checkpoints")), 0);
+    assert_refused(true, ID_A, LK_NO_INPUT, "\"checkpoints\" is gone");
+    assert_int_equal(lk_run_dir_open(&run, dir, LK_ENTER_EITHER, ID_A, &error), LK_NO_INPUT);
+    assert_int_equal(access(in_dir("checkpoints"), F_OK), -1);
+    assert_string_equal(read_text("metrics.jsonl"), "{\"step\":7}\n");
+    error = (lk_error){0};
+    assert_int_equal(lk_run_dir_open(&run, dir, LK_ENTER_REMOVE, ID_A, &error), LK_OK);
+    lk_run_dir_close(&run);
+}
+
+// A trailing slash, and the file system's own root of a path, name the same directory.
+static void test_spellings_of_a_path(void **state) {
+    (void)state;
+    char spelled[128];
+    lk_run_dir run;
+    lk_error error = {0};
+    for (int slashes = 0; slashes < 3; slashes++) {
+        snprintf(spelled, sizeof spelled, "%s%.*s", dir, slashes, "//");
+        assert_int_equal(lk_run_dir_open(&run, spelled, LK_ENTER_EITHER, ID_A, &error), LK_OK);
+        assert_int_equal(lk_run_dir_write(&run, "config.json", "{}", 2, &error), LK_OK);
+        assert_string_equal(run.path, dir);
+        lk_run_dir_close(&run);
+    }
+}
+
 static void test_identity(void **state) {
     (void)state;
     lk_run_dir run;
@@ -121,7 +289,7 @@ static void test_lock_names_its_holder(void **state) {
     if (child == 0) {
         lk_run_dir run;
         lk_error error = {0};
-        bool good = lk_run_dir_open(&run, ops, dir, false, ID_A, &error) == LK_OK;
+        bool good = lk_run_dir_open(&run, dir, LK_ENTER_NEW, ID_A, &error) == LK_OK;
         good = good && write(to_parent[1], "x", 1) == 1 && read(to_child[0], &byte, 1) == 1;
         _exit(good ? 0 : 1);  // holding the lock: the end of the process frees it
     }
@@ -185,13 +353,13 @@ static void test_log_lines(void **state) {
     char buffer[16];
     must_open(&run, false);
     assert_int_equal(lk_line_log_open(&log, &run, "m.jsonl", buffer, sizeof buffer, &error), LK_OK);
+    // Every line is in the file as soon as it is added: whoever is killed now loses none.
     assert_int_equal(lk_line_log_add(&log, "0123456", 7, &error), LK_OK);
-    assert_int_equal(lk_line_log_add(&log, "abcdefg", 7, &error), LK_OK);  // fills it exactly
-    assert_string_equal(read_text("m.jsonl"), "");
+    assert_string_equal(read_text("m.jsonl"), "0123456\n");
+    assert_int_equal(lk_line_log_add(&log, "abcdefg", 7, &error), LK_OK);
     assert_int_equal(lk_line_log_add(&log, "h", 1, &error), LK_OK);
-    assert_string_equal(read_text("m.jsonl"), "0123456\nabcdefg\n");
-    assert_int_equal(lk_line_log_sync(&log, &error), LK_OK);
     assert_string_equal(read_text("m.jsonl"), "0123456\nabcdefg\nh\n");
+    assert_int_equal(lk_line_log_sync(&log, &error), LK_OK);
     assert_int_equal(lk_line_log_add(&log, "123456789012345", 15, &error), LK_OK);
     assert_int_equal(lk_line_log_close(&log, &error), LK_OK);
     assert_int_equal(lk_line_log_open(&log, &run, "m.jsonl", buffer, sizeof buffer, &error), LK_OK);
@@ -199,6 +367,54 @@ static void test_log_lines(void **state) {
     error = (lk_error){0};
     assert_int_equal(lk_line_log_close(&log, &error), LK_OK);
     assert_string_equal(read_text("m.jsonl"), "0123456\nabcdefg\nh\n123456789012345\n");
+    lk_run_dir_close(&run);
+}
+
+// A disk that is full for a while: a table of operations whose writes fail, after some bytes.
+static int64_t room;
+
+static int64_t write_into_room(void *context, int file, const void *data, size_t bytes) {
+    (void)context;
+    if (room == 0) return -ENOSPC;
+    int64_t done = ops->write(ops->context, file, data, LK_MIN(bytes, (size_t)room));
+    if (done > 0) room -= done;
+    return done;
+}
+
+static void test_log_waits_for_room(void **state) {
+    (void)state;
+    lk_file_ops full = *ops;
+    lk_run_dir run;
+    lk_error error = {0};
+    char buffer[16];
+    full.write = write_into_room;
+    must_open(&run, false);
+    for (int patient = 0; patient < 2; patient++) {
+        lk_line_log log;
+        const char *name = patient ? "p.jsonl" : "m.jsonl";
+        assert_int_equal(lk_line_log_open(&log, &run, name, buffer, sizeof buffer, &error), LK_OK);
+        log.ops = &full;
+        log.patient = patient;
+        room = 3;
+        const lk_status full_status = patient ? LK_OK : LK_IO_ERROR;
+        assert_int_equal(lk_line_log_add(&log, "0123456", 7, &error), full_status);
+        error = (lk_error){0};
+        assert_int_equal(lk_line_log_sync(&log, &error), LK_IO_ERROR);
+        error = (lk_error){0};
+        assert_string_equal(read_text(name), "012");
+        assert_int_equal(lk_line_log_add(&log, "abcdefg", 7, &error), full_status);
+        error = (lk_error){0};
+        // No room in the buffer either: a patient log counts, the other fails.
+        assert_int_equal(lk_line_log_add(&log, "ABCDEFG", 7, &error), full_status);
+        error = (lk_error){0};
+        room = 1000;
+        assert_int_equal(lk_line_log_sync(&log, &error), LK_OK);
+        assert_string_equal(read_text(name), "0123456\nabcdefg\n");
+        assert_int_equal(log.lost, 1);
+        assert_int_equal(lk_line_log_close(&log, &error), LK_IO_ERROR);
+        assert_non_null(strstr(error.text, "1 lines are missing"));
+        error = (lk_error){0};
+    }
     lk_run_dir_close(&run);
 }
 
@@ -282,11 +498,18 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_new_run, new_dir),
         cmocka_unit_test_setup(test_a_foreign_directory_is_untouched, new_dir),
+        cmocka_unit_test_setup(test_a_strangers_lock_is_untouched, new_dir),
+        cmocka_unit_test_setup(test_new_or_resumed, new_dir),
+        cmocka_unit_test_setup(test_a_moved_run_keeps_to_itself, new_dir),
+        cmocka_unit_test_setup(test_links_are_not_followed, new_dir),
+        cmocka_unit_test_setup(test_lost_checkpoints, new_dir),
+        cmocka_unit_test_setup(test_spellings_of_a_path, new_dir),
         cmocka_unit_test_setup(test_identity, new_dir),
         cmocka_unit_test_setup(test_lock_names_its_holder, new_dir),
         cmocka_unit_test_setup(test_small_files, new_dir),
         cmocka_unit_test_setup(test_small_files_survive_crashes, new_dir),
         cmocka_unit_test_setup(test_log_lines, new_dir),
+        cmocka_unit_test_setup(test_log_waits_for_room, new_dir),
         cmocka_unit_test_setup(test_log_cut, new_dir),
         cmocka_unit_test_setup(test_parents, new_dir),
         cmocka_unit_test_setup(test_lists_many_names, new_dir),

@@ -139,9 +139,9 @@ static void check_weight_flag(const lk_dense *d, uint32_t m_count, float *x, flo
         good = *at;
         memcpy(at, &patterns[i], sizeof *at);
         const float *used = d->use_bias ? bias : NULL;
-        assert_int_equal(reference->dense_forward(d, m_count, x, w, used, y, scratch), 1);
+        assert_int_equal(dense_forward(reference, d, m_count, x, w, used, y, scratch), 1);
         EACH_VARIANT(k) {
-            assert_int_equal(k->dense_forward(d, m_count, x, w, used, y, scratch), 1);
+            assert_int_equal(dense_forward(k, d, m_count, x, w, used, y, scratch), 1);
         }
         *at = good;
     }
