@@ -389,7 +389,13 @@ static lk_status read_model(lk_config *c, const lk_json_cursor *root, lk_error *
     }
     LK_CHECK(lk_json_get_u32(&model, "classes", LK_JSON_REQUIRED, 2, 256, &m->classes, error));
     LK_CHECK(lk_json_get_choice(&model, "loss", LK_JSON_OPTIONAL, losses, 1, &loss, error));
-    LK_CHECK(lk_json_get_array(&model, "layers", LK_JSON_REQUIRED, 1, 4096, &layers, error));
+    LK_CHECK(lk_json_get_array(&model, "layers", LK_JSON_REQUIRED, 0, 4096, &layers, error));
+    if (lk_json_length(&layers) == 0) {
+        return lk_json_refuse(&layers, error,
+                              "wanted one layer or more, the last a dense one with %u units, as "
+                              "many as there are classes",
+                              m->classes);
+    }
     m->layer_count = (uint32_t)lk_json_length(&layers);
     c->layers = calloc(m->layer_count, sizeof *c->layers);
     if (!c->layers)
@@ -421,6 +427,12 @@ static lk_status read_optimizer(lk_config *c, const lk_json_cursor *root, lk_err
     LK_CHECK(lk_json_keys_only(&at, momentum_keys, LK_COUNT(momentum_keys), error));
     LK_CHECK(
         lk_json_get_float(&at, "momentum", LK_JSON_OPTIONAL, 0.0, 1.0, NULL, &o->momentum, error));
+    lk_json_cursor momentum;
+    if (o->momentum >= 1.0f && lk_json_find(&at, "momentum", &momentum)) {
+        return lk_json_refuse(&momentum, error,
+                              "wanted a number from 0 to below 1, where old gradients fade; 0.9 is "
+                              "usual");
+    }
     return lk_json_get_bool(&at, "nesterov", LK_JSON_OPTIONAL, &o->nesterov, error);
 }
 
@@ -473,12 +485,19 @@ static lk_status read_batch(lk_config *c, const lk_json_cursor *root, uint32_t r
 // The arithmetic, and in the fast one the precision of products.
 static lk_status read_arithmetic(lk_config *c, const lk_json_cursor *root, lk_error *error) {
     static const char *const arithmetics[] = {"strict", "fast"};
-    static const char *const precisions[] = {"tf32", "bf16", "fp16"};
-    enum { FP16 = 2 };
+    static const char *const precisions[] = {"tf32", "bf16"};
     lk_json_cursor at;
+    const char *text = "";
+    lk_error no_text = {.status = LK_OK};
     uint32_t fast = 0, precision = 0;
     LK_CHECK(lk_json_get_choice(root, "arithmetic", LK_JSON_OPTIONAL, arithmetics,
                                 LK_COUNT(arithmetics), &fast, error));
+    if (lk_json_find(root, "precision", &at)) (void)lk_json_as_string(&at, &text, &no_text);
+    if (strcmp(text, "fp16") == 0) {
+        return lk_json_refuse(&at, error,
+                              "fp16 needs its loss scaled, or small gradients become zero, and "
+                              "this version does not scale it; use \"bf16\" or \"tf32\"");
+    }
     LK_CHECK(lk_json_get_choice(root, "precision", LK_JSON_OPTIONAL, precisions,
                                 LK_COUNT(precisions), &precision, error));
     if (!fast) {
@@ -486,11 +505,6 @@ static lk_status read_arithmetic(lk_config *c, const lk_json_cursor *root, lk_er
         return lk_json_refuse(&at, error,
                               "a precision is one of arithmetic \"fast\"; \"strict\" has fp32 "
                               "only: set arithmetic to \"fast\" or leave precision out");
-    }
-    if (precision == FP16 && lk_json_find(root, "precision", &at)) {
-        return lk_json_refuse(&at, error,
-                              "fp16 needs its loss scaled, or small gradients become zero, and "
-                              "this version does not scale it; use \"bf16\" or \"tf32\"");
     }
     c->spec.precision = (lk_precision)(precision + LK_TF32);
     return LK_OK;

@@ -79,12 +79,12 @@ lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *a, lk_error *e
     opterr = 0;
     optind = 1;
     for (;;) {
-        int found = getopt_long(argc, argv, ":", options, NULL);
+        int found = getopt_long(argc, argv, ":h", options, NULL);
         if (found == -1) break;
         const char *given = lk_refused_option(argv);
         if (found == ':') return refuse(a->help, error, "a value is missing after", given, NULL);
         if (found == '?') return refuse_option(a, given, error);
-        if (found == HELP) {
+        if (found == HELP || found == 'h') {
             fputs(a->help, stdout);
             a->helped = true;
             return LK_OK;
@@ -102,7 +102,7 @@ lk_status lk_run_subcommand(int argc, char **argv, const char *help, const lk_su
         return lk_fail(error, LK_BAD_USAGE, "%s: a subcommand is missing; usage: %.*s", argv[0],
                        (int)strcspn(help, "\n"), help);
     }
-    if (strcmp(argv[1], "--help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         fputs(help, stdout);
         return LK_OK;
     }

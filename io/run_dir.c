@@ -48,8 +48,10 @@ static lk_status judge(const lk_run_dir *run, const survey *s, bool resume, lk_e
     }
     if (!resume && s->has_other) {
         return lk_fail(error, LK_BAD_USAGE,
-                       "%s: not empty (\"%s\" is there); go on with --resume, or "
-                       "name another directory", run->path, s->other);
+                       "%s: not empty (\"%s\" is there); %s", run->path, s->other,
+                       s->has_identity ? "go on with --resume, begin anew with --fresh, or name "
+                                         "another directory"
+                                       : "it is no run's: name another directory");
     }
     return LK_OK;
 }
@@ -57,9 +59,13 @@ static lk_status judge(const lk_run_dir *run, const survey *s, bool resume, lk_e
 static lk_status make_directory(const lk_file_ops *ops, const char *path, lk_error *error) {
     int made = ops->make_directory(ops->context, path);
     if (made == -EEXIST) return LK_OK;
-    if (made < 0) return lk_file_fail(error, LK_IO_ERROR, path, "create the directory", made);
     char parent[LK_PATH_BYTES];
     lk_path_parent(parent, path);
+    if (made == -ENOENT) {
+        return lk_fail(error, LK_IO_ERROR, "%s: cannot create the directory: its parent %s is not "
+                       "there; make that first, or correct the name", path, parent);
+    }
+    if (made < 0) return lk_file_fail(error, LK_IO_ERROR, path, "create the directory", made);
     int synced = ops->sync_directory(ops->context, parent);
     if (synced < 0) return lk_file_fail(error, LK_IO_ERROR, parent, "sync the directory", synced);
     return LK_OK;
@@ -188,21 +194,12 @@ lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_e
         return lk_fail(error, LK_INTERNAL, "%s: a line of %zu bytes does not fit its buffer of %zu",
                        log->path, bytes, log->capacity);
     }
-    if (bytes + 1 > log->capacity - log->used) LK_CHECK(lk_line_log_flush(log, error));
-    memcpy(log->buffer + log->used, line, bytes);
-    log->buffer[log->used + bytes] = '\n';
-    log->used += bytes + 1;
-    return LK_OK;
-}
-
-lk_status lk_line_log_flush(lk_line_log *log, lk_error *error) {
-    size_t bytes = log->used;
-    log->used = 0;  // also after a failure: a line written twice would be worse than one torn
-    return lk_file_write_all(log->ops, log->file, log->path, log->buffer, bytes, error);
+    memcpy(log->buffer, line, bytes);
+    log->buffer[bytes] = '\n';
+    return lk_file_write_all(log->ops, log->file, log->path, log->buffer, bytes + 1, error);
 }
 
 lk_status lk_line_log_sync(lk_line_log *log, lk_error *error) {
-    LK_CHECK(lk_line_log_flush(log, error));
     int synced = log->ops->sync(log->ops->context, log->file);
     if (synced < 0) return lk_file_fail(error, LK_IO_ERROR, log->path, "sync", synced);
     return LK_OK;
@@ -210,11 +207,10 @@ lk_status lk_line_log_sync(lk_line_log *log, lk_error *error) {
 
 lk_status lk_line_log_close(lk_line_log *log, lk_error *error) {
     if (log->file < 0) return LK_OK;
-    lk_status status = lk_line_log_flush(log, error);
     int closed = log->ops->close(log->ops->context, log->file);
     log->file = -1;
     if (closed < 0) return lk_file_fail(error, LK_IO_ERROR, log->path, "close", closed);
-    return status;
+    return LK_OK;
 }
 
 // --- cutting a log -------------------------------------------------------------------------------

@@ -49,12 +49,13 @@ lk_status lk_run_dir_write(const lk_run_dir *run, const char *name, const void *
 
 // --- logs ----------------------------------------------------------------------------------------
 
-// Collects whole lines in the caller's buffer and appends them in one write.
+// Appends whole lines, each in one write: whoever follows the file sees it, and a process that is
+// killed loses none. The caller's buffer puts a line and its newline together.
 typedef struct lk_line_log {
     const lk_file_ops *ops;
     int file;                  // -1 when closed
     char *buffer;              // the caller's
-    size_t capacity, used;     // bytes
+    size_t capacity;           // bytes
     char path[LK_PATH_BYTES];
 } lk_line_log;
 
@@ -62,14 +63,13 @@ typedef struct lk_line_log {
 lk_status lk_line_log_open(lk_line_log *log, const lk_run_dir *run, const char *name, char *buffer,
                            size_t buffer_bytes, lk_error *error);
 
-// Adds one line, given without its newline. It reaches the file at a flush, or with a full buffer.
+// Adds one line, given without its newline: it is in the file when this returns.
 lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_error *error);
-lk_status lk_line_log_flush(lk_line_log *log, lk_error *error);
 
-// Flushes and makes durable. Call it before each checkpoint: a resumed log then has no gap.
+// Makes durable what was added. Call it before each checkpoint: a resumed log then has no gap.
 lk_status lk_line_log_sync(lk_line_log *log, lk_error *error);
 
-// Flushes and closes; closed even where it fails.
+// Closes; closed even where it fails.
 lk_status lk_line_log_close(lk_line_log *log, lk_error *error);
 
 // Resume: cuts <run>/<name> after the last complete line with "step":N, N <= step; what follows
