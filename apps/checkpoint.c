@@ -14,7 +14,7 @@ typedef unsigned long long ull;
 // --- info ----------------------------------------------------------------------------------------
 
 static const char info_help[] =
-    "lockstep checkpoint info FILE\n"
+    "lockstep checkpoint info FILE [--json]\n"
     "\n"
     "Verifies the checkpoint, then prints its metadata and every tensor's type, shape, bytes.\n";
 
@@ -38,8 +38,35 @@ static void print_tensor(const lk_safetensors_entry *entry) {
            (ull)(entry->end - entry->begin));
 }
 
+static json_t *describe_tensor(const lk_safetensors_entry *entry) {
+    json_t *shape = json_array();
+    for (unsigned i = 0; i < entry->dim_count; i++) {
+        json_array_append_new(shape, json_integer((json_int_t)entry->dims[i]));
+    }
+    return json_pack("{s:o, s:s, s:o, s:I}", "name", lk_json_text(entry->name), "type",
+                     lk_safetensors_dtype_name(entry->dtype), "shape", shape, "bytes",
+                     (json_int_t)(entry->end - entry->begin));
+}
+
+static lk_status info_json(const char *path, const lk_safetensors *reader, lk_error *error) {
+    json_t *metadata = json_object(), *tensors = json_array();
+    void *cursor = NULL;
+    const char *key, *value;
+    while (lk_safetensors_next_metadata(reader, &cursor, &key, &value)) {
+        json_object_set_new(metadata, key, lk_json_text(value));
+    }
+    for (size_t i = 0; i < reader->entry_count; i++) {
+        json_array_append_new(tensors, describe_tensor(&reader->entries[i]));
+    }
+    return lk_print_json(json_pack("{s:o, s:I, s:o, s:o}", "file", lk_json_text(path), "bytes",
+                                   (json_int_t)reader->file_bytes, "metadata", metadata, "tensors",
+                                   tensors),
+                         error);
+}
+
 static lk_status info(int argc, char **argv, lk_error *error) {
-    lk_arguments a = {.help = info_help, .word_count = 1};
+    bool json = false;
+    lk_arguments a = {.help = info_help, .word_count = 1, .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     lk_open_checkpoint checkpoint;
@@ -52,6 +79,11 @@ static lk_status info(int argc, char **argv, lk_error *error) {
     }
     LK_CHECK(lk_checkpoint_enter(&checkpoint, a.words[0], error));
     const lk_safetensors *reader = &checkpoint.reader;
+    if (json) {
+        lk_status status = info_json(a.words[0], reader, error);
+        lk_checkpoint_leave(&checkpoint);
+        return status;
+    }
     printf("%-24s %s\n", "file", a.words[0]);
     printf("%-24s %llu\n", "bytes", (ull)reader->file_bytes);
     void *cursor = NULL;
@@ -70,7 +102,7 @@ static lk_status info(int argc, char **argv, lk_error *error) {
 // --- verify --------------------------------------------------------------------------------------
 
 static const char verify_help[] =
-    "lockstep checkpoint verify FILE|RUN_DIR\n"
+    "lockstep checkpoint verify FILE|RUN_DIR [--json]\n"
     "\n"
     "Reads every byte of one checkpoint, or of all of a run's, and prints a line for each:\n"
     "\"ok\", or what is wrong. Exit code 0 only if all are valid, else 65.\n";
@@ -78,7 +110,19 @@ static const char verify_help[] =
 typedef struct verification {
     const char *identity;  // that every checkpoint must have recorded; NULL: any
     uint32_t good, bad;
+    json_t *files;  // --json: what of each; else NULL
 } verification;
+
+static void print_verified(const verification *v, const char *path, const char *state,
+                           const char *text) {
+    if (v->files) {
+        json_array_append_new(v->files,
+                              json_pack("{s:o, s:s, s:o}", "file", lk_json_text(path), "state",
+                                        state, "text", lk_json_text(text)));
+        return;
+    }
+    printf("%-6s %s\n", state, text);
+}
 
 static lk_status check_identity(const lk_open_checkpoint *c, const char *wanted, lk_error *error) {
     const char *found = lk_safetensors_metadata(&c->reader, "run_identity");
@@ -90,20 +134,23 @@ static lk_status check_identity(const lk_open_checkpoint *c, const char *wanted,
 // One line for one checkpoint.
 static void verify_one(const char *path, verification *v) {
     lk_error wrong = {.status = LK_OK};
+    char text[LK_PATH_BYTES + 100];
     lk_open_checkpoint c;
     if (lk_checkpoint_enter(&c, path, &wrong) == LK_OK) {
         if (check_identity(&c, v->identity, &wrong) == LK_OK) {
-            printf("ok     %s: step %llu, %zu tensors, %llu bytes\n", path, (ull)c.step,
-                   c.reader.entry_count, (ull)c.reader.file_bytes);
+            snprintf(text, sizeof text, "%s: step %llu, %zu tensors, %llu bytes", path,
+                     (ull)c.step, c.reader.entry_count, (ull)c.reader.file_bytes);
+            print_verified(v, path, "ok", text);
         }
         lk_checkpoint_leave(&c);
     }
     if (wrong.status == LK_OK) {
         v->good++;
     } else if (access(path, F_OK) != 0 && errno == ENOENT) {
-        printf("gone   %s: the run that goes on here has removed it meanwhile\n", path);
+        snprintf(text, sizeof text, "%s: the run that goes on here has removed it meanwhile", path);
+        print_verified(v, path, "gone", text);
     } else {
-        printf("WRONG  %s\n", wrong.text);
+        print_verified(v, path, "WRONG", wrong.text);
         v->bad++;
     }
 }
@@ -126,10 +173,11 @@ static lk_status verify_run(const char *run_dir, verification *v, lk_error *erro
 }
 
 static lk_status verify(int argc, char **argv, lk_error *error) {
-    lk_arguments a = {.help = verify_help, .word_count = 1};
+    bool json = false;
+    lk_arguments a = {.help = verify_help, .word_count = 1, .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
-    verification v = {0};
+    verification v = {.files = json ? json_array() : NULL};
     struct stat facts;
     if (stat(a.words[0], &facts) != 0) {
         return lk_file_fail(error, LK_NO_INPUT, a.words[0], "open", -errno);
@@ -138,6 +186,11 @@ static lk_status verify(int argc, char **argv, lk_error *error) {
         LK_CHECK(verify_run(a.words[0], &v, error));
     } else {
         verify_one(a.words[0], &v);
+    }
+    if (json) {
+        LK_CHECK(lk_print_json(json_pack("{s:i, s:i, s:o}", "good", (int)v.good, "bad", (int)v.bad,
+                                         "files", v.files),
+                               error));
     }
     if (v.bad == 0) return LK_OK;
     return lk_fail(error, LK_BAD_DATA, "%s: %u of %u checkpoints are not valid", a.words[0], v.bad,

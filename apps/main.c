@@ -1,13 +1,11 @@
 // main.c - lockstep: finds the command, prints the error, gives the exit code.
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <jansson.h>
-#include <zlib.h>
 
 #include "apps/command.h"
 #include "ops/variant.h"
@@ -141,7 +139,7 @@ static void print_version(void) {
 #else
     printf("compiler: gcc %s\n", __VERSION__);
 #endif
-    printf("libraries: jansson %s, zlib %s\n", jansson_version_str(), zlibVersion());
+    printf("jansson: %s\n", jansson_version_str());
 }
 
 // A command with a CONFIG is asked by any of its words; the others explain themselves.

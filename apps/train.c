@@ -291,7 +291,7 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
     if (!again) LK_CHECK(log_metrics(t, "test", result, error));
     say_event(t,
               "{\"event\":\"evaluation\",\"step\":%llu,\"examples\":%u,\"correct\":%u,"
-              "\"loss\":%.9g,\"accuracy\":%.6g,\"seconds\":%.3f}",
+              "\"loss\":%.9g,\"accuracy\":%.6g,\"training_seconds\":%.3f}",
               (unsigned long long)t->done, result->examples, result->correct,
               (double)result->loss, (double)result->correct / result->examples, trained);
     lk_text_line(&t->out,
