@@ -360,6 +360,7 @@ static lk_status loop(trainer *t, lk_error *error) {
     lk_watch_clock(true);
     while (t->done < t->total) {
         LK_CHECK(one_step(t, error));
+        lk_watch_catch_up();
         // Alone, at once; with others, after the step in which all of them know it.
         if (!t->run->workers.joined) t->stop = lk_stop_signal();
         if (!t->stop) continue;

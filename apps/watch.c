@@ -31,7 +31,7 @@ static const double waiting_seconds = 1.0, waiting_line_seconds = 2.0;
 lk_watch lk_watching = {.progress_file = -1, .instead = "starting"};
 
 static volatile sig_atomic_t stop_signal;
-static volatile bool answer_is_due;
+static volatile sig_atomic_t answer_is_due, status_is_due;
 static _Atomic double stop_time;
 
 static struct {
@@ -165,22 +165,26 @@ static void write_status(const view *v, char text[TEXT_BYTES]) {
 
 // --- handlers ----------------------------------------------------------------------------------
 
-static void answer_stop(void) {
+// A line now, by a handler; or when it can be, by who is interrupted.
+static bool say(const char *text, bool may_wait) {
+    if (may_wait) (void)lk_text_line(lk_watching.out, "%s", text);
+    return may_wait || lk_text_line_now(lk_watching.out, text);
+}
+
+static void answer_stop(bool may_wait) {
     const lk_watch *w = &lk_watching;
     const char *phase = w->run ? w->run->arena.phase : NULL;
     const bool evaluates = phase && strcmp(phase, "evaluation") == 0;
     char text[TEXT_BYTES];
-    if (!w->run || !w->leads || !w->out) {
-        answer_is_due = false;
-        return;
-    }
+    answer_is_due = false;  // before: who reads the answer may ask again
+    if (!w->run || !w->leads || !w->out) return;
     lk_format(text, sizeof text, "stopping after this %s%s", evaluates ? "evaluation" : "step",
               stop_signal == SIGINT ? "; Ctrl-C once more ends at once" : "");
     if (w->json) {
         lk_format(text, sizeof text, "{\"event\":\"stopping\",\"signal\":%d,\"step\":%llu}",
                   (int)stop_signal, (ull)w->done);
     }
-    if (lk_text_line_now(w->out, text)) answer_is_due = false;
+    if (!say(text, may_wait)) answer_is_due = true;
 }
 
 // A user who asks again does not want to wait: whatever is being written is under a temporary name
@@ -200,16 +204,15 @@ static void on_stop(int signal_number) {
     stop_signal = signal_number;
     if (first) {
         answer_is_due = true;
-        answer_stop();
+        answer_stop(false);
     }
     errno = kept;
 }
 
-static void on_ask(int signal_number) {
+static void answer_ask(bool may_wait) {
     const lk_watch *w = &lk_watching;
-    const int kept = errno;
     char text[TEXT_BYTES];
-    (void)signal_number;
+    status_is_due = false;
     if (!w->out) return;
     lk_format(text, sizeof text, w->json ? "{\"event\":\"status\",\"phase\":\"%s\"}" : "status: %s",
               w->instead);
@@ -218,8 +221,20 @@ static void on_ask(int signal_number) {
         if (w->json) write_event(&v, "status", text);
         else write_status(&v, text);
     }
-    (void)lk_text_line_now(w->out, text);
+    if (!say(text, may_wait)) status_is_due = true;
+}
+
+static void on_ask(int signal_number) {
+    const int kept = errno;
+    (void)signal_number;
+    status_is_due = true;
+    answer_ask(false);
     errno = kept;
+}
+
+void lk_watch_catch_up(void) {
+    if (answer_is_due) answer_stop(true);
+    if (status_is_due) answer_ask(true);
 }
 
 static void on_tick(int signal_number) {
@@ -227,7 +242,8 @@ static void on_tick(int signal_number) {
     const int kept = errno;
     char text[TEXT_BYTES];
     (void)signal_number;
-    if (answer_is_due) answer_stop();
+    if (answer_is_due) answer_stop(false);
+    if (status_is_due) answer_ask(false);
     if (w->run && w->out && w->leads && !w->quiet) {
         const view v = look(lk_seconds());
         take_mark(&v);

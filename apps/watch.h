@@ -44,6 +44,10 @@ lk_status lk_stop_status(uint32_t signal_number);
 // SIGUSR1 alone, for what comes before.
 void lk_watch_ask(void);
 
+// Between two steps: what a handler could not write, since its reader is slow or a line was under
+// way. Costs a load.
+void lk_watch_catch_up(void);
+
 // The clock, from before the seal until what is said last.
 void lk_watch_clock(bool runs);
 
