@@ -58,10 +58,10 @@ static lk_status info_json(const char *path, const lk_safetensors *reader, lk_er
     for (size_t i = 0; i < reader->entry_count; i++) {
         json_array_append_new(tensors, describe_tensor(&reader->entries[i]));
     }
-    return lk_print_json(json_pack("{s:o, s:I, s:o, s:o}", "file", lk_json_text(path), "bytes",
-                                   (json_int_t)reader->file_bytes, "metadata", metadata, "tensors",
-                                   tensors),
-                         error);
+    return lk_print_json(
+        json_pack("{s:o, s:I, s:o, s:o}", "file", lk_json_text(path), "bytes",
+                  (json_int_t)reader->file_bytes, "metadata", metadata, "tensors", tensors),
+        error);
 }
 
 static lk_status info(int argc, char **argv, lk_error *error) {
@@ -116,9 +116,8 @@ typedef struct verification {
 static void print_verified(const verification *v, const char *path, const char *state,
                            const char *text) {
     if (v->files) {
-        json_array_append_new(v->files,
-                              json_pack("{s:o, s:s, s:o}", "file", lk_json_text(path), "state",
-                                        state, "text", lk_json_text(text)));
+        json_array_append_new(v->files, json_pack("{s:o, s:s, s:o}", "file", lk_json_text(path),
+                                                  "state", state, "text", lk_json_text(text)));
         return;
     }
     printf("%-6s %s\n", state, text);
@@ -138,8 +137,8 @@ static void verify_one(const char *path, verification *v) {
     lk_open_checkpoint c;
     if (lk_checkpoint_enter(&c, path, &wrong) == LK_OK) {
         if (check_identity(&c, v->identity, &wrong) == LK_OK) {
-            snprintf(text, sizeof text, "%s: step %llu, %zu tensors, %llu bytes", path,
-                     (ull)c.step, c.reader.entry_count, (ull)c.reader.file_bytes);
+            snprintf(text, sizeof text, "%s: step %llu, %zu tensors, %llu bytes", path, (ull)c.step,
+                     c.reader.entry_count, (ull)c.reader.file_bytes);
             print_verified(v, path, "ok", text);
         }
         lk_checkpoint_leave(&c);
@@ -188,9 +187,9 @@ static lk_status verify(int argc, char **argv, lk_error *error) {
         verify_one(a.words[0], &v);
     }
     if (json) {
-        LK_CHECK(lk_print_json(json_pack("{s:i, s:i, s:o}", "good", (int)v.good, "bad", (int)v.bad,
-                                         "files", v.files),
-                               error));
+        LK_CHECK(lk_print_json(
+            json_pack("{s:i, s:i, s:o}", "good", (int)v.good, "bad", (int)v.bad, "files", v.files),
+            error));
     }
     if (v.bad == 0) return LK_OK;
     return lk_fail(error, LK_BAD_DATA, "%s: %u of %u checkpoints are not valid", a.words[0], v.bad,

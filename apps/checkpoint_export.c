@@ -363,9 +363,11 @@ lk_status lk_command_checkpoint_export(int argc, char **argv, lk_error *error) {
     const lk_argument options[] = {{.name = "output", .text = &e.output},
                                    {.name = "layout", .text = &e.layout},
                                    {.name = "config", .text = &e.config}};
-    lk_arguments a = {
-        .help = help, .options = options, .option_count = LK_COUNT(options), .word_count = 1,
-        .json = &e.json};
+    lk_arguments a = {.help = help,
+                      .options = options,
+                      .option_count = LK_COUNT(options),
+                      .word_count = 1,
+                      .json = &e.json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     if (!e.output) {

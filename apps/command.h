@@ -71,8 +71,8 @@ typedef struct lk_common_options {
     lk_mpi_options mpi;      // --start-timeout, --step-timeout
     lk_collective collective;
     bool resume, fresh, seal, json, show_shards;
-    bool quiet;                    // --quiet: results alone
-    char epochs[32], seed[32];     // --epochs, --seed, as --set has them
+    bool quiet;                                      // --quiet: results alone
+    char epochs[32], seed[32];                       // --epochs, --seed, as --set has them
     uint32_t start_delay_seconds, throttle_seconds;  // of an evaluator
     bool insecure;                                   // --insecure: no key between hosts
 } lk_common_options;

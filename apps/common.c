@@ -214,8 +214,7 @@ static lk_status take_key(const char *key, const char *value, uint64_t least, ui
 static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
     switch (option) {
     case OPT_SET: return take_set(value, o, error);
-    case OPT_EPOCHS:
-        return take_key("epochs", value, 1, (uint64_t)1 << 40, o->epochs, o, error);
+    case OPT_EPOCHS: return take_key("epochs", value, 1, (uint64_t)1 << 40, o->epochs, o, error);
     case OPT_SEED: return take_key("seed", value, 0, INT64_MAX, o->seed, o, error);
     case OPT_QUIET: o->quiet = true; return LK_OK;
     case OPT_REPLICAS:

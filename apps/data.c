@@ -226,10 +226,8 @@ static lk_status verify(int argc, char **argv, lk_error *error) {
     lk_argument options[SOURCE_OPTIONS];
     describe_source(&o, options);
     bool json = false;
-    lk_arguments a = {.help = verify_help,
-                      .options = options,
-                      .option_count = SOURCE_OPTIONS,
-                      .json = &json};
+    lk_arguments a = {
+        .help = verify_help, .options = options, .option_count = SOURCE_OPTIONS, .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     open_data data;
@@ -258,10 +256,8 @@ static lk_status shard(int argc, char **argv, lk_error *error) {
         (lk_argument){.name = "shards", .number = &shards, .min = 1, .max = 100000};
     options[SOURCE_OPTIONS + 1] = (lk_argument){.name = "to", .text = &to};
     bool json = false;
-    lk_arguments a = {.help = shard_help,
-                      .options = options,
-                      .option_count = SOURCE_OPTIONS + 2,
-                      .json = &json};
+    lk_arguments a = {
+        .help = shard_help, .options = options, .option_count = SOURCE_OPTIONS + 2, .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     if (!shards || !to) {
@@ -277,10 +273,10 @@ static lk_status shard(int argc, char **argv, lk_error *error) {
     if (status == LK_OK && json) {
         char manifest[LK_PATH_BYTES + 16];
         snprintf(manifest, sizeof manifest, "%s/manifest.json", to);
-        status = lk_print_json(json_pack("{s:o, s:I, s:I, s:s}", "manifest", lk_json_text(manifest),
-                                         "examples", (json_int_t)data.set.count, "shards",
-                                         (json_int_t)shards, "data_sha256", hex),
-                               error);
+        status = lk_print_json(
+            json_pack("{s:o, s:I, s:I, s:s}", "manifest", lk_json_text(manifest), "examples",
+                      (json_int_t)data.set.count, "shards", (json_int_t)shards, "data_sha256", hex),
+            error);
     } else if (status == LK_OK) {
         printf("%s/manifest.json: %llu examples in %llu shards, data_sha256 %s\n", to,
                (ull)data.set.count, (ull)shards, hex);
@@ -327,7 +323,8 @@ lk_status lk_command_data(int argc, char **argv, lk_error *error) {
         "  lockstep data shard SOURCE --shards N --to DIR    spread a set over files\n"
         "  lockstep data verify SOURCE                       check all, print the data hash\n"
         "\n"
-        "Each explains itself: lockstep data shard --help. With --json each prints one JSON object.\n";
+        "Each explains itself: lockstep data shard --help. With --json each prints one JSON "
+        "object.\n";
     static const lk_subcommand table[] = {
         {"fetch", lk_command_data_fetch}, {"unpack", unpack}, {"shard", shard}, {"verify", verify}};
     return lk_run_subcommand(argc, argv, help, table, LK_COUNT(table), error);

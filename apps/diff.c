@@ -117,14 +117,14 @@ static void print_log_ends(const comparison *c) {
     for (uint32_t i = 0; i < SIDES; i++) {
         if (c->log[i].lines) continue;
         lk_diff_say("%c has no step hashes (%s is %s)\n", side_letter[i], c->log[i].path,
-               c->log[i].file ? "empty" : "not there");
+                    c->log[i].file ? "empty" : "not there");
     }
     if (!c->log[0].lines || !c->log[1].lines || c->end[0] == c->end[1]) return;
     uint32_t shorter = c->end[0] < c->end[1] ? 0 : 1;
     lk_diff_say("%c ends at step %llu, %c goes on to step %llu: %s\n", side_letter[shorter],
-           (ull)c->end[shorter], side_letter[!shorter], (ull)c->end[!shorter],
-           c->compared ? "the shorter run is a prefix of the longer, as far as both logged"
-                       : "no step was logged by both");
+                (ull)c->end[shorter], side_letter[!shorter], (ull)c->end[!shorter],
+                c->compared ? "the shorter run is a prefix of the longer, as far as both logged"
+                            : "no step was logged by both");
 }
 
 // --- checkpoints against each other --------------------------------------------------------------
@@ -150,7 +150,7 @@ static void print_element(const lk_safetensors_entry *entry, uint64_t at, const 
     memcpy(&bits[1], b + at / 4 * 4, 4);
     memcpy(value, bits, sizeof value);
     lk_diff_say("element %llu: A %.9g (0x%08x), B %.9g (0x%08x)\n", (ull)(at / 4), (double)value[0],
-           bits[0], (double)value[1], bits[1]);
+                bits[0], (double)value[1], bits[1]);
 }
 
 // Both tensors whole in memory: they were, in training, too.
@@ -193,7 +193,8 @@ static lk_status compare_checkpoints(const lk_open_checkpoint *a, const lk_open_
         const char *name = b->reader.entries[i].name;
         if (lk_safetensors_find(&a->reader, name)) continue;
         *differ = true;
-        lk_diff_say("differ: checkpoint of step %llu, tensor %s: only B has it\n", (ull)a->step, name);
+        lk_diff_say("differ: checkpoint of step %llu, tensor %s: only B has it\n", (ull)a->step,
+                    name);
     }
     return LK_OK;
 }
@@ -222,8 +223,9 @@ static void print_same(const comparison *c, const lk_open_checkpoint *saved) {
     if (c->compared) lk_diff_say(", last step %llu", (ull)c->last);
     if (digest) lk_diff_say(", digest %.64s", digest);
     if (saved) lk_diff_say(" (checkpoint of step %llu, every byte)", (ull)saved->step);
-    lk_diff_say("%s\n",
-           saved ? "" : "; no checkpoint of one step is in both, so optimizer slots are unseen");
+    lk_diff_say(
+        "%s\n",
+        saved ? "" : "; no checkpoint of one step is in both, so optimizer slots are unseen");
 }
 
 static lk_status compare_states(comparison *c, lk_error *error) {
@@ -253,7 +255,7 @@ static lk_status compare_identities(const comparison *c, lk_error *error) {
     }
     if (strcmp(hex[0], hex[1]) == 0) return LK_OK;
     lk_diff_say("the run identities differ (A %s, B %s): two configurations or data sets\n", hex[0],
-           hex[1]);
+                hex[1]);
     return LK_OK;
 }
 
@@ -294,8 +296,7 @@ lk_status lk_command_diff(int argc, char **argv, lk_error *error) {
     c = (comparison){.run = {a.words[0], a.words[1]}};
     if (json) lk_diff_answer = json_pack("{s:[]}", "lines");
     LK_CHECK(compare_identities(&c, error));
-    lk_status status =
-        text ? lk_compare_within(c.run, tolerance, error) : compare(&c, error);
+    lk_status status = text ? lk_compare_within(c.run, tolerance, error) : compare(&c, error);
     if (json && (status == LK_OK || status == LK_DIFFERS)) {
         json_object_set_new(lk_diff_answer, text ? "within" : "same",
                             json_boolean(status == LK_OK));

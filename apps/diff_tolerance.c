@@ -132,9 +132,9 @@ static void compare_losses(apart *d, const metrics *a, const metrics *b, metric_
         "%s loss: %llu steps in both, largest relative difference %.3g at step %llu (A %.9g, B "
         "%.9g)\n",
         kind_names[kind], (ull)count, worst, (ull)worst_a->step, worst_a->loss, worst_b->loss);
-    lk_diff_say("%s accuracy at the last of them, step %llu: A %.2f%%, B %.2f%%\n", kind_names[kind],
-           (ull)last_a->step, 100.0 * last_a->correct / last_a->examples,
-           100.0 * last_b->correct / last_b->examples);
+    lk_diff_say("%s accuracy at the last of them, step %llu: A %.2f%%, B %.2f%%\n",
+                kind_names[kind], (ull)last_a->step, 100.0 * last_a->correct / last_a->examples,
+                100.0 * last_b->correct / last_b->examples);
 }
 
 // --- tensors -------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ static lk_status compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES],
         char what[LK_NAME_BYTES + 16];
         if (!y || !lk_same_shape(x, y) || x->dtype != LK_SAFETENSORS_F32) {
             lk_diff_say("checkpoint of step %llu: tensor %s is not compared: B has %s\n",
-                   (ull)pair[0].step, x->name, y ? "another shape or type of it" : "none");
+                        (ull)pair[0].step, x->name, y ? "another shape or type of it" : "none");
             continue;
         }
         LK_CHECK(compare_tensor(pair, x, y, &t, error));
@@ -204,7 +204,7 @@ static lk_status compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES],
         const char *name = pair[1].reader.entries[i].name;
         if (lk_safetensors_find(&pair[0].reader, name)) continue;
         lk_diff_say("checkpoint of step %llu: tensor %s is not compared: A has none\n",
-               (ull)pair[1].step, name);
+                    (ull)pair[1].step, name);
     }
     if (!worst) return LK_OK;
     lk_diff_say(
@@ -254,7 +254,7 @@ lk_status lk_compare_within(const char *const runs[LK_SIDES], double tolerance, 
         lk_diff_number("first_step", d.first_step);
         lk_diff_text("what", d.first);
         lk_diff_say("further apart than %g: first at step %llu, %s\n", tolerance, (ull)d.first_step,
-               d.first);
+                    d.first);
         return LK_DIFFERS;
     }
     lk_diff_say("within %g: %llu losses and tensors compared\n", tolerance, (ull)d.compared);

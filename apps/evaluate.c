@@ -35,11 +35,10 @@ static lk_status report_json(const lk_run *run, const lk_step_result *r, const c
                              lk_error *error) {
     char digest[LK_SHA256_HEX_BYTES];
     lk_run_digest(run, digest);
-    json_t *answer = json_pack("{s:I, s:I, s:f, s:f, s:s, s:s}", "test_examples",
-                               (json_int_t)r->examples, "correct", (json_int_t)r->correct,
-                               "test_loss", (double)r->loss, "test_accuracy",
-                               (double)r->correct / r->examples, "digest", digest, "run_identity",
-                               run->identity_hex);
+    json_t *answer = json_pack(
+        "{s:I, s:I, s:f, s:f, s:s, s:s}", "test_examples", (json_int_t)r->examples, "correct",
+        (json_int_t)r->correct, "test_loss", (double)r->loss, "test_accuracy",
+        (double)r->correct / r->examples, "digest", digest, "run_identity", run->identity_hex);
     if (output) json_object_set_new(answer, "logits", lk_json_text(output));
     return lk_print_json(answer, error);
 }

@@ -251,9 +251,10 @@ static void find_total(evaluator *e) {
     const uint64_t total = recorded ? recorded : e->configured;
     if (total == e->total) return;
     e->total = total;
-    lk_text_line(&e->out, "the run in %s ends at step %llu, this configuration at step %llu: the "
-                 "run's counts", e->dir.path, (unsigned long long)total,
-                 (unsigned long long)e->configured);
+    lk_text_line(&e->out,
+                 "the run in %s ends at step %llu, this configuration at step %llu: the "
+                 "run's counts",
+                 e->dir.path, (unsigned long long)total, (unsigned long long)e->configured);
 }
 
 static lk_status look(evaluator *e, lk_error *error) {

@@ -116,8 +116,9 @@ void lk_explain_identity(const lk_run *run, const char *run_dir, lk_error *error
                   "%s: holds run %s, this configuration is run %s; %s%.*s%.*s%s; make them equal, "
                   "name another directory, or begin anew with --fresh",
                   run_dir, hex, run->identity_hex,
-                  d.count ? "they differ in " : "their keys are equal, so the data or the version "
-                                                "is another",
+                  d.count ? "they differ in "
+                          : "their keys are equal, so the data or the version "
+                            "is another",
                   (int)LK_MIN(d.used, 150), d.text, (int)(d.used - LK_MIN(d.used, 150)),
                   d.text + LK_MIN(d.used, 150), more);
 }

@@ -307,8 +307,7 @@ static lk_status start_worker(uint32_t rank, lk_error *error) {
     c->process = good ? fork() : -1;
     int number = errno;
     if (c->process == 0) {
-        become_worker(rank, parent,
-                      (int[]){pipes[OUT][1], pipes[ERR][1], pipes[PROGRESS][1]});
+        become_worker(rank, parent, (int[]){pipes[OUT][1], pipes[ERR][1], pipes[PROGRESS][1]});
     }
     c->running = c->process > 0;
     here.running += c->running;
@@ -496,8 +495,7 @@ static lk_status run_once(bool *again, lk_error *error) {
     const child *c = &children[first % here.workers];
     // Whoever was asked to end has saved, unless one of them says why it could not.
     bool failed = first < here.workers && !here.killed && suspicion(c) >= FAULT;
-    if (here.asked && !failed && !all_done())
-        return lk_stop_status((uint32_t)here.asked);
+    if (here.asked && !failed && !all_done()) return lk_stop_status((uint32_t)here.asked);
     if (first == here.workers) return LK_OK;
     // The leader has said why, and what can be done.
     if (is_common(c->status)) return status_of(c);
@@ -532,8 +530,10 @@ static const char help[] =
     "  --replicas M  threads of each; without it the processors are shared out\n"
     "  --restarts K  at most so often: where a worker was killed or lost, start all again, with\n"
     "                --resume\n"
-    "The first Ctrl-C, SIGTERM or SIGHUP goes to the workers, which save and end; a second Ctrl-C or\n"
-    "SIGTERM kills them. SIGUSR1 prints how far they are. With train --json the lines of rank 0 come\n"
+    "The first Ctrl-C, SIGTERM or SIGHUP goes to the workers, which save and end; a second Ctrl-C "
+    "or\n"
+    "SIGTERM kills them. SIGUSR1 prints how far they are. With train --json the lines of rank 0 "
+    "come\n"
     "as they are, without its rank.\n";
 
 static lk_status read_option(int argc, char **argv, int *at, lk_error *error) {
@@ -581,8 +581,7 @@ static lk_status check_train(lk_error *error) {
     char *arguments[ARGUMENTS_MAX], run_dir[LK_PATH_BYTES];
     memcpy(arguments, here.train, here.train_count * sizeof *arguments);
     arguments[here.train_count] = NULL;
-    LK_CHECK(lk_parse_common((int)here.train_count, arguments, LK_OPT_OF_TRAIN, &o,
-                             error));
+    LK_CHECK(lk_parse_common((int)here.train_count, arguments, LK_OPT_OF_TRAIN, &o, error));
     if (o.cluster) {
         return lk_fail(error, LK_BAD_USAGE,
                        "launch describes the workers itself: leave --cluster "

@@ -292,8 +292,8 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
     say_event(t,
               "{\"event\":\"evaluation\",\"step\":%llu,\"examples\":%u,\"correct\":%u,"
               "\"loss\":%.9g,\"accuracy\":%.6g,\"training_seconds\":%.3f}",
-              (unsigned long long)t->done, result->examples, result->correct,
-              (double)result->loss, (double)result->correct / result->examples, trained);
+              (unsigned long long)t->done, result->examples, result->correct, (double)result->loss,
+              (double)result->correct / result->examples, trained);
     lk_text_line(&t->out,
                  "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%, "
                  "after %.2f s of training",
@@ -342,8 +342,8 @@ static lk_status one_step(trainer *t, lk_error *error) {
     }
     if (!saved) return LK_OK;
     LK_CHECK(save(t, error));
-    // Nobody reads any more: the run ends here, where nothing of it is lost. Unless it was asked to,
-    // as by the terminal that is gone.
+    // Nobody reads any more: the run ends here, where nothing of it is lost. Unless it was asked
+    // to, as by the terminal that is gone.
     if (lk_stop_signal()) return LK_OK;
     LK_CHECK(lk_text_check(&t->own, "standard output", error));
     return lk_text_check(&t->out, "standard output", error);
@@ -810,10 +810,11 @@ static lk_status inherited_progress(int *out, lk_error *error) {
         *out = (int)number;
         return LK_OK;
     }
-    return lk_fail(error, LK_BAD_USAGE,
-                   "LOCKSTEP_PROGRESS_FD: found \"%s\", wanted the number of an inherited pipe that "
-                   "does not block, as lockstep launch gives it; unset it",
-                   text);
+    return lk_fail(
+        error, LK_BAD_USAGE,
+        "LOCKSTEP_PROGRESS_FD: found \"%s\", wanted the number of an inherited pipe that "
+        "does not block, as lockstep launch gives it; unset it",
+        text);
 }
 
 // Who hears what: lines on the way, the answers of watch.h, and the result.

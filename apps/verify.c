@@ -113,8 +113,9 @@ static void print_row(verifier *v, const promise *p, const lk_run *run, uint64_t
     if (v->rows) {
         json_t *values = json_object();
         for (uint32_t i = 0; i < count; i++) {
-            json_object_set_new(values, names[i], json_pack("{s:s, s:s}", "found", found[i],
-                                                            "published", published[i]));
+            json_object_set_new(
+                values, names[i],
+                json_pack("{s:s, s:s}", "found", found[i], "published", published[i]));
         }
         json_array_append_new(
             v->rows, json_pack("{s:s, s:s, s:I, s:I, s:b, s:o}", "run", p->name, "kernels",
@@ -217,8 +218,8 @@ static lk_status verify_run(verifier *v, const lk_json_cursor *at, lk_error *err
     if (status != LK_NO_INPUT) return lk_fail(error, status, "%s", why.text);
     v->not_run++;
     if (v->rows) {
-        json_array_append_new(v->rows, json_pack("{s:s, s:o}", "run", p.name, "not_run",
-                                                 lk_json_text(why.text)));
+        json_array_append_new(
+            v->rows, json_pack("{s:s, s:o}", "run", p.name, "not_run", lk_json_text(why.text)));
         return LK_OK;
     }
     printf("%-*.*s not run: %s\n", NAME_COLUMNS, NAME_COLUMNS, p.name, why.text);
@@ -240,8 +241,8 @@ static lk_status verify(verifier *v, const lk_json *document, lk_error *error) {
     }
     LK_CHECK(lk_json_get_array(&root, "runs", LK_JSON_REQUIRED, 1, 1000, &runs, error));
     if (!v->rows) {
-        printf("%-*s %-10s %8s %6s  %-19s  %-18s  %s\n", NAME_COLUMNS, "run", "kernels",
-               "replicas", "step", "digest", "state hash", "equal");
+        printf("%-*s %-10s %8s %6s  %-19s  %-18s  %s\n", NAME_COLUMNS, "run", "kernels", "replicas",
+               "step", "digest", "state hash", "equal");
     }
     for (size_t i = 0; i < lk_json_length(&runs); i++) {
         LK_CHECK(lk_json_element(&runs, i, &run, error));
@@ -252,11 +253,11 @@ static lk_status verify(verifier *v, const lk_json *document, lk_error *error) {
 
 static lk_status verdict(const verifier *v, lk_error *error) {
     if (v->rows) {
-        LK_CHECK(lk_print_json(
-            json_pack("{s:s, s:i, s:i, s:i, s:i, s:O}", "version", LK_VERSION, "runs",
-                      (int)v->runs, "not_run", (int)v->not_run, "compared", (int)v->compared,
-                      "differ", (int)v->differ, "rows", v->rows),
-            error));
+        LK_CHECK(
+            lk_print_json(json_pack("{s:s, s:i, s:i, s:i, s:i, s:O}", "version", LK_VERSION, "runs",
+                                    (int)v->runs, "not_run", (int)v->not_run, "compared",
+                                    (int)v->compared, "differ", (int)v->differ, "rows", v->rows),
+                          error));
         if (v->differ) return LK_DIFFERS;
         if (v->compared) return LK_OK;
     }

@@ -106,9 +106,8 @@ static view look(double now) {
 
 static void take_mark(const view *v) {
     if (v->now - here.newer.time < 3) return;
-    here.older = here.newer.time > 0
-                     ? here.newer
-                     : (struct mark){lk_watching.start, lk_watching.first};
+    here.older =
+        here.newer.time > 0 ? here.newer : (struct mark){lk_watching.start, lk_watching.first};
     here.newer = (struct mark){v->now, v->done};
 }
 
@@ -129,8 +128,8 @@ static void write_progress(const view *v, char text[TEXT_BYTES]) {
                        decimal(b, v->accuracy, 2));
     }
     if (v->rate <= 0) return;
-    lk_format(text + n, TEXT_BYTES - n, "  %s images/s  %s s left",
-              decimal(c, v->rate * batch, 0), decimal(d, v->left, 0));
+    lk_format(text + n, TEXT_BYTES - n, "  %s images/s  %s s left", decimal(c, v->rate * batch, 0),
+              decimal(d, v->left, 0));
 }
 
 // The same for a program: {"event":KIND,...}
@@ -218,8 +217,10 @@ static void answer_ask(bool may_wait) {
               w->instead);
     if (w->run) {
         const view v = look(lk_seconds());
-        if (w->json) write_event(&v, "status", text);
-        else write_status(&v, text);
+        if (w->json)
+            write_event(&v, "status", text);
+        else
+            write_status(&v, text);
     }
     if (!say(text, may_wait)) status_is_due = true;
 }

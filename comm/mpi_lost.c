@@ -196,10 +196,10 @@ static void say_waiting(double seconds, const lk_mpi_gift *g) {
     const char *trouble = trouble_of(w);
     lk_format(who, sizeof who, "rank %u on %s (process %lld)%s%s", w, lk_mpi.peers[w].name,
               (long long)lk_mpi.peers[w].process, trouble ? ", which " : "",
-              trouble                             ? trouble
-              : w == 0 && lk_mpi.leader_writes    ? ", which saves"
-              : g->turn == LK_TURN_NOTES ? ", which evaluates"
-                                                  : "");
+              trouble                          ? trouble
+              : w == 0 && lk_mpi.leader_writes ? ", which saves"
+              : g->turn == LK_TURN_NOTES       ? ", which evaluates"
+                                               : "");
     lk_mpi.options.waiting(who, seconds);
 }
 

@@ -707,7 +707,8 @@ static json_t *parse_value(const char *text) {
 // Of digits alone, so an integer: where JSON takes it for none, it is one of too many.
 static bool is_whole(const char *text) {
     const char *digits = text + (*text == '-');
-    return *digits && digits[strspn(digits, "0123456789")] == '\0' && (*digits != '0' || !digits[1]);
+    return *digits && digits[strspn(digits, "0123456789")] == '\0' &&
+           (*digits != '0' || !digits[1]);
 }
 
 static const char *nearest_key(json_t *object, const char *key) {

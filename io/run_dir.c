@@ -47,8 +47,8 @@ static lk_status judge(const lk_run_dir *run, const survey *s, bool resume, lk_e
                        "--resume", run->path, IDENTITY_NAME);
     }
     if (!resume && s->has_other) {
-        return lk_fail(error, LK_BAD_USAGE,
-                       "%s: not empty (\"%s\" is there); %s", run->path, s->other,
+        return lk_fail(error, LK_BAD_USAGE, "%s: not empty (\"%s\" is there); %s", run->path,
+                       s->other,
                        s->has_identity ? "go on with --resume, begin anew with --fresh, or name "
                                          "another directory"
                                        : "it is no run's: name another directory");
@@ -62,8 +62,10 @@ static lk_status make_directory(const lk_file_ops *ops, const char *path, lk_err
     char parent[LK_PATH_BYTES];
     lk_path_parent(parent, path);
     if (made == -ENOENT) {
-        return lk_fail(error, LK_IO_ERROR, "%s: cannot create the directory: its parent %s is not "
-                       "there; make that first, or correct the name", path, parent);
+        return lk_fail(error, LK_IO_ERROR,
+                       "%s: cannot create the directory: its parent %s is not "
+                       "there; make that first, or correct the name",
+                       path, parent);
     }
     if (made < 0) return lk_file_fail(error, LK_IO_ERROR, path, "create the directory", made);
     int synced = ops->sync_directory(ops->context, parent);

@@ -56,8 +56,8 @@ lk_status lk_text_progress(lk_text_out *out, const char *format, ...)
 lk_status lk_text_clear(lk_text_out *out);
 
 // The same from the handler of a signal, on the thread that writes here otherwise: `text` is one
-// line without its newline. Never waits: false where a call was under way or the reader is slow, and
-// nothing was written then.
+// line without its newline. Never waits: false where a call was under way or the reader is slow,
+// and nothing was written then.
 bool lk_text_line_now(lk_text_out *out, const char *text);
 bool lk_text_progress_now(lk_text_out *out, const char *text);
 

@@ -407,7 +407,7 @@ static void test_set(void **state) {
     refuse_set("name=\xff", LK_BAD_USAGE, "value");
     refuse_set("name={\"a\":1", LK_BAD_USAGE, "begins like JSON");
     refuse_set("name={\"a\":1,\"a\":2}", LK_BAD_USAGE, "begins like JSON");
-    refuse_set("steps=18446744073709551616", LK_BAD_USAGE, "begins like JSON");
+    refuse_set("steps=18446744073709551616", LK_BAD_USAGE, "beyond 9223372036854775807");
     refuse_set("rate=.5", LK_BAD_USAGE, "begins like JSON");
     refuse_set("model.layesr[0].units=5", LK_BAD_CONFIG, "did you mean \"layers\"?");
     refuse_set("model.layers[3]=5", LK_BAD_CONFIG, "of 3 elements, wanted one with element [3]");

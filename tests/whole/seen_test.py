@@ -327,7 +327,8 @@ def words(t):
                                                       [name, "-h"])]
         t.check(texts[0] == texts[1] == texts[2] and "lockstep " + name in texts[0][0],
                 "help COMMAND", name, texts)
-    texts = [t.expect(0, *asked)[1] for asked in (["help", "data", "shard"], ["data", "shard", "-h"])]
+    texts = [t.expect(0, *asked)[1] for asked in (["help", "data", "shard"],
+                                                  ["data", "shard", "-h"])]
     t.check(texts[0] == texts[1] and "data shard" in texts[0][0], "help of a subcommand", texts)
     t.expect(0, "train", t.write("say.json"), "-h", "--replicas", "2")
     _, _, error = t.expect(64, "help", "trian")
