@@ -489,7 +489,7 @@ static lk_status parse_options(int argc, char **argv, bench_options *o, bool *he
     opterr = 0;
     optind = 1;
     for (;;) {
-        int found = getopt_long(argc, argv, ":", known, NULL);
+        int found = getopt_long(argc, argv, ":h", known, NULL);
         if (found == -1) break;
         switch (found) {
         case JSON: o->json = true; break;
@@ -503,6 +503,7 @@ static lk_status parse_options(int argc, char **argv, bench_options *o, bool *he
             break;
         case KERNELS: o->kernels = optarg; break;
         case DATA: o->data = optarg; break;
+        case 'h':
         case HELP: *helped = true; return LK_OK;
         default:
             return lk_fail(error, LK_BAD_USAGE, "bench: %s \"%s\"; %.*s",

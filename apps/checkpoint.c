@@ -17,7 +17,7 @@ typedef unsigned long long ull;
 // --- info ----------------------------------------------------------------------------------------
 
 static const char info_help[] =
-    "lockstep checkpoint info FILE\n"
+    "lockstep checkpoint info FILE [--json]\n"
     "\n"
     "Verifies the checkpoint, then prints its metadata and every tensor's type, shape, bytes.\n";
 
@@ -41,8 +41,35 @@ static void print_tensor(const lk_safetensors_entry *entry) {
            (ull)(entry->end - entry->begin));
 }
 
+static json_t *describe_tensor(const lk_safetensors_entry *entry) {
+    json_t *shape = json_array();
+    for (unsigned i = 0; i < entry->dim_count; i++) {
+        json_array_append_new(shape, json_integer((json_int_t)entry->dims[i]));
+    }
+    return json_pack("{s:o, s:s, s:o, s:I}", "name", lk_json_text(entry->name), "type",
+                     lk_safetensors_dtype_name(entry->dtype), "shape", shape, "bytes",
+                     (json_int_t)(entry->end - entry->begin));
+}
+
+static lk_status info_json(const char *path, const lk_safetensors *reader, lk_error *error) {
+    json_t *metadata = json_object(), *tensors = json_array();
+    void *cursor = NULL;
+    const char *key, *value;
+    while (lk_safetensors_next_metadata(reader, &cursor, &key, &value)) {
+        json_object_set_new(metadata, key, lk_json_text(value));
+    }
+    for (size_t i = 0; i < reader->entry_count; i++) {
+        json_array_append_new(tensors, describe_tensor(&reader->entries[i]));
+    }
+    return lk_print_json(
+        json_pack("{s:o, s:I, s:o, s:o}", "file", lk_json_text(path), "bytes",
+                  (json_int_t)reader->file_bytes, "metadata", metadata, "tensors", tensors),
+        error);
+}
+
 static lk_status info(int argc, char **argv, lk_error *error) {
-    lk_arguments a = {.help = info_help, .word_count = 1};
+    bool json = false;
+    lk_arguments a = {.help = info_help, .word_count = 1, .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     lk_open_checkpoint checkpoint;
@@ -55,6 +82,11 @@ static lk_status info(int argc, char **argv, lk_error *error) {
     }
     LK_CHECK(lk_checkpoint_enter(&checkpoint, a.words[0], false, error));
     const lk_safetensors *reader = &checkpoint.reader;
+    if (json) {
+        lk_status status = info_json(a.words[0], reader, error);
+        lk_checkpoint_leave(&checkpoint);
+        return status;
+    }
     printf("%-24s %s\n", "file", a.words[0]);
     printf("%-24s %llu\n", "bytes", (ull)reader->file_bytes);
     void *cursor = NULL;
@@ -73,7 +105,7 @@ static lk_status info(int argc, char **argv, lk_error *error) {
 // --- verify --------------------------------------------------------------------------------------
 
 static const char verify_help[] =
-    "lockstep checkpoint verify FILE|RUN_DIR | --all [DIR]\n"
+    "lockstep checkpoint verify FILE|RUN_DIR | --all [DIR] [--json]\n"
     "\n"
     "Reads every byte of one checkpoint, or of all of a run's, and of a run's logs, and prints a\n"
     "line for each: \"ok\", or what is wrong. Exit code 0 only if all are valid, else 65.\n"
@@ -84,7 +116,18 @@ typedef struct verification {
     const char *identity;  // that every checkpoint must have recorded; NULL: any
     uint32_t good, bad;    // checkpoints
     uint32_t logs, bad_logs, runs;
+    json_t *files;  // --json: what of each; else NULL
 } verification;
+
+static void print_verified(const verification *v, const char *path, const char *state,
+                           const char *text) {
+    if (v->files) {
+        json_array_append_new(v->files, json_pack("{s:o, s:s, s:o}", "file", lk_json_text(path),
+                                                  "state", state, "text", lk_json_text(text)));
+        return;
+    }
+    printf("%-6s %s\n", state, text);
+}
 
 static lk_status check_identity(const lk_open_checkpoint *c, const char *wanted, lk_error *error) {
     const char *found = lk_safetensors_metadata(&c->reader, "run_identity");
@@ -97,21 +140,26 @@ static lk_status check_identity(const lk_open_checkpoint *c, const char *wanted,
 static void verify_one(const char *path, verification *v) {
     lk_error wrong = {.status = LK_OK};
     char shown[LK_TEXT_SHOWN_BYTES];
+    char text[LK_TEXT_SHOWN_BYTES + 100];
     lk_open_checkpoint c;
     lk_text_shown(shown, path);
     if (lk_checkpoint_enter(&c, path, false, &wrong) == LK_OK) {
         if (check_identity(&c, v->identity, &wrong) == LK_OK) {
-            printf("ok     %s: step %llu, %zu tensors, %llu bytes\n", shown, (ull)c.step,
-                   c.reader.entry_count, (ull)c.reader.file_bytes);
+            snprintf(text, sizeof text, "%s: step %llu, %zu tensors, %llu bytes", shown,
+                     (ull)c.step,
+                     c.reader.entry_count, (ull)c.reader.file_bytes);
+            print_verified(v, path, "ok", text);
         }
         lk_checkpoint_leave(&c);
     }
     if (wrong.status == LK_OK) {
         v->good++;
     } else if (access(path, F_OK) != 0 && errno == ENOENT) {
-        printf("gone   %s: the run that goes on here has removed it meanwhile\n", shown);
+        snprintf(text, sizeof text, "%s: the run that goes on here has removed it meanwhile",
+                 shown);
+        print_verified(v, path, "gone", text);
     } else {
-        printf("WRONG  %s\n", wrong.text);
+        print_verified(v, path, "WRONG", wrong.text);
         v->bad++;
     }
 }
@@ -119,18 +167,22 @@ static void verify_one(const char *path, verification *v) {
 // One line for one log, where there is one.
 static void verify_log(const char *run_dir, const char *name, verification *v) {
     lk_error wrong = {.status = LK_OK};
-    char path[LK_PATH_BYTES], shown[LK_TEXT_SHOWN_BYTES];
+    char path[LK_PATH_BYTES], shown[LK_TEXT_SHOWN_BYTES], text[LK_TEXT_SHOWN_BYTES + 80];
     lk_line_sums sums = {.lines = 0};
     if (lk_path_join(path, run_dir, "/", name, &wrong) == LK_OK) {
         (void)lk_line_sums_file(&lk_file_ops_posix, path, &sums, &wrong);
     }
     if (wrong.status != LK_OK) {
-        printf("WRONG  %s\n", wrong.text);
+        print_verified(v, path, "WRONG", wrong.text);
         v->bad_logs++;
     } else if (sums.lines) {
-        printf("ok     %s: %llu lines", lk_text_shown(shown, path), (ull)sums.lines);
-        if (sums.without) printf(", %llu without a checksum", (ull)sums.without);
-        printf("\n");
+        int used = snprintf(text, sizeof text, "%s: %llu lines", lk_text_shown(shown, path),
+                            (ull)sums.lines);
+        if (sums.without) {
+            snprintf(text + used, sizeof text - (size_t)used, ", %llu without a checksum",
+                     (ull)sums.without);
+        }
+        print_verified(v, path, "ok", text);
     }
     v->logs += wrong.status != LK_OK || sums.lines;
 }
@@ -170,7 +222,7 @@ static void verify_found(const char *run_dir, verification *v) {
     lk_error wrong = {.status = LK_OK};
     const lk_status status = verify_run(run_dir, v, &wrong);
     if (status == LK_OK) return;
-    printf("%s  %s\n", status == LK_NO_INPUT ? "none " : "WRONG", wrong.text);
+    print_verified(v, run_dir, status == LK_NO_INPUT ? "none" : "WRONG", wrong.text);
     v->bad += status != LK_NO_INPUT;
 }
 
@@ -201,19 +253,25 @@ static lk_status verify_place(const char *place, bool all, verification *v, lk_e
 }
 
 static lk_status verify(int argc, char **argv, lk_error *error) {
-    bool all = false;
+    bool all = false, json = false;
     const lk_argument options[] = {{.name = "all", .flag = &all}};
     lk_arguments a = {.help = verify_help,
                       .options = options,
                       .option_count = LK_COUNT(options),
                       .word_count = 1,
-                      .wordless = &all};
+                      .wordless = &all,
+                      .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     const char *place = a.words[0] ? a.words[0] : "runs";
-    verification v = {0};
+    verification v = {.files = json ? json_array() : NULL};
     LK_CHECK(verify_place(place, all, &v, error));
-    if (all) {
+    if (json) {
+        LK_CHECK(lk_print_json(
+            json_pack("{s:i, s:i, s:i, s:i, s:o}", "good", (int)v.good, "bad", (int)v.bad, "logs",
+                      (int)v.logs, "bad_logs", (int)v.bad_logs, "files", v.files),
+            error));
+    } else if (all) {
         printf("%u runs, %u checkpoints, %u logs: %u wrong\n", v.runs, v.good + v.bad, v.logs,
                v.bad + v.bad_logs);
     }

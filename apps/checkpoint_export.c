@@ -15,6 +15,7 @@
 //
 // What is taken for parameters is what the digest that training recorded is of (io/checkpoint.h).
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,13 +33,14 @@ static const char help[] =
     "  --layout keras   names and shapes as they are: NAME/kernel, NAME/bias (the default)\n"
     "  --layout torch   for load_state_dict: NAME.weight (out, in, ..), NAME.bias; the first\n"
     "                   dense layer takes what PyTorch flattens\n"
+    "  --json           prints a JSON object in place of lines\n"
     "  --config CONFIG  the model, checked against the file; wanted with --layout torch, a FILE\n"
     "                   and a model without convolutions or without dense layers, which says\n"
     "                   nowhere else what it flattens\n";
 
 typedef struct exporter {
     const char *source, *output, *layout, *config;
-    bool torch;
+    bool torch, json;
     lk_open_checkpoint from;
     char run_config[LK_PATH_BYTES];  // the configuration that a run directory recorded, or ""
     uint64_t channels;               // of the images at the layer looked at, 0: not known
@@ -333,6 +335,15 @@ static lk_status write_output(exporter *e, lk_text_out *out, lk_error *error) {
     LK_CHECK(lk_safetensors_header(&content, e->header, header_bytes, &header_bytes, NULL, error));
     LK_CHECK(lk_safetensors_save(&content, e->header, header_bytes, &lk_file_ops_posix, e->output,
                                  error));
+    if (e->json) {
+        return lk_print_json(
+            json_pack("{s:o, s:s, s:I, s:I, s:I, s:o, s:s?}", "file", lk_json_text(e->output),
+                      "layout", e->layout, "tensors", (json_int_t)e->count, "bytes",
+                      (json_int_t)(header_bytes + data_bytes), "step", (json_int_t)e->from.step,
+                      "from", lk_json_text(e->from.path), "digest",
+                      lk_safetensors_metadata(&e->from.reader, "digest")),
+            error);
+    }
     lk_text_line(out, "weights of step %llu from %s", (ull)e->from.step, e->from.path);
     lk_text_line(out, "digest %s", lk_safetensors_metadata(&e->from.reader, "digest"));
     lk_text_line(out, "exported %s, layout %s: %zu tensors, %llu bytes", e->output, e->layout,
@@ -363,8 +374,11 @@ lk_status lk_command_checkpoint_export(int argc, char **argv, lk_error *error) {
     const lk_argument options[] = {{.name = "output", .text = &e.output},
                                    {.name = "layout", .text = &e.layout},
                                    {.name = "config", .text = &e.config}};
-    lk_arguments a = {
-        .help = help, .options = options, .option_count = LK_COUNT(options), .word_count = 1};
+    lk_arguments a = {.help = help,
+                      .options = options,
+                      .option_count = LK_COUNT(options),
+                      .word_count = 1,
+                      .json = &e.json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     if (!e.output) {
@@ -372,7 +386,7 @@ lk_status lk_command_checkpoint_export(int argc, char **argv, lk_error *error) {
     }
     e.source = a.words[0];
     LK_CHECK(take_layout(&e, error));
-    lk_text_open(&out, STDOUT_FILENO);
+    lk_text_open(&out, e.json ? open("/dev/null", O_WRONLY | O_CLOEXEC) : STDOUT_FILENO);
     LK_CHECK(open_source(&e, &out, error));
     lk_status status = export_opened(&e, &out, error);
     free(e.tensors);

@@ -4,6 +4,7 @@
 
 #include "apps/run.h"
 #include "apps/traffic.h"
+#include "apps/watch.h"
 #include "comm/clock.h"
 #include "io/text.h"
 
@@ -70,6 +71,8 @@ typedef struct lk_common_options {
     lk_mpi_options mpi;      // --start-timeout, --step-timeout
     lk_collective collective;
     bool resume, fresh, resume_or_start, seal, json, show_shards;
+    bool quiet;                                      // --quiet: results alone
+    char epochs[32], seed[32];                       // --epochs, --seed, as --set has them
     uint32_t start_delay_seconds, throttle_seconds;  // of an evaluator
     bool insecure;                                   // --insecure: no key between hosts
 } lk_common_options;
@@ -84,6 +87,9 @@ typedef enum lk_option_group {
     LK_OPT_CLUSTER = 32,     // --cluster
     LK_OPT_JSON = 64,        // --json
     LK_OPT_NO_CONFIG = 128,  // CONFIG may be left out; config.config is then NULL
+    LK_OPT_QUIET = 256,      // --quiet
+    // All of a command that trains, or starts what does.
+    LK_OPT_OF_TRAIN = LK_OPT_TRAIN | LK_OPT_CLUSTER | LK_OPT_JSON | LK_OPT_QUIET,
 } lk_option_group;
 
 // Parses, and takes the one CONFIG argument. LK_BAD_USAGE names the option and the nearest that
@@ -115,6 +121,10 @@ lk_status lk_find_weights(const lk_file_ops *ops, const char *run_dir,
 
 // Training records with every checkpoint what its values hash to. LK_BAD_DATA: this one has not.
 lk_status lk_check_recorded(const lk_safetensors *reader, lk_error *error);
+// Adds to an error of identity which keys of this configuration differ from the recorded one.
+void lk_explain_identity(const lk_run *run, const char *run_dir, lk_error *error);
+// The steps of the run that is recorded there; 0 where that is not known.
+uint64_t lk_recorded_steps(const lk_run *run, const char *run_dir);
 
 // Loads weights into a started run: from one file, or from the newest valid checkpoint of a run
 // directory; says on `out` which, and what had to be passed over. *steps_done is what it recorded.
@@ -124,11 +134,6 @@ lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
 
 // train as the evaluator of a cluster: each checkpoint once, until the last step.
 lk_status lk_evaluator(const lk_common_options *options, lk_error *error);
-
-// From here on SIGINT and SIGTERM are noted, and SIGPIPE is none; the one noted last, or 0. A
-// SIGINT some time after the first of them ends the process at once.
-void lk_watch_stop(void);
-uint32_t lk_stop_signal(void);
 
 // SIGBUS on a mapped file of these sets that somebody cut short: one line and exit 74. Before they
 // are opened, which reads all of them; they are zero then. One may be NULL.

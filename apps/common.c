@@ -46,7 +46,10 @@ enum {
     OPT_BANDWIDTH,
     OPT_LATENCY,
     OPT_GPUS,
-    OPT_GPU
+    OPT_GPU,
+    OPT_EPOCHS,
+    OPT_SEED,
+    OPT_QUIET
 };
 
 static const struct {
@@ -57,6 +60,8 @@ static const struct {
     {{"data", required_argument, NULL, OPT_DATA}, 0},
     {{"replicas", required_argument, NULL, OPT_REPLICAS}, 0},
     {{"examples", required_argument, NULL, OPT_EXAMPLES}, 0},
+    {{"epochs", required_argument, NULL, OPT_EPOCHS}, 0},
+    {{"seed", required_argument, NULL, OPT_SEED}, 0},
     {{"kernels", required_argument, NULL, OPT_KERNELS}, 0},
     {{"gpus", required_argument, NULL, OPT_GPUS}, 0},
     {{"gpu", required_argument, NULL, OPT_GPU}, 0},
@@ -68,6 +73,7 @@ static const struct {
     {{"seal", no_argument, NULL, OPT_SEAL}, LK_OPT_TRAIN},
     {{"verify-data", no_argument, NULL, OPT_VERIFY_DATA}, LK_OPT_TRAIN | LK_OPT_WEIGHTS},
     {{"json", no_argument, NULL, OPT_JSON}, LK_OPT_PLAN | LK_OPT_JSON},
+    {{"quiet", no_argument, NULL, OPT_QUIET}, LK_OPT_QUIET},
     {{"show-shards", no_argument, NULL, OPT_SHOW_SHARDS}, LK_OPT_PLAN},
     {{"checkpoint", required_argument, NULL, OPT_CHECKPOINT}, LK_OPT_WEIGHTS},
     {{"output", required_argument, NULL, OPT_OUTPUT}, LK_OPT_OUTPUT},
@@ -186,13 +192,35 @@ static lk_status parse_gpu(const char *text, uint32_t *out, lk_error *error) {
                    text);
 }
 
+static lk_status take_set(const char *assignment, lk_common_options *o, lk_error *error) {
+    if (o->config.set_count == LK_SET_MAX)
+        return lk_fail(error, LK_BAD_USAGE, "more than %d --set", LK_SET_MAX);
+    o->set[o->config.set_count++] = assignment;
+    return LK_OK;
+}
+
+// --KEY N is --set KEY=N, in the same order as those.
+static lk_status take_key(const char *key, const char *value, uint64_t least, uint64_t most,
+                          char out[32], lk_common_options *o, lk_error *error) {
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(value, &end, 10);
+    bool digits = *value >= '0' && *value <= '9' && *end == '\0' && errno == 0;
+    if (!digits || number < least || number > most) {
+        return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted a number from %llu to %llu",
+                       key, value, (unsigned long long)least, (unsigned long long)most);
+    }
+    const bool again = *out != '\0';  // the last one counts, in the first one's place
+    lk_format(out, 32, "%s=%llu", key, number);
+    return again ? LK_OK : take_set(out, o, error);
+}
+
 static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
     switch (option) {
-    case OPT_SET:
-        if (o->config.set_count == LK_SET_MAX)
-            return lk_fail(error, LK_BAD_USAGE, "more than %d --set", LK_SET_MAX);
-        o->set[o->config.set_count++] = value;
-        return LK_OK;
+    case OPT_SET: return take_set(value, o, error);
+    case OPT_EPOCHS: return take_key("epochs", value, 1, (uint64_t)1 << 40, o->epochs, o, error);
+    case OPT_SEED: return take_key("seed", value, 0, INT64_MAX, o->seed, o, error);
+    case OPT_QUIET: o->quiet = true; return LK_OK;
     case OPT_REPLICAS:
         return lk_parse_number("replicas", value, 1 << 20, &o->config.replicas, error);
     case OPT_GPUS: return parse_gpus(value, &o->config.gpus, error);
@@ -259,6 +287,8 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
                        "%s: found %d arguments, wanted one: a configuration's file or name",
                        argv[0], argc - optind);
     }
+    if (o->quiet && o->json)
+        return lk_fail(error, LK_BAD_USAGE, "--quiet and --json exclude each other");
     if (o->resume && o->fresh)
         return lk_fail(error, LK_BAD_USAGE, "--resume and --fresh exclude each other");
     if (o->resume_or_start && (o->resume || o->fresh)) {
@@ -394,39 +424,6 @@ lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
     free(tensors);
     return status;
 }
-
-// --- being asked to stop -------------------------------------------------------------------------
-
-// Of one Ctrl-C a worker may hear twice, by its terminal and by whoever started it.
-static const double one_wish_seconds = 0.5;
-
-static volatile sig_atomic_t stop_signal;
-static _Atomic double stop_time;
-
-// A user who asks again does not want to wait: whatever is being written is under a temporary name
-// or at the end of a log, so nothing is lost but what was not saved.
-static void on_stop(int signal_number) {
-    static const char line[] =
-        "lockstep: interrupted again: ended at once; what was saved stands\n";
-    double now = lk_seconds();
-    if (signal_number == SIGINT && stop_signal && now - stop_time >= one_wish_seconds) {
-        ssize_t written = write(STDERR_FILENO, line, sizeof line - 1);
-        (void)written;
-        _exit(LK_INTERRUPTED);
-    }
-    if (!stop_signal) stop_time = now;
-    stop_signal = signal_number;
-}
-
-void lk_watch_stop(void) {
-    struct sigaction action = {.sa_handler = on_stop};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
-uint32_t lk_stop_signal(void) { return (uint32_t)stop_signal; }
 
 // --- mapped data that shrinks ------------------------------------------------------------------
 

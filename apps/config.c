@@ -367,12 +367,19 @@ static lk_status read_batch(lk_config *c, const lk_json_cursor *root,
 // The arithmetic, and in the fast one the precision of products.
 static lk_status read_arithmetic(lk_config *c, const lk_json_cursor *root, lk_error *error) {
     static const char *const arithmetics[] = {"strict", "fast"};
-    static const char *const precisions[] = {"tf32", "bf16", "fp16"};
-    enum { FP16 = 2 };
+    static const char *const precisions[] = {"tf32", "bf16"};
     lk_json_cursor at;
+    const char *text = "";
+    lk_error no_text = {.status = LK_OK};
     uint32_t fast = 0, precision = 0;
     LK_CHECK(lk_json_get_choice(root, "arithmetic", LK_JSON_OPTIONAL, arithmetics,
                                 LK_COUNT(arithmetics), &fast, error));
+    if (lk_json_find(root, "precision", &at)) (void)lk_json_as_string(&at, &text, &no_text);
+    if (strcmp(text, "fp16") == 0) {
+        return lk_json_refuse(&at, error,
+                              "fp16 needs its loss scaled, or small gradients become zero, and "
+                              "this version does not scale it; use \"bf16\" or \"tf32\"");
+    }
     LK_CHECK(lk_json_get_choice(root, "precision", LK_JSON_OPTIONAL, precisions,
                                 LK_COUNT(precisions), &precision, error));
     if (!fast) {
@@ -380,11 +387,6 @@ static lk_status read_arithmetic(lk_config *c, const lk_json_cursor *root, lk_er
         return lk_json_refuse(&at, error,
                               "a precision is one of arithmetic \"fast\"; \"strict\" has fp32 "
                               "only: set arithmetic to \"fast\" or leave precision out");
-    }
-    if (precision == FP16 && lk_json_find(root, "precision", &at)) {
-        return lk_json_refuse(&at, error,
-                              "fp16 needs its loss scaled, or small gradients become zero, and "
-                              "this version does not scale it; use \"bf16\" or \"tf32\"");
     }
     c->spec.precision = (lk_precision)(precision + LK_TF32);
     return LK_OK;

@@ -70,6 +70,15 @@ static lk_status read_initializer(const lk_json_cursor *at, const lk_setting *k,
     return LK_OK;
 }
 
+static lk_status check_below(const lk_json_cursor *at, const lk_setting *k, float found,
+                             lk_error *error) {
+    lk_json_cursor value;
+    char wanted[64];
+    if (k->below == 0.0f || found < k->below || !lk_json_find(at, k->name, &value)) return LK_OK;
+    snprintf(wanted, sizeof wanted, "from %g to below %g", (double)k->low, (double)k->below);
+    return lk_json_refuse(&value, error, "wanted a number %s", wanted);
+}
+
 static lk_status read_key(const lk_json_cursor *at, const lk_setting *k, const lk_setting *fallback,
                           uint8_t *owner, lk_error *error) {
     const lk_json_presence presence = k->required ? LK_JSON_REQUIRED : LK_JSON_OPTIONAL;
@@ -88,8 +97,9 @@ static lk_status read_key(const lk_json_cursor *at, const lk_setting *k, const l
         return lk_json_get_bool(at, k->name, presence, field, error);
     case LK_SETTING_FLOAT:
         *(float *)field = k->float_constant;
-        return lk_json_get_float(at, k->name, presence, (double)k->low, (double)k->high, NULL,
-                                 field, error);
+        LK_CHECK(lk_json_get_float(at, k->name, presence, (double)k->low, (double)k->high, NULL,
+                                   field, error));
+        return check_below(at, k, *(float *)field, error);
     case LK_SETTING_PADDING: *u = k->constant; return read_padding(at, k, field, error);
     case LK_SETTING_ACTIVATION: return read_activation(at, k, field, error);
     case LK_SETTING_INITIALIZER: return read_initializer(at, k, field, error);
@@ -211,7 +221,13 @@ lk_status lk_config_read_model(lk_config *c, const lk_json_cursor *root, lk_erro
     }
     LK_CHECK(lk_json_get_u32(&model, "classes", LK_JSON_REQUIRED, 2, 256, &m->classes, error));
     LK_CHECK(read_loss(&model, &m->loss, error));
-    LK_CHECK(lk_json_get_array(&model, "layers", LK_JSON_REQUIRED, 1, 4096, &layers, error));
+    LK_CHECK(lk_json_get_array(&model, "layers", LK_JSON_REQUIRED, 0, 4096, &layers, error));
+    if (lk_json_length(&layers) == 0) {
+        return lk_json_refuse(&layers, error,
+                              "wanted one layer or more, the last a dense one with %u units, as "
+                              "many as there are classes",
+                              m->classes);
+    }
     m->layer_count = (uint32_t)lk_json_length(&layers);
     c->layers = calloc(m->layer_count, sizeof *c->layers);
     if (!c->layers)

@@ -194,29 +194,48 @@ static void print_classes(const lk_dataset *set) {
     printf("\n");
 }
 
-static void print_set(const lk_dataset *set) {
+static lk_status print_set_json(const lk_dataset *set, const char *hex, lk_error *error) {
+    uint64_t counts[256] = {0};
+    json_t *list = json_array();
+    for (uint64_t i = 0; i < set->count; i++) counts[lk_dataset_label(set, i)]++;
+    for (uint32_t c = 0; c < set->classes; c++) {
+        json_array_append_new(list, json_integer((json_int_t)counts[c]));
+    }
+    return lk_print_json(
+        json_pack("{s:I, s:I, s:[i,i,i], s:i, s:o, s:s}", "examples", (json_int_t)set->count,
+                  "parts", (json_int_t)set->part_count, "image", (int)set->height, (int)set->width,
+                  (int)set->channels, "classes", (int)set->classes, "class_counts", list,
+                  "data_sha256", hex),
+        error);
+}
+
+static lk_status print_set(const lk_dataset *set, bool json, lk_error *error) {
     char hex[LK_SHA256_HEX_BYTES];
     lk_hex(set->sha256, LK_SHA256_BYTES, hex);
+    if (json) return print_set_json(set, hex, error);
     printf("examples %llu in %u %s\n", (ull)set->count, set->part_count,
            set->part_count == 1 ? "part" : "shards");
     printf("image [%u, %u, %u]\n", set->height, set->width, set->channels);
     printf("classes %u\n", set->classes);
     print_classes(set);
     printf("data_sha256 %s\n", hex);
+    return LK_OK;
 }
 
 static lk_status verify(int argc, char **argv, lk_error *error) {
     source_options o;
     lk_argument options[SOURCE_OPTIONS];
     describe_source(&o, options);
-    lk_arguments a = {.help = verify_help, .options = options, .option_count = SOURCE_OPTIONS};
+    bool json = false;
+    lk_arguments a = {
+        .help = verify_help, .options = options, .option_count = SOURCE_OPTIONS, .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     open_data data;
     LK_CHECK(open_source(&o, false, &data, error));
-    print_set(&data.set);
+    lk_status status = print_set(&data.set, json, error);
     close_source(&data);
-    return LK_OK;
+    return status;
 }
 
 // --- shard ---------------------------------------------------------------------------------------
@@ -237,7 +256,9 @@ static lk_status shard(int argc, char **argv, lk_error *error) {
     options[SOURCE_OPTIONS] =
         (lk_argument){.name = "shards", .number = &shards, .min = 1, .max = 100000};
     options[SOURCE_OPTIONS + 1] = (lk_argument){.name = "to", .text = &to};
-    lk_arguments a = {.help = shard_help, .options = options, .option_count = SOURCE_OPTIONS + 2};
+    bool json = false;
+    lk_arguments a = {
+        .help = shard_help, .options = options, .option_count = SOURCE_OPTIONS + 2, .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     if (!shards || !to) {
@@ -250,7 +271,14 @@ static lk_status shard(int argc, char **argv, lk_error *error) {
     LK_CHECK(open_source(&o, true, &data, error));
     lk_status status = lk_dataset_shard(&data.set, (uint32_t)shards, to, error);
     lk_hex(data.set.sha256, LK_SHA256_BYTES, hex);
-    if (status == LK_OK) {
+    if (status == LK_OK && json) {
+        char manifest[LK_PATH_BYTES + 16];
+        snprintf(manifest, sizeof manifest, "%s/manifest.json", to);
+        status = lk_print_json(
+            json_pack("{s:o, s:I, s:I, s:s}", "manifest", lk_json_text(manifest), "examples",
+                      (json_int_t)data.set.count, "shards", (json_int_t)shards, "data_sha256", hex),
+            error);
+    } else if (status == LK_OK) {
         printf("%s/manifest.json: %llu examples in %llu shards, data_sha256 %s\n", to,
                (ull)data.set.count, (ull)shards, hex);
     }
@@ -268,7 +296,8 @@ static const char unpack_help[] =
     "itself.\n";
 
 static lk_status unpack(int argc, char **argv, lk_error *error) {
-    lk_arguments a = {.help = unpack_help, .word_count = 2};
+    bool json = false;
+    lk_arguments a = {.help = unpack_help, .word_count = 2, .json = &json};
     uint8_t sha256[LK_SHA256_BYTES];
     char hex[LK_SHA256_HEX_BYTES];
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
@@ -279,6 +308,10 @@ static lk_status unpack(int argc, char **argv, lk_error *error) {
     }
     LK_CHECK(lk_gunzip_file(a.words[0], a.words[1], LK_GUNZIP_IDX, sha256, error));
     lk_hex(sha256, LK_SHA256_BYTES, hex);
+    if (json) {
+        return lk_print_json(
+            json_pack("{s:o, s:s}", "file", lk_json_text(a.words[1]), "sha256", hex), error);
+    }
     printf("%s  %s\n", hex, a.words[1]);  // as sha256sum writes it
     return LK_OK;
 }
@@ -330,7 +363,8 @@ lk_status lk_command_data(int argc, char **argv, lk_error *error) {
         "  lockstep data verify SOURCE                       check all, print the data hash\n"
         "  lockstep data clean                               what can be made again in the cache\n"
         "\n"
-        "Each explains itself: lockstep data shard --help\n";
+        "Each explains itself: lockstep data shard --help. With --json each prints one JSON "
+        "object.\n";
     static const lk_subcommand table[] = {{"fetch", lk_command_data_fetch},
                                           {"unpack", unpack},
                                           {"shard", shard},

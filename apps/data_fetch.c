@@ -222,6 +222,8 @@ static lk_status run_curl(const char *address, int out, lk_error *error) {
                    *message ? message : "curl ended without a word");
 }
 
+static bool as_json;  // --json: one object at the end, nothing on the way
+
 // Downloads into the locked file `packed`, unpacks, verifies, and only then gives the name.
 static lk_status take_from(const char *host, const char *name, const char *sha256_wanted,
                            const char *directory, int packed, const char *packed_path,
@@ -231,7 +233,7 @@ static lk_status take_from(const char *host, const char *name, const char *sha25
     LK_CHECK(lk_path_join(address, host, name, ".gz", error));
     LK_CHECK(lk_path_join(file, directory, "/", name, error));
     LK_CHECK(lk_path_join(unverified, file, "", ".unverified", error));
-    printf("fetching %s\n", address);
+    if (!as_json) printf("fetching %s\n", address);
     fflush(stdout);
     int cut = lk_file_ops_posix.truncate(NULL, packed, 0);
     if (cut < 0) return lk_file_fail(error, LK_IO_ERROR, packed_path, "truncate", cut);
@@ -282,7 +284,7 @@ static lk_status fetch_file(const known_set *set, uint32_t number, const char *d
 // --- the command ---------------------------------------------------------------------------------
 
 static const char fetch_help[] =
-    "lockstep data fetch NAME [--to DIR]\n"
+    "lockstep data fetch NAME [--to DIR] [--json]\n"
     "\n"
     "Gets mnist or fashion-mnist, verified by the SHA-256 of each file. Without --to it goes\n"
     "where {\"data\": {\"set\": \"NAME\"}} looks: $LOCKSTEP_DATA/NAME, or the user's cache,\n"
@@ -300,14 +302,18 @@ static lk_status find_set(const char *name, const known_set **out, lk_error *err
                    name, near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
-static lk_status print_right(const known_set *set, const char *directory) {
+static lk_status print_right(const known_set *set, const char *directory, lk_error *error) {
+    if (as_json) {
+        return lk_print_json(
+            json_pack("{s:s, s:o}", "set", set->name, "directory", lk_json_text(directory)), error);
+    }
     printf("%s: all four files in %s are right\n", set->name, directory);
     return LK_OK;
 }
 
 static lk_status check_all(const known_set *set, const char *directory, lk_error *error) {
     for (uint32_t i = 0; i < SET_FILES; i++) LK_CHECK(check_file(set, i, directory, error));
-    return print_right(set, directory);
+    return print_right(set, directory, error);
 }
 
 static lk_status fetch_missing(const known_set *set, const char *directory, lk_error *error) {
@@ -315,17 +321,21 @@ static lk_status fetch_missing(const known_set *set, const char *directory, lk_e
     for (uint32_t i = 0; i < SET_FILES; i++) {
         lk_error found = {.status = LK_OK};
         if (check_file(set, i, directory, &found) == LK_OK) continue;
-        if (found.status != LK_NO_INPUT) printf("again: %s\n", found.text);
+        if (found.status != LK_NO_INPUT && !as_json) printf("again: %s\n", found.text);
         LK_CHECK(fetch_file(set, i, directory, error));
     }
-    return print_right(set, directory);
+    return print_right(set, directory, error);
 }
 
 lk_status lk_command_data_fetch(int argc, char **argv, lk_error *error) {
     const char *to = NULL;
     char directory[LK_PATH_BYTES], elsewhere[LK_PATH_BYTES];
     const lk_argument options[] = {{.name = "to", .text = &to}};
-    lk_arguments a = {.help = fetch_help, .options = options, .option_count = 1, .word_count = 1};
+    lk_arguments a = {.help = fetch_help,
+                      .options = options,
+                      .option_count = 1,
+                      .word_count = 1,
+                      .json = &as_json};
     const known_set *set;
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;

@@ -15,7 +15,7 @@
 typedef unsigned long long ull;
 
 static const char help[] =
-    "lockstep diff RUN_A RUN_B [--tolerance R]\n"
+    "lockstep diff RUN_A RUN_B [--tolerance R] [--json]\n"
     "\n"
     "Compares the step hashes that two runs logged, and the newest checkpoint that both have.\n"
     "Exit code 0: the same as far as both go. 1: they part; the first step and tensor is\n"
@@ -42,11 +42,14 @@ typedef struct comparison {
 
 static void print_parting(comparison *c, const char *what) {
     c->parted = true;
-    printf("differ: step %llu, %s\n", (ull)c->log[0].step, what);
+    lk_diff_number("differ_at_step", c->log[0].step);
+    lk_diff_text("what", what);
+    if (c->compared) lk_diff_number("last_equal_step", c->last);
+    lk_diff_say("differ: step %llu, %s\n", (ull)c->log[0].step, what);
     if (c->compared) {
-        printf("the last equal step that both logged is %llu\n", (ull)c->last);
+        lk_diff_say("the last equal step that both logged is %llu\n", (ull)c->last);
     } else {
-        printf("it is the first step that both logged\n");
+        lk_diff_say("it is the first step that both logged\n");
     }
 }
 
@@ -116,32 +119,32 @@ static lk_status compare_logs(comparison *c, lk_error *error) {
 static void print_log_ends(const comparison *c) {
     for (uint32_t i = 0; i < SIDES; i++) {
         if (c->log[i].lines) continue;
-        printf("%c has no step hashes (%s is %s)\n", side_letter[i], c->log[i].path,
-               c->log[i].file ? "empty" : "not there");
+        lk_diff_say("%c has no step hashes (%s is %s)\n", side_letter[i], c->log[i].path,
+                    c->log[i].file ? "empty" : "not there");
     }
     if (!c->log[0].lines || !c->log[1].lines || c->end[0] == c->end[1]) return;
     uint32_t shorter = c->end[0] < c->end[1] ? 0 : 1;
-    printf("%c ends at step %llu, %c goes on to step %llu: %s\n", side_letter[shorter],
-           (ull)c->end[shorter], side_letter[!shorter], (ull)c->end[!shorter],
-           c->compared ? "the shorter run is a prefix of the longer, as far as both logged"
-                       : "no step was logged by both");
+    lk_diff_say("%c ends at step %llu, %c goes on to step %llu: %s\n", side_letter[shorter],
+                (ull)c->end[shorter], side_letter[!shorter], (ull)c->end[!shorter],
+                c->compared ? "the shorter run is a prefix of the longer, as far as both logged"
+                            : "no step was logged by both");
 }
 
 // --- checkpoints against each other --------------------------------------------------------------
 
 static void print_entry(const char *what, const lk_safetensors_entry *entry) {
-    printf("%s %s [", what, lk_safetensors_dtype_name(entry->dtype));
+    lk_diff_say("%s %s [", what, lk_safetensors_dtype_name(entry->dtype));
     for (unsigned i = 0; i < entry->dim_count; i++) {
-        printf("%s%llu", i ? ", " : "", (ull)entry->dims[i]);
+        lk_diff_say("%s%llu", i ? ", " : "", (ull)entry->dims[i]);
     }
-    printf("]");
+    lk_diff_say("]");
 }
 
 // The first element that differs, with both values.
 static void print_element(const lk_safetensors_entry *entry, uint64_t at, const uint8_t *a,
                           const uint8_t *b) {
     if (entry->dtype != LK_SAFETENSORS_F32) {
-        printf("byte %llu: A %02x, B %02x\n", (ull)at, a[at], b[at]);
+        lk_diff_say("byte %llu: A %02x, B %02x\n", (ull)at, a[at], b[at]);
         return;
     }
     uint32_t bits[SIDES];
@@ -149,8 +152,8 @@ static void print_element(const lk_safetensors_entry *entry, uint64_t at, const 
     memcpy(&bits[0], a + at / 4 * 4, 4);
     memcpy(&bits[1], b + at / 4 * 4, 4);
     memcpy(value, bits, sizeof value);
-    printf("element %llu: A %.9g (0x%08x), B %.9g (0x%08x)\n", (ull)(at / 4), (double)value[0],
-           bits[0], (double)value[1], bits[1]);
+    lk_diff_say("element %llu: A %.9g (0x%08x), B %.9g (0x%08x)\n", (ull)(at / 4), (double)value[0],
+                bits[0], (double)value[1], bits[1]);
 }
 
 // The first element that differs, or none.
@@ -163,8 +166,10 @@ static void compare_bytes(const lk_open_checkpoint *a, const lk_open_checkpoint 
     if (at == bytes) return;
     char name[LK_TEXT_SHOWN_BYTES];
     *differ = true;
-    printf("differ: checkpoint of step %llu, tensor %s, ", (ull)a->step,
-           lk_text_shown(name, x->name));
+    lk_diff_number("differ_at_checkpoint", a->step);
+    lk_diff_text("tensor", x->name);
+    lk_diff_say("differ: checkpoint of step %llu, tensor %s, ", (ull)a->step,
+                lk_text_shown(name, x->name));
     print_element(x, at, one, other);
 }
 
@@ -179,18 +184,18 @@ static void compare_checkpoints(const lk_open_checkpoint *a, const lk_open_check
             continue;
         }
         *differ = true;
-        printf("differ: checkpoint of step %llu, tensor %s: ", (ull)a->step,
-               lk_text_shown(name, x->name));
+        lk_diff_say("differ: checkpoint of step %llu, tensor %s: ", (ull)a->step,
+                    lk_text_shown(name, x->name));
         print_entry("A has", x);
         if (y) print_entry(", B", y);
-        printf("%s\n", y ? "" : ", B has none");
+        lk_diff_say("%s\n", y ? "" : ", B has none");
     }
     for (size_t i = 0; i < b->reader.entry_count && !*differ; i++) {
         const char *only = b->reader.entries[i].name;
         if (lk_safetensors_find(&a->reader, only)) continue;
         *differ = true;
-        printf("differ: checkpoint of step %llu, tensor %s: only B has it\n", (ull)a->step,
-               lk_text_shown(name, only));
+        lk_diff_say("differ: checkpoint of step %llu, tensor %s: only B has it\n", (ull)a->step,
+                    lk_text_shown(name, only));
     }
 }
 
@@ -210,12 +215,17 @@ static lk_status open_newest(const comparison *c, lk_open_checkpoint pair[SIDES]
 // Says how the runs agree, after everything was compared.
 static void print_same(const comparison *c, const lk_open_checkpoint *saved) {
     const char *digest = saved ? lk_safetensors_metadata(&saved->reader, "digest") : NULL;
-    printf("same: %llu steps compared", (ull)c->compared);
-    if (c->compared) printf(", last step %llu", (ull)c->last);
-    if (digest) printf(", digest %.64s", digest);
-    if (saved) printf(" (checkpoint of step %llu, every byte)", (ull)saved->step);
-    printf("%s\n",
-           saved ? "" : "; no checkpoint of one step is in both, so optimizer slots are unseen");
+    lk_diff_number("steps_compared", c->compared);
+    if (c->compared) lk_diff_number("last_step", c->last);
+    if (digest) lk_diff_text("digest", digest);
+    if (saved) lk_diff_number("checkpoint_step", saved->step);
+    lk_diff_say("same: %llu steps compared", (ull)c->compared);
+    if (c->compared) lk_diff_say(", last step %llu", (ull)c->last);
+    if (digest) lk_diff_say(", digest %.64s", digest);
+    if (saved) lk_diff_say(" (checkpoint of step %llu, every byte)", (ull)saved->step);
+    lk_diff_say(
+        "%s\n",
+        saved ? "" : "; no checkpoint of one step is in both, so optimizer slots are unseen");
 }
 
 static lk_status compare_states(comparison *c, lk_error *error) {
@@ -243,8 +253,8 @@ static lk_status compare_identities(const comparison *c, lk_error *error) {
         LK_CHECK(lk_run_dir_identity(&lk_file_ops_posix, c->run[i], hex[i], error));
     }
     if (strcmp(hex[0], hex[1]) == 0) return LK_OK;
-    printf("the run identities differ (A %s, B %s): two configurations or data sets\n", hex[0],
-           hex[1]);
+    lk_diff_say("the run identities differ (A %s, B %s): two configurations or data sets\n", hex[0],
+                hex[1]);
     return LK_OK;
 }
 
@@ -274,15 +284,25 @@ lk_status lk_command_diff(int argc, char **argv, lk_error *error) {
     const char *text = NULL;
     double tolerance = 0.0;
     const lk_argument options[] = {{.name = "tolerance", .text = &text}};
-    lk_arguments a = {
-        .help = help, .options = options, .option_count = LK_COUNT(options), .word_count = 2};
+    bool json = false;
+    lk_arguments a = {.help = help,
+                      .options = options,
+                      .option_count = LK_COUNT(options),
+                      .word_count = 2,
+                      .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     if (text) LK_CHECK(parse_tolerance(text, &tolerance, error));
     c = (comparison){.run = {a.words[0], a.words[1]}};
+    if (json) lk_diff_answer = json_pack("{s:[]}", "lines");
     LK_CHECK(compare_identities(&c, error));
-    if (text) return lk_compare_within(c.run, tolerance, error);
-    lk_status status = compare(&c, error);
+    lk_status status = text ? lk_compare_within(c.run, tolerance, error) : compare(&c, error);
+    if (json && (status == LK_OK || status == LK_DIFFERS)) {
+        json_object_set_new(lk_diff_answer, text ? "within" : "same",
+                            json_boolean(status == LK_OK));
+        LK_CHECK(lk_print_json(lk_diff_answer, error));
+    }
+    if (text) return status;
     for (uint32_t i = 0; i < SIDES; i++) lk_json_log_close(&c.log[i]);
     return status;
 }

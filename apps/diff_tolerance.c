@@ -129,13 +129,13 @@ static void compare_losses(apart *d, const metrics *a, const metrics *b, metric_
         }
     }
     if (!count) return;
-    printf(
+    lk_diff_say(
         "%s loss: %llu steps in both, largest relative difference %.3g at step %llu (A %.9g, B "
         "%.9g)\n",
         kind_names[kind], (ull)count, worst, (ull)worst_a->step, worst_a->loss, worst_b->loss);
-    printf("%s accuracy at the last of them, step %llu: A %.2f%%, B %.2f%%\n", kind_names[kind],
-           (ull)last_a->step, 100.0 * last_a->correct / last_a->examples,
-           100.0 * last_b->correct / last_b->examples);
+    lk_diff_say("%s accuracy at the last of them, step %llu: A %.2f%%, B %.2f%%\n",
+                kind_names[kind], (ull)last_a->step, 100.0 * last_a->correct / last_a->examples,
+                100.0 * last_b->correct / last_b->examples);
 }
 
 // --- tensors -------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ static void compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES]) {
         const lk_safetensors_entry *y = lk_safetensors_find(&pair[1].reader, x->name);
         char what[LK_NAME_BYTES + 16];
         if (!y || !lk_same_shape(x, y) || x->dtype != LK_SAFETENSORS_F32) {
-            printf("checkpoint of step %llu: tensor %s is not compared: B has %s\n",
+            lk_diff_say("checkpoint of step %llu: tensor %s is not compared: B has %s\n",
                    (ull)pair[0].step, lk_text_shown(name, x->name),
                    y ? "another shape or type of it" : "none");
             continue;
@@ -194,11 +194,11 @@ static void compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES]) {
     for (size_t i = 0; i < pair[1].reader.entry_count; i++) {
         const char *only = pair[1].reader.entries[i].name;
         if (lk_safetensors_find(&pair[0].reader, only)) continue;
-        printf("checkpoint of step %llu: tensor %s is not compared: A has none\n",
+        lk_diff_say("checkpoint of step %llu: tensor %s is not compared: A has none\n",
                (ull)pair[1].step, lk_text_shown(name, only));
     }
     if (!worst) return;
-    printf(
+    lk_diff_say(
         "checkpoint of step %llu: largest relative difference %.3g, tensor %s, element %llu (A "
         "%.9g, B %.9g)\n",
         (ull)pair[0].step, most.r, lk_text_shown(name, worst->name), (ull)most.at, most.a, most.b);
@@ -238,11 +238,14 @@ lk_status lk_compare_within(const char *const runs[LK_SIDES], double tolerance, 
                        "there is no checkpoint of one step in both",
                        runs[0], runs[1]);
     }
+    lk_diff_number("compared", d.compared);
     if (d.first[0]) {
-        printf("further apart than %g: first at step %llu, %s\n", tolerance, (ull)d.first_step,
-               d.first);
+        lk_diff_number("first_step", d.first_step);
+        lk_diff_text("what", d.first);
+        lk_diff_say("further apart than %g: first at step %llu, %s\n", tolerance, (ull)d.first_step,
+                    d.first);
         return LK_DIFFERS;
     }
-    printf("within %g: %llu losses and tensors compared\n", tolerance, (ull)d.compared);
+    lk_diff_say("within %g: %llu losses and tensors compared\n", tolerance, (ull)d.compared);
     return LK_OK;
 }

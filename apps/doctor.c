@@ -23,7 +23,7 @@
 typedef unsigned long long ull;
 
 static const char help[] =
-    "lockstep doctor\n"
+    "lockstep doctor [--json]\n"
     "\n"
     "Says what this machine offers: \"ok\", \"warning\" with what to do, or \"error\" where\n"
     "training is impossible (exit code 69).\n";
@@ -31,17 +31,23 @@ static const char help[] =
 enum { MIB = 1 << 20, BLOCK_BYTES = 16 * MIB, COMFORT_BYTES = 256 * MIB };
 
 static uint32_t errors;
+static json_t *checks;  // --json: what was said; else NULL
 
 static void say(const char *kind, const char *topic, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 static void say(const char *kind, const char *topic, const char *format, ...) {
+    char text[2 * LK_PATH_BYTES];
     va_list args;
-    printf("%-8s %-14s ", kind, topic);
     va_start(args, format);
-    vprintf(format, args);
+    (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    printf("\n");
+    if (checks) {
+        json_array_append_new(checks, json_pack("{s:s, s:s, s:o}", "kind", kind, "topic", topic,
+                                                "text", lk_json_text(text)));
+    } else {
+        printf("%-8s %-14s %s\n", kind, topic, text);
+    }
     errors += strcmp(kind, "error") == 0;
 }
 
@@ -260,10 +266,12 @@ static void check_configs(void) {
 }
 
 lk_status lk_command_doctor(int argc, char **argv, lk_error *error) {
-    lk_arguments a = {.help = help};
+    bool json = false;
+    lk_arguments a = {.help = help, .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     errors = 0;
+    checks = json ? json_array() : NULL;
     check_kernels();
     check_gpu();
     check_processors();
@@ -273,6 +281,11 @@ lk_status lk_command_doctor(int argc, char **argv, lk_error *error) {
     check_seal();
     check_data();
     check_configs();
+    if (json) {
+        LK_CHECK(lk_print_json(json_pack("{s:s, s:i, s:o}", "version", LK_VERSION, "errors",
+                                         (int)errors, "checks", checks),
+                               error));
+    }
     if (errors == 0) return LK_OK;
     return lk_fail(error, LK_UNAVAILABLE,
                    "training is impossible here: see the line%s that begin%s with \"error\"",

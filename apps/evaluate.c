@@ -1,10 +1,12 @@
 // evaluate.c - lockstep eval and predict: weights in, one pass over the test set in order, figures
 // or logits out.
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "apps/command.h"
+#include "apps/tools.h"
 #include "io/npy.h"
 
 static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *out,
@@ -29,7 +31,20 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *
     return lk_run_seal(run, false, error);
 }
 
-static lk_status report(lk_run *run, lk_text_out *out, lk_error *error) {
+// One object on standard output. `output`: the file of the logits, or NULL.
+static lk_status report_json(const lk_run *run, const lk_step_result *r, const char *output,
+                             lk_error *error) {
+    char digest[LK_SHA256_HEX_BYTES];
+    lk_run_digest(run, digest);
+    json_t *answer = json_pack(
+        "{s:I, s:I, s:f, s:f, s:s, s:s}", "test_examples", (json_int_t)r->examples, "correct",
+        (json_int_t)r->correct, "test_loss", (double)r->loss, "test_accuracy",
+        (double)r->correct / r->examples, "digest", digest, "run_identity", run->identity_hex);
+    if (output) json_object_set_new(answer, "logits", lk_json_text(output));
+    return lk_print_json(answer, error);
+}
+
+static lk_status report(lk_run *run, lk_text_out *out, lk_step_result *result, lk_error *error) {
     lk_step_result r = lk_run_evaluate(run, 0);
     if (run->lost.status != LK_OK) return lk_fail(error, run->lost.status, "%s", run->lost.text);
     if (r.bad_tensor) {
@@ -43,17 +58,25 @@ static lk_status report(lk_run *run, lk_text_out *out, lk_error *error) {
     lk_text_line(out, "test_loss %.9g", (double)r.loss);
     lk_text_line(out, "test_accuracy %.2f", 100.0 * r.correct / r.examples);
     lk_text_line(out, "digest %s", digest);
+    *result = r;
     return lk_text_check(out, "standard output", error);
+}
+
+// --json: what is said on the way, nowhere.
+static void open_output(lk_text_out *out, const lk_common_options *o) {
+    lk_text_open(out, o->json ? open("/dev/null", O_WRONLY | O_CLOEXEC) : STDOUT_FILENO);
 }
 
 lk_status lk_command_eval(int argc, char **argv, lk_error *error) {
     static lk_run run;
     lk_common_options o;
     lk_text_out out;
-    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS, &o, error));
-    lk_text_open(&out, STDOUT_FILENO);
+    lk_step_result result;
+    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS | LK_OPT_JSON, &o, error));
+    open_output(&out, &o);
     lk_status status = open_run(&run, &o, &out, error);
-    if (status == LK_OK) status = report(&run, &out, error);
+    if (status == LK_OK) status = report(&run, &out, &result, error);
+    if (status == LK_OK && o.json) status = report_json(&run, &result, NULL, error);
     lk_run_close(&run);
     return status;
 }
@@ -72,13 +95,14 @@ static void write_logits(void *context, uint64_t first, uint32_t count, const fl
     if (p->error->status == LK_OK) (void)lk_npy_add(&p->writer, logits, count, p->error);
 }
 
-static lk_status predict(lk_run *run, const char *output, lk_text_out *out, lk_error *error) {
+static lk_status predict(lk_run *run, const char *output, lk_text_out *out, lk_step_result *result,
+                         lk_error *error) {
     prediction p = {.error = error};
     LK_CHECK(lk_npy_start(&p.writer, &lk_file_ops_posix, output, run->test.count,
                           run->config.spec.model.classes, error));
     run->world.on_logits = write_logits;
     run->world.on_logits_context = &p;
-    lk_status status = report(run, out, error);
+    lk_status status = report(run, out, result, error);
     if (error->status == LK_OK) status = lk_npy_finish(&p.writer, error);
     if (error->status != LK_OK) {
         lk_npy_abandon(&p.writer);
@@ -93,14 +117,16 @@ lk_status lk_command_predict(int argc, char **argv, lk_error *error) {
     static lk_run run;
     lk_common_options o;
     lk_text_out out;
-    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS | LK_OPT_OUTPUT, &o, error));
+    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS | LK_OPT_OUTPUT | LK_OPT_JSON, &o, error));
     if (!o.output)
         return lk_fail(error, LK_BAD_USAGE, "predict: wanted --output FILE.npy for the logits");
     LK_CHECK(lk_check_place(o.output, error));
     o.config.gpus = 1;
-    lk_text_open(&out, STDOUT_FILENO);
+    lk_step_result result;
+    open_output(&out, &o);
     lk_status status = open_run(&run, &o, &out, error);
-    if (status == LK_OK) status = predict(&run, o.output, &out, error);
+    if (status == LK_OK) status = predict(&run, o.output, &out, &result, error);
+    if (status == LK_OK && o.json) status = report_json(&run, &result, o.output, error);
     lk_run_close(&run);
     return status;
 }

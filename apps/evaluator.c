@@ -7,6 +7,7 @@
 // checkpoint's figures depend on its bits alone: a line once written stays right.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +34,8 @@ typedef struct evaluator {
     lk_run_dir dir;   // without its lock, which is the leader's
     bool any;         // something was evaluated, by whomever
     uint64_t last;    // ... the checkpoint of this step, after all others
-    uint64_t total;   // steps of the run
+    uint64_t total;   // steps of the run: as the directory says, else as this configuration does
+    uint64_t configured;
     bool began;       // an evaluation of this process
     double began_at;  // ... the last one
     lk_step_result result;
@@ -55,6 +57,7 @@ static void sleep_until(double time) {
 static void say_waiting(evaluator *e, const char *what) {
     if (strcmp(what, e->said) == 0 && lk_seconds() - e->said_at < WAITING_SECONDS) return;
     lk_format(e->said, sizeof e->said, "%s", what);
+    lk_watching.instead = "waiting";
     e->said_at = lk_seconds();
     lk_text_line(&e->out, "waiting: %s", what);
 }
@@ -189,6 +192,7 @@ static lk_status evaluate(evaluator *e, lk_line_log *log, uint64_t step, lk_erro
     checkpoint_path(e, step, path);
     e->began = true;
     e->began_at = lk_seconds();
+    lk_watching.instead = "evaluating a checkpoint";
     if (lk_load_weights(e->run, e->dir.ops, path, NULL, &e->out, &recorded, error) != LK_OK) {
         return pass_over(e, step, path, error);
     }
@@ -250,9 +254,23 @@ static bool is_there(evaluator *e) {
     return false;
 }
 
+// The run may be shorter or longer than this configuration, and be gone on with: what it recorded
+// last counts.
+static void find_total(evaluator *e) {
+    const uint64_t recorded = lk_recorded_steps(e->run, e->dir.path);
+    const uint64_t total = recorded ? recorded : e->configured;
+    if (total == e->total) return;
+    e->total = total;
+    lk_text_line(&e->out,
+                 "the run in %s ends at step %llu, this configuration at step %llu: the "
+                 "run's counts",
+                 e->dir.path, (unsigned long long)total, (unsigned long long)e->configured);
+}
+
 static lk_status look(evaluator *e, lk_error *error) {
     uint64_t step;
     if (!is_there(e)) return LK_OK;
+    find_total(e);
     LK_CHECK(read_last(e, error));
     if (e->any && e->last >= e->total) return LK_OK;
     if (choose(e, &step)) return evaluate_alone(e, step, error);
@@ -283,7 +301,7 @@ static lk_status watch(evaluator *e, lk_error *error) {
         if (e->any && e->last >= e->total) return finish(e);
         if (e->any == any && e->last == before) sleep_until(lk_seconds() + 1e-3 * LOOK_MS);
     }
-    return lk_stop_signal() == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
+    return lk_stop_status(lk_stop_signal());
 }
 
 static lk_status open_run(evaluator *e, lk_error *error) {
@@ -303,7 +321,7 @@ static lk_status open_run(evaluator *e, lk_error *error) {
     e->dir = (lk_run_dir){.ops = &lk_file_ops_posix, .lock_file = -1};
     LK_CHECK(lk_path_join(e->dir.path, dir, "", "", error));
     LK_CHECK(lk_path_join(e->dir.checkpoints, dir, "/", "checkpoints", error));
-    e->total = lk_run_steps(run);
+    e->total = e->configured = lk_run_steps(run);
     lk_text_line(&e->out, "lockstep %s  %s  evaluator of %s, %u replicas (%s), kernels %s",
                  LK_VERSION, *run->config.name ? run->config.name : run->config.document.source,
                  dir, run->layout.replicas, lk_run_lanes(run), lk_run_kernels(run));
@@ -316,7 +334,9 @@ lk_status lk_evaluator(const lk_common_options *options, lk_error *error) {
     static evaluator e;
     e = (evaluator){.run = &run, .options = options};
     lk_watch_stop();
-    lk_text_open(&e.out, STDOUT_FILENO);
+    lk_text_open(&e.out, options->quiet ? open("/dev/null", O_WRONLY | O_CLOEXEC) : STDOUT_FILENO);
+    lk_watching.out = &e.out;
+    lk_watching.instead = "starting, as the evaluator";
     lk_status status = open_run(&e, error);
     if (status == LK_OK) status = watch(&e, error);
     if (status == LK_OK) status = lk_text_check(&e.out, "standard output", error);

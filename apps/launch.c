@@ -30,6 +30,7 @@
 enum {
     OUT,
     ERR,
+    PROGRESS,  // rank 0's, where somebody looks at a terminal: watch.h
     STREAMS,
     SAID_BYTES = 4000,  // the longest line that is shown as one
     LAST_LINES = 8,     // of a worker, kept for the last word on it
@@ -64,16 +65,18 @@ static struct {
     uint32_t train_count;
     char *arguments[ARGUMENTS_MAX];
     bool fresh, resume;
+    bool json, quiet;
     char identity[LK_PATH_BYTES];  // file of the run directory
     struct stat before;            // that file, before anything was started; or zeros
     int key, listener, port;
     uint32_t running, ended;
     bool failed;
     double failed_at;
+    bool deaf;         // SIGHUP was ignored at the start, and stays so
     int asked;         // the signal that this process was asked to end by
     bool killed;       // ... twice
     uint32_t stopped;  // how far the others have been: 0, SIGTERM, SIGKILL
-    lk_text_out out[STREAMS];
+    lk_text_out out[STREAMS];  // that of PROGRESS is OUT's
 } here = {.key = -1, .listener = -1};
 
 static child *children;  // (workers)
@@ -81,11 +84,17 @@ static struct pollfd pipes_polled[LK_MPI_WORLD_MAX * STREAMS];
 
 // --- signals -----------------------------------------------------------------------------------
 
-static volatile sig_atomic_t caught, caught_count;
+static volatile sig_atomic_t caught, caught_count, asked_how_far;
 static sigset_t while_waiting;
 
 static void on_signal(int signal_number) {
     if (signal_number == SIGCHLD) return;  // it only ends the waiting
+    if (signal_number == SIGUSR1) {
+        asked_how_far = 1;
+        return;
+    }
+    // A terminal that goes says so more than once.
+    if (signal_number == SIGHUP && caught_count + here.asked) return;
     caught = signal_number;
     caught_count = caught_count + 1;
 }
@@ -95,8 +104,10 @@ static void catch_signals(void) {
     sigset_t ours;
     sigemptyset(&action.sa_mask);
     sigemptyset(&ours);
-    const int signals[] = {SIGINT, SIGTERM, SIGCHLD};
-    for (uint32_t i = 0; i < LK_COUNT(signals); i++) {
+    const int signals[] = {SIGINT, SIGTERM, SIGCHLD, SIGUSR1, SIGHUP};
+    struct sigaction hangup;
+    here.deaf = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN;  // nohup
+    for (uint32_t i = 0; i < LK_COUNT(signals) - here.deaf; i++) {
         sigaction(signals[i], &action, NULL);
         sigaddset(&ours, signals[i]);
     }
@@ -117,6 +128,8 @@ static void signal_all(int signal_number) {
 
 // The first is passed on: the workers save and end. The second ends them.
 static void pass_signals(void) {
+    if (asked_how_far && children && children[0].running) kill(children[0].process, SIGUSR1);
+    asked_how_far = 0;
     if (!caught_count) return;
     here.killed = here.asked != 0;
     signal_all(here.killed ? SIGKILL : caught);
@@ -140,10 +153,19 @@ static int digits_of(uint32_t number) { return number < 10 ? 1 : 1 + digits_of(n
 static void show_line(uint32_t rank, uint32_t stream, const char *text, size_t length) {
     child *c = &children[rank];
     struct pollfd ready = {.fd = here.out[stream].fd, .events = POLLOUT};
+    if (stream == PROGRESS) {
+        (void)lk_text_progress(&here.out[OUT], "%.*s", (int)length, text);
+        return;
+    }
     lk_format(c->last[c->lines++ % LAST_LINES], LAST_BYTES, "%.*s", (int)length, text);
     // Whoever reads this may be slow; signals are heard meanwhile.
     while (!ready.revents && !here.killed) wait_for(&ready, 1, -1);
     if (!ready.revents) return;
+    if (stream == ERR) (void)lk_text_clear(&here.out[OUT]);
+    if (here.json && stream == OUT && rank == 0) {  // each line is one of JSON, as from train alone
+        (void)lk_text_line(&here.out[OUT], "%.*s", (int)length, text);
+        return;
+    }
     (void)lk_text_line(&here.out[stream], "[%*u] %.*s", digits_of(here.workers - 1), rank,
                        (int)length, text);
 }
@@ -225,7 +247,7 @@ static void set_number(const char *name, int64_t number) {
 
 // As torchrun sets them. Slurm's are then passed over; those of a launcher that started this
 // process alone would contradict.
-static void set_variables(uint32_t rank) {
+static void set_variables(uint32_t rank, int progress) {
     char key[40];
     static const char *const others[] = {"TF_CONFIG",
                                          "PMI_RANK",
@@ -235,7 +257,8 @@ static void set_variables(uint32_t rank) {
                                          "OMPI_COMM_WORLD_RANK",
                                          "OMPI_COMM_WORLD_SIZE",
                                          "TORCHELASTIC_USE_AGENT_STORE",
-                                         "LOCKSTEP_LISTEN_FD"};
+                                         "LOCKSTEP_LISTEN_FD",
+                                         "LOCKSTEP_PROGRESS_FD"};
     for (uint32_t i = 0; i < LK_COUNT(others); i++) unsetenv(others[i]);
     set_number("RANK", rank);
     set_number("WORLD_SIZE", here.workers);
@@ -247,6 +270,7 @@ static void set_variables(uint32_t rank) {
     lk_format(key, sizeof key, "/proc/self/fd/%d", here.key);
     setenv("LOCKSTEP_KEY_FILE", key, 1);
     if (rank == 0) set_number("LOCKSTEP_LISTEN_FD", here.listener);
+    if (progress >= 0) set_number("LOCKSTEP_PROGRESS_FD", progress);
 }
 
 // In the child. What it inherits beyond the standard streams is named in its variables.
@@ -257,9 +281,12 @@ _Noreturn static void become_worker(uint32_t rank, pid_t parent, const int ends[
     (void)dup2(ends[ERR], STDERR_FILENO);
     (void)fcntl(here.key, F_SETFD, 0);
     if (rank == 0) (void)fcntl(here.listener, F_SETFD, 0);
+    if (ends[PROGRESS] >= 0) (void)fcntl(ends[PROGRESS], F_SETFD, 0);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
+    signal(SIGUSR1, SIG_IGN);  // until the worker can answer
+    if (!here.deaf) signal(SIGHUP, SIG_DFL);
     sigprocmask(SIG_SETMASK, &none, NULL);
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(LK_TERMINATED);  // it was gone before that
@@ -270,14 +297,18 @@ _Noreturn static void become_worker(uint32_t rank, pid_t parent, const int ends[
 
 static lk_status start_worker(uint32_t rank, lk_error *error) {
     child *c = &children[rank];
-    int pipes[STREAMS][2] = {{-1, -1}, {-1, -1}};
+    int pipes[STREAMS][2] = {{-1, -1}, {-1, -1}, {-1, -1}};
+    const bool watched = rank == 0 && here.out[OUT].terminal && !here.json && !here.quiet;
     pid_t parent = getpid();
     memset(c, 0, sizeof *c);
     bool good = pipe2(pipes[OUT], O_CLOEXEC) == 0 && pipe2(pipes[ERR], O_CLOEXEC) == 0;
-    set_variables(rank);
+    if (good && watched) good = pipe2(pipes[PROGRESS], O_CLOEXEC | O_NONBLOCK) == 0;
+    set_variables(rank, pipes[PROGRESS][1]);
     c->process = good ? fork() : -1;
     int number = errno;
-    if (c->process == 0) become_worker(rank, parent, (int[]){pipes[OUT][1], pipes[ERR][1]});
+    if (c->process == 0) {
+        become_worker(rank, parent, (int[]){pipes[OUT][1], pipes[ERR][1], pipes[PROGRESS][1]});
+    }
     c->running = c->process > 0;
     here.running += c->running;
     for (uint32_t s = 0; s < STREAMS; s++) {
@@ -327,7 +358,7 @@ static void write_arguments(bool again) {
 static bool is_common(int status) {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : LK_RETRY;
     return code == LK_OK || code == LK_NOT_FINITE || code == LK_INTERRUPTED ||
-           code == LK_TERMINATED;
+           code == LK_TERMINATED || code == LK_HANGUP;
 }
 
 static void reap(void) {
@@ -389,6 +420,7 @@ static uint32_t suspicion(const child *c) {
     switch (WEXITSTATUS(c->status)) {
     case LK_OK: return 0;
     case LK_INTERRUPTED:
+    case LK_HANGUP:
     case LK_TERMINATED: return 1;
     case LK_RETRY: return 2;
     default: return c->lines ? FAULT + 1 : FAULT;
@@ -458,12 +490,12 @@ static lk_status run_once(bool *again, lk_error *error) {
     if (here.listener >= 0) close(here.listener);
     attend();
     uint32_t first = find_first();
+    (void)lk_text_clear(&here.out[OUT]);
     if (status != LK_OK) return status;
     const child *c = &children[first % here.workers];
     // Whoever was asked to end has saved, unless one of them says why it could not.
     bool failed = first < here.workers && !here.killed && suspicion(c) >= FAULT;
-    if (here.asked && !failed && !all_done())
-        return here.asked == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
+    if (here.asked && !failed && !all_done()) return lk_stop_status((uint32_t)here.asked);
     if (first == here.workers) return LK_OK;
     // The leader has said why, and what can be done.
     if (is_common(c->status)) return status_of(c);
@@ -498,7 +530,11 @@ static const char help[] =
     "  --replicas M  threads of each; without it the processors are shared out\n"
     "  --restarts K  at most so often: where a worker was killed or lost, start all again, with\n"
     "                --resume\n"
-    "The first Ctrl-C or SIGTERM goes to the workers, which save and end; the second kills them.\n";
+    "The first Ctrl-C, SIGTERM or SIGHUP goes to the workers, which save and end; a second Ctrl-C "
+    "or\n"
+    "SIGTERM kills them. SIGUSR1 prints how far they are. With train --json the lines of rank 0 "
+    "come\n"
+    "as they are, without its rank.\n";
 
 static lk_status read_option(int argc, char **argv, int *at, lk_error *error) {
     static const char *const names[] = {"workers", "replicas", "restarts"};
@@ -545,8 +581,7 @@ static lk_status check_train(lk_error *error) {
     char *arguments[ARGUMENTS_MAX], run_dir[LK_PATH_BYTES];
     memcpy(arguments, here.train, here.train_count * sizeof *arguments);
     arguments[here.train_count] = NULL;
-    LK_CHECK(lk_parse_common((int)here.train_count, arguments, LK_OPT_TRAIN | LK_OPT_CLUSTER, &o,
-                             error));
+    LK_CHECK(lk_parse_common((int)here.train_count, arguments, LK_OPT_OF_TRAIN, &o, error));
     if (o.cluster) {
         return lk_fail(error, LK_BAD_USAGE,
                        "launch describes the workers itself: leave --cluster "
@@ -554,6 +589,8 @@ static lk_status check_train(lk_error *error) {
     }
     here.fresh = o.fresh;
     here.resume = o.resume || o.resume_or_start;
+    here.json = o.json;
+    here.quiet = o.quiet;
     lk_status status = lk_run_configure(&run, &o.config, (lk_run_needs){0}, error);
     lk_format(here.identity, sizeof here.identity, "%s/identity",
               o.run_dir ? o.run_dir : lk_default_run_dir(&run, run_dir, sizeof run_dir));
@@ -589,7 +626,7 @@ static void raise_limit(void) {
 }
 
 lk_status lk_command_launch(int argc, char **argv, lk_error *error) {
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         fputs(help, stdout);
         return LK_OK;
     }

@@ -1,6 +1,7 @@
 // main.c - lockstep: finds the command, prints the error, gives the exit code.
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "apps/command.h"
+#include "ops/variant.h"
 
 static const struct {
     const char *name;
@@ -19,21 +21,22 @@ static const struct {
      "GBIT [--latency US]]]"},
     {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]"},
     {"train", lk_command_train,
-     "train CONFIG [--run-dir DIR] [--resume | --fresh | --resume-or-start] [--seal] [--cluster "
-     "FILE]"},
+     "train CONFIG [--run-dir DIR] [--resume | --fresh | --resume-or-start] [--seal] "
+     "[--verify-data] [--cluster FILE] [--quiet | --json]"},
     {"launch", lk_command_launch,
      "launch --workers N [--replicas M] [--restarts K] train CONFIG ..."},
-    {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
+    {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE) [--json]"},
     {"predict", lk_command_predict,
-     "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy"},
+     "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy [--json]"},
     {"embed", lk_command_embed, "embed CONFIG --to FILE.c"},
-    {"data", lk_command_data, "data fetch|unpack|shard|verify|clean ..."},
+    {"data", lk_command_data, "data fetch|unpack|shard|verify|clean ... [--json]"},
     {"checkpoint", lk_command_checkpoint,
-     "checkpoint info FILE | verify FILE|RUN_DIR|--all | export FILE|RUN_DIR --output OUT"},
-    {"diff", lk_command_diff, "diff RUN_A RUN_B [--tolerance R]"},
+     "checkpoint info FILE | verify FILE|RUN_DIR|--all | export FILE|RUN_DIR --output OUT "
+     "[--json]"},
+    {"diff", lk_command_diff, "diff RUN_A RUN_B [--tolerance R] [--json]"},
     {"bench", lk_command_bench, "bench [--json]"},
-    {"verify", lk_command_verify, "verify [--kernels NAME] [--replicas N]"},
-    {"doctor", lk_command_doctor, "doctor"},
+    {"verify", lk_command_verify, "verify [--kernels NAME] [--replicas N] [--json]"},
+    {"doctor", lk_command_doctor, "doctor [--json]"},
 };
 
 static const char config_help[] =
@@ -43,6 +46,7 @@ static const char config_help[] =
     "  --set KEY=VALUE      change a value of the configuration: --set "
     "optimizer.learning_rate=0.05\n"
     "  --data DIRECTORY     the four IDX files of MNIST's naming, plain or .gz\n"
+    "  --epochs N           the same as --set epochs=N; --seed N likewise\n"
     "  --replicas N         threads; any number up to the grains of a batch, same result\n"
     "  --examples N         train on the first N examples of the training set only\n"
     "  --kernels NAME       reference, portable, avx2, avx512, neon, cuda (a GPU); same result;\n"
@@ -61,6 +65,11 @@ static const char config_help[] =
     "  --verify-data        looks at every byte of the data at the start and believes no record "
     "of\n"
     "                       them; without it at some, and at all while the run goes on\n"
+    "  --quiet              says its result alone, and what goes wrong\n"
+    "  --json               events in place of lines, each a JSON object: start, step, progress\n"
+    "                       (once a second), evaluation, checkpoint, stopped, error, end\n"
+    "Ctrl-C, SIGTERM and SIGHUP save and end it after the step at hand; one more Ctrl-C ends it\n"
+    "at once. SIGUSR1 has it say how far it is.\n"
     "\n"
     "Workers: lockstep train CONFIG for each that TF_CONFIG, torchrun or --cluster FILE\n"
     "describes, or mpiexec -n N lockstep train CONFIG; each with its own --replicas; or all of\n"
@@ -77,6 +86,7 @@ static const char config_help[] =
 static void print_help(void) {
     printf("lockstep %s: a fixed-memory, deterministic, data-parallel trainer\n\n", LK_VERSION);
     for (uint32_t i = 0; i < LK_COUNT(commands); i++) printf("  lockstep %s\n", commands[i].use);
+    printf("  lockstep help [COMMAND | configs], lockstep --version\n");
     fputs(config_help, stdout);
     printf("\nExit codes: 0 done");
 #define PRINT_STATUS(name, code, text) \
@@ -111,27 +121,81 @@ static lk_status unknown_command(const char *name, lk_error *error) {
                    near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
-static lk_status run_command(int argc, char **argv, lk_error *error) {
-    if (argc < 2 || strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0) {
-        if (argc > 2 && strcmp(argv[2], "configs") == 0) return lk_list_configs(error);
-        print_help();
-        return argc < 2 ? lk_fail(error, LK_BAD_USAGE, "no command given") : LK_OK;
+static bool is_one_of(const char *word, const char *one, const char *other, const char *third) {
+    return strcmp(word, one) == 0 || strcmp(word, other) == 0 || strcmp(word, third) == 0;
+}
+
+static bool asks_for_help(const char *word) { return is_one_of(word, "--help", "-h", "-?"); }
+
+// What this build can do, each with what does it.
+static void print_version(void) {
+    const lk_kernels *variant;
+    lk_error none = {.status = LK_OK};
+    printf("lockstep %s, arithmetic version %d\nkernels:", LK_VERSION, LK_ARITHMETIC_VERSION);
+    for (unsigned i = 0;; i++) {
+        const char *missing = lk_kernels_missing(i, &variant);
+        if (!variant) break;
+        printf(" %s%s%s%s", variant->name, missing ? " (not here: " : "", missing ? missing : "",
+               missing ? ")" : "");
     }
-    if (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0) {
-        printf("lockstep %s, arithmetic version %d\n", LK_VERSION, LK_ARITHMETIC_VERSION);
-        return LK_OK;
+    printf("%s\n", lk_cuda_linked() ? " cuda" : "");
+    printf("MPI: %s\n", lk_mpi_built(&none) == LK_OK ? "yes" : "no");
+    printf("CUDA: %s\n", lk_cuda_linked() ? "yes" : "no");
+#ifdef __clang__
+    printf("compiler: clang %s\n", __clang_version__);
+#else
+    printf("compiler: gcc %s\n", __VERSION__);
+#endif
+    printf("jansson: %s\n", jansson_version_str());
+}
+
+// A command with a CONFIG is asked by any of its words; the others explain themselves.
+static bool help_is_asked(uint32_t command, int argc, char **argv) {
+    const bool shared =
+        strstr(commands[command].use, " CONFIG") || strstr(commands[command].use, " [CONFIG]");
+    if (!shared || commands[command].main == lk_command_launch) return false;
+    for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (asks_for_help(argv[i])) return true;
     }
+    return false;
+}
+
+static lk_status run_named(int argc, char **argv, lk_error *error) {
     for (uint32_t i = 0; i < LK_COUNT(commands); i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
-        // The others explain themselves.
-        if (argc == 3 && strcmp(argv[2], "--help") == 0 && strstr(commands[i].use, " CONFIG") &&
-            commands[i].main != lk_command_launch) {
-            printf("usage: lockstep %s\n%s", commands[i].use, config_help);
-            return LK_OK;
-        }
-        return commands[i].main(argc - 1, argv + 1, error);
+        if (!help_is_asked(i, argc, argv)) return commands[i].main(argc - 1, argv + 1, error);
+        printf("usage: lockstep %s\n%s", commands[i].use, config_help);
+        return LK_OK;
     }
     return unknown_command(argv[1], error);
+}
+
+// "help COMMAND SUBCOMMAND" is "COMMAND SUBCOMMAND --help".
+static lk_status help(int argc, char **argv, lk_error *error) {
+    enum { WORDS_MAX = 4 };
+    static char asked[] = "--help";
+    char *words[WORDS_MAX + 2] = {argv[0]};
+    int count = 1;
+    if (argc == 2) print_help();
+    if (argc == 2) return LK_OK;
+    if (strcmp(argv[2], "configs") == 0) return lk_list_configs(error);
+    for (int i = 2; i < argc && count < WORDS_MAX; i++) words[count++] = argv[i];
+    words[count++] = asked;
+    return run_named(count, words, error);
+}
+
+static lk_status run_command(int argc, char **argv, lk_error *error) {
+    if (argc < 2) {
+        print_help();
+        return lk_fail(error, LK_BAD_USAGE, "no command given");
+    }
+    if (strcmp(argv[1], "help") == 0) return help(argc, argv, error);
+    if (asks_for_help(argv[1])) return help(2, argv, error);
+    if (is_one_of(argv[1], "version", "--version", "-V")) {
+        print_version();
+        return LK_OK;
+    }
+    return run_named(argc, argv, error);
 }
 
 // A standard stream that was closed would be the next file that is opened, and what is said would

@@ -27,13 +27,14 @@ const char *lk_refused_option(char **argv) {
 }
 
 static lk_status refuse_option(const lk_arguments *a, const char *given, lk_error *error) {
-    const char *names[LK_ARGUMENTS_MAX + 1];
+    const char *names[LK_ARGUMENTS_MAX + 2];
     char name[64], near_option[64];
     for (uint32_t i = 0; i < a->option_count; i++) names[i] = a->options[i].name;
     names[a->option_count] = "help";
+    names[a->option_count + 1] = "json";
     const char *word = given + strspn(given, "-");
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
-    const char *near = lk_text_nearest(name, names, a->option_count + 1);
+    const char *near = lk_text_nearest(name, names, a->option_count + 1 + (a->json != NULL));
     if (near) snprintf(near_option, sizeof near_option, "--%s", near);
     return refuse(a->help, error, "unknown option", given, near ? near_option : NULL);
 }
@@ -75,8 +76,11 @@ static lk_status take_words(int argc, char **argv, lk_arguments *a, lk_error *er
 }
 
 lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *a, lk_error *error) {
-    enum { HELP = 256, FIRST };
-    struct option options[LK_ARGUMENTS_MAX + 2] = {{"help", no_argument, NULL, HELP}};
+    enum { HELP = 256, JSON, FIRST };
+    struct option options[LK_ARGUMENTS_MAX + 3] = {{"help", no_argument, NULL, HELP}};
+    if (a->json) {
+        options[a->option_count + 1] = (struct option){"json", no_argument, NULL, JSON};
+    }
     lk_assert(a->option_count <= LK_ARGUMENTS_MAX && a->word_count <= LK_WORDS_MAX);
     for (uint32_t i = 0; i < a->option_count; i++) {
         options[i + 1] = (struct option){a->options[i].name,
@@ -86,15 +90,19 @@ lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *a, lk_error *e
     opterr = 0;
     optind = 1;
     for (;;) {
-        int found = getopt_long(argc, argv, ":", options, NULL);
+        int found = getopt_long(argc, argv, ":h", options, NULL);
         if (found == -1) break;
         const char *given = lk_refused_option(argv);
         if (found == ':') return refuse(a->help, error, "a value is missing after", given, NULL);
         if (found == '?') return refuse_option(a, given, error);
-        if (found == HELP) {
+        if (found == HELP || found == 'h') {
             fputs(a->help, stdout);
             a->helped = true;
             return LK_OK;
+        }
+        if (found == JSON) {
+            *a->json = true;
+            continue;
         }
         LK_CHECK(take_value(&a->options[found - FIRST], optarg, error));
     }
@@ -109,7 +117,7 @@ lk_status lk_run_subcommand(int argc, char **argv, const char *help, const lk_su
         return lk_fail(error, LK_BAD_USAGE, "%s: a subcommand is missing; usage: %.*s", argv[0],
                        (int)strcspn(help, "\n"), help);
     }
-    if (strcmp(argv[1], "--help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         fputs(help, stdout);
         return LK_OK;
     }
@@ -119,6 +127,29 @@ lk_status lk_run_subcommand(int argc, char **argv, const char *help, const lk_su
     }
     return refuse(help, error, "unknown subcommand", argv[1],
                   lk_text_nearest(argv[1], names, count));
+}
+
+// --- JSON ----------------------------------------------------------------------------------------
+
+json_t *lk_json_text(const char *text) {
+    json_t *plain = json_string(text);
+    if (plain) return plain;
+    char safe[2 * LK_PATH_BYTES];  // not UTF-8: what is wrong becomes U+FFFD
+    size_t n = 0;
+    for (; *text && n + 4 < sizeof safe; text++) {
+        const bool ascii = (unsigned char)*text < 0x80;
+        n += (size_t)snprintf(safe + n, sizeof safe - n, ascii ? "%c" : "\xef\xbf\xbd", *text);
+    }
+    return json_string(safe);
+}
+
+lk_status lk_print_json(json_t *document, lk_error *error) {
+    char *text = document ? json_dumps(document, JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(document);
+    if (!text) return lk_fail(error, LK_UNAVAILABLE, "--json: no memory for the answer");
+    puts(text);
+    free(text);
+    return LK_OK;
 }
 
 // --- checkpoints ---------------------------------------------------------------------------------

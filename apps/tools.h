@@ -4,6 +4,8 @@
 #ifndef LOCKSTEP_APPS_TOOLS_H
 #define LOCKSTEP_APPS_TOOLS_H
 
+#include <jansson.h>
+
 #include "apps/command.h"
 #include "io/file_ops.h"
 
@@ -26,6 +28,7 @@ typedef struct lk_arguments {
     uint32_t option_count;
     uint32_t word_count;  // so many words follow, no more and no fewer
     const bool *wordless;  // not NULL, and set by an option: one word may be left out
+    bool *json;           // set by --json; NULL: there is none
     const char *words[LK_WORDS_MAX];
     bool helped;  // out: --help was asked for and answered, there is nothing to do
 } lk_arguments;
@@ -36,6 +39,11 @@ const char *lk_refused_option(char **argv);
 
 // LK_BAD_USAGE names what is wrong, the nearest option, and the usage.
 lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *arguments, lk_error *error);
+
+// Prints one JSON document as a line and lets go of it. LK_IO_ERROR where it could not be made.
+lk_status lk_print_json(json_t *document, lk_error *error);
+// A string of JSON, whatever bytes the text has.
+json_t *lk_json_text(const char *text);
 
 typedef struct lk_subcommand {
     const char *name;

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,9 @@ typedef struct trainer {
     lk_run *run;
     lk_run_dir dir;
     lk_line_log metrics, hashes;
-    lk_text_out out;
+    lk_text_out out;      // what is said on the way; nowhere under --quiet, --json or a leader
+    lk_text_out own;      // standard output, where `out` leads elsewhere
+    lk_text_out *result;  // what is said at the end
     lk_checkpoint_job checkpoint;
     lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
     char digest[LK_SHA256_HEX_BYTES], state[LK_SHA256_HEX_BYTES];
@@ -48,8 +51,40 @@ typedef struct trainer {
     bool leads;                // of several workers one writes and speaks
     lk_collective collective;  // as asked for
     bool running;              // start-up is over: from here on workers can fail alone
+    bool json;                 // --json: events in place of lines
     double evaluating;         // seconds spent outside training since `start`
+    uint32_t step_timeout_seconds;
 } trainer;
+
+// --- what is said ------------------------------------------------------------------------------
+
+// --json: an event, one line that is a JSON object.
+static void say_event(trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void say_event(trainer *t, const char *format, ...) {
+    char line[2048];
+    va_list args;
+    if (!t->json || !t->leads) return;
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    lk_text_record(&t->own, "%s", line);
+}
+
+// What the handlers of watch.h look at.
+static void note_step(const trainer *t, const lk_step_result *r) {
+    lk_watching.done = t->done;
+    if (!r || r->pending) return;
+    lk_watching.loss = r->loss;
+    lk_watching.correct = r->correct;
+    lk_watching.examples = r->examples;
+}
+
+static void note_spent(const trainer *t) {
+    lk_watching.evaluating = t->evaluating;
+    lk_watching.saved = t->saved;
+    lk_watching.said_at = lk_seconds();
+}
 
 // --- checkpoints -------------------------------------------------------------------------------
 
@@ -172,11 +207,14 @@ static lk_status save(trainer *t, lk_error *error) {
     if (write_checkpoint(t, error) != LK_OK) LK_CHECK(save_failed(t, error));
     t->last_save = lk_seconds();  // a failed one, too: the next is tried when it is due
     t->evaluating += t->last_save - begin;
+    note_spent(t);
     if (!t->checkpoint.durable) return LK_OK;
     t->unsaved.status = LK_OK;
     t->saved = t->done;
     lk_text_line(&t->out, "checkpoint step %llu  digest %s", (unsigned long long)t->done,
                  t->digest);
+    say_event(t, "{\"event\":\"checkpoint\",\"step\":%llu,\"digest\":\"%s\"}",
+              (unsigned long long)t->done, t->digest);
     scrub(t);
     watch_directory(t);
     return LK_OK;
@@ -264,22 +302,23 @@ static lk_status check_hash_line(const trainer *t, lk_error *error) {
         t->run->config.document.source, p->param_count, bytes, (size_t)HASHES_LINE_BYTES);
 }
 
-// The lines that users of the reference tutorial parse, or the progress line of a terminal.
+// The lines that users of the reference tutorial parse, or an event.
 static void show_step(trainer *t, const lk_step_result *r) {
     double now = lk_seconds(), spent = now - t->last_log;
     uint64_t steps = t->done - t->last_log_step, every = t->run->config.log_every_steps;
     double rate = spent > 0 ? (double)steps / spent : 0.0;
     bool first = t->done == t->first + 1;
-    if (t->out.terminal) {
-        double left = rate > 0 ? (double)(t->total - t->done) / rate : 0.0;
-        lk_text_progress(
-            &t->out, "step %llu/%llu  loss %.4f  accuracy %.2f%%  %.0f images/s  %.0f s left",
-            (unsigned long long)t->done, (unsigned long long)t->total, (double)r->loss,
-            100.0 * r->correct / r->examples, rate * t->run->config.spec.global_batch, left);
-    } else if (first) {
+    lk_watching.said_at = now;
+    say_event(t,
+              "{\"event\":\"step\",\"step\":%llu,\"steps\":%llu,\"loss\":%.9g,\"correct\":%u,"
+              "\"examples\":%u,\"steps_per_second\":%.6g}",
+              (unsigned long long)t->done, (unsigned long long)t->total, (double)r->loss,
+              r->correct, r->examples, rate);
+    // On a terminal the clock shows the steps.
+    if (!t->out.terminal && first) {
         lk_text_line(&t->out, "loss = %.9g, step = %llu", (double)r->loss,
                      (unsigned long long)(t->done - 1));
-    } else {
+    } else if (!t->out.terminal) {
         if (steps == every) lk_text_line(&t->out, "global_step/sec: %g", rate);
         lk_text_line(&t->out, "loss = %.9g, step = %llu (%.3f sec)", (double)r->loss,
                      (unsigned long long)(t->done - 1), spent);
@@ -293,12 +332,17 @@ static lk_status check_workers(const trainer *t, lk_error *error) {
     return t->run->lost.status;
 }
 
-static lk_status check_finite(const lk_step_result *r, lk_error *error) {
+static lk_status check_finite(const trainer *t, const lk_step_result *r, lk_error *error) {
+    char saved[80] = "there is no checkpoint yet";
     if (!r->bad_tensor) return LK_OK;
+    if (t->saved != UINT64_MAX) {
+        lk_format(saved, sizeof saved, "the last checkpoint, of step %llu, stands",
+                  (unsigned long long)t->saved);
+    }
     return lk_fail(error, LK_NOT_FINITE,
-                   "step %llu: %s is not finite: the run diverged and saves nothing more; the last "
-                   "checkpoint stands; try a smaller learning_rate",
-                   (unsigned long long)r->step, r->bad_tensor);
+                   "step %llu: %s is not finite: the run diverged and saves nothing more; %s; try "
+                   "a smaller learning_rate",
+                   (unsigned long long)r->step, r->bad_tensor, saved);
 }
 
 // Before anybody says, hashes or saves what was computed: a GPU's steps are over, and finite.
@@ -306,24 +350,42 @@ static lk_status settle(trainer *t, lk_step_result *r, lk_error *error) {
     if (!r->pending) return LK_OK;
     *r = lk_run_settle(t->run);
     LK_CHECK(check_workers(t, error));
-    return check_finite(r, error);
+    return check_finite(t, r, error);
 }
 
 // Where the cluster has an evaluator, that is its work.
 static bool evaluates(const trainer *t) { return t->run->test.count && !t->run->evaluator; }
 
+// A share of the test set is no step, and may take as long as the steps of so many examples. They
+// say how long that is, on the slowest worker, too: all keep step.
+static void allow_for_evaluation(const trainer *t, double trained) {
+    const uint64_t steps = t->done - t->first;
+    if (!t->run->workers.joined) return;
+    const double step = steps ? trained / (double)steps : t->step_timeout_seconds;
+    const double of_step = (double)t->run->test.count / t->run->config.spec.global_batch;
+    lk_mpi_allow(2 * step * of_step);
+}
+
 static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
     double begin = lk_seconds(), trained = begin - t->start - t->evaluating;
     t->run->arena.phase = "evaluation";
+    allow_for_evaluation(t, trained);
     *result = lk_run_evaluate(t->run, t->done);
+    if (t->run->workers.joined) lk_mpi_allow(0);
     LK_CHECK(check_workers(t, error));
     if (result->bad_tensor) {
         return lk_fail(error, LK_NOT_FINITE, "evaluation after step %llu: %s is not finite",
                        (unsigned long long)t->done, result->bad_tensor);
     }
     t->evaluating += lk_seconds() - begin;
+    note_spent(t);
     const bool again = t->evaluated && t->done == t->first;
     if (!again) LK_CHECK(log_metrics(t, "test", result, error));
+    say_event(t,
+              "{\"event\":\"evaluation\",\"step\":%llu,\"examples\":%u,\"correct\":%u,"
+              "\"loss\":%.9g,\"accuracy\":%.6g,\"training_seconds\":%.3f}",
+              (unsigned long long)t->done, result->examples, result->correct, (double)result->loss,
+              (double)result->correct / result->examples, trained);
     lk_text_line(&t->out,
                  "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%, "
                  "after %.2f s of training",
@@ -337,6 +399,7 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
 static lk_status one_step(trainer *t, lk_error *error) {
     const lk_config *c = &t->run->config;
     t->run->arena.phase = "training";
+    lk_watching.step_began = lk_seconds();
     t->run->stop = lk_stop_signal();
     // Known before the step, so that the others can be told.
     const bool last = t->done + 1 == t->total;
@@ -348,15 +411,19 @@ static lk_status one_step(trainer *t, lk_error *error) {
     t->run->exchange.writes_checkpoint = writes && !tested;
     lk_step_result r = lk_run_step(t->run, t->done);
     LK_CHECK(check_workers(t, error));
-    LK_CHECK(check_finite(&r, error));
+    LK_CHECK(check_finite(t, &r, error));
     t->stop = r.stop;
     t->done++;
+    note_step(t, &r);
     // The lines of a run are those of one that was never resumed.
     const bool logged = t->done % c->log_every_steps == 0 || t->done == 1 || last;
     const bool shown = logged || t->done == t->first + 1;
     const bool hashed = t->done % c->hash_every_steps == 0 || last;
     const bool saved = save_is_due(t, &r);
-    if (shown || hashed || tested || saved) LK_CHECK(settle(t, &r, error));
+    if (shown || hashed || tested || saved) {
+        LK_CHECK(settle(t, &r, error));
+        note_step(t, &r);
+    }
     if (logged) LK_CHECK(log_metrics(t, "train", &r, error));
     if (shown) show_step(t, &r);
     if (hashed) LK_CHECK(log_hashes(t, error));
@@ -368,15 +435,25 @@ static lk_status one_step(trainer *t, lk_error *error) {
     if (!saved) return LK_OK;
     LK_CHECK(lk_run_check_data(t->run, error));
     LK_CHECK(save(t, error));
-    // Nobody reads any more: the run ends here, where nothing of it is lost.
+    // Nobody reads any more: the run ends here, where nothing of it is lost. Unless it was asked
+    // to, as by the terminal that is gone.
+    if (lk_stop_signal()) return LK_OK;
+    LK_CHECK(lk_text_check(&t->own, "standard output", error));
     return lk_text_check(&t->out, "standard output", error);
 }
 
 static lk_status loop(trainer *t, lk_error *error) {
     t->start = t->last_log = t->last_save = lk_seconds();
     t->first = t->last_log_step = t->done;
+    lk_watching.first = lk_watching.done = t->done;
+    lk_watching.total = t->total;
+    lk_watching.start = t->start;
+    note_spent(t);
+    lk_watching.run = t->run;
+    lk_watch_clock(true);
     while (t->done < t->total) {
         LK_CHECK(one_step(t, error));
+        lk_watch_catch_up();
         // Alone, at once; with others, after the step in which all of them know it.
         if (!t->run->workers.joined) t->stop = lk_stop_signal();
         if (!t->stop) {
@@ -387,11 +464,43 @@ static lk_status loop(trainer *t, lk_error *error) {
         if (t->run->cuda) LK_CHECK(settle(t, &(lk_step_result){.pending = true}, error));
         LK_CHECK(save_last(t, error));
         LK_CHECK(check_saved(t, error));
-        lk_text_line(&t->out, "stopped after step %llu; go on with --resume",
+        lk_watch_clock(false);
+        lk_text_line(t->result, "stopped after step %llu; go on with --resume",
                      (unsigned long long)t->done);
-        return t->stop == SIGINT ? LK_INTERRUPTED : LK_TERMINATED;
+        say_event(t, "{\"event\":\"stopped\",\"step\":%llu,\"signal\":%u}",
+                  (unsigned long long)t->done, t->stop);
+        return lk_stop_status(t->stop);
     }
     return LK_OK;
+}
+
+static void print_result(trainer *t, const lk_step_result *r, uint64_t steps, double seconds) {
+    lk_text_out *out = t->result;
+    char test[160] = "";
+    if (r->examples) {
+        lk_text_line(out, "test_loss %.9g", (double)r->loss);
+        lk_text_line(out, "test_accuracy %.2f", 100.0 * r->correct / r->examples);
+        snprintf(test, sizeof test,
+                 "\"test\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u,\"accuracy\":%.6g},",
+                 (double)r->loss, r->correct, r->examples, (double)r->correct / r->examples);
+    }
+    if (steps) {
+        lk_text_line(out, "trained %llu steps in %.3f s: %.1f steps/s, %.0f images/s",
+                     (unsigned long long)steps, seconds, (double)steps / seconds,
+                     (double)steps * t->run->config.spec.global_batch / seconds);
+        lk_laps_print(&t->run->laps, &t->out);
+    } else {
+        lk_text_line(out, "nothing to do: step %llu of %llu is already saved",
+                     (unsigned long long)t->done, (unsigned long long)t->total);
+    }
+    lk_text_line(out, "run_identity %s", t->run->identity_hex);
+    lk_text_line(out, "digest %s", t->digest);
+    lk_text_line(out, "state_hash %s", t->state);
+    say_event(t,
+              "{\"event\":\"end\",\"step\":%llu,\"trained\":%llu,\"seconds\":%.3f,%s"
+              "\"run_identity\":\"%s\",\"digest\":\"%s\",\"state_hash\":\"%s\"}",
+              (unsigned long long)t->done, (unsigned long long)steps, seconds, test,
+              t->run->identity_hex, t->digest, t->state);
 }
 
 static lk_status finish(trainer *t, lk_error *error) {
@@ -404,26 +513,14 @@ static lk_status finish(trainer *t, lk_error *error) {
     LK_CHECK(lk_run_fetch(t->run, error));
     lk_run_digest(t->run, t->digest);
     lk_run_state_hash(t->run, t->done, t->state);
+    lk_step_result r = {0};
     if (evaluates(t)) {
-        lk_step_result r;
         LK_CHECK(evaluate(t, &r, error));
         LK_CHECK(lk_run_check_data(t->run, error));
         if (t->leads) (void)lk_line_log_sync(&t->metrics, &unwritten);
-        lk_text_line(&t->out, "test_loss %.9g", (double)r.loss);
-        lk_text_line(&t->out, "test_accuracy %.2f", 100.0 * r.correct / r.examples);
     }
-    if (steps) {
-        lk_text_line(&t->out, "trained %llu steps in %.3f s: %.1f steps/s, %.0f images/s",
-                     (unsigned long long)steps, seconds, (double)steps / seconds,
-                     (double)steps * t->run->config.spec.global_batch / seconds);
-        lk_laps_print(&t->run->laps, &t->out);
-    } else {
-        lk_text_line(&t->out, "nothing to do: step %llu of %llu is already saved",
-                     (unsigned long long)t->done, (unsigned long long)t->total);
-    }
-    lk_text_line(&t->out, "run_identity %s", t->run->identity_hex);
-    lk_text_line(&t->out, "digest %s", t->digest);
-    lk_text_line(&t->out, "state_hash %s", t->state);
+    lk_watch_clock(false);
+    print_result(t, &r, steps, seconds);
     LK_CHECK(check_saved(t, error));
     if (unwritten.status != LK_OK) *error = unwritten;
     return error->status;
@@ -672,6 +769,23 @@ static void print_banner(const trainer *t) {
     lk_text_line(out, "run_identity %s", run->identity_hex);
 }
 
+static void print_start(trainer *t) {
+    const lk_run *run = t->run;
+    char name[6 * LK_JSON_SOURCE_BYTES], dir[6 * LK_PATH_BYTES];
+    const char *plain = *run->config.name ? run->config.name : run->config.document.source;
+    if (!t->json) return;
+    lk_text_escape(name, sizeof name, plain, strlen(plain));
+    lk_text_escape(dir, LK_MIN(sizeof dir, (size_t)1024), t->dir.path, strlen(t->dir.path));
+    say_event(t,
+              "{\"event\":\"start\",\"version\":\"%s\",\"name\":\"%.400s\",\"run_dir\":\"%s\","
+              "\"step\":%llu,\"steps\":%llu,\"workers\":%u,\"replicas\":%u,\"kernels\":\"%s\","
+              "\"arena_bytes\":%llu,\"run_identity\":\"%s\"}",
+              LK_VERSION, name, dir, (unsigned long long)t->done,
+              (unsigned long long)lk_run_steps(run), run->workers.world,
+              run->workers.joined ? run->layout.replicas_all : run->layout.replicas,
+              lk_run_kernels(run), (unsigned long long)run->arena.used, run->identity_hex);
+}
+
 // Where runs live that are given no place of their own.
 static lk_status make_runs(lk_error *error) {
     int made = lk_file_ops_posix.make_directory(NULL, "runs");
@@ -697,9 +811,12 @@ static lk_status open_directory(trainer *t, const lk_common_options *o, lk_error
     LK_CHECK(check_hash_line(t, error));
     if (o->fresh) LK_CHECK(lk_remove_run(dir, error));
     if (!o->run_dir) LK_CHECK(make_runs(error));
-    LK_CHECK(lk_run_dir_open(&t->dir, dir, entry_of(run, o), run->identity_hex, error));
+    lk_status status = lk_run_dir_open(&t->dir, dir, entry_of(run, o), run->identity_hex, error);
+    if (status == LK_BAD_CONFIG) lk_explain_identity(run, dir, error);
+    LK_CHECK(status);
     print_banner(t);
     if (t->dir.resumed) LK_CHECK(resume(t, error));
+    print_start(t);
     // A run that is finished changes nothing any more.
     const bool over = t->saved != UINT64_MAX && t->saved >= lk_run_steps(run);
     if (!over) LK_CHECK(write_documents(t, error));
@@ -740,7 +857,8 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
 
 // What every worker finds at the same step: the leader says it for all.
 static bool is_common(lk_status status) {
-    return status == LK_NOT_FINITE || status == LK_INTERRUPTED || status == LK_TERMINATED;
+    return status == LK_NOT_FINITE || status == LK_INTERRUPTED || status == LK_TERMINATED ||
+           status == LK_HANGUP;
 }
 
 // How the workers of a cluster come together: there is one alone; a launcher of MPI has started
@@ -809,6 +927,7 @@ static lk_status meet(const lk_common_options *o, const lk_cluster *c, lk_error 
         .key_file = getenv("LOCKSTEP_KEY_FILE"),
         .insecure = o->insecure,
         .listener = listener,
+        .waiting = lk_watch_waiting,
     };
     LK_CHECK(lk_mpi_built(error));
     return lk_rendezvous_meet(c, &options, error);
@@ -826,6 +945,7 @@ static lk_status configure(trainer *t, const lk_common_options *o, const lk_clus
         config.worker_replicas = cluster->replicas;
     }
     lk_mpi_options mpi = o->mpi;
+    mpi.waiting = lk_watch_waiting;
     lk_error refused = {.status = LK_OK};
     uint32_t several = how == ALONE ? 1 : world;
     lk_status status = lk_collective_choose(o->collective, several, &mpi, &refused);
@@ -855,13 +975,60 @@ static lk_status close_logs(trainer *t, lk_status status, lk_error *error) {
     return status;
 }
 
+static bool is_stop(lk_status status) {
+    return status == LK_INTERRUPTED || status == LK_TERMINATED || status == LK_HANGUP;
+}
+
+static void say_failure(trainer *t, lk_status status, const lk_error *error) {
+    char text[2 * LK_ERROR_TEXT_BYTES];
+    if (!t->json) return;
+    lk_text_escape(text, sizeof text, error->text, strlen(error->text));
+    say_event(t, "{\"event\":\"error\",\"code\":%d,\"text\":\"%s\"}", (int)status, text);
+}
+
+// The pipe of whoever started this process and shows its progress; or -1.
+static lk_status inherited_progress(int *out, lk_error *error) {
+    const char *text = getenv("LOCKSTEP_PROGRESS_FD");
+    char *end;
+    *out = -1;
+    if (!text) return LK_OK;
+    unsigned long number = strtoul(text, &end, 10);
+    int flags = -1;
+    if (*text >= '0' && *text <= '9' && *end == '\0' && number <= INT_MAX) {
+        flags = fcntl((int)number, F_GETFL);
+    }
+    if (flags >= 0 && (flags & O_NONBLOCK)) {
+        *out = (int)number;
+        return LK_OK;
+    }
+    return lk_fail(
+        error, LK_BAD_USAGE,
+        "LOCKSTEP_PROGRESS_FD: found \"%s\", wanted the number of an inherited pipe that "
+        "does not block, as lockstep launch gives it; unset it",
+        text);
+}
+
+// Who hears what: lines on the way, the answers of watch.h, and the result.
+static lk_status open_outputs(trainer *t, const lk_common_options *o, lk_error *error) {
+    const bool talks = t->leads && !o->quiet && !o->json;
+    lk_text_open(&t->out, talks ? STDOUT_FILENO : open("/dev/null", O_WRONLY | O_CLOEXEC));
+    lk_text_open(&t->own, STDOUT_FILENO);
+    t->result = t->leads && o->quiet ? &t->own : &t->out;
+    lk_watching.out = talks ? &t->out : &t->own;
+    lk_watching.leads = t->leads;
+    lk_watching.json = o->json;
+    lk_watching.quiet = o->quiet;
+    return t->leads ? inherited_progress(&lk_watching.progress_file, error) : LK_OK;
+}
+
 lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     static lk_run run;
     static trainer t;
     static lk_cluster cluster;
     gathering how;
     lk_common_options o;
-    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_TRAIN | LK_OPT_CLUSTER, &o, error));
+    lk_watch_ask();
+    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_OF_TRAIN, &o, error));
     LK_CHECK(read_cluster(&o, &cluster, &how, error));
     if (cluster.evaluator) {  // its run is that of the workers
         o.config.workers = cluster.world;
@@ -870,17 +1037,23 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     }
     t = (trainer){.run = &run,
                   .collective = o.collective,
+                  .json = o.json,
+                  .step_timeout_seconds = o.mpi.step_timeout_seconds,
                   .saved = UINT64_MAX,
                   .dir = {.lock_file = -1},
                   .metrics = {.file = -1},
                   .hashes = {.file = -1}};
+    t.leads = lk_cluster_leads(&cluster);
+    LK_CHECK(open_outputs(&t, &o, error));
     lk_status status = configure(&t, &o, &cluster, how, error);
-    lk_text_open(&t.out, t.leads ? STDOUT_FILENO : open("/dev/null", O_WRONLY | O_CLOEXEC));
     if (status == LK_OK) status = train(&t, &o, error);
+    lk_watch_clock(false);
     lk_text_clear(&t.out);
+    if (status != LK_OK && !is_stop(status)) say_failure(&t, status, error);
     status = close_logs(&t, status, error);
     if (t.dir.lock_file >= 0) lk_run_dir_close(&t.dir);
     if (status == LK_OK) status = lk_text_check(&t.out, "standard output", error);
+    if (status == LK_OK) status = lk_text_check(&t.own, "standard output", error);
     if (run.workers.joined && !t.leads && is_common(status)) error->status = LK_OK;
     // Said before anybody ends: a launcher stops all processes when the first does.
     lk_say_error(error);

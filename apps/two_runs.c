@@ -3,6 +3,7 @@
 #include "apps/two_runs.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,6 +11,37 @@
 #include "io/data_file.h"
 
 typedef unsigned long long ull;
+
+// --- what is said --------------------------------------------------------------------------------
+
+json_t *lk_diff_answer;
+
+void lk_diff_say(const char *format, ...) {
+    static char line[4096];
+    static size_t used;
+    va_list args;
+    va_start(args, format);
+    if (lk_diff_answer) {
+        int n = vsnprintf(line + used, sizeof line - used, format, args);
+        used = LK_MIN(used + (size_t)LK_MAX(n, 0), sizeof line - 1);
+        if (used && line[used - 1] == '\n') {
+            line[used - 1] = '\0';
+            json_array_append_new(json_object_get(lk_diff_answer, "lines"), lk_json_text(line));
+            used = 0;
+        }
+    } else {
+        vprintf(format, args);
+    }
+    va_end(args);
+}
+
+void lk_diff_number(const char *key, uint64_t value) {
+    if (lk_diff_answer) json_object_set_new(lk_diff_answer, key, json_integer((json_int_t)value));
+}
+
+void lk_diff_text(const char *key, const char *value) {
+    if (lk_diff_answer) json_object_set_new(lk_diff_answer, key, lk_json_text(value));
+}
 
 // --- a log, one line at a time -------------------------------------------------------------------
 
@@ -113,7 +145,7 @@ bool lk_checkpoint_enter_both(const char *const runs[LK_SIDES], uint64_t step,
             lk_checkpoint_enter(&pair[i], path, true, &why) == LK_OK) {
             continue;
         }
-        printf("passed over: %s\n", why.text);
+        lk_diff_say("passed over: %s\n", why.text);
         if (i == 1) lk_checkpoint_leave(&pair[0]);
         return false;
     }

@@ -12,6 +12,16 @@
 
 enum { LK_SIDES = 2 };
 
+// --- what is said --------------------------------------------------------------------------------
+
+// --json: one object, of what was found and of all lines that are said otherwise; else NULL.
+extern json_t *lk_diff_answer;
+// Prints, or adds to the answer's "lines".
+void lk_diff_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// Adds a number or a text to the answer, where there is one.
+void lk_diff_number(const char *key, uint64_t value);
+void lk_diff_text(const char *key, const char *value);
+
 // A log of one JSON object a line, each with its "step".
 typedef struct lk_json_log {
     char path[LK_PATH_BYTES];

@@ -14,7 +14,7 @@
 typedef unsigned long long ull;
 
 static const char help[] =
-    "lockstep verify [--kernels NAME] [--replicas N] [--digests FILE]\n"
+    "lockstep verify [--kernels NAME] [--replicas N] [--digests FILE] [--json]\n"
     "\n"
     "Trains the published runs and compares every digest and state hash with the published\n"
     "one: exit 0 where all are equal, 1 where one differs. A run whose data is not on this\n"
@@ -46,6 +46,7 @@ typedef struct verifier {
     cpu_set_t processors;  // of this process, if `bound`
     bool bound;
     uint32_t runs, not_run, compared, differ;
+    json_t *rows;  // --json: of the table; else NULL
 } verifier;
 
 // --- the file -----------------------------------------------------------------------------------
@@ -109,6 +110,19 @@ static void print_row(verifier *v, const promise *p, const lk_run *run, uint64_t
     for (uint32_t i = 0; i < count; i++) differ += strcmp(found[i], published[i]) != 0;
     v->compared += count;
     v->differ += differ;
+    if (v->rows) {
+        json_t *values = json_object();
+        for (uint32_t i = 0; i < count; i++) {
+            json_object_set_new(
+                values, names[i],
+                json_pack("{s:s, s:s}", "found", found[i], "published", published[i]));
+        }
+        json_array_append_new(
+            v->rows, json_pack("{s:s, s:s, s:I, s:I, s:b, s:o}", "run", p->name, "kernels",
+                               lk_run_kernels(run), "replicas", (json_int_t)run->layout.replicas,
+                               "step", (json_int_t)step, "equal", differ == 0, "values", values));
+        return;
+    }
     printf("%-*.*s %-10s %8u %6llu  ", NAME_COLUMNS, NAME_COLUMNS, p->name, lk_run_kernels(run),
            run->layout.replicas, (ull)step);
     for (uint32_t i = 0; i < count; i++) printf("%s %.12s  ", names[i], found[i]);
@@ -203,6 +217,11 @@ static lk_status verify_run(verifier *v, const lk_json_cursor *at, lk_error *err
     if (status == LK_OK) return LK_OK;
     if (status != LK_NO_INPUT) return lk_fail(error, status, "%s", why.text);
     v->not_run++;
+    if (v->rows) {
+        json_array_append_new(
+            v->rows, json_pack("{s:s, s:o}", "run", p.name, "not_run", lk_json_text(why.text)));
+        return LK_OK;
+    }
     printf("%-*.*s not run: %s\n", NAME_COLUMNS, NAME_COLUMNS, p.name, why.text);
     return LK_OK;
 }
@@ -221,8 +240,10 @@ static lk_status verify(verifier *v, const lk_json *document, lk_error *error) {
                        document->source, version, LK_ARITHMETIC_VERSION);
     }
     LK_CHECK(lk_json_get_array(&root, "runs", LK_JSON_REQUIRED, 1, 1000, &runs, error));
-    printf("%-*s %-10s %8s %6s  %-19s  %-18s  %s\n", NAME_COLUMNS, "run", "kernels", "replicas",
-           "step", "digest", "state hash", "equal");
+    if (!v->rows) {
+        printf("%-*s %-10s %8s %6s  %-19s  %-18s  %s\n", NAME_COLUMNS, "run", "kernels", "replicas",
+               "step", "digest", "state hash", "equal");
+    }
     for (size_t i = 0; i < lk_json_length(&runs); i++) {
         LK_CHECK(lk_json_element(&runs, i, &run, error));
         LK_CHECK(verify_run(v, &run, error));
@@ -231,6 +252,15 @@ static lk_status verify(verifier *v, const lk_json *document, lk_error *error) {
 }
 
 static lk_status verdict(const verifier *v, lk_error *error) {
+    if (v->rows) {
+        LK_CHECK(
+            lk_print_json(json_pack("{s:s, s:i, s:i, s:i, s:i, s:O}", "version", LK_VERSION, "runs",
+                                    (int)v->runs, "not_run", (int)v->not_run, "compared",
+                                    (int)v->compared, "differ", (int)v->differ, "rows", v->rows),
+                          error));
+        if (v->differ) return LK_DIFFERS;
+        if (v->compared) return LK_OK;
+    }
     if (v->differ) {
         printf("DIFFERS: %u of %u values are not the published ones: this machine, or this build, "
                "does not keep the bits; please report the lines above\n",
@@ -271,9 +301,12 @@ lk_status lk_command_verify(int argc, char **argv, lk_error *error) {
         {.name = "replicas", .number = &v.replicas, .min = 1, .max = 1 << 20},
         {.name = "digests", .text = &given},
     };
-    lk_arguments a = {.help = help, .options = options, .option_count = LK_COUNT(options)};
+    bool json = false;
+    lk_arguments a = {
+        .help = help, .options = options, .option_count = LK_COUNT(options), .json = &json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
+    v.rows = json ? json_array() : NULL;
     v.bound = sched_getaffinity(0, sizeof v.processors, &v.processors) == 0;
     LK_CHECK(find_digests(given, path, error));
     LK_CHECK(lk_path_join(v.directory, path, "", "", error));
@@ -283,6 +316,7 @@ lk_status lk_command_verify(int argc, char **argv, lk_error *error) {
     lk_status status = lk_json_load_file(&document, path, error);
     if (status == LK_OK) status = verify(&v, &document, error);
     if (status == LK_OK) status = verdict(&v, error);
+    json_decref(v.rows);
     lk_json_close(&document);
     return status;
 }

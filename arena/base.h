@@ -29,6 +29,7 @@ extern "C" {
     X(LK_RANKS_DISAGREE,    76, "workers do not run the same thing")              \
     X(LK_BAD_CONFIG,        78, "the configuration is wrong")                     \
     X(LK_NOT_FINITE,        80, "a number became infinite or NaN: the run diverged") \
+    X(LK_HANGUP,           129, "stopped by SIGHUP after saving")                 \
     X(LK_INTERRUPTED,      130, "stopped by Ctrl-C after saving")                 \
     X(LK_TERMINATED,       143, "stopped by SIGTERM after saving")
 

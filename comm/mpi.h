@@ -32,6 +32,9 @@ typedef struct lk_mpi_options {
     uint32_t start_timeout_seconds;  // for all of start-up
     uint32_t step_timeout_seconds;   // for any one wait after it, but for a leader that saves
     bool messages;                   // no window: point-to-point between workers of one host too
+    // Hears every 50 ms for whom this worker has waited so long; NULL: nobody does. Allocates
+    // nothing.
+    void (*waiting)(const char *who, double seconds);
 } lk_mpi_options;
 
 // LK_UNAVAILABLE in a build without MPI.
@@ -115,6 +118,10 @@ double lk_mpi_last_given(lk_turn turn);
 // Gives what this worker has written, waits until all have. LK_RETRY naming rank, host, step and
 // phase where one has died or is silent for longer than the deadline.
 lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error);
+
+// So many seconds more than --step-timeout, until said otherwise, for what each worker computes
+// before a turn of evaluation.
+void lk_mpi_allow(double seconds);
 
 // Between turns, where something else waits for the others: has one of them died? Never waits.
 lk_status lk_mpi_look_for_dead(uint64_t step, lk_error *error);

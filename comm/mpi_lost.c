@@ -18,6 +18,7 @@ static bool sealed;              // start-up is over;
 static const char *waiting_for;  // what it waits for until then
 static struct pollfd watched[LK_MPI_WORLD_MAX];
 static uint32_t watched_rank[LK_MPI_WORLD_MAX], watched_count;
+static double allowed;  // seconds more, for a share of an evaluation
 static bool any_dead, is_dead[LK_MPI_WORLD_MAX];
 
 // Is worker w's process number one that this process understands?
@@ -188,8 +189,26 @@ static bool may_be_saving(uint32_t w, double seconds, lk_turn turn) {
            seconds < (double)LK_MPI_SAVE_TIMES * lk_mpi.options.step_timeout_seconds;
 }
 
+static void say_waiting(double seconds, const lk_mpi_gift *g) {
+    char who[LK_MPI_HOST_BYTES + 96];
+    const uint32_t w = first_missing(g);
+    if (w == LK_NONE) return;
+    const char *trouble = trouble_of(w);
+    lk_format(who, sizeof who, "rank %u on %s (process %lld)%s%s", w, lk_mpi.peers[w].name,
+              (long long)lk_mpi.peers[w].process, trouble ? ", which " : "",
+              trouble                          ? trouble
+              : w == 0 && lk_mpi.leader_writes ? ", which saves"
+              : g->turn == LK_TURN_NOTES       ? ", which evaluates"
+                                               : "");
+    lk_mpi.options.waiting(who, seconds);
+}
+
+void lk_mpi_allow(double seconds) { allowed = seconds; }
+
 lk_status lk_mpi_judge_silence(double seconds, const lk_mpi_gift *g, lk_error *error) {
     double limit = lk_mpi.options.step_timeout_seconds;
+    if (g->turn == LK_TURN_NOTES) limit += allowed;
+    if (sealed && lk_mpi.options.waiting && seconds >= 1) say_waiting(seconds, g);
     bool some_dead = look_for_dead(), late = sealed && seconds >= limit;
     if (!some_dead && !lk_mpi.broken && !late) return LK_OK;
     uint32_t missing = first_missing(g);

@@ -23,7 +23,7 @@
 #include "comm/clock.h"
 #include "comm/team.h"
 
-enum { ANSWER_SECONDS = 5, RETRY_MS_FIRST = 10, RETRY_MS_MOST = 500 };
+enum { ANSWER_SECONDS = 5, RETRY_MS_FIRST = 10, RETRY_MS_MOST = 500, LOOK_MS = 250 };
 enum { NOBODY = LK_CLUSTER_WORLD_MAX, WHO_BYTES = LK_HELLO_NAME_BYTES + 80 };
 
 enum { STARTING, RUNNING, LEAVING };  // stages of a process
@@ -172,6 +172,18 @@ static lk_status say_absent(uint32_t first, uint32_t count, lk_error *error) {
                    address[0] ? " at " : "", address, others);
 }
 
+// Whom start-up waits for; `why` may be "".
+static void say_waiting(uint32_t rank, const char *why) {
+    char task[LK_TASK_BYTES], who[LK_TASK_BYTES + 320];
+    const char *address = here.cluster->address[rank];
+    if (!here.options.waiting) return;
+    lk_cluster_task(here.cluster, rank, task);
+    lk_format(who, sizeof who, "rank %u (%s%s%.160s)%s%s; see --start-timeout (%u s)", rank, task,
+              address[0] ? " at " : "", address, *why ? ": " : "", why,
+              here.options.start_timeout_seconds);
+    here.options.waiting(who, lk_seconds() - here.began);
+}
+
 static lk_status come_late(lk_chief *c, lk_error *error) {
     char line[64];
     uint32_t count = 0, first = lk_chief_absent(c);
@@ -199,7 +211,8 @@ static lk_status gather(lk_chief *c, lk_error *error) {
     while (lk_chief_absent(c) < c->world) {
         int left = milliseconds_until(here.deadline);
         if (left == 0) return come_late(c, error);
-        lk_status status = lk_chief_serve(c, LK_MIN(left, 1000), error);
+        say_waiting(lk_chief_absent(c), "");
+        lk_status status = lk_chief_serve(c, LK_MIN(left, LOOK_MS), error);
         if (status == LK_RANKS_DISAGREE) lk_chief_tell(c, "refused others\n");
         if (status != LK_RETRY) LK_CHECK(status);
         if (status == LK_OK) continue;
@@ -356,8 +369,13 @@ static lk_status hear_chief(double deadline, bool *go, lk_error *error) {
     uint32_t count = 0, world = here.self.world;
     for (;;) {
         bool over;
-        const char *line = read_line(here.life, &here.in, deadline, &over);
-        if (!line && !over) return LK_OK;
+        const double look = lk_seconds() + 1e-3 * LOOK_MS;
+        const char *line = read_line(here.life, &here.in, LK_MIN(deadline, look), &over);
+        if (!line && !over) {
+            if (lk_seconds() >= deadline) return LK_OK;
+            say_waiting(absent, "");
+            continue;
+        }
         if (line && sscanf(line, "waiting %u", &absent) == 1 && absent < world) continue;
         if (line && strcmp(line, "go") == 0) {
             *go = true;
@@ -384,6 +402,7 @@ static lk_status join(lk_hello_kind kind, int *out, lk_error *error) {
         if (here.life >= 0) LK_CHECK(hear_chief(lk_seconds(), &go, error));
         int left = milliseconds_until(here.deadline);
         if (left == 0) break;
+        say_waiting(0, why);
         pause_ms(LK_MIN(pause, left));
     }
     return lk_fail(error, LK_RETRY,

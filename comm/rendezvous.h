@@ -17,6 +17,8 @@ typedef struct lk_rendezvous_options {
     const char *key_file;            // or NULL
     bool insecure;                   // no key, though the cluster leaves this machine
     int listener;                    // a socket of rank 0 that listens already, or -1
+    // Hears now and then for whom this worker has waited so long; NULL: nobody does.
+    void (*waiting)(const char *who, double seconds);
 } lk_rendezvous_options;
 
 // Before lk_mpi_start. Returns when all workers have come.

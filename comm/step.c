@@ -118,12 +118,23 @@ uint32_t lk_step_grains(const lk_program *p, uint64_t step) {
     return lk_grains_of(p, lk_step_positions(p->spec, step));
 }
 
+static inline void begin_progress(lk_world *world, uint32_t replica, const lk_waves *waves) {
+    if (replica != 0) return;
+    world->progress.done = 0;
+    world->progress.all = waves->end - waves->at;
+}
+
+static inline void add_progress(lk_world *world, uint32_t replica, const lk_waves *waves) {
+    if (replica == 0) world->progress.done += waves->wave.grain_count;
+}
+
 // In line: a board calls one of the two alone.
 __attribute__((always_inline)) static inline lk_waves start(lk_world *world, uint32_t replica,
                                                             uint64_t step) {
     lk_frame *f = &world->frames[replica];
     lk_waves waves = lk_step_waves(world->program, replica, step);
     lk_frame_start(f);
+    begin_progress(world, replica, &waves);
     // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
     const bool none = waves.at >= waves.end && world->program->checked;
     for (uint32_t op = 0; none && op < world->program->reduce_op; op++) lk_check_before_op(f, op);
@@ -143,12 +154,16 @@ void lk_step_walk(lk_world *world, uint32_t replica, lk_walk *walk, uint32_t las
         lk_execute_train_ops(&world->frames[replica], &waves->wave, walk->op, end, &walk->after);
         walk->op = end < all ? end : 0;
         if (walk->op > 0) return;
+        add_progress(world, replica, waves);
     }
 }
 
 void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
     lk_waves waves = start(world, replica, step);
-    while (lk_next_wave(&waves)) lk_execute_train(&world->frames[replica], &waves.wave);
+    while (lk_next_wave(&waves)) {
+        lk_execute_train(&world->frames[replica], &waves.wave);
+        add_progress(world, replica, &waves);
+    }
 }
 
 // --- REDUCE, APPLY -----------------------------------------------------------------------------
@@ -406,8 +421,10 @@ void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *sou
     f->source = source;
     world->bad_param[replica] = LK_NONE;
     lk_frame_start(f);
+    begin_progress(world, replica, &waves);
     while (lk_next_wave(&waves)) {
         lk_execute_forward(f, &waves.wave);
+        add_progress(world, replica, &waves);
         if (!world->on_logits) continue;
         world->on_logits(world->on_logits_context, waves.wave.position, waves.wave.examples,
                          lk_tensor_at(f, world->program->logits));

@@ -18,6 +18,12 @@
 // Evaluation: sees the logits (count, classes) of examples [first, first + count).
 typedef void (*lk_on_logits)(void *context, uint64_t first, uint32_t count, const float *logits);
 
+// How far the first replica is with its grains of a step or an evaluation: for whoever looks
+// meanwhile, from its own thread.
+typedef struct lk_progress {
+    volatile uint32_t done, all;
+} lk_progress;
+
 // The replicas of this process, among those that share a memory with them: the same ones, or the
 // replicas of all workers of a host (program.h, `shared`). What those compute is known only after
 // the others have said that they are done, which is not this module's business.
@@ -32,6 +38,9 @@ typedef struct lk_world {
     uint32_t *bad_param;   // (replicas): first parameter whose update was not finite, or LK_NONE
     lk_on_logits on_logits;  // called by the replica that computed them; NULL: nobody looks
     void *on_logits_context;
+    // Apart from what all replicas read: the first writes it after every wave.
+    uint8_t apart[64];
+    lk_progress progress;
 } lk_world;
 
 typedef struct lk_step_result {

@@ -808,6 +808,13 @@ static json_t *parse_value(const char *text) {
     return json_string(text);
 }
 
+// Of digits alone, so an integer: where JSON takes it for none, it is one of too many.
+static bool is_whole(const char *text) {
+    const char *digits = text + (*text == '-');
+    return *digits && digits[strspn(digits, "0123456789")] == '\0' &&
+           (*digits != '0' || !digits[1]);
+}
+
 static const char *nearest_key(json_t *object, const char *key) {
     const char *near = NULL, *other;
     json_t *value;
@@ -882,9 +889,13 @@ lk_status lk_json_set(lk_json *document, const char *assignment, lk_error *error
     const char *equals = strchr(assignment, '=');
     if (!equals) return bad_set(assignment, "there is no \"=\"", error);
     json_t *value = parse_value(equals + 1);
-    if (!value)
-        return bad_set(assignment, "the value begins like JSON and is none, or would be read as 0",
+    if (!value) {
+        bool whole = is_whole(equals + 1);
+        return bad_set(assignment,
+                       whole ? "the integer is beyond 9223372036854775807, the largest"
+                             : "the value begins like JSON and is none, or would be read as 0",
                        error);
+    }
     lk_status status = set_value(document, assignment, equals, value, error);
     json_decref(value);
     if (status == LK_OK) document->changed = true;

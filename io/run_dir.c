@@ -54,8 +54,10 @@ static lk_status judge(const lk_run_dir *run, const survey *s, lk_run_entry entr
                        lk_error *error) {
     if (entry == LK_ENTER_NEW && s->has_other) {
         return lk_fail(error, LK_BAD_USAGE,
-                       "%s: not empty (\"%s\" is there); go on with --resume, or "
-                       "name another directory", run->path, s->other);
+                       "%s: not empty (\"%s\" is there); %s", run->path, s->other,
+                       s->has_identity ? "go on with --resume, begin anew with --fresh, or name "
+                                         "another directory"
+                                       : "it is no run's: name another directory");
     }
     if (entry == LK_ENTER_EITHER && s->has_other && !s->has_identity) {
         return lk_fail(error, LK_BAD_USAGE,

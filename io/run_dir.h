@@ -95,7 +95,7 @@ lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_e
 // it may be called again.
 lk_status lk_line_log_flush(lk_line_log *log, lk_error *error);
 
-// Flushes and makes durable. Call it before each checkpoint: a resumed log then has no gap.
+// Makes durable what was added. Call it before each checkpoint: a resumed log then has no gap.
 lk_status lk_line_log_sync(lk_line_log *log, lk_error *error);
 
 // Flushes and closes; closed even where it fails, or where LK_IO_ERROR tells of lines lost before.

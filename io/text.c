@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,9 +57,22 @@ static size_t cut_at(const char *text, size_t bytes) {
     return bytes;
 }
 
+// Between these a handler of a signal finds the buffer in use.
+static void enter(lk_text_out *out) {
+    out->busy = 1;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+static lk_status leave(lk_text_out *out, lk_status status) {
+    atomic_signal_fence(memory_order_seq_cst);
+    out->busy = 0;
+    return status;
+}
+
 // Formats into the buffer; the newline's place is kept. Returns the length, or that of the longest
 // line plus one where it does not fit.
 static size_t compose(lk_text_out *out, const char *format, va_list args) {
+    enter(out);
     static_assert(sizeof out->buffer >= ERASE_BYTES + LK_TEXT_LINE_BYTES, "the line has its room");
     int length = vsnprintf(out->buffer + ERASE_BYTES, LK_TEXT_LINE_BYTES, format, args);
     return length < 0 ? 0 : LK_MIN((size_t)length, (size_t)LK_TEXT_LINE_BYTES);
@@ -82,7 +96,7 @@ lk_status lk_text_line(lk_text_out *out, const char *format, ...) {
         memcpy(line + length, "...", 3);
         length += 3;
     }
-    return finish_line(out, length);
+    return leave(out, finish_line(out, length));
 }
 
 lk_status lk_text_record(lk_text_out *out, const char *format, ...) {
@@ -90,8 +104,8 @@ lk_status lk_text_record(lk_text_out *out, const char *format, ...) {
     va_start(args, format);
     size_t length = compose(out, format, args);
     va_end(args);
-    if (length >= LK_TEXT_LINE_BYTES) return LK_INTERNAL;
-    return finish_line(out, length);
+    if (length >= LK_TEXT_LINE_BYTES) return leave(out, LK_INTERNAL);
+    return leave(out, finish_line(out, length));
 }
 
 static size_t terminal_columns(int fd) {
@@ -100,12 +114,8 @@ static size_t terminal_columns(int fd) {
     return size.ws_col;
 }
 
-lk_status lk_text_progress(lk_text_out *out, const char *format, ...) {
-    if (!out->terminal) return LK_OK;
-    va_list args;
-    va_start(args, format);
-    size_t length = compose(out, format, args);
-    va_end(args);
+// Shows what stands in the buffer, cut to the terminal's width.
+static lk_status show_progress(lk_text_out *out, size_t length) {
     length = LK_MIN(length, (size_t)LK_TEXT_LINE_BYTES - 1);
     const char *line = out->buffer + ERASE_BYTES;
     size_t columns = terminal_columns(out->fd) - 1, used = 0, end = 0;
@@ -116,10 +126,45 @@ lk_status lk_text_progress(lk_text_out *out, const char *format, ...) {
     return write_line(out, end, true);
 }
 
+lk_status lk_text_progress(lk_text_out *out, const char *format, ...) {
+    if (!out->terminal) return LK_OK;
+    va_list args;
+    va_start(args, format);
+    size_t length = compose(out, format, args);
+    va_end(args);
+    return leave(out, show_progress(out, length));
+}
+
 lk_status lk_text_clear(lk_text_out *out) {
     if (!out->progress_shown) return LK_OK;
+    enter(out);
     out->progress_shown = false;
-    return write_line(out, 0, true);
+    return leave(out, write_line(out, 0, true));
+}
+
+// --- from a handler ------------------------------------------------------------------------------
+
+// Takes the buffer for a line of `text`, where that can be written without waiting.
+static bool begin_now(lk_text_out *out, const char *text, size_t *length) {
+    struct pollfd ready = {.fd = out->fd, .events = POLLOUT};
+    if (out->busy || out->write_errno) return false;
+    if (poll(&ready, 1, 0) != 1 || !(ready.revents & POLLOUT)) return false;
+    enter(out);
+    *length = LK_MIN(strlen(text), (size_t)LK_TEXT_LINE_BYTES - 1);
+    memcpy(out->buffer + ERASE_BYTES, text, *length);
+    return true;
+}
+
+bool lk_text_line_now(lk_text_out *out, const char *text) {
+    size_t length;
+    if (!begin_now(out, text, &length)) return false;
+    return leave(out, finish_line(out, length)) == LK_OK;
+}
+
+bool lk_text_progress_now(lk_text_out *out, const char *text) {
+    size_t length;
+    if (!out->terminal || !begin_now(out, text, &length)) return false;
+    return leave(out, show_progress(out, length)) == LK_OK;
 }
 
 lk_status lk_text_check(const lk_text_out *out, const char *name, lk_error *error) {

@@ -29,6 +29,7 @@ typedef struct lk_text_out {
     bool terminal;         // fd is a terminal that can erase a line (TERM is not "dumb")
     bool progress_shown;   // the cursor stands behind a progress line
     int write_errno;       // of the first write that failed, 0 so far; then nothing more is written
+    volatile int busy;     // a call is under way: a signal's handler keeps out
     char buffer[LK_TEXT_LINE_BYTES + 8];  // room for the erasing sequence before the line
 } lk_text_out;
 
@@ -53,6 +54,12 @@ lk_status lk_text_progress(lk_text_out *out, const char *format, ...)
 
 // Erases the progress line, if there is one.
 lk_status lk_text_clear(lk_text_out *out);
+
+// The same from the handler of a signal, on the thread that writes here otherwise: `text` is one
+// line without its newline. Never waits: false where a call was under way or the reader is slow,
+// and nothing was written then.
+bool lk_text_line_now(lk_text_out *out, const char *text);
+bool lk_text_progress_now(lk_text_out *out, const char *text);
 
 // The first failed write as an error that names `name` ("runs/a/metrics.jsonl"); LK_OK without one.
 lk_status lk_text_check(const lk_text_out *out, const char *name, lk_error *error);

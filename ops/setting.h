@@ -26,6 +26,7 @@ typedef struct lk_setting {
     bool required;
     uint32_t most;         // of LK_SETTING_U32 and LK_SETTING_PAIR
     float low, high;       // of LK_SETTING_FLOAT, both allowed
+    float below;           // ... and not this one nor more; 0: no such bound
     uint32_t constant;     // default of U32, PAIR, BOOL and PADDING
     float float_constant;  // default of FLOAT; INITIALIZER: glorot_uniform; ACTIVATION: linear
     const char *fallback;  // not NULL: the key before it whose value is the default

@@ -31,7 +31,7 @@ test_set='--set data.test={"made_up":{"count":10,"height":8,"width":8,"classes":
 # checkpoint info and verify.
 expect 64 'a subcommand is missing' checkpoint
 expect 64 'did you mean "verify"' checkpoint verifi a
-expect 0 '^lockstep checkpoint info FILE$' checkpoint info --help
+expect 0 '^lockstep checkpoint info FILE \[--json\]$' checkpoint info --help
 for command in plan train eval predict embed; do
     expect 0 "^usage: lockstep $command CONFIG" $command --help
 done

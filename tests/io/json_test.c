@@ -436,7 +436,7 @@ static void test_set(void **state) {
     refuse_set("name=\xff", LK_BAD_USAGE, "value");
     refuse_set("name={\"a\":1", LK_BAD_USAGE, "begins like JSON");
     refuse_set("name={\"a\":1,\"a\":2}", LK_BAD_USAGE, "begins like JSON");
-    refuse_set("steps=18446744073709551616", LK_BAD_USAGE, "begins like JSON");
+    refuse_set("steps=18446744073709551616", LK_BAD_USAGE, "beyond 9223372036854775807");
     refuse_set("rate=.5", LK_BAD_USAGE, "begins like JSON");
     refuse_set("rate=1e-400", LK_BAD_USAGE, "would be read as 0");
     refuse_set("model.layesr[0].units=5", LK_BAD_CONFIG, "did you mean \"layers\"?");

@@ -130,6 +130,37 @@ static void test_signals_and_full_pipes(void **state) {
     write_many(true);
 }
 
+// From a handler: never while a call is under way, never waiting for a reader.
+static void test_now(void **state) {
+    (void)state;
+    int ends[2];
+    char text[LK_TEXT_LINE_BYTES];
+    lk_text_out out;
+    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+    lk_text_open(&out, ends[1]);
+    assert_true(lk_text_line_now(&out, "stopping"));
+    assert_false(lk_text_progress_now(&out, "no terminal"));
+    receive(ends[0]);
+    assert_string_equal(got, "stopping\n");
+    out.busy = 1;
+    assert_false(lk_text_line_now(&out, "between two halves of another"));
+    out.busy = 0;
+    assert_int_equal(receive(ends[0]), 0);
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 2] = '\0';
+    int lines = 0;
+    while (lines < 1000 && lk_text_line_now(&out, text)) lines++;
+    assert_in_range(lines, 1, 999);  // full
+    assert_int_equal(out.write_errno, 0);
+    while (receive(ends[0])) continue;
+    assert_true(lk_text_line_now(&out, "again"));
+    assert_int_equal(out.busy, 0);
+    receive(ends[0]);
+    assert_string_equal(got, "again\n");
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static void test_progress(void **state) {
     (void)state;
     setenv("TERM", "xterm", 1);
@@ -163,6 +194,9 @@ static void test_progress(void **state) {
     lk_text_progress(&out, "123456789");
     receive(master);
     assert_string_equal(got, "\r\033[K123");
+    assert_true(lk_text_progress_now(&out, "567890"));
+    receive(master);
+    assert_string_equal(got, "\r\033[K567");
     lk_text_line(&out, "a whole line, however wide");
     receive(master);
     assert_string_equal(got, "\r\033[Ka whole line, however wide\n");
@@ -264,7 +298,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),    cmocka_unit_test(test_signals_and_full_pipes),
         cmocka_unit_test(test_progress), cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_nearest),  cmocka_unit_test(test_now),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

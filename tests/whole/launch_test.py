@@ -268,8 +268,8 @@ def restarts(t):
             error.count("failed first") == 2, "only once", code, error)
     _, _, error = t.expect(64, "launch", "--workers", "2", "--restarts", "5", "train", config,
                            "--run-dir", "twice", "--replicas", "1")
-    t.check("restart " not in error and "go on with --resume, or name another directory" in error,
-            "a mistake is not made again", error)
+    t.check("restart " not in error and "go on with --resume, begin anew with --fresh, or name"
+            in error, "a mistake is not made again", error)
 
 
 def main():

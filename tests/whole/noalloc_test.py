@@ -6,6 +6,7 @@ and refused by the kernel under --seal.
    noalloc_test.py PROGRAM WORK_DIR COUNTING_PROGRAM
 """
 import os
+import signal
 import sys
 
 from program import Test, finish, free_port, result, start, tf_config
@@ -13,6 +14,25 @@ from program import Test, finish, free_port, result, start, tf_config
 
 def counts(error):
     return error.split("after the seal:")[-1].split()[1::2]
+
+
+def asked(t, config, sealed):
+    """Progress by the clock, a status that is asked for, an answer to SIGTERM: handlers, too."""
+    process = t.start("train", config, "--run-dir", "asked", "--json", "--set", "steps=1000000",
+                      *(sealed or []))
+    progress = 0
+    for line in process.stdout:
+        progress += '"progress"' in line
+        if progress == 2:
+            break
+    process.send_signal(signal.SIGUSR1)
+    for line in process.stdout:
+        if '"status"' in line:
+            break
+    process.send_signal(signal.SIGHUP)
+    out, error = process.communicate(timeout=60)
+    t.check(process.returncode == 129 and '"stopping"' in out and counts(error) == ["0"] * 11,
+            "nothing is counted where it is asked", process.returncode, out[-300:], error)
 
 
 def workers(t, config, digest, sealed):
@@ -63,6 +83,7 @@ def main():
         t.check(sum(line.startswith("evaluation") for line in lines) == 10, "ten evaluations")
         t.check(sum(line.startswith("checkpoint") for line in lines) == 12, "twelve checkpoints")
         print(error.strip(), *more)
+    asked(t, config, sealed)
     workers(t, config, digest, sealed)
     # The test can fail: every way of allocating is found.
     for how in ("malloc", "realloc", "free", "mmap", "thread"):
