@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "apps/command.h"
+#include "apps/hot.h"
 
 static const char *const files_of_run[] = {"metrics.jsonl",   "hashes.jsonl", "evaluations.jsonl",
                                            "arithmetic.json", "config.json",  "plan.json",
@@ -72,7 +73,10 @@ lk_status lk_remove_run(const char *path, lk_error *error) {
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", path);
     lk_status status = refuse_strangers(path, false, error);
     if (status == LK_OK) status = refuse_strangers(checkpoints, true, error);
-    if (status == LK_OK) remove_files(path, checkpoints);
+    if (status == LK_OK) {
+        lk_hot_forget(path);
+        remove_files(path, checkpoints);
+    }
     lk_run_dir_close(&held);
     return status;
 }
