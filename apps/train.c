@@ -460,6 +460,7 @@ static lk_status resume(trainer *t, lk_error *error) {
     uint64_t removed;
     LK_CHECK(lk_line_log_cut(&t->dir, "metrics.jsonl", t->done, &removed, error));
     LK_CHECK(find_evaluation(t, error));
+    if (t->evaluated) t->from.word &= ~(uint64_t)LK_HOT_EVALUATION_OWED;
     return lk_line_log_cut(&t->dir, "hashes.jsonl", t->done, &removed, error);
 }
 
