@@ -155,7 +155,10 @@ lk_status lk_hot_open(lk_hot_state *hot, const char *path, const uint8_t identit
     memcpy(hot->identity, identity, sizeof hot->identity);
     lk_format(hot->path, sizeof hot->path, "%s", path);
     lk_status status = open_and_hold(hot, create, &there, error);
-    if (status == LK_OK) status = take_room(hot, (uint64_t)there.st_size, create, error);
+    if (status == LK_OK) {
+        status = take_room(hot, (uint64_t)there.st_size, create, error);
+        if (status != LK_OK && create) lk_hot_remove(hot);  // nothing half made stays
+    }
     if (status != LK_OK) lk_hot_close(hot);
     return status;
 }
