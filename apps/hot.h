@@ -52,9 +52,9 @@ typedef struct lk_hot {
 void lk_hot_plan(lk_run *run);
 
 // The leader has opened the run directory, nobody else looks at `run_dir`: all workers at the same
-// point open what they keep and hear what each has. What fails only where the configuration says
-// how often: LK_UNAVAILABLE.
-lk_status lk_hot_meet(lk_hot *hot, lk_run *run, const char *run_dir, bool resume, lk_error *error);
+// point open what they keep and hear what each has. A host that cannot keep any says so on stderr,
+// and the run goes on: what is promised is on disk.
+void lk_hot_meet(lk_hot *hot, lk_run *run, const char *run_dir, bool resume);
 
 // The leader's: says on `out` what this run keeps.
 void lk_hot_print(const lk_hot *hot, lk_text_out *out);

@@ -433,7 +433,8 @@ static lk_status go_on_from(trainer *t, lk_error *error) {
         lk_status status = lk_load_weights(t->run, NULL, t->dir.path, &t->out, &t->done, &why);
         const bool none = status == LK_NO_INPUT || status == LK_BAD_DATA;
         if (!from->found || !(none || (status == LK_OK && from->step > t->done))) {
-            if (status == LK_OK && from->found) lk_hot_say_stale(from, t->done, &t->out);
+            const bool stale = status == LK_OK && from->found && from->step < t->done;
+            if (stale) lk_hot_say_stale(from, t->done, &t->out);
             from->found = false;
             *error = why;
             return status;
@@ -631,8 +632,8 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     lk_status status = t->leads ? open_directory(t, o, error) : LK_OK;
     if (run->workers.joined) status = lk_mpi_settle(status, error);
     LK_CHECK(status);
-    status = lk_hot_meet(&t->hot, run, t->leads ? t->dir.path : NULL, o->resume, error);
-    if (status == LK_OK && t->leads) status = open_files(t, o, error);
+    lk_hot_meet(&t->hot, run, t->leads ? t->dir.path : NULL, o->resume);
+    if (t->leads) status = open_files(t, o, error);
     if (run->workers.joined) status = lk_mpi_settle(status, error);
     LK_CHECK(status);
     LK_CHECK(lk_hot_load(&t->hot, &t->from, error));

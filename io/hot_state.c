@@ -109,7 +109,7 @@ static lk_status open_and_hold(lk_hot_state *hot, bool create, struct stat *ther
         }
         LK_CHECK(judge_file(hot, there, error));
         if (flock(hot->file, LOCK_EX | LOCK_NB) != 0) {
-            return lk_file_fail(error, LK_UNAVAILABLE, hot->path, "hold", -errno);
+            return lk_fail(error, LK_UNAVAILABLE, "%s: another process holds it", hot->path);
         }
         const bool same = stat(hot->path, &named) == 0 && named.st_ino == there->st_ino;
         if (same) return LK_OK;
