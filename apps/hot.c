@@ -288,11 +288,4 @@ void lk_hot_keep_step(lk_hot *hot, uint64_t done, uint64_t word) {
     lk_hot_keep(&hot->state, hot->tensors, lk_run_tensor_count(hot->run), done, word);
 }
 
-void lk_hot_end(lk_hot *hot, bool over) {
-    if (hot->state.file < 0) return;
-    if (over || !hot->state.used) {
-        lk_hot_remove(&hot->state);
-    } else {
-        lk_hot_close(&hot->state);
-    }
-}
+void lk_hot_end(lk_hot *hot, bool over) { lk_hot_leave(&hot->state, over || !hot->state.used); }

@@ -175,8 +175,14 @@ void lk_hot_close(lk_hot_state *hot) {
 }
 
 // By its name while it is held, so it is this file and no other.
+void lk_hot_leave(lk_hot_state *hot, bool remove) {
+    if (hot->file >= 0 && remove) (void)unlink(hot->path);
+    if (hot->file >= 0) close(hot->file);
+    hot->file = -1;
+}
+
 void lk_hot_remove(lk_hot_state *hot) {
-    if (hot->file >= 0) (void)unlink(hot->path);
+    lk_hot_leave(hot, true);
     lk_hot_close(hot);
 }
 

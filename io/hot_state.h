@@ -82,6 +82,9 @@ void lk_hot_clear(lk_hot_state *hot);
 void lk_hot_close(lk_hot_state *hot);
 void lk_hot_remove(lk_hot_state *hot);
 
+// The same at the end of a process that gives no memory back any more: the map goes with it.
+void lk_hot_leave(lk_hot_state *hot, bool remove);
+
 #ifdef __cplusplus
 }
 #endif
