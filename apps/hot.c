@@ -41,6 +41,11 @@ static uint64_t tensor_bytes(const lk_run *run) {
     return floats * (1 + lk_optimizer_slot_count(&p->spec->optimizer)) * sizeof(float);
 }
 
+// What GPUs keep would have to be waited for and fetched: only where it is said how often.
+static bool fetches(const lk_run *run) {
+    return run->cuda && run->config.hot_steps == LK_CONFIG_HOT_AUTO;
+}
+
 void lk_hot_plan(lk_run *run) {
     const lk_config *c = &run->config;
     const uint64_t bytes = tensor_bytes(run);
@@ -49,7 +54,7 @@ void lk_hot_plan(lk_run *run) {
     run->hot_steps = run->hot_bytes = 0;
     run->hot_seconds = LK_HOT_SECONDS + (double)bytes / LK_HOT_BYTES_PER_SECOND;
     run->hot_step_seconds = flop / (flop_per_second(run->kernels->name) * replicas);
-    if (!run->needs.checkpoints || c->hot_steps == 0 || run->cuda) return;
+    if (!run->needs.checkpoints || c->hot_steps == 0 || fetches(run)) return;
     run->hot_steps = c->hot_steps;
     if (c->hot_steps == LK_CONFIG_HOT_AUTO) {
         const double steps = run->hot_seconds / (LK_HOT_SHARE * run->hot_step_seconds);
@@ -113,16 +118,17 @@ static lk_hot_offer open_mine(lk_hot *hot, const hot_word *word, lk_error *why) 
     char path[LK_PATH_BYTES];
     uint32_t host_workers = 1, before = 0;
     if (run->workers.joined) lk_mpi_host(&host_workers, &before);
-    if (before > 0 || word->key == 0 || (!word->every && !word->resumes)) return mine;
+    const bool create = word->every > 0 && !fetches(run);
+    if (before > 0 || word->key == 0 || (!create && !word->resumes)) return mine;
     if (path_of(word->key, path, why) != LK_OK) return (lk_hot_offer){.place = LK_HOT_HELD};
     const lk_status status =
-        lk_hot_open(&hot->state, path, run->identity, tensor_bytes(run), word->every > 0, why);
+        lk_hot_open(&hot->state, path, run->identity, tensor_bytes(run), create, why);
     if (status == LK_NO_INPUT) {
         why->status = LK_OK;
         return (lk_hot_offer){.place = LK_HOT_COLD};
     }
     if (status != LK_OK) return (lk_hot_offer){.place = LK_HOT_HELD};
-    hot->keeps = word->every > 0;
+    hot->keeps = create;
     if (!word->resumes) lk_hot_clear(&hot->state);
     lk_hot_look(&hot->state, mine.copies);
     mine.place = LK_HOT_COLD;
@@ -144,7 +150,6 @@ void lk_hot_meet(lk_hot *hot, lk_run *run, const char *run_dir, bool resume) {
         lk_mpi_broadcast(&word, sizeof word);
         if (run->workers.rank > 0) remove_file(word.forgotten);
     }
-    if (run->cuda) word.every = 0;  // GPUs keep the state: it would have to be fetched
     hot->every = word.every;
     const lk_hot_offer mine = open_mine(hot, &word, &why);
     hot->offers[0] = mine;
@@ -156,8 +161,10 @@ void lk_hot_meet(lk_hot *hot, lk_run *run, const char *run_dir, bool resume) {
 
 void lk_hot_print(const lk_hot *hot, lk_text_out *out) {
     const lk_run *run = hot->run;
-    if (run->cuda) {
-        lk_text_line(out, "hot state: off (GPUs keep parameters and slots)");
+    if (fetches(run)) {
+        lk_text_line(out,
+                     "hot state: off (GPUs keep parameters and slots; checkpoint.hot_steps=N "
+                     "fetches them)");
     } else if (hot->every == 0) {
         lk_text_line(out, "hot state: off (as asked)");
     } else if (!hot->keeps) {
@@ -280,12 +287,15 @@ lk_status lk_hot_load(lk_hot *hot, lk_hot_choice *choice, lk_error *error) {
 // --- while it runs -----------------------------------------------------------------------------
 
 bool lk_hot_is_due(const lk_hot *hot, uint64_t done, bool last) {
+    if (fetches(hot->run)) return false;
     return hot->every > 0 && (done % hot->every == 0 || last);
 }
 
-void lk_hot_keep_step(lk_hot *hot, uint64_t done, uint64_t word) {
-    if (!hot->keeps) return;
+lk_status lk_hot_keep_step(lk_hot *hot, uint64_t done, uint64_t word, lk_error *error) {
+    if (!hot->keeps) return LK_OK;
+    LK_CHECK(lk_run_fetch(hot->run, error));
     lk_hot_keep(&hot->state, hot->tensors, lk_run_tensor_count(hot->run), done, word);
+    return LK_OK;
 }
 
 void lk_hot_end(lk_hot *hot, bool over) { lk_hot_leave(&hot->state, over || !hot->state.used); }

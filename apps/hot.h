@@ -71,9 +71,9 @@ void lk_hot_say_stale(const lk_hot_choice *choice, uint64_t step, lk_text_out *o
 // leader's.
 lk_status lk_hot_load(lk_hot *hot, lk_hot_choice *choice, lk_error *error);
 
-// After a step: is it kept; does so.
+// After a step: is it kept; does so. GPUs are done with it by then.
 bool lk_hot_is_due(const lk_hot *hot, uint64_t done, bool last);
-void lk_hot_keep_step(lk_hot *hot, uint64_t done, uint64_t word);
+lk_status lk_hot_keep_step(lk_hot *hot, uint64_t done, uint64_t word, lk_error *error);
 
 // Closes it: of a run that has come to its end, or was saved, it is removed.
 void lk_hot_end(lk_hot *hot, bool over);

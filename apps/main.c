@@ -20,7 +20,7 @@ static const struct {
     {"train", lk_command_train,
      "train CONFIG [--run-dir DIR] [--resume | --fresh] [--seal] [--cluster FILE]"},
     {"launch", lk_command_launch,
-     "launch --workers N [--replicas M] [--restarts K] train CONFIG ..."},
+     "launch --workers N [--replicas M] [--restarts K] [--elastic MIN] train CONFIG ..."},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE)"},
     {"predict", lk_command_predict,
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy"},
@@ -51,7 +51,7 @@ static const char config_help[] =
     "\n"
     "A run, with lockstep train\n"
     "  --run-dir DIR        where it lives (runs/NAME); refused if something is there, unless\n"
-    "  --resume             it goes on from its newest whole checkpoint, or\n"
+    "  --resume             it goes on from its hot state or its newest whole checkpoint, or\n"
     "  --fresh              removes the run that is there and starts anew\n"
     "  --seal               has the kernel refuse it any memory once it has started\n"
     "\n"

@@ -25,7 +25,7 @@ static void print_entries(const lk_arena *a, lk_text_out *out) {
 static void print_hot(const lk_run *run, lk_text_out *out) {
     if (run->hot_steps == 0) {
         lk_text_line(out, "hot state: none (%s)",
-                     run->cuda ? "GPUs keep parameters and slots" : "as asked");
+                     run->config.hot_steps ? "GPUs keep parameters and slots" : "as asked");
         return;
     }
     lk_text_line(out,

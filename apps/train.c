@@ -251,8 +251,7 @@ static lk_status keep_hot(trainer *t, bool tested, lk_error *error) {
         LK_CHECK(lk_line_log_flush(&t->metrics, error));
         LK_CHECK(lk_line_log_flush(&t->hashes, error));
     }
-    lk_hot_keep_step(&t->hot, t->done, tested ? LK_HOT_EVALUATION_OWED : 0);
-    return LK_OK;
+    return lk_hot_keep_step(&t->hot, t->done, tested ? LK_HOT_EVALUATION_OWED : 0, error);
 }
 
 // What was still to come after the step that this process began from. A checkpoint after the
@@ -297,12 +296,12 @@ static lk_status one_step(trainer *t, lk_error *error) {
     const bool logged = t->done % c->log_every_steps == 0 || t->done == 1 || last;
     const bool shown = logged || t->done == t->first + 1;
     const bool hashed = t->done % c->hash_every_steps == 0 || last;
-    const bool saved = save_is_due(t, &r);
-    if (shown || hashed || tested || saved) LK_CHECK(settle(t, &r, error));
+    const bool saved = save_is_due(t, &r), kept = lk_hot_is_due(&t->hot, t->done, last);
+    if (shown || hashed || tested || saved || kept) LK_CHECK(settle(t, &r, error));
     if (logged) LK_CHECK(log_metrics(t, "train", &r, error));
     if (shown) show_step(t, &r);
     if (hashed) LK_CHECK(log_hashes(t, error));
-    if (lk_hot_is_due(&t->hot, t->done, last)) LK_CHECK(keep_hot(t, tested, error));
+    if (kept) LK_CHECK(keep_hot(t, tested, error));
     if (tested) {
         lk_step_result ignored;
         t->run->exchange.writes_checkpoint = writes;

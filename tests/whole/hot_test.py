@@ -228,7 +228,7 @@ def spoil(t, number, fault, config, wanted):
     loud = {"newest": "is torn", "older": "is torn", "both": "is torn", "head": "is torn",
             "logs": "the logs end before it", "link": "is a link", "open": "is open to others",
             "held": "another process holds it",
-            "nothing left": "damaged checkpoint passed over"}.get(kind)
+            "nothing left": "damaged checkpoint passed over" if step else None}.get(kind)
     case.check(not loud or ("WARNING: " in end[2] and loud in end[2]), "it is said loudly", end[2])
     return case.end()
 
