@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "apps/hot.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +57,7 @@ void lk_hot_plan(lk_run *run) {
     run->hot_steps = c->hot_steps;
     if (c->hot_steps == LK_CONFIG_HOT_AUTO) {
         const double steps = run->hot_seconds / (LK_HOT_SHARE * run->hot_step_seconds);
-        run->hot_steps = (uint64_t)LK_MIN(LK_MAX(ceil(steps), 1.0), 1e9);
+        run->hot_steps = (uint64_t)LK_MIN(steps, 1e9) + 1;
     }
     uint32_t host_workers = 1, before = 0;
     if (run->workers.joined) lk_mpi_host(&host_workers, &before);

@@ -265,7 +265,8 @@ def worker_cases():
                 victims = range(world) if place not in SAVING + KEEPING else (0,)
                 for victim in victims:
                     for how in ("kill", "exit"):
-                        if how == "exit" and place in KEEPING:
+                        # One that has only to leave may do so as it likes.
+                        if how == "exit" and place in KEEPING + ["end"]:
                             continue
                         yield (how, place, 25, 1, world, victim, collective, False)
                     if place not in START_UP + ["end"]:
