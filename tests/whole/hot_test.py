@@ -21,7 +21,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from program import Test, result, value
+from program import Test, finish, free_port, result, tf_config, value
 
 STRIKE, ALL = os.path.abspath(sys.argv[3]), sys.argv[4:] == ["all"]
 STEPS, EVALUATE, SAVE = 40, 15, 10
@@ -305,6 +305,40 @@ SOME = [("alone", place, step, every) for every, step in ((1, 25), (3, 29))
         ("exit", "apply", 25, 1, 2, 1, "messages", False)]
 
 
+# --- two hosts ------------------------------------------------------------------------------------
+
+def two_hosts(case, program, config, more, environment):
+    """Names make two hosts of this machine. Of each worker: exit code, output, error."""
+    port, processes = free_port(), []
+    for rank, struck in enumerate((environment, {})):
+        env = {"UCX_TLS": "tcp,self", "LOCKSTEP_HOT_DIRECTORY": case.hot,
+               **tf_config(2, rank, port), **struck}
+        processes.append(subprocess.Popen(
+            ["unshare", "-u", "sh", "-c", f"hostname host{rank} && exec \"$0\" \"$@\"", program,
+             "train", config, "--run-dir", case.run, "--replicas", "1", *settings(1), *more],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+            env={**os.environ, **env}, stdin=subprocess.DEVNULL))
+    return finish(processes)
+
+
+def host_lost(t, number, config, wanted):
+    """The leader's host comes back without its memory: the other one's is taken."""
+    if subprocess.run(["unshare", "-u", "true"], capture_output=True, check=False).returncode:
+        print("no second host here: unshare -u is refused")
+        return
+    case = Case(t, number, "the leader's host is lost")
+    ends = two_hosts(case, STRIKE, config, [], {"STRIKE": "kill@forward:25"})
+    case.check([e[0] for e in ends] == [-signal.SIGKILL, 75], "it was struck", ends)
+    case.check(len(os.listdir(case.hot)) == 2, "each host keeps its own", os.listdir(case.hot))
+    kept = re.search(r"hot state: every 1 step, \d+ bytes, (\S+)", ends[0][1])
+    if case.check(kept, "it says where", ends[0][1]):
+        os.remove(kept.group(1))
+    ends = two_hosts(case, t.program, config, ["--resume"], {})
+    case.check("from the hot state of rank 1's host" in ends[0][1], "the other's", ends)
+    case.judge(ends[0], wanted, least=24)  # its last message may be lost with the leader
+    case.end()
+
+
 # --- taken in again, and how fast -----------------------------------------------------------------
 
 def children(process):
@@ -396,6 +430,7 @@ def main():
     t.check(survived == len(cases), "all faults are survived")
     t.check(len(cases) >= (1000 if ALL else 60) or not mpi, "as many as were promised", len(cases))
     if mpi:
+        host_lost(t, len(cases), config, wanted)
         lose_and_return(t)
     t.finish()
 
