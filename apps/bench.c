@@ -72,6 +72,8 @@ static bench_flop program_flop(const lk_program *p) {
     return sum;
 }
 
+double lk_step_flop(const lk_program *p) { return program_flop(p).routed; }
+
 // --- the process of a case -----------------------------------------------------------------------
 
 // What it says once, when it is ready ...

@@ -436,8 +436,21 @@ static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error 
                               error);
 }
 
+// A number of steps, or "auto".
+static lk_status read_hot_steps(const lk_json_cursor *checkpoint, uint64_t *out, lk_error *error) {
+    static const char *const words[] = {"auto"};
+    lk_json_cursor at;
+    uint32_t word;
+    if (!lk_json_find(checkpoint, "hot_steps", &at)) return LK_OK;
+    if (lk_json_type_of(&at) == LK_JSON_STRING) {
+        return lk_json_as_choice(&at, words, LK_COUNT(words), &word, error);
+    }
+    return lk_json_as_u64(&at, 0, (uint64_t)1 << 40, out, error);
+}
+
 static lk_status read_intervals(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const keys[] = {"every_steps", "every_seconds", "keep_max", "on_error"};
+    static const char *const keys[] = {"every_steps", "every_seconds", "keep_max", "on_error",
+                                       "hot_steps"};
     static const char *const errors[] = {"continue", "stop"};
     uint32_t on_error = 0;
     const uint64_t most = (uint64_t)1 << 40;
@@ -445,6 +458,7 @@ static lk_status read_intervals(lk_config *c, const lk_json_cursor *root, lk_err
     c->log_every_steps = c->hash_every_steps = 100;
     c->checkpoint_every_seconds = 600;
     c->keep_max = 5;
+    c->hot_steps = LK_CONFIG_HOT_AUTO;
     LK_CHECK(lk_json_get_u64(root, "log_every_steps", LK_JSON_OPTIONAL, 1, most,
                              &c->log_every_steps, error));
     LK_CHECK(lk_json_get_u64(root, "hash_every_steps", LK_JSON_OPTIONAL, 1, most,
@@ -461,6 +475,7 @@ static lk_status read_intervals(lk_config *c, const lk_json_cursor *root, lk_err
     LK_CHECK(lk_json_get_choice(&at, "on_error", LK_JSON_OPTIONAL, errors, LK_COUNT(errors),
                                 &on_error, error));
     c->stop_on_failed_save = on_error != 0;
+    LK_CHECK(read_hot_steps(&at, &c->hot_steps, error));
     return lk_json_get_u32(&at, "keep_max", LK_JSON_OPTIONAL, 0, UINT32_MAX, &c->keep_max, error);
 }
 

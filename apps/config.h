@@ -13,6 +13,8 @@
 #define LK_CONFIG_ALL_GPUS UINT32_MAX
 // Where nobody says which GPU is the first.
 #define LK_CONFIG_ANY_GPU UINT32_MAX
+// checkpoint.hot_steps: as the plan reckons.
+#define LK_CONFIG_HOT_AUTO UINT64_MAX
 
 enum { LK_CONFIG_PATH_BYTES = 1024, LK_CONFIG_DUMP_BYTES = 1 << 20 };
 
@@ -55,6 +57,7 @@ typedef struct lk_config {
     uint64_t evaluate_every_steps;      // 0: at the end only
     uint64_t checkpoint_every_steps;    // 0: not by steps
     uint64_t checkpoint_every_seconds;  // 0: not by time
+    uint64_t hot_steps;                 // 0: no hot state; LK_CONFIG_HOT_AUTO: reckoned
     uint32_t keep_max;
     bool stop_on_failed_save;  // checkpoint.on_error
     lk_on_start on_start;

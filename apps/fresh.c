@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "apps/command.h"
+#include "apps/hot.h"
 
 static const char *const files_of_run[] = {"metrics.jsonl",   "hashes.jsonl", "evaluations.jsonl",
                                            "arithmetic.json", "config.json",  "plan.json",
@@ -99,6 +100,7 @@ lk_status lk_remove_run(const char *path, lk_error *error) {
     LK_CHECK(lk_run_dir_open(&run, path, LK_ENTER_REMOVE, hex, error));
     lk_status status = refuse_strangers(&run, false, error);
     if (status == LK_OK) status = refuse_strangers(&run, true, error);
+    if (status == LK_OK) lk_hot_forget(path);
     if (status == LK_OK) status = remove_files(&run, error);
     lk_run_dir_close(&run);
     return status;

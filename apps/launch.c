@@ -1,5 +1,6 @@
 // launch.c - lockstep launch: starts the workers of one machine, shows what they say, stops all
-// when one fails and says which was the first; starts them again where they may go on.
+// when one fails and says which was the first; starts them again where they may go on, all of them
+// or with --elastic those that are left, and takes the others in again after a while.
 //
 // The workers get torchrun's variables, a key that only they have (a memory file, so it is on no
 // disk), and rank 0 the socket that it listens on: the port is bound before anybody starts, so
@@ -58,8 +59,21 @@ typedef struct child {
     char last[LAST_LINES][LAST_BYTES];  // line n at n % LAST_LINES
 } child;
 
+// A worker's place on this machine. One that is lost is away for a while, each time for longer.
+typedef struct slot {
+    bool away;
+    double back_at;
+    uint32_t losses;
+} slot;
+
+enum { REJOIN_SECONDS = 30, REJOIN_TIMES_MAX = 64 };
+
 static struct {
-    uint32_t workers, replicas, restarts;
+    uint32_t workers;  // that are started now, of all
+    uint32_t slots, replicas, restarts;
+    uint32_t elastic;  // the fewest to go on with; 0: all
+    uint32_t rejoin_seconds;
+    bool rejoining;  // those that run were asked to save and end, so that others come in
     char program[LK_PATH_BYTES];
     char **train;  // its command line, as given
     uint32_t train_count;
@@ -79,7 +93,9 @@ static struct {
     lk_text_out out[STREAMS];  // that of PROGRESS is OUT's
 } here = {.key = -1, .listener = -1};
 
-static child *children;  // (workers)
+static child *children;    // (workers)
+static slot *slots;        // (slots)
+static uint32_t *slot_of;  // (workers)
 static struct pollfd pipes_polled[LK_MPI_WORLD_MAX * STREAMS];
 
 // --- signals -----------------------------------------------------------------------------------
@@ -379,6 +395,58 @@ static void reap(void) {
     }
 }
 
+// --- who takes part ----------------------------------------------------------------------------
+
+// The first that is away and may come back: when, or -1.
+static double next_return(void) {
+    double first = -1;
+    for (uint32_t s = 0; s < here.slots; s++) {
+        if (!slots[s].away || (first >= 0 && slots[s].back_at >= first)) continue;
+        first = slots[s].back_at;
+    }
+    return first < 0 ? -1 : LK_MAX(first - lk_seconds(), 0.0);
+}
+
+// Those that run save and end: they go on together with whoever has come back.
+static void take_in(void) {
+    if (here.failed || here.asked || here.rejoining || next_return() != 0) return;
+    here.rejoining = true;
+    signal_all(SIGTERM);
+}
+
+// Everybody who is not away is started, in the order of slots.
+static void choose_workers(void) {
+    here.workers = 0;
+    for (uint32_t s = 0; s < here.slots; s++) {
+        if (slots[s].away && lk_seconds() >= slots[s].back_at) slots[s].away = false;
+        if (!slots[s].away) slot_of[here.workers++] = s;
+    }
+}
+
+static void leave(slot *s) {
+    const uint32_t times = LK_MIN(1u << LK_MIN(s->losses, 10u), (uint32_t)REJOIN_TIMES_MAX);
+    s->away = true;
+    s->back_at = lk_seconds() + (double)here.rejoin_seconds * times;
+    s->losses++;
+}
+
+// Whose end was its own and not the others' doing is away for a while: killed by a stranger or deaf
+// to all but SIGKILL; or where there is none, gone as if all were well. Returns how many.
+static uint32_t send_away(void) {
+    uint32_t lost = 0;
+    for (uint32_t killed = 2; killed-- > 0 && lost == 0;) {
+        for (uint32_t w = 0; w < here.workers; w++) {
+            const child *c = &children[w];
+            const bool was = WIFSIGNALED(c->status);
+            const bool ours = was && c->stopped && WTERMSIG(c->status) != SIGKILL;
+            if (was != killed || ours || (!was && WEXITSTATUS(c->status) != LK_OK)) continue;
+            leave(&slots[slot_of[w]]);
+            lost++;
+        }
+    }
+    return lost;
+}
+
 static double next_stop(void) {
     if (!here.failed || here.stopped == SIGKILL) return -1;
     double left = here.failed_at + (here.stopped ? kill_after : ask_after) - lk_seconds();
@@ -398,10 +466,12 @@ static void attend(void) {
             int fd = children[i / STREAMS].streams[i % STREAMS].fd;
             if (fd >= 0) pipes_polled[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
         }
-        wait_for(pipes_polled, count, next_stop());
+        double stop = next_stop(), back = here.rejoining || here.failed ? -1 : next_return();
+        wait_for(pipes_polled, count, stop < 0 ? back : stop);
         for (uint32_t w = 0; w < here.workers; w++) read_all(w);
         reap();
         stop_others();
+        take_in();
     }
     for (uint32_t i = 0; i < here.workers * STREAMS; i++) {
         int *fd = &children[i / STREAMS].streams[i % STREAMS].fd;
@@ -479,7 +549,7 @@ static void show_last_lines(uint32_t rank) {
 static lk_status run_once(bool *again, lk_error *error) {
     char end[160];
     lk_status status = open_listener(error);
-    here.failed = false;
+    here.failed = here.rejoining = false;
     here.ended = here.stopped = 0;
     *again = false;
     for (uint32_t w = 0; w < here.workers; w++) {
@@ -496,6 +566,9 @@ static lk_status run_once(bool *again, lk_error *error) {
     // Whoever was asked to end has saved, unless one of them says why it could not.
     bool failed = first < here.workers && !here.killed && suspicion(c) >= FAULT;
     if (here.asked && !failed && !all_done()) return lk_stop_status((uint32_t)here.asked);
+    // One that was to end before it could save has lost nothing.
+    *again = here.rejoining && !here.asked && !here.failed && !all_done();
+    if (*again) return LK_TERMINATED;
     if (first == here.workers) return LK_OK;
     // The leader has said why, and what can be done.
     if (is_common(c->status)) return status_of(c);
@@ -507,22 +580,43 @@ static lk_status run_once(bool *again, lk_error *error) {
                    *again ? "; go on with --resume, or let --restarts K do so" : "");
 }
 
+// After an end that may be gone on from: with whom? False: with nobody.
+static bool go_on(uint32_t *restarts) {
+    const uint32_t before = here.workers;
+    const bool joined = here.rejoining && !here.failed;
+    const uint32_t lost = here.elastic && !joined ? send_away() : 0;
+    choose_workers();
+    if (joined || (lost && here.workers >= here.elastic)) {
+        fprintf(stderr, "lockstep: goes on with %u of %u workers%s\n", here.workers, here.slots,
+                joined && here.workers > before ? ": one that was lost is taken in again" : "");
+        return true;
+    }
+    if (*restarts == here.restarts) return false;
+    for (uint32_t s = 0; s < here.slots; s++) slots[s].away = false;
+    choose_workers();
+    fprintf(stderr, "lockstep: restart %u of %u\n", ++*restarts, here.restarts);
+    return true;
+}
+
 static lk_status run_with_restarts(lk_error *error) {
-    lk_status status = LK_OK;
-    bool again = true;
-    for (uint32_t n = 0; again && n <= here.restarts; n++) {
-        if (n) {
-            lk_say_error(error);
-            fprintf(stderr, "lockstep: restart %u of %u\n", n, here.restarts);
-        }
-        write_arguments(n > 0);
+    uint32_t restarts = 0;
+    bool again;
+    choose_workers();
+    write_arguments(false);
+    lk_status status = run_once(&again, error);
+    while (again) {
+        if (status != LK_TERMINATED) lk_say_error(error);
+        error->status = LK_OK;
+        if (!go_on(&restarts)) break;
+        write_arguments(true);
         status = run_once(&again, error);
     }
     return status;
 }
 
 static const char help[] =
-    "usage: lockstep launch --workers N [--replicas M] [--restarts K] train CONFIG ...\n"
+    "usage: lockstep launch --workers N [--replicas M] [--restarts K] [--elastic MIN]\n"
+    "                       [--rejoin S] train CONFIG ...\n"
     "\n"
     "Starts N workers on this machine, each with M replicas, and shows what each says after its\n"
     "rank. When one fails all are stopped, and the first that did is named, with its last lines.\n"
@@ -530,6 +624,10 @@ static const char help[] =
     "  --replicas M  threads of each; without it the processors are shared out\n"
     "  --restarts K  at most so often: where a worker was killed or lost, start all again, with\n"
     "                --resume\n"
+    "  --elastic MIN where a worker was killed or lost, go on with the others, as long as they "
+    "are\n"
+    "                MIN or more; it is taken in again later. These do not count as restarts\n"
+    "  --rejoin S    .. after S seconds (30), and twice as long each time it is lost again\n"
     "The first Ctrl-C, SIGTERM or SIGHUP goes to the workers, which save and end; a second Ctrl-C "
     "or\n"
     "SIGTERM kills them. SIGUSR1 prints how far they are. With train --json the lines of rank 0 "
@@ -537,9 +635,10 @@ static const char help[] =
     "as they are, without its rank.\n";
 
 static lk_status read_option(int argc, char **argv, int *at, lk_error *error) {
-    static const char *const names[] = {"workers", "replicas", "restarts"};
-    uint32_t *const values[] = {&here.workers, &here.replicas, &here.restarts};
-    const uint32_t most[] = {LK_MPI_WORLD_MAX, 1 << 20, 1 << 20};
+    static const char *const names[] = {"workers", "replicas", "restarts", "elastic", "rejoin"};
+    uint32_t *const values[] = {&here.slots, &here.replicas, &here.restarts, &here.elastic,
+                                &here.rejoin_seconds};
+    const uint32_t most[] = {LK_MPI_WORLD_MAX, 1 << 20, 1 << 20, LK_MPI_WORLD_MAX, 1 << 20};
     char name[64];
     const char *given = argv[*at] + strspn(argv[*at], "-"), *equals = strchr(given, '=');
     size_t length = equals ? (size_t)(equals - given) : strlen(given);
@@ -561,11 +660,16 @@ static lk_status read_option(int argc, char **argv, int *at, lk_error *error) {
 static lk_status read_command(int argc, char **argv, lk_error *error) {
     int at = 1;
     while (at < argc && argv[at][0] == '-') LK_CHECK(read_option(argc, argv, &at, error));
-    if (here.workers == 0 || at == argc || strcmp(argv[at], "train") != 0) {
+    if (here.slots == 0 || at == argc || strcmp(argv[at], "train") != 0) {
         return lk_fail(error, LK_BAD_USAGE,
                        "launch: wanted --workers N and then train CONFIG ...%s%s; "
                        "see: lockstep launch --help",
                        at < argc ? ", found " : "", at < argc ? argv[at] : "");
+    }
+    if (here.elastic > here.slots) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--elastic: found %u with --workers %u, wanted at most as many",
+                       here.elastic, here.slots);
     }
     here.train = argv + at;
     here.train_count = (uint32_t)(argc - at);
@@ -608,7 +712,7 @@ static lk_status check_place(lk_error *error) {
                        "or leave launch away and start: lockstep train",
                        cluster.origin);
     }
-    if (here.workers > 1) LK_CHECK(lk_mpi_built(error));
+    if (here.slots > 1) LK_CHECK(lk_mpi_built(error));
     ssize_t bytes = readlink("/proc/self/exe", here.program, sizeof here.program - 1);
     if (bytes > 0) return LK_OK;
     return lk_fail(error, LK_UNAVAILABLE, "launch: /proc/self/exe: %s; is /proc mounted?",
@@ -619,7 +723,7 @@ static lk_status check_place(lk_error *error) {
 static void raise_limit(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-    rlim_t wanted = STREAMS * (rlim_t)here.workers + 256;
+    rlim_t wanted = STREAMS * (rlim_t)here.slots + 256;
     if (limit.rlim_cur >= wanted) return;
     limit.rlim_cur = LK_MIN(wanted, limit.rlim_max);
     (void)setrlimit(RLIMIT_NOFILE, &limit);
@@ -635,13 +739,18 @@ lk_status lk_command_launch(int argc, char **argv, lk_error *error) {
     LK_CHECK(check_place(error));
     LK_CHECK(make_key(error));
     raise_limit();
-    children = calloc(here.workers, sizeof *children);
-    if (!children)
-        return lk_fail(error, LK_UNAVAILABLE, "launch: no memory for %u workers", here.workers);
+    children = calloc(here.slots, sizeof *children);
+    slots = calloc(here.slots, sizeof *slots);
+    slot_of = calloc(here.slots, sizeof *slot_of);
+    if (!children || !slots || !slot_of)
+        return lk_fail(error, LK_UNAVAILABLE, "launch: no memory for %u workers", here.slots);
+    if (!here.rejoin_seconds) here.rejoin_seconds = REJOIN_SECONDS;
     lk_text_open(&here.out[OUT], STDOUT_FILENO);
     lk_text_open(&here.out[ERR], STDERR_FILENO);
     catch_signals();
     lk_status status = run_with_restarts(error);
     free(children);
+    free(slots);
+    free(slot_of);
     return status == LK_OK ? lk_text_check(&here.out[OUT], "standard output", error) : status;
 }

@@ -24,7 +24,7 @@ static const struct {
      "train CONFIG [--run-dir DIR] [--resume | --fresh | --resume-or-start] [--seal] "
      "[--verify-data] [--cluster FILE] [--quiet | --json]"},
     {"launch", lk_command_launch,
-     "launch --workers N [--replicas M] [--restarts K] train CONFIG ..."},
+     "launch --workers N [--replicas M] [--restarts K] [--elastic MIN] train CONFIG ..."},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE) [--json]"},
     {"predict", lk_command_predict,
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy [--json]"},
@@ -57,7 +57,7 @@ static const char config_help[] =
     "\n"
     "A run, with lockstep train\n"
     "  --run-dir DIR        where it lives (runs/NAME); refused if something is there, unless\n"
-    "  --resume             it goes on from its newest whole checkpoint, or\n"
+    "  --resume             it goes on from its hot state or its newest whole checkpoint, or\n"
     "  --fresh              removes the run that is there and starts anew, or\n"
     "  --resume-or-start    starts where nothing is, goes on with this run, and ends with 0 where\n"
     "                       it is finished: for a supervisor to repeat\n"

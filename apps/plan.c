@@ -21,9 +21,26 @@ static void print_entries(const lk_arena *a, lk_text_out *out) {
     }
 }
 
+// Beside the arena: the next process must find it.
+static void print_hot(const lk_run *run, lk_text_out *out) {
+    if (run->hot_steps == 0) {
+        lk_text_line(out, "hot state: none (%s)",
+                     run->config.hot_steps ? "GPUs keep parameters and slots" : "as asked");
+        return;
+    }
+    lk_text_line(out,
+                 "hot state %llu bytes beside the arena, 2 copies in /dev/shm: hot_steps %llu%s; a "
+                 "copy takes %.1f us, a step at least %.1f us: %.2f%% at most",
+                 (ull)run->hot_bytes, (ull)run->hot_steps,
+                 run->config.hot_steps == LK_CONFIG_HOT_AUTO ? " (auto)" : "",
+                 1e6 * run->hot_seconds, 1e6 * run->hot_step_seconds,
+                 100 * run->hot_seconds / (run->hot_step_seconds * (double)run->hot_steps));
+}
+
 static void print_ledger(const lk_run *run, lk_text_out *out) {
     lk_text_line(out, "arena %llu bytes", (ull)run->arena.used);
     print_entries(&run->arena, out);
+    print_hot(run, out);
     if (run->cuda) return;
     lk_text_line(out,
                  "core %llu bytes: the regions up to the replicas', all that a target without an "
@@ -356,10 +373,11 @@ size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t by
     json_text j = {out, bytes, 0};
     put(&j,
         "{\n  \"arena_bytes\": %llu,\n  \"core_bytes\": %llu,\n  \"window_bytes\": %llu,\n"
-        "  \"rendezvous_bytes\": %llu,\n  \"workers\": %u,\n  \"replicas\": %u,\n  \"regions\": "
-        "[\n",
+        "  \"rendezvous_bytes\": %llu,\n  \"hot_bytes\": %llu,\n  \"hot_steps\": %llu,\n"
+        "  \"workers\": %u,\n  \"replicas\": %u,\n  \"regions\": [\n",
         (ull)run->arena.used, (ull)run->core_bytes, (ull)run->window_bytes,
-        (ull)run->rendezvous_bytes, run->workers.world, run->layout.replicas);
+        (ull)run->rendezvous_bytes, (ull)run->hot_bytes, (ull)run->hot_steps, run->workers.world,
+        run->layout.replicas);
     put_entries(&j, &run->arena);
     if (run->cuda) {
         put_gpus(&j, &run->gpus);

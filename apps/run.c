@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "apps/hot.h"
 #include "apps/order.h"
 #include "arena/seal.h"
 #include "comm/hash.h"
@@ -431,7 +432,7 @@ static void measure_workers(lk_run *run) {
 }
 
 uint64_t lk_run_bytes(const lk_run *run) {
-    return run->arena.used + run->window_bytes + run->rendezvous_bytes;
+    return run->arena.used + run->window_bytes + run->rendezvous_bytes + run->hot_bytes;
 }
 
 // --- plan --------------------------------------------------------------------------------------
@@ -602,6 +603,7 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
         plan_gpu(run, count);
     }
     measure_workers(run);
+    lk_hot_plan(run);
     lk_arena_open(&run->arena, NULL, 0);
     take_regions(run, &run->arena);
     return LK_OK;

@@ -84,6 +84,10 @@ typedef struct lk_run {
     uint64_t rendezvous_bytes;  // of workers that no launcher of MPI starts; else 0
     uint64_t train_bytes, test_bytes, checkpoint_bytes;
     uint64_t checkpoint_file_bytes;  // of one on disk, at most
+    // The hot state (apps/hot.h): steps from one copy to the next, 0: none; bytes of its file, if
+    // this worker keeps its host's; and what the steps are reckoned from.
+    uint64_t hot_steps, hot_bytes;
+    double hot_seconds, hot_step_seconds;
     void *planning;  // start-up heap: the program's tables while nothing is mapped
 } lk_run;
 
@@ -101,7 +105,8 @@ lk_status lk_run_connect(lk_run *run, uint64_t *steps_done, lk_error *error);
 // The grains of a worker, and the shards that they read: all of them in order "global".
 lk_grain_range lk_run_grains(const lk_run *run, uint32_t worker);
 lk_grain_range lk_run_shards(const lk_run *run, uint32_t worker);
-// Bytes of all memory that is planned: the arena, this worker's part of the window, the rendezvous.
+// Bytes of all memory that is planned: the arena, this worker's part of the window, the rendezvous,
+// the hot state.
 uint64_t lk_run_bytes(const lk_run *run);
 
 lk_status lk_run_plan(lk_run *run, lk_error *error);

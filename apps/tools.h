@@ -103,4 +103,8 @@ bool lk_data_set_find(const char *name, char directory[LK_PATH_BYTES]);
 // lockstep data fetch
 lk_status lk_command_data_fetch(int argc, char **argv, lk_error *error);
 
+// Floating-point operations of one step: those that must be done, behind a max-pool only the
+// winners'. (bench.c)
+double lk_step_flop(const lk_program *program);
+
 #endif

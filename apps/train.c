@@ -16,6 +16,7 @@
 
 #include "apps/cluster.h"
 #include "apps/command.h"
+#include "apps/hot.h"
 #include "comm/hash.h"
 #include "comm/rendezvous.h"
 #include "io/line_sum.h"
@@ -33,6 +34,7 @@ typedef struct trainer {
     lk_text_out own;      // standard output, where `out` leads elsewhere
     lk_text_out *result;  // what is said at the end
     lk_checkpoint_job checkpoint;
+    lk_hot hot;
     lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
     char digest[LK_SHA256_HEX_BYTES], state[LK_SHA256_HEX_BYTES];
     char numbers[4][24];
@@ -45,6 +47,7 @@ typedef struct trainer {
     lk_error unsaved;  // why the last save failed, or LK_OK
     bool low, moved;   // said: little room on the disk; the directory lies elsewhere
     bool evaluated;  // the run that is resumed has logged the evaluation of step `first`
+    lk_hot_choice from;  // the hot state that this process began from, if it did
     double start, last_log, last_save;
     uint64_t last_log_step;
     uint32_t stop;             // the signal this run stops by, or 0
@@ -394,6 +397,40 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
     return LK_OK;
 }
 
+// --- hot state ---------------------------------------------------------------------------------
+
+// What the logs say of this step is the kernel's before the step can be gone on from.
+static lk_status keep_hot(trainer *t, bool tested, lk_error *error) {
+    lk_error full = {.status = LK_OK};
+    if (t->leads) {
+        (void)lk_line_log_flush(&t->metrics, &full);
+        (void)lk_line_log_flush(&t->hashes, &full);
+    }
+    // A copy that is ahead of the logs is of no use: the copies before it stay.
+    if (full.status != LK_OK && !t->metrics.patient) *error = full;
+    if (full.status != LK_OK) return error->status;
+    return lk_hot_keep_step(&t->hot, t->done, tested ? LK_HOT_EVALUATION_OWED : 0, error);
+}
+
+// What was still to come after the step that this process began from. A checkpoint after the
+// evaluation, as always.
+static lk_status catch_up(trainer *t, lk_error *error) {
+    if (!t->from.found || !(t->from.word & LK_HOT_EVALUATION_OWED)) return LK_OK;
+    lk_step_result ignored;
+    const bool writes = step_says_save(t, t->done);
+    t->run->exchange.writes_checkpoint = t->leads && writes;
+    if (evaluates(t)) LK_CHECK(evaluate(t, &ignored, error));
+    return writes ? save(t, error) : LK_OK;
+}
+
+// .. and where there is none, in start-up, where the others wait for the leader.
+static lk_status save_owed(trainer *t, lk_error *error) {
+    if (!t->from.found || (t->from.word & LK_HOT_EVALUATION_OWED)) return LK_OK;
+    if (!step_says_save(t, t->done) || t->done == t->total) return LK_OK;
+    lk_status status = save(t, error);
+    return t->run->workers.joined ? lk_mpi_settle(status, error) : status;
+}
+
 // --- the loop ----------------------------------------------------------------------------------
 
 static lk_status one_step(trainer *t, lk_error *error) {
@@ -419,14 +456,15 @@ static lk_status one_step(trainer *t, lk_error *error) {
     const bool logged = t->done % c->log_every_steps == 0 || t->done == 1 || last;
     const bool shown = logged || t->done == t->first + 1;
     const bool hashed = t->done % c->hash_every_steps == 0 || last;
-    const bool saved = save_is_due(t, &r);
-    if (shown || hashed || tested || saved) {
+    const bool saved = save_is_due(t, &r), kept = lk_hot_is_due(&t->hot, t->done, last);
+    if (shown || hashed || tested || saved || kept) {
         LK_CHECK(settle(t, &r, error));
         note_step(t, &r);
     }
     if (logged) LK_CHECK(log_metrics(t, "train", &r, error));
     if (shown) show_step(t, &r);
     if (hashed) LK_CHECK(log_hashes(t, error));
+    if (kept) LK_CHECK(keep_hot(t, tested, error));
     if (tested) {
         lk_step_result ignored;
         t->run->exchange.writes_checkpoint = writes;
@@ -451,6 +489,7 @@ static lk_status loop(trainer *t, lk_error *error) {
     note_spent(t);
     lk_watching.run = t->run;
     lk_watch_clock(true);
+    LK_CHECK(catch_up(t, error));
     while (t->done < t->total) {
         LK_CHECK(one_step(t, error));
         lk_watch_catch_up();
@@ -597,22 +636,53 @@ static void check_logs(trainer *t) {
     }
 }
 
+static void visit_for_newest(void *context, const char *name) {
+    uint64_t *newest = context, step;
+    if (lk_checkpoint_step_of(name, &step)) *newest = LK_MAX(*newest, step + 1);
+}
+
+// The newest of hot state and disk. A checkpoint is not even read where its name says that it is
+// older; one that is damaged is none.
+static lk_status go_on_from(trainer *t, lk_error *error) {
+    lk_hot_choice *from = &t->from;
+    uint64_t names_end = 0;
+    (void)t->dir.ops->list(t->dir.ops->context, t->dir.checkpoints, visit_for_newest, &names_end);
+    if (!from->found || from->step < names_end) {
+        lk_error why = {.status = LK_OK};
+        lk_status status =
+            lk_load_weights(t->run, t->dir.ops, NULL, t->dir.path, &t->out, &t->done, &why);
+        const bool none = status == LK_NO_INPUT || status == LK_BAD_DATA;
+        if (!from->found || !(none || (status == LK_OK && from->step > t->done))) {
+            const bool stale = status == LK_OK && from->found && from->step < t->done;
+            if (stale) lk_hot_say_stale(from, t->done, &t->out);
+            from->found = false;
+            *error = why;
+            return status;
+        }
+    }
+    t->done = from->step;
+    lk_text_line(&t->out, "weights of step %llu from the hot state of rank %u's host",
+                 (unsigned long long)t->done, from->rank);
+    return LK_OK;
+}
+
 static lk_status resume(trainer *t, lk_error *error) {
     LK_CHECK(lk_checkpoint_clean(t->dir.ops, t->dir.checkpoints, error));
-    lk_status status =
-        lk_load_weights(t->run, t->dir.ops, NULL, t->dir.path, &t->out, &t->done, error);
+    LK_CHECK(lk_hot_choose(&t->hot, t->dir.path, lk_run_steps(t->run), &t->out, &t->from, error));
+    lk_status status = go_on_from(t, error);
     if (status == LK_NO_INPUT) {  // the run never came to its first checkpoint: from the start
         error->status = LK_OK;
         t->done = 0;
         lk_text_line(&t->out, "resume: no checkpoint yet in %s, starting at step 0", t->dir.path);
     } else {
         LK_CHECK(status);
-        t->saved = t->done;
+        if (!t->from.found) t->saved = t->done;
     }
     check_logs(t);
     uint64_t removed;
     LK_CHECK(lk_line_log_cut(&t->dir, "metrics.jsonl", t->done, &removed, error));
     LK_CHECK(find_evaluation(t, error));
+    if (t->evaluated) t->from.word &= ~(uint64_t)LK_HOT_EVALUATION_OWED;
     return lk_line_log_cut(&t->dir, "hashes.jsonl", t->done, &removed, error);
 }
 
@@ -815,6 +885,13 @@ static lk_status open_directory(trainer *t, const lk_common_options *o, lk_error
     if (status == LK_BAD_CONFIG) lk_explain_identity(run, dir, error);
     LK_CHECK(status);
     print_banner(t);
+    return LK_OK;
+}
+
+// .. and what it holds, once all have said what their hosts do.
+static lk_status open_files(trainer *t, lk_error *error) {
+    lk_run *run = t->run;
+    lk_hot_print(&t->hot, &t->out);
     if (t->dir.resumed) LK_CHECK(resume(t, error));
     print_start(t);
     // A run that is finished changes nothing any more.
@@ -844,9 +921,15 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     lk_status status = t->leads ? open_directory(t, o, error) : LK_OK;
     if (run->workers.joined) status = lk_mpi_settle(status, error);
     LK_CHECK(status);
+    lk_hot_meet(&t->hot, run, t->leads ? t->dir.path : NULL, entry_of(run, o) != LK_ENTER_NEW);
+    if (t->leads) status = open_files(t, error);
+    if (run->workers.joined) status = lk_mpi_settle(status, error);
+    LK_CHECK(status);
+    LK_CHECK(lk_hot_load(&t->hot, &t->from, error));
     LK_CHECK(lk_run_connect(run, &t->done, error));
     if (t->leads) print_gpus(run, &t->out);
     t->total = lk_run_steps(run);
+    LK_CHECK(save_owed(t, error));
     lk_watch_stop();
     t->running = true;
     LK_CHECK(lk_run_seal(run, o->seal, error));
@@ -1041,6 +1124,7 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
                   .step_timeout_seconds = o.mpi.step_timeout_seconds,
                   .saved = UINT64_MAX,
                   .dir = {.lock_file = -1},
+                  .hot = {.state = {.file = -1}},
                   .metrics = {.file = -1},
                   .hashes = {.file = -1}};
     t.leads = lk_cluster_leads(&cluster);
@@ -1051,6 +1135,9 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     lk_text_clear(&t.out);
     if (status != LK_OK && !is_stop(status)) say_failure(&t, status, error);
     status = close_logs(&t, status, error);
+    // While the directory is held: what is saved is not needed in memory, too.
+    const bool saved = t.running && (status == LK_OK || is_common(status));
+    if (t.leads) lk_hot_end(&t.hot, saved);
     if (t.dir.lock_file >= 0) lk_run_dir_close(&t.dir);
     if (status == LK_OK) status = lk_text_check(&t.out, "standard output", error);
     if (status == LK_OK) status = lk_text_check(&t.own, "standard output", error);
@@ -1062,6 +1149,7 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
         if (status == LK_OK && end != LK_OK) lk_say_error(error);
         status = end;
     }
+    if (!t.leads) lk_hot_end(&t.hot, saved && (status == LK_OK || is_common(status)));
     lk_run_close(&run);
     return status;
 }

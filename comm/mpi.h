@@ -72,8 +72,9 @@ lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error
 // What the next of the following calls wait for, for the message where that lasts too long.
 void lk_mpi_wait_for(const char *what);
 
-// The leader's bytes to all; everybody's to all, `bytes` each in the order of ranks.
+// The leader's bytes to all, or a rank's; everybody's to all, `bytes` each in the order of ranks.
 void lk_mpi_broadcast(void *bytes, uint64_t count);
+void lk_mpi_broadcast_from(uint32_t rank, void *bytes, uint64_t count);
 void lk_mpi_gather(const void *mine, uint64_t bytes, void *all);
 
 // All bytes of this worker's part of the window, `bytes` of which are the caller's; and those that

@@ -78,11 +78,13 @@ lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error
     return LK_OK;
 }
 
-void lk_mpi_broadcast(void *bytes, uint64_t count) {
+void lk_mpi_broadcast(void *bytes, uint64_t count) { lk_mpi_broadcast_from(0, bytes, count); }
+
+void lk_mpi_broadcast_from(uint32_t rank, void *bytes, uint64_t count) {
     uint8_t *at = bytes;
     for (uint64_t left = count; left > 0;) {
         int now = (int)LK_MIN(left, (uint64_t)1 << 30);
-        lk_mpi_need(lk_mpi_calls.MPI_Bcast(at, now, MPI_BYTE, 0, lk_mpi.all));
+        lk_mpi_need(lk_mpi_calls.MPI_Bcast(at, now, MPI_BYTE, (int)rank, lk_mpi.all));
         at += now;
         left -= (uint64_t)now;
     }

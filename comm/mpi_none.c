@@ -41,6 +41,9 @@ lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error
 
 void lk_mpi_wait_for(const char *what) { (void)what; }
 void lk_mpi_broadcast(void *bytes, uint64_t count) { (void)bytes, (void)count; }
+void lk_mpi_broadcast_from(uint32_t rank, void *bytes, uint64_t count) {
+    (void)rank, (void)bytes, (void)count;
+}
 void lk_mpi_gather(const void *mine, uint64_t bytes, void *all) {
     (void)mine, (void)bytes, (void)all;
 }

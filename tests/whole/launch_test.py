@@ -83,6 +83,8 @@ def refusals(t):
             (64, "wanted --workers N", "launch", "--workers", "2"),
             (64, "found eval", "launch", "--workers", "2", "eval", config),
             (64, "did you mean \"--workers\"", "launch", "--worker", "2", "train", config),
+            (64, "--elastic: found 3", "launch", "--workers", "2", "--elastic", "3", "train",
+             config),
             (64, "--workers: found \"0\"", "launch", "--workers", "0", "train", config),
             (64, "leave --cluster away", "launch", "--workers", "2", "train", config, "--cluster",
              "nodes.json"),

@@ -43,7 +43,8 @@ def smaps(pid):
 
 def watch(t, config, replicas, *more):
     _, lines, _ = t.expect(0, "plan", config, "--json", "--replicas", str(replicas))
-    plan = json.loads("\n".join(lines))["arena_bytes"]
+    plan = json.loads("\n".join(lines))
+    plan = plan["arena_bytes"] + plan["hot_bytes"]
     process = t.start("train", config, "--replicas", str(replicas), "--run-dir",
                       f"run{replicas}{''.join(more)}", *more)
     seen = {}

@@ -3,6 +3,7 @@ library only.
 
 A test is called as  NAME_test.py PROGRAM WORK_DIR  and works in WORK_DIR, made empty first.
 """
+import atexit
 import copy
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 
 TIMEOUT_S = 300
 
@@ -42,6 +44,11 @@ class Test:
         os.environ.update(LC_ALL="C", HOME=self.work, XDG_CACHE_HOME=self.work + "/cache")
         for name in ("LOCKSTEP_DATA", "LOCKSTEP_CONFIGS"):
             os.environ.pop(name, None)
+        # What killed runs leave in memory goes with the test.
+        shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        self.hot = tempfile.mkdtemp(prefix="lockstep-test-", dir=shared)
+        os.environ["LOCKSTEP_HOT_DIRECTORY"] = self.hot
+        atexit.register(shutil.rmtree, self.hot, ignore_errors=True)
 
     def check(self, holds, what, *more):
         self.checks += 1

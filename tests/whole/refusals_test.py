@@ -130,7 +130,8 @@ def main():
     # Where memory is short, the numbers add up.
     t.write("c.json")
     _, plan, _ = t.expect(0, "plan", "c.json", "--json", "--replicas", "2")
-    bytes_ = json.loads("\n".join(plan))["arena_bytes"]
+    plan = json.loads("\n".join(plan))
+    bytes_ = plan["arena_bytes"] + plan["hot_bytes"]
     for most, code in ((bytes_, 0), (bytes_ - 1, 69)):
         _, _, error = t.expect(code, "plan", "c.json", "--max-memory", str(most), "--replicas", "2")
     for part in (f"needs {bytes_} bytes", f"leaves {bytes_ - 1}", " 1 are missing"):

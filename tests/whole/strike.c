@@ -3,19 +3,26 @@
 //
 //   STRIKE=HOW@PLACE:STEP    HOW: kill, stop (SIGSTOP), exit (with code 0, as if all were well), or
 //                            wait (some seconds, as a slow disk does: no loss at all)
+//   STRIKE_RANK=R              only the worker that RANK calls so
+//   STRIKE_ONCE=FILE           only who makes this file: not again when all are started again
 //
 // Places in start-up:                start, meet, window, agree, connect
 // within a phase of step STEP:       load, forward, backward, reduce, apply
 // all is written, nobody is told:    boxes, sums
 // the first at STEP or later:        evaluation; and while a checkpoint is saved, before it does
 //                                    what it is called by: create, write, sync, rename, directory
+// while the hot state of STEP finished steps is written, before it, in its middle, and after it:
+//                                    keep, copy, kept
 // after the last step:               end
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include "apps/hot.h"
 #include "apps/run.h"
 #include "arena/arena.h"
 
@@ -29,8 +36,9 @@ static _Atomic uint64_t step;  // that is being computed
 static atomic_bool training, evaluating, reducing;
 
 static void read_wish(void) {
-    const char *wish = getenv("STRIKE");
-    if (!wish) return;
+    const char *wish = getenv("STRIKE"), *victim = getenv("STRIKE_RANK"), *rank = getenv("RANK");
+    if (!wish || place) return;
+    if (victim && rank && strcmp(victim, rank) != 0) return;
     lk_assert(strlen(wish) < sizeof how);
     memcpy(how, wish, strlen(wish) + 1);
     char *at = strchr(how, '@'), *colon = strchr(how, ':');
@@ -43,6 +51,8 @@ static void read_wish(void) {
 // Once, by whichever thread comes first: a process that was stopped may be told to go on.
 static void pass(const char *name, bool now) {
     if (!how[0] || !now || strcmp(place, name) != 0 || atomic_exchange(&struck, true)) return;
+    const char *once = getenv("STRIKE_ONCE");
+    if (once && open(once, O_CREAT | O_EXCL | O_WRONLY, 0600) < 0) return;
     if (strcmp(how, "exit") == 0) exit(0);
     if (strcmp(how, "wait") == 0) {
         (void)sleep(WAIT_SECONDS);
@@ -163,6 +173,7 @@ void __wrap_lk_world_make(lk_world *world, const lk_program *program, const lk_k
 void __wrap_lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *own,
                           const lk_source *data, uint8_t *device, uint8_t *replica_regions,
                           uint64_t replica_stride, void *memory) {
+    read_wish();  // a process alone starts no MPI
     kernels = real_kernels = *own;
     source = real_source = *data;
     kernels.kernel[LK_OP_DENSE] = dense_forward;
@@ -257,4 +268,39 @@ lk_status __wrap_lk_checkpoint_save(const lk_file_ops *ops, lk_checkpoint_job *j
     struck_ops.rename = rename_file;
     struck_ops.sync_directory = sync_directory;
     return __real_lk_checkpoint_save(&struck_ops, job, error);
+}
+
+// --- hot state ---------------------------------------------------------------------------------
+
+void __real_lk_hot_keep(lk_hot_state *hot, const lk_safetensors_tensor *tensors, size_t count,
+                        uint64_t at, uint64_t word);
+void __wrap_lk_hot_keep(lk_hot_state *hot, const lk_safetensors_tensor *tensors, size_t count,
+                        uint64_t at, uint64_t word);
+
+static void on_hole(int signal_number) {
+    (void)signal_number;
+    pass("copy", true);
+    _exit(LK_INTERNAL);
+}
+
+// In the middle of a copy: its last tensor lies where nobody may read.
+static void strike_copy(lk_hot_state *hot, const lk_safetensors_tensor *tensors, size_t count,
+                        uint64_t at, uint64_t word) {
+    lk_safetensors_tensor torn[64];
+    lk_assert(count > 0 && count <= LK_COUNT(torn));
+    memcpy(torn, tensors, count * sizeof *torn);
+    torn[count - 1].data =
+        mmap(NULL, hot->copy_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    signal(SIGSEGV, on_hole);
+    __real_lk_hot_keep(hot, torn, count, at, word);
+}
+
+void __wrap_lk_hot_keep(lk_hot_state *hot, const lk_safetensors_tensor *tensors, size_t count,
+                        uint64_t at, uint64_t word) {
+    const char *once = getenv("STRIKE_ONCE");
+    const bool now = how[0] && at >= wanted && !(once && access(once, F_OK) == 0);
+    pass("keep", now);
+    if (now && strcmp(place, "copy") == 0) strike_copy(hot, tensors, count, at, word);
+    __real_lk_hot_keep(hot, tensors, count, at, word);
+    pass("kept", now);
 }

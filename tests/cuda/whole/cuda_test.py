@@ -10,6 +10,7 @@ layer can play.
 import json
 import os
 import re
+import signal
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -85,6 +86,26 @@ def taking_turns(t):
     train(t, 3, "turns", "--kernels", "cuda", "--replicas", "3", fresh=False)
     lines = train(t, 4, "turns", "--kernels", "portable", "--replicas", "2", fresh=False)[1]
     t.check(result(lines) == golden(GOLDEN, 4), "processor, GPU, processor", result(lines))
+
+
+def hot_state(t):
+    """Fetched from the GPU where it is said how often, and gone on from by whoever."""
+    more = ["--set", "log_every_steps=1", "--set", "checkpoint.hot_steps=2"]
+    wanted = result(train(t, 12, "undisturbed")[1])
+    lines = train(t, 1, "off", "--kernels", "cuda")[1]
+    t.check(any(line.startswith("hot state: off (GPUs keep") for line in lines), "off", lines)
+    process = t.start("train", MATRIX, "--set", "steps=12", "--run-dir", "hot", "--kernels", "cuda",
+                      "--replicas", "1", *more)
+    for line in process.stdout:
+        if line.startswith("loss") and "step = 6 " in line.replace(",", " "):
+            process.kill()
+            break
+    _, error = process.communicate()
+    t.check(process.returncode == -signal.SIGKILL, "killed", process.returncode, error)
+    lines = train(t, 12, "hot", "--replicas", "3", *more, fresh=False)[1]
+    t.check(result(lines) == wanted, "the same bits", result(lines), wanted)
+    began = value(lines, "weights of step")
+    t.check("hot state" in began and int(began.split()[0]) in (6, 8, 10, 12), "from memory", began)
 
 
 def evaluating(t):
@@ -198,6 +219,7 @@ def main():
     round_the_ring(t)
     taking_turns(t)
     evaluating(t)
+    hot_state(t)
     sharded(t)
     diverging(t)
     memory(t)
