@@ -42,6 +42,7 @@ typedef struct trainer {
     uint32_t stop;             // the signal this run stops by, or 0
     bool leads;                // of several workers one writes and speaks
     lk_collective collective;  // as asked for
+    char held[LK_RUN_LOG_BYTES / 2];  // lines that standard output has not taken yet
     bool running;              // start-up is over: from here on workers can fail alone
     double evaluating;         // seconds spent outside training since `start`
 } trainer;
@@ -563,6 +564,8 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     t->total = lk_run_steps(run);
     lk_watch_stop();
     t->running = true;
+    // Others wait for this process, so it waits for no reader of what it says.
+    if (run->workers.joined) lk_text_hold(&t->out, t->held, sizeof t->held);
     LK_CHECK(lk_run_seal(run, o->seal, error));
     LK_CHECK(loop(t, error));
     return finish(t, error);
@@ -693,6 +696,11 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
         lk_status end = lk_mpi_finish(&run.exchange, status, error);
         if (status == LK_OK && end != LK_OK) lk_say_error(error);
         status = end;
+    }
+    // Nobody waits any more.
+    (void)lk_text_release(&t.out);
+    if (status == LK_OK && (status = lk_text_check(&t.out, "standard output", error)) != LK_OK) {
+        lk_say_error(error);
     }
     lk_run_close(&run);
     return status;

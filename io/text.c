@@ -15,6 +15,8 @@
 
 // --- lines -------------------------------------------------------------------------------------
 
+enum { LEFT_OUT_BYTES = 96 };  // of the line that counts those left out
+
 static const char erase_line[] = "\r\033[K";
 enum { ERASE_BYTES = sizeof erase_line - 1, COLUMNS_DEFAULT = 80 };
 
@@ -25,8 +27,66 @@ void lk_text_open(lk_text_out *out, int fd) {
     out->terminal = isatty(fd) && term && strcmp(term, "dumb") != 0;
 }
 
+// What the reader takes of it now. A pipe or a terminal that can be written to takes so many bytes
+// without waiting (PIPE_BUF).
+static size_t write_some(lk_text_out *out, const char *bytes, size_t count) {
+    enum { AT_ONCE = 4096 };
+    size_t done = 0;
+    while (done < count && !out->write_errno) {
+        struct pollfd ready = {.fd = out->fd, .events = POLLOUT};
+        if (poll(&ready, 1, 0) <= 0) break;
+        ssize_t written = write(out->fd, bytes + done, LK_MIN(count - done, (size_t)AT_ONCE));
+        if (written >= 0) {
+            done += (size_t)written;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            break;
+        } else if (errno != EINTR) {
+            out->write_errno = errno;
+        }
+    }
+    return done;
+}
+
+static void drop_held(lk_text_out *out, size_t count) {
+    out->held_used -= count;
+    memmove(out->held, out->held + count, out->held_used);
+}
+
+static void hold(lk_text_out *out, const char *bytes, size_t count) {
+    lk_assert(count <= out->held_bytes - out->held_used);
+    memcpy(out->held + out->held_used, bytes, count);
+    out->held_used += count;
+}
+
+// Makes a line of the number of those left out, once it has room.
+static void say_left_out(lk_text_out *out, bool last) {
+    char line[LEFT_OUT_BYTES];
+    if (!out->left_out || (!last && out->held_used > out->held_bytes / 2)) return;
+    size_t length = lk_format(line, sizeof line,
+                              "... %u lines are left out: nobody took them from standard output\n",
+                              out->left_out);
+    hold(out, line, length);
+    out->left_out = 0;
+}
+
+static lk_status write_or_hold(lk_text_out *out, const char *bytes, size_t count) {
+    drop_held(out, write_some(out, out->held, out->held_used));
+    say_left_out(out, false);
+    drop_held(out, write_some(out, out->held, out->held_used));
+    size_t done = out->held_used ? 0 : write_some(out, bytes, count);
+    size_t room = out->held_bytes - LEFT_OUT_BYTES - out->held_used;
+    // Half a line is always completed: it was begun where nothing was held.
+    if (done || (!out->left_out && count <= room)) {
+        hold(out, bytes + done, count - done);
+    } else if (done < count) {
+        out->left_out++;
+    }
+    return out->write_errno ? LK_IO_ERROR : LK_OK;
+}
+
 // A signal or a full pipe only delays; anything else is remembered and ends the writing.
 static lk_status write_all(lk_text_out *out, const char *bytes, size_t count) {
+    if (out->held) return write_or_hold(out, bytes, count);
     while (count && !out->write_errno) {
         ssize_t written = write(out->fd, bytes, count);
         if (written >= 0) {
@@ -40,6 +100,21 @@ static lk_status write_all(lk_text_out *out, const char *bytes, size_t count) {
         }
     }
     return out->write_errno ? LK_IO_ERROR : LK_OK;
+}
+
+void lk_text_hold(lk_text_out *out, char *memory, size_t bytes) {
+    lk_assert(bytes >= 2 * sizeof out->buffer);
+    out->held = memory;
+    out->held_bytes = bytes;
+    out->held_used = out->left_out = 0;
+}
+
+lk_status lk_text_release(lk_text_out *out) {
+    if (!out->held) return LK_OK;
+    say_left_out(out, true);
+    const char *bytes = out->held;
+    out->held = NULL;
+    return write_all(out, bytes, out->held_used);
 }
 
 // The line stands in buffer + ERASE_BYTES; the erasing sequence goes right before it when needed.

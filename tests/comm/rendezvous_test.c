@@ -321,7 +321,12 @@ static void test_all_come(void **state) {
     int life1 = come(1, LK_HELLO_LIFE);
     assert_int_equal(lk_chief_absent(&chief), 3);
     lk_chief_go(&chief);
-    assert_string_equal(hear(life1), "go\n");
+    const char *go = hear(life1);
+    char wanted[2 * LK_HELLO_NAME_BYTES];
+    snprintf(wanted, sizeof wanted, "go 1 %d %s\n", (int)getpid(), chief.self.name);
+    assert_string_equal(go, wanted);
+    assert_int_equal(chief.hosts, 1);
+    assert_int_equal(lk_chief_behind(&chief), 3);  // nobody has begun
     assert_int_equal(chief.listener, -1);
     // MPI's lines, in pieces and two at once.
     say(pmi1, "cmd=get_univ");
@@ -331,8 +336,11 @@ static void test_all_come(void **state) {
     assert_string_equal(hear(pmi1), "cmd=universe_size size=3 rc=0\n");
     assert_string_equal(hear(pmi1), "cmd=appnum appnum=0 rc=0\n");
     say(pmi1, "cmd=barrier_in\n");
+    assert_int_equal(serve(), LK_OK);
+    assert_int_equal(lk_chief_behind(&chief), 0);
     say(own, "cmd=barrier_in\n");
     assert_int_equal(serve(), LK_OK);
+    assert_int_equal(lk_chief_behind(&chief), 2);
     say(pmi2, "cmd=barrier_in\n");
     assert_int_equal(serve(), LK_OK);
     assert_string_equal(hear(own), "cmd=barrier_out rc=0\n");
