@@ -47,40 +47,53 @@ static size_t write_some(lk_text_out *out, const char *bytes, size_t count) {
     return done;
 }
 
-static void drop_held(lk_text_out *out, size_t count) {
-    out->held_used -= count;
-    memmove(out->held, out->held + count, out->held_used);
+// Where the first held line begins of which nothing is written yet.
+static size_t first_whole(const lk_text_out *out) {
+    const char *end = out->held_begun ? memchr(out->held, '\n', out->held_used) : NULL;
+    return end ? (size_t)(end - out->held) + 1 : out->held_begun ? out->held_used : 0;
 }
 
-static void hold(lk_text_out *out, const char *bytes, size_t count) {
-    lk_assert(count <= out->held_bytes - out->held_used);
-    memcpy(out->held + out->held_used, bytes, count);
-    out->held_used += count;
+static void leave_out_oldest(lk_text_out *out) {
+    size_t begin = first_whole(out);
+    const char *end = memchr(out->held + begin, '\n', out->held_used - begin);
+    size_t after = end ? (size_t)(end - out->held) + 1 : out->held_used;
+    lk_assert(after > begin);
+    memmove(out->held + begin, out->held + after, out->held_used - after);
+    out->held_used -= after - begin;
+    out->left_out++;
 }
 
-// Makes a line of the number of those left out, once it has room.
-static void say_left_out(lk_text_out *out, bool last) {
+// In the place of the lines that are left out, a line that counts them.
+static void say_left_out(lk_text_out *out) {
     char line[LEFT_OUT_BYTES];
-    if (!out->left_out || (!last && out->held_used > out->held_bytes / 2)) return;
+    if (!out->left_out) return;
+    size_t at = first_whole(out);
     size_t length = lk_format(line, sizeof line,
-                              "... %u lines are left out: nobody took them from standard output\n",
+                              "... %u lines are left out: nobody took them from here in time\n",
                               out->left_out);
-    hold(out, line, length);
+    memmove(out->held + at + length, out->held + at, out->held_used - at);
+    memcpy(out->held + at, line, length);
+    out->held_used += length;
     out->left_out = 0;
 }
 
+static void write_held(lk_text_out *out) {
+    struct pollfd ready = {.fd = out->fd, .events = POLLOUT};
+    if (!out->held_used || poll(&ready, 1, 0) <= 0) return;
+    say_left_out(out);
+    size_t done = write_some(out, out->held, out->held_used);
+    if (done) out->held_begun = out->held[done - 1] != '\n';
+    out->held_used -= done;
+    memmove(out->held, out->held + done, out->held_used);
+}
+
 static lk_status write_or_hold(lk_text_out *out, const char *bytes, size_t count) {
-    drop_held(out, write_some(out, out->held, out->held_used));
-    say_left_out(out, false);
-    drop_held(out, write_some(out, out->held, out->held_used));
+    write_held(out);
     size_t done = out->held_used ? 0 : write_some(out, bytes, count);
-    size_t room = out->held_bytes - LEFT_OUT_BYTES - out->held_used;
-    // Half a line is always completed: it was begun where nothing was held.
-    if (done || (!out->left_out && count <= room)) {
-        hold(out, bytes + done, count - done);
-    } else if (done < count) {
-        out->left_out++;
-    }
+    if (!out->held_used) out->held_begun = done > 0;
+    while (out->held_used + count - done > out->held_bytes - LEFT_OUT_BYTES) leave_out_oldest(out);
+    memcpy(out->held + out->held_used, bytes + done, count - done);
+    out->held_used += count - done;
     return out->write_errno ? LK_IO_ERROR : LK_OK;
 }
 
@@ -107,11 +120,12 @@ void lk_text_hold(lk_text_out *out, char *memory, size_t bytes) {
     out->held = memory;
     out->held_bytes = bytes;
     out->held_used = out->left_out = 0;
+    out->held_begun = false;
 }
 
 lk_status lk_text_release(lk_text_out *out) {
     if (!out->held) return LK_OK;
-    say_left_out(out, true);
+    say_left_out(out);
     const char *bytes = out->held;
     out->held = NULL;
     return write_all(out, bytes, out->held_used);

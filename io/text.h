@@ -33,6 +33,7 @@ typedef struct lk_text_out {
     // lk_text_hold: what could not be written yet, and how many lines found no room there.
     char *held;
     size_t held_bytes, held_used;
+    bool held_begun;  // of the first held line something is written
     uint32_t left_out;
     char buffer[LK_TEXT_LINE_BYTES + 8];  // room for the erasing sequence before the line
 } lk_text_out;
@@ -42,7 +43,8 @@ void lk_text_open(lk_text_out *out, int fd);
 
 // From here on no write waits for the reader (a full pipe, Ctrl-S), since others wait for this
 // process: what is not taken at once is held in `bytes` of the caller's memory and goes before the
-// next line; lines for which there is no room are counted, and the count is said in their place.
+// next line. Where there is no room the oldest lines are left out, and in their place is their
+// number.
 void lk_text_hold(lk_text_out *out, char *memory, size_t bytes);
 
 // Nobody waits any more: writes what is held, however long the reader takes.
