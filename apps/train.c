@@ -39,12 +39,12 @@ typedef struct trainer {
     bool evaluated;  // the run that is resumed has logged the evaluation of step `first`
     double start, last_log, last_save;
     uint64_t last_log_step;
-    uint32_t stop;             // the signal this run stops by, or 0
-    bool leads;                // of several workers one writes and speaks
-    lk_collective collective;  // as asked for
+    uint32_t stop;                    // the signal this run stops by, or 0
+    bool leads;                       // of several workers one writes and speaks
+    lk_collective collective;         // as asked for
     char held[LK_RUN_LOG_BYTES / 2];  // lines that standard output has not taken yet
-    bool running;              // start-up is over: from here on workers can fail alone
-    double evaluating;         // seconds spent outside training since `start`
+    bool running;                     // start-up is over: from here on workers can fail alone
+    double evaluating;                // seconds spent outside training since `start`
 } trainer;
 
 // --- checkpoints -------------------------------------------------------------------------------
@@ -442,6 +442,7 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
                  (unsigned long long)run->window_bytes, (unsigned long long)run->inbox_bytes,
                  (unsigned long long)run->rendezvous_bytes,
                  (unsigned long long)lk_mpi_foreign_bytes(), lk_mpi_version());
+    lk_text_line(out, "MPI listens at: %s", lk_mpi_listens());
     print_overlap(run, out);
 }
 

@@ -31,6 +31,8 @@ static bool is_watchable(uint32_t w) {
 }
 
 enum { ALARM_RINGS = 8 };
+static const double RING_SECONDS_WATCHING = 0.25;
+static bool look_for_dead(void);
 
 static const char is_stopped[] = "is stopped", has_died[] = "has died";
 
@@ -92,7 +94,8 @@ static bool stopped_sibling(char *who, size_t bytes) {
         }
     }
     if (proc >= 0) close(proc);
-    if (found) lk_format(who, bytes, "; process %s, started by the same launcher, is stopped", found);
+    if (found)
+        lk_format(who, bytes, "; process %s, started by the same launcher, is stopped", found);
     return found;
 }
 
@@ -128,12 +131,30 @@ static void ring_soon(void) {
     (void)setitimer(ITIMER_REAL, &time, NULL);
 }
 
+// Safe in a signal handler.
+_Noreturn static void end_start_without_dead(void) {
+    char line[400];
+    uint32_t w = 0;
+    while (w + 1 < lk_mpi.world && !is_dead[w]) w++;
+    lk_rendezvous_last_word();
+    size_t n = lk_format(line, sizeof line,
+                         "lockstep: rank %u: rank %u on %s (process %lld) has died during "
+                         "start-up; this one was waiting for %s\n",
+                         lk_mpi.rank, w, lk_mpi.peers[w].name, (long long)lk_mpi.peers[w].process,
+                         waiting_for);
+    ssize_t written = write(STDERR_FILENO, line, LK_MIN(n, sizeof line - 1));
+    (void)written;
+    _exit(LK_RETRY);
+}
+
 static void on_alarm(int signal_number) {
     char why[64];
     (void)signal_number;
     double now = lk_seconds();
     spent += LK_MIN(now - looked, 1.5 * slice);
     looked = now;
+    // Those who wait in a library hear of an end here.
+    if (watched_count && look_for_dead()) end_start_without_dead();
     if (spent < limit) {
         ring_soon();
         return;
@@ -192,6 +213,8 @@ void lk_mpi_watch(void) {
         watched_rank[watched_count] = w;
         watched[watched_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
+    slice = LK_MIN(slice, RING_SECONDS_WATCHING);
+    if (!sealed) ring_soon();
 }
 
 static const char *phase_name(lk_turn turn) {

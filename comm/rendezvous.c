@@ -31,8 +31,8 @@ enum { STARTING, RUNNING, LEAVING };  // stages of a process
 
 static struct {
     bool met;
-    uint32_t hosts;  // of how many all workers are
-    lk_hello chief;  // as far as a worker knows it
+    uint32_t hosts;             // of how many all workers are
+    lk_hello chief;             // as far as a worker knows it
     const lk_cluster *cluster;  // while meeting
     lk_rendezvous_options options;
     lk_key key;
@@ -371,7 +371,8 @@ static lk_status try_to_join(lk_hello_kind kind, int *out, const char **why, lk_
     return status;
 }
 
-// "lost RANK PROCESS HOST", or "stuck RANK PROCESS HOST HOW"; the end of the connection is the chief's own.
+// "lost RANK PROCESS HOST", or "stuck RANK PROCESS HOST HOW"; the end of the connection is the
+// chief's own.
 static uint32_t read_lost(const char *line, char who[WHO_BYTES]) {
     unsigned rank;
     unsigned long long process;
@@ -638,6 +639,18 @@ bool lk_rendezvous_lost(uint32_t *rank) {
     if (lost == NOBODY) return false;
     *rank = lost;
     return true;
+}
+
+void lk_rendezvous_break_off(void) {
+    char who[WHO_BYTES];
+    if (!here.met) return;
+    __atomic_store_n(&here.stage, LEAVING, __ATOMIC_SEQ_CST);
+    if (here.self.rank != 0) {
+        (void)shutdown(here.life, SHUT_RDWR);
+        return;
+    }
+    served.lost = 0;
+    tell_lost(&served, who);
 }
 
 bool lk_rendezvous_leave(void) {

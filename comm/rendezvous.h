@@ -58,6 +58,9 @@ void lk_rendezvous_last_word(void);
 // Somebody's sign of life has ended: who. Costs a load.
 bool lk_rendezvous_lost(uint32_t *rank);
 
+// This worker ends, alone: the others hear that it is lost, now.
+void lk_rendezvous_break_off(void);
+
 // The run is over and others may go. False where somebody was lost already: then nobody answers
 // any more at PMI_FD.
 bool lk_rendezvous_leave(void);

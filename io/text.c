@@ -68,9 +68,9 @@ static void say_left_out(lk_text_out *out) {
     char line[LEFT_OUT_BYTES];
     if (!out->left_out) return;
     size_t at = first_whole(out);
-    size_t length = lk_format(line, sizeof line,
-                              "... %u lines are left out: nobody took them from here in time\n",
-                              out->left_out);
+    size_t length =
+        lk_format(line, sizeof line,
+                  "... %u lines are left out: nobody took them from here in time\n", out->left_out);
     memmove(out->held + at + length, out->held + at, out->held_used - at);
     memcpy(out->held + at, line, length);
     out->held_used += length;
@@ -226,15 +226,18 @@ lk_status lk_text_check(const lk_text_out *out, const char *name, lk_error *erro
 // surrogate, above U+10FFFF.
 static size_t utf8_length(const unsigned char *text, size_t left) {
     unsigned char c = text[0];
-    size_t length = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : (c & 0xf0) == 0xe0 ? 3
-                  : c >= 0xf0 && c <= 0xf4 ? 4 : 0;
+    size_t length = c < 0x80                 ? 1
+                    : c >= 0xc2 && c < 0xe0  ? 2
+                    : (c & 0xf0) == 0xe0     ? 3
+                    : c >= 0xf0 && c <= 0xf4 ? 4
+                                             : 0;
     if (length == 0 || length > left) return 0;
     for (size_t i = 1; i < length; i++) {
         if ((text[i] & 0xc0) != 0x80) return 0;
     }
     if (length < 3) return length;
-    bool wrong = (c == 0xe0 && text[1] < 0xa0) || (c == 0xed && text[1] >= 0xa0)
-              || (c == 0xf0 && text[1] < 0x90) || (c == 0xf4 && text[1] >= 0x90);
+    bool wrong = (c == 0xe0 && text[1] < 0xa0) || (c == 0xed && text[1] >= 0xa0) ||
+                 (c == 0xf0 && text[1] < 0x90) || (c == 0xf4 && text[1] >= 0x90);
     return wrong ? 0 : length;
 }
 

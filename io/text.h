@@ -27,9 +27,9 @@ enum { LK_TEXT_LINE_BYTES = 4096 };  // the longest line, its newline included
 // was called.
 typedef struct lk_text_out {
     int fd;
-    bool terminal;         // fd is a terminal that can erase a line (TERM is not "dumb")
-    bool progress_shown;   // the cursor stands behind a progress line
-    int write_errno;       // of the first write that failed, 0 so far; then nothing more is written
+    bool terminal;        // fd is a terminal that can erase a line (TERM is not "dumb")
+    bool progress_shown;  // the cursor stands behind a progress line
+    int write_errno;      // of the first write that failed, 0 so far; then nothing more is written
     // lk_text_hold: what could not be written yet, and how many lines found no room there.
     char *held;
     size_t held_bytes, held_used;

@@ -76,6 +76,89 @@ def same_bits(t):
                 lines, error)
 
 
+def listeners_of(processes):
+    """TCP addresses, in the kernel's hexadecimal, at which these processes listen."""
+    sockets = set()
+    for process in processes:
+        for name in os.listdir(f"/proc/{process}/fd"):
+            try:
+                sockets.add(os.readlink(f"/proc/{process}/fd/{name}"))
+            except OSError:
+                pass
+    found = []
+    for name in ("tcp", "tcp6"):
+        with open(f"/proc/net/{name}", encoding="ascii") as f:
+            for line in f.readlines()[1:]:
+                words = line.split()
+                if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                    found.append(words[1])
+    return found
+
+
+def no_strangers(t):
+    """Once the workers have started nobody listens, not even MPI; and where TCP is asked for, at
+    loopback only."""
+    config = t.write("long.json", {"steps": 1000000})
+    tcp = {"UCX_TLS": "tcp,self"}
+    for collective, more in (("window", {}), ("messages", {}), ("messages", tcp)):
+        environment = {**os.environ, **more}
+        process = subprocess.Popen(
+            [t.program, "launch", "--workers", "2", "--replicas", "1", "train", config,
+             "--run-dir", fresh(), "--collective", collective], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        said = until(process, "loss = ")
+        found = listeners_of(workers_of(process, 2).values())
+        process.kill()
+        end(process)
+        t.check(all(at.startswith("0100007F:") for at in found) if more else not found,
+                "who listens", collective, more, found)
+        t.check(("MPI listens at: 127.0.0.1:" if more else "MPI listens at: nothing\n") in said,
+                "and says so", said)
+
+
+def paused(t):
+    """All workers are stopped for longer than --step-timeout, and go on: nobody was silent."""
+    config = t.write("paused.json", {"steps": 4000, "log_every_steps": 100})
+    wanted = result(t.expect(0, "train", config, "--run-dir", fresh())[1])
+    process = t.start("launch", "--workers", "3", "--replicas", "1", "train", config, "--run-dir",
+                      fresh(), "--step-timeout", "1", "--start-timeout", "20")
+    said = until(process, "loss = ")
+    workers = workers_of(process, 3)
+    for worker in workers.values():
+        os.kill(worker, signal.SIGSTOP)
+    time.sleep(3)
+    for worker in workers.values():
+        os.kill(worker, signal.SIGCONT)
+    code, rest, error = end(process)
+    t.check(code == 0 and result(plain(said + rest)) == wanted, "paused", code, error, rest[-300:])
+
+
+def unread(t):
+    """Nobody reads what rank 0 says, or launch does, for longer than --step-timeout: the run goes
+    on, and its last lines are there at the end. Nobody is there to read any more: it ends soon,
+    saves, and says so."""
+    config = t.write("chatty.json", {"steps": 20000, "log_every_steps": 1, "model.layers": [
+        {"type": "flatten", "name": "flatten"}, {"type": "dense", "name": "logits", "units": 10}]})
+    wanted = result(t.expect(0, "train", config, "--run-dir", fresh())[1])
+    process = t.start("launch", "--workers", "2", "--replicas", "1", "train", config, "--run-dir",
+                      fresh(), "--step-timeout", "1")
+    time.sleep(4)
+    code, out, error = end(process)
+    t.check(code == 0 and result(plain(out)) == wanted, "nobody reads", code, error, out[-300:])
+    t.check(re.search(r"\[0\] \.\.\. \d+ lines are left out", out), "lines are left out",
+            out[-3000:])
+    process = t.start("launch", "--workers", "2", "--replicas", "1", "train", config, "--run-dir",
+                      fresh(), "--set", "steps=100000000", "--set", "log_every_steps=100000000")
+    until(process, "loss = ")
+    process.stdout.close()
+    begin = time.monotonic()
+    code, error = process.wait(timeout=60), process.stderr.read()
+    t.check(time.monotonic() - begin < 5, "soon", time.monotonic() - begin)
+    t.check(code == 74 and re.fullmatch("lockstep: standard output: .* its reader is gone; .*\n",
+            error), "nobody is there to read", code, error)
+    t.check(os.listdir("run/checkpoints"), "it has saved")
+
+
 def refusals(t):
     config = t.write("small.json")
     for code, what, *arguments in (
@@ -282,6 +365,9 @@ def main():
         print("skipped: this build has no MPI")
         sys.exit(77)
     same_bits(t)
+    no_strangers(t)
+    paused(t)
+    unread(t)
     refusals(t)
     killed(t)
     silent(t)

@@ -236,7 +236,8 @@ def die(t, victim, collective, before=()):
                                    "checkpoint.keep_max": 3})
     shutil.rmtree("lost", ignore_errors=True)
     workers = [start(t, tf_config(3, r, port), "train", config, "--run-dir", "lost", "--replicas",
-                     "1", "--collective", collective, before=before if r == victim else ())
+                     "1", "--collective", collective, *(["--insecure"] if before else []),
+                     before=before if r == victim else ())
                for r in range(3)]
     for line in workers[0].stdout:
         if line.startswith("checkpoint step 40 "):

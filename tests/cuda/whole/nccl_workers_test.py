@@ -207,14 +207,20 @@ def disagreeing():
     refused([gpu(), gpu(1, *LAYERS)], 76, both + f"how sums travel is {hashed} .* and {hashed} ")
     refused([gpu(), gpu(1, "--collective", "mpi")], 76,
             both + "--collective is auto on the one and mpi on the other")
-    # One that fails alone says why; the other waits for it as long as start-up may take.
-    mix = [gpu(), gpu(1, "LOCKSTEP_HOST_CUDA_FAIL=ncclCommInitRankConfig:1")]
-    code, _, error = end(start(mix, [MATRIX, "--run-dir", "alone", "--fresh", "--start-timeout",
-                                     "3"]))
-    lines = said(error)
-    T.check(code and len(lines) == 2
-            and any("NCCL: joining the world: " in line for line in lines)
-            and any("waiting for NCCL to connect the GPUs" in line for line in lines), code, *error)
+    # One that fails alone says why; the others, who wait in NCCL, hear of its end at once.
+    failing = gpu(1, "LOCKSTEP_HOST_CUDA_FAIL=ncclCommInitRankConfig:1")
+    for mix, victim in (([gpu(), failing], 1), ([failing, gpu(), gpu()], 0)):
+        begin = time.monotonic()
+        code, _, error = end(start(mix, [MATRIX, "--run-dir", "alone", "--fresh",
+                                         "--start-timeout", "60"],
+                                   options=["-disable-auto-cleanup"]))
+        seconds, lines = time.monotonic() - begin, said(error)
+        T.check(code and len(lines) == len(mix)
+                and sum("NCCL: joining the world: " in line for line in lines) == 1
+                and sum(f": rank {victim} on " in line and " has died during start-up" in line and
+                        "waiting for NCCL to connect the GPUs" in line for line in lines)
+                == len(mix) - 1, code, seconds, *error)
+        T.check(seconds < 20, "soon", seconds)
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
