@@ -26,6 +26,7 @@
 #include "apps/cluster.h"
 #include "apps/command.h"
 #include "comm/hello.h"
+#include "comm/leftover.h"
 
 enum {
     OUT,
@@ -467,6 +468,7 @@ static lk_status run_once(bool *again, lk_error *error) {
     if (status != LK_OK) signal_all(SIGKILL);
     if (here.listener >= 0) close(here.listener);
     attend();
+    (void)lk_leftover_remove(0);
     uint32_t first = find_first();
     if (status != LK_OK) return status;
     const child *c = &children[first % here.workers];

@@ -12,10 +12,11 @@
 #include <unistd.h>
 
 #include "arena/host_memory.h"
+#include "comm/leftover.h"
 #include "comm/mpi_private.h"
 #include "comm/rendezvous.h"
 
-enum { END_SECONDS = 10, SOCKET_BYTES = 2 << 20 };
+enum { END_SECONDS = 10, SOCKET_BYTES = 2 << 20, LEFTOVER_SECONDS = 10 };
 
 struct lk_mpi_calls lk_mpi_calls;
 struct lk_mpi_common lk_mpi;
@@ -120,6 +121,7 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
     lk_mpi.cores = processors();
     lk_mpi.options.reach.local = all_are_here(world);
     LK_CHECK(lk_reach_pin(&lk_mpi.options.reach, rank, error));
+    (void)lk_leftover_remove(LEFTOVER_SECONDS);
     lk_mpi_wait_for("MPI to start");
     lk_mpi_limit_start();
     int provided, size, place;

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "comm/rendezvous.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -104,10 +105,13 @@ static void split_address(const char *address) {
 }
 
 // By its text, so that no name server is asked: other names of the loopback address count as names
-// of other machines.
+// of other machines, and so does a name that only begins like a number.
 static bool names_loopback(const char *address) {
-    return strncmp(address, "localhost:", 10) == 0 || strncmp(address, "127.", 4) == 0 ||
-           strncmp(address, "[::1]:", 6) == 0;
+    char host[LK_ADDRESS_BYTES];
+    struct in_addr number;
+    lk_format(host, sizeof host, "%.*s", (int)strcspn(address, ":"), address);
+    if (inet_pton(AF_INET, host, &number) == 1) return ntohl(number.s_addr) >> 24 == 127;
+    return strncmp(address, "localhost:", 10) == 0 || strncmp(address, "[::1]:", 6) == 0;
 }
 
 static bool is_loopback(const struct sockaddr *address) {

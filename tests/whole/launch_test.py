@@ -4,6 +4,10 @@ when a worker dies, is stopped or refuses, what --restarts does, and how fast al
 
    launch_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
 """
+import array
+import ctypes
+import fcntl
+import mmap
 import os
 import re
 import resource
@@ -11,12 +15,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 from program import Test, finish, golden, result, value
 
 MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
 STEPS = "50"
+PTRACE_SEIZE = 0x4206
 
 
 def plain(text, rank=0):
@@ -114,6 +120,47 @@ def no_strangers(t):
                 "who listens", collective, more, found)
         t.check(("MPI listens at: 127.0.0.1:" if more else "MPI listens at: nothing\n") in said,
                 "and says so", said)
+
+
+def leftovers(t):
+    """What MPI has left in /dev/shm is removed where nobody has it open any more, and only then."""
+    config = t.write("one.json", {"steps": 1})
+    command = ["launch", "--workers", "2", "--replicas", "1", "train", config, "--run-dir"]
+    paths = [f"/dev/shm/{name}{os.getpid()}" for name in
+             ("mpich_shar_tmp_dead", "mpich_shar_tmp_held", "ucx_shm_posix_dead", "others_")]
+    link = paths[0] + "_link"
+    try:
+        for path in paths:
+            with open(path, "wb") as f:
+                f.truncate(4096)
+        os.symlink(paths[3], link)
+        with open(paths[1], "r+b") as f:
+            held = mmap.mmap(f.fileno(), 4096)
+        t.expect(0, *command, fresh())
+        found = [os.path.exists(path) for path in [*paths, link]]
+        t.check(found == [False, True, False, True, True], "leftovers", found)
+        held.close()
+        t.expect(0, *command, fresh())
+        t.check(not os.path.exists(paths[1]), "nobody holds it any more")
+    finally:
+        for path in [*paths, link]:
+            if os.path.lexists(path):
+                os.remove(path)
+    # Killed wherever it is in start-up.
+    before = set(os.listdir("/dev/shm"))
+    for number in range(12):
+        process = t.start(*command, fresh())
+        victim = workers_of(process, 2).get(number % 2)
+        time.sleep(0.01 * number)
+        if victim:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        end(process)
+        left = {name for name in set(os.listdir("/dev/shm")) - before
+                if name.startswith(("mpich_", "ucx_"))}
+        t.check(not left, "killed in start-up", number, left)
 
 
 def paused(t):
@@ -277,12 +324,12 @@ def asked(t):
     process.send_signal(signal.SIGTERM)
     found, out, error = end(process)
     t.check(found == 143 and "failed" not in error, "asked early", found, error)
-    # The leader cannot end where nobody reads what it says: the second signal kills.
+    # The leader trains on where nobody reads what it says, but cannot end: the second signal kills.
     process = long_run(t)
-    seen = []
-    while not seen or seen != os.listdir("lost/checkpoints"):
-        seen = os.listdir("lost/checkpoints") if os.path.exists("lost/checkpoints") else []
-        time.sleep(0.5)
+    unread = array.array("i", [0])
+    while unread[0] < 60000 and process.poll() is None:
+        fcntl.ioctl(process.stdout, termios.FIONREAD, unread)
+        time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     t.check(process.poll() is None, "the first only asks")
@@ -294,6 +341,72 @@ def asked(t):
     found, _, error = end(process)
     t.check(found == 143 and "failed" not in error, "asked twice", found, error)
     t.check(not workers_of(process), "nobody is left")
+
+
+def first_of_two(t):
+    """Two are killed, one after the other, while nobody else can end: the first is the first."""
+    for first, second in ((3, 1), (1, 3)):
+        process = long_run(t)
+        until(process, "checkpoint step 20 ")
+        pids = workers_of(process, 4)
+        for rank in (0, 2, second):
+            os.kill(pids[rank], signal.SIGSTOP)
+        for rank in (first, second):
+            os.kill(pids[rank], signal.SIGKILL)
+            time.sleep(0.3)
+        code, _, error = end(process)
+        t.check(code == 75 and f"rank {first} of 4 (process {pids[first]}) failed first: it was "
+                "killed by signal 9" in error, "the first of two", first, second, code, error)
+
+
+def asked_after_a_loss(t):
+    """Whoever has asked the run to end wants no restart."""
+    config = t.write("long.json", {"steps": 100000, "checkpoint.every_steps": 20})
+    process = t.start("launch", "--workers", "3", "--replicas", "1", "--restarts", "3", "train",
+                      config, "--run-dir", fresh("lost"))
+    until(process, "checkpoint step 20 ")
+    pids = workers_of(process, 3)
+    for rank in (0, 2):
+        os.kill(pids[rank], signal.SIGSTOP)
+    os.kill(pids[1], signal.SIGKILL)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    code, _, error = end(process)
+    t.check(code in (75, 130) and "lockstep: restart" not in error, "no restart", code, error)
+    t.check(not workers_of(process), "nobody is left")
+
+
+def deaf(t):
+    """One that hears nothing, not even SIGTERM and SIGCONT: it is killed in the end."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long] * 4
+    process = long_run(t, "--step-timeout", "60")
+    until(process, "checkpoint step 20 ")
+    pids = workers_of(process, 4)
+    if libc.ptrace(PTRACE_SEIZE, pids[2], 0, 0) != 0:
+        print("not done: ptrace is not permitted here")
+        process.kill()
+        end(process)
+        return
+    os.kill(pids[2], signal.SIGSTOP)  # and nobody lets it hear any signal but SIGKILL
+    time.sleep(0.1)
+    os.kill(pids[1], signal.SIGKILL)
+    begin = time.monotonic()
+    process.stdout.close()
+    ended = False
+    while not ended and time.monotonic() - begin < 15:
+        ended = process.poll() is not None
+        try:
+            os.waitpid(pids[2], os.WNOHANG)  # its end is told to its tracer first
+        except ChildProcessError:
+            pass
+        time.sleep(0.05)
+    t.check(ended and process.returncode == 75, "killed in the end", process.returncode,
+            time.monotonic() - begin)
+    if not ended:
+        os.kill(pids[2], signal.SIGKILL)
+        process.kill()
+    process.wait()
 
 
 def orphans(t):
@@ -366,12 +479,16 @@ def main():
         sys.exit(77)
     same_bits(t)
     no_strangers(t)
+    leftovers(t)
     paused(t)
     unread(t)
     refusals(t)
     killed(t)
     silent(t)
     asked(t)
+    first_of_two(t)
+    asked_after_a_loss(t)
+    deaf(t)
     orphans(t)
     restarts(t)
     t.finish()
