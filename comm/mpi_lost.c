@@ -107,7 +107,8 @@ _Noreturn static void give_up(const char *why) {
     uint32_t stopped = first_who(is_stopped);
     uint32_t w = stopped != LK_NONE ? stopped : first_who(has_died);
     if (lk_mpi.host_workers == 0) {
-        if (!stopped_sibling(who, sizeof who)) lk_rendezvous_blame_chief(who, sizeof who);
+        if (lk_rendezvous_speaks()) lk_rendezvous_blame_chief(who, sizeof who);
+        else (void)stopped_sibling(who, sizeof who);
     } else if (w != LK_NONE) {
         lk_format(who, sizeof who, "; rank %u on %s (process %lld) %s", w, lk_mpi.peers[w].name,
                   (long long)lk_mpi.peers[w].process, w == stopped ? is_stopped : has_died);
