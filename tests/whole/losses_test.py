@@ -288,6 +288,10 @@ def stop_slowly(t):
             time.sleep(0.01)
         begin = time.monotonic()
         workers.processes[1].send_signal(signal.SIGTERM)
+        # A launcher of MPI would kill the leader if another left before it.
+        time.sleep(STEP_TIMEOUT_S + 1)
+        t.check(workers.processes[1].poll() is None, f"{what}: waits for the leader",
+                workers.said(1))
         codes = [workers.end(rank) for rank in (0, 1)]
         seconds = time.monotonic() - begin
         workers.close()
