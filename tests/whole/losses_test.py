@@ -41,7 +41,8 @@ def every_case():
 
 
 SOME = [("stop", "start", 1, 2, "window"), ("stop", "start", 0, 3, "window"),
-        ("stop", "start", 2, 3, "messages"), ("kill", "connect", 0, 2, "window"), ("exit", "meet", 1, 2, "messages"),
+        ("stop", "start", 2, 3, "messages"),
+        ("kill", "connect", 0, 2, "window"), ("exit", "meet", 1, 2, "messages"),
         ("kill", "load", 2, 3, "window"), ("exit", "forward", 0, 3, "messages"),
         ("kill", "backward", 0, 2, "messages"), ("kill", "boxes", 1, 2, "window"),
         ("kill", "reduce", 2, 3, "messages"), ("exit", "apply", 0, 2, "window"),
