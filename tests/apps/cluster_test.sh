@@ -48,8 +48,8 @@ expect 0 '^rank none of 2: evaluator:0, beside the workers$' cluster
 expect_line '  not used: environment'
 expect_line 'leader chief:0, rank 0'
 expect_line "listens for MPI: every worker at ports of the kernel's choice, without a key and " \
-    'not encrypted, on the interface in --private-network, or with --insecure on all; nobody where ' \
-    'the workers turn out to be on one machine'
+    'not encrypted, on the interface in --private-network, or with --insecure on all; nobody ' \
+    'where the workers turn out to be on one machine'
 LOCKSTEP_KEY_FILE=a.key
 export LOCKSTEP_KEY_FILE
 expect 0 '^listens to meet: rank 0 at a:1 until all have come, for those who have the key$' cluster
