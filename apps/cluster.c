@@ -1,5 +1,6 @@
 // cluster.c - lockstep cluster: who takes part, as this process understands it, and who said so.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -178,6 +179,55 @@ static void print_workers(const lk_cluster *c, const share *s, lk_text_out *out)
         lk_text_line(out, "with a CONFIG: the grains and shards of each, too");
 }
 
+// --- who listens -------------------------------------------------------------------------------
+
+// Are all workers on one machine, as far as can be told before they meet?
+static bool are_on_one_host(const lk_cluster *c) {
+    static const char *const names[] = {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                        "LOCAL_WORLD_SIZE"};
+    const char *first = c->address[LK_CLUSTER_LEADER];
+    size_t host = strrchr(first, ':') ? (size_t)(strrchr(first, ':') - first) + 1 : 0;
+    for (uint32_t i = 0; i < LK_COUNT(names) && c->source != LK_CLUSTER_TF_CONFIG; i++) {
+        const char *here = getenv(names[i]);
+        if (here && strtoul(here, NULL, 10) == c->world) return true;
+    }
+    for (uint32_t r = 0; r < c->world; r++) {
+        if (!host || strncmp(c->address[r], first, host) != 0) return false;
+    }
+    return true;
+}
+
+// What listens where, and who is let in.
+static void say_listeners(const lk_cluster *c, char *rendezvous, char *mpi, size_t bytes) {
+    const char *leader = c->address[LK_CLUSTER_LEADER];
+    const bool launched = c->source == LK_CLUSTER_MPICH || c->source == LK_CLUSTER_OPEN_MPI;
+    lk_format(rendezvous, bytes, "nobody");
+    lk_format(mpi, bytes, "nobody");
+    if (c->world <= 1) return;
+    if (launched || !leader[0]) {
+        lk_format(rendezvous, bytes, "nobody of lockstep: the launcher lets the workers meet");
+    } else {
+        lk_format(rendezvous, bytes, "rank 0 at %s until all have come, for %s", leader,
+                  getenv("LOCKSTEP_KEY_FILE") ? "those who have the key"
+                                              : "everybody: there is no LOCKSTEP_KEY_FILE");
+    }
+    if (are_on_one_host(c)) {
+        lk_format(mpi, bytes, "nobody: all workers are on this machine and share memory");
+        return;
+    }
+    lk_format(mpi, bytes,
+              "every worker at ports of the kernel's choice, without a key and not encrypted, on "
+              "the interface in --private-network, or with --insecure on all; nobody where the "
+              "workers turn out to be on one machine");
+}
+
+static void print_listeners(const lk_cluster *c, lk_text_out *out) {
+    char rendezvous[2 * LK_ADDRESS_BYTES], mpi[2 * LK_ADDRESS_BYTES];
+    say_listeners(c, rendezvous, mpi, sizeof mpi);
+    lk_text_line(out, "listens to meet: %s", rendezvous);
+    lk_text_line(out, "listens for MPI: %s", mpi);
+}
+
 // --- JSON --------------------------------------------------------------------------------------
 
 static void json_string(const char *key, const char *text, const char *end) {
@@ -210,6 +260,7 @@ static void json_worker(const lk_cluster *c, const share *s, uint32_t r) {
 }
 
 static void print_json(const lk_cluster *c, const lk_cluster_report *report, const share *s) {
+    char rendezvous[2 * LK_ADDRESS_BYTES], mpi[2 * LK_ADDRESS_BYTES];
     static const char *const told[] = {"nothing", "taken", "same", "rank", "passed over"};
     char hash_hex[LK_SHA256_HEX_BYTES];
     uint8_t hash[LK_SHA256_BYTES];
@@ -230,6 +281,9 @@ static void print_json(const lk_cluster *c, const lk_cluster_report *report, con
     json_number("replicas", s->replicas != 0, s->replicas, ",\n  ");
     json_number("grains", s->known, s->grains, ",\n  ");
     json_number("shards", s->known, s->shards, ",\n  ");
+    say_listeners(c, rendezvous, mpi, sizeof mpi);
+    json_string("listens_to_meet", rendezvous, ",\n  ");
+    json_string("listens_for_mpi", mpi, ",\n  ");
     printf("\"cluster_sha256\": \"%s\",\n  \"workers\": [\n", hash_hex);
     for (uint32_t r = 0; r < c->world; r++) json_worker(c, s, r);
     printf("  ]\n}\n");
@@ -272,5 +326,6 @@ lk_status lk_command_cluster(int argc, char **argv, lk_error *error) {
     print_sources(&cluster, &report, &out);
     print_self(&cluster, &out);
     print_workers(&cluster, &s, &out);
+    print_listeners(&cluster, &out);
     return lk_text_check(&out, "standard output", error);
 }

@@ -41,6 +41,7 @@ enum {
     OPT_STEP_TIMEOUT,
     OPT_COLLECTIVE,
     OPT_INSECURE,
+    OPT_PRIVATE_NETWORK,
     OPT_START_DELAY,
     OPT_THROTTLE,
     OPT_BANDWIDTH,
@@ -86,6 +87,7 @@ static const struct {
     {{"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT}, LK_OPT_TRAIN},
     {{"collective", required_argument, NULL, OPT_COLLECTIVE}, LK_OPT_TRAIN | LK_OPT_PLAN},
     {{"insecure", no_argument, NULL, OPT_INSECURE}, LK_OPT_TRAIN},
+    {{"private-network", required_argument, NULL, OPT_PRIVATE_NETWORK}, LK_OPT_TRAIN},
     {{"start-delay", required_argument, NULL, OPT_START_DELAY}, LK_OPT_TRAIN},
     {{"throttle", required_argument, NULL, OPT_THROTTLE}, LK_OPT_TRAIN},
 };
@@ -251,7 +253,8 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_RESUME_OR_START: o->resume_or_start = true; return LK_OK;
     case OPT_SEAL: o->seal = true; return LK_OK;
     case OPT_VERIFY_DATA: o->config.verify_data = true; return LK_OK;
-    case OPT_INSECURE: o->insecure = true; return LK_OK;
+    case OPT_INSECURE: o->insecure = o->mpi.reach.insecure = true; return LK_OK;
+    case OPT_PRIVATE_NETWORK: return lk_network_parse(value, &o->mpi.reach.network, error);
     case OPT_JSON: o->json = true; return LK_OK;
     default: o->show_shards = true; return LK_OK;
     }

@@ -27,6 +27,7 @@
 #include "apps/cluster.h"
 #include "apps/command.h"
 #include "comm/hello.h"
+#include "comm/leftover.h"
 
 enum {
     OUT,
@@ -90,13 +91,14 @@ static struct {
     int asked;         // the signal that this process was asked to end by
     bool killed;       // ... twice
     uint32_t stopped;  // how far the others have been: 0, SIGTERM, SIGKILL
+    bool unread;  // nobody reads standard output any more: the workers were asked to end
     lk_text_out out[STREAMS];  // that of PROGRESS is OUT's
 } here = {.key = -1, .listener = -1};
 
 static child *children;    // (workers)
 static slot *slots;        // (slots)
 static uint32_t *slot_of;  // (workers)
-static struct pollfd pipes_polled[LK_MPI_WORLD_MAX * STREAMS];
+static struct pollfd pipes_polled[LK_MPI_WORLD_MAX * STREAMS + 1];
 
 // --- signals -----------------------------------------------------------------------------------
 
@@ -459,6 +461,13 @@ static void stop_others(void) {
     signal_all((int)here.stopped);
 }
 
+// Whoever read standard output is gone: the workers save and end.
+static void stop_unread(void) {
+    here.unread = true;
+    if (!here.out[OUT].write_errno) here.out[OUT].write_errno = EPIPE;
+    signal_all(SIGTERM);
+}
+
 static void attend(void) {
     while (here.running) {
         nfds_t count = 0;
@@ -467,7 +476,9 @@ static void attend(void) {
             if (fd >= 0) pipes_polled[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
         }
         double stop = next_stop(), back = here.rejoining || here.failed ? -1 : next_return();
+        pipes_polled[count++] = (struct pollfd){.fd = here.unread ? -1 : here.out[OUT].fd};
         wait_for(pipes_polled, count, stop < 0 ? back : stop);
+        if (pipes_polled[count - 1].revents & (POLLERR | POLLHUP)) stop_unread();
         for (uint32_t w = 0; w < here.workers; w++) read_all(w);
         reap();
         stop_others();
@@ -559,6 +570,7 @@ static lk_status run_once(bool *again, lk_error *error) {
     if (status != LK_OK) signal_all(SIGKILL);
     if (here.listener >= 0) close(here.listener);
     attend();
+    (void)lk_leftover_remove(0);
     uint32_t first = find_first();
     (void)lk_text_clear(&here.out[OUT]);
     if (status != LK_OK) return status;
@@ -572,7 +584,7 @@ static lk_status run_once(bool *again, lk_error *error) {
     if (first == here.workers) return LK_OK;
     // The leader has said why, and what can be done.
     if (is_common(c->status)) return status_of(c);
-    *again = may_go_on(c) && !here.asked;
+    *again = may_go_on(c) && !here.asked && !here.unread;
     say_end(c, end, sizeof end);
     show_last_lines(first);
     return lk_fail(error, status_of(c), "rank %u of %u (process %ld) failed first: it %s%s", first,
@@ -752,5 +764,6 @@ lk_status lk_command_launch(int argc, char **argv, lk_error *error) {
     free(children);
     free(slots);
     free(slot_of);
-    return status == LK_OK ? lk_text_check(&here.out[OUT], "standard output", error) : status;
+    const bool ended = status == LK_OK || (here.unread && status == LK_TERMINATED);
+    return ended ? lk_text_check(&here.out[OUT], "standard output", error) : status;
 }

@@ -79,7 +79,9 @@ static const char config_help[] =
     "  --step-timeout S     seconds that one worker waits for another (60), ten times as many\n"
     "                       for rank 0 while it saves\n"
     "  --collective NAME    auto, threads, mpi or ring, window, messages, nccl: how bytes travel\n"
-    "  --insecure           no LOCKSTEP_KEY_FILE between hosts: on a network of one's own\n"
+    "  --private-network N  between hosts: the network that is yours alone, such as 10.1.0.0/16;\n"
+    "                       MPI, which has no encryption and no key, keeps to it\n"
+    "  --insecure           between hosts: no LOCKSTEP_KEY_FILE, and MPI on any network\n"
     "  --start-delay S      of an evaluator: seconds before it begins (0)\n"
     "  --throttle S         of an evaluator: seconds from one evaluation to the next (0)\n";
 

@@ -88,14 +88,6 @@ static uint32_t default_replicas(const lk_run *run) {
     return run->cuda ? run->gpu_choice.gpus : LK_MIN(processors(), LK_MAX(grains, 1));
 }
 
-// Workers of a host take the GPUs in turn, unless they are told which.
-static uint32_t first_gpu(const lk_run *run, uint32_t gpus) {
-    uint32_t workers, before;
-    lk_mpi_host(&workers, &before);
-    if (workers == 1) return 0;
-    return before % LK_MAX(run->cuda->visible() / gpus, 1) * gpus;
-}
-
 // --gpus, --gpu and their keys. A plan may be made for GPUs that are not there; "all" asks which
 // are.
 static lk_status choose_gpus(lk_run *run, lk_error *error) {
@@ -118,7 +110,6 @@ static lk_status choose_gpus(lk_run *run, lk_error *error) {
                        "each",
                        c->document.source, gpus, c->replicas, LK_CUDA_GPUS_MAX);
     }
-    if (c->gpu == LK_CONFIG_ANY_GPU) first = first_gpu(run, gpus);
     run->gpu_choice = (lk_cuda_choice){
         .gpus = gpus,
         .first_gpu = first,
@@ -214,12 +205,46 @@ static void choose_overlap(lk_run *run, bool one_host) {
     run->layout.part_floats = (uint32_t)LK_MIN(least, UINT32_MAX);
 }
 
+// Where `gpus` GPUs that follow on each other are least used; the first such place.
+static uint32_t least_used(const uint32_t *used, uint32_t visible, uint32_t gpus) {
+    uint32_t best = 0, least = UINT32_MAX;
+    for (uint32_t first = 0; first + gpus <= visible; first++) {
+        uint32_t use = 0;
+        for (uint32_t i = 0; i < gpus; i++) use += used[first + i];
+        if (use < least) best = first;
+        least = LK_MIN(least, use);
+    }
+    return best;
+}
+
+// Workers of a host take its GPUs in the order of their ranks, each as many as it asked for, beside
+// those that others are told to take. All workers find the same.
+static uint32_t take_gpus(const lk_run *run) {
+    enum { VISIBLE_MAX = 1024 };
+    static uint32_t used[VISIBLE_MAX];
+    const lk_run_workers *w = &run->workers;
+    const uint32_t visible = LK_MIN(run->cuda->visible(), (uint32_t)VISIBLE_MAX);
+    memset(used, 0, sizeof used);
+    for (uint32_t told = 2; told-- > 0;) {
+        for (uint32_t r = 0; r < w->world; r++) {
+            const lk_worker *them = &w->list[r];
+            if (!them->gpus || !lk_mpi_is_here(r) || (them->gpu != LK_NONE) != told) continue;
+            uint32_t first = told ? them->gpu : least_used(used, visible, them->gpus);
+            if (r == w->rank) return first;
+            for (uint32_t i = first; i < LK_MIN(first + them->gpus, visible); i++) used[i]++;
+        }
+    }
+    lk_assert(false);
+    return 0;
+}
+
 lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine, lk_error *error) {
     uint32_t host_workers, host_before, host_rank = 0;
     lk_mpi_host(&host_workers, &host_before);
     if (mine != LK_OK && lk_run_is_fast(run) && !run->cuda) name_rank(rank, error);
     if (mine == LK_OK) mine = list_workers(run, world, rank, error);
-    lk_worker worker = {.replicas = run->config.replicas, .gpus = run->gpu_choice.gpus};
+    const uint32_t gpu = run->config.gpu == LK_CONFIG_ANY_GPU ? LK_NONE : run->config.gpu;
+    lk_worker worker = {.replicas = run->config.replicas, .gpus = run->gpu_choice.gpus, .gpu = gpu};
     if (mine == LK_OK && worker.replicas == 0) {
         uint32_t grains = run->config.spec.grain ? lk_grain_count(&run->config.spec) : 1;
         uint32_t lanes = run->cuda ? worker.gpus : processors() / host_workers;
@@ -228,6 +253,7 @@ lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine
     LK_CHECK(lk_mpi_meet(mine, &worker, run->workers.list, error));
     run->workers.joined = true;
     lay_out_workers(run);
+    if (run->cuda) run->gpu_choice.first_gpu = take_gpus(run);
     run->layout.shared = all_share(&run->workers);
     for (uint32_t w = 0; w < world; w++) {
         if (!lk_mpi_is_here(w)) continue;
@@ -372,8 +398,8 @@ lk_status lk_run_connect(lk_run *run, uint64_t *steps_done, lk_error *error) {
                      run->exchange_tables);
     LK_CHECK(lk_mpi_connect(&run->exchange, run->inbox, error));
     lk_status status = run->cuda ? run->cuda->connect(&run->gpus, error) : LK_OK;
-    // The others may be waiting for this one's GPUs, and hear of nothing else.
-    if (status != LK_OK) lk_mpi_end_soon(status);
+    // The others may be waiting for this one's GPUs, and hear of nothing but its end.
+    if (status != LK_OK) lk_mpi_break_off(status);
     return status == LK_OK ? lk_mpi_settle(status, error) : status;
 }
 

@@ -53,6 +53,7 @@ typedef struct trainer {
     uint32_t stop;             // the signal this run stops by, or 0
     bool leads;                // of several workers one writes and speaks
     lk_collective collective;  // as asked for
+    char held[LK_RUN_LOG_BYTES / 2];  // lines that standard output has not taken yet
     bool running;              // start-up is over: from here on workers can fail alone
     bool json;                 // --json: events in place of lines
     double evaluating;         // seconds spent outside training since `start`
@@ -736,6 +737,7 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
                  (unsigned long long)run->window_bytes, (unsigned long long)run->inbox_bytes,
                  (unsigned long long)run->rendezvous_bytes,
                  (unsigned long long)lk_mpi_foreign_bytes(), lk_mpi_version());
+    lk_text_line(out, "MPI listens at: %s", lk_mpi_listens());
     print_overlap(run, out);
 }
 
@@ -932,6 +934,8 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     LK_CHECK(save_owed(t, error));
     lk_watch_stop();
     t->running = true;
+    // Others wait for this process, so it waits for no reader of what it says.
+    if (run->workers.joined) lk_text_hold(lk_watching.out, t->held, sizeof t->held);
     LK_CHECK(lk_run_seal(run, o->seal, error));
     status = loop(t, error);
     if (status == LK_OK) status = finish(t, error);
@@ -1150,6 +1154,12 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
         status = end;
     }
     if (!t.leads) lk_hot_end(&t.hot, saved && (status == LK_OK || is_common(status)));
+    // Nobody waits any more.
+    (void)lk_text_release(lk_watching.out);
+    if (status == LK_OK &&
+        (status = lk_text_check(lk_watching.out, "standard output", error)) != LK_OK) {
+        lk_say_error(error);
+    }
     lk_run_close(&run);
     return status;
 }

@@ -294,6 +294,7 @@ lk_status lk_chief_serve(lk_chief *c, int milliseconds, lk_error *error) {
 }
 
 void lk_chief_go(lk_chief *c) {
+    char line[LK_HELLO_NAME_BYTES + 48];
     uint32_t hosts = 0;
     for (uint32_t w = 0; w < c->world; w++) {
         const uint8_t *id = c->members[w].hello.host_id;
@@ -301,8 +302,18 @@ void lk_chief_go(lk_chief *c) {
         while (memcmp(c->members[same].hello.host_id, id, LK_HELLO_HOST_ID_BYTES) != 0) same++;
         c->host[w] = same < w ? c->host[same] : hosts++;
     }
+    c->hosts = hosts;
     lk_pmi_open(&c->pmi, c->world, c->host);
     shut(&c->listener);
     for (uint32_t i = 0; i < LK_CHIEF_STRANGERS; i++) shut(&c->strangers[i].socket);
-    lk_chief_tell(c, "go\n");
+    lk_format(line, sizeof line, "go %u %llu %s\n", hosts, (unsigned long long)c->self.process,
+              c->self.name);
+    lk_chief_tell(c, line);
+}
+
+uint32_t lk_chief_behind(const lk_chief *c) {
+    uint32_t rank = 0;
+    if (c->pmi.arrived == 0) return c->world;
+    while (rank < c->world && c->pmi.in_barrier[rank]) rank++;
+    return rank;
 }

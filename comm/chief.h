@@ -58,6 +58,7 @@ typedef struct lk_chief {
     lk_stranger strangers[LK_CHIEF_STRANGERS];
     lk_member members[LK_CLUSTER_WORLD_MAX];
     uint32_t host[LK_CLUSTER_WORLD_MAX];
+    uint32_t hosts;  // once all are in: of how many hosts they are
     lk_pmi pmi;
     struct pollfd polled[LK_CHIEF_POLLED_MAX];
     uint32_t who[LK_CHIEF_POLLED_MAX];  // kind and place of each
@@ -75,8 +76,13 @@ lk_status lk_chief_serve(lk_chief *chief, int milliseconds, lk_error *error);
 // The lowest rank that has not come; the world where all have.
 uint32_t lk_chief_absent(const lk_chief *chief);
 
-// All are in: nobody else comes in, and MPI may begin.
+// All are in: nobody else comes in, and MPI may begin. They hear of how many hosts they are, and
+// who the chief is: go HOSTS PROCESS NAME.
 void lk_chief_go(lk_chief *chief);
+
+// MPI does not get on: the lowest rank that has not come to the barrier in which another waits; the
+// world where that cannot be said.
+uint32_t lk_chief_behind(const lk_chief *chief);
 
 // A line to every member that has come, with its end.
 void lk_chief_tell(lk_chief *chief, const char *line);

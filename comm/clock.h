@@ -10,6 +10,17 @@ extern "C" {
 // Seconds of a clock that only goes forward.
 double lk_seconds(void);
 
+// Time that this process had to itself, for deadlines: while it is stopped (Ctrl-Z), or its machine
+// suspended, nobody can expect anything of it. Looked at often, as every wait here does; what lies
+// between two looks counts as LK_LOOK_SECONDS_MAX at most.
+#define LK_LOOK_SECONDS_MAX 0.5
+typedef struct lk_patience {
+    double looked, spent;
+} lk_patience;
+
+void lk_patience_start(lk_patience *p);
+double lk_patience_spent(lk_patience *p);  // seconds since it was started, pauses left out
+
 #ifdef __cplusplus
 }
 #endif

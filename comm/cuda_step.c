@@ -381,10 +381,11 @@ void lk_cuda_step_close(lk_cuda_step *c) {
 // Others can keep this GPU waiting for ever, and then the driver would never return.
 lk_status lk_cuda_step_wait_for(lk_cuda_step *c, lk_cuda_queue *queue, struct CUevent_st *event,
                                 lk_error *error) {
-    const double begin = c->watch ? lk_seconds() : 0;
+    lk_patience patience = {0};
+    if (c->watch) lk_patience_start(&patience);
     while (c->watch) {
         if (event ? lk_cuda_event_done(queue, event) : lk_cuda_queue_done(queue)) break;
-        LK_CHECK(c->watch(c->watcher, lk_seconds() - begin, error));
+        LK_CHECK(c->watch(c->watcher, lk_patience_spent(&patience), error));
     }
     if (!event) return lk_cuda_queue_wait(queue, error);
     lk_cuda_event_wait(queue, event);

@@ -39,6 +39,7 @@
 typedef struct lk_worker {
     uint32_t replicas, before;
     uint32_t gpus;  // 0: threads
+    uint32_t gpu;   // the number of the first of them, where it was asked for; LK_NONE: any
 } lk_worker;
 
 // What everybody must know of everybody before a step or an evaluation has a result.

@@ -12,17 +12,20 @@
 #include <unistd.h>
 
 #include "arena/host_memory.h"
+#include "comm/leftover.h"
 #include "comm/mpi_private.h"
 #include "comm/rendezvous.h"
 
-enum { END_SECONDS = 10, SOCKET_BYTES = 2 << 20 };
+enum { END_SECONDS = 10, SOCKET_BYTES = 2 << 20, LEFTOVER_SECONDS = 10 };
 
 struct lk_mpi_calls lk_mpi_calls;
 struct lk_mpi_common lk_mpi;
 
 static uint32_t host_before;  // workers of lower rank on this host
 static uint64_t foreign;      // bytes that MPI took at its start
-static lk_status final;       // what the process ends with where leaving takes too long
+static bool broke_off;
+static char listens[LK_REACH_TEXT_BYTES];
+static lk_status final;  // what the process ends with where leaving takes too long
 
 static bool is_allowed(const char *limit, uint64_t bytes) {
     char text[24] = "";
@@ -36,6 +39,8 @@ static bool is_allowed(const char *limit, uint64_t bytes) {
 // that fits into them goes off at once, instead of piece by piece whenever MPI is called again.
 // Where the kernel would give less than is asked for, its own growing buffers are better.
 static void widen_sockets(void) {
+    const char *transports = getenv("UCX_TLS");
+    if (transports && !strstr(transports, "tcp")) return;  // UCX warns of what it does not read
     if (!is_allowed("/proc/sys/net/core/wmem_max", SOCKET_BYTES) ||
         !is_allowed("/proc/sys/net/core/rmem_max", SOCKET_BYTES)) {
         return;
@@ -44,6 +49,18 @@ static void widen_sockets(void) {
     lk_format(text, sizeof text, "%d", SOCKET_BYTES);
     setenv("UCX_TCP_SNDBUF", text, 0);
     setenv("UCX_TCP_RCVBUF", text, 0);
+}
+
+// Are all workers on this machine? Those that have met know it; a launcher's variables say it.
+static bool all_are_here(uint32_t world) {
+    static const char *const names[] = {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+    if (lk_rendezvous_speaks()) return lk_rendezvous_is_local();
+    for (uint32_t i = 0; i < LK_COUNT(names); i++) {
+        const char *here = getenv(names[i]);
+        if (here) return strtoul(here, NULL, 10) == world;
+    }
+    const char *hosts = getenv("SLURM_STEP_NUM_NODES");
+    return hosts && strcmp(hosts, "1") == 0;
 }
 
 static lk_status load_mpi(lk_error *error) {
@@ -102,6 +119,9 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
     lk_mpi.rank = rank;
     lk_mpi.options = *options;
     lk_mpi.cores = processors();
+    lk_mpi.options.reach.local = all_are_here(world);
+    LK_CHECK(lk_reach_pin(&lk_mpi.options.reach, rank, error));
+    (void)lk_leftover_remove(LEFTOVER_SECONDS);
     lk_mpi_wait_for("MPI to start");
     lk_mpi_limit_start();
     int provided, size, place;
@@ -133,7 +153,7 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
     foreign = after > before ? after - before : 0;
     gather_peers();
     lk_rendezvous_ask(lk_mpi_look_for_stopped);
-    return LK_OK;
+    return lk_mpi_settle(lk_reach_check(&lk_mpi.options.reach, rank, listens, error), error);
 }
 
 void lk_mpi_host(uint32_t *workers, uint32_t *before) {
@@ -165,6 +185,8 @@ const char *lk_mpi_version(void) {
     return text;
 }
 
+const char *lk_mpi_listens(void) { return listens; }
+
 uint64_t lk_mpi_foreign_bytes(void) { return foreign; }
 
 // --- the end -----------------------------------------------------------------------------------
@@ -193,6 +215,12 @@ void lk_mpi_end_soon(lk_status status) {
     alarm(END_SECONDS);
 }
 
+void lk_mpi_break_off(lk_status status) {
+    broke_off = true;
+    lk_mpi_end_soon(status);
+    lk_rendezvous_break_off();
+}
+
 // MPI_Finalize of MPICH 4.0 over TCP often never returns (each side waits in UCX for the other to
 // close). All turns are over and nothing is on its way: so the launcher is told, as MPI_Finalize
 // would tell it, that all have come to the end, and the process may go.
@@ -212,7 +240,7 @@ static void take_leave(void) {
 
 lk_status lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error) {
     lk_error unheard = {.status = LK_OK};
-    if (!lk_mpi.started) return status;
+    if (!lk_mpi.started || broke_off) return status;
     // Whoever has heard the last note of all has nothing more to give to anybody.
     if (lk_mpi.connected && lk_mpi_turn(x, LK_TURN_LAST, lk_mpi.step, &unheard) != LK_OK) {
         // One is gone. If the leader is not, what was to be done is done, and there is nobody with

@@ -20,6 +20,7 @@
 #define LOCKSTEP_COMM_MPI_H
 
 #include "comm/exchange.h"
+#include "comm/reach.h"
 
 enum { LK_MPI_WORLD_MAX = 1024, LK_MPI_ITEM_BYTES = 72, LK_MPI_HOST_BYTES = 64 };
 
@@ -35,6 +36,7 @@ typedef struct lk_mpi_options {
     // Hears every 50 ms for whom this worker has waited so long; NULL: nobody does. Allocates
     // nothing.
     void (*waiting)(const char *who, double seconds);
+    lk_reach reach;                  // which network MPI may use; `local` is found out
 } lk_mpi_options;
 
 // LK_UNAVAILABLE in a build without MPI.
@@ -50,7 +52,8 @@ void lk_mpi_host(uint32_t *workers, uint32_t *before);
 bool lk_mpi_is_here(uint32_t rank);  // on this host
 bool lk_mpi_shares(void);            // all workers are here, and use the window
 const char *lk_mpi_version(void);
-const char *lk_mpi_transport(void);   // how bytes travel between these workers, in words
+const char *lk_mpi_transport(void);  // how bytes travel between these workers, in words
+const char *lk_mpi_listens(void);    // at which addresses this process may be reached; or "nothing"
 uint64_t lk_mpi_foreign_bytes(void);  // that MPI took at its start, as the kernel counts them
 
 // All say whether they can go on. Otherwise every worker gets a status that is not LK_OK, and the
@@ -126,6 +129,10 @@ void lk_mpi_allow(double seconds);
 
 // Between turns, where something else waits for the others: has one of them died? Never waits.
 lk_status lk_mpi_look_for_dead(uint64_t step, lk_error *error);
+
+// This worker fails alone, where the others may wait for what they cannot be called away from: they
+// hear at once that it is gone, and it leaves without them.
+void lk_mpi_break_off(lk_status status);
 
 // The process ends with this status soon, even if whatever is still to be done never comes back.
 void lk_mpi_end_soon(lk_status status);

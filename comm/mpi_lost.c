@@ -6,11 +6,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/clock.h"
 #include "comm/mpi_private.h"
 #include "comm/rendezvous.h"
 
@@ -27,6 +30,10 @@ static bool is_watchable(uint32_t w) {
     return lk_mpi.host_workers > 0 && p->host == mine->host &&
            p->process_namespace == mine->process_namespace;
 }
+
+enum { ALARM_RINGS = 8 };
+static const double RING_SECONDS_WATCHING = 0.25;
+static bool look_for_dead(void);
 
 static const char is_stopped[] = "is stopped", has_died[] = "has died";
 
@@ -54,6 +61,45 @@ static uint32_t first_who(const char *trouble) {
 
 // --- start-up ----------------------------------------------------------------------------------
 
+// The third and fourth word of /proc/NAME/stat: state and parent. False where there is none.
+static bool read_stat(const char *name, char *state, long *parent) {
+    char path[64], text[512];
+    lk_format(path, sizeof path, "/proc/%s/stat", name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    text[LK_MAX(got, 0)] = '\0';
+    const char *end = strrchr(text, ')');
+    if (!end || strlen(end) < 5) return false;
+    *state = end[2];
+    *parent = strtol(end + 4, NULL, 10);
+    return true;
+}
+
+// Before MPI has started nobody knows the others' processes, but a launcher of MPI is the parent of
+// those on this host. Calls the kernel alone: what the alarm has interrupted may hold any lock.
+static bool stopped_sibling(char *who, size_t bytes) {
+    _Alignas(8) char entries[4096];
+    char state = 0;
+    long parent = 0, own = getppid();
+    int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const char *found = NULL;
+    for (long got; !found && (got = syscall(SYS_getdents64, proc, entries, sizeof entries)) > 0;) {
+        for (long at = 0; at < got && !found;) {
+            uint16_t length;
+            memcpy(&length, entries + at + 16, sizeof length);  // ino, off, reclen, type, name
+            const char *name = entries + at + 19;
+            at += length;
+            if (name[0] < '1' || name[0] > '9' || !read_stat(name, &state, &parent)) continue;
+            if (parent == own && strchr("Tt", state)) found = name;
+        }
+    }
+    if (proc >= 0) close(proc);
+    if (found)
+        lk_format(who, bytes, "; process %s, started by the same launcher, is stopped", found);
+    return found;
+}
+
 // The end of start-up, in one line; safe in a signal handler. Others may have died of waiting for
 // one that is stopped.
 _Noreturn static void give_up(const char *why) {
@@ -61,7 +107,10 @@ _Noreturn static void give_up(const char *why) {
     lk_rendezvous_last_word();
     uint32_t stopped = first_who(is_stopped);
     uint32_t w = stopped != LK_NONE ? stopped : first_who(has_died);
-    if (w != LK_NONE) {
+    if (lk_mpi.host_workers == 0) {
+        if (lk_rendezvous_speaks()) lk_rendezvous_blame_chief(who, sizeof who);
+        else (void)stopped_sibling(who, sizeof who);
+    } else if (w != LK_NONE) {
         lk_format(who, sizeof who, "; rank %u on %s (process %lld) %s", w, lk_mpi.peers[w].name,
                   (long long)lk_mpi.peers[w].process, w == stopped ? is_stopped : has_died);
     }
@@ -74,9 +123,44 @@ _Noreturn static void give_up(const char *why) {
     _exit(LK_RETRY);
 }
 
+// The alarm rings a few times before the time is over, so that a pause of this process is told
+// from the time it had.
+static double limit, slice, looked, spent;
+
+static void ring_soon(void) {
+    struct itimerval time = {.it_value.tv_sec = (time_t)slice};
+    time.it_value.tv_usec = (suseconds_t)(1e6 * (slice - (double)time.it_value.tv_sec));
+    (void)setitimer(ITIMER_REAL, &time, NULL);
+}
+
+// Safe in a signal handler.
+_Noreturn static void end_start_without_dead(void) {
+    char line[400];
+    uint32_t w = 0;
+    while (w + 1 < lk_mpi.world && !is_dead[w]) w++;
+    lk_rendezvous_last_word();
+    size_t n = lk_format(line, sizeof line,
+                         "lockstep: rank %u: rank %u on %s (process %lld) has died during "
+                         "start-up; this one was waiting for %s\n",
+                         lk_mpi.rank, w, lk_mpi.peers[w].name, (long long)lk_mpi.peers[w].process,
+                         waiting_for);
+    ssize_t written = write(STDERR_FILENO, line, LK_MIN(n, sizeof line - 1));
+    (void)written;
+    _exit(LK_RETRY);
+}
+
 static void on_alarm(int signal_number) {
     char why[64];
     (void)signal_number;
+    double now = lk_seconds();
+    spent += LK_MIN(now - looked, 1.5 * slice);
+    looked = now;
+    // Those who wait in a library hear of an end here.
+    if (watched_count && look_for_dead()) end_start_without_dead();
+    if (spent < limit) {
+        ring_soon();
+        return;
+    }
     lk_format(why, sizeof why, "start-up did not end within %u s",
               lk_mpi.options.start_timeout_seconds);
     give_up(why);
@@ -84,10 +168,14 @@ static void on_alarm(int signal_number) {
 
 void lk_mpi_limit_start(void) {
     const uint32_t seconds = lk_mpi.options.start_timeout_seconds;
-    struct sigaction action = {.sa_handler = on_alarm};
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGALRM, &action, NULL);
-    alarm(seconds - LK_MIN(lk_rendezvous_seconds(), seconds - 1));
+    limit = seconds - LK_MIN(lk_rendezvous_seconds(), seconds - 1);
+    if (lk_rendezvous_speaks()) limit += LK_RENDEZVOUS_WORD_SECONDS;
+    slice = limit / ALARM_RINGS;
+    looked = lk_seconds();
+    ring_soon();
 }
 
 void lk_mpi_look_for_stopped(uint32_t lost) {
@@ -127,6 +215,8 @@ void lk_mpi_watch(void) {
         watched_rank[watched_count] = w;
         watched[watched_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
+    slice = LK_MIN(slice, RING_SECONDS_WATCHING);
+    if (!sealed) ring_soon();
 }
 
 static const char *phase_name(lk_turn turn) {
@@ -206,14 +296,14 @@ static void say_waiting(double seconds, const lk_mpi_gift *g) {
 void lk_mpi_allow(double seconds) { allowed = seconds; }
 
 lk_status lk_mpi_judge_silence(double seconds, const lk_mpi_gift *g, lk_error *error) {
-    double limit = lk_mpi.options.step_timeout_seconds;
-    if (g->turn == LK_TURN_NOTES) limit += allowed;
+    double most = lk_mpi.options.step_timeout_seconds;
+    if (g->turn == LK_TURN_NOTES) most += allowed;
     if (sealed && lk_mpi.options.waiting && seconds >= 1) say_waiting(seconds, g);
-    bool some_dead = look_for_dead(), late = sealed && seconds >= limit;
+    bool some_dead = look_for_dead(), late = sealed && seconds >= most;
     if (!some_dead && !lk_mpi.broken && !late) return LK_OK;
     uint32_t missing = first_missing(g);
     if (missing == LK_NONE && lk_mpi.far_count == 0) return LK_OK;  // the last has just come
-    uint32_t dead = dead_to_blame(2 * seconds >= limit, missing, g);
+    uint32_t dead = dead_to_blame(2 * seconds >= most, missing, g);
     if (dead != LK_NONE) return lost(dead, "has died", g->turn, error);
     if (missing == LK_NONE) missing = lk_mpi.far[0];
     if (late && may_be_saving(missing, seconds, g->turn)) return LK_OK;

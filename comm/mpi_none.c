@@ -22,6 +22,7 @@ bool lk_mpi_is_here(uint32_t rank) { return rank == 0; }
 bool lk_mpi_shares(void) { return false; }
 const char *lk_mpi_version(void) { return ""; }
 const char *lk_mpi_transport(void) { return ""; }
+const char *lk_mpi_listens(void) { return ""; }
 uint64_t lk_mpi_foreign_bytes(void) { return 0; }
 
 lk_status lk_mpi_settle(lk_status mine, lk_error *error) {
@@ -102,6 +103,7 @@ lk_status lk_mpi_look_for_dead(uint64_t step, lk_error *error) {
 
 void lk_mpi_allow(double seconds) { (void)seconds; }
 
+void lk_mpi_break_off(lk_status status) { (void)status; }
 void lk_mpi_end_soon(lk_status status) { (void)status; }
 
 lk_status lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error) {

@@ -33,9 +33,10 @@ bool lk_mpi_has_given(uint32_t w, const lk_mpi_gift *g) {
 }
 
 static lk_status wait_for_all(const lk_mpi_gift *g, lk_error *error) {
-    double begin = 0, looked = 0;
+    double looked = 0;
     uint32_t near = 0;
-    bool far_done = lk_mpi.far_count == 0;
+    bool waits = false, far_done = lk_mpi.far_count == 0;
+    lk_patience patience;
     for (uint32_t spins = 0;; spins++) {
         while (near < lk_mpi.world && lk_mpi_has_come(near, g)) near++;
         far_done = far_done || lk_mpi_messages_done(g);
@@ -44,16 +45,17 @@ static lk_status wait_for_all(const lk_mpi_gift *g, lk_error *error) {
             lk_relax();
             continue;
         }
-        if (begin == 0) begin = looked = lk_seconds();
+        if (!waits) lk_patience_start(&patience);
+        waits = true;
         if (far_done) {
             lk_mpi_sleep_on(near, g);
         } else {
             sched_yield();
         }
-        double time = lk_seconds();
-        if (time - looked < 1e-3 * LOOK_MS) continue;
-        looked = time;
-        LK_CHECK(lk_mpi_judge_silence(time - begin, g, error));
+        double spent = lk_patience_spent(&patience);
+        if (spent - looked < 1e-3 * LOOK_MS) continue;
+        looked = spent;
+        LK_CHECK(lk_mpi_judge_silence(spent, g, error));
     }
 }
 

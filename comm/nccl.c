@@ -100,6 +100,8 @@ lk_status lk_nccl_start(lk_nccl *n, const uint8_t id[LK_NCCL_ID_BYTES], uint32_t
             calls.ncclCommInitRankConfig(&n->comms[i], (int)world, name, (int)(first + i), &config);
     }
     if (code == ncclSuccess) code = calls.ncclGroupEnd();
+    // Half joined, they could wait for the others for ever: the end of the process is theirs.
+    if (code != ncclSuccess) memset(n->comms, 0, sizeof n->comms);
     return check("joining the world", code, error);
 }
 

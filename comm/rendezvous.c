@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "comm/rendezvous.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -11,6 +12,7 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,11 +32,14 @@ enum { STARTING, RUNNING, LEAVING };  // stages of a process
 
 static struct {
     bool met;
+    uint32_t hosts;             // of how many all workers are
+    lk_hello chief;             // as far as a worker knows it
     const lk_cluster *cluster;  // while meeting
     lk_rendezvous_options options;
     lk_key key;
     lk_hello self;
     double began, deadline, took;
+    double paused;  // seconds since the process began in which it was stopped or suspended
     char chief_host[LK_ADDRESS_BYTES], chief_port[8];
     int pmi, life;  // this process's MPI's end; a worker's sign of life
     lk_line_in in;  // of life
@@ -49,15 +54,42 @@ static lk_chief served;
 // Not in the arena: the thread starts before there is one.
 static _Alignas(4096) uint8_t stack[LK_TEAM_STACK_BYTES];
 
+// The time of this file's deadlines: pauses of this process are left out (comm/clock.h).
+static double own_seconds(void) { return lk_seconds() - here.paused; }
+
+// After a wait of so many milliseconds: the rest of the time since `begin` was a pause.
+static void leave_out_pause(double begin, int ms) {
+    double rest = lk_seconds() - begin - 1e-3 * ms;
+    if (rest > LK_LOOK_SECONDS_MAX) here.paused += rest;
+}
+
 static int milliseconds_until(double time) {
-    double left = 1000 * (time - lk_seconds());
-    if (time == HUGE_VAL) return -1;  // poll's word for ever
+    double left = 1000 * (time - own_seconds());
     return left <= 0 ? 0 : (int)LK_MIN(left + 1, 1e9);
 }
 
 static void pause_ms(int ms) {
     const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    double begin = lk_seconds();
     (void)nanosleep(&t, NULL);
+    leave_out_pause(begin, ms);
+}
+
+// Until something can be done with the socket. False at the deadline.
+static bool wait_on(int socket, short what, double deadline) {
+    struct pollfd wait = {.fd = socket, .events = what};
+    if (deadline == HUGE_VAL) {
+        while (poll(&wait, 1, -1) < 0) continue;
+        return true;
+    }
+    for (;;) {
+        int left = milliseconds_until(deadline), ms = LK_MIN(left, LOOK_MS);
+        double begin = lk_seconds();
+        int ready = poll(&wait, 1, ms);
+        if (ready > 0) return true;
+        if (ready == 0) leave_out_pause(begin, ms);
+        if (left == 0) return false;
+    }
 }
 
 // --- addresses ---------------------------------------------------------------------------------
@@ -73,10 +105,13 @@ static void split_address(const char *address) {
 }
 
 // By its text, so that no name server is asked: other names of the loopback address count as names
-// of other machines.
+// of other machines, and so does a name that only begins like a number.
 static bool names_loopback(const char *address) {
-    return strncmp(address, "localhost:", 10) == 0 || strncmp(address, "127.", 4) == 0 ||
-           strncmp(address, "[::1]:", 6) == 0;
+    char host[LK_ADDRESS_BYTES];
+    struct in_addr number;
+    lk_format(host, sizeof host, "%.*s", (int)strcspn(address, ":"), address);
+    if (inet_pton(AF_INET, host, &number) == 1) return ntohl(number.s_addr) >> 24 == 127;
+    return strncmp(address, "localhost:", 10) == 0 || strncmp(address, "[::1]:", 6) == 0;
 }
 
 static bool is_loopback(const struct sockaddr *address) {
@@ -205,6 +240,15 @@ static void tell_lost(lk_chief *c, char who[WHO_BYTES]) {
     lk_chief_tell(c, line);
 }
 
+// As lk_chief_serve, for a short while.
+static lk_status serve(lk_chief *c, int most_ms, lk_error *error) {
+    const int ms = LK_MIN(most_ms, LOOK_MS);
+    double begin = lk_seconds();
+    lk_status status = lk_chief_serve(c, ms, error);
+    leave_out_pause(begin, ms);
+    return status;
+}
+
 // Until all have come. Whoever has come already hears why, where it ends otherwise.
 static lk_status gather(lk_chief *c, lk_error *error) {
     char who[WHO_BYTES];
@@ -212,7 +256,7 @@ static lk_status gather(lk_chief *c, lk_error *error) {
         int left = milliseconds_until(here.deadline);
         if (left == 0) return come_late(c, error);
         say_waiting(lk_chief_absent(c), "");
-        lk_status status = lk_chief_serve(c, LK_MIN(left, LOOK_MS), error);
+        lk_status status = serve(c, left, error);
         if (status == LK_RANKS_DISAGREE) lk_chief_tell(c, "refused others\n");
         if (status != LK_RETRY) LK_CHECK(status);
         if (status == LK_OK) continue;
@@ -220,6 +264,7 @@ static lk_status gather(lk_chief *c, lk_error *error) {
         return lk_fail(error, LK_RETRY, "rank 0: %s has died during start-up", who);
     }
     lk_chief_go(c);
+    here.hosts = c->hosts;
     return LK_OK;
 }
 
@@ -242,10 +287,7 @@ static const char *read_line(int socket, lk_line_in *in, double deadline, bool *
     *over = false;
     while (!line && !*over) {
         char byte;  // one by one: what follows the line is not ours to take
-        struct pollfd wait = {.fd = socket, .events = POLLIN};
-        int ready = poll(&wait, 1, milliseconds_until(deadline));
-        if (ready < 0 && errno == EINTR) continue;
-        if (ready == 0) return NULL;
+        if (!wait_on(socket, POLLIN, deadline)) return NULL;
         ssize_t count = recv(socket, &byte, 1, 0);
         if (count < 0 && errno == EINTR) continue;
         if (count == 1) (void)lk_line_take(in, &byte, 1, &line, over);
@@ -258,14 +300,13 @@ static int connect_to(const struct addrinfo *a, double deadline, const char **wh
     int failed = 0,
         fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
     socklen_t bytes = sizeof failed;
-    struct pollfd wait = {.fd = fd, .events = POLLOUT};
     if (needs_key() && !is_loopback(a->ai_addr)) {
         *why = "this name means another address than loopback, and there is no key";
         failed = 1;
     } else if (fd < 0 || (connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS)) {
         *why = strerror(errno);
         failed = 1;
-    } else if (poll(&wait, 1, milliseconds_until(deadline)) <= 0) {
+    } else if (!wait_on(fd, POLLOUT, deadline)) {
         *why = "no answer";
         failed = 1;
     } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &bytes) != 0 || failed) {
@@ -300,7 +341,7 @@ static lk_status introduce(int fd, lk_hello_kind kind, const char **why, lk_erro
     static lk_line_in in;
     uint8_t question[LK_HELLO_BYTES];
     char hello[LK_HELLO_LINE_BYTES];
-    double deadline = LK_MIN(here.deadline, lk_seconds() + ANSWER_SECONDS);
+    double deadline = LK_MIN(here.deadline, own_seconds() + ANSWER_SECONDS);
     bool over;
     *why = "it takes connections, but says nothing";
     in.used = 0;
@@ -334,7 +375,7 @@ static lk_status try_to_join(lk_hello_kind kind, int *out, const char **why, lk_
     lk_status status = LK_RETRY;
     int fd = -1, one = 1;
     for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
-        fd = connect_to(a, LK_MIN(here.deadline, lk_seconds() + ANSWER_SECONDS), why);
+        fd = connect_to(a, LK_MIN(here.deadline, own_seconds() + ANSWER_SECONDS), why);
     }
     if (list) freeaddrinfo(list);
     if (fd < 0) return LK_RETRY;
@@ -347,12 +388,13 @@ static lk_status try_to_join(lk_hello_kind kind, int *out, const char **why, lk_
     return status;
 }
 
-// "lost RANK PROCESS HOST"; the end of the connection is the chief's own.
+// "lost RANK PROCESS HOST", or "stuck RANK PROCESS HOST HOW"; the end of the connection is the
+// chief's own.
 static uint32_t read_lost(const char *line, char who[WHO_BYTES]) {
     unsigned rank;
     unsigned long long process;
     char name[LK_HELLO_NAME_BYTES];
-    if (line && sscanf(line, "lost %u %llu %63s", &rank, &process, name) == 3 &&
+    if (line && sscanf(line, "%*[a-z] %u %llu %63s", &rank, &process, name) == 3 &&
         rank < here.self.world) {
         lk_format(who, WHO_BYTES, "rank %u on %s (process %llu)", rank, name, process);
         return rank;
@@ -366,6 +408,7 @@ static uint32_t read_lost(const char *line, char who[WHO_BYTES]) {
 static lk_status hear_chief(double deadline, bool *go, lk_error *error) {
     char who[WHO_BYTES];
     static uint32_t absent;
+    unsigned long long process = 0;
     uint32_t count = 0, world = here.self.world;
     for (;;) {
         bool over;
@@ -377,8 +420,12 @@ static lk_status hear_chief(double deadline, bool *go, lk_error *error) {
             continue;
         }
         if (line && sscanf(line, "waiting %u", &absent) == 1 && absent < world) continue;
-        if (line && strcmp(line, "go") == 0) {
+        if (line && strncmp(line, "go ", 3) == 0) {
             *go = true;
+            if (sscanf(line, "go %u %llu %63s", &here.hosts, &process, here.chief.name) != 3) {
+                here.hosts = LK_CLUSTER_WORLD_MAX;
+            }
+            here.chief.process = process;
             return LK_OK;
         }
         if (line && strncmp(line, "refused ", 8) == 0)
@@ -399,7 +446,7 @@ static lk_status join(lk_hello_kind kind, int *out, lk_error *error) {
         lk_status status = try_to_join(kind, out, &why, error);
         if (status != LK_RETRY) return status;
         // The chief may have ended meanwhile, and said why.
-        if (here.life >= 0) LK_CHECK(hear_chief(lk_seconds(), &go, error));
+        if (here.life >= 0) LK_CHECK(hear_chief(own_seconds(), &go, error));
         int left = milliseconds_until(here.deadline);
         if (left == 0) break;
         say_waiting(0, why);
@@ -419,7 +466,7 @@ static lk_status follow(lk_error *error) {
     LK_CHECK(join(LK_HELLO_LIFE, &here.life, error));
     LK_CHECK(join(LK_HELLO_PMI, &here.pmi, error));
     const uint32_t patience = here.options.start_timeout_seconds + ANSWER_SECONDS;
-    LK_CHECK(hear_chief(lk_seconds() + patience, &go, error));
+    LK_CHECK(hear_chief(own_seconds() + patience, &go, error));
     return go ? LK_OK
               : lk_fail(error, LK_RETRY,
                         "rank %u: rank 0 at %s is silent; is its process "
@@ -428,6 +475,18 @@ static lk_status follow(lk_error *error) {
 }
 
 // --- signs of life -----------------------------------------------------------------------------
+
+// The last line of this process, which ends in start-up.
+_Noreturn static void end_start(const char *format, ...) {
+    char line[WHO_BYTES + 240];
+    va_list words;
+    va_start(words, format);
+    int n = vsnprintf(line, sizeof line, format, words);
+    va_end(words);
+    ssize_t written = write(STDERR_FILENO, line, LK_MIN((size_t)LK_MAX(n, 0), sizeof line - 1));
+    (void)written;
+    _exit(LK_RETRY);
+}
 
 static void note_lost(uint32_t rank, const char *who) {
     __atomic_store_n(&here.lost, rank, __ATOMIC_SEQ_CST);
@@ -438,19 +497,65 @@ static void note_lost(uint32_t rank, const char *who) {
     void (*judge)(uint32_t) = __atomic_load_n(&here.judge, __ATOMIC_SEQ_CST);
     if (judge) judge(rank);
     lk_rendezvous_last_word();
-    char line[WHO_BYTES + 80];
-    size_t n = lk_format(line, sizeof line, "lockstep: rank %u: %s has died during start-up\n",
-                         here.self.rank, who);
-    ssize_t written = write(STDERR_FILENO, line, LK_MIN(n, sizeof line - 1));
-    (void)written;
-    _exit(LK_RETRY);
+    end_start("lockstep: rank %u: %s has died during start-up\n", here.self.rank, who);
+}
+
+// MPI has not started in time, as `who` is stopped or behind the others.
+_Noreturn static void end_stuck(const char *who, const char *how) {
+    lk_rendezvous_last_word();
+    end_start(
+        "lockstep: rank %u: start-up did not end within %u s, waiting for MPI to start; %s %s; see "
+        "--start-timeout\n",
+        here.self.rank, here.options.start_timeout_seconds, who, how);
+}
+
+// Another member on this host whose process the kernel calls stopped, if it is this program's.
+static bool is_stopped(const lk_hello *h) {
+    char path[40], text[2][256] = {"", ""};
+    if (strcmp(h->name, here.self.name) != 0) return false;
+    for (int i = 0; i < 2; i++) {
+        unsigned long long process = i ? h->process : here.self.process;
+        lk_format(path, sizeof path, "/proc/%llu/stat", process);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t got = fd < 0 ? 0 : read(fd, text[i], sizeof text[i] - 1);
+        if (fd >= 0) close(fd);
+        text[i][LK_MAX(got, 0)] = '\0';
+    }
+    const char *mine = strchr(text[0], '('), *name = strchr(text[1], '(');
+    const char *end = mine ? strrchr(mine, ')') : NULL;
+    size_t length = end ? (size_t)(end - mine) + 1 : 0;
+    if (!length || !name || strncmp(mine, name, length) != 0) return false;
+    return name[length] == ' ' && strchr("Tt", name[length + 1]);
+}
+
+// Start-up is over in time, or everybody hears whom it waits for. Once MPI has started the workers
+// know each other, and look for themselves.
+static void judge_start(lk_chief *c) {
+    char who[WHO_BYTES], line[WHO_BYTES + 40];
+    uint32_t rank = 1;
+    if (__atomic_load_n(&here.judge, __ATOMIC_SEQ_CST)) return;
+    while (rank < c->world && !is_stopped(&c->members[rank].hello)) rank++;
+    const char *how = rank < c->world ? "is stopped" : "has not come as far as the others";
+    if (rank == c->world) rank = lk_chief_behind(c);
+    if (rank == c->world) return;
+    const lk_hello *h = &c->members[rank].hello;
+    unsigned long long process = h->process;
+    lk_format(line, sizeof line, "stuck %u %llu %s %s\n", rank, process, h->name, how);
+    lk_format(who, sizeof who, "rank %u on %s (process %llu)", rank, h->name, process);
+    lk_chief_tell(c, line);
+    end_stuck(who, how);
 }
 
 static void *chief_main(void *argument) {
     char who[WHO_BYTES];
     lk_chief *c = argument;
     lk_error error = {.status = LK_OK};
-    while (lk_chief_serve(c, -1, &error) == LK_OK) continue;
+    lk_status status = LK_OK;
+    while (status == LK_OK && __atomic_load_n(&here.stage, __ATOMIC_SEQ_CST) == STARTING) {
+        status = serve(c, LOOK_MS, &error);
+        if (status == LK_OK && milliseconds_until(here.deadline) == 0) judge_start(c);
+    }
+    while (status == LK_OK) status = lk_chief_serve(c, -1, &error);
     tell_lost(c, who);
     note_lost(c->lost, who);
     return NULL;
@@ -462,6 +567,9 @@ static void *worker_main(void *argument) {
     (void)argument;
     const char *line = read_line(here.life, &here.in, HUGE_VAL, &over);
     uint32_t rank = read_lost(line, who);
+    const char *how = line && strncmp(line, "stuck ", 6) == 0 ? line : NULL;
+    for (int words = 0; how && words < 4; words++) how = strchr(how + 1, ' ');
+    if (how) end_stuck(who, how + 1);
     note_lost(rank, who);
     return NULL;
 }
@@ -509,7 +617,7 @@ lk_status lk_rendezvous_meet(const lk_cluster *c, const lk_rendezvous_options *o
     lk_assert(c->world > 1 && c->rank < c->world && c->address[0][0] && !here.met);
     here.cluster = c;
     here.options = *options;
-    here.began = lk_seconds();
+    here.began = own_seconds();
     here.deadline = here.began + options->start_timeout_seconds;
     signal(SIGPIPE, SIG_IGN);
     LK_CHECK(lk_key_load(&here.key, options->key_file, error));
@@ -519,7 +627,7 @@ lk_status lk_rendezvous_meet(const lk_cluster *c, const lk_rendezvous_options *o
     if (c->rank == 0) raise_limit(c->world);
     LK_CHECK(c->rank == 0 ? lead(error) : follow(error));
     hand_to_mpi();
-    here.took = lk_seconds() - here.began;
+    here.took = own_seconds() - here.began;
     here.met = true;
     return start_thread(error);
 }
@@ -527,6 +635,17 @@ lk_status lk_rendezvous_meet(const lk_cluster *c, const lk_rendezvous_options *o
 uint64_t lk_rendezvous_bytes(uint32_t rank) { return sizeof stack + (rank ? 0 : sizeof served); }
 
 uint32_t lk_rendezvous_seconds(void) { return (uint32_t)here.took; }
+
+bool lk_rendezvous_is_local(void) { return here.met && here.hosts == 1; }
+
+bool lk_rendezvous_speaks(void) { return here.met; }
+
+void lk_rendezvous_blame_chief(char *out, size_t bytes) {
+    if (!here.met || here.self.rank == 0) return;
+    lk_format(out, bytes, "; rank 0 on %s (process %llu) is %s", here.chief.name,
+              (unsigned long long)here.chief.process,
+              is_stopped(&here.chief) ? "stopped" : "silent");
+}
 
 void lk_rendezvous_last_word(void) {
     while (__atomic_exchange_n(&here.spoken, 1, __ATOMIC_SEQ_CST)) pause();
@@ -543,6 +662,18 @@ bool lk_rendezvous_lost(uint32_t *rank) {
     if (lost == NOBODY) return false;
     *rank = lost;
     return true;
+}
+
+void lk_rendezvous_break_off(void) {
+    char who[WHO_BYTES];
+    if (!here.met) return;
+    __atomic_store_n(&here.stage, LEAVING, __ATOMIC_SEQ_CST);
+    if (here.self.rank != 0) {
+        (void)shutdown(here.life, SHUT_RDWR);
+        return;
+    }
+    served.lost = 0;
+    tell_lost(&served, who);
 }
 
 bool lk_rendezvous_leave(void) {

@@ -38,6 +38,15 @@ uint64_t lk_rendezvous_bytes(uint32_t rank);
 // Whole seconds that the meeting took; 0 where there was none.
 uint32_t lk_rendezvous_seconds(void);
 
+// The workers have met here, and all are on this host.
+bool lk_rendezvous_is_local(void);
+// ... and the chief speaks first where MPI does not start in time (LK_RENDEZVOUS_WORD_SECONDS
+// later, it does not).
+bool lk_rendezvous_speaks(void);
+enum { LK_RENDEZVOUS_WORD_SECONDS = 1 };
+// So it is to blame then: "; rank 0 on HOST (process P) is stopped". Safe in a signal handler.
+void lk_rendezvous_blame_chief(char *out, size_t bytes);
+
 // Start-up is over: whoever is lost from here on is found by lk_rendezvous_lost; until then the
 // process itself ends with a line.
 void lk_rendezvous_run(void);
@@ -50,6 +59,9 @@ void lk_rendezvous_last_word(void);
 
 // Somebody's sign of life has ended: who. Costs a load.
 bool lk_rendezvous_lost(uint32_t *rank);
+
+// This worker ends, alone: the others hear that it is lost, now.
+void lk_rendezvous_break_off(void);
 
 // The run is over and others may go. False where somebody was lost already: then nobody answers
 // any more at PMI_FD.

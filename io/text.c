@@ -16,6 +16,8 @@
 
 // --- lines -------------------------------------------------------------------------------------
 
+enum { LEFT_OUT_BYTES = 96 };  // of the line that counts those left out
+
 static const char erase_line[] = "\r\033[K";
 enum { ERASE_BYTES = sizeof erase_line - 1, COLUMNS_DEFAULT = 80 };
 
@@ -26,8 +28,79 @@ void lk_text_open(lk_text_out *out, int fd) {
     out->terminal = isatty(fd) && term && strcmp(term, "dumb") != 0;
 }
 
+// What the reader takes of it now. A pipe or a terminal that can be written to takes so many bytes
+// without waiting (PIPE_BUF).
+static size_t write_some(lk_text_out *out, const char *bytes, size_t count) {
+    enum { AT_ONCE = 4096 };
+    size_t done = 0;
+    while (done < count && !out->write_errno) {
+        struct pollfd ready = {.fd = out->fd, .events = POLLOUT};
+        if (poll(&ready, 1, 0) <= 0) break;
+        ssize_t written = write(out->fd, bytes + done, LK_MIN(count - done, (size_t)AT_ONCE));
+        if (written >= 0) {
+            done += (size_t)written;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            break;
+        } else if (errno != EINTR) {
+            out->write_errno = errno;
+        }
+    }
+    return done;
+}
+
+// Where the first held line begins of which nothing is written yet.
+static size_t first_whole(const lk_text_out *out) {
+    const char *end = out->held_begun ? memchr(out->held, '\n', out->held_used) : NULL;
+    return end ? (size_t)(end - out->held) + 1 : out->held_begun ? out->held_used : 0;
+}
+
+static void leave_out_oldest(lk_text_out *out) {
+    size_t begin = first_whole(out);
+    const char *end = memchr(out->held + begin, '\n', out->held_used - begin);
+    size_t after = end ? (size_t)(end - out->held) + 1 : out->held_used;
+    lk_assert(after > begin);
+    memmove(out->held + begin, out->held + after, out->held_used - after);
+    out->held_used -= after - begin;
+    out->left_out++;
+}
+
+// In the place of the lines that are left out, a line that counts them.
+static void say_left_out(lk_text_out *out) {
+    char line[LEFT_OUT_BYTES];
+    if (!out->left_out) return;
+    size_t at = first_whole(out);
+    size_t length =
+        lk_format(line, sizeof line,
+                  "... %u lines are left out: nobody took them from here in time\n", out->left_out);
+    memmove(out->held + at + length, out->held + at, out->held_used - at);
+    memcpy(out->held + at, line, length);
+    out->held_used += length;
+    out->left_out = 0;
+}
+
+static void write_held(lk_text_out *out) {
+    struct pollfd ready = {.fd = out->fd, .events = POLLOUT};
+    if (!out->held_used || poll(&ready, 1, 0) <= 0) return;
+    say_left_out(out);
+    size_t done = write_some(out, out->held, out->held_used);
+    if (done) out->held_begun = out->held[done - 1] != '\n';
+    out->held_used -= done;
+    memmove(out->held, out->held + done, out->held_used);
+}
+
+static lk_status write_or_hold(lk_text_out *out, const char *bytes, size_t count) {
+    write_held(out);
+    size_t done = out->held_used ? 0 : write_some(out, bytes, count);
+    if (!out->held_used) out->held_begun = done > 0;
+    while (out->held_used + count - done > out->held_bytes - LEFT_OUT_BYTES) leave_out_oldest(out);
+    memcpy(out->held + out->held_used, bytes + done, count - done);
+    out->held_used += count - done;
+    return out->write_errno ? LK_IO_ERROR : LK_OK;
+}
+
 // A signal or a full pipe only delays; anything else is remembered and ends the writing.
 static lk_status write_all(lk_text_out *out, const char *bytes, size_t count) {
+    if (out->held) return write_or_hold(out, bytes, count);
     while (count && !out->write_errno) {
         ssize_t written = write(out->fd, bytes, count);
         if (written >= 0) {
@@ -41,6 +114,22 @@ static lk_status write_all(lk_text_out *out, const char *bytes, size_t count) {
         }
     }
     return out->write_errno ? LK_IO_ERROR : LK_OK;
+}
+
+void lk_text_hold(lk_text_out *out, char *memory, size_t bytes) {
+    lk_assert(bytes >= 2 * sizeof out->buffer);
+    out->held = memory;
+    out->held_bytes = bytes;
+    out->held_used = out->left_out = 0;
+    out->held_begun = false;
+}
+
+lk_status lk_text_release(lk_text_out *out) {
+    if (!out->held) return LK_OK;
+    say_left_out(out);
+    const char *bytes = out->held;
+    out->held = NULL;
+    return write_all(out, bytes, out->held_used);
 }
 
 // The line stands in buffer + ERASE_BYTES; the erasing sequence goes right before it when needed.
@@ -182,15 +271,18 @@ lk_status lk_text_check(const lk_text_out *out, const char *name, lk_error *erro
 // surrogate, above U+10FFFF.
 static size_t utf8_length(const unsigned char *text, size_t left) {
     unsigned char c = text[0];
-    size_t length = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : (c & 0xf0) == 0xe0 ? 3
-                  : c >= 0xf0 && c <= 0xf4 ? 4 : 0;
+    size_t length = c < 0x80                 ? 1
+                    : c >= 0xc2 && c < 0xe0  ? 2
+                    : (c & 0xf0) == 0xe0     ? 3
+                    : c >= 0xf0 && c <= 0xf4 ? 4
+                                             : 0;
     if (length == 0 || length > left) return 0;
     for (size_t i = 1; i < length; i++) {
         if ((text[i] & 0xc0) != 0x80) return 0;
     }
     if (length < 3) return length;
-    bool wrong = (c == 0xe0 && text[1] < 0xa0) || (c == 0xed && text[1] >= 0xa0)
-              || (c == 0xf0 && text[1] < 0x90) || (c == 0xf4 && text[1] >= 0x90);
+    bool wrong = (c == 0xe0 && text[1] < 0xa0) || (c == 0xed && text[1] >= 0xa0) ||
+                 (c == 0xf0 && text[1] < 0x90) || (c == 0xf4 && text[1] >= 0x90);
     return wrong ? 0 : length;
 }
 

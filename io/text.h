@@ -23,18 +23,33 @@ extern "C" {
 enum { LK_TEXT_LINE_BYTES = 4096 };  // the longest line, its newline included
 
 // A writer of lines. One thread at a time; two writers of one terminal know nothing of each other's
-// progress line. Nothing is kept back: every call ends with everything written.
+// progress line. Nothing is kept back: every call ends with everything written, unless lk_text_hold
+// was called.
 typedef struct lk_text_out {
     int fd;
     bool terminal;         // fd is a terminal that can erase a line (TERM is not "dumb")
     bool progress_shown;   // the cursor stands behind a progress line
     int write_errno;       // of the first write that failed, 0 so far; then nothing more is written
     volatile int busy;     // a call is under way: a signal's handler keeps out
+    // lk_text_hold: what could not be written yet, and how many lines found no room there.
+    char *held;
+    size_t held_bytes, held_used;
+    bool held_begun;  // of the first held line something is written
+    uint32_t left_out;
     char buffer[LK_TEXT_LINE_BYTES + 8];  // room for the erasing sequence before the line
 } lk_text_out;
 
 // `fd` stays the caller's.
 void lk_text_open(lk_text_out *out, int fd);
+
+// From here on no write waits for the reader (a full pipe, Ctrl-S), since others wait for this
+// process: what is not taken at once is held in `bytes` of the caller's memory and goes before the
+// next line. Where there is no room the oldest lines are left out, and in their place is their
+// number.
+void lk_text_hold(lk_text_out *out, char *memory, size_t bytes);
+
+// Nobody waits any more: writes what is held, however long the reader takes.
+lk_status lk_text_release(lk_text_out *out);
 
 // Writes one line and its newline in one write(2), an earlier progress line erased first. `format`
 // is printf's, floats included (%.9g needs no heap in glibc; absurd precisions might). A line

@@ -3,7 +3,7 @@
 
 unset TF_CONFIG RANK WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID PMI_RANK PMI_SIZE \
     OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS \
-    SLURM_STEP_NUM_TASKS MPI_LOCALRANKID
+    SLURM_STEP_NUM_TASKS MPI_LOCALRANKID LOCKSTEP_KEY_FILE
 
 # expect_line PART..: the last output has exactly this line, which may come in parts.
 expect_line() {
@@ -20,6 +20,7 @@ describe() {
 # Alone.
 expect 0 '^usage: lockstep cluster' cluster --help
 expect 0 '^cluster from nothing: one process on its own$' cluster
+expect_line 'listens for MPI: nobody'
 expect_line 'rank 0 of 1: worker:0, which leads'
 
 # The tutorial's TF_CONFIG, and one with a chief and an evaluator.
@@ -32,6 +33,9 @@ expect_line 'rank 1 of 2: worker:1'
 expect_line 'leader worker:0, rank 0'
 expect_line '  rank 0    worker:0    localhost:12345        replicas not said'
 expect_line '* rank 1    worker:1    localhost:23456        replicas not said'
+expect_line 'listens to meet: rank 0 at localhost:12345 until all have come, for everybody: ' \
+    'there is no LOCKSTEP_KEY_FILE'
+expect_line 'listens for MPI: nobody: all workers are on this machine and share memory'
 hash=$(grep '^cluster_sha256 ' out)
 describe "$tutorial" worker '"0"'
 expect 0 '^rank 0 of 2: worker:0, which leads$' cluster
@@ -43,6 +47,13 @@ describe '{"chief":["a:1"],"worker":["b:1"]}' evaluator 0 ',"environment":"cloud
 expect 0 '^rank none of 2: evaluator:0, beside the workers$' cluster
 expect_line '  not used: environment'
 expect_line 'leader chief:0, rank 0'
+expect_line "listens for MPI: every worker at ports of the kernel's choice, without a key and " \
+    'not encrypted, on the interface in --private-network, or with --insecure on all; nobody ' \
+    'where the workers turn out to be on one machine'
+LOCKSTEP_KEY_FILE=a.key
+export LOCKSTEP_KEY_FILE
+expect 0 '^listens to meet: rank 0 at a:1 until all have come, for those who have the key$' cluster
+unset LOCKSTEP_KEY_FILE
 
 for option in examples gpus gpu; do
     expect 64 "^lockstep: cluster: .*--$option.* go with a CONFIG" cluster --$option 2

@@ -1,5 +1,7 @@
 // rendezvous_test.c - the chief's door from both sides: the address book, the proofs, and what
 // strangers may try. All in one thread, over loopback.
+#include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <setjmp.h>
@@ -15,6 +17,8 @@
 #include <cmocka.h>
 
 #include "comm/chief.h"
+#include "comm/clock.h"
+#include "comm/reach.h"
 
 static lk_error error;
 
@@ -165,6 +169,42 @@ static void test_proofs(void **state) {
     assert_false(lk_hello_read(&theirs, &key, question, line));
 }
 
+static void fill(uint8_t *bytes, size_t count, uint8_t first) {
+    for (size_t i = 0; i < count; i++) bytes[i] = (uint8_t)(first + i);
+}
+
+// Proofs that another program has made (Python's hashlib.blake2b): they hold for their purpose and
+// this key, and for no number that is written another way.
+static void test_known_proofs(void **state) {
+    (void)state;
+    static const char common[] =
+        "404142434445464748494a4b4c4d4e4f "
+        "505152535455565758595a5b5c5d5e5f606162636465666768696a6b6c6d6e6f "
+        "707172737475767778797a7b7c7d7e7f808182838485868788898a8b8c8d8e8f node";
+    static const struct {
+        const char *begin, *proof;
+    } lines[] = {
+        {"2 3 life 77", "54d1856aa9f2e01fbef8fa97a0670e17782edfd0111a6e63375f881027c27e41"},
+        {"02 3 life 77", "dc630db1e11527ca1c4e25bdeae8ad3084fb5718ee5e044e0797c4b60c8cde65"},
+        {"2 03 life 77", "bf46bb4b55b0ffb703acb48df330d7450bd1bbf00a0defd409088f10687afefe"},
+        {"2 3 life 077", "88f6ec8f1080a682291888f1429b0d048f9d7dab83b7b4b9b0dd427d83c4ad2f"}};
+    lk_key known = {.given = true};
+    uint8_t question[LK_HELLO_BYTES];
+    char line[LK_HELLO_LINE_BYTES];
+    lk_hello hello;
+    fill(known.bytes, sizeof known.bytes, 0);
+    fill(question, sizeof question, 32);
+    for (size_t i = 0; i < LK_COUNT(lines); i++) {
+        snprintf(line, sizeof line, "join %s %s %s", lines[i].begin, common, lines[i].proof);
+        assert_int_equal(lk_hello_read(&hello, &known, question, line), i == 0);
+        if (i) continue;
+        assert_true(hello.rank == 2 && hello.world == 3 && hello.process == 77);
+        lk_hello_welcome(&hello, &known, line);
+        assert_string_equal(
+            line, "welcome 3e9752e043e18b12779657bf54a75646ddb3117c1bb24efb6673a4e70da2cb54");
+    }
+}
+
 static void write_file(const char *name, const char *text, mode_t mode) {
     FILE *f = fopen(name, "w");
     assert_non_null(f);
@@ -194,6 +234,9 @@ static void test_key_files(void **state) {
     assert_int_equal(load("key.test", &b), LK_BAD_CONFIG);
     assert_non_null(strstr(error.text, "found 15 bytes, wanted 16 to 4095"));
     write_file("key.test", "sixteen bytes of", 0604);
+    assert_int_equal(load("key.test", &b), LK_BAD_CONFIG);
+    assert_non_null(strstr(error.text, "everybody on this machine"));
+    write_file("key.test", "sixteen bytes of", 0602);
     assert_int_equal(load("key.test", &b), LK_BAD_CONFIG);
     assert_non_null(strstr(error.text, "everybody on this machine"));
     assert_int_equal(load("no/such.test", &b), LK_NO_INPUT);
@@ -231,6 +274,9 @@ static lk_chief chief;
 static struct sockaddr_in door;
 static int own;  // what the chief's MPI would have
 
+// Of every read: what has not come then will not, and the test fails where it is missed.
+static const struct timeval deadline = {.tv_sec = 10};
+
 static void open_door(uint32_t world) {
     lk_hello self;
     int pair[2], listener = socket(AF_INET, SOCK_STREAM, 0);
@@ -241,6 +287,7 @@ static void open_door(uint32_t world) {
     assert_int_equal(getsockname(listener, (struct sockaddr *)&door, &bytes), 0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
     own = pair[0];
+    assert_int_equal(setsockopt(own, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline), 0);
     describe(world, 0);
     lk_hello_self(&self, &cluster);
     lk_chief_open(&chief, &key, &self, listener, pair[1]);
@@ -266,6 +313,7 @@ static lk_status serve(void) {
 static int knock(void) {
     int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one), 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&door, sizeof door), 0);
     assert_int_equal(serve(), LK_OK);
     return fd;
@@ -279,9 +327,11 @@ static void say(int fd, const char *text) {
 static const char *hear(int fd) {
     static char text[2048];
     size_t used = 0;
-    while (used + 1 < sizeof text && recv(fd, text + used, 1, 0) == 1) {
+    ssize_t count = 1;
+    while (used + 1 < sizeof text && (count = recv(fd, text + used, 1, 0)) == 1) {
         if (text[used++] == '\n') break;
     }
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) fail_msg("nothing comes");
     text[used] = '\0';
     return text;
 }
@@ -321,7 +371,12 @@ static void test_all_come(void **state) {
     int life1 = come(1, LK_HELLO_LIFE);
     assert_int_equal(lk_chief_absent(&chief), 3);
     lk_chief_go(&chief);
-    assert_string_equal(hear(life1), "go\n");
+    const char *go = hear(life1);
+    char wanted[2 * LK_HELLO_NAME_BYTES];
+    snprintf(wanted, sizeof wanted, "go 1 %d %s\n", (int)getpid(), chief.self.name);
+    assert_string_equal(go, wanted);
+    assert_int_equal(chief.hosts, 1);
+    assert_int_equal(lk_chief_behind(&chief), 3);  // nobody has begun
     assert_int_equal(chief.listener, -1);
     // MPI's lines, in pieces and two at once.
     say(pmi1, "cmd=get_univ");
@@ -331,8 +386,11 @@ static void test_all_come(void **state) {
     assert_string_equal(hear(pmi1), "cmd=universe_size size=3 rc=0\n");
     assert_string_equal(hear(pmi1), "cmd=appnum appnum=0 rc=0\n");
     say(pmi1, "cmd=barrier_in\n");
+    assert_int_equal(serve(), LK_OK);
+    assert_int_equal(lk_chief_behind(&chief), 0);
     say(own, "cmd=barrier_in\n");
     assert_int_equal(serve(), LK_OK);
+    assert_int_equal(lk_chief_behind(&chief), 2);
     say(pmi2, "cmd=barrier_in\n");
     assert_int_equal(serve(), LK_OK);
     assert_string_equal(hear(own), "cmd=barrier_out rc=0\n");
@@ -438,18 +496,89 @@ static void test_strangers(void **state) {
     close_door();
 }
 
+// Each one too many takes the place of the one that came before all others.
+static void test_oldest_goes(void **state) {
+    (void)state;
+    enum { MORE = 3 };
+    int crowd[LK_CHIEF_STRANGERS + MORE];
+    char byte;
+    open_door(2);
+    for (size_t i = 0; i < LK_COUNT(crowd); i++) crowd[i] = knock();
+    for (size_t i = 0; i < LK_COUNT(crowd); i++) {
+        assert_memory_equal(hear(crowd[i]), "lockstep 1 ", 11);
+        ssize_t count = recv(crowd[i], &byte, 1, MSG_DONTWAIT);
+        assert_int_equal(count, i < MORE ? 0 : -1);  // it is over, or nothing is said
+        close(crowd[i]);
+    }
+    close_door();
+}
+
+// What lies between two looks counts as a short while, however long it was.
+static void test_patience(void **state) {
+    (void)state;
+    lk_patience p;
+    lk_patience_start(&p);
+    assert_true(lk_patience_spent(&p) < 0.4);
+    for (int pause = 1; pause <= 3; pause++) {
+        p.looked -= 1000;
+        double spent = lk_patience_spent(&p);
+        assert_true(spent >= pause * LK_LOOK_SECONDS_MAX &&
+                    spent < pause * LK_LOOK_SECONDS_MAX + 0.4);
+    }
+    p.looked -= 0.2;
+    assert_true(lk_patience_spent(&p) >= 3 * LK_LOOK_SECONDS_MAX + 0.2);
+}
+
+static void test_networks(void **state) {
+    (void)state;
+    static const struct {
+        const char *network, *in, *out;
+    } cases[] = {{"10.1.0.0/16", "10.1.255.9", "10.2.0.0"},
+                 {"10.1.128.0/17", "10.1.128.1", "10.1.127.255"},
+                 {"192.0.2.7/32", "192.0.2.7", "192.0.2.6"},
+                 {"0.0.0.0/0", "203.0.113.1", NULL}};
+    lk_network n;
+    uint8_t address[16] = {0};
+    for (size_t i = 0; i < LK_COUNT(cases); i++) {
+        assert_int_equal(lk_network_parse(cases[i].network, &n, &error), LK_OK);
+        assert_int_equal(inet_pton(AF_INET, cases[i].in, address), 1);
+        assert_true(lk_network_has(&n, false, address));
+        assert_false(lk_network_has(&n, true, address));
+        if (!cases[i].out) continue;
+        assert_int_equal(inet_pton(AF_INET, cases[i].out, address), 1);
+        assert_false(lk_network_has(&n, false, address));
+    }
+    assert_int_equal(lk_network_parse("fd00:1::/33", &n, &error), LK_OK);
+    assert_int_equal(inet_pton(AF_INET6, "fd00:1:7fff::1", address), 1);
+    assert_true(lk_network_has(&n, true, address));
+    assert_int_equal(inet_pton(AF_INET6, "fd00:1:8000::1", address), 1);
+    assert_false(lk_network_has(&n, true, address));
+    const char *const wrong[] = {"",           "10.1.0.0",    "10.1.0.0/",   "10.1.0.0/33",
+                                 "10.1.0/8",   "10.1.0.0/8 ", "10.1.0.0/-1", "/8",
+                                 "fd00::/129", "10.0.0.0/x",  "node/8",      "fd00::"};
+    for (size_t i = 0; i < LK_COUNT(wrong); i++) {
+        error.status = LK_OK;
+        assert_int_equal(lk_network_parse(wrong[i], &n, &error), LK_BAD_USAGE);
+        assert_false(n.given);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_book, fresh),
         cmocka_unit_test_setup(test_barrier_and_end, fresh),
         cmocka_unit_test_setup(test_full_book, fresh),
         cmocka_unit_test_setup(test_proofs, fresh),
+        cmocka_unit_test_setup(test_known_proofs, fresh),
         cmocka_unit_test_setup(test_key_files, fresh),
         cmocka_unit_test_setup(test_lines, fresh),
         cmocka_unit_test_setup(test_all_come, fresh),
         cmocka_unit_test_setup(test_lost_members, fresh),
         cmocka_unit_test_setup(test_disagreement, fresh),
         cmocka_unit_test_setup(test_strangers, fresh),
+        cmocka_unit_test_setup(test_oldest_goes, fresh),
+        cmocka_unit_test_setup(test_patience, fresh),
+        cmocka_unit_test_setup(test_networks, fresh),
     };
     if (lk_key_load(&key, NULL, &error) != LK_OK) return 1;
     other_key = key;

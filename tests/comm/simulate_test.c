@@ -229,6 +229,20 @@ typedef struct worker {
     bool ended;
 } worker;
 
+// A kernel says that what it has computed is not finite: the first dense layer's forward or
+// backward of one replica of one worker, or the update of one element of a parameter, whoever makes
+// it. Nothing is lost by that; all must hear of the same tensor, in that step alone.
+typedef enum bad_kind { ALL_FINITE, BAD_FORWARD, BAD_BACKWARD, BAD_UPDATE, BAD_KINDS } bad_kind;
+
+typedef struct bad_wish {
+    bad_kind kind;
+    uint32_t rank, replica, param;
+    uint64_t step, element;
+    bool seen;                     // it has happened
+    uint32_t at_rank, at_replica;  // who computes now
+    uint64_t at_step;
+} bad_wish;
+
 typedef enum loss { NO_LOSS, DIES, SLEEPS, DROPS } loss;
 
 static struct {
@@ -247,6 +261,7 @@ static struct {
     bool lost;         // it has happened
     uint32_t starved;  // who never gets the message that is dropped
     int left_out;      // a turn in which nobody waits, or PHASES
+    bad_wish bad;      // what is not finite, as the kernels say
     char failure[160];
 } sim;
 
@@ -269,6 +284,69 @@ static void cut_work(void) {
         before += sim.list[w].replicas;
         left -= sim.list[w].replicas;
     }
+}
+
+// --- what is not finite ------------------------------------------------------------------------
+
+static lk_kernels real_kernels, bad_kernels;
+
+static uint32_t bad_now(bad_kind wished) {
+    bad_wish *b = &sim.bad;
+    bool now = b->kind == wished && b->at_step == b->step && b->at_rank == b->rank &&
+               b->at_replica == b->replica;
+    b->seen = b->seen || now;
+    return now;
+}
+
+static uint32_t dense_forward(lk_lane *lane, const lk_op *op) {
+    return lk_kernel_of(&real_kernels, op->type)(lane, op) | bad_now(BAD_FORWARD);
+}
+
+static uint32_t dense_input_gradient(lk_lane *lane, const lk_op *op) {
+    return lk_kernel_of(&real_kernels, op->type)(lane, op) | bad_now(BAD_BACKWARD);
+}
+
+static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
+                      const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    bad_wish *b = &sim.bad;
+    const worker *here = &sim.w[b->at_rank];
+    uint32_t found = lk_apply_of(&real_kernels, o)(o, scalars, count, sum, w, slots);
+    if (b->kind != BAD_UPDATE || b->at_step != b->step) return found;
+    const lk_tensor *t = &here->program.tensors[here->program.params[b->param].tensor];
+    const float *element = (const float *)(void *)(here->core.device + t->offset) + b->element;
+    if (element < w || element >= w + count) return found;
+    b->seen = true;
+    return 1;
+}
+
+// The kernels that say so, where this seed wants any.
+static const lk_kernels *choose_bad(const lk_kernels *kernels) {
+    sim.bad = (bad_wish){.kind = (bad_kind)draw(BAD_KINDS), .step = draw(STEPS)};
+    sim.bad.rank = draw(sim.world);
+    sim.bad.replica = draw(sim.list[sim.bad.rank].replicas);
+    real_kernels = bad_kernels = *kernels;
+    bad_kernels.kernel[LK_OP_DENSE] = dense_forward;
+    bad_kernels.kernel[LK_OP_DENSE_INPUT_GRADIENT] = dense_input_gradient;
+    for (uint32_t i = 0; i < LK_OPTIMIZER_COUNT; i++) bad_kernels.apply[i] = apply;
+    return sim.bad.kind ? &bad_kernels : kernels;
+}
+
+// .. and the parameter, once there is a program.
+static void choose_bad_param(void) {
+    const lk_program *p = &sim.w[0].program;
+    sim.bad.param = draw(p->param_count);
+    sim.bad.element = draw((uint32_t)p->params[sim.bad.param].count);
+}
+
+// The tensor that all must name after a step; NULL: none.
+static const char *bad_tensor(const lk_program *p, uint64_t step) {
+    const bool forward = sim.bad.kind == BAD_FORWARD;
+    const lk_op_type *type = forward ? &lk_op_dense : &lk_op_dense_input_gradient;
+    uint32_t i = 0;
+    if (!sim.bad.seen || step != sim.bad.step) return NULL;
+    if (sim.bad.kind == BAD_UPDATE) return p->tensors[p->params[sim.bad.param].tensor].name;
+    while (p->ops[i].type != type) i++;
+    return p->tensors[p->ops[i].tensor[forward ? LK_Y : LK_DX]].name;
 }
 
 static void build(uint32_t rank, const lk_layout *layout, bool guards, const lk_kernels *kernels) {
@@ -415,6 +493,7 @@ static void set_up(uint64_t seed, uint64_t first_step, bool lossy, int left_out)
     sim.delay = delays[draw(LK_COUNT(delays))];
     sim.stopper = draw(sim.world);
     sim.stop_step = draw(STEPS);
+    kernels = choose_bad(kernels);
     const lk_worker *last = &sim.list[sim.world - 1];
     const lk_layout layout = {.replicas_all = last->before + last->replicas,
                               .shared = sim.shared,
@@ -433,6 +512,7 @@ static void set_up(uint64_t seed, uint64_t first_step, bool lossy, int left_out)
         if (first_step == 0) continue;
         walk_state(&sim.w[w].program, device, (float *)sim.want->state[first_step - 1], 1);
     }
+    choose_bad_param();
     connect_all();
     if (lossy) choose_loss();
 }
@@ -546,10 +626,13 @@ static void end_turn(uint32_t rank, act turn) {
 // --- the phases --------------------------------------------------------------------------------
 
 static void check(uint32_t rank, const lk_step_result *found, const lk_step_result *want,
-                  uint32_t stop, uint64_t step) {
+                  uint32_t stop, const char *bad, uint64_t step) {
     bool same = memcmp(&found->loss, &want->loss, sizeof found->loss) == 0 &&
                 found->correct == want->correct && found->examples == want->examples;
-    if (!same || found->bad_tensor) fail("another result than one worker's", rank, step);
+    if (!same) fail("another result than one worker's", rank, step);
+    if (!found->bad_tensor != !bad || (bad && strcmp(bad, found->bad_tensor) != 0)) {
+        fail("another tensor than the one that is not finite", rank, step);
+    }
     if (found->stop != stop) fail("the stop of one worker is not known to all", rank, step);
 }
 
@@ -561,7 +644,8 @@ static void finish(uint32_t rank, worker *w) {
     if (!walk_state(p, w->core.device, (float *)sim.want->state[w->step], 0)) {
         fail("another state than one worker's", rank, w->step);
     }
-    check(rank, &r, &sim.want->step[w->step], w->step == sim.stop_step ? STOP_SIGNAL : 0, w->step);
+    check(rank, &r, &sim.want->step[w->step], w->step == sim.stop_step ? STOP_SIGNAL : 0,
+          bad_tensor(p, w->step), w->step);
 }
 
 static struct { uint64_t lossless, lost, retried, resumed, early; } counts;
@@ -601,6 +685,9 @@ static void run(uint32_t rank, act now, uint32_t replica) {
     lk_exchange *x = &w->exchange;
     const lk_program *p = &w->program;
     uint32_t grains = lk_grains_of(p, TEST_EXAMPLES);
+    sim.bad.at_rank = rank;
+    sim.bad.at_replica = replica;
+    sim.bad.at_step = now.phase < EVALUATE ? w->step : STEPS;
     uint32_t stop = rank == sim.stopper && w->step == sim.stop_step ? STOP_SIGNAL : 0;
     switch (now.phase) {
     case COMPUTE: compute(w, replica, now.part); break;
@@ -623,7 +710,7 @@ static void run(uint32_t rank, act now, uint32_t replica) {
     case EVALUATION_FINISH: {
         lk_step_result r = lk_exchange_finish(x, &w->world, grains, TEST_EXAMPLES);
         check(rank, &r, &sim.want->evaluation[w->step], w->step == sim.stop_step ? STOP_SIGNAL : 0,
-              w->step);
+              NULL, w->step);
         break;
     }
     default: lk_assert(!"a phase of a replica or a worker");
@@ -833,6 +920,50 @@ static void make_wanted(wanted *want, bool sharded) {
     lk_digest(&w->program, w->core.device, want->digest);
 }
 
+// One worker of several replicas, each of which may be the one that has something to tell; in the
+// first step and in no other.
+static bool tells_alone(bad_kind kind_of_bad, uint32_t replica) {
+    enum { REPLICAS = 3 };
+    const lk_layout layout = {.replicas_all = REPLICAS, .reduce = LK_REDUCE_ALL_PARTIALS};
+    memset(&sim, 0, sizeof sim);
+    pool_used = 0;
+    sim.want = &orders[0];
+    sim.world = 1;
+    sim.list[0] = (lk_worker){.replicas = REPLICAS};
+    (void)choose_bad(&lk_kernels_reference);
+    build(0, &layout, false, &bad_kernels);
+    worker *w = &sim.w[0];
+    choose_bad_param();
+    sim.bad.kind = kind_of_bad;
+    sim.bad.step = 0;
+    sim.bad.replica = replica;
+    sim.bad.element = 0;
+    lk_program_initialize(&w->program, w->core.device);
+    for (sim.bad.at_step = 0; sim.bad.at_step < 2; sim.bad.at_step++) {
+        const uint64_t step = sim.bad.at_step;
+        for (uint32_t r = sim.bad.at_replica = 0; r < REPLICAS; sim.bad.at_replica = ++r) {
+            lk_step_compute(&w->world, r, step);
+        }
+        for (uint32_t r = 0; r < REPLICAS; r++) lk_step_update(&w->world, r, step);
+        const char *found = lk_step_finish(&w->world, step).bad_tensor;
+        const char *wanted_one = bad_tensor(&w->program, step);
+        if (!found != !wanted_one || (found && strcmp(found, wanted_one) != 0)) return false;
+    }
+    return sim.bad.seen;
+}
+
+static bool all_tell_alone(void) {
+    for (bad_kind k = BAD_FORWARD; k < BAD_KINDS; k++) {
+        for (uint32_t i = 0; i < 30; i++) {
+            if (tells_alone(k, i % 3)) continue;
+            printf("FAILED: kind %d, replica %u alone does not tell what is not finite\n", (int)k,
+                   i % 3);
+            return false;
+        }
+    }
+    return true;
+}
+
 int main(int argc, char **argv) {
     uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : SEEDS;
     uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
@@ -841,6 +972,7 @@ int main(int argc, char **argv) {
         for (uint32_t k = 0; k < PIXELS; k++) images[i][k] = (uint8_t)draw(256);
     }
     for (int i = 0; i < 2; i++) make_wanted(&orders[i], i == 1);
+    if (!all_tell_alone()) return 1;
     lk_set_panic_handler(on_panic);
     for (volatile uint64_t seed = first; seed < first + count; seed++) {
         if (setjmp(panicked) == 0 && try_seed(seed)) continue;

@@ -124,6 +124,60 @@ static void write_many(bool non_blocking) {
     close(ends[0]);
 }
 
+// A reader that begins late, and then reads to the end.
+static void *read_late(void *argument) {
+    size_t length = 0;
+    ssize_t count;
+    usleep(100000);
+    while ((count = read(*(int *)argument, got + length, sizeof got - 1 - length)) > 0) {
+        length += (size_t)count;
+    }
+    got[length] = '\0';
+    return NULL;
+}
+
+// Nobody reads: no line waits. The first and the last lines are kept, in their order, and those
+// between are counted.
+static void test_held_lines(void **state) {
+    (void)state;
+    enum { LINES = 5000 };
+    static char memory[3 * LK_TEXT_LINE_BYTES];
+    int ends[2];
+    unsigned next = 0, skipped = 0, gaps = 0;
+    lk_text_out out;
+    pthread_t reader;
+    assert_int_equal(pipe2(ends, 0), 0);
+    fcntl(ends[1], F_SETPIPE_SZ, 4096);
+    lk_text_open(&out, ends[1]);
+    lk_text_hold(&out, memory, sizeof memory);
+    alarm(20);  // whoever waits here waits for ever
+    for (unsigned i = 0; i < LINES; i++) {
+        assert_int_equal(lk_text_line(&out, "line %u of a run that talks", i), LK_OK);
+    }
+    assert_int_equal(pthread_create(&reader, NULL, read_late, &ends[0]), 0);
+    assert_int_equal(lk_text_release(&out), LK_OK);
+    assert_int_equal(lk_text_line(&out, "the end"), LK_OK);
+    alarm(0);
+    close(ends[1]);
+    pthread_join(reader, NULL);
+    close(ends[0]);
+    for (char *line = got, *end; (end = strchr(line, '\n')); line = end + 1) {
+        char wanted[64];
+        *end = '\0';
+        snprintf(wanted, sizeof wanted, "line %u of a run that talks", next);
+        if (sscanf(line, "... %u lines are left out", &skipped) == 1) {
+            next += skipped;
+            gaps++;
+        } else if (next < LINES) {
+            assert_string_equal(line, wanted);
+            next++;
+        } else {
+            assert_string_equal(line, "the end");
+        }
+    }
+    assert_true(next == LINES && gaps == 1 && skipped > LINES / 2 && skipped < LINES - 300);
+}
+
 static void test_signals_and_full_pipes(void **state) {
     (void)state;
     write_many(false);
@@ -299,6 +353,7 @@ int main(void) {
         cmocka_unit_test(test_lines),    cmocka_unit_test(test_signals_and_full_pipes),
         cmocka_unit_test(test_progress), cmocka_unit_test(test_escape),
         cmocka_unit_test(test_nearest),  cmocka_unit_test(test_now),
+        cmocka_unit_test(test_held_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,9 +84,11 @@ class Host:
 class Workers:
     """cut: (host, replicas) of each worker."""
 
-    def __init__(self, t, cut, *arguments, key="run.key"):
+    def __init__(self, t, cut, *arguments, key="run.key", network="10.99.0.0/24"):
         addresses = [f"{host.address}:{PORT + i}" for i, (host, _) in enumerate(cut)]
         self.processes = []
+        if network:
+            arguments = [*arguments, "--private-network", network]
         for index, (host, replicas) in enumerate(cut):
             environment = {**os.environ, "UCX_TLS": "tcp,self", "TF_CONFIG": json.dumps(
                 {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})}
@@ -136,6 +138,9 @@ def same_bits(t, a, b, c):
         good = all(end == (0, "") for end in ends) and result(lines) == wanted
         print(f"{what:32} {'equal' if good else 'DIFFERS'}", flush=True)
         t.check(good, what, ends, lines[-20:])
+        listens = re.findall(r"(?m)^MPI listens at: (.*)$", "\n".join(lines))
+        t.check(len(listens) == 1 and
+                all(at.startswith("10.99.0.") for at in listens[0].split(", ")), what, listens)
         t.check(any("messages" in line for line in lines if line.startswith("transport")), what,
                 lines)
         t.check(any("parts" in line for line in lines if line.startswith("overlap: on")) ==
@@ -146,6 +151,13 @@ def keys(t, a, b):
     ends = Workers(t, [(a, 1), (b, 1)], "train", MATRIX, "--run-dir", "none", key=None).ends()
     t.check(all(code == 78 and "LOCKSTEP_KEY_FILE" in error for code, error in ends),
             "no key, no run", ends)
+    # MPI has no key: somebody must say that the network is theirs, and it is looked at.
+    for network, code, words in ((None, 78, "neither encrypted nor authenticated"),
+                                 ("192.0.2.0/24", 78, "no interface of this machine"),
+                                 ("10.99.0.0", 64, "wanted an address and the number of its bits")):
+        ends = Workers(t, [(a, 1), (b, 1)], "train", MATRIX, "--run-dir", "none",
+                       network=network).ends()
+        t.check(all(end[0] == code and words in end[1] for end in ends), "network", network, ends)
 
 
 def lose(t, cut, how, hosts_lost, wanted, config):

@@ -4,6 +4,10 @@ when a worker dies, is stopped or refuses, what --restarts does, and how fast al
 
    launch_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
 """
+import array
+import ctypes
+import fcntl
+import mmap
 import os
 import re
 import resource
@@ -11,12 +15,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 from program import Test, finish, golden, result, value
 
 MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
 STEPS = "50"
+PTRACE_SEIZE = 0x4206
 
 
 def plain(text, rank=0):
@@ -74,6 +80,137 @@ def same_bits(t):
                 "the bits of one process", more, lines)
         t.check(all(line.startswith("[0] ") for line in lines) and not error, "the leader speaks",
                 lines, error)
+
+
+def listeners_of(processes):
+    """TCP addresses, in the kernel's hexadecimal, at which these processes listen."""
+    sockets = set()
+    for process in processes:
+        for name in os.listdir(f"/proc/{process}/fd"):
+            try:
+                sockets.add(os.readlink(f"/proc/{process}/fd/{name}"))
+            except OSError:
+                pass
+    found = []
+    for name in ("tcp", "tcp6"):
+        with open(f"/proc/net/{name}", encoding="ascii") as f:
+            for line in f.readlines()[1:]:
+                words = line.split()
+                if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                    found.append(words[1])
+    return found
+
+
+def no_strangers(t):
+    """Once the workers have started nobody listens, not even MPI; and where TCP is asked for, at
+    loopback only."""
+    config = t.write("long.json", {"steps": 1000000})
+    tcp = {"UCX_TLS": "tcp,self"}
+    for collective, more in (("window", {}), ("messages", {}), ("messages", tcp)):
+        environment = {**os.environ, **more}
+        process = subprocess.Popen(
+            [t.program, "launch", "--workers", "2", "--replicas", "1", "train", config,
+             "--run-dir", fresh(), "--collective", collective], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        said = until(process, "loss = ")
+        found = listeners_of(workers_of(process, 2).values())
+        process.kill()
+        end(process)
+        t.check(all(at.startswith("0100007F:") for at in found) if more else not found,
+                "who listens", collective, more, found)
+        t.check(("MPI listens at: 127.0.0.1:" if more else "MPI listens at: nothing\n") in said,
+                "and says so", said)
+
+
+def leftovers(t):
+    """What MPI has left in /dev/shm is removed where nobody has it open any more, and only then."""
+    config = t.write("one.json", {"steps": 1})
+    command = ["launch", "--workers", "2", "--replicas", "1", "train", config, "--run-dir"]
+    paths = [f"/dev/shm/{name}{os.getpid()}" for name in
+             ("mpich_shar_tmp_dead", "mpich_shar_tmp_held", "ucx_shm_posix_dead", "others_")]
+    link = paths[0] + "_link"
+    try:
+        for path in paths:
+            with open(path, "wb") as f:
+                f.truncate(4096)
+        os.symlink(paths[3], link)
+        with open(paths[1], "r+b") as f:
+            held = mmap.mmap(f.fileno(), 4096)
+        t.expect(0, *command, fresh())
+        found = [os.path.exists(path) for path in [*paths, link]]
+        t.check(found == [False, True, False, True, True], "leftovers", found)
+        held.close()
+        t.expect(0, *command, fresh())
+        t.check(not os.path.exists(paths[1]), "nobody holds it any more")
+    finally:
+        for path in [*paths, link]:
+            if os.path.lexists(path):
+                os.remove(path)
+    # Killed wherever it is in start-up.
+    before = set(os.listdir("/dev/shm"))
+    for number in range(12):
+        process = t.start(*command, fresh())
+        victim = workers_of(process, 2).get(number % 2)
+        time.sleep(0.01 * number)
+        if victim:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        end(process)
+        left = {name for name in set(os.listdir("/dev/shm")) - before
+                if name.startswith(("mpich_", "ucx_"))}
+        for _ in range(30):  # other runs of this machine start, too
+            left &= set(os.listdir("/dev/shm"))
+            time.sleep(0.1 if left else 0)
+        t.check(not left, "killed in start-up", number, left)
+
+
+def paused(t):
+    """All workers are stopped for longer than --step-timeout, and go on: nobody was silent."""
+    config = t.write("paused.json", {"steps": 4000, "log_every_steps": 100})
+    wanted = result(t.expect(0, "train", config, "--run-dir", fresh())[1])
+    process = t.start("launch", "--workers", "3", "--replicas", "1", "train", config, "--run-dir",
+                      fresh(), "--step-timeout", "1", "--start-timeout", "20")
+    said = until(process, "loss = ")
+    workers = workers_of(process, 3)
+    for worker in workers.values():
+        os.kill(worker, signal.SIGSTOP)
+    time.sleep(3)
+    for worker in workers.values():
+        os.kill(worker, signal.SIGCONT)
+    code, rest, error = end(process)
+    t.check(code == 0 and result(plain(said + rest)) == wanted, "paused", code, error, rest[-300:])
+
+
+def unread(t):
+    """Nobody reads what rank 0 says, or launch does, for longer than --step-timeout: the run goes
+    on, and its last lines are there at the end. Nobody is there to read any more: it ends soon,
+    saves, and says so."""
+    config = t.write("chatty.json", {"steps": 8000, "log_every_steps": 1, "model.layers": [
+        {"type": "flatten", "name": "flatten"}, {"type": "dense", "name": "logits", "units": 10}]})
+    wanted = result(t.expect(0, "train", config, "--run-dir", fresh())[1])
+    process = t.start("launch", "--workers", "2", "--replicas", "1", "train", config, "--run-dir",
+                      fresh(), "--step-timeout", "1")
+    begin = time.monotonic()
+    while time.monotonic() - begin < 60 and process.poll() is None and not os.path.exists(
+            "run/checkpoints/step-0000008000.safetensors"):
+        time.sleep(0.05)
+    time.sleep(1.5)
+    code, out, error = end(process)
+    t.check(code == 0 and result(plain(out)) == wanted, "nobody reads", code, error, out[-300:])
+    t.check(re.search(r"\[0\] \.\.\. \d+ lines are left out", out), "lines are left out",
+            out[-3000:])
+    process = t.start("launch", "--workers", "2", "--replicas", "1", "train", config, "--run-dir",
+                      fresh(), "--set", "steps=100000000", "--set", "log_every_steps=100000000")
+    until(process, "loss = ")
+    process.stdout.close()
+    begin = time.monotonic()
+    code, error = process.wait(timeout=60), process.stderr.read()
+    t.check(time.monotonic() - begin < 5, "soon", time.monotonic() - begin)
+    t.check(code == 74 and re.fullmatch("lockstep: standard output: .* its reader is gone; .*\n",
+            error), "nobody is there to read", code, error)
+    t.check(os.listdir("run/checkpoints"), "it has saved")
 
 
 def refusals(t):
@@ -196,12 +333,12 @@ def asked(t):
     process.send_signal(signal.SIGTERM)
     found, out, error = end(process)
     t.check(found == 143 and "failed" not in error, "asked early", found, error)
-    # The leader cannot end where nobody reads what it says: the second signal kills.
+    # The leader trains on where nobody reads what it says, but cannot end: the second signal kills.
     process = long_run(t)
-    seen = []
-    while not seen or seen != os.listdir("lost/checkpoints"):
-        seen = os.listdir("lost/checkpoints") if os.path.exists("lost/checkpoints") else []
-        time.sleep(0.5)
+    unread = array.array("i", [0])
+    while unread[0] < 60000 and process.poll() is None:
+        fcntl.ioctl(process.stdout, termios.FIONREAD, unread)
+        time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     t.check(process.poll() is None, "the first only asks")
@@ -213,6 +350,72 @@ def asked(t):
     found, _, error = end(process)
     t.check(found == 143 and "failed" not in error, "asked twice", found, error)
     t.check(not workers_of(process), "nobody is left")
+
+
+def first_of_two(t):
+    """Two are killed, one after the other, while nobody else can end: the first is the first."""
+    for first, second in ((3, 1), (1, 3)):
+        process = long_run(t)
+        until(process, "checkpoint step 20 ")
+        pids = workers_of(process, 4)
+        for rank in (0, 2, second):
+            os.kill(pids[rank], signal.SIGSTOP)
+        for rank in (first, second):
+            os.kill(pids[rank], signal.SIGKILL)
+            time.sleep(0.3)
+        code, _, error = end(process)
+        t.check(code == 75 and f"rank {first} of 4 (process {pids[first]}) failed first: it was "
+                "killed by signal 9" in error, "the first of two", first, second, code, error)
+
+
+def asked_after_a_loss(t):
+    """Whoever has asked the run to end wants no restart."""
+    config = t.write("long.json", {"steps": 100000, "checkpoint.every_steps": 20})
+    process = t.start("launch", "--workers", "3", "--replicas", "1", "--restarts", "3", "train",
+                      config, "--run-dir", fresh("lost"))
+    until(process, "checkpoint step 20 ")
+    pids = workers_of(process, 3)
+    for rank in (0, 2):
+        os.kill(pids[rank], signal.SIGSTOP)
+    os.kill(pids[1], signal.SIGKILL)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    code, _, error = end(process)
+    t.check(code in (75, 130) and "lockstep: restart" not in error, "no restart", code, error)
+    t.check(not workers_of(process), "nobody is left")
+
+
+def deaf(t):
+    """One that hears nothing, not even SIGTERM and SIGCONT: it is killed in the end."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long] * 4
+    process = long_run(t, "--step-timeout", "60")
+    until(process, "checkpoint step 20 ")
+    pids = workers_of(process, 4)
+    if libc.ptrace(PTRACE_SEIZE, pids[2], 0, 0) != 0:
+        print("not done: ptrace is not permitted here")
+        process.kill()
+        end(process)
+        return
+    os.kill(pids[2], signal.SIGSTOP)  # and nobody lets it hear any signal but SIGKILL
+    time.sleep(0.1)
+    os.kill(pids[1], signal.SIGKILL)
+    begin = time.monotonic()
+    process.stdout.close()
+    ended = False
+    while not ended and time.monotonic() - begin < 15:
+        ended = process.poll() is not None
+        try:
+            os.waitpid(pids[2], os.WNOHANG)  # its end is told to its tracer first
+        except ChildProcessError:
+            pass
+        time.sleep(0.05)
+    t.check(ended and process.returncode == 75, "killed in the end", process.returncode,
+            time.monotonic() - begin)
+    if not ended:
+        os.kill(pids[2], signal.SIGKILL)
+        process.kill()
+    process.wait()
 
 
 def orphans(t):
@@ -284,10 +487,17 @@ def main():
         print("skipped: this build has no MPI")
         sys.exit(77)
     same_bits(t)
+    no_strangers(t)
+    leftovers(t)
+    paused(t)
+    unread(t)
     refusals(t)
     killed(t)
     silent(t)
     asked(t)
+    first_of_two(t)
+    asked_after_a_loss(t)
+    deaf(t)
     orphans(t)
     restarts(t)
     t.finish()

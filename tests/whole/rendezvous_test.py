@@ -102,7 +102,7 @@ def keys(t):
     ends = pair(t, [{**tf_config(2, 0, 1), **a}])
     t.check(ends[0][0] == 78 and "chmod o= a.key" in ends[0][2], "a key for all to read", ends)
     # Off this machine only with a key, or in so many words without.
-    for host in ("node7", "192.0.2.1"):
+    for host in ("node7", "192.0.2.1", "127.0.0.1.example", "127.node"):
         ends = pair(t, [tf_config(2, 1, 2222, host=host)])
         t.check(ends[0][0] == 78 and f"rank 0 is at {host}:2222" in ends[0][2] and
                 "LOCKSTEP_KEY_FILE" in ends[0][2] and "--insecure" in ends[0][2], host, ends)
@@ -236,7 +236,8 @@ def die(t, victim, collective, before=()):
                                    "checkpoint.keep_max": 3})
     shutil.rmtree("lost", ignore_errors=True)
     workers = [start(t, tf_config(3, r, port), "train", config, "--run-dir", "lost", "--replicas",
-                     "1", "--collective", collective, before=before if r == victim else ())
+                     "1", "--collective", collective, *(["--insecure"] if before else []),
+                     before=before if r == victim else ())
                for r in range(3)]
     for line in workers[0].stdout:
         if line.startswith("checkpoint step 40 "):

@@ -94,6 +94,20 @@ def check_banner(mix, lines, error):
                       r"of a GPU are NCCL's$", said_of), "NCCL", said_of)
 
 
+def turns():
+    """Workers of a host that ask for unequal numbers of GPUs, and threads between them, take GPUs
+    that no other has, beside those that one is told to take: so these exchange by themselves."""
+    for mix in ([gpu(), gpus(3, 3), gpus(2, 2)], [gpus(3, 3), gpu(), gpus(4, 4)],
+                [gpus(2, 2), gpu(1, "--gpu", "2"), gpus(3, 3), gpu()]):
+        lines, _ = run(mix, "--set", "steps=4")
+        check_golden(mix, 4, lines)
+        T.check(value(lines, "collective:") == "nccl (auto: all workers have GPUs of their own)",
+                shown(mix), value(lines, "collective:"))
+    # More than there are: two share one, and say so.
+    lines, _ = run([gpus(5, 5), gpus(4, 4)], "--set", "steps=4")
+    T.check("share a GPU" in value(lines, "collective:"), value(lines, "collective:"))
+
+
 def launched():
     """Workers that find each other by themselves, as `lockstep launch` starts them."""
     code, lines, error = T.run("launch", "--workers", "2", "train", MATRIX, "--run-dir", "run",
@@ -207,14 +221,20 @@ def disagreeing():
     refused([gpu(), gpu(1, *LAYERS)], 76, both + f"how sums travel is {hashed} .* and {hashed} ")
     refused([gpu(), gpu(1, "--collective", "mpi")], 76,
             both + "--collective is auto on the one and mpi on the other")
-    # One that fails alone says why; the other waits for it as long as start-up may take.
-    mix = [gpu(), gpu(1, "LOCKSTEP_HOST_CUDA_FAIL=ncclCommInitRankConfig:1")]
-    code, _, error = end(start(mix, [MATRIX, "--run-dir", "alone", "--fresh", "--start-timeout",
-                                     "3"]))
-    lines = said(error)
-    T.check(code and len(lines) == 2
-            and any("NCCL: joining the world: " in line for line in lines)
-            and any("waiting for NCCL to connect the GPUs" in line for line in lines), code, *error)
+    # One that fails alone says why; the others, who wait in NCCL, hear of its end at once.
+    failing = gpu(1, "LOCKSTEP_HOST_CUDA_FAIL=ncclCommInitRankConfig:1")
+    for mix, victim in (([gpu(), failing], 1), ([gpu(), gpu(), failing], 2)):
+        begin = time.monotonic()
+        code, _, error = end(start(mix, [MATRIX, "--run-dir", "alone", "--fresh",
+                                         "--start-timeout", "60"],
+                                   options=["-disable-auto-cleanup"]))
+        seconds, lines = time.monotonic() - begin, said(error)
+        T.check(code and len(lines) == len(mix)
+                and sum("NCCL: joining the world: " in line for line in lines) == 1
+                and sum(f": rank {victim} on " in line and " has died during start-up" in line and
+                        "waiting for NCCL to connect the GPUs" in line for line in lines)
+                == len(mix) - 1, code, seconds, *error)
+        T.check(seconds < 20, "soon", seconds)
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
@@ -300,5 +320,5 @@ def stopping():
 
 
 T = Test()
-world.main(T, start, MATRIX, 8, same_bits, launched, going_on, fast, every_call, memory, choosing,
-           disagreeing, diverging, losing, stopping)
+world.main(T, start, MATRIX, 8, same_bits, turns, launched, going_on, fast, every_call, memory,
+           choosing, disagreeing, diverging, losing, stopping)
