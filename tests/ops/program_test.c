@@ -400,6 +400,37 @@ static void plans_of_random_tables(void **state) {
     }
 }
 
+// The largest first: then the small ones fit in beside them, and nothing is above the bound.
+static void a_plan_by_hand(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {64, 128, 192};
+    lk_tensor tensors[LK_COUNT(sizes)];
+    uint32_t order[LK_COUNT(sizes)];
+    lk_region_plan regions[LK_REGION_COUNT];
+    lk_error error = {.status = LK_OK};
+    for (uint32_t i = 0; i < LK_COUNT(sizes); i++) {
+        assert_int_equal(lk_tensor_make(&tensors[i], "t", LK_CLASS_ACTIVATION, LK_U8,
+                                        LK_REGION_REPLICA, 1, &sizes[i], &error),
+                         LK_OK);
+        tensors[i].first = i;
+        tensors[i].last = i + 1;
+    }
+    assert_int_equal(lk_plan_regions(tensors, LK_COUNT(sizes),
+                                     &(lk_plan_options){.overlay = true}, order, regions, &error),
+                     LK_OK);
+    assert_int_equal(regions[LK_REGION_REPLICA].bytes, 128 + 192);
+    assert_int_equal(regions[LK_REGION_REPLICA].lower_bound_bytes, 128 + 192);
+    assert_int_equal(tensors[2].offset, 0);
+    assert_int_equal(tensors[1].offset, 192);
+    assert_int_equal(tensors[0].offset, 0);
+    // 2^66 bytes, which are 0 in 64 bits.
+    const uint64_t huge[] = {1ull << 33, 1ull << 33};
+    assert_int_equal(lk_tensor_make(&tensors[0], "huge", LK_CLASS_ACTIVATION, LK_U8,
+                                    LK_REGION_REPLICA, 2, huge, &error),
+                     LK_BAD_CONFIG);
+    assert_non_null(strstr(error.text, "huge"));
+}
+
 // The tensors an op touches live while it runs; with and without overlay no two of them overlap.
 static void plans_of_programs(void **state) {
     (void)state;
@@ -674,6 +705,7 @@ int main(void) {
         cmocka_unit_test(bad_shards_are_refused),
         cmocka_unit_test(every_example_comes_once_an_epoch),
         cmocka_unit_test(plans_of_random_tables),
+        cmocka_unit_test(a_plan_by_hand),
         cmocka_unit_test(plans_of_programs),
         cmocka_unit_test(blocks_match_trial),
         cmocka_unit_test(reduction_is_the_plain_tree),
