@@ -152,6 +152,24 @@ static void fusion_follows_geometry(void **state) {
     }
 }
 
+// Of 5 x 5 cells a pool with a stride of 3 one way has as many windows as the fused one, and others.
+static void strides_of_a_fused_pool_are_two(void **state) {
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        lk_layer layers[] = {CONV("a", 2, 3, 1, VALID, true), POOL("p", 2, 2, VALID), FLATTEN,
+                             DENSE("d", 3, false)};
+        *(way ? &layers[1].stride_h : &layers[1].stride_w) = 3;
+        const lk_run_spec spec = spec_of(7, 7, 1, 3, LK_COUNT(layers), layers);
+        lk_program p;
+        lk_error error;
+        void *tables;
+        assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+        assert_int_equal(p.ops[1].kind, LK_OP_CONV2D);
+        assert_int_equal(p.ops[2].kind, LK_OP_MAX_POOL);
+        free(tables);
+    }
+}
+
 // --- refusals ------------------------------------------------------------------------------------
 
 static void refused(const lk_run_spec *spec, const lk_layout *layout, lk_status status,
@@ -183,6 +201,11 @@ static void bad_models_are_refused(void **state) {
     REFUSED("layer a: a window size or stride is 0", 4, 4, 1, 2, CONV("a", 2, 0, 1, VALID, false));
     REFUSED("layer a: a window size or stride is 0", 4, 4, 1, 2, CONV("a", 2, 2, 0, VALID, false));
     REFUSED("layer p: a window size or stride is 0", 4, 4, 1, 2, POOL("p", 2, 0, VALID));
+    for (int way = 0; way < 4; way++) {  // each of the four alone
+        lk_layer pool = POOL("p", 2, 2, VALID);
+        *(uint32_t *const[]){&pool.size_h, &pool.size_w, &pool.stride_h, &pool.stride_w}[way] = 0;
+        REFUSED("layer p: a window size or stride is 0", 4, 4, 1, 2, pool);
+    }
     REFUSED("layer a: its window of 5 x 5 is larger than its input of 4 x 6", 4, 6, 1, 2,
             CONV("a", 2, 5, 1, VALID, false));
     REFUSED("layer p: its window of 7 x 7 is larger", 9, 6, 1, 2, POOL("p", 7, 1, VALID));
@@ -700,6 +723,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_are_inferred),
         cmocka_unit_test(fusion_follows_geometry),
+        cmocka_unit_test(strides_of_a_fused_pool_are_two),
         cmocka_unit_test(bad_models_are_refused),
         cmocka_unit_test(bad_runs_are_refused),
         cmocka_unit_test(bad_shards_are_refused),
