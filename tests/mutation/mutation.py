@@ -65,7 +65,7 @@ def read_module(path):
         raise Disorder(f"{path}: wanted the keys tests and [[mutant]], and at least one mutant")
     for m in mutants:
         where = f"{path}: mutant {m.get('name', '(no name)')}"
-        wanted = KEYS - {"equivalent"} if "equivalent" not in m else {"name", "file", "find", "with"}
+        wanted = KEYS - {"equivalent"} - ({"tests"} if "equivalent" in m else set())
         if not wanted <= set(m) <= KEYS or not all(isinstance(v, str) for v in m.values()):
             raise Disorder(f"{where}: found the keys {', '.join(sorted(m))}, wanted "
                            f"{', '.join(sorted(wanted))}")
@@ -158,11 +158,11 @@ class Copy:
 
     def __init__(self, source, work):
         self.source, self.build = os.path.join(work, "source"), os.path.join(work, "build")
-        names = files_of(source)
+        names = set(files_of(source))
         for folder, _, there in os.walk(self.source):
             for name in there:
                 path = os.path.join(folder, name)
-                if os.path.relpath(path, self.source) not in set(names):
+                if os.path.relpath(path, self.source) not in names:
                     os.remove(path)
         for name in names:
             path = os.path.join(source, name)
@@ -304,11 +304,14 @@ def judge_all(source, mutants, work, jobs):
             free.put(copy)
 
     results = []
-    with concurrent.futures.ThreadPoolExecutor(max(jobs, 1)) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(max(jobs, 1))
+    try:
         for m, verdict, by, seconds in pool.map(one, mutants):
             print(f"{m['module']:<8} {m['name']:<44} {verdict:<10} {seconds:6.1f} s  {by}",
                   flush=True)
             results.append((m, verdict))
+    finally:  # also when interrupted: the file at hand is restored, and no other begins
+        pool.shutdown(cancel_futures=True)
     return results
 
 
@@ -356,6 +359,7 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         sys.exit(main())
     except Disorder as e:

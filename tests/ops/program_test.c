@@ -1,5 +1,6 @@
 // program_test.c - what lk_program_build decides: shapes, refusals, fusion, memory, and the tree's
 // bookkeeping, against brute force.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -152,7 +153,7 @@ static void fusion_follows_geometry(void **state) {
     }
 }
 
-// Of 5 x 5 cells a pool with a stride of 3 one way has as many windows as the fused one, and others.
+// Of 5 x 5 cells a pool with a stride of 3 one way has as many windows as the fused one, others.
 static void strides_of_a_fused_pool_are_two(void **state) {
     (void)state;
     for (int way = 0; way < 2; way++) {
@@ -254,6 +255,8 @@ static void bad_runs_are_refused(void **state) {
     refused(&s, &one_replica, LK_BAD_CONFIG, "an epoch would have no step; wanted at most 7");
     s = good;
     s.optimizer.learning_rate = -0.1f;
+    refused(&s, &one_replica, LK_BAD_CONFIG, "optimizer.learning_rate");
+    s.optimizer.learning_rate = HUGE_VALF;
     refused(&s, &one_replica, LK_BAD_CONFIG, "optimizer.learning_rate");
     s.optimizer.learning_rate = 1.0f;
     s.optimizer.momentum = 1.0f;
@@ -364,6 +367,60 @@ static void every_example_comes_once_an_epoch(void **state) {
         }
     }
     assert_true(checked > 5000);
+}
+
+// --- identity ----------------------------------------------------------------------------------
+
+// Change number `i` of a run; false after the last.
+static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
+    static const uint64_t shards[] = {0, 50, 100}, others[] = {0, 49, 100};
+    lk_optimizer *o = &s->optimizer;
+    lk_layer *l = &layers[1];
+    uint32_t *const numbers[] = {&s->model.in_h,  &s->model.in_w, &s->model.in_c, &s->model.classes,
+                                 &s->global_batch, &s->grain,     &l->units,      &l->size_h,
+                                 &l->size_w,       &l->stride_h,  &l->stride_w};
+    if (i < LK_COUNT(numbers)) return ++*numbers[i];
+    switch (i - LK_COUNT(numbers)) {
+    case 0: s->model.layer_count = 1; return true;
+    case 1: l->kind = LK_LAYER_RELU; return true;
+    case 2: l->padding = LK_PADDING_SAME; return true;
+    case 3: l->use_bias = !l->use_bias; return true;
+    case 4: l->relu = !l->relu; return true;
+    case 5: l->initializer = LK_INIT_HE_UNIFORM; return true;
+    case 6: o->kind = LK_SGD; return true;
+    case 7: o->learning_rate = 0.2f; return true;
+    case 8: o->momentum = 0.8f; return true;
+    case 9: o->nesterov = true; return true;
+    case 10: s->seed ^= 1ull << 32; return true;
+    case 11: s->drop_remainder = true; return true;
+    case 12: s->precision = LK_TF32; return true;
+    case 13: s->precision = LK_BF16; return true;
+    case 14: s->example_count++; return true;
+    case 15: s->data_hash[31] ^= 1; return true;
+    case 16: s->shards = 2, s->shard_first = shards; return true;
+    case 17: s->shards = 2, s->shard_first = others; return true;
+    default: return false;
+    }
+}
+
+// Two runs that differ in anything that decides bits have two identities.
+static void every_field_is_in_the_identity(void **state) {
+    (void)state;
+    enum { MOST = 40 };
+    uint8_t identity[MOST][LK_SHA256_BYTES];
+    uint32_t count = 0;
+    for (bool more = true; more; count++) {  // the last has no change
+        lk_layer layers[] = {FLATTEN, DENSE("d", 3, false)};
+        lk_run_spec s = spec_of(2, 2, 1, 3, LK_COUNT(layers), layers);
+        assert_true(count < MOST);
+        more = change(count, &s, layers);
+        lk_run_identity(&s, identity[count]);
+        for (uint32_t i = 0; i < count; i++) {
+            if (memcmp(identity[i], identity[count], LK_SHA256_BYTES) != 0) continue;
+            fail_msg("changes %u and %u give one identity", i, count);
+        }
+    }
+    assert_int_equal(count, 11 + 18 + 1);
 }
 
 // --- the planner
@@ -728,6 +785,7 @@ int main(void) {
         cmocka_unit_test(bad_runs_are_refused),
         cmocka_unit_test(bad_shards_are_refused),
         cmocka_unit_test(every_example_comes_once_an_epoch),
+        cmocka_unit_test(every_field_is_in_the_identity),
         cmocka_unit_test(plans_of_random_tables),
         cmocka_unit_test(a_plan_by_hand),
         cmocka_unit_test(plans_of_programs),
