@@ -283,6 +283,16 @@ static void test_never_written(void **state) {
     start(&b);
     assert_null(step(&b, 0).bad_tensor);  // zeroes from the kernel: nobody would know
     end(&b);
+    // What an evaluation left behind is not the input of the next.
+    build(&b, true, true);
+    start(&b);
+    for (int again = 0; again < 2; again++) {
+        for (uint32_t r = 0; r < 2; r++) lk_evaluate_compute(&b.world, r, &source, EXAMPLES);
+        const char *bad = lk_evaluate_finish(&b.world, EXAMPLES).bad_tensor;
+        assert_true(again ? bad != NULL : bad == NULL);
+        b.kernels.load_u8 = load_nothing;
+    }
+    end(&b);
 }
 
 int main(void) {
