@@ -113,6 +113,11 @@ expect 0 '^within 2: ' diff a other --tolerance 2
 train plain --set 'optimizer={"type":"sgd","learning_rate":0.05}'
 expect 0 'tensor hidden/kernel/momentum is not compared: B has none' diff a plain --tolerance 2
 expect 0 'tensor hidden/kernel/momentum is not compared: A has none' diff plain a --tolerance 2
+# A momentum of 0 gives the weights of plain SGD, and has slots.
+train zero --set 'optimizer={"type":"momentum","learning_rate":0.05,"momentum":0}'
+expect 1 '^differ: checkpoint of step 12, tensor .*/momentum: only B has it' diff plain zero
+expect 1 '^differ: checkpoint of step 12, tensor .*/momentum: A has F32 .*, B has none' \
+    diff zero plain
 rm -rf late && cp -r a late
 sed '/"step":4,/s/\("train":{"loss":\)\([0-9.]*\)/\11e3/' a/metrics.jsonl >late/metrics.jsonl
 expect 1 '^further apart than 0.5: first at step 4, train loss, relative difference ' \

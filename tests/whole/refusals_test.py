@@ -29,6 +29,9 @@ CASES = {
     "not JSON": ({"raw": '{"seed": 1,}'}, [], []),
     "not an object": ({"raw": '[1, 2]'}, [], []),
     "same layer name": ({DENSE + ".name": "logits"}, [], []),
+    "layer name with a slash": ({DENSE + ".name": "a/b"}, [], []),
+    "name of the directory above": ({"name": ".."}, [], []),
+    "precision of strict": ({"precision": "bf16"}, [], []),
     # Types and ranges.
     "string for a number": ({"seed": "1"}, [], []),
     "number for an object": ({"model": 3}, [], []),
