@@ -28,6 +28,18 @@ train other --set seed=2
 newest=a/checkpoints/step-0000000012.safetensors
 test_set='--set data.test={"made_up":{"count":10,"height":8,"width":8,"classes":4}}'
 
+# Of steps and epochs the fewer count.
+expect 0 '^trained 7 steps in ' train tiny.json --run-dir epochs --set steps=50 --set epochs=1
+
+# --fresh removes nothing of a run that somebody works on.
+if command -v flock >/dev/null; then
+    exec 9>>other/lock
+    flock -n 9
+    expect 69 'in use by process' train tiny.json --set seed=2 --run-dir other --fresh
+    require "what is there stays" [ -s other/identity ]
+    exec 9>&-
+fi
+
 # checkpoint info and verify.
 expect 64 'a subcommand is missing' checkpoint
 expect 64 'did you mean "verify"' checkpoint verifi a
