@@ -31,6 +31,9 @@ test_set='--set data.test={"made_up":{"count":10,"height":8,"width":8,"classes":
 # Of steps and epochs the fewer count.
 expect 0 '^trained 7 steps in ' train tiny.json --run-dir epochs --set steps=50 --set epochs=1
 
+expect 0 '^data [0-9a-f]*: 32 examples' train tiny.json --run-dir some --examples 32
+require "the run's document says so" grep -q '"train_examples": 32' some/config.json
+
 # --fresh removes nothing of a run that somebody works on.
 if command -v flock >/dev/null; then
     exec 9>>other/lock
