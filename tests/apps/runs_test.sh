@@ -28,6 +28,21 @@ train other --set seed=2
 newest=a/checkpoints/step-0000000012.safetensors
 test_set='--set data.test={"made_up":{"count":10,"height":8,"width":8,"classes":4}}'
 
+# Of steps and epochs the fewer count.
+expect 0 '^trained 7 steps in ' train tiny.json --run-dir epochs --set steps=50 --set epochs=1
+
+expect 0 '^data [0-9a-f]*: 32 examples' train tiny.json --run-dir some --examples 32
+require "the run's document says so" grep -q '"train_examples": 32' some/config.json
+
+# --fresh removes nothing of a run that somebody works on.
+if command -v flock >/dev/null; then
+    exec 9>>other/lock
+    flock -n 9
+    expect 69 'in use by process' train tiny.json --set seed=2 --run-dir other --fresh
+    require "what is there stays" [ -s other/identity ]
+    exec 9>&-
+fi
+
 # checkpoint info and verify.
 expect 64 'a subcommand is missing' checkpoint
 expect 64 'did you mean "verify"' checkpoint verifi a
@@ -118,6 +133,11 @@ expect 0 '^within 2: ' diff a other --tolerance 2
 train plain --set 'optimizer={"type":"sgd","learning_rate":0.05}'
 expect 0 'tensor hidden/kernel/momentum is not compared: B has none' diff a plain --tolerance 2
 expect 0 'tensor hidden/kernel/momentum is not compared: A has none' diff plain a --tolerance 2
+# A momentum of 0 gives the weights of plain SGD, and has slots.
+train zero --set 'optimizer={"type":"momentum","learning_rate":0.05,"momentum":0}'
+expect 1 '^differ: checkpoint of step 12, tensor .*/momentum: only B has it' diff plain zero
+expect 1 '^differ: checkpoint of step 12, tensor .*/momentum: A has F32 .*, B has none' \
+    diff zero plain
 rm -rf late && cp -r a late
 without_sums a/metrics.jsonl |
     sed '/"step":4,/s/\("train":{"loss":\)\([0-9.]*\)/\11e3/' >late/metrics.jsonl

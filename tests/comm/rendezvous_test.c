@@ -370,6 +370,7 @@ static void test_all_come(void **state) {
     assert_int_equal(lk_chief_absent(&chief), 1);
     int life1 = come(1, LK_HELLO_LIFE);
     assert_int_equal(lk_chief_absent(&chief), 3);
+    chief.members[2].hello.host_id[0] ^= 1;  // as if of another host
     lk_chief_go(&chief);
     const char *go = hear(life1);
     char wanted[2 * LK_HELLO_NAME_BYTES];
@@ -378,6 +379,7 @@ static void test_all_come(void **state) {
     assert_int_equal(chief.hosts, 1);
     assert_int_equal(lk_chief_behind(&chief), 3);  // nobody has begun
     assert_int_equal(chief.listener, -1);
+    assert_true(chief.host[0] == 0 && chief.host[1] == 0 && chief.host[2] == 1);
     // MPI's lines, in pieces and two at once.
     say(pmi1, "cmd=get_univ");
     assert_int_equal(serve(), LK_OK);

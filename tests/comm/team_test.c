@@ -1,12 +1,16 @@
 // Tests of comm/team.h: barriers that lose nobody, with and without a processor for each member.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/futex.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -52,6 +56,39 @@ static void test_barriers_order_plain_memory(void **state) {
         free(memory);
         free(stacks);
     }
+}
+
+// The first member wakes the other, which sleeps at a barrier that not all have reached.
+static void disturb(void *context, uint32_t member, lk_team *team) {
+    bool *passed = context;
+    const struct timespec moment = {.tv_nsec = 1000000};
+    if (member == 0) {
+        while (__atomic_load_n(&team->phase.sleepers, __ATOMIC_SEQ_CST) == 0) {
+            (void)nanosleep(&moment, NULL);
+        }
+        for (int i = 0; i < 20; i++) {
+            syscall(SYS_futex, &team->phase.generation, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+            (void)nanosleep(&moment, NULL);
+        }
+        assert_false(__atomic_load_n(passed, __ATOMIC_SEQ_CST));
+    }
+    lk_team_barrier(team);
+    if (member == 1) __atomic_store_n(passed, true, __ATOMIC_SEQ_CST);
+}
+
+static void test_a_wake_up_for_nothing(void **state) {
+    (void)state;
+    lk_error error = {.status = LK_OK};
+    lk_team team;
+    bool passed = false;
+    void *memory = malloc(lk_team_bytes(2));
+    uint8_t *stacks = aligned_alloc(4096, LK_TEAM_STACK_BYTES);
+    assert_int_equal(lk_team_start(&team, 2, (lk_team_place){0, 2}, memory, stacks, &error), LK_OK);
+    lk_team_run(&team, disturb, &passed);
+    lk_team_stop(&team);
+    assert_true(passed);
+    free(memory);
+    free(stacks);
 }
 
 static void test_float_mode(void **state) {
@@ -109,6 +146,7 @@ static void test_a_missing_thread_leaves_none(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_barriers_order_plain_memory),
+        cmocka_unit_test(test_a_wake_up_for_nothing),
         cmocka_unit_test(test_a_missing_thread_leaves_none),
         cmocka_unit_test(test_float_mode),
     };

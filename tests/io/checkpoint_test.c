@@ -10,6 +10,7 @@
 // cmocka needs the four above it.
 #include <cmocka.h>
 
+#include <errno.h>
 #include <unistd.h>
 
 #include "arena/sha256.h"
@@ -180,6 +181,8 @@ static bool try_point(fault kind, unsigned at, uint64_t old, unsigned keep_max, 
     if (silent && happened) assert_int_equal(status, LK_BAD_DATA);
     if (status != LK_OK) assert_true(error.text[0] != '\0' && happened);
     if (kind != FAULT_CRASH) memory_files_arm(&fs, FAULT_NONE, 0);
+    // A save that failed gives its space back at once, not only when the run comes back.
+    if (kind != FAULT_CRASH && status != LK_OK) assert_int_equal(count_names(".tmp"), 0);
     if (crash) memory_files_crash(&fs, names, contents);
 
     uint64_t step = newest_whole();
@@ -248,6 +251,59 @@ static void test_any_flipped_bit_is_found(void **state) {
 static void damage(const char *path) {
     memory_file *file = memory_files_find(&fs, path);
     file->data[file->bytes - 1] ^= 1;
+}
+
+static unsigned closes, failing_close;
+
+// Where a disk is full, or over a network, it may be close that says so.
+static int close_that_fails(void *context, int file) {
+    int closed = memory_files_ops(context).close(context, file);
+    return ++closes == failing_close ? -EIO : closed;
+}
+
+static void test_a_failed_close_is_a_failed_save(void **state) {
+    (void)state;
+    ops = memory_files_ops(&fs);
+    ops.close = close_that_fails;
+    for (failing_close = 1; failing_close <= 2; failing_close++) {  // after writing; after reading
+        lk_error error = {0};
+        closes = 0;
+        memory_files_start(&fs);
+        assert_int_equal(save(10, 0, &error, NULL), LK_IO_ERROR);
+        assert_non_null(strstr(error.text, "cannot close"));
+        assert_int_equal(newest_whole(), 0);
+        assert_int_equal(count_names(".tmp"), 0);
+    }
+}
+
+// Of another version, and whole: the digits of the hash are counted as zeros in it.
+static void test_another_version_is_refused(void **state) {
+    (void)state;
+    static const char version[] = "\"" LK_CHECKPOINT_KEY_VERSION "\":\"";
+    static const char name[] = "\"" LK_CHECKPOINT_KEY_SHA256 "\":\"";
+    char hex[LK_SHA256_HEX_BYTES];
+    uint8_t digest[LK_SHA256_BYTES];
+    lk_sha256 hash;
+    lk_error error = {0};
+    lk_safetensors reader;
+    uint64_t step;
+    ops = memory_files_ops(&fs);
+    memory_files_start(&fs);
+    save_well(10, 0);
+    memory_file *file = memory_files_find(&fs, "c/step-0000000010.safetensors");
+    char *digit = strstr(file->data + 8, version), *at = strstr(file->data + 8, name);
+    assert_true(digit && at);
+    digit[sizeof version - 1] = '9';
+    at += sizeof name - 1;
+    memset(at, '0', LK_SHA256_HEX_BYTES - 1);
+    lk_sha256_start(&hash);
+    lk_sha256_add(&hash, file->data, file->bytes);
+    lk_sha256_finish(&hash, digest);
+    lk_hex(digest, sizeof digest, hex);
+    memcpy(at, hex, LK_SHA256_HEX_BYTES - 1);
+    assert_int_equal(lk_checkpoint_open(&reader, &ops, "c/step-0000000010.safetensors", entries,
+                                        LK_COUNT(entries), &step, &error), LK_BAD_DATA);
+    assert_non_null(strstr(error.text, "checkpoint version 9, this program reads"));
 }
 
 static void test_all_damaged_is_an_error(void **state) {
@@ -560,6 +616,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_operation_fails_in_turn),
         cmocka_unit_test(test_any_flipped_bit_is_found),
+        cmocka_unit_test(test_a_failed_close_is_a_failed_save),
+        cmocka_unit_test(test_another_version_is_refused),
         cmocka_unit_test(test_all_damaged_is_an_error),
         cmocka_unit_test(test_retention_prefers_whole_ones),
         cmocka_unit_test(test_a_renamed_checkpoint_is_found_out),

@@ -1,6 +1,7 @@
 // Tests of io/dataset.h, and through it of data_file.h, gunzip.h and manifest.h: every kind of
 // source gives the same examples and the same hash; every bad input gives its own line and status.
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -1044,6 +1045,12 @@ static void test_lying_manifests(void **state) {
         expect_bad(&lying, false, LK_BAD_DATA, lies[i].text);
         expect_bad(&lying, true, LK_BAD_DATA, lies[i].text);
     }
+    // One spelling of a digest: the right one in upper case is none.
+    char *digest = strstr(text, "\"data_sha256\": \"") + strlen("\"data_sha256\": \"");
+    for (; *digest != '"'; digest++) *digest = (char)toupper((unsigned char)*digest);
+    put(path, text, size);
+    const lk_dataset_source upper = sharded(path);
+    expect_bad(&upper, false, LK_BAD_DATA, "wanted 64 lower-case hexadecimal digits");
 }
 
 static void test_damaged_shards(void **state) {

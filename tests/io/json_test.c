@@ -485,6 +485,16 @@ static void test_dump(void **state) {
     lk_json_close(&b);
 }
 
+// A number that needs all 17 digits is read back as it was.
+static void test_dump_keeps_all_digits(void **state) {
+    (void)state;
+    lk_json a = load("[0.1, 0.30000000000000004]");
+    char text[256];
+    assert_int_equal(lk_json_dump(&a, text, sizeof text, NULL, &error), LK_OK);
+    assert_non_null(strstr(text, "0.30000000000000004"));
+    lk_json_close(&a);
+}
+
 // Long names and long values neither overflow a message nor break it in two.
 static void test_long_messages(void **state) {
     (void)state;
@@ -572,6 +582,7 @@ int main(void) {
         cmocka_unit_test(test_walk),
         cmocka_unit_test(test_set),
         cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_dump_keeps_all_digits),
         cmocka_unit_test(test_long_messages),
         cmocka_unit_test(offsets_are_those_of_the_text),
     };

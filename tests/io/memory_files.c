@@ -111,7 +111,7 @@ static int memory_open(void *context, const char *path, lk_open_mode mode) {
     if (failed) return failed;
     memory_name *name = find_name(fs->names, path);
     if (name && mode == LK_OPEN_CREATE) return -EEXIST;
-    if (!name && mode != LK_OPEN_CREATE) return -ENOENT;
+    if (!name && mode != LK_OPEN_CREATE && mode != LK_OPEN_APPEND) return -ENOENT;
     int file = name ? name->file : fs->file_count++;
     lk_assert(file < MEMORY_FILES);
     if (!name) change_names(fs, (memory_change){.part = {make_name(path, file)}, .parts = 1});

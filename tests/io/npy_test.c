@@ -54,6 +54,8 @@ static void test_row_count_must_match(void **state) {
     assert_int_equal(lk_npy_add(&writer, rows, 4, &error), LK_INTERNAL);
     error = (lk_error){0};
     assert_int_equal(lk_npy_add(&writer, rows, 2, &error), LK_OK);
+    assert_int_equal(lk_npy_add(&writer, rows, 2, &error), LK_INTERNAL);  // 2 and 2 of 3
+    error = (lk_error){0};
     assert_int_equal(lk_npy_finish(&writer, &error), LK_INTERNAL);
     assert_int_equal(access(temporary, F_OK), 0);
     lk_npy_abandon(&writer);

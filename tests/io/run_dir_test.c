@@ -345,6 +345,69 @@ static void test_small_files_survive_crashes(void **state) {
     }
 }
 
+// Where a write, a sync or the rename fails, the old file stands and nothing lies beside it.
+static void test_small_files_survive_faults(void **state) {
+    (void)state;
+    static memory_files fs;
+    static const fault kinds[] = {FAULT_NO_SPACE, FAULT_FAILED_SYNC};
+    lk_file_ops memory = memory_files_ops(&fs);
+    for (size_t k = 0; k < LK_COUNT(kinds); k++) {
+        bool reached = true;
+        unsigned failures = 0;
+        for (unsigned at = 1; reached; at++) {
+            lk_error error = {0};
+            memory_files_start(&fs);
+            assert_int_equal(lk_file_write_atomic(&memory, "r/f", "old", 3, &error), LK_OK);
+            memory_files_arm(&fs, kinds[k], at);
+            lk_status status = lk_file_write_atomic(&memory, "r/f", "newer", 5, &error);
+            reached = fs.operations >= at;
+            assert_int_equal(status, fs.happened ? LK_IO_ERROR : LK_OK);
+            failures += status != LK_OK;
+            const memory_file *file = memory_files_find(&fs, "r/f");
+            assert_non_null(file);
+            if (status == LK_OK) assert_int_equal(file->bytes, 5);
+            // The first sync is the file's: what may not be on the disk gets no name.
+            if (kinds[k] == FAULT_FAILED_SYNC && status != LK_OK && failures == 1) {
+                assert_int_equal(file->bytes, 3);
+            }
+            assert_null(memory_files_find(&fs, "r/f.tmp"));
+        }
+        assert_true(failures >= 2);  // the file's sync and the directory's, or create and write
+    }
+}
+
+static void test_paths_have_an_end(void **state) {
+    (void)state;
+    static char longest[LK_PATH_BYTES + 1];
+    char out[LK_PATH_BYTES];
+    lk_error error = {0};
+    memset(longest, 'p', LK_PATH_BYTES - 1);
+    assert_int_equal(lk_path_join(out, longest, "", "", &error), LK_OK);
+    assert_string_equal(out, longest);
+    longest[LK_PATH_BYTES - 1] = 'p';
+    assert_int_equal(lk_path_join(out, longest, "", "", &error), LK_BAD_USAGE);
+    assert_non_null(strstr(error.text, "is too long"));
+}
+
+// A log's name is on the disk before its lines are: after a crash it is not gone with them.
+static void test_a_new_log_outlives_a_crash(void **state) {
+    (void)state;
+    static memory_files fs;
+    lk_file_ops memory = memory_files_ops(&fs);
+    const lk_run_dir run = {.ops = &memory, .path = "r", .lock_file = -1};
+    lk_line_log log;
+    lk_error error = {0};
+    char buffer[32];
+    memory_files_start(&fs);
+    assert_int_equal(lk_line_log_open(&log, &run, "m", buffer, sizeof buffer, &error), LK_OK);
+    assert_int_equal(lk_line_log_add(&log, "line", 4, &error), LK_OK);
+    assert_int_equal(lk_line_log_sync(&log, &error), LK_OK);
+    memory_files_crash(&fs, 0, 0);  // of what was not synced nothing
+    const memory_file *file = memory_files_find(&fs, "r/m");
+    assert_non_null(file);
+    assert_int_equal(file->bytes, 5);
+}
+
 static void test_log_lines(void **state) {
     (void)state;
     lk_run_dir run;
@@ -508,6 +571,9 @@ int main(void) {
         cmocka_unit_test_setup(test_lock_names_its_holder, new_dir),
         cmocka_unit_test_setup(test_small_files, new_dir),
         cmocka_unit_test_setup(test_small_files_survive_crashes, new_dir),
+        cmocka_unit_test_setup(test_small_files_survive_faults, new_dir),
+        cmocka_unit_test_setup(test_paths_have_an_end, new_dir),
+        cmocka_unit_test_setup(test_a_new_log_outlives_a_crash, new_dir),
         cmocka_unit_test_setup(test_log_lines, new_dir),
         cmocka_unit_test_setup(test_log_waits_for_room, new_dir),
         cmocka_unit_test_setup(test_log_cut, new_dir),

@@ -201,6 +201,7 @@ static void test_reader_refuses(void **state) {
         {"{" T("a", "F32", "[1]", "[4,0]") "}", 4, "ends before it begins"},
         {"{" T("a", "F32", "[1]", "[0,4],\"x\":1") "}", 4, "does not know"},
         {"{" T("a", "F32", "[2]", "[0,4]") "}", 4, "needs 8 bytes, its data_offsets hold 4"},
+        {"{" T("a", "F32", "[1]", "[0,8]") "}", 8, "needs 4 bytes, its data_offsets hold 8"},
         {"{" T("a", "F4", "[3]", "[0,2]") "}", 2, "not whole bytes"},
         {"{" T("a", "U8", "[4294967296,4294967296]", "[0,0]") "}", 0, "overflows"},
         {"{" T("a", "F64", "[2305843009213693952]", "[0,0]") "}", 0, "overflows"},

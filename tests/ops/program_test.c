@@ -1,5 +1,6 @@
 // program_test.c - what lk_program_build decides: shapes, refusals, fusion, memory, and the tree's
 // bookkeeping, against brute force.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -167,6 +168,24 @@ static void fusion_follows_geometry(void **state) {
     }
 }
 
+// Of 5 x 5 cells a pool with a stride of 3 one way has as many windows as the fused one, others.
+static void strides_of_a_fused_pool_are_two(void **state) {
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        lk_layer layers[] = {CONV("a", 2, 3, 1, VALID, true), POOL("p", 2, 2, VALID), FLATTEN,
+                             DENSE("d", 3, false)};
+        *(way ? &layers[1].stride_h : &layers[1].stride_w) = 3;
+        const lk_run_spec spec = spec_of(7, 7, 1, 3, LK_COUNT(layers), layers);
+        lk_program p;
+        lk_error error;
+        void *tables;
+        assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+        assert_int_equal(p.ops[1].kind, LK_OP_CONV2D);
+        assert_int_equal(p.ops[2].kind, LK_OP_MAX_POOL);
+        free(tables);
+    }
+}
+
 // --- refusals ------------------------------------------------------------------------------------
 
 static void refused(const lk_run_spec *spec, const lk_layout *layout, lk_status status,
@@ -198,6 +217,11 @@ static void bad_models_are_refused(void **state) {
     REFUSED("layer a: a window size or stride is 0", 4, 4, 1, 2, CONV("a", 2, 0, 1, VALID, false));
     REFUSED("layer a: a window size or stride is 0", 4, 4, 1, 2, CONV("a", 2, 2, 0, VALID, false));
     REFUSED("layer p: a window size or stride is 0", 4, 4, 1, 2, POOL("p", 2, 0, VALID));
+    for (int way = 0; way < 4; way++) {  // each of the four alone
+        lk_layer pool = POOL("p", 2, 2, VALID);
+        *(uint32_t *const[]){&pool.size_h, &pool.size_w, &pool.stride_h, &pool.stride_w}[way] = 0;
+        REFUSED("layer p: a window size or stride is 0", 4, 4, 1, 2, pool);
+    }
     REFUSED("layer a: its window of 5 x 5 is larger than its input of 4 x 6", 4, 6, 1, 2,
             CONV("a", 2, 5, 1, VALID, false));
     REFUSED("layer p: its window of 7 x 7 is larger", 9, 6, 1, 2, POOL("p", 7, 1, VALID));
@@ -246,6 +270,8 @@ static void bad_runs_are_refused(void **state) {
     refused(&s, &one_replica, LK_BAD_CONFIG, "an epoch would have no step; wanted at most 7");
     s = good;
     s.optimizer.learning_rate = -0.1f;
+    refused(&s, &one_replica, LK_BAD_CONFIG, "optimizer.learning_rate");
+    s.optimizer.learning_rate = HUGE_VALF;
     refused(&s, &one_replica, LK_BAD_CONFIG, "optimizer.learning_rate");
     s.optimizer.learning_rate = 1.0f;
     s.optimizer.momentum = 1.0f;
@@ -358,6 +384,60 @@ static void every_example_comes_once_an_epoch(void **state) {
     assert_true(checked > 5000);
 }
 
+// --- identity ----------------------------------------------------------------------------------
+
+// Change number `i` of a run; false after the last.
+static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
+    static const uint64_t shards[] = {0, 50, 100}, others[] = {0, 49, 100};
+    lk_optimizer *o = &s->optimizer;
+    lk_layer *l = &layers[1];
+    uint32_t *const numbers[] = {&s->model.in_h,  &s->model.in_w, &s->model.in_c, &s->model.classes,
+                                 &s->global_batch, &s->grain,     &l->units,      &l->size_h,
+                                 &l->size_w,       &l->stride_h,  &l->stride_w};
+    if (i < LK_COUNT(numbers)) return ++*numbers[i];
+    switch (i - LK_COUNT(numbers)) {
+    case 0: s->model.layer_count = 1; return true;
+    case 1: l->kind = LK_LAYER_RELU; return true;
+    case 2: l->padding = LK_PADDING_SAME; return true;
+    case 3: l->use_bias = !l->use_bias; return true;
+    case 4: l->relu = !l->relu; return true;
+    case 5: l->initializer = LK_INIT_HE_UNIFORM; return true;
+    case 6: o->kind = LK_SGD; return true;
+    case 7: o->learning_rate = 0.2f; return true;
+    case 8: o->momentum = 0.8f; return true;
+    case 9: o->nesterov = true; return true;
+    case 10: s->seed ^= 1ull << 32; return true;
+    case 11: s->drop_remainder = true; return true;
+    case 12: s->precision = LK_TF32; return true;
+    case 13: s->precision = LK_BF16; return true;
+    case 14: s->example_count++; return true;
+    case 15: s->data_hash[31] ^= 1; return true;
+    case 16: s->shards = 2, s->shard_first = shards; return true;
+    case 17: s->shards = 2, s->shard_first = others; return true;
+    default: return false;
+    }
+}
+
+// Two runs that differ in anything that decides bits have two identities.
+static void every_field_is_in_the_identity(void **state) {
+    (void)state;
+    enum { MOST = 40 };
+    uint8_t identity[MOST][LK_SHA256_BYTES];
+    uint32_t count = 0;
+    for (bool more = true; more; count++) {  // the last has no change
+        lk_layer layers[] = {FLATTEN, DENSE("d", 3, false)};
+        lk_run_spec s = spec_of(2, 2, 1, 3, LK_COUNT(layers), layers);
+        assert_true(count < MOST);
+        more = change(count, &s, layers);
+        lk_run_identity(&s, identity[count]);
+        for (uint32_t i = 0; i < count; i++) {
+            if (memcmp(identity[i], identity[count], LK_SHA256_BYTES) != 0) continue;
+            fail_msg("changes %u and %u give one identity", i, count);
+        }
+    }
+    assert_int_equal(count, 11 + 18 + 1);
+}
+
 // --- the planner
 // -----------------------------------------------------------------------------------
 
@@ -413,6 +493,37 @@ static void plans_of_random_tables(void **state) {
         assert_int_equal(lk_plan_regions(tensors, count, &options, order, regions, &error), LK_OK);
         check_plan(tensors, count, &options, regions);
     }
+}
+
+// The largest first: then the small ones fit in beside them, and nothing is above the bound.
+static void a_plan_by_hand(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {64, 128, 192};
+    lk_tensor tensors[LK_COUNT(sizes)];
+    uint32_t order[LK_COUNT(sizes)];
+    lk_region_plan regions[LK_REGION_COUNT];
+    lk_error error = {.status = LK_OK};
+    for (uint32_t i = 0; i < LK_COUNT(sizes); i++) {
+        assert_int_equal(lk_tensor_make(&tensors[i], "t", LK_CLASS_ACTIVATION, LK_U8,
+                                        LK_REGION_REPLICA, 1, &sizes[i], &error),
+                         LK_OK);
+        tensors[i].first = i;
+        tensors[i].last = i + 1;
+    }
+    assert_int_equal(lk_plan_regions(tensors, LK_COUNT(sizes),
+                                     &(lk_plan_options){.overlay = true}, order, regions, &error),
+                     LK_OK);
+    assert_int_equal(regions[LK_REGION_REPLICA].bytes, 128 + 192);
+    assert_int_equal(regions[LK_REGION_REPLICA].lower_bound_bytes, 128 + 192);
+    assert_int_equal(tensors[2].offset, 0);
+    assert_int_equal(tensors[1].offset, 192);
+    assert_int_equal(tensors[0].offset, 0);
+    // 2^66 bytes, which are 0 in 64 bits.
+    const uint64_t huge[] = {1ull << 33, 1ull << 33};
+    assert_int_equal(lk_tensor_make(&tensors[0], "huge", LK_CLASS_ACTIVATION, LK_U8,
+                                    LK_REGION_REPLICA, 2, huge, &error),
+                     LK_BAD_CONFIG);
+    assert_non_null(strstr(error.text, "huge"));
 }
 
 // The tensors an op touches live while it runs; with and without overlay no two of them overlap.
@@ -683,11 +794,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_are_inferred),
         cmocka_unit_test(fusion_follows_geometry),
+        cmocka_unit_test(strides_of_a_fused_pool_are_two),
         cmocka_unit_test(bad_models_are_refused),
         cmocka_unit_test(bad_runs_are_refused),
         cmocka_unit_test(bad_shards_are_refused),
         cmocka_unit_test(every_example_comes_once_an_epoch),
+        cmocka_unit_test(every_field_is_in_the_identity),
         cmocka_unit_test(plans_of_random_tables),
+        cmocka_unit_test(a_plan_by_hand),
         cmocka_unit_test(plans_of_programs),
         cmocka_unit_test(blocks_match_trial),
         cmocka_unit_test(reduction_is_the_plain_tree),

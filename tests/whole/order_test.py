@@ -147,6 +147,21 @@ def ties(t):
                 sum(step["correct"] for step in steps) == zeros, "ties, " + kernels, steps, zeros)
 
 
+def missing_add_nothing(t):
+    """One step over all of 100 examples. In 4 shards of 25, of which a step would read 64 each, 156
+    positions have none: but for the order of sums it is the step of the other order."""
+    shard(t, 100, 4, "few")
+    config = t.write("few.json", {"steps": 1, "log_every_steps": 1})
+    for order in ("global", "sharded"):
+        t.expect(0, "train", config, "--run-dir", order, "--replicas", "2",
+                 *sharded("few", order))
+    _, lines, _ = t.expect(0, "diff", "global", "sharded", "--tolerance", "1e-5")
+    t.check(any(line.startswith("within 1e-05: ") for line in lines), "within 1e-5", lines)
+    # At the first step all logits of zeros are equal: not one of the missing is right.
+    correct = [m for line in lines if (m := re.match(r"train accuracy.*A (\S+), B (\S+)", line))]
+    t.check(len(correct) == 1 and correct[0][1] == correct[0][2], "as many are right", lines)
+
+
 def refusals(t, config, with_workers):
     run = ["train", config, "--run-dir", "refused"]
     shard(t, 1000, 7, "seven")
@@ -197,6 +212,7 @@ def main():
     coverage(t)
     same_bits(t, config, with_workers)
     ties(t)
+    missing_add_nothing(t)
     refusals(t, config, with_workers)
     if with_workers:
         resumed(t, config)

@@ -30,6 +30,9 @@ CASES = {
     "not an object": ({"raw": '[1, 2]'}, [], []),
     "same layer name": ({DENSE + ".name": "logits"}, [], []),
     "same layer name, far apart": ({"model.layers.4.name": "conv"}, [], []),
+    "layer name with a slash": ({DENSE + ".name": "a/b"}, [], []),
+    "name of the directory above": ({"name": ".."}, [], []),
+    "precision of strict": ({"precision": "bf16"}, [], []),
     # Types and ranges.
     "string for a number": ({"seed": "1"}, [], []),
     "number for an object": ({"model": 3}, [], []),
