@@ -936,6 +936,7 @@ static lk_status train(trainer *t, const lk_common_options *o, lk_error *error) 
     t->running = true;
     // Others wait for this process, so it waits for no reader of what it says.
     if (run->workers.joined) lk_text_hold(lk_watching.out, t->held, sizeof t->held);
+    lk_watch_prepare();
     LK_CHECK(lk_run_seal(run, o->seal, error));
     status = loop(t, error);
     if (status == LK_OK) status = finish(t, error);

@@ -302,16 +302,19 @@ lk_status lk_stop_status(uint32_t signal_number) {
                                      : LK_TERMINATED;
 }
 
-void lk_watch_clock(bool runs) {
+void lk_watch_prepare(void) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGVTALRM};
-    struct itimerspec every = {.it_interval.tv_nsec = (long)(1e9 * tick_seconds),
-                               .it_value.tv_nsec = (long)(1e9 * tick_seconds)};
+    if (here.made) return;
+    event.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
+    handle(SIGVTALRM, on_tick, SA_RESTART);
+    here.made = timer_create(CLOCK_MONOTONIC, &event, &here.timer) == 0;
+}
+
+void lk_watch_clock(bool runs) {
+    const struct itimerspec every = {.it_interval.tv_nsec = (long)(1e9 * tick_seconds),
+                                     .it_value.tv_nsec = (long)(1e9 * tick_seconds)};
     const struct itimerspec never = {.it_value = {0}};
-    if (runs && !here.made) {
-        event.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
-        handle(SIGVTALRM, on_tick, SA_RESTART);
-        here.made = timer_create(CLOCK_MONOTONIC, &event, &here.timer) == 0;
-    }
+    if (runs) lk_watch_prepare();
     if (here.made) (void)timer_settime(here.timer, 0, runs ? &every : &never, NULL);
 }
 

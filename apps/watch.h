@@ -48,6 +48,9 @@ void lk_watch_ask(void);
 // way. Costs a load.
 void lk_watch_catch_up(void);
 
+// Makes the clock of the calling thread, before the seal.
+void lk_watch_prepare(void);
+
 // The clock, from before the seal until what is said last.
 void lk_watch_clock(bool runs);
 

@@ -80,6 +80,7 @@ static const seal_call allowed[] = {
     NAMED(time),
     NAMED(alarm),
     NAMED(setitimer),
+    NAMED(timer_settime),
     NAMED(getcpu),
     NAMED(sched_getaffinity),
     NAMED(getrusage),

@@ -167,7 +167,7 @@ static void check_forward(lk_dense d, uint32_t m_count) {
     uint64_t at = draw() % d.k_count;
     x[(uint64_t)(draw() % m_count) * d.k_count + at] = 0x1p127f;
     w[at * d.n_count + draw() % d.n_count] = d.relu ? -0x1p127f : 0x1p127f;
-    assert_int_equal(reference->dense_forward(&d, m_count, x, w, used, y.want, scratch), 1);
+    assert_int_equal(dense_forward(reference, &d, m_count, x, w, used, y.want, scratch), 1);
     EACH_VARIANT(k) {
         assert_int_equal(dense_forward(k, &d, m_count, x, w, used, y.got, scratch), 1);
     }
@@ -196,7 +196,7 @@ static void check_input_gradient(lk_dense d, uint32_t m_count) {
     uint64_t at = draw() % d.n_count;
     dy[(uint64_t)(draw() % m_count) * d.n_count + at] = 0x1p127f;
     w[(uint64_t)(draw() % d.k_count) * d.n_count + at] = 0x1p127f;
-    assert_int_equal(reference->dense_input_gradient(&d, m_count, w, dy, used, dx.want, scratch),
+    assert_int_equal(dense_input_gradient(reference, &d, m_count, w, dy, used, dx.want, scratch),
                      1);
     EACH_VARIANT(k) {
         float *got = dx.got;
@@ -522,7 +522,7 @@ static void check_softmax(uint32_t m_count, uint32_t classes) {
     logits[classes - 1] = -0x1.8p127f;
     labels[0] = classes - 1;
     bad = classes > 1;
-    assert_int_equal(reference->softmax_cross_entropy(m_count, classes, logits, labels,
+    assert_int_equal(softmax_cross_entropy(reference, m_count, classes, logits, labels,
                                                       gradient.want, loss.want, &right), bad);
     EACH_VARIANT(k) {
         assert_int_equal(softmax_cross_entropy(k, m_count, classes, logits, labels, gradient.got,

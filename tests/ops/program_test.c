@@ -132,7 +132,8 @@ static uint32_t forward_kinds_of(uint32_t h, uint32_t w, bool fuse, bool relu_la
     return count;
 }
 
-static uint32_t forward_kinds(bool fuse, bool relu_layer, lk_layer pool, const lk_op_type *kinds[8]) {
+static uint32_t forward_kinds(bool fuse, bool relu_layer, lk_layer pool,
+                              const lk_op_type *kinds[8]) {
     return forward_kinds_of(7, 8, fuse, relu_layer, pool, kinds);
 }
 
@@ -180,8 +181,8 @@ static void strides_of_a_fused_pool_are_two(void **state) {
         lk_error error;
         void *tables;
         assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
-        assert_int_equal(p.ops[1].kind, LK_OP_CONV2D);
-        assert_int_equal(p.ops[2].kind, LK_OP_MAX_POOL);
+        assert_ptr_equal(p.ops[1].type, &lk_op_conv2d);
+        assert_ptr_equal(p.ops[2].type, &lk_op_max_pool2d);
         free(tables);
     }
 }
@@ -391,18 +392,19 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
     static const uint64_t shards[] = {0, 50, 100}, others[] = {0, 49, 100};
     lk_optimizer *o = &s->optimizer;
     lk_layer *l = &layers[1];
-    uint32_t *const numbers[] = {&s->model.in_h,  &s->model.in_w, &s->model.in_c, &s->model.classes,
-                                 &s->global_batch, &s->grain,     &l->units,      &l->size_h,
-                                 &l->size_w,       &l->stride_h,  &l->stride_w};
+    uint32_t *const numbers[] = {&s->model.in_h,    &s->model.in_w,   &s->model.in_c,
+                                 &s->model.classes, &s->global_batch, &s->grain,
+                                 &l->units,         &l->size_h,       &l->size_w,
+                                 &l->stride_h,      &l->stride_w};
     if (i < LK_COUNT(numbers)) return ++*numbers[i];
     switch (i - LK_COUNT(numbers)) {
     case 0: s->model.layer_count = 1; return true;
-    case 1: l->kind = LK_LAYER_RELU; return true;
+    case 1: l->type = &lk_layer_relu; return true;
     case 2: l->padding = LK_PADDING_SAME; return true;
     case 3: l->use_bias = !l->use_bias; return true;
-    case 4: l->relu = !l->relu; return true;
-    case 5: l->initializer = LK_INIT_HE_UNIFORM; return true;
-    case 6: o->kind = LK_SGD; return true;
+    case 4: l->activation = &lk_layer_relu; return true;
+    case 5: l->initializer = &lk_initializer_he_uniform; return true;
+    case 6: o->type = &lk_optimizer_sgd; return true;
     case 7: o->learning_rate = 0.2f; return true;
     case 8: o->momentum = 0.8f; return true;
     case 9: o->nesterov = true; return true;
@@ -424,8 +426,8 @@ static void every_field_is_in_the_identity(void **state) {
     enum { MOST = 40 };
     uint8_t identity[MOST][LK_SHA256_BYTES];
     uint32_t count = 0;
-    for (bool more = true; more; count++) {  // the last has no change
-        lk_layer layers[] = {FLATTEN, DENSE("d", 3, false)};
+    for (bool more = true; more; count++) {                               // the last has no change
+        lk_layer layers[] = {FLATTEN, CONV("c", 3, 2, 2, VALID, false)};  // never built
         lk_run_spec s = spec_of(2, 2, 1, 3, LK_COUNT(layers), layers);
         assert_true(count < MOST);
         more = change(count, &s, layers);
@@ -510,8 +512,8 @@ static void a_plan_by_hand(void **state) {
         tensors[i].first = i;
         tensors[i].last = i + 1;
     }
-    assert_int_equal(lk_plan_regions(tensors, LK_COUNT(sizes),
-                                     &(lk_plan_options){.overlay = true}, order, regions, &error),
+    assert_int_equal(lk_plan_regions(tensors, LK_COUNT(sizes), &(lk_plan_options){.overlay = true},
+                                     order, regions, &error),
                      LK_OK);
     assert_int_equal(regions[LK_REGION_REPLICA].bytes, 128 + 192);
     assert_int_equal(regions[LK_REGION_REPLICA].lower_bound_bytes, 128 + 192);
