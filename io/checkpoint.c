@@ -301,7 +301,10 @@ lk_status lk_checkpoint_scrub(const lk_file_ops *ops, lk_checkpoint_job *job, lk
         return lk_file_fail(error, LK_IO_ERROR, job->directory, "list the directory", listed);
     }
     if (!t.has_first) return LK_OK;
-    job->scrubbed = t.has_next ? t.next : t.first;
+    // A round is over those that were there when it began: new ones must not keep it from ending.
+    const bool over = !t.has_next || t.next >= job->scrub_end;
+    if (over) job->scrub_end = job->step;
+    job->scrubbed = over ? t.first : t.next;
     LK_CHECK(step_path(path, job->directory, job->scrubbed, error));
     LK_CHECK(lk_file_open_read(ops, path, &file, &file_bytes, error));
     lk_status status = scrub_open(ops, job, file, path, file_bytes, error);

@@ -58,6 +58,7 @@ typedef struct lk_checkpoint_job {
     bool durable;                          // out: the new checkpoint is whole and will stay
     uint64_t file_bytes;                   // out: of the new checkpoint
     uint64_t scrubbed;                     // step of the checkpoint that was scrubbed last
+    uint64_t scrub_end;                    // the round at hand is over those of steps below
 } lk_checkpoint_job;
 
 // Bytes of scratch that saves of this job need, and of a file on disk, where every metadata value

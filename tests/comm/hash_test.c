@@ -34,20 +34,20 @@ typedef struct fixture {
 } fixture;
 
 static const lk_layer layers[] = {FLATTEN,
-                                  {.kind = LK_LAYER_DENSE,
+                                  {.type = &lk_layer_dense,
                                    .name = "d",
                                    .units = 3,
                                    .use_bias = true,
-                                   .initializer = LK_INIT_GLOROT_UNIFORM}};
+                                   .initializer = &lk_initializer_glorot_uniform}};
 
 static void make(fixture *f) {
     const lk_layout layout = {.replicas = 1, .fuse = true};
     const lk_plan_options options = {.overlay = true};
     lk_error error = {.status = LK_OK};
-    f->spec = (lk_run_spec){.model = {2, 2, 1, 3, LK_COUNT(layers), layers},
+    f->spec = (lk_run_spec){.model = {2, 2, 1, 3, LK_COUNT(layers), layers, NULL},
                             .seed = 1,
                             .global_batch = 4,
-                            .optimizer = {LK_MOMENTUM, 0.1f, 0.9f, false},
+                            .optimizer = {&lk_optimizer_momentum, 0.1f, 0.9f, false},
                             .grain = 2,
                             .example_count = 8};
     f->tables = aligned_alloc(64, lk_round_up(lk_program_bytes(&f->spec.model), 64));
