@@ -1,5 +1,6 @@
 // cluster.h - where a cluster's description comes from: a file, TF_CONFIG, torchrun's variables, an
-// MPI launcher's, in that order. Host only, start-up only. What it means is comm/cluster.h's.
+// MPI launcher's, in that order. Host only, start-up only. What it means is
+// comm/cluster/cluster.h's.
 //
 //   --cluster FILE   a document like TF_CONFIG's; without "task" a launcher's rank is taken
 //   TF_CONFIG        the same document as text (semantics of TensorFlow's multi-worker strategies)
@@ -21,7 +22,7 @@
 #ifndef LOCKSTEP_APPS_CLUSTER_H
 #define LOCKSTEP_APPS_CLUSTER_H
 
-#include "comm/cluster.h"
+#include "comm/cluster/cluster.h"
 
 enum { LK_CLUSTER_TEXT_BYTES_MAX = 512 << 10, LK_CLUSTER_PORT_DEFAULT = 29400 };
 

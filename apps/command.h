@@ -5,7 +5,7 @@
 #include "apps/run.h"
 #include "apps/traffic.h"
 #include "apps/watch.h"
-#include "comm/clock.h"
+#include "comm/threads/clock.h"
 #include "io/text.h"
 
 // Each gets its own arguments (argv[0] is the command's name) and returns the exit code's status;

@@ -11,7 +11,7 @@
 #include <xxhash.h>
 
 #include "apps/tools.h"
-#include "comm/exchange.h"
+#include "comm/step/exchange.h"
 
 typedef unsigned long long ull;
 

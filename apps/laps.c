@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "comm/clock.h"
+#include "comm/threads/clock.h"
 
 static double sum(const double laps[LK_LAPS]) {
     double all = 0;

@@ -26,8 +26,8 @@
 
 #include "apps/cluster.h"
 #include "apps/command.h"
-#include "comm/hello.h"
-#include "comm/leftover.h"
+#include "comm/cluster/hello.h"
+#include "comm/mpi/leftover.h"
 
 enum {
     OUT,

@@ -6,7 +6,7 @@
 
 #include "apps/command.h"
 #include "apps/order.h"
-#include "comm/rendezvous.h"
+#include "comm/cluster/rendezvous.h"
 
 typedef unsigned long long ull;
 

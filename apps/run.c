@@ -10,7 +10,7 @@
 #include "apps/hot.h"
 #include "apps/order.h"
 #include "arena/seal.h"
-#include "comm/hash.h"
+#include "comm/step/hash.h"
 #include "ops/variant.h"
 
 // --- the source: the scheduler's view of a data set --------------------------------------------

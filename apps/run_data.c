@@ -1,7 +1,7 @@
 // run_data.c - the data of a run while it goes on: are its bytes still those it began with? Between
 // two steps only. Knows no step's result and writes nothing.
 #include "apps/run.h"
-#include "comm/clock.h"
+#include "comm/threads/clock.h"
 
 // The scrub reads one chunk of 64 KiB, and then waits 500 times as long as that took, and 2 ms at
 // least: a five-hundredth of the run's time, however slow the disk is. 47 MB take 2 s.

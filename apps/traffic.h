@@ -1,8 +1,8 @@
 // traffic.h - what workers on hosts of their own send each other in a step, and how long that takes
 // over a network of a given speed. On paper only: no worker is started.
 //
-// The turns are those of comm/exchange.h, the bytes those that comm/mpi.h hands to MPI. A host
-// sends and receives at the same time, at the full speed of its link; nothing overlaps the
+// The turns are those of comm/step/exchange.h, the bytes those that comm/mpi/mpi.h hands to MPI. A
+// host sends and receives at the same time, at the full speed of its link; nothing overlaps the
 // computation:
 //
 //     time = turns x latency + messages x LK_MESSAGE_US + 8 x bytes / bandwidth

@@ -17,8 +17,8 @@
 #include "apps/cluster.h"
 #include "apps/command.h"
 #include "apps/hot.h"
-#include "comm/hash.h"
-#include "comm/rendezvous.h"
+#include "comm/step/hash.h"
+#include "comm/cluster/rendezvous.h"
 #include "io/line_sum.h"
 #include "ops/variant.h"
 

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/clock.h"
+#include "comm/threads/clock.h"
 
 #ifndef sigev_notify_thread_id
 #define sigev_notify_thread_id _sigev_un._tid

@@ -54,7 +54,7 @@ void lk_watch_prepare(void);
 // The clock, from before the seal until what is said last.
 void lk_watch_clock(bool runs);
 
-// Somebody is waited for, as comm/mpi.h and comm/rendezvous.h say it.
+// Somebody is waited for, as comm/mpi/mpi.h and comm/cluster/rendezvous.h say it.
 void lk_watch_waiting(const char *who, double seconds);
 
 #endif

@@ -4,8 +4,8 @@
 // target is, and what its console is, only the platform file beside this one knows.
 #include "apps/baremetal/embedded.h"
 #include "apps/order.h"
-#include "comm/hash.h"
-#include "comm/step.h"
+#include "comm/step/hash.h"
+#include "comm/step/step.h"
 #include "io/decimal.h"
 
 typedef unsigned long long ull;

@@ -1,6 +1,6 @@
 // kernels.h - the kernels of ops/op.h as launches on a GPU: same operands, same bits.
 //
-// Plain C, and needs no CUDA header, so that the step (comm/cuda_step.h) can be written without
+// Plain C, and needs no CUDA header, so that the step (comm/cuda/step.h) can be written without
 // one. A launch enqueues on its stream and returns: it never waits, allocates, copies or asks the
 // device anything, so all of them can be captured into a graph. Pointers are device addresses
 // unless said otherwise, aligned as ops/op.h says, and nothing is read beyond a tensor's end.

@@ -47,7 +47,7 @@ static inline lk_block lk_wave_block(const lk_wave *wave, uint32_t at) {
 
 typedef struct lk_frame lk_frame;
 
-// What of a walk depends on where it runs: on this machine, or on a device (comm/cuda_walk.h).
+// What of a walk depends on where it runs: on this machine, or on a device (comm/cuda/walk.h).
 typedef struct lk_walker {
     void (*before)(lk_frame *f, uint32_t op);
     void (*source)(lk_frame *f, const lk_op *op, const lk_wave *wave);

@@ -2,7 +2,7 @@
 //
 // The program is the same for every replica and worker. A replica runs the ops of LOAD, FORWARD and
 // BACKWARD in order for each wave of grains (as many examples as it holds at once), then REDUCE and
-// APPLY, which the scheduler (comm/step.h) drives parameter by parameter.
+// APPLY, which the scheduler (comm/step/step.h) drives parameter by parameter.
 //
 // Built in passes: layers -> forward ops with shapes -> fusion -> tensors -> backward ops
 // (ops/graph/build.h) -> reduction, scratch, lifetimes. What an op is, only its descriptor knows.
@@ -66,7 +66,7 @@ typedef struct lk_layout {
     bool device;
     lk_reduce_choice reduce;
     // Workers exchange gradients in parts of at least so many floats, each as soon as its layers
-    // are done with (comm/exchange.h); 0: all of them at the end.
+    // are done with (comm/step/exchange.h); 0: all of them at the end.
     uint32_t part_floats;
     uint64_t device_scratch_floats;
 } lk_layout;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/step.h"
+#include "comm/step/step.h"
 #include "io/made_up.h"
 #include "ops/variant.h"
 #include "tests/bench/qemu_counter.h"

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "comm/cluster.h"
+#include "comm/cluster/cluster.h"
 
 static lk_cluster a, b;
 

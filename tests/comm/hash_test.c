@@ -1,5 +1,5 @@
 // hash_test.c - the hashes that logs and checkpoints name a state by, against their definition in
-// comm/hash.h and libsodium.
+// comm/step/hash.h and libsodium.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <sodium.h>
 
-#include "comm/hash.h"
+#include "comm/step/hash.h"
 #include "tests/ops/layers.h"
 
 static const float values[] = {1.0f, -2.5f, 0.0f, -0.0f, 3.0e38f};

@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-#include "comm/chief.h"
-#include "comm/clock.h"
-#include "comm/reach.h"
+#include "comm/cluster/chief.h"
+#include "comm/threads/clock.h"
+#include "comm/cluster/reach.h"
 
 static lk_error error;
 

@@ -1,5 +1,6 @@
-// simulate_test.c - several workers in one thread: the scheduler (comm/step.h) and the exchange
-// (comm/exchange.h) as they are, over a transport and a clock that are made up from one seed.
+// simulate_test.c - several workers in one thread: the scheduler (comm/step/step.h) and the
+// exchange (comm/step/exchange.h) as they are, over a transport and a clock that are made up from
+// one seed.
 //
 //   test_simulate [COUNT [FIRST]]    COUNT seeds, from FIRST on (1)
 //
@@ -20,8 +21,8 @@
 #include <string.h>
 
 #include "apps/order.h"
-#include "comm/hash.h"
-#include "comm/mpi.h"
+#include "comm/step/hash.h"
+#include "comm/mpi/mpi.h"
 #include "ops/variant.h"
 #include "tests/ops/layers.h"
 

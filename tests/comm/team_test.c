@@ -1,4 +1,5 @@
-// Tests of comm/team.h: barriers that lose nobody, with and without a processor for each member.
+// Tests of comm/threads/team.h: barriers that lose nobody, with and without a processor for each
+// member.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -14,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "comm/team.h"
+#include "comm/threads/team.h"
 
 enum { MEMBERS_MAX = 9, ROUNDS = 300 };
 

@@ -1,5 +1,5 @@
-// exchange_test.c - what GPUs send each other (comm/cuda_exchange.h) against the boxes of
-// comm/exchange.h: every float once, no bucket before its gradients, and a hash that tells
+// exchange_test.c - what GPUs send each other (comm/cuda/exchange.h) against the boxes of
+// comm/step/exchange.h: every float once, no bucket before its gradients, and a hash that tells
 // schedules apart.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "comm/cuda_exchange.h"
+#include "comm/cuda/exchange.h"
 #include "tests/ops/layers.h"
 
 #define DENSE(n, count)                                                             \
@@ -113,7 +113,7 @@ static void add_message(void *context, const lk_cuda_message *m) {
     sum->floats[m->kind == LK_CUDA_SUMS][m->from][m->to] += m->end - m->begin;
 }
 
-// In a full step the parts of a box are the box of comm/exchange.h, and the loss.
+// In a full step the parts of a box are the box of comm/step/exchange.h, and the loss.
 static void check_messages(const subject *s) {
     static sums sum;
     const lk_program *p = &s->program;

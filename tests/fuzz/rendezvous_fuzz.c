@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/chief.h"
+#include "comm/cluster/chief.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "comm/reduce.h"
-#include "comm/step.h"
+#include "comm/step/reduce.h"
+#include "comm/step/step.h"
 #include "tests/ops/layers.h"
 
 static uint64_t draws = 1;

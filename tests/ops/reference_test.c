@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "comm/step.h"
+#include "comm/step/step.h"
 #include "tests/ops/layers.h"
 #include "tests/ops/kernel_calls.h"
 

@@ -19,13 +19,20 @@ MAY_INCLUDE = {
     "io": {"arena", "io"},
     "apps": {"arena", "ops", "comm", "io", "apps"},
 }
+# Which folders of comm a folder of it may include from: nothing points back.
+COMM = ("step", "threads", "cluster", "mpi", "cuda")
+MAY_INCLUDE_IN_COMM = {"step": {"step"}, "threads": {"threads"},
+                       **{name: set(COMM[:i + 1]) for i, name in enumerate(COMM) if i > 1}}
+# An op or a layer is known by its descriptor alone (ops/op.h).
+KINDS = re.compile(r"\bcase LK_(OP|LAYER|OPTIMIZER)_")
 # Freestanding files: the core. They include only each other and the compiler's own headers.
 CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/optimizer.c ops/initializer.c
           ops/reference.c ops/graph/build.c ops/graph/check.c ops/graph/execute.c
           ops/graph/identity.c ops/graph/model.c ops/graph/program.c ops/layers/activation.c
           ops/layers/conv2d.c ops/layers/dense.c ops/layers/loss.c ops/layers/pool.c
-          ops/layers/shape.c ops/layers/words.c comm/cluster.c comm/exchange.c comm/hash.c
-          comm/reduce.c comm/step.c io/decimal.c io/idx.c io/made_up.c io/shuffle.c""".split()
+          ops/layers/shape.c ops/layers/words.c comm/cluster/cluster.c comm/step/exchange.c
+          comm/step/hash.c comm/step/reduce.c comm/step/step.c io/decimal.c io/idx.c io/made_up.c
+          io/shuffle.c""".split()
 FREESTANDING_HEADERS = {"stdbool.h", "stddef.h", "stdint.h", "stdarg.h"}
 # Heap calls in the library are for start-up, and each place has a reason that stands beside it.
 HEAP = re.compile(r"\b(malloc|calloc|realloc|aligned_alloc|strdup|posix_memalign)\s*\(")
@@ -95,6 +102,10 @@ def check_includes(path, text):
         quoted, target = m.group(1) == '"', m.group(2)
         if quoted and folder in MAY_INCLUDE and target.split("/")[0] not in MAY_INCLUDE[folder]:
             report(path, number, f"{folder} may not include {target}")
+        parts, wanted = path.split("/"), target.split("/")
+        if quoted and folder == "comm" and wanted[0] == "comm" and len(parts) > 2 and \
+                wanted[1] not in MAY_INCLUDE_IN_COMM[parts[1]]:
+            report(path, number, f"comm/{parts[1]} may not include {target}")
         if not quoted and path in CORE and target not in FREESTANDING_HEADERS:
             report(path, number, f"the core is freestanding and may not include <{target}>")
 
@@ -110,6 +121,8 @@ def check_source(path, text):
         folder = path.split("/")[0]
         if HEAP.search(line) and folder in MAY_INCLUDE and folder not in HEAP_ALLOWED:
             report(path, number, "the library takes no heap")
+        if KINDS.search(line) and folder in MAY_INCLUDE and not path.startswith("ops/layers/"):
+            report(path, number, "a case over kinds of ops: ask the descriptor (ops/op.h)")
         if re.search(r"\bdouble\b", line) and path in CORE:
             report(path, number, "no double in the core")
 

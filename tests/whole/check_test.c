@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "comm/step.h"
+#include "comm/step/step.h"
 #include "ops/graph/check.h"
 #include "ops/op.h"
 

@@ -58,7 +58,7 @@ endif()
 set(LOCKSTEP_HAVE_CUDA ON)
 message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")
 
-# NCCL's headers only: the library is loaded where several GPUs are used (comm/nccl.c).
+# NCCL's headers only: the library is loaded where several GPUs are used (comm/cuda/nccl.c).
 if(NOT LOCKSTEP_NCCL STREQUAL "OFF")
     find_package(NCCL 2.18 QUIET)
     set(LOCKSTEP_HAVE_NCCL ${NCCL_FOUND})

@@ -13,14 +13,16 @@ set(lockstep_share_dir ${CMAKE_INSTALL_DATADIR}/lockstep)
 
 # Headers of a single kernel family (ops/cpu) and private ones are no one else's business; of the
 # GPU's, its calls.
-foreach(folder arena ops comm io)
+foreach(folder arena ops ops/graph ops/layers comm/step comm/threads comm/cluster comm/mpi comm/cuda
+        io)
     file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
-    list(FILTER headers EXCLUDE REGEX "_private\\.h$")
+    list(FILTER headers EXCLUDE REGEX "[_/]private\\.h$")
     install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder}
             COMPONENT dev)
 endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/ops/cuda/blas.h ${PROJECT_SOURCE_DIR}/ops/cuda/fast.h
               ${PROJECT_SOURCE_DIR}/ops/cuda/kernels.h
+              ${PROJECT_SOURCE_DIR}/ops/cuda/table.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/ops/cuda COMPONENT dev)
 install(TARGETS lockstep EXPORT lockstepTargets
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev

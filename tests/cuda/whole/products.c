@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "comm/cuda_step.h"
+#include "comm/cuda/step.h"
 #include "tests/cuda/host/blas.h"
 
 static bool within(lk_host_range range, const uint8_t *at, uint64_t bytes) {

@@ -1,0 +1,95 @@
+// exchange.c - buckets and messages of exchange.h.
+#include "comm/cuda/exchange.h"
+
+lk_worker lk_cuda_share(const lk_worker *whole, uint32_t gpus, uint32_t gpu) {
+    const lk_grain_range part = lk_replica_grains(whole->replicas, gpus, gpu);
+    return (lk_worker){.replicas = part.count, .before = whole->before + part.first};
+}
+
+lk_slice lk_cuda_slice(const lk_cuda_exchange *x, uint32_t part) {
+    lk_slice slice = lk_slice_of(x->program, x->parts, part);
+    if (part + 1 == x->parts) slice.end = x->program->node_floats;
+    return slice;
+}
+
+// --- buckets -----------------------------------------------------------------------------------
+
+// The loss is summed before the first gradient, and goes with it.
+void lk_cuda_exchange_plan(lk_cuda_exchange *x, uint64_t bucket_floats) {
+    x->bucket_count = lk_cut_parts(x->program, bucket_floats, LK_CUDA_BUCKETS_MAX, x->buckets);
+    x->buckets[0].end = x->program->node_floats;
+}
+
+// --- messages ----------------------------------------------------------------------------------
+
+static void send_piece(const lk_cuda_exchange *x, lk_cuda_message *m, uint32_t owner,
+                       lk_cuda_on_message on_message, void *context) {
+    const lk_cuda_bucket *b = &x->buckets[m->bucket];
+    const lk_slice slice = lk_cuda_slice(x, owner);
+    m->begin = LK_MAX(slice.begin, b->begin);
+    m->end = LK_MIN(slice.end, b->end);
+    if (m->begin < m->end) on_message(context, m);
+}
+
+void lk_cuda_messages(const lk_cuda_exchange *x, lk_cuda_message_kind kind, uint32_t bucket,
+                      uint32_t leaves, lk_cuda_on_message on_message, void *context) {
+    lk_cuda_message m = {.kind = kind, .bucket = bucket};
+    lk_counter blocks = {.count = 1};
+    for (m.from = 0; m.from < x->parts; m.from++) {
+        if (kind == LK_CUDA_NODES) {
+            lk_exchange_blocks(x->program, &x->list[m.from], x->program->grains, leaves, &blocks);
+        }
+        for (m.to = 0; m.to < x->parts; m.to++) {
+            if (m.to == m.from) continue;
+            for (m.block = 0; m.block < blocks.count; m.block++) {
+                if (kind == LK_CUDA_NOTES) {
+                    on_message(context, &m);
+                } else {
+                    send_piece(x, &m, kind == LK_CUDA_NODES ? m.to : m.from, on_message, context);
+                }
+            }
+        }
+    }
+}
+
+static void each_of_step(const lk_cuda_exchange *x, uint32_t leaves, lk_cuda_on_message on_message,
+                         void *context) {
+    for (uint32_t b = 0; b < x->bucket_count; b++) {
+        lk_cuda_messages(x, LK_CUDA_NODES, b, leaves, on_message, context);
+        lk_cuda_messages(x, LK_CUDA_SUMS, b, leaves, on_message, context);
+    }
+    lk_cuda_messages(x, LK_CUDA_NOTES, x->bucket_count - 1, leaves, on_message, context);
+}
+
+static void hash_message(void *context, const lk_cuda_message *m) {
+    lk_sha256 *hash = context;
+    const uint32_t numbers[] = {(uint32_t)m->kind, m->bucket, m->from, m->to, m->block};
+    for (uint32_t i = 0; i < LK_COUNT(numbers); i++) lk_sha256_add_u32(hash, numbers[i]);
+    lk_sha256_add_u64(hash, m->begin);
+    lk_sha256_add_u64(hash, m->end);
+}
+
+void lk_cuda_schedule_hash(const lk_cuda_exchange *x, uint8_t bytes[LK_SHA256_BYTES]) {
+    const lk_program *p = x->program;
+    lk_sha256 hash;
+    lk_sha256_start(&hash);
+    for (uint32_t b = 0; b < x->bucket_count; b++) {
+        lk_sha256_add_u32(&hash, x->buckets[b].after_op);
+    }
+    each_of_step(x, lk_step_grains(p, 0), hash_message, &hash);
+    each_of_step(x, lk_step_grains(p, lk_steps_per_epoch(p->spec) - 1), hash_message, &hash);
+    lk_sha256_finish(&hash, bytes);
+}
+
+static void count_message(void *context, const lk_cuda_message *m) {
+    *(uint64_t *)context += (m->end - m->begin) * sizeof(float);
+}
+
+uint64_t lk_cuda_exchange_bytes(const lk_cuda_exchange *x) {
+    uint64_t bytes = 0;
+    for (uint32_t b = 0; b < x->bucket_count; b++) {
+        lk_cuda_messages(x, LK_CUDA_NODES, b, x->program->grains, count_message, &bytes);
+        lk_cuda_messages(x, LK_CUDA_SUMS, b, x->program->grains, count_message, &bytes);
+    }
+    return bytes;
+}

@@ -1,0 +1,645 @@
+// step.c - a device's arena, its input ring, steps begun and waited for. Host only.
+#define _GNU_SOURCE
+#include "comm/cuda/step.h"
+
+#include <string.h>
+
+#include "comm/threads/clock.h"
+#include "comm/cuda/walk.h"
+
+// The input ring: as many steps as fit in RING_BYTES, from one in each half to SLOTS_MAX in both.
+// The tests compile it with fewer, so that short runs go round it.
+#ifndef LK_CUDA_SLOTS_MAX
+#define LK_CUDA_SLOTS_MAX 64
+#endif
+enum { RING_BYTES = 4 << 20, SLOTS_MAX = LK_CUDA_SLOTS_MAX };
+
+// What a GPU aligns its memory to, at least.
+enum { DEVICE_ALIGN_BYTES = 256 };
+
+// --- the plan ------------------------------------------------------------------------------------
+
+static bool is_fast(const lk_run_spec *spec) { return spec->precision != LK_STRICT; }
+
+static lk_fast_rules rules_of(const lk_run_spec *spec) {
+    return (lk_fast_rules){.precision = spec->precision,
+                           .grain = spec->grain,
+                           .grains = lk_grain_count(spec),
+                           .chunk_bytes = LK_FAST_CHUNK_BYTES};
+}
+
+static uint64_t op_scratch(const lk_op *op, uint32_t examples, const lk_run_spec *spec) {
+    const lk_fast_rules rules = rules_of(spec);
+    return lk_cuda_op_scratch_floats(op, spec->grain, examples, is_fast(spec) ? &rules : NULL);
+}
+
+// Shapes of products: of each op for a whole grain, and for the short last one of a batch, of an
+// epoch and of the test set.
+static uint32_t blas_plans_max(const lk_program *p) {
+    enum { SHAPES = 4 };
+    uint32_t products = 0;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        products += lk_cuda_is_product(p->ops[i].type);
+    }
+    return is_fast(p->spec) ? products * SHAPES : 0;
+}
+
+uint64_t lk_cuda_scratch_floats(const lk_program *p) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        most = LK_MAX(most, op_scratch(&p->ops[i], p->wave_examples, p->spec));
+    }
+    return most;
+}
+
+static bool is_resident(const lk_cuda_step *c) { return c->needs.examples > 0; }
+
+static uint64_t image_bytes(const lk_cuda_step *c) { return c->program->ops[0].floats; }
+
+static uint32_t ring_slots(const lk_cuda_step *c) {
+    uint64_t example = sizeof(uint32_t) + (is_resident(c) ? 0 : image_bytes(c));
+    uint64_t slots = RING_BYTES / (example * c->batch_count);
+    return (uint32_t)LK_MIN(LK_MAX(slots / 2 * 2, 2), SLOTS_MAX);
+}
+
+// The device's ledger holds offsets: its memory has no address that the host could use.
+static void *take(lk_cuda_step *c, const char *name, uint64_t bytes, uint64_t count) {
+    lk_arena_take(&c->arena, name, bytes, count, DEVICE_ALIGN_BYTES);
+    uint64_t offset = c->arena.entries[c->arena.entry_count - 1].offset;
+    return c->block && bytes && count ? c->block + offset : NULL;
+}
+
+// The slots of GPUs [0, part), leaving out this one: where theirs begin in its inbox.
+static uint64_t slots_before(const lk_cuda_step *c, uint32_t part) {
+    uint64_t slots = 0;
+    for (uint32_t i = 0; i < part; i++) {
+        if (i != c->part) slots += lk_exchange_slots(c->program, &c->exchange->list[i]);
+    }
+    return slots;
+}
+
+static uint64_t own_floats(const lk_cuda_step *c) {
+    const lk_slice slice = lk_cuda_slice(c->exchange, c->part);
+    return slice.end - slice.begin;
+}
+
+float *lk_cuda_inbox(const lk_cuda_step *c, uint32_t part, uint32_t block) {
+    return c->at.inbox + (slots_before(c, part) + block) * own_floats(c);
+}
+
+// The examples of a full batch that the replicas of this GPU compute, and how many nodes they hold.
+static void count_share(lk_cuda_step *c) {
+    const lk_program *p = c->program;
+    const uint32_t last = c->first_replica + c->replicas - 1;
+    const lk_grain_range a = lk_layout_grains(&p->layout, p->grains, c->first_replica);
+    const lk_grain_range b = lk_layout_grains(&p->layout, p->grains, last);
+    const uint64_t end = (uint64_t)(b.first + b.count) * p->spec->grain;
+    c->batch_first = a.first * p->spec->grain;
+    c->batch_count = (uint32_t)LK_MIN(end, p->spec->global_batch) - c->batch_first;
+    c->node_max = c->replicas * p->node_slots;
+    c->table_max = 2 * c->node_max;
+    if (c->staged) c->table_max = c->node_max + 2;
+    if (!c->exchange) return;
+    const uint32_t own = lk_exchange_slots(p, &c->share);
+    c->table_max = c->node_max + own + (uint32_t)slots_before(c, c->exchange->parts) + 2;
+}
+
+static void plan_exchange(lk_cuda_step *c) {
+    const uint64_t floats = c->program->node_floats, word = sizeof(float);
+    lk_cuda_regions *at = &c->at;
+    if (!lk_cuda_step_shares(c)) return;
+    const uint64_t own = lk_exchange_slots(c->program, &c->share);
+    const uint64_t theirs = c->staged ? 0 : slots_before(c, c->exchange->parts);
+    at->blocks = take(c, "exchange: whole nodes", floats * word, own);
+    at->inbox = take(c, "exchange: inbox", theirs ? own_floats(c) * word : 0, theirs);
+    at->sums = take(c, "exchange: sums", floats * word, 1);
+    const uint32_t notes = c->staged ? 2 : c->exchange->parts;
+    at->notes = take(c, "exchange: notes", notes * sizeof(lk_cuda_note), 1);
+}
+
+void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
+    const uint64_t word = sizeof(uint32_t);
+    lk_cuda_regions *at = &c->at;
+    c->program = p;
+    c->needs = *needs;
+    count_share(c);
+    c->slots = ring_slots(c);
+    const uint64_t image = image_bytes(c), batch = c->batch_count;
+    const uint64_t ring = is_resident(c) ? 0 : batch,
+                   wave = needs->evaluation ? p->wave_examples : 0;
+    lk_arena_open(&c->arena, NULL, 0);
+    at->states = take(c, "state", sizeof(lk_cuda_state), 2);
+    at->params = take(c, "parameter table", p->param_count * sizeof(lk_cuda_param), 1);
+    at->nodes = take(c, "node tables", c->table_max * sizeof(lk_cuda_node), 2);
+    at->device = take(c, "device region", p->regions[LK_REGION_DEVICE].bytes, 1);
+    at->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, DEVICE_ALIGN_BYTES);
+    at->replicas = take(c, "replica region", at->replica_bytes, c->replicas);
+    plan_exchange(c);
+    at->images = take(c, "input ring: images", c->slots * ring * image, 1);
+    at->labels = take(c, "input ring: labels", c->slots * ring * word, 1);
+    at->index = take(c, "input ring: numbers", c->slots * (batch - ring) * word, 1);
+    at->all_images = take(c, "resident images", needs->examples * image, 1);
+    at->all_labels = take(c, "resident labels", needs->examples * word, 1);
+    at->test_images = take(c, "test images", wave * image * 2, 1);
+    at->test_labels = take(c, "test labels", wave * word * 2, 1);
+    at->test_losses =
+        take(c, "test losses", wave ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0, 1);
+    at->workspace = take(c, "cuBLAS workspace", is_fast(p->spec) ? LK_BLAS_WORKSPACE_BYTES : 0, 1);
+}
+
+// What others give and get by way of the host. One GPU of the worker has the sums for all.
+static void take_staging(lk_cuda_step *c, lk_arena *a) {
+    const lk_program *p = c->program;
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES, node = p->node_floats * sizeof(float);
+    lk_cuda_host *h = &c->host;
+    const uint64_t own = c->staged ? lk_exchange_slots(p, &c->share) : 0;
+    h->blocks = lk_arena_take(a, "pinned: whole nodes", node, own, line);
+    h->notes = lk_arena_take(a, "pinned: notes", 2 * sizeof(lk_cuda_note), c->staged, line);
+    h->sums = lk_arena_take(a, "pinned: sums", node, c->staged && c->part == 0, line);
+}
+
+// What the GPU reads and writes by itself lies together, and is pinned as one piece.
+static void take_host(lk_cuda_step *c, lk_arena *a) {
+    const lk_program *p = c->program;
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES, word = sizeof(uint32_t), image = image_bytes(c);
+    const uint64_t batch = c->batch_count, ring = is_resident(c) ? 0 : batch;
+    const uint64_t wave = c->needs.evaluation ? p->wave_examples : 0;
+    const uint64_t losses = wave ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0;
+    lk_cuda_host *h = &c->host;
+    h->pinned =
+        lk_arena_take(a, "pinned: results", c->slots * sizeof(lk_cuda_result), 1, LK_PAGE_BYTES);
+    const uint64_t start = a->entries[a->entry_count - 1].offset;
+    h->results = (lk_cuda_result *)(void *)h->pinned;
+    h->images = lk_arena_take(a, "pinned: images", c->slots * ring * image, 1, line);
+    h->labels = lk_arena_take(a, "pinned: labels", c->slots * ring * word, 1, line);
+    h->index = lk_arena_take(a, "pinned: numbers", c->slots * (batch - ring) * word, 1, line);
+    h->test_images = lk_arena_take(a, "pinned: test images", 2 * wave * image, 1, line);
+    h->test_labels = lk_arena_take(a, "pinned: test labels", 2 * wave * word, 1, line);
+    h->logits = lk_arena_take(a, "pinned: logits", wave * p->spec->model.classes * word, 1, line);
+    h->losses = lk_arena_take(a, "pinned: losses", losses, 1, line);
+    h->state = lk_arena_take(a, "pinned: state", sizeof(lk_cuda_state), 1, line);
+    h->params =
+        lk_arena_take(a, "pinned: parameters", p->param_count * sizeof(lk_cuda_param), 1, line);
+    h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), 2, line);
+    take_staging(c, a);
+    h->pinned_bytes = a->used - start;
+    const uint64_t row = LK_JOIN_FLOATS * sizeof(float);
+    h->scratch = lk_arena_take(a, "scratch of joins", row * (lk_root_level(p->grains) + 2),
+                               c->staged && c->part == 0, line);
+    h->held = lk_arena_take(a, "GPU: nodes held", c->node_max * sizeof(lk_cuda_held), 2, line);
+    h->plans = lk_arena_take(a, "cuBLAS plans", lk_blas_bytes(blas_plans_max(p)), 1, line);
+}
+
+// One region of the host's arena, with a ledger of its own: there may be many GPUs.
+void lk_cuda_step_take_host(lk_cuda_step *c, lk_arena *a) {
+    lk_arena *own = &c->host_arena;
+    lk_arena_open(own, NULL, 0);
+    take_host(c, own);
+    const uint64_t bytes = own->used;
+    void *base = lk_arena_take(a, "staging of a GPU", bytes, 1, LK_PAGE_BYTES);
+    if (!base) return;
+    lk_arena_open(own, base, bytes);
+    take_host(c, own);
+}
+
+// --- start ---------------------------------------------------------------------------------------
+
+static lk_status check_room(const lk_cuda_step *c, lk_error *error) {
+    lk_cuda_memory memory;
+    LK_CHECK(lk_cuda_memory_query(&memory, error));
+    if (c->arena.used <= memory.free_bytes) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "not enough GPU memory: the plan needs %llu bytes, %llu of %llu are free, %llu "
+                   "are missing; use fewer replicas, a smaller wave_examples or a smaller model "
+                   "(lockstep plan shows where the bytes go)",
+                   (unsigned long long)c->arena.used, (unsigned long long)memory.free_bytes,
+                   (unsigned long long)memory.total_bytes,
+                   (unsigned long long)(c->arena.used - memory.free_bytes));
+}
+
+static lk_status make_queues(lk_cuda_step *c, lk_error *error) {
+    LK_CHECK(lk_cuda_queue_make(&c->compute, error));
+    LK_CHECK(lk_cuda_queue_make(&c->copy, error));
+    if (lk_cuda_step_shares(c)) {
+        LK_CHECK(lk_cuda_queue_make(&c->comm, error));
+        LK_CHECK(lk_cuda_event_make(&c->forked, error));
+        LK_CHECK(lk_cuda_event_make(&c->joined, error));
+    }
+    for (uint32_t half = 0; half < 2; half++) {
+        LK_CHECK(lk_cuda_event_make(&c->copied[half], error));
+        LK_CHECK(lk_cuda_event_make(&c->done[half], error));
+        LK_CHECK(lk_cuda_event_make(&c->tested[half], error));
+    }
+    return LK_OK;
+}
+
+// The bytes between the parameters of a node are added with them, and mean nothing.
+static void clear_nodes(lk_cuda_step *c) {
+    const lk_program *p = c->program;
+    for (uint32_t r = 0; r < c->replicas; r++) {
+        uint8_t *nodes = c->at.replicas + r * c->at.replica_bytes + p->tensors[p->nodes].offset;
+        lk_cuda_clear(&c->compute, nodes, p->tensors[p->nodes].bytes);
+    }
+}
+
+static void write_params(lk_cuda_step *c) {
+    const lk_program *p = c->program;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_param *param = &p->params[i];
+        lk_cuda_param *out = &c->host.params[i];
+        *out = (lk_cuda_param){
+            .node_offset = param->node_offset,
+            .count = param->count,
+            .w = (float *)(void *)(c->at.device + p->tensors[param->tensor].offset)};
+        for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
+            out->slots[s] = (float *)(void *)(c->at.device + p->tensors[param->slots[s]].offset);
+        }
+    }
+    lk_cuda_copy_in(&c->compute, c->at.params, c->host.params,
+                    p->param_count * sizeof *c->host.params);
+}
+
+// What cuBLAS said goes before what a stream says of it.
+lk_status lk_cuda_step_check_fast(const lk_cuda_step *c, lk_error *error) {
+    const lk_error *said = &c->fast.blas.error;
+    return said->status == LK_OK ? LK_OK : lk_fail(error, said->status, "%s", said->text);
+}
+
+static lk_status rehearse_step(lk_cuda_step *c, uint32_t which, uint64_t step, lk_error *error) {
+    lk_cuda_recording recording;
+    c->examples[which] = lk_step_examples(c->program->spec, step);
+    lk_cuda_record_start(&recording, c, which, step);
+    lk_cuda_record_ops(&recording, c->program->reduce_op);
+    LK_CHECK(lk_cuda_step_check_fast(c, error));
+    return lk_cuda_check(recording.error, "preparing a step", error);
+}
+
+static lk_status rehearse_evaluation(lk_cuda_step *c, lk_error *error) {
+    lk_cuda_nodes nodes = {.counter = {.count = 0}};
+    for (uint32_t r = 0; r < c->replicas; r++) {
+        lk_waves waves =
+            lk_evaluate_waves(c->program, c->first_replica + r, c->needs.test_examples);
+        while (lk_next_wave(&waves)) {
+            int code = lk_cuda_walk_forward(c, &waves.wave, 0, &nodes);
+            LK_CHECK(lk_cuda_step_check_fast(c, error));
+            LK_CHECK(lk_cuda_check(code, "preparing an evaluation", error));
+        }
+    }
+    return LK_OK;
+}
+
+static lk_status start_fast(lk_cuda_step *c, lk_error *error) {
+    const lk_run_spec *spec = c->program->spec;
+    const uint64_t last = lk_steps_per_epoch(spec) - 1;
+    if (!is_fast(spec)) return LK_OK;
+    c->fast.rules = rules_of(spec);
+    LK_CHECK(lk_blas_open(&c->fast.blas, spec->precision, blas_plans_max(c->program), c->host.plans,
+                          c->at.workspace, LK_BLAS_WORKSPACE_BYTES, error));
+    c->rehearses = true;
+    LK_CHECK(rehearse_step(c, 0, 0, error));
+    if (lk_step_examples(spec, last) != c->examples[0]) {
+        LK_CHECK(rehearse_step(c, 1, last, error));
+    }
+    if (c->needs.test_examples) LK_CHECK(rehearse_evaluation(c, error));
+    c->rehearses = false;
+    lk_blas_seal(&c->fast.blas);
+    return lk_cuda_queue_wait(&c->compute, error);
+}
+
+static lk_status measure_foreign(lk_cuda_step *c, lk_error *error) {
+    lk_cuda_memory memory;
+    LK_CHECK(lk_cuda_memory_query(&memory, error));
+    uint64_t held = memory.total_bytes - memory.free_bytes;
+    c->foreign_bytes = held > c->arena.used ? held - c->arena.used : 0;
+    return LK_OK;
+}
+
+static lk_status fill_resident(lk_cuda_step *c, lk_error *error);
+
+lk_status lk_cuda_step_start(lk_cuda_step *c, const lk_source *source, uint8_t *mirror,
+                             lk_error *error) {
+    const lk_program *p = c->program;
+    uint8_t *address;
+    c->source = source;
+    c->mirror = mirror;
+    LK_CHECK(check_room(c, error));
+    LK_CHECK(lk_cuda_block_take(c->arena.used, &c->block, error));
+    const lk_cuda_needs needs = c->needs;
+    lk_cuda_step_plan(c, p, &needs);  // the same calls, now with memory
+    LK_CHECK(lk_cuda_pin(c->host.pinned, c->host.pinned_bytes, &address, error));
+    c->pinned = true;
+    c->results = (lk_cuda_result *)(void *)address;
+    LK_CHECK(lk_cuda_check(lk_cuda_prepare(), "loading the kernels", error));
+    LK_CHECK(make_queues(c, error));
+    clear_nodes(c);
+    write_params(c);
+    LK_CHECK(start_fast(c, error));
+    return lk_cuda_queue_wait(&c->compute, error);
+}
+
+// After the graphs are recorded, and the tables with them.
+lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error) {
+    lk_cuda_copy_in(&c->compute, c->at.nodes, c->host.nodes,
+                    2ull * c->table_max * sizeof *c->host.nodes);
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    if (is_resident(c)) LK_CHECK(fill_resident(c, error));
+    c->next = UINT64_MAX;  // no step: the first one begun sets the state
+    c->mirror_is_new = true;
+    return measure_foreign(c, error);
+}
+
+void lk_cuda_step_forget(lk_cuda_step *c) {
+    for (uint32_t i = 0; i < 2; i++) {
+        lk_cuda_graph_end(c->graph[i]);
+        lk_cuda_graph_end(c->update[i]);
+        c->graph[i] = c->update[i] = NULL;
+    }
+}
+
+void lk_cuda_step_close(lk_cuda_step *c) {
+    lk_error ignored = {.status = LK_OK};
+    lk_cuda_step_forget(c);
+    if (c->compute.stream) (void)lk_cuda_queue_wait(&c->compute, &ignored);
+    for (uint32_t i = 0; i < 2; i++) {
+        lk_cuda_event_end(c->copied[i]);
+        lk_cuda_event_end(c->done[i]);
+        lk_cuda_event_end(c->tested[i]);
+    }
+    lk_blas_close(&c->fast.blas);
+    lk_cuda_event_end(c->forked);
+    lk_cuda_event_end(c->joined);
+    lk_cuda_queue_end(&c->compute);
+    lk_cuda_queue_end(&c->copy);
+    lk_cuda_queue_end(&c->comm);
+    if (c->pinned) lk_cuda_unpin(c->host.pinned);
+    lk_cuda_block_give(c->block);
+    memset(c, 0, sizeof *c);
+}
+
+// --- waiting -------------------------------------------------------------------------------------
+
+// Others can keep this GPU waiting for ever, and then the driver would never return.
+lk_status lk_cuda_step_wait_for(lk_cuda_step *c, lk_cuda_queue *queue, struct CUevent_st *event,
+                                lk_error *error) {
+    lk_patience patience = {0};
+    if (c->watch) lk_patience_start(&patience);
+    while (c->watch) {
+        if (event ? lk_cuda_event_done(queue, event) : lk_cuda_queue_done(queue)) break;
+        LK_CHECK(c->watch(c->watcher, lk_patience_spent(&patience), error));
+    }
+    if (!event) return lk_cuda_queue_wait(queue, error);
+    lk_cuda_event_wait(queue, event);
+    return LK_OK;
+}
+
+// --- examples ------------------------------------------------------------------------------------
+
+// Examples of a shuffled epoch lie all over a mapped file: each is asked for some examples ahead.
+enum { LOAD_AHEAD = 4, LINE_BYTES = 64 };
+
+static uint64_t number_at(const lk_source *s, const lk_wave *wave, uint64_t i) {
+    const uint64_t position = wave->position + i;
+    return wave->shuffled ? s->order(s->context, wave->epoch, position) : position;
+}
+
+static bool is_missing(const lk_run_spec *spec, const lk_wave *wave, uint64_t i) {
+    return wave->sparse && !lk_position_exists(spec, wave->position + i);
+}
+
+// Copies images, of so many bytes, and labels of the wave's examples.
+static void gather(const lk_run_spec *spec, const lk_source *s, const lk_wave *wave, uint64_t bytes,
+                   uint8_t *images, uint32_t *labels) {
+    const uint8_t *image[LOAD_AHEAD];
+    uint64_t number[LOAD_AHEAD] = {0};
+    for (uint64_t i = 0; i < (uint64_t)wave->examples + LOAD_AHEAD; i++) {
+        const uint64_t at = i % LOAD_AHEAD;
+        if (i >= LOAD_AHEAD && image[at]) {
+            memcpy(images + (i - LOAD_AHEAD) * bytes, image[at], bytes);
+            labels[i - LOAD_AHEAD] = s->label(s->context, number[at]);
+        } else if (i >= LOAD_AHEAD) {
+            memset(images + (i - LOAD_AHEAD) * bytes, 0, bytes);
+            labels[i - LOAD_AHEAD] = LK_CUDA_NO_EXAMPLE;
+        }
+        image[at] = NULL;
+        if (i >= wave->examples || is_missing(spec, wave, i)) continue;
+        number[at] = number_at(s, wave, i);
+        image[at] = s->image(s->context, number[at]);
+        for (uint64_t b = 0; b < bytes; b += LINE_BYTES) __builtin_prefetch(image[at] + b);
+    }
+}
+
+// The examples of a step into its slot of the host's ring.
+static void fill_slot(const lk_cuda_step *c, uint64_t step) {
+    const lk_run_spec *spec = c->program->spec;
+    const uint64_t steps = lk_steps_per_epoch(spec);
+    const uint64_t first = step % c->slots * c->batch_count;
+    const uint32_t there =
+        lk_step_positions(spec, step) - LK_MIN(lk_step_positions(spec, step), c->batch_first);
+    const lk_wave batch = {.examples = LK_MIN(there, c->batch_count),
+                           .shuffled = true,
+                           .sparse = lk_step_positions(spec, step) != lk_step_examples(spec, step),
+                           .epoch = step / steps,
+                           .position = step % steps * spec->global_batch + c->batch_first};
+    if (!is_resident(c)) {
+        gather(spec, c->source, &batch, image_bytes(c), c->host.images + first * image_bytes(c),
+               c->host.labels + first);
+        return;
+    }
+    for (uint32_t i = 0; i < batch.examples; i++) {
+        const bool missing = is_missing(spec, &batch, i);
+        c->host.index[first + i] =
+            missing ? LK_CUDA_NO_EXAMPLE
+                    : (uint32_t)(number_at(c->source, &batch, i) - c->needs.first);
+    }
+}
+
+// The steps from `step` to the end of its half of the ring: the host fills them in, the device gets
+// them when it has done with what lay there.
+static lk_status stage(lk_cuda_step *c, uint64_t step, lk_error *error) {
+    const uint64_t lap = c->slots / 2, word = sizeof(uint32_t), image = image_bytes(c);
+    const uint32_t half = (uint32_t)(step / lap % 2);
+    const uint64_t end = (step / lap + 1) * lap;
+    LK_CHECK(lk_cuda_step_wait_for(c, &c->copy, c->copied[half], error));
+    for (uint64_t s = step; s < end; s++) fill_slot(c, s);
+    // All steps begun so far lie before this half: those of the other one end here.
+    lk_cuda_event_set(&c->compute, c->done[1 - half]);
+    lk_cuda_event_follow(&c->copy, c->done[half]);
+    const uint64_t first = step % c->slots * c->batch_count;
+    const uint64_t count = (end - step) * c->batch_count;
+    if (is_resident(c)) {
+        lk_cuda_copy_in(&c->copy, c->at.index + first, c->host.index + first, count * word);
+    } else {
+        lk_cuda_copy_in(&c->copy, c->at.images + first * image, c->host.images + first * image,
+                        count * image);
+        lk_cuda_copy_in(&c->copy, c->at.labels + first, c->host.labels + first, count * word);
+    }
+    lk_cuda_event_set(&c->copy, c->copied[half]);
+    lk_cuda_event_follow(&c->compute, c->copied[half]);
+    c->ahead = end;
+    return LK_OK;
+}
+
+// All examples that may be asked for, once: images as they lie in the maps, labels by way of the
+// ring.
+static lk_status fill_resident(lk_cuda_step *c, lk_error *error) {
+    const lk_source *s = c->source;
+    const uint64_t bytes = image_bytes(c), first = c->needs.first, all = c->needs.examples;
+    for (uint64_t i = 0, run; i < all; i += run) {
+        const uint8_t *at = s->image(s->context, first + i);
+        for (run = 1; i + run < all; run++) {
+            if (s->image(s->context, first + i + run) != at + run * bytes) break;
+        }
+        lk_cuda_copy_in(&c->compute, c->at.all_images + i * bytes, at, run * bytes);
+    }
+    const uint64_t room = (uint64_t)c->slots * c->batch_count;
+    for (uint64_t i = 0; i < all; i += room) {
+        const uint64_t count = LK_MIN(room, all - i);
+        for (uint64_t k = 0; k < count; k++) c->host.index[k] = s->label(s->context, first + i + k);
+        lk_cuda_copy_in(&c->compute, c->at.all_labels + i, c->host.index, count * sizeof(uint32_t));
+        LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    }
+    return LK_OK;
+}
+
+// --- steps ---------------------------------------------------------------------------------------
+
+void lk_cuda_step_push(lk_cuda_step *c) {
+    if (!c->mirror_is_new) return;
+    lk_cuda_copy_in(&c->compute, c->at.device, c->mirror,
+                    c->program->regions[LK_REGION_DEVICE].bytes);
+    c->mirror_is_new = false;
+}
+
+lk_status lk_cuda_step_download(lk_cuda_step *c, lk_error *error) {
+    if (c->mirror_is_new) return LK_OK;  // it is what the device shall have
+    LK_CHECK(lk_cuda_step_wait(c, error));
+    lk_cuda_copy_out(&c->compute, c->mirror, c->at.device,
+                     c->program->regions[LK_REGION_DEVICE].bytes);
+    return lk_cuda_queue_wait(&c->compute, error);
+}
+
+lk_status lk_cuda_step_wait(lk_cuda_step *c, lk_error *error) {
+    if (!c->compute.stream) return LK_OK;  // not even started
+    return lk_cuda_step_wait_for(c, &c->compute, NULL, error);
+}
+
+// The device's state and the rings begin anew at `step`.
+static lk_status seek(lk_cuda_step *c, uint64_t step, lk_error *error) {
+    LK_CHECK(lk_cuda_step_wait(c, error));
+    LK_CHECK(lk_cuda_queue_wait(&c->copy, error));
+    memset(c->host.results, 0xff, c->slots * sizeof *c->host.results);
+    *c->host.state = (lk_cuda_state){.step = step, .bad_op = LK_NONE, .bad_param = LK_NONE};
+    lk_cuda_copy_in(&c->compute, &c->at.states[0], c->host.state, sizeof *c->host.state);
+    c->next = c->ahead = step;
+    return lk_cuda_queue_wait(&c->compute, error);
+}
+
+// Of full steps, or of short ones.
+static uint32_t graph_of(const lk_cuda_step *c, uint64_t step) {
+    return lk_step_examples(c->program->spec, step) != c->examples[0];
+}
+
+lk_status lk_cuda_step_begin(lk_cuda_step *c, uint64_t step, lk_error *error) {
+    if (step != c->next) LK_CHECK(seek(c, step, error));
+    lk_cuda_step_push(c);
+    if (step >= c->ahead) LK_CHECK(stage(c, step, error));
+    lk_cuda_graph_launch(&c->compute, c->graph[graph_of(c, step)]);
+    c->next = step + 1;
+    LK_CHECK(lk_cuda_check(c->copy.code, "giving it examples", error));
+    return lk_cuda_check(c->compute.code, "starting a step", error);
+}
+
+lk_status lk_cuda_step_update(lk_cuda_step *c, uint64_t step, lk_error *error) {
+    lk_assert(c->staged && step + 1 == c->next);
+    lk_cuda_graph_launch(&c->compute, c->update[graph_of(c, step)]);
+    return lk_cuda_check(c->compute.code, "updating the parameters", error);
+}
+
+// The entry of the last step, or of the one that stopped the run: after that nothing was written.
+static const lk_cuda_result *find_result(const lk_cuda_step *c) {
+    const lk_cuda_result *last = &c->host.results[(c->next - 1) % c->slots];
+    if (last->step == c->next - 1) return last;
+    for (uint32_t i = 0; i < c->slots; i++) {
+        const lk_cuda_result *r = &c->host.results[i];
+        if (r->step < c->next && r->not_finite) return r;
+    }
+    return NULL;
+}
+
+lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *out, lk_error *error) {
+    const lk_cuda_result *r = find_result(c);
+    if (!r)
+        return lk_fail(error, LK_INTERNAL, "GPU: no result of step %llu",
+                       (unsigned long long)(c->next - 1));
+    *out = (lk_step_result){.step = r->step,
+                            .examples = lk_step_examples(c->program->spec, r->step),
+                            .correct = r->correct,
+                            .loss = r->loss};
+    if (!r->not_finite) return LK_OK;
+    out->bad_tensor = lk_bad_tensor(c->program, r->bad_op, r->bad_param);
+    if (!out->bad_tensor) out->bad_tensor = "loss";
+    return LK_OK;
+}
+
+// --- evaluation ----------------------------------------------------------------------------------
+
+static lk_status evaluate_wave(lk_cuda_step *c, const lk_source *source, const lk_wave *wave,
+                               uint32_t half, lk_cuda_nodes *nodes, lk_error *error) {
+    const uint64_t first = (uint64_t)half * c->program->wave_examples, image = image_bytes(c);
+    uint8_t *images = c->host.test_images + first * image;
+    uint32_t *labels = c->host.test_labels + first;
+    lk_cuda_event_wait(&c->compute, c->tested[half]);
+    gather(c->program->spec, source, wave, image, images, labels);
+    lk_cuda_copy_in(&c->compute, c->at.test_images + first * image, images, wave->examples * image);
+    lk_cuda_copy_in(&c->compute, c->at.test_labels + first, labels,
+                    wave->examples * sizeof *labels);
+    lk_cuda_event_set(&c->compute, c->tested[half]);
+    int code = lk_cuda_walk_forward(c, wave, half, nodes);
+    if (c->compute.code == 0) c->compute.code = code;
+    LK_CHECK(lk_cuda_step_check_fast(c, error));
+    return lk_cuda_check(c->compute.code, "an evaluation", error);
+}
+
+static lk_status show_logits(lk_cuda_step *c, const lk_wave *wave, lk_on_logits on_logits,
+                             void *context, lk_error *error) {
+    const lk_program *p = c->program;
+    const uint64_t bytes = (uint64_t)wave->examples * p->spec->model.classes * sizeof(float);
+    if (!on_logits) return LK_OK;
+    lk_cuda_copy_out(&c->compute, c->host.logits, c->at.replicas + p->tensors[p->logits].offset,
+                     bytes);
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    on_logits(context, wave->position, wave->examples, c->host.logits);
+    return LK_OK;
+}
+
+lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64_t count,
+                                lk_on_logits on_logits, void *context, lk_cuda_evaluation *out,
+                                lk_error *error) {
+    lk_cuda_nodes nodes = {.counter = {.count = 0}};
+    uint32_t half = 0;
+    lk_cuda_step_push(c);
+    LK_CHECK(lk_cuda_step_wait(c, error));
+    *c->host.state = (lk_cuda_state){.bad_op = LK_NONE, .bad_param = LK_NONE};
+    lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
+    for (uint32_t r = 0; r < c->replicas; r++) {
+        lk_waves waves = lk_evaluate_waves(c->program, c->first_replica + r, count);
+        for (; lk_next_wave(&waves); half = 1 - half) {
+            LK_CHECK(evaluate_wave(c, source, &waves.wave, half, &nodes, error));
+            LK_CHECK(show_logits(c, &waves.wave, on_logits, context, error));
+        }
+    }
+    lk_cuda_copy_out(&c->compute, c->host.losses, c->at.test_losses,
+                     LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * sizeof(float));
+    lk_cuda_copy_out(&c->compute, c->host.state, &c->at.states[1], sizeof *c->host.state);
+    out->nodes = nodes.counter;
+    memcpy(out->slot, nodes.slot, sizeof out->slot);
+    return lk_cuda_check(c->compute.code, "an evaluation", error);
+}
+
+lk_status lk_cuda_step_evaluated(lk_cuda_step *c, lk_cuda_evaluation *out, lk_error *error) {
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    for (uint32_t i = 0; i < out->nodes.count; i++) {
+        out->losses[i] = c->host.losses[out->slot[i] * LK_CUDA_LOSS_FLOATS];
+    }
+    return LK_OK;
+}

@@ -1,0 +1,411 @@
+// walk.c - the walk over the ops of a wave, and over the waves of a step, on a GPU's stream.
+#include "comm/cuda/walk.h"
+
+typedef lk_cuda_walk walk;
+
+// --- nodes -------------------------------------------------------------------------------------
+
+static uint32_t take_slot(const walk *w) {
+    for (uint32_t i = 0; i < w->slot_count; i++) {
+        if (w->nodes->taken[i]) continue;
+        w->nodes->taken[i] = true;
+        return i;
+    }
+    lk_panic(__FILE__, __LINE__, "more nodes than were planned");
+}
+
+static float *slot_at(const walk *w, uint32_t slot) { return w->values + slot * w->stride; }
+
+static void take_blocks(walk *w, const lk_wave *wave) {
+    uint32_t count = 0;
+    lk_block b = lk_wave_block(wave, wave->first_grain);
+    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+        lk_assert(count < LK_BLOCKS_MAX);
+        w->fresh[count++] = take_slot(w);
+    }
+}
+
+// The blocks of a wave enter the counter, and siblings become their parent: which slots are added
+// is known before anything is computed.
+static void plan_joins(walk *w, const lk_wave *wave) {
+    lk_cuda_nodes *n = w->nodes;
+    const uint32_t *fresh = w->fresh;
+    lk_block b = lk_wave_block(wave, wave->first_grain);
+    w->join_count = 0;
+    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+        uint32_t top = n->counter.count;
+        n->slot[top] = *fresh++;
+        for (uint32_t merges = lk_counter_push(&n->counter, b.node); merges > 0; merges--, top--) {
+            lk_assert(w->join_count < LK_BLOCKS_MAX);
+            uint32_t *join = w->joins[w->join_count++];
+            join[0] = n->slot[top - 1];
+            join[1] = n->slot[top];
+            n->taken[n->slot[top]] = false;
+        }
+    }
+}
+
+static void join_blocks(walk *w, uint64_t begin, uint64_t end) {
+    for (uint32_t i = 0; i < w->join_count; i++) {
+        float *left = slot_at(w, w->joins[i][0]) + begin;
+        lk_cuda_add(&w->s, end - begin, left, slot_at(w, w->joins[i][1]) + begin, left);
+    }
+}
+
+// --- ops ---------------------------------------------------------------------------------------
+
+// A walk is found by its lane, which frames carry.
+static walk *walk_of(const lk_frame *f) {
+    return (walk *)(void *)((uint8_t *)f->lane_device - offsetof(walk, lane));
+}
+
+static void before(lk_frame *f, uint32_t op) {
+    walk *w = walk_of(f);
+    w->s.op = op;
+    w->s.scratch = lk_tensor_at(f, f->program->ops[op].tensor[LK_SCRATCH]);
+}
+
+// A training step has this GPU's part of the batch in a slot, an evaluation one wave.
+static void source(lk_frame *f, const lk_op *op, const lk_wave *wave) {
+    walk *w = walk_of(f);
+    uint32_t first = w->train ? wave->first_grain * w->program->spec->grain - w->source_first : 0;
+    lk_cuda_load(&w->s, &w->source, first, wave->examples, op->floats,
+                 lk_tensor_at(f, op->tensor[LK_Y]), lk_tensor_at(f, op->tensor[LK_AUX]));
+}
+
+// The rows of a block, of all that a gradient op reads.
+static uint32_t rows_of(const walk *w, const lk_op *op, const lk_wave *wave, const lk_block *b,
+                        lk_grain_view *view) {
+    const uint32_t grain = w->program->spec->grain, first = b->at - wave->first_grain;
+    *view = lk_grain_view_at(&w->frame, op, first, wave->examples);
+    return LK_MIN((b->end - b->at) * grain, wave->examples - first * grain);
+}
+
+static void metric(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *after) {
+    walk *w = walk_of(f);
+    const uint32_t *fresh = w->fresh;
+    (void)after;
+    lk_block b = lk_wave_block(wave, wave->first_grain);
+    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+        lk_grain_view view;
+        const uint32_t examples = rows_of(w, op, wave, &b, &view);
+        const lk_cuda_grains rows = {
+            .dy = view.dy, .grain = w->program->spec->grain, .examples = examples};
+        float *node = slot_at(w, *fresh++);
+        lk_cuda_column_sums(&w->s, 1, &rows, w->train ? node + w->program->loss_offset : node);
+    }
+}
+
+static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave) {
+    walk *w = walk_of(f);
+    const lk_param *params = w->program->params;
+    const uint32_t *fresh = w->fresh;
+    lk_lane lane = lk_lane_of(f, op, 0);
+    lane.grain = w->program->spec->grain;
+    lk_block b = lk_wave_block(wave, wave->first_grain);
+    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+        lk_grain_view view;
+        float *node = slot_at(w, *fresh++);
+        lane.examples = rows_of(w, op, wave, &b, &view);
+        lane.grains = &view;
+        lane.grain_count = b.end - b.at;
+        for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
+            const uint32_t param = op->param[i];
+            lane.sums[i] = param == LK_NONE ? NULL : node + params[param].node_offset;
+        }
+        (void)lk_kernel_of(f->kernels, op->type)(&lane, op);
+    }
+}
+
+// What a kernel found out is on the device.
+static void examples(lk_frame *f, uint32_t op, const lk_wave *wave, const lk_lane *lane,
+                     uint32_t bad) {
+    (void)f, (void)op, (void)wave, (void)lane, (void)bad;
+}
+static void after_op(lk_frame *f, uint32_t op, bool train) { (void)f, (void)op, (void)train; }
+
+static const lk_walker there = {.before = before,
+                                .source = source,
+                                .examples = examples,
+                                .metric = metric,
+                                .grains = gradient,
+                                .after = after_op};
+
+// --- a wave ------------------------------------------------------------------------------------
+
+// The walk may have been moved since it was made.
+static void walk_ops(walk *w, const lk_wave *wave, uint32_t begin, uint32_t end) {
+    w->lane.stream = &w->s;
+    w->frame.lane_device = &w->lane;
+    lk_walk_ops(&there, &w->frame, wave, begin, end, w->train, NULL);
+}
+
+static void walk_wave(walk *w, const lk_wave *wave) {
+    take_blocks(w, wave);
+    walk_ops(w, wave, 0, lk_wave_ops(w->program, w->train));
+    plan_joins(w, wave);
+    join_blocks(w, 0, w->floats);
+}
+
+static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
+    const lk_program *p = c->program;
+    const bool fast = p->spec->precision != LK_STRICT;
+    walk w = {
+        .s = {.stream = c->compute.stream, .rehearses = c->rehearses, .error = c->compute.code},
+        .frame = {.program = p,
+                  .kernels = fast ? &lk_kernels_cuda_fast : &lk_kernels_cuda,
+                  .device = c->at.device,
+                  .replica = c->at.replicas + replica * c->at.replica_bytes},
+        .program = p,
+        .lane = {.fast = fast ? &c->fast : NULL},
+        .nodes = nodes};
+    return w;
+}
+
+static walk start_training(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
+    const lk_program *p = c->program;
+    const bool resident = c->needs.examples > 0;
+    walk w = start_walk(c, replica, nodes);
+    w.s.state = &c->at.states[0];
+    w.train = true;
+    w.source = (lk_cuda_source){.images = resident ? c->at.all_images : c->at.images,
+                                .labels = resident ? c->at.all_labels : c->at.labels,
+                                .index = c->at.index,
+                                .slots = c->slots,
+                                .slot_examples = c->batch_count};
+    w.source_first = c->batch_first;
+    w.values = lk_node_at(&w.frame, 0);
+    w.stride = p->node_floats;
+    w.floats = p->node_floats;
+    w.slot_count = p->node_slots;
+    lk_assert(w.slot_count <= LK_COUNT(nodes->taken));
+    return w;
+}
+
+// --- tables of nodes -----------------------------------------------------------------------------
+
+// Adds an entry to a table for the device (lk_cuda_node); `counter` is of the sum that it makes.
+static void list_node(lk_cuda_node *table, uint32_t *count, lk_counter *counter, lk_node node,
+                      const float *values) {
+    table[(*count)++] = (lk_cuda_node){values, lk_counter_push(counter, node)};
+}
+
+static void list_replica(lk_cuda_step *c, uint32_t which, const walk *w) {
+    for (uint32_t i = 0; i < w->nodes->counter.count; i++) {
+        lk_assert(c->held_count[which] < c->node_max);
+        lk_cuda_held *held = &c->host.held[which * c->node_max + c->held_count[which]++];
+        *held = (lk_cuda_held){w->nodes->counter.nodes[i], slot_at(w, w->nodes->slot[i])};
+    }
+}
+
+// This GPU has the whole batch: gradients, then the losses of the same nodes.
+static void list_alone(lk_cuda_step *c, uint32_t which) {
+    lk_cuda_node *table = c->host.nodes + (uint64_t)which * c->table_max;
+    const lk_cuda_held *held = &c->host.held[which * c->node_max];
+    lk_counter all = {.count = 0};
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < c->held_count[which]; i++) {
+        list_node(table, &count, &all, held[i].node, held[i].values);
+        table[c->node_max + i] =
+            (lk_cuda_node){held[i].values + c->program->loss_offset, table[i].merges};
+    }
+}
+
+// The held nodes that make each block of this GPU, block after block.
+static void list_blocks(lk_cuda_step *c, uint32_t which, const lk_counter *blocks) {
+    lk_cuda_node *table = c->host.nodes + (uint64_t)which * c->table_max;
+    const lk_cuda_held *held = &c->host.held[which * c->node_max];
+    uint32_t count = 0;
+    for (uint32_t b = 0; b < blocks->count; b++) {
+        lk_counter sum = {.count = 0};
+        c->block_first[which][b] = count;
+        for (uint32_t i = 0; i < c->held_count[which]; i++) {
+            const uint64_t first = (uint64_t)held[i].node.index << held[i].node.level;
+            if (first >> blocks->nodes[b].level != blocks->nodes[b].index) continue;
+            list_node(table, &count, &sum, held[i].node, held[i].values);
+        }
+        c->block_first[which][b + 1] = count;
+    }
+    lk_assert(count == c->held_count[which]);
+    c->block_count[which] = blocks->count;
+}
+
+// The blocks of all GPUs, as the owner of a slice sees them: its own, and those in its inbox.
+static void list_slice(lk_cuda_step *c, uint32_t which, uint32_t leaves) {
+    const lk_cuda_exchange *x = c->exchange;
+    const lk_slice slice = lk_cuda_slice(x, c->part);
+    lk_cuda_node *table = c->host.nodes + (uint64_t)which * c->table_max + c->node_max;
+    lk_counter all = {.count = 0};
+    uint32_t count = 0;
+    for (uint32_t part = 0; part < x->parts; part++) {
+        lk_counter blocks;
+        lk_exchange_blocks(c->program, &x->list[part], c->program->grains, leaves, &blocks);
+        if (part == c->part) list_blocks(c, which, &blocks);
+        for (uint32_t b = 0; b < blocks.count; b++) {
+            const float *values = part == c->part
+                                      ? c->at.blocks + b * c->program->node_floats + slice.begin
+                                      : lk_cuda_inbox(c, part, b);
+            list_node(table, &count, &all, blocks.nodes[b], values);
+        }
+    }
+    c->node_count[which] = count;
+}
+
+// What the update reads: one node, finished.
+static void list_sums(lk_cuda_step *c, uint32_t which) {
+    c->host.nodes[(uint64_t)(which + 1) * c->table_max - 2] = (lk_cuda_node){c->at.sums, 0};
+    c->host.nodes[(uint64_t)(which + 1) * c->table_max - 1] =
+        (lk_cuda_node){c->at.sums + c->program->loss_offset, 0};
+}
+
+// --- a step, recorded ----------------------------------------------------------------------------
+
+// Every wave but the last of all, whose blocks are taken and whose joins are planned.
+void lk_cuda_record_start(lk_cuda_recording *r, lk_cuda_step *c, uint32_t which, uint64_t step) {
+    const lk_program *p = c->program;
+    *r = (lk_cuda_recording){.c = c, .which = which, .step = step, .error = c->compute.code};
+    c->held_count[which] = 0;
+    for (uint32_t replica = 0; replica < c->replicas; replica++) {
+        lk_waves waves = lk_step_waves(p, c->first_replica + replica, step);
+        bool more = lk_next_wave(&waves);
+        r->nodes = (lk_cuda_nodes){.counter = {.count = 0}};
+        r->walk = start_training(c, replica, &r->nodes);
+        r->walk.s.error = r->error;
+        while (more) {
+            r->last = waves.wave;
+            more = lk_next_wave(&waves);
+            r->has_last = !more && replica + 1 == c->replicas;
+            if (r->has_last) break;
+            walk_wave(&r->walk, &r->last);
+        }
+        if (r->has_last) {
+            take_blocks(&r->walk, &r->last);
+            plan_joins(&r->walk, &r->last);
+        }
+        list_replica(c, which, &r->walk);
+        r->error = r->walk.s.error;
+    }
+    const uint32_t leaves = lk_step_grains(p, step);
+    if (lk_cuda_step_shares(c)) list_sums(c, which);
+    if (c->exchange) {
+        list_slice(c, which, leaves);
+    } else if (c->staged) {
+        lk_counter blocks;
+        lk_exchange_blocks(p, &c->share, p->grains, leaves, &blocks);
+        list_blocks(c, which, &blocks);
+    } else {
+        list_alone(c, which);
+        c->node_count[which] = c->held_count[which];
+    }
+}
+
+void lk_cuda_record_ops(lk_cuda_recording *r, uint32_t end_op) {
+    if (!r->has_last || end_op <= r->op) return;
+    walk_ops(&r->walk, &r->last, r->op, end_op);
+    r->op = end_op;
+    r->error = r->walk.s.error;
+}
+
+void lk_cuda_record_joins(lk_cuda_recording *r, uint64_t begin, uint64_t end) {
+    if (!r->has_last) return;
+    join_blocks(&r->walk, begin, end);
+    r->error = r->walk.s.error;
+}
+
+static lk_cuda_stream stream_of(const lk_cuda_recording *r, const lk_cuda_queue *queue) {
+    return (lk_cuda_stream){.stream = queue->stream,
+                            .state = &r->c->at.states[0],
+                            .op = r->c->program->reduce_op,
+                            .rehearses = r->c->rehearses,
+                            .error = r->error};
+}
+
+void lk_cuda_record_nodes(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin,
+                          uint64_t end) {
+    const lk_cuda_step *c = r->c;
+    const lk_cuda_node *table = c->at.nodes + (uint64_t)r->which * c->table_max;
+    lk_cuda_stream s = stream_of(r, queue);
+    for (uint32_t b = 0; b < c->block_count[r->which]; b++) {
+        const uint32_t *first = &c->block_first[r->which][b];
+        lk_cuda_join(&s, table + first[0], first[1] - first[0], begin, end - begin,
+                     c->at.blocks + b * c->program->node_floats + begin);
+    }
+    r->error = s.error;
+}
+
+void lk_cuda_record_sums(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin, uint64_t end) {
+    const lk_cuda_step *c = r->c;
+    const lk_slice slice = lk_cuda_slice(c->exchange, c->part);
+    lk_cuda_stream s = stream_of(r, queue);
+    begin = LK_MAX(begin, slice.begin);
+    end = LK_MIN(end, slice.end);
+    if (begin >= end) return;
+    lk_cuda_join(&s, c->at.nodes + (uint64_t)r->which * c->table_max + c->node_max,
+                 c->node_count[r->which], begin - slice.begin, end - begin, c->at.sums + begin);
+    r->error = s.error;
+}
+
+void lk_cuda_record_note(lk_cuda_recording *r, lk_cuda_queue *queue) {
+    lk_cuda_stream s = stream_of(r, queue);
+    lk_cuda_step *c = r->c;
+    lk_cuda_note *note = &c->at.notes[c->staged ? 0 : c->part];
+    lk_cuda_note_write(&s, note);
+    if (c->staged) lk_cuda_copy_out(queue, c->host.notes, note, sizeof *note);
+    r->error = s.error;
+}
+
+void lk_cuda_record_give(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin, uint64_t end) {
+    const lk_cuda_step *c = r->c;
+    for (uint32_t b = 0; b < c->block_count[r->which]; b++) {
+        const uint64_t at = b * c->program->node_floats + begin;
+        lk_cuda_copy_out(queue, c->host.blocks + at, c->at.blocks + at,
+                         (end - begin) * sizeof(float));
+    }
+}
+
+void lk_cuda_record_take(lk_cuda_recording *r, const float *sums) {
+    lk_cuda_step *c = r->c;
+    lk_cuda_copy_in(&c->compute, c->at.sums, sums, c->program->node_floats * sizeof *sums);
+    lk_cuda_copy_in(&c->compute, &c->at.notes[1], &c->host.notes[1], sizeof *c->host.notes);
+}
+
+void lk_cuda_record_update(lk_cuda_recording *r) {
+    lk_cuda_step *c = r->c;
+    const lk_program *p = c->program;
+    const lk_cuda_node *table = c->at.nodes + (uint64_t)r->which * c->table_max;
+    const lk_cuda_node *gradients = table, *losses = table + c->node_max;
+    uint32_t count = c->node_count[r->which];
+    const float inverse_n = 1.0f / (float)c->examples[r->which];
+    lk_cuda_stream s = stream_of(r, &c->compute);
+    if (c->exchange) lk_cuda_note_join(&s, c->at.notes, c->exchange->parts);
+    if (c->staged) lk_cuda_note_join(&s, &c->at.notes[1], 1);
+    if (lk_cuda_step_shares(c)) {
+        gradients = table + c->table_max - 2;
+        losses = gradients + 1;
+        count = 1;
+    }
+    lk_cuda_update(&s, &p->spec->optimizer, c->at.params, p->param_count, p->loss_offset, gradients,
+                   count, inverse_n);
+    lk_cuda_step_end(&s, losses, count, inverse_n, c->results, c->slots);
+    r->error = s.error;
+}
+
+// --- evaluation ----------------------------------------------------------------------------------
+
+int lk_cuda_walk_forward(lk_cuda_step *c, const lk_wave *wave, uint32_t half,
+                         lk_cuda_nodes *nodes) {
+    const lk_program *p = c->program;
+    const uint64_t first = (uint64_t)half * p->wave_examples;
+    walk w = start_walk(c, 0, nodes);
+    w.s.state = &c->at.states[1];
+    w.source = (lk_cuda_source){.images = c->at.test_images + first * p->ops[0].floats,
+                                .labels = c->at.test_labels + first,
+                                .slots = 1,
+                                .slot_examples = p->wave_examples};
+    w.values = c->at.test_losses;
+    w.stride = LK_CUDA_LOSS_FLOATS;
+    w.floats = 1;
+    w.slot_count = LK_CUDA_LOSSES;
+    walk_wave(&w, wave);
+    return w.s.error;
+}

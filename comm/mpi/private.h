@@ -1,0 +1,164 @@
+// private.h - what the files behind mpi.h know of each other. Nobody else's business, and not
+// installed: it needs MPI's own header.
+//
+//   mpi.c          MPI is loaded, started and left; who the workers are
+//   agree.c    what all say to each other in start-up, in blocking calls
+//   window.c   between the workers of a host: memory that they share, and a word in it
+//   message.c  between all others: persistent requests
+//   turn.c     turns, over both
+//   lost.c     who is lost, while start-up or a turn waits
+//
+// A build without MPI has none.c instead of them all.
+#ifndef LOCKSTEP_COMM_MPI_PRIVATE_H
+#define LOCKSTEP_COMM_MPI_PRIVATE_H
+
+#include <mpi.h>
+
+#include "comm/mpi/mpi.h"
+
+// How long one that is about to end waits for another's word, which may tell more.
+enum { LK_MPI_LAST_WORD_MS = 500 };
+
+enum { LK_MPI_TURNS = LK_TURN_LAST + 1 };
+
+// --- mpi.c -------------------------------------------------------------------------------------
+
+// MPI is loaded where a launcher is, not linked: a process alone is not touched by it (UCX, below
+// MPICH, puts itself between a program and its calls for memory as soon as it is loaded).
+#define LK_MPI_CALLS(X)        \
+    X(MPI_Allgather)           \
+    X(MPI_Allreduce)           \
+    X(MPI_Bcast)               \
+    X(MPI_Comm_dup)            \
+    X(MPI_Comm_rank)           \
+    X(MPI_Comm_set_errhandler) \
+    X(MPI_Comm_size)           \
+    X(MPI_Comm_split_type)     \
+    X(MPI_Finalize)            \
+    X(MPI_Get_library_version) \
+    X(MPI_Info_create)         \
+    X(MPI_Info_free)           \
+    X(MPI_Info_set)            \
+    X(MPI_Init_thread)         \
+    X(MPI_Recv_init)           \
+    X(MPI_Request_get_status)  \
+    X(MPI_Send_init)           \
+    X(MPI_Startall)            \
+    X(MPI_Testall)             \
+    X(MPI_Win_allocate_shared) \
+    X(MPI_Win_shared_query)
+
+extern struct lk_mpi_calls {
+#define LK_MPI_CALL_FIELD(name) __typeof__(&name) name;
+    LK_MPI_CALLS(LK_MPI_CALL_FIELD)
+#undef LK_MPI_CALL_FIELD
+} lk_mpi_calls;
+
+typedef struct lk_mpi_peer {
+    uint32_t host;  // the lowest rank on its host
+    int64_t process;
+    uint64_t process_namespace;
+    char name[LK_MPI_HOST_BYTES];
+} lk_mpi_peer;
+
+// What more than one file knows. All zeros until lk_mpi_start.
+extern struct lk_mpi_common {
+    // Set by lk_mpi_start for good.
+    bool started;
+    uint32_t world, rank, host_workers;
+    uint32_t cores;  // that this process may use, before its threads are pinned to some of them
+    lk_mpi_options options;
+    MPI_Comm all, host;  // all workers, those of this host
+    lk_mpi_peer peers[LK_MPI_WORLD_MAX];
+    // Set by lk_mpi_connect for good: the workers that messages are used with.
+    bool connected;
+    uint32_t far_count, far[LK_MPI_WORLD_MAX];
+    // Of the turns.
+    uint64_t step;       // of the last one
+    bool leader_writes;  // as its last notes said
+    bool broken;         // MPI has said that a connection is
+} lk_mpi;
+
+// --- turn.c --------------------------------------------------------------------------------
+
+// What is given and awaited at once: one part of a turn.
+typedef struct lk_mpi_gift {
+    lk_turn turn;
+    uint32_t wanted;  // so many parts of the turn a worker has given when it has given this one
+    int kinds[2];     // of messages
+    uint32_t count;
+    bool notes;
+} lk_mpi_gift;
+
+// Has worker w given what is wanted, however it travels?
+bool lk_mpi_has_given(uint32_t w, const lk_mpi_gift *g);
+
+// The leader comes to the end when all is saved. Has it?
+bool lk_mpi_leader_has_come(const lk_exchange *x);
+
+// --- window.c ------------------------------------------------------------------------------
+
+// Is worker w one that the window is used with?
+bool lk_mpi_is_near(uint32_t w);
+
+// Has worker w given what is wanted, as far as the window tells? It says so of all that are far.
+bool lk_mpi_has_come(uint32_t w, const lk_mpi_gift *g);
+
+// Worker w's note, in either of its two places; NULL where a message carries it. This worker's own
+// is always here.
+lk_note *lk_mpi_near_note(uint32_t w, uint32_t parity);
+
+// This worker gives one more part of the turn, and wakes who waits for it; so many it has given.
+void lk_mpi_arrive(lk_turn turn);
+uint32_t lk_mpi_given(lk_turn turn);
+
+// Until worker w gives something, or a short while.
+void lk_mpi_sleep_on(uint32_t w, const lk_mpi_gift *g);
+
+// --- message.c -----------------------------------------------------------------------------
+
+// What the requests between two workers carry. Notes have two places, so two of each; boxes and
+// sums are of a part.
+enum {
+    LK_MPI_NOTE,
+    LK_MPI_BOX = LK_MPI_NOTE + 2,
+    LK_MPI_SUM = LK_MPI_BOX + LK_PARTS_MAX,
+    LK_MPI_KINDS = LK_MPI_SUM + LK_PARTS_MAX
+};
+
+// Inbox: notes (2, far workers), then for each its boxes and its slices.
+lk_status lk_mpi_make_requests(lk_exchange *x, void *inbox, lk_error *error);
+
+// From all far workers, before they can have anything of this kind to send; to all of them.
+void lk_mpi_start_receives(int kind);
+void lk_mpi_start_sends(const lk_mpi_gift *g);
+
+// Has everything of the gift been sent and received? Never waits, but messages get on.
+bool lk_mpi_messages_done(const lk_mpi_gift *g);
+
+// Has it been received from lk_mpi.far[at]; the note that has.
+bool lk_mpi_message_is_here(uint32_t at, const lk_mpi_gift *g);
+const lk_note *lk_mpi_far_note(uint32_t at, uint32_t parity);
+
+// --- lost.c --------------------------------------------------------------------------------
+
+// From here to lk_mpi_seal an alarm ends the process where start-up lasts too long.
+void lk_mpi_limit_start(void);
+
+// A blocking call of start-up: the others are all there, or nothing goes on.
+void lk_mpi_need(int result);
+
+// Whoever is lost may have given up since another is stopped. For lk_rendezvous_ask.
+void lk_mpi_look_for_stopped(uint32_t lost);
+
+// Where the workers have found each other by themselves, the sign of life tells more, and a moment
+// later.
+void lk_mpi_let_rendezvous_speak(void);
+
+// The processes of this host are watched from here on.
+void lk_mpi_watch(void);
+
+// Is this the end of a waiting of so many seconds?
+lk_status lk_mpi_judge_silence(double seconds, const lk_mpi_gift *g, lk_error *error);
+
+#endif

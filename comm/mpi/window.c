@@ -1,0 +1,116 @@
+// window.c - between the workers of a host: memory that they share, and a word in it that
+// counts. MPI gives the memory; nothing here calls it afterwards, nor asks who is still alive.
+//
+// A worker's part of the window:  | control: turn word, two notes | what it shares or gives |
+// The turn word counts all that its worker has given, and beside it stands how much of which turn;
+// the others wait for that, first spinning, then asleep in the kernel.
+#define _GNU_SOURCE
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "arena/arena.h"
+#include "comm/threads/clock.h"
+#include "comm/mpi/private.h"
+
+enum { SLEEP_MS = 10 };
+
+typedef struct control {
+    _Alignas(64) uint32_t given[LK_MPI_TURNS];  // parts, since the start
+    double given_at[LK_MPI_TURNS];              // when the last was, by the clock of this host
+    _Alignas(64) uint32_t turn;
+    _Alignas(64) uint32_t sleepers;
+    _Alignas(64) lk_note notes[2];
+} control;
+
+_Static_assert(sizeof(control) <= LK_PAGE_BYTES, "the control part is one page");
+
+static control *controls[LK_MPI_WORLD_MAX];  // NULL where messages are used
+static uint32_t turns, given[LK_MPI_TURNS];  // as this worker's own control part says
+
+bool lk_mpi_is_near(uint32_t w) { return !lk_mpi.options.messages && lk_mpi_is_here(w); }
+
+static control *control_at(void *base) {
+    return (control *)(void *)(uintptr_t)lk_round_up((uintptr_t)base, LK_PAGE_BYTES);
+}
+
+// Each part on pages of its own is what "alloc_shared_noncontig" is for.
+lk_status lk_mpi_window(uint64_t payload, uint8_t **mine, lk_error *error) {
+    uint64_t bytes = lk_mpi_window_bytes(payload);
+    MPI_Win window;
+    MPI_Info info;
+    void *base;
+    lk_mpi_wait_for("the window between the workers of a host");
+    lk_mpi_calls.MPI_Info_create(&info);
+    lk_mpi_calls.MPI_Info_set(info, "alloc_shared_noncontig", "true");
+    int failed =
+        lk_mpi_calls.MPI_Win_allocate_shared((MPI_Aint)bytes, 1, info, lk_mpi.host, &base, &window);
+    lk_mpi_calls.MPI_Info_free(&info);
+    if (failed) {
+        lk_mpi_let_rendezvous_speak();
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "MPI gives no window of %llu bytes between the workers of a host; is there "
+                       "room in /dev/shm?",
+                       (unsigned long long)bytes);
+    }
+    memset(base, 0, bytes);
+    (void)mlock(base, bytes);  // a wish, as for the arena
+    controls[lk_mpi.rank] = control_at(base);
+    *mine = lk_mpi_window_of(lk_mpi.rank);
+    for (uint32_t w = 0, member = 0; w < lk_mpi.world; w++) {
+        if (!lk_mpi_is_here(w)) continue;
+        MPI_Aint size;
+        int unit;
+        lk_mpi_calls.MPI_Win_shared_query(window, (int)member++, &size, &unit, &base);
+        if (w == lk_mpi.rank || !lk_mpi_is_near(w)) continue;
+        controls[w] = control_at(base);
+        // Every page is in this process's tables before the first step.
+        for (MPI_Aint at = 0; at < size; at += LK_PAGE_BYTES) (void)((volatile uint8_t *)base)[at];
+    }
+    return LK_OK;
+}
+
+uint8_t *lk_mpi_window_of(uint32_t rank) {
+    return controls[rank] ? (uint8_t *)controls[rank] + LK_PAGE_BYTES : NULL;
+}
+
+lk_note *lk_mpi_near_note(uint32_t w, uint32_t parity) {
+    return controls[w] ? &controls[w]->notes[parity] : NULL;
+}
+
+void lk_mpi_arrive(lk_turn turn) {
+    control *own = controls[lk_mpi.rank];
+    own->given_at[turn] = lk_seconds();
+    __atomic_store_n(&own->given[turn], ++given[turn], __ATOMIC_SEQ_CST);
+    __atomic_store_n(&own->turn, ++turns, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&own->sleepers, __ATOMIC_SEQ_CST) == 0) return;
+    syscall(SYS_futex, &own->turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+uint32_t lk_mpi_given(lk_turn turn) { return given[turn]; }
+
+bool lk_mpi_has_come(uint32_t w, const lk_mpi_gift *g) {
+    const control *c = controls[w];
+    return !c || (int32_t)(__atomic_load_n(&c->given[g->turn], __ATOMIC_ACQUIRE) - g->wanted) >= 0;
+}
+
+void lk_mpi_sleep_on(uint32_t w, const lk_mpi_gift *g) {
+    control *c = controls[w];
+    const struct timespec while_ = {.tv_nsec = SLEEP_MS * 1000000};
+    __atomic_add_fetch(&c->sleepers, 1, __ATOMIC_SEQ_CST);
+    uint32_t turn = __atomic_load_n(&c->turn, __ATOMIC_SEQ_CST);
+    if (!lk_mpi_has_come(w, g)) syscall(SYS_futex, &c->turn, FUTEX_WAIT, turn, &while_, NULL, 0);
+    __atomic_sub_fetch(&c->sleepers, 1, __ATOMIC_SEQ_CST);
+}
+
+double lk_mpi_last_given(lk_turn turn) {
+    double last = 0;
+    for (uint32_t w = 0; w < lk_mpi.world; w++) {
+        if (controls[w]) last = LK_MAX(last, controls[w]->given_at[turn]);
+    }
+    return last;
+}

@@ -1,0 +1,165 @@
+// exchange.h - what workers give each other in a step: whole tree nodes as bytes, finished sums,
+// and a short note. Freestanding; knows who owns what, not how bytes travel (comm/mpi/mpi.h).
+//
+// The vector of gradients (program.h, loss_offset) is cut into parts, and each part into one slice
+// for each worker, its owner. In a step, after all replicas of a worker have computed a part:
+//
+//     SHARE    worker w joins its replicas' nodes to the few whole nodes that its grains make. What
+//              of them lies in slice d is box (w, d).
+//     --------------- turn: box (w, d) is with d; with those of the last part, notes are with all
+//     JOIN     owner d joins the boxes (*, d), in tree order, to slice d of the whole sum
+//     --------------- turn: every finished slice is with everybody
+//     APPLY    once the step is computed, every worker updates all its parameters from the same
+//              sums, so to the same bits
+//
+// There is one part, of all, unless the layout says `part_floats`. Then there is one for as many
+// layers as make so many floats, and it is exchanged as soon as backward is done with them in a
+// replica's last wave, while the layers before them are still computed: their part comes after it.
+//
+// Nothing but lk_reduce adds, so neither the cut nor the transport can change a number. What is
+// written in one turn of a part is read before the next begins, and overwritten after it: two turns
+// a step suffice, and notes, which alone go round in evaluation too, lie in two places by turns.
+//
+// Where all workers share a memory (program.h, `shared`), nothing is boxed: every replica updates
+// what it owns from what the others hold, as threads of one process do, parameters and slots exist
+// once, and of all this the notes alone are left.
+//
+//     ------------------------- turn: all have computed; every note is with everybody -----------
+//     UPDATE   lk_step_update, every replica its own part
+//     ------------------------- turn: parameters are new, every note is complete ----------------
+//
+// Where all workers' devices exchange by themselves (program.h, `direct`; comm/cuda/exchange.h),
+// the notes alone are left too: of a step, what its workers are asked to do next.
+#ifndef LOCKSTEP_COMM_STEP_EXCHANGE_H
+#define LOCKSTEP_COMM_STEP_EXCHANGE_H
+
+#include "comm/step/step.h"
+
+// One worker: replicas [before, before + replicas) of all, threads or on so many GPUs.
+typedef struct lk_worker {
+    uint32_t replicas, before;
+    uint32_t gpus;  // 0: threads
+    uint32_t gpu;   // the number of the first of them, where it was asked for; LK_NONE: any
+} lk_worker;
+
+// What everybody must know of everybody before a step or an evaluation has a result.
+typedef struct lk_note {
+    uint32_t stop;                // a signal this worker was asked to stop by, or 0
+    uint32_t save_by_clock;       // the leader's clock says that this step is saved: by all
+    uint32_t writes_checkpoint;   // it does, before its next note, which may be long in coming
+    uint32_t correct;             // of its examples
+    uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE
+    uint32_t bad_param;           // likewise, of the parameters it alone has updated
+    lk_counter blocks;            // its whole nodes of this step
+    float losses[LK_BLOCKS_MAX];  // the loss sum of each
+} lk_note;
+
+// Floats [begin, end) of a node, both multiples of 16. Slices depend on the parameters alone, so
+// they are the same whatever a worker computes with.
+typedef struct lk_slice {
+    uint64_t begin, end;
+} lk_slice;
+lk_slice lk_slice_of(const lk_program *program, uint32_t parts, uint32_t part);
+
+// What is exchanged at once: whole layers, final once op `after_op` of a replica's last wave is
+// done. The last part's is the last op of all.
+typedef struct lk_part {
+    uint64_t begin, end;
+    uint32_t after_op;
+} lk_part;
+
+// What does not travel alone, where nobody says: fewer floats, in all or to each owner, than are
+// worth messages of their own.
+enum { LK_PARTS_MAX = 8, LK_PART_FLOATS = 64 * 1024, LK_PART_SLICE_FLOATS = 8 * 1024 };
+
+typedef struct lk_parts {
+    uint32_t count;
+    lk_part part[LK_PARTS_MAX];
+} lk_parts;
+lk_parts lk_exchange_parts(const lk_program *program);
+
+// Cuts the gradients of a node into parts of at least `floats`, in the order in which backward is
+// done with them, `most` at most. Returns how many.
+uint32_t lk_cut_parts(const lk_program *program, uint64_t floats, uint32_t most, lk_part *parts);
+
+// The slice of a part that a worker owns.
+lk_slice lk_part_slice(const lk_part *part, uint32_t world, uint32_t worker);
+
+typedef struct lk_exchange {
+    const lk_program *program;
+    const lk_worker *workers;  // (world)
+    uint32_t world, rank;
+    lk_parts parts;
+    uint32_t slots;     // of this worker
+    float *boxes_out;   // (slots, loss_offset) in all: box (rank, d) of a slice is (slots, floats),
+                        // at slots * the slice's begin
+    float *sum_out;     // the slices of rank, those of all parts one after the other
+    lk_note *note_out;  // where the next note is written, and
+    lk_note *note_given;     // where the last one was
+    bool writes_checkpoint;  // to be said by the next note
+    // Set by the transport: where after a turn lies what the others wrote.
+    const float **box;     // (parts, world) box (w, rank)
+    const float **sum;     // (parts, world) slice w of the whole sum
+    const lk_note **note;  // (world)
+    // What a step's grains make, as long as it has as many as `leaves` says.
+    uint32_t leaves;
+    lk_counter *held;      // (replicas) the nodes that a replica holds at the end
+    lk_counter *blocks;    // (world) the whole nodes of a worker
+    lk_holding *holdings;  // (replicas, replicas or world): each replica's own table
+    uint32_t holders;      // of a table
+    float *scratch;        // (replicas, scratch_floats)
+    uint64_t scratch_floats;
+} lk_exchange;
+
+// The most whole nodes that a worker's grains make in a step.
+uint32_t lk_exchange_slots(const lk_program *program, const lk_worker *worker);
+
+// Those nodes where the worker's grains are of `grains`, of which the first `leaves` are there.
+void lk_exchange_blocks(const lk_program *program, const lk_worker *worker, uint32_t grains,
+                        uint32_t leaves, lk_counter *out);
+
+// Do workers give each other boxes and sums? Otherwise none of what follows has any floats.
+bool lk_exchange_boxes(const lk_program *program);
+
+// Floats of box (worker, owner); floats of all boxes of a worker.
+uint64_t lk_exchange_box_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
+                                uint32_t worker, uint32_t owner);
+
+// Floats of all slices that a worker owns, or of those of the parts before `part`.
+uint64_t lk_exchange_sum_floats(const lk_parts *parts, uint32_t world, uint32_t worker,
+                                uint32_t part);
+
+// Floats that a worker gives: its boxes, then its slice of the sum.
+uint64_t lk_exchange_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
+                            uint32_t worker);
+
+// Bytes of the tables, and the tables in `memory` (aligned to 64). boxes_out, sum_out, note_out
+// and the pointers that the transport sets are still to be filled in.
+uint64_t lk_exchange_bytes(const lk_program *program, uint32_t world);
+void lk_exchange_make(lk_exchange *x, const lk_program *program, const lk_worker *workers,
+                      uint32_t world, uint32_t rank, void *memory);
+
+// Once a step, before the first part is shared: what nodes there will be.
+void lk_exchange_foresee(lk_exchange *x, uint64_t step);
+
+// What is done with a part, for each replica of this process.
+void lk_exchange_share(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part);
+void lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part);
+// Of all parts one after the other, once backward is over.
+void lk_exchange_apply(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t step,
+                       uint32_t part);
+
+// Writes this worker's note, once its replicas have computed their share of `grains` grains of
+// which the first `leaves` are there.
+void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grains, uint32_t leaves,
+                            uint32_t stop);
+
+// Where the memory is shared, after the update: completes the note that went round last.
+void lk_exchange_complete_note(lk_exchange *x, const lk_world *world);
+
+// The result of the step or evaluation over `examples` in `leaves` grains, from all notes: the same
+// for every worker.
+lk_step_result lk_exchange_finish(const lk_exchange *x, lk_world *world, uint32_t leaves,
+                                  uint64_t examples);
+
+#endif

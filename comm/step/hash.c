@@ -1,0 +1,51 @@
+// hash.c - see hash.h.
+#include "comm/step/hash.h"
+
+uint64_t lk_step_hash(const float *values, uint64_t first, uint64_t count) {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, &values[i], sizeof bits);
+        uint64_t h = (first + i) * 0x9e3779b97f4a7c15u + bits;
+        h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
+        h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
+        sum += h ^ h >> 33;
+    }
+    return sum;
+}
+
+// All targets are little-endian (checked at configure time), so memory is already the canonical
+// encoding.
+static void add_tensor(const lk_program *p, const uint8_t *device, lk_sha256 *hash,
+                       uint32_t tensor) {
+    const lk_tensor *t = &p->tensors[tensor];
+    lk_sha256_add(hash, device + t->offset, (size_t)t->bytes);
+}
+
+static void finish_hex(lk_sha256 *hash, char hex[LK_SHA256_HEX_BYTES]) {
+    uint8_t bytes[LK_SHA256_BYTES];
+    lk_sha256_finish(hash, bytes);
+    lk_hex(bytes, LK_SHA256_BYTES, hex);
+}
+
+void lk_digest(const lk_program *p, const uint8_t *device, char hex[LK_SHA256_HEX_BYTES]) {
+    lk_sha256 hash;
+    lk_sha256_start(&hash);
+    for (uint32_t i = 0; i < p->param_count; i++)
+        add_tensor(p, device, &hash, p->params[i].tensor);
+    finish_hex(&hash, hex);
+}
+
+void lk_state_hash(const lk_program *p, const uint8_t *device, uint64_t steps_done,
+                   char hex[LK_SHA256_HEX_BYTES]) {
+    lk_sha256 hash;
+    lk_sha256_start(&hash);
+    for (uint32_t i = 0; i < p->param_count; i++)
+        add_tensor(p, device, &hash, p->params[i].tensor);
+    for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
+        for (uint32_t i = 0; i < p->param_count; i++)
+            add_tensor(p, device, &hash, p->params[i].slots[s]);
+    }
+    lk_sha256_add_u64(&hash, steps_done);
+    finish_hex(&hash, hex);
+}

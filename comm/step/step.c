@@ -1,0 +1,437 @@
+// step.c - waves of a replica, slices of an owner. Freestanding.
+#include "comm/step/step.h"
+
+#include "ops/graph/check.h"
+
+// The plan counts these tables, so their size may not follow the width of a pointer (LK_WIDE) or of
+// an enumeration (compile with -fno-short-enums where that is not the default).
+_Static_assert(sizeof(lk_op) == 144 && sizeof(lk_tensor) == 144 && sizeof(lk_param) == 72 &&
+                   sizeof(lk_grain_view) == 32 && sizeof(lk_frame) == 880 &&
+                   sizeof(lk_holding) == 24,
+               "a plan is the same, to the byte, on every target");
+
+void lk_core_take_tables(lk_arena *a, const lk_program *p, lk_core_regions *r) {
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES;
+    r->tables = lk_arena_take(a, "program tables", lk_program_bytes(&p->spec->model), 1, line);
+    r->world_tables = lk_arena_take(a, "scheduler tables", lk_world_bytes(p), 1, line);
+}
+
+void lk_core_take_memory(lk_arena *a, const lk_program *p, bool device, lk_core_regions *r) {
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES, page = LK_PAGE_BYTES;
+    uint64_t bytes = p->regions[LK_REGION_DEVICE].bytes;
+    r->device = device ? lk_arena_take(a, "device region", bytes, 1, page) : NULL;
+    // Replica regions start a page and a bit apart, so that equal offsets do not share cache sets.
+    r->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, page) + 5 * line;
+    uint32_t here = p->layout.device ? 0 : p->layout.replicas;
+    r->replicas = lk_arena_take(a, "replica region", r->replica_bytes, here, line);
+}
+
+void lk_core_take(lk_arena *a, const lk_program *p, lk_core_regions *r) {
+    lk_core_take_tables(a, p, r);
+    lk_core_take_memory(a, p, true, r);
+}
+
+uint64_t lk_world_bytes(const lk_program *p) {
+    uint64_t r = p->layout.replicas, sharers = lk_layout_sharers(&p->layout);
+    return lk_round_up(sharers * sizeof(lk_frame), 64) +
+           lk_round_up(r * sharers * sizeof(lk_holding), 64) +
+           lk_round_up(r * sizeof(uint32_t), 64);
+}
+
+void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *kernels,
+                   const lk_source *source, uint8_t *device, uint8_t *replica_regions,
+                   uint64_t replica_stride, void *memory) {
+    uint64_t r = program->layout.replicas, sharers = lk_layout_sharers(&program->layout);
+    uint8_t *at = memory;
+    *world = (lk_world){.program = program,
+                        .kernels = kernels,
+                        .replicas = program->layout.replicas,
+                        .sharers = (uint32_t)sharers,
+                        .first = lk_layout_first_sharer(&program->layout)};
+    world->sharer = (lk_frame *)(void *)at;
+    world->frames = world->sharer + world->first;
+    at += lk_round_up(sharers * sizeof(lk_frame), 64);
+    world->holdings = (lk_holding *)(void *)at;
+    at += lk_round_up(r * sharers * sizeof(lk_holding), 64);
+    world->bad_param = (uint32_t *)(void *)at;
+    for (uint32_t i = 0; i < sharers; i++) world->sharer[i] = (lk_frame){.program = program};
+    for (uint32_t i = 0; i < r; i++) {
+        world->frames[i] = (lk_frame){.program = program,
+                                      .kernels = kernels,
+                                      .source = source,
+                                      .device = device,
+                                      .replica = replica_regions + i * replica_stride};
+        if (program->checked) lk_check_start(&world->frames[i]);
+    }
+}
+
+void lk_world_reach(lk_world *world, uint32_t sharer, uint8_t *replica) {
+    lk_assert(sharer < world->first || sharer >= world->first + world->replicas);
+    world->sharer[sharer].replica = replica;
+}
+
+// --- LOAD, FORWARD, BACKWARD -------------------------------------------------------------------
+
+static lk_waves waves_of(const lk_program *p, uint32_t replica, uint32_t grains, uint64_t positions,
+                         lk_wave wave) {
+    lk_grain_range range = lk_layout_grains(&p->layout, grains, replica);
+    wave.total_grains = lk_grains_of(p, positions);
+    return (lk_waves){.program = p,
+                      .start = wave.position,
+                      .positions = positions,
+                      .at = range.first,
+                      .end = LK_MIN(range.first + range.count, wave.total_grains),
+                      .wave = wave};
+}
+
+lk_waves lk_step_waves(const lk_program *p, uint32_t replica, uint64_t step) {
+    const lk_run_spec *spec = p->spec;
+    uint64_t steps = lk_steps_per_epoch(spec);
+    uint32_t positions = lk_step_positions(spec, step);
+    const lk_wave wave = {.shuffled = true,
+                          .sparse = positions != lk_step_examples(spec, step),
+                          .epoch = step / steps,
+                          .position = step % steps * spec->global_batch};
+    return waves_of(p, replica, p->grains, positions, wave);
+}
+
+lk_waves lk_evaluate_waves(const lk_program *p, uint32_t replica, uint64_t count) {
+    return waves_of(p, replica, lk_grains_of(p, count), count, (lk_wave){.shuffled = false});
+}
+
+bool lk_next_wave(lk_waves *w) {
+    if (w->at >= w->end) return false;
+    uint64_t grain = w->program->spec->grain, first = w->at * grain;
+    w->wave.first_grain = w->at;
+    w->wave.grain_count = LK_MIN(w->program->wave_grains, w->end - w->at);
+    w->wave.examples = (uint32_t)LK_MIN(w->wave.grain_count * grain, w->positions - first);
+    w->wave.position = w->start + first;
+    w->at += w->wave.grain_count;
+    return true;
+}
+
+uint32_t lk_grains_of(const lk_program *p, uint64_t examples) {
+    return (uint32_t)((examples + p->spec->grain - 1) / p->spec->grain);
+}
+
+uint32_t lk_step_grains(const lk_program *p, uint64_t step) {
+    return lk_grains_of(p, lk_step_positions(p->spec, step));
+}
+
+static inline void begin_progress(lk_world *world, uint32_t replica, const lk_waves *waves) {
+    if (replica != 0) return;
+    world->progress.done = 0;
+    world->progress.all = waves->end - waves->at;
+}
+
+static inline void add_progress(lk_world *world, uint32_t replica, const lk_waves *waves) {
+    if (replica == 0) world->progress.done += waves->wave.grain_count;
+}
+
+// In line: a board calls one of the two alone.
+__attribute__((always_inline)) static inline lk_waves start(lk_world *world, uint32_t replica,
+                                                            uint64_t step) {
+    lk_frame *f = &world->frames[replica];
+    lk_waves waves = lk_step_waves(world->program, replica, step);
+    lk_frame_start(f);
+    begin_progress(world, replica, &waves);
+    // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
+    const bool none = waves.at >= waves.end && world->program->checked;
+    for (uint32_t op = 0; none && op < world->program->reduce_op; op++) lk_check_before_op(f, op);
+    return waves;
+}
+
+void lk_step_start(lk_world *world, uint32_t replica, uint64_t step, lk_walk *walk) {
+    walk->waves = start(world, replica, step);
+    walk->op = 0;
+}
+
+void lk_step_walk(lk_world *world, uint32_t replica, lk_walk *walk, uint32_t last) {
+    const uint32_t all = world->program->reduce_op;
+    lk_waves *waves = &walk->waves;
+    while (walk->op > 0 || lk_next_wave(waves)) {
+        uint32_t end = waves->at < waves->end ? all : last + 1;
+        lk_execute_train_ops(&world->frames[replica], &waves->wave, walk->op, end, &walk->after);
+        walk->op = end < all ? end : 0;
+        if (walk->op > 0) return;
+        add_progress(world, replica, waves);
+    }
+}
+
+void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
+    lk_waves waves = start(world, replica, step);
+    while (lk_next_wave(&waves)) {
+        lk_execute_train(&world->frames[replica], &waves.wave);
+        add_progress(world, replica, &waves);
+    }
+}
+
+// --- REDUCE, APPLY -----------------------------------------------------------------------------
+
+void lk_step_foresee(lk_world *world, uint64_t step) {
+    const lk_program *p = world->program;
+    uint32_t leaves = lk_step_grains(p, step);
+    for (uint32_t s = 0; s < world->sharers; s++) {
+        lk_grain_range range = lk_replica_grains(p->grains, p->layout.replicas_all, s);
+        uint32_t end = LK_MIN(range.first + range.count, leaves);
+        uint32_t count = end > range.first ? end - range.first : 0;
+        lk_counter held = lk_nodes_held(range.first, count, p->wave_grains, leaves);
+        lk_frame *f = &world->sharer[s];
+        bool ours = f >= world->frames && f < world->frames + world->replicas;
+        lk_assert(!ours || f->counter.count == held.count);
+        if (!ours) f->counter = held;
+    }
+}
+
+// What an owner needs for its share of a step's update.
+typedef struct update {
+    lk_world *world;
+    lk_frame *frame;
+    uint32_t replica, sharer;
+    uint32_t positions, leaves;
+    lk_step_scalars scalars;
+    const lk_holding *holdings;
+    float *scratch;
+} update;
+
+static void apply_at(lk_world *world, uint32_t replica, const lk_step_scalars *scalars,
+                     uint32_t index, uint64_t first, uint64_t count, const float *sum) {
+    const lk_program *p = world->program;
+    const lk_param *param = &p->params[index];
+    const lk_frame *frame = &world->frames[replica];
+    const lk_optimizer *o = &p->spec->optimizer;
+    float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
+    for (uint32_t s = 0; s < lk_optimizer_slot_count(o); s++) {
+        slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
+    }
+    float *w = lk_param_at(frame, index) + first;
+    if (lk_apply_of(world->kernels, o)(o, scalars, count, sum, w, slots) == 0) return;
+    world->bad_param[replica] = LK_MIN(world->bad_param[replica], index);
+}
+
+void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t param,
+                    uint64_t first, uint64_t count, const float *sum) {
+    const lk_step_scalars scalars = lk_step_scalars_at(world->program->spec, step);
+    apply_at(world, replica, &scalars, param, first, count, sum);
+}
+
+// Elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
+static void apply(const update *u, uint32_t index, uint64_t first, uint64_t count,
+                  const float *sum) {
+    apply_at(u->world, u->replica, &u->scalars, index, first, count, sum);
+}
+
+// The part of a partials parameter that lies in [begin, end) of the node vector.
+static void update_partials(const update *u, uint32_t index, uint64_t begin, uint64_t end) {
+    const lk_param *param = &u->world->program->params[index];
+    uint64_t first = LK_MAX(begin, param->node_offset);
+    uint64_t last = LK_MIN(end, param->node_offset + param->count);
+    for (uint64_t at = first; at < last; at += LK_JOIN_FLOATS) {
+        uint64_t count = LK_MIN(last - at, (uint64_t)LK_JOIN_FLOATS);
+        const float *sum = lk_reduce(u->world->kernels, u->holdings, u->world->sharers, u->leaves,
+                                     at, count, u->scratch);
+        apply(u, index, at - param->node_offset, count, sum);
+    }
+}
+
+// Every grain of the step as the gradient op of `param` sees it, in leaf order, from all who share.
+static const lk_grain_view *all_views(const update *u, const lk_op *op) {
+    const lk_program *p = u->world->program;
+    lk_grain_view *views = lk_tensor_at(u->frame, p->views);
+    for (uint32_t r = 0; r < u->world->sharers; r++) {
+        lk_grain_range range = lk_replica_grains(p->grains, u->world->sharers, r);
+        uint32_t end = LK_MIN(range.first + range.count, u->leaves);
+        for (uint32_t g = range.first; g < end; g++) {
+            uint64_t held = u->positions - (uint64_t)range.first * p->spec->grain;
+            uint32_t examples = (uint32_t)LK_MIN(held, (uint64_t)range.count * p->spec->grain);
+            views[g] = lk_grain_view_at(&u->world->sharer[r], op, g - range.first, examples);
+        }
+    }
+    return views;
+}
+
+// How many rows of an operands parameter of `n_count` columns to work on at once.
+static uint64_t operands_rows(const lk_kernels *k, uint64_t n_count) {
+    uint64_t floats = LK_MAX(k->weight_floats, (uint32_t)LK_OPERANDS_FLOATS);
+    bool fits = k->weight_rows > 0 && k->weight_rows * n_count <= floats;
+    uint64_t multiple = fits ? k->weight_rows : LK_OPERANDS_ROWS;
+    return LK_MAX(floats / n_count / multiple, 1) * multiple;
+}
+
+// The first row of an operands parameter that a sharer owns; of the one after the last, the end.
+static uint64_t first_row(const lk_op *op, const lk_world *world, uint64_t sharer) {
+    uint64_t k_count, columns;
+    op->type->rows(op, &k_count, &columns);
+    return LK_MIN(lk_round_up(k_count * sharer / world->sharers, LK_OPERANDS_ROWS), k_count);
+}
+
+// The rows of an operands parameter that this replica owns: gradient and update, block by block in
+// cache.
+static void update_operands(const update *u, uint32_t index) {
+    const lk_program *p = u->world->program;
+    const lk_op *op = &p->ops[p->params[index].gradient_op];
+    uint64_t k_count, n_count;
+    op->type->rows(op, &k_count, &n_count);
+    uint64_t begin = first_row(op, u->world, u->sharer);
+    uint64_t end = first_row(op, u->world, u->sharer + 1);
+    uint64_t rows = operands_rows(u->world->kernels, n_count);
+    const lk_kernel kernel = lk_kernel_of(u->world->kernels, op->type);
+    lk_lane lane = lk_lane_of(u->frame, op, 0);
+    lane.grains = all_views(u, op);
+    lane.grain_count = u->leaves;
+    lane.sums[0] = u->scratch;
+    lane.at[LK_SCRATCH] = u->scratch + lk_round_up(rows * n_count, 16);
+    for (uint64_t k = begin; k < end; k += rows) {
+        const lk_weight_rows some = {.first = (uint32_t)k,
+                                     .end = (uint32_t)LK_MIN(k + rows, end),
+                                     .again = k > begin,
+                                     .w = lk_param_at(u->frame, index),
+                                     .next_end = (uint32_t)LK_MIN(k + 2 * rows, end)};
+        lane.rows = &some;
+        (void)kernel(&lane, op);
+        apply(u, index, k * n_count, (some.end - k) * n_count, u->scratch);
+    }
+}
+
+// More would drive what the layers before it need out of a core's own cache.
+enum { AHEAD_FLOATS_MAX = 256 * 1024 };
+
+void lk_world_look_ahead(lk_world *world) {
+    const lk_program *p = world->program;
+    uint32_t param = 0;
+    while (param < p->param_count && p->params[param].mode == LK_REDUCE_PARTIALS) param++;
+    if (param == p->param_count) return;
+    const lk_op *op = &p->ops[p->params[param].gradient_op];
+    uint64_t k_count, n_count;
+    op->type->rows(op, &k_count, &n_count);
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        lk_frame *f = &world->frames[r];
+        uint64_t begin = first_row(op, world, world->first + r);
+        uint64_t end = first_row(op, world, world->first + r + 1);
+        bool before = begin > k_count - end;
+        uint64_t floats = LK_MIN((before ? begin : k_count - end) * n_count,
+                                 (uint64_t)AHEAD_FLOATS_MAX);
+        f->ahead.begin = lk_param_at(f, param) + (before ? 0 : end * n_count);
+        f->ahead.end = f->ahead.begin + floats;
+    }
+}
+
+const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica) {
+    lk_holding *h = world->holdings + (uint64_t)replica * world->sharers;
+    world->bad_param[replica] = LK_NONE;
+    if (world->program->checked) {
+        lk_check_before_op(&world->frames[replica], world->program->reduce_op);
+    }
+    for (uint32_t r = 0; r < world->sharers; r++) {
+        h[r] = (lk_holding){&world->sharer[r].counter, lk_node_at(&world->sharer[r], 0),
+                            world->program->node_floats};
+    }
+    return h;
+}
+
+void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
+    const lk_program *p = world->program;
+    lk_frame *frame = &world->frames[replica];
+    const update u = {.world = world,
+                      .frame = frame,
+                      .replica = replica,
+                      .sharer = world->first + replica,
+                      .positions = lk_step_positions(p->spec, step),
+                      .leaves = lk_step_grains(p, step),
+                      .scalars = lk_step_scalars_at(p->spec, step),
+                      .holdings = lk_world_begin_update(world, replica),
+                      .scratch = lk_tensor_at(frame, p->reduce_scratch)};
+    uint64_t sixteens = p->node_floats / 16;
+    uint64_t begin = sixteens * u.sharer / world->sharers * 16;
+    uint64_t end = sixteens * (u.sharer + 1) / world->sharers * 16;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        if (p->params[i].mode == LK_REDUCE_PARTIALS) {
+            update_partials(&u, i, begin, end);
+        } else {
+            update_operands(&u, i);
+        }
+    }
+}
+
+// --- results -----------------------------------------------------------------------------------
+
+const char *lk_bad_tensor(const lk_program *p, uint32_t bad_op, uint32_t bad_param) {
+    if (bad_op != LK_NONE) {
+        const lk_op *o = &p->ops[bad_op];
+        return p->tensors[o->tensor[o->phase == LK_FORWARD ? LK_Y : LK_DX]].name;
+    }
+    return bad_param == LK_NONE ? NULL : p->tensors[p->params[bad_param].tensor].name;
+}
+
+lk_step_result lk_result_of(const lk_program *p, const lk_holding *losses, uint32_t holder_count,
+                            uint32_t leaves, uint64_t examples, uint32_t correct, uint32_t bad_op,
+                            uint32_t bad_param) {
+    lk_step_result result = {.examples = (uint32_t)examples, .correct = correct};
+    float scratch[LK_TREE_LEVELS_MAX + 1];
+    const float *sum =
+        lk_reduce(&lk_kernels_reference, losses, holder_count, leaves, 0, 1, scratch);
+    result.loss = (*sum + 0.0f) * (1.0f / (float)examples);
+    result.bad_tensor = lk_bad_tensor(p, bad_op, bad_param);
+    bool finite = result.loss - result.loss == 0.0f;
+    if (!result.bad_tensor && !finite) result.bad_tensor = "loss";
+    return result;
+}
+
+lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
+                               uint32_t holder_count, uint32_t leaves, uint64_t examples,
+                               uint32_t correct, uint32_t bad_op) {
+    uint32_t param = LK_NONE;
+    for (uint32_t r = 0; r < world->replicas; r++) param = LK_MIN(param, world->bad_param[r]);
+    return lk_result_of(world->program, losses, holder_count, leaves, examples, correct, bad_op,
+                        param);
+}
+
+static lk_step_result finish(lk_world *world, uint32_t leaves, uint64_t examples) {
+    uint32_t correct = 0, bad_op = LK_NONE;
+    lk_holding *h = world->holdings;
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        const lk_frame *f = &world->frames[r];
+        h[r] = (lk_holding){&f->counter, f->losses, 1};
+        correct += f->correct;
+        bad_op = LK_MIN(bad_op, f->bad_op);
+    }
+    return lk_world_result(world, h, world->replicas, leaves, examples, correct, bad_op);
+}
+
+// Only now is nobody reading another replica's operands.
+void lk_world_check(const lk_world *world) {
+    if (!world->program->checked) return;
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        lk_check_after_op(&world->frames[r], world->program->reduce_op, true);
+        lk_check_lasting(&world->frames[r]);
+    }
+}
+
+lk_step_result lk_step_finish(lk_world *world, uint64_t step) {
+    lk_world_check(world);
+    return finish(world, lk_step_grains(world->program, step),
+                  lk_step_examples(world->program->spec, step));
+}
+
+void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source,
+                         uint64_t count) {
+    lk_frame *f = &world->frames[replica];
+    const lk_source *training = f->source;
+    lk_waves waves = lk_evaluate_waves(world->program, replica, count);
+    f->source = source;
+    world->bad_param[replica] = LK_NONE;
+    lk_frame_start(f);
+    begin_progress(world, replica, &waves);
+    while (lk_next_wave(&waves)) {
+        lk_execute_forward(f, &waves.wave);
+        add_progress(world, replica, &waves);
+        if (!world->on_logits) continue;
+        world->on_logits(world->on_logits_context, waves.wave.position, waves.wave.examples,
+                         lk_tensor_at(f, world->program->logits));
+    }
+    f->source = training;
+}
+
+lk_step_result lk_evaluate_finish(lk_world *world, uint64_t count) {
+    return finish(world, lk_grains_of(world->program, count), count);
+}

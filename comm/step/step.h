@@ -1,0 +1,158 @@
+// step.h - the scheduler: what every replica does in one step, in lockstep. Freestanding.
+//
+//     LOAD, FORWARD, BACKWARD      lk_step_compute(world, r)   for every replica r
+//     ------------- all replicas have finished: gradients are whole, parameters are still old
+//     ---------- REDUCE, APPLY                lk_step_update(world, r)    for every replica r: the
+//     slices it owns
+//     ------------- all replicas have finished: parameters are new
+//     --------------------------------------
+//
+// Who calls these, in how many threads, changes nothing: comm/threads/team.h runs replicas as
+// threads, a bare-metal program calls them one after another.
+#ifndef LOCKSTEP_COMM_STEP_STEP_H
+#define LOCKSTEP_COMM_STEP_STEP_H
+
+#include "arena/arena.h"
+#include "comm/step/reduce.h"
+
+// Evaluation: sees the logits (count, classes) of examples [first, first + count).
+typedef void (*lk_on_logits)(void *context, uint64_t first, uint32_t count, const float *logits);
+
+// How far the first replica is with its grains of a step or an evaluation: for whoever looks
+// meanwhile, from its own thread.
+typedef struct lk_progress {
+    volatile uint32_t done, all;
+} lk_progress;
+
+// The replicas of this process, among those that share a memory with them: the same ones, or the
+// replicas of all workers of a host (program.h, `shared`). What those compute is known only after
+// the others have said that they are done, which is not this module's business.
+typedef struct lk_world {
+    const lk_program *program;
+    const lk_kernels *kernels;
+    uint32_t replicas, sharers;
+    uint32_t first;        // sharer first + r is replica r
+    lk_frame *sharer;      // (sharers): of another process's, only `replica` and `counter` are used
+    lk_frame *frames;      // (replicas): sharer + first
+    lk_holding *holdings;  // (replicas, sharers): each replica's own table of all holders
+    uint32_t *bad_param;   // (replicas): first parameter whose update was not finite, or LK_NONE
+    lk_on_logits on_logits;  // called by the replica that computed them; NULL: nobody looks
+    void *on_logits_context;
+    // Apart from what all replicas read: the first writes it after every wave.
+    uint8_t apart[64];
+    lk_progress progress;
+} lk_world;
+
+typedef struct lk_step_result {
+    uint64_t step;  // set by who knows it
+    uint32_t examples;
+    uint32_t correct;
+    float loss;              // mean over the examples
+    const char *bad_tensor;  // the first that was not finite, or NULL
+    uint32_t stop;           // a signal that some worker was asked to stop by, or 0
+    bool pending;        // a device works on it still: only `stop` and `save_by_clock` are known
+    bool save_by_clock;  // the leader's clock says that it is saved
+} lk_step_result;
+
+// What a run needs on any machine, with or without an operating system: the arena's first regions.
+// Their bytes are the same on every target, so that what one machine plans another one runs.
+typedef struct lk_core_regions {
+    uint8_t *tables;         // for lk_program_build; the arena's first bytes
+    uint8_t *world_tables;   // for lk_world_make
+    uint8_t *device;         // the device region
+    uint8_t *replicas;       // the replica regions,
+    uint64_t replica_bytes;  // so many bytes apart
+} lk_core_regions;
+
+// Takes them from `arena`, or measures them.
+void lk_core_take(lk_arena *arena, const lk_program *program, lk_core_regions *regions);
+
+// The same in two parts, where the memory that is shared lies elsewhere: the tables; the device
+// region, for one process of all, and the replicas' regions.
+void lk_core_take_tables(lk_arena *arena, const lk_program *program, lk_core_regions *regions);
+void lk_core_take_memory(lk_arena *arena, const lk_program *program, bool device,
+                         lk_core_regions *regions);
+
+// Bytes of the world's tables for a program, and the world in `memory` (aligned to 64). `device`
+// and `replica_regions` (region r at replica_regions + r * replica_stride) are the planned regions.
+uint64_t lk_world_bytes(const lk_program *program);
+void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *kernels,
+                   const lk_source *source, uint8_t *device, uint8_t *replica_regions,
+                   uint64_t replica_stride, void *memory);
+
+// Where sharer `sharer`, of another process, has its replica region.
+void lk_world_reach(lk_world *world, uint32_t sharer, uint8_t *replica);
+
+// From now on each replica fetches weights that others have updated while it computes what comes
+// before the layer that reads them.
+void lk_world_look_ahead(lk_world *world);
+
+// Steps are counted from the start of the run; step 0 is the first.
+void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step);
+// Once, between the two, where there are sharers of other processes: what nodes they hold.
+void lk_step_foresee(lk_world *world, uint64_t step);
+void lk_step_update(lk_world *world, uint32_t replica, uint64_t step);
+// After all replicas' updates.
+lk_step_result lk_step_finish(lk_world *world, uint64_t step);
+
+// Evaluation of examples [0, count) of `source`, in order; then the result over all of them.
+void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source,
+                         uint64_t count);
+lk_step_result lk_evaluate_finish(lk_world *world, uint64_t count);
+
+// --- for whoever else runs a step -------------------------------------------------------------
+
+// The waves of one replica: for (lk_waves w = lk_step_waves(..); lk_next_wave(&w);) .. w.wave ..
+typedef struct lk_waves {
+    const lk_program *program;
+    uint64_t start, positions;  // the first position of the batch; how many are computed
+    uint32_t at, end;           // grains left
+    lk_wave wave;
+} lk_waves;
+lk_waves lk_step_waves(const lk_program *program, uint32_t replica, uint64_t step);
+lk_waves lk_evaluate_waves(const lk_program *program, uint32_t replica, uint64_t count);
+bool lk_next_wave(lk_waves *waves);
+
+// The tensor in which a number was not finite, by the first op and the first parameter that saw one
+// (LK_NONE: none); NULL where there is none.
+const char *lk_bad_tensor(const lk_program *program, uint32_t bad_op, uint32_t bad_param);
+
+// The result over all of `examples`, from those who hold the nodes of the loss over `leaves`.
+lk_step_result lk_result_of(const lk_program *program, const lk_holding *losses,
+                            uint32_t holder_count, uint32_t leaves, uint64_t examples,
+                            uint32_t correct, uint32_t bad_op, uint32_t bad_param);
+
+// --- for exchange.h: the same steps, with other workers ----------------------------------------
+
+// lk_step_compute in pieces: how far a replica has come with a step.
+typedef struct lk_walk {
+    lk_waves waves;
+    uint32_t op;       // of the wave under way, the next; 0: none is under way
+    lk_counter after;  // the nodes held after it
+} lk_walk;
+void lk_step_start(lk_world *world, uint32_t replica, uint64_t step, lk_walk *walk);
+// Goes on up to and with op `last` of the replica's last wave: where none of its grains are in the
+// step there is nothing to do. The piece up to the op before reduce_op is the end of all.
+void lk_step_walk(lk_world *world, uint32_t replica, lk_walk *walk, uint32_t last);
+
+// Grains of so many examples; grains present in a step.
+uint32_t lk_grains_of(const lk_program *program, uint64_t examples);
+uint32_t lk_step_grains(const lk_program *program, uint64_t step);
+
+// Before a replica's part of REDUCE. Returns its table of the nodes that the replicas of this
+// process hold.
+const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica);
+
+// The update of elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
+void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t param,
+                    uint64_t first, uint64_t count, const float *sum);
+
+// lk_result_of, with the parameters that this process updated.
+lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
+                               uint32_t holder_count, uint32_t leaves, uint64_t examples,
+                               uint32_t correct, uint32_t bad_op);
+
+// After the last replica's update, in the memory checking mode.
+void lk_world_check(const lk_world *world);
+
+#endif
