@@ -80,7 +80,8 @@ def check_sizes(board, host):
     for name, recorded in RECORDED.items():
         if abs(sizes[name] - recorded) > SLACK[name]:
             sys.exit(f"{name}: found {sizes[name]} bytes, recorded are {recorded}: if the change "
-                     "is meant, record it in mps2_test.py and in README.md")
+                     "is meant, record it in mps2_test.py and in "
+                     "toolchain/README.md")
 
 
 def check_run(board, host, config, *options):
