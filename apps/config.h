@@ -1,7 +1,7 @@
 // config.h - a run's configuration: what the JSON document and the command line say, checked.
 //
 // Host only, start-up only. Knows names, types and ranges of keys; what they mean for the bits is
-// ops/graph/model.h's. README.md ("Configuration") lists every key.
+// ops/graph/model.h's. apps/README.md ("Configuration") lists every key.
 #ifndef LOCKSTEP_APPS_CONFIG_H
 #define LOCKSTEP_APPS_CONFIG_H
 

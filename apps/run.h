@@ -1,6 +1,6 @@
 // run.h - a run put together: configuration, data, program, arena, replicas. Host only.
 //
-// Order of start-up (README, "Start-up"):
+// Order of start-up:
 //   lk_run_configure   document and command line; nothing is opened but the configuration
 //   lk_run_plan        program, planned regions, and the arena's ledger measured without memory
 //   lk_run_start       is there room? map and touch the arena, open the data, build for good,

@@ -70,6 +70,6 @@ expect 64 '' verify --digests true.json --kernels no-such
 expect 64 'did you mean' verify --digits true.json
 expect 0 '^lockstep verify ' verify --help
 
-# The published file is found beside the program. (All of it runs among the README's commands.)
+# The published file is found beside the program. (All of it runs among README.md's commands.)
 expect 64 'no such variant' verify --kernels no-such
 finish

@@ -16,9 +16,9 @@ import stack
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Of the image of the MNIST CNN: what may never be passed, and what was measured with Debian 12's
 # compiler. Growth is seen: beyond SLACK bytes somebody must look, and record the new number.
-LIMITS = {"code": 32 * 1024 - 1, "arena": 8 * 1024 * 1024 - 1}
+LIMITS = {"code": 40 * 1024 - 1, "arena": 8 * 1024 * 1024 - 1}
 RECORDED_WITH = "12.2.1"
-RECORDED = {"code": 32376, "data": 2944, "stack": 3248, "arena": 5030208}
+RECORDED = {"code": 40224, "data": 3016, "stack": 3456, "arena": 5009728}
 SLACK = {"code": 512, "data": 64, "stack": 128, "arena": 0}
 CNN = ("made-up-cnn", "--set", 'optimizer={"type":"sgd","learning_rate":0.1}', "--set", "steps=4")
 
@@ -80,7 +80,8 @@ def check_sizes(board, host):
     for name, recorded in RECORDED.items():
         if abs(sizes[name] - recorded) > SLACK[name]:
             sys.exit(f"{name}: found {sizes[name]} bytes, recorded are {recorded}: if the change "
-                     "is meant, record it in mps2_test.py and in README.md")
+                     "is meant, record it in mps2_test.py and in "
+                     "toolchain/README.md")
 
 
 def check_run(board, host, config, *options):

@@ -7,7 +7,7 @@ Reads the .ci files that gcc writes beside its objects (-fcallgraph-info=su): th
 function and whom it calls. What the compiler cannot know is said here, and checked:
 
   - a call through a pointer may reach every function whose address the objects hold (their
-    relocations say which), but the panic handler, which lk_panic alone calls
+    relocations say which), but those of ONLY_FROM, which one function alone calls
   - a recursion is as deep as RECURSION says; any other one is an error
   - a function of the compiler's library has no node: LIBRARY_BYTES for each call into it
 
@@ -21,7 +21,11 @@ import sys
 READELF = os.environ.get("READELF", "arm-none-eabi-readelf")
 LIBRARY_BYTES = 128           # __aeabi_uldivmod and what it calls save 56 (gcc 12)
 RECURSION = {"node_value": 33}  # LK_TREE_LEVELS_MAX: once for each level of the tree
-ONLY_FROM = {"on_panic": "lk_panic"}
+ONLY_FROM = {"on_panic": "lk_panic",
+             # the walk over the ops, and the kernel that itself calls one of its table
+             "before": "lk_walk_ops", "load": "lk_walk_ops", "examples": "lk_walk_ops",
+             "metric_sum": "lk_walk_ops", "gradient": "lk_walk_ops", "after_op": "lk_walk_ops",
+             "dense_bias_gradient": "gradient"}
 INDIRECT = "__indirect_call"
 
 

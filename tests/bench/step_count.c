@@ -120,7 +120,7 @@ static void make_examples(uint64_t count) {
     }
 }
 
-// The model of the README: one convolution, pooled, and two dense layers.
+// The model of the figures in tests/README.md: one convolution, pooled, and two dense layers.
 static const lk_layer layers[] = {
     {.type = &lk_layer_conv2d,
      .name = "conv",

@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 COLUMNS_MAX = 100
+DOCUMENT_COLUMNS_MAX = 400  # of a table's row
+README_LINES_MAX = 200      # of the root's: a quick start; the rest stands in the folders'
 FUNCTION_LINES_MAX = 70
 FOLDERS = {"arena", "ops", "comm", "io", "apps", "tests", "toolchain"}
 # Which folders a folder may include from.
@@ -133,9 +135,10 @@ def check_file(root, path):
     if b"\0" in data or "/corpus/" in path:
         return
     text = data.decode("utf-8", "replace")
+    columns = DOCUMENT_COLUMNS_MAX if path.endswith(".md") else COLUMNS_MAX
     for number, line in enumerate(text.split("\n"), 1):
-        if len(line) > COLUMNS_MAX and not path.endswith((".json", ".md")):
-            report(path, number, f"{len(line)} columns, at most {COLUMNS_MAX}")
+        if len(line) > columns and not path.endswith(".json"):
+            report(path, number, f"{len(line)} columns, at most {columns}")
         if line != line.rstrip():
             report(path, number, "space at the end of the line")
         if "\t" in line:
@@ -149,6 +152,24 @@ def check_file(root, path):
         check_source(path, text)
 
 
+def check_documents(root, names):
+    """Every folder explains itself, the root's README is short, and no link leads nowhere."""
+    for folder in sorted(FOLDERS):
+        if f"{folder}/README.md" not in names:
+            report(folder, 1, "no README.md: what lives here, the way of the data, how to add")
+    for path in (n for n in names if n.endswith(".md")):
+        with open(os.path.join(root, path), encoding="utf-8") as f:
+            text = f.read()
+        lines = text.count("\n")
+        if path == "README.md" and lines > README_LINES_MAX:
+            report(path, lines, f"{lines} lines, at most {README_LINES_MAX}")
+        for number, line in enumerate(text.split("\n"), 1):
+            for target in re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", line):
+                there = os.path.normpath(os.path.join(os.path.dirname(path), target))
+                if target and there not in names:
+                    report(path, number, f"a link to {target}, which is not there")
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../..")
     names = files(root)
@@ -158,6 +179,7 @@ def main():
             report(path, 1, f"top-level folder {top}")
         if path != "LICENSE":
             check_file(root, path)
+    check_documents(root, set(names))
     for line in problems:
         print(line)
     print(f"tidy: {len(names)} files, {len(problems)} problems")

@@ -236,7 +236,7 @@ def lines_of(path):
 
 
 def summed(line):
-    """As the README says it."""
+    """As io/README.md says it."""
     body, _, rest = line.rpartition(b',"crc32":"')
     return bool(body) and rest[8:] == b'"}\n' and zlib.crc32(body) == int(rest[:8], 16)
 

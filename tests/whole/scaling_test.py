@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """scaling_test - what `lockstep plan --workers N --bandwidth B` adds up, against sums made here
-from the plan's tensors alone, and the table of the README against what the command prints.
+from the plan's tensors alone, and the table of tests/README.md against what the command prints.
 
    scaling_test.py PROGRAM WORK_DIR README
 """
@@ -86,7 +86,7 @@ def check_table(t):
     with open(README, encoding="utf-8") as f:
         text = f.read()
     rate = int(re.search(r"computes ([\d,]+) images/s", text)[1].replace(",", ""))
-    notes_said = int(re.search(r"the notes \((\d+) bytes", text)[1])
+    notes_said = int(re.search(r"the reports \((\d+) bytes", text)[1])
     rows = 0
     for workers in (8, 64, 1024):
         (slow, note), (fast, _) = check_sums(t, workers, 10), check_sums(t, workers, 100)
