@@ -151,9 +151,7 @@ static lk_status settle_set(const lk_json_cursor *data, const char *key, lk_conf
                               "wanted exactly one of images (with labels), manifest, made_up");
     }
     d->given = true;
-    d->source.kind = made_up    ? LK_DATASET_MADE_UP
-                     : manifest ? LK_DATASET_MANIFEST
-                                : LK_DATASET_IDX;
+    d->source.kind = made_up ? LK_DATASET_MADE_UP : manifest ? LK_DATASET_MANIFEST : LK_DATASET_IDX;
     if (made_up) return lk_made_up_check(&d->source.made_up, error);
     if (manifest) return LK_OK;
     return lk_json_get_string(&at, "labels", LK_JSON_REQUIRED, d->labels, sizeof d->labels, error);
@@ -217,6 +215,10 @@ static lk_status check_one_set(const lk_json_cursor *data, lk_error *error) {
 static lk_status find_data(lk_config *c, const lk_json_cursor *root,
                            const lk_config_options *options, lk_error *error) {
     lk_json_cursor data;
+    if (options->data_directory && options->no_data) {
+        c->train.given = true;
+        return LK_OK;
+    }
     if (options->data_directory) return standard_directory(c, options->data_directory, error);
     if (!lk_json_find(root, "data", &data)) return LK_OK;
     LK_CHECK(check_one_set(&data, error));
@@ -277,7 +279,7 @@ lk_status lk_config_check_factors(const lk_config *c, uint64_t replicas, lk_erro
 // global_batch, or the factors whose product it is: replica_batch, the replicas of all workers,
 // accumulate. Replicas may come from the command line or the cluster; one where nobody says it.
 static lk_status settle_factors(lk_config *c, const lk_json_cursor *root,
-                                  const lk_config_options *options, lk_error *error) {
+                                const lk_config_options *options, lk_error *error) {
     uint64_t product;
     const uint32_t one = options->replicas ? options->replicas : LK_MAX(c->replicas, 1u);
     const uint64_t all = count_replicas(options, one);

@@ -24,6 +24,21 @@ static const char *const overlaps[] = {"auto", "on", "off"};
 static const char *const errors[] = {"continue", "stop"};
 static const char *const starts[] = {"new", "resume", "resume_or_start"};
 
+// What config.c checks beyond single keys, for the schema.
+#define SET_RULES                                                                 \
+    "[{\"oneOf\": [{\"required\": [\"images\"]}, {\"required\": [\"manifest\"]}," \
+    " {\"required\": [\"made_up\"]}], \"dependentRequired\": {\"images\": [\"labels\"]}}]"
+#define DATA_RULES                                          \
+    "[{\"not\": {\"required\": [\"set\", \"directory\"]}}," \
+    " {\"not\": {\"required\": [\"set\", \"train\"]}},"     \
+    " {\"not\": {\"required\": [\"directory\", \"train\"]}}]"
+#define ROOT_RULES                                                                             \
+    "[{\"anyOf\": [{\"required\": [\"global_batch\"]}, {\"required\": [\"replica_batch\"]}]}," \
+    " {\"if\": {\"required\": [\"accumulate\"], \"properties\": {\"accumulate\":"              \
+    " {\"minimum\": 2}}}, \"then\": {\"required\": [\"replica_batch\"]}},"                     \
+    " {\"if\": {\"required\": [\"precision\"]}, \"then\": {\"required\": [\"arithmetic\"],"    \
+    " \"properties\": {\"arithmetic\": {\"const\": \"fast\"}}}}]"
+
 static const lk_key made_up[] = {
     {.value = {VALUE(U64, "seed", lk_config_data, source.made_up.seed), .zero = true,
                .most = INT64_MAX, .constant = 1, .meaning = "of the examples"}},
@@ -60,11 +75,13 @@ static const lk_key data[] = {
     {.value = {.name = "train",
                .offset = offsetof(lk_config, train),
                .meaning = "the training set: images with labels, manifest, or made_up"},
-     OBJECT(set)},
+     OBJECT(set),
+     .rules = SET_RULES},
     {.value = {.name = "test",
                .offset = offsetof(lk_config, test),
                .meaning = "the test set; takes the place of that of set or directory"},
      OBJECT(set),
+     .rules = SET_RULES,
      .free = true},
     {.value = {TEXT("cache", lk_config, cache), .chosen = "the user's cache",
                .meaning = "directory for unpacked files and records of their hashes"},
@@ -147,7 +164,9 @@ static const lk_key root[] = {
                .meaning = "a type and the keys of that type"},
      .form = LK_KEY_OPTIMIZER},
     {.value = {.name = "data", .meaning = "one of set, directory and train; or --data"},
-     OBJECT(data)},
+     OBJECT(data),
+     .shown = true,
+     .rules = DATA_RULES},
     {.value = {VALUE(U64, "seed", lk_config, spec.seed), .zero = true, .most = INT64_MAX,
                .constant = 1, .meaning = "of initial weights and order of examples; --seed"}},
     {.value = {CHOICE("arithmetic", lk_config, said.arithmetic, arithmetics),
@@ -176,7 +195,8 @@ static const lk_key root[] = {
      .free = true},
     {.value = {.name = "layout", .meaning = "how it is computed; never changes a bit"},
      OBJECT(layout),
-     .free = true},
+     .free = true,
+     .shown = true},
     {.value = {VALUE(U64, "log_every_steps", lk_config, log_every_steps), .most = MANY,
                .constant = 100, .meaning = "steps from one line of metrics to the next"},
      .free = true},
@@ -188,7 +208,8 @@ static const lk_key root[] = {
      .free = true},
     {.value = {.name = "checkpoint", .meaning = "when the run is saved"},
      OBJECT(checkpoint),
-     .free = true},
+     .free = true,
+     .shown = true},
     {.value = {CHOICE("on_start", lk_config, on_start, starts),
                .meaning = "what may be in the run directory: nothing, this run, either"},
      .free = true},
@@ -201,7 +222,7 @@ static const lk_key root[] = {
      .free = true},
 };
 
-const lk_key lk_config_keys = {.value = {.name = ""}, OBJECT(root)};
+const lk_key lk_config_keys = {.value = {.name = ""}, OBJECT(root), .rules = ROOT_RULES};
 
 const lk_setting lk_layer_common[] = {
     [LK_LAYER_TYPE] = {.name = "type", .required = true, .meaning = "what it computes"},

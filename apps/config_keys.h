@@ -28,9 +28,12 @@ typedef struct lk_key {
     lk_key_form form;
     // It changes no bit, nor does what is in it: a run with another value has the same identity.
     bool free;
+    bool shown;                 // of an object: config show has it also where the document has not
     const struct lk_key *keys;  // (key_count)
     uint32_t key_count;
-    const char *pattern;  // of a text: what config_*.c allows, as a regular expression
+    // For the schema, what the program checks by hand: of a text a regular expression, of an object
+    // an array of schemas which must all hold.
+    const char *pattern, *rules;
 } lk_key;
 
 // The whole document: an object.
@@ -52,11 +55,17 @@ uint32_t lk_setting_words(const lk_setting *k, const char **names, uint32_t *fal
 // The least that a number may be.
 uint64_t lk_setting_least(const lk_setting *k);
 
+// The default as it would be written, to be let go of; NULL: nothing that could be.
+struct json_t *lk_setting_default(const lk_setting *k);
+
 // Calls `visit` for every key, objects before what is in them, in the document's order; of layers
 // and optimizers once for each type. `path` is "model.layers[].units"; `type` names the layer or
 // optimizer whose key it is, NULL: it is of all.
 typedef void (*lk_key_visit)(void *context, const char *path, const char *type, const lk_key *key);
 void lk_key_walk(lk_key_visit visit, void *context);
+
+// lockstep config schema (config_schema.c)
+lk_status lk_print_schema(lk_error *error);
 
 // --- reading (config_read.c) ---------------------------------------------------------------------
 
