@@ -157,8 +157,8 @@ static void print_version(void) {
 static bool help_is_asked(uint32_t command, int argc, char **argv) {
     const bool shared =
         strstr(commands[command].use, " CONFIG") || strstr(commands[command].use, " [CONFIG]");
-    const bool own = commands[command].main == lk_command_launch ||
-                     commands[command].main == lk_command_config;
+    const bool own =
+        commands[command].main == lk_command_launch || commands[command].main == lk_command_config;
     if (!shared || own) return false;
     for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++) {
         if (asks_for_help(argv[i])) return true;

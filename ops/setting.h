@@ -29,9 +29,9 @@ typedef struct lk_setting {
     uint32_t offset;    // of the field in lk_layer, lk_optimizer or what else has the table
     const char *field;  // its name in C, of a pair without _h and _w; NULL: the key's
     bool required;
-    uint32_t least;  // of U32 and U64; 0 stands for 1 ..
-    bool zero;       // .. but with this for 0
-    uint64_t most;   // of U32, U64 and PAIR; bytes of TEXT, with its end
+    uint32_t least;        // of U32 and U64; 0 stands for 1 ..
+    bool zero;             // .. but with this for 0
+    uint64_t most;         // of U32, U64 and PAIR; bytes of TEXT, with its end
     float low, high;       // of LK_SETTING_FLOAT, both allowed
     float below;           // ... and not this one nor more; 0: no such bound
     uint64_t constant;     // default of U32, U64, PAIR, BOOL, PADDING and CHOICE
