@@ -28,6 +28,7 @@ lk_status lk_command_bench(int argc, char **argv, lk_error *error);
 lk_status lk_command_verify(int argc, char **argv, lk_error *error);
 lk_status lk_command_cluster(int argc, char **argv, lk_error *error);
 lk_status lk_command_doctor(int argc, char **argv, lk_error *error);
+lk_status lk_command_config(int argc, char **argv, lk_error *error);
 
 enum { LK_SET_MAX = 64 };
 
@@ -142,7 +143,8 @@ void lk_watch_data(const lk_dataset *one, const lk_dataset *other);
 // The plan as one JSON document; out == NULL measures. Returns its length. `link` may be NULL.
 size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes);
 
-// The names of the ready configurations, one a line.
+// The names of the ready configurations, one a line; the keys of a configuration.
 lk_status lk_list_configs(lk_error *error);
+lk_status lk_list_keys(lk_error *error);
 
 #endif

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "apps/config_keys.h"
 #include "apps/tools.h"
 
 // --- where things lie --------------------------------------------------------------------------
@@ -138,30 +139,11 @@ static lk_status named_set(lk_config *c, const char *name, lk_error *error) {
 
 // --- data --------------------------------------------------------------------------------------
 
-static lk_status read_made_up(const lk_json_cursor *at, lk_made_up *m, lk_error *error) {
-    static const char *const keys[] = {"seed",  "first",    "count",  "height",
-                                       "width", "channels", "classes"};
-    LK_CHECK(lk_json_keys_only(at, keys, LK_COUNT(keys), error));
-    *m = (lk_made_up){.seed = 1, .height = 28, .width = 28, .channels = 1, .classes = 10};
-    const uint64_t most = (uint64_t)1 << 40;
-    LK_CHECK(lk_json_get_u64(at, "seed", LK_JSON_OPTIONAL, 0, INT64_MAX, &m->seed, error));
-    LK_CHECK(lk_json_get_u64(at, "first", LK_JSON_OPTIONAL, 0, most, &m->first, error));
-    LK_CHECK(lk_json_get_u64(at, "count", LK_JSON_REQUIRED, 1, most, &m->count, error));
-    LK_CHECK(lk_json_get_u32(at, "height", LK_JSON_OPTIONAL, 1, 65535, &m->height, error));
-    LK_CHECK(lk_json_get_u32(at, "width", LK_JSON_OPTIONAL, 1, 65535, &m->width, error));
-    LK_CHECK(lk_json_get_u32(at, "channels", LK_JSON_OPTIONAL, 1, 16, &m->channels, error));
-    LK_CHECK(lk_json_get_u32(at, "classes", LK_JSON_OPTIONAL, 1, 256, &m->classes, error));
-    return lk_made_up_check(m, error);
-}
-
-// "train" or "test": {"images", "labels"}, {"manifest"} or {"made_up"}.
-static lk_status read_set(const lk_json_cursor *data, const char *key, lk_config_data *d,
-                          lk_error *error) {
-    static const char *const keys[] = {"images", "labels", "manifest", "made_up"};
+// "train" or "test": which of {"images", "labels"}, {"manifest"} and {"made_up"} it is.
+static lk_status settle_set(const lk_json_cursor *data, const char *key, lk_config_data *d,
+                            lk_error *error) {
     lk_json_cursor at, inner;
-    LK_CHECK(lk_json_get_object(data, key, LK_JSON_OPTIONAL, &at, error));
-    if (!at.value) return LK_OK;
-    LK_CHECK(lk_json_keys_only(&at, keys, LK_COUNT(keys), error));
+    if (!lk_json_find(data, key, &at)) return LK_OK;
     bool made_up = lk_json_find(&at, "made_up", &inner), pair = lk_json_find(&at, "images", &inner);
     bool manifest = lk_json_find(&at, "manifest", &inner);
     if (made_up + pair + manifest != 1) {
@@ -169,19 +151,9 @@ static lk_status read_set(const lk_json_cursor *data, const char *key, lk_config
                               "wanted exactly one of images (with labels), manifest, made_up");
     }
     d->given = true;
-    if (made_up) {
-        d->source.kind = LK_DATASET_MADE_UP;
-        LK_CHECK(lk_json_get_object(&at, "made_up", LK_JSON_REQUIRED, &inner, error));
-        return read_made_up(&inner, &d->source.made_up, error);
-    }
-    if (manifest) {
-        d->source.kind = LK_DATASET_MANIFEST;
-        return lk_json_get_string(&at, "manifest", LK_JSON_REQUIRED, d->manifest,
-                                  sizeof d->manifest, error);
-    }
-    d->source.kind = LK_DATASET_IDX;
-    LK_CHECK(
-        lk_json_get_string(&at, "images", LK_JSON_REQUIRED, d->images, sizeof d->images, error));
+    d->source.kind = made_up ? LK_DATASET_MADE_UP : manifest ? LK_DATASET_MANIFEST : LK_DATASET_IDX;
+    if (made_up) return lk_made_up_check(&d->source.made_up, error);
+    if (manifest) return LK_OK;
     return lk_json_get_string(&at, "labels", LK_JSON_REQUIRED, d->labels, sizeof d->labels, error);
 }
 
@@ -239,39 +211,31 @@ static lk_status check_one_set(const lk_json_cursor *data, lk_error *error) {
                           found[0], found[1]);
 }
 
-static lk_status read_data(lk_config *c, const lk_json_cursor *root,
+// Where the data are, of a document or of --data.
+static lk_status find_data(lk_config *c, const lk_json_cursor *root,
                            const lk_config_options *options, lk_error *error) {
-    static const char *const keys[] = {"set",   "directory",      "train", "test",
-                                       "cache", "train_examples", "order"};
-    static const char *const orders[] = {"global", "sharded"};
-    const uint64_t most = (uint64_t)1 << 40;
     lk_json_cursor data;
-    char text[LK_CONFIG_PATH_BYTES] = "";
-    LK_CHECK(lk_json_get_object(root, "data", LK_JSON_OPTIONAL, &data, error));
-    if (data.value) {
-        LK_CHECK(lk_json_keys_only(&data, keys, LK_COUNT(keys), error));
-        LK_CHECK(
-            lk_json_get_string(&data, "cache", LK_JSON_OPTIONAL, c->cache, sizeof c->cache, error));
-        LK_CHECK(lk_json_get_u64(&data, "train_examples", LK_JSON_OPTIONAL, 1, most,
-                                 &c->train.source.examples, error));
-        uint32_t order = 0;
-        LK_CHECK(lk_json_get_choice(&data, "order", LK_JSON_OPTIONAL, orders, LK_COUNT(orders),
-                                    &order, error));
-        c->sharded = order == 1;
+    if (options->data_directory && options->no_data) {
+        c->train.given = true;
+        return LK_OK;
     }
-    if (options->data_directory) {
-        LK_CHECK(standard_directory(c, options->data_directory, error));
-    } else if (data.value) {
-        LK_CHECK(check_one_set(&data, error));
-        LK_CHECK(read_set(&data, "train", &c->train, error));
-        LK_CHECK(read_set(&data, "test", &c->test, error));
-        LK_CHECK(
-            lk_json_get_string(&data, "directory", LK_JSON_OPTIONAL, text, sizeof text, error));
-        if (*text) LK_CHECK(standard_directory(c, text, error));
-        text[0] = '\0';
-        LK_CHECK(lk_json_get_string(&data, "set", LK_JSON_OPTIONAL, text, sizeof text, error));
-        if (*text) LK_CHECK(named_set(c, text, error));
+    if (options->data_directory) return standard_directory(c, options->data_directory, error);
+    if (!lk_json_find(root, "data", &data)) return LK_OK;
+    LK_CHECK(check_one_set(&data, error));
+    LK_CHECK(settle_set(&data, "train", &c->train, error));
+    LK_CHECK(settle_set(&data, "test", &c->test, error));
+    if (options->no_data) {
+        c->train.given = c->train.given || *c->said.directory || *c->said.set;
+        return LK_OK;
     }
+    if (*c->said.directory) LK_CHECK(standard_directory(c, c->said.directory, error));
+    return *c->said.set ? named_set(c, c->said.set, error) : LK_OK;
+}
+
+static lk_status settle_data(lk_config *c, const lk_json_cursor *root,
+                             const lk_config_options *options, lk_error *error) {
+    c->sharded = c->said.order == 1;
+    LK_CHECK(find_data(c, root, options, error));
     if (!c->train.given) {
         return lk_fail(
             error, LK_BAD_CONFIG,
@@ -286,7 +250,7 @@ static lk_status read_data(lk_config *c, const lk_json_cursor *root,
     return check_order(c, error);
 }
 
-// --- batch, length, layout ---------------------------------------------------------------------
+// --- batch, length, arithmetic -----------------------------------------------------------------
 
 // Replicas of all workers: each has as many as its cluster says, or as one here has.
 static uint64_t count_replicas(const lk_config_options *options, uint32_t one) {
@@ -314,8 +278,8 @@ lk_status lk_config_check_factors(const lk_config *c, uint64_t replicas, lk_erro
 
 // global_batch, or the factors whose product it is: replica_batch, the replicas of all workers,
 // accumulate. Replicas may come from the command line or the cluster; one where nobody says it.
-static lk_status read_factors(lk_config *c, const lk_json_cursor *root,
-                              const lk_config_options *options, lk_error *error) {
+static lk_status settle_factors(lk_config *c, const lk_json_cursor *root,
+                                const lk_config_options *options, lk_error *error) {
     uint64_t product;
     const uint32_t one = options->replicas ? options->replicas : LK_MAX(c->replicas, 1u);
     const uint64_t all = count_replicas(options, one);
@@ -333,16 +297,8 @@ static lk_status read_factors(lk_config *c, const lk_json_cursor *root,
     return c->workers == 1 ? lk_config_check_factors(c, all, error) : LK_OK;
 }
 
-static lk_status read_batch(lk_config *c, const lk_json_cursor *root,
-                            const lk_config_options *options, lk_error *error) {
-    c->accumulate = 1;
-    LK_CHECK(lk_json_get_u32(root, "replicas", LK_JSON_OPTIONAL, 1, 1 << 20, &c->replicas, error));
-    LK_CHECK(lk_json_get_u32(root, "global_batch", LK_JSON_OPTIONAL, 1, LK_BATCH_MAX,
-                             &c->spec.global_batch, error));
-    LK_CHECK(lk_json_get_u64(root, "replica_batch", LK_JSON_OPTIONAL, 1, 1 << 30, &c->replica_batch,
-                             error));
-    LK_CHECK(
-        lk_json_get_u64(root, "accumulate", LK_JSON_OPTIONAL, 1, 1 << 30, &c->accumulate, error));
+static lk_status settle_batch(lk_config *c, const lk_json_cursor *root,
+                              const lk_config_options *options, lk_error *error) {
     if (c->accumulate > 1 && !c->replica_batch) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s: accumulate: found %llu without replica_batch, of which it says how "
@@ -355,143 +311,44 @@ static lk_status read_batch(lk_config *c, const lk_json_cursor *root,
                        c->document.source);
     }
     if (c->replica_batch) {
-        LK_CHECK(read_factors(c, root, options, error));
+        LK_CHECK(settle_factors(c, root, options, error));
     } else if (options->own_replicas || options->replicas) {
         c->replicas = options->own_replicas ? options->own_replicas : options->replicas;
     }
+    if (c->spec.grain) return LK_OK;
     c->spec.grain = c->spec.precision == LK_STRICT ? lk_default_grain(c->spec.global_batch)
                                                    : lk_default_fast_grain(c->spec.global_batch);
-    return lk_json_get_u32(root, "grain", LK_JSON_OPTIONAL, 1, INT32_MAX, &c->spec.grain, error);
+    return LK_OK;
 }
 
-// The arithmetic, and in the fast one the precision of products.
-static lk_status read_arithmetic(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const arithmetics[] = {"strict", "fast"};
-    static const char *const precisions[] = {"tf32", "bf16"};
+// What many will write, and a list of words would not explain.
+static lk_status check_precision(const lk_json_cursor *root, lk_error *error) {
     lk_json_cursor at;
     const char *text = "";
     lk_error no_text = {.status = LK_OK};
-    uint32_t fast = 0, precision = 0;
-    LK_CHECK(lk_json_get_choice(root, "arithmetic", LK_JSON_OPTIONAL, arithmetics,
-                                LK_COUNT(arithmetics), &fast, error));
     if (lk_json_find(root, "precision", &at)) (void)lk_json_as_string(&at, &text, &no_text);
-    if (strcmp(text, "fp16") == 0) {
-        return lk_json_refuse(&at, error,
-                              "fp16 needs its loss scaled, or small gradients become zero, and "
-                              "this version does not scale it; use \"bf16\" or \"tf32\"");
-    }
-    LK_CHECK(lk_json_get_choice(root, "precision", LK_JSON_OPTIONAL, precisions,
-                                LK_COUNT(precisions), &precision, error));
-    if (!fast) {
+    if (strcmp(text, "fp16") != 0) return LK_OK;
+    return lk_json_refuse(&at, error,
+                          "fp16 needs its loss scaled, or small gradients become zero, and "
+                          "this version does not scale it; use \"bf16\" or \"tf32\"");
+}
+
+// The arithmetic, and in the fast one the precision of products.
+static lk_status settle_arithmetic(lk_config *c, const lk_json_cursor *root, lk_error *error) {
+    lk_json_cursor at;
+    if (c->said.arithmetic == 0) {
         if (!lk_json_find(root, "precision", &at)) return LK_OK;
         return lk_json_refuse(&at, error,
                               "a precision is one of arithmetic \"fast\"; \"strict\" has fp32 "
                               "only: set arithmetic to \"fast\" or leave precision out");
     }
-    c->spec.precision = (lk_precision)(precision + LK_TF32);
-    return LK_OK;
-}
-
-static lk_status read_length(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    const uint64_t most = (uint64_t)1 << 40;
-    LK_CHECK(lk_json_get_u64(root, "steps", LK_JSON_OPTIONAL, 1, most, &c->steps, error));
-    LK_CHECK(lk_json_get_u64(root, "epochs", LK_JSON_OPTIONAL, 1, most, &c->epochs, error));
-    if (!c->steps && !c->epochs) c->epochs = 1;
-    return LK_OK;
-}
-
-static lk_status read_layout(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const keys[] = {
-        "wave_examples", "fuse", "overlay", "guards",          "reduce", "kernels",
-        "resident",      "gpus", "gpu",     "exchange_floats", "overlap"};
-    static const char *const choices[] = {"auto", "partials", "operands"};
-    static const char *const overlaps[] = {"auto", "on", "off"};
-    lk_json_cursor at;
-    uint32_t reduce = 0, overlap = 0;
-    c->fuse = c->overlay = true;
-    c->gpu = LK_CONFIG_ANY_GPU;
-    snprintf(c->kernels, sizeof c->kernels, "auto");
-    LK_CHECK(lk_json_get_object(root, "layout", LK_JSON_OPTIONAL, &at, error));
-    if (!at.value) return LK_OK;
-    LK_CHECK(lk_json_keys_only(&at, keys, LK_COUNT(keys), error));
-    LK_CHECK(lk_json_get_u64(&at, "wave_examples", LK_JSON_OPTIONAL, 1, 1 << 30, &c->wave_examples,
-                             error));
-    LK_CHECK(lk_json_get_bool(&at, "fuse", LK_JSON_OPTIONAL, &c->fuse, error));
-    LK_CHECK(lk_json_get_bool(&at, "overlay", LK_JSON_OPTIONAL, &c->overlay, error));
-    LK_CHECK(lk_json_get_bool(&at, "guards", LK_JSON_OPTIONAL, &c->guards, error));
-    LK_CHECK(lk_json_get_bool(&at, "resident", LK_JSON_OPTIONAL, &c->resident, error));
-    uint32_t gpus = UINT32_MAX;
-    LK_CHECK(lk_json_get_u32(&at, "gpus", LK_JSON_OPTIONAL, 0, 1024, &gpus, error));
-    LK_CHECK(lk_json_get_u32(&at, "gpu", LK_JSON_OPTIONAL, 0, 1024, &c->gpu, error));
-    LK_CHECK(lk_json_get_u64(&at, "exchange_floats", LK_JSON_OPTIONAL, 1, (uint64_t)1 << 40,
-                             &c->bucket_floats, error));
-    if (gpus != UINT32_MAX) c->gpus = gpus ? gpus : LK_CONFIG_ALL_GPUS;
-    LK_CHECK(lk_json_get_choice(&at, "reduce", LK_JSON_OPTIONAL, choices, LK_COUNT(choices),
-                                &reduce, error));
-    c->reduce = (lk_reduce_choice)reduce;
-    LK_CHECK(lk_json_get_choice(&at, "overlap", LK_JSON_OPTIONAL, overlaps, LK_COUNT(overlaps),
-                                &overlap, error));
-    c->overlap = (lk_overlap)overlap;
-    return lk_json_get_string(&at, "kernels", LK_JSON_OPTIONAL, c->kernels, sizeof c->kernels,
-                              error);
-}
-
-// A number of steps, or "auto".
-static lk_status read_hot_steps(const lk_json_cursor *checkpoint, uint64_t *out, lk_error *error) {
-    static const char *const words[] = {"auto"};
-    lk_json_cursor at;
-    uint32_t word;
-    if (!lk_json_find(checkpoint, "hot_steps", &at)) return LK_OK;
-    if (lk_json_type_of(&at) == LK_JSON_STRING) {
-        return lk_json_as_choice(&at, words, LK_COUNT(words), &word, error);
-    }
-    return lk_json_as_u64(&at, 0, (uint64_t)1 << 40, out, error);
-}
-
-static lk_status read_intervals(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const keys[] = {"every_steps", "every_seconds", "keep_max", "on_error",
-                                       "hot_steps"};
-    static const char *const errors[] = {"continue", "stop"};
-    uint32_t on_error = 0;
-    const uint64_t most = (uint64_t)1 << 40;
-    lk_json_cursor at;
-    c->log_every_steps = c->hash_every_steps = 100;
-    c->checkpoint_every_seconds = 600;
-    c->keep_max = 5;
-    c->hot_steps = LK_CONFIG_HOT_AUTO;
-    LK_CHECK(lk_json_get_u64(root, "log_every_steps", LK_JSON_OPTIONAL, 1, most,
-                             &c->log_every_steps, error));
-    LK_CHECK(lk_json_get_u64(root, "hash_every_steps", LK_JSON_OPTIONAL, 1, most,
-                             &c->hash_every_steps, error));
-    LK_CHECK(lk_json_get_u64(root, "evaluate_every_steps", LK_JSON_OPTIONAL, 0, most,
-                             &c->evaluate_every_steps, error));
-    LK_CHECK(lk_json_get_object(root, "checkpoint", LK_JSON_OPTIONAL, &at, error));
-    if (!at.value) return LK_OK;
-    LK_CHECK(lk_json_keys_only(&at, keys, LK_COUNT(keys), error));
-    LK_CHECK(lk_json_get_u64(&at, "every_steps", LK_JSON_OPTIONAL, 0, most,
-                             &c->checkpoint_every_steps, error));
-    LK_CHECK(lk_json_get_u64(&at, "every_seconds", LK_JSON_OPTIONAL, 0, most,
-                             &c->checkpoint_every_seconds, error));
-    LK_CHECK(lk_json_get_choice(&at, "on_error", LK_JSON_OPTIONAL, errors, LK_COUNT(errors),
-                                &on_error, error));
-    c->stop_on_failed_save = on_error != 0;
-    LK_CHECK(read_hot_steps(&at, &c->hot_steps, error));
-    return lk_json_get_u32(&at, "keep_max", LK_JSON_OPTIONAL, 0, UINT32_MAX, &c->keep_max, error);
-}
-
-static lk_status read_on_start(lk_config *c, const lk_json_cursor *root, lk_error *error) {
-    static const char *const names[] = {"new", "resume", "resume_or_start"};
-    uint32_t chosen = LK_ON_START_NEW;
-    LK_CHECK(lk_json_get_choice(root, "on_start", LK_JSON_OPTIONAL, names, LK_COUNT(names),
-                                &chosen, error));
-    c->on_start = (lk_on_start)chosen;
+    c->spec.precision = (lk_precision)(c->said.precision + LK_TF32);
     return LK_OK;
 }
 
 // It is a directory's name, too, and a part of a line.
-static lk_status read_name(lk_config *c, const lk_json_cursor *root, lk_error *error) {
+static lk_status check_name(const lk_config *c, const lk_json_cursor *root, lk_error *error) {
     lk_json_cursor at;
-    LK_CHECK(lk_json_get_string(root, "name", LK_JSON_OPTIONAL, c->name, sizeof c->name, error));
     bool fits = !strchr(c->name, '/') && strcmp(c->name, "..") != 0 && strcmp(c->name, ".") != 0;
     for (const char *letter = c->name; *letter; letter++) {
         fits = fits && (unsigned char)*letter >= ' ' && *letter != 0x7f;
@@ -504,48 +361,21 @@ static lk_status read_name(lk_config *c, const lk_json_cursor *root, lk_error *e
 }
 
 lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_error *error) {
-    static const char *const keys[] = {"name",
-                                       "model",
-                                       "optimizer",
-                                       "data",
-                                       "seed",
-                                       "arithmetic",
-                                       "precision",
-                                       "global_batch",
-                                       "grain",
-                                       "replica_batch",
-                                       "replicas",
-                                       "accumulate",
-                                       "epochs",
-                                       "steps",
-                                       "layout",
-                                       "log_every_steps",
-                                       "hash_every_steps",
-                                       "evaluate_every_steps",
-                                       "checkpoint",
-                                       "on_start",
-                                       "drop_remainder"};
     memset(c, 0, sizeof *c);
     LK_CHECK(load_document(c, options, error));
     lk_json_cursor root = lk_json_root(&c->document);
-    LK_CHECK(lk_json_keys_only(&root, keys, LK_COUNT(keys), error));
-    LK_CHECK(read_name(c, &root, error));
-    c->spec.seed = 1;
-    LK_CHECK(lk_json_get_u64(&root, "seed", LK_JSON_OPTIONAL, 0, INT64_MAX, &c->spec.seed, error));
-    LK_CHECK(lk_json_get_bool(&root, "drop_remainder", LK_JSON_OPTIONAL, &c->spec.drop_remainder,
-                              error));
-    LK_CHECK(lk_config_read_model(c, &root, error));
-    LK_CHECK(lk_config_read_optimizer(c, &root, error));
-    LK_CHECK(read_arithmetic(c, &root, error));
-    LK_CHECK(read_batch(c, &root, options, error));
-    LK_CHECK(read_length(c, &root, error));
-    LK_CHECK(read_layout(c, &root, error));
+    LK_CHECK(check_precision(&root, error));
+    LK_CHECK(lk_config_read_group(c, &root, &lk_config_keys, c, error));
+    LK_CHECK(check_name(c, &root, error));
+    LK_CHECK(settle_arithmetic(c, &root, error));
+    LK_CHECK(settle_batch(c, &root, options, error));
+    if (!c->steps && !c->epochs) c->epochs = 1;
+    if (c->gpus == 0) c->gpus = LK_CONFIG_ALL_GPUS;
     if (options->gpus) c->gpus = options->gpus;
     if (options->gpu) c->gpu = options->gpu - 1;
     if (options->kernels) snprintf(c->kernels, sizeof c->kernels, "%s", options->kernels);
-    LK_CHECK(read_intervals(c, &root, error));
-    LK_CHECK(read_on_start(c, &root, error));
-    return read_data(c, &root, options, error);
+    c->stop_on_failed_save = c->said.on_error != 0;
+    return settle_data(c, &root, options, error);
 }
 
 lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) {
@@ -553,7 +383,9 @@ lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) 
     memset(c, 0, sizeof *c);
     LK_CHECK(load_document(c, &options, error));
     lk_json_cursor root = lk_json_root(&c->document);
-    return lk_config_read_model(c, &root, error);
+    const lk_key *model = lk_key_find("model");
+    LK_CHECK(lk_json_get_object(&root, "model", LK_JSON_REQUIRED, &root, error));
+    return lk_config_read_group(c, &root, model, c, error);
 }
 
 void lk_config_close(lk_config *c) {

@@ -1,7 +1,7 @@
 // config.h - a run's configuration: what the JSON document and the command line say, checked.
 //
-// Host only, start-up only. Knows names, types and ranges of keys; what they mean for the bits is
-// ops/graph/model.h's. apps/README.md ("Configuration") lists every key.
+// Host only, start-up only. The keys are a table (apps/config_keys.h); what they mean for the bits
+// is ops/graph/model.h's. apps/README.md ("Configuration") shows them.
 #ifndef LOCKSTEP_APPS_CONFIG_H
 #define LOCKSTEP_APPS_CONFIG_H
 
@@ -31,8 +31,15 @@ typedef enum lk_overlap { LK_OVERLAP_AUTO, LK_OVERLAP_ON, LK_OVERLAP_OFF } lk_ov
 // What a run may find in its directory: nothing; itself; either.
 typedef enum lk_on_start { LK_ON_START_NEW, LK_ON_START_RESUME, LK_ON_START_EITHER } lk_on_start;
 
+// As the document says it, where the program goes by what becomes of it.
+typedef struct lk_config_said {
+    char set[256], directory[LK_CONFIG_PATH_BYTES];
+    uint32_t arithmetic, precision, order, on_error;  // numbers of words
+} lk_config_said;
+
 typedef struct lk_config {
     lk_json document;
+    lk_config_said said;
     char name[64];
     lk_run_spec spec;  // example_count and data_hash are filled when the data is open
     lk_layer *layers;  // spec.model.layers: start-up heap, freed by lk_config_close
@@ -76,6 +83,7 @@ typedef struct lk_config_options {
     uint32_t own_replicas;            // .. of this process, 0: nothing
     uint64_t examples;           // --examples: data.train_examples, 0: not given
     bool verify_data;            // --verify-data
+    bool no_data;                // no data set is looked for: it need not be on this machine
     const char *kernels;         // --kernels, or NULL
     uint32_t gpus;               // --gpus, 0: not given
     uint32_t gpu;                // --gpu plus 1, 0: not given
@@ -93,9 +101,5 @@ void lk_config_close(lk_config *config);
 // where it is installed. False if there is none; `path` then holds the first place that was looked
 // at.
 bool lk_config_find_ready(const char *name, char *path, size_t bytes);
-
-// "model" and "optimizer" of a document (apps/config_model.c).
-lk_status lk_config_read_model(lk_config *config, const lk_json_cursor *root, lk_error *error);
-lk_status lk_config_read_optimizer(lk_config *config, const lk_json_cursor *root, lk_error *error);
 
 #endif

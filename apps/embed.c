@@ -84,6 +84,10 @@ static void put_field(FILE *f, const lk_setting *k, const void *owner) {
     case LK_SETTING_INITIALIZER:
         fprintf(f, ",\n     .%s = &lk_initializer_%s", name, initializer->name);
         break;
+    case LK_SETTING_U64:
+    case LK_SETTING_CHOICE:
+    case LK_SETTING_TEXT:
+        lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");
     }
 }
 

@@ -1,5 +1,5 @@
 // identity.c - a run directory and a configuration that is not its: which keys differ. Compares
-// the recorded config.json with the document at hand; knows only which keys change no bit.
+// the recorded config.json with the document at hand.
 #define _GNU_SOURCE
 #include <jansson.h>
 #include <stdio.h>
@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "apps/command.h"
+#include "apps/config_keys.h"
 
 enum { LIST_BYTES = 260, KEY_BYTES = 160, VALUE_BYTES = 48 };
 
@@ -15,27 +16,6 @@ typedef struct difference {
     size_t used;
     uint32_t count, shown;
 } difference;
-
-// Keys at the top that say how a run is computed, shown or kept: its identity is the same.
-static bool changes_bits(const char *path) {
-    static const char *const others[] = {"name",
-                                         "replicas",
-                                         "replica_batch",
-                                         "accumulate",
-                                         "epochs",
-                                         "steps",
-                                         "evaluate_every_steps",
-                                         "checkpoint",
-                                         "log_every_steps",
-                                         "hash_every_steps",
-                                         "layout",
-                                         "data.cache",
-                                         "data.test"};
-    for (uint32_t i = 0; i < LK_COUNT(others); i++) {
-        if (strcmp(path, others[i]) == 0) return false;
-    }
-    return true;
-}
 
 static void show_value(char out[VALUE_BYTES], json_t *value) {
     if (!value) {
@@ -68,7 +48,7 @@ static void compare_member(difference *d, const char *path, const char *key, jso
                            json_t *here) {
     char below[KEY_BYTES];
     snprintf(below, sizeof below, "%s%s%s", path, *path ? "." : "", key);
-    if (changes_bits(below)) compare(d, below, there, here);
+    if (lk_key_decides(below)) compare(d, below, there, here);
 }
 
 static void compare(difference *d, const char *path, json_t *there, json_t *here) {

@@ -29,6 +29,7 @@ static const struct {
     {"predict", lk_command_predict,
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy [--json]"},
     {"embed", lk_command_embed, "embed CONFIG --to FILE.c"},
+    {"config", lk_command_config, "config show CONFIG [--set KEY=VALUE ...] | schema"},
     {"data", lk_command_data, "data fetch|unpack|shard|verify|clean ... [--json]"},
     {"checkpoint", lk_command_checkpoint,
      "checkpoint info FILE | verify FILE|RUN_DIR|--all | export FILE|RUN_DIR --output OUT "
@@ -41,7 +42,8 @@ static const struct {
 
 static const char config_help[] =
     "\n"
-    "CONFIG is a JSON file or the name of a ready configuration (lockstep help configs).\n"
+    "CONFIG is a JSON file or the name of a ready configuration (lockstep help configs); lockstep\n"
+    "help keys explains what stands in it, lockstep config show CONFIG fills in the defaults.\n"
     "With every CONFIG:\n"
     "  --set KEY=VALUE      change a value of the configuration: --set "
     "optimizer.learning_rate=0.05\n"
@@ -88,7 +90,7 @@ static const char config_help[] =
 static void print_help(void) {
     printf("lockstep %s: a fixed-memory, deterministic, data-parallel trainer\n\n", LK_VERSION);
     for (uint32_t i = 0; i < LK_COUNT(commands); i++) printf("  lockstep %s\n", commands[i].use);
-    printf("  lockstep help [COMMAND | configs], lockstep --version\n");
+    printf("  lockstep help [COMMAND | configs | keys], lockstep --version\n");
     fputs(config_help, stdout);
     printf("\nExit codes: 0 done");
 #define PRINT_STATUS(name, code, text) \
@@ -155,7 +157,9 @@ static void print_version(void) {
 static bool help_is_asked(uint32_t command, int argc, char **argv) {
     const bool shared =
         strstr(commands[command].use, " CONFIG") || strstr(commands[command].use, " [CONFIG]");
-    if (!shared || commands[command].main == lk_command_launch) return false;
+    const bool own =
+        commands[command].main == lk_command_launch || commands[command].main == lk_command_config;
+    if (!shared || own) return false;
     for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++) {
         if (asks_for_help(argv[i])) return true;
     }
@@ -181,6 +185,7 @@ static lk_status help(int argc, char **argv, lk_error *error) {
     if (argc == 2) print_help();
     if (argc == 2) return LK_OK;
     if (strcmp(argv[2], "configs") == 0) return lk_list_configs(error);
+    if (strcmp(argv[2], "keys") == 0) return lk_list_keys(error);
     for (int i = 2; i < argc && count < WORDS_MAX; i++) words[count++] = argv[i];
     words[count++] = asked;
     return run_named(count, words, error);

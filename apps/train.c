@@ -403,6 +403,8 @@ static lk_status evaluate(trainer *t, lk_step_result *result, lk_error *error) {
 // What the logs say of this step is the kernel's before the step can be gone on from.
 static lk_status keep_hot(trainer *t, bool tested, lk_error *error) {
     lk_error full = {.status = LK_OK};
+    // What was trained on changed data must not be gone on from.
+    LK_CHECK(lk_run_check_data(t->run, error));
     if (t->leads) {
         (void)lk_line_log_flush(&t->metrics, &full);
         (void)lk_line_log_flush(&t->hashes, &full);

@@ -1,19 +1,24 @@
 // setting.h - a key of a configuration, as data: its name, kind, default and bounds, and the field
-// that it fills. Freestanding. Layers and optimizers have tables of them, from which configurations
-// are read, printed and hashed.
+// that it fills. Freestanding. Layers and optimizers have tables of them, and so has the rest of a
+// configuration (apps/config_keys.h): configurations are read, printed, hashed and described by
+// them.
 #ifndef LOCKSTEP_OPS_SETTING_H
 #define LOCKSTEP_OPS_SETTING_H
 
 #include "arena/base.h"
 
 typedef enum lk_setting_kind {
-    LK_SETTING_U32,          // uint32_t, from 1 up
+    LK_SETTING_U32,          // uint32_t
     LK_SETTING_PAIR,         // a number, or [rows, columns]: two uint32_t after each other
     LK_SETTING_BOOL,         // bool
     LK_SETTING_FLOAT,        // float
     LK_SETTING_PADDING,      // lk_padding: "valid", "same"
     LK_SETTING_ACTIVATION,   // const lk_layer_type *: "linear" is NULL
     LK_SETTING_INITIALIZER,  // const lk_initializer *
+    // Of the rest of a configuration; a layer or an optimizer has none of these.
+    LK_SETTING_U64,     // uint64_t
+    LK_SETTING_CHOICE,  // uint32_t: which of `choices`
+    LK_SETTING_TEXT,    // char[most]
 } lk_setting_kind;
 
 // The default is a constant, frozen for ever: a value equal to it is left out of the run identity,
@@ -21,15 +26,24 @@ typedef enum lk_setting_kind {
 typedef struct lk_setting {
     const char *name;
     lk_setting_kind kind;
-    uint32_t offset;    // of the field in lk_layer or lk_optimizer
+    uint32_t offset;    // of the field in lk_layer, lk_optimizer or what else has the table
     const char *field;  // its name in C, of a pair without _h and _w; NULL: the key's
     bool required;
-    uint32_t most;         // of LK_SETTING_U32 and LK_SETTING_PAIR
+    uint32_t least;        // of U32 and U64; 0 stands for 1 ..
+    bool zero;             // .. but with this for 0
+    uint64_t most;         // of U32, U64 and PAIR; bytes of TEXT, with its end
     float low, high;       // of LK_SETTING_FLOAT, both allowed
     float below;           // ... and not this one nor more; 0: no such bound
-    uint32_t constant;     // default of U32, PAIR, BOOL and PADDING
+    uint64_t constant;     // default of U32, U64, PAIR, BOOL, PADDING and CHOICE
     float float_constant;  // default of FLOAT; INITIALIZER: glorot_uniform; ACTIVATION: linear
+    const char *text;      // default of TEXT; NULL: empty
     const char *fallback;  // not NULL: the key before it whose value is the default
+    // Not NULL: nothing that could be written is the default; this says how it is found, and the
+    // field then holds `constant`.
+    const char *chosen;
+    const char *word;            // of U64: may stand for a number, and is `constant`
+    const char *const *choices;  // of CHOICE
+    uint32_t choice_count;
     const char *meaning;
 } lk_setting;
 

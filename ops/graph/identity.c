@@ -93,6 +93,10 @@ static void add_field(identity *id, const char *name, const lk_setting *k, const
     case LK_SETTING_INITIALIZER:
         if (initializer != &lk_initializer_glorot_uniform) add_text(id, name, initializer->name);
         break;
+    case LK_SETTING_U64:
+    case LK_SETTING_CHOICE:
+    case LK_SETTING_TEXT:
+        lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");
     }
 }
 

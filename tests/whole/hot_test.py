@@ -315,7 +315,8 @@ def two_hosts(case, program, config, more, environment):
                **tf_config(2, rank, port), **struck}
         processes.append(subprocess.Popen(
             ["unshare", "-u", "sh", "-c", f"hostname host{rank} && exec \"$0\" \"$@\"", program,
-             "train", config, "--run-dir", case.run, "--replicas", "1", *settings(1), *more],
+             "train", config, "--run-dir", case.run, "--replicas", "1", "--insecure",
+             *settings(1), *more],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
             env={**os.environ, **env}, stdin=subprocess.DEVNULL))
     return finish(processes)

@@ -1,0 +1,329 @@
+#!/usr/bin/env python3
+"""config_test - lockstep help keys, config show and config schema, which come from the table of
+keys by which configurations are read.
+
+   config_test.py PROGRAM WORK_DIR SOURCE_DIR
+
+Does the table say truly which keys decide bits? Does what config show prints mean the same run? Do
+the schema and the program refuse the same documents? Do the documents list the same keys?
+"""
+import copy
+import glob
+import importlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+
+from program import SMALL, Test
+
+SOURCE = os.path.abspath(sys.argv[3])
+# Refused by the program, not by the schema: what a schema cannot say.
+ONLY_READ = [
+    (r"found real ", "1.0 is an integer to a schema; here it is written as one"),
+    (r"its name \".*\" is that of layer", "names must differ"),
+    (r"no layer before this one is called", "names of earlier layers"),
+    (r"no training set is named", "--data DIRECTORY would name one"),
+    (r"replica_batch \d+ x replicas|is more than 2\^30", "the product of the factors"),
+    (r"made_up\.classes: found|made-up data:", "classes and bytes of made-up data"),
+    (r"data\.(order|train_examples): found", "an order that wants shards"),
+    (r"wanted a number .* fits fp32", "a number that is not 0 in fp32"),
+    (r"string \".*bytes", "a text's bytes, not its characters"),
+]
+# A value of every key that changes no bit, other than SMALL's.
+OTHERS = {
+    "name": "other", "model.layers[].name": "other", "data.cache": "cache",
+    "data.test.made_up.seed": 5, "data.test.made_up.first": 5, "data.test.made_up.count": 7,
+    "data.test.made_up.classes": 9, "replica_batch": 128, "replicas": 2, "accumulate": 2,
+    "epochs": 3, "layout.wave_examples": 64, "layout.fuse": False, "layout.overlay": False,
+    "layout.guards": True, "layout.reduce": "operands", "layout.kernels": "portable",
+    "layout.resident": True, "layout.gpus": 1, "layout.gpu": 0, "layout.exchange_floats": 1000,
+    "layout.overlap": "off", "log_every_steps": 2, "hash_every_steps": 1, "steps": 2,
+    "evaluate_every_steps": 1, "checkpoint.every_steps": 1, "checkpoint.every_seconds": 5,
+    "checkpoint.keep_max": 1, "checkpoint.on_error": "stop", "checkpoint.hot_steps": 1,
+    "on_start": "resume_or_start", "$schema": "config.schema.json",
+}
+# .. and of keys that decide them.
+DECIDERS = {
+    "model.loss": None, "model.layers.0.filters": 5, "model.layers.0.kernel_size": [3, 1],
+    "model.layers.0.padding": "valid", "model.layers.0.strides": 2,
+    "model.layers.0.activation": "linear", "model.layers.0.use_bias": False,
+    "model.layers.0.kernel_initializer": "he_uniform", "model.layers.1.strides": 1,
+    "model.layers.3.units": 17, "optimizer.learning_rate": 0.06, "optimizer.momentum": 0.8,
+    "optimizer.nesterov": True, "data.train.made_up.seed": 2, "data.train.made_up.first": 1,
+    "data.train.made_up.count": 999, "data.train_examples": 500, "seed": 8, "global_batch": 128,
+    "grain": 8, "drop_remainder": True,
+}
+
+
+def identity(t, name, *arguments):
+    t.expect(0, "train", name, "--run-dir", "r", "--fresh", "--quiet", "--set", "steps=1",
+             *arguments)
+    with open("r/identity", encoding="utf-8") as f:
+        return f.read()
+
+
+def help_keys(t):
+    """[(decides, path, type, value, default)]"""
+    _, lines, _ = t.expect(0, "help", "keys")
+    found = []
+    for line in lines[lines.index("") + 1::2]:
+        m = re.fullmatch(r"([* ]) (\S+?)(?: \((\w+)\))?:(?: (.*?))??(?: \(([^()]*)\))?", line)
+        if t.check(m, "a line of help keys", line):
+            found.append((m[1] == "*", m[2], m[3], m[4] or "", m[5] or ""))
+    for line in lines[lines.index("") + 2::2]:
+        t.check(re.match(r"      \S", line), "every key has a meaning", line)
+    t.check(all(len(line) <= 100 for line in lines), "lines fit", max(lines, key=len))
+    return found
+
+
+# --- which keys decide bits ----------------------------------------------------------------------
+
+def decides(t, keys):
+    own = identity(t, t.write("own.json"))
+    for path, value in OTHERS.items():
+        changes = {path.replace("[]", ".0"): value}
+        if path.startswith("data.test."):
+            changes = {"data.test.made_up": {"count": 9, "height": 10, "width": 10},
+                       **changes}
+        if path == "accumulate":
+            changes.update(replica_batch=128)
+        if path in ("replicas", "replica_batch"):
+            changes.update(replicas=2, replica_batch=128)
+        t.check(identity(t, t.write("c.json", changes)) == own, path + " changes no bit")
+    for path, value in DECIDERS.items():
+        if value is None:  # there is one loss only
+            continue
+        t.check(identity(t, t.write("c.json", {path: value})) != own, path + " decides bits")
+    free = {path for star, path, _, value, _ in keys if not star and value != "object"}
+    left = {path for path in free - set(OTHERS)
+            if not re.match(r"data\.test\.(images|labels|manifest)$|"
+                            r"data\.test\.made_up\.(height|width|channels)$", path)}
+    t.check(not left, "every key that is said to change no bit was tried", left)
+    starred = {path for star, path, *_ in keys if star}
+    for path in DECIDERS:
+        t.check(re.sub(r"\.\d+", "[]", path) in starred, path + " has its star")
+
+
+def explained(t):
+    """Of two configurations that differ, the keys that decide bits are named, and no other."""
+    t.expect(0, "train", t.write("c.json"), "--run-dir", "e", "--set", "steps=1")
+    _, _, error = t.expect(78, "train", "c.json", "--run-dir", "e", "--resume", "--set", "seed=8",
+                           "--set", "on_start=resume_or_start", "--set", "layout.fuse=false",
+                           "--set", "model.layers[0].name=other")
+    t.check("seed (7 there, 8 here)" in error, "the key that differs", error)
+    for free in ("on_start", "fuse", "name"):
+        t.check(free + " (" not in error, free + " is not named", error)
+
+
+# --- config show ---------------------------------------------------------------------------------
+
+def show(t, *arguments):
+    _, lines, _ = t.expect(0, "config", "show", *arguments)
+    return "\n".join(lines) + "\n"
+
+
+def get(document, path):
+    for key in path.split("."):
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def shows(t, keys, ready):
+    for path in [*ready, t.write("small.json"),
+                 t.write("factors.json", {"replica_batch": 64, "replicas": 2, "accumulate": 2},
+                         ["global_batch", "grain", "steps"])]:
+        text = show(t, path)
+        with open("shown.json", "w", encoding="utf-8") as f:
+            f.write(text)
+        t.check(show(t, "shown.json") == text, path + ": what is shown shows itself")
+        document = json.loads(text)
+        for _, key, type_, value, default in keys:
+            if type_ or key.startswith(("data.t", "model.layers")) or value in ("text", "object"):
+                continue
+            there = get(document, key)
+            with open(path, encoding="utf-8") as f:
+                said = get(json.load(f), key)
+            written = json.dumps(there).strip('"')
+            if said is not None:
+                t.check(there == said, f"{path}: {key} is as it was said", there, said)
+            elif re.fullmatch(r"\d+|true|false|auto|global|strict|new|continue", default) and \
+                    key != "layout.exchange_floats":
+                t.check(written == default, f"{path}: {key} has its default", written, default)
+    for name in ("small.json", "factors.json"):
+        with open("shown.json", "w", encoding="utf-8") as f:
+            f.write(show(t, name))
+        t.check(identity(t, "shown.json") == identity(t, name), name + ": the same identity")
+    # With what stands on the command line.
+    shown = json.loads(show(t, "mnist-cnn", "--data", "/nowhere", "--seed", "9", "--epochs", "3",
+                            "--replicas", "2", "--examples", "100", "--kernels", "portable",
+                            "--set", "optimizer={\"type\": \"momentum\", \"learning_rate\": 0.1}"))
+    for key, value in {"data.directory": "/nowhere", "data.set": None, "seed": 9, "epochs": 3,
+                       "replicas": 2, "data.train_examples": 100, "layout.kernels": "portable",
+                       "optimizer.momentum": 0.9, "optimizer.nesterov": False, "grain": 16}.items():
+        t.check(get(shown, key) == value, key + " of the command line", get(shown, key), value)
+    t.check(shown["model"]["layers"][1]["strides"] == 2, "strides are the pool's size")
+    t.check(shown["model"]["layers"][1]["inputs"] == ["conv"], "inputs are the layer before")
+    t.expect(78, "config", "show", "small.json", "--set", "sead=3")
+    t.expect(66, "config", "show", "no-such.json")
+    t.expect(64, "config", "shwo", "small.json")
+
+
+# --- config schema -------------------------------------------------------------------------------
+
+def validator(schema):
+    """jsonschema's, else from PyPI into this test's folder; None where it cannot be had."""
+    try:
+        jsonschema = importlib.import_module("jsonschema")
+    except ImportError:
+        try:
+            subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--target", "pypi",
+                            "jsonschema==4.*"], check=True, timeout=200, capture_output=True)
+            sys.path.insert(0, os.path.abspath("pypi"))
+            importlib.invalidate_caches()
+            jsonschema = importlib.import_module("jsonschema")
+        except (subprocess.SubprocessError, OSError, ImportError):
+            return None
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def places(value, at=()):
+    """Paths of all that is in a document."""
+    inner = value.items() if isinstance(value, dict) else \
+        enumerate(value) if isinstance(value, list) else ()
+    for key, below in inner:
+        yield at + (key,)
+        yield from places(below, at + (key,))
+
+
+def disturb(rng, document, keys):
+    """One or two changes at random places."""
+    document = copy.deepcopy(document)
+    for _ in range(rng.choice((1, 1, 2))):
+        *path, last = rng.choice(list(places(document)))
+        at = document
+        for key in path:
+            at = at[key]
+        kind = rng.randrange(4)
+        if kind == 0:
+            del at[last]
+        elif kind == 1 and isinstance(at, dict):
+            at[rng.choice(keys)] = rng.choice((1, "auto", True, {}, []))
+        else:
+            at[last] = rng.choice((0, 1, 2, -1, 1.0, 0.5, 1e-60, 2**31, 2**40, 2**40 + 1, 2**62,
+                                   300, "", "auto", "a/b", "relu", "dense", "strict", "fast",
+                                   "x" * 70, None, True, [], [1, 1], {}, "\u00e4" * 40))
+    return document
+
+
+def schema_agrees(t, keys, ready):
+    _, lines, _ = t.expect(0, "config", "schema")
+    check = validator(json.loads("\n".join(lines)))
+    if check is None:
+        print("the schema was not tried: no package jsonschema here, nor from PyPI")
+        return
+    shown = json.loads(show(t, t.write("small.json")))
+    documents = [shown]
+    for path in ready:
+        with open(path, encoding="utf-8") as f:
+            documents.append(json.load(f))
+        documents.append(json.loads(show(t, path)))
+    for document in documents:
+        t.check(check.is_valid(document), "a right one", document.get("name"),
+                [e.message for e in check.iter_errors(document)][:1])
+    rng, names, both, only = random.Random(18), sorted({k[1].split(".")[-1] for k in keys}), 0, 0
+    for case in range(500):
+        document = disturb(rng, rng.choice([SMALL, shown]), names)
+        with open("c.json", "w", encoding="utf-8") as f:
+            json.dump(document, f)
+        code, _, error = t.run("config", "show", "c.json")
+        wrong = [e.message for e in check.iter_errors(document)]
+        if code == 0 or wrong:
+            both += bool(wrong)
+            t.check((code == 78) == bool(wrong), f"case {case}: the same answer", code, error,
+                    wrong[:1])
+            continue
+        only += 1
+        t.check(code == 78 and any(re.search(p, error) for p, _ in ONLY_READ),
+                f"case {case}: the schema says nothing, and cannot", code, error)
+    t.check(both > 200 and only > 3, "cases of each kind", both, only)
+
+
+# --- the documents -------------------------------------------------------------------------------
+
+# Heads of the tables of keys, and what their keys begin with.
+HEADS = (("key", ""), ("key of `data`", "data."), ("key of `layout`", "layout."), ("`type`", None))
+
+
+def table(t):
+    """The rows of the list of keys: (first cell, second cell)."""
+    for name in ("apps/README.md", "README.md"):
+        path = os.path.join(SOURCE, name)
+        if not os.path.exists(path):
+            continue
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        rows = []
+        for head, prefix in HEADS:
+            start = rf"\| {re.escape(head)} \| \w+ \|\n\|---\|---\|\n"
+            for part in re.split(start, text)[1:]:
+                for row in part.split("\n\n")[0].splitlines():
+                    first, _, second = row.strip("| ").partition(" | ")
+                    if prefix is None:  # of a layer or an optimizer
+                        first = "`model.layers[]`, `optimizer`"
+                    name = r"`\g<1>`" if prefix is None else rf"`{prefix}\g<1>`"
+                    rows.append((re.sub(r"`([^`]+)`", name, first), second))
+        if rows:
+            return rows
+    t.check(False, "a table of keys in README.md or apps/README.md")
+    return []
+
+
+def documented(t, keys):
+    rows = table(t)
+    paths = {re.sub(r"\[\]", "", k[1]) for k in keys}
+    for first, _ in rows:
+        for name in re.findall(r"`([^`]+)`", first):
+            t.check(name.replace("[]", "") in paths, "the table's key is a key", name)
+    for _, path, _, value, default in keys:
+        path = path.replace("[]", "")
+        # As data.train's; objects whose keys have rows of their own; what the text says.
+        if path.startswith("data.test.") or path in ("model", "checkpoint", "optimizer.type") or \
+                path in ("model.layers.type", "model.layers.name", "model.layers.inputs"):
+            continue
+        parent, _, leaf = path.rpartition(".")
+        own = [second for first, second in rows if f"`{path}`" in first.replace("[]", "")]
+        above = [second for first, second in rows if any(
+            f"`{up}`" in first.replace("[]", "") for up in
+            [".".join(parent.split(".")[:n + 1]) for n in range(parent.count(".") + 1)] if up)
+            and re.search(rf"[`\"]{re.escape(leaf)}[`\"]", second)]
+        if not t.check(own or above, "the table has it", path):
+            continue
+        # A number after the name, in brackets, is the default.
+        said = [found[1].strip("`") for row in above if (found := re.search(
+            rf"[`\"]{re.escape(leaf)}[`\"] \((\d[\d.]*|true|false|(?:the )?`\w+`)", row))]
+        said = [value.removeprefix("the `") for value in said]
+        if said and value != "text" and re.fullmatch(r"[\w.]+", default):
+            t.check(default in said, path + " has that default", said, default)
+
+
+def main():
+    t = Test()
+    ready = sorted(glob.glob(SOURCE + "/apps/**/configs/**/*.json", recursive=True))
+    ready = [path for path in ready if os.path.basename(path) != "digests.json"]
+    t.check(len(ready) >= 8, "ready configurations", ready)
+    keys = help_keys(t)
+    t.check(len(keys) > 80, "keys", len(keys))
+    documented(t, keys)
+    shows(t, keys, ready)
+    decides(t, keys)
+    explained(t)
+    schema_agrees(t, keys, ready)
+    t.finish()
+
+
+if __name__ == "__main__":
+    main()
