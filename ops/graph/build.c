@@ -422,19 +422,3 @@ const lk_op_type lk_op_metric_sum = {
     .name = "loss_sum", .number = LK_OP_METRIC_SUM, .scope = LK_SCOPE_METRIC};
 const lk_op_type lk_op_reduce_apply = {
     .name = "reduce_apply", .number = LK_OP_REDUCE_APPLY, .scope = LK_SCOPE_UPDATE};
-
-// dx = x + dy: the share of one more user of a tensor.
-static uint32_t add_gradient(lk_lane *l, const lk_op *op) {
-    const float *x = l->at[LK_X], *dy = l->at[LK_DY];
-    float *dx = l->at[LK_DX];
-    uint32_t bad = 0;
-    for (uint64_t i = 0; i < l->examples * op->floats; i++) {
-        dx[i] = x[i] + dy[i];
-        bad |= !(dx[i] - dx[i] == 0.0f);
-    }
-    return bad;
-}
-const lk_op_type lk_op_add_gradient = {.name = "add_gradient",
-                                       .number = LK_OP_ADD_GRADIENT,
-                                       .scope = LK_SCOPE_EXAMPLES,
-                                       .reference = add_gradient};

@@ -140,6 +140,17 @@ static inline void relu_backward(const lk_kernels *k, uint64_t count, const floa
     (void)call_op(k, &op, &l);
 }
 
+// Any op of single values: those of its tensors that are not NULL.
+static inline uint32_t element_op(const lk_kernels *k, const lk_op_type *type, uint64_t count,
+                                  const float *x, const float *x2, float *y, const float *dy,
+                                  float *dx) {
+    const lk_op op = {.type = type, .floats = count};
+    lk_lane l = {.examples = 1};
+    l.at[LK_X] = WITHOUT_CONST(x), l.at[LK_X2] = WITHOUT_CONST(x2), l.at[LK_Y] = y;
+    l.at[LK_DY] = WITHOUT_CONST(dy), l.at[LK_DX] = dx;
+    return call_op(k, &op, &l);
+}
+
 static inline uint32_t softmax_cross_entropy(const lk_kernels *k, uint32_t m, uint32_t classes,
                                              const float *logits, const uint32_t *labels,
                                              float *dlogits, float *loss, uint32_t *correct) {

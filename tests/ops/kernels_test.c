@@ -382,6 +382,35 @@ static void test_elements(void **state) {
     check_elements(1000);
 }
 
+// Sums of two tensors, beside them and in place; one that overflows raises the flag.
+static void check_sums(uint64_t count) {
+    float *a = operand(count), *b = operand(count);
+    output sum = output_of(count * sizeof(float));
+    const lk_op_type *in_place = &lk_op_add_gradient;
+    snprintf(shape, sizeof shape, "count %llu", (unsigned long long)count);
+    memcpy(sum.want, a, sum.bytes);
+    assert_int_equal(
+        element_op(reference, in_place, count, sum.want, NULL, NULL, b, sum.want), 0);
+    EACH_VARIANT(k) {
+        memcpy(sum.got, a, sum.bytes);
+        assert_int_equal(element_op(k, in_place, count, sum.got, NULL, NULL, b, sum.got), 0);
+        same(&sum, k->name, in_place->name, shape);
+    }
+    if (count > 0) a[count / 2] = b[count / 2] = 0x1p127f;
+    EACH_VARIANT(k) {
+        assert_int_equal(element_op(k, in_place, count, a, NULL, NULL, b, sum.got), count > 0);
+    }
+    output_free(&sum);
+    free(a), free(b);
+}
+
+static void test_sums(void **state) {
+    (void)state;
+    seed = 8;
+    for (uint64_t count = 0; count < 70; count++) check_sums(count);
+    check_sums(1000);
+}
+
 static void check_apply(const lk_optimizer *o, uint64_t count) {
     ordinary = draw() % 2;
     float *sum = operand(count), *w = operand(count), *slot = operand(count);
@@ -633,6 +662,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_dense_input_gradient),
         cmocka_unit_test(test_dense_weight_gradient),
         cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_sums),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),
