@@ -374,6 +374,23 @@ lk_status lk_build_input_gradient(lk_builder *b, const lk_op_type *type, uint32_
     return LK_OK;
 }
 
+lk_status lk_build_gradient_share(lk_builder *b, const lk_op_type *copy, uint32_t of,
+                                  uint32_t which) {
+    const lk_op *ops = b->program->ops, *op = &ops[of];
+    const uint32_t from = op->input[which];
+    bool last = true;
+    if (!ops[from].wants) return LK_OK;
+    for (uint32_t n = 0; n < which; n++) last = last && !ops[op->input[n]].wants;
+    if (ops[from].gradient != LK_NONE) {
+        add_share(b, from, op->gradient);
+    } else if (last) {
+        b->program->ops[from].gradient = op->gradient;
+    } else {
+        return lk_build_input_gradient(b, copy, of, which, false);
+    }
+    return LK_OK;
+}
+
 lk_status lk_build_gradient_in_place(lk_builder *b, const lk_op_type *type, uint32_t of) {
     lk_program *p = b->program;
     const uint32_t from = p->ops[of].input[0];
