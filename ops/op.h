@@ -43,7 +43,10 @@
 
 // Those of them whose fast kernels need nothing but what every kernel gets: the tables take them
 // from this list, plain_NAME of ops/cpu/plain.inc.h and lk_cuda_plain_NAME of ops/cuda/plain.cu.
-#define LK_PLAIN_OP_LIST(X) X(ADD_GRADIENT, add_gradient)
+#define LK_PLAIN_OP_LIST(X)       \
+    X(ADD, add)                   \
+    X(ADD_BACKWARD, add_backward) \
+    X(ADD_GRADIENT, add_gradient)
 
 // Where a table of kernels has the op's. Never stored: a number may change with every version.
 typedef enum lk_op_number {

@@ -14,6 +14,15 @@ V_INLINE uint32_t plain_sum(uint64_t count, const float *a, const float *b, floa
     return v_noted(bad);
 }
 
+static uint32_t plain_add(lk_lane *l, const lk_op *op) {
+    return plain_sum(l->examples * op->floats, l->at[LK_X], l->at[LK_X2], l->at[LK_Y]);
+}
+
+static uint32_t plain_add_backward(lk_lane *l, const lk_op *op) {
+    memcpy(l->at[LK_DX], l->at[LK_DY], l->examples * op->floats * sizeof(float));
+    return 0;
+}
+
 static uint32_t plain_add_gradient(lk_lane *l, const lk_op *op) {
     return plain_sum(l->examples * op->floats, l->at[LK_X], l->at[LK_DY], l->at[LK_DX]);
 }

@@ -12,7 +12,7 @@
 #include "ops/setting.h"
 
 // Every layer, and those of them that may stand as "activation" of another.
-#define LK_LAYER_LIST(X) X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu)
+#define LK_LAYER_LIST(X) X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy)
 
 enum { LK_LAYER_INPUTS_MAX = 2 };

@@ -349,7 +349,7 @@ class Dense:
 class Relu:
     kernel_count = 0
 
-    def __init__(self, shape):
+    def __init__(self, layer, shape):
         self.shape = shape
 
     def forward(self, x, kernel, bias):
@@ -358,6 +358,33 @@ class Relu:
 
     def backward(self, dy, kernel):
         return [g if y > 0.0 else 0.0 for g, y in zip(dy, self.y)]
+
+
+class Add:
+    kernel_count = 0
+
+    def __init__(self, layer, shape):
+        self.shape = shape
+
+    def forward(self, x, kernel, bias):
+        return list(map(add, *x))
+
+    def backward(self, dy, kernel):
+        return dy
+
+
+ACTIVATIONS = {"relu": Relu}
+LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add, **ACTIVATIONS}
+
+
+def inputs_of(config, number):
+    """The layers that layer `number` takes, each its number plus 1; 0 is the model's input."""
+    layers = config["model"]["layers"]
+    names = [layer.get("name", f"{layer['type']}_{i}") for i, layer in enumerate(layers)]
+    taken = layers[number].get("inputs")
+    if taken is None:
+        return [number]
+    return [max([i + 1 for i in range(number) if names[i] == name], default=0) for name in taken]
 
 
 # --- section 6: gradients of parameters -----------------------------------------------------------
@@ -389,22 +416,34 @@ class Run:
         # As lockstep data shard cuts it: the larger ones first.
         self.shards = [k * (count // shards) + min(k, count % shards)
                        for k in range(shards + 1)] if shards else []
-        self.layers, self.parameters, self.owners = [], [], []
-        shape = tuple(config["model"]["input"])
-        for layer in config["model"]["layers"]:
+        # A tensor is a number in `shapes`, 0 the model's input; each of self.layers makes the next.
+        self.layers, self.parameters = [], []
+        self.shapes, self.learns = [tuple(config["model"]["input"])], [False]
+        outputs = [(0, self.shapes[0])]  # by layer number plus 1: tensor, and how it is seen
+        for number, layer in enumerate(config["model"]["layers"]):
+            taken = [outputs[i] for i in inputs_of(config, number)]
+            shape = taken[0][1]
             if layer["type"] == "flatten":
-                shape = (math.prod(shape),)
+                outputs.append((taken[0][0], (math.prod(shape),)))
                 continue
-            made = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense}.get(layer["type"])
-            self.layers.append(made(layer, shape) if made else Relu(shape))
-            shape = self.layers[-1].shape
-            if self.layers[-1].kernel_count:
-                self.initialize(layer, self.layers[-1])
-            if layer.get("activation") == "relu":
-                self.layers.append(Relu(shape))
+            made = self.append(LAYERS[layer["type"]](layer, shape), [t for t, _ in taken])
+            if made.kernel_count:
+                self.initialize(layer, made)
+            if layer.get("activation", "linear") != "linear":
+                function = ACTIVATIONS[layer["activation"]](None, made.shape)
+                self.append(function, [len(self.shapes) - 1])
+            outputs.append((len(self.shapes) - 1, self.shapes[-1]))
         self.slots = [[0.0] * len(p) for p in self.parameters]
         self.alive = [False] * len(self.parameters)
         self.step = 0
+
+    def append(self, made, inputs):
+        """A layer whose output is a tensor of its own; does it depend on a parameter?"""
+        made.inputs_at = inputs
+        self.layers.append(made)
+        self.shapes.append(made.shape)
+        self.learns.append(made.kernel_count > 0 or any(self.learns[i] for i in inputs))
+        return made
 
     def initialize(self, layer, made):
         made.kernel_at, made.bias_at = len(self.parameters), None
@@ -431,27 +470,34 @@ class Run:
     def example(self, index, terms):
         """Forward and backward of one example; appends its terms to those of every parameter."""
         image, label = self.examples[index]
-        inputs = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
+        values = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
         for layer in self.layers:
-            inputs.append(layer.forward(inputs[-1], *self.weights(layer)))
-        z = inputs.pop()
+            x = [values[i] for i in layer.inputs_at]
+            values.append(layer.forward(x[0] if len(x) == 1 else x, *self.weights(layer)))
+        z = values[-1]
         top = max(z)
         self.correct += z.index(top) == label
         e = [exp(sub(v, top)) for v in z]
         s = finished([(1.0, v) for v in e])
         r = div(1.0, s)
         loss = add(sub(log(s), sub(z[label], top)), 0.0)
-        dy = [add(sub(mul(e[k], r), 1.0 if k == label else 0.0), 0.0) for k in range(len(z))]
-        first = next(i for i, layer in enumerate(self.layers) if layer.kernel_count)
-        for i in range(len(self.layers) - 1, first - 1, -1):
-            layer = self.layers[i]
+        gradients = [None] * len(values)
+        gradients[-1] = [add(sub(mul(e[k], r), 1.0 if k == label else 0.0), 0.0)
+                         for k in range(len(z))]
+        for i in range(len(self.layers), 0, -1):
+            layer, dy = self.layers[i - 1], gradients[i]
+            if not self.learns[i]:
+                continue
             if layer.kernel_count:
-                kernels, biases = layer.gradient_terms(inputs[i], dy)
+                kernels, biases = layer.gradient_terms(values[layer.inputs_at[0]], dy)
                 terms[layer.kernel_at].append(kernels)
                 if layer.bias_at is not None:
                     terms[layer.bias_at].append(biases)
-            if i > first:
-                dy = layer.backward(dy, self.weights(layer)[0])
+            if not any(self.learns[n] for n in layer.inputs_at):
+                continue
+            dx = layer.backward(dy, self.weights(layer)[0])
+            for n in [n for n in layer.inputs_at if self.learns[n]]:
+                gradients[n] = list(map(add, gradients[n], dx)) if gradients[n] else dx
         return loss
 
     def position(self, epoch, p, terms):
@@ -518,9 +564,11 @@ def u32(*values):
     return struct.pack(f"<{len(values)}I", *values)
 
 
-def layer_entries(number, layer):
+def layer_entries(number, layer, inputs):
     """{key: value} of what is no constant default; defaults that follow another key are written."""
     kind, out = layer["type"], {}
+    if inputs != [number]:
+        out["inputs"] = u32(*inputs)
     size = {"conv2d": "kernel_size", "max_pool2d": "pool_size"}.get(kind)
     out["type"] = kind.encode()
     if size:
@@ -564,7 +612,7 @@ def identity(config, examples, shards):
     if o.get("nesterov"):
         entries["optimizer.nesterov"] = u32(1)
     for number, layer in enumerate(model["layers"]):
-        entries.update(layer_entries(number, layer))
+        entries.update(layer_entries(number, layer, inputs_of(config, number)))
     out = b"lockstep run identity 2"
     for key in sorted(entries):
         out += u32(len(key)) + key.encode() + u32(len(entries[key])) + entries[key]
@@ -626,6 +674,18 @@ NETS = [
          {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"},
          {"type": "dense", "units": 5, "activation": "relu"}, {"type": "dense", "units": 3}],
         {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 8, 2, 11, 4, shards=2),
+    # Sums: a residual block whose input has three users, what is added to itself, ReLU around them.
+    net("residual", (5, 4, 1),
+        [{"type": "conv2d", "name": "stem", "filters": 4, "kernel_size": 2, "padding": "same",
+          "activation": "relu"},
+         {"type": "conv2d", "name": "a", "filters": 4, "kernel_size": 3, "padding": "same"},
+         {"type": "add", "name": "sum", "inputs": ["a", "stem"]}, {"type": "relu"},
+         {"type": "max_pool2d", "name": "side", "inputs": ["stem"], "pool_size": 2, "strides": 1,
+          "padding": "same"},
+         {"type": "add", "name": "both", "inputs": ["relu_3", "side"]}, {"type": "flatten"},
+         {"type": "dense", "name": "b", "units": 3},
+         {"type": "add", "name": "twice", "inputs": ["b", "b"]}],
+        {"type": "sgd", "learning_rate": 0.1}, 6, 2, 11, 3),
 ]
 
 LAYOUTS = [  # of the program: replicas and "layout"

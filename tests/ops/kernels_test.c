@@ -396,9 +396,21 @@ static void check_sums(uint64_t count) {
         assert_int_equal(element_op(k, in_place, count, sum.got, NULL, NULL, b, sum.got), 0);
         same(&sum, k->name, in_place->name, shape);
     }
+    assert_int_equal(element_op(reference, &lk_op_add, count, a, b, sum.want, NULL, NULL), 0);
+    EACH_VARIANT(k) {
+        assert_int_equal(element_op(k, &lk_op_add, count, a, b, sum.got, NULL, NULL), 0);
+        same(&sum, k->name, "add", shape);
+    }
+    assert_int_equal(
+        element_op(reference, &lk_op_add_backward, count, NULL, NULL, NULL, b, sum.want), 0);
+    EACH_VARIANT(k) {
+        (void)element_op(k, &lk_op_add_backward, count, NULL, NULL, NULL, b, sum.got);
+        same(&sum, k->name, "add_backward", shape);
+    }
     if (count > 0) a[count / 2] = b[count / 2] = 0x1p127f;
     EACH_VARIANT(k) {
         assert_int_equal(element_op(k, in_place, count, a, NULL, NULL, b, sum.got), count > 0);
+        assert_int_equal(element_op(k, &lk_op_add, count, a, b, sum.got, NULL, NULL), count > 0);
     }
     output_free(&sum);
     free(a), free(b);
