@@ -43,10 +43,16 @@
 
 // Those of them whose fast kernels need nothing but what every kernel gets: the tables take them
 // from this list, plain_NAME of ops/cpu/plain.inc.h and lk_cuda_plain_NAME of ops/cuda/plain.cu.
-#define LK_PLAIN_OP_LIST(X)       \
-    X(ADD, add)                   \
-    X(ADD_BACKWARD, add_backward) \
-    X(ADD_GRADIENT, add_gradient)
+#define LK_PLAIN_OP_LIST(X)               \
+    X(ADD, add)                           \
+    X(ADD_BACKWARD, add_backward)         \
+    X(ADD_GRADIENT, add_gradient)         \
+    X(TANH, tanh)                         \
+    X(TANH_BACKWARD, tanh_backward)       \
+    X(SIGMOID, sigmoid)                   \
+    X(SIGMOID_BACKWARD, sigmoid_backward) \
+    X(LEAKY_RELU, leaky_relu)             \
+    X(LEAKY_RELU_BACKWARD, leaky_relu_backward)
 
 // Where a table of kernels has the op's. Never stored: a number may change with every version.
 typedef enum lk_op_number {
@@ -101,6 +107,7 @@ typedef struct lk_op {
         LK_WIDE lk_conv2d conv;
         lk_pool2d pool;
         lk_dense dense;
+        float slope;  // leaky_relu
     };
 } lk_op;
 

@@ -30,6 +30,13 @@ WAYS = [
 RESULTS = ("digest ", "state_hash ", "test_loss ", "test_accuracy ")
 
 
+ACTIVATIONS = ["relu", "leaky_relu", "tanh", "sigmoid"]
+
+
+def activation(r):
+    return r.choice(["relu", "relu", "linear", "linear", *ACTIVATIONS])
+
+
 def window(r, shape, sizes):
     """Size, strides and padding of a window that fits, and the shape behind it."""
     size = [r.randint(1, min(s, n)) for s, n in zip(sizes, shape)]
@@ -57,16 +64,16 @@ def layers_of(r, shape, classes, channels):
     shapes = [(*shape, channels)]
     for _ in range(r.randint(0, 3)):
         maybe_sum(r, layers, shapes)
-        kind = r.choice(["conv2d", "conv2d", "max_pool2d", "relu"])
+        kind = r.choice(["conv2d", "conv2d", "max_pool2d", "activation"])
         layer = {"type": kind}
-        if kind == "relu":
-            layers.append(layer)
+        if kind == "activation":
+            layers.append({"type": r.choice(ACTIVATIONS)})
             shapes.append(shapes[-1])
             continue
         size, layer["strides"], layer["padding"], shape = window(r, shape, (6, 4))
         if kind == "conv2d":
             layer.update(kernel_size=size, filters=r.choice([1, 2, 7, 8, 16, 17, 33]),
-                         use_bias=r.random() < 0.8, activation=r.choice(["relu", "linear"]))
+                         use_bias=r.random() < 0.8, activation=activation(r))
         else:
             layer.update(pool_size=size)
         layers.append(layer)
@@ -76,9 +83,9 @@ def layers_of(r, shape, classes, channels):
     shapes.append(math.prod(shapes[-1]))
     for _ in range(r.randint(0, 3)):
         layers.append(r.choice([
-            {"type": "relu"},
+            {"type": r.choice(ACTIVATIONS)},
             {"type": "dense", "units": r.choice([1, 1, 3, 16, 31, 64, 100]),
-             "use_bias": r.random() < 0.8, "activation": r.choice(["relu", "linear"])}]))
+             "use_bias": r.random() < 0.8, "activation": activation(r)}]))
         shapes.append(layers[-1].get("units", shapes[-1]))
         maybe_sum(r, layers, shapes)
     return layers + [{"type": "dense", "units": classes}]

@@ -144,6 +144,52 @@ def log(x):
     return fma(m, constant("0x1.62e43p-1"), p)
 
 
+def exp_parts(x):
+    t = fma(x, constant("0x1.715476p+0"), constant("0x1.8p+23"))
+    m = sub(t, constant("0x1.8p+23"))
+    r = fma(m, constant("-0x1.62e43p-1"), x)
+    r = fma(m, constant("0x1.05c61p-29"), r)
+    p = constant("0x1.6a8578p-10")
+    for c in EXP[:-1]:
+        p = fma(p, r, constant(c))
+    e = mul(p, r)
+    return e, fma(p, r, -e), (bits(t) - 0x4B400000) & 0xFFFFFFFF
+
+
+def tanh(x):
+    a = min(abs(x), 10.0)
+    e, f, k = exp_parts(mul(-2.0, a))
+    s = from_bits((k + 127) << 23)
+    o = sub(1.0, s)
+    b = mul(s, e)
+    m = sub(o, b)
+    rest = add(sub(sub(o, m), b), sub(sub(sub(1.0, o), s), mul(s, f)))
+    d = sub(2.0, m)
+    g = sub(sub(sub(2.0, d), m), rest)
+    i = div(1.0, d)
+    q = mul(m, i)
+    c = fma(-q, g, add(fma(-q, d, m), rest))
+    return math.copysign(fma(c, i, q), x)
+
+
+def sigmoid(x):
+    e, f, k = exp_parts(max(-abs(x), -104.0))
+    u = (k + 254) & 0xFFFFFFFF
+    h = u >> 1
+    v, w = from_bits(h << 23), from_bits((u - h) << 23)
+    j = add(1.0, e)
+    rest = add(add(sub(1.0, j), e), f)
+    power = mul(mul(j, v), w)
+    d = add(1.0, power)
+    g = add(add(sub(1.0, d), power), mul(mul(rest, v), w))
+    if not x < 0:
+        j, rest, v, w = 1.0, 0.0, 1.0, 1.0
+    i = div(1.0, d)
+    q = mul(j, i)
+    c = fma(-q, g, add(fma(-q, d, j), rest))
+    return mul(mul(fma(c, i, q), v), w)
+
+
 # --- sections 10 and 13: random words, order, made-up data ----------------------------------------
 
 def block(seed, purpose, c0, c1, c2, c3):
@@ -373,7 +419,39 @@ class Add:
         return dy
 
 
-ACTIVATIONS = {"relu": Relu}
+class Tanh(Relu):
+    def forward(self, x, kernel, bias):
+        self.y = [tanh(v) for v in x]
+        return self.y
+
+    def backward(self, dy, kernel):
+        return [mul(g, fma(-y, y, 1.0)) for g, y in zip(dy, self.y)]
+
+
+class Sigmoid(Relu):
+    def forward(self, x, kernel, bias):
+        self.y = [sigmoid(v) for v in x]
+        return self.y
+
+    def backward(self, dy, kernel):
+        return [mul(g, mul(y, sub(1.0, y))) for g, y in zip(dy, self.y)]
+
+
+class LeakyRelu(Relu):
+    def __init__(self, layer, shape):
+        super().__init__(layer, shape)
+        slope = layer.get("negative_slope", 0.3) if layer else 0.2
+        self.slope = rounded(Fraction(str(slope)))
+
+    def forward(self, x, kernel, bias):
+        self.y = [v if v > 0.0 else mul(self.slope, v) for v in x]
+        return self.y
+
+    def backward(self, dy, kernel):
+        return [g if y > 0.0 else mul(self.slope, g) for g, y in zip(dy, self.y)]
+
+
+ACTIVATIONS = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "leaky_relu": LeakyRelu}
 LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add, **ACTIVATIONS}
 
 
@@ -578,6 +656,9 @@ def layer_entries(number, layer, inputs):
             out["strides"] = u32(*strides)
         if layer.get("padding", "valid") != "valid":
             out["padding"] = layer["padding"].encode()
+    slope = rounded(Fraction(str(layer.get("negative_slope", 0.3))))
+    if slope != rounded(Fraction("0.3")):
+        out["negative_slope"] = struct.pack("<f", slope)
     units = {"conv2d": "filters", "dense": "units"}.get(kind)
     if units:
         out[units] = u32(layer[units])
@@ -686,6 +767,14 @@ NETS = [
          {"type": "dense", "name": "b", "units": 3},
          {"type": "add", "name": "twice", "inputs": ["b", "b"]}],
         {"type": "sgd", "learning_rate": 0.1}, 6, 2, 11, 3),
+    # tanh, sigmoid and leaky_relu, as layers and as activations.
+    net("curves", (4, 4, 1),
+        [{"type": "conv2d", "filters": 3, "kernel_size": 2, "activation": "tanh"},
+         {"type": "leaky_relu", "negative_slope": 0.125}, {"type": "flatten"},
+         {"type": "dense", "units": 4, "activation": "leaky_relu"}, {"type": "sigmoid"},
+         {"type": "dense", "units": 4, "activation": "sigmoid"}, {"type": "leaky_relu"},
+         {"type": "dense", "units": 4}, {"type": "tanh"}, {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 2, 11, 3),
 ]
 
 LAYOUTS = [  # of the program: replicas and "layout"

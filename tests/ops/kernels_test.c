@@ -423,6 +423,41 @@ static void test_sums(void **state) {
     check_sums(1000);
 }
 
+// Activations, and their gradients beside dy and in place.
+static void check_activations(uint64_t count) {
+    static const struct {
+        const lk_op_type *forward, *backward;
+    } all[] = {{&lk_op_tanh, &lk_op_tanh_backward},
+               {&lk_op_sigmoid, &lk_op_sigmoid_backward},
+               {&lk_op_leaky_relu, &lk_op_leaky_relu_backward}};
+    float *x = operand(count), *dy = operand(count);
+    output y = output_of(count * sizeof(float)), dx = output_of(count * sizeof(float));
+    for (uint64_t i = 0; i < count; i++) x[i] *= (float)(draw() % 30);
+    snprintf(shape, sizeof shape, "count %llu", (unsigned long long)count);
+    for (size_t a = 0; a < LK_COUNT(all); a++) {
+        (void)element_op(reference, all[a].forward, count, x, NULL, y.want, NULL, NULL);
+        (void)element_op(reference, all[a].backward, count, NULL, NULL, y.want, dy, dx.want);
+        EACH_VARIANT(k) {
+            (void)element_op(k, all[a].forward, count, x, NULL, y.got, NULL, NULL);
+            same(&y, k->name, all[a].forward->name, shape);
+            (void)element_op(k, all[a].backward, count, NULL, NULL, y.want, dy, dx.got);
+            same(&dx, k->name, all[a].backward->name, shape);
+            memcpy(dx.got, dy, dx.bytes);
+            (void)element_op(k, all[a].backward, count, NULL, NULL, y.want, dx.got, dx.got);
+            same(&dx, k->name, "in place", shape);
+        }
+    }
+    output_free(&y), output_free(&dx);
+    free(x), free(dy);
+}
+
+static void test_activations(void **state) {
+    (void)state;
+    seed = 9;
+    for (uint64_t count = 0; count < 70; count++) check_activations(count);
+    check_activations(1000);
+}
+
 static void check_apply(const lk_optimizer *o, uint64_t count) {
     ordinary = draw() % 2;
     float *sum = operand(count), *w = operand(count), *slot = operand(count);
@@ -675,6 +710,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_dense_weight_gradient),
         cmocka_unit_test(test_elements),
         cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_activations),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),

@@ -101,8 +101,14 @@ static image_shape layer_forward(const lk_layer *l, image_shape s, const double 
     } else {
         for (int i = 0; i < s.h * s.w * s.c; i++) y[i] = x2 ? x[i] + x2[i] : x[i];
     }
-    bool relu = l->activation || l->type == &lk_layer_relu;
-    for (int i = 0; relu && i < o.h * o.w * o.c; i++) y[i] = fmax(y[i], 0.0);
+    const lk_layer_type *f = l->activation ? l->activation : l->type;
+    const double slope = l->activation ? 0.2 : (double)l->negative_slope;
+    for (int i = 0; i < o.h * o.w * o.c; i++) {
+        if (f == &lk_layer_relu) y[i] = fmax(y[i], 0.0);
+        if (f == &lk_layer_leaky_relu) y[i] = fmax(y[i], slope * y[i]);
+        if (f == &lk_layer_tanh) y[i] = tanh(y[i]);
+        if (f == &lk_layer_sigmoid) y[i] = 1.0 / (1.0 + exp(-y[i]));
+    }
     return o;
 }
 
@@ -676,6 +682,32 @@ static void gradients_of_a_residual_block(void **state) {
     check_model(6, 5, 2, layers, LK_COUNT(layers));
 }
 
+#define FUNCTION(n, kind) {.type = &lk_layer_##kind, .name = n, .negative_slope = 0.3f}
+
+static lk_layer with_activation(lk_layer l, const lk_layer_type *activation) {
+    l.activation = activation;
+    return l;
+}
+
+static void gradients_of_activations(void **state) {
+    (void)state;
+    const lk_layer layers[] = {
+        with_activation((lk_layer)CONV("a", 3, 3, 1, SAME, true, false), &lk_layer_tanh),
+        FUNCTION("leaky", leaky_relu),
+        POOL("p", 2, 2, VALID),
+        FUNCTION("s", sigmoid),
+        with_activation((lk_layer)CONV("b", 2, 2, 1, SAME, true, false), &lk_layer_leaky_relu),
+        FUNCTION("t", tanh),
+        ADD("sum", 6, 5),
+        FLATTEN,
+        with_activation((lk_layer)DENSE("c", 5, true, false), &lk_layer_sigmoid),
+        FUNCTION("both", leaky_relu),
+        FROM(FUNCTION("own", tanh), 9),
+        ADD("last", 10, 11),
+        DENSE("d", 3, true, false)};
+    check_model(6, 6, 1, layers, LK_COUNT(layers));
+}
+
 // What adds to itself; the model's input in a sum; a sum of two rows; ReLU after and before sums.
 static void gradients_of_sums(void **state) {
     (void)state;
@@ -742,6 +774,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_narrow_layers),
         cmocka_unit_test(gradients_of_a_residual_block),
         cmocka_unit_test(gradients_of_sums),
+        cmocka_unit_test(gradients_of_activations),
         cmocka_unit_test(gradients_of_random_graphs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
