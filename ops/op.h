@@ -43,16 +43,18 @@
 
 // Those of them whose fast kernels need nothing but what every kernel gets: the tables take them
 // from this list, plain_NAME of ops/cpu/plain.inc.h and lk_cuda_plain_NAME of ops/cuda/plain.cu.
-#define LK_PLAIN_OP_LIST(X)               \
-    X(ADD, add)                           \
-    X(ADD_BACKWARD, add_backward)         \
-    X(ADD_GRADIENT, add_gradient)         \
-    X(TANH, tanh)                         \
-    X(TANH_BACKWARD, tanh_backward)       \
-    X(SIGMOID, sigmoid)                   \
-    X(SIGMOID_BACKWARD, sigmoid_backward) \
-    X(LEAKY_RELU, leaky_relu)             \
-    X(LEAKY_RELU_BACKWARD, leaky_relu_backward)
+#define LK_PLAIN_OP_LIST(X)                     \
+    X(ADD, add)                                 \
+    X(ADD_BACKWARD, add_backward)               \
+    X(ADD_GRADIENT, add_gradient)               \
+    X(TANH, tanh)                               \
+    X(TANH_BACKWARD, tanh_backward)             \
+    X(SIGMOID, sigmoid)                         \
+    X(SIGMOID_BACKWARD, sigmoid_backward)       \
+    X(LEAKY_RELU, leaky_relu)                   \
+    X(LEAKY_RELU_BACKWARD, leaky_relu_backward) \
+    X(AVERAGE_POOL2D, average_pool2d)           \
+    X(AVERAGE_POOL2D_BACKWARD, average_pool2d_backward)
 
 // Where a table of kernels has the op's. Never stored: a number may change with every version.
 typedef enum lk_op_number {

@@ -88,3 +88,84 @@ static uint32_t plain_sigmoid_backward(lk_lane *l, const lk_op *op) {
     }
     return 0;
 }
+
+// --- average pools -------------------------------------------------------------------------------
+
+static inline float window_part(const window *w) {
+    return 1.0f / (float)((w->y1 - w->y0) * (w->x1 - w->x0));
+}
+
+// The sum of a window for up to V_LANES channels; x is the first of them at pixel (0, 0).
+V_INLINE vf window_sum(const lk_pool2d *p, const window *w, const float *x, uint32_t channels) {
+    vf node[LK_TREE_LEVELS_MAX], chain = v_zero();
+    uint32_t slices = 0, terms = 0;
+    for (uint32_t cy = w->y0; cy < w->y1; cy++) {
+        for (uint32_t cx = w->x0; cx < w->x1; cx++, terms++) {
+            int64_t pixel = (w->top + cy) * p->in_w + w->left + cx;
+            if (terms == LK_SLICE_TERMS) {
+                uint32_t level = 0;
+                for (; slices >> level & 1; level++) chain = v_add(node[level], chain);
+                node[level] = chain;
+                slices++;
+                chain = v_zero();
+                terms = 0;
+            }
+            chain = v_add(chain, v_load_first(x + pixel * p->channels, channels));
+        }
+    }
+    for (uint32_t level = 0; slices >> level; level++) {
+        if (slices >> level & 1) chain = v_add(node[level], chain);
+    }
+    return v_add(chain, v_zero());
+}
+
+static uint32_t plain_average_pool2d(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const float *x = l->at[LK_X];
+    float *y = l->at[LK_Y];
+    vf bad = v_zero();
+    for (uint32_t m = 0; m < l->examples; m++, x += (uint64_t)p->in_h * p->in_w * p->channels) {
+        for (uint32_t o = 0; o < p->out_h * p->out_w; o++, y += p->channels) {
+            const window w = window_at(p, o / p->out_w, o % p->out_w);
+            const vf scale = v_set1(window_part(&w));
+            for (uint32_t c = 0; c < p->channels; c += V_LANES) {
+                uint32_t rest = LK_MIN(p->channels - c, (uint32_t)V_LANES);
+                vf mean = v_mul(window_sum(p, &w, x + c, rest), scale);
+                bad = v_note(bad, mean);
+                v_store_first(y + c, rest, mean);
+            }
+        }
+    }
+    return v_noted(bad);
+}
+
+static void window_share(const lk_pool2d *p, const window *w, vf share, uint32_t channels,
+                         float *dx) {
+    for (uint32_t cy = w->y0; cy < w->y1; cy++) {
+        for (uint32_t cx = w->x0; cx < w->x1; cx++) {
+            float *at = dx + ((w->top + cy) * p->in_w + w->left + cx) * p->channels;
+            v_store_first(at, channels, v_add(v_load_first(at, channels), share));
+        }
+    }
+}
+
+static uint32_t plain_average_pool2d_backward(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const uint64_t in_floats = (uint64_t)p->in_h * p->in_w * p->channels;
+    const float *dy = l->at[LK_DY];
+    float *dx = l->at[LK_DX];
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < l->examples; m++, dx += in_floats) {
+        memset(dx, 0, in_floats * sizeof *dx);
+        for (uint32_t o = 0; o < p->out_h * p->out_w; o++, dy += p->channels) {
+            const window w = window_at(p, o / p->out_w, o % p->out_w);
+            const vf scale = v_set1(window_part(&w));
+            for (uint32_t c = 0; c < p->channels; c += V_LANES) {
+                uint32_t rest = LK_MIN(p->channels - c, (uint32_t)V_LANES);
+                window_share(p, &w, v_mul(v_load_first(dy + c, rest), scale), rest, dx + c);
+            }
+        }
+        bad |= all_finite_flag(in_floats, dx);
+    }
+    return bad;
+}

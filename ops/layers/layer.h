@@ -13,7 +13,8 @@
 
 // Every layer, and those of them that may stand as "activation" of another.
 #define LK_LAYER_LIST(X)                                                                  \
-    X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add) X(tanh) X(sigmoid) X(leaky_relu)
+    X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add) X(tanh) X(sigmoid) X(leaky_relu) \
+    X(average_pool2d) X(global_average_pool2d)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy)
 
 enum { LK_LAYER_INPUTS_MAX = 2 };

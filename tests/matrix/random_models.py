@@ -64,7 +64,7 @@ def layers_of(r, shape, classes, channels):
     shapes = [(*shape, channels)]
     for _ in range(r.randint(0, 3)):
         maybe_sum(r, layers, shapes)
-        kind = r.choice(["conv2d", "conv2d", "max_pool2d", "activation"])
+        kind = r.choice(["conv2d", "conv2d", "max_pool2d", "average_pool2d", "activation"])
         layer = {"type": kind}
         if kind == "activation":
             layers.append({"type": r.choice(ACTIVATIONS)})
@@ -79,8 +79,9 @@ def layers_of(r, shape, classes, channels):
         layers.append(layer)
         shapes.append((*shape, layer.get("filters", shapes[-1][2])))
     maybe_sum(r, layers, shapes)
-    layers.append({"type": "flatten"})
-    shapes.append(math.prod(shapes[-1]))
+    flat = r.choice(["flatten", "flatten", "global_average_pool2d"])
+    layers.append({"type": flat})
+    shapes.append(math.prod(shapes[-1]) if flat == "flatten" else shapes[-1][2])
     for _ in range(r.randint(0, 3)):
         layers.append(r.choice([
             {"type": r.choice(ACTIVATIONS)},

@@ -373,6 +373,38 @@ class MaxPool2D(Window):
         return dx
 
 
+class AveragePool2D(Window):
+    kernel_count = 0
+
+    def __init__(self, layer, shape):
+        if layer["type"] == "global_average_pool2d":
+            layer = {"pool_size": list(shape[:2]), "strides": 1}
+        super().__init__(layer, "pool_size", shape, layer["pool_size"])
+        self.shape = (self.out_h, self.out_w, self.in_c)
+
+    def window(self, output):
+        """Its cells in the image, and 1 / float(how many)."""
+        cells = [self.cell(output, tap) for tap in self.taps()]
+        cells = [c for c in cells if c is not None]
+        return cells, div(1.0, rounded(Fraction(len(cells))))
+
+    def forward(self, x, kernel, bias):
+        y = []
+        for cells, part in map(self.window, self.outputs()):
+            y += [mul(finished([(1.0, x[c * self.in_c + channel]) for c in cells]), part)
+                  for channel in range(self.in_c)]
+        return y
+
+    def backward(self, dy, kernel):
+        dx = [0.0] * (self.in_h * self.in_w * self.in_c)
+        for number, (cells, part) in enumerate(map(self.window, self.outputs())):
+            for channel in range(self.in_c):
+                share = mul(dy[number * self.in_c + channel], part)
+                for c in cells:
+                    dx[c * self.in_c + channel] = add(dx[c * self.in_c + channel], share)
+        return dx
+
+
 class Dense:
     def __init__(self, layer, shape):
         self.inputs, self.units = math.prod(shape), layer["units"]
@@ -452,7 +484,8 @@ class LeakyRelu(Relu):
 
 
 ACTIVATIONS = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "leaky_relu": LeakyRelu}
-LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add, **ACTIVATIONS}
+LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add,
+          "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D, **ACTIVATIONS}
 
 
 def inputs_of(config, number):
@@ -647,12 +680,13 @@ def layer_entries(number, layer, inputs):
     kind, out = layer["type"], {}
     if inputs != [number]:
         out["inputs"] = u32(*inputs)
-    size = {"conv2d": "kernel_size", "max_pool2d": "pool_size"}.get(kind)
+    size = {"conv2d": "kernel_size", "max_pool2d": "pool_size",
+            "average_pool2d": "pool_size"}.get(kind)
     out["type"] = kind.encode()
     if size:
         out[size] = u32(*pair(layer[size]))
         strides = pair(layer.get("strides", 1 if kind == "conv2d" else list(pair(layer[size]))))
-        if kind == "max_pool2d" or tuple(strides) != (1, 1):
+        if kind != "conv2d" or tuple(strides) != (1, 1):
             out["strides"] = u32(*strides)
         if layer.get("padding", "valid") != "valid":
             out["padding"] = layer["padding"].encode()
@@ -767,6 +801,18 @@ NETS = [
          {"type": "dense", "name": "b", "units": 3},
          {"type": "add", "name": "twice", "inputs": ["b", "b"]}],
         {"type": "sgd", "learning_rate": 0.1}, 6, 2, 11, 3),
+    # Averages: windows over the border, overlapping ones, and a whole image of 24 x 24 cells, which
+    # is more than a slice.
+    net("averages", (25, 25, 1),
+        [{"type": "average_pool2d", "pool_size": 2, "strides": 1},
+         {"type": "conv2d", "name": "a", "filters": 2, "kernel_size": 3, "padding": "same",
+          "activation": "tanh"},
+         {"type": "global_average_pool2d", "name": "whole"},
+         {"type": "average_pool2d", "inputs": ["a"], "pool_size": [9, 8], "padding": "same"},
+         {"type": "average_pool2d", "pool_size": 2, "strides": 1, "padding": "same"},
+         {"type": "flatten"}, {"type": "dense", "name": "b", "units": 2},
+         {"type": "add", "inputs": ["b", "whole"]}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.5}, 3, 2, 5, 2),
     # tanh, sigmoid and leaky_relu, as layers and as activations.
     net("curves", (4, 4, 1),
         [{"type": "conv2d", "filters": 3, "kernel_size": 2, "activation": "tanh"},

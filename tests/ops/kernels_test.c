@@ -522,6 +522,15 @@ static void check_pool(const lk_pool2d *p, uint32_t m_count) {
         assert_int_equal(max_pool_backward(k, p, m_count, dy, winners, dx.got), 0);
         same(&dx, k->name, "max_pool_backward", shape);
     }
+    const lk_op_type *forward = &lk_op_average_pool2d, *backward = &lk_op_average_pool2d_backward;
+    (void)average_pool(reference, forward, p, m_count, x, y.want, NULL, NULL);
+    (void)average_pool(reference, backward, p, m_count, NULL, NULL, dy, dx.want);
+    EACH_VARIANT(k) {
+        assert_int_equal(average_pool(k, forward, p, m_count, x, y.got, NULL, NULL), 0);
+        same(&y, k->name, "average_pool2d", shape);
+        assert_int_equal(average_pool(k, backward, p, m_count, NULL, NULL, dy, dx.got), 0);
+        same(&dx, k->name, "average_pool2d_backward", shape);
+    }
     output_free(&y), output_free(&argmax), output_free(&dx);
     free(x), free(dy);
 }
@@ -563,6 +572,11 @@ static void test_pool(void **state) {
         p.out_h = (p.in_h + p.pad_top - 1) / p.stride_h + 1;
         p.out_w = (p.in_w + p.pad_left - 1) / p.stride_w + 1;
         check_pool(&p, draw_from(1, 3));
+    }
+    for (uint32_t channels = 1; channels < 40; channels += 19) {  // whole images, several slices
+        lk_pool2d p = {.in_h = 40, .in_w = 41, .channels = channels, .out_h = 1, .out_w = 1};
+        p.pool_h = p.in_h, p.pool_w = p.in_w, p.stride_h = p.stride_w = 1;
+        check_pool(&p, 2);
     }
 }
 

@@ -54,25 +54,29 @@ static int out_size(int in, int size, int stride, lk_padding padding, int *pad) 
     return out;
 }
 
-// Convolution (w given) or max-pooling (w NULL).
+// Convolution (w given) or pooling (w NULL).
 static image_shape windows(const lk_layer *l, image_shape s, const double *x, const double *w,
                            const double *b, double *y) {
     int top, left, sh = (int)l->stride_h, sw = (int)l->stride_w;
+    const bool mean = l->type == &lk_layer_average_pool2d;
     image_shape o = {out_size(s.h, (int)l->size_h, sh, l->padding, &top),
                      out_size(s.w, (int)l->size_w, sw, l->padding, &left), w ? (int)l->units : s.c};
     assert_true(o.h * o.w * o.c <= VALUES_MAX);
     for (int at = 0; at < o.h * o.w * o.c; at++) {
         int oy = at / o.c / o.w, ox = at / o.c % o.w, co = at % o.c;
-        y[at] = !w ? -INFINITY : b ? b[co] : 0.0;
+        int cells = 0;
+        y[at] = mean ? 0.0 : !w ? -INFINITY : b ? b[co] : 0.0;
         for (int tap = 0; tap < (int)(l->size_h * l->size_w); tap++) {
             int iy = oy * sh + tap / (int)l->size_w - top,
                 ix = ox * sw + tap % (int)l->size_w - left;
             if (iy < 0 || ix < 0 || iy >= s.h || ix >= s.w) continue;
             const double *cell = x + (iy * s.w + ix) * s.c;
-            if (!w) y[at] = fmax(y[at], cell[co]);
+            if (!w && !mean) y[at] = fmax(y[at], cell[co]);
+            if (mean) y[at] += cell[co], cells++;
             for (int ci = 0; w && ci < s.c; ci++)
                 y[at] += cell[ci] * w[(tap * s.c + ci) * o.c + co];
         }
+        if (mean) y[at] /= cells;
     }
     return o;
 }
@@ -96,7 +100,12 @@ static image_shape layer_forward(const lk_layer *l, image_shape s, const double 
     image_shape o = s;
     if (l->type == &lk_layer_dense) {
         o = dense(l, s, x, w, b, y);
-    } else if (l->type == &lk_layer_conv2d || l->type == &lk_layer_max_pool2d) {
+    } else if (l->type == &lk_layer_global_average_pool2d) {
+        o = (image_shape){1, 1, s.c};
+        for (int c = 0; c < s.c; c++) y[c] = 0.0;
+        for (int i = 0; i < s.h * s.w * s.c; i++) y[i % s.c] += x[i] / (s.h * s.w);
+    } else if (l->type == &lk_layer_conv2d || l->type == &lk_layer_max_pool2d ||
+               l->type == &lk_layer_average_pool2d) {
         o = windows(l, s, x, w, b, y);
     } else {
         for (int i = 0; i < s.h * s.w * s.c; i++) y[i] = x2 ? x[i] + x2[i] : x[i];
@@ -708,6 +717,23 @@ static void gradients_of_activations(void **state) {
     check_model(6, 6, 1, layers, LK_COUNT(layers));
 }
 
+#define AVERAGE(n, size, stride, pad)                                                \
+    {                                                                                \
+        .type = &lk_layer_average_pool2d, .name = n, .size_h = size, .size_w = size, \
+        .stride_h = stride, .stride_w = stride, .padding = pad                       \
+    }
+
+static void gradients_of_averages(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("a", 3, 3, 1, SAME, true, true),
+                               AVERAGE("p", 3, 2, SAME),
+                               CONV("b", 4, 2, 1, SAME, true, false),
+                               AVERAGE("q", 2, 1, VALID),
+                               {.type = &lk_layer_global_average_pool2d, .name = "mean"},
+                               DENSE("c", 3, true, false)};
+    check_model(7, 6, 1, layers, LK_COUNT(layers));
+}
+
 // What adds to itself; the model's input in a sum; a sum of two rows; ReLU after and before sums.
 static void gradients_of_sums(void **state) {
     (void)state;
@@ -773,6 +799,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_dense_only),
         cmocka_unit_test(gradients_of_narrow_layers),
         cmocka_unit_test(gradients_of_a_residual_block),
+        cmocka_unit_test(gradients_of_averages),
         cmocka_unit_test(gradients_of_sums),
         cmocka_unit_test(gradients_of_activations),
         cmocka_unit_test(gradients_of_random_graphs),
