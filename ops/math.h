@@ -1,5 +1,5 @@
-// math.h - exp, log, tanh, sigmoid and sqrt of the arithmetic: the same bits from every compiler, processor and
-// GPU.
+// math.h - exp, log, tanh, sigmoid and sqrt of the arithmetic: the same bits from every compiler,
+// processor and GPU.
 //
 // Core: freestanding C11, also C++ and CUDA. Knows only ops/fmaf.h; no libm, no double, no table.
 //
@@ -12,8 +12,8 @@
 //   lk_expf  0.882 ulp                            exp(+-0) = 1, exp(+inf) = +inf, exp(-inf) = +0
 //   lk_logf  0.896 ulp                            log(1) = +0, log(+-0) = -inf, log(+inf) = +inf,
 //                                                 log(x < 0) = NaN
-//   lk_tanhf 1.42 ulp                              tanh(+-0) = +-0, tanh(+-inf) = +-1
-//   lk_sigmoidf 0.89 ulp                         sigmoid(+-0) = 1/2, sigmoid(+inf) = 1,
+//   lk_tanhf 1.406 ulp                            tanh(+-0) = +-0, tanh(+-inf) = +-1
+//   lk_sigmoidf 0.879 ulp                         sigmoid(+-0) = 1/2, sigmoid(+inf) = 1,
 //                                                 sigmoid(-inf) = +0
 //
 //   lk_sqrtf correctly rounded, as IEEE has it    sqrt(-0) = -0, sqrt(x < 0) = NaN

@@ -176,12 +176,12 @@ static double sigmoid(double x) { return x < 0 ? exp(x) / (1.0 + exp(x)) : 1.0 /
 
 static void test_tanh(void **state) {
     (void)state;
-    check_function(&(function){"tanh", TANH, tanh, 2.0, &math_expected_tanh});
+    check_function(&(function){"tanh", TANH, tanh, 1.406, &math_expected_tanh});
 }
 
 static void test_sigmoid(void **state) {
     (void)state;
-    check_function(&(function){"sigmoid", SIGMOID, sigmoid, 2.0, &math_expected_sigmoid});
+    check_function(&(function){"sigmoid", SIGMOID, sigmoid, 0.879, &math_expected_sigmoid});
 }
 
 static void test_special_values(void **state) {
