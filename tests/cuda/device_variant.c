@@ -382,7 +382,8 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
 // Any op of LK_PLAIN_OP_LIST: its tensors go there, the last of them comes back.
 static uint64_t role_bytes(const lk_lane *l, const lk_op *op, lk_role role) {
     const bool input = role == LK_X || role == LK_DX;
-    if (input && (op->type == &lk_op_average_pool2d || op->type == &lk_op_average_pool2d_backward)) {
+    if (input && (op->type == &lk_op_average_pool2d ||
+                  op->type == &lk_op_average_pool2d_backward)) {
         const lk_pool2d *p = &op->pool;
         return (uint64_t)l->examples * p->in_h * p->in_w * p->channels * sizeof(float);
     }

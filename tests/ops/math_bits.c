@@ -1,4 +1,5 @@
-// math_bits.c - the strided sweep of exp, log, sqrt, tanh and sigmoid for a machine that has no test framework: an
+// math_bits.c - the strided sweep of exp, log, sqrt, tanh and sigmoid for a machine that has no
+// test framework: an
 // emulated one. Links the core's headers alone; prints what it found, exits 1 where a hash differs.
 //
 //   math_bits [STRIDE]     65537, 509 or 1 (math_walk.h has their hashes)

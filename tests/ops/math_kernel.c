@@ -1,4 +1,5 @@
-// math_kernel.c - exp, log, sqrt, tanh and sigmoid over arrays, as one compiler and one instruction set make them.
+// math_kernel.c - exp, log, sqrt, tanh and sigmoid over arrays, as one compiler and one
+// instruction set make them.
 //
 // Compiled several times, with MATH_VARIANT saying which: every variant must give the same bits.
 #include "tests/ops/math_kernel.h"

@@ -1,4 +1,5 @@
-// math_sweep.c - lk_expf, lk_logf, lk_sqrtf, lk_tanhf, lk_sigmoidf over the floats: error against double, and the bits.
+// math_sweep.c - lk_expf, lk_logf, lk_sqrtf, lk_tanhf, lk_sigmoidf over the floats: error
+// against double, and the bits.
 //
 //   test_math [STRIDE [FUNCTION [fast]]]
 //
@@ -226,7 +227,8 @@ int main(int argc, char **argv) {
     char none = 0, *end = &none;
     if (argc > 1) stride = strtoull(argv[1], &end, 10);
     if (stride == 0 || *end) {
-        fprintf(stderr, "usage: %s [STRIDE [exp|log|sqrt|tanh|sigmoid [fast]]], STRIDE from 1\n", argv[0]);
+        fprintf(stderr, "usage: %s [STRIDE [exp|log|sqrt|tanh|sigmoid [fast]]], STRIDE from 1\n",
+                argv[0]);
         return LK_BAD_USAGE;
     }
     fast = argc > 3 && strcmp(argv[3], "fast") == 0;

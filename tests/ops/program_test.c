@@ -255,7 +255,8 @@ static void bad_graphs_are_refused(void **state) {
     refused_model(5, 5, 1, 3, LK_COUNT(shapes), shapes, "layer sum: its inputs are 3 x 3 x 2 and");
     const lk_layer flat[] = {FLATTEN, DENSE("a", 1, false), ADD("sum", 2, 0), DENSE("d", 3, false)};
     refused_model(1, 1, 1, 3, LK_COUNT(flat), flat, "1 x 1 x 1 (flat) and 1 x 1 x 1, wanted two");
-    const lk_layer alone[] = {FLATTEN, DENSE("a", 3, false), {.type = &lk_layer_add, .name = "sum"}};
+    const lk_layer alone[] = {FLATTEN, DENSE("a", 3, false), {.type = &lk_layer_add, .name =
+                              "sum"}};
     refused_model(3, 3, 1, 3, LK_COUNT(alone), alone, "layer sum: found 1 inputs, wanted 2");
     const lk_layer unused[] = {FLATTEN, DENSE("a", 3, false), DENSE("b", 3, false),
                                ADD("sum", 2, 2)};
