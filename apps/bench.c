@@ -196,7 +196,16 @@ static lk_status start_case(lk_run *run, const bench_case *c, const bench_option
 }
 
 static void fill_facts(const lk_run *run, bench_facts *f) {
-    snprintf(f->kernels, sizeof f->kernels, "%s", lk_run_kernels(run));
+    uint32_t slow = 0;
+    for (uint32_t i = 0; i < run->program.op_count; i++) {
+        slow += lk_run_by_reference(run, run->program.ops[i].type);
+    }
+    const char *kernels = lk_run_kernels(run);
+    if (slow > 0) {
+        snprintf(f->kernels, sizeof f->kernels, "%s, %u ops by reference", kernels, slow);
+    } else {
+        snprintf(f->kernels, sizeof f->kernels, "%s", kernels);
+    }
     f->replicas = run->layout.replicas;
     f->parameters = run->program.param_floats;
     f->arena_bytes = run->arena.used;

@@ -203,10 +203,33 @@ static lk_status check_model(const exporter *e, const lk_model *model, lk_error 
     return status;
 }
 
+// PyTorch's flatten is turned for the convolution before it, in the order of layers: a graph that
+// has both convolutions and dense layers may flatten something else.
+static lk_status check_chain(const exporter *e, const lk_model *model, lk_error *error) {
+    bool conv = false, dense = false;
+    for (size_t i = 0; i < e->count; i++) {
+        if (!is_kernel(&e->tensors[i])) continue;
+        conv = conv || e->tensors[i].dim_count == 4;
+        dense = dense || e->tensors[i].dim_count == 2;
+    }
+    for (uint32_t i = 0; e->torch && conv && dense && i < model->layer_count; i++) {
+        const lk_layer *l = &model->layers[i];
+        const bool sum = l->type == &lk_layer_add;
+        if (l->input_count == 0 || sum || l->inputs[0] == i) continue;
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "--layout torch: layer %s takes another layer than the one before it, and "
+                       "what the dense layers flatten is not known then; export it with "
+                       "--layout keras",
+                       l->name);
+    }
+    return LK_OK;
+}
+
 static lk_status read_model(exporter *e, lk_error *error) {
     lk_config config;
     lk_status status = lk_config_open_model(&config, e->config, error);
     if (status == LK_OK) status = check_model(e, &config.spec.model, error);
+    if (status == LK_OK) status = check_chain(e, &config.spec.model, error);
     e->channels = config.spec.model.in_c;
     lk_config_close(&config);
     return status;
@@ -225,7 +248,7 @@ static bool needs_model(const exporter *e) {
 
 static lk_status find_model(exporter *e, lk_error *error) {
     bool needed = needs_model(e);
-    if (!e->config && needed && *e->run_config) e->config = e->run_config;
+    if (!e->config && (needed || e->torch) && *e->run_config) e->config = e->run_config;
     if (e->config) return read_model(e, error);
     if (!needed) return LK_OK;
     return lk_fail(error, LK_BAD_USAGE,

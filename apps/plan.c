@@ -148,8 +148,9 @@ static void print_program(const lk_run *run, lk_text_out *out) {
     for (uint32_t i = 0; i < p->op_count; i++) {
         const lk_op *op = &p->ops[i];
         const char *layer = op->layer == LK_NONE ? "" : p->spec->model.layers[op->layer].name;
-        lk_text_line(out, "  op %-3u %-9s %-30s %s", i, lk_phase_name(op->phase),
-                     op->type->name, layer);
+        lk_text_line(out, "  op %-3u %-9s %-30s %s%s", i, lk_phase_name(op->phase),
+                     op->type->name, layer,
+                     lk_run_by_reference(run, op->type) ? "  (by its reference: slow)" : "");
     }
 }
 

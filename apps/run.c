@@ -121,6 +121,11 @@ bool lk_run_is_direct(const lk_run *run) { return run->layout.direct; }
 
 const char *lk_run_kernels(const lk_run *run) { return run->cuda ? "cuda" : run->kernels->name; }
 
+bool lk_run_by_reference(const lk_run *run, const lk_op_type *type) {
+    if (run->cuda || run->kernels == &lk_kernels_reference) return false;
+    return lk_kernel_is_reference(run->kernels, type);
+}
+
 const char *lk_run_lanes(const lk_run *run) {
     if (!run->cuda) return "threads";
     return run->gpus.count > 1 ? "on several GPUs" : "on one GPU";

@@ -148,6 +148,10 @@ bool lk_run_is_direct(const lk_run *run);
 
 // The kernels that compute the steps, as --kernels calls them.
 const char *lk_run_kernels(const lk_run *run);
+
+// Have these kernels none of their own for an op, so that it runs by its reference? Not said of the
+// kernels "reference", whose name says it.
+bool lk_run_by_reference(const lk_run *run, const lk_op_type *type);
 // What its replicas are, in words.
 const char *lk_run_lanes(const lk_run *run);
 

@@ -1,5 +1,5 @@
-// math.h - exp, log and sqrt of the arithmetic: the same bits from every compiler, processor and
-// GPU.
+// math.h - exp, log, tanh, sigmoid and sqrt of the arithmetic: the same bits from every compiler,
+// processor and GPU.
 //
 // Core: freestanding C11, also C++ and CUDA. Knows only ops/fmaf.h; no libm, no double, no table.
 //
@@ -12,6 +12,9 @@
 //   lk_expf  0.882 ulp                            exp(+-0) = 1, exp(+inf) = +inf, exp(-inf) = +0
 //   lk_logf  0.896 ulp                            log(1) = +0, log(+-0) = -inf, log(+inf) = +inf,
 //                                                 log(x < 0) = NaN
+//   lk_tanhf 1.406 ulp                            tanh(+-0) = +-0, tanh(+-inf) = +-1
+//   lk_sigmoidf 0.879 ulp                         sigmoid(+-0) = 1/2, sigmoid(+inf) = 1,
+//                                                 sigmoid(-inf) = +0
 //
 //   lk_sqrtf correctly rounded, as IEEE has it    sqrt(-0) = -0, sqrt(x < 0) = NaN
 //
@@ -50,6 +53,33 @@
 //   10  p = fma(p, s, f)
 //   11  p = fma(n, 0x1.62e43p-1, p)                       ln 2
 //   12  result = p if 0 < x < +inf; -inf if x = +-0; NaN if x < 0; else x (+inf or NaN)
+//
+// tanh and sigmoid are quotients of e^r in two floats: e^r = 1 + e + f, where e + f is the product
+// p * r of exp's steps 2 to 7 (the last 1 not added) without a rounding, and k is step 8's.
+//
+// tanh(x):  of the size of x; the sign of x is put back. tanh = m / (2 - m), m = 1 - e^(-2 a)
+//
+//    1  a = |x|, a = 10 if a > 10                         beyond, the result is 1
+//    2  e, f, k of -2 * a;  s = float((k + 127) << 23)    2^k, k = -29 .. 0
+//    3  o = 1 - s;  b = s * e;  m = o - b                 m + l is 1 - 2^k * e^r
+//    4  l = ((o - m) - b) + (((1 - o) - s) - s * f)
+//    5  d = 2 - m;  g = ((2 - d) - m) - l                 d + g is 2 - (m + l)
+//    6  i = 1 / d;  q = m * i
+//    7  c = fma(-q, g, fma(-q, d, m) + l)                 what is left
+//    8  result = fma(c, i, q)
+//
+// sigmoid(x):  with E = e^-|x|, 1 / (1 + E) where x >= 0 and E / (1 + E) where x < 0
+//
+//    1  a = -|x|, a = -104 if a < -104                    beyond, the result is 1 or 0
+//    2  e, f, k of a;  u = k + 254;  h = u >> 1           2^k = v * w,
+//    3  v = float(h << 23);  w = float((u - h) << 23)     as in exp
+//    4  j = 1 + e;  l = ((1 - j) + e) + f                 j + l is e^r
+//    5  E = (j * v) * w;  d = 1 + E
+//    6  g = ((1 - d) + E) + (l * v) * w                   d + g is 1 + E
+//    7  j = 1, l = 0, v = w = 1 where not x < 0           the numerator
+//    8  i = 1 / d;  q = j * i
+//    9  c = fma(-q, g, fma(-q, d, j) + l)
+//   10  result = (fma(c, i, q) * v) * w
 //
 // The polynomials are minimax fits whose rounded coefficients were then moved by a few units to
 // the smallest measured error. Changing any constant changes the arithmetic version.
@@ -105,6 +135,77 @@ LK_SCALAR float lk_logf(float x) {
     p = x > 0.0f && x < lk_float_from_bits(0x7f800000u) ? p : x;
     p = x == 0.0f ? lk_float_from_bits(0xff800000u) : p;
     return x < 0.0f ? lk_float_from_bits(0x7fc00000u) : p;
+}
+
+// e^x - 1 before it is scaled: e^x = 2^k * (1 + (e + f)).
+typedef struct lk_exp_parts {
+    float e, f;
+    uint32_t k;
+} lk_exp_parts;
+
+LK_SCALAR lk_exp_parts lk_exp_parts_of(float x) {
+    float t = lk_fmaf(x, 0x1.715476p+0f, 0x1.8p+23f);
+    float n = t - 0x1.8p+23f;
+    float r = lk_fmaf(n, -0x1.62e43p-1f, x);
+    r = lk_fmaf(n, 0x1.05c61p-29f, r);
+
+    float p = 0x1.6a8578p-10f;
+    p = lk_fmaf(p, r, 0x1.124e32p-7f);
+    p = lk_fmaf(p, r, 0x1.55588cp-5f);
+    p = lk_fmaf(p, r, 0x1.55547p-3f);
+    p = lk_fmaf(p, r, 0x1.fffffcp-2f);
+    p = lk_fmaf(p, r, 0x1p+0f);
+
+    lk_exp_parts parts;
+    parts.e = p * r;
+    parts.f = lk_fmaf(p, r, -parts.e);
+    parts.k = lk_float_to_bits(t) - 0x4b400000u;
+    return parts;
+}
+
+// The hyperbolic tangent of x.
+LK_SCALAR float lk_tanhf(float x) {
+    float a = lk_float_from_bits(lk_float_to_bits(x) & 0x7fffffffu);
+    a = a > 0x1.4p+3f ? 0x1.4p+3f : a;      // 10
+    lk_exp_parts x2 = lk_exp_parts_of(-0x1p+1f * a);
+    float s = lk_float_from_bits((x2.k + 127u) << 23);
+    float o = 0x1p+0f - s;
+    float b = s * x2.e;
+    float m = o - b;
+    float l = ((o - m) - b) + (((0x1p+0f - o) - s) - s * x2.f);
+    float d = 0x1p+1f - m;
+    float g = ((0x1p+1f - d) - m) - l;
+    float i = 0x1p+0f / d;
+    float q = m * i;
+    float c = lk_fmaf(-q, g, lk_fmaf(-q, d, m) + l);
+    q = lk_fmaf(c, i, q);
+    return lk_float_from_bits((lk_float_to_bits(q) & 0x7fffffffu) |
+                              (lk_float_to_bits(x) & 0x80000000u));
+}
+
+// 1 / (1 + e^-x).
+LK_SCALAR float lk_sigmoidf(float x) {
+    int below = x < 0.0f;
+    float a = lk_float_from_bits(lk_float_to_bits(x) | 0x80000000u);
+    a = a < -0x1.ap+6f ? -0x1.ap+6f : a;    // -104
+    lk_exp_parts parts = lk_exp_parts_of(a);
+    uint32_t u = parts.k + 254u;
+    uint32_t h = u >> 1;
+    float v = lk_float_from_bits(h << 23);
+    float w = lk_float_from_bits((u - h) << 23);
+    float j = 0x1p+0f + parts.e;
+    float l = ((0x1p+0f - j) + parts.e) + parts.f;
+    float e = (j * v) * w;
+    float d = 0x1p+0f + e;
+    float g = ((0x1p+0f - d) + e) + (l * v) * w;
+    j = below ? j : 0x1p+0f;
+    l = below ? l : 0.0f;
+    v = below ? v : 0x1p+0f;
+    w = below ? w : 0x1p+0f;
+    float i = 0x1p+0f / d;
+    float q = j * i;
+    float c = lk_fmaf(-q, g, lk_fmaf(-q, d, j) + l);
+    return (lk_fmaf(c, i, q) * v) * w;
 }
 
 // The square root by integers, for processors without a float unit. The root of a mantissa of 49 or

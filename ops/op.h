@@ -29,7 +29,6 @@
     X(DENSE, dense)                                             \
     X(SOFTMAX_CROSS_ENTROPY, softmax_cross_entropy)             \
     X(METRIC_SUM, metric_sum)                                   \
-    X(ADD_GRADIENT, add_gradient)                               \
     X(RELU_BACKWARD, relu_backward)                             \
     X(MAX_POOL2D_BACKWARD, max_pool2d_backward)                 \
     X(DENSE_INPUT_GRADIENT, dense_input_gradient)               \
@@ -39,7 +38,23 @@
     X(CONV2D_POOL_INPUT_GRADIENT, conv2d_pool_input_gradient)   \
     X(CONV2D_WEIGHT_GRADIENT, conv2d_weight_gradient)           \
     X(CONV2D_POOL_WEIGHT_GRADIENT, conv2d_pool_weight_gradient) \
-    X(REDUCE_APPLY, reduce_apply)
+    X(REDUCE_APPLY, reduce_apply)                               \
+    LK_PLAIN_OP_LIST(X)
+
+// Those of them whose fast kernels need nothing but what every kernel gets: the tables take them
+// from this list, plain_NAME of ops/cpu/plain.inc.h and lk_cuda_plain_NAME of ops/cuda/plain.cu.
+#define LK_PLAIN_OP_LIST(X)                     \
+    X(ADD, add)                                 \
+    X(ADD_BACKWARD, add_backward)               \
+    X(ADD_GRADIENT, add_gradient)               \
+    X(TANH, tanh)                               \
+    X(TANH_BACKWARD, tanh_backward)             \
+    X(SIGMOID, sigmoid)                         \
+    X(SIGMOID_BACKWARD, sigmoid_backward)       \
+    X(LEAKY_RELU, leaky_relu)                   \
+    X(LEAKY_RELU_BACKWARD, leaky_relu_backward) \
+    X(AVERAGE_POOL2D, average_pool2d)           \
+    X(AVERAGE_POOL2D_BACKWARD, average_pool2d_backward)
 
 // Where a table of kernels has the op's. Never stored: a number may change with every version.
 typedef enum lk_op_number {
@@ -90,10 +105,11 @@ typedef struct lk_op {
     bool wants;                    // y depends on a parameter that is trained
     bool relu;                     // y is ReLU of what the op computes
     bool masked;                   // ... and `gradient` has been through its mask
-    LK_WIDE union {
-        lk_conv2d conv;
+    union {
+        LK_WIDE lk_conv2d conv;
         lk_pool2d pool;
         lk_dense dense;
+        float slope;  // leaky_relu
     };
 } lk_op;
 

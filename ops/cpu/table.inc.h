@@ -8,6 +8,8 @@
 
 #include "ops/cpu/misc.inc.h"
 
+#include "ops/cpu/plain.inc.h"
+
 #ifdef V_NEON
 #include "ops/cpu/dense_neon.inc.h"
 
@@ -26,9 +28,12 @@
 
 #include "ops/cpu/calls.inc.h"
 
+#define TABLE_PLAIN(NUMBER, name) [LK_OP_##NUMBER] = plain_##name,
+
 const lk_kernels TABLE_NAME(LK_VARIANT) = {
     .name = TABLE_TEXT(LK_VARIANT),
-    .kernel = {[LK_OP_DENSE] = call_dense,
+    .kernel = {LK_PLAIN_OP_LIST(TABLE_PLAIN)  //
+               [LK_OP_DENSE] = call_dense,
                [LK_OP_DENSE_INPUT_GRADIENT] = call_dense_input_gradient,
                [LK_OP_DENSE_WEIGHT_GRADIENT] = call_dense_weight_gradient,
                [LK_OP_DENSE_BIAS_GRADIENT] = call_dense_bias_gradient,

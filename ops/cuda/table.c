@@ -88,23 +88,21 @@ static uint32_t relu_backward(lk_lane *l, const lk_op *op) {
                           l->at[LK_DX]);
     return 0;
 }
-static uint32_t add_gradient(lk_lane *l, const lk_op *op) {
-    lk_cuda_add(stream_of(l), l->examples * op->floats, l->at[LK_X], l->at[LK_DY], l->at[LK_DX]);
-    return 0;
-}
 static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
     lk_cuda_softmax_cross_entropy(stream_of(l), l->examples, (uint32_t)op->floats, l->at[LK_X],
                                   l->at[LK_X2], l->train ? l->at[LK_DX] : NULL, l->at[LK_Y]);
     return 0;
 }
 
+#define PLAIN(NUMBER, name) [LK_OP_##NUMBER] = lk_cuda_plain_##name,
 #define STRICT                                                                            \
+    LK_PLAIN_OP_LIST(PLAIN)                                                               \
     [LK_OP_DENSE_BIAS_GRADIENT] = dense_bias_gradient, [LK_OP_CONV2D_POOL] = conv2d_pool, \
     [LK_OP_CONV2D_POOL_INPUT_GRADIENT] = conv2d_pool_input_gradient,                      \
     [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = conv2d_pool_weight_gradient,                    \
     [LK_OP_MAX_POOL2D] = max_pool2d, [LK_OP_MAX_POOL2D_BACKWARD] = max_pool2d_backward,   \
     [LK_OP_RELU] = relu, [LK_OP_RELU_BACKWARD] = relu_backward,                           \
-    [LK_OP_ADD_GRADIENT] = add_gradient, [LK_OP_SOFTMAX_CROSS_ENTROPY] = softmax_cross_entropy
+    [LK_OP_SOFTMAX_CROSS_ENTROPY] = softmax_cross_entropy
 
 const lk_kernels lk_kernels_cuda = {
     .name = "cuda",

@@ -7,6 +7,10 @@
 #include "ops/cuda/fast.h"
 #include "ops/op.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 // What a lane carries as `device`.
 typedef struct lk_cuda_lane {
     lk_cuda_stream *stream;
@@ -16,6 +20,10 @@ typedef struct lk_cuda_lane {
 extern const lk_kernels lk_kernels_cuda;       // "cuda"
 extern const lk_kernels lk_kernels_cuda_fast;  // the same, products by cuBLASLt
 
+#define LK_CUDA_PLAIN(NUMBER, name) uint32_t lk_cuda_plain_##name(lk_lane *lane, const lk_op *op);
+LK_PLAIN_OP_LIST(LK_CUDA_PLAIN)
+#undef LK_CUDA_PLAIN
+
 // Scratch of an op's launches in floats, for at most so many examples; `rules` of the fast
 // arithmetic, or NULL.
 uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t examples,
@@ -24,4 +32,7 @@ uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t exa
 // Is the op a product of matrices, which the fast arithmetic leaves to cuBLAS?
 bool lk_cuda_is_product(const lk_op_type *type);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -374,6 +374,23 @@ lk_status lk_build_input_gradient(lk_builder *b, const lk_op_type *type, uint32_
     return LK_OK;
 }
 
+lk_status lk_build_gradient_share(lk_builder *b, const lk_op_type *copy, uint32_t of,
+                                  uint32_t which) {
+    const lk_op *ops = b->program->ops, *op = &ops[of];
+    const uint32_t from = op->input[which];
+    bool last = true;
+    if (!ops[from].wants) return LK_OK;
+    for (uint32_t n = 0; n < which; n++) last = last && !ops[op->input[n]].wants;
+    if (ops[from].gradient != LK_NONE) {
+        add_share(b, from, op->gradient);
+    } else if (last) {
+        b->program->ops[from].gradient = op->gradient;
+    } else {
+        return lk_build_input_gradient(b, copy, of, which, false);
+    }
+    return LK_OK;
+}
+
 lk_status lk_build_gradient_in_place(lk_builder *b, const lk_op_type *type, uint32_t of) {
     lk_program *p = b->program;
     const uint32_t from = p->ops[of].input[0];
@@ -422,19 +439,3 @@ const lk_op_type lk_op_metric_sum = {
     .name = "loss_sum", .number = LK_OP_METRIC_SUM, .scope = LK_SCOPE_METRIC};
 const lk_op_type lk_op_reduce_apply = {
     .name = "reduce_apply", .number = LK_OP_REDUCE_APPLY, .scope = LK_SCOPE_UPDATE};
-
-// dx = x + dy: the share of one more user of a tensor.
-static uint32_t add_gradient(lk_lane *l, const lk_op *op) {
-    const float *x = l->at[LK_X], *dy = l->at[LK_DY];
-    float *dx = l->at[LK_DX];
-    uint32_t bad = 0;
-    for (uint64_t i = 0; i < l->examples * op->floats; i++) {
-        dx[i] = x[i] + dy[i];
-        bad |= !(dx[i] - dx[i] == 0.0f);
-    }
-    return bad;
-}
-const lk_op_type lk_op_add_gradient = {.name = "add_gradient",
-                                       .number = LK_OP_ADD_GRADIENT,
-                                       .scope = LK_SCOPE_EXAMPLES,
-                                       .reference = add_gradient};

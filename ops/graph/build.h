@@ -81,6 +81,12 @@ lk_op *lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t o
 lk_status lk_build_input_gradient(lk_builder *b, const lk_op_type *type, uint32_t of,
                                   uint32_t which, bool masks);
 
+// The gradient of input `which` is that of y as it is: added where the input has one already, its
+// own where no input before it needs it too, and otherwise copied by an op of type `copy`. So the
+// last input comes first, and the first one may change it in place.
+lk_status lk_build_gradient_share(lk_builder *b, const lk_op_type *copy, uint32_t of,
+                                  uint32_t which);
+
 // The gradient of the input is that of y, changed in place by the op emitted; where others use the
 // input too, beside it.
 lk_status lk_build_gradient_in_place(lk_builder *b, const lk_op_type *type, uint32_t of);

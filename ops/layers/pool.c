@@ -6,6 +6,12 @@
 //                dx = sum of the dy whose window chose this cell, in ascending order of (oy, ox),
 //                starting from +0
 //
+//   average_pool2d   y = sum of 1 * the cells of the window that are in the image, times
+//                        1 / float(how many they are)
+//                    dx = sum of the windows' dy times the same, in ascending order of (oy, ox),
+//                    starting from +0
+//   global_average_pool2d   the same; one window, the whole image, gives (channels)
+//
 // x and dx (m, in_h, in_w, channels), y, dy and argmax (m, out_h, out_w, channels)
 #include "ops/graph/build.h"
 #include "ops/layers/sums.h"
@@ -142,3 +148,120 @@ const lk_layer_words lk_layer_words_max_pool2d = {.type = &lk_layer_max_pool2d,
                                                   .keys = keys,
                                                   .key_count = LK_COUNT(keys),
                                                   .meaning = "the greatest of each window"};
+
+// --- averages ------------------------------------------------------------------------------------
+
+// 1 / float(n), n the cells of the window of (oy, ox) that are in the image.
+static float window_part(const lk_pool2d *p, uint32_t oy, uint32_t ox) {
+    uint32_t count = 0;
+    for (uint32_t cell = 0; cell < p->pool_h * p->pool_w; cell++) {
+        count += window_cell(p, oy, ox, 0, cell) >= 0;
+    }
+    return 1.0f / (float)count;
+}
+
+static uint32_t average_pool_forward(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const float *x = l->at[LK_X];
+    float *y = l->at[LK_Y];
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < l->examples; m++, x += (uint64_t)p->in_h * p->in_w * p->channels) {
+        for (uint32_t o = 0; o < p->out_h * p->out_w; o++) {
+            const uint32_t oy = o / p->out_w, ox = o % p->out_w;
+            const float part = window_part(p, oy, ox);
+            for (uint32_t channel = 0; channel < p->channels; channel++, y++) {
+                slice_sum sum;
+                slice_start(&sum, 0.0f);
+                for (uint32_t cell = 0; cell < p->pool_h * p->pool_w; cell++) {
+                    int64_t at = window_cell(p, oy, ox, channel, cell);
+                    if (at >= 0) slice_term(&sum, 1.0f, x[at]);
+                }
+                *y = slice_finish(&sum) * part;
+                bad |= lk_not_finite(*y);
+            }
+        }
+    }
+    return bad;
+}
+
+static uint32_t average_pool_backward(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const float *dy = l->at[LK_DY];
+    float *dx = l->at[LK_DX];
+    uint64_t in_floats = (uint64_t)p->in_h * p->in_w * p->channels;
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < l->examples; m++, dx += in_floats) {
+        for (uint64_t i = 0; i < in_floats; i++) dx[i] = 0.0f;
+        for (uint32_t o = 0; o < p->out_h * p->out_w; o++) {
+            const uint32_t oy = o / p->out_w, ox = o % p->out_w;
+            const float part = window_part(p, oy, ox);
+            for (uint32_t channel = 0; channel < p->channels; channel++, dy++) {
+                for (uint32_t cell = 0; cell < p->pool_h * p->pool_w; cell++) {
+                    int64_t at = window_cell(p, oy, ox, channel, cell);
+                    if (at >= 0) dx[at] = dx[at] + *dy * part;
+                }
+            }
+        }
+        for (uint64_t i = 0; i < in_floats; i++) bad |= lk_not_finite(dx[i]);
+    }
+    return bad;
+}
+
+static lk_status build_average_pool2d(lk_builder *b, const lk_layer *l) {
+    const lk_shape in = b->input[0].shape;
+    lk_shape out = {.c = in.c};
+    uint32_t pad_top, pad_left;
+    LK_CHECK(lk_build_window(b, l, in, &out, &pad_top, &pad_left));
+    lk_build_op(b, &lk_op_average_pool2d, b->input[0], out)->pool =
+        (lk_pool2d){.in_h = in.h,
+                    .in_w = in.w,
+                    .channels = in.c,
+                    .out_h = out.h,
+                    .out_w = out.w,
+                    .pool_h = l->size_h,
+                    .pool_w = l->size_w,
+                    .stride_h = l->stride_h,
+                    .stride_w = l->stride_w,
+                    .pad_top = pad_top,
+                    .pad_left = pad_left};
+    return LK_OK;
+}
+
+static lk_status build_global_average_pool2d(lk_builder *b, const lk_layer *l) {
+    const lk_shape in = b->input[0].shape;
+    lk_layer whole = *l;
+    whole.size_h = in.h, whole.size_w = in.w;
+    whole.stride_h = whole.stride_w = 1;
+    whole.padding = LK_PADDING_VALID;
+    LK_CHECK(build_average_pool2d(b, &whole));
+    b->output.shape.flat = true;
+    return LK_OK;
+}
+
+static lk_status differentiate_average(lk_builder *b, uint32_t of) {
+    return lk_build_input_gradient(b, &lk_op_average_pool2d_backward, of, 0, false);
+}
+
+const lk_op_type lk_op_average_pool2d = {.name = "average_pool2d",
+                                         .number = LK_OP_AVERAGE_POOL2D,
+                                         .scope = LK_SCOPE_EXAMPLES,
+                                         .reference = average_pool_forward,
+                                         .differentiate = differentiate_average};
+const lk_op_type lk_op_average_pool2d_backward = {.name = "average_pool2d_backward",
+                                                  .number = LK_OP_AVERAGE_POOL2D_BACKWARD,
+                                                  .scope = LK_SCOPE_EXAMPLES,
+                                                  .reference = average_pool_backward};
+
+const lk_layer_type lk_layer_average_pool2d = {
+    .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_average_pool2d};
+const lk_layer_type lk_layer_global_average_pool2d = {
+    .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_global_average_pool2d};
+const lk_layer_words lk_layer_words_average_pool2d = {.type = &lk_layer_average_pool2d,
+                                                      .name = "average_pool2d",
+                                                      .keys = keys,
+                                                      .key_count = LK_COUNT(keys),
+                                                      .meaning = "the mean of each window"};
+const lk_layer_words lk_layer_words_global_average_pool2d = {
+    .type = &lk_layer_global_average_pool2d,
+    .name = "global_average_pool2d",
+    .meaning = "the mean of each channel: images to one row of values"};

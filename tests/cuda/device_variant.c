@@ -13,7 +13,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/cuda/kernels.h"
+#include "ops/cuda/table.h"
 #include "ops/variant.h"
 
 enum { OP = 7, HELD_MAX = 16 };
@@ -379,6 +379,45 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
     end(&s);
 }
 
+// Any op of LK_PLAIN_OP_LIST: its tensors go there, the last of them comes back.
+static uint64_t role_bytes(const lk_lane *l, const lk_op *op, lk_role role) {
+    const bool input = role == LK_X || role == LK_DX;
+    if (input && (op->type == &lk_op_average_pool2d ||
+                  op->type == &lk_op_average_pool2d_backward)) {
+        const lk_pool2d *p = &op->pool;
+        return (uint64_t)l->examples * p->in_h * p->in_w * p->channels * sizeof(float);
+    }
+    return l->examples * op->floats * sizeof(float);
+}
+
+static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
+    lk_cuda_stream s = begin(0);
+    const lk_cuda_lane device = {.stream = &s};
+    lk_lane there_lane = *l;
+    there_lane.device = (void *)(uintptr_t)&device;
+    for (uint32_t r = 0; r < LK_ROLES; r++) {
+        uint32_t same = 0;
+        while (same < r && l->at[same] != l->at[r]) same++;  // in place
+        there_lane.at[r] = same < r && l->at[r] ? there_lane.at[same]
+                                                : there(l->at[r], role_bytes(l, op, (lk_role)r));
+    }
+    (void)kernel(&there_lane, op);
+    wait_for(&s);
+    const bool backward = l->at[LK_DX] != NULL;
+    for (uint32_t r = 0; r < LK_ROLES; r++) {
+        const bool out = backward ? r == LK_DX : r == LK_Y || r == LK_AUX;
+        if (out && l->at[r]) back(l->at[r], there_lane.at[r], role_bytes(l, op, (lk_role)r));
+    }
+    return end(&s);
+}
+
+#define PLAIN(NUMBER, name)                                      \
+    static uint32_t plain_##name(lk_lane *l, const lk_op *op) {  \
+        return call_plain(l, op, lk_cuda_plain_##name);                \
+    }
+LK_PLAIN_OP_LIST(PLAIN)
+#undef PLAIN
+
 // As two parameters of one node, the first half and, after a gap, the second.
 static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
                       const float *sum,
@@ -409,9 +448,11 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
 #define TABLE_BEST(kernel) kernel
 #include "ops/cpu/calls.inc.h"
 
+#define PLAIN(NUMBER, name) [LK_OP_##NUMBER] = plain_##name,
 static const lk_kernels device = {
     .name = "device",
-    .kernel = {[LK_OP_DENSE] = call_dense,
+    .kernel = {LK_PLAIN_OP_LIST(PLAIN)  //
+               [LK_OP_DENSE] = call_dense,
                [LK_OP_DENSE_INPUT_GRADIENT] = call_dense_input_gradient,
                [LK_OP_DENSE_WEIGHT_GRADIENT] = call_dense_weight_gradient,
                [LK_OP_DENSE_BIAS_GRADIENT] = call_dense_bias_gradient,

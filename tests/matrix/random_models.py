@@ -8,6 +8,7 @@ Model number n depends on n alone, so a failure is told by its number; its confi
 WORK. Shapes are small and odd: one pixel, one unit, grains above the batch, steps with one example.
 """
 import json
+import math
 import os
 import random
 import subprocess
@@ -29,6 +30,13 @@ WAYS = [
 RESULTS = ("digest ", "state_hash ", "test_loss ", "test_accuracy ")
 
 
+ACTIVATIONS = ["relu", "leaky_relu", "tanh", "sigmoid"]
+
+
+def activation(r):
+    return r.choice(["relu", "relu", "linear", "linear", *ACTIVATIONS])
+
+
 def window(r, shape, sizes):
     """Size, strides and padding of a window that fits, and the shape behind it."""
     size = [r.randint(1, min(s, n)) for s, n in zip(sizes, shape)]
@@ -41,27 +49,46 @@ def window(r, shape, sizes):
     return size, strides, padding, behind
 
 
-def layers_of(r, shape, classes):
+def maybe_sum(r, layers, shapes):
+    """Adds the last tensor, or one of the same shape before it, to the last one."""
+    alike = [i for i, shape in enumerate(shapes) if shape == shapes[-1]]
+    if not layers or layers[-1]["type"] == "flatten" or r.random() < 0.6:
+        return
+    names = ["input"] + [f"{layer['type']}_{i}" for i, layer in enumerate(layers)]
+    layers.append({"type": "add", "inputs": [names[-1], names[r.choice(alike)]]})
+    shapes.append(shapes[-1])
+
+
+def layers_of(r, shape, classes, channels):
     layers, shape = [], list(shape)
+    shapes = [(*shape, channels)]
     for _ in range(r.randint(0, 3)):
-        kind = r.choice(["conv2d", "conv2d", "max_pool2d", "relu"])
+        maybe_sum(r, layers, shapes)
+        kind = r.choice(["conv2d", "conv2d", "max_pool2d", "average_pool2d", "activation"])
         layer = {"type": kind}
-        if kind == "relu":
-            layers.append(layer)
+        if kind == "activation":
+            layers.append({"type": r.choice(ACTIVATIONS)})
+            shapes.append(shapes[-1])
             continue
         size, layer["strides"], layer["padding"], shape = window(r, shape, (6, 4))
         if kind == "conv2d":
             layer.update(kernel_size=size, filters=r.choice([1, 2, 7, 8, 16, 17, 33]),
-                         use_bias=r.random() < 0.8, activation=r.choice(["relu", "linear"]))
+                         use_bias=r.random() < 0.8, activation=activation(r))
         else:
             layer.update(pool_size=size)
         layers.append(layer)
-    layers.append({"type": "flatten"})
+        shapes.append((*shape, layer.get("filters", shapes[-1][2])))
+    maybe_sum(r, layers, shapes)
+    flat = r.choice(["flatten", "flatten", "global_average_pool2d"])
+    layers.append({"type": flat})
+    shapes.append(math.prod(shapes[-1]) if flat == "flatten" else shapes[-1][2])
     for _ in range(r.randint(0, 3)):
         layers.append(r.choice([
-            {"type": "relu"},
+            {"type": r.choice(ACTIVATIONS)},
             {"type": "dense", "units": r.choice([1, 1, 3, 16, 31, 64, 100]),
-             "use_bias": r.random() < 0.8, "activation": r.choice(["relu", "linear"])}]))
+             "use_bias": r.random() < 0.8, "activation": activation(r)}]))
+        shapes.append(layers[-1].get("units", shapes[-1]))
+        maybe_sum(r, layers, shapes)
     return layers + [{"type": "dense", "units": classes}]
 
 
@@ -76,7 +103,7 @@ def model(number):
             "grain": r.choice([1, 2, 4, 16, 64]),
             "drop_remainder": batch <= data["count"] and r.random() < 0.3,
             "model": {"input": [*shape, data["channels"]], "classes": classes,
-                      "layers": layers_of(r, shape, classes)},
+                      "layers": layers_of(r, shape, classes, data["channels"])},
             "optimizer": r.choice([{"type": "sgd", "learning_rate": 0.05}, optimizer]),
             "data": {"train": {"made_up": data},
                      "test": {"made_up": dict(data, first=data["count"])}}}

@@ -144,6 +144,52 @@ def log(x):
     return fma(m, constant("0x1.62e43p-1"), p)
 
 
+def exp_parts(x):
+    t = fma(x, constant("0x1.715476p+0"), constant("0x1.8p+23"))
+    m = sub(t, constant("0x1.8p+23"))
+    r = fma(m, constant("-0x1.62e43p-1"), x)
+    r = fma(m, constant("0x1.05c61p-29"), r)
+    p = constant("0x1.6a8578p-10")
+    for c in EXP[:-1]:
+        p = fma(p, r, constant(c))
+    e = mul(p, r)
+    return e, fma(p, r, -e), (bits(t) - 0x4B400000) & 0xFFFFFFFF
+
+
+def tanh(x):
+    a = min(abs(x), 10.0)
+    e, f, k = exp_parts(mul(-2.0, a))
+    s = from_bits((k + 127) << 23)
+    o = sub(1.0, s)
+    b = mul(s, e)
+    m = sub(o, b)
+    rest = add(sub(sub(o, m), b), sub(sub(sub(1.0, o), s), mul(s, f)))
+    d = sub(2.0, m)
+    g = sub(sub(sub(2.0, d), m), rest)
+    i = div(1.0, d)
+    q = mul(m, i)
+    c = fma(-q, g, add(fma(-q, d, m), rest))
+    return math.copysign(fma(c, i, q), x)
+
+
+def sigmoid(x):
+    e, f, k = exp_parts(max(-abs(x), -104.0))
+    u = (k + 254) & 0xFFFFFFFF
+    h = u >> 1
+    v, w = from_bits(h << 23), from_bits((u - h) << 23)
+    j = add(1.0, e)
+    rest = add(add(sub(1.0, j), e), f)
+    power = mul(mul(j, v), w)
+    d = add(1.0, power)
+    g = add(add(sub(1.0, d), power), mul(mul(rest, v), w))
+    if not x < 0:
+        j, rest, v, w = 1.0, 0.0, 1.0, 1.0
+    i = div(1.0, d)
+    q = mul(j, i)
+    c = fma(-q, g, add(fma(-q, d, j), rest))
+    return mul(mul(fma(c, i, q), v), w)
+
+
 # --- sections 10 and 13: random words, order, made-up data ----------------------------------------
 
 def block(seed, purpose, c0, c1, c2, c3):
@@ -327,6 +373,38 @@ class MaxPool2D(Window):
         return dx
 
 
+class AveragePool2D(Window):
+    kernel_count = 0
+
+    def __init__(self, layer, shape):
+        if layer["type"] == "global_average_pool2d":
+            layer = {"pool_size": list(shape[:2]), "strides": 1}
+        super().__init__(layer, "pool_size", shape, layer["pool_size"])
+        self.shape = (self.out_h, self.out_w, self.in_c)
+
+    def window(self, output):
+        """Its cells in the image, and 1 / float(how many)."""
+        cells = [self.cell(output, tap) for tap in self.taps()]
+        cells = [c for c in cells if c is not None]
+        return cells, div(1.0, rounded(Fraction(len(cells))))
+
+    def forward(self, x, kernel, bias):
+        y = []
+        for cells, part in map(self.window, self.outputs()):
+            y += [mul(finished([(1.0, x[c * self.in_c + channel]) for c in cells]), part)
+                  for channel in range(self.in_c)]
+        return y
+
+    def backward(self, dy, kernel):
+        dx = [0.0] * (self.in_h * self.in_w * self.in_c)
+        for number, (cells, part) in enumerate(map(self.window, self.outputs())):
+            for channel in range(self.in_c):
+                share = mul(dy[number * self.in_c + channel], part)
+                for c in cells:
+                    dx[c * self.in_c + channel] = add(dx[c * self.in_c + channel], share)
+        return dx
+
+
 class Dense:
     def __init__(self, layer, shape):
         self.inputs, self.units = math.prod(shape), layer["units"]
@@ -349,7 +427,7 @@ class Dense:
 class Relu:
     kernel_count = 0
 
-    def __init__(self, shape):
+    def __init__(self, layer, shape):
         self.shape = shape
 
     def forward(self, x, kernel, bias):
@@ -358,6 +436,66 @@ class Relu:
 
     def backward(self, dy, kernel):
         return [g if y > 0.0 else 0.0 for g, y in zip(dy, self.y)]
+
+
+class Add:
+    kernel_count = 0
+
+    def __init__(self, layer, shape):
+        self.shape = shape
+
+    def forward(self, x, kernel, bias):
+        return list(map(add, *x))
+
+    def backward(self, dy, kernel):
+        return dy
+
+
+class Tanh(Relu):
+    def forward(self, x, kernel, bias):
+        self.y = [tanh(v) for v in x]
+        return self.y
+
+    def backward(self, dy, kernel):
+        return [mul(g, fma(-y, y, 1.0)) for g, y in zip(dy, self.y)]
+
+
+class Sigmoid(Relu):
+    def forward(self, x, kernel, bias):
+        self.y = [sigmoid(v) for v in x]
+        return self.y
+
+    def backward(self, dy, kernel):
+        return [mul(g, mul(y, sub(1.0, y))) for g, y in zip(dy, self.y)]
+
+
+class LeakyRelu(Relu):
+    def __init__(self, layer, shape):
+        super().__init__(layer, shape)
+        slope = layer.get("negative_slope", 0.3) if layer else 0.2
+        self.slope = rounded(Fraction(str(slope)))
+
+    def forward(self, x, kernel, bias):
+        self.y = [v if v > 0.0 else mul(self.slope, v) for v in x]
+        return self.y
+
+    def backward(self, dy, kernel):
+        return [g if y > 0.0 else mul(self.slope, g) for g, y in zip(dy, self.y)]
+
+
+ACTIVATIONS = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "leaky_relu": LeakyRelu}
+LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add,
+          "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D, **ACTIVATIONS}
+
+
+def inputs_of(config, number):
+    """The layers that layer `number` takes, each its number plus 1; 0 is the model's input."""
+    layers = config["model"]["layers"]
+    names = [layer.get("name", f"{layer['type']}_{i}") for i, layer in enumerate(layers)]
+    taken = layers[number].get("inputs")
+    if taken is None:
+        return [number]
+    return [max([i + 1 for i in range(number) if names[i] == name], default=0) for name in taken]
 
 
 # --- section 6: gradients of parameters -----------------------------------------------------------
@@ -389,22 +527,34 @@ class Run:
         # As lockstep data shard cuts it: the larger ones first.
         self.shards = [k * (count // shards) + min(k, count % shards)
                        for k in range(shards + 1)] if shards else []
-        self.layers, self.parameters, self.owners = [], [], []
-        shape = tuple(config["model"]["input"])
-        for layer in config["model"]["layers"]:
+        # A tensor is a number in `shapes`, 0 the model's input; each of self.layers makes the next.
+        self.layers, self.parameters = [], []
+        self.shapes, self.learns = [tuple(config["model"]["input"])], [False]
+        outputs = [(0, self.shapes[0])]  # by layer number plus 1: tensor, and how it is seen
+        for number, layer in enumerate(config["model"]["layers"]):
+            taken = [outputs[i] for i in inputs_of(config, number)]
+            shape = taken[0][1]
             if layer["type"] == "flatten":
-                shape = (math.prod(shape),)
+                outputs.append((taken[0][0], (math.prod(shape),)))
                 continue
-            made = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense}.get(layer["type"])
-            self.layers.append(made(layer, shape) if made else Relu(shape))
-            shape = self.layers[-1].shape
-            if self.layers[-1].kernel_count:
-                self.initialize(layer, self.layers[-1])
-            if layer.get("activation") == "relu":
-                self.layers.append(Relu(shape))
+            made = self.append(LAYERS[layer["type"]](layer, shape), [t for t, _ in taken])
+            if made.kernel_count:
+                self.initialize(layer, made)
+            if layer.get("activation", "linear") != "linear":
+                function = ACTIVATIONS[layer["activation"]](None, made.shape)
+                self.append(function, [len(self.shapes) - 1])
+            outputs.append((len(self.shapes) - 1, self.shapes[-1]))
         self.slots = [[0.0] * len(p) for p in self.parameters]
         self.alive = [False] * len(self.parameters)
         self.step = 0
+
+    def append(self, made, inputs):
+        """A layer whose output is a tensor of its own; does it depend on a parameter?"""
+        made.inputs_at = inputs
+        self.layers.append(made)
+        self.shapes.append(made.shape)
+        self.learns.append(made.kernel_count > 0 or any(self.learns[i] for i in inputs))
+        return made
 
     def initialize(self, layer, made):
         made.kernel_at, made.bias_at = len(self.parameters), None
@@ -431,27 +581,34 @@ class Run:
     def example(self, index, terms):
         """Forward and backward of one example; appends its terms to those of every parameter."""
         image, label = self.examples[index]
-        inputs = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
+        values = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
         for layer in self.layers:
-            inputs.append(layer.forward(inputs[-1], *self.weights(layer)))
-        z = inputs.pop()
+            x = [values[i] for i in layer.inputs_at]
+            values.append(layer.forward(x[0] if len(x) == 1 else x, *self.weights(layer)))
+        z = values[-1]
         top = max(z)
         self.correct += z.index(top) == label
         e = [exp(sub(v, top)) for v in z]
         s = finished([(1.0, v) for v in e])
         r = div(1.0, s)
         loss = add(sub(log(s), sub(z[label], top)), 0.0)
-        dy = [add(sub(mul(e[k], r), 1.0 if k == label else 0.0), 0.0) for k in range(len(z))]
-        first = next(i for i, layer in enumerate(self.layers) if layer.kernel_count)
-        for i in range(len(self.layers) - 1, first - 1, -1):
-            layer = self.layers[i]
+        gradients = [None] * len(values)
+        gradients[-1] = [add(sub(mul(e[k], r), 1.0 if k == label else 0.0), 0.0)
+                         for k in range(len(z))]
+        for i in range(len(self.layers), 0, -1):
+            layer, dy = self.layers[i - 1], gradients[i]
+            if not self.learns[i]:
+                continue
             if layer.kernel_count:
-                kernels, biases = layer.gradient_terms(inputs[i], dy)
+                kernels, biases = layer.gradient_terms(values[layer.inputs_at[0]], dy)
                 terms[layer.kernel_at].append(kernels)
                 if layer.bias_at is not None:
                     terms[layer.bias_at].append(biases)
-            if i > first:
-                dy = layer.backward(dy, self.weights(layer)[0])
+            if not any(self.learns[n] for n in layer.inputs_at):
+                continue
+            dx = layer.backward(dy, self.weights(layer)[0])
+            for n in [n for n in layer.inputs_at if self.learns[n]]:
+                gradients[n] = list(map(add, gradients[n], dx)) if gradients[n] else dx
         return loss
 
     def position(self, epoch, p, terms):
@@ -518,18 +675,24 @@ def u32(*values):
     return struct.pack(f"<{len(values)}I", *values)
 
 
-def layer_entries(number, layer):
+def layer_entries(number, layer, inputs):
     """{key: value} of what is no constant default; defaults that follow another key are written."""
     kind, out = layer["type"], {}
-    size = {"conv2d": "kernel_size", "max_pool2d": "pool_size"}.get(kind)
+    if inputs != [number]:
+        out["inputs"] = u32(*inputs)
+    size = {"conv2d": "kernel_size", "max_pool2d": "pool_size",
+            "average_pool2d": "pool_size"}.get(kind)
     out["type"] = kind.encode()
     if size:
         out[size] = u32(*pair(layer[size]))
         strides = pair(layer.get("strides", 1 if kind == "conv2d" else list(pair(layer[size]))))
-        if kind == "max_pool2d" or tuple(strides) != (1, 1):
+        if kind != "conv2d" or tuple(strides) != (1, 1):
             out["strides"] = u32(*strides)
         if layer.get("padding", "valid") != "valid":
             out["padding"] = layer["padding"].encode()
+    slope = rounded(Fraction(str(layer.get("negative_slope", 0.3))))
+    if slope != rounded(Fraction("0.3")):
+        out["negative_slope"] = struct.pack("<f", slope)
     units = {"conv2d": "filters", "dense": "units"}.get(kind)
     if units:
         out[units] = u32(layer[units])
@@ -564,7 +727,7 @@ def identity(config, examples, shards):
     if o.get("nesterov"):
         entries["optimizer.nesterov"] = u32(1)
     for number, layer in enumerate(model["layers"]):
-        entries.update(layer_entries(number, layer))
+        entries.update(layer_entries(number, layer, inputs_of(config, number)))
     out = b"lockstep run identity 2"
     for key in sorted(entries):
         out += u32(len(key)) + key.encode() + u32(len(entries[key])) + entries[key]
@@ -626,6 +789,38 @@ NETS = [
          {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"},
          {"type": "dense", "units": 5, "activation": "relu"}, {"type": "dense", "units": 3}],
         {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 8, 2, 11, 4, shards=2),
+    # Sums: a residual block whose input has three users, what is added to itself, ReLU around them.
+    net("residual", (5, 4, 1),
+        [{"type": "conv2d", "name": "stem", "filters": 4, "kernel_size": 2, "padding": "same",
+          "activation": "relu"},
+         {"type": "conv2d", "name": "a", "filters": 4, "kernel_size": 3, "padding": "same"},
+         {"type": "add", "name": "sum", "inputs": ["a", "stem"]}, {"type": "relu"},
+         {"type": "max_pool2d", "name": "side", "inputs": ["stem"], "pool_size": 2, "strides": 1,
+          "padding": "same"},
+         {"type": "add", "name": "both", "inputs": ["relu_3", "side"]}, {"type": "flatten"},
+         {"type": "dense", "name": "b", "units": 3},
+         {"type": "add", "name": "twice", "inputs": ["b", "b"]}],
+        {"type": "sgd", "learning_rate": 0.1}, 6, 2, 11, 3),
+    # Averages: windows over the border, overlapping ones, and a whole image of 24 x 24 cells, which
+    # is more than a slice.
+    net("averages", (25, 25, 1),
+        [{"type": "average_pool2d", "pool_size": 2, "strides": 1},
+         {"type": "conv2d", "name": "a", "filters": 2, "kernel_size": 3, "padding": "same",
+          "activation": "tanh"},
+         {"type": "global_average_pool2d", "name": "whole"},
+         {"type": "average_pool2d", "inputs": ["a"], "pool_size": [9, 8], "padding": "same"},
+         {"type": "average_pool2d", "pool_size": 2, "strides": 1, "padding": "same"},
+         {"type": "flatten"}, {"type": "dense", "name": "b", "units": 2},
+         {"type": "add", "inputs": ["b", "whole"]}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.5}, 3, 2, 5, 2),
+    # tanh, sigmoid and leaky_relu, as layers and as activations.
+    net("curves", (4, 4, 1),
+        [{"type": "conv2d", "filters": 3, "kernel_size": 2, "activation": "tanh"},
+         {"type": "leaky_relu", "negative_slope": 0.125}, {"type": "flatten"},
+         {"type": "dense", "units": 4, "activation": "leaky_relu"}, {"type": "sigmoid"},
+         {"type": "dense", "units": 4, "activation": "sigmoid"}, {"type": "leaky_relu"},
+         {"type": "dense", "units": 4}, {"type": "tanh"}, {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 2, 11, 3),
 ]
 
 LAYOUTS = [  # of the program: replicas and "layout"

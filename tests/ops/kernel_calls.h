@@ -125,6 +125,17 @@ static inline uint32_t max_pool_backward(const lk_kernels *k, const lk_pool2d *p
     return call_op(k, &op, &l);
 }
 
+static inline uint32_t average_pool(const lk_kernels *k, const lk_op_type *type,
+                                    const lk_pool2d *p, uint32_t m, const float *x, float *y,
+                                    const float *dy, float *dx) {
+    const lk_op op = {
+        .type = type, .floats = (uint64_t)p->out_h * p->out_w * p->channels, .pool = *p};
+    lk_lane l = {.examples = m};
+    l.at[LK_X] = WITHOUT_CONST(x), l.at[LK_Y] = y;
+    l.at[LK_DY] = WITHOUT_CONST(dy), l.at[LK_DX] = dx;
+    return call_op(k, &op, &l);
+}
+
 static inline void relu_forward(const lk_kernels *k, uint64_t count, const float *x, float *y) {
     const lk_op op = {.type = &lk_op_relu, .floats = count};
     lk_lane l = {.examples = 1};
@@ -138,6 +149,17 @@ static inline void relu_backward(const lk_kernels *k, uint64_t count, const floa
     lk_lane l = {.examples = 1};
     l.at[LK_Y] = WITHOUT_CONST(y), l.at[LK_DY] = WITHOUT_CONST(dy), l.at[LK_DX] = dx;
     (void)call_op(k, &op, &l);
+}
+
+// Any op of single values: those of its tensors that are not NULL.
+static inline uint32_t element_op(const lk_kernels *k, const lk_op_type *type, uint64_t count,
+                                  const float *x, const float *x2, float *y, const float *dy,
+                                  float *dx) {
+    const lk_op op = {.type = type, .floats = count, .slope = 0.3f};
+    lk_lane l = {.examples = 1};
+    l.at[LK_X] = WITHOUT_CONST(x), l.at[LK_X2] = WITHOUT_CONST(x2), l.at[LK_Y] = y;
+    l.at[LK_DY] = WITHOUT_CONST(dy), l.at[LK_DX] = dx;
+    return call_op(k, &op, &l);
 }
 
 static inline uint32_t softmax_cross_entropy(const lk_kernels *k, uint32_t m, uint32_t classes,

@@ -382,6 +382,82 @@ static void test_elements(void **state) {
     check_elements(1000);
 }
 
+// Sums of two tensors, beside them and in place; one that overflows raises the flag.
+static void check_sums(uint64_t count) {
+    float *a = operand(count), *b = operand(count);
+    output sum = output_of(count * sizeof(float));
+    const lk_op_type *in_place = &lk_op_add_gradient;
+    snprintf(shape, sizeof shape, "count %llu", (unsigned long long)count);
+    memcpy(sum.want, a, sum.bytes);
+    assert_int_equal(
+        element_op(reference, in_place, count, sum.want, NULL, NULL, b, sum.want), 0);
+    EACH_VARIANT(k) {
+        memcpy(sum.got, a, sum.bytes);
+        assert_int_equal(element_op(k, in_place, count, sum.got, NULL, NULL, b, sum.got), 0);
+        same(&sum, k->name, in_place->name, shape);
+    }
+    assert_int_equal(element_op(reference, &lk_op_add, count, a, b, sum.want, NULL, NULL), 0);
+    EACH_VARIANT(k) {
+        assert_int_equal(element_op(k, &lk_op_add, count, a, b, sum.got, NULL, NULL), 0);
+        same(&sum, k->name, "add", shape);
+    }
+    assert_int_equal(
+        element_op(reference, &lk_op_add_backward, count, NULL, NULL, NULL, b, sum.want), 0);
+    EACH_VARIANT(k) {
+        (void)element_op(k, &lk_op_add_backward, count, NULL, NULL, NULL, b, sum.got);
+        same(&sum, k->name, "add_backward", shape);
+    }
+    if (count > 0) a[count / 2] = b[count / 2] = 0x1p127f;
+    EACH_VARIANT(k) {
+        assert_int_equal(element_op(k, in_place, count, a, NULL, NULL, b, sum.got), count > 0);
+        assert_int_equal(element_op(k, &lk_op_add, count, a, b, sum.got, NULL, NULL), count > 0);
+    }
+    output_free(&sum);
+    free(a), free(b);
+}
+
+static void test_sums(void **state) {
+    (void)state;
+    seed = 8;
+    for (uint64_t count = 0; count < 70; count++) check_sums(count);
+    check_sums(1000);
+}
+
+// Activations, and their gradients beside dy and in place.
+static void check_activations(uint64_t count) {
+    static const struct {
+        const lk_op_type *forward, *backward;
+    } all[] = {{&lk_op_tanh, &lk_op_tanh_backward},
+               {&lk_op_sigmoid, &lk_op_sigmoid_backward},
+               {&lk_op_leaky_relu, &lk_op_leaky_relu_backward}};
+    float *x = operand(count), *dy = operand(count);
+    output y = output_of(count * sizeof(float)), dx = output_of(count * sizeof(float));
+    for (uint64_t i = 0; i < count; i++) x[i] *= (float)(draw() % 30);
+    snprintf(shape, sizeof shape, "count %llu", (unsigned long long)count);
+    for (size_t a = 0; a < LK_COUNT(all); a++) {
+        (void)element_op(reference, all[a].forward, count, x, NULL, y.want, NULL, NULL);
+        (void)element_op(reference, all[a].backward, count, NULL, NULL, y.want, dy, dx.want);
+        EACH_VARIANT(k) {
+            (void)element_op(k, all[a].forward, count, x, NULL, y.got, NULL, NULL);
+            same(&y, k->name, all[a].forward->name, shape);
+            (void)element_op(k, all[a].backward, count, NULL, NULL, y.want, dy, dx.got);
+            same(&dx, k->name, all[a].backward->name, shape);
+            memcpy(dx.got, dy, dx.bytes);
+            (void)element_op(k, all[a].backward, count, NULL, NULL, y.want, dx.got, dx.got);
+            same(&dx, k->name, "in place", shape);
+        }
+    }
+    output_free(&y), output_free(&dx);
+    free(x), free(dy);
+}
+
+static void test_activations(void **state) {
+    (void)state;
+    seed = 9;
+    for (uint64_t count = 0; count < 70; count++) check_activations(count);
+    check_activations(1000);
+}
+
 static void check_apply(const lk_optimizer *o, uint64_t count) {
     ordinary = draw() % 2;
     float *sum = operand(count), *w = operand(count), *slot = operand(count);
@@ -446,6 +522,15 @@ static void check_pool(const lk_pool2d *p, uint32_t m_count) {
         assert_int_equal(max_pool_backward(k, p, m_count, dy, winners, dx.got), 0);
         same(&dx, k->name, "max_pool_backward", shape);
     }
+    const lk_op_type *forward = &lk_op_average_pool2d, *backward = &lk_op_average_pool2d_backward;
+    (void)average_pool(reference, forward, p, m_count, x, y.want, NULL, NULL);
+    (void)average_pool(reference, backward, p, m_count, NULL, NULL, dy, dx.want);
+    EACH_VARIANT(k) {
+        assert_int_equal(average_pool(k, forward, p, m_count, x, y.got, NULL, NULL), 0);
+        same(&y, k->name, "average_pool2d", shape);
+        assert_int_equal(average_pool(k, backward, p, m_count, NULL, NULL, dy, dx.got), 0);
+        same(&dx, k->name, "average_pool2d_backward", shape);
+    }
     output_free(&y), output_free(&argmax), output_free(&dx);
     free(x), free(dy);
 }
@@ -487,6 +572,11 @@ static void test_pool(void **state) {
         p.out_h = (p.in_h + p.pad_top - 1) / p.stride_h + 1;
         p.out_w = (p.in_w + p.pad_left - 1) / p.stride_w + 1;
         check_pool(&p, draw_from(1, 3));
+    }
+    for (uint32_t channels = 1; channels < 40; channels += 19) {  // whole images, several slices
+        lk_pool2d p = {.in_h = 40, .in_w = 41, .channels = channels, .out_h = 1, .out_w = 1};
+        p.pool_h = p.in_h, p.pool_w = p.in_w, p.stride_h = p.stride_w = 1;
+        check_pool(&p, 2);
     }
 }
 
@@ -633,6 +723,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_dense_input_gradient),
         cmocka_unit_test(test_dense_weight_gradient),
         cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_activations),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),

@@ -1,4 +1,5 @@
-// math_bits.c - the strided sweep of exp, log and sqrt for a machine that has no test framework: an
+// math_bits.c - the strided sweep of exp, log, sqrt, tanh and sigmoid for a machine that has no
+// test framework: an
 // emulated one. Links the core's headers alone; prints what it found, exits 1 where a hash differs.
 //
 //   math_bits [STRIDE]     65537, 509 or 1 (math_walk.h has their hashes)
@@ -16,6 +17,8 @@ typedef struct sweep {
 static float exp_of(float x) { return lk_expf(x); }
 static float log_of(float x) { return lk_logf(x); }
 static float sqrt_of(float x) { return lk_sqrtf(x); }
+static float tanh_of(float x) { return lk_tanhf(x); }
+static float sigmoid_of(float x) { return lk_sigmoidf(x); }
 
 static void visit(void *context, const float *x, size_t count) {
     sweep *s = context;
@@ -30,7 +33,9 @@ int main(int argc, char **argv) {
         const math_expected *expected;
     } functions[] = {{"exp", exp_of, &math_expected_exp},
                      {"log", log_of, &math_expected_log},
-                     {"sqrt", sqrt_of, &math_expected_sqrt}};
+                     {"sqrt", sqrt_of, &math_expected_sqrt},
+                     {"tanh", tanh_of, &math_expected_tanh},
+                     {"sigmoid", sigmoid_of, &math_expected_sigmoid}};
     uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : 65537;
     if (math_expect(&math_expected_exp, stride) == 0) {
         fprintf(stderr, "usage: %s [STRIDE], one of 65537, 509, 1\n", argv[0]);

@@ -1,4 +1,5 @@
-// math_kernel.c - exp, log and sqrt over arrays, as one compiler and one instruction set make them.
+// math_kernel.c - exp, log, sqrt, tanh and sigmoid over arrays, as one compiler and one
+// instruction set make them.
 //
 // Compiled several times, with MATH_VARIANT saying which: every variant must give the same bits.
 #include "tests/ops/math_kernel.h"
@@ -21,4 +22,12 @@ void MATH_NAME(log, MATH_VARIANT)(const float *restrict x, float *restrict y, si
 
 void MATH_NAME(sqrt, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
     for (size_t i = 0; i < count; i++) y[i] = lk_sqrtf(x[i]);
+}
+
+void MATH_NAME(tanh, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
+    for (size_t i = 0; i < count; i++) y[i] = lk_tanhf(x[i]);
+}
+
+void MATH_NAME(sigmoid, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
+    for (size_t i = 0; i < count; i++) y[i] = lk_sigmoidf(x[i]);
 }

@@ -6,8 +6,9 @@
 
 typedef void math_kernel(const float *restrict x, float *restrict y, size_t count);
 
-// Declares the three functions of a variant.
-#define MATH_DECLARE(variant) \
-    math_kernel math_exp_##variant, math_log_##variant, math_sqrt_##variant;
+// Declares the functions of a variant.
+#define MATH_DECLARE(variant)                                               \
+    math_kernel math_exp_##variant, math_log_##variant, math_sqrt_##variant, \
+        math_tanh_##variant, math_sigmoid_##variant;
 
 #endif

@@ -1,4 +1,5 @@
-// math_sweep.c - lk_expf, lk_logf and lk_sqrtf over the floats: error against double, and the bits.
+// math_sweep.c - lk_expf, lk_logf, lk_sqrtf, lk_tanhf, lk_sigmoidf over the floats: error
+// against double, and the bits.
 //
 //   test_math [STRIDE [FUNCTION [fast]]]
 //
@@ -24,7 +25,7 @@
 #include "tests/ops/math_kernel.h"
 #include "tests/ops/math_walk.h"
 
-enum { THREADS = 2, EXP = 0, LOG, SQRT, FUNCTIONS };
+enum { THREADS = 2, EXP = 0, LOG, SQRT, TANH, SIGMOID, FUNCTIONS };
 
 typedef struct variant {
     const char *name;
@@ -38,7 +39,8 @@ typedef struct variant {
 #define X(name) MATH_DECLARE(name)
 MATH_VARIANTS
 #undef X
-#define X(name) {#name, {math_exp_##name, math_log_##name, math_sqrt_##name}},
+#define X(name) {#name, {math_exp_##name, math_log_##name, math_sqrt_##name, \
+                         math_tanh_##name, math_sigmoid_##name}},
 static const variant variants[] = {MATH_VARIANTS};
 #undef X
 
@@ -171,6 +173,18 @@ static void test_sqrt(void **state) {
     check_function(&(function){"sqrt", SQRT, sqrt, 0.5, &math_expected_sqrt});
 }
 
+static double sigmoid(double x) { return x < 0 ? exp(x) / (1.0 + exp(x)) : 1.0 / (1.0 + exp(-x)); }
+
+static void test_tanh(void **state) {
+    (void)state;
+    check_function(&(function){"tanh", TANH, tanh, 1.406, &math_expected_tanh});
+}
+
+static void test_sigmoid(void **state) {
+    (void)state;
+    check_function(&(function){"sigmoid", SIGMOID, sigmoid, 0.879, &math_expected_sigmoid});
+}
+
 static void test_special_values(void **state) {
     (void)state;
     const float nan = lk_float_from_bits(0x7fc00000u), inf = lk_float_from_bits(0x7f800000u);
@@ -191,6 +205,18 @@ static void test_special_values(void **state) {
     assert_int_equal(math_result_bits(lk_logf(-0x1p-149f)), 0x7fc00000u);
     assert_int_equal(math_result_bits(lk_logf(-inf)), 0x7fc00000u);
     assert_int_equal(math_result_bits(lk_logf(nan)), 0x7fc00000u);
+    assert_int_equal(lk_float_to_bits(lk_tanhf(0.0f)), 0);
+    assert_int_equal(lk_float_to_bits(lk_tanhf(-0.0f)), 0x80000000u);
+    assert_int_equal(lk_float_to_bits(lk_tanhf(-0x1p-149f)), 0x80000001u);
+    assert_int_equal(lk_float_to_bits(lk_tanhf(inf)), one);
+    assert_int_equal(lk_float_to_bits(lk_tanhf(-inf)), one | 0x80000000u);
+    assert_int_equal(math_result_bits(lk_tanhf(nan)), 0x7fc00000u);
+    assert_int_equal(lk_float_to_bits(lk_sigmoidf(0.0f)), 0x3f000000u);
+    assert_int_equal(lk_float_to_bits(lk_sigmoidf(-0.0f)), 0x3f000000u);
+    assert_int_equal(lk_float_to_bits(lk_sigmoidf(inf)), one);
+    assert_int_equal(lk_float_to_bits(lk_sigmoidf(-inf)), 0);
+    assert_int_equal(lk_float_to_bits(lk_sigmoidf(-103.5f)), 1);
+    assert_int_equal(math_result_bits(lk_sigmoidf(nan)), 0x7fc00000u);
     assert_int_equal(lk_float_to_bits(lk_sqrtf(-0.0f)), 0x80000000u);
     assert_int_equal(math_result_bits(lk_sqrtf(-0x1p-149f)), 0x7fc00000u);
     assert_int_equal(lk_float_to_bits(lk_soft_sqrtf(-0.0f)), 0x80000000u);
@@ -201,7 +227,8 @@ int main(int argc, char **argv) {
     char none = 0, *end = &none;
     if (argc > 1) stride = strtoull(argv[1], &end, 10);
     if (stride == 0 || *end) {
-        fprintf(stderr, "usage: %s [STRIDE [exp|log|sqrt [fast]]], STRIDE from 1\n", argv[0]);
+        fprintf(stderr, "usage: %s [STRIDE [exp|log|sqrt|tanh|sigmoid [fast]]], STRIDE from 1\n",
+                argv[0]);
         return LK_BAD_USAGE;
     }
     fast = argc > 3 && strcmp(argv[3], "fast") == 0;
@@ -220,6 +247,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_sqrt),
+        cmocka_unit_test(test_tanh),
+        cmocka_unit_test(test_sigmoid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,6 +69,11 @@ static const math_expected math_expected_log = {0x7100ca39d5d40740, 0x4853db76d0
 static const math_expected math_expected_sqrt = {0x3692ef38b40c18c4, 0x970042c0ad735bb3,
                                                  0x50eb760b148145d1};
 
+static const math_expected math_expected_tanh = {0x050678ac685ab3de, 0x8fd4188d7cdb4b55,
+                                                 0x6eb1b221bb5b49c5};
+static const math_expected math_expected_sigmoid = {0xab35992e54961766, 0xc1a3bcd62ef8ac85,
+                                                    0xb2db25efad306761};
+
 static inline uint64_t math_expect(const math_expected *e, uint64_t stride) {
     return stride == 1 ? e->full : stride == 509 ? e->strided : stride == 65537 ? e->coarse : 0;
 }

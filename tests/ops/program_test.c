@@ -58,6 +58,8 @@ static lk_status build(const lk_run_spec *spec, const lk_layout *layout, bool ov
     return lk_program_build(spec, layout, &options, *tables, p, error);
 }
 
+#define ADD(n, a, b) {.type = &lk_layer_add, .name = n, .input_count = 2, .inputs = {a, b}}
+
 // --- shapes and fusion -------------------------------------------------------------------------
 
 static void expect_shape(const lk_program *p, const char *name, uint32_t rank,
@@ -244,6 +246,49 @@ static void bad_models_are_refused(void **state) {
     REFUSED("no layer has parameters to train", 1, 2, 1, 2, FLATTEN, RELU("r"));
     REFUSED("do not fit in 63 bits", 30000, 30000, 1, 2, FLATTEN, DENSE("d", UINT32_MAX / 2, false),
             DENSE("e", UINT32_MAX / 2, false), DENSE("f", 2, false));
+}
+
+static void bad_graphs_are_refused(void **state) {
+    (void)state;
+    const lk_layer shapes[] = {CONV("a", 2, 3, 1, VALID, false), CONV("b", 3, 3, 1, SAME, false),
+                               ADD("sum", 1, 2), FLATTEN, DENSE("d", 3, false)};
+    refused_model(5, 5, 1, 3, LK_COUNT(shapes), shapes, "layer sum: its inputs are 3 x 3 x 2 and");
+    const lk_layer flat[] = {FLATTEN, DENSE("a", 1, false), ADD("sum", 2, 0), DENSE("d", 3, false)};
+    refused_model(1, 1, 1, 3, LK_COUNT(flat), flat, "1 x 1 x 1 (flat) and 1 x 1 x 1, wanted two");
+    const lk_layer alone[] = {FLATTEN, DENSE("a", 3, false), {.type = &lk_layer_add, .name =
+                              "sum"}};
+    refused_model(3, 3, 1, 3, LK_COUNT(alone), alone, "layer sum: found 1 inputs, wanted 2");
+    const lk_layer unused[] = {FLATTEN, DENSE("a", 3, false), DENSE("b", 3, false),
+                               ADD("sum", 2, 2)};
+    refused_model(3, 3, 1, 3, LK_COUNT(unused), unused, "layer b: no other layer takes its output");
+}
+
+// The gradients of several users are added in descending order of the program: of op 1's output,
+// that of the last user first.
+static void gradients_of_users_add_backwards(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("stem", 2, 3, 1, SAME, false), CONV("a", 2, 3, 1, SAME, false),
+                               ADD("sum", 2, 1), POOL("side", 3, 1, SAME), ADD("both", 4, 3),
+                               FLATTEN, DENSE("d", 3, false)};
+    static const lk_op_type *const wanted[] = {
+        &lk_op_dense_weight_gradient, &lk_op_dense_bias_gradient, &lk_op_dense_input_gradient,
+        &lk_op_add_backward,         // of "both": sum's gradient, its copy
+        &lk_op_max_pool2d_backward,  // of "side": a share of sum's
+        &lk_op_add_gradient,
+        &lk_op_add_backward,  // of "sum": stem's gradient
+        &lk_op_conv2d_weight_gradient, &lk_op_conv2d_input_gradient,  // of "a": a share of stem's
+        &lk_op_add_gradient, &lk_op_conv2d_weight_gradient};
+    const lk_run_spec spec = spec_of(5, 5, 1, 3, LK_COUNT(layers), layers);
+    lk_error error;
+    lk_program p;
+    void *tables;
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    const uint32_t begin = p.forward_end + 2;
+    for (uint32_t i = 0; i < LK_COUNT(wanted); i++) {
+        assert_string_equal(p.ops[begin + i].type->name, wanted[i]->name);
+    }
+    assert_int_equal(p.reduce_op, begin + LK_COUNT(wanted));
+    free(tables);
 }
 
 static void bad_runs_are_refused(void **state) {
@@ -798,6 +843,8 @@ int main(void) {
         cmocka_unit_test(fusion_follows_geometry),
         cmocka_unit_test(strides_of_a_fused_pool_are_two),
         cmocka_unit_test(bad_models_are_refused),
+        cmocka_unit_test(bad_graphs_are_refused),
+        cmocka_unit_test(gradients_of_users_add_backwards),
         cmocka_unit_test(bad_runs_are_refused),
         cmocka_unit_test(bad_shards_are_refused),
         cmocka_unit_test(every_example_comes_once_an_epoch),

@@ -40,7 +40,7 @@ static void same_bits(const float *want, const float *got, uint64_t count) {
 
 // --- the forward pass in double ------------------------------------------------------------------
 
-enum { VALUES_MAX = 8192, PARAMS_MAX = 16 };
+enum { VALUES_MAX = 8192, PARAMS_MAX = 32, LAYERS_MAX = 24 };
 
 typedef struct image_shape {
     int h, w, c;
@@ -54,25 +54,29 @@ static int out_size(int in, int size, int stride, lk_padding padding, int *pad) 
     return out;
 }
 
-// Convolution (w given) or max-pooling (w NULL).
+// Convolution (w given) or pooling (w NULL).
 static image_shape windows(const lk_layer *l, image_shape s, const double *x, const double *w,
                            const double *b, double *y) {
     int top, left, sh = (int)l->stride_h, sw = (int)l->stride_w;
+    const bool mean = l->type == &lk_layer_average_pool2d;
     image_shape o = {out_size(s.h, (int)l->size_h, sh, l->padding, &top),
                      out_size(s.w, (int)l->size_w, sw, l->padding, &left), w ? (int)l->units : s.c};
     assert_true(o.h * o.w * o.c <= VALUES_MAX);
     for (int at = 0; at < o.h * o.w * o.c; at++) {
         int oy = at / o.c / o.w, ox = at / o.c % o.w, co = at % o.c;
-        y[at] = !w ? -INFINITY : b ? b[co] : 0.0;
+        int cells = 0;
+        y[at] = mean ? 0.0 : !w ? -INFINITY : b ? b[co] : 0.0;
         for (int tap = 0; tap < (int)(l->size_h * l->size_w); tap++) {
             int iy = oy * sh + tap / (int)l->size_w - top,
                 ix = ox * sw + tap % (int)l->size_w - left;
             if (iy < 0 || ix < 0 || iy >= s.h || ix >= s.w) continue;
             const double *cell = x + (iy * s.w + ix) * s.c;
-            if (!w) y[at] = fmax(y[at], cell[co]);
+            if (!w && !mean) y[at] = fmax(y[at], cell[co]);
+            if (mean) y[at] += cell[co], cells++;
             for (int ci = 0; w && ci < s.c; ci++)
                 y[at] += cell[ci] * w[(tap * s.c + ci) * o.c + co];
         }
+        if (mean) y[at] /= cells;
     }
     return o;
 }
@@ -88,35 +92,53 @@ static image_shape dense(const lk_layer *l, image_shape s, const double *x, cons
 }
 
 static image_shape layer_forward(const lk_layer *l, image_shape s, const double *x,
-                                 double *const *params, uint32_t *param, double *y) {
+                                 const double *x2, double *const *params, uint32_t *param,
+                                 double *y) {
     bool trainable = l->type == &lk_layer_conv2d || l->type == &lk_layer_dense;
     const double *w = trainable ? params[(*param)++] : NULL;
     const double *b = trainable && l->use_bias ? params[(*param)++] : NULL;
     image_shape o = s;
     if (l->type == &lk_layer_dense) {
         o = dense(l, s, x, w, b, y);
-    } else if (l->type == &lk_layer_conv2d || l->type == &lk_layer_max_pool2d) {
+    } else if (l->type == &lk_layer_global_average_pool2d) {
+        o = (image_shape){1, 1, s.c};
+        for (int c = 0; c < s.c; c++) y[c] = 0.0;
+        for (int i = 0; i < s.h * s.w * s.c; i++) y[i % s.c] += x[i] / (s.h * s.w);
+    } else if (l->type == &lk_layer_conv2d || l->type == &lk_layer_max_pool2d ||
+               l->type == &lk_layer_average_pool2d) {
         o = windows(l, s, x, w, b, y);
     } else {
-        memcpy(y, x, (size_t)(s.h * s.w * s.c) * sizeof *y);
+        for (int i = 0; i < s.h * s.w * s.c; i++) y[i] = x2 ? x[i] + x2[i] : x[i];
     }
-    bool relu = l->activation || l->type == &lk_layer_relu;
-    for (int i = 0; relu && i < o.h * o.w * o.c; i++) y[i] = fmax(y[i], 0.0);
+    const lk_layer_type *f = l->activation ? l->activation : l->type;
+    const double slope = l->activation ? 0.2 : (double)l->negative_slope;
+    for (int i = 0; i < o.h * o.w * o.c; i++) {
+        if (f == &lk_layer_relu) y[i] = fmax(y[i], 0.0);
+        if (f == &lk_layer_leaky_relu) y[i] = fmax(y[i], slope * y[i]);
+        if (f == &lk_layer_tanh) y[i] = tanh(y[i]);
+        if (f == &lk_layer_sigmoid) y[i] = 1.0 / (1.0 + exp(-y[i]));
+    }
     return o;
 }
 
+// Values of layer i are at i + 1, those of the model's input at 0.
 static double loss_of(const lk_model *m, double *const *params, const uint8_t *image,
                       uint32_t label) {
-    static double buffers[2][VALUES_MAX];
-    image_shape s = {(int)m->in_h, (int)m->in_w, (int)m->in_c};
-    for (int i = 0; i < s.h * s.w * s.c; i++) buffers[0][i] = image[i] / 255.0;
-    uint32_t param = 0, side = 0;
-    for (uint32_t i = 0; i < m->layer_count; i++, side ^= 1) {
-        s = layer_forward(&m->layers[i], s, buffers[side], params, &param, buffers[side ^ 1]);
+    static double values[LAYERS_MAX + 1][VALUES_MAX];
+    image_shape s[LAYERS_MAX + 1] = {{(int)m->in_h, (int)m->in_w, (int)m->in_c}};
+    for (int i = 0; i < s[0].h * s[0].w * s[0].c; i++) values[0][i] = image[i] / 255.0;
+    uint32_t param = 0, last = m->layer_count;
+    assert_true(m->layer_count <= LAYERS_MAX);
+    for (uint32_t i = 0; i < m->layer_count; i++) {
+        const lk_layer *l = &m->layers[i];
+        const uint32_t from = l->input_count ? l->inputs[0] : i;
+        const double *x2 = l->input_count > 1 ? values[l->inputs[1]] : NULL;
+        s[i + 1] = layer_forward(l, s[from], values[from], x2, params, &param, values[i + 1]);
     }
-    double sum = 0.0;
-    for (int i = 0; i < s.c; i++) sum += exp(buffers[side][i]);
-    return log(sum) - buffers[side][label];
+    double sum = 0.0, top = values[last][0];
+    for (int i = 1; i < s[last].c; i++) top = fmax(top, values[last][i]);
+    for (int i = 0; i < s[last].c; i++) sum += exp(values[last][i] - top);
+    return log(sum) - (values[last][label] - top);
 }
 
 // --- single kernels
@@ -465,7 +487,7 @@ static void *memory(uint64_t bytes) {
 // central differences of the loss in double, for every element of every parameter.
 static void check_program(const lk_run_spec *spec, const lk_layout *layout,
                           const lk_kernels *kernels) {
-    const double step = 1e-5;
+    const double step = 1e-7;  // seldom over the edge of a ReLU
     lk_error error = {.status = LK_OK};
     lk_program p;
     const lk_plan_options options = {.overlay = true};
@@ -643,6 +665,123 @@ static void gradients_of_narrow_layers(void **state) {
     check_model(3, 3, 1, one_by_one, LK_COUNT(one_by_one));
 }
 
+// --- graphs: several users of a tensor ----------------------------------------------------------
+
+#define ADD(n, a, b) {.type = &lk_layer_add, .name = n, .input_count = 2, .inputs = {a, b}}
+#define FROM(layer, number) from_input((lk_layer)layer, number)
+
+static lk_layer from_input(lk_layer l, uint32_t number) {
+    l.input_count = 1;
+    l.inputs[0] = number;
+    return l;
+}
+
+// A residual block over images: its input is used by a convolution, by a pool and by the sum.
+static void gradients_of_a_residual_block(void **state) {
+    (void)state;
+    const lk_layer layers[] = {
+        CONV("stem", 3, 3, 1, SAME, true, true),                   // 1
+        CONV("a", 4, 3, 1, SAME, true, true),                      // 2
+        CONV("b", 3, 3, 1, SAME, true, false),                     // 3
+        ADD("sum", 3, 1),                                          // 4
+        RELU("out"),                                               // 5
+        FROM(POOL("side", 3, 1, SAME), 1),                         // 6
+        ADD("both", 5, 6),                                         // 7
+        POOL("p", 2, 2, VALID), FLATTEN, DENSE("c", 3, true, false)};
+    check_model(6, 5, 2, layers, LK_COUNT(layers));
+}
+
+#define FUNCTION(n, kind) {.type = &lk_layer_##kind, .name = n, .negative_slope = 0.3f}
+
+static lk_layer with_activation(lk_layer l, const lk_layer_type *activation) {
+    l.activation = activation;
+    return l;
+}
+
+static void gradients_of_activations(void **state) {
+    (void)state;
+    const lk_layer layers[] = {
+        with_activation((lk_layer)CONV("a", 3, 3, 1, SAME, true, false), &lk_layer_tanh),
+        FUNCTION("leaky", leaky_relu),
+        POOL("p", 2, 2, VALID),
+        FUNCTION("s", sigmoid),
+        with_activation((lk_layer)CONV("b", 2, 2, 1, SAME, true, false), &lk_layer_leaky_relu),
+        FUNCTION("t", tanh),
+        ADD("sum", 6, 5),
+        FLATTEN,
+        with_activation((lk_layer)DENSE("c", 5, true, false), &lk_layer_sigmoid),
+        FUNCTION("both", leaky_relu),
+        FROM(FUNCTION("own", tanh), 9),
+        ADD("last", 10, 11),
+        DENSE("d", 3, true, false)};
+    check_model(6, 6, 1, layers, LK_COUNT(layers));
+}
+
+#define AVERAGE(n, size, stride, pad)                                                \
+    {                                                                                \
+        .type = &lk_layer_average_pool2d, .name = n, .size_h = size, .size_w = size, \
+        .stride_h = stride, .stride_w = stride, .padding = pad                       \
+    }
+
+static void gradients_of_averages(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("a", 3, 3, 1, SAME, true, true),
+                               AVERAGE("p", 3, 2, SAME),
+                               CONV("b", 4, 2, 1, SAME, true, false),
+                               AVERAGE("q", 2, 1, VALID),
+                               {.type = &lk_layer_global_average_pool2d, .name = "mean"},
+                               DENSE("c", 3, true, false)};
+    check_model(7, 6, 1, layers, LK_COUNT(layers));
+}
+
+// What adds to itself; the model's input in a sum; a sum of two rows; ReLU after and before sums.
+static void gradients_of_sums(void **state) {
+    (void)state;
+    const lk_layer twice[] = {FLATTEN, DENSE("a", 4, true, true), ADD("s", 2, 2), RELU("r"),
+                              ADD("t", 4, 2), DENSE("b", 3, true, false)};
+    check_model(3, 3, 1, twice, LK_COUNT(twice));
+    const lk_layer input[] = {CONV("a", 2, 3, 1, SAME, true, false), ADD("s", 0, 1),
+                              ADD("t", 2, 0), FLATTEN, DENSE("b", 3, true, false)};
+    check_model(4, 3, 2, input, LK_COUNT(input));
+    const lk_layer last[] = {FLATTEN, DENSE("a", 3, true, true), FROM(DENSE("b", 3, true, true), 1),
+                             RELU("r"), ADD("s", 4, 2)};
+    check_model(3, 3, 1, last, LK_COUNT(last));
+}
+
+// Layers over rows of five values, each of which takes any one or two before it; what nobody took
+// is added up at the end.
+static void gradients_of_random_graphs(void **state) {
+    (void)state;
+    enum { MIDDLE = 6 };
+    for (uint64_t seed = 1; seed <= 30; seed++) {
+        lk_layer layers[2 * MIDDLE + 4] = {FLATTEN, DENSE("first", 5, true, false)};
+        uint32_t count = 2, taken[2 * MIDDLE + 4] = {0};
+        draws = seed * 977;
+        for (uint32_t i = 0; i < MIDDLE; i++) {
+            const lk_layer kinds[] = {DENSE("", 5, true, false), DENSE("", 5, false, true),
+                                      RELU(""), ADD("", 0, 0)};
+            lk_layer *l = &layers[count];
+            *l = kinds[(uint32_t)((draw() + 1.0f) * 2.0f) % LK_COUNT(kinds)];
+            l->input_count = l->type->inputs;
+            for (uint32_t n = 0; n < l->input_count; n++) {
+                l->inputs[n] = 2 + (uint32_t)((draw() + 1.0f) * 0.5f * (float)(count - 1));
+                taken[l->inputs[n]]++;
+            }
+            count++;
+        }
+        uint32_t sum = count;  // of the last and all that nobody took
+        for (uint32_t number = 2; number < count; number++) {
+            if (taken[number] || number == sum) continue;
+            layers[count] = (lk_layer)ADD("", number, sum);
+            taken[number]++, taken[sum]++;
+            sum = ++count;
+        }
+        layers[count++] = (lk_layer)DENSE("last", 3, true, false);
+        for (uint32_t i = 0; i < count; i++) snprintf(layers[i].name, 16, "layer%u", i);
+        check_model(2, 3, 1, layers, count);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(convolution_gradients),
@@ -659,6 +798,11 @@ int main(void) {
         cmocka_unit_test(gradients_of_odd_orders),
         cmocka_unit_test(gradients_of_dense_only),
         cmocka_unit_test(gradients_of_narrow_layers),
+        cmocka_unit_test(gradients_of_a_residual_block),
+        cmocka_unit_test(gradients_of_averages),
+        cmocka_unit_test(gradients_of_sums),
+        cmocka_unit_test(gradients_of_activations),
+        cmocka_unit_test(gradients_of_random_graphs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,171 @@
+// plain.inc.h - kernels that ops/op.h's lane and op say all about: plain_NAME for each of
+// LK_PLAIN_OP_LIST. In the words of vector.h; included by table.inc.h, compiled once per variant.
+
+// --- sums ----------------------------------------------------------------------------------------
+
+V_INLINE uint32_t plain_sum(uint64_t count, const float *a, const float *b, float *sum) {
+    vf bad = v_zero();
+    EACH_VECTOR(count) {
+        vf left = v_load_first(a + i, (uint32_t)rest), right = v_load_first(b + i, (uint32_t)rest);
+        vf both = v_add(left, right);
+        bad = v_note(bad, both);
+        v_store_first(sum + i, (uint32_t)rest, both);
+    }
+    return v_noted(bad);
+}
+
+static uint32_t plain_add(lk_lane *l, const lk_op *op) {
+    return plain_sum(l->examples * op->floats, l->at[LK_X], l->at[LK_X2], l->at[LK_Y]);
+}
+
+static uint32_t plain_add_backward(lk_lane *l, const lk_op *op) {
+    memcpy(l->at[LK_DX], l->at[LK_DY], l->examples * op->floats * sizeof(float));
+    return 0;
+}
+
+static uint32_t plain_add_gradient(lk_lane *l, const lk_op *op) {
+    return plain_sum(l->examples * op->floats, l->at[LK_X], l->at[LK_DY], l->at[LK_DX]);
+}
+
+// --- activations ---------------------------------------------------------------------------------
+
+static uint32_t plain_leaky_relu(lk_lane *l, const lk_op *op) {
+    const vf slope = v_set1(op->slope);
+    const float *from = l->at[LK_X];
+    float *to = l->at[LK_Y];
+    EACH_VECTOR(l->examples * op->floats) {
+        vf x = v_load_first(from + i, (uint32_t)rest);
+        v_store_first(to + i, (uint32_t)rest, v_select(v_gt(x, v_zero()), x, v_mul(slope, x)));
+    }
+    return 0;
+}
+
+static uint32_t plain_leaky_relu_backward(lk_lane *l, const lk_op *op) {
+    const vf slope = v_set1(op->slope);
+    const float *y = l->at[LK_Y], *from = l->at[LK_DY];
+    float *to = l->at[LK_DX];
+    EACH_VECTOR(l->examples * op->floats) {
+        vm open = v_gt(v_load_first(y + i, (uint32_t)rest), v_zero());
+        vf dy = v_load_first(from + i, (uint32_t)rest);
+        v_store_first(to + i, (uint32_t)rest, v_select(open, dy, v_mul(slope, dy)));
+    }
+    return 0;
+}
+
+// Loops that compilers vectorise.
+static uint32_t plain_tanh(lk_lane *l, const lk_op *op) {
+    const float *restrict x = l->at[LK_X];
+    float *restrict y = l->at[LK_Y];
+    for (uint64_t i = 0; i < l->examples * op->floats; i++) y[i] = lk_tanhf(x[i]);
+    return 0;
+}
+
+static uint32_t plain_sigmoid(lk_lane *l, const lk_op *op) {
+    const float *restrict x = l->at[LK_X];
+    float *restrict y = l->at[LK_Y];
+    for (uint64_t i = 0; i < l->examples * op->floats; i++) y[i] = lk_sigmoidf(x[i]);
+    return 0;
+}
+
+static uint32_t plain_tanh_backward(lk_lane *l, const lk_op *op) {
+    const float *from = l->at[LK_Y], *dy = l->at[LK_DY];
+    float *to = l->at[LK_DX];
+    EACH_VECTOR(l->examples * op->floats) {
+        vf y = v_load_first(from + i, (uint32_t)rest);
+        vf slope = v_fma(v_sub(v_zero(), y), y, v_set1(1.0f));
+        v_store_first(to + i, (uint32_t)rest, v_mul(v_load_first(dy + i, (uint32_t)rest), slope));
+    }
+    return 0;
+}
+
+static uint32_t plain_sigmoid_backward(lk_lane *l, const lk_op *op) {
+    const float *from = l->at[LK_Y], *dy = l->at[LK_DY];
+    float *to = l->at[LK_DX];
+    EACH_VECTOR(l->examples * op->floats) {
+        vf y = v_load_first(from + i, (uint32_t)rest);
+        vf slope = v_mul(y, v_sub(v_set1(1.0f), y));
+        v_store_first(to + i, (uint32_t)rest, v_mul(v_load_first(dy + i, (uint32_t)rest), slope));
+    }
+    return 0;
+}
+
+// --- average pools -------------------------------------------------------------------------------
+
+static inline float window_part(const window *w) {
+    return 1.0f / (float)((w->y1 - w->y0) * (w->x1 - w->x0));
+}
+
+// The sum of a window for up to V_LANES channels; x is the first of them at pixel (0, 0).
+V_INLINE vf window_sum(const lk_pool2d *p, const window *w, const float *x, uint32_t channels) {
+    vf node[LK_TREE_LEVELS_MAX], chain = v_zero();
+    uint32_t slices = 0, terms = 0;
+    for (uint32_t cy = w->y0; cy < w->y1; cy++) {
+        for (uint32_t cx = w->x0; cx < w->x1; cx++, terms++) {
+            int64_t pixel = (w->top + cy) * p->in_w + w->left + cx;
+            if (terms == LK_SLICE_TERMS) {
+                uint32_t level = 0;
+                for (; slices >> level & 1; level++) chain = v_add(node[level], chain);
+                node[level] = chain;
+                slices++;
+                chain = v_zero();
+                terms = 0;
+            }
+            chain = v_add(chain, v_load_first(x + pixel * p->channels, channels));
+        }
+    }
+    for (uint32_t level = 0; slices >> level; level++) {
+        if (slices >> level & 1) chain = v_add(node[level], chain);
+    }
+    return v_add(chain, v_zero());
+}
+
+static uint32_t plain_average_pool2d(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const float *x = l->at[LK_X];
+    float *y = l->at[LK_Y];
+    vf bad = v_zero();
+    for (uint32_t m = 0; m < l->examples; m++, x += (uint64_t)p->in_h * p->in_w * p->channels) {
+        for (uint32_t o = 0; o < p->out_h * p->out_w; o++, y += p->channels) {
+            const window w = window_at(p, o / p->out_w, o % p->out_w);
+            const vf scale = v_set1(window_part(&w));
+            for (uint32_t c = 0; c < p->channels; c += V_LANES) {
+                uint32_t rest = LK_MIN(p->channels - c, (uint32_t)V_LANES);
+                vf mean = v_mul(window_sum(p, &w, x + c, rest), scale);
+                bad = v_note(bad, mean);
+                v_store_first(y + c, rest, mean);
+            }
+        }
+    }
+    return v_noted(bad);
+}
+
+static void window_share(const lk_pool2d *p, const window *w, vf share, uint32_t channels,
+                         float *dx) {
+    for (uint32_t cy = w->y0; cy < w->y1; cy++) {
+        for (uint32_t cx = w->x0; cx < w->x1; cx++) {
+            float *at = dx + ((w->top + cy) * p->in_w + w->left + cx) * p->channels;
+            v_store_first(at, channels, v_add(v_load_first(at, channels), share));
+        }
+    }
+}
+
+static uint32_t plain_average_pool2d_backward(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const uint64_t in_floats = (uint64_t)p->in_h * p->in_w * p->channels;
+    const float *dy = l->at[LK_DY];
+    float *dx = l->at[LK_DX];
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < l->examples; m++, dx += in_floats) {
+        memset(dx, 0, in_floats * sizeof *dx);
+        for (uint32_t o = 0; o < p->out_h * p->out_w; o++, dy += p->channels) {
+            const window w = window_at(p, o / p->out_w, o % p->out_w);
+            const vf scale = v_set1(window_part(&w));
+            for (uint32_t c = 0; c < p->channels; c += V_LANES) {
+                uint32_t rest = LK_MIN(p->channels - c, (uint32_t)V_LANES);
+                window_share(p, &w, v_mul(v_load_first(dy + c, rest), scale), rest, dx + c);
+            }
+        }
+        bad |= all_finite_flag(in_floats, dx);
+    }
+    return bad;
+}

@@ -1,0 +1,215 @@
+// plain.cu - kernels that a lane and an op say all about: lk_cuda_plain_NAME for each of
+// LK_PLAIN_OP_LIST (ops/op.h), called as every kernel is. They enqueue a launch and return 0.
+#include "ops/cuda/device.h"
+#include "ops/cuda/table.h"
+#include "ops/math.h"
+
+static inline lk_cuda_stream *stream_of(const lk_lane *l) {
+    return static_cast<const lk_cuda_lane *>(l->device)->stream;
+}
+static inline float *floats_of(const lk_lane *l, lk_role role) {
+    return static_cast<float *>(l->at[role]);
+}
+
+// --- sums ----------------------------------------------------------------------------------------
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    sum_of(lk_cuda_state *state, uint32_t op, uint64_t count, const float *a, const float *b,
+           float *sum) {
+    bool bad = false;
+    LK_CUDA_EACH(i, count) {
+        float both = a[i] + b[i];
+        sum[i] = both;
+        bad |= lk_cuda_not_finite(both);
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    copy(uint64_t count, const float *from, float *to) {
+    LK_CUDA_EACH(i, count) to[i] = from[i];
+}
+
+static uint32_t launch_sum(const lk_lane *l, const lk_op *op, lk_role a, lk_role b, lk_role sum) {
+    lk_cuda_stream *s = stream_of(l);
+    const uint64_t count = l->examples * op->floats;
+    lk_cuda_launch(s, sum_of, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, s->state, s->op, count,
+                   floats_of(l, a), floats_of(l, b), floats_of(l, sum));
+    return 0;
+}
+
+uint32_t lk_cuda_plain_add(lk_lane *l, const lk_op *op) {
+    return launch_sum(l, op, LK_X, LK_X2, LK_Y);
+}
+
+uint32_t lk_cuda_plain_add_backward(lk_lane *l, const lk_op *op) {
+    const uint64_t count = l->examples * op->floats;
+    lk_cuda_launch(stream_of(l), copy, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, count,
+                   floats_of(l, LK_DY), floats_of(l, LK_DX));
+    return 0;
+}
+
+uint32_t lk_cuda_plain_add_gradient(lk_lane *l, const lk_op *op) {
+    return launch_sum(l, op, LK_X, LK_DY, LK_DX);
+}
+
+// --- activations ---------------------------------------------------------------------------------
+
+// y = F::forward(x); dx = F::backward(y, dy), where dx may be dy.
+template <typename F>
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    activate(F f, uint64_t count, const float *x, float *y) {
+    LK_CUDA_EACH(i, count) y[i] = f.forward(x[i]);
+}
+template <typename F>
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    activate_backward(F f, uint64_t count, const float *y, const float *dy, float *dx) {
+    LK_CUDA_EACH(i, count) dx[i] = f.backward(y[i], dy[i]);
+}
+
+template <typename F>
+static uint32_t launch_forward(const lk_lane *l, const lk_op *op, F f) {
+    const uint64_t count = l->examples * op->floats;
+    lk_cuda_launch(stream_of(l), activate<F>, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, f, count,
+                   floats_of(l, LK_X), floats_of(l, LK_Y));
+    return 0;
+}
+template <typename F>
+static uint32_t launch_backward(const lk_lane *l, const lk_op *op, F f) {
+    const uint64_t count = l->examples * op->floats;
+    lk_cuda_launch(stream_of(l), activate_backward<F>, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, f,
+                   count, floats_of(l, LK_Y), floats_of(l, LK_DY), floats_of(l, LK_DX));
+    return 0;
+}
+
+struct tanh_of {
+    __device__ float forward(float x) const { return lk_tanhf(x); }
+    __device__ float backward(float y, float dy) const { return dy * lk_fmaf(-y, y, 1.0f); }
+};
+struct sigmoid_of {
+    __device__ float forward(float x) const { return lk_sigmoidf(x); }
+    __device__ float backward(float y, float dy) const { return dy * (y * (1.0f - y)); }
+};
+struct leaky_relu_of {
+    float slope;
+    __device__ float forward(float x) const { return x > 0.0f ? x : slope * x; }
+    __device__ float backward(float y, float dy) const { return y > 0.0f ? dy : slope * dy; }
+};
+
+uint32_t lk_cuda_plain_tanh(lk_lane *l, const lk_op *op) {
+    return launch_forward(l, op, tanh_of());
+}
+uint32_t lk_cuda_plain_tanh_backward(lk_lane *l, const lk_op *op) {
+    return launch_backward(l, op, tanh_of());
+}
+uint32_t lk_cuda_plain_sigmoid(lk_lane *l, const lk_op *op) {
+    return launch_forward(l, op, sigmoid_of());
+}
+uint32_t lk_cuda_plain_sigmoid_backward(lk_lane *l, const lk_op *op) {
+    return launch_backward(l, op, sigmoid_of());
+}
+uint32_t lk_cuda_plain_leaky_relu(lk_lane *l, const lk_op *op) {
+    return launch_forward(l, op, leaky_relu_of{op->slope});
+}
+uint32_t lk_cuda_plain_leaky_relu_backward(lk_lane *l, const lk_op *op) {
+    return launch_backward(l, op, leaky_relu_of{op->slope});
+}
+
+// --- average pools -------------------------------------------------------------------------------
+
+// Cells begin .. end - 1 of a dimension that window `o` has in the image.
+struct reach {
+    uint32_t begin, end;
+};
+static inline __device__ reach reach_of(uint32_t o, uint32_t stride, uint32_t pad, uint32_t pool,
+                                        uint32_t in) {
+    const uint32_t first = o * stride, last = first + pool;  // both `pad` too large
+    return {first > pad ? first - pad : 0, LK_MIN(last > pad ? last - pad : 0, in)};
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    average(lk_cuda_state *state, uint32_t op, lk_pool2d p, uint64_t count,
+            const float *__restrict__ x, float *__restrict__ y) {
+    bool bad = false;
+    LK_CUDA_EACH(i, count) {
+        const uint64_t cell = i / p.channels, channel = i - cell * p.channels;
+        const uint64_t m = cell / p.out_w / p.out_h;
+        const reach h =
+            reach_of((uint32_t)(cell / p.out_w % p.out_h), p.stride_h, p.pad_top, p.pool_h, p.in_h);
+        const reach w =
+            reach_of((uint32_t)(cell % p.out_w), p.stride_w, p.pad_left, p.pool_w, p.in_w);
+        lk_cuda_tree tree;
+        tree.leaves = 0;
+        float chain = 0.0f;
+        uint32_t terms = 0;
+        for (uint32_t iy = h.begin; iy < h.end; iy++) {
+            for (uint32_t ix = w.begin; ix < w.end; ix++, terms++) {
+                if (terms == LK_SLICE_TERMS) {
+                    lk_cuda_tree_leaf(&tree, chain);
+                    chain = 0.0f;
+                    terms = 0;
+                }
+                chain = chain + x[((m * p.in_h + iy) * p.in_w + ix) * p.channels + channel];
+            }
+        }
+        lk_cuda_tree_leaf(&tree, chain);
+        const uint32_t cells = (h.end - h.begin) * (w.end - w.begin);
+        const float mean = (lk_cuda_tree_finish(&tree) + 0.0f) * (1.0f / (float)cells);
+        y[i] = mean;
+        bad |= lk_cuda_not_finite(mean);
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+// One thread a cell of dx: the windows that hold it, ascending.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    average_backward(lk_cuda_state *state, uint32_t op, lk_pool2d p, uint64_t count,
+                     const float *__restrict__ dy, float *__restrict__ dx) {
+    bool bad = false;
+    LK_CUDA_EACH(i, count) {
+        const uint64_t cell = i / p.channels, channel = i - cell * p.channels;
+        const uint32_t ix = (uint32_t)(cell % p.in_w) + p.pad_left;
+        const uint32_t iy = (uint32_t)(cell / p.in_w % p.in_h) + p.pad_top;
+        const uint64_t m = cell / p.in_w / p.in_h;
+        const uint32_t first_y = iy < p.pool_h ? 0 : (iy - p.pool_h) / p.stride_h + 1;
+        const uint32_t first_x = ix < p.pool_w ? 0 : (ix - p.pool_w) / p.stride_w + 1;
+        float sum = 0.0f;
+        for (uint32_t oy = first_y; oy < p.out_h && oy * p.stride_h <= iy; oy++) {
+            const reach h = reach_of(oy, p.stride_h, p.pad_top, p.pool_h, p.in_h);
+            for (uint32_t ox = first_x; ox < p.out_w && ox * p.stride_w <= ix; ox++) {
+                const reach w = reach_of(ox, p.stride_w, p.pad_left, p.pool_w, p.in_w);
+                const uint32_t cells = (h.end - h.begin) * (w.end - w.begin);
+                const uint64_t at = ((m * p.out_h + oy) * p.out_w + ox) * p.channels + channel;
+                sum = sum + dy[at] * (1.0f / (float)cells);
+            }
+        }
+        dx[i] = sum;
+        bad |= lk_cuda_not_finite(sum);
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+uint32_t lk_cuda_plain_average_pool2d(lk_lane *l, const lk_op *op) {
+    lk_cuda_stream *s = stream_of(l);
+    const lk_pool2d *p = &op->pool;
+    const uint64_t count = (uint64_t)l->examples * p->out_h * p->out_w * p->channels;
+    lk_cuda_launch(s, average, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, s->state, s->op, *p,
+                   count, floats_of(l, LK_X), floats_of(l, LK_Y));
+    return 0;
+}
+
+uint32_t lk_cuda_plain_average_pool2d_backward(lk_lane *l, const lk_op *op) {
+    lk_cuda_stream *s = stream_of(l);
+    const lk_pool2d *p = &op->pool;
+    const uint64_t count = (uint64_t)l->examples * p->in_h * p->in_w * p->channels;
+    lk_cuda_launch(s, average_backward, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, s->state, s->op,
+                   *p, count, floats_of(l, LK_DY), floats_of(l, LK_DX));
+    return 0;
+}
+
+int lk_cuda_prepare_plain(void) {
+    return lk_cuda_prepare_kernels(sum_of, copy, average, average_backward, activate<tanh_of>,
+                                   activate<sigmoid_of>, activate<leaky_relu_of>,
+                                   activate_backward<tanh_of>, activate_backward<sigmoid_of>,
+                                   activate_backward<leaky_relu_of>);
+}
