@@ -110,7 +110,13 @@ static void shapes_are_inferred(void **state) {
     assert_int_equal(p.param_count, LK_COUNT(names));
     for (uint32_t i = 0; i < p.param_count; i++) {
         assert_string_equal(p.tensors[p.params[i].tensor].name, names[i]);
+        assert_ptr_equal(p.params[i].initializer,
+                         i % 2 ? &lk_initializer_zeros : &lk_initializer_glorot_uniform);
     }
+    assert_int_equal(p.params[0].fan_in, 3 * 3 * 2);
+    assert_int_equal(p.params[0].fan_out, 3 * 3 * 4);
+    assert_int_equal(p.params[4].fan_in, 3);
+    assert_int_equal(p.params[4].fan_out, 7);
     free(tables);
 }
 
@@ -229,6 +235,14 @@ static void bad_models_are_refused(void **state) {
     REFUSED("layer a: filters is 0", 4, 4, 1, 2, CONV("a", 0, 2, 1, VALID, false));
     REFUSED("layer p: a pool of 300 x 300, wanted at most 65,536 cells", 400, 400, 1, 2,
             POOL("p", 300, 1, VALID));
+    REFUSED("layer p: a pool of 1 x 65537, wanted at most 65,536 cells", 1, 65537, 1, 2,
+            {.type = &lk_layer_max_pool2d,
+             .name = "p",
+             .size_h = 1,
+             .size_w = 65537,
+             .stride_h = 1,
+             .stride_w = 1,
+             .padding = VALID});
     REFUSED("layer d: dense wants a flat input but gets images of 4 x 5 x 1", 4, 5, 1, 2,
             DENSE("d", 2, false));
     REFUSED("layer d: units is 0", 4, 4, 1, 2, FLATTEN, DENSE("d", 0, false));
@@ -758,6 +772,24 @@ static void slots_of_a_device(void **state) {
     }
 }
 
+// Only a replica that holds all its examples at once can be read by others when all have computed.
+static void operands_are_resident(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
+    lk_run_spec spec = spec_of(2, 2, 1, 2, LK_COUNT(layers), layers);
+    for (uint32_t wave = 2; wave <= 8; wave += 2) {  // 8 examples in grains of 2, by 2 replicas
+        const lk_layout layout = {
+            .replicas = 2, .wave_examples = wave, .reduce = LK_REDUCE_ALL_OPERANDS};
+        lk_program p;
+        lk_error error;
+        void *tables;
+        assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
+        assert_int_equal(p.params[0].mode, wave < 4 ? LK_REDUCE_PARTIALS : LK_REDUCE_OPERANDS);
+        assert_int_equal(p.params[1].mode, LK_REDUCE_PARTIALS);  // a bias has no rows
+        free(tables);
+    }
+}
+
 // A replica has room for every wave that it is given, of a step and of an evaluation: those fill
 // whole grains, also where the global batch has a short one.
 static void waves_fit(void **state) {
@@ -810,6 +842,7 @@ int main(void) {
         cmocka_unit_test(ranges_cover_the_grains),
         cmocka_unit_test(slots_are_exactly_enough),
         cmocka_unit_test(slots_of_a_device),
+        cmocka_unit_test(operands_are_resident),
         cmocka_unit_test(waves_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
