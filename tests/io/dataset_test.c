@@ -917,6 +917,12 @@ static void test_only_the_last_state_is_kept(void **state) {
     const lk_dataset_source source = pair(packed, labels), beside = pair(other, labels);
     put_gzip(other, images_file, IMAGES_BYTES, "wb");
     open_and_close(&beside);
+    char strangers[2][300];  // as long as names of the cache are, and called unfinished
+    for (int i = 0; i < 2; i++) {
+        snprintf(strangers[i], sizeof strangers[i], "%s/%.*s.tmp", cache, i ? 37 : 23,
+                 "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz");
+        put(strangers[i], "x", 1);
+    }
     for (int i = 0; i < 4; i++) {
         put_gzip(packed, images_file, IMAGES_BYTES, i % 2 ? "wb1" : "wb9");
         age(packed, 1000 + i);
@@ -924,6 +930,7 @@ static void test_only_the_last_state_is_kept(void **state) {
     }
     assert_true(cached_bytes() < 2 * IMAGES_BYTES + 5 * LK_DATA_RECORD_BYTES);
     assert_true(cached_bytes() > 2 * IMAGES_BYTES);
+    for (int i = 0; i < 2; i++) assert_int_equal(unlink(strangers[i]), 0);
 }
 
 static void test_cleaning(void **state) {
