@@ -193,6 +193,31 @@ static void strides_of_a_fused_pool_are_two(void **state) {
     }
 }
 
+// A ReLU that an op took in masks the gradient of the next; the loss takes what the last op took
+// in.
+static void masks_and_outputs_follow_fusion(void **state) {
+    (void)state;
+    for (int relu = 0; relu < 2; relu++) {
+        const lk_layer layers[] = {FLATTEN, DENSE("a", 4, relu), DENSE("b", 3, relu)};
+        const lk_run_spec spec = spec_of(2, 2, 1, 3, LK_COUNT(layers), layers);
+        lk_program p;
+        lk_error error;
+        void *tables;
+        assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+        assert_int_equal(p.forward_end, 3);  // load, a, b
+        assert_int_equal(p.logits, p.ops[2].tensor[LK_Y]);
+        assert_int_equal(p.ops[3].tensor[LK_X], p.logits);
+        uint32_t found = 0;
+        for (uint32_t i = p.forward_end; i < p.op_count; i++) {
+            if (p.ops[i].type != &lk_op_dense_input_gradient) continue;
+            assert_int_equal(p.ops[i].tensor[LK_MASK], relu ? p.ops[1].tensor[LK_Y] : LK_NONE);
+            found++;
+        }
+        assert_int_equal(found, 1);
+        free(tables);
+    }
+}
+
 // --- refusals ------------------------------------------------------------------------------------
 
 static void refused(const lk_run_spec *spec, const lk_layout *layout, lk_status status,
@@ -833,6 +858,7 @@ int main(void) {
         cmocka_unit_test(shapes_are_inferred),
         cmocka_unit_test(fusion_follows_geometry),
         cmocka_unit_test(strides_of_a_fused_pool_are_two),
+        cmocka_unit_test(masks_and_outputs_follow_fusion),
         cmocka_unit_test(bad_models_are_refused),
         cmocka_unit_test(bad_runs_are_refused),
         cmocka_unit_test(bad_shards_are_refused),
