@@ -336,10 +336,11 @@ static const char *hear(int fd) {
     return text;
 }
 
-static lk_status introduce(int fd, uint32_t rank, lk_hello_kind kind, const lk_key *with,
-                           uint64_t process) {
+// The answer to the question, and what is sent behind it at once.
+static lk_status introduce_and_say(int fd, uint32_t rank, lk_hello_kind kind, const lk_key *with,
+                                   uint64_t process, const char *behind) {
     uint8_t question[LK_HELLO_BYTES];
-    char line[LK_HELLO_LINE_BYTES + 1], heard[LK_HELLO_LINE_BYTES];
+    char line[LK_HELLO_LINE_BYTES + 40], heard[LK_HELLO_LINE_BYTES];
     lk_hello hello;
     cluster.rank = rank;
     lk_hello_self(&hello, &cluster);
@@ -350,8 +351,14 @@ static lk_status introduce(int fd, uint32_t rank, lk_hello_kind kind, const lk_k
     assert_true(lk_hello_asked(heard, question));
     lk_hello_write(&hello, with, question, line);
     strncat(line, "\n", 2);
+    strncat(line, behind, 30);
     say(fd, line);
     return serve();
+}
+
+static lk_status introduce(int fd, uint32_t rank, lk_hello_kind kind, const lk_key *with,
+                           uint64_t process) {
+    return introduce_and_say(fd, rank, kind, with, process, "");
 }
 
 static int come(uint32_t rank, lk_hello_kind kind) {
@@ -475,6 +482,11 @@ static void test_strangers(void **state) {
         assert_true(strcmp(heard, "") == 0 || strcmp(heard, "refused key\n") == 0);
         close(fd);
     }
+    // A worker waits for its answer: one that does not is none.
+    fd = knock();
+    assert_int_equal(introduce_and_say(fd, 1, LK_HELLO_PMI, &key, 101, "cmd=init\n"), LK_OK);
+    assert_string_equal(hear(fd), "");
+    close(fd);
     // More than there is room for, all silent: the oldest go.
     for (size_t i = 0; i < LK_COUNT(crowd); i++) crowd[i] = knock();
     int pmi1 = come(1, LK_HELLO_PMI), life1 = come(1, LK_HELLO_LIFE);

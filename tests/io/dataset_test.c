@@ -56,6 +56,9 @@ static void age(const char *path, int second) {
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
 }
 
+// Nobody may believe the times of a file that was changed a moment ago; everybody may, later.
+static void grow_old(void) { usleep(2100000); }
+
 static void put_gzip(const char *path, const void *data, size_t bytes, const char *mode) {
     gzFile f = gzopen(path, mode);
     assert_non_null(f);
@@ -240,6 +243,7 @@ static void test_the_first_examples(void **state) {
     sources[2].made_up = (lk_made_up){.seed = 4, .count = COUNT, .height = HEIGHT, .width = WIDTH,
                                       .channels = 1, .classes = 10};
     const uint64_t counts[] = {COUNT, 1, 14, 15, 16, 50, COUNT - 1, 1, COUNT};
+    grow_old();  // then records are believed: each number of examples has one of its own
     for (size_t s = 0; s < LK_COUNT(sources); s++) {
         for (size_t i = 0; i < LK_COUNT(counts); i++) {
             sources[s].examples = counts[i];
@@ -554,9 +558,6 @@ static void rewrite(const char *path, const char *from, const char *to) {
 }
 
 // --- records and rot -----------------------------------------------------------------------------
-
-// Nobody may believe the times of a file that was changed a moment ago; everybody may, later.
-static void grow_old(void) { usleep(2100000); }
 
 // The only record of a data set (NAME.record), not that of an unpacked file.
 static void record_name(char out[256]) {
@@ -916,6 +917,12 @@ static void test_only_the_last_state_is_kept(void **state) {
     const lk_dataset_source source = pair(packed, labels), beside = pair(other, labels);
     put_gzip(other, images_file, IMAGES_BYTES, "wb");
     open_and_close(&beside);
+    char strangers[2][300];  // as long as names of the cache are, and called unfinished
+    for (int i = 0; i < 2; i++) {
+        snprintf(strangers[i], sizeof strangers[i], "%s/%.*s.tmp", cache, i ? 37 : 23,
+                 "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz");
+        put(strangers[i], "x", 1);
+    }
     for (int i = 0; i < 4; i++) {
         put_gzip(packed, images_file, IMAGES_BYTES, i % 2 ? "wb1" : "wb9");
         age(packed, 1000 + i);
@@ -923,6 +930,7 @@ static void test_only_the_last_state_is_kept(void **state) {
     }
     assert_true(cached_bytes() < 2 * IMAGES_BYTES + 5 * LK_DATA_RECORD_BYTES);
     assert_true(cached_bytes() > 2 * IMAGES_BYTES);
+    for (int i = 0; i < 2; i++) assert_int_equal(unlink(strangers[i]), 0);
 }
 
 static void test_cleaning(void **state) {

@@ -262,6 +262,19 @@ static void test_no_room(void **state) {
     assert_non_null(strstr(error.text, "no room"));
     assert_non_null(strstr(error.text, "hot_steps"));
     assert_int_equal(access(path, F_OK), -1);
+    // And where it has, it is taken at once: as many blocks as the file system gives for so much.
+    struct stat there, wanted;
+    FILE *control = tmpfile();
+    const uint64_t some = 1 << 20;
+    assert_non_null(control);
+    assert_int_equal(posix_fallocate(fileno(control), 0, (off_t)lk_hot_file_bytes(some)), 0);
+    assert_int_equal(fstat(fileno(control), &wanted), 0);
+    fclose(control);
+    error.status = LK_OK;
+    assert_int_equal(lk_hot_open(&hot, path, identity, some, true, &error), LK_OK);
+    assert_int_equal(stat(path, &there), 0);
+    assert_true(there.st_blocks >= wanted.st_blocks);
+    lk_hot_remove(&hot);
 }
 
 int main(void) {

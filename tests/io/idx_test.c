@@ -85,6 +85,7 @@ static void test_bad_headers(void **state) {
     const uint8_t gzip[8] = {0x1f, 0x8b, 8}, text[4] = {'P', 'N', 'G', ' '};
     const uint8_t floats[8] = {0, 0, 0x0d, 3}, strange[8] = {0, 0, 0x77, 3};
     const uint8_t matrix[12] = {0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1};
+    const uint8_t empty[8] = {0, 0, 8, 1};
     const uint8_t none[16] = {0, 0, 8, 3, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4};
     const uint8_t huge[20] = {0,    0,    8,    4,    0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
                               0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
@@ -100,6 +101,7 @@ static void test_bad_headers(void **state) {
     bad(matrix, 12, LK_IDX_IMAGES, "file: byte 3: found 2 dimensions, wanted 3 or 4 (images)");
     bad(matrix, 12, LK_IDX_LABELS, "file: byte 3: found 2 dimensions, wanted 1 (labels)");
     bad(none, 16, LK_IDX_IMAGES, "file: byte 8: dimension 1: found 0, wanted 1 or more");
+    bad(empty, 8, LK_IDX_LABELS, "file: byte 4: dimension 0: found 0, wanted 1 or more");
     bad(huge, 20, LK_IDX_IMAGES, "file: byte 4: found dimensions 4294967295 x 4294967295 x "
         "4294967295 x 4294967295, more than 2^64 bytes; wanted a file of 20");
     bad(wraps, 20, LK_IDX_IMAGES, "file: byte 4: found dimensions 2147483648 x 2147483648 x 2 x 2, "

@@ -118,6 +118,13 @@ static void test_files(void **state) {
     assert_int_equal(lk_json_load_file(&document, path, &error), LK_BAD_CONFIG);
     assert_has("end of file expected");
     lk_json_close(&document);
+    static const char twice[] = "{\"a\": 1, \"a\": 2}";  // jansson would take the last of them
+    error = (lk_error){0};
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, twice, sizeof twice - 1, 0), (int)sizeof twice - 1);
+    assert_int_equal(lk_json_load_file(&document, path, &error), LK_BAD_CONFIG);
+    assert_has("duplicate object key");
+    lk_json_close(&document);
     close(fd);
     unlink(path);
     error = (lk_error){0};

@@ -123,6 +123,14 @@ static void test_a_strangers_lock_is_untouched(void **state) {
         assert_string_equal(read_text("lock"), text);
         assert_int_equal(access(in_dir("identity"), F_OK), -1);
     }
+    // One that could be a run's own, too, where it is the rest that is none.
+    for (size_t i = 0; i < LK_COUNT(entries); i++) {
+        lk_error error = {0};
+        write_text("lock", "17\n");
+        assert_int_equal(access(in_dir("other"), F_OK), 0);
+        assert_int_not_equal(lk_run_dir_open(&run, dir, entries[i], ID_A, &error), LK_OK);
+        assert_string_equal(read_text("lock"), "17\n");
+    }
     assert_true(unlink(in_dir("lock")) == 0 && unlink(in_dir("other")) == 0);
     write_text("../target", "17\n");  // as a lock would be
     snprintf(outside, sizeof outside, "%s/target", root);

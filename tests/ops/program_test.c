@@ -112,7 +112,13 @@ static void shapes_are_inferred(void **state) {
     assert_int_equal(p.param_count, LK_COUNT(names));
     for (uint32_t i = 0; i < p.param_count; i++) {
         assert_string_equal(p.tensors[p.params[i].tensor].name, names[i]);
+        assert_ptr_equal(p.params[i].initializer,
+                         i % 2 ? &lk_initializer_zeros : &lk_initializer_glorot_uniform);
     }
+    assert_int_equal(p.params[0].fan_in, 3 * 3 * 2);
+    assert_int_equal(p.params[0].fan_out, 3 * 3 * 4);
+    assert_int_equal(p.params[4].fan_in, 3);
+    assert_int_equal(p.params[4].fan_out, 7);
     free(tables);
 }
 
@@ -189,6 +195,31 @@ static void strides_of_a_fused_pool_are_two(void **state) {
     }
 }
 
+// A ReLU that an op took in masks the gradient of the next; the loss takes what the last op took
+// in.
+static void masks_and_outputs_follow_fusion(void **state) {
+    (void)state;
+    for (int relu = 0; relu < 2; relu++) {
+        const lk_layer layers[] = {FLATTEN, DENSE("a", 4, relu), DENSE("b", 3, relu)};
+        const lk_run_spec spec = spec_of(2, 2, 1, 3, LK_COUNT(layers), layers);
+        lk_program p;
+        lk_error error;
+        void *tables;
+        assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+        assert_int_equal(p.forward_end, 3);  // load, a, b
+        assert_int_equal(p.logits, p.ops[2].tensor[LK_Y]);
+        assert_int_equal(p.ops[3].tensor[LK_X], p.logits);
+        uint32_t found = 0;
+        for (uint32_t i = p.forward_end; i < p.op_count; i++) {
+            if (p.ops[i].type != &lk_op_dense_input_gradient) continue;
+            assert_int_equal(p.ops[i].tensor[LK_MASK], relu ? p.ops[1].tensor[LK_Y] : LK_NONE);
+            found++;
+        }
+        assert_int_equal(found, 1);
+        free(tables);
+    }
+}
+
 // --- refusals ------------------------------------------------------------------------------------
 
 static void refused(const lk_run_spec *spec, const lk_layout *layout, lk_status status,
@@ -231,6 +262,14 @@ static void bad_models_are_refused(void **state) {
     REFUSED("layer a: filters is 0", 4, 4, 1, 2, CONV("a", 0, 2, 1, VALID, false));
     REFUSED("layer p: a pool of 300 x 300, wanted at most 65,536 cells", 400, 400, 1, 2,
             POOL("p", 300, 1, VALID));
+    REFUSED("layer p: a pool of 1 x 65537, wanted at most 65,536 cells", 1, 65537, 1, 2,
+            {.type = &lk_layer_max_pool2d,
+             .name = "p",
+             .size_h = 1,
+             .size_w = 65537,
+             .stride_h = 1,
+             .stride_w = 1,
+             .padding = VALID});
     REFUSED("layer d: dense wants a flat input but gets images of 4 x 5 x 1", 4, 5, 1, 2,
             DENSE("d", 2, false));
     REFUSED("layer d: units is 0", 4, 4, 1, 2, FLATTEN, DENSE("d", 0, false));
@@ -461,6 +500,10 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
     case 15: s->data_hash[31] ^= 1; return true;
     case 16: s->shards = 2, s->shard_first = shards; return true;
     case 17: s->shards = 2, s->shard_first = others; return true;
+    // Where the rows are the default's, which is left out, the columns are not.
+    case 18: l->stride_h = l->stride_w = 1; return true;
+    case 19: l->stride_h = 1; return true;
+    case 20: l->input_count = 1, l->inputs[0] = 0; return true;
     default: return false;
     }
 }
@@ -482,7 +525,7 @@ static void every_field_is_in_the_identity(void **state) {
             fail_msg("changes %u and %u give one identity", i, count);
         }
     }
-    assert_int_equal(count, 11 + 18 + 1);
+    assert_int_equal(count, 11 + 21 + 1);
 }
 
 // --- the planner
@@ -803,6 +846,24 @@ static void slots_of_a_device(void **state) {
     }
 }
 
+// Only a replica that holds all its examples at once can be read by others when all have computed.
+static void operands_are_resident(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
+    lk_run_spec spec = spec_of(2, 2, 1, 2, LK_COUNT(layers), layers);
+    for (uint32_t wave = 2; wave <= 8; wave += 2) {  // 8 examples in grains of 2, by 2 replicas
+        const lk_layout layout = {
+            .replicas = 2, .wave_examples = wave, .reduce = LK_REDUCE_ALL_OPERANDS};
+        lk_program p;
+        lk_error error;
+        void *tables;
+        assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
+        assert_int_equal(p.params[0].mode, wave < 4 ? LK_REDUCE_PARTIALS : LK_REDUCE_OPERANDS);
+        assert_int_equal(p.params[1].mode, LK_REDUCE_PARTIALS);  // a bias has no rows
+        free(tables);
+    }
+}
+
 // A replica has room for every wave that it is given, of a step and of an evaluation: those fill
 // whole grains, also where the global batch has a short one.
 static void waves_fit(void **state) {
@@ -842,6 +903,7 @@ int main(void) {
         cmocka_unit_test(shapes_are_inferred),
         cmocka_unit_test(fusion_follows_geometry),
         cmocka_unit_test(strides_of_a_fused_pool_are_two),
+        cmocka_unit_test(masks_and_outputs_follow_fusion),
         cmocka_unit_test(bad_models_are_refused),
         cmocka_unit_test(bad_graphs_are_refused),
         cmocka_unit_test(gradients_of_users_add_backwards),
@@ -857,6 +919,7 @@ int main(void) {
         cmocka_unit_test(ranges_cover_the_grains),
         cmocka_unit_test(slots_are_exactly_enough),
         cmocka_unit_test(slots_of_a_device),
+        cmocka_unit_test(operands_are_resident),
         cmocka_unit_test(waves_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

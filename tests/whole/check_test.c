@@ -296,10 +296,76 @@ static void test_never_written(void **state) {
     end(&b);
 }
 
+// --- what is not finite, by its name -------------------------------------------------------------
+
+// What kernels say without its being so, by the replica that computes and the units of its layer.
+static struct {
+    uint32_t replica, forward[2], gradient;
+    bool apply, loss;
+} told;
+
+static uint32_t telling_dense(lk_lane *l, const lk_op *op) {
+    return lk_op_dense.reference(l, op) | (op->dense.n_count == told.forward[told.replica]);
+}
+
+static uint32_t telling_gradient(lk_lane *l, const lk_op *op) {
+    return lk_op_dense_input_gradient.reference(l, op) | (op->dense.n_count == told.gradient);
+}
+
+static uint32_t telling_apply(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
+                              const float *sum, float *w, float *const slots[]) {
+    return o->type->reference(o, scalars, count, sum, w, slots) | told.apply;
+}
+
+static void telling_sums(uint32_t n_count, uint32_t grain_count, const lk_grain_view *grains,
+                         float *out) {
+    lk_kernels_reference.column_sums(n_count, grain_count, grains, out);
+    if (told.loss && n_count == 1) *out = __builtin_inff();
+}
+
+static void expect_report(const char *wanted) {
+    bench b;
+    build(&b, true, false);
+    b.kernels.kernel[LK_OP_DENSE] = telling_dense;
+    b.kernels.kernel[LK_OP_DENSE_INPUT_GRADIENT] = telling_gradient;
+    b.kernels.apply[LK_OPTIMIZER_SGD] = telling_apply;
+    b.kernels.column_sums = telling_sums;
+    start(&b);
+    for (uint32_t r = 0; r < 2; r++) {
+        told.replica = r;
+        lk_step_compute(&b.world, r, 0);
+    }
+    for (uint32_t r = 0; r < 2; r++) lk_step_update(&b.world, r, 0);
+    const char *found = lk_step_finish(&b.world, 0).bad_tensor;
+    assert_string_equal(found ? found : "(none)", wanted);
+    end(&b);
+}
+
+// The first of the program's ops, whichever replica it was in; then the first parameter; then the
+// loss.
+static void test_reports(void **state) {
+    (void)state;
+    memset(&told, 0, sizeof told);
+    expect_report("(none)");
+    told.loss = true;
+    expect_report("loss");
+    told.apply = true;
+    expect_report("conv/kernel");
+    told.gradient = CLASSES;
+    expect_report("hidden/gradient");
+    for (uint32_t r = 0; r < 2; r++) {
+        told.forward[r] = CLASSES;
+        told.forward[1 - r] = 0;
+        expect_report("logits");
+        told.forward[1 - r] = 7;
+        expect_report("hidden");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_idle_replica),
-        cmocka_unit_test(test_short_life), cmocka_unit_test(test_write_behind),
-        cmocka_unit_test(test_never_written)};
+        cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_idle_replica),
+        cmocka_unit_test(test_short_life),    cmocka_unit_test(test_write_behind),
+        cmocka_unit_test(test_never_written), cmocka_unit_test(test_reports)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

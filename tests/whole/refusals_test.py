@@ -66,6 +66,10 @@ CASES = {
     "dense without flatten": ({"model.layers.2": {"type": "relu"}}, [], []),
     "output is not the classes": ({"model.layers.4.units": 9}, [], []),
     "classes above the limit": ({"model.classes": 257, "model.layers.4.units": 257}, [], []),
+    "image above the limit": ({"model.input": [65536, 1, 1]}, [], []),
+    "momentum at its limit": ({"optimizer": {"type": "momentum", "learning_rate": 0.1,
+                                             "momentum": 1}}, [], []),
+    "no layers": ({"model.layers": []}, [], []),
     "made-up classes above the model's": ({"model.classes": 3, "model.layers.4.units": 3}, [], []),
     "made-up classes of the test set alone": ({
         "model.classes": 3, "model.layers.4.units": 3, "data.train.made_up.classes": 3,
