@@ -62,8 +62,7 @@ static const char *truth(bool value) { return value ? "true" : "false"; }
 static void put_field(FILE *f, const lk_setting *k, const void *owner) {
     const uint8_t *field = (const uint8_t *)owner + k->offset;
     const uint32_t *u = (const uint32_t *)(const void *)field;
-    const lk_layer_type *activation = *(const lk_layer_type *const *)(const void *)field;
-    const lk_initializer *initializer = *(const lk_initializer *const *)(const void *)field;
+    const void *const *pointer = (const void *const *)(const void *)field;
     const char *name = k->field ? k->field : k->name;
     switch (k->kind) {
     case LK_SETTING_U32: fprintf(f, ",\n     .%s = %uu", name, *u); break;
@@ -78,11 +77,12 @@ static void put_field(FILE *f, const lk_setting *k, const void *owner) {
         fprintf(f, ",\n     .%s = LK_PADDING_%s", name, *u == LK_PADDING_SAME ? "SAME" : "VALID");
         break;
     case LK_SETTING_ACTIVATION:
-        if (!activation) break;
-        fprintf(f, ",\n     .%s = &lk_layer_%s", name, lk_layer_words_of(activation)->name);
+        if (!*pointer) break;
+        fprintf(f, ",\n     .%s = &lk_layer_%s", name, lk_layer_words_of(*pointer)->name);
         break;
     case LK_SETTING_INITIALIZER:
-        fprintf(f, ",\n     .%s = &lk_initializer_%s", name, initializer->name);
+        fprintf(f, ",\n     .%s = &lk_initializer_%s", name,
+                ((const lk_initializer *)*pointer)->name);
         break;
     case LK_SETTING_U64:
     case LK_SETTING_CHOICE:

@@ -64,8 +64,7 @@ static void add_field(identity *id, const char *name, const lk_setting *k, const
     const uint8_t *field = (const uint8_t *)owner + k->offset;
     const uint32_t *u = (const uint32_t *)(const void *)field;
     const float *f = (const float *)(const void *)field;
-    const lk_layer_type *activation = *(const lk_layer_type *const *)(const void *)field;
-    const lk_initializer *initializer = *(const lk_initializer *const *)(const void *)field;
+    const void *const *pointer = (const void *const *)(const void *)field;
     const bool constant = !k->required && !k->fallback;
     switch (k->kind) {
     case LK_SETTING_U32:
@@ -88,10 +87,12 @@ static void add_field(identity *id, const char *name, const lk_setting *k, const
         if (*u != k->constant) add_text(id, name, paddings[*u]);
         break;
     case LK_SETTING_ACTIVATION:
-        if (activation) add_text(id, name, lk_layer_words_of(activation)->name);
+        if (*pointer) add_text(id, name, lk_layer_words_of(*pointer)->name);
         break;
     case LK_SETTING_INITIALIZER:
-        if (initializer != &lk_initializer_glorot_uniform) add_text(id, name, initializer->name);
+        if (*pointer != &lk_initializer_glorot_uniform) {
+            add_text(id, name, ((const lk_initializer *)*pointer)->name);
+        }
         break;
     case LK_SETTING_U64:
     case LK_SETTING_CHOICE:
