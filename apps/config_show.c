@@ -129,6 +129,20 @@ static void show_types(char out[SHOWN_BYTES], const char *path) {
     show_words(out, names, count);
 }
 
+// A long list of words goes on in the next line.
+static void print_wrapped(const char *line) {
+    enum { COLUMNS = 100 };
+    static const char further[] = "        ";
+    while (strlen(line) > COLUMNS) {
+        const char *cut = line + COLUMNS - strlen(further);
+        while (cut > line && strncmp(cut, " | ", 3) != 0) cut--;
+        if (cut == line) break;
+        printf("%.*s |\n%s", (int)(cut - line), line, further);
+        line = cut + 3;
+    }
+    printf("%s", line);
+}
+
 static void print_key(void *context, const char *path, const char *type, const lk_key *key) {
     char value[SHOWN_BYTES] = "", fallback[SHOWN_BYTES] = "";
     const char *losses[LK_KEY_CHOICES_MAX];
@@ -152,9 +166,11 @@ static void print_key(void *context, const char *path, const char *type, const l
     }
     if (strcmp(k->name, "type") == 0) show_types(value, path);
     if (strcmp(k->name, "inputs") == 0) lk_format(value, sizeof value, "array of names");
-    printf("%c %s%s%s%s:%s%s", key->free ? ' ' : '*', path, type ? " (" : "", type ? type : "",
-           type ? ")" : "", *value ? " " : "", value);
-    if (*fallback) printf(" (%s)", fallback);
+    char line[2 * SHOWN_BYTES + 256];
+    lk_format(line, sizeof line, "%c %s%s%s%s:%s%s%s%s%s", key->free ? ' ' : '*', path,
+              type ? " (" : "", type ? type : "", type ? ")" : "", *value ? " " : "", value,
+              *fallback ? " (" : "", fallback, *fallback ? ")" : "");
+    print_wrapped(line);
     printf("\n      %s\n", k->meaning);
 }
 

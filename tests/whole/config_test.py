@@ -68,6 +68,8 @@ def identity(t, name, *arguments):
 def help_keys(t):
     """[(decides, path, type, value, default)]"""
     _, lines, _ = t.expect(0, "help", "keys")
+    t.check(all(len(line) <= 100 for line in lines), "lines fit", max(lines, key=len))
+    lines = "\n".join(lines).replace(" |\n        ", " | ").split("\n")  # a long list goes on
     found = []
     for line in lines[lines.index("") + 1::2]:
         m = re.fullmatch(r"([* ]) (\S+?)(?: \((\w+)\))?:(?: (.*?))??(?: \(([^()]*)\))?", line)
@@ -75,7 +77,6 @@ def help_keys(t):
             found.append((m[1] == "*", m[2], m[3], m[4] or "", m[5] or ""))
     for line in lines[lines.index("") + 2::2]:
         t.check(re.match(r"      \S", line), "every key has a meaning", line)
-    t.check(all(len(line) <= 100 for line in lines), "lines fit", max(lines, key=len))
     return found
 
 
