@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -305,7 +304,7 @@ lk_status lk_stop_status(uint32_t signal_number) {
 void lk_watch_prepare(void) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGVTALRM};
     if (here.made) return;
-    event.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
+    event.sigev_notify_thread_id = gettid();
     handle(SIGVTALRM, on_tick, SA_RESTART);
     here.made = timer_create(CLOCK_MONOTONIC, &event, &here.timer) == 0;
 }
