@@ -181,7 +181,11 @@ static void put_source(FILE *f, const lk_run *run) {
     const lk_run_spec *s = &run->config.spec;
     fprintf(f, "// A training run as constants. Written by lockstep %s embed; not to be edited.\n",
             LK_VERSION);
-    fprintf(f, "#include \"apps/baremetal/embedded.h\"\n\nstatic const lk_layer layers[] = {\n");
+    fprintf(f, "#include \"apps/baremetal/embedded.h\"\n\n");
+    fprintf(f, "_Static_assert(LK_ARITHMETIC_VERSION == %d && LK_SLICE_TERMS == %d,\n",
+            LK_ARITHMETIC_VERSION, LK_SLICE_TERMS);
+    fprintf(f, "               \"another version of Lockstep wrote this: embed it again\");\n\n");
+    fprintf(f, "static const lk_layer layers[] = {\n");
     for (uint32_t i = 0; i < s->model.layer_count; i++) put_layer(f, &s->model.layers[i]);
     fprintf(f, "};\n");
     put_shards(f, s);

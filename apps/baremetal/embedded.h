@@ -19,7 +19,7 @@
 
 typedef struct lk_embedded {
     const char *name;              // of the configuration
-    const char *run_identity;      // as the host computed it: compared before training
+    const char *run_identity;      // as the host computed it
     lk_run_spec spec;              // with the number of examples and their hash
     lk_layout layout;
     lk_plan_options plan_options;
