@@ -301,9 +301,10 @@ lk_status lk_stop_status(uint32_t signal_number) {
                                      : LK_TERMINATED;
 }
 
+// Under --quiet nobody sees what the clock would show.
 void lk_watch_prepare(void) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGVTALRM};
-    if (here.made) return;
+    if (here.made || (lk_watching.quiet && lk_watching.progress_file < 0)) return;
     event.sigev_notify_thread_id = gettid();
     handle(SIGVTALRM, on_tick, SA_RESTART);
     here.made = timer_create(CLOCK_MONOTONIC, &event, &here.timer) == 0;

@@ -27,11 +27,16 @@ def main():
         t.check(not any(SAYS in line for line in lines), "FMA is there", lines)
     for cpu in ("Westmere", "SandyBridge"):
         command = [sys.argv[3], "-cpu", cpu, t.program]
-        done = subprocess.run(command + train + ["--run-dir", cpu], cwd=t.work, text=True,
-                              capture_output=True, timeout=600, check=False)
+        # qemu-user dies of the signals of a run's clock, which --quiet has none of, and which a run
+        # of one step does not live to see.
+        done = subprocess.run(command + train + ["--run-dir", cpu, "--quiet"], cwd=t.work,
+                              text=True, capture_output=True, timeout=600, check=False)
         lines = done.stdout.splitlines()
         t.check(done.returncode == 0 and result(lines) == wanted, cpu, done.returncode, lines,
                 done.stderr)
+        done = subprocess.run(command + train + ["--run-dir", cpu, "--fresh", "--set", "steps=1"],
+                              cwd=t.work, text=True, capture_output=True, timeout=600, check=False)
+        lines = done.stdout.splitlines()
         t.check(sum(SAYS in line for line in lines) == 1, cpu, "says it once", lines)
         done = subprocess.run(command + ["doctor"], cwd=t.work, text=True, capture_output=True,
                               timeout=600, check=False)
