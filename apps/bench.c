@@ -133,7 +133,7 @@ static double quantile(const double *values, uint64_t count, double q) {
 
 static double times[STEPS_MAX], sorted_times[STEPS_MAX];  // seconds of a step
 
-// A GPU is waited for after so many steps, as in training for every line of the log.
+// Steps after which the bench waits for a GPU, as training does at every line of its log.
 enum { GPU_STEPS = 100 };
 
 // Steps [first, first + count), and their results.

@@ -38,7 +38,7 @@ void lk_laps_start(lk_laps *laps);  // of a step
 void lk_lap_ends(lk_laps *laps, lk_lap lap);
 // The end of a turn that the last worker came to at `last` (seconds of the same clock).
 void lk_lap_turn_ends(lk_laps *laps, double last);
-// One line, in microseconds a step; one more of the quickest steps, where there were so many.
+// One line, in microseconds a step; a second one of the quickest steps, if there were enough steps.
 lk_status lk_laps_print(const lk_laps *laps, lk_text_out *out);
 
 #endif

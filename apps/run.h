@@ -54,7 +54,7 @@ typedef struct lk_run {
     lk_host_block block;
     lk_world world;
     lk_exchange exchange;
-    uint32_t boxes_here;  // so many first parts of the step's exchange have come
+    uint32_t boxes_here;  // parts of the step's exchange that have come, from the first on
     uint32_t stop;        // a signal this process was asked to stop by: told to the other workers
     // The leader's clock says that the next step is saved: told, too, where GPUs exchange.
     bool save_by_clock;

@@ -60,7 +60,8 @@ static void walk_to(const work *w, uint32_t member, lk_walk *walk, uint32_t part
     }
 }
 
-// Gives a part's boxes, and joins parts whose boxes have come: from `joined` on, now so many.
+// Gives a part's boxes and joins the parts whose boxes have come, from `joined` on. Returns how
+// many parts are joined now.
 static uint32_t exchange_part(const work *w, uint32_t member, lk_team *team, uint32_t part,
                               uint32_t joined) {
     lk_run *run = w->run;

@@ -182,7 +182,7 @@ typedef uint32_t (*lk_kernel)(lk_lane *lane, const lk_op *op);
 typedef enum lk_scope {
     LK_SCOPE_SOURCE,    // no kernel: the walk brings the examples
     LK_SCOPE_EXAMPLES,  // once, for the examples of a microbatch
-    LK_SCOPE_LOSS,      // the same; y is a loss for each example, aux... its gradient in dx
+    LK_SCOPE_LOSS,      // the same; y is the loss of each example, dx the gradient of x
     LK_SCOPE_METRIC,    // sums of y over grains, into the nodes of the step's metrics
     LK_SCOPE_GRAINS,    // once for each block of grains: gradients of parameters, into tree nodes
     LK_SCOPE_UPDATE,    // no kernel: REDUCE and APPLY
