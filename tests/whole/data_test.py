@@ -110,12 +110,13 @@ def at_the_end(t):
         time.sleep(0.05)
 
 
-def scrubbed(t):
-    """Written through a map that was dirty already, bytes change under the same times."""
+def scrubbed_once(t):
+    """A run whose images change through a map that was dirty already: (times, standard error)."""
     script = r"""
 import mmap, os, sys, time
 f = open(sys.argv[1], "r+b")
 m = mmap.mmap(f.fileno(), 0)
+m.flush()
 m[20] = m[20]
 time.sleep(0.1)
 print("dirty", flush=True)
@@ -124,12 +125,14 @@ m[20] ^= 64
 sys.stdin.readline()
 """
     images, _, config = files(t, "scrubbed")
+    shutil.rmtree("scrub", ignore_errors=True)
     with subprocess.Popen(["python3", "-c", script, images], stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE, text=True) as writer:
         writer.stdout.readline()
         os.utime(images)
+        times = os.stat(images).st_mtime_ns
         time.sleep(2.1)  # so old that its times are believed
-        t.expect(0, "train", config, "--run-dir", "first", "--set", "steps=3")
+        t.expect(0, "train", config, "--run-dir", "first", "--fresh", "--set", "steps=3")
         process = t.start("train", config, "--run-dir", "scrub",
                           "--set", "checkpoint.every_steps=0")
         for line in process.stdout:
@@ -137,9 +140,24 @@ sys.stdin.readline()
                 break
         writer.stdin.write("\n")
         writer.stdin.flush()
-        end(t, process, 65, "scrub", images, "or the disk or the memory is failing")
+        error = end(t, process, 65, "scrub", images)
+        same = os.stat(images).st_mtime_ns == times
         writer.stdin.write("\n")
         writer.stdin.close()
+    return same, error
+
+
+def scrubbed(t):
+    """Bytes change under the same times. The kernel keeps the times only while the page stays
+    dirty: where it wrote the page out in between it sets them, the run sees a changed file
+    instead, and that says nothing of the scrub."""
+    for _ in range(5):
+        same, error = scrubbed_once(t)
+        if same:
+            t.check("or the disk or the memory is failing" in error, "the scrub found it", error)
+            return
+        t.check("it was changed in place" in error, "the times changed", error)
+    print("SKIPPED: the scrub of changed bytes: the kernel wrote the page out each time")
 
 
 def rotten(t):
