@@ -1,6 +1,6 @@
 // setting.h - a key of a configuration, as data: its name, kind, default and bounds, and the field
 // that it fills. Freestanding. Layers and optimizers have tables of them, and so has the rest of a
-// configuration (apps/config_keys.h): configurations are read, printed, hashed and described by
+// configuration (apps/run/config_keys.h): configurations are read, printed, hashed and described by
 // them.
 #ifndef LOCKSTEP_OPS_SETTING_H
 #define LOCKSTEP_OPS_SETTING_H

@@ -3,7 +3,7 @@
 // Knows no operating system, heap or thread: replicas, if there are several, take turns. What the
 // target is, and what its console is, only the platform file beside this one knows.
 #include "apps/baremetal/embedded.h"
-#include "apps/order.h"
+#include "apps/run/order.h"
 #include "comm/step/hash.h"
 #include "comm/step/step.h"
 #include "io/decimal.h"

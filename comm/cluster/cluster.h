@@ -1,7 +1,7 @@
 // cluster.h - who takes part: the workers of a run in rank order, and which one this process is.
 //
 // Core: freestanding, no heap. Knows ranks, tasks and addresses as text; where a description comes
-// from (a file, TF_CONFIG, a launcher's variables) and how it is written is apps/cluster.h's, and
+// from (a file, TF_CONFIG, a launcher's variables) and how it is written is run/cluster.h's, and
 // how ranks reach each other is the transport's.
 //
 //   rank     0          1          2            world = chiefs + workers

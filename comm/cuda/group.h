@@ -72,7 +72,7 @@ static inline uint64_t lk_cuda_staged_bytes(const lk_cuda_group *g) {
     return nodes * g->exchange.program->node_floats * sizeof(float);
 }
 
-// The calls, in a table: a program may be linked without them (apps/devices.c).
+// The calls, in a table: a program may be linked without them (apps/run/devices.c).
 typedef struct lk_cuda_calls {
     // lk_layout.device_scratch_floats of a program: the most that any of its ops needs.
     uint64_t (*scratch_floats)(const lk_program *program);

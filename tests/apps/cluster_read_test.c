@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "apps/cluster.h"
+#include "apps/run/cluster.h"
 
 // Variables as text: "RANK=0 WORLD_SIZE=2". Values have no spaces.
 static const char *find_variable(void *context, const char *name) {

@@ -1,4 +1,4 @@
-// laps_test.c - what apps/laps.h says of a step, by a clock that the test moves.
+// laps_test.c - what apps/run/laps.h says of a step, by a clock that the test moves.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "apps/laps.h"
+#include "apps/run/laps.h"
 
 static double now;
 double __wrap_lk_seconds(void);

@@ -26,7 +26,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "apps/run.h"
+#include "apps/run/run.h"
 
 enum {
     BLOCK = 32,  // steps, of which the first WARM fetch what the block before had elsewhere

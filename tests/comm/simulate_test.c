@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "apps/order.h"
+#include "apps/run/order.h"
 #include "comm/step/hash.h"
 #include "comm/mpi/mpi.h"
 #include "ops/variant.h"
@@ -414,7 +414,7 @@ static void plan_acts(const phase *phases, uint32_t count, uint32_t part) {
     for (uint32_t i = 0; i < count; i++) plan_act(phases[i], part);
 }
 
-// As apps/run.c goes through a step, for workers that share one memory and for those with memories
+// As the run goes through a step, for workers that share one memory and for those with memories
 // of their own; and through an evaluation.
 static void plan_step(void) {
     static const phase shared[] = {COMPUTE, NOTE,     GIVE_BOXES, BOXES,

@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "apps/run.h"
+#include "apps/run/run.h"
 #include "arena/arena.h"
 
 #define COUNTED(X)                                                                                 \

@@ -22,8 +22,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "apps/hot.h"
-#include "apps/run.h"
+#include "apps/run/hot.h"
+#include "apps/run/run.h"
 #include "arena/arena.h"
 #include "comm/threads/clock.h"
 

@@ -3,7 +3,7 @@
 // program's own calls (see CMakeLists.txt); one line on stderr at the end of a run.
 #include <stdio.h>
 
-#include "apps/run.h"
+#include "apps/run/run.h"
 #include "tests/cuda/host/host.h"
 
 static lk_host_counts sealed;

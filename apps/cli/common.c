@@ -1,0 +1,465 @@
+// common.c - what commands share: options, ready configurations, weights, the watch over mapped
+// data.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <dirent.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "apps/cli/command.h"
+#include "apps/cli/tools.h"
+
+// --- options -----------------------------------------------------------------------------------
+
+enum {
+    OPT_SET = 256,
+    OPT_DATA,
+    OPT_REPLICAS,
+    OPT_EXAMPLES,
+    OPT_KERNELS,
+    OPT_MAX_MEMORY,
+    OPT_RUN_DIR,
+    OPT_RESUME,
+    OPT_FRESH,
+    OPT_RESUME_OR_START,
+    OPT_SEAL,
+    OPT_VERIFY_DATA,
+    OPT_JSON,
+    OPT_SHOW_SHARDS,
+    OPT_CHECKPOINT,
+    OPT_OUTPUT,
+    OPT_TO,
+    OPT_CLUSTER,
+    OPT_WORKERS,
+    OPT_START_TIMEOUT,
+    OPT_STEP_TIMEOUT,
+    OPT_COLLECTIVE,
+    OPT_INSECURE,
+    OPT_PRIVATE_NETWORK,
+    OPT_START_DELAY,
+    OPT_THROTTLE,
+    OPT_BANDWIDTH,
+    OPT_LATENCY,
+    OPT_GPUS,
+    OPT_GPU,
+    OPT_EPOCHS,
+    OPT_SEED,
+    OPT_QUIET
+};
+
+static const struct {
+    struct option option;
+    unsigned groups;  // 0: every command
+} known[] = {
+    {{"set", required_argument, NULL, OPT_SET}, 0},
+    {{"data", required_argument, NULL, OPT_DATA}, 0},
+    {{"replicas", required_argument, NULL, OPT_REPLICAS}, 0},
+    {{"examples", required_argument, NULL, OPT_EXAMPLES}, 0},
+    {{"epochs", required_argument, NULL, OPT_EPOCHS}, 0},
+    {{"seed", required_argument, NULL, OPT_SEED}, 0},
+    {{"kernels", required_argument, NULL, OPT_KERNELS}, 0},
+    {{"gpus", required_argument, NULL, OPT_GPUS}, 0},
+    {{"gpu", required_argument, NULL, OPT_GPU}, 0},
+    {{"max-memory", required_argument, NULL, OPT_MAX_MEMORY}, 0},
+    {{"run-dir", required_argument, NULL, OPT_RUN_DIR}, LK_OPT_TRAIN | LK_OPT_WEIGHTS},
+    {{"resume", no_argument, NULL, OPT_RESUME}, LK_OPT_TRAIN},
+    {{"fresh", no_argument, NULL, OPT_FRESH}, LK_OPT_TRAIN},
+    {{"resume-or-start", no_argument, NULL, OPT_RESUME_OR_START}, LK_OPT_TRAIN},
+    {{"seal", no_argument, NULL, OPT_SEAL}, LK_OPT_TRAIN},
+    {{"verify-data", no_argument, NULL, OPT_VERIFY_DATA}, LK_OPT_TRAIN | LK_OPT_WEIGHTS},
+    {{"json", no_argument, NULL, OPT_JSON}, LK_OPT_PLAN | LK_OPT_JSON},
+    {{"quiet", no_argument, NULL, OPT_QUIET}, LK_OPT_QUIET},
+    {{"show-shards", no_argument, NULL, OPT_SHOW_SHARDS}, LK_OPT_PLAN},
+    {{"checkpoint", required_argument, NULL, OPT_CHECKPOINT}, LK_OPT_WEIGHTS},
+    {{"output", required_argument, NULL, OPT_OUTPUT}, LK_OPT_OUTPUT},
+    {{"to", required_argument, NULL, OPT_TO}, LK_OPT_EMBED},
+    {{"cluster", required_argument, NULL, OPT_CLUSTER}, LK_OPT_CLUSTER},
+    {{"workers", required_argument, NULL, OPT_WORKERS}, LK_OPT_PLAN},
+    {{"bandwidth", required_argument, NULL, OPT_BANDWIDTH}, LK_OPT_PLAN},
+    {{"latency", required_argument, NULL, OPT_LATENCY}, LK_OPT_PLAN},
+    {{"start-timeout", required_argument, NULL, OPT_START_TIMEOUT}, LK_OPT_TRAIN},
+    {{"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT}, LK_OPT_TRAIN},
+    {{"collective", required_argument, NULL, OPT_COLLECTIVE}, LK_OPT_TRAIN | LK_OPT_PLAN},
+    {{"insecure", no_argument, NULL, OPT_INSECURE}, LK_OPT_TRAIN},
+    {{"private-network", required_argument, NULL, OPT_PRIVATE_NETWORK}, LK_OPT_TRAIN},
+    {{"start-delay", required_argument, NULL, OPT_START_DELAY}, LK_OPT_TRAIN},
+    {{"throttle", required_argument, NULL, OPT_THROTTLE}, LK_OPT_TRAIN},
+};
+
+static lk_status refuse_option(const char *given, const struct option *options, uint32_t count,
+                               int kind, lk_error *error) {
+    const char *names[LK_COUNT(known)];
+    for (uint32_t i = 0; i < count; i++) names[i] = options[i].name;
+    if (kind == ':')
+        return lk_fail(error, LK_BAD_USAGE, "%s wants a value; see: lockstep help", given);
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(given + strspn(given, "-"), "="),
+             given + strspn(given, "-"));
+    const char *near = lk_text_nearest(name, names, count);
+    return lk_fail(error, LK_BAD_USAGE, "unknown option \"%s\"%s%s%s; see: lockstep help", given,
+                   near ? ", did you mean \"--" : "", near ? near : "", near ? "\"?" : "");
+}
+
+// A number of bytes: digits and an optional K, M, G or T (powers of 1,024).
+static lk_status parse_bytes(const char *option, const char *text, uint64_t *out, lk_error *error) {
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
+    uint64_t scale = unit ? (uint64_t)1 << (10 * (unit - units + 1)) : 1;
+    bool well =
+        end != text && *text != '-' && errno == 0 && (*end == '\0' || (unit && end[1] == '\0'));
+    if (well && value > 0 && lk_mul_ok(value, scale, out)) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted a number of bytes such as 64M",
+                   option, text);
+}
+
+// A positive real number, written with digits; *end is where it ends.
+static bool parse_real(const char *text, double *out, const char **end) {
+    char *stop = NULL;
+    *out = strtod(text, &stop);
+    *end = stop;
+    return stop == text + strspn(text, "0123456789.") && *out > 0 && *out <= 1e15;
+}
+
+// The speed of a link: Gbit/s, or with K, M, G or T (powers of 1,000) as many bits a second.
+static lk_status parse_bandwidth(const char *text, double *out, lk_error *error) {
+    const char *end = NULL, *units = "KMGT", *unit = units + 2;
+    double value = 0;
+    bool well = parse_real(text, &value, &end);
+    if (well && *end) unit = strchr(units, *end++);
+    if (well && unit && *end == '\0') {
+        for (const char *at = units; at <= unit; at++) value *= 1e3;
+        *out = value;
+        return LK_OK;
+    }
+    return lk_fail(error, LK_BAD_USAGE,
+                   "--bandwidth: found \"%s\", wanted Gbit/s such as 10, or bits a second with a "
+                   "unit such as 800M",
+                   text);
+}
+
+static lk_status parse_latency(const char *text, double *out, lk_error *error) {
+    const char *end = NULL;
+    if (parse_real(text, out, &end) && *end == '\0') return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE, "--latency: found \"%s\", wanted microseconds such as 20",
+                   text);
+}
+
+static lk_status parse_count(const char *option, const char *text, uint64_t most, uint64_t *out,
+                             lk_error *error) {
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    bool digits = *text >= '0' && *text <= '9' && *end == '\0';
+    if (!digits || errno != 0 || value < 1 || value > most) {
+        return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted a number from 1 to %llu",
+                       option, text, (unsigned long long)most);
+    }
+    *out = value;
+    return LK_OK;
+}
+
+lk_status lk_parse_number(const char *option, const char *text, uint32_t most, uint32_t *out,
+                          lk_error *error) {
+    uint64_t value = 0;
+    LK_CHECK(parse_count(option, text, most, &value, error));
+    *out = (uint32_t)value;
+    return LK_OK;
+}
+
+static lk_status parse_delay(const char *option, const char *text, uint32_t *out, lk_error *error) {
+    *out = 0;
+    return strcmp(text, "0") == 0 ? LK_OK : lk_parse_number(option, text, 86400, out, error);
+}
+
+static lk_status parse_gpus(const char *text, uint32_t *out, lk_error *error) {
+    *out = LK_CONFIG_ALL_GPUS;
+    return strcmp(text, "all") == 0 ? LK_OK
+                                    : lk_parse_number("gpus", text, LK_CUDA_GPUS_MAX, out, error);
+}
+
+static lk_status parse_gpu(const char *text, uint32_t *out, lk_error *error) {
+    char *end;
+    unsigned long value = strtoul(text, &end, 10);
+    *out = (uint32_t)value + 1;
+    if (*text >= '0' && *text <= '9' && *end == '\0' && value <= 1024) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE, "--gpu: found \"%s\", wanted a number from 0 to 1024",
+                   text);
+}
+
+static lk_status take_set(const char *assignment, lk_common_options *o, lk_error *error) {
+    if (o->config.set_count == LK_SET_MAX)
+        return lk_fail(error, LK_BAD_USAGE, "more than %d --set", LK_SET_MAX);
+    o->set[o->config.set_count++] = assignment;
+    return LK_OK;
+}
+
+// --KEY N is --set KEY=N, in the same order as those.
+static lk_status take_key(const char *key, const char *value, uint64_t least, uint64_t most,
+                          char out[32], lk_common_options *o, lk_error *error) {
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(value, &end, 10);
+    bool digits = *value >= '0' && *value <= '9' && *end == '\0' && errno == 0;
+    if (!digits || number < least || number > most) {
+        return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted a number from %llu to %llu",
+                       key, value, (unsigned long long)least, (unsigned long long)most);
+    }
+    const bool again = *out != '\0';  // the last one counts, in the first one's place
+    lk_format(out, 32, "%s=%llu", key, number);
+    return again ? LK_OK : take_set(out, o, error);
+}
+
+static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
+    switch (option) {
+    case OPT_SET: return take_set(value, o, error);
+    case OPT_EPOCHS: return take_key("epochs", value, 1, (uint64_t)1 << 40, o->epochs, o, error);
+    case OPT_SEED: return take_key("seed", value, 0, INT64_MAX, o->seed, o, error);
+    case OPT_QUIET: o->quiet = true; return LK_OK;
+    case OPT_REPLICAS:
+        return lk_parse_number("replicas", value, 1 << 20, &o->config.replicas, error);
+    case OPT_GPUS: return parse_gpus(value, &o->config.gpus, error);
+    case OPT_GPU: return parse_gpu(value, &o->config.gpu, error);
+    case OPT_EXAMPLES:
+        return parse_count("examples", value, (uint64_t)1 << 40, &o->config.examples, error);
+    case OPT_WORKERS:
+        return lk_parse_number("workers", value, LK_MPI_WORLD_MAX, &o->workers, error);
+    case OPT_BANDWIDTH: return parse_bandwidth(value, &o->link.bits_per_second, error);
+    case OPT_LATENCY: return parse_latency(value, &o->link.latency_us, error);
+    case OPT_START_TIMEOUT:
+        return lk_parse_number("start-timeout", value, 86400, &o->mpi.start_timeout_seconds, error);
+    case OPT_STEP_TIMEOUT:
+        return lk_parse_number("step-timeout", value, 86400, &o->mpi.step_timeout_seconds, error);
+    case OPT_COLLECTIVE: return lk_collective_parse(value, &o->collective, error);
+    case OPT_START_DELAY: return parse_delay("start-delay", value, &o->start_delay_seconds, error);
+    case OPT_THROTTLE: return parse_delay("throttle", value, &o->throttle_seconds, error);
+    case OPT_MAX_MEMORY: return parse_bytes("max-memory", value, &o->max_memory, error);
+    case OPT_DATA: o->config.data_directory = value; return LK_OK;
+    case OPT_KERNELS: o->config.kernels = value; return LK_OK;
+    case OPT_RUN_DIR: o->run_dir = value; return LK_OK;
+    case OPT_CHECKPOINT: o->checkpoint = value; return LK_OK;
+    case OPT_OUTPUT: o->output = value; return LK_OK;
+    case OPT_TO: o->to = value; return LK_OK;
+    case OPT_CLUSTER: o->cluster = value; return LK_OK;
+    case OPT_RESUME: o->resume = true; return LK_OK;
+    case OPT_FRESH: o->fresh = true; return LK_OK;
+    case OPT_RESUME_OR_START: o->resume_or_start = true; return LK_OK;
+    case OPT_SEAL: o->seal = true; return LK_OK;
+    case OPT_VERIFY_DATA: o->config.verify_data = true; return LK_OK;
+    case OPT_INSECURE: o->insecure = o->mpi.reach.insecure = true; return LK_OK;
+    case OPT_PRIVATE_NETWORK: return lk_network_parse(value, &o->mpi.reach.network, error);
+    case OPT_JSON: o->json = true; return LK_OK;
+    default: o->show_shards = true; return LK_OK;
+    }
+}
+
+lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_options *o,
+                          lk_error *error) {
+    struct option options[LK_COUNT(known) + 1];
+    uint32_t count = 0;
+    memset(o, 0, sizeof *o);
+    o->mpi = (lk_mpi_options){.start_timeout_seconds = 300, .step_timeout_seconds = 60};
+    for (uint32_t i = 0; i < LK_COUNT(known); i++) {
+        if (known[i].groups == 0 || (known[i].groups & groups)) options[count++] = known[i].option;
+    }
+    options[count] = (struct option){0};
+    opterr = 0;
+    optind = 1;
+    for (;;) {
+        int index = 0, found = getopt_long(argc, argv, ":", options, &index);
+        if (found == -1) break;
+        if (found == '?' || found == ':') {
+            return refuse_option(lk_refused_option(argv), options, count, found, error);
+        }
+        if (optarg && !*optarg) {
+            return lk_fail(error, LK_BAD_USAGE, "--%s wants a value; see: lockstep help",
+                           options[index].name);
+        }
+        LK_CHECK(take_option(found, optarg, o, error));
+    }
+    bool lacks = argc == optind && (groups & LK_OPT_NO_CONFIG);
+    if (argc - optind != 1 && !lacks) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "%s: found %d arguments, wanted one: a configuration's file or name",
+                       argv[0], argc - optind);
+    }
+    if (o->quiet && o->json)
+        return lk_fail(error, LK_BAD_USAGE, "--quiet and --json exclude each other");
+    if (o->resume && o->fresh)
+        return lk_fail(error, LK_BAD_USAGE, "--resume and --fresh exclude each other");
+    if (o->resume_or_start && (o->resume || o->fresh)) {
+        return lk_fail(error, LK_BAD_USAGE, "--resume-or-start and --%s exclude each other",
+                       o->resume ? "resume" : "fresh");
+    }
+    o->config.config = lacks ? NULL : argv[optind];
+    o->config.set = o->set;
+    return LK_OK;
+}
+
+lk_status lk_check_place(const char *output, lk_error *error) {
+    struct stat there;
+    if (stat(output, &there) != 0 || S_ISREG(there.st_mode)) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "--output: found %s, which is no plain file, wanted one or a new name", output);
+}
+
+const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes) {
+    snprintf(path, bytes, "runs/%s", *run->config.name ? run->config.name : "unnamed");
+    return path;
+}
+
+lk_status lk_list_configs(lk_error *error) {
+    char path[2 * LK_CONFIG_PATH_BYTES];
+    if (!lk_config_find_ready("mnist-cnn", path, sizeof path)) {
+        return lk_fail(error, LK_NO_INPUT,
+                       "the ready configurations are not installed beside this program");
+    }
+    *strrchr(path, '/') = '\0';
+    struct dirent **entries = NULL;
+    int count = scandir(path, &entries, NULL, alphasort);
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name, *dot = strrchr(name, '.');
+        if (dot && strcmp(dot, ".json") == 0) printf("%.*s\n", (int)(dot - name), name);
+        free(entries[i]);
+    }
+    free(entries);
+    return count >= 0 ? LK_OK : lk_file_fail(error, LK_IO_ERROR, path, "list", -errno);
+}
+
+// --- weights -----------------------------------------------------------------------------------
+
+static void say_damaged(void *context, const char *path, const lk_error *why) {
+    (void)path;  // the error begins with it
+    const char *what = why->status == LK_IO_ERROR ? "unreadable" : "damaged";
+    lk_text_line(context, "WARNING: %s checkpoint passed over: %s", what, why->text);
+    fprintf(stderr, "lockstep: WARNING: %s checkpoint passed over: %s\n", what, why->text);
+}
+
+static lk_status check_identity(const lk_run *run, const lk_safetensors *reader, const char *path,
+                                lk_error *error) {
+    const char *theirs = lk_safetensors_metadata(reader, "run_identity");
+    if (theirs && strcmp(theirs, run->identity_hex) == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: it belongs to run identity %s, this configuration's is %s", path,
+                   theirs ? theirs : "(none)", run->identity_hex);
+}
+
+// A fast run goes on with the bits of the GPU and the library at hand.
+static void warn_of_parting(const lk_run *run, const lk_safetensors *reader, const char *path,
+                            lk_text_out *out) {
+    char cublas[24], line[4 * LK_ERROR_TEXT_BYTES], shown[2][LK_TEXT_SHOWN_BYTES];
+    const char *gpu = lk_safetensors_metadata(reader, "gpu");
+    const char *theirs = lk_safetensors_metadata(reader, "cublas");
+    if (!lk_run_is_fast(run)) return;
+    lk_run_cublas(run, cublas, sizeof cublas);
+    gpu = gpu ? gpu : "(unknown)";
+    theirs = theirs ? theirs : "(unknown)";
+    if (strcmp(gpu, run->gpus.gpu[0].device.name) == 0 && strcmp(theirs, cublas) == 0) return;
+    snprintf(line, sizeof line,
+             "WARNING: %s was computed on %s with cuBLAS %s, this run goes on on %s with cuBLAS "
+             "%s: in arithmetic fast its bits may part from here from those of a run that stayed",
+             path, lk_text_shown(shown[0], gpu), lk_text_shown(shown[1], theirs),
+             run->gpus.gpu[0].device.name, cublas);
+    lk_text_line(out, "%s", line);
+    fprintf(stderr, "lockstep: %s\n", line);
+}
+
+lk_status lk_find_weights(const lk_file_ops *ops, const char *run_dir,
+                          lk_safetensors_entry *entries, size_t capacity, lk_text_out *out,
+                          lk_checkpoint_found *found, lk_error *error) {
+    char directory[LK_PATH_BYTES];
+    LK_CHECK(lk_path_join(directory, run_dir, "/", "checkpoints", error));
+    return lk_checkpoint_find_newest(ops, directory, entries, capacity, say_damaged, out, found,
+                                     error);
+}
+
+// The values are verified as they lie in the run's memory, whatever else has read the file before.
+static lk_status load_file(lk_run *run, const lk_file_ops *ops, const char *file,
+                           lk_safetensors_entry *entries, size_t capacity,
+                           lk_safetensors_tensor *tensors, lk_text_out *out, uint64_t *steps_done,
+                           lk_error *error) {
+    lk_safetensors reader;
+    LK_CHECK(lk_checkpoint_peek(&reader, ops, file, entries, capacity, error));
+    lk_status status = lk_check_recorded(&reader, error);
+    // Training goes on only from its own state; evaluation takes any weights that fit.
+    if (status == LK_OK && run->needs.checkpoints) {
+        status = check_identity(run, &reader, file, error);
+    }
+    lk_run_tensors(run, tensors);
+    if (status == LK_OK) {
+        status = lk_checkpoint_load(&reader, tensors, lk_run_tensor_count(run), steps_done, error);
+    }
+    if (status == LK_OK && run->needs.checkpoints) warn_of_parting(run, &reader, file, out);
+    lk_safetensors_close(&reader);
+    return status;
+}
+
+lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
+                          const char *run_dir, lk_text_out *out, uint64_t *steps_done,
+                          lk_error *error) {
+    const uint32_t count = lk_run_tensor_count(run);
+    const size_t capacity = LK_MAX(4096, (size_t)count);
+    lk_checkpoint_found found = {0};
+    lk_safetensors_entry *entries = calloc(capacity, sizeof *entries);
+    lk_safetensors_tensor *tensors = calloc(count, sizeof *tensors);
+    lk_status status =
+        entries && tensors ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+    if (status == LK_OK && !file) {
+        status = lk_find_weights(ops, run_dir, entries, capacity, out, &found, error);
+        file = found.path;
+    }
+    if (status == LK_OK) {
+        status = load_file(run, ops, file, entries, capacity, tensors, out, steps_done,
+                           error);
+    }
+    if (status == LK_OK) {
+        if (run->cuda) run->cuda->upload(&run->gpus);
+        lk_text_line(out, "weights of step %llu from %s", (unsigned long long)*steps_done, file);
+    }
+    free(entries);
+    free(tensors);
+    return status;
+}
+
+// --- mapped data that shrinks ------------------------------------------------------------------
+
+static const lk_dataset *watched[2];
+
+static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
+    (void)context;
+    const char *file = NULL;
+    for (uint32_t i = 0; i < LK_COUNT(watched) && !file; i++) {
+        if (watched[i]) (void)lk_dataset_owns_address(watched[i], info->si_addr, &file);
+    }
+    if (!file) {  // not ours: let it end the process as it would have
+        signal(signal_number, SIG_DFL);
+        return;
+    }
+    // Replicas meet the hole at the same moment: one speaks and ends the process.
+    static int said;
+    while (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED)) pause();
+    char line[LK_PATH_BYTES + 160];
+    size_t n =
+        lk_format(line, sizeof line,
+                  "lockstep: %s: the file was cut short or became unreadable while it was mapped; "
+                  "restore it and start again; a run goes on with --resume\n",
+                  file);
+    ssize_t written = write(STDERR_FILENO, line, LK_MIN(n, sizeof line - 1));
+    (void)written;
+    _exit(LK_IO_ERROR);
+}
+
+void lk_watch_data(const lk_dataset *one, const lk_dataset *other) {
+    watched[0] = one;
+    watched[1] = other;
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, NULL);
+}

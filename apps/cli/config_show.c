@@ -1,0 +1,318 @@
+// config_show.c - lockstep config: a configuration with its defaults, the schema of all of them;
+// and lockstep help keys. Everything is said by the table of keys. May use the heap.
+#define _GNU_SOURCE
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "apps/run/config_keys.h"
+#include "apps/cli/tools.h"
+
+// --- help keys -----------------------------------------------------------------------------------
+
+enum { SHOWN_BYTES = 512 };
+
+// 2^40 rather than 1099511627776.
+static void show_bound(char out[32], uint64_t bound) {
+    uint32_t bits = 0;
+    while (bits < 63 && bound >> bits > 1) bits++;
+    const bool power = bits >= 20 && bound == (uint64_t)1 << bits;
+    const bool below = bits >= 20 && bound == ((uint64_t)2 << bits) - 1;
+    if (power)
+        snprintf(out, 32, "2^%u", bits);
+    else if (below)
+        snprintf(out, 32, "2^%u-1", bits + 1);
+    else
+        snprintf(out, 32, "%llu", (unsigned long long)bound);
+}
+
+static void show_words(char out[SHOWN_BYTES], const char *const *names, uint32_t count) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        n += lk_format(out + n, SHOWN_BYTES - n, "%s%s", i ? " | " : "", names[i]);
+        lk_assert(n < SHOWN_BYTES - 1);
+    }
+}
+
+// Layers, optimizers and losses by their names.
+static uint32_t list_losses(const char **names) {
+    uint32_t count = 0;
+    for (; lk_loss_words_at(count); count++) {
+        lk_assert(count < LK_KEY_CHOICES_MAX);
+        names[count] = lk_loss_words_at(count)->name;
+    }
+    return count;
+}
+
+static void show_value(char out[SHOWN_BYTES], const lk_setting *k) {
+    const char *names[LK_KEY_CHOICES_MAX];
+    char least[32], most[32];
+    uint32_t fallback;
+    const uint32_t count = lk_setting_words(k, names, &fallback);
+    show_bound(least, lk_setting_least(k));
+    show_bound(most, k->most);
+    switch (k->kind) {
+    case LK_SETTING_U32:
+    case LK_SETTING_U64:
+        lk_format(out, SHOWN_BYTES, "%s to %s%s%s", least, most, k->word ? " | " : "",
+                  k->word ? k->word : "");
+        break;
+    case LK_SETTING_PAIR: lk_format(out, SHOWN_BYTES, "1 to %s, or [rows, columns]", most); break;
+    case LK_SETTING_BOOL: lk_format(out, SHOWN_BYTES, "true | false"); break;
+    case LK_SETTING_FLOAT:
+        if (k->below != 0.0f) {
+            snprintf(out, SHOWN_BYTES, "%g to below %g", (double)k->low, (double)k->below);
+        } else if (k->high < 0x1.fffffep+127f) {
+            snprintf(out, SHOWN_BYTES, "%g to %g", (double)k->low, (double)k->high);
+        } else {
+            snprintf(out, SHOWN_BYTES, "%g or more", (double)k->low);
+        }
+        break;
+    case LK_SETTING_TEXT: lk_format(out, SHOWN_BYTES, "text"); break;
+    case LK_SETTING_PADDING:
+    case LK_SETTING_ACTIVATION:
+    case LK_SETTING_INITIALIZER:
+    case LK_SETTING_CHOICE: show_words(out, names, count); break;
+    }
+}
+
+// The fewest digits that give the float back.
+static double plain_float(float value) {
+    char text[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
+    return strtod(text, NULL);
+}
+
+json_t *lk_setting_default(const lk_setting *k) {
+    const char *names[LK_KEY_CHOICES_MAX];
+    uint32_t fallback;
+    if (k->required || k->chosen || k->fallback) return NULL;
+    if (lk_setting_words(k, names, &fallback)) return json_string(names[fallback]);
+    switch (k->kind) {
+    case LK_SETTING_BOOL: return json_boolean(k->constant != 0);
+    case LK_SETTING_FLOAT: return json_real(plain_float(k->float_constant));
+    case LK_SETTING_TEXT: return json_string(k->text);
+    default: return k->word ? json_string(k->word) : json_integer((json_int_t)k->constant);
+    }
+}
+
+static void show_default(char out[SHOWN_BYTES], const lk_setting *k) {
+    json_t *value = lk_setting_default(k);
+    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;
+    if (k->required)
+        lk_format(out, SHOWN_BYTES, "required");
+    else if (k->chosen)
+        lk_format(out, SHOWN_BYTES, "%s", k->chosen);
+    else if (k->fallback)
+        lk_format(out, SHOWN_BYTES, "%s", k->fallback);
+    else if (json_is_string(value))
+        lk_format(out, SHOWN_BYTES, "%s", json_string_value(value));
+    else
+        lk_format(out, SHOWN_BYTES, "%s", text ? text : "");
+    free(text);
+    json_decref(value);
+}
+
+static void show_types(char out[SHOWN_BYTES], const char *path) {
+    const char *names[LK_KEY_CHOICES_MAX];
+    const bool layers = strchr(path, '[') != NULL;
+    uint32_t count = 0;
+    for (; layers ? lk_layer_words_at(count) != NULL : lk_optimizer_words_at(count) != NULL;
+         count++) {
+        lk_assert(count < LK_KEY_CHOICES_MAX);
+        names[count] = layers ? lk_layer_words_at(count)->name : lk_optimizer_words_at(count)->name;
+    }
+    show_words(out, names, count);
+}
+
+// A long list of words goes on in the next line.
+static void print_wrapped(const char *line) {
+    enum { COLUMNS = 100 };
+    static const char further[] = "        ";
+    while (strlen(line) > COLUMNS) {
+        const char *cut = line + COLUMNS - strlen(further);
+        while (cut > line && strncmp(cut, " | ", 3) != 0) cut--;
+        if (cut == line) break;
+        printf("%.*s |\n%s", (int)(cut - line), line, further);
+        line = cut + 3;
+    }
+    printf("%s", line);
+}
+
+static void print_key(void *context, const char *path, const char *type, const lk_key *key) {
+    char value[SHOWN_BYTES] = "", fallback[SHOWN_BYTES] = "";
+    const char *losses[LK_KEY_CHOICES_MAX];
+    const lk_setting *k = &key->value;
+    (void)context;
+    show_default(fallback, k);
+    switch (key->form) {
+    case LK_KEY_VALUE: show_value(value, k); break;
+    case LK_KEY_NOTE: lk_format(value, sizeof value, "text"); break;
+    case LK_KEY_SHAPE: lk_format(value, sizeof value, "[1 to 65535, ...]"); break;
+    case LK_KEY_LOSS:
+        show_words(value, losses, list_losses(losses));
+        lk_format(fallback, sizeof fallback, "%s", lk_loss_words_at(0)->name);
+        break;
+    case LK_KEY_LAYERS: lk_format(value, sizeof value, "array of objects"); break;
+    case LK_KEY_OPTIMIZER:
+    case LK_KEY_OBJECT:
+        lk_format(value, sizeof value, "object");
+        if (!k->required) fallback[0] = '\0';
+        break;
+    }
+    if (strcmp(k->name, "type") == 0) show_types(value, path);
+    if (strcmp(k->name, "inputs") == 0) lk_format(value, sizeof value, "array of names");
+    char line[2 * SHOWN_BYTES + 256];
+    lk_format(line, sizeof line, "%c %s%s%s%s:%s%s%s%s%s", key->free ? ' ' : '*', path,
+              type ? " (" : "", type ? type : "", type ? ")" : "", *value ? " " : "", value,
+              *fallback ? " (" : "", fallback, *fallback ? ")" : "");
+    print_wrapped(line);
+    printf("\n      %s\n", k->meaning);
+}
+
+lk_status lk_list_keys(lk_error *error) {
+    (void)error;
+    printf(
+        "Keys of a configuration: what may be written, the default in brackets, the meaning.\n"
+        "Those with * decide the bits of a run, and with them its identity; the others say\n"
+        "how it is computed, shown and kept. What only one type of layer or optimizer has,\n"
+        "names it.\n\n");
+    lk_key_walk(print_key, NULL);
+    return LK_OK;
+}
+
+// --- config show ---------------------------------------------------------------------------------
+
+static void fill(json_t *object, const char *name, json_t *value) {
+    if (value && !json_object_get(object, name)) (void)json_object_set(object, name, value);
+    json_decref(value);
+}
+
+static void fill_settings(json_t *object, const lk_setting *keys, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        fill(object, keys[i].name, lk_setting_default(&keys[i]));
+        json_t *other = keys[i].fallback ? json_object_get(object, keys[i].fallback) : NULL;
+        if (other) fill(object, keys[i].name, json_deep_copy(other));
+    }
+}
+
+static void fill_layers(json_t *layers, const lk_config *c) {
+    for (uint32_t i = 0; i < c->spec.model.layer_count; i++) {
+        const lk_layer *l = &c->layers[i];
+        const lk_layer_words *words = lk_layer_words_of(l->type);
+        json_t *layer = json_array_get(layers, i), *inputs = json_array();
+        fill(layer, lk_layer_common[LK_LAYER_NAME].name, json_string(l->name));
+        (void)json_array_append_new(inputs, json_string(i ? c->layers[i - 1].name : "input"));
+        fill(layer, lk_layer_common[LK_LAYER_INPUTS].name, inputs);
+        fill_settings(layer, words->keys, words->key_count);
+    }
+}
+
+static void fill_group(json_t *object, const lk_key *group, const lk_config *c);
+
+static void fill_object(json_t *object, const lk_key *key, const lk_config *c) {
+    const char *name = key->value.name;
+    // One that has a default for each of its keys; others are chosen by being there.
+    if (key->shown) fill(object, name, json_object());
+    if (json_object_get(object, name)) fill_group(json_object_get(object, name), key, c);
+}
+
+static void fill_group(json_t *object, const lk_key *group, const lk_config *c) {
+    for (uint32_t i = 0; i < group->key_count; i++) {
+        const lk_key *key = &group->keys[i];
+        const char *name = key->value.name;
+        json_t *inner = json_object_get(object, name);
+        const lk_optimizer_words *words;
+        switch (key->form) {
+        case LK_KEY_VALUE: fill(object, name, lk_setting_default(&key->value)); break;
+        case LK_KEY_OBJECT: fill_object(object, key, c); break;
+        case LK_KEY_LOSS:
+            fill(object, name, json_string(lk_loss_words_of(c->spec.model.loss)->name));
+            break;
+        case LK_KEY_LAYERS: fill_layers(inner, c); break;
+        case LK_KEY_OPTIMIZER:
+            words = lk_optimizer_words_of(c->spec.optimizer.type);
+            fill_settings(inner, words->keys, words->key_count);
+            break;
+        case LK_KEY_SHAPE:
+        case LK_KEY_NOTE: break;
+        }
+    }
+}
+
+static void put(json_t *object, const char *name, json_t *value) {
+    (void)json_object_set_new(object, name, value);
+}
+
+// What options of the command line say beside the document, and what is reckoned from it.
+static void fill_rest(json_t *root, const lk_config *c, const lk_config_options *o) {
+    json_t *layout = json_object_get(root, "layout"), *data = json_object_get(root, "data");
+    fill(root, "global_batch", json_integer(c->spec.global_batch));
+    fill(root, "grain", json_integer(c->spec.grain));
+    if (c->spec.precision != LK_STRICT) {
+        fill(root, "precision", json_string(lk_precision_name(c->spec.precision)));
+    }
+    if (c->epochs) fill(root, "epochs", json_integer((json_int_t)c->epochs));
+    if (c->replicas) put(root, "replicas", json_integer(c->replicas));
+    put(layout, "kernels", json_string(c->kernels));
+    if (o->gpus) put(layout, "gpus", json_integer(o->gpus == LK_CONFIG_ALL_GPUS ? 0 : o->gpus));
+    if (o->gpu) put(layout, "gpu", json_integer(o->gpu - 1));
+    if (!o->data_directory) return;
+    static const char *const others[] = {"set", "train", "test"};
+    for (uint32_t i = 0; i < LK_COUNT(others); i++) (void)json_object_del(data, others[i]);
+    put(data, "directory", lk_json_text(o->data_directory));
+}
+
+static lk_status print_document(const lk_json *document, lk_error *error) {
+    char *text = malloc(LK_CONFIG_DUMP_BYTES);
+    if (!text) return lk_fail(error, LK_UNAVAILABLE, "no memory to show the configuration");
+    lk_status status = lk_json_dump(document, text, LK_CONFIG_DUMP_BYTES, NULL, error);
+    if (status == LK_OK) fputs(text, stdout);
+    free(text);
+    return status;
+}
+
+static lk_status config_show(int argc, char **argv, lk_error *error) {
+    static lk_config config;
+    lk_common_options o;
+    LK_CHECK(lk_parse_common(argc, argv, 0, &o, error));
+    o.config.no_data = true;
+    o.config.workers = 1;
+    lk_status status = lk_config_open(&config, &o.config, error);
+    if (status == LK_OK) {
+        fill_group(config.document.root, &lk_config_keys, &config);
+        fill_rest(config.document.root, &config, &o.config);
+        status = print_document(&config.document, error);
+    }
+    lk_config_close(&config);
+    return status;
+}
+
+static lk_status config_schema(int argc, char **argv, lk_error *error) {
+    lk_arguments a = {.help =
+                          "lockstep config schema\n\nPrints a JSON schema of configurations.\n"};
+    LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
+    return a.helped ? LK_OK : lk_print_schema(error);
+}
+
+lk_status lk_command_config(int argc, char **argv, lk_error *error) {
+    static const char help[] =
+        "lockstep config show CONFIG [--set KEY=VALUE ...] | schema\n"
+        "\n"
+        "  lockstep config show CONFIG   the configuration with all defaults and with --set, "
+        "--data,\n"
+        "                                --epochs, --seed, --examples, --replicas, --kernels, "
+        "--gpus,\n"
+        "                                --gpu: valid JSON that means the same run. What is left\n"
+        "                                out is chosen where it trains. The data need not be here\n"
+        "  lockstep config schema        a JSON schema (draft 2020-12) of configurations, for "
+        "editors\n"
+        "\n"
+        "lockstep help keys explains every key.\n";
+    static const lk_subcommand table[] = {{"show", config_show}, {"schema", config_schema}};
+    return lk_run_subcommand(argc, argv, help, table, LK_COUNT(table), error);
+}

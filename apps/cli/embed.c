@@ -1,0 +1,255 @@
+// embed.c - lockstep embed: a run as one C source, for targets that have no files to read it from.
+//
+// The source holds what decides the bits (the spec and the examples) and what the host knows of
+// them (data hash, run identity, bytes of the core's arena), so that the target can compare. It is
+// compiled with apps/baremetal/train.c; nothing in it depends on the target.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "apps/cli/command.h"
+
+typedef unsigned long long ull;
+
+enum { TEXT_COLUMNS = 88 };
+
+// --- strings -------------------------------------------------------------------------------------
+
+// Bytes as the literals of one string, a line each. Each byte as short as an octal escape can be,
+// since what follows it is one too or ends the literal.
+typedef struct literal {
+    FILE *file;
+    int column;
+} literal;
+
+static void put_bytes(literal *l, const uint8_t *bytes, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        if (l->column == 0) fputs("    \"", l->file);
+        l->column += fprintf(l->file, "\\%o", bytes[i]);
+        if (l->column < TEXT_COLUMNS) continue;
+        fputs("\"\n", l->file);
+        l->column = 0;
+    }
+}
+
+static void end_bytes(literal *l) {
+    fputs(l->column ? "\";\n" : "    ;\n", l->file);
+    l->column = 0;
+}
+
+// A name that a user chose: letters and digits as they are, all else escaped.
+static void put_string(FILE *f, const char *text) {
+    fputc('"', f);
+    for (const char *c = text; *c; c++) {
+        bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
+                     (*c >= '0' && *c <= '9') || *c == '_' || *c == '-' || *c == '.' || *c == ' ';
+        if (plain)
+            fputc(*c, f);
+        else
+            fprintf(f, "\\%03o", (unsigned)(uint8_t)*c);
+    }
+    fputc('"', f);
+}
+
+static const char *truth(bool value) { return value ? "true" : "false"; }
+
+// --- the spec ------------------------------------------------------------------------------------
+
+// A field as a designated initializer.
+static void put_field(FILE *f, const lk_setting *k, const void *owner) {
+    const uint8_t *field = (const uint8_t *)owner + k->offset;
+    const uint32_t *u = (const uint32_t *)(const void *)field;
+    const void *const *pointer = (const void *const *)(const void *)field;
+    const char *name = k->field ? k->field : k->name;
+    switch (k->kind) {
+    case LK_SETTING_U32: fprintf(f, ",\n     .%s = %uu", name, *u); break;
+    case LK_SETTING_PAIR:
+        fprintf(f, ",\n     .%s_h = %uu, .%s_w = %uu", name, u[0], name, u[1]);
+        break;
+    case LK_SETTING_BOOL: fprintf(f, ",\n     .%s = %s", name, truth(*(const bool *)field)); break;
+    case LK_SETTING_FLOAT:
+        fprintf(f, ",\n     .%s = %af", name, (double)*(const float *)(const void *)field);
+        break;
+    case LK_SETTING_PADDING:
+        fprintf(f, ",\n     .%s = LK_PADDING_%s", name, *u == LK_PADDING_SAME ? "SAME" : "VALID");
+        break;
+    case LK_SETTING_ACTIVATION:
+        if (!*pointer) break;
+        fprintf(f, ",\n     .%s = &lk_layer_%s", name, lk_layer_words_of(*pointer)->name);
+        break;
+    case LK_SETTING_INITIALIZER:
+        fprintf(f, ",\n     .%s = &lk_initializer_%s", name,
+                ((const lk_initializer *)*pointer)->name);
+        break;
+    case LK_SETTING_U64:
+    case LK_SETTING_CHOICE:
+    case LK_SETTING_TEXT:
+        lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");
+    }
+}
+
+static void put_layer(FILE *f, const lk_layer *l) {
+    const lk_layer_words *words = lk_layer_words_of(l->type);
+    fprintf(f, "    {.type = &lk_layer_%s,\n     .name = ", words->name);
+    put_string(f, l->name);
+    for (uint32_t i = 0; i < words->key_count; i++) put_field(f, &words->keys[i], l);
+    if (l->input_count) {
+        fprintf(f, ",\n     .input_count = %uu, .inputs = {", l->input_count);
+        for (uint32_t i = 0; i < l->input_count; i++)
+            fprintf(f, "%s%uu", i ? ", " : "", l->inputs[i]);
+        fprintf(f, "}");
+    }
+    fprintf(f, "},\n");
+}
+
+static void put_optimizer(FILE *f, const lk_optimizer *o) {
+    const lk_optimizer_words *words = lk_optimizer_words_of(o->type);
+    fprintf(f, "        .optimizer = {.type = &lk_optimizer_%s", words->name);
+    for (uint32_t i = 0; i < words->key_count; i++) put_field(f, &words->keys[i], o);
+    fprintf(f, "},\n");
+}
+
+// Floats as hexadecimal: exact, in any compiler.
+static void put_spec(FILE *f, const lk_run_spec *s) {
+    const lk_model *m = &s->model;
+    fprintf(f, "    .spec = {\n");
+    fprintf(f, "        .model = {.in_h = %uu, .in_w = %uu, .in_c = %uu, .classes = %uu,\n",
+            m->in_h, m->in_w, m->in_c, m->classes);
+    fprintf(f, "                  .layer_count = %uu, .layers = layers,\n", m->layer_count);
+    fprintf(f, "                  .loss = &lk_loss_%s},\n", lk_loss_words_of(m->loss)->name);
+    put_optimizer(f, &s->optimizer);
+    fprintf(f, "        .seed = %lluu,\n        .global_batch = %uu,\n        .grain = %uu,\n",
+            (ull)s->seed, s->global_batch, s->grain);
+    fprintf(f, "        .drop_remainder = %s,\n        .example_count = %lluu,\n",
+            truth(s->drop_remainder), (ull)s->example_count);
+    fprintf(f, "        .data_hash = {");
+    for (uint32_t i = 0; i < LK_SHA256_BYTES; i++)
+        fprintf(f, "%s0x%02x",
+                i == 0  ? ""
+                : i % 8 ? ", "
+                        : ",\n                      ",
+                s->data_hash[i]);
+    fprintf(f, "},\n");
+    if (s->shards)
+        fprintf(f, "        .shards = %uu,\n        .shard_first = shard_first,\n", s->shards);
+    fprintf(f, "    },\n");
+}
+
+static void put_shards(FILE *f, const lk_run_spec *s) {
+    if (s->shards == 0) return;
+    fprintf(f, "\n// The first example of each shard, and the number of all.\n");
+    fprintf(f, "static const uint64_t shard_first[%u] = {", s->shards + 1);
+    for (uint32_t k = 0; k <= s->shards; k++)
+        fprintf(f, "%s%lluu,", k % 6 ? " " : "\n    ", (ull)s->shard_first[k]);
+    fprintf(f, "\n};\n");
+}
+
+static void put_layout(FILE *f, const lk_run *run) {
+    static const char *const choices[] = {[LK_REDUCE_AUTO] = "LK_REDUCE_AUTO",
+                                          [LK_REDUCE_ALL_PARTIALS] = "LK_REDUCE_ALL_PARTIALS",
+                                          [LK_REDUCE_ALL_OPERANDS] = "LK_REDUCE_ALL_OPERANDS"};
+    const lk_layout *l = &run->layout;
+    fprintf(f, "    .layout = {.replicas = %uu, .wave_examples = %uu, .fuse = %s,\n", l->replicas,
+            l->wave_examples, truth(l->fuse));
+    fprintf(f, "               .reduce = %s},\n", choices[l->reduce]);
+    fprintf(f, "    .plan_options = {.overlay = %s, .guards = %s},\n",
+            truth(run->plan_options.overlay), truth(run->plan_options.guards));
+}
+
+// --- the source ----------------------------------------------------------------------------------
+
+static void put_examples(FILE *f, const lk_dataset *set) {
+    literal text = {.file = f};
+    fprintf(f, "\n// Image after image, each (height, width, channels).\n");
+    fprintf(f, "static const uint8_t images[%llu] LK_EMBEDDED_EXAMPLES =\n",
+            (ull)(set->count * set->image_bytes));
+    for (uint64_t i = 0; i < set->count; i++)
+        put_bytes(&text, lk_dataset_image(set, i), set->image_bytes);
+    end_bytes(&text);
+    fprintf(f, "\nstatic const uint8_t labels[%llu] LK_EMBEDDED_EXAMPLES =\n", (ull)set->count);
+    for (uint64_t i = 0; i < set->count; i++) {
+        uint8_t label = lk_dataset_label(set, i);
+        put_bytes(&text, &label, 1);
+    }
+    end_bytes(&text);
+}
+
+static void put_source(FILE *f, const lk_run *run) {
+    const lk_run_spec *s = &run->config.spec;
+    fprintf(f, "// A training run as constants. Written by lockstep %s embed; not to be edited.\n",
+            LK_VERSION);
+    fprintf(f, "#include \"apps/baremetal/embedded.h\"\n\n");
+    fprintf(f, "_Static_assert(LK_ARITHMETIC_VERSION == %d && LK_SLICE_TERMS == %d,\n",
+            LK_ARITHMETIC_VERSION, LK_SLICE_TERMS);
+    fprintf(f, "               \"another version of Lockstep wrote this: embed it again\");\n\n");
+    fprintf(f, "static const lk_layer layers[] = {\n");
+    for (uint32_t i = 0; i < s->model.layer_count; i++) put_layer(f, &s->model.layers[i]);
+    fprintf(f, "};\n");
+    put_shards(f, s);
+    put_examples(f, &run->train);
+    fprintf(f, "\nstatic uint8_t arena[%llu] LK_EMBEDDED_ARENA;\n", (ull)run->core_bytes);
+    fprintf(f, "\nconst lk_embedded lk_embedded_run = {\n    .name = ");
+    put_string(f, *run->config.name ? run->config.name : "unnamed");
+    fprintf(f, ",\n    .run_identity = \"%s\",\n", run->identity_hex);
+    put_spec(f, s);
+    put_layout(f, run);
+    fprintf(f, "    .steps = %lluu,\n    .log_every_steps = %lluu,\n", (ull)lk_run_steps(run),
+            (ull)run->config.log_every_steps);
+    fprintf(f, "    .images = images,\n    .labels = labels,\n    .arena = arena,\n");
+    fprintf(f, "    .arena_bytes = sizeof arena,\n};\n");
+}
+
+// Whole, or what was there before stays. What is no plain file, such as a pipe, gets it directly.
+static lk_status write_source(const lk_run *run, const char *path, lk_error *error) {
+    struct stat there;
+    char temporary[LK_PATH_BYTES];
+    bool plain = stat(path, &there) != 0 || S_ISREG(there.st_mode);
+    LK_CHECK(lk_path_join(temporary, path, "", plain ? ".tmp" : "", error));
+    FILE *f = fopen(temporary, "we");
+    if (!f) return lk_file_fail(error, LK_IO_ERROR, temporary, "create", -errno);
+    errno = 0;
+    put_source(f, run);
+    bool good = fflush(f) == 0 && !ferror(f) && (!plain || fsync(fileno(f)) == 0);
+    int number = errno;
+    good = fclose(f) == 0 && good;
+    if (good) {
+        return plain ? lk_file_publish(&lk_file_ops_posix, temporary, path, error) : LK_OK;
+    }
+    if (plain) (void)remove(temporary);
+    return lk_fail(error, LK_IO_ERROR, "%s: writing failed: %s; make room and start it again",
+                   temporary, strerror(number ? number : EIO));
+}
+
+static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error) {
+    if (!o->to)
+        return lk_fail(error, LK_BAD_USAGE,
+                       "embed: --to is missing, wanted the C source to write: --to run.c");
+    if (lk_run_is_fast(run)) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "embed: arithmetic \"fast\" needs a GPU, which a target without an "
+                       "operating system has not; use \"strict\"");
+    }
+    // A target without an operating system has one lane, unless somebody says otherwise.
+    if (!run->config.replicas) run->layout.replicas = 1;
+    LK_CHECK(lk_run_plan(run, error));
+    LK_CHECK(lk_run_start(run, o->max_memory, error));
+    LK_CHECK(write_source(run, o->to, error));
+    printf("%s: %llu examples, %llu steps; arena %llu bytes\nrun_identity %s\n", o->to,
+           (ull)run->train.count, (ull)lk_run_steps(run), (ull)run->core_bytes, run->identity_hex);
+    return LK_OK;
+}
+
+lk_status lk_command_embed(int argc, char **argv, lk_error *error) {
+    static lk_run run;
+    lk_common_options o;
+    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_EMBED, &o, error));
+    const lk_run_needs needs = {.checkpoints = false, .logs = false};
+    o.config.workers = 1;
+    lk_status status = lk_run_configure(&run, &o.config, needs, error);
+    if (status == LK_OK) status = embed(&run, &o, error);
+    lk_run_close(&run);
+    return status;
+}

@@ -1,0 +1,395 @@
+// config.c - reads a configuration document into lk_config.
+#define _GNU_SOURCE
+#include "apps/run/config.h"
+
+#include <errno.h>
+#include <float.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "apps/run/config_keys.h"
+#include "apps/cli/tools.h"
+
+// --- where things lie --------------------------------------------------------------------------
+
+static bool try_config(char *path, size_t bytes, const char *directory, const char *name) {
+    snprintf(path, bytes, "%s/%s.json", directory, name);
+    return access(path, R_OK) == 0;
+}
+
+bool lk_config_find_ready(const char *name, char *path, size_t bytes) {
+    char program[LK_CONFIG_PATH_BYTES] = "", directory[LK_CONFIG_PATH_BYTES + 64];
+    const char *given = getenv("LOCKSTEP_CONFIGS");
+    if (strchr(name, '/')) return false;
+    if (given && *given) return try_config(path, bytes, given, name);
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(program, '/');
+    if (slash) *slash = '\0';
+    static const char *const places[] = {"configs", "../share/lockstep/configs"};
+    for (uint32_t i = LK_COUNT(places); i-- > 0;) {
+        snprintf(directory, sizeof directory, "%s/%s", program, places[i]);
+        if (try_config(path, bytes, directory, name)) return true;
+    }
+    return false;
+}
+
+static lk_status load_document(lk_config *c, const lk_config_options *options, lk_error *error) {
+    char path[2 * LK_CONFIG_PATH_BYTES];
+    const char *file = options->config;
+    struct stat there;
+    const bool exists = stat(file, &there) == 0;
+    // A directory is no configuration: one that is called as a ready one, as its run's may be,
+    // hides nothing.
+    if ((!exists || S_ISDIR(there.st_mode)) && !strchr(file, '/')) {
+        if (lk_config_find_ready(file, path, sizeof path)) {
+            file = path;
+        } else if (!exists) {
+            return lk_fail(
+                error, LK_NO_INPUT,
+                "%s: there is no such file, and no ready configuration of that name; see "
+                "them with: lockstep help configs",
+                file);
+        }
+    }
+    LK_CHECK(lk_json_load_file(&c->document, file, error));
+    for (uint32_t i = 0; i < options->set_count; i++) {
+        LK_CHECK(lk_json_set(&c->document, options->set[i], error));
+    }
+    if (options->examples) {  // it decides the bits, so the document says it
+        char setting[48];
+        snprintf(setting, sizeof setting, "data.train_examples=%llu",
+                 (unsigned long long)options->examples);
+        LK_CHECK(lk_json_set(&c->document, setting, error));
+    }
+    return LK_OK;
+}
+
+// The four IDX files of a directory, plain or .gz.
+static lk_status standard_file(char out[LK_CONFIG_PATH_BYTES], const char *directory,
+                               const char *name, lk_error *error) {
+    static const char *const endings[] = {"", ".gz"};
+    for (uint32_t i = 0; i < LK_COUNT(endings); i++) {
+        int n = snprintf(out, LK_CONFIG_PATH_BYTES, "%s/%s%s", directory, name, endings[i]);
+        if (n > 0 && n < LK_CONFIG_PATH_BYTES && access(out, F_OK) == 0) return LK_OK;
+    }
+    return lk_fail(
+        error, LK_NO_INPUT,
+        "%s/%s: neither this file nor its .gz is there; get the data with: lockstep data fetch "
+        "mnist, or name a directory that has it with --data DIRECTORY",
+        directory, name);
+}
+
+static lk_status standard_pair(lk_config_data *d, const char *directory, const char *images,
+                               const char *labels, lk_error *error) {
+    d->source.kind = LK_DATASET_IDX;
+    LK_CHECK(standard_file(d->images, directory, images, error));
+    LK_CHECK(standard_file(d->labels, directory, labels, error));
+    d->given = true;
+    return LK_OK;
+}
+
+// A test set of the document's own stands.
+static lk_status standard_directory(lk_config *c, const char *directory, lk_error *error) {
+    LK_CHECK(standard_pair(&c->train, directory, "train-images-idx3-ubyte",
+                           "train-labels-idx1-ubyte", error));
+    if (c->test.given) return LK_OK;
+    return standard_pair(&c->test, directory, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
+                         error);
+}
+
+// A set by name: $LOCKSTEP_DATA/NAME, the cache's data/NAME, or Debian's package.
+static lk_status named_set(lk_config *c, const char *name, lk_error *error) {
+    char directory[LK_CONFIG_PATH_BYTES];
+    lk_error ignored = {.status = LK_OK};
+    const char *data = getenv("LOCKSTEP_DATA"), *cache = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
+    for (uint32_t place = 0; place < 3; place++) {
+        if (place == 0) snprintf(directory, sizeof directory, "%s/%s", data ? data : "", name);
+        if (place == 1 && cache && *cache) {
+            snprintf(directory, sizeof directory, "%s/lockstep/data/%s", cache, name);
+        } else if (place == 1) {
+            snprintf(directory, sizeof directory, "%s/.cache/lockstep/data/%s", home ? home : "",
+                     name);
+        }
+        if (place == 2) snprintf(directory, sizeof directory, "/usr/share/datasets/%s", name);
+        if (place == 0 && !(data && *data)) continue;
+        // One that has not all of it is passed over, as lockstep data fetch does.
+        if (standard_directory(c, directory, &ignored) == LK_OK) return LK_OK;
+        ignored.status = LK_OK;
+    }
+    uint32_t set = 0;
+    while (lk_data_set_name(set) && strcmp(lk_data_set_name(set), name) != 0) set++;
+    if (!lk_data_set_name(set)) {  // nothing that could be fetched
+        return lk_fail(error, LK_NO_INPUT,
+                       "data.set: %s is not on this machine, nor is it mnist or fashion-mnist, "
+                       "which lockstep data fetch knows; put its four files in $LOCKSTEP_DATA/%s, "
+                       "or name their directory with --data DIRECTORY",
+                       name, name);
+    }
+    return lk_fail(
+        error, LK_NO_INPUT,
+        "data.set: %s is not on this machine; get it with: lockstep data fetch %s, or name a "
+        "directory with --data DIRECTORY",
+        name, name);
+}
+
+// --- data --------------------------------------------------------------------------------------
+
+// "train" or "test": which of {"images", "labels"}, {"manifest"} and {"made_up"} it is.
+static lk_status settle_set(const lk_json_cursor *data, const char *key, lk_config_data *d,
+                            lk_error *error) {
+    lk_json_cursor at, inner;
+    if (!lk_json_find(data, key, &at)) return LK_OK;
+    bool made_up = lk_json_find(&at, "made_up", &inner), pair = lk_json_find(&at, "images", &inner);
+    bool manifest = lk_json_find(&at, "manifest", &inner);
+    if (made_up + pair + manifest != 1) {
+        return lk_json_refuse(&at, error,
+                              "wanted exactly one of images (with labels), manifest, made_up");
+    }
+    d->given = true;
+    d->source.kind = made_up ? LK_DATASET_MADE_UP : manifest ? LK_DATASET_MANIFEST : LK_DATASET_IDX;
+    if (made_up) return lk_made_up_check(&d->source.made_up, error);
+    if (manifest) return LK_OK;
+    return lk_json_get_string(&at, "labels", LK_JSON_REQUIRED, d->labels, sizeof d->labels, error);
+}
+
+// Made-up labels are as many as they are asked for; a file's are checked when it is opened.
+static lk_status check_classes(const lk_config *c, const char *key, const lk_config_data *d,
+                               lk_error *error) {
+    const uint32_t found = d->source.made_up.classes, most = c->spec.model.classes;
+    if (d->source.kind != LK_DATASET_MADE_UP || found <= most) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: data.%s.made_up.classes: found %u, wanted at most %u, which is "
+                   "model.classes; change one of them",
+                   c->document.source, key, found, most);
+}
+
+static void finish_source(lk_config *c, bool verify, lk_config_data *d) {
+    d->source.images = d->images;
+    d->source.labels = d->labels;
+    d->source.manifest = d->manifest;
+    d->source.classes = c->spec.model.classes;
+    d->source.cache = c->cache[0] ? c->cache : NULL;
+    d->source.populate = true;
+    d->source.verify = verify;
+}
+
+// Order "sharded" needs shards, all of them whole.
+static lk_status check_order(const lk_config *c, lk_error *error) {
+    const lk_dataset_source *source = &c->train.source;
+    if (!c->sharded) return LK_OK;
+    if (source->kind != LK_DATASET_MANIFEST) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: data.order: found \"sharded\", which wants data.train.manifest; make "
+                       "shards with: lockstep data shard SOURCE --shards %u --to DIR",
+                       c->document.source, lk_grain_count(&c->spec));
+    }
+    if (source->examples == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: data.train_examples: found %llu, but order \"sharded\" reads whole shards; "
+                   "leave one of them out",
+                   c->document.source, (unsigned long long)source->examples);
+}
+
+// Of two training sets one would be left out without a word.
+static lk_status check_one_set(const lk_json_cursor *data, lk_error *error) {
+    static const char *const names[] = {"set", "directory", "train"};
+    const char *found[LK_COUNT(names)];
+    uint32_t count = 0;
+    lk_json_cursor at;
+    for (uint32_t i = 0; i < LK_COUNT(names); i++) {
+        if (lk_json_find(data, names[i], &at)) found[count++] = names[i];
+    }
+    if (count <= 1) return LK_OK;
+    return lk_json_refuse(data, error,
+                          "with \"%s\" and \"%s\", wanted one of set, directory and train; take "
+                          "one out, or replace all: --set 'data={...}' or --data DIRECTORY",
+                          found[0], found[1]);
+}
+
+// Where the data are, of a document or of --data.
+static lk_status find_data(lk_config *c, const lk_json_cursor *root,
+                           const lk_config_options *options, lk_error *error) {
+    lk_json_cursor data;
+    if (options->data_directory && options->no_data) {
+        c->train.given = true;
+        return LK_OK;
+    }
+    if (options->data_directory) return standard_directory(c, options->data_directory, error);
+    if (!lk_json_find(root, "data", &data)) return LK_OK;
+    LK_CHECK(check_one_set(&data, error));
+    LK_CHECK(settle_set(&data, "train", &c->train, error));
+    LK_CHECK(settle_set(&data, "test", &c->test, error));
+    if (options->no_data) {
+        c->train.given = c->train.given || *c->said.directory || *c->said.set;
+        return LK_OK;
+    }
+    if (*c->said.directory) LK_CHECK(standard_directory(c, c->said.directory, error));
+    return *c->said.set ? named_set(c, c->said.set, error) : LK_OK;
+}
+
+static lk_status settle_data(lk_config *c, const lk_json_cursor *root,
+                             const lk_config_options *options, lk_error *error) {
+    c->sharded = c->said.order == 1;
+    LK_CHECK(find_data(c, root, options, error));
+    if (!c->train.given) {
+        return lk_fail(
+            error, LK_BAD_CONFIG,
+            "%s: data: no training set is named; wanted data.set, data.directory, data.train "
+            "or --data DIRECTORY",
+            c->document.source);
+    }
+    finish_source(c, options->verify_data, &c->train);
+    finish_source(c, options->verify_data, &c->test);
+    LK_CHECK(check_classes(c, "train", &c->train, error));
+    LK_CHECK(check_classes(c, "test", &c->test, error));
+    return check_order(c, error);
+}
+
+// --- batch, length, arithmetic -----------------------------------------------------------------
+
+// Replicas of all workers: each has as many as its cluster says, or as one here has.
+static uint64_t count_replicas(const lk_config_options *options, uint32_t one) {
+    uint64_t all = 0;
+    for (uint32_t w = 0; w < LK_MAX(options->workers, 1u); w++) {
+        const uint32_t said = options->worker_replicas ? options->worker_replicas[w] : 0;
+        all += said ? said : one;
+    }
+    return all;
+}
+
+lk_status lk_config_check_factors(const lk_config *c, uint64_t replicas, lk_error *error) {
+    const uint64_t product = c->replica_batch * replicas * c->accumulate;
+    char whose[48] = "";
+    if (product == c->spec.global_batch) return LK_OK;
+    if (c->workers > 1) snprintf(whose, sizeof whose, " of %u workers", c->workers);
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "%s: replica_batch %llu x replicas %llu%s x accumulate %llu = %llu, but global_batch "
+        "is %u; make them agree, or leave replica_batch out",
+        c->document.source, (unsigned long long)c->replica_batch, (unsigned long long)replicas,
+        whose, (unsigned long long)c->accumulate, (unsigned long long)product,
+        c->spec.global_batch);
+}
+
+// global_batch, or the factors whose product it is: replica_batch, the replicas of all workers,
+// accumulate. Replicas may come from the command line or the cluster; one where nobody says it.
+static lk_status settle_factors(lk_config *c, const lk_json_cursor *root,
+                                const lk_config_options *options, lk_error *error) {
+    uint64_t product;
+    const uint32_t one = options->replicas ? options->replicas : LK_MAX(c->replicas, 1u);
+    const uint64_t all = count_replicas(options, one);
+    const bool said = options->replicas || c->replicas || options->workers;
+    c->replicas = options->own_replicas ? options->own_replicas : said ? one : 0;
+    c->workers = options->workers;
+    if (!lk_mul_ok(c->replica_batch, all, &product) ||
+        !lk_mul_ok(product, c->accumulate, &product) || product > 1 << 30) {
+        return lk_json_refuse(root, error,
+                              "replica_batch x replicas x accumulate is more than 2^30");
+    }
+    if (c->spec.global_batch == 0) c->spec.global_batch = (uint32_t)product;
+    if (c->accumulate > 1) c->wave_examples = c->replica_batch;
+    // Of several workers each has what it was told: it is checked when all are known.
+    return c->workers == 1 ? lk_config_check_factors(c, all, error) : LK_OK;
+}
+
+static lk_status settle_batch(lk_config *c, const lk_json_cursor *root,
+                              const lk_config_options *options, lk_error *error) {
+    if (c->accumulate > 1 && !c->replica_batch) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: accumulate: found %llu without replica_batch, of which it says how "
+                       "often; wanted both, or neither",
+                       c->document.source, (unsigned long long)c->accumulate);
+    }
+    if (!c->replica_batch && !c->spec.global_batch) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: global_batch: missing, wanted the examples of one step",
+                       c->document.source);
+    }
+    if (c->replica_batch) {
+        LK_CHECK(settle_factors(c, root, options, error));
+    } else if (options->own_replicas || options->replicas) {
+        c->replicas = options->own_replicas ? options->own_replicas : options->replicas;
+    }
+    if (c->spec.grain) return LK_OK;
+    c->spec.grain = c->spec.precision == LK_STRICT ? lk_default_grain(c->spec.global_batch)
+                                                   : lk_default_fast_grain(c->spec.global_batch);
+    return LK_OK;
+}
+
+// What many will write, and a list of words would not explain.
+static lk_status check_precision(const lk_json_cursor *root, lk_error *error) {
+    lk_json_cursor at;
+    const char *text = "";
+    lk_error no_text = {.status = LK_OK};
+    if (lk_json_find(root, "precision", &at)) (void)lk_json_as_string(&at, &text, &no_text);
+    if (strcmp(text, "fp16") != 0) return LK_OK;
+    return lk_json_refuse(&at, error,
+                          "fp16 needs its loss scaled, or small gradients become zero, and "
+                          "this version does not scale it; use \"bf16\" or \"tf32\"");
+}
+
+// The arithmetic, and in the fast one the precision of products.
+static lk_status settle_arithmetic(lk_config *c, const lk_json_cursor *root, lk_error *error) {
+    lk_json_cursor at;
+    if (c->said.arithmetic == 0) {
+        if (!lk_json_find(root, "precision", &at)) return LK_OK;
+        return lk_json_refuse(&at, error,
+                              "a precision is one of arithmetic \"fast\"; \"strict\" has fp32 "
+                              "only: set arithmetic to \"fast\" or leave precision out");
+    }
+    c->spec.precision = (lk_precision)(c->said.precision + LK_TF32);
+    return LK_OK;
+}
+
+// It is a directory's name, too, and a part of a line.
+static lk_status check_name(const lk_config *c, const lk_json_cursor *root, lk_error *error) {
+    lk_json_cursor at;
+    bool fits = !strchr(c->name, '/') && strcmp(c->name, "..") != 0 && strcmp(c->name, ".") != 0;
+    for (const char *letter = c->name; *letter; letter++) {
+        fits = fits && (unsigned char)*letter >= ' ' && *letter != 0x7f;
+    }
+    if (fits) return LK_OK;
+    (void)lk_json_find(root, "name", &at);
+    return lk_json_refuse(&at, error,
+                          "wanted a name without \"/\" and control characters: the run lives in "
+                          "runs/NAME, or where --run-dir says");
+}
+
+lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_error *error) {
+    memset(c, 0, sizeof *c);
+    LK_CHECK(load_document(c, options, error));
+    lk_json_cursor root = lk_json_root(&c->document);
+    LK_CHECK(check_precision(&root, error));
+    LK_CHECK(lk_config_read_group(c, &root, &lk_config_keys, c, error));
+    LK_CHECK(check_name(c, &root, error));
+    LK_CHECK(settle_arithmetic(c, &root, error));
+    LK_CHECK(settle_batch(c, &root, options, error));
+    if (!c->steps && !c->epochs) c->epochs = 1;
+    if (c->gpus == 0) c->gpus = LK_CONFIG_ALL_GPUS;
+    if (options->gpus) c->gpus = options->gpus;
+    if (options->gpu) c->gpu = options->gpu - 1;
+    if (options->kernels) snprintf(c->kernels, sizeof c->kernels, "%s", options->kernels);
+    c->stop_on_failed_save = c->said.on_error != 0;
+    return settle_data(c, &root, options, error);
+}
+
+lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) {
+    const lk_config_options options = {.config = name};
+    memset(c, 0, sizeof *c);
+    LK_CHECK(load_document(c, &options, error));
+    lk_json_cursor root = lk_json_root(&c->document);
+    const lk_key *model = lk_key_find("model");
+    LK_CHECK(lk_json_get_object(&root, "model", LK_JSON_REQUIRED, &root, error));
+    return lk_config_read_group(c, &root, model, c, error);
+}
+
+void lk_config_close(lk_config *c) {
+    free(c->layers);
+    c->layers = NULL;
+    lk_json_close(&c->document);
+}

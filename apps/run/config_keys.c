@@ -1,0 +1,371 @@
+// config_keys.c - the table of keys, and walks over it. Reads no document.
+#define _GNU_SOURCE
+#include "apps/run/config_keys.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// --- the table -----------------------------------------------------------------------------------
+
+#define VALUE(KIND, NAME, OWNER, FIELD) \
+    .name = NAME, .kind = LK_SETTING_##KIND, .offset = offsetof(OWNER, FIELD)
+#define TEXT(NAME, OWNER, FIELD) \
+    VALUE(TEXT, NAME, OWNER, FIELD), .most = sizeof(((OWNER *)0)->FIELD)
+#define CHOICE(NAME, OWNER, FIELD, NAMES) \
+    VALUE(CHOICE, NAME, OWNER, FIELD), .choices = NAMES, .choice_count = LK_COUNT(NAMES)
+#define OBJECT(KEYS) .form = LK_KEY_OBJECT, .keys = KEYS, .key_count = LK_COUNT(KEYS)
+#define MANY         ((uint64_t)1 << 40)
+
+static const char *const arithmetics[] = {"strict", "fast"};
+static const char *const precisions[] = {"tf32", "bf16"};
+static const char *const orders[] = {"global", "sharded"};
+static const char *const reduces[] = {"auto", "partials", "operands"};
+static const char *const overlaps[] = {"auto", "on", "off"};
+static const char *const errors[] = {"continue", "stop"};
+static const char *const starts[] = {"new", "resume", "resume_or_start"};
+
+// What config.c checks beyond single keys, for the schema.
+#define SET_RULES                                                                 \
+    "[{\"oneOf\": [{\"required\": [\"images\"]}, {\"required\": [\"manifest\"]}," \
+    " {\"required\": [\"made_up\"]}], \"dependentRequired\": {\"images\": [\"labels\"]}}]"
+#define DATA_RULES                                          \
+    "[{\"not\": {\"required\": [\"set\", \"directory\"]}}," \
+    " {\"not\": {\"required\": [\"set\", \"train\"]}},"     \
+    " {\"not\": {\"required\": [\"directory\", \"train\"]}}]"
+#define ROOT_RULES                                                                             \
+    "[{\"anyOf\": [{\"required\": [\"global_batch\"]}, {\"required\": [\"replica_batch\"]}]}," \
+    " {\"if\": {\"required\": [\"accumulate\"], \"properties\": {\"accumulate\":"              \
+    " {\"minimum\": 2}}}, \"then\": {\"required\": [\"replica_batch\"]}},"                     \
+    " {\"if\": {\"required\": [\"precision\"]}, \"then\": {\"required\": [\"arithmetic\"],"    \
+    " \"properties\": {\"arithmetic\": {\"const\": \"fast\"}}}}]"
+
+static const lk_key made_up[] = {
+    {.value = {VALUE(U64, "seed", lk_config_data, source.made_up.seed), .zero = true,
+               .most = INT64_MAX, .constant = 1, .meaning = "of the examples"}},
+    {.value = {VALUE(U64, "first", lk_config_data, source.made_up.first), .zero = true,
+               .most = MANY, .meaning = "number of the first example"}},
+    {.value = {VALUE(U64, "count", lk_config_data, source.made_up.count), .required = true,
+               .most = MANY, .meaning = "number of examples"}},
+    {.value = {VALUE(U32, "height", lk_config_data, source.made_up.height), .most = 65535,
+               .constant = 28, .meaning = "rows of an image"}},
+    {.value = {VALUE(U32, "width", lk_config_data, source.made_up.width), .most = 65535,
+               .constant = 28, .meaning = "columns of an image"}},
+    {.value = {VALUE(U32, "channels", lk_config_data, source.made_up.channels), .most = 16,
+               .constant = 1, .meaning = "channels of an image"}},
+    {.value = {VALUE(U32, "classes", lk_config_data, source.made_up.classes), .most = 256,
+               .constant = 10, .meaning = "labels are below it; at most model.classes"}},
+};
+
+static const lk_key set[] = {
+    {.value = {TEXT("images", lk_config_data, images), .chosen = "none",
+               .meaning = "an IDX file of images, plain or .gz"}},
+    {.value = {TEXT("labels", lk_config_data, labels), .chosen = "none",
+               .meaning = "the IDX file of their labels; with images"}},
+    {.value = {TEXT("manifest", lk_config_data, manifest), .chosen = "none",
+               .meaning = "the manifest.json of a set in shards"}},
+    {.value = {.name = "made_up", .meaning = "examples computed from a seed; no files"},
+     OBJECT(made_up)},
+};
+
+static const lk_key data[] = {
+    {.value = {TEXT("set", lk_config, said.set), .chosen = "none",
+               .meaning = "a set by name, as lockstep data fetch gets it: mnist, fashion-mnist"}},
+    {.value = {TEXT("directory", lk_config, said.directory), .chosen = "none",
+               .meaning = "the four IDX files of MNIST's naming; --data"}},
+    {.value = {.name = "train",
+               .offset = offsetof(lk_config, train),
+               .meaning = "the training set: images with labels, manifest, or made_up"},
+     OBJECT(set),
+     .rules = SET_RULES},
+    {.value = {.name = "test",
+               .offset = offsetof(lk_config, test),
+               .meaning = "the test set; takes the place of that of set or directory"},
+     OBJECT(set),
+     .rules = SET_RULES,
+     .free = true},
+    {.value = {TEXT("cache", lk_config, cache), .chosen = "the user's cache",
+               .meaning = "directory for unpacked files and records of their hashes"},
+     .free = true},
+    {.value = {VALUE(U64, "train_examples", lk_config, train.source.examples), .most = MANY,
+               .chosen = "all",
+               .meaning = "only the first so many of the training set; --examples"}},
+    {.value = {CHOICE("order", lk_config, said.order, orders),
+               .meaning =
+                   "one permutation of the whole set, or each part of a step from one shard"}},
+};
+
+static const lk_key model[] = {
+    {.value = {.name = "input",
+               .required = true,
+               .most = 65535,
+               .meaning = "[height, width, channels] of an example"},
+     .form = LK_KEY_SHAPE},
+    {.value = {VALUE(U32, "classes", lk_config, spec.model.classes), .required = true, .least = 2,
+               .most = 256, .meaning = "number of classes; the last layer has as many units"}},
+    {.value = {.name = "loss", .meaning = "what training makes small"}, .form = LK_KEY_LOSS},
+    {.value = {.name = "layers",
+               .required = true,
+               .most = 4096,
+               .meaning = "each an object with a type and the keys of that type"},
+     .form = LK_KEY_LAYERS},
+};
+
+static const lk_key layout[] = {
+    {.value = {VALUE(U64, "wave_examples", lk_config, wave_examples), .most = 1 << 30,
+               .chosen = "reckoned", .meaning = "examples that a replica holds at once"}},
+    {.value = {VALUE(BOOL, "fuse", lk_config, fuse), .constant = true,
+               .meaning = "layers that may be computed together are"}},
+    {.value = {VALUE(BOOL, "overlay", lk_config, overlay), .constant = true,
+               .meaning = "tensors that do not live at the same time share memory"}},
+    {.value = {VALUE(BOOL, "guards", lk_config, guards),
+               .meaning = "looks after every op for writes outside of a tensor"}},
+    {.value = {CHOICE("reduce", lk_config, reduce, reduces),
+               .meaning = "what replicas give each other of a gradient"}},
+    {.value = {TEXT("kernels", lk_config, kernels), .text = "auto",
+               .meaning = "as --kernels; auto: the fastest of this processor"}},
+    {.value = {VALUE(BOOL, "resident", lk_config, resident),
+               .meaning = "on a GPU: the data set lies there"}},
+    {.value = {VALUE(U32, "gpus", lk_config, gpus), .zero = true, .most = 1024, .constant = 1,
+               .meaning = "how many, with kernels cuda; 0: all; --gpus"}},
+    {.value = {VALUE(U32, "gpu", lk_config, gpu), .zero = true, .most = 1024,
+               .constant = LK_CONFIG_ANY_GPU, .chosen = "0; workers in turn",
+               .meaning = "number of the first; --gpu"}},
+    {.value = {VALUE(U64, "exchange_floats", lk_config, bucket_floats), .most = MANY,
+               .chosen = "65536",
+               .meaning = "floats of a part of an exchange between hosts or GPUs"}},
+    {.value = {CHOICE("overlap", lk_config, overlap, overlaps),
+               .meaning = "exchanges while it computes; auto: between hosts"}},
+};
+
+static const lk_key checkpoint[] = {
+    {.value = {VALUE(U64, "every_steps", lk_config, checkpoint_every_steps), .zero = true,
+               .most = MANY, .meaning = "saves after so many steps; 0: not by steps"}},
+    {.value = {VALUE(U64, "every_seconds", lk_config, checkpoint_every_seconds), .zero = true,
+               .most = MANY, .constant = 600,
+               .meaning = "saves after so many seconds; 0: not by time"}},
+    {.value = {VALUE(U32, "keep_max", lk_config, keep_max), .zero = true, .most = UINT32_MAX,
+               .constant = 5, .meaning = "how many checkpoints stay; 0: all"}},
+    {.value = {CHOICE("on_error", lk_config, said.on_error, errors),
+               .meaning = "after a save that failed"}},
+    {.value = {VALUE(U64, "hot_steps", lk_config, hot_steps), .zero = true, .most = MANY,
+               .constant = LK_CONFIG_HOT_AUTO, .word = "auto",
+               .meaning = "steps from one copy in memory to the next; 0: none"}},
+};
+
+// In the order in which an unknown key is told what there is.
+static const lk_key root[] = {
+    {.value = {TEXT("name", lk_config, name), .chosen = "unnamed",
+               .meaning = "the default run directory is runs/NAME"},
+     .free = true,
+     .pattern = "^(?!\\.{1,2}$)[^/\\u0000-\\u001f\\u007f]*$"},
+    {.value = {.name = "model", .required = true, .meaning = "what is trained"}, OBJECT(model)},
+    {.value = {.name = "optimizer",
+               .required = true,
+               .meaning = "a type and the keys of that type"},
+     .form = LK_KEY_OPTIMIZER},
+    {.value = {.name = "data", .meaning = "one of set, directory and train; or --data"},
+     OBJECT(data),
+     .shown = true,
+     .rules = DATA_RULES},
+    {.value = {VALUE(U64, "seed", lk_config, spec.seed), .zero = true, .most = INT64_MAX,
+               .constant = 1, .meaning = "of initial weights and order of examples; --seed"}},
+    {.value = {CHOICE("arithmetic", lk_config, said.arithmetic, arithmetics),
+               .meaning = "the same bits on all hardware, or fast on a GPU"}},
+    {.value = {CHOICE("precision", lk_config, said.precision, precisions), .chosen = "tf32",
+               .meaning = "of products, in arithmetic fast alone"}},
+    {.value = {VALUE(U32, "global_batch", lk_config, spec.global_batch), .most = LK_BATCH_MAX,
+               .chosen = "product", .meaning = "examples of one step; or say replica_batch"}},
+    {.value = {VALUE(U32, "grain", lk_config, spec.grain), .most = INT32_MAX,
+               .chosen = "of global_batch",
+               .meaning = "examples of one unit of arithmetic, a power of two up to 4096"}},
+    {.value = {VALUE(U64, "replica_batch", lk_config, replica_batch), .most = 1 << 30,
+               .chosen = "none", .meaning = "x all replicas x accumulate = global_batch"},
+     .free = true},
+    {.value = {VALUE(U32, "replicas", lk_config, replicas), .most = 1 << 20, .chosen = "processors",
+               .meaning = "of one worker; with replica_batch 1; --replicas"},
+     .free = true},
+    {.value = {VALUE(U64, "accumulate", lk_config, accumulate), .most = 1 << 30, .constant = 1,
+               .meaning = "parts of a step that a replica computes in turn; with replica_batch"},
+     .free = true},
+    {.value = {VALUE(U64, "epochs", lk_config, epochs), .most = MANY, .chosen = "1 without steps",
+               .meaning = "length of the run; of both, what ends first; --epochs"},
+     .free = true},
+    {.value = {VALUE(U64, "steps", lk_config, steps), .most = MANY, .chosen = "none",
+               .meaning = "length of the run; of both, what ends first"},
+     .free = true},
+    {.value = {.name = "layout", .meaning = "how it is computed; never changes a bit"},
+     OBJECT(layout),
+     .free = true,
+     .shown = true},
+    {.value = {VALUE(U64, "log_every_steps", lk_config, log_every_steps), .most = MANY,
+               .constant = 100, .meaning = "steps from one line of metrics to the next"},
+     .free = true},
+    {.value = {VALUE(U64, "hash_every_steps", lk_config, hash_every_steps), .most = MANY,
+               .constant = 100, .meaning = "steps from one recorded digest to the next"},
+     .free = true},
+    {.value = {VALUE(U64, "evaluate_every_steps", lk_config, evaluate_every_steps), .zero = true,
+               .most = MANY, .meaning = "the whole test set, once, in order; 0: at the end only"},
+     .free = true},
+    {.value = {.name = "checkpoint", .meaning = "when the run is saved"},
+     OBJECT(checkpoint),
+     .free = true,
+     .shown = true},
+    {.value = {CHOICE("on_start", lk_config, on_start, starts),
+               .meaning = "what may be in the run directory: nothing, this run, either"},
+     .free = true},
+    {.value = {VALUE(BOOL, "drop_remainder", lk_config, spec.drop_remainder),
+               .meaning = "leaves out an epoch's last, short batch"}},
+    {.value = {.name = "$schema",
+               .chosen = "none",
+               .meaning = "the schema that an editor checks the file by: lockstep config schema"},
+     .form = LK_KEY_NOTE,
+     .free = true},
+};
+
+const lk_key lk_config_keys = {.value = {.name = ""}, OBJECT(root), .rules = ROOT_RULES};
+
+const lk_setting lk_layer_common[] = {
+    [LK_LAYER_TYPE] = {.name = "type", .required = true, .meaning = "what it computes"},
+    [LK_LAYER_NAME] = {TEXT("name", lk_layer, name), .chosen = "TYPE_NUMBER",
+                       .meaning = "of its tensors; unique, without \"/\""},
+    [LK_LAYER_INPUTS] = {.name = "inputs",
+                         .chosen = "the layer before",
+                         .meaning = "names of layers before it, or \"input\""},
+};
+
+// --- words and bounds ----------------------------------------------------------------------------
+
+static uint32_t list_activations(const char **names) {
+    const lk_layer_words *words;
+    uint32_t count = 0;
+    names[count++] = "linear";
+    for (uint32_t i = 0; (words = lk_layer_words_at(i)) != NULL; i++) {
+        if (!words->activation) continue;
+        lk_assert(count < LK_KEY_CHOICES_MAX);
+        names[count++] = words->name;
+    }
+    return count;
+}
+
+static uint32_t list_initializers(const char **names, uint32_t *fallback) {
+    uint32_t count = 0;
+    for (; lk_initializer_at(count); count++) {
+        lk_assert(count < LK_KEY_CHOICES_MAX);
+        names[count] = lk_initializer_at(count)->name;
+        if (lk_initializer_at(count) == &lk_initializer_glorot_uniform) *fallback = count;
+    }
+    return count;
+}
+
+uint32_t lk_setting_words(const lk_setting *k, const char **names, uint32_t *fallback) {
+    *fallback = 0;
+    switch (k->kind) {
+    case LK_SETTING_PADDING:
+        names[LK_PADDING_VALID - LK_PADDING_VALID] = "valid";
+        names[LK_PADDING_SAME - LK_PADDING_VALID] = "same";
+        *fallback = (uint32_t)k->constant - LK_PADDING_VALID;
+        return 2;
+    case LK_SETTING_CHOICE:
+        lk_assert(k->choice_count <= LK_KEY_CHOICES_MAX);
+        for (uint32_t i = 0; i < k->choice_count; i++) names[i] = k->choices[i];
+        *fallback = (uint32_t)k->constant;
+        return k->choice_count;
+    case LK_SETTING_ACTIVATION: return list_activations(names);
+    case LK_SETTING_INITIALIZER: return list_initializers(names, fallback);
+    case LK_SETTING_U32:
+    case LK_SETTING_U64:
+    case LK_SETTING_PAIR:
+    case LK_SETTING_BOOL:
+    case LK_SETTING_FLOAT:
+    case LK_SETTING_TEXT: break;
+    }
+    return 0;
+}
+
+uint64_t lk_setting_least(const lk_setting *k) { return k->zero ? 0 : k->least ? k->least : 1; }
+
+// --- walks ---------------------------------------------------------------------------------------
+
+// Goes down from `group` by the first name of the path. NULL: no such key.
+static const lk_key *step_down(const lk_key *group, const char *name, size_t length) {
+    for (uint32_t i = 0; i < group->key_count; i++) {
+        const char *other = group->keys[i].value.name;
+        if (strlen(other) == length && memcmp(other, name, length) == 0) return &group->keys[i];
+    }
+    return NULL;
+}
+
+const lk_key *lk_key_find(const char *name) {
+    const lk_key *key = step_down(&lk_config_keys, name, strlen(name));
+    lk_assert(key);
+    return key;
+}
+
+bool lk_key_decides(const char *path) {
+    const lk_key *at = &lk_config_keys;
+    while (at && *path) {
+        const size_t length = strcspn(path, ".[");
+        const bool layers = at->form == LK_KEY_LAYERS;
+        if (layers) return strcmp(path, lk_layer_common[LK_LAYER_NAME].name) != 0;
+        at = step_down(at, path, length);
+        if (at && at->free) return false;
+        path += length;
+        path += strcspn(path, ".");
+        path += *path == '.';
+    }
+    return true;
+}
+
+typedef struct walk {
+    lk_key_visit visit;
+    void *context;
+} walk;
+
+static void walk_settings(const walk *w, const char *path, const char *type,
+                          const lk_setting *settings, uint32_t count) {
+    char below[LK_KEY_PATH_BYTES];
+    for (uint32_t i = 0; i < count; i++) {
+        lk_key key = {.value = settings[i]};
+        snprintf(below, sizeof below, "%.60s.%s", path, settings[i].name);
+        key.free = !lk_key_decides(below);
+        w->visit(w->context, below, type, &key);
+    }
+}
+
+static void walk_layers(const walk *w, const char *path) {
+    char each[LK_KEY_PATH_BYTES];
+    const lk_layer_words *words;
+    snprintf(each, sizeof each, "%.60s[]", path);
+    walk_settings(w, each, NULL, lk_layer_common, LK_COUNT(lk_layer_common));
+    for (uint32_t i = 0; (words = lk_layer_words_at(i)) != NULL; i++) {
+        walk_settings(w, each, words->name, words->keys, words->key_count);
+    }
+}
+
+static void walk_optimizers(const walk *w, const char *path) {
+    static const lk_setting type = {.name = "type", .required = true, .meaning = "how it updates"};
+    const lk_optimizer_words *words;
+    walk_settings(w, path, NULL, &type, 1);
+    for (uint32_t i = 0; (words = lk_optimizer_words_at(i)) != NULL; i++) {
+        walk_settings(w, path, words->name, words->keys, words->key_count);
+    }
+}
+
+// What lies in an object that is free is free.
+static void walk_group(const walk *w, const char *path, const lk_key *group) {
+    char below[LK_KEY_PATH_BYTES];
+    for (uint32_t i = 0; i < group->key_count; i++) {
+        lk_key key = group->keys[i];
+        snprintf(below, sizeof below, "%.60s%s%s", path, *path ? "." : "", key.value.name);
+        key.free = !lk_key_decides(below);
+        w->visit(w->context, below, NULL, &key);
+        if (key.form == LK_KEY_OBJECT) walk_group(w, below, &key);
+        if (key.form == LK_KEY_LAYERS) walk_layers(w, below);
+        if (key.form == LK_KEY_OPTIMIZER) walk_optimizers(w, below);
+    }
+}
+
+void lk_key_walk(lk_key_visit visit, void *context) {
+    const walk w = {visit, context};
+    walk_group(&w, "", &lk_config_keys);
+}

@@ -1,0 +1,107 @@
+// fresh.c - train --fresh: removes what an earlier run left in a directory, and nothing else but
+// its lock, which stays: who waits for it must find the same file as who holds it. Knows what a run
+// writes there by name. All of it goes or nothing: whatever no run has written is named instead.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "apps/cli/command.h"
+#include "apps/run/hot.h"
+
+static const char *const files_of_run[] = {"metrics.jsonl",   "hashes.jsonl", "evaluations.jsonl",
+                                           "arithmetic.json", "config.json",  "plan.json",
+                                           "identity"};
+
+// What lies in a run directory, or in its checkpoints, and is nothing that a run has written.
+typedef struct stranger {
+    bool among_checkpoints;
+    char name[LK_ERROR_TEXT_BYTES];
+} stranger;
+
+static void visit_for_stranger(void *context, const char *name) {
+    stranger *s = context;
+    const size_t bytes = strlen(name), tail = sizeof ".tmp" - 1;
+    const bool unfinished = bytes > tail && strcmp(name + bytes - tail, ".tmp") == 0;
+    char whole[64];
+    uint64_t step;
+    snprintf(whole, sizeof whole, "%.*s", (int)(bytes - (unfinished ? tail : 0)), name);
+    bool known = s->among_checkpoints
+                     ? lk_checkpoint_step_of(whole, &step)
+                     : strcmp(name, "lock") == 0 || strcmp(name, "checkpoints") == 0;
+    for (uint32_t i = 0; i < LK_COUNT(files_of_run) && !s->among_checkpoints; i++) {
+        known = known || strcmp(whole, files_of_run[i]) == 0;
+    }
+    if (!known) snprintf(s->name, sizeof s->name, "%s", name);
+}
+
+static lk_status refuse_strangers(const lk_run_dir *run, bool among_checkpoints,
+                                  lk_error *error) {
+    const char *directory = among_checkpoints ? run->checkpoints : run->path;
+    stranger s = {.among_checkpoints = among_checkpoints};
+    int listed = run->ops->list(run->ops->context, directory, visit_for_stranger, &s);
+    if (listed < 0) {
+        return lk_file_fail(error, LK_IO_ERROR, directory, "list the directory", listed);
+    }
+    if (!s.name[0]) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "%s: --fresh removes a run, and \"%s\" is not of one; nothing was removed: move "
+                   "it away, or name another directory",
+                   directory, s.name);
+}
+
+// One name of a directory that is held, and the first that could not be removed.
+typedef struct removal {
+    const lk_run_dir *run;
+    const char *directory;
+    lk_error *error;
+    uint32_t count;  // removed
+} removal;
+
+static void remove_file(void *context, const char *name) {
+    removal *r = context;
+    char path[LK_PATH_BYTES];
+    if (lk_path_join(path, r->directory, "/", name, r->error) != LK_OK) return;
+    int removed = r->run->ops->remove(r->run->ops->context, path);
+    if (removed < 0 && removed != -ENOENT) {
+        lk_file_fail(r->error, LK_IO_ERROR, path, "remove", removed);
+    }
+    r->count += removed >= 0;
+}
+
+static lk_status remove_files(const lk_run_dir *run, lk_error *error) {
+    const lk_file_ops *ops = run->ops;
+    removal r = {.run = run, .directory = run->checkpoints, .error = error};
+    do {  // again: a list may leave out names while others are removed
+        r.count = 0;
+        (void)ops->list(ops->context, run->checkpoints, remove_file, &r);
+    } while (r.count > 0 && error->status == LK_OK);
+    LK_CHECK(error->status);
+    int removed = ops->remove_directory(ops->context, run->checkpoints);
+    if (removed < 0) lk_file_fail(error, LK_IO_ERROR, run->checkpoints, "remove", removed);
+    LK_CHECK(error->status);
+    // The identity last: until then the rest is known as a run's, should this be cut short.
+    r.directory = run->path;
+    for (uint32_t i = 0; i < LK_COUNT(files_of_run) && error->status == LK_OK; i++) {
+        char unfinished[32];  // of a run that was cut short while it wrote this one
+        snprintf(unfinished, sizeof unfinished, "%s.tmp", files_of_run[i]);
+        remove_file(&r, unfinished);
+        if (error->status == LK_OK) remove_file(&r, files_of_run[i]);
+    }
+    return error->status;
+}
+
+lk_status lk_remove_run(const char *path, lk_error *error) {
+    char hex[LK_IDENTITY_HEX_BYTES];
+    lk_error none = {.status = LK_OK};
+    if (lk_run_dir_identity(&lk_file_ops_posix, path, hex, &none) != LK_OK) return LK_OK;
+    // Whoever works there now keeps it: the lock decides, before anything is removed.
+    lk_run_dir run;
+    LK_CHECK(lk_run_dir_open(&run, path, LK_ENTER_REMOVE, hex, error));
+    lk_status status = refuse_strangers(&run, false, error);
+    if (status == LK_OK) status = refuse_strangers(&run, true, error);
+    if (status == LK_OK) lk_hot_forget(path);
+    if (status == LK_OK) status = remove_files(&run, error);
+    lk_run_dir_close(&run);
+    return status;
+}

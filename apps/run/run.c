@@ -1,0 +1,794 @@
+// run.c - start-up in one order: measure, check, map, open, build, seal.
+#define _GNU_SOURCE
+#include "apps/run/run.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "apps/run/hot.h"
+#include "apps/run/order.h"
+#include "arena/seal.h"
+#include "comm/step/hash.h"
+#include "ops/variant.h"
+
+// --- the source: the scheduler's view of a data set --------------------------------------------
+
+static uint64_t source_order(void *context, uint64_t epoch, uint64_t position) {
+    return lk_order(&((const lk_run *)context)->config.spec, epoch, position);
+}
+
+static const uint8_t *train_image(void *context, uint64_t index) {
+    return lk_dataset_image(&((const lk_run *)context)->train, index);
+}
+
+static uint32_t train_label(void *context, uint64_t index) {
+    return lk_dataset_label(&((const lk_run *)context)->train, index);
+}
+
+static const uint8_t *test_image(void *context, uint64_t index) {
+    return lk_dataset_image(&((const lk_run *)context)->test, index);
+}
+
+static uint32_t test_label(void *context, uint64_t index) {
+    return lk_dataset_label(&((const lk_run *)context)->test, index);
+}
+
+// --- configure ---------------------------------------------------------------------------------
+
+static uint32_t processors(void) {
+    cpu_set_t allowed;
+    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
+}
+
+bool lk_run_is_fast(const lk_run *run) { return run->config.spec.precision != LK_STRICT; }
+
+void lk_run_cublas(const lk_run *run, char *out, size_t bytes) {
+    lk_blas_version_text(&run->gpus.gpu[0].fast.blas, out, bytes);
+}
+
+// A GPU is asked for by name; all else is this processor's.
+static lk_status choose_kernels(lk_run *run, lk_error *error) {
+    const lk_config *c = &run->config;
+    if (lk_run_is_fast(run) && strcmp(c->kernels, "cuda") != 0) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "%s: arithmetic \"fast\" is what the matrix units of a GPU compute, and no "
+                       "other kernels give its bits (kernels: found \"%s\"); use --kernels cuda "
+                       "where there is a GPU, or arithmetic \"strict\"",
+                       c->document.source, c->kernels);
+    }
+    if (strcmp(c->kernels, "cuda") != 0) {
+        return lk_kernels_choose(c->kernels, &run->kernels, error);
+    }
+    LK_CHECK(lk_kernels_choose("auto", &run->kernels, error));
+    run->cuda = lk_cuda_linked();
+    if (!run->cuda && lk_run_is_fast(run)) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "arithmetic \"fast\": this build has no kernels \"cuda\"; configure with "
+                       "-DLOCKSTEP_CUDA=ON where the CUDA toolkit is, or use \"strict\"");
+    }
+    if (!run->cuda) {
+        return lk_fail(
+            error, LK_UNAVAILABLE,
+            "kernels \"cuda\": this build has none; configure with -DLOCKSTEP_CUDA=ON "
+            "where the CUDA toolkit is, or use \"auto\": all variants give the same bits");
+    }
+    if (!c->guards) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: layout.guards: they look at the memory of this machine, and with kernels "
+                   "\"cuda\" the tensors lie on a GPU; leave one of them out",
+                   c->document.source);
+}
+
+// Replicas that share a GPU only take turns on it: one each.
+static uint32_t default_replicas(const lk_run *run) {
+    const lk_run_spec *spec = &run->config.spec;
+    uint32_t grains = spec->grain ? lk_grain_count(spec) : 1;
+    return run->cuda ? run->gpu_choice.gpus : LK_MIN(processors(), LK_MAX(grains, 1));
+}
+
+// --gpus, --gpu and their keys. A plan may be made for GPUs that are not there; "all" asks which
+// are.
+static lk_status choose_gpus(lk_run *run, lk_error *error) {
+    const lk_config *c = &run->config;
+    uint32_t gpus = LK_MAX(c->gpus, 1), first = c->gpu == LK_CONFIG_ANY_GPU ? 0 : c->gpu;
+    if (!run->cuda && (gpus > 1 || first)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: GPUs are asked for with kernels \"%s\"; use --kernels cuda, or leave "
+                       "them out",
+                       c->document.source, c->kernels);
+    }
+    if (!run->cuda) return LK_OK;
+    if (gpus == LK_CONFIG_ALL_GPUS) {
+        uint32_t visible = run->cuda->visible();
+        gpus = LK_MAX(visible, first + 1) - first;  // of none, opening one says why
+    }
+    if (gpus > LK_CUDA_GPUS_MAX || (c->replicas && c->replicas < gpus)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: %u GPUs for %u replicas, wanted at most %d and one replica or more for "
+                       "each",
+                       c->document.source, gpus, c->replicas, LK_CUDA_GPUS_MAX);
+    }
+    run->gpu_choice = (lk_cuda_choice){
+        .gpus = gpus,
+        .first_gpu = first,
+        .bucket_floats = c->bucket_floats ? c->bucket_floats : LK_CUDA_BUCKET_FLOATS};
+    return LK_OK;
+}
+
+bool lk_run_is_direct(const lk_run *run) { return run->layout.direct; }
+
+const char *lk_run_kernels(const lk_run *run) { return run->cuda ? "cuda" : run->kernels->name; }
+
+bool lk_run_by_reference(const lk_run *run, const lk_op_type *type) {
+    if (run->cuda || run->kernels == &lk_kernels_reference) return false;
+    return lk_kernel_is_reference(run->kernels, type);
+}
+
+const char *lk_run_lanes(const lk_run *run) {
+    if (!run->cuda) return "threads";
+    return run->gpus.count > 1 ? "on several GPUs" : "on one GPU";
+}
+
+lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run_needs needs,
+                           lk_error *error) {
+    memset(run, 0, sizeof *run);
+    run->needs = needs;
+    run->workers.world = 1;
+    LK_CHECK(lk_config_open(&run->config, options, error));
+    lk_config *c = &run->config;
+    LK_CHECK(choose_kernels(run, error));
+    LK_CHECK(choose_gpus(run, error));
+    run->layout = (lk_layout){
+        .replicas = c->replicas ? c->replicas : default_replicas(run),
+        .wave_examples = (uint32_t)LK_MIN(c->wave_examples, UINT32_MAX),
+        .fuse = c->fuse,
+        .pools_apart = lk_run_is_fast(run),
+        .reduce = c->reduce,
+    };
+    if (run->cuda) {
+        run->layout.device = true;
+        if (c->wave_examples == 0) run->layout.wave_examples = LK_CUDA_WAVE_EXAMPLES;
+    }
+    run->plan_options = (lk_plan_options){.overlay = c->overlay, .guards = c->guards};
+    run->train_source = (lk_source){run, source_order, train_image, train_label};
+    run->test_source = (lk_source){run, source_order, test_image, test_label};
+    return LK_OK;
+}
+
+// --- workers -----------------------------------------------------------------------------------
+
+static lk_status list_workers(lk_run *run, uint32_t world, uint32_t rank, lk_error *error) {
+    run->workers = (lk_run_workers){.world = world, .rank = rank};
+    run->workers.list = calloc(world, sizeof *run->workers.list);
+    return run->workers.list ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+}
+
+static void lay_out_workers(lk_run *run) {
+    const lk_run_workers *w = &run->workers;
+    const lk_worker *last = &w->list[w->world - 1];
+    run->layout.replicas = w->list[w->rank].replicas;
+    run->layout.replicas_before = w->list[w->rank].before;
+    run->layout.replicas_all = last->before + last->replicas;
+    run->gpu_choice.world = w->world;
+    run->gpu_choice.rank = w->rank;
+    run->gpu_choice.workers = w->list;
+    run->gpu_choice.kernels = run->kernels;
+    run->gpu_choice.way = LK_CUDA_STAGED;
+}
+
+// Threads of one host can share all that they hold. What a GPU holds is its own.
+static bool all_share(const lk_run_workers *w) {
+    for (uint32_t i = 0; i < w->world; i++) {
+        if (w->list[i].gpus) return false;
+    }
+    return lk_mpi_shares();
+}
+
+// Others may have the GPU that this worker was not given: which of them it is that has none?
+static void name_rank(uint32_t rank, lk_error *error) {
+    char why[LK_ERROR_TEXT_BYTES];
+    const lk_status status = error->status;
+    lk_format(why, sizeof why, "%s", error->text);
+    error->status = LK_OK;
+    (void)lk_fail(error, status, "rank %u: %s", rank, why);
+}
+
+// Between workers of one host an exchange takes the time of the processors that compute.
+static void choose_overlap(lk_run *run, bool one_host) {
+    const lk_config *c = &run->config;
+    bool wanted = c->overlap == LK_OVERLAP_ON || (c->overlap == LK_OVERLAP_AUTO && !one_host);
+    for (uint32_t w = 0; w < run->workers.world; w++) {
+        wanted = wanted && run->workers.list[w].gpus == 0;  // they give all at once
+    }
+    run->layout.part_floats = 0;
+    if (!wanted || run->layout.shared) return;
+    uint64_t least =
+        LK_MAX((uint64_t)LK_PART_FLOATS, run->workers.world * (uint64_t)LK_PART_SLICE_FLOATS);
+    if (c->bucket_floats) least = c->bucket_floats;
+    run->layout.part_floats = (uint32_t)LK_MIN(least, UINT32_MAX);
+}
+
+// Where `gpus` GPUs that follow on each other are least used; the first such place.
+static uint32_t least_used(const uint32_t *used, uint32_t visible, uint32_t gpus) {
+    uint32_t best = 0, least = UINT32_MAX;
+    for (uint32_t first = 0; first + gpus <= visible; first++) {
+        uint32_t use = 0;
+        for (uint32_t i = 0; i < gpus; i++) use += used[first + i];
+        if (use < least) best = first;
+        least = LK_MIN(least, use);
+    }
+    return best;
+}
+
+// Workers of a host take its GPUs in the order of their ranks, each as many as it asked for, beside
+// those that others are told to take. All workers find the same.
+static uint32_t take_gpus(const lk_run *run) {
+    enum { VISIBLE_MAX = 1024 };
+    static uint32_t used[VISIBLE_MAX];
+    const lk_run_workers *w = &run->workers;
+    const uint32_t visible = LK_MIN(run->cuda->visible(), (uint32_t)VISIBLE_MAX);
+    memset(used, 0, sizeof used);
+    for (uint32_t told = 2; told-- > 0;) {
+        for (uint32_t r = 0; r < w->world; r++) {
+            const lk_worker *them = &w->list[r];
+            if (!them->gpus || !lk_mpi_is_here(r) || (them->gpu != LK_NONE) != told) continue;
+            uint32_t first = told ? them->gpu : least_used(used, visible, them->gpus);
+            if (r == w->rank) return first;
+            for (uint32_t i = first; i < LK_MIN(first + them->gpus, visible); i++) used[i]++;
+        }
+    }
+    lk_assert(false);
+    return 0;
+}
+
+lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine, lk_error *error) {
+    uint32_t host_workers, host_before, host_rank = 0;
+    lk_mpi_host(&host_workers, &host_before);
+    if (mine != LK_OK && lk_run_is_fast(run) && !run->cuda) name_rank(rank, error);
+    if (mine == LK_OK) mine = list_workers(run, world, rank, error);
+    const uint32_t gpu = run->config.gpu == LK_CONFIG_ANY_GPU ? LK_NONE : run->config.gpu;
+    lk_worker worker = {.replicas = run->config.replicas, .gpus = run->gpu_choice.gpus, .gpu = gpu};
+    if (mine == LK_OK && worker.replicas == 0) {
+        uint32_t grains = run->config.spec.grain ? lk_grain_count(&run->config.spec) : 1;
+        uint32_t lanes = run->cuda ? worker.gpus : processors() / host_workers;
+        worker.replicas = LK_MAX(LK_MIN(lanes, grains / world), LK_MAX(worker.gpus, 1));
+    }
+    LK_CHECK(lk_mpi_meet(mine, &worker, run->workers.list, error));
+    run->workers.joined = true;
+    lay_out_workers(run);
+    if (run->cuda) run->gpu_choice.first_gpu = take_gpus(run);
+    run->layout.shared = all_share(&run->workers);
+    for (uint32_t w = 0; w < world; w++) {
+        if (!lk_mpi_is_here(w)) continue;
+        uint32_t theirs = run->workers.list[w].gpus ? 1 : run->workers.list[w].replicas;
+        if (host_rank++ < host_before) run->workers.host_first += theirs;
+        run->workers.host_replicas += theirs;
+    }
+    choose_overlap(run, host_workers == world);
+    return LK_OK;
+}
+
+lk_status lk_run_imagine(lk_run *run, uint32_t world, lk_error *error) {
+    LK_CHECK(list_workers(run, world, 0, error));
+    const uint32_t even = LK_MAX(lk_grain_count(&run->config.spec) / world, 1);
+    if (run->config.replicas == 0) run->layout.replicas = LK_MIN(run->layout.replicas, even);
+    for (uint32_t w = 0; w < world; w++) {
+        run->workers.list[w] = (lk_worker){.replicas = run->layout.replicas,
+                                           .before = w * run->layout.replicas,
+                                           .gpus = run->gpu_choice.gpus};
+    }
+    lay_out_workers(run);
+    choose_overlap(run, false);
+    return LK_OK;
+}
+
+lk_grain_range lk_run_grains(const lk_run *run, uint32_t worker) {
+    const lk_run_workers *w = &run->workers;
+    const lk_worker alone = {.replicas = run->layout.replicas};
+    const lk_worker *them = w->list ? &w->list[worker] : &alone;
+    uint32_t grains = lk_grain_count(&run->config.spec);
+    uint32_t all = w->list ? run->layout.replicas_all : run->layout.replicas;
+    lk_grain_range first = lk_replica_grains(grains, all, them->before);
+    lk_grain_range last = lk_replica_grains(grains, all, them->before + them->replicas - 1);
+    return (lk_grain_range){first.first, last.first + last.count - first.first};
+}
+
+lk_grain_range lk_run_shards(const lk_run *run, uint32_t worker) {
+    uint32_t shards = run->config.spec.shards;
+    if (shards == 0) return (lk_grain_range){0, LK_MAX(run->train.part_count, 1)};
+    return lk_order_shards(shards, lk_grain_count(&run->config.spec), lk_run_grains(run, worker));
+}
+
+// What decides how bytes are cut between workers, when they go, and what they mean: the gradients
+// of a node, whose grains are whose, the parts of the exchange, parameters and slots as the leader
+// gives them to all, and the ops, by whose numbers workers tell each other what is not finite.
+static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
+    const lk_program *p = &run->program;
+    uint8_t bytes[LK_SHA256_BYTES];
+    lk_sha256 hash;
+    lk_sha256_start(&hash);
+    lk_sha256_add_u64(&hash, p->loss_offset);
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        lk_sha256_add_u64(&hash, p->params[i].node_offset);
+        lk_sha256_add_u64(&hash, p->params[i].count);
+        lk_sha256_add_u64(&hash, p->tensors[p->params[i].tensor].offset);
+        for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
+            lk_sha256_add_u64(&hash, p->tensors[p->params[i].slots[s]].offset);
+        }
+    }
+    lk_sha256_add_u64(&hash, p->regions[LK_REGION_DEVICE].bytes);
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        lk_sha256_add_u32(&hash, (uint32_t)p->ops[i].type->number);
+        lk_sha256_add_u32(&hash, p->ops[i].layer);
+    }
+    for (uint32_t w = 0; w < run->workers.world; w++) {
+        lk_sha256_add_u32(&hash, run->workers.list[w].replicas);
+    }
+    const lk_parts parts = lk_exchange_parts(p);
+    for (uint32_t k = 0; k < parts.count; k++) {
+        lk_sha256_add_u64(&hash, parts.part[k].begin);
+        lk_sha256_add_u32(&hash, parts.part[k].after_op);
+    }
+    lk_sha256_finish(&hash, bytes);
+    lk_hex(bytes, LK_SHA256_BYTES, hex);
+}
+
+// Whoever computes the strict arithmetic has its bits; the fast one has those of its GPU and
+// cuBLAS.
+static void say_arithmetic(const lk_run *run, char *arithmetic, char *device, size_t bytes) {
+    char cublas[24];
+    lk_format(arithmetic, bytes, "strict");
+    lk_format(device, bytes, "not needed");
+    if (!lk_run_is_fast(run)) return;
+    lk_run_cublas(run, cublas, sizeof cublas);
+    lk_format(arithmetic, bytes, "fast, %s", lk_precision_name(run->config.spec.precision));
+    lk_format(device, bytes, "%s with cuBLAS %s", run->gpus.gpu[0].device.name, cublas);
+}
+
+// By MPI; or from GPU to GPU, in messages that each end must expect as the other sends them.
+static void say_way(const lk_run *run, char *out, size_t bytes) {
+    uint8_t hash[LK_SHA256_BYTES];
+    char hex[LK_SHA256_HEX_BYTES];
+    lk_format(out, bytes, "by %s", lk_mpi_transport());
+    if (run->gpu_choice.way == LK_CUDA_STAGED) return;
+    lk_cuda_schedule_hash(&run->gpus.exchange, hash);
+    lk_hex(hash, LK_SHA256_BYTES / 2, hex);
+    lk_format(out, bytes, "by NCCL, schedule %s", hex);
+}
+
+lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
+    const lk_config *c = &run->config;
+    if (!run->workers.joined) return mine;
+    LK_CHECK(lk_mpi_settle(mine, error));
+    lk_mpi_item items[] = {{.name = "the version"},
+                           {.name = "the arithmetic"},
+                           {.name = "the hash of the training data"},
+                           {.name = "the hash of the test data"},
+                           {.name = "the run identity"},
+                           {.name = "the digest of the plan"},
+                           {.name = "the number of steps"},
+                           {.name = "evaluate_every_steps"},
+                           {.name = "the hash of the manifest's shards"},
+                           {.name = "who evaluates"},
+                           {.name = "what the fast arithmetic is computed by"},
+                           {.name = "how sums travel"}};
+    const size_t n = sizeof items[0].value;
+    lk_format(items[0].value, n, "%s, arithmetic %d", LK_VERSION, LK_ARITHMETIC_VERSION);
+    say_arithmetic(run, items[1].value, items[10].value, n);
+    lk_hex(run->train.sha256, LK_SHA256_BYTES, items[2].value);
+    lk_format(items[3].value, n, "none");
+    if (run->test.count) lk_hex(run->test.sha256, LK_SHA256_BYTES, items[3].value);
+    lk_format(items[4].value, n, "%s", run->identity_hex);
+    plan_digest(run, items[5].value);
+    lk_format(items[6].value, n, "%llu", (unsigned long long)lk_run_steps(run));
+    lk_format(items[7].value, n, "%llu", (unsigned long long)c->evaluate_every_steps);
+    lk_format(items[8].value, n, "not needed");
+    if (c->sharded) lk_hex(run->shards_sha256, LK_SHA256_BYTES, items[8].value);
+    lk_format(items[9].value, n, "%s", run->evaluator ? "an evaluator" : "the workers");
+    say_way(run, items[11].value, n);
+    return lk_mpi_agree(items, LK_COUNT(items), error);
+}
+
+lk_status lk_run_connect(lk_run *run, uint64_t *steps_done, lk_error *error) {
+    const lk_run_workers *w = &run->workers;
+    if (!w->joined) return LK_OK;
+    lk_mpi_wait_for("the leader's checkpoint");
+    lk_mpi_broadcast(steps_done, sizeof *steps_done);
+    if (*steps_done && !run->layout.shared) {
+        lk_mpi_broadcast(run->core.device, run->program.regions[LK_REGION_DEVICE].bytes);
+    }
+    lk_exchange_make(&run->exchange, &run->program, w->list, w->world, w->rank,
+                     run->exchange_tables);
+    LK_CHECK(lk_mpi_connect(&run->exchange, run->inbox, error));
+    lk_status status = run->cuda ? run->cuda->connect(&run->gpus, error) : LK_OK;
+    // The others may be waiting for this one's GPUs, and hear of nothing but its end.
+    if (status != LK_OK) lk_mpi_break_off(status);
+    return status == LK_OK ? lk_mpi_settle(status, error) : status;
+}
+
+// This worker's regions of the window. The device region exists once, in the leader's part.
+static void take_window_regions(lk_run *run) {
+    const lk_run_workers *w = &run->workers;
+    if (run->layout.shared) {
+        lk_core_take_memory(&run->window, &run->program, w->rank == 0, &run->core);
+        return;
+    }
+    uint64_t floats = lk_exchange_floats(&run->program, w->list, w->world, w->rank);
+    (void)lk_arena_take(&run->window, "exchange boxes and sums", floats * sizeof(float), 1,
+                        LK_PAGE_BYTES);
+}
+
+// Takes the window for good, by all workers at the same point.
+static lk_status open_window(lk_run *run, lk_status mine, lk_error *error) {
+    uint8_t *base = NULL;
+    uint64_t bytes = run->window.used;
+    LK_CHECK(lk_mpi_settle(mine, error));
+    LK_CHECK(lk_mpi_settle(lk_mpi_window(bytes, &base, error), error));
+    lk_arena_open(&run->window, base, lk_round_up(bytes, LK_PAGE_BYTES));
+    take_window_regions(run);
+    return LK_OK;
+}
+
+// The regions of another worker, found as it has taken them.
+static lk_core_regions regions_of(const lk_run *run, uint32_t other) {
+    lk_arena theirs;
+    lk_core_regions regions = run->core;
+    lk_arena_open(&theirs, lk_mpi_window_of(other), INT64_MAX);
+    lk_core_take_memory(&theirs, &run->program, other == 0, &regions);
+    return regions;
+}
+
+// Where the other workers' replicas lie.
+static void reach_others(lk_run *run) {
+    const lk_run_workers *w = &run->workers;
+    for (uint32_t other = 0; other < w->world; other++) {
+        if (other == w->rank) continue;
+        lk_core_regions regions = regions_of(run, other);
+        for (uint32_t r = 0; r < w->list[other].replicas; r++) {
+            lk_world_reach(&run->world, w->list[other].before + r,
+                           regions.replicas + r * regions.replica_bytes);
+        }
+    }
+}
+
+static void measure_workers(lk_run *run) {
+    const lk_run_workers *w = &run->workers;
+    if (w->world == 1) return;
+    lk_arena_open(&run->window, NULL, 0);
+    take_window_regions(run);
+    run->window_bytes = lk_mpi_window_bytes(run->window.used);
+    run->inbox_bytes = lk_mpi_inbox_bytes(&run->program, w->list, w->world, w->rank);
+}
+
+uint64_t lk_run_bytes(const lk_run *run) {
+    return run->arena.used + run->window_bytes + run->rendezvous_bytes + run->hot_bytes;
+}
+
+// --- plan --------------------------------------------------------------------------------------
+
+uint32_t lk_run_tensor_count(const lk_run *run) {
+    return run->program.param_count * (1 + lk_optimizer_slot_count(&run->config.spec.optimizer));
+}
+
+static void tensor_of(const lk_run *run, uint32_t index, lk_safetensors_tensor *out) {
+    const lk_tensor *t = &run->program.tensors[index];
+    *out = (lk_safetensors_tensor){.name = t->name,
+                                   .dtype = LK_SAFETENSORS_F32,
+                                   .dim_count = t->rank,
+                                   .data = run->core.device ? run->core.device + t->offset : NULL};
+    for (uint32_t i = 0; i < t->rank; i++) out->dims[i] = t->shape[i];
+}
+
+void lk_run_tensors(const lk_run *run, lk_safetensors_tensor *out) {
+    const lk_program *p = &run->program;
+    for (uint32_t i = 0; i < p->param_count; i++) tensor_of(run, p->params[i].tensor, out++);
+    for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
+        for (uint32_t i = 0; i < p->param_count; i++) tensor_of(run, p->params[i].slots[s], out++);
+    }
+}
+
+// Bytes that saving a checkpoint needs. The values of its metadata may grow by what the io module
+// allows.
+static lk_status measure_checkpoint(lk_run *run, lk_error *error) {
+    static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
+    lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
+    static const char *const keys[LK_RUN_STATE_PAIRS] = {
+        "run_identity", "digest", "state_hash", "lockstep_version", "name", "seed",
+        "global_batch", "grain",  "arithmetic", "precision",        "gpu",  "cublas"};
+    for (uint32_t i = 0; i < LK_RUN_STATE_PAIRS; i++)
+        pairs[i] = (lk_safetensors_pair){keys[i], zeros};
+    lk_safetensors_tensor *tensors = calloc(lk_run_tensor_count(run), sizeof *tensors);
+    if (!tensors) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+    lk_run_tensors(run, tensors);
+    const lk_checkpoint_job job = {.directory = ".",
+                                   .metadata = pairs,
+                                   .metadata_count = LK_COUNT(pairs),
+                                   .tensors = tensors,
+                                   .tensor_count = lk_run_tensor_count(run)};
+    size_t bytes = 0;
+    lk_status status =
+        lk_checkpoint_measure(&job, &bytes, &run->checkpoint_file_bytes, error);
+    free(tensors);
+    run->checkpoint_bytes = bytes;
+    return status;
+}
+
+static uint32_t thread_count(const lk_run *run) { return run->cuda ? 1 : run->layout.replicas; }
+
+// Takes every region of the arena, in order. The same calls measure (no base) and commit.
+static void take_regions(lk_run *run, lk_arena *a) {
+    uint32_t threads = thread_count(run);
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES, page = LK_PAGE_BYTES;
+    lk_core_take_tables(a, &run->program, &run->core);
+    if (!run->layout.shared) lk_core_take_memory(a, &run->program, true, &run->core);
+    run->core_bytes = a->used;
+    run->team_tables = lk_arena_take(a, "thread tables", lk_team_bytes(threads), 1, line);
+    run->stacks = lk_arena_take(a, "thread stack", LK_TEAM_STACK_BYTES, threads - 1, page);
+    if (run->cuda) run->cuda->take_host(&run->gpus, a);
+    run->train_memory = lk_arena_take(a, "training set tables", run->train_bytes, 1, line);
+    run->test_memory = lk_arena_take(a, "test set tables", run->test_bytes, 1, line);
+    if (run->workers.world > 1) {
+        uint64_t tables = lk_exchange_bytes(&run->program, run->workers.world);
+        run->exchange_tables = lk_arena_take(a, "exchange tables", tables, 1, line);
+        run->inbox = lk_arena_take(a, "exchange inbox", run->inbox_bytes, 1, line);
+    }
+    if (run->needs.checkpoints) {
+        run->checkpoint_buffer =
+            lk_arena_take(a, "checkpoint buffer", run->checkpoint_bytes, 1, page);
+        run->checkpoint_tables =
+            lk_arena_take(a, "checkpoint tables",
+                          lk_run_tensor_count(run) * sizeof(lk_safetensors_tensor), 1, line);
+    }
+    if (run->needs.logs) {
+        run->log_buffers = (char *)lk_arena_take(a, "log buffer", LK_RUN_LOG_BYTES, 2, line);
+    }
+}
+
+static lk_status take_shards(lk_run *run, const lk_manifest *manifest, lk_error *error) {
+    lk_run_spec *spec = &run->config.spec;
+    run->shard_first = calloc((size_t)manifest->shard_count + 1, sizeof *run->shard_first);
+    if (!run->shard_first) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+    LK_CHECK(lk_manifest_cut(manifest, run->shard_first, run->shards_sha256, error));
+    spec->shards = manifest->shard_count;
+    spec->shard_first = run->shard_first;
+    spec->example_count = manifest->count;
+    return LK_OK;
+}
+
+// The bytes of the data's tables, and in order "sharded" the shards, from the manifest alone.
+static lk_status measure_data(lk_run *run, lk_error *error) {
+    lk_manifest manifest = {0};
+    if (run->config.sharded) {
+        lk_status status = lk_manifest_load(run->config.train.manifest, &manifest, error);
+        if (status == LK_OK) status = take_shards(run, &manifest, error);
+        lk_manifest_close(&manifest);
+        LK_CHECK(status);
+    }
+    LK_CHECK(lk_dataset_bytes(&run->config.train.source, &run->train_bytes, error));
+    if (run->config.test.given) {
+        LK_CHECK(lk_dataset_bytes(&run->config.test.source, &run->test_bytes, error));
+    }
+    return LK_OK;
+}
+
+// What the GPUs keep: of `count` examples all, or those of the shards that this worker opens.
+static void plan_gpu(lk_run *run, uint64_t count) {
+    const lk_run_spec *spec = &run->config.spec;
+    uint64_t first = 0;
+    if (spec->shards) {
+        const lk_grain_range mine = lk_run_shards(run, run->workers.rank);
+        first = spec->shard_first[mine.first];
+        count = spec->shard_first[mine.first + mine.count] - first;
+    }
+    const lk_cuda_needs needs = {.first = first,
+                                 .examples = run->config.resident ? count : 0,
+                                 .evaluation = run->config.test.given,
+                                 .test_examples = run->test.count};
+    run->cuda->plan(&run->gpus, &run->program, &run->gpu_choice, &needs);
+}
+
+// Opens the training set only to count it: what is kept of it on a GPU is part of the plan.
+static lk_status count_examples(lk_run *run, uint64_t *count, lk_error *error) {
+    lk_dataset set;
+    void *memory = aligned_alloc(64, lk_round_up(run->train_bytes + 64, 64));
+    if (!memory) return lk_fail(error, LK_UNAVAILABLE, "no memory for the data set's tables");
+    lk_status status =
+        lk_dataset_open(&run->config.train.source, memory, run->train_bytes, &set, error);
+    if (status == LK_OK) {
+        *count = set.count;
+        lk_dataset_close(&set);
+    }
+    free(memory);
+    return status;
+}
+
+// The factors of the global batch are of all replicas there are, whatever each worker expected.
+static lk_status check_factors(const lk_run *run, lk_error *error) {
+    const lk_config *c = &run->config;
+    if (!c->replica_batch || !c->workers) return LK_OK;
+    if (run->workers.list) return lk_config_check_factors(c, run->layout.replicas_all, error);
+    return c->workers > 1 ? LK_OK : lk_config_check_factors(c, run->layout.replicas, error);
+}
+
+lk_status lk_run_plan(lk_run *run, lk_error *error) {
+    lk_run_spec *spec = &run->config.spec;
+    LK_CHECK(check_factors(run, error));
+    LK_CHECK(measure_data(run, error));
+    run->planning = aligned_alloc(64, lk_round_up(lk_program_bytes(&spec->model), 64));
+    if (!run->planning) return lk_fail(error, LK_UNAVAILABLE, "no memory for the program's tables");
+    // The plan does not depend on how many examples there are; the real number comes with the data.
+    if (spec->example_count == 0) spec->example_count = spec->global_batch;
+    LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->planning, &run->program,
+                              error));
+    if (run->cuda) {  // once more, now that the scratch its ops need can be asked for
+        run->layout.device_scratch_floats = run->cuda->scratch_floats(&run->program);
+        LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->planning,
+                                  &run->program, error));
+    }
+    if (run->needs.checkpoints) LK_CHECK(measure_checkpoint(run, error));
+    if (run->cuda) {
+        uint64_t count = 0;
+        if (run->config.resident && !spec->shards) LK_CHECK(count_examples(run, &count, error));
+        plan_gpu(run, count);
+    }
+    measure_workers(run);
+    lk_hot_plan(run);
+    lk_arena_open(&run->arena, NULL, 0);
+    take_regions(run, &run->arena);
+    return LK_OK;
+}
+
+// --- start -------------------------------------------------------------------------------------
+
+static lk_status check_shape(const lk_run *run, const lk_dataset *set, const char *which,
+                             lk_error *error) {
+    const lk_model *m = &run->config.spec.model;
+    if (set->height == m->in_h && set->width == m->in_w && set->channels == m->in_c) return LK_OK;
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "%s set: its images are %u x %u x %u, but model.input is %u x %u x %u (height, width, "
+        "channels); change one of them",
+        which, set->height, set->width, set->channels, m->in_h, m->in_w, m->in_c);
+}
+
+// A worker opens the shards of its own grains. One that has not got them says which.
+static lk_status open_training_set(lk_run *run, lk_error *error) {
+    lk_dataset_source *source = &run->config.train.source;
+    const uint32_t shards = run->config.spec.shards, rank = run->workers.rank;
+    char why[LK_ERROR_TEXT_BYTES];
+    lk_grain_range mine = lk_run_shards(run, rank), grains = lk_run_grains(run, rank);
+    if (shards && mine.count < shards) {
+        source->some = true;
+        source->first_shard = mine.first;
+        source->shard_count = mine.count;
+    }
+    lk_status status =
+        lk_dataset_open(source, run->train_memory, run->train_bytes, &run->train, error);
+    if (status == LK_OK || !source->some) return status;
+    lk_format(why, sizeof why, "%s", error->text);
+    error->status = LK_OK;
+    return lk_fail(error, status, "rank %u reads shards %u .. %u (grains %u .. %u): %s", rank,
+                   mine.first, mine.first + mine.count - 1, grains.first,
+                   grains.first + grains.count - 1, why);
+}
+
+static lk_status open_data(lk_run *run, lk_error *error) {
+    lk_run_spec *spec = &run->config.spec;
+    LK_CHECK(open_training_set(run, error));
+    LK_CHECK(check_shape(run, &run->train, "training", error));
+    spec->example_count = run->train.count;
+    memcpy(spec->data_hash, run->train.sha256, LK_SHA256_BYTES);
+    if (!run->config.test.given) return LK_OK;
+    LK_CHECK(lk_dataset_open(&run->config.test.source, run->test_memory, run->test_bytes,
+                             &run->test, error));
+    return check_shape(run, &run->test, "test", error);
+}
+
+static lk_status start_gpu(lk_run *run, lk_error *error) {
+    if (run->config.resident && run->train.count > UINT32_MAX) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "layout.resident: %llu examples, wanted at most %u: they are numbered in "
+                       "32 bits; leave it out, and they are streamed",
+                       (unsigned long long)run->train.count, UINT32_MAX);
+    }
+    plan_gpu(run, run->train.count);
+    LK_CHECK(run->cuda->start(&run->gpus, &run->train_source, run->core.device, error));
+    return run->workers.joined ? LK_OK : run->cuda->connect(&run->gpus, error);
+}
+
+static lk_status open_gpu(lk_run *run, lk_cuda_device *device, lk_error *error) {
+    lk_error why = {.status = LK_OK};
+    lk_status status = run->cuda->open(device, device->number, &why);
+    if (status == LK_OK || !lk_run_is_fast(run)) {
+        *error = why;
+        return status;
+    }
+    // Other kernels, which it would advise, are no way out.
+    return lk_fail(error, status,
+                   "arithmetic \"fast\": no GPU can be used here (lockstep doctor says why); use "
+                   "arithmetic \"strict\", or go where there is one");
+}
+
+static lk_status open_gpus(lk_run *run, lk_error *error) {
+    for (uint32_t i = 0; i < run->gpus.count; i++) {
+        LK_CHECK(open_gpu(run, &run->gpus.gpu[i].device, error));
+    }
+    return LK_OK;
+}
+
+lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
+    lk_run_spec *spec = &run->config.spec;
+    if (run->cuda) LK_CHECK(open_gpus(run, error));
+    lk_status status = lk_memory_check(lk_run_bytes(run), max_memory, error);
+    if (status == LK_OK) status = lk_host_block_map(run->arena.used, &run->block, error);
+    LK_CHECK(run->workers.joined ? open_window(run, status, error) : status);
+    lk_arena_open(&run->arena, run->block.base, run->block.bytes);
+    take_regions(run, &run->arena);
+    LK_CHECK(open_data(run, error));
+    LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->core.tables,
+                              &run->program, error));
+    lk_run_identity(spec, run->identity);
+    lk_hex(run->identity, LK_SHA256_BYTES, run->identity_hex);
+    bool follows = run->layout.shared && run->workers.rank != 0;
+    if (follows) run->core.device = regions_of(run, 0).device;
+    lk_world_make(&run->world, &run->program, run->kernels, &run->train_source, run->core.device,
+                  run->core.replicas, run->core.replica_bytes, run->core.world_tables);
+    if (run->layout.shared) reach_others(run);
+    lk_world_look_ahead(&run->world);
+    if (!follows) lk_program_initialize(&run->program, run->core.device);
+    lk_team_place place = {0, run->layout.replicas};
+    if (run->workers.joined) {
+        place = (lk_team_place){run->workers.host_first, run->workers.host_replicas};
+    }
+    LK_CHECK(
+        lk_team_start(&run->team, thread_count(run), place, run->team_tables, run->stacks, error));
+    run->team_started = true;
+    return run->cuda ? start_gpu(run, error) : LK_OK;
+}
+
+// The stack's pages too are given out at their first touch: all that the loop may want now, so that
+// the memory of the first step is that of the last.
+__attribute__((noinline)) static void touch_stack(void) {
+    volatile uint8_t stack[LK_RUN_STACK_BYTES];
+    for (size_t at = 0; at < sizeof stack; at += LK_PAGE_BYTES) stack[at] = 0;
+}
+
+lk_status lk_run_seal(lk_run *run, bool enforce, lk_error *error) {
+    free(run->planning);
+    run->planning = NULL;
+    touch_stack();
+    if (run->workers.joined) lk_mpi_seal();
+    lk_arena_seal(&run->arena);
+    return enforce ? lk_seal_enforce(error) : LK_OK;
+}
+
+void lk_run_close(lk_run *run) {
+    if (run->cuda) run->cuda->end(&run->gpus);
+    if (run->team_started) lk_team_stop(&run->team);
+    if (run->train.count) lk_dataset_close(&run->train);
+    if (run->test.count) lk_dataset_close(&run->test);
+    lk_host_block_unmap(&run->block);
+    free(run->planning);
+    free(run->workers.list);
+    free(run->shard_first);
+    lk_config_close(&run->config);
+}
+
+// --- the whole run ------------------------------------------------------------------------------
+
+uint64_t lk_run_steps(const lk_run *run) {
+    const lk_config *c = &run->config;
+    uint64_t all = UINT64_MAX;
+    if (c->epochs && !lk_mul_ok(c->epochs, lk_steps_per_epoch(&c->spec), &all)) all = UINT64_MAX;
+    return c->steps ? LK_MIN(c->steps, all) : all;
+}
+
+void lk_run_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
+    lk_digest(&run->program, run->core.device, hex);
+}
+
+void lk_run_state_hash(const lk_run *run, uint64_t steps_done, char hex[LK_SHA256_HEX_BYTES]) {
+    lk_state_hash(&run->program, run->core.device, steps_done, hex);
+}
