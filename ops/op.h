@@ -156,6 +156,10 @@ typedef struct lk_lane {
     float *param[LK_OP_PARAMS];  // its parameters
     uint32_t examples;           // of the microbatch: rows of x and y; of a block of grains
     bool train;                  // false: evaluation, no gradient is wanted
+    // What random words are drawn by (ARITHMETIC.md 10), in training: the number of the first row's
+    // example in the global batch, the seed, the number of the step (a GPU has that in its state).
+    uint32_t first_example;
+    uint64_t seed, step;
     // Ops on grains: the node of the grains' sums, of each parameter (NULL: not wanted). A node is
     // a partial sum: neither + 0.0f nor checked, and its zeros have no sign.
     uint32_t grain_count, grain;  // how many; examples of a whole one

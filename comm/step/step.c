@@ -90,6 +90,7 @@ lk_waves lk_step_waves(const lk_program *p, uint32_t replica, uint64_t step) {
     uint32_t positions = lk_step_positions(spec, step);
     const lk_wave wave = {.shuffled = true,
                           .sparse = positions != lk_step_examples(spec, step),
+                          .step = step,
                           .epoch = step / steps,
                           .position = step % steps * spec->global_batch};
     return waves_of(p, replica, p->grains, positions, wave);

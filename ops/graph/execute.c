@@ -202,6 +202,9 @@ void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_wave *wave, uint32_t 
         case LK_SCOPE_LOSS:
             lane = lk_lane_of(f, op, wave->examples);
             lane.train = train;
+            lane.first_example = wave->first_grain * f->program->spec->grain;
+            lane.seed = f->program->spec->seed;
+            lane.step = wave->step;
             w->examples(f, i, wave, &lane, lk_kernel_of(f->kernels, op->type)(&lane, op));
             break;
         case LK_SCOPE_METRIC: w->metric(f, op, wave, after); break;

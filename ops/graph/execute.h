@@ -23,6 +23,7 @@ typedef struct lk_wave {
     bool shuffled;          // false: examples in the order of the set (evaluation)
     bool sparse;            // some positions may have no example (lk_position_exists): they are
                             // computed as zeros, and add +0 to gradients and loss
+    uint64_t step;      // of training: its number
     uint64_t epoch;
     uint64_t position;  // of the wave's first example
 } lk_wave;

@@ -89,6 +89,15 @@ static void test_philox_known_answers(void **state) {
     assert_memory_equal(ones.word, expect_ones, 16);
 }
 
+// The counters of ARITHMETIC.md 10, written out.
+static void test_philox_of_a_step(void **state) {
+    (void)state;
+    const uint64_t seed = 0x0123456789abcdefu, step = (5ull << 32) + 77;
+    const lk_philox_block drawn = lk_philox_step(seed, LK_PURPOSE_DROPOUT, step, 3, 1000, 19);
+    const lk_philox_block wanted = lk_philox(seed, (lk_purpose)4, 19, 1000, 77, 3 + 5 * 65536);
+    assert_memory_equal(&drawn, &wanted, sizeof drawn);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_format_equals_snprintf),
@@ -96,6 +105,7 @@ int main(void) {
         cmocka_unit_test(test_an_error_is_one_line_with_its_end),
         cmocka_unit_test(test_sha256_equals_libsodium),
         cmocka_unit_test(test_philox_known_answers),
+        cmocka_unit_test(test_philox_of_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
