@@ -54,7 +54,9 @@
     X(LEAKY_RELU, leaky_relu)                   \
     X(LEAKY_RELU_BACKWARD, leaky_relu_backward) \
     X(AVERAGE_POOL2D, average_pool2d)           \
-    X(AVERAGE_POOL2D_BACKWARD, average_pool2d_backward)
+    X(AVERAGE_POOL2D_BACKWARD, average_pool2d_backward) \
+    X(DROPOUT, dropout)                         \
+    X(DROPOUT_BACKWARD, dropout_backward)
 
 // Where a table of kernels has the op's. Never stored: a number may change with every version.
 typedef enum lk_op_number {
@@ -110,6 +112,7 @@ typedef struct lk_op {
         lk_pool2d pool;
         lk_dense dense;
         float slope;  // leaky_relu
+        float rate;   // dropout
     };
 } lk_op;
 

@@ -1,6 +1,8 @@
 // plain.inc.h - kernels that ops/op.h's lane and op say all about: plain_NAME for each of
 // LK_PLAIN_OP_LIST. In the words of vector.h; included by table.inc.h, compiled once per variant.
 
+#include "arena/philox.h"
+
 // --- sums ----------------------------------------------------------------------------------------
 
 V_INLINE uint32_t plain_sum(uint64_t count, const float *a, const float *b, float *sum) {
@@ -87,6 +89,69 @@ static uint32_t plain_sigmoid_backward(lk_lane *l, const lk_op *op) {
         v_store_first(to + i, (uint32_t)rest, v_mul(v_load_first(dy + i, (uint32_t)rest), slope));
     }
     return 0;
+}
+
+// --- dropout -------------------------------------------------------------------------------------
+
+enum { DROPOUT_BLOCKS = 16, DROPOUT_FLOATS = 4 * DROPOUT_BLOCKS };
+
+// The unit floats of values 4 * block .. 4 * block + 63 of an example: lk_philox_step, block beside
+// block, in loops that compilers vectorise.
+static void dropout_units(const lk_lane *l, const lk_op *op, uint32_t example, uint32_t block,
+                          float *restrict unit) {
+    uint32_t c0[DROPOUT_BLOCKS], c1[DROPOUT_BLOCKS], c2[DROPOUT_BLOCKS], c3[DROPOUT_BLOCKS];
+    uint32_t k0 = (uint32_t)l->seed, k1 = (uint32_t)(l->seed >> 32) ^ LK_PURPOSE_DROPOUT;
+    for (uint32_t i = 0; i < DROPOUT_BLOCKS; i++) {
+        c0[i] = block + i;
+        c1[i] = example;
+        c2[i] = (uint32_t)l->step;
+        c3[i] = op->layer + ((uint32_t)(l->step >> 32) << 16);
+    }
+    for (uint32_t round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        for (uint32_t i = 0; i < DROPOUT_BLOCKS; i++) {
+            const uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
+            c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0;
+            c1[i] = (uint32_t)p1;
+            c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
+            c3[i] = (uint32_t)p0;
+        }
+    }
+    for (uint32_t i = 0; i < DROPOUT_BLOCKS; i++) {
+        unit[4 * i] = (float)(int32_t)(c0[i] >> 8) * 0x1p-24f;
+        unit[4 * i + 1] = (float)(int32_t)(c1[i] >> 8) * 0x1p-24f;
+        unit[4 * i + 2] = (float)(int32_t)(c2[i] >> 8) * 0x1p-24f;
+        unit[4 * i + 3] = (float)(int32_t)(c3[i] >> 8) * 0x1p-24f;
+    }
+}
+
+static uint32_t plain_drop(const lk_lane *l, const lk_op *op, const float *from, float *to) {
+    const vf rate = v_set1(op->rate), scale = v_set1(1.0f / (1.0f - op->rate));
+    vf bad = v_zero();
+    for (uint32_t m = 0; m < l->examples; m++, from += op->floats, to += op->floats) {
+        for (uint64_t at = 0; at < op->floats; at += DROPOUT_FLOATS) {
+            _Alignas(64) float unit[DROPOUT_FLOATS];
+            const uint64_t count = LK_MIN(op->floats - at, (uint64_t)DROPOUT_FLOATS);
+            dropout_units(l, op, l->first_example + m, (uint32_t)(at / 4), unit);
+            EACH_VECTOR(count) {
+                vm out = v_gt(rate, v_load(unit + i));
+                vf kept = v_mul(v_load_first(from + at + i, (uint32_t)rest), scale);
+                kept = v_select(out, v_zero(), kept);
+                bad = v_note(bad, kept);
+                v_store_first(to + at + i, (uint32_t)rest, kept);
+            }
+        }
+    }
+    return v_noted(bad);
+}
+
+static uint32_t plain_dropout(lk_lane *l, const lk_op *op) {
+    if (l->train) return plain_drop(l, op, l->at[LK_X], l->at[LK_Y]);
+    memcpy(l->at[LK_Y], l->at[LK_X], l->examples * op->floats * sizeof(float));
+    return 0;
+}
+
+static uint32_t plain_dropout_backward(lk_lane *l, const lk_op *op) {
+    return plain_drop(l, op, l->at[LK_DY], l->at[LK_DX]);
 }
 
 // --- average pools -------------------------------------------------------------------------------

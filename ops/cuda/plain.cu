@@ -1,5 +1,6 @@
 // plain.cu - kernels that a lane and an op say all about: lk_cuda_plain_NAME for each of
 // LK_PLAIN_OP_LIST (ops/op.h), called as every kernel is. They enqueue a launch and return 0.
+#include "arena/philox.h"
 #include "ops/cuda/device.h"
 #include "ops/cuda/table.h"
 #include "ops/math.h"
@@ -115,6 +116,51 @@ uint32_t lk_cuda_plain_leaky_relu_backward(lk_lane *l, const lk_op *op) {
     return launch_backward(l, op, leaky_relu_of{op->slope});
 }
 
+// --- dropout -------------------------------------------------------------------------------------
+
+// A thread has the four values of a block of words. dx may be dy.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    drop(lk_cuda_state *state, uint32_t op, uint32_t layer, uint64_t seed, uint32_t first_example,
+         uint64_t blocks, uint64_t floats, uint64_t examples, float rate, const float *from,
+         float *to) {
+    const float scale = 1.0f / (1.0f - rate);
+    bool bad = false;
+    LK_CUDA_EACH(i, examples * blocks) {
+        const uint64_t m = i / blocks, block = i - m * blocks;
+        const lk_philox_block drawn =
+            lk_philox_step(seed, LK_PURPOSE_DROPOUT, state->step, layer,
+                           first_example + (uint32_t)m, (uint32_t)block);
+        for (uint32_t j = 0; j < 4 && 4 * block + j < floats; j++) {
+            const uint64_t at = m * floats + 4 * block + j;
+            const float kept = lk_unit_float(drawn.word[j]) >= rate ? from[at] * scale : 0.0f;
+            to[at] = kept;
+            bad |= lk_cuda_not_finite(kept);
+        }
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+static uint32_t launch_drop(const lk_lane *l, const lk_op *op, lk_role from, lk_role to) {
+    lk_cuda_stream *s = stream_of(l);
+    const uint64_t blocks = (op->floats + 3) / 4;
+    lk_cuda_launch(s, drop, lk_cuda_blocks(l->examples * blocks), LK_CUDA_THREADS, 0, s->state,
+                   s->op, op->layer, l->seed, l->first_example, blocks, op->floats,
+                   (uint64_t)l->examples, op->rate, floats_of(l, from), floats_of(l, to));
+    return 0;
+}
+
+uint32_t lk_cuda_plain_dropout(lk_lane *l, const lk_op *op) {
+    if (l->train) return launch_drop(l, op, LK_X, LK_Y);
+    const uint64_t count = l->examples * op->floats;
+    lk_cuda_launch(stream_of(l), copy, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, count,
+                   floats_of(l, LK_X), floats_of(l, LK_Y));
+    return 0;
+}
+
+uint32_t lk_cuda_plain_dropout_backward(lk_lane *l, const lk_op *op) {
+    return launch_drop(l, op, LK_DY, LK_DX);
+}
+
 // --- average pools -------------------------------------------------------------------------------
 
 // Cells begin .. end - 1 of a dimension that window `o` has in the image.
@@ -208,7 +254,7 @@ uint32_t lk_cuda_plain_average_pool2d_backward(lk_lane *l, const lk_op *op) {
 }
 
 int lk_cuda_prepare_plain(void) {
-    return lk_cuda_prepare_kernels(sum_of, copy, average, average_backward, activate<tanh_of>,
+    return lk_cuda_prepare_kernels(sum_of, copy, drop, average, average_backward, activate<tanh_of>,
                                    activate<sigmoid_of>, activate<leaky_relu_of>,
                                    activate_backward<tanh_of>, activate_backward<sigmoid_of>,
                                    activate_backward<leaky_relu_of>);

@@ -14,7 +14,7 @@
 // Every layer, and those of them that may stand as "activation" of another.
 #define LK_LAYER_LIST(X)                                                                  \
     X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add) X(tanh) X(sigmoid) X(leaky_relu) \
-    X(average_pool2d) X(global_average_pool2d)
+    X(average_pool2d) X(global_average_pool2d) X(dropout)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy)
 
 enum { LK_LAYER_INPUTS_MAX = 2 };
@@ -37,6 +37,7 @@ typedef struct lk_layer {
     const lk_layer_type *activation;    // conv2d, dense: a layer after it; NULL: linear
     const lk_initializer *initializer;  // conv2d, dense: of the kernel; biases start at zero
     float negative_slope;               // leaky_relu
+    float rate;                         // dropout
     // The layers whose outputs it takes: numbers below its own plus 1, 0 for the model's input.
     // None: the layer before it.
     uint32_t input_count;

@@ -394,6 +394,7 @@ static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     lk_cuda_stream s = begin(0);
     const lk_cuda_lane device = {.stream = &s};
     lk_lane there_lane = *l;
+    must(cudaMemcpy(&s.state->step, &l->step, sizeof l->step, cudaMemcpyHostToDevice));
     there_lane.device = (void *)(uintptr_t)&device;
     for (uint32_t r = 0; r < LK_ROLES; r++) {
         uint32_t same = 0;

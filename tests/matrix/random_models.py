@@ -66,6 +66,9 @@ def layers_of(r, shape, classes, channels):
         maybe_sum(r, layers, shapes)
         kind = r.choice(["conv2d", "conv2d", "max_pool2d", "average_pool2d", "activation"])
         layer = {"type": kind}
+        if r.random() < 0.15:
+            layers.append({"type": "dropout", "rate": r.choice([0.0, 0.1, 0.5])})
+            shapes.append(shapes[-1])
         if kind == "activation":
             layers.append({"type": r.choice(ACTIVATIONS)})
             shapes.append(shapes[-1])
@@ -85,6 +88,7 @@ def layers_of(r, shape, classes, channels):
     for _ in range(r.randint(0, 3)):
         layers.append(r.choice([
             {"type": r.choice(ACTIVATIONS)},
+            {"type": "dropout", "rate": r.choice([0.2, 0.7])},
             {"type": "dense", "units": r.choice([1, 1, 3, 16, 31, 64, 100]),
              "use_bias": r.random() < 0.8, "activation": activation(r)}]))
         shapes.append(layers[-1].get("units", shapes[-1]))

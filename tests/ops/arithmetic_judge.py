@@ -483,8 +483,27 @@ class LeakyRelu(Relu):
         return [g if y > 0.0 else mul(self.slope, g) for g, y in zip(dy, self.y)]
 
 
+class Dropout(Relu):
+    def __init__(self, layer, shape):
+        super().__init__(layer, shape)
+        self.rate = rounded(Fraction(str(layer["rate"])))
+        self.scale = div(1.0, sub(1.0, self.rate))
+
+    def keeps(self, i):
+        run, step = self.run, self.run.step
+        word = block(run.config["seed"], 4, i // 4, run.place, step & 0xFFFFFFFF,
+                     self.number + (step >> 32 << 16))[i % 4]
+        return Fraction(word >> 8, 1 << 24) >= Fraction(self.rate)
+
+    def forward(self, x, kernel, bias):
+        return [mul(v, self.scale) if self.keeps(i) else 0.0 for i, v in enumerate(x)]
+
+    def backward(self, dy, kernel):
+        return self.forward(dy, None, None)
+
+
 ACTIVATIONS = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "leaky_relu": LeakyRelu}
-LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add,
+LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add, "dropout": Dropout,
           "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D, **ACTIVATIONS}
 
 
@@ -538,6 +557,7 @@ class Run:
                 outputs.append((taken[0][0], (math.prod(shape),)))
                 continue
             made = self.append(LAYERS[layer["type"]](layer, shape), [t for t, _ in taken])
+            made.run, made.number = self, number
             if made.kernel_count:
                 self.initialize(layer, made)
             if layer.get("activation", "linear") != "linear":
@@ -634,8 +654,9 @@ class Run:
         n = min(batch, total - first)
         self.correct = 0
         terms = [[] for _ in self.parameters]
-        losses = [self.position(epoch, first + i, terms)
-                  for i in range(batch if self.shards else n)]
+        losses = []
+        for self.place in range(batch if self.shards else n):
+            losses.append(self.position(epoch, first + self.place, terms))
         assert sum(loss is not None for loss in losses) == n
         inverse = div(1.0, rounded(Fraction(n)))
         for q, parameter in enumerate(self.parameters):
@@ -693,6 +714,8 @@ def layer_entries(number, layer, inputs):
     slope = rounded(Fraction(str(layer.get("negative_slope", 0.3))))
     if slope != rounded(Fraction("0.3")):
         out["negative_slope"] = struct.pack("<f", slope)
+    if kind == "dropout":
+        out["rate"] = struct.pack("<f", rounded(Fraction(str(layer["rate"]))))
     units = {"conv2d": "filters", "dense": "units"}.get(kind)
     if units:
         out[units] = u32(layer[units])
@@ -821,6 +844,13 @@ NETS = [
          {"type": "dense", "units": 4, "activation": "sigmoid"}, {"type": "leaky_relu"},
          {"type": "dense", "units": 4}, {"type": "tanh"}, {"type": "dense", "units": 3}],
         {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 2, 11, 3),
+    # What steps leave out: by the layer's number, the place in the batch, the step.
+    net("dropped", (5, 4, 1),
+        [{"type": "conv2d", "filters": 3, "kernel_size": 2, "activation": "tanh"},
+         {"type": "dropout", "rate": 0.3}, {"type": "flatten"},
+         {"type": "dense", "units": 7}, {"type": "dropout", "rate": 0.5},
+         {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 2, 11, 5),
 ]
 
 LAYOUTS = [  # of the program: replicas and "layout"

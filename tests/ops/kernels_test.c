@@ -458,6 +458,60 @@ static void test_activations(void **state) {
     check_activations(1000);
 }
 
+// What is left out, beside dy and in place; all of it in evaluation; what the factor overflows.
+static void check_dropout(uint32_t examples, uint64_t floats, float rate) {
+    const uint64_t count = examples * floats;
+    const lk_op forward = {.type = &lk_op_dropout, .floats = floats, .layer = 3, .rate = rate};
+    lk_op backward = forward;
+    backward.type = &lk_op_dropout_backward;
+    float *x = operand(count);
+    output y = output_of(count * sizeof(float));
+    lk_lane lane = {.examples = examples, .first_example = draw() % 5000};
+    lane.seed = (uint64_t)draw() << 32 | draw();
+    lane.step = draw() % 2 ? (uint64_t)draw() << 8 : draw();
+    snprintf(shape, sizeof shape, "%u of %llu, rate %g", examples, (unsigned long long)floats,
+             (double)rate);
+    lane.at[LK_X] = lane.at[LK_DY] = x;
+    lane.at[LK_Y] = lane.at[LK_DX] = y.want;
+    assert_int_equal(call_op(reference, &forward, &lane), 0);
+    EACH_VARIANT(k) {
+        lane.at[LK_Y] = y.got;
+        lane.at[LK_DX] = NULL;
+        assert_int_equal(call_op(k, &forward, &lane), 0);
+        same(&y, k->name, "dropout", shape);
+        lane.at[LK_Y] = NULL;
+        lane.at[LK_DX] = y.got;
+        assert_int_equal(call_op(k, &backward, &lane), 0);
+        same(&y, k->name, "dropout_backward", shape);
+        memcpy(y.got, x, y.bytes);
+        lane.at[LK_DY] = y.got;
+        assert_int_equal(call_op(k, &backward, &lane), 0);
+        same(&y, k->name, "dropout_backward in place", shape);
+        lane.at[LK_DY] = x;
+    }
+    memcpy(y.want, x, y.bytes);
+    lane.train = false;
+    lane.at[LK_Y] = y.got;
+    lane.at[LK_DX] = NULL;
+    EACH_VARIANT(k) {
+        assert_int_equal(lk_kernel_of(k, forward.type)(&lane, &forward), 0);
+        same(&y, k->name, "dropout in evaluation", shape);
+    }
+    for (uint64_t i = 0; i < count; i++) x[i] = 0x1p127f;
+    EACH_VARIANT(k) assert_int_equal(call_op(k, &forward, &lane), count > 16 && rate > 0.4f);
+    output_free(&y);
+    free(x);
+}
+
+static void test_dropout(void **state) {
+    (void)state;
+    seed = 10;
+    for (uint64_t floats = 0; floats < 70; floats++) check_dropout(draw() % 4, floats, 0.25f);
+    check_dropout(3, 1000, 0.5f);
+    check_dropout(2, 129, 0.75f);
+    check_dropout(2, 129, 0.0f);
+}
+
 static void check_apply(const lk_optimizer *o, uint64_t count) {
     ordinary = draw() % 2;
     float *sum = operand(count), *w = operand(count), *slot = operand(count);
@@ -725,6 +779,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_elements),
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),

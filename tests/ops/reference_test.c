@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "arena/philox.h"
 #include "comm/step/step.h"
 #include "tests/ops/layers.h"
 #include "tests/ops/kernel_calls.h"
@@ -40,7 +41,12 @@ static void same_bits(const float *want, const float *got, uint64_t count) {
 
 // --- the forward pass in double ------------------------------------------------------------------
 
-enum { VALUES_MAX = 8192, PARAMS_MAX = 32, LAYERS_MAX = 24 };
+enum { VALUES_MAX = 8192, PARAMS_MAX = 32, LAYERS_MAX = 24, EXAMPLES = 5, IMAGE_MAX = 200 };
+enum { SEED = 3 };
+
+// The global batch: example m is at place m.
+static uint8_t images[EXAMPLES][IMAGE_MAX];
+static uint32_t image_labels[EXAMPLES];
 
 typedef struct image_shape {
     int h, w, c;
@@ -91,6 +97,15 @@ static image_shape dense(const lk_layer *l, image_shape s, const double *x, cons
     return (image_shape){1, 1, units};
 }
 
+// What the dropout layer with this number leaves of value i of the example, in step 0: the words of
+// ARITHMETIC.md 10, of the seed that check_model gives.
+static double dropped(const lk_layer *l, uint32_t number, uint32_t example, int i, double value) {
+    const lk_philox_block drawn =
+        lk_philox(SEED, LK_PURPOSE_DROPOUT, (uint32_t)i / 4, example, 0, number);
+    const double unit = (double)(drawn.word[i % 4] >> 8) / 16777216.0;
+    return unit >= (double)l->rate ? value / (1.0 - (double)l->rate) : 0.0;
+}
+
 static image_shape layer_forward(const lk_layer *l, image_shape s, const double *x,
                                  const double *x2, double *const *params, uint32_t *param,
                                  double *y) {
@@ -121,9 +136,11 @@ static image_shape layer_forward(const lk_layer *l, image_shape s, const double 
     return o;
 }
 
-// Values of layer i are at i + 1, those of the model's input at 0.
-static double loss_of(const lk_model *m, double *const *params, const uint8_t *image,
-                      uint32_t label) {
+// Of the example at a place of the global batch. Values of layer i are at i + 1, those of the
+// model's input at 0.
+static double loss_of(const lk_model *m, double *const *params, uint32_t example) {
+    const uint8_t *image = images[example];
+    const uint32_t label = image_labels[example];
     static double values[LAYERS_MAX + 1][VALUES_MAX];
     image_shape s[LAYERS_MAX + 1] = {{(int)m->in_h, (int)m->in_w, (int)m->in_c}};
     for (int i = 0; i < s[0].h * s[0].w * s[0].c; i++) values[0][i] = image[i] / 255.0;
@@ -134,6 +151,10 @@ static double loss_of(const lk_model *m, double *const *params, const uint8_t *i
         const uint32_t from = l->input_count ? l->inputs[0] : i;
         const double *x2 = l->input_count > 1 ? values[l->inputs[1]] : NULL;
         s[i + 1] = layer_forward(l, s[from], values[from], x2, params, &param, values[i + 1]);
+        if (l->type != &lk_layer_dropout) continue;
+        for (int v = 0; v < s[from].h * s[from].w * s[from].c; v++) {
+            values[i + 1][v] = dropped(l, i, example, v, values[from][v]);
+        }
     }
     double sum = 0.0, top = values[last][0];
     for (int i = 1; i < s[last].c; i++) top = fmax(top, values[last][i]);
@@ -457,10 +478,7 @@ static void fused_equals_separate(void **state) {
 // --- whole programs
 // --------------------------------------------------------------------------------
 
-enum { EXAMPLES = 5, IMAGE_MAX = 200 };
 
-static uint8_t images[EXAMPLES][IMAGE_MAX];
-static uint32_t image_labels[EXAMPLES];
 
 static uint64_t in_order(void *context, uint64_t epoch, uint64_t position) {
     (void)context;
@@ -520,7 +538,7 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
 
     double loss = 0.0;
     for (uint32_t m = 0; m < EXAMPLES; m++)
-        loss += loss_of(&spec->model, params, images[m], image_labels[m]);
+        loss += loss_of(&spec->model, params, m);
     near("loss", 0, loss / EXAMPLES, (double)result.loss, 1e-5);
     for (uint32_t i = 0; i < p.param_count; i++) {
         const float *w = (float *)(void *)(device + p.tensors[p.params[i].tensor].offset);
@@ -528,9 +546,9 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
             double before = params[i][e], difference = 0.0;
             for (uint32_t m = 0; m < EXAMPLES; m++) {
                 params[i][e] = before + step;
-                difference += loss_of(&spec->model, params, images[m], image_labels[m]);
+                difference += loss_of(&spec->model, params, m);
                 params[i][e] = before - step;
-                difference -= loss_of(&spec->model, params, images[m], image_labels[m]);
+                difference -= loss_of(&spec->model, params, m);
             }
             params[i][e] = before;
             near(p.tensors[p.params[i].tensor].name, e, difference / (2 * step * EXAMPLES),
@@ -547,7 +565,7 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
 static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *layers,
                         uint32_t count) {
     const lk_run_spec spec = {.model = {h, w, c, 3, count, layers, NULL},
-                              .seed = 3,
+                              .seed = SEED,
                               .global_batch = EXAMPLES,
                               .optimizer = {.type = &lk_optimizer_sgd, .learning_rate = 1.0f},
                               .grain = 2,
@@ -734,6 +752,22 @@ static void gradients_of_averages(void **state) {
     check_model(7, 6, 1, layers, LK_COUNT(layers));
 }
 
+// Of images, of rows whose length no block of words divides, twice in a row; nothing left out.
+static void gradients_of_dropout(void **state) {
+    (void)state;
+#define DROPOUT(n, part) {.type = &lk_layer_dropout, .name = n, .rate = part}
+    const lk_layer layers[] = {CONV("a", 3, 3, 1, SAME, true, true),
+                               DROPOUT("p", 0.25f),
+                               POOL("q", 2, 2, VALID),
+                               FLATTEN,
+                               DENSE("b", 7, true, true),
+                               DROPOUT("r", 0.5f),
+                               DROPOUT("s", 0.0f),
+                               ADD("t", 7, 5),
+                               DENSE("c", 3, true, false)};
+    check_model(6, 5, 1, layers, LK_COUNT(layers));
+}
+
 // What adds to itself; the model's input in a sum; a sum of two rows; ReLU after and before sums.
 static void gradients_of_sums(void **state) {
     (void)state;
@@ -800,6 +834,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_narrow_layers),
         cmocka_unit_test(gradients_of_a_residual_block),
         cmocka_unit_test(gradients_of_averages),
+        cmocka_unit_test(gradients_of_dropout),
         cmocka_unit_test(gradients_of_sums),
         cmocka_unit_test(gradients_of_activations),
         cmocka_unit_test(gradients_of_random_graphs),
