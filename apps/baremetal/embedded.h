@@ -45,6 +45,6 @@ lk_status lk_board_train(const lk_embedded *run, const lk_kernels *kernels);
 void lk_board_write(const char *text, size_t bytes);
 
 // Ends the program with an lk_status as its code.
-_Noreturn void lk_board_end(int code);
+__attribute__((noreturn)) void lk_board_end(int code);
 
 #endif

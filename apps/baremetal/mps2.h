@@ -15,7 +15,7 @@ extern uint32_t mps2_stack[], mps2_stack_end[];
 // The most bytes of the stack that were in use at any time so far.
 uint32_t mps2_stack_used(void);
 
-_Noreturn void mps2_main(void);
-_Noreturn void mps2_say_fault(void);
+__attribute__((noreturn)) void mps2_main(void);
+__attribute__((noreturn)) void mps2_say_fault(void);
 
 #endif

@@ -43,9 +43,9 @@ typedef void (*lk_team_body)(void *context, uint32_t member, lk_team *team);
 // A barrier that spins for a while, then sleeps in the kernel: fast when every member has a core of
 // its own, harmless when they share one.
 typedef struct lk_barrier {
-    _Alignas(128) uint32_t arrived;
-    _Alignas(128) uint32_t generation;
-    _Alignas(128) uint32_t sleepers;
+    __attribute__((aligned(128))) uint32_t arrived;
+    __attribute__((aligned(128))) uint32_t generation;
+    __attribute__((aligned(128))) uint32_t sleepers;
     uint32_t members, spins;
 } lk_barrier;
 

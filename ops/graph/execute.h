@@ -83,7 +83,7 @@ static inline void *lk_tensor_at(const lk_frame *f, uint32_t tensor) {
 }
 
 static inline float *lk_param_at(const lk_frame *f, uint32_t param) {
-    return param == LK_NONE ? NULL : lk_tensor_at(f, f->program->params[param].tensor);
+    return param == LK_NONE ? NULL : (float *)lk_tensor_at(f, f->program->params[param].tensor);
 }
 
 // Slot `slot` of the replica's tree nodes.
