@@ -17,6 +17,7 @@
 #include "apps/run/cluster.h"
 #include "apps/cli/command.h"
 #include "apps/run/hot.h"
+#include "apps/run/plan_json.h"
 #include "comm/step/hash.h"
 #include "comm/cluster/rendezvous.h"
 #include "io/line_sum.h"

@@ -1,10 +1,9 @@
 // collective.c - --collective: how bytes travel between replicas. It chooses speed, never the
 // result, and a choice that this build or this run cannot have is refused, not replaced.
-#include <stdio.h>
+#include "apps/run/collective.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "apps/cli/command.h"
 
 // The words, in the order of lk_collective; those from LK_COLLECTIVE_MPI on need MPI.
 static const char *const words[] = {"auto", "threads", "nccl", "mpi", "window", "messages", "ring"};

@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "apps/cli/tools.h"
+#include "apps/run/flop.h"
 #include "comm/step/exchange.h"
 
 typedef unsigned long long ull;
@@ -49,7 +49,7 @@ void lk_hot_plan(lk_run *run) {
     const lk_config *c = &run->config;
     const uint64_t bytes = tensor_bytes(run);
     const uint32_t replicas = LK_MAX(run->layout.replicas_all, run->layout.replicas);
-    const double flop = lk_step_flop(&run->program);
+    const double flop = lk_step_flop_of(&run->program).routed;
     run->hot_steps = run->hot_bytes = 0;
     run->hot_seconds = LK_HOT_SECONDS + (double)bytes / LK_HOT_BYTES_PER_SECOND;
     run->hot_step_seconds = flop / (flop_per_second(run->kernels->name) * replicas);

@@ -1,7 +1,7 @@
 // watch.c - the handlers of watch.h. What runs in one uses lk_format and write alone: no printf,
 // no heap, no lock.
 #define _GNU_SOURCE
-#include "apps/run/watch.h"
+#include "apps/cli/watch.h"
 
 #include <errno.h>
 #include <fcntl.h>

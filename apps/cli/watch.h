@@ -10,8 +10,8 @@
 //
 // All of it is done by handlers on the main thread, which is the first replica: they read what it
 // writes, and write where it writes when it does not.
-#ifndef LOCKSTEP_APPS_RUN_WATCH_H
-#define LOCKSTEP_APPS_RUN_WATCH_H
+#ifndef LOCKSTEP_APPS_CLI_WATCH_H
+#define LOCKSTEP_APPS_CLI_WATCH_H
 
 #include "apps/run/run.h"
 #include "io/text.h"
