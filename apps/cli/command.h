@@ -5,6 +5,7 @@
 #include "apps/cli/watch.h"
 #include "apps/run/collective.h"
 #include "apps/run/run.h"
+#include "apps/run/say.h"
 #include "apps/run/traffic.h"
 #include "apps/run/weights.h"
 #include "comm/threads/clock.h"
@@ -13,6 +14,9 @@
 // Each gets its own arguments (argv[0] is the command's name) and returns the exit code's status;
 // `error` is printed by main where the status says so.
 typedef lk_status (*lk_command_main)(int argc, char **argv, lk_error *error);
+
+// A run's lines on `out`; warnings on stderr, too.
+lk_say lk_say_on(lk_text_out *out);
 
 // Prints the error, where there is one that was not printed yet.
 void lk_say_error(lk_error *error);

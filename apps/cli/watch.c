@@ -295,12 +295,6 @@ void lk_watch_stop(void) {
 
 uint32_t lk_stop_signal(void) { return (uint32_t)stop_signal; }
 
-lk_status lk_stop_status(uint32_t signal_number) {
-    return signal_number == SIGINT   ? LK_INTERRUPTED
-           : signal_number == SIGHUP ? LK_HANGUP
-                                     : LK_TERMINATED;
-}
-
 // Under --quiet nobody sees what the clock would show.
 void lk_watch_prepare(void) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGVTALRM};

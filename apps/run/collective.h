@@ -4,7 +4,6 @@
 #define LOCKSTEP_APPS_RUN_COLLECTIVE_H
 
 #include "apps/run/run.h"
-#include "io/text.h"
 
 // --collective. The words from LK_COLLECTIVE_MPI on say how bytes travel between workers.
 typedef enum lk_collective {
@@ -17,6 +16,7 @@ typedef enum lk_collective {
     LK_COLLECTIVE_RING,  // what TensorFlow's tutorial calls the transport of the host
 } lk_collective;
 
+const char *lk_collective_word(lk_collective asked);
 lk_status lk_collective_parse(const char *text, lk_collective *out, lk_error *error);
 // Sets what the choice means to MPI. LK_UNAVAILABLE or LK_BAD_USAGE where it cannot be.
 lk_status lk_collective_choose(lk_collective asked, uint32_t world, lk_mpi_options *mpi,
@@ -29,6 +29,5 @@ lk_status lk_collective_check_gpus(lk_collective asked, uint32_t world, uint32_t
 lk_status lk_collective_choose_way(lk_run *run, lk_collective asked, lk_error *error);
 // .. or shall it be planned so?
 lk_status lk_collective_imagine(lk_run *run, lk_collective asked, lk_error *error);
-void lk_collective_print(lk_collective asked, const lk_run *run, lk_text_out *out);
 
 #endif

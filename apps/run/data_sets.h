@@ -1,4 +1,4 @@
-// data_sets.h - the data sets that are known by name, and where they lie on this machine. Host only.
+// data_sets.h - the data sets that are known by name, and where they lie on this machine.
 #ifndef LOCKSTEP_APPS_RUN_DATA_SETS_H
 #define LOCKSTEP_APPS_RUN_DATA_SETS_H
 
@@ -10,7 +10,7 @@ enum { LK_DATA_SET_FILES = 4, LK_DATA_SET_HOSTS = 2 };
 typedef struct lk_data_set {
     const char *name;
     const char *sha256[LK_DATA_SET_FILES];  // of the unpacked files
-    const char *hosts[LK_DATA_SET_HOSTS];   // address before FILE.gz; NULL: not on a host of its own
+    const char *hosts[LK_DATA_SET_HOSTS];   // address before FILE.gz; NULL: it has none
     const char *instead;                    // where there is no host: what to do
 } lk_data_set;
 

@@ -4,7 +4,7 @@
 #define LOCKSTEP_APPS_RUN_WEIGHTS_H
 
 #include "apps/run/run.h"
-#include "io/text.h"
+#include "apps/run/say.h"
 
 // Where a configured run lives without --run-dir; returns `path`.
 const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes);
@@ -14,10 +14,10 @@ const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes);
 // and nothing is removed then; otherwise as lk_run_dir_open, which takes the lock first.
 lk_status lk_remove_run(const char *path, lk_error *error);
 
-// The newest valid checkpoint of a run directory; says on `out` what had to be passed over. `ops`
+// The newest valid checkpoint of a run directory; warns of what had to be passed over. `ops`
 // are lk_file_ops_posix, or those of a directory that is held.
 lk_status lk_find_weights(const lk_file_ops *ops, const char *run_dir,
-                          lk_safetensors_entry *entries, size_t capacity, lk_text_out *out,
+                          lk_safetensors_entry *entries, size_t capacity, const lk_say *say,
                           lk_checkpoint_found *found, lk_error *error);
 
 // Training records with every checkpoint what its values hash to. LK_BAD_DATA: this one has not.
@@ -28,9 +28,9 @@ void lk_explain_identity(const lk_run *run, const char *run_dir, lk_error *error
 uint64_t lk_recorded_steps(const lk_run *run, const char *run_dir);
 
 // Loads weights into a started run: from one file, or from the newest valid checkpoint of a run
-// directory; says on `out` which, and what had to be passed over. *steps_done is what it recorded.
+// directory; says which, and warns of what had to be passed over. *steps_done is what it recorded.
 lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
-                          const char *run_dir, lk_text_out *out, uint64_t *steps_done,
+                          const char *run_dir, const lk_say *say, uint64_t *steps_done,
                           lk_error *error);
 
 #endif
