@@ -20,6 +20,7 @@
 #include "apps/cli/bench_probe.h"
 #include "apps/cli/command.h"
 #include "apps/cli/tools.h"
+#include "apps/run/flop.h"
 
 enum { ROUNDS_MAX = 100, STEPS_MAX = 1 << 17, WARM_STEPS = 20, BLOCK_STEPS_MIN = 3 };
 
@@ -51,29 +52,6 @@ typedef struct bench_options {
     const char *data;     // a directory of four IDX files; NULL: made-up images
 } bench_options;
 
-// --- floating-point operations -------------------------------------------------------------------
-// Products and sums of convolutions and dense layers; pooling, ReLU, loss and update are not
-// counted, by anybody. "framework" counts every position of a convolution's output, "routed" in a
-// gradient that comes through a 2x2 max-pool only the winning one of four.
-
-typedef struct bench_flop {
-    double framework, routed;
-} bench_flop;
-
-// Of one step.
-static bench_flop program_flop(const lk_program *p) {
-    bench_flop sum = {0, 0};
-    for (uint32_t i = 0; i < p->op_count; i++) {
-        if (!p->ops[i].type->flop) continue;
-        lk_flop one = p->ops[i].type->flop(&p->ops[i]);
-        sum.framework += (double)one.framework * p->spec->global_batch;
-        sum.routed += (double)one.routed * p->spec->global_batch;
-    }
-    return sum;
-}
-
-double lk_step_flop(const lk_program *p) { return program_flop(p).routed; }
-
 // --- the process of a case -----------------------------------------------------------------------
 
 // What it says once, when it is ready ...
@@ -85,7 +63,7 @@ typedef struct bench_facts {
     uint64_t arena_bytes;      // the plan: everything
     uint64_t examples_bytes;   // of it: the made-up examples, which files would bring as a map
     uint64_t anonymous_bytes;  // as the kernel counts it
-    bench_flop flop;           // of a step
+    lk_step_flop flop;          // of a step
 } bench_facts;
 
 // ... and after every block of steps.
@@ -211,7 +189,7 @@ static void fill_facts(const lk_run *run, bench_facts *f) {
     f->arena_bytes = run->arena.used;
     f->examples_bytes = run->train_bytes;
     f->anonymous_bytes = lk_memory_anonymous();
-    f->flop = program_flop(&run->program);
+    f->flop = lk_step_flop_of(&run->program);
 }
 
 // Says that it is ready, then runs a block of as many seconds as it is sent, until nobody asks any

@@ -88,7 +88,8 @@ static lk_status open_newest(exporter *e, lk_text_out *out, lk_error *error) {
     LK_CHECK(lk_path_join(e->run_config, e->source, "/", "config.json", error));
     lk_safetensors_entry *entries = calloc(TENSORS_MAX, sizeof *entries);
     if (!entries) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory to read it", e->source);
-    lk_status status = lk_find_weights(&lk_file_ops_posix, e->source, entries, TENSORS_MAX, out,
+    const lk_say say = lk_say_on(out);
+    lk_status status = lk_find_weights(&lk_file_ops_posix, e->source, entries, TENSORS_MAX, &say,
                                        &found, error);
     free(entries);
     return status == LK_OK ? lk_checkpoint_enter(&e->from, found.path, true, error) : status;

@@ -2,15 +2,21 @@
 #ifndef LOCKSTEP_APPS_CLI_COMMAND_H
 #define LOCKSTEP_APPS_CLI_COMMAND_H
 
+#include "apps/cli/watch.h"
+#include "apps/run/collective.h"
 #include "apps/run/run.h"
+#include "apps/run/say.h"
 #include "apps/run/traffic.h"
-#include "apps/run/watch.h"
+#include "apps/run/weights.h"
 #include "comm/threads/clock.h"
 #include "io/text.h"
 
 // Each gets its own arguments (argv[0] is the command's name) and returns the exit code's status;
 // `error` is printed by main where the status says so.
 typedef lk_status (*lk_command_main)(int argc, char **argv, lk_error *error);
+
+// A run's lines on `out`; warnings on stderr, too.
+lk_say lk_say_on(lk_text_out *out);
 
 // Prints the error, where there is one that was not printed yet.
 void lk_say_error(lk_error *error);
@@ -31,31 +37,6 @@ lk_status lk_command_doctor(int argc, char **argv, lk_error *error);
 lk_status lk_command_config(int argc, char **argv, lk_error *error);
 
 enum { LK_SET_MAX = 64 };
-
-// --collective. The words from LK_COLLECTIVE_MPI on say how bytes travel between workers.
-typedef enum lk_collective {
-    LK_COLLECTIVE_AUTO,
-    LK_COLLECTIVE_THREADS,
-    LK_COLLECTIVE_NCCL,
-    LK_COLLECTIVE_MPI,
-    LK_COLLECTIVE_WINDOW,
-    LK_COLLECTIVE_MESSAGES,
-    LK_COLLECTIVE_RING,  // what TensorFlow's tutorial calls the transport of the host
-} lk_collective;
-
-lk_status lk_collective_parse(const char *text, lk_collective *out, lk_error *error);
-// Sets what the choice means to MPI. LK_UNAVAILABLE or LK_BAD_USAGE where it cannot be.
-lk_status lk_collective_choose(lk_collective asked, uint32_t world, lk_mpi_options *mpi,
-                               lk_error *error);
-// .. and once it is known on how many GPUs this process trains.
-lk_status lk_collective_check_gpus(lk_collective asked, uint32_t world, uint32_t gpus,
-                                   lk_error *error);
-// Of several workers, once they have met: do their GPUs exchange by themselves? By all at the same
-// point. LK_RANKS_DISAGREE where they were asked different things.
-lk_status lk_collective_choose_way(lk_run *run, lk_collective asked, lk_error *error);
-// .. or shall it be planned so?
-lk_status lk_collective_imagine(lk_run *run, lk_collective asked, lk_error *error);
-void lk_collective_print(lk_collective asked, const lk_run *run, lk_text_out *out);
 
 // The options of every command that takes a configuration; a command's own come beside them.
 typedef struct lk_common_options {
@@ -106,33 +87,6 @@ lk_status lk_parse_number(const char *option, const char *text, uint32_t most, u
 // device or pipe. LK_BAD_USAGE names it.
 lk_status lk_check_place(const char *output, lk_error *error);
 
-// Where a configured run lives without --run-dir; returns `path`.
-const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes);
-
-// Removes the run that lives in `path`, for --fresh. A directory without a recorded identity was
-// not made by a run and is left for lk_run_dir_open to judge. LK_BAD_USAGE names what is of no run,
-// and nothing is removed then; otherwise as lk_run_dir_open, which takes the lock first.
-lk_status lk_remove_run(const char *path, lk_error *error);
-
-// The newest valid checkpoint of a run directory; says on `out` what had to be passed over. `ops`
-// are lk_file_ops_posix, or those of a directory that is held.
-lk_status lk_find_weights(const lk_file_ops *ops, const char *run_dir,
-                          lk_safetensors_entry *entries, size_t capacity, lk_text_out *out,
-                          lk_checkpoint_found *found, lk_error *error);
-
-// Training records with every checkpoint what its values hash to. LK_BAD_DATA: this one has not.
-lk_status lk_check_recorded(const lk_safetensors *reader, lk_error *error);
-// Adds to an error of identity which keys of this configuration differ from the recorded one.
-void lk_explain_identity(const lk_run *run, const char *run_dir, lk_error *error);
-// The steps of the run that is recorded there; 0 where that is not known.
-uint64_t lk_recorded_steps(const lk_run *run, const char *run_dir);
-
-// Loads weights into a started run: from one file, or from the newest valid checkpoint of a run
-// directory; says on `out` which, and what had to be passed over. *steps_done is what it recorded.
-lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
-                          const char *run_dir, lk_text_out *out, uint64_t *steps_done,
-                          lk_error *error);
-
 // train as the evaluator of a cluster: each checkpoint once, until the last step.
 lk_status lk_evaluator(const lk_common_options *options, lk_error *error);
 
@@ -140,11 +94,10 @@ lk_status lk_evaluator(const lk_common_options *options, lk_error *error);
 // are opened, which reads all of them; they are zero then. One may be NULL.
 void lk_watch_data(const lk_dataset *one, const lk_dataset *other);
 
-// The plan as one JSON document; out == NULL measures. Returns its length. `link` may be NULL.
-size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes);
-
 // The names of the ready configurations, one a line; the keys of a configuration.
 lk_status lk_list_configs(lk_error *error);
 lk_status lk_list_keys(lk_error *error);
+// lockstep config schema (config_schema.c)
+lk_status lk_print_schema(lk_error *error);
 
 #endif

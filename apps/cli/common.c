@@ -310,11 +310,6 @@ lk_status lk_check_place(const char *output, lk_error *error) {
                    "--output: found %s, which is no plain file, wanted one or a new name", output);
 }
 
-const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes) {
-    snprintf(path, bytes, "runs/%s", *run->config.name ? run->config.name : "unnamed");
-    return path;
-}
-
 lk_status lk_list_configs(lk_error *error) {
     char path[2 * LK_CONFIG_PATH_BYTES];
     if (!lk_config_find_ready("mnist-cnn", path, sizeof path)) {
@@ -331,101 +326,6 @@ lk_status lk_list_configs(lk_error *error) {
     }
     free(entries);
     return count >= 0 ? LK_OK : lk_file_fail(error, LK_IO_ERROR, path, "list", -errno);
-}
-
-// --- weights -----------------------------------------------------------------------------------
-
-static void say_damaged(void *context, const char *path, const lk_error *why) {
-    (void)path;  // the error begins with it
-    const char *what = why->status == LK_IO_ERROR ? "unreadable" : "damaged";
-    lk_text_line(context, "WARNING: %s checkpoint passed over: %s", what, why->text);
-    fprintf(stderr, "lockstep: WARNING: %s checkpoint passed over: %s\n", what, why->text);
-}
-
-static lk_status check_identity(const lk_run *run, const lk_safetensors *reader, const char *path,
-                                lk_error *error) {
-    const char *theirs = lk_safetensors_metadata(reader, "run_identity");
-    if (theirs && strcmp(theirs, run->identity_hex) == 0) return LK_OK;
-    return lk_fail(error, LK_BAD_CONFIG,
-                   "%s: it belongs to run identity %s, this configuration's is %s", path,
-                   theirs ? theirs : "(none)", run->identity_hex);
-}
-
-// A fast run goes on with the bits of the GPU and the library at hand.
-static void warn_of_parting(const lk_run *run, const lk_safetensors *reader, const char *path,
-                            lk_text_out *out) {
-    char cublas[24], line[4 * LK_ERROR_TEXT_BYTES], shown[2][LK_TEXT_SHOWN_BYTES];
-    const char *gpu = lk_safetensors_metadata(reader, "gpu");
-    const char *theirs = lk_safetensors_metadata(reader, "cublas");
-    if (!lk_run_is_fast(run)) return;
-    lk_run_cublas(run, cublas, sizeof cublas);
-    gpu = gpu ? gpu : "(unknown)";
-    theirs = theirs ? theirs : "(unknown)";
-    if (strcmp(gpu, run->gpus.gpu[0].device.name) == 0 && strcmp(theirs, cublas) == 0) return;
-    snprintf(line, sizeof line,
-             "WARNING: %s was computed on %s with cuBLAS %s, this run goes on on %s with cuBLAS "
-             "%s: in arithmetic fast its bits may part from here from those of a run that stayed",
-             path, lk_text_shown(shown[0], gpu), lk_text_shown(shown[1], theirs),
-             run->gpus.gpu[0].device.name, cublas);
-    lk_text_line(out, "%s", line);
-    fprintf(stderr, "lockstep: %s\n", line);
-}
-
-lk_status lk_find_weights(const lk_file_ops *ops, const char *run_dir,
-                          lk_safetensors_entry *entries, size_t capacity, lk_text_out *out,
-                          lk_checkpoint_found *found, lk_error *error) {
-    char directory[LK_PATH_BYTES];
-    LK_CHECK(lk_path_join(directory, run_dir, "/", "checkpoints", error));
-    return lk_checkpoint_find_newest(ops, directory, entries, capacity, say_damaged, out, found,
-                                     error);
-}
-
-// The values are verified as they lie in the run's memory, whatever else has read the file before.
-static lk_status load_file(lk_run *run, const lk_file_ops *ops, const char *file,
-                           lk_safetensors_entry *entries, size_t capacity,
-                           lk_safetensors_tensor *tensors, lk_text_out *out, uint64_t *steps_done,
-                           lk_error *error) {
-    lk_safetensors reader;
-    LK_CHECK(lk_checkpoint_peek(&reader, ops, file, entries, capacity, error));
-    lk_status status = lk_check_recorded(&reader, error);
-    // Training goes on only from its own state; evaluation takes any weights that fit.
-    if (status == LK_OK && run->needs.checkpoints) {
-        status = check_identity(run, &reader, file, error);
-    }
-    lk_run_tensors(run, tensors);
-    if (status == LK_OK) {
-        status = lk_checkpoint_load(&reader, tensors, lk_run_tensor_count(run), steps_done, error);
-    }
-    if (status == LK_OK && run->needs.checkpoints) warn_of_parting(run, &reader, file, out);
-    lk_safetensors_close(&reader);
-    return status;
-}
-
-lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
-                          const char *run_dir, lk_text_out *out, uint64_t *steps_done,
-                          lk_error *error) {
-    const uint32_t count = lk_run_tensor_count(run);
-    const size_t capacity = LK_MAX(4096, (size_t)count);
-    lk_checkpoint_found found = {0};
-    lk_safetensors_entry *entries = calloc(capacity, sizeof *entries);
-    lk_safetensors_tensor *tensors = calloc(count, sizeof *tensors);
-    lk_status status =
-        entries && tensors ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
-    if (status == LK_OK && !file) {
-        status = lk_find_weights(ops, run_dir, entries, capacity, out, &found, error);
-        file = found.path;
-    }
-    if (status == LK_OK) {
-        status = load_file(run, ops, file, entries, capacity, tensors, out, steps_done,
-                           error);
-    }
-    if (status == LK_OK) {
-        if (run->cuda) run->cuda->upload(&run->gpus);
-        lk_text_line(out, "weights of step %llu from %s", (unsigned long long)*steps_done, file);
-    }
-    free(entries);
-    free(tensors);
-    return status;
 }
 
 // --- mapped data that shrinks ------------------------------------------------------------------

@@ -13,87 +13,13 @@
 #include <unistd.h>
 
 #include "apps/cli/tools.h"
+#include "apps/run/data_sets.h"
 #include "io/data_file.h"
 #include "io/gunzip.h"
 
 extern char **environ;
 
-enum { SET_FILES = 4, SET_HOSTS = 2, FILE_BYTES_MAX = 47040016 };  // all sets: MNIST's sizes
-
-static const char *const file_names[SET_FILES] = {
-    "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte"};
-
-typedef struct known_set {
-    const char *name;
-    const char *sha256[SET_FILES];  // of the unpacked files
-    const char *hosts[SET_HOSTS];   // address before FILE.gz; NULL: not on a host of its own
-    const char *instead;            // where there is no host: what to do
-} known_set;
-
-static const known_set sets[] = {
-    {.name = "mnist",
-     .sha256 = {"ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"},
-     .hosts = {"https://ossci-datasets.s3.amazonaws.com/mnist/",
-               "https://storage.googleapis.com/cvdf-datasets/mnist/"}},
-    {.name = "fashion-mnist",
-     .sha256 = {"c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"},
-     .instead = "on Debian: apt-get install dataset-fashion-mnist"},
-};
-
-// --- places --------------------------------------------------------------------------------------
-
-const char *lk_data_set_name(uint32_t number) {
-    return number < LK_COUNT(sets) ? sets[number].name : NULL;
-}
-
-static bool find_file(const char *directory, const char *name, char path[LK_PATH_BYTES]) {
-    static const char *const endings[] = {"", ".gz"};
-    for (uint32_t i = 0; i < LK_COUNT(endings); i++) {
-        int n = snprintf(path, LK_PATH_BYTES, "%s/%s%s", directory, name, endings[i]);
-        if (n > 0 && n < LK_PATH_BYTES && access(path, F_OK) == 0) return true;
-    }
-    return false;
-}
-
-static bool has_all_files(const char *directory) {
-    char path[LK_PATH_BYTES];
-    for (uint32_t i = 0; i < SET_FILES; i++) {
-        if (!find_file(directory, file_names[i], path)) return false;
-    }
-    return true;
-}
-
-static bool own_place(const char *name, char out[LK_PATH_BYTES]) {
-    const char *data = getenv("LOCKSTEP_DATA");
-    int n = snprintf(out, LK_PATH_BYTES, "%s/%s", data ? data : "", name);
-    return data && *data && n < LK_PATH_BYTES;
-}
-
-static bool cache_place(const char *name, char out[LK_PATH_BYTES]) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool given = cache && *cache;
-    if (!given && !(home && *home)) return false;
-    int n = snprintf(out, LK_PATH_BYTES, "%s%s/lockstep/data/%s", given ? cache : home,
-                     given ? "" : "/.cache", name);
-    return n < LK_PATH_BYTES;
-}
-
-static bool system_place(const char *name, char out[LK_PATH_BYTES]) {
-    return snprintf(out, LK_PATH_BYTES, "/usr/share/datasets/%s", name) < LK_PATH_BYTES;
-}
-
-bool lk_data_set_find(const char *name, char directory[LK_PATH_BYTES]) {
-    return (own_place(name, directory) && has_all_files(directory)) ||
-           (cache_place(name, directory) && has_all_files(directory)) ||
-           (system_place(name, directory) && has_all_files(directory));
-}
+enum { FILE_BYTES_MAX = 47040016 };  // all sets: MNIST's sizes
 
 // Makes a directory and all above it.
 static lk_status make_directories(const char *path, lk_error *error) {
@@ -146,12 +72,13 @@ static lk_status check_hash(const uint8_t sha256[LK_SHA256_BYTES], const char *w
 }
 
 // Is the file here, plain or packed, and right?
-static lk_status check_file(const known_set *set, uint32_t number, const char *directory,
+static lk_status check_file(const lk_data_set *set, uint32_t number, const char *directory,
                             lk_error *error) {
     char path[LK_PATH_BYTES];
     uint8_t sha256[LK_SHA256_BYTES];
-    if (!find_file(directory, file_names[number], path)) {
-        return lk_fail(error, LK_NO_INPUT, "%s/%s: not there", directory, file_names[number]);
+    if (!lk_data_set_file(directory, lk_data_set_files[number], path)) {
+        return lk_fail(error, LK_NO_INPUT, "%s/%s: not there", directory,
+                       lk_data_set_files[number]);
     }
     size_t length = strlen(path);
     bool packed = strcmp(path + length - 3, ".gz") == 0;
@@ -246,11 +173,11 @@ static lk_status take_from(const char *host, const char *name, const char *sha25
     return lk_file_publish(&lk_file_ops_posix, unverified, file, error);
 }
 
-static lk_status try_hosts(const known_set *set, uint32_t number, const char *directory, int packed,
-                           const char *packed_path, lk_error *error) {
-    lk_error tries[SET_HOSTS] = {{.status = LK_OK}};
-    for (uint32_t i = 0; i < SET_HOSTS; i++) {
-        lk_status status = take_from(set->hosts[i], file_names[number], set->sha256[number],
+static lk_status try_hosts(const lk_data_set *set, uint32_t number, const char *directory,
+                           int packed, const char *packed_path, lk_error *error) {
+    lk_error tries[LK_DATA_SET_HOSTS] = {{.status = LK_OK}};
+    for (uint32_t i = 0; i < LK_DATA_SET_HOSTS; i++) {
+        lk_status status = take_from(set->hosts[i], lk_data_set_files[number], set->sha256[number],
                                      directory, packed, packed_path, &tries[i]);
         if (status == LK_OK) return LK_OK;
         if (status == LK_IO_ERROR) return lk_fail(error, status, "%s", tries[i].text);
@@ -262,10 +189,10 @@ static lk_status try_hosts(const known_set *set, uint32_t number, const char *di
                    tries[0].text, tries[1].text, directory);
 }
 
-static lk_status fetch_file(const known_set *set, uint32_t number, const char *directory,
+static lk_status fetch_file(const lk_data_set *set, uint32_t number, const char *directory,
                             lk_error *error) {
     char packed_path[LK_PATH_BYTES], name[64];
-    snprintf(name, sizeof name, "%s.fetching", file_names[number]);
+    snprintf(name, sizeof name, "%s.fetching", lk_data_set_files[number]);
     LK_CHECK(lk_path_join(packed_path, directory, "/", name, error));
     int packed = lk_file_ops_posix.open(NULL, packed_path, LK_OPEN_APPEND);
     if (packed < 0) return lk_file_fail(error, LK_IO_ERROR, packed_path, "create", packed);
@@ -290,19 +217,21 @@ static const char fetch_help[] =
     "where {\"data\": {\"set\": \"NAME\"}} looks: $LOCKSTEP_DATA/NAME, or the user's cache,\n"
     "~/.cache/lockstep/data/NAME. What is there and right is not fetched again.\n";
 
-static lk_status find_set(const char *name, const known_set **out, lk_error *error) {
-    const char *names[LK_COUNT(sets)];
-    for (uint32_t i = 0; i < LK_COUNT(sets); i++) {
-        names[i] = sets[i].name;
-        *out = &sets[i];
-        if (strcmp(name, names[i]) == 0) return LK_OK;
+static lk_status find_set(const char *name, const lk_data_set **out, lk_error *error) {
+    enum { NAMES_MAX = 16 };
+    const char *names[NAMES_MAX];
+    uint32_t count = 0;
+    for (; (*out = lk_data_set_at(count)) != NULL; count++) {
+        lk_assert(count < NAMES_MAX);
+        names[count] = (*out)->name;
+        if (strcmp(name, names[count]) == 0) return LK_OK;
     }
-    const char *near = lk_text_nearest(name, names, LK_COUNT(names));
+    const char *near = lk_text_nearest(name, names, count);
     return lk_fail(error, LK_BAD_USAGE, "fetch: found \"%s\", wanted mnist or fashion-mnist%s%s%s",
                    name, near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
-static lk_status print_right(const known_set *set, const char *directory, lk_error *error) {
+static lk_status print_right(const lk_data_set *set, const char *directory, lk_error *error) {
     if (as_json) {
         return lk_print_json(
             json_pack("{s:s, s:o}", "set", set->name, "directory", lk_json_text(directory)), error);
@@ -311,14 +240,14 @@ static lk_status print_right(const known_set *set, const char *directory, lk_err
     return LK_OK;
 }
 
-static lk_status check_all(const known_set *set, const char *directory, lk_error *error) {
-    for (uint32_t i = 0; i < SET_FILES; i++) LK_CHECK(check_file(set, i, directory, error));
+static lk_status check_all(const lk_data_set *set, const char *directory, lk_error *error) {
+    for (uint32_t i = 0; i < LK_DATA_SET_FILES; i++) LK_CHECK(check_file(set, i, directory, error));
     return print_right(set, directory, error);
 }
 
-static lk_status fetch_missing(const known_set *set, const char *directory, lk_error *error) {
+static lk_status fetch_missing(const lk_data_set *set, const char *directory, lk_error *error) {
     LK_CHECK(make_directories(directory, error));
-    for (uint32_t i = 0; i < SET_FILES; i++) {
+    for (uint32_t i = 0; i < LK_DATA_SET_FILES; i++) {
         lk_error found = {.status = LK_OK};
         if (check_file(set, i, directory, &found) == LK_OK) continue;
         if (found.status != LK_NO_INPUT && !as_json) printf("again: %s\n", found.text);
@@ -336,20 +265,20 @@ lk_status lk_command_data_fetch(int argc, char **argv, lk_error *error) {
                       .option_count = 1,
                       .word_count = 1,
                       .json = &as_json};
-    const known_set *set;
+    const lk_data_set *set;
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     LK_CHECK(find_set(a.words[0], &set, error));
     if (to) {
         LK_CHECK(lk_path_join(directory, to, "", "", error));
-    } else if (!own_place(set->name, directory) && !cache_place(set->name, directory)) {
+    } else if (!lk_data_set_home(set->name, directory)) {
         return lk_fail(error, LK_BAD_USAGE, "fetch: no place is known: set HOME, or say --to DIR");
     }
-    if (!to && !has_all_files(directory) && lk_data_set_find(set->name, elsewhere)) {
+    if (!to && !lk_data_set_is_whole(directory) && lk_data_set_find(set->name, elsewhere)) {
         return check_all(set, elsewhere, error);
     }
     if (set->hosts[0]) return fetch_missing(set, directory, error);
-    if (has_all_files(directory)) return check_all(set, directory, error);
+    if (lk_data_set_is_whole(directory)) return check_all(set, directory, error);
     return lk_fail(error, LK_UNAVAILABLE, "%s: not on this machine and on no host of its own; %s",
                    set->name, set->instead);
 }

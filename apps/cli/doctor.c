@@ -17,6 +17,7 @@
 
 #include "apps/run/run.h"
 #include "apps/cli/tools.h"
+#include "apps/run/data_sets.h"
 #include "arena/seal.h"
 #include "ops/variant.h"
 
@@ -234,8 +235,9 @@ static void check_seal(void) {
 
 static void check_data(void) {
     char directory[LK_PATH_BYTES];
-    const char *name;
-    for (uint32_t i = 0; (name = lk_data_set_name(i)) != NULL; i++) {
+    const lk_data_set *set;
+    for (uint32_t i = 0; (set = lk_data_set_at(i)) != NULL; i++) {
+        const char *name = set->name;
         if (lk_data_set_find(name, directory)) {
             say("ok", "data", "%s in %s", name, directory);
         } else {

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "apps/cli/command.h"
+#include "apps/run/train.h"
 #include "io/line_sum.h"
 
 enum { LINE_BYTES = 256, LOOK_MS = 200, WAITING_SECONDS = 600 };
@@ -193,7 +194,8 @@ static lk_status evaluate(evaluator *e, lk_line_log *log, uint64_t step, lk_erro
     e->began = true;
     e->began_at = lk_seconds();
     lk_watching.instead = "evaluating a checkpoint";
-    if (lk_load_weights(e->run, e->dir.ops, path, NULL, &e->out, &recorded, error) != LK_OK) {
+    const lk_say say = lk_say_on(&e->out);
+    if (lk_load_weights(e->run, e->dir.ops, path, NULL, &say, &recorded, error) != LK_OK) {
         return pass_over(e, step, path, error);
     }
     e->result = lk_run_evaluate(e->run, step);

@@ -26,6 +26,7 @@
 
 #include "apps/run/cluster.h"
 #include "apps/cli/command.h"
+#include "apps/run/train.h"
 #include "comm/cluster/hello.h"
 #include "comm/mpi/leftover.h"
 

@@ -117,6 +117,15 @@ void lk_say_error(lk_error *error) {
     error->status = LK_OK;
 }
 
+static void say_line(void *out, const char *text) { lk_text_line(out, "%s", text); }
+
+static void say_warning(void *out, const char *text) {
+    lk_text_line(out, "WARNING: %s", text);
+    fprintf(stderr, "lockstep: WARNING: %s\n", text);
+}
+
+lk_say lk_say_on(lk_text_out *out) { return (lk_say){say_line, say_warning, out}; }
+
 static lk_status unknown_command(const char *name, lk_error *error) {
     const char *names[LK_COUNT(commands)];
     for (uint32_t i = 0; i < LK_COUNT(commands); i++) names[i] = commands[i].name;

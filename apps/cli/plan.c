@@ -6,6 +6,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/run/order.h"
+#include "apps/run/plan_json.h"
 #include "comm/cluster/rendezvous.h"
 
 typedef unsigned long long ull;
@@ -72,13 +73,6 @@ static void print_gpu(const lk_run *run, lk_text_out *out) {
     }
 }
 
-// All messages of a step, in their order.
-static void hash_schedule(const lk_cuda_exchange *x, char hex[LK_SHA256_HEX_BYTES]) {
-    uint8_t hash[LK_SHA256_BYTES];
-    lk_cuda_schedule_hash(x, hash);
-    lk_hex(hash, LK_SHA256_BYTES, hex);
-}
-
 // Of a worker among several: its GPUs and the host.
 static bool is_staged(const lk_run *run) {
     return run->cuda && run->gpu_choice.way == LK_CUDA_STAGED;
@@ -90,7 +84,7 @@ static void print_gpu_exchange(const lk_run *run, lk_text_out *out) {
     const lk_program *p = &run->program;
     if (!run->cuda || (x->parts < 2 && !is_staged(run))) return;
     char schedule[LK_SHA256_HEX_BYTES];
-    hash_schedule(x, schedule);
+    lk_plan_schedule(x, schedule);
     if (is_staged(run)) {
         lk_text_line(out, "exchange by way of the host: %llu bytes a step between it and the GPUs",
                      (ull)lk_cuda_staged_bytes(&run->gpus));
@@ -222,21 +216,6 @@ static void print_link(const lk_run *run, const lk_link *link, lk_text_out *out)
                  time.messages / 1e3, time.bytes / 1e3, time.all / 1e3);
 }
 
-// Bytes that cross between replicas in one full step: nodes read by slice owners, operands read by
-// row owners.
-static uint64_t exchange_bytes(const lk_program *p) {
-    uint64_t bytes = 0, others = p->layout.replicas - 1;
-    bytes += p->node_floats * sizeof(float) * others;
-    for (uint32_t i = 0; i < p->param_count; i++) {
-        if (p->params[i].mode != LK_REDUCE_OPERANDS) continue;
-        const lk_op *op = &p->ops[p->params[i].gradient_op];
-        uint64_t rows =
-            (uint64_t)op->dense.k_count + (uint64_t)op->dense.n_count * p->layout.replicas;
-        bytes += rows * p->spec->global_batch * sizeof(float) * others / p->layout.replicas;
-    }
-    return bytes;
-}
-
 static void print_schedule(const lk_run *run, lk_text_out *out) {
     const lk_program *p = &run->program;
     uint32_t replicas = p->layout.replicas;
@@ -257,7 +236,8 @@ static void print_schedule(const lk_run *run, lk_text_out *out) {
         lk_text_line(out, "  reduce %-28s by %s", p->tensors[p->params[i].tensor].name,
                      p->params[i].mode == LK_REDUCE_PARTIALS ? "partials" : "operands");
     }
-    lk_text_line(out, "  exchange between replicas: %llu bytes a step", (ull)exchange_bytes(p));
+    lk_text_line(out, "  exchange between replicas: %llu bytes a step",
+                 (ull)lk_plan_exchange_bytes(p));
 }
 
 static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out *out,
@@ -274,129 +254,6 @@ static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out 
     print_workers(run, out);
     if (link->bits_per_second > 0) print_link(run, link, out);
     return lk_text_check(out, "standard output", error);
-}
-
-// --- JSON --------------------------------------------------------------------------------------
-
-typedef struct json_text {
-    char *out;
-    size_t bytes, length;
-} json_text;
-
-__attribute__((format(printf, 2, 3))) static void put(json_text *j, const char *format, ...) {
-    __builtin_va_list args;
-    __builtin_va_start(args, format);
-    size_t room = j->length < j->bytes ? j->bytes - j->length : 0;
-    int n = vsnprintf(room ? j->out + j->length : NULL, room, format, args);
-    __builtin_va_end(args);
-    if (n > 0) j->length += (size_t)n;
-}
-
-static void put_tensor(json_text *j, const lk_tensor *t) {
-    char name[2 * LK_NAME_BYTES];
-    lk_text_escape(name, sizeof name, t->name, strlen(t->name));
-    put(j,
-        "    {\"name\": \"%s\", \"class\": \"%s\", \"dtype\": \"%s\", \"region\": \"%s\", "
-        "\"shape\": [",
-        name, lk_tensor_class_name(t->class_), lk_dtype_name(t->dtype),
-        t->region == LK_REGION_DEVICE ? "device" : "replica");
-    for (uint32_t d = 0; d < t->rank; d++) put(j, d ? ", %llu" : "%llu", (ull)t->shape[d]);
-    put(j, "], \"offset\": %llu, \"bytes\": %llu, \"first_op\": %u, \"last_op\": ", (ull)t->offset,
-        (ull)t->bytes, t->first);
-    if (t->last == LK_FOREVER) {
-        put(j, "null}");
-    } else {
-        put(j, "%u}", t->last);
-    }
-}
-
-static void put_parts(json_text *j, const lk_run *run) {
-    const lk_parts parts = lk_exchange_parts(&run->program);
-    put(j, "  \"exchange_parts\": [\n");
-    for (uint32_t k = 0; k < parts.count; k++) {
-        const lk_part *part = &parts.part[k];
-        put(j, "    {\"begin\": %llu, \"end\": %llu, \"after_op\": %u}%s\n", (ull)part->begin,
-            (ull)part->end, part->after_op, k + 1 < parts.count ? "," : "");
-    }
-    put(j, "  ],\n");
-}
-
-static void put_link(json_text *j, const lk_run *run, const lk_link *link) {
-    lk_traffic traffic = lk_traffic_of(run);
-    lk_traffic_time time = lk_traffic_time_of(&traffic, link);
-    put(j,
-        "  \"exchange_of_workers\": {\"bandwidth_bits_per_second\": %.9g, \"latency_us\": %.9g, "
-        "\"message_us\": %d, \"turns\": %d, \"bytes_per_step\": %llu, \"messages_per_step\": %llu, "
-        "\"us_per_step\": %.3f},\n",
-        link->bits_per_second, link->latency_us, LK_MESSAGE_US, LK_TRAFFIC_TURNS,
-        (ull)(traffic.bytes[0] + traffic.bytes[1]),
-        (ull)(traffic.messages[0] + traffic.messages[1]), time.all);
-}
-
-static void put_entries(json_text *j, const lk_arena *a) {
-    for (uint32_t i = 0; i < a->entry_count; i++) {
-        const lk_arena_entry *e = &a->entries[i];
-        put(j, "    {\"name\": \"%s\", \"offset\": %llu, \"bytes\": %llu, \"count\": %llu}%s\n",
-            e->name, (ull)e->offset, (ull)e->bytes, (ull)e->count,
-            i + 1 < a->entry_count ? "," : "");
-    }
-}
-
-static void put_gpus(json_text *j, const lk_cuda_group *g) {
-    const bool staged = g->choice.way == LK_CUDA_STAGED, direct = g->exchange.parts > 1 && !staged;
-    put(j, "  ],\n  \"gpus\": [");
-    for (uint32_t i = 0; i < g->count; i++) {
-        const lk_cuda_step *c = &g->gpu[i];
-        put(j,
-            "%s{\"number\": %u, \"first_replica\": %u, \"replicas\": %u, \"bytes\": %llu, "
-            "\"pinned_bytes\": %llu, \"regions\": [\n",
-            i ? ", " : "", c->device.number, c->first_replica, c->replicas, (ull)c->arena.used,
-            (ull)c->host.pinned_bytes);
-        put_entries(j, &c->arena);
-        put(j, "  ]}");
-    }
-    char schedule[LK_SHA256_HEX_BYTES] = "";
-    if (direct) hash_schedule(&g->exchange, schedule);
-    put(j,
-        "],\n  \"gpu_exchange_bytes\": %llu,\n  \"gpu_staged_bytes\": %llu,\n"
-        "  \"gpu_schedule\": \"%s\",\n  \"gpu_exchange\": [\n",
-        (ull)(direct ? lk_cuda_exchange_bytes(&g->exchange) : 0),
-        (ull)(staged ? lk_cuda_staged_bytes(g) : 0), schedule);
-    for (uint32_t b = 0; (direct || staged) && b < g->exchange.bucket_count; b++) {
-        const lk_cuda_bucket *bucket = &g->exchange.buckets[b];
-        put(j, "    {\"begin\": %llu, \"end\": %llu, \"after_op\": %u}%s\n", (ull)bucket->begin,
-            (ull)bucket->end, bucket->after_op, b + 1 < g->exchange.bucket_count ? "," : "");
-    }
-}
-
-size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes) {
-    const lk_program *p = &run->program;
-    json_text j = {out, bytes, 0};
-    put(&j,
-        "{\n  \"arena_bytes\": %llu,\n  \"core_bytes\": %llu,\n  \"window_bytes\": %llu,\n"
-        "  \"rendezvous_bytes\": %llu,\n  \"hot_bytes\": %llu,\n  \"hot_steps\": %llu,\n"
-        "  \"workers\": %u,\n  \"replicas\": %u,\n  \"regions\": [\n",
-        (ull)run->arena.used, (ull)run->core_bytes, (ull)run->window_bytes,
-        (ull)run->rendezvous_bytes, (ull)run->hot_bytes, (ull)run->hot_steps, run->workers.world,
-        run->layout.replicas);
-    put_entries(&j, &run->arena);
-    if (run->cuda) {
-        put_gpus(&j, &run->gpus);
-    }
-    put(&j, "  ],\n  \"device_region_bytes\": %llu,\n  \"device_lower_bound_bytes\": %llu,\n",
-        (ull)p->regions[0].bytes, (ull)p->regions[0].lower_bound_bytes);
-    put(&j, "  \"replica_region_bytes\": %llu,\n  \"replica_lower_bound_bytes\": %llu,\n",
-        (ull)p->regions[1].bytes, (ull)p->regions[1].lower_bound_bytes);
-    put(&j, "  \"exchange_bytes_per_step\": %llu,\n", (ull)exchange_bytes(p));
-    if (run->workers.world > 1) put_parts(&j, run);
-    if (link && link->bits_per_second > 0) put_link(&j, run, link);
-    put(&j, "  \"tensors\": [\n");
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        put_tensor(&j, &p->tensors[i]);
-        put(&j, i + 1 < p->tensor_count ? ",\n" : "\n");
-    }
-    put(&j, "  ]\n}\n");
-    return j.length;
 }
 
 static lk_status print_json(const lk_run *run, const lk_link *link, lk_error *error) {

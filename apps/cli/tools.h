@@ -1,12 +1,12 @@
 // tools.h - what the commands that take no configuration share: their options, their subcommands,
-// the checkpoints of a directory, the places of known data sets. Host only; these commands may use
-// the heap.
+// what they print as JSON. Host only; these commands may use the heap.
 #ifndef LOCKSTEP_APPS_CLI_TOOLS_H
 #define LOCKSTEP_APPS_CLI_TOOLS_H
 
 #include <jansson.h>
 
 #include "apps/cli/command.h"
+#include "apps/run/checkpoints.h"
 #include "io/file_ops.h"
 
 // --- command lines -------------------------------------------------------------------------------
@@ -54,57 +54,10 @@ typedef struct lk_subcommand {
 lk_status lk_run_subcommand(int argc, char **argv, const char *help, const lk_subcommand *table,
                             uint32_t count, lk_error *error);
 
-// --- checkpoints ---------------------------------------------------------------------------------
-
-typedef struct lk_steps {
-    uint64_t *steps;  // (count), ascending; free() it
-    size_t count;
-} lk_steps;
-
-// The steps of which `directory` has checkpoint files, good or not. A directory that is not there
-// has none. LK_IO_ERROR where it cannot be listed.
-lk_status lk_list_checkpoints(const char *directory, lk_steps *out, lk_error *error);
-
-// <directory>/step-....safetensors
-lk_status lk_checkpoint_path(char out[LK_PATH_BYTES], const char *directory, uint64_t step,
-                             lk_error *error);
-
-// A checkpoint open for reading, with room for its entries.
-typedef struct lk_open_checkpoint {
-    char path[LK_PATH_BYTES];
-    lk_safetensors reader;
-    lk_safetensors_entry *entries;
-    uint8_t *values;  // of all tensors, as they were verified; NULL: they were only looked at
-    uint64_t step;
-} lk_open_checkpoint;
-
-// Opens and verifies; with `take`, the values stay in memory. After a failure there is nothing to
-// close. A checkpoint of training has recorded what its values hash to; any other is refused.
-lk_status lk_checkpoint_enter(lk_open_checkpoint *checkpoint, const char *path, bool take,
-                              lk_error *error);
-// A tensor's values, of a checkpoint that was taken.
-const void *lk_checkpoint_values(const lk_open_checkpoint *checkpoint,
-                                 const lk_safetensors_entry *entry);
-void lk_checkpoint_leave(lk_open_checkpoint *checkpoint);
-
 // lockstep checkpoint export
 lk_status lk_command_checkpoint_export(int argc, char **argv, lk_error *error);
 
-// --- data sets by name ---------------------------------------------------------------------------
-
-// The name of the known set `number`, from 0; NULL after the last.
-const char *lk_data_set_name(uint32_t number);
-
-// Where a set of that name lies on this machine (all four files, plain or .gz), in the order in
-// which a configuration looks: $LOCKSTEP_DATA, the user's cache, the system's data sets. False:
-// nowhere.
-bool lk_data_set_find(const char *name, char directory[LK_PATH_BYTES]);
-
 // lockstep data fetch
 lk_status lk_command_data_fetch(int argc, char **argv, lk_error *error);
-
-// Floating-point operations of one step: those that must be done, behind a max-pool only the
-// winners'. (bench.c)
-double lk_step_flop(const lk_program *program);
 
 #endif

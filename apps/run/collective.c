@@ -1,13 +1,14 @@
 // collective.c - --collective: how bytes travel between replicas. It chooses speed, never the
 // result, and a choice that this build or this run cannot have is refused, not replaced.
-#include <stdio.h>
+#include "apps/run/collective.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "apps/cli/command.h"
-
 // The words, in the order of lk_collective; those from LK_COLLECTIVE_MPI on need MPI.
 static const char *const words[] = {"auto", "threads", "nccl", "mpi", "window", "messages", "ring"};
+
+const char *lk_collective_word(lk_collective asked) { return words[asked]; }
 
 lk_status lk_collective_parse(const char *text, lk_collective *out, lk_error *error) {
     for (uint32_t i = 0; i < LK_COUNT(words); i++) {
@@ -161,45 +162,4 @@ lk_status lk_collective_imagine(lk_run *run, lk_collective asked, lk_error *erro
     run->layout.direct = true;
     run->gpu_choice.way = LK_CUDA_DIRECT;
     return LK_OK;
-}
-
-// --- what is said --------------------------------------------------------------------------------
-
-static void print_among_gpus(lk_collective asked, const lk_run *run, lk_text_out *out) {
-    const bool automatic = asked == LK_COLLECTIVE_AUTO;
-    if (lk_run_is_direct(run)) {
-        lk_text_line(out, "collective: nccl (%s)",
-                     automatic ? "auto: all workers have GPUs of their own" : "as asked");
-    } else if (automatic) {
-        lk_text_line(out, "collective: mpi (auto: not nccl, %s)", run->workers.why_staged);
-    } else {
-        lk_text_line(out, "collective: mpi (asked for %s)", words[asked]);
-    }
-}
-
-void lk_collective_print(lk_collective asked, const lk_run *run, lk_text_out *out) {
-    const uint32_t world = run->workers.world, gpus = run->gpu_choice.gpus;
-    static const char *const among_several[] = {
-        [LK_COLLECTIVE_AUTO] = "auto: it is what carries bytes between processes",
-        [LK_COLLECTIVE_MPI] = "as asked",
-        [LK_COLLECTIVE_WINDOW] = "asked for its window",
-        [LK_COLLECTIVE_MESSAGES] = "asked for its messages alone",
-        [LK_COLLECTIVE_RING] = "asked for ring, which is the transport of the host",
-    };
-    if (gpus > 1 && world == 1) {
-        lk_text_line(out, "collective: nccl (%s)",
-                     asked == LK_COLLECTIVE_AUTO ? "auto: there are several GPUs" : "as asked");
-    } else if (world > 1 && (gpus > 0 || *run->workers.why_staged)) {
-        print_among_gpus(asked, run, out);
-    } else if (world > 1) {
-        lk_text_line(out, "collective: mpi (%s)", among_several[asked]);
-    } else if (asked == LK_COLLECTIVE_AUTO) {
-        lk_text_line(out, "collective: threads (auto: one worker, its replicas share its memory)");
-    } else if (asked == LK_COLLECTIVE_THREADS) {
-        lk_text_line(out, "collective: threads (as asked)");
-    } else {
-        lk_text_line(out,
-                     "collective: threads (asked for %s, which is between workers: here is one)",
-                     words[asked]);
-    }
 }

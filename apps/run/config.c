@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "apps/run/config_keys.h"
-#include "apps/cli/tools.h"
+#include "apps/run/data_sets.h"
 
 // --- where things lie --------------------------------------------------------------------------
 
@@ -122,8 +122,8 @@ static lk_status named_set(lk_config *c, const char *name, lk_error *error) {
         ignored.status = LK_OK;
     }
     uint32_t set = 0;
-    while (lk_data_set_name(set) && strcmp(lk_data_set_name(set), name) != 0) set++;
-    if (!lk_data_set_name(set)) {  // nothing that could be fetched
+    while (lk_data_set_at(set) && strcmp(lk_data_set_at(set)->name, name) != 0) set++;
+    if (!lk_data_set_at(set)) {  // nothing that could be fetched
         return lk_fail(error, LK_NO_INPUT,
                        "data.set: %s is not on this machine, nor is it mnist or fashion-mnist, "
                        "which lockstep data fetch knows; put its four files in $LOCKSTEP_DATA/%s, "

@@ -64,9 +64,6 @@ struct json_t *lk_setting_default(const lk_setting *k);
 typedef void (*lk_key_visit)(void *context, const char *path, const char *type, const lk_key *key);
 void lk_key_walk(lk_key_visit visit, void *context);
 
-// lockstep config schema (config_schema.c)
-lk_status lk_print_schema(lk_error *error);
-
 // --- reading (config_read.c) ---------------------------------------------------------------------
 
 // Sets every field under `group` to its default, then reads the object `at` by it, where there is

@@ -1,5 +1,5 @@
-// devices.c - which devices this program was linked with. Kept out of lockstep_apps, so that a test
-// can link the same program with others.
+// devices.c - which devices this library was built with. Alone in its file, so that a test can link
+// another one in its place.
 #include "apps/run/run.h"
 
 #ifdef LK_HAVE_CUDA

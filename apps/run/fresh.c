@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "apps/cli/command.h"
+#include "apps/run/weights.h"
 #include "apps/run/hot.h"
 
 static const char *const files_of_run[] = {"metrics.jsonl",   "hashes.jsonl", "evaluations.jsonl",

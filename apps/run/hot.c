@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "apps/cli/tools.h"
+#include "apps/run/flop.h"
 #include "comm/step/exchange.h"
 
 typedef unsigned long long ull;
@@ -49,7 +49,7 @@ void lk_hot_plan(lk_run *run) {
     const lk_config *c = &run->config;
     const uint64_t bytes = tensor_bytes(run);
     const uint32_t replicas = LK_MAX(run->layout.replicas_all, run->layout.replicas);
-    const double flop = lk_step_flop(&run->program);
+    const double flop = lk_step_flop_of(&run->program).routed;
     run->hot_steps = run->hot_bytes = 0;
     run->hot_seconds = LK_HOT_SECONDS + (double)bytes / LK_HOT_BYTES_PER_SECOND;
     run->hot_step_seconds = flop / (flop_per_second(run->kernels->name) * replicas);
@@ -137,7 +137,7 @@ static lk_hot_offer open_mine(lk_hot *hot, const hot_word *word, lk_error *why) 
     return mine;
 }
 
-void lk_hot_meet(lk_hot *hot, lk_run *run, const char *run_dir, bool resume) {
+void lk_hot_meet(lk_hot *hot, lk_run *run, const char *run_dir, bool resume, const lk_say *say) {
     hot_word word = {.every = run->hot_steps, .resumes = resume, .forgotten = forgotten};
     lk_error why = {.status = LK_OK};
     lk_safetensors_tensor *tensors = (lk_safetensors_tensor *)(void *)run->checkpoint_tables;
@@ -154,31 +154,30 @@ void lk_hot_meet(lk_hot *hot, lk_run *run, const char *run_dir, bool resume) {
     hot->offers[0] = mine;
     if (run->workers.joined) lk_mpi_gather(&mine, sizeof mine, hot->offers);
     if (why.status == LK_OK) return;
-    fprintf(stderr, "lockstep: WARNING: no hot state is kept on the host of rank %u: %s\n",
-            run->workers.rank, why.text);
+    lk_say_warning(say, "no hot state is kept on the host of rank %u: %s", run->workers.rank,
+                   why.text);
 }
 
-void lk_hot_print(const lk_hot *hot, lk_text_out *out) {
+void lk_hot_print(const lk_hot *hot, const lk_say *say) {
     const lk_run *run = hot->run;
     if (fetches(run)) {
-        lk_text_line(out,
+        lk_say_line(say,
                      "hot state: off (GPUs keep parameters and slots; checkpoint.hot_steps=N "
                      "fetches them)");
     } else if (hot->every == 0) {
-        lk_text_line(out, "hot state: off (as asked)");
+        lk_say_line(say, "hot state: off (as asked)");
     } else if (!hot->keeps) {
-        lk_text_line(out, "hot state: off on this host");
+        lk_say_line(say, "hot state: off on this host");
     } else {
-        lk_text_line(out, "hot state: every %llu step%s, %llu bytes, %s", (ull)hot->every,
+        lk_say_line(say, "hot state: every %llu step%s, %llu bytes, %s", (ull)hot->every,
                      hot->every == 1 ? "" : "s", (ull)run->hot_bytes, hot->state.path);
     }
 }
 
 // --- which copy --------------------------------------------------------------------------------
 
-static void say_passed_over(lk_text_out *out, const char *why) {
-    lk_text_line(out, "WARNING: hot state passed over: %s", why);
-    fprintf(stderr, "lockstep: WARNING: hot state passed over: %s\n", why);
+static void say_passed_over(const lk_say *say, const char *why) {
+    lk_say_warning(say, "hot state passed over: %s", why);
 }
 
 // The step of the last whole line of a log; 0: there is none. Its tail holds that line.
@@ -216,7 +215,7 @@ static uint64_t next_line(uint64_t last, uint64_t every, bool from_first) {
     return (last / every + 1) * every;
 }
 
-lk_status lk_hot_choose(const lk_hot *hot, const char *run_dir, uint64_t total, lk_text_out *out,
+lk_status lk_hot_choose(const lk_hot *hot, const char *run_dir, uint64_t total, const lk_say *say,
                         lk_hot_choice *choice, lk_error *error) {
     const lk_config *c = &hot->run->config;
     uint64_t metrics, hashes;
@@ -241,22 +240,22 @@ lk_status lk_hot_choose(const lk_hot *hot, const char *run_dir, uint64_t total, 
                           (ull)copy->step, w);
             }
             if (late || copy->verdict == LK_HOT_TORN || copy->verdict == LK_HOT_FOREIGN) {
-                say_passed_over(out, why);
+                say_passed_over(say, why);
             } else if (copy->verdict == LK_HOT_WHOLE &&
                        (!choice->found || copy->step > choice->step)) {
                 *choice = (lk_hot_choice){true, w, i, copy->step, copy->word};
             }
         }
     }
-    if (!choice->found && hot->every) lk_text_line(out, "hot state: none to go on from");
+    if (!choice->found && hot->every) lk_say_line(say, "hot state: none to go on from");
     return LK_OK;
 }
 
-void lk_hot_say_stale(const lk_hot_choice *choice, uint64_t step, lk_text_out *out) {
+void lk_hot_say_stale(const lk_hot_choice *choice, uint64_t step, const lk_say *say) {
     char why[160];
     lk_format(why, sizeof why, "its step %llu is older than the checkpoint of step %llu",
               (ull)choice->step, (ull)step);
-    say_passed_over(out, why);
+    say_passed_over(say, why);
 }
 
 lk_status lk_hot_load(lk_hot *hot, lk_hot_choice *choice, lk_error *error) {

@@ -6,8 +6,8 @@
 #define LOCKSTEP_APPS_RUN_HOT_H
 
 #include "apps/run/run.h"
+#include "apps/run/say.h"
 #include "io/hot_state.h"
-#include "io/text.h"
 
 // The most of a run's time that keeping it may take where the configuration does not say how often,
 // and what this is reckoned from (lockstep plan shows it). A step takes at least its
@@ -52,20 +52,20 @@ typedef struct lk_hot {
 void lk_hot_plan(lk_run *run);
 
 // The leader has opened the run directory, nobody else looks at `run_dir`: all workers at the same
-// point open what they keep and hear what each has. A host that cannot keep any says so on stderr,
+// point open what they keep and hear what each has. A host that cannot keep any says so,
 // and the run goes on: what is promised is on disk.
-void lk_hot_meet(lk_hot *hot, lk_run *run, const char *run_dir, bool resume);
+void lk_hot_meet(lk_hot *hot, lk_run *run, const char *run_dir, bool resume, const lk_say *say);
 
-// The leader's: says on `out` what this run keeps.
-void lk_hot_print(const lk_hot *hot, lk_text_out *out);
+// The leader's: says what this run keeps.
+void lk_hot_print(const lk_hot *hot, const lk_say *say);
 
-// The leader's: the newest copy on any host to which the run's logs reach; says on `out` and on
-// stderr what had to be passed over. `total`: steps of the whole run.
-lk_status lk_hot_choose(const lk_hot *hot, const char *run_dir, uint64_t total, lk_text_out *out,
+// The leader's: the newest copy on any host to which the run's logs reach; warns of what
+// had to be passed over. `total`: steps of the whole run.
+lk_status lk_hot_choose(const lk_hot *hot, const char *run_dir, uint64_t total, const lk_say *say,
                         lk_hot_choice *choice, lk_error *error);
 
 // .. and that it is older than what the disk has.
-void lk_hot_say_stale(const lk_hot_choice *choice, uint64_t step, lk_text_out *out);
+void lk_hot_say_stale(const lk_hot_choice *choice, uint64_t step, const lk_say *say);
 
 // All workers at the same point, the leader with its choice: its parameters and slots are then the
 // leader's.

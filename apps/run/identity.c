@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "apps/cli/command.h"
+#include "apps/run/weights.h"
 #include "apps/run/config_keys.h"
 
 enum { LIST_BYTES = 260, KEY_BYTES = 160, VALUE_BYTES = 48 };

@@ -25,6 +25,8 @@ MAY_INCLUDE = {
 COMM = ("step", "threads", "cluster", "mpi", "cuda")
 MAY_INCLUDE_IN_COMM = {"step": {"step"}, "threads": {"threads"},
                        **{name: set(COMM[:i + 1]) for i, name in enumerate(COMM) if i > 1}}
+# Which folders of apps a folder of it may include from: a run knows no command line.
+MAY_INCLUDE_IN_APPS = {"run": {"run"}, "cli": {"run", "cli"}, "baremetal": {"baremetal", "run"}}
 # An op or a layer is known by its descriptor alone (ops/op.h).
 KINDS = re.compile(r"\bcase LK_(OP|LAYER|OPTIMIZER)_")
 # Freestanding files: the core. They include only each other and the compiler's own headers.
@@ -110,6 +112,9 @@ def check_includes(path, text):
         if quoted and folder == "comm" and wanted[0] == "comm" and len(parts) > 2 and \
                 wanted[1] not in MAY_INCLUDE_IN_COMM[parts[1]]:
             report(path, number, f"comm/{parts[1]} may not include {target}")
+        if quoted and folder == "apps" and wanted[0] == "apps" and len(parts) > 2 and \
+                wanted[1] not in MAY_INCLUDE_IN_APPS[parts[1]]:
+            report(path, number, f"apps/{parts[1]} may not include {target}")
         if not quoted and path in CORE and target not in FREESTANDING_HEADERS:
             report(path, number, f"the core is freestanding and may not include <{target}>")
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "apps/cli/command.h"
 #include "apps/run/config_keys.h"
-#include "apps/cli/tools.h"
 
 static void put(json_t *object, const char *name, json_t *value) {
     (void)json_object_set_new(object, name, value);

@@ -1,7 +1,7 @@
 // watch.c - the handlers of watch.h. What runs in one uses lk_format and write alone: no printf,
 // no heap, no lock.
 #define _GNU_SOURCE
-#include "apps/run/watch.h"
+#include "apps/cli/watch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -294,12 +294,6 @@ void lk_watch_stop(void) {
 }
 
 uint32_t lk_stop_signal(void) { return (uint32_t)stop_signal; }
-
-lk_status lk_stop_status(uint32_t signal_number) {
-    return signal_number == SIGINT   ? LK_INTERRUPTED
-           : signal_number == SIGHUP ? LK_HANGUP
-                                     : LK_TERMINATED;
-}
 
 // Under --quiet nobody sees what the clock would show.
 void lk_watch_prepare(void) {

@@ -10,8 +10,8 @@
 //
 // All of it is done by handlers on the main thread, which is the first replica: they read what it
 // writes, and write where it writes when it does not.
-#ifndef LOCKSTEP_APPS_RUN_WATCH_H
-#define LOCKSTEP_APPS_RUN_WATCH_H
+#ifndef LOCKSTEP_APPS_CLI_WATCH_H
+#define LOCKSTEP_APPS_CLI_WATCH_H
 
 #include "apps/run/run.h"
 #include "io/text.h"
@@ -38,8 +38,6 @@ extern lk_watch lk_watching;
 // From here on those signals are noted and answered, and SIGPIPE is none. The one noted last, or 0.
 void lk_watch_stop(void);
 uint32_t lk_stop_signal(void);
-// How a process ends that was asked to by this signal.
-lk_status lk_stop_status(uint32_t signal_number);
 
 // SIGUSR1 alone, for what comes before.
 void lk_watch_ask(void);

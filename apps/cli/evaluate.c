@@ -26,7 +26,8 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *
     lk_watch_data(&run->train, &run->test);
     LK_CHECK(lk_run_start(run, o->max_memory, error));
     uint64_t steps;
-    LK_CHECK(lk_load_weights(run, &lk_file_ops_posix, o->checkpoint, o->run_dir, out, &steps,
+    const lk_say say = lk_say_on(out);
+    LK_CHECK(lk_load_weights(run, &lk_file_ops_posix, o->checkpoint, o->run_dir, &say, &steps,
                              error));
     return lk_run_seal(run, false, error);
 }

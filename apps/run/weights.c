@@ -1,0 +1,117 @@
+// weights.c - the newest whole checkpoint of a run directory, and its tensors into a started run.
+#include "apps/run/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/text.h"
+
+const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes) {
+    snprintf(path, bytes, "runs/%s", *run->config.name ? run->config.name : "unnamed");
+    return path;
+}
+
+lk_status lk_check_recorded(const lk_safetensors *reader, lk_error *error) {
+    static const char *const keys[] = {LK_CHECKPOINT_KEY_DIGEST, LK_CHECKPOINT_KEY_STATE};
+    for (uint32_t i = 0; i < LK_COUNT(keys); i++) {
+        if (lk_safetensors_metadata(reader, keys[i])) continue;
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: has recorded no \"%s\", by which its weights are proven; take one that "
+                       "training has saved",
+                       reader->path, keys[i]);
+    }
+    return LK_OK;
+}
+
+static void say_damaged(void *context, const char *path, const lk_error *why) {
+    (void)path;  // the error begins with it
+    const char *what = why->status == LK_IO_ERROR ? "unreadable" : "damaged";
+    lk_say_warning(context, "%s checkpoint passed over: %s", what, why->text);
+}
+
+static lk_status check_identity(const lk_run *run, const lk_safetensors *reader, const char *path,
+                                lk_error *error) {
+    const char *theirs = lk_safetensors_metadata(reader, "run_identity");
+    if (theirs && strcmp(theirs, run->identity_hex) == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: it belongs to run identity %s, this configuration's is %s", path,
+                   theirs ? theirs : "(none)", run->identity_hex);
+}
+
+// A fast run goes on with the bits of the GPU and the library at hand.
+static void warn_of_parting(const lk_run *run, const lk_safetensors *reader, const char *path,
+                            const lk_say *say) {
+    char cublas[24], shown[2][LK_TEXT_SHOWN_BYTES];
+    const char *gpu = lk_safetensors_metadata(reader, "gpu");
+    const char *theirs = lk_safetensors_metadata(reader, "cublas");
+    if (!lk_run_is_fast(run)) return;
+    lk_run_cublas(run, cublas, sizeof cublas);
+    gpu = gpu ? gpu : "(unknown)";
+    theirs = theirs ? theirs : "(unknown)";
+    if (strcmp(gpu, run->gpus.gpu[0].device.name) == 0 && strcmp(theirs, cublas) == 0) return;
+    lk_say_warning(say,
+                   "%s was computed on %s with cuBLAS %s, this run goes on on %s with cuBLAS "
+                   "%s: in arithmetic fast its bits may part from here from those of a run that "
+                   "stayed",
+                   path, lk_text_shown(shown[0], gpu), lk_text_shown(shown[1], theirs),
+                   run->gpus.gpu[0].device.name, cublas);
+}
+
+lk_status lk_find_weights(const lk_file_ops *ops, const char *run_dir,
+                          lk_safetensors_entry *entries, size_t capacity, const lk_say *say,
+                          lk_checkpoint_found *found, lk_error *error) {
+    char directory[LK_PATH_BYTES];
+    lk_say mine = *say;
+    LK_CHECK(lk_path_join(directory, run_dir, "/", "checkpoints", error));
+    return lk_checkpoint_find_newest(ops, directory, entries, capacity, say_damaged, &mine, found,
+                                     error);
+}
+
+// The values are verified as they lie in the run's memory, whatever else has read the file before.
+static lk_status load_file(lk_run *run, const lk_file_ops *ops, const char *file,
+                           lk_safetensors_entry *entries, size_t capacity,
+                           lk_safetensors_tensor *tensors, const lk_say *say, uint64_t *steps_done,
+                           lk_error *error) {
+    lk_safetensors reader;
+    LK_CHECK(lk_checkpoint_peek(&reader, ops, file, entries, capacity, error));
+    lk_status status = lk_check_recorded(&reader, error);
+    // Training goes on only from its own state; evaluation takes any weights that fit.
+    if (status == LK_OK && run->needs.checkpoints) {
+        status = check_identity(run, &reader, file, error);
+    }
+    lk_run_tensors(run, tensors);
+    if (status == LK_OK) {
+        status = lk_checkpoint_load(&reader, tensors, lk_run_tensor_count(run), steps_done, error);
+    }
+    if (status == LK_OK && run->needs.checkpoints) warn_of_parting(run, &reader, file, say);
+    lk_safetensors_close(&reader);
+    return status;
+}
+
+lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
+                          const char *run_dir, const lk_say *say, uint64_t *steps_done,
+                          lk_error *error) {
+    const uint32_t count = lk_run_tensor_count(run);
+    const size_t capacity = LK_MAX(4096, (size_t)count);
+    lk_checkpoint_found found = {0};
+    lk_safetensors_entry *entries = calloc(capacity, sizeof *entries);
+    lk_safetensors_tensor *tensors = calloc(count, sizeof *tensors);
+    lk_status status =
+        entries && tensors ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+    if (status == LK_OK && !file) {
+        status = lk_find_weights(ops, run_dir, entries, capacity, say, &found, error);
+        file = found.path;
+    }
+    if (status == LK_OK) {
+        status = load_file(run, ops, file, entries, capacity, tensors, say, steps_done,
+                           error);
+    }
+    if (status == LK_OK) {
+        if (run->cuda) run->cuda->upload(&run->gpus);
+        lk_say_line(say, "weights of step %llu from %s", (unsigned long long)*steps_done, file);
+    }
+    free(entries);
+    free(tensors);
+    return status;
+}
