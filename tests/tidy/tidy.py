@@ -33,9 +33,9 @@ CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/optimizer.c
           ops/graph/identity.c ops/graph/model.c ops/graph/program.c ops/layers/activation.c
           ops/layers/add.c
           ops/layers/conv2d.c ops/layers/dense.c ops/layers/loss.c ops/layers/pool.c
-          ops/layers/shape.c ops/layers/words.c comm/cluster/cluster.c comm/step/exchange.c
-          comm/step/hash.c comm/step/reduce.c comm/step/step.c io/decimal.c io/idx.c io/made_up.c
-          io/shuffle.c""".split()
+          ops/layers/shape.c ops/layers/words.c comm/cluster/cluster.c comm/step/driver.c
+          comm/step/exchange.c comm/step/hash.c comm/step/lanes.c comm/step/reduce.c
+          comm/step/step.c io/decimal.c io/idx.c io/made_up.c io/shuffle.c""".split()
 FREESTANDING_HEADERS = {"stdbool.h", "stddef.h", "stdint.h", "stdarg.h"}
 # Heap calls in the library are for start-up, and each place has a reason that stands beside it.
 HEAP = re.compile(r"\b(malloc|calloc|realloc|aligned_alloc|strdup|posix_memalign)\s*\(")
