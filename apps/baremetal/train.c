@@ -122,7 +122,7 @@ static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_err
     lk_world_make(&board.world, p, kernels, &board.source, board.regions.device,
                   board.regions.replicas, board.regions.replica_bytes, board.regions.world_tables);
     lk_program_initialize(p, board.regions.device);
-    board.driver = (lk_driver){.lanes = &lk_lanes_alone,
+    board.driver = (lk_driver){.lanes = &lk_lanes_steps,
                                .transport = &lk_in_turn,
                                .worlds = &board.world,
                                .programs = 1,

@@ -71,7 +71,7 @@ const lk_course lk_course_evaluate = {
 
 // --- a step ------------------------------------------------------------------------------------
 
-static void start(lk_driver *d, uint32_t program, uint64_t step) {
+static void begin(lk_driver *d, uint32_t program, uint64_t step) {
     lk_assert(program < d->programs);
     d->world = &d->worlds[program];
     d->exchange = d->exchanges ? &d->exchanges[program] : NULL;
@@ -82,7 +82,7 @@ static void start(lk_driver *d, uint32_t program, uint64_t step) {
 
 void lk_driver_start(lk_driver *d, uint32_t program, uint64_t step) {
     lk_assert(d->verdict != LK_VERDICT_REPLAY || step == d->step);
-    start(d, program, step);
+    begin(d, program, step);
     d->course = d->transport->step;
     d->test = NULL;
     d->verdict = LK_VERDICT_APPLY;
@@ -91,7 +91,7 @@ void lk_driver_start(lk_driver *d, uint32_t program, uint64_t step) {
 void lk_driver_start_evaluation(lk_driver *d, uint32_t program, uint64_t steps_done,
                                 const lk_source *test, uint64_t count) {
     lk_assert(d->verdict != LK_VERDICT_REPLAY);
-    start(d, program, steps_done);
+    begin(d, program, steps_done);
     d->course = d->transport->evaluation;
     d->test = test;
     d->test_count = count;
@@ -128,7 +128,7 @@ static void next_row(lk_member *m) {
 
 // After the same meeting every member ends, whoever was quick and whoever slow: the first may have
 // lost somebody again, after the next meeting, before a slow one looks here.
-static lk_wait meet(lk_member *m) {
+static lk_wait meet_all(lk_member *m) {
     const lk_driver *d = m->driver;
     if (d->transport->meet(m) == LK_WAIT_ON) return LK_WAIT_ON;
     m->meetings++;
@@ -136,7 +136,7 @@ static lk_wait meet(lk_member *m) {
     return LK_WAIT_OVER;
 }
 
-static lk_wait await(lk_member *m, const lk_row *row) {
+static lk_wait await_turn(lk_member *m, const lk_row *row) {
     lk_driver *d = m->driver;
     const lk_wait wait = d->transport->await(d, (lk_turn)row->turn, m->part);
     if (wait == LK_WAIT_LOST) __atomic_store_n(&d->lost_after, m->meetings + 1, __ATOMIC_RELAXED);
@@ -145,26 +145,26 @@ static lk_wait await(lk_member *m, const lk_row *row) {
 
 // Every replica reads the same flags, after the meeting that made them known, and so finds the
 // same.
-static void judge(lk_member *m) {
+static void judge_step(lk_member *m) {
     lk_driver *d = m->driver;
     if (!d->decide) return;
     m->verdict = d->decide(d->decide_context, d->step, d->lanes->flag(d));
     if (m->replica == 0) d->verdict = m->verdict;
 }
 
-static void look(lk_member *m) {
+static void look_for_boxes(lk_member *m) {
     lk_driver *d = m->driver;
     while (d->here < m->part && d->transport->look(d, LK_TURN_BOXES, d->here)) d->here++;
 }
 
 // The boxes of a part, and the sums of those parts whose boxes have come meanwhile.
-static void share(lk_member *m) {
+static void share_and_join(lk_member *m) {
     const lk_driver *d = m->driver;
     d->lanes->share(m);
     for (; m->joined < d->here; m->joined++) d->lanes->join(m, m->joined);
 }
 
-static void join_part(lk_member *m) {
+static void join_one(lk_member *m) {
     m->driver->lanes->join(m, m->part);
     m->joined = m->part + 1;
 }
@@ -178,8 +178,8 @@ static void give_joined(lk_member *m) {
 static lk_wait first_alone(lk_member *m, const lk_row *row) {
     lk_driver *d = m->driver;
     switch ((lk_act)row->act) {
-    case LK_ACT_AWAIT: return await(m, row);
-    case LK_ACT_LOOK: look(m); break;
+    case LK_ACT_AWAIT: return await_turn(m, row);
+    case LK_ACT_LOOK: look_for_boxes(m); break;
     case LK_ACT_NOTE:
         if (m->part + 1 == d->parts || d->test) d->lanes->note(d);
         break;
@@ -190,16 +190,16 @@ static lk_wait first_alone(lk_member *m, const lk_row *row) {
     return LK_WAIT_OVER;
 }
 
-static lk_wait act(lk_member *m, const lk_row *row) {
+static lk_wait do_row(lk_member *m, const lk_row *row) {
     const lk_lanes *lanes = m->driver->lanes;
     switch ((lk_act)row->act) {
     case LK_ACT_COMPUTE: lanes->compute(m); break;
-    case LK_ACT_SHARE: share(m); break;
-    case LK_ACT_JOIN: join_part(m); break;
-    case LK_ACT_VERDICT: judge(m); break;
+    case LK_ACT_SHARE: share_and_join(m); break;
+    case LK_ACT_JOIN: join_one(m); break;
+    case LK_ACT_VERDICT: judge_step(m); break;
     case LK_ACT_APPLY: lanes->apply(m); break;
     case LK_ACT_EVALUATE: lanes->evaluate(m); break;
-    case LK_ACT_MEET: return meet(m);
+    case LK_ACT_MEET: return meet_all(m);
     default: return m->replica == 0 ? first_alone(m, row) : LK_WAIT_OVER;
     }
     return LK_WAIT_OVER;
@@ -209,7 +209,7 @@ lk_going lk_member_next(lk_member *m) {
     const lk_driver *d = m->driver;
     if (m->over) return LK_OVER;
     const lk_row *row = &d->course->section[m->section].rows[m->row];
-    if (act(m, row) == LK_WAIT_ON) return LK_WAITS;
+    if (do_row(m, row) == LK_WAIT_ON) return LK_WAITS;
     // With the last part nothing is left to be hidden under.
     const bool late = row->lap == LK_LAP_EARLY && m->part + 1 == d->parts;
     lk_member_lap(m, late ? LK_LAP_MOVING : (lk_lap)row->lap,
@@ -236,6 +236,6 @@ void lk_driver_run_in_turn(lk_driver *d) {
     lk_member_start(&m, d, 0);
     do {
         const lk_row *row = &d->course->section[m.section].rows[m.row];
-        for (m.replica = d->world->replicas - 1; m.replica > 0; m.replica--) (void)act(&m, row);
+        for (m.replica = d->world->replicas - 1; m.replica > 0; m.replica--) (void)do_row(&m, row);
     } while (lk_member_next(&m) == LK_GOES_ON);
 }

@@ -135,7 +135,8 @@ typedef struct lk_lanes {
     lk_step_result (*finish)(lk_driver *d);
 } lk_lanes;
 
-extern const lk_lanes lk_lanes_alone;   // replicas of one worker
+extern const lk_lanes lk_lanes_alone;   // replicas of one worker,
+extern const lk_lanes lk_lanes_steps;   // .. which never evaluates
 extern const lk_lanes lk_lanes_shared;  // of one of several that share a memory
 extern const lk_lanes lk_lanes_boxes;   // of one of several that do not
 

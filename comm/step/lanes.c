@@ -10,11 +10,11 @@ static uint64_t examples_of(const lk_driver *d) {
     return d->test ? d->test_count : lk_step_examples(d->world->program->spec, d->step);
 }
 
-static void compute(lk_member *m) {
+static void compute_whole(lk_member *m) {
     lk_step_compute(m->driver->world, m->replica, m->driver->step);
 }
 
-static void update(lk_member *m) {
+static void update_partition(lk_member *m) {
     lk_world *world = m->driver->world;
     if (m->verdict == LK_VERDICT_APPLY) {
         lk_step_update(world, m->replica, m->driver->step);
@@ -23,14 +23,14 @@ static void update(lk_member *m) {
     }
 }
 
-static void evaluate(lk_member *m) {
+static void evaluate_share(lk_member *m) {
     const lk_driver *d = m->driver;
     lk_evaluate_compute(d->world, m->replica, d->test, d->test_count);
 }
 
 // --- one worker --------------------------------------------------------------------------------
 
-static uint32_t flag(const lk_driver *d) {
+static uint32_t flag_of_replicas(const lk_driver *d) {
     uint32_t bad_op = LK_NONE;
     for (uint32_t r = 0; r < d->world->replicas; r++) {
         bad_op = LK_MIN(bad_op, d->world->frames[r].bad_op);
@@ -38,15 +38,26 @@ static uint32_t flag(const lk_driver *d) {
     return bad_op;
 }
 
-static lk_step_result finish(lk_driver *d) {
-    lk_step_result result =
-        d->test ? lk_evaluate_finish(d->world, d->test_count) : lk_step_finish(d->world, d->step);
-    if (!d->test) result.step = d->step;
+static lk_step_result finish_step(lk_driver *d) {
+    lk_step_result result = lk_step_finish(d->world, d->step);
+    result.step = d->step;
     return result;
 }
 
-const lk_lanes lk_lanes_alone = {
-    .compute = compute, .apply = update, .evaluate = evaluate, .flag = flag, .finish = finish};
+static lk_step_result finish_alone(lk_driver *d) {
+    return d->test ? lk_evaluate_finish(d->world, d->test_count) : finish_step(d);
+}
+
+const lk_lanes lk_lanes_alone = {.compute = compute_whole,
+                                 .apply = update_partition,
+                                 .evaluate = evaluate_share,
+                                 .flag = flag_of_replicas,
+                                 .finish = finish_alone};
+
+const lk_lanes lk_lanes_steps = {.compute = compute_whole,
+                                 .apply = update_partition,
+                                 .flag = flag_of_replicas,
+                                 .finish = finish_step};
 
 // --- one of several ----------------------------------------------------------------------------
 
@@ -58,13 +69,13 @@ static uint32_t flag_of_all(const lk_driver *d) {
     return bad_op;
 }
 
-static void note(lk_driver *d) {
+static void write_note(lk_driver *d) {
     const uint32_t leaves = grains_of(d), grains = d->test ? leaves : d->world->program->grains;
     if (d->world->program->layout.shared && !d->test) lk_step_foresee(d->world, d->step);
     lk_exchange_write_note(d->exchange, d->world, grains, leaves, d->stop);
 }
 
-static void complete(lk_driver *d) { lk_exchange_complete_note(d->exchange, d->world); }
+static void complete_note(lk_driver *d) { lk_exchange_complete_note(d->exchange, d->world); }
 
 static lk_step_result finish_with_all(lk_driver *d) {
     if (!d->test) lk_world_check(d->world);
@@ -73,12 +84,12 @@ static lk_step_result finish_with_all(lk_driver *d) {
     return result;
 }
 
-const lk_lanes lk_lanes_shared = {.compute = compute,
-                                  .apply = update,
-                                  .evaluate = evaluate,
+const lk_lanes lk_lanes_shared = {.compute = compute_whole,
+                                  .apply = update_partition,
+                                  .evaluate = evaluate_share,
                                   .flag = flag_of_all,
-                                  .note = note,
-                                  .complete = complete,
+                                  .note = write_note,
+                                  .complete = complete_note,
                                   .finish = finish_with_all};
 
 // The replica's work up to the end of a part. The first member sees to it that messages get on.
@@ -97,15 +108,15 @@ static void compute_part(lk_member *m) {
     if (m->part == 0 && m->replica == 0) lk_exchange_foresee(d->exchange, d->step);
 }
 
-static void share(lk_member *m) {
+static void share_part(lk_member *m) {
     lk_exchange_share(m->driver->exchange, m->driver->world, m->replica, m->part);
 }
 
-static void join(lk_member *m, uint32_t part) {
+static void join_part(lk_member *m, uint32_t part) {
     lk_exchange_join(m->driver->exchange, m->driver->world, m->replica, part);
 }
 
-static void apply(lk_member *m) {
+static void apply_part(lk_member *m) {
     lk_driver *d = m->driver;
     if (m->verdict == LK_VERDICT_APPLY) {
         lk_exchange_apply(d->exchange, d->world, m->replica, d->step, m->part);
@@ -115,11 +126,11 @@ static void apply(lk_member *m) {
 }
 
 const lk_lanes lk_lanes_boxes = {.compute = compute_part,
-                                 .share = share,
-                                 .join = join,
-                                 .apply = apply,
-                                 .evaluate = evaluate,
+                                 .share = share_part,
+                                 .join = join_part,
+                                 .apply = apply_part,
+                                 .evaluate = evaluate_share,
                                  .flag = flag_of_all,
-                                 .note = note,
-                                 .complete = complete,
+                                 .note = write_note,
+                                 .complete = complete_note,
                                  .finish = finish_with_all};
