@@ -4,8 +4,8 @@
 // target is, and what its console is, only the platform file beside this one knows.
 #include "apps/baremetal/embedded.h"
 #include "apps/run/order.h"
+#include "comm/step/driver.h"
 #include "comm/step/hash.h"
-#include "comm/step/step.h"
 #include "io/decimal.h"
 
 typedef unsigned long long ull;
@@ -16,6 +16,7 @@ static struct {
     lk_arena arena;
     lk_core_regions regions;
     lk_world world;
+    lk_driver driver;
     lk_source source;
     lk_error error;
     char line[LK_ERROR_TEXT_BYTES + 32];
@@ -121,16 +122,20 @@ static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_err
     lk_world_make(&board.world, p, kernels, &board.source, board.regions.device,
                   board.regions.replicas, board.regions.replica_bytes, board.regions.world_tables);
     lk_program_initialize(p, board.regions.device);
+    board.driver = (lk_driver){.lanes = &lk_lanes_steps,
+                               .transport = &lk_in_turn,
+                               .worlds = &board.world,
+                               .programs = 1,
+                               .lost = &board.error};
     return LK_OK;
 }
 
 // --- the loop ------------------------------------------------------------------------------------
 
 static lk_status one_step(const lk_embedded *run, uint64_t step, lk_error *error) {
-    lk_world *w = &board.world;
-    for (uint32_t r = 0; r < w->replicas; r++) lk_step_compute(w, r, step);
-    for (uint32_t r = 0; r < w->replicas; r++) lk_step_update(w, r, step);
-    lk_step_result result = lk_step_finish(w, step);
+    lk_driver_start(&board.driver, 0, step);
+    lk_driver_run_in_turn(&board.driver);
+    lk_step_result result = lk_driver_finish(&board.driver);
     if (result.bad_tensor)
         return lk_fail(error, LK_NOT_FINITE,
                        "step %llu: %s is not finite: the run diverged; try a smaller learning_rate",

@@ -11,17 +11,8 @@
 #ifndef LOCKSTEP_APPS_RUN_LAPS_H
 #define LOCKSTEP_APPS_RUN_LAPS_H
 
+#include "comm/step/driver.h"
 #include "io/text.h"
-
-typedef enum lk_lap {
-    LK_LAP_COMPUTING,
-    LK_LAP_EARLY,
-    LK_LAP_WAITING,
-    LK_LAP_TURNS,
-    LK_LAP_MOVING,
-    LK_LAP_UPDATING,
-    LK_LAPS
-} lk_lap;
 
 // The quickest steps of a run say what a step costs on a machine that others use, too.
 enum { LK_LAPS_BLOCK = 64 };

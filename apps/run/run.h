@@ -14,9 +14,8 @@
 #include "arena/arena.h"
 #include "arena/host_memory.h"
 #include "comm/cuda/group.h"
-#include "comm/step/exchange.h"
 #include "comm/mpi/mpi.h"
-#include "comm/step/step.h"
+#include "comm/step/driver.h"
 #include "comm/threads/team.h"
 #include "io/checkpoint.h"
 #include "io/manifest.h"
@@ -54,8 +53,8 @@ typedef struct lk_run {
     lk_host_block block;
     lk_world world;
     lk_exchange exchange;
-    uint32_t boxes_here;  // parts of the step's exchange that have come, from the first on
-    uint32_t stop;        // a signal this process was asked to stop by: told to the other workers
+    lk_driver driver;  // of all that compute
+    uint32_t stop;     // a signal this process was asked to stop by: told to the other workers
     // The leader's clock says that the next step is saved: told, too, where GPUs exchange.
     bool save_by_clock;
     lk_error lost;   // why other workers or the GPU are not heard any more; LK_OK while they are

@@ -19,7 +19,7 @@
 #ifndef LOCKSTEP_COMM_MPI_MPI_H
 #define LOCKSTEP_COMM_MPI_MPI_H
 
-#include "comm/step/exchange.h"
+#include "comm/step/driver.h"
 #include "comm/cluster/reach.h"
 
 enum { LK_MPI_WORLD_MAX = 1024, LK_MPI_ITEM_BYTES = 72, LK_MPI_HOST_BYTES = 64 };
@@ -97,16 +97,6 @@ uint8_t *lk_mpi_window_of(uint32_t rank);  // those of another worker; NULL: mes
 lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error);
 
 void lk_mpi_seal(void);
-
-// The last turn is of notes: the leader comes to it when all is saved.
-// LK_TURN_STEP is one of notes alone, of a step.
-typedef enum lk_turn {
-    LK_TURN_BOXES,
-    LK_TURN_SUMS,
-    LK_TURN_STEP,
-    LK_TURN_NOTES,
-    LK_TURN_LAST
-} lk_turn;
 
 // A turn in pieces, all of them called by one thread: gives what this worker has written of a part;
 // have all given theirs (nobody waits, but messages get on); waits until they have. Every part of

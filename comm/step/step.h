@@ -43,6 +43,14 @@ typedef struct lk_world {
     lk_progress progress;
 } lk_world;
 
+// What all replicas agree on before a weight is written.
+typedef enum lk_verdict {
+    LK_VERDICT_APPLY,
+    LK_VERDICT_SKIP,    // nothing is written, and the run goes on with the next step
+    LK_VERDICT_REPLAY,  // nothing is written, and the same step is next
+    LK_VERDICT_STOP,    // nothing is written, and the run ends
+} lk_verdict;
+
 typedef struct lk_step_result {
     uint64_t step;  // set by who knows it
     uint32_t examples;
@@ -52,6 +60,7 @@ typedef struct lk_step_result {
     uint32_t stop;           // a signal that some worker was asked to stop by, or 0
     bool pending;        // a device works on it still: only `stop` and `save_by_clock` are known
     bool save_by_clock;  // the leader's clock says that it is saved
+    lk_verdict verdict;
 } lk_step_result;
 
 // What a run needs on any machine, with or without an operating system: the arena's first regions.

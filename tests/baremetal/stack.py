@@ -25,7 +25,14 @@ ONLY_FROM = {"on_panic": "lk_panic",
              # the walk over the ops, and the kernel that itself calls one of its table
              "before": "lk_walk_ops", "load": "lk_walk_ops", "examples": "lk_walk_ops",
              "metric_sum": "lk_walk_ops", "gradient": "lk_walk_ops", "after_op": "lk_walk_ops",
-             "dense_bias_gradient": "gradient"}
+             "dense_bias_gradient": "gradient",
+             # the driver's tables
+             **{name: "do_row" for name in (
+                 "meet_at_once", "compute_whole", "compute_part", "share_part", "join_part",
+                 "update_partition", "apply_part", "evaluate_share", "flag_of_replicas",
+                 "flag_of_all", "write_note", "complete_note")},
+             **{name: "lk_driver_finish" for name in (
+                 "finish_step", "finish_alone", "finish_with_all")}}
 INDIRECT = "__indirect_call"
 
 

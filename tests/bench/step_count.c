@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/step/step.h"
+#include "comm/step/driver.h"
 #include "io/made_up.h"
 #include "ops/variant.h"
 #include "tests/bench/qemu_counter.h"
@@ -154,10 +154,10 @@ static const lk_layer layers[] = {
      .initializer = &lk_initializer_glorot_uniform},
 };
 
-static void one_step(lk_world *world, uint64_t step) {
-    lk_step_compute(world, 0, step);
-    lk_step_update(world, 0, step);
-    if (lk_step_finish(world, step).bad_tensor) {
+static void one_step(lk_driver *driver, uint64_t step) {
+    lk_driver_start(driver, 0, step);
+    lk_driver_run_in_turn(driver);
+    if (lk_driver_finish(driver).bad_tensor) {
         fprintf(stderr, "step_count: step %llu is not finite\n", (unsigned long long)step);
         exit(LK_NOT_FINITE);
     }
@@ -201,10 +201,16 @@ static void run(uint32_t batch) {
     const lk_kernels table = counted_table();
     lk_world world;
     lk_world_make(&world, &p, &table, &source, device, replica, stride, memory(lk_world_bytes(&p)));
+    lk_error lost = {.status = LK_OK};
+    lk_driver driver = {.lanes = &lk_lanes_steps,
+                        .transport = &lk_in_turn,
+                        .worlds = &world,
+                        .programs = 1,
+                        .lost = &lost};
     for (uint64_t step = 0; step < STEPS; step++) {
         counting = step + 1 == STEPS;
         charge(REST);
-        one_step(&world, step);
+        one_step(&driver, step);
         charge(OUTSIDE);
     }
     print_digest(&p, device);

@@ -1,16 +1,18 @@
-// simulate_test.c - several workers in one thread: the scheduler (comm/step/step.h) and the
-// exchange (comm/step/exchange.h) as they are, over a transport and a clock that are made up from
-// one seed.
+// simulate_test.c - several workers in one thread: the driver of a step (comm/step/driver.h) with
+// its lanes and exchange, as they are, over a transport and a clock that are made up from one seed.
 //
 //   test_simulate [COUNT [FIRST]]    COUNT seeds, from FIRST on (1)
 //
 // A seed says how the work is cut into workers and replicas, which workers share a host, whether
 // gradients are exchanged all at the end or in parts while the rest is computed, who is slow, how
-// long each message takes, and in which order all that could happen next does happen. On
-// a host others read a worker's own memory, as late as the turns allow; between hosts bytes are
-// copied from it piece by piece, as late as its sends are under way. Every third seed loses
-// something: a worker dies or stops at some point of a step, or a message never comes. Then whoever
-// waits for longer than the deadline ends with LK_RETRY, and others go on from the leader's state.
+// long each message takes, and in which order all that could happen next does happen: one row of
+// one member of one worker, or a piece of a message. On a host others read a worker's own memory,
+// as late as the turns allow; between hosts bytes are copied from it piece by piece, as late as its
+// sends are under way. Every third seed loses something: a worker dies or stops at some point of a
+// step, or a message never comes. Then whoever waits for longer than the deadline ends with
+// LK_RETRY, and others go on from the leader's state. In many seeds a kernel finds something that
+// is not finite, and in some of these a verdict is asked for: the step is skipped, done again, or
+// the last.
 //
 // Whatever the seed, a step that a worker has finished has left the state of one worker alone.
 // Buffers are full of NaN before the first step, so that what is read too early is seen. At the end
@@ -21,8 +23,8 @@
 #include <string.h>
 
 #include "apps/run/order.h"
+#include "comm/step/driver.h"
 #include "comm/step/hash.h"
-#include "comm/mpi/mpi.h"
 #include "ops/variant.h"
 #include "tests/ops/layers.h"
 
@@ -42,7 +44,6 @@ enum {
     CLASSES = 3,
     WORKERS_MAX = 6,
     PARTS = 3,  // layers with parameters
-    ACTS_MAX = 9 * PARTS + 8,
     STATE_MAX = 1024,
     POOL_BYTES = 8 << 20,
     DEADLINE = 50000,  // ticks
@@ -112,16 +113,17 @@ static uint32_t label(void *context, uint64_t index) {
 
 static const lk_source test_set = {NULL, order, test_image, label};
 
-// What one worker with one replica has after each step, in either order of the examples.
+// What one worker with one replica has after each step, in either order of the examples, and with
+// one step skipped or none (STEPS).
 typedef struct wanted {
     lk_run_spec spec;
     lk_source source;
-    float state[STEPS][STATE_MAX];
+    float first_state[STATE_MAX], state[STEPS][STATE_MAX];
     lk_step_result step[STEPS], evaluation[STEPS];
     char digest[LK_SHA256_HEX_BYTES];
 } wanted;
 
-static wanted orders[2];
+static wanted orders[2][STEPS + 1];
 
 // Parameters and slots, one after the other: compared with `floats`, or replaced by them.
 static bool walk_state(const lk_program *p, uint8_t *device, float *floats, int direction) {
@@ -166,39 +168,6 @@ static uint32_t draw(uint32_t below) {
 
 // --- the simulated workers ---------------------------------------------------------------------
 
-typedef enum phase {
-    COMPUTE,
-    LOOK,
-    SHARE,
-    NOTE,
-    GIVE_BOXES,
-    BOXES,  // wait for them
-    JOIN,
-    UPDATE,
-    COMPLETE,
-    GIVE_SUMS,
-    SUMS,  // wait
-    APPLY,
-    FINISH,
-    EVALUATE,
-    EVALUATION_NOTE,
-    GIVE_NOTES,
-    NOTES,  // wait
-    EVALUATION_FINISH,
-    PHASES
-} phase;
-
-typedef struct act {
-    phase phase;
-    uint32_t part;
-} act;
-
-static bool for_each_replica(phase p) {
-    return p == COMPUTE || p == SHARE || p == JOIN || p == UPDATE || p == APPLY || p == EVALUATE;
-}
-
-static bool is_waiting(phase p) { return p == BOXES || p == SUMS || p == NOTES; }
-
 typedef enum kind { NOTE_EVEN, NOTE_ODD, BOX, SUM = BOX + PARTS, KINDS = SUM + PARTS } kind;
 
 // What one worker sends another again and again.
@@ -211,23 +180,33 @@ typedef struct message {
     bool dropped;
 } message;
 
+// What a member of a worker waits for.
+typedef enum waiting { FOR_NOTHING, FOR_MEMBERS, FOR_WORKERS } waiting;
+
 typedef struct worker {
     lk_layout layout;
     lk_program program;
     lk_world world;
     lk_exchange exchange;
     lk_core_regions core;
+    lk_driver driver;
+    lk_member members[GRAINS];
+    waiting waits[GRAINS];
+    uint32_t arrived[GRAINS];  // meetings that a member has come to
     lk_note notes[2], far_notes[2][WORKERS_MAX];
-    lk_walk walks[GRAINS];
     uint32_t host, slowness, notes_turn;
-    uint32_t given[PHASES], wanted[PHASES][PARTS];  // as in mpi_turn.c, by what is waited for
-    uint32_t here, joined;                          // parts of this step
-    uint64_t step;
-    uint32_t at, replicas_done;  // of the acts; bits of replicas
-    bool waiting, dead;
+    uint32_t given[LK_TURN_LAST], wanted[LK_TURN_LAST][PARTS];  // as in comm/mpi/turn.c
+    uint32_t shown;       // parts whose boxes it has given in this step,
+    bool come[PARTS];     // .. and those that have come from all
+    uint64_t step, rows;  // rows that its members have done in this step
+    uint32_t attempt;     // of this step
+    bool evaluates, dead;
+    lk_turn awaited;
+    uint32_t awaited_part;
     uint64_t asleep_until, waiting_since;
+    lk_error lost;
     lk_status status;
-    bool ended;
+    bool ended, stopped;
 } worker;
 
 // A kernel says that what it has computed is not finite: the first dense layer's forward or
@@ -242,15 +221,16 @@ typedef struct bad_wish {
     bool seen;                     // it has happened
     uint32_t at_rank, at_replica;  // who computes now
     uint64_t at_step;
+    bool again;  // this is not the first time
 } bad_wish;
 
 typedef enum loss { NO_LOSS, DIES, SLEEPS, DROPS } loss;
 
 static struct {
     const wanted *want;
+    uint32_t order;
     bool shared;
-    act acts[ACTS_MAX];
-    uint32_t act_count, parts;
+    uint32_t parts;
     uint32_t world;
     lk_worker list[WORKERS_MAX];
     worker w[WORKERS_MAX];
@@ -258,13 +238,22 @@ static struct {
     uint64_t now, delay;
     loss loss;
     uint32_t victim, loss_at, stopper;
+    lk_transport transport;
     uint64_t loss_step, stop_step;
-    bool lost;         // it has happened
-    uint32_t starved;  // who never gets the message that is dropped
-    int left_out;      // a turn in which nobody waits, or PHASES
-    bad_wish bad;      // what is not finite, as the kernels say
+    bool lost;           // it has happened
+    uint32_t starved;    // who never gets the message that is dropped
+    lk_turn left_out;    // in which nobody waits, or LK_NO_TURN
+    bad_wish bad;        // what is not finite, as the kernels say,
+    lk_verdict verdict;  // .. and what is done then
     char failure[160];
 } sim;
+
+// What a seed may not choose, where one worker of three shall have a flag (all_obey).
+static struct {
+    bool wished, shared;
+    uint32_t rank;
+    lk_verdict verdict;
+} wish;
 
 static void fail(const char *what, uint32_t rank, uint64_t step) {
     if (sim.failure[0]) return;
@@ -279,6 +268,7 @@ static bool is_near(uint32_t a, uint32_t b) { return sim.w[a].host == sim.w[b].h
 static void cut_work(void) {
     uint32_t left = GRAINS;
     sim.world = 2 + draw(WORKERS_MAX - 1);
+    if (wish.wished) sim.world = 3;
     for (uint32_t w = 0, before = 0; w < sim.world; w++) {
         uint32_t most = LK_MIN(left - (sim.world - 1 - w), 3u);
         sim.list[w] = (lk_worker){.replicas = 1 + draw(most), .before = before};
@@ -293,7 +283,7 @@ static lk_kernels real_kernels, bad_kernels;
 
 static uint32_t bad_now(bad_kind wished) {
     bad_wish *b = &sim.bad;
-    bool now = b->kind == wished && b->at_step == b->step && b->at_rank == b->rank &&
+    bool now = b->kind == wished && !b->again && b->at_step == b->step && b->at_rank == b->rank &&
                b->at_replica == b->replica;
     b->seen = b->seen || now;
     return now;
@@ -324,6 +314,7 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
 static const lk_kernels *choose_bad(const lk_kernels *kernels) {
     sim.bad = (bad_wish){.kind = (bad_kind)draw(BAD_KINDS), .step = draw(STEPS)};
     sim.bad.rank = draw(sim.world);
+    if (wish.wished) sim.bad = (bad_wish){.kind = BAD_FORWARD, .rank = wish.rank, .step = 1};
     sim.bad.replica = draw(sim.list[sim.bad.rank].replicas);
     real_kernels = bad_kernels = *kernels;
     bad_kernels.kernel[LK_OP_DENSE] = dense_forward;
@@ -405,36 +396,33 @@ static void connect_pair(uint32_t from, uint32_t to) {
     }
 }
 
-static void plan_act(phase p, uint32_t part) {
-    lk_assert(sim.act_count < ACTS_MAX);
-    sim.acts[sim.act_count++] = (act){p, part};
+static const lk_lanes *lanes_of_all(void) {
+    return sim.shared ? &lk_lanes_shared : &lk_lanes_boxes;
 }
 
-static void plan_acts(const phase *phases, uint32_t count, uint32_t part) {
-    for (uint32_t i = 0; i < count; i++) plan_act(phases[i], part);
+static lk_wait meet(lk_member *m);
+static void give(lk_driver *d, lk_turn turn, uint32_t part);
+static bool look(lk_driver *d, lk_turn turn, uint32_t part);
+static lk_wait await(lk_driver *d, lk_turn turn, uint32_t part);
+
+// All know it alike: the flag, and by themselves nothing else.
+static lk_verdict decide(const void *context, uint64_t step, uint32_t flag) {
+    const worker *w = context;
+    if (step != w->step) return LK_VERDICT_STOP;
+    return flag == LK_NONE ? LK_VERDICT_APPLY : sim.verdict;
 }
 
-// As the run goes through a step, for workers that share one memory and for those with memories
-// of their own; and through an evaluation.
-static void plan_step(void) {
-    static const phase shared[] = {COMPUTE, NOTE,     GIVE_BOXES, BOXES,
-                                   UPDATE,  COMPLETE, GIVE_SUMS,  SUMS},
-                       early[] = {COMPUTE, LOOK, SHARE}, joined[] = {BOXES, JOIN, GIVE_SUMS},
-                       late[] = {SUMS, APPLY}, then[] = {FINISH,     EVALUATE, EVALUATION_NOTE,
-                                                         GIVE_NOTES, NOTES,    EVALUATION_FINISH};
-    sim.parts = sim.w[0].exchange.parts.count;
-    lk_assert(sim.parts <= PARTS);
-    if (sim.shared) plan_acts(shared, LK_COUNT(shared), 0);
-    for (uint32_t k = 0; !sim.shared && k < sim.parts; k++) {
-        plan_acts(early, LK_COUNT(early), k);
-        if (k + 1 == sim.parts) plan_act(NOTE, 0);
-        plan_act(GIVE_BOXES, k);
-    }
-    for (uint32_t k = 0; !sim.shared && k < sim.parts; k++) {
-        plan_acts(joined, LK_COUNT(joined), k);
-    }
-    for (uint32_t k = 0; !sim.shared && k < sim.parts; k++) plan_acts(late, LK_COUNT(late), k);
-    plan_acts(then, LK_COUNT(then), 0);
+// As the run does (apps/run/run_step.c).
+static void prepare_driver(worker *w) {
+    w->driver = (lk_driver){.lanes = lanes_of_all(),
+                            .transport = &sim.transport,
+                            .transport_context = w,
+                            .worlds = &w->world,
+                            .exchanges = &w->exchange,
+                            .programs = 1,
+                            .lost = &w->lost,
+                            .decide = sim.verdict ? decide : NULL,
+                            .decide_context = w};
 }
 
 static void connect_all(void) {
@@ -454,7 +442,15 @@ static void connect_all(void) {
             }
         }
     }
-    plan_step();
+    sim.parts = sim.w[0].exchange.parts.count;
+    lk_assert(sim.parts <= PARTS);
+    sim.transport = (lk_transport){.step = sim.shared ? &lk_course_shared : &lk_course_boxes,
+                                   .evaluation = &lk_course_evaluates,
+                                   .meet = meet,
+                                   .give = give,
+                                   .look = look,
+                                   .await = await};
+    for (uint32_t r = 0; r < sim.world; r++) prepare_driver(&sim.w[r]);
     for (uint32_t a = 0; !sim.shared && a < sim.world; a++) {
         for (uint32_t b = 0; b < sim.world; b++) connect_pair(a, b);
     }
@@ -467,6 +463,15 @@ static void connect_all(void) {
     }
 }
 
+static uint32_t rows_of(const lk_course *course) {
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < LK_SECTIONS_MAX; i++) {
+        const lk_section *s = &course->section[i];
+        rows += s->count * (s->repeat == LK_ONCE ? 1 : sim.parts);
+    }
+    return rows;
+}
+
 static void choose_loss(void) {
     sim.loss = DIES + draw(3);
     bool far = false;
@@ -474,10 +479,33 @@ static void choose_loss(void) {
     if (sim.loss == DROPS && !far) sim.loss = SLEEPS;
     sim.victim = draw(sim.world);
     sim.loss_step = draw(STEPS);
-    sim.loss_at = draw(sim.act_count);
+    sim.loss_at = draw(rows_of(&lk_course_evaluates) + rows_of(sim.transport.step)) *
+                  sim.list[sim.victim].replicas;
 }
 
-static void set_up(uint64_t seed, uint64_t first_step, bool lossy, int left_out) {
+// Does this replica of this worker compute a grain of the step?
+static bool has_work(uint32_t rank, uint32_t replica, uint64_t step) {
+    const lk_run_spec *spec = &orders[sim.order][STEPS].spec;
+    const lk_worker *last = &sim.list[sim.world - 1];
+    const lk_grain_range range =
+        lk_replica_grains(GRAINS, last->before + last->replicas, sim.list[rank].before + replica);
+    return range.count > 0 && range.first * GRAIN < lk_step_positions(spec, step);
+}
+
+// What is done about it, where somebody asks.
+static void choose_verdict(uint64_t first_step) {
+    const uint32_t drawn = draw(2 * LK_VERDICT_STOP + 2);
+    const bool flagged = sim.bad.kind == BAD_FORWARD || sim.bad.kind == BAD_BACKWARD;
+    if (flagged && drawn <= LK_VERDICT_STOP && first_step == 0) sim.verdict = (lk_verdict)drawn;
+    if (wish.wished) sim.verdict = wish.verdict;
+    const bool skips =
+        sim.verdict == LK_VERDICT_SKIP && has_work(sim.bad.rank, sim.bad.replica, sim.bad.step);
+    sim.want = &orders[sim.order][skips ? sim.bad.step : STEPS];
+}
+
+static void start(uint32_t rank);
+
+static void set_up(uint64_t seed, uint64_t first_step, bool lossy, lk_turn left_out) {
     static const uint32_t waves[] = {0, 2, 4, 8}, slow[] = {1, 1, 1, 6, 30},
                           delays[] = {1, 30, 900};
     const lk_kernels *kernels = &lk_kernels_reference;
@@ -486,15 +514,18 @@ static void set_up(uint64_t seed, uint64_t first_step, bool lossy, int left_out)
     pool_used = 0;
     memset(&sim, 0, sizeof sim);
     sim.left_out = left_out;
-    sim.want = &orders[draw(2)];
+    sim.order = draw(2);
     if (draw(4)) (void)lk_kernels_choose("auto", &kernels, &none);
     cut_work();
     uint32_t hosts = 1 + draw(3);
     sim.shared = hosts == 1 && draw(2);
+    if (wish.wished) sim.shared = wish.shared;
+    if (sim.shared) hosts = 1;
     sim.delay = delays[draw(LK_COUNT(delays))];
     sim.stopper = draw(sim.world);
     sim.stop_step = draw(STEPS);
     kernels = choose_bad(kernels);
+    choose_verdict(first_step);
     const lk_worker *last = &sim.list[sim.world - 1];
     const lk_layout layout = {.replicas_all = last->before + last->replicas,
                               .shared = sim.shared,
@@ -507,6 +538,7 @@ static void set_up(uint64_t seed, uint64_t first_step, bool lossy, int left_out)
         sim.w[w].host = hosts == 3 ? w : draw(hosts);
         sim.w[w].slowness = slow[draw(LK_COUNT(slow))];
         sim.w[w].step = first_step;
+        sim.w[w].lost.status = LK_OK;
         build(w, &layout, guards, kernels);
         uint8_t *device = sim.w[w].core.device;
         if (!sim.shared || w == 0) lk_program_initialize(&sim.w[w].program, device);
@@ -516,6 +548,7 @@ static void set_up(uint64_t seed, uint64_t first_step, bool lossy, int left_out)
     choose_bad_param();
     connect_all();
     if (lossy) choose_loss();
+    for (uint32_t w = 0; w < sim.world; w++) start(w);
 }
 
 // --- the transport -----------------------------------------------------------------------------
@@ -558,43 +591,46 @@ static void carry(message *m) {
 }
 
 // What goes with a part of a turn; notes with the last of the boxes.
-static uint32_t kinds_of(act now, uint32_t parity, kind kinds[2]) {
+static uint32_t kinds_of(lk_turn turn, uint32_t part, uint32_t parity, kind kinds[2]) {
     uint32_t count = 0;
     const kind note = parity ? NOTE_ODD : NOTE_EVEN;
-    if (now.phase == NOTES || (now.phase == BOXES && now.part + 1 == sim.parts)) {
+    if (turn == LK_TURN_NOTES || (turn == LK_TURN_BOXES && part + 1 == sim.parts)) {
         kinds[count++] = note;
     }
-    if (sim.shared || now.phase == NOTES) return count;
-    kinds[count++] = (now.phase == BOXES ? BOX : SUM) + now.part;
+    if (sim.shared || turn == LK_TURN_NOTES) return count;
+    kinds[count++] = (turn == LK_TURN_BOXES ? BOX : SUM) + part;
     return count;
 }
 
-static bool has_note(act now) {
+static bool has_note(lk_turn turn, uint32_t part) {
     kind kinds[2];
-    return kinds_of(now, 0, kinds) > 0 && kinds[0] == NOTE_EVEN;
+    return kinds_of(turn, part, 0, kinds) > 0 && kinds[0] == NOTE_EVEN;
 }
 
-// Gives what is waited for in `turn`.
-static void give(uint32_t rank, act turn) {
-    worker *w = &sim.w[rank];
-    uint32_t parity = w->notes_turn & 1;
+static struct { uint64_t lossless, lost, retried, resumed, early, verdicts[4]; } counts;
+
+static void give(lk_driver *d, lk_turn turn, uint32_t part) {
+    worker *w = d->transport_context;
+    const uint32_t rank = (uint32_t)(w - sim.w), parity = w->notes_turn & 1;
     kind kinds[2];
-    uint32_t count = kinds_of(turn, parity, kinds);
-    if (turn.phase == SUMS) start_receives(rank, BOX + turn.part);
-    if (turn.phase == BOXES) start_receives(rank, SUM + turn.part);
-    if (has_note(turn)) start_receives(rank, parity ? NOTE_EVEN : NOTE_ODD);
-    w->wanted[turn.phase][turn.part] = ++w->given[turn.phase];
+    uint32_t count = kinds_of(turn, part, parity, kinds);
+    if (turn == LK_TURN_SUMS) start_receives(rank, BOX + part);
+    if (turn == LK_TURN_BOXES) start_receives(rank, SUM + part);
+    if (has_note(turn, part)) start_receives(rank, parity ? NOTE_EVEN : NOTE_ODD);
+    w->wanted[turn][part] = ++w->given[turn];
+    w->shown += turn == LK_TURN_BOXES;
+    counts.early += turn == LK_TURN_SUMS && !sim.shared && w->members[0].section == 0;
     for (uint32_t k = 0; k < count; k++) start_sends(rank, kinds[k]);
 }
 
-static bool turn_is_over(uint32_t rank, act turn) {
+static bool turn_is_over(uint32_t rank, lk_turn turn, uint32_t part) {
     const worker *w = &sim.w[rank];
     kind kinds[2];
-    uint32_t count = kinds_of(turn, w->notes_turn & 1, kinds);
-    if ((int)turn.phase == sim.left_out) return true;
+    uint32_t count = kinds_of(turn, part, w->notes_turn & 1, kinds);
+    if (turn == sim.left_out) return true;
     for (uint32_t o = 0; o < sim.world; o++) {
         if (is_near(o, rank)) {
-            if (sim.w[o].given[turn.phase] < w->wanted[turn.phase][turn.part]) return false;
+            if (sim.w[o].given[turn] < w->wanted[turn][part]) return false;
             continue;
         }
         for (uint32_t k = 0; k < count; k++) {
@@ -604,13 +640,12 @@ static bool turn_is_over(uint32_t rank, act turn) {
     return true;
 }
 
-static void end_turn(uint32_t rank, act turn) {
+static void end_turn(uint32_t rank, lk_turn turn, uint32_t part) {
     worker *w = &sim.w[rank];
     uint32_t parity = w->notes_turn & 1;
     kind kinds[2];
-    uint32_t count = kinds_of(turn, parity, kinds);
-    bool noted = has_note(turn);
-    w->waiting = false;
+    uint32_t count = kinds_of(turn, part, parity, kinds);
+    bool noted = has_note(turn, part);
     for (uint32_t o = 0; o < sim.world; o++) {
         for (uint32_t k = 0; k < count; k++) {
             sim.m[o][rank][kinds[k]].arrived = sim.m[rank][o][kinds[k]].gone = false;
@@ -624,7 +659,58 @@ static void end_turn(uint32_t rank, act turn) {
     w->exchange.note_out = &w->notes[parity ^ 1];
 }
 
-// --- the phases --------------------------------------------------------------------------------
+// Asked for a part that is not given yet, it only sees to it that messages get on.
+static bool look(lk_driver *d, lk_turn turn, uint32_t part) {
+    worker *w = d->transport_context;
+    const uint32_t rank = (uint32_t)(w - sim.w);
+    lk_assert(turn == LK_TURN_BOXES);
+    if (part >= w->shown) return false;
+    if (!w->come[part] && turn_is_over(rank, turn, part)) {
+        end_turn(rank, turn, part);
+        w->come[part] = true;
+    }
+    return w->come[part];
+}
+
+// What look has seen is not awaited by the driver, unless it saw it when it did not ask.
+static lk_wait await(lk_driver *d, lk_turn turn, uint32_t part) {
+    worker *w = d->transport_context;
+    const uint32_t rank = (uint32_t)(w - sim.w);
+    const bool waits = w->waits[0] == FOR_WORKERS;
+    if (turn == LK_TURN_BOXES && w->come[part]) return LK_WAIT_OVER;
+    if (waits && turn_is_over(rank, turn, part)) {
+        end_turn(rank, turn, part);
+        return LK_WAIT_OVER;
+    }
+    if (!waits) {
+        w->waiting_since = sim.now;
+        w->awaited = turn;
+        w->awaited_part = part;
+    } else if (sim.lost && sim.now >= w->waiting_since + DEADLINE) {
+        (void)lk_fail(d->lost, LK_RETRY, "the deadline has passed");
+        return LK_WAIT_LOST;
+    }
+    w->waits[0] = FOR_WORKERS;
+    return LK_WAIT_ON;
+}
+
+static bool all_have_come(const worker *w, uint32_t meeting) {
+    for (uint32_t r = 0; r < w->layout.replicas; r++) {
+        if (w->arrived[r] < meeting) return false;
+    }
+    return true;
+}
+
+static lk_wait meet(lk_member *m) {
+    worker *w = m->driver->transport_context;
+    w->arrived[m->replica] = m->meetings + 1;
+    if (all_have_come(w, m->meetings + 1)) return LK_WAIT_OVER;
+    w->waits[m->replica] = FOR_MEMBERS;
+    return LK_WAIT_ON;
+}
+
+// --- steps and evaluations
+// --------------------------------------------------------------------------------
 
 static void check(uint32_t rank, const lk_step_result *found, const lk_step_result *want,
                   uint32_t stop, const char *bad, uint64_t step) {
@@ -637,108 +723,83 @@ static void check(uint32_t rank, const lk_step_result *found, const lk_step_resu
     if (found->stop != stop) fail("the stop of one worker is not known to all", rank, step);
 }
 
-static void finish(uint32_t rank, worker *w) {
-    const lk_program *p = &w->program;
-    lk_world_check(&w->world);
-    lk_step_result r = lk_exchange_finish(&w->exchange, &w->world, lk_step_grains(p, w->step),
-                                          lk_step_examples(p->spec, w->step));
-    if (!walk_state(p, w->core.device, (float *)sim.want->state[w->step], 0)) {
+// Begins a step, or an evaluation after it, of all members of a worker.
+static void start(uint32_t rank) {
+    worker *w = &sim.w[rank];
+    w->driver.stop = rank == sim.stopper && w->step == sim.stop_step ? STOP_SIGNAL : 0;
+    if (w->evaluates) {
+        lk_driver_start_evaluation(&w->driver, 0, w->step, &test_set, TEST_EXAMPLES);
+    } else {
+        lk_driver_start(&w->driver, 0, w->step);
+    }
+    w->shown = 0;
+    memset(w->come, 0, sizeof w->come);
+    memset(w->arrived, 0, sizeof w->arrived);
+    memset(w->waits, 0, sizeof w->waits);
+    for (uint32_t r = 0; r < w->layout.replicas; r++) {
+        lk_member_start(&w->members[r], &w->driver, r);
+    }
+}
+
+static bool state_is(const worker *w, const float *state) {
+    return walk_state(&w->program, w->core.device, (float *)state, 0);
+}
+
+// The state before a step.
+static const float *state_before(uint64_t step) {
+    return step ? sim.want->state[step - 1] : sim.want->first_state;
+}
+
+// The verdict of the step that all have finished.
+static lk_verdict verdict_of(const worker *w) {
+    const bool flagged = sim.bad.seen && w->step == sim.bad.step && w->attempt == 0;
+    return flagged ? sim.verdict : LK_VERDICT_APPLY;
+}
+
+static void end_step(uint32_t rank, worker *w) {
+    const lk_step_result r = lk_driver_finish(&w->driver);
+    const lk_verdict verdict = verdict_of(w);
+    const bool writes = verdict != LK_VERDICT_REPLAY && verdict != LK_VERDICT_STOP;
+    counts.verdicts[verdict]++;
+    if (r.verdict != verdict) fail("another verdict", rank, w->step);
+    if (!state_is(w, writes ? sim.want->state[w->step] : state_before(w->step))) {
         fail("another state than one worker's", rank, w->step);
     }
     check(rank, &r, &sim.want->step[w->step], w->step == sim.stop_step ? STOP_SIGNAL : 0,
-          bad_tensor(p, w->step), w->step);
+          w->attempt ? NULL : bad_tensor(&w->program, w->step), w->step);
+    w->attempt = verdict == LK_VERDICT_REPLAY ? w->attempt + 1 : 0;
+    w->stopped = w->ended = verdict == LK_VERDICT_STOP;
+    w->evaluates = verdict != LK_VERDICT_REPLAY;
 }
 
-static struct { uint64_t lossless, lost, retried, resumed, early; } counts;
-
-// A replica's work up to the end of a part.
-static void compute(worker *w, uint32_t replica, uint32_t part) {
-    const lk_parts *parts = &w->exchange.parts;
-    if (part == 0) lk_step_start(&w->world, replica, w->step, &w->walks[replica]);
-    lk_step_walk(&w->world, replica, &w->walks[replica], parts->part[part].after_op);
+static void end_evaluation(uint32_t rank, worker *w) {
+    const lk_step_result r = lk_driver_finish(&w->driver);
+    check(rank, &r, &sim.want->evaluation[w->step], w->step == sim.stop_step ? STOP_SIGNAL : 0,
+          NULL, w->step);
+    w->evaluates = false;
+    w->rows = 0;
+    w->ended = ++w->step == STEPS;
 }
 
-// Before a part is shared: which others have come meanwhile?
-static void look(uint32_t rank, worker *w, uint32_t part) {
-    if (part == 0) {
-        lk_exchange_foresee(&w->exchange, w->step);
-        w->here = w->joined = 0;
+// All members have come to the end.
+static void end_all(uint32_t rank, worker *w) {
+    if (w->lost.status != LK_OK) {
+        w->status = w->lost.status;
+        w->ended = true;
+        return;
     }
-    for (; w->here < part && turn_is_over(rank, (act){BOXES, w->here}); w->here++) {
-        end_turn(rank, (act){BOXES, w->here});
+    if (w->evaluates) {
+        end_evaluation(rank, w);
+    } else {
+        end_step(rank, w);
     }
-}
-
-static void share(worker *w, uint32_t replica, uint32_t part) {
-    lk_exchange_share(&w->exchange, &w->world, replica, part);
-    for (uint32_t k = w->joined; k < w->here; k++) {
-        lk_exchange_join(&w->exchange, &w->world, replica, k);
-    }
-}
-
-static void give_boxes(uint32_t rank, worker *w, uint32_t part) {
-    give(rank, (act){BOXES, part});
-    for (; w->joined < w->here; w->joined++, counts.early++) give(rank, (act){SUMS, w->joined});
-}
-
-static void run(uint32_t rank, act now, uint32_t replica) {
-    worker *w = &sim.w[rank];
-    lk_exchange *x = &w->exchange;
-    const lk_program *p = &w->program;
-    uint32_t grains = lk_grains_of(p, TEST_EXAMPLES);
-    sim.bad.at_rank = rank;
-    sim.bad.at_replica = replica;
-    sim.bad.at_step = now.phase < EVALUATE ? w->step : STEPS;
-    uint32_t stop = rank == sim.stopper && w->step == sim.stop_step ? STOP_SIGNAL : 0;
-    switch (now.phase) {
-    case COMPUTE: compute(w, replica, now.part); break;
-    case LOOK: look(rank, w, now.part); break;
-    case SHARE: share(w, replica, now.part); break;
-    case NOTE:
-        if (sim.shared) lk_step_foresee(&w->world, w->step);
-        lk_exchange_write_note(x, &w->world, p->grains, lk_step_grains(p, w->step), stop);
-        break;
-    case GIVE_BOXES: give_boxes(rank, w, now.part); break;
-    case JOIN: lk_exchange_join(x, &w->world, replica, now.part); break;
-    case UPDATE: lk_step_update(&w->world, replica, w->step); break;
-    case COMPLETE: lk_exchange_complete_note(x, &w->world); break;
-    case GIVE_SUMS: give(rank, (act){SUMS, now.part}); break;
-    case APPLY: lk_exchange_apply(x, &w->world, replica, w->step, now.part); break;
-    case FINISH: finish(rank, w); break;
-    case EVALUATE: lk_evaluate_compute(&w->world, replica, &test_set, TEST_EXAMPLES); break;
-    case EVALUATION_NOTE: lk_exchange_write_note(x, &w->world, grains, grains, stop); break;
-    case GIVE_NOTES: give(rank, (act){NOTES, 0}); break;
-    case EVALUATION_FINISH: {
-        lk_step_result r = lk_exchange_finish(x, &w->world, grains, TEST_EXAMPLES);
-        check(rank, &r, &sim.want->evaluation[w->step], w->step == sim.stop_step ? STOP_SIGNAL : 0,
-              NULL, w->step);
-        break;
-    }
-    default: lk_assert(!"a phase of a replica or a worker");
-    }
-}
-
-static act act_of(const worker *w) { return sim.acts[w->at]; }
-
-static bool is_done_already(const worker *w) {
-    act now = act_of(w);
-    return !sim.shared && now.part < w->joined &&
-           (now.phase == BOXES || now.phase == JOIN || now.phase == GIVE_SUMS);
-}
-
-static void next_act(worker *w) {
-    w->replicas_done = 0;
-    do {
-        if (++w->at < sim.act_count) continue;
-        w->at = 0;
-        w->ended = ++w->step == STEPS;
-    } while (is_done_already(w));
+    if (!w->ended) start(rank);
 }
 
 // Was this the last thing that worker `rank` did for a while?
 static bool is_lost_here(uint32_t rank, worker *w) {
     if (!sim.loss || sim.loss == DROPS || sim.lost || rank != sim.victim ||
-        w->step != sim.loss_step || w->at < sim.loss_at) {
+        w->step != sim.loss_step || w->rows < sim.loss_at) {
         return false;
     }
     sim.lost = true;
@@ -747,46 +808,48 @@ static bool is_lost_here(uint32_t rank, worker *w) {
     return true;
 }
 
-// One thing that worker `rank` does.
+// From when on a member can do something; UINT64_MAX: not before something else has happened.
+static uint64_t member_ready(uint32_t rank, uint32_t member) {
+    const worker *w = &sim.w[rank];
+    const lk_member *m = &w->members[member];
+    if (m->over) return UINT64_MAX;
+    switch (w->waits[member]) {
+    case FOR_MEMBERS: return all_have_come(w, m->meetings + 1) ? w->asleep_until : UINT64_MAX;
+    case FOR_WORKERS:
+        if (turn_is_over(rank, w->awaited, w->awaited_part)) return w->asleep_until;
+        return sim.lost ? LK_MAX(w->waiting_since + DEADLINE, w->asleep_until) : UINT64_MAX;
+    default: return w->asleep_until;
+    }
+}
+
+// One row of one of its members that can do one.
 static void do_next(uint32_t rank) {
     worker *w = &sim.w[rank];
-    act now = act_of(w);
-    if (w->waiting) {
-        if (!turn_is_over(rank, now)) {  // the deadline has passed
-            w->status = LK_RETRY;
-            w->ended = true;
-            return;
-        }
-        end_turn(rank, now);
-        next_act(w);
-        return;
-    }
     if (is_lost_here(rank, w)) return;
-    if (is_waiting(now.phase)) {
-        w->waiting = true;
-        w->waiting_since = sim.now;
-        return;
+    const uint32_t replicas = w->layout.replicas;
+    uint32_t r = draw(replicas);
+    while (member_ready(rank, r) > sim.now) r = (r + 1) % replicas;
+    sim.bad.at_rank = rank;
+    sim.bad.at_replica = r;
+    sim.bad.at_step = w->evaluates ? STEPS : w->step;
+    sim.bad.again = w->attempt > 0;
+    w->rows++;
+    if (lk_member_next(&w->members[r]) != LK_WAITS) w->waits[r] = FOR_NOTHING;
+    for (r = 0; r < replicas && w->members[r].over; r++) {
     }
-    if (!for_each_replica(now.phase)) {
-        run(rank, now, 0);
-        next_act(w);
-        return;
-    }
-    uint32_t replica = draw(w->layout.replicas);
-    while (w->replicas_done >> replica & 1) replica = (replica + 1) % w->layout.replicas;
-    run(rank, now, replica);
-    w->replicas_done |= 1u << replica;
-    if (w->replicas_done == (1u << w->layout.replicas) - 1) next_act(w);
+    if (r == replicas) end_all(rank, w);
 }
 
 // --- the clock ---------------------------------------------------------------------------------
 
-// From when on worker `rank` can do something; UINT64_MAX: not before something else has happened.
 static uint64_t worker_ready(uint32_t rank) {
     const worker *w = &sim.w[rank];
+    uint64_t soonest = UINT64_MAX;
     if (w->dead || w->ended) return UINT64_MAX;
-    if (!w->waiting || turn_is_over(rank, act_of(w))) return w->asleep_until;
-    return sim.lost ? LK_MAX(w->waiting_since + DEADLINE, w->asleep_until) : UINT64_MAX;
+    for (uint32_t r = 0; r < w->layout.replicas; r++) {
+        soonest = LK_MIN(soonest, member_ready(rank, r));
+    }
+    return soonest;
 }
 
 static uint64_t message_ready(uint32_t from, uint32_t to, kind k) {
@@ -842,6 +905,10 @@ static void judge(void) {
             if (!sim.lost) fail("nothing was lost, but it gave up", w, them->step);
             continue;
         }
+        if (them->stopped) {
+            if (them->step != sim.bad.step) fail("it stopped at another step", w, them->step);
+            continue;
+        }
         lk_digest(&them->program, them->core.device, digest);
         if (them->step != STEPS || strcmp(digest, sim.want->digest) != 0) {
             fail("it ended well with another digest", w, them->step);
@@ -851,7 +918,7 @@ static void judge(void) {
     }
 }
 
-static bool simulate(uint64_t seed, uint64_t first_step, bool lossy, int left_out) {
+static bool simulate(uint64_t seed, uint64_t first_step, bool lossy, lk_turn left_out) {
     set_up(seed, first_step, lossy, left_out);
     while (!sim.failure[0] && tick()) {
     }
@@ -869,26 +936,48 @@ static void on_panic(const char *file, int line, const char *what) {
 // One seed, and where something was lost the way on, by other workers. True: all is as it should.
 static bool try_seed(uint64_t seed) {
     bool lossy = seed % 3 == 0;
-    if (!simulate(seed, 0, lossy, PHASES)) return false;
+    if (!simulate(seed, 0, lossy, LK_NO_TURN)) return false;
     counts.lossless += !sim.lost;
     counts.lost += sim.lost;
     for (uint32_t w = 0; w < sim.world; w++) counts.retried += sim.w[w].status == LK_RETRY;
     uint64_t done = sim.w[0].step;  // the leader's checkpoint
-    bool sharded = sim.want == &orders[1];
-    if (!sim.lost || done == STEPS) return true;
+    const uint32_t order_of_seed = sim.order;
+    if (!sim.lost || done == STEPS || sim.verdict) return true;
     counts.resumed++;
     // The cut comes from another seed; the order of the examples must be that of this one.
     do {
         seed += (uint64_t)1 << 32;
-        set_up(seed, done, false, PHASES);
-    } while ((sim.want == &orders[1]) != sharded);
-    return simulate(seed, done, false, PHASES);
+        set_up(seed, done, false, LK_NO_TURN);
+    } while (sim.order != order_of_seed);
+    return simulate(seed, done, false, LK_NO_TURN);
+}
+
+// --- verdicts ------------------------------------------------------------------------------------
+
+// One worker of three has a flag in a step: the verdict on it is one of all three.
+static bool all_obey(void) {
+    for (uint32_t i = 0; i < 2 * 3 * LK_VERDICT_STOP * 4; i++) {
+        const uint64_t seed = 1 + i;
+        wish.wished = true;
+        wish.shared = i % 2;
+        wish.rank = i / 2 % 3;
+        wish.verdict = (lk_verdict)(1 + i / 6 % LK_VERDICT_STOP);
+        memset(counts.verdicts, 0, sizeof counts.verdicts);
+        const bool good = simulate(seed, 0, false, LK_NO_TURN);
+        wish.wished = false;
+        if (good && counts.verdicts[wish.verdict] == 3 && sim.bad.seen) continue;
+        printf("FAILED: verdict %d on worker %u of 3, seed %llu: %s\n", (int)wish.verdict,
+               wish.rank, (unsigned long long)seed, sim.failure);
+        return false;
+    }
+    memset(counts.verdicts, 0, sizeof counts.verdicts);
+    return true;
 }
 
 // --- a turn left out ---------------------------------------------------------------------------
 
 // How many of `seeds` are noticed if nobody waits in a turn.
-static uint32_t notice(int left_out, uint32_t seeds) {
+static uint32_t notice(lk_turn left_out, uint32_t seeds) {
     static volatile uint32_t noticed, seed;
     for (noticed = 0, seed = 1; seed <= seeds; seed++) {
         if (setjmp(panicked) || !simulate(seed, 0, false, left_out)) noticed++;
@@ -898,7 +987,7 @@ static uint32_t notice(int left_out, uint32_t seeds) {
 
 // --- the reference -----------------------------------------------------------------------------
 
-static void make_wanted(wanted *want, bool sharded) {
+static void make_wanted(wanted *want, bool sharded, uint64_t skipped) {
     const lk_layout layout = {.replicas_all = 1, .fuse = true};
     want->spec = spec_of(sharded);
     want->source = (lk_source){&want->spec, order, image, label};
@@ -910,9 +999,10 @@ static void make_wanted(wanted *want, bool sharded) {
     build(0, &layout, false, &lk_kernels_reference);
     worker *w = &sim.w[0];
     lk_program_initialize(&w->program, w->core.device);
+    walk_state(&w->program, w->core.device, want->first_state, -1);
     for (uint64_t step = 0; step < STEPS; step++) {
         lk_step_compute(&w->world, 0, step);
-        lk_step_update(&w->world, 0, step);
+        if (step != skipped) lk_step_update(&w->world, 0, step);
         want->step[step] = lk_step_finish(&w->world, step);
         walk_state(&w->program, w->core.device, want->state[step], -1);
         lk_evaluate_compute(&w->world, 0, &test_set, TEST_EXAMPLES);
@@ -928,7 +1018,7 @@ static bool tells_alone(bad_kind kind_of_bad, uint32_t replica) {
     const lk_layout layout = {.replicas_all = REPLICAS, .reduce = LK_REDUCE_ALL_PARTIALS};
     memset(&sim, 0, sizeof sim);
     pool_used = 0;
-    sim.want = &orders[0];
+    sim.want = &orders[0][STEPS];
     sim.world = 1;
     sim.list[0] = (lk_worker){.replicas = REPLICAS};
     (void)choose_bad(&lk_kernels_reference);
@@ -972,9 +1062,17 @@ int main(int argc, char **argv) {
     for (uint32_t i = 0; i < EXAMPLES + TEST_EXAMPLES; i++) {
         for (uint32_t k = 0; k < PIXELS; k++) images[i][k] = (uint8_t)draw(256);
     }
-    for (int i = 0; i < 2; i++) make_wanted(&orders[i], i == 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t skipped = 0; skipped <= STEPS; skipped++) {
+            make_wanted(&orders[i][skipped], i == 1, skipped);
+        }
+    }
     if (!all_tell_alone()) return 1;
     lk_set_panic_handler(on_panic);
+    if (setjmp(panicked) || !all_obey()) {
+        printf("FAILED: verdicts: %s\n", sim.failure);
+        return 1;
+    }
     for (volatile uint64_t seed = first; seed < first + count; seed++) {
         if (setjmp(panicked) == 0 && try_seed(seed)) continue;
         printf("FAILED: seed %llu (test_simulate 1 %llu): %s\n", (unsigned long long)seed,
@@ -983,16 +1081,20 @@ int main(int argc, char **argv) {
     }
     printf(
         "%llu seeds: %llu without a loss, %llu with one; %llu workers gave up with exit code %d, "
-        "%llu runs went on with others; %llu parts were joined while others were computed; every "
-        "state that of one worker\n",
+        "%llu runs went on with others; %llu parts were joined while others were computed; of the "
+        "steps of workers %llu were skipped, %llu done again, %llu the last; every state that of "
+        "one worker\n",
         (unsigned long long)count, (unsigned long long)counts.lossless,
         (unsigned long long)counts.lost, (unsigned long long)counts.retried, LK_RETRY,
-        (unsigned long long)counts.resumed, (unsigned long long)counts.early);
+        (unsigned long long)counts.resumed, (unsigned long long)counts.early,
+        (unsigned long long)counts.verdicts[LK_VERDICT_SKIP],
+        (unsigned long long)counts.verdicts[LK_VERDICT_REPLAY],
+        (unsigned long long)counts.verdicts[LK_VERDICT_STOP]);
     if (argc > 2) return 0;
     if (count >= 100 && counts.early == 0) return 1;
-    static const phase turns[] = {BOXES, SUMS, NOTES};
+    static const lk_turn turns[] = {LK_TURN_BOXES, LK_TURN_SUMS, LK_TURN_NOTES};
     for (uint32_t i = 0; i < LK_COUNT(turns); i++) {
-        uint32_t noticed = notice((int)turns[i], 100);
+        uint32_t noticed = notice(turns[i], 100);
         printf("turn %u of 3 left out: noticed in %u of 100 seeds\n", i + 1, noticed);
         if (noticed < 90) return 1;
     }
