@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/cuda/staged.h"
+#include "comm/cuda/lanes.h"
 #include "comm/cuda/walk.h"
 #include "comm/mpi/mpi.h"
 
@@ -125,7 +125,7 @@ static lk_status watch(void *context, double seconds, lk_error *error) {
     return LK_OK;
 }
 
-static lk_status wait_all(lk_cuda_group *g, lk_error *error) {
+lk_status lk_cuda_group_wait(lk_cuda_group *g, lk_error *error) {
     EACH_GPU(g, c) {
         use(c);
         LK_CHECK(lk_cuda_step_wait(c, error));
@@ -371,7 +371,7 @@ static void end(lk_cuda_group *g) {
         forget_graphs(g);
         lk_nccl_abort(&g->nccl);
     }
-    (void)wait_all(g, &ignored);
+    (void)lk_cuda_group_wait(g, &ignored);
     forget_graphs(g);
     lk_nccl_close(&g->nccl);
     EACH_GPU(g, c) {
@@ -388,12 +388,12 @@ static void upload(lk_cuda_group *g) { EACH_GPU(g, c) c->mirror_is_new = true; }
 
 // All GPUs hold the same.
 static lk_status download(lk_cuda_group *g, lk_error *error) {
-    LK_CHECK(wait_all(g, error));
+    LK_CHECK(lk_cuda_group_wait(g, error));
     use(&g->gpu[0]);
     return lk_cuda_step_download(&g->gpu[0], error);
 }
 
-static lk_status begin(lk_cuda_group *g, uint64_t step, lk_error *error) {
+lk_status lk_cuda_group_begin(lk_cuda_group *g, uint64_t step, lk_error *error) {
     EACH_GPU(g, c) {
         use(c);
         LK_CHECK(lk_cuda_step_begin(c, step, error));
@@ -401,15 +401,7 @@ static lk_status begin(lk_cuda_group *g, uint64_t step, lk_error *error) {
     return LK_OK;
 }
 
-static lk_status give(lk_cuda_group *g, lk_exchange *x, uint64_t step, uint32_t stop,
-                      lk_error *error) {
-    LK_CHECK(wait_all(g, error));
-    lk_cuda_staged_share(g, x, step, stop);
-    return LK_OK;
-}
-
-static lk_status take(lk_cuda_group *g, const lk_exchange *x, uint64_t step, lk_error *error) {
-    lk_cuda_staged_sums(g, x, step);
+lk_status lk_cuda_group_update(lk_cuda_group *g, uint64_t step, lk_error *error) {
     EACH_GPU(g, c) {
         use(c);
         LK_CHECK(lk_cuda_step_update(c, step, error));
@@ -417,14 +409,14 @@ static lk_status take(lk_cuda_group *g, const lk_exchange *x, uint64_t step, lk_
     return LK_OK;
 }
 
-static lk_status settle(lk_cuda_group *g, lk_step_result *result, lk_error *error) {
-    LK_CHECK(wait_all(g, error));
+lk_status lk_cuda_group_settle(lk_cuda_group *g, lk_step_result *result, lk_error *error) {
+    LK_CHECK(lk_cuda_group_wait(g, error));
     use(&g->gpu[0]);
     return lk_cuda_step_result(&g->gpu[0], result, error);
 }
 
 // The top of the tree of losses is the host's: as many nodes as a number has ones.
-static lk_step_result join_losses(lk_cuda_group *g, uint64_t count) {
+lk_step_result lk_cuda_group_evaluated(lk_cuda_group *g, uint64_t count) {
     const lk_program *p = g->exchange.program;
     lk_holding held[LK_CUDA_GPUS_MAX];
     uint32_t correct = 0, bad_op = LK_NONE;
@@ -437,9 +429,9 @@ static lk_step_result join_losses(lk_cuda_group *g, uint64_t count) {
     return lk_result_of(p, held, g->count, lk_grains_of(p, count), count, correct, bad_op, LK_NONE);
 }
 
-static lk_status run_evaluation(lk_cuda_group *g, const lk_source *source, uint64_t count,
-                                lk_on_logits on_logits, void *context, lk_error *error) {
-    LK_CHECK(wait_all(g, error));
+lk_status lk_cuda_group_evaluate(lk_cuda_group *g, const lk_source *source, uint64_t count,
+                                 lk_on_logits on_logits, void *context, lk_error *error) {
+    LK_CHECK(lk_cuda_group_wait(g, error));
     for (uint32_t i = 0; i < g->count; i++) {
         use(&g->gpu[i]);
         LK_CHECK(lk_cuda_step_evaluate(&g->gpu[i], source, count, on_logits, context,
@@ -449,21 +441,6 @@ static lk_status run_evaluation(lk_cuda_group *g, const lk_source *source, uint6
         use(&g->gpu[i]);
         LK_CHECK(lk_cuda_step_evaluated(&g->gpu[i], &g->evaluations[i], error));
     }
-    return LK_OK;
-}
-
-static lk_status evaluate(lk_cuda_group *g, const lk_source *source, uint64_t count,
-                          lk_on_logits on_logits, void *context, lk_step_result *result,
-                          lk_error *error) {
-    LK_CHECK(run_evaluation(g, source, count, on_logits, context, error));
-    *result = join_losses(g, count);
-    return LK_OK;
-}
-
-static lk_status evaluate_share(lk_cuda_group *g, const lk_source *source, uint64_t count,
-                                lk_exchange *x, uint32_t stop, lk_error *error) {
-    LK_CHECK(run_evaluation(g, source, count, NULL, NULL, error));
-    lk_cuda_staged_evaluated(g, x, count, stop);
     return LK_OK;
 }
 
@@ -478,10 +455,5 @@ const lk_cuda_calls lk_cuda = {.scratch_floats = lk_cuda_scratch_floats,
                                .end = end,
                                .upload = upload,
                                .download = download,
-                               .begin = begin,
-                               .settle = settle,
-                               .give = give,
-                               .join = lk_cuda_staged_join,
-                               .take = take,
-                               .evaluate = evaluate,
-                               .evaluate_share = evaluate_share};
+                               .drive = lk_cuda_drive,
+                               .settle = lk_cuda_group_settle};

@@ -19,8 +19,8 @@
 //   start                  their memory
 //   connect                connections, graphs; of several workers by all at the same point
 //   upload                 parameters and slots of the mirror
-//   begin .. settle ..     steps
-//   begin, give, a turn, join, a turn, take, settle      a step that is staged
+//   drive                  a driver for their steps (comm/step/driver.h, comm/cuda/lanes.h)
+//   settle                 the result of the steps begun
 //   download               before anybody reads the mirror
 //   end
 #ifndef LOCKSTEP_COMM_CUDA_GROUP_H
@@ -28,6 +28,7 @@
 
 #include "comm/cuda/step.h"
 #include "comm/cuda/nccl.h"
+#include "comm/step/driver.h"
 
 enum { LK_CUDA_GPUS_MAX = LK_NCCL_GPUS_MAX };
 
@@ -104,28 +105,12 @@ typedef struct lk_cuda_calls {
     void (*upload)(lk_cuda_group *g);
     lk_status (*download)(lk_cuda_group *g, lk_error *error);
 
-    // Hands a step to the devices and returns.
-    lk_status (*begin)(lk_cuda_group *g, uint64_t step, lk_error *error);
+    // Sets who computes, and over which transport: a step of the driver hands itself to the devices
+    // and, where it is not staged, does not wait for them.
+    void (*drive)(lk_cuda_group *g, lk_driver *d);
 
     // Waits for the steps begun; the result of the last, or of the first that was not finite.
     lk_status (*settle)(lk_cuda_group *g, lk_step_result *result, lk_error *error);
-
-    // Of a step that is staged: waits for the nodes of the step begun, and puts them into this
-    // worker's boxes, with its note. After the turn of boxes, adds up its slice. After the turn of
-    // sums, hands all of them and the update to the GPUs: the result of `settle` is the world's.
-    lk_status (*give)(lk_cuda_group *g, lk_exchange *x, uint64_t step, uint32_t stop,
-                      lk_error *error);
-    void (*join)(const lk_cuda_group *g, lk_exchange *x, uint64_t step);
-    lk_status (*take)(lk_cuda_group *g, const lk_exchange *x, uint64_t step, lk_error *error);
-
-    // Examples [0, count) of `source`, in order, forward only. on_logits may be NULL.
-    lk_status (*evaluate)(lk_cuda_group *g, const lk_source *source, uint64_t count,
-                          lk_on_logits on_logits, void *context, lk_step_result *result,
-                          lk_error *error);
-
-    // The same of this worker's share, whose result is its note.
-    lk_status (*evaluate_share)(lk_cuda_group *g, const lk_source *source, uint64_t count,
-                                lk_exchange *x, uint32_t stop, lk_error *error);
 } lk_cuda_calls;
 extern const lk_cuda_calls lk_cuda;
 

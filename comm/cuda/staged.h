@@ -1,16 +1,21 @@
-// staged.h - a GPU worker's part of the exchange of comm/step/exchange.h, done by the host on what
-// its GPUs have left in pinned memory: boxes, slice and note are those of a worker of threads. Host
-// only; touches no GPU. Part of comm/cuda/group.h; nobody else's business.
+// staged.h - what a GPU worker's host does for the exchange of comm/step/exchange.h with what its
+// GPUs have left in pinned memory: what they hold, note, and sums are those of a worker of threads.
+// Host only; touches no GPU. Part of comm/cuda/group.h; nobody else's business.
 #ifndef LOCKSTEP_COMM_CUDA_STAGED_H
 #define LOCKSTEP_COMM_CUDA_STAGED_H
 
 #include "comm/cuda/group.h"
 
-// SHARE: the whole nodes of all GPUs, in their host.blocks, make this worker's; and its note.
-void lk_cuda_staged_share(const lk_cuda_group *g, lk_exchange *x, uint64_t step, uint32_t stop);
+// What each GPU of the worker holds of a step, in its host.blocks: its whole nodes; or of an
+// evaluation those of the loss.
+typedef struct lk_cuda_staged_nodes {
+    lk_counter blocks[LK_CUDA_GPUS_MAX];
+    lk_holding list[LK_CUDA_GPUS_MAX];
+} lk_cuda_staged_nodes;
+void lk_cuda_staged_held(const lk_cuda_group *g, uint32_t leaves, lk_cuda_staged_nodes *out);
 
-// JOIN: the sum of the slice that this worker owns.
-void lk_cuda_staged_join(const lk_cuda_group *g, lk_exchange *x, uint64_t step);
+// This worker's note of a step, from what its GPUs say.
+void lk_cuda_staged_note(const lk_cuda_group *g, lk_exchange *x, uint64_t step, uint32_t stop);
 
 // What the GPUs need for APPLY and for their result: all sums, the loss, and what the notes say.
 void lk_cuda_staged_sums(const lk_cuda_group *g, const lk_exchange *x, uint64_t step);

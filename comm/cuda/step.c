@@ -183,9 +183,6 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), 2, line);
     take_staging(c, a);
     h->pinned_bytes = a->used - start;
-    const uint64_t row = LK_JOIN_FLOATS * sizeof(float);
-    h->scratch = lk_arena_take(a, "scratch of joins", row * (lk_root_level(p->grains) + 2),
-                               c->staged && c->part == 0, line);
     h->held = lk_arena_take(a, "GPU: nodes held", c->node_max * sizeof(lk_cuda_held), 2, line);
     h->plans = lk_arena_take(a, "cuBLAS plans", lk_blas_bytes(blas_plans_max(p)), 1, line);
 }

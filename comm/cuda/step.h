@@ -101,7 +101,6 @@ typedef struct lk_cuda_host {
     float *blocks;        // (slots of this GPU, node_floats)
     lk_cuda_note *notes;  // of this GPU, then of all
     float *sums;          // (node_floats), for all GPUs of a worker: of the first alone
-    float *scratch;       // of the host's joins: of the first alone; not pinned
     uint8_t *plans;       // tables of cuBLAS's plans, in the fast arithmetic
     lk_cuda_held *held;   // (2, node_max)
 } lk_cuda_host;

@@ -73,6 +73,7 @@ const lk_course lk_course_evaluate = {
 
 static void begin(lk_driver *d, uint32_t program, uint64_t step) {
     lk_assert(program < d->programs);
+    lk_assert(!d->decide || d->lanes->flag);
     d->world = &d->worlds[program];
     d->exchange = d->exchanges ? &d->exchanges[program] : NULL;
     d->step = step;

@@ -129,7 +129,8 @@ typedef struct lk_lanes {
     void (*join)(lk_member *m, uint32_t part);
     void (*apply)(lk_member *m);  // where the verdict is not LK_VERDICT_APPLY, no weight is written
     void (*evaluate)(lk_member *m);
-    uint32_t (*flag)(const lk_driver *d);  // the first op that was not finite anywhere, or LK_NONE
+    // The first op that was not finite anywhere, or LK_NONE. NULL: nobody may ask for a verdict.
+    uint32_t (*flag)(const lk_driver *d);
     void (*note)(lk_driver *d);
     void (*complete)(lk_driver *d);
     lk_step_result (*finish)(lk_driver *d);

@@ -177,45 +177,50 @@ static lk_slice share_of(lk_slice s, uint32_t replicas, uint32_t replica) {
 
 // --- SHARE -------------------------------------------------------------------------------------
 
-// One chunk of the node vector, within slice `slice`, of every whole node of this worker.
-static void share_chunk(const lk_exchange *x, const lk_world *world, uint32_t replica,
-                        lk_slice slice, uint64_t at, uint64_t count) {
-    const lk_counter *blocks = &x->blocks[x->rank];
-    const lk_holding *holdings = holdings_of(x, replica);
-    float *box = x->boxes_out + x->slots * slice.begin;
-    float *scratch = x->scratch + replica * x->scratch_floats;
-    for (uint32_t i = 0; i < blocks->count; i++) {
-        const float *node = lk_reduce_node(world->kernels, holdings, world->replicas, x->leaves,
-                                           blocks->nodes[i], at, count, scratch);
-        __builtin_memcpy(box + i * (slice.end - slice.begin) + (at - slice.begin), node,
-                         count * sizeof *node);
-    }
-}
-
-void lk_exchange_share(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part) {
-    const lk_part *whole = &x->parts.part[part];
-    lk_slice mine = share_of((lk_slice){whole->begin, whole->end}, world->replicas, replica);
+const lk_holding *lk_exchange_held(lk_exchange *x, const lk_world *world, uint32_t replica) {
     lk_holding *holdings = holdings_of(x, replica);
     for (uint32_t r = 0; r < world->replicas; r++) {
         holdings[r] =
             (lk_holding){&x->held[r], lk_node_at(&world->frames[r], 0), x->program->node_floats};
     }
+    return holdings;
+}
+
+// One chunk of the node vector, within slice `slice`, of every whole node of this worker.
+static void share_chunk(const lk_exchange *x, const lk_adder *by, const lk_holding *held,
+                        uint32_t holders, lk_slice slice, uint64_t at, uint64_t count) {
+    const lk_counter *blocks = &x->blocks[x->rank];
+    float *box = x->boxes_out + x->slots * slice.begin;
+    float *scratch = x->scratch + by->number * x->scratch_floats;
+    for (uint32_t i = 0; i < blocks->count; i++) {
+        const float *node = lk_reduce_node(by->kernels, held, holders, x->leaves, blocks->nodes[i],
+                                           at, count, scratch);
+        __builtin_memcpy(box + i * (slice.end - slice.begin) + (at - slice.begin), node,
+                         count * sizeof *node);
+    }
+}
+
+void lk_exchange_share(lk_exchange *x, const lk_adder *by, const lk_holding *held, uint32_t holders,
+                       uint32_t part) {
+    const lk_part *whole = &x->parts.part[part];
+    lk_slice mine = share_of((lk_slice){whole->begin, whole->end}, by->count, by->number);
     for (uint32_t owner = 0; owner < x->world; owner++) {
         lk_slice slice = lk_part_slice(whole, x->world, owner);
         uint64_t end = LK_MIN(slice.end, mine.end);
         for (uint64_t at = LK_MAX(slice.begin, mine.begin); at < end; at += LK_JOIN_FLOATS) {
-            share_chunk(x, world, replica, slice, at, LK_MIN(end - at, (uint64_t)LK_JOIN_FLOATS));
+            share_chunk(x, by, held, holders, slice, at,
+                        LK_MIN(end - at, (uint64_t)LK_JOIN_FLOATS));
         }
     }
 }
 
 // --- JOIN --------------------------------------------------------------------------------------
 
-void lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part) {
+void lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t part) {
     lk_slice slice = lk_part_slice(&x->parts.part[part], x->world, x->rank);
-    lk_slice mine = share_of(slice, world->replicas, replica);
-    lk_holding *holdings = holdings_of(x, replica);
-    float *scratch = x->scratch + replica * x->scratch_floats;
+    lk_slice mine = share_of(slice, by->count, by->number);
+    lk_holding *holdings = holdings_of(x, by->number);
+    float *scratch = x->scratch + by->number * x->scratch_floats;
     float *out = x->sum_out + lk_exchange_sum_floats(&x->parts, x->world, x->rank, part);
     for (uint32_t w = 0; w < x->world; w++) {
         holdings[w] =
@@ -223,8 +228,8 @@ void lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint32_
     }
     for (uint64_t at = mine.begin; at < mine.end; at += LK_JOIN_FLOATS) {
         uint64_t count = LK_MIN(mine.end - at, (uint64_t)LK_JOIN_FLOATS);
-        const float *sum = lk_reduce(world->kernels, holdings, x->world, x->leaves,
-                                     at - slice.begin, count, scratch);
+        const float *sum =
+            lk_reduce(by->kernels, holdings, x->world, x->leaves, at - slice.begin, count, scratch);
         __builtin_memcpy(out + (at - slice.begin), sum, count * sizeof *sum);
     }
 }

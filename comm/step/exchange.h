@@ -142,9 +142,18 @@ void lk_exchange_make(lk_exchange *x, const lk_program *program, const lk_worker
 // Once a step, before the first part is shared: what nodes there will be.
 void lk_exchange_foresee(lk_exchange *x, uint64_t step);
 
-// What is done with a part, for each replica of this process.
-void lk_exchange_share(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part);
-void lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part);
+// Who does a share of the work: number `number` of `count` in this process.
+typedef struct lk_adder {
+    const lk_kernels *kernels;
+    uint32_t number, count;
+} lk_adder;
+
+// What is done with a part, by each of them. `held`: the nodes of this process' replicas, or GPUs;
+// lk_exchange_held makes the table of a replica.
+const lk_holding *lk_exchange_held(lk_exchange *x, const lk_world *world, uint32_t replica);
+void lk_exchange_share(lk_exchange *x, const lk_adder *by, const lk_holding *held, uint32_t holders,
+                       uint32_t part);
+void lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t part);
 // Of all parts one after the other, once backward is over.
 void lk_exchange_apply(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t step,
                        uint32_t part);

@@ -108,12 +108,21 @@ static void compute_part(lk_member *m) {
     if (m->part == 0 && m->replica == 0) lk_exchange_foresee(d->exchange, d->step);
 }
 
+static lk_adder adder_of(const lk_member *m) {
+    const lk_world *world = m->driver->world;
+    return (lk_adder){world->kernels, m->replica, world->replicas};
+}
+
 static void share_part(lk_member *m) {
-    lk_exchange_share(m->driver->exchange, m->driver->world, m->replica, m->part);
+    const lk_driver *d = m->driver;
+    const lk_adder by = adder_of(m);
+    const lk_holding *held = lk_exchange_held(d->exchange, d->world, m->replica);
+    lk_exchange_share(d->exchange, &by, held, d->world->replicas, m->part);
 }
 
 static void join_part(lk_member *m, uint32_t part) {
-    lk_exchange_join(m->driver->exchange, m->driver->world, m->replica, part);
+    const lk_adder by = adder_of(m);
+    lk_exchange_join(m->driver->exchange, &by, part);
 }
 
 static void apply_part(lk_member *m) {

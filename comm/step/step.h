@@ -1,14 +1,12 @@
 // step.h - the scheduler: what every replica does in one step, in lockstep. Freestanding.
 //
-//     LOAD, FORWARD, BACKWARD      lk_step_compute(world, r)   for every replica r
-//     ------------- all replicas have finished: gradients are whole, parameters are still old
-//     ---------- REDUCE, APPLY                lk_step_update(world, r)    for every replica r: the
-//     slices it owns
-//     ------------- all replicas have finished: parameters are new
-//     --------------------------------------
+//   lk_step_compute(world, r)   LOAD, FORWARD, BACKWARD, for every replica r
+//   ------------- all replicas have finished: gradients are whole, parameters are still old
+//   lk_step_update(world, r)    REDUCE, APPLY, for every replica r: the partition that it owns
+//   ------------- all replicas have finished: parameters are new
 //
-// Who calls these, in how many threads, changes nothing: comm/threads/team.h runs replicas as
-// threads, a bare-metal program calls them one after another.
+// Who calls these, in how many threads, changes nothing. The driver does (comm/step/driver.h), for
+// replicas that are threads, or take turns.
 #ifndef LOCKSTEP_COMM_STEP_STEP_H
 #define LOCKSTEP_COMM_STEP_STEP_H
 

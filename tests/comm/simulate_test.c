@@ -207,6 +207,7 @@ typedef struct worker {
     lk_error lost;
     lk_status status;
     bool ended, stopped;
+    uint32_t gave_up;  // rows of its first member since
 } worker;
 
 // A kernel says that what it has computed is not finite: the first dense layer's forward or
@@ -672,12 +673,12 @@ static bool look(lk_driver *d, lk_turn turn, uint32_t part) {
     return w->come[part];
 }
 
-// What look has seen is not awaited by the driver, unless it saw it when it did not ask.
+// What look has seen is not awaited.
 static lk_wait await(lk_driver *d, lk_turn turn, uint32_t part) {
     worker *w = d->transport_context;
     const uint32_t rank = (uint32_t)(w - sim.w);
     const bool waits = w->waits[0] == FOR_WORKERS;
-    if (turn == LK_TURN_BOXES && w->come[part]) return LK_WAIT_OVER;
+    if (turn == LK_TURN_BOXES && w->come[part]) fail("a part is awaited twice", rank, w->step);
     if (waits && turn_is_over(rank, turn, part)) {
         end_turn(rank, turn, part);
         return LK_WAIT_OVER;
@@ -834,7 +835,12 @@ static void do_next(uint32_t rank) {
     sim.bad.at_step = w->evaluates ? STEPS : w->step;
     sim.bad.again = w->attempt > 0;
     w->rows++;
-    if (lk_member_next(&w->members[r]) != LK_WAITS) w->waits[r] = FOR_NOTHING;
+    const lk_going going = lk_member_next(&w->members[r]);
+    if (going != LK_WAITS) w->waits[r] = FOR_NOTHING;
+    // The first that has lost others meets its own members once more, and that is all.
+    if (r == 0 && w->lost.status != LK_OK && going == LK_GOES_ON && w->gave_up++) {
+        fail("it goes on without those who are lost", rank, w->step);
+    }
     for (r = 0; r < replicas && w->members[r].over; r++) {
     }
     if (r == replicas) end_all(rank, w);

@@ -23,8 +23,7 @@ MAY_INCLUDE = {
 }
 # Which folders of comm a folder of it may include from: nothing points back.
 COMM = ("step", "threads", "cluster", "mpi", "cuda")
-MAY_INCLUDE_IN_COMM = {"step": {"step"}, "threads": {"step", "threads"},
-                       **{name: set(COMM[:i + 1]) for i, name in enumerate(COMM) if i > 1}}
+MAY_INCLUDE_IN_COMM = {name: set(COMM[:i + 1]) for i, name in enumerate(COMM)}
 # Which folders of apps a folder of it may include from: a run knows no command line.
 MAY_INCLUDE_IN_APPS = {"run": {"run"}, "cli": {"run", "cli"}, "baremetal": {"baremetal", "run"}}
 # An op or a layer is known by its descriptor alone (ops/op.h).

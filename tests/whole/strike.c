@@ -216,11 +216,11 @@ void __wrap_lk_step_update(lk_world *world, uint32_t replica, uint64_t at) {
     __real_lk_step_update(world, replica, at);
 }
 
-void __real_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part);
-void __wrap_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part);
-void __wrap_lk_exchange_join(lk_exchange *x, lk_world *world, uint32_t replica, uint32_t part) {
+void __real_lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t part);
+void __wrap_lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t part);
+void __wrap_lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t part) {
     atomic_store(&reducing, true);
-    __real_lk_exchange_join(x, world, replica, part);
+    __real_lk_exchange_join(x, by, part);
 }
 
 // --- checkpoints -------------------------------------------------------------------------------

@@ -1,0 +1,147 @@
+// lanes.c - steps and evaluations of a worker's GPUs, as a driver asks for them: alone; directly,
+// where the GPUs of all workers exchange by themselves; staged, by way of the hosts. What is staged
+// is shared, joined and told as a worker of threads does it (comm/step/exchange.h).
+#include "comm/cuda/lanes.h"
+
+#include "comm/cuda/staged.h"
+#include "comm/mpi/transport.h"
+
+static lk_cuda_group *group_of(const lk_driver *d) { return d->lanes_context; }
+
+// A GPU that fails is the end of this worker's step.
+static void go_on(lk_member *m, lk_status status) {
+    if (status != LK_OK) lk_member_end(m);
+}
+
+static void compute_on_gpus(lk_member *m) {
+    go_on(m, lk_cuda_group_begin(group_of(m->driver), m->driver->step, m->driver->lost));
+}
+
+// Nobody waits for the step: its result is asked for when it is wanted.
+static lk_step_result pending(const lk_driver *d) {
+    return (lk_step_result){.step = d->step, .pending = true};
+}
+
+// --- alone -------------------------------------------------------------------------------------
+
+static void evaluate_on_gpus(lk_member *m) {
+    const lk_driver *d = m->driver;
+    lk_on_logits on_logits = d->exchange ? NULL : d->world->on_logits;
+    go_on(m, lk_cuda_group_evaluate(group_of(d), d->test, d->test_count, on_logits,
+                                    d->world->on_logits_context, d->lost));
+}
+
+static lk_step_result finish_on_gpus(lk_driver *d) {
+    return d->test ? lk_cuda_group_evaluated(group_of(d), d->test_count) : pending(d);
+}
+
+static const lk_lanes alone = {
+    .compute = compute_on_gpus, .evaluate = evaluate_on_gpus, .finish = finish_on_gpus};
+
+static const lk_transport device = {
+    .step = &lk_course_device, .evaluation = &lk_course_evaluate, .meet = lk_threads_meet};
+
+// --- directly ----------------------------------------------------------------------------------
+
+static void note_of_evaluation(lk_driver *d) {
+    lk_cuda_staged_evaluated(group_of(d), d->exchange, d->test_count, d->stop);
+}
+
+// The sums are the GPUs' business; workers only tell each other what comes after the step.
+static void note_directly(lk_driver *d) {
+    if (d->test) {
+        note_of_evaluation(d);
+        return;
+    }
+    *d->exchange->note_out = (lk_note){.stop = d->stop,
+                                       .save_by_clock = d->save_by_clock,
+                                       .writes_checkpoint = d->exchange->writes_checkpoint,
+                                       .bad_op = LK_NONE,
+                                       .bad_param = LK_NONE};
+}
+
+static lk_step_result finish_evaluation(lk_driver *d) {
+    for (uint32_t r = 0; r < d->world->replicas; r++) d->world->bad_param[r] = LK_NONE;
+    return lk_exchange_finish(d->exchange, d->world, lk_grains_of(d->world->program, d->test_count),
+                              d->test_count);
+}
+
+static uint32_t stop_of_all(const lk_exchange *x) {
+    uint32_t stop = 0;
+    for (uint32_t w = 0; w < x->world; w++) stop = LK_MAX(stop, x->note[w]->stop);
+    return stop;
+}
+
+static lk_step_result finish_directly(lk_driver *d) {
+    if (d->test) return finish_evaluation(d);
+    lk_step_result result = pending(d);
+    result.stop = stop_of_all(d->exchange);
+    result.save_by_clock = d->exchange->note[0]->save_by_clock;
+    return result;
+}
+
+static const lk_lanes directly = {.compute = compute_on_gpus,
+                                  .evaluate = evaluate_on_gpus,
+                                  .note = note_directly,
+                                  .finish = finish_directly};
+
+// --- staged ------------------------------------------------------------------------------------
+
+// The host adds for its GPUs: alone, with the kernels of a worker of threads.
+static lk_adder host_of(const lk_driver *d) {
+    return (lk_adder){group_of(d)->choice.kernels, 0, 1};
+}
+
+static void share_staged(lk_member *m) {
+    lk_driver *d = m->driver;
+    const lk_adder by = host_of(d);
+    lk_cuda_staged_nodes held;
+    const lk_status status = lk_cuda_group_wait(group_of(d), d->lost);
+    go_on(m, status);
+    if (status != LK_OK) return;
+    lk_exchange_foresee(d->exchange, d->step);
+    lk_cuda_staged_held(group_of(d), d->exchange->leaves, &held);
+    lk_exchange_share(d->exchange, &by, held.list, group_of(d)->count, m->part);
+}
+
+static void join_staged(lk_member *m, uint32_t part) {
+    const lk_adder by = host_of(m->driver);
+    lk_exchange_join(m->driver->exchange, &by, part);
+}
+
+static void note_staged(lk_driver *d) {
+    if (d->test) {
+        note_of_evaluation(d);
+    } else {
+        lk_cuda_staged_note(group_of(d), d->exchange, d->step, d->stop);
+    }
+}
+
+static void apply_staged(lk_member *m) {
+    const lk_driver *d = m->driver;
+    lk_cuda_staged_sums(group_of(d), d->exchange, d->step);
+    go_on(m, lk_cuda_group_update(group_of(d), d->step, d->lost));
+}
+
+static lk_step_result finish_staged(lk_driver *d) {
+    lk_step_result result = {0};
+    if (d->test) return finish_evaluation(d);
+    if (lk_cuda_group_settle(group_of(d), &result, d->lost) != LK_OK) return (lk_step_result){0};
+    result.stop = stop_of_all(d->exchange);
+    return result;
+}
+
+static const lk_lanes staged = {.compute = compute_on_gpus,
+                                .share = share_staged,
+                                .join = join_staged,
+                                .apply = apply_staged,
+                                .evaluate = evaluate_on_gpus,
+                                .note = note_staged,
+                                .finish = finish_staged};
+
+void lk_cuda_drive(lk_cuda_group *g, lk_driver *d) {
+    const bool stages = g->choice.way == LK_CUDA_STAGED;
+    d->lanes = !d->exchanges ? &alone : stages ? &staged : &directly;
+    d->transport = !d->exchanges ? &device : stages ? &lk_messages : &lk_notes;
+    d->lanes_context = g;
+}
