@@ -30,6 +30,8 @@ lk_status lk_command_embed(int argc, char **argv, lk_error *error);
 lk_status lk_command_data(int argc, char **argv, lk_error *error);
 lk_status lk_command_checkpoint(int argc, char **argv, lk_error *error);
 lk_status lk_command_diff(int argc, char **argv, lk_error *error);
+lk_status lk_command_pack(int argc, char **argv, lk_error *error);
+lk_status lk_command_reproduce(int argc, char **argv, lk_error *error);
 lk_status lk_command_bench(int argc, char **argv, lk_error *error);
 lk_status lk_command_verify(int argc, char **argv, lk_error *error);
 lk_status lk_command_cluster(int argc, char **argv, lk_error *error);
