@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""reproduce_test - lockstep pack and lockstep reproduce: the archive byte by byte, a run trained again
-from it elsewhere, every way in which one may part, and archives of bad will.
+"""reproduce_test - lockstep pack and lockstep reproduce: the archive byte by byte, a run trained
+again from it elsewhere, every way in which one may part, and archives of bad will.
 
    reproduce_test.py PROGRAM WORK_DIR
 
