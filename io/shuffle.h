@@ -50,6 +50,14 @@ uint64_t lk_shuffle(uint64_t seed, uint64_t epoch, uint64_t count, uint64_t posi
 uint64_t lk_shuffle_shard(uint64_t seed, uint64_t epoch, uint32_t shard, uint64_t count,
                           uint64_t position);
 
+// The inverse of both: the position at which an epoch reads an example.
+//
+// example    its index, below count
+// Returns the position, below count.
+uint64_t lk_unshuffle(uint64_t seed, uint64_t epoch, uint64_t count, uint64_t example);
+uint64_t lk_unshuffle_shard(uint64_t seed, uint64_t epoch, uint32_t shard, uint64_t count,
+                            uint64_t example);
+
 #ifdef __cplusplus
 }
 #endif

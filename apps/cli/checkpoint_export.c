@@ -1,5 +1,5 @@
-// checkpoint_export.c - lockstep checkpoint export: a checkpoint's parameters as a safetensors file
-// for other programs, in the layout of Keras or of PyTorch.
+// checkpoint_export.c - lockstep checkpoint export: a checkpoint's parameters for other programs,
+// in a safetensors file as Keras or PyTorch has them, or with their network as an ONNX model.
 //
 // A checkpoint names and shapes parameters as Keras does; PyTorch wants
 //
@@ -7,11 +7,11 @@
 //     NAME/kernel  dense (in, out)        ->  NAME.weight  (out, in)
 //     NAME/bias    (out)                  ->  NAME.bias
 //
-// and flattens (channels, h, w) where Keras flattens (h, w, channels): the inputs of the first
-// dense layer change places, too. Both kernels are then the same turn, of (position, channel,
-// output) into (output, channel, position); other dense layers have one position. The channels at
-// the flatten are the last convolution's; without one they are the image's, which only the
-// configuration knows.
+// and flattens (channels, h, w) where Keras flattens (h, w, channels): the inputs of a dense layer
+// behind a flatten change places, too. Both kernels are then the same turn, of (position, channel,
+// output) into (output, channel, position); other dense layers have one position. How many channels
+// were flattened only the configuration knows (apps/run/export.h). An ONNX model keeps our order
+// there, and wants the kernels of convolutions alone turned.
 //
 // What is taken for parameters is what the digest that training recorded is of (io/checkpoint.h).
 #define _GNU_SOURCE
@@ -22,35 +22,51 @@
 #include <unistd.h>
 
 #include "apps/cli/tools.h"
+#include "apps/run/export.h"
 
 typedef unsigned long long ull;
 
 static const char help[] =
-    "lockstep checkpoint export FILE|RUN_DIR --output OUT.safetensors [--layout keras|torch]\n"
+    "lockstep checkpoint export FILE|RUN_DIR --output OUT [--layout keras|torch|onnx]\n"
     "\n"
     "Writes the parameters of a checkpoint, or of a run's newest valid one, without what only\n"
     "training needs. OUT appears when it is whole, and takes the place of a file of that name.\n"
-    "  --layout keras   names and shapes as they are: NAME/kernel, NAME/bias (the default)\n"
-    "  --layout torch   for load_state_dict: NAME.weight (out, in, ..), NAME.bias; the first\n"
-    "                   dense layer takes what PyTorch flattens\n"
+    "  --layout keras   safetensors, names and shapes as they are: NAME/kernel, NAME/bias (the\n"
+    "                   default)\n"
+    "  --layout torch   safetensors for load_state_dict: NAME.weight (out, in, ..), NAME.bias; a\n"
+    "                   dense layer behind a flatten takes what PyTorch flattens\n"
+    "  --layout onnx    the whole network: images (batch, height, width, channels) in, logits and\n"
+    "                   probabilities out\n"
+    "  --input u8|f32   of an ONNX model: bytes, which it scales as training does (the default), "
+    "or\n"
+    "                   floats that are bytes / 255\n"
     "  --json           prints a JSON object in place of lines\n"
-    "  --config CONFIG  the model, checked against the file; wanted with --layout torch, a FILE\n"
-    "                   and a model without convolutions or without dense layers, which says\n"
-    "                   nowhere else what it flattens\n";
+    "  --config CONFIG  the model, compared with the names and shapes in the file; wanted with "
+    "torch\n"
+    "                   and onnx where FILE does not lie in the run directory that it was saved "
+    "in\n";
+
+typedef enum export_layout { EXPORT_KERAS, EXPORT_TORCH, EXPORT_ONNX } export_layout;
+static const char *const layouts[] = {"keras", "torch", "onnx"};
 
 typedef struct exporter {
-    const char *source, *output, *layout, *config;
-    bool torch, json;
+    const char *source, *output, *layout_word, *input_word, *config;
+    export_layout layout;
+    lk_onnx_input input;
+    bool json;
     lk_open_checkpoint from;
     char run_config[LK_PATH_BYTES];  // the configuration that a run directory recorded, or ""
-    uint64_t channels;               // of the images at the layer looked at, 0: not known
-    bool flat;                       // ... there are none any more: a dense layer came before
+    lk_config model;                 // opened if a configuration is needed or named
+    lk_run_spec spec;
+    lk_program program;  // of the model, not fused, where there is one
     // All below: heap.
+    void *tables;        // of the program
+    uint64_t *channels;  // (count) that a flatten before this kernel had; 1 position: all
     lk_safetensors_tensor *tensors;  // (count) what is written
     size_t count;
     char *names;
     float *values, *scratch;  // of all tensors; of the largest, as the checkpoint has it
-    void *header;
+    void *header;             // .. of a safetensors file; an ONNX file
 } exporter;
 
 // --- what is exported ----------------------------------------------------------------------------
@@ -95,11 +111,32 @@ static lk_status open_newest(exporter *e, lk_text_out *out, lk_error *error) {
     return status == LK_OK ? lk_checkpoint_enter(&e->from, found.path, true, error) : status;
 }
 
+// A checkpoint that lies where a run saved it: RUN/checkpoints/FILE, of the run that RUN recorded.
+static lk_status find_run(exporter *e, lk_error *error) {
+    char folder[LK_PATH_BYTES], run[LK_PATH_BYTES], path[LK_PATH_BYTES];
+    char found[2 * LK_SHA256_BYTES + 1] = {0};
+    const char *identity = lk_safetensors_metadata(&e->from.reader, "run_identity");
+    lk_path_parent(folder, e->source);
+    lk_path_parent(run, folder);
+    const char *slash = strrchr(folder, '/');
+    if (strcmp(slash ? slash + 1 : folder, "checkpoints") != 0) return LK_OK;
+    LK_CHECK(lk_path_join(path, run, "/", "identity", error));
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return LK_OK;
+    const bool same = read(file, found, sizeof found - 1) == sizeof found - 1 && identity &&
+                      strcmp(found, identity) == 0;
+    close(file);
+    return same ? lk_path_join(e->run_config, run, "/", "config.json", error) : LK_OK;
+}
+
 static lk_status open_source(exporter *e, lk_text_out *out, lk_error *error) {
     struct stat facts;
     bool is_run = stat(e->source, &facts) == 0 && S_ISDIR(facts.st_mode);
-    return is_run ? open_newest(e, out, error)
-                  : lk_checkpoint_enter(&e->from, e->source, true, error);
+    if (is_run) return open_newest(e, out, error);
+    LK_CHECK(lk_checkpoint_enter(&e->from, e->source, true, error));
+    lk_status status = find_run(e, error);
+    if (status != LK_OK) lk_checkpoint_leave(&e->from);
+    return status;
 }
 
 // LAYER/PARAMETER; a slot is LAYER/PARAMETER/SLOT. Names of layers have no slash.
@@ -142,7 +179,8 @@ static lk_status take_parameters(exporter *e, lk_error *error) {
     e->names = malloc(name_bytes);
     e->values = malloc(bytes);
     e->scratch = malloc(bytes_max);
-    if (e->tensors && e->names && e->values && e->scratch) return LK_OK;
+    e->channels = calloc(e->count + 1, sizeof *e->channels);
+    if (e->tensors && e->names && e->values && e->scratch && e->channels) return LK_OK;
     return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for its parameters", e->from.path);
 }
 
@@ -165,100 +203,69 @@ static lk_status check_tensors(const exporter *e, const lk_program *p, lk_error 
                    e->config, e->from.path);
 }
 
-// Where no dense layer follows, what is flattened are the logits, and PyTorch orders them
-// otherwise: (channels, h, w) for (h, w, channels). A file of weights cannot say that.
-static lk_status check_flatten(const exporter *e, const lk_program *p, lk_error *error) {
-    uint64_t channels = p->spec->model.in_c;
-    for (size_t i = 0; i < e->count; i++) {
-        const lk_safetensors_tensor *t = &e->tensors[i];
-        if (!is_kernel(t)) continue;
-        if (t->dim_count == 2) return LK_OK;
-        channels = t->dims[3];
-    }
-    const uint64_t logits = p->spec->model.classes;
-    if (!e->torch || channels == 1 || channels == logits) return LK_OK;
-    return lk_fail(
-        error, LK_BAD_USAGE,
-        "--layout torch: %s: its logits are the flattened %llu cells of %llu channels of "
-        "a convolution, which PyTorch flattens in another order; use --layout keras, or "
-        "end the model with a dense layer",
-        e->from.path, (ull)(logits / channels), (ull)channels);
-}
-
 // Compiles the configuration's model as a run would, to compare all names and shapes.
-static lk_status check_model(const exporter *e, const lk_model *model, lk_error *error) {
-    const lk_run_spec spec = {.model = *model,
-                              .optimizer = {.type = &lk_optimizer_sgd},
-                              .global_batch = 1,
-                              .grain = 1,
-                              .example_count = 1};
+static lk_status build_program(exporter *e, lk_error *error) {
     const lk_layout layout = {.replicas = 1, .replicas_all = 1, .wave_examples = 1};
     const lk_plan_options options = {.overlay = true};
-    lk_program program;
-    void *tables = aligned_alloc(64, lk_round_up(lk_program_bytes(model), 64));
-    if (!tables) return lk_fail(error, LK_UNAVAILABLE, "no memory for the program's tables");
-    lk_status status = lk_program_build(&spec, &layout, &options, tables, &program, error);
-    if (status == LK_OK) status = check_tensors(e, &program, error);
-    if (status == LK_OK) status = check_flatten(e, &program, error);
-    free(tables);
-    return status;
-}
-
-// PyTorch's flatten is turned for the convolution before it, in the order of layers: a graph that
-// has both convolutions and dense layers may flatten something else.
-static lk_status check_chain(const exporter *e, const lk_model *model, lk_error *error) {
-    bool conv = false, dense = false;
-    for (size_t i = 0; i < e->count; i++) {
-        if (!is_kernel(&e->tensors[i])) continue;
-        conv = conv || e->tensors[i].dim_count == 4;
-        dense = dense || e->tensors[i].dim_count == 2;
-    }
-    for (uint32_t i = 0; e->torch && conv && dense && i < model->layer_count; i++) {
-        const lk_layer *l = &model->layers[i];
-        const bool sum = l->type == &lk_layer_add;
-        if (l->input_count == 0 || sum || l->inputs[0] == i) continue;
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "--layout torch: layer %s takes another layer than the one before it, and "
-                       "what the dense layers flatten is not known then; export it with "
-                       "--layout keras",
-                       l->name);
-    }
-    return LK_OK;
-}
-
-static lk_status read_model(exporter *e, lk_error *error) {
-    lk_config config;
-    lk_status status = lk_config_open_model(&config, e->config, error);
-    if (status == LK_OK) status = check_model(e, &config.spec.model, error);
-    if (status == LK_OK) status = check_chain(e, &config.spec.model, error);
-    e->channels = config.spec.model.in_c;
-    lk_config_close(&config);
-    return status;
-}
-
-// Is the file silent about what is flattened: of images, or into logits without a dense layer?
-static bool needs_model(const exporter *e) {
-    bool conv = false, dense = false;
-    for (size_t i = 0; i < e->count; i++) {
-        if (!is_kernel(&e->tensors[i])) continue;
-        conv |= e->tensors[i].dim_count == 4;
-        dense |= e->tensors[i].dim_count == 2;
-    }
-    return e->torch && !(conv && dense);
+    e->spec = (lk_run_spec){.model = e->model.spec.model,
+                            .optimizer = {.type = &lk_optimizer_sgd},
+                            .global_batch = 1,
+                            .grain = 1,
+                            .example_count = 1};
+    e->tables = aligned_alloc(64, lk_round_up(lk_program_bytes(&e->spec.model), 64));
+    if (!e->tables) return lk_fail(error, LK_UNAVAILABLE, "no memory for the program's tables");
+    LK_CHECK(lk_program_build(&e->spec, &layout, &options, e->tables, &e->program, error));
+    return check_tensors(e, &e->program, error);
 }
 
 static lk_status find_model(exporter *e, lk_error *error) {
-    bool needed = needs_model(e);
-    if (!e->config && (needed || e->torch) && *e->run_config) e->config = e->run_config;
-    if (e->config) return read_model(e, error);
+    const bool needed = e->layout != EXPORT_KERAS;
+    if (!e->config && needed && *e->run_config) e->config = e->run_config;
+    if (e->config) {
+        LK_CHECK(lk_config_open_model(&e->model, e->config, error));
+        return build_program(e, error);
+    }
     if (!needed) return LK_OK;
     return lk_fail(error, LK_BAD_USAGE,
-                   "--layout torch: %s does not say how many channels %s; name its run directory "
-                   "instead of the file, or its configuration with --config CONFIG",
-                   e->from.path,
-                   e->count && e->tensors[0].dim_count == 4
-                       ? "and cells are flattened into its logits"
-                       : "the images have that its first dense layer flattens");
+                   "--layout %s: %s does not say which layers its parameters are of; name its run "
+                   "directory instead of the file, or its configuration with --config CONFIG",
+                   layouts[e->layout], e->from.path);
+}
+
+// --- what PyTorch flattens -----------------------------------------------------------------------
+
+static lk_status mixed_images(const exporter *e, uint32_t layer, lk_error *error) {
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "--layout torch: %s: layer %s takes, or is, a sum of flattened images of different "
+        "shapes, which PyTorch flattens in another order; use --layout onnx or keras",
+        e->from.path, e->spec.model.layers[layer].name);
+}
+
+// A dense layer takes rows of values; those that were images PyTorch has in another order.
+static lk_status take_channels(void *context, const lk_export *said, uint32_t layer,
+                               lk_error *error) {
+    exporter *e = context;
+    const uint32_t kernel = said->op ? said->op->param[0] : LK_NONE;
+    if (kernel == LK_NONE || e->tensors[kernel].dim_count != 2) return LK_OK;
+    e->channels[kernel] = said->in[0].channels;
+    return said->in[0].channels ? LK_OK : mixed_images(e, layer, error);
+}
+
+// Where no dense layer follows, what is flattened are the logits, and PyTorch orders them
+// otherwise: (channels, h, w) for (h, w, channels). A file of weights cannot say that.
+static lk_status check_flatten(exporter *e, lk_error *error) {
+    const uint64_t logits = e->spec.model.classes;
+    lk_export_value last;
+    LK_CHECK(lk_export_walk(&e->program, take_channels, e, &last, error));
+    if (last.channels == 0) return mixed_images(e, e->spec.model.layer_count - 1, error);
+    if (last.channels == 1 || last.channels == logits) return LK_OK;
+    return lk_fail(
+        error, LK_BAD_USAGE,
+        "--layout torch: %s: its logits are flattened images, in cells of %u channels, "
+        "which PyTorch flattens in another order; use --layout onnx or keras, or end the "
+        "model with a dense layer",
+        e->from.path, last.channels);
 }
 
 // --- the layout ----------------------------------------------------------------------------------
@@ -283,21 +290,14 @@ static void turn_conv(exporter *e, lk_safetensors_tensor *t) {
     d[1] = in;
     d[2] = h;
     d[3] = w;
-    e->channels = out;
 }
 
-static lk_status turn_dense(exporter *e, lk_safetensors_tensor *t, lk_error *error) {
-    uint64_t in = t->dims[0], out = t->dims[1], channels = e->flat ? in : e->channels;
-    if (channels == 0 || in % channels != 0) {
-        return lk_fail(error, LK_BAD_DATA,
-                       "%s: tensor \"%.*s\" takes %llu values, which %llu channels do not divide",
-                       e->from.path, 80, t->name, (ull)in, (ull)channels);
-    }
+static void turn_dense(exporter *e, lk_safetensors_tensor *t, uint64_t channels) {
+    const uint64_t in = t->dims[0], out = t->dims[1];
+    lk_assert(channels && in % channels == 0);
     turn(e->scratch, t->data, in / channels, channels, out);
     t->dims[0] = out;
     t->dims[1] = in;
-    e->flat = true;
-    return LK_OK;
 }
 
 // NAME/kernel -> NAME.weight, NAME/bias -> NAME.bias: as many letters. Returns what follows it.
@@ -311,18 +311,18 @@ static char *rename_tensor(lk_safetensors_tensor *t, char *name) {
     return name + bytes;
 }
 
-static lk_status arrange(exporter *e, lk_safetensors_tensor *t, size_t bytes, lk_error *error) {
-    if (!e->torch || !is_kernel(t)) {
-        memcpy(t->data, e->scratch, bytes);
-    } else if (t->dim_count == 4) {
+static void arrange(exporter *e, size_t number, size_t bytes) {
+    lk_safetensors_tensor *t = &e->tensors[number];
+    if (e->layout != EXPORT_KERAS && t->dim_count == 4) {
         turn_conv(e, t);
+    } else if (e->layout == EXPORT_TORCH && t->dim_count == 2) {
+        turn_dense(e, t, e->channels[number]);
     } else {
-        return turn_dense(e, t, error);
+        memcpy(t->data, e->scratch, bytes);
     }
-    return LK_OK;
 }
 
-static lk_status read_parameters(exporter *e, lk_error *error) {
+static void read_parameters(exporter *e) {
     const lk_safetensors *reader = &e->from.reader;
     float *next = e->values;
     char *name = e->names;
@@ -333,70 +333,133 @@ static lk_status read_parameters(exporter *e, lk_error *error) {
         memcpy(e->scratch, lk_checkpoint_values(&e->from, entry), bytes);
         t->data = next;
         next += bytes / sizeof *next;
-        LK_CHECK(arrange(e, t, bytes, error));
-        if (e->torch) name = rename_tensor(t, name);
+        arrange(e, i, bytes);
+        if (e->layout == EXPORT_TORCH) name = rename_tensor(t, name);
     }
-    return LK_OK;
 }
 
 // --- the file ------------------------------------------------------------------------------------
 
-static lk_status write_output(exporter *e, lk_text_out *out, lk_error *error) {
+enum { PAIRS_MAX = 7 };
+
+// What every file says of where it is from: `pairs` has room for all; returns how many.
+static size_t take_metadata(const exporter *e, lk_safetensors_pair pairs[PAIRS_MAX]) {
+    static const char *const formats[] = {"np", "pt", "onnx"};
     static const char *const kept[] = {"name", "step", "run_identity", "digest",
                                        "lockstep_version"};
-    lk_safetensors_pair pairs[2 + LK_COUNT(kept)] = {{"format", e->torch ? "pt" : "np"},
-                                                     {"layout", e->layout}};
-    lk_safetensors_content content = {pairs, 2, e->tensors, e->count};
+    size_t count = 0;
+    pairs[count++] = (lk_safetensors_pair){"format", formats[e->layout]};
+    pairs[count++] = (lk_safetensors_pair){"layout", layouts[e->layout]};
     for (uint32_t i = 0; i < LK_COUNT(kept); i++) {
         const char *value = lk_safetensors_metadata(&e->from.reader, kept[i]);
-        if (value) pairs[content.metadata_count++] = (lk_safetensors_pair){kept[i], value};
+        if (value) pairs[count++] = (lk_safetensors_pair){kept[i], value};
     }
+    return count;
+}
+
+static lk_status no_memory(const exporter *e, lk_error *error) {
+    return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for it", e->output);
+}
+
+static lk_status write_safetensors(exporter *e, uint64_t *bytes, lk_error *error) {
+    lk_safetensors_pair pairs[PAIRS_MAX];
+    const lk_safetensors_content content = {pairs, take_metadata(e, pairs), e->tensors, e->count};
     size_t header_bytes;
-    uint64_t data_bytes;
-    LK_CHECK(lk_safetensors_header(&content, NULL, 0, &header_bytes, &data_bytes, error));
+    LK_CHECK(lk_safetensors_header(&content, NULL, 0, &header_bytes, bytes, error));
     e->header = malloc(header_bytes);
-    if (!e->header) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for it", e->output);
+    if (!e->header) return no_memory(e, error);
     LK_CHECK(lk_safetensors_header(&content, e->header, header_bytes, &header_bytes, NULL, error));
-    LK_CHECK(lk_safetensors_save(&content, e->header, header_bytes, &lk_file_ops_posix, e->output,
-                                 error));
+    *bytes += header_bytes;
+    return lk_safetensors_save(&content, e->header, header_bytes, &lk_file_ops_posix, e->output,
+                               error);
+}
+
+static lk_status write_onnx(exporter *e, uint64_t *bytes, lk_error *error) {
+    lk_safetensors_pair pairs[PAIRS_MAX];
+    const lk_onnx_model model = {&e->program, e->tensors, e->input, pairs, take_metadata(e, pairs)};
+    size_t used;
+    LK_CHECK(lk_onnx_format(&model, NULL, 0, &used, error));
+    e->header = malloc(used);
+    if (!e->header) return no_memory(e, error);
+    LK_CHECK(lk_onnx_format(&model, e->header, used, &used, error));
+    *bytes = used;
+    return lk_file_write_atomic(&lk_file_ops_posix, e->output, e->header, used, error);
+}
+
+static lk_status say_output(const exporter *e, uint64_t bytes, lk_text_out *out, lk_error *error) {
+    const bool onnx = e->layout == EXPORT_ONNX;
+    const char *digest = lk_safetensors_metadata(&e->from.reader, "digest");
     if (e->json) {
-        return lk_print_json(
-            json_pack("{s:o, s:s, s:I, s:I, s:I, s:o, s:s?}", "file", lk_json_text(e->output),
-                      "layout", e->layout, "tensors", (json_int_t)e->count, "bytes",
-                      (json_int_t)(header_bytes + data_bytes), "step", (json_int_t)e->from.step,
-                      "from", lk_json_text(e->from.path), "digest",
-                      lk_safetensors_metadata(&e->from.reader, "digest")),
-            error);
+        json_t *said = json_pack(
+            "{s:o, s:s, s:I, s:I, s:I, s:o, s:s?}", "file", lk_json_text(e->output), "layout",
+            layouts[e->layout], "tensors", (json_int_t)e->count, "bytes", (json_int_t)bytes, "step",
+            (json_int_t)e->from.step, "from", lk_json_text(e->from.path), "digest", digest);
+        if (said && onnx) json_object_set_new(said, "input", json_string(e->input_word));
+        return lk_print_json(said, error);
     }
     lk_text_line(out, "weights of step %llu from %s", (ull)e->from.step, e->from.path);
-    lk_text_line(out, "digest %s", lk_safetensors_metadata(&e->from.reader, "digest"));
-    lk_text_line(out, "exported %s, layout %s: %zu tensors, %llu bytes", e->output, e->layout,
-                 e->count, (ull)(header_bytes + data_bytes));
+    lk_text_line(out, "digest %s", digest);
+    lk_text_line(out, "exported %s, layout %s%s%s: %zu tensors, %llu bytes", e->output,
+                 layouts[e->layout], onnx ? ", images of " : "", onnx ? e->input_word : "",
+                 e->count, (ull)bytes);
     return lk_text_check(out, "standard output", error);
 }
 
 static lk_status export_opened(exporter *e, lk_text_out *out, lk_error *error) {
+    uint64_t bytes;
     LK_CHECK(check_output(e, error));
     LK_CHECK(take_parameters(e, error));
     LK_CHECK(find_model(e, error));
-    LK_CHECK(read_parameters(e, error));
-    return write_output(e, out, error);
+    if (e->layout == EXPORT_TORCH) LK_CHECK(check_flatten(e, error));
+    read_parameters(e);
+    LK_CHECK(e->layout == EXPORT_ONNX ? write_onnx(e, &bytes, error)
+                                      : write_safetensors(e, &bytes, error));
+    return say_output(e, bytes, out, error);
 }
 
-static lk_status take_layout(exporter *e, lk_error *error) {
-    static const char *const layouts[] = {"keras", "torch"};
-    if (!e->layout) e->layout = layouts[0];
-    e->torch = strcmp(e->layout, layouts[1]) == 0;
-    if (e->torch || strcmp(e->layout, layouts[0]) == 0) return LK_OK;
-    return lk_fail(error, LK_BAD_USAGE, "--layout: found \"%s\", wanted \"keras\" or \"torch\"",
-                   e->layout);
+// Which of `words` a word is; NULL is the first.
+static lk_status take_word(const char *option, const char **word, const char *const *words,
+                           uint32_t count, const char *wanted, uint32_t *number, lk_error *error) {
+    if (!*word) *word = words[0];
+    for (*number = 0; *number < count; ++*number) {
+        if (strcmp(*word, words[*number]) == 0) return LK_OK;
+    }
+    return lk_fail(error, LK_BAD_USAGE, "%s: found \"%s\", wanted %s", option, *word, wanted);
+}
+
+static lk_status take_words(exporter *e, lk_error *error) {
+    static const char *const inputs[] = {"u8", "f32"};
+    const bool asked = e->input_word != NULL;
+    uint32_t layout, input;
+    LK_CHECK(take_word("--layout", &e->layout_word, layouts, LK_COUNT(layouts),
+                       "\"keras\", \"torch\" or \"onnx\"", &layout, error));
+    LK_CHECK(take_word("--input", &e->input_word, inputs, LK_COUNT(inputs), "\"u8\" or \"f32\"",
+                       &input, error));
+    e->layout = (export_layout)layout;
+    e->input = (lk_onnx_input)input;
+    if (!asked || e->layout == EXPORT_ONNX) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "--input: weights alone take no images, wanted it with --layout onnx");
+}
+
+static void close_exporter(exporter *e) {
+    lk_config_close(&e->model);
+    free(e->tables);
+    free(e->channels);
+    free(e->tensors);
+    free(e->names);
+    free(e->values);
+    free(e->scratch);
+    free(e->header);
+    lk_checkpoint_leave(&e->from);
 }
 
 lk_status lk_command_checkpoint_export(int argc, char **argv, lk_error *error) {
     exporter e = {0};
     lk_text_out out;
     const lk_argument options[] = {{.name = "output", .text = &e.output},
-                                   {.name = "layout", .text = &e.layout},
+                                   {.name = "layout", .text = &e.layout_word},
+                                   {.name = "input", .text = &e.input_word},
                                    {.name = "config", .text = &e.config}};
     lk_arguments a = {.help = help,
                       .options = options,
@@ -405,19 +468,12 @@ lk_status lk_command_checkpoint_export(int argc, char **argv, lk_error *error) {
                       .json = &e.json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
-    if (!e.output) {
-        return lk_fail(error, LK_BAD_USAGE, "export: wanted --output OUT.safetensors");
-    }
+    if (!e.output) return lk_fail(error, LK_BAD_USAGE, "export: wanted --output OUT");
     e.source = a.words[0];
-    LK_CHECK(take_layout(&e, error));
+    LK_CHECK(take_words(&e, error));
     lk_text_open(&out, e.json ? open("/dev/null", O_WRONLY | O_CLOEXEC) : STDOUT_FILENO);
     LK_CHECK(open_source(&e, &out, error));
     lk_status status = export_opened(&e, &out, error);
-    free(e.tensors);
-    free(e.names);
-    free(e.values);
-    free(e.scratch);
-    free(e.header);
-    lk_checkpoint_leave(&e.from);
+    close_exporter(&e);
     return status;
 }

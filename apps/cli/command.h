@@ -30,6 +30,9 @@ lk_status lk_command_embed(int argc, char **argv, lk_error *error);
 lk_status lk_command_data(int argc, char **argv, lk_error *error);
 lk_status lk_command_checkpoint(int argc, char **argv, lk_error *error);
 lk_status lk_command_diff(int argc, char **argv, lk_error *error);
+lk_status lk_command_pack(int argc, char **argv, lk_error *error);
+lk_status lk_command_reproduce(int argc, char **argv, lk_error *error);
+lk_status lk_command_ledger(int argc, char **argv, lk_error *error);
 lk_status lk_command_bench(int argc, char **argv, lk_error *error);
 lk_status lk_command_verify(int argc, char **argv, lk_error *error);
 lk_status lk_command_cluster(int argc, char **argv, lk_error *error);
@@ -48,6 +51,7 @@ typedef struct lk_common_options {
     const char *to;          // --to FILE
     const char *cluster;     // --cluster FILE
     uint64_t max_memory;     // --max-memory, bytes
+    uint64_t example, step;  // --example plus 1, --step; 0: not given
     uint32_t workers;        // --workers, for a plan
     lk_link link;            // --bandwidth, --latency, for a plan of workers
     lk_mpi_options mpi;      // --start-timeout, --step-timeout
@@ -70,6 +74,7 @@ typedef enum lk_option_group {
     LK_OPT_JSON = 64,        // --json
     LK_OPT_NO_CONFIG = 128,  // CONFIG may be left out; config.config is then NULL
     LK_OPT_QUIET = 256,      // --quiet
+    LK_OPT_LEDGER = 512,     // --example --step
     // All of a command that trains, or starts what does.
     LK_OPT_OF_TRAIN = LK_OPT_TRAIN | LK_OPT_CLUSTER | LK_OPT_JSON | LK_OPT_QUIET,
 } lk_option_group;

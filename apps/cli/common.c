@@ -44,6 +44,8 @@ enum {
     OPT_PRIVATE_NETWORK,
     OPT_START_DELAY,
     OPT_THROTTLE,
+    OPT_EXAMPLE,
+    OPT_STEP,
     OPT_BANDWIDTH,
     OPT_LATENCY,
     OPT_GPUS,
@@ -90,6 +92,8 @@ static const struct {
     {{"private-network", required_argument, NULL, OPT_PRIVATE_NETWORK}, LK_OPT_TRAIN},
     {{"start-delay", required_argument, NULL, OPT_START_DELAY}, LK_OPT_TRAIN},
     {{"throttle", required_argument, NULL, OPT_THROTTLE}, LK_OPT_TRAIN},
+    {{"example", required_argument, NULL, OPT_EXAMPLE}, LK_OPT_LEDGER},
+    {{"step", required_argument, NULL, OPT_STEP}, LK_OPT_LEDGER},
 };
 
 static lk_status refuse_option(const char *given, const struct option *options, uint32_t count,
@@ -166,6 +170,17 @@ static lk_status parse_count(const char *option, const char *text, uint64_t most
     return LK_OK;
 }
 
+// From 0 on; *out is 1 more.
+static lk_status parse_index(const char *option, const char *text, uint64_t *out, lk_error *error) {
+    if (strcmp(text, "0") == 0) {
+        *out = 1;
+        return LK_OK;
+    }
+    LK_CHECK(parse_count(option, text, (uint64_t)1 << 40, out, error));
+    ++*out;
+    return LK_OK;
+}
+
 lk_status lk_parse_number(const char *option, const char *text, uint32_t most, uint32_t *out,
                           lk_error *error) {
     uint64_t value = 0;
@@ -238,6 +253,8 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_STEP_TIMEOUT:
         return lk_parse_number("step-timeout", value, 86400, &o->mpi.step_timeout_seconds, error);
     case OPT_COLLECTIVE: return lk_collective_parse(value, &o->collective, error);
+    case OPT_STEP: return parse_count("step", value, INT64_MAX, &o->step, error);
+    case OPT_EXAMPLE: return parse_index("example", value, &o->example, error);
     case OPT_START_DELAY: return parse_delay("start-delay", value, &o->start_delay_seconds, error);
     case OPT_THROTTLE: return parse_delay("throttle", value, &o->throttle_seconds, error);
     case OPT_MAX_MEMORY: return parse_bytes("max-memory", value, &o->max_memory, error);

@@ -35,6 +35,10 @@ static const struct {
      "checkpoint info FILE | verify FILE|RUN_DIR|--all | export FILE|RUN_DIR --output OUT "
      "[--json]"},
     {"diff", lk_command_diff, "diff RUN_A RUN_B [--tolerance R] [--json]"},
+    {"pack", lk_command_pack, "pack RUN_DIR --to FILE.tar [--json]"},
+    {"reproduce", lk_command_reproduce, "reproduce FILE.tar|RUN_DIR [--json]"},
+    {"ledger", lk_command_ledger,
+     "ledger RUN_DIR|CONFIG (--example N | --step S) [--replicas N] [--json]"},
     {"bench", lk_command_bench, "bench [--json]"},
     {"verify", lk_command_verify, "verify [--kernels NAME] [--replicas N] [--json]"},
     {"doctor", lk_command_doctor, "doctor [--json]"},

@@ -41,10 +41,10 @@ static lk_status load_document(lk_config *c, const lk_config_options *options, l
     char path[2 * LK_CONFIG_PATH_BYTES];
     const char *file = options->config;
     struct stat there;
-    const bool exists = stat(file, &there) == 0;
+    const bool exists = !options->text && stat(file, &there) == 0;
     // A directory is no configuration: one that is called as a ready one, as its run's may be,
     // hides nothing.
-    if ((!exists || S_ISDIR(there.st_mode)) && !strchr(file, '/')) {
+    if (!options->text && (!exists || S_ISDIR(there.st_mode)) && !strchr(file, '/')) {
         if (lk_config_find_ready(file, path, sizeof path)) {
             file = path;
         } else if (!exists) {
@@ -55,7 +55,12 @@ static lk_status load_document(lk_config *c, const lk_config_options *options, l
                 file);
         }
     }
-    LK_CHECK(lk_json_load_file(&c->document, file, error));
+    if (options->text) {
+        const size_t bytes = strlen(options->text);
+        LK_CHECK(lk_json_load_text(&c->document, file, options->text, bytes, error));
+    } else {
+        LK_CHECK(lk_json_load_file(&c->document, file, error));
+    }
     for (uint32_t i = 0; i < options->set_count; i++) {
         LK_CHECK(lk_json_set(&c->document, options->set[i], error));
     }

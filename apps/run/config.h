@@ -73,6 +73,7 @@ typedef struct lk_config {
 // What the command line adds to a document.
 typedef struct lk_config_options {
     const char *config;      // a file, or the name of a ready configuration
+    const char *text;        // not NULL: the document itself, and config what it is called
     const char *const *set;  // --set key=value, in order
     uint32_t set_count;
     const char *data_directory;  // --data: a directory with the four IDX files, or NULL

@@ -8,10 +8,11 @@
 
 #include "apps/run/weights.h"
 #include "apps/run/hot.h"
+#include "apps/run/record.h"
 
 static const char *const files_of_run[] = {"metrics.jsonl",   "hashes.jsonl", "evaluations.jsonl",
                                            "arithmetic.json", "config.json",  "plan.json",
-                                           "identity"};
+                                           LK_RECORD_NAME,    "identity"};
 
 // What lies in a run directory, or in its checkpoints, and is nothing that a run has written.
 typedef struct stranger {

@@ -8,6 +8,7 @@
 
 #include "apps/run/weights.h"
 #include "apps/run/config_keys.h"
+#include "apps/run/record.h"
 
 enum { LIST_BYTES = 260, KEY_BYTES = 160, VALUE_BYTES = 48 };
 
@@ -71,6 +72,16 @@ static void compare(difference *d, const char *path, json_t *there, json_t *here
     } else {
         add(d, path, there, here);
     }
+}
+
+uint32_t lk_config_differences(json_t *there, json_t *here, char *out, size_t bytes) {
+    difference d = {.used = 0};
+    compare(&d, "", there, here);
+    snprintf(out, bytes, "%s", d.text);
+    if (d.count > d.shown) {
+        snprintf(out, bytes, "%s and %u more", d.text, d.count - d.shown);
+    }
+    return d.count;
 }
 
 static json_t *recorded(const char *run_dir) {

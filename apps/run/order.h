@@ -15,6 +15,18 @@ static inline uint64_t lk_order(const lk_run_spec *spec, uint64_t epoch, uint64_
     return first + lk_shuffle_shard(spec->seed, epoch, place.shard, count, place.at);
 }
 
+// The position of an epoch at which an example is read: the inverse of lk_order.
+static inline uint64_t lk_order_position(const lk_run_spec *spec, uint64_t epoch,
+                                         uint64_t example) {
+    if (!spec->shards) return lk_unshuffle(spec->seed, epoch, spec->example_count, example);
+    const uint64_t part = spec->global_batch / spec->shards;
+    uint32_t shard = 0;
+    while (example >= spec->shard_first[shard + 1]) shard++;
+    const uint64_t first = spec->shard_first[shard], count = spec->shard_first[shard + 1] - first;
+    const uint64_t at = lk_unshuffle_shard(spec->seed, epoch, shard, count, example - first);
+    return at / part * spec->global_batch + shard * part + at % part;
+}
+
 // The shards that some grains of every step read in order "sharded", of `shards` and `grains` in
 // all.
 static inline lk_grain_range lk_order_shards(uint32_t shards, uint32_t grains,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "apps/run/plan_json.h"
+#include "apps/run/record.h"
 #include "apps/run/weights.h"
 #include "comm/step/hash.h"
 #include "comm/threads/clock.h"
@@ -490,6 +491,7 @@ static lk_status write_documents(const lk_trainer *t, lk_error *error) {
     free(text);
     LK_CHECK(status);
     if (lk_run_is_fast(t->run)) LK_CHECK(write_arithmetic(t, error));
+    LK_CHECK(lk_record_write(t->run, &t->dir, error));
     size_t bytes = lk_plan_json(t->run, NULL, NULL, 0) + 1;
     text = malloc(bytes);
     if (!text) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");

@@ -8,6 +8,7 @@
 //
 // dx may be dy. Slopes are 0 to 1, so that a finite dy gives a finite dx: nothing is checked.
 #include "ops/graph/build.h"
+#include "ops/layers/export.h"
 #include "ops/layers/sums.h"
 #include "ops/math.h"
 
@@ -48,10 +49,16 @@ const lk_op_type lk_op_relu_backward = {.name = "relu_backward",
 
 const lk_layer_type lk_layer_relu = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_relu};
+static void say_relu(lk_export *e, const lk_layer *l) {
+    (void)l;
+    lk_export_node_add(e, "Relu");
+}
+
 const lk_layer_words lk_layer_words_relu = {.type = &lk_layer_relu,
                                             .name = "relu",
                                             .activation = true,
-                                            .meaning = "what is above zero, else zero"};
+                                            .meaning = "what is above zero, else zero",
+                                            .say_export = say_relu};
 
 // --- leaky_relu ----------------------------------------------------------------------------------
 
@@ -107,16 +114,22 @@ static const lk_setting leaky_relu_keys[] = {
      .float_constant = 0.3f,
      .meaning = "what values below zero are multiplied by"},
 };
+
+static void say_leaky_relu(lk_export *e, const lk_layer *l) {
+    (void)l;
+    lk_export_float(lk_export_node_add(e, "LeakyRelu"), "alpha", e->op->slope);
+}
+
 const lk_layer_words lk_layer_words_leaky_relu = {
     .type = &lk_layer_leaky_relu,
     .name = "leaky_relu",
     .keys = leaky_relu_keys,
     .key_count = LK_COUNT(leaky_relu_keys),
     .activation = true,
-    .meaning = "what is above zero, else a part of it"};
+    .meaning = "what is above zero, else a part of it",
+    .say_export = say_leaky_relu};
 
-// --- tanh
-// -----------------------------------------------------------------------------------------
+// --- tanh ----------------------------------------------------------------------------------------
 
 static uint32_t tanh_forward(lk_lane *l, const lk_op *op) {
     const float *x = l->at[LK_X];
@@ -157,13 +170,18 @@ const lk_op_type lk_op_tanh_backward = {.name = "tanh_backward",
 
 const lk_layer_type lk_layer_tanh = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_tanh};
+static void say_tanh(lk_export *e, const lk_layer *l) {
+    (void)l;
+    lk_export_node_add(e, "Tanh");
+}
+
 const lk_layer_words lk_layer_words_tanh = {.type = &lk_layer_tanh,
                                             .name = "tanh",
                                             .activation = true,
-                                            .meaning = "the hyperbolic tangent"};
+                                            .meaning = "the hyperbolic tangent",
+                                            .say_export = say_tanh};
 
-// --- sigmoid
-// --------------------------------------------------------------------------------------
+// --- sigmoid -------------------------------------------------------------------------------------
 
 static uint32_t sigmoid_forward(lk_lane *l, const lk_op *op) {
     const float *x = l->at[LK_X];
@@ -204,7 +222,13 @@ const lk_op_type lk_op_sigmoid_backward = {.name = "sigmoid_backward",
 
 const lk_layer_type lk_layer_sigmoid = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_sigmoid};
+static void say_sigmoid(lk_export *e, const lk_layer *l) {
+    (void)l;
+    lk_export_node_add(e, "Sigmoid");
+}
+
 const lk_layer_words lk_layer_words_sigmoid = {.type = &lk_layer_sigmoid,
                                                .name = "sigmoid",
                                                .activation = true,
-                                               .meaning = "1 / (1 + exp(-x))"};
+                                               .meaning = "1 / (1 + exp(-x))",
+                                               .say_export = say_sigmoid};

@@ -5,6 +5,7 @@
 //   add_backward   dx = dy, where dy cannot serve as the gradient of an input: the other has it
 //   add_gradient   dx = x + dy: the share of one more user of a tensor; dx may be x
 #include "ops/graph/build.h"
+#include "ops/layers/export.h"
 #include "ops/layers/sums.h"
 
 static uint32_t sum_of(uint64_t count, const float *a, const float *b, float *sum) {
@@ -67,5 +68,14 @@ const lk_op_type lk_op_add_gradient = {.name = "add_gradient",
 
 const lk_layer_type lk_layer_add = {
     .inputs = 2, .ops_max = 3, .tensors_max = 2, .build = build_add};
-const lk_layer_words lk_layer_words_add = {
-    .type = &lk_layer_add, .name = "add", .meaning = "the sum of two layers of the same shape"};
+
+static void say_add(lk_export *e, const lk_layer *l) {
+    (void)l;
+    lk_export_node_add(e, "Add");
+    if (e->in[0].channels != e->in[1].channels) e->out.channels = 0;
+}
+
+const lk_layer_words lk_layer_words_add = {.type = &lk_layer_add,
+                                           .name = "add",
+                                           .meaning = "the sum of two layers of the same shape",
+                                           .say_export = say_add};

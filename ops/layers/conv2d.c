@@ -23,6 +23,7 @@
 // y (m, out_h, out_w, out_c), pooled y and argmax (m, out_h/2, out_w/2, out_c)
 #include "ops/cpu/conv_shape.h"
 #include "ops/graph/build.h"
+#include "ops/layers/export.h"
 #include "ops/layers/sums.h"
 
 // --- the reference -------------------------------------------------------------------------------
@@ -443,8 +444,25 @@ static const lk_setting keys[] = {
      .constant = true,
      .meaning = "adds a number to each channel"},
 };
+
+static void say_conv2d(lk_export *e, const lk_layer *l) {
+    const lk_conv2d *c = &e->op->conv;
+    const int64_t size[] = {c->kernel_h, c->kernel_w}, strides[] = {c->stride_h, c->stride_w};
+    const int64_t pads[] = {
+        c->pad_top, c->pad_left,
+        lk_export_pad_end(c->in_h, c->kernel_h, c->stride_h, c->out_h, c->pad_top),
+        lk_export_pad_end(c->in_w, c->kernel_w, c->stride_w, c->out_w, c->pad_left)};
+    lk_export_node *node = lk_export_node_add(e, "Conv");
+    node->parameters = true;
+    lk_export_ints(node, "kernel_shape", 2, size);
+    lk_export_ints(node, "strides", 2, strides);
+    lk_export_ints(node, "pads", 4, pads);
+    e->out.channels = l->units;
+}
+
 const lk_layer_words lk_layer_words_conv2d = {.type = &lk_layer_conv2d,
                                               .name = "conv2d",
                                               .keys = keys,
                                               .key_count = LK_COUNT(keys),
-                                              .meaning = "convolution over images"};
+                                              .meaning = "convolution over images",
+                                              .say_export = say_conv2d};

@@ -9,6 +9,7 @@
 // x and dx (m, k_count), w and dw (k_count, n_count), bias and db (n_count), y and dy (m, n_count)
 #include "ops/cpu/tiles.h"
 #include "ops/graph/build.h"
+#include "ops/layers/export.h"
 #include "ops/layers/sums.h"
 
 // --- the reference -------------------------------------------------------------------------------
@@ -221,8 +222,15 @@ static const lk_setting keys[] = {
      .constant = true,
      .meaning = "adds a number to each value"},
 };
+
+static void say_dense(lk_export *e, const lk_layer *l) {
+    lk_export_node_add(e, "Gemm")->parameters = true;
+    e->out = (lk_export_value){.flat = true, .channels = l->units};
+}
+
 const lk_layer_words lk_layer_words_dense = {.type = &lk_layer_dense,
                                              .name = "dense",
                                              .keys = keys,
                                              .key_count = LK_COUNT(keys),
-                                             .meaning = "every input to every unit"};
+                                             .meaning = "every input to every unit",
+                                             .say_export = say_dense};

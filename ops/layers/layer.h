@@ -66,6 +66,8 @@ LK_LOSS_LIST(LK_LOSS_DECLARE)
 
 // --- words ---------------------------------------------------------------------------------------
 
+typedef struct lk_export lk_export;  // ops/layers/export.h
+
 typedef struct lk_layer_words {
     const lk_layer_type *type;
     const char *name;
@@ -73,11 +75,17 @@ typedef struct lk_layer_words {
     uint32_t key_count;
     bool activation;  // may stand as "activation"
     const char *meaning;
+    // Says the layer for other frameworks; an activation is asked with the layer that has it. NULL:
+    // it cannot be said.
+    void (*say_export)(lk_export *e, const lk_layer *layer);
 } lk_layer_words;
 
 typedef struct lk_loss_words {
     const lk_loss_type *type;
     const char *name, *meaning;
+    // The node of ONNX, on axis 1, that makes of logits what the loss takes them for, and what that
+    // is called. NULL: the logits are the answer.
+    const char *export_node, *export_name;
 } lk_loss_words;
 
 // Entry `number` of the lists, NULL past their ends; the words of a type.

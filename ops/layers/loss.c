@@ -71,4 +71,6 @@ const lk_loss_type lk_loss_sparse_categorical_crossentropy = {
 const lk_loss_words lk_loss_words_sparse_categorical_crossentropy = {
     .type = &lk_loss_sparse_categorical_crossentropy,
     .name = "sparse_categorical_crossentropy",
-    .meaning = "softmax cross-entropy from logits, labels are class numbers"};
+    .meaning = "softmax cross-entropy from logits, labels are class numbers",
+    .export_node = "Softmax",
+    .export_name = "probabilities"};

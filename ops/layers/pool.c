@@ -14,6 +14,7 @@
 //
 // x and dx (m, in_h, in_w, channels), y, dy and argmax (m, out_h, out_w, channels)
 #include "ops/graph/build.h"
+#include "ops/layers/export.h"
 #include "ops/layers/sums.h"
 
 // Index in x of cell `cell` of the window of (oy, ox), or -1 where padding lies.
@@ -143,11 +144,32 @@ static const lk_setting keys[] = {
      .fallback = "pool_size",
      .meaning = "rows and columns from one window to the next"},
 };
+
+static lk_export_node *say_window(lk_export *e, const char *type) {
+    const lk_pool2d *p = &e->op->pool;
+    const int64_t size[] = {p->pool_h, p->pool_w}, strides[] = {p->stride_h, p->stride_w};
+    const int64_t pads[] = {
+        p->pad_top, p->pad_left,
+        lk_export_pad_end(p->in_h, p->pool_h, p->stride_h, p->out_h, p->pad_top),
+        lk_export_pad_end(p->in_w, p->pool_w, p->stride_w, p->out_w, p->pad_left)};
+    lk_export_node *node = lk_export_node_add(e, type);
+    lk_export_ints(node, "kernel_shape", 2, size);
+    lk_export_ints(node, "strides", 2, strides);
+    lk_export_ints(node, "pads", 4, pads);
+    return node;
+}
+
+static void say_max_pool2d(lk_export *e, const lk_layer *l) {
+    (void)l;
+    say_window(e, "MaxPool");
+}
+
 const lk_layer_words lk_layer_words_max_pool2d = {.type = &lk_layer_max_pool2d,
                                                   .name = "max_pool2d",
                                                   .keys = keys,
                                                   .key_count = LK_COUNT(keys),
-                                                  .meaning = "the greatest of each window"};
+                                                  .meaning = "the greatest of each window",
+                                                  .say_export = say_max_pool2d};
 
 // --- averages ------------------------------------------------------------------------------------
 
@@ -256,12 +278,27 @@ const lk_layer_type lk_layer_average_pool2d = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_average_pool2d};
 const lk_layer_type lk_layer_global_average_pool2d = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_global_average_pool2d};
+
+static void say_average_pool2d(lk_export *e, const lk_layer *l) {
+    (void)l;
+    lk_export_int(say_window(e, "AveragePool"), "count_include_pad", 0);
+}
+
+static void say_global_average_pool2d(lk_export *e, const lk_layer *l) {
+    (void)l;
+    lk_export_node_add(e, "GlobalAveragePool");
+    lk_export_int(lk_export_node_add(e, "Flatten"), "axis", 1);
+    e->out.flat = true;
+}
+
 const lk_layer_words lk_layer_words_average_pool2d = {.type = &lk_layer_average_pool2d,
                                                       .name = "average_pool2d",
                                                       .keys = keys,
                                                       .key_count = LK_COUNT(keys),
-                                                      .meaning = "the mean of each window"};
+                                                      .meaning = "the mean of each window",
+                                                      .say_export = say_average_pool2d};
 const lk_layer_words lk_layer_words_global_average_pool2d = {
     .type = &lk_layer_global_average_pool2d,
     .name = "global_average_pool2d",
-    .meaning = "the mean of each channel: images to one row of values"};
+    .meaning = "the mean of each channel: images to one row of values",
+    .say_export = say_global_average_pool2d};

@@ -19,6 +19,7 @@ static void check_bijection(uint64_t seed, uint64_t epoch, uint64_t count) {
         uint64_t example = lk_shuffle(seed, epoch, count, p);
         assert_true(example < count);
         assert_int_equal(seen[example], 0);
+        assert_int_equal(lk_unshuffle(seed, epoch, count, example), p);
         seen[example] = 1;
     }
 }

@@ -1,68 +1,152 @@
 #!/usr/bin/env python3
-"""Judges what lockstep checkpoint export wrote with PyTorch and the package safetensors.
+"""Judges what lockstep checkpoint export wrote with those for whom it was written.
 
-    export_judge.py NAME     NAME.json, NAME-torch, NAME-keras, NAME-images and NAME.npy lie here
+    export_judge.py torch NAME   PyTorch, and the package safetensors: NAME-torch, NAME-keras
+    export_judge.py onnx NAME    the checker of onnx, and onnxruntime: NAME-u8, NAME-f32
 
-Builds the layers of the configuration as a user of PyTorch would, loads the file strictly, and
-compares the logits with those of lockstep predict. Exit: 0 the same within rounding, 1 not.
+NAME.json, NAME-images and NAME.npy, the logits of lockstep predict, lie here. `torch` builds the
+layers of the configuration as a user of PyTorch would and loads the file strictly; an ONNX model
+needs no words of ours. Exit: 0 the same logits within rounding, 1 not.
 """
-import collections
 import json
 import sys
 
 import numpy
-import safetensors.numpy
-import safetensors.torch
-import torch
 
 TOLERANCE = 1e-5
 
 
-def module(layer, shape):
-    """The module of a layer, and the shape (channels, height, width) behind it."""
-    kind = layer["type"]
-    if kind == "conv2d":
-        made = torch.nn.Conv2d(
-            shape[0], layer["filters"], layer["kernel_size"], stride=layer.get("strides", 1),
-            padding=layer.get("padding", "valid"), bias=layer.get("use_bias", True))
-    elif kind == "max_pool2d":
-        made = torch.nn.MaxPool2d(layer["pool_size"], layer.get("strides"))
-    elif kind == "flatten":
-        made = torch.nn.Flatten()
-    elif kind == "dense":
-        made = torch.nn.Linear(shape[0], layer["units"], bias=layer.get("use_bias", True))
-    else:
-        made = torch.nn.ReLU()
-    return made, made(torch.zeros(1, *shape)).shape[1:]
-
-
-def network(model):
-    layers = collections.OrderedDict()
-    h, w, c = model["input"]
-    shape = (c, h, w)
-    for layer in model["layers"]:
-        layers[layer["name"]], shape = module(layer, shape)
-        if layer.get("activation") == "relu":
-            layers[layer["name"] + "_relu"] = torch.nn.ReLU()
-    return torch.nn.Sequential(layers)
-
-
-def main():
-    name = sys.argv[1]
-    with open(name + ".json", encoding="utf-8") as f:
-        model = json.load(f)["model"]
+def read_images(name, model):
     with open(name + "-images", "rb") as f:
-        raw = numpy.frombuffer(f.read()[20:], numpy.uint8).reshape(-1, *model["input"])
+        return numpy.frombuffer(f.read()[20:], numpy.uint8).reshape(-1, *model["input"])
+
+
+# --- PyTorch -------------------------------------------------------------------------------------
+
+def torch_network(model):
+    import torch
+    from torch.nn import functional
+
+    def pair(value):
+        return value if isinstance(value, list) else [value, value]
+
+    def padded(layer, key, x, fill):
+        if layer.get("padding") != "same":
+            return x
+        size = pair(layer[key])
+        strides = pair(layer.get("strides", size if key == "pool_size" else 1))
+        pads = []
+        for length, k, s in reversed(list(zip(x.shape[2:], size, strides))):
+            total = max((-(-length // s) - 1) * s + k - length, 0)
+            pads += [total // 2, total - total // 2]
+        return functional.pad(x, pads, value=fill)
+
+    class Network(torch.nn.Module):
+        """Modules of the layers' names, called in the order that their inputs say."""
+
+        def __init__(self):
+            super().__init__()
+            self.eval()
+            self(torch.zeros(1, model["input"][2], *model["input"][:2]), build=True)
+
+        def activate(self, kind, layer, x):
+            if kind == "leaky_relu":
+                own = layer["type"] == "leaky_relu"
+                return functional.leaky_relu(x, layer.get("negative_slope", 0.3) if own else 0.2)
+            return {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}[kind](x)
+
+        def make(self, layer, x):
+            bias = layer.get("use_bias", True)
+            if layer["type"] == "conv2d":
+                made = torch.nn.Conv2d(x.shape[1], layer["filters"], layer["kernel_size"],
+                                       stride=layer.get("strides", 1), bias=bias)
+            else:
+                made = torch.nn.Linear(x.shape[1], layer["units"], bias=bias)
+            self.add_module(layer["name"], made)
+
+        def apply_layer(self, layer, inputs, build):
+            kind, x = layer["type"], inputs[0]
+            if build and kind in ("conv2d", "dense"):
+                self.make(layer, x)
+            if kind == "conv2d":
+                return getattr(self, layer["name"])(padded(layer, "kernel_size", x, 0.0))
+            if kind == "dense":
+                return getattr(self, layer["name"])(x)
+            if kind == "max_pool2d":
+                return functional.max_pool2d(padded(layer, "pool_size", x, -numpy.inf),
+                                             layer["pool_size"], layer.get("strides"))
+            if kind == "average_pool2d":
+                cells = torch.ones_like(x)
+                both = [functional.avg_pool2d(padded(layer, "pool_size", v, 0.0),
+                                              layer["pool_size"], layer.get("strides"))
+                        for v in (x, cells)]
+                return both[0] / both[1]
+            if kind == "global_average_pool2d":
+                return functional.adaptive_avg_pool2d(x, 1).flatten(1)
+            if kind == "flatten":
+                return x.flatten(1)
+            return inputs[0] + inputs[1] if kind == "add" else self.activate(kind, layer, x)
+
+        def forward(self, x, build=False):
+            values = {"input": x}
+            for layer in model["layers"]:
+                inputs = [values[n] for n in layer["inputs"]] if "inputs" in layer else [x]
+                x = self.apply_layer(layer, inputs, build)
+                if "activation" in layer:
+                    x = self.activate(layer["activation"], layer, x)
+                values[layer["name"]] = x
+            return x
+
+    return Network()
+
+
+def judge_torch(name, model):
+    import safetensors.numpy
+    import safetensors.torch
+    import torch
+    raw = read_images(name, model)
     images = torch.from_numpy(raw.astype(numpy.float32) / 255).permute(0, 3, 1, 2)
-    net = network(model)
+    net = torch_network(model)
     net.load_state_dict(safetensors.torch.load_file(name + "-torch"), strict=True)
     with torch.no_grad():
         logits = net(images).numpy()
-    worst = float(abs(logits - numpy.load(name + ".npy")).max())
     keras = safetensors.numpy.load_file(name + "-keras")
-    shapes = {n: list(v.shape) for n, v in keras.items()}
-    print(f"{name}: PyTorch {torch.__version__}, {len(raw)} images, largest difference "
-          f"{worst:.2g}; numpy {shapes}")
+    return [logits], f"PyTorch {torch.__version__}; numpy {[list(v.shape) for v in keras.values()]}"
+
+
+# --- onnxruntime ---------------------------------------------------------------------------------
+
+def judge_onnx(name, model):
+    import onnx
+    import onnxruntime
+    raw = read_images(name, model)
+    found = []
+    for word, images in (("u8", raw), ("f32", raw.astype(numpy.float32) / 255)):
+        onnx.checker.check_model(f"{name}-{word}", full_check=True)
+        run = onnxruntime.InferenceSession(f"{name}-{word}", providers=["CPUExecutionProvider"])
+        (given,), taken = run.get_inputs(), run.get_outputs()
+        assert (given.name, given.shape) == ("images", ["batch", *model["input"]]), given
+        assert [(o.name, o.shape) for o in taken] == [
+            (o, ["batch", 10]) for o in ("logits", "probabilities")], taken
+        logits, odds = run.run(None, {"images": images})
+        one = run.run(["logits"], {"images": images[3:4]})[0]  # any number of images
+        softmax = numpy.exp(logits - logits.max(axis=1, keepdims=True), dtype=numpy.float64)
+        softmax /= softmax.sum(axis=1, keepdims=True)
+        assert abs(odds - softmax).max() < TOLERANCE and abs(one - logits[3:4]).max() < TOLERANCE
+        facts = {p.key: p.value for p in onnx.load(f"{name}-{word}").metadata_props}
+        assert facts["step"] == "6" and len(facts["digest"]) == 64, facts
+        found.append(logits)
+    return found, f"onnx {onnx.__version__}, onnxruntime {onnxruntime.__version__}"
+
+
+def main():
+    kind, name = sys.argv[1:3]
+    with open(name + ".json", encoding="utf-8") as f:
+        model = json.load(f)["model"]
+    found, who = {"torch": judge_torch, "onnx": judge_onnx}[kind](name, model)
+    wanted = numpy.load(name + ".npy")
+    worst = max(float(abs(logits - wanted).max()) for logits in found)
+    print(f"{name}: {who}, {len(wanted)} images, largest difference {worst:.2g}")
     return 0 if worst < TOLERANCE else 1
 
 

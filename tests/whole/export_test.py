@@ -2,17 +2,18 @@
 """export_test - lockstep checkpoint export: the file byte by byte against the checkpoint, the same
 numbers from a network that computes as PyTorch does, and everything that may be wrong.
 
-   export_test.py PROGRAM WORK_DIR [torch [PYTHON]]
+   export_test.py PROGRAM WORK_DIR [torch|onnx [PYTHON]]
 
 Standard library only. With `torch`, PyTorch itself loads the files and computes the logits of
-lockstep predict, in an environment that is thrown away, or as PYTHON has it; skipped (77) where it
-cannot be had.
+lockstep predict; with `onnx`, the checker of onnx judges the models and onnxruntime computes them:
+in an environment that is thrown away, or as PYTHON has it; skipped (77) where it cannot be had.
 """
 import glob
 import hashlib
 import importlib.machinery
 import importlib.util
 import json
+import math
 import os
 import random
 import resource
@@ -42,9 +43,32 @@ MODELS = {
         {"type": "flatten", "name": "flatten"},
         {"type": "dense", "name": "dense", "units": 8, "activation": "relu"},
         {"type": "dense", "name": "logits", "units": 10}]),
+    # Every layer there is, two branches, sums of images and of rows; strides over odd borders.
+    "graph": ([9, 7, 3], [
+        {"type": "conv2d", "name": "conv1", "filters": 4, "kernel_size": [3, 2], "padding": "same",
+         "strides": [2, 2], "activation": "leaky_relu"},
+        {"type": "conv2d", "name": "conv2", "filters": 4, "kernel_size": 3, "padding": "same",
+         "activation": "tanh"},
+        {"type": "add", "name": "add", "inputs": ["conv1", "conv2"]},
+        {"type": "leaky_relu", "name": "leak", "negative_slope": 0.125},
+        {"type": "average_pool2d", "name": "average", "pool_size": [3, 2], "strides": [2, 1],
+         "padding": "same"},
+        {"type": "max_pool2d", "name": "pool", "pool_size": [2, 3], "strides": [1, 2],
+         "padding": "same"},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "dense", "name": "wide", "units": 6, "activation": "sigmoid"},
+        {"type": "conv2d", "name": "side", "filters": 6, "kernel_size": [2, 3],
+         "inputs": ["input"]},
+        {"type": "sigmoid", "name": "squash"},
+        {"type": "global_average_pool2d", "name": "means"},
+        {"type": "add", "name": "both", "inputs": ["wide", "means"]},
+        {"type": "flatten", "name": "again"},
+        {"type": "tanh", "name": "tanh"},
+        {"type": "dense", "name": "head", "units": 10}]),
 }
-# Height, width and channels at the flatten, by hand.
-FLATTENED = {"conv": (3, 3, 4), "flat": (2, 2, 3)}
+# Of every dense layer behind a flatten, by hand: height, width and channels there.
+FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
+             "graph": {"wide": (3, 2, 4)}}
 
 
 def write_images(name, shape):
@@ -94,7 +118,7 @@ def read(path):
     return metadata, tensors
 
 
-def turned(name, tensor, first_dense):
+def turned(name, layer, tensor):
     """What PyTorch wants of a kernel, by the meaning of every index."""
     shape, values = tensor
     if len(shape) == 4:
@@ -103,10 +127,10 @@ def turned(name, tensor, first_dense):
                               for n in range(o) for c in range(i) for y in range(h)
                               for x in range(w)]
     inputs, units = shape
-    if not first_dense:
+    if layer not in FLATTENED[name]:
         return [units, inputs], [values[k * units + n] for n in range(units)
                                  for k in range(inputs)]
-    h, w, channels = FLATTENED[name]
+    h, w, channels = FLATTENED[name][layer]
     return [units, inputs], [values[((y * w + x) * channels + c) * units + n]
                              for n in range(units) for c in range(channels) for y in range(h)
                              for x in range(w)]
@@ -133,12 +157,11 @@ def compare(t, name):
 
     metadata, torch = read(name + "-torch")
     t.check(metadata == {**wanted, "format": "pt", "layout": "torch"}, "torch: metadata", metadata)
-    expected, first_dense = {}, True
+    expected = {}
     for full, tensor in parameters.items():
         layer, part = full.split("/")
         if part == "kernel":
-            expected[layer + ".weight"] = turned(name, tensor, first_dense)
-            first_dense = first_dense and len(tensor[0]) == 4
+            expected[layer + ".weight"] = turned(name, layer, tensor)
         else:
             expected[layer + ".bias"] = tensor
     t.check(list(torch.items()) == list(expected.items()), f"{name}: torch, value by value")
@@ -150,47 +173,87 @@ def pair(value):
     return value if isinstance(value, list) else [value, value]
 
 
-def windows(planes, layer, key, fill):
-    """Rows of windows of each plane [c][y][x]: [row][column][c][position]."""
-    kh, kw = pair(layer[key])
-    sh, sw = pair(layer.get("strides", layer["pool_size"] if key == "pool_size" else 1))
-    if layer.get("padding") == "same":  # of stride 1
-        wide = [[fill] * (kw - 1) for _ in range(2)]
-        planes = [[wide[0][:(kw - 1) // 2] + row + wide[0][(kw - 1) // 2:] for row in p]
-                  for p in planes]
-        blank = [fill] * len(planes[0][0])
-        planes = [[blank] * ((kh - 1) // 2) + p + [blank] * (kh - 1 - (kh - 1) // 2)
-                  for p in planes]
+def padding(in_size, size, stride, same):
+    """Cells before and behind, as TensorFlow pads."""
+    total = max((-(-in_size // stride) - 1) * stride + size - in_size, 0) if same else 0
+    return total // 2, total - total // 2
+
+
+def windows(planes, layer, key):
+    """Rows of windows of each plane [c][y][x]: [row][column][c][position], None where padded."""
+    size = pair(layer[key])
+    strides = pair(layer.get("strides", size if key == "pool_size" else 1))
+    same = layer.get("padding") == "same"
+    (top, bottom), (left, right) = (padding(*at, same) for at in zip(
+        (len(planes[0]), len(planes[0][0])), size, strides))
+    planes = [[[None] * left + row + [None] * right for row in p] for p in planes]
+    blank = [None] * len(planes[0][0])
+    planes = [[blank] * top + p + [blank] * bottom for p in planes]
     h, w = len(planes[0]), len(planes[0][0])
-    return [[[[p[y + i][x + j] for i in range(kh) for j in range(kw)] for p in planes]
-             for x in range(0, w - kw + 1, sw)] for y in range(0, h - kh + 1, sh)]
+    return [[[[p[y + i][x + j] for i in range(size[0]) for j in range(size[1])] for p in planes]
+             for x in range(0, w - size[1] + 1, strides[1])]
+            for y in range(0, h - size[0] + 1, strides[0])]
 
 
 def by_plane(rows, count, value):
     return [[[value(cell, c) for cell in row] for row in rows] for c in range(count)]
 
 
+def each(function, *values):
+    """Of single values, in rows or planes."""
+    if isinstance(values[0], list):
+        return [each(function, *v) for v in zip(*values)]
+    return function(*values)
+
+
+def inside(cell):
+    return [x for x in cell if x is not None]
+
+
+ACTIVATIONS = {
+    "relu": lambda layer: lambda x: max(x, 0.0), "tanh": lambda layer: math.tanh,
+    "sigmoid": lambda layer: lambda x: 1 / (1 + math.exp(-x)),
+    "leaky_relu": lambda layer: lambda x: x if x > 0 else x * layer.get(
+        "negative_slope", 0.2 if layer["type"] != "leaky_relu" else 0.3)}
+
+
+def layer_of(layer, shape, weight, bias, at):
+    """What a layer makes of its inputs, images [c][y][x] or rows."""
+    kind, x = layer["type"], at[0]
+    if kind == "conv2d":
+        size = len(weight) // shape[0]
+        return by_plane(windows(x, layer, "kernel_size"), shape[0], lambda cell, n: bias[n] + sum(
+            (a or 0.0) * b for a, b in zip(sum(cell, []), weight[n * size:(n + 1) * size])))
+    if kind == "max_pool2d":
+        return by_plane(windows(x, layer, "pool_size"), len(x), lambda cell, c: max(
+            inside(cell[c])))
+    if kind == "average_pool2d":
+        return by_plane(windows(x, layer, "pool_size"), len(x), lambda cell, c: sum(
+            inside(cell[c])) / len(inside(cell[c])))
+    if kind == "global_average_pool2d":
+        return [sum(map(sum, plane)) / (len(plane) * len(plane[0])) for plane in x]
+    if kind == "flatten":
+        return [v for plane in x for row in plane for v in row] if isinstance(x[0], list) else x
+    if kind == "dense":
+        return [bias[n] + sum(a * b for a, b in zip(x, weight[n * len(x):]))
+                for n in range(shape[0])]
+    if kind == "add":
+        return each(lambda a, b: a + b, *at)
+    return each(ACTIVATIONS[kind](layer), x)
+
+
 def forward(layers, tensors, at):
     """Of one image [c][y][x], with weights (out, in, ..)."""
+    values = {"input": at}
     for layer in layers:
-        kind, name = layer["type"], layer["name"]
+        name = layer["name"]
         shape, weight = tensors.get(name + ".weight", ([0], []))
         bias = tensors.get(name + ".bias", ([], [0.0] * shape[0]))[1]
-        if kind == "conv2d":
-            size = len(weight) // shape[0]
-            at = by_plane(windows(at, layer, "kernel_size", 0.0), shape[0], lambda cell, n: bias[
-                n] + sum(a * b for a, b in zip(sum(cell, []), weight[n * size:(n + 1) * size])))
-        elif kind == "max_pool2d":
-            at = by_plane(windows(at, layer, "pool_size", None), len(at), lambda cell, c: max(
-                cell[c]))
-        elif kind == "flatten":
-            at = [x for plane in at for row in plane for x in row]
-        elif kind == "dense":
-            at = [bias[n] + sum(a * b for a, b in zip(at, weight[n * len(at):]))
-                  for n in range(shape[0])]
-        if kind == "relu" or layer.get("activation") == "relu":
-            at = ([[[max(x, 0.0) for x in row] for row in plane] for plane in at]
-                  if isinstance(at[0], list) else [max(x, 0.0) for x in at])
+        inputs = [values[n] for n in layer["inputs"]] if "inputs" in layer else [at]
+        at = layer_of(layer, shape, weight, bias, inputs)
+        if "activation" in layer:
+            at = each(ACTIVATIONS[layer["activation"]](layer), at)
+        values[name] = at
     return at
 
 
@@ -207,6 +270,118 @@ def compute(t, name, logits, images):
     t.check(worst < 1e-5, f"{name}: the logits of predict", worst)
     spread = max(max(row) - min(row) for row in logits)
     t.check(spread > 0.01, f"{name}: logits that say something", spread)
+
+
+# --- the ONNX model ------------------------------------------------------------------------------
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        value |= (data[at] & 0x7f) << shift
+        at, shift = at + 1, shift + 7
+        if not data[at - 1] & 0x80:
+            return value, at
+
+
+def fields(data):
+    """field number: list of values, of a message of protocol buffers."""
+    found, at = {}, 0
+    while at < len(data):
+        key, at = varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = varint(data, at)
+        else:
+            size = 4
+            if kind == 2:
+                size, at = varint(data, at)
+            assert kind in (2, 5) and at + size <= len(data), (kind, size)
+            value, at = data[at:at + size], at + size
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def attribute(data):
+    a = fields(data)
+    kind = a[20][0]
+    value = {1: lambda: struct.unpack("<f", a[2][0])[0], 2: lambda: a[3][0],
+             7: lambda: a[8]}[kind]()
+    return a[1][0].decode(), value
+
+
+def node(data):
+    n = fields(data)
+    return (n[4][0].decode(), [i.decode() for i in n[1]], n[2][0].decode(),
+            dict(attribute(a) for a in n.get(5, [])))
+
+
+# Of the graph model: type, inputs, attributes. What a node gives is named LAYER/TYPE.
+WINDOWS = {"conv1": ([3, 2], [2, 2], [1, 0, 1, 1]), "conv2": ([3, 3], [1, 1], [1, 1, 1, 1]),
+           "average": ([3, 2], [2, 1], [1, 0, 1, 1]), "pool": ([2, 3], [1, 2], [0, 0, 1, 1]),
+           "side": ([2, 3], [1, 1], [0, 0, 0, 0])}
+NODES = [
+    ("Cast", ["images"], "/Cast", {"to": 1}), ("Mul", ["/Cast", "/scale"], "/Mul", {}),
+    ("Transpose", ["/Mul"], "/Transpose", {"perm": [0, 3, 1, 2]}),
+    ("Conv", ["/Transpose", "conv1/kernel", "conv1/bias"], "conv1/Conv", {}),
+    ("LeakyRelu", ["conv1/Conv"], "conv1/LeakyRelu", {"alpha": struct.unpack(
+        "<f", struct.pack("<f", 0.2))[0]}),
+    ("Conv", ["conv1/LeakyRelu", "conv2/kernel", "conv2/bias"], "conv2/Conv", {}),
+    ("Tanh", ["conv2/Conv"], "conv2/Tanh", {}),
+    ("Add", ["conv1/LeakyRelu", "conv2/Tanh"], "add/Add", {}),
+    ("LeakyRelu", ["add/Add"], "leak/LeakyRelu", {"alpha": 0.125}),
+    ("AveragePool", ["leak/LeakyRelu"], "average/AveragePool", {"count_include_pad": 0}),
+    ("MaxPool", ["average/AveragePool"], "pool/MaxPool", {}),
+    ("Transpose", ["pool/MaxPool"], "flatten/Transpose", {"perm": [0, 2, 3, 1]}),
+    ("Flatten", ["flatten/Transpose"], "flatten/Flatten", {"axis": 1}),
+    ("Gemm", ["flatten/Flatten", "wide/kernel", "wide/bias"], "wide/Gemm", {}),
+    ("Sigmoid", ["wide/Gemm"], "wide/Sigmoid", {}),
+    ("Conv", ["/Transpose", "side/kernel", "side/bias"], "side/Conv", {}),
+    ("Sigmoid", ["side/Conv"], "squash/Sigmoid", {}),
+    ("GlobalAveragePool", ["squash/Sigmoid"], "means/GlobalAveragePool", {}),
+    ("Flatten", ["means/GlobalAveragePool"], "means/Flatten", {"axis": 1}),
+    ("Add", ["wide/Sigmoid", "means/Flatten"], "both/Add", {}),
+    ("Flatten", ["both/Add"], "again/Flatten", {"axis": 1}),
+    ("Tanh", ["again/Flatten"], "tanh/Tanh", {}),
+    ("Gemm", ["tanh/Tanh", "head/kernel", "head/bias"], "head/Gemm", {}),
+    ("Identity", ["head/Gemm"], "logits", {}),
+    ("Softmax", ["logits"], "probabilities", {"axis": 1})]
+for kind, _, gives, more in NODES:
+    if gives.split("/")[0] in WINDOWS and kind in ("Conv", "AveragePool", "MaxPool"):
+        more.update(zip(("kernel_shape", "strides", "pads"), WINDOWS[gives.split("/")[0]]))
+
+
+def onnx(t):
+    """The file, field by field. What it computes, export_test.py onnx asks onnxruntime."""
+    made = json.loads(t.expect(0, "checkpoint", "export", "graph", "--output", "graph-onnx",
+                               "--layout", "onnx", "--json")[1][0])
+    with open("graph-onnx", "rb") as f:
+        content = f.read()
+    t.check(made["bytes"] == len(content) and made["input"] == "u8", "what is said", made)
+    model = fields(content)
+    t.check(model[1] == [8] and fields(model[8][0]) == {1: [b""], 2: [13]}, "versions", model[8])
+    graph = fields(model[7][0])
+    nodes = [node(n) for n in graph[1]]
+    for found, wanted in zip(nodes, NODES):
+        t.check(found == wanted, "a node", found, wanted)
+    t.check(len(nodes) == len(NODES), "all nodes", len(nodes))
+    saved, values = read(newest("graph"))[1], {}
+    for data in graph[5]:
+        tensor = fields(data)
+        raw = tensor[9][0]
+        values[tensor[8][0].decode()] = (tensor.get(1, []), [raw[i:i + 4] for i in
+                                                             range(0, len(raw), 4)])
+    t.check(values.pop("/scale") == ([], [struct.pack("<f", 1 / 255)]), "the scale is 1/255")
+    wanted = {n: turned("graph", n.split("/")[0], v) if len(v[0]) == 4 else v
+              for n, v in saved.items() if n.count("/") == 1}
+    t.check(values == wanted, "all parameters, bit by bit; kernels of convolutions turned")
+    facts = {fields(p)[1][0].decode(): fields(p)[2][0].decode() for p in model[14]}
+    t.check(facts["digest"] == made["digest"] and facts["step"] == "6", "its metadata", facts)
+    t.expect(0, "checkpoint", "export", "graph", "--output", "graph-f32", "--layout", "onnx",
+             "--input", "f32")
+    with open("graph-f32", "rb") as f:
+        graph = fields(fields(f.read())[7][0])
+    t.check(node(graph[1][0]) == ("Transpose", ["images"], "/Transpose", NODES[2][3]) and
+            len(graph[1]) == len(NODES) - 2, "floats are taken as they are")
 
 
 # --- what may be wrong ---------------------------------------------------------------------------
@@ -237,8 +412,12 @@ def usage(t):
     refused(t, 64, '--output: found ""', "conv", "--output", "")
     refused(t, 64, "found 0 arguments, wanted 1", "--output", "new")
     refused(t, 64, 'did you mean "--layout"', "conv", "--output", "new", "--layot", "torch")
-    refused(t, 64, 'found "keros", wanted "keras" or "torch"', "conv", "--output", "new",
+    refused(t, 64, 'found "keros", wanted "keras", "torch" or "onnx"', "conv", "--output", "new",
             "--layout", "keros")
+    refused(t, 64, 'found "f16", wanted "u8" or "f32"', "conv", "--output", "new", "--layout",
+            "onnx", "--input", "f16")
+    refused(t, 64, "weights alone take no images", "conv", "--output", "new", "--layout", "torch",
+            "--input", "u8")
     os.mkdir("folder")
     os.mkfifo("pipe")
     for place in ("folder", "pipe"):
@@ -301,19 +480,49 @@ def flattened_logits(t):
         for source, more in ((name, []), (newest(name), ["--config", config])):
             to = ["--output", name + "-torch", "--layout", "torch", *more]
             if code:
-                refused(t, code, "which PyTorch flattens in another order", source, *to)
+                refused(t, code, "use --layout onnx or keras", source, *to)
             else:
                 t.expect(code, "checkpoint", "export", source, *to)
         t.check(os.path.exists(name + "-torch") == (code == 0), f"{name}: a file or none")
-        refused(t, 64, "how many channels and cells are flattened", newest(name), "--output", "new",
+        t.expect(0, "checkpoint", "export", name, "--output", name + "-onnx", "--layout", "onnx")
+
+
+def mixed(t):
+    """Images of different shapes, flattened and added: an order that no weights of PyTorch undo."""
+    branches = [{"type": "conv2d", "name": "a", "filters": 2, "kernel_size": 2,
+                 "inputs": ["input"]},
+                {"type": "flatten", "name": "flat_a"},
+                {"type": "conv2d", "name": "b", "filters": 4, "kernel_size": [3, 2],
+                 "strides": [1, 1], "inputs": ["input"]},
+                {"type": "flatten", "name": "flat_b"},
+                {"type": "add", "name": "add", "inputs": ["flat_a", "flat_b"]}]
+    for name, more in (("mixed", [{"type": "dense", "name": "dense", "units": 12}]),
+                       ("mixed-logits", [])):
+        config = t.write(name + ".json", {
+            "model.input": [3, 4, 2], "model.layers": branches + more, "model.classes": 12,
+            "data.train.made_up": {"count": 40, "height": 3, "width": 4, "channels": 2,
+                                   "classes": 12},
+            "steps": 2, "global_batch": 8, "grain": 8})
+        t.expect(0, "train", config, "--run-dir", name)
+        refused(t, 78, "a sum of flattened images of different shapes", name, "--output", "new",
                 "--layout", "torch")
+        t.expect(0, "checkpoint", "export", name, "--output", name + "-onnx", "--layout", "onnx")
 
 
 def models(t):
-    """What PyTorch flattens without a convolution before: only the configuration knows."""
-    checkpoint = newest("flat")
+    """What is flattened, and all of an ONNX model's network, only the configuration knows."""
+    place = newest("flat")
+    t.expect(0, "checkpoint", "export", place, "--output", "beside", "--layout", "torch")
+    t.check(read("beside") == read("flat-torch"), "a file in its run: the run's configuration")
+    shutil.copytree("flat", "foreign")
+    with open("foreign/identity", "r+", encoding="utf-8") as f:
+        f.write("0" * 8)
     new = ["--output", "new", "--layout", "torch"]
-    refused(t, 64, "does not say how many channels", checkpoint, *new)
+    refused(t, 64, "does not say which layers", newest("foreign"), *new)
+    checkpoint = shutil.copy(place, "alone.safetensors")
+    for layout in ("torch", "onnx"):
+        refused(t, 64, "does not say which layers", checkpoint, "--output", "new", "--layout",
+                layout)
     refused(t, 66, "there is no such file", checkpoint, *new, "--config", "nowhere")
     refused(t, 78, "its model has other parameters", checkpoint, *new, "--config", "conv.json")
     refused(t, 78, "its model has other parameters", "conv", *new, "--config", "mnist-cnn")
@@ -357,15 +566,19 @@ def wrong(t):
     usage(t)
     sources(t)
     models(t)
+    mixed(t)
     flattened_logits(t)
     full_disk(t)
     t.check(not os.path.exists("new"), "nothing that was refused was written")
     t.check(not glob.glob("*.tmp.tmp") and not os.path.exists("new.tmp"), "nor begun")
 
 
-# --- PyTorch -------------------------------------------------------------------------------------
+# --- PyTorch and onnxruntime ---------------------------------------------------------------------
 
-def torch_python():
+PACKAGES = {"torch": ["safetensors"], "onnx": ["onnx", "onnxruntime", "numpy"]}
+
+
+def judge_python(kind):
     """An environment as the comparison with other frameworks makes it."""
     loader = importlib.machinery.SourceFileLoader("peers", HERE + "/../bench/peers")
     peers = importlib.util.module_from_spec(importlib.util.spec_from_loader("peers", loader))
@@ -373,19 +586,26 @@ def torch_python():
     loader.exec_module(peers)
     try:
         os.mkdir("environment")
-        python = peers.torch_python(os.path.abspath("environment"))
-        subprocess.run([python, "-m", "pip", "install", "-q", "safetensors"], check=True,
+        place = os.path.abspath("environment")
+        if kind == "onnx":
+            return peers.environment(place, kind, "onnxruntime", [PACKAGES[kind]])
+        python = peers.torch_python(place)
+        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES[kind]], check=True,
                        timeout=300)
         return python
     except (peers.Left_out, subprocess.SubprocessError) as why:
-        print("skipped: PyTorch cannot be installed here:", why)
+        print(f"skipped: {kind} cannot be installed here:", why)
         sys.exit(77)
 
 
-def judge(t, python):
+def judge(t, kind, python):
     for name in MODELS:
-        done = subprocess.run([python, HERE + "/export_judge.py", name], check=False)
-        t.check(done.returncode == 0, f"{name}: PyTorch's verdict")
+        for word in ("u8", "f32") if kind == "onnx" else ():
+            _, lines, _ = t.expect(0, "checkpoint", "export", name, "--output", f"{name}-{word}",
+                                   "--layout", "onnx", "--input", word)
+            t.check(f"layout onnx, images of {word}:" in "".join(lines), "says what", lines)
+        done = subprocess.run([python, HERE + "/export_judge.py", kind, name], check=False)
+        t.check(done.returncode == 0, f"{name}: the verdict of {kind}")
 
 
 def main():
@@ -394,12 +614,14 @@ def main():
     for name, (logits, images) in runs.items():
         compare(t, name)
         compute(t, name, logits, images)
-    if sys.argv[3:4] == ["torch"]:
+    if sys.argv[3:4]:
+        kind = sys.argv[3]
         try:
-            judge(t, sys.argv[4] if len(sys.argv) > 4 else torch_python())
+            judge(t, kind, sys.argv[4] if len(sys.argv) > 4 else judge_python(kind))
         finally:
             shutil.rmtree("environment", ignore_errors=True)
     else:
+        onnx(t)
         wrong(t)
     t.finish()
 

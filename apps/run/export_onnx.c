@@ -1,0 +1,248 @@
+// export_onnx.c - the bytes of an ONNX model: one ModelProto, written by io/protobuf.h. The numbers
+// of its fields are those of onnx.proto; nothing of a layer stands here.
+//
+//   images (batch, h, w, c) -> Cast, Mul 1/255 (bytes only) -> Transpose -> layers -> logits
+//   logits -> what the loss takes them for, such as Softmax -> probabilities
+//
+// A node and what it gives are named LAYER/TYPE. What belongs to no layer is named /TYPE: layers
+// have names without a slash.
+#include <stdlib.h>
+
+#include "apps/run/export.h"
+#include "io/protobuf.h"
+
+enum { IR_VERSION = 8, OPERATOR_SET = 13, NAME_BYTES = 128 };
+
+typedef enum element_type { ELEMENT_FLOAT = 1, ELEMENT_UINT8 = 2 } element_type;
+// AttributeProto.AttributeType, and the field that holds such a value.
+enum { ATTRIBUTE_FLOAT = 1, ATTRIBUTE_INT = 2, ATTRIBUTE_INTS = 7 };
+enum { FIELD_FLOAT = 2, FIELD_INT = 3, FIELD_INTS = 8 };
+
+static const char logits_name[] = "logits", images_name[] = "images";
+
+typedef struct writer {
+    lk_protobuf out;
+    const lk_onnx_model *model;
+    const char **types;  // (layers) of the last node of each layer, NULL: not written yet
+} writer;
+
+// --- nodes ---------------------------------------------------------------------------------------
+
+// NodeProto up to its attributes; *begun is for lk_protobuf_end.
+static void begin_node(writer *w, const char *const *inputs, uint32_t input_count,
+                       const char *output, const char *type, size_t *begun) {
+    *begun = lk_protobuf_begin(&w->out, 1);
+    for (uint32_t i = 0; i < input_count; i++) lk_protobuf_string(&w->out, 1, inputs[i]);
+    lk_protobuf_string(&w->out, 2, output);
+    lk_protobuf_string(&w->out, 3, output);
+    lk_protobuf_string(&w->out, 4, type);
+}
+
+static void write_attribute(writer *w, const lk_export_attribute *a) {
+    const size_t begun = lk_protobuf_begin(&w->out, 5);
+    lk_protobuf_string(&w->out, 1, a->name);
+    if (a->kind == LK_EXPORT_FLOAT) lk_protobuf_float(&w->out, FIELD_FLOAT, a->real);
+    if (a->kind == LK_EXPORT_INT && a->count == 0) lk_protobuf_int(&w->out, FIELD_INT, a->ints[0]);
+    for (uint32_t i = 0; i < a->count; i++) lk_protobuf_int(&w->out, FIELD_INTS, a->ints[i]);
+    lk_protobuf_uint(&w->out, 20,
+                     a->kind == LK_EXPORT_FLOAT ? ATTRIBUTE_FLOAT
+                     : a->count                 ? ATTRIBUTE_INTS
+                                                : ATTRIBUTE_INT);
+    lk_protobuf_end(&w->out, begun);
+}
+
+// A node of one input that belongs to no layer.
+static void write_plain(writer *w, const char *input, const char *output, const char *type,
+                        const lk_export_attribute *attribute) {
+    size_t begun;
+    begin_node(w, &input, 1, output, type, &begun);
+    if (attribute) write_attribute(w, attribute);
+    lk_protobuf_end(&w->out, begun);
+}
+
+static void write_scaling(writer *w) {
+    static const lk_export_attribute to_float = {"to", LK_EXPORT_INT, 0, {ELEMENT_FLOAT}, 0.0f};
+    static const lk_export_attribute channels_first = {
+        "perm", LK_EXPORT_INT, 4, {0, 3, 1, 2}, 0.0f};
+    const bool bytes = w->model->input == LK_ONNX_U8;
+    if (bytes) {
+        static const char *const factors[] = {"/Cast", "/scale"};
+        size_t begun;
+        write_plain(w, images_name, "/Cast", "Cast", &to_float);
+        begin_node(w, factors, 2, "/Mul", "Mul", &begun);
+        lk_protobuf_end(&w->out, begun);
+    }
+    write_plain(w, bytes ? "/Mul" : images_name, "/Transpose", "Transpose", &channels_first);
+}
+
+// --- layers --------------------------------------------------------------------------------------
+
+static void name_node(char out[NAME_BYTES], const lk_layer *l, const char *type) {
+    lk_format(out, NAME_BYTES, "%s/%s", l->name, type);
+}
+
+// What layer `from` - 1 gives; 0: the images.
+static void name_value(const writer *w, char out[NAME_BYTES], uint32_t from) {
+    if (from == 0) {
+        lk_format(out, NAME_BYTES, "/Transpose");
+    } else {
+        name_node(out, &w->model->program->spec->model.layers[from - 1], w->types[from - 1]);
+    }
+}
+
+static void write_node(writer *w, const lk_export *e, const lk_export_node *node, uint32_t number) {
+    const lk_model *m = &w->model->program->spec->model;
+    const lk_layer *l = &m->layers[number];
+    const bool first = w->types[number] == NULL;
+    char names[LK_LAYER_INPUTS_MAX][NAME_BYTES], output[NAME_BYTES];
+    const char *inputs[LK_LAYER_INPUTS_MAX + LK_OP_PARAMS];
+    uint32_t count = 0;
+    if (!first) name_node(names[count], l, w->types[number]);
+    for (uint32_t i = 0; first && i < l->type->inputs; i++) {
+        name_value(w, names[i], l->input_count ? l->inputs[i] : number);
+    }
+    for (; count < (first ? l->type->inputs : 1); count++) inputs[count] = names[count];
+    for (uint32_t i = 0; node->parameters && i < LK_OP_PARAMS; i++) {
+        if (e->op->param[i] != LK_NONE) inputs[count++] = w->model->tensors[e->op->param[i]].name;
+    }
+    name_node(output, l, node->type);
+    size_t begun;
+    begin_node(w, inputs, count, output, node->type, &begun);
+    for (uint32_t i = 0; i < node->attribute_count; i++) write_attribute(w, &node->attributes[i]);
+    lk_protobuf_end(&w->out, begun);
+    w->types[number] = node->type;
+}
+
+static lk_status write_layer(void *context, const lk_export *said, uint32_t layer,
+                             lk_error *error) {
+    (void)error;
+    for (uint32_t i = 0; i < said->node_count; i++) {
+        write_node(context, said, &said->nodes[i], layer);
+    }
+    return LK_OK;
+}
+
+// The logits, and what they mean. A loss takes rows of values, so the last layer gives them.
+static void write_end(writer *w, const lk_export_value *last) {
+    static const lk_export_attribute axis = {"axis", LK_EXPORT_INT, 0, {1}, 0.0f};
+    const lk_model *m = &w->model->program->spec->model;
+    const lk_loss_words *loss = m->loss ? lk_loss_words_of(m->loss) : lk_loss_words_at(0);
+    char name[NAME_BYTES];
+    lk_assert(last->flat);
+    name_value(w, name, m->layer_count);
+    write_plain(w, name, logits_name, "Identity", NULL);
+    if (loss->export_node) {
+        write_plain(w, logits_name, loss->export_name, loss->export_node, &axis);
+    }
+}
+
+// --- values --------------------------------------------------------------------------------------
+
+static void write_tensor(writer *w, const char *name, uint32_t rank, const uint64_t *dims,
+                         const void *values, size_t bytes) {
+    const size_t begun = lk_protobuf_begin(&w->out, 5);
+    for (uint32_t i = 0; i < rank; i++) lk_protobuf_uint(&w->out, 1, dims[i]);
+    lk_protobuf_uint(&w->out, 2, ELEMENT_FLOAT);
+    lk_protobuf_string(&w->out, 8, name);
+    lk_protobuf_bytes(&w->out, 9, values, bytes);
+    lk_protobuf_end(&w->out, begun);
+}
+
+static void write_tensors(writer *w) {
+    static const float scale = 0x1.010102p-8f;  // 1/255 rounded, as training has it
+    for (uint32_t i = 0; i < w->model->program->param_count; i++) {
+        const lk_safetensors_tensor *t = &w->model->tensors[i];
+        size_t bytes = sizeof(float);
+        for (uint32_t d = 0; d < t->dim_count; d++) bytes *= (size_t)t->dims[d];
+        write_tensor(w, t->name, t->dim_count, t->dims, t->data, bytes);
+    }
+    if (w->model->input == LK_ONNX_U8) write_tensor(w, "/scale", 0, NULL, &scale, sizeof scale);
+}
+
+// ValueInfoProto: rows of any number.
+static void write_value(writer *w, uint32_t field, const char *name, element_type element,
+                        uint32_t rank, const uint64_t *dims) {
+    lk_protobuf *out = &w->out;
+    const size_t value = lk_protobuf_begin(out, field);
+    lk_protobuf_string(out, 1, name);
+    const size_t type = lk_protobuf_begin(out, 2), tensor = lk_protobuf_begin(out, 1);
+    lk_protobuf_uint(out, 1, element);
+    const size_t shape = lk_protobuf_begin(out, 2);
+    size_t dim = lk_protobuf_begin(out, 1);
+    lk_protobuf_string(out, 2, "batch");
+    lk_protobuf_end(out, dim);
+    for (uint32_t i = 0; i < rank; i++) {
+        dim = lk_protobuf_begin(out, 1);
+        lk_protobuf_uint(out, 1, dims[i]);
+        lk_protobuf_end(out, dim);
+    }
+    lk_protobuf_end(out, shape);
+    lk_protobuf_end(out, tensor);
+    lk_protobuf_end(out, type);
+    lk_protobuf_end(out, value);
+}
+
+static void write_values(writer *w) {
+    const lk_model *m = &w->model->program->spec->model;
+    const lk_loss_words *loss = m->loss ? lk_loss_words_of(m->loss) : lk_loss_words_at(0);
+    const uint64_t image[] = {m->in_h, m->in_w, m->in_c}, classes[] = {m->classes};
+    write_value(w, 11, images_name, w->model->input == LK_ONNX_U8 ? ELEMENT_UINT8 : ELEMENT_FLOAT,
+                3, image);
+    write_value(w, 12, logits_name, ELEMENT_FLOAT, 1, classes);
+    if (loss->export_node) write_value(w, 12, loss->export_name, ELEMENT_FLOAT, 1, classes);
+}
+
+// --- the model -----------------------------------------------------------------------------------
+
+static lk_status write_graph(writer *w, lk_error *error) {
+    const size_t graph = lk_protobuf_begin(&w->out, 7);
+    lk_export_value last;
+    write_scaling(w);
+    LK_CHECK(lk_export_walk(w->model->program, write_layer, w, &last, error));
+    write_end(w, &last);
+    lk_protobuf_string(&w->out, 2, "lockstep");
+    write_tensors(w);
+    write_values(w);
+    lk_protobuf_end(&w->out, graph);
+    return LK_OK;
+}
+
+static lk_status write_model(writer *w, lk_error *error) {
+    lk_protobuf *out = &w->out;
+    lk_protobuf_uint(out, 1, IR_VERSION);
+    lk_protobuf_string(out, 2, "lockstep");
+    lk_protobuf_string(out, 3, LK_VERSION);
+    LK_CHECK(write_graph(w, error));
+    const size_t set = lk_protobuf_begin(out, 8);
+    lk_protobuf_string(out, 1, "");
+    lk_protobuf_uint(out, 2, OPERATOR_SET);
+    lk_protobuf_end(out, set);
+    for (size_t i = 0; i < w->model->metadata_count; i++) {
+        const size_t pair = lk_protobuf_begin(out, 14);
+        lk_protobuf_string(out, 1, w->model->metadata[i].key);
+        lk_protobuf_string(out, 2, w->model->metadata[i].value);
+        lk_protobuf_end(out, pair);
+    }
+    return LK_OK;
+}
+
+lk_status lk_onnx_format(const lk_onnx_model *model, void *out, size_t capacity, size_t *used,
+                         lk_error *error) {
+    const uint32_t layers = model->program->spec->model.layer_count;
+    writer w = {.out = {out, capacity, 0}, .model = model};
+    w.types = calloc(layers, sizeof *w.types);
+    if (!w.types) return lk_fail(error, LK_UNAVAILABLE, "no memory for %u layers", layers);
+    lk_status status = write_model(&w, error);
+    free(w.types);
+    *used = w.out.used;
+    if (status != LK_OK) return status;
+    if (w.out.used > INT32_MAX) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "--layout onnx: a model of %zu bytes, and the format holds less than 2 GiB; "
+                       "use --layout keras or torch",
+                       w.out.used);
+    }
+    if (!out || lk_protobuf_fits(&w.out)) return LK_OK;
+    return lk_fail(error, LK_INTERNAL, "an ONNX model of %zu bytes in a buffer of %zu", w.out.used,
+                   capacity);
+}

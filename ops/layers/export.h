@@ -1,0 +1,88 @@
+// export.h - a layer in the words of other frameworks, as data: the nodes of ONNX that it becomes,
+// and what its output is to a framework that has channels first. Freestanding; writes no file.
+//
+// Lockstep's images are (height, width, channels), those of ONNX and PyTorch (channels, height,
+// width). A layer says its nodes for the latter; where images become a row of values it is the
+// layer's to keep our order (ONNX), or the exporter's to turn the weights behind it (PyTorch).
+#ifndef LOCKSTEP_OPS_LAYERS_EXPORT_H
+#define LOCKSTEP_OPS_LAYERS_EXPORT_H
+
+#include "ops/layers/layer.h"
+#include "ops/op.h"
+
+enum { LK_EXPORT_NODES_MAX = 2, LK_EXPORT_ATTRIBUTES_MAX = 6, LK_EXPORT_INTS_MAX = 4 };
+
+// The output of a layer.
+typedef struct lk_export_value {
+    bool flat;          // (values), otherwise an image
+    uint32_t channels;  // of an image; flat: of the images that it was, so that position p and
+                        // channel c lie at p * channels + c; 0: a sum of two such orders
+} lk_export_value;
+
+typedef enum lk_export_kind { LK_EXPORT_INT, LK_EXPORT_FLOAT } lk_export_kind;
+
+typedef struct lk_export_attribute {
+    const char *name;
+    lk_export_kind kind;
+    uint32_t count;  // of ints: 0, one alone; otherwise a list
+    int64_t ints[LK_EXPORT_INTS_MAX];
+    float real;
+} lk_export_attribute;
+
+// One node. The first takes the layer's inputs, each other one what the node before it gives.
+typedef struct lk_export_node {
+    const char *type;  // as ONNX has it, of operator set 13
+    bool parameters;   // takes those of the op, kernel before bias: after its input. A kernel of
+                       // (h, w, in, out) is written as (out, in, h, w), one of (in, out) as it is
+    uint32_t attribute_count;
+    lk_export_attribute attributes[LK_EXPORT_ATTRIBUTES_MAX];
+} lk_export_node;
+
+struct lk_export {
+    const lk_op *op;                          // of a program that is not fused; NULL: it has none
+    lk_export_value in[LK_LAYER_INPUTS_MAX];  // of the inputs
+    // For lk_layer_words.say_export to fill. `out` is in[0] before.
+    lk_export_value out;
+    uint32_t node_count;
+    lk_export_node nodes[LK_EXPORT_NODES_MAX];
+};
+
+static inline lk_export_node *lk_export_node_add(lk_export *e, const char *type) {
+    lk_assert(e->node_count < LK_EXPORT_NODES_MAX);
+    e->nodes[e->node_count] = (lk_export_node){.type = type};
+    return &e->nodes[e->node_count++];
+}
+
+static inline lk_export_attribute *lk_export_attribute_add(lk_export_node *node, const char *name) {
+    lk_assert(node->attribute_count < LK_EXPORT_ATTRIBUTES_MAX);
+    node->attributes[node->attribute_count] = (lk_export_attribute){.name = name};
+    return &node->attributes[node->attribute_count++];
+}
+
+static inline void lk_export_int(lk_export_node *node, const char *name, int64_t value) {
+    lk_export_attribute_add(node, name)->ints[0] = value;
+}
+
+static inline void lk_export_float(lk_export_node *node, const char *name, float value) {
+    lk_export_attribute *a = lk_export_attribute_add(node, name);
+    a->kind = LK_EXPORT_FLOAT;
+    a->real = value;
+}
+
+static inline void lk_export_ints(lk_export_node *node, const char *name, uint32_t count,
+                                  const int64_t *values) {
+    lk_export_attribute *a = lk_export_attribute_add(node, name);
+    lk_assert(count <= LK_EXPORT_INTS_MAX);
+    a->count = count;
+    for (uint32_t i = 0; i < count; i++) a->ints[i] = values[i];
+}
+
+// What a window needs behind the last row or column, as ONNX counts: `before` cells and so many
+// more for `out` windows of `size`, `stride` apart, over `in` cells.
+static inline int64_t lk_export_pad_end(uint32_t in, uint32_t size, uint32_t stride, uint32_t out,
+                                        uint32_t before) {
+    const int64_t reach = (int64_t)(out - 1) * stride + size - before;
+    return reach > in ? reach - in : 0;
+}
+
+#endif
