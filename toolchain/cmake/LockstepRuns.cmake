@@ -12,7 +12,7 @@
 #       TIMEOUT 600 LABELS run)          # the defaults
 #
 # The run lives in <build>/runs/NAME and starts afresh each time; its output stays beside it in
-# NAME.log. CONFIG is relative to the calling folder.
+# NAME.log. CONFIG is a file, relative to the calling folder, or the name of a ready configuration.
 set(LOCKSTEP_RUN_SCRIPT ${CMAKE_CURRENT_LIST_DIR}/RunLockstep.cmake)
 
 function(lockstep_add_run)
@@ -32,6 +32,9 @@ function(lockstep_add_run)
         message(FATAL_ERROR "lockstep_add_run: there is no target lockstep::program to run")
     endif()
     get_filename_component(config ${run_CONFIG} ABSOLUTE)
+    if(NOT EXISTS ${config} AND NOT run_CONFIG MATCHES "[/.]")
+        set(config ${run_CONFIG})  # a ready one, by its name
+    endif()
     set(run_dir ${CMAKE_BINARY_DIR}/runs/${run_NAME})
     set(command $<TARGET_FILE:lockstep::program> train ${config} --run-dir ${run_dir} --fresh)
     if(DEFINED run_REPLICAS)
@@ -48,7 +51,8 @@ function(lockstep_add_run)
         endif()
     endforeach()
     add_test(NAME ${run_NAME}
-             COMMAND ${CMAKE_COMMAND} ${definitions} -P ${LOCKSTEP_RUN_SCRIPT} -- ${command})
+             COMMAND ${CMAKE_COMMAND} ${definitions}
+                     -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/RunLockstep.cmake -- ${command})
     if(NOT DEFINED run_TIMEOUT)
         set(run_TIMEOUT 600)
     endif()
