@@ -250,6 +250,7 @@ static lk_status settle_data(lk_config *c, const lk_json_cursor *root,
                              const lk_config_options *options, lk_error *error) {
     c->sharded = c->said.order == 1;
     const uint64_t examples = c->train.source.examples;
+    // Training examples in memory stand for all that the document says of data.
     if (!options->train) LK_CHECK(find_data(c, root, options, error));
     if (hold(&c->train, options->train)) c->train.source.examples = examples;
     (void)hold(&c->test, options->test);

@@ -75,7 +75,7 @@ typedef struct lk_config_options {
     const char *config;      // a file, or the name of a ready configuration
     const char *text;        // the document itself, then `config` is what errors call it; or NULL
     size_t text_bytes;
-    const lk_dataset_held *train, *test;  // examples in memory, in the place of the document's; NULL
+    const lk_dataset_held *train, *test;  // examples in memory, not the document's; or NULL
     const char *const *set;  // --set key=value, in order
     uint32_t set_count;
     const char *data_directory;  // --data: a directory with the four IDX files, or NULL

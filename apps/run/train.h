@@ -108,8 +108,8 @@ void lk_trainer_make(lk_trainer *trainer, lk_run *run, const lk_train_options *o
 lk_status lk_train(lk_trainer *trainer, const lk_train_options *options, lk_error *error);
 // Always, given lk_train's status: writes what the logs hold, lets go of the directory.
 lk_status lk_train_close(lk_trainer *trainer, lk_status status, lk_error *error);
-// Always, given lk_train_close's status: returns how this process ends, which is another error where
-// the other workers could not be left in order. What all workers find at the same step is the
+// Always, given lk_train_close's status: returns how this process ends, which is another error
+// where the other workers could not be left in order. What all workers find at the same step is the
 // leader's to say: lk_train_hush takes it from the others.
 lk_status lk_train_end(lk_trainer *trainer, lk_status status, lk_error *error);
 void lk_train_hush(const lk_trainer *trainer, lk_status status, lk_error *error);

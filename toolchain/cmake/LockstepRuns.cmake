@@ -13,7 +13,6 @@
 #
 # The run lives in <build>/runs/NAME and starts afresh each time; its output stays beside it in
 # NAME.log. CONFIG is a file, relative to the calling folder, or the name of a ready configuration.
-set(LOCKSTEP_RUN_SCRIPT ${CMAKE_CURRENT_LIST_DIR}/RunLockstep.cmake)
 
 function(lockstep_add_run)
     set(expectations DIGEST STATE_HASH ACCURACY ACCURACY_MIN EXIT)

@@ -3,16 +3,16 @@
 // Intended use:
 //
 //     lockstep_error error = {LOCKSTEP_OK, ""};
-//     lockstep_config *config = lockstep_config_new("mlp");               // or _load, _parse
-//     lockstep_config_input(config, 1, 4, 1, 3);                          // model: 4 bytes, 3 classes
+//     lockstep_config *config = lockstep_config_new("mlp");      // or _load, _parse
+//     lockstep_config_input(config, 1, 4, 1, 3);                 // the model: 4 bytes, 3 classes
 //     lockstep_config_layer(config, "flatten");
 //     lockstep_config_layer(config, "dense");
 //     lockstep_layer_integer(config, "units", 3);
-//     lockstep_config_text(config, "optimizer.type", "sgd");              // objective
+//     lockstep_config_text(config, "optimizer.type", "sgd");     // the objective
 //     lockstep_config_number(config, "optimizer.learning_rate", 0.1);
 //     lockstep_config_integer(config, "global_batch", 30);
-//     lockstep_config_examples(config, LOCKSTEP_TRAIN, &examples);        // or a data set by name
-//     lockstep_run *run = lockstep_open(config, NULL, &error);            // NULL: error says why
+//     lockstep_config_examples(config, LOCKSTEP_TRAIN, &examples);   // or a data set by name
+//     lockstep_run *run = lockstep_open(config, NULL, &error);   // NULL: error says why
 //     lockstep_config_free(config);
 //     while (lockstep_step(run, &result, &error) == LOCKSTEP_OK && result.step < 100) continue;
 //     lockstep_predict(run, inputs, count, outputs, &error);
@@ -21,8 +21,9 @@
 //
 // The same configuration gives the same bits as `lockstep train`, on any machine and with any
 // number of replicas. The keys of a configuration are those of its JSON document: `lockstep help
-// keys`, apps/README.md. Memory is planned: lockstep_plan tells its bytes, and once a run has
-// started nothing is allocated by lockstep_step, _evaluate, _predict, _save, _load and the hashes.
+// keys`, apps/README.md. Memory is planned: lockstep_plan tells its bytes. Once a run has started,
+// lockstep_step, _evaluate, _predict, _save and the hashes allocate nothing; lockstep_load takes
+// heap for a moment, to read a checkpoint's header.
 //
 // Errors. Every function that can fail returns a status and fills `error`, which may be NULL, with
 // one line that says what, where, what was wanted and what to do. Nothing that a caller hands over
@@ -108,7 +109,8 @@ void lockstep_layer_flag(lockstep_config *config, const char *key, bool value);
 void lockstep_layer_json(lockstep_config *config, const char *key, const char *value);
 
 // Examples in the caller's memory, which stays his and stays as it is until lockstep_close. They
-// take the place of the document's, and have the bits of the same bytes in IDX files.
+// have the bits of the same bytes in IDX files. Training examples take the place of all data of the
+// document, test examples that of its test set.
 typedef struct lockstep_examples {
     const uint8_t *inputs;  // (count, height, width, channels)
     const uint8_t *labels;  // (count), each below the model's classes
