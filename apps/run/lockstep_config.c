@@ -1,6 +1,6 @@
 // lockstep_config.c - configuration documents of lockstep.h, loaded or built value by value.
-// Nothing is judged here but that values can stand where they are put: the keys are judged when a run is
-// opened, by the same reader as every other document's.
+// Nothing is judged here but that values can stand where they are put: the keys are judged when a
+// run is opened, by the same reader as every other document's.
 #define _GNU_SOURCE
 #include <jansson.h>
 #include <math.h>

@@ -1,5 +1,6 @@
 // save.h - a run's checkpoints: io/checkpoint.h's job, filled with what a run records. Its buffer
-// and tables lie in the arena; nothing here allocates. Stays where it was made: the job points into it.
+// and tables lie in the arena; nothing here allocates. A saver stays where it was made, since the
+// job points into it.
 #ifndef LOCKSTEP_APPS_RUN_SAVE_H
 #define LOCKSTEP_APPS_RUN_SAVE_H
 
