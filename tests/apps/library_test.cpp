@@ -27,7 +27,8 @@ static int fail(const lockstep_error &error) {
 }
 
 int main() {
-    const std::string text = R"({"global_batch": 8, "optimizer": {"type": "sgd", "learning_rate": 0.1},
+    const std::string text = R"({"global_batch": 8,
+        "optimizer": {"type": "sgd", "learning_rate": 0.1},
         "model": {"input": [1, 3, 1], "classes": 3, "layers": [
             {"type": "flatten"}, {"type": "dense", "units": 3}]}})";
     std::vector<std::uint8_t> inputs, labels;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""library_test - nothing is allocated between the seal and the end of a run through lockstep.h: 1,000
-steps with evaluations, predictions and checkpoints, one by one and as a whole training, counted by
-noalloc.c.
+"""library_test - nothing is allocated between the seal and the end of a run through lockstep.h:
+1,000 steps with evaluations, predictions and checkpoints, one by one and as a whole training,
+counted by noalloc.c.
 
    library_test.py PROGRAM WORK_DIR COUNTING_LIBRARY
 """
