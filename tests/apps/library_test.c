@@ -1,6 +1,6 @@
 // library_test.c - lockstep.h as another program uses it: every function, what it refuses, and that
 // its bits are those of the program. Includes nothing else of Lockstep.
-//     test_library PROGRAM WORK_DIR
+//     test_library PROGRAM WORK_DIR [KERNELS]
 #define _GNU_SOURCE
 #include <math.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@
 
 enum { COUNT = 96, TESTS = 40, SIDE = 6, CLASSES = 3, BYTES = SIDE * SIDE };
 
-static const char *program, *work;
+static const char *program, *work, *kernels;  // kernels: NULL, or those of all runs
 static uint8_t inputs[COUNT + TESTS][BYTES], labels[COUNT + TESTS];
 
 // --- helpers -------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ static lockstep_config *built(void) {
 }
 
 static lockstep_run *opened(lockstep_config *c, uint32_t replicas) {
-    const lockstep_options options = {.replicas = replicas};
+    const lockstep_options options = {.replicas = replicas, .kernels = kernels};
     lockstep_error error;
     lockstep_run *run = lockstep_open(c, &options, &error);
     lockstep_config_free(c);
@@ -303,6 +303,7 @@ static void test_plan(void **state) {
     assert_int_equal(lockstep_plan_json(run, text, length + 1, &error), length);
     assert_int_equal(strlen(text), length);
     assert_non_null(strstr(text, "\"arena_bytes\""));
+    assert_true((strstr(text, "\"gpus\"") != NULL) == (kernels != NULL));
     free(text);
     train(run, 1);
     assert_true(lockstep_plan_json(run, NULL, 0, &error) > 100);  // once it has started, too
@@ -386,7 +387,8 @@ static void test_prediction_only(void **state) {
     assert_int_equal(lockstep_predict(run, inputs[COUNT], TESTS, wanted[0], &error), LOCKSTEP_OK);
     assert_int_equal(lockstep_save(run, path_of("weights"), &error), LOCKSTEP_OK);
     lockstep_close(run);
-    const lockstep_options options = {.prediction_only = true, .replicas = 1};
+    const lockstep_options options = {
+        .prediction_only = true, .replicas = 1, .kernels = kernels};
     lockstep_config *c = lockstep_config_new("other");
     set_model(c);
     run = lockstep_open(c, &options, &error);
@@ -470,6 +472,16 @@ static void refuse_examples(lockstep_examples e, lockstep_status wanted, const c
     lockstep_config *c = built();
     lockstep_config_examples(c, LOCKSTEP_TRAIN, &e);
     refuse_open(c, wanted, part);
+}
+
+// Only the first of them, as data.train_examples says.
+static void test_fewer_examples(void **state) {
+    (void)state;
+    lockstep_config *c = built();
+    lockstep_config_integer(c, "data.train_examples", 32);
+    lockstep_run *run = opened(c, 1);
+    assert_int_equal(lockstep_steps_configured(run, NULL), 6);
+    lockstep_close(run);
 }
 
 static void test_refused_examples(void **state) {
@@ -614,7 +626,8 @@ static void *train_alone(void *context) {
     return NULL;
 }
 
-// One after the other, in turns, and in threads; the caller's processors stay his.
+// One after the other, in turns, and in threads; the caller's processors stay his. GPUs are for one
+// run at a time.
 static void test_several_runs(void **state) {
     (void)state;
     cpu_set_t before, after;
@@ -624,6 +637,7 @@ static void test_several_runs(void **state) {
     train_alone(&wanted);
     train_alone(&other);
     assert_same(other, wanted);
+    if (kernels) return;
     lockstep_run *a = opened(built(), 2), *b = opened(built(), 1);
     for (int i = 0; i < 30; i++) {
         train(a, 1);
@@ -652,9 +666,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_refused_documents),   cmocka_unit_test(test_refused_examples),
         cmocka_unit_test(test_refused_calls),       cmocka_unit_test(test_refused_checkpoints),
         cmocka_unit_test(test_diverged),            cmocka_unit_test(test_changed_examples),
-        cmocka_unit_test(test_several_runs),
+        cmocka_unit_test(test_several_runs),        cmocka_unit_test(test_fewer_examples),
     };
-    if (argc != 3) return 2;
+    if (argc < 3 || argc > 4) return 2;
+    kernels = argv[3];
     program = argv[1];
     work = argv[2];
     snprintf(command, sizeof command, "rm -rf '%s' && mkdir -p '%s'", work, work);
