@@ -75,6 +75,7 @@ lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_
         *bytes = lk_round_up(*bytes, ALIGNMENT) +
                  made_up_count(source) * (lk_made_up_image_bytes(&source->made_up) + 1);
         return LK_OK;
+    case LK_DATASET_HELD: return LK_OK;
     case LK_DATASET_MANIFEST:
         break;
     }
@@ -262,6 +263,34 @@ static lk_status make_up(opening *o, uint8_t *memory) {
     return LK_OK;
 }
 
+// What lies in the caller's memory has no stamp: no record is kept of it.
+static lk_status hold(opening *o) {
+    const lk_dataset_held *h = &o->source->held;
+    lk_dataset *set = o->set;
+    uint64_t image_bytes, all;
+    if (!h->images || !h->labels || h->count == 0 ||
+        !lk_mul_ok((uint64_t)h->height * h->width, h->channels, &image_bytes) || !image_bytes ||
+        !lk_mul_ok(image_bytes, h->count, &all)) {
+        return lk_fail(o->error, LK_BAD_DATA,
+                       "examples in memory: found %llu of %u x %u x %u%s, wanted inputs and labels "
+                       "of one example or more",
+                       (ull)h->count, h->height, h->width, h->channels,
+                       h->images && h->labels ? "" : ", and no address");
+    }
+    *set->parts = (lk_dataset_part){
+        .count = h->count,
+        .images = {.data = h->images, .name = "inputs in memory"},
+        .labels = {.data = h->labels, .name = "labels in memory"},
+    };
+    set->part_count = 1;
+    set->count = h->count;
+    set->height = h->height;
+    set->width = h->width;
+    set->channels = h->channels;
+    set->image_bytes = image_bytes;
+    return LK_OK;
+}
+
 // The first examples of the set, where not all are wanted. Parts behind them keep none.
 static lk_status keep_first(opening *o) {
     lk_dataset *set = o->set;
@@ -430,6 +459,7 @@ static lk_status open_parts(opening *o, void *memory, uint64_t bytes) {
     case LK_DATASET_IDX: return open_pair(o);
     case LK_DATASET_MANIFEST: return open_shards(o);
     case LK_DATASET_MADE_UP: return make_up(o, memory);
+    case LK_DATASET_HELD: return hold(o);
     }
     lk_panic(__FILE__, __LINE__, "no such kind of data set");
 }
@@ -438,7 +468,7 @@ static lk_status open_once(opening *o, void *memory, uint64_t bytes) {
     const lk_dataset_source *source = o->source;
     *o->set = (lk_dataset){0};
     o->name = (uint64_t)source->kind;  // shards are checked against more than a pair: own records
-    o->cached = lk_data_cache(source->cache, o->cache);
+    o->cached = source->kind != LK_DATASET_HELD && lk_data_cache(source->cache, o->cache);
     if (source->examples)  // another data hash, so another record
         o->name = lk_data_fast_hash(o->name, &source->examples, sizeof source->examples);
     lk_status status = open_parts(o, memory, bytes);

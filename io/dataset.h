@@ -30,13 +30,21 @@ typedef enum lk_dataset_kind {
     LK_DATASET_IDX,       // one pair of IDX files, plain or .gz
     LK_DATASET_MANIFEST,  // the shards that manifest.json names
     LK_DATASET_MADE_UP,   // io/made_up.h
+    LK_DATASET_HELD,      // in the caller's memory, unchanged while the set is open
 } lk_dataset_kind;
+
+typedef struct lk_dataset_held {
+    const uint8_t *images, *labels;  // (count, height, width, channels); (count)
+    uint64_t count;                  // from 1
+    uint32_t height, width, channels;
+} lk_dataset_held;
 
 typedef struct lk_dataset_source {
     lk_dataset_kind kind;
     const char *images, *labels;  // paths; LK_DATASET_IDX
     const char *manifest;         // path; LK_DATASET_MANIFEST
     lk_made_up made_up;           // LK_DATASET_MADE_UP
+    lk_dataset_held held;         // LK_DATASET_HELD
     uint32_t classes;             // every label must be below; 0: the largest label decides, of
                                   // LK_DATASET_MADE_UP its own number
     uint64_t examples;            // only the first so many; 0: all
@@ -50,7 +58,7 @@ typedef struct lk_dataset_source {
 
 typedef struct lk_dataset_file {
     const uint8_t *data;  // the first example
-    const uint8_t *map;   // the whole file; NULL for made-up data
+    const uint8_t *map;   // the whole file; NULL for made-up data and the caller's
     uint64_t map_bytes;
     const char *name;     // as the user or the manifest wrote it
     const char *path;     // what is mapped, where that has a name; else NULL

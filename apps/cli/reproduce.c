@@ -322,6 +322,7 @@ static lk_status start(reproduction *r, lk_run *run, const lk_common_options *o,
     lk_format(source, sizeof source, "%s: config.json", r->recorded.source);
     options.config = source;
     options.text = r->recorded.config;
+    options.text_bytes = strlen(r->recorded.config);
     LK_CHECK(lk_run_configure(run, &options, (lk_run_needs){.checkpoints = false}, error));
     LK_CHECK(lk_run_plan(run, error));
     LK_CHECK(read_hashes(r, &run->program, error));

@@ -37,14 +37,13 @@ bool lk_config_find_ready(const char *name, char *path, size_t bytes) {
     return false;
 }
 
-static lk_status load_document(lk_config *c, const lk_config_options *options, lk_error *error) {
+lk_status lk_config_load(lk_json *document, const char *file, lk_error *error) {
     char path[2 * LK_CONFIG_PATH_BYTES];
-    const char *file = options->config;
     struct stat there;
-    const bool exists = !options->text && stat(file, &there) == 0;
+    const bool exists = stat(file, &there) == 0;
     // A directory is no configuration: one that is called as a ready one, as its run's may be,
     // hides nothing.
-    if (!options->text && (!exists || S_ISDIR(there.st_mode)) && !strchr(file, '/')) {
+    if ((!exists || S_ISDIR(there.st_mode)) && !strchr(file, '/')) {
         if (lk_config_find_ready(file, path, sizeof path)) {
             file = path;
         } else if (!exists) {
@@ -55,11 +54,15 @@ static lk_status load_document(lk_config *c, const lk_config_options *options, l
                 file);
         }
     }
+    return lk_json_load_file(document, file, error);
+}
+
+static lk_status load_document(lk_config *c, const lk_config_options *options, lk_error *error) {
     if (options->text) {
-        const size_t bytes = strlen(options->text);
-        LK_CHECK(lk_json_load_text(&c->document, file, options->text, bytes, error));
+        LK_CHECK(lk_json_load_text(&c->document, options->config, options->text,
+                                   options->text_bytes, error));
     } else {
-        LK_CHECK(lk_json_load_file(&c->document, file, error));
+        LK_CHECK(lk_config_load(&c->document, options->config, error));
     }
     for (uint32_t i = 0; i < options->set_count; i++) {
         LK_CHECK(lk_json_set(&c->document, options->set[i], error));
@@ -216,6 +219,12 @@ static lk_status check_one_set(const lk_json_cursor *data, lk_error *error) {
                           found[0], found[1]);
 }
 
+static bool hold(lk_config_data *d, const lk_dataset_held *held) {
+    if (!held) return false;
+    *d = (lk_config_data){.given = true, .source = {.kind = LK_DATASET_HELD, .held = *held}};
+    return true;
+}
+
 // Where the data are, of a document or of --data.
 static lk_status find_data(lk_config *c, const lk_json_cursor *root,
                            const lk_config_options *options, lk_error *error) {
@@ -240,7 +249,11 @@ static lk_status find_data(lk_config *c, const lk_json_cursor *root,
 static lk_status settle_data(lk_config *c, const lk_json_cursor *root,
                              const lk_config_options *options, lk_error *error) {
     c->sharded = c->said.order == 1;
-    LK_CHECK(find_data(c, root, options, error));
+    const uint64_t examples = c->train.source.examples;
+    // Training examples in memory stand for all that the document says of data.
+    if (!options->train) LK_CHECK(find_data(c, root, options, error));
+    if (hold(&c->train, options->train)) c->train.source.examples = examples;
+    (void)hold(&c->test, options->test);
     if (!c->train.given) {
         return lk_fail(
             error, LK_BAD_CONFIG,

@@ -73,7 +73,9 @@ typedef struct lk_config {
 // What the command line adds to a document.
 typedef struct lk_config_options {
     const char *config;      // a file, or the name of a ready configuration
-    const char *text;        // not NULL: the document itself, and config what it is called
+    const char *text;        // the document itself, then `config` is what errors call it; or NULL
+    size_t text_bytes;
+    const lk_dataset_held *train, *test;  // examples in memory, not the document's; or NULL
     const char *const *set;  // --set key=value, in order
     uint32_t set_count;
     const char *data_directory;  // --data: a directory with the four IDX files, or NULL
@@ -90,6 +92,8 @@ typedef struct lk_config_options {
     uint32_t gpu;                // --gpu plus 1, 0: not given
 } lk_config_options;
 
+// The document alone: of a file, or of a ready configuration by its name.
+lk_status lk_config_load(lk_json *document, const char *file, lk_error *error);
 // Finds, reads and checks. LK_NO_INPUT, LK_BAD_USAGE, LK_BAD_CONFIG. Close it also after an error.
 lk_status lk_config_open(lk_config *config, const lk_config_options *options, lk_error *error);
 // Reads and checks the model of a configuration alone; the data need not be on this machine.

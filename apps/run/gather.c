@@ -1,5 +1,5 @@
-// gather.c - how the workers of a run come together (train.h): by whom each was started, where
-// they meet, what they were asked for.
+// gather.c - how the workers of a run come together (train.h): by whom each of them was started,
+// where they meet, what they were asked for.
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdlib.h>

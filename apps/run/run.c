@@ -584,7 +584,7 @@ static void plan_gpu(lk_run *run, uint64_t count) {
     }
     const lk_cuda_needs needs = {.first = first,
                                  .examples = run->config.resident ? count : 0,
-                                 .evaluation = run->config.test.given,
+                                 .evaluation = run->config.test.given || run->needs.predict,
                                  .test_examples = run->test.count};
     run->cuda->plan(&run->gpus, &run->program, &run->gpu_choice, &needs);
 }

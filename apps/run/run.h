@@ -27,6 +27,7 @@ enum { LK_RUN_LOG_BYTES = 64 * 1024, LK_RUN_STATE_PAIRS = 12, LK_RUN_STACK_BYTES
 typedef struct lk_run_needs {
     bool checkpoints;  // buffers for saving
     bool logs;         // metrics and hashes
+    bool predict;      // lk_run_predict, without a test set, too
 } lk_run_needs;
 
 // Who else works on the run. One worker, of rank 0, unless lk_run_join or lk_run_imagine said more.
@@ -118,6 +119,13 @@ void lk_run_close(lk_run *run);
 // work on the step when lk_run_step returns: the result is then pending.
 lk_step_result lk_run_step(lk_run *run, uint64_t step);
 lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done);
+// .. or of these examples.
+lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const lk_source *source,
+                                        uint64_t count);
+
+// The logits (count, classes) of examples that are no data set's. One process alone. In no order.
+lk_status lk_run_predict(lk_run *run, const uint8_t *inputs, uint64_t count, float *logits,
+                         lk_error *error);
 
 // Waits for the steps begun: the result of the last, or of the first that was not finite.
 lk_step_result lk_run_settle(lk_run *run);

@@ -68,8 +68,13 @@ void lk_run_initialize(lk_run *run) {
     if (run->cuda) run->cuda->upload(&run->gpus);
 }
 
-lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
-    lk_driver_start_evaluation(driver_of(run), 0, steps_done, &run->test_source, run->test.count);
+lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const lk_source *source,
+                                        uint64_t count) {
+    lk_driver_start_evaluation(driver_of(run), 0, steps_done, source, count);
     lk_threads_run(&run->driver, &run->team);
     return result_of(run);
+}
+
+lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
+    return lk_run_evaluate_examples(run, steps_done, &run->test_source, run->test.count);
 }

@@ -49,8 +49,8 @@ static void tell_result(const lk_trainer *t, lk_train_kind kind, const lk_step_r
     event.result = r;
     event.since = since;
     event.seconds = seconds;
-    event.digest = t->digest;
-    event.state_hash = t->state;
+    event.digest = t->saver.digest;
+    event.state_hash = t->saver.state;
     tell_event(t, &event);
 }
 
@@ -60,41 +60,6 @@ static void tell_progress(const lk_trainer *t, const lk_step_result *r) {
 }
 
 // --- checkpoints -------------------------------------------------------------------------------
-
-static void prepare_checkpoint(lk_trainer *t) {
-    lk_run *run = t->run;
-    lk_safetensors_tensor *tensors = (lk_safetensors_tensor *)(void *)run->checkpoint_tables;
-    lk_run_tensors(run, tensors);
-    const lk_run_spec *spec = &run->config.spec;
-    snprintf(t->numbers[0], sizeof t->numbers[0], "%llu", (unsigned long long)spec->seed);
-    snprintf(t->numbers[1], sizeof t->numbers[1], "%u", spec->global_batch);
-    snprintf(t->numbers[2], sizeof t->numbers[2], "%u", spec->grain);
-    // A strict checkpoint is the same wherever it was computed, so the last four are not its.
-    const size_t count = lk_run_is_fast(run) ? LK_RUN_STATE_PAIRS : LK_RUN_STATE_PAIRS - 4;
-    const lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS] = {
-        {"run_identity", run->identity_hex},
-        {"digest", t->digest},
-        {"state_hash", t->state},
-        {"lockstep_version", LK_VERSION},
-        {"name", run->config.name},
-        {"seed", t->numbers[0]},
-        {"global_batch", t->numbers[1]},
-        {"grain", t->numbers[2]},
-        {"arithmetic", "fast"},
-        {"precision", lk_precision_name(spec->precision)},
-        {"gpu", run->gpus.gpu[0].device.name},
-        {"cublas", t->cublas}};
-    memcpy(t->pairs, pairs, sizeof pairs);
-    lk_run_cublas(run, t->cublas, sizeof t->cublas);
-    t->checkpoint = (lk_checkpoint_job){.directory = t->dir.checkpoints,
-                                        .metadata = t->pairs,
-                                        .metadata_count = count,
-                                        .tensors = tensors,
-                                        .tensor_count = lk_run_tensor_count(run),
-                                        .keep_max = run->config.keep_max,
-                                        .buffer = run->checkpoint_buffer,
-                                        .buffer_bytes = run->checkpoint_bytes};
-}
 
 // Said once, and again after it was well in between.
 static void watch_directory(lk_trainer *t) {
@@ -124,8 +89,8 @@ static lk_status write_checkpoint(lk_trainer *t, lk_error *error) {
     LK_CHECK(lk_run_dir_check(&t->dir, error));
     LK_CHECK(lk_line_log_sync(&t->metrics, error));
     LK_CHECK(lk_line_log_sync(&t->hashes, error));
-    t->checkpoint.step = t->done;
-    return lk_checkpoint_save(t->dir.ops, &t->checkpoint, error);
+    t->saver.job.step = t->done;
+    return lk_checkpoint_save(t->dir.ops, &t->saver.job, error);
 }
 
 // A save that fails does not end a healthy run: what was saved stands, and the next one is tried.
@@ -135,7 +100,7 @@ static lk_status save_failed(lk_trainer *t, lk_error *error) {
     const bool disk = why.status == LK_IO_ERROR || why.status == LK_BAD_DATA;
     if (t->run->config.stop_on_failed_save || !disk) return why.status;
     error->status = LK_OK;
-    if (t->checkpoint.durable) {
+    if (t->saver.job.durable) {
         lk_format(text, sizeof text, "checkpoint step %llu stands, but: %s",
                   (unsigned long long)t->done, why.text);
         lk_say_warning(&t->calls.say, "%s", text);
@@ -158,7 +123,7 @@ static lk_status save_failed(lk_trainer *t, lk_error *error) {
 // One older checkpoint, the next in turn: one that has rotted is said loudly, and the run goes on.
 static void scrub(lk_trainer *t) {
     lk_error wrong = {.status = LK_OK};
-    if (lk_checkpoint_scrub(t->dir.ops, &t->checkpoint, &wrong) == LK_OK) return;
+    if (lk_checkpoint_scrub(t->dir.ops, &t->saver.job, &wrong) == LK_OK) return;
     lk_say_warning(&t->calls.say, "an older checkpoint: %s; the newest stands", wrong.text);
 }
 
@@ -166,15 +131,13 @@ static lk_status save(lk_trainer *t, lk_error *error) {
     if (!t->leads) return LK_OK;
     double begin = lk_seconds();
     t->run->arena.phase = "checkpoint";
-    LK_CHECK(lk_run_fetch(t->run, error));
-    lk_run_digest(t->run, t->digest);
-    lk_run_state_hash(t->run, t->done, t->state);
-    t->checkpoint.durable = false;
+    LK_CHECK(lk_saver_look(&t->saver, t->done, error));
+    t->saver.job.durable = false;
     if (write_checkpoint(t, error) != LK_OK) LK_CHECK(save_failed(t, error));
     t->last_save = lk_seconds();  // a failed one, too: the next is tried when it is due
     t->evaluating += t->last_save - begin;
     tell_progress(t, NULL);
-    if (!t->checkpoint.durable) return LK_OK;
+    if (!t->saver.job.durable) return LK_OK;
     t->unsaved.status = LK_OK;
     t->saved = t->done;
     tell_progress(t, NULL);
@@ -450,9 +413,7 @@ static lk_status finish(lk_trainer *t, lk_error *error) {
     LK_CHECK(lk_run_check_data(t->run, error));
     LK_CHECK(save_last(t, error));
     t->run->exchange.writes_checkpoint = false;
-    LK_CHECK(lk_run_fetch(t->run, error));
-    lk_run_digest(t->run, t->digest);
-    lk_run_state_hash(t->run, t->done, t->state);
+    LK_CHECK(lk_saver_look(&t->saver, t->done, error));
     lk_step_result r = {0};
     if (evaluates(t)) {
         LK_CHECK(evaluate(t, &r, error));
@@ -600,7 +561,7 @@ static lk_run_entry entry_of(const lk_run *run, const lk_train_options *o) {
     static const lk_run_entry entries[] = {[LK_ON_START_NEW] = LK_ENTER_NEW,
                                           [LK_ON_START_RESUME] = LK_ENTER_RESUME,
                                           [LK_ON_START_EITHER] = LK_ENTER_EITHER};
-    if (o->fresh) return LK_ENTER_NEW;
+    if (o->fresh || o->is_new) return LK_ENTER_NEW;
     if (o->resume) return LK_ENTER_RESUME;
     return o->resume_or_start ? LK_ENTER_EITHER : entries[run->config.on_start];
 }
@@ -634,14 +595,14 @@ static lk_status open_files(lk_trainer *t, lk_error *error) {
     LK_CHECK(lk_line_log_open(&t->hashes, &t->dir, "hashes.jsonl",
                               run->log_buffers + LK_RUN_LOG_BYTES, LK_RUN_LOG_BYTES, error));
     t->metrics.patient = t->hashes.patient = !run->config.stop_on_failed_save;
-    prepare_checkpoint(t);
+    lk_saver_make(&t->saver, run, t->dir.checkpoints);
     if (!over) watch_directory(t);
     return LK_OK;
 }
 
 static lk_status plan_and_start(lk_run *run, const lk_train_options *o, lk_error *error) {
     run->gpu_choice.seconds_max = o->step_timeout_seconds;
-    LK_CHECK(lk_run_plan(run, error));
+    if (!run->planning) LK_CHECK(lk_run_plan(run, error));
     return lk_run_start(run, o->max_memory, error);
 }
 
@@ -676,6 +637,7 @@ void lk_trainer_make(lk_trainer *t, lk_run *run, const lk_train_options *o, bool
                       .calls = o->calls,
                       .leads = leads,
                       .step_timeout_seconds = o->step_timeout_seconds,
+                      .saver = {.run = run},
                       .saved = UINT64_MAX,
                       .dir = {.lock_file = -1},
                       .hot = {.state = {.file = -1}},

@@ -13,6 +13,7 @@
 #include "apps/run/collective.h"
 #include "apps/run/hot.h"
 #include "apps/run/run.h"
+#include "apps/run/save.h"
 #include "apps/run/say.h"
 #include "comm/cluster/cluster.h"
 #include "io/line_sum.h"
@@ -65,6 +66,7 @@ typedef struct lk_train_options {
     const char *run_dir;     // NULL: runs/NAME
     uint64_t max_memory;     // bytes; 0: what there is
     bool resume, fresh, resume_or_start, seal;
+    bool is_new;  // a run that is there is refused, whatever the configuration says
     uint32_t step_timeout_seconds;
     lk_train_calls calls;
 } lk_train_options;
@@ -76,12 +78,8 @@ typedef struct lk_trainer {
     lk_train_calls calls;
     lk_run_dir dir;
     lk_line_log metrics, hashes;
-    lk_checkpoint_job checkpoint;
+    lk_saver saver;
     lk_hot hot;
-    lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
-    char digest[LK_SHA256_HEX_BYTES], state[LK_SHA256_HEX_BYTES];
-    char numbers[4][24];
-    char cublas[24];
     char line[LK_TRAIN_HASHES_BYTES + LK_LINE_SUM_BYTES];  // of hashes.jsonl
     uint64_t done;                    // steps finished, in all
     uint64_t total;

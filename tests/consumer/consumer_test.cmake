@@ -1,5 +1,6 @@
 # Installs the build into a prefix, moves the prefix elsewhere, and builds and runs the consumer
-# against it: by find_package, by pkg-config; then compiles every installed header by itself.
+# against it: by find_package, by pkg-config; the examples, from where they are installed; then
+# compiles every installed header by itself, and looks that no private one is installed.
 #   cmake -DBUILD_DIR= -DSOURCE_DIR= -DWORK_DIR= -DCOMPILER= -DFLAGS= -DGENERATOR= -DLIBDIR=
 #         -P consumer_test.cmake
 cmake_minimum_required(VERSION 3.25)
@@ -34,13 +35,21 @@ separate_arguments(flags UNIX_COMMAND "${FLAGS}")
 run(${COMPILER} -std=c11 ${flags} ${SOURCE_DIR}/main.c -o ${WORK_DIR}/by_pkg_config ${answer})
 run(${CMAKE_COMMAND} -E env LD_LIBRARY_PATH=${prefix}/${LIBDIR} ${WORK_DIR}/by_pkg_config)
 
+message(STATUS "examples")
+run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${prefix}/share/lockstep/examples -B ${WORK_DIR}/examples
+    -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${COMPILER}
+    "-DCMAKE_C_FLAGS=${FLAGS} -Wall -Wextra -Werror")
+run(${CMAKE_COMMAND} --build ${WORK_DIR}/examples)
+run(${CMAKE_CTEST_COMMAND} --test-dir ${WORK_DIR}/examples --output-on-failure --no-tests=error)
+
 message(STATUS "headers")
-file(GLOB_RECURSE headers ${prefix}/include/lockstep/*.h)
-list(LENGTH headers count)
-if(count LESS 10)
-    message(FATAL_ERROR "only ${count} headers are installed: ${headers}")
+file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/*)
+if(NOT headers STREQUAL "lockstep/lockstep.h")
+    message(FATAL_ERROR "found headers ${headers}, wanted lockstep/lockstep.h alone")
 endif()
 foreach(header IN LISTS headers)
-    run(${COMPILER} -std=c11 -Wall -Wextra -Werror -fsyntax-only -I${prefix}/include/lockstep
+    run(${COMPILER} -std=c99 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I${prefix}/include
         -include ${header} -x c /dev/null)
+    run(${COMPILER} -std=c++17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I${prefix}/include
+        -include ${header} -x c++ /dev/null)
 endforeach()

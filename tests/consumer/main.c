@@ -1,28 +1,28 @@
-// main.c - somebody else's program: headers are found, the library links with what it needs.
+// main.c - somebody else's program: the header is found, the library links with what it needs, and
+// it trains.
+#include <lockstep/lockstep.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "arena/sha256.h"
-#include "io/json.h"
+static const char document[] =
+    "{\"global_batch\": 32, \"steps\": 20, \"seed\": 3,"
+    " \"model\": {\"input\": [8, 8, 1], \"classes\": 4, \"layers\": ["
+    "  {\"type\": \"flatten\"}, {\"type\": \"dense\", \"units\": 4}]},"
+    " \"optimizer\": {\"type\": \"sgd\", \"learning_rate\": 0.05},"
+    " \"data\": {\"train\": {\"made_up\": {\"count\": 256, \"height\": 8, \"width\": 8,"
+    " \"classes\": 4}}}}";
 
 int main(void) {
-    uint8_t digest[LK_SHA256_BYTES];
-    char hex[LK_SHA256_HEX_BYTES];
-    lk_sha256 hash;
-    lk_sha256_start(&hash);
-    lk_sha256_add(&hash, "abc", 3);
-    lk_sha256_finish(&hash, digest);
-    lk_hex(digest, sizeof digest, hex);
-
-    // A document, so that a private dependency of the static library is linked for certain.
-    lk_json document;
-    lk_error error = {0};
-    lk_status status = lk_json_load_text(&document, "here", "{\"a\": 1}", 8, &error);
-    lk_json_close(&document);
-
-    printf("%s: %s\n", lk_status_text(status), hex);
-    bool right = status == LK_OK && strcmp(lk_status_text(LK_OK), "done") == 0
-              && strcmp(hex, "ba7816bf8f01cfea414140de5dae2223"
-                             "b00361a396177a9cb410ff61f20015ad") == 0;
-    return right ? 0 : 1;
+    lockstep_error error;
+    lockstep_result result = {0};
+    char digest[LOCKSTEP_HASH_BYTES] = "";
+    lockstep_config *config = lockstep_config_parse(document, strlen(document), &error);
+    lockstep_run *run = config ? lockstep_open(config, NULL, &error) : NULL;
+    lockstep_config_free(config);
+    while (run && result.step < 20 && lockstep_step(run, &result, &error) == LOCKSTEP_OK) continue;
+    if (run && error.status == LOCKSTEP_OK) lockstep_digest(run, digest, &error);
+    lockstep_close(run);
+    printf("lockstep %s: %s %s; digest %s\n", lockstep_version(),
+           lockstep_status_text(error.status), error.text, digest);
+    return error.status == LOCKSTEP_OK && strlen(digest) == 64 ? 0 : 1;
 }

@@ -1,5 +1,6 @@
-# What `cmake --install` puts where: headers under include/lockstep/<folder>, the library, the
-# program, ready configurations, the CMake package and the pkg-config file. All of it may be moved.
+# What `cmake --install` puts where: the public header under include/lockstep, the library, the
+# program, ready configurations, examples, the CMake package and the pkg-config file. All of it may
+# be moved.
 include(CMakePackageConfigHelpers)
 
 foreach(dir LIBDIR INCLUDEDIR BINDIR DATADIR)
@@ -11,19 +12,11 @@ endforeach()
 set(lockstep_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set(lockstep_share_dir ${CMAKE_INSTALL_DATADIR}/lockstep)
 
-# Headers of a single kernel family (ops/cpu) and private ones are no one else's business; of the
-# GPU's, its calls.
-foreach(folder arena ops ops/graph ops/layers comm/step comm/threads comm/cluster comm/mpi comm/cuda
-        io)
-    file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
-    list(FILTER headers EXCLUDE REGEX "[_/]private\\.h$")
-    install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder}
-            COMPONENT dev)
-endforeach()
-install(FILES ${PROJECT_SOURCE_DIR}/ops/cuda/blas.h ${PROJECT_SOURCE_DIR}/ops/cuda/fast.h
-              ${PROJECT_SOURCE_DIR}/ops/cuda/kernels.h
-              ${PROJECT_SOURCE_DIR}/ops/cuda/table.h
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/ops/cuda COMPONENT dev)
+# What the library promises: everything else is its own business.
+install(FILES ${PROJECT_SOURCE_DIR}/apps/run/include/lockstep/lockstep.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep COMPONENT dev)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/apps/examples/
+        DESTINATION ${lockstep_share_dir}/examples COMPONENT dev)
 install(TARGETS lockstep EXPORT lockstepTargets
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev)

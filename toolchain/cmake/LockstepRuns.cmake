@@ -12,8 +12,7 @@
 #       TIMEOUT 600 LABELS run)          # the defaults
 #
 # The run lives in <build>/runs/NAME and starts afresh each time; its output stays beside it in
-# NAME.log. CONFIG is relative to the calling folder.
-set(LOCKSTEP_RUN_SCRIPT ${CMAKE_CURRENT_LIST_DIR}/RunLockstep.cmake)
+# NAME.log. CONFIG is a file, relative to the calling folder, or the name of a ready configuration.
 
 function(lockstep_add_run)
     set(expectations DIGEST STATE_HASH ACCURACY ACCURACY_MIN EXIT)
@@ -32,6 +31,9 @@ function(lockstep_add_run)
         message(FATAL_ERROR "lockstep_add_run: there is no target lockstep::program to run")
     endif()
     get_filename_component(config ${run_CONFIG} ABSOLUTE)
+    if(NOT EXISTS ${config} AND NOT run_CONFIG MATCHES "[/.]")
+        set(config ${run_CONFIG})  # a ready one, by its name
+    endif()
     set(run_dir ${CMAKE_BINARY_DIR}/runs/${run_NAME})
     set(command $<TARGET_FILE:lockstep::program> train ${config} --run-dir ${run_dir} --fresh)
     if(DEFINED run_REPLICAS)
@@ -48,7 +50,8 @@ function(lockstep_add_run)
         endif()
     endforeach()
     add_test(NAME ${run_NAME}
-             COMMAND ${CMAKE_COMMAND} ${definitions} -P ${LOCKSTEP_RUN_SCRIPT} -- ${command})
+             COMMAND ${CMAKE_COMMAND} ${definitions}
+                     -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/RunLockstep.cmake -- ${command})
     if(NOT DEFINED run_TIMEOUT)
         set(run_TIMEOUT 600)
     endif()

@@ -1,0 +1,69 @@
+// predict.c - the outputs of a run's model for examples of the caller's: an evaluation whose labels
+// nobody knows, and whose loss nobody looks at.
+#include <string.h>
+
+#include "apps/run/run.h"
+
+// So many are given to the replicas at once: their numbers fit wherever grains are counted.
+enum { PREDICTED_AT_ONCE = 1 << 20 };
+
+typedef struct prediction {
+    lk_run *run;
+    lk_source source;
+    const uint8_t *inputs;
+    uint64_t count, input_bytes;
+    uint32_t classes;
+    float *logits;
+} prediction;
+
+static uint64_t in_order(void *context, uint64_t epoch, uint64_t position) {
+    (void)context, (void)epoch;
+    return position;
+}
+
+static const uint8_t *given_input(void *context, uint64_t index) {
+    const prediction *p = context;
+    return p->inputs + index * p->input_bytes;
+}
+
+// A class that every model has.
+static uint32_t any_label(void *context, uint64_t index) {
+    (void)context, (void)index;
+    return 0;
+}
+
+// Replicas are here at the same time, each with rows of its own.
+static void keep_logits(void *context, uint64_t first, uint32_t count, const float *logits) {
+    const prediction *p = context;
+    const uint64_t row = (uint64_t)p->classes * sizeof *logits;
+    memcpy(p->logits + first * p->classes, logits, count * row);
+}
+
+static lk_status predict_some(prediction *p, lk_error *error) {
+    lk_run *run = p->run;
+    run->world.on_logits = keep_logits;
+    run->world.on_logits_context = p;
+    const lk_step_result result = lk_run_evaluate_examples(run, 0, &p->source, p->count);
+    run->world.on_logits = NULL;
+    if (run->lost.status != LK_OK) *error = run->lost;
+    if (run->lost.status != LK_OK) return error->status;
+    if (!result.bad_tensor) return LK_OK;
+    return lk_fail(error, LK_NOT_FINITE, "prediction: %s is not finite", result.bad_tensor);
+}
+
+lk_status lk_run_predict(lk_run *run, const uint8_t *inputs, uint64_t count, float *logits,
+                         lk_error *error) {
+    const lk_model *m = &run->config.spec.model;
+    prediction p = {.run = run,
+                    .input_bytes = (uint64_t)m->in_h * m->in_w * m->in_c,
+                    .classes = m->classes};
+    lk_assert(!run->workers.joined);
+    p.source = (lk_source){&p, in_order, given_input, any_label};
+    for (uint64_t first = 0; first < count; first += p.count) {
+        p.inputs = inputs + first * p.input_bytes;
+        p.logits = logits + first * p.classes;
+        p.count = LK_MIN(count - first, (uint64_t)PREDICTED_AT_ONCE);
+        LK_CHECK(predict_some(&p, error));
+    }
+    return LK_OK;
+}
