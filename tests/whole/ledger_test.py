@@ -3,9 +3,9 @@
 
    ledger_test.py PROGRAM WORK_DIR
 
-Every example has a pixel of its own, and the model is one dense layer: a step changes the weights of
-the pixels of its examples, and no others. So the checkpoints of a run that saves after every step say
-which examples each step has used. Standard library only.
+Every example has a pixel of its own, and the model is one dense layer: a step changes the weights
+of the pixels of its examples, and no others. So the checkpoints of a run that saves after every
+step say which examples each step has used. Standard library only.
 """
 import json
 import os
