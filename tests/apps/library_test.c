@@ -131,8 +131,8 @@ static void write_file(const char *path, const void *bytes, size_t count) {
 static void assert_refused(lockstep_status found, lockstep_status wanted,
                            const lockstep_error *error, const char *part) {
     if (found != wanted || !strstr(error->text, part)) {
-        print_error("found %d \"%s\", wanted %d and \"%s\"\n", (int)found, error->text,
-                    (int)wanted, part);
+        print_error("found %d \"%s\", wanted %d and \"%s\"\n", (int)found, error->text, (int)wanted,
+                    part);
     }
     assert_int_equal(found, wanted);
     assert_int_equal(error->status, wanted);
@@ -387,8 +387,7 @@ static void test_prediction_only(void **state) {
     assert_int_equal(lockstep_predict(run, inputs[COUNT], TESTS, wanted[0], &error), LOCKSTEP_OK);
     assert_int_equal(lockstep_save(run, path_of("weights"), &error), LOCKSTEP_OK);
     lockstep_close(run);
-    const lockstep_options options = {
-        .prediction_only = true, .replicas = 1, .kernels = kernels};
+    const lockstep_options options = {.prediction_only = true, .replicas = 1, .kernels = kernels};
     lockstep_config *c = lockstep_config_new("other");
     set_model(c);
     run = lockstep_open(c, &options, &error);
@@ -660,13 +659,20 @@ static void test_several_runs(void **state) {
 int main(int argc, char **argv) {
     char command[1024];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits_of_the_program), cmocka_unit_test(test_train),
-        cmocka_unit_test(test_plan),                cmocka_unit_test(test_evaluate_and_predict),
-        cmocka_unit_test(test_save_and_load),       cmocka_unit_test(test_prediction_only),
-        cmocka_unit_test(test_refused_documents),   cmocka_unit_test(test_refused_examples),
-        cmocka_unit_test(test_refused_calls),       cmocka_unit_test(test_refused_checkpoints),
-        cmocka_unit_test(test_diverged),            cmocka_unit_test(test_changed_examples),
-        cmocka_unit_test(test_several_runs),        cmocka_unit_test(test_fewer_examples),
+        cmocka_unit_test(test_bits_of_the_program),
+        cmocka_unit_test(test_train),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_evaluate_and_predict),
+        cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_prediction_only),
+        cmocka_unit_test(test_refused_documents),
+        cmocka_unit_test(test_refused_examples),
+        cmocka_unit_test(test_refused_calls),
+        cmocka_unit_test(test_refused_checkpoints),
+        cmocka_unit_test(test_diverged),
+        cmocka_unit_test(test_changed_examples),
+        cmocka_unit_test(test_several_runs),
+        cmocka_unit_test(test_fewer_examples),
     };
     if (argc < 3 || argc > 4) return 2;
     kernels = argv[3];
