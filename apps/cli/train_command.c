@@ -17,10 +17,10 @@
 // Static, one run a process, and written whole at the start: no page of it is touched for the first
 // time in the middle of a run.
 typedef struct display {
-    lk_text_out out;      // what is said on the way; nowhere under --quiet, --json or a leader
-    lk_text_out own;      // standard output, where `out` leads elsewhere
-    lk_text_out *result;  // what is said at the end
-    lk_collective collective;         // as asked for
+    lk_text_out out;           // what is said on the way; nowhere under --quiet, --json or a leader
+    lk_text_out own;           // standard output, where `out` leads elsewhere
+    lk_text_out *result;       // what is said at the end
+    lk_collective collective;  // as asked for
     char held[LK_RUN_LOG_BYTES / 2];  // lines that standard output has not taken yet
     bool leads, json;                 // --json: events in place of lines
 } display;
@@ -243,8 +243,8 @@ static void print_start(display *d, const lk_train_event *e) {
               "{\"event\":\"start\",\"version\":\"%s\",\"name\":\"%.400s\",\"run_dir\":\"%s\","
               "\"step\":%llu,\"steps\":%llu,\"workers\":%u,\"replicas\":%u,\"kernels\":\"%s\","
               "\"arena_bytes\":%llu,\"run_identity\":\"%s\"}",
-              LK_VERSION, name, dir, (unsigned long long)e->step,
-              (unsigned long long)e->steps, run->workers.world,
+              LK_VERSION, name, dir, (unsigned long long)e->step, (unsigned long long)e->steps,
+              run->workers.world,
               run->workers.joined ? run->layout.replicas_all : run->layout.replicas,
               lk_run_kernels(run), (unsigned long long)run->arena.used, run->identity_hex);
 }
@@ -299,8 +299,8 @@ static void show_stop(display *d, const lk_train_event *e) {
     lk_watch_clock(false);
     lk_text_line(d->result, "stopped after step %llu; go on with --resume",
                  (unsigned long long)e->step);
-    say_event(d, "{\"event\":\"stopped\",\"step\":%llu,\"signal\":%u}",
-              (unsigned long long)e->step, e->signal);
+    say_event(d, "{\"event\":\"stopped\",\"step\":%llu,\"signal\":%u}", (unsigned long long)e->step,
+              e->signal);
 }
 
 static void show_result(display *d, const lk_train_event *e) {

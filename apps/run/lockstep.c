@@ -33,8 +33,8 @@ const char *lockstep_status_text(lockstep_status status) {
 }
 
 lockstep_status lk_lockstep_answer(const lk_error *found, lockstep_error *error) {
-    const lockstep_status status = lk_is_stop(found->status) ? LOCKSTEP_STOPPED
-                                                             : (lockstep_status)found->status;
+    const lockstep_status status =
+        lk_is_stop(found->status) ? LOCKSTEP_STOPPED : (lockstep_status)found->status;
     if (!error) return status;
     error->status = status;
     error->text[0] = '\0';
@@ -214,7 +214,8 @@ static lk_status check_result(lockstep_run *r, const char *what, const lk_step_r
     if (run->lost.status != LK_OK) {
         *error = run->lost;
     } else if (result->bad_tensor) {
-        (void)lk_fail(error, LK_NOT_FINITE, "%s %llu: %s is not finite: the run diverged; try a "
+        (void)lk_fail(error, LK_NOT_FINITE,
+                      "%s %llu: %s is not finite: the run diverged; try a "
                       "smaller learning_rate",
                       what, (unsigned long long)r->done, result->bad_tensor);
         (void)lk_run_blame_data(run, error->status, error);
@@ -224,10 +225,8 @@ static lk_status check_result(lockstep_run *r, const char *what, const lk_step_r
 
 static void give(const lockstep_run *r, const lk_step_result *from, lockstep_result *to) {
     if (!to) return;
-    *to = (lockstep_result){.step = r->done,
-                            .examples = from->examples,
-                            .correct = from->correct,
-                            .loss = from->loss};
+    *to = (lockstep_result){
+        .step = r->done, .examples = from->examples, .correct = from->correct, .loss = from->loss};
 }
 
 static lk_status refuse_training(const lockstep_run *r, lk_error *error) {

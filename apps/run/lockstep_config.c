@@ -115,8 +115,10 @@ static void put_at(lockstep_config *c, json_t *object, const char *path, json_t 
 }
 
 static void put(lockstep_config *c, const char *path, json_t *value) {
-    if (c) put_at(c, c->root, path, value);
-    else json_decref(value);
+    if (c)
+        put_at(c, c->root, path, value);
+    else
+        json_decref(value);
 }
 
 static json_t *real_of(double value) { return isfinite(value) ? json_real(value) : NULL; }

@@ -7,7 +7,7 @@
 #include "apps/run/train.h"
 
 struct lockstep_config {
-    struct json_t *root;  // jansson's
+    struct json_t *root;   // jansson's
     struct json_t *layer;  // the last one, borrowed; NULL: there is none
     char name[64];         // what errors call the document
     lk_dataset_held train, test;
@@ -20,11 +20,11 @@ struct lockstep_run {
     lk_saver saver;
     lk_trainer *trainer;  // of lockstep_train; NULL: there was none
     uint64_t max_memory;
-    uint64_t done;  // steps finished
+    uint64_t done;     // steps finished
     uint8_t *nothing;  // the one example of a run that only predicts
     lk_error broken;   // why it is over; LK_OK while it is not
     bool prediction_only, planned, started;
-    volatile int stop;  // lockstep_stop was called
+    int stop;                       // lockstep_stop was called
     char directory[LK_PATH_BYTES];  // of lockstep_save
 };
 

@@ -46,7 +46,7 @@ static void on_event(void *context, const lk_train_event *e) {
 
 static uint32_t asked_to_stop(void *context) {
     const listener *l = context;
-    return l->run->stop ? LK_TERMINATED - 128u : 0;
+    return __atomic_load_n(&l->run->stop, __ATOMIC_RELAXED) ? LK_TERMINATED - 128u : 0;
 }
 
 static lk_status refuse(const lockstep_run *r, const lockstep_training *t, lk_error *error) {
@@ -68,17 +68,16 @@ static lk_status train(lockstep_run *r, const lockstep_training *training, lk_er
     r->trainer = malloc(sizeof *r->trainer);
     if (!r->trainer) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
     memset(r->trainer, 0, sizeof *r->trainer);
-    const lk_train_options options = {
-        .run_dir = training->run_dir,
-        .max_memory = r->max_memory,
-        .resume = training->entry == LOCKSTEP_ENTRY_RESUME,
-        .fresh = training->entry == LOCKSTEP_ENTRY_FRESH,
-        .resume_or_start = training->entry == LOCKSTEP_ENTRY_EITHER,
-        .is_new = training->entry == LOCKSTEP_ENTRY_NEW,
-        .calls = {.context = &l,
-                  .event = on_event,
-                  .stop = asked_to_stop,
-                  .say = {on_line, on_warning, &l}}};
+    const lk_train_options options = {.run_dir = training->run_dir,
+                                      .max_memory = r->max_memory,
+                                      .resume = training->entry == LOCKSTEP_ENTRY_RESUME,
+                                      .fresh = training->entry == LOCKSTEP_ENTRY_FRESH,
+                                      .resume_or_start = training->entry == LOCKSTEP_ENTRY_EITHER,
+                                      .is_new = training->entry == LOCKSTEP_ENTRY_NEW,
+                                      .calls = {.context = &l,
+                                                .event = on_event,
+                                                .stop = asked_to_stop,
+                                                .say = {on_line, on_warning, &l}}};
     lk_trainer_make(r->trainer, &r->run, &options, true);
     const bool bound = sched_getaffinity(0, sizeof before, &before) == 0;
     r->planned = false;
@@ -108,5 +107,5 @@ lockstep_status lockstep_train(lockstep_run *r, const lockstep_training *trainin
 }
 
 void lockstep_stop(lockstep_run *r) {
-    if (r) r->stop = 1;
+    if (r) __atomic_store_n(&r->stop, 1, __ATOMIC_RELAXED);
 }

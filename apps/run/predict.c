@@ -54,9 +54,8 @@ static lk_status predict_some(prediction *p, lk_error *error) {
 lk_status lk_run_predict(lk_run *run, const uint8_t *inputs, uint64_t count, float *logits,
                          lk_error *error) {
     const lk_model *m = &run->config.spec.model;
-    prediction p = {.run = run,
-                    .input_bytes = (uint64_t)m->in_h * m->in_w * m->in_c,
-                    .classes = m->classes};
+    prediction p = {
+        .run = run, .input_bytes = (uint64_t)m->in_h * m->in_w * m->in_c, .classes = m->classes};
     lk_assert(!run->workers.joined);
     p.source = (lk_source){&p, in_order, given_input, any_label};
     for (uint64_t first = 0; first < count; first += p.count) {

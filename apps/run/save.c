@@ -30,13 +30,13 @@ void lk_saver_make(lk_saver *s, lk_run *run, const char *directory) {
     memcpy(s->pairs, pairs, sizeof pairs);
     lk_run_cublas(run, s->cublas, sizeof s->cublas);
     s->job = (lk_checkpoint_job){.directory = directory,
-                               .metadata = s->pairs,
-                               .metadata_count = count,
-                               .tensors = tensors,
-                               .tensor_count = lk_run_tensor_count(run),
-                               .keep_max = run->config.keep_max,
-                               .buffer = run->checkpoint_buffer,
-                               .buffer_bytes = run->checkpoint_bytes};
+                                 .metadata = s->pairs,
+                                 .metadata_count = count,
+                                 .tensors = tensors,
+                                 .tensor_count = lk_run_tensor_count(run),
+                                 .keep_max = run->config.keep_max,
+                                 .buffer = run->checkpoint_buffer,
+                                 .buffer_bytes = run->checkpoint_bytes};
 }
 
 lk_status lk_saver_look(lk_saver *s, uint64_t steps_done, lk_error *error) {

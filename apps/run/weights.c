@@ -104,8 +104,7 @@ lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
         file = found.path;
     }
     if (status == LK_OK) {
-        status = load_file(run, ops, file, entries, capacity, tensors, say, steps_done,
-                           error);
+        status = load_file(run, ops, file, entries, capacity, tensors, say, steps_done, error);
     }
     if (status == LK_OK) {
         if (run->cuda) run->cuda->upload(&run->gpus);
