@@ -208,6 +208,9 @@ typedef struct worker {
     lk_status status;
     bool ended, stopped;
     uint32_t gave_up;  // rows of its first member since
+    // Where others are lost, one of its members may sleep meanwhile.
+    uint32_t drowsy, drowsy_at;
+    uint64_t drowsy_until;
 } worker;
 
 // A kernel says that what it has computed is not finite: the first dense layer's forward or
@@ -484,6 +487,13 @@ static void choose_loss(void) {
                   sim.list[sim.victim].replicas;
 }
 
+// A member other than the first, late by more than the deadline in the step of the loss.
+static void choose_drowsy(worker *w) {
+    if (w->layout.replicas == 1 || draw(2)) return;
+    w->drowsy = 1 + draw(w->layout.replicas - 1);
+    w->drowsy_at = 1 + draw(rows_of(sim.transport.step) * w->layout.replicas);
+}
+
 // Does this replica of this worker compute a grain of the step?
 static bool has_work(uint32_t rank, uint32_t replica, uint64_t step) {
     const lk_run_spec *spec = &orders[sim.order][STEPS].spec;
@@ -549,6 +559,7 @@ static void set_up(uint64_t seed, uint64_t first_step, bool lossy, lk_turn left_
     choose_bad_param();
     connect_all();
     if (lossy) choose_loss();
+    for (uint32_t w = 0; lossy && w < sim.world; w++) choose_drowsy(&sim.w[w]);
     for (uint32_t w = 0; w < sim.world; w++) start(w);
 }
 
@@ -814,13 +825,24 @@ static uint64_t member_ready(uint32_t rank, uint32_t member) {
     const worker *w = &sim.w[rank];
     const lk_member *m = &w->members[member];
     if (m->over) return UINT64_MAX;
+    const bool drowsy = w->drowsy == member && member > 0 && w->drowsy_until > w->asleep_until;
+    const uint64_t awake = drowsy ? w->drowsy_until : w->asleep_until;
     switch (w->waits[member]) {
-    case FOR_MEMBERS: return all_have_come(w, m->meetings + 1) ? w->asleep_until : UINT64_MAX;
+    case FOR_MEMBERS: return all_have_come(w, m->meetings + 1) ? awake : UINT64_MAX;
     case FOR_WORKERS:
         if (turn_is_over(rank, w->awaited, w->awaited_part)) return w->asleep_until;
         return sim.lost ? LK_MAX(w->waiting_since + DEADLINE, w->asleep_until) : UINT64_MAX;
-    default: return w->asleep_until;
+    default: return awake;
     }
+}
+
+static bool is_drowsy_now(worker *w, uint32_t member) {
+    if (!w->drowsy || member != w->drowsy || w->drowsy_until || w->step < sim.loss_step ||
+        w->rows < w->drowsy_at) {
+        return false;
+    }
+    w->drowsy_until = sim.now + 2 * DEADLINE;
+    return true;
 }
 
 // One row of one of its members that can do one.
@@ -830,6 +852,7 @@ static void do_next(uint32_t rank) {
     const uint32_t replicas = w->layout.replicas;
     uint32_t r = draw(replicas);
     while (member_ready(rank, r) > sim.now) r = (r + 1) % replicas;
+    if (is_drowsy_now(w, r)) return;
     sim.bad.at_rank = rank;
     sim.bad.at_replica = r;
     sim.bad.at_step = w->evaluates ? STEPS : w->step;
