@@ -30,7 +30,7 @@ static const struct {
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy [--json]"},
     {"embed", lk_command_embed, "embed CONFIG --to FILE.c"},
     {"config", lk_command_config, "config show CONFIG [--set KEY=VALUE ...] | schema"},
-    {"data", lk_command_data, "data fetch|unpack|shard|verify|clean ... [--json]"},
+    {"data", lk_command_data, "data fetch|import|unpack|shard|verify|clean ... [--json]"},
     {"checkpoint", lk_command_checkpoint,
      "checkpoint info FILE | verify FILE|RUN_DIR|--all | export FILE|RUN_DIR --output OUT "
      "[--json]"},
