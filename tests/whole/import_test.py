@@ -100,7 +100,8 @@ def wrong_arrays(t):
     images("another byte order", ">u2", (4, 2, 3), bytes(48))
     images("no plain number", "|O1", (4, 2, 3), bytes(24))
     images("a version", "|u1", (4, 2, 3), bytes(24), version=4)
-    for header in ("", "{'descr': '|u1'}", "{'descr': '|u1', 'descr': '|u1'}", "[1]",
+    for header in ("", "{'descr': '|u1'}", "{'descr': '|u1', 'fortran_order': False, 'shape': "
+                   "(4, 2, 3), 'descr': '|u1'}", "{'descr': '|u1', 'descr': '|u1'}", "[1]",
                    "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 2, 3)} x",
                    "{'descr': '|u1', 'fortran_order': False, 'shape': (4, -2, 3)}",
                    "{'descr': '|u1', 'fortran_order': False, 'shape': (4 2, 3)}",
