@@ -1,4 +1,4 @@
-// npy.c - the .npy writer: header, rows, temp and rename.
+// npy.c - .npy files: the writer (header, rows, temp and rename) and the reader of headers.
 #include "io/npy.h"
 
 #include <string.h>
@@ -66,4 +66,133 @@ void lk_npy_abandon(lk_npy_writer *writer) {
     writer->file = -1;
     if (writer->temporary[0]) writer->ops->remove(writer->ops->context, writer->temporary);
     writer->temporary[0] = '\0';
+}
+
+// --- reading -------------------------------------------------------------------------------------
+
+// The header's dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }
+typedef struct cursor {
+    const char *at, *end;
+    const uint8_t *file;  // for the number of a byte
+    const char *name;
+    lk_error *error;
+} cursor;
+
+static lk_status refuse(const cursor *c, const char *what) {
+    return lk_fail(c->error, LK_BAD_DATA,
+                   "%s: byte %llu: %s; wanted an array as numpy.save writes it", c->name,
+                   (unsigned long long)((const uint8_t *)c->at - c->file), what);
+}
+
+static void skip_spaces(cursor *c) {
+    while (c->at < c->end && (*c->at == ' ' || *c->at == '\n')) c->at++;
+}
+
+// Takes the text, spaces before it left out; false, and nothing taken, where it does not stand
+// there.
+static bool take(cursor *c, const char *text) {
+    const size_t bytes = strlen(text);
+    skip_spaces(c);
+    if ((size_t)(c->end - c->at) < bytes || memcmp(c->at, text, bytes) != 0) return false;
+    c->at += bytes;
+    return true;
+}
+
+static lk_status read_number(cursor *c, uint64_t *value) {
+    const char *begin = c->at;
+    *value = 0;
+    while (c->at < c->end && *c->at >= '0' && *c->at <= '9' && c->at - begin < 18) {
+        *value = *value * 10 + (uint64_t)(*c->at++ - '0');
+    }
+    if (c->at > begin && (c->at == c->end || *c->at < '0' || *c->at > '9')) return LK_OK;
+    return refuse(c, "a dimension that is no number of at most 18 digits");
+}
+
+// (), (5,), (3, 2) or (3, 2,)
+static lk_status read_shape(cursor *c, lk_npy *out) {
+    if (!take(c, "(")) return refuse(c, "a shape that is no tuple");
+    while (!take(c, ")")) {
+        if (out->ndim == LK_NPY_DIMS_MAX) return refuse(c, "more than 4 dimensions");
+        LK_CHECK(read_number(c, &out->dims[out->ndim]));
+        if (out->dims[out->ndim] == 0) return refuse(c, "a dimension of 0: there is nothing in it");
+        out->ndim++;
+        if (take(c, ",") || (c->at < c->end && *c->at == ')')) continue;
+        return refuse(c, "no comma or end after a dimension");
+    }
+    return LK_OK;
+}
+
+static lk_status read_type(cursor *c, lk_npy *out) {
+    if (!take(c, "'") || c->end - c->at < 4) return refuse(c, "a type that is no text");
+    const char order = c->at[0], type = c->at[1], size = c->at[2];
+    if (c->at[3] != '\'' || !strchr("uifb", type) || !type || !strchr("1248", size) || !size) {
+        return refuse(c, "a type that is no plain number of 1, 2, 4 or 8 bytes");
+    }
+    if (order != '<' && !(order == '|' && size == '1')) {
+        return refuse(c, "a type of another byte order than little-endian");
+    }
+    out->type = type;
+    out->item_bytes = (uint32_t)(size - '0');
+    c->at += 4;
+    return LK_OK;
+}
+
+// The three keys, each once, in any order.
+static lk_status read_dictionary(cursor *c, lk_npy *out) {
+    bool type = false, order = false, shape = false;
+    if (!take(c, "{")) return refuse(c, "a header that is no dictionary");
+    while (!take(c, "}")) {
+        bool *seen = take(c, "'descr':")           ? &type
+                     : take(c, "'fortran_order':") ? &order
+                     : take(c, "'shape':")         ? &shape
+                                                   : NULL;
+        if (!seen || *seen) return refuse(c, "a key that is not wanted, or is there twice");
+        *seen = true;
+        if (seen == &type) LK_CHECK(read_type(c, out));
+        if (seen == &shape) LK_CHECK(read_shape(c, out));
+        if (seen == &order && !take(c, "False")) {
+            return refuse(c, "Fortran's order of dimensions; save numpy.ascontiguousarray of it");
+        }
+        if (take(c, ",") || (c->at < c->end && *c->at == '}')) continue;
+        return refuse(c, "no comma or end after a value");
+    }
+    skip_spaces(c);
+    if (c->at != c->end) return refuse(c, "more behind the dictionary");
+    return type && order && shape ? LK_OK : refuse(c, "a key is missing");
+}
+
+lk_status lk_npy_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_bytes,
+                       const char *name, lk_npy *out, lk_error *error) {
+    cursor c = {.at = (const char *)bytes, .file = bytes, .name = name, .error = error};
+    *out = (lk_npy){.count = 1};
+    if (byte_count < PREFIX_BYTES || memcmp(bytes, "\x93NUMPY", 6) != 0) {
+        return refuse(&c, "found no \\x93NUMPY");
+    }
+    const uint32_t version = bytes[6], width = version == 1 ? 2 : 4;
+    uint64_t length = 0;
+    if (version < 1 || version > 3 || bytes[7] != 0) {
+        c.at += 6;
+        return refuse(&c, "a version that is not 1.0, 2.0 or 3.0");
+    }
+    for (uint32_t i = 0; i < width && 8 + i < byte_count; i++) {
+        length |= (uint64_t)bytes[8 + i] << (8 * i);
+    }
+    out->header_bytes = 8 + width + length;
+    if (out->header_bytes > LK_MIN(byte_count, LK_NPY_READ_BYTES_MAX)) {
+        c.at += 8;
+        return refuse(&c, "a header that is longer than the file, or than 4,096 bytes");
+    }
+    c.at += 8 + width;
+    c.end = (const char *)bytes + out->header_bytes;
+    LK_CHECK(read_dictionary(&c, out));
+    uint64_t wanted;
+    bool fits = true;
+    for (uint32_t i = 0; i < out->ndim; i++) {
+        fits = fits && lk_mul_ok(out->count, out->dims[i], &out->count);
+    }
+    fits = fits && lk_mul_ok(out->count, out->item_bytes, &wanted) &&
+           lk_add_ok(wanted, out->header_bytes, &wanted);
+    if (fits && wanted == file_bytes) return LK_OK;
+    return lk_fail(error, LK_BAD_DATA, "%s: found %llu bytes, wanted the %s of its header's shape",
+                   name, (unsigned long long)file_bytes, fits ? "number" : "(absurd) number");
 }

@@ -1,4 +1,5 @@
-// npy.h - writes a matrix of floats as a NumPy .npy file, row by row, without holding it.
+// npy.h - NumPy's .npy files: writes a matrix of floats row by row, without holding it, and reads
+// the header of an array that somebody else wrote.
 //
 //   93 "NUMPY" 01 00 | u16 118 | {'descr': '<f4', 'fortran_order': False, 'shape': (R, C), } | data
 //
@@ -16,11 +17,11 @@ enum { LK_NPY_HEADER_BYTES = 128 };
 
 typedef struct lk_npy_writer {
     const lk_file_ops *ops;
-    int file;                        // -1 when closed
-    uint64_t rows, columns;          // of the whole matrix
+    int file;                // -1 when closed
+    uint64_t rows, columns;  // of the whole matrix
     uint64_t rows_written;
-    char path[LK_PATH_BYTES];        // appears when the file is finished
-    char temporary[LK_PATH_BYTES];   // <path>.tmp until then
+    char path[LK_PATH_BYTES];       // appears when the file is finished
+    char temporary[LK_PATH_BYTES];  // <path>.tmp until then
 } lk_npy_writer;
 
 // Intended use: start, add until all rows are there, finish. After any failure: abandon.
@@ -35,6 +36,27 @@ lk_status lk_npy_finish(lk_npy_writer *writer, lk_error *error);
 
 // Removes what was written so far; nothing to do after a finish.
 void lk_npy_abandon(lk_npy_writer *writer);
+
+// --- reading -------------------------------------------------------------------------------------
+
+enum { LK_NPY_DIMS_MAX = 4, LK_NPY_READ_BYTES_MAX = 4096 };
+
+typedef struct lk_npy {
+    char type;            // 'u', 'i', 'f' or 'b', as in descr
+    uint32_t item_bytes;  // 1, 2, 4 or 8; little-endian
+    uint32_t ndim;
+    uint64_t dims[LK_NPY_DIMS_MAX];  // C order; 0 is refused
+    uint64_t count;                  // items
+    uint64_t header_bytes;           // where the first one lies
+} lk_npy;
+
+// Reads the header, of versions 1 to 3, and compares it with the size of the file.
+//
+// bytes        the first `byte_count` bytes of the file: all, or at least LK_NPY_READ_BYTES_MAX
+// LK_BAD_DATA  no such file, a longer header, another byte order, Fortran's order of dimensions,
+//              types that are no plain numbers, more dimensions, a size that is not the header's
+lk_status lk_npy_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_bytes,
+                       const char *name, lk_npy *out, lk_error *error);
 
 #ifdef __cplusplus
 }

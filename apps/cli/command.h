@@ -49,6 +49,7 @@ typedef struct lk_common_options {
     const char *checkpoint;  // --checkpoint FILE
     const char *output;      // --output FILE
     const char *to;          // --to FILE
+    const char *images;      // --images FILE
     const char *cluster;     // --cluster FILE
     uint64_t max_memory;     // --max-memory, bytes
     uint64_t example, step;  // --example plus 1, --step; 0: not given
@@ -75,6 +76,7 @@ typedef enum lk_option_group {
     LK_OPT_NO_CONFIG = 128,  // CONFIG may be left out; config.config is then NULL
     LK_OPT_QUIET = 256,      // --quiet
     LK_OPT_LEDGER = 512,     // --example --step
+    LK_OPT_IMAGES = 1024,    // --images
     // All of a command that trains, or starts what does.
     LK_OPT_OF_TRAIN = LK_OPT_TRAIN | LK_OPT_CLUSTER | LK_OPT_JSON | LK_OPT_QUIET,
 } lk_option_group;

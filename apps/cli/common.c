@@ -45,6 +45,7 @@ enum {
     OPT_START_DELAY,
     OPT_THROTTLE,
     OPT_EXAMPLE,
+    OPT_IMAGES,
     OPT_STEP,
     OPT_BANDWIDTH,
     OPT_LATENCY,
@@ -93,6 +94,7 @@ static const struct {
     {{"start-delay", required_argument, NULL, OPT_START_DELAY}, LK_OPT_TRAIN},
     {{"throttle", required_argument, NULL, OPT_THROTTLE}, LK_OPT_TRAIN},
     {{"example", required_argument, NULL, OPT_EXAMPLE}, LK_OPT_LEDGER},
+    {{"images", required_argument, NULL, OPT_IMAGES}, LK_OPT_IMAGES},
     {{"step", required_argument, NULL, OPT_STEP}, LK_OPT_LEDGER},
 };
 
@@ -264,6 +266,7 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_CHECKPOINT: o->checkpoint = value; return LK_OK;
     case OPT_OUTPUT: o->output = value; return LK_OK;
     case OPT_TO: o->to = value; return LK_OK;
+    case OPT_IMAGES: o->images = value; return LK_OK;
     case OPT_CLUSTER: o->cluster = value; return LK_OK;
     case OPT_RESUME: o->resume = true; return LK_OK;
     case OPT_FRESH: o->fresh = true; return LK_OK;

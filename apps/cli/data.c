@@ -355,9 +355,10 @@ static lk_status clean(int argc, char **argv, lk_error *error) {
 
 lk_status lk_command_data(int argc, char **argv, lk_error *error) {
     static const char help[] =
-        "lockstep data fetch|unpack|shard|verify|clean ...\n"
+        "lockstep data fetch|import|unpack|shard|verify|clean ...\n"
         "\n"
         "  lockstep data fetch NAME [--to DIR]               mnist or fashion-mnist, verified\n"
+        "  lockstep data import npy|cifar ... --to DIR       other formats to IDX\n"
         "  lockstep data unpack FILE.gz OUT                  one gzip file\n"
         "  lockstep data shard SOURCE --shards N --to DIR    spread a set over files\n"
         "  lockstep data verify SOURCE                       check all, print the data hash\n"
@@ -366,6 +367,7 @@ lk_status lk_command_data(int argc, char **argv, lk_error *error) {
         "Each explains itself: lockstep data shard --help. With --json each prints one JSON "
         "object.\n";
     static const lk_subcommand table[] = {{"fetch", lk_command_data_fetch},
+                                          {"import", lk_command_data_import},
                                           {"unpack", unpack},
                                           {"shard", shard},
                                           {"verify", verify},

@@ -2,20 +2,27 @@
 // or logits out.
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "apps/cli/command.h"
 #include "apps/cli/tools.h"
+#include "io/idx.h"
 #include "io/npy.h"
 
-static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *out,
-                          lk_error *error) {
+// Nothing is trained, so the training set need not be on this machine. `images`: examples in memory
+// in place of the test set, or NULL.
+static lk_status open_run(lk_run *run, const lk_common_options *o, const lk_dataset_held *images,
+                          lk_text_out *out, lk_error *error) {
+    lk_config_options options = o->config;
     if (!o->run_dir == !o->checkpoint) {
         return lk_fail(error, LK_BAD_USAGE,
                        "wanted weights: either --run-dir DIR or --checkpoint FILE");
     }
-    LK_CHECK(lk_run_configure(run, &o->config, (lk_run_needs){0}, error));
+    options.evaluates = true;
+    options.test = images;
+    LK_CHECK(lk_run_configure(run, &options, (lk_run_needs){0}, error));
     // Of the layout, not of the configuration: there replicas may be a factor of the batch.
     if (o->output) run->layout.replicas = 1;
     if (!run->config.test.given) {
@@ -27,8 +34,8 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *
     LK_CHECK(lk_run_start(run, o->max_memory, error));
     uint64_t steps;
     const lk_say say = lk_say_on(out);
-    LK_CHECK(lk_load_weights(run, &lk_file_ops_posix, o->checkpoint, o->run_dir, &say, &steps,
-                             error));
+    LK_CHECK(
+        lk_load_weights(run, &lk_file_ops_posix, o->checkpoint, o->run_dir, &say, &steps, error));
     return lk_run_seal(run, false, error);
 }
 
@@ -40,26 +47,35 @@ static lk_status report_json(const lk_run *run, const lk_step_result *r, const c
     json_t *answer = json_pack(
         "{s:I, s:I, s:f, s:f, s:s, s:s}", "test_examples", (json_int_t)r->examples, "correct",
         (json_int_t)r->correct, "test_loss", (double)r->loss, "test_accuracy",
-        (double)r->correct / r->examples, "digest", digest, "run_identity", run->identity_hex);
+        (double)r->correct / r->examples, "digest", digest, "run_identity", run->weights_identity);
     if (output) json_object_set_new(answer, "logits", lk_json_text(output));
     return lk_print_json(answer, error);
 }
 
-static lk_status report(lk_run *run, lk_text_out *out, lk_step_result *result, lk_error *error) {
+// One pass over the test set, and what went wrong in it.
+static lk_status pass(lk_run *run, lk_step_result *result, lk_error *error) {
     lk_step_result r = lk_run_evaluate(run, 0);
     if (run->lost.status != LK_OK) return lk_fail(error, run->lost.status, "%s", run->lost.text);
     if (r.bad_tensor) {
         lk_fail(error, LK_NOT_FINITE, "evaluation: %s is not finite", r.bad_tensor);
         return lk_run_blame_data(run, error->status, error);
     }
-    LK_CHECK(lk_run_check_data(run, error));
-    char digest[LK_SHA256_HEX_BYTES];
-    lk_run_digest(run, digest);
-    lk_text_line(out, "test_examples %u", r.examples);
-    lk_text_line(out, "test_loss %.9g", (double)r.loss);
-    lk_text_line(out, "test_accuracy %.2f", 100.0 * r.correct / r.examples);
-    lk_text_line(out, "digest %s", digest);
     *result = r;
+    return lk_run_check_data(run, error);
+}
+
+// Without labels nothing is known of loss and accuracy.
+static lk_status report(lk_run *run, bool labels, lk_text_out *out, lk_step_result *result,
+                        lk_error *error) {
+    char digest[LK_SHA256_HEX_BYTES];
+    LK_CHECK(pass(run, result, error));
+    lk_run_digest(run, digest);
+    lk_text_line(out, "%s %u", labels ? "test_examples" : "images", result->examples);
+    if (labels) {
+        lk_text_line(out, "test_loss %.9g", (double)result->loss);
+        lk_text_line(out, "test_accuracy %.2f", 100.0 * result->correct / result->examples);
+    }
+    lk_text_line(out, "digest %s", digest);
     return lk_text_check(out, "standard output", error);
 }
 
@@ -72,11 +88,11 @@ lk_status lk_command_eval(int argc, char **argv, lk_error *error) {
     static lk_run run;
     lk_common_options o;
     lk_text_out out;
-    lk_step_result result;
+    lk_step_result result = {0};
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS | LK_OPT_JSON, &o, error));
     open_output(&out, &o);
-    lk_status status = open_run(&run, &o, &out, error);
-    if (status == LK_OK) status = report(&run, &out, &result, error);
+    lk_status status = open_run(&run, &o, NULL, &out, error);
+    if (status == LK_OK) status = report(&run, true, &out, &result, error);
     if (status == LK_OK && o.json) status = report_json(&run, &result, NULL, error);
     lk_run_close(&run);
     return status;
@@ -96,14 +112,14 @@ static void write_logits(void *context, uint64_t first, uint32_t count, const fl
     if (p->error->status == LK_OK) (void)lk_npy_add(&p->writer, logits, count, p->error);
 }
 
-static lk_status predict(lk_run *run, const char *output, lk_text_out *out, lk_step_result *result,
-                         lk_error *error) {
+static lk_status predict(lk_run *run, const char *output, bool labels, lk_text_out *out,
+                         lk_step_result *result, lk_error *error) {
     prediction p = {.error = error};
     LK_CHECK(lk_npy_start(&p.writer, &lk_file_ops_posix, output, run->test.count,
                           run->config.spec.model.classes, error));
     run->world.on_logits = write_logits;
     run->world.on_logits_context = &p;
-    lk_status status = report(run, out, result, error);
+    lk_status status = report(run, labels, out, result, error);
     if (error->status == LK_OK) status = lk_npy_finish(&p.writer, error);
     if (error->status != LK_OK) {
         lk_npy_abandon(&p.writer);
@@ -114,20 +130,63 @@ static lk_status predict(lk_run *run, const char *output, lk_text_out *out, lk_s
     return status;
 }
 
+// An IDX file of images, read into memory before the start; labels that nobody looks at.
+static lk_status read_images(const char *path, uint8_t *memory[2], lk_dataset_held *out,
+                             lk_error *error) {
+    uint64_t bytes;
+    int file;
+    lk_idx idx;
+    LK_CHECK(lk_file_open_read(&lk_file_ops_posix, path, &file, &bytes, error));
+    memory[0] = malloc((size_t)bytes + 1);
+    lk_status status = memory[0] ? lk_file_read_all(&lk_file_ops_posix, file, path, memory[0],
+                                                    (size_t)bytes, 0, error)
+                                 : lk_fail(error, LK_UNAVAILABLE, "%s: no memory for it", path);
+    lk_file_ops_posix.close(NULL, file);
+    if (status == LK_OK) {
+        status = lk_idx_parse(memory[0], bytes, bytes, LK_IDX_IMAGES, path, &idx, error);
+    }
+    LK_CHECK(status);
+    memory[1] = calloc(idx.count, 1);
+    if (!memory[1]) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for it", path);
+    *out = (lk_dataset_held){
+        memory[0] + idx.header_bytes, memory[1], idx.count, idx.height, idx.width, idx.channels};
+    return LK_OK;
+}
+
+// --images: what is known of images without labels.
+static lk_status report_images_json(const lk_run *run, const lk_step_result *r, const char *output,
+                                    lk_error *error) {
+    char digest[LK_SHA256_HEX_BYTES];
+    lk_run_digest(run, digest);
+    return lk_print_json(
+        json_pack("{s:I, s:s, s:s, s:o}", "images", (json_int_t)r->examples, "digest", digest,
+                  "run_identity", run->weights_identity, "logits", lk_json_text(output)),
+        error);
+}
+
 lk_status lk_command_predict(int argc, char **argv, lk_error *error) {
     static lk_run run;
     lk_common_options o;
     lk_text_out out;
-    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS | LK_OPT_OUTPUT | LK_OPT_JSON, &o, error));
+    LK_CHECK(lk_parse_common(
+        argc, argv, LK_OPT_WEIGHTS | LK_OPT_OUTPUT | LK_OPT_JSON | LK_OPT_IMAGES, &o, error));
     if (!o.output)
         return lk_fail(error, LK_BAD_USAGE, "predict: wanted --output FILE.npy for the logits");
     LK_CHECK(lk_check_place(o.output, error));
     o.config.gpus = 1;
-    lk_step_result result;
+    lk_step_result result = {0};
+    lk_dataset_held held = {.count = 0};
+    uint8_t *memory[2] = {NULL, NULL};
     open_output(&out, &o);
-    lk_status status = open_run(&run, &o, &out, error);
-    if (status == LK_OK) status = predict(&run, o.output, &out, &result, error);
-    if (status == LK_OK && o.json) status = report_json(&run, &result, o.output, error);
+    lk_status status = o.images ? read_images(o.images, memory, &held, error) : LK_OK;
+    if (status == LK_OK) status = open_run(&run, &o, o.images ? &held : NULL, &out, error);
+    if (status == LK_OK) status = predict(&run, o.output, !o.images, &out, &result, error);
+    if (status == LK_OK && o.json) {
+        status = o.images ? report_images_json(&run, &result, o.output, error)
+                          : report_json(&run, &result, o.output, error);
+    }
     lk_run_close(&run);
+    free(memory[0]);
+    free(memory[1]);
     return status;
 }

@@ -27,10 +27,11 @@ static const struct {
      "launch --workers N [--replicas M] [--restarts K] [--elastic MIN] train CONFIG ..."},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE) [--json]"},
     {"predict", lk_command_predict,
-     "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy [--json]"},
+     "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy [--images FILE] "
+     "[--json]"},
     {"embed", lk_command_embed, "embed CONFIG --to FILE.c"},
     {"config", lk_command_config, "config show CONFIG [--set KEY=VALUE ...] | schema"},
-    {"data", lk_command_data, "data fetch|unpack|shard|verify|clean ... [--json]"},
+    {"data", lk_command_data, "data fetch|import|unpack|shard|verify|clean ... [--json]"},
     {"checkpoint", lk_command_checkpoint,
      "checkpoint info FILE | verify FILE|RUN_DIR|--all | export FILE|RUN_DIR --output OUT "
      "[--json]"},
@@ -76,6 +77,11 @@ static const char config_help[] =
     "                       (once a second), evaluation, checkpoint, stopped, error, end\n"
     "Ctrl-C, SIGTERM and SIGHUP save and end it after the step at hand; one more Ctrl-C ends it\n"
     "at once. SIGUSR1 has it say how far it is.\n"
+    "\n"
+    "Weights, with lockstep eval and lockstep predict, which need no training set\n"
+    "  --run-dir DIR        the newest whole checkpoint of a run\n"
+    "  --checkpoint FILE    this one; or what lockstep checkpoint export wrote in layout keras\n"
+    "  --images FILE        predict: an IDX file of images in place of the test set; no labels\n"
     "\n"
     "Workers: lockstep train CONFIG for each that TF_CONFIG, torchrun or --cluster FILE\n"
     "describes, or mpiexec -n N lockstep train CONFIG; each with its own --replicas; or all of\n"

@@ -60,4 +60,7 @@ lk_status lk_command_checkpoint_export(int argc, char **argv, lk_error *error);
 // lockstep data fetch
 lk_status lk_command_data_fetch(int argc, char **argv, lk_error *error);
 
+// lockstep data import
+lk_status lk_command_data_import(int argc, char **argv, lk_error *error);
+
 #endif

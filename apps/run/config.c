@@ -102,8 +102,10 @@ static lk_status standard_pair(lk_config_data *d, const char *directory, const c
 
 // A test set of the document's own stands.
 static lk_status standard_directory(lk_config *c, const char *directory, lk_error *error) {
-    LK_CHECK(standard_pair(&c->train, directory, "train-images-idx3-ubyte",
-                           "train-labels-idx1-ubyte", error));
+    if (!c->evaluates) {
+        LK_CHECK(standard_pair(&c->train, directory, "train-images-idx3-ubyte",
+                               "train-labels-idx1-ubyte", error));
+    }
     if (c->test.given) return LK_OK;
     return standard_pair(&c->test, directory, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
                          error);
@@ -246,14 +248,32 @@ static lk_status find_data(lk_config *c, const lk_json_cursor *root,
     return *c->said.set ? named_set(c, c->said.set, error) : LK_OK;
 }
 
+// Where nothing is trained, a program still has a training set: one example, and no shards.
+static lk_status stand_in(lk_config *c, lk_error *error) {
+    static const uint8_t label = 0;
+    const lk_model *m = &c->spec.model;
+    c->stand_in = calloc((size_t)m->in_h * m->in_w, m->in_c);
+    if (!c->stand_in) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+    const lk_dataset_held one = {c->stand_in, &label, 1, m->in_h, m->in_w, m->in_c};
+    (void)hold(&c->train, &one);
+    c->said.order = 0;
+    c->spec.drop_remainder = false;
+    c->resident = false;
+    return LK_OK;
+}
+
 static lk_status settle_data(lk_config *c, const lk_json_cursor *root,
                              const lk_config_options *options, lk_error *error) {
-    c->sharded = c->said.order == 1;
     const uint64_t examples = c->train.source.examples;
-    // Training examples in memory stand for all that the document says of data.
-    if (!options->train) LK_CHECK(find_data(c, root, options, error));
+    c->evaluates = options->evaluates;
+    // Training examples in memory stand for all that the document says of data; so do test examples
+    // where nothing is trained.
+    const bool held = options->train || (options->evaluates && options->test);
+    if (!held) LK_CHECK(find_data(c, root, options, error));
     if (hold(&c->train, options->train)) c->train.source.examples = examples;
     (void)hold(&c->test, options->test);
+    if (c->evaluates) LK_CHECK(stand_in(c, error));
+    c->sharded = c->said.order == 1;
     if (!c->train.given) {
         return lk_fail(
             error, LK_BAD_CONFIG,
@@ -408,6 +428,8 @@ lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) 
 
 void lk_config_close(lk_config *c) {
     free(c->layers);
+    free(c->stand_in);
     c->layers = NULL;
+    c->stand_in = NULL;
     lk_json_close(&c->document);
 }

@@ -44,6 +44,8 @@ typedef struct lk_config {
     lk_run_spec spec;  // example_count and data_hash are filled when the data is open
     lk_layer *layers;  // spec.model.layers: start-up heap, freed by lk_config_close
     lk_config_data train, test;
+    bool evaluates;      // nothing is trained: `train` is one example of zeros
+    uint8_t *stand_in;   // ... which lies here: start-up heap, freed by lk_config_close
     bool sharded;  // data.order
     char cache[LK_CONFIG_PATH_BYTES];
     uint64_t steps, epochs;  // the run's length, 0: not said; of both, what ends first
@@ -87,6 +89,7 @@ typedef struct lk_config_options {
     uint64_t examples;           // --examples: data.train_examples, 0: not given
     bool verify_data;            // --verify-data
     bool no_data;                // no data set is looked for: it need not be on this machine
+    bool evaluates;              // nothing is trained: no training set is looked for
     const char *kernels;         // --kernels, or NULL
     uint32_t gpus;               // --gpus, 0: not given
     uint32_t gpu;                // --gpu plus 1, 0: not given

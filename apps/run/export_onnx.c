@@ -23,7 +23,7 @@ static const char logits_name[] = "logits", images_name[] = "images";
 typedef struct writer {
     lk_protobuf out;
     const lk_onnx_model *model;
-    const char **types;  // (layers) of the last node of each layer, NULL: not written yet
+    const char **types;  // (layers) of the last node of each layer, NULL: it has none yet
 } writer;
 
 // --- nodes ---------------------------------------------------------------------------------------
@@ -81,12 +81,16 @@ static void name_node(char out[NAME_BYTES], const lk_layer *l, const char *type)
     lk_format(out, NAME_BYTES, "%s/%s", l->name, type);
 }
 
-// What layer `from` - 1 gives; 0: the images.
+// What layer `from` - 1 gives; 0: the images. A layer without nodes gives what it takes.
 static void name_value(const writer *w, char out[NAME_BYTES], uint32_t from) {
+    const lk_layer *layers = w->model->program->spec->model.layers;
+    while (from && !w->types[from - 1]) {
+        from = layers[from - 1].input_count ? layers[from - 1].inputs[0] : from - 1;
+    }
     if (from == 0) {
         lk_format(out, NAME_BYTES, "/Transpose");
     } else {
-        name_node(out, &w->model->program->spec->model.layers[from - 1], w->types[from - 1]);
+        name_node(out, &layers[from - 1], w->types[from - 1]);
     }
 }
 
@@ -96,12 +100,13 @@ static void write_node(writer *w, const lk_export *e, const lk_export_node *node
     const bool first = w->types[number] == NULL;
     char names[LK_LAYER_INPUTS_MAX][NAME_BYTES], output[NAME_BYTES];
     const char *inputs[LK_LAYER_INPUTS_MAX + LK_OP_PARAMS];
+    const uint32_t taken = first ? LK_MIN(l->type->inputs, LK_LAYER_INPUTS_MAX) : 1;
     uint32_t count = 0;
     if (!first) name_node(names[count], l, w->types[number]);
-    for (uint32_t i = 0; first && i < l->type->inputs; i++) {
+    for (uint32_t i = 0; first && i < taken; i++) {
         name_value(w, names[i], l->input_count ? l->inputs[i] : number);
     }
-    for (; count < (first ? l->type->inputs : 1); count++) inputs[count] = names[count];
+    for (; count < taken; count++) inputs[count] = names[count];
     for (uint32_t i = 0; node->parameters && i < LK_OP_PARAMS; i++) {
         if (e->op->param[i] != LK_NONE) inputs[count++] = w->model->tensors[e->op->param[i]].name;
     }

@@ -68,6 +68,11 @@ lk_status lk_find_weights(const lk_file_ops *ops, const char *run_dir,
                                      error);
 }
 
+static void take_identity(lk_run *run, const lk_safetensors *reader) {
+    const char *theirs = lk_safetensors_metadata(reader, "run_identity");
+    snprintf(run->weights_identity, sizeof run->weights_identity, "%s", theirs ? theirs : "");
+}
+
 // The values are verified as they lie in the run's memory, whatever else has read the file before.
 static lk_status load_file(lk_run *run, const lk_file_ops *ops, const char *file,
                            lk_safetensors_entry *entries, size_t capacity,
@@ -85,6 +90,73 @@ static lk_status load_file(lk_run *run, const lk_file_ops *ops, const char *file
         status = lk_checkpoint_load(&reader, tensors, lk_run_tensor_count(run), steps_done, error);
     }
     if (status == LK_OK && run->needs.checkpoints) warn_of_parting(run, &reader, file, say);
+    if (status == LK_OK) take_identity(run, &reader);
+    lk_safetensors_close(&reader);
+    return status;
+}
+
+// --- an export -----------------------------------------------------------------------------------
+
+static bool is_shaped(const lk_safetensors_entry *entry, const lk_tensor *tensor) {
+    bool same = entry->dtype == LK_SAFETENSORS_F32 && entry->dim_count == tensor->rank;
+    for (uint32_t d = 0; same && d < tensor->rank; d++) same = entry->dims[d] == tensor->shape[d];
+    return same;
+}
+
+// Every parameter by its name, and none left over; then what the file says they hash to.
+static lk_status load_parameters(lk_run *run, const lk_safetensors *reader, lk_error *error) {
+    const lk_program *p = &run->program;
+    const char *digest = lk_safetensors_metadata(reader, "digest");
+    char found[LK_SHA256_HEX_BYTES];
+    bool fits = reader->entry_count == p->param_count;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_tensor *tensor = &p->tensors[p->params[i].tensor];
+        const lk_safetensors_entry *entry = lk_safetensors_find(reader, tensor->name);
+        if (!fits || !entry || !is_shaped(entry, tensor)) {
+            return lk_fail(error, LK_BAD_DATA,
+                           "%s: its parameters are not those of the model: %zu tensors there, %u "
+                           "here, %s %s; take the configuration of the run that it was exported of",
+                           reader->path, reader->entry_count, p->param_count, tensor->name,
+                           entry ? "of another shape perhaps" : "not among them");
+        }
+        LK_CHECK(lk_safetensors_read(reader, entry, run->core.device + tensor->offset, error));
+    }
+    lk_run_digest(run, found);
+    if (digest && strcmp(digest, found) == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_DATA,
+                   "%s: the digest of its parameters is %s, it says %.64s: it was changed or "
+                   "damaged; export it again",
+                   reader->path, found, digest ? digest : "none");
+}
+
+static lk_status load_export(lk_run *run, const lk_safetensors *reader, uint64_t *steps_done,
+                             lk_error *error) {
+    const char *layout = lk_safetensors_metadata(reader, "layout");
+    const char *step = lk_safetensors_metadata(reader, "step");
+    char shown[LK_TEXT_SHOWN_BYTES];
+    if (strcmp(layout, "keras") != 0) {
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: is an export of layout \"%s\", whose parameters are turned; wanted one "
+                       "of layout keras",
+                       reader->path, lk_text_shown(shown, layout));
+    }
+    *steps_done = step ? strtoull(step, NULL, 10) : 0;
+    take_identity(run, reader);
+    return load_parameters(run, reader, error);
+}
+
+// An export names its layout; a checkpoint does not. What cannot be read at all is no export
+// either: who loads checkpoints says what is wrong with it.
+static lk_status try_export(lk_run *run, const lk_file_ops *ops, const char *file,
+                            lk_safetensors_entry *entries, size_t capacity, uint64_t *steps_done,
+                            bool *is_export, lk_error *error) {
+    lk_safetensors reader;
+    lk_error none = {.status = LK_OK};
+    *is_export = false;
+    if (run->needs.checkpoints) return LK_OK;
+    if (lk_safetensors_open(&reader, ops, file, entries, capacity, &none) != LK_OK) return LK_OK;
+    *is_export = lk_safetensors_metadata(&reader, "layout") != NULL;
+    lk_status status = *is_export ? load_export(run, &reader, steps_done, error) : LK_OK;
     lk_safetensors_close(&reader);
     return status;
 }
@@ -99,11 +171,14 @@ lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
     lk_safetensors_tensor *tensors = calloc(count, sizeof *tensors);
     lk_status status =
         entries && tensors ? LK_OK : lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
+    bool done = false;
     if (status == LK_OK && !file) {
         status = lk_find_weights(ops, run_dir, entries, capacity, say, &found, error);
         file = found.path;
+    } else if (status == LK_OK) {
+        status = try_export(run, ops, file, entries, capacity, steps_done, &done, error);
     }
-    if (status == LK_OK) {
+    if (status == LK_OK && !done) {
         status = load_file(run, ops, file, entries, capacity, tensors, say, steps_done, error);
     }
     if (status == LK_OK) {

@@ -8,6 +8,7 @@
 // Nothing is kept for backward: it draws the same words again. dx may be dy.
 #include "arena/philox.h"
 #include "ops/graph/build.h"
+#include "ops/layers/export.h"
 #include "ops/layers/sums.h"
 
 static uint32_t drop(const lk_lane *l, const lk_op *op, const float *from, float *to) {
@@ -69,9 +70,17 @@ static const lk_setting dropout_keys[] = {
      .below = 1.0f,
      .meaning = "the part of the values that a step leaves out"},
 };
+
+// Where nothing is trained it passes everything on: no node.
+static void say_dropout(lk_export *e, const lk_layer *l) {
+    (void)e;
+    (void)l;
+}
+
 const lk_layer_words lk_layer_words_dropout = {
     .type = &lk_layer_dropout,
     .name = "dropout",
     .keys = dropout_keys,
     .key_count = LK_COUNT(dropout_keys),
-    .meaning = "in training a random part of the values left out, the others scaled up"};
+    .meaning = "in training a random part of the values left out, the others scaled up",
+    .say_export = say_dropout};

@@ -49,14 +49,22 @@ struct lk_export {
 
 static inline lk_export_node *lk_export_node_add(lk_export *e, const char *type) {
     lk_assert(e->node_count < LK_EXPORT_NODES_MAX);
-    e->nodes[e->node_count] = (lk_export_node){.type = type};
-    return &e->nodes[e->node_count++];
+    lk_export_node *node = &e->nodes[e->node_count++];
+    node->type = type;
+    node->parameters = false;
+    node->attribute_count = 0;
+    return node;
 }
 
 static inline lk_export_attribute *lk_export_attribute_add(lk_export_node *node, const char *name) {
     lk_assert(node->attribute_count < LK_EXPORT_ATTRIBUTES_MAX);
-    node->attributes[node->attribute_count] = (lk_export_attribute){.name = name};
-    return &node->attributes[node->attribute_count++];
+    lk_export_attribute *a = &node->attributes[node->attribute_count++];
+    a->name = name;
+    a->kind = LK_EXPORT_INT;
+    a->count = 0;
+    a->ints[0] = 0;
+    a->real = 0.0f;
+    return a;
 }
 
 static inline void lk_export_int(lk_export_node *node, const char *name, int64_t value) {

@@ -82,11 +82,41 @@ static void test_edges(void **state) {
     assert_non_null(strstr(error.text, "free some space and do it again; a run goes on with"));
 }
 
+// What our writer writes, read back; and of a head that was cut nothing behind it is believed.
+static void test_parse(void **state) {
+    (void)state;
+    static const char text[] =
+        "\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }";
+    uint8_t bytes[LK_NPY_HEADER_BYTES];
+    lk_npy npy;
+    lk_error error = {0};
+    memset(bytes, ' ', sizeof bytes);
+    memcpy(bytes, text, sizeof text - 1);
+    bytes[sizeof bytes - 1] = '\n';
+    const uint64_t file_bytes = sizeof bytes + 24;
+    assert_int_equal(lk_npy_parse(bytes, sizeof bytes, file_bytes, "a", &npy, &error), LK_OK);
+    assert_int_equal(npy.type, 'f');
+    assert_int_equal(npy.item_bytes, 4);
+    assert_int_equal(npy.ndim, 2);
+    assert_int_equal(npy.dims[0], 3);
+    assert_int_equal(npy.dims[1], 2);
+    assert_int_equal(npy.count, 6);
+    assert_int_equal(npy.header_bytes, sizeof bytes);
+    for (uint64_t count = 0; count < sizeof bytes; count++) {
+        error = (lk_error){0};
+        assert_int_equal(lk_npy_parse(bytes, count, file_bytes, "a", &npy, &error), LK_BAD_DATA);
+    }
+    error = (lk_error){0};
+    assert_int_equal(lk_npy_parse(bytes, sizeof bytes, file_bytes + 1, "a", &npy, &error),
+                     LK_BAD_DATA);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact_bytes),
         cmocka_unit_test(test_row_count_must_match),
         cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_parse),
     };
     if (!mkdtemp(root)) return 1;
     snprintf(path, sizeof path, "%s/x.npy", root);

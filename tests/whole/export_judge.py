@@ -85,6 +85,8 @@ def torch_network(model):
                 return functional.adaptive_avg_pool2d(x, 1).flatten(1)
             if kind == "flatten":
                 return x.flatten(1)
+            if kind == "dropout":
+                return functional.dropout(x, layer["rate"], self.training)
             return inputs[0] + inputs[1] if kind == "add" else self.activate(kind, layer, x)
 
         def forward(self, x, build=False):

@@ -50,6 +50,7 @@ MODELS = {
         {"type": "conv2d", "name": "conv2", "filters": 4, "kernel_size": 3, "padding": "same",
          "activation": "tanh"},
         {"type": "add", "name": "add", "inputs": ["conv1", "conv2"]},
+        {"type": "dropout", "name": "drop", "rate": 0.25},
         {"type": "leaky_relu", "name": "leak", "negative_slope": 0.125},
         {"type": "average_pool2d", "name": "average", "pool_size": [3, 2], "strides": [2, 1],
          "padding": "same"},
@@ -60,6 +61,7 @@ MODELS = {
         {"type": "conv2d", "name": "side", "filters": 6, "kernel_size": [2, 3],
          "inputs": ["input"]},
         {"type": "sigmoid", "name": "squash"},
+        {"type": "dropout", "name": "drop2", "rate": 0.5},
         {"type": "global_average_pool2d", "name": "means"},
         {"type": "add", "name": "both", "inputs": ["wide", "means"]},
         {"type": "flatten", "name": "again"},
@@ -239,6 +241,8 @@ def layer_of(layer, shape, weight, bias, at):
                 for n in range(shape[0])]
     if kind == "add":
         return each(lambda a, b: a + b, *at)
+    if kind == "dropout":
+        return x
     return each(ACTIVATIONS[kind](layer), x)
 
 

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""predict_test - lockstep eval and predict from what is left of a run: an export, without the
+training set, without labels.
+
+   predict_test.py PROGRAM WORK_DIR
+
+Standard library only.
+"""
+import glob
+import json
+import os
+import random
+import shutil
+import struct
+
+from program import Test
+
+COUNT, SIDE = 300, 10
+noise = random.Random(5)
+
+
+def write_data(directory):
+    os.makedirs(directory)
+    for name in ("train", "t10k"):
+        with open(f"{directory}/{name}-images-idx3-ubyte", "wb") as f:
+            f.write(struct.pack(">4I", 0x803, COUNT, SIDE, SIDE))
+            f.write(noise.randbytes(COUNT * SIDE * SIDE))
+        with open(f"{directory}/{name}-labels-idx1-ubyte", "wb") as f:
+            f.write(struct.pack(">2I", 0x801, COUNT))
+            f.write(bytes(noise.randrange(10) for _ in range(COUNT)))
+
+
+def refused(t, code, word, *arguments):
+    found, lines, error = t.run(*arguments)
+    t.check(found == code and error.startswith("lockstep: ") and error.count("\n") == 1 and
+            word in error, f"{code} and one line with {word!r}", arguments, found, lines, error)
+
+
+def content(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def changed(source, to, old, new):
+    """The export with as many other bytes; its header may have one only."""
+    data = content(source)
+    assert data.count(old) >= 1 and len(old) == len(new), old
+    with open(to, "wb") as f:
+        f.write(data.replace(old, new, 1))
+    return to
+
+
+def wrong(t, config):
+    export = "run.safetensors"
+    digest = json.loads(t.expect(0, "eval", config, "--data", "test", "--checkpoint", export,
+                                 "--json")[1][0])["digest"].encode()
+    weights = ["eval", config, "--data", "test", "--checkpoint"]
+    refused(t, 65, "the digest of its parameters", *weights,
+            changed(export, "bad", digest, digest[::-1]))
+    with open("bad", "wb") as f:
+        f.write(content(export)[:-1] + bytes([content(export)[-1] ^ 1]))
+    refused(t, 65, "the digest of its parameters", *weights, "bad")
+    refused(t, 65, "are not those of the model", *weights,
+            changed(export, "bad", b'"dense/bias"', b'"dense/gain"'))
+    other = t.write("other.json", {"model.layers": json.loads(content(config))["model"]["layers"][
+        :-1] + [{"type": "dense", "name": "logits", "units": 10, "use_bias": False}],
+                                   "data": {"set": "mine"}})
+    refused(t, 65, "are not those of the model", "eval", other, "--data", "test", "--checkpoint",
+            export)
+    t.expect(0, "checkpoint", "export", "run", "--output", "torch", "--layout", "torch")
+    refused(t, 65, 'layout "torch"', *weights, "torch")
+    refused(t, 65, "not a checkpoint", *weights, changed(export, "bad", b'"layout"', b'"leyout"'))
+    refused(t, 66, "nowhere", *weights, "nowhere")
+    refused(t, 66, "t10k-images", "eval", config, "--data", "run", "--checkpoint", export)
+    predict = ["predict", config, "--checkpoint", export, "--output", "new.npy", "--images"]
+    refused(t, 66, "nowhere", *predict, "nowhere")
+    refused(t, 65, "labels", *predict, "test/t10k-labels-idx1-ubyte")
+    with open("small", "wb") as f:
+        f.write(struct.pack(">4I", 0x803, 1, 2, 2) + bytes(4))
+    refused(t, 78, "its images are 2 x 2 x 1", *predict, "small")
+    with open("short", "wb") as f:
+        f.write(struct.pack(">4I", 0x803, 2, SIDE, SIDE) + bytes(SIDE * SIDE))
+    refused(t, 65, "short", *predict, "short")
+    refused(t, 64, "unknown option", "eval", config, "--checkpoint", export, "--images", "small")
+    refused(t, 64, "unknown option", "train", config, "--images", "small")
+    t.check(not glob.glob("new.npy*"), "nothing half-written")
+
+
+def main():
+    t = Test()
+    write_data("data")
+    config = t.write("config.json", {"data": {"set": "mine"}, "steps": 6, "global_batch": 64})
+    t.expect(0, "train", config, "--data", "data", "--run-dir", "run")
+    run = ["--run-dir", "run"]
+    _, wanted, _ = t.expect(0, "eval", config, "--data", "data", *run)
+    said = json.loads(t.expect(0, "eval", config, "--data", "data", *run, "--json")[1][0])
+    with open("run/identity", encoding="ascii") as f:
+        t.check(said["run_identity"] == f.read().strip(), "the identity of the run", said)
+    t.expect(0, "predict", config, "--data", "data", *run, "--output", "wanted.npy")
+    t.expect(0, "checkpoint", "export", "run", "--output", "run.safetensors")
+
+    # From here on there is no training set.
+    os.mkdir("test")
+    for path in glob.glob("data/t10k-*"):
+        shutil.copy(path, "test")
+    shutil.rmtree("data")
+    for weights in (run, ["--checkpoint", "run.safetensors"]):
+        _, lines, _ = t.expect(0, "eval", config, "--data", "test", *weights)
+        t.check(lines[1:] == wanted[1:], f"the same figures: {weights[0]}", lines, wanted)
+        again = json.loads(t.expect(0, "eval", config, "--data", "test", *weights, "--json")[1][0])
+        t.check(again == said, "and as JSON", again, said)
+        t.expect(0, "predict", config, "--data", "test", *weights, "--output", "found.npy")
+        t.check(content("found.npy") == content("wanted.npy"), "the same logits")
+
+    # Nor are there labels, nor any other data.
+    images = shutil.move("test/t10k-images-idx3-ubyte", "images")
+    shutil.rmtree("test")
+    for more in ([], ["--replicas", "2", "--kernels", "portable"]):
+        _, lines, _ = t.expect(0, "predict", config, "--checkpoint", "run.safetensors", "--images",
+                               images, "--output", "found.npy", *more)
+        t.check(content("found.npy") == content("wanted.npy"), "the same logits without labels")
+        t.check(f"images {COUNT}" in lines and not any("loss" in line or "accuracy" in line
+                                                       for line in lines),
+                "nothing is said of what nobody knows", lines)
+    found = json.loads(t.expect(0, "predict", config, *run, "--images", images, "--output",
+                                "found.npy", "--json")[1][0])
+    t.check((found["images"], found["digest"], found["run_identity"]) ==
+            (COUNT, said["digest"], said["run_identity"]) and "test_loss" not in found, "as JSON",
+            found)
+    os.mkdir("test")
+    shutil.copy(images, "test/t10k-images-idx3-ubyte")
+    with open("test/t10k-labels-idx1-ubyte", "wb") as f:
+        f.write(struct.pack(">2I", 0x801, COUNT) + bytes(COUNT))
+    wrong(t, config)
+    t.finish()
+
+
+main()
