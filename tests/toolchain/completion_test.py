@@ -26,7 +26,8 @@ LINES = (
     ("lockstep train own-", "lockstep train own-config.json "),
     ("lockstep launch --wor", "lockstep launch --workers "),
     ("lockstep launch --workers 2 tr", "lockstep launch --workers 2 train "),
-    ("lockstep launch --workers 2 train x --verify", "lockstep launch --workers 2 train x --verify-data "),
+    ("lockstep launch --workers 2 train x --verify",
+     "lockstep launch --workers 2 train x --verify-data "),
     ("lockstep data fetch fashion", "lockstep data fetch fashion-mnist "),
     ("lockstep data shard --mani", "lockstep data shard --manifest "),
     ("lockstep checkpoint ex", "lockstep checkpoint export "),
@@ -110,7 +111,8 @@ def bash(environment):
 def zsh(environment):
     shell = Shell(["zsh", "-f", "-i"], environment)
     lines_of(shell, [
-        "unsetopt beep zle_bracketed_paste; unset zle_bracketed_paste", f"fpath=('{SCRIPTS}' $fpath)",
+        "unsetopt beep zle_bracketed_paste; unset zle_bracketed_paste",
+        f"fpath=('{SCRIPTS}' $fpath)",
         "autoload -Uz compinit && compinit -u -D",
         r"""keep() { printf '%s|' "$BUFFER" > line; BUFFER= }; zle -N keep; bindkey '^Xw' keep"""])
     shell.type("exit\r")

@@ -47,7 +47,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/tests/consumer/CMakeLists.txt
               ${PROJECT_SOURCE_DIR}/tests/consumer/main.c
         DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples/consumer COMPONENT doc)
 
-# --- Debian's --------------------------------------------------------------------------------------
+# --- Debian's ----------------------------------------------------------------------------------
 
 # What its policy wants in each package: who may copy it, and what changed. No other installation
 # has them.
@@ -98,17 +98,17 @@ set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "fixed-memory, deterministic neural-network trainer")
-set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "Lockstep trains neural networks data-parallel, in one block of memory that is
-sized before the run and sealed. The trained weights are the same bits on any
-hardware, with any number of replicas, workers and threads.")
+set(about "Lockstep trains neural networks data-parallel, in one block of memory that is
+sized before the run and sealed.")
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "${about} The trained weights
+are the same bits on any hardware, with any number of replicas, workers and threads.")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 # MPI's library is loaded by processes that a launcher started, so nothing links it.
 string(REGEX REPLACE "^libmpich\\.so\\." "libmpich" mpi "${LOCKSTEP_MPI_LIBRARY}")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS ${mpi})
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "lockstep-doc, dataset-fashion-mnist, bash-completion")
 
-set(CPACK_COMPONENT_DEV_DESCRIPTION "Lockstep trains neural networks data-parallel, in one block of memory that is
-sized before the run and sealed. This package holds the library, its headers,
+set(CPACK_COMPONENT_DEV_DESCRIPTION "${about} This package holds the library, its headers,
 and the files by which CMake and pkg-config find them.")
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 # What the package's CMake and pkg-config files ask for by name.
@@ -122,8 +122,7 @@ foreach(pair JANSSON=libjansson-dev SODIUM=libsodium-dev XXHASH=libxxhash-dev
 endforeach()
 list(JOIN depends ", " CPACK_DEBIAN_DEV_PACKAGE_DEPENDS)
 
-set(CPACK_COMPONENT_DOC_DESCRIPTION "Lockstep trains neural networks data-parallel, in one block of memory that is
-sized before the run and sealed. This package holds its documents, the exact
+set(CPACK_COMPONENT_DOC_DESCRIPTION "${about} This package holds its documents, the exact
 definition of its arithmetic among them, and examples.")
 set(CPACK_DEBIAN_DOC_PACKAGE_SECTION doc)
 set(CPACK_DEBIAN_DOC_PACKAGE_ARCHITECTURE all)
