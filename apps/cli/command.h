@@ -92,6 +92,8 @@ typedef struct lk_common_options {
     char epochs[32], seed[32];                       // --epochs, --seed, as --set has them
     uint32_t start_delay_seconds, throttle_seconds;  // of an evaluator
     bool insecure;                                   // --insecure: no key between hosts
+    bool require_lock;                               // --require-lock
+    const char *metrics_file;                        // --metrics-file FILE
 } lk_common_options;
 
 // Which of them a command accepts; another one is refused as unknown to it.

@@ -61,6 +61,8 @@ enum {
     OPT_EPOCHS,
     OPT_SEED,
     OPT_QUIET,
+    OPT_REQUIRE_LOCK,
+    OPT_METRICS_FILE,
     OPT_HELP
 };
 
@@ -152,6 +154,16 @@ static const struct {
      OF_COMMAND,
      "",
      "has the kernel refuse it any memory once it has started"},
+    {{"require-lock", no_argument, NULL, OPT_REQUIRE_LOCK},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "",
+     "refuses to start where its memory cannot be locked: it might be swapped out"},
+    {{"metrics-file", required_argument, NULL, OPT_METRICS_FILE},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "FILE",
+     "keeps step, loss, speed and the like in FILE, every 5 seconds, in Prometheus' text format"},
     {{"verify-data", no_argument, NULL, OPT_VERIFY_DATA},
      LK_OPT_TRAIN | LK_OPT_WEIGHTS,
      OF_COMMAND,
@@ -478,6 +490,8 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_FRESH: o->fresh = true; return LK_OK;
     case OPT_RESUME_OR_START: o->resume_or_start = true; return LK_OK;
     case OPT_SEAL: o->seal = true; return LK_OK;
+    case OPT_REQUIRE_LOCK: o->require_lock = true; return LK_OK;
+    case OPT_METRICS_FILE: o->metrics_file = value; return LK_OK;
     case OPT_VERIFY_DATA: o->config.verify_data = true; return LK_OK;
     case OPT_INSECURE: o->insecure = o->mpi.reach.insecure = true; return LK_OK;
     case OPT_PRIVATE_NETWORK: return lk_network_parse(value, &o->mpi.reach.network, error);

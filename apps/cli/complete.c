@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "apps/cli/command.h"
-#include "apps/cli/tools.h"
+#include "apps/run/data_sets.h"
 #include "ops/variant.h"
 
 enum { LISTED_MAX = 96 };
@@ -90,8 +90,8 @@ static void print_words(const lk_command *command, const char *subcommand) {
     const bool config =
         strstr(command->use, "CONFIG") && !(subcommand && strcmp(subcommand, "schema") == 0);
     if (subcommand && main == lk_command_data && strcmp(subcommand, "fetch") == 0) {
-        const char *name;
-        for (uint32_t i = 0; (name = lk_data_set_name(i)); i++) puts(name);
+        const lk_data_set *set;
+        for (uint32_t i = 0; (set = lk_data_set_at(i)); i++) puts(set->name);
     } else if (config) {
         print_configs();
     } else {

@@ -280,6 +280,9 @@ static void set_variables(uint32_t rank, int progress) {
                                          "LOCKSTEP_LISTEN_FD",
                                          "LOCKSTEP_PROGRESS_FD"};
     for (uint32_t i = 0; i < LK_COUNT(others); i++) unsetenv(others[i]);
+    // One speaks to a service manager (NotifyAccess=all), and feeds the watchdog for all.
+    unsetenv("WATCHDOG_PID");
+    if (rank != 0) unsetenv("NOTIFY_SOCKET");
     set_number("RANK", rank);
     set_number("WORLD_SIZE", here.workers);
     set_number("LOCAL_RANK", rank);

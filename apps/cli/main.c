@@ -129,7 +129,8 @@ static void on_panic(const char *file, int line, const char *what) {
 void lk_say_error(lk_error *error) {
     if (error->status == LK_OK) return;
     fflush(stdout);
-    fprintf(stderr, "lockstep: %s\n", error->text);
+    fprintf(stderr, "%slockstep: %s\n", lk_text_severity(STDERR_FILENO, LK_SEVERITY_ERROR),
+            error->text);
     error->status = LK_OK;
 }
 
@@ -137,7 +138,8 @@ static void say_line(void *out, const char *text) { lk_text_line(out, "%s", text
 
 static void say_warning(void *out, const char *text) {
     lk_text_line(out, "WARNING: %s", text);
-    fprintf(stderr, "lockstep: WARNING: %s\n", text);
+    fprintf(stderr, "%slockstep: WARNING: %s\n",
+            lk_text_severity(STDERR_FILENO, LK_SEVERITY_WARNING), text);
 }
 
 lk_say lk_say_on(lk_text_out *out) { return (lk_say){say_line, say_warning, out}; }
