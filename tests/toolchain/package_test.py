@@ -27,7 +27,8 @@ WANTED = {
     "lockstep-doc": ("usr/share/doc/lockstep/README.md", "usr/share/doc/lockstep/GLOSSARY.md",
                      "usr/share/doc/lockstep/apps/README.md",
                      "usr/share/doc/lockstep/ops/ARITHMETIC.md",
-                     "usr/share/doc/lockstep/examples/consumer/main.c"),
+                     "usr/share/doc/lockstep/examples/consumer/main.c",
+                     "usr/share/doc/lockstep/examples/service/lockstep@.service"),
 }
 failures = 0
 

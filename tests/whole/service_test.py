@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""service_test - a run as a service: sd_notify at a fake manager's socket, the watchdog, the metrics
-file, --require-lock, and what journald is told.
+"""service_test - a run as a service: sd_notify at a fake manager's socket, the watchdog, the
+metrics file, --require-lock, and what journald is told.
 
     service_test.py PROGRAM WORK_DIR
 """
@@ -184,7 +184,8 @@ def judge_by_others(t, path):
         t.check(done.returncode == 0, "promtool", done.stdout, done.stderr)
     except FileNotFoundError:
         print("promtool: not here")
-    script = ("import sys\nfrom prometheus_client.parser import text_string_to_metric_families as r\n"
+    script = ("import sys\n"
+              "from prometheus_client.parser import text_string_to_metric_families as r\n"
               "print(*sorted({s.name for f in r(sys.stdin.read()) for s in f.samples}))")
     for python in (sys.executable, "/usr/bin/python3"):  # Debian's module is its own Python's
         done = subprocess.run([python, "-c", script], input=text, text=True, capture_output=True,
@@ -215,7 +216,8 @@ def metrics(t):
     t.check(first["lockstep_phase"][2] == 'phase="starting"' and
             first["lockstep_steps_total"] == ("counter", 0, None), "before the first step", first)
     t.check(last["lockstep_steps_total"][1] > 0 and last["lockstep_steps_planned"][1] == 1000000 and
-            last["lockstep_examples_per_second"][1] > 0 and last["lockstep_arena_bytes"][1] > 1e5 and
+            last["lockstep_examples_per_second"][1] > 0 and
+            last["lockstep_arena_bytes"][1] > 1e5 and
             0 < last["lockstep_training_loss"][1] < 10 and
             0 <= last["lockstep_training_accuracy"][1] <= 1 and
             last["lockstep_checkpoint_step"][1] > 0, "what is in it", last)

@@ -46,6 +46,8 @@ endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/tests/consumer/CMakeLists.txt
               ${PROJECT_SOURCE_DIR}/tests/consumer/main.c
         DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples/consumer COMPONENT doc)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/toolchain/service DESTINATION
+        ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT doc USE_SOURCE_PERMISSIONS)
 
 # --- Debian's ----------------------------------------------------------------------------------
 
