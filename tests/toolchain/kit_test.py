@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""kit_test - the service kit of toolchain/service: each file is judged by the program that reads it,
-or tried with a double of what starts it, and our program must take what it gives.
+"""kit_test - the service kit of toolchain/service: each file is judged by the program that reads
+it, or tried with a double of what starts it, and our program must take what it gives.
 
     kit_test.py PROGRAM SOURCE_DIR WORK_DIR [sanitized]
 
@@ -67,7 +67,7 @@ def options_exist(words):
             check(word in known, "an option of train", word)
 
 
-# --- systemd ---------------------------------------------------------------------------------------
+# --- systemd -----------------------------------------------------------------------------------
 
 def systemd_unit():
     with open(KIT + "/lockstep@.service", encoding="utf-8") as f:
@@ -148,7 +148,7 @@ def systemd_files():
         check(stat.S_IMODE(about.st_mode) == mode and about.st_uid == owner, place, about)
 
 
-# --- several machines ------------------------------------------------------------------------------
+# --- several machines --------------------------------------------------------------------------
 
 def cluster_double(folder):
     """A lockstep that says who takes part, as the real one understands it, instead of training."""
