@@ -21,13 +21,14 @@ WANTED = {
                  "usr/share/man/man7/lockstep-keys.7.gz",
                  "usr/share/bash-completion/completions/lockstep",
                  "usr/share/zsh/vendor-completions/_lockstep"),
-    "liblockstep-dev": ("usr/lib/liblockstep.a", "usr/lib/cmake/lockstep/lockstepConfig.cmake",
+    "liblockstep-dev": ("usr/lib/liblockstep.a", "usr/include/lockstep/lockstep.h",
+                        "usr/share/lockstep/examples/mnist.c",
+                        "usr/lib/cmake/lockstep/lockstepConfig.cmake",
                         "usr/lib/cmake/lockstep/LockstepRuns.cmake",
                         "usr/lib/pkgconfig/lockstep.pc"),
     "lockstep-doc": ("usr/share/doc/lockstep/README.md", "usr/share/doc/lockstep/GLOSSARY.md",
                      "usr/share/doc/lockstep/apps/README.md",
                      "usr/share/doc/lockstep/ops/ARITHMETIC.md",
-                     "usr/share/doc/lockstep/examples/consumer/main.c",
                      "usr/share/doc/lockstep/examples/service/lockstep@.service"),
 }
 failures = 0
@@ -133,7 +134,8 @@ def use():
 def install():
     """cmake --install brings documents, pages and examples too, and nothing of Debian's."""
     output(CMAKE, "--install", BUILD, "--prefix", WORK + "/prefix")
-    for path in ("share/doc/lockstep/README.md", "share/doc/lockstep/examples/consumer/main.c",
+    for path in ("share/doc/lockstep/README.md", "share/lockstep/examples/mnist.c",
+                 "share/doc/lockstep/examples/service/slurm.sh",
                  "share/bash-completion/completions/lockstep"):
         check(os.path.exists(f"{WORK}/prefix/{path}"), "installed", path)
     check(any(name.startswith("lockstep-train.1") for name in

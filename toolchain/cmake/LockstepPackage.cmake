@@ -43,9 +43,6 @@ foreach(document IN LISTS documents)
     install(FILES ${PROJECT_SOURCE_DIR}/${document} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder}
             COMPONENT doc)
 endforeach()
-install(FILES ${PROJECT_SOURCE_DIR}/tests/consumer/CMakeLists.txt
-              ${PROJECT_SOURCE_DIR}/tests/consumer/main.c
-        DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples/consumer COMPONENT doc)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/toolchain/service DESTINATION
         ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT doc USE_SOURCE_PERMISSIONS)
 
