@@ -293,7 +293,8 @@ void lk_print_options(unsigned groups) {
         bool any = false;
         for (uint32_t i = 0; i < LK_COUNT(known); i++) {
             if (known[i].section != section || !takes(i, groups)) continue;
-            if (!any) printf("\n%s\n", section_heads[section]);
+            const bool all = groups == ~0u && section == OF_COMMAND;
+            if (!any) printf("\n%s\n", all ? "Of some commands:" : section_heads[section]);
             any = true;
             print_option(known[i].option.name, known[i].value, known[i].text);
         }
