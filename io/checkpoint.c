@@ -9,6 +9,7 @@
 #include "io/checkpoint.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "arena/sha256.h"
@@ -471,19 +472,32 @@ static lk_status check_sum(passage *p, lk_sha256 *hash, const char *what, const 
                    p->reader->path, what, 12, hex, 12, wanted);
 }
 
+// The version of the format. A newer one is no damage: no older checkpoint may take its place.
+static lk_status check_version(const lk_safetensors *reader, lk_error *error) {
+    const char *version = lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_VERSION);
+    const char *program = lk_safetensors_metadata(reader, "lockstep_version");
+    char *end;
+    const unsigned long found = strtoul(version, &end, 10);
+    const bool number = *version >= '1' && *version <= '9' && *end == '\0';
+    if (number && found == LK_CHECKPOINT_VERSION) return LK_OK;
+    if (number && found > LK_CHECKPOINT_VERSION) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "%s: checkpoint version %.*s, written by lockstep %.*s; this one, %s, reads "
+                       "up to %d: go on with that one or a newer one, or move the file away",
+                       reader->path, 40, version, 40, program ? program : "(unknown)", LK_VERSION,
+                       LK_CHECKPOINT_VERSION);
+    }
+    return lk_fail(error, LK_BAD_DATA, "%s: checkpoint version %.*s, this program reads %d",
+                   reader->path, 40, version, LK_CHECKPOINT_VERSION);
+}
+
 // After all has passed: is it what was saved? What is wrong with the bytes is said before what is
 // wrong with the words.
 static lk_status judge(passage *p, uint64_t *step, lk_error *error) {
     const lk_safetensors *reader = p->reader;
-    const char *version = lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_VERSION);
-    char expected[24];
     LK_CHECK(check_sum(p, &p->content, "its SHA-256",
                        lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_SHA256), error));
-    lk_format(expected, sizeof expected, "%d", LK_CHECKPOINT_VERSION);
-    if (strcmp(version, expected) != 0) {
-        return lk_fail(error, LK_BAD_DATA, "%s: checkpoint version %.*s, this program reads %s",
-                       reader->path, 40, version, expected);
-    }
+    LK_CHECK(check_version(reader, error));
     LK_CHECK(check_step(reader, step, error));
     lk_sha256_add_u64(&p->state, *step);
     LK_CHECK(check_sum(p, &p->digest, "the digest of its parameters",
@@ -626,6 +640,7 @@ lk_status lk_checkpoint_find_newest(const lk_file_ops *ops, const char *director
             lk_safetensors_close(&reader);
             return LK_OK;
         }
+        if (why.status == LK_UNAVAILABLE) return lk_fail(error, why.status, "%s", why.text);
         if (report) report(report_context, found->path, &why);
         damaged++;
         n.has_limit = true;

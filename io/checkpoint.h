@@ -119,6 +119,7 @@ typedef void (*lk_checkpoint_reporter)(void *context, const char *path, const lk
 //   LK_BAD_DATA  there are some, and every one is damaged; never taken as "start over"
 //   LK_IO_ERROR  the directory cannot be listed, or a checkpoint cannot be opened (permissions): it
 //                may be whole, so no older one takes its place
+//   LK_UNAVAILABLE  the newest is whole, and of a newer version of the format: the same
 lk_status lk_checkpoint_find_newest(const lk_file_ops *ops, const char *directory,
                                     lk_safetensors_entry *entries, size_t entry_capacity,
                                     lk_checkpoint_reporter report, void *report_context,

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // --- lines -------------------------------------------------------------------------------------
@@ -21,10 +22,25 @@ enum { LEFT_OUT_BYTES = 96 };  // of the line that counts those left out
 static const char erase_line[] = "\r\033[K";
 enum { ERASE_BYTES = sizeof erase_line - 1, COLUMNS_DEFAULT = 80 };
 
+static bool is_journal(int fd) {
+    const char *text = getenv("JOURNAL_STREAM");  // "device:inode"
+    struct stat about;
+    char *end;
+    if (!text || fstat(fd, &about) != 0) return false;
+    const unsigned long long device = strtoull(text, &end, 10);
+    return *end == ':' && about.st_dev == device && about.st_ino == strtoull(end + 1, &end, 10);
+}
+
+const char *lk_text_severity(int fd, lk_severity severity) {
+    if (!is_journal(fd)) return "";
+    return severity == LK_SEVERITY_ERROR ? "<3>" : "<4>";
+}
+
 void lk_text_open(lk_text_out *out, int fd) {
     const char *term = getenv("TERM");
     memset(out, 0, sizeof *out);
     out->fd = fd;
+    out->journal = is_journal(fd);
     out->terminal = isatty(fd) && term && strcmp(term, "dumb") != 0;
 }
 
@@ -167,6 +183,18 @@ static size_t compose(lk_text_out *out, const char *format, va_list args) {
     return length < 0 ? 0 : LK_MIN((size_t)length, (size_t)LK_TEXT_LINE_BYTES);
 }
 
+// A warning for the journal, with its severity before it; where there is no room, without.
+static size_t grade(lk_text_out *out, size_t length) {
+    static const char warning[] = "WARNING", severity[] = "<4>";
+    enum { BYTES = sizeof severity - 1 };
+    char *line = out->buffer + ERASE_BYTES;
+    if (!out->journal || strncmp(line, warning, sizeof warning - 1) != 0) return length;
+    if (length + BYTES >= LK_TEXT_LINE_BYTES) return length;
+    memmove(line + BYTES, line, length);
+    memcpy(line, severity, BYTES);
+    return length + BYTES;
+}
+
 static lk_status finish_line(lk_text_out *out, size_t length) {
     out->buffer[ERASE_BYTES + length] = '\n';
     bool erase = out->progress_shown;
@@ -185,7 +213,7 @@ lk_status lk_text_line(lk_text_out *out, const char *format, ...) {
         memcpy(line + length, "...", 3);
         length += 3;
     }
-    return leave(out, finish_line(out, length));
+    return leave(out, finish_line(out, grade(out, length)));
 }
 
 lk_status lk_text_record(lk_text_out *out, const char *format, ...) {

@@ -27,10 +27,11 @@ enum { LK_TEXT_LINE_BYTES = 4096 };  // the longest line, its newline included
 // was called.
 typedef struct lk_text_out {
     int fd;
-    bool terminal;         // fd is a terminal that can erase a line (TERM is not "dumb")
-    bool progress_shown;   // the cursor stands behind a progress line
-    int write_errno;       // of the first write that failed, 0 so far; then nothing more is written
-    volatile int busy;     // a call is under way: a signal's handler keeps out
+    bool journal;         // fd is the journal's stream: warnings say their severity
+    bool terminal;        // fd is a terminal that can erase a line (TERM is not "dumb")
+    bool progress_shown;  // the cursor stands behind a progress line
+    int write_errno;      // of the first write that failed, 0 so far; then nothing more is written
+    volatile int busy;    // a call is under way: a signal's handler keeps out
     // lk_text_hold: what could not be written yet, and how many lines found no room there.
     char *held;
     size_t held_bytes, held_used;
@@ -39,7 +40,12 @@ typedef struct lk_text_out {
     char buffer[LK_TEXT_LINE_BYTES + 8];  // room for the erasing sequence before the line
 } lk_text_out;
 
-// `fd` stays the caller's.
+// What a line on `fd` begins with where journald reads it, which JOURNAL_STREAM says: "<4>" for a
+// warning, "<3>" for an error. Elsewhere "".
+typedef enum lk_severity { LK_SEVERITY_ERROR = 3, LK_SEVERITY_WARNING = 4 } lk_severity;
+const char *lk_text_severity(int fd, lk_severity severity);
+
+// `fd` stays the caller's. Lines that begin with "WARNING" are warnings to the journal.
 void lk_text_open(lk_text_out *out, int fd);
 
 // From here on no write waits for the reader (a full pipe, Ctrl-S), since others wait for this

@@ -442,20 +442,22 @@ static lk_status parse_seconds(const char *text, double *out, lk_error *error) {
                    "bench --seconds: found \"%s\", wanted a number from 0.001 to 86400", text);
 }
 
+static const char about[] =
+    "\nTimes training steps, on made-up data or real, beside the machine's own fp32 peak and "
+    "the\n"
+    "way of a cache line between two cores, measured before and after every block.\n\n"
+    "  --json          one JSON object a case, one a line\n"
+    "  --cases A,B     only these\n"
+    "  --seconds S     of measured steps for each case (5)\n"
+    "  --rounds N      in which the cases take turns (5)\n"
+    "  --replicas N    instead of 2\n"
+    "  --kernels NAME  reference, portable, avx2, avx512, neon; default: the fastest here\n"
+    "  --data DIR      a directory with the four IDX files of MNIST or the like\n\n"
+    "Cases:\n";
+
 static void print_help(void) {
     fputs(usage, stdout);
-    printf(
-        "\nTimes training steps, on made-up data or real, beside the machine's own fp32 peak and "
-        "the\n"
-        "way of a cache line between two cores, measured before and after every block.\n\n"
-        "  --json         one JSON object a case, one a line\n"
-        "  --cases A,B    only these\n"
-        "  --seconds S    of measured steps for each case (5)\n"
-        "  --rounds N     in which the cases take turns (5)\n"
-        "  --replicas N   instead of 2\n"
-        "  --kernels NAME reference, portable, avx2, avx512, neon; default: the fastest here\n"
-        "  --data DIR     a directory with the four IDX files of MNIST or the like\n\n"
-        "cases:\n");
+    fputs(about, stdout);
     for (uint32_t i = 0; i < LK_COUNT(cases); i++) {
         const bench_case *c = &cases[i];
         printf("  %-17s %s, batch %u in grains of %u, %u replica%s\n", c->name, c->config,
@@ -475,6 +477,10 @@ static lk_status parse_options(int argc, char **argv, bench_options *o, bool *he
                                           {"data", required_argument, NULL, DATA},
                                           {"help", no_argument, NULL, HELP},
                                           {0}};
+    for (uint32_t i = 0; lk_list_to && i + 2 < LK_COUNT(known); i++) {
+        lk_list_described(about, known[i].name, known[i].has_arg == required_argument);
+    }
+    if (lk_list_to) return lk_answer(error);
     opterr = 0;
     optind = 1;
     for (;;) {

@@ -289,30 +289,12 @@ static void print_json(const lk_cluster *c, const lk_cluster_report *report, con
     printf("  ]\n}\n");
 }
 
-static const char help[] =
-    "usage: lockstep cluster [CONFIG] [--cluster FILE] [--replicas N] [--json]\n"
-    "\n"
-    "Shows who takes part in a run, which of them this process is, and who said so; with a CONFIG\n"
-    "also the grains and shards of each. Looked at, in this order; two that disagree are refused:\n"
-    "  --cluster FILE  JSON: {\"cluster\": {\"chief\": [\"host:port\"], \"worker\": [...]},\n"
-    "                  \"task\": {\"type\": \"worker\", \"index\": 0}, \"replicas\": 2};\n"
-    "                  without \"task\" the rank is a launcher's\n"
-    "  TF_CONFIG       the same as text\n"
-    "  torchrun        RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT\n"
-    "  MPICH           PMI_RANK, PMI_SIZE\n"
-    "  Open MPI        OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE\n"
-    "  Slurm           SLURM_PROCID, SLURM_STEP_NUM_TASKS, in a step\n";
-
 lk_status lk_command_cluster(int argc, char **argv, lk_error *error) {
     static lk_cluster cluster;
     lk_cluster_report report;
     lk_common_options o;
     share s;
     lk_text_out out;
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
-        fputs(help, stdout);
-        return LK_OK;
-    }
     LK_CHECK(lk_parse_common(argc, argv, LK_OPT_CLUSTER | LK_OPT_JSON | LK_OPT_NO_CONFIG, &o,
                              error));
     const lk_cluster_input input = {.file = o.cluster};

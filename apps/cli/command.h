@@ -18,6 +18,35 @@ typedef lk_status (*lk_command_main)(int argc, char **argv, lk_error *error);
 // A run's lines on `out`; warnings on stderr, too.
 lk_say lk_say_on(lk_text_out *out);
 
+// A row of the table of commands. What help, the manual pages and completion say comes from it and
+// from the commands' own tables of options: there is no second text.
+typedef struct lk_command {
+    const char *name;
+    lk_command_main main;
+    const char *use;    // its command line
+    const char *about;  // what it does, in a line; behind a newline more, for commands without a
+                        // help of their own
+} lk_command;
+
+// Number `number` of the table, from 0; NULL after the last.
+const lk_command *lk_command_at(uint32_t number);
+// Runs the command argv[1]. LK_BAD_USAGE where there is none of that name.
+lk_status lk_run_named(int argc, char **argv, lk_error *error);
+// lockstep help [WORD...]
+lk_status lk_help(int argc, char **argv, lk_error *error);
+// "usage: ..." and what the command does. Of a subcommand, nothing.
+void lk_print_usage(const char *command);
+// The options of these groups, as help shows them.
+void lk_print_options(unsigned groups);
+
+// While this is not NULL, whoever parses options hands them over (name with its dashes; what its
+// value is called, NULL: it has none) in place of parsing, and returns lk_answer().
+extern void (*lk_list_to)(const char *name, const char *value, const char *text);
+// A parser has answered by itself, with help or a list: what is returned ends the command, and is
+// no error of it.
+lk_status lk_answer(lk_error *error);
+extern bool lk_answered;
+
 // Prints the error, where there is one that was not printed yet.
 void lk_say_error(lk_error *error);
 
@@ -38,6 +67,8 @@ lk_status lk_command_verify(int argc, char **argv, lk_error *error);
 lk_status lk_command_cluster(int argc, char **argv, lk_error *error);
 lk_status lk_command_doctor(int argc, char **argv, lk_error *error);
 lk_status lk_command_config(int argc, char **argv, lk_error *error);
+lk_status lk_command_manual(int argc, char **argv, lk_error *error);
+lk_status lk_command_complete(int argc, char **argv, lk_error *error);
 
 enum { LK_SET_MAX = 64 };
 
@@ -62,6 +93,8 @@ typedef struct lk_common_options {
     char epochs[32], seed[32];                       // --epochs, --seed, as --set has them
     uint32_t start_delay_seconds, throttle_seconds;  // of an evaluator
     bool insecure;                                   // --insecure: no key between hosts
+    bool require_lock;                               // --require-lock
+    const char *metrics_file;                        // --metrics-file FILE
 } lk_common_options;
 
 // Which of them a command accepts; another one is refused as unknown to it.

@@ -17,6 +17,14 @@
 
 // --- options -----------------------------------------------------------------------------------
 
+bool lk_answered;
+void (*lk_list_to)(const char *name, const char *value, const char *text);
+
+lk_status lk_answer(lk_error *error) {
+    lk_answered = true;
+    return lk_fail(error, LK_BAD_USAGE, "answered");
+}
+
 enum {
     OPT_SET = 256,
     OPT_DATA,
@@ -53,54 +61,273 @@ enum {
     OPT_GPU,
     OPT_EPOCHS,
     OPT_SEED,
-    OPT_QUIET
+    OPT_QUIET,
+    OPT_REQUIRE_LOCK,
+    OPT_METRICS_FILE,
+    OPT_HELP
 };
 
+// What help prints of each, in this order, beneath the heading of its section.
+typedef enum option_section { OF_CONFIG, OF_COMMAND, OF_WORKERS, SECTION_COUNT } option_section;
+
+static const char *const section_heads[SECTION_COUNT] = {[OF_CONFIG] = "With every CONFIG:",
+                                                         [OF_COMMAND] = "Of this command:",
+                                                         [OF_WORKERS] = "Of several workers:"};
+
+// The one table of options: parsing, help, manual pages and completion read it.
 static const struct {
     struct option option;
     unsigned groups;  // 0: every command
+    option_section section;
+    const char *value;  // what its value is called; "": it has none
+    const char *text;
 } known[] = {
-    {{"set", required_argument, NULL, OPT_SET}, 0},
-    {{"data", required_argument, NULL, OPT_DATA}, 0},
-    {{"replicas", required_argument, NULL, OPT_REPLICAS}, 0},
-    {{"examples", required_argument, NULL, OPT_EXAMPLES}, 0},
-    {{"epochs", required_argument, NULL, OPT_EPOCHS}, 0},
-    {{"seed", required_argument, NULL, OPT_SEED}, 0},
-    {{"kernels", required_argument, NULL, OPT_KERNELS}, 0},
-    {{"gpus", required_argument, NULL, OPT_GPUS}, 0},
-    {{"gpu", required_argument, NULL, OPT_GPU}, 0},
-    {{"max-memory", required_argument, NULL, OPT_MAX_MEMORY}, 0},
-    {{"run-dir", required_argument, NULL, OPT_RUN_DIR}, LK_OPT_TRAIN | LK_OPT_WEIGHTS},
-    {{"resume", no_argument, NULL, OPT_RESUME}, LK_OPT_TRAIN},
-    {{"fresh", no_argument, NULL, OPT_FRESH}, LK_OPT_TRAIN},
-    {{"resume-or-start", no_argument, NULL, OPT_RESUME_OR_START}, LK_OPT_TRAIN},
-    {{"seal", no_argument, NULL, OPT_SEAL}, LK_OPT_TRAIN},
-    {{"verify-data", no_argument, NULL, OPT_VERIFY_DATA}, LK_OPT_TRAIN | LK_OPT_WEIGHTS},
-    {{"json", no_argument, NULL, OPT_JSON}, LK_OPT_PLAN | LK_OPT_JSON},
-    {{"quiet", no_argument, NULL, OPT_QUIET}, LK_OPT_QUIET},
-    {{"show-shards", no_argument, NULL, OPT_SHOW_SHARDS}, LK_OPT_PLAN},
-    {{"checkpoint", required_argument, NULL, OPT_CHECKPOINT}, LK_OPT_WEIGHTS},
-    {{"output", required_argument, NULL, OPT_OUTPUT}, LK_OPT_OUTPUT},
-    {{"to", required_argument, NULL, OPT_TO}, LK_OPT_EMBED},
-    {{"cluster", required_argument, NULL, OPT_CLUSTER}, LK_OPT_CLUSTER},
-    {{"workers", required_argument, NULL, OPT_WORKERS}, LK_OPT_PLAN},
-    {{"bandwidth", required_argument, NULL, OPT_BANDWIDTH}, LK_OPT_PLAN},
-    {{"latency", required_argument, NULL, OPT_LATENCY}, LK_OPT_PLAN},
-    {{"start-timeout", required_argument, NULL, OPT_START_TIMEOUT}, LK_OPT_TRAIN},
-    {{"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT}, LK_OPT_TRAIN},
-    {{"collective", required_argument, NULL, OPT_COLLECTIVE}, LK_OPT_TRAIN | LK_OPT_PLAN},
-    {{"insecure", no_argument, NULL, OPT_INSECURE}, LK_OPT_TRAIN},
-    {{"private-network", required_argument, NULL, OPT_PRIVATE_NETWORK}, LK_OPT_TRAIN},
-    {{"start-delay", required_argument, NULL, OPT_START_DELAY}, LK_OPT_TRAIN},
-    {{"throttle", required_argument, NULL, OPT_THROTTLE}, LK_OPT_TRAIN},
-    {{"example", required_argument, NULL, OPT_EXAMPLE}, LK_OPT_LEDGER},
-    {{"images", required_argument, NULL, OPT_IMAGES}, LK_OPT_IMAGES},
-    {{"step", required_argument, NULL, OPT_STEP}, LK_OPT_LEDGER},
+    {{"set", required_argument, NULL, OPT_SET},
+     0,
+     OF_CONFIG,
+     "KEY=VALUE",
+     "change a value of the configuration: --set optimizer.learning_rate=0.05"},
+    {{"data", required_argument, NULL, OPT_DATA},
+     0,
+     OF_CONFIG,
+     "DIRECTORY",
+     "the four IDX files of MNIST's naming, plain or .gz"},
+    {{"epochs", required_argument, NULL, OPT_EPOCHS},
+     0,
+     OF_CONFIG,
+     "N",
+     "the same as --set epochs=N"},
+    {{"seed", required_argument, NULL, OPT_SEED}, 0, OF_CONFIG, "N", "the same as --set seed=N"},
+    {{"replicas", required_argument, NULL, OPT_REPLICAS},
+     0,
+     OF_CONFIG,
+     "N",
+     "threads; any number up to the grains of a batch, same result"},
+    {{"examples", required_argument, NULL, OPT_EXAMPLES},
+     0,
+     OF_CONFIG,
+     "N",
+     "train on the first N examples of the training set only"},
+    {{"kernels", required_argument, NULL, OPT_KERNELS},
+     0,
+     OF_CONFIG,
+     "NAME",
+     "reference, portable, avx2, avx512, neon, cuda (a GPU); same result; default: the fastest of "
+     "this processor"},
+    {{"gpus", required_argument, NULL, OPT_GPUS},
+     0,
+     OF_CONFIG,
+     "N",
+     "with --kernels cuda: GPUs that the replicas are divided over, or all"},
+    {{"gpu", required_argument, NULL, OPT_GPU},
+     0,
+     OF_CONFIG,
+     "I",
+     "the number of the first of them"},
+    {{"max-memory", required_argument, NULL, OPT_MAX_MEMORY},
+     0,
+     OF_CONFIG,
+     "BYTES",
+     "refuse a plan above this (64M and 2G are understood)"},
+    {{"run-dir", required_argument, NULL, OPT_RUN_DIR},
+     LK_OPT_TRAIN | LK_OPT_WEIGHTS,
+     OF_COMMAND,
+     "DIR",
+     "where the run lives (runs/NAME); train refuses it if something is there, unless"},
+    {{"resume", no_argument, NULL, OPT_RESUME},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "",
+     "it goes on from its hot state or its newest whole checkpoint, or"},
+    {{"fresh", no_argument, NULL, OPT_FRESH},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "",
+     "removes the run that is there and starts anew, or"},
+    {{"resume-or-start", no_argument, NULL, OPT_RESUME_OR_START},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "",
+     "starts where nothing is, goes on with this run, and ends with 0 where it is finished: for a "
+     "supervisor to repeat"},
+    {{"seal", no_argument, NULL, OPT_SEAL},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "",
+     "has the kernel refuse it any memory once it has started"},
+    {{"require-lock", no_argument, NULL, OPT_REQUIRE_LOCK},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "",
+     "refuses to start where its memory cannot be locked: it might be swapped out"},
+    {{"metrics-file", required_argument, NULL, OPT_METRICS_FILE},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "FILE",
+     "keeps step, loss, speed and the like in FILE, every 5 seconds, in Prometheus' text format"},
+    {{"verify-data", no_argument, NULL, OPT_VERIFY_DATA},
+     LK_OPT_TRAIN | LK_OPT_WEIGHTS,
+     OF_COMMAND,
+     "",
+     "looks at every byte of the data at the start and believes no record of them; without it at "
+     "some, and at all while the run goes on"},
+    {{"json", no_argument, NULL, OPT_JSON},
+     LK_OPT_PLAN | LK_OPT_JSON,
+     OF_COMMAND,
+     "",
+     "JSON in place of lines: one object; of train events, each an object: start, step, progress "
+     "(once a second), evaluation, checkpoint, stopped, error, end"},
+    {{"quiet", no_argument, NULL, OPT_QUIET},
+     LK_OPT_QUIET,
+     OF_COMMAND,
+     "",
+     "says its result alone, and what goes wrong"},
+    {{"show-shards", no_argument, NULL, OPT_SHOW_SHARDS},
+     LK_OPT_PLAN,
+     OF_COMMAND,
+     "",
+     "who reads what"},
+    {{"checkpoint", required_argument, NULL, OPT_CHECKPOINT},
+     LK_OPT_WEIGHTS,
+     OF_COMMAND,
+     "FILE",
+     "these weights, in place of a run's newest; or what lockstep checkpoint export wrote in "
+     "layout keras"},
+    {{"output", required_argument, NULL, OPT_OUTPUT},
+     LK_OPT_OUTPUT,
+     OF_COMMAND,
+     "FILE.npy",
+     "where the predictions go"},
+    {{"to", required_argument, NULL, OPT_TO},
+     LK_OPT_EMBED,
+     OF_COMMAND,
+     "FILE.c",
+     "where the source goes"},
+    {{"cluster", required_argument, NULL, OPT_CLUSTER},
+     LK_OPT_CLUSTER,
+     OF_WORKERS,
+     "FILE",
+     "what TF_CONFIG would say; task may be a launcher's to tell"},
+    {{"workers", required_argument, NULL, OPT_WORKERS},
+     LK_OPT_PLAN,
+     OF_WORKERS,
+     "N",
+     "the plan of one of N workers"},
+    {{"bandwidth", required_argument, NULL, OPT_BANDWIDTH},
+     LK_OPT_PLAN,
+     OF_WORKERS,
+     "GBIT",
+     "their traffic on paper, over a link of so many Gbit/s, or bits with a unit: 800M"},
+    {{"latency", required_argument, NULL, OPT_LATENCY},
+     LK_OPT_PLAN,
+     OF_WORKERS,
+     "US",
+     "of that link, in microseconds"},
+    {{"start-timeout", required_argument, NULL, OPT_START_TIMEOUT},
+     LK_OPT_TRAIN,
+     OF_WORKERS,
+     "S",
+     "seconds that start-up may take (300)"},
+    {{"step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT},
+     LK_OPT_TRAIN,
+     OF_WORKERS,
+     "S",
+     "seconds that one worker waits for another (60), ten times as many for rank 0 while it saves"},
+    {{"collective", required_argument, NULL, OPT_COLLECTIVE},
+     LK_OPT_TRAIN | LK_OPT_PLAN,
+     OF_WORKERS,
+     "NAME",
+     "auto, threads, mpi or ring, window, messages, nccl: how bytes travel"},
+    {{"private-network", required_argument, NULL, OPT_PRIVATE_NETWORK},
+     LK_OPT_TRAIN,
+     OF_WORKERS,
+     "N",
+     "between hosts: the network that is yours alone, such as 10.1.0.0/16; MPI, which has no "
+     "encryption and no key, keeps to it"},
+    {{"insecure", no_argument, NULL, OPT_INSECURE},
+     LK_OPT_TRAIN,
+     OF_WORKERS,
+     "",
+     "between hosts: no LOCKSTEP_KEY_FILE, and MPI on any network"},
+    {{"start-delay", required_argument, NULL, OPT_START_DELAY},
+     LK_OPT_TRAIN,
+     OF_WORKERS,
+     "S",
+     "of an evaluator: seconds before it begins (0)"},
+    {{"throttle", required_argument, NULL, OPT_THROTTLE},
+     LK_OPT_TRAIN,
+     OF_WORKERS,
+     "S",
+     "of an evaluator: seconds from one evaluation to the next (0)"},
+    {{"images", required_argument, NULL, OPT_IMAGES},
+     LK_OPT_IMAGES,
+     OF_COMMAND,
+     "FILE",
+     "images alone, in place of the test set: an IDX file or uint8 .npy array"},
+    {{"example", required_argument, NULL, OPT_EXAMPLE},
+     LK_OPT_LEDGER,
+     OF_COMMAND,
+     "N",
+     "number N of the training set: in which steps it was used"},
+    {{"step", required_argument, NULL, OPT_STEP},
+     LK_OPT_LEDGER,
+     OF_COMMAND,
+     "S",
+     "what step S used"},
 };
+
+// One option of help: its name in a column, its text beside it, wrapped.
+static void print_option(const char *name, const char *value, const char *text) {
+    enum { COLUMN = 25, WIDTH = 98 };
+    int at = printf("  --%s%s%s", name, *value ? " " : "", value);
+    at += printf("%*s", LK_MAX(COLUMN - at, 2), "");
+    for (const char *gap = ""; *text; gap = " ") {
+        const int word = (int)strcspn(text, " ");
+        const bool fits = at + 1 + word <= WIDTH;
+        at = fits ? at + printf("%s", gap) : printf("\n%*s", COLUMN, "") - 1;
+        at += printf("%.*s", word, text);
+        text += word + (text[word] == ' ');
+    }
+    putchar('\n');
+}
+
+static bool takes(uint32_t row, unsigned groups) {
+    return known[row].groups == 0 || (known[row].groups & groups);
+}
+
+void lk_print_options(unsigned groups) {
+    for (uint32_t section = 0; section < SECTION_COUNT; section++) {
+        bool any = false;
+        for (uint32_t i = 0; i < LK_COUNT(known); i++) {
+            if (known[i].section != section || !takes(i, groups)) continue;
+            const bool all = groups == ~0u && section == OF_COMMAND;
+            if (!any) printf("\n%s\n", all ? "Of some commands:" : section_heads[section]);
+            any = true;
+            print_option(known[i].option.name, known[i].value, known[i].text);
+        }
+    }
+}
+
+// What was asked for in place of a run, or LK_OK.
+static lk_status answer(char **argv, unsigned groups, bool helps, lk_error *error) {
+    char name[64];
+    if (helps) {
+        lk_print_usage(argv[0]);
+        lk_print_options(groups);
+        return lk_answer(error);
+    }
+    for (uint32_t i = 0; i < LK_COUNT(known); i++) {
+        if (!takes(i, groups)) continue;
+        snprintf(name, sizeof name, "--%s", known[i].option.name);
+        lk_list_to(name, *known[i].value ? known[i].value : NULL, known[i].text);
+    }
+    return lk_answer(error);
+}
 
 static lk_status refuse_option(const char *given, const struct option *options, uint32_t count,
                                int kind, lk_error *error) {
     const char *names[LK_COUNT(known)];
+    lk_assert(count <= LK_COUNT(names));
     for (uint32_t i = 0; i < count; i++) names[i] = options[i].name;
     if (kind == ':')
         return lk_fail(error, LK_BAD_USAGE, "%s wants a value; see: lockstep help", given);
@@ -272,6 +499,8 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_FRESH: o->fresh = true; return LK_OK;
     case OPT_RESUME_OR_START: o->resume_or_start = true; return LK_OK;
     case OPT_SEAL: o->seal = true; return LK_OK;
+    case OPT_REQUIRE_LOCK: o->require_lock = true; return LK_OK;
+    case OPT_METRICS_FILE: o->metrics_file = value; return LK_OK;
     case OPT_VERIFY_DATA: o->config.verify_data = true; return LK_OK;
     case OPT_INSECURE: o->insecure = o->mpi.reach.insecure = true; return LK_OK;
     case OPT_PRIVATE_NETWORK: return lk_network_parse(value, &o->mpi.reach.network, error);
@@ -282,19 +511,22 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
 
 lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_options *o,
                           lk_error *error) {
-    struct option options[LK_COUNT(known) + 1];
+    struct option options[LK_COUNT(known) + 2];
     uint32_t count = 0;
     memset(o, 0, sizeof *o);
+    if (lk_list_to) return answer(argv, groups, false, error);
     o->mpi = (lk_mpi_options){.start_timeout_seconds = 300, .step_timeout_seconds = 60};
     for (uint32_t i = 0; i < LK_COUNT(known); i++) {
-        if (known[i].groups == 0 || (known[i].groups & groups)) options[count++] = known[i].option;
+        if (takes(i, groups)) options[count++] = known[i].option;
     }
-    options[count] = (struct option){0};
+    options[count] = (struct option){"help", no_argument, NULL, OPT_HELP};
+    options[count + 1] = (struct option){0};
     opterr = 0;
     optind = 1;
     for (;;) {
-        int index = 0, found = getopt_long(argc, argv, ":", options, &index);
+        int index = 0, found = getopt_long(argc, argv, ":h", options, &index);
         if (found == -1) break;
+        if (found == OPT_HELP || found == 'h') return answer(argv, groups, true, error);
         if (found == '?' || found == ':') {
             return refuse_option(lk_refused_option(argv), options, count, found, error);
         }

@@ -278,7 +278,9 @@ static lk_status print_document(const lk_json *document, lk_error *error) {
 
 static lk_status config_show(int argc, char **argv, lk_error *error) {
     static lk_config config;
+    static char command[] = "config";  // whose usage help shows
     lk_common_options o;
+    argv[0] = command;
     LK_CHECK(lk_parse_common(argc, argv, 0, &o, error));
     o.config.no_data = true;
     o.config.workers = 1;

@@ -27,6 +27,7 @@
 #include "apps/run/cluster.h"
 #include "apps/cli/command.h"
 #include "apps/run/train.h"
+#include "apps/cli/tools.h"
 #include "comm/cluster/hello.h"
 #include "comm/mpi/leftover.h"
 
@@ -92,7 +93,7 @@ static struct {
     int asked;         // the signal that this process was asked to end by
     bool killed;       // ... twice
     uint32_t stopped;  // how far the others have been: 0, SIGTERM, SIGKILL
-    bool unread;  // nobody reads standard output any more: the workers were asked to end
+    bool unread;       // nobody reads standard output any more: the workers were asked to end
     lk_text_out out[STREAMS];  // that of PROGRESS is OUT's
 } here = {.key = -1, .listener = -1};
 
@@ -279,6 +280,9 @@ static void set_variables(uint32_t rank, int progress) {
                                          "LOCKSTEP_LISTEN_FD",
                                          "LOCKSTEP_PROGRESS_FD"};
     for (uint32_t i = 0; i < LK_COUNT(others); i++) unsetenv(others[i]);
+    // One speaks to a service manager (NotifyAccess=all), and feeds the watchdog for all.
+    unsetenv("WATCHDOG_PID");
+    if (rank != 0) unsetenv("NOTIFY_SOCKET");
     set_number("RANK", rank);
     set_number("WORLD_SIZE", here.workers);
     set_number("LOCAL_RANK", rank);
@@ -633,22 +637,36 @@ static const char help[] =
     "\n"
     "Starts N workers on this machine, each with M replicas, and shows what each says after its\n"
     "rank. When one fails all are stopped, and the first that did is named, with its last lines.\n"
-    "  --workers N   processes, 1 to 1024\n"
-    "  --replicas M  threads of each; without it the processors are shared out\n"
-    "  --restarts K  at most so often: where a worker was killed or lost, start all again, with\n"
-    "                --resume\n"
-    "  --elastic MIN where a worker was killed or lost, go on with the others, as long as they "
+    "\n"
+    "  --workers N    processes, 1 to 1024\n"
+    "  --replicas M   threads of each; without it the processors are shared out\n"
+    "  --restarts K   at most so often: where a worker was killed or lost, start all again, with\n"
+    "                 --resume\n"
+    "  --elastic MIN  where a worker was killed or lost, go on with the others, as long as they "
     "are\n"
-    "                MIN or more; it is taken in again later. These do not count as restarts\n"
-    "  --rejoin S    .. after S seconds (30), and twice as long each time it is lost again\n"
+    "                 MIN or more; it is taken in again later. These do not count as restarts\n"
+    "  --rejoin S     .. after S seconds (30), and twice as long each time it is lost again\n"
+    "\n"
     "The first Ctrl-C, SIGTERM or SIGHUP goes to the workers, which save and end; a second Ctrl-C "
     "or\n"
     "SIGTERM kills them. SIGUSR1 prints how far they are. With train --json the lines of rank 0 "
     "come\n"
     "as they are, without its rank.\n";
 
+static const char *const names[] = {"workers", "replicas", "restarts", "elastic", "rejoin"};
+
+// Its own options, and behind "train" those of train.
+static lk_status list_options(int argc, char **argv, lk_error *error) {
+    lk_common_options ignored;
+    if (argc > 1) {
+        return lk_parse_common(argc - 1, argv + 1, LK_OPT_OF_TRAIN, &ignored, error);
+    }
+    for (uint32_t i = 0; i < LK_COUNT(names); i++) lk_list_described(help, names[i], true);
+    lk_list_to("train", NULL, "the run that they train");
+    return lk_answer(error);
+}
+
 static lk_status read_option(int argc, char **argv, int *at, lk_error *error) {
-    static const char *const names[] = {"workers", "replicas", "restarts", "elastic", "rejoin"};
     uint32_t *const values[] = {&here.slots, &here.replicas, &here.restarts, &here.elastic,
                                 &here.rejoin_seconds};
     const uint32_t most[] = {LK_MPI_WORLD_MAX, 1 << 20, 1 << 20, LK_MPI_WORLD_MAX, 1 << 20};
@@ -743,6 +761,7 @@ static void raise_limit(void) {
 }
 
 lk_status lk_command_launch(int argc, char **argv, lk_error *error) {
+    if (lk_list_to) return list_options(argc, argv, error);
     if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         fputs(help, stdout);
         return LK_OK;

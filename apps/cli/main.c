@@ -1,4 +1,5 @@
 // main.c - lockstep: finds the command, prints the error, gives the exit code.
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -11,97 +12,103 @@
 #include "apps/cli/command.h"
 #include "ops/variant.h"
 
-static const struct {
-    const char *name;
-    lk_command_main main;
-    const char *use;
-} commands[] = {
+static const lk_command commands[] = {
     {"plan", lk_command_plan,
      "plan CONFIG [--json] [--show-shards] [--workers N [--collective nccl] [--bandwidth "
-     "GBIT [--latency US]]]"},
-    {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]"},
+     "GBIT [--latency US]]]",
+     "prints the plan of a run: every byte, before it starts"},
+    {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]",
+     "says who takes part in a run, and who said so\n"
+     "With a CONFIG also the grains and shards of each. Looked at, in this order; two that "
+     "disagree\n"
+     "are refused:\n"
+     "  --cluster FILE  JSON: {\"cluster\": {\"chief\": [\"host:port\"], \"worker\": [...]},\n"
+     "                  \"task\": {\"type\": \"worker\", \"index\": 0}, \"replicas\": 2};\n"
+     "                  without \"task\" the rank is a launcher's\n"
+     "  TF_CONFIG       the same as text\n"
+     "  torchrun        RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT\n"
+     "  MPICH           PMI_RANK, PMI_SIZE\n"
+     "  Open MPI        OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE\n"
+     "  Slurm           SLURM_PROCID, SLURM_STEP_NUM_TASKS, in a step\n"},
     {"train", lk_command_train,
      "train CONFIG [--run-dir DIR] [--resume | --fresh | --resume-or-start] [--seal] "
-     "[--verify-data] [--cluster FILE] [--quiet | --json]"},
+     "[--verify-data] [--cluster FILE] [--quiet | --json]",
+     "trains a network\n"
+     "Ctrl-C, SIGTERM and SIGHUP save and end it after the step at hand; one more Ctrl-C ends it\n"
+     "at once. SIGUSR1 has it say how far it is.\n"
+     "\n"
+     "Workers: lockstep train CONFIG for each that TF_CONFIG, torchrun or --cluster FILE\n"
+     "describes, or mpiexec -n N lockstep train CONFIG; each with its own --replicas; or all of\n"
+     "one machine by lockstep launch.\n"},
     {"launch", lk_command_launch,
-     "launch --workers N [--replicas M] [--restarts K] [--elastic MIN] train CONFIG ..."},
-    {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE) [--json]"},
+     "launch --workers N [--replicas M] [--restarts K] [--elastic MIN] train CONFIG ...",
+     "starts several workers of a run on this machine"},
+    {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE) [--json]",
+     "evaluates the test set with the weights of a run"},
     {"predict", lk_command_predict,
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy [--images FILE] "
-     "[--json]"},
-    {"embed", lk_command_embed, "embed CONFIG --to FILE.c"},
-    {"config", lk_command_config, "config show CONFIG [--set KEY=VALUE ...] | schema"},
-    {"data", lk_command_data, "data fetch|import|unpack|shard|verify|clean ... [--json]"},
+     "[--json]",
+     "writes what a run's network says of the test set"},
+    {"embed", lk_command_embed, "embed CONFIG --to FILE.c",
+     "writes a run as one C source, for bare metal"},
+    {"config", lk_command_config, "config show CONFIG [--set KEY=VALUE ...] | schema",
+     "shows a configuration with all defaults, or a schema"},
+    {"data", lk_command_data, "data fetch|import|unpack|shard|verify|clean ... [--json]",
+     "gets, spreads and checks data sets"},
     {"checkpoint", lk_command_checkpoint,
      "checkpoint info FILE | verify FILE|RUN_DIR|--all | export FILE|RUN_DIR --output OUT "
-     "[--json]"},
-    {"diff", lk_command_diff, "diff RUN_A RUN_B [--tolerance R] [--json]"},
-    {"pack", lk_command_pack, "pack RUN_DIR --to FILE.tar [--json]"},
-    {"reproduce", lk_command_reproduce, "reproduce FILE.tar|RUN_DIR [--json]"},
+     "[--json]",
+     "looks at, proves and exports what a run has saved"},
+    {"diff", lk_command_diff, "diff RUN_A RUN_B [--tolerance R] [--json]",
+     "compares two runs: equal, or what differs first"},
+    {"pack", lk_command_pack, "pack RUN_DIR --to FILE.tar [--json]",
+     "writes what reproduces a run into one archive"},
+    {"reproduce", lk_command_reproduce, "reproduce FILE.tar|RUN_DIR [--json]",
+     "trains a packed run again and compares"},
     {"ledger", lk_command_ledger,
-     "ledger RUN_DIR|CONFIG (--example N | --step S) [--replicas N] [--json]"},
-    {"bench", lk_command_bench, "bench [--json]"},
-    {"verify", lk_command_verify, "verify [--kernels NAME] [--replicas N] [--json]"},
-    {"doctor", lk_command_doctor, "doctor [--json]"},
+     "ledger RUN_DIR|CONFIG (--example N | --step S) [--replicas N] [--json]",
+     "says where an example was used, or what a step used"},
+    {"bench", lk_command_bench, "bench [--json]",
+     "times training steps beside the machine's own peak"},
+    {"verify", lk_command_verify, "verify [--kernels NAME] [--replicas N] [--json]",
+     "trains the published runs and compares their digests"},
+    {"doctor", lk_command_doctor, "doctor [--json]",
+     "says what this machine has, and what is missing"},
+    {"manual", lk_command_manual, "manual --to DIR", "writes these help texts as manual pages"},
+    {"complete", lk_command_complete, "complete WORD ...",
+     "says what may follow on a command line, for bash and zsh\n"
+     "The last WORD is the one that is being written. A line for each answer: the word, a tab, "
+     "what it\n"
+     "is; \":files\" or \":directories\" where the shell knows better.\n"},
 };
 
-static const char config_help[] =
-    "\n"
-    "CONFIG is a JSON file or the name of a ready configuration (lockstep help configs); lockstep\n"
-    "help keys explains what stands in it, lockstep config show CONFIG fills in the defaults.\n"
-    "With every CONFIG:\n"
-    "  --set KEY=VALUE      change a value of the configuration: --set "
-    "optimizer.learning_rate=0.05\n"
-    "  --data DIRECTORY     the four IDX files of MNIST's naming, plain or .gz\n"
-    "  --epochs N           the same as --set epochs=N; --seed N likewise\n"
-    "  --replicas N         threads; any number up to the grains of a batch, same result\n"
-    "  --examples N         train on the first N examples of the training set only\n"
-    "  --kernels NAME       reference, portable, avx2, avx512, neon, cuda (a GPU); same result;\n"
-    "                       default: the fastest of this processor\n"
-    "  --gpus N             with --kernels cuda: GPUs that the replicas are divided over, or all\n"
-    "  --gpu I              the number of the first of them\n"
-    "  --max-memory BYTES   refuse a plan above this (64M and 2G are understood)\n"
-    "\n"
-    "A run, with lockstep train\n"
-    "  --run-dir DIR        where it lives (runs/NAME); refused if something is there, unless\n"
-    "  --resume             it goes on from its hot state or its newest whole checkpoint, or\n"
-    "  --fresh              removes the run that is there and starts anew, or\n"
-    "  --resume-or-start    starts where nothing is, goes on with this run, and ends with 0 where\n"
-    "                       it is finished: for a supervisor to repeat\n"
-    "  --seal               has the kernel refuse it any memory once it has started\n"
-    "  --verify-data        looks at every byte of the data at the start and believes no record "
-    "of\n"
-    "                       them; without it at some, and at all while the run goes on\n"
-    "  --quiet              says its result alone, and what goes wrong\n"
-    "  --json               events in place of lines, each a JSON object: start, step, progress\n"
-    "                       (once a second), evaluation, checkpoint, stopped, error, end\n"
-    "Ctrl-C, SIGTERM and SIGHUP save and end it after the step at hand; one more Ctrl-C ends it\n"
-    "at once. SIGUSR1 has it say how far it is.\n"
-    "\n"
-    "Weights, with lockstep eval and lockstep predict, which need no training set\n"
-    "  --run-dir DIR        the newest whole checkpoint of a run\n"
-    "  --checkpoint FILE    this one; or what lockstep checkpoint export wrote in layout keras\n"
-    "  --images FILE        predict: an IDX file of images in place of the test set; no labels\n"
-    "\n"
-    "Workers: lockstep train CONFIG for each that TF_CONFIG, torchrun or --cluster FILE\n"
-    "describes, or mpiexec -n N lockstep train CONFIG; each with its own --replicas; or all of\n"
-    "one machine by lockstep launch. With\n"
-    "  --cluster FILE       what TF_CONFIG would say; task may be a launcher's to tell\n"
-    "  --start-timeout S    seconds that start-up may take (300)\n"
-    "  --step-timeout S     seconds that one worker waits for another (60), ten times as many\n"
-    "                       for rank 0 while it saves\n"
-    "  --collective NAME    auto, threads, mpi or ring, window, messages, nccl: how bytes travel\n"
-    "  --private-network N  between hosts: the network that is yours alone, such as 10.1.0.0/16;\n"
-    "                       MPI, which has no encryption and no key, keeps to it\n"
-    "  --insecure           between hosts: no LOCKSTEP_KEY_FILE, and MPI on any network\n"
-    "  --start-delay S      of an evaluator: seconds before it begins (0)\n"
-    "  --throttle S         of an evaluator: seconds from one evaluation to the next (0)\n";
+const lk_command *lk_command_at(uint32_t number) {
+    return number < LK_COUNT(commands) ? &commands[number] : NULL;
+}
+
+void lk_print_usage(const char *command) {
+    for (uint32_t i = 0; i < LK_COUNT(commands); i++) {
+        const lk_command *c = &commands[i];
+        if (strcmp(c->name, command) != 0) continue;
+        const char *more = strchr(c->about, '\n');
+        printf("usage: lockstep %s\n\n%c%.*s.\n%s", c->use, toupper((unsigned char)*c->about),
+               (int)strcspn(c->about, "\n") - 1, c->about + 1, more ? more + 1 : "");
+        if (!strstr(c->use, "CONFIG")) return;
+        printf(
+            "\nCONFIG is a JSON file or the name of a ready configuration (lockstep help "
+            "configs);\nlockstep help keys explains what stands in it, lockstep config show CONFIG "
+            "fills in the\ndefaults.\n");
+    }
+}
 
 static void print_help(void) {
     printf("lockstep %s: a fixed-memory, deterministic, data-parallel trainer\n\n", LK_VERSION);
-    for (uint32_t i = 0; i < LK_COUNT(commands); i++) printf("  lockstep %s\n", commands[i].use);
+    for (uint32_t i = 0; i < LK_COUNT(commands); i++) {
+        printf("  lockstep %s\n      %.*s\n", commands[i].use,
+               (int)strcspn(commands[i].about, "\n"), commands[i].about);
+    }
     printf("  lockstep help [COMMAND | configs | keys], lockstep --version\n");
-    fputs(config_help, stdout);
+    lk_print_options(~0u);
     printf("\nExit codes: 0 done");
 #define PRINT_STATUS(name, code, text) \
     if ((code) != 0) printf(", %d %s", code, text);
@@ -123,7 +130,8 @@ static void on_panic(const char *file, int line, const char *what) {
 void lk_say_error(lk_error *error) {
     if (error->status == LK_OK) return;
     fflush(stdout);
-    fprintf(stderr, "lockstep: %s\n", error->text);
+    fprintf(stderr, "%slockstep: %s\n", lk_text_severity(STDERR_FILENO, LK_SEVERITY_ERROR),
+            error->text);
     error->status = LK_OK;
 }
 
@@ -131,7 +139,8 @@ static void say_line(void *out, const char *text) { lk_text_line(out, "%s", text
 
 static void say_warning(void *out, const char *text) {
     lk_text_line(out, "WARNING: %s", text);
-    fprintf(stderr, "lockstep: WARNING: %s\n", text);
+    fprintf(stderr, "%slockstep: WARNING: %s\n",
+            lk_text_severity(STDERR_FILENO, LK_SEVERITY_WARNING), text);
 }
 
 lk_say lk_say_on(lk_text_out *out) { return (lk_say){say_line, say_warning, out}; }
@@ -172,42 +181,31 @@ static void print_version(void) {
     printf("jansson: %s\n", jansson_version_str());
 }
 
-// A command with a CONFIG is asked by any of its words; the others explain themselves.
-static bool help_is_asked(uint32_t command, int argc, char **argv) {
-    const bool shared =
-        strstr(commands[command].use, " CONFIG") || strstr(commands[command].use, " [CONFIG]");
-    const bool own =
-        commands[command].main == lk_command_launch || commands[command].main == lk_command_config;
-    if (!shared || own) return false;
-    for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (asks_for_help(argv[i])) return true;
-    }
-    return false;
-}
-
-static lk_status run_named(int argc, char **argv, lk_error *error) {
+lk_status lk_run_named(int argc, char **argv, lk_error *error) {
     for (uint32_t i = 0; i < LK_COUNT(commands); i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
-        if (!help_is_asked(i, argc, argv)) return commands[i].main(argc - 1, argv + 1, error);
-        printf("usage: lockstep %s\n%s", commands[i].use, config_help);
+        lk_status status = commands[i].main(argc - 1, argv + 1, error);
+        if (!lk_answered) return status;
+        lk_answered = false;
+        error->status = LK_OK;
         return LK_OK;
     }
     return unknown_command(argv[1], error);
 }
 
 // "help COMMAND SUBCOMMAND" is "COMMAND SUBCOMMAND --help".
-static lk_status help(int argc, char **argv, lk_error *error) {
+lk_status lk_help(int argc, char **argv, lk_error *error) {
     enum { WORDS_MAX = 4 };
     static char asked[] = "--help";
     char *words[WORDS_MAX + 2] = {argv[0]};
     int count = 1;
-    if (argc == 2) print_help();
-    if (argc == 2) return LK_OK;
+    if (argc <= 2) print_help();
+    if (argc <= 2) return LK_OK;
     if (strcmp(argv[2], "configs") == 0) return lk_list_configs(error);
     if (strcmp(argv[2], "keys") == 0) return lk_list_keys(error);
     for (int i = 2; i < argc && count < WORDS_MAX; i++) words[count++] = argv[i];
     words[count++] = asked;
-    return run_named(count, words, error);
+    return lk_run_named(count, words, error);
 }
 
 static lk_status run_command(int argc, char **argv, lk_error *error) {
@@ -215,13 +213,13 @@ static lk_status run_command(int argc, char **argv, lk_error *error) {
         print_help();
         return lk_fail(error, LK_BAD_USAGE, "no command given");
     }
-    if (strcmp(argv[1], "help") == 0) return help(argc, argv, error);
-    if (asks_for_help(argv[1])) return help(2, argv, error);
+    if (strcmp(argv[1], "help") == 0) return lk_help(argc, argv, error);
+    if (asks_for_help(argv[1])) return lk_help(2, argv, error);
     if (is_one_of(argv[1], "version", "--version", "-V")) {
         print_version();
         return LK_OK;
     }
-    return run_named(argc, argv, error);
+    return lk_run_named(argc, argv, error);
 }
 
 // A standard stream that was closed would be the next file that is opened, and what is said would

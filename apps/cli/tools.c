@@ -39,6 +39,44 @@ static lk_status refuse_option(const lk_arguments *a, const char *given, lk_erro
     return refuse(a->help, error, "unknown option", given, near ? near_option : NULL);
 }
 
+void lk_list_described(const char *help, const char *name, bool has_value) {
+    char option[64], wanted[72], value[64] = "", text[160] = "";
+    snprintf(option, sizeof option, "--%s", name);
+    snprintf(wanted, sizeof wanted, "\n  %s ", option);
+    const char *at = strstr(help, wanted);
+    if (!at) {  // some usages say it in their line alone: [--json]
+        snprintf(wanted, sizeof wanted, "%s ", option);
+        at = strstr(help, wanted);
+        if (at) sscanf(at + strlen(wanted), "%63[A-Za-z.]", value);
+    } else {
+        at += strlen(wanted);
+        if (*at >= 'A' && *at <= 'Z') sscanf(at, "%63[^ \n]", value);
+        at = strstr(at - 1, "  ");
+        if (at) sscanf(at + strspn(at, " "), "%159[^\n]", text);
+    }
+    lk_list_to(option, has_value ? value : NULL, text);
+}
+
+static lk_status list_arguments(const lk_arguments *a, lk_error *error) {
+    for (uint32_t i = 0; i < a->option_count; i++) {
+        lk_list_described(a->help, a->options[i].name, !a->options[i].flag);
+    }
+    if (a->json) lk_list_described(a->help, "json", false);
+    return lk_answer(error);
+}
+
+static lk_status list_subcommands(const char *help, const char *of, const lk_subcommand *table,
+                                  uint32_t count, lk_error *error) {
+    for (uint32_t i = 0; i < count; i++) {
+        char line[96], text[160] = "";
+        snprintf(line, sizeof line, "\n  lockstep %s %s ", of, table[i].name);
+        const char *at = strstr(help, line), *gap = at ? strstr(at + strlen(line), "  ") : NULL;
+        if (gap) sscanf(gap + strspn(gap, " "), "%159[^\n]", text);
+        lk_list_to(table[i].name, NULL, text);
+    }
+    return lk_answer(error);
+}
+
 static lk_status take_value(const lk_argument *option, const char *value, lk_error *error) {
     if (option->flag) {
         *option->flag = true;
@@ -82,6 +120,7 @@ lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *a, lk_error *e
         options[a->option_count + 1] = (struct option){"json", no_argument, NULL, JSON};
     }
     lk_assert(a->option_count <= LK_ARGUMENTS_MAX && a->word_count <= LK_WORDS_MAX);
+    if (lk_list_to) return list_arguments(a, error);
     for (uint32_t i = 0; i < a->option_count; i++) {
         options[i + 1] = (struct option){a->options[i].name,
                                          a->options[i].flag ? no_argument : required_argument, NULL,
@@ -113,6 +152,7 @@ lk_status lk_run_subcommand(int argc, char **argv, const char *help, const lk_su
                             uint32_t count, lk_error *error) {
     const char *names[LK_ARGUMENTS_MAX];
     lk_assert(count <= LK_COUNT(names));
+    if (lk_list_to && argc < 2) return list_subcommands(help, argv[0], table, count, error);
     if (argc < 2) {
         return lk_fail(error, LK_BAD_USAGE, "%s: a subcommand is missing; usage: %.*s", argv[0],
                        (int)strcspn(help, "\n"), help);

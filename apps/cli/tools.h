@@ -37,6 +37,9 @@ typedef struct lk_arguments {
 // Values of options are 256 and more.
 const char *lk_refused_option(char **argv);
 
+// For lk_list_to: an option as a help text describes it, in a line "  --name VALUE  text".
+void lk_list_described(const char *help, const char *name, bool has_value);
+
 // LK_BAD_USAGE names what is wrong, the nearest option, and the usage.
 lk_status lk_parse_arguments(int argc, char **argv, lk_arguments *arguments, lk_error *error);
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "apps/cli/command.h"
+#include "apps/cli/service.h"
 #include "apps/run/cluster.h"
 #include "apps/run/train.h"
 #include "ops/variant.h"
@@ -355,6 +356,7 @@ static void begin(const lk_train_event *e) {
     lk_watching.said_at = lk_seconds();
     note_progress(e);
     lk_watching.run = e->run;
+    lk_service_ready();
     lk_watch_clock(true);
 }
 
@@ -363,6 +365,7 @@ static void get_ready(display *d, const lk_train_event *e) {
     lk_watch_stop();
     // Others wait for this process, so it waits for no reader of what it says.
     if (e->run->workers.joined) lk_text_hold(lk_watching.out, d->held, sizeof d->held);
+    lk_service_prepare(e->run, e->step);
     lk_watch_prepare();
 }
 
@@ -450,6 +453,7 @@ static lk_train_options options_of(display *d, const lk_common_options *o) {
                               .fresh = o->fresh,
                               .resume_or_start = o->resume_or_start,
                               .seal = o->seal,
+                              .require_lock = o->require_lock,
                               .step_timeout_seconds = o->mpi.step_timeout_seconds,
                               .calls = {.context = d,
                                         .event = on_event,
@@ -461,6 +465,8 @@ static lk_train_options options_of(display *d, const lk_common_options *o) {
 // Takes leave: of files, of readers, of the other workers.
 static lk_status leave(display *d, lk_trainer *t, lk_status status, lk_error *error) {
     lk_watch_clock(false);
+    lk_watch_last();
+    lk_service_stopping();
     lk_text_clear(&d->out);
     if (status != LK_OK && !lk_is_stop(status)) say_failure(d, status, error);
     status = lk_train_close(t, status, error);
@@ -505,6 +511,7 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     const lk_train_options options = options_of(&d, &o);
     lk_trainer_make(&trainer, &run, &options, d.leads);
     LK_CHECK(open_outputs(&d, &o, error));
+    LK_CHECK(lk_service_open(d.leads ? o.metrics_file : NULL, error));
     lk_status status = lk_gather(&run, &gather, &cluster, how, error);
     lk_watch_data(&run.train, &run.test);
     if (status == LK_OK) status = lk_train(&trainer, &options, error);

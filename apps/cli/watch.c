@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "apps/cli/service.h"
 #include "comm/threads/clock.h"
 
 #ifndef sigev_notify_thread_id
@@ -19,7 +20,7 @@
 
 typedef unsigned long long ull;
 
-enum { TEXT_BYTES = 400, NUMBER_BYTES = 32 };
+enum { TEXT_BYTES = 400 };
 
 // Of one Ctrl-C a worker may hear twice, by its terminal and by whoever started it.
 static const double one_wish_seconds = 0.5;
@@ -43,24 +44,28 @@ static struct {
     } older, newer;  // of the speed, some seconds ago
     char waiting[160];
     double waiting_at, waiting_longest;
+    struct {
+        uint64_t done;
+        uint32_t grains;
+        const char *phase;
+    } seen;  // by the watchdog
 } here;
 
 // --- how far it is -----------------------------------------------------------------------------
 
-// A number with some decimals; lk_format has none.
-static const char *decimal(char out[NUMBER_BYTES], double value, unsigned places) {
+const char *lk_decimal(char out[LK_DECIMAL_BYTES], double value, unsigned places) {
     uint64_t scale = 1;
     for (unsigned i = 0; i < places; i++) scale *= 10;
     if (!(value >= 0 && value < 1e12)) {
-        lk_format(out, NUMBER_BYTES, value < 0 ? "0" : "1e12");
+        lk_format(out, LK_DECIMAL_BYTES, value < 0 ? "0" : "1e12");
         return out;
     }
     const uint64_t all = (uint64_t)(value * (double)scale + 0.5);
-    size_t n = lk_format(out, NUMBER_BYTES, "%llu", (ull)(all / scale));
+    size_t n = lk_format(out, LK_DECIMAL_BYTES, "%llu", (ull)(all / scale));
     if (places == 0) return out;
-    char digits[NUMBER_BYTES];
+    char digits[LK_DECIMAL_BYTES];
     lk_format(digits, sizeof digits, "%llu", (ull)(scale + all % scale));
-    lk_format(out + n, NUMBER_BYTES - n, ".%s", digits + 1);
+    lk_format(out + n, LK_DECIMAL_BYTES - n, ".%s", digits + 1);
     return out;
 }
 
@@ -114,7 +119,7 @@ static void take_mark(const view *v) {
 static void write_progress(const view *v, char text[TEXT_BYTES]) {
     const uint32_t batch = lk_watching.run->config.spec.global_batch;
     const bool long_step = v->now - lk_watching.step_began > tick_seconds;
-    char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES], d[NUMBER_BYTES];
+    char a[LK_DECIMAL_BYTES], b[LK_DECIMAL_BYTES], c[LK_DECIMAL_BYTES], d[LK_DECIMAL_BYTES];
     size_t n = lk_format(text, TEXT_BYTES, "step %llu/%llu", (ull)v->done, (ull)v->total);
     if (v->phase && strcmp(v->phase, "training") != 0) {
         n += lk_format(text + n, TEXT_BYTES - n, "  %s", v->phase);
@@ -123,17 +128,17 @@ static void write_progress(const view *v, char text[TEXT_BYTES]) {
         n += lk_format(text + n, TEXT_BYTES - n, "  grains %u/%u", v->grains, v->all_grains);
     }
     if (v->has_loss) {
-        n += lk_format(text + n, TEXT_BYTES - n, "  loss %s  accuracy %s%%", decimal(a, v->loss, 4),
-                       decimal(b, v->accuracy, 2));
+        n += lk_format(text + n, TEXT_BYTES - n, "  loss %s  accuracy %s%%",
+                       lk_decimal(a, v->loss, 4), lk_decimal(b, v->accuracy, 2));
     }
     if (v->rate <= 0) return;
-    lk_format(text + n, TEXT_BYTES - n, "  %s images/s  %s s left", decimal(c, v->rate * batch, 0),
-              decimal(d, v->left, 0));
+    lk_format(text + n, TEXT_BYTES - n, "  %s images/s  %s s left",
+              lk_decimal(c, v->rate * batch, 0), lk_decimal(d, v->left, 0));
 }
 
 // The same for a program: {"event":KIND,...}
 static void write_event(const view *v, const char *kind, char text[TEXT_BYTES]) {
-    char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES];
+    char a[LK_DECIMAL_BYTES], b[LK_DECIMAL_BYTES], c[LK_DECIMAL_BYTES];
     size_t n = lk_format(text, TEXT_BYTES,
                          "{\"event\":\"%s\",\"step\":%llu,\"steps\":%llu,\"phase\":\"%s\"", kind,
                          (ull)v->done, (ull)v->total, v->phase ? v->phase : "");
@@ -142,15 +147,15 @@ static void write_event(const view *v, const char *kind, char text[TEXT_BYTES]) 
                        v->all_grains);
     }
     if (v->has_loss) {
-        n += lk_format(text + n, TEXT_BYTES - n, ",\"loss\":%s", decimal(a, v->loss, 6));
+        n += lk_format(text + n, TEXT_BYTES - n, ",\"loss\":%s", lk_decimal(a, v->loss, 6));
     }
     lk_format(text + n, TEXT_BYTES - n, ",\"steps_per_second\":%s,\"seconds_left\":%s}",
-              decimal(b, v->rate, 3), decimal(c, v->left, 1));
+              lk_decimal(b, v->rate, 3), lk_decimal(c, v->left, 1));
 }
 
 static void write_status(const view *v, char text[TEXT_BYTES]) {
     const lk_watch *w = &lk_watching;
-    char progress[TEXT_BYTES], rank[32] = "", seconds[NUMBER_BYTES], saved[48];
+    char progress[TEXT_BYTES], rank[32] = "", seconds[LK_DECIMAL_BYTES], saved[48];
     write_progress(v, progress);
     lk_format(saved, sizeof saved, "no checkpoint yet");
     if (w->saved != UINT64_MAX) {
@@ -158,7 +163,45 @@ static void write_status(const view *v, char text[TEXT_BYTES]) {
     }
     if (!w->leads) lk_format(rank, sizeof rank, "rank %u: ", w->run->workers.rank);
     lk_format(text, TEXT_BYTES, "%sstatus: %s  running %s s  %s", rank, progress,
-              decimal(seconds, v->now - w->start, 0), saved);
+              lk_decimal(seconds, v->now - w->start, 0), saved);
+}
+
+// Has something gone on since this was asked last? Saving, and waiting for others, end by
+// themselves, or have a limit of their own; a GPU says nothing of its grains.
+static bool moves(const view *v, bool waits) {
+    const bool computes = v->phase && (strcmp(v->phase, "training") == 0 ||
+                                       (strcmp(v->phase, "evaluation") == 0 && v->all_grains));
+    const bool same =
+        here.seen.done == v->done && here.seen.grains == v->grains && here.seen.phase == v->phase;
+    here.seen.done = v->done;
+    here.seen.grains = v->grains;
+    here.seen.phase = v->phase;
+    return !same || waits || !computes;
+}
+
+static void serve(bool last) {
+    const lk_watch *w = &lk_watching;
+    char text[TEXT_BYTES];
+    const view v = look(lk_seconds());
+    const bool waits = here.waiting_at > 0 && v.now - here.waiting_at < tick_seconds;
+    write_progress(&v, text);
+    const lk_service_view s = {.now = v.now,
+                               .done = v.done,
+                               .total = v.total,
+                               .saved = w->saved,
+                               .phase = last ? "ended" : v.phase,
+                               .progress = text,
+                               .rate = v.rate,
+                               .left = v.left,
+                               .loss = v.loss,
+                               .accuracy = v.accuracy / 100,
+                               .has_loss = v.has_loss,
+                               .moves = moves(&v, waits)};
+    lk_service_tick(&s, last);
+}
+
+void lk_watch_last(void) {
+    if (lk_watching.run && lk_service_listens()) serve(true);
 }
 
 // --- handlers ----------------------------------------------------------------------------------
@@ -201,6 +244,7 @@ static void on_stop(int signal_number) {
     if (first) stop_time = now;
     stop_signal = signal_number;
     if (first) {
+        lk_service_stopping();
         answer_is_due = true;
         answer_stop(false);
     }
@@ -235,6 +279,8 @@ static void on_ask(int signal_number) {
 void lk_watch_catch_up(void) {
     if (answer_is_due) answer_stop(true);
     if (status_is_due) answer_ask(true);
+    const char *trouble = lk_service_trouble();
+    if (trouble) (void)lk_text_line(lk_watching.out, "WARNING: the metrics file: %s", trouble);
 }
 
 static void on_tick(int signal_number) {
@@ -244,6 +290,7 @@ static void on_tick(int signal_number) {
     (void)signal_number;
     if (answer_is_due) answer_stop(false);
     if (status_is_due) answer_ask(false);
+    if (w->run && lk_service_listens()) serve(false);
     if (w->run && w->out && w->leads && !w->quiet) {
         const view v = look(lk_seconds());
         take_mark(&v);
@@ -295,10 +342,11 @@ void lk_watch_stop(void) {
 
 uint32_t lk_stop_signal(void) { return (uint32_t)stop_signal; }
 
-// Under --quiet nobody sees what the clock would show.
+// Under --quiet only a service manager or a monitoring agent sees what the clock would show.
 void lk_watch_prepare(void) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGVTALRM};
-    if (here.made || (lk_watching.quiet && lk_watching.progress_file < 0)) return;
+    const bool unseen = lk_watching.quiet && lk_watching.progress_file < 0;
+    if (here.made || (unseen && !lk_service_listens())) return;
     event.sigev_notify_thread_id = gettid();
     handle(SIGVTALRM, on_tick, SA_RESTART);
     here.made = timer_create(CLOCK_MONOTONIC, &event, &here.timer) == 0;

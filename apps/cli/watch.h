@@ -52,6 +52,13 @@ void lk_watch_prepare(void);
 // The clock, from before the seal until what is said last.
 void lk_watch_clock(bool runs);
 
+// A service manager and a monitoring agent hear at once how far it is, for the last time.
+void lk_watch_last(void);
+
+enum { LK_DECIMAL_BYTES = 32 };
+// A number that is not negative, with some decimals; lk_format has none. Returns `out`.
+const char *lk_decimal(char out[LK_DECIMAL_BYTES], double value, unsigned places);
+
 // Somebody is waited for, as comm/mpi/mpi.h and comm/cluster/rendezvous.h say it.
 void lk_watch_waiting(const char *who, double seconds);
 

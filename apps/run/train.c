@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "apps/run/plan_json.h"
 #include "apps/run/record.h"
@@ -600,10 +601,21 @@ static lk_status open_files(lk_trainer *t, lk_error *error) {
     return LK_OK;
 }
 
+static lk_status check_lock(const lk_run *run, lk_error *error) {
+    struct rlimit limit = {0};
+    if (run->block.locked) return LK_OK;
+    (void)getrlimit(RLIMIT_MEMLOCK, &limit);
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "--require-lock: the %llu bytes of the arena cannot be locked in memory, found "
+                   "a limit of %llu; raise it: ulimit -l, or LimitMEMLOCK= of a systemd unit",
+                   (unsigned long long)run->arena.used, (unsigned long long)limit.rlim_cur);
+}
+
 static lk_status plan_and_start(lk_run *run, const lk_train_options *o, lk_error *error) {
     run->gpu_choice.seconds_max = o->step_timeout_seconds;
     if (!run->planning) LK_CHECK(lk_run_plan(run, error));
-    return lk_run_start(run, o->max_memory, error);
+    LK_CHECK(lk_run_start(run, o->max_memory, error));
+    return o->require_lock ? check_lock(run, error) : LK_OK;
 }
 
 lk_status lk_train(lk_trainer *t, const lk_train_options *o, lk_error *error) {

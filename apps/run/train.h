@@ -67,6 +67,7 @@ typedef struct lk_train_options {
     uint64_t max_memory;     // bytes; 0: what there is
     bool resume, fresh, resume_or_start, seal;
     bool is_new;  // a run that is there is refused, whatever the configuration says
+    bool require_lock;  // refuse to start where its memory cannot be locked
     uint32_t step_timeout_seconds;
     lk_train_calls calls;
 } lk_train_options;

@@ -50,6 +50,7 @@ expect 0 '^lockstep checkpoint info FILE \[--json\]$' checkpoint info --help
 for command in plan train eval predict embed; do
     expect 0 "^usage: lockstep $command CONFIG" $command --help
 done
+expect 0 '^usage: lockstep train' help train
 for option in $("$program" help | sed -n '/^  lockstep train /s/[^-]*\(--[a-z-]*\)[^-]*/\1 /gp'); do
     require "$option of train is explained" grep -q "^  $option " out
 done

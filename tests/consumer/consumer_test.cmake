@@ -25,6 +25,27 @@ run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE_DIR} -B ${WORK_DIR}/by_cmake
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/by_cmake)
 run(${CMAKE_CTEST_COMMAND} --test-dir ${WORK_DIR}/by_cmake --output-on-failure --no-tests=error)
 
+message(STATUS "measurements, as a dashboard gets them; an accepted digest")
+file(COPY ${SOURCE_DIR}/accept DESTINATION ${WORK_DIR})
+set(accept ${WORK_DIR}/accept)
+run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${accept} -B ${accept}/build -DCMAKE_PREFIX_PATH=${prefix})
+execute_process(COMMAND ${CMAKE_CTEST_COMMAND} --test-dir ${accept}/build -D ExperimentalTest
+                RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+if(result EQUAL 0)
+    message(FATAL_ERROR "a digest of zeros was found equal")
+endif()
+run(${CMAKE_COMMAND} -E env LOCKSTEP_ACCEPT=1 ${CMAKE_CTEST_COMMAND} --test-dir ${accept}/build)
+run(${CMAKE_COMMAND} ${accept}/build)
+run(${CMAKE_CTEST_COMMAND} --test-dir ${accept}/build --no-tests=error -D ExperimentalTest)
+file(GLOB documents ${accept}/build/Testing/*/Test.xml)
+list(GET documents -1 document)
+file(READ ${document} text)
+foreach(name "accuracy, per cent" "steps per second" "arena bytes")
+    if(NOT text MATCHES "name=\"${name}\">[ \n\t]*<Value>[0-9.]+</Value>")
+        message(FATAL_ERROR "${document} has no measurement \"${name}\"")
+    endif()
+endforeach()
+
 message(STATUS "pkg-config")
 find_program(PKG_CONFIG NAMES pkg-config pkgconf REQUIRED)
 execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${prefix}/${LIBDIR}/pkgconfig

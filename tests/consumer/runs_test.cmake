@@ -5,6 +5,8 @@ cmake_minimum_required(VERSION 3.25)
 
 file(MAKE_DIRECTORY ${WORK_DIR})
 set(output "epoch 1\\ndigest 00ff\\nstate_hash aa\\ntest_accuracy 97.5%%\\nthe digest 99\\n")
+string(APPEND output "arena 1224768 bytes, locked in memory; 420 parameters\\n"
+       "trained 20 steps in 0.306 s: 65.3 steps/s, 16720 images/s\\n")
 string(APPEND output "digest 12ab\\ndigest 34cd\\nstate_hash bb\\ntest_accuracy 98.52\\n")
 
 function(expect outcome)
@@ -26,6 +28,40 @@ expect(fail -DSTATE_HASH=aa)
 expect(fail -DACCURACY=98.5)
 expect(fail -DACCURACY_MIN=98.53)
 expect(fail -DEXIT=78)
+
+# LOCKSTEP_ACCEPT=1: what differs is written where the expected value stands, and nowhere else.
+function(expect_list text)
+    file(READ ${WORK_DIR}/list.cmake found)
+    if(NOT found STREQUAL text)
+        message(FATAL_ERROR "the list: found ${found}, wanted ${text}")
+    endif()
+endfunction()
+set(list "one(12ab) [two;2] (aaaa)\n other(12ab)\n")
+file(WRITE ${WORK_DIR}/list.cmake "${list}")
+expect(fail -DDIGEST=12ab -DSTATE_HASH=aaaa -DLIST=${WORK_DIR}/list.cmake)
+set(ENV{LOCKSTEP_ACCEPT} 1)
+expect(fail -DDIGEST=12ab -DACCURACY_MIN=99 -DLIST=${WORK_DIR}/list.cmake)
+expect(fail -DDIGEST=12ab -DEXIT=1 -DLIST=${WORK_DIR}/list.cmake)
+expect(fail -DDIGEST=12ac -DLIST=${WORK_DIR}/list.cmake)
+expect(fail -DDIGEST=12ab)
+expect_list("${list}")
+expect(pass -DDIGEST=12ab -DSTATE_HASH=aaaa -DACCURACY=98.52 -DLIST=${WORK_DIR}/list.cmake)
+expect_list("one(34cd) [two;2] (bb)\n other(34cd)\n")
+expect(pass -DDIGEST=34cd -DSTATE_HASH=bb -DLIST=${WORK_DIR}/list.cmake)
+unset(ENV{LOCKSTEP_ACCEPT})
+
+# A dashboard's measurements, as CTest itself takes them out of a test's lines.
+execute_process(COMMAND ${CMAKE_COMMAND} -DLOG=${WORK_DIR}/run.log -P ${SCRIPT}
+                        -- printf "${output}"
+                OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+foreach(pair "accuracy, per cent=98.52" "steps per second=65.3" "arena bytes=1224768")
+    string(REGEX MATCH "^(.*)=(.*)$" pair "${pair}")
+    set(line "name=\"${CMAKE_MATCH_1}\">${CMAKE_MATCH_2}</CTestMeasurement>")
+    string(FIND "${text}" "<CTestMeasurement type=\"numeric/double\" ${line}" at)
+    if(at EQUAL -1)
+        message(FATAL_ERROR "the measurement ${line} is not in:\n${text}")
+    endif()
+endforeach()
 
 # Arguments arrive whole, and the exit code counts.
 foreach(argument "a b" "[3,3]" "{\"a\": [1, 2]}" "a$b" "back\\slash")

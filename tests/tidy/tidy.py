@@ -143,7 +143,7 @@ def check_file(root, path):
     text = data.decode("utf-8", "replace")
     columns = DOCUMENT_COLUMNS_MAX if path.endswith(".md") else COLUMNS_MAX
     for number, line in enumerate(text.split("\n"), 1):
-        if len(line) > columns and not path.endswith(".json"):
+        if len(line) > columns and not path.endswith((".json", ".jsonl")):
             report(path, number, f"{len(line)} columns, at most {columns}")
         if line != line.rstrip():
             report(path, number, "space at the end of the line")

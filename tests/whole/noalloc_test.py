@@ -7,6 +7,7 @@ and refused by the kernel under --seal.
 """
 import os
 import signal
+import socket
 import sys
 
 from program import Test, finish, free_port, result, start, tf_config
@@ -17,9 +18,15 @@ def counts(error):
 
 
 def asked(t, config, sealed):
-    """Progress by the clock, a status that is asked for, an answer to SIGTERM: handlers, too."""
+    """Progress by the clock, a status that is asked for, an answer to SIGHUP, a service manager's
+    datagrams and a metrics file: handlers, too."""
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind("manager")
+    os.environ.update(NOTIFY_SOCKET=os.path.abspath("manager"), WATCHDOG_USEC="1000000")
     process = t.start("train", config, "--run-dir", "asked", "--json", "--set", "steps=1000000",
-                      *(sealed or []))
+                      "--metrics-file", "asked.prom", *(sealed or []))
+    for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC"):
+        del os.environ[name]
     progress = 0
     for line in process.stdout:
         progress += '"progress"' in line
@@ -33,6 +40,9 @@ def asked(t, config, sealed):
     out, error = process.communicate(timeout=60)
     t.check(process.returncode == 129 and '"stopping"' in out and counts(error) == ["0"] * 11,
             "nothing is counted where it is asked", process.returncode, out[-300:], error)
+    with open("asked.prom", encoding="utf-8") as f:
+        t.check('phase="ended"' in f.read() and manager.recv(400).startswith(b"READY=1") and
+                b"WATCHDOG=1" in manager.recv(400), "and it was served")
 
 
 def workers(t, config, digest, sealed):

@@ -11,6 +11,10 @@
 #       EXPECT_EXIT 0                    # the default; 78 for a configuration that must be refused
 #       TIMEOUT 600 LABELS run)          # the defaults
 #
+# A dashboard gets accuracy, steps/s and bytes of the arena as measurements. After a change that is
+# meant, LOCKSTEP_ACCEPT=1 ctest ... writes the digests and state hashes that were found into the
+# file that calls lockstep_add_run.
+#
 # The run lives in <build>/runs/NAME and starts afresh each time; its output stays beside it in
 # NAME.log. CONFIG is a file, relative to the calling folder, or the name of a ready configuration.
 
@@ -43,7 +47,7 @@ function(lockstep_add_run)
         list(APPEND command --set "${assignment}")
     endforeach()
     list(APPEND command ${run_ARGUMENTS})
-    set(definitions -DLOG=${run_dir}.log)
+    set(definitions -DLOG=${run_dir}.log -DLIST=${CMAKE_CURRENT_LIST_FILE})
     foreach(expectation IN LISTS expectations)
         if(DEFINED run_EXPECT_${expectation})
             list(APPEND definitions -D${expectation}=${run_EXPECT_${expectation}})
