@@ -84,7 +84,9 @@ typedef struct lockstep_config lockstep_config;
 
 // An empty one; `name` names default run directories. NULL: no memory.
 lockstep_config *lockstep_config_new(const char *name);
-// A JSON file, or the name of a ready configuration; a JSON text. NULL: error says why.
+// A JSON file, or the name of a ready configuration, which is looked for in $LOCKSTEP_CONFIGS and
+// beside the calling program (configs/, ../share/lockstep/configs/); a JSON text. NULL: error says
+// why.
 lockstep_config *lockstep_config_load(const char *file_or_name, lockstep_error *error);
 lockstep_config *lockstep_config_parse(const char *text, size_t bytes, lockstep_error *error);
 void lockstep_config_free(lockstep_config *config);
