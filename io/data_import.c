@@ -126,25 +126,12 @@ static lk_status open_array(array *a, const char *path, lk_error *error) {
 }
 
 static lk_status check_images(const array *a, lk_imported *out, lk_error *error) {
-    const lk_npy *n = &a->npy;
-    if (n->type != 'u' || n->item_bytes != 1) {
-        return lk_fail(error, LK_BAD_DATA,
-                       "%s: its items are %c%u, wanted u1, bytes from 0 to 255; save "
-                       "array.astype(numpy.uint8)",
-                       a->path, n->type, n->item_bytes);
-    }
-    bool good = n->ndim == 3 || n->ndim == 4;
-    for (uint32_t i = 1; good && i < n->ndim; i++) good = n->dims[i] <= (i == 3 ? 16 : 65535);
-    if (!good) {
-        return lk_fail(error, LK_BAD_DATA,
-                       "%s: an array of %u dimensions, wanted (n, height, width) or (n, height, "
-                       "width, channels), at most 65,535 high and wide and of 16 channels",
-                       a->path, n->ndim);
-    }
-    out->count = n->dims[0];
-    out->height = (uint32_t)n->dims[1];
-    out->width = (uint32_t)n->dims[2];
-    out->channels = n->ndim == 4 ? (uint32_t)n->dims[3] : 1;
+    lk_npy_images images;
+    LK_CHECK(lk_npy_as_images(&a->npy, a->path, &images, error));
+    out->count = images.count;
+    out->height = images.height;
+    out->width = images.width;
+    out->channels = images.channels;
     return LK_OK;
 }
 

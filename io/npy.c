@@ -196,3 +196,25 @@ lk_status lk_npy_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_
     return lk_fail(error, LK_BAD_DATA, "%s: found %llu bytes, wanted the %s of its header's shape",
                    name, (unsigned long long)file_bytes, fits ? "number" : "(absurd) number");
 }
+
+lk_status lk_npy_as_images(const lk_npy *n, const char *name, lk_npy_images *out, lk_error *error) {
+    if (n->type != 'u' || n->item_bytes != 1) {
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: its items are %c%u, wanted u1, bytes from 0 to 255; save "
+                       "array.astype(numpy.uint8)",
+                       name, n->type, n->item_bytes);
+    }
+    bool good = n->ndim == 3 || n->ndim == 4;
+    for (uint32_t i = 1; good && i < n->ndim; i++) good = n->dims[i] <= (i == 3 ? 16 : 65535);
+    if (!good) {
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: an array of %u dimensions, wanted (n, height, width) or (n, height, "
+                       "width, channels), at most 65,535 high and wide and of 16 channels",
+                       name, n->ndim);
+    }
+    *out = (lk_npy_images){.count = n->dims[0],
+                           .height = (uint32_t)n->dims[1],
+                           .width = (uint32_t)n->dims[2],
+                           .channels = n->ndim == 4 ? (uint32_t)n->dims[3] : 1};
+    return LK_OK;
+}

@@ -58,6 +58,16 @@ typedef struct lk_npy {
 lk_status lk_npy_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_bytes,
                        const char *name, lk_npy *out, lk_error *error);
 
+typedef struct lk_npy_images {
+    uint64_t count;
+    uint32_t height, width, channels;
+} lk_npy_images;
+
+// An array of bytes, (n, height, width) or (n, height, width, channels), as a data set has images.
+// LK_BAD_DATA: it is another.
+lk_status lk_npy_as_images(const lk_npy *npy, const char *name, lk_npy_images *out,
+                           lk_error *error);
+
 #ifdef __cplusplus
 }
 #endif

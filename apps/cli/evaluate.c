@@ -130,26 +130,42 @@ static lk_status predict(lk_run *run, const char *output, bool labels, lk_text_o
     return status;
 }
 
-// An IDX file of images, read into memory before the start; labels that nobody looks at.
+// Images in memory, of an IDX file or of an array of NumPy: what they are, without labels.
+static lk_status find_images(const uint8_t *bytes, uint64_t count, const char *path,
+                             lk_dataset_held *out, lk_error *error) {
+    if (count && bytes[0] == 0x93) {
+        lk_npy npy;
+        lk_npy_images images;
+        LK_CHECK(lk_npy_parse(bytes, count, count, path, &npy, error));
+        LK_CHECK(lk_npy_as_images(&npy, path, &images, error));
+        *out = (lk_dataset_held){
+            bytes + npy.header_bytes, NULL, images.count, images.height, images.width,
+            images.channels};
+        return LK_OK;
+    }
+    lk_idx idx;
+    LK_CHECK(lk_idx_parse(bytes, count, count, LK_IDX_IMAGES, path, &idx, error));
+    *out = (lk_dataset_held){
+        bytes + idx.header_bytes, NULL, idx.count, idx.height, idx.width, idx.channels};
+    return LK_OK;
+}
+
+// All of the file, read before the start; and labels that nobody looks at.
 static lk_status read_images(const char *path, uint8_t *memory[2], lk_dataset_held *out,
                              lk_error *error) {
     uint64_t bytes;
     int file;
-    lk_idx idx;
     LK_CHECK(lk_file_open_read(&lk_file_ops_posix, path, &file, &bytes, error));
     memory[0] = malloc((size_t)bytes + 1);
     lk_status status = memory[0] ? lk_file_read_all(&lk_file_ops_posix, file, path, memory[0],
                                                     (size_t)bytes, 0, error)
                                  : lk_fail(error, LK_UNAVAILABLE, "%s: no memory for it", path);
     lk_file_ops_posix.close(NULL, file);
-    if (status == LK_OK) {
-        status = lk_idx_parse(memory[0], bytes, bytes, LK_IDX_IMAGES, path, &idx, error);
-    }
+    if (status == LK_OK) status = find_images(memory[0], bytes, path, out, error);
     LK_CHECK(status);
-    memory[1] = calloc(idx.count, 1);
+    memory[1] = calloc((size_t)out->count, 1);
     if (!memory[1]) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for it", path);
-    *out = (lk_dataset_held){
-        memory[0] + idx.header_bytes, memory[1], idx.count, idx.height, idx.width, idx.channels};
+    out->labels = memory[1];
     return LK_OK;
 }
 

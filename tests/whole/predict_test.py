@@ -122,6 +122,14 @@ def main():
         t.check(f"images {COUNT}" in lines and not any("loss" in line or "accuracy" in line
                                                        for line in lines),
                 "nothing is said of what nobody knows", lines)
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({COUNT}, {SIDE}, {SIDE}), }}\n"
+    with open("array.npy", "wb") as f:
+        f.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() +
+                content(images)[16:])
+    t.expect(0, "predict", config, *run, "--images", "array.npy", "--output", "found.npy")
+    t.check(content("found.npy") == content("wanted.npy"), "the same logits from an array")
+    refused(t, 65, "its items are f4", "predict", config, *run, "--images", "wanted.npy",
+            "--output", "new.npy")
     found = json.loads(t.expect(0, "predict", config, *run, "--images", images, "--output",
                                 "found.npy", "--json")[1][0])
     t.check((found["images"], found["digest"], found["run_identity"]) ==
