@@ -17,12 +17,12 @@ static const struct {
     const char *use;
 } commands[] = {
     {"plan", lk_command_plan,
-     "plan CONFIG [--json] [--show-shards] [--workers N [--collective nccl] [--bandwidth "
+     "plan CONFIG [--json | --svg] [--show-shards] [--workers N [--collective nccl] [--bandwidth "
      "GBIT [--latency US]]]"},
     {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]"},
     {"train", lk_command_train,
      "train CONFIG [--run-dir DIR] [--resume | --fresh | --resume-or-start] [--seal] "
-     "[--verify-data] [--cluster FILE] [--quiet | --json]"},
+     "[--verify-data] [--tensorboard] [--trace FILE] [--cluster FILE] [--quiet | --json]"},
     {"launch", lk_command_launch,
      "launch --workers N [--replicas M] [--restarts K] [--elastic MIN] train CONFIG ..."},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE) [--json]"},
@@ -39,6 +39,7 @@ static const struct {
     {"reproduce", lk_command_reproduce, "reproduce FILE.tar|RUN_DIR [--json]"},
     {"ledger", lk_command_ledger,
      "ledger RUN_DIR|CONFIG (--example N | --step S) [--replicas N] [--json]"},
+    {"report", lk_command_report, "report RUN [RUN_B] [--output FILE.html] [--data DIRECTORY]"},
     {"bench", lk_command_bench, "bench [--json]"},
     {"verify", lk_command_verify, "verify [--kernels NAME] [--replicas N] [--json]"},
     {"doctor", lk_command_doctor, "doctor [--json]"},
@@ -71,6 +72,8 @@ static const char config_help[] =
     "  --verify-data        looks at every byte of the data at the start and believes no record "
     "of\n"
     "                       them; without it at some, and at all while the run goes on\n"
+    "  --tensorboard        writes event files for TensorBoard into the run's directory\n"
+    "  --trace FILE         where the time of some steps goes, op by op, for ui.perfetto.dev\n"
     "  --quiet              says its result alone, and what goes wrong\n"
     "  --json               events in place of lines, each a JSON object: start, step, progress\n"
     "                       (once a second), evaluation, checkpoint, stopped, error, end\n"
