@@ -292,23 +292,34 @@ lk_status lk_line_log_open(lk_line_log *log, const lk_run_dir *run, const char *
     return lk_file_fail(error, LK_IO_ERROR, run->path, "sync the directory", synced);
 }
 
-lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_error *error) {
-    if (bytes + 1 > log->capacity) {
+// With `ending` 1 a newline comes behind them, with 0 nothing.
+static lk_status add(lk_line_log *log, const char *line, size_t bytes, size_t ending,
+                     lk_error *error) {
+    if (bytes + ending > log->capacity) {
         return lk_fail(error, LK_INTERNAL, "%s: a line of %zu bytes does not fit its buffer of %zu",
                        log->path, bytes, log->capacity);
     }
     lk_error later = {.status = LK_OK}, *why = log->patient ? &later : error;
     lk_status status = LK_OK;
-    if (bytes + 1 > log->capacity - log->used) status = lk_line_log_flush(log, why);
-    if (bytes + 1 > log->capacity - log->used) {
+    if (bytes + ending > log->capacity - log->used) status = lk_line_log_flush(log, why);
+    if (bytes + ending > log->capacity - log->used) {
         log->lost++;
         return log->patient ? LK_OK : status;
     }
     memcpy(log->buffer + log->used, line, bytes);
-    log->buffer[log->used + bytes] = '\n';
-    log->used += bytes + 1;
+    if (ending) log->buffer[log->used + bytes] = '\n';
+    log->used += bytes + ending;
     status = lk_line_log_flush(log, why);
     return log->patient ? LK_OK : status;
+}
+
+lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_error *error) {
+    return add(log, line, bytes, 1, error);
+}
+
+lk_status lk_line_log_add_bytes(lk_line_log *log, const void *record, size_t bytes,
+                                lk_error *error) {
+    return add(log, record, bytes, 0, error);
 }
 
 lk_status lk_line_log_flush(lk_line_log *log, lk_error *error) {

@@ -91,6 +91,9 @@ lk_status lk_line_log_open(lk_line_log *log, const lk_run_dir *run, const char *
 // Adds one line, given without its newline: it is in the file when this returns. A patient log
 // never fails here: what cannot be written is kept while the buffer has room, then counted as lost.
 lk_status lk_line_log_add(lk_line_log *log, const char *line, size_t bytes, lk_error *error);
+// The same of a record that is no line: its bytes alone, with no newline behind them.
+lk_status lk_line_log_add_bytes(lk_line_log *log, const void *record, size_t bytes,
+                                lk_error *error);
 // Writes what the buffer has kept. After a failure it holds what is not written yet, to the byte:
 // it may be called again.
 lk_status lk_line_log_flush(lk_line_log *log, lk_error *error);

@@ -63,6 +63,7 @@ lk_status lk_command_pack(int argc, char **argv, lk_error *error);
 lk_status lk_command_reproduce(int argc, char **argv, lk_error *error);
 lk_status lk_command_ledger(int argc, char **argv, lk_error *error);
 lk_status lk_command_bench(int argc, char **argv, lk_error *error);
+lk_status lk_command_report(int argc, char **argv, lk_error *error);
 lk_status lk_command_verify(int argc, char **argv, lk_error *error);
 lk_status lk_command_cluster(int argc, char **argv, lk_error *error);
 lk_status lk_command_doctor(int argc, char **argv, lk_error *error);
@@ -88,9 +89,10 @@ typedef struct lk_common_options {
     lk_link link;            // --bandwidth, --latency, for a plan of workers
     lk_mpi_options mpi;      // --start-timeout, --step-timeout
     lk_collective collective;
-    bool resume, fresh, resume_or_start, seal, json, show_shards;
+    bool resume, fresh, resume_or_start, seal, json, svg, show_shards;
     bool quiet;                                      // --quiet: results alone
     char epochs[32], seed[32];                       // --epochs, --seed, as --set has them
+    char trace[LK_CONFIG_PATH_BYTES];                // --trace, likewise
     uint32_t start_delay_seconds, throttle_seconds;  // of an evaluator
     bool insecure;                                   // --insecure: no key between hosts
     bool require_lock;                               // --require-lock
@@ -100,7 +102,7 @@ typedef struct lk_common_options {
 // Which of them a command accepts; another one is refused as unknown to it.
 typedef enum lk_option_group {
     LK_OPT_TRAIN = 1,        // --run-dir --resume --fresh .., and those of workers
-    LK_OPT_PLAN = 2,         // --show-shards --json --workers --bandwidth --latency
+    LK_OPT_PLAN = 2,         // --show-shards --json --svg --workers --bandwidth --latency
     LK_OPT_WEIGHTS = 4,      // --run-dir --checkpoint
     LK_OPT_OUTPUT = 8,       // --output
     LK_OPT_EMBED = 16,       // --to

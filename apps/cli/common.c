@@ -64,7 +64,10 @@ enum {
     OPT_QUIET,
     OPT_REQUIRE_LOCK,
     OPT_METRICS_FILE,
-    OPT_HELP
+    OPT_HELP,
+    OPT_TENSORBOARD,
+    OPT_TRACE,
+    OPT_SVG
 };
 
 // What help prints of each, in this order, beneath the heading of its section.
@@ -182,6 +185,21 @@ static const struct {
      OF_COMMAND,
      "",
      "says its result alone, and what goes wrong"},
+    {{"tensorboard", no_argument, NULL, OPT_TENSORBOARD},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "",
+     "writes event files for TensorBoard into the run's directory"},
+    {{"trace", required_argument, NULL, OPT_TRACE},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "FILE",
+     "where the time of some steps goes, op by op, for ui.perfetto.dev"},
+    {{"svg", no_argument, NULL, OPT_SVG},
+     LK_OPT_PLAN,
+     OF_COMMAND,
+     "",
+     "the plan as a picture, drawn to scale"},
     {{"show-shards", no_argument, NULL, OPT_SHOW_SHARDS},
      LK_OPT_PLAN,
      OF_COMMAND,
@@ -461,12 +479,26 @@ static lk_status take_key(const char *key, const char *value, uint64_t least, ui
     return again ? LK_OK : take_set(out, o, error);
 }
 
+// --trace FILE is --set trace.file="FILE".
+static lk_status take_trace(const char *file, lk_common_options *o, lk_error *error) {
+    char escaped[sizeof o->trace];
+    const bool again = *o->trace != '\0';
+    if (lk_text_escape(escaped, sizeof escaped - 16, file, strlen(file)) >= sizeof escaped - 16) {
+        return lk_fail(error, LK_BAD_USAGE, "--trace: found a name of %zu bytes, wanted a shorter",
+                       strlen(file));
+    }
+    lk_format(o->trace, sizeof o->trace, "trace.file=\"%s\"", escaped);
+    return again ? LK_OK : take_set(o->trace, o, error);
+}
+
 static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
     switch (option) {
     case OPT_SET: return take_set(value, o, error);
     case OPT_EPOCHS: return take_key("epochs", value, 1, (uint64_t)1 << 40, o->epochs, o, error);
     case OPT_SEED: return take_key("seed", value, 0, INT64_MAX, o->seed, o, error);
     case OPT_QUIET: o->quiet = true; return LK_OK;
+    case OPT_TENSORBOARD: return take_set("events.scalars=true", o, error);
+    case OPT_TRACE: return take_trace(value, o, error);
     case OPT_REPLICAS:
         return lk_parse_number("replicas", value, 1 << 20, &o->config.replicas, error);
     case OPT_GPUS: return parse_gpus(value, &o->config.gpus, error);
@@ -505,6 +537,7 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_INSECURE: o->insecure = o->mpi.reach.insecure = true; return LK_OK;
     case OPT_PRIVATE_NETWORK: return lk_network_parse(value, &o->mpi.reach.network, error);
     case OPT_JSON: o->json = true; return LK_OK;
+    case OPT_SVG: o->svg = true; return LK_OK;
     default: o->show_shards = true; return LK_OK;
     }
 }

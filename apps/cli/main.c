@@ -14,7 +14,7 @@
 
 static const lk_command commands[] = {
     {"plan", lk_command_plan,
-     "plan CONFIG [--json] [--show-shards] [--workers N [--collective nccl] [--bandwidth "
+     "plan CONFIG [--json | --svg] [--show-shards] [--workers N [--collective nccl] [--bandwidth "
      "GBIT [--latency US]]]",
      "prints the plan of a run: every byte, before it starts"},
     {"cluster", lk_command_cluster, "cluster [CONFIG] [--cluster FILE] [--json]",
@@ -32,7 +32,7 @@ static const lk_command commands[] = {
      "  Slurm           SLURM_PROCID, SLURM_STEP_NUM_TASKS, in a step\n"},
     {"train", lk_command_train,
      "train CONFIG [--run-dir DIR] [--resume | --fresh | --resume-or-start] [--seal] "
-     "[--verify-data] [--cluster FILE] [--quiet | --json]",
+     "[--verify-data] [--tensorboard] [--trace FILE] [--cluster FILE] [--quiet | --json]",
      "trains a network\n"
      "Ctrl-C, SIGTERM and SIGHUP save and end it after the step at hand; one more Ctrl-C ends it\n"
      "at once. SIGUSR1 has it say how far it is.\n"
@@ -68,6 +68,9 @@ static const lk_command commands[] = {
     {"ledger", lk_command_ledger,
      "ledger RUN_DIR|CONFIG (--example N | --step S) [--replicas N] [--json]",
      "says where an example was used, or what a step used"},
+    {"report", lk_command_report,
+     "report RUN [RUN_B] [--output FILE.html] [--data DIRECTORY]",
+     "writes one page about a run, or about two beside each other"},
     {"bench", lk_command_bench, "bench [--json]",
      "times training steps beside the machine's own peak"},
     {"verify", lk_command_verify, "verify [--kernels NAME] [--replicas N] [--json]",

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "apps/cli/command.h"
+#include "apps/cli/markup.h"
 #include "apps/run/order.h"
 #include "apps/run/plan_json.h"
 #include "comm/cluster/rendezvous.h"
@@ -266,6 +267,22 @@ static lk_status print_json(const lk_run *run, const lk_link *link, lk_error *er
     return LK_OK;
 }
 
+// --svg: the plan to scale, on standard output.
+static lk_status print_svg(const lk_run *run, lk_error *error) {
+    lk_markup m = {0};
+    const size_t bytes = lk_plan_json(run, NULL, NULL, 0) + 1;
+    char *text = malloc(bytes);
+    if (!text) return lk_fail(error, LK_UNAVAILABLE, "no memory for the plan's text");
+    lk_plan_json(run, NULL, text, bytes);
+    json_t *plan = json_loads(text, 0, NULL);
+    free(text);
+    const bool drawn = plan && lk_draw_plan(&m, plan, true);
+    json_decref(plan);
+    if (drawn && lk_markup_check(&m, error) == LK_OK) fputs(m.text, stdout);
+    free(m.text);
+    return drawn ? error->status : lk_fail(error, LK_UNAVAILABLE, "no memory for the picture");
+}
+
 // --- who reads what ----------------------------------------------------------------------------
 
 // What an epoch reads, added up over the workers.
@@ -380,7 +397,9 @@ static lk_status plan(lk_run *run, const lk_common_options *o, lk_error *error) 
     void *memory = NULL;
     lk_text_open(&out, STDOUT_FILENO);
     LK_CHECK(lk_run_plan(run, error));
-    if (o->json) {
+    if (o->svg) {
+        LK_CHECK(print_svg(run, error));
+    } else if (o->json) {
         LK_CHECK(print_json(run, &o->link, error));
     } else {
         LK_CHECK(print_plan(run, &o->link, &out, error));
@@ -402,6 +421,8 @@ static lk_status check_options(lk_common_options *o, lk_error *error) {
     bool given = o->link.bits_per_second > 0;
     if (o->json && o->show_shards)
         return lk_fail(error, LK_BAD_USAGE, "--json and --show-shards exclude each other");
+    if (o->svg && (o->json || o->show_shards))
+        return lk_fail(error, LK_BAD_USAGE, "--svg and --json or --show-shards exclude each other");
     if (!given && o->link.latency_us > 0)
         return lk_fail(error, LK_BAD_USAGE, "--latency: found no --bandwidth, wanted both");
     if (given && o->workers < 2) {

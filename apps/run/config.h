@@ -64,6 +64,15 @@ typedef struct lk_config {
     uint64_t log_every_steps;
     uint64_t hash_every_steps;
     uint64_t evaluate_every_steps;      // 0: at the end only
+    struct {
+        bool scalars, histograms;
+        uint32_t images;  // so many of a step's examples
+    } events;             // files for TensorBoard: any of them
+    struct {
+        char file[LK_CONFIG_PATH_BYTES];  // empty: none
+        uint64_t first_step;              // counted from 1, as the logs do
+        uint32_t steps;
+    } trace;
     uint64_t checkpoint_every_steps;    // 0: not by steps
     uint64_t checkpoint_every_seconds;  // 0: not by time
     uint64_t hot_steps;                 // 0: no hot state; LK_CONFIG_HOT_AUTO: reckoned

@@ -152,6 +152,24 @@ static const lk_key checkpoint[] = {
                .meaning = "steps from one copy in memory to the next; 0: none"}},
 };
 
+static const lk_key events[] = {
+    {.value = {VALUE(BOOL, "scalars", lk_config, events.scalars),
+               .meaning = "what is in metrics.jsonl, and speed, for TensorBoard; --tensorboard"}},
+    {.value = {VALUE(U32, "images", lk_config, events.images), .zero = true, .most = 64,
+               .meaning = "the first so many examples of a step, at the first and at evaluations"}},
+    {.value = {VALUE(BOOL, "histograms", lk_config, events.histograms),
+               .meaning = "of all parameters, at the first step and at evaluations"}},
+};
+
+static const lk_key trace[] = {
+    {.value = {TEXT("file", lk_config, trace.file), .chosen = "none",
+               .meaning = "where a trace of some steps is written; --trace"}},
+    {.value = {VALUE(U64, "first_step", lk_config, trace.first_step), .most = MANY, .constant = 11,
+               .meaning = "the first of them, counted from 1"}},
+    {.value = {VALUE(U32, "steps", lk_config, trace.steps), .most = 1000, .constant = 10,
+               .meaning = "how many"}},
+};
+
 // In the order in which an unknown key is told what there is.
 static const lk_key root[] = {
     {.value = {TEXT("name", lk_config, name), .chosen = "unnamed",
@@ -208,6 +226,14 @@ static const lk_key root[] = {
      .free = true},
     {.value = {.name = "checkpoint", .meaning = "when the run is saved"},
      OBJECT(checkpoint),
+     .free = true,
+     .shown = true},
+    {.value = {.name = "events", .meaning = "files for TensorBoard in the run directory"},
+     OBJECT(events),
+     .free = true,
+     .shown = true},
+    {.value = {.name = "trace", .meaning = "where the time of some steps goes, op by op"},
+     OBJECT(trace),
      .free = true,
      .shown = true},
     {.value = {CHOICE("on_start", lk_config, on_start, starts),

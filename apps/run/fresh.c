@@ -9,10 +9,15 @@
 #include "apps/run/weights.h"
 #include "apps/run/hot.h"
 #include "apps/run/record.h"
+#include "io/events.h"
 
-static const char *const files_of_run[] = {"metrics.jsonl",   "hashes.jsonl", "evaluations.jsonl",
-                                           "arithmetic.json", "config.json",  "plan.json",
-                                           LK_RECORD_NAME,    "identity"};
+static const char *const files_of_run[] = {
+    "metrics.jsonl", "hashes.jsonl",  "evaluations.jsonl", "arithmetic.json", "config.json",
+    "plan.json",     LK_RECORD_NAME,  "times.jsonl",       "report.html",     "identity"};
+
+static bool is_event_file(const char *name) {
+    return strncmp(name, LK_EVENTS_PREFIX, sizeof LK_EVENTS_PREFIX - 1) == 0;
+}
 
 // What lies in a run directory, or in its checkpoints, and is nothing that a run has written.
 typedef struct stranger {
@@ -29,7 +34,8 @@ static void visit_for_stranger(void *context, const char *name) {
     snprintf(whole, sizeof whole, "%.*s", (int)(bytes - (unfinished ? tail : 0)), name);
     bool known = s->among_checkpoints
                      ? lk_checkpoint_step_of(whole, &step)
-                     : strcmp(name, "lock") == 0 || strcmp(name, "checkpoints") == 0;
+                     : strcmp(name, "lock") == 0 || strcmp(name, "checkpoints") == 0 ||
+                           is_event_file(name);
     for (uint32_t i = 0; i < LK_COUNT(files_of_run) && !s->among_checkpoints; i++) {
         known = known || strcmp(whole, files_of_run[i]) == 0;
     }
@@ -70,6 +76,10 @@ static void remove_file(void *context, const char *name) {
     r->count += removed >= 0;
 }
 
+static void remove_event_file(void *context, const char *name) {
+    if (is_event_file(name)) remove_file(context, name);
+}
+
 static lk_status remove_files(const lk_run_dir *run, lk_error *error) {
     const lk_file_ops *ops = run->ops;
     removal r = {.run = run, .directory = run->checkpoints, .error = error};
@@ -83,6 +93,10 @@ static lk_status remove_files(const lk_run_dir *run, lk_error *error) {
     LK_CHECK(error->status);
     // The identity last: until then the rest is known as a run's, should this be cut short.
     r.directory = run->path;
+    do {
+        r.count = 0;
+        (void)ops->list(ops->context, run->path, remove_event_file, &r);
+    } while (r.count > 0 && error->status == LK_OK);
     for (uint32_t i = 0; i < LK_COUNT(files_of_run) && error->status == LK_OK; i++) {
         char unfinished[32];  // of a run that was cut short while it wrote this one
         snprintf(unfinished, sizeof unfinished, "%s.tmp", files_of_run[i]);

@@ -60,6 +60,21 @@ static void put_tensor(json_text *j, const lk_tensor *t) {
     }
 }
 
+static void put_ops(json_text *j, const lk_program *p) {
+    put(j, "  \"ops\": [\n");
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        const lk_op *op = &p->ops[i];
+        char layer[2 * LK_NAME_BYTES] = "";
+        if (op->layer != LK_NONE) {
+            const char *plain = p->spec->model.layers[op->layer].name;
+            lk_text_escape(layer, sizeof layer, plain, strlen(plain));
+        }
+        put(j, "    {\"phase\": \"%s\", \"type\": \"%s\", \"layer\": \"%s\"}%s\n",
+            lk_phase_name(op->phase), op->type->name, layer, i + 1 < p->op_count ? "," : "");
+    }
+    put(j, "  ],\n");
+}
+
 static void put_parts(json_text *j, const lk_run *run) {
     const lk_parts parts = lk_exchange_parts(&run->program);
     put(j, "  \"exchange_parts\": [\n");
@@ -140,6 +155,7 @@ size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t by
     put(&j, "  \"exchange_bytes_per_step\": %llu,\n", (ull)lk_plan_exchange_bytes(p));
     if (run->workers.world > 1) put_parts(&j, run);
     if (link && link->bits_per_second > 0) put_link(&j, run, link);
+    put_ops(&j, p);
     put(&j, "  \"tensors\": [\n");
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         put_tensor(&j, &p->tensors[i]);

@@ -9,6 +9,7 @@
 
 #include "apps/run/hot.h"
 #include "apps/run/order.h"
+#include "apps/run/journal.h"
 #include "arena/seal.h"
 #include "comm/step/hash.h"
 #include "ops/variant.h"
@@ -543,6 +544,8 @@ static void take_regions(lk_run *run, lk_arena *a) {
     }
     if (run->needs.logs) {
         run->log_buffers = (char *)lk_arena_take(a, "log buffer", LK_RUN_LOG_BYTES, 2, line);
+        run->journal_buffer = lk_arena_take(a, "journal buffer", lk_journal_bytes(run), 1, line);
+        lk_trace_take(run, a);
     }
 }
 

@@ -11,6 +11,7 @@
 
 #include "apps/run/config.h"
 #include "apps/run/laps.h"
+#include "apps/run/trace.h"
 #include "arena/arena.h"
 #include "arena/host_memory.h"
 #include "comm/cuda/group.h"
@@ -78,6 +79,8 @@ typedef struct lk_run {
     uint8_t *team_tables, *stacks, *train_memory, *test_memory, *checkpoint_buffer,
         *checkpoint_tables, *exchange_tables, *inbox;
     char *log_buffers;
+    uint8_t *journal_buffer;  // journal.h
+    lk_trace trace;          // trace.h
     // What this worker holds of the memory that the workers of a host share: MPI's, beside the
     // arena, but counted the same way. All of the window has a little more.
     lk_arena window;

@@ -26,6 +26,7 @@ static const lk_transport *transport_of(const lk_run *run) {
 // Known once the workers have met. Of a GPU's steps nobody sees the laps.
 static lk_driver *driver_of(lk_run *run) {
     run->driver.lanes = lanes_of(run);
+    if (run->trace.on) lk_trace_drive(&run->trace, &run->driver);
     run->driver.transport = transport_of(run);
     run->driver.worlds = &run->world;
     run->driver.exchanges = run->workers.joined ? &run->exchange : NULL;
@@ -45,10 +46,12 @@ static lk_step_result result_of(lk_run *run) {
 }
 
 lk_step_result lk_run_step(lk_run *run, uint64_t step) {
+    lk_trace_begin(&run->trace, step);
     lk_driver_start(driver_of(run), 0, step);
     if (!run->cuda) lk_laps_start(&run->laps);
     lk_threads_run(&run->driver, &run->team);
     if (!run->cuda) lk_lap_ends(&run->laps, LK_LAP_WAITING);
+    lk_trace_end(&run->trace);
     return result_of(run);
 }
 

@@ -90,6 +90,7 @@ static lk_status write_checkpoint(lk_trainer *t, lk_error *error) {
     LK_CHECK(lk_run_dir_check(&t->dir, error));
     LK_CHECK(lk_line_log_sync(&t->metrics, error));
     LK_CHECK(lk_line_log_sync(&t->hashes, error));
+    lk_journal_sync(&t->journal);
     t->saver.job.step = t->done;
     return lk_checkpoint_save(t->dir.ops, &t->saver.job, error);
 }
@@ -187,7 +188,9 @@ static lk_status log_metrics(lk_trainer *t, const char *kind, const lk_step_resu
     int n = snprintf(line, sizeof line,
                      "{\"step\":%llu,\"%s\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u}}",
                      (unsigned long long)t->done, kind, (double)r->loss, r->correct, r->examples);
-    return lk_line_log_add(&t->metrics, line, lk_line_sum_put(line, (size_t)n, sizeof line), error);
+    n = (int)lk_line_sum_put(line, (size_t)n, sizeof line);
+    LK_CHECK(lk_line_log_add(&t->metrics, line, (size_t)n, error));
+    return lk_journal_metrics(&t->journal, kind, t->done, r, error);
 }
 
 // One line of hashes.jsonl: a hash for each parameter, in canonical order.
@@ -381,13 +384,36 @@ static lk_status one_step(lk_trainer *t, lk_error *error) {
     return t->calls.may_go_on(t->calls.context, error);
 }
 
+// A trace that cannot be written ends no healthy run; it counts at the end.
+static void write_trace(lk_trainer *t, bool over) {
+    const lk_trace *trace = &t->run->trace;
+    const bool before = t->unrecorded.status != LK_OK;
+    if (!before && lk_trace_write(&t->run->trace, over, &t->unrecorded) != LK_OK && !over) {
+        lk_say_warning(&t->calls.say, "%s", t->unrecorded.text);
+    }
+    if (over && trace->lanes && trace->steps_used == 0) {
+        lk_say_line(&t->calls.say,
+                    "trace: nothing to write, step %llu was not done by this process",
+                    (unsigned long long)t->run->config.trace.first_step);
+    }
+}
+
+// What is written of all steps of this process, once they are over.
+static void end_records(lk_trainer *t) {
+    write_trace(t, true);
+    if (t->unrecorded.status != LK_OK) return;
+    (void)lk_journal_phases(&t->journal, t->done, &t->unrecorded);
+}
+
 static lk_status loop(lk_trainer *t, lk_error *error) {
     t->start = t->last_log = t->last_save = lk_seconds();
     t->first = t->last_log_step = t->done;
+    lk_journal_start(&t->journal);
     tell(t, LK_TRAIN_BEGUN);
     LK_CHECK(catch_up(t, error));
     while (t->done < t->total) {
         LK_CHECK(one_step(t, error));
+        write_trace(t, false);
         tell(t, LK_TRAIN_BETWEEN);
         // Alone, at once; with others, after the step in which all of them know it.
         if (!t->run->workers.joined) t->stop = t->calls.stop(t->calls.context);
@@ -399,6 +425,10 @@ static lk_status loop(lk_trainer *t, lk_error *error) {
         if (t->run->cuda) LK_CHECK(settle(t, &(lk_step_result){.pending = true}, error));
         LK_CHECK(save_last(t, error));
         LK_CHECK(check_saved(t, error));
+        end_records(t);
+        if (t->unrecorded.status != LK_OK) {
+            lk_say_warning(&t->calls.say, "%s", t->unrecorded.text);
+        }
         lk_train_event stopped = event_of(t, LK_TRAIN_STOPPED);
         stopped.signal = t->stop;
         tell_event(t, &stopped);
@@ -421,8 +451,10 @@ static lk_status finish(lk_trainer *t, lk_error *error) {
         LK_CHECK(lk_run_check_data(t->run, error));
         if (t->leads) (void)lk_line_log_sync(&t->metrics, &unwritten);
     }
+    end_records(t);
     tell_result(t, LK_TRAIN_END, &r, steps, seconds);
     LK_CHECK(check_saved(t, error));
+    if (t->unrecorded.status != LK_OK) *error = t->unrecorded;
     if (unwritten.status != LK_OK) *error = unwritten;
     return error->status;
 }
@@ -545,6 +577,7 @@ static lk_status resume(lk_trainer *t, lk_error *error) {
     check_logs(t);
     uint64_t removed;
     LK_CHECK(lk_line_log_cut(&t->dir, "metrics.jsonl", t->done, &removed, error));
+    LK_CHECK(lk_journal_cut(&t->dir, t->done, error));
     LK_CHECK(find_evaluation(t, error));
     if (t->evaluated) t->from.word &= ~(uint64_t)LK_HOT_EVALUATION_OWED;
     return lk_line_log_cut(&t->dir, "hashes.jsonl", t->done, &removed, error);
@@ -595,6 +628,7 @@ static lk_status open_files(lk_trainer *t, lk_error *error) {
                               LK_RUN_LOG_BYTES, error));
     LK_CHECK(lk_line_log_open(&t->hashes, &t->dir, "hashes.jsonl",
                               run->log_buffers + LK_RUN_LOG_BYTES, LK_RUN_LOG_BYTES, error));
+    LK_CHECK(lk_journal_open(&t->journal, run, &t->dir, t->done, over, error));
     t->metrics.patient = t->hashes.patient = !run->config.stop_on_failed_save;
     lk_saver_make(&t->saver, run, t->dir.checkpoints);
     if (!over) watch_directory(t);
@@ -612,6 +646,7 @@ static lk_status check_lock(const lk_run *run, lk_error *error) {
 }
 
 static lk_status plan_and_start(lk_run *run, const lk_train_options *o, lk_error *error) {
+    LK_CHECK(lk_trace_check(run, error));
     run->gpu_choice.seconds_max = o->step_timeout_seconds;
     if (!run->planning) LK_CHECK(lk_run_plan(run, error));
     LK_CHECK(lk_run_start(run, o->max_memory, error));
@@ -664,7 +699,8 @@ static lk_status close_logs(lk_trainer *t, lk_status status, lk_error *error) {
         lk_status closed = lk_line_log_close(logs[i], error);
         if (status == LK_OK) status = closed;
     }
-    return status;
+    lk_status closed = lk_journal_close(&t->journal, error);
+    return status == LK_OK ? closed : status;
 }
 
 lk_status lk_stop_status(uint32_t signal_number) {

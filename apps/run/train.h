@@ -12,6 +12,7 @@
 
 #include "apps/run/collective.h"
 #include "apps/run/hot.h"
+#include "apps/run/journal.h"
 #include "apps/run/run.h"
 #include "apps/run/save.h"
 #include "apps/run/say.h"
@@ -79,6 +80,7 @@ typedef struct lk_trainer {
     lk_train_calls calls;
     lk_run_dir dir;
     lk_line_log metrics, hashes;
+    lk_journal journal;
     lk_saver saver;
     lk_hot hot;
     char line[LK_TRAIN_HASHES_BYTES + LK_LINE_SUM_BYTES];  // of hashes.jsonl
@@ -87,6 +89,7 @@ typedef struct lk_trainer {
     uint64_t first;  // steps that were finished when this process began
     uint64_t saved;  // step of the last checkpoint, or UINT64_MAX
     lk_error unsaved;  // why the last save failed, or LK_OK
+    lk_error unrecorded;  // .. the trace, or where the time went, could not be written
     bool low, moved;   // said: little room on the disk; the directory lies elsewhere
     bool evaluated;  // the run that is resumed has logged the evaluation of step `first`
     lk_hot_choice from;  // the hot state that this process began from, if it did

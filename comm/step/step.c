@@ -167,6 +167,19 @@ void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
     }
 }
 
+void lk_step_compute_seen(lk_world *world, uint32_t replica, uint64_t step, lk_on_op seen,
+                          void *context) {
+    lk_waves waves = start(world, replica, step);
+    lk_counter after = {0};
+    while (lk_next_wave(&waves)) {
+        for (uint32_t op = 0; op < world->program->reduce_op; op++) {
+            lk_execute_train_ops(&world->frames[replica], &waves.wave, op, op + 1, &after);
+            seen(context, replica, op);
+        }
+        add_progress(world, replica, &waves);
+    }
+}
+
 // --- REDUCE, APPLY -----------------------------------------------------------------------------
 
 void lk_step_foresee(lk_world *world, uint64_t step) {

@@ -96,6 +96,10 @@ void lk_world_look_ahead(lk_world *world);
 
 // Steps are counted from the start of the run; step 0 is the first.
 void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step);
+// The same, for whoever looks on: `seen` is called after each op of each wave.
+typedef void (*lk_on_op)(void *context, uint32_t replica, uint32_t op);
+void lk_step_compute_seen(lk_world *world, uint32_t replica, uint64_t step, lk_on_op seen,
+                          void *context);
 // Once, between the two, where there are sharers of other processes: what nodes they hold.
 void lk_step_foresee(lk_world *world, uint64_t step);
 void lk_step_update(lk_world *world, uint32_t replica, uint64_t step);

@@ -43,7 +43,9 @@ OTHERS = {
     "layout.overlap": "off", "log_every_steps": 2, "hash_every_steps": 1, "steps": 2,
     "evaluate_every_steps": 1, "checkpoint.every_steps": 1, "checkpoint.every_seconds": 5,
     "checkpoint.keep_max": 1, "checkpoint.on_error": "stop", "checkpoint.hot_steps": 1,
-    "on_start": "resume_or_start", "$schema": "config.schema.json",
+    "on_start": "resume_or_start", "$schema": "config.schema.json", "events.scalars": True,
+    "events.images": 2, "events.histograms": True, "trace.file": "trace.json",
+    "trace.first_step": 3, "trace.steps": 2,
 }
 # .. and of keys that decide them.
 DECIDERS = {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """noalloc_test - nothing is allocated between the seal and the end of a run of 1,000 steps with
-evaluations and checkpoints in it, of one process and on every rank of several, counted by noalloc.c
-and refused by the kernel under --seal.
+evaluations, checkpoints, event files and a trace in it, of one process and on every rank of
+several, counted by noalloc.c and refused by the kernel under --seal.
 
    noalloc_test.py PROGRAM WORK_DIR COUNTING_PROGRAM
 """
@@ -11,6 +11,11 @@ import socket
 import sys
 
 from program import Test, finish, free_port, result, start, tf_config
+
+
+# Everything that a run may write beside its logs.
+SEEN = ["--tensorboard", "--set", "events.images=4", "--set", "events.histograms=true", "--set",
+        "trace.steps=50", "--trace", "trace.json"]
 
 
 def counts(error):
@@ -52,7 +57,7 @@ def workers(t, config, digest, sealed):
             continue
         port, run = free_port(), f"workers{world}{len(more)}"
         ends = finish([start(t, tf_config(world, r, port), "train", config, "--run-dir", run,
-                             "--replicas", "1", *more) for r in range(world)])
+                             "--replicas", "1", *SEEN, *more) for r in range(world)])
         if ends[0][0] == 69 and "has no MPI" in ends[0][2]:
             print("not done with workers: this build has no MPI")
             return
@@ -87,7 +92,7 @@ def main():
             print("no --seal here")
             continue
         _, lines, error = t.expect(0, "train", config, "--run-dir", f"counted{name}", "--replicas",
-                                   name, *more)
+                                   name, *SEEN, *more)
         t.check(counts(error) == ["0"] * 11, "nothing is counted", error)
         t.check(result(lines) == digest, "the same run", result(lines), digest)
         t.check(sum(line.startswith("evaluation") for line in lines) == 10, "ten evaluations")

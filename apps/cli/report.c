@@ -1,0 +1,327 @@
+// report.c - lockstep report: reads what one or two run directories hold, lets the newest weights
+// look at the test set once more, and writes one page that needs no other file. Changes nothing of
+// a run but that page.
+#define _GNU_SOURCE
+#include "apps/cli/report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "apps/cli/two_runs.h"
+#include "apps/run/weights.h"
+#include "io/png.h"
+
+static const char help[] =
+    "lockstep report RUN [RUN_B] [--output FILE.html] [--data DIRECTORY]\n"
+    "\n"
+    "Writes a page about a run that needs no other file and no script: learning curves, the\n"
+    "confusion matrix and the most confident mistakes of its newest weights on its test set,\n"
+    "the memory plan to scale, where the time of a step went, configuration, digests, and how\n"
+    "to reproduce it. Of two runs, side by side.\n"
+    "\n"
+    "--output FILE.html: where (RUN/report.html; of two runs it must be said)\n"
+    "--data DIRECTORY:   where the data lies now; without the data the page has no predictions\n";
+
+// --- logs ----------------------------------------------------------------------------------------
+
+static lk_status add_point(lk_report_curve *c, double step, double loss, double accuracy,
+                           lk_error *error) {
+    if (c->count == c->capacity) {
+        const size_t capacity = 2 * c->capacity + 256;
+        double **const arrays[] = {&c->step, &c->loss, &c->accuracy};
+        for (uint32_t i = 0; i < LK_COUNT(arrays); i++) {
+            double *larger = realloc(*arrays[i], capacity * sizeof *larger);
+            if (!larger) return lk_fail(error, LK_UNAVAILABLE, "no memory for the curves");
+            *arrays[i] = larger;
+        }
+        c->capacity = capacity;
+    }
+    c->step[c->count] = step;
+    c->loss[c->count] = loss;
+    c->accuracy[c->count++] = accuracy;
+    return LK_OK;
+}
+
+static lk_status take_metrics(lk_report_run *r, const lk_json_log *log, lk_error *error) {
+    static const char *const kinds[] = {"train", "test"};
+    lk_report_curve *const curves[] = {&r->train, &r->test};
+    for (uint32_t i = 0; i < LK_COUNT(kinds); i++) {
+        const json_t *line = json_object_get(log->document.root, kinds[i]);
+        const double examples = json_number_value(json_object_get(line, "examples"));
+        if (!(examples > 0)) continue;
+        LK_CHECK(add_point(curves[i], (double)log->step,
+                           json_number_value(json_object_get(line, "loss")),
+                           json_number_value(json_object_get(line, "correct")) / examples, error));
+    }
+    return LK_OK;
+}
+
+static lk_status take_times(lk_report_run *r, const lk_json_log *log, lk_error *error) {
+    static const char *const names[LK_LAPS] = {"computing", "exchanging", "waiting",
+                                               "turns",     "moving",     "updating"};
+    const json_t *root = log->document.root, *phases = json_object_get(root, "phases");
+    const json_t *line = json_object_get(root, "train");
+    if (!line) line = json_object_get(root, "test");
+    const double wall = json_number_value(json_object_get(line, "wall_time"));
+    if (wall > 0 && r->wall_first == 0) r->wall_first = wall;
+    if (wall > 0) r->wall_last = wall;
+    const json_int_t steps = json_integer_value(json_object_get(phases, "steps"));
+    if (steps <= 0) return error->status;
+    r->phase_steps = (uint64_t)steps;
+    for (uint32_t i = 0; i < LK_LAPS; i++) {
+        r->phases[i] = LK_MAX(json_number_value(json_object_get(phases, names[i])), 0);
+    }
+    return LK_OK;
+}
+
+typedef lk_status (*take_line)(lk_report_run *r, const lk_json_log *log, lk_error *error);
+
+static lk_status read_log(lk_report_run *r, const char *name, take_line take, lk_error *error) {
+    lk_json_log log;
+    lk_status status = lk_json_log_open(&log, r->path, name, true, error);
+    while (status == LK_OK) {
+        status = lk_json_log_next(&log, error);
+        if (status != LK_OK || !log.at_line) break;
+        status = take(r, &log, error);
+    }
+    lk_json_log_close(&log);
+    return status;
+}
+
+// --- predictions ---------------------------------------------------------------------------------
+
+// What the replicas say of the test set, each of examples of its own.
+typedef struct answers {
+    uint32_t classes;
+    uint32_t *predicted;  // (examples)
+    float *confidence;    // (examples)
+} answers;
+
+static void take_logits(void *context, uint64_t first, uint32_t count, const float *logits) {
+    const answers *a = context;
+    for (uint32_t i = 0; i < count; i++) {
+        const float *row = logits + (uint64_t)i * a->classes;
+        uint32_t best = 0;
+        double sum = 0;
+        for (uint32_t c = 1; c < a->classes; c++) best = row[c] > row[best] ? c : best;
+        for (uint32_t c = 0; c < a->classes; c++) sum += exp((double)row[c] - (double)row[best]);
+        a->predicted[first + i] = best;
+        a->confidence[first + i] = (float)(1 / sum);
+    }
+}
+
+// Among the most confident so far, which are in order; of equals the first stays before.
+static void add_mistake(lk_report_run *r, const lk_report_mistake *mistake) {
+    uint32_t at = r->mistake_count;
+    while (at > 0 && r->mistakes[at - 1].confidence < mistake->confidence) at--;
+    if (at == LK_REPORT_MISTAKES) return;
+    const uint32_t last = LK_MIN(r->mistake_count, (uint32_t)LK_REPORT_MISTAKES - 1);
+    memmove(&r->mistakes[at + 1], &r->mistakes[at], (last - at) * sizeof *mistake);
+    r->mistakes[at] = *mistake;
+    r->mistake_count = last + 1;
+}
+
+static lk_status take_pictures(lk_report_run *r, const lk_dataset *set, lk_error *error) {
+    const size_t bytes = lk_png_bytes(set->height, set->width, set->channels);
+    for (uint32_t i = 0; i < r->mistake_count && bytes > 0; i++) {
+        lk_report_mistake *m = &r->mistakes[i];
+        m->png = malloc(bytes);
+        if (!m->png) return lk_fail(error, LK_UNAVAILABLE, "no memory for pictures");
+        m->png_bytes = bytes;
+        lk_png_write(m->png, lk_dataset_image(set, m->index), set->height, set->width,
+                     set->channels);
+    }
+    return LK_OK;
+}
+
+static lk_status judge(lk_report_run *r, const lk_run *run, const answers *a, lk_error *error) {
+    r->classes = a->classes;
+    r->examples = run->test.count;
+    r->confusion = calloc((size_t)a->classes * a->classes, sizeof *r->confusion);
+    if (!r->confusion) return lk_fail(error, LK_UNAVAILABLE, "no memory for the matrix");
+    for (uint64_t i = 0; i < r->examples; i++) {
+        const uint32_t label = lk_dataset_label(&run->test, i), predicted = a->predicted[i];
+        if (label >= a->classes) {
+            return lk_fail(error, LK_BAD_DATA, "test example %llu: label %u, wanted one below %u",
+                           (unsigned long long)i, label, a->classes);
+        }
+        r->confusion[(size_t)label * a->classes + predicted]++;
+        r->correct += label == predicted;
+        if (label == predicted) continue;
+        add_mistake(r, &(lk_report_mistake){.index = i,
+                                            .label = label,
+                                            .predicted = predicted,
+                                            .confidence = (double)a->confidence[i]});
+    }
+    return take_pictures(r, &run->test, error);
+}
+
+static lk_status look_at_test_set(lk_report_run *r, lk_run *run, answers *a, lk_error *error) {
+    const lk_say nobody = {.line = NULL};
+    uint64_t step;
+    if (!run->config.test.given) {
+        return lk_fail(error, LK_NO_INPUT, "the configuration names no test set");
+    }
+    LK_CHECK(lk_run_plan(run, error));
+    lk_watch_data(&run->train, &run->test);
+    LK_CHECK(lk_run_start(run, 0, error));
+    LK_CHECK(lk_load_weights(run, &lk_file_ops_posix, NULL, r->path, &nobody, &step, error));
+    a->classes = run->config.spec.model.classes;
+    a->predicted = calloc(run->test.count, sizeof *a->predicted);
+    a->confidence = calloc(run->test.count, sizeof *a->confidence);
+    if (!a->predicted || !a->confidence) {
+        return lk_fail(error, LK_UNAVAILABLE, "no memory for the predictions");
+    }
+    LK_CHECK(lk_run_seal(run, false, error));
+    run->world.on_logits = take_logits;
+    run->world.on_logits_context = a;
+    const lk_step_result result = lk_run_evaluate(run, step);
+    if (run->lost.status != LK_OK)
+        *error = run->lost;
+    else if (result.bad_tensor) {
+        (void)lk_fail(error, LK_NOT_FINITE, "%s is not finite", result.bad_tensor);
+    } else if (strcmp(run->identity_hex, r->identity) != 0) {
+        (void)lk_fail(error, LK_BAD_DATA, "the data found here is not that of the run");
+    }
+    return error->status == LK_OK ? judge(r, run, a, error) : error->status;
+}
+
+// A run whose data is not here has a page, too.
+static void predict(lk_report_run *r, const char *data) {
+    static lk_run run;
+    char config[LK_PATH_BYTES];
+    lk_error why = {.status = LK_OK};
+    answers a = {0};
+    if (lk_path_join(config, r->path, "/", "config.json", &why) == LK_OK) {
+        const lk_config_options options = {.config = config, .data_directory = data};
+        lk_status status = lk_run_configure(&run, &options, (lk_run_needs){0}, &why);
+        if (status == LK_OK) (void)look_at_test_set(r, &run, &a, &why);
+        lk_run_close(&run);
+    }
+    free(a.predicted);
+    free(a.confidence);
+    if (why.status == LK_OK) return;
+    r->examples = r->mistake_count = 0;
+    lk_format(r->why_not, sizeof r->why_not, "%s", why.text);
+}
+
+// --- a run ---------------------------------------------------------------------------------------
+
+static json_t *load_document(const char *run, const char *name) {
+    char path[LK_PATH_BYTES];
+    lk_error none = {.status = LK_OK};
+    if (lk_path_join(path, run, "/", name, &none) != LK_OK) return NULL;
+    return json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+}
+
+static void say_nothing(void *context, const char *path, const lk_error *why) {
+    (void)context, (void)path, (void)why;
+}
+
+static void copy_metadata(char *out, size_t bytes, const lk_safetensors *reader, const char *key) {
+    const char *value = lk_safetensors_metadata(reader, key);
+    lk_format(out, bytes, "%s", value ? value : "");
+}
+
+// What the newest whole checkpoint says of itself; a run that has none has a page, too.
+static lk_status read_checkpoint(lk_report_run *r, lk_error *error) {
+    enum { ENTRIES = 8192 };
+    char directory[LK_PATH_BYTES];
+    lk_error none = {.status = LK_OK};
+    lk_checkpoint_found found;
+    lk_safetensors reader;
+    lk_safetensors_entry *entries = calloc(ENTRIES, sizeof *entries);
+    if (!entries) return lk_fail(error, LK_UNAVAILABLE, "no memory for a checkpoint's tensors");
+    if (lk_path_join(directory, r->path, "/", "checkpoints", &none) == LK_OK &&
+        lk_checkpoint_find_newest(&lk_file_ops_posix, directory, entries, ENTRIES, say_nothing,
+                                  NULL, &found, &none) == LK_OK &&
+        lk_checkpoint_open(&reader, &lk_file_ops_posix, found.path, entries, ENTRIES, &r->step,
+                           &none) == LK_OK) {
+        r->saved = true;
+        copy_metadata(r->digest, sizeof r->digest, &reader, "digest");
+        copy_metadata(r->state, sizeof r->state, &reader, "state_hash");
+        copy_metadata(r->version, sizeof r->version, &reader, "lockstep_version");
+        lk_safetensors_close(&reader);
+    }
+    free(entries);
+    return LK_OK;
+}
+
+static lk_status read_run(lk_report_run *r, const char *path, const char *data, lk_error *error) {
+    *r = (lk_report_run){.path = path};
+    LK_CHECK(lk_run_dir_identity(&lk_file_ops_posix, path, r->identity, error));
+    r->config = load_document(path, "config.json");
+    r->plan = load_document(path, "plan.json");
+    LK_CHECK(read_log(r, "metrics.jsonl", take_metrics, error));
+    LK_CHECK(read_log(r, "times.jsonl", take_times, error));
+    LK_CHECK(read_checkpoint(r, error));
+    if (r->saved)
+        predict(r, data);
+    else
+        lk_format(r->why_not, sizeof r->why_not, "the run has no checkpoint yet");
+    return LK_OK;
+}
+
+static void free_run(lk_report_run *r) {
+    lk_report_curve *const curves[] = {&r->train, &r->test};
+    for (uint32_t i = 0; i < LK_COUNT(curves); i++) {
+        free(curves[i]->step);
+        free(curves[i]->loss);
+        free(curves[i]->accuracy);
+    }
+    for (uint32_t i = 0; i < r->mistake_count; i++) free(r->mistakes[i].png);
+    free(r->confusion);
+    json_decref(r->config);
+    json_decref(r->plan);
+}
+
+// --- the command ---------------------------------------------------------------------------------
+
+static lk_status write_page(const lk_report_run *runs, uint32_t count, const char *output,
+                            lk_error *error) {
+    lk_markup m = {0};
+    lk_report_page(&m, runs, count);
+    lk_status status = lk_markup_check(&m, error);
+    if (status == LK_OK) {
+        status = lk_file_write_atomic(&lk_file_ops_posix, output, m.text, m.used, error);
+    }
+    free(m.text);
+    return status;
+}
+
+lk_status lk_command_report(int argc, char **argv, lk_error *error) {
+    static lk_report_run runs[LK_REPORT_SIDES];
+    static const bool one_will_do = true;
+    const char *output = NULL, *data = NULL;
+    char own[LK_PATH_BYTES];
+    const lk_argument options[] = {{.name = "output", .text = &output},
+                                   {.name = "data", .text = &data}};
+    lk_arguments a = {.help = help,
+                      .options = options,
+                      .option_count = LK_COUNT(options),
+                      .word_count = LK_REPORT_SIDES,
+                      .wordless = &one_will_do};
+    LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
+    if (a.helped) return LK_OK;
+    const uint32_t count = a.words[1] ? 2 : 1;
+    if (!output && count == 2) {
+        return lk_fail(error, LK_BAD_USAGE, "report: of two runs, wanted --output FILE.html");
+    }
+    if (!output) LK_CHECK(lk_path_join(own, a.words[0], "/", "report.html", error));
+    if (!output) output = own;
+    lk_status status = LK_OK;
+    for (uint32_t i = 0; i < count && status == LK_OK; i++) {
+        status = read_run(&runs[i], a.words[i], data, error);
+    }
+    if (status == LK_OK) status = lk_check_place(output, error);
+    if (status == LK_OK) status = write_page(runs, count, output, error);
+    if (status == LK_OK) {
+        char shown[LK_TEXT_SHOWN_BYTES];
+        printf("report %s\n", lk_text_shown(shown, output));
+    }
+    for (uint32_t i = 0; i < count; i++) free_run(&runs[i]);
+    return status;
+}

@@ -1,0 +1,52 @@
+// report.h - what lockstep report knows of a run, between who reads it (report.c) and who writes
+// the page (report_page.c). Heap.
+#ifndef LOCKSTEP_APPS_CLI_REPORT_H
+#define LOCKSTEP_APPS_CLI_REPORT_H
+
+#include <jansson.h>
+
+#include "apps/cli/markup.h"
+#include "apps/run/laps.h"
+#include "apps/run/run.h"
+
+enum { LK_REPORT_SIDES = 2, LK_REPORT_MISTAKES = 24, LK_REPORT_HEX_BYTES = 65 };
+
+// The lines of one kind of metrics.jsonl.
+typedef struct lk_report_curve {
+    size_t count, capacity;
+    double *step, *loss, *accuracy;
+} lk_report_curve;
+
+// An example of the test set that was taken for something else.
+typedef struct lk_report_mistake {
+    uint64_t index;
+    uint32_t label, predicted;
+    double confidence;  // the probability of `predicted`
+    uint8_t *png;       // (png_bytes); NULL: it is too large for a picture
+    size_t png_bytes;
+} lk_report_mistake;
+
+typedef struct lk_report_run {
+    const char *path;
+    char identity[LK_REPORT_HEX_BYTES], digest[LK_REPORT_HEX_BYTES], state[LK_REPORT_HEX_BYTES];
+    char version[32];
+    bool saved;             // there is a checkpoint
+    uint64_t step;          // .. of this step
+    json_t *config, *plan;  // NULL: it has none that can be read
+    lk_report_curve train, test;
+    double wall_first, wall_last;  // of times.jsonl; 0: none
+    uint64_t phase_steps;          // 0: no process of it has come to its end
+    double phases[LK_LAPS];        // us of a step, of the last process
+    // By the newest checkpoint, of the whole test set; examples 0: `why_not`.
+    uint64_t examples, correct;
+    uint32_t classes;
+    uint64_t *confusion;  // (classes, classes): label, predicted
+    lk_report_mistake mistakes[LK_REPORT_MISTAKES];
+    uint32_t mistake_count;
+    char why_not[LK_ERROR_TEXT_BYTES];
+} lk_report_run;
+
+// The whole page, of one run or of two beside each other.
+void lk_report_page(lk_markup *m, const lk_report_run *runs, uint32_t count);
+
+#endif

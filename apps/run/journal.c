@@ -1,0 +1,209 @@
+// journal.c - see journal.h.
+#define _GNU_SOURCE
+#include "apps/run/journal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "apps/run/order.h"
+#include "comm/threads/clock.h"
+#include "io/line_sum.h"
+#include "io/png.h"
+
+static const char times_name[] = "times.jsonl";
+enum { LINE_BYTES = 400, TIMES_BYTES = 16 * 1024 };
+
+static double wall_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// --- memory --------------------------------------------------------------------------------------
+
+static bool wants_events(const lk_run *run) {
+    const lk_config *c = &run->config;
+    return c->events.scalars || c->events.histograms || c->events.images > 0;
+}
+
+// Of one picture; 0: none are asked for, or the images are too large for one.
+static size_t image_bytes(const lk_run *run) {
+    const lk_model *m = &run->config.spec.model;
+    return run->config.events.images ? lk_png_bytes(m->in_h, m->in_w, m->in_c) : 0;
+}
+
+static uint64_t align_up(uint64_t bytes) { return lk_round_up(bytes, LK_TENSOR_ALIGN_BYTES); }
+
+uint64_t lk_journal_bytes(const lk_run *run) {
+    if (!wants_events(run)) return TIMES_BYTES;
+    return TIMES_BYTES + align_up(image_bytes(run)) + lk_events_bytes(image_bytes(run));
+}
+
+// --- files ---------------------------------------------------------------------------------------
+
+lk_status lk_journal_cut(const lk_run_dir *dir, uint64_t done, lk_error *error) {
+    LK_CHECK(lk_line_log_cut(dir, times_name, done, NULL, error));
+    return lk_events_cut(dir, done, NULL, error);
+}
+
+lk_status lk_journal_open(lk_journal *r, lk_run *run, const lk_run_dir *dir, uint64_t done,
+                          bool over, lk_error *error) {
+    const bool patient = !run->config.stop_on_failed_save;
+    *r = (lk_journal){
+        .run = run, .times = {.file = -1}, .events = {.log = {.file = -1}}, .begun_at = done};
+    if (over) return LK_OK;
+    LK_CHECK(lk_line_log_open(&r->times, dir, times_name, (char *)run->journal_buffer, TIMES_BYTES,
+                              error));
+    r->times.patient = patient;
+    if (!wants_events(run)) return LK_OK;
+    uint8_t *memory = run->journal_buffer + TIMES_BYTES + align_up(image_bytes(run));
+    lk_status status =
+        lk_events_open(&r->events, dir, done + 1, wall_clock(), memory, image_bytes(run), error);
+    r->events.log.patient = patient;
+    return status;
+}
+
+void lk_journal_start(lk_journal *r) {
+    r->began = r->last = lk_seconds();
+    r->last_step = r->begun_at;
+}
+
+void lk_journal_sync(lk_journal *r) {
+    lk_error unsynced = {.status = LK_OK};  // the logs remember it
+    if (!r->run || r->times.file < 0) return;
+    (void)lk_line_log_sync(&r->times, &unsynced);
+    unsynced.status = LK_OK;
+    (void)lk_events_sync(&r->events, &unsynced);
+}
+
+lk_status lk_journal_close(lk_journal *r, lk_error *error) {
+    if (!r->run || r->times.file < 0) return LK_OK;
+    lk_journal_sync(r);
+    lk_status status = lk_line_log_close(&r->times, error);
+    lk_status other = lk_events_close(&r->events, error);
+    return status != LK_OK ? status : other;
+}
+
+// --- what is written -----------------------------------------------------------------------------
+
+// Where the run is after `done` steps.
+typedef struct place {
+    double epoch;
+    uint64_t examples;
+} place;
+
+static place place_after(const lk_run_spec *spec, uint64_t done) {
+    const uint64_t steps = lk_steps_per_epoch(spec), within = done % steps;
+    // Only an epoch's last step is short.
+    const uint64_t all = (steps - 1) * spec->global_batch + lk_step_examples(spec, steps - 1);
+    return (place){(double)done / (double)steps, done / steps * all + within * spec->global_batch};
+}
+
+static lk_status add_line(lk_journal *r, char line[LINE_BYTES], int length, lk_error *error) {
+    return lk_line_log_add(&r->times, line, lk_line_sum_put(line, (size_t)length, LINE_BYTES),
+                           error);
+}
+
+static lk_status write_scalars(lk_journal *r, const char *kind, uint64_t done, double wall,
+                               const lk_step_result *result, double rate, lk_error *error) {
+    const lk_run_spec *spec = &r->run->config.spec;
+    lk_events *e = &r->events;
+    char tag[64];
+    lk_events_begin(e, wall, done);
+    snprintf(tag, sizeof tag, "%s/loss", kind);
+    lk_events_scalar(e, tag, result->loss);
+    snprintf(tag, sizeof tag, "%s/accuracy", kind);
+    lk_events_scalar(e, tag, (float)result->correct / (float)result->examples);
+    if (strcmp(kind, "train") == 0) {
+        const lk_step_scalars scalars = lk_step_scalars_at(spec, done - 1);
+        lk_events_scalar(e, "train/learning_rate", scalars.learning_rate);
+        lk_events_scalar(e, "train/epoch", (float)place_after(spec, done).epoch);
+        if (rate > 0) {
+            lk_events_scalar(e, "speed/steps_per_second", (float)rate);
+            lk_events_scalar(e, "speed/images_per_second", (float)(rate * spec->global_batch));
+        }
+    }
+    return lk_events_end(e, error);
+}
+
+static lk_status write_histograms(lk_journal *r, uint64_t done, double wall, lk_error *error) {
+    const lk_program *p = &r->run->program;
+    LK_CHECK(lk_run_fetch(r->run, error));
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_tensor *t = &p->tensors[p->params[i].tensor];
+        const float *values = (const float *)(const void *)(r->run->core.device + t->offset);
+        lk_events_begin(&r->events, wall, done);
+        lk_events_histogram(&r->events, t->name, values, p->params[i].count);
+        LK_CHECK(lk_events_end(&r->events, error));
+    }
+    return LK_OK;
+}
+
+// The first examples of the step that was just done, as they were read: those that this worker has.
+static lk_status write_images(lk_journal *r, uint64_t done, double wall, lk_error *error) {
+    lk_run *run = r->run;
+    const lk_run_spec *spec = &run->config.spec;
+    const lk_model *m = &spec->model;
+    const uint64_t step = done - 1, steps = lk_steps_per_epoch(spec);
+    const uint64_t mine = (uint64_t)lk_run_grains(run, run->workers.rank).count * spec->grain;
+    const uint64_t there = LK_MIN((uint64_t)lk_step_positions(spec, step), mine);
+    const size_t bytes = image_bytes(run);
+    const lk_source *source = &run->train_source;
+    uint8_t *png = run->journal_buffer + TIMES_BYTES;
+    char tag[64];
+    for (uint32_t i = 0, shown = 0; bytes > 0 && i < there && shown < run->config.events.images;
+         i++) {
+        const uint64_t position = step % steps * spec->global_batch + i;
+        if (!lk_position_exists(spec, position)) continue;
+        const uint64_t index = source->order(source->context, step / steps, position);
+        snprintf(tag, sizeof tag, "inputs/%02u", shown++);
+        lk_png_write(png, source->image(source->context, index), m->in_h, m->in_w, m->in_c);
+        lk_events_begin(&r->events, wall, done);
+        lk_events_image(&r->events, tag, m->in_h, m->in_w, m->in_c == 3 ? 3 : 1, png, bytes);
+        LK_CHECK(lk_events_end(&r->events, error));
+    }
+    return LK_OK;
+}
+
+lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
+                             const lk_step_result *result, lk_error *error) {
+    const bool trained = strcmp(kind, "train") == 0;
+    if (!r->run || r->times.file < 0) return LK_OK;
+    const double wall = wall_clock(), now = lk_seconds(), spent = now - r->last;
+    const double rate = trained && spent > 0 ? (double)(done - r->last_step) / spent : 0;
+    const place at = place_after(&r->run->config.spec, done);
+    char line[LINE_BYTES], speed[48] = "";
+    if (rate > 0) snprintf(speed, sizeof speed, ",\"steps_per_second\":%.6g", rate);
+    int n = snprintf(line, sizeof line,
+                     "{\"step\":%llu,\"%s\":{\"epoch\":%.6g,\"examples_seen\":%llu,"
+                     "\"wall_time\":%.6f,\"seconds\":%.6f%s}}",
+                     (unsigned long long)done, kind, at.epoch, (unsigned long long)at.examples,
+                     wall, now - r->began, speed);
+    LK_CHECK(add_line(r, line, n, error));
+    r->last = now;  // the time of an evaluation is none of the steps'
+    r->last_step = done;
+    if (!wants_events(r->run)) return LK_OK;
+    if (r->run->config.events.scalars) {
+        LK_CHECK(write_scalars(r, kind, done, wall, result, rate, error));
+    }
+    if (trained && done > 1) return LK_OK;
+    if (r->run->config.events.images) LK_CHECK(write_images(r, done, wall, error));
+    return r->run->config.events.histograms ? write_histograms(r, done, wall, error) : LK_OK;
+}
+
+lk_status lk_journal_phases(lk_journal *r, uint64_t done, lk_error *error) {
+    static const char *const names[LK_LAPS] = {"computing", "exchanging", "waiting",
+                                               "turns",     "moving",     "updating"};
+    if (!r->run || r->times.file < 0 || r->run->laps.steps == 0) return LK_OK;
+    const lk_laps *l = &r->run->laps;
+    char line[LINE_BYTES];
+    int n = snprintf(line, sizeof line, "{\"step\":%llu,\"phases\":{\"steps\":%llu",
+                     (unsigned long long)done, (unsigned long long)l->steps);
+    for (uint32_t i = 0; i < LK_LAPS; i++) {
+        n += snprintf(line + n, sizeof line - (size_t)n, ",\"%s\":%.3f", names[i],
+                      1e6 * l->seconds[i] / (double)l->steps);
+    }
+    n += snprintf(line + n, sizeof line - (size_t)n, "}}");
+    return add_line(r, line, n, error);
+}

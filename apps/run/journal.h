@@ -1,0 +1,48 @@
+// journal.h - what a run writes for people and their tools beside its logs: times.jsonl, and event
+// files for TensorBoard. Nothing of it is read by a run, and nothing of it changes a bit.
+//
+//   times.jsonl   for each line of metrics.jsonl one of the same step and kind, with what two equal
+//                 runs do not share:
+//                 {"step":100,"train":{"epoch":..,"examples_seen":..,"wall_time":..,"seconds":..,
+//                 "steps_per_second":..},"crc32":..}
+//                 and where a process ends, where the time of its steps went (laps.h), in us
+//                 {"step":200,"phases":{"steps":..,"computing":..,..},"crc32":..}
+//   event files   io/events.h, as configuration events says
+//
+// The leader's. All memory is of the arena: lk_journal_bytes.
+#ifndef LOCKSTEP_APPS_RUN_JOURNAL_H
+#define LOCKSTEP_APPS_RUN_JOURNAL_H
+
+#include "apps/run/run.h"
+#include "io/events.h"
+
+typedef struct lk_journal {
+    lk_run *run;  // NULL: this process writes nothing
+    lk_line_log times;
+    lk_events events;
+    uint64_t begun_at;  // steps done when this process began
+    double began;       // .. by lk_seconds, when its first step did
+    double last;        // when the last line came, and after how many steps
+    uint64_t last_step;
+} lk_journal;
+
+uint64_t lk_journal_bytes(const lk_run *run);
+
+// A resumed run: cuts what is beyond step `done`.
+lk_status lk_journal_cut(const lk_run_dir *dir, uint64_t done, lk_error *error);
+// Before the seal. `over`: the run is finished, and no event file is begun.
+lk_status lk_journal_open(lk_journal *journal, lk_run *run, const lk_run_dir *dir, uint64_t done,
+                          bool over, lk_error *error);
+// The first step begins now.
+void lk_journal_start(lk_journal *journal);
+// With a line of metrics.jsonl, of `kind` "train" or "test", after `done` steps.
+lk_status lk_journal_metrics(lk_journal *journal, const char *kind, uint64_t done,
+                             const lk_step_result *result, lk_error *error);
+// Where the time of this process's steps went.
+lk_status lk_journal_phases(lk_journal *journal, uint64_t done, lk_error *error);
+
+// Before a checkpoint. No reason not to save: what fails is said as they are closed.
+void lk_journal_sync(lk_journal *journal);
+lk_status lk_journal_close(lk_journal *journal, lk_error *error);
+
+#endif

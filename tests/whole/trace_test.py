@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""trace_test - train --trace: the steps that were asked for, a lane for each replica, without a gap
+and adding up to the step's time to a microsecond; the digest is that of a run without.
+
+   trace_test.py PROGRAM WORK_DIR
+"""
+import json
+import os
+
+from program import Test, finish, free_port, result, start, tf_config
+
+# Ends are rounded to the nanosecond, lengths are their differences.
+BOUND_US = 0.001
+
+
+def load(path):
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def lanes_of(t, path, rank, steps, replicas, names):
+    """Judges the file; returns {step: {lane: [(name, kind, us)]}}"""
+    document = load(path)
+    events = document["traceEvents"]
+    t.check(len(document["otherData"]["run_identity"]) == 64, "of which run")
+    t.check({e["pid"] for e in events} == {rank}, path + ": its rank")
+    found = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    t.check(found == {0: "steps", **{i + 1: f"replica {n}" for i, n in enumerate(names)}},
+            path + ": lanes", found)
+    spans = [e for e in events if e["ph"] == "X"]
+    t.check([e["args"]["step"] for e in spans if e["tid"] == 0] == steps, path + ": its steps",
+            [e["args"]["step"] for e in spans if e["tid"] == 0])
+    out = {}
+    for whole in (e for e in spans if e["tid"] == 0):
+        step = whole["args"]["step"]
+        t.check(whole["dur"] > 0, "a step takes time")
+        for lane in range(1, replicas + 1):
+            mine = [e for e in spans if e["tid"] == lane and e["args"]["step"] == step]
+            at = whole["ts"]
+            for e in mine:
+                t.check(abs(e["ts"] - at) <= BOUND_US, path + ": no gap", step, lane, e, at)
+                at = e["ts"] + e["dur"]
+            total = sum(e["dur"] for e in mine)
+            t.check(abs(total - whole["dur"]) <= BOUND_US * (len(mine) + 1),
+                    path + ": they add up", step, lane, total, whole["dur"])
+            out.setdefault(step, {})[lane] = [(e["name"], e["cat"], e["dur"]) for e in mine]
+    return out
+
+
+def alone(t):
+    config = t.write("alone.json", {"steps": 40, "checkpoint.every_steps": 5,
+                                    "model.layers.0.name": "a \"conv\" <b>\\"})
+    _, plain, _ = t.expect(0, "train", config, "--run-dir", "plain", "--replicas", "3")
+    _, traced, _ = t.expect(0, "train", config, "--run-dir", "traced", "--replicas", "3", "--trace",
+                            "a \"trace\".json")
+    t.check(result(plain) == result(traced), "the same run", plain[-2:], traced[-2:])
+    lanes = lanes_of(t, "a \"trace\".json", 0, list(range(11, 21)), 3, range(3))
+    for step in lanes.values():
+        for lane in step.values():
+            ops = [e for e in lane if e[1] != "lap"]
+            t.check([e[1] for e in ops] == sorted((e[1] for e in ops), key=(
+                "load", "forward", "backward").index), "phases in their order", ops)
+            t.check(ops[0][0] == "load" and any(e[0].endswith("a \"conv\" <b>\\") for e in ops),
+                    "ops and their layers", ops)
+            t.check([e[0] for e in lane if e[1] == "lap"] ==
+                    ["computing", "waiting", "updating", "waiting"], "laps", lane)
+    # Microbatches, replicas without a grain, one step.
+    _, small, _ = t.expect(0, "train", config, "--run-dir", "small", "--replicas", "5", "--set",
+                           "layout.wave_examples=16", "--trace", "small.json", "--set",
+                           "trace.first_step=4", "--set", "trace.steps=1")
+    t.check(result(small) == result(plain), "in microbatches", small[-2:])
+    lanes = lanes_of(t, "small.json", 0, [4], 5, range(5))
+    loads = [sum(e[0] == "load" for e in lane) for lane in lanes[4].values()]
+    t.check(sum(loads) == 15, "each grain of the short step once", loads)
+    # A run that ends before all of them, and one that ends before the first.
+    t.expect(0, "train", config, "--run-dir", "early", "--trace", "early.json", "--replicas", "1",
+             "--set", "steps=13")
+    lanes_of(t, "early.json", 0, [11, 12, 13], 1, [0])
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "none", "--trace", "none.json",
+                           "--set", "steps=3")
+    t.check(not os.path.exists("none.json") and
+            any(line.startswith("trace: ") and "11" in line for line in lines), "it says so", lines)
+
+
+def workers(t):
+    config = t.write("workers.json", {"steps": 20, "trace.first_step": 5, "trace.steps": 6})
+    _, plain, _ = t.expect(0, "train", config, "--run-dir", "one")
+    for how in ("window", "messages"):
+        port = free_port()
+        ends = finish([start(t, tf_config(2, r, port), "train", config, "--run-dir", how,
+                             "--replicas", "2", "--collective", how, "--set",
+                             "layout.overlap=on", "--set", "layout.exchange_floats=256", "--trace",
+                             how + ".json") for r in range(2)])
+        if ends[0][0] == 69 and "has no MPI" in ends[0][2]:
+            print("not done with workers: this build has no MPI")
+            return
+        t.check([e[0] for e in ends] == [0, 0], how, ends)
+        t.check(result(ends[0][1].splitlines()) == result(plain), how + ": the same run")
+        for rank, name in enumerate((how + ".json", how + ".json.1")):
+            lanes_of(t, name, rank, list(range(5, 11)), 2, range(2 * rank, 2 * rank + 2))
+
+
+def refused(t):
+    config = t.write("refused.json")
+    os.mkdir("directory")
+    for name, more in (("directory", "no plain file"), ("missing/t.json", "no directory missing"),
+                       ("x" * 2000, "--trace")):
+        code, _, error = t.run("train", config, "--run-dir", "refused", "--trace", name)
+        t.check(code == 64 and more in error and error.count("\n") == 1, name[:20], code, error)
+    t.check(not os.path.exists("refused"), "nothing was begun")
+    plan = json.loads("\n".join(t.expect(0, "plan", config, "--json", "--set", "trace.file=t.json",
+                                         "--replicas", "2")[1]))
+    names = [r["name"] for r in plan["regions"]]
+    t.check("trace records" in names and "trace lanes" in names, "it is in the plan", names)
+    # A disk that is full then: the run goes on, and the end says 74.
+    os.symlink("/dev/full", "full.json.tmp")
+    code, lines, error = t.run("train", config, "--run-dir", "full", "--trace", "full.json",
+                               "--set", "steps=15")
+    t.check(code == 0 and not os.path.islink("full.json"), "a leftover is replaced", code, error)
+
+
+def main():
+    t = Test()
+    alone(t)
+    workers(t)
+    refused(t)
+    t.finish()
+
+
+if __name__ == "__main__":
+    main()
