@@ -19,8 +19,9 @@ uint32_t lk_step_positions(const lk_run_spec *spec, uint64_t step) {
 }
 
 lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step) {
-    return (lk_step_scalars){.learning_rate = spec->optimizer.learning_rate,
-                             .inverse_n = 1.0f / (float)lk_step_examples(spec, step)};
+    // No step is skipped: as many updates were applied.
+    return lk_optimizer_scalars(&spec->optimizer, step, step,
+                                1.0f / (float)lk_step_examples(spec, step));
 }
 
 lk_place lk_place_of(const lk_run_spec *spec, uint64_t position) {
@@ -60,6 +61,13 @@ static lk_status check_optimizer(const lk_optimizer *o, lk_error *error) {
                        "optimizer.learning_rate: found a negative or non-finite number, wanted a "
                        "finite number from 0 up");
     }
+    if (!is_finite(o->clipvalue) || o->clipvalue < 0.0f || !is_finite(o->weight_decay) ||
+        o->weight_decay < 0.0f) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "optimizer.clipvalue, optimizer.weight_decay: found a negative or a "
+                       "non-finite number, wanted finite numbers from 0 up");
+    }
+    LK_CHECK(lk_rate_check(&o->rate, error));
     return o->type->check ? o->type->check(o, error) : LK_OK;
 }
 
