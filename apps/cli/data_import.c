@@ -98,6 +98,7 @@ lk_status lk_command_data_import(int argc, char **argv, lk_error *error) {
     static const char help[] =
         "lockstep data import npy|cifar ...\n"
         "\n"
+        "Writes data sets of other formats as IDX files of MNIST's naming, for --data DIR.\n"
         "  lockstep data import npy IMAGES.npy LABELS.npy --to DIR   two arrays of NumPy\n"
         "  lockstep data import cifar FOLDER --to DIR                CIFAR-10 or CIFAR-100, "
         "binary\n"

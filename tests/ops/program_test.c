@@ -900,6 +900,15 @@ static void waves_fit(void **state) {
     }
 }
 
+// lockstep checkpoint export has words for every layer there is (ops/layers/export.h).
+static void layers_say_themselves(void **state) {
+    (void)state;
+    const lk_layer_words *words;
+    for (uint32_t i = 0; (words = lk_layer_words_at(i)) != NULL; i++) {
+        if (!words->say_export) fail_msg("%s has no say_export", words->name);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_are_inferred),
@@ -923,6 +932,7 @@ int main(void) {
         cmocka_unit_test(slots_of_a_device),
         cmocka_unit_test(operands_are_resident),
         cmocka_unit_test(waves_fit),
+        cmocka_unit_test(layers_say_themselves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
