@@ -126,11 +126,14 @@ static void complete(int count, char **words) {
     }
     if (strcmp(words[0], "help") == 0) complete_help(count, words);
     if (!command) return;
-    list(2, (char *[]){program, words[0], NULL});
-    for (int i = 1; i + 1 < count && !subcommand; i++) {
+    char *path[] = {program, words[0], NULL, NULL, NULL};
+    int depth = 2;
+    list(depth, path);
+    for (int i = 1; i + 1 < count && depth + 1 < (int)LK_COUNT(path); i++) {
         if (*words[i] == '-' || !find(words[i])) continue;
         subcommand = words[i];
-        list(3, (char *[]){program, words[0], words[i], NULL});
+        path[depth++] = words[i];
+        list(depth, path);
     }
     const struct listed *before = count > 2 ? find(words[count - 2]) : NULL;
     if (before && before->takes_value) {

@@ -44,17 +44,19 @@ static const lk_command commands[] = {
      "launch --workers N [--replicas M] [--restarts K] [--elastic MIN] train CONFIG ...",
      "starts several workers of a run on this machine"},
     {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE) [--json]",
-     "evaluates the test set with the weights of a run"},
+     "evaluates the test set with the weights of a run\n"
+     "The training set need not be here.\n"},
     {"predict", lk_command_predict,
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy [--images FILE] "
      "[--json]",
-     "writes what a run's network says of the test set"},
+     "writes what a run's network says of images\n"
+     "The training set need not be here.\n"},
     {"embed", lk_command_embed, "embed CONFIG --to FILE.c",
      "writes a run as one C source, for bare metal"},
     {"config", lk_command_config, "config show CONFIG [--set KEY=VALUE ...] | schema",
      "shows a configuration with all defaults, or a schema"},
     {"data", lk_command_data, "data fetch|import|unpack|shard|verify|clean ... [--json]",
-     "gets, spreads and checks data sets"},
+     "gets, imports, spreads and checks data sets"},
     {"checkpoint", lk_command_checkpoint,
      "checkpoint info FILE | verify FILE|RUN_DIR|--all | export FILE|RUN_DIR --output OUT "
      "[--json]",

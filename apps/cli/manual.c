@@ -101,8 +101,7 @@ static const char *put_usage(FILE *out, const char *text) {
     return text;
 }
 
-static void put_text(FILE *out, const char *text) {
-    setting now = HEADED;
+static void put_text(FILE *out, const char *text, setting now) {
     while (*text) {
         const size_t length = strcspn(text, "\n");
         if (length)
@@ -143,29 +142,31 @@ static char *print_of(int argc, char **argv, lk_error *error) {
     return NULL;
 }
 
-static char subcommands[16][32];
-static uint32_t subcommand_count;
-static bool has_options;
+typedef struct subcommands {
+    char names[16][32];
+    uint32_t count;
+    bool has_options;
+} subcommands;
+
+static subcommands *found;
 
 static void collect(const char *name, const char *value, const char *text) {
     (void)value;
     (void)text;
-    has_options |= *name == '-';
-    if (*name == '-' || subcommand_count == LK_COUNT(subcommands)) return;
-    lk_format(subcommands[subcommand_count++], sizeof *subcommands, "%s", name);
+    found->has_options |= *name == '-';
+    if (*name == '-' || found->count == LK_COUNT(found->names)) return;
+    lk_format(found->names[found->count++], sizeof *found->names, "%s", name);
 }
 
-static void find_subcommands(const lk_command *command) {
-    static char program[] = "lockstep";
-    char name[32];
+// argv: "lockstep", the command, and its subcommand where there is one.
+static void find_subcommands(int argc, char **argv, subcommands *out) {
     lk_error ignored = {.status = LK_OK};
-    subcommand_count = 0;
-    has_options = false;
-    lk_format(name, sizeof name, "%s", command->name);
+    *out = (subcommands){.count = 0};
+    found = out;
     lk_list_to = collect;
-    (void)lk_run_named(2, (char *[]){program, name, NULL}, &ignored);
+    (void)lk_run_named(argc, argv, &ignored);
     lk_list_to = NULL;
-    if (has_options) subcommand_count = 0;
+    if (out->has_options) out->count = 0;
 }
 
 // --- pages -------------------------------------------------------------------------------------
@@ -186,9 +187,29 @@ static lk_status put_help(FILE *out, int argc, char **argv, lk_error *error) {
     if (!text) return error->status;
     if (argc == 3) fputs(".SH SYNOPSIS\n", out);
     const char *rest = put_usage(out, text);
-    fputs(argc == 3 ? ".SH DESCRIPTION\n" : rest > text ? ".PP\n" : "", out);
-    put_text(out, rest);
+    if (argc == 3) fputs(".SH DESCRIPTION\n", out);
+    put_text(out, rest, argc == 3 || rest == text ? HEADED : NOTHING);
     free(text);
+    return LK_OK;
+}
+
+// words: "lockstep", "help", the command and its subcommands so far.
+static lk_status put_subcommands(FILE *out, int count, char **words, lk_error *error) {
+    enum { WORDS_MAX = 5 };
+    char *more[WORDS_MAX + 1] = {words[0]};
+    subcommands all;
+    for (int i = 2; i < count; i++) more[i - 1] = words[i];
+    find_subcommands(count - 1, more, &all);
+    if (all.count && count == 3) fputs(".SH SUBCOMMANDS\n", out);
+    for (uint32_t i = 0; i < all.count && count < WORDS_MAX; i++) {
+        memcpy(more, words, (size_t)count * sizeof *more);
+        more[count] = all.names[i];
+        fputs(".SS", out);
+        for (int w = 3; w <= count; w++) fprintf(out, " %s", more[w]);
+        putc('\n', out);
+        LK_CHECK(put_help(out, count + 1, more, error));
+        LK_CHECK(put_subcommands(out, count + 1, more, error));
+    }
     return LK_OK;
 }
 
@@ -197,13 +218,10 @@ static lk_status put_command(FILE *out, const lk_command *command, lk_error *err
     char title[64], name[32];
     lk_format(title, sizeof title, "lockstep-%s", command->name);
     lk_format(name, sizeof name, "%s", command->name);
+    char *words[] = {program, word, name, NULL};
     put_title(out, title, "1", command->about);
-    LK_CHECK(put_help(out, 3, (char *[]){program, word, name, NULL}, error));
-    find_subcommands(command);
-    for (uint32_t i = 0; i < subcommand_count; i++) {
-        fprintf(out, "%s.SS %s\n", i == 0 ? ".SH SUBCOMMANDS\n" : "", subcommands[i]);
-        LK_CHECK(put_help(out, 4, (char *[]){program, word, name, subcommands[i], NULL}, error));
-    }
+    LK_CHECK(put_help(out, 3, words, error));
+    LK_CHECK(put_subcommands(out, 3, words, error));
     fputs(".SH SEE ALSO\n.BR lockstep (1)\n", out);
     return LK_OK;
 }
@@ -225,7 +243,7 @@ static lk_status put_overview(FILE *out, const lk_command *unused, lk_error *err
         put_filled(out, c->about, strcspn(c->about, "\n"));
     }
     fputs(".SH OPTIONS\n", out);
-    put_text(out, rest ? rest : "");
+    put_text(out, rest ? rest : "", HEADED);
     free(text);
     fputs(".SH SEE ALSO\n", out);
     for (uint32_t i = 0; (c = lk_command_at(i)); i++)

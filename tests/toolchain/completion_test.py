@@ -30,6 +30,8 @@ LINES = (
      "lockstep launch --workers 2 train x --verify-data "),
     ("lockstep data fetch fashion", "lockstep data fetch fashion-mnist "),
     ("lockstep data shard --mani", "lockstep data shard --manifest "),
+    ("lockstep data import cif", "lockstep data import cifar "),
+    ("lockstep data import npy a b --pa", "lockstep data import npy a b --part "),
     ("lockstep checkpoint ex", "lockstep checkpoint export "),
     ("lockstep bench --sec", "lockstep bench --seconds "),
     ("lockstep diff a-f", "lockstep diff a-folder/"),
