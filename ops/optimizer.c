@@ -51,6 +51,12 @@ static uint32_t apply_momentum(const lk_optimizer *o, const lk_step_scalars *s, 
     return bad;
 }
 
+static uint32_t list_momentum_slots(const lk_optimizer *o, lk_slot out[LK_OPTIMIZER_SLOTS_MAX]) {
+    (void)o;
+    out[0] = (lk_slot){.name = "momentum"};
+    return 1;
+}
+
 static lk_status check_momentum(const lk_optimizer *o, lk_error *error) {
     if (o->momentum >= 0.0f && o->momentum < 1.0f) return LK_OK;
     return lk_fail(error, LK_BAD_CONFIG,
@@ -58,9 +64,8 @@ static lk_status check_momentum(const lk_optimizer *o, lk_error *error) {
 }
 
 const lk_optimizer_type lk_optimizer_momentum = {.number = LK_OPTIMIZER_MOMENTUM,
-                                                 .slot_count = 1,
-                                                 .slot_names = {"momentum"},
                                                  .reference = apply_momentum,
+                                                 .list_slots = list_momentum_slots,
                                                  .check = check_momentum};
 
 static const lk_setting momentum_keys[] = {LEARNING_RATE,
@@ -80,6 +85,14 @@ static const lk_setting momentum_keys[] = {LEARNING_RATE,
 static const lk_optimizer_words words_momentum = {&lk_optimizer_momentum, "momentum", momentum_keys,
                                                   LK_COUNT(momentum_keys),
                                                   "TensorFlow 1's, with its Nesterov form"};
+
+// --- step scalars --------------------------------------------------------------------------------
+
+lk_step_scalars lk_optimizer_scalars(const lk_optimizer *o, uint64_t s, uint64_t t,
+                                     float inverse_n) {
+    return (lk_step_scalars){
+        .s = s, .t = t, .learning_rate = o->learning_rate, .inverse_n = inverse_n};
+}
 
 // --- the list ------------------------------------------------------------------------------------
 

@@ -22,6 +22,12 @@ typedef enum lk_optimizer_number {
 
 typedef struct lk_optimizer_type lk_optimizer_type;
 
+// What an optimizer keeps beside each element of a parameter. Its tensor is PARAMETER/name.
+typedef struct lk_slot {
+    const char *name;
+    float initial;
+} lk_slot;
+
 // One optimizer with its numbers; those that a type does not have are 0.
 typedef struct lk_optimizer {
     const lk_optimizer_type *type;
@@ -31,9 +37,14 @@ typedef struct lk_optimizer {
 } lk_optimizer;
 
 // What changes from step to step, computed once a step in strict fp32 and read by pointer.
+//
+// s counts steps and always advances: the order of examples, random numbers and logs go by it. t
+// counts the updates that were applied before this one: learning rates and bias corrections go by
+// it. A step that is not skipped is an update, so t is s as long as nothing skips.
 typedef struct lk_step_scalars {
-    float learning_rate;
-    float inverse_n;  // 1 / float(examples of the step)
+    LK_WIDE uint64_t s, t;
+    float learning_rate;  // of this step
+    float inverse_n;      // 1 / float(examples of the step)
 } lk_step_scalars;
 
 // One update of `count` elements: g = (sum[i] + 0.0f) * inverse_n, then the optimizer's formula; w
@@ -44,10 +55,11 @@ typedef uint32_t (*lk_apply)(const lk_optimizer *o, const lk_step_scalars *scala
 
 struct lk_optimizer_type {
     lk_optimizer_number number;
-    uint32_t slot_count;
-    const char *slot_names[LK_OPTIMIZER_SLOTS_MAX];
     lk_apply reference;
-    lk_status (*check)(const lk_optimizer *o, lk_error *error);  // NULL: nothing of its own
+    // Each may be NULL where there is nothing to say.
+    // Its slots, in the order in which `apply` gets them; returns how many. Names differ.
+    uint32_t (*list_slots)(const lk_optimizer *o, lk_slot out[LK_OPTIMIZER_SLOTS_MAX]);
+    lk_status (*check)(const lk_optimizer *o, lk_error *error);
 };
 
 #define LK_OPTIMIZER_DECLARE(NUMBER, name) extern const lk_optimizer_type lk_optimizer_##name;
@@ -67,8 +79,19 @@ typedef struct lk_optimizer_words {
 const lk_optimizer_words *lk_optimizer_words_at(uint32_t number);
 const lk_optimizer_words *lk_optimizer_words_of(const lk_optimizer_type *type);
 
-static inline uint32_t lk_optimizer_slot_count(const lk_optimizer *o) {
-    return o->type->slot_count;
+// Its slots; returns how many.
+static inline uint32_t lk_optimizer_slots(const lk_optimizer *o,
+                                          lk_slot out[LK_OPTIMIZER_SLOTS_MAX]) {
+    return o->type->list_slots ? o->type->list_slots(o, out) : 0;
 }
+
+static inline uint32_t lk_optimizer_slot_count(const lk_optimizer *o) {
+    lk_slot slots[LK_OPTIMIZER_SLOTS_MAX];
+    return lk_optimizer_slots(o, slots);
+}
+
+// The scalars of step s, the optimizer's update number t (from 0).
+lk_step_scalars lk_optimizer_scalars(const lk_optimizer *o, uint64_t s, uint64_t t,
+                                     float inverse_n);
 
 #endif

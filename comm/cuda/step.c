@@ -138,6 +138,7 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     at->images = take(c, "input ring: images", c->slots * ring * image, 1);
     at->labels = take(c, "input ring: labels", c->slots * ring * word, 1);
     at->index = take(c, "input ring: numbers", c->slots * (batch - ring) * word, 1);
+    at->scalars = take(c, "input ring: step scalars", c->slots * sizeof(lk_step_scalars), 1);
     at->all_images = take(c, "resident images", needs->examples * image, 1);
     at->all_labels = take(c, "resident labels", needs->examples * word, 1);
     at->test_images = take(c, "test images", wave * image * 2, 1);
@@ -173,6 +174,8 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     h->images = lk_arena_take(a, "pinned: images", c->slots * ring * image, 1, line);
     h->labels = lk_arena_take(a, "pinned: labels", c->slots * ring * word, 1, line);
     h->index = lk_arena_take(a, "pinned: numbers", c->slots * (batch - ring) * word, 1, line);
+    h->scalars =
+        lk_arena_take(a, "pinned: step scalars", c->slots * sizeof(lk_step_scalars), 1, line);
     h->test_images = lk_arena_take(a, "pinned: test images", 2 * wave * image, 1, line);
     h->test_labels = lk_arena_take(a, "pinned: test labels", 2 * wave * word, 1, line);
     h->logits = lk_arena_take(a, "pinned: logits", wave * p->spec->model.classes * word, 1, line);
@@ -437,6 +440,7 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
                            .sparse = lk_step_positions(spec, step) != lk_step_examples(spec, step),
                            .epoch = step / steps,
                            .position = step % steps * spec->global_batch + c->batch_first};
+    c->host.scalars[step % c->slots] = lk_step_scalars_at(spec, step);
     if (!is_resident(c)) {
         gather(spec, c->source, &batch, image_bytes(c), c->host.images + first * image_bytes(c),
                c->host.labels + first);
@@ -463,6 +467,8 @@ static lk_status stage(lk_cuda_step *c, uint64_t step, lk_error *error) {
     lk_cuda_event_follow(&c->copy, c->done[half]);
     const uint64_t first = step % c->slots * c->batch_count;
     const uint64_t count = (end - step) * c->batch_count;
+    lk_cuda_copy_in(&c->copy, c->at.scalars + step % c->slots, c->host.scalars + step % c->slots,
+                    (end - step) * sizeof(lk_step_scalars));
     if (is_resident(c)) {
         lk_cuda_copy_in(&c->copy, c->at.index + first, c->host.index + first, count * word);
     } else {

@@ -61,10 +61,11 @@ typedef struct lk_cuda_regions {
     lk_cuda_node *nodes;    // (2, table_max): of a full and a short step, see comm/cuda/walk.c
     uint8_t *device, *replicas;
     uint64_t replica_bytes;
-    uint8_t *images;      // of the input ring (slots, global_batch, image), or NULL
-    uint32_t *labels;     // (slots, global_batch), or NULL
-    uint32_t *index;      // (slots, global_batch), or NULL
-    uint8_t *all_images;  // of the whole data set, or NULL
+    uint8_t *images;           // of the input ring (slots, global_batch, image), or NULL
+    uint32_t *labels;          // (slots, global_batch), or NULL
+    uint32_t *index;           // (slots, global_batch), or NULL
+    lk_step_scalars *scalars;  // (slots)
+    uint8_t *all_images;       // of the whole data set, or NULL
     uint32_t *all_labels;
     uint8_t *test_images;   // (2, wave_examples, image)
     uint32_t *test_labels;  // (2, wave_examples)
@@ -89,6 +90,7 @@ typedef struct lk_cuda_host {
     uint64_t pinned_bytes;
     uint8_t *images;
     uint32_t *labels, *index;
+    lk_step_scalars *scalars;
     uint8_t *test_images;
     uint32_t *test_labels;
     float *logits;            // (wave_examples, classes)

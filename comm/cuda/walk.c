@@ -375,7 +375,7 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
     const lk_cuda_node *table = c->at.nodes + (uint64_t)r->which * c->table_max;
     const lk_cuda_node *gradients = table, *losses = table + c->node_max;
     uint32_t count = c->node_count[r->which];
-    const float inverse_n = 1.0f / (float)c->examples[r->which];
+    const lk_cuda_scalars scalars = {c->at.scalars, c->slots};
     lk_cuda_stream s = stream_of(r, &c->compute);
     if (c->exchange) lk_cuda_note_join(&s, c->at.notes, c->exchange->parts);
     if (c->staged) lk_cuda_note_join(&s, &c->at.notes[1], 1);
@@ -385,8 +385,8 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
         count = 1;
     }
     lk_cuda_update(&s, &p->spec->optimizer, c->at.params, p->param_count, p->loss_offset, gradients,
-                   count, inverse_n);
-    lk_cuda_step_end(&s, losses, count, inverse_n, c->results, c->slots);
+                   count, scalars);
+    lk_cuda_step_end(&s, losses, count, scalars, c->results, c->slots);
     r->error = s.error;
 }
 

@@ -136,6 +136,7 @@ __attribute__((always_inline)) static inline lk_waves start(lk_world *world, uin
     lk_waves waves = lk_step_waves(world->program, replica, step);
     lk_frame_start(f);
     begin_progress(world, replica, &waves);
+    if (replica == 0) world->scalars = lk_step_scalars_at(world->program->spec, step);
     // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
     const bool none = waves.at >= waves.end && world->program->checked;
     for (uint32_t op = 0; none && op < world->program->reduce_op; op++) lk_check_before_op(f, op);
@@ -203,13 +204,12 @@ typedef struct update {
     lk_frame *frame;
     uint32_t replica, sharer;
     uint32_t positions, leaves;
-    lk_step_scalars scalars;
     const lk_holding *holdings;
     float *scratch;
 } update;
 
-static void apply_at(lk_world *world, uint32_t replica, const lk_step_scalars *scalars,
-                     uint32_t index, uint64_t first, uint64_t count, const float *sum) {
+static void apply_at(lk_world *world, uint32_t replica, uint32_t index, uint64_t first,
+                     uint64_t count, const float *sum) {
     const lk_program *p = world->program;
     const lk_param *param = &p->params[index];
     const lk_frame *frame = &world->frames[replica];
@@ -219,20 +219,20 @@ static void apply_at(lk_world *world, uint32_t replica, const lk_step_scalars *s
         slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
     }
     float *w = lk_param_at(frame, index) + first;
-    if (lk_apply_of(world->kernels, o)(o, scalars, count, sum, w, slots) == 0) return;
+    if (lk_apply_of(world->kernels, o)(o, &world->scalars, count, sum, w, slots) == 0) return;
     world->bad_param[replica] = LK_MIN(world->bad_param[replica], index);
 }
 
 void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t param,
                     uint64_t first, uint64_t count, const float *sum) {
-    const lk_step_scalars scalars = lk_step_scalars_at(world->program->spec, step);
-    apply_at(world, replica, &scalars, param, first, count, sum);
+    lk_assert(world->scalars.s == step);
+    apply_at(world, replica, param, first, count, sum);
 }
 
 // Elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
 static void apply(const update *u, uint32_t index, uint64_t first, uint64_t count,
                   const float *sum) {
-    apply_at(u->world, u->replica, &u->scalars, index, first, count, sum);
+    apply_at(u->world, u->replica, index, first, count, sum);
 }
 
 // The part of a partials parameter that lies in [begin, end) of the node vector.
@@ -323,8 +323,8 @@ void lk_world_look_ahead(lk_world *world) {
         uint64_t begin = first_row(op, world, world->first + r);
         uint64_t end = first_row(op, world, world->first + r + 1);
         bool before = begin > k_count - end;
-        uint64_t floats = LK_MIN((before ? begin : k_count - end) * n_count,
-                                 (uint64_t)AHEAD_FLOATS_MAX);
+        uint64_t floats =
+            LK_MIN((before ? begin : k_count - end) * n_count, (uint64_t)AHEAD_FLOATS_MAX);
         f->ahead.begin = lk_param_at(f, param) + (before ? 0 : end * n_count);
         f->ahead.end = f->ahead.begin + floats;
     }
@@ -345,6 +345,7 @@ const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica) {
 
 void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
     const lk_program *p = world->program;
+    lk_assert(world->scalars.s == step);
     lk_frame *frame = &world->frames[replica];
     const update u = {.world = world,
                       .frame = frame,
@@ -352,7 +353,6 @@ void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
                       .sharer = world->first + replica,
                       .positions = lk_step_positions(p->spec, step),
                       .leaves = lk_step_grains(p, step),
-                      .scalars = lk_step_scalars_at(p->spec, step),
                       .holdings = lk_world_begin_update(world, replica),
                       .scratch = lk_tensor_at(frame, p->reduce_scratch)};
     uint64_t sixteens = p->node_floats / 16;

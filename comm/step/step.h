@@ -36,6 +36,7 @@ typedef struct lk_world {
     uint32_t *bad_param;   // (replicas): first parameter whose update was not finite, or LK_NONE
     lk_on_logits on_logits;  // called by the replica that computed them; NULL: nobody looks
     void *on_logits_context;
+    lk_step_scalars scalars;  // of the step under way: the first replica writes them as it starts
     // Apart from what all replicas read: the first writes it after every wave.
     uint8_t apart[64];
     lk_progress progress;

@@ -158,12 +158,19 @@ typedef struct lk_cuda_param {
     float *slots[LK_OPTIMIZER_SLOTS_MAX];
 } lk_cuda_param;
 
+// Where the scalars of a step lie, in device memory: slot `step % slots` of a ring, which the host
+// fills, so that a graph that was recorded once finds each step's own.
+typedef struct lk_cuda_scalars {
+    const lk_step_scalars *ring;
+    uint32_t slots;  // 1 or more
+} lk_cuda_scalars;
+
 // The optimizer step of all parameters at once: sum = the tree over `nodes`, then as ops/op.h
 // says of apply. Entry p of `params` is parameter number p. node_floats: where the last one ends,
 // or more. Does nothing once the state is stopped.
 void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
                     uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
-                    uint32_t node_count, float inverse_n);
+                    uint32_t node_count, lk_cuda_scalars scalars);
 
 // --- REDUCE with other devices -------------------------------------------------------------------
 
@@ -185,7 +192,7 @@ void lk_cuda_note_join(lk_cuda_stream *s, const lk_cuda_note *notes, uint32_t co
 // What the host reads of a step, in a ring in pinned host memory.
 typedef struct lk_cuda_result {
     uint64_t step;
-    float loss;  // (sum + 0) * inverse_n
+    float loss;  // (sum + 0) * inverse_n of the scalars
     uint32_t correct;
     uint32_t bad_op, bad_param;
     uint32_t not_finite;  // the loss is not, or one of the above is set
@@ -195,7 +202,7 @@ typedef struct lk_cuda_result {
 // Writes slot `step % slots` of the ring, makes the stop sticky, and turns the state over to the
 // next step. `nodes` are those of the loss sum, one float each. A stopped run writes nothing more.
 void lk_cuda_step_end(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count,
-                      float inverse_n, lk_cuda_result *ring, uint32_t slots);
+                      lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots);
 
 // --- the memory checking mode (ops/graph/check.h)
 // ------------------------------------------------------

@@ -19,8 +19,9 @@ uint32_t lk_step_positions(const lk_run_spec *spec, uint64_t step) {
 }
 
 lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step) {
-    return (lk_step_scalars){.learning_rate = spec->optimizer.learning_rate,
-                             .inverse_n = 1.0f / (float)lk_step_examples(spec, step)};
+    // No step is skipped: as many updates were applied.
+    return lk_optimizer_scalars(&spec->optimizer, step, step,
+                                1.0f / (float)lk_step_examples(spec, step));
 }
 
 lk_place lk_place_of(const lk_run_spec *spec, uint64_t position) {

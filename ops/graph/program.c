@@ -286,6 +286,8 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
 // --- initial values ----------------------------------------------------------------------------
 
 void lk_program_initialize(const lk_program *p, uint8_t *device) {
+    lk_slot slots[LK_OPTIMIZER_SLOTS_MAX];
+    const uint32_t slot_count = lk_optimizer_slots(&p->spec->optimizer, slots);
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_param *param = &p->params[i];
         float *w = (float *)(void *)(device + p->tensors[param->tensor].offset);
@@ -295,9 +297,9 @@ void lk_program_initialize(const lk_program *p, uint8_t *device) {
                                  .fan_in = param->fan_in,
                                  .fan_out = param->fan_out};
         param->initializer->fill(&what, w);
-        for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
+        for (uint32_t s = 0; s < slot_count; s++) {
             float *slot = (float *)(void *)(device + p->tensors[param->slots[s]].offset);
-            for (uint64_t e = 0; e < param->count; e++) slot[e] = 0.0f;
+            for (uint64_t e = 0; e < param->count; e++) slot[e] = slots[s].initial;
         }
     }
 }

@@ -140,7 +140,7 @@ lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t wave_grains, u
 // The same where all blocks of a wave are there before the first is joined, as on a device.
 uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total);
 
-// Writes the initial value of every parameter (Philox keyed by the spec's seed) and zero slots.
+// Writes the initial value of every parameter (Philox keyed by the spec's seed) and slot.
 // `device` is the start of the device region.
 void lk_program_initialize(const lk_program *program, uint8_t *device);
 

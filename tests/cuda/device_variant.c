@@ -382,8 +382,8 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
 // Any op of LK_PLAIN_OP_LIST: its tensors go there, the last of them comes back.
 static uint64_t role_bytes(const lk_lane *l, const lk_op *op, lk_role role) {
     const bool input = role == LK_X || role == LK_DX;
-    if (input && (op->type == &lk_op_average_pool2d ||
-                  op->type == &lk_op_average_pool2d_backward)) {
+    if (input &&
+        (op->type == &lk_op_average_pool2d || op->type == &lk_op_average_pool2d_backward)) {
         const lk_pool2d *p = &op->pool;
         return (uint64_t)l->examples * p->in_h * p->in_w * p->channels * sizeof(float);
     }
@@ -412,17 +412,16 @@ static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     return end(&s);
 }
 
-#define PLAIN(NUMBER, name)                                      \
-    static uint32_t plain_##name(lk_lane *l, const lk_op *op) {  \
-        return call_plain(l, op, lk_cuda_plain_##name);                \
+#define PLAIN(NUMBER, name)                                     \
+    static uint32_t plain_##name(lk_lane *l, const lk_op *op) { \
+        return call_plain(l, op, lk_cuda_plain_##name);         \
     }
 LK_PLAIN_OP_LIST(PLAIN)
 #undef PLAIN
 
 // As two parameters of one node, the first half and, after a gap, the second.
 static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
-                      const float *sum,
-                      float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+                      const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
     enum { GAP = 5 };
     if (count == 0) return 0;
     lk_cuda_stream s = begin(0);
@@ -438,7 +437,7 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
         {half + GAP, rest, w_there + half, {slot_there ? slot_there + half : NULL}}};
     const lk_cuda_node node = {floats_there(sums, count + GAP), 0};
     lk_cuda_update(&s, o, there(params, sizeof params), 2, count + GAP, there(&node, sizeof node),
-                   1, scalars->inverse_n);
+                   1, (lk_cuda_scalars){there(scalars, sizeof *scalars), 1});
     wait_for(&s);
     back(w, w_there, count * sizeof *w);
     if (slots[0]) back(slots[0], slot_there, count * sizeof *w);
@@ -453,19 +452,17 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
 static const lk_kernels device = {
     .name = "device",
     .kernel = {LK_PLAIN_OP_LIST(PLAIN)  //
-               [LK_OP_DENSE] = call_dense,
+                   [LK_OP_DENSE] = call_dense,
                [LK_OP_DENSE_INPUT_GRADIENT] = call_dense_input_gradient,
                [LK_OP_DENSE_WEIGHT_GRADIENT] = call_dense_weight_gradient,
-               [LK_OP_DENSE_BIAS_GRADIENT] = call_dense_bias_gradient,
-               [LK_OP_CONV2D] = call_conv2d,
+               [LK_OP_DENSE_BIAS_GRADIENT] = call_dense_bias_gradient, [LK_OP_CONV2D] = call_conv2d,
                [LK_OP_CONV2D_POOL] = call_conv2d_pool,
                [LK_OP_CONV2D_INPUT_GRADIENT] = call_conv2d_input_gradient,
                [LK_OP_CONV2D_POOL_INPUT_GRADIENT] = call_conv2d_pool_input_gradient,
                [LK_OP_CONV2D_WEIGHT_GRADIENT] = call_conv2d_weight_gradient,
                [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = call_conv2d_pool_weight_gradient,
                [LK_OP_MAX_POOL2D] = call_max_pool2d,
-               [LK_OP_MAX_POOL2D_BACKWARD] = call_max_pool2d_backward,
-               [LK_OP_RELU] = call_relu,
+               [LK_OP_MAX_POOL2D_BACKWARD] = call_max_pool2d_backward, [LK_OP_RELU] = call_relu,
                [LK_OP_RELU_BACKWARD] = call_relu_backward,
                [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy},
     .apply = {[LK_OPTIMIZER_SGD] = apply, [LK_OPTIMIZER_MOMENTUM] = apply},

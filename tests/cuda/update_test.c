@@ -60,6 +60,12 @@ static lk_cuda_stream fresh(uint64_t step) {
     return (lk_cuda_stream){.state = there(&state, sizeof state), .op = 3};
 }
 
+// Of every step, in one slot.
+static lk_cuda_scalars scalars_there(const lk_optimizer *o, float inverse_n) {
+    const lk_step_scalars scalars = lk_optimizer_scalars(o, 0, 0, inverse_n);
+    return (lk_cuda_scalars){there(&scalars, sizeof scalars), 1};
+}
+
 // --- the tree ------------------------------------------------------------------------------------
 
 static float leaves[LEAVES_MAX][FLOATS];
@@ -116,11 +122,11 @@ static void check_tree(uint32_t total, const lk_optimizer *o) {
             (lk_cuda_param){offsets[p], counts[p], w_there + offsets[p], {slot_there + offsets[p]}};
     }
     lk_cuda_update(&s, o, there(params, sizeof params), PARAMS, FLOATS,
-                   there(nodes, count * sizeof *nodes), count, 0x1.999p-7f);
+                   there(nodes, count * sizeof *nodes), count, scalars_there(o, 0x1.999p-7f));
     for (uint32_t p = 0; p < PARAMS; p++) {
         float *slots[LK_OPTIMIZER_SLOTS_MAX] = {slot + offsets[p]};
         assert_int_equal(apply(&lk_kernels_reference, o, counts[p], sum + offsets[p], 0x1.999p-7f,
-                                                    w + offsets[p], slots),
+                               w + offsets[p], slots),
                          0);
     }
     assert_int_equal(state_now(&s).bad_param, UINT32_MAX);
@@ -149,6 +155,7 @@ typedef struct tiny {
     lk_cuda_param *params;
     lk_cuda_node *nodes, *loss_nodes;
     lk_cuda_result *ring;
+    lk_cuda_scalars scalars;
 } tiny;
 
 static const lk_optimizer half = {&lk_optimizer_sgd, 0.5f, 0.0f, false};
@@ -167,12 +174,13 @@ static tiny tiny_open(uint64_t step) {
     t.loss_nodes = there(&loss_node, sizeof loss_node);
     must(cudaHostAlloc((void **)&t.ring, RING * sizeof *t.ring, cudaHostAllocMapped));
     memset(t.ring, 0x55, RING * sizeof *t.ring);
+    t.scalars = scalars_there(&half, 0.5f);
     return t;
 }
 
 static void tiny_step(tiny *t) {
-    lk_cuda_update(&t->s, &half, t->params, 1, 2, t->nodes, 1, 0.5f);
-    lk_cuda_step_end(&t->s, t->loss_nodes, 1, 0.5f, t->ring, RING);
+    lk_cuda_update(&t->s, &half, t->params, 1, 2, t->nodes, 1, t->scalars);
+    lk_cuda_step_end(&t->s, t->loss_nodes, 1, t->scalars, t->ring, RING);
 }
 
 static void test_results(void **unused) {

@@ -125,9 +125,9 @@ static inline uint32_t max_pool_backward(const lk_kernels *k, const lk_pool2d *p
     return call_op(k, &op, &l);
 }
 
-static inline uint32_t average_pool(const lk_kernels *k, const lk_op_type *type,
-                                    const lk_pool2d *p, uint32_t m, const float *x, float *y,
-                                    const float *dy, float *dx) {
+static inline uint32_t average_pool(const lk_kernels *k, const lk_op_type *type, const lk_pool2d *p,
+                                    uint32_t m, const float *x, float *y, const float *dy,
+                                    float *dx) {
     const lk_op op = {
         .type = type, .floats = (uint64_t)p->out_h * p->out_w * p->channels, .pool = *p};
     lk_lane l = {.examples = m};
@@ -177,7 +177,7 @@ static inline uint32_t softmax_cross_entropy(const lk_kernels *k, uint32_t m, ui
 static inline uint32_t apply(const lk_kernels *k, const lk_optimizer *o, uint64_t count,
                              const float *sum, float inverse_n, float *w,
                              float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
-    const lk_step_scalars scalars = {.learning_rate = o->learning_rate, .inverse_n = inverse_n};
+    const lk_step_scalars scalars = lk_optimizer_scalars(o, 0, 0, inverse_n);
     return lk_apply_of(k, o)(o, &scalars, count, sum, w, slots);
 }
 
