@@ -1,37 +1,109 @@
 // optimizer.c - optimizers, one after another: formula, reference, descriptor. Freestanding.
 //
-// g is the mean gradient, lr and mu the floats of the configuration. The formulas are TensorFlow
-// 1's (training_ops), in fma form.
+// g is the mean gradient, cut to clipvalue; lr is the learning rate of the step, mu, rho, b1, b2,
+// epsilon the floats of the configuration. The formulas are those of the framework that the name
+// says, in fma form; where a framework has several forms, so has the list.
 #include "ops/optimizer.h"
 
-#include "ops/fmaf.h"
+#include "ops/math.h"
+#include "ops/powers.h"
 
 static uint32_t not_finite(float x) { return !(x - x == 0.0f); }
+
+// The mean gradient, cut. What is not finite is seen before that.
+static float mean_gradient(const lk_optimizer *o, const lk_step_scalars *s, float sum,
+                           uint32_t *bad) {
+    float g = (sum + 0.0f) * s->inverse_n;
+    *bad |= not_finite(g);
+    if (o->clipvalue > 0.0f) {
+        g = g > o->clipvalue ? o->clipvalue : g;
+        g = g < -o->clipvalue ? -o->clipvalue : g;
+    }
+    return g;
+}
+
+// w after its decay, where it has any.
+static float decayed(const lk_step_scalars *s, float w) {
+    return s->decay != 0.0f ? lk_fmaf(-s->decay, w, w) : w;
+}
+
+// --- keys, each said once; those of a type are ascending -----------------------------------------
+
+#define KEY(FIELD, HIGH, BELOW, CONSTANT, MEANING)                                         \
+    {                                                                                      \
+        .name = #FIELD, .kind = LK_SETTING_FLOAT, .offset = offsetof(lk_optimizer, FIELD), \
+        .high = HIGH, .below = BELOW, .float_constant = CONSTANT, .meaning = MEANING       \
+    }
+#define TRUTH(FIELD, MEANING)                                                             \
+    {                                                                                     \
+        .name = #FIELD, .kind = LK_SETTING_BOOL, .offset = offsetof(lk_optimizer, FIELD), \
+        .constant = false, .meaning = MEANING                                             \
+    }
+#define ANY 0x1.fffffep+127f
+#define CLIPVALUE \
+    KEY(clipvalue, ANY, 0.0f, 0.0f, "cuts mean gradients to this size; 0: it does not")
+#define LEARNING_RATE                                                               \
+    {.name = "learning_rate",                                                       \
+     .kind = LK_SETTING_FLOAT,                                                      \
+     .offset = offsetof(lk_optimizer, learning_rate),                               \
+     .required = true,                                                              \
+     .low = 0.0f,                                                                   \
+     .high = ANY,                                                                   \
+     .meaning = "what a gradient is multiplied with"},                              \
+    {                                                                               \
+        .name = "learning_rate_schedule", .kind = LK_SETTING_RATE, .field = "rate", \
+        .offset = offsetof(lk_optimizer, rate), .chosen = "constant",               \
+        .meaning = "how it changes: a type and the keys of that type"               \
+    }
+#define MOMENTUM(CONSTANT) \
+    KEY(momentum, 1.0f, 1.0f, CONSTANT, "what is kept of the slot in each step")
+#define NESTEROV TRUTH(nesterov, "looks one step of the slot ahead")
+#define RHO      KEY(rho, 1.0f, 1.0f, 0.9f, "what is kept of the mean of squares in each step")
+#define EPSILON(CONSTANT, MEANING)                                                              \
+    {                                                                                           \
+        .name = "epsilon", .kind = LK_SETTING_FLOAT, .offset = offsetof(lk_optimizer, epsilon), \
+        .low = 0x1p-126f, .high = ANY, .float_constant = CONSTANT, .meaning = MEANING           \
+    }
+#define BETAS                                                                            \
+    KEY(beta_1, 1.0f, 1.0f, 0.9f, "what is kept of the mean of gradients in each step"), \
+        KEY(beta_2, 1.0f, 1.0f, 0.999f, "what is kept of the mean of squares in each step")
+#define AMSGRAD                  TRUTH(amsgrad, "divides by the greatest mean of squares so far")
+#define CENTERED                 TRUTH(centered, "divides by the deviation: the mean is taken out of the squares")
+#define DECAY(CONSTANT, MEANING) KEY(weight_decay, ANY, 0.0f, CONSTANT, MEANING)
+#define BESIDE                   "w loses learning_rate times so much of itself before each update"
+
+#define WORDS(NAME, MEANING)                                                                  \
+    static const lk_optimizer_words words_##NAME = {&lk_optimizer_##NAME, #NAME, NAME##_keys, \
+                                                    LK_COUNT(NAME##_keys), MEANING}
+
+// A key that a configuration refuses by its table, for who builds a run in C.
+static lk_status check_share(const char *name, float value, lk_error *error) {
+    if (value >= 0.0f && value < 1.0f) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG, "optimizer.%s: found a number outside 0 <= %s < 1", name,
+                   name);
+}
+
+// Weight decay beside the gradient, as Keras and AdamW have it.
+static void set_decay(const lk_optimizer *o, lk_step_scalars *s) {
+    s->decay = o->weight_decay * s->learning_rate;
+}
 
 // --- sgd                  w = fma(-lr, g, w)
 static uint32_t apply_sgd(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
                           const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
     uint32_t bad = 0;
-    (void)o, (void)slots;
+    (void)slots;
     for (uint64_t i = 0; i < count; i++) {
-        const float g = (sum[i] + 0.0f) * s->inverse_n;
+        const float g = mean_gradient(o, s, sum[i], &bad);
         w[i] = lk_fmaf(-s->learning_rate, g, w[i]);
-        bad |= not_finite(g) | not_finite(w[i]);
+        bad |= not_finite(w[i]);
     }
     return bad;
 }
 
 const lk_optimizer_type lk_optimizer_sgd = {.number = LK_OPTIMIZER_SGD, .reference = apply_sgd};
-
-#define LEARNING_RATE                                                                   \
-    {                                                                                   \
-        .name = "learning_rate", .kind = LK_SETTING_FLOAT,                              \
-        .offset = offsetof(lk_optimizer, learning_rate), .required = true, .low = 0.0f, \
-        .high = 0x1.fffffep+127f, .meaning = "what a gradient is multiplied with"       \
-    }
-static const lk_setting sgd_keys[] = {LEARNING_RATE};
-static const lk_optimizer_words words_sgd = {&lk_optimizer_sgd, "sgd", sgd_keys, LK_COUNT(sgd_keys),
-                                             "gradient descent"};
+static const lk_setting sgd_keys[] = {CLIPVALUE, LEARNING_RATE};
+WORDS(sgd, "gradient descent");
 
 // --- momentum             a = fma(mu, a, g);                      w = fma(-lr, a, w)
 //     momentum, nesterov   a = fma(mu, a, g);  u = fma(mu, a, g);  w = fma(-lr, u, w)
@@ -41,12 +113,12 @@ static uint32_t apply_momentum(const lk_optimizer *o, const lk_step_scalars *s, 
                                float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
     uint32_t bad = 0;
     for (uint64_t i = 0; i < count; i++) {
-        const float g = (sum[i] + 0.0f) * s->inverse_n;
+        const float g = mean_gradient(o, s, sum[i], &bad);
         const float a = lk_fmaf(o->momentum, slots[0][i], g);
         const float update = o->nesterov ? lk_fmaf(o->momentum, a, g) : a;
         slots[0][i] = a;
         w[i] = lk_fmaf(-s->learning_rate, update, w[i]);
-        bad |= not_finite(g) | not_finite(a) | not_finite(w[i]);
+        bad |= not_finite(a) | not_finite(w[i]);
     }
     return bad;
 }
@@ -58,40 +130,217 @@ static uint32_t list_momentum_slots(const lk_optimizer *o, lk_slot out[LK_OPTIMI
 }
 
 static lk_status check_momentum(const lk_optimizer *o, lk_error *error) {
-    if (o->momentum >= 0.0f && o->momentum < 1.0f) return LK_OK;
-    return lk_fail(error, LK_BAD_CONFIG,
-                   "optimizer.momentum: found a number outside 0 <= momentum < 1");
+    return check_share("momentum", o->momentum, error);
 }
 
 const lk_optimizer_type lk_optimizer_momentum = {.number = LK_OPTIMIZER_MOMENTUM,
                                                  .reference = apply_momentum,
                                                  .list_slots = list_momentum_slots,
                                                  .check = check_momentum};
+static const lk_setting momentum_keys[] = {CLIPVALUE, LEARNING_RATE, MOMENTUM(0.9f), NESTEROV};
+WORDS(momentum, "TensorFlow 1's, with its Nesterov form; PyTorch's SGD with momentum");
 
-static const lk_setting momentum_keys[] = {LEARNING_RATE,
-                                           {.name = "momentum",
-                                            .kind = LK_SETTING_FLOAT,
-                                            .offset = offsetof(lk_optimizer, momentum),
-                                            .low = 0.0f,
-                                            .high = 1.0f,
-                                            .below = 1.0f,
-                                            .float_constant = 0.9f,
-                                            .meaning = "what is kept of the slot in each step"},
-                                           {.name = "nesterov",
-                                            .kind = LK_SETTING_BOOL,
-                                            .offset = offsetof(lk_optimizer, nesterov),
-                                            .constant = false,
-                                            .meaning = "looks one step of the slot ahead"}};
-static const lk_optimizer_words words_momentum = {&lk_optimizer_momentum, "momentum", momentum_keys,
-                                                  LK_COUNT(momentum_keys),
-                                                  "TensorFlow 1's, with its Nesterov form"};
+// --- momentum_keras             m = fma(mu, m, -(lr * g));  w = w + m
+//     momentum_keras, nesterov   the same m;                 w = w + fma(mu, m, -(lr * g))
+// The learning rate is in the slot m, so that it differs from `momentum` where the rate changes.
+static uint32_t apply_momentum_keras(const lk_optimizer *o, const lk_step_scalars *s,
+                                     uint64_t count, const float *sum, float *w,
+                                     float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const float g = mean_gradient(o, s, sum[i], &bad), step = s->learning_rate * g;
+        const float m = lk_fmaf(o->momentum, slots[0][i], -step);
+        const float update = o->nesterov ? lk_fmaf(o->momentum, m, -step) : m;
+        slots[0][i] = m;
+        w[i] = decayed(s, w[i]) + update;
+        bad |= not_finite(m) | not_finite(w[i]);
+    }
+    return bad;
+}
+
+const lk_optimizer_type lk_optimizer_momentum_keras = {.number = LK_OPTIMIZER_MOMENTUM_KERAS,
+                                                       .reference = apply_momentum_keras,
+                                                       .list_slots = list_momentum_slots,
+                                                       .set_scalars = set_decay,
+                                                       .check = check_momentum};
+static const lk_setting momentum_keras_keys[] = {CLIPVALUE, LEARNING_RATE, MOMENTUM(0.9f), NESTEROV,
+                                                 DECAY(0.0f, BESIDE)};
+WORDS(momentum_keras, "Keras' SGD with momentum: the learning rate is in the slot");
+
+// --- rmsprop_tf1, rmsprop_keras
+//                 ms = fma(1 - rho, fma(g, g, -ms), ms)      (TF1: ms starts at 1; Keras: at +0)
+//     centered    mg = fma(1 - rho, g - mg, mg);  d = fma(-mg, mg, ms), +0 where that is not above
+//     0 else        d = ms
+//                 u = (lr * g) / sqrt(d + epsilon)
+//     momentum    mom = fma(mu, mom, u);  w = w - mom;        without it: w = w - u
+static uint32_t apply_rmsprop(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
+                              const float *sum, float *w,
+                              float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    float *const ms = slots[0], *const mg = slots[1], *const mom = slots[o->centered ? 2 : 1];
+    const float rest = 1.0f - o->rho;
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const float g = mean_gradient(o, s, sum[i], &bad);
+        ms[i] = lk_fmaf(rest, lk_fmaf(g, g, -ms[i]), ms[i]);
+        float d = ms[i];
+        if (o->centered) {
+            mg[i] = lk_fmaf(rest, g - mg[i], mg[i]);
+            d = lk_fmaf(-mg[i], mg[i], ms[i]);
+            d = d > 0.0f ? d : 0.0f;
+            bad |= not_finite(mg[i]);
+        }
+        float update = (s->learning_rate * g) / lk_sqrtf(d + o->epsilon);
+        if (o->momentum > 0.0f) update = mom[i] = lk_fmaf(o->momentum, mom[i], update);
+        w[i] = decayed(s, w[i]) - update;
+        bad |= not_finite(ms[i]) | not_finite(update) | not_finite(w[i]);
+    }
+    return bad;
+}
+
+static uint32_t list_rmsprop_slots(const lk_optimizer *o, lk_slot out[LK_OPTIMIZER_SLOTS_MAX]) {
+    uint32_t count = 0;
+    out[count++] = (lk_slot){"mean_square", o->type == &lk_optimizer_rmsprop_tf1 ? 1.0f : 0.0f};
+    if (o->centered) out[count++] = (lk_slot){.name = "mean_gradient"};
+    if (o->momentum > 0.0f) out[count++] = (lk_slot){.name = "momentum"};
+    return count;
+}
+
+static lk_status check_epsilon(const lk_optimizer *o, lk_error *error) {
+    if (o->epsilon >= 0x1p-126f && o->epsilon - o->epsilon == 0.0f) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "optimizer.epsilon: found a number below 2^-126, or none, wanted one above it");
+}
+
+static lk_status check_rmsprop(const lk_optimizer *o, lk_error *error) {
+    LK_CHECK(check_share("momentum", o->momentum, error));
+    LK_CHECK(check_share("rho", o->rho, error));
+    return check_epsilon(o, error);
+}
+
+const lk_optimizer_type lk_optimizer_rmsprop_tf1 = {.number = LK_OPTIMIZER_RMSPROP_TF1,
+                                                    .reference = apply_rmsprop,
+                                                    .list_slots = list_rmsprop_slots,
+                                                    .check = check_rmsprop};
+const lk_optimizer_type lk_optimizer_rmsprop_keras = {.number = LK_OPTIMIZER_RMSPROP_KERAS,
+                                                      .reference = apply_rmsprop,
+                                                      .list_slots = list_rmsprop_slots,
+                                                      .set_scalars = set_decay,
+                                                      .check = check_rmsprop};
+static const lk_setting rmsprop_tf1_keys[] = {
+    CENTERED,
+    CLIPVALUE,
+    EPSILON(1e-10f, "is added to the mean of squares, inside the root"),
+    LEARNING_RATE,
+    MOMENTUM(0.0f),
+    RHO};
+static const lk_setting rmsprop_keras_keys[] = {
+    CENTERED,
+    CLIPVALUE,
+    EPSILON(1e-7f, "is added to the mean of squares, inside the root"),
+    LEARNING_RATE,
+    MOMENTUM(0.0f),
+    RHO,
+    DECAY(0.0f, BESIDE)};
+WORDS(rmsprop_tf1, "TensorFlow 1's: the mean of squares starts at 1");
+WORDS(rmsprop_keras, "Keras': the mean of squares starts at 0");
+
+// --- adam_tf1, adam_keras, adam_torch, adamw_torch, with t + 1 updates when this one is done
+//                 p1 = b1^(t + 1);  p2 = b2^(t + 1)
+//     tf1, keras  step = (lr * sqrt(1 - p2)) / (1 - p1);  root = 1
+//     torch       step = lr / (1 - p1);                   root = 1 / sqrt(1 - p2)
+//     l2 (adam_torch with weight_decay)                   g = fma(weight_decay, w, g)
+//                 m = fma(1 - b1, g - m, m);  v = fma(1 - b2, fma(g, g, -v), v);  x = v
+//     amsgrad     x = the greater of v and the slot that keeps it
+//                 w = w - (m * step) / fma(root, sqrt(x), epsilon)
+static uint32_t apply_adam(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
+                           const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    float *const m = slots[0], *const v = slots[1], *const greatest = slots[2];
+    const float rest_1 = 1.0f - o->beta_1, rest_2 = 1.0f - o->beta_2;
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        float g = mean_gradient(o, s, sum[i], &bad);
+        if (s->l2 != 0.0f) g = lk_fmaf(s->l2, w[i], g);
+        m[i] = lk_fmaf(rest_1, g - m[i], m[i]);
+        v[i] = lk_fmaf(rest_2, lk_fmaf(g, g, -v[i]), v[i]);
+        float x = v[i];
+        if (o->amsgrad) x = greatest[i] = x > greatest[i] ? x : greatest[i];
+        w[i] = decayed(s, w[i]) - (m[i] * s->step_size) / lk_fmaf(s->root, lk_sqrtf(x), o->epsilon);
+        bad |= not_finite(m[i]) | not_finite(v[i]) | not_finite(w[i]);
+    }
+    return bad;
+}
+
+static uint32_t list_adam_slots(const lk_optimizer *o, lk_slot out[LK_OPTIMIZER_SLOTS_MAX]) {
+    out[0] = (lk_slot){.name = "m"};
+    out[1] = (lk_slot){.name = "v"};
+    if (o->amsgrad) out[2] = (lk_slot){.name = "v_max"};
+    return o->amsgrad ? 3 : 2;
+}
+
+static void set_adam(const lk_optimizer *o, lk_step_scalars *s) {
+    const float p1 = lk_power(o->beta_1, s->t + 1), p2 = lk_power(o->beta_2, s->t + 1);
+    s->step_size = (s->learning_rate * lk_sqrtf(1.0f - p2)) / (1.0f - p1);
+    s->root = 1.0f;
+    set_decay(o, s);
+}
+
+static void set_adamw_torch(const lk_optimizer *o, lk_step_scalars *s) {
+    const float p1 = lk_power(o->beta_1, s->t + 1), p2 = lk_power(o->beta_2, s->t + 1);
+    s->step_size = s->learning_rate / (1.0f - p1);
+    s->root = 1.0f / lk_sqrtf(1.0f - p2);
+    set_decay(o, s);
+}
+
+static void set_adam_torch(const lk_optimizer *o, lk_step_scalars *s) {
+    set_adamw_torch(o, s);
+    s->decay = 0.0f;
+    s->l2 = o->weight_decay;
+}
+
+static lk_status check_adam(const lk_optimizer *o, lk_error *error) {
+    LK_CHECK(check_share("beta_1", o->beta_1, error));
+    LK_CHECK(check_share("beta_2", o->beta_2, error));
+    return check_epsilon(o, error);
+}
+
+#define ADAM(NUMBER, NAME, SCALARS)                                                 \
+    const lk_optimizer_type lk_optimizer_##NAME = {.number = LK_OPTIMIZER_##NUMBER, \
+                                                   .reference = apply_adam,         \
+                                                   .list_slots = list_adam_slots,   \
+                                                   .set_scalars = SCALARS,          \
+                                                   .check = check_adam}
+#define OUTSIDE "is added to the root before anything is divided by it"
+ADAM(ADAM_TF1, adam_tf1, set_adam);
+ADAM(ADAM_KERAS, adam_keras, set_adam);
+ADAM(ADAM_TORCH, adam_torch, set_adam_torch);
+ADAM(ADAMW_TORCH, adamw_torch, set_adamw_torch);
+static const lk_setting adam_tf1_keys[] = {BETAS, CLIPVALUE, EPSILON(1e-8f, OUTSIDE),
+                                           LEARNING_RATE};
+static const lk_setting adam_keras_keys[] = {
+    AMSGRAD, BETAS, CLIPVALUE, EPSILON(1e-7f, OUTSIDE), LEARNING_RATE, DECAY(0.0f, BESIDE)};
+static const lk_setting adam_torch_keys[] = {
+    AMSGRAD,       BETAS,
+    CLIPVALUE,     EPSILON(1e-8f, "is added to the root after its bias is corrected"),
+    LEARNING_RATE, DECAY(0.0f, "so much of w is added to its gradient (L2)")};
+static const lk_setting adamw_torch_keys[] = {
+    AMSGRAD,       BETAS,
+    CLIPVALUE,     EPSILON(1e-8f, "is added to the root after its bias is corrected"),
+    LEARNING_RATE, DECAY(0.01f, BESIDE)};
+WORDS(adam_tf1, "TensorFlow 1's: its epsilon is the paper's epsilon hat");
+WORDS(adam_keras, "Keras': epsilon as in TensorFlow 1; with weight_decay its AdamW");
+WORDS(adam_torch, "PyTorch's: epsilon after the bias corrections");
+WORDS(adamw_torch, "PyTorch's AdamW: adam_torch with the decay beside the gradient");
 
 // --- step scalars --------------------------------------------------------------------------------
 
 lk_step_scalars lk_optimizer_scalars(const lk_optimizer *o, uint64_t s, uint64_t t,
                                      float inverse_n) {
-    return (lk_step_scalars){
-        .s = s, .t = t, .learning_rate = o->learning_rate, .inverse_n = inverse_n};
+    lk_step_scalars scalars = {.s = s,
+                               .t = t,
+                               .learning_rate = lk_rate_at(&o->rate, o->learning_rate, t),
+                               .inverse_n = inverse_n};
+    if (o->type->set_scalars) o->type->set_scalars(o, &scalars);
+    return scalars;
 }
 
 // --- the list ------------------------------------------------------------------------------------

@@ -4,14 +4,21 @@
 #ifndef LOCKSTEP_OPS_OPTIMIZER_H
 #define LOCKSTEP_OPS_OPTIMIZER_H
 
-#include "ops/setting.h"
+#include "ops/rate.h"
 
 enum { LK_OPTIMIZER_SLOTS_MAX = 4 };
 
 // Every optimizer: the end of its number's name, and of its descriptor's.
-#define LK_OPTIMIZER_LIST(X) \
-    X(SGD, sgd)              \
-    X(MOMENTUM, momentum)
+#define LK_OPTIMIZER_LIST(X)          \
+    X(SGD, sgd)                       \
+    X(MOMENTUM, momentum)             \
+    X(MOMENTUM_KERAS, momentum_keras) \
+    X(RMSPROP_TF1, rmsprop_tf1)       \
+    X(RMSPROP_KERAS, rmsprop_keras)   \
+    X(ADAM_TF1, adam_tf1)             \
+    X(ADAM_KERAS, adam_keras)         \
+    X(ADAM_TORCH, adam_torch)         \
+    X(ADAMW_TORCH, adamw_torch)
 
 typedef enum lk_optimizer_number {
 #define LK_OPTIMIZER_NUMBER(NUMBER, name) LK_OPTIMIZER_##NUMBER,
@@ -34,6 +41,11 @@ typedef struct lk_optimizer {
     float learning_rate;
     float momentum;
     bool nesterov;
+    bool centered, amsgrad;
+    float rho, epsilon, beta_1, beta_2;
+    float weight_decay;
+    float clipvalue;  // 0: gradients are not cut
+    lk_rate rate;
 } lk_optimizer;
 
 // What changes from step to step, computed once a step in strict fp32 and read by pointer.
@@ -45,10 +57,16 @@ typedef struct lk_step_scalars {
     LK_WIDE uint64_t s, t;
     float learning_rate;  // of this step
     float inverse_n;      // 1 / float(examples of the step)
+    // What an optimizer makes of them, 0 where it has no such thing:
+    float step_size;  // adam: the learning rate with the bias corrections that are factors of it
+    float root;       // adam: factor of sqrt(v)
+    float decay;      // weight decay beside the gradient: w loses so much of itself
+    float l2;         // .. and as a part of it
 } lk_step_scalars;
 
-// One update of `count` elements: g = (sum[i] + 0.0f) * inverse_n, then the optimizer's formula; w
-// and slots in place. Returns 1 where g, a slot or w is not finite.
+// One update of `count` elements: g = (sum[i] + 0.0f) * inverse_n, cut to clipvalue, then the
+// optimizer's formula; w and slots in place. Returns 1 where g before the cut, a slot or w is not
+// finite.
 typedef uint32_t (*lk_apply)(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
                              const float *sum, float *w,
                              float *const slots[LK_OPTIMIZER_SLOTS_MAX]);
@@ -59,6 +77,7 @@ struct lk_optimizer_type {
     // Each may be NULL where there is nothing to say.
     // Its slots, in the order in which `apply` gets them; returns how many. Names differ.
     uint32_t (*list_slots)(const lk_optimizer *o, lk_slot out[LK_OPTIMIZER_SLOTS_MAX]);
+    void (*set_scalars)(const lk_optimizer *o, lk_step_scalars *scalars);  // what is its own
     lk_status (*check)(const lk_optimizer *o, lk_error *error);
 };
 

@@ -15,11 +15,26 @@ typedef enum lk_setting_kind {
     LK_SETTING_PADDING,      // lk_padding: "valid", "same"
     LK_SETTING_ACTIVATION,   // const lk_layer_type *: "linear" is NULL
     LK_SETTING_INITIALIZER,  // const lk_initializer *
+    LK_SETTING_U64,          // uint64_t
+    LK_SETTING_STEPS,        // lk_steps_list: an array of numbers of steps
+    LK_SETTING_FLOATS,       // lk_floats_list: an array of numbers
+    LK_SETTING_RATE,         // lk_rate (ops/rate.h): a rate schedule, a type and its keys
     // Of the rest of a configuration; a layer or an optimizer has none of these.
-    LK_SETTING_U64,     // uint64_t
     LK_SETTING_CHOICE,  // uint32_t: which of `choices`
     LK_SETTING_TEXT,    // char[most]
 } lk_setting_kind;
+
+enum { LK_SETTING_LIST_MAX = 16 };
+
+typedef struct lk_steps_list {
+    LK_WIDE uint32_t count;
+    LK_WIDE uint64_t at[LK_SETTING_LIST_MAX];
+} lk_steps_list;
+
+typedef struct lk_floats_list {
+    uint32_t count;
+    float at[LK_SETTING_LIST_MAX];
+} lk_floats_list;
 
 // The default is a constant, frozen for ever: a value equal to it is left out of the run identity,
 // so that a new key changes no identity of before. Or it is the value of another key.
@@ -31,8 +46,8 @@ typedef struct lk_setting {
     bool required;
     uint32_t least;        // of U32 and U64; 0 stands for 1 ..
     bool zero;             // .. but with this for 0
-    uint64_t most;         // of U32, U64 and PAIR; bytes of TEXT, with its end
-    float low, high;       // of LK_SETTING_FLOAT, both allowed
+    uint64_t most;         // of U32, U64, PAIR and STEPS; bytes of TEXT, with its end
+    float low, high;       // of FLOAT and FLOATS, both allowed
     float below;           // ... and not this one nor more; 0: no such bound
     uint64_t constant;     // default of U32, U64, PAIR, BOOL, PADDING and CHOICE
     float float_constant;  // default of FLOAT; INITIALIZER: glorot_uniform; ACTIVATION: linear

@@ -47,6 +47,15 @@ static json_t *make_pair(const lk_setting *k) {
     return json_pack("{s:[o, o]}", "anyOf", one, two);
 }
 
+static json_t *make_list(const lk_setting *k) {
+    json_t *each =
+        k->kind == LK_SETTING_STEPS ? make_integer(lk_setting_least(k), k->most) : make_number(k);
+    return json_pack("{s:s, s:o, s:i, s:i}", "type", "array", "items", each, "minItems", 1,
+                     "maxItems", LK_SETTING_LIST_MAX);
+}
+
+static json_t *make_rate(void);
+
 static json_t *make_value(const lk_setting *k) {
     const char *names[LK_KEY_CHOICES_MAX];
     uint32_t fallback;
@@ -60,6 +69,9 @@ static json_t *make_value(const lk_setting *k) {
     case LK_SETTING_PAIR: return make_pair(k);
     case LK_SETTING_BOOL: return json_pack("{s:s}", "type", "boolean");
     case LK_SETTING_FLOAT: return make_number(k);
+    case LK_SETTING_STEPS:
+    case LK_SETTING_FLOATS: return make_list(k);
+    case LK_SETTING_RATE: return make_rate();
     case LK_SETTING_TEXT:
         return json_pack("{s:s, s:I}", "type", "string", "maxLength", (json_int_t)k->most - 1);
     case LK_SETTING_PADDING:
@@ -93,6 +105,16 @@ static json_t *make_typed(const char *type, const char *meaning, const lk_settin
     }
     return json_pack("{s:s, s:o, s:o, s:b}", "type", "object", "properties", properties, "required",
                      required, "additionalProperties", 0);
+}
+
+static json_t *make_rate(void) {
+    const lk_rate_words *words;
+    json_t *types = json_array();
+    for (uint32_t i = 0; (words = lk_rate_words_at(i)) != NULL; i++) {
+        (void)json_array_append_new(
+            types, make_typed(words->name, words->meaning, words->keys, words->key_count));
+    }
+    return json_pack("{s:o}", "oneOf", types);
 }
 
 static json_t *make_layer(const lk_layer_words *words) {

@@ -69,6 +69,11 @@ static void show_value(char out[SHOWN_BYTES], const lk_setting *k) {
             snprintf(out, SHOWN_BYTES, "%g or more", (double)k->low);
         }
         break;
+    case LK_SETTING_STEPS:
+    case LK_SETTING_FLOATS:
+        lk_format(out, SHOWN_BYTES, "array of 1 to %d numbers", LK_SETTING_LIST_MAX);
+        break;
+    case LK_SETTING_RATE: lk_format(out, SHOWN_BYTES, "object"); break;
     case LK_SETTING_TEXT: lk_format(out, SHOWN_BYTES, "text"); break;
     case LK_SETTING_PADDING:
     case LK_SETTING_ACTIVATION:
@@ -117,14 +122,22 @@ static void show_default(char out[SHOWN_BYTES], const lk_setting *k) {
     json_decref(value);
 }
 
+// Of layers, rate schedules or optimizers; NULL past the last.
+static const char *type_at(const char *path, uint32_t number) {
+    const lk_layer_words *layer = lk_layer_words_at(number);
+    const lk_rate_words *rate = lk_rate_words_at(number);
+    const lk_optimizer_words *optimizer = lk_optimizer_words_at(number);
+    if (strchr(path, '[')) return layer ? layer->name : NULL;
+    if (strstr(path, "schedule.")) return rate ? rate->name : NULL;
+    return optimizer ? optimizer->name : NULL;
+}
+
 static void show_types(char out[SHOWN_BYTES], const char *path) {
     const char *names[LK_KEY_CHOICES_MAX];
-    const bool layers = strchr(path, '[') != NULL;
     uint32_t count = 0;
-    for (; layers ? lk_layer_words_at(count) != NULL : lk_optimizer_words_at(count) != NULL;
-         count++) {
+    for (; type_at(path, count); count++) {
         lk_assert(count < LK_KEY_CHOICES_MAX);
-        names[count] = layers ? lk_layer_words_at(count)->name : lk_optimizer_words_at(count)->name;
+        names[count] = type_at(path, count);
     }
     show_words(out, names, count);
 }
@@ -200,6 +213,11 @@ static void fill_settings(json_t *object, const lk_setting *keys, uint32_t count
     }
 }
 
+static void fill_rate(json_t *object, const lk_rate *rate) {
+    const lk_rate_words *words = lk_rate_words_of(rate->type);
+    if (object) fill_settings(object, words->keys, words->key_count);
+}
+
 static void fill_layers(json_t *layers, const lk_config *c) {
     for (uint32_t i = 0; i < c->spec.model.layer_count; i++) {
         const lk_layer *l = &c->layers[i];
@@ -237,6 +255,7 @@ static void fill_group(json_t *object, const lk_key *group, const lk_config *c) 
         case LK_KEY_OPTIMIZER:
             words = lk_optimizer_words_of(c->spec.optimizer.type);
             fill_settings(inner, words->keys, words->key_count);
+            fill_rate(json_object_get(inner, "learning_rate_schedule"), &c->spec.optimizer.rate);
             break;
         case LK_KEY_SHAPE:
         case LK_KEY_NOTE: break;

@@ -58,6 +58,23 @@ static const char *truth(bool value) { return value ? "true" : "false"; }
 
 // --- the spec ------------------------------------------------------------------------------------
 
+static void put_list(FILE *f, const lk_setting *k, const void *list) {
+    const lk_steps_list *steps = list;
+    const lk_floats_list *floats = list;
+    const bool whole = k->kind == LK_SETTING_STEPS;
+    const uint32_t count = whole ? steps->count : floats->count;
+    fprintf(f, ",\n     .%s = {.count = %uu, .at = {", k->name, count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (whole)
+            fprintf(f, "%s%lluu", i ? ", " : "", (ull)steps->at[i]);
+        else
+            fprintf(f, "%s%af", i ? ", " : "", (double)floats->at[i]);
+    }
+    fprintf(f, "}}");
+}
+
+static void put_rate(FILE *f, const char *name, const lk_rate *rate);
+
 // A field as a designated initializer.
 static void put_field(FILE *f, const lk_setting *k, const void *owner) {
     const uint8_t *field = (const uint8_t *)owner + k->offset;
@@ -85,10 +102,22 @@ static void put_field(FILE *f, const lk_setting *k, const void *owner) {
                 ((const lk_initializer *)*pointer)->name);
         break;
     case LK_SETTING_U64:
+        fprintf(f, ",\n     .%s = %lluu", name, (ull) * (const uint64_t *)(const void *)field);
+        break;
+    case LK_SETTING_STEPS:
+    case LK_SETTING_FLOATS: put_list(f, k, field); break;
+    case LK_SETTING_RATE: put_rate(f, name, (const lk_rate *)(const void *)field); break;
     case LK_SETTING_CHOICE:
     case LK_SETTING_TEXT:
         lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");
     }
+}
+
+static void put_rate(FILE *f, const char *name, const lk_rate *rate) {
+    const lk_rate_words *words = lk_rate_words_of(rate->type);
+    fprintf(f, ",\n     .%s = {.type = &lk_rate_%s", name, words->name);
+    for (uint32_t i = 0; i < words->key_count; i++) put_field(f, &words->keys[i], rate);
+    fprintf(f, "}");
 }
 
 static void put_layer(FILE *f, const lk_layer *l) {

@@ -303,6 +303,9 @@ uint32_t lk_setting_words(const lk_setting *k, const char **names, uint32_t *fal
     case LK_SETTING_PAIR:
     case LK_SETTING_BOOL:
     case LK_SETTING_FLOAT:
+    case LK_SETTING_STEPS:
+    case LK_SETTING_FLOATS:
+    case LK_SETTING_RATE:
     case LK_SETTING_TEXT: break;
     }
     return 0;
@@ -368,6 +371,18 @@ static void walk_layers(const walk *w, const char *path) {
     }
 }
 
+// Once: every optimizer has the same ones.
+static void walk_rates(const walk *w, const char *path) {
+    static const lk_setting type = {.name = "type", .required = true, .meaning = "how it changes"};
+    const lk_rate_words *words;
+    char below[LK_KEY_PATH_BYTES];
+    snprintf(below, sizeof below, "%.40s.learning_rate_schedule", path);
+    walk_settings(w, below, NULL, &type, 1);
+    for (uint32_t i = 0; (words = lk_rate_words_at(i)) != NULL; i++) {
+        walk_settings(w, below, words->name, words->keys, words->key_count);
+    }
+}
+
 static void walk_optimizers(const walk *w, const char *path) {
     static const lk_setting type = {.name = "type", .required = true, .meaning = "how it updates"};
     const lk_optimizer_words *words;
@@ -375,6 +390,7 @@ static void walk_optimizers(const walk *w, const char *path) {
     for (uint32_t i = 0; (words = lk_optimizer_words_at(i)) != NULL; i++) {
         walk_settings(w, path, words->name, words->keys, words->key_count);
     }
+    walk_rates(w, path);
 }
 
 // What lies in an object that is free is free.

@@ -9,7 +9,7 @@
 #define LOCKSTEP_APPS_RUN_CONFIG_KEYS_H
 
 #include "apps/run/config.h"
-#include "ops/setting.h"
+#include "ops/rate.h"
 
 enum { LK_KEY_CHOICES_MAX = 32, LK_KEY_PATH_BYTES = 96, LK_KEYS_MAX = 32 };
 
@@ -84,6 +84,9 @@ lk_status lk_config_read_loss(lk_config *c, const lk_json_cursor *at, const char
                               lk_error *error);
 lk_status lk_config_read_layers(lk_config *c, const lk_json_cursor *at, const char *key,
                                 lk_error *error);
+// A rate schedule; where there is none, the constant one.
+lk_status lk_config_read_rate(const lk_json_cursor *at, const char *key, lk_rate *rate,
+                              lk_error *error);
 lk_status lk_config_read_optimizer(lk_config *c, const lk_json_cursor *at, const char *key,
                                    lk_error *error);
 

@@ -127,6 +127,27 @@ lk_status lk_config_read_layers(lk_config *c, const lk_json_cursor *at, const ch
     return LK_OK;
 }
 
+lk_status lk_config_read_rate(const lk_json_cursor *at, const char *key, lk_rate *rate,
+                              lk_error *error) {
+    static const char *const others[] = {"type"};
+    const char *names[LK_KEY_CHOICES_MAX];
+    lk_json_cursor inner;
+    uint32_t count = 0, choice;
+    *rate = (lk_rate){.type = &lk_rate_constant};
+    LK_CHECK(lk_json_get_object(at, key, LK_JSON_OPTIONAL, &inner, error));
+    if (!inner.value) return LK_OK;
+    for (; lk_rate_words_at(count); count++) {
+        lk_assert(count < LK_KEY_CHOICES_MAX);
+        names[count] = lk_rate_words_at(count)->name;
+    }
+    LK_CHECK(lk_json_get_choice(&inner, "type", LK_JSON_REQUIRED, names, count, &choice, error));
+    const lk_rate_words *words = lk_rate_words_at(choice);
+    rate->type = words->type;
+    LK_CHECK(lk_config_read_settings(&inner, words->keys, words->key_count, others,
+                                     LK_COUNT(others), rate, error));
+    return LK_OK;
+}
+
 lk_status lk_config_read_optimizer(lk_config *c, const lk_json_cursor *at, const char *key,
                                    lk_error *error) {
     static const char *const others[] = {"type"};

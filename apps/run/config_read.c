@@ -78,6 +78,27 @@ static lk_status check_below(const lk_json_cursor *at, const lk_setting *k, floa
     return lk_json_refuse(&value, error, "wanted a number %s", wanted);
 }
 
+// An array of numbers, of one at least.
+static lk_status read_list(const lk_json_cursor *at, const lk_setting *k, lk_json_presence presence,
+                           void *field, lk_error *error) {
+    lk_json_cursor list, element;
+    lk_steps_list *steps = field;
+    lk_floats_list *floats = field;
+    LK_CHECK(lk_json_get_array(at, k->name, presence, 1, LK_SETTING_LIST_MAX, &list, error));
+    if (!list.value) return LK_OK;
+    const uint32_t count = (uint32_t)lk_json_length(&list);
+    for (uint32_t i = 0; i < count; i++) {
+        LK_CHECK(lk_json_element(&list, i, &element, error));
+        if (k->kind == LK_SETTING_STEPS)
+            LK_CHECK(lk_json_as_u64(&element, lk_setting_least(k), k->most, &steps->at[i], error));
+        else
+            LK_CHECK(lk_json_as_float(&element, (double)k->low, (double)k->high, NULL,
+                                      &floats->at[i], error));
+    }
+    *(k->kind == LK_SETTING_STEPS ? &steps->count : &floats->count) = count;
+    return LK_OK;
+}
+
 static void set_default(const lk_setting *k, const lk_setting *fallback, uint8_t *owner) {
     const char *names[LK_KEY_CHOICES_MAX];
     void *field = owner + k->offset;
@@ -92,6 +113,9 @@ static void set_default(const lk_setting *k, const lk_setting *fallback, uint8_t
     case LK_SETTING_BOOL: *(bool *)field = k->constant != 0; break;
     case LK_SETTING_FLOAT: *(float *)field = k->float_constant; break;
     case LK_SETTING_TEXT: snprintf(field, (size_t)k->most, "%s", k->text ? k->text : ""); break;
+    case LK_SETTING_STEPS: ((lk_steps_list *)field)->count = 0; break;
+    case LK_SETTING_FLOATS: ((lk_floats_list *)field)->count = 0; break;
+    case LK_SETTING_RATE: *(lk_rate *)field = (lk_rate){.type = &lk_rate_constant}; break;
     case LK_SETTING_PADDING:
     case LK_SETTING_CHOICE:
     case LK_SETTING_ACTIVATION:
@@ -118,6 +142,9 @@ static lk_status read_key(const lk_json_cursor *at, const lk_setting *k, uint8_t
         LK_CHECK(lk_json_get_float(at, k->name, presence, (double)k->low, (double)k->high, NULL,
                                    field, error));
         return check_below(at, k, *(float *)field, error);
+    case LK_SETTING_STEPS:
+    case LK_SETTING_FLOATS: return read_list(at, k, presence, field, error);
+    case LK_SETTING_RATE: return lk_config_read_rate(at, k->name, field, error);
     case LK_SETTING_TEXT:
         return lk_json_get_string(at, k->name, presence, field, (size_t)k->most, error);
     case LK_SETTING_PADDING:

@@ -136,8 +136,8 @@ static uint32_t max_pool_backward(const lk_pool2d *p, uint32_t m_count, const fl
 // --- element by element --------------------------------------------------------------------------
 
 // Runs over `count` elements by vectors: `i` is the index, `rest` the lanes that exist.
-#define EACH_VECTOR(count)                                                                       \
-    for (uint64_t i = 0, rest; i < (count) && (rest = LK_MIN((count) - i, (uint64_t)V_LANES), 1); \
+#define EACH_VECTOR(count)                                                                      \
+    for (uint64_t i = 0, rest; i < (count) && (rest = LK_MIN((count)-i, (uint64_t)V_LANES), 1); \
          i += V_LANES)
 
 static void relu_forward(uint64_t count, const float *x, float *y) {
@@ -160,42 +160,7 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
     }
 }
 
-// The mean gradients of a vector of sums.
-static inline vf mean_gradient(const lk_step_scalars *s, const float *sum, uint32_t rest) {
-    return v_mul(v_add(v_load_first(sum, rest), v_zero()), v_set1(s->inverse_n));
-}
-
-static uint32_t apply_sgd(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
-                          const float *sum, float *w,
-                          float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
-    const vf rate = v_set1(-s->learning_rate);
-    vf bad = v_zero();
-    (void)o, (void)slots;
-    EACH_VECTOR(count) {
-        vf g = mean_gradient(s, sum + i, (uint32_t)rest);
-        vf next = v_fma(rate, g, v_load_first(w + i, (uint32_t)rest));
-        bad = v_note(v_note(bad, g), next);
-        v_store_first(w + i, (uint32_t)rest, next);
-    }
-    return v_noted(bad);
-}
-
-static uint32_t apply_momentum(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
-                               const float *sum, float *w,
-                               float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
-    const vf momentum = v_set1(o->momentum), rate = v_set1(-s->learning_rate);
-    vf bad = v_zero();
-    EACH_VECTOR(count) {
-        vf g = mean_gradient(s, sum + i, (uint32_t)rest);
-        vf a = v_fma(momentum, v_load_first(slots[0] + i, (uint32_t)rest), g);
-        v_store_first(slots[0] + i, (uint32_t)rest, a);
-        vf next = v_fma(rate, o->nesterov ? v_fma(momentum, a, g) : a,
-                        v_load_first(w + i, (uint32_t)rest));
-        bad = v_note(v_note(v_note(bad, g), a), next);
-        v_store_first(w + i, (uint32_t)rest, next);
-    }
-    return v_noted(bad);
-}
+#include "ops/cpu/apply.inc.h"
 
 // --- loss --------------------------------------------------------------------------------------
 

@@ -76,6 +76,8 @@ static uint32_t either_apply(const lk_optimizer *o, const lk_step_scalars *scala
     return bad;
 }
 
+#define EITHER(NUMBER, name) [LK_OPTIMIZER_##NUMBER] = either_apply,
+
 const lk_kernels lk_kernels_portable = {
     .name = "portable",
     .kernel = {[LK_OP_DENSE] = either,
@@ -93,7 +95,7 @@ const lk_kernels lk_kernels_portable = {
                [LK_OP_RELU] = call_relu,
                [LK_OP_RELU_BACKWARD] = call_relu_backward,
                [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy},
-    .apply = {[LK_OPTIMIZER_SGD] = either_apply, [LK_OPTIMIZER_MOMENTUM] = either_apply},
+    .apply = {LK_OPTIMIZER_LIST(EITHER)},
     .load_u8 = load_u8,
     .column_sums = column_sums,
     .add = add,

@@ -103,6 +103,8 @@ V_INLINE void v_store_mask(float *p, vm m, vf v) { _mm512_mask_storeu_ps(p, m, v
 V_INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 V_INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 V_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+V_INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+V_INLINE vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
 V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 V_INLINE vf v_abs(vf a) { return _mm512_abs_ps(a); }
 V_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
@@ -224,6 +226,8 @@ V_INLINE void v_store_mask(float *p, vm m, vf v) {
 V_INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 V_INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 V_INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+V_INLINE vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+V_INLINE vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
 V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 V_INLINE vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 V_INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
@@ -351,6 +355,8 @@ V_INLINE void v_store_mask(float *p, vm m, vf v) {
 V_INLINE vf v_add(vf a, vf b) { return vaddq_f32(a, b); }
 V_INLINE vf v_sub(vf a, vf b) { return vsubq_f32(a, b); }
 V_INLINE vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }
+V_INLINE vf v_div(vf a, vf b) { return vdivq_f32(a, b); }
+V_INLINE vf v_sqrt(vf a) { return vsqrtq_f32(a); }
 V_INLINE vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 V_INLINE vf v_abs(vf a) { return vabsq_f32(a); }
 
@@ -511,6 +517,15 @@ V_INLINE void v_store_mask(float *p, vm m, vf v) {
 V_INLINE vf v_add(vf a, vf b) { return a + b; }
 V_INLINE vf v_sub(vf a, vf b) { return a - b; }
 V_INLINE vf v_mul(vf a, vf b) { return a * b; }
+V_INLINE vf v_div(vf a, vf b) { return a / b; }
+V_INLINE vf v_sqrt(vf a) {
+#ifdef __SSE2__
+    return _mm_sqrt_ps(a);
+#else
+    for (int i = 0; i < V_LANES; i++) a[i] = lk_sqrtf(a[i]);
+    return a;
+#endif
+}
 V_INLINE vf v_abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
 
 #ifdef V_NO_FMA

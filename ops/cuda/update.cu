@@ -1,5 +1,6 @@
 // update.cu - REDUCE, APPLY and the end of a step: one launch for all parameters, one for the rest.
 #include "ops/cuda/device.h"
+#include "ops/math.h"
 
 // The parameter whose gradient lies at float `at` of a node, or the one before the padding there.
 static inline __device__ uint32_t find_param(const lk_cuda_param *params, uint32_t count,
@@ -13,26 +14,108 @@ static inline __device__ uint32_t find_param(const lk_cuda_param *params, uint32
     return low;
 }
 
+// How an optimizer updates: several share a formula (ops/optimizer.c).
+enum update_form { FORM_SGD, FORM_MOMENTUM, FORM_MOMENTUM_KERAS, FORM_RMSPROP, FORM_ADAM };
+
 // An optimizer without its descriptor, which is the host's.
 struct update_rule {
-    lk_optimizer_number number;
-    float momentum;
-    bool nesterov;
+    update_form form;
+    bool nesterov, centered, amsgrad;
+    float momentum, rho, epsilon, beta_1, beta_2, clipvalue;
 };
 
-// As ops/optimizer.c says; returns whether anything stored is not finite.
-static inline __device__ bool apply(const update_rule &o, const lk_step_scalars &scalars, float sum,
-                                    float *w, float *const *slots, uint64_t i) {
-    float g = (sum + 0.0f) * scalars.inverse_n, change = g;
-    bool bad = lk_cuda_not_finite(g);
-    if (o.number == LK_OPTIMIZER_MOMENTUM) {
-        float a = lk_fmaf(o.momentum, slots[0][i], g);
-        bad |= lk_cuda_not_finite(a);
-        slots[0][i] = a;
-        change = o.nesterov ? lk_fmaf(o.momentum, a, g) : a;
+static update_rule rule_of(const lk_optimizer *o) {
+    const lk_optimizer_number number = o->type->number;
+    update_rule rule = {FORM_ADAM, o->nesterov, o->centered, o->amsgrad, o->momentum,
+                        o->rho,    o->epsilon,  o->beta_1,   o->beta_2,  o->clipvalue};
+    if (number == LK_OPTIMIZER_SGD) rule.form = FORM_SGD;
+    if (number == LK_OPTIMIZER_MOMENTUM) rule.form = FORM_MOMENTUM;
+    if (number == LK_OPTIMIZER_MOMENTUM_KERAS) rule.form = FORM_MOMENTUM_KERAS;
+    if (number == LK_OPTIMIZER_RMSPROP_TF1 || number == LK_OPTIMIZER_RMSPROP_KERAS) {
+        rule.form = FORM_RMSPROP;
     }
-    w[i] = lk_fmaf(-scalars.learning_rate, change, w[i]);
-    return bad | lk_cuda_not_finite(w[i]);
+    return rule;
+}
+
+// Each of these takes element i of w and of the slots, and returns the new w; `bad` collects what
+// is stored and not finite. `w` comes after its decay, but for l2.
+static inline __device__ float keep(float *slot, uint64_t i, float value, bool &bad) {
+    slot[i] = value;
+    bad |= lk_cuda_not_finite(value);
+    return value;
+}
+
+static inline __device__ float apply_momentum(const update_rule &o, const lk_step_scalars &s,
+                                              float g, float w, float *const *slots, uint64_t i,
+                                              bool &bad) {
+    const float a = keep(slots[0], i, lk_fmaf(o.momentum, slots[0][i], g), bad);
+    return lk_fmaf(-s.learning_rate, o.nesterov ? lk_fmaf(o.momentum, a, g) : a, w);
+}
+
+static inline __device__ float apply_momentum_keras(const update_rule &o, const lk_step_scalars &s,
+                                                    float g, float w, float *const *slots,
+                                                    uint64_t i, bool &bad) {
+    const float step = s.learning_rate * g;
+    const float m = keep(slots[0], i, lk_fmaf(o.momentum, slots[0][i], -step), bad);
+    return w + (o.nesterov ? lk_fmaf(o.momentum, m, -step) : m);
+}
+
+static inline __device__ float apply_rmsprop(const update_rule &o, const lk_step_scalars &s,
+                                             float g, float w, float *const *slots, uint64_t i,
+                                             bool &bad) {
+    const float rest = 1.0f - o.rho, before = slots[0][i];
+    float d = keep(slots[0], i, lk_fmaf(rest, lk_fmaf(g, g, -before), before), bad);
+    if (o.centered) {
+        const float mean = slots[1][i];
+        const float mg = keep(slots[1], i, lk_fmaf(rest, g - mean, mean), bad);
+        d = lk_fmaf(-mg, mg, d);
+        d = d > 0.0f ? d : 0.0f;
+    }
+    float update = (s.learning_rate * g) / lk_sqrtf(d + o.epsilon);
+    bad |= lk_cuda_not_finite(update);
+    if (o.momentum > 0.0f) {
+        float *const mom = slots[o.centered ? 2 : 1];
+        update = keep(mom, i, lk_fmaf(o.momentum, mom[i], update), bad);
+    }
+    return w - update;
+}
+
+static inline __device__ float apply_adam(const update_rule &o, const lk_step_scalars &s, float g,
+                                          float w, float *const *slots, uint64_t i, bool &bad) {
+    const float mean = slots[0][i], square = slots[1][i];
+    const float m = keep(slots[0], i, lk_fmaf(1.0f - o.beta_1, g - mean, mean), bad);
+    float x = keep(slots[1], i, lk_fmaf(1.0f - o.beta_2, lk_fmaf(g, g, -square), square), bad);
+    if (o.amsgrad) {
+        const float greatest = slots[2][i];
+        x = keep(slots[2], i, x > greatest ? x : greatest, bad);
+    }
+    return w - (m * s.step_size) / lk_fmaf(s.root, lk_sqrtf(x), o.epsilon);
+}
+
+// As ops/optimizer.c says; returns whether anything stored is not finite.
+static inline __device__ bool apply(const update_rule &o, const lk_step_scalars &s, float sum,
+                                    float *w, float *const *slots, uint64_t i) {
+    float g = (sum + 0.0f) * s.inverse_n, next = w[i];
+    bool bad = lk_cuda_not_finite(g);
+    if (o.clipvalue > 0.0f) {
+        g = g > o.clipvalue ? o.clipvalue : g;
+        g = g < -o.clipvalue ? -o.clipvalue : g;
+    }
+    if (s.l2 != 0.0f) g = lk_fmaf(s.l2, next, g);
+    if (s.decay != 0.0f) next = lk_fmaf(-s.decay, next, next);
+    if (o.form == FORM_SGD) {
+        next = lk_fmaf(-s.learning_rate, g, next);
+    } else if (o.form == FORM_MOMENTUM) {
+        next = apply_momentum(o, s, g, next, slots, i, bad);
+    } else if (o.form == FORM_MOMENTUM_KERAS) {
+        next = apply_momentum_keras(o, s, g, next, slots, i, bad);
+    } else if (o.form == FORM_RMSPROP) {
+        next = apply_rmsprop(o, s, g, next, slots, i, bad);
+    } else {
+        next = apply_adam(o, s, g, next, slots, i, bad);
+    }
+    w[i] = next;
+    return bad | lk_cuda_not_finite(next);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
@@ -56,7 +139,7 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
                     uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
                     uint32_t node_count, lk_cuda_scalars scalars) {
     if (param_count == 0 || node_count == 0) return;
-    const update_rule rule = {o->type->number, o->momentum, o->nesterov};
+    const update_rule rule = rule_of(o);
     lk_cuda_launch(s, update, lk_cuda_blocks(node_floats), LK_CUDA_THREADS, 0, s->state, rule,
                    params, param_count, node_floats, nodes, node_count, scalars);
 }

@@ -57,13 +57,26 @@ static uint32_t bits_of(float value) {
 
 // --- keys of layers and optimizers ---------------------------------------------------------------
 
+static void add_list(identity *id, const char *key, uint32_t count, uint32_t words,
+                     const uint32_t *values) {
+    uint8_t little[LK_SETTING_LIST_MAX * 8];
+    const uint32_t bytes = count * words * 4;
+    for (uint32_t i = 0; i < bytes; i++) little[i] = (uint8_t)(values[i / 4] >> 8 * (i % 4));
+    add(id, key, little, bytes);
+}
+
+static void add_rate(identity *id, const char *name, const lk_rate *rate);
+
 // A field of a layer or an optimizer, under `name`; left out where it is the constant default.
 static void add_field(identity *id, const char *name, const lk_setting *k, const void *owner) {
     static const char *const paddings[] = {
         [LK_PADDING_VALID] = "valid", [LK_PADDING_SAME] = "same"};
     const uint8_t *field = (const uint8_t *)owner + k->offset;
     const uint32_t *u = (const uint32_t *)(const void *)field;
+    const uint64_t *u64 = (const uint64_t *)(const void *)field;
     const float *f = (const float *)(const void *)field;
+    const lk_steps_list *steps = (const lk_steps_list *)(const void *)field;
+    const lk_floats_list *floats = (const lk_floats_list *)(const void *)field;
     const void *const *pointer = (const void *const *)(const void *)field;
     const bool constant = !k->required && !k->fallback;
     switch (k->kind) {
@@ -95,6 +108,15 @@ static void add_field(identity *id, const char *name, const lk_setting *k, const
         }
         break;
     case LK_SETTING_U64:
+        if (!constant || *u64 != k->constant) add_number(id, name, *u64, 8);
+        break;
+    case LK_SETTING_STEPS:
+        add_list(id, name, steps->count, 2, (const uint32_t *)(const void *)steps->at);
+        break;
+    case LK_SETTING_FLOATS:
+        add_list(id, name, floats->count, 1, (const uint32_t *)(const void *)floats->at);
+        break;
+    case LK_SETTING_RATE: add_rate(id, name, (const lk_rate *)(const void *)field); break;
     case LK_SETTING_CHOICE:
     case LK_SETTING_TEXT:
         lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");
@@ -127,15 +149,31 @@ static void add_layer(identity *id, const lk_layer *l, uint32_t number) {
     }
 }
 
+// The keys of a type, and the type in its place among them; type NULL: the constant default.
+static void add_keys(identity *id, const char *prefix, const lk_setting *keys, uint32_t count,
+                     const char *type, const void *owner) {
+    char key[64];
+    for (uint32_t i = 0; i <= count; i++) {
+        if (type && (i == count || compare("type", keys[i].name) < 0)) {
+            lk_format(key, sizeof key, "%s.type", prefix);
+            add_text(id, key, type);
+            type = NULL;
+        }
+        if (i == count) break;
+        lk_format(key, sizeof key, "%s.%s", prefix, keys[i].name);
+        add_field(id, key, &keys[i], owner);
+    }
+}
+
+static void add_rate(identity *id, const char *name, const lk_rate *rate) {
+    const lk_rate_words *words = lk_rate_words_of(rate->type);
+    const char *type = words->type == &lk_rate_constant ? NULL : words->name;
+    add_keys(id, name, words->keys, words->key_count, type, rate);
+}
+
 static void add_optimizer(identity *id, const lk_optimizer *o) {
     const lk_optimizer_words *words = lk_optimizer_words_of(o->type);
-    char key[64];
-    for (uint32_t i = 0; i < words->key_count; i++) {
-        lk_assert(compare(words->keys[i].name, "type") < 0);
-        lk_format(key, sizeof key, "optimizer.%s", words->keys[i].name);
-        add_field(id, key, &words->keys[i], o);
-    }
-    add_text(id, "optimizer.type", words->name);
+    add_keys(id, "optimizer", words->keys, words->key_count, words->name, o);
 }
 
 // --- the whole -----------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ static void call(const line *l, const operands *o) {
     const lk_kernels *k = l->kernels;
     static lk_grain_view grains[64];
     uint32_t right, count;
-    const lk_optimizer sgd = {&lk_optimizer_sgd, 0x1p-20f, 0.0f, false};
+    const lk_optimizer sgd = {.type = &lk_optimizer_sgd, .learning_rate = 0x1p-20f};
     uint64_t dy = l->op == CONV_POOL_WEIGHT ? lk_conv2d_pooled_floats(&l->conv) : y_floats(l);
     switch (l->op) {
         case FORWARD:

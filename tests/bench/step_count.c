@@ -179,7 +179,7 @@ static void print_digest(const lk_program *p, const uint8_t *device) {
 
 static void run(uint32_t batch) {
     const lk_run_spec spec = {.model = {HEIGHT, WIDTH, 1, CLASSES, LK_COUNT(layers), layers, NULL},
-                              .optimizer = {&lk_optimizer_sgd, 0.05f, 0.0f, false},
+                              .optimizer = {.type = &lk_optimizer_sgd, .learning_rate = 0.05f},
                               .seed = 1,
                               .global_batch = batch,
                               .grain = lk_default_grain(batch),

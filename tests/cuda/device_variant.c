@@ -427,20 +427,25 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
     lk_cuda_stream s = begin(0);
     uint64_t half = count / 2, rest = count - half;
     float *w_there = floats_there(w, count);
-    float *slot_there = slots[0] ? floats_there(slots[0], count) : NULL;
+    const uint32_t slot_count = lk_optimizer_slot_count(o);
+    float *slots_there[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
+    for (uint32_t i = 0; i < slot_count; i++) slots_there[i] = floats_there(slots[i], count);
     float *sums = malloc((count + GAP) * sizeof *sums);
     memset(sums, 0xff, (count + GAP) * sizeof *sums);
     memcpy(sums, sum, half * sizeof *sums);
     memcpy(sums + half + GAP, sum + half, rest * sizeof *sums);
-    const lk_cuda_param params[2] = {
-        {0, half, w_there, {slot_there}},
-        {half + GAP, rest, w_there + half, {slot_there ? slot_there + half : NULL}}};
+    lk_cuda_param params[2] = {{0, half, w_there, {NULL}},
+                               {half + GAP, rest, w_there + half, {NULL}}};
+    for (uint32_t i = 0; i < slot_count; i++) {
+        params[0].slots[i] = slots_there[i];
+        params[1].slots[i] = slots_there[i] + half;
+    }
     const lk_cuda_node node = {floats_there(sums, count + GAP), 0};
     lk_cuda_update(&s, o, there(params, sizeof params), 2, count + GAP, there(&node, sizeof node),
                    1, (lk_cuda_scalars){there(scalars, sizeof *scalars), 1});
     wait_for(&s);
     back(w, w_there, count * sizeof *w);
-    if (slots[0]) back(slots[0], slot_there, count * sizeof *w);
+    for (uint32_t i = 0; i < slot_count; i++) back(slots[i], slots_there[i], count * sizeof *w);
     free(sums);
     return end(&s);
 }
@@ -449,6 +454,7 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
 #include "ops/cpu/calls.inc.h"
 
 #define PLAIN(NUMBER, name) [LK_OP_##NUMBER] = plain_##name,
+#define APPLY(NUMBER, name) [LK_OPTIMIZER_##NUMBER] = apply,
 static const lk_kernels device = {
     .name = "device",
     .kernel = {LK_PLAIN_OP_LIST(PLAIN)  //
@@ -465,7 +471,7 @@ static const lk_kernels device = {
                [LK_OP_MAX_POOL2D_BACKWARD] = call_max_pool2d_backward, [LK_OP_RELU] = call_relu,
                [LK_OP_RELU_BACKWARD] = call_relu_backward,
                [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy},
-    .apply = {[LK_OPTIMIZER_SGD] = apply, [LK_OPTIMIZER_MOMENTUM] = apply},
+    .apply = {LK_OPTIMIZER_LIST(APPLY)},
     .load_u8 = load_u8,
     .column_sums = column_sums,
     .add = add,

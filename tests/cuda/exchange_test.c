@@ -37,7 +37,7 @@ static void make(subject *s, uint32_t gpus, uint32_t replicas, uint64_t bucket_f
     s->spec = (lk_run_spec){.model = {3, 5, 1, 10, LK_COUNT(layers), layers, NULL},
                             .seed = 1,
                             .global_batch = 244,
-                            .optimizer = {&lk_optimizer_sgd, 0.1f, 0.0f, false},
+                            .optimizer = {.type = &lk_optimizer_sgd, .learning_rate = 0.1f},
                             .grain = 4,
                             .example_count = 2 * 244 + 41};
     s->tables = aligned_alloc(64, lk_round_up(lk_program_bytes(&s->spec.model), 64));

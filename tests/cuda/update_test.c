@@ -139,8 +139,11 @@ static void check_tree(uint32_t total, const lk_optimizer *o) {
 
 static void test_tree(void **unused) {
     (void)unused;
-    const lk_optimizer momentum = {&lk_optimizer_momentum, 0x1p-3f, 0x1.8p-1f, true};
-    const lk_optimizer sgd = {&lk_optimizer_sgd, 0x1p-3f, 0.0f, false};
+    const lk_optimizer momentum = {.type = &lk_optimizer_momentum,
+                                   .learning_rate = 0x1p-3f,
+                                   .momentum = 0x1.8p-1f,
+                                   .nesterov = true};
+    const lk_optimizer sgd = {.type = &lk_optimizer_sgd, .learning_rate = 0x1p-3f};
     for (uint32_t total = 1; total <= LEAVES_MAX; total++) {
         draws = total;
         check_tree(total, total % 2 ? &momentum : &sgd);
@@ -158,7 +161,7 @@ typedef struct tiny {
     lk_cuda_scalars scalars;
 } tiny;
 
-static const lk_optimizer half = {&lk_optimizer_sgd, 0.5f, 0.0f, false};
+static const lk_optimizer half = {.type = &lk_optimizer_sgd, .learning_rate = 0.5f};
 
 // One parameter of two floats.
 static tiny tiny_open(uint64_t step) {

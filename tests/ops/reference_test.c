@@ -375,31 +375,6 @@ static void loss_and_its_gradient(void **state) {
     assert_int_equal(correct, hits);
 }
 
-static void golden_optimizers(void **state) {
-    (void)state;
-    static const float g[3][3] = {{.1f, .2f, .3f}, {-.2f, .1f, 0.0f}, {.05f, -.4f, .3f}};
-    static const struct {
-        lk_optimizer o;
-        double w[3][3];
-    } golden[] = {
-        {{&lk_optimizer_sgd, 0.01f, 0.0f, false},
-         {{.999, 1.998, 2.997}, {1.001, 1.997, 2.997}, {1.0005, 2.001, 2.994}}},
-        {{&lk_optimizer_momentum, 0.01f, 0.9f, false},
-         {{.999, 1.998, 2.997}, {1.0001, 1.9952, 2.9943}, {1.00059, 1.99668, 2.98887}}},
-        {{&lk_optimizer_momentum, 0.01f, 0.9f, true},
-         {{.9981, 1.9962, 2.9943}, {1.00109, 1.99268, 2.99187}, {1.001031, 1.998012, 2.983983}}},
-    };
-    for (size_t c = 0; c < LK_COUNT(golden); c++) {
-        float w[] = {1, 2, 3}, slot[3] = {0}, *const slots[LK_OPTIMIZER_SLOTS_MAX] = {slot};
-        for (uint32_t step = 0; step < 3; step++) {
-            float sums[3];
-            for (uint32_t i = 0; i < 3; i++) sums[i] = 4.0f * g[step][i];
-            assert_int_equal(apply(k, &golden[c].o, 3, sums, 0.25f, w, slots), 0);
-            for (uint32_t i = 0; i < 3; i++) near("w", i, golden[c].w[step][i], (double)w[i], 2e-7);
-        }
-    }
-}
-
 // --- fused against separate
 // ------------------------------------------------------------------------
 
@@ -823,7 +798,6 @@ int main(void) {
         cmocka_unit_test(pooling_by_hand),
         cmocka_unit_test(small_kernels_by_hand),
         cmocka_unit_test(loss_and_its_gradient),
-        cmocka_unit_test(golden_optimizers),
         cmocka_unit_test(fused_equals_separate),
         cmocka_unit_test(gradients_of_mnist_shape),
         cmocka_unit_test(gradients_of_two_pooled),

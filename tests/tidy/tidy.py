@@ -29,7 +29,8 @@ MAY_INCLUDE_IN_APPS = {"run": {"run"}, "cli": {"run", "cli"}, "baremetal": {"bar
 # An op or a layer is known by its descriptor alone (ops/op.h).
 KINDS = re.compile(r"\bcase LK_(OP|LAYER|OPTIMIZER)_")
 # Freestanding files: the core. They include only each other and the compiler's own headers.
-CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/optimizer.c ops/initializer.c
+CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/optimizer.c ops/rate.c
+          ops/initializer.c
           ops/reference.c ops/graph/build.c ops/graph/check.c ops/graph/execute.c
           ops/graph/identity.c ops/graph/model.c ops/graph/program.c ops/layers/activation.c
           ops/layers/add.c
