@@ -68,7 +68,7 @@ static float decayed(const lk_step_scalars *s, float w) {
     KEY(beta_1, 1.0f, 1.0f, 0.9f, "what is kept of the mean of gradients in each step"), \
         KEY(beta_2, 1.0f, 1.0f, 0.999f, "what is kept of the mean of squares in each step")
 #define AMSGRAD                  TRUTH(amsgrad, "divides by the greatest mean of squares so far")
-#define CENTERED                 TRUTH(centered, "divides by the deviation: the mean is taken out of the squares")
+#define CENTERED                 TRUTH(centered, "divides by the deviation")
 #define DECAY(CONSTANT, MEANING) KEY(weight_decay, ANY, 0.0f, CONSTANT, MEANING)
 #define BESIDE                   "w loses learning_rate times so much of itself before each update"
 

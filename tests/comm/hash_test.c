@@ -47,7 +47,9 @@ static void make(fixture *f) {
     f->spec = (lk_run_spec){.model = {2, 2, 1, 3, LK_COUNT(layers), layers, NULL},
                             .seed = 1,
                             .global_batch = 4,
-                            .optimizer = {.type = &lk_optimizer_momentum, .learning_rate = 0.1f, .momentum = 0.9f},
+                            .optimizer = {.type = &lk_optimizer_momentum,
+                                          .learning_rate = 0.1f,
+                                          .momentum = 0.9f},
                             .grain = 2,
                             .example_count = 8};
     f->tables = aligned_alloc(64, lk_round_up(lk_program_bytes(&f->spec.model), 64));

@@ -84,7 +84,9 @@ static uint8_t images[EXAMPLES + TEST_EXAMPLES][PIXELS];
 
 static lk_run_spec spec_of(bool sharded) {
     return (lk_run_spec){.model = {4, 4, 1, CLASSES, LK_COUNT(layers), layers, NULL},
-                         .optimizer = {.type = &lk_optimizer_momentum, .learning_rate = 0.125f, .momentum = 0.9f},
+                         .optimizer = {.type = &lk_optimizer_momentum,
+                                       .learning_rate = 0.125f,
+                                       .momentum = 0.9f},
                          .seed = 5,
                          .global_batch = BATCH,
                          .grain = GRAIN,

@@ -190,6 +190,55 @@ def sigmoid(x):
     return mul(mul(fma(c, i, q), v), w)
 
 
+def high(a, b):
+    return (a * b) >> 64
+
+
+def power(b, y):
+    """b^y, 0 <= b <= 1, y >= 0."""
+    if y == 0 or b == 1 or b == 0:
+        return 1.0 if y == 0 or b == 1 else 0.0
+    m, e = math.frexp(b)  # exact: m in [1/2, 1)
+    m, e, (whole, p) = 2 * m, e - 1, math.frexp(y)
+    x, f = int(m * 2 ** 63), 0
+    for _ in range(63):
+        h = high(x, x)
+        f, x = 2 * f + (h >> 63), h if h >> 63 else 2 * h
+    log2, q = ((1 << 63) - f, 63) if e == -1 else ((-e << 55) - (f >> 8), 55)
+    while log2 < 1 << 63:
+        log2, q = 2 * log2, q + 1
+    product, r = high(log2, int(whole * 2 ** 24) << 40), q - (p - 24) - 24
+    if r < 55 or r > 127:
+        return 0.0 if r < 55 else 1.0
+    z = high(((product % (1 << r)) << 64) >> r, 0xb17217f7d1cf79ab)
+    v = 1 << 63
+    for k in range(20, 0, -1):
+        v = (1 << 63) - high(z, v) // k
+    return rounded(Fraction(v, 1 << 63) / 2 ** (product >> r))
+
+
+def cos_pi(x):
+    at = int(Fraction(x) * 2 ** 63)
+    negative = at > 1 << 62
+    at = (1 << 63) - at if negative else at
+    c = int(at > 1 << 61)
+    at = (1 << 62) - at if c else at
+    t = 4 * high(2 * at, 0xc90fdaa22168c234)
+    u, v = high(t, t), 1 << 63
+    for k in range(20 + c, 1, -2):
+        v = (1 << 63) - high(u, v) // (k * (k - 1))
+    v = high(t, v) if c else v
+    return rounded(Fraction(-v if negative else v, 1 << 63))
+
+
+def whole_power(b, k):
+    r = 1.0
+    for bit in bin(k)[2:]:
+        r = mul(r, r)
+        r = mul(r, b) if bit == "1" else r
+    return r
+
+
 # --- sections 10 and 13: random words, order, made-up data ----------------------------------------
 
 def block(seed, purpose, c0, c1, c2, c3):
@@ -536,6 +585,88 @@ def gradient_sum(examples, grain):
     return tree([grain_sum(g) if g else None for g in grains])
 
 
+# --- section 7: optimizers ------------------------------------------------------------------------
+
+def defaults_of(kind):
+    """Of an optimizer; numbers as they are written."""
+    more = {"momentum": {"momentum": "0.9"}, "momentum_keras": {"momentum": "0.9"},
+            "rmsprop_tf1": {"epsilon": "1e-10"}, "rmsprop_keras": {"epsilon": "1e-7"},
+            "adam_keras": {"epsilon": "1e-7"}, "adamw_torch": {"weight_decay": "0.01"}}
+    return {"momentum": "0", "rho": "0.9", "epsilon": "1e-8", "beta_1": "0.9", "beta_2": "0.999",
+            "weight_decay": "0", "clipvalue": "0", **more.get(kind, {})}
+
+
+def number_of(o, key):
+    return rounded(Fraction(str(o.get(key, defaults_of(o["type"])[key]))))
+
+
+def slot_names(o):
+    if o["type"].startswith("rmsprop"):
+        return ["mean_square"] + ["mean_gradient"] * o.get("centered", False) + \
+            ["momentum"] * (number_of(o, "momentum") > 0)
+    if o["type"].startswith("adam"):
+        return ["m", "v"] + ["v_max"] * o.get("amsgrad", False)
+    return [] if o["type"] == "sgd" else ["momentum"]
+
+
+RATE_DEFAULTS = {"warmup_from": "0", "alpha": "0", "m_mul": "1", "power": "1",
+                 "end_learning_rate": "0.0001"}
+
+
+def rate_number(r, key):
+    return rounded(Fraction(str(r.get(key, RATE_DEFAULTS.get(key)))))
+
+
+def rate_at(o, t):
+    """The learning rate of update t."""
+    r, base = o.get("learning_rate_schedule", {}), rounded(Fraction(str(o["learning_rate"])))
+    kind, warm = r.get("type", "constant"), r.get("warmup_steps", 0)
+    if t < warm:
+        start = rate_number(r, "warmup_from")
+        return fma(sub(base, start), div(rounded(Fraction(t)), rounded(Fraction(warm))), start)
+    t, steps = t - warm, r.get("steps", 1)
+
+    def part():
+        return 1.0 if t >= steps else div(rounded(Fraction(t)), rounded(Fraction(steps)))
+
+    def fall():
+        return mul(0.5, add(1.0, cos_pi(part())))
+
+    if kind == "piecewise":
+        for boundary, value in zip(r["boundaries"], r["values"]):
+            base = rounded(Fraction(str(value))) if boundary < t else base
+    elif kind == "exponential":
+        y = rounded(Fraction(t // steps)) if r.get("staircase") else \
+            div(rounded(Fraction(t)), rounded(Fraction(steps)))
+        base = mul(base, power(rate_number(r, "decay_rate"), y))
+    elif kind == "polynomial":
+        end = rate_number(r, "end_learning_rate")
+        base = fma(sub(base, end), power(sub(1.0, part()), rate_number(r, "power")), end)
+    elif kind != "constant":
+        restarts = 0
+        while kind == "cosine_restarts" and t >= steps:
+            t, steps, restarts = t - steps, steps * r.get("t_mul", 2), restarts + 1
+        alpha, share = rate_number(r, "alpha"), fall()
+        if kind == "cosine_restarts":
+            share = mul(whole_power(rate_number(r, "m_mul"), restarts), share)
+        base = mul(base, fma(sub(1.0, alpha), share, alpha))
+    return base
+
+
+class Scalars:
+    """Of step t: the rate, and what adam makes of it."""
+
+    def __init__(self, o, t):
+        self.rate = rate_at(o, t)
+        if not o["type"].startswith("adam"):
+            return
+        left = [sub(1.0, whole_power(number_of(o, b), t + 1)) for b in ("beta_1", "beta_2")]
+        if o["type"] in ("adam_tf1", "adam_keras"):
+            self.size, self.root = div(mul(self.rate, sqrt(left[1])), left[0]), 1.0
+        else:
+            self.size, self.root = div(self.rate, left[0]), div(1.0, sqrt(left[1]))
+
+
 # --- sections 4, 7, 8: a run ----------------------------------------------------------------------
 
 class Run:
@@ -564,7 +695,10 @@ class Run:
                 function = ACTIVATIONS[layer["activation"]](None, made.shape)
                 self.append(function, [len(self.shapes) - 1])
             outputs.append((len(self.shapes) - 1, self.shapes[-1]))
-        self.slots = [[0.0] * len(p) for p in self.parameters]
+        names = slot_names(config["optimizer"])
+        first = 1.0 if config["optimizer"]["type"] == "rmsprop_tf1" else 0.0
+        self.slots = [{name: [first if name == "mean_square" else 0.0] * len(p) for name in names}
+                      for p in self.parameters]
         self.alive = [False] * len(self.parameters)
         self.step = 0
 
@@ -659,6 +793,7 @@ class Run:
             losses.append(self.position(epoch, first + self.place, terms))
         assert sum(loss is not None for loss in losses) == n
         inverse = div(1.0, rounded(Fraction(n)))
+        self.scalars = Scalars(config["optimizer"], self.step)
         for q, parameter in enumerate(self.parameters):
             sums = [gradient_sum([example and example[i] for example in terms[q]], config["grain"])
                     for i in range(len(parameter))]
@@ -670,23 +805,61 @@ class Run:
         return mul(add(loss, 0.0), inverse)
 
     def apply(self, q, i, g):
-        o = self.config["optimizer"]
-        rate = rounded(Fraction(str(o["learning_rate"])))
-        update = g
-        if o["type"] == "momentum":
-            mu = rounded(Fraction(str(o["momentum"])))
-            update = self.slots[q][i] = fma(mu, self.slots[q][i], g)
-            if o.get("nesterov"):
-                update = fma(mu, update, g)
-        self.parameters[q][i] = fma(-rate, update, self.parameters[q][i])
+        o, s, slots = self.config["optimizer"], self.scalars, self.slots[q]
+        w = self.parameters[q][i]
+        cut = number_of(o, "clipvalue")
+        if cut:
+            g = cut if g > cut else -cut if g < -cut else g
+        if o["type"] in ("sgd", "momentum"):
+            if o["type"] == "momentum":
+                a = slots["momentum"][i] = fma(number_of(o, "momentum"), slots["momentum"][i], g)
+                g = fma(number_of(o, "momentum"), a, g) if o.get("nesterov") else a
+            self.parameters[q][i] = fma(-s.rate, g, w)
+            return
+        if o["type"] == "adam_torch" and number_of(o, "weight_decay"):
+            g = fma(number_of(o, "weight_decay"), w, g)
+        elif o["type"] != "adam_torch" and mul(number_of(o, "weight_decay"), s.rate):
+            w = fma(-mul(number_of(o, "weight_decay"), s.rate), w, w)
+        form = {"momentum_keras": self.momentum_keras, "rmsprop": self.rmsprop}.get(
+            o["type"] if o["type"] == "momentum_keras" else o["type"].split("_")[0], self.adam)
+        self.parameters[q][i] = form(o, s, slots, i, g, w)
+
+    @staticmethod
+    def momentum_keras(o, s, slots, i, g, w):
+        mu, step = number_of(o, "momentum"), mul(s.rate, g)
+        m = slots["momentum"][i] = fma(mu, slots["momentum"][i], -step)
+        return add(w, fma(mu, m, -step) if o.get("nesterov") else m)
+
+    @staticmethod
+    def rmsprop(o, s, slots, i, g, w):
+        rest, ms = sub(1.0, number_of(o, "rho")), slots["mean_square"][i]
+        d = slots["mean_square"][i] = fma(rest, fma(g, g, -ms), ms)
+        if o.get("centered"):
+            mg = slots["mean_gradient"][i]
+            mg = slots["mean_gradient"][i] = fma(rest, sub(g, mg), mg)
+            d = fma(-mg, mg, d)
+            d = d if d > 0 else 0.0
+        u = div(mul(s.rate, g), sqrt(add(d, number_of(o, "epsilon"))))
+        if number_of(o, "momentum"):
+            u = slots["momentum"][i] = fma(number_of(o, "momentum"), slots["momentum"][i], u)
+        return sub(w, u)
+
+    @staticmethod
+    def adam(o, s, slots, i, g, w):
+        m, v = slots["m"][i], slots["v"][i]
+        m = slots["m"][i] = fma(sub(1.0, number_of(o, "beta_1")), sub(g, m), m)
+        v = slots["v"][i] = fma(sub(1.0, number_of(o, "beta_2")), fma(g, g, -v), v)
+        if o.get("amsgrad"):
+            v = slots["v_max"][i] = max(v, slots["v_max"][i])
+        return sub(w, div(mul(m, s.size), fma(s.root, sqrt(v), number_of(o, "epsilon"))))
 
     # section 11
 
     def hashes(self):
         values = b"".join(struct.pack("<f", v) for p in self.parameters for v in p)
         state = hashlib.sha256(values)
-        if self.config["optimizer"]["type"] == "momentum":
-            state.update(b"".join(struct.pack("<f", v) for p in self.slots for v in p))
+        for name in slot_names(self.config["optimizer"]):
+            state.update(b"".join(struct.pack("<f", v) for p in self.slots for v in p[name]))
         state.update(struct.pack("<Q", self.step))
         return {"run_identity": identity(self.config, self.examples, self.shards),
                 "digest": hashlib.sha256(values).hexdigest(), "state_hash": state.hexdigest()}
@@ -728,6 +901,26 @@ def layer_entries(number, layer, inputs):
     return {f"model.layer.{number:04}.{key}": value for key, value in out.items()}
 
 
+def rate_entries(r):
+    out, u64 = {}, lambda *values: struct.pack(f"<{len(values)}Q", *values)
+    if r.get("type", "constant") != "constant":
+        out["type"] = r["type"].encode()
+    for key in ("steps", "warmup_steps"):
+        if r.get(key):
+            out[key] = u64(r[key])
+    for key in ("warmup_from", "alpha", "m_mul", "power", "end_learning_rate", "decay_rate"):
+        if key in r and (key == "decay_rate" or rate_number(r, key) != rate_number({}, key)):
+            out[key] = struct.pack("<f", rate_number(r, key))
+    if r.get("t_mul", 2) != 2:
+        out["t_mul"] = u32(r["t_mul"])
+    if r.get("staircase"):
+        out["staircase"] = u32(1)
+    if "boundaries" in r:
+        out["boundaries"] = u64(*r["boundaries"])
+        out["values"] = b"".join(struct.pack("<f", rounded(Fraction(str(v)))) for v in r["values"])
+    return {"optimizer.learning_rate_schedule." + key: value for key, value in out.items()}
+
+
 def identity(config, examples, shards):
     model, o = config["model"], config["optimizer"]
     data = b"".join(image for image, _ in examples) + bytes(label for _, label in examples)
@@ -745,10 +938,13 @@ def identity(config, examples, shards):
         ends = struct.pack(f"<{len(shards) - 1}Q", *shards[1:])
         entries["data.shards"] = u32(len(shards) - 1)
         entries["data.shard_ends"] = hashlib.sha256(ends).digest()
-    if "momentum" in o and rounded(Fraction(str(o["momentum"]))) != rounded(Fraction("0.9")):
-        entries["optimizer.momentum"] = struct.pack("<f", rounded(Fraction(str(o["momentum"]))))
-    if o.get("nesterov"):
-        entries["optimizer.nesterov"] = u32(1)
+    for key, default in defaults_of(o["type"]).items():
+        if number_of(o, key) != rounded(Fraction(default)):
+            entries["optimizer." + key] = struct.pack("<f", number_of(o, key))
+    for key in ("amsgrad", "centered", "nesterov"):
+        if o.get(key):
+            entries["optimizer." + key] = u32(1)
+    entries.update(rate_entries(o.get("learning_rate_schedule", {})))
     for number, layer in enumerate(model["layers"]):
         entries.update(layer_entries(number, layer, inputs_of(config, number)))
     out = b"lockstep run identity 2"
@@ -852,6 +1048,32 @@ NETS = [
          {"type": "dense", "units": 3}],
         {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 2, 11, 5),
 ]
+
+# Each optimizer and each rate schedule, on a net of one hidden layer.
+OPTIMIZERS = [
+    dict(type="sgd", clipvalue=0.0625, learning_rate_schedule=dict(
+        type="piecewise", boundaries=[1, 2], values=[0.25, 0.0625])),
+    dict(type="momentum", clipvalue=0.125, nesterov=True, learning_rate_schedule=dict(
+        type="exponential", steps=3, decay_rate=0.3)),
+    dict(type="momentum_keras", weight_decay=0.1, nesterov=True, learning_rate_schedule=dict(
+        type="exponential", steps=2, decay_rate=0.3, staircase=True)),
+    dict(type="rmsprop_tf1", momentum=0.5, rho=0.7, learning_rate_schedule=dict(
+        type="polynomial", steps=4, power=1.5, end_learning_rate=0.01)),
+    dict(type="rmsprop_keras", momentum=0.3, centered=True, weight_decay=0.01, epsilon=1e-5,
+         learning_rate_schedule=dict(type="cosine", steps=5, warmup_steps=2, warmup_from=0.01)),
+    dict(type="adam_tf1", beta_1=0.5, learning_rate_schedule=dict(
+        type="cosine_restarts", steps=1, t_mul=3, m_mul=0.7, alpha=0.1)),
+    dict(type="adam_keras", amsgrad=True, weight_decay=0.1, beta_2=0.9,
+         learning_rate_schedule=dict(type="constant", warmup_steps=3)),
+    dict(type="adam_torch", amsgrad=True, weight_decay=0.1),
+    dict(type="adamw_torch", clipvalue=0.03125, learning_rate_schedule=dict(
+        type="cosine_restarts", steps=3)),
+]
+NETS += [
+    net(o["type"], (2, 2, 1),
+        [{"type": "flatten"}, {"type": "dense", "units": 2, "activation": "sigmoid"},
+         {"type": "dense", "units": 3}], dict(o, learning_rate=0.125), 4, 2, 7, 5)
+    for o in OPTIMIZERS]
 
 LAYOUTS = [  # of the program: replicas and "layout"
     (1, {}),

@@ -41,7 +41,9 @@ static lk_run_spec spec_of(uint32_t h, uint32_t w, uint32_t c, uint32_t classes,
     return (lk_run_spec){.model = {h, w, c, classes, count, layers, NULL},
                          .seed = 1,
                          .global_batch = 8,
-                         .optimizer = {.type = &lk_optimizer_momentum, .learning_rate = 0.1f, .momentum = 0.9f},
+                         .optimizer = {.type = &lk_optimizer_momentum,
+                                       .learning_rate = 0.1f,
+                                       .momentum = 0.9f},
                          .grain = 2,
                          .example_count = 100};
 }

@@ -54,7 +54,9 @@ DECIDERS = {
     "model.layers.0.activation": "linear", "model.layers.0.use_bias": False,
     "model.layers.0.kernel_initializer": "he_uniform", "model.layers.1.strides": 1,
     "model.layers.3.units": 17, "optimizer.learning_rate": 0.06, "optimizer.momentum": 0.8,
-    "optimizer.nesterov": True, "data.train.made_up.seed": 2, "data.train.made_up.first": 1,
+    "optimizer.nesterov": True, "optimizer.clipvalue": 0.5,
+    "optimizer.learning_rate_schedule": {"type": "cosine", "steps": 9},
+    "data.train.made_up.seed": 2, "data.train.made_up.first": 1,
     "data.train.made_up.count": 999, "data.train_examples": 500, "seed": 8, "global_batch": 128,
     "grain": 8, "drop_remainder": True,
 }
@@ -294,7 +296,8 @@ def documented(t, keys):
     for _, path, _, value, default in keys:
         path = path.replace("[]", "")
         # As data.train's; objects whose keys have rows of their own; what the text says.
-        if path.startswith("data.test.") or path in ("model", "checkpoint", "optimizer.type") or \
+        if path.startswith("data.test.") or path in ("model", "checkpoint", "optimizer.type",
+                    "optimizer.learning_rate_schedule.type") or \
                 path in ("model.layers.type", "model.layers.name", "model.layers.inputs"):
             continue
         parent, _, leaf = path.rpartition(".")
