@@ -39,6 +39,28 @@ static float cosine_of(float part) { return 0.5f * (1.0f + lk_cos_pif(part)); }
 #define STEPS_MAX ((uint64_t)1 << 40)
 #define ANY       0x1.fffffep+127f
 
+// What a configuration refuses by its table, for who builds a run in C.
+static lk_status check_steps(const lk_rate *r, lk_error *error) {
+    const float numbers[] = {r->warmup_from, r->decay_rate,        r->alpha,
+                             r->m_mul,       r->end_learning_rate, r->power};
+    bool good = r->steps > 0;
+    for (uint32_t i = 0; i < LK_COUNT(numbers); i++) {
+        good = good && numbers[i] >= 0.0f && numbers[i] - numbers[i] == 0.0f;
+    }
+    if (good && r->decay_rate <= 1.0f && r->alpha <= 1.0f && r->m_mul <= 1.0f) return LK_OK;
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "optimizer.learning_rate_schedule: found no steps, or a number outside the bounds "
+        "that lockstep help keys shows");
+}
+
+static lk_status check_restarts(const lk_rate *r, lk_error *error) {
+    LK_CHECK(check_steps(r, error));
+    if (r->t_mul > 0) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "optimizer.learning_rate_schedule.t_mul: found 0, wanted 1 or more");
+}
+
 #define WORDS(NAME, MEANING)                                                        \
     static const lk_rate_words words_##NAME = {&lk_rate_##NAME, #NAME, NAME##_keys, \
                                                LK_COUNT(NAME##_keys), MEANING}
@@ -104,7 +126,7 @@ static float exponential_at(const lk_rate *r, float lr, uint64_t t) {
     return lr * lk_powf(r->decay_rate, power);
 }
 
-const lk_rate_type lk_rate_exponential = {.at = exponential_at};
+const lk_rate_type lk_rate_exponential = {.at = exponential_at, .check = check_steps};
 static const lk_setting exponential_keys[] = {
     {.name = "decay_rate",
      .kind = LK_SETTING_FLOAT,
@@ -126,7 +148,7 @@ static float cosine_at(const lk_rate *r, float lr, uint64_t t) {
     return lr * lk_fmaf(1.0f - r->alpha, cosine_of(part_of(t, r->steps)), r->alpha);
 }
 
-const lk_rate_type lk_rate_cosine = {.at = cosine_at};
+const lk_rate_type lk_rate_cosine = {.at = cosine_at, .check = check_steps};
 static const lk_setting cosine_keys[] = {ALPHA, STEPS("updates to the end of the fall"), WARMUP};
 WORDS(cosine, "Keras' CosineDecay");
 
@@ -146,7 +168,7 @@ static float cosine_restarts_at(const lk_rate *r, float lr, uint64_t t) {
     return lr * lk_fmaf(1.0f - r->alpha, cosine, r->alpha);
 }
 
-const lk_rate_type lk_rate_cosine_restarts = {.at = cosine_restarts_at};
+const lk_rate_type lk_rate_cosine_restarts = {.at = cosine_restarts_at, .check = check_restarts};
 static const lk_setting cosine_restarts_keys[] = {
     ALPHA,
     NUMBER(m_mul, 1.0f, 1.0f, "what each restart begins with, as a share of the one before"),
@@ -166,7 +188,7 @@ static float polynomial_at(const lk_rate *r, float lr, uint64_t t) {
     return lk_fmaf(lr - r->end_learning_rate, left, r->end_learning_rate);
 }
 
-const lk_rate_type lk_rate_polynomial = {.at = polynomial_at};
+const lk_rate_type lk_rate_polynomial = {.at = polynomial_at, .check = check_steps};
 static const lk_setting polynomial_keys[] = {
     NUMBER(end_learning_rate, ANY, 0x1.a36e2ep-14f, "the rate at the end and after it"),
     NUMBER(power, ANY, 1.0f, "1: a straight line"), STEPS("updates to the end"), WARMUP};
@@ -189,6 +211,11 @@ const lk_rate_words *lk_rate_words_of(const lk_rate_type *type) {
         if (words->type == (type ? type : &lk_rate_constant)) return words;
     }
     lk_panic(__FILE__, __LINE__, "a rate schedule that is not in the list");
+}
+
+lk_status lk_rate_check(const lk_rate *rate, lk_error *error) {
+    if (!rate->type || !rate->type->check) return LK_OK;
+    return rate->type->check(rate, error);
 }
 
 float lk_rate_at(const lk_rate *rate, float lr, uint64_t t) {

@@ -55,6 +55,8 @@ typedef struct lk_rate_words {
 const lk_rate_words *lk_rate_words_at(uint32_t number);
 const lk_rate_words *lk_rate_words_of(const lk_rate_type *type);
 
+lk_status lk_rate_check(const lk_rate *rate, lk_error *error);
+
 // The learning rate of update t, from 0.
 float lk_rate_at(const lk_rate *rate, float lr, uint64_t t);
 

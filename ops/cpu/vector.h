@@ -45,6 +45,7 @@
 #include <string.h>
 
 #include "ops/fmaf.h"
+#include "ops/math.h"
 
 // A sanitizer's checks in fully unrolled tiles take compilers many minutes: there, plain loops.
 #if defined(__has_feature)

@@ -96,19 +96,57 @@ def layers_of(r, shape, classes, channels):
     return layers + [{"type": "dense", "units": classes}]
 
 
+def schedule(r):
+    """Of a run of four steps."""
+    steps = {"steps": r.randint(1, 4)}
+    boundaries = sorted(r.sample(range(1, 4), r.randint(1, 3)))
+    chosen = r.choice([
+        {"type": "constant"},
+        {"type": "piecewise", "boundaries": boundaries, "values": [0.01] * len(boundaries)},
+        {"type": "exponential", **steps, "decay_rate": r.random(), "staircase": r.random() < 0.5},
+        {"type": "cosine", **steps, "alpha": r.choice([0.0, 0.1])},
+        {"type": "cosine_restarts", **steps, "t_mul": r.randint(1, 3), "m_mul": 0.7},
+        {"type": "polynomial", **steps, "power": r.choice([0.5, 1.0, 2.0])}])
+    if r.random() < 0.5:
+        chosen.update(warmup_steps=r.randint(1, 3), warmup_from=0.001)
+    return chosen
+
+
+def optimizer(r):
+    """Any of all, with each of its switches now and then."""
+    def some(**keys):
+        return {key: value for key, value in keys.items() if r.random() < 0.5}
+
+    kind = r.choice(["sgd", "momentum", "momentum_keras", "rmsprop_tf1", "rmsprop_keras",
+                     "adam_tf1", "adam_keras", "adam_torch", "adamw_torch"])
+    small = kind.startswith(("adam", "rmsprop"))
+    chosen = {"type": kind, "learning_rate": 0.002 if small else 0.02,
+              **some(clipvalue=0.01, learning_rate_schedule=schedule(r))}
+    if kind.startswith("momentum"):
+        chosen.update(some(nesterov=True, momentum=0.5))
+    if kind.startswith("rmsprop"):
+        chosen.update(some(centered=True, momentum=0.9, rho=0.5))
+    if kind.startswith("adam"):
+        chosen.update(some(beta_1=0.5, beta_2=0.9, epsilon=1e-4))
+    if kind in ("adam_keras", "adam_torch", "adamw_torch"):
+        chosen.update(some(amsgrad=True))
+    if kind not in ("sgd", "momentum", "rmsprop_tf1", "adam_tf1"):
+        chosen.update(some(weight_decay=0.01))
+    return chosen
+
+
 def model(number):
     r = random.Random(number)
     shape, classes = [r.randint(1, 13), r.randint(1, 11)], r.choice([2, 3, 10, 256])
     data = {"count": r.choice([1, 3, 20, 65]), "height": shape[0], "width": shape[1],
             "channels": r.choice([1, 2, 3, 5]), "classes": classes}
     batch = r.choice([1, 2, 5, 16, 24, 64])
-    optimizer = {"type": "momentum", "learning_rate": 0.02, "nesterov": r.random() < 0.5}
     return {"name": f"model-{number}", "seed": number, "steps": 4, "global_batch": batch,
             "grain": r.choice([1, 2, 4, 16, 64]),
             "drop_remainder": batch <= data["count"] and r.random() < 0.3,
             "model": {"input": [*shape, data["channels"]], "classes": classes,
                       "layers": layers_of(r, shape, classes, data["channels"])},
-            "optimizer": r.choice([{"type": "sgd", "learning_rate": 0.05}, optimizer]),
+            "optimizer": optimizer(r),
             "data": {"train": {"made_up": data},
                      "test": {"made_up": dict(data, first=data["count"])}}}
 

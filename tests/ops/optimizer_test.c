@@ -424,6 +424,29 @@ static void numbers_are_refused(void **state) {
     refused(&(lk_optimizer){TYPE(adamw_torch), .epsilon = INFINITY}, "optimizer.epsilon");
 }
 
+// Without its numbers a schedule would divide by 0, or not end.
+static void schedules_are_refused(void **state) {
+    const lk_rate none[] = {
+        {.type = &lk_rate_exponential},
+        {.type = &lk_rate_cosine},
+        {.type = &lk_rate_polynomial},
+        {.type = &lk_rate_cosine_restarts, .steps = 1},
+        {.type = &lk_rate_cosine, .steps = 1, .alpha = NAN},
+        {.type = &lk_rate_exponential, .steps = 1, .decay_rate = 1.5f},
+        {.type = &lk_rate_piecewise, .boundaries = {1, {5}}},
+        {.type = &lk_rate_piecewise, .boundaries = {2, {5, 5}}, .values = {2, {1.0f, 1.0f}}}};
+    (void)state;
+    for (size_t i = 0; i < LK_COUNT(none); i++) {
+        lk_error error = {.status = LK_OK};
+        assert_int_equal(lk_rate_check(&none[i], &error), LK_BAD_CONFIG);
+        assert_non_null(strstr(error.text, "optimizer.learning_rate_schedule"));
+    }
+    for (size_t i = 0; i < LK_COUNT(rate_goldens); i++) {
+        lk_error error = {.status = LK_OK};
+        assert_int_equal(lk_rate_check(&rate_goldens[i].rate, &error), LK_OK);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_vectors),        cmocka_unit_test(momentums_differ),
@@ -431,7 +454,7 @@ int main(void) {
         cmocka_unit_test(powers_are_near),       cmocka_unit_test(cosines_are_near),
         cmocka_unit_test(optimizers_are_frozen), cmocka_unit_test(rates_are_frozen),
         cmocka_unit_test(slots_have_names),      cmocka_unit_test(overflow_is_told),
-        cmocka_unit_test(numbers_are_refused),
+        cmocka_unit_test(numbers_are_refused),   cmocka_unit_test(schedules_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

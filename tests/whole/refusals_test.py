@@ -69,6 +69,30 @@ CASES = {
     "image above the limit": ({"model.input": [65536, 1, 1]}, [], []),
     "momentum at its limit": ({"optimizer": {"type": "momentum", "learning_rate": 0.1,
                                              "momentum": 1}}, [], []),
+    "beta at its limit": ({"optimizer": {"type": "adam_keras", "learning_rate": 0.1, "beta_2": 1.0}},
+                          [], []),
+    "epsilon of nothing": ({"optimizer": {"type": "rmsprop_tf1", "learning_rate": 0.1,
+                                          "epsilon": 0.0}}, [], []),
+    "clipvalue below 0": ({"optimizer.clipvalue": -1.0}, [], []),
+    "amsgrad of another": ({"optimizer": {"type": "adam_tf1", "learning_rate": 0.1,
+                                          "amsgrad": True}}, [], []),
+    "an optimizer of nobody": ({"optimizer.type": "adam"}, [], []),
+    "a schedule of nobody": ({"optimizer.learning_rate_schedule": {"type": "cosin"}}, [], []),
+    "a schedule without its length": ({"optimizer.learning_rate_schedule": {"type": "cosine"}},
+                                      [], []),
+    "a schedule that is a word": ({"optimizer.learning_rate_schedule": "cosine"}, [], []),
+    "a key of another schedule": ({"optimizer.learning_rate_schedule": {
+        "type": "cosine", "steps": 5, "staircase": True}}, [], []),
+    "a decay that grows": ({"optimizer.learning_rate_schedule": {
+        "type": "exponential", "steps": 5, "decay_rate": 1.5}}, [], []),
+    "boundaries and fewer values": ({"optimizer.learning_rate_schedule": {
+        "type": "piecewise", "boundaries": [5, 9], "values": [0.5]}}, [], []),
+    "boundaries that do not ascend": ({"optimizer.learning_rate_schedule": {
+        "type": "piecewise", "boundaries": [5, 5], "values": [0.5, 0.25]}}, [], []),
+    "no boundaries": ({"optimizer.learning_rate_schedule": {
+        "type": "piecewise", "boundaries": [], "values": []}}, [], []),
+    "more boundaries than there may be": ({"optimizer.learning_rate_schedule": {
+        "type": "piecewise", "boundaries": list(range(1, 18)), "values": [0.5] * 17}}, [], []),
     "no layers": ({"model.layers": []}, [], []),
     "made-up classes above the model's": ({"model.classes": 3, "model.layers.4.units": 3}, [], []),
     "made-up classes of the test set alone": ({
