@@ -274,6 +274,27 @@ static void powers_are_near(void **state) {
     assert_true(lk_powf(1.0f, 0x1p100f) == 1.0f && lk_powf(0x1p-149f, 1.0f) == 0x1p-149f);
 }
 
+// Against products whose upper half is known: of sums of powers of two, and by long division.
+static void high_halves(void **state) {
+    (void)state;
+    seed = 3;
+    assert_true(lk_high64(UINT64_MAX, UINT64_MAX) == UINT64_MAX - 1);
+    assert_true(lk_high64(0xffffffffu, 0x100000001u) == 0 && lk_high64(UINT64_MAX, 1) == 0);
+    for (uint32_t i = 0; i < 1000; i++) {
+        const uint64_t a = (uint64_t)draw() << 33 ^ (uint64_t)draw() << 2 ^ draw();
+        const uint64_t b = (uint64_t)draw() << 33 ^ (uint64_t)draw() << 2 ^ draw();
+        uint64_t high = 0, low = 0;
+        for (int bit = 63; bit >= 0; bit--) {  // shift and add, in 128 bits
+            high = high << 1 | low >> 63;
+            low <<= 1;
+            if (!(b >> bit & 1)) continue;
+            low += a;
+            high += low < a;
+        }
+        assert_true(lk_high64(a, b) == high);
+    }
+}
+
 static void cosines_are_near(void **state) {
     const double pi = 3.14159265358979323846;
     double worst = 0.0;
@@ -406,6 +427,16 @@ static void overflow_is_told(void **state) {
     }
 }
 
+// A square of the mean that rounding leaves above the mean of squares is no root's to see.
+static void deviation_is_not_below_zero(void **state) {
+    (void)state;
+    const lk_optimizer o = {TYPE(rmsprop_tf1), HUNDREDTH, TF1, .centered = true};
+    float w = 1.0f, slots[2] = {1.0f, 0x1.000002p+0f};
+    const float sum = 1.0f;
+    assert_int_equal(update(&o, 0, 1, &sum, 1.0f, &w, slots), 0);
+    assert_true(w - w == 0.0f && w < -900.0f);  // 0.01 / sqrt(1e-10)
+}
+
 static void refused(const lk_optimizer *o, const char *what) {
     lk_error error = {.status = LK_OK};
     assert_int_equal(o->type->check(o, &error), LK_BAD_CONFIG);
@@ -449,12 +480,13 @@ static void schedules_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_vectors),        cmocka_unit_test(momentums_differ),
-        cmocka_unit_test(golden_rates),          cmocka_unit_test(rates_at_their_ends),
-        cmocka_unit_test(powers_are_near),       cmocka_unit_test(cosines_are_near),
-        cmocka_unit_test(optimizers_are_frozen), cmocka_unit_test(rates_are_frozen),
-        cmocka_unit_test(slots_have_names),      cmocka_unit_test(overflow_is_told),
-        cmocka_unit_test(numbers_are_refused),   cmocka_unit_test(schedules_are_refused),
+        cmocka_unit_test(golden_vectors),      cmocka_unit_test(momentums_differ),
+        cmocka_unit_test(golden_rates),        cmocka_unit_test(rates_at_their_ends),
+        cmocka_unit_test(powers_are_near),     cmocka_unit_test(cosines_are_near),
+        cmocka_unit_test(high_halves),         cmocka_unit_test(optimizers_are_frozen),
+        cmocka_unit_test(rates_are_frozen),    cmocka_unit_test(slots_have_names),
+        cmocka_unit_test(overflow_is_told),    cmocka_unit_test(deviation_is_not_below_zero),
+        cmocka_unit_test(numbers_are_refused), cmocka_unit_test(schedules_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
