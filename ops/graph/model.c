@@ -64,8 +64,8 @@ static lk_status check_optimizer(const lk_optimizer *o, lk_error *error) {
     if (!is_finite(o->clipvalue) || o->clipvalue < 0.0f || !is_finite(o->weight_decay) ||
         o->weight_decay < 0.0f) {
         return lk_fail(error, LK_BAD_CONFIG,
-                       "optimizer.clipvalue, optimizer.weight_decay: found a negative or non-finite "
-                       "number, wanted finite numbers from 0 up");
+                       "optimizer.clipvalue, optimizer.weight_decay: found a negative or a "
+                       "non-finite number, wanted finite numbers from 0 up");
     }
     LK_CHECK(lk_rate_check(&o->rate, error));
     return o->type->check ? o->type->check(o, error) : LK_OK;

@@ -34,7 +34,8 @@ typedef struct operands {
 
 typedef enum op {
     FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, CONV, CONV_POOL, CONV_INPUT, CONV_POOL_INPUT,
-    CONV_WEIGHT, CONV_POOL_WEIGHT, SOFTMAX, APPLY, LOAD, MAX_POOL, MAX_POOL_BACK
+    CONV_WEIGHT, CONV_POOL_WEIGHT, SOFTMAX, APPLY, ADAM, COPY, LOAD, MAX_POOL,
+    MAX_POOL_BACK
 } op;
 
 typedef struct line {
@@ -69,7 +70,7 @@ static uint64_t x_floats(const line *l) {
     switch (l->op) {
         case FORWARD: case INPUT_GRADIENT: case WEIGHT_GRADIENT: return l->dense.k_count;
         case SOFTMAX: return l->dense.n_count;
-        case APPLY: case LOAD: return l->dense.k_count;
+        case APPLY: case ADAM: case COPY: case LOAD: return l->dense.k_count;
         case MAX_POOL: case MAX_POOL_BACK:
             return (uint64_t)l->pool.in_h * l->pool.in_w * l->pool.channels;
         default: return lk_conv2d_in_floats(&l->conv);
@@ -79,7 +80,7 @@ static uint64_t y_floats(const line *l) {
     switch (l->op) {
         case FORWARD: case INPUT_GRADIENT: case WEIGHT_GRADIENT: case SOFTMAX:
             return l->dense.n_count;
-        case APPLY: case LOAD: return l->dense.k_count;
+        case APPLY: case ADAM: case COPY: case LOAD: return l->dense.k_count;
         case MAX_POOL: case MAX_POOL_BACK:
             return (uint64_t)l->pool.out_h * l->pool.out_w * l->pool.channels;
         default: return lk_conv2d_out_floats(&l->conv);
@@ -97,6 +98,8 @@ static uint64_t scratch_floats(const line *l) {
     case WEIGHT_GRADIENT: return dense_scratch_floats(&lk_op_dense_weight_gradient, &l->dense, 1);
     case SOFTMAX:
     case APPLY:
+    case ADAM:
+    case COPY:
     case LOAD:
     case MAX_POOL:
     case MAX_POOL_BACK: return 0;
@@ -117,6 +120,7 @@ static operands operands_of(const line *l) {
     o.labels = calloc(l->m_count, sizeof *o.labels);
     o.winners = calloc(y_count + 64, sizeof *o.winners);
     if (!o.argmax || !o.bytes || !o.labels || !o.winners) exit(70);
+    if (l->op == ADAM) memset(o.dw, 0, w_floats(l) * sizeof(float));  // squares
     for (uint64_t i = 0; i < y_count; i++) o.argmax[i] = (uint8_t)(i * 2654435761u >> 30 & 3);
     return o;
 }
@@ -142,6 +146,9 @@ static void call(const line *l, const operands *o) {
     static lk_grain_view grains[64];
     uint32_t right, count;
     const lk_optimizer sgd = {.type = &lk_optimizer_sgd, .learning_rate = 0x1p-20f};
+    const lk_optimizer adam = {.type = &lk_optimizer_adam_keras, .learning_rate = 0x1p-20f,
+                               .beta_1 = 0.9f, .beta_2 = 0.999f, .epsilon = 1e-7f};
+    float *slots[LK_OPTIMIZER_SLOTS_MAX] = {o->y, o->dw};
     uint64_t dy = l->op == CONV_POOL_WEIGHT ? lk_conv2d_pooled_floats(&l->conv) : y_floats(l);
     switch (l->op) {
         case FORWARD:
@@ -182,6 +189,8 @@ static void call(const line *l, const operands *o) {
                                   &right);
             break;
         case APPLY: apply(k, &sgd, l->dense.k_count, o->x, 0x1p-6f, o->dx, NULL); break;
+        case ADAM: apply(k, &adam, l->dense.k_count, o->x, 0x1p-6f, o->dx, slots); break;
+        case COPY: memcpy(o->dx, o->x, l->dense.k_count * sizeof(float)); break;
         case LOAD: k->load_u8(l->dense.k_count, o->bytes, o->x); break;
         case MAX_POOL: max_pool_forward(k, &l->pool, l->m_count, o->x, o->y, o->winners); break;
         case MAX_POOL_BACK:
@@ -238,6 +247,15 @@ static void other_lines(const lk_kernels *k) {
     l = add_line(k, "apply sgd", APPLY, 1);
     l->dense.k_count = 346112;
     l->bytes = 12.0 * l->dense.k_count;
+    snprintf(l->shape, sizeof l->shape, "%u floats", l->dense.k_count);
+    // Far past the caches: gradient, weight and two slots read, three of them written; and memcpy.
+    l = add_line(k, "apply adam_keras", ADAM, 1);
+    l->dense.k_count = 10000000;
+    l->bytes = 28.0 * l->dense.k_count;
+    snprintf(l->shape, sizeof l->shape, "%u floats", l->dense.k_count);
+    l = add_line(k, "copy", COPY, 1);
+    l->dense.k_count = 10000000;
+    l->bytes = 8.0 * l->dense.k_count;
     snprintf(l->shape, sizeof l->shape, "%u floats", l->dense.k_count);
     l = add_line(k, "load_u8", LOAD, 1);
     l->dense.k_count = 784;
