@@ -47,8 +47,6 @@ lk_status lk_build_rows(lk_builder *b, const lk_op *op, const char *suffix, lk_t
 
 lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_param_shape *s) {
     lk_program *p = b->program;
-    lk_slot slots[LK_OPTIMIZER_SLOTS_MAX];
-    const uint32_t slot_count = lk_optimizer_slots(&p->spec->optimizer, slots);
     const char *layer = layer_name(p, op);
     char name[LK_NAME_BYTES];
     lk_param *param = &p->params[p->param_count];
@@ -59,8 +57,8 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
     LK_CHECK(lk_build_tensor(b, name, LK_CLASS_PARAMETER, LK_F32, LK_REGION_DEVICE, s->rank,
                              s->size, &param->tensor));
     for (uint32_t i = 0; i < s->rank; i++) param->count *= s->size[i];
-    for (uint32_t i = 0; i < slot_count; i++) {
-        lk_format(name, sizeof name, "%s/%s/%s", layer, s->suffix, slots[i].name);
+    for (uint32_t i = 0; i < b->slot_count; i++) {
+        lk_format(name, sizeof name, "%s/%s/%s", layer, s->suffix, b->slots[i].name);
         LK_CHECK(lk_build_tensor(b, name, LK_CLASS_SLOT, LK_F32, LK_REGION_DEVICE, s->rank, s->size,
                                  &param->slots[i]));
     }

@@ -27,10 +27,12 @@ typedef struct lk_value {
 struct lk_builder {
     lk_program *program;
     lk_error *error;
-    uint32_t layer;                       // the layer being built, or that of the op at hand
-    lk_value input[LK_LAYER_INPUTS_MAX];  // of the layer being built
-    lk_value output;                      // ... which it sets; of a loss, the last layer's
-    uint32_t ops_max, tensors_max;        // entries of the program's tables
+    uint32_t layer;                         // the layer being built, or that of the op at hand
+    lk_value input[LK_LAYER_INPUTS_MAX];    // of the layer being built
+    lk_value output;                        // ... which it sets; of a loss, the last layer's
+    uint32_t ops_max, tensors_max;          // entries of the program's tables
+    lk_slot slots[LK_OPTIMIZER_SLOTS_MAX];  // of each parameter
+    uint32_t slot_count;
 };
 
 // --- for lk_layer_type.build ---------------------------------------------------------------------

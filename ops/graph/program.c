@@ -273,6 +273,7 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
                           .error = error,
                           .ops_max = lk_program_ops_max(&spec->model),
                           .tensors_max = lk_program_tensors_max(&spec->model)};
+    builder.slot_count = lk_optimizer_slots(&spec->optimizer, builder.slots);
     LK_CHECK(lk_build_forward(&builder));
     if (p->param_count == 0)
         return lk_fail(error, LK_BAD_CONFIG, "model: no layer has parameters to train");
