@@ -94,7 +94,9 @@ static void make(fixture *f) {
     f->spec = (lk_run_spec){.model = {2, 2, 1, 3, LK_COUNT(layers), layers, NULL},
                             .seed = 1,
                             .global_batch = BATCH,
-                            .optimizer = {&lk_optimizer_momentum, 0.1f, 0.9f, false},
+                            .optimizer = {.type = &lk_optimizer_momentum,
+                                          .learning_rate = 0.1f,
+                                          .momentum = 0.9f},
                             .grain = GRAIN,
                             .example_count = BATCH};
     void *tables = take(f, lk_program_bytes(&f->spec.model), 0xff);
