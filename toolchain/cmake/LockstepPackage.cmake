@@ -100,7 +100,8 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "fixed-memory, deterministic neural-networ
 set(about "Lockstep trains neural networks data-parallel, in one block of memory that is
 sized before the run and sealed.")
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "${about} The trained weights
-are the same bits on any hardware, with any number of replicas, workers and threads.")
+are the same bits on any hardware, with any number of replicas, workers and
+threads.")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 # MPI's library is loaded by processes that a launcher started, so nothing links it.
 string(REGEX REPLACE "^libmpich\\.so\\." "libmpich" mpi "${LOCKSTEP_MPI_LIBRARY}")
@@ -112,11 +113,15 @@ and the files by which CMake and pkg-config find them.")
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 # What the package's CMake and pkg-config files ask for by name.
 set(depends "lockstep (= ${PROJECT_VERSION}-${release})" libc6-dev zlib1g-dev)
-foreach(pair JANSSON=libjansson-dev SODIUM=libsodium-dev XXHASH=libxxhash-dev
-             SECCOMP=libseccomp-dev)
-    string(REGEX MATCH "^(.*)=(.*)$" pair ${pair})
-    if(${CMAKE_MATCH_1}_FOUND)
-        list(APPEND depends ${CMAKE_MATCH_2})
+find_program(LOCKSTEP_DPKG_QUERY dpkg-query)
+foreach(pair IN LISTS LOCKSTEP_PACKAGES)
+    string(REGEX REPLACE "^.*=" "" module ${pair})
+    if(LOCKSTEP_DPKG_QUERY)
+        execute_process(COMMAND ${LOCKSTEP_DPKG_QUERY} -S */pkgconfig/${module}.pc
+                        OUTPUT_VARIABLE owner ERROR_QUIET)
+        if(owner MATCHES "^([a-z0-9.+-]+)")
+            list(APPEND depends ${CMAKE_MATCH_1})
+        endif()
     endif()
 endforeach()
 list(JOIN depends ", " CPACK_DEBIAN_DEV_PACKAGE_DEPENDS)
