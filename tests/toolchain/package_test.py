@@ -86,7 +86,8 @@ def judge_fields(debs):
     with open(WORK + "/root/usr/lib/pkgconfig/lockstep.pc", encoding="utf-8") as pc:
         requires = re.search(r"^Requires[^:]*: (.*)$", pc.read(), re.M)[1].split()
     owners = {"jansson": "libjansson-dev", "libsodium": "libsodium-dev", "zlib": "zlib1g-dev",
-              "libxxhash": "libxxhash-dev", "libseccomp": "libseccomp-dev"}
+              "libxxhash": "libxxhash-dev", "libseccomp": "libseccomp-dev",
+              "libisal": "libisal-dev"}
     for module in requires:
         check(owners.get(module, module) in f["liblockstep-dev"]["Depends"],
               "what pkg-config asks for", module, f["liblockstep-dev"])

@@ -113,7 +113,7 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 # What the package's CMake and pkg-config files ask for by name.
 set(depends "lockstep (= ${PROJECT_VERSION}-${release})" libc6-dev zlib1g-dev)
 foreach(pair JANSSON=libjansson-dev SODIUM=libsodium-dev XXHASH=libxxhash-dev
-             SECCOMP=libseccomp-dev)
+             SECCOMP=libseccomp-dev ISAL=libisal-dev)
     string(REGEX MATCH "^(.*)=(.*)$" pair ${pair})
     if(${CMAKE_MATCH_1}_FOUND)
         list(APPEND depends ${CMAKE_MATCH_2})
