@@ -8,6 +8,7 @@ that are killed or stopped; a run that goes on with other workers.
 With `all` every cut goes over TCP too, otherwise some.
 """
 import glob
+import json
 import os
 import re
 import shutil
@@ -106,6 +107,20 @@ def same_bits_elsewhere(t):
                 error)
         t.check(any("messages between hosts" in line for line in lines) ==
                 (environment is TWO_HOSTS), what)
+
+
+def slots_and_rates(t):
+    """Three slots and a rate that follows the updates; begun by some workers, gone on with by
+    others."""
+    config = os.path.join(os.path.dirname(MATRIX), "adam.json")
+    with open(GOLDEN, encoding="utf-8") as f:
+        entry = json.load(f)["adam"][STEPS]
+    wanted = entry["digest"], entry["state_hash"]
+    train = ["train", config, "--run-dir", "adam", "--set", "layout.overlap=on"]
+    code, lines, error = mpiexec(t, [1, 2], [*train, "--set", "steps=17"])
+    t.check(code == 0, "begun with Adam", code, lines, error)
+    code, lines, error = mpiexec(t, [2, 1, 1], [*train, "--set", "steps=" + STEPS, "--resume"])
+    t.check(code == 0 and result(lines) == wanted, "Adam on 2, then 3 workers", code, lines, error)
 
 
 def same_bits(t):
@@ -276,6 +291,7 @@ def main():
     collectives(t)
     seal(t)
     losses(t)
+    slots_and_rates(t)
     same_bits_elsewhere(t)
     same_bits(t)
     t.finish()
