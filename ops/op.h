@@ -13,6 +13,7 @@
 #define LOCKSTEP_OPS_OP_H
 
 #include "ops/geometry.h"
+#include "ops/metric.h"
 #include "ops/optimizer.h"
 
 #define LK_NONE UINT32_MAX
@@ -168,10 +169,10 @@ typedef struct lk_lane {
     uint32_t grain_count, grain;  // how many; examples of a whole one
     const lk_grain_view *grains;  // a device: the first alone, the others follow it
     float *sums[LK_OP_PARAMS];
-    const lk_weight_rows *rows;  // not NULL: only these rows of the first parameter's
-    lk_ahead *ahead;             // NULL, or what may be fetched meanwhile
-    uint32_t correct;            // a loss: predictions that were right, written
-    void *device;                // a GPU's: lk_cuda_lane (ops/cuda/table.h)
+    const lk_weight_rows *rows;             // not NULL: only these rows of the first parameter's
+    lk_ahead *ahead;                        // NULL, or what may be fetched meanwhile
+    uint32_t counts[LK_METRIC_COUNTS_MAX];  // a loss: its counts, added to
+    void *device;                           // a GPU's: lk_cuda_lane (ops/cuda/table.h)
 } lk_lane;
 
 // Returns 0, or 1 where a finished sum or a stored value is not finite (ARITHMETIC.md 12); the
@@ -189,7 +190,7 @@ typedef uint32_t (*lk_kernel)(lk_lane *lane, const lk_op *op);
 typedef enum lk_scope {
     LK_SCOPE_SOURCE,    // no kernel: the walk brings the examples
     LK_SCOPE_EXAMPLES,  // once, for the examples of a microbatch
-    LK_SCOPE_LOSS,      // the same; y is the loss of each example, dx the gradient of x
+    LK_SCOPE_LOSS,      // the same; y: the metrics of each example, dx: the gradient of x
     LK_SCOPE_METRIC,    // sums of y over grains, into the nodes of the step's metrics
     LK_SCOPE_GRAINS,    // once for each block of grains: gradients of parameters, into tree nodes
     LK_SCOPE_UPDATE,    // no kernel: REDUCE and APPLY

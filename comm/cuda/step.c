@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "comm/cuda/step.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "comm/threads/clock.h"
@@ -574,13 +575,16 @@ lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *out, lk_error *er
     if (!r)
         return lk_fail(error, LK_INTERNAL, "GPU: no result of step %llu",
                        (unsigned long long)(c->next - 1));
-    *out = (lk_step_result){.step = r->step,
-                            .examples = lk_step_examples(c->program->spec, r->step),
-                            .correct = r->correct,
-                            .loss = r->loss};
+    *out =
+        (lk_step_result){.step = r->step, .examples = lk_step_examples(c->program->spec, r->step)};
+    memcpy(out->means, r->means, sizeof out->means);
+    memcpy(out->counts, r->counts, sizeof out->counts);
     if (!r->not_finite) return LK_OK;
     out->bad_tensor = lk_bad_tensor(c->program, r->bad_op, r->bad_param);
-    if (!out->bad_tensor) out->bad_tensor = "loss";
+    const lk_metrics *metrics = lk_program_metrics(c->program);
+    for (uint32_t i = 0; i < metrics->sum_count && !out->bad_tensor; i++) {
+        if (!isfinite(out->means[i])) out->bad_tensor = metrics->sum[i];
+    }
     return LK_OK;
 }
 
@@ -642,7 +646,8 @@ lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64
 lk_status lk_cuda_step_evaluated(lk_cuda_step *c, lk_cuda_evaluation *out, lk_error *error) {
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     for (uint32_t i = 0; i < out->nodes.count; i++) {
-        out->losses[i] = c->host.losses[out->slot[i] * LK_CUDA_LOSS_FLOATS];
+        memcpy(out->sums[i], &c->host.losses[out->slot[i] * LK_CUDA_LOSS_FLOATS],
+               sizeof out->sums[i]);
     }
     return LK_OK;
 }

@@ -294,12 +294,13 @@ lk_status lk_build_loss(lk_builder *b, const lk_op_type *type) {
     lk_program *p = b->program;
     lk_op *last = &p->ops[b->output.op];
     const uint64_t examples = p->wave_examples;
+    const uint64_t sums[] = {examples, lk_program_metrics(p)->sum_count};
     LK_CHECK(lk_build_rows(b, last, "/gradient", LK_CLASS_GRADIENT, LK_F32, last->floats,
                            &last->gradient));
     LK_CHECK(lk_build_tensor(b, "labels", LK_CLASS_STAGING, LK_U32, LK_REGION_REPLICA, 1, &examples,
                              &p->labels));
-    LK_CHECK(lk_build_tensor(b, "loss", LK_CLASS_ACTIVATION, LK_F32, LK_REGION_REPLICA, 1,
-                             &examples, &p->loss));
+    LK_CHECK(lk_build_tensor(b, "loss", LK_CLASS_ACTIVATION, LK_F32, LK_REGION_REPLICA,
+                             sums[1] > 1 ? 2 : 1, sums, &p->loss));
     lk_op *loss = new_op(b, type, LK_FORWARD, LK_NONE);
     loss->floats = last->floats;
     loss->tensor[LK_X] = p->logits;
@@ -416,8 +417,7 @@ static void unmask(lk_builder *b, uint32_t i) {
 
 lk_status lk_build_backward(lk_builder *b) {
     lk_program *p = b->program;
-    const lk_loss_type *loss = p->spec->model.loss;
-    LK_CHECK((loss ? loss : &lk_loss_sparse_categorical_crossentropy)->build(b));
+    LK_CHECK(lk_model_loss(&p->spec->model)->build(b));
     for (uint32_t i = p->forward_end; i-- > 0;) {
         const lk_op *op = &p->ops[i];
         if (!op->wants) continue;

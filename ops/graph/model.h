@@ -34,6 +34,10 @@ typedef struct lk_model {
     const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy
 } lk_model;
 
+static inline const lk_loss_type *lk_model_loss(const lk_model *model) {
+    return model->loss ? model->loss : &lk_loss_sparse_categorical_crossentropy;
+}
+
 // Everything that decides the bits of a run.
 typedef struct lk_run_spec {
     lk_model model;

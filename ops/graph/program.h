@@ -109,6 +109,11 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
                            const lk_plan_options *options, void *memory, lk_program *program,
                            lk_error *error);
 
+// What a step of it reports.
+static inline const lk_metrics *lk_program_metrics(const lk_program *program) {
+    return &lk_model_loss(&program->spec->model)->metrics;
+}
+
 // Grains that replica r of R computes: [first, first + count), contiguous, as equal as can be.
 typedef struct lk_grain_range {
     uint32_t first, count;

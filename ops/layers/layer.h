@@ -9,6 +9,7 @@
 
 #include "arena/plan.h"
 #include "ops/initializer.h"
+#include "ops/metric.h"
 #include "ops/setting.h"
 
 // Every layer, and those of them that may stand as "activation" of another.
@@ -54,6 +55,7 @@ struct lk_layer_type {
 
 // A loss over the output of the last layer and the labels: emits its op and the gradient.
 struct lk_loss_type {
+    lk_metrics metrics;  // what its op writes of each example, and counts
     lk_status (*build)(lk_builder *b);
 };
 

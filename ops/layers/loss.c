@@ -44,7 +44,7 @@ static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
             *dlogits++ = g;
         }
     }
-    l->correct = hits;
+    l->counts[0] += hits;
     return bad;
 }
 
@@ -67,6 +67,11 @@ const lk_op_type lk_op_softmax_cross_entropy = {.name = "softmax_cross_entropy",
                                                 .reference = softmax_cross_entropy};
 
 const lk_loss_type lk_loss_sparse_categorical_crossentropy = {
+    .metrics = {.sum_count = 1,
+                .sum = {"loss"},
+                .count_count = 1,
+                .count = {"correct"},
+                .share = {"accuracy"}},
     .build = build_sparse_categorical_crossentropy};
 const lk_loss_words lk_loss_words_sparse_categorical_crossentropy = {
     .type = &lk_loss_sparse_categorical_crossentropy,

@@ -364,7 +364,7 @@ static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, const 
     float *to = dlogits ? space(count * sizeof *to) : NULL, *losses = space(m_count * sizeof *to);
     lk_cuda_softmax_cross_entropy(&s, m_count, classes, floats_there(logits, count),
                                   there(labels, m_count * sizeof *labels), to, losses);
-    *correct = wait_for(&s).correct;
+    *correct = wait_for(&s).counts[0];
     if (dlogits) back(dlogits, to, count * sizeof *to);
     back(loss, losses, m_count * sizeof *to);
     return end(&s);
