@@ -57,7 +57,10 @@
     X(AVERAGE_POOL2D, average_pool2d)           \
     X(AVERAGE_POOL2D_BACKWARD, average_pool2d_backward) \
     X(DROPOUT, dropout)                         \
-    X(DROPOUT_BACKWARD, dropout_backward)
+    X(DROPOUT_BACKWARD, dropout_backward) \
+    X(MEAN_SQUARED_ERROR, mean_squared_error)   \
+    X(MEAN_SQUARED_ERROR_TARGET_GRADIENT, mean_squared_error_target_gradient) \
+    X(MEAN, mean)
 
 // Where a table of kernels has the op's. Never stored: a number may change with every version.
 typedef enum lk_op_number {
@@ -81,9 +84,11 @@ const char *lk_phase_name(lk_phase phase);
 // What the tensors of an op are to it.
 typedef enum lk_role {
     LK_X,        // input activation
-    LK_X2,       // second input: the other summand, labels
+    LK_X2,       // second input: the other summand, labels, the target of a loss
     LK_Y,        // output, one row for each example
-    LK_AUX,      // what forward keeps for backward beside y: winners of a pool; LOAD: the labels
+    LK_AUX,      // what forward keeps for backward beside y: winners of a pool; LOAD: the labels,
+                 // as which a device marks what has no example: a loss that takes no labels has
+                 // them here
     LK_DY,       // gradient of y
     LK_DX,       // gradient of x, written
     LK_MASK,     // the tensor whose ReLU mask is applied to dx
@@ -114,6 +119,7 @@ typedef struct lk_op {
         lk_dense dense;
         float slope;  // leaky_relu
         float rate;   // dropout
+        float scale;  // mean
     };
 } lk_op;
 

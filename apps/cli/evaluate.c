@@ -116,7 +116,7 @@ static lk_status predict(lk_run *run, const char *output, bool labels, lk_text_o
                          lk_step_result *result, lk_error *error) {
     prediction p = {.error = error};
     LK_CHECK(lk_npy_start(&p.writer, &lk_file_ops_posix, output, run->test.count,
-                          run->config.spec.model.classes, error));
+                          (uint32_t)lk_program_output_floats(&run->program), error));
     run->world.on_logits = write_logits;
     run->world.on_logits_context = &p;
     lk_status status = report(run, labels, out, result, error);
@@ -125,8 +125,8 @@ static lk_status predict(lk_run *run, const char *output, bool labels, lk_text_o
         lk_npy_abandon(&p.writer);
         return error->status;
     }
-    lk_text_line(out, "logits %s (%llu, %u)", output, (unsigned long long)run->test.count,
-                 run->config.spec.model.classes);
+    lk_text_line(out, "logits %s (%llu, %llu)", output, (unsigned long long)run->test.count,
+                 (unsigned long long)lk_program_output_floats(&run->program));
     return status;
 }
 

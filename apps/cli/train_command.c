@@ -342,7 +342,9 @@ static void note_progress(const lk_train_event *e) {
     lk_watching.step_began = e->step_began;
     if (!e->result) return;
     for (uint32_t i = 0; i < LK_METRIC_SUMS_MAX; i++) lk_watching.means[i] = e->result->means[i];
-    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) lk_watching.counts[i] = e->result->counts[i];
+    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) {
+        lk_watching.counts[i] = e->result->counts[i];
+    }
     lk_watching.examples = e->result->examples;
 }
 

@@ -184,7 +184,7 @@ lockstep_status lockstep_plan(lockstep_run *r, lockstep_memory *plan, lockstep_e
             .replicas = r->run.layout.replicas,
             .global_batch = s->global_batch,
             .grain = s->grain,
-            .output_count = s->model.classes,
+            .output_count = (uint32_t)lk_program_output_floats(p),
             .input_bytes = (uint64_t)s->model.in_h * s->model.in_w * s->model.in_c};
     }
     return lk_lockstep_answer(&found, error);

@@ -179,7 +179,8 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
         lk_arena_take(a, "pinned: step scalars", c->slots * sizeof(lk_step_scalars), 1, line);
     h->test_images = lk_arena_take(a, "pinned: test images", 2 * wave * image, 1, line);
     h->test_labels = lk_arena_take(a, "pinned: test labels", 2 * wave * word, 1, line);
-    h->logits = lk_arena_take(a, "pinned: logits", wave * p->spec->model.classes * word, 1, line);
+    const uint64_t output = lk_program_output_floats(p);
+    h->logits = lk_arena_take(a, "pinned: logits", wave * output * word, 1, line);
     h->losses = lk_arena_take(a, "pinned: losses", losses, 1, line);
     h->state = lk_arena_take(a, "pinned: state", sizeof(lk_cuda_state), 1, line);
     h->params =
@@ -610,7 +611,7 @@ static lk_status evaluate_wave(lk_cuda_step *c, const lk_source *source, const l
 static lk_status show_logits(lk_cuda_step *c, const lk_wave *wave, lk_on_logits on_logits,
                              void *context, lk_error *error) {
     const lk_program *p = c->program;
-    const uint64_t bytes = (uint64_t)wave->examples * p->spec->model.classes * sizeof(float);
+    const uint64_t bytes = wave->examples * lk_program_output_floats(p) * sizeof(float);
     if (!on_logits) return LK_OK;
     lk_cuda_copy_out(&c->compute, c->host.logits, c->at.replicas + p->tensors[p->logits].offset,
                      bytes);

@@ -93,7 +93,7 @@ typedef struct lk_cuda_host {
     lk_step_scalars *scalars;
     uint8_t *test_images;
     uint32_t *test_labels;
-    float *logits;            // (wave_examples, classes)
+    float *logits;            // (wave_examples, floats of an output)
     float *losses;            // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
     lk_cuda_result *results;  // (slots)
     lk_cuda_state *state;

@@ -99,7 +99,8 @@ void lockstep_config_flag(lockstep_config *config, const char *path, bool value)
 // Any JSON value, as text: ("data.train", "{\"made_up\": {\"count\": 512}}").
 void lockstep_config_json(lockstep_config *config, const char *path, const char *value);
 
-// The model. Inputs are bytes (height, width, channels); the last layer has `classes` units.
+// The model. Inputs are bytes (height, width, channels); the last layer has `classes` units. 0: the
+// loss takes no labels.
 void lockstep_config_input(lockstep_config *config, uint32_t height, uint32_t width,
                            uint32_t channels, uint32_t classes);
 // One more layer of this type; the keys that follow are its.
