@@ -13,6 +13,7 @@
 #define LOCKSTEP_OPS_OP_H
 
 #include "ops/geometry.h"
+#include "ops/metric.h"
 #include "ops/optimizer.h"
 
 #define LK_NONE UINT32_MAX
@@ -56,7 +57,10 @@
     X(AVERAGE_POOL2D, average_pool2d)           \
     X(AVERAGE_POOL2D_BACKWARD, average_pool2d_backward) \
     X(DROPOUT, dropout)                         \
-    X(DROPOUT_BACKWARD, dropout_backward)
+    X(DROPOUT_BACKWARD, dropout_backward) \
+    X(MEAN_SQUARED_ERROR, mean_squared_error)   \
+    X(MEAN_SQUARED_ERROR_TARGET_GRADIENT, mean_squared_error_target_gradient) \
+    X(MEAN, mean)
 
 // Where a table of kernels has the op's. Never stored: a number may change with every version.
 typedef enum lk_op_number {
@@ -80,9 +84,11 @@ const char *lk_phase_name(lk_phase phase);
 // What the tensors of an op are to it.
 typedef enum lk_role {
     LK_X,        // input activation
-    LK_X2,       // second input: the other summand, labels
+    LK_X2,       // second input: the other summand, labels, the target of a loss
     LK_Y,        // output, one row for each example
-    LK_AUX,      // what forward keeps for backward beside y: winners of a pool; LOAD: the labels
+    LK_AUX,      // what forward keeps for backward beside y: winners of a pool; LOAD: the labels,
+                 // as which a device marks what has no example: a loss that takes no labels has
+                 // them here
     LK_DY,       // gradient of y
     LK_DX,       // gradient of x, written
     LK_MASK,     // the tensor whose ReLU mask is applied to dx
@@ -113,6 +119,7 @@ typedef struct lk_op {
         lk_dense dense;
         float slope;  // leaky_relu
         float rate;   // dropout
+        float scale;  // mean
     };
 } lk_op;
 
@@ -168,10 +175,10 @@ typedef struct lk_lane {
     uint32_t grain_count, grain;  // how many; examples of a whole one
     const lk_grain_view *grains;  // a device: the first alone, the others follow it
     float *sums[LK_OP_PARAMS];
-    const lk_weight_rows *rows;  // not NULL: only these rows of the first parameter's
-    lk_ahead *ahead;             // NULL, or what may be fetched meanwhile
-    uint32_t correct;            // a loss: predictions that were right, written
-    void *device;                // a GPU's: lk_cuda_lane (ops/cuda/table.h)
+    const lk_weight_rows *rows;             // not NULL: only these rows of the first parameter's
+    lk_ahead *ahead;                        // NULL, or what may be fetched meanwhile
+    uint32_t counts[LK_METRIC_COUNTS_MAX];  // a loss: its counts, added to
+    void *device;                           // a GPU's: lk_cuda_lane (ops/cuda/table.h)
 } lk_lane;
 
 // Returns 0, or 1 where a finished sum or a stored value is not finite (ARITHMETIC.md 12); the
@@ -189,7 +196,7 @@ typedef uint32_t (*lk_kernel)(lk_lane *lane, const lk_op *op);
 typedef enum lk_scope {
     LK_SCOPE_SOURCE,    // no kernel: the walk brings the examples
     LK_SCOPE_EXAMPLES,  // once, for the examples of a microbatch
-    LK_SCOPE_LOSS,      // the same; y is the loss of each example, dx the gradient of x
+    LK_SCOPE_LOSS,      // the same; y: the metrics of each example, dx: the gradient of x
     LK_SCOPE_METRIC,    // sums of y over grains, into the nodes of the step's metrics
     LK_SCOPE_GRAINS,    // once for each block of grains: gradients of parameters, into tree nodes
     LK_SCOPE_UPDATE,    // no kernel: REDUCE and APPLY

@@ -41,7 +41,7 @@ static void on_panic(const char *file, int line, const char *what) {
 
 static void say_loss(const lk_step_result *r, uint64_t step) {
     char loss[LK_DECIMAL_BYTES];
-    lk_decimal(r->loss, loss);
+    lk_decimal(r->means[LK_METRIC_LOSS], loss);
     say("loss = %s, step = %llu", loss, (ull)step);
 }
 

@@ -255,7 +255,7 @@ static lk_status take_channels(void *context, const lk_export *said, uint32_t la
 // Where no dense layer follows, what is flattened are the logits, and PyTorch orders them
 // otherwise: (channels, h, w) for (h, w, channels). A file of weights cannot say that.
 static lk_status check_flatten(exporter *e, lk_error *error) {
-    const uint64_t logits = e->spec.model.classes;
+    const uint64_t logits = lk_program_output_floats(&e->program);
     lk_export_value last;
     LK_CHECK(lk_export_walk(&e->program, take_channels, e, &last, error));
     if (last.channels == 0) return mixed_images(e, e->spec.model.layer_count - 1, error);

@@ -157,11 +157,21 @@ static json_t *make_optimizer(void) {
 }
 
 static json_t *make_loss(void) {
-    json_t *names = json_array();
-    for (uint32_t i = 0; lk_loss_words_at(i); i++) {
-        (void)json_array_append_new(names, json_string(lk_loss_words_at(i)->name));
+    const lk_loss_words *words;
+    const lk_setting *inputs = &lk_loss_common[LK_LOSS_INPUTS];
+    json_t *names = json_array(), *types = json_array();
+    for (uint32_t i = 0; (words = lk_loss_words_at(i)) != NULL; i++) {
+        json_t *loss = make_typed(words->name, words->meaning, words->keys, words->key_count);
+        const int wanted = (int)words->type->inputs;
+        (void)json_array_append_new(names, json_string(words->name));
+        put(json_object_get(loss, "properties"), inputs->name,
+            describe(json_pack("{s:s, s:{s:s}, s:i, s:i}", "type", "array", "items", "type",
+                               "string", "minItems", wanted, "maxItems", wanted),
+                     inputs));
+        (void)json_array_append_new(types, loss);
     }
-    return json_pack("{s:o, s:s}", "enum", names, "default", lk_loss_words_at(0)->name);
+    return json_pack("{s:[{s:o}, {s:o}], s:s}", "anyOf", "enum", names, "oneOf", types, "default",
+                     lk_loss_words_at(0)->name);
 }
 
 // --- objects -------------------------------------------------------------------------------------

@@ -122,12 +122,14 @@ static void show_default(char out[SHOWN_BYTES], const lk_setting *k) {
     json_decref(value);
 }
 
-// Of layers, rate schedules or optimizers; NULL past the last.
+// Of layers, losses, rate schedules or optimizers; NULL past the last.
 static const char *type_at(const char *path, uint32_t number) {
     const lk_layer_words *layer = lk_layer_words_at(number);
     const lk_rate_words *rate = lk_rate_words_at(number);
+    const lk_loss_words *loss = lk_loss_words_at(number);
     const lk_optimizer_words *optimizer = lk_optimizer_words_at(number);
     if (strchr(path, '[')) return layer ? layer->name : NULL;
+    if (strstr(path, "loss.")) return loss ? loss->name : NULL;
     if (strstr(path, "schedule.")) return rate ? rate->name : NULL;
     return optimizer ? optimizer->name : NULL;
 }
@@ -230,6 +232,16 @@ static void fill_layers(json_t *layers, const lk_config *c) {
     }
 }
 
+static void fill_loss(json_t *model, const char *name, const lk_config *c) {
+    const lk_loss_words *words = lk_loss_words_of(c->spec.model.loss);
+    json_t *loss = json_object_get(model, name);
+    if (!json_is_object(loss)) {
+        fill(model, name, json_string(words->name));
+    } else {
+        fill_settings(loss, words->keys, words->key_count);
+    }
+}
+
 static void fill_group(json_t *object, const lk_key *group, const lk_config *c);
 
 static void fill_object(json_t *object, const lk_key *key, const lk_config *c) {
@@ -248,9 +260,7 @@ static void fill_group(json_t *object, const lk_key *group, const lk_config *c) 
         switch (key->form) {
         case LK_KEY_VALUE: fill(object, name, lk_setting_default(&key->value)); break;
         case LK_KEY_OBJECT: fill_object(object, key, c); break;
-        case LK_KEY_LOSS:
-            fill(object, name, json_string(lk_loss_words_of(c->spec.model.loss)->name));
-            break;
+        case LK_KEY_LOSS: fill_loss(object, name, c); break;
         case LK_KEY_LAYERS: fill_layers(inner, c); break;
         case LK_KEY_OPTIMIZER:
             words = lk_optimizer_words_of(c->spec.optimizer.type);

@@ -21,6 +21,7 @@ typedef struct metric {
     metric_kind kind;
     double loss;
     uint32_t correct, examples;
+    bool has_correct;  // a classifier
 } metric;
 
 // Metrics of a run, ordered by step and then by kind.
@@ -37,8 +38,9 @@ static lk_status read_metric(lk_json_log *log, metric *m, lk_error *error) {
     LK_CHECK(lk_json_get_object(&root, kind_names[m->kind], LK_JSON_REQUIRED, &values, error));
     LK_CHECK(
         lk_json_get_float(&values, "loss", LK_JSON_REQUIRED, -1e38, 1e38, &m->loss, NULL, error));
+    m->has_correct = lk_json_find(&values, "correct", &ignored);
     LK_CHECK(
-        lk_json_get_u32(&values, "correct", LK_JSON_REQUIRED, 0, UINT32_MAX, &m->correct, error));
+        lk_json_get_u32(&values, "correct", LK_JSON_OPTIONAL, 0, UINT32_MAX, &m->correct, error));
     return lk_json_get_u32(&values, "examples", LK_JSON_REQUIRED, 1, UINT32_MAX, &m->examples,
                            error);
 }
@@ -133,6 +135,7 @@ static void compare_losses(apart *d, const metrics *a, const metrics *b, metric_
         "%s loss: %llu steps in both, largest relative difference %.3g at step %llu (A %.9g, B "
         "%.9g)\n",
         kind_names[kind], (ull)count, worst, (ull)worst_a->step, worst_a->loss, worst_b->loss);
+    if (!last_a->has_correct || !last_b->has_correct) return;
     lk_diff_say("%s accuracy at the last of them, step %llu: A %.2f%%, B %.2f%%\n",
                 kind_names[kind], (ull)last_a->step, 100.0 * last_a->correct / last_a->examples,
                 100.0 * last_b->correct / last_b->examples);
@@ -178,8 +181,8 @@ static void compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES]) {
         char what[LK_NAME_BYTES + 16];
         if (!y || !lk_same_shape(x, y) || x->dtype != LK_SAFETENSORS_F32) {
             lk_diff_say("checkpoint of step %llu: tensor %s is not compared: B has %s\n",
-                   (ull)pair[0].step, lk_text_shown(name, x->name),
-                   y ? "another shape or type of it" : "none");
+                        (ull)pair[0].step, lk_text_shown(name, x->name),
+                        y ? "another shape or type of it" : "none");
             continue;
         }
         const tensor_apart t =
@@ -195,7 +198,7 @@ static void compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES]) {
         const char *only = pair[1].reader.entries[i].name;
         if (lk_safetensors_find(&pair[0].reader, only)) continue;
         lk_diff_say("checkpoint of step %llu: tensor %s is not compared: A has none\n",
-               (ull)pair[1].step, lk_text_shown(name, only));
+                    (ull)pair[1].step, lk_text_shown(name, only));
     }
     if (!worst) return;
     lk_diff_say(

@@ -141,6 +141,16 @@ static void put_optimizer(FILE *f, const lk_optimizer *o) {
     fprintf(f, "},\n");
 }
 
+static void put_loss(FILE *f, const lk_model *m) {
+    const lk_loss_words *words = lk_loss_words_of(m->loss);
+    const lk_loss_options *o = &m->loss_options;
+    fprintf(f, "                  .loss = &lk_loss_%s,\n", words->name);
+    fprintf(f, "                  .loss_options = {.input_count = %uu, .inputs = {%uu, %uu}",
+            o->input_count, o->inputs[0], o->inputs[1]);
+    for (uint32_t i = 0; i < words->key_count; i++) put_field(f, &words->keys[i], o);
+    fprintf(f, "}},\n");
+}
+
 // Floats as hexadecimal: exact, in any compiler.
 static void put_spec(FILE *f, const lk_run_spec *s) {
     const lk_model *m = &s->model;
@@ -148,7 +158,7 @@ static void put_spec(FILE *f, const lk_run_spec *s) {
     fprintf(f, "        .model = {.in_h = %uu, .in_w = %uu, .in_c = %uu, .classes = %uu,\n",
             m->in_h, m->in_w, m->in_c, m->classes);
     fprintf(f, "                  .layer_count = %uu, .layers = layers,\n", m->layer_count);
-    fprintf(f, "                  .loss = &lk_loss_%s},\n", lk_loss_words_of(m->loss)->name);
+    put_loss(f, m);
     put_optimizer(f, &s->optimizer);
     fprintf(f, "        .seed = %lluu,\n        .global_batch = %uu,\n        .grain = %uu,\n",
             (ull)s->seed, s->global_batch, s->grain);

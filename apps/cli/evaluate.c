@@ -8,6 +8,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/cli/tools.h"
+#include "apps/run/metric_text.h"
 #include "io/idx.h"
 #include "io/npy.h"
 
@@ -44,10 +45,10 @@ static lk_status report_json(const lk_run *run, const lk_step_result *r, const c
                              lk_error *error) {
     char digest[LK_SHA256_HEX_BYTES];
     lk_run_digest(run, digest);
-    json_t *answer = json_pack(
-        "{s:I, s:I, s:f, s:f, s:s, s:s}", "test_examples", (json_int_t)r->examples, "correct",
-        (json_int_t)r->correct, "test_loss", (double)r->loss, "test_accuracy",
-        (double)r->correct / r->examples, "digest", digest, "run_identity", run->weights_identity);
+    json_t *answer = json_pack("{s:I}", "test_examples", (json_int_t)r->examples);
+    lk_metric_object(answer, (lk_named_result){lk_program_metrics(&run->program), r});
+    (void)json_object_set_new(answer, "digest", json_string(digest));
+    (void)json_object_set_new(answer, "run_identity", json_string(run->weights_identity));
     if (output) json_object_set_new(answer, "logits", lk_json_text(output));
     return lk_print_json(answer, error);
 }
@@ -72,8 +73,7 @@ static lk_status report(lk_run *run, bool labels, lk_text_out *out, lk_step_resu
     lk_run_digest(run, digest);
     lk_text_line(out, "%s %u", labels ? "test_examples" : "images", result->examples);
     if (labels) {
-        lk_text_line(out, "test_loss %.9g", (double)result->loss);
-        lk_text_line(out, "test_accuracy %.2f", 100.0 * result->correct / result->examples);
+        lk_metric_lines(out, (lk_named_result){lk_program_metrics(&run->program), result});
     }
     lk_text_line(out, "digest %s", digest);
     return lk_text_check(out, "standard output", error);
@@ -116,7 +116,7 @@ static lk_status predict(lk_run *run, const char *output, bool labels, lk_text_o
                          lk_step_result *result, lk_error *error) {
     prediction p = {.error = error};
     LK_CHECK(lk_npy_start(&p.writer, &lk_file_ops_posix, output, run->test.count,
-                          run->config.spec.model.classes, error));
+                          (uint32_t)lk_program_output_floats(&run->program), error));
     run->world.on_logits = write_logits;
     run->world.on_logits_context = &p;
     lk_status status = report(run, labels, out, result, error);
@@ -125,8 +125,8 @@ static lk_status predict(lk_run *run, const char *output, bool labels, lk_text_o
         lk_npy_abandon(&p.writer);
         return error->status;
     }
-    lk_text_line(out, "logits %s (%llu, %u)", output, (unsigned long long)run->test.count,
-                 run->config.spec.model.classes);
+    lk_text_line(out, "logits %s (%llu, %llu)", output, (unsigned long long)run->test.count,
+                 (unsigned long long)lk_program_output_floats(&run->program));
     return status;
 }
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "apps/cli/command.h"
+#include "apps/run/metric_text.h"
 #include "apps/run/train.h"
 #include "io/line_sum.h"
 
@@ -32,10 +33,10 @@ typedef struct evaluator {
     lk_run *run;
     const lk_common_options *options;
     lk_text_out out;
-    lk_run_dir dir;   // without its lock, which is the leader's
-    bool any;         // something was evaluated, by whomever
-    uint64_t last;    // ... the checkpoint of this step, after all others
-    uint64_t total;   // steps of the run: as the directory says, else as this configuration does
+    lk_run_dir dir;  // without its lock, which is the leader's
+    bool any;        // something was evaluated, by whomever
+    uint64_t last;   // ... the checkpoint of this step, after all others
+    uint64_t total;  // steps of the run: as the directory says, else as this configuration does
     uint64_t configured;
     bool began;       // an evaluation of this process
     double began_at;  // ... the last one
@@ -99,13 +100,13 @@ static lk_status read_last(evaluator *e, lk_error *error) {
     return LK_OK;
 }
 
+static lk_named_result named(const evaluator *e) {
+    return (lk_named_result){lk_program_metrics(&e->run->program), &e->result};
+}
+
 static lk_status write_line(evaluator *e, lk_line_log *log, uint64_t step, lk_error *error) {
     char line[LINE_BYTES];
-    const lk_step_result *r = &e->result;
-    size_t n =
-        (size_t)snprintf(line, sizeof line,
-                         "{\"step\":%llu,\"test\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u}}",
-                         (unsigned long long)step, (double)r->loss, r->correct, r->examples);
+    size_t n = lk_metric_line(line, sizeof line, step, "test", named(e));
     n = lk_line_sum_put(line, n, sizeof line);
     LK_CHECK(lk_line_log_add(log, line, n, error));
     return lk_line_log_sync(log, error);
@@ -212,10 +213,10 @@ static lk_status evaluate(evaluator *e, lk_line_log *log, uint64_t step, lk_erro
     LK_CHECK(write_line(e, log, step, error));
     e->any = true;
     e->last = step;
-    lk_text_line(&e->out,
-                 "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%, in %.2f s",
-                 (unsigned long long)step, e->result.examples, (double)e->result.loss,
-                 100.0 * e->result.correct / e->result.examples, lk_seconds() - e->began_at);
+    char metrics[LK_METRIC_TEXT_BYTES];
+    lk_metric_words(metrics, named(e));
+    lk_text_line(&e->out, "evaluation step %llu: %u examples, %s, in %.2f s",
+                 (unsigned long long)step, e->result.examples, metrics, lk_seconds() - e->began_at);
     return lk_text_check(&e->out, "standard output", error);
 }
 
@@ -288,8 +289,7 @@ static lk_status finish(evaluator *e) {
     }
     char digest[LK_SHA256_HEX_BYTES];
     lk_run_digest(e->run, digest);
-    lk_text_line(&e->out, "test_loss %.9g", (double)e->result.loss);
-    lk_text_line(&e->out, "test_accuracy %.2f", 100.0 * e->result.correct / e->result.examples);
+    lk_metric_lines(&e->out, named(e));
     lk_text_line(&e->out, "digest %s", digest);
     return LK_OK;
 }

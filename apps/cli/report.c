@@ -45,6 +45,11 @@ static lk_status add_point(lk_report_curve *c, double step, double loss, double 
     return LK_OK;
 }
 
+// A loss that takes no labels counts none as correct.
+static double share_of(const json_t *correct, double examples) {
+    return correct ? json_number_value(correct) / examples : NAN;
+}
+
 static lk_status take_metrics(lk_report_run *r, const lk_json_log *log, lk_error *error) {
     static const char *const kinds[] = {"train", "test"};
     lk_report_curve *const curves[] = {&r->train, &r->test};
@@ -54,7 +59,7 @@ static lk_status take_metrics(lk_report_run *r, const lk_json_log *log, lk_error
         if (!(examples > 0)) continue;
         LK_CHECK(add_point(curves[i], (double)log->step,
                            json_number_value(json_object_get(line, "loss")),
-                           json_number_value(json_object_get(line, "correct")) / examples, error));
+                           share_of(json_object_get(line, "correct"), examples), error));
     }
     return LK_OK;
 }
@@ -164,6 +169,9 @@ static lk_status look_at_test_set(lk_report_run *r, lk_run *run, answers *a, lk_
     uint64_t step;
     if (!run->config.test.given) {
         return lk_fail(error, LK_NO_INPUT, "the configuration names no test set");
+    }
+    if (!lk_model_loss(&run->config.spec.model)->labels) {
+        return lk_fail(error, LK_UNAVAILABLE, "the model's loss takes no labels");
     }
     LK_CHECK(lk_run_plan(run, error));
     lk_watch_data(&run->train, &run->test);

@@ -64,19 +64,25 @@ static void put_fact(lk_markup *m, const char *what, const char *value) {
     lk_put(m, "</code></td></tr>\n");
 }
 
+// The last ones: loss 0.5, accuracy 90.00%. Without labels there is no accuracy.
+static void say_metrics(char out[64], const lk_report_curve *c) {
+    const double share = c->accuracy[c->count - 1];
+    const int n = snprintf(out, 64, "loss %.6g", c->loss[c->count - 1]);
+    if (!isnan(share)) snprintf(out + n, 64 - (size_t)n, ", accuracy %.2f%%", 100 * share);
+}
+
 static void put_facts(lk_markup *m, const lk_report_run *r) {
-    char text[128];
+    char text[128], metrics[64];
     lk_put(m, "<table class=\"facts\">\n");
     put_fact(m, "run directory", r->path);
     if (r->train.count) {
-        snprintf(text, sizeof text, "%.0f, loss %.6g, accuracy %.2f%%",
-                 r->train.step[r->train.count - 1], r->train.loss[r->train.count - 1],
-                 100 * r->train.accuracy[r->train.count - 1]);
+        say_metrics(metrics, &r->train);
+        snprintf(text, sizeof text, "%.0f, %s", r->train.step[r->train.count - 1], metrics);
         put_fact(m, "last step logged", text);
     }
     if (r->test.count) {
-        snprintf(text, sizeof text, "loss %.6g, accuracy %.2f%%, after step %.0f",
-                 r->test.loss[r->test.count - 1], 100 * r->test.accuracy[r->test.count - 1],
+        say_metrics(metrics, &r->test);
+        snprintf(text, sizeof text, "%s, after step %.0f", metrics,
                  r->test.step[r->test.count - 1]);
         put_fact(m, "test set", text);
     }
@@ -108,6 +114,7 @@ static void put_curves(lk_markup *m, const lk_report_run *runs, uint32_t count) 
             const lk_report_curve *const kinds[] = {&runs[i].train, &runs[i].test};
             for (uint32_t k = 0; k < 2; k++) {
                 const char *side = count == 1 ? "" : i ? "B, " : "A, ";
+                if (what && kinds[k]->count && isnan(kinds[k]->accuracy[0])) continue;
                 snprintf(names[used], NAME_BYTES, "%s%s", side, k ? "test" : "training");
                 curves[used] = (lk_curve){.name = names[used],
                                           .colour = colours[i][k],
@@ -118,7 +125,7 @@ static void put_curves(lk_markup *m, const lk_report_run *runs, uint32_t count) 
                 used++;
             }
         }
-        lk_draw_curves(m, titles[what], "step", curves, used);
+        if (used) lk_draw_curves(m, titles[what], "step", curves, used);
     }
     lk_put(m, "</div></section>\n");
 }

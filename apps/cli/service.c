@@ -142,6 +142,21 @@ static size_t add_real(size_t used, const char *name, const char *help, double v
     return add(used, name, "gauge", help, text);
 }
 
+// training_loss, training_accuracy and what else the loss reports.
+static size_t add_metrics(size_t n, const lk_service_view *v) {
+    char name[64];
+    for (uint32_t i = 0; v->metrics && i < v->metrics->sum_count; i++) {
+        lk_format(name, sizeof name, "training_%s", v->metrics->sum[i]);
+        n = add_real(n, name, i ? "Mean over its examples." : "Mean loss of the last step known.",
+                     v->means[i]);
+    }
+    for (uint32_t i = 0; v->metrics && i < v->metrics->count_count; i++) {
+        lk_format(name, sizeof name, "training_%s", v->metrics->share[i]);
+        n = add_real(n, name, "Share of its examples, 0 to 1.", v->shares[i]);
+    }
+    return n;
+}
+
 // The whole file in the buffer; returns its length.
 static size_t compose(const lk_service_view *v) {
     size_t n = lk_format(here.text, METRICS_BYTES,
@@ -157,10 +172,7 @@ static size_t compose(const lk_service_view *v) {
     n = add_real(n, "examples_per_second", "The same in examples.", v->rate * here.batch);
     n = add_real(n, "seconds_left", "At that speed.", v->left);
     n = add_count(n, "arena_bytes", "gauge", "All memory of the run, planned.", here.arena_bytes);
-    if (v->has_loss) {
-        n = add_real(n, "training_loss", "Mean loss of the last step known.", v->loss);
-        n = add_real(n, "training_accuracy", "Share of its examples, 0 to 1.", v->accuracy);
-    }
+    n = add_metrics(n, v);
     if (v->saved == UINT64_MAX) return n;
     return add_count(n, "checkpoint_step", "gauge", "Step of the last checkpoint.", v->saved);
 }

@@ -20,8 +20,9 @@ typedef struct lk_service_view {
     const char *phase;      // "training", ..
     const char *progress;   // all of it in a line
     double rate, left;      // steps a second, seconds
-    double loss, accuracy;  // of the last step that is known; accuracy from 0 to 1
-    bool has_loss;
+    // Of the last step that is known, NULL: of none. Shares are from 0 to 1.
+    const lk_metrics *metrics;
+    double means[LK_METRIC_SUMS_MAX], shares[LK_METRIC_COUNTS_MAX];
     bool moves;  // something went on since the view before
 } lk_service_view;
 

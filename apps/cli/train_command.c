@@ -12,6 +12,7 @@
 #include "apps/cli/command.h"
 #include "apps/cli/service.h"
 #include "apps/run/cluster.h"
+#include "apps/run/metric_text.h"
 #include "apps/run/train.h"
 #include "ops/variant.h"
 
@@ -252,41 +253,39 @@ static void print_start(display *d, const lk_train_event *e) {
 
 // --- steps -------------------------------------------------------------------------------------
 
+static lk_named_result named(const lk_train_event *e) {
+    return (lk_named_result){lk_program_metrics(&e->run->program), e->result};
+}
+
 // The lines that users of the reference tutorial parse, or an event.
 static void show_step(display *d, const lk_train_event *e) {
-    const lk_step_result *r = e->result;
     const double rate = e->seconds > 0 ? (double)e->since / e->seconds : 0.0;
-    say_event(d,
-              "{\"event\":\"step\",\"step\":%llu,\"steps\":%llu,\"loss\":%.9g,\"correct\":%u,"
-              "\"examples\":%u,\"steps_per_second\":%.6g}",
-              (unsigned long long)e->step, (unsigned long long)e->steps, (double)r->loss,
-              r->correct, r->examples, rate);
+    char metrics[LK_METRIC_TEXT_BYTES];
+    lk_metric_fields(metrics, named(e), false);
+    say_event(d, "{\"event\":\"step\",\"step\":%llu,\"steps\":%llu,%s,\"steps_per_second\":%.6g}",
+              (unsigned long long)e->step, (unsigned long long)e->steps, metrics, rate);
     // On a terminal the clock shows the steps.
     if (d->out.terminal) return;
+    lk_metric_equations(metrics, named(e));
     if (e->step == e->first + 1) {
-        lk_text_line(&d->out, "loss = %.9g, step = %llu", (double)r->loss,
-                     (unsigned long long)(e->step - 1));
+        lk_text_line(&d->out, "%s, step = %llu", metrics, (unsigned long long)(e->step - 1));
         return;
     }
     if (e->since == e->run->config.log_every_steps) {
         lk_text_line(&d->out, "global_step/sec: %g", rate);
     }
-    lk_text_line(&d->out, "loss = %.9g, step = %llu (%.3f sec)", (double)r->loss,
-                 (unsigned long long)(e->step - 1), e->seconds);
+    lk_text_line(&d->out, "%s, step = %llu (%.3f sec)", metrics, (unsigned long long)(e->step - 1),
+                 e->seconds);
 }
 
 static void show_evaluation(display *d, const lk_train_event *e) {
-    const lk_step_result *r = e->result;
-    say_event(d,
-              "{\"event\":\"evaluation\",\"step\":%llu,\"examples\":%u,\"correct\":%u,"
-              "\"loss\":%.9g,\"accuracy\":%.6g,\"training_seconds\":%.3f}",
-              (unsigned long long)e->step, r->examples, r->correct, (double)r->loss,
-              (double)r->correct / r->examples, e->seconds);
-    lk_text_line(&d->out,
-                 "evaluation step %llu: %u examples, loss %.9g, accuracy %.2f%%, "
-                 "after %.2f s of training",
-                 (unsigned long long)e->step, r->examples, (double)r->loss,
-                 100.0 * r->correct / r->examples, e->seconds);
+    char metrics[LK_METRIC_TEXT_BYTES];
+    lk_metric_evaluation(metrics, named(e));
+    say_event(d, "{\"event\":\"evaluation\",\"step\":%llu,%s,\"training_seconds\":%.3f}",
+              (unsigned long long)e->step, metrics, e->seconds);
+    lk_metric_words(metrics, named(e));
+    lk_text_line(&d->out, "evaluation step %llu: %u examples, %s, after %.2f s of training",
+                 (unsigned long long)e->step, e->result->examples, metrics, e->seconds);
 }
 
 static void show_checkpoint(display *d, const lk_train_event *e) {
@@ -307,14 +306,12 @@ static void show_stop(display *d, const lk_train_event *e) {
 static void show_result(display *d, const lk_train_event *e) {
     const lk_step_result *r = e->result;
     lk_text_out *out = d->result;
-    char test[160] = "";
+    char metrics[LK_METRIC_TEXT_BYTES], test[LK_METRIC_TEXT_BYTES + 16] = "";
     lk_watch_clock(false);
     if (r->examples) {
-        lk_text_line(out, "test_loss %.9g", (double)r->loss);
-        lk_text_line(out, "test_accuracy %.2f", 100.0 * r->correct / r->examples);
-        snprintf(test, sizeof test,
-                 "\"test\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u,\"accuracy\":%.6g},",
-                 (double)r->loss, r->correct, r->examples, (double)r->correct / r->examples);
+        lk_metric_lines(out, named(e));
+        lk_metric_fields(metrics, named(e), true);
+        snprintf(test, sizeof test, "\"test\":{%s},", metrics);
     }
     if (e->since) {
         lk_text_line(out, "trained %llu steps in %.3f s: %.1f steps/s, %.0f images/s",
@@ -344,8 +341,10 @@ static void note_progress(const lk_train_event *e) {
     lk_watching.evaluating = e->evaluating;
     lk_watching.step_began = e->step_began;
     if (!e->result) return;
-    lk_watching.loss = e->result->loss;
-    lk_watching.correct = e->result->correct;
+    for (uint32_t i = 0; i < LK_METRIC_SUMS_MAX; i++) lk_watching.means[i] = e->result->means[i];
+    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) {
+        lk_watching.counts[i] = e->result->counts[i];
+    }
     lk_watching.examples = e->result->examples;
 }
 

@@ -69,13 +69,19 @@ const char *lk_decimal(char out[LK_DECIMAL_BYTES], double value, unsigned places
     return out;
 }
 
+// The mean of a metric, which may be below zero.
+static const char *mean_of(char out[LK_DECIMAL_BYTES + 1], double value, unsigned places) {
+    out[0] = '-';
+    (void)lk_decimal(out + (value < 0), value < 0 ? -value : value, places);
+    return out;
+}
+
 typedef struct view {
     uint64_t done, total;
     uint32_t grains, all_grains;  // of the first replica, in what goes on; 0 of 0: not known
     const char *phase;
     double now, rate, left;  // steps a second, seconds
-    double loss, accuracy;   // in per cent
-    bool has_loss;
+    bool has_metrics;
 } view;
 
 static double rate_of(const lk_watch *w, double now, double fraction) {
@@ -99,11 +105,7 @@ static view look(double now) {
     double fraction = v.all_grains && trains ? (double)v.grains / v.all_grains : 0;
     v.rate = rate_of(w, now, fraction);
     v.left = v.rate > 0 ? ((double)(v.total - v.done) - fraction) / v.rate : 0;
-    v.has_loss = w->examples > 0;
-    if (v.has_loss) {
-        v.loss = (double)w->loss;
-        v.accuracy = 100.0 * w->correct / w->examples;
-    }
+    v.has_metrics = w->examples > 0;
     if (waits) v.phase = here.waiting;
     return v;
 }
@@ -115,11 +117,28 @@ static void take_mark(const view *v) {
     here.newer = (struct mark){v->now, v->done};
 }
 
+// "  loss 0.1234  accuracy 93.75%". Returns the length.
+static size_t write_metrics(char *text, size_t bytes) {
+    const lk_watch *w = &lk_watching;
+    const lk_metrics *names = lk_program_metrics(&w->run->program);
+    char a[LK_DECIMAL_BYTES + 1];
+    size_t n = 0;
+    for (uint32_t i = 0; i < names->sum_count; i++) {
+        n += lk_format(text + n, bytes - n, "  %s %s", names->sum[i],
+                       mean_of(a, (double)w->means[i], 4));
+    }
+    for (uint32_t i = 0; i < names->count_count; i++) {
+        n += lk_format(text + n, bytes - n, "  %s %s%%", names->share[i],
+                       lk_decimal(a, 100.0 * w->counts[i] / w->examples, 2));
+    }
+    return n;
+}
+
 // "step 12/59  grains 3/16  loss 0.1234  accuracy 93.75%  47000 images/s  33 s left"
 static void write_progress(const view *v, char text[TEXT_BYTES]) {
     const uint32_t batch = lk_watching.run->config.spec.global_batch;
     const bool long_step = v->now - lk_watching.step_began > tick_seconds;
-    char a[LK_DECIMAL_BYTES], b[LK_DECIMAL_BYTES], c[LK_DECIMAL_BYTES], d[LK_DECIMAL_BYTES];
+    char c[LK_DECIMAL_BYTES], d[LK_DECIMAL_BYTES];
     size_t n = lk_format(text, TEXT_BYTES, "step %llu/%llu", (ull)v->done, (ull)v->total);
     if (v->phase && strcmp(v->phase, "training") != 0) {
         n += lk_format(text + n, TEXT_BYTES - n, "  %s", v->phase);
@@ -127,10 +146,7 @@ static void write_progress(const view *v, char text[TEXT_BYTES]) {
     if (long_step && v->all_grains) {
         n += lk_format(text + n, TEXT_BYTES - n, "  grains %u/%u", v->grains, v->all_grains);
     }
-    if (v->has_loss) {
-        n += lk_format(text + n, TEXT_BYTES - n, "  loss %s  accuracy %s%%",
-                       lk_decimal(a, v->loss, 4), lk_decimal(b, v->accuracy, 2));
-    }
+    if (v->has_metrics) n += write_metrics(text + n, TEXT_BYTES - n);
     if (v->rate <= 0) return;
     lk_format(text + n, TEXT_BYTES - n, "  %s images/s  %s s left",
               lk_decimal(c, v->rate * batch, 0), lk_decimal(d, v->left, 0));
@@ -138,7 +154,7 @@ static void write_progress(const view *v, char text[TEXT_BYTES]) {
 
 // The same for a program: {"event":KIND,...}
 static void write_event(const view *v, const char *kind, char text[TEXT_BYTES]) {
-    char a[LK_DECIMAL_BYTES], b[LK_DECIMAL_BYTES], c[LK_DECIMAL_BYTES];
+    char a[LK_DECIMAL_BYTES + 1], b[LK_DECIMAL_BYTES], c[LK_DECIMAL_BYTES];
     size_t n = lk_format(text, TEXT_BYTES,
                          "{\"event\":\"%s\",\"step\":%llu,\"steps\":%llu,\"phase\":\"%s\"", kind,
                          (ull)v->done, (ull)v->total, v->phase ? v->phase : "");
@@ -146,8 +162,10 @@ static void write_event(const view *v, const char *kind, char text[TEXT_BYTES]) 
         n += lk_format(text + n, TEXT_BYTES - n, ",\"grains\":%u,\"grains_of_step\":%u", v->grains,
                        v->all_grains);
     }
-    if (v->has_loss) {
-        n += lk_format(text + n, TEXT_BYTES - n, ",\"loss\":%s", lk_decimal(a, v->loss, 6));
+    const lk_metrics *names = lk_program_metrics(&lk_watching.run->program);
+    for (uint32_t i = 0; v->has_metrics && i < names->sum_count; i++) {
+        n += lk_format(text + n, TEXT_BYTES - n, ",\"%s\":%s", names->sum[i],
+                       mean_of(a, (double)lk_watching.means[i], 6));
     }
     lk_format(text + n, TEXT_BYTES - n, ",\"steps_per_second\":%s,\"seconds_left\":%s}",
               lk_decimal(b, v->rate, 3), lk_decimal(c, v->left, 1));
@@ -185,7 +203,7 @@ static void serve(bool last) {
     const view v = look(lk_seconds());
     const bool waits = here.waiting_at > 0 && v.now - here.waiting_at < tick_seconds;
     write_progress(&v, text);
-    const lk_service_view s = {.now = v.now,
+    lk_service_view s = {.now = v.now,
                                .done = v.done,
                                .total = v.total,
                                .saved = w->saved,
@@ -193,10 +211,12 @@ static void serve(bool last) {
                                .progress = text,
                                .rate = v.rate,
                                .left = v.left,
-                               .loss = v.loss,
-                               .accuracy = v.accuracy / 100,
-                               .has_loss = v.has_loss,
                                .moves = moves(&v, waits)};
+    if (v.has_metrics) s.metrics = lk_program_metrics(&w->run->program);
+    for (uint32_t i = 0; i < LK_METRIC_SUMS_MAX; i++) s.means[i] = (double)w->means[i];
+    for (uint32_t i = 0; v.has_metrics && i < LK_METRIC_COUNTS_MAX; i++) {
+        s.shares[i] = (double)w->counts[i] / w->examples;
+    }
     lk_service_tick(&s, last);
 }
 

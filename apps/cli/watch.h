@@ -25,8 +25,9 @@ typedef struct lk_watch {
     bool json, quiet;
     volatile uint64_t first, done, total;
     volatile uint64_t saved;  // step of the last checkpoint, or UINT64_MAX
-    volatile float loss;
-    volatile uint32_t correct, examples;  // of the step whose loss it is; 0: of none
+    // Metrics of the last step whose result is known; examples 0: of none.
+    volatile float means[LK_METRIC_SUMS_MAX];
+    volatile uint32_t counts[LK_METRIC_COUNTS_MAX], examples;
     volatile double start, step_began;
     volatile double evaluating;  // seconds spent outside training since `start`
     volatile double said_at;     // the last line

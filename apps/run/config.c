@@ -171,7 +171,7 @@ static lk_status settle_set(const lk_json_cursor *data, const char *key, lk_conf
 static lk_status check_classes(const lk_config *c, const char *key, const lk_config_data *d,
                                lk_error *error) {
     const uint32_t found = d->source.made_up.classes, most = c->spec.model.classes;
-    if (d->source.kind != LK_DATASET_MADE_UP || found <= most) return LK_OK;
+    if (d->source.kind != LK_DATASET_MADE_UP || !most || found <= most) return LK_OK;
     return lk_fail(error, LK_BAD_CONFIG,
                    "%s: data.%s.made_up.classes: found %u, wanted at most %u, which is "
                    "model.classes; change one of them",

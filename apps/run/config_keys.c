@@ -94,20 +94,29 @@ static const lk_key data[] = {
                    "one permutation of the whole set, or each part of a step from one shard"}},
 };
 
+#define MODEL_RULES                                                                        \
+    "[{\"if\": {\"properties\": {\"loss\": {\"anyOf\": ["                                    \
+    "{\"const\": \"sparse_categorical_crossentropy\"}, {\"type\": \"object\","             \
+    " \"properties\": {\"type\": {\"const\": \"sparse_categorical_crossentropy\"}}}]}}}," \
+    " \"then\": {\"required\": [\"classes\"]}}]"
+
 static const lk_key model[] = {
     {.value = {.name = "input",
                .required = true,
                .most = 65535,
                .meaning = "[height, width, channels] of an example"},
      .form = LK_KEY_SHAPE},
-    {.value = {VALUE(U32, "classes", lk_config, spec.model.classes), .required = true, .least = 2,
-               .most = 256, .meaning = "number of classes; the last layer has as many units"}},
-    {.value = {.name = "loss", .meaning = "what training makes small"}, .form = LK_KEY_LOSS},
+    {.value = {VALUE(U32, "classes", lk_config, spec.model.classes), .least = LK_CLASSES_LEAST,
+               .most = LK_CLASSES_MOST,
+               .chosen = "required where the loss takes labels",
+               .meaning = "number of classes; the last layer has as many units"}},
     {.value = {.name = "layers",
                .required = true,
                .most = 4096,
                .meaning = "each an object with a type and the keys of that type"},
      .form = LK_KEY_LAYERS},
+    {.value = {.name = "loss", .meaning = "what training makes small: a name, or an object"},
+     .form = LK_KEY_LOSS},
 };
 
 static const lk_key layout[] = {
@@ -176,7 +185,9 @@ static const lk_key root[] = {
                .meaning = "the default run directory is runs/NAME"},
      .free = true,
      .pattern = "^(?!\\.{1,2}$)[^/\\u0000-\\u001f\\u007f]*$"},
-    {.value = {.name = "model", .required = true, .meaning = "what is trained"}, OBJECT(model)},
+    {.value = {.name = "model", .required = true, .meaning = "what is trained"},
+     OBJECT(model),
+     .rules = MODEL_RULES},
     {.value = {.name = "optimizer",
                .required = true,
                .meaning = "a type and the keys of that type"},
@@ -257,6 +268,13 @@ const lk_setting lk_layer_common[] = {
     [LK_LAYER_INPUTS] = {.name = "inputs",
                          .chosen = "the layer before",
                          .meaning = "names of layers before it, or \"input\""},
+};
+
+const lk_setting lk_loss_common[] = {
+    [LK_LOSS_TYPE] = {.name = "type", .required = true, .meaning = "what it computes"},
+    [LK_LOSS_INPUTS] = {.name = "inputs",
+                        .chosen = "the last layer; then \"input\"",
+                        .meaning = "names of the layers that it takes, or \"input\""},
 };
 
 // --- words and bounds ----------------------------------------------------------------------------
@@ -393,6 +411,14 @@ static void walk_optimizers(const walk *w, const char *path) {
     walk_rates(w, path);
 }
 
+static void walk_losses(const walk *w, const char *path) {
+    const lk_loss_words *words;
+    walk_settings(w, path, NULL, lk_loss_common, LK_COUNT(lk_loss_common));
+    for (uint32_t i = 0; (words = lk_loss_words_at(i)) != NULL; i++) {
+        walk_settings(w, path, words->name, words->keys, words->key_count);
+    }
+}
+
 // What lies in an object that is free is free.
 static void walk_group(const walk *w, const char *path, const lk_key *group) {
     char below[LK_KEY_PATH_BYTES];
@@ -404,6 +430,7 @@ static void walk_group(const walk *w, const char *path, const lk_key *group) {
         if (key.form == LK_KEY_OBJECT) walk_group(w, below, &key);
         if (key.form == LK_KEY_LAYERS) walk_layers(w, below);
         if (key.form == LK_KEY_OPTIMIZER) walk_optimizers(w, below);
+        if (key.form == LK_KEY_LOSS) walk_losses(w, below);
     }
 }
 

@@ -11,13 +11,14 @@
 #include "apps/run/config.h"
 #include "ops/rate.h"
 
+enum { LK_CLASSES_LEAST = 2, LK_CLASSES_MOST = 256 };  // of labels
 enum { LK_KEY_CHOICES_MAX = 32, LK_KEY_PATH_BYTES = 96, LK_KEYS_MAX = 32 };
 
 typedef enum lk_key_form {
     LK_KEY_VALUE,      // one value, as `value` says
     LK_KEY_OBJECT,     // an object with `keys`, which fill what lies at value.offset
     LK_KEY_SHAPE,      // [height, width, channels]
-    LK_KEY_LOSS,       // the name of a loss
+    LK_KEY_LOSS,       // the name of a loss, or an object with its type and keys
     LK_KEY_LAYERS,     // an array of layers
     LK_KEY_OPTIMIZER,  // an optimizer
     LK_KEY_NOTE,       // any text; for editors, not for the run
@@ -41,6 +42,9 @@ extern const lk_key lk_config_keys;
 // What every layer has beside the keys of its type. "type" and "inputs" are read by hand.
 extern const lk_setting lk_layer_common[3];
 enum { LK_LAYER_TYPE, LK_LAYER_NAME, LK_LAYER_INPUTS };
+
+extern const lk_setting lk_loss_common[2];
+enum { LK_LOSS_TYPE, LK_LOSS_INPUTS };
 
 // The key at the top of that name, which is in the table.
 const lk_key *lk_key_find(const char *name);
@@ -74,6 +78,9 @@ lk_status lk_config_read_group(lk_config *c, const lk_json_cursor *at, const lk_
 lk_status lk_config_read_settings(const lk_json_cursor *at, const lk_setting *keys, uint32_t count,
                                   const char *const *others, uint32_t other_count, void *owner,
                                   lk_error *error);
+
+// ... and their defaults alone. None follows another.
+void lk_config_set_defaults(const lk_setting *keys, uint32_t count, void *owner);
 
 // --- what has a form of its own (config_model.c): `at` is the object that has `key`
 // -----------------

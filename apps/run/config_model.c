@@ -77,17 +77,64 @@ static lk_status unique_name(const lk_config *c, uint32_t index, const lk_json_c
 
 // --- the model -----------------------------------------------------------------------------------
 
-lk_status lk_config_read_loss(lk_config *c, const lk_json_cursor *at, const char *key,
-                              lk_error *error) {
+static lk_status read_loss_type(const lk_json_cursor *at, const char *key,
+                                lk_json_presence presence, const lk_loss_words **words,
+                                lk_error *error) {
     const char *names[LK_KEY_CHOICES_MAX];
     uint32_t count = 0, choice = 0;
     for (; lk_loss_words_at(count); count++) {
         lk_assert(count < LK_KEY_CHOICES_MAX);
         names[count] = lk_loss_words_at(count)->name;
     }
-    LK_CHECK(lk_json_get_choice(at, key, LK_JSON_OPTIONAL, names, count, &choice, error));
-    c->spec.model.loss = lk_loss_words_at(choice)->type;
+    LK_CHECK(lk_json_get_choice(at, key, presence, names, count, &choice, error));
+    *words = lk_loss_words_at(choice);
     return LK_OK;
+}
+
+// The names of layers, as many as are wanted, or none.
+static lk_status read_loss_inputs(const lk_config *c, const lk_json_cursor *at, uint32_t wanted,
+                                  lk_loss_options *options, lk_error *error) {
+    lk_json_cursor list, element;
+    const char *name;
+    LK_CHECK(lk_json_get_array(at, "inputs", LK_JSON_OPTIONAL, wanted, wanted, &list, error));
+    if (!list.value) return LK_OK;
+    for (uint32_t i = 0; i < wanted; i++) {
+        LK_CHECK(lk_json_element(&list, i, &element, error));
+        LK_CHECK(lk_json_as_string(&element, &name, error));
+        if (find_input(c, c->spec.model.layer_count, name, &options->inputs[i])) continue;
+        return lk_json_refuse(&element, error,
+                              "no layer is called \"%s\"; wanted the name of a layer, or \"input\" "
+                              "for the model's",
+                              name);
+    }
+    options->input_count = wanted;
+    return LK_OK;
+}
+
+// After the layers, which it may name.
+lk_status lk_config_read_loss(lk_config *c, const lk_json_cursor *at, const char *key,
+                              lk_error *error) {
+    static const char *const others[] = {"inputs", "type"};
+    lk_json_cursor inner, found;
+    const lk_loss_words *words;
+    lk_model *m = &c->spec.model;
+    const bool object =
+        lk_json_find(at, key, &found) && lk_json_type_of(&found) == LK_JSON_OBJECT;
+    m->loss_options = (lk_loss_options){.input_count = 0};
+    if (object) {
+        LK_CHECK(lk_json_get_object(at, key, LK_JSON_REQUIRED, &inner, error));
+        LK_CHECK(read_loss_type(&inner, "type", LK_JSON_REQUIRED, &words, error));
+        LK_CHECK(lk_config_read_settings(&inner, words->keys, words->key_count, others,
+                                         LK_COUNT(others), &m->loss_options, error));
+        LK_CHECK(read_loss_inputs(c, &inner, words->type->inputs, &m->loss_options, error));
+    } else {
+        LK_CHECK(read_loss_type(at, key, LK_JSON_OPTIONAL, &words, error));
+        lk_config_set_defaults(words->keys, words->key_count, &m->loss_options);
+    }
+    m->loss = words->type;
+    if (!words->type->labels) return LK_OK;
+    return lk_json_get_u32(at, "classes", LK_JSON_REQUIRED, LK_CLASSES_LEAST, LK_CLASSES_MOST,
+                           &m->classes, error);
 }
 
 lk_status lk_config_read_shape(lk_config *c, const lk_json_cursor *at, const char *key,
@@ -108,11 +155,14 @@ lk_status lk_config_read_layers(lk_config *c, const lk_json_cursor *at, const ch
     lk_model *m = &c->spec.model;
     lk_json_cursor layers, element;
     LK_CHECK(lk_json_get_array(at, key, LK_JSON_REQUIRED, 0, 4096, &layers, error));
-    if (lk_json_length(&layers) == 0) {
+    if (lk_json_length(&layers) == 0 && m->classes) {
         return lk_json_refuse(&layers, error,
                               "wanted one layer or more, the last a dense one with %u units, as "
                               "many as there are classes",
                               m->classes);
+    }
+    if (lk_json_length(&layers) == 0) {
+        return lk_json_refuse(&layers, error, "wanted one layer or more");
     }
     m->layer_count = (uint32_t)lk_json_length(&layers);
     c->layers = calloc(m->layer_count, sizeof *c->layers);

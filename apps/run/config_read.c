@@ -155,6 +155,10 @@ static lk_status read_key(const lk_json_cursor *at, const lk_setting *k, uint8_t
     lk_panic(__FILE__, __LINE__, "a kind of key that is not read");
 }
 
+void lk_config_set_defaults(const lk_setting *keys, uint32_t count, void *owner) {
+    for (uint32_t i = 0; i < count; i++) set_default(&keys[i], NULL, owner);
+}
+
 lk_status lk_config_read_settings(const lk_json_cursor *at, const lk_setting *keys, uint32_t count,
                                   const char *const *others, uint32_t other_count, void *owner,
                                   lk_error *error) {

@@ -190,20 +190,41 @@ static void write_value(writer *w, uint32_t field, const char *name, element_typ
 static void write_values(writer *w) {
     const lk_model *m = &w->model->program->spec->model;
     const lk_loss_words *loss = m->loss ? lk_loss_words_of(m->loss) : lk_loss_words_at(0);
-    const uint64_t image[] = {m->in_h, m->in_w, m->in_c}, classes[] = {m->classes};
+    const uint64_t image[] = {m->in_h, m->in_w, m->in_c},
+                   outputs[] = {lk_program_output_floats(w->model->program)};
     write_value(w, 11, images_name, w->model->input == LK_ONNX_U8 ? ELEMENT_UINT8 : ELEMENT_FLOAT,
                 3, image);
-    write_value(w, 12, logits_name, ELEMENT_FLOAT, 1, classes);
-    if (loss->export_node) write_value(w, 12, loss->export_name, ELEMENT_FLOAT, 1, classes);
+    write_value(w, 12, logits_name, ELEMENT_FLOAT, 1, outputs);
+    if (loss->export_node) write_value(w, 12, loss->export_name, ELEMENT_FLOAT, 1, outputs);
 }
 
 // --- the model -----------------------------------------------------------------------------------
+
+// What is exported ends with the last layer, in rows of values.
+static lk_status check_end(const writer *w, const lk_export_value *last, lk_error *error) {
+    const lk_model *m = &w->model->program->spec->model;
+    const lk_loss_options *o = &m->loss_options;
+    if (!last->flat) {
+        return lk_fail(
+            error, LK_BAD_CONFIG,
+            "--layout onnx: the last layer, %s, gives images, wanted rows of values; end "
+            "the model with a flatten layer",
+            m->layers[m->layer_count - 1].name);
+    }
+    if (o->input_count == 0 || o->inputs[0] == m->layer_count) return LK_OK;
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "--layout onnx: the loss takes another layer than the last, %s, wanted the last; "
+        "use --layout keras",
+        m->layers[m->layer_count - 1].name);
+}
 
 static lk_status write_graph(writer *w, lk_error *error) {
     const size_t graph = lk_protobuf_begin(&w->out, 7);
     lk_export_value last;
     write_scaling(w);
     LK_CHECK(lk_export_walk(w->model->program, write_layer, w, &last, error));
+    LK_CHECK(check_end(w, &last, error));
     write_end(w, &last);
     lk_protobuf_string(&w->out, 2, "lockstep");
     write_tensors(w);

@@ -106,15 +106,19 @@ static lk_status add_line(lk_journal *r, char line[LINE_BYTES], int length, lk_e
 }
 
 static lk_status write_scalars(lk_journal *r, const char *kind, uint64_t done, double wall,
-                               const lk_step_result *result, double rate, lk_error *error) {
+                               lk_named_result named, double rate, lk_error *error) {
     const lk_run_spec *spec = &r->run->config.spec;
     lk_events *e = &r->events;
     char tag[64];
     lk_events_begin(e, wall, done);
-    snprintf(tag, sizeof tag, "%s/loss", kind);
-    lk_events_scalar(e, tag, result->loss);
-    snprintf(tag, sizeof tag, "%s/accuracy", kind);
-    lk_events_scalar(e, tag, (float)result->correct / (float)result->examples);
+    for (uint32_t i = 0; i < named.names->sum_count; i++) {
+        snprintf(tag, sizeof tag, "%s/%s", kind, named.names->sum[i]);
+        lk_events_scalar(e, tag, named.r->means[i]);
+    }
+    for (uint32_t i = 0; i < named.names->count_count; i++) {
+        snprintf(tag, sizeof tag, "%s/%s", kind, named.names->share[i]);
+        lk_events_scalar(e, tag, (float)named.r->counts[i] / (float)named.r->examples);
+    }
     if (strcmp(kind, "train") == 0) {
         const lk_step_scalars scalars = lk_step_scalars_at(spec, done - 1);
         lk_events_scalar(e, "train/learning_rate", scalars.learning_rate);
@@ -167,7 +171,7 @@ static lk_status write_images(lk_journal *r, uint64_t done, double wall, lk_erro
 }
 
 lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
-                             const lk_step_result *result, lk_error *error) {
+                             lk_named_result named, lk_error *error) {
     const bool trained = strcmp(kind, "train") == 0;
     if (!r->run || r->times.file < 0) return LK_OK;
     const double wall = wall_clock(), now = lk_seconds(), spent = now - r->last;
@@ -185,7 +189,7 @@ lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
     r->last_step = done;
     if (!wants_events(r->run)) return LK_OK;
     if (r->run->config.events.scalars) {
-        LK_CHECK(write_scalars(r, kind, done, wall, result, rate, error));
+        LK_CHECK(write_scalars(r, kind, done, wall, named, rate, error));
     }
     if (trained && done > 1) return LK_OK;
     if (r->run->config.events.images) LK_CHECK(write_images(r, done, wall, error));

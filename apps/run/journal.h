@@ -13,6 +13,7 @@
 #ifndef LOCKSTEP_APPS_RUN_JOURNAL_H
 #define LOCKSTEP_APPS_RUN_JOURNAL_H
 
+#include "apps/run/metric_text.h"
 #include "apps/run/run.h"
 #include "io/events.h"
 
@@ -37,7 +38,7 @@ lk_status lk_journal_open(lk_journal *journal, lk_run *run, const lk_run_dir *di
 void lk_journal_start(lk_journal *journal);
 // With a line of metrics.jsonl, of `kind` "train" or "test", after `done` steps.
 lk_status lk_journal_metrics(lk_journal *journal, const char *kind, uint64_t done,
-                             const lk_step_result *result, lk_error *error);
+                             lk_named_result named, lk_error *error);
 // Where the time of this process's steps went.
 lk_status lk_journal_phases(lk_journal *journal, uint64_t done, lk_error *error);
 

@@ -184,7 +184,7 @@ lockstep_status lockstep_plan(lockstep_run *r, lockstep_memory *plan, lockstep_e
             .replicas = r->run.layout.replicas,
             .global_batch = s->global_batch,
             .grain = s->grain,
-            .output_count = s->model.classes,
+            .output_count = (uint32_t)lk_program_output_floats(p),
             .input_bytes = (uint64_t)s->model.in_h * s->model.in_w * s->model.in_c};
     }
     return lk_lockstep_answer(&found, error);
@@ -223,10 +223,27 @@ static lk_status check_result(lockstep_run *r, const char *what, const lk_step_r
     return error->status;
 }
 
+_Static_assert(LOCKSTEP_METRICS_MAX == LK_METRIC_SUMS_MAX + LK_METRIC_COUNTS_MAX, "");
+
+void lk_lockstep_result(const lk_metrics *names, const lk_step_result *from, lockstep_result *to) {
+    to->examples = from->examples;
+    to->correct = from->counts[0];
+    to->loss = from->means[LK_METRIC_LOSS];
+    to->metric_count = 0;
+    for (uint32_t i = 0; i < names->sum_count; i++) {
+        to->metrics[to->metric_count++] =
+            (lockstep_metric){names->sum[i], (double)from->means[i]};
+    }
+    for (uint32_t i = 0; i < names->count_count; i++) {
+        const double share = from->examples ? (double)from->counts[i] / from->examples : 0.0;
+        to->metrics[to->metric_count++] = (lockstep_metric){names->share[i], share};
+    }
+}
+
 static void give(const lockstep_run *r, const lk_step_result *from, lockstep_result *to) {
     if (!to) return;
-    *to = (lockstep_result){
-        .step = r->done, .examples = from->examples, .correct = from->correct, .loss = from->loss};
+    *to = (lockstep_result){.step = r->done};
+    lk_lockstep_result(lk_program_metrics(&r->run.program), from, to);
 }
 
 static lk_status refuse_training(const lockstep_run *r, lk_error *error) {

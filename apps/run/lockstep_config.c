@@ -153,7 +153,7 @@ void lockstep_config_input(lockstep_config *c, uint32_t height, uint32_t width, 
                            uint32_t classes) {
     put(c, "model.input",
         json_pack("[I, I, I]", (json_int_t)height, (json_int_t)width, (json_int_t)channels));
-    put(c, "model.classes", json_integer(classes));
+    if (classes) put(c, "model.classes", json_integer(classes));
 }
 
 void lockstep_config_layer(lockstep_config *c, const char *type) {

@@ -33,4 +33,7 @@ lockstep_status lk_lockstep_answer(const lk_error *found, lockstep_error *error)
 // Before a call that works on the run: is it over, does this thread compute as it must?
 lk_status lk_lockstep_enter(const lockstep_run *run, lk_error *error);
 
+// What a result says, but for its step.
+void lk_lockstep_result(const lk_metrics *names, const lk_step_result *from, lockstep_result *to);
+
 #endif

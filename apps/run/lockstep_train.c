@@ -37,9 +37,7 @@ static void on_event(void *context, const lk_train_event *e) {
     }
     event.result.step = e->step;
     if (e->result) {
-        event.result.examples = e->result->examples;
-        event.result.correct = e->result->correct;
-        event.result.loss = e->result->loss;
+        lk_lockstep_result(lk_program_metrics(&e->run->program), e->result, &event.result);
     }
     tell(context, &event);
 }

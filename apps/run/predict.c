@@ -12,7 +12,7 @@ typedef struct prediction {
     lk_source source;
     const uint8_t *inputs;
     uint64_t count, input_bytes;
-    uint32_t classes;
+    uint32_t outputs;  // of an example
     float *logits;
 } prediction;
 
@@ -35,8 +35,8 @@ static uint32_t any_label(void *context, uint64_t index) {
 // Replicas are here at the same time, each with rows of its own.
 static void keep_logits(void *context, uint64_t first, uint32_t count, const float *logits) {
     const prediction *p = context;
-    const uint64_t row = (uint64_t)p->classes * sizeof *logits;
-    memcpy(p->logits + first * p->classes, logits, count * row);
+    const uint64_t row = (uint64_t)p->outputs * sizeof *logits;
+    memcpy(p->logits + first * p->outputs, logits, count * row);
 }
 
 static lk_status predict_some(prediction *p, lk_error *error) {
@@ -54,13 +54,14 @@ static lk_status predict_some(prediction *p, lk_error *error) {
 lk_status lk_run_predict(lk_run *run, const uint8_t *inputs, uint64_t count, float *logits,
                          lk_error *error) {
     const lk_model *m = &run->config.spec.model;
-    prediction p = {
-        .run = run, .input_bytes = (uint64_t)m->in_h * m->in_w * m->in_c, .classes = m->classes};
+    prediction p = {.run = run,
+                    .input_bytes = (uint64_t)m->in_h * m->in_w * m->in_c,
+                    .outputs = (uint32_t)lk_program_output_floats(&run->program)};
     lk_assert(!run->workers.joined);
     p.source = (lk_source){&p, in_order, given_input, any_label};
     for (uint64_t first = 0; first < count; first += p.count) {
         p.inputs = inputs + first * p.input_bytes;
-        p.logits = logits + first * p.classes;
+        p.logits = logits + first * p.outputs;
         p.count = LK_MIN(count - first, (uint64_t)PREDICTED_AT_ONCE);
         LK_CHECK(predict_some(&p, error));
     }

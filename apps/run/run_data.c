@@ -37,7 +37,7 @@ lk_status lk_run_blame_data(lk_run *run, lk_status status, lk_error *error) {
     const uint32_t classes = run->config.spec.model.classes;
     lk_error found = {.status = LK_OK};
     if (status != LK_NOT_FINITE) return status;
-    if (lk_run_check_data(run, &found) == LK_OK &&
+    if (lk_run_check_data(run, &found) == LK_OK && classes &&
         lk_dataset_check_labels(&run->train, classes, &found) == LK_OK) {
         (void)lk_dataset_check_labels(&run->test, classes, &found);
     }

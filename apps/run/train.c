@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "apps/run/metric_text.h"
 #include "apps/run/plan_json.h"
 #include "apps/run/record.h"
 #include "apps/run/weights.h"
@@ -185,12 +186,11 @@ static lk_status log_metrics(lk_trainer *t, const char *kind, const lk_step_resu
                              lk_error *error) {
     if (!t->leads) return LK_OK;
     char line[METRICS_LINE_BYTES];
-    int n = snprintf(line, sizeof line,
-                     "{\"step\":%llu,\"%s\":{\"loss\":%.9g,\"correct\":%u,\"examples\":%u}}",
-                     (unsigned long long)t->done, kind, (double)r->loss, r->correct, r->examples);
-    n = (int)lk_line_sum_put(line, (size_t)n, sizeof line);
-    LK_CHECK(lk_line_log_add(&t->metrics, line, (size_t)n, error));
-    return lk_journal_metrics(&t->journal, kind, t->done, r, error);
+    const lk_named_result named = {lk_program_metrics(&t->run->program), r};
+    size_t n = lk_metric_line(line, sizeof line, t->done, kind, named);
+    n = lk_line_sum_put(line, n, sizeof line);
+    LK_CHECK(lk_line_log_add(&t->metrics, line, n, error));
+    return lk_journal_metrics(&t->journal, kind, t->done, named, error);
 }
 
 // One line of hashes.jsonl: a hash for each parameter, in canonical order.

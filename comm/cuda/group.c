@@ -415,18 +415,19 @@ lk_status lk_cuda_group_settle(lk_cuda_group *g, lk_step_result *result, lk_erro
     return lk_cuda_step_result(&g->gpu[0], result, error);
 }
 
-// The top of the tree of losses is the host's: as many nodes as a number has ones.
+// The top of the tree of the metrics' sums is the host's: as many nodes as a number has ones.
 lk_step_result lk_cuda_group_evaluated(lk_cuda_group *g, uint64_t count) {
     const lk_program *p = g->exchange.program;
     lk_holding held[LK_CUDA_GPUS_MAX];
-    uint32_t correct = 0, bad_op = LK_NONE;
+    uint32_t counts[LK_METRIC_COUNTS_MAX] = {0}, bad_op = LK_NONE;
     for (uint32_t i = 0; i < g->count; i++) {
         const lk_cuda_state *state = g->gpu[i].host.state;
-        held[i] = (lk_holding){&g->evaluations[i].nodes, g->evaluations[i].losses, 1};
-        correct += state->correct;
+        held[i] =
+            (lk_holding){&g->evaluations[i].nodes, g->evaluations[i].sums[0], LK_METRIC_SUMS_MAX};
+        lk_metric_add_counts(counts, state->counts);
         bad_op = LK_MIN(bad_op, state->bad_op);
     }
-    return lk_result_of(p, held, g->count, lk_grains_of(p, count), count, correct, bad_op, LK_NONE);
+    return lk_result_of(p, held, g->count, lk_grains_of(p, count), count, counts, bad_op, LK_NONE);
 }
 
 lk_status lk_cuda_group_evaluate(lk_cuda_group *g, const lk_source *source, uint64_t count,

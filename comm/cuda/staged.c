@@ -12,16 +12,18 @@ void lk_cuda_staged_held(const lk_cuda_group *g, uint32_t leaves, lk_cuda_staged
     }
 }
 
-// The worker's blocks of `grains` grains, of which `leaves` are there; the loss of each lies
-// `offset` floats into a holder's node.
-static void write_losses(const lk_cuda_group *g, const lk_exchange *x,
+// The worker's blocks of `grains` grains, of which `leaves` are there; the metrics' sums of each
+// lie `offset` floats into a holder's node.
+static void write_sums(const lk_cuda_group *g, const lk_exchange *x,
                          const lk_cuda_staged_nodes *h, uint32_t grains, uint32_t leaves,
                          uint64_t offset, lk_note *note) {
     float scratch[LK_TREE_LEVELS_MAX + 1];
     lk_exchange_blocks(x->program, &x->workers[x->rank], grains, leaves, &note->blocks);
     for (uint32_t b = 0; b < note->blocks.count; b++) {
-        note->losses[b] = *lk_reduce_node(&lk_kernels_reference, h->list, g->count, leaves,
-                                          note->blocks.nodes[b], offset, 1, scratch);
+        for (uint32_t i = 0; i < lk_program_metrics(x->program)->sum_count; i++) {
+            note->sums[b][i] = *lk_reduce_node(&lk_kernels_reference, h->list, g->count, leaves,
+                                               note->blocks.nodes[b], offset + i, 1, scratch);
+        }
     }
 }
 
@@ -37,10 +39,10 @@ void lk_cuda_staged_note(const lk_cuda_group *g, lk_exchange *x, uint64_t step, 
                       .bad_param = LK_NONE};
     for (uint32_t i = 0; i < g->count; i++) {
         const lk_cuda_note *own = &g->gpu[i].host.notes[0];
-        note->correct += own->correct;
+        lk_metric_add_counts(note->counts, own->counts);
         note->bad_op = LK_MIN(note->bad_op, own->bad_op);
     }
-    write_losses(g, x, &h, p->grains, leaves, p->loss_offset, note);
+    write_sums(g, x, &h, p->grains, leaves, p->loss_offset, note);
     lk_assert(note->blocks.count <= x->slots);
 }
 
@@ -54,12 +56,14 @@ void lk_cuda_staged_sums(const lk_cuda_group *g, const lk_exchange *x, uint64_t 
     for (uint32_t w = 0; w < x->world; w++) {
         const lk_slice slice = lk_slice_of(p, x->world, w);
         memcpy(sums + slice.begin, x->sum[w], (slice.end - slice.begin) * sizeof *sums);
-        x->holdings[w] = (lk_holding){&x->note[w]->blocks, x->note[w]->losses, 1};
-        all.correct += x->note[w]->correct;
+        x->holdings[w] = (lk_holding){&x->note[w]->blocks, x->note[w]->sums[0], LK_METRIC_SUMS_MAX};
+        lk_metric_add_counts(all.counts, x->note[w]->counts);
         all.bad_op = LK_MIN(all.bad_op, x->note[w]->bad_op);
     }
-    sums[p->loss_offset] =
-        *lk_reduce(&lk_kernels_reference, x->holdings, x->world, leaves, 0, 1, scratch);
+    for (uint32_t i = 0; i < lk_program_metrics(p)->sum_count; i++) {
+        sums[p->loss_offset + i] =
+            *lk_reduce(&lk_kernels_reference, x->holdings, x->world, leaves, i, 1, scratch);
+    }
     for (uint32_t i = 0; i < g->count; i++) g->gpu[i].host.notes[1] = all;
 }
 
@@ -76,9 +80,10 @@ void lk_cuda_staged_evaluated(const lk_cuda_group *g, lk_exchange *x, uint64_t c
                       .bad_param = LK_NONE};
     for (uint32_t i = 0; i < g->count; i++) {
         const lk_cuda_state *state = g->gpu[i].host.state;
-        h.list[i] = (lk_holding){&g->evaluations[i].nodes, g->evaluations[i].losses, 1};
-        note->correct += state->correct;
+        h.list[i] =
+            (lk_holding){&g->evaluations[i].nodes, g->evaluations[i].sums[0], LK_METRIC_SUMS_MAX};
+        lk_metric_add_counts(note->counts, state->counts);
         note->bad_op = LK_MIN(note->bad_op, state->bad_op);
     }
-    write_losses(g, x, &h, grains, grains, 0, note);
+    write_sums(g, x, &h, grains, grains, 0, note);
 }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "comm/cuda/step.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "comm/threads/clock.h"
@@ -178,7 +179,8 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
         lk_arena_take(a, "pinned: step scalars", c->slots * sizeof(lk_step_scalars), 1, line);
     h->test_images = lk_arena_take(a, "pinned: test images", 2 * wave * image, 1, line);
     h->test_labels = lk_arena_take(a, "pinned: test labels", 2 * wave * word, 1, line);
-    h->logits = lk_arena_take(a, "pinned: logits", wave * p->spec->model.classes * word, 1, line);
+    const uint64_t output = lk_program_output_floats(p);
+    h->logits = lk_arena_take(a, "pinned: logits", wave * output * word, 1, line);
     h->losses = lk_arena_take(a, "pinned: losses", losses, 1, line);
     h->state = lk_arena_take(a, "pinned: state", sizeof(lk_cuda_state), 1, line);
     h->params =
@@ -574,13 +576,16 @@ lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *out, lk_error *er
     if (!r)
         return lk_fail(error, LK_INTERNAL, "GPU: no result of step %llu",
                        (unsigned long long)(c->next - 1));
-    *out = (lk_step_result){.step = r->step,
-                            .examples = lk_step_examples(c->program->spec, r->step),
-                            .correct = r->correct,
-                            .loss = r->loss};
+    *out =
+        (lk_step_result){.step = r->step, .examples = lk_step_examples(c->program->spec, r->step)};
+    memcpy(out->means, r->means, sizeof out->means);
+    memcpy(out->counts, r->counts, sizeof out->counts);
     if (!r->not_finite) return LK_OK;
     out->bad_tensor = lk_bad_tensor(c->program, r->bad_op, r->bad_param);
-    if (!out->bad_tensor) out->bad_tensor = "loss";
+    const lk_metrics *metrics = lk_program_metrics(c->program);
+    for (uint32_t i = 0; i < metrics->sum_count && !out->bad_tensor; i++) {
+        if (!isfinite(out->means[i])) out->bad_tensor = metrics->sum[i];
+    }
     return LK_OK;
 }
 
@@ -606,7 +611,7 @@ static lk_status evaluate_wave(lk_cuda_step *c, const lk_source *source, const l
 static lk_status show_logits(lk_cuda_step *c, const lk_wave *wave, lk_on_logits on_logits,
                              void *context, lk_error *error) {
     const lk_program *p = c->program;
-    const uint64_t bytes = (uint64_t)wave->examples * p->spec->model.classes * sizeof(float);
+    const uint64_t bytes = wave->examples * lk_program_output_floats(p) * sizeof(float);
     if (!on_logits) return LK_OK;
     lk_cuda_copy_out(&c->compute, c->host.logits, c->at.replicas + p->tensors[p->logits].offset,
                      bytes);
@@ -642,7 +647,8 @@ lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64
 lk_status lk_cuda_step_evaluated(lk_cuda_step *c, lk_cuda_evaluation *out, lk_error *error) {
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     for (uint32_t i = 0; i < out->nodes.count; i++) {
-        out->losses[i] = c->host.losses[out->slot[i] * LK_CUDA_LOSS_FLOATS];
+        memcpy(out->sums[i], &c->host.losses[out->slot[i] * LK_CUDA_LOSS_FLOATS],
+               sizeof out->sums[i]);
     }
     return LK_OK;
 }

@@ -93,7 +93,7 @@ typedef struct lk_cuda_host {
     lk_step_scalars *scalars;
     uint8_t *test_images;
     uint32_t *test_labels;
-    float *logits;            // (wave_examples, classes)
+    float *logits;            // (wave_examples, floats of an output)
     float *losses;            // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
     lk_cuda_result *results;  // (slots)
     lk_cuda_state *state;
@@ -195,11 +195,11 @@ lk_status lk_cuda_step_update(lk_cuda_step *c, uint64_t step, lk_error *error); 
 lk_status lk_cuda_step_wait(lk_cuda_step *c, lk_error *error);
 lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *result, lk_error *error);
 
-// This GPU's share of an evaluation: the loss nodes of its replicas. Hands it to the device; after
-// the wait, `losses` (LK_BLOCKS_MAX) are of the nodes held, c->host.state says the rest.
+// This GPU's share of an evaluation: the metrics' nodes of its replicas. Hands it to the device;
+// after the wait, `sums` are of the nodes held, c->host.state says the rest.
 typedef struct lk_cuda_evaluation {
     lk_counter nodes;
-    float losses[LK_BLOCKS_MAX];
+    float sums[LK_BLOCKS_MAX][LK_METRIC_SUMS_MAX];
     uint32_t slot[LK_BLOCKS_MAX];
 } lk_cuda_evaluation;
 lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64_t count,

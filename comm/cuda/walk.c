@@ -84,6 +84,7 @@ static uint32_t rows_of(const walk *w, const lk_op *op, const lk_wave *wave, con
 static void metric(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *after) {
     walk *w = walk_of(f);
     const uint32_t *fresh = w->fresh;
+    const uint32_t sums = lk_program_metrics(w->program)->sum_count;
     (void)after;
     lk_block b = lk_wave_block(wave, wave->first_grain);
     for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
@@ -92,7 +93,7 @@ static void metric(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter
         const lk_cuda_grains rows = {
             .dy = view.dy, .grain = w->program->spec->grain, .examples = examples};
         float *node = slot_at(w, *fresh++);
-        lk_cuda_column_sums(&w->s, 1, &rows, w->train ? node + w->program->loss_offset : node);
+        lk_cuda_column_sums(&w->s, sums, &rows, w->train ? node + w->program->loss_offset : node);
     }
 }
 
@@ -373,7 +374,7 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
     lk_cuda_step *c = r->c;
     const lk_program *p = c->program;
     const lk_cuda_node *table = c->at.nodes + (uint64_t)r->which * c->table_max;
-    const lk_cuda_node *gradients = table, *losses = table + c->node_max;
+    const lk_cuda_node *gradients = table, *metrics = table + c->node_max;
     uint32_t count = c->node_count[r->which];
     const lk_cuda_scalars scalars = {c->at.scalars, c->slots};
     lk_cuda_stream s = stream_of(r, &c->compute);
@@ -381,12 +382,13 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
     if (c->staged) lk_cuda_note_join(&s, &c->at.notes[1], 1);
     if (lk_cuda_step_shares(c)) {
         gradients = table + c->table_max - 2;
-        losses = gradients + 1;
+        metrics = gradients + 1;
         count = 1;
     }
     lk_cuda_update(&s, &p->spec->optimizer, c->at.params, p->param_count, p->loss_offset, gradients,
                    count, scalars);
-    lk_cuda_step_end(&s, losses, count, scalars, c->results, c->slots);
+    lk_cuda_step_end(&s, metrics, count, lk_program_metrics(p)->sum_count, scalars, c->results,
+                     c->slots);
     r->error = s.error;
 }
 
@@ -404,7 +406,7 @@ int lk_cuda_walk_forward(lk_cuda_step *c, const lk_wave *wave, uint32_t half,
                                 .slot_examples = p->wave_examples};
     w.values = c->at.test_losses;
     w.stride = LK_CUDA_LOSS_FLOATS;
-    w.floats = 1;
+    w.floats = lk_program_metrics(p)->sum_count;
     w.slot_count = LK_CUDA_LOSSES;
     walk_wave(&w, wave);
     return w.s.error;

@@ -268,14 +268,16 @@ void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grai
                       .bad_param = LK_NONE};
     for (uint32_t r = 0; r < world->replicas; r++) {
         const lk_frame *f = &world->frames[r];
-        h[r] = (lk_holding){&f->counter, f->losses, 1};
-        note->correct += f->correct;
+        h[r] = (lk_holding){&f->counter, f->sums[0], LK_METRIC_SUMS_MAX};
+        lk_metric_add_counts(note->counts, f->counts);
         note->bad_op = LK_MIN(note->bad_op, f->bad_op);
     }
     lk_exchange_blocks(x->program, &x->workers[x->rank], grains, leaves, &note->blocks);
     for (uint32_t i = 0; i < note->blocks.count; i++) {
-        note->losses[i] = *lk_reduce_node(&lk_kernels_reference, h, world->replicas, leaves,
-                                          note->blocks.nodes[i], 0, 1, scratch);
+        for (uint32_t s = 0; s < lk_program_metrics(x->program)->sum_count; s++) {
+            note->sums[i][s] = *lk_reduce_node(&lk_kernels_reference, h, world->replicas, leaves,
+                                               note->blocks.nodes[i], s, 1, scratch);
+        }
     }
 }
 
@@ -287,17 +289,17 @@ void lk_exchange_complete_note(lk_exchange *x, const lk_world *world) {
 
 lk_step_result lk_exchange_finish(const lk_exchange *x, lk_world *world, uint32_t leaves,
                                   uint64_t examples) {
-    uint32_t correct = 0, bad_op = LK_NONE, stop = 0;
+    uint32_t counts[LK_METRIC_COUNTS_MAX] = {0}, bad_op = LK_NONE, stop = 0;
     lk_holding *h = x->holdings;
     for (uint32_t w = 0; w < x->world; w++) {
         const lk_note *note = x->note[w];
-        h[w] = (lk_holding){&note->blocks, note->losses, 1};
-        correct += note->correct;
+        h[w] = (lk_holding){&note->blocks, note->sums[0], LK_METRIC_SUMS_MAX};
+        lk_metric_add_counts(counts, note->counts);
         bad_op = LK_MIN(bad_op, note->bad_op);
         world->bad_param[0] = LK_MIN(world->bad_param[0], note->bad_param);
         stop = LK_MAX(stop, note->stop);
     }
-    lk_step_result result = lk_world_result(world, h, x->world, leaves, examples, correct, bad_op);
+    lk_step_result result = lk_world_result(world, h, x->world, leaves, examples, counts, bad_op);
     result.stop = stop;
     return result;
 }

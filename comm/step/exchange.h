@@ -44,14 +44,14 @@ typedef struct lk_worker {
 
 // What everybody must know of everybody before a step or an evaluation has a result.
 typedef struct lk_note {
-    uint32_t stop;                // a signal this worker was asked to stop by, or 0
-    uint32_t save_by_clock;       // the leader's clock says that this step is saved: by all
-    uint32_t writes_checkpoint;   // it does, before its next note, which may be long in coming
-    uint32_t correct;             // of its examples
-    uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE
-    uint32_t bad_param;           // likewise, of the parameters it alone has updated
-    lk_counter blocks;            // its whole nodes of this step
-    float losses[LK_BLOCKS_MAX];  // the loss sum of each
+    uint32_t stop;               // a signal this worker was asked to stop by, or 0
+    uint32_t save_by_clock;      // the leader's clock says that this step is saved: by all
+    uint32_t writes_checkpoint;  // it does, before its next note, which may be long in coming
+    uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, of its examples
+    uint32_t bad_op;                        // first op of which a result was not finite, or LK_NONE
+    uint32_t bad_param;                     // likewise, of the parameters it alone has updated
+    lk_counter blocks;                      // its whole nodes of this step
+    float sums[LK_BLOCKS_MAX][LK_METRIC_SUMS_MAX];  // of the metrics, of each
 } lk_note;
 
 // Floats [begin, end) of a node, both multiples of 16. Slices depend on the parameters alone, so

@@ -6,7 +6,7 @@
 // The plan counts these tables, so their size may not follow the width of a pointer (LK_WIDE) or of
 // an enumeration (compile with -fno-short-enums where that is not the default).
 _Static_assert(sizeof(lk_op) == 144 && sizeof(lk_tensor) == 144 && sizeof(lk_param) == 72 &&
-                   sizeof(lk_grain_view) == 32 && sizeof(lk_frame) == 880 &&
+                   sizeof(lk_grain_view) == 32 && sizeof(lk_frame) == 1152 &&
                    sizeof(lk_holding) == 24,
                "a plan is the same, to the byte, on every target");
 
@@ -377,39 +377,43 @@ const char *lk_bad_tensor(const lk_program *p, uint32_t bad_op, uint32_t bad_par
     return bad_param == LK_NONE ? NULL : p->tensors[p->params[bad_param].tensor].name;
 }
 
-lk_step_result lk_result_of(const lk_program *p, const lk_holding *losses, uint32_t holder_count,
-                            uint32_t leaves, uint64_t examples, uint32_t correct, uint32_t bad_op,
+lk_step_result lk_result_of(const lk_program *p, const lk_holding *sums, uint32_t holder_count,
+                            uint32_t leaves, uint64_t examples,
+                            const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op,
                             uint32_t bad_param) {
-    lk_step_result result = {.examples = (uint32_t)examples, .correct = correct};
+    lk_step_result result = {.examples = (uint32_t)examples};
     float scratch[LK_TREE_LEVELS_MAX + 1];
-    const float *sum =
-        lk_reduce(&lk_kernels_reference, losses, holder_count, leaves, 0, 1, scratch);
-    result.loss = (*sum + 0.0f) * (1.0f / (float)examples);
+    lk_metric_add_counts(result.counts, counts);
     result.bad_tensor = lk_bad_tensor(p, bad_op, bad_param);
-    bool finite = result.loss - result.loss == 0.0f;
-    if (!result.bad_tensor && !finite) result.bad_tensor = "loss";
+    for (uint32_t i = 0; i < lk_program_metrics(p)->sum_count; i++) {
+        const float *sum =
+            lk_reduce(&lk_kernels_reference, sums, holder_count, leaves, i, 1, scratch);
+        result.means[i] = (*sum + 0.0f) * (1.0f / (float)examples);
+        bool finite = result.means[i] - result.means[i] == 0.0f;
+        if (!result.bad_tensor && !finite) result.bad_tensor = lk_program_metrics(p)->sum[i];
+    }
     return result;
 }
 
-lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
-                               uint32_t holder_count, uint32_t leaves, uint64_t examples,
-                               uint32_t correct, uint32_t bad_op) {
+lk_step_result lk_world_result(const lk_world *world, const lk_holding *sums, uint32_t holder_count,
+                               uint32_t leaves, uint64_t examples,
+                               const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op) {
     uint32_t param = LK_NONE;
     for (uint32_t r = 0; r < world->replicas; r++) param = LK_MIN(param, world->bad_param[r]);
-    return lk_result_of(world->program, losses, holder_count, leaves, examples, correct, bad_op,
+    return lk_result_of(world->program, sums, holder_count, leaves, examples, counts, bad_op,
                         param);
 }
 
 static lk_step_result finish(lk_world *world, uint32_t leaves, uint64_t examples) {
-    uint32_t correct = 0, bad_op = LK_NONE;
+    uint32_t counts[LK_METRIC_COUNTS_MAX] = {0}, bad_op = LK_NONE;
     lk_holding *h = world->holdings;
     for (uint32_t r = 0; r < world->replicas; r++) {
         const lk_frame *f = &world->frames[r];
-        h[r] = (lk_holding){&f->counter, f->losses, 1};
-        correct += f->correct;
+        h[r] = (lk_holding){&f->counter, f->sums[0], LK_METRIC_SUMS_MAX};
+        lk_metric_add_counts(counts, f->counts);
         bad_op = LK_MIN(bad_op, f->bad_op);
     }
-    return lk_world_result(world, h, world->replicas, leaves, examples, correct, bad_op);
+    return lk_world_result(world, h, world->replicas, leaves, examples, counts, bad_op);
 }
 
 // Only now is nobody reading another replica's operands.

@@ -53,10 +53,10 @@ typedef enum lk_verdict {
 typedef struct lk_step_result {
     uint64_t step;  // set by who knows it
     uint32_t examples;
-    uint32_t correct;
-    float loss;              // mean over the examples
-    const char *bad_tensor;  // the first that was not finite, or NULL
-    uint32_t stop;           // a signal that some worker was asked to stop by, or 0
+    uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, by number (ops/metric.h)
+    float means[LK_METRIC_SUMS_MAX];        // ... over the examples; the first is the loss
+    const char *bad_tensor;                 // the first that was not finite, or NULL
+    uint32_t stop;                          // a signal that some worker was asked to stop by, or 0
     bool pending;        // a device works on it still: only `stop` and `save_by_clock` are known
     bool save_by_clock;  // the leader's clock says that it is saved
     lk_verdict verdict;
@@ -129,10 +129,12 @@ bool lk_next_wave(lk_waves *waves);
 // (LK_NONE: none); NULL where there is none.
 const char *lk_bad_tensor(const lk_program *program, uint32_t bad_op, uint32_t bad_param);
 
-// The result over all of `examples`, from those who hold the nodes of the loss over `leaves`.
-lk_step_result lk_result_of(const lk_program *program, const lk_holding *losses,
+// The result over all of `examples`, from those who hold the nodes of the metrics' sums over
+// `leaves`, and from their counts.
+lk_step_result lk_result_of(const lk_program *program, const lk_holding *sums,
                             uint32_t holder_count, uint32_t leaves, uint64_t examples,
-                            uint32_t correct, uint32_t bad_op, uint32_t bad_param);
+                            const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op,
+                            uint32_t bad_param);
 
 // --- for exchange.h: the same steps, with other workers ----------------------------------------
 
@@ -160,9 +162,9 @@ void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t p
                     uint64_t first, uint64_t count, const float *sum);
 
 // lk_result_of, with the parameters that this process updated.
-lk_step_result lk_world_result(const lk_world *world, const lk_holding *losses,
-                               uint32_t holder_count, uint32_t leaves, uint64_t examples,
-                               uint32_t correct, uint32_t bad_op);
+lk_step_result lk_world_result(const lk_world *world, const lk_holding *sums, uint32_t holder_count,
+                               uint32_t leaves, uint64_t examples,
+                               const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op);
 
 // After the last replica's update, in the memory checking mode.
 void lk_world_check(const lk_world *world);

@@ -230,6 +230,6 @@ static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, const 
         bad |= softmax_gradient(classes, logits, top, 1.0f / sum, labels[m], dlogits);
         dlogits += classes;
     }
-    *correct = hits;
+    *correct += hits;
     return bad;
 }

@@ -234,3 +234,150 @@ static uint32_t plain_average_pool2d_backward(lk_lane *l, const lk_op *op) {
     }
     return bad;
 }
+
+// --- losses --------------------------------------------------------------------------------------
+
+// Sums of up to LOSS_ROWS examples at once: the chain of one would wait for each of its additions.
+enum { LOSS_ROWS = 8 };
+
+typedef struct row_sums {
+    float chain[LOSS_ROWS];  // of the current slice
+    float node[LK_TREE_LEVELS_MAX][LOSS_ROWS];
+    uint32_t slices;
+} row_sums;
+
+static void rows_start(row_sums *s) { memset(s->chain, 0, sizeof s->chain), s->slices = 0; }
+
+static void rows_cut(row_sums *s) {
+    uint32_t level = 0;
+    for (; s->slices >> level & 1; level++) {
+        for (uint32_t r = 0; r < LOSS_ROWS; r++) s->chain[r] = s->node[level][r] + s->chain[r];
+    }
+    memcpy(s->node[level], s->chain, sizeof s->chain);
+    memset(s->chain, 0, sizeof s->chain);
+    s->slices++;
+}
+
+// The finished sums come to lie in `chain`.
+static void rows_finish(row_sums *s) {
+    bool some = false;
+    rows_cut(s);
+    for (uint32_t level = 0; s->slices >> level; level++) {
+        if (!(s->slices >> level & 1)) continue;
+        for (uint32_t r = 0; r < LOSS_ROWS; r++) {
+            s->chain[r] = some ? s->node[level][r] + s->chain[r] : s->node[level][r];
+        }
+        some = true;
+    }
+    for (uint32_t r = 0; r < LOSS_ROWS; r++) s->chain[r] = s->chain[r] + 0.0f;
+}
+
+// A slice of as many terms, of each row; rows are `floats` apart.
+V_INLINE void error_slice(uint32_t rows, uint32_t terms, uint64_t floats, const float *p,
+                          const float *t, float squares[LOSS_ROWS], float absolutes[LOSS_ROWS]) {
+    for (uint32_t k = 0; k < terms; k++) {
+        for (uint32_t r = 0; r < rows; r++) {
+            const float d = p[r * floats + k] - t[r * floats + k];
+            squares[r] = lk_fmaf(d, d, squares[r]);
+            absolutes[r] = absolutes[r] + (d < 0.0f ? -d : d);
+        }
+    }
+}
+
+// Losses of `rows` examples from row 0 of p and t.
+static uint32_t error_rows(uint32_t rows, uint64_t floats, const float *p, const float *t,
+                           float *y) {
+    const float inverse = 1.0f / (float)floats;
+    row_sums squares, absolutes;
+    uint32_t bad = 0;
+    rows_start(&squares), rows_start(&absolutes);
+    for (uint64_t k = 0; k < floats; k += LK_SLICE_TERMS) {
+        const uint32_t terms = (uint32_t)LK_MIN(floats - k, (uint64_t)LK_SLICE_TERMS);
+        if (k > 0) rows_cut(&squares), rows_cut(&absolutes);
+        if (rows == LOSS_ROWS) {
+            error_slice(LOSS_ROWS, terms, floats, p + k, t + k, squares.chain, absolutes.chain);
+        } else {
+            error_slice(rows, terms, floats, p + k, t + k, squares.chain, absolutes.chain);
+        }
+    }
+    rows_finish(&squares), rows_finish(&absolutes);
+    for (uint32_t r = 0; r < rows; r++) {
+        y[2 * r] = squares.chain[r] * inverse;
+        y[2 * r + 1] = absolutes.chain[r] * inverse;
+        for (uint32_t i = 0; i < 2; i++) bad |= !(y[2 * r + i] - y[2 * r + i] == 0.0f);
+    }
+    return bad;
+}
+
+static uint32_t plain_mean_squared_error(lk_lane *l, const lk_op *op) {
+    const float *p = l->at[LK_X], *t = l->at[LK_X2];
+    const vf slope = v_set1(2.0f * (1.0f / (float)op->floats));
+    float *y = l->at[LK_Y], *dp = l->at[LK_DX];
+    vf unfit = v_zero();
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < l->examples; m += LOSS_ROWS) {
+        const uint32_t rows = LK_MIN(l->examples - m, (uint32_t)LOSS_ROWS);
+        bad |= error_rows(rows, op->floats, p + m * op->floats, t + m * op->floats, y + 2 * m);
+    }
+    if (!l->train || !dp) return bad;
+    EACH_VECTOR(l->examples * op->floats) {
+        vf d = v_sub(v_load_first(p + i, (uint32_t)rest), v_load_first(t + i, (uint32_t)rest));
+        vf g = v_add(v_mul(d, slope), v_zero());
+        unfit = v_note(unfit, g);
+        v_store_first(dp + i, (uint32_t)rest, g);
+    }
+    return bad | v_noted(unfit);
+}
+
+static uint32_t plain_mean_squared_error_target_gradient(lk_lane *l, const lk_op *op) {
+    const float *dp = l->at[LK_DY];
+    float *dt = l->at[LK_DX];
+    EACH_VECTOR(l->examples * op->floats) {
+        v_store_first(dt + i, (uint32_t)rest,
+                      v_sub(v_zero(), v_load_first(dp + i, (uint32_t)rest)));
+    }
+    return 0;
+}
+
+V_INLINE void mean_slice(uint32_t rows, uint32_t terms, uint64_t floats, const float *x,
+                         float chain[LOSS_ROWS]) {
+    for (uint32_t k = 0; k < terms; k++) {
+        for (uint32_t r = 0; r < rows; r++) chain[r] = chain[r] + x[r * floats + k];
+    }
+}
+
+static uint32_t mean_rows(uint32_t rows, uint64_t floats, const float *x, float scale, float *y) {
+    const float inverse = 1.0f / (float)floats;
+    row_sums s;
+    uint32_t bad = 0;
+    rows_start(&s);
+    for (uint64_t k = 0; k < floats; k += LK_SLICE_TERMS) {
+        const uint32_t terms = (uint32_t)LK_MIN(floats - k, (uint64_t)LK_SLICE_TERMS);
+        if (k > 0) rows_cut(&s);
+        if (rows == LOSS_ROWS) {
+            mean_slice(LOSS_ROWS, terms, floats, x + k, s.chain);
+        } else {
+            mean_slice(rows, terms, floats, x + k, s.chain);
+        }
+    }
+    rows_finish(&s);
+    for (uint32_t r = 0; r < rows; r++) {
+        y[r] = s.chain[r] * inverse * scale + 0.0f;
+        bad |= !(y[r] - y[r] == 0.0f);
+    }
+    return bad;
+}
+
+static uint32_t plain_mean(lk_lane *l, const lk_op *op) {
+    const float *x = l->at[LK_X];
+    const float slope = 1.0f / (float)op->floats * op->scale + 0.0f;
+    float *y = l->at[LK_Y], *dx = l->at[LK_DX];
+    uint32_t bad = !(slope - slope == 0.0f);
+    for (uint32_t m = 0; m < l->examples; m += LOSS_ROWS) {
+        const uint32_t rows = LK_MIN(l->examples - m, (uint32_t)LOSS_ROWS);
+        bad |= mean_rows(rows, op->floats, x + m * op->floats, op->scale, y + m);
+    }
+    if (!l->train || !dx) return bad;
+    EACH_VECTOR(l->examples * op->floats) v_store_first(dx + i, (uint32_t)rest, v_set1(slope));
+    return bad;
+}

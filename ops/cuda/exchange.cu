@@ -17,7 +17,7 @@ void lk_cuda_join(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_co
 
 static __global__ void note_write(const lk_cuda_state *state, lk_cuda_note *note) {
     if (threadIdx.x > 0) return;
-    *note = {state->correct, state->bad_op, {0, 0}};
+    *note = {{state->counts[0], state->counts[1]}, state->bad_op, 0};
 }
 
 void lk_cuda_note_write(lk_cuda_stream *s, lk_cuda_note *note) {
@@ -26,12 +26,12 @@ void lk_cuda_note_write(lk_cuda_stream *s, lk_cuda_note *note) {
 
 static __global__ void note_join(lk_cuda_state *state, const lk_cuda_note *notes, uint32_t count) {
     if (threadIdx.x > 0) return;
-    uint32_t correct = 0, bad_op = UINT32_MAX;
+    uint32_t counts[LK_METRIC_COUNTS_MAX] = {0, 0}, bad_op = UINT32_MAX;
     for (uint32_t i = 0; i < count; i++) {
-        correct += notes[i].correct;
+        for (uint32_t k = 0; k < LK_METRIC_COUNTS_MAX; k++) counts[k] += notes[i].counts[k];
         bad_op = LK_MIN(bad_op, notes[i].bad_op);
     }
-    state->correct = correct;
+    for (uint32_t k = 0; k < LK_METRIC_COUNTS_MAX; k++) state->counts[k] = counts[k];
     state->bad_op = bad_op;
 }
 

@@ -16,6 +16,7 @@
 #define LOCKSTEP_OPS_CUDA_KERNELS_H
 
 #include "ops/geometry.h"
+#include "ops/metric.h"
 #include "ops/optimizer.h"
 
 #ifdef __cplusplus
@@ -31,7 +32,8 @@ typedef struct lk_cuda_state {
     uint32_t stopped;    // not 0: an earlier step was not finite; nothing is applied any more
     uint32_t bad_op;     // of the step in progress: lowest op with a result that is not finite
     uint32_t bad_param;  // likewise, lowest parameter whose update is not finite
-    uint32_t correct;    // predictions that were right
+    uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics
+    uint32_t unused;
 } lk_cuda_state;
 
 // Where launches go, and in whose name.
@@ -100,7 +102,7 @@ void lk_cuda_relu_forward(lk_cuda_stream *s, uint64_t count, const float *x, flo
 void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, const float *dy,
                            float *dx);
 
-// Adds the number of right predictions to state->correct. dlogits may be NULL. Where the label is
+// Adds the number of right predictions to state->counts[0]. dlogits may be NULL. Where the label is
 // LK_CUDA_NO_EXAMPLE, loss and dlogits are computed as for label 0, and +0 is stored. Any other
 // label from `classes` on is no class: the example's loss is NaN, and reported.
 void lk_cuda_softmax_cross_entropy(lk_cuda_stream *s, uint32_t m_count, uint32_t classes,
@@ -181,7 +183,7 @@ void lk_cuda_join(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_co
 
 // What else devices tell each other of a step: of the state, before the update.
 typedef struct lk_cuda_note {
-    uint32_t correct, bad_op, unused[2];
+    uint32_t counts[LK_METRIC_COUNTS_MAX], bad_op, unused;
 } lk_cuda_note;
 void lk_cuda_note_write(lk_cuda_stream *s, lk_cuda_note *note);
 // The notes of all devices become the state of each.
@@ -192,17 +194,18 @@ void lk_cuda_note_join(lk_cuda_stream *s, const lk_cuda_note *notes, uint32_t co
 // What the host reads of a step, in a ring in pinned host memory.
 typedef struct lk_cuda_result {
     uint64_t step;
-    float loss;  // (sum + 0) * inverse_n of the scalars
-    uint32_t correct;
+    float means[LK_METRIC_SUMS_MAX];  // of the metrics: (sum + 0) * inverse_n of the scalars
+    uint32_t counts[LK_METRIC_COUNTS_MAX];
     uint32_t bad_op, bad_param;
-    uint32_t not_finite;  // the loss is not, or one of the above is set
+    uint32_t not_finite;  // a mean is not, or one of the above is set
     uint32_t padding;
 } lk_cuda_result;
 
 // Writes slot `step % slots` of the ring, makes the stop sticky, and turns the state over to the
-// next step. `nodes` are those of the loss sum, one float each. A stopped run writes nothing more.
+// next step. `nodes` are those of the metrics' sums, `sums` floats each. A stopped run writes
+// nothing more.
 void lk_cuda_step_end(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count,
-                      lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots);
+                      uint32_t sums, lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots);
 
 // --- the memory checking mode (ops/graph/check.h)
 // ------------------------------------------------------

@@ -66,7 +66,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
         float value = own ? lk_logf(sum) - (*own - top.value) + 0.0f : __uint_as_float(0x7fc00000);
         loss[m] = missing ? 0.0f : value;
         bad = lk_cuda_not_finite(value);
-        if (top.at == label && !missing) atomicAdd(&state->correct, 1u);
+        if (top.at == label && !missing) atomicAdd(&state->counts[0], 1u);
     }
     for (uint32_t k = lane; dlogits && k < classes; k += LANES) {
         float p = lk_expf(logits[k] - top.value) * reciprocal;

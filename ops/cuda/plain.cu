@@ -253,8 +253,125 @@ uint32_t lk_cuda_plain_average_pool2d_backward(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
+// --- losses --------------------------------------------------------------------------------------
+
+// One warp an example: each lane computes its own terms, and every lane adds all of them, in the
+// arithmetic's order.
+enum { LANES = 32, ALL = 0xffffffff, WARPS = 4 };
+
+struct slice_sums {
+    lk_cuda_tree tree;
+    float chain;
+};
+
+static inline __device__ void slice_start(slice_sums *s) { s->tree.leaves = 0, s->chain = 0.0f; }
+static inline __device__ void slice_cut(slice_sums *s) {
+    lk_cuda_tree_leaf(&s->tree, s->chain);
+    s->chain = 0.0f;
+}
+static inline __device__ float slice_finish(slice_sums *s) {
+    slice_cut(s);
+    return lk_cuda_tree_finish(&s->tree) + 0.0f;
+}
+
+static inline __device__ bool is_missing(const uint32_t *labels, uint64_t m) {
+    return labels && labels[m] == LK_CUDA_NO_EXAMPLE;
+}
+
+static __global__ void __launch_bounds__(WARPS *LANES)
+    mean_squared_error(lk_cuda_state *state, uint32_t op, uint32_t m_count, uint32_t count,
+                       const float *__restrict__ p, const float *__restrict__ t,
+                       const uint32_t *__restrict__ labels, float *__restrict__ dp,
+                       float *__restrict__ y) {
+    const uint32_t lane = threadIdx.x % LANES;
+    const uint64_t m = (uint64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
+    if (m >= m_count) return;  // the whole warp
+    const bool missing = is_missing(labels, m);
+    const float part = 1.0f / (float)count;
+    slice_sums squares, absolutes;
+    bool bad = false;
+    slice_start(&squares), slice_start(&absolutes);
+    for (uint32_t first = 0; first < count; first += LANES) {
+        if (first > 0 && first % LK_SLICE_TERMS == 0) slice_cut(&squares), slice_cut(&absolutes);
+        const uint64_t at = m * count + first + lane;
+        const float mine = first + lane < count ? p[at] - t[at] : 0.0f;
+        for (uint32_t i = 0; i < LANES && first + i < count; i++) {
+            const float d = __shfl_sync(ALL, mine, (int)i);
+            squares.chain = lk_fmaf(d, d, squares.chain);
+            absolutes.chain = absolutes.chain + (d < 0.0f ? -d : d);
+        }
+        if (!dp || first + lane >= count) continue;
+        const float g = mine * (2.0f * part) + 0.0f;
+        bad |= lk_cuda_not_finite(g);
+        dp[at] = missing ? 0.0f : g;
+    }
+    const float square = slice_finish(&squares) * part, absolute = slice_finish(&absolutes) * part;
+    bad |= lk_cuda_not_finite(square) | lk_cuda_not_finite(absolute);
+    if (lane == 0) {
+        y[2 * m] = missing ? 0.0f : square;
+        y[2 * m + 1] = missing ? 0.0f : absolute;
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+uint32_t lk_cuda_plain_mean_squared_error(lk_lane *l, const lk_op *op) {
+    lk_cuda_stream *s = stream_of(l);
+    lk_cuda_launch(s, mean_squared_error, (l->examples + WARPS - 1) / WARPS, WARPS * LANES, 0,
+                   s->state, s->op, l->examples, (uint32_t)op->floats, floats_of(l, LK_X),
+                   floats_of(l, LK_X2), static_cast<const uint32_t *>(l->at[LK_AUX]),
+                   l->train ? floats_of(l, LK_DX) : NULL, floats_of(l, LK_Y));
+    return 0;
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    negate(uint64_t count, const float *from, float *to) {
+    LK_CUDA_EACH(i, count) to[i] = 0.0f - from[i];
+}
+
+uint32_t lk_cuda_plain_mean_squared_error_target_gradient(lk_lane *l, const lk_op *op) {
+    const uint64_t count = l->examples * op->floats;
+    lk_cuda_launch(stream_of(l), negate, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, count,
+                   floats_of(l, LK_DY), floats_of(l, LK_DX));
+    return 0;
+}
+
+static __global__ void __launch_bounds__(WARPS *LANES)
+    mean(lk_cuda_state *state, uint32_t op, uint32_t m_count, uint32_t count, float scale,
+         const float *__restrict__ x, const uint32_t *__restrict__ labels, float *__restrict__ dx,
+         float *__restrict__ y) {
+    const uint32_t lane = threadIdx.x % LANES;
+    const uint64_t m = (uint64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
+    if (m >= m_count) return;  // the whole warp
+    const bool missing = is_missing(labels, m);
+    const float part = 1.0f / (float)count, slope = part * scale + 0.0f;
+    slice_sums sum;
+    slice_start(&sum);
+    for (uint32_t first = 0; first < count; first += LANES) {
+        if (first > 0 && first % LK_SLICE_TERMS == 0) slice_cut(&sum);
+        const uint64_t at = m * count + first + lane;
+        const float mine = first + lane < count ? x[at] : 0.0f;
+        for (uint32_t i = 0; i < LANES && first + i < count; i++) {
+            sum.chain = sum.chain + __shfl_sync(ALL, mine, (int)i);
+        }
+        if (dx && first + lane < count) dx[at] = missing ? 0.0f : slope;
+    }
+    const float value = slice_finish(&sum) * part * scale + 0.0f;
+    if (lane == 0) y[m] = missing ? 0.0f : value;
+    lk_cuda_report(state, op, lk_cuda_not_finite(value) | lk_cuda_not_finite(slope));
+}
+
+uint32_t lk_cuda_plain_mean(lk_lane *l, const lk_op *op) {
+    lk_cuda_stream *s = stream_of(l);
+    lk_cuda_launch(s, mean, (l->examples + WARPS - 1) / WARPS, WARPS * LANES, 0, s->state, s->op,
+                   l->examples, (uint32_t)op->floats, op->scale, floats_of(l, LK_X),
+                   static_cast<const uint32_t *>(l->at[LK_AUX]),
+                   l->train ? floats_of(l, LK_DX) : NULL, floats_of(l, LK_Y));
+    return 0;
+}
+
 int lk_cuda_prepare_plain(void) {
-    return lk_cuda_prepare_kernels(sum_of, copy, drop, average, average_backward, activate<tanh_of>,
+    return lk_cuda_prepare_kernels(sum_of, copy, drop, average, average_backward,
+                                   mean_squared_error, negate, mean, activate<tanh_of>,
                                    activate<sigmoid_of>, activate<leaky_relu_of>,
                                    activate_backward<tanh_of>, activate_backward<sigmoid_of>,
                                    activate_backward<leaky_relu_of>);

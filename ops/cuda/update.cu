@@ -146,29 +146,33 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
 
 // One thread: a few numbers.
 static __global__ void step_end(lk_cuda_state *state, const lk_cuda_node *nodes,
-                                uint32_t node_count, lk_cuda_scalars scalars, lk_cuda_result *ring,
-                                uint32_t slots) {
+                                uint32_t node_count, uint32_t sums, lk_cuda_scalars scalars,
+                                lk_cuda_result *ring, uint32_t slots) {
     if (threadIdx.x > 0 || state->stopped) return;
     lk_cuda_result result = {};
     const float inverse_n = scalars.ring[state->step % scalars.slots].inverse_n;
     result.step = state->step;
-    result.loss = (lk_cuda_reduce(nodes, node_count, 0) + 0.0f) * inverse_n;
-    result.correct = state->correct;
     result.bad_op = state->bad_op;
     result.bad_param = state->bad_param;
-    result.not_finite = lk_cuda_not_finite(result.loss) || state->bad_op != UINT32_MAX ||
-                        state->bad_param != UINT32_MAX;
+    result.not_finite = state->bad_op != UINT32_MAX || state->bad_param != UINT32_MAX;
+    for (uint32_t i = 0; i < sums; i++) {
+        result.means[i] = (lk_cuda_reduce(nodes, node_count, i) + 0.0f) * inverse_n;
+        result.not_finite |= lk_cuda_not_finite(result.means[i]);
+    }
+    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) result.counts[i] = state->counts[i];
     ring[state->step % slots] = result;
     __threadfence_system();
     state->stopped = result.not_finite;
     state->step++;
     state->bad_op = state->bad_param = UINT32_MAX;
-    state->correct = 0;
+    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) state->counts[i] = 0;
 }
 
 void lk_cuda_step_end(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count,
-                      lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots) {
-    lk_cuda_launch(s, step_end, dim3(1), 32, 0, s->state, nodes, node_count, scalars, ring, slots);
+                      uint32_t sums, lk_cuda_scalars scalars, lk_cuda_result *ring,
+                      uint32_t slots) {
+    lk_cuda_launch(s, step_end, dim3(1), 32, 0, s->state, nodes, node_count, sums, scalars, ring,
+                   slots);
 }
 
 int lk_cuda_prepare_update(void) { return lk_cuda_prepare_kernels(update, step_end); }

@@ -150,11 +150,21 @@ static lk_status build_layer(lk_builder *b, const lk_layer *l) {
     return LK_OK;
 }
 
-// Every layer but the last must be of use to another: its parameters would have no gradient.
+// What the loss takes, its first input first.
+static void loss_inputs(const lk_model *m, uint32_t inputs[LK_LAYER_INPUTS_MAX]) {
+    const lk_loss_options *o = &m->loss_options;
+    inputs[0] = o->input_count ? o->inputs[0] : m->layer_count;
+    inputs[1] = o->input_count ? o->inputs[1] : 0;
+}
+
+// Every layer must be of use to another or to the loss: its parameters would have no gradient.
 static lk_status check_used(lk_builder *b) {
     const lk_model *m = &b->program->spec->model;
-    for (uint32_t i = 0; i + 1 < m->layer_count; i++) {
-        bool used = m->layers[i + 1].input_count == 0;
+    uint32_t taken[LK_LAYER_INPUTS_MAX];
+    loss_inputs(m, taken);
+    for (uint32_t i = 0; i < m->layer_count; i++) {
+        bool used = i + 1 < m->layer_count && m->layers[i + 1].input_count == 0;
+        for (uint32_t n = 0; n < lk_model_loss(m)->inputs; n++) used = used || taken[n] == i + 1;
         for (uint32_t k = i + 1; k < m->layer_count && !used; k++) {
             for (uint32_t n = 0; n < m->layers[k].input_count; n++) {
                 used = used || m->layers[k].inputs[n] == i + 1;
@@ -166,6 +176,21 @@ static lk_status check_used(lk_builder *b) {
                        "or take it out",
                        m->layers[i].name);
     }
+    return LK_OK;
+}
+
+static lk_status take_loss_inputs(lk_builder *b) {
+    const lk_model *m = &b->program->spec->model;
+    const lk_loss_type *loss = lk_model_loss(m);
+    uint32_t inputs[LK_LAYER_INPUTS_MAX];
+    if (m->loss_options.input_count && m->loss_options.input_count != loss->inputs) {
+        return lk_fail(b->error, LK_BAD_CONFIG, "model.loss: found %u inputs, wanted %u",
+                       m->loss_options.input_count, loss->inputs);
+    }
+    loss_inputs(m, inputs);
+    b->output = values_of(b)[inputs[0]];
+    b->target = (lk_value){.op = LK_NONE};
+    if (loss->inputs > 1) b->target = values_of(b)[inputs[1]];
     return LK_OK;
 }
 
@@ -182,7 +207,7 @@ static lk_status build_layers(lk_builder *b) {
         LK_CHECK(build_layer(b, &m->layers[b->layer]));
         values_of(b)[b->layer + 1] = b->output;
     }
-    return LK_OK;
+    return take_loss_inputs(b);
 }
 
 // --- pass 2: fusion ------------------------------------------------------------------------------
@@ -191,7 +216,7 @@ static lk_status build_layers(lk_builder *b) {
 static uint32_t only_user(const lk_builder *b, uint32_t i) {
     const lk_program *p = b->program;
     uint32_t user = LK_NONE;
-    if (b->output.op == i) return LK_NONE;  // the loss does
+    if (b->output.op == i || b->target.op == i) return LK_NONE;  // the loss does
     for (uint32_t k = i + 1; k < p->op_count; k++) {
         for (uint32_t n = 0; p->ops[k].type && n < LK_OP_INPUTS; n++) {
             if (p->ops[k].input[n] != i) continue;
@@ -211,6 +236,7 @@ static void redirect(lk_builder *b, uint32_t from, uint32_t to) {
         }
     }
     if (b->output.op == from) b->output.op = to;
+    if (b->target.op == from) b->target.op = to;
 }
 
 // Ops that were taken in leave the table; numbers follow. `gradient` holds the new ones meanwhile.
@@ -225,6 +251,7 @@ static void close_gaps(lk_builder *b) {
         }
     }
     b->output.op = p->ops[b->output.op].gradient;
+    if (b->target.op != LK_NONE) b->target.op = p->ops[b->target.op].gradient;
     kept = 0;
     for (uint32_t i = 0; i < p->op_count; i++) {
         if (!p->ops[i].type) continue;
@@ -258,6 +285,7 @@ static void count_users(lk_builder *b) {
         }
     }
     p->ops[b->output.op].users++;
+    if (b->target.op != LK_NONE) p->ops[b->target.op].users++;
 }
 
 static lk_status forward_tensors(lk_builder *b) {
@@ -290,24 +318,34 @@ lk_status lk_build_forward(lk_builder *b) {
 
 // --- pass 4: the loss, and backward --------------------------------------------------------------
 
-lk_status lk_build_loss(lk_builder *b, const lk_op_type *type) {
+lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type *target) {
     lk_program *p = b->program;
     lk_op *last = &p->ops[b->output.op];
     const uint64_t examples = p->wave_examples;
+    const uint64_t sums[] = {examples, lk_program_metrics(p)->sum_count};
+    const bool labels = lk_model_loss(&p->spec->model)->labels;
     LK_CHECK(lk_build_rows(b, last, "/gradient", LK_CLASS_GRADIENT, LK_F32, last->floats,
                            &last->gradient));
     LK_CHECK(lk_build_tensor(b, "labels", LK_CLASS_STAGING, LK_U32, LK_REGION_REPLICA, 1, &examples,
                              &p->labels));
-    LK_CHECK(lk_build_tensor(b, "loss", LK_CLASS_ACTIVATION, LK_F32, LK_REGION_REPLICA, 1,
-                             &examples, &p->loss));
+    LK_CHECK(lk_build_tensor(b, "loss", LK_CLASS_ACTIVATION, LK_F32, LK_REGION_REPLICA,
+                             sums[1] > 1 ? 2 : 1, sums, &p->loss));
     lk_op *loss = new_op(b, type, LK_FORWARD, LK_NONE);
+    const uint32_t number = p->op_count - 1;
     loss->floats = last->floats;
+    loss->scale = p->spec->model.loss_options.scale;
+    loss->input[0] = b->output.op;
+    loss->input[1] = b->target.op;
+    loss->gradient = last->gradient;
+    p->ops[0].tensor[LK_AUX] = p->labels;
     loss->tensor[LK_X] = p->logits;
-    loss->tensor[LK_X2] = p->ops[0].tensor[LK_AUX] = p->labels;
+    loss->tensor[LK_X2] = labels ? p->labels : LK_NONE;
+    if (b->target.op != LK_NONE) loss->tensor[LK_X2] = p->ops[b->target.op].tensor[LK_Y];
+    if (!labels) loss->tensor[LK_AUX] = p->labels;
     loss->tensor[LK_Y] = p->loss;
     loss->tensor[LK_DX] = last->gradient;
     new_op(b, &lk_op_metric_sum, LK_FORWARD, LK_NONE)->tensor[LK_DY] = p->loss;
-    return LK_OK;
+    return target ? lk_build_input_gradient(b, target, number, 1, false) : LK_OK;
 }
 
 lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
@@ -416,8 +454,7 @@ static void unmask(lk_builder *b, uint32_t i) {
 
 lk_status lk_build_backward(lk_builder *b) {
     lk_program *p = b->program;
-    const lk_loss_type *loss = p->spec->model.loss;
-    LK_CHECK((loss ? loss : &lk_loss_sparse_categorical_crossentropy)->build(b));
+    LK_CHECK(lk_model_loss(&p->spec->model)->build(b));
     for (uint32_t i = p->forward_end; i-- > 0;) {
         const lk_op *op = &p->ops[i];
         if (!op->wants) continue;

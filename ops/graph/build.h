@@ -29,7 +29,8 @@ struct lk_builder {
     lk_error *error;
     uint32_t layer;                         // the layer being built, or that of the op at hand
     lk_value input[LK_LAYER_INPUTS_MAX];    // of the layer being built
-    lk_value output;                        // ... which it sets; of a loss, the last layer's
+    lk_value output;                        // ... which it sets; of a loss, its first input
+    lk_value target;                        // of a loss, its second input; else op LK_NONE
     uint32_t ops_max, tensors_max;          // entries of the program's tables
     lk_slot slots[LK_OPTIMIZER_SLOTS_MAX];  // of each parameter
     uint32_t slot_count;
@@ -95,9 +96,10 @@ lk_status lk_build_gradient_in_place(lk_builder *b, const lk_op_type *type, uint
 
 // --- for lk_loss_type.build ----------------------------------------------------------------------
 
-// Emits the loss op on the last layer's output, of `floats` values an example: LK_X that output,
-// LK_X2 the labels, LK_Y the loss of each example, LK_DX the gradient.
-lk_status lk_build_loss(lk_builder *b, const lk_op_type *type);
+// Emits the loss op on b->output: LK_X that output, LK_X2 the labels or else the target, LK_Y the
+// metrics of each example, LK_DX the gradient of x. `target`: not NULL, an op that makes the
+// gradient of the target from that of x (LK_DY), where one is wanted.
+lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type *target);
 
 // --- for lk_program_build ------------------------------------------------------------------------
 

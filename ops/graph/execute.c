@@ -6,7 +6,7 @@
 void lk_frame_start(lk_frame *f) {
     f->counter.count = 0;
     f->ahead.at = f->ahead.begin;
-    f->correct = 0;
+    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) f->counts[i] = 0;
     f->bad_op = LK_NONE;
 }
 
@@ -87,16 +87,19 @@ static const lk_grain_view *block_views(lk_frame *f, const lk_op *op, const lk_w
     return views;
 }
 
-// The loss is summed like a bias gradient of one column; its nodes are single floats of the frame.
+// Metrics are summed like a bias gradient of as many columns; their nodes are in the frame.
 static void metric_sum(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *counter) {
+    const uint32_t sums = lk_program_metrics(f->program)->sum_count;
     lk_block b = lk_wave_block(wave, wave->first_grain);
     for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
         _Alignas(64) float node[16];
-        f->kernels->column_sums(1, b.end - b.at, block_views(f, op, wave, &b), node);
+        f->kernels->column_sums(sums, b.end - b.at, block_views(f, op, wave, &b), node);
         uint32_t slot = counter->count;
-        f->losses[slot] = node[0];
+        for (uint32_t i = 0; i < sums; i++) f->sums[slot][i] = node[i];
         for (uint32_t merges = lk_counter_push(counter, b.node); merges > 0; merges--, slot--) {
-            f->losses[slot - 1] = f->losses[slot - 1] + f->losses[slot];
+            for (uint32_t i = 0; i < sums; i++) {
+                f->sums[slot - 1][i] = f->sums[slot - 1][i] + f->sums[slot][i];
+            }
         }
     }
 }
@@ -146,23 +149,26 @@ lk_lane lk_lane_of(lk_frame *f, const lk_op *op, uint32_t examples) {
     return lane;
 }
 
-// What positions without an example have left in the results of the loss: taken out again. Returns
-// how many of them were counted as correct: their label is 0.
-static uint32_t forget_missing(lk_frame *f, const lk_op *op, const lk_wave *wave, bool train) {
-    uint64_t classes = op->floats;
-    float *losses = lk_tensor_at(f, op->tensor[LK_Y]);
-    float *dlogits = lk_tensor_at(f, op->tensor[LK_DX]);
-    uint32_t counted = 0;
+// What positions without an example, which were computed as zeros, have left in the results of the
+// loss is taken out again. How they were counted its reference says, one by one.
+static void forget_missing(lk_frame *f, const lk_op *op, const lk_wave *wave, const lk_lane *lane) {
+    static const lk_role rows[] = {LK_X, LK_X2, LK_Y, LK_DX};
+    const uint32_t sums = lk_program_metrics(f->program)->sum_count;
     for (uint32_t m = 0; m < wave->examples; m++) {
-        const float *logits = (const float *)lk_tensor_at(f, op->tensor[LK_X]) + m * classes;
-        bool zero_wins = true;
         if (!is_missing(f, wave, m)) continue;
-        for (uint64_t k = 1; k < classes; k++) zero_wins = zero_wins && logits[k] <= logits[0];
-        counted += zero_wins;
-        losses[m] = 0.0f;
-        if (train) __builtin_memset(dlogits + m * classes, 0, classes * sizeof *dlogits);
+        lk_lane one = *lane;
+        one.examples = 1;
+        for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) one.counts[i] = 0;
+        for (uint32_t r = 0; r < LK_COUNT(rows); r++) {
+            if (op->tensor[rows[r]] == LK_NONE) continue;
+            one.at[rows[r]] = (float *)lane->at[rows[r]] +
+                              m * row_length(&f->program->tensors[op->tensor[rows[r]]]);
+        }
+        (void)op->type->reference(&one, op);
+        for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) f->counts[i] -= one.counts[i];
+        __builtin_memset(one.at[LK_Y], 0, sums * sizeof(float));
+        if (lane->train) __builtin_memset(one.at[LK_DX], 0, op->floats * sizeof(float));
     }
-    return counted;
 }
 
 static void before(lk_frame *f, uint32_t op) {
@@ -177,8 +183,8 @@ static void examples(lk_frame *f, uint32_t index, const lk_wave *wave, const lk_
                      uint32_t bad) {
     const lk_op *op = &f->program->ops[index];
     if (op->type->scope == LK_SCOPE_LOSS) {
-        f->correct += lane->correct;
-        if (wave->sparse) f->correct -= forget_missing(f, op, wave, lane->train);
+        lk_metric_add_counts(f->counts, lane->counts);
+        if (wave->sparse) forget_missing(f, op, wave, lane);
     }
     if (bad && index < f->bad_op) f->bad_op = index;
 }

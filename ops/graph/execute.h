@@ -66,14 +66,14 @@ struct lk_frame {
     LK_WIDE const lk_program *program;
     LK_WIDE const lk_kernels *kernels;
     LK_WIDE const lk_source *source;
-    LK_WIDE uint8_t *device;      // start of the device region
-    LK_WIDE uint8_t *replica;     // start of this replica's region
-    LK_WIDE lk_counter counter;   // the nodes held, after the ops of the waves so far
-    float losses[LK_BLOCKS_MAX];  // the loss sum of each node held
-    lk_ahead ahead;               // what others update of the weights, to be fetched
-    uint32_t correct;             // predictions that were right, in the waves so far
-    uint32_t bad_op;              // first op of which a result was not finite, or LK_NONE
-    LK_WIDE void *lane_device;    // what lanes carry as `device`
+    LK_WIDE uint8_t *device;     // start of the device region
+    LK_WIDE uint8_t *replica;    // start of this replica's region
+    LK_WIDE lk_counter counter;  // the nodes held, after the ops of the waves so far
+    float sums[LK_BLOCKS_MAX][LK_METRIC_SUMS_MAX];  // of the metrics, of each node held
+    lk_ahead ahead;                         // what others update of the weights, to be fetched
+    uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, in the waves so far
+    uint32_t bad_op;                        // first op of which a result was not finite, or LK_NONE
+    LK_WIDE void *lane_device;              // what lanes carry as `device`
 };
 
 static inline void *lk_tensor_at(const lk_frame *f, uint32_t tensor) {

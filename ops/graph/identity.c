@@ -192,14 +192,34 @@ static void add_data(identity *id, const lk_run_spec *spec) {
     add_number(id, "data.shards", spec->shards, 4);
 }
 
+// Does a loss take others than the last layer's output, and the model's input?
+static bool has_loss_inputs(const lk_model *m) {
+    const lk_loss_options *o = &m->loss_options;
+    return o->input_count > 0 &&
+           (o->inputs[0] != m->layer_count || (o->input_count > 1 && o->inputs[1] != 0));
+}
+
+static void add_loss(identity *id, const lk_model *m) {
+    const lk_loss_words *words = lk_loss_words_of(lk_model_loss(m));
+    const lk_loss_options *o = &m->loss_options;
+    char key[64];
+    if (words->type != &lk_loss_sparse_categorical_crossentropy) {
+        add_text(id, "model.loss", words->name);
+    }
+    if (has_loss_inputs(m)) add_u32s(id, "model.loss.inputs", o->input_count, o->inputs);
+    for (uint32_t i = 0; i < words->key_count; i++) {
+        lk_assert(compare(words->keys[i].name, "inputs") > 0);
+        lk_format(key, sizeof key, "model.loss.%s", words->keys[i].name);
+        add_field(id, key, &words->keys[i], o);
+    }
+}
+
 static void add_model(identity *id, const lk_model *m) {
     const uint32_t input[] = {m->in_h, m->in_w, m->in_c};
     add_number(id, "model.classes", m->classes, 4);
     add_u32s(id, "model.input", 3, input);
     for (uint32_t i = 0; i < m->layer_count; i++) add_layer(id, &m->layers[i], i);
-    if (m->loss && m->loss != &lk_loss_sparse_categorical_crossentropy) {
-        add_text(id, "model.loss", lk_loss_words_of(m->loss)->name);
-    }
+    add_loss(id, m);
 }
 
 void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {

@@ -28,11 +28,16 @@ const char *lk_precision_name(lk_precision precision);
 // A network and what it is trained with.
 typedef struct lk_model {
     uint32_t in_h, in_w, in_c;  // of one example
-    uint32_t classes;
+    uint32_t classes;           // of labels; 0 where the loss takes none
     uint32_t layer_count;
     const lk_layer *layers;
     const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy
+    lk_loss_options loss_options;
 } lk_model;
+
+static inline const lk_loss_type *lk_model_loss(const lk_model *model) {
+    return model->loss ? model->loss : &lk_loss_sparse_categorical_crossentropy;
+}
 
 // Everything that decides the bits of a run.
 typedef struct lk_run_spec {

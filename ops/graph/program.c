@@ -24,9 +24,12 @@ static uint32_t shares_max(const lk_model *m) {
     return named ? inputs : 0;
 }
 
+// Of a loss of two inputs: the gradient of the second, and a share where others take it too.
+static uint32_t target_max(const lk_model *m) { return lk_model_loss(m)->inputs > 1 ? 2 : 0; }
+
 // LOAD, loss, its sum, REDUCE.
 uint32_t lk_program_ops_max(const lk_model *m) {
-    uint32_t most = 4 + shares_max(m);
+    uint32_t most = 4 + shares_max(m) + target_max(m);
     for (uint32_t i = 0; i < m->layer_count; i++) {
         const lk_layer *l = &m->layers[i];
         most += l->type->ops_max + (l->activation ? l->activation->ops_max : 0);
@@ -42,7 +45,8 @@ static uint32_t params_max(const lk_model *m) {
 
 // Input, labels, loss, nodes, views, scratch of REDUCE and of a device.
 uint32_t lk_program_tensors_max(const lk_model *m) {
-    uint32_t most = 7 + shares_max(m) + params_max(m) * (1 + LK_OPTIMIZER_SLOTS_MAX);
+    uint32_t most =
+        7 + shares_max(m) + target_max(m) + params_max(m) * (1 + LK_OPTIMIZER_SLOTS_MAX);
     for (uint32_t i = 0; i < m->layer_count; i++) {
         const lk_layer *l = &m->layers[i];
         most += l->type->tensors_max + (l->activation ? l->activation->tensors_max : 0);

@@ -109,6 +109,16 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
                            const lk_plan_options *options, void *memory, lk_program *program,
                            lk_error *error);
 
+// What a step of it reports.
+static inline const lk_metrics *lk_program_metrics(const lk_program *program) {
+    return &lk_model_loss(&program->spec->model)->metrics;
+}
+
+// Floats of the output of one example.
+static inline uint64_t lk_program_output_floats(const lk_program *program) {
+    return program->tensors[program->logits].shape[1];
+}
+
 // Grains that replica r of R computes: [first, first + count), contiguous, as equal as can be.
 typedef struct lk_grain_range {
     uint32_t first, count;

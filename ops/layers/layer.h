@@ -9,13 +9,14 @@
 
 #include "arena/plan.h"
 #include "ops/initializer.h"
+#include "ops/metric.h"
 #include "ops/setting.h"
 
 // Every layer, and those of them that may stand as "activation" of another.
 #define LK_LAYER_LIST(X)                                                                  \
     X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add) X(tanh) X(sigmoid) X(leaky_relu) \
     X(average_pool2d) X(global_average_pool2d) X(dropout)
-#define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy)
+#define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean)
 
 enum { LK_LAYER_INPUTS_MAX = 2 };
 
@@ -52,8 +53,20 @@ struct lk_layer_type {
     lk_status (*build)(lk_builder *b, const lk_layer *layer);
 };
 
-// A loss over the output of the last layer and the labels: emits its op and the gradient.
+// What a configuration says of a loss beside its type. Fields that a type does not have are 0.
+typedef struct lk_loss_options {
+    // The layers whose outputs it takes, as a layer's `inputs`. None: the last layer, and then the
+    // model's input.
+    uint32_t input_count;
+    uint32_t inputs[LK_LAYER_INPUTS_MAX];
+    float scale;  // mean
+} lk_loss_options;
+
+// A loss over outputs of layers, the first of them the prediction: emits its op and the gradient.
 struct lk_loss_type {
+    uint32_t inputs;     // how many it takes
+    bool labels;         // and the label of each example
+    lk_metrics metrics;  // what its op writes of each example, and counts
     lk_status (*build)(lk_builder *b);
 };
 
@@ -82,7 +95,10 @@ typedef struct lk_layer_words {
 
 typedef struct lk_loss_words {
     const lk_loss_type *type;
-    const char *name, *meaning;
+    const char *name;
+    const lk_setting *keys;  // of lk_loss_options; by name, ascending
+    uint32_t key_count;
+    const char *meaning;
     // The node of ONNX, on axis 1, that makes of logits what the loss takes them for, and what that
     // is called. NULL: the logits are the answer.
     const char *export_node, *export_name;

@@ -1,4 +1,4 @@
-// loss.c - losses over the last layer's output and the labels: formulas, the reference, gradients.
+// loss.c - losses over outputs of layers and labels: formulas, the reference, gradients.
 // Freestanding. ARITHMETIC.md 4.
 //
 //   softmax cross-entropy, from logits, per example:
@@ -44,7 +44,7 @@ static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
             *dlogits++ = g;
         }
     }
-    l->correct = hits;
+    l->counts[0] += hits;
     return bad;
 }
 
@@ -58,7 +58,7 @@ static lk_status build_sparse_categorical_crossentropy(lk_builder *b) {
             "at least 2) for the loss; end with flatten and a dense layer of that many units",
             s->h, s->w, s->c, classes);
     }
-    return lk_build_loss(b, &lk_op_softmax_cross_entropy);
+    return lk_build_loss(b, &lk_op_softmax_cross_entropy, NULL);
 }
 
 const lk_op_type lk_op_softmax_cross_entropy = {.name = "softmax_cross_entropy",
@@ -67,6 +67,13 @@ const lk_op_type lk_op_softmax_cross_entropy = {.name = "softmax_cross_entropy",
                                                 .reference = softmax_cross_entropy};
 
 const lk_loss_type lk_loss_sparse_categorical_crossentropy = {
+    .inputs = 1,
+    .labels = true,
+    .metrics = {.sum_count = 1,
+                .sum = {"loss"},
+                .count_count = 1,
+                .count = {"correct"},
+                .share = {"accuracy"}},
     .build = build_sparse_categorical_crossentropy};
 const lk_loss_words lk_loss_words_sparse_categorical_crossentropy = {
     .type = &lk_loss_sparse_categorical_crossentropy,
@@ -74,3 +81,123 @@ const lk_loss_words lk_loss_words_sparse_categorical_crossentropy = {
     .meaning = "softmax cross-entropy from logits, labels are class numbers",
     .export_node = "Softmax",
     .export_name = "probabilities"};
+
+// --- mean_squared_error --------------------------------------------------------------------------
+//
+//   of the prediction p and the target t, per example, K values each, r = 1 / K:
+//       d[k] = p[k] - t[k];  loss = (sum of d[k] * d[k]) * r;
+//       mean_absolute_error = (sum of |d[k]|) * r;
+//       dp[k] = d[k] * (2 * r) + 0.0f;  dt[k] = 0 - dp[k]
+
+static uint32_t mean_squared_error(lk_lane *l, const lk_op *op) {
+    const float *p = l->at[LK_X], *t = l->at[LK_X2];
+    const float part = 1.0f / (float)op->floats;
+    float *y = l->at[LK_Y], *dp = l->train ? l->at[LK_DX] : NULL;
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < l->examples; m++, y += 2) {
+        slice_sum squares, absolutes;
+        slice_start(&squares, 0.0f);
+        slice_start(&absolutes, 0.0f);
+        for (uint64_t k = 0; k < op->floats; k++, p++, t++) {
+            const float d = *p - *t;
+            slice_term(&squares, d, d);
+            slice_term(&absolutes, 1.0f, d < 0.0f ? -d : d);
+            if (!dp) continue;
+            *dp = d * (2.0f * part) + 0.0f;
+            bad |= lk_not_finite(*dp++);
+        }
+        y[0] = slice_finish(&squares) * part;
+        y[1] = slice_finish(&absolutes) * part;
+        bad |= lk_not_finite(y[0]) | lk_not_finite(y[1]);
+    }
+    return bad;
+}
+
+static uint32_t mean_squared_error_target_gradient(lk_lane *l, const lk_op *op) {
+    const float *dp = l->at[LK_DY];
+    float *dt = l->at[LK_DX];
+    for (uint64_t i = 0; i < l->examples * op->floats; i++) dt[i] = 0.0f - dp[i];
+    return 0;
+}
+
+static uint64_t values_of(const lk_shape *s) { return (uint64_t)s->h * s->w * s->c; }
+
+static lk_status build_mean_squared_error(lk_builder *b) {
+    const lk_shape *p = &b->output.shape, *t = &b->target.shape;
+    if (b->output.op == b->target.op) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "model.loss: both inputs are the same tensor, wanted a prediction and a "
+                       "target; name two layers, or \"input\", in its \"inputs\"");
+    }
+    if (values_of(p) != values_of(t)) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "model.loss: its inputs are %u x %u x %u and %u x %u x %u, wanted two of as "
+                       "many values; change the layers, or name others in its \"inputs\"",
+                       p->h, p->w, p->c, t->h, t->w, t->c);
+    }
+    return lk_build_loss(b, &lk_op_mean_squared_error, &lk_op_mean_squared_error_target_gradient);
+}
+
+const lk_op_type lk_op_mean_squared_error = {.name = "mean_squared_error",
+                                             .number = LK_OP_MEAN_SQUARED_ERROR,
+                                             .scope = LK_SCOPE_LOSS,
+                                             .reference = mean_squared_error};
+const lk_op_type lk_op_mean_squared_error_target_gradient = {
+    .name = "mean_squared_error_target_gradient",
+    .number = LK_OP_MEAN_SQUARED_ERROR_TARGET_GRADIENT,
+    .scope = LK_SCOPE_EXAMPLES,
+    .reference = mean_squared_error_target_gradient};
+
+const lk_loss_type lk_loss_mean_squared_error = {
+    .inputs = 2,
+    .metrics = {.sum_count = 2, .sum = {"loss", "mean_absolute_error"}},
+    .build = build_mean_squared_error};
+const lk_loss_words lk_loss_words_mean_squared_error = {
+    .type = &lk_loss_mean_squared_error,
+    .name = "mean_squared_error",
+    .meaning = "of two inputs: the prediction, and the target, which is the model's input unless "
+               "named; a mean over values"};
+
+// --- mean ----------------------------------------------------------------------------------------
+//
+//   of the K outputs of an example, r = 1 / K:
+//       loss = ((sum of x[k]) * r) * scale;  dx[k] = r * scale + 0.0f
+
+static uint32_t mean(lk_lane *l, const lk_op *op) {
+    const float *x = l->at[LK_X];
+    const float part = 1.0f / (float)op->floats, slope = part * op->scale + 0.0f;
+    float *y = l->at[LK_Y], *dx = l->train ? l->at[LK_DX] : NULL;
+    uint32_t bad = lk_not_finite(slope);
+    for (uint32_t m = 0; m < l->examples; m++) {
+        slice_sum s;
+        slice_start(&s, 0.0f);
+        for (uint64_t k = 0; k < op->floats; k++) slice_term(&s, 1.0f, *x++);
+        y[m] = slice_finish(&s) * part * op->scale + 0.0f;
+        bad |= lk_not_finite(y[m]);
+        for (uint64_t k = 0; dx && k < op->floats; k++) *dx++ = slope;
+    }
+    return bad;
+}
+
+static lk_status build_mean(lk_builder *b) { return lk_build_loss(b, &lk_op_mean, NULL); }
+
+const lk_op_type lk_op_mean = {
+    .name = "mean", .number = LK_OP_MEAN, .scope = LK_SCOPE_LOSS, .reference = mean};
+
+const lk_loss_type lk_loss_mean = {
+    .inputs = 1, .metrics = {.sum_count = 1, .sum = {"loss"}}, .build = build_mean};
+
+static const lk_setting mean_keys[] = {
+    {.name = "scale",
+     .kind = LK_SETTING_FLOAT,
+     .offset = offsetof(lk_loss_options, scale),
+     .low = -1e6f,
+     .high = 1e6f,
+     .float_constant = 1.0f,
+     .meaning = "what the mean is multiplied by; -1 makes it large"},
+};
+const lk_loss_words lk_loss_words_mean = {.type = &lk_loss_mean,
+                                          .name = "mean",
+                                          .keys = mean_keys,
+                                          .key_count = LK_COUNT(mean_keys),
+                                          .meaning = "of the output's values, times a scale"};

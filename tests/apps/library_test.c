@@ -278,6 +278,12 @@ static void test_train(void **state) {
     lockstep_result result;
     assert_int_equal(lockstep_evaluate(run, &result, &error), LOCKSTEP_OK);
     assert_true(result.correct == t.last.correct && result.loss == t.last.loss);
+    assert_int_equal(result.metric_count, 2);
+    assert_string_equal(result.metrics[0].name, "loss");
+    assert_true(result.metrics[0].value == (double)result.loss);
+    assert_string_equal(result.metrics[1].name, "accuracy");
+    assert_true(result.metrics[1].value == (double)result.correct / result.examples);
+    assert_true(t.last.metric_count == 2 && result.metrics[1].value == t.last.metrics[1].value);
     lockstep_close(run);
     snprintf(command, sizeof command,
              "cd '%s' && cmp trained/metrics.jsonl of_program/metrics.jsonl && "

@@ -144,7 +144,7 @@ static void play(uint64_t skipped, uint8_t *states, float losses[STEPS]) {
     for (uint64_t s = 0; s < STEPS; s++) {
         for (uint32_t r = 0; r < REPLICAS; r++) lk_step_compute(&f.world, r, s);
         for (uint32_t r = 0; s != skipped && r < REPLICAS; r++) lk_step_update(&f.world, r, s);
-        losses[s] = lk_step_finish(&f.world, s).loss;
+        losses[s] = lk_step_finish(&f.world, s).means[0];
         memcpy(states + (s + 1) * bytes, f.device, bytes);
     }
     end(&f);
@@ -165,7 +165,7 @@ static void check_step(fixture *f, uint64_t step, lk_verdict want, const uint8_t
     assert_int_equal(r.step, step);
     assert_true(!r.bad_tensor == !flagged);
     if (flagged) assert_string_equal(r.bad_tensor, "d");
-    assert_memory_equal(&r.loss, &losses[step], sizeof r.loss);
+    assert_memory_equal(&r.means[0], &losses[step], sizeof r.means[0]);
     const bool waits = want == LK_VERDICT_REPLAY || want == LK_VERDICT_STOP;
     assert_memory_equal(f->device, states + (step + !waits) * bytes, bytes);
 }
@@ -233,7 +233,7 @@ static void test_replicas_in_turn(void **state) {
     for (uint64_t s = 0; s < STEPS; s++) {
         lk_driver_start(&f.driver, 0, s);
         lk_driver_run_in_turn(&f.driver);
-        const float loss = lk_driver_finish(&f.driver).loss;
+        const float loss = lk_driver_finish(&f.driver).means[0];
         assert_memory_equal(&loss, &plain_loss[s], sizeof loss);
         assert_memory_equal(f.device, plain + (s + 1) * bytes, bytes);
     }

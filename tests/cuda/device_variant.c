@@ -364,7 +364,7 @@ static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, const 
     float *to = dlogits ? space(count * sizeof *to) : NULL, *losses = space(m_count * sizeof *to);
     lk_cuda_softmax_cross_entropy(&s, m_count, classes, floats_there(logits, count),
                                   there(labels, m_count * sizeof *labels), to, losses);
-    *correct = wait_for(&s).correct;
+    *correct = wait_for(&s).counts[0];
     if (dlogits) back(dlogits, to, count * sizeof *to);
     back(loss, losses, m_count * sizeof *to);
     return end(&s);
@@ -381,6 +381,9 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
 
 // Any op of LK_PLAIN_OP_LIST: its tensors go there, the last of them comes back.
 static uint64_t role_bytes(const lk_lane *l, const lk_op *op, lk_role role) {
+    const uint64_t sums = op->type == &lk_op_mean_squared_error ? 2 : 1;
+    if (role == LK_Y && op->type->scope == LK_SCOPE_LOSS) return l->examples * sums * sizeof(float);
+    if (role == LK_AUX && op->type->scope == LK_SCOPE_LOSS) return l->examples * sizeof(uint32_t);
     const bool input = role == LK_X || role == LK_DX;
     if (input &&
         (op->type == &lk_op_average_pool2d || op->type == &lk_op_average_pool2d_backward)) {
@@ -404,9 +407,10 @@ static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     }
     (void)kernel(&there_lane, op);
     wait_for(&s);
-    const bool backward = l->at[LK_DX] != NULL;
+    const bool loss = op->type->scope == LK_SCOPE_LOSS, backward = l->at[LK_DX] && !loss;
     for (uint32_t r = 0; r < LK_ROLES; r++) {
-        const bool out = backward ? r == LK_DX : r == LK_Y || r == LK_AUX;
+        bool out = backward ? r == LK_DX : r == LK_Y || r == LK_AUX;
+        if (loss) out = r == LK_Y || r == LK_DX;
         if (out && l->at[r]) back(l->at[r], there_lane.at[r], role_bytes(l, op, (lk_role)r));
     }
     return end(&s);

@@ -55,7 +55,7 @@ static lk_cuda_state state_now(const lk_cuda_stream *s) {
 }
 
 static lk_cuda_stream fresh(uint64_t step) {
-    const lk_cuda_state state = {step, 0, UINT32_MAX, UINT32_MAX, 0};
+    const lk_cuda_state state = {.step = step, .bad_op = UINT32_MAX, .bad_param = UINT32_MAX};
     must(lk_cuda_prepare());
     return (lk_cuda_stream){.state = there(&state, sizeof state), .op = 3};
 }
@@ -183,7 +183,7 @@ static tiny tiny_open(uint64_t step) {
 
 static void tiny_step(tiny *t) {
     lk_cuda_update(&t->s, &half, t->params, 1, 2, t->nodes, 1, t->scalars);
-    lk_cuda_step_end(&t->s, t->loss_nodes, 1, t->scalars, t->ring, RING);
+    lk_cuda_step_end(&t->s, t->loss_nodes, 1, 1, t->scalars, t->ring, RING);
 }
 
 static void test_results(void **unused) {
@@ -196,7 +196,7 @@ static void test_results(void **unused) {
         assert_int_equal(state.stopped, 0);
         const lk_cuda_result *r = &t.ring[step % RING];
         assert_int_equal(r->step, step);
-        assert_true(r->loss == 1.5f);
+        assert_true(r->means[0] == 1.5f);
         assert_int_equal(r->bad_op, UINT32_MAX);
         assert_int_equal(r->bad_param, UINT32_MAX);
         assert_int_equal(r->not_finite, 0);
@@ -272,7 +272,7 @@ static void test_graph(void **unused) {
     assert_int_equal(state_now(&t.s).step, 0);  // recorded, not run
     for (int i = 0; i < 3; i++) must(cudaGraphLaunch(exec, stream));
     assert_int_equal(state_now(&t.s).step, 3);
-    assert_true(t.ring[2].loss == 1.5f);
+    assert_true(t.ring[2].means[0] == 1.5f);
     must(cudaGraphExecDestroy(exec));
     must(cudaGraphDestroy(graph));
     must(cudaStreamDestroy(stream));

@@ -695,6 +695,8 @@ class Run:
                 function = ACTIVATIONS[layer["activation"]](None, made.shape)
                 self.append(function, [len(self.shapes) - 1])
             outputs.append((len(self.shapes) - 1, self.shapes[-1]))
+        taken = loss_inputs(config)
+        self.loss_at = [outputs[i][0] for i in taken]
         names = slot_names(config["optimizer"])
         first = 1.0 if config["optimizer"]["type"] == "rmsprop_tf1" else 0.0
         self.slots = [{name: [first if name == "mean_square" else 0.0] * len(p) for name in names}
@@ -739,16 +741,8 @@ class Run:
         for layer in self.layers:
             x = [values[i] for i in layer.inputs_at]
             values.append(layer.forward(x[0] if len(x) == 1 else x, *self.weights(layer)))
-        z = values[-1]
-        top = max(z)
-        self.correct += z.index(top) == label
-        e = [exp(sub(v, top)) for v in z]
-        s = finished([(1.0, v) for v in e])
-        r = div(1.0, s)
-        loss = add(sub(log(s), sub(z[label], top)), 0.0)
         gradients = [None] * len(values)
-        gradients[-1] = [add(sub(mul(e[k], r), 1.0 if k == label else 0.0), 0.0)
-                         for k in range(len(z))]
+        sums = LOSSES[loss_of(self.config)["type"]](self, values, label, gradients)
         for i in range(len(self.layers), 0, -1):
             layer, dy = self.layers[i - 1], gradients[i]
             if not self.learns[i]:
@@ -763,7 +757,38 @@ class Run:
             dx = layer.backward(dy, self.weights(layer)[0])
             for n in [n for n in layer.inputs_at if self.learns[n]]:
                 gradients[n] = list(map(add, gradients[n], dx)) if gradients[n] else dx
-        return loss
+        return sums
+
+    # section 4: each gives the sums of an example, and the gradients of what the loss takes
+
+    def softmax_cross_entropy(self, values, label, gradients):
+        z = values[self.loss_at[0]]
+        top = max(z)
+        self.correct += z.index(top) == label
+        e = [exp(sub(v, top)) for v in z]
+        s = finished([(1.0, v) for v in e])
+        r = div(1.0, s)
+        gradients[self.loss_at[0]] = [add(sub(mul(e[k], r), 1.0 if k == label else 0.0), 0.0)
+                                      for k in range(len(z))]
+        return [add(sub(log(s), sub(z[label], top)), 0.0)]
+
+    def mean_squared_error(self, values, _label, gradients):
+        p, t = (values[at] for at in self.loss_at)
+        r = div(1.0, rounded(Fraction(len(p))))
+        d = list(map(sub, p, t))
+        dp = [add(mul(v, mul(2.0, r)), 0.0) for v in d]
+        gradients[self.loss_at[0]] = dp
+        if self.learns[self.loss_at[1]]:
+            gradients[self.loss_at[1]] = [sub(0.0, v) for v in dp]
+        return [mul(finished([(v, v) for v in d]), r),
+                mul(finished([(1.0, abs(v)) for v in d]), r)]
+
+    def mean(self, values, _label, gradients):
+        x = values[self.loss_at[0]]
+        r = div(1.0, rounded(Fraction(len(x))))
+        scale = rounded(Fraction(str(loss_of(self.config).get("scale", 1))))
+        gradients[self.loss_at[0]] = [add(mul(r, scale), 0.0)] * len(x)
+        return [add(mul(mul(finished([(1.0, v) for v in x]), r), scale), 0.0)]
 
     def position(self, epoch, p, terms):
         """Position p of an epoch, in the order of the run; None where it has no example."""
@@ -788,10 +813,10 @@ class Run:
         n = min(batch, total - first)
         self.correct = 0
         terms = [[] for _ in self.parameters]
-        losses = []
+        reports = []
         for self.place in range(batch if self.shards else n):
-            losses.append(self.position(epoch, first + self.place, terms))
-        assert sum(loss is not None for loss in losses) == n
+            reports.append(self.position(epoch, first + self.place, terms))
+        assert sum(report is not None for report in reports) == n
         inverse = div(1.0, rounded(Fraction(n)))
         self.scalars = Scalars(config["optimizer"], self.step)
         for q, parameter in enumerate(self.parameters):
@@ -801,8 +826,16 @@ class Run:
             for i, g in enumerate(sums):
                 self.apply(q, i, mul(add(g, 0.0), inverse))
         self.step += 1
-        loss = gradient_sum([None if v is None else [(1.0, v)] for v in losses], config["grain"])
-        return mul(add(loss, 0.0), inverse)
+        width = max(len(report) for report in reports if report)
+        sums = [gradient_sum([r and [(1.0, r[k])] for r in reports], config["grain"])
+                for k in range(width)]
+        return [mul(add(s, 0.0), inverse) for s in sums]
+
+    def report(self):
+        """What a step logs: its means, and with labels the number of right predictions."""
+        means = self.train_step()
+        count = [self.correct] if loss_of(self.config)["type"] == CROSSENTROPY else []
+        return "/".join(["%.9g" % mean for mean in means] + ["%u" % c for c in count])
 
     def apply(self, q, i, g):
         o, s, slots = self.config["optimizer"], self.scalars, self.slots[q]
@@ -863,6 +896,24 @@ class Run:
         state.update(struct.pack("<Q", self.step))
         return {"run_identity": identity(self.config, self.examples, self.shards),
                 "digest": hashlib.sha256(values).hexdigest(), "state_hash": state.hexdigest()}
+
+
+CROSSENTROPY = "sparse_categorical_crossentropy"
+LOSSES = {CROSSENTROPY: Run.softmax_cross_entropy, "mean": Run.mean,
+          "mean_squared_error": Run.mean_squared_error}
+
+
+def loss_of(config):
+    loss = config["model"].get("loss", CROSSENTROPY)
+    return loss if isinstance(loss, dict) else {"type": loss}
+
+
+def loss_inputs(config):
+    """Layers' numbers plus 1, 0: the model's input."""
+    loss, layers = loss_of(config), config["model"]["layers"]
+    names = ["input"] + [layer.get("name") for layer in layers]
+    default = [len(layers), 0][:2 if loss["type"] == "mean_squared_error" else 1]
+    return [names.index(name) for name in loss["inputs"]] if "inputs" in loss else default
 
 
 def u32(*values):
@@ -928,7 +979,7 @@ def identity(config, examples, shards):
                "batch.global": u32(config["global_batch"]), "batch.grain": u32(config["grain"]),
                "data.count": struct.pack("<Q", len(examples)),
                "data.hash": hashlib.sha256(data).digest(),
-               "model.classes": u32(model["classes"]), "model.input": u32(*model["input"]),
+               "model.classes": u32(model.get("classes", 0)), "model.input": u32(*model["input"]),
                "optimizer.type": o["type"].encode(), "seed": struct.pack("<Q", config["seed"]),
                "optimizer.learning_rate":
                    struct.pack("<f", rounded(Fraction(str(o["learning_rate"]))))}
@@ -945,6 +996,13 @@ def identity(config, examples, shards):
         if o.get(key):
             entries["optimizer." + key] = u32(1)
     entries.update(rate_entries(o.get("learning_rate_schedule", {})))
+    loss = loss_of(config)
+    if loss["type"] != CROSSENTROPY:
+        entries["model.loss"] = loss["type"].encode()
+    if loss_inputs(config) != [len(model["layers"]), 0][:len(loss_inputs(config))]:
+        entries["model.loss.inputs"] = u32(*loss_inputs(config))
+    if loss.get("scale", 1) != 1:
+        entries["model.loss.scale"] = struct.pack("<f", rounded(Fraction(str(loss["scale"]))))
     for number, layer in enumerate(model["layers"]):
         entries.update(layer_entries(number, layer, inputs_of(config, number)))
     out = b"lockstep run identity 2"
@@ -955,12 +1013,13 @@ def identity(config, examples, shards):
 
 # --- the nets -------------------------------------------------------------------------------------
 
-def net(name, shape, layers, optimizer, batch, grain, count, steps, **more):
+def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, **more):
     height, width, channels = shape
     data = {"seed": 5, "count": count, "height": height, "width": width, "channels": channels,
             "classes": 3}
+    model = {"input": list(shape), "layers": layers, **({"loss": loss} if loss else {"classes": 3})}
     return dict(name=name, seed=(7 << 32) + 11, global_batch=batch, grain=grain, steps=steps,
-                model={"input": list(shape), "classes": 3, "layers": layers}, optimizer=optimizer,
+                model=model, optimizer=optimizer,
                 data={"train": {"made_up": data}}, **more)
 
 
@@ -1047,6 +1106,23 @@ NETS = [
          {"type": "dense", "units": 7}, {"type": "dropout", "rate": 0.5},
          {"type": "dense", "units": 3}],
         {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 2, 11, 5),
+    # An autoencoder of its input, 529 values and so two slices, with positions without an example.
+    net("autoencoder", (23, 23, 1),
+        [{"type": "flatten"}, {"type": "dense", "units": 1, "activation": "tanh"},
+         {"type": "dense", "units": 529, "activation": "sigmoid"}],
+        {"type": "sgd", "learning_rate": 2.5}, 4, 1, 7, 2, shards=2, loss="mean_squared_error"),
+    # Two tensors that both learn, one of them a layer's input too.
+    net("distance", (4, 4, 1),
+        [{"type": "flatten", "name": "f"}, {"type": "dense", "name": "a", "units": 5},
+         {"type": "dense", "name": "b", "units": 5, "activation": "relu"},
+         {"type": "dense", "name": "c", "units": 4, "activation": "tanh"},
+         {"type": "dense", "name": "d", "units": 5}],
+        {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 2, 11, 3,
+        loss={"type": "mean_squared_error", "inputs": ["a", "d"]}),
+    net("score", (5, 4, 1),
+        [{"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "tanh"},
+         {"type": "flatten"}, {"type": "dense", "units": 7, "activation": "sigmoid"}],
+        {"type": "sgd", "learning_rate": 0.5}, 6, 4, 11, 3, loss={"type": "mean", "scale": -1.5}),
 ]
 
 # Each optimizer and each rate schedule, on a net of one hidden layer.
@@ -1082,9 +1158,9 @@ LAYOUTS = [  # of the program: replicas and "layout"
 ]
 
 
-def cut(program, data, shards, folder):
+def cut(program, name, data, shards, folder):
     """The "data" of a run in order "sharded", after the shards are there."""
-    to = os.path.join(folder, "shards")
+    to = os.path.join(folder, name + "-shards")
     if not os.path.exists(to):
         options = [word for key in ("seed", "height", "width", "channels", "classes")
                    for word in ("--" + key, str(data[key]))]
@@ -1100,7 +1176,8 @@ def run_lockstep(program, config, replicas, layout, folder):
     config = dict(config, replicas=replicas, layout=layout, log_every_steps=1)
     shards = config.pop("shards", 0)
     if shards:
-        config["data"] = cut(program, config["data"]["train"]["made_up"], shards, folder)
+        config["data"] = cut(program, config["name"], config["data"]["train"]["made_up"], shards,
+                             folder)
     with open(path, "w") as file:
         json.dump(config, file)
     run = subprocess.run([program, "train", path, "--run-dir", run_dir, "--fresh"],
@@ -1110,7 +1187,9 @@ def run_lockstep(program, config, replicas, layout, folder):
     found = dict(line.split(" ", 1) for line in run.stdout.splitlines() if " " in line)
     with open(os.path.join(run_dir, "metrics.jsonl")) as file:
         steps = [json.loads(line)["train"] for line in file]
-    found["losses"] = " ".join("%.9g/%u" % (step["loss"], step["correct"]) for step in steps)
+    names = ["loss", "mean_absolute_error", "correct"]  # %.9g of a count is the count
+    found["losses"] = " ".join("/".join("%.9g" % step[name] for name in names if name in step)
+                               for step in steps)
     return found
 
 
@@ -1122,7 +1201,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for config in NETS:
             run = Run(config)
-            losses = ["%.9g/%u" % (run.train_step(), run.correct) for _ in range(config["steps"])]
+            losses = [run.report() for _ in range(config["steps"])]
             assert all(run.alive), f"{config['name']}: a parameter never learns"
             wanted = dict(run.hashes(), losses=" ".join(losses))
             for key, value in wanted.items():

@@ -170,8 +170,25 @@ static inline uint32_t softmax_cross_entropy(const lk_kernels *k, uint32_t m, ui
     l.at[LK_X] = WITHOUT_CONST(logits), l.at[LK_X2] = WITHOUT_CONST(labels);
     l.at[LK_Y] = loss, l.at[LK_DX] = dlogits;
     const uint32_t bad = call_op(k, &op, &l);
-    *correct = l.correct;
+    *correct = l.counts[0];
     return bad;
+}
+
+static inline uint32_t mean_squared_error(const lk_kernels *k, uint32_t m, uint64_t count,
+                                          const float *p, const float *t, float *y, float *dp) {
+    const lk_op op = {.type = &lk_op_mean_squared_error, .floats = count};
+    lk_lane l = {.examples = m};
+    l.at[LK_X] = WITHOUT_CONST(p), l.at[LK_X2] = WITHOUT_CONST(t);
+    l.at[LK_Y] = y, l.at[LK_DX] = dp;
+    return call_op(k, &op, &l);
+}
+
+static inline uint32_t mean_loss(const lk_kernels *k, uint32_t m, uint64_t count, float scale,
+                                 const float *x, float *y, float *dx) {
+    const lk_op op = {.type = &lk_op_mean, .floats = count, .scale = scale};
+    lk_lane l = {.examples = m};
+    l.at[LK_X] = WITHOUT_CONST(x), l.at[LK_Y] = y, l.at[LK_DX] = dx;
+    return call_op(k, &op, &l);
 }
 
 static inline uint32_t apply(const lk_kernels *k, const lk_optimizer *o, uint64_t count,

@@ -705,6 +705,58 @@ static void test_softmax(void **state) {
     check_softmax(1, 2600);
 }
 
+// Two losses without labels: values, gradients, both; and a value that overflows.
+static void check_losses(uint32_t m_count, uint32_t floats) {
+    ordinary = draw() % 2;
+    const uint64_t count = (uint64_t)m_count * floats;
+    float *p = operand(count), *t = operand(count);
+    output y = output_of(2 * m_count * sizeof(float)), one = output_of(m_count * sizeof(float)),
+           dp = output_of(count * sizeof(float));
+    snprintf(shape, sizeof shape, "m %u floats %u", m_count, floats);
+    for (int with = 0; with < 2; with++) {
+        assert_int_equal(mean_squared_error(reference, m_count, floats, p, t, y.want, dp.want), 0);
+        EACH_VARIANT(k) {
+            float *to = with ? dp.got : NULL;
+            assert_int_equal(mean_squared_error(k, m_count, floats, p, t, y.got, to), 0);
+            same(&y, k->name, "mean_squared_error, loss", shape);
+            if (with) same(&dp, k->name, "mean_squared_error", shape);
+        }
+        assert_int_equal(mean_loss(reference, m_count, floats, -0.7f, p, one.want, dp.want), 0);
+        EACH_VARIANT(k) {
+            float *to = with ? dp.got : NULL;
+            assert_int_equal(mean_loss(k, m_count, floats, -0.7f, p, one.got, to), 0);
+            same(&one, k->name, "mean, loss", shape);
+            if (with) same(&dp, k->name, "mean", shape);
+        }
+    }
+    const lk_op_type *target = &lk_op_mean_squared_error_target_gradient;
+    (void)element_op(reference, target, count, NULL, NULL, NULL, p, dp.want);
+    EACH_VARIANT(k) {
+        (void)element_op(k, target, count, NULL, NULL, NULL, p, dp.got);
+        same(&dp, k->name, "mean_squared_error_target_gradient", shape);
+    }
+    const uint64_t at = draw() % count;
+    p[at] = 0x1p127f, t[at] = 0.0f;
+    EACH_VARIANT(k) {
+        assert_int_equal(mean_squared_error(k, m_count, floats, p, t, y.got, NULL), 1);
+        assert_int_equal(mean_loss(k, m_count, floats, 0x1p20f, p, one.got, NULL), 1);
+    }
+    output_free(&y), output_free(&one), output_free(&dp);
+    free(p), free(t);
+}
+
+static void test_losses(void **state) {
+    (void)state;
+    for (uint64_t i = 1; i <= 60; i++) {
+        seed = i;
+        check_losses(draw_from(1, 20), draw_size(100));
+    }
+    check_losses(9, 512);
+    check_losses(8, 513);
+    check_losses(3, 1100);
+    check_losses(17, 2600);
+}
+
 // A label that is no class indexes nothing, makes the loss NaN and is reported; the other examples
 // and all gradients are what they are without it.
 static void check_strange_label(const lk_kernels *k, uint32_t label, uint32_t classes) {
@@ -799,6 +851,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_losses),
         cmocka_unit_test(test_strange_labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

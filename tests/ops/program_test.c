@@ -478,6 +478,8 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
     static const uint64_t shards[] = {0, 50, 100}, others[] = {0, 49, 100};
     lk_optimizer *o = &s->optimizer;
     lk_layer *l = &layers[1];
+    lk_model *m = &s->model;
+    lk_loss_options *wanted = &m->loss_options;
     uint32_t *const numbers[] = {&s->model.in_h,    &s->model.in_w,   &s->model.in_c,
                                  &s->model.classes, &s->global_batch, &s->grain,
                                  &l->units,         &l->size_h,       &l->size_w,
@@ -506,6 +508,17 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
     case 18: l->stride_h = l->stride_w = 1; return true;
     case 19: l->stride_h = 1; return true;
     case 20: l->input_count = 1, l->inputs[0] = 0; return true;
+    case 21: m->loss = &lk_loss_mean_squared_error; return true;
+    case 22:
+        m->loss = &lk_loss_mean_squared_error;
+        *wanted = (lk_loss_options){2, {1, 0}, 0};
+        return true;
+    case 23:
+        m->loss = &lk_loss_mean_squared_error;
+        *wanted = (lk_loss_options){2, {2, 1}, 0};
+        return true;
+    case 24: m->loss = &lk_loss_mean, wanted->scale = 1.0f; return true;
+    case 25: m->loss = &lk_loss_mean, wanted->scale = -1.0f; return true;
     default: return false;
     }
 }
@@ -527,7 +540,20 @@ static void every_field_is_in_the_identity(void **state) {
             fail_msg("changes %u and %u give one identity", i, count);
         }
     }
-    assert_int_equal(count, 11 + 21 + 1);
+    assert_int_equal(count, 11 + 26 + 1);
+}
+
+// The inputs that a loss has anyway change nothing where they are said.
+static void inputs_of_a_loss_that_are_the_default(void **state) {
+    (void)state;
+    lk_layer layers[] = {FLATTEN, DENSE("d", 4, false)};
+    uint8_t said[LK_SHA256_BYTES], unsaid[LK_SHA256_BYTES];
+    lk_run_spec s = spec_of(2, 2, 1, 3, LK_COUNT(layers), layers);
+    s.model.loss = &lk_loss_mean_squared_error;
+    lk_run_identity(&s, unsaid);
+    s.model.loss_options = (lk_loss_options){.input_count = 2, .inputs = {2, 0}};
+    lk_run_identity(&s, said);
+    assert_memory_equal(said, unsaid, sizeof said);
 }
 
 // --- the planner
@@ -922,6 +948,7 @@ int main(void) {
         cmocka_unit_test(bad_shards_are_refused),
         cmocka_unit_test(every_example_comes_once_an_epoch),
         cmocka_unit_test(every_field_is_in_the_identity),
+        cmocka_unit_test(inputs_of_a_loss_that_are_the_default),
         cmocka_unit_test(plans_of_random_tables),
         cmocka_unit_test(a_plan_by_hand),
         cmocka_unit_test(plans_of_programs),

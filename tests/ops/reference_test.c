@@ -156,6 +156,18 @@ static double loss_of(const lk_model *m, double *const *params, uint32_t example
             values[i + 1][v] = dropped(l, i, example, v, values[from][v]);
         }
     }
+    if (m->loss == &lk_loss_mean_squared_error || m->loss == &lk_loss_mean) {
+        const lk_loss_options *o = &m->loss_options;
+        const uint32_t p = o->input_count ? o->inputs[0] : last;
+        const uint32_t t = o->input_count ? o->inputs[1] : 0;
+        const int count = s[p].h * s[p].w * s[p].c;
+        double loss = 0.0;
+        for (int i = 0; i < count; i++) {
+            const double d = values[p][i] - values[t][i];
+            loss += m->loss == &lk_loss_mean ? values[p][i] * (double)o->scale : d * d;
+        }
+        return loss / count;
+    }
     double sum = 0.0, top = values[last][0];
     for (int i = 1; i < s[last].c; i++) top = fmax(top, values[last][i]);
     for (int i = 0; i < s[last].c; i++) sum += exp(values[last][i] - top);
@@ -514,7 +526,7 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
     double loss = 0.0;
     for (uint32_t m = 0; m < EXAMPLES; m++)
         loss += loss_of(&spec->model, params, m);
-    near("loss", 0, loss / EXAMPLES, (double)result.loss, 1e-5);
+    near("loss", 0, loss / EXAMPLES, (double)result.means[0], 1e-5);
     for (uint32_t i = 0; i < p.param_count; i++) {
         const float *w = (float *)(void *)(device + p.tensors[p.params[i].tensor].offset);
         for (uint64_t e = 0; e < p.params[i].count; e++) {
@@ -537,15 +549,14 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
     free(tables);
 }
 
-static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *layers,
-                        uint32_t count) {
-    const lk_run_spec spec = {.model = {h, w, c, 3, count, layers, NULL},
+static void check_model_of(const lk_model *model) {
+    const lk_run_spec spec = {.model = *model,
                               .seed = SEED,
                               .global_batch = EXAMPLES,
                               .optimizer = {.type = &lk_optimizer_sgd, .learning_rate = 1.0f},
                               .grain = 2,
                               .example_count = EXAMPLES};
-    assert_true(h * w * c <= IMAGE_MAX);
+    assert_true(model->in_h * model->in_w * model->in_c <= IMAGE_MAX);
     for (uint32_t m = 0; m < EXAMPLES; m++) {
         image_labels[m] = m % 3;
         for (uint32_t i = 0; i < IMAGE_MAX; i++) images[m][i] = (uint8_t)((draw() + 1.0f) * 127.0f);
@@ -559,6 +570,13 @@ static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *laye
         check_program(&spec, &layout, &lk_kernels_reference);
         check_program(&spec, &layout, &lk_kernels_portable);
     }
+}
+
+static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *layers,
+                        uint32_t count) {
+    const lk_model model = {
+        .in_h = h, .in_w = w, .in_c = c, .classes = 3, .layer_count = count, .layers = layers};
+    check_model_of(&model);
 }
 
 #define CONV(n, filters, size, stride, pad, bias, with_relu)                                   \
@@ -757,6 +775,78 @@ static void gradients_of_sums(void **state) {
     check_model(3, 3, 1, last, LK_COUNT(last));
 }
 
+// --- other losses --------------------------------------------------------------------------------
+
+static void check_loss(const lk_layer *layers, uint32_t count, const lk_loss_type *loss,
+                       const lk_loss_options *options) {
+    const lk_model model = {.in_h = 3,
+                            .in_w = 3,
+                            .in_c = 1,
+                            .layer_count = count,
+                            .layers = layers,
+                            .loss = loss,
+                            .loss_options = *options};
+    check_model_of(&model);
+}
+
+// The input as the target, of a dense layer and of a fused one over images; a target that is
+// trained, alone and with others who take it; a prediction that is not, and one that others take.
+static void gradients_of_squared_errors(void **state) {
+    (void)state;
+    const lk_layer dense[] = {FLATTEN, DENSE("a", 4, true, true), DENSE("b", 9, true, false)};
+    const lk_layer images_of[] = {CONV("a", 2, 2, 1, SAME, true, true),
+                                  CONV("b", 1, 3, 1, SAME, true, true)};
+    const lk_layer two[] = {FLATTEN, DENSE("a", 4, true, true), DENSE("b", 4, true, false),
+                            FROM(DENSE("c", 4, true, true), 1)};
+    const lk_layer shared[] = {FLATTEN, DENSE("a", 4, true, true), DENSE("b", 4, true, false),
+                               ADD("s", 2, 3), DENSE("c", 4, true, true)};
+    check_loss(dense, LK_COUNT(dense), &lk_loss_mean_squared_error, &(lk_loss_options){0});
+    check_loss(images_of, LK_COUNT(images_of), &lk_loss_mean_squared_error, &(lk_loss_options){0});
+    check_loss(two, LK_COUNT(two), &lk_loss_mean_squared_error,
+               &(lk_loss_options){.input_count = 2, .inputs = {3, 4}});
+    check_loss(shared, LK_COUNT(shared), &lk_loss_mean_squared_error,
+               &(lk_loss_options){.input_count = 2, .inputs = {5, 2}});
+    check_loss(shared, LK_COUNT(shared), &lk_loss_mean_squared_error,
+               &(lk_loss_options){.input_count = 2, .inputs = {2, 5}});
+    check_loss(dense, LK_COUNT(dense), &lk_loss_mean_squared_error,
+               &(lk_loss_options){.input_count = 2, .inputs = {0, 3}});
+}
+
+static void gradients_of_means(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("a", 4, true, true), DENSE("b", 5, true, false)};
+    check_loss(layers, LK_COUNT(layers), &lk_loss_mean, &(lk_loss_options){.scale = 1.0f});
+    check_loss(layers, LK_COUNT(layers), &lk_loss_mean, &(lk_loss_options){.scale = -2.5f});
+}
+
+// By hand, and of more than one slice: 513 ones are 512 in the first.
+static void golden_losses(void **state) {
+    (void)state;
+    static const float p[4] = {1.0f, -2.0f, 0.5f, 0.0f}, t[4] = {0.0f, -2.0f, 1.0f, 0.5f};
+    static const float slope[4] = {0.5f, 0.0f, -0.25f, -0.25f}, none[4];
+    float y[2], dp[4], dt[4], ones[513], d[513];
+    assert_int_equal(mean_squared_error(k, 1, 4, p, t, y, dp), 0);
+    assert_true(y[0] == 0.375f && y[1] == 0.5f);
+    same_bits(slope, dp, 4);
+    assert_int_equal(element_op(k, &lk_op_mean_squared_error_target_gradient, 4, NULL, NULL, NULL,
+                                dp, dt), 0);
+    for (uint32_t i = 0; i < 4; i++) assert_true(dt[i] == -slope[i]);
+    assert_int_equal(signbit(dt[1]), 0);
+    assert_int_equal(mean_loss(k, 1, 4, -2.0f, p, y, dp), 0);
+    assert_true(y[0] == 0.25f && dp[0] == -0.5f && dp[3] == -0.5f);
+    assert_int_equal(mean_loss(k, 1, 4, 0.0f, p, y, dp), 0);
+    same_bits(none, dp, 4);
+    for (uint32_t i = 0; i < 513; i++) ones[i] = 0x1.000002p0f;
+    assert_int_equal(mean_loss(k, 1, 513, 1.0f, ones, y, d), 0);
+    float chain = 0.0f;
+    for (uint32_t i = 0; i < 512; i++) chain += ones[i];
+    const float sum = chain + ones[512], want = sum * (1.0f / 513.0f);
+    assert_true(y[0] == want);
+    static const float large[2] = {0x1p127f, 0x1p127f}, small[2] = {-0x1p127f, 0.0f};
+    assert_int_equal(mean_squared_error(k, 1, 2, large, small, y, dp), 1);
+    assert_int_equal(mean_loss(k, 1, 2, 1.0f, large, y, dp), 1);
+}
+
 // Layers over rows of five values, each of which takes any one or two before it; what nobody took
 // is added up at the end.
 static void gradients_of_random_graphs(void **state) {
@@ -810,6 +900,9 @@ int main(void) {
         cmocka_unit_test(gradients_of_averages),
         cmocka_unit_test(gradients_of_dropout),
         cmocka_unit_test(gradients_of_sums),
+        cmocka_unit_test(gradients_of_squared_errors),
+        cmocka_unit_test(gradients_of_means),
+        cmocka_unit_test(golden_losses),
         cmocka_unit_test(gradients_of_activations),
         cmocka_unit_test(gradients_of_random_graphs),
     };

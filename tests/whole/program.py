@@ -105,6 +105,14 @@ def value(lines, key):
     return found[-1] if found else ""
 
 
+def model_of(matrix, run):
+    """Options that make the run of matrix.json another one beside it."""
+    with open(os.path.join(os.path.dirname(matrix), run + ".json"), encoding="utf-8") as f:
+        document = json.load(f)
+    return [option for key in ("model", "optimizer", "seed")
+            for option in ("--set", f"{key}={json.dumps(document[key])}")]
+
+
 def result(lines):
     return value(lines, "digest"), value(lines, "state_hash")
 
@@ -133,10 +141,10 @@ def start(t, environment, *arguments, before=()):
                             errors="replace", env={**os.environ, **environment})
 
 
-def golden(path, steps):
-    """(digest, state hash) of the matrix after so many steps, as published in the file."""
+def golden(path, steps, run="matrix"):
+    """(digest, state hash) of a run after so many steps, as published in the file."""
     with open(path, encoding="utf-8") as f:
-        entry = json.load(f)["matrix"][str(steps)]
+        entry = json.load(f)[run][str(steps)]
     return entry["digest"], entry["state_hash"]
 
 

@@ -15,7 +15,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../whole"))
-from program import Test, golden, result, value  # noqa: E402
+from program import Test, golden, model_of, result, value  # noqa: E402
 
 MATRIX, GOLDEN = (os.path.abspath(a) for a in sys.argv[3:5])
 HOW_MUCH = sys.argv[5]
@@ -213,6 +213,27 @@ def refusing_on_host(t):
     refused(t, 70, "GPU: starting a step", LOCKSTEP_HOST_CUDA_FAIL="cudaGraphLaunch:3")
 
 
+def other_losses(t):
+    """Without labels: golden digests, and all that is logged, in both orders of the examples."""
+    data = 'data={"order":"sharded","train":{"manifest":"shards/manifest.json"}}'
+    more = ["--set", "log_every_steps=1", "--set", "evaluate_every_steps=3", "--set", TEST_SET]
+    ways = [("autoencoder", ["--set", data]), ("score", [])]
+    if HOW_MUCH in ("all", "device"):
+        ways += [("autoencoder", []), ("score", ["--set", data])]
+    for name, order in ways:
+        model = model_of(MATRIX, name)
+        wanted, found = (
+            train(t, 4, kernels, "--kernels", kernels, *row, *model, *order, *more)[1]
+            for kernels, row in (("portable", []), ("cuda", ROWS[1])))
+        t.check(result(found) == result(wanted), name, *order, result(found), result(wanted))
+        t.check(order or result(found) == golden(GOLDEN, 4, name), "golden", name)
+        logs = []
+        for kernels in ("portable", "cuda"):
+            with open(f"{kernels}/metrics.jsonl", encoding="ascii") as f:
+                logs.append(f.read())
+        t.check(logs[0] == logs[1] and logs[0].count("\n") == 6, name, *order, *logs)
+
+
 def main():
     t = Test()
     same_bits(t)
@@ -221,6 +242,7 @@ def main():
     evaluating(t)
     hot_state(t)
     sharded(t)
+    other_losses(t)
     diverging(t)
     memory(t)
     refusing(t)

@@ -17,7 +17,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../../whole")]
 import world  # noqa: E402
-from program import Test, golden, result, value  # noqa: E402
+from program import Test, golden, model_of, result, value  # noqa: E402
 from world import (COUNTS, LAYERS, end, exit_codes, gpu, gpus, process_of,  # noqa: E402
                    reads_until, said, shown, threads)
 
@@ -144,6 +144,19 @@ def evaluating():
                 with open(f"{directory}/{name}", encoding="ascii") as f:
                     found.append(f.read())
             T.check(found[0] == found[1] and found[0].count("\n") >= 4, name, shown(mix), *found)
+    two_sums(more)
+
+
+def two_sums(more):
+    """A loss that reports two means, and none of the labels."""
+    model = model_of(MATRIX, "autoencoder")
+    T.expect(0, "train", MATRIX, "--run-dir", "one", "--fresh", *threads(2), *model, *more)
+    run(MIXES[-1], *model, *more, directory="several")
+    found = []
+    for directory in ("one", "several"):
+        with open(f"{directory}/metrics.jsonl", encoding="ascii") as f:
+            found.append(f.read())
+    T.check(found[0] == found[1] and found[0].count("mean_absolute_error") == 8, *found)
 
 
 def fast():

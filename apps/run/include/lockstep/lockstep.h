@@ -99,7 +99,8 @@ void lockstep_config_flag(lockstep_config *config, const char *path, bool value)
 // Any JSON value, as text: ("data.train", "{\"made_up\": {\"count\": 512}}").
 void lockstep_config_json(lockstep_config *config, const char *path, const char *value);
 
-// The model. Inputs are bytes (height, width, channels); the last layer has `classes` units.
+// The model. Inputs are bytes (height, width, channels); the last layer has `classes` units. 0: the
+// loss takes no labels.
 void lockstep_config_input(lockstep_config *config, uint32_t height, uint32_t width,
                            uint32_t channels, uint32_t classes);
 // One more layer of this type; the keys that follow are its.
@@ -166,12 +167,22 @@ size_t lockstep_plan_json(lockstep_run *run, char *out, size_t bytes, lockstep_e
 // done.
 lockstep_status lockstep_start(lockstep_run *run, lockstep_error *error);
 
+// A number that the model's loss reports: "loss", "accuracy" as a share of the examples,
+// "mean_absolute_error". The name stays as long as the program runs.
+typedef struct lockstep_metric {
+    const char *name;
+    double value;
+} lockstep_metric;
+enum { LOCKSTEP_METRICS_MAX = 4 };
+
 // How a step or an evaluation went.
 typedef struct lockstep_result {
     uint64_t step;      // steps finished
     uint32_t examples;  // that it saw
-    uint32_t correct;   // .. classified as their labels say
+    uint32_t correct;   // .. classified as their labels say; 0 where the loss takes no labels
     float loss;         // mean over them
+    uint32_t metric_count;
+    lockstep_metric metrics[LOCKSTEP_METRICS_MAX];  // by name, the loss first
 } lockstep_result;
 
 // The next step of training. Of a run's length nothing is known here: how many, the caller decides.

@@ -1,0 +1,115 @@
+// metric_text.c - fields, lines and words of metric_text.h. Host only.
+#include "apps/run/metric_text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+typedef struct writer {
+    char *out;
+    size_t bytes, used;
+} writer;
+
+static void put(writer *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void put(writer *w, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(w->out + w->used, w->bytes - w->used, format, args);
+    va_end(args);
+    w->used += (size_t)n;
+    lk_assert(w->used < w->bytes);
+}
+
+static double share_of(lk_named_result n, uint32_t i) {
+    return (double)n.r->counts[i] / n.r->examples;
+}
+
+static void put_means(writer *w, lk_named_result n) {
+    for (uint32_t i = 0; i < n.names->sum_count; i++) {
+        put(w, "%s\"%s\":%.9g", i ? "," : "", n.names->sum[i], (double)n.r->means[i]);
+    }
+}
+
+static void put_shares(writer *w, lk_named_result n) {
+    for (uint32_t i = 0; i < n.names->count_count; i++) {
+        put(w, ",\"%s\":%.6g", n.names->share[i], share_of(n, i));
+    }
+}
+
+static void put_fields(writer *w, lk_named_result n) {
+    put_means(w, n);
+    for (uint32_t i = 0; i < n.names->count_count; i++) {
+        put(w, ",\"%s\":%u", n.names->count[i], n.r->counts[i]);
+    }
+    put(w, ",\"examples\":%u", n.r->examples);
+}
+
+void lk_metric_fields(char out[LK_METRIC_TEXT_BYTES], lk_named_result n, bool shares) {
+    writer w = {out, LK_METRIC_TEXT_BYTES, 0};
+    put_fields(&w, n);
+    if (shares) put_shares(&w, n);
+}
+
+size_t lk_metric_line(char *out, size_t bytes, uint64_t step, const char *kind, lk_named_result n) {
+    writer w = {out, bytes, 0};
+    put(&w, "{\"step\":%llu,\"%s\":{", (unsigned long long)step, kind);
+    put_fields(&w, n);
+    put(&w, "}}");
+    return w.used;
+}
+
+void lk_metric_evaluation(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
+    writer w = {out, LK_METRIC_TEXT_BYTES, 0};
+    put(&w, "\"examples\":%u", n.r->examples);
+    for (uint32_t i = 0; i < n.names->count_count; i++) {
+        put(&w, ",\"%s\":%u", n.names->count[i], n.r->counts[i]);
+    }
+    put(&w, ",");
+    put_means(&w, n);
+    put_shares(&w, n);
+}
+
+void lk_metric_words(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
+    writer w = {out, LK_METRIC_TEXT_BYTES, 0};
+    for (uint32_t i = 0; i < n.names->sum_count; i++) {
+        put(&w, "%s%s %.9g", i ? ", " : "", n.names->sum[i], (double)n.r->means[i]);
+    }
+    for (uint32_t i = 0; i < n.names->count_count; i++) {
+        put(&w, ", %s %.2f%%", n.names->share[i], 100.0 * n.r->counts[i] / n.r->examples);
+    }
+}
+
+void lk_metric_equations(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
+    writer w = {out, LK_METRIC_TEXT_BYTES, 0};
+    for (uint32_t i = 0; i < n.names->sum_count; i++) {
+        put(&w, "%s%s = %.9g", i ? ", " : "", n.names->sum[i], (double)n.r->means[i]);
+    }
+}
+
+void lk_metric_lines(lk_text_out *out, lk_named_result n) {
+    for (uint32_t i = 0; i < n.names->sum_count; i++) {
+        lk_text_line(out, "test_%s %.9g", n.names->sum[i], (double)n.r->means[i]);
+    }
+    for (uint32_t i = 0; i < n.names->count_count; i++) {
+        lk_text_line(out, "test_%s %.2f", n.names->share[i],
+                     100.0 * n.r->counts[i] / n.r->examples);
+    }
+}
+
+static void put_test(json_t *object, const char *name, double value) {
+    char key[64];
+    snprintf(key, sizeof key, "test_%s", name);
+    (void)json_object_set_new(object, key, json_real(value));
+}
+
+void lk_metric_object(json_t *object, lk_named_result n) {
+    for (uint32_t i = 0; i < n.names->count_count; i++) {
+        (void)json_object_set_new(object, n.names->count[i], json_integer(n.r->counts[i]));
+    }
+    for (uint32_t i = 0; i < n.names->sum_count; i++) {
+        put_test(object, n.names->sum[i], (double)n.r->means[i]);
+    }
+    for (uint32_t i = 0; i < n.names->count_count; i++) {
+        put_test(object, n.names->share[i], share_of(n, i));
+    }
+}
