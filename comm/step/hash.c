@@ -40,12 +40,8 @@ void lk_state_hash(const lk_program *p, const uint8_t *device, uint64_t steps_do
                    char hex[LK_SHA256_HEX_BYTES]) {
     lk_sha256 hash;
     lk_sha256_start(&hash);
-    for (uint32_t i = 0; i < p->param_count; i++)
-        add_tensor(p, device, &hash, p->params[i].tensor);
-    for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
-        for (uint32_t i = 0; i < p->param_count; i++)
-            add_tensor(p, device, &hash, p->params[i].slots[s]);
-    }
+    lk_state_walk walk = {0};
+    for (uint32_t t; (t = lk_next_state(p, &walk)) != LK_NONE;) add_tensor(p, device, &hash, t);
     lk_sha256_add_u64(&hash, steps_done);
     finish_hex(&hash, hex);
 }

@@ -55,6 +55,7 @@ struct lk_layer_type {
 // A loss over the output of the last layer and the labels: emits its op and the gradient.
 struct lk_loss_type {
     lk_status (*build)(lk_builder *b);
+    bool labels;  // it takes the labels of the images
 };
 
 #define LK_LAYER_DECLARE(name) extern const lk_layer_type lk_layer_##name;

@@ -67,7 +67,7 @@ const lk_op_type lk_op_softmax_cross_entropy = {.name = "softmax_cross_entropy",
                                                 .reference = softmax_cross_entropy};
 
 const lk_loss_type lk_loss_sparse_categorical_crossentropy = {
-    .build = build_sparse_categorical_crossentropy};
+    .build = build_sparse_categorical_crossentropy, .labels = true};
 const lk_loss_words lk_loss_words_sparse_categorical_crossentropy = {
     .type = &lk_loss_sparse_categorical_crossentropy,
     .name = "sparse_categorical_crossentropy",

@@ -539,7 +539,7 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
 
 static void check_model(uint32_t h, uint32_t w, uint32_t c, const lk_layer *layers,
                         uint32_t count) {
-    const lk_run_spec spec = {.model = {h, w, c, 3, count, layers, NULL},
+    const lk_run_spec spec = {.model = {h, w, c, 3, count, layers, NULL, NULL},
                               .seed = SEED,
                               .global_batch = EXAMPLES,
                               .optimizer = {.type = &lk_optimizer_sgd, .learning_rate = 1.0f},
