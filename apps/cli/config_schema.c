@@ -166,7 +166,7 @@ static json_t *make_loss(void) {
 
 // --- several networks ----------------------------------------------------------------------------
 
-static json_t *make_list(json_t *items, uint64_t least, uint64_t most) {
+static json_t *make_entries(json_t *items, uint64_t least, uint64_t most) {
     return json_pack("{s:s, s:o, s:I, s:I}", "type", "array", "items", items, "minItems",
                      (json_int_t)least, "maxItems", (json_int_t)most);
 }
@@ -188,30 +188,31 @@ static json_t *make_entry(const lk_setting *keys, uint32_t count, json_t *const 
 }
 
 static json_t *make_networks(const lk_key *key) {
-    json_t *shapes = json_pack("[o, o]", make_list(make_integer(1, 1 << 24), 1, 1),
-                               make_list(make_integer(1, 65535), 3, 3));
+    json_t *shapes = json_pack("[o, o]", make_entries(make_integer(1, 1 << 24), 1, 1),
+                               make_entries(make_integer(1, 65535), 3, 3));
     const lk_key layers = {.value = {.most = lk_network_keys[2].most}};
     json_t *const schemas[] = {
-        NULL, make_list(json_pack("{s:o}", "oneOf", shapes), 1, LK_NETWORK_INPUTS_MAX),
+        NULL, make_entries(json_pack("{s:o}", "oneOf", shapes), 1, LK_NETWORK_INPUTS_MAX),
         make_layers(&layers)};
-    return make_list(make_entry(lk_network_keys, LK_COUNT(lk_network_keys), schemas), 1,
-                      key->value.most);
+    return make_entries(make_entry(lk_network_keys, LK_COUNT(lk_network_keys), schemas), 1,
+                        key->value.most);
 }
 
 static json_t *make_objectives(const lk_key *key) {
-    json_t *const value[] = {NULL, make_word(), make_list(make_word(), 1, LK_NETWORK_INPUTS_MAX)};
-    json_t *values = make_list(make_entry(lk_value_keys, LK_COUNT(lk_value_keys), value), 1,
-                                LK_VALUES_MAX);
+    json_t *const value[] = {NULL, make_word(),
+                             make_entries(make_word(), 1, LK_NETWORK_INPUTS_MAX)};
+    json_t *values =
+        make_entries(make_entry(lk_value_keys, LK_COUNT(lk_value_keys), value), 1, LK_VALUES_MAX);
     json_t *const schemas[] = {NULL, values, make_loss(),
-                               make_list(make_word(), 1, LK_NETWORKS_MAX), make_optimizer()};
-    return make_list(make_entry(lk_objective_keys, LK_COUNT(lk_objective_keys), schemas), 1,
-                      key->value.most);
+                               make_entries(make_word(), 1, LK_NETWORKS_MAX), make_optimizer()};
+    return make_entries(make_entry(lk_objective_keys, LK_COUNT(lk_objective_keys), schemas), 1,
+                        key->value.most);
 }
 
 static json_t *make_schedule(const lk_key *key) {
     json_t *entry = json_pack("{s:s, s:[o, o], s:b, s:i}", "type", "array", "prefixItems",
                               make_word(), make_integer(1, INT32_MAX), "items", 0, "minItems", 2);
-    return make_list(entry, 1, key->value.most);
+    return make_entries(entry, 1, key->value.most);
 }
 
 // --- objects -------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
     *param = (lk_param){.initializer = s->initializer,
                         .count = 1,
                         .gradient_op = LK_NONE,
+                        .node_offset = UINT64_MAX / 2,  // of no node
                         .fan_in = s->fan_in,
                         .fan_out = s->fan_out};
     op->param[which] = p->param_count++;

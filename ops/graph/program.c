@@ -168,9 +168,6 @@ static lk_status node_tensors(lk_builder *b) {
         p->node_floats += lk_round_up(param->count, 16);
     }
     p->loss_offset = p->node_floats;
-    for (uint32_t i = 0; i < p->param_count; i++) {  // no part of a node
-        if (p->params[i].gradient_op == LK_NONE) p->params[i].node_offset = p->loss_offset;
-    }
     if (device) p->node_floats += 16;
     // All that share a memory have the same layout, so that one finds what another holds.
     for (uint32_t r = 0; r < lk_layout_sharers(&p->layout); r++) {
@@ -230,7 +227,7 @@ static lk_status scratch_tensors(lk_builder *b) {
     for (uint32_t i = 0; i < p->op_count; i++) {
         lk_op *op = &p->ops[i];
         if (!op->type->scratch_floats) continue;
-        const uint64_t floats = op->type->scratch_floats(op, p->wave_examples * lk_op_uses(op));
+        const uint64_t floats = op->type->scratch_floats(op, p->wave_examples * p->uses_max);
         char name[LK_NAME_BYTES], layer[LK_NAME_BYTES];
         lk_build_op_name(b, op, layer);
         lk_format(name, sizeof name, "%s/%s/scratch", layer, op->type->name);

@@ -35,9 +35,12 @@ ONLY_FROM = {"on_panic": "lk_panic",
                  "finish_step", "finish_alone", "finish_with_all")},
              # several networks: no part of the image, but of the folder's objects
              "graph_forward": "lk_build_forward"}
-# Functions whose calls through pointers reach these alone: what only several networks need.
+# Functions whose calls through pointers reach these alone: what only several networks need, and
+# the slots of optimizers.
 REACHES = {"build_dropout": {"use_of"}, "lk_build_op_name": {"use_of"},
            "lk_build_param": {"make_slots"},
+           **{name: {"list_momentum_slots", "list_rmsprop_slots", "list_adam_slots"} for name in (
+               "make_slots", "lk_build_slots", "lk_program_initialize", "fill_slots")},
            "lk_build_param_gradient": {"takes_gradient", "add_uses"},
            "lk_program_bytes": {"table_entries"}, "lk_program_ops_max": {"table_entries"},
            "lk_program_tensors_max": {"table_entries"}, "lk_step_place_of": {"place_of_step"}}

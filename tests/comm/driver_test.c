@@ -91,7 +91,7 @@ static void make(fixture *f) {
     lk_error error = {.status = LK_OK};
     memset(f, 0, sizeof *f);
     f->layout = (lk_layout){.replicas = REPLICAS, .fuse = true};
-    f->spec = (lk_run_spec){.model = {2, 2, 1, 3, LK_COUNT(layers), layers, NULL},
+    f->spec = (lk_run_spec){.model = {2, 2, 1, 3, LK_COUNT(layers), layers, NULL, NULL},
                             .seed = 1,
                             .global_batch = BATCH,
                             .optimizer = {&lk_optimizer_momentum, 0.1f, 0.9f, false},
