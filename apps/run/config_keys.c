@@ -288,7 +288,7 @@ const lk_setting lk_objective_keys[] = {
     {.name = "loss", .meaning = "what its steps make small"},
     {.name = "trains", .required = true, .most = LK_NETWORKS_MAX,
      .meaning = "names of the networks that its steps change"},
-    {.name = "optimizer", .required = true, .meaning = "a type and the keys of that type"},
+    {.name = "optimizer", .required = true, .meaning = "as optimizer, with slots of its own"},
 };
 const lk_setting lk_value_keys[] = {
     {TEXT("name", lk_use, name), .required = true, .meaning = "unique in the objective"},
@@ -457,8 +457,6 @@ static void walk_objectives(const walk *w, const char *path) {
     walk_settings(w, each, NULL, lk_objective_keys, LK_COUNT(lk_objective_keys));
     snprintf(below, sizeof below, "%.60s.values[]", each);
     walk_settings(w, below, NULL, lk_value_keys, LK_COUNT(lk_value_keys));
-    snprintf(below, sizeof below, "%.60s.optimizer", each);
-    walk_optimizers(w, below);
 }
 
 // What lies in an object that is free is free.

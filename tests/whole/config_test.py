@@ -309,9 +309,8 @@ def documented(t, keys):
             t.check(name.replace("[]", "") in paths, "the table's key is a key", name)
     for _, path, _, value, default in keys:
         path = path.replace("[]", "")
-        # Layers of networks and optimizers of objectives are as the others.
+        # Layers of networks are as the others.
         path = path.replace("model.networks.layers.", "model.layers.")
-        path = path.replace("model.objectives.optimizer.", "optimizer.")
         # As data.train's; objects whose keys have rows of their own; what the text says.
         if path.startswith("data.test.") or path in ("model", "checkpoint", "optimizer.type",
                     "optimizer.learning_rate_schedule.type") or \
