@@ -50,6 +50,14 @@ LK_SCALAR float lk_float_from_bits(uint32_t bits) {
 #endif
 }
 
+// A count as a float, to the nearest, ties to even: as the compiler converts it, which on a 32-bit
+// processor is a library function of a KiB. What is shifted out stays as the last bit.
+LK_SCALAR float lk_count_to_float(uint64_t count) {
+    float scale = 1.0f;
+    for (; count >> 32; scale *= 2.0f) count = count >> 1 | (count & 1);
+    return (float)(uint32_t)count * scale;
+}
+
 // A float taken apart: value = mantissa * 2^exponent, mantissa in [2^23, 2^24), or 0 for zero.
 typedef struct lk_soft_float {
     uint64_t mantissa;

@@ -33,6 +33,11 @@ typedef struct lk_pool2d {
     uint32_t pad_top, pad_left;  // padded cells never win
 } lk_pool2d;
 
+typedef struct lk_dropout {
+    float rate;
+    uint32_t use;  // of the layer's network in the objective, from 0
+} lk_dropout;
+
 typedef struct lk_dense {
     uint32_t k_count;  // inputs
     uint32_t n_count;  // units

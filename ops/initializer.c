@@ -12,7 +12,7 @@ static void fill_zeros(const lk_initial *p, float *w) {
 // Element e of parameter p: u = unit float of word e % 4 of the Philox block with counter
 // (e / 4 low, e / 4 high, p, 0); w = (2u - 1) * limit, limit = sqrt(6 / fan).
 static void fill_uniform(const lk_initial *p, uint64_t fan, float *w) {
-    const float limit = lk_sqrtf(6.0f / (float)fan);
+    const float limit = lk_sqrtf(6.0f / lk_count_to_float(fan));
     for (uint64_t e = 0; e < p->count; e += 4) {
         lk_philox_block b = lk_philox(p->seed, LK_PURPOSE_INITIALIZER, (uint32_t)(e / 4),
                                       (uint32_t)(e / 4 >> 32), p->param, 0);

@@ -39,6 +39,7 @@
     X(CONV2D_POOL_INPUT_GRADIENT, conv2d_pool_input_gradient)   \
     X(CONV2D_WEIGHT_GRADIENT, conv2d_weight_gradient)           \
     X(CONV2D_POOL_WEIGHT_GRADIENT, conv2d_pool_weight_gradient) \
+    X(USE, use)                                                 \
     X(REDUCE_APPLY, reduce_apply)                               \
     LK_PLAIN_OP_LIST(X)
 
@@ -113,15 +114,33 @@ typedef struct lk_op {
     bool wants;                    // y depends on a parameter that is trained
     bool relu;                     // y is ReLU of what the op computes
     bool masked;                   // ... and `gradient` has been through its mask
+    uint8_t value;                 // of the objective, plus 1, that it is part of; 0: short form
     union {
         LK_WIDE lk_conv2d conv;
         lk_pool2d pool;
         lk_dense dense;
         float slope;  // leaky_relu
-        float rate;   // dropout
         float scale;  // mean
+        lk_dropout dropout;
     };
 } lk_op;
+
+// What dropout draws by: the layer's number in the model, and which use of its network it is.
+enum { LK_DRAWS_OF_USE = 4096, LK_DRAWS_USES_MAX = 16 };
+static inline uint32_t lk_draws_of(const lk_op *op) {
+    return op->layer + LK_DRAWS_OF_USE * op->dropout.use;
+}
+
+// How many uses a gradient op of parameters is for: one, and an op of type `use` after it for each
+// further one, with its tensors.
+static inline uint32_t lk_op_uses(const lk_op *op) {
+    uint32_t uses = 1;
+#ifdef LK_SHORT_FORM_ALONE
+    return uses;
+#endif
+    while (op[uses].type == &lk_op_use) uses++;
+    return uses;
+}
 
 // --- calling a kernel ----------------------------------------------------------------------------
 
@@ -199,6 +218,7 @@ typedef enum lk_scope {
     LK_SCOPE_LOSS,      // the same; y: the metrics of each example, dx: the gradient of x
     LK_SCOPE_METRIC,    // sums of y over grains, into the nodes of the step's metrics
     LK_SCOPE_GRAINS,    // once for each block of grains: gradients of parameters, into tree nodes
+    LK_SCOPE_USE,       // no kernel: one more use of what the gradient op before it is for
     LK_SCOPE_UPDATE,    // no kernel: REDUCE and APPLY
 } lk_scope;
 

@@ -7,7 +7,9 @@
 #include "ops/powers.h"
 
 // How much of `all` updates is done: 1 at the end and after it.
-static float part_of(uint64_t t, uint64_t all) { return t >= all ? 1.0f : (float)t / (float)all; }
+static float part_of(uint64_t t, uint64_t all) {
+    return t >= all ? 1.0f : lk_count_to_float(t) / lk_count_to_float(all);
+}
 
 // 1 at 0, 1/2 in the middle, 0 at 1.
 static float cosine_of(float part) { return 0.5f * (1.0f + lk_cos_pif(part)); }
@@ -122,7 +124,8 @@ WORDS(piecewise, "Keras' PiecewiseConstantDecay: learning_rate, then values");
 
 // --- exponential          lr * decay_rate^(t / steps), or of the quotient rounded down
 static float exponential_at(const lk_rate *r, float lr, uint64_t t) {
-    const float power = r->staircase ? (float)(t / r->steps) : (float)t / (float)r->steps;
+    const float power = r->staircase ? lk_count_to_float(t / r->steps)
+                                     : lk_count_to_float(t) / lk_count_to_float(r->steps);
     return lr * lk_powf(r->decay_rate, power);
 }
 
@@ -220,7 +223,7 @@ lk_status lk_rate_check(const lk_rate *rate, lk_error *error) {
 
 float lk_rate_at(const lk_rate *rate, float lr, uint64_t t) {
     if (t < rate->warmup_steps) {
-        const float part = (float)t / (float)rate->warmup_steps;
+        const float part = lk_count_to_float(t) / lk_count_to_float(rate->warmup_steps);
         return lk_fmaf(lr - rate->warmup_from, part, rate->warmup_from);
     }
     return rate->type ? rate->type->at(rate, lr, t - rate->warmup_steps) : lr;

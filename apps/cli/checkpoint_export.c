@@ -223,6 +223,12 @@ static lk_status find_model(exporter *e, lk_error *error) {
     if (!e->config && needed && *e->run_config) e->config = e->run_config;
     if (e->config) {
         LK_CHECK(lk_config_open_model(&e->model, e->config, error));
+        if (needed && e->model.spec.model.graph) {
+            return lk_fail(error, LK_BAD_CONFIG,
+                           "--layout %s: %s: its model has several networks, wanted one; export "
+                           "it with --layout keras",
+                           layouts[e->layout], e->config);
+        }
         return build_program(e, error);
     }
     if (!needed) return LK_OK;

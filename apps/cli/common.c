@@ -539,7 +539,7 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_METRICS_FILE: o->metrics_file = value; return LK_OK;
     case OPT_VERIFY_DATA: o->config.verify_data = true; return LK_OK;
     case OPT_INSECURE: o->insecure = o->mpi.reach.insecure = true; return LK_OK;
-    case OPT_PRIVATE_NETWORK: return lk_network_parse(value, &o->mpi.reach.network, error);
+    case OPT_PRIVATE_NETWORK: return lk_subnet_parse(value, &o->mpi.reach.network, error);
     case OPT_JSON: o->json = true; return LK_OK;
     case OPT_SVG: o->svg = true; return LK_OK;
     default: o->show_shards = true; return LK_OK;

@@ -174,6 +174,57 @@ static json_t *make_loss(void) {
                      lk_loss_words_at(0)->name);
 }
 
+// --- several networks ----------------------------------------------------------------------------
+
+static json_t *make_entries(json_t *items, uint64_t least, uint64_t most) {
+    return json_pack("{s:s, s:o, s:I, s:I}", "type", "array", "items", items, "minItems",
+                     (json_int_t)least, "maxItems", (json_int_t)most);
+}
+
+static json_t *make_word(void) { return json_pack("{s:s, s:i}", "type", "string", "minLength", 1); }
+
+// An object with these keys, each by its schema in `schemas`; a NULL there is a name.
+static json_t *make_entry(const lk_setting *keys, uint32_t count, json_t *const *schemas) {
+    json_t *properties = json_object(), *required = json_array();
+    for (uint32_t i = 0; i < count; i++) {
+        json_t *schema = schemas[i] ? schemas[i] : make_value(&keys[i]);
+        if (!schemas[i]) put(schema, "pattern", json_string("^[^/.]+$"));
+        put(schema, "description", json_string(keys[i].meaning));
+        put(properties, keys[i].name, schema);
+        if (keys[i].required) (void)json_array_append_new(required, json_string(keys[i].name));
+    }
+    return json_pack("{s:s, s:o, s:o, s:b}", "type", "object", "properties", properties, "required",
+                     required, "additionalProperties", 0);
+}
+
+static json_t *make_networks(const lk_key *key) {
+    json_t *shapes = json_pack("[o, o]", make_entries(make_integer(1, 1 << 24), 1, 1),
+                               make_entries(make_integer(1, 65535), 3, 3));
+    const lk_key layers = {.value = {.most = lk_network_keys[2].most}};
+    json_t *const schemas[] = {
+        NULL, make_entries(json_pack("{s:o}", "oneOf", shapes), 1, LK_NETWORK_INPUTS_MAX),
+        make_layers(&layers)};
+    return make_entries(make_entry(lk_network_keys, LK_COUNT(lk_network_keys), schemas), 1,
+                        key->value.most);
+}
+
+static json_t *make_objectives(const lk_key *key) {
+    json_t *const value[] = {NULL, make_word(),
+                             make_entries(make_word(), 1, LK_NETWORK_INPUTS_MAX)};
+    json_t *values =
+        make_entries(make_entry(lk_value_keys, LK_COUNT(lk_value_keys), value), 1, LK_VALUES_MAX);
+    json_t *const schemas[] = {NULL, values, make_loss(),
+                               make_entries(make_word(), 1, LK_NETWORKS_MAX), make_optimizer()};
+    return make_entries(make_entry(lk_objective_keys, LK_COUNT(lk_objective_keys), schemas), 1,
+                        key->value.most);
+}
+
+static json_t *make_schedule(const lk_key *key) {
+    json_t *entry = json_pack("{s:s, s:[o, o], s:b, s:i}", "type", "array", "prefixItems",
+                              make_word(), make_integer(1, INT32_MAX), "items", 0, "minItems", 2);
+    return make_entries(entry, 1, key->value.most);
+}
+
 // --- objects -------------------------------------------------------------------------------------
 
 static json_t *make_group(const lk_key *group);
@@ -186,6 +237,9 @@ static json_t *make_key(const lk_key *key) {
     case LK_KEY_LAYERS: schema = make_layers(key); break;
     case LK_KEY_OPTIMIZER: schema = make_optimizer(); break;
     case LK_KEY_LOSS: schema = make_loss(); break;
+    case LK_KEY_NETWORKS: schema = make_networks(key); break;
+    case LK_KEY_OBJECTIVES: schema = make_objectives(key); break;
+    case LK_KEY_SCHEDULE: schema = make_schedule(key); break;
     case LK_KEY_NOTE: schema = json_pack("{s:s}", "type", "string"); break;
     case LK_KEY_SHAPE:
         schema = json_pack("{s:s, s:o, s:i, s:i}", "type", "array", "items",

@@ -128,7 +128,7 @@ static const char *type_at(const char *path, uint32_t number) {
     const lk_rate_words *rate = lk_rate_words_at(number);
     const lk_loss_words *loss = lk_loss_words_at(number);
     const lk_optimizer_words *optimizer = lk_optimizer_words_at(number);
-    if (strchr(path, '[')) return layer ? layer->name : NULL;
+    if (strstr(path, "layers[")) return layer ? layer->name : NULL;
     if (strstr(path, "loss.")) return loss ? loss->name : NULL;
     if (strstr(path, "schedule.")) return rate ? rate->name : NULL;
     return optimizer ? optimizer->name : NULL;
@@ -158,6 +158,25 @@ static void print_wrapped(const char *line) {
     printf("%s", line);
 }
 
+// What is a list of its own, or a word of one, and has no kind.
+static void describe_list(char out[SHOWN_BYTES], const char *path, const char *name) {
+    static const struct {
+        const char *name, *text;
+    } lists[] = {{"inputs", "array of names"},        {"trains", "array of names"},
+                 {"values", "array of objects"},      {"layers", "array of objects"},
+                 {"network", "the name of a network"}};
+    const char *losses[LK_KEY_CHOICES_MAX];
+    if (strchr(path, '[') == NULL) return;
+    if (strcmp(name, "loss") == 0) show_words(out, losses, list_losses(losses));
+    if (strcmp(name, "optimizer") == 0) lk_format(out, SHOWN_BYTES, "object");
+    for (uint32_t i = 0; i < LK_COUNT(lists); i++) {
+        if (strcmp(name, lists[i].name) == 0) lk_format(out, SHOWN_BYTES, "%s", lists[i].text);
+    }
+    if (strcmp(path, "model.networks[].inputs") == 0) {
+        lk_format(out, SHOWN_BYTES, "array of shapes");
+    }
+}
+
 static void print_key(void *context, const char *path, const char *type, const lk_key *key) {
     char value[SHOWN_BYTES] = "", fallback[SHOWN_BYTES] = "";
     const char *losses[LK_KEY_CHOICES_MAX];
@@ -170,9 +189,11 @@ static void print_key(void *context, const char *path, const char *type, const l
     case LK_KEY_SHAPE: lk_format(value, sizeof value, "[1 to 65535, ...]"); break;
     case LK_KEY_LOSS:
         show_words(value, losses, list_losses(losses));
-        lk_format(fallback, sizeof fallback, "%s", lk_loss_words_at(0)->name);
         break;
-    case LK_KEY_LAYERS: lk_format(value, sizeof value, "array of objects"); break;
+    case LK_KEY_LAYERS:
+    case LK_KEY_NETWORKS:
+    case LK_KEY_OBJECTIVES: lk_format(value, sizeof value, "array of objects"); break;
+    case LK_KEY_SCHEDULE: lk_format(value, sizeof value, "array of [name, steps]"); break;
     case LK_KEY_OPTIMIZER:
     case LK_KEY_OBJECT:
         lk_format(value, sizeof value, "object");
@@ -180,7 +201,10 @@ static void print_key(void *context, const char *path, const char *type, const l
         break;
     }
     if (strcmp(k->name, "type") == 0) show_types(value, path);
-    if (strcmp(k->name, "inputs") == 0) lk_format(value, sizeof value, "array of names");
+    describe_list(value, path, k->name);
+    if (strcmp(k->name, "loss") == 0) {
+        lk_format(fallback, sizeof fallback, "%s", lk_loss_words_at(0)->name);
+    }
     char line[2 * SHOWN_BYTES + 256];
     lk_format(line, sizeof line, "%c %s%s%s%s:%s%s%s%s%s", key->free ? ' ' : '*', path,
               type ? " (" : "", type ? type : "", type ? ")" : "", *value ? " " : "", value,
@@ -220,26 +244,82 @@ static void fill_rate(json_t *object, const lk_rate *rate) {
     if (object) fill_settings(object, words->keys, words->key_count);
 }
 
-static void fill_layers(json_t *layers, const lk_config *c) {
-    for (uint32_t i = 0; i < c->spec.model.layer_count; i++) {
-        const lk_layer *l = &c->layers[i];
-        const lk_layer_words *words = lk_layer_words_of(l->type);
-        json_t *layer = json_array_get(layers, i), *inputs = json_array();
-        fill(layer, lk_layer_common[LK_LAYER_NAME].name, json_string(l->name));
-        (void)json_array_append_new(inputs, json_string(i ? c->layers[i - 1].name : "input"));
-        fill(layer, lk_layer_common[LK_LAYER_INPUTS].name, inputs);
+// A layer's name as the document has it, without its network's.
+static const char *layer_name(const lk_config *c, uint32_t index) {
+    const char *name = c->layers[index].name, *dot = strchr(name, '.');
+    return c->spec.model.graph && dot ? dot + 1 : name;
+}
+
+// Of the layers [first, first + count), with `inputs` values before them.
+static void fill_layers(json_t *layers, const lk_config *c, uint32_t first, uint32_t count,
+                        uint32_t inputs) {
+    for (uint32_t i = 0; i < count; i++) {
+        const lk_layer_words *words = lk_layer_words_of(c->layers[first + i].type);
+        json_t *layer = json_array_get(layers, i), *before = json_array();
+        const char *input = inputs > 1 ? "input_2" : "input";
+        fill(layer, lk_layer_common[LK_LAYER_NAME].name, json_string(layer_name(c, first + i)));
+        (void)json_array_append_new(before,
+                                    json_string(i ? layer_name(c, first + i - 1) : input));
+        fill(layer, lk_layer_common[LK_LAYER_INPUTS].name, before);
         fill_settings(layer, words->keys, words->key_count);
     }
 }
 
-static void fill_loss(json_t *model, const char *name, const lk_config *c) {
-    const lk_loss_words *words = lk_loss_words_of(c->spec.model.loss);
-    json_t *loss = json_object_get(model, name);
+static void fill_loss(json_t *object, const char *name, const lk_loss_type *type) {
+    const lk_loss_words *words = lk_loss_words_of(type);
+    json_t *loss = json_object_get(object, name);
     if (!json_is_object(loss)) {
-        fill(model, name, json_string(words->name));
+        fill(object, name, json_string(words->name));
     } else {
         fill_settings(loss, words->keys, words->key_count);
     }
+}
+
+static json_t *shape_of(const lk_shape *s) {
+    return s->flat ? json_pack("[i]", (int)s->c)
+                   : json_pack("[i, i, i]", (int)s->h, (int)s->w, (int)s->c);
+}
+
+static void fill_networks(json_t *networks, const lk_config *c) {
+    for (uint32_t n = 0; n < c->graph.network_count; n++) {
+        const lk_network *network = &c->graph.networks[n];
+        json_t *object = json_array_get(networks, n), *inputs = json_array();
+        for (uint32_t i = 0; i < network->input_count; i++) {
+            (void)json_array_append_new(inputs, shape_of(&network->inputs[i]));
+        }
+        fill(object, "inputs", inputs);
+        fill_layers(json_object_get(object, "layers"), c, network->first_layer,
+                    network->layer_count, network->input_count);
+    }
+}
+
+static void fill_optimizer(json_t *object, const lk_optimizer *o) {
+    const lk_optimizer_words *words = lk_optimizer_words_of(o->type);
+    fill_settings(object, words->keys, words->key_count);
+    fill_rate(json_object_get(object, "learning_rate_schedule"), &o->rate);
+}
+
+static void fill_objectives(json_t *objectives, const lk_config *c) {
+    for (uint32_t k = 0; k < c->graph.objective_count; k++) {
+        const lk_objective *o = &c->graph.objectives[k];
+        json_t *object = json_array_get(objectives, k), *values = json_object_get(object, "values");
+        for (uint32_t v = 0; v < o->value_count; v++) {
+            const char *before = v ? o->values[v - 1].name : "images";
+            fill(json_array_get(values, v), "inputs", json_pack("[s]", before));
+        }
+        fill_loss(object, "loss", o->loss);
+        fill_optimizer(json_object_get(object, "optimizer"), &o->optimizer);
+    }
+}
+
+static json_t *schedule_of(const lk_graph *g) {
+    json_t *schedule = json_array();
+    for (uint32_t i = 0; i < g->schedule_count; i++) {
+        const lk_schedule_entry *e = &g->schedule[i];
+        (void)json_array_append_new(
+            schedule, json_pack("[s, i]", g->objectives[e->objective].name, (int)e->steps));
+    }
+    return schedule;
 }
 
 static void fill_group(json_t *object, const lk_key *group, const lk_config *c);
@@ -256,16 +336,23 @@ static void fill_group(json_t *object, const lk_key *group, const lk_config *c) 
         const lk_key *key = &group->keys[i];
         const char *name = key->value.name;
         json_t *inner = json_object_get(object, name);
-        const lk_optimizer_words *words;
+        const lk_model *m = &c->spec.model;
         switch (key->form) {
         case LK_KEY_VALUE: fill(object, name, lk_setting_default(&key->value)); break;
         case LK_KEY_OBJECT: fill_object(object, key, c); break;
-        case LK_KEY_LOSS: fill_loss(object, name, c); break;
-        case LK_KEY_LAYERS: fill_layers(inner, c); break;
+        case LK_KEY_LOSS:
+            if (!m->graph) fill_loss(object, name, m->loss);
+            break;
+        case LK_KEY_LAYERS:
+            if (inner) fill_layers(inner, c, 0, m->layer_count, 1);
+            break;
         case LK_KEY_OPTIMIZER:
-            words = lk_optimizer_words_of(c->spec.optimizer.type);
-            fill_settings(inner, words->keys, words->key_count);
-            fill_rate(json_object_get(inner, "learning_rate_schedule"), &c->spec.optimizer.rate);
+            if (inner) fill_optimizer(inner, &c->spec.optimizer);
+            break;
+        case LK_KEY_NETWORKS: fill_networks(inner, c); break;
+        case LK_KEY_OBJECTIVES: fill_objectives(inner, c); break;
+        case LK_KEY_SCHEDULE:
+            if (m->graph) fill(object, name, schedule_of(m->graph));
             break;
         case LK_KEY_SHAPE:
         case LK_KEY_NOTE: break;

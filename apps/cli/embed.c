@@ -271,6 +271,12 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
                        "embed: arithmetic \"fast\" needs a GPU, which a target without an "
                        "operating system has not; use \"strict\"");
     }
+    if (run->config.spec.model.graph) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: model.networks: embed writes models of one network and one objective; "
+                       "train this one here",
+                       run->config.document.source);
+    }
     // A target without an operating system has one lane, unless somebody says otherwise.
     if (!run->config.replicas) run->layout.replicas = 1;
     LK_CHECK(lk_run_plan(run, error));

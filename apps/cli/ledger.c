@@ -138,6 +138,7 @@ static lk_status open_ledger(ledger *l, const lk_common_options *o, lk_error *er
     if (l->config.epochs && !lk_mul_ok(l->config.epochs, lk_steps_per_epoch(spec), &epochs_end)) {
         epochs_end = UINT64_MAX;
     }
+    if (epochs_end != UINT64_MAX) epochs_end = lk_steps_of_batches(&spec->model, epochs_end);
     l->steps = l->config.steps ? LK_MIN(l->config.steps, epochs_end) : epochs_end;
     l->replicas = o->config.replicas       ? o->config.replicas
                   : l->recorded_replicas   ? l->recorded_replicas
@@ -177,7 +178,8 @@ static lk_status say_example(ledger *l, uint64_t example, lk_error *error) {
             "%llu examples",
             (ull)example, (ull)spec->example_count - 1, (ull)spec->example_count);
     }
-    for (uint64_t epoch = 0; epoch * an_epoch < l->steps; epoch++) {
+    for (uint64_t epoch = 0;
+         lk_steps_of_batches(&spec->model, epoch * an_epoch) < l->steps; epoch++) {
         lk_ledger_use use;
         if (!lk_ledger_find(spec, l->replicas, epoch, example, &use)) continue;
         if (use.step >= l->steps) continue;

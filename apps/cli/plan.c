@@ -109,8 +109,7 @@ static const char *op_at(const lk_program *p, uint32_t op) {
     return op == LK_FOREVER || op >= p->op_count ? "end" : p->ops[op].type->name;
 }
 
-static void print_tensors(const lk_run *run, lk_region region, lk_text_out *out) {
-    const lk_program *p = &run->program;
+static void print_tensors(const lk_program *p, lk_region region, lk_text_out *out) {
     const lk_region_plan *plan = &p->regions[region];
     lk_text_line(out, "%s: %llu bytes; lower bound %llu, %.1f%% above it",
                  region == LK_REGION_DEVICE ? "device region" : "replica region", (ull)plan->bytes,
@@ -137,8 +136,7 @@ static void print_tensors(const lk_run *run, lk_region region, lk_text_out *out)
     }
 }
 
-static void print_program(const lk_run *run, lk_text_out *out) {
-    const lk_program *p = &run->program;
+static void print_program(const lk_run *run, const lk_program *p, lk_text_out *out) {
     lk_text_line(out, "program: %u ops", p->op_count);
     for (uint32_t i = 0; i < p->op_count; i++) {
         const lk_op *op = &p->ops[i];
@@ -233,12 +231,29 @@ static void print_schedule(const lk_run *run, lk_text_out *out) {
                                                                    p->grains));
     }
     if (replicas > 16) lk_text_line(out, "  ... and %u more replicas alike", replicas - 16);
+}
+
+// How gradients meet.
+static void print_reduction(const lk_program *p, lk_text_out *out) {
     for (uint32_t i = 0; i < p->param_count; i++) {
+        if (p->params[i].gradient_op == LK_NONE) continue;
         lk_text_line(out, "  reduce %-28s by %s", p->tensors[p->params[i].tensor].name,
                      p->params[i].mode == LK_REDUCE_PARTIALS ? "partials" : "operands");
     }
     lk_text_line(out, "  exchange between replicas: %llu bytes a step",
                  (ull)lk_plan_exchange_bytes(p));
+}
+
+// Which objective, and how many steps of a cycle of the schedule are its.
+static void print_objective(const lk_program *p, lk_text_out *out) {
+    const lk_graph *g = p->spec->model.graph;
+    uint64_t own = 0, all = 0;
+    for (uint32_t i = 0; i < g->schedule_count; i++) {
+        all += g->schedule[i].steps;
+        if (g->schedule[i].objective == p->objective) own += g->schedule[i].steps;
+    }
+    lk_text_line(out, "objective %s: %llu of %llu steps", g->objectives[p->objective].name,
+                 (ull)own, (ull)all);
 }
 
 static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out *out,
@@ -247,10 +262,15 @@ static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out 
                  run->layout.replicas, (ull)run->program.param_floats);
     print_ledger(run, out);
     print_gpu(run, out);
-    print_tensors(run, LK_REGION_DEVICE, out);
-    print_tensors(run, LK_REGION_REPLICA, out);
-    print_program(run, out);
-    print_schedule(run, out);
+    print_tensors(&run->program, LK_REGION_DEVICE, out);
+    for (uint32_t k = 0; k < run->program.programs; k++) {
+        const lk_program *p = &run->programs[k];
+        if (p->spec->model.graph) print_objective(p, out);
+        print_tensors(p, LK_REGION_REPLICA, out);
+        print_program(run, p, out);
+        if (k == 0) print_schedule(run, out);
+        print_reduction(p, out);
+    }
     print_gpu_exchange(run, out);
     print_workers(run, out);
     if (link->bits_per_second > 0) print_link(run, link, out);
@@ -293,9 +313,10 @@ typedef struct coverage {
 
 // One step of a worker, position by position, as its replicas walk it.
 static void count_step(const lk_run *run, lk_grain_range grains, lk_grain_range shards,
-                       uint64_t step, coverage *c) {
+                       uint64_t batch, coverage *c) {
     const lk_run_spec *spec = &run->config.spec;
-    uint64_t begin = step * spec->global_batch;
+    const uint64_t step = lk_step_of_batch(&spec->model, batch);
+    uint64_t begin = batch * spec->global_batch;
     uint64_t first = begin + (uint64_t)grains.first * spec->grain;
     uint64_t end = begin + LK_MIN((uint64_t)(grains.first + grains.count) * spec->grain,
                                   (uint64_t)lk_step_positions(spec, step));
@@ -314,11 +335,11 @@ static void count_step(const lk_run *run, lk_grain_range grains, lk_grain_range 
 
 static lk_status count_examples(const lk_run *run, coverage *c, lk_text_out *out, lk_error *error) {
     const lk_run_spec *spec = &run->config.spec;
-    uint64_t steps = lk_steps_per_epoch(spec);
+    uint64_t batches = lk_steps_per_epoch(spec);
     for (uint32_t w = 0; w < run->workers.world; w++) {
         lk_grain_range grains = lk_run_grains(run, w), shards = lk_run_shards(run, w);
         uint64_t before = c->read;
-        for (uint64_t step = 0; step < steps; step++) count_step(run, grains, shards, step, c);
+        for (uint64_t b = 0; b < batches; b++) count_step(run, grains, shards, b, c);
         lk_text_line(out,
                      "worker %u: grains %u .. %u of every step read shards %u .. %u: %llu "
                      "examples an epoch",
@@ -327,7 +348,8 @@ static lk_status count_examples(const lk_run *run, coverage *c, lk_text_out *out
     }
     // What is left out is counted by the steps, not by what was read: that is to be judged.
     uint64_t dropped = spec->drop_remainder ? spec->example_count : 0;
-    for (uint64_t step = 0; dropped && step < steps; step++) {
+    for (uint64_t b = 0; dropped && b < batches; b++) {
+        const uint64_t step = lk_step_of_batch(&spec->model, b);
         dropped -= LK_MIN(dropped, lk_step_examples(spec, step));
     }
     uint64_t missing = spec->example_count - c->distinct - dropped;

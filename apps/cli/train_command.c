@@ -183,18 +183,20 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
 static void print_length(const lk_run *run, lk_text_out *out) {
     const lk_config *c = &run->config;
     const unsigned long long total = lk_run_steps(run), epochs = c->epochs;
-    const unsigned long long an_epoch = lk_steps_per_epoch(&c->spec);
+    // Of several objectives some may read no images: so it is asked where the last of them ends.
+    const unsigned long long ends =
+        lk_steps_of_batches(&c->spec.model, epochs * lk_steps_per_epoch(&c->spec));
     const char *s = epochs == 1 ? "" : "s";
     if (!c->steps) {
         lk_text_line(out, "length: %llu steps (%llu epoch%s)", total, epochs, s);
     } else if (!epochs) {
         lk_text_line(out, "length: %llu steps", total);
-    } else if (epochs * an_epoch == c->steps) {
+    } else if (ends == c->steps) {
         lk_text_line(out, "length: %llu steps, both of steps and of %llu epoch%s", total, epochs,
                      s);
     } else if (total == c->steps) {
         lk_text_line(out, "length: %llu steps (steps), before %llu epoch%s, which are %llu", total,
-                     epochs, s, epochs * an_epoch);
+                     epochs, s, ends);
     } else {
         lk_text_line(out, "length: %llu steps (%llu epoch%s), before the %llu of steps", total,
                      epochs, s, (unsigned long long)c->steps);
@@ -218,8 +220,9 @@ static void print_banner(display *d, const lk_run *run) {
                  (unsigned long long)s->example_count, (unsigned long long)run->test.count);
     lk_text_line(
         out, "global batch %u = %u grains of %u; %llu steps an epoch, the last with %u examples",
-        s->global_batch, lk_grain_count(s), s->grain, (unsigned long long)lk_steps_per_epoch(s),
-        lk_step_examples(s, lk_steps_per_epoch(s) - 1));
+        s->global_batch, lk_grain_count(s), s->grain,
+        (unsigned long long)lk_steps_of_batches(&s->model, lk_steps_per_epoch(s)),
+        lk_step_examples(s, lk_step_of_batch(&s->model, lk_steps_per_epoch(s) - 1)));
     print_length(run, out);
     lk_text_line(out, "arena %llu bytes, %s; %llu parameters", (unsigned long long)run->arena.used,
                  run->block.locked ? "locked in memory" : "touched but NOT locked (see ulimit -l)",

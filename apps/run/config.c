@@ -427,6 +427,7 @@ lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) 
 }
 
 void lk_config_close(lk_config *c) {
+    lk_config_close_graph(c);
     free(c->layers);
     free(c->stand_in);
     c->layers = NULL;

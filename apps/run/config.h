@@ -43,6 +43,7 @@ typedef struct lk_config {
     char name[64];
     lk_run_spec spec;  // example_count and data_hash are filled when the data is open
     lk_layer *layers;  // spec.model.layers: start-up heap, freed by lk_config_close
+    lk_graph graph;    // spec.model.graph, where the document names networks; its tables likewise
     lk_config_data train, test;
     bool evaluates;      // nothing is trained: `train` is one example of zeros
     uint8_t *stand_in;   // ... which lies here: start-up heap, freed by lk_config_close

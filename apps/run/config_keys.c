@@ -32,8 +32,19 @@ static const char *const starts[] = {"new", "resume", "resume_or_start"};
     "[{\"not\": {\"required\": [\"set\", \"directory\"]}}," \
     " {\"not\": {\"required\": [\"set\", \"train\"]}},"     \
     " {\"not\": {\"required\": [\"directory\", \"train\"]}}]"
+#define MODEL_RULES                                                                           \
+    "[{\"oneOf\": [{\"required\": [\"layers\"]},"                                               \
+    " {\"required\": [\"networks\", \"objectives\"]}]},"                                        \
+    " {\"not\": {\"required\": [\"loss\", \"networks\"]}},"                                     \
+    " {\"dependentRequired\": {\"objectives\": [\"networks\"], \"schedule\": [\"networks\"]}}," \
+    " {\"if\": {\"required\": [\"layers\"], \"properties\": {\"loss\": {\"anyOf\": ["             \
+    "{\"const\": \"sparse_categorical_crossentropy\"}, {\"type\": \"object\","                \
+    " \"properties\": {\"type\": {\"const\": \"sparse_categorical_crossentropy\"}}}]}}},"    \
+    " \"then\": {\"required\": [\"classes\"]}}]"
 #define ROOT_RULES                                                                             \
     "[{\"anyOf\": [{\"required\": [\"global_batch\"]}, {\"required\": [\"replica_batch\"]}]}," \
+    " {\"oneOf\": [{\"required\": [\"optimizer\"]},"                                         \
+    " {\"properties\": {\"model\": {\"required\": [\"networks\"]}}}]},"                       \
     " {\"if\": {\"required\": [\"accumulate\"], \"properties\": {\"accumulate\":"              \
     " {\"minimum\": 2}}}, \"then\": {\"required\": [\"replica_batch\"]}},"                     \
     " {\"if\": {\"required\": [\"precision\"]}, \"then\": {\"required\": [\"arithmetic\"],"    \
@@ -94,12 +105,6 @@ static const lk_key data[] = {
                    "one permutation of the whole set, or each part of a step from one shard"}},
 };
 
-#define MODEL_RULES                                                                        \
-    "[{\"if\": {\"properties\": {\"loss\": {\"anyOf\": ["                                    \
-    "{\"const\": \"sparse_categorical_crossentropy\"}, {\"type\": \"object\","             \
-    " \"properties\": {\"type\": {\"const\": \"sparse_categorical_crossentropy\"}}}]}}}," \
-    " \"then\": {\"required\": [\"classes\"]}}]"
-
 static const lk_key model[] = {
     {.value = {.name = "input",
                .required = true,
@@ -111,12 +116,27 @@ static const lk_key model[] = {
                .chosen = "required where the loss takes labels",
                .meaning = "number of classes; the last layer has as many units"}},
     {.value = {.name = "layers",
-               .required = true,
+               .chosen = "required without networks",
                .most = 4096,
                .meaning = "each an object with a type and the keys of that type"},
      .form = LK_KEY_LAYERS},
     {.value = {.name = "loss", .meaning = "what training makes small: a name, or an object"},
      .form = LK_KEY_LOSS},
+    {.value = {.name = "networks",
+               .chosen = "one, of layers",
+               .most = LK_NETWORKS_MAX,
+               .meaning = "each a graph of layers of its own, with a name"},
+     .form = LK_KEY_NETWORKS},
+    {.value = {.name = "objectives",
+               .chosen = "one, of loss and optimizer",
+               .most = LK_OBJECTIVES_MAX,
+               .meaning = "with networks: each one kind of step, with a name"},
+     .form = LK_KEY_OBJECTIVES},
+    {.value = {.name = "schedule",
+               .chosen = "the only objective",
+               .most = LK_SCHEDULE_MAX,
+               .meaning = "with objectives: [name, steps] each, over and over"},
+     .form = LK_KEY_SCHEDULE},
 };
 
 static const lk_key layout[] = {
@@ -185,11 +205,10 @@ static const lk_key root[] = {
                .meaning = "the default run directory is runs/NAME"},
      .free = true,
      .pattern = "^(?!\\.{1,2}$)[^/\\u0000-\\u001f\\u007f]*$"},
-    {.value = {.name = "model", .required = true, .meaning = "what is trained"},
-     OBJECT(model),
+    {.value = {.name = "model", .required = true, .meaning = "what is trained"}, OBJECT(model),
      .rules = MODEL_RULES},
     {.value = {.name = "optimizer",
-               .required = true,
+               .chosen = "required without objectives",
                .meaning = "a type and the keys of that type"},
      .form = LK_KEY_OPTIMIZER},
     {.value = {.name = "data", .meaning = "one of set, directory and train; or --data"},
@@ -260,6 +279,30 @@ static const lk_key root[] = {
 };
 
 const lk_key lk_config_keys = {.value = {.name = ""}, OBJECT(root), .rules = ROOT_RULES};
+
+const lk_setting lk_network_keys[] = {
+    {TEXT("name", lk_network, name), .required = true,
+     .meaning = "unique; of its layers' names the first part"},
+    {.name = "inputs", .chosen = "[model.input]", .most = LK_NETWORK_INPUTS_MAX,
+     .meaning = "shapes: each [height, width, channels] or [values]"},
+    {.name = "layers", .required = true, .most = 4096,
+     .meaning = "as model.layers; \"input\" is the first input, \"input_2\" the second"},
+};
+const lk_setting lk_objective_keys[] = {
+    {TEXT("name", lk_objective, name), .required = true, .meaning = "unique"},
+    {.name = "values", .required = true, .most = LK_VALUES_MAX,
+     .meaning = "networks applied to images or earlier values; the loss takes the last"},
+    {.name = "loss", .meaning = "what its steps make small"},
+    {.name = "trains", .required = true, .most = LK_NETWORKS_MAX,
+     .meaning = "names of the networks that its steps change"},
+    {.name = "optimizer", .required = true, .meaning = "as optimizer, with slots of its own"},
+};
+const lk_setting lk_value_keys[] = {
+    {TEXT("name", lk_use, name), .required = true, .meaning = "unique in the objective"},
+    {.name = "network", .required = true, .meaning = "which is applied"},
+    {.name = "inputs", .chosen = "the value before", .most = LK_NETWORK_INPUTS_MAX,
+     .meaning = "names of earlier values, or \"images\""},
+};
 
 const lk_setting lk_layer_common[] = {
     [LK_LAYER_TYPE] = {.name = "type", .required = true, .meaning = "what it computes"},
@@ -352,8 +395,11 @@ bool lk_key_decides(const char *path) {
     const lk_key *at = &lk_config_keys;
     while (at && *path) {
         const size_t length = strcspn(path, ".[");
-        const bool layers = at->form == LK_KEY_LAYERS;
-        if (layers) return strcmp(path, lk_layer_common[LK_LAYER_NAME].name) != 0;
+        if (at->form == LK_KEY_LAYERS || at->form == LK_KEY_NETWORKS ||
+            at->form == LK_KEY_OBJECTIVES) {  // names change no bit, however deep
+            const char *last = strrchr(path, '.');
+            return strcmp(last ? last + 1 : path, lk_layer_common[LK_LAYER_NAME].name) != 0;
+        }
         at = step_down(at, path, length);
         if (at && at->free) return false;
         path += length;
@@ -419,6 +465,22 @@ static void walk_losses(const walk *w, const char *path) {
     }
 }
 
+static void walk_networks(const walk *w, const char *path) {
+    char each[LK_KEY_PATH_BYTES], below[LK_KEY_PATH_BYTES];
+    snprintf(each, sizeof each, "%.60s[]", path);
+    walk_settings(w, each, NULL, lk_network_keys, LK_COUNT(lk_network_keys));
+    snprintf(below, sizeof below, "%.60s.layers", each);
+    walk_layers(w, below);
+}
+
+static void walk_objectives(const walk *w, const char *path) {
+    char each[LK_KEY_PATH_BYTES], below[LK_KEY_PATH_BYTES];
+    snprintf(each, sizeof each, "%.60s[]", path);
+    walk_settings(w, each, NULL, lk_objective_keys, LK_COUNT(lk_objective_keys));
+    snprintf(below, sizeof below, "%.60s.values[]", each);
+    walk_settings(w, below, NULL, lk_value_keys, LK_COUNT(lk_value_keys));
+}
+
 // What lies in an object that is free is free.
 static void walk_group(const walk *w, const char *path, const lk_key *group) {
     char below[LK_KEY_PATH_BYTES];
@@ -431,6 +493,8 @@ static void walk_group(const walk *w, const char *path, const lk_key *group) {
         if (key.form == LK_KEY_LAYERS) walk_layers(w, below);
         if (key.form == LK_KEY_OPTIMIZER) walk_optimizers(w, below);
         if (key.form == LK_KEY_LOSS) walk_losses(w, below);
+        if (key.form == LK_KEY_NETWORKS) walk_networks(w, below);
+        if (key.form == LK_KEY_OBJECTIVES) walk_objectives(w, below);
     }
 }
 

@@ -21,6 +21,9 @@ typedef enum lk_key_form {
     LK_KEY_LOSS,       // the name of a loss, or an object with its type and keys
     LK_KEY_LAYERS,     // an array of layers
     LK_KEY_OPTIMIZER,  // an optimizer
+    LK_KEY_NETWORKS,   // an array of networks,
+    LK_KEY_OBJECTIVES, // .. of objectives,
+    LK_KEY_SCHEDULE,   // .. of [objective, steps]: config_graph.c
     LK_KEY_NOTE,       // any text; for editors, not for the run
 } lk_key_form;
 
@@ -39,6 +42,8 @@ typedef struct lk_key {
 
 // The whole document: an object.
 extern const lk_key lk_config_keys;
+// What a network, an objective and a value of one are; all but texts is read by hand.
+extern const lk_setting lk_network_keys[3], lk_objective_keys[5], lk_value_keys[3];
 // What every layer has beside the keys of its type. "type" and "inputs" are read by hand.
 extern const lk_setting lk_layer_common[3];
 enum { LK_LAYER_TYPE, LK_LAYER_NAME, LK_LAYER_INPUTS };
@@ -96,5 +101,30 @@ lk_status lk_config_read_rate(const lk_json_cursor *at, const char *key, lk_rate
                               lk_error *error);
 lk_status lk_config_read_optimizer(lk_config *c, const lk_json_cursor *at, const char *key,
                                    lk_error *error);
+
+// An optimizer of a model with objectives; a loss without its inputs, with its object where it is
+// not a name; the classes that its labels have, `at` the model.
+lk_status lk_config_read_one_optimizer(const lk_json_cursor *at, const char *key, lk_optimizer *out,
+                                       lk_error *error);
+lk_status lk_config_read_one_loss(const lk_json_cursor *at, const char *key,
+                                  const lk_loss_words **words, lk_loss_options *options,
+                                  lk_json_cursor *object, lk_error *error);
+lk_status lk_config_read_classes(lk_config *c, const lk_json_cursor *at, const lk_loss_type *loss,
+                                 lk_error *error);
+
+// The layers of the array `list`, of a network or, with "", of the model: appended to c->layers.
+// Their names get "NETWORK." in front.
+lk_status lk_config_add_layers(lk_config *c, const lk_json_cursor *list, const char *network,
+                               uint32_t inputs, lk_error *error);
+
+// --- several networks (config_graph.c) -----------------------------------------------------------
+
+lk_status lk_config_read_networks(lk_config *c, const lk_json_cursor *at, const char *key,
+                                  lk_error *error);
+lk_status lk_config_read_objectives(lk_config *c, const lk_json_cursor *at, const char *key,
+                                    lk_error *error);
+lk_status lk_config_read_schedule(lk_config *c, const lk_json_cursor *at, const char *key,
+                                  lk_error *error);
+void lk_config_close_graph(lk_config *c);
 
 #endif

@@ -9,29 +9,44 @@
 
 // --- layers --------------------------------------------------------------------------------------
 
-// The layer of that name before layer `index`, plus 1; 0: "input", the model's.
-static bool find_input(const lk_config *c, uint32_t index, const char *name, uint32_t *number) {
-    *number = 0;
-    for (uint32_t i = index; i-- > 0;) {
-        if (strcmp(c->layers[i].name, name) != 0) continue;
-        *number = i + 1;
-        return true;
-    }
-    return strcmp(name, "input") == 0;
+// Layers that are being read: of a network, or of the model's only one.
+typedef struct layer_list {
+    const char *network;  // "": of the only one
+    uint32_t first;       // its first layer, of the configuration's
+    uint32_t inputs;      // how many values come before it
+} layer_list;
+
+// The name of a layer as the document has it.
+static const char *local_name(const lk_config *c, const layer_list *list, uint32_t index) {
+    const char *name = c->layers[index].name, *dot = strchr(name, '.');
+    return *list->network && dot ? dot + 1 : name;
 }
 
-static lk_status read_inputs(const lk_config *c, const lk_json_cursor *at, uint32_t index,
-                             lk_layer *l, lk_error *error) {
-    lk_json_cursor list, element;
+// The number of the value of that name before layer `index`: a layer's, "input", or "input_2".
+static bool find_input(const lk_config *c, const layer_list *list, uint32_t index,
+                       const char *name, uint32_t *number) {
+    *number = 0;
+    for (uint32_t i = index; i-- > list->first;) {
+        if (strcmp(local_name(c, list, i), name) != 0) continue;
+        *number = i - list->first + list->inputs;
+        return true;
+    }
+    *number = list->inputs > 1 && strcmp(name, "input_2") == 0;
+    return *number || strcmp(name, "input") == 0;
+}
+
+static lk_status read_inputs(const lk_config *c, const layer_list *list, const lk_json_cursor *at,
+                             uint32_t index, lk_layer *l, lk_error *error) {
+    lk_json_cursor names, element;
     const char *name;
     const uint32_t wanted = l->type->inputs;
     LK_CHECK(lk_json_get_array(at, "inputs", wanted > 1 ? LK_JSON_REQUIRED : LK_JSON_OPTIONAL,
-                               wanted, wanted, &list, error));
-    if (!list.value) return LK_OK;
+                               wanted, wanted, &names, error));
+    if (!names.value) return LK_OK;
     for (uint32_t i = 0; i < wanted; i++) {
-        LK_CHECK(lk_json_element(&list, i, &element, error));
+        LK_CHECK(lk_json_element(&names, i, &element, error));
         LK_CHECK(lk_json_as_string(&element, &name, error));
-        if (find_input(c, index, name, &l->inputs[i])) continue;
+        if (find_input(c, list, index, name, &l->inputs[i])) continue;
         return lk_json_refuse(&element, error,
                               "no layer before this one is called \"%s\"; wanted the name of an "
                               "earlier layer, or \"input\" for the model's",
@@ -41,8 +56,26 @@ static lk_status read_inputs(const lk_config *c, const lk_json_cursor *at, uint3
     return LK_OK;
 }
 
-static lk_status read_layer(const lk_config *c, const lk_json_cursor *at, uint32_t index,
-                            lk_layer *l, lk_error *error) {
+// As the document says it, or TYPE_NUMBER; behind the network's name.
+static lk_status read_name(const layer_list *list, const lk_json_cursor *at, const char *type,
+                           uint32_t index, lk_layer *l, lk_error *error) {
+    char name[sizeof l->name];
+    snprintf(name, sizeof name, "%s_%u", type, index - list->first);
+    LK_CHECK(lk_json_get_string(at, "name", LK_JSON_OPTIONAL, name, sizeof name, error));
+    if (!*name || strchr(name, '/')) {
+        return lk_json_refuse(at, error, "its name is empty or has a \"/\"");
+    }
+    const int length = snprintf(l->name, sizeof l->name, "%s%s%s", list->network,
+                                *list->network ? "." : "", name);
+    if (length >= 0 && (size_t)length < sizeof l->name) return LK_OK;
+    return lk_json_refuse(at, error,
+                          "its name with its network's, \"%s.%s\", is %d bytes, wanted at most "
+                          "%zu; give one of them a shorter name",
+                          list->network, name, length, sizeof l->name - 1);
+}
+
+static lk_status read_layer(const lk_config *c, const layer_list *list, const lk_json_cursor *at,
+                            uint32_t index, lk_layer *l, lk_error *error) {
     const char *others[LK_COUNT(lk_layer_common)], *names[LK_KEY_CHOICES_MAX];
     uint32_t count = 0, choice;
     for (uint32_t i = 0; i < LK_COUNT(others); i++) others[i] = lk_layer_common[i].name;
@@ -54,24 +87,38 @@ static lk_status read_layer(const lk_config *c, const lk_json_cursor *at, uint32
     LK_CHECK(lk_json_get_choice(at, "type", LK_JSON_REQUIRED, names, count, &choice, error));
     const lk_layer_words *words = lk_layer_words_at(choice);
     *l = (lk_layer){.type = words->type};
-    snprintf(l->name, sizeof l->name, "%s_%u", words->name, index);
-    LK_CHECK(lk_json_get_string(at, "name", LK_JSON_OPTIONAL, l->name, sizeof l->name, error));
-    LK_CHECK(read_inputs(c, at, index, l, error));
+    LK_CHECK(read_name(list, at, words->name, index, l, error));
+    LK_CHECK(read_inputs(c, list, at, index, l, error));
     return lk_config_read_settings(at, words->keys, words->key_count, others, LK_COUNT(others), l,
                                    error);
 }
 
-static lk_status unique_name(const lk_config *c, uint32_t index, const lk_json_cursor *at,
-                             lk_error *error) {
-    if (!*c->layers[index].name || strchr(c->layers[index].name, '/')) {
-        return lk_json_refuse(at, error, "its name is empty or has a \"/\"");
-    }
-    for (uint32_t i = 0; i < index; i++) {
+static lk_status unique_name(const lk_config *c, const layer_list *list, uint32_t index,
+                             const lk_json_cursor *at, lk_error *error) {
+    for (uint32_t i = list->first; i < index; i++) {
         if (strcmp(c->layers[i].name, c->layers[index].name) != 0) continue;
         return lk_json_refuse(at, error,
                               "its name \"%s\" is that of layer %u too; names must differ",
-                              c->layers[index].name, i);
+                              local_name(c, list, index), i - list->first);
     }
+    return LK_OK;
+}
+
+lk_status lk_config_add_layers(lk_config *c, const lk_json_cursor *list, const char *network,
+                               uint32_t inputs, lk_error *error) {
+    lk_model *m = &c->spec.model;
+    lk_json_cursor element;
+    const layer_list here = {network, m->layer_count, inputs};
+    const uint32_t count = m->layer_count + (uint32_t)lk_json_length(list);
+    lk_layer *layers = realloc(c->layers, count * sizeof *layers);
+    if (!layers) return lk_fail(error, LK_UNAVAILABLE, "no memory for %u layers", count);
+    m->layers = c->layers = layers;
+    for (uint32_t i = m->layer_count; i < count; i++) {
+        LK_CHECK(lk_json_element(list, i - here.first, &element, error));
+        LK_CHECK(read_layer(c, &here, &element, i, &layers[i], error));
+        LK_CHECK(unique_name(c, &here, i, &element, error));
+    }
+    m->layer_count = count;
     return LK_OK;
 }
 
@@ -94,6 +141,7 @@ static lk_status read_loss_type(const lk_json_cursor *at, const char *key,
 // The names of layers, as many as are wanted, or none.
 static lk_status read_loss_inputs(const lk_config *c, const lk_json_cursor *at, uint32_t wanted,
                                   lk_loss_options *options, lk_error *error) {
+    const layer_list all = {"", 0, 1};
     lk_json_cursor list, element;
     const char *name;
     LK_CHECK(lk_json_get_array(at, "inputs", LK_JSON_OPTIONAL, wanted, wanted, &list, error));
@@ -101,7 +149,7 @@ static lk_status read_loss_inputs(const lk_config *c, const lk_json_cursor *at, 
     for (uint32_t i = 0; i < wanted; i++) {
         LK_CHECK(lk_json_element(&list, i, &element, error));
         LK_CHECK(lk_json_as_string(&element, &name, error));
-        if (find_input(c, c->spec.model.layer_count, name, &options->inputs[i])) continue;
+        if (find_input(c, &all, c->spec.model.layer_count, name, &options->inputs[i])) continue;
         return lk_json_refuse(&element, error,
                               "no layer is called \"%s\"; wanted the name of a layer, or \"input\" "
                               "for the model's",
@@ -111,30 +159,44 @@ static lk_status read_loss_inputs(const lk_config *c, const lk_json_cursor *at, 
     return LK_OK;
 }
 
-// After the layers, which it may name.
+lk_status lk_config_read_one_loss(const lk_json_cursor *at, const char *key,
+                                  const lk_loss_words **words, lk_loss_options *options,
+                                  lk_json_cursor *object, lk_error *error) {
+    static const char *const others[] = {"inputs", "type"};
+    lk_json_cursor found;
+    *options = (lk_loss_options){.input_count = 0};
+    object->value = NULL;
+    if (lk_json_find(at, key, &found) && lk_json_type_of(&found) == LK_JSON_OBJECT) {
+        LK_CHECK(lk_json_get_object(at, key, LK_JSON_REQUIRED, object, error));
+        LK_CHECK(read_loss_type(object, "type", LK_JSON_REQUIRED, words, error));
+        return lk_config_read_settings(object, (*words)->keys, (*words)->key_count, others,
+                                       LK_COUNT(others), options, error);
+    }
+    LK_CHECK(read_loss_type(at, key, LK_JSON_OPTIONAL, words, error));
+    lk_config_set_defaults((*words)->keys, (*words)->key_count, options);
+    return LK_OK;
+}
+
+lk_status lk_config_read_classes(lk_config *c, const lk_json_cursor *at, const lk_loss_type *loss,
+                                 lk_error *error) {
+    if (!loss->labels) return LK_OK;
+    return lk_json_get_u32(at, "classes", LK_JSON_REQUIRED, LK_CLASSES_LEAST, LK_CLASSES_MOST,
+                           &c->spec.model.classes, error);
+}
+
+// After the layers, which it may name. Of several networks each objective has its own.
 lk_status lk_config_read_loss(lk_config *c, const lk_json_cursor *at, const char *key,
                               lk_error *error) {
-    static const char *const others[] = {"inputs", "type"};
-    lk_json_cursor inner, found;
+    lk_json_cursor object, networks;
     const lk_loss_words *words;
     lk_model *m = &c->spec.model;
-    const bool object =
-        lk_json_find(at, key, &found) && lk_json_type_of(&found) == LK_JSON_OBJECT;
-    m->loss_options = (lk_loss_options){.input_count = 0};
-    if (object) {
-        LK_CHECK(lk_json_get_object(at, key, LK_JSON_REQUIRED, &inner, error));
-        LK_CHECK(read_loss_type(&inner, "type", LK_JSON_REQUIRED, &words, error));
-        LK_CHECK(lk_config_read_settings(&inner, words->keys, words->key_count, others,
-                                         LK_COUNT(others), &m->loss_options, error));
-        LK_CHECK(read_loss_inputs(c, &inner, words->type->inputs, &m->loss_options, error));
-    } else {
-        LK_CHECK(read_loss_type(at, key, LK_JSON_OPTIONAL, &words, error));
-        lk_config_set_defaults(words->keys, words->key_count, &m->loss_options);
+    if (lk_json_find(at, "networks", &networks)) return LK_OK;
+    LK_CHECK(lk_config_read_one_loss(at, key, &words, &m->loss_options, &object, error));
+    if (object.value) {
+        LK_CHECK(read_loss_inputs(c, &object, words->type->inputs, &m->loss_options, error));
     }
     m->loss = words->type;
-    if (!words->type->labels) return LK_OK;
-    return lk_json_get_u32(at, "classes", LK_JSON_REQUIRED, LK_CLASSES_LEAST, LK_CLASSES_MOST,
-                           &m->classes, error);
+    return lk_config_read_classes(c, at, m->loss, error);
 }
 
 lk_status lk_config_read_shape(lk_config *c, const lk_json_cursor *at, const char *key,
@@ -152,29 +214,26 @@ lk_status lk_config_read_shape(lk_config *c, const lk_json_cursor *at, const cha
 
 lk_status lk_config_read_layers(lk_config *c, const lk_json_cursor *at, const char *key,
                                 lk_error *error) {
-    lk_model *m = &c->spec.model;
-    lk_json_cursor layers, element;
-    LK_CHECK(lk_json_get_array(at, key, LK_JSON_REQUIRED, 0, 4096, &layers, error));
-    if (lk_json_length(&layers) == 0 && m->classes) {
+    lk_json_cursor layers, others;
+    const bool networks = lk_json_find(at, "networks", &others);
+    LK_CHECK(lk_json_get_array(at, key, networks ? LK_JSON_OPTIONAL : LK_JSON_REQUIRED, 0, 4096,
+                               &layers, error));
+    if (networks && layers.value) {
+        return lk_json_refuse(&layers, error,
+                              "with \"networks\", wanted one of the two: each network has its own "
+                              "layers");
+    }
+    if (networks) return LK_OK;
+    if (lk_json_length(&layers) == 0 && c->spec.model.classes) {
         return lk_json_refuse(&layers, error,
                               "wanted one layer or more, the last a dense one with %u units, as "
                               "many as there are classes",
-                              m->classes);
+                              c->spec.model.classes);
     }
     if (lk_json_length(&layers) == 0) {
         return lk_json_refuse(&layers, error, "wanted one layer or more");
     }
-    m->layer_count = (uint32_t)lk_json_length(&layers);
-    c->layers = calloc(m->layer_count, sizeof *c->layers);
-    if (!c->layers)
-        return lk_fail(error, LK_UNAVAILABLE, "no memory for %u layers", m->layer_count);
-    m->layers = c->layers;
-    for (uint32_t i = 0; i < m->layer_count; i++) {
-        LK_CHECK(lk_json_element(&layers, i, &element, error));
-        LK_CHECK(read_layer(c, &element, i, &c->layers[i], error));
-        LK_CHECK(unique_name(c, i, &element, error));
-    }
-    return LK_OK;
+    return lk_config_add_layers(c, &layers, "", 1, error);
 }
 
 lk_status lk_config_read_rate(const lk_json_cursor *at, const char *key, lk_rate *rate,
@@ -200,6 +259,17 @@ lk_status lk_config_read_rate(const lk_json_cursor *at, const char *key, lk_rate
 
 lk_status lk_config_read_optimizer(lk_config *c, const lk_json_cursor *at, const char *key,
                                    lk_error *error) {
+    lk_json_cursor given;
+    if (!c->spec.model.graph) {
+        return lk_config_read_one_optimizer(at, key, &c->spec.optimizer, error);
+    }
+    if (!lk_json_find(at, key, &given)) return LK_OK;
+    return lk_json_refuse(&given, error,
+                          "with \"model.objectives\", each of which has its own; take it out");
+}
+
+lk_status lk_config_read_one_optimizer(const lk_json_cursor *at, const char *key, lk_optimizer *out,
+                                       lk_error *error) {
     static const char *const others[] = {"type"};
     const char *names[LK_KEY_CHOICES_MAX];
     lk_json_cursor inner;
@@ -211,7 +281,7 @@ lk_status lk_config_read_optimizer(lk_config *c, const lk_json_cursor *at, const
     LK_CHECK(lk_json_get_object(at, key, LK_JSON_REQUIRED, &inner, error));
     LK_CHECK(lk_json_get_choice(&inner, "type", LK_JSON_REQUIRED, names, count, &choice, error));
     const lk_optimizer_words *words = lk_optimizer_words_at(choice);
-    c->spec.optimizer.type = words->type;
+    out->type = words->type;
     return lk_config_read_settings(&inner, words->keys, words->key_count, others, LK_COUNT(others),
-                                   &c->spec.optimizer, error);
+                                   out, error);
 }

@@ -215,6 +215,9 @@ lk_status lk_config_read_group(lk_config *c, const lk_json_cursor *at, const lk_
         case LK_KEY_LOSS: status = lk_config_read_loss(c, at, names[i], error); break;
         case LK_KEY_LAYERS: status = lk_config_read_layers(c, at, names[i], error); break;
         case LK_KEY_OPTIMIZER: status = lk_config_read_optimizer(c, at, names[i], error); break;
+        case LK_KEY_NETWORKS: status = lk_config_read_networks(c, at, names[i], error); break;
+        case LK_KEY_OBJECTIVES: status = lk_config_read_objectives(c, at, names[i], error); break;
+        case LK_KEY_SCHEDULE: status = lk_config_read_schedule(c, at, names[i], error); break;
         case LK_KEY_NOTE: status = read_note(at, names[i], error); break;
         }
         if (status != LK_OK) return status;

@@ -12,7 +12,7 @@ typedef struct lk_step_flop {
     double framework, routed;
 } lk_step_flop;
 
-// Of one step of all replicas.
+// Of one step of all replicas; of several objectives the mean over a cycle of the schedule.
 lk_step_flop lk_step_flop_of(const lk_program *program);
 
 #endif

@@ -35,9 +35,10 @@ static double flop_per_second(const char *kernels) {
 
 static uint64_t tensor_bytes(const lk_run *run) {
     const lk_program *p = &run->program;
-    uint64_t floats = 0;
-    for (uint32_t i = 0; i < p->param_count; i++) floats += p->params[i].count;
-    return floats * (1 + lk_optimizer_slot_count(&p->spec->optimizer)) * sizeof(float);
+    lk_state_walk walk = {0};
+    uint64_t bytes = 0;
+    for (uint32_t t; (t = lk_next_state(p, &walk)) != LK_NONE;) bytes += p->tensors[t].bytes;
+    return bytes;
 }
 
 // What GPUs keep would have to be waited for and fetched: only where it is said how often.

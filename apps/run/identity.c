@@ -124,5 +124,6 @@ uint64_t lk_recorded_steps(const lk_run *run, const char *run_dir) {
     json_decref(there);
     if (!steps && !epochs) epochs = 1;
     if (epochs && !lk_mul_ok(epochs, lk_steps_per_epoch(&run->config.spec), &all)) all = UINT64_MAX;
+    if (all != UINT64_MAX) all = lk_steps_of_batches(&run->config.spec.model, all);
     return steps ? LK_MIN(steps, all) : all;
 }

@@ -17,8 +17,9 @@ static uint32_t replica_of(const lk_run_spec *spec, uint32_t replicas, uint32_t 
 static lk_ledger_use use_of(const lk_run_spec *spec, uint32_t replicas, uint64_t epoch,
                             uint64_t position) {
     const uint32_t in_batch = (uint32_t)(position % spec->global_batch);
+    const uint64_t batch = epoch * lk_steps_per_epoch(spec) + position / spec->global_batch;
     return (lk_ledger_use){.epoch = epoch,
-                           .step = epoch * lk_steps_per_epoch(spec) + position / spec->global_batch,
+                           .step = lk_step_of_batch(&spec->model, batch),
                            .position = in_batch,
                            .grain = in_batch / spec->grain,
                            .replica = replica_of(spec, replicas, in_batch / spec->grain)};
@@ -26,12 +27,13 @@ static lk_ledger_use use_of(const lk_run_spec *spec, uint32_t replicas, uint64_t
 
 bool lk_ledger_at(const lk_run_spec *spec, uint32_t replicas, uint64_t step, uint32_t position,
                   lk_ledger_use *use) {
-    const uint64_t steps = lk_steps_per_epoch(spec), epoch = step / steps;
-    const uint64_t at = step % steps * spec->global_batch + position;
+    const lk_batch_start start = lk_batch_start_of(spec, step);
+    const uint64_t at = start.position + position;
     lk_assert(position < spec->global_batch);
+    if (!lk_step_place_of(&spec->model, step).images) return false;
     if (!lk_position_exists(spec, at)) return false;
-    *use = use_of(spec, replicas, epoch, at);
-    use->example = lk_order(spec, epoch, at);
+    *use = use_of(spec, replicas, start.epoch, at);
+    use->example = lk_order(spec, start.epoch, at);
     return true;
 }
 

@@ -134,6 +134,27 @@ static void put_gpus(json_text *j, const lk_cuda_group *g) {
     }
 }
 
+static void put_tensors(json_text *j, const lk_program *p) {
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        put_tensor(j, &p->tensors[i]);
+        put(j, i + 1 < p->tensor_count ? ",\n" : "\n");
+    }
+}
+
+// The tensors of each objective's program: those of the device region are the same in all.
+static void put_objectives(json_text *j, const lk_program *p) {
+    put(j, ",\n  \"objectives\": [\n");
+    for (uint32_t k = 0; k < p->programs; k++) {
+        char name[2 * LK_GRAPH_NAME_BYTES * 3];
+        const char *own = p->spec->model.graph->objectives[k].name;
+        lk_text_escape(name, sizeof name, own, strlen(own));
+        put(j, "%s{\"name\": \"%s\", \"tensors\": [\n", k ? ", " : "  ", name);
+        put_tensors(j, &p->all[k]);
+        put(j, "  ]}");
+    }
+    put(j, "]");
+}
+
 size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes) {
     const lk_program *p = &run->program;
     json_text j = {out, bytes, 0};
@@ -157,10 +178,9 @@ size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t by
     if (link && link->bits_per_second > 0) put_link(&j, run, link);
     put_ops(&j, p);
     put(&j, "  \"tensors\": [\n");
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        put_tensor(&j, &p->tensors[i]);
-        put(&j, i + 1 < p->tensor_count ? ",\n" : "\n");
-    }
-    put(&j, "  ]\n}\n");
+    put_tensors(&j, p);
+    put(&j, "  ]");
+    if (p->spec->model.graph) put_objectives(&j, p);
+    put(&j, "\n}\n");
     return j.length;
 }

@@ -315,14 +315,17 @@ static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
         lk_sha256_add_u64(&hash, p->params[i].node_offset);
         lk_sha256_add_u64(&hash, p->params[i].count);
         lk_sha256_add_u64(&hash, p->tensors[p->params[i].tensor].offset);
-        for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
-            lk_sha256_add_u64(&hash, p->tensors[p->params[i].slots[s]].offset);
-        }
+    }
+    lk_state_walk walk = {0};
+    for (uint32_t t; (t = lk_next_state(p, &walk)) != LK_NONE;) {
+        lk_sha256_add_u64(&hash, p->tensors[t].offset);
     }
     lk_sha256_add_u64(&hash, p->regions[LK_REGION_DEVICE].bytes);
-    for (uint32_t i = 0; i < p->op_count; i++) {
-        lk_sha256_add_u32(&hash, (uint32_t)p->ops[i].type->number);
-        lk_sha256_add_u32(&hash, p->ops[i].layer);
+    for (uint32_t k = 0; k < p->programs; k++) {
+        for (uint32_t i = 0; i < p->all[k].op_count; i++) {
+            lk_sha256_add_u32(&hash, (uint32_t)p->all[k].ops[i].type->number);
+            lk_sha256_add_u32(&hash, p->all[k].ops[i].layer);
+        }
     }
     for (uint32_t w = 0; w < run->workers.world; w++) {
         lk_sha256_add_u32(&hash, run->workers.list[w].replicas);
@@ -470,7 +473,10 @@ uint64_t lk_run_bytes(const lk_run *run) {
 // --- plan --------------------------------------------------------------------------------------
 
 uint32_t lk_run_tensor_count(const lk_run *run) {
-    return run->program.param_count * (1 + lk_optimizer_slot_count(&run->config.spec.optimizer));
+    lk_state_walk walk = {0};
+    uint32_t count = 0;
+    while (lk_next_state(&run->program, &walk) != LK_NONE) count++;
+    return count;
 }
 
 static void tensor_of(const lk_run *run, uint32_t index, lk_safetensors_tensor *out) {
@@ -483,10 +489,9 @@ static void tensor_of(const lk_run *run, uint32_t index, lk_safetensors_tensor *
 }
 
 void lk_run_tensors(const lk_run *run, lk_safetensors_tensor *out) {
-    const lk_program *p = &run->program;
-    for (uint32_t i = 0; i < p->param_count; i++) tensor_of(run, p->params[i].tensor, out++);
-    for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
-        for (uint32_t i = 0; i < p->param_count; i++) tensor_of(run, p->params[i].slots[s], out++);
+    lk_state_walk walk = {0};
+    for (uint32_t t; (t = lk_next_state(&run->program, &walk)) != LK_NONE;) {
+        tensor_of(run, t, out++);
     }
 }
 
@@ -615,20 +620,40 @@ static lk_status check_factors(const lk_run *run, lk_error *error) {
     return c->workers > 1 ? LK_OK : lk_config_check_factors(c, run->layout.replicas, error);
 }
 
+// What computes steps of one objective alone.
+static lk_status check_objectives(const lk_run *run, lk_error *error) {
+    const lk_config *c = &run->config;
+    if (!c->spec.model.graph) return LK_OK;
+    if (run->cuda) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "%s: model.networks: kernels \"cuda\" compute models of one network alone; "
+                       "use --kernels auto",
+                       c->document.source);
+    }
+    if (run->workers.world == 1 || run->layout.shared || lk_objective_count(&c->spec.model) == 1) {
+        return LK_OK;
+    }
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "%s: model.objectives: found %u of them and workers that share no memory, "
+                   "wanted one objective, or workers of one machine",
+                   c->document.source, lk_objective_count(&c->spec.model));
+}
+
 lk_status lk_run_plan(lk_run *run, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
     LK_CHECK(check_factors(run, error));
     LK_CHECK(measure_data(run, error));
-    run->planning = aligned_alloc(64, lk_round_up(lk_program_bytes(&spec->model), 64));
+    run->planning = aligned_alloc(64, lk_round_up(lk_programs_bytes(&spec->model), 64));
     if (!run->planning) return lk_fail(error, LK_UNAVAILABLE, "no memory for the program's tables");
     // The plan does not depend on how many examples there are; the real number comes with the data.
     if (spec->example_count == 0) spec->example_count = spec->global_batch;
-    LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->planning, &run->program,
-                              error));
+    LK_CHECK(check_objectives(run, error));
+    LK_CHECK(lk_programs_build(spec, &run->layout, &run->plan_options, run->planning, run->programs,
+                               error));
     if (run->cuda) {  // once more, now that the scratch its ops need can be asked for
         run->layout.device_scratch_floats = run->cuda->scratch_floats(&run->program);
-        LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->planning,
-                                  &run->program, error));
+        LK_CHECK(lk_programs_build(spec, &run->layout, &run->plan_options, run->planning,
+                                   run->programs, error));
     }
     if (run->needs.checkpoints) LK_CHECK(measure_checkpoint(run, error));
     if (run->cuda) {
@@ -730,8 +755,8 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_arena_open(&run->arena, run->block.base, run->block.bytes);
     take_regions(run, &run->arena);
     LK_CHECK(open_data(run, error));
-    LK_CHECK(lk_program_build(spec, &run->layout, &run->plan_options, run->core.tables,
-                              &run->program, error));
+    LK_CHECK(lk_programs_build(spec, &run->layout, &run->plan_options, run->core.tables,
+                               run->programs, error));
     lk_run_identity(spec, run->identity);
     lk_hex(run->identity, LK_SHA256_BYTES, run->identity_hex);
     bool follows = run->layout.shared && run->workers.rank != 0;
@@ -785,6 +810,7 @@ uint64_t lk_run_steps(const lk_run *run) {
     const lk_config *c = &run->config;
     uint64_t all = UINT64_MAX;
     if (c->epochs && !lk_mul_ok(c->epochs, lk_steps_per_epoch(&c->spec), &all)) all = UINT64_MAX;
+    if (all != UINT64_MAX) all = lk_steps_of_batches(&c->spec.model, all);
     return c->steps ? LK_MIN(c->steps, all) : all;
 }
 

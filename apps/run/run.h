@@ -50,7 +50,10 @@ typedef struct lk_run {
     lk_layout layout;
     lk_plan_options plan_options;
     lk_run_workers workers;
-    lk_program program;
+    union {
+        lk_program program;                      // of the first objective
+        lk_program programs[LK_OBJECTIVES_MAX];  // of all
+    };
     lk_arena arena;
     lk_host_block block;
     lk_world world;

@@ -47,6 +47,7 @@ static lk_step_result result_of(lk_run *run) {
 
 lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     lk_trace_begin(&run->trace, step);
+    lk_world_use(&run->world, lk_program_of_step(&run->program, step));
     lk_driver_start(driver_of(run), 0, step);
     if (!run->cuda) lk_laps_start(&run->laps);
     lk_threads_run(&run->driver, &run->team);
@@ -73,6 +74,7 @@ void lk_run_initialize(lk_run *run) {
 
 lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const lk_source *source,
                                         uint64_t count) {
+    lk_world_use(&run->world, &run->program);
     lk_driver_start_evaluation(driver_of(run), 0, steps_done, source, count);
     lk_threads_run(&run->driver, &run->team);
     return result_of(run);

@@ -20,11 +20,11 @@ static uint32_t before_count;
 
 // --- networks ----------------------------------------------------------------------------------
 
-lk_status lk_network_parse(const char *text, lk_network *out, lk_error *error) {
+lk_status lk_subnet_parse(const char *text, lk_subnet *out, lk_error *error) {
     char address[INET6_ADDRSTRLEN] = "";
     const char *slash = strchr(text, '/');
     size_t length = slash ? (size_t)(slash - text) : 0;
-    *out = (lk_network){.six = slash && memchr(text, ':', length)};
+    *out = (lk_subnet){.six = slash && memchr(text, ':', length)};
     const uint32_t most = out->six ? 128 : 32;
     bool well = length > 0 && length < sizeof address && slash[1] >= '0' && slash[1] <= '9';
     if (well) {
@@ -43,7 +43,7 @@ lk_status lk_network_parse(const char *text, lk_network *out, lk_error *error) {
                    text);
 }
 
-bool lk_network_has(const lk_network *n, bool six, const uint8_t address[16]) {
+bool lk_subnet_has(const lk_subnet *n, bool six, const uint8_t address[16]) {
     if (!n->given || n->six != six) return false;
     for (uint32_t bit = 0; bit < n->bits; bit++) {
         uint8_t mask = (uint8_t)(0x80u >> bit % 8);
@@ -60,7 +60,7 @@ static bool is_loopback(bool six, const uint8_t address[16]) {
 }
 
 // The interface of this machine that has an address in the network.
-static bool find_interface(const lk_network *n, char name[IF_NAMESIZE]) {
+static bool find_interface(const lk_subnet *n, char name[IF_NAMESIZE]) {
     struct ifaddrs *list = NULL;
     name[0] = '\0';
     if (getifaddrs(&list) != 0) return false;
@@ -75,7 +75,7 @@ static bool find_interface(const lk_network *n, char name[IF_NAMESIZE]) {
         } else {
             continue;
         }
-        if (lk_network_has(n, six, address)) lk_format(name, IF_NAMESIZE, "%s", i->ifa_name);
+        if (lk_subnet_has(n, six, address)) lk_format(name, IF_NAMESIZE, "%s", i->ifa_name);
     }
     freeifaddrs(list);
     return name[0];
@@ -182,7 +182,7 @@ lk_status lk_reach_check(const lk_reach *r, uint32_t rank, char listens[LK_REACH
             used += lk_format(listens + used, LK_REACH_TEXT_BYTES - used, "%s%s:%u",
                               used ? ", " : "", text, port);
             used = LK_MIN(used, (size_t)LK_REACH_TEXT_BYTES - 1);
-            if (is_loopback(six, address) || lk_network_has(&r->network, six, address)) continue;
+            if (is_loopback(six, address) || lk_subnet_has(&r->network, six, address)) continue;
             lk_format(outside, sizeof outside, "%s:%u", text, port);
         }
         if (f) fclose(f);

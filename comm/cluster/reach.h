@@ -13,21 +13,21 @@
 enum { LK_REACH_TEXT_BYTES = 256 };
 
 // A network as an address and the number of its first bits: 10.1.0.0/16, fd00:1::/32.
-typedef struct lk_network {
+typedef struct lk_subnet {
     bool given;
     bool six;  // IPv6
     uint8_t address[16];
     uint32_t bits;
-} lk_network;
+} lk_subnet;
 
 // LK_BAD_USAGE where that is no network.
-lk_status lk_network_parse(const char *text, lk_network *out, lk_error *error);
-bool lk_network_has(const lk_network *network, bool six, const uint8_t address[16]);
+lk_status lk_subnet_parse(const char *text, lk_subnet *out, lk_error *error);
+bool lk_subnet_has(const lk_subnet *network, bool six, const uint8_t address[16]);
 
 typedef struct lk_reach {
     bool local;     // all workers are on this machine
     bool insecure;  // --insecure
-    lk_network network;
+    lk_subnet network;
 } lk_reach;
 
 // LK_BAD_CONFIG where the workers are on several machines and nothing is said of the network, or

@@ -43,12 +43,15 @@ uint32_t lk_cut_parts(const lk_program *p, uint64_t floats, uint32_t most, lk_pa
     uint32_t count = 0;
     for (uint32_t i = p->param_count; i-- > 0;) {
         const uint32_t op = p->params[i].gradient_op;
-        now.begin = i == 0 ? 0 : p->params[i].node_offset;
+        if (op == LK_NONE) continue;
+        uint32_t before = i;  // the trained parameter before it
+        while (before > 0 && p->params[before - 1].gradient_op == LK_NONE) before--;
+        now.begin = before == 0 ? 0 : p->params[i].node_offset;
         now.after_op = LK_MAX(now.after_op, op);
         const bool layer_ends =
-            i == 0 || p->ops[p->params[i - 1].gradient_op].layer != p->ops[op].layer;
+            before == 0 || p->ops[p->params[before - 1].gradient_op].layer != p->ops[op].layer;
         const bool full = now.end - now.begin >= floats && count + 1 < most;
-        if (i > 0 && (!layer_ends || !full)) continue;
+        if (before > 0 && (!layer_ends || !full)) continue;
         parts[count++] = now;
         now.end = now.begin;
     }

@@ -42,9 +42,14 @@ void lk_state_hash(const lk_program *p, const uint8_t *device, uint64_t steps_do
     lk_sha256_start(&hash);
     for (uint32_t i = 0; i < p->param_count; i++)
         add_tensor(p, device, &hash, p->params[i].tensor);
-    for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
-        for (uint32_t i = 0; i < p->param_count; i++)
-            add_tensor(p, device, &hash, p->params[i].slots[s]);
+    for (uint32_t k = 0; k < LK_MAX(p->programs, 1u); k++) {
+        const lk_program *own = p->all ? &p->all[k] : p;
+        for (uint32_t s = 0; s < lk_optimizer_slot_count(own->optimizer); s++) {
+            for (uint32_t i = 0; i < own->param_count; i++) {
+                if (own->params[i].gradient_op == LK_NONE) continue;
+                add_tensor(p, device, &hash, own->params[i].slots[s]);
+            }
+        }
     }
     lk_sha256_add_u64(&hash, steps_done);
     finish_hex(&hash, hex);

@@ -1,6 +1,7 @@
 // step.c - waves of a replica, slices of an owner. Freestanding.
 #include "comm/step/step.h"
 
+#include "ops/fmaf.h"
 #include "ops/graph/check.h"
 
 // The plan counts these tables, so their size may not follow the width of a pointer (LK_WIDE) or of
@@ -12,7 +13,7 @@ _Static_assert(sizeof(lk_op) == 144 && sizeof(lk_tensor) == 144 && sizeof(lk_par
 
 void lk_core_take_tables(lk_arena *a, const lk_program *p, lk_core_regions *r) {
     const uint64_t line = LK_TENSOR_ALIGN_BYTES;
-    r->tables = lk_arena_take(a, "program tables", lk_program_bytes(&p->spec->model), 1, line);
+    r->tables = lk_arena_take(a, "program tables", lk_programs_bytes(&p->spec->model), 1, line);
     r->world_tables = lk_arena_take(a, "scheduler tables", lk_world_bytes(p), 1, line);
 }
 
@@ -65,6 +66,18 @@ void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels 
     }
 }
 
+void lk_world_use(lk_world *world, const lk_program *program) {
+    if (world->program == program) return;
+    world->program = program;
+    for (uint32_t i = 0; i < world->sharers; i++) world->sharer[i].program = program;
+    for (uint32_t r = 0; r < world->replicas; r++) {
+        lk_frame *f = &world->frames[r];
+        f->ahead = (lk_ahead){NULL, NULL, NULL};
+        if (program->checked) lk_check_start(f);
+    }
+    lk_world_look_ahead(world);
+}
+
 void lk_world_reach(lk_world *world, uint32_t sharer, uint8_t *replica) {
     lk_assert(sharer < world->first || sharer >= world->first + world->replicas);
     world->sharer[sharer].replica = replica;
@@ -86,13 +99,13 @@ static lk_waves waves_of(const lk_program *p, uint32_t replica, uint32_t grains,
 
 lk_waves lk_step_waves(const lk_program *p, uint32_t replica, uint64_t step) {
     const lk_run_spec *spec = p->spec;
-    uint64_t steps = lk_steps_per_epoch(spec);
+    const lk_batch_start at = lk_batch_start_of(spec, step);
     uint32_t positions = lk_step_positions(spec, step);
     const lk_wave wave = {.shuffled = true,
                           .sparse = positions != lk_step_examples(spec, step),
                           .step = step,
-                          .epoch = step / steps,
-                          .position = step % steps * spec->global_batch};
+                          .epoch = at.epoch,
+                          .position = at.position};
     return waves_of(p, replica, p->grains, positions, wave);
 }
 
@@ -213,7 +226,7 @@ static void apply_at(lk_world *world, uint32_t replica, uint32_t index, uint64_t
     const lk_program *p = world->program;
     const lk_param *param = &p->params[index];
     const lk_frame *frame = &world->frames[replica];
-    const lk_optimizer *o = &p->spec->optimizer;
+    const lk_optimizer *o = p->optimizer;
     float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
     for (uint32_t s = 0; s < lk_optimizer_slot_count(o); s++) {
         slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
@@ -388,7 +401,7 @@ lk_step_result lk_result_of(const lk_program *p, const lk_holding *sums, uint32_
     for (uint32_t i = 0; i < lk_program_metrics(p)->sum_count; i++) {
         const float *sum =
             lk_reduce(&lk_kernels_reference, sums, holder_count, leaves, i, 1, scratch);
-        result.means[i] = (*sum + 0.0f) * (1.0f / (float)examples);
+        result.means[i] = (*sum + 0.0f) * (1.0f / lk_count_to_float(examples));
         bool finite = result.means[i] - result.means[i] == 0.0f;
         if (!result.bad_tensor && !finite) result.bad_tensor = lk_program_metrics(p)->sum[i];
     }

@@ -88,6 +88,10 @@ void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels 
                    const lk_source *source, uint8_t *device, uint8_t *replica_regions,
                    uint64_t replica_stride, void *memory);
 
+// The program of the steps to come, until another one is said: of another objective, with the same
+// regions. Between two steps, by one thread, while no replica computes.
+void lk_world_use(lk_world *world, const lk_program *program);
+
 // Where sharer `sharer`, of another process, has its replica region.
 void lk_world_reach(lk_world *world, uint32_t sharer, uint8_t *replica);
 

@@ -105,7 +105,7 @@ static void dropout_units(const lk_lane *l, const lk_op *op, uint32_t example, u
         c0[i] = block + i;
         c1[i] = example;
         c2[i] = (uint32_t)l->step;
-        c3[i] = op->layer + ((uint32_t)(l->step >> 32) << 16);
+        c3[i] = lk_draws_of(op) + ((uint32_t)(l->step >> 32) << 16);
     }
     for (uint32_t round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
         for (uint32_t i = 0; i < DROPOUT_BLOCKS; i++) {
@@ -125,7 +125,7 @@ static void dropout_units(const lk_lane *l, const lk_op *op, uint32_t example, u
 }
 
 static uint32_t plain_drop(const lk_lane *l, const lk_op *op, const float *from, float *to) {
-    const vf rate = v_set1(op->rate), scale = v_set1(1.0f / (1.0f - op->rate));
+    const vf rate = v_set1(op->dropout.rate), scale = v_set1(1.0f / (1.0f - op->dropout.rate));
     vf bad = v_zero();
     for (uint32_t m = 0; m < l->examples; m++, from += op->floats, to += op->floats) {
         for (uint64_t at = 0; at < op->floats; at += DROPOUT_FLOATS) {

@@ -144,8 +144,8 @@ static uint32_t launch_drop(const lk_lane *l, const lk_op *op, lk_role from, lk_
     lk_cuda_stream *s = stream_of(l);
     const uint64_t blocks = (op->floats + 3) / 4;
     lk_cuda_launch(s, drop, lk_cuda_blocks(l->examples * blocks), LK_CUDA_THREADS, 0, s->state,
-                   s->op, op->layer, l->seed, l->first_example, blocks, op->floats,
-                   (uint64_t)l->examples, op->rate, floats_of(l, from), floats_of(l, to));
+                   s->op, lk_draws_of(op), l->seed, l->first_example, blocks, op->floats,
+                   (uint64_t)l->examples, op->dropout.rate, floats_of(l, from), floats_of(l, to));
     return 0;
 }
 

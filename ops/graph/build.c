@@ -8,7 +8,11 @@ static lk_op *new_op(lk_builder *b, const lk_op_type *type, lk_phase phase, uint
     lk_program *p = b->program;
     lk_assert(p->op_count < b->ops_max);
     lk_op *op = &p->ops[p->op_count++];
-    *op = (lk_op){.type = type, .phase = phase, .layer = layer, .gradient = LK_NONE};
+    *op = (lk_op){.type = type,
+                  .phase = phase,
+                  .layer = layer,
+                  .gradient = LK_NONE,
+                  .value = (uint8_t)b->value};
     for (uint32_t i = 0; i < LK_ROLES; i++) op->tensor[i] = LK_NONE;
     for (uint32_t i = 0; i < LK_OP_PARAMS; i++) op->param[i] = LK_NONE;
     for (uint32_t i = 0; i < LK_OP_INPUTS; i++) op->input[i] = LK_NONE;
@@ -35,42 +39,78 @@ static const char *layer_name(const lk_program *p, const lk_op *op) {
     return op->layer == LK_NONE ? "input" : p->spec->model.layers[op->layer].name;
 }
 
+void lk_build_op_name(const lk_builder *b, const lk_op *op, char name[LK_NAME_BYTES]) {
+    const char *layer = layer_name(b->program, op);
+    const lk_graph *g = lk_graph_of(&b->program->spec->model);
+    const uint32_t use = g && op->value ? g->calls->use_of(b, op->value - 1) : 0;
+    lk_format(name, LK_NAME_BYTES, use ? "%s:%u" : "%s", layer, use);
+}
+
 // Of rank 2, also where a row is one element, since grains find theirs by the length of a row.
 lk_status lk_build_rows(lk_builder *b, const lk_op *op, const char *suffix, lk_tensor_class class_,
                         lk_dtype dtype, uint64_t count, uint32_t *tensor) {
-    char name[LK_NAME_BYTES];
+    char name[LK_NAME_BYTES], layer[LK_NAME_BYTES];
     const uint64_t shape[] = {b->program->wave_examples, count};
-    lk_format(name, sizeof name, "%s%s%s", layer_name(b->program, op),
-              op->type->suffix ? op->type->suffix : "", suffix);
+    if (b->params_only) return LK_OK;
+    lk_build_op_name(b, op, layer);
+    lk_format(name, sizeof name, "%s%s%s", layer, op->type->suffix ? op->type->suffix : "", suffix);
     return lk_build_tensor(b, name, class_, dtype, LK_REGION_REPLICA, 2, shape, tensor);
+}
+
+lk_status lk_build_slots(lk_builder *b, uint32_t param, const lk_optimizer *o, const char *infix,
+                         uint32_t slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    const lk_tensor *of = &b->program->tensors[b->program->params[param].tensor];
+    lk_slot list[LK_OPTIMIZER_SLOTS_MAX];
+    const uint32_t count = lk_optimizer_slots(o, list);
+    char name[LK_NAME_BYTES];
+    for (uint32_t i = 0; i < count; i++) {
+        lk_format(name, sizeof name, "%s/%s%s", of->name, infix, list[i].name);
+        LK_CHECK(lk_build_tensor(b, name, LK_CLASS_SLOT, LK_F32, LK_REGION_DEVICE, of->rank,
+                                 of->shape, &slots[i]));
+    }
+    return LK_OK;
+}
+
+// Of several networks all parameters are there before the first op: the one of that name, or
+// LK_NONE.
+static uint32_t param_named(const lk_builder *b, const char *name) {
+    const lk_program *p = b->program;
+    if (!lk_graph_of(&p->spec->model) || b->params_only) return LK_NONE;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const char *a = p->tensors[p->params[i].tensor].name, *c = name;
+        while (*a && *a == *c) a++, c++;
+        if (*a == *c) return i;
+    }
+    lk_panic(__FILE__, __LINE__, "a parameter that its network has not");
 }
 
 lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_param_shape *s) {
     lk_program *p = b->program;
-    const char *layer = layer_name(p, op);
     char name[LK_NAME_BYTES];
+    lk_format(name, sizeof name, "%s/%s", layer_name(p, op), s->suffix);
+    op->param[which] = param_named(b, name);
+    if (op->param[which] != LK_NONE) return LK_OK;
     lk_param *param = &p->params[p->param_count];
-    *param = (lk_param){
-        .initializer = s->initializer, .count = 1, .fan_in = s->fan_in, .fan_out = s->fan_out};
+    *param = (lk_param){.initializer = s->initializer,
+                        .count = 1,
+                        .gradient_op = LK_NONE,
+                        .node_offset = UINT64_MAX / 2,  // of no node
+                        .fan_in = s->fan_in,
+                        .fan_out = s->fan_out};
     op->param[which] = p->param_count++;
-    lk_format(name, sizeof name, "%s/%s", layer, s->suffix);
     LK_CHECK(lk_build_tensor(b, name, LK_CLASS_PARAMETER, LK_F32, LK_REGION_DEVICE, s->rank,
                              s->size, &param->tensor));
     for (uint32_t i = 0; i < s->rank; i++) param->count *= s->size[i];
-    for (uint32_t i = 0; i < b->slot_count; i++) {
-        lk_format(name, sizeof name, "%s/%s/%s", layer, s->suffix, b->slots[i].name);
-        LK_CHECK(lk_build_tensor(b, name, LK_CLASS_SLOT, LK_F32, LK_REGION_DEVICE, s->rank, s->size,
-                                 &param->slots[i]));
-    }
     p->param_floats += param->count;
-    return LK_OK;
+    if (!b->params_only) return lk_build_slots(b, op->param[which], p->optimizer, "", param->slots);
+    return lk_graph_of(&p->spec->model)->calls->slots(b, op->layer, op->param[which]);
 }
 
 // --- shapes --------------------------------------------------------------------------------------
 
 // Floats of one example; shapes too large for 32 bits are refused before any kernel sees them.
-static lk_status check_floats(lk_builder *b, const char *name, const lk_shape *s,
-                              uint64_t *floats) {
+lk_status lk_build_check_shape(lk_builder *b, const char *name, const lk_shape *s,
+                               uint64_t *floats) {
     if (!lk_mul_ok((uint64_t)s->h * s->w, s->c, floats) || *floats > INT32_MAX) {
         return lk_fail(b->error, LK_BAD_CONFIG,
                        "layer %s: an output of %u x %u x %u is more than 2^31 values an example",
@@ -117,33 +157,33 @@ lk_status lk_build_window(lk_builder *b, const lk_layer *l, lk_shape in, lk_shap
 
 // --- pass 1: layers to forward ops ---------------------------------------------------------------
 
-// What every layer gives, by its number plus 1; 0 is the model's input. It lies where the planner
-// will sort later.
-static lk_value *values_of(const lk_builder *b) { return (lk_value *)(void *)b->program->order; }
+// They lie where the planner will sort later.
+lk_value *lk_build_values(const lk_builder *b) { return (lk_value *)(void *)b->program->order; }
 
-static lk_status take_inputs(lk_builder *b, const lk_layer *l) {
+// `number` is that of the value before the layer.
+static lk_status take_inputs(lk_builder *b, const lk_layer *l, uint32_t number) {
     const uint32_t wanted = l->type->inputs, given = l->input_count ? l->input_count : 1;
     if (given != wanted) {
         return lk_fail(b->error, LK_BAD_CONFIG, "layer %s: found %u inputs, wanted %u", l->name,
                        given, wanted);
     }
     for (uint32_t i = 0; i < given; i++) {
-        const uint32_t from = l->input_count ? l->inputs[i] : b->layer;
-        lk_assert(from <= b->layer);
-        b->input[i] = values_of(b)[from];
+        const uint32_t from = l->input_count ? l->inputs[i] : number;
+        lk_assert(from <= number);
+        b->input[i] = lk_build_values(b)[from];
     }
     return LK_OK;
 }
 
-static lk_status build_layer(lk_builder *b, const lk_layer *l) {
+static lk_status build_layer(lk_builder *b, const lk_layer *l, uint32_t number) {
     const lk_program *p = b->program;
     const lk_layer_type *steps[] = {l->type, l->activation};
-    LK_CHECK(take_inputs(b, l));
+    LK_CHECK(take_inputs(b, l, number));
     for (uint32_t s = 0; s < LK_COUNT(steps) && steps[s]; s++) {
         const uint32_t before = p->op_count;
         uint64_t floats;
         LK_CHECK(steps[s]->build(b, l));
-        LK_CHECK(check_floats(b, l->name, &b->output.shape, &floats));
+        LK_CHECK(lk_build_check_shape(b, l->name, &b->output.shape, &floats));
         if (p->op_count > before) p->ops[p->op_count - 1].floats = floats;
         b->input[0] = b->output;
     }
@@ -157,24 +197,54 @@ static void loss_inputs(const lk_model *m, uint32_t inputs[LK_LAYER_INPUTS_MAX])
     inputs[1] = o->input_count ? o->inputs[1] : 0;
 }
 
-// Every layer must be of use to another or to the loss: its parameters would have no gradient.
-static lk_status check_used(lk_builder *b) {
-    const lk_model *m = &b->program->spec->model;
+// Does the loss take that value itself? Of several networks it takes the last layer of one.
+static bool loss_takes(const lk_model *m, uint32_t number, uint32_t last) {
     uint32_t taken[LK_LAYER_INPUTS_MAX];
+    bool takes = false;
+    if (lk_graph_of(m)) return number == last;
     loss_inputs(m, taken);
-    for (uint32_t i = 0; i < m->layer_count; i++) {
-        bool used = i + 1 < m->layer_count && m->layers[i + 1].input_count == 0;
-        for (uint32_t n = 0; n < lk_model_loss(m)->inputs; n++) used = used || taken[n] == i + 1;
-        for (uint32_t k = i + 1; k < m->layer_count && !used; k++) {
-            for (uint32_t n = 0; n < m->layers[k].input_count; n++) {
-                used = used || m->layers[k].inputs[n] == i + 1;
+    for (uint32_t n = 0; n < lk_model_loss(m)->inputs; n++) takes = takes || taken[n] == number;
+    return takes;
+}
+
+// Every layer must be of use to another or to the loss: its parameters would have no gradient.
+static lk_status check_used(lk_builder *b, const lk_layer *layers, uint32_t count,
+                            uint32_t inputs) {
+    for (uint32_t i = 0; i < count; i++) {
+        bool used = i + 1 < count && layers[i + 1].input_count == 0;
+        used = used || loss_takes(&b->program->spec->model, i + inputs, count - 1 + inputs);
+        for (uint32_t k = i + 1; k < count && !used; k++) {
+            for (uint32_t n = 0; n < layers[k].input_count; n++) {
+                used = used || layers[k].inputs[n] == i + inputs;
             }
         }
         if (used) continue;
         return lk_fail(b->error, LK_BAD_CONFIG,
                        "layer %s: no other layer takes its output; name it in \"inputs\" of one, "
                        "or take it out",
-                       m->layers[i].name);
+                       layers[i].name);
+    }
+    return LK_OK;
+}
+
+lk_status lk_build_load(lk_builder *b) {
+    const lk_model *m = &b->program->spec->model;
+    const lk_shape input = {m->in_h, m->in_w, m->in_c, false};
+    uint64_t floats;
+    LK_CHECK(lk_build_check_shape(b, "input", &input, &floats));
+    if (floats == 0) return lk_fail(b->error, LK_BAD_CONFIG, "model.input: a dimension is 0");
+    new_op(b, &lk_op_load, LK_LOAD, LK_NONE)->floats = floats;
+    b->output = (lk_value){0, input};
+    return LK_OK;
+}
+
+lk_status lk_build_network(lk_builder *b, uint32_t first, uint32_t count, uint32_t inputs) {
+    const lk_layer *layers = b->program->spec->model.layers + first;
+    LK_CHECK(check_used(b, layers, count, inputs));
+    for (uint32_t i = 0; i < count; i++) {
+        b->layer = first + i;
+        LK_CHECK(build_layer(b, &layers[i], inputs + i - 1));
+        lk_build_values(b)[inputs + i] = b->output;
     }
     return LK_OK;
 }
@@ -188,25 +258,18 @@ static lk_status take_loss_inputs(lk_builder *b) {
                        m->loss_options.input_count, loss->inputs);
     }
     loss_inputs(m, inputs);
-    b->output = values_of(b)[inputs[0]];
+    b->output = lk_build_values(b)[inputs[0]];
     b->target = (lk_value){.op = LK_NONE};
-    if (loss->inputs > 1) b->target = values_of(b)[inputs[1]];
+    if (loss->inputs > 1) b->target = lk_build_values(b)[inputs[1]];
     return LK_OK;
 }
 
 static lk_status build_layers(lk_builder *b) {
     const lk_model *m = &b->program->spec->model;
-    const lk_shape input = {m->in_h, m->in_w, m->in_c, false};
-    uint64_t floats;
-    LK_CHECK(check_floats(b, "input", &input, &floats));
-    if (floats == 0) return lk_fail(b->error, LK_BAD_CONFIG, "model.input: a dimension is 0");
-    new_op(b, &lk_op_load, LK_LOAD, LK_NONE)->floats = floats;
-    values_of(b)[0] = b->output = (lk_value){0, input};
-    LK_CHECK(check_used(b));
-    for (b->layer = 0; b->layer < m->layer_count; b->layer++) {
-        LK_CHECK(build_layer(b, &m->layers[b->layer]));
-        values_of(b)[b->layer + 1] = b->output;
-    }
+    if (lk_graph_of(m)) return lk_graph_of(m)->calls->forward(b);
+    LK_CHECK(lk_build_load(b));
+    lk_build_values(b)[0] = b->output;
+    LK_CHECK(lk_build_network(b, 0, m->layer_count, 1));
     return take_loss_inputs(b);
 }
 
@@ -267,7 +330,9 @@ static void fuse(lk_builder *b) {
         lk_op *op = &p->ops[i];
         while (op->type && op->type->absorb) {
             const uint32_t next = only_user(b, i);
-            if (next == LK_NONE || !op->type->absorb(b, op, &p->ops[next])) break;
+            // All uses of a network are fused alike: nothing at its edges.
+            if (next == LK_NONE || p->ops[next].value != op->value) break;
+            if (!op->type->absorb(b, op, &p->ops[next])) break;
             p->ops[next].type = NULL;
             redirect(b, next, i);
         }
@@ -288,6 +353,11 @@ static void count_users(lk_builder *b) {
     if (b->target.op != LK_NONE) p->ops[b->target.op].users++;
 }
 
+static bool trains(const lk_builder *b, uint32_t layer) {
+    const lk_graph *g = lk_graph_of(&b->program->spec->model);
+    return !g || g->calls->trains(b, layer);
+}
+
 static lk_status forward_tensors(lk_builder *b) {
     static const lk_role inputs[LK_OP_INPUTS] = {LK_X, LK_X2};
     lk_program *p = b->program;
@@ -301,7 +371,7 @@ static lk_status forward_tensors(lk_builder *b) {
         LK_CHECK(
             lk_build_rows(b, op, "", LK_CLASS_ACTIVATION, LK_F32, op->floats, &op->tensor[LK_Y]));
         if (op->type->declare) LK_CHECK(op->type->declare(b, op));
-        op->wants = op->wants || op->param[0] != LK_NONE;
+        op->wants = op->wants || (op->param[0] != LK_NONE && trains(b, op->layer));
     }
     p->input = p->ops[0].tensor[LK_Y];
     p->logits = p->ops[b->output.op].tensor[LK_Y];
@@ -323,7 +393,7 @@ lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type 
     lk_op *last = &p->ops[b->output.op];
     const uint64_t examples = p->wave_examples;
     const uint64_t sums[] = {examples, lk_program_metrics(p)->sum_count};
-    const bool labels = lk_model_loss(&p->spec->model)->labels;
+    const bool labels = lk_program_loss(p)->labels;
     LK_CHECK(lk_build_rows(b, last, "/gradient", LK_CLASS_GRADIENT, LK_F32, last->floats,
                            &last->gradient));
     LK_CHECK(lk_build_tensor(b, "labels", LK_CLASS_STAGING, LK_U32, LK_REGION_REPLICA, 1, &examples,
@@ -333,7 +403,7 @@ lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type 
     lk_op *loss = new_op(b, type, LK_FORWARD, LK_NONE);
     const uint32_t number = p->op_count - 1;
     loss->floats = last->floats;
-    loss->scale = p->spec->model.loss_options.scale;
+    loss->scale = lk_program_loss_options(p)->scale;
     loss->input[0] = b->output.op;
     loss->input[1] = b->target.op;
     loss->gradient = last->gradient;
@@ -358,17 +428,25 @@ lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
     return g;
 }
 
-lk_op *lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t first,
-                               uint32_t count) {
-    lk_program *p = b->program;
+lk_op *lk_build_use_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
+    const lk_op *use = &b->program->ops[of];
     lk_op *g = lk_build_gradient(b, type, of);
-    g->tensor[LK_X] = p->ops[of].tensor[LK_X];
-    g->tensor[LK_AUX] = p->ops[of].tensor[LK_AUX];
+    g->tensor[LK_X] = use->tensor[LK_X];
+    g->tensor[LK_AUX] = use->tensor[LK_AUX];
+    return g;
+}
+
+void lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t first,
+                             uint32_t count) {
+    lk_program *p = b->program;
+    const lk_graph *graph = lk_graph_of(&p->spec->model);
+    if (graph && !graph->calls->takes_gradient(b, of, first)) return;
+    lk_op *g = lk_build_use_gradient(b, type, of);
     for (uint32_t i = first; i < first + count; i++) {
         g->param[i] = p->ops[of].param[i];
         if (g->param[i] != LK_NONE) p->params[g->param[i]].gradient_op = p->op_count - 1;
     }
-    return g;
+    if (graph) graph->calls->add_uses(b, of, first);
 }
 
 // Where a user's share of the gradient of op `of`'s y goes: the first user's is the gradient, the
@@ -454,7 +532,8 @@ static void unmask(lk_builder *b, uint32_t i) {
 
 lk_status lk_build_backward(lk_builder *b) {
     lk_program *p = b->program;
-    LK_CHECK(lk_model_loss(&p->spec->model)->build(b));
+    b->value = 0;
+    LK_CHECK(lk_program_loss(p)->build(b));
     for (uint32_t i = p->forward_end; i-- > 0;) {
         const lk_op *op = &p->ops[i];
         if (!op->wants) continue;
@@ -473,5 +552,6 @@ lk_status lk_build_backward(lk_builder *b) {
 const lk_op_type lk_op_load = {.name = "load", .number = LK_OP_LOAD, .scope = LK_SCOPE_SOURCE};
 const lk_op_type lk_op_metric_sum = {
     .name = "loss_sum", .number = LK_OP_METRIC_SUM, .scope = LK_SCOPE_METRIC};
+const lk_op_type lk_op_use = {.name = "use", .number = LK_OP_USE, .scope = LK_SCOPE_USE};
 const lk_op_type lk_op_reduce_apply = {
     .name = "reduce_apply", .number = LK_OP_REDUCE_APPLY, .scope = LK_SCOPE_UPDATE};

@@ -12,12 +12,6 @@
 
 #include "ops/graph/program.h"
 
-// The shape of one example on its way through the layers.
-typedef struct lk_shape {
-    uint32_t h, w, c;
-    bool flat;  // (c) alone; h and w are 1
-} lk_shape;
-
 // What a layer gives the next: the y of an op, perhaps in another shape.
 typedef struct lk_value {
     uint32_t op;
@@ -27,13 +21,13 @@ typedef struct lk_value {
 struct lk_builder {
     lk_program *program;
     lk_error *error;
-    uint32_t layer;                         // the layer being built, or that of the op at hand
-    lk_value input[LK_LAYER_INPUTS_MAX];    // of the layer being built
-    lk_value output;                        // ... which it sets; of a loss, its first input
-    lk_value target;                        // of a loss, its second input; else op LK_NONE
-    uint32_t ops_max, tensors_max;          // entries of the program's tables
-    lk_slot slots[LK_OPTIMIZER_SLOTS_MAX];  // of each parameter
-    uint32_t slot_count;
+    uint32_t layer;                       // the layer being built, or that of the op at hand
+    lk_value input[LK_LAYER_INPUTS_MAX];  // of the layer being built
+    lk_value output;                      // ... which it sets; of a loss, its first input
+    lk_value target;                      // of a loss, its second input; else op LK_NONE
+    uint32_t ops_max, tensors_max;        // entries of the program's tables
+    uint32_t value;                       // what ops are emitted for: lk_op.value
+    bool params_only;                     // no tensor of the replica region is made
 };
 
 // --- for lk_layer_type.build ---------------------------------------------------------------------
@@ -74,9 +68,11 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
 lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of);
 
 // The gradient of parameters: LK_X and LK_AUX of `of`, and the parameters from `first` on, `count`
-// of them.
-lk_op *lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t first,
-                               uint32_t count);
+// of them; unless the objective does not train them. Where the layer's network is applied several
+// times there is one such op, as soon as all uses have the gradient of their y: that of use 0,
+// followed by an op of type `use` for each of the others.
+void lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t first,
+                             uint32_t count);
 
 // The gradient of input `which`: emits the op with LK_DX set, unless nobody wants it. Several users
 // of a tensor add their gradients in the order in which they come here. `masks`: the kernel can
@@ -101,7 +97,31 @@ lk_status lk_build_gradient_in_place(lk_builder *b, const lk_op_type *type, uint
 // gradient of the target from that of x (LK_DY), where one is wanted.
 lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type *target);
 
-// --- for lk_program_build ------------------------------------------------------------------------
+// --- for lk_program_build and ops/graph/graph.c --------------------------------------------------
+
+// The values that layers may take, by number (lk_network); room for as many as a network has.
+lk_value *lk_build_values(const lk_builder *b);
+
+// Emits LOAD.
+lk_status lk_build_load(lk_builder *b);
+
+// Emits the layers [first, first + count) on the `inputs` values, which lie at lk_build_values;
+// b->output becomes that of the last.
+lk_status lk_build_network(lk_builder *b, uint32_t first, uint32_t count, uint32_t inputs);
+
+// Refuses a shape of no value, or of too many.
+lk_status lk_build_check_shape(lk_builder *b, const char *name, const lk_shape *s,
+                               uint64_t *floats);
+
+// The names of an op's layer and use.
+void lk_build_op_name(const lk_builder *b, const lk_op *op, char name[LK_NAME_BYTES]);
+
+// An op of `type` with the tensors that the gradient of parameters of op `of` takes.
+lk_op *lk_build_use_gradient(lk_builder *b, const lk_op_type *type, uint32_t of);
+
+// What parameter `param` keeps beside it for an optimizer; `infix` comes before the slots' names.
+lk_status lk_build_slots(lk_builder *b, uint32_t param, const lk_optimizer *o, const char *infix,
+                         uint32_t slots[LK_OPTIMIZER_SLOTS_MAX]);
 
 lk_status lk_build_forward(lk_builder *b);   // layers, fusion, tensors
 lk_status lk_build_backward(lk_builder *b);  // loss, gradients, the last op

@@ -77,12 +77,14 @@ lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grai
     return view;
 }
 
-// The views of a block's grains.
-static const lk_grain_view *block_views(lk_frame *f, const lk_op *op, const lk_wave *wave,
-                                        const lk_block *block) {
-    lk_grain_view *views = lk_tensor_at(f, f->program->views);
-    for (uint32_t g = block->at; g < block->end; g++) {
-        views[g - block->at] = lk_grain_view_at(f, op, g - wave->first_grain, wave->examples);
+// The views of grains [at, end): of each grain one after the other its uses.
+static const lk_grain_view *grain_views(lk_frame *f, const lk_op *op, const lk_wave *wave,
+                                        uint32_t uses, uint32_t at, uint32_t end) {
+    lk_grain_view *views = lk_tensor_at(f, f->program->views), *view = views;
+    for (uint32_t g = at; g < end; g++) {
+        for (uint32_t u = 0; u < uses; u++) {
+            *view++ = lk_grain_view_at(f, op + u, g - wave->first_grain, wave->examples);
+        }
     }
     return views;
 }
@@ -93,7 +95,7 @@ static void metric_sum(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_cou
     lk_block b = lk_wave_block(wave, wave->first_grain);
     for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
         _Alignas(64) float node[16];
-        f->kernels->column_sums(sums, b.end - b.at, block_views(f, op, wave, &b), node);
+        f->kernels->column_sums(sums, b.end - b.at, grain_views(f, op, wave, 1, b.at, b.end), node);
         uint32_t slot = counter->count;
         for (uint32_t i = 0; i < sums; i++) f->sums[slot][i] = node[i];
         for (uint32_t merges = lk_counter_push(counter, b.node); merges > 0; merges--, slot--) {
@@ -112,30 +114,58 @@ static void join(const lk_frame *f, uint32_t slot, uint32_t param) {
     f->kernels->add(p->count, left, lk_node_at(f, slot) + p->node_offset, left);
 }
 
+// The node of grains [at, end), by one call of the kernel.
+static void grain_sums(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_lane *lane,
+                       uint32_t slot, uint32_t uses, uint32_t at, uint32_t end) {
+    lk_assert(slot < f->program->node_slots);
+    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
+        const uint32_t param = op->param[i];
+        lane->sums[i] =
+            param == LK_NONE ? NULL : lk_node_at(f, slot) + f->program->params[param].node_offset;
+    }
+    lane->grains = grain_views(f, op, wave, uses, at, end);
+    lane->grain_count = (end - at) * uses;
+    (void)lk_kernel_of(f->kernels, op->type)(lane, op);
+}
+
+// Joins the two topmost slots, `merges` times.
+static void join_slots(const lk_frame *f, const lk_op *op, uint32_t top, uint32_t merges) {
+    for (; merges > 0; merges--, top--) {
+        for (uint32_t i = 0; i < LK_OP_PARAMS; i++) join(f, top, op->param[i]);
+    }
+}
+
 // The node of each block of the wave goes to the slot above those held, and the sums of finished
 // subtrees are taken at once. The counter is the op's own copy: every op of a wave sees the same
 // blocks on top of the same nodes.
+//
+// Use u of grain g is leaf g * 2^k + u, 2^k the least power of two not below the number of uses: so
+// the nodes over grains are those of one use. Kernels want whole nodes: where the uses of a grain
+// are none, a block is added grain by grain.
 static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave) {
     lk_counter counter = f->counter;
     const lk_param *params = f->program->params;
     lk_lane lane = lk_lane_of(f, op, wave->examples);
     lane.grain = f->program->spec->grain;
-    const uint32_t *param = op->param;
+    const uint32_t *param = op->param, uses = lk_op_uses(op);
+    const bool whole = (uses & (uses - 1)) == 0;
     if (params[param[0] != LK_NONE ? param[0] : param[1]].mode != LK_REDUCE_PARTIALS) return;
     lk_block b = lk_wave_block(wave, wave->first_grain);
     for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
-        uint32_t slot = counter.count;
-        lk_assert(slot < f->program->node_slots);
-        for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
-            lane.sums[i] =
-                param[i] == LK_NONE ? NULL : lk_node_at(f, slot) + params[param[i]].node_offset;
+        const uint32_t slot = counter.count;
+        uint32_t above = slot;
+        for (uint32_t g = b.at; g < b.end;) {
+            const uint32_t end = whole ? b.end : g + 1;
+            grain_sums(f, op, wave, &lane, above, uses, g, end);
+            // As many joins as grains of the block, before this one, end in ones.
+            uint32_t merges = 0;  // trailing ones
+            while ((g - b.at) >> merges & 1) merges++;
+            if (!whole) join_slots(f, op, above, merges);
+            above += 1 - (whole ? 0 : merges);
+            g = end;
         }
-        lane.grains = block_views(f, op, wave, &b);
-        lane.grain_count = b.end - b.at;
-        (void)lk_kernel_of(f->kernels, op->type)(&lane, op);
-        for (uint32_t merges = lk_counter_push(&counter, b.node); merges > 0; merges--, slot--) {
-            for (uint32_t i = 0; i < LK_OP_PARAMS; i++) join(f, slot, param[i]);
-        }
+        join_slots(f, op, above - 1, above - 1 - slot);
+        join_slots(f, op, slot, lk_counter_push(&counter, b.node));
     }
 }
 
@@ -215,6 +245,7 @@ void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_wave *wave, uint32_t 
             break;
         case LK_SCOPE_METRIC: w->metric(f, op, wave, after); break;
         case LK_SCOPE_GRAINS: w->grains(f, op, wave); break;
+        case LK_SCOPE_USE: break;
         case LK_SCOPE_UPDATE: lk_panic(__FILE__, __LINE__, "REDUCE is no part of a walk");
         }
         w->after(f, i, train);

@@ -7,9 +7,11 @@
 
 #include "ops/geometry.h"
 
+enum { LK_IDENTITY_KEY_BYTES = 96 };
+
 typedef struct identity {
     lk_sha256 hash;
-    char last[64];  // key of the entry before
+    char last[LK_IDENTITY_KEY_BYTES];  // key of the entry before
 } identity;
 
 static int compare(const char *a, const char *b) {
@@ -123,15 +125,15 @@ static void add_field(identity *id, const char *name, const lk_setting *k, const
     }
 }
 
-// Are a layer's inputs others than the layer before it?
+// Are a layer's inputs others than `number`, the layer before it?
 static bool has_inputs(const lk_layer *l, uint32_t number) {
     return l->input_count > 1 || (l->input_count == 1 && l->inputs[0] != number);
 }
 
-static void add_layer(identity *id, const lk_layer *l, uint32_t number) {
+static void add_layer(identity *id, const lk_layer *l, uint32_t number, uint32_t before) {
     const lk_layer_words *words = lk_layer_words_of(l->type);
-    bool inputs = has_inputs(l, number), type = true;
-    char key[64];
+    bool inputs = has_inputs(l, before), type = true;
+    char key[LK_IDENTITY_KEY_BYTES];
     for (uint32_t i = 0; i <= words->key_count; i++) {
         const char *next = i < words->key_count ? words->keys[i].name : NULL;
         if (inputs && (!next || compare("inputs", next) < 0)) {
@@ -152,7 +154,7 @@ static void add_layer(identity *id, const lk_layer *l, uint32_t number) {
 // The keys of a type, and the type in its place among them; type NULL: the constant default.
 static void add_keys(identity *id, const char *prefix, const lk_setting *keys, uint32_t count,
                      const char *type, const void *owner) {
-    char key[64];
+    char key[LK_IDENTITY_KEY_BYTES];
     for (uint32_t i = 0; i <= count; i++) {
         if (type && (i == count || compare("type", keys[i].name) < 0)) {
             lk_format(key, sizeof key, "%s.type", prefix);
@@ -171,9 +173,76 @@ static void add_rate(identity *id, const char *name, const lk_rate *rate) {
     add_keys(id, name, words->keys, words->key_count, type, rate);
 }
 
-static void add_optimizer(identity *id, const lk_optimizer *o) {
+static void add_optimizer(identity *id, const char *path, const lk_optimizer *o) {
     const lk_optimizer_words *words = lk_optimizer_words_of(o->type);
-    add_keys(id, "optimizer", words->keys, words->key_count, words->name, o);
+    char key[LK_IDENTITY_KEY_BYTES];
+    lk_format(key, sizeof key, "%soptimizer", path);
+    add_keys(id, key, words->keys, words->key_count, words->name, o);
+}
+
+// --- several networks and objectives -------------------------------------------------------------
+
+// Names are left out: they change no bit.
+static void add_networks(identity *id, const lk_graph *g) {
+    char key[LK_IDENTITY_KEY_BYTES];
+    for (uint32_t n = 0; n < g->network_count; n++) {
+        const lk_network *network = &g->networks[n];
+        for (uint32_t i = 0; i < network->input_count; i++) {
+            const lk_shape *s = &network->inputs[i];
+            const uint32_t shape[] = {s->h, s->w, s->c, s->flat};
+            lk_format(key, sizeof key, "model.network.%04u.input.%04u", n, i);
+            add_u32s(id, key, LK_COUNT(shape), shape);
+        }
+        lk_format(key, sizeof key, "model.network.%04u.layers", n);
+        add_number(id, key, network->layer_count, 4);
+    }
+}
+
+static void add_loss_type(identity *id, const char *key, const lk_loss_words *words) {
+    if (words->type != &lk_loss_sparse_categorical_crossentropy) add_text(id, key, words->name);
+}
+
+static void add_loss_keys(identity *id, const char *path, const lk_loss_words *words,
+                          const lk_loss_options *o) {
+    char key[LK_IDENTITY_KEY_BYTES];
+    for (uint32_t i = 0; i < words->key_count; i++) {
+        lk_assert(compare(words->keys[i].name, "inputs") > 0);
+        lk_format(key, sizeof key, "%s.%s", path, words->keys[i].name);
+        add_field(id, key, &words->keys[i], o);
+    }
+}
+
+static void add_objective(identity *id, const lk_graph *g, uint32_t number) {
+    const lk_objective *o = &g->objectives[number];
+    char path[40], key[LK_IDENTITY_KEY_BYTES];
+    lk_format(path, sizeof path, "model.objective.%04u.", number);
+    const lk_loss_words *loss = lk_loss_words_of(lk_objective_loss(o));
+    lk_format(key, sizeof key, "%sloss", path);
+    add_loss_type(id, key, loss);
+    add_loss_keys(id, key, loss, &o->loss_options);
+    add_optimizer(id, path, &o->optimizer);
+    lk_format(key, sizeof key, "%soutput", path);
+    add_number(id, key, o->output, 4);
+    lk_format(key, sizeof key, "%strains", path);
+    add_number(id, key, o->trains, 4);
+    for (uint32_t v = 0; v < o->value_count; v++) {
+        const lk_use *use = &o->values[v];
+        lk_format(key, sizeof key, "%svalue.%04u.inputs", path, v);
+        add_u32s(id, key, g->networks[use->network].input_count, use->inputs);
+        lk_format(key, sizeof key, "%svalue.%04u.network", path, v);
+        add_number(id, key, use->network, 4);
+    }
+}
+
+static void add_graph(identity *id, const lk_graph *g) {
+    char key[LK_IDENTITY_KEY_BYTES];
+    add_networks(id, g);
+    for (uint32_t k = 0; k < g->objective_count; k++) add_objective(id, g, k);
+    for (uint32_t i = 0; i < g->schedule_count; i++) {
+        const uint32_t entry[] = {g->schedule[i].objective, g->schedule[i].steps};
+        lk_format(key, sizeof key, "model.schedule.%04u", i);
+        add_u32s(id, key, LK_COUNT(entry), entry);
+    }
 }
 
 // --- the whole -----------------------------------------------------------------------------------
@@ -201,25 +270,36 @@ static bool has_loss_inputs(const lk_model *m) {
 
 static void add_loss(identity *id, const lk_model *m) {
     const lk_loss_words *words = lk_loss_words_of(lk_model_loss(m));
-    const lk_loss_options *o = &m->loss_options;
-    char key[64];
-    if (words->type != &lk_loss_sparse_categorical_crossentropy) {
-        add_text(id, "model.loss", words->name);
+    add_loss_type(id, "model.loss", words);
+    if (has_loss_inputs(m)) {
+        add_u32s(id, "model.loss.inputs", m->loss_options.input_count, m->loss_options.inputs);
     }
-    if (has_loss_inputs(m)) add_u32s(id, "model.loss.inputs", o->input_count, o->inputs);
-    for (uint32_t i = 0; i < words->key_count; i++) {
-        lk_assert(compare(words->keys[i].name, "inputs") > 0);
-        lk_format(key, sizeof key, "model.loss.%s", words->keys[i].name);
-        add_field(id, key, &words->keys[i], o);
+    add_loss_keys(id, "model.loss", words, &m->loss_options);
+}
+
+// The number of the value before a layer, in its network.
+static uint32_t before_layer(const lk_model *m, uint32_t layer) {
+    const lk_graph *g = m->graph;
+    for (uint32_t n = 0; g && n < g->network_count; n++) {
+        const lk_network *network = &g->networks[n];
+        const uint32_t local = layer - network->first_layer;
+        if (local < network->layer_count) return local + network->input_count - 1;
     }
+    return layer;
 }
 
 static void add_model(identity *id, const lk_model *m) {
     const uint32_t input[] = {m->in_h, m->in_w, m->in_c};
     add_number(id, "model.classes", m->classes, 4);
     add_u32s(id, "model.input", 3, input);
-    for (uint32_t i = 0; i < m->layer_count; i++) add_layer(id, &m->layers[i], i);
-    add_loss(id, m);
+    for (uint32_t i = 0; i < m->layer_count; i++) {
+        add_layer(id, &m->layers[i], i, before_layer(m, i));
+    }
+    if (m->graph) {
+        add_graph(id, m->graph);
+    } else {
+        add_loss(id, m);
+    }
 }
 
 void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
@@ -238,7 +318,7 @@ void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
     add_number(&id, "batch.grain", spec->grain, 4);
     add_data(&id, spec);
     add_model(&id, &spec->model);
-    add_optimizer(&id, &spec->optimizer);
+    if (!spec->model.graph) add_optimizer(&id, "", &spec->optimizer);
     add_number(&id, "seed", spec->seed, 8);
     lk_sha256_finish(&id.hash, out);
 }

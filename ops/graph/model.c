@@ -9,8 +9,26 @@ uint64_t lk_steps_per_epoch(const lk_run_spec *spec) {
     return whole + (rest && !spec->drop_remainder);
 }
 
+lk_step_place lk_step_place_of(const lk_model *m, uint64_t step) {
+    if (lk_graph_of(m)) return lk_graph_of(m)->calls->place(lk_graph_of(m), step);
+    return (lk_step_place){.images = true, .update = step, .batch = step};
+}
+
+uint64_t lk_steps_of_batches(const lk_model *m, uint64_t batches) {
+    const lk_graph *g = lk_graph_of(m);
+    return g ? g->calls->steps_of_batches(g, batches) : batches;
+}
+
+lk_batch_start lk_batch_start_of(const lk_run_spec *spec, uint64_t step) {
+    const uint64_t steps = lk_steps_per_epoch(spec);
+    const uint64_t batch = lk_step_place_of(&spec->model, step).batch;
+    return (lk_batch_start){batch / steps, batch % steps * spec->global_batch};
+}
+
 uint32_t lk_step_examples(const lk_run_spec *spec, uint64_t step) {
-    uint64_t at = step % lk_steps_per_epoch(spec) * spec->global_batch;
+    const lk_step_place place = lk_step_place_of(&spec->model, step);
+    uint64_t at = place.batch % lk_steps_per_epoch(spec) * spec->global_batch;
+    if (!place.images) return spec->global_batch;
     return (uint32_t)LK_MIN(spec->example_count - at, (uint64_t)spec->global_batch);
 }
 
@@ -19,8 +37,9 @@ uint32_t lk_step_positions(const lk_run_spec *spec, uint64_t step) {
 }
 
 lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step) {
-    // No step is skipped: as many updates were applied.
-    return lk_optimizer_scalars(&spec->optimizer, step, step,
+    // No step is skipped: as many updates of its objective were applied as came before it.
+    const lk_step_place place = lk_step_place_of(&spec->model, step);
+    return lk_optimizer_scalars(lk_optimizer_of(spec, place.objective), step, place.update,
                                 1.0f / (float)lk_step_examples(spec, step));
 }
 
@@ -137,5 +156,10 @@ lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error) {
                        spec->global_batch, (unsigned long long)spec->example_count,
                        (unsigned long long)spec->example_count);
     }
-    return check_optimizer(&spec->optimizer, error);
+    const lk_graph *graph = lk_graph_of(&spec->model);
+    if (graph) LK_CHECK(graph->calls->check(&spec->model, error));
+    for (uint32_t i = 0; i < lk_objective_count(&spec->model); i++) {
+        LK_CHECK(check_optimizer(lk_optimizer_of(spec, i), error));
+    }
+    return LK_OK;
 }

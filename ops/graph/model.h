@@ -25,7 +25,15 @@ enum { LK_FAST_VERSION = 1 };
 
 const char *lk_precision_name(lk_precision precision);
 
-// A network and what it is trained with.
+// The shape of one example on its way through the layers.
+typedef struct lk_shape {
+    uint32_t h, w, c;
+    bool flat;  // (c) alone; h and w are 1
+} lk_shape;
+
+typedef struct lk_graph lk_graph;  // below
+
+// A network and what it is trained with; or, with a graph, the layers of several.
 typedef struct lk_model {
     uint32_t in_h, in_w, in_c;  // of one example
     uint32_t classes;           // of labels; 0 where the loss takes none
@@ -33,16 +41,140 @@ typedef struct lk_model {
     const lk_layer *layers;
     const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy
     lk_loss_options loss_options;
+    const lk_graph *graph;  // NULL: one network and one objective, the short form
 } lk_model;
+
+// NULL: the short form. What is made for boards knows no other, since `lockstep embed` refuses it,
+// and is a KiB smaller for that.
+static inline const lk_graph *lk_graph_of(const lk_model *model) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)model;
+    return (const lk_graph *)0;
+#else
+    return model->graph;
+#endif
+}
 
 static inline const lk_loss_type *lk_model_loss(const lk_model *model) {
     return model->loss ? model->loss : &lk_loss_sparse_categorical_crossentropy;
 }
 
+// --- the full form: several networks, objectives and a schedule ----------------------------------
+//
+// A network is a named graph of layers with parameters. An objective is one kind of step: the
+// values that it computes, each a network applied to the images or to earlier values; a loss over
+// one of them; the networks that it trains; an optimizer. All objectives share the parameters, the
+// global batch and the grain. Each becomes a program of its own (ops/graph/program.h).
+//
+// The short form is one network of all layers, applied once to the images, and one objective that
+// trains it with the model's loss and the spec's optimizer.
+
+enum {
+    LK_NETWORKS_MAX = 32,
+    LK_OBJECTIVES_MAX = 16,
+    LK_VALUES_MAX = 250,
+    LK_SCHEDULE_MAX = 64,
+    LK_NETWORK_INPUTS_MAX = 2,
+    LK_GRAPH_NAME_BYTES = 16,  // of networks, values and objectives
+};
+
+// Layers [first_layer, first_layer + layer_count) of the model's, whose names are unique among all
+// networks'. In their `inputs` the numbers below input_count are the network's own inputs, and its
+// layer k is number input_count + k.
+typedef struct lk_network {
+    char name[LK_GRAPH_NAME_BYTES];
+    uint32_t first_layer, layer_count;
+    uint32_t input_count;  // 1 to LK_NETWORK_INPUTS_MAX
+    lk_shape inputs[LK_NETWORK_INPUTS_MAX];
+} lk_network;
+
+// A value of an objective: a network applied to earlier values of it, by their numbers, or to
+// LK_IMAGES.
+#define LK_IMAGES UINT32_MAX
+typedef struct lk_use {
+    char name[LK_GRAPH_NAME_BYTES];
+    uint32_t network;
+    uint32_t inputs[LK_NETWORK_INPUTS_MAX];
+} lk_use;
+
+typedef struct lk_objective {
+    char name[LK_GRAPH_NAME_BYTES];  // in those of its slots, where others train the same network
+    uint32_t value_count;
+    const lk_use *values;
+    uint32_t output;           // the value of the loss
+    const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy; of one input
+    lk_loss_options loss_options;
+    uint32_t trains;           // bit n: network n
+    lk_optimizer optimizer;
+} lk_objective;
+
+static inline const lk_loss_type *lk_objective_loss(const lk_objective *objective) {
+    return objective->loss ? objective->loss : &lk_loss_sparse_categorical_crossentropy;
+}
+
+// So many steps of an objective, then those of the next entry; after the last entry the first.
+typedef struct lk_schedule_entry {
+    uint32_t objective, steps;
+} lk_schedule_entry;
+
+struct lk_graph {
+    uint32_t network_count, objective_count, schedule_count;
+    const lk_network *networks;
+    const lk_objective *objectives;
+    const lk_schedule_entry *schedule;
+    const struct lk_graph_calls *calls;  // &lk_graph_linked
+};
+
+// What a step is, by arithmetic alone.
+typedef struct lk_step_place {
+    uint32_t objective;
+    bool images;      // it reads images and labels; otherwise it takes none
+    uint64_t update;  // its number among the steps of its objective
+    uint64_t batch;   // steps before it that read images: the number of its image batch
+} lk_step_place;
+lk_step_place lk_step_place_of(const lk_model *model, uint64_t step);
+
+// The first step before which `batches` image batches have been read; UINT64_MAX where no step
+// ever is.
+uint64_t lk_steps_of_batches(const lk_model *model, uint64_t batches);
+
+// The step of an image batch.
+static inline uint64_t lk_step_of_batch(const lk_model *model, uint64_t batch) {
+    return lk_steps_of_batches(model, batch + 1) - 1;
+}
+
+// Objectives of a model, and what one of them trains with.
+static inline uint32_t lk_objective_count(const lk_model *model) {
+    return lk_graph_of(model) ? lk_graph_of(model)->objective_count : 1;
+}
+
+// Entries of a program's tables, the most of any objective.
+typedef struct lk_graph_entries {
+    uint32_t ops, tensors, values;
+} lk_graph_entries;
+
+// What only the full form needs: a machine without an operating system links it where its model has
+// a graph. `b` is a builder of ops/graph/build.h.
+typedef struct lk_graph_calls {
+    lk_step_place (*place)(const lk_graph *graph, uint64_t step);
+    uint64_t (*steps_of_batches)(const lk_graph *graph, uint64_t batches);
+    lk_status (*check)(const lk_model *model, lk_error *error);
+    lk_graph_entries (*entries)(const lk_model *model);
+    lk_status (*forward)(lk_builder *b);  // the forward ops of the objective's values
+    uint32_t (*use_of)(const lk_builder *b, uint32_t value);  // earlier values of its network
+    bool (*trains)(const lk_builder *b, uint32_t layer);
+    // Is this op, with that parameter, where the gradient of all its uses is emitted? Then the
+    // others', after the first one's.
+    bool (*takes_gradient)(const lk_builder *b, uint32_t of, uint32_t param);
+    void (*add_uses)(lk_builder *b, uint32_t of, uint32_t param);
+    lk_status (*slots)(lk_builder *b, uint32_t layer, uint32_t param);
+} lk_graph_calls;
+extern const lk_graph_calls lk_graph_linked;
+
 // Everything that decides the bits of a run.
 typedef struct lk_run_spec {
     lk_model model;
-    lk_optimizer optimizer;
+    lk_optimizer optimizer;  // of the short form; a graph's objectives have their own
     uint64_t seed;
     uint32_t global_batch;               // examples of one step, 1 to LK_BATCH_MAX
     uint32_t grain;                      // a power of two from 1 to LK_GRAIN_MAX
@@ -83,12 +215,25 @@ static inline uint32_t lk_grain_count(const lk_run_spec *spec) {
     return (spec->global_batch + spec->grain - 1) / spec->grain;
 }
 
-// Steps of one epoch, and the examples of step `step` (counted from the start of the run).
+// The optimizer of an objective.
+static inline const lk_optimizer *lk_optimizer_of(const lk_run_spec *spec, uint32_t objective) {
+    const lk_graph *g = lk_graph_of(&spec->model);
+    return g ? &g->objectives[objective].optimizer : &spec->optimizer;
+}
+
+// Image batches of one epoch (in the short form, its steps), and the examples of step `step`
+// (counted from the start of the run).
 uint64_t lk_steps_per_epoch(const lk_run_spec *spec);
 uint32_t lk_step_examples(const lk_run_spec *spec, uint64_t step);
 
 // The positions of a step that are computed: its examples, or a whole batch in order "sharded".
 uint32_t lk_step_positions(const lk_run_spec *spec, uint64_t step);
+
+// The epoch of a step, and its first position in it.
+typedef struct lk_batch_start {
+    uint64_t epoch, position;
+} lk_batch_start;
+lk_batch_start lk_batch_start_of(const lk_run_spec *spec, uint64_t step);
 
 // What changes from step to step, of step `step`.
 lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step);

@@ -29,6 +29,7 @@ static uint32_t target_max(const lk_model *m) { return lk_model_loss(m)->inputs 
 
 // LOAD, loss, its sum, REDUCE.
 uint32_t lk_program_ops_max(const lk_model *m) {
+    if (lk_graph_of(m)) return lk_graph_of(m)->calls->entries(m).ops;
     uint32_t most = 4 + shares_max(m) + target_max(m);
     for (uint32_t i = 0; i < m->layer_count; i++) {
         const lk_layer *l = &m->layers[i];
@@ -45,6 +46,7 @@ static uint32_t params_max(const lk_model *m) {
 
 // Input, labels, loss, nodes, views, scratch of REDUCE and of a device.
 uint32_t lk_program_tensors_max(const lk_model *m) {
+    if (lk_graph_of(m)) return lk_graph_of(m)->calls->entries(m).tensors;
     uint32_t most =
         7 + shares_max(m) + target_max(m) + params_max(m) * (1 + LK_OPTIMIZER_SLOTS_MAX);
     for (uint32_t i = 0; i < m->layer_count; i++) {
@@ -57,13 +59,19 @@ uint32_t lk_program_tensors_max(const lk_model *m) {
 // The planner sorts tensors there, after the values of layers lay there (ops/graph/build.c).
 static uint64_t order_bytes(const lk_model *m) {
     uint64_t sorted = lk_program_tensors_max(m) * sizeof(uint32_t);
-    return LK_MAX(sorted, ((uint64_t)m->layer_count + 1) * sizeof(lk_value));
+    const lk_graph *g = lk_graph_of(m);
+    uint64_t values = g ? g->calls->entries(m).values : (uint64_t)m->layer_count + 1;
+    return LK_MAX(sorted, values * sizeof(lk_value));
 }
 
 uint64_t lk_program_bytes(const lk_model *m) {
     return lk_round_up(lk_program_ops_max(m) * sizeof(lk_op), 64) +
            lk_round_up(lk_program_tensors_max(m) * sizeof(lk_tensor), 64) +
            lk_round_up(params_max(m) * sizeof(lk_param), 64) + lk_round_up(order_bytes(m), 64);
+}
+
+uint64_t lk_programs_bytes(const lk_model *m) {
+    return lk_objective_count(m) * lk_program_bytes(m);
 }
 
 static void lay_tables(const lk_model *m, uint8_t *memory, lk_program *p) {
@@ -142,7 +150,7 @@ static void choose_wave(lk_program *p) {
 static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
     bool resident = p->wave_grains >= replica_grains_max(p);
     bool reach = lk_layout_sharers(&p->layout) == p->layout.replicas_all;
-    if (p->layout.device) return LK_REDUCE_PARTIALS;
+    if (p->layout.device || lk_op_uses(op) > 1) return LK_REDUCE_PARTIALS;
     if (!op->type->rows || !resident || !reach) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_PARTIALS) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_OPERANDS) return LK_REDUCE_OPERANDS;
@@ -158,6 +166,7 @@ static lk_status node_tensors(lk_builder *b) {
     const bool device = p->layout.device;
     for (uint32_t i = 0; i < p->param_count; i++) {
         lk_param *param = &p->params[i];
+        if (param->gradient_op == LK_NONE) continue;
         param->mode = reduce_mode(p, &p->ops[param->gradient_op]);
         if (param->mode == LK_REDUCE_OPERANDS) continue;
         param->node_offset = p->node_floats;
@@ -173,6 +182,8 @@ static lk_status node_tensors(lk_builder *b) {
         uint32_t slots = hold_nodes(g.first, g.count, p->wave_grains, p->grains, device, &counter);
         p->node_slots = LK_MAX(p->node_slots, slots);
     }
+    // Uses that are no power of two: a block is joined grain by grain above the nodes held.
+    if (p->uses_max > 2) p->node_slots += lk_root_level(p->wave_grains);
     const uint64_t nodes[] = {p->node_slots, p->node_floats};
     return lk_build_tensor(b, "gradient nodes", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_REPLICA, 2,
                            nodes, &p->nodes);
@@ -186,16 +197,17 @@ static lk_status reduce_tensors(lk_builder *b) {
     p->views = p->reduce_scratch = LK_NONE;
     if (p->layout.device) return LK_OK;
     for (uint32_t i = 0; i < p->param_count; i++) {
-        const lk_op *op = &p->ops[p->params[i].gradient_op];
         if (p->params[i].mode == LK_REDUCE_PARTIALS) continue;
+        const lk_op *op = &p->ops[p->params[i].gradient_op];
         operands = true;
         uint64_t rows, columns;
         op->type->rows(op, &rows, &columns);
         uint64_t some = LK_MAX((uint64_t)LK_OPERANDS_ROWS * columns, LK_OPERANDS_FLOATS_MAX);
         scratch = LK_MAX(scratch, some + op->type->scratch_floats(op, p->wave_examples));
     }
+    const uint64_t some = (uint64_t)p->wave_grains * p->uses_max;
     const uint64_t views =
-        (operands ? p->grains : p->wave_grains) * (uint64_t)sizeof(lk_grain_view);
+        (operands ? LK_MAX(some, p->grains) : some) * (uint64_t)sizeof(lk_grain_view);
     LK_CHECK(lk_build_tensor(b, "grain views", LK_CLASS_STAGING, LK_U8, LK_REGION_REPLICA, 1,
                              &views, &p->views));
     return lk_build_tensor(b, "reduce/scratch", LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1,
@@ -220,10 +232,10 @@ static lk_status scratch_tensors(lk_builder *b) {
     for (uint32_t i = 0; i < p->op_count; i++) {
         lk_op *op = &p->ops[i];
         if (!op->type->scratch_floats) continue;
-        const uint64_t floats = op->type->scratch_floats(op, p->wave_examples);
-        char name[LK_NAME_BYTES];
-        lk_format(name, sizeof name, "%s/%s/scratch", p->spec->model.layers[op->layer].name,
-                  op->type->name);
+        const uint64_t floats = op->type->scratch_floats(op, p->wave_examples * p->uses_max);
+        char name[LK_NAME_BYTES], layer[LK_NAME_BYTES];
+        lk_build_op_name(b, op, layer);
+        lk_format(name, sizeof name, "%s/%s/scratch", layer, op->type->name);
         LK_CHECK(lk_build_tensor(b, name, LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1, &floats,
                                  &op->tensor[LK_SCRATCH]));
     }
@@ -245,17 +257,22 @@ static void lifetimes(lk_program *p) {
         for (uint32_t r = 0; r < LK_ROLES; r++) uses(p, op->tensor[r], i);
     }
     for (uint32_t i = 0; i < p->param_count; i++) {
-        const lk_op *op = &p->ops[p->params[i].gradient_op];
         if (p->params[i].mode != LK_REDUCE_OPERANDS) continue;
+        const lk_op *op = &p->ops[p->params[i].gradient_op];
         uses(p, op->tensor[LK_X], p->reduce_op);
         uses(p, op->tensor[LK_DY], p->reduce_op);
     }
 }
 
-lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
-                           const lk_plan_options *options, void *memory, lk_program *p,
-                           lk_error *error) {
-    *p = (lk_program){.spec = spec, .layout = *layout, .checked = options->guards};
+static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
+                           const lk_plan_options *options, void *memory, uint32_t objective,
+                           lk_program *p, lk_error *error) {
+    *p = (lk_program){.spec = spec,
+                      .layout = *layout,
+                      .objective = objective,
+                      .optimizer = lk_optimizer_of(spec, objective),
+                      .uses_max = 1,
+                      .checked = options->guards};
     LK_CHECK(lk_run_spec_check(spec, error));
     p->grains = lk_grain_count(spec);
     if (spec->precision != LK_STRICT && !layout->device) {
@@ -275,9 +292,9 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
     choose_wave(p);
     lk_builder builder = {.program = p,
                           .error = error,
+                          .target = {.op = LK_NONE},
                           .ops_max = lk_program_ops_max(&spec->model),
                           .tensors_max = lk_program_tensors_max(&spec->model)};
-    builder.slot_count = lk_optimizer_slots(&spec->optimizer, builder.slots);
     LK_CHECK(lk_build_forward(&builder));
     if (p->param_count == 0)
         return lk_fail(error, LK_BAD_CONFIG, "model: no layer has parameters to train");
@@ -288,11 +305,79 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
     return lk_plan_regions(p->tensors, p->tensor_count, options, p->order, p->regions, error);
 }
 
+lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
+                           const lk_plan_options *options, void *memory, lk_program *program,
+                           lk_error *error) {
+    return build_one(spec, layout, options, memory, 0, program, error);
+}
+
+static void join_regions(lk_program *programs, uint32_t count) {
+    lk_region_plan most = {0, 0};
+    for (uint32_t k = 0; k < count; k++) {
+        const lk_region_plan *r = &programs[k].regions[LK_REGION_REPLICA];
+        lk_assert(programs[k].regions[LK_REGION_DEVICE].bytes ==
+                  programs[0].regions[LK_REGION_DEVICE].bytes);
+        most.bytes = LK_MAX(most.bytes, r->bytes);
+        most.lower_bound_bytes = LK_MAX(most.lower_bound_bytes, r->lower_bound_bytes);
+    }
+    for (uint32_t k = 0; k < count; k++) {
+        programs[k].regions[LK_REGION_REPLICA] = most;
+        programs[k].programs = count;
+        programs[k].all = programs;
+    }
+}
+
+lk_status lk_programs_build(const lk_run_spec *spec, const lk_layout *layout,
+                            const lk_plan_options *options, void *memory, lk_program *programs,
+                            lk_error *error) {
+    const uint64_t bytes = lk_program_bytes(&spec->model);
+    uint8_t *tables = memory;
+    LK_CHECK(lk_run_spec_check(spec, error));
+    for (uint32_t k = 0; k < lk_objective_count(&spec->model); k++) {
+        LK_CHECK(build_one(spec, layout, options, tables + k * bytes, k, &programs[k], error));
+    }
+    join_regions(programs, lk_objective_count(&spec->model));
+    return LK_OK;
+}
+
+const lk_program *lk_program_of_step(const lk_program *p, uint64_t step) {
+    return p->programs > 1 ? &p->all[lk_step_place_of(&p->spec->model, step).objective] : p;
+}
+
+uint32_t lk_next_state(const lk_program *p, lk_state_walk *w) {
+    if (!w->slots) {
+        if (w->param < p->param_count) return p->params[w->param++].tensor;
+        *w = (lk_state_walk){.slots = true};
+    }
+    const uint32_t programs = LK_MAX(p->programs, 1);
+    for (; w->objective < programs; w->objective++, w->slot = 0) {
+        const lk_program *own = p->all ? &p->all[w->objective] : p;
+        for (; w->slot < lk_optimizer_slot_count(own->optimizer); w->slot++, w->param = 0) {
+            while (w->param < own->param_count) {
+                const lk_param *param = &own->params[w->param++];
+                if (param->gradient_op != LK_NONE) return param->slots[w->slot];
+            }
+        }
+    }
+    return LK_NONE;
+}
+
 // --- initial values ----------------------------------------------------------------------------
 
-void lk_program_initialize(const lk_program *p, uint8_t *device) {
+static void fill_slots(const lk_program *p, uint8_t *device) {
     lk_slot slots[LK_OPTIMIZER_SLOTS_MAX];
-    const uint32_t slot_count = lk_optimizer_slots(&p->spec->optimizer, slots);
+    const uint32_t slot_count = lk_optimizer_slots(p->optimizer, slots);
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_param *param = &p->params[i];
+        if (param->gradient_op == LK_NONE) continue;
+        for (uint32_t s = 0; s < slot_count; s++) {
+            float *slot = (float *)(void *)(device + p->tensors[param->slots[s]].offset);
+            for (uint64_t e = 0; e < param->count; e++) slot[e] = slots[s].initial;
+        }
+    }
+}
+
+void lk_program_initialize(const lk_program *p, uint8_t *device) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_param *param = &p->params[i];
         float *w = (float *)(void *)(device + p->tensors[param->tensor].offset);
@@ -302,9 +387,7 @@ void lk_program_initialize(const lk_program *p, uint8_t *device) {
                                  .fan_in = param->fan_in,
                                  .fan_out = param->fan_out};
         param->initializer->fill(&what, w);
-        for (uint32_t s = 0; s < slot_count; s++) {
-            float *slot = (float *)(void *)(device + p->tensors[param->slots[s]].offset);
-            for (uint64_t e = 0; e < param->count; e++) slot[e] = slots[s].initial;
-        }
     }
+    for (uint32_t k = 0; k < LK_MAX(p->programs, 1u); k++)
+        fill_slots(p->all ? &p->all[k] : p, device);
 }

@@ -31,14 +31,15 @@ typedef enum lk_reduce_mode {
                          // gradients
 } lk_reduce_mode;
 
-// One trainable tensor, in canonical order (layer order, kernel before bias): the order of digests.
+// One parameter, in canonical order (networks, layers, kernel before bias): the order of digests.
+// A program has those of all networks.
 typedef struct lk_param {
     uint32_t tensor;
     uint32_t slots[LK_OPTIMIZER_SLOTS_MAX];  // tensors
     uint64_t count;                          // elements
     uint64_t node_offset;                    // floats from the start of a node (partials only)
     lk_reduce_mode mode;
-    uint32_t gradient_op;  // the op that computes its gradient
+    uint32_t gradient_op;  // the op that computes its gradient; LK_NONE: not trained here
     LK_WIDE const lk_initializer *initializer;
     uint64_t fan_in, fan_out;
 } lk_param;
@@ -74,10 +75,15 @@ typedef struct lk_layout {
 typedef struct lk_program {
     const lk_run_spec *spec;
     lk_layout layout;
-    bool checked;            // the plan has guards; see ops/graph/check.h
-    uint32_t grains;         // of a full global batch
-    uint32_t wave_grains;    // most grains a replica holds at once
-    uint32_t wave_examples;  // wave_grains * grain
+    uint32_t objective;             // whose steps it computes
+    const lk_optimizer *optimizer;  // of that objective
+    uint32_t programs;              // of all objectives, this one among them
+    const struct lk_program *all;   // (programs) in the order of objectives
+    uint32_t uses_max;              // the most uses that a parameter has
+    bool checked;                   // the plan has guards; see ops/graph/check.h
+    uint32_t grains;                // of a full global batch
+    uint32_t wave_grains;           // most grains a replica holds at once
+    uint32_t wave_examples;         // wave_grains * grain
     uint32_t op_count, tensor_count, param_count;
     uint32_t forward_end;  // ops [0, forward_end) are LOAD and FORWARD up to the logits
     uint32_t reduce_op;    // index of the last op
@@ -98,8 +104,9 @@ typedef struct lk_program {
 } lk_program;
 
 // Bytes that lk_program_build needs for its tables, and the entries of two of them: upper bounds
-// from the layers alone.
+// from the layers alone. Bytes of the tables of all objectives' programs.
 uint64_t lk_program_bytes(const lk_model *model);
+uint64_t lk_programs_bytes(const lk_model *model);
 uint32_t lk_program_ops_max(const lk_model *model);
 uint32_t lk_program_tensors_max(const lk_model *model);
 
@@ -109,15 +116,44 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
                            const lk_plan_options *options, void *memory, lk_program *program,
                            lk_error *error);
 
-// What a step of it reports.
+// The loss of its objective, what a configuration says of it, and what a step reports.
+static inline const lk_loss_type *lk_program_loss(const lk_program *program) {
+    const lk_model *m = &program->spec->model;
+    const lk_graph *g = lk_graph_of(m);
+    return g ? lk_objective_loss(&g->objectives[program->objective]) : lk_model_loss(m);
+}
+static inline const lk_loss_options *lk_program_loss_options(const lk_program *program) {
+    const lk_model *m = &program->spec->model;
+    const lk_graph *g = lk_graph_of(m);
+    return g ? &g->objectives[program->objective].loss_options : &m->loss_options;
+}
 static inline const lk_metrics *lk_program_metrics(const lk_program *program) {
-    return &lk_model_loss(&program->spec->model)->metrics;
+    return &lk_program_loss(program)->metrics;
 }
 
 // Floats of the output of one example.
 static inline uint64_t lk_program_output_floats(const lk_program *program) {
     return program->tensors[program->logits].shape[1];
 }
+
+// Compiles one program for each objective into `programs` (lk_objective_count) and `memory`
+// (lk_programs_bytes). Their device regions are the same, tensor for tensor; their replica regions
+// overlay, so that each says the bytes of the largest. lk_program_build alone is for models of one
+// objective.
+lk_status lk_programs_build(const lk_run_spec *spec, const lk_layout *layout,
+                            const lk_plan_options *options, void *memory, lk_program *programs,
+                            lk_error *error);
+
+// The program that computes a step, of a table of all.
+const lk_program *lk_program_of_step(const lk_program *program, uint64_t step);
+
+// The tensors of a run's state, in the order of state hashes and checkpoints: all parameters, then
+// for each objective every slot of every parameter that it trains. LK_NONE after the last.
+typedef struct lk_state_walk {
+    uint32_t objective, slot, param;
+    bool slots;
+} lk_state_walk;
+uint32_t lk_next_state(const lk_program *program, lk_state_walk *walk);
 
 // Grains that replica r of R computes: [first, first + count), contiguous, as equal as can be.
 typedef struct lk_grain_range {

@@ -12,14 +12,14 @@
 #include "ops/layers/sums.h"
 
 static uint32_t drop(const lk_lane *l, const lk_op *op, const float *from, float *to) {
-    const float scale = 1.0f / (1.0f - op->rate);
+    const float scale = 1.0f / (1.0f - op->dropout.rate);
     uint32_t bad = 0;
     for (uint32_t m = 0; m < l->examples; m++) {
         for (uint64_t i = 0; i < op->floats; i++, from++, to++) {
             const lk_philox_block drawn =
-                lk_philox_step(l->seed, LK_PURPOSE_DROPOUT, l->step, op->layer,
+                lk_philox_step(l->seed, LK_PURPOSE_DROPOUT, l->step, lk_draws_of(op),
                                l->first_example + m, (uint32_t)(i / 4));
-            *to = lk_unit_float(drawn.word[i % 4]) >= op->rate ? *from * scale : 0.0f;
+            *to = lk_unit_float(drawn.word[i % 4]) >= op->dropout.rate ? *from * scale : 0.0f;
             bad |= lk_not_finite(*to);
         }
     }
@@ -39,8 +39,15 @@ static uint32_t dropout_backward(lk_lane *l, const lk_op *op) {
 }
 
 static lk_status build_dropout(lk_builder *b, const lk_layer *l) {
-    lk_build_op(b, &lk_op_dropout, b->input[0], b->input[0].shape)->rate = l->rate;
-    return LK_OK;
+    const lk_graph *g = b->program->spec->model.graph;
+    const uint32_t use = g && b->value ? g->calls->use_of(b, b->value - 1) : 0;
+    lk_build_op(b, &lk_op_dropout, b->input[0], b->input[0].shape)->dropout =
+        (lk_dropout){.rate = l->rate, .use = use};
+    if (!g || (b->layer < LK_DRAWS_OF_USE && use < LK_DRAWS_USES_MAX)) return LK_OK;
+    return lk_fail(b->error, LK_BAD_CONFIG,
+                   "layer %s: dropout: it is layer %u of the model and use %u of its network, "
+                   "wanted layers below %d and uses below %d",
+                   l->name, b->layer, use, LK_DRAWS_OF_USE, LK_DRAWS_USES_MAX);
 }
 
 static lk_status differentiate_dropout(lk_builder *b, uint32_t of) {

@@ -91,7 +91,7 @@ const lk_loss_words lk_loss_words_sparse_categorical_crossentropy = {
 
 static uint32_t mean_squared_error(lk_lane *l, const lk_op *op) {
     const float *p = l->at[LK_X], *t = l->at[LK_X2];
-    const float part = 1.0f / (float)op->floats;
+    const float part = 1.0f / lk_count_to_float(op->floats);
     float *y = l->at[LK_Y], *dp = l->train ? l->at[LK_DX] : NULL;
     uint32_t bad = 0;
     for (uint32_t m = 0; m < l->examples; m++, y += 2) {
@@ -165,7 +165,7 @@ const lk_loss_words lk_loss_words_mean_squared_error = {
 
 static uint32_t mean(lk_lane *l, const lk_op *op) {
     const float *x = l->at[LK_X];
-    const float part = 1.0f / (float)op->floats, slope = part * op->scale + 0.0f;
+    const float part = 1.0f / lk_count_to_float(op->floats), slope = part * op->scale + 0.0f;
     float *y = l->at[LK_Y], *dx = l->train ? l->at[LK_DX] : NULL;
     uint32_t bad = lk_not_finite(slope);
     for (uint32_t m = 0; m < l->examples; m++) {

@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # compiler. Growth is seen: beyond SLACK bytes somebody must look, and record the new number.
 LIMITS = {"code": 40 * 1024 - 1, "arena": 8 * 1024 * 1024 - 1}
 RECORDED_WITH = "12.2.1"
-RECORDED = {"code": 39192, "data": 3104, "stack": 4200, "arena": 5009728}
+RECORDED = {"code": 40432, "data": 3120, "stack": 4336, "arena": 5009728}
 SLACK = {"code": 512, "data": 64, "stack": 128, "arena": 0}
 CNN = ("made-up-cnn", "--set", 'optimizer={"type":"sgd","learning_rate":0.1}', "--set", "steps=4")
 

@@ -25,14 +25,25 @@ ONLY_FROM = {"on_panic": "lk_panic",
              # the walk over the ops, and the kernel that itself calls one of its table
              "before": "lk_walk_ops", "load": "lk_walk_ops", "examples": "lk_walk_ops",
              "metric_sum": "lk_walk_ops", "gradient": "lk_walk_ops", "after_op": "lk_walk_ops",
-             "dense_bias_gradient": "gradient",
+             "dense_bias_gradient": "grain_sums",
              # the driver's tables
              **{name: "do_row" for name in (
                  "meet_at_once", "compute_whole", "compute_part", "share_part", "join_part",
                  "update_partition", "apply_part", "evaluate_share", "flag_of_replicas",
                  "flag_of_all", "write_note", "complete_note")},
              **{name: "lk_driver_finish" for name in (
-                 "finish_step", "finish_alone", "finish_with_all")}}
+                 "finish_step", "finish_alone", "finish_with_all")},
+             # several networks: no part of the image, but of the folder's objects
+             "graph_forward": "lk_build_forward"}
+# Functions whose calls through pointers reach these alone: what only several networks need, and
+# the slots of optimizers.
+REACHES = {"build_dropout": {"use_of"}, "lk_build_op_name": {"use_of"},
+           "lk_build_param": {"make_slots"},
+           **{name: {"list_momentum_slots", "list_rmsprop_slots", "list_adam_slots"} for name in (
+               "make_slots", "lk_build_slots", "lk_program_initialize", "fill_slots")},
+           "lk_build_param_gradient": {"takes_gradient", "add_uses"},
+           "lk_program_bytes": {"table_entries"}, "lk_program_ops_max": {"table_entries"},
+           "lk_program_tensors_max": {"table_entries"}, "lk_step_place_of": {"place_of_step"}}
 INDIRECT = "__indirect_call"
 
 
@@ -88,6 +99,8 @@ class Stack:
                 yield target
                 continue
             for pointed in self.pointed:
+                if short(pointed) not in REACHES.get(short(title), {short(pointed)}):
+                    continue
                 if ONLY_FROM.get(short(pointed), short(title)) == short(title) and (
                         short(title) != "lk_panic" or short(pointed) in ONLY_FROM):
                     yield pointed

@@ -178,7 +178,12 @@ static void print_digest(const lk_program *p, const uint8_t *device) {
 }
 
 static void run(uint32_t batch) {
-    const lk_run_spec spec = {.model = {HEIGHT, WIDTH, 1, CLASSES, LK_COUNT(layers), layers, NULL},
+    const lk_run_spec spec = {.model = {.in_h = HEIGHT,
+                                        .in_w = WIDTH,
+                                        .in_c = 1,
+                                        .classes = CLASSES,
+                                        .layer_count = LK_COUNT(layers),
+                                        .layers = layers},
                               .optimizer = {.type = &lk_optimizer_sgd, .learning_rate = 0.05f},
                               .seed = 1,
                               .global_batch = batch,

@@ -27,10 +27,10 @@ static int forget_variables(void **state) {
     return 0;
 }
 
-static lk_network network_of(const char *text) {
-    lk_network n;
+static lk_subnet network_of(const char *text) {
+    lk_subnet n;
     lk_error error = {.status = LK_OK};
-    assert_int_equal(lk_network_parse(text, &n, &error), LK_OK);
+    assert_int_equal(lk_subnet_parse(text, &n, &error), LK_OK);
     return n;
 }
 
@@ -43,9 +43,9 @@ static void test_bad_networks(void **state) {
                                       "host/8",  "10.1.0.0/-1",  "fd00::",     "10.1.0.256/8",
                                       "fd00/16", "10.1.0.0//16", ":/0",        "10.1.0.0/ 8"};
     for (size_t i = 0; i < LK_COUNT(bad); i++) {
-        lk_network n;
+        lk_subnet n;
         lk_error error = {.status = LK_OK};
-        if (lk_network_parse(bad[i], &n, &error) != LK_BAD_USAGE) fail_msg("took \"%s\"", bad[i]);
+        if (lk_subnet_parse(bad[i], &n, &error) != LK_BAD_USAGE) fail_msg("took \"%s\"", bad[i]);
         assert_non_null(strstr(error.text, bad[i]));
         assert_false(n.given);
     }
@@ -67,14 +67,14 @@ static void test_members(void **state) {
         {"10.1.0.0/16", "a01::", false},  // the same bytes of the other family
     };
     for (size_t i = 0; i < LK_COUNT(cases); i++) {
-        const lk_network n = network_of(cases[i].network);
+        const lk_subnet n = network_of(cases[i].network);
         const bool six = strchr(cases[i].address, ':');
         uint8_t address[16] = {0};
         assert_int_equal(inet_pton(six ? AF_INET6 : AF_INET, cases[i].address, address), 1);
-        if (lk_network_has(&n, six, address) == cases[i].has) continue;
+        if (lk_subnet_has(&n, six, address) == cases[i].has) continue;
         fail_msg("%s in %s: wanted %d", cases[i].address, cases[i].network, cases[i].has);
     }
-    assert_false(lk_network_has(&(lk_network){.given = false}, false, (uint8_t[16]){0}));
+    assert_false(lk_subnet_has(&(lk_subnet){.given = false}, false, (uint8_t[16]){0}));
 }
 
 // --- before MPI starts ---------------------------------------------------------------------------

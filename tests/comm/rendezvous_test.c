@@ -551,28 +551,28 @@ static void test_networks(void **state) {
                  {"10.1.128.0/17", "10.1.128.1", "10.1.127.255"},
                  {"192.0.2.7/32", "192.0.2.7", "192.0.2.6"},
                  {"0.0.0.0/0", "203.0.113.1", NULL}};
-    lk_network n;
+    lk_subnet n;
     uint8_t address[16] = {0};
     for (size_t i = 0; i < LK_COUNT(cases); i++) {
-        assert_int_equal(lk_network_parse(cases[i].network, &n, &error), LK_OK);
+        assert_int_equal(lk_subnet_parse(cases[i].network, &n, &error), LK_OK);
         assert_int_equal(inet_pton(AF_INET, cases[i].in, address), 1);
-        assert_true(lk_network_has(&n, false, address));
-        assert_false(lk_network_has(&n, true, address));
+        assert_true(lk_subnet_has(&n, false, address));
+        assert_false(lk_subnet_has(&n, true, address));
         if (!cases[i].out) continue;
         assert_int_equal(inet_pton(AF_INET, cases[i].out, address), 1);
-        assert_false(lk_network_has(&n, false, address));
+        assert_false(lk_subnet_has(&n, false, address));
     }
-    assert_int_equal(lk_network_parse("fd00:1::/33", &n, &error), LK_OK);
+    assert_int_equal(lk_subnet_parse("fd00:1::/33", &n, &error), LK_OK);
     assert_int_equal(inet_pton(AF_INET6, "fd00:1:7fff::1", address), 1);
-    assert_true(lk_network_has(&n, true, address));
+    assert_true(lk_subnet_has(&n, true, address));
     assert_int_equal(inet_pton(AF_INET6, "fd00:1:8000::1", address), 1);
-    assert_false(lk_network_has(&n, true, address));
+    assert_false(lk_subnet_has(&n, true, address));
     const char *const wrong[] = {"",           "10.1.0.0",    "10.1.0.0/",   "10.1.0.0/33",
                                  "10.1.0/8",   "10.1.0.0/8 ", "10.1.0.0/-1", "/8",
                                  "fd00::/129", "10.0.0.0/x",  "node/8",      "fd00::"};
     for (size_t i = 0; i < LK_COUNT(wrong); i++) {
         error.status = LK_OK;
-        assert_int_equal(lk_network_parse(wrong[i], &n, &error), LK_BAD_USAGE);
+        assert_int_equal(lk_subnet_parse(wrong[i], &n, &error), LK_BAD_USAGE);
         assert_false(n.given);
     }
 }

@@ -21,7 +21,6 @@ C_LIBRARY = {"memcpy", "memset", "memmove", "memcmp"}
 WIDE = {  # a 32-bit processor; sizes and counters are 64-bit
     "__aeabi_uldivmod": "division of 64-bit sizes",
     "__aeabi_ldivmod": "division of 64-bit offsets",
-    "__aeabi_ul2f": "a 64-bit fan as a float, when weights are made",
 }
 SOFT = {  # a processor without a float unit
     "__addsf3": "a + b", "__subsf3": "a - b", "__mulsf3": "a * b", "__divsf3": "a / b",
@@ -37,7 +36,8 @@ TARGETS = [
     ("x86-64 gcc", ["gcc"], "nm", {}),
     ("x86-64 clang", ["clang"], "nm", {}),
     ("aarch64", ["aarch64-linux-gnu-gcc"], "aarch64-linux-gnu-nm", {}),
-    ("riscv64", ["riscv64-linux-gnu-gcc"], "riscv64-linux-gnu-nm", {}),
+    ("riscv64", ["riscv64-linux-gnu-gcc"], "riscv64-linux-gnu-nm",
+     {"__clzdi2": "leading zeros, for which the base instructions have none"}),
     ("riscv64 no F", ["riscv64-unknown-elf-gcc", "-march=rv64imac", "-mabi=lp64"],
      "riscv64-unknown-elf-nm", SOFT),
     ("cortex-m7", ["arm-none-eabi-gcc", *M7], "arm-none-eabi-nm", WIDE),

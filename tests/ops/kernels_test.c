@@ -463,7 +463,8 @@ static void test_activations(void **state) {
 // What is left out, beside dy and in place; all of it in evaluation; what the factor overflows.
 static void check_dropout(uint32_t examples, uint64_t floats, float rate) {
     const uint64_t count = examples * floats;
-    const lk_op forward = {.type = &lk_op_dropout, .floats = floats, .layer = 3, .rate = rate};
+    const lk_op forward = {
+        .type = &lk_op_dropout, .floats = floats, .layer = 3, .dropout = {rate, 2}};
     lk_op backward = forward;
     backward.type = &lk_op_dropout_backward;
     float *x = operand(count);

@@ -13,6 +13,7 @@
 
 #include "arena/philox.h"
 #include "comm/step/step.h"
+#include "ops/fmaf.h"
 #include "tests/ops/layers.h"
 #include "tests/ops/kernel_calls.h"
 
@@ -357,6 +358,22 @@ static void small_kernels_by_hand(void **state) {
     same_bits(dw_want, dw, 4);
     k->column_sums(2, 1, &view, db);
     assert_true(db[0] == 101.0f && db[1] == 1010.0f);
+}
+
+// Against the compiler's own conversion: around every power of two, at ties and beside them.
+static void counts_as_floats(void **state) {
+    (void)state;
+    for (uint32_t bit = 0; bit < 64; bit++) {
+        for (uint32_t low = 0; low < 64; low++) {
+            for (int64_t d = -3; d <= 3; d++) {
+                const uint64_t n = (1ull << bit) + (low < bit ? 1ull << low : 0) + (uint64_t)d;
+                const float got = lk_count_to_float(n), want = (float)n;
+                assert_memory_equal(&got, &want, sizeof got);
+                const float more = lk_count_to_float(n * 3), three = (float)(n * 3);
+                assert_memory_equal(&more, &three, sizeof more);
+            }
+        }
+    }
 }
 
 static void loss_and_its_gradient(void **state) {
@@ -887,6 +904,7 @@ int main(void) {
         cmocka_unit_test(convolution_by_hand),
         cmocka_unit_test(pooling_by_hand),
         cmocka_unit_test(small_kernels_by_hand),
+        cmocka_unit_test(counts_as_floats),
         cmocka_unit_test(loss_and_its_gradient),
         cmocka_unit_test(fused_equals_separate),
         cmocka_unit_test(gradients_of_mnist_shape),

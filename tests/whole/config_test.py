@@ -27,6 +27,13 @@ ONLY_READ = [
     (r"no layer before this one is called", "names of earlier layers"),
     (r"no training set is named", "--data DIRECTORY would name one"),
     (r"replica_batch \d+ x replicas|is more than 2\^30", "the product of the factors"),
+    (r"there is no .*(of that name|earlier value)", "names of networks, values, objectives"),
+    (r"is the name of entry|names must differ", "names must differ"),
+    (r"its name with its network's", "bytes of two names together"),
+    (r"\"images\" are those of the data", "no value's name"),
+    (r"\.inputs: found an array of", "as many inputs as the network has"),
+    (r"inputs\" is missing|missing.*\"inputs\"", "as many inputs as the network has"),
+    (r"schedule\" is missing|missing.*\"schedule\"", "a schedule of several objectives"),
     (r"made_up\.classes: found|made-up data:", "classes and bytes of made-up data"),
     (r"data\.(order|train_examples): found", "an order that wants shards"),
     (r"wanted a number .* fits fp32", "a number that is not 0 in fp32"),
@@ -105,6 +112,7 @@ def decides(t, keys):
     free = {path for star, path, _, value, _ in keys if not star and value != "object"}
     left = {path for path in free - set(OTHERS)
             if not re.match(r"data\.test\.(images|labels|manifest)$|"
+                            r"model\.(networks|objectives)\[\].*name$|"  # objectives_test.py
                             r"data\.test\.made_up\.(height|width|channels)$", path)}
     t.check(not left, "every key that is said to change no bit was tried", left)
     starred = {path for star, path, *_ in keys if star}
@@ -146,7 +154,8 @@ def shows(t, keys, ready):
         t.check(show(t, "shown.json") == text, path + ": what is shown shows itself")
         document = json.loads(text)
         for _, key, type_, value, default in keys:
-            if type_ or key.startswith(("data.t", "model.layers")) or value in ("text", "object"):
+            if type_ or key.startswith(("data.t", "model.layers", "model.networks[",
+                                        "model.objectives[")) or value in ("text", "object"):
                 continue
             there = get(document, key)
             with open(path, encoding="utf-8") as f:
@@ -232,6 +241,11 @@ def schema_agrees(t, keys, ready):
         return
     shown = json.loads(show(t, t.write("small.json")))
     documents = [shown]
+    with open(SOURCE + "/tests/matrix/objectives.json", encoding="utf-8") as f:
+        objectives = json.load(f)
+    with open("objectives.json", "w", encoding="utf-8") as f:
+        json.dump(objectives, f)
+    documents += [objectives, json.loads(show(t, "objectives.json"))]
     for path in ready:
         with open(path, encoding="utf-8") as f:
             documents.append(json.load(f))
@@ -241,7 +255,7 @@ def schema_agrees(t, keys, ready):
                 [e.message for e in check.iter_errors(document)][:1])
     rng, names, both, only = random.Random(18), sorted({k[1].split(".")[-1] for k in keys}), 0, 0
     for case in range(500):
-        document = disturb(rng, rng.choice([SMALL, shown]), names)
+        document = disturb(rng, rng.choice([SMALL, shown, *documents[1:3]]), names)
         with open("c.json", "w", encoding="utf-8") as f:
             json.dump(document, f)
         code, _, error = t.run("config", "show", "c.json")
@@ -295,6 +309,8 @@ def documented(t, keys):
             t.check(name.replace("[]", "") in paths, "the table's key is a key", name)
     for _, path, _, value, default in keys:
         path = path.replace("[]", "")
+        # Layers of networks are as the others.
+        path = path.replace("model.networks.layers.", "model.layers.")
         # As data.train's; objects whose keys have rows of their own; what the text says.
         if path.startswith("data.test.") or path in ("model", "checkpoint", "optimizer.type",
                     "optimizer.learning_rate_schedule.type") or \

@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""objectives_test - runs of several networks and objectives, from a configuration: one digest for
+every cut and every kernel, saved and killed at each place of the schedule; checkpoints, plan,
+config show; refusals.
+
+   objectives_test.py PROGRAM WORK_DIR
+"""
+import copy
+import itertools
+import json
+import os
+import signal
+import struct
+import time
+
+from program import Test, result, value
+
+DENSE = {"type": "dense", "units": 24, "activation": "relu"}
+# `body` is trained by the first objective alone, `twice` by both: once it is applied two times and
+# meets itself, once it is on the way to `other`.
+MODEL = {
+    "input": [10, 10, 1], "classes": 10,
+    "networks": [
+        {"name": "body", "layers": [
+            {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": 3,
+             "activation": "relu"},
+            {"type": "max_pool2d", "pool_size": 2}, {"type": "flatten"}, DENSE]},
+        {"name": "twice", "inputs": [[24]], "layers": [{**DENSE, "name": "dense"}]},
+        {"name": "sum", "inputs": [[24], [24]],
+         "layers": [{"type": "add", "inputs": ["input", "input_2"]}]},
+        {"name": "head", "inputs": [[24]], "layers": [{"type": "dense", "units": 10}]},
+        {"name": "other", "inputs": [[24]], "layers": [
+            {"type": "dense", "units": 16, "activation": "tanh"},
+            {"type": "dense", "units": 10}]}],
+    "objectives": [
+        {"name": "first", "values": [
+            {"name": "x", "network": "body"}, {"name": "y", "network": "twice"},
+            {"name": "z", "network": "twice"},
+            {"name": "s", "network": "sum", "inputs": ["z", "x"]},
+            {"name": "logits", "network": "head"}],
+         "trains": ["body", "twice", "head"],
+         "optimizer": {"type": "momentum", "learning_rate": 0.05}},
+        {"name": "second", "values": [
+            {"name": "x", "network": "body"}, {"name": "y", "network": "twice"},
+            {"name": "logits", "network": "other"}],
+         "trains": ["twice", "other"],
+         "optimizer": {"type": "momentum", "learning_rate": 0.1, "nesterov": True}}],
+    "schedule": [["first", 2], ["second", 1]]}
+TEST = {"made_up": {"count": 100, "first": 1000, "height": 10, "width": 10}}
+STEPS = 25  # of batches of 64: an epoch of 280 has five, the last with 24 examples
+
+
+def configuration(t, name="two.json", model=None, **more):
+    t.write(name, {"model": model or MODEL, "global_batch": 64, "grain": 8, "steps": STEPS,
+                   "data.train.made_up.count": 280, "data.test": TEST, **more}, ["optimizer"])
+    return name
+
+
+def changed(path, new):
+    """MODEL with one value changed: "objectives.0.trains"; None takes it out."""
+    model = copy.deepcopy(MODEL)
+    at, keys = model, [int(key) if key.isdigit() else key for key in path.split(".")]
+    for key in keys[:-1]:
+        at = at[key]
+    if new is None:
+        del at[keys[-1]]
+    else:
+        at[keys[-1]] = new
+    return model
+
+
+def identity(t, config):
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "one", "--fresh", "--quiet", "--set",
+                           "steps=1")
+    return value(lines, "run_identity")
+
+
+def train(t, config, to, *arguments):
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", to, "--fresh", "--quiet", *arguments)
+    return result(lines)
+
+
+# --- one digest ----------------------------------------------------------------------------------
+
+def cuts(t, golden):
+    kernels = ["reference", "portable", "auto"]
+    for n, (replicas, kernel) in enumerate(itertools.product((1, 2, 3), kernels)):
+        found = train(t, "two.json", "cut", "--replicas", str(replicas), "--kernels", kernel,
+                      "--set", f"layout.wave_examples={(64, 16, 8)[n % 3]}",
+                      "--set", f"layout.fuse={('true', 'false')[n % 2]}",
+                      "--set", f"layout.reduce={('auto', 'partials', 'operands')[n // 3]}",
+                      "--set", f"layout.guards={('false', 'true')[n % 2]}",
+                      "--set", "evaluate_every_steps=4")
+        t.check(found == golden, f"{replicas} replicas, {kernel}", found, golden)
+    found = train(t, "two.json", "cut", "--set", "layout.overlay=false")
+    t.check(found == golden, "no overlay", found, golden)
+    for replicas in ("1", "2"):
+        _, lines, _ = t.expect(0, "launch", "--workers", "2", "--replicas", replicas, "train",
+                               "two.json", "--run-dir", "workers", "--fresh", "--quiet")
+        found = result([line.partition("] ")[2] for line in lines])
+        t.check(found == golden, f"two workers of {replicas}", found, golden)
+
+
+def schedule_decides(t, golden):
+    for path, new in (("schedule", [["first", 1], ["second", 1]]),
+                      ("objectives.0.trains", ["body", "head"]),
+                      ("objectives.1.optimizer.learning_rate", 0.2)):
+        other = train(t, configuration(t, "other.json", changed(path, new)), "other")
+        t.check(other[0] != golden[0], path + " decides bits")
+        t.check(identity(t, "other.json") != identity(t, "two.json"), path + " is in the identity")
+    model = copy.deepcopy(MODEL)
+    for part in ("networks", "objectives"):
+        for entry in model[part]:
+            entry["name"] = "my_" + entry["name"]
+    model["networks"][0]["layers"][0]["name"] = "my_conv"
+    model["objectives"][1]["values"][1]["name"] = "my_y"
+    for objective in model["objectives"]:
+        objective["trains"] = ["my_" + name for name in objective["trains"]]
+        for use in objective["values"]:
+            use["network"] = "my_" + use["network"]
+    model["schedule"] = [["my_" + name, steps] for name, steps in model["schedule"]]
+    other = train(t, configuration(t, "other.json", model), "other")
+    t.check(other == golden, "names change no bit", other, golden)
+    t.check(identity(t, "other.json") == identity(t, "two.json"), "nor are they in the identity")
+
+
+def one_is_the_short_form(t):
+    """One network and one objective: the bits of the short form."""
+    layers = MODEL["networks"][0]["layers"] + MODEL["networks"][3]["layers"]
+    optimizer = {"type": "momentum", "learning_rate": 0.05}
+    short = t.write("short.json", {"model.layers": layers, "optimizer": optimizer, "steps": 9})
+    full = t.write("full.json", {
+        "model": {"input": [10, 10, 1], "classes": 10,
+                  "networks": [{"name": "n", "layers": layers}],
+                  "objectives": [{"name": "o", "values": [{"name": "y", "network": "n"}],
+                                  "trains": ["n"], "optimizer": optimizer}]},
+        "steps": 9}, ["optimizer"])
+    t.check(train(t, short, "short") == train(t, full, "full"), "the short form's bits")
+
+
+# --- saved and resumed ---------------------------------------------------------------------------
+
+def saved_steps(run):
+    there = os.listdir(run + "/checkpoints") if os.path.isdir(run + "/checkpoints") else []
+    return sorted(int(name[len("step-"):-len(".safetensors")]) for name in there
+                  if name.startswith("step-") and name.endswith(".safetensors"))
+
+
+def resumed(t, golden):
+    """At every place of a cycle, by other kernels and replicas; then killed wherever it is."""
+    for step in range(1, 7):
+        train(t, "two.json", "stop", "--set", f"steps={step}", "--replicas", "3")
+        _, lines, _ = t.expect(0, "train", "two.json", "--run-dir", "stop", "--resume", "--quiet",
+                               "--replicas", "2", "--kernels", "portable")
+        t.check(result(lines) == golden, f"resumed after step {step}", result(lines), golden)
+    for after in (0.05, 0.1, 0.2):
+        run = f"killed{after}"
+        child = t.start("train", "two.json", "--run-dir", run, "--quiet", "--set", "steps=200000",
+                        "--set", "checkpoint.every_steps=1", "--set", "checkpoint.hot_steps=0")
+        saved, end = [], time.monotonic() + 60
+        while not saved and time.monotonic() < end and child.poll() is None:
+            saved = saved_steps(run)
+            time.sleep(0.01)
+        time.sleep(after)
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        steps = saved_steps(run)[-1] + 4
+        _, lines, _ = t.expect(0, "train", "two.json", "--run-dir", run, "--resume", "--quiet",
+                               "--set", f"steps={steps}")
+        whole = train(t, "two.json", "whole", "--set", f"steps={steps}")
+        t.check(result(lines) == whole, f"killed, resumed to step {steps}", result(lines), whole)
+
+
+def checkpoint_names(t):
+    newest = sorted(os.listdir("whole/checkpoints"))[-1]
+    with open("whole/checkpoints/" + newest, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    names = set(header) - {"__metadata__"}
+    slots = {name for name in names if name.count("/") == 2}
+    wanted = {"body.conv/kernel", "twice.dense/kernel", "head.dense_0/bias",
+              "other.dense_1/kernel"}
+    t.check(wanted <= names - slots, "parameters of all networks", sorted(names))
+    t.check({"twice.dense/kernel/first.momentum", "twice.dense/kernel/second.momentum",
+             "body.conv/bias/momentum"} <= slots, "slots of both objectives", sorted(slots))
+    t.check(len(slots) == 8 + 6 and len(names) == 12 + 8 + 6, "and no other", sorted(names))
+    t.expect(0, "checkpoint", "verify", "whole/checkpoints/" + newest)
+    t.expect(0, "eval", "two.json", "--run-dir", "whole")
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+def shown(t):
+    _, lines, _ = t.expect(0, "config", "show", "two.json")
+    with open("shown.json", "w", encoding="utf-8") as f:
+        f.write("\n".join(lines))
+    document = json.loads("\n".join(lines))["model"]
+    t.check(document["objectives"][0]["values"][2]["inputs"] == ["y"] and
+            document["networks"][0]["inputs"] == [[10, 10, 1]] and
+            document["networks"][0]["layers"][1]["name"] == "max_pool2d_1" and
+            document["objectives"][0]["loss"] == "sparse_categorical_crossentropy",
+            "defaults are filled in", document)
+    ends = [identity(t, name) for name in ("two.json", "shown.json")]
+    t.check(ends[0] == ends[1], "what is shown is the same run", ends)
+    _, lines, _ = t.expect(0, "plan", "two.json")
+    text = "\n".join(lines)
+    t.check("objective first: 2 of 3 steps" in text and "objective second: 1 of 3 steps" in text,
+            "plan names both")
+    _, lines, _ = t.expect(0, "plan", "two.json", "--json")
+    plan = json.loads("\n".join(lines))
+    bytes_of = [max(tensor["offset"] + tensor["bytes"] for tensor in objective["tensors"]
+                    if tensor["region"] == "replica") for objective in plan["objectives"]]
+    region = plan["replica_region_bytes"]
+    t.check(max(bytes_of) <= region < sum(bytes_of), "their regions overlay", bytes_of, region)
+    _, lines, _ = t.expect(0, "plan", "two.json", "--show-shards")
+    t.check(any("280 distinct, 0 missing" in line for line in lines), "an epoch is whole", lines)
+    _, lines, _ = t.expect(0, "ledger", "two.json", "--step", "7", "--set", "epochs=2")
+    t.check(len([line for line in lines if "epoch 1" in line]) == 64, "the seventh batch", lines)
+
+
+REFUSED = [
+    ("networks.0.layers", [], "wanted an array of 1 to 4096"),
+    ("networks.1.name", "body", "names must differ"),
+    ("networks.1.name", "a.b", "is empty or has"),
+    ("networks.1.inputs", [[2, 3]], "wanted [height, width, channels] or [values]"),
+    ("networks.1.inputs", [[23]], "network twice gets 1 x 1 x 24 (flat), but its input is"),
+    ("networks.0.layers.0.name", "a_name_of_thirty_characters_is_", "give one of them a shorter"),
+    ("networks.3.layers.0.units", 9, "wanted 10 logits"),
+    ("objectives", None, "objectives"),
+    ("objectives.1.name", "first", "names must differ"),
+    ("objectives.0.values.1.network", "nobody", "there is no network of that name; wanted one of: "
+     "body, twice, sum, head, other"),
+    ("objectives.0.values.3.inputs", ["z", "logits"], "there is no earlier value of that name; "
+     "wanted one of: x, y, z"),
+    ("objectives.1.values.2.inputs", ["x"], "value y is of no use to the loss; take it out"),
+    ("objectives.0.trains", ["other"], "it trains network other, which none of its values uses"),
+    ("objectives.0.trains", [], "wanted"),
+    ("objectives.0.optimizer", None, "optimizer"),
+    ("objectives.0.loss", "hinge", "sparse_categorical_crossentropy"),
+    ("schedule", None, "schedule"),
+    ("schedule", [["first", 1]], "no entry is of objective second"),
+    ("schedule", [["first", 0], ["second", 1]], "wanted"),
+    ("schedule", [["third", 1]], "there is no objective of that name; wanted one of: first, "
+     "second"),
+    ("layers", [], "each network has its own layers"),
+    ("loss", "sparse_categorical_crossentropy", "each objective has its own"),
+]
+
+
+def refusals(t):
+    for path, new, words in REFUSED:
+        name = configuration(t, "bad.json", changed(path, new))
+        _, _, error = t.expect(78, "plan", name)
+        t.check(words in error and error.count("\n") == 1, path, error)
+    name = t.write("bad.json", {"model": MODEL})
+    _, _, error = t.expect(78, "plan", name)
+    t.check("each of which has its own" in error, "two optimizers", error)
+    name = t.write("bad.json", {"model.schedule": [["a", 1]]})
+    _, _, error = t.expect(78, "plan", name)
+    t.check('without "networks"' in error, "a schedule of nothing", error)
+    _, _, error = t.expect(78, "embed", "two.json", "--to", "run.c")
+    t.check("one network and one objective" in error and not os.path.exists("run.c"), "embed",
+            error)
+    _, _, error = t.expect(69, "plan", "two.json", "--workers", "2")
+    t.check("workers of one machine" in error, "workers that share no memory", error)
+
+
+def main():
+    t = Test()
+    configuration(t)
+    golden = train(t, "two.json", "golden", "--replicas", "1", "--kernels", "reference")
+    cuts(t, golden)
+    schedule_decides(t, golden)
+    one_is_the_short_form(t)
+    resumed(t, golden)
+    checkpoint_names(t)
+    shown(t)
+    refusals(t)
+    t.finish()
+
+
+main()
