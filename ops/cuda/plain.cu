@@ -306,7 +306,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
         dp[at] = missing ? 0.0f : g;
     }
     const float square = slice_finish(&squares) * part, absolute = slice_finish(&absolutes) * part;
-    bad |= lk_cuda_not_finite(square) | lk_cuda_not_finite(absolute);
+    bad |= lk_cuda_not_finite(square) || lk_cuda_not_finite(absolute);
     if (lane == 0) {
         y[2 * m] = missing ? 0.0f : square;
         y[2 * m + 1] = missing ? 0.0f : absolute;
@@ -357,7 +357,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
     }
     const float value = slice_finish(&sum) * part * scale + 0.0f;
     if (lane == 0) y[m] = missing ? 0.0f : value;
-    lk_cuda_report(state, op, lk_cuda_not_finite(value) | lk_cuda_not_finite(slope));
+    lk_cuda_report(state, op, lk_cuda_not_finite(value) || lk_cuda_not_finite(slope));
 }
 
 uint32_t lk_cuda_plain_mean(lk_lane *l, const lk_op *op) {

@@ -91,7 +91,9 @@ static void make(fixture *f) {
     lk_error error = {.status = LK_OK};
     memset(f, 0, sizeof *f);
     f->layout = (lk_layout){.replicas = REPLICAS, .fuse = true};
-    f->spec = (lk_run_spec){.model = {2, 2, 1, 3, LK_COUNT(layers), layers, NULL},
+    f->spec = (lk_run_spec){.model = {.in_h = 2, .in_w = 2, .in_c = 1,
+                                      .classes = 3,
+                                      .layer_count = LK_COUNT(layers), .layers = layers},
                             .seed = 1,
                             .global_batch = BATCH,
                             .optimizer = {.type = &lk_optimizer_momentum,

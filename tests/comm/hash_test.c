@@ -44,7 +44,9 @@ static void make(fixture *f) {
     const lk_layout layout = {.replicas = 1, .fuse = true};
     const lk_plan_options options = {.overlay = true};
     lk_error error = {.status = LK_OK};
-    f->spec = (lk_run_spec){.model = {2, 2, 1, 3, LK_COUNT(layers), layers, NULL},
+    f->spec = (lk_run_spec){.model = {.in_h = 2, .in_w = 2, .in_c = 1,
+                                      .classes = 3,
+                                      .layer_count = LK_COUNT(layers), .layers = layers},
                             .seed = 1,
                             .global_batch = 4,
                             .optimizer = {.type = &lk_optimizer_momentum,

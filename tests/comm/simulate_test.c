@@ -83,7 +83,9 @@ static const uint64_t shard_first[SHARDS + 1] = {0, 15, 30, 44, EXAMPLES};
 static uint8_t images[EXAMPLES + TEST_EXAMPLES][PIXELS];
 
 static lk_run_spec spec_of(bool sharded) {
-    return (lk_run_spec){.model = {4, 4, 1, CLASSES, LK_COUNT(layers), layers, NULL},
+    return (lk_run_spec){.model = {.in_h = 4, .in_w = 4, .in_c = 1,
+                                   .classes = CLASSES,
+                                   .layer_count = LK_COUNT(layers), .layers = layers},
                          .optimizer = {.type = &lk_optimizer_momentum,
                                        .learning_rate = 0.125f,
                                        .momentum = 0.9f},

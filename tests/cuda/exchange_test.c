@@ -34,7 +34,9 @@ static void make(subject *s, uint32_t gpus, uint32_t replicas, uint64_t bucket_f
     const lk_plan_options options = {.overlay = true};
     const lk_worker all = {.replicas = replicas};
     memset(s, 0, sizeof *s);
-    s->spec = (lk_run_spec){.model = {3, 5, 1, 10, LK_COUNT(layers), layers, NULL},
+    s->spec = (lk_run_spec){.model = {.in_h = 3, .in_w = 5, .in_c = 1,
+                                      .classes = 10,
+                                      .layer_count = LK_COUNT(layers), .layers = layers},
                             .seed = 1,
                             .global_batch = 244,
                             .optimizer = {.type = &lk_optimizer_sgd, .learning_rate = 0.1f},

@@ -38,7 +38,9 @@ static uint32_t draw(uint32_t below) {
 
 static lk_run_spec spec_of(uint32_t h, uint32_t w, uint32_t c, uint32_t classes, uint32_t count,
                            const lk_layer *layers) {
-    return (lk_run_spec){.model = {h, w, c, classes, count, layers, NULL},
+    return (lk_run_spec){.model = {.in_h = h, .in_w = w, .in_c = c,
+                                   .classes = classes,
+                                   .layer_count = count, .layers = layers},
                          .seed = 1,
                          .global_batch = 8,
                          .optimizer = {.type = &lk_optimizer_momentum,
