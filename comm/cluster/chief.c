@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -219,12 +220,17 @@ static lk_status hear_pmi(lk_chief *c, uint32_t rank) {
     return LK_OK;
 }
 
-// Nothing is said on it: whatever comes, the connection is over.
+// Whatever comes, the connection is over. A worker that gives up because it misses another says
+// whom ("lost RANK"): it may be heard before that one's end is.
 static lk_status hear_life(lk_chief *c, uint32_t rank) {
-    char byte;
-    ssize_t count = recv(c->members[rank].life, &byte, 1, MSG_DONTWAIT);
+    char word[16] = "";
+    unsigned other = c->world;
+    ssize_t count = recv(c->members[rank].life, word, sizeof word - 1, MSG_DONTWAIT);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return LK_OK;
-    return part(c, rank);
+    if (count > 5 && memcmp(word, "lost ", 5) == 0) other = (unsigned)strtoul(word + 5, NULL, 10);
+    if (other == 0 || other >= c->world || other == rank) return part(c, rank);
+    c->lost = other;
+    return LK_RETRY;
 }
 
 // --- the poll ----------------------------------------------------------------------------------

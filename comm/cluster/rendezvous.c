@@ -664,6 +664,13 @@ bool lk_rendezvous_lost(uint32_t *rank) {
     return true;
 }
 
+void lk_rendezvous_say_lost(uint32_t rank) {
+    char word[24];
+    if (!here.met || here.self.rank == 0) return;
+    const int length = snprintf(word, sizeof word, "lost %u\n", rank);
+    (void)!send(here.life, word, (size_t)length, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 void lk_rendezvous_break_off(void) {
     char who[WHO_BYTES];
     if (!here.met) return;

@@ -61,6 +61,10 @@ void lk_rendezvous_last_word(void);
 // Somebody's sign of life has ended: who. Costs a load.
 bool lk_rendezvous_lost(uint32_t *rank);
 
+// This worker gives up because that one has died: the chief hears of whom, also where it was paused
+// and finds both gone.
+void lk_rendezvous_say_lost(uint32_t rank);
+
 // This worker ends, alone: the others hear that it is lost, now.
 void lk_rendezvous_break_off(void);
 

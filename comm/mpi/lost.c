@@ -233,6 +233,7 @@ static lk_status lost(uint32_t w, const char *how, lk_turn turn, lk_error *error
                        lk_mpi.rank, w, lk_mpi.peers[w].name, (long long)lk_mpi.peers[w].process,
                        how);
     }
+    if (strcmp(how, has_died) == 0) lk_rendezvous_say_lost(w);
     return lk_fail(error, LK_RETRY,
                    "rank %u: rank %u on %s (process %lld) %s, noticed at step %llu in phase %s; "
                    "the last checkpoint stands, go on with --resume",
@@ -258,12 +259,13 @@ static bool look_for_dead(void) {
     return any_dead;
 }
 
-// Who of the dead is to blame: one that is missing, the first that the chief has missed before all
-// others. One that has given all that the turn wants may have given up because it missed another,
-// as this worker is about to: so not if the waiting was already long.
+// Who of the dead is to blame: the one that the chief has missed before all others, or that those
+// who gave up have named; otherwise one that is missing. One that has given what is waited for here
+// may have given up because it missed another, as this worker is about to: so not if the waiting
+// was already long. If it was short, it has died with a later part of the step not given.
 static uint32_t dead_to_blame(bool for_long, uint32_t missing, const lk_mpi_gift *g) {
     uint32_t first = LK_NONE;
-    if (lk_rendezvous_lost(&first) && !lk_mpi_has_given(first, g)) return first;
+    if (lk_rendezvous_lost(&first) && (!for_long || !lk_mpi_has_given(first, g))) return first;
     for (uint32_t w = 0; w < lk_mpi.world; w++) {
         if (!is_dead[w]) continue;
         if (first == LK_NONE) first = w;
