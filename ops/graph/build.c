@@ -474,7 +474,7 @@ lk_status lk_build_input_gradient(lk_builder *b, const lk_op_type *type, uint32_
     lk_program *p = b->program;
     const uint32_t from = p->ops[of].input[which];
     lk_op *in = &p->ops[from];
-    uint32_t dx;
+    uint32_t dx = LK_NONE;
     if (!in->wants) return LK_OK;
     LK_CHECK(gradient_tensor(b, from, &dx));
     lk_op *g = lk_build_gradient(b, type, of);
