@@ -20,7 +20,7 @@ enum {
     LK_RECORDED_WORD_BYTES = 128,
 };
 
-// What a run came to after so many steps.
+// The hashes of a run when `step` steps were done.
 typedef struct lk_recorded_result {
     uint64_t step;
     char digest[LK_SHA256_HEX_BYTES], state_hash[LK_SHA256_HEX_BYTES];

@@ -151,7 +151,7 @@ static uint64_t row_sum(const lk_report_run *r, uint32_t label) {
     return sum;
 }
 
-// What is taken for what most often, where a matrix of so many classes is none to look at.
+// The commonest mistakes, as a list: a confusion matrix of many classes would not fit on the page.
 static void put_pairs(lk_markup *m, const lk_report_run *r) {
     uint64_t below = UINT64_MAX;
     uint32_t shown = 0;

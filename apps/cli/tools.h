@@ -26,9 +26,9 @@ typedef struct lk_arguments {
     const char *help;            // for --help; its first line is the usage that errors repeat
     const lk_argument *options;  // (option_count), at most LK_ARGUMENTS_MAX
     uint32_t option_count;
-    uint32_t word_count;  // so many words follow, no more and no fewer
+    uint32_t word_count;   // words that are no options: exactly this many
     const bool *wordless;  // not NULL, and set by an option: one word may be left out
-    bool *json;           // set by --json; NULL: there is none
+    bool *json;            // set by --json; NULL: there is none
     const char *words[LK_WORDS_MAX];
     bool helped;  // out: --help was asked for and answered, there is nothing to do
 } lk_arguments;

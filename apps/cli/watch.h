@@ -60,7 +60,8 @@ enum { LK_DECIMAL_BYTES = 32 };
 // A number that is not negative, with some decimals; lk_format has none. Returns `out`.
 const char *lk_decimal(char out[LK_DECIMAL_BYTES], double value, unsigned places);
 
-// Somebody is waited for, as comm/mpi/mpi.h and comm/cluster/rendezvous.h say it.
+// This worker has waited `seconds` for another, which `who` names: shown beside the progress.
+// Start-up calls it (comm/cluster/rendezvous.h), and steps do (comm/mpi/mpi.h).
 void lk_watch_waiting(const char *who, double seconds);
 
 #endif

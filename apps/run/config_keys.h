@@ -87,8 +87,7 @@ lk_status lk_config_read_settings(const lk_json_cursor *at, const lk_setting *ke
 // ... and their defaults alone. None follows another.
 void lk_config_set_defaults(const lk_setting *keys, uint32_t count, void *owner);
 
-// --- what has a form of its own (config_model.c): `at` is the object that has `key`
-// -----------------
+// --- what has a form of its own (config_model.c): `at` is the object that has `key` --------------
 
 lk_status lk_config_read_shape(lk_config *c, const lk_json_cursor *at, const char *key,
                                lk_error *error);

@@ -1,9 +1,8 @@
 // driver.h - the driver: the order of a step, as a state machine. Freestanding.
 //
 //     LOAD, FORWARD, BACKWARD   every replica computes its grains
-//     VERDICT                   where somebody asks: apply, skip, replay or stop. The same answer
-//     for
-//                               all, from flags that are joined at the meeting before REDUCE
+//     VERDICT                   where somebody asks: apply, skip, replay or stop; all have the same
+//                               answer, from flags that are joined at the meeting before REDUCE
 //     REDUCE, APPLY             every owner adds and updates its partition
 //
 // How often replicas and workers meet between these depends on what they share. A *course* says it:

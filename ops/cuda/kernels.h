@@ -207,8 +207,7 @@ typedef struct lk_cuda_result {
 void lk_cuda_step_end(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count,
                       uint32_t sums, lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots);
 
-// --- the memory checking mode (ops/graph/check.h)
-// ------------------------------------------------------
+// --- the memory checking mode (ops/graph/check.h) ------------------------------------------------
 
 // words[i] = value; and: sets *broken to the least of it and `number` if a byte is not `value`.
 void lk_cuda_fill(lk_cuda_stream *s, uint64_t words, uint32_t value, uint32_t *to);

@@ -130,8 +130,7 @@ lk_step_result __wrap_lk_run_step(lk_run *run, uint64_t step) {
     return result;
 }
 
-// --- what is printed
-// ------------------------------------------------------------------------------
+// --- what is printed -----------------------------------------------------------------------------
 
 enum { THERE = 1 << LK_LAP_TURNS | 1 << LK_LAP_UPDATING, BACK = 1 << LK_LAP_COMPUTING };
 

@@ -725,8 +725,7 @@ static lk_wait meet(lk_member *m) {
     return LK_WAIT_ON;
 }
 
-// --- steps and evaluations
-// --------------------------------------------------------------------------------
+// --- steps and evaluations -----------------------------------------------------------------------
 
 static void check(uint32_t rank, const lk_step_result *found, const lk_step_result *want,
                   uint32_t stop, const char *bad, uint64_t step) {

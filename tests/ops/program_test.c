@@ -558,8 +558,7 @@ static void inputs_of_a_loss_that_are_the_default(void **state) {
     assert_memory_equal(said, unsaid, sizeof said);
 }
 
-// --- the planner
-// -----------------------------------------------------------------------------------
+// --- the planner ---------------------------------------------------------------------------------
 
 static bool meet(const lk_tensor *a, const lk_tensor *b) {
     return a->first <= b->last && b->first <= a->last;
@@ -681,8 +680,7 @@ static void plans_of_programs(void **state) {
     }
 }
 
-// --- the tree
-// --------------------------------------------------------------------------------------
+// --- the tree ------------------------------------------------------------------------------------
 
 enum { LEAVES_MAX = 40 };
 

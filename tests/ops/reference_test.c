@@ -175,8 +175,7 @@ static double loss_of(const lk_model *m, double *const *params, uint32_t example
     return log(sum) - (values[last][label] - top);
 }
 
-// --- single kernels
-// --------------------------------------------------------------------------------
+// --- single kernels ------------------------------------------------------------------------------
 
 // A convolution's kernels: y against double; since y is linear in x and in w, the gradients of
 // sum(r * y) are differences of that sum with a step of 1.
@@ -404,8 +403,7 @@ static void loss_and_its_gradient(void **state) {
     assert_int_equal(correct, hits);
 }
 
-// --- fused against separate
-// ------------------------------------------------------------------------
+// --- fused against separate ----------------------------------------------------------------------
 
 // `ties`: values are small integers, so that sums are often equal, and often 0.
 static void check_fused(uint32_t h, uint32_t w_count, bool relu, bool ties) {
@@ -479,8 +477,7 @@ static void fused_equals_separate(void **state) {
     check_fused(25, 25, true, false);  // 23 x 23: an example in two slices
 }
 
-// --- whole programs
-// --------------------------------------------------------------------------------
+// --- whole programs ------------------------------------------------------------------------------
 
 
 
