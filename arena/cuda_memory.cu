@@ -87,7 +87,7 @@ lk_status lk_cuda_block_take(uint64_t bytes, uint8_t **block, lk_error *error) {
         return lk_fail(
             error, LK_UNAVAILABLE,
             "not enough GPU memory: the plan needs %llu bytes in one piece, %llu of %llu "
-            "are free; use fewer replicas, a smaller wave_examples or a smaller model "
+            "are free; use fewer replicas, a smaller microbatch_examples or a smaller model "
             "(lockstep plan shows where the bytes go)",
             (unsigned long long)bytes, (unsigned long long)memory.free_bytes,
             (unsigned long long)memory.total_bytes);

@@ -15,7 +15,7 @@ static struct {
     lk_program program;
     lk_arena arena;
     lk_core_regions regions;
-    lk_world world;
+    lk_group group;
     lk_driver driver;
     lk_source source;
     lk_error error;
@@ -119,12 +119,12 @@ static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_err
     lk_assert(board.regions.tables == run->arena);
     lk_arena_seal(a);
     board.source = (lk_source){(void *)(uintptr_t)run, order, image, label};
-    lk_world_make(&board.world, p, kernels, &board.source, board.regions.device,
-                  board.regions.replicas, board.regions.replica_bytes, board.regions.world_tables);
+    lk_group_make(&board.group, p, kernels, &board.source, board.regions.device,
+                  board.regions.replicas, board.regions.replica_bytes, board.regions.group_tables);
     lk_program_initialize(p, board.regions.device);
     board.driver = (lk_driver){.lanes = &lk_lanes_steps,
                                .transport = &lk_in_turn,
-                               .worlds = &board.world,
+                               .groups = &board.group,
                                .programs = 1,
                                .lost = &board.error};
     return LK_OK;

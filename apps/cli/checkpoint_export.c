@@ -205,7 +205,7 @@ static lk_status check_tensors(const exporter *e, const lk_program *p, lk_error 
 
 // Compiles the configuration's model as a run would, to compare all names and shapes.
 static lk_status build_program(exporter *e, lk_error *error) {
-    const lk_layout layout = {.replicas = 1, .replicas_all = 1, .wave_examples = 1};
+    const lk_layout layout = {.replicas = 1, .replicas_all = 1, .microbatch_examples = 1};
     const lk_plan_options options = {.overlay = true};
     e->spec = (lk_run_spec){.model = e->model.spec.model,
                             .optimizer = {.type = &lk_optimizer_sgd},

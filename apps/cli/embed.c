@@ -191,8 +191,8 @@ static void put_layout(FILE *f, const lk_run *run) {
                                           [LK_REDUCE_ALL_PARTIALS] = "LK_REDUCE_ALL_PARTIALS",
                                           [LK_REDUCE_ALL_OPERANDS] = "LK_REDUCE_ALL_OPERANDS"};
     const lk_layout *l = &run->layout;
-    fprintf(f, "    .layout = {.replicas = %uu, .wave_examples = %uu, .fuse = %s,\n", l->replicas,
-            l->wave_examples, truth(l->fuse));
+    fprintf(f, "    .layout = {.replicas = %uu, .microbatch_examples = %uu, .fuse = %s,\n",
+            l->replicas, l->microbatch_examples, truth(l->fuse));
     fprintf(f, "               .reduce = %s},\n", choices[l->reduce]);
     fprintf(f, "    .plan_options = {.overlay = %s, .guards = %s},\n",
             truth(run->plan_options.overlay), truth(run->plan_options.guards));

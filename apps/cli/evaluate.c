@@ -105,7 +105,7 @@ typedef struct prediction {
     lk_error *error;
 } prediction;
 
-// One replica computes the waves, so they come in the order of the set.
+// One replica computes the microbatches, so they come in the order of the set.
 static void write_logits(void *context, uint64_t first, uint32_t count, const float *logits) {
     prediction *p = context;
     lk_assert(first == p->writer.rows_written || p->error->status != LK_OK);
@@ -117,8 +117,8 @@ static lk_status predict(lk_run *run, const char *output, bool labels, lk_text_o
     prediction p = {.error = error};
     LK_CHECK(lk_npy_start(&p.writer, &lk_file_ops_posix, output, run->test.count,
                           (uint32_t)lk_program_output_floats(&run->program), error));
-    run->world.on_logits = write_logits;
-    run->world.on_logits_context = &p;
+    run->group.on_logits = write_logits;
+    run->group.on_logits_context = &p;
     lk_status status = report(run, labels, out, result, error);
     if (error->status == LK_OK) status = lk_npy_finish(&p.writer, error);
     if (error->status != LK_OK) {

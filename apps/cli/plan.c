@@ -95,12 +95,12 @@ static void print_gpu_exchange(const lk_run *run, lk_text_out *out) {
         lk_text_line(out, "  schedule %s", schedule);
     }
     for (uint32_t b = 0; b < x->bucket_count; b++) {
-        lk_text_line(out, "  part %u: floats %llu .. %llu, after op %u %s of the last wave", b,
-                     (ull)x->buckets[b].begin, (ull)x->buckets[b].end, x->buckets[b].after_op,
+        lk_text_line(out, "  part %u: floats %llu .. %llu, after op %u %s of the last microbatch",
+                     b, (ull)x->buckets[b].begin, (ull)x->buckets[b].end, x->buckets[b].after_op,
                      p->ops[x->buckets[b].after_op].type->name);
     }
     for (uint32_t i = 0; !is_staged(run) && i < x->parts; i++) {
-        const lk_slice slice = lk_cuda_slice(x, i);
+        const lk_partition slice = lk_cuda_partition(x, i);
         lk_text_line(out, "  GPU %u owns floats %llu .. %llu", i, (ull)slice.begin, (ull)slice.end);
     }
 }
@@ -159,14 +159,14 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
         "  beside the arena: exchange window %llu bytes, memory that the workers of a host "
         "share; rendezvous %llu bytes (none under mpiexec); %llu bytes in all",
         (ull)run->window_bytes, (ull)run->rendezvous_bytes, (ull)lk_run_bytes(run));
-    const lk_parts parts = lk_exchange_parts(p);
-    for (uint32_t k = 0; k < parts.count && !lk_run_is_direct(run); k++) {
-        const lk_part *part = &parts.part[k];
-        const char *when = k + 1 < parts.count ? ", while the rest is computed" : "";
-        lk_text_line(out,
-                     "  exchange part %u: floats %llu .. %llu, after op %u %s of the last wave%s",
-                     k, (ull)part->begin, (ull)part->end, part->after_op,
-                     p->ops[part->after_op].type->name, when);
+    const lk_buckets buckets = lk_exchange_buckets(p);
+    for (uint32_t k = 0; k < buckets.count && !lk_run_is_direct(run); k++) {
+        const lk_bucket *bucket = &buckets.bucket[k];
+        const char *when = k + 1 < buckets.count ? ", while the rest is computed" : "";
+        lk_text_line(
+            out, "  exchange part %u: floats %llu .. %llu, after op %u %s of the last microbatch%s",
+            k, (ull)bucket->begin, (ull)bucket->end, part->after_op,
+            p->ops[part->after_op].type->name, when);
     }
     for (uint32_t r = 0; r < LK_MIN(w->world, 16); r++) {
         const lk_worker *them = &w->list[r];
@@ -174,7 +174,7 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
         lk_grain_range first = lk_replica_grains(p->grains, all, them->before);
         lk_grain_range last = lk_replica_grains(p->grains, all, them->before + them->replicas - 1);
         uint64_t slots = lk_exchange_slots(p, them);
-        uint64_t own = lk_exchange_sum_floats(&parts, w->world, r, parts.count);
+        uint64_t own = lk_exchange_sum_floats(&parts, w->world, r, buckets.count);
         if (lk_run_is_direct(run)) {
             lk_text_line(out, "  worker %u: %u replicas, grains %u .. %u, on GPUs %u .. %u", r,
                          them->replicas, first.first, last.first + last.count - 1, r * them->gpus,
@@ -193,25 +193,25 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
 
 // How long all that takes, and the formula.
 static void print_link(const lk_run *run, const lk_link *link, lk_text_out *out) {
-    static const char *const what[LK_TRAFFIC_TURNS] = {"1, nodes to their owners and notes to all",
+    static const char *const what[LK_TRAFFIC_ROUNDS] = {"1, nodes to their owners and notes to all",
                                                        "2, finished sums to all"};
     lk_traffic traffic = lk_traffic_of(run);
     lk_traffic_time time = lk_traffic_time_of(&traffic, link);
     lk_text_line(out, "exchange at %g Gbit/s, each worker on a host of its own",
                  link->bits_per_second / 1e9);
-    for (uint32_t i = 0; i < LK_TRAFFIC_TURNS; i++) {
+    for (uint32_t i = 0; i < LK_TRAFFIC_ROUNDS; i++) {
         lk_text_line(out, "  turn %s: %llu bytes in %llu messages", what[i], (ull)traffic.bytes[i],
                      (ull)traffic.messages[i]);
     }
     lk_text_line(out,
                  "  a step: %d turns, %llu bytes and %llu messages sent by a worker, and as many "
                  "received",
-                 LK_TRAFFIC_TURNS, (ull)(traffic.bytes[0] + traffic.bytes[1]),
+                 LK_TRAFFIC_ROUNDS, (ull)(traffic.bytes[0] + traffic.bytes[1]),
                  (ull)(traffic.messages[0] + traffic.messages[1]));
     lk_text_line(out,
                  "  time = %d x %g us latency + messages x %d us + 8 x bytes / bandwidth = %.3f + "
                  "%.3f + %.3f = %.3f ms, if nothing is hidden behind the computation",
-                 LK_TRAFFIC_TURNS, link->latency_us, LK_MESSAGE_US, time.latency / 1e3,
+                 LK_TRAFFIC_ROUNDS, link->latency_us, LK_MESSAGE_US, time.latency / 1e3,
                  time.messages / 1e3, time.bytes / 1e3, time.all / 1e3);
 }
 
@@ -221,14 +221,16 @@ static void print_schedule(const lk_run *run, lk_text_out *out) {
     lk_text_line(
         out,
         "global batch %u = %u grains of %u; a replica holds up to %u grains (%u examples) at once",
-        p->spec->global_batch, p->grains, p->spec->grain, p->wave_grains, p->wave_examples);
+        p->spec->global_batch, p->grains, p->spec->grain, p->microbatch_grains,
+        p->microbatch_examples);
     for (uint32_t r = 0; r < LK_MIN(replicas, 16); r++) {
         lk_grain_range g = lk_layout_grains(&p->layout, p->grains, r);
-        lk_text_line(out, "  replica %u: grains %u .. %u in %u waves, %u tree nodes held at most",
+        lk_text_line(out,
+                     "  replica %u: grains %u .. %u in %u microbatches, %u tree nodes held at most",
                      r, g.first, g.first + g.count - 1,
-                     (g.count + p->wave_grains - 1) / p->wave_grains,
-                     (run->cuda ? lk_device_slots : lk_node_slots)(g.first, g.count, p->wave_grains,
-                                                                   p->grains));
+                     (g.count + p->microbatch_grains - 1) / p->microbatch_grains,
+                     (run->cuda ? lk_device_slots : lk_node_slots)(
+                         g.first, g.count, p->microbatch_grains, p->grains));
     }
     if (replicas > 16) lk_text_line(out, "  ... and %u more replicas alike", replicas - 16);
 }

@@ -184,8 +184,8 @@ static lk_status look_at_test_set(lk_report_run *r, lk_run *run, answers *a, lk_
         return lk_fail(error, LK_UNAVAILABLE, "no memory for the predictions");
     }
     LK_CHECK(lk_run_seal(run, false, error));
-    run->world.on_logits = take_logits;
-    run->world.on_logits_context = a;
+    run->group.on_logits = take_logits;
+    run->group.on_logits_context = a;
     const lk_step_result result = lk_run_evaluate(run, step);
     if (run->lost.status != LK_OK)
         *error = run->lost;

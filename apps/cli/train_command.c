@@ -83,7 +83,7 @@ static void print_collective(lk_collective asked, const lk_run *run, lk_text_out
 
 // When gradients travel by messages.
 static void print_overlap(const lk_run *run, lk_text_out *out) {
-    const uint32_t parts = lk_exchange_parts(&run->program).count;
+    const uint32_t parts = lk_exchange_buckets(&run->program).count;
     uint32_t gpus = 0;
     for (uint32_t w = 0; w < run->workers.world; w++) gpus += run->workers.list[w].gpus;
     if (run->layout.shared) return;
@@ -97,9 +97,10 @@ static void print_overlap(const lk_run *run, lk_text_out *out) {
     lk_text_line(out, "overlap: off (%s)",
                  run->config.overlap == LK_OVERLAP_OFF ? "as asked"
                  : gpus                                ? "GPUs by way of the host give all at once"
-                 : run->layout.part_floats ? "no part of the gradients is large enough to go alone"
-                                           : "auto: on one host it would take the time of the "
-                                             "processors that compute");
+                 : run->layout.bucket_floats
+                     ? "no part of the gradients is large enough to go alone"
+                     : "auto: on one host it would take the time of the "
+                       "processors that compute");
 }
 
 static void print_slow(const lk_run *run, lk_text_out *out) {
@@ -130,7 +131,7 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
                  lk_mpi_transport(), here, here == 1 ? "" : "s",
                  (unsigned long long)run->window_bytes, (unsigned long long)run->inbox_bytes,
                  (unsigned long long)run->rendezvous_bytes,
-                 (unsigned long long)lk_mpi_foreign_bytes(), lk_mpi_version());
+                 (unsigned long long)lk_mpi_external_bytes(), lk_mpi_version());
     lk_text_line(out, "MPI listens at: %s", lk_mpi_listens());
     print_overlap(run, out);
 }
@@ -161,7 +162,7 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
             "GPU%s %s (%u.%u): %llu bytes planned, foreign %llu bytes (context, kernels, other "
             "programs) of %llu",
             number, d->name, d->major, d->minor, (unsigned long long)g->gpu[i].arena.used,
-            (unsigned long long)g->gpu[i].foreign_bytes, (unsigned long long)d->total_bytes);
+            (unsigned long long)g->gpu[i].external_bytes, (unsigned long long)d->total_bytes);
     }
     if (g->count > 0 && g->choice.way == LK_CUDA_STAGED) {
         lk_text_line(out,
@@ -170,11 +171,11 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
                      (unsigned long long)lk_cuda_staged_bytes(g), g->exchange.bucket_count,
                      g->exchange.bucket_count == 1 ? "" : "s");
     }
-    if (g->exchange.parts <= 1 || g->choice.way == LK_CUDA_STAGED) return;
+    if (g->exchange.peers <= 1 || g->choice.way == LK_CUDA_STAGED) return;
     lk_text_line(out,
                  "between %u GPUs: NCCL %s moves %llu bytes a step in %u parts, each under the "
                  "backward of earlier layers; foreign %llu bytes of a GPU are NCCL's",
-                 g->exchange.parts, g->nccl.version,
+                 g->exchange.peers, g->nccl.version,
                  (unsigned long long)lk_cuda_exchange_bytes(&g->exchange), g->exchange.bucket_count,
                  (unsigned long long)g->nccl_bytes);
 }

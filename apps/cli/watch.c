@@ -98,8 +98,8 @@ static view look(double now) {
     view v = {.done = w->done, .total = w->total, .now = now, .phase = w->run->arena.phase};
     const bool waits = here.waiting_at > 0 && now - here.waiting_at < tick_seconds;
     if (!w->run->cuda) {
-        v.grains = w->run->world.progress.done;
-        v.all_grains = w->run->world.progress.all;
+        v.grains = w->run->group.progress.done;
+        v.all_grains = w->run->group.progress.all;
     }
     const bool trains = v.phase && strcmp(v.phase, "training") == 0;
     double fraction = v.all_grains && trains ? (double)v.grains / v.all_grains : 0;

@@ -116,8 +116,8 @@ static void find_obstacle(const lk_run_workers *w, const offer *offers, char *wh
             lk_format(why, bytes, "ranks %u and %u share a GPU", b, a);
         }
     }
-    if (!*why && gpus > LK_CUDA_PARTS_MAX) {
-        lk_format(why, bytes, "there are %u GPUs, wanted at most %d", gpus, LK_CUDA_PARTS_MAX);
+    if (!*why && gpus > LK_CUDA_PEERS_MAX) {
+        lk_format(why, bytes, "there are %u GPUs, wanted at most %d", gpus, LK_CUDA_PEERS_MAX);
     }
 }
 
@@ -153,11 +153,11 @@ lk_status lk_collective_choose_way(lk_run *run, lk_collective asked, lk_error *e
 lk_status lk_collective_imagine(lk_run *run, lk_collective asked, lk_error *error) {
     const uint32_t world = run->workers.world, gpus = run->gpu_choice.gpus;
     if (world == 1 || asked != LK_COLLECTIVE_NCCL) return LK_OK;
-    if (gpus == 0 || gpus * world > LK_CUDA_PARTS_MAX) {
+    if (gpus == 0 || gpus * world > LK_CUDA_PEERS_MAX) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "--collective nccl: found %u GPUs in %u workers, wanted at least one each "
                        "and at most %d; see --kernels cuda and --gpus",
-                       gpus * world, world, LK_CUDA_PARTS_MAX);
+                       gpus * world, world, LK_CUDA_PEERS_MAX);
     }
     run->layout.direct = true;
     run->gpu_choice.way = LK_CUDA_DIRECT;

@@ -330,7 +330,7 @@ static lk_status settle_factors(lk_config *c, const lk_json_cursor *root,
                               "replica_batch x replicas x accumulate is more than 2^30");
     }
     if (c->spec.global_batch == 0) c->spec.global_batch = (uint32_t)product;
-    if (c->accumulate > 1) c->wave_examples = c->replica_batch;
+    if (c->accumulate > 1) c->microbatch_examples = c->replica_batch;
     // Of several workers each has what it was told: it is checked when all are known.
     return c->workers == 1 ? lk_config_check_factors(c, all, error) : LK_OK;
 }

@@ -140,7 +140,7 @@ static const lk_key model[] = {
 };
 
 static const lk_key layout[] = {
-    {.value = {VALUE(U64, "wave_examples", lk_config, wave_examples), .most = 1 << 30,
+    {.value = {VALUE(U64, "wave_examples", lk_config, microbatch_examples), .most = 1 << 30,
                .chosen = "reckoned", .meaning = "examples that a replica holds at once"}},
     {.value = {VALUE(BOOL, "fuse", lk_config, fuse), .constant = true,
                .meaning = "layers that may be computed together are"}},

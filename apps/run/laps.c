@@ -34,10 +34,10 @@ void lk_lap_ends(lk_laps *l, lk_lap lap) {
     l->at = now;
 }
 
-void lk_lap_turn_ends(lk_laps *l, double last) {
+void lk_lap_round_ends(lk_laps *l, double last) {
     double now = lk_seconds(), alone = LK_MIN(LK_MAX(last - l->at, 0), now - l->at);
     add(l, LK_LAP_WAITING, alone);
-    add(l, LK_LAP_TURNS, now - l->at - alone);
+    add(l, LK_LAP_ROUNDS, now - l->at - alone);
     l->at = now;
 }
 
@@ -46,10 +46,10 @@ static lk_status print(const char *of, const double laps[LK_LAPS], uint64_t step
     const double scale = 1e6 / (double)steps;
     return lk_text_line(out,
                         "of a step%s, %.1f us: computing %.1f, exchanging meanwhile %.1f, waiting "
-                        "%.1f, turns %.1f, moving %.1f, updating %.1f",
+                        "%.1f, rounds %.1f, moving %.1f, updating %.1f",
                         of, scale * sum(laps), scale * laps[LK_LAP_COMPUTING],
                         scale * laps[LK_LAP_EARLY], scale * laps[LK_LAP_WAITING],
-                        scale * laps[LK_LAP_TURNS], scale * laps[LK_LAP_MOVING],
+                        scale * laps[LK_LAP_ROUNDS], scale * laps[LK_LAP_MOVING],
                         scale * laps[LK_LAP_UPDATING]);
 }
 

@@ -4,7 +4,7 @@
 //   computing    LOAD, FORWARD, BACKWARD
 //   early        exchanging parts while earlier layers are still to be computed
 //   waiting      for replicas and workers that are not as far yet
-//   turns        from when the last of them is, until this one knows; by messages: all that is
+//   rounds        from when the last of them is, until this one knows; by messages: all that is
 //                awaited, so how long bytes travel, too
 //   moving       boxes made and joined
 //   updating     REDUCE and APPLY where the memory is shared, else APPLY
@@ -27,8 +27,8 @@ typedef struct lk_laps {
 
 void lk_laps_start(lk_laps *laps);  // of a step
 void lk_lap_ends(lk_laps *laps, lk_lap lap);
-// The end of a turn that the last worker came to at `last` (seconds of the same clock).
-void lk_lap_turn_ends(lk_laps *laps, double last);
+// The end of a round that the last worker came to at `last` (seconds of the same clock).
+void lk_lap_round_ends(lk_laps *laps, double last);
 // One line, in microseconds a step; a second one of the quickest steps, if there were enough steps.
 lk_status lk_laps_print(const lk_laps *laps, lk_text_out *out);
 

@@ -75,13 +75,13 @@ static void put_ops(json_text *j, const lk_program *p) {
     put(j, "  ],\n");
 }
 
-static void put_parts(json_text *j, const lk_run *run) {
-    const lk_parts parts = lk_exchange_parts(&run->program);
+static void put_buckets(json_text *j, const lk_run *run) {
+    const lk_buckets buckets = lk_exchange_buckets(&run->program);
     put(j, "  \"exchange_parts\": [\n");
-    for (uint32_t k = 0; k < parts.count; k++) {
-        const lk_part *part = &parts.part[k];
-        put(j, "    {\"begin\": %llu, \"end\": %llu, \"after_op\": %u}%s\n", (ull)part->begin,
-            (ull)part->end, part->after_op, k + 1 < parts.count ? "," : "");
+    for (uint32_t k = 0; k < buckets.count; k++) {
+        const lk_bucket *bucket = &buckets.bucket[k];
+        put(j, "    {\"begin\": %llu, \"end\": %llu, \"after_op\": %u}%s\n", (ull)bucket->begin,
+            (ull)bucket->end, bucket->after_op, k + 1 < buckets.count ? "," : "");
     }
     put(j, "  ],\n");
 }
@@ -93,7 +93,7 @@ static void put_link(json_text *j, const lk_run *run, const lk_link *link) {
         "  \"exchange_of_workers\": {\"bandwidth_bits_per_second\": %.9g, \"latency_us\": %.9g, "
         "\"message_us\": %d, \"turns\": %d, \"bytes_per_step\": %llu, \"messages_per_step\": %llu, "
         "\"us_per_step\": %.3f},\n",
-        link->bits_per_second, link->latency_us, LK_MESSAGE_US, LK_TRAFFIC_TURNS,
+        link->bits_per_second, link->latency_us, LK_MESSAGE_US, LK_TRAFFIC_ROUNDS,
         (ull)(traffic.bytes[0] + traffic.bytes[1]),
         (ull)(traffic.messages[0] + traffic.messages[1]), time.all);
 }
@@ -108,7 +108,7 @@ static void put_entries(json_text *j, const lk_arena *a) {
 }
 
 static void put_gpus(json_text *j, const lk_cuda_group *g) {
-    const bool staged = g->choice.way == LK_CUDA_STAGED, direct = g->exchange.parts > 1 && !staged;
+    const bool staged = g->choice.way == LK_CUDA_STAGED, direct = g->exchange.peers > 1 && !staged;
     put(j, "  ],\n  \"gpus\": [");
     for (uint32_t i = 0; i < g->count; i++) {
         const lk_cuda_step *c = &g->gpu[i];
@@ -174,7 +174,7 @@ size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t by
     put(&j, "  \"replica_region_bytes\": %llu,\n  \"replica_lower_bound_bytes\": %llu,\n",
         (ull)p->regions[1].bytes, (ull)p->regions[1].lower_bound_bytes);
     put(&j, "  \"exchange_bytes_per_step\": %llu,\n", (ull)lk_plan_exchange_bytes(p));
-    if (run->workers.world > 1) put_parts(&j, run);
+    if (run->workers.world > 1) put_buckets(&j, run);
     if (link && link->bits_per_second > 0) put_link(&j, run, link);
     put_ops(&j, p);
     put(&j, "  \"tensors\": [\n");

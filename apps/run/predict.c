@@ -41,10 +41,10 @@ static void keep_logits(void *context, uint64_t first, uint32_t count, const flo
 
 static lk_status predict_some(prediction *p, lk_error *error) {
     lk_run *run = p->run;
-    run->world.on_logits = keep_logits;
-    run->world.on_logits_context = p;
+    run->group.on_logits = keep_logits;
+    run->group.on_logits_context = p;
     const lk_step_result result = lk_run_evaluate_examples(run, 0, &p->source, p->count);
-    run->world.on_logits = NULL;
+    run->group.on_logits = NULL;
     if (run->lost.status != LK_OK) *error = run->lost;
     if (run->lost.status != LK_OK) return error->status;
     if (!result.bad_tensor) return LK_OK;

@@ -143,14 +143,15 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
     LK_CHECK(choose_gpus(run, error));
     run->layout = (lk_layout){
         .replicas = c->replicas ? c->replicas : default_replicas(run),
-        .wave_examples = (uint32_t)LK_MIN(c->wave_examples, UINT32_MAX),
+        .microbatch_examples = (uint32_t)LK_MIN(c->microbatch_examples, UINT32_MAX),
         .fuse = c->fuse,
         .pools_apart = lk_run_is_fast(run),
         .reduce = c->reduce,
     };
     if (run->cuda) {
         run->layout.device = true;
-        if (c->wave_examples == 0) run->layout.wave_examples = LK_CUDA_WAVE_EXAMPLES;
+        if (c->microbatch_examples == 0)
+            run->layout.microbatch_examples = LK_CUDA_MICROBATCH_EXAMPLES;
     }
     run->plan_options = (lk_plan_options){.overlay = c->overlay, .guards = c->guards};
     run->train_source = (lk_source){run, source_order, train_image, train_label};
@@ -203,12 +204,12 @@ static void choose_overlap(lk_run *run, bool one_host) {
     for (uint32_t w = 0; w < run->workers.world; w++) {
         wanted = wanted && run->workers.list[w].gpus == 0;  // they give all at once
     }
-    run->layout.part_floats = 0;
+    run->layout.bucket_floats = 0;
     if (!wanted || run->layout.shared) return;
     uint64_t least =
-        LK_MAX((uint64_t)LK_PART_FLOATS, run->workers.world * (uint64_t)LK_PART_SLICE_FLOATS);
+        LK_MAX((uint64_t)LK_BUCKET_FLOATS, run->workers.world * (uint64_t)LK_PARTITION_FLOATS);
     if (c->bucket_floats) least = c->bucket_floats;
-    run->layout.part_floats = (uint32_t)LK_MIN(least, UINT32_MAX);
+    run->layout.bucket_floats = (uint32_t)LK_MIN(least, UINT32_MAX);
 }
 
 // Where `gpus` GPUs that follow on each other are least used; the first such place.
@@ -330,10 +331,10 @@ static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
     for (uint32_t w = 0; w < run->workers.world; w++) {
         lk_sha256_add_u32(&hash, run->workers.list[w].replicas);
     }
-    const lk_parts parts = lk_exchange_parts(p);
-    for (uint32_t k = 0; k < parts.count; k++) {
-        lk_sha256_add_u64(&hash, parts.part[k].begin);
-        lk_sha256_add_u32(&hash, parts.part[k].after_op);
+    const lk_buckets buckets = lk_exchange_buckets(p);
+    for (uint32_t k = 0; k < buckets.count; k++) {
+        lk_sha256_add_u64(&hash, buckets.bucket[k].begin);
+        lk_sha256_add_u32(&hash, buckets.bucket[k].after_op);
     }
     lk_sha256_finish(&hash, bytes);
     lk_hex(bytes, LK_SHA256_BYTES, hex);
@@ -451,7 +452,7 @@ static void reach_others(lk_run *run) {
         if (other == w->rank) continue;
         lk_core_regions regions = regions_of(run, other);
         for (uint32_t r = 0; r < w->list[other].replicas; r++) {
-            lk_world_reach(&run->world, w->list[other].before + r,
+            lk_group_reach(&run->group, w->list[other].before + r,
                            regions.replicas + r * regions.replica_bytes);
         }
     }
@@ -761,10 +762,10 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     lk_hex(run->identity, LK_SHA256_BYTES, run->identity_hex);
     bool follows = run->layout.shared && run->workers.rank != 0;
     if (follows) run->core.device = regions_of(run, 0).device;
-    lk_world_make(&run->world, &run->program, run->kernels, &run->train_source, run->core.device,
-                  run->core.replicas, run->core.replica_bytes, run->core.world_tables);
+    lk_group_make(&run->group, &run->program, run->kernels, &run->train_source, run->core.device,
+                  run->core.replicas, run->core.replica_bytes, run->core.group_tables);
     if (run->layout.shared) reach_others(run);
-    lk_world_look_ahead(&run->world);
+    lk_group_look_ahead(&run->group);
     if (!follows) lk_program_initialize(&run->program, run->core.device);
     lk_team_place place = {0, run->layout.replicas};
     if (run->workers.joined) {

@@ -56,7 +56,7 @@ typedef struct lk_run {
     };
     lk_arena arena;
     lk_host_block block;
-    lk_world world;
+    lk_group group;
     lk_exchange exchange;
     lk_driver driver;  // of all that compute
     uint32_t stop;     // a signal this process was asked to stop by: told to the other workers

@@ -5,11 +5,11 @@
 #include "comm/mpi/transport.h"
 #include "comm/threads/threads.h"
 
-static void lap_ends(void *clock, lk_lap lap, lk_turn turn) {
-    if (turn == LK_NO_TURN) {
+static void lap_ends(void *clock, lk_lap lap, lk_round turn) {
+    if (turn == LK_NO_ROUND) {
         lk_lap_ends(clock, lap);
     } else {
-        lk_lap_turn_ends(clock, lk_mpi_last_given(turn));
+        lk_lap_round_ends(clock, lk_mpi_last_given(turn));
     }
 }
 
@@ -28,7 +28,7 @@ static lk_driver *driver_of(lk_run *run) {
     run->driver.lanes = lanes_of(run);
     if (run->trace.on) lk_trace_drive(&run->trace, &run->driver);
     run->driver.transport = transport_of(run);
-    run->driver.worlds = &run->world;
+    run->driver.groups = &run->group;
     run->driver.exchanges = run->workers.joined ? &run->exchange : NULL;
     run->driver.programs = 1;
     run->driver.lost = &run->lost;
@@ -47,7 +47,7 @@ static lk_step_result result_of(lk_run *run) {
 
 lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     lk_trace_begin(&run->trace, step);
-    lk_world_use(&run->world, lk_program_of_step(&run->program, step));
+    lk_group_use(&run->group, lk_program_of_step(&run->program, step));
     lk_driver_start(driver_of(run), 0, step);
     if (!run->cuda) lk_laps_start(&run->laps);
     lk_threads_run(&run->driver, &run->team);
@@ -74,7 +74,7 @@ void lk_run_initialize(lk_run *run) {
 
 lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const lk_source *source,
                                         uint64_t count) {
-    lk_world_use(&run->world, &run->program);
+    lk_group_use(&run->group, &run->program);
     lk_driver_start_evaluation(driver_of(run), 0, steps_done, source, count);
     lk_threads_run(&run->driver, &run->team);
     return result_of(run);

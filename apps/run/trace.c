@@ -20,13 +20,13 @@ static bool is_wanted(const lk_run *run) { return run->config.trace.file[0] && !
 
 // --- memory --------------------------------------------------------------------------------------
 
-// Records of one step in one lane: the ops of all waves, and some laps, of each part of the
-// exchange seven.
+// Records of one step in one lane: the ops of all microbatches, and some laps, of each bucket of
+// the exchange seven.
 static uint64_t records_of_step(const lk_run *run) {
     const lk_program *p = &run->program;
-    const uint64_t waves = (p->grains + p->wave_grains - 1) / p->wave_grains;
-    const uint64_t parts = run->workers.world > 1 ? lk_exchange_parts(p).count : 0;
-    return waves * p->reduce_op + 8 * parts + 16;
+    const uint64_t microbatches = (p->grains + p->microbatch_grains - 1) / p->microbatch_grains;
+    const uint64_t buckets = run->workers.world > 1 ? lk_exchange_buckets(p).count : 0;
+    return microbatches * p->reduce_op + 8 * buckets + 16;
 }
 
 void lk_trace_take(lk_run *run, lk_arena *a) {
@@ -114,11 +114,11 @@ static void op_ends(void *trace, uint32_t replica, uint32_t op) {
 }
 
 static void compute_seen(lk_member *m) {
-    lk_step_compute_seen(m->driver->world, m->replica, m->driver->step, op_ends, trace_of(m));
+    lk_step_compute_seen(m->driver->group, m->replica, m->driver->step, op_ends, trace_of(m));
     lap_ends(m, LK_LAP_COMPUTING);
 }
 
-static void compute_part_seen(lk_member *m) {
+static void compute_bucket_seen(lk_member *m) {
     trace_of(m)->plain->compute(m);
     lap_ends(m, LK_LAP_COMPUTING);
 }
@@ -129,15 +129,15 @@ static void share_seen(lk_member *m) {
     lap_ends(m, LK_LAP_MOVING);
 }
 
-static void join_seen(lk_member *m, uint32_t part) {
-    lap_ends(m, LK_LAP_TURNS);
-    trace_of(m)->plain->join(m, part);
+static void join_seen(lk_member *m, uint32_t bucket) {
+    lap_ends(m, LK_LAP_ROUNDS);
+    trace_of(m)->plain->join(m, bucket);
     lap_ends(m, LK_LAP_MOVING);
 }
 
 // What comes before it is a wait for the replicas, or with several workers a turn.
 static void apply_seen(lk_member *m) {
-    lap_ends(m, m->driver->exchange ? LK_LAP_TURNS : LK_LAP_WAITING);
+    lap_ends(m, m->driver->exchange ? LK_LAP_ROUNDS : LK_LAP_WAITING);
     trace_of(m)->plain->apply(m);
     lap_ends(m, LK_LAP_UPDATING);
 }
@@ -145,7 +145,7 @@ static void apply_seen(lk_member *m) {
 void lk_trace_drive(lk_trace *t, lk_driver *d) {
     t->plain = d->lanes;
     t->seen = *d->lanes;
-    t->seen.compute = d->lanes == &lk_lanes_boxes ? compute_part_seen : compute_seen;
+    t->seen.compute = d->lanes == &lk_lanes_boxes ? compute_bucket_seen : compute_seen;
     if (t->plain->share) t->seen.share = share_seen;
     if (t->plain->join) t->seen.join = join_seen;
     t->seen.apply = apply_seen;

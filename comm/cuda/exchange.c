@@ -2,21 +2,21 @@
 #include "comm/cuda/exchange.h"
 
 lk_worker lk_cuda_share(const lk_worker *whole, uint32_t gpus, uint32_t gpu) {
-    const lk_grain_range part = lk_replica_grains(whole->replicas, gpus, gpu);
-    return (lk_worker){.replicas = part.count, .before = whole->before + part.first};
+    const lk_grain_range peer = lk_replica_grains(whole->replicas, gpus, gpu);
+    return (lk_worker){.replicas = peer.count, .before = whole->before + peer.first};
 }
 
-lk_slice lk_cuda_slice(const lk_cuda_exchange *x, uint32_t part) {
-    lk_slice slice = lk_slice_of(x->program, x->parts, part);
-    if (part + 1 == x->parts) slice.end = x->program->node_floats;
-    return slice;
+lk_partition lk_cuda_partition(const lk_cuda_exchange *x, uint32_t peer) {
+    lk_partition partition = lk_partition_of(x->program, x->peers, peer);
+    if (peer + 1 == x->peers) partition.end = x->program->node_floats;
+    return partition;
 }
 
 // --- buckets -----------------------------------------------------------------------------------
 
 // The loss is summed before the first gradient, and goes with it.
 void lk_cuda_exchange_plan(lk_cuda_exchange *x, uint64_t bucket_floats) {
-    x->bucket_count = lk_cut_parts(x->program, bucket_floats, LK_CUDA_BUCKETS_MAX, x->buckets);
+    x->bucket_count = lk_cut_buckets(x->program, bucket_floats, LK_CUDA_BUCKETS_MAX, x->buckets);
     x->buckets[0].end = x->program->node_floats;
 }
 
@@ -25,9 +25,9 @@ void lk_cuda_exchange_plan(lk_cuda_exchange *x, uint64_t bucket_floats) {
 static void send_piece(const lk_cuda_exchange *x, lk_cuda_message *m, uint32_t owner,
                        lk_cuda_on_message on_message, void *context) {
     const lk_cuda_bucket *b = &x->buckets[m->bucket];
-    const lk_slice slice = lk_cuda_slice(x, owner);
-    m->begin = LK_MAX(slice.begin, b->begin);
-    m->end = LK_MIN(slice.end, b->end);
+    const lk_partition partition = lk_cuda_partition(x, owner);
+    m->begin = LK_MAX(partition.begin, b->begin);
+    m->end = LK_MIN(partition.end, b->end);
     if (m->begin < m->end) on_message(context, m);
 }
 
@@ -35,14 +35,14 @@ void lk_cuda_messages(const lk_cuda_exchange *x, lk_cuda_message_kind kind, uint
                       uint32_t leaves, lk_cuda_on_message on_message, void *context) {
     lk_cuda_message m = {.kind = kind, .bucket = bucket};
     lk_counter blocks = {.count = 1};
-    for (m.from = 0; m.from < x->parts; m.from++) {
+    for (m.from = 0; m.from < x->peers; m.from++) {
         if (kind == LK_CUDA_NODES) {
             lk_exchange_blocks(x->program, &x->list[m.from], x->program->grains, leaves, &blocks);
         }
-        for (m.to = 0; m.to < x->parts; m.to++) {
+        for (m.to = 0; m.to < x->peers; m.to++) {
             if (m.to == m.from) continue;
             for (m.block = 0; m.block < blocks.count; m.block++) {
-                if (kind == LK_CUDA_NOTES) {
+                if (kind == LK_CUDA_REPORTS) {
                     on_message(context, &m);
                 } else {
                     send_piece(x, &m, kind == LK_CUDA_NODES ? m.to : m.from, on_message, context);
@@ -58,7 +58,7 @@ static void each_of_step(const lk_cuda_exchange *x, uint32_t leaves, lk_cuda_on_
         lk_cuda_messages(x, LK_CUDA_NODES, b, leaves, on_message, context);
         lk_cuda_messages(x, LK_CUDA_SUMS, b, leaves, on_message, context);
     }
-    lk_cuda_messages(x, LK_CUDA_NOTES, x->bucket_count - 1, leaves, on_message, context);
+    lk_cuda_messages(x, LK_CUDA_REPORTS, x->bucket_count - 1, leaves, on_message, context);
 }
 
 static void hash_message(void *context, const lk_cuda_message *m) {

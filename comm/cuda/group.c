@@ -17,19 +17,19 @@ static void use(const lk_cuda_step *c) { lk_cuda_use(c->device.number); }
 
 // --- the plan ------------------------------------------------------------------------------------
 
-// The parts of the exchange: this worker's GPUs, or those of all. Returns its first.
+// The peers of the exchange: this worker's GPUs, or those of all. Returns its first.
 static uint32_t list_parts(lk_cuda_group *g, const lk_worker *own) {
     const lk_cuda_choice *choice = &g->choice;
     lk_cuda_exchange *x = &g->exchange;
     const bool all = choice->way == LK_CUDA_DIRECT && choice->world > 1;
     uint32_t first = 0;
-    x->parts = 0;
+    x->peers = 0;
     for (uint32_t w = 0; w < (all ? choice->world : 1); w++) {
         const lk_worker *worker = all ? &choice->workers[w] : own;
         const uint32_t gpus = all ? worker->gpus : choice->gpus;
-        if (w == choice->rank) first = x->parts;
-        lk_assert(x->parts + gpus <= LK_CUDA_PARTS_MAX);
-        for (uint32_t i = 0; i < gpus; i++) x->list[x->parts++] = lk_cuda_share(worker, gpus, i);
+        if (w == choice->rank) first = x->peers;
+        lk_assert(x->peers + gpus <= LK_CUDA_PEERS_MAX);
+        for (uint32_t i = 0; i < gpus; i++) x->list[x->peers++] = lk_cuda_share(worker, gpus, i);
     }
     return all ? first : 0;
 }
@@ -47,12 +47,12 @@ static void plan(lk_cuda_group *g, const lk_program *p, const lk_cuda_choice *ch
     for (uint32_t i = 0; i < g->count; i++) {
         lk_cuda_step *c = &g->gpu[i];
         c->device.number = choice->first_gpu + i;
-        c->part = first + i;
-        c->share = x->list[c->part];
+        c->peer = first + i;
+        c->share = x->list[c->peer];
         c->first_replica = c->share.before - own.before;
         c->replicas = c->share.replicas;
         c->staged = choice->way == LK_CUDA_STAGED;
-        c->exchange = x->parts > 1 && !c->staged ? x : NULL;
+        c->exchange = x->peers > 1 && !c->staged ? x : NULL;
         lk_cuda_step_plan(c, p, needs);
     }
 }
@@ -111,7 +111,7 @@ static lk_status watch(void *context, double seconds, lk_error *error) {
     char why[160];
     if (!lk_nccl_is_well(&g->nccl, &what)) {
         LK_CHECK(look_again(g, error));
-        lk_format(why, sizeof why, "GPU %u of %u: %s", g->nccl.bad, g->exchange.parts, what);
+        lk_format(why, sizeof why, "GPU %u of %u: %s", g->nccl.bad, g->exchange.peers, what);
         return lost(g, why, error);
     }
     if (seconds > 1e-3) LK_CHECK(look(g, error));
@@ -137,28 +137,28 @@ lk_status lk_cuda_group_wait(lk_cuda_group *g, lk_error *error) {
 
 // One end of a message, on a GPU of this process: floats of the exchange regions.
 static void *sent_from(const lk_cuda_step *c, const lk_cuda_message *m) {
-    if (m->kind == LK_CUDA_NOTES) return &c->at.notes[m->from];
+    if (m->kind == LK_CUDA_REPORTS) return &c->at.reports[m->from];
     if (m->kind == LK_CUDA_SUMS) return c->at.sums + m->begin;
     return c->at.blocks + m->block * c->program->node_floats + m->begin;
 }
 
 static void *received_at(const lk_cuda_step *c, const lk_cuda_message *m) {
-    if (m->kind == LK_CUDA_NOTES) return &c->at.notes[m->from];
+    if (m->kind == LK_CUDA_REPORTS) return &c->at.reports[m->from];
     if (m->kind == LK_CUDA_SUMS) return c->at.sums + m->begin;
-    const lk_slice slice = lk_cuda_slice(c->exchange, c->part);
-    return lk_cuda_inbox(c, m->from, m->block) + (m->begin - slice.begin);
+    const lk_partition partition = lk_cuda_partition(c->exchange, c->peer);
+    return lk_cuda_inbox(c, m->from, m->block) + (m->begin - partition.begin);
 }
 
-static lk_cuda_step *gpu_of(lk_cuda_group *g, uint32_t part) {
-    const uint32_t first = g->gpu[0].part;
-    return part >= first && part - first < g->count ? &g->gpu[part - first] : NULL;
+static lk_cuda_step *gpu_of(lk_cuda_group *g, uint32_t peer) {
+    const uint32_t first = g->gpu[0].peer;
+    return peer >= first && peer - first < g->count ? &g->gpu[peer - first] : NULL;
 }
 
 static void transfer(void *context, const lk_cuda_message *m) {
     lk_cuda_group *g = context;
     lk_cuda_step *from = gpu_of(g, m->from), *to = gpu_of(g, m->to);
     const uint64_t bytes =
-        m->kind == LK_CUDA_NOTES ? sizeof(lk_cuda_note) : (m->end - m->begin) * sizeof(float);
+        m->kind == LK_CUDA_REPORTS ? sizeof(lk_gpu_report) : (m->end - m->begin) * sizeof(float);
     if (from) {
         use(from);
         lk_nccl_send(&g->nccl, (uint32_t)(from - g->gpu), sent_from(from, m), bytes, m->to,
@@ -194,7 +194,7 @@ static lk_status join_world(lk_cuda_group *g, lk_error *error) {
         lk_mpi_broadcast(name, sizeof name);
     }
     LK_CHECK(status);
-    return lk_nccl_start(&g->nccl, name, g->exchange.parts, g->gpu[0].part, g->count, devices,
+    return lk_nccl_start(&g->nccl, name, g->exchange.peers, g->gpu[0].peer, g->count, devices,
                          error);
 }
 
@@ -221,7 +221,7 @@ static lk_status connect_gpus(lk_cuda_group *g, lk_error *error) {
         lk_nccl_begin(&g->nccl);
         lk_cuda_messages(&g->exchange, LK_CUDA_NODES, b, leaves, transfer, g);
         lk_cuda_messages(&g->exchange, LK_CUDA_SUMS, b, leaves, transfer, g);
-        lk_cuda_messages(&g->exchange, LK_CUDA_NOTES, b, leaves, transfer, g);
+        lk_cuda_messages(&g->exchange, LK_CUDA_REPORTS, b, leaves, transfer, g);
         lk_nccl_end(&g->nccl);
     }
     LK_CHECK(check_nccl(g, "connecting the GPUs", error));
@@ -251,7 +251,7 @@ static void record_bucket(lk_cuda_group *g, lk_cuda_recording *recordings, uint3
         lk_cuda_event_follow(&c->comm, c->forked);
         lk_cuda_record_nodes(&recordings[i], &c->comm, b->begin, b->end);
         if (c->staged) lk_cuda_record_give(&recordings[i], &c->comm, b->begin, b->end);
-        if (last) lk_cuda_record_note(&recordings[i], &c->comm);
+        if (last) lk_cuda_record_report(&recordings[i], &c->comm);
     }
     if (g->choice.way == LK_CUDA_STAGED) return;
     lk_nccl_begin(&g->nccl);
@@ -263,7 +263,7 @@ static void record_bucket(lk_cuda_group *g, lk_cuda_recording *recordings, uint3
     }
     lk_nccl_begin(&g->nccl);
     lk_cuda_messages(x, LK_CUDA_SUMS, bucket, leaves, transfer, g);
-    if (last) lk_cuda_messages(x, LK_CUDA_NOTES, bucket, leaves, transfer, g);
+    if (last) lk_cuda_messages(x, LK_CUDA_REPORTS, bucket, leaves, transfer, g);
     lk_nccl_end(&g->nccl);
 }
 

@@ -8,7 +8,7 @@
 // same parameters, and any of them can say the result.
 //
 // A worker of several has two ways to the others. Directly, where all of them have GPUs: the GPUs
-// of all workers are parts of one exchange, and the step remains one graph. Or staged, whatever the
+// of all workers are peers of one exchange, and the step remains one graph. Or staged, whatever the
 // others compute with: then the step is two graphs, and in between its whole nodes and the sums lie
 // in the host's pinned memory, where this worker does what every worker does
 // (comm/step/exchange.h).
@@ -56,7 +56,7 @@ typedef struct lk_cuda_group {
     lk_cuda_step gpu[LK_CUDA_GPUS_MAX];
     lk_cuda_exchange exchange;
     lk_nccl nccl;
-    uint64_t nccl_bytes;  // that NCCL took on the first GPU, part of its foreign_bytes
+    uint64_t nccl_bytes;  // that NCCL took on the first GPU, part of its external_bytes
     lk_cuda_evaluation evaluations[LK_CUDA_GPUS_MAX];
     uint8_t *mirror;        // pinned, once for all
     bool touched, started;  // `start` was called; `connect` has come to its end

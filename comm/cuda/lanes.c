@@ -26,9 +26,9 @@ static lk_step_result pending(const lk_driver *d) {
 
 static void evaluate_on_gpus(lk_member *m) {
     const lk_driver *d = m->driver;
-    lk_on_logits on_logits = d->exchange ? NULL : d->world->on_logits;
+    lk_on_logits on_logits = d->exchange ? NULL : d->group->on_logits;
     go_on(m, lk_cuda_group_evaluate(group_of(d), d->test, d->test_count, on_logits,
-                                    d->world->on_logits_context, d->lost));
+                                    d->group->on_logits_context, d->lost));
 }
 
 static lk_step_result finish_on_gpus(lk_driver *d) {
@@ -43,17 +43,17 @@ static const lk_transport device = {
 
 // --- directly ----------------------------------------------------------------------------------
 
-static void note_of_evaluation(lk_driver *d) {
+static void report_of_evaluation(lk_driver *d) {
     lk_cuda_staged_evaluated(group_of(d), d->exchange, d->test_count, d->stop);
 }
 
 // The sums are the GPUs' business; workers only tell each other what comes after the step.
-static void note_directly(lk_driver *d) {
+static void report_directly(lk_driver *d) {
     if (d->test) {
-        note_of_evaluation(d);
+        report_of_evaluation(d);
         return;
     }
-    *d->exchange->note_out = (lk_note){.stop = d->stop,
+    *d->exchange->report_out = (lk_report){.stop = d->stop,
                                        .save_by_clock = d->save_by_clock,
                                        .writes_checkpoint = d->exchange->writes_checkpoint,
                                        .bad_op = LK_NONE,
@@ -61,14 +61,14 @@ static void note_directly(lk_driver *d) {
 }
 
 static lk_step_result finish_evaluation(lk_driver *d) {
-    for (uint32_t r = 0; r < d->world->replicas; r++) d->world->bad_param[r] = LK_NONE;
-    return lk_exchange_finish(d->exchange, d->world, lk_grains_of(d->world->program, d->test_count),
+    for (uint32_t r = 0; r < d->group->replicas; r++) d->group->bad_param[r] = LK_NONE;
+    return lk_exchange_finish(d->exchange, d->group, lk_grains_of(d->group->program, d->test_count),
                               d->test_count);
 }
 
 static uint32_t stop_of_all(const lk_exchange *x) {
     uint32_t stop = 0;
-    for (uint32_t w = 0; w < x->world; w++) stop = LK_MAX(stop, x->note[w]->stop);
+    for (uint32_t w = 0; w < x->world; w++) stop = LK_MAX(stop, x->report[w]->stop);
     return stop;
 }
 
@@ -76,13 +76,13 @@ static lk_step_result finish_directly(lk_driver *d) {
     if (d->test) return finish_evaluation(d);
     lk_step_result result = pending(d);
     result.stop = stop_of_all(d->exchange);
-    result.save_by_clock = d->exchange->note[0]->save_by_clock;
+    result.save_by_clock = d->exchange->report[0]->save_by_clock;
     return result;
 }
 
 static const lk_lanes directly = {.compute = compute_on_gpus,
                                   .evaluate = evaluate_on_gpus,
-                                  .note = note_directly,
+                                  .report = report_directly,
                                   .finish = finish_directly};
 
 // --- staged ------------------------------------------------------------------------------------
@@ -101,19 +101,19 @@ static void share_staged(lk_member *m) {
     if (status != LK_OK) return;
     lk_exchange_foresee(d->exchange, d->step);
     lk_cuda_staged_held(group_of(d), d->exchange->leaves, &held);
-    lk_exchange_share(d->exchange, &by, held.list, group_of(d)->count, m->part);
+    lk_exchange_share(d->exchange, &by, held.list, group_of(d)->count, m->bucket);
 }
 
-static void join_staged(lk_member *m, uint32_t part) {
+static void join_staged(lk_member *m, uint32_t bucket) {
     const lk_adder by = host_of(m->driver);
-    lk_exchange_join(m->driver->exchange, &by, part);
+    lk_exchange_join(m->driver->exchange, &by, bucket);
 }
 
-static void note_staged(lk_driver *d) {
+static void report_staged(lk_driver *d) {
     if (d->test) {
-        note_of_evaluation(d);
+        report_of_evaluation(d);
     } else {
-        lk_cuda_staged_note(group_of(d), d->exchange, d->step, d->stop);
+        lk_cuda_staged_report(group_of(d), d->exchange, d->step, d->stop);
     }
 }
 
@@ -136,12 +136,12 @@ static const lk_lanes staged = {.compute = compute_on_gpus,
                                 .join = join_staged,
                                 .apply = apply_staged,
                                 .evaluate = evaluate_on_gpus,
-                                .note = note_staged,
+                                .report = report_staged,
                                 .finish = finish_staged};
 
 void lk_cuda_drive(lk_cuda_group *g, lk_driver *d) {
     const bool stages = g->choice.way == LK_CUDA_STAGED;
     d->lanes = !d->exchanges ? &alone : stages ? &staged : &directly;
-    d->transport = !d->exchanges ? &device : stages ? &lk_messages : &lk_notes;
+    d->transport = !d->exchanges ? &device : stages ? &lk_messages : &lk_reports_alone;
     d->lanes_context = g;
 }

@@ -48,7 +48,7 @@ static uint32_t blas_plans_max(const lk_program *p) {
 uint64_t lk_cuda_scratch_floats(const lk_program *p) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < p->op_count; i++) {
-        most = LK_MAX(most, op_scratch(&p->ops[i], p->wave_examples, p->spec));
+        most = LK_MAX(most, op_scratch(&p->ops[i], p->microbatch_examples, p->spec));
     }
     return most;
 }
@@ -70,22 +70,22 @@ static void *take(lk_cuda_step *c, const char *name, uint64_t bytes, uint64_t co
     return c->block && bytes && count ? c->block + offset : NULL;
 }
 
-// The slots of GPUs [0, part), leaving out this one: where theirs begin in its inbox.
-static uint64_t slots_before(const lk_cuda_step *c, uint32_t part) {
+// The slots of GPUs [0, peer), leaving out this one: where theirs begin in its inbox.
+static uint64_t slots_before(const lk_cuda_step *c, uint32_t peer) {
     uint64_t slots = 0;
-    for (uint32_t i = 0; i < part; i++) {
-        if (i != c->part) slots += lk_exchange_slots(c->program, &c->exchange->list[i]);
+    for (uint32_t i = 0; i < peer; i++) {
+        if (i != c->peer) slots += lk_exchange_slots(c->program, &c->exchange->list[i]);
     }
     return slots;
 }
 
 static uint64_t own_floats(const lk_cuda_step *c) {
-    const lk_slice slice = lk_cuda_slice(c->exchange, c->part);
-    return slice.end - slice.begin;
+    const lk_partition partition = lk_cuda_partition(c->exchange, c->peer);
+    return partition.end - partition.begin;
 }
 
-float *lk_cuda_inbox(const lk_cuda_step *c, uint32_t part, uint32_t block) {
-    return c->at.inbox + (slots_before(c, part) + block) * own_floats(c);
+float *lk_cuda_inbox(const lk_cuda_step *c, uint32_t peer, uint32_t block) {
+    return c->at.inbox + (slots_before(c, peer) + block) * own_floats(c);
 }
 
 // The examples of a full batch that the replicas of this GPU compute, and how many nodes they hold.
@@ -102,7 +102,7 @@ static void count_share(lk_cuda_step *c) {
     if (c->staged) c->table_max = c->node_max + 2;
     if (!c->exchange) return;
     const uint32_t own = lk_exchange_slots(p, &c->share);
-    c->table_max = c->node_max + own + (uint32_t)slots_before(c, c->exchange->parts) + 2;
+    c->table_max = c->node_max + own + (uint32_t)slots_before(c, c->exchange->peers) + 2;
 }
 
 static void plan_exchange(lk_cuda_step *c) {
@@ -110,12 +110,12 @@ static void plan_exchange(lk_cuda_step *c) {
     lk_cuda_regions *at = &c->at;
     if (!lk_cuda_step_shares(c)) return;
     const uint64_t own = lk_exchange_slots(c->program, &c->share);
-    const uint64_t theirs = c->staged ? 0 : slots_before(c, c->exchange->parts);
+    const uint64_t theirs = c->staged ? 0 : slots_before(c, c->exchange->peers);
     at->blocks = take(c, "exchange: whole nodes", floats * word, own);
     at->inbox = take(c, "exchange: inbox", theirs ? own_floats(c) * word : 0, theirs);
     at->sums = take(c, "exchange: sums", floats * word, 1);
-    const uint32_t notes = c->staged ? 2 : c->exchange->parts;
-    at->notes = take(c, "exchange: notes", notes * sizeof(lk_cuda_note), 1);
+    const uint32_t reports = c->staged ? 2 : c->exchange->peers;
+    at->reports = take(c, "exchange: reports", reports * sizeof(lk_gpu_report), 1);
 }
 
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
@@ -127,7 +127,7 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     c->slots = ring_slots(c);
     const uint64_t image = image_bytes(c), batch = c->batch_count;
     const uint64_t ring = is_resident(c) ? 0 : batch,
-                   wave = needs->evaluation ? p->wave_examples : 0;
+                   microbatch = needs->evaluation ? p->microbatch_examples : 0;
     lk_arena_open(&c->arena, NULL, 0);
     at->states = take(c, "state", sizeof(lk_cuda_state), 2);
     at->params = take(c, "parameter table", p->param_count * sizeof(lk_cuda_param), 1);
@@ -142,10 +142,10 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     at->scalars = take(c, "input ring: step scalars", c->slots * sizeof(lk_step_scalars), 1);
     at->all_images = take(c, "resident images", needs->examples * image, 1);
     at->all_labels = take(c, "resident labels", needs->examples * word, 1);
-    at->test_images = take(c, "test images", wave * image * 2, 1);
-    at->test_labels = take(c, "test labels", wave * word * 2, 1);
+    at->test_images = take(c, "test images", microbatch * image * 2, 1);
+    at->test_labels = take(c, "test labels", microbatch * word * 2, 1);
     at->test_losses =
-        take(c, "test losses", wave ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0, 1);
+        take(c, "test losses", microbatch ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0, 1);
     at->workspace = take(c, "cuBLAS workspace", is_fast(p->spec) ? LK_BLAS_WORKSPACE_BYTES : 0, 1);
 }
 
@@ -156,8 +156,8 @@ static void take_staging(lk_cuda_step *c, lk_arena *a) {
     lk_cuda_host *h = &c->host;
     const uint64_t own = c->staged ? lk_exchange_slots(p, &c->share) : 0;
     h->blocks = lk_arena_take(a, "pinned: whole nodes", node, own, line);
-    h->notes = lk_arena_take(a, "pinned: notes", 2 * sizeof(lk_cuda_note), c->staged, line);
-    h->sums = lk_arena_take(a, "pinned: sums", node, c->staged && c->part == 0, line);
+    h->reports = lk_arena_take(a, "pinned: reports", 2 * sizeof(lk_gpu_report), c->staged, line);
+    h->sums = lk_arena_take(a, "pinned: sums", node, c->staged && c->peer == 0, line);
 }
 
 // What the GPU reads and writes by itself lies together, and is pinned as one piece.
@@ -165,8 +165,8 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     const lk_program *p = c->program;
     const uint64_t line = LK_TENSOR_ALIGN_BYTES, word = sizeof(uint32_t), image = image_bytes(c);
     const uint64_t batch = c->batch_count, ring = is_resident(c) ? 0 : batch;
-    const uint64_t wave = c->needs.evaluation ? p->wave_examples : 0;
-    const uint64_t losses = wave ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0;
+    const uint64_t microbatch = c->needs.evaluation ? p->microbatch_examples : 0;
+    const uint64_t losses = microbatch ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0;
     lk_cuda_host *h = &c->host;
     h->pinned =
         lk_arena_take(a, "pinned: results", c->slots * sizeof(lk_cuda_result), 1, LK_PAGE_BYTES);
@@ -177,10 +177,10 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     h->index = lk_arena_take(a, "pinned: numbers", c->slots * (batch - ring) * word, 1, line);
     h->scalars =
         lk_arena_take(a, "pinned: step scalars", c->slots * sizeof(lk_step_scalars), 1, line);
-    h->test_images = lk_arena_take(a, "pinned: test images", 2 * wave * image, 1, line);
-    h->test_labels = lk_arena_take(a, "pinned: test labels", 2 * wave * word, 1, line);
+    h->test_images = lk_arena_take(a, "pinned: test images", 2 * microbatch * image, 1, line);
+    h->test_labels = lk_arena_take(a, "pinned: test labels", 2 * microbatch * word, 1, line);
     const uint64_t output = lk_program_output_floats(p);
-    h->logits = lk_arena_take(a, "pinned: logits", wave * output * word, 1, line);
+    h->logits = lk_arena_take(a, "pinned: logits", microbatch * output * word, 1, line);
     h->losses = lk_arena_take(a, "pinned: losses", losses, 1, line);
     h->state = lk_arena_take(a, "pinned: state", sizeof(lk_cuda_state), 1, line);
     h->params =
@@ -210,13 +210,14 @@ static lk_status check_room(const lk_cuda_step *c, lk_error *error) {
     lk_cuda_memory memory;
     LK_CHECK(lk_cuda_memory_query(&memory, error));
     if (c->arena.used <= memory.free_bytes) return LK_OK;
-    return lk_fail(error, LK_UNAVAILABLE,
-                   "not enough GPU memory: the plan needs %llu bytes, %llu of %llu are free, %llu "
-                   "are missing; use fewer replicas, a smaller wave_examples or a smaller model "
-                   "(lockstep plan shows where the bytes go)",
-                   (unsigned long long)c->arena.used, (unsigned long long)memory.free_bytes,
-                   (unsigned long long)memory.total_bytes,
-                   (unsigned long long)(c->arena.used - memory.free_bytes));
+    return lk_fail(
+        error, LK_UNAVAILABLE,
+        "not enough GPU memory: the plan needs %llu bytes, %llu of %llu are free, %llu "
+        "are missing; use fewer replicas, a smaller microbatch_examples or a smaller model "
+        "(lockstep plan shows where the bytes go)",
+        (unsigned long long)c->arena.used, (unsigned long long)memory.free_bytes,
+        (unsigned long long)memory.total_bytes,
+        (unsigned long long)(c->arena.used - memory.free_bytes));
 }
 
 static lk_status make_queues(lk_cuda_step *c, lk_error *error) {
@@ -279,10 +280,10 @@ static lk_status rehearse_step(lk_cuda_step *c, uint32_t which, uint64_t step, l
 static lk_status rehearse_evaluation(lk_cuda_step *c, lk_error *error) {
     lk_cuda_nodes nodes = {.counter = {.count = 0}};
     for (uint32_t r = 0; r < c->replicas; r++) {
-        lk_waves waves =
-            lk_evaluate_waves(c->program, c->first_replica + r, c->needs.test_examples);
-        while (lk_next_wave(&waves)) {
-            int code = lk_cuda_walk_forward(c, &waves.wave, 0, &nodes);
+        lk_microbatches microbatches =
+            lk_evaluate_microbatches(c->program, c->first_replica + r, c->needs.test_examples);
+        while (lk_next_microbatch(&microbatches)) {
+            int code = lk_cuda_walk_forward(c, &microbatches.microbatch, 0, &nodes);
             LK_CHECK(lk_cuda_step_check_fast(c, error));
             LK_CHECK(lk_cuda_check(code, "preparing an evaluation", error));
         }
@@ -308,11 +309,11 @@ static lk_status start_fast(lk_cuda_step *c, lk_error *error) {
     return lk_cuda_queue_wait(&c->compute, error);
 }
 
-static lk_status measure_foreign(lk_cuda_step *c, lk_error *error) {
+static lk_status measure_external(lk_cuda_step *c, lk_error *error) {
     lk_cuda_memory memory;
     LK_CHECK(lk_cuda_memory_query(&memory, error));
     uint64_t held = memory.total_bytes - memory.free_bytes;
-    c->foreign_bytes = held > c->arena.used ? held - c->arena.used : 0;
+    c->external_bytes = held > c->arena.used ? held - c->arena.used : 0;
     return LK_OK;
 }
 
@@ -347,7 +348,7 @@ lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error) {
     if (is_resident(c)) LK_CHECK(fill_resident(c, error));
     c->next = UINT64_MAX;  // no step: the first one begun sets the state
     c->mirror_is_new = true;
-    return measure_foreign(c, error);
+    return measure_external(c, error);
 }
 
 void lk_cuda_step_forget(lk_cuda_step *c) {
@@ -399,21 +400,21 @@ lk_status lk_cuda_step_wait_for(lk_cuda_step *c, lk_cuda_queue *queue, struct CU
 // Examples of a shuffled epoch lie all over a mapped file: each is asked for some examples ahead.
 enum { LOAD_AHEAD = 4, LINE_BYTES = 64 };
 
-static uint64_t number_at(const lk_source *s, const lk_wave *wave, uint64_t i) {
-    const uint64_t position = wave->position + i;
-    return wave->shuffled ? s->order(s->context, wave->epoch, position) : position;
+static uint64_t number_at(const lk_source *s, const lk_microbatch *microbatch, uint64_t i) {
+    const uint64_t position = microbatch->position + i;
+    return microbatch->shuffled ? s->order(s->context, microbatch->epoch, position) : position;
 }
 
-static bool is_missing(const lk_run_spec *spec, const lk_wave *wave, uint64_t i) {
-    return wave->sparse && !lk_position_exists(spec, wave->position + i);
+static bool is_missing(const lk_run_spec *spec, const lk_microbatch *microbatch, uint64_t i) {
+    return microbatch->sparse && !lk_position_exists(spec, microbatch->position + i);
 }
 
-// Copies images, of so many bytes, and labels of the wave's examples.
-static void gather(const lk_run_spec *spec, const lk_source *s, const lk_wave *wave, uint64_t bytes,
-                   uint8_t *images, uint32_t *labels) {
+// Copies images, of so many bytes, and labels of the microbatch's examples.
+static void gather(const lk_run_spec *spec, const lk_source *s, const lk_microbatch *microbatch,
+                   uint64_t bytes, uint8_t *images, uint32_t *labels) {
     const uint8_t *image[LOAD_AHEAD];
     uint64_t number[LOAD_AHEAD] = {0};
-    for (uint64_t i = 0; i < (uint64_t)wave->examples + LOAD_AHEAD; i++) {
+    for (uint64_t i = 0; i < (uint64_t)microbatch->examples + LOAD_AHEAD; i++) {
         const uint64_t at = i % LOAD_AHEAD;
         if (i >= LOAD_AHEAD && image[at]) {
             memcpy(images + (i - LOAD_AHEAD) * bytes, image[at], bytes);
@@ -423,8 +424,8 @@ static void gather(const lk_run_spec *spec, const lk_source *s, const lk_wave *w
             labels[i - LOAD_AHEAD] = LK_CUDA_NO_EXAMPLE;
         }
         image[at] = NULL;
-        if (i >= wave->examples || is_missing(spec, wave, i)) continue;
-        number[at] = number_at(s, wave, i);
+        if (i >= microbatch->examples || is_missing(spec, microbatch, i)) continue;
+        number[at] = number_at(s, microbatch, i);
         image[at] = s->image(s->context, number[at]);
         for (uint64_t b = 0; b < bytes; b += LINE_BYTES) __builtin_prefetch(image[at] + b);
     }
@@ -437,7 +438,7 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
     const uint64_t first = step % c->slots * c->batch_count;
     const uint32_t there =
         lk_step_positions(spec, step) - LK_MIN(lk_step_positions(spec, step), c->batch_first);
-    const lk_wave batch = {.examples = LK_MIN(there, c->batch_count),
+    const lk_microbatch batch = {.examples = LK_MIN(there, c->batch_count),
                            .shuffled = true,
                            .sparse = lk_step_positions(spec, step) != lk_step_examples(spec, step),
                            .epoch = step / steps,
@@ -591,32 +592,34 @@ lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *out, lk_error *er
 
 // --- evaluation ----------------------------------------------------------------------------------
 
-static lk_status evaluate_wave(lk_cuda_step *c, const lk_source *source, const lk_wave *wave,
-                               uint32_t half, lk_cuda_nodes *nodes, lk_error *error) {
-    const uint64_t first = (uint64_t)half * c->program->wave_examples, image = image_bytes(c);
+static lk_status evaluate_microbatch(lk_cuda_step *c, const lk_source *source,
+                                     const lk_microbatch *microbatch, uint32_t half,
+                                     lk_cuda_nodes *nodes, lk_error *error) {
+    const uint64_t first = (uint64_t)half * c->program->microbatch_examples, image = image_bytes(c);
     uint8_t *images = c->host.test_images + first * image;
     uint32_t *labels = c->host.test_labels + first;
     lk_cuda_event_wait(&c->compute, c->tested[half]);
-    gather(c->program->spec, source, wave, image, images, labels);
-    lk_cuda_copy_in(&c->compute, c->at.test_images + first * image, images, wave->examples * image);
+    gather(c->program->spec, source, microbatch, image, images, labels);
+    lk_cuda_copy_in(&c->compute, c->at.test_images + first * image, images,
+                    microbatch->examples * image);
     lk_cuda_copy_in(&c->compute, c->at.test_labels + first, labels,
-                    wave->examples * sizeof *labels);
+                    microbatch->examples * sizeof *labels);
     lk_cuda_event_set(&c->compute, c->tested[half]);
-    int code = lk_cuda_walk_forward(c, wave, half, nodes);
+    int code = lk_cuda_walk_forward(c, microbatch, half, nodes);
     if (c->compute.code == 0) c->compute.code = code;
     LK_CHECK(lk_cuda_step_check_fast(c, error));
     return lk_cuda_check(c->compute.code, "an evaluation", error);
 }
 
-static lk_status show_logits(lk_cuda_step *c, const lk_wave *wave, lk_on_logits on_logits,
-                             void *context, lk_error *error) {
+static lk_status show_logits(lk_cuda_step *c, const lk_microbatch *microbatch,
+                             lk_on_logits on_logits, void *context, lk_error *error) {
     const lk_program *p = c->program;
-    const uint64_t bytes = wave->examples * lk_program_output_floats(p) * sizeof(float);
+    const uint64_t bytes = microbatch->examples * lk_program_output_floats(p) * sizeof(float);
     if (!on_logits) return LK_OK;
     lk_cuda_copy_out(&c->compute, c->host.logits, c->at.replicas + p->tensors[p->logits].offset,
                      bytes);
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
-    on_logits(context, wave->position, wave->examples, c->host.logits);
+    on_logits(context, microbatch->position, microbatch->examples, c->host.logits);
     return LK_OK;
 }
 
@@ -630,10 +633,11 @@ lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64
     *c->host.state = (lk_cuda_state){.bad_op = LK_NONE, .bad_param = LK_NONE};
     lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
     for (uint32_t r = 0; r < c->replicas; r++) {
-        lk_waves waves = lk_evaluate_waves(c->program, c->first_replica + r, count);
-        for (; lk_next_wave(&waves); half = 1 - half) {
-            LK_CHECK(evaluate_wave(c, source, &waves.wave, half, &nodes, error));
-            LK_CHECK(show_logits(c, &waves.wave, on_logits, context, error));
+        lk_microbatches microbatches =
+            lk_evaluate_microbatches(c->program, c->first_replica + r, count);
+        for (; lk_next_microbatch(&microbatches); half = 1 - half) {
+            LK_CHECK(evaluate_microbatch(c, source, &microbatches.microbatch, half, &nodes, error));
+            LK_CHECK(show_logits(c, &microbatches.microbatch, on_logits, context, error));
         }
     }
     lk_cuda_copy_out(&c->compute, c->host.losses, c->at.test_losses,

@@ -1,7 +1,7 @@
 // step.h - whole steps on one GPU: its arena, the step recorded as a graph, examples fed ahead
 // of it. Host only; needs no CUDA header.
 //
-// The program, its waves and its tree are those of comm/step/step.h, planned for a device
+// The program, its microbatches and its tree are those of comm/step/step.h, planned for a device
 // (lk_layout.device). The replicas of a GPU share its time, one after another: the same
 // grains, the same nodes, the same bits. LOAD to APPLY of a full step is recorded once, that of a
 // short last step too, and replayed; nothing in between comes from the host but bytes:
@@ -42,7 +42,7 @@
 
 // Examples a replica holds at once, where nobody says: enough work for a large GPU, and activations
 // of small networks that stay in its second-level cache.
-enum { LK_CUDA_WAVE_EXAMPLES = 1024 };
+enum { LK_CUDA_MICROBATCH_EXAMPLES = 1024 };
 
 // Nodes of the loss that an evaluation holds, each in a cache line of its own.
 enum { LK_CUDA_LOSSES = 2 * LK_BLOCKS_MAX, LK_CUDA_LOSS_FLOATS = 16 };
@@ -67,18 +67,18 @@ typedef struct lk_cuda_regions {
     lk_step_scalars *scalars;  // (slots)
     uint8_t *all_images;       // of the whole data set, or NULL
     uint32_t *all_labels;
-    uint8_t *test_images;   // (2, wave_examples, image)
-    uint32_t *test_labels;  // (2, wave_examples)
+    uint8_t *test_images;   // (2, microbatch_examples, image)
+    uint32_t *test_labels;  // (2, microbatch_examples)
     float *test_losses;     // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
     uint8_t *workspace;     // of cuBLAS, in the fast arithmetic, or NULL
     // With others, else NULL:
     float *blocks;        // (slots of this GPU, node_floats): its whole nodes
-    float *inbox;         // (slots of all others, floats of its slice): theirs; staged: NULL
+    float *inbox;         // (slots of all others, floats of its partition): theirs; staged: NULL
     float *sums;          // (node_floats)
-    lk_cuda_note *notes;  // (parts); staged: of this GPU, then of all
+    lk_gpu_report *reports;  // (peers); staged: of this GPU, then of all
 } lk_cuda_regions;
 
-// A node that a replica holds after its waves.
+// A node that a replica holds after its microbatches.
 typedef struct lk_cuda_held {
     lk_node node;
     const float *values;  // on the device
@@ -93,7 +93,7 @@ typedef struct lk_cuda_host {
     lk_step_scalars *scalars;
     uint8_t *test_images;
     uint32_t *test_labels;
-    float *logits;            // (wave_examples, floats of an output)
+    float *logits;            // (microbatch_examples, floats of an output)
     float *losses;            // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
     lk_cuda_result *results;  // (slots)
     lk_cuda_state *state;
@@ -101,7 +101,7 @@ typedef struct lk_cuda_host {
     lk_cuda_node *nodes;
     // Where the exchange is staged, else NULL:
     float *blocks;        // (slots of this GPU, node_floats)
-    lk_cuda_note *notes;  // of this GPU, then of all
+    lk_gpu_report *reports;  // of this GPU, then of all
     float *sums;          // (node_floats), for all GPUs of a worker: of the first alone
     uint8_t *plans;       // tables of cuBLAS's plans, in the fast arithmetic
     lk_cuda_held *held;   // (2, node_max)
@@ -121,7 +121,7 @@ typedef struct lk_cuda_step {
     lk_worker share;                   // these replicas among those of all workers
     const lk_cuda_exchange *exchange;  // NULL: nothing is sent to another GPU
     bool staged;                       // what others need goes through the host
-    uint32_t part;                     // of the exchange; staged: this GPU's number in its worker
+    uint32_t peer;                     // of the exchange; staged: this GPU's number in its worker
     lk_cuda_watch watch;               // NULL: the device waits for nobody
     void *watcher;
 
@@ -132,7 +132,7 @@ typedef struct lk_cuda_step {
     lk_cuda_host host;
     uint8_t *mirror;          // of the device region, in the host's arena
     lk_cuda_result *results;  // the ring as the device sees it
-    uint64_t foreign_bytes;   // held on the device besides the plan, by the driver and others
+    uint64_t external_bytes;   // held on the device besides the plan, by the driver and others
     uint32_t slots;           // of the rings
     uint32_t batch_first, batch_count;  // examples of a batch that its replicas compute
     uint32_t node_max, table_max;       // nodes held at most; entries of a table of nodes
@@ -161,11 +161,11 @@ uint64_t lk_cuda_scratch_floats(const lk_program *program);
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *program, const lk_cuda_needs *needs);
 void lk_cuda_step_take_host(lk_cuda_step *c, lk_arena *arena);
 
-// Does somebody else compute a part of the batch, so that whole nodes and sums travel?
+// Does somebody else compute a peer of the batch, so that whole nodes and sums travel?
 static inline bool lk_cuda_step_shares(const lk_cuda_step *c) { return c->exchange || c->staged; }
 
-// Block `block` of another GPU in the inbox of this one: where its slice begins.
-float *lk_cuda_inbox(const lk_cuda_step *c, uint32_t part, uint32_t block);
+// Block `block` of another GPU in the inbox of this one: where its partition begins.
+float *lk_cuda_inbox(const lk_cuda_step *c, uint32_t peer, uint32_t block);
 
 // After plan, and take_host with memory behind the arena: one block of the GPU's memory, kernels,
 // queues. `mirror` is the host's device region, pinned already. LK_UNAVAILABLE where there is no

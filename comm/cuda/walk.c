@@ -1,4 +1,5 @@
-// walk.c - the walk over the ops of a wave, and over the waves of a step, on a GPU's stream.
+// walk.c - the walk over the ops of a microbatch, and over the microbatches of a step, on a GPU's
+// stream.
 #include "comm/cuda/walk.h"
 
 typedef lk_cuda_walk walk;
@@ -16,23 +17,23 @@ static uint32_t take_slot(const walk *w) {
 
 static float *slot_at(const walk *w, uint32_t slot) { return w->values + slot * w->stride; }
 
-static void take_blocks(walk *w, const lk_wave *wave) {
+static void take_blocks(walk *w, const lk_microbatch *microbatch) {
     uint32_t count = 0;
-    lk_block b = lk_wave_block(wave, wave->first_grain);
-    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+    lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
+    for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         lk_assert(count < LK_BLOCKS_MAX);
         w->fresh[count++] = take_slot(w);
     }
 }
 
-// The blocks of a wave enter the counter, and siblings become their parent: which slots are added
-// is known before anything is computed.
-static void plan_joins(walk *w, const lk_wave *wave) {
+// The blocks of a microbatch enter the counter, and siblings become their parent: which slots are
+// added is known before anything is computed.
+static void plan_joins(walk *w, const lk_microbatch *microbatch) {
     lk_cuda_nodes *n = w->nodes;
     const uint32_t *fresh = w->fresh;
-    lk_block b = lk_wave_block(wave, wave->first_grain);
+    lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
     w->join_count = 0;
-    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+    for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         uint32_t top = n->counter.count;
         n->slot[top] = *fresh++;
         for (uint32_t merges = lk_counter_push(&n->counter, b.node); merges > 0; merges--, top--) {
@@ -65,31 +66,33 @@ static void before(lk_frame *f, uint32_t op) {
     w->s.scratch = lk_tensor_at(f, f->program->ops[op].tensor[LK_SCRATCH]);
 }
 
-// A training step has this GPU's part of the batch in a slot, an evaluation one wave.
-static void source(lk_frame *f, const lk_op *op, const lk_wave *wave) {
+// A training step has this GPU's peer of the batch in a slot, an evaluation one microbatch.
+static void source(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     walk *w = walk_of(f);
-    uint32_t first = w->train ? wave->first_grain * w->program->spec->grain - w->source_first : 0;
-    lk_cuda_load(&w->s, &w->source, first, wave->examples, op->floats,
+    uint32_t first =
+        w->train ? microbatch->first_grain * w->program->spec->grain - w->source_first : 0;
+    lk_cuda_load(&w->s, &w->source, first, microbatch->examples, op->floats,
                  lk_tensor_at(f, op->tensor[LK_Y]), lk_tensor_at(f, op->tensor[LK_AUX]));
 }
 
 // The rows of a block, of all that a gradient op reads.
-static uint32_t rows_of(const walk *w, const lk_op *op, const lk_wave *wave, const lk_block *b,
-                        lk_grain_view *view) {
-    const uint32_t grain = w->program->spec->grain, first = b->at - wave->first_grain;
-    *view = lk_grain_view_at(&w->frame, op, first, wave->examples);
-    return LK_MIN((b->end - b->at) * grain, wave->examples - first * grain);
+static uint32_t rows_of(const walk *w, const lk_op *op, const lk_microbatch *microbatch,
+                        const lk_block *b, lk_grain_view *view) {
+    const uint32_t grain = w->program->spec->grain, first = b->at - microbatch->first_grain;
+    *view = lk_grain_view_at(&w->frame, op, first, microbatch->examples);
+    return LK_MIN((b->end - b->at) * grain, microbatch->examples - first * grain);
 }
 
-static void metric(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *after) {
+static void metric(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
+                   lk_counter *after) {
     walk *w = walk_of(f);
     const uint32_t *fresh = w->fresh;
     const uint32_t sums = lk_program_metrics(w->program)->sum_count;
     (void)after;
-    lk_block b = lk_wave_block(wave, wave->first_grain);
-    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+    lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
+    for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         lk_grain_view view;
-        const uint32_t examples = rows_of(w, op, wave, &b, &view);
+        const uint32_t examples = rows_of(w, op, microbatch, &b, &view);
         const lk_cuda_grains rows = {
             .dy = view.dy, .grain = w->program->spec->grain, .examples = examples};
         float *node = slot_at(w, *fresh++);
@@ -97,17 +100,17 @@ static void metric(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter
     }
 }
 
-static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave) {
+static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     walk *w = walk_of(f);
     const lk_param *params = w->program->params;
     const uint32_t *fresh = w->fresh;
     lk_lane lane = lk_lane_of(f, op, 0);
     lane.grain = w->program->spec->grain;
-    lk_block b = lk_wave_block(wave, wave->first_grain);
-    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+    lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
+    for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         lk_grain_view view;
         float *node = slot_at(w, *fresh++);
-        lane.examples = rows_of(w, op, wave, &b, &view);
+        lane.examples = rows_of(w, op, microbatch, &b, &view);
         lane.grains = &view;
         lane.grain_count = b.end - b.at;
         for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
@@ -119,9 +122,9 @@ static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave) {
 }
 
 // What a kernel found out is on the device.
-static void examples(lk_frame *f, uint32_t op, const lk_wave *wave, const lk_lane *lane,
+static void examples(lk_frame *f, uint32_t op, const lk_microbatch *microbatch, const lk_lane *lane,
                      uint32_t bad) {
-    (void)f, (void)op, (void)wave, (void)lane, (void)bad;
+    (void)f, (void)op, (void)microbatch, (void)lane, (void)bad;
 }
 static void after_op(lk_frame *f, uint32_t op, bool train) { (void)f, (void)op, (void)train; }
 
@@ -132,19 +135,20 @@ static const lk_walker there = {.before = before,
                                 .grains = gradient,
                                 .after = after_op};
 
-// --- a wave ------------------------------------------------------------------------------------
+// --- a microbatch
+// ------------------------------------------------------------------------------------
 
 // The walk may have been moved since it was made.
-static void walk_ops(walk *w, const lk_wave *wave, uint32_t begin, uint32_t end) {
+static void walk_ops(walk *w, const lk_microbatch *microbatch, uint32_t begin, uint32_t end) {
     w->lane.stream = &w->s;
     w->frame.lane_device = &w->lane;
-    lk_walk_ops(&there, &w->frame, wave, begin, end, w->train, NULL);
+    lk_walk_ops(&there, &w->frame, microbatch, begin, end, w->train, NULL);
 }
 
-static void walk_wave(walk *w, const lk_wave *wave) {
-    take_blocks(w, wave);
-    walk_ops(w, wave, 0, lk_wave_ops(w->program, w->train));
-    plan_joins(w, wave);
+static void walk_microbatch(walk *w, const lk_microbatch *microbatch) {
+    take_blocks(w, microbatch);
+    walk_ops(w, microbatch, 0, lk_microbatch_ops(w->program, w->train));
+    plan_joins(w, microbatch);
     join_blocks(w, 0, w->floats);
 }
 
@@ -231,21 +235,21 @@ static void list_blocks(lk_cuda_step *c, uint32_t which, const lk_counter *block
     c->block_count[which] = blocks->count;
 }
 
-// The blocks of all GPUs, as the owner of a slice sees them: its own, and those in its inbox.
+// The blocks of all GPUs, as the owner of a partition sees them: its own, and those in its inbox.
 static void list_slice(lk_cuda_step *c, uint32_t which, uint32_t leaves) {
     const lk_cuda_exchange *x = c->exchange;
-    const lk_slice slice = lk_cuda_slice(x, c->part);
+    const lk_partition partition = lk_cuda_partition(x, c->peer);
     lk_cuda_node *table = c->host.nodes + (uint64_t)which * c->table_max + c->node_max;
     lk_counter all = {.count = 0};
     uint32_t count = 0;
-    for (uint32_t part = 0; part < x->parts; part++) {
+    for (uint32_t peer = 0; peer < x->peers; peer++) {
         lk_counter blocks;
-        lk_exchange_blocks(c->program, &x->list[part], c->program->grains, leaves, &blocks);
-        if (part == c->part) list_blocks(c, which, &blocks);
+        lk_exchange_blocks(c->program, &x->list[peer], c->program->grains, leaves, &blocks);
+        if (peer == c->peer) list_blocks(c, which, &blocks);
         for (uint32_t b = 0; b < blocks.count; b++) {
-            const float *values = part == c->part
-                                      ? c->at.blocks + b * c->program->node_floats + slice.begin
-                                      : lk_cuda_inbox(c, part, b);
+            const float *values = peer == c->peer
+                                      ? c->at.blocks + b * c->program->node_floats + partition.begin
+                                      : lk_cuda_inbox(c, peer, b);
             list_node(table, &count, &all, blocks.nodes[b], values);
         }
     }
@@ -261,23 +265,23 @@ static void list_sums(lk_cuda_step *c, uint32_t which) {
 
 // --- a step, recorded ----------------------------------------------------------------------------
 
-// Every wave but the last of all, whose blocks are taken and whose joins are planned.
+// Every microbatch but the last of all, whose blocks are taken and whose joins are planned.
 void lk_cuda_record_start(lk_cuda_recording *r, lk_cuda_step *c, uint32_t which, uint64_t step) {
     const lk_program *p = c->program;
     *r = (lk_cuda_recording){.c = c, .which = which, .step = step, .error = c->compute.code};
     c->held_count[which] = 0;
     for (uint32_t replica = 0; replica < c->replicas; replica++) {
-        lk_waves waves = lk_step_waves(p, c->first_replica + replica, step);
-        bool more = lk_next_wave(&waves);
+        lk_microbatches microbatches = lk_step_microbatches(p, c->first_replica + replica, step);
+        bool more = lk_next_microbatch(&microbatches);
         r->nodes = (lk_cuda_nodes){.counter = {.count = 0}};
         r->walk = start_training(c, replica, &r->nodes);
         r->walk.s.error = r->error;
         while (more) {
-            r->last = waves.wave;
-            more = lk_next_wave(&waves);
+            r->last = microbatches.microbatch;
+            more = lk_next_microbatch(&microbatches);
             r->has_last = !more && replica + 1 == c->replicas;
             if (r->has_last) break;
-            walk_wave(&r->walk, &r->last);
+            walk_microbatch(&r->walk, &r->last);
         }
         if (r->has_last) {
             take_blocks(&r->walk, &r->last);
@@ -336,22 +340,22 @@ void lk_cuda_record_nodes(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t b
 
 void lk_cuda_record_sums(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin, uint64_t end) {
     const lk_cuda_step *c = r->c;
-    const lk_slice slice = lk_cuda_slice(c->exchange, c->part);
+    const lk_partition partition = lk_cuda_partition(c->exchange, c->peer);
     lk_cuda_stream s = stream_of(r, queue);
-    begin = LK_MAX(begin, slice.begin);
-    end = LK_MIN(end, slice.end);
+    begin = LK_MAX(begin, partition.begin);
+    end = LK_MIN(end, partition.end);
     if (begin >= end) return;
     lk_cuda_join(&s, c->at.nodes + (uint64_t)r->which * c->table_max + c->node_max,
-                 c->node_count[r->which], begin - slice.begin, end - begin, c->at.sums + begin);
+                 c->node_count[r->which], begin - partition.begin, end - begin, c->at.sums + begin);
     r->error = s.error;
 }
 
-void lk_cuda_record_note(lk_cuda_recording *r, lk_cuda_queue *queue) {
+void lk_cuda_record_report(lk_cuda_recording *r, lk_cuda_queue *queue) {
     lk_cuda_stream s = stream_of(r, queue);
     lk_cuda_step *c = r->c;
-    lk_cuda_note *note = &c->at.notes[c->staged ? 0 : c->part];
-    lk_cuda_note_write(&s, note);
-    if (c->staged) lk_cuda_copy_out(queue, c->host.notes, note, sizeof *note);
+    lk_gpu_report *report = &c->at.reports[c->staged ? 0 : c->peer];
+    lk_cuda_report_write(&s, report);
+    if (c->staged) lk_cuda_copy_out(queue, c->host.reports, report, sizeof *report);
     r->error = s.error;
 }
 
@@ -367,7 +371,7 @@ void lk_cuda_record_give(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t be
 void lk_cuda_record_take(lk_cuda_recording *r, const float *sums) {
     lk_cuda_step *c = r->c;
     lk_cuda_copy_in(&c->compute, c->at.sums, sums, c->program->node_floats * sizeof *sums);
-    lk_cuda_copy_in(&c->compute, &c->at.notes[1], &c->host.notes[1], sizeof *c->host.notes);
+    lk_cuda_copy_in(&c->compute, &c->at.reports[1], &c->host.reports[1], sizeof *c->host.reports);
 }
 
 void lk_cuda_record_update(lk_cuda_recording *r) {
@@ -378,8 +382,8 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
     uint32_t count = c->node_count[r->which];
     const lk_cuda_scalars scalars = {c->at.scalars, c->slots};
     lk_cuda_stream s = stream_of(r, &c->compute);
-    if (c->exchange) lk_cuda_note_join(&s, c->at.notes, c->exchange->parts);
-    if (c->staged) lk_cuda_note_join(&s, &c->at.notes[1], 1);
+    if (c->exchange) lk_cuda_report_join(&s, c->at.reports, c->exchange->peers);
+    if (c->staged) lk_cuda_report_join(&s, &c->at.reports[1], 1);
     if (lk_cuda_step_shares(c)) {
         gradients = table + c->table_max - 2;
         metrics = gradients + 1;
@@ -394,20 +398,20 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
 
 // --- evaluation ----------------------------------------------------------------------------------
 
-int lk_cuda_walk_forward(lk_cuda_step *c, const lk_wave *wave, uint32_t half,
+int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint32_t half,
                          lk_cuda_nodes *nodes) {
     const lk_program *p = c->program;
-    const uint64_t first = (uint64_t)half * p->wave_examples;
+    const uint64_t first = (uint64_t)half * p->microbatch_examples;
     walk w = start_walk(c, 0, nodes);
     w.s.state = &c->at.states[1];
     w.source = (lk_cuda_source){.images = c->at.test_images + first * p->ops[0].floats,
                                 .labels = c->at.test_labels + first,
                                 .slots = 1,
-                                .slot_examples = p->wave_examples};
+                                .slot_examples = p->microbatch_examples};
     w.values = c->at.test_losses;
     w.stride = LK_CUDA_LOSS_FLOATS;
     w.floats = lk_program_metrics(p)->sum_count;
     w.slot_count = LK_CUDA_LOSSES;
-    walk_wave(&w, wave);
+    walk_microbatch(&w, microbatch);
     return w.s.error;
 }

@@ -1,5 +1,5 @@
 // lost.c - who is lost, and what is said of it in one line: while start-up waits, under one
-// alarm, and while a turn does. Workers of this host are watched by their process descriptors and
+// alarm, and while a round does. Workers of this host are watched by their process descriptors and
 // looked at in /proc; elsewhere their sign of life (comm/cluster/rendezvous.h) tells, or MPI, whose
 // connection broke; of all, the deadline. Calls no MPI, and knows not how bytes travel.
 #define _GNU_SOURCE
@@ -203,7 +203,7 @@ void lk_mpi_seal(void) {
     sealed = true;
 }
 
-// --- turns -------------------------------------------------------------------------------------
+// --- rounds -------------------------------------------------------------------------------------
 
 // Descriptors of the processes of this host: readable when they end. Where process numbers mean
 // something else there, or the kernel is too old, the deadline alone remains.
@@ -219,12 +219,12 @@ void lk_mpi_watch(void) {
     if (!sealed) ring_soon();
 }
 
-static const char *phase_name(lk_turn turn) {
+static const char *phase_name(lk_round round) {
     static const char *const names[] = {"reduce", "apply", "reduce", "evaluation", "end"};
-    return names[turn];
+    return names[round];
 }
 
-static lk_status lost(uint32_t w, const char *how, lk_turn turn, lk_error *error) {
+static lk_status lost(uint32_t w, const char *how, lk_round round, lk_error *error) {
     if (!sealed) {
         alarm(0);
         lk_mpi_let_rendezvous_speak();
@@ -238,7 +238,7 @@ static lk_status lost(uint32_t w, const char *how, lk_turn turn, lk_error *error
                    "rank %u: rank %u on %s (process %lld) %s, noticed at step %llu in phase %s; "
                    "the last checkpoint stands, go on with --resume",
                    lk_mpi.rank, w, lk_mpi.peers[w].name, (long long)lk_mpi.peers[w].process, how,
-                   (unsigned long long)lk_mpi.step, phase_name(turn));
+                   (unsigned long long)lk_mpi.step, phase_name(round));
 }
 
 // The first that has not; LK_NONE where only a send does not end.
@@ -276,8 +276,9 @@ static uint32_t dead_to_blame(bool for_long, uint32_t missing, const lk_mpi_gift
 
 // A disk may take longer than a step. Nothing is waited for from a leader that the kernel calls
 // stopped.
-static bool may_be_saving(uint32_t w, double seconds, lk_turn turn) {
-    return w == 0 && lk_mpi.leader_writes && turn != LK_TURN_SUMS && trouble_of(0) != is_stopped &&
+static bool may_be_saving(uint32_t w, double seconds, lk_round round) {
+    return w == 0 && lk_mpi.leader_writes && round != LK_ROUND_SUMS &&
+           trouble_of(0) != is_stopped &&
            seconds < (double)LK_MPI_SAVE_TIMES * lk_mpi.options.step_timeout_seconds;
 }
 
@@ -290,7 +291,7 @@ static void say_waiting(double seconds, const lk_mpi_gift *g) {
               (long long)lk_mpi.peers[w].process, trouble ? ", which " : "",
               trouble                          ? trouble
               : w == 0 && lk_mpi.leader_writes ? ", which saves"
-              : g->turn == LK_TURN_NOTES       ? ", which evaluates"
+              : g->round == LK_ROUND_REPORTS       ? ", which evaluates"
                                                : "");
     lk_mpi.options.waiting(who, seconds);
 }
@@ -299,25 +300,25 @@ void lk_mpi_allow(double seconds) { allowed = seconds; }
 
 lk_status lk_mpi_judge_silence(double seconds, const lk_mpi_gift *g, lk_error *error) {
     double most = lk_mpi.options.step_timeout_seconds;
-    if (g->turn == LK_TURN_NOTES) most += allowed;
+    if (g->round == LK_ROUND_REPORTS) most += allowed;
     if (sealed && lk_mpi.options.waiting && seconds >= 1) say_waiting(seconds, g);
     bool some_dead = look_for_dead(), late = sealed && seconds >= most;
     if (!some_dead && !lk_mpi.broken && !late) return LK_OK;
     uint32_t missing = first_missing(g);
-    if (missing == LK_NONE && lk_mpi.far_count == 0) return LK_OK;  // the last has just come
+    if (missing == LK_NONE && lk_mpi.remote_count == 0) return LK_OK;  // the last has just come
     uint32_t dead = dead_to_blame(2 * seconds >= most, missing, g);
-    if (dead != LK_NONE) return lost(dead, "has died", g->turn, error);
-    if (missing == LK_NONE) missing = lk_mpi.far[0];
-    if (late && may_be_saving(missing, seconds, g->turn)) return LK_OK;
-    if (late) return lost(missing, "is silent for longer than --step-timeout", g->turn, error);
+    if (dead != LK_NONE) return lost(dead, "has died", g->round, error);
+    if (missing == LK_NONE) missing = lk_mpi.remote[0];
+    if (late && may_be_saving(missing, seconds, g->round)) return LK_OK;
+    if (late) return lost(missing, "is silent for longer than --step-timeout", g->round, error);
     // A connection to one of the dead may have broken while another is waited for.
     if (some_dead || !lk_mpi.broken) return LK_OK;
-    return lost(missing, "is cut off: MPI says its connection broke", g->turn, error);
+    return lost(missing, "is cut off: MPI says its connection broke", g->round, error);
 }
 
 lk_status lk_mpi_look_for_dead(uint64_t step, lk_error *error) {
     lk_mpi.step = step;
-    const lk_mpi_gift none = {.turn = LK_TURN_STEP, .wanted = lk_mpi_given(LK_TURN_STEP)};
+    const lk_mpi_gift none = {.round = LK_ROUND_STEP, .wanted = lk_mpi_given(LK_ROUND_STEP)};
     if (!look_for_dead()) return LK_OK;
-    return lost(dead_to_blame(false, LK_NONE, &none), "has died", LK_TURN_STEP, error);
+    return lost(dead_to_blame(false, LK_NONE, &none), "has died", LK_ROUND_STEP, error);
 }

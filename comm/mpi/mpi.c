@@ -22,7 +22,7 @@ struct lk_mpi_calls lk_mpi_calls;
 struct lk_mpi_common lk_mpi;
 
 static uint32_t host_before;  // workers of lower rank on this host
-static uint64_t foreign;      // bytes that MPI took at its start
+static uint64_t external;      // bytes that MPI took at its start
 static bool broke_off;
 static char listens[LK_REACH_TEXT_BYTES];
 static lk_status final;  // what the process ends with where leaving takes too long
@@ -150,7 +150,7 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
     lk_mpi_need(lk_mpi_calls.MPI_Comm_split_type(lk_mpi.all, MPI_COMM_TYPE_SHARED, place,
                                                  MPI_INFO_NULL, &lk_mpi.host));
     uint64_t after = lk_memory_anonymous();
-    foreign = after > before ? after - before : 0;
+    external = after > before ? after - before : 0;
     gather_peers();
     lk_rendezvous_ask(lk_mpi_look_for_stopped);
     return lk_mpi_settle(lk_reach_check(&lk_mpi.options.reach, rank, listens, error), error);
@@ -187,7 +187,7 @@ const char *lk_mpi_version(void) {
 
 const char *lk_mpi_listens(void) { return listens; }
 
-uint64_t lk_mpi_foreign_bytes(void) { return foreign; }
+uint64_t lk_mpi_external_bytes(void) { return external; }
 
 // --- the end -----------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ void lk_mpi_break_off(lk_status status) {
 }
 
 // MPI_Finalize of MPICH 4.0 over TCP often never returns (each side waits in UCX for the other to
-// close). All turns are over and nothing is on its way: so the launcher is told, as MPI_Finalize
+// close). All rounds are over and nothing is on its way: so the launcher is told, as MPI_Finalize
 // would tell it, that all have come to the end, and the process may go.
 static void take_leave(void) {
     const char *launcher = getenv("PMI_FD");
@@ -241,8 +241,8 @@ static void take_leave(void) {
 lk_status lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error) {
     lk_error unheard = {.status = LK_OK};
     if (!lk_mpi.started || broke_off) return status;
-    // Whoever has heard the last note of all has nothing more to give to anybody.
-    if (lk_mpi.connected && lk_mpi_turn(x, LK_TURN_LAST, lk_mpi.step, &unheard) != LK_OK) {
+    // Whoever has heard the last report of all has nothing more to give to anybody.
+    if (lk_mpi.connected && lk_mpi_round(x, LK_ROUND_LAST, lk_mpi.step, &unheard) != LK_OK) {
         // One is gone. If the leader is not, what was to be done is done, and there is nobody with
         // whom an orderly end could be made.
         if (lk_mpi.rank == 0 || lk_mpi_leader_has_come(x)) return status;

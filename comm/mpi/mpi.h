@@ -8,7 +8,8 @@
 //   lk_mpi_agree    the same run, data and version everywhere?
 //   lk_mpi_connect  who gives what where; persistent requests between hosts
 //   lk_mpi_seal     start-up is over: no blocking MPI call and no allocation of ours from here on
-//   lk_mpi_turn     what exchange.h calls a turn, with a deadline and an eye on who has died; or in
+//   lk_mpi_round     what exchange.h calls a round, with a deadline and an eye on who has died; or
+//   in
 //                   pieces lk_mpi_give, lk_mpi_look, lk_mpi_await
 //
 // Workers of one host write what they give into their own part of an MPI shared-memory window,
@@ -24,9 +25,9 @@
 
 enum { LK_MPI_WORLD_MAX = 1024, LK_MPI_ITEM_BYTES = 72, LK_MPI_HOST_BYTES = 64 };
 
-// For so many --step-timeout a leader is waited for whose last note said that it saves (exchange.h)
-// or anybody's that the run stops: it says so before, as it cannot say anything while a disk is
-// slow.
+// For so many --step-timeout a leader is waited for whose last report said that it saves
+// (exchange.h) or anybody's that the run stops: it says so before, as it cannot say anything while
+// a disk is slow.
 enum { LK_MPI_SAVE_TIMES = 10 };
 
 typedef struct lk_mpi_options {
@@ -54,7 +55,7 @@ bool lk_mpi_shares(void);            // all workers are here, and use the window
 const char *lk_mpi_version(void);
 const char *lk_mpi_transport(void);  // how bytes travel between these workers, in words
 const char *lk_mpi_listens(void);    // at which addresses this process may be reached; or "nothing"
-uint64_t lk_mpi_foreign_bytes(void);  // that MPI took at its start, as the kernel counts them
+uint64_t lk_mpi_external_bytes(void);  // that MPI took at its start, as the kernel counts them
 
 // All say whether they can go on. Otherwise every worker gets a status that is not LK_OK, and the
 // first that has something to say keeps its error; the others are silent.
@@ -91,33 +92,33 @@ uint64_t lk_mpi_inbox_bytes(const lk_program *program, const lk_worker *workers,
 lk_status lk_mpi_window(uint64_t bytes, uint8_t **mine, lk_error *error);
 uint8_t *lk_mpi_window_of(uint32_t rank);  // those of another worker; NULL: messages are used
 
-// Fills in what exchange.h leaves to the transport, and goes through every turn once at full size.
+// Fills in what exchange.h leaves to the transport, and goes through every round once at full size.
 // The caller's bytes of the window are lk_exchange_floats where the memory is not shared;
 // `inbox` holds lk_mpi_inbox_bytes, aligned to 64.
 lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error);
 
 void lk_mpi_seal(void);
 
-// A turn in pieces, all of them called by one thread: gives what this worker has written of a part;
-// have all given theirs (nobody waits, but messages get on); waits until they have. Every part of
-// a turn is given once and awaited once in a step, in ascending order; notes, which have one part,
-// go with the last part of the boxes.
-void lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t step);
-bool lk_mpi_look(const lk_exchange *x, lk_turn turn, uint32_t part);
-lk_status lk_mpi_await(lk_exchange *x, lk_turn turn, uint32_t part, lk_error *error);
+// A round in pieces, all of them called by one thread: gives what this worker has written of a
+// bucket; have all given theirs (nobody waits, but messages get on); waits until they have. Every
+// bucket of a round is given once and awaited once in a step, in ascending order; reports, which
+// have one bucket, go with the last bucket of the boxes.
+void lk_mpi_give(lk_exchange *x, lk_round round, uint32_t bucket, uint64_t step);
+bool lk_mpi_look(const lk_exchange *x, lk_round round, uint32_t bucket);
+lk_status lk_mpi_await(lk_exchange *x, lk_round round, uint32_t bucket, lk_error *error);
 
-// After a turn: when the last worker of this host gave its last part of it (comm/threads/clock.h).
-double lk_mpi_last_given(lk_turn turn);
+// After a round: when the last worker of this host gave its last part of it (comm/threads/clock.h).
+double lk_mpi_last_given(lk_round round);
 
 // Gives what this worker has written, waits until all have. LK_RETRY naming rank, host, step and
 // phase where one has died or is silent for longer than the deadline.
-lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error);
+lk_status lk_mpi_round(lk_exchange *x, lk_round round, uint64_t step, lk_error *error);
 
 // So many seconds more than --step-timeout, until said otherwise, for what each worker computes
-// before a turn of evaluation.
+// before a round of evaluation.
 void lk_mpi_allow(double seconds);
 
-// Between turns, where something else waits for the others: has one of them died? Never waits.
+// Between rounds, where something else waits for the others: has one of them died? Never waits.
 lk_status lk_mpi_look_for_dead(uint64_t step, lk_error *error);
 
 // This worker fails alone, where the others may wait for what they cannot be called away from: they

@@ -23,7 +23,7 @@ bool lk_mpi_shares(void) { return false; }
 const char *lk_mpi_version(void) { return ""; }
 const char *lk_mpi_transport(void) { return ""; }
 const char *lk_mpi_listens(void) { return ""; }
-uint64_t lk_mpi_foreign_bytes(void) { return 0; }
+uint64_t lk_mpi_external_bytes(void) { return 0; }
 
 lk_status lk_mpi_settle(lk_status mine, lk_error *error) {
     return mine == LK_OK ? no_mpi(error) : mine;
@@ -72,27 +72,27 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
 
 void lk_mpi_seal(void) {}
 
-double lk_mpi_last_given(lk_turn turn) {
-    (void)turn;
+double lk_mpi_last_given(lk_round round) {
+    (void)round;
     return 0;
 }
 
-void lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t step) {
-    (void)x, (void)turn, (void)part, (void)step;
+void lk_mpi_give(lk_exchange *x, lk_round round, uint32_t bucket, uint64_t step) {
+    (void)x, (void)round, (void)bucket, (void)step;
 }
 
-bool lk_mpi_look(const lk_exchange *x, lk_turn turn, uint32_t part) {
-    (void)x, (void)turn, (void)part;
+bool lk_mpi_look(const lk_exchange *x, lk_round round, uint32_t bucket) {
+    (void)x, (void)round, (void)bucket;
     return false;
 }
 
-lk_status lk_mpi_await(lk_exchange *x, lk_turn turn, uint32_t part, lk_error *error) {
-    (void)x, (void)turn, (void)part;
+lk_status lk_mpi_await(lk_exchange *x, lk_round round, uint32_t bucket, lk_error *error) {
+    (void)x, (void)round, (void)bucket;
     return no_mpi(error);
 }
 
-lk_status lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t step, lk_error *error) {
-    (void)x, (void)turn, (void)step;
+lk_status lk_mpi_round(lk_exchange *x, lk_round round, uint64_t step, lk_error *error) {
+    (void)x, (void)round, (void)step;
     return no_mpi(error);
 }
 

@@ -5,8 +5,8 @@
 //   agree.c    what all say to each other in start-up, in blocking calls
 //   window.c   between the workers of a host: memory that they share, and a word in it
 //   message.c  between all others: persistent requests
-//   turn.c     turns, over both
-//   lost.c     who is lost, while start-up or a turn waits
+//   round.c     rounds, over both
+//   lost.c     who is lost, while start-up or a round waits
 //
 // A build without MPI has none.c instead of them all.
 #ifndef LOCKSTEP_COMM_MPI_PRIVATE_H
@@ -19,7 +19,7 @@
 // How long one that is about to end waits for another's word, which may tell more.
 enum { LK_MPI_LAST_WORD_MS = 500 };
 
-enum { LK_MPI_TURNS = LK_TURN_LAST + 1 };
+enum { LK_MPI_ROUNDS = LK_ROUND_LAST + 1 };
 
 // --- mpi.c -------------------------------------------------------------------------------------
 
@@ -72,22 +72,22 @@ extern struct lk_mpi_common {
     lk_mpi_peer peers[LK_MPI_WORLD_MAX];
     // Set by lk_mpi_connect for good: the workers that messages are used with.
     bool connected;
-    uint32_t far_count, far[LK_MPI_WORLD_MAX];
-    // Of the turns.
+    uint32_t remote_count, remote[LK_MPI_WORLD_MAX];
+    // Of the rounds.
     uint64_t step;       // of the last one
-    bool leader_writes;  // as its last notes said
+    bool leader_writes;  // as its last reports said
     bool broken;         // MPI has said that a connection is
 } lk_mpi;
 
-// --- turn.c --------------------------------------------------------------------------------
+// --- round.c --------------------------------------------------------------------------------
 
-// What is given and awaited at once: one part of a turn.
+// What is given and awaited at once: one bucket of a round.
 typedef struct lk_mpi_gift {
-    lk_turn turn;
-    uint32_t wanted;  // so many parts of the turn a worker has given when it has given this one
+    lk_round round;
+    uint32_t wanted;  // so many buckets of the round a worker has given when it has given this one
     int kinds[2];     // of messages
     uint32_t count;
-    bool notes;
+    bool reports;
 } lk_mpi_gift;
 
 // Has worker w given what is wanted, however it travels?
@@ -99,46 +99,46 @@ bool lk_mpi_leader_has_come(const lk_exchange *x);
 // --- window.c ------------------------------------------------------------------------------
 
 // Is worker w one that the window is used with?
-bool lk_mpi_is_near(uint32_t w);
+bool lk_mpi_in_window(uint32_t w);
 
-// Has worker w given what is wanted, as far as the window tells? It says so of all that are far.
+// Has worker w given what is wanted, as far as the window tells? It says so of all that are remote.
 bool lk_mpi_has_come(uint32_t w, const lk_mpi_gift *g);
 
-// Worker w's note, in either of its two places; NULL where a message carries it. This worker's own
-// is always here.
-lk_note *lk_mpi_near_note(uint32_t w, uint32_t parity);
+// Worker w's report, in either of its two places; NULL where a message carries it. This worker's
+// own is always here.
+lk_report *lk_mpi_report_here(uint32_t w, uint32_t parity);
 
-// This worker gives one more part of the turn, and wakes who waits for it; so many it has given.
-void lk_mpi_arrive(lk_turn turn);
-uint32_t lk_mpi_given(lk_turn turn);
+// This worker gives one more bucket of the round, and wakes who waits for it; so many it has given.
+void lk_mpi_arrive(lk_round round);
+uint32_t lk_mpi_given(lk_round round);
 
 // Until worker w gives something, or a short while.
 void lk_mpi_sleep_on(uint32_t w, const lk_mpi_gift *g);
 
 // --- message.c -----------------------------------------------------------------------------
 
-// What the requests between two workers carry. Notes have two places, so two of each; boxes and
-// sums are of a part.
+// What the requests between two workers carry. Reports have two places, so two of each; boxes and
+// sums are of a bucket.
 enum {
-    LK_MPI_NOTE,
-    LK_MPI_BOX = LK_MPI_NOTE + 2,
-    LK_MPI_SUM = LK_MPI_BOX + LK_PARTS_MAX,
-    LK_MPI_KINDS = LK_MPI_SUM + LK_PARTS_MAX
+    LK_MPI_REPORT,
+    LK_MPI_BOX = LK_MPI_REPORT + 2,
+    LK_MPI_SUM = LK_MPI_BOX + LK_BUCKETS_MAX,
+    LK_MPI_KINDS = LK_MPI_SUM + LK_BUCKETS_MAX
 };
 
-// Inbox: notes (2, far workers), then for each its boxes and its slices.
+// Inbox: reports (2, remote workers), then for each its boxes and its partitions.
 lk_status lk_mpi_make_requests(lk_exchange *x, void *inbox, lk_error *error);
 
-// From all far workers, before they can have anything of this kind to send; to all of them.
+// From all remote workers, before they can have anything of this kind to send; to all of them.
 void lk_mpi_start_receives(int kind);
 void lk_mpi_start_sends(const lk_mpi_gift *g);
 
 // Has everything of the gift been sent and received? Never waits, but messages get on.
 bool lk_mpi_messages_done(const lk_mpi_gift *g);
 
-// Has it been received from lk_mpi.far[at]; the note that has.
+// Has it been received from lk_mpi.remote[at]; the report that has.
 bool lk_mpi_message_is_here(uint32_t at, const lk_mpi_gift *g);
-const lk_note *lk_mpi_far_note(uint32_t at, uint32_t parity);
+const lk_report *lk_mpi_report_of(uint32_t at, uint32_t parity);
 
 // --- lost.c --------------------------------------------------------------------------------
 

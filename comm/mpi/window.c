@@ -1,9 +1,9 @@
 // window.c - between the workers of a host: memory that they share, and a word in it that
 // counts. MPI gives the memory; nothing here calls it afterwards, nor asks who is still alive.
 //
-// A worker's part of the window:  | control: turn word, two notes | what it shares or gives |
-// The turn word counts all that its worker has given, and beside it stands how much of which turn;
-// the others wait for that, first spinning, then asleep in the kernel.
+// A worker's part of the window:  | control: round word, two reports | what it shares or gives |
+// The round word counts all that its worker has given, and beside it stands how much of which
+// round; the others wait for that, first spinning, then asleep in the kernel.
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
@@ -20,19 +20,19 @@
 enum { SLEEP_MS = 10 };
 
 typedef struct control {
-    _Alignas(64) uint32_t given[LK_MPI_TURNS];  // parts, since the start
-    double given_at[LK_MPI_TURNS];              // when the last was, by the clock of this host
-    _Alignas(64) uint32_t turn;
+    _Alignas(64) uint32_t given[LK_MPI_ROUNDS];  // buckets, since the start
+    double given_at[LK_MPI_ROUNDS];              // when the last was, by the clock of this host
+    _Alignas(64) uint32_t round;
     _Alignas(64) uint32_t sleepers;
-    _Alignas(64) lk_note notes[2];
+    _Alignas(64) lk_report reports[2];
 } control;
 
 _Static_assert(sizeof(control) <= LK_PAGE_BYTES, "the control part is one page");
 
 static control *controls[LK_MPI_WORLD_MAX];  // NULL where messages are used
-static uint32_t turns, given[LK_MPI_TURNS];  // as this worker's own control part says
+static uint32_t rounds, given[LK_MPI_ROUNDS];  // as this worker's own control part says
 
-bool lk_mpi_is_near(uint32_t w) { return !lk_mpi.options.messages && lk_mpi_is_here(w); }
+bool lk_mpi_in_window(uint32_t w) { return !lk_mpi.options.messages && lk_mpi_is_here(w); }
 
 static control *control_at(void *base) {
     return (control *)(void *)(uintptr_t)lk_round_up((uintptr_t)base, LK_PAGE_BYTES);
@@ -66,7 +66,7 @@ lk_status lk_mpi_window(uint64_t payload, uint8_t **mine, lk_error *error) {
         MPI_Aint size;
         int unit;
         lk_mpi_calls.MPI_Win_shared_query(window, (int)member++, &size, &unit, &base);
-        if (w == lk_mpi.rank || !lk_mpi_is_near(w)) continue;
+        if (w == lk_mpi.rank || !lk_mpi_in_window(w)) continue;
         controls[w] = control_at(base);
         // Every page is in this process's tables before the first step.
         for (MPI_Aint at = 0; at < size; at += LK_PAGE_BYTES) (void)((volatile uint8_t *)base)[at];
@@ -78,39 +78,39 @@ uint8_t *lk_mpi_window_of(uint32_t rank) {
     return controls[rank] ? (uint8_t *)controls[rank] + LK_PAGE_BYTES : NULL;
 }
 
-lk_note *lk_mpi_near_note(uint32_t w, uint32_t parity) {
-    return controls[w] ? &controls[w]->notes[parity] : NULL;
+lk_report *lk_mpi_report_here(uint32_t w, uint32_t parity) {
+    return controls[w] ? &controls[w]->reports[parity] : NULL;
 }
 
-void lk_mpi_arrive(lk_turn turn) {
+void lk_mpi_arrive(lk_round round) {
     control *own = controls[lk_mpi.rank];
-    own->given_at[turn] = lk_seconds();
-    __atomic_store_n(&own->given[turn], ++given[turn], __ATOMIC_SEQ_CST);
-    __atomic_store_n(&own->turn, ++turns, __ATOMIC_SEQ_CST);
+    own->given_at[round] = lk_seconds();
+    __atomic_store_n(&own->given[round], ++given[round], __ATOMIC_SEQ_CST);
+    __atomic_store_n(&own->round, ++rounds, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&own->sleepers, __ATOMIC_SEQ_CST) == 0) return;
-    syscall(SYS_futex, &own->turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, &own->round, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-uint32_t lk_mpi_given(lk_turn turn) { return given[turn]; }
+uint32_t lk_mpi_given(lk_round round) { return given[round]; }
 
 bool lk_mpi_has_come(uint32_t w, const lk_mpi_gift *g) {
     const control *c = controls[w];
-    return !c || (int32_t)(__atomic_load_n(&c->given[g->turn], __ATOMIC_ACQUIRE) - g->wanted) >= 0;
+    return !c || (int32_t)(__atomic_load_n(&c->given[g->round], __ATOMIC_ACQUIRE) - g->wanted) >= 0;
 }
 
 void lk_mpi_sleep_on(uint32_t w, const lk_mpi_gift *g) {
     control *c = controls[w];
     const struct timespec while_ = {.tv_nsec = SLEEP_MS * 1000000};
     __atomic_add_fetch(&c->sleepers, 1, __ATOMIC_SEQ_CST);
-    uint32_t turn = __atomic_load_n(&c->turn, __ATOMIC_SEQ_CST);
-    if (!lk_mpi_has_come(w, g)) syscall(SYS_futex, &c->turn, FUTEX_WAIT, turn, &while_, NULL, 0);
+    uint32_t round = __atomic_load_n(&c->round, __ATOMIC_SEQ_CST);
+    if (!lk_mpi_has_come(w, g)) syscall(SYS_futex, &c->round, FUTEX_WAIT, round, &while_, NULL, 0);
     __atomic_sub_fetch(&c->sleepers, 1, __ATOMIC_SEQ_CST);
 }
 
-double lk_mpi_last_given(lk_turn turn) {
+double lk_mpi_last_given(lk_round round) {
     double last = 0;
     for (uint32_t w = 0; w < lk_mpi.world; w++) {
-        if (controls[w]) last = LK_MAX(last, controls[w]->given_at[turn]);
+        if (controls[w]) last = LK_MAX(last, controls[w]->given_at[round]);
     }
     return last;
 }

@@ -8,62 +8,63 @@
     { .rows = (table), .count = LK_COUNT(table), .repeat = (repeat_) }
 
 static const lk_row alone[] = {
-    {LK_ACT_COMPUTE, LK_NO_TURN, LK_LAP_COMPUTING},
-    {LK_ACT_MEET, LK_NO_TURN, LK_LAP_WAITING},
-    {LK_ACT_VERDICT, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_APPLY, LK_NO_TURN, LK_LAP_UPDATING},
+    {LK_ACT_COMPUTE, LK_NO_ROUND, LK_LAP_COMPUTING},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_LAP_WAITING},
+    {LK_ACT_VERDICT, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_APPLY, LK_NO_ROUND, LK_LAP_UPDATING},
 };
 const lk_course lk_course_alone = {.section = {ROWS(alone, LK_ONCE)}};
 
 static const lk_row shared[] = {
-    {LK_ACT_COMPUTE, LK_NO_TURN, LK_LAP_COMPUTING}, {LK_ACT_MEET, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_NOTE, LK_NO_TURN, LK_NO_LAP},           {LK_ACT_GIVE, LK_TURN_BOXES, LK_NO_LAP},
-    {LK_ACT_AWAIT, LK_TURN_BOXES, LK_LAP_TURNS},    {LK_ACT_MEET, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_VERDICT, LK_NO_TURN, LK_NO_LAP},        {LK_ACT_APPLY, LK_NO_TURN, LK_LAP_UPDATING},
-    {LK_ACT_MEET, LK_NO_TURN, LK_NO_LAP},           {LK_ACT_COMPLETE, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_GIVE, LK_TURN_SUMS, LK_NO_LAP},         {LK_ACT_AWAIT, LK_TURN_SUMS, LK_LAP_TURNS},
+    {LK_ACT_COMPUTE, LK_NO_ROUND, LK_LAP_COMPUTING}, {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_REPORT, LK_NO_ROUND, LK_NO_LAP},           {LK_ACT_GIVE, LK_ROUND_BOXES, LK_NO_LAP},
+    {LK_ACT_AWAIT, LK_ROUND_BOXES, LK_LAP_ROUNDS},    {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_VERDICT, LK_NO_ROUND, LK_NO_LAP},        {LK_ACT_APPLY, LK_NO_ROUND, LK_LAP_UPDATING},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},           {LK_ACT_COMPLETE, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_GIVE, LK_ROUND_SUMS, LK_NO_LAP},         {LK_ACT_AWAIT, LK_ROUND_SUMS, LK_LAP_ROUNDS},
 };
 const lk_course lk_course_shared = {.section = {ROWS(shared, LK_ONCE)}};
 
-// Each part goes as soon as it is computed, and with it the sums of those that have come meanwhile;
-// then what is left. The laps of COMPUTE are its own (lanes.c).
+// Each bucket goes as soon as it is computed, and with it the sums of those that have come
+// meanwhile; then what is left. The laps of COMPUTE are its own (lanes.c).
 static const lk_row early[] = {
-    {LK_ACT_COMPUTE, LK_NO_TURN, LK_NO_LAP}, {LK_ACT_LOOK, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_MEET, LK_NO_TURN, LK_NO_LAP},    {LK_ACT_SHARE, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_MEET, LK_NO_TURN, LK_NO_LAP},    {LK_ACT_NOTE, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_GIVE, LK_TURN_BOXES, LK_NO_LAP}, {LK_ACT_GIVE_JOINED, LK_TURN_SUMS, LK_LAP_EARLY},
+    {LK_ACT_COMPUTE, LK_NO_ROUND, LK_NO_LAP}, {LK_ACT_LOOK, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},    {LK_ACT_SHARE, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},    {LK_ACT_REPORT, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_GIVE, LK_ROUND_BOXES, LK_NO_LAP}, {LK_ACT_GIVE_JOINED, LK_ROUND_SUMS, LK_LAP_EARLY},
 };
 static const lk_row join[] = {
-    {LK_ACT_AWAIT, LK_TURN_BOXES, LK_NO_LAP},
-    {LK_ACT_MEET, LK_NO_TURN, LK_LAP_TURNS},
-    {LK_ACT_JOIN, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_MEET, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_GIVE_JOINED, LK_TURN_SUMS, LK_LAP_MOVING},
+    {LK_ACT_AWAIT, LK_ROUND_BOXES, LK_NO_LAP},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_LAP_ROUNDS},
+    {LK_ACT_JOIN, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_GIVE_JOINED, LK_ROUND_SUMS, LK_LAP_MOVING},
 };
-static const lk_row verdict[] = {{LK_ACT_VERDICT, LK_NO_TURN, LK_NO_LAP}};
+static const lk_row verdict[] = {{LK_ACT_VERDICT, LK_NO_ROUND, LK_NO_LAP}};
 static const lk_row apply[] = {
-    {LK_ACT_AWAIT, LK_TURN_SUMS, LK_NO_LAP},
-    {LK_ACT_MEET, LK_NO_TURN, LK_LAP_TURNS},
-    {LK_ACT_APPLY, LK_NO_TURN, LK_LAP_UPDATING},
+    {LK_ACT_AWAIT, LK_ROUND_SUMS, LK_NO_LAP},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_LAP_ROUNDS},
+    {LK_ACT_APPLY, LK_NO_ROUND, LK_LAP_UPDATING},
 };
-const lk_course lk_course_boxes = {.section = {ROWS(early, LK_EACH_PART), ROWS(join, LK_PARTS_LEFT),
-                                               ROWS(verdict, LK_ONCE), ROWS(apply, LK_EACH_PART)}};
+const lk_course lk_course_boxes = {.section = {ROWS(early, LK_EACH_BUCKET),
+                                               ROWS(join, LK_BUCKETS_LEFT), ROWS(verdict, LK_ONCE),
+                                               ROWS(apply, LK_EACH_BUCKET)}};
 
-static const lk_row device[] = {{LK_ACT_COMPUTE, LK_NO_TURN, LK_NO_LAP}};
+static const lk_row device[] = {{LK_ACT_COMPUTE, LK_NO_ROUND, LK_NO_LAP}};
 const lk_course lk_course_device = {.section = {ROWS(device, LK_ONCE)}};
 
 static const lk_row devices[] = {
-    {LK_ACT_COMPUTE, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_NOTE, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_GIVE, LK_TURN_STEP, LK_NO_LAP},
-    {LK_ACT_AWAIT, LK_TURN_STEP, LK_NO_LAP},
+    {LK_ACT_COMPUTE, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_REPORT, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_GIVE, LK_ROUND_STEP, LK_NO_LAP},
+    {LK_ACT_AWAIT, LK_ROUND_STEP, LK_NO_LAP},
 };
 const lk_course lk_course_devices = {.section = {ROWS(devices, LK_ONCE)}};
 
 static const lk_row evaluates[] = {
-    {LK_ACT_EVALUATE, LK_NO_TURN, LK_NO_LAP}, {LK_ACT_MEET, LK_NO_TURN, LK_NO_LAP},
-    {LK_ACT_NOTE, LK_NO_TURN, LK_NO_LAP},     {LK_ACT_GIVE, LK_TURN_NOTES, LK_NO_LAP},
-    {LK_ACT_AWAIT, LK_TURN_NOTES, LK_NO_LAP},
+    {LK_ACT_EVALUATE, LK_NO_ROUND, LK_NO_LAP}, {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_REPORT, LK_NO_ROUND, LK_NO_LAP},     {LK_ACT_GIVE, LK_ROUND_REPORTS, LK_NO_LAP},
+    {LK_ACT_AWAIT, LK_ROUND_REPORTS, LK_NO_LAP},
 };
 const lk_course lk_course_evaluates = {.section = {ROWS(evaluates, LK_ONCE)}};
 const lk_course lk_course_evaluate = {
@@ -74,10 +75,10 @@ const lk_course lk_course_evaluate = {
 static void begin(lk_driver *d, uint32_t program, uint64_t step) {
     lk_assert(program < d->programs);
     lk_assert(!d->decide || d->lanes->flag);
-    d->world = &d->worlds[program];
+    d->group = &d->groups[program];
     d->exchange = d->exchanges ? &d->exchanges[program] : NULL;
     d->step = step;
-    d->parts = d->exchange ? d->exchange->parts.count : 1;
+    d->buckets = d->exchange ? d->exchange->buckets.count : 1;
     d->here = d->lost_after = 0;
 }
 
@@ -110,7 +111,7 @@ lk_step_result lk_driver_finish(lk_driver *d) {
 void lk_member_start(lk_member *m, lk_driver *d, uint32_t replica) {
     m->driver = d;
     m->replica = replica;
-    m->section = m->row = m->part = 0;
+    m->section = m->row = m->bucket = 0;
     m->meetings = m->joined = m->given = 0;
     m->over = false;
     m->verdict = LK_VERDICT_APPLY;
@@ -120,11 +121,11 @@ static void next_row(lk_member *m) {
     const lk_section *section = &m->driver->course->section[m->section];
     if (++m->row < section->count) return;
     m->row = 0;
-    if (section->repeat != LK_ONCE && ++m->part < m->driver->parts) return;
+    if (section->repeat != LK_ONCE && ++m->bucket < m->driver->buckets) return;
     m->section++;
     section++;
     m->over = m->section == LK_SECTIONS_MAX || section->count == 0;
-    m->part = !m->over && section->repeat == LK_PARTS_LEFT ? m->joined : 0;
+    m->bucket = !m->over && section->repeat == LK_BUCKETS_LEFT ? m->joined : 0;
 }
 
 // After the same meeting every member ends, whoever was quick and whoever slow: the first may have
@@ -137,9 +138,9 @@ static lk_wait meet_all(lk_member *m) {
     return LK_WAIT_OVER;
 }
 
-static lk_wait await_turn(lk_member *m, const lk_row *row) {
+static lk_wait await_round(lk_member *m, const lk_row *row) {
     lk_driver *d = m->driver;
-    const lk_wait wait = d->transport->await(d, (lk_turn)row->turn, m->part);
+    const lk_wait wait = d->transport->await(d, (lk_round)row->round, m->bucket);
     if (wait == LK_WAIT_LOST) __atomic_store_n(&d->lost_after, m->meetings + 1, __ATOMIC_RELAXED);
     return wait;
 }
@@ -155,10 +156,10 @@ static void judge_step(lk_member *m) {
 
 static void look_for_boxes(lk_member *m) {
     lk_driver *d = m->driver;
-    while (d->here < m->part && d->transport->look(d, LK_TURN_BOXES, d->here)) d->here++;
+    while (d->here < m->bucket && d->transport->look(d, LK_ROUND_BOXES, d->here)) d->here++;
 }
 
-// The boxes of a part, and the sums of those parts whose boxes have come meanwhile.
+// The boxes of a bucket, and the sums of those buckets whose boxes have come meanwhile.
 static void share_and_join(lk_member *m) {
     const lk_driver *d = m->driver;
     d->lanes->share(m);
@@ -166,26 +167,26 @@ static void share_and_join(lk_member *m) {
 }
 
 static void join_one(lk_member *m) {
-    m->driver->lanes->join(m, m->part);
-    m->joined = m->part + 1;
+    m->driver->lanes->join(m, m->bucket);
+    m->joined = m->bucket + 1;
 }
 
 static void give_joined(lk_member *m) {
     lk_driver *d = m->driver;
-    for (; m->given < m->joined; m->given++) d->transport->give(d, LK_TURN_SUMS, m->given);
+    for (; m->given < m->joined; m->given++) d->transport->give(d, LK_ROUND_SUMS, m->given);
 }
 
 // What the first replica does for all. LK_WAIT_ON: not yet.
 static lk_wait first_alone(lk_member *m, const lk_row *row) {
     lk_driver *d = m->driver;
     switch ((lk_act)row->act) {
-    case LK_ACT_AWAIT: return await_turn(m, row);
+    case LK_ACT_AWAIT: return await_round(m, row);
     case LK_ACT_LOOK: look_for_boxes(m); break;
-    case LK_ACT_NOTE:
-        if (m->part + 1 == d->parts || d->test) d->lanes->note(d);
+    case LK_ACT_REPORT:
+        if (m->bucket + 1 == d->buckets || d->test) d->lanes->report(d);
         break;
     case LK_ACT_COMPLETE: d->lanes->complete(d); break;
-    case LK_ACT_GIVE: d->transport->give(d, (lk_turn)row->turn, m->part); break;
+    case LK_ACT_GIVE: d->transport->give(d, (lk_round)row->round, m->bucket); break;
     default: give_joined(m); break;
     }
     return LK_WAIT_OVER;
@@ -211,10 +212,10 @@ lk_going lk_member_next(lk_member *m) {
     if (m->over) return LK_OVER;
     const lk_row *row = &d->course->section[m->section].rows[m->row];
     if (do_row(m, row) == LK_WAIT_ON) return LK_WAITS;
-    // With the last part nothing is left to be hidden under.
-    const bool late = row->lap == LK_LAP_EARLY && m->part + 1 == d->parts;
+    // With the last bucket nothing is left to be hidden under.
+    const bool late = row->lap == LK_LAP_EARLY && m->bucket + 1 == d->buckets;
     lk_member_lap(m, late ? LK_LAP_MOVING : (lk_lap)row->lap,
-                  row->act == LK_ACT_AWAIT ? (lk_turn)row->turn : LK_NO_TURN);
+                  row->act == LK_ACT_AWAIT ? (lk_round)row->round : LK_NO_ROUND);
     if (!m->over) next_row(m);
     return m->over ? LK_OVER : LK_GOES_ON;
 }
@@ -237,6 +238,6 @@ void lk_driver_run_in_turn(lk_driver *d) {
     lk_member_start(&m, d, 0);
     do {
         const lk_row *row = &d->course->section[m.section].rows[m.row];
-        for (m.replica = d->world->replicas - 1; m.replica > 0; m.replica--) (void)do_row(&m, row);
+        for (m.replica = d->group->replicas - 1; m.replica > 0; m.replica--) (void)do_row(&m, row);
     } while (lk_member_next(&m) == LK_GOES_ON);
 }

@@ -28,23 +28,23 @@
 
 #include "comm/step/exchange.h"
 
-// What workers tell each other in one go. STEP and NOTES carry notes alone, of a step and of an
+// What workers tell each other in one go. STEP and NOTES carry reports alone, of a step and of an
 // evaluation; to LAST the leader comes when all is saved.
-typedef enum lk_turn {
-    LK_TURN_BOXES,
-    LK_TURN_SUMS,
-    LK_TURN_STEP,
-    LK_TURN_NOTES,
-    LK_TURN_LAST,
-    LK_NO_TURN
-} lk_turn;
+typedef enum lk_round {
+    LK_ROUND_BOXES,
+    LK_ROUND_SUMS,
+    LK_ROUND_STEP,
+    LK_ROUND_REPORTS,
+    LK_ROUND_LAST,
+    LK_NO_ROUND
+} lk_round;
 
 // Where the time of a step goes (apps/run/laps.h).
 typedef enum lk_lap {
     LK_LAP_COMPUTING,
     LK_LAP_EARLY,
     LK_LAP_WAITING,
-    LK_LAP_TURNS,
+    LK_LAP_ROUNDS,
     LK_LAP_MOVING,
     LK_LAP_UPDATING,
     LK_LAPS,
@@ -55,30 +55,30 @@ typedef enum lk_lap {
 
 typedef enum lk_act {
     // Of every replica:
-    LK_ACT_COMPUTE,   // LOAD, FORWARD, BACKWARD up to the end of a part
-    LK_ACT_SHARE,     // its share of a part's boxes
-    LK_ACT_JOIN,      // its share of the sums of a part that this worker owns
+    LK_ACT_COMPUTE,   // LOAD, FORWARD, BACKWARD up to the end of a bucket
+    LK_ACT_SHARE,     // its share of a bucket's boxes
+    LK_ACT_JOIN,      // its share of the sums of a bucket that this worker owns
     LK_ACT_VERDICT,   // nothing where nobody asks
     LK_ACT_APPLY,     // REDUCE where that is still to be done, and APPLY
     LK_ACT_EVALUATE,  // LOAD, FORWARD of the test set
     LK_ACT_MEET,      // none goes on before all replicas of this worker have come
     // Of the first replica alone, for all:
-    LK_ACT_LOOK,         // which parts have come meanwhile?
-    LK_ACT_NOTE,         // this worker's note is written, with the last part
+    LK_ACT_LOOK,         // which buckets have come meanwhile?
+    LK_ACT_REPORT,         // this worker's report is written, with the last bucket
     LK_ACT_COMPLETE,     // .. and completed
     LK_ACT_GIVE,         // what this worker has written goes to all,
-    LK_ACT_GIVE_JOINED,  // .. the sums of all parts that it has joined since
+    LK_ACT_GIVE_JOINED,  // .. the sums of all buckets that it has joined since
     LK_ACT_AWAIT,        // what all others have written is here
 } lk_act;
 
 typedef struct lk_row {
-    uint8_t act, turn, lap;  // lk_act, lk_turn, lk_lap: what ends with it, by the first's clock
+    uint8_t act, round, lap;  // lk_act, lk_round, lk_lap: what ends with it, by the first's clock
 } lk_row;
 
 typedef enum lk_repeat {
     LK_ONCE,
-    LK_EACH_PART,   // for every part of the exchange
-    LK_PARTS_LEFT,  // for every part that this worker has not joined yet
+    LK_EACH_BUCKET,   // for every part of the exchange
+    LK_BUCKETS_LEFT,  // for every bucket that this worker has not joined yet
 } lk_repeat;
 
 typedef struct lk_section {
@@ -94,9 +94,10 @@ typedef struct lk_course {
 
 extern const lk_course lk_course_alone;     // one worker
 extern const lk_course lk_course_shared;    // all workers share one memory (exchange.h)
-extern const lk_course lk_course_boxes;     // boxes and sums, in parts (exchange.h)
+extern const lk_course lk_course_boxes;     // boxes and sums, in buckets (exchange.h)
 extern const lk_course lk_course_device;    // the step is the device's; nobody waits for it
-extern const lk_course lk_course_devices;   // .. and of several workers', who tell each other notes
+extern const lk_course
+    lk_course_devices;  // .. and of several workers', who tell each other reports
 extern const lk_course lk_course_evaluate;  // an evaluation: of one worker,
 extern const lk_course lk_course_evaluates;  // and of several
 
@@ -111,13 +112,14 @@ typedef struct lk_transport {
     const lk_course *step, *evaluation;
     // Have all replicas of this worker come to this row?
     lk_wait (*meet)(lk_member *m);
-    // Called by the first replica alone; not where one worker is alone. A part of a turn is given
-    // once and awaited once a step, in ascending order; notes have one part and go with the last
-    // part of the boxes. `look` never waits: have all given theirs? A part for which it said so is
-    // not awaited any more. `await` says LK_WAIT_LOST, and in d->lost why, where workers are lost.
-    void (*give)(lk_driver *d, lk_turn turn, uint32_t part);
-    bool (*look)(lk_driver *d, lk_turn turn, uint32_t part);
-    lk_wait (*await)(lk_driver *d, lk_turn turn, uint32_t part);
+    // Called by the first replica alone; not where one worker is alone. A bucket of a round is
+    // given once and awaited once a step, in ascending order; reports have one bucket and go with
+    // the last bucket of the boxes. `look` never waits: have all given theirs? A bucket for which
+    // it said so is not awaited any more. `await` says LK_WAIT_LOST, and in d->lost why, where
+    // workers are lost.
+    void (*give)(lk_driver *d, lk_round round, uint32_t bucket);
+    bool (*look)(lk_driver *d, lk_round round, uint32_t bucket);
+    lk_wait (*await)(lk_driver *d, lk_round round, uint32_t bucket);
 } lk_transport;
 
 // --- who computes ------------------------------------------------------------------------------
@@ -125,12 +127,12 @@ typedef struct lk_transport {
 typedef struct lk_lanes {
     void (*compute)(lk_member *m);
     void (*share)(lk_member *m);
-    void (*join)(lk_member *m, uint32_t part);
+    void (*join)(lk_member *m, uint32_t bucket);
     void (*apply)(lk_member *m);  // where the verdict is not LK_VERDICT_APPLY, no weight is written
     void (*evaluate)(lk_member *m);
     // The first op that was not finite anywhere, or LK_NONE. NULL: nobody may ask for a verdict.
     uint32_t (*flag)(const lk_driver *d);
-    void (*note)(lk_driver *d);
+    void (*report)(lk_driver *d);
     void (*complete)(lk_driver *d);
     lk_step_result (*finish)(lk_driver *d);
 } lk_lanes;
@@ -151,26 +153,26 @@ struct lk_driver {
     const lk_lanes *lanes;
     const lk_transport *transport;
     void *lanes_context, *transport_context;  // theirs alone
-    lk_world *worlds;                         // (programs) one for each step program
+    lk_group *groups;                         // (programs) one for each step program
     lk_exchange *exchanges;                   // (programs) or NULL: one worker
     uint32_t programs;
     lk_error *lost;    // why other workers, or a GPU, are not heard any more
     lk_decide decide;  // NULL: nobody asks, and every step is applied
     const void *decide_context;
-    // A lap has ended; turn: the one that was awaited, or LK_NO_TURN. NULL: nobody looks.
-    void (*lap)(void *clock, lk_lap lap, lk_turn turn);
+    // A lap has ended; round: the one that was awaited, or LK_NO_ROUND. NULL: nobody looks.
+    void (*lap)(void *clock, lk_lap lap, lk_round round);
     void *clock;
-    uint32_t stop;  // told to all with the next note: a signal this worker was asked to stop by;
+    uint32_t stop;  // told to all with the next report: a signal this worker was asked to stop by;
     bool save_by_clock;  // the leader's clock says that the step is saved
     // Of the step or the evaluation under way:
     const lk_course *course;
-    lk_world *world;
+    lk_group *group;
     lk_exchange *exchange;
     uint64_t step;          // of an evaluation: steps done
     const lk_source *test;  // NULL: a step
     uint64_t test_count;
-    uint32_t parts;
-    uint32_t here;        // parts whose boxes have come, from the first on
+    uint32_t buckets;
+    uint32_t here;        // buckets whose boxes have come, from the first on
     uint32_t lost_after;  // all end after so many meetings; 0: nobody is lost
     lk_verdict verdict;
 };
@@ -178,9 +180,9 @@ struct lk_driver {
 struct lk_member {
     lk_driver *driver;
     uint32_t replica;
-    uint32_t section, row, part;
+    uint32_t section, row, bucket;
     uint32_t meetings;       // that this member has been to
-    uint32_t joined, given;  // parts that it has joined; of the first: whose sums are given
+    uint32_t joined, given;  // buckets that it has joined; of the first: whose sums are given
     bool over;
     lk_verdict verdict;
     lk_walk walk;
@@ -206,9 +208,9 @@ extern const lk_transport lk_in_turn;
 void lk_driver_run_in_turn(lk_driver *d);
 
 // The lap of the first member ends.
-static inline void lk_member_lap(const lk_member *m, lk_lap lap, lk_turn turn) {
+static inline void lk_member_lap(const lk_member *m, lk_lap lap, lk_round round) {
     const lk_driver *d = m->driver;
-    if (m->replica == 0 && d->lap && lap != LK_NO_LAP) d->lap(d->clock, lap, turn);
+    if (m->replica == 0 && d->lap && lap != LK_NO_LAP) d->lap(d->clock, lap, round);
 }
 
 #endif

@@ -1,35 +1,39 @@
 // exchange.h - what workers give each other in a step: whole tree nodes as bytes, finished sums,
-// and a short note. Freestanding; knows who owns what, not how bytes travel (comm/mpi/mpi.h).
+// and a short report. Freestanding; knows who owns what, not how bytes travel (comm/mpi/mpi.h).
 //
-// The vector of gradients (program.h, loss_offset) is cut into parts, and each part into one slice
-// for each worker, its owner. In a step, after all replicas of a worker have computed a part:
+// The vector of gradients (program.h, loss_offset) is cut into buckets, and each bucket into one
+// partition for each worker, its owner. In a step, after all replicas of a worker have computed a
+// bucket:
 //
 //     SHARE    worker w joins its replicas' nodes to the few whole nodes that its grains make. What
-//              of them lies in slice d is box (w, d).
-//     --------------- turn: box (w, d) is with d; with those of the last part, notes are with all
-//     JOIN     owner d joins the boxes (*, d), in tree order, to slice d of the whole sum
-//     --------------- turn: every finished slice is with everybody
+//              of them lies in partition d is box (w, d).
+//     --------------- round: box (w, d) is with d; with those of the last bucket, reports are with
+//     all JOIN     owner d joins the boxes (*, d), in tree order, to partition d of the whole sum
+//     --------------- round: every finished partition is with everybody
 //     APPLY    once the step is computed, every worker updates all its parameters from the same
 //              sums, so to the same bits
 //
-// There is one part, of all, unless the layout says `part_floats`. Then there is one for as many
-// layers as make so many floats, and it is exchanged as soon as backward is done with them in a
-// replica's last wave, while the layers before them are still computed: their part comes after it.
+// There is one bucket, of all, unless the layout says `bucket_floats`. Then there is one for as
+// many layers as make so many floats, and it is exchanged as soon as backward is done with them in
+// a replica's last microbatch, while the layers before them are still computed: their bucket comes
+// after it.
 //
 // Nothing but lk_reduce adds, so neither the cut nor the transport can change a number. What is
-// written in one turn of a part is read before the next begins, and overwritten after it: two turns
-// a step suffice, and notes, which alone go round in evaluation too, lie in two places by turns.
+// written in one round of a bucket is read before the next begins, and overwritten after it: two
+// rounds a step suffice, and reports, which alone go round in evaluation too, lie in two places by
+// turns.
 //
 // Where all workers share a memory (program.h, `shared`), nothing is boxed: every replica updates
 // what it owns from what the others hold, as threads of one process do, parameters and slots exist
-// once, and of all this the notes alone are left.
+// once, and of all this the reports alone are left.
 //
-//     ------------------------- turn: all have computed; every note is with everybody -----------
-//     UPDATE   lk_step_update, every replica its own part
-//     ------------------------- turn: parameters are new, every note is complete ----------------
+//     ------------------------- round: all have computed; every report is with everybody
+//     ----------- UPDATE   lk_step_update, every replica its own part
+//     ------------------------- round: parameters are new, every report is complete
+//     ----------------
 //
 // Where all workers' devices exchange by themselves (program.h, `direct`; comm/cuda/exchange.h),
-// the notes alone are left too: of a step, what its workers are asked to do next.
+// the reports alone are left too: of a step, what its workers are asked to do next.
 #ifndef LOCKSTEP_COMM_STEP_EXCHANGE_H
 #define LOCKSTEP_COMM_STEP_EXCHANGE_H
 
@@ -43,64 +47,65 @@ typedef struct lk_worker {
 } lk_worker;
 
 // What everybody must know of everybody before a step or an evaluation has a result.
-typedef struct lk_note {
+typedef struct lk_report {
     uint32_t stop;               // a signal this worker was asked to stop by, or 0
     uint32_t save_by_clock;      // the leader's clock says that this step is saved: by all
-    uint32_t writes_checkpoint;  // it does, before its next note, which may be long in coming
+    uint32_t writes_checkpoint;  // it does, before its next report, which may be long in coming
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, of its examples
     uint32_t bad_op;                        // first op of which a result was not finite, or LK_NONE
     uint32_t bad_param;                     // likewise, of the parameters it alone has updated
     lk_counter blocks;                      // its whole nodes of this step
     float sums[LK_BLOCKS_MAX][LK_METRIC_SUMS_MAX];  // of the metrics, of each
-} lk_note;
+} lk_report;
 
-// Floats [begin, end) of a node, both multiples of 16. Slices depend on the parameters alone, so
-// they are the same whatever a worker computes with.
-typedef struct lk_slice {
+// Floats [begin, end) of a node, both multiples of 16. Partitions depend on the parameters alone,
+// so they are the same whatever a worker computes with.
+typedef struct lk_partition {
     uint64_t begin, end;
-} lk_slice;
-lk_slice lk_slice_of(const lk_program *program, uint32_t parts, uint32_t part);
+} lk_partition;
+lk_partition lk_partition_of(const lk_program *program, uint32_t buckets, uint32_t bucket);
 
-// What is exchanged at once: whole layers, final once op `after_op` of a replica's last wave is
-// done. The last part's is the last op of all.
-typedef struct lk_part {
+// What is exchanged at once: whole layers, final once op `after_op` of a replica's last microbatch
+// is done. The last bucket's is the last op of all.
+typedef struct lk_bucket {
     uint64_t begin, end;
     uint32_t after_op;
-} lk_part;
+} lk_bucket;
 
 // What does not travel alone, where nobody says: fewer floats, in all or to each owner, than are
 // worth messages of their own.
-enum { LK_PARTS_MAX = 8, LK_PART_FLOATS = 64 * 1024, LK_PART_SLICE_FLOATS = 8 * 1024 };
+enum { LK_BUCKETS_MAX = 8, LK_BUCKET_FLOATS = 64 * 1024, LK_PARTITION_FLOATS = 8 * 1024 };
 
-typedef struct lk_parts {
+typedef struct lk_buckets {
     uint32_t count;
-    lk_part part[LK_PARTS_MAX];
-} lk_parts;
-lk_parts lk_exchange_parts(const lk_program *program);
+    lk_bucket bucket[LK_BUCKETS_MAX];
+} lk_buckets;
+lk_buckets lk_exchange_buckets(const lk_program *program);
 
-// Cuts the gradients of a node into parts of at least `floats`, in the order in which backward is
+// Cuts the gradients of a node into buckets of at least `floats`, in the order in which backward is
 // done with them, `most` at most. Returns how many.
-uint32_t lk_cut_parts(const lk_program *program, uint64_t floats, uint32_t most, lk_part *parts);
+uint32_t lk_cut_buckets(const lk_program *program, uint64_t floats, uint32_t most,
+                        lk_bucket *buckets);
 
-// The slice of a part that a worker owns.
-lk_slice lk_part_slice(const lk_part *part, uint32_t world, uint32_t worker);
+// The partition of a bucket that a worker owns.
+lk_partition lk_bucket_partition(const lk_bucket *bucket, uint32_t world, uint32_t worker);
 
 typedef struct lk_exchange {
     const lk_program *program;
     const lk_worker *workers;  // (world)
     uint32_t world, rank;
-    lk_parts parts;
+    lk_buckets buckets;
     uint32_t slots;     // of this worker
-    float *boxes_out;   // (slots, loss_offset) in all: box (rank, d) of a slice is (slots, floats),
-                        // at slots * the slice's begin
-    float *sum_out;     // the slices of rank, those of all parts one after the other
-    lk_note *note_out;  // where the next note is written, and
-    lk_note *note_given;     // where the last one was
-    bool writes_checkpoint;  // to be said by the next note
-    // Set by the transport: where after a turn lies what the others wrote.
-    const float **box;     // (parts, world) box (w, rank)
-    const float **sum;     // (parts, world) slice w of the whole sum
-    const lk_note **note;  // (world)
+    float *boxes_out;   // (slots, loss_offset) in all: box (rank, d) of a partition is (slots,
+                       // floats), at slots * the partition's begin
+    float *sum_out;     // the partitions of rank, those of all buckets one after the other
+    lk_report *report_out;  // where the next report is written, and
+    lk_report *report_given;     // where the last one was
+    bool writes_checkpoint;  // to be said by the next report
+    // Set by the transport: where after a round lies what the others wrote.
+    const float **box;     // (buckets, world) box (w, rank)
+    const float **sum;     // (buckets, world) partition w of the whole sum
+    const lk_report **report;  // (world)
     // What a step's grains make, as long as it has as many as `leaves` says.
     uint32_t leaves;
     lk_counter *held;      // (replicas) the nodes that a replica holds at the end
@@ -125,21 +130,21 @@ bool lk_exchange_boxes(const lk_program *program);
 uint64_t lk_exchange_box_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
                                 uint32_t worker, uint32_t owner);
 
-// Floats of all slices that a worker owns, or of those of the parts before `part`.
-uint64_t lk_exchange_sum_floats(const lk_parts *parts, uint32_t world, uint32_t worker,
-                                uint32_t part);
+// Floats of all partitions that a worker owns, or of those of the buckets before `bucket`.
+uint64_t lk_exchange_sum_floats(const lk_buckets *buckets, uint32_t world, uint32_t worker,
+                                uint32_t bucket);
 
-// Floats that a worker gives: its boxes, then its slice of the sum.
+// Floats that a worker gives: its boxes, then its partition of the sum.
 uint64_t lk_exchange_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
                             uint32_t worker);
 
-// Bytes of the tables, and the tables in `memory` (aligned to 64). boxes_out, sum_out, note_out
+// Bytes of the tables, and the tables in `memory` (aligned to 64). boxes_out, sum_out, report_out
 // and the pointers that the transport sets are still to be filled in.
 uint64_t lk_exchange_bytes(const lk_program *program, uint32_t world);
 void lk_exchange_make(lk_exchange *x, const lk_program *program, const lk_worker *workers,
                       uint32_t world, uint32_t rank, void *memory);
 
-// Once a step, before the first part is shared: what nodes there will be.
+// Once a step, before the first bucket is shared: what nodes there will be.
 void lk_exchange_foresee(lk_exchange *x, uint64_t step);
 
 // Who does a share of the work: number `number` of `count` in this process.
@@ -148,27 +153,27 @@ typedef struct lk_adder {
     uint32_t number, count;
 } lk_adder;
 
-// What is done with a part, by each of them. `held`: the nodes of this process' replicas, or GPUs;
-// lk_exchange_held makes the table of a replica.
-const lk_holding *lk_exchange_held(lk_exchange *x, const lk_world *world, uint32_t replica);
+// What is done with a bucket, by each of them. `held`: the nodes of this process' replicas, or
+// GPUs; lk_exchange_held makes the table of a replica.
+const lk_holding *lk_exchange_held(lk_exchange *x, const lk_group *group, uint32_t replica);
 void lk_exchange_share(lk_exchange *x, const lk_adder *by, const lk_holding *held, uint32_t holders,
-                       uint32_t part);
-void lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t part);
-// Of all parts one after the other, once backward is over.
-void lk_exchange_apply(lk_exchange *x, lk_world *world, uint32_t replica, uint64_t step,
-                       uint32_t part);
+                       uint32_t bucket);
+void lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t bucket);
+// Of all buckets one after the other, once backward is over.
+void lk_exchange_apply(lk_exchange *x, lk_group *group, uint32_t replica, uint64_t step,
+                       uint32_t bucket);
 
-// Writes this worker's note, once its replicas have computed their share of `grains` grains of
+// Writes this worker's report, once its replicas have computed their share of `grains` grains of
 // which the first `leaves` are there.
-void lk_exchange_write_note(lk_exchange *x, const lk_world *world, uint32_t grains, uint32_t leaves,
-                            uint32_t stop);
+void lk_exchange_write_report(lk_exchange *x, const lk_group *group, uint32_t grains,
+                              uint32_t leaves, uint32_t stop);
 
-// Where the memory is shared, after the update: completes the note that went round last.
-void lk_exchange_complete_note(lk_exchange *x, const lk_world *world);
+// Where the memory is shared, after the update: completes the report that went round last.
+void lk_exchange_complete_report(lk_exchange *x, const lk_group *group);
 
-// The result of the step or evaluation over `examples` in `leaves` grains, from all notes: the same
-// for every worker.
-lk_step_result lk_exchange_finish(const lk_exchange *x, lk_world *world, uint32_t leaves,
+// The result of the step or evaluation over `examples` in `leaves` grains, from all reports: the
+// same for every worker.
+lk_step_result lk_exchange_finish(const lk_exchange *x, lk_group *group, uint32_t leaves,
                                   uint64_t examples);
 
 #endif

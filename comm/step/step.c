@@ -1,4 +1,4 @@
-// step.c - waves of a replica, slices of an owner. Freestanding.
+// step.c - microbatches of a replica, slices of an owner. Freestanding.
 #include "comm/step/step.h"
 
 #include "ops/fmaf.h"
@@ -14,7 +14,7 @@ _Static_assert(sizeof(lk_op) == 144 && sizeof(lk_tensor) == 144 && sizeof(lk_par
 void lk_core_take_tables(lk_arena *a, const lk_program *p, lk_core_regions *r) {
     const uint64_t line = LK_TENSOR_ALIGN_BYTES;
     r->tables = lk_arena_take(a, "program tables", lk_programs_bytes(&p->spec->model), 1, line);
-    r->world_tables = lk_arena_take(a, "scheduler tables", lk_world_bytes(p), 1, line);
+    r->group_tables = lk_arena_take(a, "scheduler tables", lk_group_bytes(p), 1, line);
 }
 
 void lk_core_take_memory(lk_arena *a, const lk_program *p, bool device, lk_core_regions *r) {
@@ -32,95 +32,97 @@ void lk_core_take(lk_arena *a, const lk_program *p, lk_core_regions *r) {
     lk_core_take_memory(a, p, true, r);
 }
 
-uint64_t lk_world_bytes(const lk_program *p) {
+uint64_t lk_group_bytes(const lk_program *p) {
     uint64_t r = p->layout.replicas, sharers = lk_layout_sharers(&p->layout);
     return lk_round_up(sharers * sizeof(lk_frame), 64) +
            lk_round_up(r * sharers * sizeof(lk_holding), 64) +
            lk_round_up(r * sizeof(uint32_t), 64);
 }
 
-void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *kernels,
+void lk_group_make(lk_group *group, const lk_program *program, const lk_kernels *kernels,
                    const lk_source *source, uint8_t *device, uint8_t *replica_regions,
                    uint64_t replica_stride, void *memory) {
     uint64_t r = program->layout.replicas, sharers = lk_layout_sharers(&program->layout);
     uint8_t *at = memory;
-    *world = (lk_world){.program = program,
+    *group = (lk_group){.program = program,
                         .kernels = kernels,
                         .replicas = program->layout.replicas,
                         .sharers = (uint32_t)sharers,
                         .first = lk_layout_first_sharer(&program->layout)};
-    world->sharer = (lk_frame *)(void *)at;
-    world->frames = world->sharer + world->first;
+    group->sharer = (lk_frame *)(void *)at;
+    group->frames = group->sharer + group->first;
     at += lk_round_up(sharers * sizeof(lk_frame), 64);
-    world->holdings = (lk_holding *)(void *)at;
+    group->holdings = (lk_holding *)(void *)at;
     at += lk_round_up(r * sharers * sizeof(lk_holding), 64);
-    world->bad_param = (uint32_t *)(void *)at;
-    for (uint32_t i = 0; i < sharers; i++) world->sharer[i] = (lk_frame){.program = program};
+    group->bad_param = (uint32_t *)(void *)at;
+    for (uint32_t i = 0; i < sharers; i++) group->sharer[i] = (lk_frame){.program = program};
     for (uint32_t i = 0; i < r; i++) {
-        world->frames[i] = (lk_frame){.program = program,
+        group->frames[i] = (lk_frame){.program = program,
                                       .kernels = kernels,
                                       .source = source,
                                       .device = device,
                                       .replica = replica_regions + i * replica_stride};
-        if (program->checked) lk_check_start(&world->frames[i]);
+        if (program->checked) lk_check_start(&group->frames[i]);
     }
 }
 
-void lk_world_use(lk_world *world, const lk_program *program) {
-    if (world->program == program) return;
-    world->program = program;
-    for (uint32_t i = 0; i < world->sharers; i++) world->sharer[i].program = program;
-    for (uint32_t r = 0; r < world->replicas; r++) {
-        lk_frame *f = &world->frames[r];
+void lk_group_use(lk_group *group, const lk_program *program) {
+    if (group->program == program) return;
+    group->program = program;
+    for (uint32_t i = 0; i < group->sharers; i++) group->sharer[i].program = program;
+    for (uint32_t r = 0; r < group->replicas; r++) {
+        lk_frame *f = &group->frames[r];
         f->ahead = (lk_ahead){NULL, NULL, NULL};
         if (program->checked) lk_check_start(f);
     }
-    lk_world_look_ahead(world);
+    lk_group_look_ahead(group);
 }
 
-void lk_world_reach(lk_world *world, uint32_t sharer, uint8_t *replica) {
-    lk_assert(sharer < world->first || sharer >= world->first + world->replicas);
-    world->sharer[sharer].replica = replica;
+void lk_group_reach(lk_group *group, uint32_t sharer, uint8_t *replica) {
+    lk_assert(sharer < group->first || sharer >= group->first + group->replicas);
+    group->sharer[sharer].replica = replica;
 }
 
 // --- LOAD, FORWARD, BACKWARD -------------------------------------------------------------------
 
-static lk_waves waves_of(const lk_program *p, uint32_t replica, uint32_t grains, uint64_t positions,
-                         lk_wave wave) {
+static lk_microbatches microbatches_of(const lk_program *p, uint32_t replica, uint32_t grains,
+                                       uint64_t positions, lk_microbatch microbatch) {
     lk_grain_range range = lk_layout_grains(&p->layout, grains, replica);
-    wave.total_grains = lk_grains_of(p, positions);
-    return (lk_waves){.program = p,
-                      .start = wave.position,
+    microbatch.total_grains = lk_grains_of(p, positions);
+    return (lk_microbatches){.program = p,
+                      .start = microbatch.position,
                       .positions = positions,
                       .at = range.first,
-                      .end = LK_MIN(range.first + range.count, wave.total_grains),
-                      .wave = wave};
+                      .end = LK_MIN(range.first + range.count, microbatch.total_grains),
+                      .microbatch = microbatch};
 }
 
-lk_waves lk_step_waves(const lk_program *p, uint32_t replica, uint64_t step) {
+lk_microbatches lk_step_microbatches(const lk_program *p, uint32_t replica, uint64_t step) {
     const lk_run_spec *spec = p->spec;
     const lk_batch_start at = lk_batch_start_of(spec, step);
     uint32_t positions = lk_step_positions(spec, step);
-    const lk_wave wave = {.shuffled = true,
+    const lk_microbatch microbatch = {.shuffled = true,
                           .sparse = positions != lk_step_examples(spec, step),
                           .step = step,
                           .epoch = at.epoch,
                           .position = at.position};
-    return waves_of(p, replica, p->grains, positions, wave);
+    return microbatches_of(p, replica, p->grains, positions, microbatch);
 }
 
-lk_waves lk_evaluate_waves(const lk_program *p, uint32_t replica, uint64_t count) {
-    return waves_of(p, replica, lk_grains_of(p, count), count, (lk_wave){.shuffled = false});
+lk_microbatches lk_evaluate_microbatches(const lk_program *p, uint32_t replica, uint64_t count) {
+    return microbatches_of(p, replica, lk_grains_of(p, count), count,
+                           (lk_microbatch){.shuffled = false});
 }
 
-bool lk_next_wave(lk_waves *w) {
+bool lk_next_microbatch(lk_microbatches *w) {
     if (w->at >= w->end) return false;
     uint64_t grain = w->program->spec->grain, first = w->at * grain;
-    w->wave.first_grain = w->at;
-    w->wave.grain_count = LK_MIN(w->program->wave_grains, w->end - w->at);
-    w->wave.examples = (uint32_t)LK_MIN(w->wave.grain_count * grain, w->positions - first);
-    w->wave.position = w->start + first;
-    w->at += w->wave.grain_count;
+    w->microbatch.first_grain = w->at;
+    w->microbatch.grain_count = LK_MIN(w->program->microbatch_grains, w->end - w->at);
+    w->microbatch.examples =
+        (uint32_t)LK_MIN(w->microbatch.grain_count * grain, w->positions - first);
+    w->microbatch.position = w->start + first;
+    w->at += w->microbatch.grain_count;
     return true;
 }
 
@@ -132,80 +134,85 @@ uint32_t lk_step_grains(const lk_program *p, uint64_t step) {
     return lk_grains_of(p, lk_step_positions(p->spec, step));
 }
 
-static inline void begin_progress(lk_world *world, uint32_t replica, const lk_waves *waves) {
+static inline void begin_progress(lk_group *group, uint32_t replica,
+                                  const lk_microbatches *microbatches) {
     if (replica != 0) return;
-    world->progress.done = 0;
-    world->progress.all = waves->end - waves->at;
+    group->progress.done = 0;
+    group->progress.all = microbatches->end - microbatches->at;
 }
 
-static inline void add_progress(lk_world *world, uint32_t replica, const lk_waves *waves) {
-    if (replica == 0) world->progress.done += waves->wave.grain_count;
+static inline void add_progress(lk_group *group, uint32_t replica,
+                                const lk_microbatches *microbatches) {
+    if (replica == 0) group->progress.done += microbatches->microbatch.grain_count;
 }
 
 // In line: a board calls one of the two alone.
-__attribute__((always_inline)) static inline lk_waves start(lk_world *world, uint32_t replica,
-                                                            uint64_t step) {
-    lk_frame *f = &world->frames[replica];
-    lk_waves waves = lk_step_waves(world->program, replica, step);
+__attribute__((always_inline)) static inline lk_microbatches start(lk_group *group,
+                                                                   uint32_t replica,
+                                                                   uint64_t step) {
+    lk_frame *f = &group->frames[replica];
+    lk_microbatches microbatches = lk_step_microbatches(group->program, replica, step);
     lk_frame_start(f);
-    begin_progress(world, replica, &waves);
-    if (replica == 0) world->scalars = lk_step_scalars_at(world->program->spec, step);
+    begin_progress(group, replica, &microbatches);
+    if (replica == 0) group->scalars = lk_step_scalars_at(group->program->spec, step);
     // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
-    const bool none = waves.at >= waves.end && world->program->checked;
-    for (uint32_t op = 0; none && op < world->program->reduce_op; op++) lk_check_before_op(f, op);
-    return waves;
+    const bool none = microbatches.at >= microbatches.end && group->program->checked;
+    for (uint32_t op = 0; none && op < group->program->reduce_op; op++) lk_check_before_op(f, op);
+    return microbatches;
 }
 
-void lk_step_start(lk_world *world, uint32_t replica, uint64_t step, lk_walk *walk) {
-    walk->waves = start(world, replica, step);
+void lk_step_start(lk_group *group, uint32_t replica, uint64_t step, lk_walk *walk) {
+    walk->microbatches = start(group, replica, step);
     walk->op = 0;
 }
 
-void lk_step_walk(lk_world *world, uint32_t replica, lk_walk *walk, uint32_t last) {
-    const uint32_t all = world->program->reduce_op;
-    lk_waves *waves = &walk->waves;
-    while (walk->op > 0 || lk_next_wave(waves)) {
-        uint32_t end = waves->at < waves->end ? all : last + 1;
-        lk_execute_train_ops(&world->frames[replica], &waves->wave, walk->op, end, &walk->after);
+void lk_step_walk(lk_group *group, uint32_t replica, lk_walk *walk, uint32_t last) {
+    const uint32_t all = group->program->reduce_op;
+    lk_microbatches *microbatches = &walk->microbatches;
+    while (walk->op > 0 || lk_next_microbatch(microbatches)) {
+        uint32_t end = microbatches->at < microbatches->end ? all : last + 1;
+        lk_execute_train_ops(&group->frames[replica], &microbatches->microbatch, walk->op, end,
+                             &walk->after);
         walk->op = end < all ? end : 0;
         if (walk->op > 0) return;
-        add_progress(world, replica, waves);
+        add_progress(group, replica, microbatches);
     }
 }
 
-void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step) {
-    lk_waves waves = start(world, replica, step);
-    while (lk_next_wave(&waves)) {
-        lk_execute_train(&world->frames[replica], &waves.wave);
-        add_progress(world, replica, &waves);
+void lk_step_compute(lk_group *group, uint32_t replica, uint64_t step) {
+    lk_microbatches microbatches = start(group, replica, step);
+    while (lk_next_microbatch(&microbatches)) {
+        lk_execute_train(&group->frames[replica], &microbatches.microbatch);
+        add_progress(group, replica, &microbatches);
     }
 }
 
-void lk_step_compute_seen(lk_world *world, uint32_t replica, uint64_t step, lk_on_op seen,
+void lk_step_compute_seen(lk_group *group, uint32_t replica, uint64_t step, lk_on_op seen,
                           void *context) {
-    lk_waves waves = start(world, replica, step);
+    lk_microbatches microbatches = start(group, replica, step);
     lk_counter after = {0};
-    while (lk_next_wave(&waves)) {
-        for (uint32_t op = 0; op < world->program->reduce_op; op++) {
-            lk_execute_train_ops(&world->frames[replica], &waves.wave, op, op + 1, &after);
+    while (lk_next_microbatch(&microbatches)) {
+        for (uint32_t op = 0; op < group->program->reduce_op; op++) {
+            lk_execute_train_ops(&group->frames[replica], &microbatches.microbatch, op, op + 1,
+                                 &after);
             seen(context, replica, op);
         }
-        add_progress(world, replica, &waves);
+        add_progress(group, replica, &microbatches);
     }
 }
 
 // --- REDUCE, APPLY -----------------------------------------------------------------------------
 
-void lk_step_foresee(lk_world *world, uint64_t step) {
-    const lk_program *p = world->program;
+void lk_step_foresee(lk_group *group, uint64_t step) {
+    const lk_program *p = group->program;
     uint32_t leaves = lk_step_grains(p, step);
-    for (uint32_t s = 0; s < world->sharers; s++) {
+    for (uint32_t s = 0; s < group->sharers; s++) {
         lk_grain_range range = lk_replica_grains(p->grains, p->layout.replicas_all, s);
         uint32_t end = LK_MIN(range.first + range.count, leaves);
         uint32_t count = end > range.first ? end - range.first : 0;
-        lk_counter held = lk_nodes_held(range.first, count, p->wave_grains, leaves);
-        lk_frame *f = &world->sharer[s];
-        bool ours = f >= world->frames && f < world->frames + world->replicas;
+        lk_counter held = lk_nodes_held(range.first, count, p->microbatch_grains, leaves);
+        lk_frame *f = &group->sharer[s];
+        bool ours = f >= group->frames && f < group->frames + group->replicas;
         lk_assert(!ours || f->counter.count == held.count);
         if (!ours) f->counter = held;
     }
@@ -213,7 +220,7 @@ void lk_step_foresee(lk_world *world, uint64_t step) {
 
 // What an owner needs for its share of a step's update.
 typedef struct update {
-    lk_world *world;
+    lk_group *group;
     lk_frame *frame;
     uint32_t replica, sharer;
     uint32_t positions, leaves;
@@ -221,41 +228,41 @@ typedef struct update {
     float *scratch;
 } update;
 
-static void apply_at(lk_world *world, uint32_t replica, uint32_t index, uint64_t first,
+static void apply_at(lk_group *group, uint32_t replica, uint32_t index, uint64_t first,
                      uint64_t count, const float *sum) {
-    const lk_program *p = world->program;
+    const lk_program *p = group->program;
     const lk_param *param = &p->params[index];
-    const lk_frame *frame = &world->frames[replica];
+    const lk_frame *frame = &group->frames[replica];
     const lk_optimizer *o = p->optimizer;
     float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
     for (uint32_t s = 0; s < lk_optimizer_slot_count(o); s++) {
         slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
     }
     float *w = lk_param_at(frame, index) + first;
-    if (lk_apply_of(world->kernels, o)(o, &world->scalars, count, sum, w, slots) == 0) return;
-    world->bad_param[replica] = LK_MIN(world->bad_param[replica], index);
+    if (lk_apply_of(group->kernels, o)(o, &group->scalars, count, sum, w, slots) == 0) return;
+    group->bad_param[replica] = LK_MIN(group->bad_param[replica], index);
 }
 
-void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t param,
+void lk_group_apply(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,
                     uint64_t first, uint64_t count, const float *sum) {
-    lk_assert(world->scalars.s == step);
-    apply_at(world, replica, param, first, count, sum);
+    lk_assert(group->scalars.s == step);
+    apply_at(group, replica, param, first, count, sum);
 }
 
 // Elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
 static void apply(const update *u, uint32_t index, uint64_t first, uint64_t count,
                   const float *sum) {
-    apply_at(u->world, u->replica, index, first, count, sum);
+    apply_at(u->group, u->replica, index, first, count, sum);
 }
 
 // The part of a partials parameter that lies in [begin, end) of the node vector.
 static void update_partials(const update *u, uint32_t index, uint64_t begin, uint64_t end) {
-    const lk_param *param = &u->world->program->params[index];
+    const lk_param *param = &u->group->program->params[index];
     uint64_t first = LK_MAX(begin, param->node_offset);
     uint64_t last = LK_MIN(end, param->node_offset + param->count);
     for (uint64_t at = first; at < last; at += LK_JOIN_FLOATS) {
         uint64_t count = LK_MIN(last - at, (uint64_t)LK_JOIN_FLOATS);
-        const float *sum = lk_reduce(u->world->kernels, u->holdings, u->world->sharers, u->leaves,
+        const float *sum = lk_reduce(u->group->kernels, u->holdings, u->group->sharers, u->leaves,
                                      at, count, u->scratch);
         apply(u, index, at - param->node_offset, count, sum);
     }
@@ -263,15 +270,15 @@ static void update_partials(const update *u, uint32_t index, uint64_t begin, uin
 
 // Every grain of the step as the gradient op of `param` sees it, in leaf order, from all who share.
 static const lk_grain_view *all_views(const update *u, const lk_op *op) {
-    const lk_program *p = u->world->program;
+    const lk_program *p = u->group->program;
     lk_grain_view *views = lk_tensor_at(u->frame, p->views);
-    for (uint32_t r = 0; r < u->world->sharers; r++) {
-        lk_grain_range range = lk_replica_grains(p->grains, u->world->sharers, r);
+    for (uint32_t r = 0; r < u->group->sharers; r++) {
+        lk_grain_range range = lk_replica_grains(p->grains, u->group->sharers, r);
         uint32_t end = LK_MIN(range.first + range.count, u->leaves);
         for (uint32_t g = range.first; g < end; g++) {
             uint64_t held = u->positions - (uint64_t)range.first * p->spec->grain;
             uint32_t examples = (uint32_t)LK_MIN(held, (uint64_t)range.count * p->spec->grain);
-            views[g] = lk_grain_view_at(&u->world->sharer[r], op, g - range.first, examples);
+            views[g] = lk_grain_view_at(&u->group->sharer[r], op, g - range.first, examples);
         }
     }
     return views;
@@ -286,23 +293,23 @@ static uint64_t operands_rows(const lk_kernels *k, uint64_t n_count) {
 }
 
 // The first row of an operands parameter that a sharer owns; of the one after the last, the end.
-static uint64_t first_row(const lk_op *op, const lk_world *world, uint64_t sharer) {
+static uint64_t first_row(const lk_op *op, const lk_group *group, uint64_t sharer) {
     uint64_t k_count, columns;
     op->type->rows(op, &k_count, &columns);
-    return LK_MIN(lk_round_up(k_count * sharer / world->sharers, LK_OPERANDS_ROWS), k_count);
+    return LK_MIN(lk_round_up(k_count * sharer / group->sharers, LK_OPERANDS_ROWS), k_count);
 }
 
 // The rows of an operands parameter that this replica owns: gradient and update, block by block in
 // cache.
 static void update_operands(const update *u, uint32_t index) {
-    const lk_program *p = u->world->program;
+    const lk_program *p = u->group->program;
     const lk_op *op = &p->ops[p->params[index].gradient_op];
     uint64_t k_count, n_count;
     op->type->rows(op, &k_count, &n_count);
-    uint64_t begin = first_row(op, u->world, u->sharer);
-    uint64_t end = first_row(op, u->world, u->sharer + 1);
-    uint64_t rows = operands_rows(u->world->kernels, n_count);
-    const lk_kernel kernel = lk_kernel_of(u->world->kernels, op->type);
+    uint64_t begin = first_row(op, u->group, u->sharer);
+    uint64_t end = first_row(op, u->group, u->sharer + 1);
+    uint64_t rows = operands_rows(u->group->kernels, n_count);
+    const lk_kernel kernel = lk_kernel_of(u->group->kernels, op->type);
     lk_lane lane = lk_lane_of(u->frame, op, 0);
     lane.grains = all_views(u, op);
     lane.grain_count = u->leaves;
@@ -323,18 +330,18 @@ static void update_operands(const update *u, uint32_t index) {
 // More would drive what the layers before it need out of a core's own cache.
 enum { AHEAD_FLOATS_MAX = 256 * 1024 };
 
-void lk_world_look_ahead(lk_world *world) {
-    const lk_program *p = world->program;
+void lk_group_look_ahead(lk_group *group) {
+    const lk_program *p = group->program;
     uint32_t param = 0;
     while (param < p->param_count && p->params[param].mode == LK_REDUCE_PARTIALS) param++;
     if (param == p->param_count) return;
     const lk_op *op = &p->ops[p->params[param].gradient_op];
     uint64_t k_count, n_count;
     op->type->rows(op, &k_count, &n_count);
-    for (uint32_t r = 0; r < world->replicas; r++) {
-        lk_frame *f = &world->frames[r];
-        uint64_t begin = first_row(op, world, world->first + r);
-        uint64_t end = first_row(op, world, world->first + r + 1);
+    for (uint32_t r = 0; r < group->replicas; r++) {
+        lk_frame *f = &group->frames[r];
+        uint64_t begin = first_row(op, group, group->first + r);
+        uint64_t end = first_row(op, group, group->first + r + 1);
         bool before = begin > k_count - end;
         uint64_t floats =
             LK_MIN((before ? begin : k_count - end) * n_count, (uint64_t)AHEAD_FLOATS_MAX);
@@ -343,34 +350,34 @@ void lk_world_look_ahead(lk_world *world) {
     }
 }
 
-const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica) {
-    lk_holding *h = world->holdings + (uint64_t)replica * world->sharers;
-    world->bad_param[replica] = LK_NONE;
-    if (world->program->checked) {
-        lk_check_before_op(&world->frames[replica], world->program->reduce_op);
+const lk_holding *lk_group_begin_update(lk_group *group, uint32_t replica) {
+    lk_holding *h = group->holdings + (uint64_t)replica * group->sharers;
+    group->bad_param[replica] = LK_NONE;
+    if (group->program->checked) {
+        lk_check_before_op(&group->frames[replica], group->program->reduce_op);
     }
-    for (uint32_t r = 0; r < world->sharers; r++) {
-        h[r] = (lk_holding){&world->sharer[r].counter, lk_node_at(&world->sharer[r], 0),
-                            world->program->node_floats};
+    for (uint32_t r = 0; r < group->sharers; r++) {
+        h[r] = (lk_holding){&group->sharer[r].counter, lk_node_at(&group->sharer[r], 0),
+                            group->program->node_floats};
     }
     return h;
 }
 
-void lk_step_update(lk_world *world, uint32_t replica, uint64_t step) {
-    const lk_program *p = world->program;
-    lk_assert(world->scalars.s == step);
-    lk_frame *frame = &world->frames[replica];
-    const update u = {.world = world,
+void lk_step_update(lk_group *group, uint32_t replica, uint64_t step) {
+    const lk_program *p = group->program;
+    lk_assert(group->scalars.s == step);
+    lk_frame *frame = &group->frames[replica];
+    const update u = {.group = group,
                       .frame = frame,
                       .replica = replica,
-                      .sharer = world->first + replica,
+                      .sharer = group->first + replica,
                       .positions = lk_step_positions(p->spec, step),
                       .leaves = lk_step_grains(p, step),
-                      .holdings = lk_world_begin_update(world, replica),
+                      .holdings = lk_group_begin_update(group, replica),
                       .scratch = lk_tensor_at(frame, p->reduce_scratch)};
     uint64_t sixteens = p->node_floats / 16;
-    uint64_t begin = sixteens * u.sharer / world->sharers * 16;
-    uint64_t end = sixteens * (u.sharer + 1) / world->sharers * 16;
+    uint64_t begin = sixteens * u.sharer / group->sharers * 16;
+    uint64_t end = sixteens * (u.sharer + 1) / group->sharers * 16;
     for (uint32_t i = 0; i < p->param_count; i++) {
         if (p->params[i].mode == LK_REDUCE_PARTIALS) {
             update_partials(&u, i, begin, end);
@@ -408,61 +415,61 @@ lk_step_result lk_result_of(const lk_program *p, const lk_holding *sums, uint32_
     return result;
 }
 
-lk_step_result lk_world_result(const lk_world *world, const lk_holding *sums, uint32_t holder_count,
+lk_step_result lk_group_result(const lk_group *group, const lk_holding *sums, uint32_t holder_count,
                                uint32_t leaves, uint64_t examples,
                                const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op) {
     uint32_t param = LK_NONE;
-    for (uint32_t r = 0; r < world->replicas; r++) param = LK_MIN(param, world->bad_param[r]);
-    return lk_result_of(world->program, sums, holder_count, leaves, examples, counts, bad_op,
+    for (uint32_t r = 0; r < group->replicas; r++) param = LK_MIN(param, group->bad_param[r]);
+    return lk_result_of(group->program, sums, holder_count, leaves, examples, counts, bad_op,
                         param);
 }
 
-static lk_step_result finish(lk_world *world, uint32_t leaves, uint64_t examples) {
+static lk_step_result finish(lk_group *group, uint32_t leaves, uint64_t examples) {
     uint32_t counts[LK_METRIC_COUNTS_MAX] = {0}, bad_op = LK_NONE;
-    lk_holding *h = world->holdings;
-    for (uint32_t r = 0; r < world->replicas; r++) {
-        const lk_frame *f = &world->frames[r];
+    lk_holding *h = group->holdings;
+    for (uint32_t r = 0; r < group->replicas; r++) {
+        const lk_frame *f = &group->frames[r];
         h[r] = (lk_holding){&f->counter, f->sums[0], LK_METRIC_SUMS_MAX};
         lk_metric_add_counts(counts, f->counts);
         bad_op = LK_MIN(bad_op, f->bad_op);
     }
-    return lk_world_result(world, h, world->replicas, leaves, examples, counts, bad_op);
+    return lk_group_result(group, h, group->replicas, leaves, examples, counts, bad_op);
 }
 
 // Only now is nobody reading another replica's operands.
-void lk_world_check(const lk_world *world) {
-    if (!world->program->checked) return;
-    for (uint32_t r = 0; r < world->replicas; r++) {
-        lk_check_after_op(&world->frames[r], world->program->reduce_op, true);
-        lk_check_lasting(&world->frames[r]);
+void lk_group_check(const lk_group *group) {
+    if (!group->program->checked) return;
+    for (uint32_t r = 0; r < group->replicas; r++) {
+        lk_check_after_op(&group->frames[r], group->program->reduce_op, true);
+        lk_check_lasting(&group->frames[r]);
     }
 }
 
-lk_step_result lk_step_finish(lk_world *world, uint64_t step) {
-    lk_world_check(world);
-    return finish(world, lk_step_grains(world->program, step),
-                  lk_step_examples(world->program->spec, step));
+lk_step_result lk_step_finish(lk_group *group, uint64_t step) {
+    lk_group_check(group);
+    return finish(group, lk_step_grains(group->program, step),
+                  lk_step_examples(group->program->spec, step));
 }
 
-void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source,
+void lk_evaluate_compute(lk_group *group, uint32_t replica, const lk_source *source,
                          uint64_t count) {
-    lk_frame *f = &world->frames[replica];
+    lk_frame *f = &group->frames[replica];
     const lk_source *training = f->source;
-    lk_waves waves = lk_evaluate_waves(world->program, replica, count);
+    lk_microbatches microbatches = lk_evaluate_microbatches(group->program, replica, count);
     f->source = source;
-    world->bad_param[replica] = LK_NONE;
+    group->bad_param[replica] = LK_NONE;
     lk_frame_start(f);
-    begin_progress(world, replica, &waves);
-    while (lk_next_wave(&waves)) {
-        lk_execute_forward(f, &waves.wave);
-        add_progress(world, replica, &waves);
-        if (!world->on_logits) continue;
-        world->on_logits(world->on_logits_context, waves.wave.position, waves.wave.examples,
-                         lk_tensor_at(f, world->program->logits));
+    begin_progress(group, replica, &microbatches);
+    while (lk_next_microbatch(&microbatches)) {
+        lk_execute_forward(f, &microbatches.microbatch);
+        add_progress(group, replica, &microbatches);
+        if (!group->on_logits) continue;
+        group->on_logits(group->on_logits_context, microbatches.microbatch.position,
+                         microbatches.microbatch.examples, lk_tensor_at(f, group->program->logits));
     }
     f->source = training;
 }
 
-lk_step_result lk_evaluate_finish(lk_world *world, uint64_t count) {
-    return finish(world, lk_grains_of(world->program, count), count);
+lk_step_result lk_evaluate_finish(lk_group *group, uint64_t count) {
+    return finish(group, lk_grains_of(group->program, count), count);
 }

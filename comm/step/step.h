@@ -1,8 +1,8 @@
 // step.h - the scheduler: what every replica does in one step, in lockstep. Freestanding.
 //
-//   lk_step_compute(world, r)   LOAD, FORWARD, BACKWARD, for every replica r
+//   lk_step_compute(group, r)   LOAD, FORWARD, BACKWARD, for every replica r
 //   ------------- all replicas have finished: gradients are whole, parameters are still old
-//   lk_step_update(world, r)    REDUCE, APPLY, for every replica r: the partition that it owns
+//   lk_step_update(group, r)    REDUCE, APPLY, for every replica r: the partition that it owns
 //   ------------- all replicas have finished: parameters are new
 //
 // Who calls these, in how many threads, changes nothing. The driver does (comm/step/driver.h), for
@@ -25,7 +25,7 @@ typedef struct lk_progress {
 // The replicas of this process, among those that share a memory with them: the same ones, or the
 // replicas of all workers of a host (program.h, `shared`). What those compute is known only after
 // the others have said that they are done, which is not this module's business.
-typedef struct lk_world {
+typedef struct lk_group {
     const lk_program *program;
     const lk_kernels *kernels;
     uint32_t replicas, sharers;
@@ -37,10 +37,10 @@ typedef struct lk_world {
     lk_on_logits on_logits;  // called by the replica that computed them; NULL: nobody looks
     void *on_logits_context;
     lk_step_scalars scalars;  // of the step under way: the first replica writes them as it starts
-    // Apart from what all replicas read: the first writes it after every wave.
+    // Apart from what all replicas read: the first writes it after every microbatch.
     uint8_t apart[64];
     lk_progress progress;
-} lk_world;
+} lk_group;
 
 // What all replicas agree on before a weight is written.
 typedef enum lk_verdict {
@@ -66,7 +66,7 @@ typedef struct lk_step_result {
 // Their bytes are the same on every target, so that what one machine plans another one runs.
 typedef struct lk_core_regions {
     uint8_t *tables;         // for lk_program_build; the arena's first bytes
-    uint8_t *world_tables;   // for lk_world_make
+    uint8_t *group_tables;   // for lk_group_make
     uint8_t *device;         // the device region
     uint8_t *replicas;       // the replica regions,
     uint64_t replica_bytes;  // so many bytes apart
@@ -81,53 +81,55 @@ void lk_core_take_tables(lk_arena *arena, const lk_program *program, lk_core_reg
 void lk_core_take_memory(lk_arena *arena, const lk_program *program, bool device,
                          lk_core_regions *regions);
 
-// Bytes of the world's tables for a program, and the world in `memory` (aligned to 64). `device`
+// Bytes of the group's tables for a program, and the group in `memory` (aligned to 64). `device`
 // and `replica_regions` (region r at replica_regions + r * replica_stride) are the planned regions.
-uint64_t lk_world_bytes(const lk_program *program);
-void lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *kernels,
+uint64_t lk_group_bytes(const lk_program *program);
+void lk_group_make(lk_group *group, const lk_program *program, const lk_kernels *kernels,
                    const lk_source *source, uint8_t *device, uint8_t *replica_regions,
                    uint64_t replica_stride, void *memory);
 
 // The program of the steps to come, until another one is said: of another objective, with the same
 // regions. Between two steps, by one thread, while no replica computes.
-void lk_world_use(lk_world *world, const lk_program *program);
+void lk_group_use(lk_group *group, const lk_program *program);
 
 // Where sharer `sharer`, of another process, has its replica region.
-void lk_world_reach(lk_world *world, uint32_t sharer, uint8_t *replica);
+void lk_group_reach(lk_group *group, uint32_t sharer, uint8_t *replica);
 
 // From now on each replica fetches weights that others have updated while it computes what comes
 // before the layer that reads them.
-void lk_world_look_ahead(lk_world *world);
+void lk_group_look_ahead(lk_group *group);
 
 // Steps are counted from the start of the run; step 0 is the first.
-void lk_step_compute(lk_world *world, uint32_t replica, uint64_t step);
-// The same, for whoever looks on: `seen` is called after each op of each wave.
+void lk_step_compute(lk_group *group, uint32_t replica, uint64_t step);
+// The same, for whoever looks on: `seen` is called after each op of each microbatch.
 typedef void (*lk_on_op)(void *context, uint32_t replica, uint32_t op);
-void lk_step_compute_seen(lk_world *world, uint32_t replica, uint64_t step, lk_on_op seen,
+void lk_step_compute_seen(lk_group *group, uint32_t replica, uint64_t step, lk_on_op seen,
                           void *context);
 // Once, between the two, where there are sharers of other processes: what nodes they hold.
-void lk_step_foresee(lk_world *world, uint64_t step);
-void lk_step_update(lk_world *world, uint32_t replica, uint64_t step);
+void lk_step_foresee(lk_group *group, uint64_t step);
+void lk_step_update(lk_group *group, uint32_t replica, uint64_t step);
 // After all replicas' updates.
-lk_step_result lk_step_finish(lk_world *world, uint64_t step);
+lk_step_result lk_step_finish(lk_group *group, uint64_t step);
 
 // Evaluation of examples [0, count) of `source`, in order; then the result over all of them.
-void lk_evaluate_compute(lk_world *world, uint32_t replica, const lk_source *source,
+void lk_evaluate_compute(lk_group *group, uint32_t replica, const lk_source *source,
                          uint64_t count);
-lk_step_result lk_evaluate_finish(lk_world *world, uint64_t count);
+lk_step_result lk_evaluate_finish(lk_group *group, uint64_t count);
 
 // --- for whoever else runs a step -------------------------------------------------------------
 
-// The waves of one replica: for (lk_waves w = lk_step_waves(..); lk_next_wave(&w);) .. w.wave ..
-typedef struct lk_waves {
+// The microbatches of one replica: for (lk_microbatches w = lk_step_microbatches(..);
+// lk_next_microbatch(&w);) .. w.microbatch ..
+typedef struct lk_microbatches {
     const lk_program *program;
     uint64_t start, positions;  // the first position of the batch; how many are computed
     uint32_t at, end;           // grains left
-    lk_wave wave;
-} lk_waves;
-lk_waves lk_step_waves(const lk_program *program, uint32_t replica, uint64_t step);
-lk_waves lk_evaluate_waves(const lk_program *program, uint32_t replica, uint64_t count);
-bool lk_next_wave(lk_waves *waves);
+    lk_microbatch microbatch;
+} lk_microbatches;
+lk_microbatches lk_step_microbatches(const lk_program *program, uint32_t replica, uint64_t step);
+lk_microbatches lk_evaluate_microbatches(const lk_program *program, uint32_t replica,
+                                         uint64_t count);
+bool lk_next_microbatch(lk_microbatches *microbatches);
 
 // The tensor in which a number was not finite, by the first op and the first parameter that saw one
 // (LK_NONE: none); NULL where there is none.
@@ -144,14 +146,14 @@ lk_step_result lk_result_of(const lk_program *program, const lk_holding *sums,
 
 // lk_step_compute in pieces: how far a replica has come with a step.
 typedef struct lk_walk {
-    lk_waves waves;
-    uint32_t op;       // of the wave under way, the next; 0: none is under way
+    lk_microbatches microbatches;
+    uint32_t op;       // of the microbatch under way, the next; 0: none is under way
     lk_counter after;  // the nodes held after it
 } lk_walk;
-void lk_step_start(lk_world *world, uint32_t replica, uint64_t step, lk_walk *walk);
-// Goes on up to and with op `last` of the replica's last wave: where none of its grains are in the
-// step there is nothing to do. The piece up to the op before reduce_op is the end of all.
-void lk_step_walk(lk_world *world, uint32_t replica, lk_walk *walk, uint32_t last);
+void lk_step_start(lk_group *group, uint32_t replica, uint64_t step, lk_walk *walk);
+// Goes on up to and with op `last` of the replica's last microbatch: where none of its grains are
+// in the step there is nothing to do. The piece up to the op before reduce_op is the end of all.
+void lk_step_walk(lk_group *group, uint32_t replica, lk_walk *walk, uint32_t last);
 
 // Grains of so many examples; grains present in a step.
 uint32_t lk_grains_of(const lk_program *program, uint64_t examples);
@@ -159,18 +161,18 @@ uint32_t lk_step_grains(const lk_program *program, uint64_t step);
 
 // Before a replica's part of REDUCE. Returns its table of the nodes that the replicas of this
 // process hold.
-const lk_holding *lk_world_begin_update(lk_world *world, uint32_t replica);
+const lk_holding *lk_group_begin_update(lk_group *group, uint32_t replica);
 
 // The update of elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
-void lk_world_apply(lk_world *world, uint32_t replica, uint64_t step, uint32_t param,
+void lk_group_apply(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,
                     uint64_t first, uint64_t count, const float *sum);
 
 // lk_result_of, with the parameters that this process updated.
-lk_step_result lk_world_result(const lk_world *world, const lk_holding *sums, uint32_t holder_count,
+lk_step_result lk_group_result(const lk_group *group, const lk_holding *sums, uint32_t holder_count,
                                uint32_t leaves, uint64_t examples,
                                const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op);
 
 // After the last replica's update, in the memory checking mode.
-void lk_world_check(const lk_world *world);
+void lk_group_check(const lk_group *group);
 
 #endif

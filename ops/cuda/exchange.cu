@@ -1,5 +1,5 @@
-// exchange.cu - what devices that share a batch compute for each other: whole tree nodes and notes.
-// Nothing here knows how bytes travel.
+// exchange.cu - what devices that share a batch compute for each other: whole tree nodes and
+// reports. Nothing here knows how bytes travel.
 #include "ops/cuda/device.h"
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
@@ -15,28 +15,29 @@ void lk_cuda_join(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_co
                    count, out);
 }
 
-static __global__ void note_write(const lk_cuda_state *state, lk_cuda_note *note) {
+static __global__ void note_write(const lk_cuda_state *state, lk_gpu_report *report) {
     if (threadIdx.x > 0) return;
-    *note = {{state->counts[0], state->counts[1]}, state->bad_op, 0};
+    *report = {{state->counts[0], state->counts[1]}, state->bad_op, 0};
 }
 
-void lk_cuda_note_write(lk_cuda_stream *s, lk_cuda_note *note) {
-    lk_cuda_launch(s, note_write, dim3(1), 32, 0, s->state, note);
+void lk_cuda_report_write(lk_cuda_stream *s, lk_gpu_report *report) {
+    lk_cuda_launch(s, note_write, dim3(1), 32, 0, s->state, report);
 }
 
-static __global__ void note_join(lk_cuda_state *state, const lk_cuda_note *notes, uint32_t count) {
+static __global__ void note_join(lk_cuda_state *state, const lk_gpu_report *reports,
+                                 uint32_t count) {
     if (threadIdx.x > 0) return;
     uint32_t counts[LK_METRIC_COUNTS_MAX] = {0, 0}, bad_op = UINT32_MAX;
     for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t k = 0; k < LK_METRIC_COUNTS_MAX; k++) counts[k] += notes[i].counts[k];
-        bad_op = LK_MIN(bad_op, notes[i].bad_op);
+        for (uint32_t k = 0; k < LK_METRIC_COUNTS_MAX; k++) counts[k] += reports[i].counts[k];
+        bad_op = LK_MIN(bad_op, reports[i].bad_op);
     }
     for (uint32_t k = 0; k < LK_METRIC_COUNTS_MAX; k++) state->counts[k] = counts[k];
     state->bad_op = bad_op;
 }
 
-void lk_cuda_note_join(lk_cuda_stream *s, const lk_cuda_note *notes, uint32_t count) {
-    lk_cuda_launch(s, note_join, dim3(1), 32, 0, s->state, notes, count);
+void lk_cuda_report_join(lk_cuda_stream *s, const lk_gpu_report *reports, uint32_t count) {
+    lk_cuda_launch(s, note_join, dim3(1), 32, 0, s->state, reports, count);
 }
 
 int lk_cuda_prepare_exchange(void) { return lk_cuda_prepare_kernels(join, note_write, note_join); }

@@ -9,8 +9,8 @@
 //   output's gradient with the weights, taps ascending.
 // - Operands are rounded once, to nearest even: bf16 by our kernels, tf32 by the matrix units.
 // - A grain is computed whole and by itself, the partial gradients of grains are added by the tree:
-//   the bits do not depend on waves, replicas or workers. A short last grain has a shape, and so an
-//   algorithm, of its own.
+//   the bits do not depend on microbatches, replicas or workers. A short last grain has a shape,
+//   and so an algorithm, of its own.
 //
 // Scratch holds operands for as many grains at once as fit in `chunk_bytes`, one at least.
 #ifndef LOCKSTEP_OPS_CUDA_FAST_H

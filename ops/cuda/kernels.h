@@ -182,12 +182,12 @@ void lk_cuda_join(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_co
                   uint64_t count, float *out);
 
 // What else devices tell each other of a step: of the state, before the update.
-typedef struct lk_cuda_note {
+typedef struct lk_gpu_report {
     uint32_t counts[LK_METRIC_COUNTS_MAX], bad_op, unused;
-} lk_cuda_note;
-void lk_cuda_note_write(lk_cuda_stream *s, lk_cuda_note *note);
+} lk_gpu_report;
+void lk_cuda_report_write(lk_cuda_stream *s, lk_gpu_report *note);
 // The notes of all devices become the state of each.
-void lk_cuda_note_join(lk_cuda_stream *s, const lk_cuda_note *notes, uint32_t count);
+void lk_cuda_report_join(lk_cuda_stream *s, const lk_gpu_report *notes, uint32_t count);
 
 // --- the end of a step ---------------------------------------------------------------------------
 

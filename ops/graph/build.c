@@ -50,7 +50,7 @@ void lk_build_op_name(const lk_builder *b, const lk_op *op, char name[LK_NAME_BY
 lk_status lk_build_rows(lk_builder *b, const lk_op *op, const char *suffix, lk_tensor_class class_,
                         lk_dtype dtype, uint64_t count, uint32_t *tensor) {
     char name[LK_NAME_BYTES], layer[LK_NAME_BYTES];
-    const uint64_t shape[] = {b->program->wave_examples, count};
+    const uint64_t shape[] = {b->program->microbatch_examples, count};
     if (b->params_only) return LK_OK;
     lk_build_op_name(b, op, layer);
     lk_format(name, sizeof name, "%s%s%s", layer, op->type->suffix ? op->type->suffix : "", suffix);
@@ -391,7 +391,7 @@ lk_status lk_build_forward(lk_builder *b) {
 lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type *target) {
     lk_program *p = b->program;
     lk_op *last = &p->ops[b->output.op];
-    const uint64_t examples = p->wave_examples;
+    const uint64_t examples = p->microbatch_examples;
     const uint64_t sums[] = {examples, lk_program_metrics(p)->sum_count};
     const bool labels = lk_program_loss(p)->labels;
     LK_CHECK(lk_build_rows(b, last, "/gradient", LK_CLASS_GRADIENT, LK_F32, last->floats,

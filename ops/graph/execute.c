@@ -1,4 +1,4 @@
-// execute.c - the walk over the ops of a wave. Freestanding.
+// execute.c - the walk over the ops of a microbatch. Freestanding.
 #include "ops/graph/execute.h"
 
 #include "ops/graph/check.h"
@@ -15,11 +15,11 @@ void lk_frame_start(lk_frame *f) {
 // Examples of a shuffled epoch lie all over a mapped file: each is asked for some examples ahead.
 enum { LOAD_AHEAD = 4, LINE_BYTES = 64 };
 
-static const uint8_t *wave_image(const lk_frame *f, const lk_wave *wave, uint32_t i,
-                                 uint64_t *index) {
+static const uint8_t *microbatch_image(const lk_frame *f, const lk_microbatch *microbatch,
+                                       uint32_t i, uint64_t *index) {
     const lk_source *s = f->source;
-    uint64_t position = wave->position + i;
-    *index = wave->shuffled ? s->order(s->context, wave->epoch, position) : position;
+    uint64_t position = microbatch->position + i;
+    *index = microbatch->shuffled ? s->order(s->context, microbatch->epoch, position) : position;
     return s->image(s->context, *index);
 }
 
@@ -35,24 +35,24 @@ static void load_one(const lk_frame *f, uint64_t floats, const uint8_t *image, u
     *label = 0;
 }
 
-static bool is_missing(const lk_frame *f, const lk_wave *wave, uint32_t i) {
-    return wave->sparse && !lk_position_exists(f->program->spec, wave->position + i);
+static bool is_missing(const lk_frame *f, const lk_microbatch *microbatch, uint32_t i) {
+    return microbatch->sparse && !lk_position_exists(f->program->spec, microbatch->position + i);
 }
 
-static void load(lk_frame *f, const lk_op *op, const lk_wave *wave) {
+static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     float *x = lk_tensor_at(f, op->tensor[LK_Y]);
     uint32_t *labels = lk_tensor_at(f, op->tensor[LK_AUX]);
     const uint8_t *image[LOAD_AHEAD];
     uint64_t index[LOAD_AHEAD] = {0};
-    for (uint32_t i = 0; i < wave->examples + LOAD_AHEAD; i++) {
+    for (uint32_t i = 0; i < microbatch->examples + LOAD_AHEAD; i++) {
         uint32_t at = i % LOAD_AHEAD;
         if (i >= LOAD_AHEAD) {
             uint32_t m = i - LOAD_AHEAD;
             load_one(f, op->floats, image[at], index[at], x + m * op->floats, &labels[m]);
         }
         image[at] = NULL;
-        if (i >= wave->examples || is_missing(f, wave, i)) continue;
-        image[at] = wave_image(f, wave, i, &index[at]);
+        if (i >= microbatch->examples || is_missing(f, microbatch, i)) continue;
+        image[at] = microbatch_image(f, microbatch, i, &index[at]);
         for (uint64_t b = 0; b < op->floats; b += LINE_BYTES) __builtin_prefetch(image[at] + b);
     }
 }
@@ -62,10 +62,11 @@ static void load(lk_frame *f, const lk_op *op, const lk_wave *wave) {
 static uint64_t row_length(const lk_tensor *t) { return t->rank == 1 ? 1 : t->shape[1]; }
 
 lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grain,
-                               uint32_t wave_examples) {
+                               uint32_t microbatch_examples) {
     const lk_program *p = f->program;
     uint64_t first = (uint64_t)grain * p->spec->grain;
-    lk_grain_view view = {.examples = (uint32_t)LK_MIN(wave_examples - first, p->spec->grain)};
+    lk_grain_view view = {.examples =
+                              (uint32_t)LK_MIN(microbatch_examples - first, p->spec->grain)};
     const uint32_t x = op->tensor[LK_X], dy = op->tensor[LK_DY], aux = op->tensor[LK_AUX];
     view.dy = (const float *)lk_tensor_at(f, dy) + first * row_length(&p->tensors[dy]);
     if (x != LK_NONE) {
@@ -78,24 +79,28 @@ lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grai
 }
 
 // The views of grains [at, end): of each grain one after the other its uses.
-static const lk_grain_view *grain_views(lk_frame *f, const lk_op *op, const lk_wave *wave,
-                                        uint32_t uses, uint32_t at, uint32_t end) {
+static const lk_grain_view *grain_views(lk_frame *f, const lk_op *op,
+                                        const lk_microbatch *microbatch, uint32_t uses, uint32_t at,
+                                        uint32_t end) {
     lk_grain_view *views = lk_tensor_at(f, f->program->views), *view = views;
     for (uint32_t g = at; g < end; g++) {
         for (uint32_t u = 0; u < uses; u++) {
-            *view++ = lk_grain_view_at(f, op + u, g - wave->first_grain, wave->examples);
+            *view++ =
+                lk_grain_view_at(f, op + u, g - microbatch->first_grain, microbatch->examples);
         }
     }
     return views;
 }
 
 // Metrics are summed like a bias gradient of as many columns; their nodes are in the frame.
-static void metric_sum(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *counter) {
+static void metric_sum(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
+                       lk_counter *counter) {
     const uint32_t sums = lk_program_metrics(f->program)->sum_count;
-    lk_block b = lk_wave_block(wave, wave->first_grain);
-    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+    lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
+    for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         _Alignas(64) float node[16];
-        f->kernels->column_sums(sums, b.end - b.at, grain_views(f, op, wave, 1, b.at, b.end), node);
+        f->kernels->column_sums(sums, b.end - b.at, grain_views(f, op, microbatch, 1, b.at, b.end),
+                                node);
         uint32_t slot = counter->count;
         for (uint32_t i = 0; i < sums; i++) f->sums[slot][i] = node[i];
         for (uint32_t merges = lk_counter_push(counter, b.node); merges > 0; merges--, slot--) {
@@ -115,7 +120,7 @@ static void join(const lk_frame *f, uint32_t slot, uint32_t param) {
 }
 
 // The node of grains [at, end), by one call of the kernel.
-static void grain_sums(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_lane *lane,
+static void grain_sums(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, lk_lane *lane,
                        uint32_t slot, uint32_t uses, uint32_t at, uint32_t end) {
     lk_assert(slot < f->program->node_slots);
     for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
@@ -123,7 +128,7 @@ static void grain_sums(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_lan
         lane->sums[i] =
             param == LK_NONE ? NULL : lk_node_at(f, slot) + f->program->params[param].node_offset;
     }
-    lane->grains = grain_views(f, op, wave, uses, at, end);
+    lane->grains = grain_views(f, op, microbatch, uses, at, end);
     lane->grain_count = (end - at) * uses;
     (void)lk_kernel_of(f->kernels, op->type)(lane, op);
 }
@@ -135,28 +140,28 @@ static void join_slots(const lk_frame *f, const lk_op *op, uint32_t top, uint32_
     }
 }
 
-// The node of each block of the wave goes to the slot above those held, and the sums of finished
-// subtrees are taken at once. The counter is the op's own copy: every op of a wave sees the same
-// blocks on top of the same nodes.
+// The node of each block of the microbatch goes to the slot above those held, and the sums of
+// finished subtrees are taken at once. The counter is the op's own copy: every op of a microbatch
+// sees the same blocks on top of the same nodes.
 //
 // Use u of grain g is leaf g * 2^k + u, 2^k the least power of two not below the number of uses: so
 // the nodes over grains are those of one use. Kernels want whole nodes: where the uses of a grain
 // are none, a block is added grain by grain.
-static void gradient(lk_frame *f, const lk_op *op, const lk_wave *wave) {
+static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     lk_counter counter = f->counter;
     const lk_param *params = f->program->params;
-    lk_lane lane = lk_lane_of(f, op, wave->examples);
+    lk_lane lane = lk_lane_of(f, op, microbatch->examples);
     lane.grain = f->program->spec->grain;
     const uint32_t *param = op->param, uses = lk_op_uses(op);
     const bool whole = (uses & (uses - 1)) == 0;
     if (params[param[0] != LK_NONE ? param[0] : param[1]].mode != LK_REDUCE_PARTIALS) return;
-    lk_block b = lk_wave_block(wave, wave->first_grain);
-    for (; b.at < b.end; b = lk_wave_block(wave, b.end)) {
+    lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
+    for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         const uint32_t slot = counter.count;
         uint32_t above = slot;
         for (uint32_t g = b.at; g < b.end;) {
             const uint32_t end = whole ? b.end : g + 1;
-            grain_sums(f, op, wave, &lane, above, uses, g, end);
+            grain_sums(f, op, microbatch, &lane, above, uses, g, end);
             // As many joins as grains of the block, before this one, end in ones.
             uint32_t merges = 0;  // trailing ones
             while ((g - b.at) >> merges & 1) merges++;
@@ -181,11 +186,12 @@ lk_lane lk_lane_of(lk_frame *f, const lk_op *op, uint32_t examples) {
 
 // What positions without an example, which were computed as zeros, have left in the results of the
 // loss is taken out again. How they were counted its reference says, one by one.
-static void forget_missing(lk_frame *f, const lk_op *op, const lk_wave *wave, const lk_lane *lane) {
+static void forget_missing(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
+                           const lk_lane *lane) {
     static const lk_role rows[] = {LK_X, LK_X2, LK_Y, LK_DX};
     const uint32_t sums = lk_program_metrics(f->program)->sum_count;
-    for (uint32_t m = 0; m < wave->examples; m++) {
-        if (!is_missing(f, wave, m)) continue;
+    for (uint32_t m = 0; m < microbatch->examples; m++) {
+        if (!is_missing(f, microbatch, m)) continue;
         lk_lane one = *lane;
         one.examples = 1;
         for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) one.counts[i] = 0;
@@ -209,12 +215,12 @@ static void after_op(lk_frame *f, uint32_t op, bool train) {
     if (f->program->checked) lk_check_after_op(f, op, train);
 }
 
-static void examples(lk_frame *f, uint32_t index, const lk_wave *wave, const lk_lane *lane,
-                     uint32_t bad) {
+static void examples(lk_frame *f, uint32_t index, const lk_microbatch *microbatch,
+                     const lk_lane *lane, uint32_t bad) {
     const lk_op *op = &f->program->ops[index];
     if (op->type->scope == LK_SCOPE_LOSS) {
         lk_metric_add_counts(f->counts, lane->counts);
-        if (wave->sparse) forget_missing(f, op, wave, lane);
+        if (microbatch->sparse) forget_missing(f, op, microbatch, lane);
     }
     if (bad && index < f->bad_op) f->bad_op = index;
 }
@@ -226,25 +232,25 @@ static const lk_walker here = {.before = before,
                                .grains = gradient,
                                .after = after_op};
 
-void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_wave *wave, uint32_t begin, uint32_t end,
-                 bool train, lk_counter *after) {
+void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_microbatch *microbatch, uint32_t begin,
+                 uint32_t end, bool train, lk_counter *after) {
     for (uint32_t i = begin; i < end; i++) {
         const lk_op *op = &f->program->ops[i];
         lk_lane lane;
         w->before(f, i);
         switch (op->type->scope) {
-        case LK_SCOPE_SOURCE: w->source(f, op, wave); break;
+        case LK_SCOPE_SOURCE: w->source(f, op, microbatch); break;
         case LK_SCOPE_EXAMPLES:
         case LK_SCOPE_LOSS:
-            lane = lk_lane_of(f, op, wave->examples);
+            lane = lk_lane_of(f, op, microbatch->examples);
             lane.train = train;
-            lane.first_example = wave->first_grain * f->program->spec->grain;
+            lane.first_example = microbatch->first_grain * f->program->spec->grain;
             lane.seed = f->program->spec->seed;
-            lane.step = wave->step;
-            w->examples(f, i, wave, &lane, lk_kernel_of(f->kernels, op->type)(&lane, op));
+            lane.step = microbatch->step;
+            w->examples(f, i, microbatch, &lane, lk_kernel_of(f->kernels, op->type)(&lane, op));
             break;
-        case LK_SCOPE_METRIC: w->metric(f, op, wave, after); break;
-        case LK_SCOPE_GRAINS: w->grains(f, op, wave); break;
+        case LK_SCOPE_METRIC: w->metric(f, op, microbatch, after); break;
+        case LK_SCOPE_GRAINS: w->grains(f, op, microbatch); break;
         case LK_SCOPE_USE: break;
         case LK_SCOPE_UPDATE: lk_panic(__FILE__, __LINE__, "REDUCE is no part of a walk");
         }
@@ -252,27 +258,27 @@ void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_wave *wave, uint32_t 
     }
 }
 
-// Ops [begin, end) of those that make a wave. `after` becomes the nodes held after it.
-static void execute(lk_frame *f, const lk_wave *wave, uint32_t begin, uint32_t end, bool train,
-                    lk_counter *after) {
-    const uint32_t all = lk_wave_ops(f->program, train);
+// Ops [begin, end) of those that make a microbatch. `after` becomes the nodes held after it.
+static void execute(lk_frame *f, const lk_microbatch *microbatch, uint32_t begin, uint32_t end,
+                    bool train, lk_counter *after) {
+    const uint32_t all = lk_microbatch_ops(f->program, train);
     if (begin == 0) *after = f->counter;
     end = LK_MIN(end, all);
-    lk_walk_ops(&here, f, wave, begin, end, train, after);
+    lk_walk_ops(&here, f, microbatch, begin, end, train, after);
     if (end == all) f->counter = *after;
 }
 
-void lk_execute_train(lk_frame *f, const lk_wave *wave) {
+void lk_execute_train(lk_frame *f, const lk_microbatch *microbatch) {
     lk_counter after;
-    execute(f, wave, 0, LK_NONE, true, &after);
+    execute(f, microbatch, 0, LK_NONE, true, &after);
 }
 
-void lk_execute_train_ops(lk_frame *f, const lk_wave *wave, uint32_t begin, uint32_t end,
-                          lk_counter *after) {
-    execute(f, wave, begin, end, true, after);
+void lk_execute_train_ops(lk_frame *f, const lk_microbatch *microbatch, uint32_t begin,
+                          uint32_t end, lk_counter *after) {
+    execute(f, microbatch, begin, end, true, after);
 }
 
-void lk_execute_forward(lk_frame *f, const lk_wave *wave) {
+void lk_execute_forward(lk_frame *f, const lk_microbatch *microbatch) {
     lk_counter after;
-    execute(f, wave, 0, LK_NONE, false, &after);
+    execute(f, microbatch, 0, LK_NONE, false, &after);
 }

@@ -15,8 +15,8 @@ typedef struct lk_source {
     uint32_t (*label)(void *context, uint64_t index);        // < classes
 } lk_source;
 
-// The examples of a wave: which they are, and how their grains fall into whole tree nodes.
-typedef struct lk_wave {
+// The examples of a microbatch: which they are, and how their grains fall into whole tree nodes.
+typedef struct lk_microbatch {
     uint32_t first_grain, grain_count;  // of the global batch
     uint32_t examples;
     uint32_t total_grains;  // present in this step
@@ -25,8 +25,8 @@ typedef struct lk_wave {
                             // computed as zeros, and add +0 to gradients and loss
     uint64_t step;      // of training: its number
     uint64_t epoch;
-    uint64_t position;  // of the wave's first example
-} lk_wave;
+    uint64_t position;  // of the microbatch's first example
+} lk_microbatch;
 
 // Grains [at, end) of the step that make one whole node of the tree.
 typedef struct lk_block {
@@ -34,13 +34,13 @@ typedef struct lk_block {
     uint32_t at, end;
 } lk_block;
 
-// The first block of a wave, at its first grain; or the one that follows. Past the last, at is the
-// wave's end.
-static inline lk_block lk_wave_block(const lk_wave *wave, uint32_t at) {
-    uint32_t end = wave->first_grain + wave->grain_count;
+// The first block of a microbatch, at its first grain; or the one that follows. Past the last, at
+// is the microbatch's end.
+static inline lk_block lk_microbatch_block(const lk_microbatch *microbatch, uint32_t at) {
+    uint32_t end = microbatch->first_grain + microbatch->grain_count;
     lk_block block = {.at = at, .end = at};
     if (at >= end) return block;
-    block.node = lk_next_block(at, end, wave->total_grains);
+    block.node = lk_next_block(at, end, microbatch->total_grains);
     uint64_t reach = (uint64_t)(block.node.index + 1) << block.node.level;
     block.end = (uint32_t)LK_MIN(reach, end);
     return block;
@@ -51,13 +51,14 @@ typedef struct lk_frame lk_frame;
 // What of a walk depends on where it runs: on this machine, or on a device (comm/cuda/walk.h).
 typedef struct lk_walker {
     void (*before)(lk_frame *f, uint32_t op);
-    void (*source)(lk_frame *f, const lk_op *op, const lk_wave *wave);
+    void (*source)(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch);
     // A kernel of the microbatch has been called and said `bad`.
-    void (*examples)(lk_frame *f, uint32_t op, const lk_wave *wave, const lk_lane *lane,
+    void (*examples)(lk_frame *f, uint32_t op, const lk_microbatch *microbatch, const lk_lane *lane,
                      uint32_t bad);
-    // Sums over grains go to the nodes of the wave's blocks.
-    void (*metric)(lk_frame *f, const lk_op *op, const lk_wave *wave, lk_counter *after);
-    void (*grains)(lk_frame *f, const lk_op *op, const lk_wave *wave);
+    // Sums over grains go to the nodes of the microbatch's blocks.
+    void (*metric)(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
+                   lk_counter *after);
+    void (*grains)(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch);
     void (*after)(lk_frame *f, uint32_t op, bool train);
 } lk_walker;
 
@@ -68,10 +69,10 @@ struct lk_frame {
     LK_WIDE const lk_source *source;
     LK_WIDE uint8_t *device;     // start of the device region
     LK_WIDE uint8_t *replica;    // start of this replica's region
-    LK_WIDE lk_counter counter;  // the nodes held, after the ops of the waves so far
+    LK_WIDE lk_counter counter;  // the nodes held, after the ops of the microbatches so far
     float sums[LK_BLOCKS_MAX][LK_METRIC_SUMS_MAX];  // of the metrics, of each node held
     lk_ahead ahead;                         // what others update of the weights, to be fetched
-    uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, in the waves so far
+    uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, in the microbatches so far
     uint32_t bad_op;                        // first op of which a result was not finite, or LK_NONE
     LK_WIDE void *lane_device;              // what lanes carry as `device`
 };
@@ -91,35 +92,36 @@ static inline float *lk_node_at(const lk_frame *f, uint32_t slot) {
     return (float *)lk_tensor_at(f, f->program->nodes) + slot * f->program->node_floats;
 }
 
-// Before the first wave of a step.
+// Before the first microbatch of a step.
 void lk_frame_start(lk_frame *frame);
 
-// One wave: LOAD, FORWARD, BACKWARD. Its gradients join the nodes held.
-void lk_execute_train(lk_frame *frame, const lk_wave *wave);
+// One microbatch: LOAD, FORWARD, BACKWARD. Its gradients join the nodes held.
+void lk_execute_train(lk_frame *frame, const lk_microbatch *microbatch);
 
-// The same in pieces: ops [begin, end) of a wave, all of its ops one after another. `after` is the
-// wave's from its first piece to its last.
-void lk_execute_train_ops(lk_frame *frame, const lk_wave *wave, uint32_t begin, uint32_t end,
-                          lk_counter *after);
+// The same in pieces: ops [begin, end) of a microbatch, all of its ops one after another. `after`
+// is the microbatch's from its first piece to its last.
+void lk_execute_train_ops(lk_frame *frame, const lk_microbatch *microbatch, uint32_t begin,
+                          uint32_t end, lk_counter *after);
 
-// One wave forward only, up to loss and predictions; the loss joins the nodes held.
-void lk_execute_forward(lk_frame *frame, const lk_wave *wave);
+// One microbatch forward only, up to loss and predictions; the loss joins the nodes held.
+void lk_execute_forward(lk_frame *frame, const lk_microbatch *microbatch);
 
 // The addresses of an op's tensors and parameters in this frame.
 lk_lane lk_lane_of(lk_frame *frame, const lk_op *op, uint32_t examples);
 
-// The walk itself: ops [begin, end) of a wave, in order, each called as its scope says. There is no
-// other one.
-void lk_walk_ops(const lk_walker *walker, lk_frame *frame, const lk_wave *wave, uint32_t begin,
-                 uint32_t end, bool train, lk_counter *after);
+// The walk itself: ops [begin, end) of a microbatch, in order, each called as its scope says. There
+// is no other one.
+void lk_walk_ops(const lk_walker *walker, lk_frame *frame, const lk_microbatch *microbatch,
+                 uint32_t begin, uint32_t end, bool train, lk_counter *after);
 
-// Ops of a wave: all of training; of evaluation those up to the sums of its metrics.
-static inline uint32_t lk_wave_ops(const lk_program *program, bool train) {
+// Ops of a microbatch: all of training; of evaluation those up to the sums of its metrics.
+static inline uint32_t lk_microbatch_ops(const lk_program *program, bool train) {
     return train ? program->reduce_op : program->forward_end + 2;
 }
 
-// Describes grain `grain` (a number within the wave) of tensors x and dy to a weight gradient.
+// Describes grain `grain` (a number within the microbatch) of tensors x and dy to a weight
+// gradient.
 lk_grain_view lk_grain_view_at(const lk_frame *frame, const lk_op *op, uint32_t grain,
-                               uint32_t wave_examples);
+                               uint32_t microbatch_examples);
 
 #endif

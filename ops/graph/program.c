@@ -2,9 +2,9 @@
 // values. Freestanding.
 #include "ops/graph/build.h"
 
-// A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise WAVE_EXAMPLES at a
-// time (measured: larger working sets fall out of the second-level cache).
-enum { RESIDENT_EXAMPLES = 256, WAVE_EXAMPLES = 128 };
+// A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise MICROBATCH_EXAMPLES
+// at a time (measured: larger working sets fall out of the second-level cache).
+enum { RESIDENT_EXAMPLES = 256, MICROBATCH_EXAMPLES = 128 };
 
 const char *lk_phase_name(lk_phase phase) {
     static const char *const names[] = {"load", "forward", "backward", "reduce", "apply"};
@@ -93,37 +93,39 @@ lk_grain_range lk_replica_grains(uint32_t grains, uint32_t replicas, uint32_t re
 }
 
 // Returns the most nodes held at once; `counter` says those at the end. `late`: the blocks of a
-// wave are joined after its last one.
-static uint32_t hold_nodes(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total,
-                           bool late, lk_counter *counter) {
+// microbatch are joined after its last one.
+static uint32_t hold_nodes(uint32_t first, uint32_t count, uint32_t microbatch_grains,
+                           uint32_t total, bool late, lk_counter *counter) {
     uint32_t most = 0, end = first + count;
     counter->count = 0;
     for (uint32_t at = first; at < end;) {
-        uint32_t wave_end = LK_MIN(at + wave_grains, end), held = counter->count;
-        while (at < wave_end) {
-            lk_node block = lk_next_block(at, wave_end, total);
+        uint32_t microbatch_end = LK_MIN(at + microbatch_grains, end), held = counter->count;
+        while (at < microbatch_end) {
+            lk_node block = lk_next_block(at, microbatch_end, total);
             held = (late ? held : counter->count) + 1;
             most = LK_MAX(most, held);
             lk_counter_push(counter, block);
-            at = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, wave_end);
+            at = (uint32_t)LK_MIN((uint64_t)(block.index + 1) << block.level, microbatch_end);
         }
     }
     return most;
 }
 
-uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
+uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t microbatch_grains, uint32_t total) {
     lk_counter counter;
-    return hold_nodes(first, count, wave_grains, total, false, &counter);
+    return hold_nodes(first, count, microbatch_grains, total, false, &counter);
 }
 
-uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
+uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t microbatch_grains,
+                         uint32_t total) {
     lk_counter counter;
-    return hold_nodes(first, count, wave_grains, total, true, &counter);
+    return hold_nodes(first, count, microbatch_grains, total, true, &counter);
 }
 
-lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total) {
+lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t microbatch_grains,
+                         uint32_t total) {
     lk_counter counter;
-    (void)hold_nodes(first, count, wave_grains, total, false, &counter);
+    (void)hold_nodes(first, count, microbatch_grains, total, false, &counter);
     return counter;
 }
 
@@ -132,23 +134,23 @@ static uint32_t replica_grains_max(const lk_program *p) {
     return (p->grains + p->layout.replicas_all - 1) / p->layout.replicas_all;
 }
 
-static void choose_wave(lk_program *p) {
+static void choose_microbatch(lk_program *p) {
     uint32_t most = replica_grains_max(p);
-    uint64_t wanted = p->layout.wave_examples;
+    uint64_t wanted = p->layout.microbatch_examples;
     if (wanted == 0) {
         bool resident = (uint64_t)most * p->spec->grain <= RESIDENT_EXAMPLES;
-        wanted = resident ? RESIDENT_EXAMPLES : WAVE_EXAMPLES;
+        wanted = resident ? RESIDENT_EXAMPLES : MICROBATCH_EXAMPLES;
     }
     uint64_t grains = LK_MAX(wanted / p->spec->grain, 1);
     // Whole grains, also where a batch has none: evaluation fills them.
-    p->wave_grains = (uint32_t)LK_MIN(grains, most);
-    p->wave_examples = p->wave_grains * p->spec->grain;
+    p->microbatch_grains = (uint32_t)LK_MIN(grains, most);
+    p->microbatch_examples = p->microbatch_grains * p->spec->grain;
 }
 
 // Operands pay where reading the others' activations is less than reading their gradients. Only
 // replicas that share a memory can read each other's.
 static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
-    bool resident = p->wave_grains >= replica_grains_max(p);
+    bool resident = p->microbatch_grains >= replica_grains_max(p);
     bool reach = lk_layout_sharers(&p->layout) == p->layout.replicas_all;
     if (p->layout.device || lk_op_uses(op) > 1) return LK_REDUCE_PARTIALS;
     if (!op->type->rows || !resident || !reach) return LK_REDUCE_PARTIALS;
@@ -156,7 +158,7 @@ static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
     if (p->layout.reduce == LK_REDUCE_ALL_OPERANDS) return LK_REDUCE_OPERANDS;
     uint64_t rows, columns;
     op->type->rows(op, &rows, &columns);
-    bool pays = p->layout.replicas_all == 1 || p->wave_examples < columns;
+    bool pays = p->layout.replicas_all == 1 || p->microbatch_examples < columns;
     return pays ? LK_REDUCE_OPERANDS : LK_REDUCE_PARTIALS;
 }
 
@@ -179,11 +181,12 @@ static lk_status node_tensors(lk_builder *b) {
         lk_grain_range g =
             lk_layout_grains(&p->layout, p->grains, r - lk_layout_first_sharer(&p->layout));
         lk_counter counter;
-        uint32_t slots = hold_nodes(g.first, g.count, p->wave_grains, p->grains, device, &counter);
+        uint32_t slots =
+            hold_nodes(g.first, g.count, p->microbatch_grains, p->grains, device, &counter);
         p->node_slots = LK_MAX(p->node_slots, slots);
     }
     // Uses that are no power of two: a block is joined grain by grain above the nodes held.
-    if (p->uses_max > 2) p->node_slots += lk_root_level(p->wave_grains);
+    if (p->uses_max > 2) p->node_slots += lk_root_level(p->microbatch_grains);
     const uint64_t nodes[] = {p->node_slots, p->node_floats};
     return lk_build_tensor(b, "gradient nodes", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_REPLICA, 2,
                            nodes, &p->nodes);
@@ -203,9 +206,9 @@ static lk_status reduce_tensors(lk_builder *b) {
         uint64_t rows, columns;
         op->type->rows(op, &rows, &columns);
         uint64_t some = LK_MAX((uint64_t)LK_OPERANDS_ROWS * columns, LK_OPERANDS_FLOATS_MAX);
-        scratch = LK_MAX(scratch, some + op->type->scratch_floats(op, p->wave_examples));
+        scratch = LK_MAX(scratch, some + op->type->scratch_floats(op, p->microbatch_examples));
     }
-    const uint64_t some = (uint64_t)p->wave_grains * p->uses_max;
+    const uint64_t some = (uint64_t)p->microbatch_grains * p->uses_max;
     const uint64_t views =
         (operands ? LK_MAX(some, p->grains) : some) * (uint64_t)sizeof(lk_grain_view);
     LK_CHECK(lk_build_tensor(b, "grain views", LK_CLASS_STAGING, LK_U8, LK_REGION_REPLICA, 1,
@@ -232,7 +235,7 @@ static lk_status scratch_tensors(lk_builder *b) {
     for (uint32_t i = 0; i < p->op_count; i++) {
         lk_op *op = &p->ops[i];
         if (!op->type->scratch_floats) continue;
-        const uint64_t floats = op->type->scratch_floats(op, p->wave_examples * p->uses_max);
+        const uint64_t floats = op->type->scratch_floats(op, p->microbatch_examples * p->uses_max);
         char name[LK_NAME_BYTES], layer[LK_NAME_BYTES];
         lk_build_op_name(b, op, layer);
         lk_format(name, sizeof name, "%s/%s/scratch", layer, op->type->name);
@@ -289,7 +292,7 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
             p->grains, spec->global_batch, p->grains, spec->grain);
     }
     lay_tables(&spec->model, memory, p);
-    choose_wave(p);
+    choose_microbatch(p);
     lk_builder builder = {.program = p,
                           .error = error,
                           .target = {.op = LK_NONE},

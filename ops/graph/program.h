@@ -1,8 +1,8 @@
 // program.h - a model compiled, once, into a flat program: ops, tensors, parameters. Freestanding.
 //
 // The program is the same for every replica and worker. A replica runs the ops of LOAD, FORWARD and
-// BACKWARD in order for each wave of grains (as many examples as it holds at once), then REDUCE and
-// APPLY, which the scheduler (comm/step/step.h) drives parameter by parameter.
+// BACKWARD in order for each microbatch of grains (as many examples as it holds at once), then
+// REDUCE and APPLY, which the scheduler (comm/step/step.h) drives parameter by parameter.
 //
 // Built in passes: layers -> forward ops with shapes -> fusion -> tensors -> backward ops
 // (ops/graph/build.h) -> reduction, scratch, lifetimes. What an op is, only its descriptor knows.
@@ -58,17 +58,18 @@ typedef struct lk_layout {
     uint32_t replicas_all;     // of all workers; 0: this process is the only one
     bool shared;  // all of them lie in one memory, and each may read what the others hold
     bool direct;  // all of them are on devices that exchange by themselves: nothing else is given
-    uint32_t wave_examples;  // examples a replica holds at once; 0 chooses
+    uint32_t microbatch_examples;  // examples a replica holds at once; 0 chooses
     bool fuse;               // false: one op a layer (the oracle)
     bool pools_apart;        // pooling is an op of its own, also where the rest is fused
     // Replicas work on a device, not on this machine's threads: its nodes are partials, the loss
-    // among them, the blocks of a wave are joined after its last op (lk_device_slots), and all ops
-    // share one scratch of so many floats: what the device's kernels need is not known here.
+    // among them, the blocks of a microbatch are joined after its last op (lk_device_slots), and
+    // all ops share one scratch of so many floats: what the device's kernels need is not known
+    // here.
     bool device;
     lk_reduce_choice reduce;
     // Workers exchange gradients in parts of at least so many floats, each as soon as its layers
     // are done with (comm/step/exchange.h); 0: all of them at the end.
-    uint32_t part_floats;
+    uint32_t bucket_floats;
     uint64_t device_scratch_floats;
 } lk_layout;
 
@@ -82,8 +83,8 @@ typedef struct lk_program {
     uint32_t uses_max;              // the most uses that a parameter has
     bool checked;                   // the plan has guards; see ops/graph/check.h
     uint32_t grains;                // of a full global batch
-    uint32_t wave_grains;           // most grains a replica holds at once
-    uint32_t wave_examples;         // wave_grains * grain
+    uint32_t microbatch_grains;           // most grains a replica holds at once
+    uint32_t microbatch_examples;         // microbatch_grains * grain
     uint32_t op_count, tensor_count, param_count;
     uint32_t forward_end;  // ops [0, forward_end) are LOAD and FORWARD up to the logits
     uint32_t reduce_op;    // index of the last op
@@ -178,13 +179,15 @@ static inline uint32_t lk_layout_first_sharer(const lk_layout *layout) {
 // The most tree nodes a replica must hold at once when it adds grains [first, first + count) of a
 // step of `total` one aligned block after another: a binary counter, plus the block just computed.
 // A step with fewer grains never needs more (shown by trial in the tests).
-uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total);
+uint32_t lk_node_slots(uint32_t first, uint32_t count, uint32_t microbatch_grains, uint32_t total);
 
 // The nodes it holds at the end.
-lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total);
+lk_counter lk_nodes_held(uint32_t first, uint32_t count, uint32_t microbatch_grains,
+                         uint32_t total);
 
-// The same where all blocks of a wave are there before the first is joined, as on a device.
-uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t wave_grains, uint32_t total);
+// The same where all blocks of a microbatch are there before the first is joined, as on a device.
+uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t microbatch_grains,
+                         uint32_t total);
 
 // Writes the initial value of every parameter (Philox keyed by the spec's seed) and slot.
 // `device` is the start of the device region.

@@ -23,7 +23,7 @@ static void step(lk_laps *laps, double computing_us) {
     lk_laps_start(laps);
     lap(laps, LK_LAP_COMPUTING, computing_us);
     now += 4e-6;
-    lk_lap_turn_ends(laps, now - 1e-6);  // the last came 1 us ago: 3 us of waiting
+    lk_lap_round_ends(laps, now - 1e-6);  // the last came 1 us ago: 3 us of waiting
     lap(laps, LK_LAP_UPDATING, 6);
     now += 1;  // what is between steps is nobody's
 }

@@ -1,5 +1,5 @@
-// ledger_test.c - what the ledger says of every position of whole runs, against the waves that the
-// driver gives each replica and the order by which they are read; and back.
+// ledger_test.c - what the ledger says of every position of whole runs, against the microbatches
+// that the driver gives each replica and the order by which they are read; and back.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ static const lk_layer layers[] = {
     {.type = &lk_layer_dense, .name = "dense", .units = 2, .initializer = &lk_initializer_zeros}};
 
 typedef struct shape {
-    uint32_t global_batch, grain, replicas, wave_examples;
+    uint32_t global_batch, grain, replicas, microbatch_examples;
     uint64_t examples;
     uint32_t shards;
     bool drop_remainder;
@@ -49,21 +49,21 @@ static lk_run_spec spec_of(const shape *s) {
 }
 
 // One example that a replica is given, as the driver says it.
-static void check_use(const lk_run_spec *spec, uint32_t replicas, const lk_wave *wave,
+static void check_use(const lk_run_spec *spec, uint32_t replicas, const lk_microbatch *microbatch,
                       uint64_t step, uint32_t replica, uint32_t m) {
-    const uint64_t position = wave->position + m;
+    const uint64_t position = microbatch->position + m;
     lk_ledger_use at, back;
-    const bool exists = !wave->sparse || lk_position_exists(spec, position);
+    const bool exists = !microbatch->sparse || lk_position_exists(spec, position);
     const uint32_t in_batch = (uint32_t)(position % spec->global_batch);
     assert_int_equal(lk_ledger_at(spec, replicas, step, in_batch, &at), exists);
     if (!exists) return;
-    assert_int_equal(at.example, lk_order(spec, wave->epoch, position));
-    assert_int_equal(at.epoch, wave->epoch);
+    assert_int_equal(at.example, lk_order(spec, microbatch->epoch, position));
+    assert_int_equal(at.epoch, microbatch->epoch);
     assert_int_equal(at.step, step);
     assert_int_equal(at.position, in_batch);
-    assert_int_equal(at.grain, wave->first_grain + m / spec->grain);
+    assert_int_equal(at.grain, microbatch->first_grain + m / spec->grain);
     assert_int_equal(at.replica, replica);
-    assert_true(lk_ledger_find(spec, replicas, wave->epoch, at.example, &back));
+    assert_true(lk_ledger_find(spec, replicas, microbatch->epoch, at.example, &back));
     assert_int_equal(back.example, at.example);
     assert_int_equal(back.epoch, at.epoch);
     assert_int_equal(back.step, at.step);
@@ -76,7 +76,8 @@ static void check_use(const lk_run_spec *spec, uint32_t replicas, const lk_wave 
 static void check_run(const shape *s) {
     static uint8_t used[EPOCHS][EXAMPLES_MAX];
     const lk_run_spec spec = spec_of(s);
-    const lk_layout layout = {.replicas = s->replicas, .wave_examples = s->wave_examples};
+    const lk_layout layout = {.replicas = s->replicas,
+                              .microbatch_examples = s->microbatch_examples};
     const lk_plan_options options = {.overlay = true};
     lk_program program;
     lk_error error = {0};
@@ -89,11 +90,11 @@ static void check_run(const shape *s) {
     for (uint64_t step = 0; step < EPOCHS * an_epoch; step++) {
         uint32_t given = 0, said = 0;
         for (uint32_t r = 0; r < s->replicas; r++) {
-            lk_waves waves = lk_step_waves(&program, r, step);
-            while (lk_next_wave(&waves)) {
-                for (uint32_t m = 0; m < waves.wave.examples; m++) {
-                    check_use(&spec, s->replicas, &waves.wave, step, r, m);
-                    given += lk_position_exists(&spec, waves.wave.position + m);
+            lk_microbatches microbatches = lk_step_microbatches(&program, r, step);
+            while (lk_next_microbatch(&microbatches)) {
+                for (uint32_t m = 0; m < microbatches.microbatch.examples; m++) {
+                    check_use(&spec, s->replicas, &microbatches.microbatch, step, r, m);
+                    given += lk_position_exists(&spec, microbatches.microbatch.position + m);
                 }
             }
         }

@@ -28,8 +28,8 @@ ONLY_FROM = {"on_panic": "lk_panic",
              "dense_bias_gradient": "grain_sums",
              # the driver's tables
              **{name: "do_row" for name in (
-                 "meet_at_once", "compute_whole", "compute_part", "share_part", "join_part",
-                 "update_partition", "apply_part", "evaluate_share", "flag_of_replicas",
+                 "meet_at_once", "compute_whole", "compute_bucket", "share_bucket", "join_bucket",
+                 "update_partition", "apply_bucket", "evaluate_share", "flag_of_replicas",
                  "flag_of_all", "write_note", "complete_note")},
              **{name: "lk_driver_finish" for name in (
                  "finish_step", "finish_alone", "finish_with_all")},

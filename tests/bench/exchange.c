@@ -51,7 +51,7 @@ static _Noreturn void fail(int code, const char *why) {
     _exit(code);  // other threads are at work
 }
 
-static bool is_ours(const lk_world *w, uint32_t sharer) {
+static bool is_ours(const lk_group *w, uint32_t sharer) {
     return sharer >= w->first && sharer < w->first + w->replicas;
 }
 
@@ -63,7 +63,7 @@ static uint8_t *memory(uint64_t bytes) {
 }
 
 static void take_memory(const lk_run *run) {
-    const lk_world *w = &run->world;
+    const lk_group *w = &run->group;
     const lk_region_plan *regions = run->program.regions;
     if (!run->layout.shared || w->sharers == w->replicas || w->sharers > SHARERS_MAX) {
         fail(LK_BAD_USAGE, "wanted: 2 to 64 workers that share memory, see tests/bench/exchange.c");
@@ -80,7 +80,7 @@ static void take_memory(const lk_run *run) {
 
 // Others may be computing: of what a replica of theirs holds, the copy may be of two steps.
 static uint8_t *replica_of_ones_own(const lk_run *run, uint32_t sharer) {
-    const lk_world *w = &run->world;
+    const lk_group *w = &run->group;
     if (!replica_copy[sharer]) return w->frames[sharer % w->replicas].replica;
     memcpy(replica_copy[sharer], replica[sharer], run->program.regions[LK_REGION_REPLICA].bytes);
     return replica_copy[sharer];
@@ -88,7 +88,7 @@ static uint8_t *replica_of_ones_own(const lk_run *run, uint32_t sharer) {
 
 // Between two steps, when all workers are done with the first and none can update in the second.
 static void point(lk_run *run, bool own) {
-    lk_world *w = &run->world;
+    lk_group *w = &run->group;
     const uint64_t bytes = run->program.regions[LK_REGION_DEVICE].bytes;
     const char *wish = getenv("EXCHANGE_BREAK");
     const bool broken = wish && strcmp(wish, "shared") == 0;
@@ -105,7 +105,7 @@ static void point(lk_run *run, bool own) {
         }
         w->sharer[s].replica = own ? replica_of_ones_own(run, s) : replica[s];
     }
-    lk_world_look_ahead(w);
+    lk_group_look_ahead(w);
 }
 
 lk_step_result __real_lk_run_step(lk_run *run, uint64_t step);
@@ -132,7 +132,7 @@ lk_step_result __wrap_lk_run_step(lk_run *run, uint64_t step) {
 
 // --- what is printed -----------------------------------------------------------------------------
 
-enum { THERE = 1 << LK_LAP_TURNS | 1 << LK_LAP_UPDATING, BACK = 1 << LK_LAP_COMPUTING };
+enum { THERE = 1 << LK_LAP_ROUNDS | 1 << LK_LAP_UPDATING, BACK = 1 << LK_LAP_COMPUTING };
 
 static double sum(const double laps[LK_LAPS], uint32_t of) {
     double all = 0;

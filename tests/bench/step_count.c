@@ -204,12 +204,12 @@ static void run(uint32_t batch) {
     make_examples(spec.example_count);
     const lk_source source = {NULL, in_order, image_at, label_at};
     const lk_kernels table = counted_table();
-    lk_world world;
-    lk_world_make(&world, &p, &table, &source, device, replica, stride, memory(lk_world_bytes(&p)));
+    lk_group group;
+    lk_group_make(&group, &p, &table, &source, device, replica, stride, memory(lk_group_bytes(&p)));
     lk_error lost = {.status = LK_OK};
     lk_driver driver = {.lanes = &lk_lanes_steps,
                         .transport = &lk_in_turn,
-                        .worlds = &world,
+                        .groups = &group,
                         .programs = 1,
                         .lost = &lost};
     for (uint64_t step = 0; step < STEPS; step++) {

@@ -44,7 +44,7 @@ typedef struct fixture {
     lk_run_spec spec;
     lk_layout layout;
     lk_program program;
-    lk_world world;
+    lk_group group;
     lk_lanes lanes;
     lk_driver driver;
     lk_error lost;
@@ -109,14 +109,14 @@ static void make(fixture *f) {
     kernels = lk_kernels_reference;
     kernels.kernel[LK_OP_DENSE] = forward;
     f->device = take(f, p->regions[LK_REGION_DEVICE].bytes, 0);
-    lk_world_make(&f->world, p, &kernels, &source, f->device, take(f, REPLICAS * stride, 0xff),
-                  stride, take(f, lk_world_bytes(p), 0xff));
+    lk_group_make(&f->group, p, &kernels, &source, f->device, take(f, REPLICAS * stride, 0xff),
+                  stride, take(f, lk_group_bytes(p), 0xff));
     lk_program_initialize(p, f->device);
     f->lanes = lk_lanes_alone;
     f->lanes.compute = compute;
     f->driver = (lk_driver){.lanes = &f->lanes,
                             .transport = &lk_threads,
-                            .worlds = &f->world,
+                            .groups = &f->group,
                             .programs = 1,
                             .lost = &f->lost};
     uint8_t *stacks = take(f, (uint64_t)REPLICAS * LK_TEAM_STACK_BYTES, 0);
@@ -144,9 +144,9 @@ static void play(uint64_t skipped, uint8_t *states, float losses[STEPS]) {
     replica_here = REPLICAS + 1;
     memcpy(states, f.device, bytes);
     for (uint64_t s = 0; s < STEPS; s++) {
-        for (uint32_t r = 0; r < REPLICAS; r++) lk_step_compute(&f.world, r, s);
-        for (uint32_t r = 0; s != skipped && r < REPLICAS; r++) lk_step_update(&f.world, r, s);
-        losses[s] = lk_step_finish(&f.world, s).means[0];
+        for (uint32_t r = 0; r < REPLICAS; r++) lk_step_compute(&f.group, r, s);
+        for (uint32_t r = 0; s != skipped && r < REPLICAS; r++) lk_step_update(&f.group, r, s);
+        losses[s] = lk_step_finish(&f.group, s).means[0];
         memcpy(states + (s + 1) * bytes, f.device, bytes);
     }
     end(&f);

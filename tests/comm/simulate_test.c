@@ -4,19 +4,19 @@
 //   test_simulate [COUNT [FIRST]]    COUNT seeds, from FIRST on (1)
 //
 // A seed says how the work is cut into workers and replicas, which workers share a host, whether
-// gradients are exchanged all at the end or in parts while the rest is computed, who is slow, how
+// gradients are exchanged all at the end or in buckets while the rest is computed, who is slow, how
 // long each message takes, and in which order all that could happen next does happen: one row of
 // one member of one worker, or a piece of a message. On a host others read a worker's own memory,
-// as late as the turns allow; between hosts bytes are copied from it piece by piece, as late as its
-// sends are under way. Every third seed loses something: a worker dies or stops at some point of a
-// step, or a message never comes. Then whoever waits for longer than the deadline ends with
+// as late as the rounds allow; between hosts bytes are copied from it piece by piece, as late as
+// its sends are under way. Every third seed loses something: a worker dies or stops at some point
+// of a step, or a message never comes. Then whoever waits for longer than the deadline ends with
 // LK_RETRY, and others go on from the leader's state. In many seeds a kernel finds something that
 // is not finite, and in some of these a verdict is asked for: the step is skipped, done again, or
 // the last.
 //
 // Whatever the seed, a step that a worker has finished has left the state of one worker alone.
 // Buffers are full of NaN before the first step, so that what is read too early is seen. At the end
-// the same is done with a turn left out, which must be noticed.
+// the same is done with a round left out, which must be noticed.
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -190,23 +190,23 @@ typedef enum waiting { FOR_NOTHING, FOR_MEMBERS, FOR_WORKERS } waiting;
 typedef struct worker {
     lk_layout layout;
     lk_program program;
-    lk_world world;
+    lk_group group;
     lk_exchange exchange;
     lk_core_regions core;
     lk_driver driver;
     lk_member members[GRAINS];
     waiting waits[GRAINS];
     uint32_t arrived[GRAINS];  // meetings that a member has come to
-    lk_note notes[2], far_notes[2][WORKERS_MAX];
-    uint32_t host, slowness, notes_turn;
-    uint32_t given[LK_TURN_LAST], wanted[LK_TURN_LAST][PARTS];  // as in comm/mpi/turn.c
-    uint32_t shown;       // parts whose boxes it has given in this step,
+    lk_report reports[2], remote_reports[2][WORKERS_MAX];
+    uint32_t host, slowness, report_round;
+    uint32_t given[LK_ROUND_LAST], wanted[LK_ROUND_LAST][PARTS];  // as in comm/mpi/round.c
+    uint32_t shown;       // buckets whose boxes it has given in this step,
     bool come[PARTS];     // .. and those that have come from all
     uint64_t step, rows;  // rows that its members have done in this step
     uint32_t attempt;     // of this step
     bool evaluates, dead;
-    lk_turn awaited;
-    uint32_t awaited_part;
+    lk_round awaited;
+    uint32_t awaited_bucket;
     uint64_t asleep_until, waiting_since;
     lk_error lost;
     lk_status status;
@@ -238,7 +238,7 @@ static struct {
     const wanted *want;
     uint32_t order;
     bool shared;
-    uint32_t parts;
+    uint32_t buckets;
     uint32_t world;
     lk_worker list[WORKERS_MAX];
     worker w[WORKERS_MAX];
@@ -250,7 +250,7 @@ static struct {
     uint64_t loss_step, stop_step;
     bool lost;           // it has happened
     uint32_t starved;    // who never gets the message that is dropped
-    lk_turn left_out;    // in which nobody waits, or LK_NO_TURN
+    lk_round left_out;    // in which nobody waits, or LK_NO_ROUND
     bad_wish bad;        // what is not finite, as the kernels say,
     lk_verdict verdict;  // .. and what is done then
     char failure[160];
@@ -369,8 +369,8 @@ static void build(uint32_t rank, const lk_layout *layout, bool guards, const lk_
         sim.shared && rank ? sim.w[0].core.device : take(p->regions[LK_REGION_DEVICE].bytes);
     w->core.replicas = take(stride * w->layout.replicas);
     w->core.replica_bytes = stride;
-    lk_world_make(&w->world, p, kernels, &sim.want->source, w->core.device, w->core.replicas,
-                  stride, take(lk_world_bytes(p)));
+    lk_group_make(&w->group, p, kernels, &sim.want->source, w->core.device, w->core.replicas,
+                  stride, take(lk_group_bytes(p)));
 }
 
 static void set_message(uint32_t from, uint32_t to, kind k, const void *out, const void *in,
@@ -381,12 +381,13 @@ static void set_message(uint32_t from, uint32_t to, kind k, const void *out, con
 // What worker w gives worker v, and where that finds it.
 static void connect_pair(uint32_t from, uint32_t to) {
     lk_exchange *give = &sim.w[from].exchange, *get = &sim.w[to].exchange;
-    for (uint32_t k = 0; k < give->parts.count; k++) {
+    for (uint32_t k = 0; k < give->buckets.count; k++) {
         const uint32_t place = k * sim.world + from;
-        lk_slice mine = lk_part_slice(&give->parts.part[k], sim.world, from);
-        lk_slice theirs = lk_part_slice(&give->parts.part[k], sim.world, to);
+        lk_partition mine = lk_bucket_partition(&give->buckets.bucket[k], sim.world, from);
+        lk_partition theirs = lk_bucket_partition(&give->buckets.bucket[k], sim.world, to);
         const float *box = give->boxes_out + give->slots * theirs.begin;
-        const float *sum = give->sum_out + lk_exchange_sum_floats(&give->parts, sim.world, from, k);
+        const float *sum =
+            give->sum_out + lk_exchange_sum_floats(&give->buckets, sim.world, from, k);
         uint64_t box_bytes = give->slots * (theirs.end - theirs.begin) * sizeof(float);
         uint64_t sum_bytes = (mine.end - mine.begin) * sizeof(float);
         get->box[place] = box;
@@ -399,8 +400,8 @@ static void connect_pair(uint32_t from, uint32_t to) {
     }
     if (is_near(from, to)) return;
     for (int i = 0; i < 2; i++) {
-        set_message(from, to, NOTE_EVEN + i, &sim.w[from].notes[i], &sim.w[to].far_notes[i][from],
-                    sizeof(lk_note));
+        set_message(from, to, NOTE_EVEN + i, &sim.w[from].reports[i],
+                    &sim.w[to].remote_reports[i][from], sizeof(lk_report));
     }
 }
 
@@ -409,9 +410,9 @@ static const lk_lanes *lanes_of_all(void) {
 }
 
 static lk_wait meet(lk_member *m);
-static void give(lk_driver *d, lk_turn turn, uint32_t part);
-static bool look(lk_driver *d, lk_turn turn, uint32_t part);
-static lk_wait await(lk_driver *d, lk_turn turn, uint32_t part);
+static void give(lk_driver *d, lk_round round, uint32_t bucket);
+static bool look(lk_driver *d, lk_round round, uint32_t bucket);
+static lk_wait await(lk_driver *d, lk_round round, uint32_t bucket);
 
 // All know it alike: the flag, and by themselves nothing else.
 static lk_verdict decide(const void *context, uint64_t step, uint32_t flag) {
@@ -425,7 +426,7 @@ static void prepare_driver(worker *w) {
     w->driver = (lk_driver){.lanes = lanes_of_all(),
                             .transport = &sim.transport,
                             .transport_context = w,
-                            .worlds = &w->world,
+                            .groups = &w->group,
                             .exchanges = &w->exchange,
                             .programs = 1,
                             .lost = &w->lost,
@@ -442,16 +443,16 @@ static void connect_all(void) {
         x->boxes_out =
             take(lk_exchange_floats(&w->program, sim.list, sim.world, r) * sizeof(float));
         x->sum_out = x->boxes_out + x->slots * w->program.loss_offset;
-        x->note_out = &w->notes[0];
+        x->report_out = &w->reports[0];
         for (uint32_t o = 0; sim.shared && o < sim.world; o++) {
             for (uint32_t i = 0; o != r && i < sim.list[o].replicas; i++) {
-                lk_world_reach(&w->world, sim.list[o].before + i,
+                lk_group_reach(&w->group, sim.list[o].before + i,
                                sim.w[o].core.replicas + i * sim.w[o].core.replica_bytes);
             }
         }
     }
-    sim.parts = sim.w[0].exchange.parts.count;
-    lk_assert(sim.parts <= PARTS);
+    sim.buckets = sim.w[0].exchange.buckets.count;
+    lk_assert(sim.buckets <= PARTS);
     sim.transport = (lk_transport){.step = sim.shared ? &lk_course_shared : &lk_course_boxes,
                                    .evaluation = &lk_course_evaluates,
                                    .meet = meet,
@@ -466,7 +467,7 @@ static void connect_all(void) {
         for (uint32_t b = 0; b < sim.world; b++) {
             if (is_near(a, b)) continue;
             sim.m[a][b][NOTE_EVEN].expected = true;
-            for (uint32_t k = 0; k < sim.parts; k++) sim.m[a][b][BOX + k].expected = true;
+            for (uint32_t k = 0; k < sim.buckets; k++) sim.m[a][b][BOX + k].expected = true;
         }
     }
 }
@@ -475,7 +476,7 @@ static uint32_t rows_of(const lk_course *course) {
     uint32_t rows = 0;
     for (uint32_t i = 0; i < LK_SECTIONS_MAX; i++) {
         const lk_section *s = &course->section[i];
-        rows += s->count * (s->repeat == LK_ONCE ? 1 : sim.parts);
+        rows += s->count * (s->repeat == LK_ONCE ? 1 : sim.buckets);
     }
     return rows;
 }
@@ -520,8 +521,8 @@ static void choose_verdict(uint64_t first_step) {
 
 static void start(uint32_t rank);
 
-static void set_up(uint64_t seed, uint64_t first_step, bool lossy, lk_turn left_out) {
-    static const uint32_t waves[] = {0, 2, 4, 8}, slow[] = {1, 1, 1, 6, 30},
+static void set_up(uint64_t seed, uint64_t first_step, bool lossy, lk_round left_out) {
+    static const uint32_t microbatches[] = {0, 2, 4, 8}, slow[] = {1, 1, 1, 6, 30},
                           delays[] = {1, 30, 900};
     const lk_kernels *kernels = &lk_kernels_reference;
     lk_error none = {.status = LK_OK};
@@ -544,9 +545,9 @@ static void set_up(uint64_t seed, uint64_t first_step, bool lossy, lk_turn left_
     const lk_worker *last = &sim.list[sim.world - 1];
     const lk_layout layout = {.replicas_all = last->before + last->replicas,
                               .shared = sim.shared,
-                              .wave_examples = waves[draw(LK_COUNT(waves))],
+                              .microbatch_examples = microbatches[draw(LK_COUNT(microbatches))],
                               .fuse = draw(4) != 0,
-                              .part_floats = !sim.shared && draw(2) ? 1 : 0,
+                              .bucket_floats = !sim.shared && draw(2) ? 1 : 0,
                               .reduce = (lk_reduce_choice)draw(3)};
     bool guards = draw(64) == 0;  // they cost a pass over the memory at every op
     for (uint32_t w = 0; w < sim.world; w++) {
@@ -596,7 +597,7 @@ static void start_sends(uint32_t from, kind k) {
     }
 }
 
-// A part of a message, from the sender's memory as it is now.
+// A bucket of a message, from the sender's memory as it is now.
 static void carry(message *m) {
     uint64_t most = 1 + draw((uint32_t)m->bytes + 1), count = LK_MIN(m->bytes - m->copied, most);
     memcpy(m->to + m->copied, m->from + m->copied, count);
@@ -606,47 +607,47 @@ static void carry(message *m) {
     m->arrived = m->gone = true;
 }
 
-// What goes with a part of a turn; notes with the last of the boxes.
-static uint32_t kinds_of(lk_turn turn, uint32_t part, uint32_t parity, kind kinds[2]) {
+// What goes with a bucket of a round; reports with the last of the boxes.
+static uint32_t kinds_of(lk_round round, uint32_t bucket, uint32_t parity, kind kinds[2]) {
     uint32_t count = 0;
-    const kind note = parity ? NOTE_ODD : NOTE_EVEN;
-    if (turn == LK_TURN_NOTES || (turn == LK_TURN_BOXES && part + 1 == sim.parts)) {
-        kinds[count++] = note;
+    const kind report = parity ? NOTE_ODD : NOTE_EVEN;
+    if (round == LK_ROUND_REPORTS || (round == LK_ROUND_BOXES && bucket + 1 == sim.buckets)) {
+        kinds[count++] = report;
     }
-    if (sim.shared || turn == LK_TURN_NOTES) return count;
-    kinds[count++] = (turn == LK_TURN_BOXES ? BOX : SUM) + part;
+    if (sim.shared || round == LK_ROUND_REPORTS) return count;
+    kinds[count++] = (round == LK_ROUND_BOXES ? BOX : SUM) + bucket;
     return count;
 }
 
-static bool has_note(lk_turn turn, uint32_t part) {
+static bool has_note(lk_round round, uint32_t bucket) {
     kind kinds[2];
-    return kinds_of(turn, part, 0, kinds) > 0 && kinds[0] == NOTE_EVEN;
+    return kinds_of(round, bucket, 0, kinds) > 0 && kinds[0] == NOTE_EVEN;
 }
 
 static struct { uint64_t lossless, lost, retried, resumed, early, verdicts[4]; } counts;
 
-static void give(lk_driver *d, lk_turn turn, uint32_t part) {
+static void give(lk_driver *d, lk_round round, uint32_t bucket) {
     worker *w = d->transport_context;
-    const uint32_t rank = (uint32_t)(w - sim.w), parity = w->notes_turn & 1;
+    const uint32_t rank = (uint32_t)(w - sim.w), parity = w->report_round & 1;
     kind kinds[2];
-    uint32_t count = kinds_of(turn, part, parity, kinds);
-    if (turn == LK_TURN_SUMS) start_receives(rank, BOX + part);
-    if (turn == LK_TURN_BOXES) start_receives(rank, SUM + part);
-    if (has_note(turn, part)) start_receives(rank, parity ? NOTE_EVEN : NOTE_ODD);
-    w->wanted[turn][part] = ++w->given[turn];
-    w->shown += turn == LK_TURN_BOXES;
-    counts.early += turn == LK_TURN_SUMS && !sim.shared && w->members[0].section == 0;
+    uint32_t count = kinds_of(round, bucket, parity, kinds);
+    if (round == LK_ROUND_SUMS) start_receives(rank, BOX + bucket);
+    if (round == LK_ROUND_BOXES) start_receives(rank, SUM + bucket);
+    if (has_note(round, bucket)) start_receives(rank, parity ? NOTE_EVEN : NOTE_ODD);
+    w->wanted[round][bucket] = ++w->given[round];
+    w->shown += round == LK_ROUND_BOXES;
+    counts.early += round == LK_ROUND_SUMS && !sim.shared && w->members[0].section == 0;
     for (uint32_t k = 0; k < count; k++) start_sends(rank, kinds[k]);
 }
 
-static bool turn_is_over(uint32_t rank, lk_turn turn, uint32_t part) {
+static bool round_is_over(uint32_t rank, lk_round round, uint32_t bucket) {
     const worker *w = &sim.w[rank];
     kind kinds[2];
-    uint32_t count = kinds_of(turn, part, w->notes_turn & 1, kinds);
-    if (turn == sim.left_out) return true;
+    uint32_t count = kinds_of(round, bucket, w->report_round & 1, kinds);
+    if (round == sim.left_out) return true;
     for (uint32_t o = 0; o < sim.world; o++) {
         if (is_near(o, rank)) {
-            if (sim.w[o].given[turn] < w->wanted[turn][part]) return false;
+            if (sim.w[o].given[round] < w->wanted[round][bucket]) return false;
             continue;
         }
         for (uint32_t k = 0; k < count; k++) {
@@ -656,52 +657,55 @@ static bool turn_is_over(uint32_t rank, lk_turn turn, uint32_t part) {
     return true;
 }
 
-static void end_turn(uint32_t rank, lk_turn turn, uint32_t part) {
+static void end_round(uint32_t rank, lk_round round, uint32_t bucket) {
     worker *w = &sim.w[rank];
-    uint32_t parity = w->notes_turn & 1;
+    uint32_t parity = w->report_round & 1;
     kind kinds[2];
-    uint32_t count = kinds_of(turn, part, parity, kinds);
-    bool noted = has_note(turn, part);
+    uint32_t count = kinds_of(round, bucket, parity, kinds);
+    bool noted = has_note(round, bucket);
     for (uint32_t o = 0; o < sim.world; o++) {
         for (uint32_t k = 0; k < count; k++) {
             sim.m[o][rank][kinds[k]].arrived = sim.m[rank][o][kinds[k]].gone = false;
         }
         bool near = is_near(o, rank);
-        if (noted) w->exchange.note[o] = near ? &sim.w[o].notes[parity] : &w->far_notes[parity][o];
+        if (noted)
+            w->exchange.report[o] =
+                near ? &sim.w[o].reports[parity] : &w->remote_reports[parity][o];
     }
     if (!noted) return;
-    w->notes_turn++;
-    w->exchange.note_given = &w->notes[parity];
-    w->exchange.note_out = &w->notes[parity ^ 1];
+    w->report_round++;
+    w->exchange.report_given = &w->reports[parity];
+    w->exchange.report_out = &w->reports[parity ^ 1];
 }
 
-// Asked for a part that is not given yet, it only sees to it that messages get on.
-static bool look(lk_driver *d, lk_turn turn, uint32_t part) {
+// Asked for a bucket that is not given yet, it only sees to it that messages get on.
+static bool look(lk_driver *d, lk_round round, uint32_t bucket) {
     worker *w = d->transport_context;
     const uint32_t rank = (uint32_t)(w - sim.w);
-    lk_assert(turn == LK_TURN_BOXES);
-    if (part >= w->shown) return false;
-    if (!w->come[part] && turn_is_over(rank, turn, part)) {
-        end_turn(rank, turn, part);
-        w->come[part] = true;
+    lk_assert(round == LK_ROUND_BOXES);
+    if (bucket >= w->shown) return false;
+    if (!w->come[bucket] && round_is_over(rank, round, bucket)) {
+        end_round(rank, round, bucket);
+        w->come[bucket] = true;
     }
-    return w->come[part];
+    return w->come[bucket];
 }
 
 // What look has seen is not awaited.
-static lk_wait await(lk_driver *d, lk_turn turn, uint32_t part) {
+static lk_wait await(lk_driver *d, lk_round round, uint32_t bucket) {
     worker *w = d->transport_context;
     const uint32_t rank = (uint32_t)(w - sim.w);
     const bool waits = w->waits[0] == FOR_WORKERS;
-    if (turn == LK_TURN_BOXES && w->come[part]) fail("a part is awaited twice", rank, w->step);
-    if (waits && turn_is_over(rank, turn, part)) {
-        end_turn(rank, turn, part);
+    if (round == LK_ROUND_BOXES && w->come[bucket])
+        fail("a bucket is awaited twice", rank, w->step);
+    if (waits && round_is_over(rank, round, bucket)) {
+        end_round(rank, round, bucket);
         return LK_WAIT_OVER;
     }
     if (!waits) {
         w->waiting_since = sim.now;
-        w->awaited = turn;
-        w->awaited_part = part;
+        w->awaited = round;
+        w->awaited_bucket = bucket;
     } else if (sim.lost && sim.now >= w->waiting_since + DEADLINE) {
         (void)lk_fail(d->lost, LK_RETRY, "the deadline has passed");
         return LK_WAIT_LOST;
@@ -834,7 +838,7 @@ static uint64_t member_ready(uint32_t rank, uint32_t member) {
     switch (w->waits[member]) {
     case FOR_MEMBERS: return all_have_come(w, m->meetings + 1) ? awake : UINT64_MAX;
     case FOR_WORKERS:
-        if (turn_is_over(rank, w->awaited, w->awaited_part)) return w->asleep_until;
+        if (round_is_over(rank, w->awaited, w->awaited_bucket)) return w->asleep_until;
         return sim.lost ? LK_MAX(w->waiting_since + DEADLINE, w->asleep_until) : UINT64_MAX;
     default: return awake;
     }
@@ -924,7 +928,7 @@ static bool tick(void) {
 
 // --- judging -----------------------------------------------------------------------------------
 
-// Nobody gets further than the turns allow; who was not lost ends well or with LK_RETRY.
+// Nobody gets further than the rounds allow; who was not lost ends well or with LK_RETRY.
 static void judge(void) {
     uint64_t least = STEPS;
     for (uint32_t w = 0; w < sim.world; w++) least = LK_MIN(least, sim.w[w].step);
@@ -951,7 +955,7 @@ static void judge(void) {
     }
 }
 
-static bool simulate(uint64_t seed, uint64_t first_step, bool lossy, lk_turn left_out) {
+static bool simulate(uint64_t seed, uint64_t first_step, bool lossy, lk_round left_out) {
     set_up(seed, first_step, lossy, left_out);
     while (!sim.failure[0] && tick()) {
     }
@@ -969,7 +973,7 @@ static void on_panic(const char *file, int line, const char *what) {
 // One seed, and where something was lost the way on, by other workers. True: all is as it should.
 static bool try_seed(uint64_t seed) {
     bool lossy = seed % 3 == 0;
-    if (!simulate(seed, 0, lossy, LK_NO_TURN)) return false;
+    if (!simulate(seed, 0, lossy, LK_NO_ROUND)) return false;
     counts.lossless += !sim.lost;
     counts.lost += sim.lost;
     for (uint32_t w = 0; w < sim.world; w++) counts.retried += sim.w[w].status == LK_RETRY;
@@ -980,9 +984,9 @@ static bool try_seed(uint64_t seed) {
     // The cut comes from another seed; the order of the examples must be that of this one.
     do {
         seed += (uint64_t)1 << 32;
-        set_up(seed, done, false, LK_NO_TURN);
+        set_up(seed, done, false, LK_NO_ROUND);
     } while (sim.order != order_of_seed);
-    return simulate(seed, done, false, LK_NO_TURN);
+    return simulate(seed, done, false, LK_NO_ROUND);
 }
 
 // --- verdicts ------------------------------------------------------------------------------------
@@ -996,7 +1000,7 @@ static bool all_obey(void) {
         wish.rank = i / 2 % 3;
         wish.verdict = (lk_verdict)(1 + i / 6 % LK_VERDICT_STOP);
         memset(counts.verdicts, 0, sizeof counts.verdicts);
-        const bool good = simulate(seed, 0, false, LK_NO_TURN);
+        const bool good = simulate(seed, 0, false, LK_NO_ROUND);
         wish.wished = false;
         if (good && counts.verdicts[wish.verdict] == 3 && sim.bad.seen) continue;
         printf("FAILED: verdict %d on worker %u of 3, seed %llu: %s\n", (int)wish.verdict,
@@ -1007,10 +1011,10 @@ static bool all_obey(void) {
     return true;
 }
 
-// --- a turn left out ---------------------------------------------------------------------------
+// --- a round left out ---------------------------------------------------------------------------
 
-// How many of `seeds` are noticed if nobody waits in a turn.
-static uint32_t notice(lk_turn left_out, uint32_t seeds) {
+// How many of `seeds` are noticed if nobody waits in a round.
+static uint32_t notice(lk_round left_out, uint32_t seeds) {
     static volatile uint32_t noticed, seed;
     for (noticed = 0, seed = 1; seed <= seeds; seed++) {
         if (setjmp(panicked) || !simulate(seed, 0, false, left_out)) noticed++;
@@ -1034,12 +1038,12 @@ static void make_wanted(wanted *want, bool sharded, uint64_t skipped) {
     lk_program_initialize(&w->program, w->core.device);
     walk_state(&w->program, w->core.device, want->first_state, -1);
     for (uint64_t step = 0; step < STEPS; step++) {
-        lk_step_compute(&w->world, 0, step);
-        if (step != skipped) lk_step_update(&w->world, 0, step);
-        want->step[step] = lk_step_finish(&w->world, step);
+        lk_step_compute(&w->group, 0, step);
+        if (step != skipped) lk_step_update(&w->group, 0, step);
+        want->step[step] = lk_step_finish(&w->group, step);
         walk_state(&w->program, w->core.device, want->state[step], -1);
-        lk_evaluate_compute(&w->world, 0, &test_set, TEST_EXAMPLES);
-        want->evaluation[step] = lk_evaluate_finish(&w->world, TEST_EXAMPLES);
+        lk_evaluate_compute(&w->group, 0, &test_set, TEST_EXAMPLES);
+        want->evaluation[step] = lk_evaluate_finish(&w->group, TEST_EXAMPLES);
     }
     lk_digest(&w->program, w->core.device, want->digest);
 }
@@ -1066,10 +1070,10 @@ static bool tells_alone(bad_kind kind_of_bad, uint32_t replica) {
     for (sim.bad.at_step = 0; sim.bad.at_step < 2; sim.bad.at_step++) {
         const uint64_t step = sim.bad.at_step;
         for (uint32_t r = sim.bad.at_replica = 0; r < REPLICAS; sim.bad.at_replica = ++r) {
-            lk_step_compute(&w->world, r, step);
+            lk_step_compute(&w->group, r, step);
         }
-        for (uint32_t r = 0; r < REPLICAS; r++) lk_step_update(&w->world, r, step);
-        const char *found = lk_step_finish(&w->world, step).bad_tensor;
+        for (uint32_t r = 0; r < REPLICAS; r++) lk_step_update(&w->group, r, step);
+        const char *found = lk_step_finish(&w->group, step).bad_tensor;
         const char *wanted_one = bad_tensor(&w->program, step);
         if (!found != !wanted_one || (found && strcmp(found, wanted_one) != 0)) return false;
     }
@@ -1114,7 +1118,8 @@ int main(int argc, char **argv) {
     }
     printf(
         "%llu seeds: %llu without a loss, %llu with one; %llu workers gave up with exit code %d, "
-        "%llu runs went on with others; %llu parts were joined while others were computed; of the "
+        "%llu runs went on with others; %llu buckets were joined while others were computed; of "
+        "the "
         "steps of workers %llu were skipped, %llu done again, %llu the last; every state that of "
         "one worker\n",
         (unsigned long long)count, (unsigned long long)counts.lossless,
@@ -1125,10 +1130,10 @@ int main(int argc, char **argv) {
         (unsigned long long)counts.verdicts[LK_VERDICT_STOP]);
     if (argc > 2) return 0;
     if (count >= 100 && counts.early == 0) return 1;
-    static const lk_turn turns[] = {LK_TURN_BOXES, LK_TURN_SUMS, LK_TURN_NOTES};
-    for (uint32_t i = 0; i < LK_COUNT(turns); i++) {
-        uint32_t noticed = notice(turns[i], 100);
-        printf("turn %u of 3 left out: noticed in %u of 100 seeds\n", i + 1, noticed);
+    static const lk_round rounds[] = {LK_ROUND_BOXES, LK_ROUND_SUMS, LK_ROUND_REPORTS};
+    for (uint32_t i = 0; i < LK_COUNT(rounds); i++) {
+        uint32_t noticed = notice(rounds[i], 100);
+        printf("round %u of 3 left out: noticed in %u of 100 seeds\n", i + 1, noticed);
         if (noticed < 90) return 1;
     }
     return 0;

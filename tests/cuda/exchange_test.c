@@ -48,7 +48,7 @@ static void make(subject *s, uint32_t gpus, uint32_t replicas, uint64_t bucket_f
         lk_program_build(&s->spec, &layout, &options, s->tables, &s->program, &error);
     if (status != LK_OK) fail_msg("%s", error.text);
     s->x.program = &s->program;
-    s->x.parts = gpus;
+    s->x.peers = gpus;
     for (uint32_t i = 0; i < gpus; i++) s->x.list[i] = lk_cuda_share(&all, gpus, i);
     lk_cuda_exchange_plan(&s->x, bucket_floats);
 }
@@ -96,45 +96,46 @@ static void buckets_are_whole_layers(void **state) {
 typedef struct sums {
     const subject *s;
     uint64_t floats[2][8][8];  // of nodes and of sums, from one GPU to another
-    uint32_t notes;
+    uint32_t reports;
     lk_cuda_message last;
 } sums;
 
 static void add_message(void *context, const lk_cuda_message *m) {
     sums *sum = context;
     assert_true(m->from != m->to);
-    if (m->kind == LK_CUDA_NOTES) {
-        sum->notes++;
+    if (m->kind == LK_CUDA_REPORTS) {
+        sum->reports++;
         return;
     }
     const lk_cuda_bucket *bucket = &sum->s->x.buckets[m->bucket];
     const uint32_t owner = m->kind == LK_CUDA_NODES ? m->to : m->from;
-    const lk_slice slice = lk_cuda_slice(&sum->s->x, owner);
+    const lk_partition partition = lk_cuda_partition(&sum->s->x, owner);
     assert_true(m->begin < m->end && m->begin >= bucket->begin && m->end <= bucket->end);
-    assert_true(m->begin >= slice.begin && m->end <= slice.end);
+    assert_true(m->begin >= partition.begin && m->end <= partition.end);
     sum->floats[m->kind == LK_CUDA_SUMS][m->from][m->to] += m->end - m->begin;
 }
 
-// In a full step the parts of a box are the box of comm/step/exchange.h, and the loss.
+// In a full step the peers of a box are the box of comm/step/exchange.h, and the loss.
 static void check_messages(const subject *s) {
     static sums sum;
     const lk_program *p = &s->program;
     sum = (sums){.s = s};
     for (uint32_t b = 0; b < s->x.bucket_count; b++) {
-        for (int kind = LK_CUDA_NODES; kind <= LK_CUDA_NOTES; kind++) {
+        for (int kind = LK_CUDA_NODES; kind <= LK_CUDA_REPORTS; kind++) {
             lk_cuda_messages(&s->x, (lk_cuda_message_kind)kind, b, p->grains, add_message, &sum);
         }
     }
-    assert_int_equal(sum.notes, s->x.bucket_count * s->x.parts * (s->x.parts - 1));
+    assert_int_equal(sum.reports, s->x.bucket_count * s->x.peers * (s->x.peers - 1));
     uint64_t bytes = 0;
-    for (uint32_t from = 0; from < s->x.parts; from++) {
-        const lk_slice own = lk_cuda_slice(&s->x, from);
-        for (uint32_t to = 0; to < s->x.parts; to++) {
+    for (uint32_t from = 0; from < s->x.peers; from++) {
+        const lk_partition own = lk_cuda_partition(&s->x, from);
+        for (uint32_t to = 0; to < s->x.peers; to++) {
             if (from == to) continue;
             lk_counter blocks;
             lk_exchange_blocks(p, &s->x.list[from], p->grains, p->grains, &blocks);
-            const lk_slice slice = lk_cuda_slice(&s->x, to);
-            assert_int_equal(sum.floats[0][from][to], blocks.count * (slice.end - slice.begin));
+            const lk_partition partition = lk_cuda_partition(&s->x, to);
+            assert_int_equal(sum.floats[0][from][to],
+                             blocks.count * (partition.end - partition.begin));
             assert_true(blocks.count <= lk_exchange_slots(p, &s->x.list[from]));
             assert_int_equal(sum.floats[1][from][to], own.end - own.begin);
             bytes += (sum.floats[0][from][to] + sum.floats[1][from][to]) * sizeof(float);

@@ -165,7 +165,7 @@ static void beyond_device(void) {
     cudaDeviceSynchronize();
 }
 
-static void test_foreign_memory(void **state) {
+static void test_external_memory(void **state) {
     (void)state;
     assert_int_not_equal(apart(touch_device, said, sizeof said), 0);
     assert_int_not_equal(apart(beyond_device, said, sizeof said), 0);
@@ -277,7 +277,7 @@ int main(void) {
         cmocka_unit_test(test_threads_meet),
         cmocka_unit_test(test_missing_barrier_shows),
         cmocka_unit_test(test_divergence_is_named),
-        cmocka_unit_test(test_foreign_memory),
+        cmocka_unit_test(test_external_memory),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_work_waits),
         cmocka_unit_test(test_captures),

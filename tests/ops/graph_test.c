@@ -128,9 +128,9 @@ static lk_run_spec spec_of(const lk_graph *graph, uint32_t batch) {
 
 typedef struct built {
     lk_program programs[LK_OBJECTIVES_MAX];
-    lk_world world;
+    lk_group group;
     uint8_t *device, *replicas;
-    void *tables, *world_tables;
+    void *tables, *group_tables;
 } built;
 
 static void *memory(uint64_t bytes) {
@@ -151,24 +151,24 @@ static void build(const lk_run_spec *spec, const lk_layout *layout, const lk_ker
     const uint64_t stride = p->regions[LK_REGION_REPLICA].bytes;
     b->device = memory(p->regions[LK_REGION_DEVICE].bytes);
     b->replicas = memory(stride * layout->replicas);
-    b->world_tables = memory(lk_world_bytes(p));
+    b->group_tables = memory(lk_group_bytes(p));
     lk_program_initialize(p, b->device);
-    lk_world_make(&b->world, p, kernels, &source, b->device, b->replicas, stride, b->world_tables);
+    lk_group_make(&b->group, p, kernels, &source, b->device, b->replicas, stride, b->group_tables);
 }
 
 static void release(built *b) {
     free(b->tables);
     free(b->device);
     free(b->replicas);
-    free(b->world_tables);
+    free(b->group_tables);
 }
 
 static lk_step_result take_step(built *b, uint64_t step) {
-    const uint32_t replicas = b->world.replicas;
-    lk_world_use(&b->world, lk_program_of_step(b->programs, step));
-    for (uint32_t r = 0; r < replicas; r++) lk_step_compute(&b->world, r, step);
-    for (uint32_t r = 0; r < replicas; r++) lk_step_update(&b->world, r, step);
-    lk_step_result result = lk_step_finish(&b->world, step);
+    const uint32_t replicas = b->group.replicas;
+    lk_group_use(&b->group, lk_program_of_step(b->programs, step));
+    for (uint32_t r = 0; r < replicas; r++) lk_step_compute(&b->group, r, step);
+    for (uint32_t r = 0; r < replicas; r++) lk_step_update(&b->group, r, step);
+    lk_step_result result = lk_step_finish(&b->group, step);
     assert_null(result.bad_tensor);
     return result;
 }
@@ -343,7 +343,7 @@ static void gradients_are_those_of_differences(void **state) {
         for (uint32_t i = 0; i < 8; i++) {
             const lk_layout layout = {.replicas = i & 1 ? 3 : 1,
                                       .fuse = i & 2,
-                                      .wave_examples = i & 4 ? 0 : GRAIN,
+                                      .microbatch_examples = i & 4 ? 0 : GRAIN,
                                       .reduce = i & 4 ? LK_REDUCE_AUTO : LK_REDUCE_ALL_PARTIALS};
             check_gradients(&objectives[k], &layout, &lk_kernels_reference);
             check_gradients(&objectives[k], &layout, &lk_kernels_portable);
@@ -417,7 +417,7 @@ static bool tree_of(float *const *leaf, const bool *there, uint32_t level, uint3
 }
 
 static void check_tree(const lk_use *uses, uint32_t count, uint32_t wanted, uint32_t replicas,
-                       uint32_t wave) {
+                       uint32_t microbatch) {
     enum { GRAINS = (EXAMPLES + GRAIN - 1) / GRAIN, LEAVES = 32, KERNEL = WIDE * WIDE };
     const lk_objective o[] = {{.name = "o",
                                .value_count = count,
@@ -430,22 +430,22 @@ static void check_tree(const lk_use *uses, uint32_t count, uint32_t wanted, uint
     const lk_schedule_entry schedule[] = {{0, 1}, {1, 1}, {2, 1}};
     const lk_graph graph = graph_of(3, o, 3, schedule);
     const lk_run_spec spec = spec_of(&graph, EXAMPLES);
-    const lk_layout whole = {.replicas = 1, .fuse = true, .wave_examples = 64},
-                    cut = {.replicas = replicas, .fuse = true, .wave_examples = wave};
+    const lk_layout whole = {.replicas = 1, .fuse = true, .microbatch_examples = 64},
+                    cut = {.replicas = replicas, .fuse = true, .microbatch_examples = microbatch};
     static float leaves[LEAVES][KERNEL];
     float *leaf[LEAVES], before[KERNEL];
     bool there[LEAVES] = {false};
     built b;
     // All uses' tensors of all grains, as one replica without overlay keeps them.
     build(&spec, &whole, &lk_kernels_reference, (lk_plan_options){.overlay = false}, &b);
-    lk_step_compute(&b.world, 0, 0);
+    lk_step_compute(&b.group, 0, 0);
     const lk_op *op = &b.programs[0].ops[b.programs[0].params[2].gradient_op];
     assert_int_equal(lk_op_uses(op), wanted);
     const uint32_t wide = wanted == 1 ? 1 : wanted == 2 ? 2 : 4;
     for (uint32_t i = 0; i < LEAVES; i++) leaf[i] = leaves[i];
     for (uint32_t g = 0; g < GRAINS; g++) {
         for (uint32_t u = 0; u < wanted; u++) {
-            const lk_grain_view view = lk_grain_view_at(&b.world.frames[0], op + u, g, EXAMPLES);
+            const lk_grain_view view = lk_grain_view_at(&b.group.frames[0], op + u, g, EXAMPLES);
             lk_lane lane = {.grain_count = 1, .grain = GRAIN, .grains = &view};
             lane.sums[0] = leaf[g * wide + u];
             (void)lk_op_dense_weight_gradient.reference(&lane, op);
@@ -469,10 +469,10 @@ static void check_tree(const lk_use *uses, uint32_t count, uint32_t wanted, uint
 static void uses_are_leaves_of_the_tree(void **state) {
     (void)state;
     for (uint32_t replicas = 1; replicas <= REPLICAS_MAX; replicas++) {
-        for (uint32_t wave = GRAIN; wave <= 8; wave *= 2) {
-            check_tree(once, LK_COUNT(once), 1, replicas, wave);
-            check_tree(two_uses, LK_COUNT(two_uses), 2, replicas, wave);
-            check_tree(three_uses, LK_COUNT(three_uses), 3, replicas, wave);
+        for (uint32_t microbatch = GRAIN; microbatch <= 8; microbatch *= 2) {
+            check_tree(once, LK_COUNT(once), 1, replicas, microbatch);
+            check_tree(two_uses, LK_COUNT(two_uses), 2, replicas, microbatch);
+            check_tree(three_uses, LK_COUNT(three_uses), 3, replicas, microbatch);
         }
     }
 }
@@ -506,7 +506,7 @@ static void layouts_change_no_bit(void **state) {
           false, 13, wanted);
     for (uint32_t i = 0; i < 3 * 3 * 2 * 2 * 2 * 3; i++) {
         const lk_layout layout = {.replicas = 1 + i % 3,
-                                  .wave_examples = i / 3 % 3 * GRAIN,
+                                  .microbatch_examples = i / 3 % 3 * GRAIN,
                                   .fuse = i / 9 % 2,
                                   .reduce = i / 18 % 2 ? LK_REDUCE_AUTO : LK_REDUCE_ALL_PARTIALS};
         train(&layout, kernels[i / 72], i / 36 % 2, 13, found);

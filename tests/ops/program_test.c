@@ -659,7 +659,7 @@ static void plans_of_programs(void **state) {
     uint64_t bytes[2];
     for (uint32_t i = 0; i < 16; i++) {
         const lk_layout layout = {
-            .replicas = i & 2 ? 2 : 1, .fuse = i & 4, .wave_examples = i & 8 ? 2 : 0};
+            .replicas = i & 2 ? 2 : 1, .fuse = i & 4, .microbatch_examples = i & 8 ? 2 : 0};
         lk_program p;
         lk_error error;
         void *tables;
@@ -731,15 +731,15 @@ static bool plain_node(const float *leaves, uint32_t total, uint32_t level, uint
     return true;
 }
 
-// Walks the leaves [first, end) of `total` in waves, as a replica does.
+// Walks the leaves [first, end) of `total` in microbatches, as a replica does.
 static void hold(holder *h, const float *leaves, uint32_t first, uint32_t end, uint32_t total,
-                 uint32_t wave) {
+                 uint32_t microbatch) {
     h->counter.count = 0;
     h->most = 0;
     for (uint32_t at = first; at < end;) {
-        uint32_t wave_end = LK_MIN(at + wave, end);
-        while (at < wave_end) {
-            lk_node block = lk_next_block(at, wave_end, total);
+        uint32_t microbatch_end = LK_MIN(at + microbatch, end);
+        while (at < microbatch_end) {
+            lk_node block = lk_next_block(at, microbatch_end, total);
             uint32_t slot = h->counter.count;
             h->most = LK_MAX(h->most, slot + 1);
             assert_true(plain_node(leaves, total, block.level, block.index, &h->values[slot]));
@@ -748,7 +748,7 @@ static void hold(holder *h, const float *leaves, uint32_t first, uint32_t end, u
                 h->values[slot - 1] = h->values[slot - 1] + h->values[slot];
             }
             assert_int_equal(h->counter.count, slot + 1);
-            at = LK_MIN((block.index + 1) << block.level, wave_end);
+            at = LK_MIN((block.index + 1) << block.level, microbatch_end);
         }
     }
     for (uint32_t i = 0; i < h->counter.count; i++) {  // every entry is the node it says
@@ -759,7 +759,7 @@ static void hold(holder *h, const float *leaves, uint32_t first, uint32_t end, u
     }
 }
 
-// Any split into replicas and waves gives the bits of the plain recursive tree.
+// Any split into replicas and microbatches gives the bits of the plain recursive tree.
 static void reduction_is_the_plain_tree(void **state) {
     (void)state;
     float leaves[LEAVES_MAX], scratch[2 * (LK_TREE_LEVELS_MAX + 1)];
@@ -768,12 +768,12 @@ static void reduction_is_the_plain_tree(void **state) {
     static holder holders[LEAVES_MAX];
     for (uint32_t full = 1; full <= LEAVES_MAX; full++) {
         for (uint32_t trial = 0; trial < 40; trial++) {
-            uint32_t replicas = 1 + draw(full), wave = 1 + draw(full), total = 1 + draw(full);
+            uint32_t replicas = 1 + draw(full), microbatch = 1 + draw(full), total = 1 + draw(full);
             lk_holding holdings[LEAVES_MAX];
             for (uint32_t r = 0; r < replicas; r++) {
                 lk_grain_range g = lk_replica_grains(full, replicas, r);
                 uint32_t end = LK_MIN(g.first + g.count, total);
-                hold(&holders[r], leaves, g.first, LK_MAX(end, g.first), total, wave);
+                hold(&holders[r], leaves, g.first, LK_MAX(end, g.first), total, microbatch);
                 holdings[r] = (lk_holding){&holders[r].counter, holders[r].values, 1};
             }
             float want;
@@ -814,26 +814,29 @@ static void slots_are_exactly_enough(void **state) {
     for (uint32_t grains = 1; grains <= LEAVES_MAX; grains++) {
         spec.global_batch = grains;
         for (uint32_t replicas = 1; replicas <= grains; replicas++) {
-            for (uint32_t wave = 1; wave <= (grains + replicas - 1) / replicas; wave++) {
-                const lk_layout layout = {
-                    .replicas = replicas, .wave_examples = wave, .reduce = LK_REDUCE_ALL_PARTIALS};
+            for (uint32_t microbatch = 1; microbatch <= (grains + replicas - 1) / replicas;
+                 microbatch++) {
+                const lk_layout layout = {.replicas = replicas,
+                                          .microbatch_examples = microbatch,
+                                          .reduce = LK_REDUCE_ALL_PARTIALS};
                 lk_program p;
                 lk_error error;
                 void *tables;
                 assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
-                assert_int_equal(p.wave_grains, wave);
+                assert_int_equal(p.microbatch_grains, microbatch);
                 uint32_t most = 0;
                 for (uint32_t r = 0; r < replicas; r++) {
                     lk_grain_range g = lk_replica_grains(grains, replicas, r);
                     for (uint32_t total = 1; total <= grains; total++) {
                         uint32_t end = LK_MIN(g.first + g.count, total);
-                        hold(&h, leaves, g.first, LK_MAX(end, g.first), total, wave);
+                        hold(&h, leaves, g.first, LK_MAX(end, g.first), total, microbatch);
                         most = LK_MAX(most, h.most);
                     }
                 }
                 if (p.node_slots != most) {
-                    fail_msg("%u grains, %u replicas, waves of %u: planned %u slots, needed %u",
-                             grains, replicas, wave, p.node_slots, most);
+                    fail_msg(
+                        "%u grains, %u replicas, microbatches of %u: planned %u slots, needed %u",
+                        grains, replicas, microbatch, p.node_slots, most);
                 }
                 free(tables);
             }
@@ -841,8 +844,8 @@ static void slots_are_exactly_enough(void **state) {
     }
 }
 
-// On a device the blocks of a wave wait for its end: what a full step needs is enough for a short
-// one, and the loss has its place behind the parameters.
+// On a device the blocks of a microbatch wait for its end: what a full step needs is enough for a
+// short one, and the loss has its place behind the parameters.
 static void slots_of_a_device(void **state) {
     (void)state;
     const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
@@ -851,9 +854,10 @@ static void slots_of_a_device(void **state) {
     for (uint32_t grains = 1; grains <= LEAVES_MAX; grains++) {
         spec.global_batch = grains;
         for (uint32_t replicas = 1; replicas <= grains; replicas++) {
-            for (uint32_t wave = 1; wave <= (grains + replicas - 1) / replicas; wave++) {
+            for (uint32_t microbatch = 1; microbatch <= (grains + replicas - 1) / replicas;
+                 microbatch++) {
                 const lk_layout layout = {
-                    .replicas = replicas, .wave_examples = wave, .device = true};
+                    .replicas = replicas, .microbatch_examples = microbatch, .device = true};
                 lk_program p;
                 lk_error error;
                 void *tables;
@@ -864,7 +868,7 @@ static void slots_of_a_device(void **state) {
                     lk_grain_range g = lk_replica_grains(grains, replicas, r);
                     for (uint32_t total = g.first + 1; total <= grains; total++) {
                         uint32_t count = LK_MIN(g.count, total - g.first);
-                        most = LK_MAX(most, lk_device_slots(g.first, count, wave, total));
+                        most = LK_MAX(most, lk_device_slots(g.first, count, microbatch, total));
                     }
                 }
                 assert_int_equal(p.node_slots, most);
@@ -879,22 +883,24 @@ static void operands_are_resident(void **state) {
     (void)state;
     const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
     lk_run_spec spec = spec_of(2, 2, 1, 2, LK_COUNT(layers), layers);
-    for (uint32_t wave = 2; wave <= 8; wave += 2) {  // 8 examples in grains of 2, by 2 replicas
+    for (uint32_t microbatch = 2; microbatch <= 8;
+         microbatch += 2) {  // 8 examples in grains of 2, by 2 replicas
         const lk_layout layout = {
-            .replicas = 2, .wave_examples = wave, .reduce = LK_REDUCE_ALL_OPERANDS};
+            .replicas = 2, .microbatch_examples = microbatch, .reduce = LK_REDUCE_ALL_OPERANDS};
         lk_program p;
         lk_error error;
         void *tables;
         assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
-        assert_int_equal(p.params[0].mode, wave < 4 ? LK_REDUCE_PARTIALS : LK_REDUCE_OPERANDS);
+        assert_int_equal(p.params[0].mode,
+                         microbatch < 4 ? LK_REDUCE_PARTIALS : LK_REDUCE_OPERANDS);
         assert_int_equal(p.params[1].mode, LK_REDUCE_PARTIALS);  // a bias has no rows
         free(tables);
     }
 }
 
-// A replica has room for every wave that it is given, of a step and of an evaluation: those fill
-// whole grains, also where the global batch has a short one.
-static void waves_fit(void **state) {
+// A replica has room for every microbatch that it is given, of a step and of an evaluation: those
+// fill whole grains, also where the global batch has a short one.
+static void microbatches_fit(void **state) {
     (void)state;
     const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
     lk_run_spec spec = spec_of(2, 2, 1, 2, LK_COUNT(layers), layers);
@@ -904,20 +910,21 @@ static void waves_fit(void **state) {
         spec.example_count = 1 + draw(200);
         const uint32_t grains = lk_grain_count(&spec), tested = 1 + draw(200);
         const lk_layout layout = {.replicas = 1 + draw(grains),
-                                  .wave_examples = draw(2) ? 1 + draw(100) : 0};
+                                  .microbatch_examples = draw(2) ? 1 + draw(100) : 0};
         lk_program p;
         lk_error error;
         void *tables;
         assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
         uint64_t trained = 0, evaluated = 0;
         for (uint32_t r = 0; r < layout.replicas; r++) {
-            for (lk_waves w = lk_step_waves(&p, r, 0); lk_next_wave(&w);) {
-                assert_in_range(w.wave.examples, 1, p.wave_examples);
-                trained += w.wave.examples;
+            for (lk_microbatches w = lk_step_microbatches(&p, r, 0); lk_next_microbatch(&w);) {
+                assert_in_range(w.microbatch.examples, 1, p.microbatch_examples);
+                trained += w.microbatch.examples;
             }
-            for (lk_waves w = lk_evaluate_waves(&p, r, tested); lk_next_wave(&w);) {
-                assert_in_range(w.wave.examples, 1, p.wave_examples);
-                evaluated += w.wave.examples;
+            for (lk_microbatches w = lk_evaluate_microbatches(&p, r, tested);
+                 lk_next_microbatch(&w);) {
+                assert_in_range(w.microbatch.examples, 1, p.microbatch_examples);
+                evaluated += w.microbatch.examples;
             }
         }
         assert_int_equal(trained, lk_step_examples(&spec, 0));
@@ -958,7 +965,7 @@ int main(void) {
         cmocka_unit_test(slots_are_exactly_enough),
         cmocka_unit_test(slots_of_a_device),
         cmocka_unit_test(operands_are_resident),
-        cmocka_unit_test(waves_fit),
+        cmocka_unit_test(microbatches_fit),
         cmocka_unit_test(layers_say_themselves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -517,7 +517,7 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
     uint64_t stride = p.regions[LK_REGION_REPLICA].bytes;
     uint8_t *device = memory(p.regions[LK_REGION_DEVICE].bytes),
             *replicas = memory(stride * layout->replicas);
-    void *world_tables = memory(lk_world_bytes(&p));
+    void *group_tables = memory(lk_group_bytes(&p));
     lk_program_initialize(&p, device);
     double *params[PARAMS_MAX];
     for (uint32_t i = 0; i < p.param_count; i++) {
@@ -530,11 +530,11 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
         }
     }
     const lk_source source = {NULL, in_order, image_at, label_at};
-    lk_world world;
-    lk_world_make(&world, &p, kernels, &source, device, replicas, stride, world_tables);
-    for (uint32_t r = 0; r < layout->replicas; r++) lk_step_compute(&world, r, 0);
-    for (uint32_t r = 0; r < layout->replicas; r++) lk_step_update(&world, r, 0);
-    lk_step_result result = lk_step_finish(&world, 0);
+    lk_group group;
+    lk_group_make(&group, &p, kernels, &source, device, replicas, stride, group_tables);
+    for (uint32_t r = 0; r < layout->replicas; r++) lk_step_compute(&group, r, 0);
+    for (uint32_t r = 0; r < layout->replicas; r++) lk_step_update(&group, r, 0);
+    lk_step_result result = lk_step_finish(&group, 0);
     assert_null(result.bad_tensor);
 
     double loss = 0.0;
@@ -557,7 +557,7 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
         }
     }
     for (uint32_t i = 0; i < p.param_count; i++) free(params[i]);
-    free(world_tables);
+    free(group_tables);
     free(replicas);
     free(device);
     free(tables);
@@ -579,7 +579,7 @@ static void check_model_of(const lk_model *model) {
         const lk_layout layout = {
             .replicas = i & 1 ? 2 : 1,
             .fuse = i & 2,
-            .wave_examples = i & 4 ? 0 : 2,
+            .microbatch_examples = i & 4 ? 0 : 2,
             .reduce = i & 4 ? LK_REDUCE_ALL_OPERANDS : LK_REDUCE_ALL_PARTIALS};
         check_program(&spec, &layout, &lk_kernels_reference);
         check_program(&spec, &layout, &lk_kernels_portable);

@@ -40,8 +40,8 @@ typedef struct bench {
     lk_run_spec spec;
     lk_program program;
     lk_kernels kernels;
-    lk_world world;
-    void *tables, *world_tables, *device, *replicas;
+    lk_group group;
+    void *tables, *group_tables, *device, *replicas;
 } bench;
 
 static const lk_layer layers[] = {{.type = &lk_layer_conv2d,
@@ -112,23 +112,23 @@ static void build(bench *b, bool fuse, bool guards) {
 static void start(bench *b) {
     const lk_program *p = &b->program;
     uint64_t stride = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, 4096);
-    b->world_tables = memory(lk_world_bytes(p));
+    b->group_tables = memory(lk_group_bytes(p));
     b->device = memory(p->regions[LK_REGION_DEVICE].bytes);
     b->replicas = memory(stride * p->layout.replicas);
-    lk_world_make(&b->world, p, &b->kernels, &source, b->device, b->replicas, stride,
-                  b->world_tables);
+    lk_group_make(&b->group, p, &b->kernels, &source, b->device, b->replicas, stride,
+                  b->group_tables);
     lk_program_initialize(p, b->device);
 }
 
 static lk_step_result step(bench *b, uint64_t number) {
-    for (uint32_t r = 0; r < 2; r++) lk_step_compute(&b->world, r, number);
-    for (uint32_t r = 0; r < 2; r++) lk_step_update(&b->world, r, number);
-    return lk_step_finish(&b->world, number);
+    for (uint32_t r = 0; r < 2; r++) lk_step_compute(&b->group, r, number);
+    for (uint32_t r = 0; r < 2; r++) lk_step_update(&b->group, r, number);
+    return lk_step_finish(&b->group, number);
 }
 
 static void end(bench *b) {
     free(b->tables);
-    free(b->world_tables);
+    free(b->group_tables);
     free(b->device);
     free(b->replicas);
 }
@@ -159,16 +159,16 @@ static void test_same_bits(void **state) {
         }
         for (uint32_t i = 0; i < plain.program.param_count; i++) {
             uint32_t t = plain.program.params[i].tensor;
-            assert_memory_equal(lk_tensor_at(&plain.world.frames[0], t),
-                                lk_tensor_at(&checked.world.frames[0], t),
+            assert_memory_equal(lk_tensor_at(&plain.group.frames[0], t),
+                                lk_tensor_at(&checked.group.frames[0], t),
                                 plain.program.tensors[t].bytes);
         }
         uint32_t correct[2];
         for (int again = 0; again < 2; again++) {  // what the steps counted is not in it
             for (uint32_t r = 0; r < 2; r++) {
-                lk_evaluate_compute(&checked.world, r, &source, EXAMPLES);
+                lk_evaluate_compute(&checked.group, r, &source, EXAMPLES);
             }
-            lk_step_result result = lk_evaluate_finish(&checked.world, EXAMPLES);
+            lk_step_result result = lk_evaluate_finish(&checked.group, EXAMPLES);
             assert_null(result.bad_tensor);
             correct[again] = result.counts[0];
         }
@@ -288,8 +288,8 @@ static void test_never_written(void **state) {
     build(&b, true, true);
     start(&b);
     for (int again = 0; again < 2; again++) {
-        for (uint32_t r = 0; r < 2; r++) lk_evaluate_compute(&b.world, r, &source, EXAMPLES);
-        const char *bad = lk_evaluate_finish(&b.world, EXAMPLES).bad_tensor;
+        for (uint32_t r = 0; r < 2; r++) lk_evaluate_compute(&b.group, r, &source, EXAMPLES);
+        const char *bad = lk_evaluate_finish(&b.group, EXAMPLES).bad_tensor;
         assert_true(again ? bad != NULL : bad == NULL);
         b.kernels.load_u8 = load_nothing;
     }
@@ -333,10 +333,10 @@ static void expect_report(const char *wanted) {
     start(&b);
     for (uint32_t r = 0; r < 2; r++) {
         told.replica = r;
-        lk_step_compute(&b.world, r, 0);
+        lk_step_compute(&b.group, r, 0);
     }
-    for (uint32_t r = 0; r < 2; r++) lk_step_update(&b.world, r, 0);
-    const char *found = lk_step_finish(&b.world, 0).bad_tensor;
+    for (uint32_t r = 0; r < 2; r++) lk_step_update(&b.group, r, 0);
+    const char *found = lk_step_finish(&b.group, 0).bad_tensor;
     assert_string_equal(found ? found : "(none)", wanted);
     end(&b);
 }

@@ -68,15 +68,15 @@ static bool in_step(void) { return atomic_load(&training) && atomic_load(&step) 
 
 // --- start-up and end --------------------------------------------------------------------------
 
-lk_status __real_lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
+lk_status __real_lk_mpi_start(uint32_t group, uint32_t rank, const lk_mpi_options *options,
                               lk_error *error);
-lk_status __wrap_lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
+lk_status __wrap_lk_mpi_start(uint32_t group, uint32_t rank, const lk_mpi_options *options,
                               lk_error *error);
-lk_status __wrap_lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *options,
+lk_status __wrap_lk_mpi_start(uint32_t group, uint32_t rank, const lk_mpi_options *options,
                               lk_error *error) {
     read_wish();
     pass("start", true);
-    return __real_lk_mpi_start(world, rank, options, error);
+    return __real_lk_mpi_start(group, rank, options, error);
 }
 
 lk_status __real_lk_mpi_meet(lk_status mine, const lk_worker *worker, lk_worker *workers,
@@ -110,20 +110,20 @@ lk_status __wrap_lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
     return __real_lk_mpi_connect(x, inbox, error);
 }
 
-lk_status __real_lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t at, lk_error *error);
-lk_status __wrap_lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t at, lk_error *error);
-lk_status __wrap_lk_mpi_turn(lk_exchange *x, lk_turn turn, uint64_t at, lk_error *error) {
-    pass("boxes", in_step() && turn == LK_TURN_BOXES);
-    pass("sums", in_step() && turn == LK_TURN_SUMS);
-    return __real_lk_mpi_turn(x, turn, at, error);
+lk_status __real_lk_mpi_round(lk_exchange *x, lk_round round, uint64_t at, lk_error *error);
+lk_status __wrap_lk_mpi_round(lk_exchange *x, lk_round round, uint64_t at, lk_error *error);
+lk_status __wrap_lk_mpi_round(lk_exchange *x, lk_round round, uint64_t at, lk_error *error) {
+    pass("boxes", in_step() && round == LK_ROUND_BOXES);
+    pass("sums", in_step() && round == LK_ROUND_SUMS);
+    return __real_lk_mpi_round(x, round, at, error);
 }
 
-void __real_lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t at);
-void __wrap_lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t at);
-void __wrap_lk_mpi_give(lk_exchange *x, lk_turn turn, uint32_t part, uint64_t at) {
-    pass("boxes", in_step() && turn == LK_TURN_BOXES);
-    pass("sums", in_step() && turn == LK_TURN_SUMS);
-    __real_lk_mpi_give(x, turn, part, at);
+void __real_lk_mpi_give(lk_exchange *x, lk_round round, uint32_t bucket, uint64_t at);
+void __wrap_lk_mpi_give(lk_exchange *x, lk_round round, uint32_t bucket, uint64_t at);
+void __wrap_lk_mpi_give(lk_exchange *x, lk_round round, uint32_t bucket, uint64_t at) {
+    pass("boxes", in_step() && round == LK_ROUND_BOXES);
+    pass("sums", in_step() && round == LK_ROUND_SUMS);
+    __real_lk_mpi_give(x, round, bucket, at);
 }
 
 lk_status __real_lk_mpi_finish(lk_exchange *x, lk_status status, lk_error *error);
@@ -167,13 +167,13 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
     return bad;
 }
 
-void __real_lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *own,
+void __real_lk_group_make(lk_group *group, const lk_program *program, const lk_kernels *own,
                           const lk_source *data, uint8_t *device, uint8_t *replica_regions,
                           uint64_t replica_stride, void *memory);
-void __wrap_lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *own,
+void __wrap_lk_group_make(lk_group *group, const lk_program *program, const lk_kernels *own,
                           const lk_source *data, uint8_t *device, uint8_t *replica_regions,
                           uint64_t replica_stride, void *memory);
-void __wrap_lk_world_make(lk_world *world, const lk_program *program, const lk_kernels *own,
+void __wrap_lk_group_make(lk_group *group, const lk_program *program, const lk_kernels *own,
                           const lk_source *data, uint8_t *device, uint8_t *replica_regions,
                           uint64_t replica_stride, void *memory) {
     read_wish();  // a process alone starts no MPI
@@ -184,7 +184,7 @@ void __wrap_lk_world_make(lk_world *world, const lk_program *program, const lk_k
     kernels.add = add;
     for (uint32_t i = 0; i < LK_OPTIMIZER_COUNT; i++) kernels.apply[i] = apply;
     source.image = image;
-    __real_lk_world_make(world, program, &kernels, &source, device, replica_regions, replica_stride,
+    __real_lk_group_make(group, program, &kernels, &source, device, replica_regions, replica_stride,
                          memory);
 }
 
@@ -209,18 +209,18 @@ lk_step_result __wrap_lk_run_evaluate(lk_run *run, uint64_t steps_done) {
 }
 
 // In BACKWARD nodes are added, too; from here on it is REDUCE.
-void __real_lk_step_update(lk_world *world, uint32_t replica, uint64_t at);
-void __wrap_lk_step_update(lk_world *world, uint32_t replica, uint64_t at);
-void __wrap_lk_step_update(lk_world *world, uint32_t replica, uint64_t at) {
+void __real_lk_step_update(lk_group *group, uint32_t replica, uint64_t at);
+void __wrap_lk_step_update(lk_group *group, uint32_t replica, uint64_t at);
+void __wrap_lk_step_update(lk_group *group, uint32_t replica, uint64_t at) {
     atomic_store(&reducing, true);
-    __real_lk_step_update(world, replica, at);
+    __real_lk_step_update(group, replica, at);
 }
 
-void __real_lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t part);
-void __wrap_lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t part);
-void __wrap_lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t part) {
+void __real_lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t bucket);
+void __wrap_lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t bucket);
+void __wrap_lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t bucket) {
     atomic_store(&reducing, true);
-    __real_lk_exchange_join(x, by, part);
+    __real_lk_exchange_join(x, by, bucket);
 }
 
 // --- checkpoints -------------------------------------------------------------------------------
