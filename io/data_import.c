@@ -81,7 +81,7 @@ static lk_status make_directory(const char *to, lk_error *error) {
 }
 
 // The two files of a part, with their headers.
-static lk_status begin_bucket(output *o, const char *to, lk_import_part part, lk_imported *of,
+static lk_status begin_part(output *o, const char *to, lk_import_part part, lk_imported *of,
                             uint32_t *images, uint32_t *labels, lk_error *error) {
     static const char *const names[2][2] = {{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
                                             {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}};
@@ -193,7 +193,7 @@ static lk_status import_arrays(output *o, const array *images, const array *labe
     LK_CHECK(check_images(images, out, error));
     LK_CHECK(check_label_array(labels, images->path, out->count, error));
     LK_CHECK(make_directory(to, error));
-    LK_CHECK(begin_bucket(o, to, part, out, &image_file, &label_file, error));
+    LK_CHECK(begin_part(o, to, part, out, &image_file, &label_file, error));
     LK_CHECK(copy_labels(o, label_file, labels, &out->classes, error));
     LK_CHECK(copy_images(o, image_file, images, error));
     return finish(o, error);
@@ -301,7 +301,7 @@ static lk_status import_part(const cifar *set, output *o, const char *directory,
             ops->close(ops->context, file);
             LK_CHECK(status);
         }
-        if (pass == 0) LK_CHECK(begin_bucket(o, to, part, out, &images, &labels, error));
+        if (pass == 0) LK_CHECK(begin_part(o, to, part, out, &images, &labels, error));
     }
     return LK_OK;
 }

@@ -83,7 +83,7 @@ static bool is_staged(const lk_run *run) {
 static void print_gpu_exchange(const lk_run *run, lk_text_out *out) {
     const lk_cuda_exchange *x = &run->gpus.exchange;
     const lk_program *p = &run->program;
-    if (!run->cuda || (x->parts < 2 && !is_staged(run))) return;
+    if (!run->cuda || (x->peers < 2 && !is_staged(run))) return;
     char schedule[LK_SHA256_HEX_BYTES];
     lk_plan_schedule(x, schedule);
     if (is_staged(run)) {
@@ -95,13 +95,13 @@ static void print_gpu_exchange(const lk_run *run, lk_text_out *out) {
         lk_text_line(out, "  schedule %s", schedule);
     }
     for (uint32_t b = 0; b < x->bucket_count; b++) {
-        lk_text_line(out, "  part %u: floats %llu .. %llu, after op %u %s of the last microbatch",
+        lk_text_line(out, "  bucket %u: floats %llu .. %llu, after op %u %s of the last microbatch",
                      b, (ull)x->buckets[b].begin, (ull)x->buckets[b].end, x->buckets[b].after_op,
                      p->ops[x->buckets[b].after_op].type->name);
     }
-    for (uint32_t i = 0; !is_staged(run) && i < x->parts; i++) {
-        const lk_partition slice = lk_cuda_partition(x, i);
-        lk_text_line(out, "  GPU %u owns floats %llu .. %llu", i, (ull)slice.begin, (ull)slice.end);
+    for (uint32_t i = 0; !is_staged(run) && i < x->peers; i++) {
+        const lk_partition own = lk_cuda_partition(x, i);
+        lk_text_line(out, "  GPU %u owns floats %llu .. %llu", i, (ull)own.begin, (ull)own.end);
     }
 }
 
@@ -163,10 +163,11 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
     for (uint32_t k = 0; k < buckets.count && !lk_run_is_direct(run); k++) {
         const lk_bucket *bucket = &buckets.bucket[k];
         const char *when = k + 1 < buckets.count ? ", while the rest is computed" : "";
-        lk_text_line(
-            out, "  exchange part %u: floats %llu .. %llu, after op %u %s of the last microbatch%s",
-            k, (ull)bucket->begin, (ull)bucket->end, part->after_op,
-            p->ops[part->after_op].type->name, when);
+        lk_text_line(out,
+                     "  exchange bucket %u: floats %llu .. %llu, after op %u %s of the last "
+                     "microbatch%s",
+                     k, (ull)bucket->begin, (ull)bucket->end, bucket->after_op,
+                     p->ops[bucket->after_op].type->name, when);
     }
     for (uint32_t r = 0; r < LK_MIN(w->world, 16); r++) {
         const lk_worker *them = &w->list[r];
@@ -174,7 +175,7 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
         lk_grain_range first = lk_replica_grains(p->grains, all, them->before);
         lk_grain_range last = lk_replica_grains(p->grains, all, them->before + them->replicas - 1);
         uint64_t slots = lk_exchange_slots(p, them);
-        uint64_t own = lk_exchange_sum_floats(&parts, w->world, r, buckets.count);
+        uint64_t own = lk_exchange_sum_floats(&buckets, w->world, r, buckets.count);
         if (lk_run_is_direct(run)) {
             lk_text_line(out, "  worker %u: %u replicas, grains %u .. %u, on GPUs %u .. %u", r,
                          them->replicas, first.first, last.first + last.count - 1, r * them->gpus,

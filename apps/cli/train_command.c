@@ -89,7 +89,7 @@ static void print_overlap(const lk_run *run, lk_text_out *out) {
     if (run->layout.shared) return;
     if (parts > 1) {
         lk_text_line(out,
-                     "overlap: on, gradients are exchanged in %u parts, all but the last while "
+                     "overlap: on, gradients are exchanged in %u buckets, all but the last while "
                      "earlier layers are computed",
                      parts);
         return;
@@ -98,7 +98,7 @@ static void print_overlap(const lk_run *run, lk_text_out *out) {
                  run->config.overlap == LK_OVERLAP_OFF ? "as asked"
                  : gpus                                ? "GPUs by way of the host give all at once"
                  : run->layout.bucket_floats
-                     ? "no part of the gradients is large enough to go alone"
+                     ? "no bucket of the gradients is large enough to go alone"
                      : "auto: on one host it would take the time of the "
                        "processors that compute");
 }
@@ -127,7 +127,7 @@ static void print_workers(const lk_run *run, lk_collective asked, lk_text_out *o
     print_collective(asked, run, out);
     lk_text_line(out,
                  "transport: %s; %u worker%s on this host; window %llu bytes, inbox %llu bytes, "
-                 "rendezvous %llu bytes, foreign %llu bytes (%s)",
+                 "rendezvous %llu bytes, external %llu bytes (%s)",
                  lk_mpi_transport(), here, here == 1 ? "" : "s",
                  (unsigned long long)run->window_bytes, (unsigned long long)run->inbox_bytes,
                  (unsigned long long)run->rendezvous_bytes,
@@ -159,7 +159,7 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
         if (g->count > 1) snprintf(number, sizeof number, " %u", d->number);
         lk_text_line(
             out,
-            "GPU%s %s (%u.%u): %llu bytes planned, foreign %llu bytes (context, kernels, other "
+            "GPU%s %s (%u.%u): %llu bytes planned, external %llu bytes (context, kernels, other "
             "programs) of %llu",
             number, d->name, d->major, d->minor, (unsigned long long)g->gpu[i].arena.used,
             (unsigned long long)g->gpu[i].external_bytes, (unsigned long long)d->total_bytes);
@@ -167,14 +167,14 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
     if (g->count > 0 && g->choice.way == LK_CUDA_STAGED) {
         lk_text_line(out,
                      "exchange by way of the host: %llu bytes a step between it and this worker's "
-                     "GPUs; nodes in %u part%s, each under the backward of earlier layers",
+                     "GPUs; nodes in %u bucket%s, each under the backward of earlier layers",
                      (unsigned long long)lk_cuda_staged_bytes(g), g->exchange.bucket_count,
                      g->exchange.bucket_count == 1 ? "" : "s");
     }
     if (g->exchange.peers <= 1 || g->choice.way == LK_CUDA_STAGED) return;
     lk_text_line(out,
-                 "between %u GPUs: NCCL %s moves %llu bytes a step in %u parts, each under the "
-                 "backward of earlier layers; foreign %llu bytes of a GPU are NCCL's",
+                 "between %u GPUs: NCCL %s moves %llu bytes a step in %u buckets, each under the "
+                 "backward of earlier layers; external %llu bytes of a GPU are NCCL's",
                  g->exchange.peers, g->nccl.version,
                  (unsigned long long)lk_cuda_exchange_bytes(&g->exchange), g->exchange.bucket_count,
                  (unsigned long long)g->nccl_bytes);

@@ -6,9 +6,9 @@
 // The node vector is cut into buckets of whole parameters, in the order in which their gradients
 // are finished. A bucket is exchanged once the op `after_op` of the last microbatch is done:
 //
-//     NODES    of every whole node of GPU a: the peer in bucket and partition b, to GPU b
+//     NODES    of every whole node of GPU a: what lies in bucket and partition b, to GPU b
 //     join     by the owner of the partition, in tree order
-//     SUMS     the finished peer of bucket and partition, to everybody
+//     SUMS     what is finished in bucket and partition, to everybody
 //
 // and with the last bucket's sums the NOTES: what cannot be told by sums.
 #ifndef LOCKSTEP_COMM_CUDA_EXCHANGE_H

@@ -161,7 +161,7 @@ uint64_t lk_cuda_scratch_floats(const lk_program *program);
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *program, const lk_cuda_needs *needs);
 void lk_cuda_step_take_host(lk_cuda_step *c, lk_arena *arena);
 
-// Does somebody else compute a peer of the batch, so that whole nodes and sums travel?
+// Does somebody else compute a part of the batch, so that whole nodes and sums travel?
 static inline bool lk_cuda_step_shares(const lk_cuda_step *c) { return c->exchange || c->staged; }
 
 // Block `block` of another GPU in the inbox of this one: where its partition begins.

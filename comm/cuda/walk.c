@@ -66,7 +66,7 @@ static void before(lk_frame *f, uint32_t op) {
     w->s.scratch = lk_tensor_at(f, f->program->ops[op].tensor[LK_SCRATCH]);
 }
 
-// A training step has this GPU's peer of the batch in a slot, an evaluation one microbatch.
+// A training step has this GPU's part of the batch in a slot, an evaluation one microbatch.
 static void source(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     walk *w = walk_of(f);
     uint32_t first =
@@ -135,8 +135,7 @@ static const lk_walker there = {.before = before,
                                 .grains = gradient,
                                 .after = after_op};
 
-// --- a microbatch
-// ------------------------------------------------------------------------------------
+// --- a microbatch ------------------------------------------------------------------------------
 
 // The walk may have been moved since it was made.
 static void walk_ops(walk *w, const lk_microbatch *microbatch, uint32_t begin, uint32_t end) {

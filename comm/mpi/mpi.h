@@ -8,9 +8,8 @@
 //   lk_mpi_agree    the same run, data and version everywhere?
 //   lk_mpi_connect  who gives what where; persistent requests between hosts
 //   lk_mpi_seal     start-up is over: no blocking MPI call and no allocation of ours from here on
-//   lk_mpi_round     what exchange.h calls a round, with a deadline and an eye on who has died; or
-//   in
-//                   pieces lk_mpi_give, lk_mpi_look, lk_mpi_await
+//   lk_mpi_round    what exchange.h calls a round, with a deadline and an eye on who has died; or
+//                   in pieces lk_mpi_give, lk_mpi_look, lk_mpi_await
 //
 // Workers of one host write what they give into their own part of an MPI shared-memory window,
 // where the others read it: after start-up MPI is not called at all between them. Where there is no
@@ -100,14 +99,14 @@ lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error);
 void lk_mpi_seal(void);
 
 // A round in pieces, all of them called by one thread: gives what this worker has written of a
-// bucket; have all given theirs (nobody waits, but messages get on); waits until they have. Every
-// bucket of a round is given once and awaited once in a step, in ascending order; reports, which
-// have one bucket, go with the last bucket of the boxes.
+// bucket; says whether all have given theirs (nobody waits, but messages get on); waits until they
+// have. Every bucket of a round is given once and awaited once in a step, in ascending order;
+// reports, which have one bucket, go with the last bucket of the boxes.
 void lk_mpi_give(lk_exchange *x, lk_round round, uint32_t bucket, uint64_t step);
 bool lk_mpi_look(const lk_exchange *x, lk_round round, uint32_t bucket);
 lk_status lk_mpi_await(lk_exchange *x, lk_round round, uint32_t bucket, lk_error *error);
 
-// After a round: when the last worker of this host gave its last part of it (comm/threads/clock.h).
+// After a round: when the last worker of this host gave its last bucket (comm/threads/clock.h).
 double lk_mpi_last_given(lk_round round);
 
 // Gives what this worker has written, waits until all have. LK_RETRY naming rank, host, step and

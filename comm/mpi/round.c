@@ -87,8 +87,8 @@ lk_status lk_mpi_await(lk_exchange *x, lk_round round, uint32_t bucket, lk_error
     LK_CHECK(wait_for_all(&g, error));
     if (!g.reports) return LK_OK;
     for (uint32_t w = 0; w < x->world; w++) {
-        const lk_report *here = lk_mpi_report_here(w, parity);
-        if (here) x->report[w] = here;
+        const lk_report *report = lk_mpi_report_here(w, parity);
+        if (report) x->report[w] = report;
     }
     for (uint32_t i = 0; i < lk_mpi.remote_count; i++) {
         x->report[lk_mpi.remote[i]] = lk_mpi_report_of(i, parity);

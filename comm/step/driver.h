@@ -28,7 +28,7 @@
 
 #include "comm/step/exchange.h"
 
-// What workers tell each other in one go. STEP and NOTES carry reports alone, of a step and of an
+// What workers tell each other in one go. STEP and REPORTS carry reports alone, of a step and of an
 // evaluation; to LAST the leader comes when all is saved.
 typedef enum lk_round {
     LK_ROUND_BOXES,
@@ -77,7 +77,7 @@ typedef struct lk_row {
 
 typedef enum lk_repeat {
     LK_ONCE,
-    LK_EACH_BUCKET,   // for every part of the exchange
+    LK_EACH_BUCKET,   // for every bucket of the exchange
     LK_BUCKETS_LEFT,  // for every bucket that this worker has not joined yet
 } lk_repeat;
 
@@ -96,8 +96,7 @@ extern const lk_course lk_course_alone;     // one worker
 extern const lk_course lk_course_shared;    // all workers share one memory (exchange.h)
 extern const lk_course lk_course_boxes;     // boxes and sums, in buckets (exchange.h)
 extern const lk_course lk_course_device;    // the step is the device's; nobody waits for it
-extern const lk_course
-    lk_course_devices;  // .. and of several workers', who tell each other reports
+extern const lk_course lk_course_devices;   // .. and of several workers', who exchange reports
 extern const lk_course lk_course_evaluate;  // an evaluation: of one worker,
 extern const lk_course lk_course_evaluates;  // and of several
 

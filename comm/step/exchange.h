@@ -7,8 +7,8 @@
 //
 //     SHARE    worker w joins its replicas' nodes to the few whole nodes that its grains make. What
 //              of them lies in partition d is box (w, d).
-//     --------------- round: box (w, d) is with d; with those of the last bucket, reports are with
-//     all JOIN     owner d joins the boxes (*, d), in tree order, to partition d of the whole sum
+//     --------------- round: box (w, d) is with d; with the last bucket's, reports are with all
+//     JOIN     owner d joins the boxes (*, d), in tree order, to partition d of the whole sum
 //     --------------- round: every finished partition is with everybody
 //     APPLY    once the step is computed, every worker updates all its parameters from the same
 //              sums, so to the same bits
@@ -27,10 +27,9 @@
 // what it owns from what the others hold, as threads of one process do, parameters and slots exist
 // once, and of all this the reports alone are left.
 //
-//     ------------------------- round: all have computed; every report is with everybody
-//     ----------- UPDATE   lk_step_update, every replica its own part
-//     ------------------------- round: parameters are new, every report is complete
-//     ----------------
+//     ------- round: all have computed; every report is with everybody
+//     UPDATE   lk_step_update, every replica its own partition
+//     ------- round: parameters are new, every report is complete
 //
 // Where all workers' devices exchange by themselves (program.h, `direct`; comm/cuda/exchange.h),
 // the reports alone are left too: of a step, what its workers are asked to do next.

@@ -269,7 +269,7 @@ static void fail(const char *what, uint32_t rank, uint64_t step) {
               (unsigned long long)step, what);
 }
 
-static bool is_near(uint32_t a, uint32_t b) { return sim.w[a].host == sim.w[b].host; }
+static bool same_host(uint32_t a, uint32_t b) { return sim.w[a].host == sim.w[b].host; }
 
 // --- set-up ------------------------------------------------------------------------------------
 
@@ -392,13 +392,13 @@ static void connect_pair(uint32_t from, uint32_t to) {
         uint64_t sum_bytes = (mine.end - mine.begin) * sizeof(float);
         get->box[place] = box;
         get->sum[place] = sum;
-        if (is_near(from, to)) continue;
+        if (same_host(from, to)) continue;
         get->box[place] = take(box_bytes);
         get->sum[place] = take(sum_bytes);
         set_message(from, to, BOX + k, box, get->box[place], box_bytes);
         set_message(from, to, SUM + k, sum, get->sum[place], sum_bytes);
     }
-    if (is_near(from, to)) return;
+    if (same_host(from, to)) return;
     for (int i = 0; i < 2; i++) {
         set_message(from, to, NOTE_EVEN + i, &sim.w[from].reports[i],
                     &sim.w[to].remote_reports[i][from], sizeof(lk_report));
@@ -465,7 +465,7 @@ static void connect_all(void) {
     }
     for (uint32_t a = 0; a < sim.world; a++) {
         for (uint32_t b = 0; b < sim.world; b++) {
-            if (is_near(a, b)) continue;
+            if (same_host(a, b)) continue;
             sim.m[a][b][NOTE_EVEN].expected = true;
             for (uint32_t k = 0; k < sim.buckets; k++) sim.m[a][b][BOX + k].expected = true;
         }
@@ -483,9 +483,9 @@ static uint32_t rows_of(const lk_course *course) {
 
 static void choose_loss(void) {
     sim.loss = DIES + draw(3);
-    bool far = false;
-    for (uint32_t w = 1; w < sim.world; w++) far = far || !is_near(0, w);
-    if (sim.loss == DROPS && !far) sim.loss = SLEEPS;
+    bool inter_host = false;
+    for (uint32_t w = 1; w < sim.world; w++) inter_host = inter_host || !same_host(0, w);
+    if (sim.loss == DROPS && !inter_host) sim.loss = SLEEPS;
     sim.victim = draw(sim.world);
     sim.loss_step = draw(STEPS);
     sim.loss_at = draw(rows_of(&lk_course_evaluates) + rows_of(sim.transport.step)) *
@@ -573,7 +573,7 @@ static void set_up(uint64_t seed, uint64_t first_step, bool lossy, lk_round left
 static void start_receives(uint32_t to, kind k) {
     for (uint32_t from = 0; from < sim.world; from++) {
         message *m = &sim.m[from][to][k];
-        if (is_near(from, to)) continue;
+        if (same_host(from, to)) continue;
         if (m->expected || m->arrived) fail("a receive is started twice", to, sim.w[to].step);
         m->expected = true;
     }
@@ -582,7 +582,7 @@ static void start_receives(uint32_t to, kind k) {
 static void start_sends(uint32_t from, kind k) {
     for (uint32_t to = 0; to < sim.world; to++) {
         message *m = &sim.m[from][to][k];
-        if (is_near(from, to)) continue;
+        if (same_host(from, to)) continue;
         bool gone = sim.w[to].dead || sim.w[to].ended;
         if ((!m->expected && !gone) || m->started) {
             fail("bytes that nobody waits for yet", from, sim.w[from].step);
@@ -646,7 +646,7 @@ static bool round_is_over(uint32_t rank, lk_round round, uint32_t bucket) {
     uint32_t count = kinds_of(round, bucket, w->report_round & 1, kinds);
     if (round == sim.left_out) return true;
     for (uint32_t o = 0; o < sim.world; o++) {
-        if (is_near(o, rank)) {
+        if (same_host(o, rank)) {
             if (sim.w[o].given[round] < w->wanted[round][bucket]) return false;
             continue;
         }
@@ -667,7 +667,7 @@ static void end_round(uint32_t rank, lk_round round, uint32_t bucket) {
         for (uint32_t k = 0; k < count; k++) {
             sim.m[o][rank][kinds[k]].arrived = sim.m[rank][o][kinds[k]].gone = false;
         }
-        bool near = is_near(o, rank);
+        bool near = same_host(o, rank);
         if (noted)
             w->exchange.report[o] =
                 near ? &sim.w[o].reports[parity] : &w->remote_reports[parity][o];
@@ -905,7 +905,7 @@ static bool tick(void) {
         soonest = LK_MIN(soonest, ready);
         if (ready <= sim.now && draw(++choices) == 0) chosen = a;
         for (uint32_t b = 0; b < sim.world; b++) {
-            for (kind k = 0; k < KINDS && !is_near(a, b); k++) {
+            for (kind k = 0; k < KINDS && !same_host(a, b); k++) {
                 ready = message_ready(a, b, k);
                 soonest = LK_MIN(soonest, ready);
                 if (ready > sim.now || draw(++choices) != 0) continue;

@@ -115,7 +115,7 @@ static void add_message(void *context, const lk_cuda_message *m) {
     sum->floats[m->kind == LK_CUDA_SUMS][m->from][m->to] += m->end - m->begin;
 }
 
-// In a full step the peers of a box are the box of comm/step/exchange.h, and the loss.
+// In a full step the parts of a box are the box of comm/step/exchange.h, and the loss.
 static void check_messages(const subject *s) {
     static sums sum;
     const lk_program *p = &s->program;

@@ -28,6 +28,17 @@ MAY_INCLUDE_IN_COMM = {name: set(COMM[:i + 1]) for i, name in enumerate(COMM)}
 MAY_INCLUDE_IN_APPS = {"run": {"run"}, "cli": {"run", "cli"}, "baremetal": {"baremetal", "run"}}
 # An op or a layer is known by its descriptor alone (ops/op.h).
 KINDS = re.compile(r"\bcase LK_(OP|LAYER|OPTIMIZER)_")
+# What GLOSSARY.md calls by another word now, and that word.
+RETIRED = [(re.compile(rf"(?<![A-Za-z0-9_])(?:{old})(?![A-Za-z0-9_])"), new) for old, new in [
+    (r"(?!wave_examples\b)\w*_?waves?(_\w+)?", "microbatch"),
+    (r"lk_parts?(_\w+)?|LK_PARTS?_\w+|lk_exchange_parts", "bucket"),
+    (r"lk_slice(_of)?|lk_part_slice", "partition"),
+    (r"lk_turn|LK_TURN_\w+|LK_NO_TURN|lk_mpi_turn", "round"),
+    (r"lk_notes?|lk_cuda_note(_\w+)?|LK_(ACT|MPI|TURN|CUDA)_NOTES?", "report"),
+    (r"lk_world(_\w+)?", "group, which is one worker's replicas"),
+    (r"(lk_mpi_)?is_near|far_count|lk_mpi\.far", "in_window, remote"),
+    (r"(\w+_)?foreign_bytes", "external"),
+]]
 # Freestanding files: the core. They include only each other and the compiler's own headers.
 CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/optimizer.c ops/rate.c
           ops/initializer.c
@@ -132,6 +143,9 @@ def check_source(path, text):
             report(path, number, "the library takes no heap")
         if KINDS.search(line) and folder in MAY_INCLUDE and not path.startswith("ops/layers/"):
             report(path, number, "a case over kinds of ops: ask the descriptor (ops/op.h)")
+        for pattern, new in RETIRED:
+            if pattern.search(line):
+                report(path, number, f"a word that GLOSSARY.md retired: {new}")
         if re.search(r"\bdouble\b", line) and path in CORE:
             report(path, number, "no double in the core")
 

@@ -143,7 +143,7 @@ def same_bits(t, a, b, c):
                 all(at.startswith("10.99.0.") for at in listens[0].split(", ")), what, listens)
         t.check(any("messages" in line for line in lines if line.startswith("transport")), what,
                 lines)
-        t.check(any("parts" in line for line in lines if line.startswith("overlap: on")) ==
+        t.check(any("buckets" in line for line in lines if line.startswith("overlap: on")) ==
                 bool(more), what, lines)
 
 

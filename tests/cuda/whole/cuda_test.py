@@ -175,7 +175,7 @@ def memory(t):
         t.check(after == 0, f"{after} allocations after the seal")
         t.check(taken == gpu["bytes"], "taken and planned", taken, gpu["bytes"])
         t.check(graphs == 6 and launches % 6 == 0, f"{graphs} graphs, {launches} launches", row)
-        t.check(any(f"{taken} bytes planned, foreign " in line for line in lines), "banner")
+        t.check(any(f"{taken} bytes planned, external " in line for line in lines), "banner")
     # Nobody waits for the results of steps that nobody looks at. The host goes once round the ring
     # of 4 steps without waiting, then waits for each half that it fills again.
     def waits_of(steps):

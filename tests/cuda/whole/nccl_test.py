@@ -199,7 +199,7 @@ def memory(t):
         planned = sum(g["bytes"] for g in plan["gpus"])
         t.check(after == 0, f"{after} allocations after the seal", row)
         t.check(taken == planned, "taken and planned", row, taken, planned)
-        t.check(sum("bytes planned, foreign" in line for line in lines) == len(plan["gpus"]),
+        t.check(sum("bytes planned, external" in line for line in lines) == len(plan["gpus"]),
                 "a line for each GPU", row)
         t.check(re.search(r"^between \d GPUs: NCCL 2.28.9 moves", "\n".join(lines), re.M), "NCCL")
         t.check(value(lines, "collective:") == "nccl (auto: there are several GPUs)", "collective")

@@ -90,8 +90,8 @@ def check_banner(mix, lines, error):
             value(lines, "collective:"))
     total = sum(count_of(w) for w in mix)
     said_of = value(lines, f"between {total} GPUs:")
-    T.check(re.search(r"^NCCL 2.28.9 moves \d+ bytes a step in 4 parts, .*; foreign 41943040 bytes "
-                      r"of a GPU are NCCL's$", said_of), "NCCL", said_of)
+    T.check(re.search(r"^NCCL 2.28.9 moves \d+ bytes a step in 4 buckets, .*; "
+                      r"external 41943040 bytes of a GPU are NCCL's$", said_of), "NCCL", said_of)
 
 
 def turns():
