@@ -327,6 +327,19 @@ lk_status lk_events_cut_file(const lk_file_ops *ops, const char *path, uint64_t 
     return removed < 0 ? lk_file_fail(error, LK_IO_ERROR, path, "remove", removed) : LK_OK;
 }
 
+// Other writers' files begin alike: only <digits>.lockstep.<digits> behind it is of a run.
+bool lk_events_is_ours(const char *name) {
+    static const char between[] = ".lockstep.";
+    const char *digits = "0123456789";
+    if (strncmp(name, LK_EVENTS_PREFIX, sizeof LK_EVENTS_PREFIX - 1) != 0) return false;
+    name += sizeof LK_EVENTS_PREFIX - 1;
+    const size_t seconds = strspn(name, digits);
+    if (seconds == 0 || strncmp(name + seconds, between, sizeof between - 1) != 0) return false;
+    name += seconds + sizeof between - 1;
+    const size_t number = strspn(name, digits);
+    return number > 0 && name[number] == '\0';
+}
+
 typedef struct cutting {
     const lk_run_dir *run;
     uint64_t step, *removed_bytes;
@@ -337,7 +350,7 @@ static void cut_one(void *context, const char *name) {
     const cutting *c = context;
     char path[LK_PATH_BYTES];
     if (c->error->status != LK_OK) return;
-    if (strncmp(name, LK_EVENTS_PREFIX, sizeof LK_EVENTS_PREFIX - 1) != 0) return;
+    if (!lk_events_is_ours(name)) return;
     if (lk_path_join(path, c->run->path, "/", name, c->error) != LK_OK) return;
     (void)lk_events_cut_file(c->run->ops, path, c->step, c->removed_bytes, c->error);
 }

@@ -67,6 +67,9 @@ lk_status lk_events_end(lk_events *events, lk_error *error);
 lk_status lk_events_sync(lk_events *events, lk_error *error);
 lk_status lk_events_close(lk_events *events, lk_error *error);
 
+// Is it the name of a file that a run has written? TensorFlow's own files may lie beside them.
+bool lk_events_is_ours(const char *name);
+
 // Resume: cuts every event file of the run after its last record of a step up to `step`, and where
 // a record is damaged or torn. One that says nothing then is removed. `removed_bytes` may be NULL.
 lk_status lk_events_cut(const lk_run_dir *run, uint64_t step, uint64_t *removed_bytes,

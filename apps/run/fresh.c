@@ -15,10 +15,6 @@ static const char *const files_of_run[] = {
     "metrics.jsonl", "hashes.jsonl",  "evaluations.jsonl", "arithmetic.json", "config.json",
     "plan.json",     LK_RECORD_NAME,  "times.jsonl",       "report.html",     "identity"};
 
-static bool is_event_file(const char *name) {
-    return strncmp(name, LK_EVENTS_PREFIX, sizeof LK_EVENTS_PREFIX - 1) == 0;
-}
-
 // What lies in a run directory, or in its checkpoints, and is nothing that a run has written.
 typedef struct stranger {
     bool among_checkpoints;
@@ -35,7 +31,7 @@ static void visit_for_stranger(void *context, const char *name) {
     bool known = s->among_checkpoints
                      ? lk_checkpoint_step_of(whole, &step)
                      : strcmp(name, "lock") == 0 || strcmp(name, "checkpoints") == 0 ||
-                           is_event_file(name);
+                           lk_events_is_ours(name);
     for (uint32_t i = 0; i < LK_COUNT(files_of_run) && !s->among_checkpoints; i++) {
         known = known || strcmp(whole, files_of_run[i]) == 0;
     }
@@ -77,7 +73,7 @@ static void remove_file(void *context, const char *name) {
 }
 
 static void remove_event_file(void *context, const char *name) {
-    if (is_event_file(name)) remove_file(context, name);
+    if (lk_events_is_ours(name)) remove_file(context, name);
 }
 
 static lk_status remove_files(const lk_run_dir *run, lk_error *error) {

@@ -161,10 +161,8 @@ void lockstep_config_layer(lockstep_config *c, const char *type) {
     json_t *layers = json_object_get(json_object_get(c->root, "model"), "layers");
     if (!layers) put(c, "model.layers", json_array());
     layers = json_object_get(json_object_get(c->root, "model"), "layers");
-    c->layer = json_object();
-    if (json_array_append_new(layers, c->layer) != 0) {
+    if (json_array_append_new(layers, json_object()) != 0) {
         (void)lk_fail(&c->wrong, LK_BAD_CONFIG, "%s: model.layers: is no list", c->name);
-        c->layer = NULL;
     }
     lockstep_layer_text(c, "type", type);
 }
@@ -174,13 +172,16 @@ static void put_in_layer(lockstep_config *c, const char *key, json_t *value) {
         json_decref(value);
         return;
     }
-    if (!c->layer) {
+    // Looked up each time: a document may have been put over the layers since.
+    json_t *layers = json_object_get(json_object_get(c->root, "model"), "layers");
+    json_t *layer = json_array_get(layers, json_array_size(layers) - 1);
+    if (!json_is_object(layer)) {
         (void)lk_fail(&c->wrong, LK_BAD_USAGE,
                       "%s: \"%s\": a layer's key before the first layer; wanted "
                       "lockstep_config_layer before it",
                       c->name, key ? key : "");
     }
-    put_at(c, c->layer, key, value);
+    put_at(c, layer, key, value);
 }
 
 void lockstep_layer_integer(lockstep_config *c, const char *key, int64_t value) {

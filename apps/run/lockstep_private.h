@@ -8,7 +8,6 @@
 
 struct lockstep_config {
     struct json_t *root;   // jansson's
-    struct json_t *layer;  // the last one, borrowed; NULL: there is none
     char name[64];         // what errors call the document
     lk_dataset_held train, test;
     bool has_train, has_test;

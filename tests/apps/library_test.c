@@ -469,6 +469,14 @@ static void test_refused_documents(void **state) {
     c = lockstep_config_new(NULL);
     lockstep_layer_integer(c, "units", 3);
     refuse_open(c, LOCKSTEP_BAD_USAGE, "lockstep_config_layer");
+    c = built();  // another document in the layers' place
+    lockstep_config_json(c, "model.layers", "[]");
+    lockstep_layer_integer(c, "units", 3);
+    refuse_open(c, LOCKSTEP_BAD_USAGE, "lockstep_config_layer");
+    c = built();
+    lockstep_config_json(c, "model", "{\"layers\": [{\"type\": \"dense\"}, 7]}");
+    lockstep_layer_integer(c, "units", 3);
+    refuse_open(c, LOCKSTEP_BAD_USAGE, "lockstep_config_layer");
     c = lockstep_config_new("no-data");
     set_model(c);
     refuse_open(c, LOCKSTEP_BAD_CONFIG, "training set");

@@ -212,7 +212,10 @@ def kubernetes():
         words = f.read().split()
     options_exist(words)
     check(any(word.startswith(mounts["config"]) for word in words) and
-          any(word.startswith(mounts["runs"]) for word in words), "places that are mounted", words)
+          any(word.startswith(mounts["runs"]) for word in words) and
+          words[words.index("--data") + 1] == mounts["data"], "places that are mounted", words)
+    # Pods are several machines to each other: without a network every worker would refuse.
+    check(words[words.index("--private-network") + 1] == variables["NETWORK"], "the network", words)
 
 
 def slurm():
@@ -243,6 +246,17 @@ exit $status
 """)
     environment.update(SLURM_JOB_NODELIST="node[1-2]", SLURM_NTASKS="2", SLURM_JOB_ID="7",
                        SRUN_OUT=WORK + "/task", MASTER_PORT="23456")
+    done = run("sh", KIT + "/slurm.sh", "small.json", "run", env=environment, cwd=WORK)
+    check(done.returncode == 78 and "LOCKSTEP_NETWORK" in done.stderr and
+          not os.path.exists(WORK + "/task.0"), "no network is said", done.stderr)
+    for said, wanted in (("insecure", "--insecure"), ("10.1.0.0/16", "--private-network 10.1.0.0/16")):
+        environment["LOCKSTEP_NETWORK"] = said
+        os.remove(WORK + "/arguments")
+        run("sh", KIT + "/slurm.sh", "small.json", "run", env=environment, cwd=WORK)
+        with open(WORK + "/arguments", encoding="utf-8") as f:
+            words = f.read()
+        options_exist(words.split())
+        check(words.count(wanted) == 2, "the network", words)
     done = run("sh", KIT + "/slurm.sh", "small.json", "run", env=environment, cwd=WORK)
     check(done.returncode == 0, "slurm.sh", done.stdout, done.stderr)
     texts = []

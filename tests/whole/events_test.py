@@ -272,6 +272,19 @@ def killed(t):
     t.expect(0, "train", config, "--run-dir", "killed", "--resume", *ALL)
     t.check(before == [(p, os.path.getsize(p)) for p in files_of("killed")],
             "a finished run changes nothing")
+    # Somebody else's files beside ours: not cut, and not of a run.
+    others = ["killed/events.out.tfevents.1700000000.host.12.0.v2", "killed/events.out.tfevents.x",
+              "killed/events.out.tfevents.1700000000.lockstep.1.old"]
+    for path in others:
+        with open(path, "wb") as f:
+            f.write(b"of others")
+    t.expect(0, "train", config, "--run-dir", "killed", "--resume", *ALL)
+    for path in others:
+        with open(path, "rb") as f:
+            t.check(f.read() == b"of others", path, os.listdir("killed"))
+        _, _, error = t.expect(64, "train", config, "--run-dir", "killed", "--fresh")
+        t.check("nothing was removed" in error and len(files_of("killed")) > len(starts), error)
+        os.unlink(path)
     t.expect(0, "train", config, "--run-dir", "killed", "--fresh", "--set", "steps=3")
     t.check(not files_of("killed"), "--fresh removes them", os.listdir("killed"))
 

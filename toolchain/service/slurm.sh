@@ -4,8 +4,11 @@
 #   sbatch --nodes=4 toolchain/service/slurm.sh CONFIG RUN_DIR [OPTION of train ...]
 #
 # 120 s before its time is over the run is asked to save and to end, and the job goes back into the
-# queue, where it goes on: --resume-or-start. LOCKSTEP_KEY_FILE names a key that all nodes can read;
-# between hosts it is needed (comm/README.md). MASTER_PORT may name another port than 12345.
+# queue, where it goes on: --resume-or-start. MASTER_PORT may name another port than 12345.
+#
+# Between hosts two things are needed (comm/README.md): LOCKSTEP_KEY_FILE names a key that all nodes
+# can read, and LOCKSTEP_NETWORK the network that is yours alone, such as 10.1.0.0/16; or it is
+# "insecure", where everybody may read and disturb what the workers exchange.
 #SBATCH --job-name=lockstep
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
@@ -17,6 +20,14 @@ set -eu
 [ $# -ge 2 ] || { echo "usage: sbatch slurm.sh CONFIG RUN_DIR [OPTION ...]" >&2; exit 64; }
 config=$1 run_dir=$2
 shift 2
+case ${LOCKSTEP_NETWORK:-} in
+'') [ "${SLURM_NTASKS:-1}" -eq 1 ] || {
+        echo "slurm.sh: set LOCKSTEP_NETWORK, such as to 10.1.0.0/16 (see its first lines)" >&2
+        exit 78
+    } ;;
+insecure) set -- --insecure "$@" ;;
+*) set -- --private-network "$LOCKSTEP_NETWORK" "$@" ;;
+esac
 
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_PORT=${MASTER_PORT:-12345}
