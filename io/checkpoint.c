@@ -575,8 +575,8 @@ static const lk_safetensors_tensor *find_wanted(const lk_safetensors_tensor *ten
     return NULL;
 }
 
-lk_status lk_checkpoint_load(const lk_safetensors *reader, const lk_safetensors_tensor *tensors,
-                             size_t tensor_count, uint64_t *step, lk_error *error) {
+lk_status lk_checkpoint_fits(const lk_safetensors *reader, const lk_safetensors_tensor *tensors,
+                             size_t tensor_count, lk_error *error) {
     for (size_t i = 0; i < tensor_count; i++) LK_CHECK(check_match(reader, &tensors[i], error));
     for (size_t i = 0; i < reader->entry_count; i++) {
         if (find_wanted(tensors, tensor_count, reader->entries[i].name)) continue;
@@ -584,6 +584,12 @@ lk_status lk_checkpoint_load(const lk_safetensors *reader, const lk_safetensors_
                        "%s: has a tensor \"%.*s\" that this model does not know; is it a "
                        "checkpoint of another model?", reader->path, 80, reader->entries[i].name);
     }
+    return LK_OK;
+}
+
+lk_status lk_checkpoint_load(const lk_safetensors *reader, const lk_safetensors_tensor *tensors,
+                             size_t tensor_count, uint64_t *step, lk_error *error) {
+    LK_CHECK(lk_checkpoint_fits(reader, tensors, tensor_count, error));
     passage p;
     pass_header(&p, reader);
     for (size_t i = 0; i < reader->entry_count; i++) {

@@ -98,10 +98,13 @@ lk_status lk_checkpoint_peek(lk_safetensors *reader, const lk_file_ops *ops, con
 lk_status lk_checkpoint_read(const lk_safetensors *reader, void *values, uint64_t *step,
                              lk_error *error);
 
+// Is every one of the tensors there with the same dtype and shape, and none left over? LK_BAD_DATA
+// names the tensor.
+lk_status lk_checkpoint_fits(const lk_safetensors *reader, const lk_safetensors_tensor *tensors,
+                             size_t tensor_count, lk_error *error);
 // Fills tensors by name from an open checkpoint, and verifies as lk_checkpoint_open does what lies
-// in them then. Every tensor must be there with the same dtype and shape, and none may be left
-// over: that is checked before the first byte is written. After any other failure they hold
-// anything. LK_BAD_DATA names the tensor.
+// in them then; lk_checkpoint_fits comes before the first byte. After any other failure they hold
+// anything.
 lk_status lk_checkpoint_load(const lk_safetensors *reader, const lk_safetensors_tensor *tensors,
                              size_t tensor_count, uint64_t *step, lk_error *error);
 

@@ -267,8 +267,8 @@ static lk_status settle_data(lk_config *c, const lk_json_cursor *root,
     const uint64_t examples = c->train.source.examples;
     c->evaluates = options->evaluates;
     // Training examples in memory stand for all that the document says of data; so do test examples
-    // where nothing is trained.
-    const bool held = options->train || (options->evaluates && options->test);
+    // where nothing is trained, and there none at all may be wanted.
+    const bool held = options->train || (options->evaluates && (options->test || options->no_data));
     if (!held) LK_CHECK(find_data(c, root, options, error));
     if (hold(&c->train, options->train)) c->train.source.examples = examples;
     (void)hold(&c->test, options->test);

@@ -59,31 +59,8 @@ static lk_status refuse_config(const lockstep_config *config, lk_error *error) {
     return error->status;
 }
 
-// The one example of a run without data: of zeros, of the first class. What is wrong with the
-// model's input is said by who reads the document.
-static lk_status make_nothing(lockstep_run *r, const lockstep_config *config, lk_dataset_held *out,
-                              lk_error *error) {
-    json_t *input = json_object_get(json_object_get(config->root, "model"), "input");
-    uint64_t size[3] = {1, 1, 1}, bytes = 1;
-    for (size_t i = 0; i < 3 && json_array_size(input) == 3; i++) {
-        const json_int_t side = json_integer_value(json_array_get(input, i));
-        if (side > 0 && side < 65536) size[i] = (uint64_t)side;
-        bytes *= size[i];
-    }
-    r->nothing = calloc(bytes + 1, 1);
-    if (!r->nothing) return lk_fail(error, LK_UNAVAILABLE, "no memory for one example");
-    *out = (lk_dataset_held){.images = r->nothing,
-                             .labels = r->nothing + bytes,
-                             .count = 1,
-                             .height = (uint32_t)size[0],
-                             .width = (uint32_t)size[1],
-                             .channels = (uint32_t)size[2]};
-    return LK_OK;
-}
-
 static lk_status configure(lockstep_run *r, const lockstep_config *config,
                            const lockstep_options *options, lk_error *error) {
-    lk_dataset_held nothing;
     char *text = json_dumps(config->root, JSON_REAL_PRECISION(17));
     if (!text) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory to read it", config->name);
     lk_config_options o = {.config = config->name,
@@ -95,13 +72,12 @@ static lk_status configure(lockstep_run *r, const lockstep_config *config,
                            .workers = 1,
                            .kernels = options->kernels};
     lk_run_needs needs = {.checkpoints = true, .logs = true, .predict = true};
-    lk_status status = LK_OK;
     if (options->prediction_only) {
         needs.checkpoints = needs.logs = false;
-        status = make_nothing(r, config, &nothing, error);
-        o.train = &nothing;
+        o.evaluates = o.no_data = true;
+        o.train = NULL;
     }
-    if (status == LK_OK) status = lk_run_configure(&r->run, &o, needs, error);
+    const lk_status status = lk_run_configure(&r->run, &o, needs, error);
     free(text);
     return status;
 }
@@ -130,7 +106,6 @@ void lockstep_close(lockstep_run *r) {
     if (!r) return;
     lk_run_close(&r->run);
     free(r->trainer);
-    free(r->nothing);
     free(r);
 }
 
@@ -275,6 +250,12 @@ lockstep_status lockstep_step(lockstep_run *r, lockstep_result *result, lockstep
 static lk_status evaluate(lockstep_run *r, lockstep_result *out, lk_error *error) {
     LK_CHECK(ensure_started(r, error));
     lk_run *run = &r->run;
+    if (!run->config.test.given && r->prediction_only) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: a run opened with prediction_only takes no data of the document: hand "
+                       "a test set over with lockstep_config_examples",
+                       run->config.document.source);
+    }
     if (!run->config.test.given) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s: there is no test set to evaluate: name one in data.test, or hand it "
@@ -372,11 +353,11 @@ static lk_status load(lockstep_run *r, const char *path, lk_error *error) {
     LK_CHECK(lk_checkpoint_enter(&checkpoint, file, false, error));
     lk_checkpoint_leave(&checkpoint);
     uint64_t done = 0;
+    r->run.weights_changed = false;
     const lk_status status =
         lk_load_weights(&r->run, &lk_file_ops_posix, file, NULL, &nobody, &done, error);
     if (status == LK_OK) r->done = done;
-    if (status == LK_BAD_DATA || status == LK_IO_ERROR) return end_run(r, error);
-    return status;
+    return status != LK_OK && r->run.weights_changed ? end_run(r, error) : status;
 }
 
 lockstep_status lockstep_load(lockstep_run *r, const char *path, lockstep_error *error) {

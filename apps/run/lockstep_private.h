@@ -20,7 +20,6 @@ struct lockstep_run {
     lk_trainer *trainer;  // of lockstep_train; NULL: there was none
     uint64_t max_memory;
     uint64_t done;     // steps finished
-    uint8_t *nothing;  // the one example of a run that only predicts
     lk_error broken;   // why it is over; LK_OK while it is not
     bool prediction_only, planned, started;
     int stop;                       // lockstep_stop was called

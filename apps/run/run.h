@@ -75,6 +75,7 @@ typedef struct lk_run {
     lk_source train_source, test_source;
     uint8_t identity[LK_SHA256_BYTES];
     char identity_hex[LK_SHA256_HEX_BYTES];
+    bool weights_changed;  // set as weights are about to be loaded: from then on they may be any
     char weights_identity[LK_SHA256_HEX_BYTES];  // of the run that saved the weights loaded, or ""
     // Start of the arena's regions.
     lk_core_regions core;

@@ -87,6 +87,10 @@ static lk_status load_file(lk_run *run, const lk_file_ops *ops, const char *file
     }
     lk_run_tensors(run, tensors);
     if (status == LK_OK) {
+        status = lk_checkpoint_fits(&reader, tensors, lk_run_tensor_count(run), error);
+    }
+    if (status == LK_OK) {
+        run->weights_changed = true;
         status = lk_checkpoint_load(&reader, tensors, lk_run_tensor_count(run), steps_done, error);
     }
     if (status == LK_OK && run->needs.checkpoints) warn_of_parting(run, &reader, file, say);
@@ -103,11 +107,9 @@ static bool is_shaped(const lk_safetensors_entry *entry, const lk_tensor *tensor
     return same;
 }
 
-// Every parameter by its name, and none left over; then what the file says they hash to.
-static lk_status load_parameters(lk_run *run, const lk_safetensors *reader, lk_error *error) {
-    const lk_program *p = &run->program;
-    const char *digest = lk_safetensors_metadata(reader, "digest");
-    char found[LK_SHA256_HEX_BYTES];
+// Every parameter by its name, and none left over.
+static lk_status check_parameters(const lk_program *p, const lk_safetensors *reader,
+                                  lk_error *error) {
     bool fits = reader->entry_count == p->param_count;
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_tensor *tensor = &p->tensors[p->params[i].tensor];
@@ -119,6 +121,20 @@ static lk_status load_parameters(lk_run *run, const lk_safetensors *reader, lk_e
                            reader->path, reader->entry_count, p->param_count, tensor->name,
                            entry ? "of another shape perhaps" : "not among them");
         }
+    }
+    return LK_OK;
+}
+
+// Reads them, and compares what they hash to with what the file says.
+static lk_status load_parameters(lk_run *run, const lk_safetensors *reader, lk_error *error) {
+    const lk_program *p = &run->program;
+    const char *digest = lk_safetensors_metadata(reader, "digest");
+    char found[LK_SHA256_HEX_BYTES];
+    LK_CHECK(check_parameters(p, reader, error));
+    run->weights_changed = true;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_tensor *tensor = &p->tensors[p->params[i].tensor];
+        const lk_safetensors_entry *entry = lk_safetensors_find(reader, tensor->name);
         LK_CHECK(lk_safetensors_read(reader, entry, run->core.device + tensor->offset, error));
     }
     lk_run_digest(run, found);

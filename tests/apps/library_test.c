@@ -397,10 +397,21 @@ static void test_prediction_only(void **state) {
     const lockstep_options options = {.prediction_only = true, .replicas = 1, .kernels = kernels};
     lockstep_config *c = lockstep_config_new("other");
     set_model(c);
+    lockstep_config_text(c, "data.directory", path_of("not-there"));  // not looked at
     run = lockstep_open(c, &options, &error);
     lockstep_config_free(c);
     assert_non_null(run);
     assert_int_equal(lockstep_load(run, path_of("weights"), &error), LOCKSTEP_OK);
+    // Another model's weights are refused before anything is changed: it goes on predicting.
+    c = built();
+    lockstep_config_json(c, "model.layers", "[{\"type\": \"flatten\"}]");
+    lockstep_config_layer(c, "dense");
+    lockstep_layer_integer(c, "units", CLASSES);
+    lockstep_run *smaller = opened(c, 1);
+    assert_int_equal(lockstep_save(smaller, path_of("smaller"), &error), LOCKSTEP_OK);
+    lockstep_close(smaller);
+    assert_refused(lockstep_load(run, path_of("smaller"), &error), LOCKSTEP_BAD_DATA, &error,
+                   "another model");
     assert_int_equal(lockstep_predict(run, inputs[COUNT], TESTS, found[0], &error), LOCKSTEP_OK);
     assert_memory_equal(found, wanted, sizeof found);
     assert_refused(lockstep_step(run, NULL, &error), LOCKSTEP_BAD_USAGE, &error, "training data");

@@ -29,7 +29,8 @@
 // one line that says what, where, what was wanted and what to do. Nothing that a caller hands over
 // ends the process. Only a defect of Lockstep itself does, rather than train wrong. After an error
 // of lockstep_step the run is over: every later call returns that error, and lockstep_close is
-// left. After one of another function it goes on, unless it says otherwise.
+// left; likewise where planning, starting (by whatever call needs it first) or lockstep_train fails,
+// and where lockstep_load has begun to change the run. After any other error it goes on.
 //
 // Threads. A handle belongs to one thread at a time; any one, with 256 KiB of stack. Several runs
 // may be open at once and may be used by several threads, each its own. Exceptions: runs with
@@ -135,8 +136,9 @@ typedef struct lockstep_options {
     uint32_t replicas;    // threads; 0: one for each processor, as far as there is work
     const char *kernels;  // "avx2", "cuda", ...; NULL: the fastest here
     uint64_t max_memory;  // bytes that the plan may take at most; 0: what there is
-    // No training data: weights are loaded, and lockstep_predict and lockstep_evaluate are all that
-    // is done with them. Any weights are taken whose tensors fit.
+    // No training: weights are loaded, any whose tensors fit, and lockstep_predict is what is done
+    // with them; or lockstep_evaluate, of test examples handed over. What the document says of data
+    // is not looked at: it need not be on this machine.
     bool prediction_only;
 } lockstep_options;
 
