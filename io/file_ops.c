@@ -339,6 +339,23 @@ lk_status lk_file_create(const lk_file_ops *ops, const char *path, int *file, lk
     return LK_OK;
 }
 
+lk_status lk_file_create_beside(const lk_file_ops *ops, const char *path,
+                                char temporary[LK_PATH_BYTES], int *file, lk_error *error) {
+    enum { NAMES_MAX = 100 };
+    char ending[48];
+    for (unsigned n = 0; n < NAMES_MAX; n++) {
+        lk_format(ending, sizeof ending, n ? ".%ld-%u.tmp" : ".%ld.tmp", (long)getpid(), n);
+        LK_CHECK(lk_path_join(temporary, path, "", ending, error));
+        *file = ops->open(ops->context, temporary, LK_OPEN_CREATE);
+        if (*file >= 0) return LK_OK;
+        if (*file != -EEXIST) break;
+    }
+    const int why = *file;
+    lk_status status = lk_file_fail(error, LK_IO_ERROR, temporary, "create", why);
+    temporary[0] = '\0';
+    return status;
+}
+
 lk_status lk_file_sync_close(const lk_file_ops *ops, int file, const char *path, lk_error *error) {
     int synced = ops->sync(ops->context, file);
     int closed = ops->close(ops->context, file);
@@ -358,12 +375,10 @@ lk_status lk_file_publish(const lk_file_ops *ops, const char *temporary, const c
     return LK_OK;
 }
 
-lk_status lk_file_write_atomic(const lk_file_ops *ops, const char *path, const void *data,
-                               size_t bytes, lk_error *error) {
-    char temporary[LK_PATH_BYTES];
-    LK_CHECK(lk_path_join(temporary, path, "", ".tmp", error));
-    int file;
-    LK_CHECK(lk_file_create(ops, temporary, &file, error));
+// Fills a temporary file that was created, and gives it its name.
+static lk_status fill_and_publish(const lk_file_ops *ops, int file, const char *temporary,
+                                  const char *path, const void *data, size_t bytes,
+                                  lk_error *error) {
     lk_status written = lk_file_write_all(ops, file, temporary, data, bytes, error);
     lk_status synced = lk_file_sync_close(ops, file, temporary, error);
     if (written == LK_OK && synced == LK_OK &&
@@ -371,6 +386,23 @@ lk_status lk_file_write_atomic(const lk_file_ops *ops, const char *path, const v
         return LK_OK;
     ops->remove(ops->context, temporary);
     return error->status;
+}
+
+lk_status lk_file_write_atomic(const lk_file_ops *ops, const char *path, const void *data,
+                               size_t bytes, lk_error *error) {
+    char temporary[LK_PATH_BYTES];
+    int file;
+    LK_CHECK(lk_path_join(temporary, path, "", ".tmp", error));
+    LK_CHECK(lk_file_create(ops, temporary, &file, error));
+    return fill_and_publish(ops, file, temporary, path, data, bytes, error);
+}
+
+lk_status lk_file_write_beside(const lk_file_ops *ops, const char *path, const void *data,
+                               size_t bytes, lk_error *error) {
+    char temporary[LK_PATH_BYTES];
+    int file;
+    LK_CHECK(lk_file_create_beside(ops, path, temporary, &file, error));
+    return fill_and_publish(ops, file, temporary, path, data, bytes, error);
 }
 
 lk_status lk_path_join(char out[LK_PATH_BYTES], const char *a, const char *separator, const char *b,

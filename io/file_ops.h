@@ -87,8 +87,14 @@ lk_status lk_file_read_all(const lk_file_ops *ops, int file, const char *path, v
 lk_status lk_file_open_read(const lk_file_ops *ops, const char *path, int *file, uint64_t *bytes,
                             lk_error *error);
 
-// A new file under a temporary name, any leftover of that name removed first.
+// A new file under a temporary name, any leftover of that name removed first: where a lock says
+// that nobody else writes it.
 lk_status lk_file_create(const lk_file_ops *ops, const char *path, int *file, lk_error *error);
+
+// Where nobody holds a lock: a new file under a temporary name of this process, which is written to
+// `temporary`: PATH.PID.tmp. What is there under that name is left alone, and another one taken.
+lk_status lk_file_create_beside(const lk_file_ops *ops, const char *path,
+                                char temporary[LK_PATH_BYTES], int *file, lk_error *error);
 
 // Makes a written file durable and closes it. The file is closed whatever happens.
 lk_status lk_file_sync_close(const lk_file_ops *ops, int file, const char *path, lk_error *error);
@@ -98,7 +104,10 @@ lk_status lk_file_publish(const lk_file_ops *ops, const char *temporary, const c
                           lk_error *error);
 
 // Writes a whole small file: temporary, sync, rename, sync of the directory. Old or new, no half.
+// The first where a lock is held, by lk_file_create; the second by lk_file_create_beside.
 lk_status lk_file_write_atomic(const lk_file_ops *ops, const char *path, const void *data,
+                               size_t bytes, lk_error *error);
+lk_status lk_file_write_beside(const lk_file_ops *ops, const char *path, const void *data,
                                size_t bytes, lk_error *error);
 
 // Records "path: cannot <what>: <system's reason>; <advice>" for a negative errno.

@@ -27,14 +27,17 @@ lk_status lk_npy_start(lk_npy_writer *writer, const lk_file_ops *ops, const char
     uint64_t bytes;
     *writer = (lk_npy_writer){.ops = ops, .file = -1, .rows = rows, .columns = columns};
     LK_CHECK(lk_path_join(writer->path, path, "", "", error));
-    LK_CHECK(lk_path_join(writer->temporary, path, "", ".tmp", error));
     if (!lk_mul_ok(rows, columns, &bytes) || !lk_mul_ok(bytes, sizeof(float), &bytes)) {
         return lk_fail(error, LK_INTERNAL, "%s: %llu x %llu floats overflow 64 bits", path,
                        (unsigned long long)rows, (unsigned long long)columns);
     }
-    LK_CHECK(lk_file_create(ops, writer->temporary, &writer->file, error));
+    LK_CHECK(lk_file_create_beside(ops, path, writer->temporary, &writer->file, error));
     format_header(header, rows, columns);
-    return lk_file_write_all(ops, writer->file, writer->temporary, header, sizeof header, error);
+    if (lk_file_write_all(ops, writer->file, writer->temporary, header, sizeof header, error) !=
+        LK_OK) {
+        lk_npy_abandon(writer);
+    }
+    return error->status;
 }
 
 lk_status lk_npy_add(lk_npy_writer *writer, const float *values, uint64_t rows, lk_error *error) {

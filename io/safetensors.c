@@ -267,8 +267,7 @@ lk_status lk_safetensors_save(const lk_safetensors_content *content, const void 
                               lk_error *error) {
     char temporary[LK_PATH_BYTES];
     int file;
-    LK_CHECK(lk_path_join(temporary, path, "", ".tmp", error));
-    LK_CHECK(lk_file_create(ops, temporary, &file, error));
+    LK_CHECK(lk_file_create_beside(ops, path, temporary, &file, error));
     lk_status written =
         lk_safetensors_write(content, header, header_bytes, ops, file, temporary, error);
     lk_status synced = lk_file_sync_close(ops, file, temporary, error);

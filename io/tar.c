@@ -91,8 +91,7 @@ lk_status lk_tar_start(lk_tar_writer *w, const lk_file_ops *ops, const char *pat
                        lk_error *error) {
     *w = (lk_tar_writer){.ops = ops, .file = -1};
     LK_CHECK(lk_path_join(w->path, path, "", "", error));
-    LK_CHECK(lk_path_join(w->temporary, path, "", ".tmp", error));
-    return lk_file_create(ops, w->temporary, &w->file, error);
+    return lk_file_create_beside(ops, path, w->temporary, &w->file, error);
 }
 
 lk_status lk_tar_begin(lk_tar_writer *w, const char *name, uint64_t bytes, lk_error *error) {

@@ -76,16 +76,13 @@ static bool is_file(const char *path, const struct stat *there) {
     return stat(path, &here) == 0 && here.st_dev == there->st_dev && here.st_ino == there->st_ino;
 }
 
-// Neither the export nor its temporary file may take the place of a checkpoint.
+// An export may not take the place of a checkpoint.
 static lk_status check_output(const exporter *e, lk_error *error) {
-    char temporary[LK_PATH_BYTES];
     struct stat source;
     uint64_t step;
     const char *slash = strrchr(e->output, '/');
     LK_CHECK(lk_check_place(e->output, error));
-    LK_CHECK(lk_path_join(temporary, e->output, "", ".tmp", error));
-    if (stat(e->from.path, &source) == 0 &&
-        (is_file(e->output, &source) || is_file(temporary, &source))) {
+    if (stat(e->from.path, &source) == 0 && is_file(e->output, &source)) {
         return lk_fail(error, LK_BAD_USAGE,
                        "--output: found %s, which would replace the checkpoint itself, wanted "
                        "another name",
@@ -389,7 +386,7 @@ static lk_status write_onnx(exporter *e, uint64_t *bytes, lk_error *error) {
     if (!e->header) return no_memory(e, error);
     LK_CHECK(lk_onnx_format(&model, e->header, used, &used, error));
     *bytes = used;
-    return lk_file_write_atomic(&lk_file_ops_posix, e->output, e->header, used, error);
+    return lk_file_write_beside(&lk_file_ops_posix, e->output, e->header, used, error);
 }
 
 static lk_status say_output(const exporter *e, uint64_t bytes, lk_text_out *out, lk_error *error) {

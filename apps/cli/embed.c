@@ -246,20 +246,22 @@ static lk_status write_source(const lk_run *run, const char *path, lk_error *err
     struct stat there;
     char temporary[LK_PATH_BYTES];
     bool plain = stat(path, &there) != 0 || S_ISREG(there.st_mode);
-    LK_CHECK(lk_path_join(temporary, path, "", plain ? ".tmp" : "", error));
-    FILE *f = fopen(temporary, "we");
-    if (!f) return lk_file_fail(error, LK_IO_ERROR, temporary, "create", -errno);
+    int file = -1;
+    if (plain) LK_CHECK(lk_file_create_beside(&lk_file_ops_posix, path, temporary, &file, error));
+    FILE *f = plain ? fdopen(file, "w") : fopen(path, "we");
+    if (!f) return lk_file_fail(error, LK_IO_ERROR, plain ? temporary : path, "create", -errno);
     errno = 0;
     put_source(f, run);
     bool good = fflush(f) == 0 && !ferror(f) && (!plain || fsync(fileno(f)) == 0);
     int number = errno;
     good = fclose(f) == 0 && good;
-    if (good) {
-        return plain ? lk_file_publish(&lk_file_ops_posix, temporary, path, error) : LK_OK;
+    if (good && (!plain || lk_file_publish(&lk_file_ops_posix, temporary, path, error) == LK_OK)) {
+        return LK_OK;
     }
     if (plain) (void)remove(temporary);
+    if (good) return error->status;
     return lk_fail(error, LK_IO_ERROR, "%s: writing failed: %s; make room and start it again",
-                   temporary, strerror(number ? number : EIO));
+                   plain ? temporary : path, strerror(number ? number : EIO));
 }
 
 static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error) {

@@ -194,18 +194,18 @@ static void print_workers(const lk_run *run, lk_text_out *out) {
 
 // How long all that takes, and the formula.
 static void print_link(const lk_run *run, const lk_link *link, lk_text_out *out) {
-    static const char *const what[LK_TRAFFIC_ROUNDS] = {"1, nodes to their owners and notes to all",
-                                                       "2, finished sums to all"};
+    static const char *const what[LK_TRAFFIC_ROUNDS] = {
+        "1, nodes to their owners and reports to all", "2, finished sums to all"};
     lk_traffic traffic = lk_traffic_of(run);
     lk_traffic_time time = lk_traffic_time_of(&traffic, link);
     lk_text_line(out, "exchange at %g Gbit/s, each worker on a host of its own",
                  link->bits_per_second / 1e9);
     for (uint32_t i = 0; i < LK_TRAFFIC_ROUNDS; i++) {
-        lk_text_line(out, "  turn %s: %llu bytes in %llu messages", what[i], (ull)traffic.bytes[i],
+        lk_text_line(out, "  round %s: %llu bytes in %llu messages", what[i], (ull)traffic.bytes[i],
                      (ull)traffic.messages[i]);
     }
     lk_text_line(out,
-                 "  a step: %d turns, %llu bytes and %llu messages sent by a worker, and as many "
+                 "  a step: %d rounds, %llu bytes and %llu messages sent by a worker, and as many "
                  "received",
                  LK_TRAFFIC_ROUNDS, (ull)(traffic.bytes[0] + traffic.bytes[1]),
                  (ull)(traffic.messages[0] + traffic.messages[1]));

@@ -65,8 +65,6 @@ static lk_status take_metrics(lk_report_run *r, const lk_json_log *log, lk_error
 }
 
 static lk_status take_times(lk_report_run *r, const lk_json_log *log, lk_error *error) {
-    static const char *const names[LK_LAPS] = {"computing", "exchanging", "waiting",
-                                               "turns",     "moving",     "updating"};
     const json_t *root = log->document.root, *phases = json_object_get(root, "phases");
     const json_t *line = json_object_get(root, "train");
     if (!line) line = json_object_get(root, "test");
@@ -77,7 +75,7 @@ static lk_status take_times(lk_report_run *r, const lk_json_log *log, lk_error *
     if (steps <= 0) return error->status;
     r->phase_steps = (uint64_t)steps;
     for (uint32_t i = 0; i < LK_LAPS; i++) {
-        r->phases[i] = LK_MAX(json_number_value(json_object_get(phases, names[i])), 0);
+        r->phases[i] = LK_MAX(json_number_value(json_object_get(phases, lk_lap_names[i])), 0);
     }
     return LK_OK;
 }
@@ -294,7 +292,7 @@ static lk_status write_page(const lk_report_run *runs, uint32_t count, const cha
     lk_report_page(&m, runs, count);
     lk_status status = lk_markup_check(&m, error);
     if (status == LK_OK) {
-        status = lk_file_write_atomic(&lk_file_ops_posix, output, m.text, m.used, error);
+        status = lk_file_write_beside(&lk_file_ops_posix, output, m.text, m.used, error);
     }
     free(m.text);
     return status;

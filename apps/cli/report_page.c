@@ -248,8 +248,6 @@ static void put_predictions(lk_markup *m, const lk_report_run *r) {
 // --- time and memory -----------------------------------------------------------------------------
 
 static void put_phases(lk_markup *m, const lk_report_run *r) {
-    static const char *const names[LK_LAPS] = {"computing", "exchanging", "waiting",
-                                               "turns",     "moving",     "updating"};
     static const char *const shades[LK_LAPS] = {"#4e79a7", "#76b7b2", "#bab0ac",
                                                 "#edc948", "#b07aa1", "#f28e2b"};
     double all = 0, x = 0;
@@ -271,7 +269,7 @@ static void put_phases(lk_markup *m, const lk_report_run *r) {
         lk_put(m,
                "<rect x=\"%.2f\" width=\"%.2f\" height=\"30\" fill=\"%s\"><title>%s</title>"
                "</rect>\n",
-               x, w, shades[i], names[i]);
+               x, w, shades[i], lk_lap_names[i]);
         x += w;
     }
     lk_put(m, "</svg>\n<table class=\"phases\">\n");
@@ -280,7 +278,7 @@ static void put_phases(lk_markup *m, const lk_report_run *r) {
         lk_put(m,
                "<tr><td><span class=\"bar\" style=\"width:.7rem;background:%s\"></span> %s</td>"
                "<td>%.1f us</td><td>%.1f%%</td></tr>\n",
-               shades[i], names[i], r->phases[i], 100 * r->phases[i] / all);
+               shades[i], lk_lap_names[i], r->phases[i], 100 * r->phases[i] / all);
     }
     lk_put(m, "</table>\n");
 }

@@ -256,5 +256,5 @@ void lk_service_tick(const lk_service_view *v, bool last) {
 const char *lk_service_trouble(void) {
     if (!here.trouble || here.told) return NULL;
     here.told = true;
-    return strerror(here.trouble);
+    return strerrordesc_np(here.trouble);
 }

@@ -197,15 +197,13 @@ lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
 }
 
 lk_status lk_journal_phases(lk_journal *r, uint64_t done, lk_error *error) {
-    static const char *const names[LK_LAPS] = {"computing", "exchanging", "waiting",
-                                               "turns",     "moving",     "updating"};
     if (!r->run || r->times.file < 0 || r->run->laps.steps == 0) return LK_OK;
     const lk_laps *l = &r->run->laps;
     char line[LINE_BYTES];
     int n = snprintf(line, sizeof line, "{\"step\":%llu,\"phases\":{\"steps\":%llu",
                      (unsigned long long)done, (unsigned long long)l->steps);
     for (uint32_t i = 0; i < LK_LAPS; i++) {
-        n += snprintf(line + n, sizeof line - (size_t)n, ",\"%s\":%.3f", names[i],
+        n += snprintf(line + n, sizeof line - (size_t)n, ",\"%s\":%.3f", lk_lap_names[i],
                       1e6 * l->seconds[i] / (double)l->steps);
     }
     n += snprintf(line + n, sizeof line - (size_t)n, "}}");

@@ -5,6 +5,9 @@
 
 #include "comm/threads/clock.h"
 
+const char *const lk_lap_names[LK_LAPS] = {"computing", "exchanging", "waiting",
+                                           "rounds",    "moving",     "updating"};
+
 static double sum(const double laps[LK_LAPS]) {
     double all = 0;
     for (uint32_t i = 0; i < LK_LAPS; i++) all += laps[i];

@@ -2,9 +2,9 @@
 // clock: some dozen times a step.
 //
 //   computing    LOAD, FORWARD, BACKWARD
-//   early        exchanging parts while earlier layers are still to be computed
+//   early        exchanging buckets while earlier layers are still to be computed
 //   waiting      for replicas and workers that are not as far yet
-//   rounds        from when the last of them is, until this one knows; by messages: all that is
+//   rounds       from when the last of them is, until this one knows; by messages: all that is
 //                awaited, so how long bytes travel, too
 //   moving       boxes made and joined
 //   updating     REDUCE and APPLY where the memory is shared, else APPLY
@@ -13,6 +13,9 @@
 
 #include "comm/step/driver.h"
 #include "io/text.h"
+
+// computing, exchanging (early), waiting, rounds, moving, updating: as files and pages have them.
+extern const char *const lk_lap_names[LK_LAPS];
 
 // The quickest steps of a run say what a step costs on a machine that others use, too.
 enum { LK_LAPS_BLOCK = 64 };

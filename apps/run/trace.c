@@ -13,9 +13,6 @@
 typedef unsigned long long ull;
 enum { TEXT_BYTES = 64 * 1024, EVENT_BYTES = 4 * LK_NAME_BYTES + 400 };
 
-static const char *const lap_names[LK_LAPS] = {"computing", "exchanging", "waiting",
-                                               "turn",      "moving",     "updating"};
-
 static bool is_wanted(const lk_run *run) { return run->config.trace.file[0] && !run->cuda; }
 
 // --- memory --------------------------------------------------------------------------------------
@@ -212,7 +209,7 @@ static void put_record(output *o, uint32_t lane, double begin, const lk_trace_re
     char layer[2 * LK_NAME_BYTES] = "", name[3 * LK_NAME_BYTES];
     if (r->what >= p->op_count) {
         // What is left between two laps is nothing to look at, but for its time.
-        put_span(o, lap_names[r->what - p->op_count], "lap", lane, begin, r->end, step);
+        put_span(o, lk_lap_names[r->what - p->op_count], "lap", lane, begin, r->end, step);
         return;
     }
     const lk_op *op = &p->ops[r->what];
@@ -264,16 +261,16 @@ lk_status lk_trace_write(lk_trace *t, bool over, lk_error *error) {
     if (t->steps_used < t->step_count && !over) return LK_OK;
     t->written = true;
     LK_CHECK(name_of(t->run, path, error));
-    LK_CHECK(lk_path_join(temporary, path, ".tmp", "", error));
     output o = {.trace = t, .path = temporary, .zero = t->steps[0].begin, .error = error};
-    LK_CHECK(lk_file_create(&lk_file_ops_posix, temporary, &o.file, error));
+    LK_CHECK(lk_file_create_beside(&lk_file_ops_posix, path, temporary, &o.file, error));
     put_names(&o);
     for (uint32_t i = 0; i < t->steps_used; i++) put_step(&o, i);
     put(&o, "\n]}\n");
     flush(&o);
     (void)lk_file_sync_close(&lk_file_ops_posix, o.file, temporary, error);
-    if (error->status == LK_OK) {
-        return lk_file_publish(&lk_file_ops_posix, temporary, path, error);
+    if (error->status == LK_OK &&
+        lk_file_publish(&lk_file_ops_posix, temporary, path, error) == LK_OK) {
+        return LK_OK;
     }
     (void)lk_file_ops_posix.remove(lk_file_ops_posix.context, temporary);
     return error->status;

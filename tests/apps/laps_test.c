@@ -50,20 +50,20 @@ static void test_laps(void **state) {
     for (uint32_t i = 0; i < LK_LAPS_BLOCK - 1; i++) step(&laps, 100);
     // Too few for a block.
     expect(&laps, "of a step, 110.0 us: computing 100.0, exchanging meanwhile 0.0, waiting 3.0, "
-                  "turns 1.0, moving 0.0, updating 6.0\n");
+                  "rounds 1.0, moving 0.0, updating 6.0\n");
     step(&laps, 100);
     expect(&laps, "of a step, 110.0 us: computing 100.0, exchanging meanwhile 0.0, waiting 3.0, "
-                  "turns 1.0, moving 0.0, updating 6.0\n"
+                  "rounds 1.0, moving 0.0, updating 6.0\n"
                   "of a step among the quickest in a row, 110.0 us: computing 100.0, exchanging "
-                  "meanwhile 0.0, waiting 3.0, turns 1.0, moving 0.0, updating 6.0\n");
+                  "meanwhile 0.0, waiting 3.0, rounds 1.0, moving 0.0, updating 6.0\n");
     // The quicker block counts, whole blocks only, and printing changes nothing.
     for (uint32_t i = 0; i < LK_LAPS_BLOCK; i++) step(&laps, 40);
     for (uint32_t i = 0; i < LK_LAPS_BLOCK / 2; i++) step(&laps, 10);
     for (uint32_t twice = 0; twice < 2; twice++) {
         expect(&laps, "of a step, 68.0 us: computing 58.0, exchanging meanwhile 0.0, waiting 3.0, "
-                      "turns 1.0, moving 0.0, updating 6.0\n"
+                      "rounds 1.0, moving 0.0, updating 6.0\n"
                       "of a step among the quickest in a row, 50.0 us: computing 40.0, exchanging "
-                      "meanwhile 0.0, waiting 3.0, turns 1.0, moving 0.0, updating 6.0\n");
+                      "meanwhile 0.0, waiting 3.0, rounds 1.0, moving 0.0, updating 6.0\n");
     }
 }
 

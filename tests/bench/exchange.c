@@ -8,7 +8,7 @@
 // in both; but in the second kind nobody else has written, or will read, what one reads and writes:
 // parameters and slots, and what replicas of other workers hold. The copies are made again for
 // every such block, so that they hold numbers of the same kind. What a step of the first kind takes
-// longer is the exchange: there (turns, and REDUCE and APPLY, which fetch what others computed),
+// longer is the exchange: there (rounds, and REDUCE and APPLY, which fetch what others computed),
 // and back (computing, which fetches parameters that others updated, and writes again what others
 // have read). Blocks are short and compared in pairs, as the speed of a shared machine is another
 // one soon.

@@ -15,7 +15,7 @@
 
 static const lk_file_ops *const ops = &lk_file_ops_posix;
 static char root[] = "/tmp/lk_npy_XXXXXX";
-static char path[64], temporary[72];
+static char path[64], temporary[112];
 
 static void test_exact_bytes(void **state) {
     (void)state;
@@ -120,7 +120,7 @@ int main(void) {
     };
     if (!mkdtemp(root)) return 1;
     snprintf(path, sizeof path, "%s/x.npy", root);
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
     return rmdir(root) != 0 || failed;

@@ -15,7 +15,7 @@
 
 static const lk_file_ops *const ops = &lk_file_ops_posix;
 static char root[] = "/tmp/lk_tar_XXXXXX";
-static char path[64], temporary[72];
+static char path[64], temporary[112];
 static uint8_t archive[8192];
 static size_t archive_bytes;
 
@@ -201,7 +201,7 @@ static int make_root(void **state) {
     (void)state;
     if (!mkdtemp(root)) return -1;
     snprintf(path, sizeof path, "%s/a.tar", root);
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
     return 0;
 }
 

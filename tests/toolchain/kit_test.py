@@ -249,7 +249,8 @@ exit $status
     done = run("sh", KIT + "/slurm.sh", "small.json", "run", env=environment, cwd=WORK)
     check(done.returncode == 78 and "LOCKSTEP_NETWORK" in done.stderr and
           not os.path.exists(WORK + "/task.0"), "no network is said", done.stderr)
-    for said, wanted in (("insecure", "--insecure"), ("10.1.0.0/16", "--private-network 10.1.0.0/16")):
+    for said, wanted in (("insecure", "--insecure"),
+                         ("10.1.0.0/16", "--private-network 10.1.0.0/16")):
         environment["LOCKSTEP_NETWORK"] = said
         os.remove(WORK + "/arguments")
         run("sh", KIT + "/slurm.sh", "small.json", "run", env=environment, cwd=WORK)

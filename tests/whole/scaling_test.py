@@ -76,7 +76,7 @@ def check_text(t, workers, found):
     _, lines, _ = t.expect(0, *PLAN, "--workers", str(workers), "--bandwidth", "10")
     said = "\n".join(lines[-5:])
     messages = found["messages_per_step"]
-    for wanted in (f"2 turns, {found['bytes_per_step']} bytes and {messages} messages",
+    for wanted in (f"2 rounds, {found['bytes_per_step']} bytes and {messages} messages",
                    "latency + messages x 5 us + 8 x bytes / bandwidth",
                    f"= {found['us_per_step'] / 1e3:.3f} ms"):
         t.check(wanted in said, "the text of the plan", wanted, said)

@@ -29,8 +29,8 @@
 // one line that says what, where, what was wanted and what to do. Nothing that a caller hands over
 // ends the process. Only a defect of Lockstep itself does, rather than train wrong. After an error
 // of lockstep_step the run is over: every later call returns that error, and lockstep_close is
-// left; likewise where planning, starting (by whatever call needs it first) or lockstep_train fails,
-// and where lockstep_load has begun to change the run. After any other error it goes on.
+// left; likewise where planning, starting (by whatever call needs it first) or lockstep_train
+// fails, and where lockstep_load has begun to change the run. After any other error it goes on.
 //
 // Threads. A handle belongs to one thread at a time; any one, with 256 KiB of stack. Several runs
 // may be open at once and may be used by several threads, each its own. Exceptions: runs with
