@@ -59,6 +59,9 @@ typedef struct lk_run {
     lk_group group;
     lk_exchange exchange;
     lk_driver driver;  // of all that compute
+    // Who asks for a verdict on each step (comm/step/driver.h), or NULL.
+    lk_decide decide;
+    const void *decide_context;
     uint32_t stop;     // a signal this process was asked to stop by: told to the other workers
     // The leader's clock says that the next step is saved: told, too, where GPUs exchange.
     bool save_by_clock;
@@ -124,7 +127,8 @@ void lk_run_close(lk_run *run);
 
 // One step or one evaluation of the test set on all replicas of all workers. Where run->lost says
 // that a worker or the GPU is gone, the result is empty and the run is over. A GPU may still be at
-// work on the step when lk_run_step returns: the result is then pending.
+// work on the step when lk_run_step returns: the result is then pending. A step whose verdict is to
+// replay it is computed again until there is another one; one that is skipped names no tensor.
 lk_step_result lk_run_step(lk_run *run, uint64_t step);
 lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done);
 // .. or of these examples.

@@ -32,6 +32,8 @@ static lk_driver *driver_of(lk_run *run) {
     run->driver.exchanges = run->workers.joined ? &run->exchange : NULL;
     run->driver.programs = 1;
     run->driver.lost = &run->lost;
+    run->driver.decide = run->decide;
+    run->driver.decide_context = run->decide_context;
     run->driver.lap = run->cuda ? NULL : lap_ends;
     run->driver.clock = &run->laps;
     run->driver.stop = run->stop;
@@ -45,7 +47,7 @@ static lk_step_result result_of(lk_run *run) {
     return lk_driver_finish(&run->driver);
 }
 
-lk_step_result lk_run_step(lk_run *run, uint64_t step) {
+static lk_step_result try_step(lk_run *run, uint64_t step) {
     lk_trace_begin(&run->trace, step);
     lk_group_use(&run->group, lk_program_of_step(&run->program, step));
     lk_driver_start(driver_of(run), 0, step);
@@ -54,6 +56,14 @@ lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     if (!run->cuda) lk_lap_ends(&run->laps, LK_LAP_WAITING);
     lk_trace_end(&run->trace);
     return result_of(run);
+}
+
+lk_step_result lk_run_step(lk_run *run, uint64_t step) {
+    lk_step_result result;
+    do result = try_step(run, step);
+    while (run->lost.status == LK_OK && result.verdict == LK_VERDICT_REPLAY);
+    if (result.verdict == LK_VERDICT_SKIP) result.bad_tensor = NULL;
+    return result;
 }
 
 lk_step_result lk_run_settle(lk_run *run) {

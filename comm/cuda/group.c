@@ -415,6 +415,11 @@ lk_status lk_cuda_group_settle(lk_cuda_group *g, lk_step_result *result, lk_erro
     return lk_cuda_step_result(&g->gpu[0], result, error);
 }
 
+lk_status lk_cuda_group_flags(lk_cuda_group *g, lk_flags *out, lk_error *error) {
+    LK_CHECK(lk_cuda_group_wait(g, error));
+    return lk_cuda_step_flags(&g->gpu[0], out, error);
+}
+
 // The top of the tree of the metrics' sums is the host's: as many nodes as a number has ones.
 lk_step_result lk_cuda_group_evaluated(lk_cuda_group *g, uint64_t count) {
     const lk_program *p = g->exchange.program;

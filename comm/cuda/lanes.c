@@ -17,9 +17,19 @@ static void compute_on_gpus(lk_member *m) {
     go_on(m, lk_cuda_group_begin(group_of(m->driver), m->driver->step, m->driver->lost));
 }
 
-// Nobody waits for the step: its result is asked for when it is wanted.
-static lk_step_result pending(const lk_driver *d) {
-    return (lk_step_result){.step = d->step, .pending = true};
+// Where nobody asks for a verdict nobody waits for the step: its result is asked for when it is
+// wanted.
+static lk_step_result result_or_pending(lk_driver *d) {
+    lk_step_result result = {.step = d->step, .pending = true};
+    if (!d->decide) return result;
+    if (lk_cuda_group_settle(group_of(d), &result, d->lost) != LK_OK) return (lk_step_result){0};
+    return result;
+}
+
+// All GPUs of all workers know the same, and have followed it.
+static bool flags_of_gpus(const lk_member *m, lk_flags *out) {
+    const lk_driver *d = m->driver;
+    return lk_cuda_group_flags(group_of(d), out, d->lost) == LK_OK;
 }
 
 // --- alone -------------------------------------------------------------------------------------
@@ -32,11 +42,13 @@ static void evaluate_on_gpus(lk_member *m) {
 }
 
 static lk_step_result finish_on_gpus(lk_driver *d) {
-    return d->test ? lk_cuda_group_evaluated(group_of(d), d->test_count) : pending(d);
+    return d->test ? lk_cuda_group_evaluated(group_of(d), d->test_count) : result_or_pending(d);
 }
 
-static const lk_lanes alone = {
-    .compute = compute_on_gpus, .evaluate = evaluate_on_gpus, .finish = finish_on_gpus};
+static const lk_lanes alone = {.compute = compute_on_gpus,
+                               .evaluate = evaluate_on_gpus,
+                               .flags = flags_of_gpus,
+                               .finish = finish_on_gpus};
 
 static const lk_transport device = {
     .step = &lk_course_device, .evaluation = &lk_course_evaluate, .meet = lk_threads_meet};
@@ -74,7 +86,7 @@ static uint32_t stop_of_all(const lk_exchange *x) {
 
 static lk_step_result finish_directly(lk_driver *d) {
     if (d->test) return finish_evaluation(d);
-    lk_step_result result = pending(d);
+    lk_step_result result = result_or_pending(d);
     result.stop = stop_of_all(d->exchange);
     result.save_by_clock = d->exchange->report[0]->save_by_clock;
     return result;
@@ -82,6 +94,7 @@ static lk_step_result finish_directly(lk_driver *d) {
 
 static const lk_lanes directly = {.compute = compute_on_gpus,
                                   .evaluate = evaluate_on_gpus,
+                                  .flags = flags_of_gpus,
                                   .report = report_directly,
                                   .finish = finish_directly};
 
@@ -117,6 +130,15 @@ static void report_staged(lk_driver *d) {
     }
 }
 
+static bool flags_staged(const lk_member *m, lk_flags *out) {
+    const lk_driver *d = m->driver;
+    const lk_program *p = d->group->program;
+    lk_exchange_flags(d->exchange, 0, lk_step_grains(p, d->step),
+                      lk_step_examples(p->spec, d->step), out);
+    return true;
+}
+
+// Whatever the verdict: the GPUs know the flags, and write nothing where there is one.
 static void apply_staged(lk_member *m) {
     const lk_driver *d = m->driver;
     lk_cuda_staged_sums(group_of(d), d->exchange, d->step);
@@ -136,6 +158,7 @@ static const lk_lanes staged = {.compute = compute_on_gpus,
                                 .join = join_staged,
                                 .apply = apply_staged,
                                 .evaluate = evaluate_on_gpus,
+                                .flags = flags_staged,
                                 .report = report_staged,
                                 .finish = finish_staged};
 
@@ -144,4 +167,5 @@ void lk_cuda_drive(lk_cuda_group *g, lk_driver *d) {
     d->lanes = !d->exchanges ? &alone : stages ? &staged : &directly;
     d->transport = !d->exchanges ? &device : stages ? &lk_messages : &lk_reports_alone;
     d->lanes_context = g;
+    for (uint32_t i = 0; i < g->count; i++) g->gpu[i].asks = d->decide != NULL;
 }

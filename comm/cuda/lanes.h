@@ -11,6 +11,7 @@ lk_status lk_cuda_group_begin(lk_cuda_group *g, uint64_t step, lk_error *error);
 lk_status lk_cuda_group_wait(lk_cuda_group *g, lk_error *error);
 lk_status lk_cuda_group_update(lk_cuda_group *g, uint64_t step, lk_error *error);
 lk_status lk_cuda_group_settle(lk_cuda_group *g, lk_step_result *result, lk_error *error);
+lk_status lk_cuda_group_flags(lk_cuda_group *g, lk_flags *out, lk_error *error);
 
 // Examples [0, count) of `source`, in order, forward only; on_logits may be NULL. Then the result
 // of the GPUs of this worker alone.

@@ -534,7 +534,9 @@ static lk_status seek(lk_cuda_step *c, uint64_t step, lk_error *error) {
     LK_CHECK(lk_cuda_step_wait(c, error));
     LK_CHECK(lk_cuda_queue_wait(&c->copy, error));
     memset(c->host.results, 0xff, c->slots * sizeof *c->host.results);
-    *c->host.state = (lk_cuda_state){.step = step, .bad_op = LK_NONE, .bad_param = LK_NONE};
+    *c->host.state =
+        (lk_cuda_state){.step = step, .bad_op = LK_NONE, .bad_param = LK_NONE, .asks = c->asks};
+    c->asked = c->asks;
     lk_cuda_copy_in(&c->compute, &c->at.states[0], c->host.state, sizeof *c->host.state);
     c->next = c->ahead = step;
     return lk_cuda_queue_wait(&c->compute, error);
@@ -545,10 +547,19 @@ static uint32_t graph_of(const lk_cuda_step *c, uint64_t step) {
     return lk_step_examples(c->program->spec, step) != c->examples[0];
 }
 
+// The scalars of a step as they are now: what was staged ahead of a verdict did not know it.
+static void stage_scalars(lk_cuda_step *c, uint64_t step) {
+    const uint64_t slot = step % c->slots;
+    c->host.scalars[slot] = lk_step_scalars_at(c->program->spec, step);
+    lk_cuda_copy_in(&c->compute, c->at.scalars + slot, c->host.scalars + slot,
+                    sizeof(lk_step_scalars));
+}
+
 lk_status lk_cuda_step_begin(lk_cuda_step *c, uint64_t step, lk_error *error) {
-    if (step != c->next) LK_CHECK(seek(c, step, error));
+    if (step != c->next || c->asks != c->asked) LK_CHECK(seek(c, step, error));
     lk_cuda_step_push(c);
     if (step >= c->ahead) LK_CHECK(stage(c, step, error));
+    if (c->asks) stage_scalars(c, step);
     lk_cuda_graph_launch(&c->compute, c->graph[graph_of(c, step)]);
     c->next = step + 1;
     LK_CHECK(lk_cuda_check(c->copy.code, "giving it examples", error));
@@ -572,11 +583,26 @@ static const lk_cuda_result *find_result(const lk_cuda_step *c) {
     return NULL;
 }
 
+static lk_status need_result(const lk_cuda_step *c, const lk_cuda_result **out, lk_error *error) {
+    *out = find_result(c);
+    if (*out) return LK_OK;
+    return lk_fail(error, LK_INTERNAL, "GPU: no result of step %llu",
+                   (unsigned long long)(c->next - 1));
+}
+
+lk_status lk_cuda_step_flags(lk_cuda_step *c, lk_flags *out, lk_error *error) {
+    const lk_cuda_result *r;
+    LK_CHECK(need_result(c, &r, error));
+    *out = (lk_flags){.bad_op = r->bad_op};
+    for (uint32_t i = 0; i < lk_program_metrics(c->program)->sum_count; i++) {
+        out->bad_mean |= !isfinite(r->means[i]);
+    }
+    return LK_OK;
+}
+
 lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *out, lk_error *error) {
-    const lk_cuda_result *r = find_result(c);
-    if (!r)
-        return lk_fail(error, LK_INTERNAL, "GPU: no result of step %llu",
-                       (unsigned long long)(c->next - 1));
+    const lk_cuda_result *r;
+    LK_CHECK(need_result(c, &r, error));
     *out =
         (lk_step_result){.step = r->step, .examples = lk_step_examples(c->program->spec, r->step)};
     memcpy(out->means, r->means, sizeof out->means);

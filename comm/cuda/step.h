@@ -149,6 +149,8 @@ typedef struct lk_cuda_step {
     struct CUgraphExec_st *update[2];  // the second half of a step that is staged
     uint64_t ahead;                    // steps before this one are in the ring, or were
     uint64_t next;                     // step that the device's state stands at
+    bool asks;   // set by the group: somebody asks for a verdict on each step, and waits for it
+    bool asked;  // .. when the device's state was written
     bool mirror_is_new;  // the mirror was written: the device must have it before the next step
     bool pinned;
 } lk_cuda_step;
@@ -194,6 +196,9 @@ lk_status lk_cuda_step_begin(lk_cuda_step *c, uint64_t step, lk_error *error);
 lk_status lk_cuda_step_update(lk_cuda_step *c, uint64_t step, lk_error *error);  // staged
 lk_status lk_cuda_step_wait(lk_cuda_step *c, lk_error *error);
 lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *result, lk_error *error);
+
+// After the wait, of the last step begun: its flags. What they held back was not written.
+lk_status lk_cuda_step_flags(lk_cuda_step *c, lk_flags *out, lk_error *error);
 
 // This GPU's share of an evaluation: the metrics' nodes of its replicas. Hands it to the device;
 // after the wait, `sums` are of the nodes held, c->host.state says the rest.

@@ -377,7 +377,8 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
     lk_cuda_step *c = r->c;
     const lk_program *p = c->program;
     const lk_cuda_node *table = c->at.nodes + (uint64_t)r->which * c->table_max;
-    const lk_cuda_node *gradients = table, *metrics = table + c->node_max;
+    const lk_cuda_node *gradients = table;
+    lk_cuda_metrics metrics = {table + c->node_max, lk_program_metrics(p)->sum_count};
     uint32_t count = c->node_count[r->which];
     const lk_cuda_scalars scalars = {c->at.scalars, c->slots};
     lk_cuda_stream s = stream_of(r, &c->compute);
@@ -385,13 +386,12 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
     if (c->staged) lk_cuda_report_join(&s, &c->at.reports[1], 1);
     if (lk_cuda_step_shares(c)) {
         gradients = table + c->table_max - 2;
-        metrics = gradients + 1;
+        metrics.nodes = gradients + 1;
         count = 1;
     }
     lk_cuda_update(&s, &p->spec->optimizer, c->at.params, p->param_count, p->loss_offset, gradients,
-                   count, scalars);
-    lk_cuda_step_end(&s, metrics, count, lk_program_metrics(p)->sum_count, scalars, c->results,
-                     c->slots);
+                   count, metrics, scalars);
+    lk_cuda_step_end(&s, metrics, count, scalars, c->results, c->slots);
     r->error = s.error;
 }
 

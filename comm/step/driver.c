@@ -50,13 +50,13 @@ const lk_course lk_course_boxes = {.section = {ROWS(early, LK_EACH_BUCKET),
                                                ROWS(join, LK_BUCKETS_LEFT), ROWS(verdict, LK_ONCE),
                                                ROWS(apply, LK_EACH_BUCKET)}};
 
-static const lk_row device[] = {{LK_ACT_COMPUTE, LK_NO_ROUND, LK_NO_LAP}};
+static const lk_row device[] = {{LK_ACT_COMPUTE, LK_NO_ROUND, LK_NO_LAP},
+                                {LK_ACT_VERDICT, LK_NO_ROUND, LK_NO_LAP}};
 const lk_course lk_course_device = {.section = {ROWS(device, LK_ONCE)}};
 
 static const lk_row devices[] = {
-    {LK_ACT_COMPUTE, LK_NO_ROUND, LK_NO_LAP},
-    {LK_ACT_REPORT, LK_NO_ROUND, LK_NO_LAP},
-    {LK_ACT_GIVE, LK_ROUND_STEP, LK_NO_LAP},
+    {LK_ACT_COMPUTE, LK_NO_ROUND, LK_NO_LAP}, {LK_ACT_VERDICT, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_REPORT, LK_NO_ROUND, LK_NO_LAP},    {LK_ACT_GIVE, LK_ROUND_STEP, LK_NO_LAP},
     {LK_ACT_AWAIT, LK_ROUND_STEP, LK_NO_LAP},
 };
 const lk_course lk_course_devices = {.section = {ROWS(devices, LK_ONCE)}};
@@ -74,7 +74,6 @@ const lk_course lk_course_evaluate = {
 
 static void begin(lk_driver *d, uint32_t program, uint64_t step) {
     lk_assert(program < d->programs);
-    lk_assert(!d->decide || d->lanes->flag);
     d->group = &d->groups[program];
     d->exchange = d->exchanges ? &d->exchanges[program] : NULL;
     d->step = step;
@@ -149,8 +148,14 @@ static lk_wait await_round(lk_member *m, const lk_row *row) {
 // same.
 static void judge_step(lk_member *m) {
     lk_driver *d = m->driver;
+    lk_flags flags;
     if (!d->decide) return;
-    m->verdict = d->decide(d->decide_context, d->step, d->lanes->flag(d));
+    if (!d->lanes->flags(m, &flags)) {
+        lk_member_end(m);
+        return;
+    }
+    m->verdict = d->decide(d->decide_context, d->step, &flags);
+    lk_assert((m->verdict == LK_VERDICT_APPLY) == !lk_is_flagged(&flags));
     if (m->replica == 0) d->verdict = m->verdict;
 }
 

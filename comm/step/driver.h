@@ -129,8 +129,8 @@ typedef struct lk_lanes {
     void (*join)(lk_member *m, uint32_t bucket);
     void (*apply)(lk_member *m);  // where the verdict is not LK_VERDICT_APPLY, no weight is written
     void (*evaluate)(lk_member *m);
-    // The first op that was not finite anywhere, or LK_NONE. NULL: nobody may ask for a verdict.
-    uint32_t (*flag)(const lk_driver *d);
+    // What was found that is not finite, joined over all workers. false: nobody knows any more.
+    bool (*flags)(const lk_member *m, lk_flags *out);
     void (*report)(lk_driver *d);
     void (*complete)(lk_driver *d);
     lk_step_result (*finish)(lk_driver *d);
@@ -143,10 +143,10 @@ extern const lk_lanes lk_lanes_boxes;   // of one of several that do not
 
 // --- the driver --------------------------------------------------------------------------------
 
-// The verdict on a step in which op `flag` was the first that was not finite (LK_NONE: none was).
-// Every replica of every worker asks it for itself: so it depends on nothing that they do not all
-// know alike, and changes nothing.
-typedef lk_verdict (*lk_decide)(const void *context, uint64_t step, uint32_t flag);
+// The verdict on a step with these flags: LK_VERDICT_APPLY where there is none, and nowhere else
+// (GPUs have followed that rule already). Every replica of every worker asks it for itself: so it
+// depends on nothing that they do not all know alike, and changes nothing.
+typedef lk_verdict (*lk_decide)(const void *context, uint64_t step, const lk_flags *flags);
 
 struct lk_driver {
     const lk_lanes *lanes;

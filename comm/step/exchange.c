@@ -292,15 +292,32 @@ void lk_exchange_complete_report(lk_exchange *x, const lk_group *group) {
     }
 }
 
-lk_step_result lk_exchange_finish(const lk_exchange *x, lk_group *group, uint32_t leaves,
-                                  uint64_t examples) {
-    uint32_t counts[LK_METRIC_COUNTS_MAX] = {0}, bad_op = LK_NONE, stop = 0;
-    lk_holding *h = x->holdings;
+// Where each worker's nodes of the metrics' sums lie, and the first op that any found not finite.
+static uint32_t hold_sums(const lk_exchange *x, lk_holding *out) {
+    uint32_t bad_op = LK_NONE;
     for (uint32_t w = 0; w < x->world; w++) {
         const lk_report *report = x->report[w];
-        h[w] = (lk_holding){&report->blocks, report->sums[0], LK_METRIC_SUMS_MAX};
-        lk_metric_add_counts(counts, report->counts);
+        out[w] = (lk_holding){&report->blocks, report->sums[0], LK_METRIC_SUMS_MAX};
         bad_op = LK_MIN(bad_op, report->bad_op);
+    }
+    return bad_op;
+}
+
+void lk_exchange_flags(const lk_exchange *x, uint32_t replica, uint32_t leaves, uint64_t examples,
+                       lk_flags *out) {
+    lk_holding *h = holdings_of(x, replica);
+    out->bad_op = hold_sums(x, h);
+    out->bad_mean = lk_is_bad_mean(x->program, h, x->world, leaves, examples);
+}
+
+lk_step_result lk_exchange_finish(const lk_exchange *x, lk_group *group, uint32_t leaves,
+                                  uint64_t examples) {
+    uint32_t counts[LK_METRIC_COUNTS_MAX] = {0}, stop = 0;
+    lk_holding *h = x->holdings;
+    const uint32_t bad_op = hold_sums(x, h);
+    for (uint32_t w = 0; w < x->world; w++) {
+        const lk_report *report = x->report[w];
+        lk_metric_add_counts(counts, report->counts);
         group->bad_param[0] = LK_MIN(group->bad_param[0], report->bad_param);
         stop = LK_MAX(stop, report->stop);
     }

@@ -30,12 +30,9 @@ static void evaluate_share(lk_member *m) {
 
 // --- one worker --------------------------------------------------------------------------------
 
-static uint32_t flag_of_replicas(const lk_driver *d) {
-    uint32_t bad_op = LK_NONE;
-    for (uint32_t r = 0; r < d->group->replicas; r++) {
-        bad_op = LK_MIN(bad_op, d->group->frames[r].bad_op);
-    }
-    return bad_op;
+static bool flags_of_replicas(const lk_member *m, lk_flags *out) {
+    lk_step_flags(m->driver->group, m->replica, m->driver->step, out);
+    return true;
 }
 
 static lk_step_result finish_step(lk_driver *d) {
@@ -51,22 +48,20 @@ static lk_step_result finish_alone(lk_driver *d) {
 const lk_lanes lk_lanes_alone = {.compute = compute_whole,
                                  .apply = update_partition,
                                  .evaluate = evaluate_share,
-                                 .flag = flag_of_replicas,
+                                 .flags = flags_of_replicas,
                                  .finish = finish_alone};
 
 const lk_lanes lk_lanes_steps = {.compute = compute_whole,
                                  .apply = update_partition,
-                                 .flag = flag_of_replicas,
+                                 .flags = flags_of_replicas,
                                  .finish = finish_step};
 
 // --- one of several ----------------------------------------------------------------------------
 
-static uint32_t flag_of_all(const lk_driver *d) {
-    uint32_t bad_op = LK_NONE;
-    for (uint32_t w = 0; w < d->exchange->world; w++) {
-        bad_op = LK_MIN(bad_op, d->exchange->report[w]->bad_op);
-    }
-    return bad_op;
+static bool flags_of_all(const lk_member *m, lk_flags *out) {
+    const lk_driver *d = m->driver;
+    lk_exchange_flags(d->exchange, m->replica, grains_of(d), examples_of(d), out);
+    return true;
 }
 
 static void write_note(lk_driver *d) {
@@ -87,7 +82,7 @@ static lk_step_result finish_with_all(lk_driver *d) {
 const lk_lanes lk_lanes_shared = {.compute = compute_whole,
                                   .apply = update_partition,
                                   .evaluate = evaluate_share,
-                                  .flag = flag_of_all,
+                                  .flags = flags_of_all,
                                   .report = write_note,
                                   .complete = complete_note,
                                   .finish = finish_with_all};
@@ -139,7 +134,7 @@ const lk_lanes lk_lanes_boxes = {.compute = compute_bucket,
                                  .join = join_bucket,
                                  .apply = apply_bucket,
                                  .evaluate = evaluate_share,
-                                 .flag = flag_of_all,
+                                 .flags = flags_of_all,
                                  .report = write_note,
                                  .complete = complete_note,
                                  .finish = finish_with_all};

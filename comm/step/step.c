@@ -397,18 +397,32 @@ const char *lk_bad_tensor(const lk_program *p, uint32_t bad_op, uint32_t bad_par
     return bad_param == LK_NONE ? NULL : p->tensors[p->params[bad_param].tensor].name;
 }
 
+static float mean_of(const lk_holding *sums, uint32_t holder_count, uint32_t leaves,
+                     uint64_t examples, uint32_t metric) {
+    float scratch[LK_TREE_LEVELS_MAX + 1];
+    const float *sum =
+        lk_reduce(&lk_kernels_reference, sums, holder_count, leaves, metric, 1, scratch);
+    return (*sum + 0.0f) * (1.0f / lk_count_to_float(examples));
+}
+
+bool lk_is_bad_mean(const lk_program *p, const lk_holding *sums, uint32_t holder_count,
+                    uint32_t leaves, uint64_t examples) {
+    for (uint32_t i = 0; i < lk_program_metrics(p)->sum_count; i++) {
+        const float mean = mean_of(sums, holder_count, leaves, examples, i);
+        if (!(mean - mean == 0.0f)) return true;
+    }
+    return false;
+}
+
 lk_step_result lk_result_of(const lk_program *p, const lk_holding *sums, uint32_t holder_count,
                             uint32_t leaves, uint64_t examples,
                             const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op,
                             uint32_t bad_param) {
     lk_step_result result = {.examples = (uint32_t)examples};
-    float scratch[LK_TREE_LEVELS_MAX + 1];
     lk_metric_add_counts(result.counts, counts);
     result.bad_tensor = lk_bad_tensor(p, bad_op, bad_param);
     for (uint32_t i = 0; i < lk_program_metrics(p)->sum_count; i++) {
-        const float *sum =
-            lk_reduce(&lk_kernels_reference, sums, holder_count, leaves, i, 1, scratch);
-        result.means[i] = (*sum + 0.0f) * (1.0f / lk_count_to_float(examples));
+        result.means[i] = mean_of(sums, holder_count, leaves, examples, i);
         bool finite = result.means[i] - result.means[i] == 0.0f;
         if (!result.bad_tensor && !finite) result.bad_tensor = lk_program_metrics(p)->sum[i];
     }
@@ -424,14 +438,31 @@ lk_step_result lk_group_result(const lk_group *group, const lk_holding *sums, ui
                         param);
 }
 
-static lk_step_result finish(lk_group *group, uint32_t leaves, uint64_t examples) {
-    uint32_t counts[LK_METRIC_COUNTS_MAX] = {0}, bad_op = LK_NONE;
-    lk_holding *h = group->holdings;
+// Where each replica's nodes of the metrics' sums lie, and the first op that any found not finite.
+static uint32_t hold_sums(const lk_group *group, lk_holding *out) {
+    uint32_t bad_op = LK_NONE;
     for (uint32_t r = 0; r < group->replicas; r++) {
         const lk_frame *f = &group->frames[r];
-        h[r] = (lk_holding){&f->counter, f->sums[0], LK_METRIC_SUMS_MAX};
-        lk_metric_add_counts(counts, f->counts);
+        out[r] = (lk_holding){&f->counter, f->sums[0], LK_METRIC_SUMS_MAX};
         bad_op = LK_MIN(bad_op, f->bad_op);
+    }
+    return bad_op;
+}
+
+void lk_step_flags(const lk_group *group, uint32_t replica, uint64_t step, lk_flags *out) {
+    const lk_program *p = group->program;
+    lk_holding *h = group->holdings + (uint64_t)replica * group->sharers;
+    out->bad_op = hold_sums(group, h);
+    out->bad_mean = lk_is_bad_mean(p, h, group->replicas, lk_step_grains(p, step),
+                                   lk_step_examples(p->spec, step));
+}
+
+static lk_step_result finish(lk_group *group, uint32_t leaves, uint64_t examples) {
+    uint32_t counts[LK_METRIC_COUNTS_MAX] = {0};
+    lk_holding *h = group->holdings;
+    const uint32_t bad_op = hold_sums(group, h);
+    for (uint32_t r = 0; r < group->replicas; r++) {
+        lk_metric_add_counts(counts, group->frames[r].counts);
     }
     return lk_group_result(group, h, group->replicas, leaves, examples, counts, bad_op);
 }

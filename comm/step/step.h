@@ -50,6 +50,14 @@ typedef enum lk_verdict {
     LK_VERDICT_STOP,    // nothing is written, and the run ends
 } lk_verdict;
 
+// What it is about: what was found, in FORWARD and BACKWARD, that is not finite.
+typedef struct lk_flags {
+    uint32_t bad_op;  // the first op with such a result, or LK_NONE
+    bool bad_mean;    // a metric's mean over the step is, such as the loss
+} lk_flags;
+
+static inline bool lk_is_flagged(const lk_flags *f) { return f->bad_op != LK_NONE || f->bad_mean; }
+
 typedef struct lk_step_result {
     uint64_t step;  // set by who knows it
     uint32_t examples;
@@ -108,6 +116,8 @@ void lk_step_compute_seen(lk_group *group, uint32_t replica, uint64_t step, lk_o
 // Once, between the two, where there are sharers of other processes: what nodes they hold.
 void lk_step_foresee(lk_group *group, uint64_t step);
 void lk_step_update(lk_group *group, uint32_t replica, uint64_t step);
+// Between the two, for each replica that asks: what all of this process have found.
+void lk_step_flags(const lk_group *group, uint32_t replica, uint64_t step, lk_flags *out);
 // After all replicas' updates.
 lk_step_result lk_step_finish(lk_group *group, uint64_t step);
 
@@ -134,6 +144,10 @@ bool lk_next_microbatch(lk_microbatches *microbatches);
 // The tensor in which a number was not finite, by the first op and the first parameter that saw one
 // (LK_NONE: none); NULL where there is none.
 const char *lk_bad_tensor(const lk_program *program, uint32_t bad_op, uint32_t bad_param);
+
+// Is the mean of some metric over the step not finite? From those who hold the nodes of the sums.
+bool lk_is_bad_mean(const lk_program *program, const lk_holding *sums, uint32_t holder_count,
+                    uint32_t leaves, uint64_t examples);
 
 // The result over all of `examples`, from those who hold the nodes of the metrics' sums over
 // `leaves`, and from their counts.

@@ -33,7 +33,7 @@ typedef struct lk_cuda_state {
     uint32_t bad_op;     // of the step in progress: lowest op with a result that is not finite
     uint32_t bad_param;  // likewise, lowest parameter whose update is not finite
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics
-    uint32_t unused;
+    uint32_t asks;  // not 0: a step with a flag (bad_op, a mean) is not applied, and stops nothing
 } lk_cuda_state;
 
 // Where launches go, and in whose name.
@@ -167,12 +167,18 @@ typedef struct lk_cuda_scalars {
     uint32_t slots;  // 1 or more
 } lk_cuda_scalars;
 
+// The nodes of the metrics' sums, `sums` floats each; as many as those of the gradients.
+typedef struct lk_cuda_metrics {
+    const lk_cuda_node *nodes;
+    uint32_t sums;
+} lk_cuda_metrics;
+
 // The optimizer step of all parameters at once: sum = the tree over `nodes`, then as ops/op.h
 // says of apply. Entry p of `params` is parameter number p. node_floats: where the last one ends,
-// or more. Does nothing once the state is stopped.
+// or more. Does nothing once the state is stopped, nor in a step with a flag where the state asks.
 void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
                     uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
-                    uint32_t node_count, lk_cuda_scalars scalars);
+                    uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_scalars scalars);
 
 // --- REDUCE with other devices -------------------------------------------------------------------
 
@@ -202,10 +208,9 @@ typedef struct lk_cuda_result {
 } lk_cuda_result;
 
 // Writes slot `step % slots` of the ring, makes the stop sticky, and turns the state over to the
-// next step. `nodes` are those of the metrics' sums, `sums` floats each. A stopped run writes
-// nothing more.
-void lk_cuda_step_end(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count,
-                      uint32_t sums, lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots);
+// next step. A stopped run writes nothing more.
+void lk_cuda_step_end(lk_cuda_stream *s, lk_cuda_metrics metrics, uint32_t node_count,
+                      lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots);
 
 // --- the memory checking mode (ops/graph/check.h) ------------------------------------------------
 

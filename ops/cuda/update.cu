@@ -118,12 +118,29 @@ static inline __device__ bool apply(const update_rule &o, const lk_step_scalars 
     return bad | lk_cuda_not_finite(next);
 }
 
+// The mean of a metric over the step.
+static inline __device__ float mean_of(lk_cuda_metrics metrics, uint32_t node_count, uint32_t i,
+                                       float inverse_n) {
+    return (lk_cuda_reduce(metrics.nodes, node_count, i) + 0.0f) * inverse_n;
+}
+
+// Has the step a flag? What says so was written before.
+static inline __device__ bool is_flagged(const lk_cuda_state *state, lk_cuda_metrics metrics,
+                                         uint32_t node_count, float inverse_n) {
+    bool flagged = state->bad_op != UINT32_MAX;
+    for (uint32_t i = 0; i < metrics.sums; i++) {
+        flagged |= lk_cuda_not_finite(mean_of(metrics, node_count, i, inverse_n));
+    }
+    return flagged;
+}
+
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     update(lk_cuda_state *state, update_rule o, const lk_cuda_param *__restrict__ params,
            uint32_t param_count, uint64_t node_floats, const lk_cuda_node *__restrict__ nodes,
-           uint32_t node_count, lk_cuda_scalars ring) {
+           uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_scalars ring) {
     if (state->stopped) return;
     const lk_step_scalars scalars = ring.ring[state->step % ring.slots];
+    if (state->asks && is_flagged(state, metrics, node_count, scalars.inverse_n)) return;
     LK_CUDA_EACH(at, node_floats) {
         uint32_t index = find_param(params, param_count, at);
         const lk_cuda_param *p = &params[index];
@@ -137,17 +154,16 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
                     uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
-                    uint32_t node_count, lk_cuda_scalars scalars) {
+                    uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_scalars scalars) {
     if (param_count == 0 || node_count == 0) return;
     const update_rule rule = rule_of(o);
     lk_cuda_launch(s, update, lk_cuda_blocks(node_floats), LK_CUDA_THREADS, 0, s->state, rule,
-                   params, param_count, node_floats, nodes, node_count, scalars);
+                   params, param_count, node_floats, nodes, node_count, metrics, scalars);
 }
 
 // One thread: a few numbers.
-static __global__ void step_end(lk_cuda_state *state, const lk_cuda_node *nodes,
-                                uint32_t node_count, uint32_t sums, lk_cuda_scalars scalars,
-                                lk_cuda_result *ring, uint32_t slots) {
+static __global__ void step_end(lk_cuda_state *state, lk_cuda_metrics metrics, uint32_t node_count,
+                                lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots) {
     if (threadIdx.x > 0 || state->stopped) return;
     lk_cuda_result result = {};
     const float inverse_n = scalars.ring[state->step % scalars.slots].inverse_n;
@@ -155,23 +171,23 @@ static __global__ void step_end(lk_cuda_state *state, const lk_cuda_node *nodes,
     result.bad_op = state->bad_op;
     result.bad_param = state->bad_param;
     result.not_finite = state->bad_op != UINT32_MAX || state->bad_param != UINT32_MAX;
-    for (uint32_t i = 0; i < sums; i++) {
-        result.means[i] = (lk_cuda_reduce(nodes, node_count, i) + 0.0f) * inverse_n;
+    for (uint32_t i = 0; i < metrics.sums; i++) {
+        result.means[i] = mean_of(metrics, node_count, i, inverse_n);
         result.not_finite |= lk_cuda_not_finite(result.means[i]);
     }
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) result.counts[i] = state->counts[i];
     ring[state->step % slots] = result;
     __threadfence_system();
-    state->stopped = result.not_finite;
+    const bool held = state->asks && is_flagged(state, metrics, node_count, inverse_n);
+    state->stopped = result.not_finite && !held;
     state->step++;
     state->bad_op = state->bad_param = UINT32_MAX;
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) state->counts[i] = 0;
 }
 
-void lk_cuda_step_end(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count,
-                      uint32_t sums, lk_cuda_scalars scalars, lk_cuda_result *ring,
-                      uint32_t slots) {
-    lk_cuda_launch(s, step_end, dim3(1), 32, 0, s->state, nodes, node_count, sums, scalars, ring,
+void lk_cuda_step_end(lk_cuda_stream *s, lk_cuda_metrics metrics, uint32_t node_count,
+                      lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots) {
+    lk_cuda_launch(s, step_end, dim3(1), 32, 0, s->state, metrics, node_count, scalars, ring,
                    slots);
 }
 

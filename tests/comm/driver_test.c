@@ -58,11 +58,21 @@ typedef struct fixture {
 
 static _Thread_local uint32_t replica_here;
 static uint32_t flagged_replica, flags_left;  // REPLICAS: none
+static bool by_mean;                          // the flag: each loss is finite, their mean is not
 static lk_kernels kernels;
 
 static uint32_t forward(lk_lane *lane, const lk_op *op) {
     const uint32_t bad = lk_kernel_of(&lk_kernels_reference, op->type)(lane, op);
-    return bad | (replica_here == flagged_replica);
+    return bad | (replica_here == flagged_replica && !by_mean);
+}
+
+static uint32_t loss(lk_lane *lane, const lk_op *op) {
+    const uint32_t bad = lk_kernel_of(&lk_kernels_reference, op->type)(lane, op);
+    float *losses = lane->at[LK_Y];
+    for (uint32_t i = 0; i < lane->examples && by_mean && replica_here == flagged_replica; i++) {
+        losses[i] = 0x1.8p+127f;
+    }
+    return bad;
 }
 
 static void compute(lk_member *m) {
@@ -71,9 +81,9 @@ static void compute(lk_member *m) {
     lk_lanes_alone.compute(m);
 }
 
-static lk_verdict decide(const void *context, uint64_t step, uint32_t flag) {
-    assert_true(flag == LK_NONE || step == FLAGGED);
-    return flag == LK_NONE ? LK_VERDICT_APPLY : *(const lk_verdict *)context;
+static lk_verdict decide(const void *context, uint64_t step, const lk_flags *flags) {
+    assert_true(!lk_is_flagged(flags) || step == FLAGGED);
+    return lk_is_flagged(flags) ? *(const lk_verdict *)context : LK_VERDICT_APPLY;
 }
 
 // --- a run -------------------------------------------------------------------------------------
@@ -108,6 +118,7 @@ static void make(fixture *f) {
     const uint64_t stride = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, 64);
     kernels = lk_kernels_reference;
     kernels.kernel[LK_OP_DENSE] = forward;
+    kernels.kernel[LK_OP_SOFTMAX_CROSS_ENTROPY] = loss;
     f->device = take(f, p->regions[LK_REGION_DEVICE].bytes, 0);
     lk_group_make(&f->group, p, &kernels, &source, f->device, take(f, REPLICAS * stride, 0xff),
                   stride, take(f, lk_group_bytes(p), 0xff));
@@ -166,8 +177,12 @@ static void check_step(fixture *f, uint64_t step, lk_verdict want, const uint8_t
     assert_int_equal(r.verdict, want);
     assert_int_equal(r.step, step);
     assert_true(!r.bad_tensor == !flagged);
-    if (flagged) assert_string_equal(r.bad_tensor, "d");
-    assert_memory_equal(&r.means[0], &losses[step], sizeof r.means[0]);
+    if (flagged) assert_string_equal(r.bad_tensor, by_mean ? "loss" : "d");
+    if (flagged && by_mean) {
+        assert_true(r.means[0] > 0x1.fffffep+127f);
+    } else {
+        assert_memory_equal(&r.means[0], &losses[step], sizeof r.means[0]);
+    }
     const bool waits = want == LK_VERDICT_REPLAY || want == LK_VERDICT_STOP;
     assert_memory_equal(f->device, states + (step + !waits) * bytes, bytes);
 }
@@ -197,6 +212,10 @@ static void run_all(lk_verdict verdict, uint32_t replica) {
 
 static void test_skip(void **state) {
     (void)state;
+    by_mean = true;
+    for (uint32_t r = 0; r < REPLICAS; r++) run_all(LK_VERDICT_SKIP, r);
+    run_all(LK_VERDICT_REPLAY, 3);
+    by_mean = false;
     for (uint32_t r = 0; r <= REPLICAS; r++) run_all(LK_VERDICT_SKIP, r);
 }
 

@@ -11,8 +11,8 @@
 // its sends are under way. Every third seed loses something: a worker dies or stops at some point
 // of a step, or a message never comes. Then whoever waits for longer than the deadline ends with
 // LK_RETRY, and others go on from the leader's state. In many seeds a kernel finds something that
-// is not finite, and in some of these a verdict is asked for: the step is skipped, done again, or
-// the last.
+// is not finite, and in some of these a verdict is asked for: such steps are skipped, done again
+// until nothing is wrong with them, or the last; others who go on have the same verdicts.
 //
 // Whatever the seed, a step that a worker has finished has left the state of one worker alone.
 // Buffers are full of NaN before the first step, so that what is read too early is seen. At the end
@@ -118,7 +118,7 @@ static uint32_t label(void *context, uint64_t index) {
 static const lk_source test_set = {NULL, order, test_image, label};
 
 // What one worker with one replica has after each step, in either order of the examples, and with
-// one step skipped or none (STEPS).
+// any of the steps skipped: bit s of the second index is step s.
 typedef struct wanted {
     lk_run_spec spec;
     lk_source source;
@@ -127,7 +127,7 @@ typedef struct wanted {
     char digest[LK_SHA256_HEX_BYTES];
 } wanted;
 
-static wanted orders[2][STEPS + 1];
+static wanted orders[2][1 << STEPS];
 
 // Parameters and slots, one after the other: compared with `floats`, or replaced by them.
 static bool walk_state(const lk_program *p, uint8_t *device, float *floats, int direction) {
@@ -217,20 +217,25 @@ typedef struct worker {
     uint64_t drowsy_until;
 } worker;
 
-// A kernel says that what it has computed is not finite: the first dense layer's forward or
-// backward of one replica of one worker, or the update of one element of a parameter, whoever makes
-// it. Nothing is lost by that; all must hear of the same tensor, in that step alone.
+// A kernel says that what it has computed is not finite: a dense layer's forward or backward of one
+// replica of one worker, or the update of one element of a parameter, whoever makes it. Nothing is
+// lost by that; all must hear of the same tensor, in that step alone.
 typedef enum bad_kind { ALL_FINITE, BAD_FORWARD, BAD_BACKWARD, BAD_UPDATE, BAD_KINDS } bad_kind;
 
 typedef struct bad_wish {
     bad_kind kind;
-    uint32_t rank, replica, param;
-    uint64_t step, element;
+    uint32_t param;
+    uint64_t step, element;        // of an update
     bool seen;                     // it has happened
     uint32_t at_rank, at_replica;  // who computes now
     uint64_t at_step;
-    bool again;  // this is not the first time
+    uint32_t attempt;  // at this step
 } bad_wish;
+
+// In forward or backward: in so many attempts at a step, by one replica that has work in it.
+typedef struct overflow {
+    uint32_t times, rank, replica;
+} overflow;
 
 typedef enum loss { NO_LOSS, DIES, SLEEPS, DROPS } loss;
 
@@ -252,6 +257,7 @@ static struct {
     uint32_t starved;    // who never gets the message that is dropped
     lk_round left_out;    // in which nobody waits, or LK_NO_ROUND
     bad_wish bad;        // what is not finite, as the kernels say,
+    overflow over[STEPS];
     lk_verdict verdict;  // .. and what is done then
     char failure[160];
 } sim;
@@ -262,6 +268,14 @@ static struct {
     uint32_t rank;
     lk_verdict verdict;
 } wish;
+
+// What those who go on have of those who were lost.
+static struct {
+    bool on;
+    bad_kind kind;
+    lk_verdict verdict;
+    uint32_t times[STEPS];
+} kept;
 
 static void fail(const char *what, uint32_t rank, uint64_t step) {
     if (sim.failure[0]) return;
@@ -291,8 +305,10 @@ static lk_kernels real_kernels, bad_kernels;
 
 static uint32_t bad_now(bad_kind wished) {
     bad_wish *b = &sim.bad;
-    bool now = b->kind == wished && !b->again && b->at_step == b->step && b->at_rank == b->rank &&
-               b->at_replica == b->replica;
+    if (b->at_step >= STEPS) return 0;
+    const overflow *o = &sim.over[b->at_step];
+    bool now = b->kind == wished && b->attempt < o->times && b->at_rank == o->rank &&
+               b->at_replica == o->replica;
     b->seen = b->seen || now;
     return now;
 }
@@ -321,9 +337,8 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
 // The kernels that say so, where this seed wants any.
 static const lk_kernels *choose_bad(const lk_kernels *kernels) {
     sim.bad = (bad_wish){.kind = (bad_kind)draw(BAD_KINDS), .step = draw(STEPS)};
-    sim.bad.rank = draw(sim.world);
-    if (wish.wished) sim.bad = (bad_wish){.kind = BAD_FORWARD, .rank = wish.rank, .step = 1};
-    sim.bad.replica = draw(sim.list[sim.bad.rank].replicas);
+    if (wish.wished) sim.bad = (bad_wish){.kind = BAD_FORWARD, .step = 1};
+    if (kept.on) sim.bad.kind = kept.kind;
     real_kernels = bad_kernels = *kernels;
     bad_kernels.kernel[LK_OP_DENSE] = dense_forward;
     bad_kernels.kernel[LK_OP_DENSE_INPUT_GRADIENT] = dense_input_gradient;
@@ -339,12 +354,15 @@ static void choose_bad_param(void) {
 }
 
 // The tensor that all must name after a step; NULL: none.
-static const char *bad_tensor(const lk_program *p, uint64_t step) {
+static const char *bad_tensor(const lk_program *p, uint64_t step, uint32_t attempt) {
     const bool forward = sim.bad.kind == BAD_FORWARD;
     const lk_op_type *type = forward ? &lk_op_dense : &lk_op_dense_input_gradient;
     uint32_t i = 0;
-    if (!sim.bad.seen || step != sim.bad.step) return NULL;
-    if (sim.bad.kind == BAD_UPDATE) return p->tensors[p->params[sim.bad.param].tensor].name;
+    if (sim.bad.kind == BAD_UPDATE) {
+        if (!sim.bad.seen || step != sim.bad.step) return NULL;
+        return p->tensors[p->params[sim.bad.param].tensor].name;
+    }
+    if (step >= STEPS || attempt >= sim.over[step].times) return NULL;
     while (p->ops[i].type != type) i++;
     return p->tensors[p->ops[i].tensor[forward ? LK_Y : LK_DX]].name;
 }
@@ -415,10 +433,10 @@ static bool look(lk_driver *d, lk_round round, uint32_t bucket);
 static lk_wait await(lk_driver *d, lk_round round, uint32_t bucket);
 
 // All know it alike: the flag, and by themselves nothing else.
-static lk_verdict decide(const void *context, uint64_t step, uint32_t flag) {
+static lk_verdict decide(const void *context, uint64_t step, const lk_flags *flags) {
     const worker *w = context;
     if (step != w->step) return LK_VERDICT_STOP;
-    return flag == LK_NONE ? LK_VERDICT_APPLY : sim.verdict;
+    return lk_is_flagged(flags) ? sim.verdict : LK_VERDICT_APPLY;
 }
 
 // As the run does (apps/run/run_step.c).
@@ -501,22 +519,41 @@ static void choose_drowsy(worker *w) {
 
 // Does this replica of this worker compute a grain of the step?
 static bool has_work(uint32_t rank, uint32_t replica, uint64_t step) {
-    const lk_run_spec *spec = &orders[sim.order][STEPS].spec;
+    const lk_run_spec *spec = &orders[sim.order][0].spec;
     const lk_worker *last = &sim.list[sim.world - 1];
     const lk_grain_range range =
         lk_replica_grains(GRAINS, last->before + last->replicas, sim.list[rank].before + replica);
     return range.count > 0 && range.first * GRAIN < lk_step_positions(spec, step);
 }
 
+// Who has a flag in how many attempts at a step. Where nobody asks there is one flag, in one step.
+static void choose_overflow(uint64_t step) {
+    static const uint32_t often[] = {0, 0, 1, 3};
+    overflow *o = &sim.over[step];
+    const bool again = sim.verdict == LK_VERDICT_REPLAY;
+    o->times = sim.verdict ? LK_MIN(often[draw(4)], again ? 3u : 1u) : step == sim.bad.step;
+    if (wish.wished) o->times = step == sim.bad.step;
+    if (kept.on) o->times = kept.times[step];
+    do {
+        o->rank = wish.wished ? wish.rank : draw(sim.world);
+        o->replica = draw(sim.list[o->rank].replicas);
+    } while (kept.on && !has_work(o->rank, o->replica, step));
+    if (!has_work(o->rank, o->replica, step)) o->times = 0;
+}
+
 // What is done about it, where somebody asks.
 static void choose_verdict(uint64_t first_step) {
     const uint32_t drawn = draw(2 * LK_VERDICT_STOP + 2);
     const bool flagged = sim.bad.kind == BAD_FORWARD || sim.bad.kind == BAD_BACKWARD;
+    uint32_t skipped = 0;
     if (flagged && drawn <= LK_VERDICT_STOP && first_step == 0) sim.verdict = (lk_verdict)drawn;
     if (wish.wished) sim.verdict = wish.verdict;
-    const bool skips =
-        sim.verdict == LK_VERDICT_SKIP && has_work(sim.bad.rank, sim.bad.replica, sim.bad.step);
-    sim.want = &orders[sim.order][skips ? sim.bad.step : STEPS];
+    if (kept.on) sim.verdict = kept.verdict;
+    for (uint64_t step = 0; flagged && step < STEPS; step++) {
+        choose_overflow(step);
+        if (sim.verdict == LK_VERDICT_SKIP && sim.over[step].times) skipped |= 1u << step;
+    }
+    sim.want = &orders[sim.order][skipped];
 }
 
 static void start(uint32_t rank);
@@ -772,8 +809,7 @@ static const float *state_before(uint64_t step) {
 
 // The verdict of the step that all have finished.
 static lk_verdict verdict_of(const worker *w) {
-    const bool flagged = sim.bad.seen && w->step == sim.bad.step && w->attempt == 0;
-    return flagged ? sim.verdict : LK_VERDICT_APPLY;
+    return w->attempt < sim.over[w->step].times ? sim.verdict : LK_VERDICT_APPLY;
 }
 
 static void end_step(uint32_t rank, worker *w) {
@@ -786,7 +822,7 @@ static void end_step(uint32_t rank, worker *w) {
         fail("another state than one worker's", rank, w->step);
     }
     check(rank, &r, &sim.want->step[w->step], w->step == sim.stop_step ? STOP_SIGNAL : 0,
-          w->attempt ? NULL : bad_tensor(&w->program, w->step), w->step);
+          bad_tensor(&w->program, w->step, w->attempt), w->step);
     w->attempt = verdict == LK_VERDICT_REPLAY ? w->attempt + 1 : 0;
     w->stopped = w->ended = verdict == LK_VERDICT_STOP;
     w->evaluates = verdict != LK_VERDICT_REPLAY;
@@ -864,7 +900,7 @@ static void do_next(uint32_t rank) {
     sim.bad.at_rank = rank;
     sim.bad.at_replica = r;
     sim.bad.at_step = w->evaluates ? STEPS : w->step;
-    sim.bad.again = w->attempt > 0;
+    sim.bad.attempt = w->attempt;
     w->rows++;
     const lk_going going = lk_member_next(&w->members[r]);
     if (going != LK_WAITS) w->waits[r] = FOR_NOTHING;
@@ -943,7 +979,7 @@ static void judge(void) {
             continue;
         }
         if (them->stopped) {
-            if (them->step != sim.bad.step) fail("it stopped at another step", w, them->step);
+            if (!sim.over[them->step].times) fail("it stopped at another step", w, them->step);
             continue;
         }
         lk_digest(&them->program, them->core.device, digest);
@@ -979,14 +1015,21 @@ static bool try_seed(uint64_t seed) {
     for (uint32_t w = 0; w < sim.world; w++) counts.retried += sim.w[w].status == LK_RETRY;
     uint64_t done = sim.w[0].step;  // the leader's checkpoint
     const uint32_t order_of_seed = sim.order;
-    if (!sim.lost || done == STEPS || sim.verdict) return true;
+    if (!sim.lost || done == STEPS) return true;
     counts.resumed++;
-    // The cut comes from another seed; the order of the examples must be that of this one.
+    // The cut comes from another seed; the order of the examples must be that of this one, and with
+    // verdicts so must these.
+    kept.on = sim.verdict != LK_VERDICT_APPLY;
+    kept.kind = sim.bad.kind;
+    kept.verdict = sim.verdict;
+    for (uint32_t i = 0; i < STEPS; i++) kept.times[i] = sim.over[i].times;
     do {
         seed += (uint64_t)1 << 32;
         set_up(seed, done, false, LK_NO_ROUND);
     } while (sim.order != order_of_seed);
-    return simulate(seed, done, false, LK_NO_ROUND);
+    const bool good = simulate(seed, done, false, LK_NO_ROUND);
+    kept.on = false;
+    return good;
 }
 
 // --- verdicts ------------------------------------------------------------------------------------
@@ -1024,7 +1067,7 @@ static uint32_t notice(lk_round left_out, uint32_t seeds) {
 
 // --- the reference -----------------------------------------------------------------------------
 
-static void make_wanted(wanted *want, bool sharded, uint64_t skipped) {
+static void make_wanted(wanted *want, bool sharded, uint32_t skipped) {
     const lk_layout layout = {.replicas_all = 1, .fuse = true};
     want->spec = spec_of(sharded);
     want->source = (lk_source){&want->spec, order, image, label};
@@ -1039,7 +1082,7 @@ static void make_wanted(wanted *want, bool sharded, uint64_t skipped) {
     walk_state(&w->program, w->core.device, want->first_state, -1);
     for (uint64_t step = 0; step < STEPS; step++) {
         lk_step_compute(&w->group, 0, step);
-        if (step != skipped) lk_step_update(&w->group, 0, step);
+        if (!(skipped >> step & 1)) lk_step_update(&w->group, 0, step);
         want->step[step] = lk_step_finish(&w->group, step);
         walk_state(&w->program, w->core.device, want->state[step], -1);
         lk_evaluate_compute(&w->group, 0, &test_set, TEST_EXAMPLES);
@@ -1055,7 +1098,7 @@ static bool tells_alone(bad_kind kind_of_bad, uint32_t replica) {
     const lk_layout layout = {.replicas_all = REPLICAS, .reduce = LK_REDUCE_ALL_PARTIALS};
     memset(&sim, 0, sizeof sim);
     pool_used = 0;
-    sim.want = &orders[0][STEPS];
+    sim.want = &orders[0][0];
     sim.world = 1;
     sim.list[0] = (lk_worker){.replicas = REPLICAS};
     (void)choose_bad(&lk_kernels_reference);
@@ -1064,8 +1107,8 @@ static bool tells_alone(bad_kind kind_of_bad, uint32_t replica) {
     choose_bad_param();
     sim.bad.kind = kind_of_bad;
     sim.bad.step = 0;
-    sim.bad.replica = replica;
     sim.bad.element = 0;
+    sim.over[0] = (overflow){.times = kind_of_bad != BAD_UPDATE, .replica = replica};
     lk_program_initialize(&w->program, w->core.device);
     for (sim.bad.at_step = 0; sim.bad.at_step < 2; sim.bad.at_step++) {
         const uint64_t step = sim.bad.at_step;
@@ -1074,7 +1117,7 @@ static bool tells_alone(bad_kind kind_of_bad, uint32_t replica) {
         }
         for (uint32_t r = 0; r < REPLICAS; r++) lk_step_update(&w->group, r, step);
         const char *found = lk_step_finish(&w->group, step).bad_tensor;
-        const char *wanted_one = bad_tensor(&w->program, step);
+        const char *wanted_one = bad_tensor(&w->program, step, 0);
         if (!found != !wanted_one || (found && strcmp(found, wanted_one) != 0)) return false;
     }
     return sim.bad.seen;
@@ -1100,7 +1143,7 @@ int main(int argc, char **argv) {
         for (uint32_t k = 0; k < PIXELS; k++) images[i][k] = (uint8_t)draw(256);
     }
     for (uint32_t i = 0; i < 2; i++) {
-        for (uint32_t skipped = 0; skipped <= STEPS; skipped++) {
+        for (uint32_t skipped = 0; skipped < 1u << STEPS; skipped++) {
             make_wanted(&orders[i][skipped], i == 1, skipped);
         }
     }

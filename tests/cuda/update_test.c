@@ -122,7 +122,8 @@ static void check_tree(uint32_t total, const lk_optimizer *o) {
             (lk_cuda_param){offsets[p], counts[p], w_there + offsets[p], {slot_there + offsets[p]}};
     }
     lk_cuda_update(&s, o, there(params, sizeof params), PARAMS, FLOATS,
-                   there(nodes, count * sizeof *nodes), count, scalars_there(o, 0x1.999p-7f));
+                   there(nodes, count * sizeof *nodes), count, (lk_cuda_metrics){NULL, 0},
+                   scalars_there(o, 0x1.999p-7f));
     for (uint32_t p = 0; p < PARAMS; p++) {
         float *slots[LK_OPTIMIZER_SLOTS_MAX] = {slot + offsets[p]};
         assert_int_equal(apply(&lk_kernels_reference, o, counts[p], sum + offsets[p], 0x1.999p-7f,
@@ -182,8 +183,9 @@ static tiny tiny_open(uint64_t step) {
 }
 
 static void tiny_step(tiny *t) {
-    lk_cuda_update(&t->s, &half, t->params, 1, 2, t->nodes, 1, t->scalars);
-    lk_cuda_step_end(&t->s, t->loss_nodes, 1, 1, t->scalars, t->ring, RING);
+    const lk_cuda_metrics metrics = {t->loss_nodes, 1};
+    lk_cuda_update(&t->s, &half, t->params, 1, 2, t->nodes, 1, metrics, t->scalars);
+    lk_cuda_step_end(&t->s, metrics, 1, t->scalars, t->ring, RING);
 }
 
 static void test_results(void **unused) {
@@ -207,6 +209,56 @@ static void test_results(void **unused) {
     must(cudaDeviceReset());
 }
 
+static void break_op(tiny *t) {
+    const float infinite = 1e30f * 1e30f;
+    float *steep = there(&infinite, sizeof infinite);
+    const lk_dense d = {1, 1, false, false};
+    t->s.op = 9;
+    lk_cuda_dense_forward(&t->s, &d, 1, steep, steep, NULL, space(4));
+    t->s.op = 5;
+    lk_cuda_dense_forward(&t->s, &d, 1, steep, steep, NULL, space(4));
+}
+
+// Where somebody asks, a step with a flag is not applied, and the next one is.
+static void check_held(bool by_op) {
+    tiny t = tiny_open(0);
+    const float infinite = 1e30f * 1e30f, three = 3.0f;
+    float w[2];
+    lk_cuda_state state = state_now(&t.s);
+    state.asks = 1;
+    must(cudaMemcpy(t.s.state, &state, sizeof state, cudaMemcpyHostToDevice));
+    if (by_op)
+        break_op(&t);
+    else
+        must(cudaMemcpy(t.loss, &infinite, 4, cudaMemcpyHostToDevice));
+    tiny_step(&t);
+    state = state_now(&t.s);
+    back(w, t.w, sizeof w);
+    assert_true(w[0] == 1.0f && w[1] == 2.0f);
+    assert_int_equal(state.stopped, 0);
+    assert_int_equal(state.step, 1);
+    assert_int_equal(state.bad_op, UINT32_MAX);
+    assert_int_equal(t.ring[0].not_finite, 1);
+    assert_int_equal(t.ring[0].bad_op, by_op ? 5 : UINT32_MAX);
+    must(cudaMemcpy(t.loss, &three, 4, cudaMemcpyHostToDevice));
+    tiny_step(&t);
+    state = state_now(&t.s);
+    back(w, t.w, sizeof w);
+    assert_true(w[0] == 0.75f && w[1] == 1.75f);
+    assert_int_equal(t.ring[1].not_finite, 0);
+    // What APPLY itself finds stops the run all the same: something is written.
+    must(cudaMemcpy(t.gradient, &infinite, 4, cudaMemcpyHostToDevice));
+    tiny_step(&t);
+    assert_int_equal(state_now(&t.s).stopped, 1);
+    must(cudaDeviceReset());
+}
+
+static void test_held(void **unused) {
+    (void)unused;
+    check_held(false);
+    check_held(true);
+}
+
 // What stops: a gradient, a loss, an op before. The step is told once; nothing is applied after it.
 static void check_stop(const char *what) {
     tiny t = tiny_open(0);
@@ -218,12 +270,7 @@ static void check_stop(const char *what) {
     } else if (strcmp(what, "gradient") == 0) {
         must(cudaMemcpy(t.gradient + 1, &infinite, 4, cudaMemcpyHostToDevice));
     } else {
-        float *steep = there(&infinite, sizeof infinite);
-        const lk_dense d = {1, 1, false, false};
-        t.s.op = 9;
-        lk_cuda_dense_forward(&t.s, &d, 1, steep, steep, NULL, space(4));
-        t.s.op = 5;
-        lk_cuda_dense_forward(&t.s, &d, 1, steep, steep, NULL, space(4));
+        break_op(&t);
     }
     tiny_step(&t);
     lk_cuda_state state = state_now(&t.s);
@@ -317,9 +364,10 @@ static void test_checking(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tree),          cmocka_unit_test(test_results),
-        cmocka_unit_test(test_stop),          cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_failed_launch), cmocka_unit_test(test_checking),
+        cmocka_unit_test(test_tree),     cmocka_unit_test(test_results),
+        cmocka_unit_test(test_stop),     cmocka_unit_test(test_held),
+        cmocka_unit_test(test_graph),    cmocka_unit_test(test_failed_launch),
+        cmocka_unit_test(test_checking),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
