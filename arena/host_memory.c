@@ -125,7 +125,7 @@ lk_status lk_memory_check(uint64_t bytes, uint64_t max_bytes, lk_error *error) {
     return lk_fail(
         error, LK_UNAVAILABLE,
         "not enough memory: the plan needs %llu bytes, %s leaves %llu, %llu are missing; "
-        "use fewer replicas, a smaller microbatch_examples or a smaller model (lockstep plan shows "
+        "use fewer replicas, a smaller wave_examples or a smaller model (lockstep plan shows "
         "where the bytes go)",
         (unsigned long long)bytes, a.limit, (unsigned long long)a.bytes,
         (unsigned long long)(bytes - a.bytes));

@@ -16,7 +16,7 @@
 typedef lk_status (*lk_command_main)(int argc, char **argv, lk_error *error);
 
 // A run's lines on `out`; warnings on stderr, too.
-lk_say lk_say_on(lk_text_out *out);
+lk_say lk_say_on(lk_text_out *out);  // NULL: warnings alone, on standard error
 
 // A row of the table of commands. What help, the manual pages and completion say comes from it and
 // from the commands' own tables of options: there is no second text.

@@ -143,7 +143,7 @@ void lk_say_error(lk_error *error) {
 static void say_line(void *out, const char *text) { lk_text_line(out, "%s", text); }
 
 static void say_warning(void *out, const char *text) {
-    lk_text_line(out, "WARNING: %s", text);
+    if (out) lk_text_line(out, "WARNING: %s", text);
     fprintf(stderr, "%slockstep: WARNING: %s\n",
             lk_text_severity(STDERR_FILENO, LK_SEVERITY_WARNING), text);
 }

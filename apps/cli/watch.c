@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "apps/cli/command.h"
 #include "apps/cli/service.h"
 #include "comm/threads/clock.h"
 
@@ -300,7 +301,12 @@ void lk_watch_catch_up(void) {
     if (answer_is_due) answer_stop(true);
     if (status_is_due) answer_ask(true);
     const char *trouble = lk_service_trouble();
-    if (trouble) (void)lk_text_line(lk_watching.out, "WARNING: the metrics file: %s", trouble);
+    if (trouble) {
+        // Standard output is for events alone with --json, for the result with --quiet.
+        const lk_watch *w = &lk_watching;
+        const lk_say say = lk_say_on(w->json || w->quiet ? NULL : w->out);
+        lk_say_warning(&say, "the metrics file: %s", trouble);
+    }
 }
 
 static void on_tick(int signal_number) {

@@ -213,7 +213,7 @@ static lk_status check_room(const lk_cuda_step *c, lk_error *error) {
     return lk_fail(
         error, LK_UNAVAILABLE,
         "not enough GPU memory: the plan needs %llu bytes, %llu of %llu are free, %llu "
-        "are missing; use fewer replicas, a smaller microbatch_examples or a smaller model "
+        "are missing; use fewer replicas, a smaller wave_examples or a smaller model "
         "(lockstep plan shows where the bytes go)",
         (unsigned long long)c->arena.used, (unsigned long long)memory.free_bytes,
         (unsigned long long)memory.total_bytes,

@@ -48,6 +48,9 @@ expect_list("${list}")
 expect(pass -DDIGEST=12ab -DSTATE_HASH=aaaa -DACCURACY=98.52 -DLIST=${WORK_DIR}/list.cmake)
 expect_list("one(34cd) [two;2] (bb)\n other(34cd)\n")
 expect(pass -DDIGEST=34cd -DSTATE_HASH=bb -DLIST=${WORK_DIR}/list.cmake)
+# Another run that expected the same, and found the same, comes after it.
+expect(pass -DDIGEST=12ab -DSTATE_HASH=aaaa -DLIST=${WORK_DIR}/list.cmake)
+expect_list("one(34cd) [two;2] (bb)\n other(34cd)\n")
 unset(ENV{LOCKSTEP_ACCEPT})
 
 # A dashboard's measurements, as CTest itself takes them out of a test's lines.

@@ -225,15 +225,27 @@ def metrics(t):
             re.search(r'run_identity="[0-9a-f]{64}"', last["lockstep_info"][2]), "labels", last)
     t.check(os.listdir("prom") == ["run.prom"] or run.poll() is None, "no other file")
     judge_by_others(t, "prom/run.prom")
-    # A disk that is gone ends nothing, and is said once.
+    # A disk that is gone ends nothing, and is said once, on standard error: with --json it is no
+    # event, with --quiet no result.
+    os.mkdir("events")
+    events = program.start(t, {}, "train", config, "--run-dir", "events-run", "--metrics-file",
+                           "events/run.prom", "--json")
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not os.path.exists("events/run.prom"):
+        time.sleep(0.02)
     os.rename("prom", "gone")
+    os.rename("events", "gone-too")
     time.sleep(6)
     t.check(run.poll() is None, "it goes on")
     os.rename("gone", "prom")
+    events.send_signal(signal.SIGTERM)
+    out, error = events.communicate(timeout=60)
+    t.check(all(line.startswith("{") for line in out.splitlines()) and
+            error.count("WARNING: the metrics file: ") == 1, "events alone", out[-900:], error)
     run.send_signal(signal.SIGTERM)
     out, error = run.communicate(timeout=60)
-    t.check(run.returncode == 143 and out.count("WARNING: the metrics file: ") == 1, "it ends",
-            out, error)
+    t.check(run.returncode == 143 and error.count("WARNING: the metrics file: ") == 1 and
+            "WARNING" not in out, "it ends", out, error)
     t.check(parse("prom/run.prom")["lockstep_phase"][2] == 'phase="ended"' and
             os.listdir("prom") == ["run.prom"], "the last word", os.listdir("prom"))
     judge_by_others(t, "prom/run.prom")
