@@ -1,108 +1,18 @@
-// data_import.c - .npy pairs and CIFAR's binary files to IDX: read in pieces, checked, written
-// under temporary names, and all named at the end.
+// data_import.c - .npy pairs and CIFAR's binary files to IDX, read in pieces and checked; and lists
+// of classes.
 #include "io/data_import.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "io/idx.h"
+#include "io/import_files.h"
 #include "io/npy.h"
 
 typedef unsigned long long ull;
 
 static const lk_file_ops *const ops = &lk_file_ops_posix;
 
-enum { PIECE_BYTES = 64 * 1024, FILES_MAX = 5 };
-
-// Files that are written, and named together.
-typedef struct output {
-    uint32_t count;
-    struct {
-        int file;  // -1: closed
-        char path[LK_PATH_BYTES], temporary[LK_PATH_BYTES];
-    } at[FILES_MAX];
-} output;
-
-// --- what is written -----------------------------------------------------------------------------
-
-static lk_status add_file(output *o, const char *to, const char *name, uint32_t *number,
-                          lk_error *error) {
-    lk_assert(o->count < FILES_MAX);
-    *number = o->count;
-    char *path = o->at[o->count].path;
-    LK_CHECK(lk_path_join(path, to, "/", name, error));
-    LK_CHECK(lk_path_join(o->at[o->count].temporary, path, "", ".tmp", error));
-    int there = ops->open(ops->context, path, LK_OPEN_READ);
-    if (there >= 0) ops->close(ops->context, there);
-    if (there != -ENOENT) {
-        return lk_fail(error, LK_BAD_USAGE,
-                       "%s: is there already, and nothing is replaced; remove it, or name another "
-                       "directory",
-                       path);
-    }
-    LK_CHECK(lk_file_create(ops, o->at[o->count].temporary, &o->at[o->count].file, error));
-    o->count++;
-    return LK_OK;
-}
-
-static lk_status put(output *o, uint32_t number, const void *data, size_t bytes, lk_error *error) {
-    return lk_file_write_all(ops, o->at[number].file, o->at[number].temporary, data, bytes, error);
-}
-
-static lk_status finish(output *o, lk_error *error) {
-    for (uint32_t i = 0; i < o->count; i++) {
-        int file = o->at[i].file;
-        o->at[i].file = -1;
-        LK_CHECK(lk_file_sync_close(ops, file, o->at[i].temporary, error));
-    }
-    for (uint32_t i = 0; i < o->count; i++) {
-        if (lk_file_publish(ops, o->at[i].temporary, o->at[i].path, error) == LK_OK) {
-            o->at[i].temporary[0] = '\0';
-            continue;
-        }
-        while (i-- > 0) ops->remove(ops->context, o->at[i].path);  // a part of a set is none
-        return error->status;
-    }
-    return LK_OK;
-}
-
-// After a failure: what was begun goes; after a finish there is nothing to do.
-static void abandon(output *o) {
-    for (uint32_t i = 0; i < o->count; i++) {
-        if (o->at[i].file >= 0) ops->close(ops->context, o->at[i].file);
-        if (o->at[i].temporary[0]) ops->remove(ops->context, o->at[i].temporary);
-    }
-}
-
-static lk_status make_directory(const char *to, lk_error *error) {
-    int made = ops->make_directory(ops->context, to);
-    if (made >= 0 || made == -EEXIST) return LK_OK;
-    return lk_file_fail(error, LK_IO_ERROR, to, "create the directory", made);
-}
-
-// The two files of a part, with their headers.
-static lk_status begin_part(output *o, const char *to, lk_import_part part, lk_imported *of,
-                            uint32_t *images, uint32_t *labels, lk_error *error) {
-    static const char *const names[2][2] = {{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
-                                            {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}};
-    uint8_t header[LK_IDX_HEADER_BYTES_MAX];
-    if (of->count > UINT32_MAX) {
-        return lk_fail(error, LK_BAD_DATA, "%llu examples, and IDX counts them in 32 bits",
-                       (ull)of->count);
-    }
-    lk_idx idx = {.ndim = of->channels == 1 ? 3 : 4,
-                  .count = (uint32_t)of->count,
-                  .height = of->height,
-                  .width = of->width,
-                  .channels = of->channels};
-    LK_CHECK(add_file(o, to, names[part][0], images, error));
-    LK_CHECK(put(o, *images, header, lk_idx_write_header(&idx, header), error));
-    idx = (lk_idx){.ndim = 1, .count = idx.count, .height = 1, .width = 1, .channels = 1};
-    LK_CHECK(add_file(o, to, names[part][1], labels, error));
-    LK_CHECK(put(o, *labels, header, lk_idx_write_header(&idx, header), error));
-    LK_CHECK(lk_path_join(of->images, o->at[*images].path, "", "", error));
-    return lk_path_join(of->labels, o->at[*labels].path, "", "", error);
-}
+enum { PIECE_BYTES = 64 * 1024 };
 
 // --- .npy ----------------------------------------------------------------------------------------
 
@@ -148,23 +58,27 @@ static lk_status check_label_array(const array *a, const char *images, uint64_t 
     return lk_idx_check_counts(count, images, n->dims[0], a->path, error);
 }
 
-static lk_status copy_images(output *o, uint32_t to, const array *a, lk_error *error) {
+static lk_status copy_images(lk_import_files *f, const array *a, uint64_t example_bytes,
+                             lk_error *error) {
     uint8_t piece[PIECE_BYTES];
-    for (uint64_t at = 0; at < a->npy.count;) {
-        const size_t bytes = (size_t)LK_MIN(a->npy.count - at, sizeof piece);
-        LK_CHECK(
-            lk_file_read_all(ops, a->file, a->path, piece, bytes, a->npy.header_bytes + at, error));
-        LK_CHECK(put(o, to, piece, bytes, error));
-        at += bytes;
+    const uint64_t count = a->npy.count / example_bytes;
+    for (uint64_t i = 0; i < count; i++) {
+        const lk_import_part part = lk_import_place(f, i);
+        for (uint64_t at = 0; at < example_bytes;) {
+            const size_t bytes = (size_t)LK_MIN(example_bytes - at, sizeof piece);
+            LK_CHECK(lk_file_read_all(ops, a->file, a->path, piece, bytes,
+                                      a->npy.header_bytes + i * example_bytes + at, error));
+            LK_CHECK(lk_import_image(f, part, piece, bytes, error));
+            at += bytes;
+        }
     }
     return LK_OK;
 }
 
 // Items of any width to bytes. A negative one has its top byte set.
-static lk_status copy_labels(output *o, uint32_t to, const array *a, uint32_t *classes,
-                             lk_error *error) {
+static lk_status copy_labels(lk_import_files *f, const array *a, lk_error *error) {
     enum { ITEMS = 4096 };
-    uint8_t piece[ITEMS * 8], labels[ITEMS];
+    uint8_t piece[ITEMS * 8];
     const uint32_t width = a->npy.item_bytes;
     for (uint64_t at = 0; at < a->npy.count;) {
         const size_t items = (size_t)LK_MIN(a->npy.count - at, ITEMS);
@@ -178,40 +92,38 @@ static lk_status copy_labels(output *o, uint32_t to, const array *a, uint32_t *c
                                "%s: label %llu is negative or above 255, wanted 0 to 255", a->path,
                                (ull)(at + i));
             }
-            labels[i] = (uint8_t)value;
-            *classes = LK_MAX(*classes, (uint32_t)value + 1);
+            LK_CHECK(lk_import_label(f, lk_import_place(f, at + i), (uint8_t)value, error));
         }
-        LK_CHECK(put(o, to, labels, items, error));
         at += items;
     }
     return LK_OK;
 }
 
-static lk_status import_arrays(output *o, const array *images, const array *labels, const char *to,
-                               lk_import_part part, lk_imported *out, lk_error *error) {
-    uint32_t image_file, label_file;
-    LK_CHECK(check_images(images, out, error));
-    LK_CHECK(check_label_array(labels, images->path, out->count, error));
-    LK_CHECK(make_directory(to, error));
-    LK_CHECK(begin_part(o, to, part, out, &image_file, &label_file, error));
-    LK_CHECK(copy_labels(o, label_file, labels, &out->classes, error));
-    LK_CHECK(copy_images(o, image_file, images, error));
-    return finish(o, error);
+static lk_status import_arrays(lk_import_files *f, const array *images, const array *labels,
+                               const lk_import_to *to, lk_imported out[2], lk_error *error) {
+    lk_imported of = {.count = 0};
+    LK_CHECK(check_images(images, &of, error));
+    LK_CHECK(check_label_array(labels, images->path, of.count, error));
+    LK_CHECK(lk_import_start(f, to, out, error));
+    LK_CHECK(lk_import_begin(f, of.count, &of, error));
+    LK_CHECK(copy_labels(f, labels, error));
+    LK_CHECK(copy_images(f, images, (uint64_t)of.height * of.width * of.channels, error));
+    return lk_import_finish(f, error);
 }
 
-lk_status lk_import_npy(const char *images, const char *labels, const char *to, lk_import_part part,
-                        lk_imported *out, lk_error *error) {
+lk_status lk_import_npy(const char *images, const char *labels, const lk_import_to *to,
+                        lk_imported out[2], lk_error *error) {
     array a, b;
-    output o = {.count = 0};
-    *out = (lk_imported){.count = 0};
+    lk_import_files f;
+    f.file_count = 0;
     LK_CHECK(open_array(&a, images, error));
     lk_status status = open_array(&b, labels, error);
     if (status == LK_OK) {
-        status = import_arrays(&o, &a, &b, to, part, out, error);
+        status = import_arrays(&f, &a, &b, to, out, error);
         ops->close(ops->context, b.file);
     }
     ops->close(ops->context, a.file);
-    abandon(&o);
+    lk_import_abandon(&f);
     return status;
 }
 
@@ -258,7 +170,7 @@ static lk_status open_records(const cifar *set, const char *directory, const cha
                    path, (ull)bytes, (ull)record, set->classes);
 }
 
-static lk_status copy_records(const cifar *set, output *o, uint32_t images, uint32_t labels,
+static lk_status copy_records(const cifar *set, lk_import_files *f, lk_import_part part,
                               const char *path, int file, uint64_t count, lk_error *error) {
     const uint32_t record = set->label_bytes + CIFAR_BYTES;
     uint8_t piece[2 + CIFAR_BYTES], pixels[CIFAR_BYTES];
@@ -273,17 +185,17 @@ static lk_status copy_records(const cifar *set, output *o, uint32_t images, uint
                            set->classes);
         }
         lk_cifar_pixels(piece + set->label_bytes, pixels);
-        LK_CHECK(put(o, images, pixels, sizeof pixels, error));
-        LK_CHECK(put(o, labels, label, 1, error));
+        LK_CHECK(lk_import_image(f, part, pixels, sizeof pixels, error));
+        LK_CHECK(lk_import_label(f, part, *label, error));
     }
     return LK_OK;
 }
 
 // First all files are counted, for the headers; then they are read.
-static lk_status import_part(const cifar *set, output *o, const char *directory, const char *to,
-                             lk_import_part part, lk_imported *out, lk_error *error) {
+static lk_status import_part(const cifar *set, lk_import_files *f, const char *directory,
+                             lk_import_part part, lk_error *error) {
     char path[LK_PATH_BYTES];
-    uint32_t images = 0, labels = 0;
+    lk_imported *out = &f->parts[part];
     uint64_t count;
     int file;
     *out = (lk_imported){.height = CIFAR_SIDE,
@@ -291,25 +203,68 @@ static lk_status import_part(const cifar *set, output *o, const char *directory,
                          .channels = LK_CIFAR_CHANNELS,
                          .classes = set->classes};
     for (uint32_t pass = 0; pass < 2; pass++) {
-        for (uint32_t f = 0; f < CIFAR_FILES_MAX && set->files[part][f]; f++) {
-            LK_CHECK(open_records(set, directory, set->files[part][f], path, &file, &count, error));
+        for (uint32_t n = 0; n < CIFAR_FILES_MAX && set->files[part][n]; n++) {
+            LK_CHECK(open_records(set, directory, set->files[part][n], path, &file, &count, error));
             lk_status status = LK_OK;
             if (pass == 0)
                 out->count += count;
             else
-                status = copy_records(set, o, images, labels, path, file, count, error);
+                status = copy_records(set, f, part, path, file, count, error);
             ops->close(ops->context, file);
             LK_CHECK(status);
         }
-        if (pass == 0) LK_CHECK(begin_part(o, to, part, out, &images, &labels, error));
+        if (pass == 0) LK_CHECK(lk_import_begin_part(f, part, error));
     }
     return LK_OK;
 }
 
-static bool good_name(const char *name, size_t letters) {
-    bool good = letters < LK_CLASS_NAME_BYTES && name[0] != ' ';
+// --- classes -------------------------------------------------------------------------------------
+
+bool lk_class_name_is_good(const char *name, size_t letters) {
+    bool good = letters > 0 && letters < LK_CLASS_NAME_BYTES && name[0] != ' ';
     for (size_t i = 0; i < letters; i++) good = good && name[i] >= ' ' && name[i] <= '~';
     return good;
+}
+
+uint32_t lk_class_list_find(const lk_class_list *list, const char *name, size_t letters) {
+    uint32_t i = 0;
+    while (i < list->count &&
+           (strlen(list->names[i]) != letters || memcmp(list->names[i], name, letters) != 0)) {
+        i++;
+    }
+    return i;
+}
+
+bool lk_class_list_add(lk_class_list *list, const char *name, size_t letters) {
+    if (!lk_class_name_is_good(name, letters) || list->count == LK_CLASSES_MAX) return false;
+    if (lk_class_list_find(list, name, letters) < list->count) return false;
+    memcpy(list->names[list->count], name, letters);
+    list->names[list->count++][letters] = '\0';
+    return true;
+}
+
+// By insertion: there are few.
+void lk_class_list_sort(lk_class_list *list) {
+    for (uint32_t i = 1; i < list->count; i++) {
+        char name[LK_CLASS_NAME_BYTES];
+        memcpy(name, list->names[i], sizeof name);
+        uint32_t at = i;
+        for (; at > 0 && strcmp(list->names[at - 1], name) > 0; at--) {
+            memcpy(list->names[at], list->names[at - 1], sizeof name);
+        }
+        memcpy(list->names[at], name, sizeof name);
+    }
+}
+
+size_t lk_class_list_lines(const lk_class_list *list, char out[LK_CLASS_NAMES_BYTES]) {
+    size_t used = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const size_t letters = strlen(list->names[i]);
+        memcpy(out + used, list->names[i], letters);
+        used += letters;
+        out[used++] = '\n';
+    }
+    return used;
 }
 
 size_t lk_class_names(const char *text, size_t bytes, uint32_t count, const char *name,
@@ -326,7 +281,7 @@ size_t lk_class_names(const char *text, size_t bytes, uint32_t count, const char
             ended = true;
             continue;
         }
-        if (ended || names == count || !good_name(text + at, letters) ||
+        if (ended || names == count || !lk_class_name_is_good(text + at, letters) ||
             used + letters + 1 > LK_CLASS_NAMES_BYTES) {
             lk_fail(error, LK_BAD_DATA,
                     "%s: byte %zu: wanted %u names, one a line, of at most 63 printing letters",
@@ -344,11 +299,10 @@ size_t lk_class_names(const char *text, size_t bytes, uint32_t count, const char
 }
 
 // classes.txt, if the names lie beside the records.
-static lk_status import_names(const cifar *set, output *o, const char *directory, const char *to,
+static lk_status import_names(const cifar *set, lk_import_files *f, const char *directory,
                               lk_error *error) {
     char path[LK_PATH_BYTES], text[LK_CLASS_NAMES_BYTES], names[LK_CLASS_NAMES_BYTES];
     uint64_t bytes;
-    uint32_t number;
     int file;
     lk_error none = {.status = LK_OK};
     LK_CHECK(lk_path_join(path, directory, "/", set->names, error));
@@ -361,25 +315,25 @@ static lk_status import_names(const cifar *set, output *o, const char *directory
     LK_CHECK(status);
     const size_t used = lk_class_names(text, count, set->classes, path, names, error);
     if (!used) return error->status;
-    LK_CHECK(add_file(o, to, "classes.txt", &number, error));
-    return put(o, number, names, used, error);
+    return lk_import_names(f, names, used, error);
 }
 
 lk_status lk_import_cifar(const char *directory, const char *to, lk_imported out[2],
                           uint32_t *classes, lk_error *error) {
     char path[LK_PATH_BYTES];
-    output o = {.count = 0};
+    lk_import_files f;
+    f.file_count = 0;
     LK_CHECK(lk_path_join(path, directory, "/", cifar_10.files[0][0], error));
     int ten = ops->open(ops->context, path, LK_OPEN_READ);
     if (ten >= 0) ops->close(ops->context, ten);
     const cifar *set = ten >= 0 ? &cifar_10 : &cifar_100;
     *classes = set->classes;
-    lk_status status = make_directory(to, error);
+    lk_status status = lk_import_start(&f, &(lk_import_to){.directory = to}, out, error);
     for (uint32_t part = 0; part < 2 && status == LK_OK; part++) {
-        status = import_part(set, &o, directory, to, (lk_import_part)part, &out[part], error);
+        status = import_part(set, &f, directory, (lk_import_part)part, error);
     }
-    if (status == LK_OK) status = import_names(set, &o, directory, to, error);
-    if (status == LK_OK) status = finish(&o, error);
-    abandon(&o);
+    if (status == LK_OK) status = import_names(set, &f, directory, error);
+    if (status == LK_OK) status = lk_import_finish(&f, error);
+    lk_import_abandon(&f);
     return status;
 }

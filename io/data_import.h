@@ -1,5 +1,6 @@
 // data_import.h - other people's data sets as IDX files of MNIST's naming, which --data DIRECTORY
-// takes: pairs of .npy arrays, and the binary files of CIFAR-10 and CIFAR-100.
+// takes: pairs of .npy arrays, folders of PNG files, CSV, and the binary files of CIFAR-10 and
+// CIFAR-100.
 //
 //   DIRECTORY/train-images-idx3-ubyte, train-labels-idx1-ubyte    t10k-... of the test set
 //   DIRECTORY/classes.txt                                         a name a line, where they are
@@ -18,20 +19,53 @@ extern "C" {
 
 typedef enum lk_import_part { LK_IMPORT_TRAIN, LK_IMPORT_TEST } lk_import_part;
 
+// Where it goes.
+typedef struct lk_import_to {
+    const char *directory;
+    lk_import_part part;  // of a set that is not split
+    // So many millionths of the examples, rounded down, are the test set: those that the keyed
+    // permutation of `seed` (io/shuffle.h, epoch 0) puts first. 0: the set is not split.
+    uint32_t test_millionths;
+    uint64_t seed;
+} lk_import_to;
+
 // What has come of one part.
 typedef struct lk_imported {
-    uint64_t count;
+    uint64_t count;  // 0: there is no such part
     uint32_t height, width, channels;
     uint32_t classes;  // every label is below
     char images[LK_PATH_BYTES], labels[LK_PATH_BYTES];
 } lk_imported;
 
+// All importers: LK_NO_INPUT, LK_BAD_DATA (named by file and byte, index or line), LK_BAD_USAGE: a
+// file that would be written is there already. LK_IO_ERROR.
+
 // images   u8, (n, height, width) or (n, height, width, channels)
 // labels   integers, (n) or (n, 1), each 0 to 255
-// LK_NO_INPUT, LK_BAD_DATA (named by file and byte or index), LK_BAD_USAGE: a file that would be
-// written is there already. LK_IO_ERROR.
-lk_status lk_import_npy(const char *images, const char *labels, const char *to, lk_import_part part,
-                        lk_imported *out, lk_error *error);
+lk_status lk_import_npy(const char *images, const char *labels, const lk_import_to *to,
+                        lk_imported out[2], lk_error *error);
+
+// FOLDER/CLASS/*.png: pictures of one size and of as many channels, 1 or 3, in 8 bits. Classes are
+// numbered in the order of their names' bytes, or as in a classes.txt that lies in `to` already,
+// which a test set wants; examples are the first picture of each class, then the second of each.
+// Names that begin with a dot are passed over.
+//
+// memory   (bytes) for names, one file and one picture: LK_IMPORT_PNG_BYTES and more is room for
+//          some millions of pictures. LK_UNAVAILABLE: too little.
+enum { LK_IMPORT_PNG_BYTES = 256 << 20, LK_IMPORT_PNG_FILE_BYTES = 32 << 20 };
+lk_status lk_import_png(const char *folder, const lk_import_to *to, void *memory, size_t bytes,
+                        lk_imported out[2], lk_error *error);
+
+// One example a line (io/csv.h): its features, whole numbers from 0 to 255, and its label.
+typedef struct lk_csv_columns {
+    const char *label;  // a name, or a number from 1; NULL: the last column
+    uint32_t shape[3];  // height, width, channels of the features in their order; 0: (1, n, 1)
+} lk_csv_columns;
+
+// Labels are whole numbers from 0 to 255, all of them, or names of classes, which are numbered as
+// lk_import_png does. The first line is one of names where a feature in it is no number.
+lk_status lk_import_csv(const char *path, const lk_csv_columns *columns, const lk_import_to *to,
+                        lk_imported out[2], lk_error *error);
 
 enum { LK_CIFAR_PIXELS = 32 * 32, LK_CIFAR_CHANNELS = 3 };
 
@@ -45,7 +79,26 @@ lk_status lk_import_cifar(const char *directory, const char *to, lk_imported out
 void lk_cifar_pixels(const uint8_t planes[LK_CIFAR_PIXELS * LK_CIFAR_CHANNELS],
                      uint8_t out[LK_CIFAR_PIXELS * LK_CIFAR_CHANNELS]);
 
-enum { LK_CLASS_NAMES_BYTES = 8192, LK_CLASS_NAME_BYTES = 64 };
+enum { LK_CLASSES_MAX = 256, LK_CLASS_NAME_BYTES = 64 };
+enum { LK_CLASS_NAMES_BYTES = LK_CLASSES_MAX * LK_CLASS_NAME_BYTES };
+
+// Printing ASCII, at most 63 letters, no space first.
+bool lk_class_name_is_good(const char *name, size_t letters);
+
+// Names of classes by their numbers.
+typedef struct lk_class_list {
+    uint32_t count;
+    char names[LK_CLASSES_MAX][LK_CLASS_NAME_BYTES];
+} lk_class_list;
+
+// The number of a name; `count` where it is not there.
+uint32_t lk_class_list_find(const lk_class_list *list, const char *name, size_t letters);
+// One more; false where it is no good name, is there already, or is one too many.
+bool lk_class_list_add(lk_class_list *list, const char *name, size_t letters);
+// In the order of their bytes.
+void lk_class_list_sort(lk_class_list *list);
+// A name a line. Returns the bytes.
+size_t lk_class_list_lines(const lk_class_list *list, char out[LK_CLASS_NAMES_BYTES]);
 
 // A list of `count` names, one a line: printing ASCII, at most 63 letters; carriage returns and
 // empty lines at the end are left out of `out`, where they stand behind each other with a newline

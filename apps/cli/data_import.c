@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "apps/cli/tools.h"
 
@@ -27,39 +28,199 @@ static lk_status say_part(const lk_imported *part, const char *name, json_t *ans
     return LK_OK;
 }
 
+static lk_status say_parts(const lk_imported parts[2], bool json, lk_error *error) {
+    json_t *answer = json ? json_object() : NULL;
+    if (parts[0].count) LK_CHECK(say_part(&parts[0], "train", answer, error));
+    if (parts[1].count) LK_CHECK(say_part(&parts[1], "test", answer, error));
+    return json ? lk_print_json(answer, error) : LK_OK;
+}
+
+// --- where to ------------------------------------------------------------------------------------
+
+#define WHERE_USAGE "--to DIR [--part train|test | --validation SHARE [--seed N]] [--json]"
+#define WHERE_HELP                                                                              \
+    "Writes IDX files of MNIST's naming into DIR, for --data DIR; none that is there is\n"      \
+    "replaced. All examples are of one part, train or test; or with --validation 0.1 a tenth\n" \
+    "of them, chosen by the seed (0) and rounded down, is the test set and the rest trains.\n"
+
+// Options of all importers but CIFAR's, and what they say.
+typedef struct where_options {
+    const char *to, *part, *validation;
+    uint64_t seed;
+    bool json;
+} where_options;
+
+enum { WHERE_OPTIONS = 4, OPTIONS_MAX = WHERE_OPTIONS + 2 };
+
+static void describe_where(where_options *o, lk_argument out[WHERE_OPTIONS]) {
+    *o = (where_options){.seed = UINT64_MAX};
+    out[0] = (lk_argument){.name = "to", .text = &o->to};
+    out[1] = (lk_argument){.name = "part", .text = &o->part};
+    out[2] = (lk_argument){.name = "validation", .text = &o->validation};
+    out[3] = (lk_argument){.name = "seed", .number = &o->seed, .max = INT64_MAX};
+}
+
+// "0.1", of at most six digits behind the point, in millionths.
+static lk_status read_share(const char *text, uint32_t *millionths, lk_error *error) {
+    const size_t letters = strlen(text);
+    bool good = letters >= 3 && letters <= 8 && text[0] == '0' && text[1] == '.';
+    uint32_t value = 0;
+    for (size_t i = 2; i < 8; i++) {
+        const char digit = good && i < letters ? text[i] : '0';
+        good = good && digit >= '0' && digit <= '9';
+        value = value * 10 + (uint32_t)(good ? digit - '0' : 0);
+    }
+    if (!good || value == 0) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--validation: found \"%s\", wanted a share between 0 and 1, such as 0.1",
+                       text);
+    }
+    *millionths = value;
+    return LK_OK;
+}
+
+static lk_status find_where(const where_options *o, lk_import_to *to, lk_error *error) {
+    *to = (lk_import_to){.directory = o->to};
+    if (!o->to) return lk_fail(error, LK_BAD_USAGE, "import: wanted --to DIR");
+    if (o->part && o->validation) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--part and --validation: wanted one of them: a split set has both parts");
+    }
+    if (o->seed != UINT64_MAX && !o->validation) {
+        return lk_fail(error, LK_BAD_USAGE, "--seed: wanted --validation beside it");
+    }
+    if (o->seed != UINT64_MAX) to->seed = o->seed;
+    if (o->validation) LK_CHECK(read_share(o->validation, &to->test_millionths, error));
+    const bool test = o->part && strcmp(o->part, "test") == 0;
+    if (o->part && !test && strcmp(o->part, "train") != 0) {
+        return lk_fail(error, LK_BAD_USAGE, "--part: found \"%s\", wanted \"train\" or \"test\"",
+                       o->part);
+    }
+    to->part = test ? LK_IMPORT_TEST : LK_IMPORT_TRAIN;
+    return LK_OK;
+}
+
 // --- npy -----------------------------------------------------------------------------------------
 
-static const char npy_help[] =
-    "lockstep data import npy IMAGES.npy LABELS.npy --to DIR [--part train|test] [--json]\n"
-    "\n"
-    "Images: bytes (uint8), of shape (n, height, width) or (n, height, width, channels). Labels:\n"
-    "integers of any width from 0 to 255, of shape (n) or (n, 1). Writes the IDX files of the "
-    "part\n"
-    "into DIR, for --data DIR; none that is there is replaced.\n";
-
 static lk_status import_npy(int argc, char **argv, lk_error *error) {
-    const char *to = NULL, *part = "train";
-    bool json = false;
-    lk_imported done;
-    const lk_argument options[] = {{.name = "to", .text = &to}, {.name = "part", .text = &part}};
-    lk_arguments a = {.help = npy_help,
+    static const char help[] =
+        "lockstep data import npy IMAGES.npy LABELS.npy " WHERE_USAGE
+        "\n"
+        "\n"
+        "Images: bytes (uint8), of shape (n, height, width) or (n, height, width, channels).\n"
+        "Labels: integers of any width from 0 to 255, of shape (n) or (n, 1).\n"
+        "\n" WHERE_HELP;
+    where_options where;
+    lk_argument options[OPTIONS_MAX];
+    lk_imported done[2];
+    lk_import_to to;
+    describe_where(&where, options);
+    lk_arguments a = {.help = help,
                       .options = options,
-                      .option_count = LK_COUNT(options),
+                      .option_count = WHERE_OPTIONS,
                       .word_count = 2,
-                      .json = &json};
+                      .json = &where.json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
-    if (!to) return lk_fail(error, LK_BAD_USAGE, "import: wanted --to DIR");
-    const bool test = strcmp(part, "test") == 0;
-    if (!test && strcmp(part, "train") != 0) {
-        return lk_fail(error, LK_BAD_USAGE, "--part: found \"%s\", wanted \"train\" or \"test\"",
-                       part);
+    LK_CHECK(find_where(&where, &to, error));
+    LK_CHECK(lk_import_npy(a.words[0], a.words[1], &to, done, error));
+    return say_parts(done, where.json, error);
+}
+
+// --- png -----------------------------------------------------------------------------------------
+
+static lk_status import_png(int argc, char **argv, lk_error *error) {
+    static const char help[] =
+        "lockstep data import png FOLDER " WHERE_USAGE
+        "\n"
+        "\n"
+        "FOLDER holds a folder for each class, named as it, with PNG files: all of one size, grey\n"
+        "or RGB, in 8 bits. Classes are numbered in the order of their names, which go into\n"
+        "DIR/classes.txt; where that is there already, as with --part test, its numbers are\n"
+        "taken. Examples come round by round, one of each class, so that the first of them are\n"
+        "of all classes.\n"
+        "\n" WHERE_HELP;
+    where_options where;
+    lk_argument options[OPTIONS_MAX];
+    lk_imported done[2];
+    lk_import_to to;
+    describe_where(&where, options);
+    lk_arguments a = {.help = help,
+                      .options = options,
+                      .option_count = WHERE_OPTIONS,
+                      .word_count = 1,
+                      .json = &where.json};
+    LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
+    if (a.helped) return LK_OK;
+    LK_CHECK(find_where(&where, &to, error));
+    // Pages that nobody touches cost nothing.
+    void *memory = mmap(NULL, LK_IMPORT_PNG_BYTES, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for the names of its files",
+                       a.words[0]);
     }
-    LK_CHECK(lk_import_npy(a.words[0], a.words[1], to, test ? LK_IMPORT_TEST : LK_IMPORT_TRAIN,
-                           &done, error));
-    json_t *answer = json ? json_object() : NULL;
-    LK_CHECK(say_part(&done, part, answer, error));
-    return json ? lk_print_json(answer, error) : LK_OK;
+    lk_status status = lk_import_png(a.words[0], &to, memory, LK_IMPORT_PNG_BYTES, done, error);
+    munmap(memory, LK_IMPORT_PNG_BYTES);
+    LK_CHECK(status);
+    return say_parts(done, where.json, error);
+}
+
+// --- csv -----------------------------------------------------------------------------------------
+
+// "28,28,1"
+static lk_status read_shape(const char *text, uint32_t shape[3], lk_error *error) {
+    const char *at = text;
+    bool good = true;
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t value = 0;
+        const char *begin = at;
+        while (*at >= '0' && *at <= '9' && at - begin < 6) {
+            value = value * 10 + (uint32_t)(*at++ - '0');
+        }
+        good = good && value >= 1 && value <= (i == 2 ? 16 : 65535) && *at == (i == 2 ? '\0' : ',');
+        shape[i] = value;
+        if (*at) at++;
+    }
+    if (good) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "--shape: found \"%s\", wanted height, width and channels, such as 28,28,1",
+                   text);
+}
+
+static lk_status import_csv(int argc, char **argv, lk_error *error) {
+    static const char help[] =
+        "lockstep data import csv FILE [--label COLUMN] [--shape H,W,C] " WHERE_USAGE
+        "\n"
+        "\n"
+        "One example a line, its cells divided by commas: features, whole numbers from 0 to 255,\n"
+        "and a label. COLUMN is the label's name in the first line, or its number from 1 (the\n"
+        "last). A first line in which a feature is no number is one of names. Labels are whole\n"
+        "numbers from 0 to 255, or names of classes, numbered in their order, which go into\n"
+        "DIR/classes.txt; where that is there already, its numbers are taken. H, W and C are the\n"
+        "shape of the features in their order (1, so many as there are, 1). No cell may be\n"
+        "missing.\n"
+        "\n" WHERE_HELP;
+    where_options where;
+    lk_argument options[OPTIONS_MAX];
+    lk_csv_columns columns = {.label = NULL};
+    const char *shape = NULL;
+    lk_imported done[2];
+    lk_import_to to;
+    describe_where(&where, options);
+    options[WHERE_OPTIONS] = (lk_argument){.name = "label", .text = &columns.label};
+    options[WHERE_OPTIONS + 1] = (lk_argument){.name = "shape", .text = &shape};
+    lk_arguments a = {.help = help,
+                      .options = options,
+                      .option_count = OPTIONS_MAX,
+                      .word_count = 1,
+                      .json = &where.json};
+    LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
+    if (a.helped) return LK_OK;
+    LK_CHECK(find_where(&where, &to, error));
+    if (shape) LK_CHECK(read_shape(shape, columns.shape, error));
+    LK_CHECK(lk_import_csv(a.words[0], &columns, &to, done, error));
+    return say_parts(done, where.json, error);
 }
 
 // --- CIFAR ---------------------------------------------------------------------------------------
@@ -87,23 +248,23 @@ static lk_status import_cifar(int argc, char **argv, lk_error *error) {
     if (a.helped) return LK_OK;
     if (!to) return lk_fail(error, LK_BAD_USAGE, "import: wanted --to DIR");
     LK_CHECK(lk_import_cifar(a.words[0], to, done, &classes, error));
-    json_t *answer = json ? json_object() : NULL;
     if (!json) printf("CIFAR-%u\n", classes);
-    LK_CHECK(say_part(&done[LK_IMPORT_TRAIN], "train", answer, error));
-    LK_CHECK(say_part(&done[LK_IMPORT_TEST], "test", answer, error));
-    return json ? lk_print_json(answer, error) : LK_OK;
+    return say_parts(done, json, error);
 }
 
 lk_status lk_command_data_import(int argc, char **argv, lk_error *error) {
     static const char help[] =
-        "lockstep data import npy|cifar ...\n"
+        "lockstep data import npy|png|csv|cifar ...\n"
         "\n"
         "Writes data sets of other formats as IDX files of MNIST's naming, for --data DIR.\n"
         "  lockstep data import npy IMAGES.npy LABELS.npy --to DIR   two arrays of NumPy\n"
+        "  lockstep data import png FOLDER --to DIR                  pictures, a folder a class\n"
+        "  lockstep data import csv FILE --to DIR                    a table, an example a line\n"
         "  lockstep data import cifar FOLDER --to DIR                CIFAR-10 or CIFAR-100, "
         "binary\n"
         "\n"
         "Each explains itself: lockstep data import npy --help.\n";
-    static const lk_subcommand table[] = {{"npy", import_npy}, {"cifar", import_cifar}};
+    static const lk_subcommand table[] = {
+        {"npy", import_npy}, {"png", import_png}, {"csv", import_csv}, {"cifar", import_cifar}};
     return lk_run_subcommand(argc, argv, help, table, LK_COUNT(table), error);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "apps/cli/command.h"
+#include "io/png_read.h"
 #include "ops/variant.h"
 
 static const lk_command commands[] = {
@@ -178,6 +179,7 @@ static void print_version(void) {
     printf("%s\n", lk_cuda_linked() ? " cuda" : "");
     printf("MPI: %s\n", lk_mpi_built(&none) == LK_OK ? "yes" : "no");
     printf("CUDA: %s\n", lk_cuda_linked() ? "yes" : "no");
+    printf("PNG files: %s\n", lk_png_can_read() ? "yes" : "no");
 #ifdef __clang__
     printf("compiler: clang %s\n", __clang_version__);
 #else

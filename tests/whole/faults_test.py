@@ -95,6 +95,22 @@ def diverge(t):
         t.expect(0, "checkpoint", "verify", "diverge-reference-1")
 
 
+def diverge_in_evaluation(t):
+    """One step whose loss is finite makes weights that are, and whose outputs are not: the
+    evaluation sees it first, in the midst of a run and at its end."""
+    test = {"data.test": {"made_up": {"first": 1000, "count": 64, "height": 10, "width": 10}},
+            "optimizer.learning_rate": 1e30, "replicas": 2}
+    for name, changes in (("end", {"steps": 1}), ("midst", {"evaluate_every_steps": 1})):
+        config = t.write(f"evaluated-{name}.json", {**test, **changes})
+        _, lines, error = t.expect(80, "train", config, "--run-dir", f"evaluated-{name}")
+        one_line(t, error, "evaluation after step 1", "is not finite")
+        t.check(not any(line.startswith(("digest", "state_hash")) for line in lines),
+                "no state is printed", lines[-3:])
+        with open(f"evaluated-{name}/metrics.jsonl", encoding="utf-8") as f:
+            found = f.read()
+        t.check('"train"' in found and '"test"' not in found, "no such line is logged", found)
+
+
 def limited(t, bytes_, *arguments):
     """As run(), with no file larger than that. The signal is as in a process just started."""
     def limit():
@@ -131,6 +147,7 @@ def main():
     cut_short(t)
     cut_short_outside(t)
     diverge(t)
+    diverge_in_evaluation(t)
     full_disk(t)
     t.finish()
 

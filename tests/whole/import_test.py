@@ -14,6 +14,7 @@ import resource
 import shutil
 import struct
 import subprocess
+import zlib
 
 from program import Test
 
@@ -200,8 +201,292 @@ def wrong_cifar(t):
         t.check(done.returncode == 74 and done.stderr.count("\n") == 1, "a full disk: 74", done)
 
 
+# --- PNG -----------------------------------------------------------------------------------------
+
+def chunk(kind, data):
+    return (struct.pack(">I", len(data)) + kind + data +
+            struct.pack(">I", zlib.crc32(kind + data)))
+
+
+def png(pixels, width, bits=8, color=0, palette=b"", interlaced=False, more=b""):
+    """The file of rows of bytes; `color` as in PNG's header. Rows take the five filters in turn
+    where they are of whole bytes."""
+    height, step = len(pixels), {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color] * max(bits // 8, 1)
+
+    def filtered(rows):
+        before, out = None, bytearray()
+        for number, row in enumerate(rows):
+            before = before if before is not None and len(before) == len(row) else bytes(len(row))
+            kind = number % 5 if bits == 8 else 0
+            out.append(kind)
+            for i, value in enumerate(row):
+                left = row[i - step] if i >= step else 0
+                up, corner = before[i], before[i - step] if i >= step else 0
+                near = min((abs(up - corner), 0, left), (abs(left - corner), 1, up),
+                           (abs(left + up - 2 * corner), 2, corner))[2]
+                taken = (0, left, up, (left + up) // 2, near)[kind]
+                out.append((value - taken) & 255)
+            before = row
+        return bytes(out)
+
+    data = b""
+    if interlaced:
+        for x, y, dx, dy in ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
+                             (1, 0, 2, 2), (0, 1, 1, 2)):
+            rows = [b"".join(row[i * step:i * step + step] for i in range(x, width, dx))
+                    for row in pixels[y::dy]]
+            data += filtered([row for row in rows if row])
+    else:
+        data = filtered(pixels)
+    head = struct.pack(">2I5B", width, height, bits, color, 0, 0, interlaced)
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + more +
+            (chunk(b"PLTE", palette) if palette else b"") + chunk(b"IDAT", zlib.compress(data)) +
+            chunk(b"IEND", b""))
+
+
+def rows_of(data, width):
+    return [data[i:i + width] for i in range(0, len(data), width)]
+
+
+def put(path, data):
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+def picture_forms():
+    """(file, height, width, channels, pixels) of every form that is taken."""
+    grey, rgb = noise.randbytes(12 * 9), noise.randbytes(12 * 9 * 3)
+    yield png(rows_of(grey, 9), 9), 12, 9, 1, grey
+    yield png(rows_of(rgb, 27), 9, color=2), 12, 9, 3, rgb
+    yield png(rows_of(grey, 9), 9, interlaced=True), 12, 9, 1, grey
+    yield png(rows_of(rgb, 27), 9, color=2, interlaced=True), 12, 9, 3, rgb
+    palette = noise.randbytes(3 * 16)
+    colors = bytes(b & 15 for b in grey)
+    yield (png(rows_of(colors, 9), 9, color=3, palette=palette), 12, 9, 3,
+           b"".join(palette[3 * c:3 * c + 3] for c in colors))
+    lines = noise.randbytes(4)  # 8 pixels of one bit a row
+    yield (png(rows_of(lines, 1), 8, bits=1), 4, 8, 1,
+           bytes(255 * (line >> (7 - i) & 1) for line in lines for i in range(8)))
+    yield (png([b"\x1b"], 4, bits=2), 1, 4, 1, bytes([0, 85, 170, 255]))
+    yield (png(rows_of(grey, 9), 9, more=chunk(b"gAMA", struct.pack(">I", 45455)) +
+               chunk(b"tEXt", b"Title\0a picture")), 12, 9, 1, grey)
+
+
+def pictures(t):
+    for number, (data, height, width, channels, pixels) in enumerate(picture_forms()):
+        put(f"forms{number}/one/a.png", data)
+        _, lines, _ = t.expect(0, "data", "import", "png", f"forms{number}", "--to",
+                               f"form{number}")
+        shape = [1, height, width] + ([3] if channels == 3 else [])
+        t.check(list(written(f"form{number}", "train")) == [(shape, pixels), ([1], b"\0")],
+                f"form {number}: every pixel", lines)
+    # Three classes, numbered by their names; the first picture of each, then the second ..
+    wanted, names = [], ["Zebra", "a cat", "dog-2"]
+    for c, count in enumerate((2, 4, 1)):
+        for i in range(count):
+            data = noise.randbytes(30)
+            put(f"zoo/{names[c]}/{9 - i}.png", png(rows_of(data, 6), 6))
+            wanted.append((count - 1 - i, c, data))
+    put("zoo/Zebra/.hidden", b"")
+    put("zoo/.git/x", b"")
+    wanted.sort()
+    _, lines, _ = t.expect(0, "data", "import", "png", "zoo", "--to", "zoo-idx")
+    t.check(list(written("zoo-idx", "train")) ==
+            [([7, 5, 6], b"".join(w[2] for w in wanted)), ([7], bytes(w[1] for w in wanted))],
+            "classes and order", lines)
+    with open("zoo-idx/classes.txt", encoding="ascii") as f:
+        t.check(f.read().splitlines() == names, "names in their order")
+    # A test set of two of them has their numbers.
+    put("zoo-test/dog-2/x.PNG", png(rows_of(bytes(30), 6), 6))
+    put("zoo-test/Zebra/x.png", png(rows_of(bytes(30), 6), 6))
+    said = json.loads(t.expect(0, "data", "import", "png", "zoo-test", "--to", "zoo-idx", "--part",
+                               "test", "--json")[1][0])
+    t.check(list(written("zoo-idx", "test"))[1] == ([2], bytes([0, 2])) and
+            list(said) == ["test"] and said["test"]["classes"] == 3, "numbers of classes.txt", said)
+    config = t.write("zoo.json", {
+        "model.input": [5, 6, 1], "model.classes": 3, "data": {"set": "zoo"}, "steps": 2,
+        "global_batch": 4, "grain": 2, "model.layers.4.units": 3})
+    t.expect(0, "train", config, "--data", "zoo-idx", "--run-dir", "zoo-run")
+
+
+def wrong_pictures(t):
+    good = png(rows_of(bytes(30), 6), 6)
+
+    def bad(word, data, code=65):
+        shutil.rmtree("bad-png", ignore_errors=True)
+        put("bad-png/a/1.png", good)
+        put("bad-png/b/2.png", data)
+        refused(t, code, word, "png", "bad-png", "--to", "new")
+
+    bad("b/2.png: found 16 bits", png(rows_of(bytes(60), 12), 6, bits=16))
+    bad("wanted 5 x 6 of 1, as the first picture has, bad-png/a/1.png",
+        png(rows_of(bytes(36), 6), 6))
+    bad("5 x 6 pixels of 3 channels", png(rows_of(bytes(90), 18), 6, color=2))
+    bad("transparency", png(rows_of(bytes(120), 24), 6, color=6))
+    bad("transparency", png(rows_of(bytes(60), 12), 6, color=4))
+    bad("transparency", png(rows_of(bytes(30), 6), 6, more=chunk(b"tRNS", b"\0\0")))
+    large = struct.pack(">2I5B", 1025, 1024, 8, 0, 0, 0, 0)
+    bad("1024 x 1025 pixels, wanted at most", good[:8] + chunk(b"IHDR", large) + good[33:])
+    bad("no PNG signature", b"GIF89a")
+    bad("no PNG signature", b"")
+    for end in (9, 30, len(good) - 20, len(good) - 1):
+        bad("is no whole PNG picture", good[:end])
+    for at in (20, 45, len(good) - 5):
+        bad("is no whole PNG picture", good[:at] + bytes([good[at] ^ 1]) + good[at + 1:])
+    bad("there is more behind its end", good + b"x")
+    bad("is no whole PNG picture", png(rows_of(bytes(30), 6), 7))  # rows that are too short
+    bomb = struct.pack(">2I5B", 60000, 60000, 8, 0, 0, 0, 0)
+    bad("pixels, wanted at most", good[:8] + chunk(b"IHDR", bomb) + good[33:])
+    bad("is no whole PNG picture", good[:8] + chunk(b"IHDR", struct.pack(
+        ">2I5B", 0, 5, 8, 0, 0, 0, 0)) + good[33:])
+    # What is no picture in a class, no class in the folder, no folder.
+    put("mixed/a/1.txt", b"")
+    refused(t, 65, "1.txt", "png", "mixed", "--to", "new")
+    put("mixed/a/1.txt", b"")
+    os.makedirs("empty/a")
+    refused(t, 65, "there is no picture", "png", "empty", "--to", "new")
+    os.rmdir("empty/a")
+    refused(t, 65, "there is no folder", "png", "empty", "--to", "new")
+    put("file/a", good)
+    refused(t, 65, "file/a", "png", "file", "--to", "new")
+    refused(t, 66, "nowhere", "png", "nowhere", "--to", "new")
+    put("name/\x1b[2J/1.png", good)
+    refused(t, 65, "printing letters", "png", "name", "--to", "new")
+    put("strange/camel/1.png", good)
+    refused(t, 65, "is no class of zoo-idx/classes.txt", "png", "strange", "--to", "zoo-idx",
+            "--part", "test")
+    refused(t, 64, "is there already", "png", "zoo", "--to", "zoo-idx")
+    for c in range(257):
+        put(f"many/{c:03}/1.png", good)
+    refused(t, 65, "at most 256 classes", "png", "many", "--to", "new")
+
+
+# --- CSV -----------------------------------------------------------------------------------------
+
+def tables(t):
+    forms = {
+        "names": ("a,b,label\n1,2,cat\n255,0,dog\n7,8,cat\n", [], [1, 2, 255, 0, 7, 8], [0, 1, 0],
+                  ["cat", "dog"]),
+        "numbers": ("1,2,9\r\n3,4,200", [], [1, 2, 3, 4], [9, 200], None),
+        "first": ("5,1,2\n6,3,4\n", ["--label", "1"], [1, 2, 3, 4], [5, 6], None),
+        "named": ("y,p q\n3,7\n", ["--label", "y"], [7], [3], None),
+        "quotes": ('\xef\xbb\xbf"x, 1",what\n"1","a ""b"", c"\n2,B\n', [], [1, 2], [1, 0],
+                   ["B", 'a "b", c']),
+        "shape": ("1,2,3,4,5,6,0\n6,5,4,3,2,1,1\n", ["--shape", "2,1,3"],
+                  [1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1], [0, 1], None)}
+    for name, (text, options, features, labels, names) in forms.items():
+        put(f"{name}.csv", text.encode("latin1"))
+        t.expect(0, "data", "import", "csv", f"{name}.csv", "--to", f"csv-{name}", *options)
+        (shape, values), (_, found) = written(f"csv-{name}", "train")
+        wanted = [len(labels)] + ([2, 1, 3] if name == "shape" else
+                                  [1, len(features) // len(labels)])
+        t.check(shape == wanted and list(values) == features and list(found) == labels,
+                f"{name}: every cell", shape, list(values), list(found))
+        there = os.path.exists(f"csv-{name}/classes.txt")
+        if names:
+            with open(f"csv-{name}/classes.txt", encoding="ascii") as f:
+                t.check(f.read().splitlines() == names, f"{name}: names of classes")
+        t.check(there == bool(names), f"{name}: classes.txt")
+    put("more.csv", b"9,9,dog\n")
+    t.expect(0, "data", "import", "csv", "more.csv", "--to", "csv-names", "--part", "test")
+    t.check(list(written("csv-names", "test"))[1] == ([1], b"\x01"), "numbers of classes.txt")
+    # Cells across the borders of what is read at once.
+    rows = [[noise.randrange(256) for _ in range(1000)] for _ in range(30)]
+    put("wide.csv", "".join(",".join(map(str, row)) + ",3\n" for row in rows).encode())
+    t.expect(0, "data", "import", "csv", "wide.csv", "--to", "csv-wide")
+    t.check(list(next(written("csv-wide", "train"))[1]) == sum(rows, []), "a file of many pieces")
+
+
+def wrong_tables(t):
+    def bad(word, text, *options, code=65):
+        put("bad.csv", text if isinstance(text, bytes) else text.encode())
+        refused(t, code, word, "csv", "bad.csv", "--to", "new", *options)
+
+    bad("line 2, column 1: the cell is empty", "1,2,3\n,2,3\n")
+    bad("line 2, column 3: the label is missing", "1,2,3\n1,2,\n")
+    bad("line 3, column 1: the cell is empty", "1,2,3\n1,2,3\n\n")
+    bad("line 2, column 2: fewer cells", "1,2,3\n1,2\n")
+    bad("line 2, column 4: more cells", "1,2,3\n1,2,3,4\n")
+    bad("line 2, column 2: a number that is not whole", "1,2,3\n1,2.5,3\n")
+    bad("line 2, column 1: a number that is not whole or not from 0", "1,2,3\n-1,2,3\n")
+    bad("line 1, column 2: a number that is not whole or not from 0", "1,256,3\n")
+    for text in ("nan", "inf", "1e99", "NA", "0x10", " 1", "--1", "1e"):
+        bad("line 2, column 1: no finite number", f"1,2,3\n{text},2,3\n")
+    bad("a label above 255", "1,2,256\n")
+    bad("a name among numbers", "1,2,3\n1,2,cat\n")
+    bad("line 2, column 3: a number among labels", "1,2,cat\n1,2,3\n")
+    bad("printing letters", "1,2," + "c" * 64 + "\n")
+    bad("printing letters", b"1,2,\x1b[2J\n")
+    bad("one class more than 256", "".join(f"1,2,c{i}\n" for i in range(257)))
+    bad("it is empty", "")
+    bad("there is no example", "a,b,c\n")
+    bad("one column", "1\n2\n")
+    bad("a byte of 0", b"1,2,3\n1,\0,3\n")
+    bad("a cell of more than 255 letters", "1,2,3\n" + "1" * 256 + ",2,3\n")
+    bad("within quotes", '1,2,3\n1,"2,3\n')
+    bad("behind a closing quote", '1,2,3\n1,"2"2,3\n')
+    bad("a quote within a cell", '1,2,3\n1,2"2",3\n')
+    bad("a carriage return", "1,2,3\r1,2,3\n")
+    bad("more than 65,536 columns", "1," * 70000 + "1\n")
+    bad("found 2 features, wanted 3 x 1 x 1", "1,2,3\n", "--shape", "3,1,1")
+    bad("the label's name for the second time", "y,y,z\n1,2,3\n", "--label", "y")
+    bad('has no column "q"', "a,b,c\n1,2,3\n", "--label", "q", code=64)
+    bad('has no column "4"', "1,2,3\n", "--label", "4", code=64)
+    for shape in ("3", "1,2,3,4", "0,1,1", "1,,1", "1,1,17", "a,1,1", "1,1,1 "):
+        bad("--shape: found", "1,2,3\n", "--shape", shape, code=64)
+    put("other.csv", b"1,2,horse\n")
+    refused(t, 65, "a label that is not in classes.txt", "csv", "other.csv", "--to", "csv-names",
+            "--part", "test")
+    refused(t, 66, "nowhere", "csv", "nowhere", "--to", "new")
+
+
+# --- a part for validation -----------------------------------------------------------------------
+
+def validation(t):
+    """Each example is in one part, as many are held out as were asked for, and which ones follows
+    from the seed alone: for arrays, tables and pictures alike."""
+    count = 40
+    values, labels = noise.randbytes(count * 6), bytes(noise.randrange(5) for _ in range(count))
+    npy("split-i.npy", "|u1", (count, 1, 6), values)
+    npy("split-l.npy", "|u1", (count,), labels)
+    put("split.csv", "".join(",".join(map(str, values[6 * i:6 * i + 6])) + f",{labels[i]}\n"
+                             for i in range(count)).encode())
+    found = {}
+    for name, *what in (("npy", "npy", "split-i.npy", "split-l.npy"), ("csv", "csv", "split.csv")):
+        for seed in ("0", "1"):
+            to = f"split-{name}-{seed}"
+            t.expect(0, "data", "import", *what, "--to", to, "--validation", "0.26", "--seed", seed)
+            parts = {part: list(written(to, part)) for part in NAMES}
+            t.check([parts[part][1][0] for part in NAMES] == [[30], [10]], "30 and 10", parts)
+            examples = sorted((parts[part][0][1][6 * i:6 * i + 6], parts[part][1][1][i])
+                              for part in NAMES for i in range(parts[part][1][0][0]))
+            t.check(examples == sorted((values[6 * i:6 * i + 6], labels[i]) for i in range(count)),
+                    "every example once")
+            found[name, seed] = parts
+    t.check(found["npy", "0"] == found["csv", "0"] and found["npy", "1"] == found["csv", "1"],
+            "the choice is of numbers alone")
+    t.check(found["npy", "0"] != found["npy", "1"], "the seed chooses")
+    t.expect(0, "data", "import", "png", "zoo", "--to", "split-png", "--validation", "0.3")
+    t.check([len(list(written("split-png", part))[1][1]) for part in NAMES] == [5, 2], "pictures")
+
+    def bad(word, *options):
+        refused(t, 64, word, "csv", "split.csv", "--to", "new", *options)
+
+    bad("leaves one part empty", "--validation", "0.001")
+    for share in ("0", "1", "0.0", "10%", "0.", ".5", "-0.1", "0.1234567", "0.1e1"):
+        bad("wanted a share between 0 and 1", "--validation", share)
+    bad("wanted one of them", "--validation", "0.1", "--part", "test")
+    bad("wanted --validation beside it", "--seed", "1")
+
+
 def main():
     t = Test()
+    pictures(t)
+    wrong_pictures(t)
+    tables(t)
+    wrong_tables(t)
+    validation(t)
     arrays(t)
     wrong_arrays(t)
     cifar(t)

@@ -1,0 +1,190 @@
+// import_files.c - the files of an import: headers, held bytes, and all names at the end.
+#include "io/import_files.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "io/idx.h"
+#include "io/shuffle.h"
+
+typedef unsigned long long ull;
+
+static const lk_file_ops *const ops = &lk_file_ops_posix;
+
+enum { MILLION = 1000000 };
+
+lk_status lk_import_start(lk_import_files *f, const lk_import_to *to, lk_imported parts[2],
+                          lk_error *error) {
+    f->to = *to;
+    f->parts = parts;
+    f->file_count = 0;
+    f->count = f->held_out = 0;
+    parts[0] = parts[1] = (lk_imported){.count = 0};
+    int made = ops->make_directory(ops->context, to->directory);
+    if (made >= 0 || made == -EEXIST) return LK_OK;
+    return lk_file_fail(error, LK_IO_ERROR, to->directory, "create the directory", made);
+}
+
+static lk_status add_file(lk_import_files *f, const char *name, uint32_t *number, lk_error *error) {
+    lk_assert(f->file_count < LK_IMPORT_FILES_MAX);
+    *number = f->file_count;
+    char *path = f->at[f->file_count].path;
+    LK_CHECK(lk_path_join(path, f->to.directory, "/", name, error));
+    LK_CHECK(lk_path_join(f->at[f->file_count].temporary, path, "", ".tmp", error));
+    int there = ops->open(ops->context, path, LK_OPEN_READ);
+    if (there >= 0) ops->close(ops->context, there);
+    if (there != -ENOENT) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "%s: is there already, and nothing is replaced; remove it, or name another "
+                       "directory",
+                       path);
+    }
+    LK_CHECK(
+        lk_file_create(ops, f->at[f->file_count].temporary, &f->at[f->file_count].file, error));
+    f->at[f->file_count++].held = 0;
+    return LK_OK;
+}
+
+static lk_status write_held(lk_import_files *f, uint32_t number, lk_error *error) {
+    const uint32_t bytes = f->at[number].held;
+    f->at[number].held = 0;
+    return lk_file_write_all(ops, f->at[number].file, f->at[number].temporary, f->at[number].bytes,
+                             bytes, error);
+}
+
+static lk_status put(lk_import_files *f, uint32_t number, const void *data, size_t bytes,
+                     lk_error *error) {
+    if (bytes > LK_IMPORT_HELD_BYTES - f->at[number].held) LK_CHECK(write_held(f, number, error));
+    if (bytes > LK_IMPORT_HELD_BYTES) {
+        return lk_file_write_all(ops, f->at[number].file, f->at[number].temporary, data, bytes,
+                                 error);
+    }
+    memcpy(f->at[number].bytes + f->at[number].held, data, bytes);
+    f->at[number].held += (uint32_t)bytes;
+    return LK_OK;
+}
+
+lk_status lk_import_begin_part(lk_import_files *f, lk_import_part part, lk_error *error) {
+    static const char *const names[2][2] = {{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
+                                            {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}};
+    uint8_t header[LK_IDX_HEADER_BYTES_MAX];
+    lk_imported *of = &f->parts[part];
+    if (of->count > UINT32_MAX) {
+        return lk_fail(error, LK_BAD_DATA, "%llu examples, and IDX counts them in 32 bits",
+                       (ull)of->count);
+    }
+    lk_idx idx = {.ndim = of->channels == 1 ? 3 : 4,
+                  .count = (uint32_t)of->count,
+                  .height = of->height,
+                  .width = of->width,
+                  .channels = of->channels};
+    LK_CHECK(add_file(f, names[part][0], &f->images[part], error));
+    LK_CHECK(put(f, f->images[part], header, lk_idx_write_header(&idx, header), error));
+    idx = (lk_idx){.ndim = 1, .count = idx.count, .height = 1, .width = 1, .channels = 1};
+    LK_CHECK(add_file(f, names[part][1], &f->labels[part], error));
+    LK_CHECK(put(f, f->labels[part], header, lk_idx_write_header(&idx, header), error));
+    LK_CHECK(lk_path_join(of->images, f->at[f->images[part]].path, "", "", error));
+    return lk_path_join(of->labels, f->at[f->labels[part]].path, "", "", error);
+}
+
+lk_status lk_import_begin(lk_import_files *f, uint64_t count, const lk_imported *of,
+                          lk_error *error) {
+    const uint32_t share = f->to.test_millionths;
+    f->count = count;
+    // Without rounding up anywhere: count / 10^6 whole millions and the rest.
+    f->held_out = count / MILLION * share + count % MILLION * share / MILLION;
+    if (!share) {
+        f->parts[f->to.part] = *of;
+        f->parts[f->to.part].count = count;
+        return lk_import_begin_part(f, f->to.part, error);
+    }
+    if (f->held_out == 0 || f->held_out == count) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--validation: of %llu examples this leaves one part empty; wanted a share "
+                       "that leaves one in each",
+                       (ull)count);
+    }
+    f->parts[LK_IMPORT_TRAIN] = f->parts[LK_IMPORT_TEST] = *of;
+    f->parts[LK_IMPORT_TRAIN].count = count - f->held_out;
+    f->parts[LK_IMPORT_TEST].count = f->held_out;
+    LK_CHECK(lk_import_begin_part(f, LK_IMPORT_TRAIN, error));
+    return lk_import_begin_part(f, LK_IMPORT_TEST, error);
+}
+
+lk_import_part lk_import_place(const lk_import_files *f, uint64_t example) {
+    if (!f->held_out) return f->to.part;
+    const uint64_t place = lk_unshuffle(f->to.seed, 0, f->count, example);
+    return place < f->held_out ? LK_IMPORT_TEST : LK_IMPORT_TRAIN;
+}
+
+lk_status lk_import_image(lk_import_files *f, lk_import_part part, const void *data, size_t bytes,
+                          lk_error *error) {
+    return put(f, f->images[part], data, bytes, error);
+}
+
+lk_status lk_import_label(lk_import_files *f, lk_import_part part, uint8_t label, lk_error *error) {
+    f->parts[part].classes = LK_MAX(f->parts[part].classes, (uint32_t)label + 1);
+    return put(f, f->labels[part], &label, 1, error);
+}
+
+// --- names of classes ----------------------------------------------------------------------------
+
+lk_status lk_import_known_names(const lk_import_to *to, lk_class_list *names, lk_error *error) {
+    char path[LK_PATH_BYTES], text[LK_CLASS_NAMES_BYTES];
+    uint64_t bytes;
+    int file;
+    names->count = 0;
+    LK_CHECK(lk_path_join(path, to->directory, "/", "classes.txt", error));
+    lk_error none = {.status = LK_OK};
+    if (lk_file_open_read(ops, path, &file, &bytes, &none) != LK_OK) {
+        return none.status == LK_NO_INPUT ? LK_OK : lk_fail(error, none.status, "%s", none.text);
+    }
+    const size_t count = (size_t)LK_MIN(bytes, sizeof text);
+    lk_status status = lk_file_read_all(ops, file, path, text, count, 0, error);
+    ops->close(ops->context, file);
+    LK_CHECK(status);
+    for (size_t at = 0, end; at < count; at = end + 1) {
+        const char *newline = memchr(text + at, '\n', count - at);
+        end = newline ? (size_t)(newline - text) : count;
+        if (bytes > count || !lk_class_list_add(names, text + at, end - at)) {
+            return lk_fail(error, LK_BAD_DATA,
+                           "%s: byte %zu: wanted at most 256 different names, one a line, of at "
+                           "most 63 printing letters",
+                           path, at);
+        }
+    }
+    return LK_OK;
+}
+
+lk_status lk_import_names(lk_import_files *f, const char *lines, size_t bytes, lk_error *error) {
+    uint32_t number;
+    LK_CHECK(add_file(f, "classes.txt", &number, error));
+    return put(f, number, lines, bytes, error);
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+lk_status lk_import_finish(lk_import_files *f, lk_error *error) {
+    for (uint32_t i = 0; i < f->file_count; i++) {
+        LK_CHECK(write_held(f, i, error));
+        int file = f->at[i].file;
+        f->at[i].file = -1;
+        LK_CHECK(lk_file_sync_close(ops, file, f->at[i].temporary, error));
+    }
+    for (uint32_t i = 0; i < f->file_count; i++) {
+        if (lk_file_publish(ops, f->at[i].temporary, f->at[i].path, error) == LK_OK) {
+            f->at[i].temporary[0] = '\0';
+            continue;
+        }
+        while (i-- > 0) ops->remove(ops->context, f->at[i].path);  // a part of a set is none
+        return error->status;
+    }
+    return LK_OK;
+}
+
+void lk_import_abandon(lk_import_files *f) {
+    for (uint32_t i = 0; i < f->file_count; i++) {
+        if (f->at[i].file >= 0) ops->close(ops->context, f->at[i].file);
+        if (f->at[i].temporary[0]) ops->remove(ops->context, f->at[i].temporary);
+    }
+}
