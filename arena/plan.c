@@ -12,10 +12,14 @@ const char *lk_tensor_class_name(lk_tensor_class class_) {
 }
 
 const char *lk_dtype_name(lk_dtype dtype) {
-    return dtype == LK_F32 ? "f32" : dtype == LK_U8 ? "u8" : dtype == LK_U16 ? "u16" : "u32";
+    static const char *const names[] = {"f32", "u8", "u16", "u32", "f16", "bf16"};
+    return names[dtype];
 }
 
-uint32_t lk_dtype_bytes(lk_dtype dtype) { return dtype == LK_U8 ? 1 : dtype == LK_U16 ? 2 : 4; }
+uint32_t lk_dtype_bytes(lk_dtype dtype) {
+    static const uint8_t bytes[] = {4, 1, 2, 4, 2, 2};
+    return bytes[dtype];
+}
 
 lk_status lk_tensor_make(lk_tensor *tensor, const char *name, lk_tensor_class class_,
                          lk_dtype dtype, lk_region region, uint32_t rank, const uint64_t *shape,

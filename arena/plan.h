@@ -22,7 +22,10 @@ enum {
     LK_GUARD_BYTES = 64,         // after each tensor in a checking plan
 };
 
-typedef enum lk_dtype { LK_F32, LK_U8, LK_U16, LK_U32 } lk_dtype;
+// F16 and BF16: floats of 16 bits (ops/half.h).
+typedef enum lk_dtype { LK_F32, LK_U8, LK_U16, LK_U32, LK_F16, LK_BF16 } lk_dtype;
+
+static inline bool lk_dtype_is_half(lk_dtype dtype) { return dtype >= LK_F16; }
 
 // What a tensor is for: printed by the plan, never used to decide a number.
 #define LK_TENSOR_CLASS_LIST(X)                                                                    \

@@ -12,6 +12,7 @@
 #ifndef LOCKSTEP_OPS_OP_H
 #define LOCKSTEP_OPS_OP_H
 
+#include "arena/plan.h"
 #include "ops/geometry.h"
 #include "ops/metric.h"
 #include "ops/optimizer.h"
@@ -255,6 +256,20 @@ struct lk_op_type {
 
 // --- tables of kernels ---------------------------------------------------------------------------
 
+// What is stored of a value v as 16 bits, and when it is not finite.
+typedef enum lk_narrow_rule {
+    LK_NARROW,             // rounded v; it
+    LK_NARROW_RELU,        // rounded relu(v), of one layer; v or it
+    LK_NARROW_RELU_AFTER,  // relu(rounded v), of two layers; rounded v
+    LK_NARROW_MASK,        // mask > 0 ? rounded v : +0; rounded v
+} lk_narrow_rule;
+
+typedef struct lk_narrow {
+    lk_dtype dtype;
+    lk_narrow_rule rule;
+    const uint16_t *mask;  // of MASK, in the same dtype
+} lk_narrow;
+
 // One variant: reference, portable, avx2, avx512, neon; cuda. Every variant gives the reference's
 // bits for every shape, or is wrong.
 typedef struct lk_kernels {
@@ -268,6 +283,13 @@ typedef struct lk_kernels {
                         float *out);
     // out[i] = a[i] + b[i]: two sibling nodes become their parent. out may be a or b.
     void (*add)(uint64_t count, const float *a, const float *b, float *out);
+    // Floats of 16 bits (ops/half.h), `dtype` says which. dst[i] = float(src[i]), exact.
+    void (*widen)(lk_dtype dtype, uint64_t count, const uint16_t *src, float *dst);
+    // dst[i] = src[i] rounded once. Returns 1 where a result, before `rule` leaves it out, or
+    // src[i] where the rule says so, is not finite; dst[i] is then unspecified.
+    uint32_t (*narrow)(const lk_narrow *how, uint64_t count, const float *src, uint16_t *dst);
+    // dst[i] = float(src[i] rounded once). Returns 1 where one is not finite.
+    uint32_t (*round)(lk_dtype dtype, uint64_t count, const float *src, float *dst);
     // What a caller of a weight gradient for some rows should ask for: a multiple of `weight_rows`
     // rows, about `weight_floats` floats (at most LK_OPERANDS_FLOATS_MAX); 0: no preference.
     uint32_t weight_rows, weight_floats;

@@ -4,6 +4,7 @@
 // The reference is the contract. It is slow on purpose: one scalar at a time, in the order that
 // ops/ARITHMETIC.md states, and it shares no code with the fast kernels. That of an op stands with
 // its descriptor in ops/layers/, that of an optimizer in ops/optimizer.c: the table is empty there.
+#include "ops/half.h"
 #include "ops/layers/sums.h"
 
 static void load_u8(uint64_t count, const uint8_t *src, float *dst) {
@@ -26,5 +27,49 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
     for (uint64_t i = 0; i < count; i++) out[i] = a[i] + b[i];
 }
 
-const lk_kernels lk_kernels_reference = {
-    .name = "reference", .load_u8 = load_u8, .column_sums = column_sums, .add = add};
+// --- 16 bits -------------------------------------------------------------------------------------
+
+static uint16_t to_half(lk_dtype dtype, float x) {
+    return dtype == LK_F16 ? lk_half_from_float(x) : lk_bfloat_from_float(x);
+}
+
+static float from_half(lk_dtype dtype, uint16_t h) {
+    return dtype == LK_F16 ? lk_half_to_float(h) : lk_bfloat_to_float(h);
+}
+
+static void widen(lk_dtype dtype, uint64_t count, const uint16_t *src, float *dst) {
+    for (uint64_t i = 0; i < count; i++) dst[i] = from_half(dtype, src[i]);
+}
+
+static uint32_t narrow(const lk_narrow *how, uint64_t count, const float *src, uint16_t *dst) {
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const bool one_layer = how->rule == LK_NARROW_RELU;
+        const uint16_t h = to_half(how->dtype, one_layer ? lk_relu(src[i]) : src[i]);
+        bad |= lk_not_finite(from_half(how->dtype, h));
+        if (one_layer) bad |= lk_not_finite(src[i]);
+        const bool positive = h > 0 && h < 0x8000;
+        dst[i] = h;
+        if (how->rule == LK_NARROW_RELU_AFTER && !positive) dst[i] = 0;
+        if (how->rule != LK_NARROW_MASK) continue;
+        if (how->mask[i] == 0 || how->mask[i] >= 0x8000) dst[i] = 0;
+    }
+    return bad;
+}
+
+static uint32_t round_floats(lk_dtype dtype, uint64_t count, const float *src, float *dst) {
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        dst[i] = from_half(dtype, to_half(dtype, src[i]));
+        bad |= lk_not_finite(dst[i]);
+    }
+    return bad;
+}
+
+const lk_kernels lk_kernels_reference = {.name = "reference",
+                                         .load_u8 = load_u8,
+                                         .column_sums = column_sums,
+                                         .add = add,
+                                         .widen = widen,
+                                         .narrow = narrow,
+                                         .round = round_floats};

@@ -4,13 +4,18 @@
 #include <string.h>
 
 #ifdef __x86_64__
+#include <cpuid.h>
+
 // The builtin takes only literals.
 #define LACKS(feature) \
     if (!__builtin_cpu_supports(feature)) return feature
 
 static const char *missing_for_avx2(void) {
+    unsigned a, b, c, d;
     LACKS("avx2");
     LACKS("fma");
+    // clang 14 has no word for it.
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return "f16c";
     return NULL;
 }
 

@@ -354,17 +354,17 @@ static lk_status settle_batch(lk_config *c, const lk_json_cursor *root,
         c->replicas = options->own_replicas ? options->own_replicas : options->replicas;
     }
     if (c->spec.grain) return LK_OK;
-    c->spec.grain = c->spec.precision == LK_STRICT ? lk_default_grain(c->spec.global_batch)
+    c->spec.grain = c->spec.fast_precision == LK_STRICT ? lk_default_grain(c->spec.global_batch)
                                                    : lk_default_fast_grain(c->spec.global_batch);
     return LK_OK;
 }
 
 // What many will write, and a list of words would not explain.
-static lk_status check_precision(const lk_json_cursor *root, lk_error *error) {
+static lk_status check_fast_precision(const lk_json_cursor *root, lk_error *error) {
     lk_json_cursor at;
     const char *text = "";
     lk_error no_text = {.status = LK_OK};
-    if (lk_json_find(root, "precision", &at)) (void)lk_json_as_string(&at, &text, &no_text);
+    if (lk_json_find(root, "fast_precision", &at)) (void)lk_json_as_string(&at, &text, &no_text);
     if (strcmp(text, "fp16") != 0) return LK_OK;
     return lk_json_refuse(&at, error,
                           "fp16 needs its loss scaled, or small gradients become zero, and "
@@ -375,12 +375,12 @@ static lk_status check_precision(const lk_json_cursor *root, lk_error *error) {
 static lk_status settle_arithmetic(lk_config *c, const lk_json_cursor *root, lk_error *error) {
     lk_json_cursor at;
     if (c->said.arithmetic == 0) {
-        if (!lk_json_find(root, "precision", &at)) return LK_OK;
+        if (!lk_json_find(root, "fast_precision", &at)) return LK_OK;
         return lk_json_refuse(&at, error,
-                              "a precision is one of arithmetic \"fast\"; \"strict\" has fp32 "
-                              "only: set arithmetic to \"fast\" or leave precision out");
+                              "it is a precision of arithmetic \"fast\": set arithmetic to "
+                              "\"fast\" or leave fast_precision out");
     }
-    c->spec.precision = (lk_precision)(c->said.precision + LK_TF32);
+    c->spec.fast_precision = (lk_fast_precision)(c->said.fast_precision + LK_FAST_TF32);
     return LK_OK;
 }
 
@@ -402,7 +402,7 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     memset(c, 0, sizeof *c);
     LK_CHECK(load_document(c, options, error));
     lk_json_cursor root = lk_json_root(&c->document);
-    LK_CHECK(check_precision(&root, error));
+    LK_CHECK(check_fast_precision(&root, error));
     LK_CHECK(lk_config_read_group(c, &root, &lk_config_keys, c, error));
     LK_CHECK(check_name(c, &root, error));
     LK_CHECK(settle_arithmetic(c, &root, error));

@@ -34,7 +34,7 @@ typedef enum lk_on_start { LK_ON_START_NEW, LK_ON_START_RESUME, LK_ON_START_EITH
 // As the document says it, where the program goes by what becomes of it.
 typedef struct lk_config_said {
     char set[256], directory[LK_CONFIG_PATH_BYTES];
-    uint32_t arithmetic, precision, order, on_error;  // numbers of words
+    uint32_t arithmetic, fast_precision, order, on_error;  // numbers of words
 } lk_config_said;
 
 typedef struct lk_config {

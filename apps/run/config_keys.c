@@ -17,7 +17,7 @@
 #define MANY         ((uint64_t)1 << 40)
 
 static const char *const arithmetics[] = {"strict", "fast"};
-static const char *const precisions[] = {"tf32", "bf16"};
+static const char *const fast_precisions[] = {"tf32", "bf16"};
 static const char *const orders[] = {"global", "sharded"};
 static const char *const reduces[] = {"auto", "partials", "operands"};
 static const char *const overlaps[] = {"auto", "on", "off"};
@@ -47,7 +47,7 @@ static const char *const starts[] = {"new", "resume", "resume_or_start"};
     " {\"properties\": {\"model\": {\"required\": [\"networks\"]}}}]},"                       \
     " {\"if\": {\"required\": [\"accumulate\"], \"properties\": {\"accumulate\":"              \
     " {\"minimum\": 2}}}, \"then\": {\"required\": [\"replica_batch\"]}},"                     \
-    " {\"if\": {\"required\": [\"precision\"]}, \"then\": {\"required\": [\"arithmetic\"],"    \
+    " {\"if\": {\"required\": [\"fast_precision\"]}, \"then\": {\"required\": [\"arithmetic\"]," \
     " \"properties\": {\"arithmetic\": {\"const\": \"fast\"}}}}]"
 
 static const lk_key made_up[] = {
@@ -219,7 +219,8 @@ static const lk_key root[] = {
                .constant = 1, .meaning = "of initial weights and order of examples; --seed"}},
     {.value = {CHOICE("arithmetic", lk_config, said.arithmetic, arithmetics),
                .meaning = "the same bits on all hardware, or fast on a GPU"}},
-    {.value = {CHOICE("precision", lk_config, said.precision, precisions), .chosen = "tf32",
+    {.value = {CHOICE("fast_precision", lk_config, said.fast_precision, fast_precisions),
+               .chosen = "tf32",
                .meaning = "of products, in arithmetic fast alone"}},
     {.value = {VALUE(U32, "global_batch", lk_config, spec.global_batch), .most = LK_BATCH_MAX,
                .chosen = "product", .meaning = "examples of one step; or say replica_batch"}},

@@ -43,7 +43,7 @@ static uint32_t processors(void) {
     return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
 }
 
-bool lk_run_is_fast(const lk_run *run) { return run->config.spec.precision != LK_STRICT; }
+bool lk_run_is_fast(const lk_run *run) { return run->config.spec.fast_precision != LK_STRICT; }
 
 void lk_run_cublas(const lk_run *run, char *out, size_t bytes) {
     lk_blas_version_text(&run->gpus.gpu[0].fast.blas, out, bytes);
@@ -348,7 +348,8 @@ static void say_arithmetic(const lk_run *run, char *arithmetic, char *device, si
     lk_format(device, bytes, "not needed");
     if (!lk_run_is_fast(run)) return;
     lk_run_cublas(run, cublas, sizeof cublas);
-    lk_format(arithmetic, bytes, "fast, %s", lk_precision_name(run->config.spec.precision));
+    lk_format(arithmetic, bytes, "fast, %s",
+              lk_fast_precision_name(run->config.spec.fast_precision));
     lk_format(device, bytes, "%s with cuBLAS %s", run->gpus.gpu[0].device.name, cublas);
 }
 

@@ -24,7 +24,7 @@ void lk_saver_make(lk_saver *s, lk_run *run, const char *directory) {
         {"global_batch", s->numbers[1]},
         {"grain", s->numbers[2]},
         {"arithmetic", "fast"},
-        {"precision", lk_precision_name(spec->precision)},
+        {"precision", lk_fast_precision_name(spec->fast_precision)},
         {"gpu", run->gpus.gpu[0].device.name},
         {"cublas", s->cublas}};
     memcpy(s->pairs, pairs, sizeof pairs);

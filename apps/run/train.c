@@ -471,7 +471,7 @@ static lk_status write_arithmetic(const lk_trainer *t, lk_error *error) {
     int n = snprintf(text, sizeof text,
                      "{\n  \"arithmetic\": \"fast\",\n  \"precision\": \"%s\",\n  \"gpu\": "
                      "\"%s\",\n  \"cublas\": \"%s\"\n}\n",
-                     lk_precision_name(run->config.spec.precision), gpu, cublas);
+                     lk_fast_precision_name(run->config.spec.fast_precision), gpu, cublas);
     return lk_run_dir_write(&t->dir, "arithmetic.json", text, (size_t)n, error);
 }
 

@@ -20,10 +20,10 @@ enum { DEVICE_ALIGN_BYTES = 256 };
 
 // --- the plan ------------------------------------------------------------------------------------
 
-static bool is_fast(const lk_run_spec *spec) { return spec->precision != LK_STRICT; }
+static bool is_fast(const lk_run_spec *spec) { return spec->fast_precision != LK_STRICT; }
 
 static lk_fast_rules rules_of(const lk_run_spec *spec) {
-    return (lk_fast_rules){.precision = spec->precision,
+    return (lk_fast_rules){.precision = spec->fast_precision,
                            .grain = spec->grain,
                            .grains = lk_grain_count(spec),
                            .chunk_bytes = LK_FAST_CHUNK_BYTES};
@@ -296,7 +296,8 @@ static lk_status start_fast(lk_cuda_step *c, lk_error *error) {
     const uint64_t last = lk_steps_per_epoch(spec) - 1;
     if (!is_fast(spec)) return LK_OK;
     c->fast.rules = rules_of(spec);
-    LK_CHECK(lk_blas_open(&c->fast.blas, spec->precision, blas_plans_max(c->program), c->host.plans,
+    LK_CHECK(lk_blas_open(&c->fast.blas, spec->fast_precision, blas_plans_max(c->program),
+                          c->host.plans,
                           c->at.workspace, LK_BLAS_WORKSPACE_BYTES, error));
     c->rehearses = true;
     LK_CHECK(rehearse_step(c, 0, 0, error));

@@ -153,7 +153,7 @@ static void walk_microbatch(walk *w, const lk_microbatch *microbatch) {
 
 static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
     const lk_program *p = c->program;
-    const bool fast = p->spec->precision != LK_STRICT;
+    const bool fast = p->spec->fast_precision != LK_STRICT;
     walk w = {
         .s = {.stream = c->compute.stream, .rehearses = c->rehearses, .error = c->compute.code},
         .frame = {.program = p,

@@ -99,6 +99,9 @@ const lk_kernels lk_kernels_portable = {
     .load_u8 = load_u8,
     .column_sums = column_sums,
     .add = add,
+    .widen = widen,
+    .narrow = narrow,
+    .round = round_floats,
 };
 #else
 typedef int lk_no_sse2_kernels;  // a file of C is not empty

@@ -10,6 +10,8 @@
 
 #include "ops/cpu/plain.inc.h"
 
+#include "ops/cpu/half.inc.h"
+
 #ifdef V_NEON
 #include "ops/cpu/dense_neon.inc.h"
 
@@ -60,6 +62,9 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
     .load_u8 = TABLE_BEST(load_u8),
     .column_sums = column_sums,
     .add = add,
+    .widen = widen,
+    .narrow = narrow,
+    .round = round_floats,
 #ifdef V_NEON
     .weight_rows = INPUTS,
     .weight_floats = WEIGHT_FLOATS,

@@ -33,6 +33,8 @@
 //                       lanes at `to`, +0 to the others; returns how many were chosen
 //   v_max(a, b)         a > b ? a : b
 //   v_bits(m)           bit l is lane l
+//   v_load_f16(p), v_store_f16(p, v), v_round_f16(v)  floats of 16 bits, as of ops/half.h
+//   i_bits(v), v_from_bits(i)  the patterns of floats
 //   v_store_cells_first lane l of the bytes gets d ? 2 + c : b, of the yes/no in b, c and d
 //   v_transpose(r, p, s)  r[i] gets column i of the V_LANES rows of V_LANES floats at p, p + s, ..
 //
@@ -45,6 +47,7 @@
 #include <string.h>
 
 #include "ops/fmaf.h"
+#include "ops/half.h"
 #include "ops/math.h"
 
 // A sanitizer's checks in fully unrolled tiles take compilers many minutes: there, plain loops.
@@ -93,6 +96,17 @@ typedef __m512i vi;
 typedef __mmask16 vm;
 #define V_PIN(v) __asm__("" : "+v"(v))
 
+V_INLINE vi i_bits(vf v) { return _mm512_castps_si512(v); }
+V_INLINE vf v_from_bits(vi v) { return _mm512_castsi512_ps(v); }
+V_INLINE vf v_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+}
+V_INLINE void v_store_f16(uint16_t *p, vf v) {
+    _mm256_storeu_si256((void *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+V_INLINE vf v_round_f16(vf v) {
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 V_INLINE vf v_set1(float x) { return _mm512_set1_ps(x); }
 V_INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
 V_INLINE void v_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
@@ -209,6 +223,17 @@ typedef __m256i vi;
 typedef __m256 vm;  // all bits of a chosen lane are set
 #define V_PIN(v) __asm__("" : "+x"(v))
 
+V_INLINE vi i_bits(vf v) { return _mm256_castps_si256(v); }
+V_INLINE vf v_from_bits(vi v) { return _mm256_castsi256_ps(v); }
+V_INLINE vf v_load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
+}
+V_INLINE void v_store_f16(uint16_t *p, vf v) {
+    _mm_storeu_si128((void *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+V_INLINE vf v_round_f16(vf v) {
+    return _mm256_cvtph_ps(_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 V_INLINE vf v_set1(float x) { return _mm256_set1_ps(x); }
 V_INLINE vf v_load(const float *p) { return _mm256_loadu_ps(p); }
 V_INLINE void v_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
@@ -331,6 +356,15 @@ typedef uint32x4_t vm;  // all bits of a chosen lane are set
 #define V_PIN(v) (void)(v)  // fmla has no operand in memory
 #define V_APART 1
 
+V_INLINE vi i_bits(vf v) { return vreinterpretq_s32_f32(v); }
+V_INLINE vf v_from_bits(vi v) { return vreinterpretq_f32_s32(v); }
+V_INLINE vf v_load_f16(const uint16_t *p) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+V_INLINE void v_store_f16(uint16_t *p, vf v) {
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v)));
+}
+V_INLINE vf v_round_f16(vf v) { return vcvt_f32_f16(vcvt_f16_f32(v)); }
 V_INLINE vf v_set1(float x) { return vdupq_n_f32(x); }
 V_INLINE vf v_load(const float *p) { return vld1q_f32(p); }
 V_INLINE void v_store(float *p, vf v) { vst1q_f32(p, v); }
@@ -493,6 +527,20 @@ typedef vi vm;  // all bits of a chosen lane are set
 #define V_PIN(v) (void)(v)
 #endif
 
+V_INLINE vi i_bits(vf v) { return (vi)v; }
+V_INLINE vf v_from_bits(vi v) { return (vf)v; }
+V_INLINE vf v_load_f16(const uint16_t *p) {
+    vf v;
+    for (int i = 0; i < V_LANES; i++) v[i] = lk_half_to_float(p[i]);
+    return v;
+}
+V_INLINE void v_store_f16(uint16_t *p, vf v) {
+    for (int i = 0; i < V_LANES; i++) p[i] = lk_half_from_float(v[i]);
+}
+V_INLINE vf v_round_f16(vf v) {
+    for (int i = 0; i < V_LANES; i++) v[i] = lk_half_to_float(lk_half_from_float(v[i]));
+    return v;
+}
 V_INLINE vf v_set1(float x) { return (vf){x, x, x, x}; }
 V_INLINE vf v_load(const float *p) {
     vf v;

@@ -36,7 +36,7 @@ static void refuse(lk_blas *b, lk_cuda_stream *s, const lk_blas_shape *shape, ui
     lk_fail(&b->error, status,
             "arithmetic \"fast\": cuBLAS %s %s: %s, for %u products in %s of %llu x %llu by %llu x "
             "%llu with %llu bytes of workspace; use another precision, or arithmetic \"strict\"",
-            version, what, name_of(b, code), batches, lk_precision_name(b->precision),
+            version, what, name_of(b, code), batches, lk_fast_precision_name(b->precision),
             (unsigned long long)shape->rows, (unsigned long long)shape->terms,
             (unsigned long long)shape->terms, (unsigned long long)shape->columns,
             (unsigned long long)b->workspace_bytes);
@@ -58,7 +58,7 @@ static cublasStatus_t make_layout(const lk_blas *b, cublasLtMatrixLayout_t *layo
 static cublasStatus_t make_layouts(const lk_blas *b, lk_blas_plan *p) {
     const lk_blas_shape *s = &p->shape;
     const bool left = s->left_transposed, right = s->right_transposed;
-    const cudaDataType_t operand = b->precision == LK_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    const cudaDataType_t operand = b->precision == LK_FAST_BF16 ? CUDA_R_16BF : CUDA_R_32F;
     cublasStatus_t code = make_layout(b, &p->right, operand, right ? s->terms : s->columns,
                                       right ? s->columns : s->terms, s->right_ld, s->right_stride);
     if (code != CUBLAS_STATUS_SUCCESS) return code;
@@ -73,7 +73,8 @@ static cublasStatus_t make_product(const lk_blas *b, lk_blas_plan *p) {
     const int32_t right = p->shape.right_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int32_t left = p->shape.left_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasStatus_t code = c->cublasLtMatmulDescCreate(
-        &p->product, b->precision == LK_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+        &p->product,
+        b->precision == LK_FAST_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
         CUDA_R_32F);
     if (code != CUBLAS_STATUS_SUCCESS) return code;
     code = c->cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &right,
@@ -205,7 +206,7 @@ void lk_blas_multiply(lk_blas *b, lk_cuda_stream *s, const lk_blas_shape *shape,
 
 // --- start and end -------------------------------------------------------------------------------
 
-lk_status lk_blas_open(lk_blas *b, lk_precision precision, uint32_t plan_max, void *tables,
+lk_status lk_blas_open(lk_blas *b, lk_fast_precision precision, uint32_t plan_max, void *tables,
                        void *workspace, uint64_t workspace_bytes, lk_error *error) {
     *b = (lk_blas){.plans = tables,
                    .plan_max = plan_max,

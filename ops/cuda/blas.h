@@ -51,7 +51,7 @@ typedef struct lk_blas {
     void *handle;
     struct lk_blas_plan *plans;
     uint32_t plan_count, plan_max;
-    lk_precision precision;
+    lk_fast_precision precision;
     void *workspace;  // on the device
     uint64_t workspace_bytes;
     uint32_t version;  // 130100 is 13.1.0
@@ -63,7 +63,7 @@ uint64_t lk_blas_bytes(uint32_t plan_max);
 
 // `tables` is of the host, `workspace` of the current device. LK_UNAVAILABLE where there is no
 // cuBLAS of the version this was built for.
-lk_status lk_blas_open(lk_blas *b, lk_precision precision, uint32_t plan_max, void *tables,
+lk_status lk_blas_open(lk_blas *b, lk_fast_precision precision, uint32_t plan_max, void *tables,
                        void *workspace, uint64_t workspace_bytes, lk_error *error);
 void lk_blas_seal(lk_blas *b);
 void lk_blas_close(lk_blas *b);

@@ -156,14 +156,16 @@ static product_shape product_of(const lk_fast_layer *l) {
             true};
 }
 
-static uint64_t operand_bytes(lk_precision precision) { return precision == LK_BF16 ? 2 : 4; }
+static uint64_t operand_bytes(lk_fast_precision precision) {
+    return precision == LK_FAST_BF16 ? 2 : 4;
+}
 
 // Elements from row to row, so that all rows are aligned.
-static uint64_t operand_ld(lk_precision precision, uint64_t columns) {
+static uint64_t operand_ld(lk_fast_precision precision, uint64_t columns) {
     return lk_round_up(columns, LK_BLAS_ALIGN_BYTES / operand_bytes(precision));
 }
 
-static uint64_t float_ld(uint64_t columns) { return operand_ld(LK_TF32, columns); }
+static uint64_t float_ld(uint64_t columns) { return operand_ld(LK_FAST_TF32, columns); }
 
 // Offsets in scratch, in floats; LK_AS_IT_IS: used where it lies.
 #define LK_AS_IT_IS UINT64_MAX
@@ -182,14 +184,14 @@ static uint64_t take(uint64_t *used, uint64_t bytes) {
 }
 
 // An operand of `rows` of `columns`: in scratch if it must be converted or its rows moved apart.
-static uint64_t take_operand(lk_precision precision, uint64_t *used, uint64_t rows,
+static uint64_t take_operand(lk_fast_precision precision, uint64_t *used, uint64_t rows,
                              uint64_t columns) {
     const uint64_t ld = operand_ld(precision, columns);
-    if (precision == LK_TF32 && ld == columns) return LK_AS_IT_IS;
+    if (precision == LK_FAST_TF32 && ld == columns) return LK_AS_IT_IS;
     return take(used, rows * ld * operand_bytes(precision));
 }
 
-static uint64_t take_windows(lk_precision precision, uint64_t *used, uint64_t rows,
+static uint64_t take_windows(lk_fast_precision precision, uint64_t *used, uint64_t rows,
                              uint64_t columns) {
     return take(used, rows * operand_ld(precision, columns) * operand_bytes(precision));
 }

@@ -27,7 +27,7 @@ extern "C" {
 enum { LK_FAST_CHUNK_BYTES = 64 << 20 };
 
 typedef struct lk_fast_rules {
-    lk_precision precision;  // not LK_STRICT
+    lk_fast_precision precision;  // not LK_STRICT
     uint32_t grain;
     uint32_t grains;  // of a global batch: what algorithms are chosen for
     uint64_t chunk_bytes;

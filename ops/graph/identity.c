@@ -307,8 +307,8 @@ void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
     identity id = {.last = ""};
     lk_sha256_start(&id.hash);
     lk_sha256_add(&id.hash, title, sizeof title - 1);
-    if (spec->precision != LK_STRICT) {
-        add_text(&id, "arithmetic.fast_precision", lk_precision_name(spec->precision));
+    if (spec->fast_precision != LK_STRICT) {
+        add_text(&id, "arithmetic.fast_precision", lk_fast_precision_name(spec->fast_precision));
         add_number(&id, "arithmetic.fast_version", LK_FAST_VERSION, 4);
     }
     add_number(&id, "arithmetic.slice_terms", LK_SLICE_TERMS, 4);

@@ -20,10 +20,14 @@ enum { LK_GRAIN_MAX = 4096, LK_BATCH_MAX = 1 << 30 };
 // a GPU's library multiplies matrices, in operands of this precision and sums of fp32; the rest is
 // strict. The bits are then those of a GPU model and a version of the library, for any number of
 // replicas, and how a sum is cut (ops/cuda/fast.h) has a version of its own.
-typedef enum lk_precision { LK_STRICT = 0, LK_TF32 = 1, LK_BF16 = 2 } lk_precision;
+typedef enum lk_fast_precision {
+    LK_STRICT = 0,
+    LK_FAST_TF32 = 1,
+    LK_FAST_BF16 = 2
+} lk_fast_precision;
 enum { LK_FAST_VERSION = 1 };
 
-const char *lk_precision_name(lk_precision precision);
+const char *lk_fast_precision_name(lk_fast_precision precision);
 
 // The shape of one example on its way through the layers.
 typedef struct lk_shape {
@@ -179,7 +183,7 @@ typedef struct lk_run_spec {
     uint32_t global_batch;               // examples of one step, 1 to LK_BATCH_MAX
     uint32_t grain;                      // a power of two from 1 to LK_GRAIN_MAX
     bool drop_remainder;                 // the last, short batch of an epoch is left out
-    lk_precision precision;              // LK_STRICT, or that of the fast arithmetic
+    lk_fast_precision fast_precision;    // LK_STRICT, or that of the fast arithmetic
     uint64_t example_count;              // of the training set
     uint8_t data_hash[LK_SHA256_BYTES];  // of the training set
     // The order of the examples. "global": one permutation of the whole set; shards are 0.

@@ -278,7 +278,7 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
                       .checked = options->guards};
     LK_CHECK(lk_run_spec_check(spec, error));
     p->grains = lk_grain_count(spec);
-    if (spec->precision != LK_STRICT && !layout->device) {
+    if (spec->fast_precision != LK_STRICT && !layout->device) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "arithmetic \"fast\": only a GPU computes it; use \"strict\" here");
     }

@@ -228,7 +228,7 @@ class Lockstep:
         settings = {"global_batch": o.batch, "steps": steps, "log_every_steps": steps}
         if o.device == "cuda":
             more += ["--kernels", "cuda"]
-            settings.update({"arithmetic": "fast", "precision": o.precision, "grain": 1024,
+            settings.update({"arithmetic": "fast", "fast_precision": o.precision, "grain": 1024,
                              "layout.resident": "true"})
         for key, value in settings.items():
             more += ["--set", f"{key}={value}"]

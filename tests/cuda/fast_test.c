@@ -123,7 +123,7 @@ typedef struct device {
     float *x, *dy, *w, *bias, *mask, *y, *dx, *dw, *db;
 } device;
 
-static lk_fast_rules rules_of(lk_precision precision, uint32_t grain, uint64_t chunk_bytes) {
+static lk_fast_rules rules_of(lk_fast_precision precision, uint32_t grain, uint64_t chunk_bytes) {
     return (lk_fast_rules){precision, grain, 5, chunk_bytes};
 }
 
@@ -252,7 +252,7 @@ static void exact_sums_are_the_references(void **state) {
     for (uint32_t i = 0; i < LK_COUNT(layers) * LK_COUNT(batches); i++) {
         const layer *l = &layers[i / LK_COUNT(batches)];
         const uint32_t examples = batches[i % LK_COUNT(batches)];
-        for (lk_precision p = LK_TF32; p <= LK_BF16; p++) {
+        for (lk_fast_precision p = LK_FAST_TF32; p <= LK_FAST_BF16; p++) {
             const lk_fast_rules rules = rules_of(p, 8, i % 2 ? 1 : LK_FAST_CHUNK_BYTES);
             compute(l, &rules, &o, examples, 8, &found);
             expect(l, 8, &o, examples, &wanted);
@@ -274,7 +274,7 @@ static void grains_do_not_know_each_other(void **state) {
     for (uint32_t i = 0; i < LK_COUNT(layers); i++) {
         const layer *l = &layers[i];
         const uint64_t chunks[] = {1, 4000, 16000};
-        for (lk_precision p = LK_TF32; p <= LK_BF16; p++) {
+        for (lk_fast_precision p = LK_FAST_TF32; p <= LK_FAST_BF16; p++) {
             lk_fast_rules rules = rules_of(p, 4, LK_FAST_CHUNK_BYTES);
             compute(l, &rules, &o, 43, 43, &all);
             for (uint32_t part = 4; part <= 24; part += 4) {
@@ -298,7 +298,7 @@ static void nodes_join(void **state) {
     fill_all(&o, true, 3);
     for (uint32_t i = 0; i < LK_COUNT(layers); i++) {
         const layer *l = &layers[i];
-        const lk_fast_rules rules = rules_of(LK_BF16, 4, i % 2 ? 1 : LK_FAST_CHUNK_BYTES);
+        const lk_fast_rules rules = rules_of(LK_FAST_BF16, 4, i % 2 ? 1 : LK_FAST_CHUNK_BYTES);
         right = o;
         memcpy(right.x, o.x + 32 * in_floats(l), 11 * in_floats(l) * sizeof(float));
         memcpy(right.dy, o.dy + 32 * out_floats(l), 11 * out_floats(l) * sizeof(float));
@@ -336,7 +336,7 @@ static void operands_are_rounded_to_nearest_even(void **state) {
         if ((bits & 0x7f800000u) == 0x7f800000u) bits ^= 0x40000000u;
         memcpy(&o.x[i], &bits, sizeof bits);
     }
-    const lk_fast_rules rules = rules_of(LK_BF16, 4, LK_FAST_CHUNK_BYTES);
+    const lk_fast_rules rules = rules_of(LK_FAST_BF16, 4, LK_FAST_CHUNK_BYTES);
     compute(&one, &rules, &o, 43, 43, &r);
     for (uint32_t i = 0; i < 43 * 8; i++) assert_true(r.y[i] == to_bf16(o.x[i]));
     assert_int_equal(r.bad_op, UINT32_MAX);
@@ -351,7 +351,7 @@ static void operands_are_rounded_to_nearest_even(void **state) {
 static void failing(const char *call, uint32_t n, lk_status status, const char *said) {
     static uint64_t tables[8192];
     static operands o;
-    const lk_fast_rules rules = rules_of(LK_TF32, 4, LK_FAST_CHUNK_BYTES);
+    const lk_fast_rules rules = rules_of(LK_FAST_TF32, 4, LK_FAST_CHUNK_BYTES);
     device d;
     fill_all(&o, false, 5);
     open_device(&d, &layers[1], &rules, &o, 12, tables);
@@ -386,7 +386,7 @@ static void scratch_grows(void **state) {
     for (uint32_t i = 0; i < LK_COUNT(layers); i++) {
         const lk_fast_layer v = view(&layers[i]);
         for (uint64_t chunk = 1; chunk < 1 << 20; chunk *= 3) {
-            const lk_fast_rules rules = rules_of(i % 2 ? LK_BF16 : LK_TF32, 4, chunk);
+            const lk_fast_rules rules = rules_of(i % 2 ? LK_FAST_BF16 : LK_FAST_TF32, 4, chunk);
             for (lk_fast_pass p = LK_FAST_FORWARD; p <= LK_FAST_WEIGHT_GRADIENT; p++) {
                 uint64_t most = 0;
                 for (uint32_t m = 1; m <= 300; m++) {
@@ -404,7 +404,7 @@ static void plans_are_few(void **state) {
     static operands o;
     static results r;
     const uint64_t before = lk_host_blas_counted().heuristics;
-    const lk_fast_rules rules = rules_of(LK_BF16, 4, 1);
+    const lk_fast_rules rules = rules_of(LK_FAST_BF16, 4, 1);
     fill_all(&o, false, 6);
     compute(&layers[0], &rules, &o, 43, 4, &r);
     // Three passes, each for a whole and for a short grain.

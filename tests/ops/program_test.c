@@ -500,8 +500,8 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
     case 9: o->nesterov = true; return true;
     case 10: s->seed ^= 1ull << 32; return true;
     case 11: s->drop_remainder = true; return true;
-    case 12: s->precision = LK_TF32; return true;
-    case 13: s->precision = LK_BF16; return true;
+    case 12: s->fast_precision = LK_FAST_TF32; return true;
+    case 13: s->fast_precision = LK_FAST_BF16; return true;
     case 14: s->example_count++; return true;
     case 15: s->data_hash[31] ^= 1; return true;
     case 16: s->shards = 2, s->shard_first = shards; return true;

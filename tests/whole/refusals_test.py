@@ -32,7 +32,7 @@ CASES = {
     "same layer name, far apart": ({"model.layers.4.name": "conv"}, [], []),
     "layer name with a slash": ({DENSE + ".name": "a/b"}, [], []),
     "name of the directory above": ({"name": ".."}, [], []),
-    "precision of strict": ({"precision": "bf16"}, [], []),
+    "precision of strict": ({"fast_precision": "bf16"}, [], []),
     "unknown input": ({"model.layers.4.inputs": ["dens"]}, [], []),
     "an input that comes later": ({DENSE + ".inputs": ["logits"]}, [], []),
     "a sum of one": ({"model.layers.4": {"type": "add", "inputs": ["dense"]}}, [], []),

@@ -40,7 +40,7 @@ def train(program, config, settings, directory, *more):
 
 
 def fast(precision):
-    return ["--set", "arithmetic=fast", "--set", f"precision={precision}"]
+    return ["--set", "arithmetic=fast", "--set", f"fast_precision={precision}"]
 
 
 def speed(text):

@@ -33,7 +33,7 @@ ROWS = [
 
 
 def fast(precision, *more):
-    return ["--kernels", "cuda", "--set", "arithmetic=fast", "--set", f"precision={precision}",
+    return ["--kernels", "cuda", "--set", "arithmetic=fast", "--set", f"fast_precision={precision}",
             "--set", "grain=16", *more]
 
 
@@ -97,7 +97,7 @@ def accuracy(t):
         length = ["--set", f"steps={steps}", "--fresh", "--run-dir"]
         strict = t.expect(0, "train", config, *length, "strict")[1]
         lines = t.expect(0, "train", config, *length, precision, "--kernels", "cuda", "--set",
-                         "arithmetic=fast", "--set", f"precision={precision}")[1]
+                         "arithmetic=fast", "--set", f"fast_precision={precision}")[1]
         wanted, found = (float(value(out, "test_accuracy")) for out in (strict, lines))
         t.check(abs(wanted - found) < 5.0 and (steps < 80 or found > 25.0), "accuracy", wanted,
                 found)
@@ -173,7 +173,7 @@ def refusing(t):
         refused(t, 69, "matrix units of a GPU", "--set", "arithmetic=fast", "--kernels", kernels)
     refused(t, 69, "no GPU can be used here", *on_cuda, LOCKSTEP_HOST_CUDA_DEVICES="0")
     refused(t, 78, "loss scaled", *fast("fp16"))
-    refused(t, 78, "precision", "--set", "precision=bf16")
+    refused(t, 78, "precision", "--set", "fast_precision=bf16")
     refused(t, 78, "arithmetic", "--set", "arithmetic=quick")
     refused(t, 69, "libcublasLt.so.13 cannot be loaded", *on_cuda, LOCKSTEP_HOST_CUDA_FAIL="dlopen")
     refused(t, 69, "libcublasLt.so.13 has no cublasLtMatmul", *on_cuda,

@@ -162,7 +162,7 @@ def two_sums(more):
 def fast():
     """GPUs alone, and of one kind: the bits of one."""
     more = ["--set", "grain=16", "--set", "steps=4", *TEST_SET]
-    bf16, tf32 = (["--set", "arithmetic=fast", "--set", f"precision={precision}"]
+    bf16, tf32 = (["--set", "arithmetic=fast", "--set", f"fast_precision={precision}"]
                   for precision in ("bf16", "tf32"))
     one = T.expect(0, "train", MATRIX, "--run-dir", "fast", "--fresh", *gpu(), *bf16,
                    *more)[1]

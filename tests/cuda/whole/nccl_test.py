@@ -62,7 +62,7 @@ def same_bits(t):
 
 def fast(t):
     """The fast arithmetic, too, is that of one GPU."""
-    same = ["--kernels", "cuda", "--set", 'arithmetic="fast"', "--set", 'precision="tf32"']
+    same = ["--kernels", "cuda", "--set", 'arithmetic="fast"', "--set", 'fast_precision="tf32"']
     wanted = train(t, 4, "fast", *same)[1]
     for row in ROWS[1:3] if FEW else ROWS[1:]:
         lines = train(t, 4, "fast", *same, *row)[1]

@@ -141,7 +141,7 @@ def going_on():
 def fast():
     """The fast arithmetic of several workers is that of one GPU."""
     more = ["--set", "grain=16", "--set", "steps=4", "--set", "arithmetic=fast", "--set",
-            "precision=bf16", *TEST_SET]
+            "fast_precision=bf16", *TEST_SET]
     one = T.expect(0, "train", MATRIX, "--run-dir", "fast", "--fresh", *gpu(), *more)[1]
     lines, _ = run([gpus(2, 3), gpu()], *more)
     T.check(result(lines) == result(one) and result(one)[0], "fast", result(lines), result(one))

@@ -1,0 +1,103 @@
+// half.inc.h - floats of 16 bits in memory: widened as they are loaded, rounded once as they are
+// stored. In the words of vector.h; compiled once per variant.
+#include "ops/op.h"
+
+// To nearest even by integers: what is cut off is 16 bits. A NaN may become infinity or a number,
+// so whoever asks looks at v itself, too.
+V_INLINE vi bfloat_bits(vf v) {
+    const vi bits = i_bits(v), odd = i_and(i_shift_right(bits, 16), i_set1(1));
+    return i_shift_right(i_add(bits, i_add(odd, i_set1(0x7fff))), 16);
+}
+
+V_INLINE vf half_load(const bool f16, const uint16_t *p) {
+    return f16 ? v_load_f16(p) : v_from_bits(i_shift_left(i_load_u16(p), 16));
+}
+V_INLINE void half_store(const bool f16, uint16_t *p, vf v) {
+    if (f16)
+        v_store_f16(p, v);
+    else
+        i_store_u16(p, bfloat_bits(v));
+}
+V_INLINE vf half_round(const bool f16, vf v) {
+    return f16 ? v_round_f16(v) : v_from_bits(i_shift_left(bfloat_bits(v), 16));
+}
+
+// --- of one vector -------------------------------------------------------------------------------
+
+V_INLINE vf narrow_vector(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
+                          const float *src, uint16_t *dst, vf bad) {
+    vf v = v_load(src);
+    bad = v_note(bad, v);
+    if (rule == LK_NARROW_RELU) v = v_relu(v);
+    vf rounded = half_round(f16, v);
+    bad = v_note(bad, rounded);
+    if (rule == LK_NARROW_RELU_AFTER) rounded = v_relu(rounded);
+    if (rule == LK_NARROW_MASK) rounded = v_keep(v_gt(half_load(f16, mask), v_zero()), rounded);
+    half_store(f16, dst, rounded);  // exact
+    return bad;
+}
+
+// What is left at the end goes through a vector of its own.
+V_INLINE uint32_t narrow_all(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
+                             uint64_t count, const float *src, uint16_t *dst) {
+    vf bad = v_zero();
+    uint64_t i = 0;
+    for (; i + V_LANES <= count; i += V_LANES) {
+        bad = narrow_vector(f16, rule, mask ? mask + i : NULL, src + i, dst + i, bad);
+    }
+    if (i < count) {
+        uint16_t from[V_LANES] = {0}, to[V_LANES];
+        float some[V_LANES] = {0};
+        const uint64_t rest = count - i;
+        memcpy(some, src + i, rest * sizeof *some);
+        if (mask) memcpy(from, mask + i, rest * sizeof *from);
+        bad = narrow_vector(f16, rule, from, some, to, bad);
+        memcpy(dst + i, to, rest * sizeof *to);
+    }
+    return v_noted(bad);
+}
+
+V_INLINE uint32_t narrow_by(const bool f16, const lk_narrow *how, uint64_t count, const float *src,
+                            uint16_t *dst) {
+    switch (how->rule) {
+    case LK_NARROW_RELU: return narrow_all(f16, LK_NARROW_RELU, NULL, count, src, dst);
+    case LK_NARROW_RELU_AFTER: return narrow_all(f16, LK_NARROW_RELU_AFTER, NULL, count, src, dst);
+    case LK_NARROW_MASK: return narrow_all(f16, LK_NARROW_MASK, how->mask, count, src, dst);
+    case LK_NARROW: break;
+    }
+    return narrow_all(f16, LK_NARROW, NULL, count, src, dst);
+}
+
+static uint32_t narrow(const lk_narrow *how, uint64_t count, const float *src, uint16_t *dst) {
+    if (how->dtype == LK_F16) return narrow_by(true, how, count, src, dst);
+    return narrow_by(false, how, count, src, dst);
+}
+
+V_INLINE void widen_all(const bool f16, uint64_t count, const uint16_t *src, float *dst) {
+    uint64_t i = 0;
+    for (; i + V_LANES <= count; i += V_LANES) v_store(dst + i, half_load(f16, src + i));
+    for (; i < count; i++) dst[i] = f16 ? lk_half_to_float(src[i]) : lk_bfloat_to_float(src[i]);
+}
+
+static void widen(lk_dtype dtype, uint64_t count, const uint16_t *src, float *dst) {
+    if (dtype == LK_F16)
+        widen_all(true, count, src, dst);
+    else
+        widen_all(false, count, src, dst);
+}
+
+V_INLINE uint32_t round_all(const bool f16, uint64_t count, const float *src, float *dst) {
+    vf bad = v_zero();
+    uint64_t i = 0;
+    for (; i < count; i += V_LANES) {
+        const uint32_t some = (uint32_t)LK_MIN(count - i, (uint64_t)V_LANES);
+        const vf v = v_load_first(src + i, some), rounded = half_round(f16, v);
+        bad = v_note(v_note(bad, v), rounded);
+        v_store_first(dst + i, some, rounded);
+    }
+    return v_noted(bad);
+}
+
+static uint32_t round_floats(lk_dtype dtype, uint64_t count, const float *src, float *dst) {
+    return dtype == LK_F16 ? round_all(true, count, src, dst) : round_all(false, count, src, dst);
+}
