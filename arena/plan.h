@@ -29,7 +29,7 @@ typedef enum lk_dtype { LK_F32, LK_U8, LK_U16, LK_U32 } lk_dtype;
     X(LK_CLASS_PARAMETER, "parameter")                                                             \
     X(LK_CLASS_SLOT, "slot") X(LK_CLASS_GRADIENT, "gradient") X(LK_CLASS_ACTIVATION, "activation") \
         X(LK_CLASS_STAGING, "staging") X(LK_CLASS_EXCHANGE, "exchange")                            \
-            X(LK_CLASS_SCRATCH, "scratch")
+            X(LK_CLASS_SCRATCH, "scratch") X(LK_CLASS_STATE, "state")
 
 typedef enum lk_tensor_class {
 #define LK_CLASS_ENUM(name, text) name,
