@@ -566,7 +566,7 @@ static uint32_t graph_of(const lk_cuda_step *c, uint64_t step) {
 // The scalars of a step as they are now: what was staged ahead of a verdict did not know it.
 static void stage_scalars(lk_cuda_step *c, uint64_t step) {
     const uint64_t slot = step % c->slots;
-    c->host.scalars[slot] = lk_step_scalars_at(c->program->spec, step);
+    c->host.scalars[slot] = lk_step_scalars_at(c->program->spec, step, 0);
     lk_cuda_copy_in(&c->compute, c->at.scalars + slot, c->host.scalars + slot,
                     sizeof(lk_step_scalars));
 }
