@@ -32,7 +32,7 @@ static inline bool lk_dtype_is_half(lk_dtype dtype) { return dtype >= LK_F16; }
     X(LK_CLASS_PARAMETER, "parameter")                                                             \
     X(LK_CLASS_SLOT, "slot") X(LK_CLASS_GRADIENT, "gradient") X(LK_CLASS_ACTIVATION, "activation") \
         X(LK_CLASS_STAGING, "staging") X(LK_CLASS_EXCHANGE, "exchange")                            \
-            X(LK_CLASS_SCRATCH, "scratch")
+            X(LK_CLASS_SCRATCH, "scratch") X(LK_CLASS_STATE, "state")
 
 typedef enum lk_tensor_class {
 #define LK_CLASS_ENUM(name, text) name,

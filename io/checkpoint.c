@@ -378,6 +378,8 @@ static lk_status check_step(const lk_safetensors *reader, uint64_t *step, lk_err
 typedef struct passage {
     const lk_safetensors *reader;
     lk_sha256 content, digest, state;
+    size_t states_at;   // the first tensor that is a state
+    uint64_t step;      // as recorded, 0 where it is no number: state_hash has it before the states
     lk_error infinite;  // the first element that is not finite: said where all else is right
 } passage;
 
@@ -401,11 +403,21 @@ static lk_status check_head(const lk_safetensors *reader, lk_error *error) {
     return LK_OK;
 }
 
+// A number that is not one, or more than there are tensors, is said by the state hash.
+static void find_states(passage *p) {
+    const char *count = lk_safetensors_metadata(p->reader, LK_CHECKPOINT_KEY_STATES);
+    const char *step = lk_safetensors_metadata(p->reader, LK_CHECKPOINT_KEY_STEP);
+    const uint64_t states = count ? strtoull(count, NULL, 10) : 0;
+    p->states_at = p->reader->entry_count - (size_t)LK_MIN(states, p->reader->entry_count);
+    p->step = step ? strtoull(step, NULL, 10) : 0;
+}
+
 // The header passes first, as it was parsed.
 static void pass_header(passage *p, const lk_safetensors *reader) {
     const size_t behind = HEX_AT + HEX_DIGITS;
     p->reader = reader;
     p->infinite.status = LK_OK;
+    find_states(p);
     lk_sha256_start(&p->content);
     lk_sha256_start(&p->digest);
     lk_sha256_start(&p->state);
@@ -414,7 +426,7 @@ static void pass_header(passage *p, const lk_safetensors *reader) {
     lk_sha256_add(&p->content, reader->header + behind, (size_t)reader->data_at - behind);
 }
 
-static bool is_slot(const lk_safetensors_entry *entry) {
+static bool has_two_slashes(const lk_safetensors_entry *entry) {
     const char *slash = strchr(entry->name, '/');
     return slash && strchr(slash + 1, '/');
 }
@@ -438,9 +450,10 @@ static void look_for_infinite(passage *p, const lk_safetensors_entry *entry, con
 }
 
 // One tensor, to `out`; where that is NULL, through a buffer.
-static lk_status pass_entry(passage *p, const lk_safetensors_entry *entry, char *out,
-                            lk_error *error) {
+static lk_status pass_entry(passage *p, size_t number, char *out, lk_error *error) {
     const lk_safetensors *reader = p->reader;
+    const lk_safetensors_entry *entry = &reader->entries[number];
+    if (number == p->states_at) lk_sha256_add_u64(&p->state, p->step);
     char chunk[VERIFY_CHUNK_BYTES];
     const uint64_t bytes = entry->end - entry->begin;
     for (uint64_t at = 0; at < bytes;) {
@@ -450,7 +463,7 @@ static lk_status pass_entry(passage *p, const lk_safetensors_entry *entry, char 
                                   reader->data_at + entry->begin + at, error));
         lk_sha256_add(&p->content, to, piece);
         lk_sha256_add(&p->state, to, piece);
-        if (!is_slot(entry)) lk_sha256_add(&p->digest, to, piece);
+        if (!has_two_slashes(entry)) lk_sha256_add(&p->digest, to, piece);
         if (entry->dtype == LK_SAFETENSORS_F32) {
             look_for_infinite(p, entry, to, at / 4, piece / 4);
         }
@@ -499,7 +512,7 @@ static lk_status judge(passage *p, uint64_t *step, lk_error *error) {
                        lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_SHA256), error));
     LK_CHECK(check_version(reader, error));
     LK_CHECK(check_step(reader, step, error));
-    lk_sha256_add_u64(&p->state, *step);
+    if (p->states_at == reader->entry_count) lk_sha256_add_u64(&p->state, *step);
     LK_CHECK(check_sum(p, &p->digest, "the digest of its parameters",
                        lk_safetensors_metadata(reader, LK_CHECKPOINT_KEY_DIGEST), error));
     LK_CHECK(check_sum(p, &p->state, "its state hash",
@@ -514,7 +527,7 @@ lk_status lk_checkpoint_read(const lk_safetensors *reader, void *values, uint64_
     pass_header(&p, reader);
     for (size_t i = 0; i < reader->entry_count; i++) {
         const lk_safetensors_entry *entry = &reader->entries[i];
-        LK_CHECK(pass_entry(&p, entry, values ? (char *)values + entry->begin : NULL, error));
+        LK_CHECK(pass_entry(&p, i, values ? (char *)values + entry->begin : NULL, error));
     }
     return judge(&p, step, error);
 }
@@ -595,7 +608,7 @@ lk_status lk_checkpoint_load(const lk_safetensors *reader, const lk_safetensors_
     for (size_t i = 0; i < reader->entry_count; i++) {
         const lk_safetensors_entry *entry = &reader->entries[i];
         void *data = find_wanted(tensors, tensor_count, entry->name)->data;
-        LK_CHECK(pass_entry(&p, entry, data, error));
+        LK_CHECK(pass_entry(&p, i, data, error));
     }
     return judge(&p, step, error);
 }

@@ -13,9 +13,11 @@
 //
 // Training records two hashes of its own (ops/ARITHMETIC.md, section 11), and where they stand they
 // are compared too, with the same bytes at the same time:
-//   "digest"      SHA-256 of the parameters, in file order
-//   "state_hash"  of all tensors, in file order, and of the step as a u64
-// A tensor whose name has two slashes is a slot, LAYER/PARAMETER/SLOT; any other is a parameter.
+//   "digest"      SHA-256 of the parameters, and of the states that evaluation reads, in file order
+//   "state_hash"  of parameters and slots, in file order, of the step as a u64, then of the states
+// A tensor whose name has two slashes is a slot, LAYER/PARAMETER/SLOT, or a state that evaluation
+// does not read; any other is a parameter, or a state that it does. The last "state_tensors" of the
+// file's tensors are states: none where that is not recorded.
 //
 // Whoever loads gets bytes that were hashed where they lie then: nothing is read a second time.
 //
@@ -44,6 +46,9 @@ enum {
 // Keys of the caller's that are compared.
 #define LK_CHECKPOINT_KEY_DIGEST "digest"
 #define LK_CHECKPOINT_KEY_STATE  "state_hash"
+
+// A key of the caller's that says which tensors are states.
+#define LK_CHECKPOINT_KEY_STATES "state_tensors"
 
 typedef struct lk_checkpoint_job {
     const char *directory;                 // must exist

@@ -15,6 +15,7 @@
 #include "arena/plan.h"
 #include "ops/geometry.h"
 #include "ops/metric.h"
+#include "ops/moving.h"
 #include "ops/optimizer.h"
 
 #define LK_NONE UINT32_MAX
@@ -95,10 +96,11 @@ typedef enum lk_role {
     LK_DX,       // gradient of x, written
     LK_MASK,     // the tensor whose ReLU mask is applied to dx
     LK_SCRATCH,  // means nothing before and after
+    LK_STATE,    // the first of its states; the others follow it (lk_lane.state)
     LK_ROLES
 } lk_role;
 
-enum { LK_OP_INPUTS = 2, LK_OP_PARAMS = 2 };
+enum { LK_OP_INPUTS = 2, LK_OP_PARAMS = 2, LK_OP_STATES = 2 };
 
 // One op. Tensors and parameters are numbers in the program's tables, LK_NONE where it has none.
 typedef struct lk_op {
@@ -184,6 +186,7 @@ typedef struct lk_weight_rows {
 typedef struct lk_lane {
     void *at[LK_ROLES];          // the op's tensors, NULL where it has none
     float *param[LK_OP_PARAMS];  // its parameters
+    float *state[LK_OP_STATES];  // its states, NULL where it has none
     uint32_t examples;           // of the microbatch: rows of x and y; of a block of grains
     bool train;                  // false: evaluation, no gradient is wanted
     // What random words are drawn by (ARITHMETIC.md 10), in training: the number of the first row's
@@ -249,6 +252,11 @@ struct lk_op_type {
     lk_status (*declare)(lk_builder *b, lk_op *op);
     // Emits the ops for the gradients of its parameters and inputs, from that of y.
     lk_status (*differentiate)(lk_builder *b, uint32_t op);
+    // Emits what it adds up over the grains of a step for its states (lk_build_state_sums), in
+    // training of its network: before all gradients.
+    lk_status (*observe)(lk_builder *b, uint32_t op);
+    // An op that adds up for states: how APPLY makes each of them follow its mean over a step.
+    lk_moving (*moving)(const lk_op *op);
     // A gradient op whose rows can be computed apart, from the operands of all replicas: how many
     // there are, and of how many floats.
     void (*rows)(const lk_op *op, uint64_t *rows, uint64_t *columns);

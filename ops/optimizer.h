@@ -51,8 +51,9 @@ typedef struct lk_optimizer {
 // What changes from step to step, computed once a step in strict fp32 and read by pointer.
 //
 // s counts steps and always advances: the order of examples, random numbers and logs go by it. t
-// counts the updates that were applied before this one: learning rates and bias corrections go by
-// it. A step that is not skipped is an update, so t is s as long as nothing skips.
+// counts the updates of the objective that were applied before this one: learning rates and bias
+// corrections go by it. A step that is not skipped is an update, so t of the one objective is s as
+// long as nothing skips.
 typedef struct lk_step_scalars {
     LK_WIDE uint64_t s, t;
     float learning_rate;  // of this step
@@ -62,6 +63,7 @@ typedef struct lk_step_scalars {
     float root;       // adam: factor of sqrt(v)
     float decay;      // weight decay beside the gradient: w loses so much of itself
     float l2;         // .. and as a part of it
+    uint32_t examples;  // of the step
 } lk_step_scalars;
 
 // One update of `count` elements: g = (sum[i] + 0.0f) * inverse_n, cut to clipvalue, then the

@@ -126,6 +126,10 @@ static json_t *make_layer(const lk_layer_words *words) {
     json_t *text = make_value(name);
     put(text, "pattern", json_string("^[^/]+$"));
     put(properties, name->name, describe(text, name));
+    if (words->type->params_max) {
+        const lk_setting *trainable = &lk_layer_common[LK_LAYER_TRAINABLE];
+        put(properties, trainable->name, describe(make_value(trainable), trainable));
+    }
     put(properties, inputs->name,
         describe(json_pack("{s:s, s:{s:s}, s:i, s:i}", "type", "array", "items", "type", "string",
                            "minItems", wanted, "maxItems", wanted),

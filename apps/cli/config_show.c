@@ -261,6 +261,9 @@ static void fill_layers(json_t *layers, const lk_config *c, uint32_t first, uint
         (void)json_array_append_new(before,
                                     json_string(i ? layer_name(c, first + i - 1) : input));
         fill(layer, lk_layer_common[LK_LAYER_INPUTS].name, before);
+        if (words->type->params_max) {
+            fill(layer, lk_layer_common[LK_LAYER_TRAINABLE].name, json_true());
+        }
         fill_settings(layer, words->keys, words->key_count);
     }
 }

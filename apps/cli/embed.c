@@ -125,6 +125,7 @@ static void put_layer(FILE *f, const lk_layer *l) {
     fprintf(f, "    {.type = &lk_layer_%s,\n     .name = ", words->name);
     put_string(f, l->name);
     for (uint32_t i = 0; i < words->key_count; i++) put_field(f, &words->keys[i], l);
+    if (l->frozen) fprintf(f, ",\n     .frozen = true");
     if (l->input_count) {
         fprintf(f, ",\n     .input_count = %uu, .inputs = {", l->input_count);
         for (uint32_t i = 0; i < l->input_count; i++)

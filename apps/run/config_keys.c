@@ -312,6 +312,10 @@ const lk_setting lk_layer_common[] = {
     [LK_LAYER_INPUTS] = {.name = "inputs",
                          .chosen = "the layer before",
                          .meaning = "names of layers before it, or \"input\""},
+    [LK_LAYER_TRAINABLE] = {.name = "trainable",
+                            .kind = LK_SETTING_BOOL,
+                            .constant = 1,
+                            .meaning = "of layers with parameters; false: they stay as they are"},
 };
 
 const lk_setting lk_loss_common[] = {

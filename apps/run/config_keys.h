@@ -44,9 +44,10 @@ typedef struct lk_key {
 extern const lk_key lk_config_keys;
 // What a network, an objective and a value of one are; all but texts is read by hand.
 extern const lk_setting lk_network_keys[3], lk_objective_keys[5], lk_value_keys[3];
-// What every layer has beside the keys of its type. "type" and "inputs" are read by hand.
-extern const lk_setting lk_layer_common[3];
-enum { LK_LAYER_TYPE, LK_LAYER_NAME, LK_LAYER_INPUTS };
+// What every layer has beside the keys of its type; all are read by hand. "trainable" is of those
+// with parameters alone.
+extern const lk_setting lk_layer_common[4];
+enum { LK_LAYER_TYPE, LK_LAYER_NAME, LK_LAYER_INPUTS, LK_LAYER_TRAINABLE };
 
 extern const lk_setting lk_loss_common[2];
 enum { LK_LOSS_TYPE, LK_LOSS_INPUTS };

@@ -74,6 +74,18 @@ static lk_status read_name(const layer_list *list, const lk_json_cursor *at, con
                           list->network, name, length, sizeof l->name - 1);
 }
 
+static lk_status read_trainable(const lk_json_cursor *at, lk_layer *l, lk_error *error) {
+    const char *key = lk_layer_common[LK_LAYER_TRAINABLE].name;
+    lk_json_cursor given;
+    bool trainable = true;
+    LK_CHECK(lk_json_get_bool(at, key, LK_JSON_OPTIONAL, &trainable, error));
+    l->frozen = !trainable;
+    if (l->type->params_max || !lk_json_find(at, key, &given)) return LK_OK;
+    return lk_json_refuse(&given, error,
+                          "a layer of type \"%s\" has no parameters; take it out",
+                          lk_layer_words_of(l->type)->name);
+}
+
 static lk_status read_layer(const lk_config *c, const layer_list *list, const lk_json_cursor *at,
                             uint32_t index, lk_layer *l, lk_error *error) {
     const char *others[LK_COUNT(lk_layer_common)], *names[LK_KEY_CHOICES_MAX];
@@ -89,6 +101,7 @@ static lk_status read_layer(const lk_config *c, const layer_list *list, const lk
     *l = (lk_layer){.type = words->type};
     LK_CHECK(read_name(list, at, words->name, index, l, error));
     LK_CHECK(read_inputs(c, list, at, index, l, error));
+    LK_CHECK(read_trainable(at, l, error));
     return lk_config_read_settings(at, words->keys, words->key_count, others, LK_COUNT(others), l,
                                    error);
 }

@@ -120,7 +120,13 @@ static lk_status write_scalars(lk_journal *r, const char *kind, uint64_t done, d
         lk_events_scalar(e, tag, (float)named.r->counts[i] / (float)named.r->examples);
     }
     if (strcmp(kind, "train") == 0) {
-        const lk_step_scalars scalars = lk_step_scalars_at(spec, done - 1);
+        const lk_run *run = r->run;
+        const lk_step_place at = lk_step_place_of(&spec->model, done - 1);
+        const uint64_t skipped =
+            lk_steps_skipped(&run->program, run->core.device, at.objective);
+        // The step itself may be one of them: then its rate is what it would have been.
+        const lk_step_scalars scalars =
+            lk_step_scalars_at(spec, done - 1, LK_MIN(skipped, at.update));
         lk_events_scalar(e, "train/learning_rate", scalars.learning_rate);
         lk_events_scalar(e, "train/epoch", (float)place_after(spec, done).epoch);
         if (rate > 0) {

@@ -312,7 +312,7 @@ static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
     lk_sha256 hash;
     lk_sha256_start(&hash);
     lk_sha256_add_u64(&hash, p->loss_offset);
-    for (uint32_t i = 0; i < p->param_count; i++) {
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
         lk_sha256_add_u64(&hash, p->params[i].node_offset);
         lk_sha256_add_u64(&hash, p->params[i].count);
         lk_sha256_add_u64(&hash, p->tensors[p->params[i].tensor].offset);
@@ -484,10 +484,16 @@ uint32_t lk_run_tensor_count(const lk_run *run) {
 static void tensor_of(const lk_run *run, uint32_t index, lk_safetensors_tensor *out) {
     const lk_tensor *t = &run->program.tensors[index];
     *out = (lk_safetensors_tensor){.name = t->name,
-                                   .dtype = LK_SAFETENSORS_F32,
+                                   .dtype = t->dtype == LK_U32 ? LK_SAFETENSORS_U32
+                                                               : LK_SAFETENSORS_F32,
                                    .dim_count = t->rank,
                                    .data = run->core.device ? run->core.device + t->offset : NULL};
     for (uint32_t i = 0; i < t->rank; i++) out->dims[i] = t->shape[i];
+}
+
+size_t lk_run_pair_count(const lk_run *run) {
+    const size_t all = lk_run_is_fast(run) ? LK_RUN_STATE_PAIRS : LK_RUN_STATE_PAIRS - 4;
+    return all - (run->program.state_count ? 0 : 1);
 }
 
 void lk_run_tensors(const lk_run *run, lk_safetensors_tensor *out) {
@@ -504,15 +510,17 @@ static lk_status measure_checkpoint(lk_run *run, lk_error *error) {
     lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
     static const char *const keys[LK_RUN_STATE_PAIRS] = {
         "run_identity", "digest", "state_hash", "lockstep_version", "name", "seed",
-        "global_batch", "grain",  "arithmetic", "precision",        "gpu",  "cublas"};
-    for (uint32_t i = 0; i < LK_RUN_STATE_PAIRS; i++)
+        "global_batch", "grain",  "arithmetic", "precision",        "gpu",  "cublas",
+        LK_CHECKPOINT_KEY_STATES};
+    const size_t pair_count = LK_RUN_STATE_PAIRS - (run->program.state_count ? 0 : 1);
+    for (uint32_t i = 0; i < pair_count; i++)
         pairs[i] = (lk_safetensors_pair){keys[i], zeros};
     lk_safetensors_tensor *tensors = calloc(lk_run_tensor_count(run), sizeof *tensors);
     if (!tensors) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
     lk_run_tensors(run, tensors);
     const lk_checkpoint_job job = {.directory = ".",
                                    .metadata = pairs,
-                                   .metadata_count = LK_COUNT(pairs),
+                                   .metadata_count = pair_count,
                                    .tensors = tensors,
                                    .tensor_count = lk_run_tensor_count(run)};
     size_t bytes = 0;

@@ -22,7 +22,7 @@
 #include "io/manifest.h"
 #include "io/run_dir.h"
 
-enum { LK_RUN_LOG_BYTES = 64 * 1024, LK_RUN_STATE_PAIRS = 12, LK_RUN_STACK_BYTES = 128 * 1024 };
+enum { LK_RUN_LOG_BYTES = 64 * 1024, LK_RUN_STATE_PAIRS = 13, LK_RUN_STACK_BYTES = 128 * 1024 };
 
 // What a command wants from a run beyond the step itself; each adds bytes to the plan.
 typedef struct lk_run_needs {
@@ -180,12 +180,14 @@ const lk_cuda_calls *lk_cuda_linked(void);
 // Total steps of the configured run.
 uint64_t lk_run_steps(const lk_run *run);
 
-// Digest: SHA-256 over all parameters in canonical order. State hash: parameters, then every slot
-// of every parameter, then the number of steps done.
+// See comm/step/hash.h.
 void lk_run_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]);
 void lk_run_state_hash(const lk_run *run, uint64_t steps_done, char hex[LK_SHA256_HEX_BYTES]);
 
-// Parameters and slots as the checkpoint sees them: (lk_run_tensor_count) entries.
+// What a checkpoint records besides tensors: so many pairs.
+size_t lk_run_pair_count(const lk_run *run);
+
+// Parameters, slots and states as the checkpoint sees them: (lk_run_tensor_count) entries.
 uint32_t lk_run_tensor_count(const lk_run *run);
 void lk_run_tensors(const lk_run *run, lk_safetensors_tensor *out);
 

@@ -12,8 +12,9 @@ void lk_saver_make(lk_saver *s, lk_run *run, const char *directory) {
     snprintf(s->numbers[0], sizeof s->numbers[0], "%llu", (unsigned long long)spec->seed);
     snprintf(s->numbers[1], sizeof s->numbers[1], "%u", spec->global_batch);
     snprintf(s->numbers[2], sizeof s->numbers[2], "%u", spec->grain);
+    snprintf(s->numbers[3], sizeof s->numbers[3], "%u", run->program.state_count);
     // A strict checkpoint is the same wherever it was computed, so the last four are not its.
-    const size_t count = lk_run_is_fast(run) ? LK_RUN_STATE_PAIRS : LK_RUN_STATE_PAIRS - 4;
+    const size_t count = lk_run_pair_count(run);
     const lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS] = {
         {"run_identity", run->identity_hex},
         {"digest", s->digest},
@@ -28,6 +29,10 @@ void lk_saver_make(lk_saver *s, lk_run *run, const char *directory) {
         {"gpu", run->gpus.gpu[0].device.name},
         {"cublas", s->cublas}};
     memcpy(s->pairs, pairs, sizeof pairs);
+    if (run->program.state_count) {
+        s->pairs[count - 1] =
+            (lk_safetensors_pair){LK_CHECKPOINT_KEY_STATES, s->numbers[3]};
+    }
     lk_run_cublas(run, s->cublas, sizeof s->cublas);
     s->job = (lk_checkpoint_job){.directory = directory,
                                  .metadata = s->pairs,

@@ -130,7 +130,7 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
                    microbatch = needs->evaluation ? p->microbatch_examples : 0;
     lk_arena_open(&c->arena, NULL, 0);
     at->states = take(c, "state", sizeof(lk_cuda_state), 2);
-    at->params = take(c, "parameter table", p->param_count * sizeof(lk_cuda_param), 1);
+    at->params = take(c, "parameter table", lk_entry_count(p) * sizeof(lk_cuda_param), 1);
     at->nodes = take(c, "node tables", c->table_max * sizeof(lk_cuda_node), 2);
     at->device = take(c, "device region", p->regions[LK_REGION_DEVICE].bytes, 1);
     at->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, DEVICE_ALIGN_BYTES);
@@ -184,7 +184,7 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     h->losses = lk_arena_take(a, "pinned: losses", losses, 1, line);
     h->state = lk_arena_take(a, "pinned: state", sizeof(lk_cuda_state), 1, line);
     h->params =
-        lk_arena_take(a, "pinned: parameters", p->param_count * sizeof(lk_cuda_param), 1, line);
+        lk_arena_take(a, "pinned: parameters", lk_entry_count(p) * sizeof(lk_cuda_param), 1, line);
     h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), 2, line);
     take_staging(c, a);
     h->pinned_bytes = a->used - start;
@@ -245,21 +245,35 @@ static void clear_nodes(lk_cuda_step *c) {
     }
 }
 
+static void *on_device(const lk_cuda_step *c, uint32_t tensor) {
+    return c->at.device + c->program->tensors[tensor].offset;
+}
+
+// In order of their places in a node. What is not updated takes none: of no elements, at the place
+// of the next.
 static void write_params(lk_cuda_step *c) {
     const lk_program *p = c->program;
-    for (uint32_t i = 0; i < p->param_count; i++) {
+    uint64_t next = 0;
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
         const lk_param *param = &p->params[i];
         lk_cuda_param *out = &c->host.params[i];
-        *out = (lk_cuda_param){
-            .node_offset = param->node_offset,
-            .count = param->count,
-            .w = (float *)(void *)(c->at.device + p->tensors[param->tensor].offset)};
-        for (uint32_t s = 0; s < lk_optimizer_slot_count(&p->spec->optimizer); s++) {
-            out->slots[s] = (float *)(void *)(c->at.device + p->tensors[param->slots[s]].offset);
+        *out = (lk_cuda_param){.node_offset = next};
+        if (param->gradient_op == LK_NONE) continue;
+        lk_assert(param->node_offset == next);
+        out->count = param->count;
+        out->w = on_device(c, param->tensor);
+        next += lk_round_up(param->count, 16);
+        const lk_op *op = &p->ops[param->gradient_op];
+        if (i >= p->param_count) {
+            out->moving = op->type->moving(op);
+            continue;
+        }
+        for (uint32_t s = 0; s < lk_optimizer_slot_count(p->optimizer); s++) {
+            out->slots[s] = on_device(c, param->slots[s]);
         }
     }
     lk_cuda_copy_in(&c->compute, c->at.params, c->host.params,
-                    p->param_count * sizeof *c->host.params);
+                    lk_entry_count(p) * sizeof *c->host.params);
 }
 
 // What cuBLAS said goes before what a stream says of it.
@@ -444,7 +458,8 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
                            .sparse = lk_step_positions(spec, step) != lk_step_examples(spec, step),
                            .epoch = step / steps,
                            .position = step % steps * spec->global_batch + c->batch_first};
-    c->host.scalars[step % c->slots] = lk_step_scalars_at(spec, step);
+    // Of a GPU's steps none is skipped: what it will have computed is not known this early.
+    c->host.scalars[step % c->slots] = lk_step_scalars_at(spec, step, 0);
     if (!is_resident(c)) {
         gather(spec, c->source, &batch, image_bytes(c), c->host.images + first * image_bytes(c),
                c->host.labels + first);

@@ -389,8 +389,8 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
         metrics.nodes = gradients + 1;
         count = 1;
     }
-    lk_cuda_update(&s, &p->spec->optimizer, c->at.params, p->param_count, p->loss_offset, gradients,
-                   count, metrics, scalars);
+    lk_cuda_update(&s, &p->spec->optimizer, c->at.params, lk_entry_count(p), p->loss_offset,
+                   gradients, count, metrics, scalars);
     lk_cuda_step_end(&s, metrics, count, scalars, c->results, c->slots);
     r->error = s.error;
 }

@@ -41,7 +41,7 @@ bool lk_exchange_boxes(const lk_program *p) { return !p->layout.shared && !p->la
 uint32_t lk_cut_buckets(const lk_program *p, uint64_t floats, uint32_t most, lk_bucket *buckets) {
     lk_bucket now = {.end = p->loss_offset};
     uint32_t count = 0;
-    for (uint32_t i = p->param_count; i-- > 0;) {
+    for (uint32_t i = lk_entry_count(p); i-- > 0;) {
         const uint32_t op = p->params[i].gradient_op;
         if (op == LK_NONE) continue;
         uint32_t before = i;  // the trained parameter before it
@@ -248,7 +248,7 @@ void lk_exchange_apply(lk_exchange *x, lk_group *group, uint32_t replica, uint64
     if (bucket == 0) (void)lk_group_begin_update(group, replica);
     for (uint32_t owner = 0; owner < x->world; owner++) {
         lk_partition partition = lk_bucket_partition(whole, x->world, owner);
-        for (uint32_t i = 0; i < p->param_count; i++) {
+        for (uint32_t i = 0; i < lk_entry_count(p); i++) {
             const lk_param *param = &p->params[i];
             uint64_t begin = LK_MAX(LK_MAX(partition.begin, mine.begin), param->node_offset);
             uint64_t end =

@@ -33,6 +33,9 @@ void lk_digest(const lk_program *p, const uint8_t *device, char hex[LK_SHA256_HE
     lk_sha256_start(&hash);
     for (uint32_t i = 0; i < p->param_count; i++)
         add_tensor(p, device, &hash, p->params[i].tensor);
+    for (uint32_t i = p->param_count; i < lk_entry_count(p); i++) {
+        if (lk_state_evaluated(p, i)) add_tensor(p, device, &hash, p->params[i].tensor);
+    }
     finish_hex(&hash, hex);
 }
 
@@ -52,5 +55,7 @@ void lk_state_hash(const lk_program *p, const uint8_t *device, uint64_t steps_do
         }
     }
     lk_sha256_add_u64(&hash, steps_done);
+    for (uint32_t i = p->param_count; i < lk_entry_count(p); i++)
+        add_tensor(p, device, &hash, p->params[i].tensor);
     finish_hex(&hash, hex);
 }

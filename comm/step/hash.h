@@ -11,8 +11,9 @@
 // sum of the hashes of its parts, whoever computes them.
 uint64_t lk_step_hash(const float *values, uint64_t first, uint64_t count);
 
-// Digest: SHA-256 over all parameters in canonical order. State hash: parameters, then every slot
-// of every parameter, then the number of steps done. `device` is the start of the device region.
+// Digest: SHA-256 over all parameters in canonical order, then the states that evaluation reads.
+// State hash: parameters, then every slot of every parameter, then the number of steps done, then
+// all states. `device` is the start of the device region.
 void lk_digest(const lk_program *program, const uint8_t *device, char hex[LK_SHA256_HEX_BYTES]);
 void lk_state_hash(const lk_program *program, const uint8_t *device, uint64_t steps_done,
                    char hex[LK_SHA256_HEX_BYTES]);

@@ -19,7 +19,7 @@ static void update_partition(lk_member *m) {
     if (m->verdict == LK_VERDICT_APPLY) {
         lk_step_update(group, m->replica, m->driver->step);
     } else {
-        (void)lk_group_begin_update(group, m->replica);
+        lk_step_pass(group, m->replica, m->verdict == LK_VERDICT_SKIP);
     }
 }
 
@@ -125,7 +125,7 @@ static void apply_bucket(lk_member *m) {
     if (m->verdict == LK_VERDICT_APPLY) {
         lk_exchange_apply(d->exchange, d->group, m->replica, d->step, m->bucket);
     } else if (m->bucket == 0) {
-        (void)lk_group_begin_update(d->group, m->replica);
+        lk_step_pass(d->group, m->replica, m->verdict == LK_VERDICT_SKIP);
     }
 }
 

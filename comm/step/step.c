@@ -154,7 +154,11 @@ __attribute__((always_inline)) static inline lk_microbatches start(lk_group *gro
     lk_microbatches microbatches = lk_step_microbatches(group->program, replica, step);
     lk_frame_start(f);
     begin_progress(group, replica, &microbatches);
-    if (replica == 0) group->scalars = lk_step_scalars_at(group->program->spec, step);
+    if (replica == 0) {
+        const uint64_t skipped =
+            lk_steps_skipped(group->program, f->device, group->program->objective);
+        group->scalars = lk_step_scalars_at(group->program->spec, step, skipped);
+    }
     // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
     const bool none = microbatches.at >= microbatches.end && group->program->checked;
     for (uint32_t op = 0; none && op < group->program->reduce_op; op++) lk_check_before_op(f, op);
@@ -228,19 +232,41 @@ typedef struct update {
     float *scratch;
 } update;
 
+static void note_bad(lk_group *group, uint32_t replica, uint32_t index) {
+    group->bad_param[replica] = LK_MIN(group->bad_param[replica], index);
+}
+
+// A state follows the mean of what the step added up for it.
+static void follow_sums(lk_group *group, uint32_t replica, uint32_t index, uint64_t first,
+                        uint64_t count, const float *sum) {
+    const lk_op *op = &group->program->ops[group->program->params[index].gradient_op];
+    const lk_moving moving = op->type->moving(op);
+    float *state = lk_param_at(&group->frames[replica], index) + first;
+    bool bad = false;
+    for (uint64_t i = 0; i < count; i++) {
+        state[i] = lk_moving_of_sum(moving, group->scalars.examples, state[i], sum[i]);
+        bad |= !(state[i] - state[i] == 0.0f);
+    }
+    if (bad) note_bad(group, replica, index);
+}
+
 static void apply_at(lk_group *group, uint32_t replica, uint32_t index, uint64_t first,
                      uint64_t count, const float *sum) {
     const lk_program *p = group->program;
     const lk_param *param = &p->params[index];
     const lk_frame *frame = &group->frames[replica];
     const lk_optimizer *o = p->optimizer;
+    if (index >= p->param_count) {
+        follow_sums(group, replica, index, first, count, sum);
+        return;
+    }
     float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
     for (uint32_t s = 0; s < lk_optimizer_slot_count(o); s++) {
         slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
     }
     float *w = lk_param_at(frame, index) + first;
     if (lk_apply_of(group->kernels, o)(o, &group->scalars, count, sum, w, slots) == 0) return;
-    group->bad_param[replica] = LK_MIN(group->bad_param[replica], index);
+    note_bad(group, replica, index);
 }
 
 void lk_group_apply(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,
@@ -378,13 +404,20 @@ void lk_step_update(lk_group *group, uint32_t replica, uint64_t step) {
     uint64_t sixteens = p->node_floats / 16;
     uint64_t begin = sixteens * u.sharer / group->sharers * 16;
     uint64_t end = sixteens * (u.sharer + 1) / group->sharers * 16;
-    for (uint32_t i = 0; i < p->param_count; i++) {
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
         if (p->params[i].mode == LK_REDUCE_PARTIALS) {
             update_partials(&u, i, begin, end);
         } else {
             update_operands(&u, i);
         }
     }
+}
+
+// The device region is one where memory is shared; otherwise every worker has its own.
+void lk_step_pass(lk_group *group, uint32_t replica, bool skipped) {
+    const bool first = (group->program->layout.shared ? group->first : 0) + replica == 0;
+    (void)lk_group_begin_update(group, replica);
+    if (skipped && first) lk_skip_step(group->program, group->frames[replica].device);
 }
 
 // --- results -----------------------------------------------------------------------------------

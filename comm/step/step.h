@@ -118,6 +118,9 @@ void lk_step_foresee(lk_group *group, uint64_t step);
 void lk_step_update(lk_group *group, uint32_t replica, uint64_t step);
 // Between the two, for each replica that asks: what all of this process have found.
 void lk_step_flags(const lk_group *group, uint32_t replica, uint64_t step, lk_flags *out);
+// In its place where nothing is to be written: `skipped` says that the step counts as one that was
+// (state: lk_steps_skipped), not one that is computed again.
+void lk_step_pass(lk_group *group, uint32_t replica, bool skipped);
 // After all replicas' updates.
 lk_step_result lk_step_finish(lk_group *group, uint64_t step);
 

@@ -17,6 +17,7 @@
 
 #include "ops/geometry.h"
 #include "ops/metric.h"
+#include "ops/moving.h"
 #include "ops/optimizer.h"
 
 #ifdef __cplusplus
@@ -152,12 +153,14 @@ typedef struct lk_cuda_node {
     uint64_t merges;
 } lk_cuda_node;
 
-// One parameter, in a table in device memory, ascending in node_offset.
+// One parameter, or a state that follows the sums of a step, in a table in device memory, ascending
+// in node_offset. One that is not updated has no elements, and the place of the next.
 typedef struct lk_cuda_param {
     uint64_t node_offset;  // of its gradient, in floats from the start of a node
     uint64_t count;
     float *w;
     float *slots[LK_OPTIMIZER_SLOTS_MAX];
+    lk_moving moving;  // of a state; terms 0: a parameter
 } lk_cuda_param;
 
 // Where the scalars of a step lie, in device memory: slot `step % slots` of a ring, which the host

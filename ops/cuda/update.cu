@@ -146,6 +146,12 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         const lk_cuda_param *p = &params[index];
         if (at < p->node_offset || at - p->node_offset >= p->count) continue;
         float sum = lk_cuda_reduce(nodes, node_count, at);
+        if (p->moving.terms > 0) {
+            float *at_state = p->w + (at - p->node_offset);
+            *at_state = lk_moving_of_sum(p->moving, scalars.examples, *at_state, sum);
+            if (lk_cuda_not_finite(*at_state)) atomicMin(&state->bad_param, index);
+            continue;
+        }
         if (apply(o, scalars, sum, p->w, p->slots, at - p->node_offset)) {
             atomicMin(&state->bad_param, index);
         }

@@ -71,24 +71,25 @@ lk_status lk_build_slots(lk_builder *b, uint32_t param, const lk_optimizer *o, c
     return LK_OK;
 }
 
-// Of several networks all parameters are there before the first op: the one of that name, or
-// LK_NONE.
-static uint32_t param_named(const lk_builder *b, const char *name) {
+// Of several networks all parameters and states are there before the first op: the one of that
+// name, or LK_NONE.
+static uint32_t entry_named(const lk_builder *b, const lk_param *entries, uint32_t count,
+                            const char *name) {
     const lk_program *p = b->program;
     if (!lk_graph_of(&p->spec->model) || b->params_only) return LK_NONE;
-    for (uint32_t i = 0; i < p->param_count; i++) {
-        const char *a = p->tensors[p->params[i].tensor].name, *c = name;
+    for (uint32_t i = 0; i < count; i++) {
+        const char *a = p->tensors[entries[i].tensor].name, *c = name;
         while (*a && *a == *c) a++, c++;
         if (*a == *c) return i;
     }
-    lk_panic(__FILE__, __LINE__, "a parameter that its network has not");
+    lk_panic(__FILE__, __LINE__, "a parameter or state that its network has not");
 }
 
 lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_param_shape *s) {
     lk_program *p = b->program;
     char name[LK_NAME_BYTES];
     lk_format(name, sizeof name, "%s/%s", layer_name(p, op), s->suffix);
-    op->param[which] = param_named(b, name);
+    op->param[which] = entry_named(b, p->params, p->param_count, name);
     if (op->param[which] != LK_NONE) return LK_OK;
     lk_param *param = &p->params[p->param_count];
     *param = (lk_param){.initializer = s->initializer,
@@ -102,8 +103,59 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
                              s->size, &param->tensor));
     for (uint32_t i = 0; i < s->rank; i++) param->count *= s->size[i];
     p->param_floats += param->count;
+    if (p->spec->model.layers[op->layer].frozen) return LK_OK;
     if (!b->params_only) return lk_build_slots(b, op->param[which], p->optimizer, "", param->slots);
     return lk_graph_of(&p->spec->model)->calls->slots(b, op->layer, op->param[which]);
+}
+
+static lk_status new_state(lk_builder *b, const char *name, const lk_state_shape *s,
+                           uint32_t *tensor) {
+    lk_param *state = &b->states[b->program->state_count++];
+    *state = (lk_param){.initializer = s->initializer,
+                        .count = 1,
+                        .gradient_op = LK_NONE,
+                        .node_offset = UINT64_MAX / 2};  // of no node
+    LK_CHECK(lk_build_tensor(b, name, LK_CLASS_STATE, s->dtype, LK_REGION_DEVICE, s->rank, s->size,
+                             &state->tensor));
+    for (uint32_t i = 0; i < s->rank; i++) state->count *= s->size[i];
+    *tensor = state->tensor;
+    return LK_OK;
+}
+
+lk_status lk_build_state(lk_builder *b, lk_op *op, uint32_t which, const lk_state_shape *s,
+                         uint32_t *tensor) {
+    const lk_program *p = b->program;
+    char name[LK_NAME_BYTES];
+    lk_assert(s->dtype == LK_F32 || s->dtype == LK_U32);
+    if (!op) return new_state(b, s->suffix, s, tensor);
+    lk_format(name, sizeof name, "%s/%s", layer_name(p, op), s->suffix);
+    const uint32_t there = entry_named(b, b->states, p->state_count, name);
+    if (there == LK_NONE) {
+        LK_CHECK(new_state(b, name, s, tensor));
+    } else {
+        *tensor = b->states[there].tensor;
+    }
+    if (which == 0) op->tensor[LK_STATE] = *tensor;
+    lk_assert(which < LK_OP_STATES && *tensor == op->tensor[LK_STATE] + which);
+    return LK_OK;
+}
+
+// How many steps of each objective were skipped.
+static lk_status count_skipped(lk_builder *b) {
+    const lk_model *m = &b->program->spec->model;
+    const lk_state_shape counts = {.suffix = "run/steps/skipped",
+                                   .dtype = LK_U32,
+                                   .rank = 2,
+                                   .size = {lk_objective_count(m), 2}};
+    return m->skips ? lk_build_state(b, NULL, 0, &counts, &b->program->skipped) : LK_OK;
+}
+
+// Behind the parameters, now that they are all there.
+static void gather_states(lk_builder *b) {
+    lk_program *p = b->program;
+    lk_param *to = p->params + p->param_count;
+    for (uint32_t i = 0; i < p->state_count; i++) to[i] = b->states[i];
+    b->states = to;
 }
 
 // --- shapes --------------------------------------------------------------------------------------
@@ -354,8 +406,9 @@ static void count_users(lk_builder *b) {
 }
 
 static bool trains(const lk_builder *b, uint32_t layer) {
-    const lk_graph *g = lk_graph_of(&b->program->spec->model);
-    return !g || g->calls->trains(b, layer);
+    const lk_model *m = &b->program->spec->model;
+    if (m->layers[layer].frozen) return false;
+    return !lk_graph_of(m) || lk_graph_of(m)->calls->trains(b, layer);
 }
 
 static lk_status forward_tensors(lk_builder *b) {
@@ -383,7 +436,10 @@ lk_status lk_build_forward(lk_builder *b) {
     LK_CHECK(build_layers(b));
     if (b->program->layout.fuse) fuse(b);
     count_users(b);
-    return forward_tensors(b);
+    LK_CHECK(forward_tensors(b));
+    LK_CHECK(count_skipped(b));
+    gather_states(b);
+    return LK_OK;
 }
 
 // --- pass 4: the loss, and backward --------------------------------------------------------------
@@ -440,6 +496,7 @@ void lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t of,
                              uint32_t count) {
     lk_program *p = b->program;
     const lk_graph *graph = lk_graph_of(&p->spec->model);
+    if (!trains(b, p->ops[of].layer)) return;
     if (graph && !graph->calls->takes_gradient(b, of, first)) return;
     lk_op *g = lk_build_use_gradient(b, type, of);
     for (uint32_t i = first; i < first + count; i++) {
@@ -447,6 +504,24 @@ void lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t of,
         if (g->param[i] != LK_NONE) p->params[g->param[i]].gradient_op = p->op_count - 1;
     }
     if (graph) graph->calls->add_uses(b, of, first);
+}
+
+lk_status lk_build_state_sums(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t count) {
+    lk_program *p = b->program;
+    const lk_graph *graph = lk_graph_of(&p->spec->model);
+    const uint32_t tensor = p->ops[of].tensor[LK_STATE];
+    if (!trains(b, p->ops[of].layer)) return LK_OK;
+    if (graph && !graph->calls->takes_gradient(b, of, 0)) return LK_OK;
+    lk_op *g = lk_build_use_gradient(b, type, of);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t entry = p->param_count;
+        while (p->params[entry].tensor != tensor + i) entry++;
+        lk_assert(entry < lk_entry_count(p));
+        g->param[i] = entry;
+        p->params[entry].gradient_op = p->op_count - 1;
+    }
+    if (graph) graph->calls->add_uses(b, of, 0);
+    return LK_OK;
 }
 
 // Where a user's share of the gradient of op `of`'s y goes: the first user's is the gradient, the
@@ -534,6 +609,9 @@ lk_status lk_build_backward(lk_builder *b) {
     lk_program *p = b->program;
     b->value = 0;
     LK_CHECK(lk_program_loss(p)->build(b));
+    for (uint32_t i = 0; i < p->forward_end; i++) {
+        if (p->ops[i].type->observe) LK_CHECK(p->ops[i].type->observe(b, i));
+    }
     for (uint32_t i = p->forward_end; i-- > 0;) {
         const lk_op *op = &p->ops[i];
         if (!op->wants) continue;

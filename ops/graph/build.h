@@ -26,6 +26,7 @@ struct lk_builder {
     lk_value output;                      // ... which it sets; of a loss, its first input
     lk_value target;                      // of a loss, its second input; else op LK_NONE
     uint32_t ops_max, tensors_max;        // entries of the program's tables
+    lk_param *states;  // (state_count) until all parameters are known, behind which they go then
     uint32_t value;                       // what ops are emitted for: lk_op.value
     bool params_only;                     // no tensor of the replica region is made
 };
@@ -61,6 +62,26 @@ typedef struct lk_param_shape {
     const lk_initializer *initializer;
 } lk_param_shape;
 lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_param_shape *shape);
+
+// A state, named LAYER/suffix of op `op` or, where that is NULL, as `suffix` says. One that
+// evaluation reads has one slash in its name, any other has two. State `which` of an op is behind
+// the ones before it (lk_lane.state). *tensor: what holds it.
+typedef struct lk_state_shape {
+    const char *suffix;
+    lk_dtype dtype;  // LK_F32 or LK_U32
+    uint32_t rank;
+    uint64_t size[LK_RANK_MAX];
+    const lk_initializer *initializer;  // NULL: zeros
+} lk_state_shape;
+lk_status lk_build_state(lk_builder *b, lk_op *op, uint32_t which, const lk_state_shape *shape,
+                         uint32_t *tensor);
+
+// --- for lk_op_type.observe ----------------------------------------------------------------------
+
+// What op `of` adds up for its states, `count` of them: an op of `type`, of scope LK_SCOPE_GRAINS,
+// that reads LK_X and LK_AUX of `of` and writes the node of state i to sums[i]; with the uses of a
+// network as lk_build_param_gradient has them. `of` of a layer that is not trained adds up nothing.
+lk_status lk_build_state_sums(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t count);
 
 // --- for lk_op_type.differentiate ----------------------------------------------------------------
 

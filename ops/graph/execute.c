@@ -181,6 +181,12 @@ lk_lane lk_lane_of(lk_frame *f, const lk_op *op, uint32_t examples) {
         .examples = examples, .train = true, .ahead = &f->ahead, .device = f->lane_device};
     for (uint32_t r = 0; r < LK_ROLES; r++) lane.at[r] = lk_tensor_at(f, op->tensor[r]);
     for (uint32_t i = 0; i < LK_OP_PARAMS; i++) lane.param[i] = lk_param_at(f, op->param[i]);
+    for (uint32_t i = 0; i < LK_OP_STATES && op->tensor[LK_STATE] != LK_NONE; i++) {
+        const uint32_t tensor = op->tensor[LK_STATE] + i;
+        const bool is_state = tensor < f->program->tensor_count &&
+                              f->program->tensors[tensor].class_ == LK_CLASS_STATE;
+        lane.state[i] = is_state ? lk_tensor_at(f, tensor) : NULL;
+    }
     return lane;
 }
 

@@ -408,7 +408,7 @@ static lk_status graph_forward(lk_builder *b) {
 // --- gradients of parameters with several uses ---------------------------------------------------
 
 static bool is_use(const lk_program *p, uint32_t op, uint32_t of, uint32_t param) {
-    return p->ops[op].layer == p->ops[of].layer &&
+    return p->ops[op].layer == p->ops[of].layer && p->ops[op].type == p->ops[of].type &&
            p->ops[op].param[param] == p->ops[of].param[param];
 }
 

@@ -132,7 +132,7 @@ static bool has_inputs(const lk_layer *l, uint32_t number) {
 
 static void add_layer(identity *id, const lk_layer *l, uint32_t number, uint32_t before) {
     const lk_layer_words *words = lk_layer_words_of(l->type);
-    bool inputs = has_inputs(l, before), type = true;
+    bool inputs = has_inputs(l, before), frozen = l->frozen, type = true;
     char key[LK_IDENTITY_KEY_BYTES];
     for (uint32_t i = 0; i <= words->key_count; i++) {
         const char *next = i < words->key_count ? words->keys[i].name : NULL;
@@ -140,6 +140,11 @@ static void add_layer(identity *id, const lk_layer *l, uint32_t number, uint32_t
             lk_format(key, sizeof key, "model.layer.%04u.inputs", number);
             add_u32s(id, key, l->input_count, l->inputs);
             inputs = false;
+        }
+        if (frozen && (!next || compare("trainable", next) < 0)) {
+            lk_format(key, sizeof key, "model.layer.%04u.trainable", number);
+            add_number(id, key, 0, 4);
+            frozen = false;
         }
         if (type && (!next || compare("type", next) < 0)) {
             lk_format(key, sizeof key, "model.layer.%04u.type", number);

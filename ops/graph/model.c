@@ -36,11 +36,16 @@ uint32_t lk_step_positions(const lk_run_spec *spec, uint64_t step) {
     return spec->shards ? spec->global_batch : lk_step_examples(spec, step);
 }
 
-lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step) {
-    // No step is skipped: as many updates of its objective were applied as came before it.
+lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step, uint64_t skipped) {
+    // Every step of an objective that is not skipped is an update of it.
     const lk_step_place place = lk_step_place_of(&spec->model, step);
-    return lk_optimizer_scalars(lk_optimizer_of(spec, place.objective), step, place.update,
-                                1.0f / (float)lk_step_examples(spec, step));
+    const uint32_t examples = lk_step_examples(spec, step);
+    lk_assert(skipped <= place.update);
+    lk_step_scalars scalars =
+        lk_optimizer_scalars(lk_optimizer_of(spec, place.objective), step, place.update - skipped,
+                             1.0f / (float)examples);
+    scalars.examples = examples;
+    return scalars;
 }
 
 lk_place lk_place_of(const lk_run_spec *spec, uint64_t position) {

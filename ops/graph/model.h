@@ -46,6 +46,7 @@ typedef struct lk_model {
     const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy
     lk_loss_options loss_options;
     const lk_graph *graph;  // NULL: one network and one objective, the short form
+    bool skips;  // a verdict may skip steps, so that t is state of its own (program.h, `skipped`)
 } lk_model;
 
 // NULL: the short form. What is made for boards knows no other, since `lockstep embed` refuses it,
@@ -239,8 +240,9 @@ typedef struct lk_batch_start {
 } lk_batch_start;
 lk_batch_start lk_batch_start_of(const lk_run_spec *spec, uint64_t step);
 
-// What changes from step to step, of step `step`.
-lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step);
+// What changes from step to step, of step `step`, where `skipped` steps of its objective before it
+// were skipped.
+lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step, uint64_t skipped);
 
 // The default grain: the largest power of two up to 16 that divides global_batch.
 uint32_t lk_default_grain(uint32_t global_batch);

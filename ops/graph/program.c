@@ -44,11 +44,20 @@ static uint32_t params_max(const lk_model *m) {
     return most;
 }
 
+static uint32_t states_max(const lk_model *m) {
+    uint32_t most = m->skips ? 1 : 0;
+    for (uint32_t i = 0; i < m->layer_count; i++) most += m->layers[i].type->states_max;
+    return most;
+}
+
+// Of lk_program.params.
+static uint32_t entries_max(const lk_model *m) { return params_max(m) + states_max(m); }
+
 // Input, labels, loss, nodes, views, scratch of REDUCE and of a device.
 uint32_t lk_program_tensors_max(const lk_model *m) {
-    if (lk_graph_of(m)) return lk_graph_of(m)->calls->entries(m).tensors;
-    uint32_t most =
-        7 + shares_max(m) + target_max(m) + params_max(m) * (1 + LK_OPTIMIZER_SLOTS_MAX);
+    if (lk_graph_of(m)) return lk_graph_of(m)->calls->entries(m).tensors + states_max(m);
+    uint32_t most = 7 + shares_max(m) + target_max(m) + states_max(m) +
+                    params_max(m) * (1 + LK_OPTIMIZER_SLOTS_MAX);
     for (uint32_t i = 0; i < m->layer_count; i++) {
         const lk_layer *l = &m->layers[i];
         most += l->type->tensors_max + (l->activation ? l->activation->tensors_max : 0);
@@ -67,7 +76,7 @@ static uint64_t order_bytes(const lk_model *m) {
 uint64_t lk_program_bytes(const lk_model *m) {
     return lk_round_up(lk_program_ops_max(m) * sizeof(lk_op), 64) +
            lk_round_up(lk_program_tensors_max(m) * sizeof(lk_tensor), 64) +
-           lk_round_up(params_max(m) * sizeof(lk_param), 64) + lk_round_up(order_bytes(m), 64);
+           lk_round_up(entries_max(m) * sizeof(lk_param), 64) + lk_round_up(order_bytes(m), 64);
 }
 
 uint64_t lk_programs_bytes(const lk_model *m) {
@@ -80,7 +89,7 @@ static void lay_tables(const lk_model *m, uint8_t *memory, lk_program *p) {
     p->tensors = (lk_tensor *)(void *)memory;
     memory += lk_round_up(lk_program_tensors_max(m) * sizeof(lk_tensor), 64);
     p->params = (lk_param *)(void *)memory;
-    memory += lk_round_up(params_max(m) * sizeof(lk_param), 64);
+    memory += lk_round_up(entries_max(m) * sizeof(lk_param), 64);
     p->order = (uint32_t *)(void *)memory;
 }
 
@@ -166,7 +175,7 @@ static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
 static lk_status node_tensors(lk_builder *b) {
     lk_program *p = b->program;
     const bool device = p->layout.device;
-    for (uint32_t i = 0; i < p->param_count; i++) {
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
         lk_param *param = &p->params[i];
         if (param->gradient_op == LK_NONE) continue;
         param->mode = reduce_mode(p, &p->ops[param->gradient_op]);
@@ -249,6 +258,7 @@ static lk_status scratch_tensors(lk_builder *b) {
 static void uses(lk_program *p, uint32_t tensor, uint32_t op) {
     if (tensor == LK_NONE) return;
     lk_tensor *t = &p->tensors[tensor];
+    if (t->region == LK_REGION_DEVICE) return;  // states last
     bool first_time = t->last == LK_FOREVER;
     t->first = first_time ? op : LK_MIN(t->first, op);
     t->last = first_time ? op : LK_MAX(t->last, op);
@@ -267,6 +277,15 @@ static void lifetimes(lk_program *p) {
     }
 }
 
+static lk_status check_trained(const lk_program *p, lk_error *error) {
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        if (p->params[i].gradient_op != LK_NONE) return LK_OK;
+    }
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "model: found no layer that a step changes, wanted one with parameters or more "
+                   "that is not \"trainable\": false");
+}
+
 static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
                            const lk_plan_options *options, void *memory, uint32_t objective,
                            lk_program *p, lk_error *error) {
@@ -274,6 +293,7 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
                       .layout = *layout,
                       .objective = objective,
                       .optimizer = lk_optimizer_of(spec, objective),
+                      .skipped = LK_NONE,
                       .uses_max = 1,
                       .checked = options->guards};
     LK_CHECK(lk_run_spec_check(spec, error));
@@ -296,12 +316,14 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
     lk_builder builder = {.program = p,
                           .error = error,
                           .target = {.op = LK_NONE},
+                          .states = p->params + params_max(&spec->model),
                           .ops_max = lk_program_ops_max(&spec->model),
                           .tensors_max = lk_program_tensors_max(&spec->model)};
     LK_CHECK(lk_build_forward(&builder));
     if (p->param_count == 0)
         return lk_fail(error, LK_BAD_CONFIG, "model: no layer has parameters to train");
     LK_CHECK(lk_build_backward(&builder));
+    LK_CHECK(check_trained(p, error));
     LK_CHECK(reduce_tensors(&builder));
     LK_CHECK(scratch_tensors(&builder));
     lifetimes(p);
@@ -347,6 +369,28 @@ const lk_program *lk_program_of_step(const lk_program *p, uint64_t step) {
     return p->programs > 1 ? &p->all[lk_step_place_of(&p->spec->model, step).objective] : p;
 }
 
+bool lk_state_evaluated(const lk_program *p, uint32_t entry) {
+    uint32_t slashes = 0;
+    for (const char *c = p->tensors[p->params[entry].tensor].name; *c; c++) slashes += *c == '/';
+    return slashes == 1;
+}
+
+static uint32_t *skipped_of(const lk_program *p, uint8_t *device, uint32_t objective) {
+    return (uint32_t *)(void *)(device + p->tensors[p->skipped].offset) + 2 * objective;
+}
+
+uint64_t lk_steps_skipped(const lk_program *p, const uint8_t *device, uint32_t objective) {
+    if (p->skipped == LK_NONE) return 0;
+    const uint32_t *words = skipped_of(p, (uint8_t *)(uintptr_t)device, objective);
+    return words[0] | (uint64_t)words[1] << 32;
+}
+
+void lk_skip_step(const lk_program *p, uint8_t *device) {
+    if (p->skipped == LK_NONE) return;
+    uint32_t *words = skipped_of(p, device, p->objective);
+    if (++words[0] == 0) words[1]++;
+}
+
 uint32_t lk_next_state(const lk_program *p, lk_state_walk *w) {
     if (!w->slots) {
         if (w->param < p->param_count) return p->params[w->param++].tensor;
@@ -362,7 +406,8 @@ uint32_t lk_next_state(const lk_program *p, lk_state_walk *w) {
             }
         }
     }
-    return LK_NONE;
+    if (w->state == p->state_count) return LK_NONE;
+    return p->params[p->param_count + w->state++].tensor;
 }
 
 // --- initial values ----------------------------------------------------------------------------
@@ -380,6 +425,15 @@ static void fill_slots(const lk_program *p, uint8_t *device) {
     }
 }
 
+static void fill_state(const lk_program *p, uint32_t entry, uint8_t *device) {
+    const lk_param *state = &p->params[entry];
+    const lk_tensor *t = &p->tensors[state->tensor];
+    const lk_initial what = {.param = entry, .count = state->count};
+    __builtin_memset(device + t->offset, 0, t->bytes);
+    if (!state->initializer) return;
+    state->initializer->fill(&what, (float *)(void *)(device + t->offset));
+}
+
 void lk_program_initialize(const lk_program *p, uint8_t *device) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_param *param = &p->params[i];
@@ -393,4 +447,5 @@ void lk_program_initialize(const lk_program *p, uint8_t *device) {
     }
     for (uint32_t k = 0; k < LK_MAX(p->programs, 1u); k++)
         fill_slots(p->all ? &p->all[k] : p, device);
+    for (uint32_t i = p->param_count; i < lk_entry_count(p); i++) fill_state(p, i, device);
 }

@@ -32,15 +32,19 @@ typedef enum lk_reduce_mode {
 } lk_reduce_mode;
 
 // One parameter, in canonical order (networks, layers, kernel before bias): the order of digests.
-// A program has those of all networks.
+// A program has those of all networks. After them, in the same table and as much the same for all
+// programs, its states: what is neither parameter nor slot but belongs to the run. What a step adds
+// up for a state meets its siblings as a gradient does; APPLY then lets the state follow its mean
+// (lk_op_type.moving), in place of the optimizer.
 typedef struct lk_param {
     uint32_t tensor;
     uint32_t slots[LK_OPTIMIZER_SLOTS_MAX];  // tensors
     uint64_t count;                          // elements
     uint64_t node_offset;                    // floats from the start of a node (partials only)
     lk_reduce_mode mode;
-    uint32_t gradient_op;  // the op that computes its gradient; LK_NONE: not trained here
-    LK_WIDE const lk_initializer *initializer;
+    uint32_t gradient_op;  // the op that computes its gradient, or a state's sums; LK_NONE: not
+                           // trained here
+    LK_WIDE const lk_initializer *initializer;  // of a state NULL: zeros
     uint64_t fan_in, fan_out;
 } lk_param;
 
@@ -86,6 +90,9 @@ typedef struct lk_program {
     uint32_t microbatch_grains;           // most grains a replica holds at once
     uint32_t microbatch_examples;         // microbatch_grains * grain
     uint32_t op_count, tensor_count, param_count;
+    uint32_t state_count;  // entries of `params` behind the parameters
+    uint32_t skipped;      // state: (objectives, 2) u32, how many steps of each were skipped, low
+                           // word first; LK_NONE: no step ever is (lk_model.skips)
     uint32_t forward_end;  // ops [0, forward_end) are LOAD and FORWARD up to the logits
     uint32_t reduce_op;    // index of the last op
     uint32_t input, logits, dlogits, labels, loss;  // tensors
@@ -148,10 +155,24 @@ lk_status lk_programs_build(const lk_run_spec *spec, const lk_layout *layout,
 // The program that computes a step, of a table of all.
 const lk_program *lk_program_of_step(const lk_program *program, uint64_t step);
 
+// Entries of `params`: the parameters, then the states.
+static inline uint32_t lk_entry_count(const lk_program *program) {
+    return program->param_count + program->state_count;
+}
+
+// Is a state of the digest? What evaluation reads is. Its name is LAYER/STATE, as those of
+// parameters are; others have two slashes, as slots have.
+bool lk_state_evaluated(const lk_program *program, uint32_t entry);
+
+// How many steps of an objective were skipped, as the device region says; and one more.
+uint64_t lk_steps_skipped(const lk_program *program, const uint8_t *device, uint32_t objective);
+void lk_skip_step(const lk_program *program, uint8_t *device);
+
 // The tensors of a run's state, in the order of state hashes and checkpoints: all parameters, then
-// for each objective every slot of every parameter that it trains. LK_NONE after the last.
+// for each objective every slot of every parameter that it trains, then all states. LK_NONE after
+// the last.
 typedef struct lk_state_walk {
-    uint32_t objective, slot, param;
+    uint32_t objective, slot, param, state;
     bool slots;
 } lk_state_walk;
 uint32_t lk_next_state(const lk_program *program, lk_state_walk *walk);

@@ -39,6 +39,7 @@ typedef struct lk_layer {
     const lk_initializer *initializer;  // conv2d, dense: of the kernel; biases start at zero
     float negative_slope;               // leaky_relu
     float rate;                         // dropout
+    bool frozen;                        // its parameters and states stay as they are
     // The layers whose outputs it takes: numbers below its own plus 1, 0 for the model's input.
     // None: the layer before it.
     uint32_t input_count;
@@ -50,6 +51,7 @@ struct lk_layer_type {
     uint32_t inputs;                // how many it takes
     uint32_t ops_max, tensors_max;  // that it may become, with gradients, without its activation
     uint32_t params_max;
+    uint32_t states_max;
     lk_status (*build)(lk_builder *b, const lk_layer *layer);
 };
 

@@ -103,12 +103,16 @@ static void make(fixture *f) {
     f->layout = (lk_layout){.replicas = REPLICAS, .fuse = true};
     f->spec = (lk_run_spec){.model = {.in_h = 2, .in_w = 2, .in_c = 1,
                                       .classes = 3,
-                                      .layer_count = LK_COUNT(layers), .layers = layers},
+                                      .layer_count = LK_COUNT(layers), .layers = layers,
+                                      .skips = true},
                             .seed = 1,
                             .global_batch = BATCH,
                             .optimizer = {.type = &lk_optimizer_momentum,
                                           .learning_rate = 0.1f,
-                                          .momentum = 0.9f},
+                                          .momentum = 0.9f,
+                                          .rate = {.type = &lk_rate_exponential,
+                                                   .steps = 1,
+                                                   .decay_rate = 0.5f}},
                             .grain = GRAIN,
                             .example_count = BATCH};
     void *tables = take(f, lk_program_bytes(&f->spec.model), 0xff);
@@ -156,7 +160,10 @@ static void play(uint64_t skipped, uint8_t *states, float losses[STEPS]) {
     memcpy(states, f.device, bytes);
     for (uint64_t s = 0; s < STEPS; s++) {
         for (uint32_t r = 0; r < REPLICAS; r++) lk_step_compute(&f.group, r, s);
-        for (uint32_t r = 0; s != skipped && r < REPLICAS; r++) lk_step_update(&f.group, r, s);
+        for (uint32_t r = 0; r < REPLICAS; r++) {
+            if (s == skipped) lk_step_pass(&f.group, r, true);
+            if (s != skipped) lk_step_update(&f.group, r, s);
+        }
         losses[s] = lk_step_finish(&f.group, s).means[0];
         memcpy(states + (s + 1) * bytes, f.device, bytes);
     }
@@ -217,6 +224,34 @@ static void test_skip(void **state) {
     run_all(LK_VERDICT_REPLAY, 3);
     by_mean = false;
     for (uint32_t r = 0; r <= REPLICAS; r++) run_all(LK_VERDICT_SKIP, r);
+}
+
+// s goes on, t does not: the rate of the step after a skipped one is what the skipped one's was.
+static void test_t_counts_updates(void **state) {
+    const lk_verdict verdict = LK_VERDICT_SKIP;
+    (void)state;
+    fixture f;
+    make(&f);
+    f.driver.decide = decide;
+    f.driver.decide_context = &verdict;
+    flagged_replica = 3;
+    flags_left = 1;
+    for (uint64_t s = 0; s < STEPS; s++) {
+        static const float rates[STEPS] = {0.1f, 0.05f, 0.05f, 0.025f};
+        (void)step_of(&f, s);
+        assert_int_equal(f.group.scalars.s, s);
+        assert_int_equal(f.group.scalars.t, s > FLAGGED ? s - 1 : s);
+        assert_memory_equal(&f.group.scalars.learning_rate, &rates[s], sizeof(float));
+        assert_int_equal(lk_steps_skipped(&f.program, f.device, 0), s >= FLAGGED);
+    }
+    // Beyond 32 bits.
+    const lk_tensor *t = &f.program.tensors[f.program.skipped];
+    uint32_t *words = (uint32_t *)(void *)(f.device + t->offset);
+    assert_int_equal(t->class_, LK_CLASS_STATE);
+    words[0] = UINT32_MAX;
+    lk_skip_step(&f.program, f.device);
+    assert_int_equal(lk_steps_skipped(&f.program, f.device, 0), 1ull << 32);
+    end(&f);
 }
 
 static void test_replay(void **state) {
@@ -291,6 +326,7 @@ static void test_another_step_is_no_replay(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_skip),
+        cmocka_unit_test(test_t_counts_updates),
         cmocka_unit_test(test_replay),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_nobody_asks),

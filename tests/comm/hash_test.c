@@ -40,13 +40,14 @@ static const lk_layer layers[] = {FLATTEN,
                                    .use_bias = true,
                                    .initializer = &lk_initializer_glorot_uniform}};
 
-static void make(fixture *f) {
+static void make(fixture *f, bool skips) {
     const lk_layout layout = {.replicas = 1, .fuse = true};
     const lk_plan_options options = {.overlay = true};
     lk_error error = {.status = LK_OK};
     f->spec = (lk_run_spec){.model = {.in_h = 2, .in_w = 2, .in_c = 1,
                                       .classes = 3,
-                                      .layer_count = LK_COUNT(layers), .layers = layers},
+                                      .layer_count = LK_COUNT(layers), .layers = layers,
+                                      .skips = skips},
                             .seed = 1,
                             .global_batch = 4,
                             .optimizer = {.type = &lk_optimizer_momentum,
@@ -75,15 +76,16 @@ static void finish(crypto_hash_sha256_state *hash, char hex[LK_SHA256_HEX_BYTES]
     sodium_bin2hex(hex, LK_SHA256_HEX_BYTES, bytes, sizeof bytes);
 }
 
-// Kernel and bias; then the slot of each, and the steps done as 8 bytes, the lowest first.
-static void test_digest_and_state_hash(void **state) {
-    (void)state;
+// Kernel and bias; then the slot of each, and the steps done as 8 bytes, the lowest first; then
+// what is state, which evaluation does not read.
+static void check_hashes(bool skips) {
     fixture f;
     crypto_hash_sha256_state hash;
     char wanted[LK_SHA256_HEX_BYTES], found[LK_SHA256_HEX_BYTES];
     static const uint8_t steps[8] = {0x21, 0x43, 0x65};
-    make(&f);
+    make(&f, skips);
     assert_int_equal(f.program.param_count, 2);
+    assert_int_equal(f.program.state_count, skips);
     crypto_hash_sha256_init(&hash);
     for (uint32_t i = 0; i < 2; i++) add(&hash, &f, f.program.params[i].tensor);
     crypto_hash_sha256_state all = hash;
@@ -92,11 +94,18 @@ static void test_digest_and_state_hash(void **state) {
     assert_string_equal(found, wanted);
     for (uint32_t i = 0; i < 2; i++) add(&all, &f, f.program.params[i].slots[0]);
     crypto_hash_sha256_update(&all, steps, sizeof steps);
+    if (skips) add(&all, &f, f.program.skipped);
     finish(&all, wanted);
     lk_state_hash(&f.program, f.device, 0x654321, found);
     assert_string_equal(found, wanted);
     free(f.tables);
     free(f.device);
+}
+
+static void test_digest_and_state_hash(void **state) {
+    (void)state;
+    check_hashes(false);
+    check_hashes(true);
 }
 
 int main(void) {

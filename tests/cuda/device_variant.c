@@ -438,8 +438,8 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
     memset(sums, 0xff, (count + GAP) * sizeof *sums);
     memcpy(sums, sum, half * sizeof *sums);
     memcpy(sums + half + GAP, sum + half, rest * sizeof *sums);
-    lk_cuda_param params[2] = {{0, half, w_there, {NULL}},
-                               {half + GAP, rest, w_there + half, {NULL}}};
+    lk_cuda_param params[2] = {{.count = half, .w = w_there},
+                               {.node_offset = half + GAP, .count = rest, .w = w_there + half}};
     for (uint32_t i = 0; i < slot_count; i++) {
         params[0].slots[i] = slots_there[i];
         params[1].slots[i] = slots_there[i] + half;

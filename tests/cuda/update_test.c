@@ -119,7 +119,10 @@ static void check_tree(uint32_t total, const lk_optimizer *o) {
     lk_cuda_param params[PARAMS];
     for (uint32_t p = 0; p < PARAMS; p++) {
         params[p] =
-            (lk_cuda_param){offsets[p], counts[p], w_there + offsets[p], {slot_there + offsets[p]}};
+            (lk_cuda_param){.node_offset = offsets[p],
+                            .count = counts[p],
+                            .w = w_there + offsets[p],
+                            .slots = {slot_there + offsets[p]}};
     }
     lk_cuda_update(&s, o, there(params, sizeof params), PARAMS, FLOATS,
                    there(nodes, count * sizeof *nodes), count, (lk_cuda_metrics){NULL, 0},
@@ -171,7 +174,7 @@ static tiny tiny_open(uint64_t step) {
     t.w = there(w, sizeof w);
     t.gradient = there(gradient, sizeof gradient);
     t.loss = there(&loss, sizeof loss);
-    const lk_cuda_param param = {0, 2, t.w, {NULL}};
+    const lk_cuda_param param = {.count = 2, .w = t.w};
     const lk_cuda_node node = {t.gradient, 0}, loss_node = {t.loss, 0};
     t.params = there(&param, sizeof param);
     t.nodes = there(&node, sizeof node);

@@ -532,6 +532,56 @@ static void test_recorded_hashes_are_compared(void **state) {
     assert_trained(NULL);
 }
 
+// States come last in the file, and after the step in the state hash; in the digest are those
+// alone whose names have one slash.
+static void test_states_are_hashed_after_the_step(void **state) {
+    static float mean[3] = {1.0f, -2.0f, 4.0f};
+    static uint32_t skipped[2] = {0x7fc00000, 5};  // as a float it would not be finite
+    const lk_safetensors_tensor all[] = {
+        trained[0],
+        trained[1],
+        {"norm/moving_mean", LK_SAFETENSORS_F32, 1, {3}, mean},
+        {"run/steps/skipped", LK_SAFETENSORS_U32, 1, {2}, skipped}};
+    lk_safetensors_pair pairs[] = {
+        {"digest", digest_hex}, {"state_hash", state_hex}, {"state_tensors", "2"}};
+    (void)state;
+    record();
+    for (int wrong = 0; wrong < 4; wrong++) {
+        lk_sha256 hash;
+        lk_error error = {0};
+        lk_safetensors reader;
+        uint64_t file_bytes, step;
+        lk_sha256_start(&hash);
+        lk_sha256_add(&hash, kernel, sizeof kernel);
+        lk_sha256_add(&hash, mean, sizeof mean);
+        hex_of(&hash, digest_hex);
+        lk_sha256_start(&hash);
+        lk_sha256_add(&hash, kernel, sizeof kernel);
+        lk_sha256_add(&hash, slot, sizeof slot);
+        lk_sha256_add_u64(&hash, 10);
+        lk_sha256_add(&hash, mean, sizeof mean);
+        lk_sha256_add(&hash, skipped, sizeof skipped);
+        hex_of(&hash, state_hex);
+        pairs[2].value = wrong == 1 ? "1" : wrong == 2 ? "many" : "2";
+        skipped[1] += wrong == 3;
+        lk_checkpoint_job job = {.directory = "c", .step = 10, .metadata = pairs,
+                                 .metadata_count = 3, .tensors = all, .tensor_count = 4,
+                                 .buffer = buffer};
+        ops = memory_files_ops(&fs);
+        memory_files_start(&fs);
+        assert_int_equal(lk_checkpoint_measure(&job, &job.buffer_bytes, &file_bytes, &error),
+                         LK_OK);
+        assert_int_equal(lk_checkpoint_save(&ops, &job, &error), LK_OK);
+        assert_int_equal(lk_checkpoint_peek(&reader, &ops, trained_path, entries,
+                                            LK_COUNT(entries), &error),
+                         LK_OK);
+        const lk_status status = lk_checkpoint_load(&reader, all, 4, &step, &error);
+        assert_int_equal(status, wrong ? LK_BAD_DATA : LK_OK);
+        if (wrong) assert_non_null(strstr(error.text, "its state hash is"));
+        lk_safetensors_close(&reader);
+    }
+}
+
 static void test_what_is_not_finite_is_refused(void **state) {
     (void)state;
     static const struct {
@@ -634,6 +684,7 @@ int main(void) {
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_own_keys_are_refused),
         cmocka_unit_test(test_recorded_hashes_are_compared),
+        cmocka_unit_test(test_states_are_hashed_after_the_step),
         cmocka_unit_test(test_what_is_not_finite_is_refused),
         cmocka_unit_test(test_nothing_is_read_a_second_time),
         cmocka_unit_test(test_old_checkpoints_are_read_in_turn),

@@ -334,6 +334,53 @@ static void gradients_of_users_add_backwards(void **state) {
     free(tables);
 }
 
+static const lk_param *param_named(const lk_program *p, const char *name) {
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        if (strcmp(p->tensors[p->params[i].tensor].name, name) == 0) return &p->params[i];
+    }
+    fail_msg("no parameter %s", name);
+    return NULL;
+}
+
+// Gradients pass through a layer that is frozen; it has none itself, and no slots. Before the first
+// layer that is trained there are none.
+static void frozen_layers_have_no_gradients(void **state) {
+    (void)state;
+    lk_layer layers[] = {FLATTEN, DENSE("a", 6, true), DENSE("b", 5, true), DENSE("c", 4, false),
+                         DENSE("d", 3, false)};
+    static const lk_op_type *const wanted[] = {
+        &lk_op_dense_weight_gradient, &lk_op_dense_bias_gradient,  // of d
+        &lk_op_dense_input_gradient,                               // of d, and, with b's mask, of c
+        &lk_op_dense_input_gradient,
+        &lk_op_dense_weight_gradient, &lk_op_dense_bias_gradient};  // of b; nothing of a
+    const lk_run_spec spec = spec_of(2, 2, 1, 3, LK_COUNT(layers), layers);
+    lk_error error;
+    lk_program p;
+    void *tables;
+    layers[1].frozen = layers[3].frozen = true;
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    const uint32_t begin = p.forward_end + 2;
+    assert_int_equal(p.reduce_op, begin + LK_COUNT(wanted));
+    for (uint32_t i = 0; i < LK_COUNT(wanted); i++) {
+        assert_ptr_equal(p.ops[begin + i].type, wanted[i]);
+    }
+    assert_int_equal(param_named(&p, "a/kernel")->gradient_op, LK_NONE);
+    assert_int_equal(param_named(&p, "c/bias")->gradient_op, LK_NONE);
+    assert_int_equal(param_named(&p, "b/kernel")->gradient_op, begin + 4);
+    for (uint32_t i = 0; i < p.tensor_count; i++) {
+        const char *name = p.tensors[i].name;
+        assert_string_not_equal(name, "a/kernel/momentum");
+        assert_string_not_equal(name, "c/bias/momentum");
+    }
+    lk_state_walk walk = {0};
+    uint32_t found = 0;
+    while (lk_next_state(&p, &walk) != LK_NONE) found++;
+    assert_int_equal(found, 8 + 4);
+    free(tables);
+    for (uint32_t i = 1; i < LK_COUNT(layers); i++) layers[i].frozen = true;
+    refused(&spec, &one_replica, LK_BAD_CONFIG, "found no layer that a step changes");
+}
+
 static void bad_runs_are_refused(void **state) {
     (void)state;
     const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
@@ -521,6 +568,7 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
         return true;
     case 24: m->loss = &lk_loss_mean, wanted->scale = 1.0f; return true;
     case 25: m->loss = &lk_loss_mean, wanted->scale = -1.0f; return true;
+    case 26: l->frozen = true; return true;
     default: return false;
     }
 }
@@ -542,7 +590,7 @@ static void every_field_is_in_the_identity(void **state) {
             fail_msg("changes %u and %u give one identity", i, count);
         }
     }
-    assert_int_equal(count, 11 + 26 + 1);
+    assert_int_equal(count, 11 + 27 + 1);
 }
 
 // The inputs that a loss has anyway change nothing where they are said.
@@ -951,6 +999,7 @@ int main(void) {
         cmocka_unit_test(bad_models_are_refused),
         cmocka_unit_test(bad_graphs_are_refused),
         cmocka_unit_test(gradients_of_users_add_backwards),
+        cmocka_unit_test(frozen_layers_have_no_gradients),
         cmocka_unit_test(bad_runs_are_refused),
         cmocka_unit_test(bad_shards_are_refused),
         cmocka_unit_test(every_example_comes_once_an_epoch),

@@ -314,7 +314,8 @@ def documented(t, keys):
         # As data.train's; objects whose keys have rows of their own; what the text says.
         if path.startswith("data.test.") or path in ("model", "checkpoint", "optimizer.type",
                     "optimizer.learning_rate_schedule.type") or \
-                path in ("model.layers.type", "model.layers.name", "model.layers.inputs"):
+                path in ("model.layers.type", "model.layers.name", "model.layers.inputs",
+                         "model.layers.trainable"):
             continue
         parent, _, leaf = path.rpartition(".")
         own = [second for first, second in rows if f"`{path}`" in first.replace("[]", "")]
