@@ -420,6 +420,18 @@ lk_status lk_cuda_group_flags(lk_cuda_group *g, lk_flags *out, lk_error *error) 
     return lk_cuda_step_flags(&g->gpu[0], out, error);
 }
 
+void lk_cuda_group_skip(lk_cuda_group *g) {
+    const lk_program *p = g->exchange.program;
+    if (p->skipped == LK_NONE) return;
+    const lk_tensor *t = &p->tensors[p->skipped];
+    lk_skip_step(p, g->mirror);
+    for (uint32_t i = 0; i < g->count; i++) {
+        lk_cuda_step *c = &g->gpu[i];
+        use(c);
+        lk_cuda_copy_in(&c->compute, c->at.device + t->offset, g->mirror + t->offset, t->bytes);
+    }
+}
+
 // The top of the tree of the metrics' sums is the host's: as many nodes as a number has ones.
 lk_step_result lk_cuda_group_evaluated(lk_cuda_group *g, uint64_t count) {
     const lk_program *p = g->exchange.program;

@@ -23,6 +23,7 @@ static lk_step_result result_or_pending(lk_driver *d) {
     lk_step_result result = {.step = d->step, .pending = true};
     if (!d->decide) return result;
     if (lk_cuda_group_settle(group_of(d), &result, d->lost) != LK_OK) return (lk_step_result){0};
+    if (d->verdict == LK_VERDICT_SKIP) lk_cuda_group_skip(group_of(d));
     return result;
 }
 
@@ -149,6 +150,7 @@ static lk_step_result finish_staged(lk_driver *d) {
     lk_step_result result = {0};
     if (d->test) return finish_evaluation(d);
     if (lk_cuda_group_settle(group_of(d), &result, d->lost) != LK_OK) return (lk_step_result){0};
+    if (d->verdict == LK_VERDICT_SKIP) lk_cuda_group_skip(group_of(d));
     result.stop = stop_of_all(d->exchange);
     return result;
 }

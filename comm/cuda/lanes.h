@@ -13,6 +13,9 @@ lk_status lk_cuda_group_update(lk_cuda_group *g, uint64_t step, lk_error *error)
 lk_status lk_cuda_group_settle(lk_cuda_group *g, lk_step_result *result, lk_error *error);
 lk_status lk_cuda_group_flags(lk_cuda_group *g, lk_flags *out, lk_error *error);
 
+// The mirror and the GPUs count one more step that was skipped.
+void lk_cuda_group_skip(lk_cuda_group *g);
+
 // Examples [0, count) of `source`, in order, forward only; on_logits may be NULL. Then the result
 // of the GPUs of this worker alone.
 lk_status lk_cuda_group_evaluate(lk_cuda_group *g, const lk_source *source, uint64_t count,

@@ -446,6 +446,12 @@ static void gather(const lk_run_spec *spec, const lk_source *s, const lk_microba
     }
 }
 
+// As far as is known now which steps are skipped: the mirror counts them (lk_cuda_group_skip).
+static lk_step_scalars scalars_of(const lk_cuda_step *c, uint64_t step) {
+    const lk_program *p = c->program;
+    return lk_step_scalars_at(p->spec, step, lk_steps_skipped(p, c->mirror, p->objective));
+}
+
 // The examples of a step into its slot of the host's ring.
 static void fill_slot(const lk_cuda_step *c, uint64_t step) {
     const lk_run_spec *spec = c->program->spec;
@@ -458,8 +464,7 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
                            .sparse = lk_step_positions(spec, step) != lk_step_examples(spec, step),
                            .epoch = step / steps,
                            .position = step % steps * spec->global_batch + c->batch_first};
-    // Of a GPU's steps none is skipped: what it will have computed is not known this early.
-    c->host.scalars[step % c->slots] = lk_step_scalars_at(spec, step, 0);
+    c->host.scalars[step % c->slots] = scalars_of(c, step);
     if (!is_resident(c)) {
         gather(spec, c->source, &batch, image_bytes(c), c->host.images + first * image_bytes(c),
                c->host.labels + first);
@@ -566,7 +571,7 @@ static uint32_t graph_of(const lk_cuda_step *c, uint64_t step) {
 // The scalars of a step as they are now: what was staged ahead of a verdict did not know it.
 static void stage_scalars(lk_cuda_step *c, uint64_t step) {
     const uint64_t slot = step % c->slots;
-    c->host.scalars[slot] = lk_step_scalars_at(c->program->spec, step, 0);
+    c->host.scalars[slot] = scalars_of(c, step);
     lk_cuda_copy_in(&c->compute, c->at.scalars + slot, c->host.scalars + slot,
                     sizeof(lk_step_scalars));
 }
