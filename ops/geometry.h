@@ -28,7 +28,7 @@ typedef struct lk_conv2d {
 typedef struct lk_pool2d {
     uint32_t in_h, in_w, channels;
     uint32_t out_h, out_w;
-    uint32_t pool_h, pool_w;  // pool_h * pool_w <= 65,536
+    uint32_t pool_h, pool_w;  // of a maximum, pool_h * pool_w <= 65,536
     uint32_t stride_h, stride_w;
     uint32_t pad_top, pad_left;  // padded cells never win
 } lk_pool2d;

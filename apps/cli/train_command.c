@@ -86,7 +86,7 @@ static void print_overlap(const lk_run *run, lk_text_out *out) {
     const uint32_t parts = lk_exchange_buckets(&run->program).count;
     uint32_t gpus = 0;
     for (uint32_t w = 0; w < run->workers.world; w++) gpus += run->workers.list[w].gpus;
-    if (run->layout.shared) return;
+    if (run->layout.shared || lk_run_is_direct(run)) return;
     if (parts > 1) {
         lk_text_line(out,
                      "overlap: on, gradients are exchanged in %u buckets, all but the last while "

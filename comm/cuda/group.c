@@ -365,13 +365,16 @@ static lk_status connect(lk_cuda_group *g, lk_error *error) {
 
 static void end(lk_cuda_group *g) {
     lk_error ignored = {.status = LK_OK};
+    // That a worker is gone may be known only to who waited for a round: asked once more.
+    if (g->touched && !g->hangs && !g->lost) (void)lk_cuda_group_wait(g, &ignored);
     if (!g->touched || g->hangs) return;  // the end of the process is the end of what hangs
     if (g->lost) {                        // nothing may wait for those who are gone
         if (g->choice.world > 1) lk_mpi_end_soon(LK_RETRY);
         forget_graphs(g);
         lk_nccl_abort(&g->nccl);
+        ignored = (lk_error){.status = LK_OK};
+        (void)lk_cuda_group_wait(g, &ignored);
     }
-    (void)lk_cuda_group_wait(g, &ignored);
     forget_graphs(g);
     lk_nccl_close(&g->nccl);
     EACH_GPU(g, c) {

@@ -63,6 +63,7 @@ lk_buckets lk_exchange_buckets(const lk_program *p) {
     if (p->layout.bucket_floats > 0 && p->param_count > 0) {
         buckets.count = lk_cut_buckets(p, p->layout.bucket_floats, LK_BUCKETS_MAX, buckets.bucket);
     }
+    lk_assert(buckets.count > 0);
     buckets.bucket[buckets.count - 1].after_op = p->reduce_op - 1;
     return buckets;
 }

@@ -206,11 +206,12 @@ static lk_status check_schedule(const lk_graph *g, lk_error *error) {
     return LK_OK;
 }
 
-static lk_status check_counts(const lk_graph *g, lk_error *error) {
+static lk_status check_counts(const lk_graph *g, uint32_t layers, lk_error *error) {
     const struct {
         const char *what;
         uint32_t found, most;
-    } counts[] = {{"networks", g->network_count, LK_NETWORKS_MAX},
+    } counts[] = {{"layers", layers, LK_GRAPH_LAYERS_MAX},
+                  {"networks", g->network_count, LK_NETWORKS_MAX},
                   {"objectives", g->objective_count, LK_OBJECTIVES_MAX},
                   {"entries of the schedule", g->schedule_count, LK_SCHEDULE_MAX}};
     for (uint32_t i = 0; i < LK_COUNT(counts); i++) {
@@ -224,7 +225,7 @@ static lk_status check_counts(const lk_graph *g, lk_error *error) {
 static lk_status check_graph(const lk_model *m, lk_error *error) {
     const lk_graph *g = m->graph;
     uint32_t used = 0;
-    LK_CHECK(check_counts(g, error));
+    LK_CHECK(check_counts(g, m->layer_count, error));
     LK_CHECK(check_names(m, error));
     for (uint32_t n = 0; n < g->network_count; n++) {
         LK_CHECK(check_network(m, &g->networks[n], error));

@@ -1,4 +1,4 @@
-// model.c - checks of a run's numbers, and the run identity. Freestanding.
+// model.c - checks of a run's numbers; where a step begins. Freestanding.
 #include "ops/graph/model.h"
 
 #include "ops/geometry.h"

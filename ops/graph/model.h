@@ -79,6 +79,7 @@ enum {
     LK_OBJECTIVES_MAX = 16,
     LK_VALUES_MAX = 250,
     LK_SCHEDULE_MAX = 64,
+    LK_GRAPH_LAYERS_MAX = 9999,  // numbers of the identity's keys have four digits
     LK_NETWORK_INPUTS_MAX = 2,
     LK_GRAPH_NAME_BYTES = 16,  // of networks, values and objectives
 };
@@ -255,8 +256,8 @@ uint32_t lk_default_fast_grain(uint32_t global_batch);
 // Checks batch, grain, shards and optimizer. The model is checked by lk_program_build.
 lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error);
 
-// SHA-256 over a fixed byte encoding of the whole spec and the arithmetic version (model.c writes
-// it down). Layer names are left out: they change no bit.
+// SHA-256 over tagged entries of the whole spec and the arithmetic version (ARITHMETIC.md 11,
+// identity.c). Layer names are left out: they change no bit.
 void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]);
 
 #endif

@@ -240,11 +240,13 @@ static lk_status device_scratch(lk_builder *b) {
 
 static lk_status scratch_tensors(lk_builder *b) {
     lk_program *p = b->program;
+    const uint64_t uses = (uint64_t)p->microbatch_examples * p->uses_max;
+    const uint32_t some_examples = (uint32_t)LK_MIN(uses, UINT32_MAX);
     if (p->layout.device) return device_scratch(b);
     for (uint32_t i = 0; i < p->op_count; i++) {
         lk_op *op = &p->ops[i];
         if (!op->type->scratch_floats) continue;
-        const uint64_t floats = op->type->scratch_floats(op, p->microbatch_examples * p->uses_max);
+        const uint64_t floats = op->type->scratch_floats(op, some_examples);
         char name[LK_NAME_BYTES], layer[LK_NAME_BYTES];
         lk_build_op_name(b, op, layer);
         lk_format(name, sizeof name, "%s/%s/scratch", layer, op->type->name);

@@ -173,13 +173,22 @@ const lk_layer_words lk_layer_words_max_pool2d = {.type = &lk_layer_max_pool2d,
 
 // --- averages ------------------------------------------------------------------------------------
 
-// 1 / float(n), n the cells of the window of (oy, ox) that are in the image.
-static float window_part(const lk_pool2d *p, uint32_t oy, uint32_t ox) {
-    uint32_t count = 0;
-    for (uint32_t cell = 0; cell < p->pool_h * p->pool_w; cell++) {
-        count += window_cell(p, oy, ox, 0, cell) >= 0;
-    }
-    return 1.0f / (float)count;
+// What of a window is in the image: rows [y0, y1) and columns [x0, x1) of it. A window may be far
+// larger than the image.
+typedef struct window {
+    int64_t y0, y1, x0, x1;
+    float part;  // 1 / float(n), n its cells
+} window;
+
+static window window_of(const lk_pool2d *p, uint32_t oy, uint32_t ox) {
+    const int64_t top = (int64_t)oy * p->stride_h - p->pad_top;
+    const int64_t left = (int64_t)ox * p->stride_w - p->pad_left;
+    window w = {.y0 = LK_MAX(top, 0),
+                .y1 = LK_MIN(top + p->pool_h, (int64_t)p->in_h),
+                .x0 = LK_MAX(left, 0),
+                .x1 = LK_MIN(left + p->pool_w, (int64_t)p->in_w)};
+    w.part = 1.0f / (float)(uint32_t)((w.y1 - w.y0) * (w.x1 - w.x0));
+    return w;
 }
 
 static uint32_t average_pool_forward(lk_lane *l, const lk_op *op) {
@@ -190,15 +199,17 @@ static uint32_t average_pool_forward(lk_lane *l, const lk_op *op) {
     for (uint32_t m = 0; m < l->examples; m++, x += (uint64_t)p->in_h * p->in_w * p->channels) {
         for (uint32_t o = 0; o < p->out_h * p->out_w; o++) {
             const uint32_t oy = o / p->out_w, ox = o % p->out_w;
-            const float part = window_part(p, oy, ox);
+            const window w = window_of(p, oy, ox);
             for (uint32_t channel = 0; channel < p->channels; channel++, y++) {
                 slice_sum sum;
                 slice_start(&sum, 0.0f);
-                for (uint32_t cell = 0; cell < p->pool_h * p->pool_w; cell++) {
-                    int64_t at = window_cell(p, oy, ox, channel, cell);
-                    if (at >= 0) slice_term(&sum, 1.0f, x[at]);
+                for (int64_t i = w.y0; i < w.y1; i++) {
+                    const float *row = x + i * p->in_w * p->channels + channel;
+                    for (int64_t j = w.x0; j < w.x1; j++) {
+                        slice_term(&sum, 1.0f, row[j * p->channels]);
+                    }
                 }
-                *y = slice_finish(&sum) * part;
+                *y = slice_finish(&sum) * w.part;
                 bad |= lk_not_finite(*y);
             }
         }
@@ -216,11 +227,13 @@ static uint32_t average_pool_backward(lk_lane *l, const lk_op *op) {
         for (uint64_t i = 0; i < in_floats; i++) dx[i] = 0.0f;
         for (uint32_t o = 0; o < p->out_h * p->out_w; o++) {
             const uint32_t oy = o / p->out_w, ox = o % p->out_w;
-            const float part = window_part(p, oy, ox);
+            const window w = window_of(p, oy, ox);
             for (uint32_t channel = 0; channel < p->channels; channel++, dy++) {
-                for (uint32_t cell = 0; cell < p->pool_h * p->pool_w; cell++) {
-                    int64_t at = window_cell(p, oy, ox, channel, cell);
-                    if (at >= 0) dx[at] = dx[at] + *dy * part;
+                for (int64_t i = w.y0; i < w.y1; i++) {
+                    float *row = dx + i * p->in_w * p->channels + channel;
+                    for (int64_t j = w.x0; j < w.x1; j++) {
+                        row[j * p->channels] = row[j * p->channels] + *dy * w.part;
+                    }
                 }
             }
         }

@@ -251,14 +251,16 @@ def diverging():
         T.check(set(exit_codes().values()) == {80}, "all of them", exit_codes())
 
 
-def lost(mix, survivors, what, seconds_max, how, *arguments, environment=None):
+def lost(mix, survivors, what, seconds_max, how, *arguments, environment=None,
+         until="checkpoint step 8 "):
     """The survivors end with 75, each with one line that says `what`; `how` is done to them."""
     process = start(mix, [MATRIX, "--run-dir", "lost", "--fresh", *LONG, *arguments],
                     environment, options=["-disable-auto-cleanup"])
     number = 0
     if how:
-        if not reads_until(T, process, "checkpoint step 8 "):
+        if not reads_until(T, process, until):
             return
+        time.sleep(0 if until.startswith("checkpoint") else 1)
         number = process_of(T, how[0])
         os.kill(number, how[1])
     begin = time.monotonic()
@@ -286,6 +288,11 @@ def losing():
     lost(CUTS[0], [0], killed, 5, (1, signal.SIGKILL), "--step-timeout", "20")
     faults = [("error:1:40", r"rank [01] on \S+: the GPUs do not hear .*: GPU [01] of 2: remote "
                r"process exited .*" + at)]
+    # Nobody looks at a result: the round notices, and NCCL never would.
+    lost(CUTS[0], [0], killed, 8, (1, signal.SIGKILL), "--step-timeout", "20", "--set",
+         "log_every_steps=100000", "--set", "hash_every_steps=100000", "--set",
+         "checkpoint.every_steps=100000", environment={"LOCKSTEP_HOST_NCCL_FAIL": "deaf"},
+         until="loss = ")
     if not FEW:
         lost([gpu()] * 3, [0, 2], killed, 5, (1, signal.SIGKILL), "--step-timeout", "20",
              environment={"LOCKSTEP_HOST_NCCL_FAIL": "deaf"})
