@@ -12,8 +12,9 @@
 //   telling    all else between the begin of the first step and the end of the run's loop; and in a
 //              step the clock that a trace reads, and handlers of the progress
 //
-// What the counting itself costs is taken off. At its end it writes a line to standard error: microseconds of a step's work, of what is told for
-// each step, and their quotient. COST_BREAK=1: a twentieth of each step is spent on a log.
+// What the counting itself costs is taken off. At its end it writes a line to standard error:
+// microseconds of a step's work, of what is told for each step, and their quotient. COST_BREAK=1: a
+// twentieth of each step is spent on a log.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
