@@ -195,6 +195,50 @@ static lk_status look_at_test_set(lk_report_run *r, lk_run *run, answers *a, lk_
     return error->status == LK_OK ? judge(r, run, a, error) : error->status;
 }
 
+// --- the time of the ops -------------------------------------------------------------------------
+
+enum { TRACED_STEPS = 5 };
+static const double measured_seconds = 2;  // at most, but for a step that takes longer
+
+// Before the plan: memory for the records of some steps, among that of logs. No file is written.
+static void ask_for_trace(lk_run *run) {
+    (void)snprintf(run->config.trace.file, sizeof run->config.trace.file, "none");
+    run->config.trace.steps = TRACED_STEPS;
+}
+
+// Goes on training in memory for some steps, the first of them unseen. Nothing of it is kept but
+// the time. Several objectives have ops of their own each, and are left out.
+static lk_status time_ops(lk_report_run *r, lk_run *run, lk_error *error) {
+    const lk_trace *t = &run->trace;
+    const uint32_t kinds = run->program.op_count + LK_LAPS;
+    if (!t->lanes || run->program.programs > 1) return LK_OK;
+    double *seconds = calloc(kinds, sizeof *seconds);
+    r->ops = calloc(kinds, sizeof *r->ops);
+    if (!seconds || !r->ops) {
+        free(seconds);
+        return lk_fail(error, LK_UNAVAILABLE, "no memory for the times of ops");
+    }
+    run->config.trace.first_step = r->step + 2;
+    run->group.on_logits = NULL;
+    const double begin = lk_seconds();
+    for (uint64_t s = 0; s <= TRACED_STEPS; s++) {
+        if (s > 1 && lk_seconds() - begin > measured_seconds) break;
+        (void)lk_run_step(run, r->step + s);
+    }
+    lk_trace_means(t, seconds);
+    for (uint32_t i = 0; i < kinds; i++) {
+        if (!(seconds[i] > 0)) continue;
+        lk_report_op *op = &r->ops[r->op_count++];
+        lk_trace_name(t, i, op->name, &op->phase);
+        op->us = 1e6 * seconds[i];
+    }
+    r->ops_of_steps = t->steps_used;
+    r->ops_replicas = t->lane_count;
+    (void)snprintf(r->ops_kernels, sizeof r->ops_kernels, "%s", lk_run_kernels(run));
+    free(seconds);
+    return LK_OK;
+}
+
 // A run whose data is not here has a page, too.
 static void predict(lk_report_run *r, const char *data) {
     static lk_run run;
@@ -203,8 +247,12 @@ static void predict(lk_report_run *r, const char *data) {
     answers a = {0};
     if (lk_path_join(config, r->path, "/", "config.json", &why) == LK_OK) {
         const lk_config_options options = {.config = config, .data_directory = data};
-        lk_status status = lk_run_configure(&run, &options, (lk_run_needs){0}, &why);
-        if (status == LK_OK) (void)look_at_test_set(r, &run, &a, &why);
+        lk_status status = lk_run_configure(&run, &options, (lk_run_needs){.logs = true}, &why);
+        if (status == LK_OK) {
+            ask_for_trace(&run);
+            status = look_at_test_set(r, &run, &a, &why);
+        }
+        if (status == LK_OK) (void)time_ops(r, &run, &why);
         lk_run_close(&run);
     }
     free(a.predicted);
@@ -280,6 +328,7 @@ static void free_run(lk_report_run *r) {
     }
     for (uint32_t i = 0; i < r->mistake_count; i++) free(r->mistakes[i].png);
     free(r->confusion);
+    free(r->ops);
     json_decref(r->config);
     json_decref(r->plan);
 }

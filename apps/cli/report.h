@@ -26,6 +26,13 @@ typedef struct lk_report_mistake {
     size_t png_bytes;
 } lk_report_mistake;
 
+// Of a step: an op, or what is left beside the ops.
+typedef struct lk_report_op {
+    char name[LK_TRACE_NAME_BYTES];
+    const char *phase;
+    double us;
+} lk_report_op;
+
 typedef struct lk_report_run {
     const char *path;
     char identity[LK_REPORT_HEX_BYTES], digest[LK_REPORT_HEX_BYTES], state[LK_REPORT_HEX_BYTES];
@@ -37,6 +44,10 @@ typedef struct lk_report_run {
     double wall_first, wall_last;  // of times.jsonl; 0: none
     uint64_t phase_steps;          // 0: no process of it has come to its end
     double phases[LK_LAPS];        // us of a step, of the last process
+    // Of a step on this machine, op by op: heap; ops_of_steps 0: not measured.
+    lk_report_op *ops;
+    uint32_t op_count, ops_of_steps, ops_replicas;
+    char ops_kernels[32];
     // By the newest checkpoint, of the whole test set; examples 0: `why_not`.
     uint64_t examples, correct;
     uint32_t classes;

@@ -283,6 +283,36 @@ static void put_phases(lk_markup *m, const lk_report_run *r) {
     lk_put(m, "</table>\n");
 }
 
+// The table below the one of the run: of this machine.
+static void put_ops(lk_markup *m, const lk_report_run *r) {
+    double all = 0, most = 0;
+    for (uint32_t i = 0; i < r->op_count; i++) {
+        all += r->ops[i].us;
+        most = LK_MAX(most, r->ops[i].us);
+    }
+    if (r->ops_of_steps == 0 || !(all > 0)) return;
+    lk_put(m,
+           "<h2>A step, op by op</h2>\n<p class=\"note\">%.1f us, the mean of %u steps that this "
+           "page's machine took for it, with %u replicas and kernels %s; of each replica the mean."
+           "</p>\n<div class=\"scroll\"><table class=\"ops\">\n",
+           all, r->ops_of_steps, r->ops_replicas, r->ops_kernels);
+    for (uint32_t i = 0; i < r->op_count; i++) {
+        const lk_report_op *op = &r->ops[i];
+        lk_put(m, "<tr><td>");
+        lk_put_text(m, op->name);
+        lk_put(m,
+               "</td><td>%s</td><td>%.1f us</td><td>%.1f%%</td><td><span class=\"bar\" "
+               "style=\"width:%.1frem\"></span></td></tr>\n",
+               op->phase, op->us, 100 * op->us / all, 15 * op->us / most);
+    }
+    lk_put(m, "</table></div>\n");
+}
+
+static void put_time(lk_markup *m, const lk_report_run *r) {
+    put_phases(m, r);
+    put_ops(m, r);
+}
+
 static void put_memory(lk_markup *m, const lk_report_run *r) {
     lk_put(m, "<h2>Memory, to scale</h2>\n");
     if (!r->plan || !lk_draw_plan(m, r->plan, false)) {
@@ -438,7 +468,7 @@ void lk_report_page(lk_markup *m, const lk_report_run *runs, uint32_t count) {
     if (count == 2) put_comparison(m, runs);
     put_curves(m, runs, count);
     put_section(m, "predictions", runs, count, put_predictions);
-    put_section(m, "time", runs, count, put_phases);
+    put_section(m, "time", runs, count, put_time);
     put_section(m, "memory", runs, count, put_memory);
     put_section(m, "again", runs, count, put_reproduction);
     put_section(m, "configuration", runs, count, put_configuration);

@@ -11,7 +11,7 @@
 #include "io/text.h"
 
 typedef unsigned long long ull;
-enum { TEXT_BYTES = 64 * 1024, EVENT_BYTES = 4 * LK_NAME_BYTES + 400 };
+enum { TEXT_BYTES = 64 * 1024, EVENT_BYTES = 2 * LK_TRACE_NAME_BYTES + 400 };
 
 static bool is_wanted(const lk_run *run) { return run->config.trace.file[0] && !run->cuda; }
 
@@ -161,6 +161,45 @@ void lk_trace_end(lk_trace *t) {
     t->on = false;
 }
 
+// --- what is known of it -------------------------------------------------------------------------
+
+void lk_trace_name(const lk_trace *t, uint32_t what, char out[LK_TRACE_NAME_BYTES],
+                   const char **phase) {
+    const lk_program *p = &t->run->program;
+    if (what >= p->op_count) {
+        // What is left between two laps is nothing to look at, but for its time.
+        *phase = "lap";
+        snprintf(out, LK_TRACE_NAME_BYTES, "%s", lk_lap_names[what - p->op_count]);
+        return;
+    }
+    const lk_op *op = &p->ops[what];
+    *phase = lk_phase_name(op->phase);
+    const char *layer = op->layer == LK_NONE ? "" : p->spec->model.layers[op->layer].name;
+    snprintf(out, LK_TRACE_NAME_BYTES, "%.100s%s%s", op->type->name, *layer ? " " : "", layer);
+}
+
+// The end of a step's records in a lane.
+static uint64_t records_end(const lk_trace *t, uint32_t number, uint32_t lane) {
+    if (number + 1 == t->steps_used) return t->lanes[lane].used;
+    return t->first[(uint64_t)(number + 1) * t->lane_count + lane];
+}
+
+void lk_trace_means(const lk_trace *t, double *seconds) {
+    const uint32_t kinds = t->run->program.op_count + LK_LAPS;
+    memset(seconds, 0, kinds * sizeof *seconds);
+    for (uint32_t n = 0; n < t->steps_used; n++) {
+        for (uint32_t i = 0; i < t->lane_count; i++) {
+            double begin = t->steps[n].begin;
+            uint64_t at = t->first[(uint64_t)n * t->lane_count + i];
+            for (; at < records_end(t, n, i); at++) {
+                const lk_trace_record *r = &t->lanes[i].records[at];
+                seconds[r->what] += (r->end - begin) / ((double)t->steps_used * t->lane_count);
+                begin = r->end;
+            }
+        }
+    }
+}
+
 // --- the file ------------------------------------------------------------------------------------
 
 typedef struct output {
@@ -205,20 +244,11 @@ static void put_span(output *o, const char *name, const char *kind, uint32_t lan
 
 static void put_record(output *o, uint32_t lane, double begin, const lk_trace_record *r,
                        uint64_t step) {
-    const lk_program *p = &o->trace->run->program;
-    char layer[2 * LK_NAME_BYTES] = "", name[3 * LK_NAME_BYTES];
-    if (r->what >= p->op_count) {
-        // What is left between two laps is nothing to look at, but for its time.
-        put_span(o, lk_lap_names[r->what - p->op_count], "lap", lane, begin, r->end, step);
-        return;
-    }
-    const lk_op *op = &p->ops[r->what];
-    if (op->layer != LK_NONE) {
-        const char *plain = p->spec->model.layers[op->layer].name;
-        lk_text_escape(layer, sizeof layer, plain, strlen(plain));
-    }
-    snprintf(name, sizeof name, "%.100s%s%s", op->type->name, *layer ? " " : "", layer);
-    put_span(o, name, lk_phase_name(op->phase), lane, begin, r->end, step);
+    char name[LK_TRACE_NAME_BYTES], escaped[2 * LK_TRACE_NAME_BYTES];
+    const char *phase;
+    lk_trace_name(o->trace, r->what, name, &phase);
+    lk_text_escape(escaped, sizeof escaped, name, strlen(name));
+    put_span(o, escaped, phase, lane, begin, r->end, step);
 }
 
 static void put_names(output *o) {
@@ -246,7 +276,7 @@ static void put_step(output *o, uint32_t number) {
     for (uint32_t i = 0; i < t->lane_count; i++) {
         const lk_trace_lane *lane = &t->lanes[i];
         const uint64_t *first = &t->first[(uint64_t)number * t->lane_count + i];
-        const uint64_t end = number + 1 < t->steps_used ? first[t->lane_count] : lane->used;
+        const uint64_t end = records_end(t, number, i);
         double begin = s->begin;
         for (uint64_t at = *first; at < end; at++) {
             put_record(o, i + 1, begin, &lane->records[at], s->step);

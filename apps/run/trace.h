@@ -17,6 +17,8 @@
 
 struct lk_run;
 
+enum { LK_TRACE_NAME_BYTES = 3 * LK_NAME_BYTES };
+
 // What ended at a time: an op of the program, by its number; or beyond those a lap.
 typedef struct lk_trace_record {
     double end;
@@ -61,6 +63,16 @@ void lk_trace_begin(lk_trace *trace, uint64_t step);
 void lk_trace_end(lk_trace *trace);
 // The step is traced: puts lanes that record what the driver's own do into their place.
 void lk_trace_drive(lk_trace *trace, lk_driver *driver);
+
+// What a record of this number is of: "conv2d_forward conv2d_0", or of a lap its word; and in which
+// phase of a step it is.
+void lk_trace_name(const lk_trace *trace, uint32_t what, char out[LK_TRACE_NAME_BYTES],
+                   const char **phase);
+// The mean over the steps that were traced, and over the lanes, of what each op and lap took: they
+// add up to the mean time of a step.
+//
+// seconds   (op_count + LK_LAPS) by their numbers
+void lk_trace_means(const lk_trace *trace, double *seconds);
 
 // Writes the file once all its steps are done, or with `over` those that are.
 lk_status lk_trace_write(lk_trace *trace, bool over, lk_error *error);

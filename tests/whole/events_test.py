@@ -242,6 +242,29 @@ def pictures_and_histograms(t):
     t.check(len(found["histograms"]) == 6, "all parameters", sorted(found["histograms"]))
 
 
+def large_histogram(t):
+    """Of many values: the ends of all, and the rest of every third."""
+    config = t.write("large.json", {"steps": 1, "model.layers.0.filters": 32,
+                                    "model.layers.3.units": 251})
+    t.expect(0, "train", config, "--run-dir", "large", "--set", "events.histograms=true")
+    with open(sorted(glob.glob("large/checkpoints/*"))[-1], "rb") as f:
+        data = f.read()
+    length = struct.unpack_from("<Q", data)[0]
+    begin, end = json.loads(data[8:8 + length])["dense/kernel"]["data_offsets"]
+    values = struct.unpack_from(f"<{(end - begin) // 4}f", data, 8 + length + begin)
+    t.check(len(values) == 200800, "as many as were wanted", len(values))
+    value = dict(fields(read("large")["histograms"]["dense/kernel"][0][1]))
+    sample = values[::3]
+    t.check((value[1], value[2], value[3]) == (min(values), max(values), len(sample)), "ends",
+            value[1], value[2], value[3])
+    t.check(abs(value[5] - sum(v * v for v in sample)) < 1e-4 * value[5], "squares", value[5])
+    limits = struct.unpack(f"<{len(value[6]) // 8}d", value[6])
+    buckets = struct.unpack(f"<{len(value[7]) // 8}d", value[7])
+    for i in range(len(limits)):
+        below = sum(v < limits[i] for v in sample)
+        t.check(abs(sum(buckets[:i + 1]) - below) <= 2, f"bucket {i}", sum(buckets[:i + 1]), below)
+
+
 def killed(t):
     """Killed and resumed: each step once."""
     config = t.write("killed.json", {
@@ -349,6 +372,7 @@ def killed_first(t):
 def main():
     t = Test()
     pictures_and_histograms(t)
+    large_histogram(t)
     if len(sys.argv) > 3:
         tensorboard(t, sys.argv[4] if len(sys.argv) > 4 else None)
     else:

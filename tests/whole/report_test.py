@@ -166,6 +166,17 @@ def one_run(t):
              "The most confident mistakes", "The time of a step", "Memory, to scale",
              "To reproduce it"} <= set(p.titles), "its parts", p.titles)
     t.check("mean of 40 steps" in text, "the step's time")
+    # .. and op by op: all of the plan's ops, which with what is left add up to a step.
+    ops = next(table for table in p.tables if any("dense_weight" in row[0] for row in table))
+    found = {row[0] for row in ops}
+    t.check({"load", "dense dense", "dense_weight_gradient logits", "softmax_cross_entropy",
+             "updating"} <= found, "its ops", found)
+    t.check(any("conv2d" in name and "<script>'&\"" in name for name in found), "by their names",
+            found)
+    us = [float(row[2].split()[0]) for row in ops]
+    said = float(re.search(r"([\d.]+) us, the mean of \d+ steps that this", text).group(1))
+    t.check(abs(sum(us) - said) < 0.06 * len(us) and said > 0, "they add up", sum(us), said)
+    t.check({"forward", "backward"} <= {row[1] for row in ops}, "phases", ops)
     return config, run
 
 
