@@ -61,6 +61,10 @@
     X(AVERAGE_POOL2D_BACKWARD, average_pool2d_backward) \
     X(DROPOUT, dropout)                         \
     X(DROPOUT_BACKWARD, dropout_backward) \
+    X(CONCATENATE, concatenate)                 \
+    X(CONCATENATE_GRADIENT, concatenate_gradient) \
+    X(ZERO_PADDING2D, zero_padding2d)           \
+    X(ZERO_PADDING2D_BACKWARD, zero_padding2d_backward) \
     X(MEAN_SQUARED_ERROR, mean_squared_error)   \
     X(MEAN_SQUARED_ERROR_TARGET_GRADIENT, mean_squared_error_target_gradient) \
     X(MEAN, mean)
@@ -125,6 +129,7 @@ typedef struct lk_op {
         float slope;  // leaky_relu
         float scale;  // mean
         lk_dropout dropout;
+        lk_join join;
     };
 } lk_op;
 

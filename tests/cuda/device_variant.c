@@ -385,8 +385,15 @@ static uint64_t role_bytes(const lk_lane *l, const lk_op *op, lk_role role) {
     if (role == LK_Y && op->type->scope == LK_SCOPE_LOSS) return l->examples * sums * sizeof(float);
     if (role == LK_AUX && op->type->scope == LK_SCOPE_LOSS) return l->examples * sizeof(uint32_t);
     const bool input = role == LK_X || role == LK_DX;
+    if (op->type == &lk_op_concatenate || op->type == &lk_op_concatenate_gradient) {
+        const uint32_t which = role == LK_X2 || (role == LK_DX && op->join.which);
+        const bool whole = role == LK_Y || role == LK_DY;
+        const uint64_t values = op->join.values[which] + (whole ? op->join.values[1] : 0);
+        return (uint64_t)l->examples * op->join.cells * values * sizeof(float);
+    }
     if (input &&
-        (op->type == &lk_op_average_pool2d || op->type == &lk_op_average_pool2d_backward)) {
+        (op->type == &lk_op_average_pool2d || op->type == &lk_op_average_pool2d_backward ||
+         op->type == &lk_op_zero_padding2d || op->type == &lk_op_zero_padding2d_backward)) {
         const lk_pool2d *p = &op->pool;
         return (uint64_t)l->examples * p->in_h * p->in_w * p->channels * sizeof(float);
     }

@@ -490,7 +490,7 @@ class Relu:
 class Add:
     kernel_count = 0
 
-    def __init__(self, layer, shape):
+    def __init__(self, layer, shape, _other):
         self.shape = shape
 
     def forward(self, x, kernel, bias):
@@ -498,6 +498,52 @@ class Add:
 
     def backward(self, dy, kernel):
         return dy
+
+
+class Concatenate:
+    kernel_count = 0
+
+    def __init__(self, layer, shape, other):
+        self.values = shape[-1], other[-1]
+        self.shape = (*shape[:-1], sum(self.values))
+
+    def forward(self, x, kernel, bias):
+        (a, b), y = self.values, []
+        for cell in range(len(x[0]) // a):
+            y += x[0][cell * a:cell * a + a] + x[1][cell * b:cell * b + b]
+        return y
+
+    def shares(self, dy):
+        """Of the inputs in the order in which they are added: the second one's first."""
+        a, both = self.values[0], sum(self.values)
+        cells = range(0, len(dy), both)
+        parts = [[v for c in cells for v in dy[c:c + a]],
+                 [v for c in cells for v in dy[c + a:c + both]]]
+        return [(self.inputs_at[1], parts[1]), (self.inputs_at[0], parts[0])]
+
+
+class ZeroPadding2D:
+    kernel_count = 0
+
+    def __init__(self, layer, shape):
+        (self.top, bottom), (self.left, right) = map(pair, pair(layer.get("padding", 1)))
+        self.rows, self.columns, self.channels = shape
+        self.shape = (self.rows + self.top + bottom, self.columns + self.left + right,
+                      self.channels)
+
+    def places(self):
+        return [((y + self.top) * self.shape[1] + x + self.left) * self.channels + c
+                for y in range(self.rows) for x in range(self.columns)
+                for c in range(self.channels)]
+
+    def forward(self, x, kernel, bias):
+        y = [0.0] * math.prod(self.shape)
+        for place, value in zip(self.places(), x):
+            y[place] = value
+        return y
+
+    def backward(self, dy, kernel):
+        return [dy[place] for place in self.places()]
 
 
 class Tanh(Relu):
@@ -553,7 +599,8 @@ class Dropout(Relu):
 
 ACTIVATIONS = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "leaky_relu": LeakyRelu}
 LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add, "dropout": Dropout,
-          "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D, **ACTIVATIONS}
+          "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D,
+          "concatenate": Concatenate, "zero_padding2d": ZeroPadding2D, **ACTIVATIONS}
 
 
 def inputs_of(config, number):
@@ -687,7 +734,11 @@ class Run:
             if layer["type"] == "flatten":
                 outputs.append((taken[0][0], (math.prod(shape),)))
                 continue
-            made = self.append(LAYERS[layer["type"]](layer, shape), [t for t, _ in taken])
+            if layer["type"] == "reshape":
+                outputs.append((taken[0][0], tuple(layer["target_shape"])))
+                continue
+            shapes = [s for _, s in taken]
+            made = self.append(LAYERS[layer["type"]](layer, *shapes), [t for t, _ in taken])
             made.run, made.number = self, number
             if made.kernel_count:
                 self.initialize(layer, made)
@@ -754,8 +805,12 @@ class Run:
                     terms[layer.bias_at].append(biases)
             if not any(self.learns[n] for n in layer.inputs_at):
                 continue
-            dx = layer.backward(dy, self.weights(layer)[0])
-            for n in [n for n in layer.inputs_at if self.learns[n]]:
+            if isinstance(layer, Concatenate):
+                shares = layer.shares(dy)
+            else:
+                dx = layer.backward(dy, self.weights(layer)[0])
+                shares = [(n, dx) for n in layer.inputs_at]
+            for n, dx in [(n, dx) for n, dx in shares if self.learns[n]]:
                 gradients[n] = list(map(add, gradients[n], dx)) if gradients[n] else dx
         return sums
 
@@ -938,6 +993,12 @@ def layer_entries(number, layer, inputs):
     slope = rounded(Fraction(str(layer.get("negative_slope", 0.3))))
     if slope != rounded(Fraction("0.3")):
         out["negative_slope"] = struct.pack("<f", slope)
+    if kind == "zero_padding2d":
+        sides = [n for two in map(pair, pair(layer.get("padding", 1))) for n in two]
+        if sides != [1, 1, 1, 1]:
+            out["padding"] = u32(*sides)
+    if kind == "reshape":
+        out["target_shape"] = u32(*layer["target_shape"])
     if kind == "dropout":
         out["rate"] = struct.pack("<f", rounded(Fraction(str(layer["rate"]))))
     units = {"conv2d": "filters", "dense": "units"}.get(kind)
@@ -1091,6 +1152,23 @@ NETS = [
          {"type": "flatten"}, {"type": "dense", "name": "b", "units": 2},
          {"type": "add", "inputs": ["b", "whole"]}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.5}, 3, 2, 5, 2),
+    # What puts values elsewhere: images and rows beside each other, one beside itself; zeros around
+    # the images and within; rows as images.
+    net("places", (5, 4, 2),
+        [{"type": "zero_padding2d", "name": "frame", "padding": [[0, 2], [1, 0]]},
+         {"type": "conv2d", "name": "a", "filters": 3, "kernel_size": 3, "activation": "relu"},
+         {"type": "concatenate", "name": "twice", "inputs": ["a", "a"]},
+         {"type": "zero_padding2d", "name": "ring"},
+         {"type": "conv2d", "name": "b", "filters": 2, "kernel_size": 3, "activation": "tanh"},
+         {"type": "concatenate", "name": "both", "inputs": ["b", "a"]},
+         {"type": "reshape", "name": "seen", "target_shape": [3, 5, 5]},
+         {"type": "zero_padding2d", "name": "sides", "padding": [0, 2]},
+         {"type": "max_pool2d", "pool_size": [1, 3], "strides": 2},
+         {"type": "reshape", "name": "row", "target_shape": [40]},
+         {"type": "dense", "name": "c", "units": 4},
+         {"type": "concatenate", "name": "rows", "inputs": ["row", "c"]},
+         {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.1}, 5, 2, 7, 3),
     # tanh, sigmoid and leaky_relu, as layers and as activations.
     net("curves", (4, 4, 1),
         [{"type": "conv2d", "filters": 3, "kernel_size": 2, "activation": "tanh"},

@@ -85,6 +85,16 @@ def torch_network(model):
                 return functional.adaptive_avg_pool2d(x, 1).flatten(1)
             if kind == "flatten":
                 return x.flatten(1)
+            if kind == "concatenate":
+                return torch.cat(inputs, 1)
+            if kind == "zero_padding2d":
+                (top, bottom), (left, right) = map(pair, pair(layer["padding"]))
+                return functional.pad(x, [left, right, top, bottom])
+            if kind == "reshape":
+                if len(layer["target_shape"]) == 1:
+                    return x.flatten(1)
+                rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
+                return rows.reshape(-1, *layer["target_shape"]).permute(0, 3, 1, 2)
             if kind == "dropout":
                 return functional.dropout(x, layer["rate"], self.training)
             return inputs[0] + inputs[1] if kind == "add" else self.activate(kind, layer, x)

@@ -68,10 +68,27 @@ MODELS = {
         {"type": "flatten", "name": "again"},
         {"type": "tanh", "name": "tanh"},
         {"type": "dense", "name": "head", "units": 10}]),
+    # What puts values elsewhere: images and rows beside each other, zeros around, other shapes.
+    "places": ([6, 5, 3], [
+        {"type": "zero_padding2d", "name": "frame", "padding": [[0, 1], [2, 0]]},
+        {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": [3, 2],
+         "activation": "relu"},
+        {"type": "concatenate", "name": "twice", "inputs": ["conv", "conv"]},
+        {"type": "reshape", "name": "seen", "target_shape": [4, 10, 6]},
+        {"type": "conv2d", "name": "next", "filters": 3, "kernel_size": 3},
+        {"type": "reshape", "name": "row", "target_shape": [48]},
+        {"type": "dense", "name": "wide", "units": 6, "activation": "tanh"},
+        {"type": "dense", "name": "small", "units": 12, "inputs": ["row"]},
+        {"type": "concatenate", "name": "rows", "inputs": ["wide", "small"]},
+        {"type": "reshape", "name": "image", "target_shape": [3, 2, 3]},
+        {"type": "conv2d", "name": "last", "filters": 4, "kernel_size": 2},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "dense", "name": "head", "units": 10}]),
 }
 # Of every dense layer behind a flatten, by hand: height, width and channels there.
 FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
-             "graph": {"wide": (3, 2, 4)}}
+             "graph": {"wide": (3, 2, 4)},
+             "places": {"wide": (2, 8, 3), "small": (2, 8, 3), "head": (2, 1, 4)}}
 
 
 def write_images(name, shape):
@@ -220,6 +237,16 @@ ACTIVATIONS = {
         "negative_slope", 0.2 if layer["type"] != "leaky_relu" else 0.3)}
 
 
+def reshape(x, target):
+    """An image in our order of values, channels last; a row as PyTorch flattens it."""
+    if len(target) == 1:
+        return [v for plane in x for row in plane for v in row]
+    h, w, c = target
+    if isinstance(x[0], list):
+        x = [plane[i][j] for i in range(len(x[0])) for j in range(len(x[0][0])) for plane in x]
+    return [[[x[(i * w + j) * c + k] for j in range(w)] for i in range(h)] for k in range(c)]
+
+
 def layer_of(layer, shape, weight, bias, at):
     """What a layer makes of its inputs, images [c][y][x] or rows."""
     kind, x = layer["type"], at[0]
@@ -242,6 +269,15 @@ def layer_of(layer, shape, weight, bias, at):
                 for n in range(shape[0])]
     if kind == "add":
         return each(lambda a, b: a + b, *at)
+    if kind == "concatenate":
+        return at[0] + at[1]
+    if kind == "zero_padding2d":
+        (top, bottom), (left, right) = map(pair, pair(layer["padding"]))
+        rows = [[[0.0] * left + row + [0.0] * right for row in plane] for plane in x]
+        blank = [0.0] * len(rows[0][0])
+        return [[blank] * top + plane + [blank] * bottom for plane in rows]
+    if kind == "reshape":
+        return reshape(x, layer["target_shape"])
     if kind == "dropout":
         return x
     return each(ACTIVATIONS[kind](layer), x)
@@ -509,8 +545,23 @@ def mixed(t):
                                    "classes": 12},
             "steps": 2, "global_batch": 8, "grain": 8})
         t.expect(0, "train", config, "--run-dir", name)
-        refused(t, 78, "a sum of flattened images of different shapes", name, "--output", "new",
-                "--layout", "torch")
+        refused(t, 78, "a sum or a row of flattened images of different shapes", name, "--output",
+                "new", "--layout", "torch")
+        t.expect(0, "checkpoint", "export", name, "--output", name + "-onnx", "--layout", "onnx")
+    beside = branches[:-1] + [{"type": "concatenate", "name": "beside",
+                               "inputs": ["flat_a", "flat_b"]}]
+    image = [branches[0], branches[1], {"type": "reshape", "name": "again",
+                                        "target_shape": [12, 1, 1]}]
+    end = [{"type": "flatten", "name": "end"}, {"type": "dense", "name": "dense", "units": 12}]
+    for name, layers, word in (("rows-beside", beside + end[1:], "a sum or a row of flattened"),
+                               ("reshaped", image + end, "layer again reshapes flattened")):
+        config = t.write(name + ".json", {
+            "model.input": [3, 4, 2], "model.layers": layers, "model.classes": 12,
+            "data.train.made_up": {"count": 40, "height": 3, "width": 4, "channels": 2,
+                                   "classes": 12},
+            "steps": 2, "global_batch": 8, "grain": 8})
+        t.expect(0, "train", config, "--run-dir", name)
+        refused(t, 78, word, name, "--output", "new", "--layout", "torch")
         t.expect(0, "checkpoint", "export", name, "--output", name + "-onnx", "--layout", "onnx")
 
 
