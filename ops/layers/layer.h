@@ -16,7 +16,7 @@
 #define LK_LAYER_LIST(X)                                                                  \
     X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add) X(tanh) X(sigmoid) X(leaky_relu) \
     X(average_pool2d) X(global_average_pool2d) X(dropout)                                 \
-    X(reshape) X(concatenate) X(zero_padding2d)
+    X(reshape) X(concatenate) X(zero_padding2d) X(conv2d_transpose)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean)
 
 enum { LK_LAYER_INPUTS_MAX = 2 };

@@ -49,6 +49,16 @@ def window(r, shape, sizes):
     return size, strides, padding, behind
 
 
+def wide(r, shape):
+    """Those of a transposed convolution; small images grow, others hardly."""
+    size = [r.randint(1, 4), r.randint(1, 4)]
+    strides = [r.randint(1, 3 if n < 6 else 1) for n in shape]
+    padding = r.choice(["same", "valid"])
+    behind = [n * s + (max(k - s, 0) if padding == "valid" else 0)
+              for n, k, s in zip(shape, size, strides)]
+    return size, strides, padding, behind
+
+
 def maybe_sum(r, layers, shapes):
     """Adds the last tensor, or one of the same shape before it, to the last one."""
     alike = [i for i, shape in enumerate(shapes) if shape == shapes[-1]]
@@ -96,7 +106,8 @@ def layers_of(r, shape, classes, channels):
         maybe_beside(r, layers, shapes)
         maybe_placed(r, layers, shapes)
         shape = list(shapes[-1][:2])
-        kind = r.choice(["conv2d", "conv2d", "max_pool2d", "average_pool2d", "activation"])
+        kind = r.choice(["conv2d", "conv2d", "conv2d_transpose", "max_pool2d", "average_pool2d",
+                         "activation"])
         layer = {"type": kind}
         if r.random() < 0.15:
             layers.append({"type": "dropout", "rate": r.choice([0.0, 0.1, 0.5])})
@@ -105,8 +116,11 @@ def layers_of(r, shape, classes, channels):
             layers.append({"type": r.choice(ACTIVATIONS)})
             shapes.append(shapes[-1])
             continue
-        size, layer["strides"], layer["padding"], shape = window(r, shape, (6, 4))
-        if kind == "conv2d":
+        if kind == "conv2d_transpose":
+            size, layer["strides"], layer["padding"], shape = wide(r, shape)
+        else:
+            size, layer["strides"], layer["padding"], shape = window(r, shape, (6, 4))
+        if kind.startswith("conv2d"):
             layer.update(kernel_size=size, filters=r.choice([1, 2, 7, 8, 16, 17, 33]),
                          use_bias=r.random() < 0.8, activation=activation(r))
         else:

@@ -81,6 +81,11 @@ MODELS = {
         {"type": "dense", "name": "small", "units": 12, "inputs": ["row"]},
         {"type": "concatenate", "name": "rows", "inputs": ["wide", "small"]},
         {"type": "reshape", "name": "image", "target_shape": [3, 2, 3]},
+        {"type": "conv2d_transpose", "name": "up", "filters": 2, "kernel_size": [4, 3],
+         "strides": [1, 2], "padding": "same", "activation": "sigmoid"},
+        {"type": "conv2d_transpose", "name": "out", "filters": 3, "kernel_size": [3, 2],
+         "strides": [2, 3], "activation": "relu"},
+        {"type": "average_pool2d", "name": "small_again", "pool_size": [2, 6]},
         {"type": "conv2d", "name": "last", "filters": 4, "kernel_size": 2},
         {"type": "flatten", "name": "flatten"},
         {"type": "dense", "name": "head", "units": 10}]),
@@ -237,6 +242,24 @@ ACTIVATIONS = {
         "negative_slope", 0.2 if layer["type"] != "leaky_relu" else 0.3)}
 
 
+def transposed(layer, shape, weight, bias, x):
+    """What each value gives to the output; weights (in, out, h, w)."""
+    (kh, kw), (sh, sw), same = shape[2:], pair(layer["strides"]), "padding" in layer
+    more = [0 if same else max(k - s, 0) for k, s in ((kh, sh), (kw, sw))]
+    top, left = [max(k - s, 0) // 2 if same else 0 for k, s in ((kh, sh), (kw, sw))]
+    y = [[[b] * (len(x[0][0]) * sw + more[1]) for _ in range(len(x[0]) * sh + more[0])]
+         for b in bias]
+    for number, (n, w) in enumerate((n, w) for n in range(shape[0]) for w in range(
+            shape[1] * kh * kw)):
+        o, at = divmod(w, kh * kw)
+        for i, row in enumerate(x[n]):
+            for j, value in enumerate(row):
+                oy, ox = i * sh + at // kw - top, j * sw + at % kw - left
+                if 0 <= oy < len(y[0]) and 0 <= ox < len(y[0][0]):
+                    y[o][oy][ox] += value * weight[number]
+    return y
+
+
 def reshape(x, target):
     """An image in our order of values, channels last; a row as PyTorch flattens it."""
     if len(target) == 1:
@@ -254,6 +277,8 @@ def layer_of(layer, shape, weight, bias, at):
         size = len(weight) // shape[0]
         return by_plane(windows(x, layer, "kernel_size"), shape[0], lambda cell, n: bias[n] + sum(
             (a or 0.0) * b for a, b in zip(sum(cell, []), weight[n * size:(n + 1) * size])))
+    if kind == "conv2d_transpose":
+        return transposed(layer, shape, weight, bias, x)
     if kind == "max_pool2d":
         return by_plane(windows(x, layer, "pool_size"), len(x), lambda cell, c: max(
             inside(cell[c])))
@@ -289,7 +314,8 @@ def forward(layers, tensors, at):
     for layer in layers:
         name = layer["name"]
         shape, weight = tensors.get(name + ".weight", ([0], []))
-        bias = tensors.get(name + ".bias", ([], [0.0] * shape[0]))[1]
+        outputs = shape[layer["type"] == "conv2d_transpose"]
+        bias = tensors.get(name + ".bias", ([], [0.0] * outputs))[1]
         inputs = [values[n] for n in layer["inputs"]] if "inputs" in layer else [at]
         at = layer_of(layer, shape, weight, bias, inputs)
         if "activation" in layer:
