@@ -38,6 +38,13 @@ typedef struct lk_dropout {
     uint32_t use;  // of the layer's network in the objective, from 0
 } lk_dropout;
 
+// Two inputs beside each other in each of `cells` cells, so many values of each there.
+typedef struct lk_join {
+    uint32_t cells;
+    uint32_t values[2];
+    uint32_t which;  // of a gradient: for which input it is
+} lk_join;
+
 typedef struct lk_dense {
     uint32_t k_count;  // inputs
     uint32_t n_count;  // units

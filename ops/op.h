@@ -41,6 +41,10 @@
     X(CONV2D_POOL_INPUT_GRADIENT, conv2d_pool_input_gradient)   \
     X(CONV2D_WEIGHT_GRADIENT, conv2d_weight_gradient)           \
     X(CONV2D_POOL_WEIGHT_GRADIENT, conv2d_pool_weight_gradient) \
+    X(CONV2D_TRANSPOSE, conv2d_transpose)                       \
+    X(CONV2D_TRANSPOSE_INPUT_GRADIENT, conv2d_transpose_input_gradient) \
+    X(CONV2D_TRANSPOSE_WEIGHT_GRADIENT, conv2d_transpose_weight_gradient) \
+    X(CONV2D_TRANSPOSE_BIAS_GRADIENT, conv2d_transpose_bias_gradient) \
     X(USE, use)                                                 \
     X(REDUCE_APPLY, reduce_apply)                               \
     LK_PLAIN_OP_LIST(X)
@@ -61,6 +65,10 @@
     X(AVERAGE_POOL2D_BACKWARD, average_pool2d_backward) \
     X(DROPOUT, dropout)                         \
     X(DROPOUT_BACKWARD, dropout_backward) \
+    X(CONCATENATE, concatenate)                 \
+    X(CONCATENATE_GRADIENT, concatenate_gradient) \
+    X(ZERO_PADDING2D, zero_padding2d)           \
+    X(ZERO_PADDING2D_BACKWARD, zero_padding2d_backward) \
     X(MEAN_SQUARED_ERROR, mean_squared_error)   \
     X(MEAN_SQUARED_ERROR_TARGET_GRADIENT, mean_squared_error_target_gradient) \
     X(MEAN, mean)
@@ -125,6 +133,7 @@ typedef struct lk_op {
         float slope;  // leaky_relu
         float scale;  // mean
         lk_dropout dropout;
+        lk_join join;
     };
 } lk_op;
 
@@ -241,6 +250,7 @@ struct lk_op_type {
     lk_op_number number;
     lk_scope scope;
     lk_kernel reference;  // NULL where the scope has none
+    bool exchanged;       // a gradient of parameters: LK_X is the gradient of y, and LK_DY is x
 
     // Each may be NULL where there is nothing to say.
     // Scratch in floats, the most over all CPU variants, so that a plan does not depend on them.

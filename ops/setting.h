@@ -19,6 +19,9 @@ typedef enum lk_setting_kind {
     LK_SETTING_STEPS,        // lk_steps_list: an array of numbers of steps
     LK_SETTING_FLOATS,       // lk_floats_list: an array of numbers
     LK_SETTING_RATE,         // lk_rate (ops/rate.h): a rate schedule, a type and its keys
+    LK_SETTING_SHAPE,        // lk_sizes: [height, width, channels] or [values]
+    LK_SETTING_SIDES,        // uint32_t[4], top, bottom, left, right: a number, [rows, columns] or
+                             // [[top, bottom], [left, right]]; each from 0
     // Of the rest of a configuration; a layer or an optimizer has none of these.
     LK_SETTING_CHOICE,  // uint32_t: which of `choices`
     LK_SETTING_TEXT,    // char[most]
@@ -36,6 +39,11 @@ typedef struct lk_floats_list {
     float at[LK_SETTING_LIST_MAX];
 } lk_floats_list;
 
+typedef struct lk_sizes {
+    uint32_t count;  // 1 or 3
+    uint32_t at[3];
+} lk_sizes;
+
 // The default is a constant, frozen for ever: a value equal to it is left out of the run identity,
 // so that a new key changes no identity of before. Or it is the value of another key.
 typedef struct lk_setting {
@@ -46,10 +54,10 @@ typedef struct lk_setting {
     bool required;
     uint32_t least;        // of U32 and U64; 0 stands for 1 ..
     bool zero;             // .. but with this for 0
-    uint64_t most;         // of U32, U64, PAIR and STEPS; bytes of TEXT, with its end
+    uint64_t most;         // of U32, U64, PAIR, STEPS, SHAPE and SIDES; bytes of TEXT, with its end
     float low, high;       // of FLOAT and FLOATS, both allowed
     float below;           // ... and not this one nor more; 0: no such bound
-    uint64_t constant;     // default of U32, U64, PAIR, BOOL, PADDING and CHOICE
+    uint64_t constant;     // default of U32, U64, PAIR, SIDES, BOOL, PADDING and CHOICE
     float float_constant;  // default of FLOAT; INITIALIZER: glorot_uniform; ACTIVATION: linear
     const char *text;      // default of TEXT; NULL: empty
     const char *fallback;  // not NULL: the key before it whose value is the default

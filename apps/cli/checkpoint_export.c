@@ -240,8 +240,8 @@ static lk_status find_model(exporter *e, lk_error *error) {
 static lk_status mixed_images(const exporter *e, uint32_t layer, lk_error *error) {
     return lk_fail(
         error, LK_BAD_CONFIG,
-        "--layout torch: %s: layer %s takes, or is, a sum of flattened images of different "
-        "shapes, which PyTorch flattens in another order; use --layout onnx or keras",
+        "--layout torch: %s: layer %s takes, or is, a sum or a row of flattened images of "
+        "different shapes, which PyTorch flattens in another order; use --layout onnx or keras",
         e->from.path, e->spec.model.layers[layer].name);
 }
 
@@ -250,6 +250,12 @@ static lk_status take_channels(void *context, const lk_export *said, uint32_t la
                                lk_error *error) {
     exporter *e = context;
     const uint32_t kernel = said->op ? said->op->param[0] : LK_NONE;
+    if (said->reorders) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "--layout torch: %s: layer %s reshapes flattened images, which PyTorch "
+                       "flattens in another order; use --layout onnx or keras",
+                       e->from.path, e->spec.model.layers[layer].name);
+    }
     if (kernel == LK_NONE || e->tensors[kernel].dim_count != 2) return LK_OK;
     e->channels[kernel] = said->in[0].channels;
     return said->in[0].channels ? LK_OK : mixed_images(e, layer, error);

@@ -54,6 +54,23 @@ static json_t *make_list(const lk_setting *k) {
                      "maxItems", LK_SETTING_LIST_MAX);
 }
 
+// [height, width, channels], or [values].
+static json_t *make_shape(const lk_setting *k) {
+    return json_pack("{s:s, s:o, s:[{s:i, s:i}, {s:i, s:i}]}", "type", "array", "items",
+                     make_integer(1, k->most), "anyOf", "minItems", 1, "maxItems", 1, "minItems", 3,
+                     "maxItems", 3);
+}
+
+// A number, [rows, columns], or [[top, bottom], [left, right]].
+static json_t *make_sides(const lk_setting *k) {
+    json_t *one = make_integer(0, k->most), *pair, *pairs;
+    pair = json_pack("{s:s, s:O, s:i, s:i}", "type", "array", "items", one, "minItems", 2,
+                     "maxItems", 2);
+    pairs = json_pack("{s:s, s:O, s:i, s:i}", "type", "array", "items", pair, "minItems", 2,
+                      "maxItems", 2);
+    return json_pack("{s:[o, o, o]}", "anyOf", one, pair, pairs);
+}
+
 static json_t *make_rate(void);
 
 static json_t *make_value(const lk_setting *k) {
@@ -72,6 +89,8 @@ static json_t *make_value(const lk_setting *k) {
     case LK_SETTING_STEPS:
     case LK_SETTING_FLOATS: return make_list(k);
     case LK_SETTING_RATE: return make_rate();
+    case LK_SETTING_SHAPE: return make_shape(k);
+    case LK_SETTING_SIDES: return make_sides(k);
     case LK_SETTING_TEXT:
         return json_pack("{s:s, s:I}", "type", "string", "maxLength", (json_int_t)k->most - 1);
     case LK_SETTING_PADDING:

@@ -74,6 +74,12 @@ static void show_value(char out[SHOWN_BYTES], const lk_setting *k) {
         lk_format(out, SHOWN_BYTES, "array of 1 to %d numbers", LK_SETTING_LIST_MAX);
         break;
     case LK_SETTING_RATE: lk_format(out, SHOWN_BYTES, "object"); break;
+    case LK_SETTING_SHAPE:
+        lk_format(out, SHOWN_BYTES, "[height, width, channels] or [values]");
+        break;
+    case LK_SETTING_SIDES:
+        lk_format(out, SHOWN_BYTES, "0 to %s, or of four sides", most);
+        break;
     case LK_SETTING_TEXT: lk_format(out, SHOWN_BYTES, "text"); break;
     case LK_SETTING_PADDING:
     case LK_SETTING_ACTIVATION:

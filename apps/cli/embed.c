@@ -107,6 +107,13 @@ static void put_field(FILE *f, const lk_setting *k, const void *owner) {
     case LK_SETTING_STEPS:
     case LK_SETTING_FLOATS: put_list(f, k, field); break;
     case LK_SETTING_RATE: put_rate(f, name, (const lk_rate *)(const void *)field); break;
+    case LK_SETTING_SHAPE:
+        fprintf(f, ",\n     .%s = {.count = %uu, .at = {%uu, %uu, %uu}}", name, u[0], u[1], u[2],
+                u[3]);
+        break;
+    case LK_SETTING_SIDES:
+        fprintf(f, ",\n     .%s = {%uu, %uu, %uu, %uu}", name, u[0], u[1], u[2], u[3]);
+        break;
     case LK_SETTING_CHOICE:
     case LK_SETTING_TEXT:
         lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");

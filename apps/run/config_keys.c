@@ -372,6 +372,8 @@ uint32_t lk_setting_words(const lk_setting *k, const char **names, uint32_t *fal
     case LK_SETTING_STEPS:
     case LK_SETTING_FLOATS:
     case LK_SETTING_RATE:
+    case LK_SETTING_SHAPE:
+    case LK_SETTING_SIDES:
     case LK_SETTING_TEXT: break;
     }
     return 0;

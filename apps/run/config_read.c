@@ -99,6 +99,58 @@ static lk_status read_list(const lk_json_cursor *at, const lk_setting *k, lk_jso
     return LK_OK;
 }
 
+// [height, width, channels], or [values].
+static lk_status read_shape(const lk_json_cursor *at, const lk_setting *k,
+                            lk_json_presence presence, lk_sizes *shape, lk_error *error) {
+    lk_json_cursor list, element;
+    LK_CHECK(lk_json_get_array(at, k->name, presence, 1, 3, &list, error));
+    if (!list.value) return LK_OK;
+    const uint32_t count = (uint32_t)lk_json_length(&list);
+    if (count == 2) {
+        return lk_json_refuse(&list, error, "wanted [height, width, channels] or [values]");
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        LK_CHECK(lk_json_element(&list, i, &element, error));
+        LK_CHECK(lk_json_as_u32(&element, 1, (uint32_t)k->most, &shape->at[i], error));
+    }
+    shape->count = count;
+    return LK_OK;
+}
+
+// Of rows or of columns, before and behind: one number, or two.
+static lk_status read_two_sides(const lk_json_cursor *at, const lk_setting *k, uint32_t *sides,
+                                lk_error *error) {
+    lk_json_cursor element;
+    if (lk_json_type_of(at) != LK_JSON_ARRAY) {
+        LK_CHECK(lk_json_as_u32(at, 0, (uint32_t)k->most, &sides[0], error));
+        sides[1] = sides[0];
+        return LK_OK;
+    }
+    LK_CHECK(lk_json_as_array(at, 2, 2, error));
+    for (uint32_t i = 0; i < 2; i++) {
+        LK_CHECK(lk_json_element(at, i, &element, error));
+        LK_CHECK(lk_json_as_u32(&element, 0, (uint32_t)k->most, &sides[i], error));
+    }
+    return LK_OK;
+}
+
+static lk_status read_sides(const lk_json_cursor *at, const lk_setting *k, uint32_t *sides,
+                            lk_error *error) {
+    lk_json_cursor value, element;
+    if (!lk_json_find(at, k->name, &value)) return LK_OK;
+    if (lk_json_type_of(&value) != LK_JSON_ARRAY) {
+        LK_CHECK(read_two_sides(&value, k, sides, error));
+        sides[2] = sides[3] = sides[0];
+        return LK_OK;
+    }
+    LK_CHECK(lk_json_as_array(&value, 2, 2, error));
+    for (uint32_t i = 0; i < 2; i++) {
+        LK_CHECK(lk_json_element(&value, i, &element, error));
+        LK_CHECK(read_two_sides(&element, k, sides + 2 * i, error));
+    }
+    return LK_OK;
+}
+
 static void set_default(const lk_setting *k, const lk_setting *fallback, uint8_t *owner) {
     const char *names[LK_KEY_CHOICES_MAX];
     void *field = owner + k->offset;
@@ -116,6 +168,8 @@ static void set_default(const lk_setting *k, const lk_setting *fallback, uint8_t
     case LK_SETTING_STEPS: ((lk_steps_list *)field)->count = 0; break;
     case LK_SETTING_FLOATS: ((lk_floats_list *)field)->count = 0; break;
     case LK_SETTING_RATE: *(lk_rate *)field = (lk_rate){.type = &lk_rate_constant}; break;
+    case LK_SETTING_SHAPE: *(lk_sizes *)field = (lk_sizes){.count = 0}; break;
+    case LK_SETTING_SIDES: u[0] = u[1] = u[2] = u[3] = (uint32_t)k->constant; break;
     case LK_SETTING_PADDING:
     case LK_SETTING_CHOICE:
     case LK_SETTING_ACTIVATION:
@@ -145,6 +199,8 @@ static lk_status read_key(const lk_json_cursor *at, const lk_setting *k, uint8_t
     case LK_SETTING_STEPS:
     case LK_SETTING_FLOATS: return read_list(at, k, presence, field, error);
     case LK_SETTING_RATE: return lk_config_read_rate(at, k->name, field, error);
+    case LK_SETTING_SHAPE: return read_shape(at, k, presence, field, error);
+    case LK_SETTING_SIDES: return read_sides(at, k, field, error);
     case LK_SETTING_TEXT:
         return lk_json_get_string(at, k->name, presence, field, (size_t)k->most, error);
     case LK_SETTING_PADDING:

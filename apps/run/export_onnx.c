@@ -13,7 +13,7 @@
 
 enum { IR_VERSION = 8, OPERATOR_SET = 13, NAME_BYTES = 128 };
 
-typedef enum element_type { ELEMENT_FLOAT = 1, ELEMENT_UINT8 = 2 } element_type;
+typedef enum element_type { ELEMENT_FLOAT = 1, ELEMENT_UINT8 = 2, ELEMENT_INT64 = 7 } element_type;
 // AttributeProto.AttributeType, and the field that holds such a value.
 enum { ATTRIBUTE_FLOAT = 1, ATTRIBUTE_INT = 2, ATTRIBUTE_INTS = 7 };
 enum { FIELD_FLOAT = 2, FIELD_INT = 3, FIELD_INTS = 8 };
@@ -23,7 +23,7 @@ static const char logits_name[] = "logits", images_name[] = "images";
 typedef struct writer {
     lk_protobuf out;
     const lk_onnx_model *model;
-    const char **types;  // (layers) of the last node of each layer, NULL: it has none yet
+    const char **names;  // (layers) of the last node of each layer, NULL: it has none yet
 } writer;
 
 // --- nodes ---------------------------------------------------------------------------------------
@@ -77,6 +77,16 @@ static void write_scaling(writer *w) {
 
 // --- layers --------------------------------------------------------------------------------------
 
+// A tensor of integers, as Reshape and Pad take them.
+static void write_integers(writer *w, const char *name, uint32_t count, const int64_t *values) {
+    const size_t begun = lk_protobuf_begin(&w->out, 5);
+    lk_protobuf_uint(&w->out, 1, count);
+    lk_protobuf_uint(&w->out, 2, ELEMENT_INT64);
+    for (uint32_t i = 0; i < count; i++) lk_protobuf_int(&w->out, 7, values[i]);
+    lk_protobuf_string(&w->out, 8, name);
+    lk_protobuf_end(&w->out, begun);
+}
+
 static void name_node(char out[NAME_BYTES], const lk_layer *l, const char *type) {
     lk_format(out, NAME_BYTES, "%s/%s", l->name, type);
 }
@@ -84,25 +94,26 @@ static void name_node(char out[NAME_BYTES], const lk_layer *l, const char *type)
 // What layer `from` - 1 gives; 0: the images. A layer without nodes gives what it takes.
 static void name_value(const writer *w, char out[NAME_BYTES], uint32_t from) {
     const lk_layer *layers = w->model->program->spec->model.layers;
-    while (from && !w->types[from - 1]) {
+    while (from && !w->names[from - 1]) {
         from = layers[from - 1].input_count ? layers[from - 1].inputs[0] : from - 1;
     }
     if (from == 0) {
         lk_format(out, NAME_BYTES, "/Transpose");
     } else {
-        name_node(out, &layers[from - 1], w->types[from - 1]);
+        name_node(out, &layers[from - 1], w->names[from - 1]);
     }
 }
 
 static void write_node(writer *w, const lk_export *e, const lk_export_node *node, uint32_t number) {
     const lk_model *m = &w->model->program->spec->model;
     const lk_layer *l = &m->layers[number];
-    const bool first = w->types[number] == NULL;
+    const bool first = w->names[number] == NULL;
     char names[LK_LAYER_INPUTS_MAX][NAME_BYTES], output[NAME_BYTES];
-    const char *inputs[LK_LAYER_INPUTS_MAX + LK_OP_PARAMS];
+    const char *inputs[LK_LAYER_INPUTS_MAX + LK_OP_PARAMS + 1];
+    char constant[NAME_BYTES];
     const uint32_t taken = first ? LK_MIN(l->type->inputs, LK_LAYER_INPUTS_MAX) : 1;
     uint32_t count = 0;
-    if (!first) name_node(names[count], l, w->types[number]);
+    if (!first) name_node(names[count], l, w->names[number]);
     for (uint32_t i = 0; first && i < taken; i++) {
         name_value(w, names[i], l->input_count ? l->inputs[i] : number);
     }
@@ -110,12 +121,17 @@ static void write_node(writer *w, const lk_export *e, const lk_export_node *node
     for (uint32_t i = 0; node->parameters && i < LK_OP_PARAMS; i++) {
         if (e->op->param[i] != LK_NONE) inputs[count++] = w->model->tensors[e->op->param[i]].name;
     }
-    name_node(output, l, node->type);
+    name_node(output, l, node->name ? node->name : node->type);
+    if (node->constant_count) {
+        lk_format(constant, sizeof constant, "%s/constant", output);
+        inputs[count++] = constant;
+        write_integers(w, constant, node->constant_count, node->constant);
+    }
     size_t begun;
     begin_node(w, inputs, count, output, node->type, &begun);
     for (uint32_t i = 0; i < node->attribute_count; i++) write_attribute(w, &node->attributes[i]);
     lk_protobuf_end(&w->out, begun);
-    w->types[number] = node->type;
+    w->names[number] = node->name ? node->name : node->type;
 }
 
 static lk_status write_layer(void *context, const lk_export *said, uint32_t layer,
@@ -256,10 +272,10 @@ lk_status lk_onnx_format(const lk_onnx_model *model, void *out, size_t capacity,
                          lk_error *error) {
     const uint32_t layers = model->program->spec->model.layer_count;
     writer w = {.out = {out, capacity, 0}, .model = model};
-    w.types = calloc(layers, sizeof *w.types);
-    if (!w.types) return lk_fail(error, LK_UNAVAILABLE, "no memory for %u layers", layers);
+    w.names = calloc(layers, sizeof *w.names);
+    if (!w.names) return lk_fail(error, LK_UNAVAILABLE, "no memory for %u layers", layers);
     lk_status status = write_model(&w, error);
-    free(w.types);
+    free(w.names);
     *used = w.out.used;
     if (status != LK_OK) return status;
     if (w.out.used > INT32_MAX) {

@@ -50,6 +50,24 @@ static uint32_t call_conv2d_pool_weight_gradient(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
+static uint32_t call_conv2d_transpose(lk_lane *l, const lk_op *op) {
+    return conv2d_transpose_forward(&op->conv, l->examples, l->at[LK_X], l->param[0], l->param[1],
+                                    l->at[LK_Y], l->at[LK_SCRATCH]);
+}
+static uint32_t call_conv2d_transpose_input_gradient(lk_lane *l, const lk_op *op) {
+    return conv2d_forward(&op->conv, l->examples, l->at[LK_DY], l->param[0], NULL, l->at[LK_DX],
+                          l->at[LK_SCRATCH]);
+}
+static uint32_t call_conv2d_transpose_weight_gradient(lk_lane *l, const lk_op *op) {
+    conv2d_weight_gradient(&op->conv, l->grain_count, l->grains, l->sums[0], NULL,
+                           l->at[LK_SCRATCH]);
+    return 0;
+}
+static uint32_t call_conv2d_transpose_bias_gradient(lk_lane *l, const lk_op *op) {
+    conv2d_bias_gradient(&op->conv, l->grain_count, l->grains, l->sums[1], l->at[LK_SCRATCH]);
+    return 0;
+}
+
 static uint32_t call_max_pool2d(lk_lane *l, const lk_op *op) {
     max_pool_forward(&op->pool, l->examples, l->at[LK_X], l->at[LK_Y], l->at[LK_AUX]);
     return 0;

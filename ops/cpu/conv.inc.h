@@ -670,11 +670,13 @@ static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const 
 
 // --- gradient of the input -----------------------------------------------------------------------
 
-// Weights of input channels ci .. ci + p->channels, transposed: one row per (ky, kx, co).
-static void pack_backward(const lk_conv2d *c, const float *w, uint32_t ci, const panel *p,
-                          const conv_scratch *s) {
+// Weights of input channels ci .. ci + p->channels, transposed: one row per (ky, kx, co); and their
+// biases, where a transposed convolution has any.
+static void pack_backward(const lk_conv2d *c, const float *w, const float *bias, uint32_t ci,
+                          const panel *p, const conv_scratch *s) {
     uint32_t width = p->vectors * V_LANES;
     clear_floats(LK_CONV_PANEL, s->bias);
+    if (bias) memcpy(s->bias, bias + ci, p->channels * sizeof *bias);
     for (uint64_t tap = 0; tap < (uint64_t)c->kernel_h * c->kernel_w; tap++) {
         const float *from = w + (tap * c->in_c + ci) * c->out_c;
         float *to = s->packed + tap * c->out_c * width;
@@ -728,9 +730,10 @@ static phase phase_of(const lk_conv2d *c, uint32_t ky, uint32_t kx) {
     return p;
 }
 
-static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
-                               const float *dy, const uint8_t *argmax, const float *mask, float *dx,
-                               float *scratch) {
+// `bias` and `relu` of a transposed convolution, which is such a gradient.
+static uint32_t input_sums(const lk_conv2d *c, uint32_t m_count, const float *w, const float *bias,
+                           bool relu, const float *dy, const uint8_t *argmax, const float *mask,
+                           float *dx, float *scratch) {
     conv_scratch s =
         conv_scratch_of(lk_conv_terms_backward(c), lk_conv_gradient_floats(c), scratch);
     gradient_window window = gradient_window_of(c);
@@ -738,8 +741,8 @@ static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float
     clear_floats(lk_conv_gradient_floats(c), s.image);
     uint32_t bad = 0;
     for (uint32_t ci = 0; ci < c->in_c; ci += PANEL) {
-        panel p = panel_of(&s, c->in_c - ci, false);
-        pack_backward(c, w, ci, &p, &s);
+        panel p = panel_of(&s, c->in_c - ci, relu);
+        pack_backward(c, w, bias, ci, &p, &s);
         for (uint32_t m = 0; m < m_count; m++) {
             const float *example = dy + m * dy_floats;
             if (argmax) gradient_scatter(c, &window, example, argmax + m * dy_floats, s.image);
@@ -755,6 +758,18 @@ static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float
         }
     }
     return bad;
+}
+
+static uint32_t input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
+                               const float *dy, const uint8_t *argmax, const float *mask, float *dx,
+                               float *scratch) {
+    return input_sums(c, m_count, w, NULL, false, dy, argmax, mask, dx, scratch);
+}
+
+static uint32_t conv2d_transpose_forward(const lk_conv2d *c, uint32_t m_count, const float *x,
+                                         const float *w, const float *bias, float *y,
+                                         float *scratch) {
+    return input_sums(c, m_count, w, bias, c->relu, x, NULL, NULL, y, scratch);
 }
 
 #include "ops/cpu/conv_scatter.inc.h"

@@ -313,6 +313,12 @@ static void conv2d_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
     if (db) bias_gradient(&p, most, grain_count, grains, db);
 }
 
+static void conv2d_bias_gradient(const lk_conv2d *c, uint32_t grain_count,
+                                 const lk_grain_view *grains, float *db, float *scratch) {
+    part p = {.c = c, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
+    bias_gradient(&p, part_floats_max(c, grain_count, grains), grain_count, grains, db);
+}
+
 // --- second way: pooled gradients, lanes are taps ------------------------------------------------
 
 // Vector number v holds taps (v % run_vectors) * V_LANES .. of kernel row v / run_vectors. Lanes

@@ -154,6 +154,62 @@ static uint32_t plain_dropout_backward(lk_lane *l, const lk_op *op) {
     return plain_drop(l, op, l->at[LK_DY], l->at[LK_DX]);
 }
 
+// --- values elsewhere ----------------------------------------------------------------------------
+
+static uint32_t plain_concatenate(lk_lane *l, const lk_op *op) {
+    const uint32_t *values = op->join.values;
+    const float *x = l->at[LK_X], *x2 = l->at[LK_X2];
+    float *y = l->at[LK_Y];
+    for (uint64_t cell = 0; cell < (uint64_t)l->examples * op->join.cells; cell++) {
+        memcpy(y, x, values[0] * sizeof *y);
+        memcpy(y + values[0], x2, values[1] * sizeof *y);
+        x += values[0], x2 += values[1], y += values[0] + values[1];
+    }
+    return 0;
+}
+
+static uint32_t plain_concatenate_gradient(lk_lane *l, const lk_op *op) {
+    const uint32_t *values = op->join.values, which = op->join.which;
+    const float *dy = (const float *)l->at[LK_DY] + (which ? values[0] : 0);
+    float *dx = l->at[LK_DX];
+    for (uint64_t cell = 0; cell < (uint64_t)l->examples * op->join.cells; cell++) {
+        memcpy(dx, dy, values[which] * sizeof *dx);
+        dx += values[which], dy += values[0] + values[1];
+    }
+    return 0;
+}
+
+static uint32_t plain_zero_padding2d(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const uint64_t row = (uint64_t)p->in_w * p->channels;
+    const uint64_t out_row = (uint64_t)p->out_w * p->channels;
+    const float *x = l->at[LK_X];
+    float *y = l->at[LK_Y];
+    memset(y, 0, l->examples * op->floats * sizeof *y);
+    for (uint32_t m = 0; m < l->examples; m++, y += op->floats) {
+        float *to = y + p->pad_top * out_row + (uint64_t)p->pad_left * p->channels;
+        for (uint32_t iy = 0; iy < p->in_h; iy++, x += row, to += out_row) {
+            memcpy(to, x, row * sizeof *to);
+        }
+    }
+    return 0;
+}
+
+static uint32_t plain_zero_padding2d_backward(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const uint64_t row = (uint64_t)p->in_w * p->channels;
+    const uint64_t out_row = (uint64_t)p->out_w * p->channels;
+    const float *dy = l->at[LK_DY];
+    float *dx = l->at[LK_DX];
+    for (uint32_t m = 0; m < l->examples; m++, dy += op->floats) {
+        const float *from = dy + p->pad_top * out_row + (uint64_t)p->pad_left * p->channels;
+        for (uint32_t iy = 0; iy < p->in_h; iy++, dx += row, from += out_row) {
+            memcpy(dx, from, row * sizeof *dx);
+        }
+    }
+    return 0;
+}
+
 // --- average pools -------------------------------------------------------------------------------
 
 static inline float window_part(const window *w) {

@@ -162,6 +162,8 @@ struct conv_input_job {
     const uint8_t *argmax;
     const float *mask;
     float *dx;
+    const float *bias;  // of a transposed convolution, or NULL
+    bool relu;
 
     __device__ row row_of(uint32_t i) const {
         conv_position p = position_of(i, s.in_h, s.in_w);
@@ -181,18 +183,19 @@ struct conv_input_job {
         uint32_t tap = lk_cuda_quotient(u, s.out_c);
         return w[((uint64_t)tap * columns + j) * s.c.out_c + (u - tap * s.c.out_c)];
     }
-    __device__ float start(uint32_t j) const { return (void)j, 0.0f; }
+    __device__ float start(uint32_t j) const { return bias ? bias[j] : 0.0f; }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         uint64_t at = (uint64_t)i * columns + j;
         float sum = v[0] + 0.0f;
-        dx[at] = !mask || mask[at] > 0.0f ? sum : 0.0f;
+        dx[at] = (!mask || mask[at] > 0.0f) && (!relu || sum > 0.0f) ? sum : 0.0f;
         return lk_cuda_not_finite(sum);
     }
 };
 
 template <bool POOLED>
 static void conv_input(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count, const float *w,
-                       const float *dy, const uint8_t *argmax, const float *mask, float *dx) {
+                       const float *dy, const uint8_t *argmax, const float *mask, float *dx,
+                       const float *bias = nullptr, bool relu = false) {
     const conv_input_job<POOLED> job = {lk_cuda_rows_of(s, (uint64_t)m_count * c->in_h * c->in_w),
                                         c->in_c,
                                         shape_of(c, POOLED),
@@ -200,13 +203,20 @@ static void conv_input(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count, 
                                         dy,
                                         argmax,
                                         mask,
-                                        dx};
+                                        dx,
+                                        bias,
+                                        relu};
     lk_cuda_run(s, job, c->kernel_h * c->kernel_w * c->out_c, 1, 1);
 }
 
 void lk_cuda_conv2d_input_gradient(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
                                    const float *w, const float *dy, const float *mask, float *dx) {
     conv_input<false>(s, c, m_count, w, dy, nullptr, mask, dx);
+}
+
+void lk_cuda_conv2d_transpose_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
+                                      const float *x, const float *w, const float *bias, float *y) {
+    conv_input<false>(s, c, m_count, w, x, nullptr, nullptr, y, bias, c->relu);
 }
 
 void lk_cuda_conv2d_pool_input_gradient(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,

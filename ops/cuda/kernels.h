@@ -92,6 +92,9 @@ void lk_cuda_conv2d_pool_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t
                                  uint8_t *argmax);
 void lk_cuda_conv2d_input_gradient(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
                                    const float *w, const float *dy, const float *mask, float *dx);
+// A transposed convolution, of the geometry of the convolution whose input gradient it is.
+void lk_cuda_conv2d_transpose_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
+                                      const float *x, const float *w, const float *bias, float *y);
 void lk_cuda_conv2d_pool_input_gradient(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
                                         const float *w, const float *dy, const uint8_t *argmax,
                                         const float *mask, float *dx);

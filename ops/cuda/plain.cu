@@ -161,6 +161,81 @@ uint32_t lk_cuda_plain_dropout_backward(lk_lane *l, const lk_op *op) {
     return launch_drop(l, op, LK_DY, LK_DX);
 }
 
+// --- values elsewhere ----------------------------------------------------------------------------
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    join(lk_join j, uint64_t count, const float *__restrict__ x, const float *__restrict__ x2,
+         float *__restrict__ y) {
+    const uint32_t both = j.values[0] + j.values[1];
+    LK_CUDA_EACH(i, count) {
+        const uint64_t cell = i / both, at = i - cell * both;
+        y[i] = at < j.values[0] ? x[cell * j.values[0] + at]
+                                : x2[cell * j.values[1] + at - j.values[0]];
+    }
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    part(uint32_t values, uint32_t both, uint32_t skip, uint64_t count,
+         const float *__restrict__ dy, float *__restrict__ dx) {
+    LK_CUDA_EACH(i, count) {
+        const uint64_t cell = i / values;
+        dx[i] = dy[cell * both + skip + i - cell * values];
+    }
+}
+
+uint32_t lk_cuda_plain_concatenate(lk_lane *l, const lk_op *op) {
+    const uint64_t count = l->examples * op->floats;
+    lk_cuda_launch(stream_of(l), join, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, op->join, count,
+                   floats_of(l, LK_X), floats_of(l, LK_X2), floats_of(l, LK_Y));
+    return 0;
+}
+
+uint32_t lk_cuda_plain_concatenate_gradient(lk_lane *l, const lk_op *op) {
+    const lk_join *j = &op->join;
+    const uint64_t count = (uint64_t)l->examples * j->cells * j->values[j->which];
+    lk_cuda_launch(stream_of(l), part, lk_cuda_blocks(count), LK_CUDA_THREADS, 0,
+                   j->values[j->which], j->values[0] + j->values[1],
+                   j->which ? j->values[0] : 0u, count, floats_of(l, LK_DY), floats_of(l, LK_DX));
+    return 0;
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    surround(lk_pool2d p, uint64_t count, const float *__restrict__ x, float *__restrict__ y) {
+    LK_CUDA_EACH(i, count) {
+        const uint64_t cell = i / p.channels, m = cell / p.out_w / p.out_h;
+        const int64_t iy = (int64_t)(cell / p.out_w % p.out_h) - p.pad_top;
+        const int64_t ix = (int64_t)(cell % p.out_w) - p.pad_left;
+        const bool inside = iy >= 0 && ix >= 0 && iy < p.in_h && ix < p.in_w;
+        y[i] = inside ? x[((m * p.in_h + (uint64_t)iy) * p.in_w + (uint64_t)ix) * p.channels + i -
+                          cell * p.channels]
+                      : 0.0f;
+    }
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    inner(lk_pool2d p, uint64_t count, const float *__restrict__ dy, float *__restrict__ dx) {
+    LK_CUDA_EACH(i, count) {
+        const uint64_t cell = i / p.channels, m = cell / p.in_w / p.in_h;
+        const uint64_t oy = cell / p.in_w % p.in_h + p.pad_top, ox = cell % p.in_w + p.pad_left;
+        dx[i] = dy[((m * p.out_h + oy) * p.out_w + ox) * p.channels + i - cell * p.channels];
+    }
+}
+
+uint32_t lk_cuda_plain_zero_padding2d(lk_lane *l, const lk_op *op) {
+    const uint64_t count = l->examples * op->floats;
+    lk_cuda_launch(stream_of(l), surround, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, op->pool,
+                   count, floats_of(l, LK_X), floats_of(l, LK_Y));
+    return 0;
+}
+
+uint32_t lk_cuda_plain_zero_padding2d_backward(lk_lane *l, const lk_op *op) {
+    const lk_pool2d *p = &op->pool;
+    const uint64_t count = (uint64_t)l->examples * p->in_h * p->in_w * p->channels;
+    lk_cuda_launch(stream_of(l), inner, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, *p, count,
+                   floats_of(l, LK_DY), floats_of(l, LK_DX));
+    return 0;
+}
+
 // --- average pools -------------------------------------------------------------------------------
 
 // Cells begin .. end - 1 of a dimension that window `o` has in the image.
@@ -370,7 +445,8 @@ uint32_t lk_cuda_plain_mean(lk_lane *l, const lk_op *op) {
 }
 
 int lk_cuda_prepare_plain(void) {
-    return lk_cuda_prepare_kernels(sum_of, copy, drop, average, average_backward,
+    return lk_cuda_prepare_kernels(sum_of, copy, drop, join, part, surround, inner, average,
+                                   average_backward,
                                    mean_squared_error, negate, mean, activate<tanh_of>,
                                    activate<sigmoid_of>, activate<leaky_relu_of>,
                                    activate_backward<tanh_of>, activate_backward<sigmoid_of>,

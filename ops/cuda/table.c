@@ -69,6 +69,27 @@ static uint32_t conv2d_pool_weight_gradient(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
+static uint32_t conv2d_transpose(lk_lane *l, const lk_op *op) {
+    lk_cuda_conv2d_transpose_forward(stream_of(l), &op->conv, l->examples, l->at[LK_X],
+                                     l->param[0], l->param[1], l->at[LK_Y]);
+    return 0;
+}
+static uint32_t conv2d_transpose_input_gradient(lk_lane *l, const lk_op *op) {
+    lk_cuda_conv2d_forward(stream_of(l), &op->conv, l->examples, l->at[LK_DY], l->param[0], NULL,
+                           l->at[LK_DX]);
+    return 0;
+}
+static uint32_t conv2d_transpose_weight_gradient(lk_lane *l, const lk_op *op) {
+    const lk_cuda_grains grains = grains_of(l);
+    lk_cuda_conv2d_weight_gradient(stream_of(l), &op->conv, &grains, l->sums[0], NULL);
+    return 0;
+}
+static uint32_t conv2d_transpose_bias_gradient(lk_lane *l, const lk_op *op) {
+    const lk_cuda_grains grains = grains_of(l);
+    lk_cuda_conv2d_bias_gradient(stream_of(l), &op->conv, &grains, l->sums[1]);
+    return 0;
+}
+
 static uint32_t max_pool2d(lk_lane *l, const lk_op *op) {
     lk_cuda_max_pool_forward(stream_of(l), &op->pool, l->examples, l->at[LK_X], l->at[LK_Y],
                              l->at[LK_AUX]);
@@ -100,6 +121,10 @@ static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
     [LK_OP_DENSE_BIAS_GRADIENT] = dense_bias_gradient, [LK_OP_CONV2D_POOL] = conv2d_pool, \
     [LK_OP_CONV2D_POOL_INPUT_GRADIENT] = conv2d_pool_input_gradient,                      \
     [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = conv2d_pool_weight_gradient,                    \
+    [LK_OP_CONV2D_TRANSPOSE] = conv2d_transpose,                                          \
+    [LK_OP_CONV2D_TRANSPOSE_INPUT_GRADIENT] = conv2d_transpose_input_gradient,            \
+    [LK_OP_CONV2D_TRANSPOSE_WEIGHT_GRADIENT] = conv2d_transpose_weight_gradient,          \
+    [LK_OP_CONV2D_TRANSPOSE_BIAS_GRADIENT] = conv2d_transpose_bias_gradient,              \
     [LK_OP_MAX_POOL2D] = max_pool2d, [LK_OP_MAX_POOL2D_BACKWARD] = max_pool2d_backward,   \
     [LK_OP_RELU] = relu, [LK_OP_RELU_BACKWARD] = relu_backward,                           \
     [LK_OP_SOFTMAX_CROSS_ENTROPY] = softmax_cross_entropy
@@ -168,6 +193,9 @@ bool lk_cuda_is_product(const lk_op_type *type) { return products[type->number].
 static uint64_t dense_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
     return lk_cuda_dense_scratch_floats(&op->dense, grain, examples);
 }
+static uint64_t bias_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
+    return lk_cuda_conv2d_bias_scratch_floats(&op->conv, grain, examples);
+}
 static uint64_t conv_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
     return lk_cuda_conv2d_scratch_floats(&op->conv, grain, examples);
 }
@@ -185,6 +213,10 @@ uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t exa
         [LK_OP_CONV2D_POOL_INPUT_GRADIENT] = conv_scratch,
         [LK_OP_CONV2D_WEIGHT_GRADIENT] = conv_scratch,
         [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = conv_scratch,
+        [LK_OP_CONV2D_TRANSPOSE] = conv_scratch,
+        [LK_OP_CONV2D_TRANSPOSE_INPUT_GRADIENT] = conv_scratch,
+        [LK_OP_CONV2D_TRANSPOSE_WEIGHT_GRADIENT] = conv_scratch,
+        [LK_OP_CONV2D_TRANSPOSE_BIAS_GRADIENT] = bias_scratch,
     };
     const product *fast = &products[op->type->number];
     if (rules && fast->is) {

@@ -485,9 +485,16 @@ lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
 }
 
 lk_op *lk_build_use_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
-    const lk_op *use = &b->program->ops[of];
+    const lk_program *p = b->program;
+    const lk_op *use = &p->ops[of];
+    uint32_t first = p->op_count;  // the gradient op: this one, or before its further uses
     lk_op *g = lk_build_gradient(b, type, of);
+    while (p->ops[first].type == &lk_op_use) first--;
     g->tensor[LK_X] = use->tensor[LK_X];
+    if (p->ops[first].type->exchanged) {
+        g->tensor[LK_X] = g->tensor[LK_DY];
+        g->tensor[LK_DY] = use->tensor[LK_X];
+    }
     g->tensor[LK_AUX] = use->tensor[LK_AUX];
     return g;
 }

@@ -119,6 +119,13 @@ static void add_field(identity *id, const char *name, const lk_setting *k, const
         add_list(id, name, floats->count, 1, (const uint32_t *)(const void *)floats->at);
         break;
     case LK_SETTING_RATE: add_rate(id, name, (const lk_rate *)(const void *)field); break;
+    case LK_SETTING_SHAPE: add_u32s(id, name, u[0], u + 1); break;
+    case LK_SETTING_SIDES:
+        if (u[0] != k->constant || u[1] != k->constant || u[2] != k->constant ||
+            u[3] != k->constant) {
+            add_u32s(id, name, 4, u);
+        }
+        break;
     case LK_SETTING_CHOICE:
     case LK_SETTING_TEXT:
         lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");

@@ -10,7 +10,7 @@
 #include "ops/layers/layer.h"
 #include "ops/op.h"
 
-enum { LK_EXPORT_NODES_MAX = 2, LK_EXPORT_ATTRIBUTES_MAX = 6, LK_EXPORT_INTS_MAX = 4 };
+enum { LK_EXPORT_NODES_MAX = 3, LK_EXPORT_ATTRIBUTES_MAX = 6, LK_EXPORT_INTS_MAX = 8 };
 
 // The output of a layer.
 typedef struct lk_export_value {
@@ -32,8 +32,12 @@ typedef struct lk_export_attribute {
 // One node. The first takes the layer's inputs, each other one what the node before it gives.
 typedef struct lk_export_node {
     const char *type;  // as ONNX has it, of operator set 13
+    const char *name;  // LAYER/name is that of the node and of what it gives; NULL: the type
     bool parameters;   // takes those of the op, kernel before bias: after its input. A kernel of
                        // (h, w, in, out) is written as (out, in, h, w), one of (in, out) as it is
+    // Of an integer tensor that it takes behind its input, 0: none.
+    uint32_t constant_count;
+    int64_t constant[LK_EXPORT_INTS_MAX];
     uint32_t attribute_count;
     lk_export_attribute attributes[LK_EXPORT_ATTRIBUTES_MAX];
 } lk_export_node;
@@ -43,6 +47,7 @@ struct lk_export {
     lk_export_value in[LK_LAYER_INPUTS_MAX];  // of the inputs
     // For lk_layer_words.say_export to fill. `out` is in[0] before.
     lk_export_value out;
+    bool reorders;  // it takes a row of values in our order, where PyTorch has another
     uint32_t node_count;
     lk_export_node nodes[LK_EXPORT_NODES_MAX];
 };
@@ -51,8 +56,9 @@ static inline lk_export_node *lk_export_node_add(lk_export *e, const char *type)
     lk_assert(e->node_count < LK_EXPORT_NODES_MAX);
     lk_export_node *node = &e->nodes[e->node_count++];
     node->type = type;
+    node->name = NULL;
     node->parameters = false;
-    node->attribute_count = 0;
+    node->attribute_count = node->constant_count = 0;
     return node;
 }
 
@@ -83,6 +89,12 @@ static inline void lk_export_ints(lk_export_node *node, const char *name, uint32
     lk_assert(count <= LK_EXPORT_INTS_MAX);
     a->count = count;
     for (uint32_t i = 0; i < count; i++) a->ints[i] = values[i];
+}
+
+static inline void lk_export_constant(lk_export_node *node, uint32_t count, const int64_t *values) {
+    lk_assert(count <= LK_EXPORT_INTS_MAX);
+    node->constant_count = count;
+    for (uint32_t i = 0; i < count; i++) node->constant[i] = values[i];
 }
 
 // What a window needs behind the last row or column, as ONNX counts: `before` cells and so many

@@ -15,7 +15,8 @@
 // Every layer, and those of them that may stand as "activation" of another.
 #define LK_LAYER_LIST(X)                                                                  \
     X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add) X(tanh) X(sigmoid) X(leaky_relu) \
-    X(average_pool2d) X(global_average_pool2d) X(dropout)
+    X(average_pool2d) X(global_average_pool2d) X(dropout)                                 \
+    X(reshape) X(concatenate) X(zero_padding2d) X(conv2d_transpose)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean)
 
 enum { LK_LAYER_INPUTS_MAX = 2 };
@@ -40,6 +41,8 @@ typedef struct lk_layer {
     float negative_slope;               // leaky_relu
     float rate;                         // dropout
     bool frozen;                        // its parameters and states stay as they are
+    lk_sizes target_shape;              // reshape
+    uint32_t sides[4];                  // zero_padding2d: top, bottom, left, right
     // The layers whose outputs it takes: numbers below its own plus 1, 0 for the model's input.
     // None: the layer before it.
     uint32_t input_count;

@@ -19,8 +19,9 @@ FLAGS = ("-std=c11 -O3 -DNDEBUG -ffp-contract=off -fno-fast-math -fno-math-errno
          "-Wall -Wextra -Werror").split()
 SOURCES = """tests/bench/step_count ops/cpu/neon ops/cpu/portable ops/reference ops/variant
              ops/optimizer ops/initializer ops/layers/activation ops/layers/add
-             ops/layers/conv2d ops/layers/dense
-             ops/layers/loss ops/layers/pool ops/layers/shape ops/layers/words ops/graph/build
+             ops/layers/conv2d ops/layers/conv2d_transpose ops/layers/dense
+             ops/layers/loss ops/layers/place ops/layers/pool ops/layers/shape
+             ops/layers/words ops/graph/build
              ops/graph/program ops/graph/model ops/graph/execute ops/graph/check comm/step/hash
              comm/step/driver comm/step/exchange comm/step/lanes comm/step/reduce comm/step/step
              io/made_up arena/arena arena/base arena/plan arena/sha256""".split()

@@ -257,6 +257,22 @@ static uint32_t conv2d_input_gradient(const lk_conv2d *c, uint32_t m_count, cons
     return end(&s);
 }
 
+static uint32_t conv2d_transpose_forward(const lk_conv2d *c, uint32_t m_count, const float *x,
+                                         const float *w, const float *bias, float *y,
+                                         float *scratch) {
+    (void)scratch;
+    uint64_t out = m_count * lk_conv2d_in_floats(c);
+    lk_cuda_stream s = begin(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
+    float *to = space(out * sizeof *to);
+    lk_cuda_conv2d_transpose_forward(&s, c, m_count,
+                                     floats_there(x, m_count * lk_conv2d_out_floats(c)),
+                                     floats_there(w, lk_conv2d_weight_floats(c)),
+                                     bias ? floats_there(bias, c->in_c) : NULL, to);
+    wait_for(&s);
+    back(y, to, out * sizeof *to);
+    return end(&s);
+}
+
 static uint32_t conv2d_pool_input_gradient(const lk_conv2d *c, uint32_t m_count, const float *w,
                                            const float *dy, const uint8_t *argmax,
                                            const float *mask, float *dx, float *scratch) {
@@ -294,6 +310,20 @@ static void weight_gradient(const lk_conv2d *c, uint32_t grain_count, const lk_g
     back(dw, to, out * sizeof *to);
     without_sign(out, dw);
     if (db) back(db, to_bias, c->out_c * sizeof *to), without_sign(c->out_c, db);
+    end(&s);
+}
+
+static void conv2d_bias_gradient(const lk_conv2d *c, uint32_t grain_count,
+                                 const lk_grain_view *views, float *db, float *scratch) {
+    (void)scratch;
+    uint32_t grain = views[0].examples, examples = examples_of(grain_count, views);
+    lk_cuda_stream s = begin(lk_cuda_conv2d_bias_scratch_floats(c, grain, examples));
+    const lk_cuda_grains grains = grains_there(grain_count, views, 0, lk_conv2d_out_floats(c));
+    float *to = space(c->out_c * sizeof *to);
+    lk_cuda_conv2d_bias_gradient(&s, c, &grains, to);
+    wait_for(&s);
+    back(db, to, c->out_c * sizeof *to);
+    without_sign(c->out_c, db);
     end(&s);
 }
 
@@ -385,8 +415,15 @@ static uint64_t role_bytes(const lk_lane *l, const lk_op *op, lk_role role) {
     if (role == LK_Y && op->type->scope == LK_SCOPE_LOSS) return l->examples * sums * sizeof(float);
     if (role == LK_AUX && op->type->scope == LK_SCOPE_LOSS) return l->examples * sizeof(uint32_t);
     const bool input = role == LK_X || role == LK_DX;
+    if (op->type == &lk_op_concatenate || op->type == &lk_op_concatenate_gradient) {
+        const uint32_t which = role == LK_X2 || (role == LK_DX && op->join.which);
+        const bool whole = role == LK_Y || role == LK_DY;
+        const uint64_t values = op->join.values[which] + (whole ? op->join.values[1] : 0);
+        return (uint64_t)l->examples * op->join.cells * values * sizeof(float);
+    }
     if (input &&
-        (op->type == &lk_op_average_pool2d || op->type == &lk_op_average_pool2d_backward)) {
+        (op->type == &lk_op_average_pool2d || op->type == &lk_op_average_pool2d_backward ||
+         op->type == &lk_op_zero_padding2d || op->type == &lk_op_zero_padding2d_backward)) {
         const lk_pool2d *p = &op->pool;
         return (uint64_t)l->examples * p->in_h * p->in_w * p->channels * sizeof(float);
     }
@@ -472,6 +509,10 @@ static const lk_kernels device = {
                [LK_OP_CONV2D_POOL_INPUT_GRADIENT] = call_conv2d_pool_input_gradient,
                [LK_OP_CONV2D_WEIGHT_GRADIENT] = call_conv2d_weight_gradient,
                [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = call_conv2d_pool_weight_gradient,
+               [LK_OP_CONV2D_TRANSPOSE] = call_conv2d_transpose,
+               [LK_OP_CONV2D_TRANSPOSE_INPUT_GRADIENT] = call_conv2d_transpose_input_gradient,
+               [LK_OP_CONV2D_TRANSPOSE_WEIGHT_GRADIENT] = call_conv2d_transpose_weight_gradient,
+               [LK_OP_CONV2D_TRANSPOSE_BIAS_GRADIENT] = call_conv2d_transpose_bias_gradient,
                [LK_OP_MAX_POOL2D] = call_max_pool2d,
                [LK_OP_MAX_POOL2D_BACKWARD] = call_max_pool2d_backward, [LK_OP_RELU] = call_relu,
                [LK_OP_RELU_BACKWARD] = call_relu_backward,

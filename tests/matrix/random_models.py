@@ -49,6 +49,16 @@ def window(r, shape, sizes):
     return size, strides, padding, behind
 
 
+def wide(r, shape):
+    """Those of a transposed convolution; small images grow, others hardly."""
+    size = [r.randint(1, 4), r.randint(1, 4)]
+    strides = [r.randint(1, 3 if n < 6 else 1) for n in shape]
+    padding = r.choice(["same", "valid"])
+    behind = [n * s + (max(k - s, 0) if padding == "valid" else 0)
+              for n, k, s in zip(shape, size, strides)]
+    return size, strides, padding, behind
+
+
 def maybe_sum(r, layers, shapes):
     """Adds the last tensor, or one of the same shape before it, to the last one."""
     alike = [i for i, shape in enumerate(shapes) if shape == shapes[-1]]
@@ -59,12 +69,45 @@ def maybe_sum(r, layers, shapes):
     shapes.append(shapes[-1])
 
 
+def maybe_beside(r, layers, shapes):
+    """The last tensor and one of the same rows and columns before it, or two rows, beside each
+    other."""
+    def place(shape):
+        return shape[:2] if isinstance(shape, tuple) else None
+
+    alike = [i for i, shape in enumerate(shapes) if place(shape) == place(shapes[-1])]
+    if not layers or layers[-1]["type"] == "flatten" or r.random() < 0.85:
+        return
+    other, last = r.choice(alike), shapes[-1]
+    names = ["input"] + [f"{layer['type']}_{i}" for i, layer in enumerate(layers)]
+    layers.append({"type": "concatenate", "inputs": r.sample([names[-1], names[other]], 2)})
+    added = shapes[other]
+    shapes.append((*last[:2], last[2] + added[2]) if isinstance(last, tuple) else last + added)
+
+
+def maybe_placed(r, layers, shapes):
+    """Zeros around the last image, or the image in another shape."""
+    (h, w, c), kind = shapes[-1], r.random()
+    if kind < 0.1:
+        sides = [[r.randint(0, 2), r.randint(0, 2)], [r.randint(0, 2), r.randint(0, 2)]]
+        layers.append({"type": "zero_padding2d", "padding": sides})
+        shapes.append((h + sum(sides[0]), w + sum(sides[1]), c))
+    elif kind < 0.2:
+        target = r.choice([(w, h, c), (1, h * w, c), (h, c, w), (w, 1, h * c)])
+        layers.append({"type": "reshape", "target_shape": list(target)})
+        shapes.append(target)
+
+
 def layers_of(r, shape, classes, channels):
     layers, shape = [], list(shape)
     shapes = [(*shape, channels)]
     for _ in range(r.randint(0, 3)):
         maybe_sum(r, layers, shapes)
-        kind = r.choice(["conv2d", "conv2d", "max_pool2d", "average_pool2d", "activation"])
+        maybe_beside(r, layers, shapes)
+        maybe_placed(r, layers, shapes)
+        shape = list(shapes[-1][:2])
+        kind = r.choice(["conv2d", "conv2d", "conv2d_transpose", "max_pool2d", "average_pool2d",
+                         "activation"])
         layer = {"type": kind}
         if r.random() < 0.15:
             layers.append({"type": "dropout", "rate": r.choice([0.0, 0.1, 0.5])})
@@ -73,8 +116,11 @@ def layers_of(r, shape, classes, channels):
             layers.append({"type": r.choice(ACTIVATIONS)})
             shapes.append(shapes[-1])
             continue
-        size, layer["strides"], layer["padding"], shape = window(r, shape, (6, 4))
-        if kind == "conv2d":
+        if kind == "conv2d_transpose":
+            size, layer["strides"], layer["padding"], shape = wide(r, shape)
+        else:
+            size, layer["strides"], layer["padding"], shape = window(r, shape, (6, 4))
+        if kind.startswith("conv2d"):
             layer.update(kernel_size=size, filters=r.choice([1, 2, 7, 8, 16, 17, 33]),
                          use_bias=r.random() < 0.8, activation=activation(r))
         else:
@@ -93,6 +139,7 @@ def layers_of(r, shape, classes, channels):
              "use_bias": r.random() < 0.8, "activation": activation(r)}]))
         shapes.append(layers[-1].get("units", shapes[-1]))
         maybe_sum(r, layers, shapes)
+        maybe_beside(r, layers, shapes)
     return layers + [{"type": "dense", "units": classes}]
 
 

@@ -331,6 +331,14 @@ class Window:
         return iy * self.in_w + ix if inside else None
 
 
+def tiles_of(h, w):
+    """Cells in the order of section 6; None for those that do not exist."""
+    for ty in range(0, h, 2):
+        for tx in range(0, w, 2):
+            for y, x in ((ty, tx), (ty, tx + 1), (ty + 1, tx), (ty + 1, tx + 1)):
+                yield (y, x) if y < h and x < w else None
+
+
 class Conv2D(Window):
     def __init__(self, layer, shape):
         super().__init__(layer, "kernel_size", shape, 1)
@@ -371,17 +379,10 @@ class Conv2D(Window):
                 dx.append(finished(terms))
         return dx
 
-    def tiles(self):
-        """Output cells in the order of section 6; None for those that do not exist."""
-        for ty in range(0, self.out_h, 2):
-            for tx in range(0, self.out_w, 2):
-                for oy, ox in ((ty, tx), (ty, tx + 1), (ty + 1, tx), (ty + 1, tx + 1)):
-                    yield (oy, ox) if oy < self.out_h and ox < self.out_w else None
-
     def gradient_terms(self, x, dy):
         """Per parameter, the terms of one example: kernel elements, then biases."""
         kernels, biases = [None] * self.kernel_count, []
-        tiles = list(self.tiles())
+        tiles = list(tiles_of(self.out_h, self.out_w))
         for co in range(self.filters):
             deltas = [0.0 if o is None else dy[(o[0] * self.out_w + o[1]) * self.filters + co]
                       for o in tiles]
@@ -392,6 +393,75 @@ class Conv2D(Window):
                     pixels = [0.0 if c is None else x[c * self.in_c + ci] for c in cells]
                     kernels[self.weight(tap, ci, co)] = list(zip(pixels, deltas))
         return kernels, biases
+
+
+class Conv2DTranspose:
+    """Cell i of the image and tap k of the kernel meet cell i * stride + k - pad of the output."""
+
+    def __init__(self, layer, shape):
+        self.in_h, self.in_w, self.in_c = shape
+        self.kh, self.kw = pair(layer["kernel_size"])
+        self.sh, self.sw = pair(layer.get("strides", 1))
+        self.filters = layer["filters"]
+        (out_h, self.top), (out_w, self.left) = [
+            (n * s, max(k - s, 0) // 2) if layer.get("padding", "valid") == "same" else
+            (n * s + max(k - s, 0), 0)
+            for n, k, s in ((self.in_h, self.kh, self.sh), (self.in_w, self.kw, self.sw))]
+        self.shape = (out_h, out_w, self.filters)
+        self.fans = (self.kh * self.kw * self.filters, self.kh * self.kw * self.in_c)
+        self.kernel_count, self.bias_count = self.fans[0] * self.in_c, self.filters
+        self.taps = [(ky, kx) for ky in range(self.kh) for kx in range(self.kw)]
+        self.cells = [(iy, ix) for iy in range(self.in_h) for ix in range(self.in_w)]
+        self.meet = {(cell, tap): met for cell in self.cells for tap in self.taps
+                     if (met := self.met(cell, tap)) is not None}
+
+    def met(self, cell, tap):
+        oy, ox = (i * s + k - pad for i, s, k, pad in zip(
+            cell, (self.sh, self.sw), tap, (self.top, self.left)))
+        inside = 0 <= oy < self.shape[0] and 0 <= ox < self.shape[1]
+        return oy * self.shape[1] + ox if inside else None
+
+    def weight(self, tap, f, ci):
+        return ((tap[0] * self.kw + tap[1]) * self.filters + f) * self.in_c + ci
+
+    def forward(self, x, kernel, bias):
+        source = {(met, tap): cell[0] * self.in_w + cell[1]
+                  for (cell, tap), met in self.meet.items()}
+        y = []
+        for out in range(self.shape[0] * self.shape[1]):
+            for f in range(self.filters):
+                terms = []
+                for tap in self.taps:
+                    at = source.get((out, tap))
+                    terms += [(kernel[self.weight(tap, f, ci)],
+                               0.0 if at is None else x[at * self.in_c + ci])
+                              for ci in range(self.in_c)]
+                y.append(finished(terms, bias[f] if bias else 0.0))
+        return y
+
+    def dy_at(self, dy, cell, tap, f):
+        met = self.meet.get((cell, tap))
+        return 0.0 if met is None else dy[met * self.filters + f]
+
+    def backward(self, dy, kernel):
+        return [finished([(self.dy_at(dy, cell, tap, f), kernel[self.weight(tap, f, ci)])
+                          for tap in self.taps for f in range(self.filters)])
+                for cell in self.cells for ci in range(self.in_c)]
+
+    def gradient_terms(self, x, dy):
+        kernels = [None] * self.kernel_count
+        tiles = list(tiles_of(self.in_h, self.in_w))
+        for tap in self.taps:
+            for f in range(self.filters):
+                deltas = [0.0 if c is None else self.dy_at(dy, c, tap, f) for c in tiles]
+                for ci in range(self.in_c):
+                    kernels[self.weight(tap, f, ci)] = [
+                        (d, 0.0 if c is None else x[(c[0] * self.in_w + c[1]) * self.in_c + ci])
+                        for c, d in zip(tiles, deltas)]
+        cells = list(tiles_of(*self.shape[:2]))
+        return kernels, [[(1.0, 0.0 if c is None else
+                           dy[(c[0] * self.shape[1] + c[1]) * self.filters + f]) for c in cells]
+                         for f in range(self.filters)]
 
 
 class MaxPool2D(Window):
@@ -490,7 +560,7 @@ class Relu:
 class Add:
     kernel_count = 0
 
-    def __init__(self, layer, shape):
+    def __init__(self, layer, shape, _other):
         self.shape = shape
 
     def forward(self, x, kernel, bias):
@@ -498,6 +568,52 @@ class Add:
 
     def backward(self, dy, kernel):
         return dy
+
+
+class Concatenate:
+    kernel_count = 0
+
+    def __init__(self, layer, shape, other):
+        self.values = shape[-1], other[-1]
+        self.shape = (*shape[:-1], sum(self.values))
+
+    def forward(self, x, kernel, bias):
+        (a, b), y = self.values, []
+        for cell in range(len(x[0]) // a):
+            y += x[0][cell * a:cell * a + a] + x[1][cell * b:cell * b + b]
+        return y
+
+    def shares(self, dy):
+        """Of the inputs in the order in which they are added: the second one's first."""
+        a, both = self.values[0], sum(self.values)
+        cells = range(0, len(dy), both)
+        parts = [[v for c in cells for v in dy[c:c + a]],
+                 [v for c in cells for v in dy[c + a:c + both]]]
+        return [(self.inputs_at[1], parts[1]), (self.inputs_at[0], parts[0])]
+
+
+class ZeroPadding2D:
+    kernel_count = 0
+
+    def __init__(self, layer, shape):
+        (self.top, bottom), (self.left, right) = map(pair, pair(layer.get("padding", 1)))
+        self.rows, self.columns, self.channels = shape
+        self.shape = (self.rows + self.top + bottom, self.columns + self.left + right,
+                      self.channels)
+
+    def places(self):
+        return [((y + self.top) * self.shape[1] + x + self.left) * self.channels + c
+                for y in range(self.rows) for x in range(self.columns)
+                for c in range(self.channels)]
+
+    def forward(self, x, kernel, bias):
+        y = [0.0] * math.prod(self.shape)
+        for place, value in zip(self.places(), x):
+            y[place] = value
+        return y
+
+    def backward(self, dy, kernel):
+        return [dy[place] for place in self.places()]
 
 
 class Tanh(Relu):
@@ -553,7 +669,9 @@ class Dropout(Relu):
 
 ACTIVATIONS = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "leaky_relu": LeakyRelu}
 LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add, "dropout": Dropout,
-          "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D, **ACTIVATIONS}
+          "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D,
+          "concatenate": Concatenate, "zero_padding2d": ZeroPadding2D,
+          "conv2d_transpose": Conv2DTranspose, **ACTIVATIONS}
 
 
 def inputs_of(config, number):
@@ -687,7 +805,11 @@ class Run:
             if layer["type"] == "flatten":
                 outputs.append((taken[0][0], (math.prod(shape),)))
                 continue
-            made = self.append(LAYERS[layer["type"]](layer, shape), [t for t, _ in taken])
+            if layer["type"] == "reshape":
+                outputs.append((taken[0][0], tuple(layer["target_shape"])))
+                continue
+            shapes = [s for _, s in taken]
+            made = self.append(LAYERS[layer["type"]](layer, *shapes), [t for t, _ in taken])
             made.run, made.number = self, number
             if made.kernel_count:
                 self.initialize(layer, made)
@@ -754,8 +876,12 @@ class Run:
                     terms[layer.bias_at].append(biases)
             if not any(self.learns[n] for n in layer.inputs_at):
                 continue
-            dx = layer.backward(dy, self.weights(layer)[0])
-            for n in [n for n in layer.inputs_at if self.learns[n]]:
+            if isinstance(layer, Concatenate):
+                shares = layer.shares(dy)
+            else:
+                dx = layer.backward(dy, self.weights(layer)[0])
+                shares = [(n, dx) for n in layer.inputs_at]
+            for n, dx in [(n, dx) for n, dx in shares if self.learns[n]]:
                 gradients[n] = list(map(add, gradients[n], dx)) if gradients[n] else dx
         return sums
 
@@ -925,22 +1051,29 @@ def layer_entries(number, layer, inputs):
     kind, out = layer["type"], {}
     if inputs != [number]:
         out["inputs"] = u32(*inputs)
-    size = {"conv2d": "kernel_size", "max_pool2d": "pool_size",
-            "average_pool2d": "pool_size"}.get(kind)
+    kernels = ("conv2d", "conv2d_transpose")
+    size = {"max_pool2d": "pool_size", "average_pool2d": "pool_size",
+            **dict.fromkeys(kernels, "kernel_size")}.get(kind)
     out["type"] = kind.encode()
     if size:
         out[size] = u32(*pair(layer[size]))
-        strides = pair(layer.get("strides", 1 if kind == "conv2d" else list(pair(layer[size]))))
-        if kind != "conv2d" or tuple(strides) != (1, 1):
+        strides = pair(layer.get("strides", 1 if kind in kernels else list(pair(layer[size]))))
+        if kind not in kernels or tuple(strides) != (1, 1):
             out["strides"] = u32(*strides)
         if layer.get("padding", "valid") != "valid":
             out["padding"] = layer["padding"].encode()
     slope = rounded(Fraction(str(layer.get("negative_slope", 0.3))))
     if slope != rounded(Fraction("0.3")):
         out["negative_slope"] = struct.pack("<f", slope)
+    if kind == "zero_padding2d":
+        sides = [n for two in map(pair, pair(layer.get("padding", 1))) for n in two]
+        if sides != [1, 1, 1, 1]:
+            out["padding"] = u32(*sides)
+    if kind == "reshape":
+        out["target_shape"] = u32(*layer["target_shape"])
     if kind == "dropout":
         out["rate"] = struct.pack("<f", rounded(Fraction(str(layer["rate"]))))
-    units = {"conv2d": "filters", "dense": "units"}.get(kind)
+    units = {"dense": "units", **dict.fromkeys(kernels, "filters")}.get(kind)
     if units:
         out[units] = u32(layer[units])
         if not layer.get("use_bias", True):
@@ -1091,6 +1224,40 @@ NETS = [
          {"type": "flatten"}, {"type": "dense", "name": "b", "units": 2},
          {"type": "add", "inputs": ["b", "whole"]}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.5}, 3, 2, 5, 2),
+    # What puts values elsewhere: images and rows beside each other, one beside itself; zeros around
+    # the images and within; rows as images.
+    net("places", (5, 4, 2),
+        [{"type": "zero_padding2d", "name": "frame", "padding": [[0, 2], [1, 0]]},
+         {"type": "conv2d", "name": "a", "filters": 3, "kernel_size": 3, "activation": "relu"},
+         {"type": "concatenate", "name": "twice", "inputs": ["a", "a"]},
+         {"type": "zero_padding2d", "name": "ring"},
+         {"type": "conv2d", "name": "b", "filters": 2, "kernel_size": 3, "activation": "tanh"},
+         {"type": "concatenate", "name": "both", "inputs": ["b", "a"]},
+         {"type": "reshape", "name": "seen", "target_shape": [3, 5, 5]},
+         {"type": "zero_padding2d", "name": "sides", "padding": [0, 2]},
+         {"type": "max_pool2d", "pool_size": [1, 3], "strides": 2},
+         {"type": "reshape", "name": "row", "target_shape": [40]},
+         {"type": "dense", "name": "c", "units": 4},
+         {"type": "concatenate", "name": "rows", "inputs": ["row", "c"]},
+         {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.1}, 5, 2, 7, 3),
+    # Transposed convolutions: windows that overlap, that leave rows to nobody, of two slices, and
+    # images of more terms than a slice; a grain of several.
+    net("transposed", (3, 2, 2),
+        [{"type": "conv2d_transpose", "filters": 3, "kernel_size": [4, 3], "strides": 2,
+          "padding": "same", "activation": "relu"},
+         {"type": "conv2d_transpose", "filters": 2, "kernel_size": 2, "strides": [1, 3],
+          "use_bias": False},
+         {"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.1}, 5, 4, 7, 2),
+    net("transposed_slices", (1, 1, 1),
+        [{"type": "conv2d_transpose", "filters": 60, "kernel_size": 2, "strides": 2,
+          "kernel_initializer": "he_uniform"},
+         {"type": "conv2d_transpose", "filters": 1, "kernel_size": 3, "padding": "same"},
+         {"type": "conv2d_transpose", "filters": 1, "kernel_size": 12, "strides": [12, 11]},
+         {"type": "max_pool2d", "pool_size": [12, 8]},
+         {"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.1}, 2, 2, 3, 2),
     # tanh, sigmoid and leaky_relu, as layers and as activations.
     net("curves", (4, 4, 1),
         [{"type": "conv2d", "filters": 3, "kernel_size": 2, "activation": "tanh"},

@@ -236,6 +236,69 @@ static void check_weight_gradient(const lk_kernels *k, const job *j, uint32_t gr
     free(got_bias);
 }
 
+// The transposed convolution of the same geometry: from rows of dy to rows of x. Without bias and
+// ReLU it is the convolution's input gradient, and its own gradient is the convolution.
+static void check_transpose(const lk_kernels *k, const job *j) {
+    const lk_kernels *reference = &lk_kernels_reference;
+    const lk_op_type *types[] = {&lk_op_conv2d_transpose, &lk_op_conv2d_transpose_input_gradient};
+    for (uint32_t plain = 0; plain < 3; plain++) {
+        const bool back = plain == 2;
+        lk_op op = {.type = types[back], .conv = j->c};
+        float *bias = plain || !j->c.use_bias ? NULL : j->x;  // long enough
+        op.conv.relu = !plain && j->c.relu;
+        op.floats = j->in;
+        const uint64_t bytes = j->m * (back ? j->out : j->in) * sizeof(float);
+        float *want = buffer(bytes), *got = buffer(bytes);
+        lk_lane l = {.examples = j->m, .param = {j->w, bias}};
+        l.at[back ? LK_DY : LK_X] = back ? j->x : j->dy;
+        l.at[back ? LK_DX : LK_Y] = want;
+        l.at[LK_SCRATCH] = j->scratch;
+        const uint32_t bad = call_op(reference, &op, &l);
+        poison(got, bytes);
+        l.at[back ? LK_DX : LK_Y] = got;
+        assert_int_equal(bad, call_op(k, &op, &l));
+        if (!bad) same(k->name, op.type->name, &j->c, want, got, bytes);
+        if (plain == 1) {
+            (void)conv2d_input_gradient(reference, &j->c, j->m, j->w, j->dy, NULL, got, j->scratch);
+        } else if (back) {
+            (void)conv2d_forward(reference, &op.conv, j->m, j->x, j->w, NULL, got, j->scratch);
+        }
+        if (!bad) same("reference", op.type->name, &j->c, want, got, bytes);
+        free(want);
+        free(got);
+    }
+}
+
+// Its weights sum what a convolution's do, dy and x in each other's place; its biases sum dy, here
+// the gradient of an output of the convolution's shape.
+static void check_transpose_weights(const lk_kernels *k, const job *j, uint32_t grain) {
+    lk_grain_view views[GRAINS_MAX];
+    const uint32_t grains = cut_grains(j, grain, false, views);
+    const uint64_t bytes = j->weights * sizeof(float), bias_bytes = j->c.out_c * sizeof(float);
+    float *want = buffer(bytes), *want_bias = buffer(bias_bytes);
+    const lk_kernels *both[2] = {&lk_kernels_reference, k};
+    if (j->kind != OVERFLOWING) {
+        conv2d_weight_gradient(&lk_kernels_reference, &j->c, grains, views, want, want_bias,
+                               j->scratch);
+        for (uint64_t i = 0; i < j->weights; i++) want[i] += 0.0f;
+        for (uint64_t i = 0; i < j->c.out_c; i++) want_bias[i] += 0.0f;
+    }
+    for (unsigned i = 0; j->kind != OVERFLOWING && i < 2; i++) {
+        float *got = buffer(bytes), *got_bias = buffer(bias_bytes);
+        poison(got, bytes), poison(got_bias, bias_bytes);
+        conv_weight_gradient(both[i], &lk_op_conv2d_transpose_weight_gradient, &j->c, grains, views,
+                             got, NULL, j->scratch);
+        conv_weight_gradient(both[i], &lk_op_conv2d_transpose_bias_gradient, &j->c, grains, views,
+                             NULL, got_bias, j->scratch);
+        for (uint64_t n = 0; n < j->weights; n++) got[n] += 0.0f;
+        for (uint64_t n = 0; n < j->c.out_c; n++) got_bias[n] += 0.0f;
+        same(both[i]->name, "transposed dw", &j->c, want, got, bytes);
+        same(both[i]->name, "transposed db", &j->c, want_bias, got_bias, bias_bytes);
+        free(got), free(got_bias);
+    }
+    free(want), free(want_bias);
+}
+
 static void check_shape(const lk_conv2d *c, uint32_t m, uint32_t grain, values kind) {
     job j;
     job_open(&j, c, m, kind);
@@ -248,6 +311,8 @@ static void check_shape(const lk_conv2d *c, uint32_t m, uint32_t grain, values k
         check_input_gradient(k, &j, true);
         check_weight_gradient(k, &j, grain, false);
         check_weight_gradient(k, &j, grain, true);
+        check_transpose(k, &j);
+        check_transpose_weights(k, &j, grain);
         if (kind != OVERFLOWING) check_not_finite(k, &j);
     }
     job_close(&j);

@@ -49,6 +49,26 @@ static const lk_network networks[] = {{"body", 0, 2, 1, {{2, 3, 1, false}}},
                                       {"head", 4, 1, 1, {ROW(WIDE)}},
                                       {"other", 5, 2, 1, {ROW(WIDE)}}};
 
+// The same with `twice` a transposed convolution of one pixel: its kernel is the dense one turned.
+static const lk_layer folded_layers[] = {
+    FLAT("body.flatten"),
+    DENSE("body.a", WIDE, true),
+    {.type = &lk_layer_reshape, .name = "twice.image", .target_shape = {3, {1, 1, WIDE}}},
+    {.type = &lk_layer_conv2d_transpose, .name = "twice.b", .units = WIDE, .size_h = 1,
+     .size_w = 1, .stride_h = 1, .stride_w = 1, .padding = LK_PADDING_SAME, .use_bias = true,
+     .activation = &lk_layer_relu, .initializer = &lk_initializer_glorot_uniform},
+    FLAT("twice.row"),
+    {.type = &lk_layer_add, .name = "sum.add", .input_count = 2, .inputs = {0, 1}},
+    DENSE("head.c", CLASSES, false),
+    DENSE("other.d", 4, true),
+    DENSE("other.e", CLASSES, false)};
+static const lk_network folded_networks[] = {{"body", 0, 2, 1, {{2, 3, 1, false}}},
+                                             {"twice", 2, 3, 1, {ROW(WIDE)}},
+                                             {"sum", 5, 1, 2, {ROW(WIDE), ROW(WIDE)}},
+                                             {"head", 6, 1, 1, {ROW(WIDE)}},
+                                             {"other", 7, 2, 1, {ROW(WIDE)}}};
+static bool folded;
+
 // head(sum(twice(twice(body)), twice(body))): three uses of `twice`, one of them on its own output,
 // two of one value.
 static const lk_use once[] = {
@@ -104,7 +124,7 @@ static int make_images(void **state) {
 static lk_graph graph_of(uint32_t objective_count, const lk_objective *objectives,
                          uint32_t schedule_count, const lk_schedule_entry *schedule) {
     return (lk_graph){.network_count = LK_COUNT(networks),
-                      .networks = networks,
+                      .networks = folded ? folded_networks : networks,
                       .objective_count = objective_count,
                       .objectives = objectives,
                       .schedule_count = schedule_count,
@@ -117,8 +137,9 @@ static lk_run_spec spec_of(const lk_graph *graph, uint32_t batch) {
                                    .in_w = 3,
                                    .in_c = 1,
                                    .classes = CLASSES,
-                                   .layer_count = LK_COUNT(layers),
-                                   .layers = layers,
+                                   .layer_count = folded ? LK_COUNT(folded_layers)
+                                                         : LK_COUNT(layers),
+                                   .layers = folded ? folded_layers : layers,
                                    .graph = graph},
                          .seed = 5,
                          .global_batch = batch,
@@ -239,11 +260,16 @@ static void dense_in_double(const double *w, const double *bias, uint32_t in, ui
 // The value of network `n`, whose first parameter is number `first[n]`.
 static void apply_in_double(double *const *params, uint32_t n, double in[2][SIDE], double *out) {
     static const uint32_t first[] = {0, 2, 0, 4, 6};
-    double hidden[SIDE];
+    double hidden[SIDE], kernel[WIDE * WIDE];
     double *const *p = params + first[n];
     switch (n) {
     case BODY: dense_in_double(p[0], p[1], SIDE, WIDE, true, in[0], out); break;
-    case TWICE: dense_in_double(p[0], p[1], WIDE, WIDE, true, in[0], out); break;
+    case TWICE:
+        for (uint32_t i = 0; i < WIDE * WIDE; i++) {
+            kernel[i] = p[0][folded ? i % WIDE * WIDE + i / WIDE : i];
+        }
+        dense_in_double(kernel, p[1], WIDE, WIDE, true, in[0], out);
+        break;
     case SUM:
         for (uint32_t i = 0; i < WIDE; i++) out[i] = in[0][i] + in[1][i];
         break;
@@ -345,8 +371,12 @@ static void gradients_are_those_of_differences(void **state) {
                                       .fuse = i & 2,
                                       .microbatch_examples = i & 4 ? 0 : GRAIN,
                                       .reduce = i & 4 ? LK_REDUCE_AUTO : LK_REDUCE_ALL_PARTIALS};
-            check_gradients(&objectives[k], &layout, &lk_kernels_reference);
-            check_gradients(&objectives[k], &layout, &lk_kernels_portable);
+            for (int twice = 0; twice < 2; twice++) {
+                folded = twice;
+                check_gradients(&objectives[k], &layout, &lk_kernels_reference);
+                check_gradients(&objectives[k], &layout, &lk_kernels_portable);
+            }
+            folded = false;
         }
     }
 }

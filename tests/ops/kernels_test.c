@@ -530,6 +530,85 @@ static void point(float *at[LK_OPTIMIZER_SLOTS_MAX], void *slots, uint32_t all, 
     for (uint32_t i = 0; i < all; i++) at[i] = (float *)slots + i * count;
 }
 
+// Forward, and the gradient of each input.
+static void check_joined(uint32_t examples, const lk_join *join) {
+    const uint64_t cells = (uint64_t)examples * join->cells;
+    const uint64_t values[] = {cells * join->values[0], cells * join->values[1]};
+    lk_op op = {.type = &lk_op_concatenate, .join = *join};
+    op.floats = (uint64_t)join->cells * (join->values[0] + join->values[1]);
+    float *x = operand(values[0]), *x2 = operand(values[1]), *dy = operand(values[0] + values[1]);
+    output y = output_of((values[0] + values[1]) * sizeof(float));
+    lk_lane lane = {.examples = examples};
+    snprintf(shape, sizeof shape, "%u x %u cells of %u and %u", examples, join->cells,
+             join->values[0], join->values[1]);
+    lane.at[LK_X] = x, lane.at[LK_X2] = x2, lane.at[LK_Y] = y.want;
+    assert_int_equal(call_op(reference, &op, &lane), 0);
+    EACH_VARIANT(k) {
+        lane.at[LK_Y] = y.got;
+        assert_int_equal(call_op(k, &op, &lane), 0);
+        same(&y, k->name, "concatenate", shape);
+    }
+    op.type = &lk_op_concatenate_gradient;
+    for (op.join.which = 0; op.join.which < 2; op.join.which++) {
+        output dx = output_of(values[op.join.which] * sizeof(float));
+        lk_lane back = {.examples = examples};
+        back.at[LK_DY] = dy, back.at[LK_DX] = dx.want;
+        assert_int_equal(call_op(reference, &op, &back), 0);
+        EACH_VARIANT(k) {
+            back.at[LK_DX] = dx.got;
+            assert_int_equal(call_op(k, &op, &back), 0);
+            same(&dx, k->name, "concatenate_gradient", shape);
+        }
+        output_free(&dx);
+    }
+    output_free(&y);
+    free(x), free(x2), free(dy);
+}
+
+static void check_padded(uint32_t examples, lk_pool2d p, uint32_t bottom, uint32_t right) {
+    p.out_h = p.in_h + p.pad_top + bottom, p.out_w = p.in_w + p.pad_left + right;
+    const uint64_t in = (uint64_t)examples * p.in_h * p.in_w * p.channels;
+    lk_op op = {.type = &lk_op_zero_padding2d, .pool = p};
+    op.floats = (uint64_t)p.out_h * p.out_w * p.channels;
+    float *x = operand(in), *dy = operand(examples * op.floats);
+    output y = output_of(examples * op.floats * sizeof(float)), dx = output_of(in * sizeof(float));
+    lk_lane lane = {.examples = examples}, back = lane;
+    snprintf(shape, sizeof shape, "%u x (%u, %u, %u) to (%u, %u)", examples, p.in_h, p.in_w,
+             p.channels, p.out_h, p.out_w);
+    lane.at[LK_X] = x, lane.at[LK_Y] = y.want;
+    assert_int_equal(call_op(reference, &op, &lane), 0);
+    EACH_VARIANT(k) {
+        lane.at[LK_Y] = y.got;
+        assert_int_equal(call_op(k, &op, &lane), 0);
+        same(&y, k->name, "zero_padding2d", shape);
+    }
+    op.type = &lk_op_zero_padding2d_backward;
+    back.at[LK_DY] = dy, back.at[LK_DX] = dx.want;
+    assert_int_equal(call_op(reference, &op, &back), 0);
+    EACH_VARIANT(k) {
+        back.at[LK_DX] = dx.got;
+        assert_int_equal(call_op(k, &op, &back), 0);
+        same(&dx, k->name, "zero_padding2d_backward", shape);
+    }
+    output_free(&y), output_free(&dx);
+    free(x), free(dy);
+}
+
+static void test_places(void **state) {
+    (void)state;
+    seed = 12;
+    for (int i = 0; i < 40; i++) {
+        const lk_join join = {draw_from(1, 30), {draw_from(1, 40), draw_from(1, 40)}, 0};
+        check_joined(draw_from(1, 3), &join);
+        const lk_pool2d p = {.in_h = draw_from(1, 6),
+                             .in_w = draw_from(1, 6),
+                             .channels = draw_from(1, 20),
+                             .pad_top = draw_from(0, 3),
+                             .pad_left = draw_from(0, 3)};
+        check_padded(draw_from(1, 3), p, draw_from(0, 3), draw_from(0, 3));
+    }
+}
+
 static void check_apply(const lk_optimizer *o, uint64_t count) {
     ordinary = draw() % 2;
     const uint32_t all = lk_optimizer_slot_count(o);
@@ -849,6 +928,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_activations),
         cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_places),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),

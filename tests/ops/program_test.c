@@ -301,6 +301,18 @@ static void bad_graphs_are_refused(void **state) {
     const lk_layer alone[] = {FLATTEN, DENSE("a", 3, false), {.type = &lk_layer_add, .name =
                               "sum"}};
     refused_model(3, 3, 1, 3, LK_COUNT(alone), alone, "layer sum: found 1 inputs, wanted 2");
+    const lk_layer few[] = {{.type = &lk_layer_reshape,
+                             .name = "r",
+                             .target_shape = {3, {1, 2, 4}}},
+                            FLATTEN, DENSE("d", 3, false)};
+    refused_model(3, 3, 1, 3, LK_COUNT(few), few,
+                  "layer r: its target_shape has 8 values, wanted the 9 of its input, 3 x 3 x 1");
+    const lk_layer beside[] = {FLATTEN, DENSE("a", 1, false),
+                               {.type = &lk_layer_concatenate, .name = "c", .input_count = 2,
+                                .inputs = {2, 0}},
+                               DENSE("d", 3, false)};
+    refused_model(1, 1, 1, 3, LK_COUNT(beside), beside,
+                  "layer c: its inputs are 1 x 1 x 1 (flat) and 1 x 1 x 1, wanted two images");
     const lk_layer unused[] = {FLATTEN, DENSE("a", 3, false), DENSE("b", 3, false),
                                ADD("sum", 2, 2)};
     refused_model(3, 3, 1, 3, LK_COUNT(unused), unused, "layer b: no other layer takes its output");

@@ -88,6 +88,27 @@ static image_shape windows(const lk_layer *l, image_shape s, const double *x, co
     return o;
 }
 
+// A transposed convolution: what each value of x gives to y.
+static image_shape transposed(const lk_layer *l, image_shape s, const double *x, const double *w,
+                              const double *b, double *y) {
+    const int kh = (int)l->size_h, kw = (int)l->size_w, sh = (int)l->stride_h;
+    const int sw = (int)l->stride_w, valid = l->padding == LK_PADDING_VALID;
+    const image_shape o = {s.h * sh + (valid && kh > sh ? kh - sh : 0),
+                           s.w * sw + (valid && kw > sw ? kw - sw : 0), (int)l->units};
+    const int top = !valid && kh > sh ? (kh - sh) / 2 : 0;
+    const int left = !valid && kw > sw ? (kw - sw) / 2 : 0;
+    for (int i = 0; i < o.h * o.w * o.c; i++) y[i] = b ? b[i % o.c] : 0.0;
+    for (int i = 0; i < s.h * s.w * s.c; i++) {
+        for (int n = 0; n < kh * kw * o.c; n++) {
+            const int tap = n / o.c, oy = i / s.c / s.w * sh + tap / kw - top;
+            const int ox = i / s.c % s.w * sw + tap % kw - left;
+            if (oy < 0 || ox < 0 || oy >= o.h || ox >= o.w) continue;
+            y[(oy * o.w + ox) * o.c + n % o.c] += x[i] * w[n * s.c + i % s.c];
+        }
+    }
+    return o;
+}
+
 static image_shape dense(const lk_layer *l, image_shape s, const double *x, const double *w,
                          const double *b, double *y) {
     int inputs = s.h * s.w * s.c, units = (int)l->units;
@@ -110,12 +131,15 @@ static double dropped(const lk_layer *l, uint32_t number, uint32_t example, int 
 static image_shape layer_forward(const lk_layer *l, image_shape s, const double *x,
                                  const double *x2, double *const *params, uint32_t *param,
                                  double *y) {
-    bool trainable = l->type == &lk_layer_conv2d || l->type == &lk_layer_dense;
+    bool trainable = l->type == &lk_layer_conv2d || l->type == &lk_layer_dense ||
+                     l->type == &lk_layer_conv2d_transpose;
     const double *w = trainable ? params[(*param)++] : NULL;
     const double *b = trainable && l->use_bias ? params[(*param)++] : NULL;
     image_shape o = s;
     if (l->type == &lk_layer_dense) {
         o = dense(l, s, x, w, b, y);
+    } else if (l->type == &lk_layer_conv2d_transpose) {
+        o = transposed(l, s, x, w, b, y);
     } else if (l->type == &lk_layer_global_average_pool2d) {
         o = (image_shape){1, 1, s.c};
         for (int c = 0; c < s.c; c++) y[c] = 0.0;
@@ -137,6 +161,38 @@ static image_shape layer_forward(const lk_layer *l, image_shape s, const double 
     return o;
 }
 
+// Layers that put values elsewhere.
+static bool places(const lk_layer *l) {
+    return l->type == &lk_layer_concatenate || l->type == &lk_layer_zero_padding2d ||
+           l->type == &lk_layer_reshape;
+}
+
+static image_shape placed(const lk_layer *l, image_shape s, image_shape s2, const double *x,
+                          const double *x2, double *y) {
+    const int *size = (const int *)l->target_shape.at;
+    image_shape o = s;
+    if (l->type == &lk_layer_concatenate) {
+        o.c = s.c + s2.c;
+        for (int i = 0; i < o.h * o.w * o.c; i++) {
+            const int cell = i / o.c, c = i % o.c;
+            y[i] = c < s.c ? x[cell * s.c + c] : x2[cell * s2.c + c - s.c];
+        }
+    } else if (l->type == &lk_layer_zero_padding2d) {
+        const int top = (int)l->sides[0], left = (int)l->sides[2];
+        o.h += top + (int)l->sides[1], o.w += left + (int)l->sides[3];
+        for (int i = 0; i < o.h * o.w * o.c; i++) y[i] = 0.0;
+        for (int i = 0; i < s.h * s.w * s.c; i++) {
+            const int iy = i / s.c / s.w + top, ix = i / s.c % s.w + left;
+            y[(iy * o.w + ix) * s.c + i % s.c] = x[i];
+        }
+    } else {
+        o = l->target_shape.count == 1 ? (image_shape){1, 1, size[0]}
+                                       : (image_shape){size[0], size[1], size[2]};
+        for (int i = 0; i < s.h * s.w * s.c; i++) y[i] = x[i];
+    }
+    return o;
+}
+
 // Of the example at a place of the global batch. Values of layer i are at i + 1, those of the
 // model's input at 0.
 static double loss_of(const lk_model *m, double *const *params, uint32_t example) {
@@ -151,7 +207,10 @@ static double loss_of(const lk_model *m, double *const *params, uint32_t example
         const lk_layer *l = &m->layers[i];
         const uint32_t from = l->input_count ? l->inputs[0] : i;
         const double *x2 = l->input_count > 1 ? values[l->inputs[1]] : NULL;
-        s[i + 1] = layer_forward(l, s[from], values[from], x2, params, &param, values[i + 1]);
+        const image_shape s2 = l->input_count > 1 ? s[l->inputs[1]] : s[from];
+        s[i + 1] = places(l)
+                       ? placed(l, s[from], s2, values[from], x2, values[i + 1])
+                       : layer_forward(l, s[from], values[from], x2, params, &param, values[i + 1]);
         if (l->type != &lk_layer_dropout) continue;
         for (int v = 0; v < s[from].h * s[from].w * s[from].c; v++) {
             values[i + 1][v] = dropped(l, i, example, v, values[from][v]);
@@ -759,6 +818,61 @@ static void gradients_of_averages(void **state) {
     check_model(7, 6, 1, layers, LK_COUNT(layers));
 }
 
+// Images and rows beside each other, one beside itself, beside the input; zeros around and within;
+// rows as images and images as others.
+static void gradients_of_places(void **state) {
+    (void)state;
+#define BESIDE(n, a, b) \
+    {.type = &lk_layer_concatenate, .name = n, .input_count = 2, .inputs = {a, b}}
+#define AROUND(n, ...) {.type = &lk_layer_zero_padding2d, .name = n, .sides = {__VA_ARGS__}}
+#define SEEN(n, k, ...) \
+    {.type = &lk_layer_reshape, .name = n, .target_shape = {.count = k, .at = {__VA_ARGS__}}}
+    const lk_layer layers[] = {AROUND("frame", 0, 2, 1, 0),
+                               CONV("a", 3, 3, 1, VALID, true, true),
+                               BESIDE("twice", 2, 2),
+                               AROUND("ring", 1, 1, 1, 1),
+                               CONV("b", 2, 3, 1, VALID, true, false),
+                               BESIDE("both", 5, 2),
+                               SEEN("seen", 3, 3, 5, 5),
+                               AROUND("sides", 0, 0, 2, 2),
+                               POOL("p", 2, 1, VALID),
+                               SEEN("row", 1, 80),
+                               DENSE("c", 4, true, false),
+                               BESIDE("rows", 10, 11),
+                               DENSE("d", 3, true, false)};
+    check_model(5, 4, 2, layers, LK_COUNT(layers));
+    const lk_layer input[] = {CONV("a", 2, 3, 1, SAME, true, false), BESIDE("s", 0, 1),
+                              BESIDE("t", 2, 0), FLATTEN, DENSE("b", 3, true, false)};
+    check_model(4, 3, 2, input, LK_COUNT(input));
+}
+
+#define TRANSPOSE(n, filters, size, stride, pad, bias, act)                              \
+    {                                                                                    \
+        .type = &lk_layer_conv2d_transpose, .name = n, .units = filters, .size_h = size, \
+        .size_w = size, .stride_h = stride, .stride_w = stride, .padding = pad,          \
+        .use_bias = bias, .activation = act ? &lk_layer_relu : NULL,                     \
+        .initializer = &lk_initializer_glorot_uniform                                    \
+    }
+
+// Windows that overlap, that meet and that leave rows to nobody; two users of one; ReLU in it, and
+// masked by the layer behind it.
+static void gradients_of_transposed_convolutions(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("a", 3, 2, 2, SAME, true, true),
+                               TRANSPOSE("b", 2, 4, 2, SAME, true, true),
+                               TRANSPOSE("c", 3, 2, 3, VALID, true, false),
+                               POOL("p", 3, 3, SAME),
+                               TRANSPOSE("d", 2, 3, 1, VALID, false, true),
+                               POOL("q", 2, 2, VALID),
+                               FLATTEN,
+                               DENSE("e", 3, true, false)};
+    check_model(5, 4, 2, layers, LK_COUNT(layers));
+    const lk_layer shared[] = {TRANSPOSE("a", 2, 3, 2, SAME, true, true), POOL("p", 2, 2, VALID),
+                               FROM(CONV("b", 2, 2, 2, SAME, true, false), 1), ADD("s", 2, 3),
+                               FLATTEN, DENSE("c", 3, true, false)};
+    check_model(4, 3, 1, shared, LK_COUNT(shared));
+}
+
 // Of images, of rows whose length no block of words divides, twice in a row; nothing left out.
 static void gradients_of_dropout(void **state) {
     (void)state;
@@ -914,6 +1028,8 @@ int main(void) {
         cmocka_unit_test(gradients_of_a_residual_block),
         cmocka_unit_test(gradients_of_averages),
         cmocka_unit_test(gradients_of_dropout),
+        cmocka_unit_test(gradients_of_places),
+        cmocka_unit_test(gradients_of_transposed_convolutions),
         cmocka_unit_test(gradients_of_sums),
         cmocka_unit_test(gradients_of_squared_errors),
         cmocka_unit_test(gradients_of_means),

@@ -57,19 +57,39 @@ def torch_network(model):
 
         def make(self, layer, x):
             bias = layer.get("use_bias", True)
-            if layer["type"] == "conv2d":
+            if layer["type"] == "conv2d_transpose":
+                made = torch.nn.ConvTranspose2d(x.shape[1], layer["filters"],
+                                                layer["kernel_size"], stride=layer["strides"],
+                                                bias=bias)
+            elif layer["type"] == "conv2d":
                 made = torch.nn.Conv2d(x.shape[1], layer["filters"], layer["kernel_size"],
                                        stride=layer.get("strides", 1), bias=bias)
             else:
                 made = torch.nn.Linear(x.shape[1], layer["units"], bias=bias)
             self.add_module(layer["name"], made)
 
+        def cut(self, layer, y, size):
+            """What PyTorch has too much or too little of, as Keras pads."""
+            slices = []
+            for n, k, s in zip(size, pair(layer["kernel_size"]), pair(layer["strides"])):
+                same = layer.get("padding") == "same"
+                begin = max(k - s, 0) // 2 if same else 0
+                slices.append((begin, n * s + (0 if same else max(k - s, 0))))
+            (top, h), (left, w) = slices
+            y = y[:, :, top:top + h, left:left + w]
+            bias = getattr(self, layer["name"]).bias
+            full = bias.view(1, -1, 1, 1).expand(y.shape[0], -1, h, w).clone()
+            full[:, :, :y.shape[2], :y.shape[3]] = y
+            return full
+
         def apply_layer(self, layer, inputs, build):
             kind, x = layer["type"], inputs[0]
-            if build and kind in ("conv2d", "dense"):
+            if build and kind in ("conv2d", "conv2d_transpose", "dense"):
                 self.make(layer, x)
             if kind == "conv2d":
                 return getattr(self, layer["name"])(padded(layer, "kernel_size", x, 0.0))
+            if kind == "conv2d_transpose":
+                return self.cut(layer, getattr(self, layer["name"])(x), x.shape[2:])
             if kind == "dense":
                 return getattr(self, layer["name"])(x)
             if kind == "max_pool2d":
@@ -85,6 +105,16 @@ def torch_network(model):
                 return functional.adaptive_avg_pool2d(x, 1).flatten(1)
             if kind == "flatten":
                 return x.flatten(1)
+            if kind == "concatenate":
+                return torch.cat(inputs, 1)
+            if kind == "zero_padding2d":
+                (top, bottom), (left, right) = map(pair, pair(layer["padding"]))
+                return functional.pad(x, [left, right, top, bottom])
+            if kind == "reshape":
+                if len(layer["target_shape"]) == 1:
+                    return x.flatten(1)
+                rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
+                return rows.reshape(-1, *layer["target_shape"]).permute(0, 3, 1, 2)
             if kind == "dropout":
                 return functional.dropout(x, layer["rate"], self.training)
             return inputs[0] + inputs[1] if kind == "add" else self.activate(kind, layer, x)

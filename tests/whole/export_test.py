@@ -68,10 +68,32 @@ MODELS = {
         {"type": "flatten", "name": "again"},
         {"type": "tanh", "name": "tanh"},
         {"type": "dense", "name": "head", "units": 10}]),
+    # What puts values elsewhere: images and rows beside each other, zeros around, other shapes.
+    "places": ([6, 5, 3], [
+        {"type": "zero_padding2d", "name": "frame", "padding": [[0, 1], [2, 0]]},
+        {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": [3, 2],
+         "activation": "relu"},
+        {"type": "concatenate", "name": "twice", "inputs": ["conv", "conv"]},
+        {"type": "reshape", "name": "seen", "target_shape": [4, 10, 6]},
+        {"type": "conv2d", "name": "next", "filters": 3, "kernel_size": 3},
+        {"type": "reshape", "name": "row", "target_shape": [48]},
+        {"type": "dense", "name": "wide", "units": 6, "activation": "tanh"},
+        {"type": "dense", "name": "small", "units": 12, "inputs": ["row"]},
+        {"type": "concatenate", "name": "rows", "inputs": ["wide", "small"]},
+        {"type": "reshape", "name": "image", "target_shape": [3, 2, 3]},
+        {"type": "conv2d_transpose", "name": "up", "filters": 2, "kernel_size": [4, 3],
+         "strides": [1, 2], "padding": "same", "activation": "sigmoid"},
+        {"type": "conv2d_transpose", "name": "out", "filters": 3, "kernel_size": [3, 2],
+         "strides": [2, 3], "activation": "relu"},
+        {"type": "average_pool2d", "name": "small_again", "pool_size": [2, 6]},
+        {"type": "conv2d", "name": "last", "filters": 4, "kernel_size": 2},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "dense", "name": "head", "units": 10}]),
 }
 # Of every dense layer behind a flatten, by hand: height, width and channels there.
 FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
-             "graph": {"wide": (3, 2, 4)}}
+             "graph": {"wide": (3, 2, 4)},
+             "places": {"wide": (2, 8, 3), "small": (2, 8, 3), "head": (2, 1, 4)}}
 
 
 def write_images(name, shape):
@@ -220,6 +242,34 @@ ACTIVATIONS = {
         "negative_slope", 0.2 if layer["type"] != "leaky_relu" else 0.3)}
 
 
+def transposed(layer, shape, weight, bias, x):
+    """What each value gives to the output; weights (in, out, h, w)."""
+    (kh, kw), (sh, sw), same = shape[2:], pair(layer["strides"]), "padding" in layer
+    more = [0 if same else max(k - s, 0) for k, s in ((kh, sh), (kw, sw))]
+    top, left = [max(k - s, 0) // 2 if same else 0 for k, s in ((kh, sh), (kw, sw))]
+    y = [[[b] * (len(x[0][0]) * sw + more[1]) for _ in range(len(x[0]) * sh + more[0])]
+         for b in bias]
+    for number, (n, w) in enumerate((n, w) for n in range(shape[0]) for w in range(
+            shape[1] * kh * kw)):
+        o, at = divmod(w, kh * kw)
+        for i, row in enumerate(x[n]):
+            for j, value in enumerate(row):
+                oy, ox = i * sh + at // kw - top, j * sw + at % kw - left
+                if 0 <= oy < len(y[0]) and 0 <= ox < len(y[0][0]):
+                    y[o][oy][ox] += value * weight[number]
+    return y
+
+
+def reshape(x, target):
+    """An image in our order of values, channels last; a row as PyTorch flattens it."""
+    if len(target) == 1:
+        return [v for plane in x for row in plane for v in row]
+    h, w, c = target
+    if isinstance(x[0], list):
+        x = [plane[i][j] for i in range(len(x[0])) for j in range(len(x[0][0])) for plane in x]
+    return [[[x[(i * w + j) * c + k] for j in range(w)] for i in range(h)] for k in range(c)]
+
+
 def layer_of(layer, shape, weight, bias, at):
     """What a layer makes of its inputs, images [c][y][x] or rows."""
     kind, x = layer["type"], at[0]
@@ -227,6 +277,8 @@ def layer_of(layer, shape, weight, bias, at):
         size = len(weight) // shape[0]
         return by_plane(windows(x, layer, "kernel_size"), shape[0], lambda cell, n: bias[n] + sum(
             (a or 0.0) * b for a, b in zip(sum(cell, []), weight[n * size:(n + 1) * size])))
+    if kind == "conv2d_transpose":
+        return transposed(layer, shape, weight, bias, x)
     if kind == "max_pool2d":
         return by_plane(windows(x, layer, "pool_size"), len(x), lambda cell, c: max(
             inside(cell[c])))
@@ -242,6 +294,15 @@ def layer_of(layer, shape, weight, bias, at):
                 for n in range(shape[0])]
     if kind == "add":
         return each(lambda a, b: a + b, *at)
+    if kind == "concatenate":
+        return at[0] + at[1]
+    if kind == "zero_padding2d":
+        (top, bottom), (left, right) = map(pair, pair(layer["padding"]))
+        rows = [[[0.0] * left + row + [0.0] * right for row in plane] for plane in x]
+        blank = [0.0] * len(rows[0][0])
+        return [[blank] * top + plane + [blank] * bottom for plane in rows]
+    if kind == "reshape":
+        return reshape(x, layer["target_shape"])
     if kind == "dropout":
         return x
     return each(ACTIVATIONS[kind](layer), x)
@@ -253,7 +314,8 @@ def forward(layers, tensors, at):
     for layer in layers:
         name = layer["name"]
         shape, weight = tensors.get(name + ".weight", ([0], []))
-        bias = tensors.get(name + ".bias", ([], [0.0] * shape[0]))[1]
+        outputs = shape[layer["type"] == "conv2d_transpose"]
+        bias = tensors.get(name + ".bias", ([], [0.0] * outputs))[1]
         inputs = [values[n] for n in layer["inputs"]] if "inputs" in layer else [at]
         at = layer_of(layer, shape, weight, bias, inputs)
         if "activation" in layer:
@@ -509,8 +571,23 @@ def mixed(t):
                                    "classes": 12},
             "steps": 2, "global_batch": 8, "grain": 8})
         t.expect(0, "train", config, "--run-dir", name)
-        refused(t, 78, "a sum of flattened images of different shapes", name, "--output", "new",
-                "--layout", "torch")
+        refused(t, 78, "a sum or a row of flattened images of different shapes", name, "--output",
+                "new", "--layout", "torch")
+        t.expect(0, "checkpoint", "export", name, "--output", name + "-onnx", "--layout", "onnx")
+    beside = branches[:-1] + [{"type": "concatenate", "name": "beside",
+                               "inputs": ["flat_a", "flat_b"]}]
+    image = [branches[0], branches[1], {"type": "reshape", "name": "again",
+                                        "target_shape": [12, 1, 1]}]
+    end = [{"type": "flatten", "name": "end"}, {"type": "dense", "name": "dense", "units": 12}]
+    for name, layers, word in (("rows-beside", beside + end[1:], "a sum or a row of flattened"),
+                               ("reshaped", image + end, "layer again reshapes flattened")):
+        config = t.write(name + ".json", {
+            "model.input": [3, 4, 2], "model.layers": layers, "model.classes": 12,
+            "data.train.made_up": {"count": 40, "height": 3, "width": 4, "channels": 2,
+                                   "classes": 12},
+            "steps": 2, "global_batch": 8, "grain": 8})
+        t.expect(0, "train", config, "--run-dir", name)
+        refused(t, 78, word, name, "--output", "new", "--layout", "torch")
         t.expect(0, "checkpoint", "export", name, "--output", name + "-onnx", "--layout", "onnx")
 
 

@@ -39,6 +39,15 @@ CASES = {
     "a sum of none": ({"model.layers.4": {"type": "add"}}, [], []),
     "a sum of two shapes": ({"model.layers.4": {"type": "add", "inputs": ["dense", "flatten"]}},
                             [], []),
+    "rows beside an image": ({"model.layers.4": {
+        "type": "concatenate", "inputs": ["dense", "conv"]}}, [], []),
+    "a shape of other values": ({"model.layers.4": {
+        "type": "reshape", "target_shape": [2, 2, 26]}}, [], []),
+    "a shape of two sizes": ({"model.layers.4": {
+        "type": "reshape", "target_shape": [10, 10]}}, [], []),
+    "zeros around a row": ({"model.layers.4": {"type": "zero_padding2d"}}, [], []),
+    "three sides": ({"model.layers.4": {
+        "type": "zero_padding2d", "padding": [[1, 2, 3], 4]}}, [], []),
     "a layer of no use": ({"model.layers.4.inputs": ["flatten"]}, [], []),
     # Types and ranges.
     "string for a number": ({"seed": "1"}, [], []),
