@@ -304,7 +304,8 @@ static const struct {
      LK_OPT_IMAGES,
      OF_COMMAND,
      "FILE",
-     "images alone, in place of the test set: an IDX file or uint8 .npy array"},
+     "images alone, in place of the test set: an IDX file, a uint8 .npy array, a PNG file, or a "
+     "folder of PNG files in the order of their names"},
     {{"example", required_argument, NULL, OPT_EXAMPLE},
      LK_OPT_LEDGER,
      OF_COMMAND,

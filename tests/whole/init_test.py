@@ -91,7 +91,7 @@ def forms(t, config, donor):
 
 
 def workers(t, config, end):
-    """Every worker takes part in the identity, however they share memory; resumed, it is the same."""
+    """Every worker takes part in the identity, however they share memory; resumed it is the same."""
     for collective in ("window", "messages"):
         port = free_port()
         ends = finish([start(t, tf_config(2, r, port), "train", config, "--run-dir",
@@ -171,8 +171,9 @@ def refused(t, config, wanted):
         with open(name, "wb") as f:
             f.write(content)
         bad(65, name, "--init", name)
-    for key, items in (("map", ("conv", "=conv", "conv=", "a=nothing", ",", "a=conv=b", "a=\x1b[2J")),
-                       ("skip", ("nothing", ",", "conv,,dense", "pool", "c" * 900))):
+    for key, items in (
+            ("map", ("conv", "=conv", "conv=", "a=nothing", ",", "a=conv=b", "a=\x1b[2J")),
+            ("skip", ("nothing", ",", "conv,,dense", "pool", "c" * 900))):
         for item in items:
             bad(78, f"init.{key}", "--init", "keras.safetensors", f"--init-{key}", item)
     bad(64, "--init", "--init", "x" * 2000)
