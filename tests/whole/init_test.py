@@ -91,7 +91,7 @@ def forms(t, config, donor):
 
 
 def workers(t, config, end):
-    """Every worker takes part in the identity, however they share memory; resumed it is the same."""
+    """Every worker takes part in the identity, however they share memory; and resumed runs."""
     for collective in ("window", "messages"):
         port = free_port()
         ends = finish([start(t, tf_config(2, r, port), "train", config, "--run-dir",
