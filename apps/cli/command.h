@@ -93,6 +93,8 @@ typedef struct lk_common_options {
     bool quiet;                                      // --quiet: results alone
     char epochs[32], seed[32];                       // --epochs, --seed, as --set has them
     char trace[LK_CONFIG_PATH_BYTES];                // --trace, likewise
+    char init[LK_CONFIG_PATH_BYTES];                 // --init, --init-map, --init-skip, likewise
+    char init_map[LK_CONFIG_PATH_BYTES], init_skip[LK_CONFIG_PATH_BYTES];
     uint32_t start_delay_seconds, throttle_seconds;  // of an evaluator
     bool insecure;                                   // --insecure: no key between hosts
     bool require_lock;                               // --require-lock

@@ -67,6 +67,9 @@ enum {
     OPT_HELP,
     OPT_TENSORBOARD,
     OPT_TRACE,
+    OPT_INIT,
+    OPT_INIT_MAP,
+    OPT_INIT_SKIP,
     OPT_SVG
 };
 
@@ -185,6 +188,22 @@ static const struct {
      OF_COMMAND,
      "",
      "says its result alone, and what goes wrong"},
+    {{"init", required_argument, NULL, OPT_INIT},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "FILE",
+     "begins with the weights of a safetensors file: a checkpoint, an export of layout keras or "
+     "torch, or another program's, by the names of its tensors"},
+    {{"init-map", required_argument, NULL, OPT_INIT_MAP},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "OTHER=MINE,..",
+     "where that file calls layers of the model otherwise"},
+    {{"init-skip", required_argument, NULL, OPT_INIT_SKIP},
+     LK_OPT_TRAIN,
+     OF_COMMAND,
+     "LAYER,..",
+     "layers that keep what their initializers make"},
     {{"tensorboard", no_argument, NULL, OPT_TENSORBOARD},
      LK_OPT_TRAIN,
      OF_COMMAND,
@@ -285,7 +304,8 @@ static const struct {
      LK_OPT_IMAGES,
      OF_COMMAND,
      "FILE",
-     "images alone, in place of the test set: an IDX file or uint8 .npy array"},
+     "images alone, in place of the test set: an IDX file, a uint8 .npy array, a PNG file, or a "
+     "folder of PNG files in the order of their names"},
     {{"example", required_argument, NULL, OPT_EXAMPLE},
      LK_OPT_LEDGER,
      OF_COMMAND,
@@ -483,16 +503,18 @@ static lk_status take_key(const char *key, const char *value, uint64_t least, ui
     return again ? LK_OK : take_set(out, o, error);
 }
 
-// --trace FILE is --set trace.file="FILE".
-static lk_status take_trace(const char *file, lk_common_options *o, lk_error *error) {
-    char escaped[sizeof o->trace];
-    const bool again = *o->trace != '\0';
-    if (lk_text_escape(escaped, sizeof escaped - 16, file, strlen(file)) >= sizeof escaped - 16) {
-        return lk_fail(error, LK_BAD_USAGE, "--trace: found a name of %zu bytes, wanted a shorter",
-                       strlen(file));
+// --trace FILE is --set trace.file="FILE", and so on.
+static lk_status take_text(const char *option, const char *key, const char *text,
+                           char out[LK_CONFIG_PATH_BYTES], lk_common_options *o, lk_error *error) {
+    char escaped[LK_CONFIG_PATH_BYTES];
+    const size_t room = sizeof escaped - 16;
+    const bool again = *out != '\0';
+    if (lk_text_escape(escaped, room, text, strlen(text)) >= room) {
+        return lk_fail(error, LK_BAD_USAGE, "%s: found a text of %zu bytes, wanted a shorter",
+                       option, strlen(text));
     }
-    lk_format(o->trace, sizeof o->trace, "trace.file=\"%s\"", escaped);
-    return again ? LK_OK : take_set(o->trace, o, error);
+    lk_format(out, LK_CONFIG_PATH_BYTES, "%s=\"%s\"", key, escaped);
+    return again ? LK_OK : take_set(out, o, error);
 }
 
 static lk_status take_option(int option, const char *value, lk_common_options *o, lk_error *error) {
@@ -502,7 +524,10 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_SEED: return take_key("seed", value, 0, INT64_MAX, o->seed, o, error);
     case OPT_QUIET: o->quiet = true; return LK_OK;
     case OPT_TENSORBOARD: return take_set("events.scalars=true", o, error);
-    case OPT_TRACE: return take_trace(value, o, error);
+    case OPT_TRACE: return take_text("--trace", "trace.file", value, o->trace, o, error);
+    case OPT_INIT: return take_text("--init", "init.file", value, o->init, o, error);
+    case OPT_INIT_MAP: return take_text("--init-map", "init.map", value, o->init_map, o, error);
+    case OPT_INIT_SKIP: return take_text("--init-skip", "init.skip", value, o->init_skip, o, error);
     case OPT_REPLICAS:
         return lk_parse_number("replicas", value, 1 << 20, &o->config.replicas, error);
     case OPT_GPUS: return parse_gpus(value, &o->config.gpus, error);

@@ -287,6 +287,12 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
                        "train this one here",
                        run->config.document.source);
     }
+    if (*run->config.init.file) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: init.file: embed writes runs that begin with what their initializers "
+                       "make; leave it out, or train this one here",
+                       run->config.document.source);
+    }
     // A target without an operating system has one lane, unless somebody says otherwise.
     if (!run->config.replicas) run->layout.replicas = 1;
     LK_CHECK(lk_run_plan(run, error));

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "apps/cli/command.h"
+#include "apps/cli/pictures.h"
 #include "apps/cli/tools.h"
 #include "apps/run/metric_text.h"
-#include "io/idx.h"
 #include "io/npy.h"
 
 // Nothing is trained, so the training set need not be on this machine. `images`: examples in memory
@@ -130,45 +130,6 @@ static lk_status predict(lk_run *run, const char *output, bool labels, lk_text_o
     return status;
 }
 
-// Images in memory, of an IDX file or of an array of NumPy: what they are, without labels.
-static lk_status find_images(const uint8_t *bytes, uint64_t count, const char *path,
-                             lk_dataset_held *out, lk_error *error) {
-    if (count && bytes[0] == 0x93) {
-        lk_npy npy;
-        lk_npy_images images;
-        LK_CHECK(lk_npy_parse(bytes, count, count, path, &npy, error));
-        LK_CHECK(lk_npy_as_images(&npy, path, &images, error));
-        *out = (lk_dataset_held){
-            bytes + npy.header_bytes, NULL, images.count, images.height, images.width,
-            images.channels};
-        return LK_OK;
-    }
-    lk_idx idx;
-    LK_CHECK(lk_idx_parse(bytes, count, count, LK_IDX_IMAGES, path, &idx, error));
-    *out = (lk_dataset_held){
-        bytes + idx.header_bytes, NULL, idx.count, idx.height, idx.width, idx.channels};
-    return LK_OK;
-}
-
-// All of the file, read before the start; and labels that nobody looks at.
-static lk_status read_images(const char *path, uint8_t *memory[2], lk_dataset_held *out,
-                             lk_error *error) {
-    uint64_t bytes;
-    int file;
-    LK_CHECK(lk_file_open_read(&lk_file_ops_posix, path, &file, &bytes, error));
-    memory[0] = malloc((size_t)bytes + 1);
-    lk_status status = memory[0] ? lk_file_read_all(&lk_file_ops_posix, file, path, memory[0],
-                                                    (size_t)bytes, 0, error)
-                                 : lk_fail(error, LK_UNAVAILABLE, "%s: no memory for it", path);
-    lk_file_ops_posix.close(NULL, file);
-    if (status == LK_OK) status = find_images(memory[0], bytes, path, out, error);
-    LK_CHECK(status);
-    memory[1] = calloc((size_t)out->count, 1);
-    if (!memory[1]) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for it", path);
-    out->labels = memory[1];
-    return LK_OK;
-}
-
 // --images: what is known of images without labels.
 static lk_status report_images_json(const lk_run *run, const lk_step_result *r, const char *output,
                                     lk_error *error) {
@@ -192,9 +153,9 @@ lk_status lk_command_predict(int argc, char **argv, lk_error *error) {
     o.config.gpus = 1;
     lk_step_result result = {0};
     lk_dataset_held held = {.count = 0};
-    uint8_t *memory[2] = {NULL, NULL};
+    void *memory[2] = {NULL, NULL};
     open_output(&out, &o);
-    lk_status status = o.images ? read_images(o.images, memory, &held, error) : LK_OK;
+    lk_status status = o.images ? lk_read_pictures(o.images, memory, &held, error) : LK_OK;
     if (status == LK_OK) status = open_run(&run, &o, o.images ? &held : NULL, &out, error);
     if (status == LK_OK) status = predict(&run, o.output, !o.images, &out, &result, error);
     if (status == LK_OK && o.json) {

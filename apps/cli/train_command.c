@@ -225,6 +225,10 @@ static void print_banner(display *d, const lk_run *run) {
         (unsigned long long)lk_steps_of_batches(&s->model, lk_steps_per_epoch(s)),
         lk_step_examples(s, lk_step_of_batch(&s->model, lk_steps_per_epoch(s) - 1)));
     print_length(run, out);
+    if (*run->config.init.file) {
+        lk_text_line(out, "init: %u of %u tensors from %s", run->init_taken,
+                     lk_entry_count(&run->program), run->config.init.file);
+    }
     lk_text_line(out, "arena %llu bytes, %s; %llu parameters", (unsigned long long)run->arena.used,
                  run->block.locked ? "locked in memory" : "touched but NOT locked (see ulimit -l)",
                  (unsigned long long)run->program.param_floats);

@@ -66,6 +66,10 @@ typedef struct lk_config {
     uint64_t hash_every_steps;
     uint64_t evaluate_every_steps;      // 0: at the end only
     struct {
+        char file[LK_CONFIG_PATH_BYTES];  // empty: every layer as its initializers make it
+        char map[LK_CONFIG_PATH_BYTES], skip[LK_CONFIG_PATH_BYTES];
+    } init;  // apps/run/init.h
+    struct {
         bool scalars, histograms;
         uint32_t images;  // so many of a step's examples
     } events;             // files for TensorBoard: any of them

@@ -181,6 +181,15 @@ static const lk_key checkpoint[] = {
                .meaning = "steps from one copy in memory to the next; 0: none"}},
 };
 
+static const lk_key init[] = {
+    {.value = {TEXT("file", lk_config, init.file), .chosen = "none",
+               .meaning = "a safetensors file that parameters are taken from by name; --init"}},
+    {.value = {TEXT("map", lk_config, init.map), .chosen = "none",
+               .meaning = "OTHER=MINE,.. where it calls layers otherwise; --init-map"}},
+    {.value = {TEXT("skip", lk_config, init.skip), .chosen = "none",
+               .meaning = "layers that are initialized all the same; --init-skip"}},
+};
+
 static const lk_key events[] = {
     {.value = {VALUE(BOOL, "scalars", lk_config, events.scalars),
                .meaning = "what is in metrics.jsonl, and speed, for TensorBoard; --tensorboard"}},
@@ -215,6 +224,7 @@ static const lk_key root[] = {
      OBJECT(data),
      .shown = true,
      .rules = DATA_RULES},
+    {.value = {.name = "init", .meaning = "weights that the run begins with"}, OBJECT(init)},
     {.value = {VALUE(U64, "seed", lk_config, spec.seed), .zero = true, .most = INT64_MAX,
                .constant = 1, .meaning = "of initial weights and order of examples; --seed"}},
     {.value = {CHOICE("arithmetic", lk_config, said.arithmetic, arithmetics),

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "apps/run/hot.h"
+#include "apps/run/init.h"
 #include "apps/run/order.h"
 #include "apps/run/journal.h"
 #include "arena/seal.h"
@@ -767,15 +768,16 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     LK_CHECK(open_data(run, error));
     LK_CHECK(lk_programs_build(spec, &run->layout, &run->plan_options, run->core.tables,
                                run->programs, error));
-    lk_run_identity(spec, run->identity);
-    lk_hex(run->identity, LK_SHA256_BYTES, run->identity_hex);
     bool follows = run->layout.shared && run->workers.rank != 0;
     if (follows) run->core.device = regions_of(run, 0).device;
+    if (!follows) lk_program_initialize(&run->program, run->core.device);
+    LK_CHECK(lk_init_take(run, !follows, error));
+    lk_run_identity(spec, run->identity);
+    lk_hex(run->identity, LK_SHA256_BYTES, run->identity_hex);
     lk_group_make(&run->group, &run->program, run->kernels, &run->train_source, run->core.device,
                   run->core.replicas, run->core.replica_bytes, run->core.group_tables);
     if (run->layout.shared) reach_others(run);
     lk_group_look_ahead(&run->group);
-    if (!follows) lk_program_initialize(&run->program, run->core.device);
     lk_team_place place = {0, run->layout.replicas};
     if (run->workers.joined) {
         place = (lk_team_place){run->workers.host_first, run->workers.host_replicas};

@@ -79,6 +79,7 @@ typedef struct lk_run {
     uint8_t identity[LK_SHA256_BYTES];
     char identity_hex[LK_SHA256_HEX_BYTES];
     bool weights_changed;  // set as weights are about to be loaded: from then on they may be any
+    uint32_t init_taken;   // entries of the program's params that came from init.file
     char weights_identity[LK_SHA256_HEX_BYTES];  // of the run that saved the weights loaded, or ""
     // Start of the arena's regions.
     lk_core_regions core;

@@ -329,6 +329,7 @@ void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
     add_number(&id, "batch.global", spec->global_batch, 4);
     add_number(&id, "batch.grain", spec->grain, 4);
     add_data(&id, spec);
+    if (spec->init) add(&id, "init.hash", spec->init_hash, LK_SHA256_BYTES);
     add_model(&id, &spec->model);
     if (!spec->model.graph) add_optimizer(&id, "", &spec->optimizer);
     add_number(&id, "seed", spec->seed, 8);

@@ -188,6 +188,8 @@ typedef struct lk_run_spec {
     lk_fast_precision fast_precision;    // LK_STRICT, or that of the fast arithmetic
     uint64_t example_count;              // of the training set
     uint8_t data_hash[LK_SHA256_BYTES];  // of the training set
+    bool init;                           // parameters were taken from a file, which have this hash:
+    uint8_t init_hash[LK_SHA256_BYTES];  // of (number of the parameter, its fp32 elements) each
     // The order of the examples. "global": one permutation of the whole set; shards are 0.
     // "sharded": every part of a step reads from one shard alone (lk_place).
     uint32_t shards;

@@ -4,8 +4,9 @@ it, or tried with a double of what starts it, and our program must take what it 
 
     kit_test.py PROGRAM SOURCE_DIR WORK_DIR [sanitized]
 
-systemd-analyze, systemd-sysusers, systemd-tmpfiles, strace, shellcheck, hadolint and
-kubernetes-validate are asked where they are here; PyYAML is needed for the manifest.
+systemd-analyze, systemd-sysusers, systemd-tmpfiles, strace, shellcheck, hadolint, kubectl and
+kubernetes-validate are asked where they are here; PyYAML is needed for the manifest. A cluster, a
+container's daemon, a systemd that runs and Slurm are not: doubles stand for what they start.
 """
 import json
 import os
@@ -169,6 +170,47 @@ def judge_ranks(what, texts, world):
         check(d["rank"] == rank and d["world"] == world and len(d["workers"]) == world, what, text)
 
 
+def missing_from(wanted, found, path=""):
+    """Paths of what is in one document and not in the other."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return [at for key, value in wanted.items() for at in
+                (missing_from(value, found[key], f"{path}.{key}") if key in found
+                 else [f"{path}.{key}"])]
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        return [at for i, value in enumerate(wanted)
+                for at in missing_from(value, found[i], f"{path}[{i}]")]
+    return [] if wanted == found else [path]
+
+
+def kubectl(service, job):
+    """Kubernetes' own client reads both into its types, without a cluster, and gives back what it
+    has understood: a key that it does not know is not there any more."""
+    if not has("kubectl"):
+        return
+    for document, change in ((service, ["set", "selector", "-f", "-", "app=x"]),
+                             (job, ["set", "env", "-f", "-", "ANOTHER=x"])):
+        kept = json.loads(json.dumps(document))
+        if document is service:
+            del kept["spec"]["selector"]
+        else:
+            del kept["spec"]["template"]["spec"]["containers"][0]["env"]
+
+        def read(wanted, changed):
+            return run("kubectl", *changed, "--local", "-o", "json", input=json.dumps(wanted))
+        done = read(document, change)
+        if check(done.returncode == 0, "kubectl", done.stderr):
+            lost = missing_from(kept, json.loads(done.stdout))
+            check(not lost, "kubectl does not know", lost)
+        # .. and it would say so.
+        wrong = json.loads(json.dumps(document))
+        wrong["spec"]["completionsMode"] = "Indexed"
+        done = read(wrong, change)
+        check(done.returncode != 0 or missing_from(wrong["spec"], json.loads(done.stdout)["spec"]),
+              "a key that there is not", done.stdout)
+        wrong["spec"] = {**document["spec"], "ports": "x", "backoffLimit": "x"}
+        check(read(wrong, change).returncode != 0, "a value of another kind")
+
+
 def kubernetes():
     try:
         import yaml
@@ -178,6 +220,7 @@ def kubernetes():
         "kubernetes-validate") else None
     with open(KIT + "/kubernetes.yaml", encoding="utf-8") as f:
         service, job = yaml.safe_load_all(f)
+    kubectl(service, job)
     name = service["metadata"]["name"]
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     check((service["apiVersion"], service["kind"]) == ("v1", "Service") and

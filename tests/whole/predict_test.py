@@ -13,6 +13,7 @@ import random
 import shutil
 import struct
 
+from pictures import png, rows_of
 from program import Test
 
 COUNT, SIDE = 300, 10
@@ -130,6 +131,29 @@ def main():
     t.check(content("found.npy") == content("wanted.npy"), "the same logits from an array")
     refused(t, 65, "its items are f4", "predict", config, *run, "--images", "wanted.npy",
             "--output", "new.npy")
+    # Pictures: a folder of them, and one alone.
+    pixels = content(images)[16:]
+    os.mkdir("pictures")
+    for i in range(COUNT):
+        with open(f"pictures/{i:05}.png", "wb") as f:
+            f.write(png(rows_of(pixels[i * SIDE * SIDE:(i + 1) * SIDE * SIDE], SIDE), SIDE))
+    t.expect(0, "predict", config, *run, "--images", "pictures", "--output", "found.npy")
+    t.check(content("found.npy") == content("wanted.npy"), "the same logits from pictures")
+    t.expect(0, "predict", config, *run, "--images", "pictures/00007.png", "--output", "found.npy")
+    t.check(content("found.npy")[128:] == content("wanted.npy")[128 + 7 * 40:128 + 8 * 40],
+            "the logits of one picture")
+    new = ["predict", config, *run, "--output", "new.npy", "--images"]
+    os.mkdir("odd")
+    refused(t, 65, "there is no picture", *new, "odd")
+    shutil.copy("pictures/00000.png", "odd/a.png")
+    for name, data, word in (("b.png", png([b"1234"], 4), "wanted 10 x 10 of 1"),
+                             ("b.png", png([bytes(20)] * 10, 10, bits=16), "found 16 bits"),
+                             ("b.png", content("odd/a.png")[:-9], "no whole PNG"),
+                             ("b.txt", b"", "wanted PNG files alone")):
+        with open("odd/" + name, "wb") as f:
+            f.write(data)
+        refused(t, 65, word, *new, "odd")
+    refused(t, 65, "no whole PNG", *new, changed("odd/a.png", "bad.png", b"IDAT", b"IDAU"))
     found = json.loads(t.expect(0, "predict", config, *run, "--images", images, "--output",
                                 "found.npy", "--json")[1][0])
     t.check((found["images"], found["digest"], found["run_identity"]) ==
