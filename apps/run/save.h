@@ -11,7 +11,7 @@ typedef struct lk_saver {
     lk_checkpoint_job job;
     lk_safetensors_pair pairs[LK_RUN_STATE_PAIRS];
     char digest[LK_SHA256_HEX_BYTES], state[LK_SHA256_HEX_BYTES];
-    char numbers[3][24];
+    char numbers[4][24];
     char cublas[24];
 } lk_saver;
 
