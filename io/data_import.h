@@ -53,7 +53,7 @@ lk_status lk_import_npy(const char *images, const char *labels, const lk_import_
 // memory   (bytes) for names, one file and one picture: LK_IMPORT_PNG_BYTES and more is room for
 //          some millions of pictures. LK_UNAVAILABLE: too little.
 enum { LK_IMPORT_PNG_BYTES = 256 << 20, LK_IMPORT_PNG_FILE_BYTES = 32 << 20 };
-lk_status lk_import_png(const char *folder, const lk_import_to *to, void *memory, size_t bytes,
+lk_status lk_import_png(const char *path, const lk_import_to *to, void *memory, size_t bytes,
                         lk_imported out[2], lk_error *error);
 
 // One example a line (io/csv.h): its features, whole numbers from 0 to 255, and its label.

@@ -17,8 +17,6 @@
 #include "io/data_file.h"
 #include "io/gunzip.h"
 
-extern char **environ;
-
 enum { FILE_BYTES_MAX = 47040016 };  // all sets: MNIST's sizes
 
 // Makes a directory and all above it.

@@ -49,7 +49,7 @@ typedef struct lk_cluster_report {
 
 // LK_BAD_CONFIG with variable or file, byte, key, what was found and wanted; LK_NO_INPUT for a file
 // that cannot be read. `report` may be NULL. Not for two threads at once.
-lk_status lk_cluster_read(const lk_cluster_input *input, lk_cluster *out, lk_cluster_report *report,
+lk_status lk_cluster_read(const lk_cluster_input *given, lk_cluster *out, lk_cluster_report *report,
                           lk_error *error);
 
 // --replicas (0: not given) against what the description says of this process.

@@ -363,7 +363,7 @@ uint32_t lk_setting_words(const lk_setting *k, const char **names, uint32_t *fal
     *fallback = 0;
     switch (k->kind) {
     case LK_SETTING_PADDING:
-        names[LK_PADDING_VALID - LK_PADDING_VALID] = "valid";
+        names[0] = "valid";
         names[LK_PADDING_SAME - LK_PADDING_VALID] = "same";
         *fallback = (uint32_t)k->constant - LK_PADDING_VALID;
         return 2;

@@ -32,18 +32,18 @@ uint64_t lk_journal_bytes(const lk_run *run);
 // A resumed run: cuts what is beyond step `done`.
 lk_status lk_journal_cut(const lk_run_dir *dir, uint64_t done, lk_error *error);
 // Before the seal. `over`: the run is finished, and no event file is begun.
-lk_status lk_journal_open(lk_journal *journal, lk_run *run, const lk_run_dir *dir, uint64_t done,
+lk_status lk_journal_open(lk_journal *r, lk_run *run, const lk_run_dir *dir, uint64_t done,
                           bool over, lk_error *error);
 // The first step begins now.
-void lk_journal_start(lk_journal *journal);
+void lk_journal_start(lk_journal *r);
 // With a line of metrics.jsonl, of `kind` "train" or "test", after `done` steps.
-lk_status lk_journal_metrics(lk_journal *journal, const char *kind, uint64_t done,
+lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
                              lk_named_result named, lk_error *error);
 // Where the time of this process's steps went.
-lk_status lk_journal_phases(lk_journal *journal, uint64_t done, lk_error *error);
+lk_status lk_journal_phases(lk_journal *r, uint64_t done, lk_error *error);
 
 // Before a checkpoint. No reason not to save: what fails is said as they are closed.
-void lk_journal_sync(lk_journal *journal);
-lk_status lk_journal_close(lk_journal *journal, lk_error *error);
+void lk_journal_sync(lk_journal *r);
+lk_status lk_journal_close(lk_journal *r, lk_error *error);
 
 #endif

@@ -9,7 +9,7 @@
 size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes);
 
 // All messages of a step between GPUs, in their order, as a hash.
-void lk_plan_schedule(const lk_cuda_exchange *exchange, char hex[LK_SHA256_HEX_BYTES]);
+void lk_plan_schedule(const lk_cuda_exchange *x, char hex[LK_SHA256_HEX_BYTES]);
 
 // Bytes that cross between replicas in one full step: nodes read by slice owners, operands read by
 // row owners.

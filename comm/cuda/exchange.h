@@ -61,7 +61,7 @@ void lk_cuda_messages(const lk_cuda_exchange *x, lk_cuda_message_kind kind, uint
                       uint32_t leaves, lk_cuda_on_message on_message, void *context);
 
 // Of a full step and of the last of an epoch: whoever has the same sends and receives the same.
-void lk_cuda_schedule_hash(const lk_cuda_exchange *x, uint8_t hash[LK_SHA256_BYTES]);
+void lk_cuda_schedule_hash(const lk_cuda_exchange *x, uint8_t bytes[LK_SHA256_BYTES]);
 
 // Bytes that all GPUs send in a full step.
 uint64_t lk_cuda_exchange_bytes(const lk_cuda_exchange *x);

@@ -195,7 +195,7 @@ lk_status lk_cuda_step_download(lk_cuda_step *c, lk_error *error);
 lk_status lk_cuda_step_begin(lk_cuda_step *c, uint64_t step, lk_error *error);
 lk_status lk_cuda_step_update(lk_cuda_step *c, uint64_t step, lk_error *error);  // staged
 lk_status lk_cuda_step_wait(lk_cuda_step *c, lk_error *error);
-lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *result, lk_error *error);
+lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *out, lk_error *error);
 
 // After the wait, of the last step begun: its flags. What they held back was not written.
 lk_status lk_cuda_step_flags(lk_cuda_step *c, lk_flags *out, lk_error *error);

@@ -88,7 +88,7 @@ uint64_t lk_mpi_inbox_bytes(const lk_program *program, const lk_worker *workers,
 
 // Takes the window, by all at the same point. The caller's bytes, aligned to a page, are zeros; the
 // others' may be used after the next lk_mpi_settle.
-lk_status lk_mpi_window(uint64_t bytes, uint8_t **mine, lk_error *error);
+lk_status lk_mpi_window(uint64_t payload, uint8_t **mine, lk_error *error);
 uint8_t *lk_mpi_window_of(uint32_t rank);  // those of another worker; NULL: messages are used
 
 // Fills in what exchange.h leaves to the transport, and goes through every round once at full size.

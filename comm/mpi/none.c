@@ -55,8 +55,8 @@ uint64_t lk_mpi_inbox_bytes(const lk_program *p, const lk_worker *workers, uint3
     return 0;
 }
 
-lk_status lk_mpi_window(uint64_t bytes, uint8_t **mine, lk_error *error) {
-    (void)bytes, (void)mine;
+lk_status lk_mpi_window(uint64_t payload, uint8_t **mine, lk_error *error) {
+    (void)payload, (void)mine;
     return no_mpi(error);
 }
 

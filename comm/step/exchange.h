@@ -129,9 +129,9 @@ bool lk_exchange_boxes(const lk_program *program);
 uint64_t lk_exchange_box_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
                                 uint32_t worker, uint32_t owner);
 
-// Floats of all partitions that a worker owns, or of those of the buckets before `bucket`.
+// Floats of all partitions that a worker owns, or of those of the buckets before `end`.
 uint64_t lk_exchange_sum_floats(const lk_buckets *buckets, uint32_t world, uint32_t worker,
-                                uint32_t bucket);
+                                uint32_t end);
 
 // Floats that a worker gives: its boxes, then its partition of the sum.
 uint64_t lk_exchange_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
