@@ -165,6 +165,7 @@ static void put_spec(FILE *f, const lk_run_spec *s) {
     fprintf(f, "    .spec = {\n");
     fprintf(f, "        .model = {.in_h = %uu, .in_w = %uu, .in_c = %uu, .classes = %uu,\n",
             m->in_h, m->in_w, m->in_c, m->classes);
+    if (m->input_range) fprintf(f, "                  .input_range = %uu,\n", m->input_range);
     fprintf(f, "                  .layer_count = %uu, .layers = layers,\n", m->layer_count);
     put_loss(f, m);
     put_optimizer(f, &s->optimizer);

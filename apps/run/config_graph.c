@@ -143,17 +143,49 @@ static lk_status read_use_inputs(const lk_config *c, const lk_json_cursor *at, c
     return LK_OK;
 }
 
+static lk_status read_noise(const lk_json_cursor *at, lk_use *use, lk_error *error) {
+    static const char *const others[] = {"type", "shape"};
+    const char *names[LK_NOISE_KINDS];
+    lk_json_cursor shape;
+    for (uint32_t i = 0; i < LK_NOISE_KINDS; i++) names[i] = lk_noise_words_at(i)->name;
+    LK_CHECK(lk_json_as_object(at, error));
+    LK_CHECK(lk_json_get_choice(at, "type", LK_JSON_REQUIRED, names, LK_NOISE_KINDS,
+                                &use->noise.kind, error));
+    const lk_noise_words *words = lk_noise_words_at(use->noise.kind);
+    LK_CHECK(lk_json_get_array(at, "shape", LK_JSON_REQUIRED, 1, 3, &shape, error));
+    LK_CHECK(read_shape(&shape, &use->shape, error));
+    LK_CHECK(lk_config_read_settings(at, words->keys, words->key_count, others, LK_COUNT(others),
+                                     &use->noise, error));
+    if (use->noise.kind != LK_NOISE_UNIFORM || use->noise.low <= use->noise.high) return LK_OK;
+    return lk_json_refuse(at, error, "goes from low to a high below it, wanted one that is not");
+}
+
+// Noise takes nothing.
+static lk_status read_noise_value(const lk_json_cursor *at, const lk_json_cursor *noise,
+                                  lk_use *use, lk_error *error) {
+    static const char *const others[] = {"network", "inputs"};
+    lk_json_cursor other;
+    use->network = LK_NONE;
+    for (uint32_t i = 0; i < LK_COUNT(others); i++) {
+        if (!lk_json_find(at, others[i], &other)) continue;
+        return lk_json_refuse(&other, error, "with \"noise\", which takes nothing; take it out");
+    }
+    return read_noise(noise, use, error);
+}
+
 static lk_status read_use(const lk_config *c, const lk_json_cursor *at, const lk_use *values,
                           uint32_t index, lk_use *use, lk_error *error) {
-    lk_json_cursor network, name;
+    lk_json_cursor network, name, noise;
     LK_CHECK(only_keys(at, lk_value_keys, LK_COUNT(lk_value_keys), error));
     LK_CHECK(read_entry_name(at, values, sizeof *values, index, use->name, error));
     (void)lk_json_find(at, "name", &name);
     if (strcmp(use->name, "images") == 0) {
         return lk_json_refuse(&name, error, "\"images\" are those of the data; take another name");
     }
+    if (lk_json_find(at, "noise", &noise)) return read_noise_value(at, &noise, use, error);
     if (!lk_json_find(at, "network", &network)) {
-        return lk_json_refuse(at, error, "without \"network\", wanted the name of one");
+        return lk_json_refuse(at, error,
+                              "without \"network\", wanted the name of one, or \"noise\"");
     }
     LK_CHECK(find_entry(&network, "network", c->graph.networks, sizeof *c->graph.networks,
                         c->graph.network_count, &use->network, error));

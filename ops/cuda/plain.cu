@@ -236,6 +236,32 @@ uint32_t lk_cuda_plain_zero_padding2d_backward(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
+// --- noise ---------------------------------------------------------------------------------------
+
+// A thread has the four values of a block of words.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    draw_noise(const lk_cuda_state *state, lk_noise n, lk_noise_key key, bool train,
+               uint64_t blocks, uint64_t floats, uint64_t examples, float *y) {
+    const uint32_t first = key.example;
+    if (train) key.step = state->step;
+    LK_CUDA_EACH(i, examples * blocks) {
+        const uint64_t m = i / blocks, block = i - m * blocks;
+        key.example = first + (uint32_t)m;
+        for (uint64_t e = 4 * block; e < 4 * block + 4 && e < floats; e++) {
+            y[m * floats + e] = lk_noise_at(&n, &key, e);
+        }
+    }
+}
+
+uint32_t lk_cuda_plain_noise(lk_lane *l, const lk_op *op) {
+    lk_cuda_stream *s = stream_of(l);
+    const uint64_t blocks = (op->floats + 3) / 4;
+    lk_cuda_launch(s, draw_noise, lk_cuda_blocks(l->examples * blocks), LK_CUDA_THREADS, 0,
+                   static_cast<const lk_cuda_state *>(s->state), op->noise, lk_noise_key_of(l, 0),
+                   l->train, blocks, op->floats, (uint64_t)l->examples, floats_of(l, LK_Y));
+    return 0;
+}
+
 // --- average pools -------------------------------------------------------------------------------
 
 // Cells begin .. end - 1 of a dimension that window `o` has in the image.
@@ -445,8 +471,8 @@ uint32_t lk_cuda_plain_mean(lk_lane *l, const lk_op *op) {
 }
 
 int lk_cuda_prepare_plain(void) {
-    return lk_cuda_prepare_kernels(sum_of, copy, drop, join, part, surround, inner, average,
-                                   average_backward,
+    return lk_cuda_prepare_kernels(sum_of, copy, drop, draw_noise, join, part, surround, inner,
+                                   average, average_backward,
                                    mean_squared_error, negate, mean, activate<tanh_of>,
                                    activate<sigmoid_of>, activate<leaky_relu_of>,
                                    activate_backward<tanh_of>, activate_backward<sigmoid_of>,

@@ -42,6 +42,11 @@ static const char *layer_name(const lk_program *p, const lk_op *op) {
 void lk_build_op_name(const lk_builder *b, const lk_op *op, char name[LK_NAME_BYTES]) {
     const char *layer = layer_name(b->program, op);
     const lk_graph *g = lk_graph_of(&b->program->spec->model);
+    if (g && op->value && op->layer == LK_NONE) {  // noise
+        const lk_objective *o = &g->objectives[b->program->objective];
+        lk_format(name, LK_NAME_BYTES, "%s", o->values[op->value - 1].name);
+        return;
+    }
     const uint32_t use = g && op->value ? g->calls->use_of(b, op->value - 1) : 0;
     lk_format(name, LK_NAME_BYTES, use ? "%s:%u" : "%s", layer, use);
 }
@@ -421,8 +426,10 @@ static lk_status forward_tensors(lk_builder *b) {
             op->tensor[inputs[n]] = p->ops[op->input[n]].tensor[LK_Y];
             op->wants = op->wants || p->ops[op->input[n]].wants;
         }
-        LK_CHECK(
-            lk_build_rows(b, op, "", LK_CLASS_ACTIVATION, LK_F32, op->floats, &op->tensor[LK_Y]));
+        if (op->floats > 0) {
+            LK_CHECK(lk_build_rows(b, op, "", LK_CLASS_ACTIVATION, LK_F32, op->floats,
+                                   &op->tensor[LK_Y]));
+        }
         if (op->type->declare) LK_CHECK(op->type->declare(b, op));
         op->wants = op->wants || (op->param[0] != LK_NONE && trains(b, op->layer));
     }

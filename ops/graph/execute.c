@@ -23,11 +23,17 @@ static const uint8_t *microbatch_image(const lk_frame *f, const lk_microbatch *m
     return s->image(s->context, *index);
 }
 
+static void load_signed(uint64_t floats, const uint8_t *image, float *x) {
+    for (uint64_t i = 0; i < floats; i++) x[i] = ((float)image[i] - 127.5f) / 127.5f;
+}
+
 // The example of that index, or zeros where there is no image.
 static void load_one(const lk_frame *f, uint64_t floats, const uint8_t *image, uint64_t index,
                      float *x, uint32_t *label) {
+    const bool is_signed = f->program->spec->model.input_range == LK_RANGE_SIGNED;
     if (image) {
-        f->kernels->load_u8(floats, image, x);
+        if (is_signed) load_signed(floats, image, x);
+        if (!is_signed) f->kernels->load_u8(floats, image, x);
         *label = f->source->label(f->source->context, index);
         return;
     }
@@ -40,6 +46,7 @@ static bool is_missing(const lk_frame *f, const lk_microbatch *microbatch, uint3
 }
 
 static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
+    if (op->floats == 0) return;  // its objective reads no images
     float *x = lk_tensor_at(f, op->tensor[LK_Y]);
     uint32_t *labels = lk_tensor_at(f, op->tensor[LK_AUX]);
     const uint8_t *image[LOAD_AHEAD];

@@ -37,9 +37,13 @@ typedef struct lk_shape {
 
 typedef struct lk_graph lk_graph;  // below
 
+// What the bytes of an image become: 0 .. 1, or -1 .. 1 (ARITHMETIC.md 3).
+typedef enum lk_input_range { LK_RANGE_UNIT, LK_RANGE_SIGNED } lk_input_range;
+
 // A network and what it is trained with; or, with a graph, the layers of several.
 typedef struct lk_model {
     uint32_t in_h, in_w, in_c;  // of one example
+    uint32_t input_range;       // lk_input_range
     uint32_t classes;           // of labels; 0 where the loss takes none
     uint32_t layer_count;
     const lk_layer *layers;
@@ -95,13 +99,17 @@ typedef struct lk_network {
 } lk_network;
 
 // A value of an objective: a network applied to earlier values of it, by their numbers, or to
-// LK_IMAGES.
+// LK_IMAGES; or noise, which takes nothing.
 #define LK_IMAGES UINT32_MAX
 typedef struct lk_use {
     char name[LK_GRAPH_NAME_BYTES];
-    uint32_t network;
+    uint32_t network;  // LK_NONE: noise
     uint32_t inputs[LK_NETWORK_INPUTS_MAX];
+    lk_noise_source noise;
+    lk_shape shape;  // of the noise
 } lk_use;
+
+static inline bool lk_use_is_noise(const lk_use *use) { return use->network == UINT32_MAX; }
 
 typedef struct lk_objective {
     char name[LK_GRAPH_NAME_BYTES];  // in those of its slots, where others train the same network

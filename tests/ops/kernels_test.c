@@ -515,6 +515,38 @@ static void test_dropout(void **state) {
     check_dropout(2, 129, 0.0f);
 }
 
+// In training, and where nothing is trained; a microbatch that begins anywhere.
+static void check_noise(uint32_t kind, uint32_t examples, uint64_t floats) {
+    const lk_op op = {.type = &lk_op_noise,
+                      .floats = floats,
+                      .layer = LK_NONE,
+                      .noise = {.kind = kind, .number = 259, .offset = 0.25f, .scale = -3.0f}};
+    output y = output_of(examples * floats * sizeof(float));
+    lk_lane lane = {.examples = examples, .first_example = draw() % 5000, .train = draw() % 4 > 0};
+    lane.seed = (uint64_t)draw() << 32 | draw();
+    lane.step = draw() % 2 ? (uint64_t)draw() << 8 : draw();
+    snprintf(shape, sizeof shape, "kind %u: %u of %llu", kind, examples,
+             (unsigned long long)floats);
+    lane.at[LK_Y] = y.want;
+    assert_int_equal(lk_kernel_of(reference, op.type)(&lane, &op), 0);
+    EACH_VARIANT(k) {
+        lane.at[LK_Y] = y.got;
+        assert_int_equal(lk_kernel_of(k, op.type)(&lane, &op), 0);
+        same(&y, k->name, "noise", shape);
+    }
+    output_free(&y);
+}
+
+static void test_noise(void **state) {
+    (void)state;
+    seed = 13;
+    for (uint32_t kind = 0; kind < LK_NOISE_KINDS; kind++) {
+        for (uint64_t floats = 1; floats < 70; floats++) check_noise(kind, draw() % 4, floats);
+        check_noise(kind, 3, 1000);
+        check_noise(kind, 100, 64);
+    }
+}
+
 // Slots as they may be: means of squares are not below 0.
 static float *made_slots(const lk_optimizer *o, uint64_t count) {
     lk_slot list[LK_OPTIMIZER_SLOTS_MAX];
@@ -929,6 +961,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_activations),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_places),
+        cmocka_unit_test(test_noise),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),
