@@ -28,8 +28,8 @@ typedef enum lk_noise_kind {
 enum { LK_NOISE_OF_OBJECTIVE = 256 };
 
 typedef struct lk_noise {
-    uint32_t kind;    // lk_noise_kind
-    uint32_t number;  // LK_NOISE_OF_OBJECTIVE * objective + value
+    uint32_t kind;        // lk_noise_kind
+    uint32_t number;      // LK_NOISE_OF_OBJECTIVE * objective + value
     float offset, scale;  // an element is offset + scale * what is drawn, by one fma
 } lk_noise;
 

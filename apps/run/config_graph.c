@@ -206,23 +206,32 @@ static lk_status read_trains(const lk_config *c, const lk_json_cursor *at, lk_ob
     return LK_OK;
 }
 
-// It takes the last value.
+// What a loss takes: names of values.
+static lk_status read_loss_values(const lk_json_cursor *at, uint32_t wanted, lk_objective *o,
+                                  lk_error *error) {
+    uint32_t *const taken[] = {&o->output, &o->target};
+    lk_json_cursor list, element;
+    const char *name;
+    LK_CHECK(lk_json_get_array(at, "inputs", LK_JSON_OPTIONAL, wanted, wanted, &list, error));
+    for (uint32_t i = 0; list.value && i < wanted; i++) {
+        LK_CHECK(lk_json_element(&list, i, &element, error));
+        LK_CHECK(lk_json_as_string(&element, &name, error));
+        *taken[i] = LK_IMAGES;
+        if (i > 0 && strcmp(name, "images") == 0) continue;
+        LK_CHECK(find_entry(&element, "value", o->values, sizeof *o->values, o->value_count,
+                            taken[i], error));
+    }
+    return LK_OK;
+}
+
+// It takes the last value; of two the images, or the values that it names.
 static lk_status read_objective_loss(const lk_json_cursor *at, lk_objective *o, lk_error *error) {
-    lk_json_cursor object, inputs;
+    lk_json_cursor object;
     const lk_loss_words *words;
     LK_CHECK(lk_config_read_one_loss(at, "loss", &words, &o->loss_options, &object, error));
-    if (object.value && lk_json_find(&object, "inputs", &inputs)) {
-        return lk_json_refuse(&inputs, error,
-                              "the loss of an objective takes its last value; take it out");
-    }
-    if (words->type->inputs > 1) {
-        return lk_json_refuse(at, error,
-                              "its loss \"%s\" takes %u inputs, wanted a loss of one: "
-                              "objectives have no other yet",
-                              words->name, words->type->inputs);
-    }
     o->loss = words->type;
-    return LK_OK;
+    o->target = LK_IMAGES;
+    return object.value ? read_loss_values(&object, words->type->inputs, o, error) : LK_OK;
 }
 
 static lk_status read_objective(const lk_config *c, const lk_json_cursor *at, uint32_t index,

@@ -4,8 +4,11 @@
 
 // --- the schedule --------------------------------------------------------------------------------
 
+static bool takes_two(const lk_objective *o) { return lk_objective_loss(o)->inputs > 1; }
+
 static bool reads_images(const lk_objective *o) {
     if (lk_objective_loss(o)->labels) return true;
+    if (takes_two(o) && o->target == LK_IMAGES) return true;
     for (uint32_t v = 0; v < o->value_count; v++) {
         for (uint32_t i = 0; i < LK_NETWORK_INPUTS_MAX; i++) {
             if (!lk_use_is_noise(&o->values[v]) && o->values[v].inputs[i] == LK_IMAGES) return true;
@@ -114,7 +117,7 @@ static uint32_t networks_of(const lk_objective *o) {
     return used;
 }
 
-// Is a value of use to the loss or to a later value? The loss's is to nobody else.
+// Is a value of use to the loss or to a later value? The loss's first is to nobody else.
 static bool is_used(const lk_graph *g, const lk_objective *o, uint32_t value) {
     bool used = false;
     for (uint32_t v = value + 1; v < o->value_count; v++) {
@@ -122,6 +125,7 @@ static bool is_used(const lk_graph *g, const lk_objective *o, uint32_t value) {
             used = used || o->values[v].inputs[i] == value;
         }
     }
+    if (takes_two(o) && value == o->target && value != o->output) return true;
     return used != (value == o->output);
 }
 
@@ -164,21 +168,6 @@ static lk_status check_trains(const lk_graph *g, const lk_objective *o, lk_error
                    o->name);
 }
 
-static bool same_text(const char *a, const char *b) {
-    for (; *a && *a == *b; a++) b++;
-    return *a == *b;
-}
-
-static bool same_metrics(const lk_loss_type *a, const lk_loss_type *b) {
-    const lk_metrics *m = &a->metrics, *n = &b->metrics;
-    bool same = m->sum_count == n->sum_count && m->count_count == n->count_count;
-    for (uint32_t i = 0; same && i < m->sum_count; i++) same = same_text(m->sum[i], n->sum[i]);
-    for (uint32_t i = 0; same && i < m->count_count; i++) {
-        same = same_text(m->count[i], n->count[i]);
-    }
-    return same;
-}
-
 static lk_status check_objective(const lk_graph *g, const lk_objective *o, lk_error *error) {
     if (o->value_count == 0 || o->value_count > LK_VALUES_MAX || o->output >= o->value_count) {
         return lk_fail(
@@ -186,15 +175,9 @@ static lk_status check_objective(const lk_graph *g, const lk_objective *o, lk_er
             "objective %s: found %u values, wanted 1 to %d, and one of them for the loss", o->name,
             o->value_count, LK_VALUES_MAX);
     }
-    if (lk_objective_loss(o)->inputs != 1) {
-        return lk_fail(error, LK_BAD_CONFIG, "objective %s: its loss takes %u inputs, wanted 1",
-                       o->name, lk_objective_loss(o)->inputs);
-    }
-    if (!same_metrics(lk_objective_loss(o), lk_objective_loss(&g->objectives[0]))) {
+    if (takes_two(o) && o->target != LK_IMAGES && o->target >= o->value_count) {
         return lk_fail(error, LK_BAD_CONFIG,
-                       "objective %s: its loss reports other metrics than that of objective %s, "
-                       "wanted the same ones: a run's logs have one list of names",
-                       o->name, g->objectives[0].name);
+                       "objective %s: the second input of its loss is no value of it", o->name);
     }
     for (uint32_t v = 0; v < o->value_count; v++) LK_CHECK(check_value(g, o, v, error));
     for (uint32_t v = 0; v < o->value_count; v++) {
@@ -291,6 +274,7 @@ static lk_graph_entries table_entries(const lk_model *m) {
     for (uint32_t k = 0; k < g->objective_count; k++) {
         const lk_objective *o = &g->objectives[k];
         lk_graph_entries sum = {.ops = 4, .tensors = 7};
+        if (takes_two(o)) sum.ops += 2, sum.tensors += 2;
         for (uint32_t v = 0; v < o->value_count; v++) {
             if (lk_use_is_noise(&o->values[v])) sum.ops++, sum.tensors++;
             if (o->values[v].network >= g->network_count) continue;
@@ -445,11 +429,11 @@ static lk_status graph_forward(lk_builder *b) {
     for (uint32_t v = 0; v < o->value_count; v++) {
         const lk_use *use = &o->values[v];
         b->value = v + 1;
-        LK_CHECK(lk_use_is_noise(use) ? build_noise(b, use, v)
-                                      : build_use(b, use, values, images));
+        LK_CHECK(lk_use_is_noise(use) ? build_noise(b, use, v) : build_use(b, use, values, images));
         *(values - v) = b->output;
     }
     b->output = *(values - o->output);
+    if (takes_two(o)) b->target = o->target == LK_IMAGES ? images : *(values - o->target);
     return LK_OK;
 }
 
@@ -483,6 +467,7 @@ static void add_uses(lk_builder *b, uint32_t of, uint32_t param) {
 
 const lk_graph_calls lk_graph_linked = {.place = place_of_step,
                                         .steps_of_batches = steps_of_batches,
+                                        .reads_images = reads_images,
                                         .check = check_graph,
                                         .entries = table_entries,
                                         .forward = graph_forward,

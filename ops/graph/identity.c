@@ -246,6 +246,10 @@ static void add_objective(identity *id, const lk_graph *g, uint32_t number) {
     add_optimizer(id, path, &o->optimizer);
     lk_format(key, sizeof key, "%soutput", path);
     add_number(id, key, o->output, 4);
+    if (lk_objective_loss(o)->inputs > 1) {
+        lk_format(key, sizeof key, "%starget", path);
+        add_number(id, key, o->target, 4);
+    }
     lk_format(key, sizeof key, "%strains", path);
     add_number(id, key, o->trains, 4);
     for (uint32_t v = 0; v < o->value_count; v++) {

@@ -116,7 +116,8 @@ typedef struct lk_objective {
     uint32_t value_count;
     const lk_use *values;
     uint32_t output;           // the value of the loss
-    const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy; of one input
+    uint32_t target;           // of a loss of two inputs the second: a value, or LK_IMAGES
+    const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy
     lk_loss_options loss_options;
     uint32_t trains;           // bit n: network n
     lk_optimizer optimizer;
@@ -138,6 +139,13 @@ struct lk_graph {
     const lk_schedule_entry *schedule;
     const struct lk_graph_calls *calls;  // &lk_graph_linked
 };
+
+// Steps of a cycle of the schedule.
+static inline uint64_t lk_cycle_steps(const lk_graph *graph) {
+    uint64_t steps = 0;
+    for (uint32_t i = 0; i < graph->schedule_count; i++) steps += graph->schedule[i].steps;
+    return steps;
+}
 
 // What a step is, by arithmetic alone.
 typedef struct lk_step_place {
@@ -172,6 +180,7 @@ typedef struct lk_graph_entries {
 typedef struct lk_graph_calls {
     lk_step_place (*place)(const lk_graph *graph, uint64_t step);
     uint64_t (*steps_of_batches)(const lk_graph *graph, uint64_t batches);
+    bool (*reads_images)(const lk_objective *objective);
     lk_status (*check)(const lk_model *model, lk_error *error);
     lk_graph_entries (*entries)(const lk_model *model);
     lk_status (*forward)(lk_builder *b);  // the forward ops of the objective's values

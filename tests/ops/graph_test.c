@@ -617,6 +617,21 @@ static void the_short_form_is_the_full_form(void **state) {
     assert_string_equal(hash[0], hash[1]);
 }
 
+static void the_target_of_a_loss_is_in_the_identity(void **state) {
+    (void)state;
+    uint8_t identity[3][LK_SHA256_BYTES];
+    for (uint32_t i = 0; i < 3; i++) {
+        lk_objective o[] = {OBJECTIVE("a", two_uses, TRAINS(HEAD), SGD(1.0f)), pair[1]};
+        o[0].loss = &lk_loss_mean_squared_error;
+        o[0].target = i == 2 ? LK_IMAGES : i;
+        const lk_graph graph = graph_of(2, o, 2, pair_schedule);
+        const lk_run_spec spec = spec_of(&graph, 8);
+        lk_run_identity(&spec, identity[i]);
+    }
+    assert_memory_not_equal(identity[0], identity[1], LK_SHA256_BYTES);
+    assert_memory_not_equal(identity[0], identity[2], LK_SHA256_BYTES);
+}
+
 // --- refusals ------------------------------------------------------------------------------------
 
 static void refused(const lk_graph *graph, const char *words) {
@@ -650,9 +665,17 @@ static void bad_graphs_are_refused(void **state) {
     const uint32_t head = TRAINS(HEAD);
     lk_objective other = OBJECTIVE("a", well, head, SGD(1.0f));
     other.loss = &lk_loss_mean_squared_error;
-    refused_objective(other, "objective a: its loss takes 2 inputs, wanted 1");
-    other.loss = &lk_loss_mean;
-    refused_objective(other, "its loss reports other metrics than that of objective a");
+    other.target = 7;
+    refused_objective(other, "objective a: the second input of its loss is no value of it");
+    other.target = 1;
+    refused_objective(other, "both inputs are the same tensor");
+    static const lk_use even[] = {{.name = "z",
+                                   .network = LK_NONE,
+                                   .noise = {.kind = LK_NOISE_UNIFORM, .low = 1.0f},
+                                   .shape = {1, 1, WIDE, true}},
+                                  USE("logits", HEAD, 0, 0)};
+    refused_objective((lk_objective)OBJECTIVE("a", even, head, SGD(1.0f)),
+                      "objective a: value z: its noise goes from low to a high below it");
     refused_objective((lk_objective)OBJECTIVE("a", forward, TRAINS(BODY), SGD(1.0f)),
                       "objective a: value y: its input 0 is no earlier value");
     refused_objective((lk_objective)OBJECTIVE("a", idle, head, SGD(1.0f)),
@@ -694,6 +717,7 @@ int main(void) {
         cmocka_unit_test(layouts_change_no_bit),
         cmocka_unit_test(programs_share_their_regions),
         cmocka_unit_test(the_short_form_is_the_full_form),
+        cmocka_unit_test(the_target_of_a_loss_is_in_the_identity),
         cmocka_unit_test(bad_graphs_are_refused),
     };
     return cmocka_run_group_tests(tests, make_images, NULL);
