@@ -16,6 +16,7 @@
 #include "ops/geometry.h"
 #include "ops/metric.h"
 #include "ops/moving.h"
+#include "ops/gan.h"
 #include "ops/noise.h"
 #include "ops/optimizer.h"
 
@@ -73,7 +74,9 @@
     X(MEAN_SQUARED_ERROR, mean_squared_error)   \
     X(MEAN_SQUARED_ERROR_TARGET_GRADIENT, mean_squared_error_target_gradient) \
     X(MEAN, mean)                               \
-    X(NOISE, noise)
+    X(NOISE, noise)                             \
+    X(GAN_GENERATOR, gan_generator)             \
+    X(GAN_DISCRIMINATOR, gan_discriminator)
 
 // Where a table of kernels has the op's. Never stored: a number may change with every version.
 typedef enum lk_op_number {
@@ -105,6 +108,7 @@ typedef enum lk_role {
     LK_DY,       // gradient of y
     LK_DX,       // gradient of x, written
     LK_MASK,     // the tensor whose ReLU mask is applied to dx
+    LK_DX2 = LK_MASK,  // a loss that writes both: gradient of its second input
     LK_SCRATCH,  // means nothing before and after
     LK_STATE,    // the first of its states; the others follow it (lk_lane.state)
     LK_ROLES
@@ -137,6 +141,7 @@ typedef struct lk_op {
         lk_dropout dropout;
         lk_join join;
         lk_noise noise;
+        lk_gan gan;
     };
 } lk_op;
 

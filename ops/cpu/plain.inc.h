@@ -508,3 +508,12 @@ static uint32_t plain_mean(lk_lane *l, const lk_op *op) {
     EACH_VECTOR(l->examples * op->floats) v_store_first(dx + i, (uint32_t)rest, v_set1(slope));
     return bad;
 }
+
+// Scores are few, one an example as a rule: as the reference has them.
+static uint32_t plain_gan_generator(lk_lane *l, const lk_op *op) {
+    return lk_op_gan_generator.reference(l, op);
+}
+
+static uint32_t plain_gan_discriminator(lk_lane *l, const lk_op *op) {
+    return lk_op_gan_discriminator.reference(l, op);
+}

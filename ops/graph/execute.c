@@ -201,7 +201,7 @@ lk_lane lk_lane_of(lk_frame *f, const lk_op *op, uint32_t examples) {
 // loss is taken out again. How they were counted its reference says, one by one.
 static void forget_missing(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
                            const lk_lane *lane) {
-    static const lk_role rows[] = {LK_X, LK_X2, LK_Y, LK_DX};
+    static const lk_role rows[] = {LK_X, LK_X2, LK_Y, LK_DX, LK_DX2};
     const uint32_t sums = lk_program_metrics(f->program)->sum_count;
     for (uint32_t m = 0; m < microbatch->examples; m++) {
         if (!is_missing(f, microbatch, m)) continue;
@@ -216,7 +216,9 @@ static void forget_missing(lk_frame *f, const lk_op *op, const lk_microbatch *mi
         (void)op->type->reference(&one, op);
         for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) f->counts[i] -= one.counts[i];
         __builtin_memset(one.at[LK_Y], 0, sums * sizeof(float));
-        if (lane->train) __builtin_memset(one.at[LK_DX], 0, op->floats * sizeof(float));
+        if (!lane->train) continue;
+        __builtin_memset(one.at[LK_DX], 0, op->floats * sizeof(float));
+        if (one.at[LK_DX2]) __builtin_memset(one.at[LK_DX2], 0, op->floats * sizeof(float));
     }
 }
 

@@ -127,6 +127,8 @@ static void add_field(identity *id, const char *name, const lk_setting *k, const
         }
         break;
     case LK_SETTING_CHOICE:
+        if (!constant || *u != k->constant) add_text(id, name, k->choices[*u]);
+        break;
     case LK_SETTING_TEXT:
         lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");
     }

@@ -10,6 +10,7 @@
 #include "arena/plan.h"
 #include "ops/initializer.h"
 #include "ops/metric.h"
+#include "ops/gan.h"
 #include "ops/noise.h"
 #include "ops/setting.h"
 
@@ -18,7 +19,8 @@
     X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add) X(tanh) X(sigmoid) X(leaky_relu) \
     X(average_pool2d) X(global_average_pool2d) X(dropout)                                 \
     X(reshape) X(concatenate) X(zero_padding2d) X(conv2d_transpose)
-#define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean)
+#define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean) \
+    X(gan_generator) X(gan_discriminator)
 
 enum { LK_LAYER_INPUTS_MAX = 2 };
 
@@ -66,6 +68,7 @@ typedef struct lk_loss_options {
     uint32_t input_count;
     uint32_t inputs[LK_LAYER_INPUTS_MAX];
     float scale;  // mean
+    lk_gan gan;   // gan_generator, gan_discriminator
 } lk_loss_options;
 
 // A loss over outputs of layers, the first of them the prediction: emits its op and the gradient.
