@@ -20,6 +20,8 @@ typedef enum lk_purpose {
     LK_PURPOSE_SHUFFLE = 2,      // counter: see io/shuffle.h
     LK_PURPOSE_MADE_UP_DATA = 3, // counter: see io/made_up.h
     LK_PURPOSE_DROPOUT = 4,      // counter: lk_philox_step
+    LK_PURPOSE_NOISE = 5,        // counter: lk_philox_step; ops/noise.h
+    LK_PURPOSE_FIXED_NOISE = 6,  // the same where nothing is trained, step 0
 } lk_purpose;
 
 typedef struct lk_philox_block {
@@ -44,7 +46,8 @@ LK_PHILOX lk_philox_block lk_philox(uint64_t seed, lk_purpose purpose, uint32_t 
 }
 
 // Words 4 * block .. 4 * block + 3 that a step draws for an example: `example` is its number in the
-// global batch, `number` that of the layer (ARITHMETIC.md 10). Never of a replica or a microbatch.
+// global batch, `number` that of the layer or noise (ARITHMETIC.md 10). Never of a replica or a
+// microbatch.
 LK_PHILOX lk_philox_block lk_philox_step(uint64_t seed, lk_purpose purpose, uint64_t step,
                                          uint32_t number, uint32_t example, uint32_t block) {
     return lk_philox(seed, purpose, block, example, (uint32_t)step,

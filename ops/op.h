@@ -16,6 +16,8 @@
 #include "ops/geometry.h"
 #include "ops/metric.h"
 #include "ops/moving.h"
+#include "ops/gan.h"
+#include "ops/noise.h"
 #include "ops/optimizer.h"
 
 #define LK_NONE UINT32_MAX
@@ -71,7 +73,10 @@
     X(ZERO_PADDING2D_BACKWARD, zero_padding2d_backward) \
     X(MEAN_SQUARED_ERROR, mean_squared_error)   \
     X(MEAN_SQUARED_ERROR_TARGET_GRADIENT, mean_squared_error_target_gradient) \
-    X(MEAN, mean)
+    X(MEAN, mean)                               \
+    X(NOISE, noise)                             \
+    X(GAN_GENERATOR, gan_generator)             \
+    X(GAN_DISCRIMINATOR, gan_discriminator)
 
 // Where a table of kernels has the op's. Never stored: a number may change with every version.
 typedef enum lk_op_number {
@@ -103,6 +108,7 @@ typedef enum lk_role {
     LK_DY,       // gradient of y
     LK_DX,       // gradient of x, written
     LK_MASK,     // the tensor whose ReLU mask is applied to dx
+    LK_DX2 = LK_MASK,  // a loss that writes both: gradient of its second input
     LK_SCRATCH,  // means nothing before and after
     LK_STATE,    // the first of its states; the others follow it (lk_lane.state)
     LK_ROLES
@@ -134,6 +140,8 @@ typedef struct lk_op {
         float scale;  // mean
         lk_dropout dropout;
         lk_join join;
+        lk_noise noise;
+        lk_gan gan;
     };
 } lk_op;
 
@@ -212,6 +220,14 @@ typedef struct lk_lane {
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // a loss: its counts, added to
     void *device;                           // a GPU's: lk_cuda_lane (ops/cuda/table.h)
 } lk_lane;
+
+// What row m of a lane draws its noise by: in training of its step, otherwise always the same.
+static inline lk_noise_key lk_noise_key_of(const lk_lane *l, uint32_t m) {
+    return (lk_noise_key){.seed = l->seed,
+                          .step = l->train ? l->step : 0,
+                          .purpose = l->train ? LK_PURPOSE_NOISE : LK_PURPOSE_FIXED_NOISE,
+                          .example = l->first_example + m};
+}
 
 // Returns 0, or 1 where a finished sum or a stored value is not finite (ARITHMETIC.md 12); the
 // outputs are then unspecified. Common to all kernels:

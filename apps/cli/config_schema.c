@@ -220,22 +220,44 @@ static json_t *make_entry(const lk_setting *keys, uint32_t count, json_t *const 
                      required, "additionalProperties", 0);
 }
 
+static json_t *make_input_shape(void) {
+    return json_pack("{s:[o, o]}", "oneOf", make_entries(make_integer(1, 1 << 24), 1, 1),
+                     make_entries(make_integer(1, 65535), 3, 3));
+}
+
 static json_t *make_networks(const lk_key *key) {
-    json_t *shapes = json_pack("[o, o]", make_entries(make_integer(1, 1 << 24), 1, 1),
-                               make_entries(make_integer(1, 65535), 3, 3));
     const lk_key layers = {.value = {.most = lk_network_keys[2].most}};
     json_t *const schemas[] = {
-        NULL, make_entries(json_pack("{s:o}", "oneOf", shapes), 1, LK_NETWORK_INPUTS_MAX),
+        NULL, make_entries(make_input_shape(), 1, LK_NETWORK_INPUTS_MAX),
         make_layers(&layers)};
     return make_entries(make_entry(lk_network_keys, LK_COUNT(lk_network_keys), schemas), 1,
                         key->value.most);
 }
 
+static json_t *make_noise(void) {
+    const lk_noise_words *words;
+    json_t *kinds = json_array();
+    for (uint32_t i = 0; (words = lk_noise_words_at(i)) != NULL; i++) {
+        json_t *kind = make_typed(words->name, words->meaning, words->keys, words->key_count);
+        put(json_object_get(kind, "properties"), "shape", make_input_shape());
+        (void)json_array_append_new(json_object_get(kind, "required"), json_string("shape"));
+        (void)json_array_append_new(kinds, kind);
+    }
+    return json_pack("{s:o}", "oneOf", kinds);
+}
+
+// A network's value, or noise.
+static json_t *make_use(void) {
+    json_t *const schemas[] = {NULL, make_word(),
+                               make_entries(make_word(), 1, LK_NETWORK_INPUTS_MAX), make_noise()};
+    json_t *use = make_entry(lk_value_keys, LK_COUNT(lk_value_keys), schemas);
+    put(use, "oneOf",
+        json_loads("[{\"required\": [\"network\"]}, {\"required\": [\"noise\"]}]", 0, NULL));
+    return use;
+}
+
 static json_t *make_objectives(const lk_key *key) {
-    json_t *const value[] = {NULL, make_word(),
-                             make_entries(make_word(), 1, LK_NETWORK_INPUTS_MAX)};
-    json_t *values =
-        make_entries(make_entry(lk_value_keys, LK_COUNT(lk_value_keys), value), 1, LK_VALUES_MAX);
+    json_t *values = make_entries(make_use(), 1, LK_VALUES_MAX);
     json_t *const schemas[] = {NULL, values, make_loss(),
                                make_entries(make_word(), 1, LK_NETWORKS_MAX), make_optimizer()};
     return make_entries(make_entry(lk_objective_keys, LK_COUNT(lk_objective_keys), schemas), 1,

@@ -314,7 +314,10 @@ static void fill_objectives(json_t *objectives, const lk_config *c) {
         json_t *object = json_array_get(objectives, k), *values = json_object_get(object, "values");
         for (uint32_t v = 0; v < o->value_count; v++) {
             const char *before = v ? o->values[v - 1].name : "images";
-            fill(json_array_get(values, v), "inputs", json_pack("[s]", before));
+            json_t *value = json_array_get(values, v), *noise = json_object_get(value, "noise");
+            const lk_noise_words *words = lk_noise_words_at(o->values[v].noise.kind);
+            if (noise) fill_settings(noise, words->keys, words->key_count);
+            if (!noise) fill(value, "inputs", json_pack("[s]", before));
         }
         fill_loss(object, "loss", o->loss);
         fill_optimizer(json_object_get(object, "optimizer"), &o->optimizer);

@@ -81,6 +81,7 @@ static void put_field(FILE *f, const lk_setting *k, const void *owner) {
     const uint32_t *u = (const uint32_t *)(const void *)field;
     const void *const *pointer = (const void *const *)(const void *)field;
     const char *name = k->field ? k->field : k->name;
+    if (k->kind == LK_SETTING_CHOICE) fprintf(f, ",\n     .%s = %uu", name, *u);
     switch (k->kind) {
     case LK_SETTING_U32: fprintf(f, ",\n     .%s = %uu", name, *u); break;
     case LK_SETTING_PAIR:
@@ -114,7 +115,7 @@ static void put_field(FILE *f, const lk_setting *k, const void *owner) {
     case LK_SETTING_SIDES:
         fprintf(f, ",\n     .%s = {%uu, %uu, %uu, %uu}", name, u[0], u[1], u[2], u[3]);
         break;
-    case LK_SETTING_CHOICE:
+    case LK_SETTING_CHOICE: break;
     case LK_SETTING_TEXT:
         lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");
     }
@@ -165,6 +166,7 @@ static void put_spec(FILE *f, const lk_run_spec *s) {
     fprintf(f, "    .spec = {\n");
     fprintf(f, "        .model = {.in_h = %uu, .in_w = %uu, .in_c = %uu, .classes = %uu,\n",
             m->in_h, m->in_w, m->in_c, m->classes);
+    if (m->input_range) fprintf(f, "                  .input_range = %uu,\n", m->input_range);
     fprintf(f, "                  .layer_count = %uu, .layers = layers,\n", m->layer_count);
     put_loss(f, m);
     put_optimizer(f, &s->optimizer);

@@ -46,7 +46,7 @@ static lk_status report_json(const lk_run *run, const lk_step_result *r, const c
     char digest[LK_SHA256_HEX_BYTES];
     lk_run_digest(run, digest);
     json_t *answer = json_pack("{s:I}", "test_examples", (json_int_t)r->examples);
-    lk_metric_object(answer, (lk_named_result){lk_program_metrics(&run->program), r});
+    lk_metric_object(answer, lk_name_result(&run->program, r, 0));
     (void)json_object_set_new(answer, "digest", json_string(digest));
     (void)json_object_set_new(answer, "run_identity", json_string(run->weights_identity));
     if (output) json_object_set_new(answer, "logits", lk_json_text(output));
@@ -73,7 +73,7 @@ static lk_status report(lk_run *run, bool labels, lk_text_out *out, lk_step_resu
     lk_run_digest(run, digest);
     lk_text_line(out, "%s %u", labels ? "test_examples" : "images", result->examples);
     if (labels) {
-        lk_metric_lines(out, (lk_named_result){lk_program_metrics(&run->program), result});
+        lk_metric_lines(out, lk_name_result(&run->program, result, 0));
     }
     lk_text_line(out, "digest %s", digest);
     return lk_text_check(out, "standard output", error);

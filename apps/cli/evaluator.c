@@ -101,7 +101,7 @@ static lk_status read_last(evaluator *e, lk_error *error) {
 }
 
 static lk_named_result named(const evaluator *e) {
-    return (lk_named_result){lk_program_metrics(&e->run->program), &e->result};
+    return lk_name_result(&e->run->program, &e->result, 0);
 }
 
 static lk_status write_line(evaluator *e, lk_line_log *log, uint64_t step, lk_error *error) {

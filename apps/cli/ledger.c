@@ -134,12 +134,7 @@ static lk_status open_ledger(ledger *l, const lk_common_options *o, lk_error *er
         LK_CHECK(count_examples(l, error));
     }
     LK_CHECK(lk_run_spec_check(spec, error));
-    uint64_t epochs_end = UINT64_MAX;
-    if (l->config.epochs && !lk_mul_ok(l->config.epochs, lk_steps_per_epoch(spec), &epochs_end)) {
-        epochs_end = UINT64_MAX;
-    }
-    if (epochs_end != UINT64_MAX) epochs_end = lk_steps_of_batches(&spec->model, epochs_end);
-    l->steps = l->config.steps ? LK_MIN(l->config.steps, epochs_end) : epochs_end;
+    l->steps = lk_config_steps(&l->config);
     l->replicas = o->config.replicas       ? o->config.replicas
                   : l->recorded_replicas   ? l->recorded_replicas
                   : l->config.replicas > 1 ? l->config.replicas

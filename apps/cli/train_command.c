@@ -188,7 +188,11 @@ static void print_length(const lk_run *run, lk_text_out *out) {
     const unsigned long long ends =
         lk_steps_of_batches(&c->spec.model, epochs * lk_steps_per_epoch(&c->spec));
     const char *s = epochs == 1 ? "" : "s";
-    if (!c->steps) {
+    if (c->cycles) {
+        lk_text_line(out, "length: %llu steps, of %llu cycle%s%s%s", total,
+                     (unsigned long long)c->cycles, c->cycles == 1 ? "" : "s",
+                     c->steps ? ", steps" : "", c->epochs ? ", epochs" : "");
+    } else if (!c->steps) {
         lk_text_line(out, "length: %llu steps (%llu epoch%s)", total, epochs, s);
     } else if (!epochs) {
         lk_text_line(out, "length: %llu steps", total);
@@ -202,6 +206,47 @@ static void print_length(const lk_run *run, lk_text_out *out) {
         lk_text_line(out, "length: %llu steps (%llu epoch%s), before the %llu of steps", total,
                      epochs, s, (unsigned long long)c->steps);
     }
+}
+
+// What a cycle of the schedule is and takes. Of one objective nothing.
+static void print_cycle(const lk_run *run, lk_text_out *out) {
+    const lk_graph *g = run->config.spec.model.graph;
+    uint64_t steps[LK_OBJECTIVES_MAX] = {0}, batches = 0, draws = 0;
+    char text[LK_OBJECTIVES_MAX * (LK_GRAPH_NAME_BYTES + 24)];
+    size_t n = 0;
+    if (!g || g->objective_count == 1) return;
+    for (uint32_t i = 0; i < g->schedule_count; i++) {
+        steps[g->schedule[i].objective] += g->schedule[i].steps;
+    }
+    for (uint32_t k = 0; k < g->objective_count; k++) {
+        const lk_objective *o = &g->objectives[k];
+        bool noise = false;
+        for (uint32_t v = 0; v < o->value_count; v++) {
+            noise = noise || lk_use_is_noise(&o->values[v]);
+        }
+        if (noise) draws += steps[k];
+        if (g->calls->reads_images(o)) batches += steps[k];
+        n += lk_format(text + n, sizeof text - n, "%s%s %llu", k ? ", " : "", o->name,
+                       (unsigned long long)steps[k]);
+    }
+    lk_text_line(out,
+                 "a cycle: %llu steps (%s); it reads %llu batches of images and draws noise "
+                 "%llu times",
+                 (unsigned long long)lk_cycle_steps(g), text, (unsigned long long)batches,
+                 (unsigned long long)draws);
+}
+
+static void print_batch(const lk_run_spec *s, lk_text_out *out) {
+    const uint64_t epoch = lk_steps_of_batches(&s->model, lk_steps_per_epoch(s));
+    if (epoch == UINT64_MAX) {
+        lk_text_line(out, "global batch %u = %u grains of %u; no objective reads images",
+                     s->global_batch, lk_grain_count(s), s->grain);
+        return;
+    }
+    lk_text_line(
+        out, "global batch %u = %u grains of %u; %llu steps an epoch, the last with %u examples",
+        s->global_batch, lk_grain_count(s), s->grain, (unsigned long long)epoch,
+        lk_step_examples(s, lk_step_of_batch(&s->model, lk_steps_per_epoch(s) - 1)));
 }
 
 static void print_banner(display *d, const lk_run *run) {
@@ -219,16 +264,13 @@ static void print_banner(display *d, const lk_run *run) {
     }
     lk_text_line(out, "data %s: %llu examples; test %llu", hash,
                  (unsigned long long)s->example_count, (unsigned long long)run->test.count);
-    lk_text_line(
-        out, "global batch %u = %u grains of %u; %llu steps an epoch, the last with %u examples",
-        s->global_batch, lk_grain_count(s), s->grain,
-        (unsigned long long)lk_steps_of_batches(&s->model, lk_steps_per_epoch(s)),
-        lk_step_examples(s, lk_step_of_batch(&s->model, lk_steps_per_epoch(s) - 1)));
+    print_batch(s, out);
     print_length(run, out);
     if (*run->config.init.file) {
         lk_text_line(out, "init: %u of %u tensors from %s", run->init_taken,
                      lk_entry_count(&run->program), run->config.init.file);
     }
+    print_cycle(run, out);
     lk_text_line(out, "arena %llu bytes, %s; %llu parameters", (unsigned long long)run->arena.used,
                  run->block.locked ? "locked in memory" : "touched but NOT locked (see ulimit -l)",
                  (unsigned long long)run->program.param_floats);
@@ -263,7 +305,7 @@ static void print_start(display *d, const lk_train_event *e) {
 // --- steps -------------------------------------------------------------------------------------
 
 static lk_named_result named(const lk_train_event *e) {
-    return (lk_named_result){lk_program_metrics(&e->run->program), e->result};
+    return lk_name_result(&e->run->program, e->result, e->kind == LK_TRAIN_STEP ? e->step : 0);
 }
 
 // The lines that users of the reference tutorial parse, or an event.
@@ -354,6 +396,7 @@ static void note_progress(const lk_train_event *e) {
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) {
         lk_watching.counts[i] = e->result->counts[i];
     }
+    lk_watching.names = named(e).names;
     lk_watching.examples = e->result->examples;
 }
 

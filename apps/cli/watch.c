@@ -121,7 +121,7 @@ static void take_mark(const view *v) {
 // "  loss 0.1234  accuracy 93.75%". Returns the length.
 static size_t write_metrics(char *text, size_t bytes) {
     const lk_watch *w = &lk_watching;
-    const lk_metrics *names = lk_program_metrics(&w->run->program);
+    const lk_metrics *names = w->names;
     char a[LK_DECIMAL_BYTES + 1];
     size_t n = 0;
     for (uint32_t i = 0; i < names->sum_count; i++) {
@@ -163,7 +163,7 @@ static void write_event(const view *v, const char *kind, char text[TEXT_BYTES]) 
         n += lk_format(text + n, TEXT_BYTES - n, ",\"grains\":%u,\"grains_of_step\":%u", v->grains,
                        v->all_grains);
     }
-    const lk_metrics *names = lk_program_metrics(&lk_watching.run->program);
+    const lk_metrics *names = lk_watching.names;
     for (uint32_t i = 0; v->has_metrics && i < names->sum_count; i++) {
         n += lk_format(text + n, TEXT_BYTES - n, ",\"%s\":%s", names->sum[i],
                        mean_of(a, (double)lk_watching.means[i], 6));
@@ -213,7 +213,7 @@ static void serve(bool last) {
                                .rate = v.rate,
                                .left = v.left,
                                .moves = moves(&v, waits)};
-    if (v.has_metrics) s.metrics = lk_program_metrics(&w->run->program);
+    if (v.has_metrics) s.metrics = w->names;
     for (uint32_t i = 0; i < LK_METRIC_SUMS_MAX; i++) s.means[i] = (double)w->means[i];
     for (uint32_t i = 0; v.has_metrics && i < LK_METRIC_COUNTS_MAX; i++) {
         s.shares[i] = (double)w->counts[i] / w->examples;

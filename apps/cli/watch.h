@@ -28,6 +28,7 @@ typedef struct lk_watch {
     // Metrics of the last step whose result is known; examples 0: of none.
     volatile float means[LK_METRIC_SUMS_MAX];
     volatile uint32_t counts[LK_METRIC_COUNTS_MAX], examples;
+    const lk_metrics *volatile names;  // .. and their names
     volatile double start, step_began;
     volatile double evaluating;  // seconds spent outside training since `start`
     volatile double said_at;     // the last line

@@ -398,6 +398,23 @@ static lk_status check_name(const lk_config *c, const lk_json_cursor *root, lk_e
                           "runs/NAME, or where --run-dir says");
 }
 
+static lk_status settle_length(lk_config *c, const lk_json_cursor *root, lk_error *error) {
+    lk_json_cursor at;
+    if (c->cycles && !c->spec.model.graph) {
+        (void)lk_json_find(root, "cycles", &at);
+        return lk_json_refuse(&at, error,
+                              "without \"model.objectives\", whose schedule it counts; wanted "
+                              "steps or epochs");
+    }
+    if (!c->steps && !c->epochs && !c->cycles) c->epochs = 1;
+    if (c->steps || c->cycles || lk_steps_of_batches(&c->spec.model, 1) != UINT64_MAX) return LK_OK;
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "%s: no objective reads images, so that an epoch never ends; wanted \"steps\" or "
+        "\"cycles\"",
+        c->document.source);
+}
+
 lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_error *error) {
     memset(c, 0, sizeof *c);
     LK_CHECK(load_document(c, options, error));
@@ -407,13 +424,24 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(check_name(c, &root, error));
     LK_CHECK(settle_arithmetic(c, &root, error));
     LK_CHECK(settle_batch(c, &root, options, error));
-    if (!c->steps && !c->epochs) c->epochs = 1;
+    LK_CHECK(settle_length(c, &root, error));
     if (c->gpus == 0) c->gpus = LK_CONFIG_ALL_GPUS;
     if (options->gpus) c->gpus = options->gpus;
     if (options->gpu) c->gpu = options->gpu - 1;
     if (options->kernels) snprintf(c->kernels, sizeof c->kernels, "%s", options->kernels);
     c->stop_on_failed_save = c->said.on_error != 0;
     return settle_data(c, &root, options, error);
+}
+
+uint64_t lk_config_steps(const lk_config *c) {
+    uint64_t all = UINT64_MAX, cycles = UINT64_MAX;
+    if (c->epochs && !lk_mul_ok(c->epochs, lk_steps_per_epoch(&c->spec), &all)) all = UINT64_MAX;
+    if (all != UINT64_MAX) all = lk_steps_of_batches(&c->spec.model, all);
+    if (c->cycles && !lk_mul_ok(c->cycles, lk_cycle_steps(&c->graph), &cycles)) {
+        cycles = UINT64_MAX;
+    }
+    all = LK_MIN(all, cycles);
+    return c->steps ? LK_MIN(c->steps, all) : all;
 }
 
 lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) {

@@ -49,7 +49,7 @@ typedef struct lk_config {
     uint8_t *stand_in;   // ... which lies here: start-up heap, freed by lk_config_close
     bool sharded;  // data.order
     char cache[LK_CONFIG_PATH_BYTES];
-    uint64_t steps, epochs;  // the run's length, 0: not said; of both, what ends first
+    uint64_t steps, epochs, cycles;  // the run's length, 0: not said; of all said, what ends first
     uint32_t replicas;       // of this worker; 0: not said
     uint64_t replica_batch, accumulate;  // factors of global_batch; replica_batch 0: not said
     uint32_t workers;                    // that all of `replicas` belong to; 0: not asked
@@ -115,6 +115,8 @@ lk_status lk_config_load(lk_json *document, const char *file, lk_error *error);
 lk_status lk_config_open(lk_config *config, const lk_config_options *options, lk_error *error);
 // Reads and checks the model of a configuration alone; the data need not be on this machine.
 lk_status lk_config_open_model(lk_config *config, const char *name, lk_error *error);
+// Steps of the whole run.
+uint64_t lk_config_steps(const lk_config *config);
 // Is replica_batch x replicas (of all workers) x accumulate the global batch? LK_BAD_CONFIG.
 lk_status lk_config_check_factors(const lk_config *config, uint64_t replicas, lk_error *error);
 void lk_config_close(lk_config *config);

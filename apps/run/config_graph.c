@@ -143,17 +143,49 @@ static lk_status read_use_inputs(const lk_config *c, const lk_json_cursor *at, c
     return LK_OK;
 }
 
+static lk_status read_noise(const lk_json_cursor *at, lk_use *use, lk_error *error) {
+    static const char *const others[] = {"type", "shape"};
+    const char *names[LK_NOISE_KINDS];
+    lk_json_cursor shape;
+    for (uint32_t i = 0; i < LK_NOISE_KINDS; i++) names[i] = lk_noise_words_at(i)->name;
+    LK_CHECK(lk_json_as_object(at, error));
+    LK_CHECK(lk_json_get_choice(at, "type", LK_JSON_REQUIRED, names, LK_NOISE_KINDS,
+                                &use->noise.kind, error));
+    const lk_noise_words *words = lk_noise_words_at(use->noise.kind);
+    LK_CHECK(lk_json_get_array(at, "shape", LK_JSON_REQUIRED, 1, 3, &shape, error));
+    LK_CHECK(read_shape(&shape, &use->shape, error));
+    LK_CHECK(lk_config_read_settings(at, words->keys, words->key_count, others, LK_COUNT(others),
+                                     &use->noise, error));
+    if (use->noise.kind != LK_NOISE_UNIFORM || use->noise.low <= use->noise.high) return LK_OK;
+    return lk_json_refuse(at, error, "goes from low to a high below it, wanted one that is not");
+}
+
+// Noise takes nothing.
+static lk_status read_noise_value(const lk_json_cursor *at, const lk_json_cursor *noise,
+                                  lk_use *use, lk_error *error) {
+    static const char *const others[] = {"network", "inputs"};
+    lk_json_cursor other;
+    use->network = LK_NONE;
+    for (uint32_t i = 0; i < LK_COUNT(others); i++) {
+        if (!lk_json_find(at, others[i], &other)) continue;
+        return lk_json_refuse(&other, error, "with \"noise\", which takes nothing; take it out");
+    }
+    return read_noise(noise, use, error);
+}
+
 static lk_status read_use(const lk_config *c, const lk_json_cursor *at, const lk_use *values,
                           uint32_t index, lk_use *use, lk_error *error) {
-    lk_json_cursor network, name;
+    lk_json_cursor network, name, noise;
     LK_CHECK(only_keys(at, lk_value_keys, LK_COUNT(lk_value_keys), error));
     LK_CHECK(read_entry_name(at, values, sizeof *values, index, use->name, error));
     (void)lk_json_find(at, "name", &name);
     if (strcmp(use->name, "images") == 0) {
         return lk_json_refuse(&name, error, "\"images\" are those of the data; take another name");
     }
+    if (lk_json_find(at, "noise", &noise)) return read_noise_value(at, &noise, use, error);
     if (!lk_json_find(at, "network", &network)) {
-        return lk_json_refuse(at, error, "without \"network\", wanted the name of one");
+        return lk_json_refuse(at, error,
+                              "without \"network\", wanted the name of one, or \"noise\"");
     }
     LK_CHECK(find_entry(&network, "network", c->graph.networks, sizeof *c->graph.networks,
                         c->graph.network_count, &use->network, error));
@@ -174,23 +206,32 @@ static lk_status read_trains(const lk_config *c, const lk_json_cursor *at, lk_ob
     return LK_OK;
 }
 
-// It takes the last value.
+// What a loss takes: names of values.
+static lk_status read_loss_values(const lk_json_cursor *at, uint32_t wanted, lk_objective *o,
+                                  lk_error *error) {
+    uint32_t *const taken[] = {&o->output, &o->target};
+    lk_json_cursor list, element;
+    const char *name;
+    LK_CHECK(lk_json_get_array(at, "inputs", LK_JSON_OPTIONAL, wanted, wanted, &list, error));
+    for (uint32_t i = 0; list.value && i < wanted; i++) {
+        LK_CHECK(lk_json_element(&list, i, &element, error));
+        LK_CHECK(lk_json_as_string(&element, &name, error));
+        *taken[i] = LK_IMAGES;
+        if (i > 0 && strcmp(name, "images") == 0) continue;
+        LK_CHECK(find_entry(&element, "value", o->values, sizeof *o->values, o->value_count,
+                            taken[i], error));
+    }
+    return LK_OK;
+}
+
+// It takes the last value; of two the images, or the values that it names.
 static lk_status read_objective_loss(const lk_json_cursor *at, lk_objective *o, lk_error *error) {
-    lk_json_cursor object, inputs;
+    lk_json_cursor object;
     const lk_loss_words *words;
     LK_CHECK(lk_config_read_one_loss(at, "loss", &words, &o->loss_options, &object, error));
-    if (object.value && lk_json_find(&object, "inputs", &inputs)) {
-        return lk_json_refuse(&inputs, error,
-                              "the loss of an objective takes its last value; take it out");
-    }
-    if (words->type->inputs > 1) {
-        return lk_json_refuse(at, error,
-                              "its loss \"%s\" takes %u inputs, wanted a loss of one: "
-                              "objectives have no other yet",
-                              words->name, words->type->inputs);
-    }
     o->loss = words->type;
-    return LK_OK;
+    o->target = LK_IMAGES;
+    return object.value ? read_loss_values(&object, words->type->inputs, o, error) : LK_OK;
 }
 
 static lk_status read_objective(const lk_config *c, const lk_json_cursor *at, uint32_t index,

@@ -22,6 +22,7 @@ static const char *const orders[] = {"global", "sharded"};
 static const char *const reduces[] = {"auto", "partials", "operands"};
 static const char *const overlaps[] = {"auto", "on", "off"};
 static const char *const errors[] = {"continue", "stop"};
+static const char *const ranges[] = {[LK_RANGE_UNIT] = "unit", [LK_RANGE_SIGNED] = "signed"};
 static const char *const starts[] = {"new", "resume", "resume_or_start"};
 
 // What config.c checks beyond single keys, for the schema.
@@ -111,6 +112,8 @@ static const lk_key model[] = {
                .most = 65535,
                .meaning = "[height, width, channels] of an example"},
      .form = LK_KEY_SHAPE},
+    {.value = {CHOICE("input_range", lk_config, spec.model.input_range, ranges),
+               .meaning = "what bytes become: unit, 0 to 1; signed, -1 to 1"}},
     {.value = {VALUE(U32, "classes", lk_config, spec.model.classes), .least = LK_CLASSES_LEAST,
                .most = LK_CLASSES_MOST,
                .chosen = "required where the loss takes labels",
@@ -252,6 +255,9 @@ static const lk_key root[] = {
     {.value = {VALUE(U64, "steps", lk_config, steps), .most = MANY, .chosen = "none",
                .meaning = "length of the run; of both, what ends first"},
      .free = true},
+    {.value = {VALUE(U64, "cycles", lk_config, cycles), .most = MANY, .chosen = "none",
+               .meaning = "length of the run, of model.schedule; of all said, what ends first"},
+     .free = true},
     {.value = {.name = "layout", .meaning = "how it is computed; never changes a bit"},
      OBJECT(layout),
      .free = true,
@@ -310,9 +316,14 @@ const lk_setting lk_objective_keys[] = {
 };
 const lk_setting lk_value_keys[] = {
     {TEXT("name", lk_use, name), .required = true, .meaning = "unique in the objective"},
-    {.name = "network", .required = true, .meaning = "which is applied"},
+    {.name = "network", .chosen = "none, of noise", .meaning = "which is applied"},
     {.name = "inputs", .chosen = "the value before", .most = LK_NETWORK_INPUTS_MAX,
      .meaning = "names of earlier values, or \"images\""},
+    {.name = "noise", .chosen = "none", .meaning = "an object: the value is noise, no network's"},
+};
+const lk_setting lk_noise_common[] = {
+    {.name = "type", .required = true, .meaning = "how it is spread"},
+    {.name = "shape", .required = true, .meaning = "[height, width, channels] or [values]"},
 };
 
 const lk_setting lk_layer_common[] = {
@@ -496,6 +507,12 @@ static void walk_objectives(const walk *w, const char *path) {
     walk_settings(w, each, NULL, lk_objective_keys, LK_COUNT(lk_objective_keys));
     snprintf(below, sizeof below, "%.60s.values[]", each);
     walk_settings(w, below, NULL, lk_value_keys, LK_COUNT(lk_value_keys));
+    snprintf(below, sizeof below, "%.60s.values[].noise", each);
+    walk_settings(w, below, NULL, lk_noise_common, LK_COUNT(lk_noise_common));
+    const lk_noise_words *words;
+    for (uint32_t i = 0; (words = lk_noise_words_at(i)) != NULL; i++) {
+        walk_settings(w, below, words->name, words->keys, words->key_count);
+    }
 }
 
 // What lies in an object that is free is free.

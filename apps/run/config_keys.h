@@ -43,7 +43,8 @@ typedef struct lk_key {
 // The whole document: an object.
 extern const lk_key lk_config_keys;
 // What a network, an objective and a value of one are; all but texts is read by hand.
-extern const lk_setting lk_network_keys[3], lk_objective_keys[5], lk_value_keys[3];
+extern const lk_setting lk_network_keys[3], lk_objective_keys[5], lk_value_keys[4],
+    lk_noise_common[2];
 // What every layer has beside the keys of its type; all are read by hand. "trainable" is of those
 // with parameters alone.
 extern const lk_setting lk_layer_common[4];

@@ -60,17 +60,30 @@ static void write_plain(writer *w, const char *input, const char *output, const 
     lk_protobuf_end(&w->out, begun);
 }
 
+static void write_pair(writer *w, const char *left, const char *right, const char *output,
+                       const char *type) {
+    const char *const inputs[] = {left, right};
+    size_t begun;
+    begin_node(w, inputs, 2, output, type, &begun);
+    lk_protobuf_end(&w->out, begun);
+}
+
+static bool is_signed(const writer *w) {
+    return w->model->program->spec->model.input_range == LK_RANGE_SIGNED;
+}
+
 static void write_scaling(writer *w) {
     static const lk_export_attribute to_float = {"to", LK_EXPORT_INT, 0, {ELEMENT_FLOAT}, 0.0f};
     static const lk_export_attribute channels_first = {
         "perm", LK_EXPORT_INT, 4, {0, 3, 1, 2}, 0.0f};
     const bool bytes = w->model->input == LK_ONNX_U8;
-    if (bytes) {
-        static const char *const factors[] = {"/Cast", "/scale"};
-        size_t begun;
+    if (bytes && is_signed(w)) {
         write_plain(w, images_name, "/Cast", "Cast", &to_float);
-        begin_node(w, factors, 2, "/Mul", "Mul", &begun);
-        lk_protobuf_end(&w->out, begun);
+        write_pair(w, "/Cast", "/scale", "/Sub", "Sub");
+        write_pair(w, "/Sub", "/scale", "/Mul", "Div");
+    } else if (bytes) {
+        write_plain(w, images_name, "/Cast", "Cast", &to_float);
+        write_pair(w, "/Cast", "/scale", "/Mul", "Mul");
     }
     write_plain(w, bytes ? "/Mul" : images_name, "/Transpose", "Transpose", &channels_first);
 }
@@ -170,7 +183,8 @@ static void write_tensor(writer *w, const char *name, uint32_t rank, const uint6
 }
 
 static void write_tensors(writer *w) {
-    static const float scale = 0x1.010102p-8f;  // 1/255 rounded, as training has it
+    // As training has it: times 1/255 rounded; or less 127.5, and then by it.
+    const float scale = is_signed(w) ? 127.5f : 0x1.010102p-8f;
     for (uint32_t i = 0; i < w->model->program->param_count; i++) {
         const lk_safetensors_tensor *t = &w->model->tensors[i];
         size_t bytes = sizeof(float);

@@ -211,10 +211,7 @@ static lk_status last_step(const char *run_dir, const char *name, uint64_t *step
 }
 
 // Up to which step, exclusive, a log with these intervals has all its lines.
-static uint64_t next_line(uint64_t last, uint64_t every, bool from_first) {
-    if (last == 0 && from_first) return 1;
-    return (last / every + 1) * every;
-}
+static uint64_t next_line(uint64_t last, uint64_t every) { return (last / every + 1) * every; }
 
 lk_status lk_hot_choose(const lk_hot *hot, const char *run_dir, uint64_t total, const lk_say *say,
                         lk_hot_choice *choice, lk_error *error) {
@@ -224,8 +221,7 @@ lk_status lk_hot_choose(const lk_hot *hot, const char *run_dir, uint64_t total, 
     *choice = (lk_hot_choice){.found = false};
     LK_CHECK(last_step(run_dir, "metrics.jsonl", &metrics, error));
     LK_CHECK(last_step(run_dir, "hashes.jsonl", &hashes, error));
-    uint64_t reach = LK_MIN(next_line(metrics, c->log_every_steps, true),
-                            next_line(hashes, c->hash_every_steps, false));
+    uint64_t reach = LK_MIN(lk_run_logs(hot->run, metrics), next_line(hashes, c->hash_every_steps));
     if (metrics < total || hashes < total) reach = LK_MIN(reach, total);
     for (uint32_t w = 0; w < hot->run->workers.world; w++) {
         const lk_hot_offer *offer = &hot->offers[w];

@@ -218,7 +218,7 @@ void lk_lockstep_result(const lk_metrics *names, const lk_step_result *from, loc
 static void give(const lockstep_run *r, const lk_step_result *from, lockstep_result *to) {
     if (!to) return;
     *to = (lockstep_result){.step = r->done};
-    lk_lockstep_result(lk_program_metrics(&r->run.program), from, to);
+    lk_lockstep_result(lk_name_result(&r->run.program, from, 0).names, from, to);
 }
 
 static lk_status refuse_training(const lockstep_run *r, lk_error *error) {

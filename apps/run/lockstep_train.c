@@ -37,7 +37,8 @@ static void on_event(void *context, const lk_train_event *e) {
     }
     event.result.step = e->step;
     if (e->result) {
-        lk_lockstep_result(lk_program_metrics(&e->run->program), e->result, &event.result);
+        lk_lockstep_result(lk_name_result(&e->run->program, e->result, 0).names, e->result,
+                           &event.result);
     }
     tell(context, &event);
 }

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct writer {
     char *out;
@@ -36,7 +37,26 @@ static void put_shares(writer *w, lk_named_result n) {
     }
 }
 
+lk_named_result lk_name_result(const lk_program *only, const lk_step_result *r, uint64_t done) {
+    const lk_program *p = r && r->program ? r->program : only;
+    const lk_graph *g = p->spec->model.graph;
+    lk_named_result n = {.names = lk_program_metrics(p), .r = r};
+    if (!g || g->objective_count == 1) return n;
+    n.objective = g->objectives[p->objective].name;
+    n.cycle = done ? (done - 1) / lk_cycle_steps(g) + 1 : 0;
+    return n;
+}
+
+static void put_objective(writer *w, lk_named_result n) {
+    char name[6 * LK_GRAPH_NAME_BYTES];
+    if (!n.objective) return;
+    lk_text_escape(name, sizeof name, n.objective, strlen(n.objective));
+    put(w, "\"objective\":\"%s\",", name);
+    if (n.cycle) put(w, "\"cycle\":%llu,", (unsigned long long)n.cycle);
+}
+
 static void put_fields(writer *w, lk_named_result n) {
+    put_objective(w, n);
     put_means(w, n);
     for (uint32_t i = 0; i < n.names->count_count; i++) {
         put(w, ",\"%s\":%u", n.names->count[i], n.r->counts[i]);
@@ -60,6 +80,7 @@ size_t lk_metric_line(char *out, size_t bytes, uint64_t step, const char *kind, 
 
 void lk_metric_evaluation(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
     writer w = {out, LK_METRIC_TEXT_BYTES, 0};
+    put_objective(&w, n);
     put(&w, "\"examples\":%u", n.r->examples);
     for (uint32_t i = 0; i < n.names->count_count; i++) {
         put(&w, ",\"%s\":%u", n.names->count[i], n.r->counts[i]);
@@ -71,6 +92,7 @@ void lk_metric_evaluation(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
 
 void lk_metric_words(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
     writer w = {out, LK_METRIC_TEXT_BYTES, 0};
+    if (n.objective) put(&w, "objective %s, ", n.objective);
     for (uint32_t i = 0; i < n.names->sum_count; i++) {
         put(&w, "%s%s %.9g", i ? ", " : "", n.names->sum[i], (double)n.r->means[i]);
     }
@@ -84,6 +106,8 @@ void lk_metric_equations(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
     for (uint32_t i = 0; i < n.names->sum_count; i++) {
         put(&w, "%s%s = %.9g", i ? ", " : "", n.names->sum[i], (double)n.r->means[i]);
     }
+    if (!n.objective) return;
+    put(&w, ", objective = %s, cycle = %llu", n.objective, (unsigned long long)n.cycle);
 }
 
 void lk_metric_lines(lk_text_out *out, lk_named_result n) {

@@ -10,11 +10,18 @@
 
 enum { LK_METRIC_TEXT_BYTES = 256 };
 
-// One result with the names of what is in it.
+// One result with the names of what is in it. Of several objectives, its own and the cycle of the
+// schedule that its step was of, from 1 (0: an evaluation).
 typedef struct lk_named_result {
     const lk_metrics *names;
     const lk_step_result *r;
+    const char *objective;  // NULL: there is only one
+    uint64_t cycle;
 } lk_named_result;
+
+// `done`: the steps finished, of a step; 0: an evaluation. `only`: whose result it is where that
+// does not say so.
+lk_named_result lk_name_result(const lk_program *only, const lk_step_result *r, uint64_t done);
 
 // "loss":0.5,"correct":90,"examples":100     with `shares` also ,"accuracy":0.9
 void lk_metric_fields(char out[LK_METRIC_TEXT_BYTES], lk_named_result named, bool shares);

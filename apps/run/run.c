@@ -304,17 +304,32 @@ lk_grain_range lk_run_shards(const lk_run *run, uint32_t worker) {
     return lk_order_shards(shards, lk_grain_count(&run->config.spec), lk_run_grains(run, worker));
 }
 
-// What decides how bytes are cut between workers, when they go, and what they mean: the gradients
-// of a node, whose grains are whose, the parts of the exchange, parameters and slots as the leader
-// gives them to all, and the ops, by whose numbers workers tell each other what is not finite.
+// Of one objective: the gradients of a node, the parts of the exchange, and the ops, by whose
+// numbers workers tell each other what is not finite.
+static void add_program(lk_sha256 *hash, const lk_program *p) {
+    const lk_buckets buckets = lk_exchange_buckets(p);
+    lk_sha256_add_u64(hash, p->loss_offset);
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
+        lk_sha256_add_u64(hash, p->params[i].node_offset);
+    }
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        lk_sha256_add_u32(hash, (uint32_t)p->ops[i].type->number);
+        lk_sha256_add_u32(hash, p->ops[i].layer);
+    }
+    for (uint32_t k = 0; k < buckets.count; k++) {
+        lk_sha256_add_u64(hash, buckets.bucket[k].begin);
+        lk_sha256_add_u32(hash, buckets.bucket[k].after_op);
+    }
+}
+
+// What decides how bytes are cut between workers, when they go, and what they mean: that of each
+// objective, whose grains are whose, and parameters and slots as the leader gives them to all.
 static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
     const lk_program *p = &run->program;
     uint8_t bytes[LK_SHA256_BYTES];
     lk_sha256 hash;
     lk_sha256_start(&hash);
-    lk_sha256_add_u64(&hash, p->loss_offset);
     for (uint32_t i = 0; i < lk_entry_count(p); i++) {
-        lk_sha256_add_u64(&hash, p->params[i].node_offset);
         lk_sha256_add_u64(&hash, p->params[i].count);
         lk_sha256_add_u64(&hash, p->tensors[p->params[i].tensor].offset);
     }
@@ -323,20 +338,10 @@ static void plan_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
         lk_sha256_add_u64(&hash, p->tensors[t].offset);
     }
     lk_sha256_add_u64(&hash, p->regions[LK_REGION_DEVICE].bytes);
-    for (uint32_t k = 0; k < p->programs; k++) {
-        for (uint32_t i = 0; i < p->all[k].op_count; i++) {
-            lk_sha256_add_u32(&hash, (uint32_t)p->all[k].ops[i].type->number);
-            lk_sha256_add_u32(&hash, p->all[k].ops[i].layer);
-        }
-    }
     for (uint32_t w = 0; w < run->workers.world; w++) {
         lk_sha256_add_u32(&hash, run->workers.list[w].replicas);
     }
-    const lk_buckets buckets = lk_exchange_buckets(p);
-    for (uint32_t k = 0; k < buckets.count; k++) {
-        lk_sha256_add_u64(&hash, buckets.bucket[k].begin);
-        lk_sha256_add_u32(&hash, buckets.bucket[k].after_op);
-    }
+    for (uint32_t k = 0; k < p->programs; k++) add_program(&hash, &p->all[k]);
     lk_sha256_finish(&hash, bytes);
     lk_hex(bytes, LK_SHA256_BYTES, hex);
 }
@@ -525,8 +530,7 @@ static lk_status measure_checkpoint(lk_run *run, lk_error *error) {
                                    .tensors = tensors,
                                    .tensor_count = lk_run_tensor_count(run)};
     size_t bytes = 0;
-    lk_status status =
-        lk_checkpoint_measure(&job, &bytes, &run->checkpoint_file_bytes, error);
+    lk_status status = lk_checkpoint_measure(&job, &bytes, &run->checkpoint_file_bytes, error);
     free(tensors);
     run->checkpoint_bytes = bytes;
     return status;
@@ -641,13 +645,7 @@ static lk_status check_objectives(const lk_run *run, lk_error *error) {
                        "use --kernels auto",
                        c->document.source);
     }
-    if (run->workers.world == 1 || run->layout.shared || lk_objective_count(&c->spec.model) == 1) {
-        return LK_OK;
-    }
-    return lk_fail(error, LK_UNAVAILABLE,
-                   "%s: model.objectives: found %u of them and workers that share no memory, "
-                   "wanted one objective, or workers of one machine",
-                   c->document.source, lk_objective_count(&c->spec.model));
+    return LK_OK;
 }
 
 lk_status lk_run_plan(lk_run *run, lk_error *error) {
@@ -818,13 +816,49 @@ void lk_run_close(lk_run *run) {
 
 // --- the whole run ------------------------------------------------------------------------------
 
-uint64_t lk_run_steps(const lk_run *run) {
-    const lk_config *c = &run->config;
-    uint64_t all = UINT64_MAX;
-    if (c->epochs && !lk_mul_ok(c->epochs, lk_steps_per_epoch(&c->spec), &all)) all = UINT64_MAX;
-    if (all != UINT64_MAX) all = lk_steps_of_batches(&c->spec.model, all);
-    return c->steps ? LK_MIN(c->steps, all) : all;
+static bool has_objectives(const lk_run *run) {
+    const lk_graph *g = run->config.spec.model.graph;
+    return g && g->objective_count > 1;
 }
+
+// The last steps of objectives in cycle `cycle`: the first of them after `last`, or 0.
+static uint64_t logged_in_cycle(const lk_graph *g, uint64_t cycle, uint64_t last) {
+    uint64_t end = cycle * lk_cycle_steps(g);
+    for (uint32_t i = 0; i < g->schedule_count; i++) {
+        bool again = false;
+        end += g->schedule[i].steps;
+        for (uint32_t k = i + 1; k < g->schedule_count; k++) {
+            again = again || g->schedule[k].objective == g->schedule[i].objective;
+        }
+        if (!again && end > last) return end;
+    }
+    return 0;
+}
+
+uint64_t lk_run_logs(const lk_run *run, uint64_t last) {
+    const uint64_t every = run->config.log_every_steps;
+    if (last == 0) return 1;
+    if (!has_objectives(run)) return (last / every + 1) * every;
+    const lk_graph *g = run->config.spec.model.graph;
+    const uint64_t cycle_steps = lk_cycle_steps(g);
+    for (uint64_t cycle = last / cycle_steps;; cycle++) {
+        // The cycle of the first such step that lies in it or behind it.
+        cycle = (cycle * cycle_steps / every + 1) * every - 1;
+        cycle /= cycle_steps;
+        const uint64_t step = logged_in_cycle(g, cycle, last);
+        if (step) return step;
+    }
+}
+
+const lk_program *lk_run_evaluated(const lk_run *run) {
+    const lk_graph *g = run->config.spec.model.graph;
+    for (uint32_t k = 0; g && k < g->objective_count; k++) {
+        if (g->calls->reads_images(&g->objectives[k])) return &run->programs[k];
+    }
+    return &run->program;
+}
+
+uint64_t lk_run_steps(const lk_run *run) { return lk_config_steps(&run->config); }
 
 void lk_run_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]) {
     lk_digest(&run->program, run->core.device, hex);

@@ -181,6 +181,14 @@ const lk_cuda_calls *lk_cuda_linked(void);
 // Total steps of the configured run.
 uint64_t lk_run_steps(const lk_run *run);
 
+// The first step after `last` whose metrics are logged, but for the run's last: by
+// log_every_steps. Of several objectives a cycle of the schedule in which such a step lies is
+// logged, with the last step of each objective in it.
+uint64_t lk_run_logs(const lk_run *run, uint64_t last);
+
+// The objective that a test set is evaluated by: the first that reads images, or the only one.
+const lk_program *lk_run_evaluated(const lk_run *run);
+
 // See comm/step/hash.h.
 void lk_run_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]);
 void lk_run_state_hash(const lk_run *run, uint64_t steps_done, char hex[LK_SHA256_HEX_BYTES]);

@@ -42,6 +42,11 @@ static lk_driver *driver_of(lk_run *run) {
     return &run->driver;
 }
 
+static void use_program(lk_run *run, const lk_program *program) {
+    lk_group_use(&run->group, program);
+    if (run->workers.joined) lk_exchange_use(&run->exchange, program);
+}
+
 static lk_step_result result_of(lk_run *run) {
     if (run->lost.status != LK_OK) return (lk_step_result){0};
     return lk_driver_finish(&run->driver);
@@ -49,7 +54,7 @@ static lk_step_result result_of(lk_run *run) {
 
 static lk_step_result try_step(lk_run *run, uint64_t step) {
     lk_trace_begin(&run->trace, step);
-    lk_group_use(&run->group, lk_program_of_step(&run->program, step));
+    use_program(run, lk_program_of_step(&run->program, step));
     lk_driver_start(driver_of(run), 0, step);
     if (!run->cuda) lk_laps_start(&run->laps);
     lk_threads_run(&run->driver, &run->team);
@@ -84,7 +89,7 @@ void lk_run_initialize(lk_run *run) {
 
 lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const lk_source *source,
                                         uint64_t count) {
-    lk_group_use(&run->group, &run->program);
+    use_program(run, lk_run_evaluated(run));
     lk_driver_start_evaluation(driver_of(run), 0, steps_done, source, count);
     lk_threads_run(&run->driver, &run->team);
     return result_of(run);

@@ -186,7 +186,8 @@ static lk_status log_metrics(lk_trainer *t, const char *kind, const lk_step_resu
                              lk_error *error) {
     if (!t->leads) return LK_OK;
     char line[METRICS_LINE_BYTES];
-    const lk_named_result named = {lk_program_metrics(&t->run->program), r};
+    const uint64_t step = strcmp(kind, "train") == 0 ? t->done : 0;
+    const lk_named_result named = lk_name_result(&t->run->program, r, step);
     size_t n = lk_metric_line(line, sizeof line, t->done, kind, named);
     n = lk_line_sum_put(line, n, sizeof line);
     LK_CHECK(lk_line_log_add(&t->metrics, line, n, error));
@@ -358,7 +359,7 @@ static lk_status one_step(lk_trainer *t, lk_error *error) {
     t->done++;
     tell_progress(t, &r);
     // The lines of a run are those of one that was never resumed.
-    const bool logged = t->done % c->log_every_steps == 0 || t->done == 1 || last;
+    const bool logged = last || lk_run_logs(t->run, t->done - 1) == t->done;
     const bool shown = logged || t->done == t->first + 1;
     const bool hashed = t->done % c->hash_every_steps == 0 || last;
     const bool saved = save_is_due(t, &r), kept = lk_hot_is_due(&t->hot, t->done, last);

@@ -166,6 +166,10 @@ static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) 
     return w;
 }
 
+static bool is_signed(const lk_program *p) {
+    return p->spec->model.input_range == LK_RANGE_SIGNED;
+}
+
 static walk start_training(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
     const lk_program *p = c->program;
     const bool resident = c->needs.examples > 0;
@@ -176,7 +180,8 @@ static walk start_training(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nod
                                 .labels = resident ? c->at.all_labels : c->at.labels,
                                 .index = c->at.index,
                                 .slots = c->slots,
-                                .slot_examples = c->batch_count};
+                                .slot_examples = c->batch_count,
+                                .is_signed = is_signed(p)};
     w.source_first = c->batch_first;
     w.values = lk_node_at(&w.frame, 0);
     w.stride = p->node_floats;
@@ -406,7 +411,8 @@ int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint3
     w.source = (lk_cuda_source){.images = c->at.test_images + first * p->ops[0].floats,
                                 .labels = c->at.test_labels + first,
                                 .slots = 1,
-                                .slot_examples = p->microbatch_examples};
+                                .slot_examples = p->microbatch_examples,
+                                .is_signed = is_signed(p)};
     w.values = c->at.test_losses;
     w.stride = LK_CUDA_LOSS_FLOATS;
     w.floats = lk_program_metrics(p)->sum_count;

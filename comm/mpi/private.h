@@ -85,6 +85,7 @@ extern struct lk_mpi_common {
 typedef struct lk_mpi_gift {
     lk_round round;
     uint32_t wanted;  // so many buckets of the round a worker has given when it has given this one
+    uint32_t program;  // whose it is
     int kinds[2];     // of messages
     uint32_t count;
     bool reports;

@@ -17,7 +17,8 @@ static uint32_t wanted[LK_MPI_ROUNDS][LK_BUCKETS_MAX];
 
 // Reports go with the boxes of the last bucket.
 static lk_mpi_gift gift_of(const lk_exchange *x, lk_round round, uint32_t bucket) {
-    lk_mpi_gift g = {.round = round, .wanted = wanted[round][bucket]};
+    lk_mpi_gift g = {
+        .round = round, .wanted = wanted[round][bucket], .program = x->program->objective};
     g.reports = round == LK_ROUND_BOXES ? bucket + 1 == x->buckets.count : round != LK_ROUND_SUMS;
     if (g.reports) g.kinds[g.count++] = LK_MPI_REPORT + (int)(report_round & 1);
     if (round == LK_ROUND_BOXES) g.kinds[g.count++] = LK_MPI_BOX + (int)bucket;
@@ -121,35 +122,48 @@ bool lk_mpi_leader_has_come(const lk_exchange *x) {
     return come;
 }
 
+// Where in the window of worker w the program at hand has what is for this worker.
+static void find_near(lk_exchange *x, uint32_t w) {
+    const lk_program *p = x->program;
+    const float *boxes = (const float *)(void *)lk_mpi_window_of(w);
+    if (!boxes || !lk_exchange_boxes(p)) return;
+    const uint64_t slots = lk_exchange_slots(p, &x->workers[w]);
+    const float *sums = boxes + slots * lk_exchange_largest(p, x->world, w).node_floats;
+    for (uint32_t k = 0; k < x->buckets.count; k++) {
+        const uint32_t place = k * x->world + w;
+        lk_partition own = lk_bucket_partition(&x->buckets.bucket[k], x->world, x->rank);
+        x->box[place] = boxes + slots * own.begin;
+        x->sum[place] = sums + lk_exchange_sum_floats(&x->buckets, x->world, w, k);
+    }
+}
+
 lk_status lk_mpi_connect(lk_exchange *x, void *inbox, lk_error *error) {
     const lk_program *p = x->program;
+    const uint32_t programs = lk_exchange_programs(p);
     uint32_t lanes = 0;
     for (uint32_t w = 0; w < x->world; w++) {
         if (lk_mpi_is_here(w)) lanes += x->workers[w].gpus ? 1 : x->workers[w].replicas;
-        const float *boxes = (const float *)(void *)lk_mpi_window_of(w);
-        if (!boxes || !lk_exchange_boxes(p)) continue;
-        uint64_t slots = lk_exchange_slots(p, &x->workers[w]);
-        for (uint32_t k = 0; k < x->buckets.count; k++) {
-            uint32_t place = k * x->world + w;
-            lk_partition own = lk_bucket_partition(&x->buckets.bucket[k], x->world, x->rank);
-            x->box[place] = boxes + slots * own.begin;
-            x->sum[place] = boxes + slots * p->loss_offset +
-                            lk_exchange_sum_floats(&x->buckets, x->world, w, k);
+        for (uint32_t k = programs; k-- > 0;) {
+            lk_exchange_use(x, lk_exchange_program(p, k));
+            find_near(x, w);
         }
     }
     spins_before_sleep = lanes <= lk_mpi.cores ? LK_SPINS_ALONE : LK_SPINS_SHARED;
     x->boxes_out = (float *)(void *)lk_mpi_window_of(x->rank);
-    x->sum_out = x->boxes_out + x->slots * p->loss_offset;
+    x->sum_out = x->boxes_out + x->sums_at;
     x->report_out = lk_mpi_report_here(x->rank, 0);
     LK_CHECK(lk_mpi_settle(lk_mpi_make_requests(x, inbox, error), error));
     lk_mpi_watch();
     lk_mpi_start_receives(LK_MPI_REPORT);
-    for (uint32_t k = 0; k < x->buckets.count; k++) lk_mpi_start_receives(LK_MPI_BOX + (int)k);
+    const uint32_t buckets = lk_exchange_largest(p, x->world, x->rank).buckets;
+    for (uint32_t k = 0; k < buckets; k++) lk_mpi_start_receives(LK_MPI_BOX + (int)k);
     lk_mpi_wait_for("the first exchange");
     static const lk_round all[] = {LK_ROUND_BOXES, LK_ROUND_SUMS, LK_ROUND_REPORTS};
-    for (uint32_t i = 0; i < 4 * LK_COUNT(all); i++) {
+    for (uint32_t i = 0; i < 4 * LK_COUNT(all) * programs; i++) {
+        lk_exchange_use(x, lk_exchange_program(p, i / (4 * LK_COUNT(all))));
         LK_CHECK(lk_mpi_round(x, all[i % LK_COUNT(all)], 0, error));
     }
+    lk_exchange_use(x, p);
     lk_mpi.connected = true;
     return LK_OK;
 }

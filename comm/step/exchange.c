@@ -91,12 +91,30 @@ uint64_t lk_exchange_box_floats(const lk_program *p, const lk_worker *workers, u
            lk_exchange_sum_floats(&buckets, world, owner, buckets.count);
 }
 
+lk_exchange_most lk_exchange_largest(const lk_program *p, uint32_t world, uint32_t owner) {
+    lk_exchange_most most = {.buckets = 0};
+    for (uint32_t k = 0; k < lk_exchange_programs(p); k++) {
+        const lk_program *own = lk_exchange_program(p, k);
+        const lk_buckets buckets = lk_exchange_buckets(own);
+        most.buckets = LK_MAX(most.buckets, buckets.count);
+        most.node_floats = LK_MAX(most.node_floats, own->loss_offset);
+        for (uint32_t i = 0; i < buckets.count; i++) {
+            const lk_partition s = lk_bucket_partition(&buckets.bucket[i], world, owner);
+            most.slice_floats[i] = LK_MAX(most.slice_floats[i], s.end - s.begin);
+        }
+    }
+    return most;
+}
+
 uint64_t lk_exchange_floats(const lk_program *p, const lk_worker *workers, uint32_t world,
                             uint32_t worker) {
-    const lk_buckets buckets = lk_exchange_buckets(p);
+    uint64_t floats = lk_exchange_slots(p, &workers[worker]), sums = 0;
     if (!lk_exchange_boxes(p)) return 0;
-    return lk_exchange_slots(p, &workers[worker]) * p->loss_offset +
-           lk_exchange_sum_floats(&buckets, world, worker, buckets.count);
+    for (uint32_t k = 0; k < lk_exchange_programs(p); k++) {
+        const lk_buckets buckets = lk_exchange_buckets(lk_exchange_program(p, k));
+        sums = LK_MAX(sums, lk_exchange_sum_floats(&buckets, world, worker, buckets.count));
+    }
+    return floats * lk_exchange_largest(p, world, worker).node_floats + sums;
 }
 
 // --- tables ------------------------------------------------------------------------------------
@@ -107,7 +125,8 @@ typedef struct table_bytes {
 } table_bytes;
 
 static table_bytes tables_of(const lk_program *p, uint32_t world) {
-    const uint64_t replicas = p->layout.replicas, buckets = lk_exchange_buckets(p).count;
+    const uint64_t replicas = p->layout.replicas;
+    const uint64_t buckets = lk_exchange_largest(p, world, 0).buckets * lk_exchange_programs(p);
     const uint64_t holders = LK_MAX(world, p->layout.replicas);
     table_bytes t = {.pointers = buckets * world * sizeof(void *),
                      .reports = world * sizeof(void *),
@@ -140,16 +159,27 @@ void lk_exchange_make(lk_exchange *x, const lk_program *program, const lk_worker
                        .world = world,
                        .rank = rank,
                        .buckets = lk_exchange_buckets(program),
+                       .pointers = lk_exchange_largest(program, world, 0).buckets * world,
                        .slots = lk_exchange_slots(program, &workers[rank]),
                        .holders = LK_MAX(world, program->layout.replicas),
                        .scratch_floats = t.scratch / sizeof(float)};
-    x->box = take(&at, t.pointers);
-    x->sum = take(&at, t.pointers);
+    x->box = x->all_boxes = take(&at, t.pointers);
+    x->sum = x->all_sums = take(&at, t.pointers);
+    x->sums_at = x->slots * lk_exchange_largest(program, world, rank).node_floats;
     x->report = take(&at, t.reports);
     x->held = take(&at, t.held);
     x->blocks = take(&at, t.blocks);
     x->holdings = take(&at, t.holdings);
     x->scratch = take(&at, 0);
+}
+
+// What the nodes are follows from the grains alone, which all programs have in common.
+void lk_exchange_use(lk_exchange *x, const lk_program *program) {
+    if (x->program == program) return;
+    x->program = program;
+    x->buckets = lk_exchange_buckets(program);
+    x->box = x->all_boxes + (uint64_t)program->objective * x->pointers;
+    x->sum = x->all_sums + (uint64_t)program->objective * x->pointers;
 }
 
 void lk_exchange_foresee(lk_exchange *x, uint64_t step) {

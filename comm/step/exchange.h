@@ -90,10 +90,13 @@ uint32_t lk_cut_buckets(const lk_program *program, uint64_t floats, uint32_t mos
 lk_partition lk_bucket_partition(const lk_bucket *bucket, uint32_t world, uint32_t worker);
 
 typedef struct lk_exchange {
-    const lk_program *program;
-    const lk_worker *workers;  // (world)
+    const lk_program *program;  // the one at hand
+    const lk_worker *workers;   // (world)
     uint32_t world, rank;
     lk_buckets buckets;
+    uint32_t pointers;                    // entries of `box` and `sum` of one program
+    const float **all_boxes, **all_sums;  // (programs, pointers)
+    uint64_t sums_at;   // floats of the boxes of the largest program, behind which its sums lie
     uint32_t slots;     // of this worker
     float *boxes_out;   // (slots, loss_offset) in all: box (rank, d) of a partition is (slots,
                        // floats), at slots * the partition's begin
@@ -102,7 +105,7 @@ typedef struct lk_exchange {
     lk_report *report_given;     // where the last one was
     bool writes_checkpoint;  // to be said by the next report
     // Set by the transport: where after a round lies what the others wrote.
-    const float **box;     // (buckets, world) box (w, rank)
+    const float **box;     // (buckets, world) box (w, rank); of the program at hand, as
     const float **sum;     // (buckets, world) partition w of the whole sum
     const lk_report **report;  // (world)
     // What a step's grains make, as long as it has as many as `leaves` says.
@@ -136,6 +139,26 @@ uint64_t lk_exchange_sum_floats(const lk_buckets *buckets, uint32_t world, uint3
 // Floats that a worker gives: its boxes, then its partition of the sum.
 uint64_t lk_exchange_floats(const lk_program *program, const lk_worker *workers, uint32_t world,
                             uint32_t worker);
+
+// From here on the steps, or an evaluation, of this program: of another objective. Between two
+// steps.
+void lk_exchange_use(lk_exchange *x, const lk_program *program);
+
+// The programs of a run: program k of those of the objectives, of which there are so many.
+static inline uint32_t lk_exchange_programs(const lk_program *program) {
+    return program->all ? program->programs : 1;
+}
+static inline const lk_program *lk_exchange_program(const lk_program *program, uint32_t k) {
+    return program->all ? &program->all[k] : program;
+}
+
+// The most buckets, floats of a node and floats of worker's boxes to an owner or sums in a bucket
+// that any of the programs has: what is read must have room for each of them.
+typedef struct lk_exchange_most {
+    uint32_t buckets;
+    uint64_t node_floats, slice_floats[LK_BUCKETS_MAX];
+} lk_exchange_most;
+lk_exchange_most lk_exchange_largest(const lk_program *program, uint32_t world, uint32_t owner);
 
 // Bytes of the tables, and the tables in `memory` (aligned to 64). boxes_out, sum_out, report_out
 // and the pointers that the transport sets are still to be filled in.

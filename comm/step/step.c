@@ -451,7 +451,7 @@ lk_step_result lk_result_of(const lk_program *p, const lk_holding *sums, uint32_
                             uint32_t leaves, uint64_t examples,
                             const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op,
                             uint32_t bad_param) {
-    lk_step_result result = {.examples = (uint32_t)examples};
+    lk_step_result result = {.program = p, .examples = (uint32_t)examples};
     lk_metric_add_counts(result.counts, counts);
     result.bad_tensor = lk_bad_tensor(p, bad_op, bad_param);
     for (uint32_t i = 0; i < lk_program_metrics(p)->sum_count; i++) {

@@ -60,6 +60,7 @@ static inline bool lk_is_flagged(const lk_flags *f) { return f->bad_op != LK_NON
 
 typedef struct lk_step_result {
     uint64_t step;  // set by who knows it
+    const lk_program *program;  // whose objective it is of; NULL: of the only one, or not known
     uint32_t examples;
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, by number (ops/metric.h)
     float means[LK_METRIC_SUMS_MAX];        // ... over the examples; the first is the loss

@@ -91,24 +91,25 @@ static uint32_t plain_sigmoid_backward(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
-// --- dropout -------------------------------------------------------------------------------------
+// --- random words --------------------------------------------------------------------------------
 
-enum { DROPOUT_BLOCKS = 16, DROPOUT_FLOATS = 4 * DROPOUT_BLOCKS };
+// Blocks of words that are made at once.
+enum { DRAWN_BLOCKS = 16, DRAWN_WORDS = 4 * DRAWN_BLOCKS };
 
-// The unit floats of values 4 * block .. 4 * block + 63 of an example: lk_philox_step, block beside
-// block, in loops that compilers vectorise.
-static void dropout_units(const lk_lane *l, const lk_op *op, uint32_t example, uint32_t block,
-                          float *restrict unit) {
-    uint32_t c0[DROPOUT_BLOCKS], c1[DROPOUT_BLOCKS], c2[DROPOUT_BLOCKS], c3[DROPOUT_BLOCKS];
-    uint32_t k0 = (uint32_t)l->seed, k1 = (uint32_t)(l->seed >> 32) ^ LK_PURPOSE_DROPOUT;
-    for (uint32_t i = 0; i < DROPOUT_BLOCKS; i++) {
+// Words 4 * block .. 4 * block + 63 that a step draws for an example, word i of each block beside
+// those of the others: lk_philox_step in loops that compilers vectorise.
+static void draw_words(const lk_noise_key *key, uint32_t number, uint32_t block,
+                       uint32_t word[restrict 4][DRAWN_BLOCKS]) {
+    uint32_t c0[DRAWN_BLOCKS], c1[DRAWN_BLOCKS], c2[DRAWN_BLOCKS], c3[DRAWN_BLOCKS];
+    uint32_t k0 = (uint32_t)key->seed, k1 = (uint32_t)(key->seed >> 32) ^ (uint32_t)key->purpose;
+    for (uint32_t i = 0; i < DRAWN_BLOCKS; i++) {
         c0[i] = block + i;
-        c1[i] = example;
-        c2[i] = (uint32_t)l->step;
-        c3[i] = lk_draws_of(op) + ((uint32_t)(l->step >> 32) << 16);
+        c1[i] = key->example;
+        c2[i] = (uint32_t)key->step;
+        c3[i] = number + ((uint32_t)(key->step >> 32) << 16);
     }
     for (uint32_t round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-        for (uint32_t i = 0; i < DROPOUT_BLOCKS; i++) {
+        for (uint32_t i = 0; i < DRAWN_BLOCKS; i++) {
             const uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
             c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0;
             c1[i] = (uint32_t)p1;
@@ -116,22 +117,92 @@ static void dropout_units(const lk_lane *l, const lk_op *op, uint32_t example, u
             c3[i] = (uint32_t)p0;
         }
     }
-    for (uint32_t i = 0; i < DROPOUT_BLOCKS; i++) {
-        unit[4 * i] = (float)(int32_t)(c0[i] >> 8) * 0x1p-24f;
-        unit[4 * i + 1] = (float)(int32_t)(c1[i] >> 8) * 0x1p-24f;
-        unit[4 * i + 2] = (float)(int32_t)(c2[i] >> 8) * 0x1p-24f;
-        unit[4 * i + 3] = (float)(int32_t)(c3[i] >> 8) * 0x1p-24f;
+    memcpy(word[0], c0, sizeof c0);
+    memcpy(word[1], c1, sizeof c1);
+    memcpy(word[2], c2, sizeof c2);
+    memcpy(word[3], c3, sizeof c3);
+}
+
+// The unit floats of the words, in their order.
+static void draw_units(const lk_noise_key *key, uint32_t number, uint32_t block,
+                       float *restrict unit) {
+    uint32_t word[4][DRAWN_BLOCKS];
+    draw_words(key, number, block, word);
+    for (uint32_t i = 0; i < DRAWN_BLOCKS; i++) {
+        unit[4 * i] = (float)(int32_t)(word[0][i] >> 8) * 0x1p-24f;
+        unit[4 * i + 1] = (float)(int32_t)(word[1][i] >> 8) * 0x1p-24f;
+        unit[4 * i + 2] = (float)(int32_t)(word[2][i] >> 8) * 0x1p-24f;
+        unit[4 * i + 3] = (float)(int32_t)(word[3][i] >> 8) * 0x1p-24f;
     }
 }
+
+// --- noise ---------------------------------------------------------------------------------------
+
+// The normal numbers of the words, in their order.
+static void draw_normals(const lk_noise_key *key, uint32_t number, uint32_t block,
+                         float *restrict z) {
+    uint32_t word[4][DRAWN_BLOCKS];
+    float cosine[2][DRAWN_BLOCKS], sine[2][DRAWN_BLOCKS];
+    draw_words(key, number, block, word);
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint32_t i = 0; i < DRAWN_BLOCKS; i++) {
+            const lk_cos_sin pair = lk_normal_pair(word[2 * half][i], word[2 * half + 1][i]);
+            cosine[half][i] = pair.cosine;
+            sine[half][i] = pair.sine;
+        }
+    }
+    for (uint32_t i = 0; i < DRAWN_BLOCKS; i++) {
+        z[4 * i] = cosine[0][i];
+        z[4 * i + 1] = sine[0][i];
+        z[4 * i + 2] = cosine[1][i];
+        z[4 * i + 3] = sine[1][i];
+    }
+}
+
+// Those of them that are too large are drawn again, one by one: 1 of 22.
+static void truncate_normals(const lk_noise *n, const lk_noise_key *key, uint64_t at,
+                             uint64_t count, float *z) {
+    for (uint64_t i = 0; i < count; i++) {
+        if (z[i] < -2.0f || z[i] > 2.0f) z[i] = lk_noise_drawn(n, key, at + i, 1);
+    }
+}
+
+static uint32_t plain_noise(lk_lane *l, const lk_op *op) {
+    const lk_noise *n = &op->noise;
+    const vf offset = v_set1(n->offset), scale = v_set1(n->scale);
+    float *y = l->at[LK_Y];
+    for (uint32_t m = 0; m < l->examples; m++, y += op->floats) {
+        const lk_noise_key key = lk_noise_key_of(l, m);
+        for (uint64_t at = 0; at < op->floats; at += DRAWN_WORDS) {
+            _Alignas(64) float drawn[DRAWN_WORDS];
+            const uint64_t count = LK_MIN(op->floats - at, (uint64_t)DRAWN_WORDS);
+            const uint32_t block = (uint32_t)(at / 4);
+            if (n->kind == LK_NOISE_UNIFORM) {
+                draw_units(&key, n->number, block, drawn);
+            } else {
+                draw_normals(&key, n->number, block, drawn);
+            }
+            if (n->kind == LK_NOISE_TRUNCATED_NORMAL) truncate_normals(n, &key, at, count, drawn);
+            EACH_VECTOR(count) {
+                v_store_first(y + at + i, (uint32_t)rest,
+                              v_fma(scale, v_load(drawn + i), offset));
+            }
+        }
+    }
+    return 0;
+}
+
+// --- dropout -------------------------------------------------------------------------------------
 
 static uint32_t plain_drop(const lk_lane *l, const lk_op *op, const float *from, float *to) {
     const vf rate = v_set1(op->dropout.rate), scale = v_set1(1.0f / (1.0f - op->dropout.rate));
     vf bad = v_zero();
     for (uint32_t m = 0; m < l->examples; m++, from += op->floats, to += op->floats) {
-        for (uint64_t at = 0; at < op->floats; at += DROPOUT_FLOATS) {
-            _Alignas(64) float unit[DROPOUT_FLOATS];
-            const uint64_t count = LK_MIN(op->floats - at, (uint64_t)DROPOUT_FLOATS);
-            dropout_units(l, op, l->first_example + m, (uint32_t)(at / 4), unit);
+        const lk_noise_key key = {l->seed, l->step, LK_PURPOSE_DROPOUT, l->first_example + m};
+        for (uint64_t at = 0; at < op->floats; at += DRAWN_WORDS) {
+            _Alignas(64) float unit[DRAWN_WORDS];
+            const uint64_t count = LK_MIN(op->floats - at, (uint64_t)DRAWN_WORDS);
+            draw_units(&key, lk_draws_of(op), (uint32_t)(at / 4), unit);
             EACH_VECTOR(count) {
                 vm out = v_gt(rate, v_load(unit + i));
                 vf kept = v_mul(v_load_first(from + at + i, (uint32_t)rest), scale);
@@ -436,4 +507,13 @@ static uint32_t plain_mean(lk_lane *l, const lk_op *op) {
     if (!l->train || !dx) return bad;
     EACH_VECTOR(l->examples * op->floats) v_store_first(dx + i, (uint32_t)rest, v_set1(slope));
     return bad;
+}
+
+// Scores are few, one an example as a rule: as the reference has them.
+static uint32_t plain_gan_generator(lk_lane *l, const lk_op *op) {
+    return lk_op_gan_generator.reference(l, op);
+}
+
+static uint32_t plain_gan_discriminator(lk_lane *l, const lk_op *op) {
+    return lk_op_gan_discriminator.reference(l, op);
 }

@@ -12,7 +12,9 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         uint64_t example = source.index ? source.index[slot + m] : slot + m;
         bool missing = source.index && example == LK_CUDA_NO_EXAMPLE;
         uint8_t byte = missing ? 0 : source.images[example * floats + at];
-        x[i] = (float)byte * 0x1.010102p-8f;
+        const float is = source.is_signed ? ((float)byte - 127.5f) / 127.5f
+                                          : (float)byte * 0x1.010102p-8f;
+        x[i] = missing ? 0.0f : is;
         if (at == 0) labels[m] = missing ? LK_CUDA_NO_EXAMPLE : source.labels[example];
     }
 }

@@ -71,9 +71,11 @@ typedef struct lk_cuda_source {
     const uint32_t *index;   // NULL: streamed
     uint32_t slots;          // 1 or more
     uint32_t slot_examples;  // from one slot to the next
+    bool is_signed;          // the input range is -1 .. 1
 } lk_cuda_source;
 
-// x[m][i] = (float)byte * 0x1.010102p-8f, labels[m]: of examples [first, first + m_count) of the
+// x[m][i] = (float)byte * 0x1.010102p-8f, or of the signed range ((float)byte - 127.5f) / 127.5f;
+// labels[m]: of examples [first, first + m_count) of the
 // step's batch.    x (m_count, floats), labels (m_count)
 void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t first, uint32_t m_count,
                   uint64_t floats, float *x, uint32_t *labels);

@@ -236,6 +236,32 @@ uint32_t lk_cuda_plain_zero_padding2d_backward(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
+// --- noise ---------------------------------------------------------------------------------------
+
+// A thread has the four values of a block of words.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    draw_noise(const lk_cuda_state *state, lk_noise n, lk_noise_key key, bool train,
+               uint64_t blocks, uint64_t floats, uint64_t examples, float *y) {
+    const uint32_t first = key.example;
+    if (train) key.step = state->step;
+    LK_CUDA_EACH(i, examples * blocks) {
+        const uint64_t m = i / blocks, block = i - m * blocks;
+        key.example = first + (uint32_t)m;
+        for (uint64_t e = 4 * block; e < 4 * block + 4 && e < floats; e++) {
+            y[m * floats + e] = lk_noise_at(&n, &key, e);
+        }
+    }
+}
+
+uint32_t lk_cuda_plain_noise(lk_lane *l, const lk_op *op) {
+    lk_cuda_stream *s = stream_of(l);
+    const uint64_t blocks = (op->floats + 3) / 4;
+    lk_cuda_launch(s, draw_noise, lk_cuda_blocks(l->examples * blocks), LK_CUDA_THREADS, 0,
+                   static_cast<const lk_cuda_state *>(s->state), op->noise, lk_noise_key_of(l, 0),
+                   l->train, blocks, op->floats, (uint64_t)l->examples, floats_of(l, LK_Y));
+    return 0;
+}
+
 // --- average pools -------------------------------------------------------------------------------
 
 // Cells begin .. end - 1 of a dimension that window `o` has in the image.
@@ -444,10 +470,64 @@ uint32_t lk_cuda_plain_mean(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
+// One thread an example, whose scores are few. `fake` NULL: the generator's loss, of made examples.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    gan(lk_cuda_state *state, uint32_t op, uint64_t m_count, uint32_t count, lk_gan of,
+        const float *__restrict__ first, const float *__restrict__ fake,
+        const uint32_t *__restrict__ labels, float *__restrict__ dfirst,
+        float *__restrict__ dfake, float *__restrict__ y) {
+    const float part = 1.0f / (float)count;
+    bool bad = false;
+    LK_CUDA_EACH(m, m_count) {
+        const bool missing = is_missing(labels, m);
+        slice_sums losses, scores, others;
+        slice_start(&losses), slice_start(&scores), slice_start(&others);
+        for (uint32_t k = 0; k < count; k++) {
+            const uint64_t at = m * count + k;
+            if (k > 0 && k % LK_SLICE_TERMS == 0) {
+                slice_cut(&losses), slice_cut(&scores), slice_cut(&others);
+            }
+            const lk_gan_loss a =
+                fake ? lk_gan_real(of, first[at]) : lk_gan_generator(of.kind, first[at]);
+            losses.chain = losses.chain + a.loss;
+            scores.chain = scores.chain + first[at];
+            const float da = a.slope * part + 0.0f;
+            bad |= dfirst && lk_cuda_not_finite(da);
+            if (dfirst) dfirst[at] = missing ? 0.0f : da;
+            if (!fake) continue;
+            const lk_gan_loss b = lk_gan_fake(of.kind, fake[at]);
+            others.chain = others.chain + b.loss;
+            const float db = b.slope * part + 0.0f;
+            bad |= dfake && lk_cuda_not_finite(db);
+            if (dfake) dfake[at] = missing ? 0.0f : db;
+        }
+        float loss = slice_finish(&losses) * part;
+        if (fake) loss = loss + slice_finish(&others) * part;
+        const float score = slice_finish(&scores) * part;
+        bad |= lk_cuda_not_finite(loss) || lk_cuda_not_finite(score);
+        y[2 * m] = missing ? 0.0f : loss;
+        y[2 * m + 1] = missing ? 0.0f : score;
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+static uint32_t launch_gan(const lk_lane *l, const lk_op *op) {
+    lk_cuda_stream *s = stream_of(l);
+    lk_cuda_launch(s, gan, lk_cuda_blocks(l->examples), LK_CUDA_THREADS, 0, s->state, s->op,
+                   (uint64_t)l->examples, (uint32_t)op->floats, op->gan, floats_of(l, LK_X),
+                   floats_of(l, LK_X2), static_cast<const uint32_t *>(l->at[LK_AUX]),
+                   l->train ? floats_of(l, LK_DX) : NULL, l->train ? floats_of(l, LK_DX2) : NULL,
+                   floats_of(l, LK_Y));
+    return 0;
+}
+
+uint32_t lk_cuda_plain_gan_generator(lk_lane *l, const lk_op *op) { return launch_gan(l, op); }
+uint32_t lk_cuda_plain_gan_discriminator(lk_lane *l, const lk_op *op) { return launch_gan(l, op); }
+
 int lk_cuda_prepare_plain(void) {
-    return lk_cuda_prepare_kernels(sum_of, copy, drop, join, part, surround, inner, average,
-                                   average_backward,
-                                   mean_squared_error, negate, mean, activate<tanh_of>,
+    return lk_cuda_prepare_kernels(sum_of, copy, drop, draw_noise, join, part, surround, inner,
+                                   average, average_backward,
+                                   mean_squared_error, negate, mean, gan, activate<tanh_of>,
                                    activate<sigmoid_of>, activate<leaky_relu_of>,
                                    activate_backward<tanh_of>, activate_backward<sigmoid_of>,
                                    activate_backward<leaky_relu_of>);

@@ -42,6 +42,11 @@ static const char *layer_name(const lk_program *p, const lk_op *op) {
 void lk_build_op_name(const lk_builder *b, const lk_op *op, char name[LK_NAME_BYTES]) {
     const char *layer = layer_name(b->program, op);
     const lk_graph *g = lk_graph_of(&b->program->spec->model);
+    if (g && op->value && op->layer == LK_NONE) {  // noise
+        const lk_objective *o = &g->objectives[b->program->objective];
+        lk_format(name, LK_NAME_BYTES, "%s", o->values[op->value - 1].name);
+        return;
+    }
     const uint32_t use = g && op->value ? g->calls->use_of(b, op->value - 1) : 0;
     lk_format(name, LK_NAME_BYTES, use ? "%s:%u" : "%s", layer, use);
 }
@@ -421,8 +426,10 @@ static lk_status forward_tensors(lk_builder *b) {
             op->tensor[inputs[n]] = p->ops[op->input[n]].tensor[LK_Y];
             op->wants = op->wants || p->ops[op->input[n]].wants;
         }
-        LK_CHECK(
-            lk_build_rows(b, op, "", LK_CLASS_ACTIVATION, LK_F32, op->floats, &op->tensor[LK_Y]));
+        if (op->floats > 0) {
+            LK_CHECK(lk_build_rows(b, op, "", LK_CLASS_ACTIVATION, LK_F32, op->floats,
+                                   &op->tensor[LK_Y]));
+        }
         if (op->type->declare) LK_CHECK(op->type->declare(b, op));
         op->wants = op->wants || (op->param[0] != LK_NONE && trains(b, op->layer));
     }
@@ -444,6 +451,24 @@ lk_status lk_build_forward(lk_builder *b) {
 
 // --- pass 4: the loss, and backward --------------------------------------------------------------
 
+// Where a user's share of the gradient of op `of`'s y goes: the first user's is the gradient, the
+// next ones' are added to it.
+static lk_status gradient_tensor(lk_builder *b, uint32_t of, uint32_t *tensor) {
+    lk_op *op = &b->program->ops[of];
+    const bool first = op->gradient == LK_NONE;
+    LK_CHECK(lk_build_rows(b, op, first ? "/gradient" : "/gradient share", LK_CLASS_GRADIENT,
+                           LK_F32, op->floats, tensor));
+    if (first) op->gradient = *tensor;
+    return LK_OK;
+}
+
+// The numbers of a loss, in the one place where its op has them.
+static void set_numbers(lk_op *loss, const lk_loss_type *type, const lk_loss_options *o) {
+    const bool gan = type == &lk_loss_gan_generator || type == &lk_loss_gan_discriminator;
+    if (gan) loss->gan = o->gan;
+    if (!gan) loss->scale = o->scale;
+}
+
 lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type *target) {
     lk_program *p = b->program;
     lk_op *last = &p->ops[b->output.op];
@@ -459,7 +484,7 @@ lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type 
     lk_op *loss = new_op(b, type, LK_FORWARD, LK_NONE);
     const uint32_t number = p->op_count - 1;
     loss->floats = last->floats;
-    loss->scale = lk_program_loss_options(p)->scale;
+    set_numbers(loss, lk_program_loss(p), lk_program_loss_options(p));
     loss->input[0] = b->output.op;
     loss->input[1] = b->target.op;
     loss->gradient = last->gradient;
@@ -470,6 +495,9 @@ lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type 
     if (!labels) loss->tensor[LK_AUX] = p->labels;
     loss->tensor[LK_Y] = p->loss;
     loss->tensor[LK_DX] = last->gradient;
+    if (!target && b->target.op != LK_NONE && p->ops[b->target.op].wants) {
+        LK_CHECK(gradient_tensor(b, b->target.op, &loss->tensor[LK_DX2]));
+    }
     new_op(b, &lk_op_metric_sum, LK_FORWARD, LK_NONE)->tensor[LK_DY] = p->loss;
     return target ? lk_build_input_gradient(b, target, number, 1, false) : LK_OK;
 }
@@ -528,17 +556,6 @@ lk_status lk_build_state_sums(lk_builder *b, const lk_op_type *type, uint32_t of
         p->params[entry].gradient_op = p->op_count - 1;
     }
     if (graph) graph->calls->add_uses(b, of, 0);
-    return LK_OK;
-}
-
-// Where a user's share of the gradient of op `of`'s y goes: the first user's is the gradient, the
-// next ones' are added to it.
-static lk_status gradient_tensor(lk_builder *b, uint32_t of, uint32_t *tensor) {
-    lk_op *op = &b->program->ops[of];
-    const bool first = op->gradient == LK_NONE;
-    LK_CHECK(lk_build_rows(b, op, first ? "/gradient" : "/gradient share", LK_CLASS_GRADIENT,
-                           LK_F32, op->floats, tensor));
-    if (first) op->gradient = *tensor;
     return LK_OK;
 }
 

@@ -23,11 +23,17 @@ static const uint8_t *microbatch_image(const lk_frame *f, const lk_microbatch *m
     return s->image(s->context, *index);
 }
 
+static void load_signed(uint64_t floats, const uint8_t *image, float *x) {
+    for (uint64_t i = 0; i < floats; i++) x[i] = ((float)image[i] - 127.5f) / 127.5f;
+}
+
 // The example of that index, or zeros where there is no image.
 static void load_one(const lk_frame *f, uint64_t floats, const uint8_t *image, uint64_t index,
                      float *x, uint32_t *label) {
+    const bool is_signed = f->program->spec->model.input_range == LK_RANGE_SIGNED;
     if (image) {
-        f->kernels->load_u8(floats, image, x);
+        if (is_signed) load_signed(floats, image, x);
+        if (!is_signed) f->kernels->load_u8(floats, image, x);
         *label = f->source->label(f->source->context, index);
         return;
     }
@@ -40,6 +46,7 @@ static bool is_missing(const lk_frame *f, const lk_microbatch *microbatch, uint3
 }
 
 static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
+    if (op->floats == 0) return;  // its objective reads no images
     float *x = lk_tensor_at(f, op->tensor[LK_Y]);
     uint32_t *labels = lk_tensor_at(f, op->tensor[LK_AUX]);
     const uint8_t *image[LOAD_AHEAD];
@@ -194,7 +201,7 @@ lk_lane lk_lane_of(lk_frame *f, const lk_op *op, uint32_t examples) {
 // loss is taken out again. How they were counted its reference says, one by one.
 static void forget_missing(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
                            const lk_lane *lane) {
-    static const lk_role rows[] = {LK_X, LK_X2, LK_Y, LK_DX};
+    static const lk_role rows[] = {LK_X, LK_X2, LK_Y, LK_DX, LK_DX2};
     const uint32_t sums = lk_program_metrics(f->program)->sum_count;
     for (uint32_t m = 0; m < microbatch->examples; m++) {
         if (!is_missing(f, microbatch, m)) continue;
@@ -209,7 +216,9 @@ static void forget_missing(lk_frame *f, const lk_op *op, const lk_microbatch *mi
         (void)op->type->reference(&one, op);
         for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) f->counts[i] -= one.counts[i];
         __builtin_memset(one.at[LK_Y], 0, sums * sizeof(float));
-        if (lane->train) __builtin_memset(one.at[LK_DX], 0, op->floats * sizeof(float));
+        if (!lane->train) continue;
+        __builtin_memset(one.at[LK_DX], 0, op->floats * sizeof(float));
+        if (one.at[LK_DX2]) __builtin_memset(one.at[LK_DX2], 0, op->floats * sizeof(float));
     }
 }
 

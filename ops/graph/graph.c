@@ -4,11 +4,14 @@
 
 // --- the schedule --------------------------------------------------------------------------------
 
+static bool takes_two(const lk_objective *o) { return lk_objective_loss(o)->inputs > 1; }
+
 static bool reads_images(const lk_objective *o) {
     if (lk_objective_loss(o)->labels) return true;
+    if (takes_two(o) && o->target == LK_IMAGES) return true;
     for (uint32_t v = 0; v < o->value_count; v++) {
         for (uint32_t i = 0; i < LK_NETWORK_INPUTS_MAX; i++) {
-            if (o->values[v].inputs[i] == LK_IMAGES) return true;
+            if (!lk_use_is_noise(&o->values[v]) && o->values[v].inputs[i] == LK_IMAGES) return true;
         }
     }
     return false;
@@ -100,20 +103,45 @@ static lk_status check_network(const lk_model *m, const lk_network *n, lk_error 
                    n->input_count, LK_NETWORK_INPUTS_MAX);
 }
 
-// Is a value of use to the loss or to a later value? The loss's is to nobody else.
+// What a value takes.
+static uint32_t inputs_of(const lk_graph *g, const lk_use *use) {
+    return lk_use_is_noise(use) ? 0 : g->networks[use->network].input_count;
+}
+
+// The networks of an objective's values, as `trains` has them.
+static uint32_t networks_of(const lk_objective *o) {
+    uint32_t used = 0;
+    for (uint32_t v = 0; v < o->value_count; v++) {
+        if (!lk_use_is_noise(&o->values[v])) used |= 1u << o->values[v].network;
+    }
+    return used;
+}
+
+// Is a value of use to the loss or to a later value? The loss's first is to nobody else.
 static bool is_used(const lk_graph *g, const lk_objective *o, uint32_t value) {
     bool used = false;
     for (uint32_t v = value + 1; v < o->value_count; v++) {
-        for (uint32_t i = 0; i < g->networks[o->values[v].network].input_count; i++) {
+        for (uint32_t i = 0; i < inputs_of(g, &o->values[v]); i++) {
             used = used || o->values[v].inputs[i] == value;
         }
     }
+    if (takes_two(o) && value == o->target && value != o->output) return true;
     return used != (value == o->output);
+}
+
+static lk_status check_noise(const lk_objective *o, const lk_use *use, lk_error *error) {
+    const lk_noise_source *n = &use->noise;
+    if (n->kind != LK_NOISE_UNIFORM || n->low <= n->high) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "objective %s: value %s: its noise goes from low to a high below it, wanted one "
+                   "that is not",
+                   o->name, use->name);
 }
 
 static lk_status check_value(const lk_graph *g, const lk_objective *o, uint32_t v,
                              lk_error *error) {
     const lk_use *use = &o->values[v];
+    if (lk_use_is_noise(use)) return check_noise(o, use, error);
     if (use->network >= g->network_count) {
         return lk_fail(error, LK_BAD_CONFIG, "objective %s: value %s: there is no network %u",
                        o->name, use->name, use->network);
@@ -128,8 +156,7 @@ static lk_status check_value(const lk_graph *g, const lk_objective *o, uint32_t 
 }
 
 static lk_status check_trains(const lk_graph *g, const lk_objective *o, lk_error *error) {
-    uint32_t used = 0;
-    for (uint32_t v = 0; v < o->value_count; v++) used |= 1u << o->values[v].network;
+    const uint32_t used = networks_of(o);
     for (uint32_t n = 0; n < LK_NETWORKS_MAX; n++) {
         if (!(o->trains >> n & 1) || used >> n & 1) continue;
         return lk_fail(error, LK_BAD_CONFIG,
@@ -141,21 +168,6 @@ static lk_status check_trains(const lk_graph *g, const lk_objective *o, lk_error
                    o->name);
 }
 
-static bool same_text(const char *a, const char *b) {
-    for (; *a && *a == *b; a++) b++;
-    return *a == *b;
-}
-
-static bool same_metrics(const lk_loss_type *a, const lk_loss_type *b) {
-    const lk_metrics *m = &a->metrics, *n = &b->metrics;
-    bool same = m->sum_count == n->sum_count && m->count_count == n->count_count;
-    for (uint32_t i = 0; same && i < m->sum_count; i++) same = same_text(m->sum[i], n->sum[i]);
-    for (uint32_t i = 0; same && i < m->count_count; i++) {
-        same = same_text(m->count[i], n->count[i]);
-    }
-    return same;
-}
-
 static lk_status check_objective(const lk_graph *g, const lk_objective *o, lk_error *error) {
     if (o->value_count == 0 || o->value_count > LK_VALUES_MAX || o->output >= o->value_count) {
         return lk_fail(
@@ -163,15 +175,9 @@ static lk_status check_objective(const lk_graph *g, const lk_objective *o, lk_er
             "objective %s: found %u values, wanted 1 to %d, and one of them for the loss", o->name,
             o->value_count, LK_VALUES_MAX);
     }
-    if (lk_objective_loss(o)->inputs != 1) {
-        return lk_fail(error, LK_BAD_CONFIG, "objective %s: its loss takes %u inputs, wanted 1",
-                       o->name, lk_objective_loss(o)->inputs);
-    }
-    if (!same_metrics(lk_objective_loss(o), lk_objective_loss(&g->objectives[0]))) {
+    if (takes_two(o) && o->target != LK_IMAGES && o->target >= o->value_count) {
         return lk_fail(error, LK_BAD_CONFIG,
-                       "objective %s: its loss reports other metrics than that of objective %s, "
-                       "wanted the same ones: a run's logs have one list of names",
-                       o->name, g->objectives[0].name);
+                       "objective %s: the second input of its loss is no value of it", o->name);
     }
     for (uint32_t v = 0; v < o->value_count; v++) LK_CHECK(check_value(g, o, v, error));
     for (uint32_t v = 0; v < o->value_count; v++) {
@@ -233,7 +239,7 @@ static lk_status check_graph(const lk_model *m, lk_error *error) {
     for (uint32_t k = 0; k < g->objective_count; k++) {
         const lk_objective *o = &g->objectives[k];
         LK_CHECK(check_objective(g, o, error));
-        for (uint32_t v = 0; v < o->value_count; v++) used |= 1u << o->values[v].network;
+        used |= networks_of(o);
     }
     for (uint32_t n = 0; n < g->network_count; n++) {
         if (used >> n & 1) continue;
@@ -268,7 +274,9 @@ static lk_graph_entries table_entries(const lk_model *m) {
     for (uint32_t k = 0; k < g->objective_count; k++) {
         const lk_objective *o = &g->objectives[k];
         lk_graph_entries sum = {.ops = 4, .tensors = 7};
+        if (takes_two(o)) sum.ops += 2, sum.tensors += 2;
         for (uint32_t v = 0; v < o->value_count; v++) {
+            if (lk_use_is_noise(&o->values[v])) sum.ops++, sum.tensors++;
             if (o->values[v].network >= g->network_count) continue;
             add_network(m, &g->networks[o->values[v].network], &sum);
         }
@@ -381,11 +389,38 @@ static lk_status take_value(lk_builder *b, const lk_use *use, uint32_t input, lk
                    wanted->flat ? " (flat)" : "");
 }
 
+static lk_status build_noise(lk_builder *b, const lk_use *use, uint32_t value) {
+    const uint32_t number = LK_NOISE_OF_OBJECTIVE * b->program->objective + value;
+    uint64_t floats;
+    LK_CHECK(lk_build_check_shape(b, use->name, &use->shape, &floats));
+    if (floats == 0) {
+        return lk_fail(b->error, LK_BAD_CONFIG, "objective %s: value %s: a dimension of it is 0",
+                       objective_of(b)->name, use->name);
+    }
+    b->layer = LK_NONE;
+    lk_op *op = lk_build_op(b, &lk_op_noise, (lk_value){.op = LK_NONE}, use->shape);
+    op->floats = floats;
+    op->noise = lk_noise_of(&use->noise, number);
+    return LK_OK;
+}
+
+static lk_status build_use(lk_builder *b, const lk_use *use, const lk_value *values,
+                           lk_value images) {
+    const lk_network *n = &b->program->spec->model.graph->networks[use->network];
+    for (uint32_t i = 0; i < n->input_count; i++) {
+        const uint32_t from = use->inputs[i];
+        LK_CHECK(take_value(b, use, i, from == LK_IMAGES ? images : *(values - from)));
+    }
+    return lk_build_network(b, n->first_layer, n->layer_count, n->input_count);
+}
+
 static lk_status graph_forward(lk_builder *b) {
     const lk_graph *g = b->program->spec->model.graph;
     const lk_objective *o = objective_of(b);
     LK_CHECK(lk_build_load(b));
     const lk_value images = b->output;
+    // One that reads none takes none: LOAD then makes no tensor.
+    if (!reads_images(o)) b->program->ops[images.op].floats = 0;
     lk_value *values = lk_build_values(b) + table_entries(&b->program->spec->model).values - 1;
     b->params_only = true;
     for (uint32_t n = 0; n < g->network_count; n++) LK_CHECK(make_params(b, &g->networks[n]));
@@ -393,16 +428,12 @@ static lk_status graph_forward(lk_builder *b) {
     // From the end of the table, downwards: the values of layers lie at its start.
     for (uint32_t v = 0; v < o->value_count; v++) {
         const lk_use *use = &o->values[v];
-        const lk_network *n = &g->networks[use->network];
-        for (uint32_t i = 0; i < n->input_count; i++) {
-            const uint32_t from = use->inputs[i];
-            LK_CHECK(take_value(b, use, i, from == LK_IMAGES ? images : *(values - from)));
-        }
         b->value = v + 1;
-        LK_CHECK(lk_build_network(b, n->first_layer, n->layer_count, n->input_count));
+        LK_CHECK(lk_use_is_noise(use) ? build_noise(b, use, v) : build_use(b, use, values, images));
         *(values - v) = b->output;
     }
     b->output = *(values - o->output);
+    if (takes_two(o)) b->target = o->target == LK_IMAGES ? images : *(values - o->target);
     return LK_OK;
 }
 
@@ -436,6 +467,7 @@ static void add_uses(lk_builder *b, uint32_t of, uint32_t param) {
 
 const lk_graph_calls lk_graph_linked = {.place = place_of_step,
                                         .steps_of_batches = steps_of_batches,
+                                        .reads_images = reads_images,
                                         .check = check_graph,
                                         .entries = table_entries,
                                         .forward = graph_forward,

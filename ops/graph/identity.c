@@ -127,6 +127,8 @@ static void add_field(identity *id, const char *name, const lk_setting *k, const
         }
         break;
     case LK_SETTING_CHOICE:
+        if (!constant || *u != k->constant) add_text(id, name, k->choices[*u]);
+        break;
     case LK_SETTING_TEXT:
         lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");
     }
@@ -224,6 +226,17 @@ static void add_loss_keys(identity *id, const char *path, const lk_loss_words *w
     }
 }
 
+static void add_noise(identity *id, const char *path, uint32_t value, const lk_use *use) {
+    const lk_noise_words *words = lk_noise_words_at(use->noise.kind);
+    const lk_shape *s = &use->shape;
+    const uint32_t shape[] = {s->h, s->w, s->c, s->flat};
+    char key[LK_IDENTITY_KEY_BYTES];
+    lk_format(key, sizeof key, "%svalue.%04u.noise", path, value);
+    add_keys(id, key, words->keys, words->key_count, words->name, &use->noise);
+    lk_format(key, sizeof key, "%svalue.%04u.shape", path, value);
+    add_u32s(id, key, LK_COUNT(shape), shape);
+}
+
 static void add_objective(identity *id, const lk_graph *g, uint32_t number) {
     const lk_objective *o = &g->objectives[number];
     char path[40], key[LK_IDENTITY_KEY_BYTES];
@@ -235,10 +248,18 @@ static void add_objective(identity *id, const lk_graph *g, uint32_t number) {
     add_optimizer(id, path, &o->optimizer);
     lk_format(key, sizeof key, "%soutput", path);
     add_number(id, key, o->output, 4);
+    if (lk_objective_loss(o)->inputs > 1) {
+        lk_format(key, sizeof key, "%starget", path);
+        add_number(id, key, o->target, 4);
+    }
     lk_format(key, sizeof key, "%strains", path);
     add_number(id, key, o->trains, 4);
     for (uint32_t v = 0; v < o->value_count; v++) {
         const lk_use *use = &o->values[v];
+        if (lk_use_is_noise(use)) {
+            add_noise(id, path, v, use);
+            continue;
+        }
         lk_format(key, sizeof key, "%svalue.%04u.inputs", path, v);
         add_u32s(id, key, g->networks[use->network].input_count, use->inputs);
         lk_format(key, sizeof key, "%svalue.%04u.network", path, v);
@@ -304,6 +325,7 @@ static void add_model(identity *id, const lk_model *m) {
     const uint32_t input[] = {m->in_h, m->in_w, m->in_c};
     add_number(id, "model.classes", m->classes, 4);
     add_u32s(id, "model.input", 3, input);
+    if (m->input_range == LK_RANGE_SIGNED) add_text(id, "model.input_range", "signed");
     for (uint32_t i = 0; i < m->layer_count; i++) {
         add_layer(id, &m->layers[i], i, before_layer(m, i));
     }

@@ -37,9 +37,13 @@ typedef struct lk_shape {
 
 typedef struct lk_graph lk_graph;  // below
 
+// What the bytes of an image become: 0 .. 1, or -1 .. 1 (ARITHMETIC.md 3).
+typedef enum lk_input_range { LK_RANGE_UNIT, LK_RANGE_SIGNED } lk_input_range;
+
 // A network and what it is trained with; or, with a graph, the layers of several.
 typedef struct lk_model {
     uint32_t in_h, in_w, in_c;  // of one example
+    uint32_t input_range;       // lk_input_range
     uint32_t classes;           // of labels; 0 where the loss takes none
     uint32_t layer_count;
     const lk_layer *layers;
@@ -95,20 +99,25 @@ typedef struct lk_network {
 } lk_network;
 
 // A value of an objective: a network applied to earlier values of it, by their numbers, or to
-// LK_IMAGES.
+// LK_IMAGES; or noise, which takes nothing.
 #define LK_IMAGES UINT32_MAX
 typedef struct lk_use {
     char name[LK_GRAPH_NAME_BYTES];
-    uint32_t network;
+    uint32_t network;  // LK_NONE: noise
     uint32_t inputs[LK_NETWORK_INPUTS_MAX];
+    lk_noise_source noise;
+    lk_shape shape;  // of the noise
 } lk_use;
+
+static inline bool lk_use_is_noise(const lk_use *use) { return use->network == UINT32_MAX; }
 
 typedef struct lk_objective {
     char name[LK_GRAPH_NAME_BYTES];  // in those of its slots, where others train the same network
     uint32_t value_count;
     const lk_use *values;
     uint32_t output;           // the value of the loss
-    const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy; of one input
+    uint32_t target;           // of a loss of two inputs the second: a value, or LK_IMAGES
+    const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy
     lk_loss_options loss_options;
     uint32_t trains;           // bit n: network n
     lk_optimizer optimizer;
@@ -130,6 +139,13 @@ struct lk_graph {
     const lk_schedule_entry *schedule;
     const struct lk_graph_calls *calls;  // &lk_graph_linked
 };
+
+// Steps of a cycle of the schedule.
+static inline uint64_t lk_cycle_steps(const lk_graph *graph) {
+    uint64_t steps = 0;
+    for (uint32_t i = 0; i < graph->schedule_count; i++) steps += graph->schedule[i].steps;
+    return steps;
+}
 
 // What a step is, by arithmetic alone.
 typedef struct lk_step_place {
@@ -164,6 +180,7 @@ typedef struct lk_graph_entries {
 typedef struct lk_graph_calls {
     lk_step_place (*place)(const lk_graph *graph, uint64_t step);
     uint64_t (*steps_of_batches)(const lk_graph *graph, uint64_t batches);
+    bool (*reads_images)(const lk_objective *objective);
     lk_status (*check)(const lk_model *model, lk_error *error);
     lk_graph_entries (*entries)(const lk_model *model);
     lk_status (*forward)(lk_builder *b);  // the forward ops of the objective's values

@@ -10,6 +10,8 @@
 #include "arena/plan.h"
 #include "ops/initializer.h"
 #include "ops/metric.h"
+#include "ops/gan.h"
+#include "ops/noise.h"
 #include "ops/setting.h"
 
 // Every layer, and those of them that may stand as "activation" of another.
@@ -17,7 +19,8 @@
     X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add) X(tanh) X(sigmoid) X(leaky_relu) \
     X(average_pool2d) X(global_average_pool2d) X(dropout)                                 \
     X(reshape) X(concatenate) X(zero_padding2d) X(conv2d_transpose)
-#define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean)
+#define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean) \
+    X(gan_generator) X(gan_discriminator)
 
 enum { LK_LAYER_INPUTS_MAX = 2 };
 
@@ -65,6 +68,7 @@ typedef struct lk_loss_options {
     uint32_t input_count;
     uint32_t inputs[LK_LAYER_INPUTS_MAX];
     float scale;  // mean
+    lk_gan gan;   // gan_generator, gan_discriminator
 } lk_loss_options;
 
 // A loss over outputs of layers, the first of them the prediction: emits its op and the gradient.
@@ -74,6 +78,16 @@ struct lk_loss_type {
     lk_metrics metrics;  // what its op writes of each example, and counts
     lk_status (*build)(lk_builder *b);
 };
+
+// What a configuration says of noise. Fields that a kind does not have are 0.
+typedef struct lk_noise_source {
+    uint32_t kind;       // lk_noise_kind
+    float mean, stddev;  // normal, truncated_normal
+    float low, high;     // uniform
+} lk_noise_source;
+
+// What its op draws, as noise of that number.
+lk_noise lk_noise_of(const lk_noise_source *source, uint32_t number);
 
 #define LK_LAYER_DECLARE(name) extern const lk_layer_type lk_layer_##name;
 LK_LAYER_LIST(LK_LAYER_DECLARE)
@@ -114,6 +128,15 @@ const lk_layer_words *lk_layer_words_at(uint32_t number);
 const lk_layer_words *lk_layer_words_of(const lk_layer_type *type);
 const lk_loss_words *lk_loss_words_at(uint32_t number);
 const lk_loss_words *lk_loss_words_of(const lk_loss_type *type);
+
+// How a configuration writes a kind of noise; NULL past the last one.
+typedef struct lk_noise_words {
+    const char *name;
+    const lk_setting *keys;  // of lk_noise_source; by name, ascending
+    uint32_t key_count;
+    const char *meaning;
+} lk_noise_words;
+const lk_noise_words *lk_noise_words_at(uint32_t kind);
 
 #define LK_LAYER_WORDS(name) extern const lk_layer_words lk_layer_words_##name;
 LK_LAYER_LIST(LK_LAYER_WORDS)

@@ -127,7 +127,7 @@ static lk_status build_mean_squared_error(lk_builder *b) {
     if (b->output.op == b->target.op) {
         return lk_fail(b->error, LK_BAD_CONFIG,
                        "model.loss: both inputs are the same tensor, wanted a prediction and a "
-                       "target; name two layers, or \"input\", in its \"inputs\"");
+                       "target; name two others in its \"inputs\"");
     }
     if (values_of(p) != values_of(t)) {
         return lk_fail(b->error, LK_BAD_CONFIG,

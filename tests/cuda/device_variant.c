@@ -411,7 +411,7 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
 
 // Any op of LK_PLAIN_OP_LIST: its tensors go there, the last of them comes back.
 static uint64_t role_bytes(const lk_lane *l, const lk_op *op, lk_role role) {
-    const uint64_t sums = op->type == &lk_op_mean_squared_error ? 2 : 1;
+    const uint64_t sums = op->type == &lk_op_mean ? 1 : 2;
     if (role == LK_Y && op->type->scope == LK_SCOPE_LOSS) return l->examples * sums * sizeof(float);
     if (role == LK_AUX && op->type->scope == LK_SCOPE_LOSS) return l->examples * sizeof(uint32_t);
     const bool input = role == LK_X || role == LK_DX;
@@ -447,7 +447,7 @@ static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     const bool loss = op->type->scope == LK_SCOPE_LOSS, backward = l->at[LK_DX] && !loss;
     for (uint32_t r = 0; r < LK_ROLES; r++) {
         bool out = backward ? r == LK_DX : r == LK_Y || r == LK_AUX;
-        if (loss) out = r == LK_Y || r == LK_DX;
+        if (loss) out = r == LK_Y || r == LK_DX || r == LK_DX2;
         if (out && l->at[r]) back(l->at[r], there_lane.at[r], role_bytes(l, op, (lk_role)r));
     }
     return end(&s);

@@ -859,7 +859,10 @@ class Run:
     def example(self, index, terms):
         """Forward and backward of one example; appends its terms to those of every parameter."""
         image, label = self.examples[index]
-        values = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
+        if self.config["model"].get("input_range") == "signed":
+            values = [[div(sub(float(b), 127.5), 127.5) for b in image]]
+        else:
+            values = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
         for layer in self.layers:
             x = [values[i] for i in layer.inputs_at]
             values.append(layer.forward(x[0] if len(x) == 1 else x, *self.weights(layer)))
@@ -1122,6 +1125,8 @@ def identity(config, examples, shards):
         ends = struct.pack(f"<{len(shards) - 1}Q", *shards[1:])
         entries["data.shards"] = u32(len(shards) - 1)
         entries["data.shard_ends"] = hashlib.sha256(ends).digest()
+    if "input_range" in model:
+        entries["model.input_range"] = model["input_range"].encode()
     for key, default in defaults_of(o["type"]).items():
         if number_of(o, key) != rounded(Fraction(default)):
             entries["optimizer." + key] = struct.pack("<f", number_of(o, key))
@@ -1146,11 +1151,14 @@ def identity(config, examples, shards):
 
 # --- the nets -------------------------------------------------------------------------------------
 
-def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, **more):
+def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, is_signed=False,
+        **more):
     height, width, channels = shape
     data = {"seed": 5, "count": count, "height": height, "width": width, "channels": channels,
             "classes": 3}
     model = {"input": list(shape), "layers": layers, **({"loss": loss} if loss else {"classes": 3})}
+    if is_signed:
+        model["input_range"] = "signed"
     return dict(name=name, seed=(7 << 32) + 11, global_batch=batch, grain=grain, steps=steps,
                 model=model, optimizer=optimizer,
                 data={"train": {"made_up": data}}, **more)
@@ -1290,6 +1298,9 @@ NETS = [
         [{"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "tanh"},
          {"type": "flatten"}, {"type": "dense", "units": 7, "activation": "sigmoid"}],
         {"type": "sgd", "learning_rate": 0.5}, 6, 4, 11, 3, loss={"type": "mean", "scale": -1.5}),
+    # Bytes from -1 to 1, and a position without an example, which stays zero.
+    net("signed", (3, 3, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.5}, 4, 1, 7, 3, shards=2, is_signed=True),
 ]
 
 # Each optimizer and each rate schedule, on a net of one hidden layer.

@@ -49,6 +49,11 @@ static const lk_network networks[] = {{"body", 0, 2, 1, {{2, 3, 1, false}}},
                                       {"head", 4, 1, 1, {ROW(WIDE)}},
                                       {"other", 5, 2, 1, {ROW(WIDE)}}};
 
+#define USE(NAME, NETWORK, ...)                                     \
+    {                                                               \
+        .name = NAME, .network = NETWORK, .inputs = { __VA_ARGS__ } \
+    }
+
 // The same with `twice` a transposed convolution of one pixel: its kernel is the dense one turned.
 static const lk_layer folded_layers[] = {
     FLAT("body.flatten"),
@@ -71,18 +76,16 @@ static bool folded;
 
 // head(sum(twice(twice(body)), twice(body))): three uses of `twice`, one of them on its own output,
 // two of one value.
-static const lk_use once[] = {
-    {"x", BODY, {LK_IMAGES, 0}}, {"y", TWICE, {0, 0}}, {"logits", HEAD, {1, 0}}};
-static const lk_use two_uses[] = {{"x", BODY, {LK_IMAGES, 0}},
-                                  {"y", TWICE, {0, 0}},
-                                  {"z", TWICE, {1, 0}},
-                                  {"s", SUM, {2, 0}},
-                                  {"logits", HEAD, {3, 0}}};
-static const lk_use three_uses[] = {{"x", BODY, {LK_IMAGES, 0}}, {"y", TWICE, {0, 0}},
-                                    {"z", TWICE, {1, 0}},        {"t", TWICE, {0, 0}},
-                                    {"s", SUM, {2, 3}},          {"logits", OTHER, {4, 0}}};
-static const lk_use other_head[] = {
-    {"x", BODY, {LK_IMAGES, 0}}, {"y", TWICE, {0, 0}}, {"logits", OTHER, {1, 0}}};
+static const lk_use once[] = {USE("x", BODY, LK_IMAGES, 0), USE("y", TWICE, 0, 0),
+                              USE("logits", HEAD, 1, 0)};
+static const lk_use two_uses[] = {USE("x", BODY, LK_IMAGES, 0), USE("y", TWICE, 0, 0),
+                                  USE("z", TWICE, 1, 0), USE("s", SUM, 2, 0),
+                                  USE("logits", HEAD, 3, 0)};
+static const lk_use three_uses[] = {USE("x", BODY, LK_IMAGES, 0), USE("y", TWICE, 0, 0),
+                                    USE("z", TWICE, 1, 0),        USE("t", TWICE, 0, 0),
+                                    USE("s", SUM, 2, 3),          USE("logits", OTHER, 4, 0)};
+static const lk_use other_head[] = {USE("x", BODY, LK_IMAGES, 0), USE("y", TWICE, 0, 0),
+                                    USE("logits", OTHER, 1, 0)};
 
 #define TRAINS(n) (1u << (n))
 #define OBJECTIVE(n, uses, trained, how)                                                        \
@@ -203,7 +206,7 @@ static float *param_at(const built *b, uint32_t i) {
 
 static void steps_belong_to_objectives(void **state) {
     static const lk_loss_type no_labels = {.build = NULL};
-    static const lk_use of_nothing[] = {{"x", TWICE, {0, 0}}};
+    static const lk_use of_nothing[] = {USE("x", TWICE, 0, 0)};
     const lk_objective objectives[] = {
         {.name = "a", .value_count = 3, .values = once},
         {.name = "b", .value_count = 1, .values = of_nothing, .loss = &no_labels},
@@ -414,7 +417,7 @@ static void networks_are_fused_by_themselves(void **state) {
                                      {"b", 2, 2, 1, {ROW(WIDE)}}};
     static const lk_layer list[] = {FLAT("a.flatten"), DENSE("a.dense", WIDE, false),
                                     RELU("b.relu"), DENSE("b.dense", CLASSES, false)};
-    static const lk_use uses[] = {{"x", 0, {LK_IMAGES, 0}}, {"logits", 1, {0, 0}}};
+    static const lk_use uses[] = {USE("x", 0, LK_IMAGES, 0), USE("logits", 1, 0, 0)};
     const lk_objective o[] = {OBJECTIVE("o", uses, 3, SGD(1.0f))};
     const lk_schedule_entry schedule[] = {{0, 1}};
     const lk_graph graph = {2, 1, 1, two, o, schedule, &lk_graph_linked};
@@ -594,7 +597,7 @@ static void the_short_form_is_the_full_form(void **state) {
     static const lk_network one[] = {{"body", 0, 3, 1, {{2, 3, 1, false}}}};
     static const lk_layer plain[] = {FLAT("flatten"), DENSE("a", WIDE, true),
                                      DENSE("c", CLASSES, false)};
-    static const lk_use use[] = {{"logits", 0, {LK_IMAGES, 0}}};
+    static const lk_use use[] = {USE("logits", 0, LK_IMAGES, 0)};
     const lk_objective o[] = {OBJECTIVE("o", use, TRAINS(0), MOMENTUM(0.1f))};
     const lk_schedule_entry schedule[] = {{0, 1}};
     const lk_graph graph = {1, 1, 1, one, o, schedule, &lk_graph_linked};
@@ -612,6 +615,21 @@ static void the_short_form_is_the_full_form(void **state) {
         release(&b);
     }
     assert_string_equal(hash[0], hash[1]);
+}
+
+static void the_target_of_a_loss_is_in_the_identity(void **state) {
+    (void)state;
+    uint8_t identity[3][LK_SHA256_BYTES];
+    for (uint32_t i = 0; i < 3; i++) {
+        lk_objective o[] = {OBJECTIVE("a", two_uses, TRAINS(HEAD), SGD(1.0f)), pair[1]};
+        o[0].loss = &lk_loss_mean_squared_error;
+        o[0].target = i == 2 ? LK_IMAGES : i;
+        const lk_graph graph = graph_of(2, o, 2, pair_schedule);
+        const lk_run_spec spec = spec_of(&graph, 8);
+        lk_run_identity(&spec, identity[i]);
+    }
+    assert_memory_not_equal(identity[0], identity[1], LK_SHA256_BYTES);
+    assert_memory_not_equal(identity[0], identity[2], LK_SHA256_BYTES);
 }
 
 // --- refusals ------------------------------------------------------------------------------------
@@ -637,19 +655,27 @@ static void refused_objective(lk_objective changed, const char *words) {
 
 static void bad_graphs_are_refused(void **state) {
     (void)state;
-    static const lk_use forward[] = {{"x", BODY, {LK_IMAGES, 0}}, {"y", TWICE, {1, 0}}};
-    static const lk_use idle[] = {
-        {"x", BODY, {LK_IMAGES, 0}}, {"y", TWICE, {0, 0}}, {"logits", HEAD, {0, 0}}};
-    static const lk_use shape[] = {
-        {"x", BODY, {LK_IMAGES, 0}}, {"y", HEAD, {0, 0}}, {"logits", HEAD, {1, 0}}};
-    static const lk_use no_network[] = {{"x", 9, {LK_IMAGES, 0}}};
-    static const lk_use well[] = {{"x", BODY, {LK_IMAGES, 0}}, {"logits", HEAD, {0, 0}}};
+    static const lk_use forward[] = {USE("x", BODY, LK_IMAGES, 0), USE("y", TWICE, 1, 0)};
+    static const lk_use idle[] = {USE("x", BODY, LK_IMAGES, 0), USE("y", TWICE, 0, 0),
+                                  USE("logits", HEAD, 0, 0)};
+    static const lk_use shape[] = {USE("x", BODY, LK_IMAGES, 0), USE("y", HEAD, 0, 0),
+                                   USE("logits", HEAD, 1, 0)};
+    static const lk_use no_network[] = {USE("x", 9, LK_IMAGES, 0)};
+    static const lk_use well[] = {USE("x", BODY, LK_IMAGES, 0), USE("logits", HEAD, 0, 0)};
     const uint32_t head = TRAINS(HEAD);
     lk_objective other = OBJECTIVE("a", well, head, SGD(1.0f));
     other.loss = &lk_loss_mean_squared_error;
-    refused_objective(other, "objective a: its loss takes 2 inputs, wanted 1");
-    other.loss = &lk_loss_mean;
-    refused_objective(other, "its loss reports other metrics than that of objective a");
+    other.target = 7;
+    refused_objective(other, "objective a: the second input of its loss is no value of it");
+    other.target = 1;
+    refused_objective(other, "both inputs are the same tensor");
+    static const lk_use even[] = {{.name = "z",
+                                   .network = LK_NONE,
+                                   .noise = {.kind = LK_NOISE_UNIFORM, .low = 1.0f},
+                                   .shape = {1, 1, WIDE, true}},
+                                  USE("logits", HEAD, 0, 0)};
+    refused_objective((lk_objective)OBJECTIVE("a", even, head, SGD(1.0f)),
+                      "objective a: value z: its noise goes from low to a high below it");
     refused_objective((lk_objective)OBJECTIVE("a", forward, TRAINS(BODY), SGD(1.0f)),
                       "objective a: value y: its input 0 is no earlier value");
     refused_objective((lk_objective)OBJECTIVE("a", idle, head, SGD(1.0f)),
@@ -691,6 +717,7 @@ int main(void) {
         cmocka_unit_test(layouts_change_no_bit),
         cmocka_unit_test(programs_share_their_regions),
         cmocka_unit_test(the_short_form_is_the_full_form),
+        cmocka_unit_test(the_target_of_a_loss_is_in_the_identity),
         cmocka_unit_test(bad_graphs_are_refused),
     };
     return cmocka_run_group_tests(tests, make_images, NULL);

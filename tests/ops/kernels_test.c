@@ -515,6 +515,79 @@ static void test_dropout(void **state) {
     check_dropout(2, 129, 0.0f);
 }
 
+// In training, and where nothing is trained; a microbatch that begins anywhere.
+static void check_noise(uint32_t kind, uint32_t examples, uint64_t floats) {
+    const lk_op op = {.type = &lk_op_noise,
+                      .floats = floats,
+                      .layer = LK_NONE,
+                      .noise = {.kind = kind, .number = 259, .offset = 0.25f, .scale = -3.0f}};
+    output y = output_of(examples * floats * sizeof(float));
+    lk_lane lane = {.examples = examples, .first_example = draw() % 5000, .train = draw() % 4 > 0};
+    lane.seed = (uint64_t)draw() << 32 | draw();
+    lane.step = draw() % 2 ? (uint64_t)draw() << 8 : draw();
+    snprintf(shape, sizeof shape, "kind %u: %u of %llu", kind, examples,
+             (unsigned long long)floats);
+    lane.at[LK_Y] = y.want;
+    assert_int_equal(lk_kernel_of(reference, op.type)(&lane, &op), 0);
+    EACH_VARIANT(k) {
+        lane.at[LK_Y] = y.got;
+        assert_int_equal(lk_kernel_of(k, op.type)(&lane, &op), 0);
+        same(&y, k->name, "noise", shape);
+    }
+    output_free(&y);
+}
+
+static void test_noise(void **state) {
+    (void)state;
+    seed = 13;
+    for (uint32_t kind = 0; kind < LK_NOISE_KINDS; kind++) {
+        for (uint64_t floats = 1; floats < 70; floats++) check_noise(kind, draw() % 4, floats);
+        check_noise(kind, 3, 1000);
+        check_noise(kind, 100, 64);
+    }
+}
+
+// Both losses of a GAN; a second input without a gradient; in evaluation none at all.
+static void check_gan(const lk_op_type *type, uint32_t kind, uint32_t examples, uint64_t floats) {
+    const bool two = type == &lk_op_gan_discriminator, wants = draw() % 4 > 0;
+    const uint64_t count = examples * floats;
+    const lk_op op = {.type = type, .floats = floats, .gan = {.kind = kind, .smoothing = 0.25f}};
+    float *x = operand(count), *x2 = operand(count);
+    output y = output_of(examples * 2 * sizeof(float));
+    output dx = output_of(count * sizeof(float)), dx2 = output_of(count * sizeof(float));
+    lk_lane lane = {.examples = examples, .train = true};
+    snprintf(shape, sizeof shape, "kind %u: %u of %llu", kind, examples,
+             (unsigned long long)floats);
+    lane.at[LK_X] = x;
+    lane.at[LK_X2] = two ? x2 : NULL;
+    lane.at[LK_Y] = y.want;
+    lane.at[LK_DX] = dx.want;
+    lane.at[LK_DX2] = two && wants ? dx2.want : NULL;
+    assert_int_equal(lk_kernel_of(reference, type)(&lane, &op), 0);
+    EACH_VARIANT(k) {
+        lane.at[LK_Y] = y.got;
+        lane.at[LK_DX] = dx.got;
+        lane.at[LK_DX2] = two && wants ? dx2.got : NULL;
+        assert_int_equal(lk_kernel_of(k, type)(&lane, &op), 0);
+        same(&y, k->name, type->name, shape);
+        same(&dx, k->name, type->name, shape);
+        if (two && wants) same(&dx2, k->name, type->name, shape);
+    }
+    output_free(&y), output_free(&dx), output_free(&dx2);
+    free(x), free(x2);
+}
+
+static void test_gan(void **state) {
+    (void)state;
+    seed = 14;
+    for (uint32_t kind = 0; kind < LK_GAN_KINDS; kind++) {
+        for (uint64_t floats = 1; floats < 1100; floats = 3 * floats + 1) {
+            check_gan(&lk_op_gan_generator, kind, 1 + draw() % 9, floats);
+            check_gan(&lk_op_gan_discriminator, kind, 1 + draw() % 9, floats);
+        }
+    }
+}
+
 // Slots as they may be: means of squares are not below 0.
 static float *made_slots(const lk_optimizer *o, uint64_t count) {
     lk_slot list[LK_OPTIMIZER_SLOTS_MAX];
@@ -929,6 +1002,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_activations),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_places),
+        cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_gan),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),

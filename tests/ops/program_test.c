@@ -572,11 +572,11 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
     case 21: m->loss = &lk_loss_mean_squared_error; return true;
     case 22:
         m->loss = &lk_loss_mean_squared_error;
-        *wanted = (lk_loss_options){2, {1, 0}, 0};
+        *wanted = (lk_loss_options){.input_count = 2, .inputs = {1, 0}};
         return true;
     case 23:
         m->loss = &lk_loss_mean_squared_error;
-        *wanted = (lk_loss_options){2, {2, 1}, 0};
+        *wanted = (lk_loss_options){.input_count = 2, .inputs = {2, 1}};
         return true;
     case 24: m->loss = &lk_loss_mean, wanted->scale = 1.0f; return true;
     case 25: m->loss = &lk_loss_mean, wanted->scale = -1.0f; return true;

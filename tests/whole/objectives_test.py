@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """objectives_test - runs of several networks and objectives, from a configuration: one digest for
-every cut and every kernel, saved and killed at each place of the schedule; checkpoints, plan,
-config show; refusals.
+every cut and every kernel, saved and killed at each place of the schedule; noise, losses of two
+values, metrics of each objective; checkpoints, plan, config show; refusals.
 
    objectives_test.py PROGRAM WORK_DIR
 """
@@ -46,19 +46,50 @@ MODEL = {
          "trains": ["twice", "other"],
          "optimizer": {"type": "momentum", "learning_rate": 0.1, "nesterov": True}}],
     "schedule": [["first", 2], ["second", 1]]}
+# Three objectives that share networks: of noise alone, of two values, of labels.
+DREAMS = {
+    "input": [10, 10, 1], "classes": 10, "input_range": "signed",
+    "networks": [
+        {"name": "maker", "inputs": [[7]], "layers": [
+            {"type": "dense", "units": 24, "use_bias": False, "activation": "leaky_relu"},
+            {"type": "dense", "units": 100, "activation": "tanh"}]},
+        {"name": "flat", "layers": [{"type": "flatten"}]},
+        {"name": "coder", "inputs": [[100]], "layers": [
+            {"type": "dense", "units": 20, "activation": "relu"}, {"type": "dense", "units": 8}]},
+        {"name": "head", "inputs": [[8]], "layers": [{"type": "dense", "units": 10}]}],
+    "objectives": [
+        {"name": "dream", "values": [
+            {"name": "z", "noise": {"type": "truncated_normal", "shape": [7]}},
+            {"name": "made", "network": "maker"}, {"name": "code", "network": "coder"}],
+         "trains": ["maker"], "loss": {"type": "mean", "scale": -1},
+         "optimizer": {"type": "sgd", "learning_rate": 0.1}},
+        {"name": "match", "values": [
+            {"name": "x", "network": "flat"}, {"name": "a", "network": "coder"},
+            {"name": "z", "noise": {"type": "uniform", "shape": [7], "low": -1}},
+            {"name": "made", "network": "maker"}, {"name": "b", "network": "coder"}],
+         "trains": ["coder", "maker"],
+         "loss": {"type": "mean_squared_error", "inputs": ["b", "a"]},
+         "optimizer": {"type": "momentum", "learning_rate": 0.05}},
+        {"name": "label", "values": [
+            {"name": "x", "network": "flat"}, {"name": "a", "network": "coder"},
+            {"name": "logits", "network": "head"}],
+         "trains": ["coder", "head"],
+         "optimizer": {"type": "adam_keras", "learning_rate": 0.01}}],
+    "schedule": [["dream", 4], ["match", 1], ["label", 2]]}
 TEST = {"made_up": {"count": 100, "first": 1000, "height": 10, "width": 10}}
 STEPS = 25  # of batches of 64: an epoch of 280 has five, the last with 24 examples
 
 
 def configuration(t, name="two.json", model=None, **more):
-    t.write(name, {"model": model or MODEL, "global_batch": 64, "grain": 8, "steps": STEPS,
-                   "data.train.made_up.count": 280, "data.test": TEST, **more}, ["optimizer"])
-    return name
+    keys = {"model": model or MODEL, "global_batch": 64, "grain": 8, "steps": STEPS,
+            "data.train.made_up.count": 280, "data.test": TEST, **more}
+    unsaid = [key for key in keys if keys[key] is None]
+    return t.write(name, keys, ["optimizer", *unsaid])
 
 
-def changed(path, new):
+def changed(path, new, of=None):
     """MODEL with one value changed: "objectives.0.trains"; None takes it out."""
-    model = copy.deepcopy(MODEL)
+    model = copy.deepcopy(of or MODEL)
     at, keys = model, [int(key) if key.isdigit() else key for key in path.split(".")]
     for key in keys[:-1]:
         at = at[key]
@@ -94,11 +125,21 @@ def cuts(t, golden):
         t.check(found == golden, f"{replicas} replicas, {kernel}", found, golden)
     found = train(t, "two.json", "cut", "--set", "layout.overlay=false")
     t.check(found == golden, "no overlay", found, golden)
-    for replicas in ("1", "2"):
-        _, lines, _ = t.expect(0, "launch", "--workers", "2", "--replicas", replicas, "train",
-                               "two.json", "--run-dir", "workers", "--fresh", "--quiet")
+    workers(t, "two.json", golden)
+
+
+EARLY = ["--set", "layout.overlap=on", "--set", "layout.exchange_floats=1"]
+
+
+def workers(t, config, golden):
+    for count, replicas, collective, more in (
+            (2, 1, "window", []), (2, 2, "window", []), (2, 2, "messages", []),
+            (3, 1, "messages", EARLY)):
+        _, lines, _ = t.expect(
+            0, "launch", "--workers", str(count), "--replicas", str(replicas), "train", config,
+            "--run-dir", "workers", "--fresh", "--quiet", "--collective", collective, *more)
         found = result([line.partition("] ")[2] for line in lines])
-        t.check(found == golden, f"two workers of {replicas}", found, golden)
+        t.check(found == golden, f"{count} workers of {replicas}, {collective}", found, golden)
 
 
 def schedule_decides(t, golden):
@@ -136,6 +177,82 @@ def one_is_the_short_form(t):
                                   "trains": ["n"], "optimizer": optimizer}]},
         "steps": 9}, ["optimizer"])
     t.check(train(t, short, "short") == train(t, full, "full"), "the short form's bits")
+
+
+# --- noise, two values, metrics ------------------------------------------------------------------
+
+def dreams(t):
+    config = configuration(t, "dreams.json", DREAMS, steps=None, cycles=6, log_every_steps=10)
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "dreams", "--replicas", "1",
+                           "--kernels", "reference")
+    golden = result(lines)
+    t.check("a cycle: 7 steps (dream 4, match 1, label 2); it reads 3 batches of images and draws "
+            "noise 5 times" in lines, "the cycle", lines)
+    t.check("length: 42 steps, of 6 cycles" in lines, "cycles are a length", lines)
+    for n, (replicas, kernel) in enumerate(itertools.product((2, 3, 8), ("portable", "auto"))):
+        found = train(t, config, "cut", "--replicas", str(replicas), "--kernels", kernel,
+                      "--set", f"layout.wave_examples={(64, 16, 8)[n % 3]}",
+                      "--set", f"layout.fuse={('true', 'false')[n % 2]}",
+                      "--set", f"layout.guards={('false', 'true')[n % 2]}")
+        t.check(found == golden, f"dreams, {replicas} replicas, {kernel}", found, golden)
+    workers(t, config, golden)
+    for cycles in (1, 3):
+        train(t, config, "stop", "--set", f"cycles={cycles}", "--set", f"steps={cycles * 7 - 2}")
+        _, lines, _ = t.expect(0, "train", config, "--run-dir", "stop", "--resume", "--quiet")
+        t.check(result(lines) == golden, f"resumed in cycle {cycles}", result(lines), golden)
+    return config
+
+
+def logged(run):
+    with open(run + "/metrics.jsonl", encoding="utf-8") as f:
+        return [json.loads(line) for line in f]
+
+
+def metrics_of_each(t):
+    """The last steps of all objectives in the cycles of steps 1, 10, 20, 30, 40; the last one."""
+    wanted = [(1, "dream", 1)] + [
+        (7 * (cycle - 1) + at, name, cycle) for cycle in (2, 3, 5, 6)
+        for at, name in ((4, "dream"), (5, "match"), (7, "label"))]
+    lines, resumed_lines = logged("dreams"), logged("stop")
+    found = [(line["step"], line["train"]["objective"], line["train"]["cycle"])
+             for line in lines if "train" in line]
+    t.check(found == wanted, "logged steps", found, wanted)
+    names = {"dream": {"loss"}, "match": {"loss", "mean_absolute_error"},
+             "label": {"loss", "correct"}}
+    for line in lines[:-1]:
+        keys = set(line["train"]) - {"objective", "cycle", "examples"}
+        t.check(keys == names[line["train"]["objective"]], "metrics by name", line)
+    t.check(lines[-1]["test"]["objective"] == "match" and "cycle" not in lines[-1]["test"],
+            "the test set, by the first objective that reads images", lines[-1])
+    t.check(resumed_lines[-4:] == lines[-4:], "the same lines after a stop", resumed_lines[-4:])
+
+
+def noise_decides(t, config):
+    noise = "objectives.0.values.0.noise"
+    for new, same in (({"type": "truncated_normal", "shape": [7], "stddev": 1.0}, True),
+                      ({"type": "normal", "shape": [7]}, False),
+                      ({"type": "truncated_normal", "shape": [7], "mean": 0.5}, False)):
+        other = configuration(t, "other.json", changed(noise, new, DREAMS), steps=None, cycles=6)
+        t.check((identity(t, other) == identity(t, config)) == same, f"identity of {new}")
+        t.check((train(t, other, "other") == result_of("dreams")) == same, f"bits of {new}")
+    _, lines, _ = t.expect(0, "config", "show", config)
+    with open("shown.json", "w", encoding="utf-8") as f:
+        f.write("\n".join(lines))
+    shown_noise = json.loads("\n".join(lines))["model"]["objectives"][1]["values"][2]["noise"]
+    t.check(shown_noise == {"type": "uniform", "shape": [7], "low": -1.0, "high": 1.0},
+            "defaults of noise", shown_noise)
+    t.check(identity(t, "shown.json") == identity(t, config), "what is shown is the same run")
+    longer = configuration(t, "other.json", DREAMS, steps=None, cycles=7)
+    t.check(identity(t, longer) == identity(t, config), "the length is not in the identity")
+    other = configuration(t, "other.json", {**DREAMS, "input_range": "unit"}, steps=None, cycles=6)
+    t.check(identity(t, other) != identity(t, config), "the input range is in the identity")
+
+
+def result_of(run):
+    newest = sorted(os.listdir(run + "/checkpoints"))[-1]
+    with open(f"{run}/checkpoints/{newest}", "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    return header["__metadata__"]["digest"], header["__metadata__"]["state_hash"]
 
 
 # --- saved and resumed ---------------------------------------------------------------------------
@@ -246,6 +363,22 @@ REFUSED = [
 ]
 
 
+NOISE = {"type": "normal", "shape": [7]}
+REFUSED_DREAMS = [
+    ("objectives.0.values.0", {"name": "z"}, 'wanted the name of one, or "noise"'),
+    ("objectives.0.values.0", {"name": "z", "noise": NOISE, "network": "maker"}, "takes nothing"),
+    ("objectives.0.values.0.noise", {"type": "normal"}, "shape"),
+    ("objectives.0.values.0.noise.type", "pink",
+     'wanted one of "normal", "truncated_normal", "uniform"'),
+    ("objectives.0.values.0.noise.stddev", 1e7, "stddev"),
+    ("objectives.0.values.0.noise.shape", [8], "network maker gets 1 x 1 x 8 (flat)"),
+    ("objectives.1.values.2.noise.low", 2, "from low to a high below it"),
+    ("objectives.1.loss.inputs", ["b"], "wanted an array of exactly 2"),
+    ("objectives.1.loss.inputs", ["b", "c"], "there is no value of that name; wanted one of: x,"),
+    ("objectives.1.loss.inputs", ["b", "images"], "value a is of no use to the loss"),
+]
+
+
 def refusals(t):
     for path, new, words in REFUSED:
         name = configuration(t, "bad.json", changed(path, new))
@@ -260,12 +393,25 @@ def refusals(t):
     _, _, error = t.expect(78, "embed", "two.json", "--to", "run.c")
     t.check("one network and one objective" in error and not os.path.exists("run.c"), "embed",
             error)
-    _, _, error = t.expect(69, "plan", "two.json", "--workers", "2")
-    t.check("workers of one machine" in error, "workers that share no memory", error)
+    t.expect(0, "plan", "two.json", "--workers", "2")
+    for path, new, words in REFUSED_DREAMS:
+        name = configuration(t, "bad.json", changed(path, new, DREAMS), steps=None, cycles=6)
+        _, _, error = t.expect(78, "plan", name)
+        t.check(words in error and error.count("\n") == 1, path, error)
+    name = t.write("bad.json", {"cycles": 3})
+    _, _, error = t.expect(78, "plan", name)
+    t.check("whose schedule it counts" in error, "cycles of nothing", error)
+    blind = {**DREAMS, "objectives": DREAMS["objectives"][:1], "schedule": [["dream", 1]],
+             "networks": [DREAMS["networks"][0], DREAMS["networks"][2]]}
+    _, _, error = t.expect(78, "plan", configuration(t, "bad.json", blind, steps=None, epochs=2))
+    t.check("no objective reads images" in error, "epochs of nothing", error)
+    lines = t.expect(0, "train", configuration(t, "blind.json", blind), "--run-dir", "blind")[1]
+    t.check("global batch 64 = 8 grains of 8; no objective reads images" in lines, "blind", lines)
 
 
 def main():
     t = Test()
+    os.environ["UCX_TLS"] = "tcp,self"  # of messages on one machine
     configuration(t)
     golden = train(t, "two.json", "golden", "--replicas", "1", "--kernels", "reference")
     cuts(t, golden)
@@ -273,6 +419,9 @@ def main():
     one_is_the_short_form(t)
     resumed(t, golden)
     checkpoint_names(t)
+    config = dreams(t)
+    metrics_of_each(t)
+    noise_decides(t, config)
     shown(t)
     refusals(t)
     t.finish()
