@@ -80,7 +80,8 @@ static void visit(void *context, const char *name) {
     folder *f = context;
     const size_t letters = strlen(name);
     if (name[0] == '.' || f->error->status != LK_OK) return;
-    if (letters < 4 || (strcmp(name + letters - 4, ".png") && strcmp(name + letters - 4, ".PNG"))) {
+    if (letters < 4 || (strcmp(name + letters - 4, ".png") != 0 &&
+                        strcmp(name + letters - 4, ".PNG") != 0)) {
         lk_fail(f->error, LK_BAD_DATA, "%s: found \"%s\", wanted PNG files alone", f->path, name);
         return;
     }
