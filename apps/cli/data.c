@@ -7,6 +7,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/cli/tools.h"
+#include "apps/run/data_sets.h"
 #include "io/data_cache.h"
 #include "io/dataset.h"
 #include "io/gunzip.h"
@@ -62,13 +63,9 @@ static void describe_source(source_options *o, lk_argument out[SOURCE_OPTIONS]) 
 // A file of --directory: plain, or .gz.
 static lk_status part_file(char out[LK_PATH_BYTES], const char *directory, const char *part,
                            const char *name, lk_error *error) {
-    static const char *const endings[] = {"", ".gz"};
     char file[64];
-    for (uint32_t i = 0; i < LK_COUNT(endings); i++) {
-        snprintf(file, sizeof file, "%s-%s%s", part, name, endings[i]);
-        LK_CHECK(lk_path_join(out, directory, "/", file, error));
-        if (access(out, F_OK) == 0) return LK_OK;
-    }
+    snprintf(file, sizeof file, "%s-%s", part, name);
+    if (lk_data_set_file(directory, file, out)) return LK_OK;
     return lk_fail(error, LK_NO_INPUT, "%s/%s-%s: neither this file nor its .gz is there",
                    directory, part, name);
 }

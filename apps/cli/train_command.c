@@ -520,7 +520,9 @@ static lk_status leave(display *d, lk_trainer *t, lk_status status, lk_error *er
     lk_service_stopping();
     lk_text_clear(&d->out);
     if (status != LK_OK && !lk_is_stop(status)) say_failure(d, status, error);
-    status = lk_train_close(t, status, error);
+    const lk_status closed = lk_train_close(t, status, error);
+    if (status == LK_OK && closed != LK_OK) say_failure(d, closed, error);
+    status = closed;
     if (status == LK_OK) status = lk_text_check(&d->out, "standard output", error);
     if (status == LK_OK) status = lk_text_check(&d->own, "standard output", error);
     lk_train_hush(t, status, error);

@@ -79,11 +79,7 @@ static lk_status load_document(lk_config *c, const lk_config_options *options, l
 // The four IDX files of a directory, plain or .gz.
 static lk_status standard_file(char out[LK_CONFIG_PATH_BYTES], const char *directory,
                                const char *name, lk_error *error) {
-    static const char *const endings[] = {"", ".gz"};
-    for (uint32_t i = 0; i < LK_COUNT(endings); i++) {
-        int n = snprintf(out, LK_CONFIG_PATH_BYTES, "%s/%s%s", directory, name, endings[i]);
-        if (n > 0 && n < LK_CONFIG_PATH_BYTES && access(out, F_OK) == 0) return LK_OK;
-    }
+    if (lk_data_set_file(directory, name, out)) return LK_OK;
     return lk_fail(
         error, LK_NO_INPUT,
         "%s/%s: neither this file nor its .gz is there; get the data with: lockstep data fetch "
@@ -115,18 +111,8 @@ static lk_status standard_directory(lk_config *c, const char *directory, lk_erro
 static lk_status named_set(lk_config *c, const char *name, lk_error *error) {
     char directory[LK_CONFIG_PATH_BYTES];
     lk_error ignored = {.status = LK_OK};
-    const char *data = getenv("LOCKSTEP_DATA"), *cache = getenv("XDG_CACHE_HOME"),
-               *home = getenv("HOME");
-    for (uint32_t place = 0; place < 3; place++) {
-        if (place == 0) snprintf(directory, sizeof directory, "%s/%s", data ? data : "", name);
-        if (place == 1 && cache && *cache) {
-            snprintf(directory, sizeof directory, "%s/lockstep/data/%s", cache, name);
-        } else if (place == 1) {
-            snprintf(directory, sizeof directory, "%s/.cache/lockstep/data/%s", home ? home : "",
-                     name);
-        }
-        if (place == 2) snprintf(directory, sizeof directory, "/usr/share/datasets/%s", name);
-        if (place == 0 && !(data && *data)) continue;
+    for (uint32_t place = 0; place < LK_DATA_SET_PLACES; place++) {
+        if (!lk_data_set_place(place, name, directory)) continue;
         // One that has not all of it is passed over, as lockstep data fetch does.
         if (standard_directory(c, directory, &ignored) == LK_OK) return LK_OK;
         ignored.status = LK_OK;

@@ -67,12 +67,21 @@ static bool system_place(const char *name, char out[LK_PATH_BYTES]) {
     return snprintf(out, LK_PATH_BYTES, "/usr/share/datasets/%s", name) < LK_PATH_BYTES;
 }
 
+bool lk_data_set_place(uint32_t place, const char *name, char directory[LK_PATH_BYTES]) {
+    static bool (*const places[LK_DATA_SET_PLACES])(const char *, char *) = {own_place, cache_place,
+                                                                             system_place};
+    return places[place](name, directory);
+}
+
 bool lk_data_set_home(const char *name, char directory[LK_PATH_BYTES]) {
     return own_place(name, directory) || cache_place(name, directory);
 }
 
 bool lk_data_set_find(const char *name, char directory[LK_PATH_BYTES]) {
-    return (own_place(name, directory) && lk_data_set_is_whole(directory)) ||
-           (cache_place(name, directory) && lk_data_set_is_whole(directory)) ||
-           (system_place(name, directory) && lk_data_set_is_whole(directory));
+    for (uint32_t place = 0; place < LK_DATA_SET_PLACES; place++) {
+        if (lk_data_set_place(place, name, directory) && lk_data_set_is_whole(directory)) {
+            return true;
+        }
+    }
+    return false;
 }

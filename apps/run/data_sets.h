@@ -4,7 +4,7 @@
 
 #include "io/file_ops.h"
 
-enum { LK_DATA_SET_FILES = 4, LK_DATA_SET_HOSTS = 2 };
+enum { LK_DATA_SET_FILES = 4, LK_DATA_SET_HOSTS = 2, LK_DATA_SET_PLACES = 3 };
 
 // A set is known by the SHA-256 of its unpacked files.
 typedef struct lk_data_set {
@@ -25,9 +25,10 @@ bool lk_data_set_home(const char *name, char directory[LK_PATH_BYTES]);
 bool lk_data_set_is_whole(const char *directory);
 bool lk_data_set_file(const char *directory, const char *name, char path[LK_PATH_BYTES]);
 
-// Where a set of that name lies on this machine (all four files, plain or .gz), in the order in
-// which a configuration looks: $LOCKSTEP_DATA, the user's cache, the system's data sets. False:
-// nowhere.
+// Where a set of that name may lie, in the order in which everybody looks: $LOCKSTEP_DATA, the
+// user's cache, the system's data sets. False: there is no such place here.
+bool lk_data_set_place(uint32_t place, const char *name, char directory[LK_PATH_BYTES]);
+// The first of them that has all four files, plain or .gz. False: none.
 bool lk_data_set_find(const char *name, char directory[LK_PATH_BYTES]);
 
 #endif

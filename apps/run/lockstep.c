@@ -308,6 +308,12 @@ static lk_status save(lockstep_run *r, const char *directory, lk_error *error) {
     if (made < 0 && made != -EEXIST) {
         return lk_file_fail(error, LK_IO_ERROR, directory, "make the directory", made);
     }
+    if (made == 0) {  // a power cut must not lose it with the checkpoint in it
+        char parent[LK_PATH_BYTES];
+        lk_path_parent(parent, directory);
+        const int synced = lk_file_ops_posix.sync_directory(NULL, parent);
+        if (synced < 0) return lk_file_fail(error, LK_IO_ERROR, parent, "sync it", synced);
+    }
     r->run.arena.phase = "checkpoint";
     LK_CHECK(lk_run_check_data(&r->run, error));
     LK_CHECK(lk_saver_look(&r->saver, r->done, error));
