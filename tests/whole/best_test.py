@@ -73,7 +73,8 @@ def stops(t, history):
         _, more, _ = t.expect(0, "train", config, "--run-dir", name, "--resume", *options)
         t.check(result(more) == result(lines) and evaluations(name) == found, "it is over")
         for more in (["--replicas", "3"], ["--kernels", "portable", "--replicas", "1"]):
-            _, other, _ = t.expect(0, "train", config, "--run-dir", name, "--fresh", *options, *more)
+            _, other, _ = t.expect(0, "train", config, "--run-dir", name, "--fresh", *options,
+                                   *more)
             t.check(result(other) == result(lines), "another layout", more)
         yield name, options, result(lines), wanted
 
