@@ -46,7 +46,7 @@ def end_of(history, metric, patience):
 def stops(t, history):
     """The longer run says where each shorter one ends."""
     config = "config.json"
-    for metric, patience in (("loss", 2), ("accuracy", 3), ("loss", 6)):
+    for metric, patience in (("loss", 2), ("accuracy", 3)):
         wanted, best = end_of(history, metric, patience)
         if not t.check(wanted and wanted < 400, "the test has a place to end", metric, patience):
             continue
