@@ -81,13 +81,14 @@ def stops(t, history):
 
 def workers(t, name, options, wanted, step):
     for collective in ("window", "messages"):
-        for first in (step, 2 * EVERY):  # whole, or cut and gone on from
-            for part in (["--set", f"steps={first}"], ["--resume"])[first == step and 1 or 0:]:
-                more = options + (["--fresh"] if first == step else part)
+        for first in (step, step - 1):  # whole; or cut, where only the logs know what was before
+            parts = [["--set", f"steps={first}"], ["--resume"]] if first < step else [["--fresh"]]
+            for part in parts:
                 port = free_port()
                 ends = finish([start(t, tf_config(2, r, port), "train", "config.json", "--run-dir",
                                      f"{name}-{collective}-{first}", "--replicas", "1",
-                                     "--collective", collective, *more) for r in range(2)])
+                                     "--collective", collective, *options, *part)
+                               for r in range(2)])
                 if ends[0][0] == 69 and "has no MPI" in ends[0][2]:
                     return print("this build has no MPI")
                 t.check([e[0] for e in ends] == [0, 0], collective, first, part, ends)
