@@ -185,6 +185,8 @@ typedef struct retention {
     uint64_t count;    // checkpoints seen
     uint64_t victim;   // the first to go
     bool has_victim;
+    bool spares;       // that of step `spared` neither counts nor goes
+    uint64_t spared;
 } retention;
 
 // The order of removal: steps beyond the one just saved, which the run passed over as damaged or
@@ -198,6 +200,7 @@ static void visit_for_retention(void *context, const char *name) {
     retention *r = context;
     uint64_t step;
     if (!lk_checkpoint_step_of(name, &step)) return;
+    if (r->spares && step == r->spared && step != r->newest) return;
     r->count++;
     if (step == r->newest) return;
     if (!r->has_victim || goes_first(step, r->victim, r->newest)) r->victim = step;
@@ -208,7 +211,7 @@ static lk_status remove_oldest(const lk_file_ops *ops, const lk_checkpoint_job *
                                lk_error *error) {
     if (job->keep_max == 0) return LK_OK;
     for (;;) {
-        retention r = {.newest = job->step};
+        retention r = {.newest = job->step, .spares = job->spares, .spared = job->spared};
         int listed = ops->list(ops->context, job->directory, visit_for_retention, &r);
         if (listed < 0) {
             return lk_file_fail(error, LK_IO_ERROR, job->directory, "list the directory", listed);

@@ -58,6 +58,8 @@ typedef struct lk_checkpoint_job {
     const lk_safetensors_tensor *tensors;  // parameters and slots; must not change during a save
     size_t tensor_count;
     unsigned keep_max;                     // checkpoints to keep, 0 = all
+    bool spares;                           // that of step `spared` stays beside them
+    uint64_t spared;
     void *buffer;                          // scratch of at least lk_checkpoint_measure's bytes
     size_t buffer_bytes;
     bool durable;                          // out: the new checkpoint is whole and will stay

@@ -225,7 +225,7 @@ static lk_status time_ops(lk_report_run *r, lk_run *run, lk_error *error) {
         if (s > 1 && lk_seconds() - begin > measured_seconds) break;
         (void)lk_run_step(run, r->step + s);
     }
-    lk_trace_means(t, seconds);
+    r->ops_step_us = 1e6 * lk_trace_means(t, seconds);
     for (uint32_t i = 0; i < kinds; i++) {
         if (!(seconds[i] > 0)) continue;
         lk_report_op *op = &r->ops[r->op_count++];

@@ -47,6 +47,7 @@ typedef struct lk_report_run {
     // Of a step on this machine, op by op: heap; ops_of_steps 0: not measured.
     lk_report_op *ops;
     uint32_t op_count, ops_of_steps, ops_replicas;
+    double ops_step_us;
     char ops_kernels[32];
     // By the newest checkpoint, of the whole test set; examples 0: `why_not`.
     uint64_t examples, correct;

@@ -285,11 +285,9 @@ static void put_phases(lk_markup *m, const lk_report_run *r) {
 
 // The table below the one of the run: of this machine.
 static void put_ops(lk_markup *m, const lk_report_run *r) {
-    double all = 0, most = 0;
-    for (uint32_t i = 0; i < r->op_count; i++) {
-        all += r->ops[i].us;
-        most = LK_MAX(most, r->ops[i].us);
-    }
+    const double all = r->ops_step_us;
+    double most = 0;
+    for (uint32_t i = 0; i < r->op_count; i++) most = LK_MAX(most, r->ops[i].us);
     if (r->ops_of_steps == 0 || !(all > 0)) return;
     lk_put(m,
            "<h2>A step, op by op</h2>\n<p class=\"note\">%.1f us, the mean of %u steps that this "

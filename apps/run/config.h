@@ -84,6 +84,11 @@ typedef struct lk_config {
     uint32_t keep_max;
     bool stop_on_failed_save;  // checkpoint.on_error
     lk_on_start on_start;
+    struct {
+        char metric[32];    // empty: the run goes on to its end
+        uint64_t patience;  // evaluations
+    } early;                // early_stopping (apps/run/best.h)
+    char checkpoint_best[32];  // checkpoint.best: a metric, or empty
 } lk_config;
 
 // What the command line adds to a document.

@@ -177,6 +177,8 @@ static const lk_key checkpoint[] = {
                .meaning = "saves after so many seconds; 0: not by time"}},
     {.value = {VALUE(U32, "keep_max", lk_config, keep_max), .zero = true, .most = UINT32_MAX,
                .constant = 5, .meaning = "how many checkpoints stay; 0: all"}},
+    {.value = {TEXT("best", lk_config, checkpoint_best), .chosen = "none",
+               .meaning = "a metric: the checkpoint of its best evaluation is saved, and stays"}},
     {.value = {CHOICE("on_error", lk_config, said.on_error, errors),
                .meaning = "after a save that failed"}},
     {.value = {VALUE(U64, "hot_steps", lk_config, hot_steps), .zero = true, .most = MANY,
@@ -191,6 +193,13 @@ static const lk_key init[] = {
                .meaning = "OTHER=MINE,.. where it calls layers otherwise; --init-map"}},
     {.value = {TEXT("skip", lk_config, init.skip), .chosen = "none",
                .meaning = "layers that are initialized all the same; --init-skip"}},
+};
+
+static const lk_key early[] = {
+    {.value = {TEXT("metric", lk_config, early.metric), .chosen = "none",
+               .meaning = "a metric of the evaluations: loss, accuracy, .."}},
+    {.value = {VALUE(U64, "patience", lk_config, early.patience), .most = MANY, .constant = 3,
+               .meaning = "evaluations in turn without a better one, after which it ends"}},
 };
 
 static const lk_key events[] = {
@@ -227,7 +236,6 @@ static const lk_key root[] = {
      OBJECT(data),
      .shown = true,
      .rules = DATA_RULES},
-    {.value = {.name = "init", .meaning = "weights that the run begins with"}, OBJECT(init)},
     {.value = {VALUE(U64, "seed", lk_config, spec.seed), .zero = true, .most = INT64_MAX,
                .constant = 1, .meaning = "of initial weights and order of examples; --seed"}},
     {.value = {CHOICE("arithmetic", lk_config, said.arithmetic, arithmetics),
@@ -275,6 +283,10 @@ static const lk_key root[] = {
      OBJECT(checkpoint),
      .free = true,
      .shown = true},
+    {.value = {.name = "early_stopping", .meaning = "ends the run where it gets no better"},
+     OBJECT(early),
+     .free = true,
+     .shown = true},
     {.value = {.name = "events", .meaning = "files for TensorBoard in the run directory"},
      OBJECT(events),
      .free = true,
@@ -283,6 +295,7 @@ static const lk_key root[] = {
      OBJECT(trace),
      .free = true,
      .shown = true},
+    {.value = {.name = "init", .meaning = "weights that the run begins with"}, OBJECT(init)},
     {.value = {CHOICE("on_start", lk_config, on_start, starts),
                .meaning = "what may be in the run directory: nothing, this run, either"},
      .free = true},

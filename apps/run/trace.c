@@ -184,10 +184,12 @@ static uint64_t records_end(const lk_trace *t, uint32_t number, uint32_t lane) {
     return t->first[(uint64_t)(number + 1) * t->lane_count + lane];
 }
 
-void lk_trace_means(const lk_trace *t, double *seconds) {
+double lk_trace_means(const lk_trace *t, double *seconds) {
+    double step = 0;
     const uint32_t kinds = t->run->program.op_count + LK_LAPS;
     memset(seconds, 0, kinds * sizeof *seconds);
     for (uint32_t n = 0; n < t->steps_used; n++) {
+        step += (t->steps[n].end - t->steps[n].begin) / t->steps_used;
         for (uint32_t i = 0; i < t->lane_count; i++) {
             double begin = t->steps[n].begin;
             uint64_t at = t->first[(uint64_t)n * t->lane_count + i];
@@ -198,6 +200,7 @@ void lk_trace_means(const lk_trace *t, double *seconds) {
             }
         }
     }
+    return step;
 }
 
 // --- the file ------------------------------------------------------------------------------------

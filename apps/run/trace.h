@@ -69,10 +69,10 @@ void lk_trace_drive(lk_trace *trace, lk_driver *driver);
 void lk_trace_name(const lk_trace *trace, uint32_t what, char out[LK_TRACE_NAME_BYTES],
                    const char **phase);
 // The mean over the steps that were traced, and over the lanes, of what each op and lap took: they
-// add up to the mean time of a step.
+// add up to the mean time of a step, which it returns.
 //
 // seconds   (op_count + LK_LAPS) by their numbers
-void lk_trace_means(const lk_trace *trace, double *seconds);
+double lk_trace_means(const lk_trace *trace, double *seconds);
 
 // Writes the file once all its steps are done, or with `over` those that are.
 lk_status lk_trace_write(lk_trace *trace, bool over, lk_error *error);

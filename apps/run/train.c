@@ -281,6 +281,27 @@ static void allow_for_evaluation(const lk_trainer *t, double trained) {
     lk_mpi_allow(2 * step * of_step);
 }
 
+// What the leader saves stays, if it is the best; and where nothing got better for long, this step
+// was the last.
+static void use_best(lk_trainer *t) {
+    const lk_best *stays = &t->best[LK_BEST_STAYS];
+    t->saver.job.spares = stays->any;
+    t->saver.job.spared = stays->step;
+    if (lk_best_is_exhausted(&t->best[LK_BEST_STOPS])) t->total = t->done;
+}
+
+static void note_best(lk_trainer *t, const lk_step_result *result) {
+    char text[96];
+    const lk_best *stops = &t->best[LK_BEST_STOPS];
+    const bool goes_on = t->done < t->total;
+    lk_best_note(t->run, t->best, t->done, result);
+    use_best(t);
+    if (!goes_on || t->done < t->total) return;
+    lk_best_text(t->run, stops, text);
+    lk_say_line(&t->calls.say, "early stopping after step %llu: %llu evaluations since %s",
+                (unsigned long long)t->done, (unsigned long long)stops->since, text);
+}
+
 static lk_status evaluate(lk_trainer *t, lk_step_result *result, lk_error *error) {
     double begin = lk_seconds(), trained = begin - t->start - t->evaluating;
     t->run->arena.phase = "evaluation";
@@ -295,7 +316,12 @@ static lk_status evaluate(lk_trainer *t, lk_step_result *result, lk_error *error
     t->evaluating += lk_seconds() - begin;
     tell_progress(t, NULL);
     const bool again = t->evaluated && t->done == t->first;
-    if (!again) LK_CHECK(log_metrics(t, "test", result, error));
+    if (!again) {
+        LK_CHECK(log_metrics(t, "test", result, error));
+        note_best(t, result);
+    }
+    t->tested = *result;
+    t->tested_at = t->done;
     tell_result(t, LK_TRAIN_EVALUATION, result, 0, trained);
     return LK_OK;
 }
@@ -322,10 +348,10 @@ static lk_status keep_hot(lk_trainer *t, bool tested, lk_error *error) {
 static lk_status catch_up(lk_trainer *t, lk_error *error) {
     if (!t->from.found || !(t->from.word & LK_HOT_EVALUATION_OWED)) return LK_OK;
     lk_step_result ignored;
-    const bool writes = step_says_save(t, t->done);
-    t->run->exchange.writes_checkpoint = t->leads && writes;
+    const bool writes = step_says_save(t, t->done), may = t->best[LK_BEST_STAYS].wanted;
+    t->run->exchange.writes_checkpoint = t->leads && (writes || may);
     if (evaluates(t)) LK_CHECK(evaluate(t, &ignored, error));
-    return writes ? save(t, error) : LK_OK;
+    return writes || t->best[LK_BEST_STAYS].improved ? save(t, error) : LK_OK;
 }
 
 // .. and where there is none, in start-up, where the others wait for the leader.
@@ -373,10 +399,11 @@ static lk_status one_step(lk_trainer *t, lk_error *error) {
     if (kept) LK_CHECK(keep_hot(t, tested, error));
     if (tested) {
         lk_step_result ignored;
-        t->run->exchange.writes_checkpoint = writes;
+        t->run->exchange.writes_checkpoint =
+            writes || (t->leads && t->best[LK_BEST_STAYS].wanted);
         LK_CHECK(evaluate(t, &ignored, error));
     }
-    if (!saved) return LK_OK;
+    if (!saved && !(tested && t->best[LK_BEST_STAYS].improved)) return LK_OK;
     LK_CHECK(lk_run_check_data(t->run, error));
     LK_CHECK(save(t, error));
     // Whoever wanted it may want no more: the run ends here, where nothing of it is lost. Unless it
@@ -448,7 +475,8 @@ static lk_status finish(lk_trainer *t, lk_error *error) {
     LK_CHECK(lk_saver_look(&t->saver, t->done, error));
     lk_step_result r = {0};
     if (evaluates(t)) {
-        LK_CHECK(evaluate(t, &r, error));
+        r = t->tested;
+        if (t->tested_at != t->done) LK_CHECK(evaluate(t, &r, error));
         LK_CHECK(lk_run_check_data(t->run, error));
         if (t->leads) (void)lk_line_log_sync(&t->metrics, &unwritten);
     }
@@ -581,6 +609,7 @@ static lk_status resume(lk_trainer *t, lk_error *error) {
     LK_CHECK(lk_journal_cut(&t->dir, t->done, error));
     LK_CHECK(find_evaluation(t, error));
     if (t->evaluated) t->from.word &= ~(uint64_t)LK_HOT_EVALUATION_OWED;
+    LK_CHECK(lk_best_recall(t->run, &t->dir, t->best, error));
     return lk_line_log_cut(&t->dir, "hashes.jsonl", t->done, &removed, error);
 }
 
@@ -623,7 +652,8 @@ static lk_status open_files(lk_trainer *t, lk_error *error) {
     if (t->dir.resumed) LK_CHECK(resume(t, error));
     tell(t, LK_TRAIN_LAID_OUT);
     // A run that is finished changes nothing any more.
-    const bool over = t->saved != UINT64_MAX && t->saved >= lk_run_steps(run);
+    const bool ended = lk_best_is_exhausted(&t->best[LK_BEST_STOPS]);
+    const bool over = t->saved != UINT64_MAX && (ended || t->saved >= lk_run_steps(run));
     if (!over) LK_CHECK(write_documents(t, error));
     LK_CHECK(lk_line_log_open(&t->metrics, &t->dir, "metrics.jsonl", run->log_buffers,
                               LK_RUN_LOG_BYTES, error));
@@ -646,17 +676,19 @@ static lk_status check_lock(const lk_run *run, lk_error *error) {
                    (unsigned long long)run->arena.used, (unsigned long long)limit.rlim_cur);
 }
 
-static lk_status plan_and_start(lk_run *run, const lk_train_options *o, lk_error *error) {
+static lk_status plan_and_start(lk_trainer *t, const lk_train_options *o, lk_error *error) {
+    lk_run *run = t->run;
     LK_CHECK(lk_trace_check(run, error));
     run->gpu_choice.seconds_max = o->step_timeout_seconds;
     if (!run->planning) LK_CHECK(lk_run_plan(run, error));
+    LK_CHECK(lk_best_make(run, t->best, error));
     LK_CHECK(lk_run_start(run, o->max_memory, error));
     return o->require_lock ? check_lock(run, error) : LK_OK;
 }
 
 lk_status lk_train(lk_trainer *t, const lk_train_options *o, lk_error *error) {
     lk_run *run = t->run;
-    LK_CHECK(lk_run_agree(run, plan_and_start(run, o, error), error));
+    LK_CHECK(lk_run_agree(run, plan_and_start(t, o, error), error));
     lk_status status = t->leads ? open_directory(t, o, error) : LK_OK;
     if (run->workers.joined) status = lk_mpi_settle(status, error);
     LK_CHECK(status);
@@ -667,7 +699,10 @@ lk_status lk_train(lk_trainer *t, const lk_train_options *o, lk_error *error) {
     LK_CHECK(status);
     LK_CHECK(lk_hot_load(&t->hot, &t->from, error));
     LK_CHECK(lk_run_connect(run, &t->done, error));
+    // What the leader has heard of the evaluations before; it has the word on what is wanted, too.
+    if (run->workers.joined) lk_mpi_broadcast(t->best, sizeof t->best);
     t->total = lk_run_steps(run);
+    use_best(t);
     if (t->leads) tell(t, LK_TRAIN_CONNECTED);
     LK_CHECK(save_owed(t, error));
     t->running = true;
@@ -687,6 +722,7 @@ void lk_trainer_make(lk_trainer *t, lk_run *run, const lk_train_options *o, bool
                       .step_timeout_seconds = o->step_timeout_seconds,
                       .saver = {.run = run},
                       .saved = UINT64_MAX,
+                      .tested_at = UINT64_MAX,
                       .dir = {.lock_file = -1},
                       .hot = {.state = {.file = -1}},
                       .metrics = {.file = -1},

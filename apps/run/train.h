@@ -10,6 +10,7 @@
 #ifndef LOCKSTEP_APPS_RUN_TRAIN_H
 #define LOCKSTEP_APPS_RUN_TRAIN_H
 
+#include "apps/run/best.h"
 #include "apps/run/collective.h"
 #include "apps/run/hot.h"
 #include "apps/run/journal.h"
@@ -95,6 +96,9 @@ typedef struct lk_trainer {
     lk_hot_choice from;  // the hot state that this process began from, if it did
     double start, last_log, last_save, step_began;
     uint64_t last_log_step;
+    lk_best best[LK_BESTS];
+    lk_step_result tested;  // the evaluation after `tested_at` steps, by this process
+    uint64_t tested_at;     // UINT64_MAX: none yet
     uint32_t stop;   // the signal this run stops by, or 0
     bool leads;      // of several workers one writes and speaks
     bool running;    // start-up is over: from here on workers can fail alone

@@ -10,12 +10,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MEMORY_BYTES = 1 << 20, LITTLE_BYTES = 40 << 10 };
+enum { MEMORY_BYTES = 1 << 18, LITTLE_BYTES = 40 << 10 };
 
-static size_t read_once(const uint8_t *data, size_t size, uint8_t *memory, size_t bytes) {
+static _Alignas(16) uint8_t memory[MEMORY_BYTES], again[MEMORY_BYTES];
+
+static size_t read_once(const uint8_t *data, size_t size, uint8_t *at, size_t bytes) {
     lk_png_image image = {.pixels = NULL};
     lk_error error = {0};
-    lk_status status = lk_png_read(data, size, "fuzz", memory, bytes, &image, &error);
+    lk_status status = lk_png_read(data, size, "fuzz", at, bytes, &image, &error);
     if (status != error.status) abort();
     if (status != LK_OK) {
         if (status != LK_BAD_DATA && status != LK_UNAVAILABLE) abort();
@@ -26,24 +28,19 @@ static size_t read_once(const uint8_t *data, size_t size, uint8_t *memory, size_
     if (pixels == 0 || pixels > LK_PNG_PIXELS_MAX) abort();
     if (image.channels != 1 && image.channels != 3) abort();
     const size_t used = (size_t)pixels * image.channels;
-    if (image.pixels < memory || image.pixels + used > memory + bytes) abort();
-    memmove(memory, image.pixels, used);
+    if (image.pixels < at || image.pixels + used > at + bytes) abort();
+    memmove(at, image.pixels, used);
     return used;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    uint8_t *memory = aligned_alloc(16, MEMORY_BYTES), *again = aligned_alloc(16, MEMORY_BYTES);
     uint8_t *copy = malloc(size + 1);  // exactly so many: a sanitizer sees one read behind them
-    if (!memory || !again || !copy) abort();
+    if (!copy) abort();
     memcpy(copy, data, size);
-    memset(memory, 0xa5, MEMORY_BYTES);
-    memset(again, 0x5a, MEMORY_BYTES);
     const size_t used = read_once(copy, size, memory, MEMORY_BYTES);
     if (read_once(copy, size, again, MEMORY_BYTES) != used) abort();
     if (memcmp(memory, again, used) != 0) abort();
     (void)read_once(copy, size, again, LITTLE_BYTES);
-    free(memory);
-    free(again);
     free(copy);
     return 0;
 }

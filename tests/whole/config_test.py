@@ -36,6 +36,7 @@ ONLY_READ = [
     (r"schedule\" is missing|missing.*\"schedule\"", "a schedule of several objectives"),
     (r"made_up\.classes: found|made-up data:", "classes and bytes of made-up data"),
     (r"data\.(order|train_examples): found", "an order that wants shards"),
+    (r"required key \"classes\" is missing", "a loss that takes labels, of another mistake"),
     (r"wanted a number .* fits fp32", "a number that is not 0 in fp32"),
     (r"string \".*bytes", "a text's bytes, not its characters"),
 ]
@@ -52,7 +53,7 @@ OTHERS = {
     "checkpoint.keep_max": 1, "checkpoint.on_error": "stop", "checkpoint.hot_steps": 1,
     "on_start": "resume_or_start", "$schema": "config.schema.json", "events.scalars": True,
     "events.images": 2, "events.histograms": True, "trace.file": "trace.json",
-    "trace.first_step": 3, "trace.steps": 2,
+    "trace.first_step": 3, "trace.steps": 2, "early_stopping.patience": 2,
 }
 # .. and of keys that decide them.
 DECIDERS = {
@@ -113,6 +114,7 @@ def decides(t, keys):
     left = {path for path in free - set(OTHERS)
             if not re.match(r"data\.test\.(images|labels|manifest)$|"
                             r"cycles$|model\.(networks|objectives)\[\].*name$|"  # objectives_test
+                            r"early_stopping\.metric$|checkpoint\.best$|"  # best_test.py
                             r"data\.test\.made_up\.(height|width|channels)$", path)}
     t.check(not left, "every key that is said to change no bit was tried", left)
     starred = {path for star, path, *_ in keys if star}

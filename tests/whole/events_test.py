@@ -235,7 +235,8 @@ def pictures_and_histograms(t):
                 abs(value[4] - sum(values)) < 1e-6 and
                 abs(value[5] - sum(v * v for v in values)) < 1e-6, tag, value[1], value[2])
         t.check(sum(buckets) == len(values) and len(limits) == len(buckets) and
-                list(limits) == sorted(limits) and limits[-1] == max(values), tag + ": buckets")
+                list(limits) == sorted(limits) and limits[-1] == max(values) and
+                buckets[-1] >= 1, tag + ": buckets")
         for i in (0, len(buckets) // 2):
             below = sum(v < limits[i] for v in values)
             t.check(abs(sum(buckets[:i + 1]) - below) <= 1, tag + f": bucket {i}")
