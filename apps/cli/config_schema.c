@@ -227,9 +227,8 @@ static json_t *make_input_shape(void) {
 
 static json_t *make_networks(const lk_key *key) {
     const lk_key layers = {.value = {.most = lk_network_keys[2].most}};
-    json_t *const schemas[] = {
-        NULL, make_entries(make_input_shape(), 1, LK_NETWORK_INPUTS_MAX),
-        make_layers(&layers)};
+    json_t *const schemas[] = {NULL, make_entries(make_input_shape(), 1, LK_NETWORK_INPUTS_MAX),
+                               make_layers(&layers)};
     return make_entries(make_entry(lk_network_keys, LK_COUNT(lk_network_keys), schemas), 1,
                         key->value.most);
 }
@@ -258,10 +257,23 @@ static json_t *make_use(void) {
 
 static json_t *make_objectives(const lk_key *key) {
     json_t *values = make_entries(make_use(), 1, LK_VALUES_MAX);
-    json_t *const schemas[] = {NULL, values, make_loss(),
-                               make_entries(make_word(), 1, LK_NETWORKS_MAX), make_optimizer()};
+    json_t *const schemas[] = {NULL,
+                               values,
+                               make_loss(),
+                               make_entries(make_word(), 1, LK_NETWORKS_MAX),
+                               make_optimizer(),
+                               make_value(&lk_objective_keys[5])};
     return make_entries(make_entry(lk_objective_keys, LK_COUNT(lk_objective_keys), schemas), 1,
                         key->value.most);
+}
+
+// What is in it is said where its parts stand in the full form.
+static json_t *make_gan(void) {
+    return json_loads(
+        "{\"type\": \"object\", \"required\": [\"noise\", \"generator\", "
+        "\"discriminator\", \"loss\", \"generator_optimizer\", "
+        "\"discriminator_optimizer\"]}",
+        0, NULL);
 }
 
 static json_t *make_schedule(const lk_key *key) {
@@ -285,6 +297,7 @@ static json_t *make_key(const lk_key *key) {
     case LK_KEY_NETWORKS: schema = make_networks(key); break;
     case LK_KEY_OBJECTIVES: schema = make_objectives(key); break;
     case LK_KEY_SCHEDULE: schema = make_schedule(key); break;
+    case LK_KEY_GAN: schema = make_gan(); break;
     case LK_KEY_NOTE: schema = json_pack("{s:s}", "type", "string"); break;
     case LK_KEY_SHAPE:
         schema = json_pack("{s:s, s:o, s:i, s:i}", "type", "array", "items",

@@ -191,6 +191,7 @@ static void print_key(void *context, const char *path, const char *type, const l
     show_default(fallback, k);
     switch (key->form) {
     case LK_KEY_VALUE: show_value(value, k); break;
+    case LK_KEY_GAN: lk_format(value, sizeof value, "object"); break;
     case LK_KEY_NOTE: lk_format(value, sizeof value, "text"); break;
     case LK_KEY_SHAPE: lk_format(value, sizeof value, "[1 to 65535, ...]"); break;
     case LK_KEY_LOSS:
@@ -367,6 +368,7 @@ static void fill_group(json_t *object, const lk_key *group, const lk_config *c) 
             if (m->graph) fill(object, name, schedule_of(m->graph));
             break;
         case LK_KEY_SHAPE:
+        case LK_KEY_GAN:
         case LK_KEY_NOTE: break;
         }
     }

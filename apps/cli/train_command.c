@@ -230,10 +230,10 @@ static void print_cycle(const lk_run *run, lk_text_out *out) {
                        (unsigned long long)steps[k]);
     }
     lk_text_line(out,
-                 "a cycle: %llu steps (%s); it reads %llu batches of images and draws noise "
+                 "a cycle: %llu steps (%s); it reads %llu batch%s of images and draws noise "
                  "%llu times",
                  (unsigned long long)lk_cycle_steps(g), text, (unsigned long long)batches,
-                 (unsigned long long)draws);
+                 batches == 1 ? "" : "es", (unsigned long long)draws);
 }
 
 static void print_batch(const lk_run_spec *s, lk_text_out *out) {

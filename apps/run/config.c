@@ -404,6 +404,7 @@ static lk_status settle_length(lk_config *c, const lk_json_cursor *root, lk_erro
 lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_error *error) {
     memset(c, 0, sizeof *c);
     LK_CHECK(load_document(c, options, error));
+    LK_CHECK(lk_config_expand_gan(&c->document, error));
     lk_json_cursor root = lk_json_root(&c->document);
     LK_CHECK(check_fast_precision(&root, error));
     LK_CHECK(lk_config_read_group(c, &root, &lk_config_keys, c, error));
@@ -434,6 +435,7 @@ lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) 
     const lk_config_options options = {.config = name};
     memset(c, 0, sizeof *c);
     LK_CHECK(load_document(c, &options, error));
+    LK_CHECK(lk_config_expand_gan(&c->document, error));
     lk_json_cursor root = lk_json_root(&c->document);
     const lk_key *model = lk_key_find("model");
     LK_CHECK(lk_json_get_object(&root, "model", LK_JSON_REQUIRED, &root, error));

@@ -228,6 +228,9 @@ static lk_status read_loss_values(const lk_json_cursor *at, uint32_t wanted, lk_
 static lk_status read_objective_loss(const lk_json_cursor *at, lk_objective *o, lk_error *error) {
     lk_json_cursor object;
     const lk_loss_words *words;
+    if (lk_json_find(at, "loss", &object) && lk_json_type_of(&object) == LK_JSON_OBJECT) {
+        LK_CHECK(lk_config_refuse_penalty(&object, error));
+    }
     LK_CHECK(lk_config_read_one_loss(at, "loss", &words, &o->loss_options, &object, error));
     o->loss = words->type;
     o->target = LK_IMAGES;
@@ -252,6 +255,9 @@ static lk_status read_objective(const lk_config *c, const lk_json_cursor *at, ui
     o->output = count - 1;
     LK_CHECK(read_objective_loss(at, o, error));
     LK_CHECK(read_trains(c, at, o, error));
+    double clip = 0.0;
+    LK_CHECK(lk_json_get_float(at, "weight_clip", LK_JSON_OPTIONAL, 0.0, 1e6, &clip,
+                               &o->weight_clip, error));
     return lk_config_read_one_optimizer(at, "optimizer", &o->optimizer, error);
 }
 

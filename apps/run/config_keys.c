@@ -34,7 +34,7 @@ static const char *const starts[] = {"new", "resume", "resume_or_start"};
     " {\"not\": {\"required\": [\"set\", \"train\"]}},"     \
     " {\"not\": {\"required\": [\"directory\", \"train\"]}}]"
 #define MODEL_RULES                                                                           \
-    "[{\"oneOf\": [{\"required\": [\"layers\"]},"                                               \
+    "[{\"oneOf\": [{\"required\": [\"layers\"]}, {\"required\": [\"gan\"]}," \
     " {\"required\": [\"networks\", \"objectives\"]}]},"                                        \
     " {\"not\": {\"required\": [\"loss\", \"networks\"]}},"                                     \
     " {\"dependentRequired\": {\"objectives\": [\"networks\"], \"schedule\": [\"networks\"]}}," \
@@ -45,7 +45,8 @@ static const char *const starts[] = {"new", "resume", "resume_or_start"};
 #define ROOT_RULES                                                                             \
     "[{\"anyOf\": [{\"required\": [\"global_batch\"]}, {\"required\": [\"replica_batch\"]}]}," \
     " {\"oneOf\": [{\"required\": [\"optimizer\"]},"                                         \
-    " {\"properties\": {\"model\": {\"required\": [\"networks\"]}}}]},"                       \
+    " {\"properties\": {\"model\": {\"anyOf\": [{\"required\": [\"networks\"]},"          \
+    " {\"required\": [\"gan\"]}]}}}]},"                                                  \
     " {\"if\": {\"required\": [\"accumulate\"], \"properties\": {\"accumulate\":"              \
     " {\"minimum\": 2}}}, \"then\": {\"required\": [\"replica_batch\"]}},"                     \
     " {\"if\": {\"required\": [\"fast_precision\"]}, \"then\": {\"required\": [\"arithmetic\"]," \
@@ -125,6 +126,10 @@ static const lk_key model[] = {
      .form = LK_KEY_LAYERS},
     {.value = {.name = "loss", .meaning = "what training makes small: a name, or an object"},
      .form = LK_KEY_LOSS},
+    {.value = {.name = "gan",
+               .chosen = "none",
+               .meaning = "short for a generator and a discriminator that train in turn"},
+     .form = LK_KEY_GAN},
     {.value = {.name = "networks",
                .chosen = "one, of layers",
                .most = LK_NETWORKS_MAX,
@@ -326,6 +331,8 @@ const lk_setting lk_objective_keys[] = {
     {.name = "trains", .required = true, .most = LK_NETWORKS_MAX,
      .meaning = "names of the networks that its steps change"},
     {.name = "optimizer", .required = true, .meaning = "as optimizer, with slots of its own"},
+    {VALUE(FLOAT, "weight_clip", lk_objective, weight_clip), .high = 1e6f,
+     .meaning = "cuts the weights that it trains to this size after each update; 0: it does not"},
 };
 const lk_setting lk_value_keys[] = {
     {TEXT("name", lk_use, name), .required = true, .meaning = "unique in the objective"},

@@ -24,6 +24,7 @@ typedef enum lk_key_form {
     LK_KEY_NETWORKS,   // an array of networks,
     LK_KEY_OBJECTIVES, // .. of objectives,
     LK_KEY_SCHEDULE,   // .. of [objective, steps]: config_graph.c
+    LK_KEY_GAN,        // .. in the short form of config_gan.c
     LK_KEY_NOTE,       // any text; for editors, not for the run
 } lk_key_form;
 
@@ -43,7 +44,7 @@ typedef struct lk_key {
 // The whole document: an object.
 extern const lk_key lk_config_keys;
 // What a network, an objective and a value of one are; all but texts is read by hand.
-extern const lk_setting lk_network_keys[3], lk_objective_keys[5], lk_value_keys[4],
+extern const lk_setting lk_network_keys[3], lk_objective_keys[6], lk_value_keys[4],
     lk_noise_common[2];
 // What every layer has beside the keys of its type; all are read by hand. "trainable" is of those
 // with parameters alone.
@@ -127,5 +128,12 @@ lk_status lk_config_read_objectives(lk_config *c, const lk_json_cursor *at, cons
 lk_status lk_config_read_schedule(lk_config *c, const lk_json_cursor *at, const char *key,
                                   lk_error *error);
 void lk_config_close_graph(lk_config *c);
+
+// --- the short form of two (config_gan.c) --------------------------------------------------------
+
+// What model.gan says becomes networks, objectives and a schedule of the document.
+lk_status lk_config_expand_gan(lk_json *document, lk_error *error);
+// Refuses the key "gradient_penalty" in an object.
+lk_status lk_config_refuse_penalty(const lk_json_cursor *at, lk_error *error);
 
 #endif

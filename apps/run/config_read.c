@@ -274,6 +274,7 @@ lk_status lk_config_read_group(lk_config *c, const lk_json_cursor *at, const lk_
         case LK_KEY_NETWORKS: status = lk_config_read_networks(c, at, names[i], error); break;
         case LK_KEY_OBJECTIVES: status = lk_config_read_objectives(c, at, names[i], error); break;
         case LK_KEY_SCHEDULE: status = lk_config_read_schedule(c, at, names[i], error); break;
+        case LK_KEY_GAN: break;  // written out before: config_gan.c
         case LK_KEY_NOTE: status = read_note(at, names[i], error); break;
         }
         if (status != LK_OK) return status;

@@ -265,8 +265,13 @@ static void apply_at(lk_group *group, uint32_t replica, uint32_t index, uint64_t
         slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
     }
     float *w = lk_param_at(frame, index) + first;
-    if (lk_apply_of(group->kernels, o)(o, &group->scalars, count, sum, w, slots) == 0) return;
-    note_bad(group, replica, index);
+    if (lk_apply_of(group->kernels, o)(o, &group->scalars, count, sum, w, slots) != 0) {
+        note_bad(group, replica, index);
+    }
+    const float most = lk_program_weight_clip(p);
+    for (uint64_t i = 0; most > 0.0f && i < count; i++) {
+        w[i] = w[i] > most ? most : w[i] < -most ? -most : w[i];
+    }
 }
 
 void lk_group_apply(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,

@@ -179,6 +179,12 @@ static lk_status check_objective(const lk_graph *g, const lk_objective *o, lk_er
         return lk_fail(error, LK_BAD_CONFIG,
                        "objective %s: the second input of its loss is no value of it", o->name);
     }
+    if (!(o->weight_clip >= 0.0f && o->weight_clip - o->weight_clip == 0.0f)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "objective %s: weight_clip: found a negative or non-finite number, wanted a "
+                       "finite one from 0 up",
+                       o->name);
+    }
     for (uint32_t v = 0; v < o->value_count; v++) LK_CHECK(check_value(g, o, v, error));
     for (uint32_t v = 0; v < o->value_count; v++) {
         if (is_used(g, o, v)) continue;

@@ -265,6 +265,8 @@ static void add_objective(identity *id, const lk_graph *g, uint32_t number) {
         lk_format(key, sizeof key, "%svalue.%04u.network", path, v);
         add_number(id, key, use->network, 4);
     }
+    lk_format(key, sizeof key, "%sweight_clip", path);
+    if (o->weight_clip > 0.0f) add_number(id, key, bits_of(o->weight_clip), 4);
 }
 
 static void add_graph(identity *id, const lk_graph *g) {

@@ -120,6 +120,7 @@ typedef struct lk_objective {
     const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy
     lk_loss_options loss_options;
     uint32_t trains;           // bit n: network n
+    float weight_clip;         // what it updates is cut to this size then; 0: it is not
     lk_optimizer optimizer;
 } lk_objective;
 

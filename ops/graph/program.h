@@ -139,6 +139,12 @@ static inline const lk_metrics *lk_program_metrics(const lk_program *program) {
     return &lk_program_loss(program)->metrics;
 }
 
+// What an objective cuts the weights to that it has updated; 0: it does not.
+static inline float lk_program_weight_clip(const lk_program *program) {
+    const lk_graph *g = lk_graph_of(&program->spec->model);
+    return g ? g->objectives[program->objective].weight_clip : 0.0f;
+}
+
 // Floats of the output of one example.
 static inline uint64_t lk_program_output_floats(const lk_program *program) {
     return program->tensors[program->logits].shape[1];

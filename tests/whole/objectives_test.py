@@ -255,6 +255,107 @@ def result_of(run):
     return header["__metadata__"]["digest"], header["__metadata__"]["state_hash"]
 
 
+# --- a generator and a discriminator -------------------------------------------------------------
+
+ADAM = {"type": "adam_keras", "learning_rate": 0.002, "beta_1": 0.5}
+SCORES = [{"type": "flatten"}, {"type": "dense", "units": 12, "activation": "leaky_relu"},
+          {"type": "dense", "units": 1}]
+MAKER = [{"type": "dense", "units": 100, "use_bias": False, "activation": "tanh"},
+         {"type": "reshape", "target_shape": [10, 10, 1]}]
+LATENT = {"type": "normal", "shape": [6]}
+GAN = {"input": [10, 10, 1], "input_range": "signed", "gan": {
+    "noise": LATENT, "generator": MAKER, "discriminator": SCORES,
+    "loss": {"kind": "modified", "label_smoothing": 0.5},
+    "generator_steps": 10, "discriminator_steps": 1,
+    "generator_optimizer": ADAM, "discriminator_optimizer": ADAM}}
+
+
+def full_form():
+    """What GAN is short for."""
+    real = {"name": "real", "network": "discriminator"}
+    made = [{"name": "z", "noise": LATENT}, {"name": "made", "network": "generator"},
+            {"name": "fake", "network": "discriminator"}]
+    return {
+        "input": [10, 10, 1], "input_range": "signed",
+        "networks": [{"name": "generator", "inputs": [[6]], "layers": MAKER},
+                     {"name": "discriminator", "layers": SCORES}],
+        "objectives": [
+            {"name": "generator", "values": made, "trains": ["generator"],
+             "loss": {"type": "gan_generator", "kind": "modified"}, "optimizer": ADAM},
+            {"name": "discriminator", "values": [real, *made], "trains": ["discriminator"],
+             "loss": {"type": "gan_discriminator", "kind": "modified", "label_smoothing": 0.5,
+                      "inputs": ["real", "fake"]}, "optimizer": ADAM}],
+        "schedule": [["generator", 10], ["discriminator", 1]]}
+
+
+def gan(t):
+    """Three cycles of ten to one: 30 and 3 updates, 33 times noise, 3 batches of images."""
+    config = configuration(t, "gan.json", GAN, steps=None, cycles=3, log_every_steps=1)
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "gan")
+    golden = result(lines)
+    t.check("length: 33 steps, of 3 cycles" in lines, "three cycles", lines)
+    t.check("a cycle: 11 steps (generator 10, discriminator 1); it reads 1 batch of images and "
+            "draws noise 11 times" in lines, "ten to one", lines)
+    found = [(line["step"], line["train"]["objective"]) for line in logged("gan")[:-1]]
+    wanted = [(1, "generator")] + [(11 * cycle + at, name) for cycle in range(3)
+                                   for at, name in ((10, "generator"), (11, "discriminator"))]
+    t.check(found == wanted, "what is logged", found)
+    names = [set(line["train"]) - {"objective", "cycle", "examples"} for line in logged("gan")[:3]]
+    t.check(names == [{"loss", "fake"}, {"loss", "fake"}, {"loss", "real"}], "metrics", names)
+    _, lines, _ = t.expect(0, "ledger", config, "--step", "33")
+    t.check(len([line for line in lines if "epoch 0" in line]) == 64, "the third batch", lines[:5])
+    full = configuration(t, "full.json", full_form(), steps=None, cycles=3)
+    t.check(identity(t, full) == identity(t, config), "the full form's identity")
+    t.check(train(t, full, "full") == golden, "the full form's bits")
+    workers(t, config, golden)
+    for step in (4, 10, 11, 12, 21, 22):
+        train(t, config, "stop", "--set", f"steps={step}", "--replicas", "3")
+        _, lines, _ = t.expect(0, "train", config, "--run-dir", "stop", "--resume", "--quiet",
+                               "--replicas", "2", "--kernels", "portable")
+        t.check(result(lines) == golden, f"resumed after step {step}", result(lines), golden)
+    for kind in ("wasserstein", "minimax", "least_squares", "hinge"):
+        other = configuration(t, "other.json", changed("gan.loss", kind, GAN), steps=None, cycles=3)
+        t.check(identity(t, other) != identity(t, config), f"{kind} is in the identity")
+        t.check(train(t, other, "other") != golden, f"{kind} decides bits")
+    clipped = configuration(t, "other.json", changed("gan.weight_clip", 0.01, GAN), steps=None,
+                            cycles=3)
+    t.check(identity(t, clipped) != identity(t, config), "the clip is in the identity")
+    t.check(train(t, clipped, "clipped") != golden, "the clip decides bits")
+    within_the_clip(t)
+
+
+def within_the_clip(t):
+    newest = sorted(os.listdir("clipped/checkpoints"))[-1]
+    with open("clipped/checkpoints/" + newest, "rb") as f:
+        bytes_ = struct.unpack("<Q", f.read(8))[0]
+        header, data = json.loads(f.read(bytes_)), f.read()
+    greatest = {}
+    for name, tensor in header.items():
+        if name.count("/") != 1 or name.startswith("__"):
+            continue
+        begin, end = tensor["data_offsets"]
+        values = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+        greatest[name] = max(map(abs, values))
+    limit = struct.unpack("<f", struct.pack("<f", 0.01))[0]
+    for name, most in greatest.items():
+        t.check((most <= limit) == name.startswith("discriminator"), "the clip of " + name, most)
+
+
+REFUSED_GANS = [
+    ("gan.gradient_penalty", 10, "the gradient penalty wants a second derivative"),
+    ("gan.loss", {"kind": "wasserstein", "gradient_penalty": 10}, "the gradient penalty wants"),
+    ("gan.loss", "pink", "one of \"wasserstein\", \"minimax\", \"modified\""),
+    ("gan.loss", 3, "wanted a name, or an object"),
+    ("gan.generator_steps", 0, "generator_steps"),
+    ("gan.noise", None, "noise"),
+    ("gan.generator", None, "generator"),
+    ("gan.weight_clip", -1, "weight_clip"),
+    ("gan.critic", [], "unknown key \"critic\""),
+    ("gan.generator_optimizer", None, "generator_optimizer"),
+    ("schedule", [["generator", 1]], "with \"gan\", which stands for it"),
+]
+
+
 # --- saved and resumed ---------------------------------------------------------------------------
 
 def saved_steps(run):
@@ -398,6 +499,10 @@ def refusals(t):
         name = configuration(t, "bad.json", changed(path, new, DREAMS), steps=None, cycles=6)
         _, _, error = t.expect(78, "plan", name)
         t.check(words in error and error.count("\n") == 1, path, error)
+    for path, new, words in REFUSED_GANS:
+        name = configuration(t, "bad.json", changed(path, new, GAN), steps=None, cycles=3)
+        _, _, error = t.expect(78, "plan", name)
+        t.check(words in error and error.count("\n") == 1, path, error)
     name = t.write("bad.json", {"cycles": 3})
     _, _, error = t.expect(78, "plan", name)
     t.check("whose schedule it counts" in error, "cycles of nothing", error)
@@ -422,6 +527,7 @@ def main():
     config = dreams(t)
     metrics_of_each(t)
     noise_decides(t, config)
+    gan(t)
     shown(t)
     refusals(t)
     t.finish()
