@@ -380,6 +380,12 @@ static lk_status settle_arithmetic(lk_config *c, const lk_json_cursor *root, lk_
                               "it is a precision of arithmetic \"fast\": set arithmetic to "
                               "\"fast\" or leave fast_precision out");
     }
+    if (c->spec.model.precision != LK_FLOAT32) {
+        (void)lk_json_find(root, "precision", &at);
+        return lk_json_refuse(&at, error,
+                              "mixed precision is one of arithmetic \"strict\"; \"fast\" has "
+                              "fast_precision: leave one of them out");
+    }
     c->spec.fast_precision = (lk_fast_precision)(c->said.fast_precision + LK_FAST_TF32);
     return LK_OK;
 }

@@ -17,7 +17,9 @@
 #define MANY         ((uint64_t)1 << 40)
 
 static const char *const arithmetics[] = {"strict", "fast"};
+static const char *const precisions[] = {"float32", "mixed_float16", "mixed_bfloat16"};
 static const char *const fast_precisions[] = {"tf32", "bf16"};
+static const char *const layer_dtypes[] = {"float32"};
 static const char *const orders[] = {"global", "sharded"};
 static const char *const reduces[] = {"auto", "partials", "operands"};
 static const char *const overlaps[] = {"auto", "on", "off"};
@@ -232,6 +234,8 @@ static const lk_key root[] = {
                .constant = 1, .meaning = "of initial weights and order of examples; --seed"}},
     {.value = {CHOICE("arithmetic", lk_config, said.arithmetic, arithmetics),
                .meaning = "the same bits on all hardware, or fast on a GPU"}},
+    {.value = {CHOICE("precision", lk_config, spec.model.precision, precisions),
+               .meaning = "of products: fp32, or operands and activations of 16 bits"}},
     {.value = {CHOICE("fast_precision", lk_config, said.fast_precision, fast_precisions),
                .chosen = "tf32",
                .meaning = "of products, in arithmetic fast alone"}},
@@ -337,6 +341,9 @@ const lk_setting lk_layer_common[] = {
                             .kind = LK_SETTING_BOOL,
                             .constant = 1,
                             .meaning = "of layers with parameters; false: they stay as they are"},
+    [LK_LAYER_DTYPE] = {CHOICE("dtype", lk_layer, dtype, layer_dtypes),
+                        .chosen = "as precision says",
+                        .meaning = "float32: in mixed precision this layer is not"},
 };
 
 const lk_setting lk_loss_common[] = {

@@ -3,6 +3,7 @@
 
 #include "ops/fmaf.h"
 #include "ops/graph/check.h"
+#include "ops/graph/mixed.h"
 
 // The plan counts these tables, so their size may not follow the width of a pointer (LK_WIDE) or of
 // an enumeration (compile with -fno-short-enums where that is not the default).
@@ -265,8 +266,12 @@ static void apply_at(lk_group *group, uint32_t replica, uint32_t index, uint64_t
         slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
     }
     float *w = lk_param_at(frame, index) + first;
-    if (lk_apply_of(group->kernels, o)(o, &group->scalars, count, sum, w, slots) == 0) return;
-    note_bad(group, replica, index);
+    uint32_t bad = lk_apply_of(group->kernels, o)(o, &group->scalars, count, sum, w, slots);
+    if (lk_model_is_mixed(&p->spec->model) && param->rounded != LK_NONE) {
+        float *rounded = (float *)lk_tensor_at(frame, param->rounded) + first;
+        bad |= group->kernels->round(lk_model_dtype(&p->spec->model), count, w, rounded);
+    }
+    if (bad) note_bad(group, replica, index);
 }
 
 void lk_group_apply(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,
@@ -295,7 +300,7 @@ static void update_partials(const update *u, uint32_t index, uint64_t begin, uin
 }
 
 // Every grain of the step as the gradient op of `param` sees it, in leaf order, from all who share.
-static const lk_grain_view *all_views(const update *u, const lk_op *op) {
+static lk_grain_view *all_views(const update *u, const lk_op *op) {
     const lk_program *p = u->group->program;
     lk_grain_view *views = lk_tensor_at(u->frame, p->views);
     for (uint32_t r = 0; r < u->group->sharers; r++) {
@@ -325,6 +330,40 @@ static uint64_t first_row(const lk_op *op, const lk_group *group, uint64_t share
     return LK_MIN(lk_round_up(k_count * sharer / group->sharers, LK_OPERANDS_ROWS), k_count);
 }
 
+// The same where operands have 16 bits: the gradients of all examples are widened once, the inputs
+// column by column.
+static void update_mixed(const update *u, uint32_t index, lk_lane *lane) {
+    const lk_program *p = u->group->program;
+    const lk_op *op = &p->ops[p->params[index].gradient_op];
+    uint64_t k_count, n_count;
+    op->type->rows(op, &k_count, &n_count);
+    const uint64_t begin = first_row(op, u->group, u->sharer);
+    const uint64_t end = first_row(op, u->group, u->sharer + 1);
+    const uint64_t rows =
+        LK_MIN(operands_rows(u->group->kernels, n_count), lk_mixed_rows(p, op));
+    float *sums = u->scratch + lk_mixed_rows_floats(p, op);
+    lk_grain_view *views = all_views(u, op);
+    lk_mixed_rows_state mixed;
+    if (begin == end) return;
+    lk_mixed_rows_start(&mixed, u->frame, op, views, u->leaves, u->scratch);
+    lane->grains = mixed.wide;
+    lane->grain_count = u->leaves;
+    lane->sums[0] = sums;
+    lane->at[LK_SCRATCH] = sums + lk_round_up(rows * n_count, 16);
+    for (uint64_t k = begin; k < end; k += rows) {
+        const uint64_t some = LK_MIN(rows, end - k);
+        const lk_weight_rows all = {.end = (uint32_t)some,
+                                    // The inputs of fewer rows lie elsewhere.
+                                    .again = k > begin && some == rows,
+                                    .w = lk_param_at(u->frame, index) + k * n_count,
+                                    .next_end = (uint32_t)LK_MIN(2 * rows, end - k)};
+        lk_mixed_rows_take(&mixed, u->frame, op, views, u->leaves, k, some);
+        lane->rows = &all;
+        (void)lk_kernel_of(u->group->kernels, op->type)(lane, &mixed.run);
+        apply(u, index, k * n_count, some * n_count, sums);
+    }
+}
+
 // The rows of an operands parameter that this replica owns: gradient and update, block by block in
 // cache.
 static void update_operands(const update *u, uint32_t index) {
@@ -337,6 +376,10 @@ static void update_operands(const update *u, uint32_t index) {
     uint64_t rows = operands_rows(u->group->kernels, n_count);
     const lk_kernel kernel = lk_kernel_of(u->group->kernels, op->type);
     lk_lane lane = lk_lane_of(u->frame, op, 0);
+    if (lk_mixed_is(p, op)) {
+        update_mixed(u, index, &lane);
+        return;
+    }
     lane.grains = all_views(u, op);
     lane.grain_count = u->leaves;
     lane.sums[0] = u->scratch;

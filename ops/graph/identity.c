@@ -142,9 +142,15 @@ static bool has_inputs(const lk_layer *l, uint32_t number) {
 static void add_layer(identity *id, const lk_layer *l, uint32_t number, uint32_t before) {
     const lk_layer_words *words = lk_layer_words_of(l->type);
     bool inputs = has_inputs(l, before), frozen = l->frozen, type = true;
+    bool dtype = l->dtype == LK_LAYER_FLOAT32;
     char key[LK_IDENTITY_KEY_BYTES];
     for (uint32_t i = 0; i <= words->key_count; i++) {
         const char *next = i < words->key_count ? words->keys[i].name : NULL;
+        if (dtype && (!next || compare("dtype", next) < 0)) {
+            lk_format(key, sizeof key, "model.layer.%04u.dtype", number);
+            add_text(id, key, "float32");
+            dtype = false;
+        }
         if (inputs && (!next || compare("inputs", next) < 0)) {
             lk_format(key, sizeof key, "model.layer.%04u.inputs", number);
             add_u32s(id, key, l->input_count, l->inputs);
@@ -354,6 +360,9 @@ void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
     if (spec->init) add(&id, "init.hash", spec->init_hash, LK_SHA256_BYTES);
     add_model(&id, &spec->model);
     if (!spec->model.graph) add_optimizer(&id, "", &spec->optimizer);
+    if (spec->model.precision != LK_FLOAT32) {
+        add_text(&id, "precision", lk_precision_name(spec->model.precision));
+    }
     add_number(&id, "seed", spec->seed, 8);
     lk_sha256_finish(&id.hash, out);
 }

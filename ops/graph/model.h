@@ -27,6 +27,11 @@ typedef enum lk_fast_precision {
 } lk_fast_precision;
 enum { LK_FAST_VERSION = 1 };
 
+// What products of the strict arithmetic take, in Keras' words: fp32, or operands of 16 bits with
+// parameters, sums, loss and optimizer in fp32 (ARITHMETIC.md 15).
+typedef enum lk_precision { LK_FLOAT32, LK_MIXED_FLOAT16, LK_MIXED_BFLOAT16 } lk_precision;
+const char *lk_precision_name(lk_precision precision);
+
 const char *lk_fast_precision_name(lk_fast_precision precision);
 
 // The shape of one example on its way through the layers.
@@ -51,7 +56,24 @@ typedef struct lk_model {
     lk_loss_options loss_options;
     const lk_graph *graph;  // NULL: one network and one objective, the short form
     bool skips;  // a verdict may skip steps, so that t is state of its own (program.h, `skipped`)
+    lk_precision precision;
 } lk_model;
+
+// What is made for boards knows fp32 alone, as `lockstep embed` does.
+static inline bool lk_model_is_mixed(const lk_model *model) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)model;
+    return false;
+#else
+    return model->precision != LK_FLOAT32;
+#endif
+}
+
+// Of what its layers make, those in fp32 apart.
+static inline lk_dtype lk_model_dtype(const lk_model *model) {
+    static const lk_dtype dtypes[] = {LK_F32, LK_F16, LK_BF16};
+    return dtypes[model->precision];
+}
 
 // NULL: the short form. What is made for boards knows no other, since `lockstep embed` refuses it,
 // and is a KiB smaller for that.

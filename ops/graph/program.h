@@ -39,6 +39,7 @@ typedef enum lk_reduce_mode {
 typedef struct lk_param {
     uint32_t tensor;
     uint32_t slots[LK_OPTIMIZER_SLOTS_MAX];  // tensors
+    uint32_t rounded;  // tensor: what products take of it in mixed precision; LK_NONE: itself
     uint64_t count;                          // elements
     uint64_t node_offset;                    // floats from the start of a node (partials only)
     lk_reduce_mode mode;
