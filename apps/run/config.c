@@ -371,6 +371,17 @@ static lk_status check_fast_precision(const lk_json_cursor *root, lk_error *erro
                           "this version does not scale it; use \"bf16\" or \"tf32\"");
 }
 
+// The loss is scaled in one precision alone; of its keys none is without use.
+static lk_status settle_scale(lk_config *c, const lk_json_cursor *root, lk_error *error) {
+    lk_model *m = &c->spec.model;
+    lk_json_cursor at;
+    m->skips = m->precision == LK_MIXED_FLOAT16 && !m->loss_scale.replays;
+    if (m->precision == LK_MIXED_FLOAT16 || !lk_json_find(root, "loss_scale", &at)) return LK_OK;
+    return lk_json_refuse(&at, error,
+                          "a loss is scaled in precision \"mixed_float16\" alone; set it, or take "
+                          "loss_scale out");
+}
+
 // The arithmetic, and in the fast one the precision of products.
 static lk_status settle_arithmetic(lk_config *c, const lk_json_cursor *root, lk_error *error) {
     lk_json_cursor at;
@@ -429,6 +440,7 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(lk_config_read_group(c, &root, &lk_config_keys, c, error));
     LK_CHECK(check_name(c, &root, error));
     LK_CHECK(settle_arithmetic(c, &root, error));
+    LK_CHECK(settle_scale(c, &root, error));
     LK_CHECK(settle_batch(c, &root, options, error));
     LK_CHECK(settle_length(c, &root, error));
     if (c->gpus == 0) c->gpus = LK_CONFIG_ALL_GPUS;

@@ -148,6 +148,15 @@ static inline void add_progress(lk_group *group, uint32_t replica,
 }
 
 // In line: a board calls one of the two alone.
+// What the step is scaled by: taken out of the mean gradients, whose factor becomes smaller.
+static void take_scale(lk_group *group, uint8_t *device) {
+    const lk_scale_state *state = lk_scale_of(group->program, device);
+    if (!state) return;
+    group->scale = *state;
+    group->scalars.inverse_n *=
+        1.0f / lk_scale_value(&group->program->spec->model.loss_scale, state);
+}
+
 __attribute__((always_inline)) static inline lk_microbatches start(lk_group *group,
                                                                    uint32_t replica,
                                                                    uint64_t step) {
@@ -159,6 +168,7 @@ __attribute__((always_inline)) static inline lk_microbatches start(lk_group *gro
         const uint64_t skipped =
             lk_steps_skipped(group->program, f->device, group->program->objective);
         group->scalars = lk_step_scalars_at(group->program->spec, step, skipped);
+        take_scale(group, f->device);
     }
     // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
     const bool none = microbatches.at >= microbatches.end && group->program->checked;
@@ -461,6 +471,35 @@ void lk_step_pass(lk_group *group, uint32_t replica, bool skipped) {
     const bool first = (group->program->layout.shared ? group->first : 0) + replica == 0;
     (void)lk_group_begin_update(group, replica);
     if (skipped && first) lk_skip_step(group->program, group->frames[replica].device);
+}
+
+void lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict) {
+    const bool first = (group->program->layout.shared ? group->first : 0) + replica == 0;
+    lk_scale_state *state = lk_scale_of(group->program, group->frames[replica].device);
+    if (!first || !state || verdict == LK_VERDICT_STOP) return;
+    lk_scale_follow(&group->program->spec->model.loss_scale, state,
+                    verdict == LK_VERDICT_APPLY  ? LK_SCALE_APPLIED
+                    : verdict == LK_VERDICT_SKIP ? LK_SCALE_SKIPPED
+                                                 : LK_SCALE_REPLAYED);
+}
+
+// By what all know alike: the flags, and the scale that the step began with. What is not finite
+// before the gradient of the loss is scaled, no scale cures.
+lk_verdict lk_step_decide(const void *context, uint64_t step, const lk_flags *flags) {
+    const lk_group *group = context;
+    const lk_program *p = group->program;
+    const lk_loss_scale *how = &p->spec->model.loss_scale;
+    (void)step;
+    if (!lk_is_flagged(flags)) return LK_VERDICT_APPLY;
+    if (!how->replays) {
+        const bool enough = group->scale.word[LK_SCALE_IN_A_ROW] + 1 >= how->skips_max;
+        return enough ? LK_VERDICT_STOP : LK_VERDICT_SKIP;
+    }
+    const bool forward = flags->bad_mean ||
+                         (p->ops[flags->bad_op].phase == LK_FORWARD &&
+                          p->ops[flags->bad_op].type->scope != LK_SCOPE_LOSS);
+    const bool cures = !forward && lk_scale_can_fall(how, &group->scale);
+    return cures ? LK_VERDICT_REPLAY : LK_VERDICT_STOP;
 }
 
 // --- results -----------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 // op but those that every program has.
 #include "ops/graph/build.h"
 
+#include "ops/graph/scale.h"
+
 // --- emitting ------------------------------------------------------------------------------------
 
 // What a layer computes in; of what belongs to none, the model.
@@ -168,6 +170,13 @@ static lk_status count_skipped(lk_builder *b) {
                                    .rank = 2,
                                    .size = {lk_objective_count(m), 2}};
     return m->skips ? lk_build_state(b, NULL, 0, &counts, &b->program->skipped) : LK_OK;
+}
+
+static lk_status scale_loss(lk_builder *b) {
+    const lk_state_shape state = {
+        .suffix = "run/loss_scale/state", .dtype = LK_U32, .rank = 1, .size = {LK_SCALE_WORDS}};
+    if (b->program->spec->model.precision != LK_MIXED_FLOAT16) return LK_OK;
+    return lk_build_state(b, NULL, 0, &state, &b->program->loss_scale);
 }
 
 // Behind the parameters, now that they are all there.
@@ -480,6 +489,7 @@ lk_status lk_build_forward(lk_builder *b) {
     }
     LK_CHECK(forward_tensors(b));
     LK_CHECK(count_skipped(b));
+    LK_CHECK(scale_loss(b));
     gather_states(b);
     return LK_OK;
 }

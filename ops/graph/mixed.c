@@ -2,7 +2,7 @@
 #include "ops/graph/mixed.h"
 
 #include "ops/graph/build.h"
-#include "ops/half.h"
+#include "ops/graph/scale.h"
 
 // The roles of tensors that have a row for each example.
 static const lk_role rows_of[] = {LK_X, LK_X2, LK_Y, LK_AUX, LK_DY, LK_DX, LK_MASK};
@@ -225,7 +225,9 @@ static uint32_t pool_block(const call *c, lk_lane *l, uint32_t m0) {
 
 // What the kernel of a loss writes is multiplied by the loss scale before its one rounding.
 static void scale_gradient(const call *c, const lk_lane *l, uint32_t count) {
-    const float scale = 1.0f;
+    const lk_scale_state *state = lk_scale_of(c->f->program, c->f->device);
+    const float scale =
+        state ? lk_scale_value(&c->f->program->spec->model.loss_scale, state) : 1.0f;
     const lk_tensor *t = tensor_of(c->f->program, c->op, LK_DX);
     float *dx = l->at[LK_DX];
     if (c->op->type->scope != LK_SCOPE_LOSS || !t || scale == 1.0f) return;

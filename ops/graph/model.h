@@ -40,6 +40,20 @@ typedef struct lk_shape {
     bool flat;  // (c) alone; h and w are 1
 } lk_shape;
 
+// How the loss of mixed_float16 is scaled (ops/graph/scale.h). All of it decides bits.
+enum { LK_LOSS_SCALE_POWER_MAX = 30 };
+typedef struct lk_loss_scale {
+    uint32_t is_static;     // it stays what it is
+    float initial;          // powers of two: the first one,
+    float growth, backoff;  // .. what it is multiplied by,
+    float least;            // .. and no smaller than this one
+    uint32_t growth_steps;  // updates in a row after which it grows
+    uint32_t replays;       // a step that overflows is computed again, not skipped
+    uint32_t skips_max;     // so many skipped one after another end the run
+} lk_loss_scale;
+#define LK_LOSS_SCALE_DEFAULT \
+    (lk_loss_scale) { 0, 0x1p15f, 2.0f, 0.5f, 1.0f, 2000, 0, 100 }
+
 typedef struct lk_graph lk_graph;  // below
 
 // What the bytes of an image become: 0 .. 1, or -1 .. 1 (ARITHMETIC.md 3).
@@ -57,6 +71,7 @@ typedef struct lk_model {
     const lk_graph *graph;  // NULL: one network and one objective, the short form
     bool skips;  // a verdict may skip steps, so that t is state of its own (program.h, `skipped`)
     lk_precision precision;
+    lk_loss_scale loss_scale;  // of LK_MIXED_FLOAT16 alone
 } lk_model;
 
 // What is made for boards knows fp32 alone, as `lockstep embed` does.

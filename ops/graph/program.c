@@ -2,6 +2,7 @@
 // values. Freestanding.
 #include "ops/graph/build.h"
 #include "ops/graph/mixed.h"
+#include "ops/graph/scale.h"
 
 // A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise MICROBATCH_EXAMPLES
 // at a time (measured: larger working sets fall out of the second-level cache).
@@ -46,7 +47,7 @@ static uint32_t params_max(const lk_model *m) {
 }
 
 static uint32_t states_max(const lk_model *m) {
-    uint32_t most = m->skips ? 1 : 0;
+    uint32_t most = (m->skips ? 1 : 0) + (m->precision == LK_MIXED_FLOAT16 ? 1 : 0);
     for (uint32_t i = 0; i < m->layer_count; i++) most += m->layers[i].type->states_max;
     return most;
 }
@@ -326,10 +327,12 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
                       .layout = *layout,
                       .objective = objective,
                       .optimizer = lk_optimizer_of(spec, objective),
+                      .loss_scale = LK_NONE,
                       .skipped = LK_NONE,
                       .uses_max = 1,
                       .checked = options->guards};
     LK_CHECK(lk_run_spec_check(spec, error));
+    LK_CHECK(lk_scale_check(&spec->model, error));
     p->grains = lk_grain_count(spec);
     if (spec->fast_precision != LK_STRICT && !layout->device) {
         return lk_fail(error, LK_UNAVAILABLE,
