@@ -700,7 +700,8 @@ lk_status lk_build_backward(lk_builder *b) {
 
 // --- ops that every program has ------------------------------------------------------------------
 
-const lk_op_type lk_op_load = {.name = "load", .number = LK_OP_LOAD, .scope = LK_SCOPE_SOURCE, .mixed = true};
+const lk_op_type lk_op_load = {.name = "load", .number = LK_OP_LOAD, .scope = LK_SCOPE_SOURCE,
+                               .mixed = true};
 const lk_op_type lk_op_metric_sum = {
     .name = "loss_sum", .number = LK_OP_METRIC_SUM, .scope = LK_SCOPE_METRIC};
 const lk_op_type lk_op_use = {.name = "use", .number = LK_OP_USE, .scope = LK_SCOPE_USE};

@@ -167,7 +167,7 @@ static void join_slots(const lk_frame *f, const lk_op *op, uint32_t top, uint32_
 //
 // Use u of grain g is leaf g * 2^k + u, 2^k the least power of two not below the number of uses: so
 // the nodes over grains are those of one use. Kernels want whole nodes: where the uses of a grain
-// are none, a block is added grain by grain; and in mixed precision as many at a time as fit a cache.
+// are none, a block is added grain by grain; in mixed precision, as many as fit a cache.
 static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     lk_counter counter = f->counter;
     const lk_param *params = f->program->params;
@@ -180,7 +180,8 @@ static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbat
     for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         const uint32_t slot = counter.count;
         const uint32_t all = b.end - b.at;
-        const uint32_t some = !whole ? 1 : mixed ? LK_MIN(lk_mixed_grains(f->program, op), all) : all;
+        const uint32_t most = mixed ? lk_mixed_grains(f->program, op) : all;
+        const uint32_t some = whole ? LK_MIN(most, all) : 1;
         uint32_t above = slot;
         for (uint32_t g = b.at; g < b.end; g += some) {
             grain_sums(f, op, microbatch, &lane, above, uses, g, LK_MIN(g + some, b.end));

@@ -17,6 +17,7 @@ static bool is_half(const lk_program *p, const lk_op *op, uint32_t role) {
 }
 
 bool lk_mixed_has_half(const lk_program *p, const lk_op *op) {
+    if (op->type->scope == LK_SCOPE_LOSS) return true;  // it is scaled, also before a layer in fp32
     for (uint32_t r = 0; r < LK_ROLES; r++) {
         if (is_half(p, op, r)) return true;
     }

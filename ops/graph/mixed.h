@@ -18,7 +18,7 @@
 // Floats of a block: what is widened and narrowed at once.
 enum { LK_MIXED_FLOATS = 96 * 1024 };
 
-// Has one of the op's tensors 16 bits? (Its winners of a pool have not: they are no floats.)
+// Has one of the op's tensors 16 bits, or is it the loss? (Winners of a pool are no floats.)
 bool lk_mixed_has_half(const lk_program *program, const lk_op *op);
 static inline bool lk_mixed_is(const lk_program *program, const lk_op *op) {
     return lk_model_is_mixed(&program->spec->model) && lk_mixed_has_half(program, op);

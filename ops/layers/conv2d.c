@@ -384,7 +384,8 @@ const lk_op_type lk_op_conv2d = {.name = "conv2d",
                                  .flop = flop,
                                  .absorb = absorb,
                                  .declare = declare_conv2d,
-                                 .differentiate = differentiate_conv2d, .mixed = true};
+                                 .differentiate = differentiate_conv2d,
+                                 .mixed = true};
 const lk_op_type lk_op_conv2d_pool = {.name = "conv2d+pool",
                                       .number = LK_OP_CONV2D_POOL,
                                       .scope = LK_SCOPE_EXAMPLES,
@@ -392,31 +393,37 @@ const lk_op_type lk_op_conv2d_pool = {.name = "conv2d+pool",
                                       .scratch_floats = scratch_floats,
                                       .flop = flop,
                                       .declare = declare_conv2d_pool,
-                                      .differentiate = differentiate_conv2d_pool, .mixed = true, .apart = &lk_op_conv2d};
+                                      .differentiate = differentiate_conv2d_pool,
+                                      .mixed = true,
+                                      .apart = &lk_op_conv2d};
 const lk_op_type lk_op_conv2d_input_gradient = {.name = "conv2d_input_gradient",
                                                 .number = LK_OP_CONV2D_INPUT_GRADIENT,
                                                 .scope = LK_SCOPE_EXAMPLES,
                                                 .reference = conv2d_input_gradient,
                                                 .scratch_floats = scratch_floats,
-                                                .flop = flop, .mixed = true};
+                                                .flop = flop,
+                                                .mixed = true};
 const lk_op_type lk_op_conv2d_pool_input_gradient = {.name = "conv2d+pool_input_gradient",
                                                      .number = LK_OP_CONV2D_POOL_INPUT_GRADIENT,
                                                      .scope = LK_SCOPE_EXAMPLES,
                                                      .reference = conv2d_pool_input_gradient,
                                                      .scratch_floats = scratch_floats,
-                                                     .flop = routed_flop, .mixed = true};
+                                                     .flop = routed_flop,
+                                                     .mixed = true};
 const lk_op_type lk_op_conv2d_weight_gradient = {.name = "conv2d_weight_gradient",
                                                  .number = LK_OP_CONV2D_WEIGHT_GRADIENT,
                                                  .scope = LK_SCOPE_GRAINS,
                                                  .reference = conv2d_weight_gradient,
                                                  .scratch_floats = scratch_floats,
-                                                 .flop = flop, .mixed = true};
+                                                 .flop = flop,
+                                                 .mixed = true};
 const lk_op_type lk_op_conv2d_pool_weight_gradient = {.name = "conv2d+pool_weight_gradient",
                                                       .number = LK_OP_CONV2D_POOL_WEIGHT_GRADIENT,
                                                       .scope = LK_SCOPE_GRAINS,
                                                       .reference = conv2d_pool_weight_gradient,
                                                       .scratch_floats = scratch_floats,
-                                                      .flop = routed_flop, .mixed = true};
+                                                      .flop = routed_flop,
+                                                      .mixed = true};
 
 const lk_layer_type lk_layer_conv2d = {
     .inputs = 1, .ops_max = 4, .tensors_max = 6, .params_max = 2, .build = build_conv2d};

@@ -181,24 +181,29 @@ const lk_op_type lk_op_dense = {.name = "dense",
                                 .flop = flop,
                                 .absorb = absorb,
                                 .declare = declare,
-                                .differentiate = differentiate, .mixed = true};
+                                .differentiate = differentiate,
+                                .mixed = true};
 const lk_op_type lk_op_dense_input_gradient = {.name = "dense_input_gradient",
                                                .number = LK_OP_DENSE_INPUT_GRADIENT,
                                                .scope = LK_SCOPE_EXAMPLES,
                                                .reference = dense_input_gradient,
                                                .scratch_floats = input_gradient_scratch,
-                                               .flop = flop, .mixed = true};
+                                               .flop = flop,
+                                               .mixed = true};
 const lk_op_type lk_op_dense_weight_gradient = {.name = "dense_weight_gradient",
                                                 .number = LK_OP_DENSE_WEIGHT_GRADIENT,
                                                 .scope = LK_SCOPE_GRAINS,
                                                 .reference = dense_weight_gradient,
                                                 .scratch_floats = weight_gradient_scratch,
                                                 .flop = flop,
-                                                .rows = rows, .mixed = true, .some_rows = some_rows};
+                                                .rows = rows,
+                                                .mixed = true,
+                                                .some_rows = some_rows};
 const lk_op_type lk_op_dense_bias_gradient = {.name = "dense_bias_gradient",
                                               .number = LK_OP_DENSE_BIAS_GRADIENT,
                                               .scope = LK_SCOPE_GRAINS,
-                                              .reference = dense_bias_gradient, .mixed = true};
+                                              .reference = dense_bias_gradient,
+                                              .mixed = true};
 
 const lk_layer_type lk_layer_dense = {
     .inputs = 1, .ops_max = 5, .tensors_max = 5, .params_max = 2, .build = build_dense};

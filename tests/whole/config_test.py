@@ -154,7 +154,7 @@ def shows(t, keys, ready):
         t.check(show(t, "shown.json") == text, path + ": what is shown shows itself")
         document = json.loads(text)
         for _, key, type_, value, default in keys:
-            if type_ or key.startswith(("data.t", "model.layers", "model.networks[",
+            if type_ or key.startswith(("data.t", "loss_scale.", "model.layers", "model.networks[",
                                         "model.objectives[")) or value in ("text", "object"):
                 continue
             there = get(document, key)
