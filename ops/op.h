@@ -128,9 +128,14 @@ typedef struct lk_op {
     uint32_t input[LK_OP_INPUTS];  // the ops whose y it takes
     uint32_t gradient;             // tensor: the gradient of y
     uint32_t users;                // ops that take y
-    bool wants;                    // y depends on a parameter that is trained
-    bool relu;                     // y is ReLU of what the op computes
-    bool masked;                   // ... and `gradient` has been through its mask
+    bool wants : 1;                // y depends on a parameter that is trained
+    bool relu : 1;                 // y is ReLU of what the op computes
+    bool masked : 1;               // ... and `gradient` has been through its mask
+    // Of mixed precision (ops/graph/mixed.h):
+    bool ends : 1;        // y is a layer's output: what comes before it in the layer is not rounded
+    bool relu_apart : 1;  // its ReLU is another layer: what it is of is rounded
+    bool odd_apart : 1;   // a 2x2 pool behind it drops an odd last row or column; conv: the shape
+    uint8_t dtype;        // lk_dtype of its layer
     uint8_t value;                 // of the objective, plus 1, that it is part of; 0: short form
     union {
         LK_WIDE lk_conv2d conv;
@@ -286,6 +291,12 @@ struct lk_op_type {
     // A gradient op whose rows can be computed apart, from the operands of all replicas: how many
     // there are, and of how many floats.
     void (*rows)(const lk_op *op, uint64_t *rows, uint64_t *columns);
+    // Makes of such an op one that has so few rows: its input has so few columns.
+    void (*some_rows)(lk_op *op, uint32_t rows);
+    // Mixed precision (ops/graph/mixed.h): its tensors may have 16 bits. Of a convolution with a
+    // pool: the op that makes the values of which the winners are sought, once they are rounded.
+    bool mixed;
+    const lk_op_type *apart;
 };
 
 // --- tables of kernels ---------------------------------------------------------------------------
@@ -322,6 +333,10 @@ typedef struct lk_kernels {
     // dst[i] = src[i] rounded once. Returns 1 where a result, before `rule` leaves it out, or
     // src[i] where the rule says so, is not finite; dst[i] is then unspecified.
     uint32_t (*narrow)(const lk_narrow *how, uint64_t count, const float *src, uint16_t *dst);
+    // Of one example: dst and argmax are the winners of the 2x2 tiles of src (out_h, out_w, out_c),
+    // by the values stored: the first of equals. Looks at the cells of tiles alone.
+    uint32_t (*narrow_pool)(const lk_narrow *how, const lk_conv2d *c, const float *src,
+                            uint16_t *dst, uint8_t *argmax);
     // dst[i] = float(src[i] rounded once). Returns 1 where one is not finite.
     uint32_t (*round)(lk_dtype dtype, uint64_t count, const float *src, float *dst);
     // What a caller of a weight gradient for some rows should ask for: a multiple of `weight_rows`

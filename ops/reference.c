@@ -27,6 +27,7 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
     for (uint64_t i = 0; i < count; i++) out[i] = a[i] + b[i];
 }
 
+#ifndef LK_SHORT_FORM_ALONE
 // --- 16 bits -------------------------------------------------------------------------------------
 
 static uint16_t to_half(lk_dtype dtype, float x) {
@@ -57,6 +58,33 @@ static uint32_t narrow(const lk_narrow *how, uint64_t count, const float *src, u
     return bad;
 }
 
+// Sought among the values before ReLU, as the op that does both does; the stored one is after it.
+static uint32_t narrow_pool(const lk_narrow *how, const lk_conv2d *c, const float *src,
+                            uint16_t *dst, uint8_t *argmax) {
+    const lk_narrow cell = {how->dtype, how->rule, NULL};
+    const uint64_t line = (uint64_t)c->out_w * c->out_c;
+    uint32_t bad = 0;
+    for (uint32_t py = 0; py < c->out_h / 2; py++) {
+        for (uint32_t px = 0; px < c->out_w / 2; px++) {
+            for (uint32_t co = 0; co < c->out_c; co++, dst++, argmax++) {
+                float best = 0.0f;
+                for (uint32_t k = 0; k < 4; k++) {
+                    const uint32_t y = 2 * py + k / 2, x = 2 * px + k % 2;
+                    const float v = src[y * line + (uint64_t)x * c->out_c + co];
+                    uint16_t h;
+                    bad |= narrow(&cell, 1, &v, &h);
+                    const float rounded = from_half(how->dtype, to_half(how->dtype, v));
+                    if (k > 0 && !(rounded > best)) continue;
+                    best = rounded;
+                    *argmax = (uint8_t)k;
+                    *dst = h;
+                }
+            }
+        }
+    }
+    return bad;
+}
+
 static uint32_t round_floats(lk_dtype dtype, uint64_t count, const float *src, float *dst) {
     uint32_t bad = 0;
     for (uint64_t i = 0; i < count; i++) {
@@ -66,10 +94,16 @@ static uint32_t round_floats(lk_dtype dtype, uint64_t count, const float *src, f
     return bad;
 }
 
+#endif
+
 const lk_kernels lk_kernels_reference = {.name = "reference",
                                          .load_u8 = load_u8,
                                          .column_sums = column_sums,
                                          .add = add,
+#ifndef LK_SHORT_FORM_ALONE
                                          .widen = widen,
                                          .narrow = narrow,
-                                         .round = round_floats};
+                                         .narrow_pool = narrow_pool,
+                                         .round = round_floats,
+#endif
+};

@@ -141,6 +141,7 @@ static json_t *make_layer(const lk_layer_words *words) {
     json_t *properties = json_object_get(layer, "properties");
     const lk_setting *name = &lk_layer_common[LK_LAYER_NAME];
     const lk_setting *inputs = &lk_layer_common[LK_LAYER_INPUTS];
+    const lk_setting *dtype = &lk_layer_common[LK_LAYER_DTYPE];
     const int wanted = (int)words->type->inputs;
     json_t *text = make_value(name);
     put(text, "pattern", json_string("^[^/]+$"));
@@ -149,6 +150,7 @@ static json_t *make_layer(const lk_layer_words *words) {
         const lk_setting *trainable = &lk_layer_common[LK_LAYER_TRAINABLE];
         put(properties, trainable->name, describe(make_value(trainable), trainable));
     }
+    put(properties, dtype->name, describe(make_value(dtype), dtype));
     put(properties, inputs->name,
         describe(json_pack("{s:s, s:{s:s}, s:i, s:i}", "type", "array", "items", "type", "string",
                            "minItems", wanted, "maxItems", wanted),

@@ -283,6 +283,12 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
                        "embed: arithmetic \"fast\" needs a GPU, which a target without an "
                        "operating system has not; use \"strict\"");
     }
+    if (lk_model_is_mixed(&run->config.spec.model)) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "embed: %s: precision \"%s\": boards do not compute it yet; use \"float32\"",
+                       run->config.document.source,
+                       lk_precision_name(run->config.spec.model.precision));
+    }
     if (run->config.spec.model.graph) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s: model.networks: embed writes models of one network and one objective; "

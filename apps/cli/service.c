@@ -138,7 +138,7 @@ static size_t add_count(size_t used, const char *name, const char *type, const c
 
 static size_t add_real(size_t used, const char *name, const char *help, double value) {
     char text[LK_DECIMAL_BYTES + 1] = "-";
-    (void)lk_decimal(text + (value < 0), value < 0 ? -value : value, 6);
+    (void)lk_watch_decimal(text + (value < 0), value < 0 ? -value : value, 6);
     return add(used, name, "gauge", help, text);
 }
 

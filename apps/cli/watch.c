@@ -54,7 +54,7 @@ static struct {
 
 // --- how far it is -----------------------------------------------------------------------------
 
-const char *lk_decimal(char out[LK_DECIMAL_BYTES], double value, unsigned places) {
+const char *lk_watch_decimal(char out[LK_DECIMAL_BYTES], double value, unsigned places) {
     uint64_t scale = 1;
     for (unsigned i = 0; i < places; i++) scale *= 10;
     if (!(value >= 0 && value < 1e12)) {
@@ -73,7 +73,7 @@ const char *lk_decimal(char out[LK_DECIMAL_BYTES], double value, unsigned places
 // The mean of a metric, which may be below zero.
 static const char *mean_of(char out[LK_DECIMAL_BYTES + 1], double value, unsigned places) {
     out[0] = '-';
-    (void)lk_decimal(out + (value < 0), value < 0 ? -value : value, places);
+    (void)lk_watch_decimal(out + (value < 0), value < 0 ? -value : value, places);
     return out;
 }
 
@@ -130,7 +130,7 @@ static size_t write_metrics(char *text, size_t bytes) {
     }
     for (uint32_t i = 0; i < names->count_count; i++) {
         n += lk_format(text + n, bytes - n, "  %s %s%%", names->share[i],
-                       lk_decimal(a, 100.0 * w->counts[i] / w->examples, 2));
+                       lk_watch_decimal(a, 100.0 * w->counts[i] / w->examples, 2));
     }
     return n;
 }
@@ -150,7 +150,7 @@ static void write_progress(const view *v, char text[TEXT_BYTES]) {
     if (v->has_metrics) n += write_metrics(text + n, TEXT_BYTES - n);
     if (v->rate <= 0) return;
     lk_format(text + n, TEXT_BYTES - n, "  %s images/s  %s s left",
-              lk_decimal(c, v->rate * batch, 0), lk_decimal(d, v->left, 0));
+              lk_watch_decimal(c, v->rate * batch, 0), lk_watch_decimal(d, v->left, 0));
 }
 
 // The same for a program: {"event":KIND,...}
@@ -169,7 +169,7 @@ static void write_event(const view *v, const char *kind, char text[TEXT_BYTES]) 
                        mean_of(a, (double)lk_watching.means[i], 6));
     }
     lk_format(text + n, TEXT_BYTES - n, ",\"steps_per_second\":%s,\"seconds_left\":%s}",
-              lk_decimal(b, v->rate, 3), lk_decimal(c, v->left, 1));
+              lk_watch_decimal(b, v->rate, 3), lk_watch_decimal(c, v->left, 1));
 }
 
 static void write_status(const view *v, char text[TEXT_BYTES]) {
@@ -182,7 +182,7 @@ static void write_status(const view *v, char text[TEXT_BYTES]) {
     }
     if (!w->leads) lk_format(rank, sizeof rank, "rank %u: ", w->run->workers.rank);
     lk_format(text, TEXT_BYTES, "%sstatus: %s  running %s s  %s", rank, progress,
-              lk_decimal(seconds, v->now - w->start, 0), saved);
+              lk_watch_decimal(seconds, v->now - w->start, 0), saved);
 }
 
 // Has something gone on since this was asked last? Saving, and waiting for others, end by

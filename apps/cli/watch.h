@@ -59,7 +59,7 @@ void lk_watch_last(void);
 
 enum { LK_DECIMAL_BYTES = 32 };
 // A number that is not negative, with some decimals; lk_format has none. Returns `out`.
-const char *lk_decimal(char out[LK_DECIMAL_BYTES], double value, unsigned places);
+const char *lk_watch_decimal(char out[LK_DECIMAL_BYTES], double value, unsigned places);
 
 // This worker has waited `seconds` for another, which `who` names: shown beside the progress.
 // Start-up calls it (comm/cluster/rendezvous.h), and steps do (comm/mpi/mpi.h).

@@ -357,6 +357,17 @@ static lk_status check_fast_precision(const lk_json_cursor *root, lk_error *erro
                           "this version does not scale it; use \"bf16\" or \"tf32\"");
 }
 
+// The loss is scaled in one precision alone; of its keys none is without use.
+static lk_status settle_scale(lk_config *c, const lk_json_cursor *root, lk_error *error) {
+    lk_model *m = &c->spec.model;
+    lk_json_cursor at;
+    m->skips = m->precision == LK_MIXED_FLOAT16 && !m->loss_scale.replays;
+    if (m->precision == LK_MIXED_FLOAT16 || !lk_json_find(root, "loss_scale", &at)) return LK_OK;
+    return lk_json_refuse(&at, error,
+                          "a loss is scaled in precision \"mixed_float16\" alone; set it, or take "
+                          "loss_scale out");
+}
+
 // The arithmetic, and in the fast one the precision of products.
 static lk_status settle_arithmetic(lk_config *c, const lk_json_cursor *root, lk_error *error) {
     lk_json_cursor at;
@@ -365,6 +376,12 @@ static lk_status settle_arithmetic(lk_config *c, const lk_json_cursor *root, lk_
         return lk_json_refuse(&at, error,
                               "it is a precision of arithmetic \"fast\": set arithmetic to "
                               "\"fast\" or leave fast_precision out");
+    }
+    if (c->spec.model.precision != LK_FLOAT32) {
+        (void)lk_json_find(root, "precision", &at);
+        return lk_json_refuse(&at, error,
+                              "mixed precision is one of arithmetic \"strict\"; \"fast\" has "
+                              "fast_precision: leave one of them out");
     }
     c->spec.fast_precision = (lk_fast_precision)(c->said.fast_precision + LK_FAST_TF32);
     return LK_OK;
@@ -410,6 +427,7 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(lk_config_read_group(c, &root, &lk_config_keys, c, error));
     LK_CHECK(check_name(c, &root, error));
     LK_CHECK(settle_arithmetic(c, &root, error));
+    LK_CHECK(settle_scale(c, &root, error));
     LK_CHECK(settle_batch(c, &root, options, error));
     LK_CHECK(settle_length(c, &root, error));
     if (c->gpus == 0) c->gpus = LK_CONFIG_ALL_GPUS;

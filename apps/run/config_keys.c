@@ -17,7 +17,11 @@
 #define MANY         ((uint64_t)1 << 40)
 
 static const char *const arithmetics[] = {"strict", "fast"};
+static const char *const precisions[] = {"float32", "mixed_float16", "mixed_bfloat16"};
 static const char *const fast_precisions[] = {"tf32", "bf16"};
+static const char *const layer_dtypes[] = {"float32"};
+static const char *const scale_types[] = {"dynamic", "static"};
+static const char *const overflows[] = {"skip", "replay"};
 static const char *const orders[] = {"global", "sharded"};
 static const char *const reduces[] = {"auto", "partials", "operands"};
 static const char *const overlaps[] = {"auto", "on", "off"};
@@ -51,6 +55,30 @@ static const char *const starts[] = {"new", "resume", "resume_or_start"};
     " {\"minimum\": 2}}}, \"then\": {\"required\": [\"replica_batch\"]}},"                     \
     " {\"if\": {\"required\": [\"fast_precision\"]}, \"then\": {\"required\": [\"arithmetic\"]," \
     " \"properties\": {\"arithmetic\": {\"const\": \"fast\"}}}}]"
+
+static const lk_key loss_scale[] = {
+    {.value = {CHOICE("type", lk_config, spec.model.loss_scale.is_static, scale_types),
+               .meaning = "dynamic: it follows overflows; static: it stays"}},
+    {.value = {VALUE(FLOAT, "initial", lk_config, spec.model.loss_scale.initial), .low = 1,
+               .high = 0x1p30f, .float_constant = 0x1p15f,
+               .meaning = "the first one, a power of 2"}},
+    {.value = {VALUE(U32, "growth_steps", lk_config, spec.model.loss_scale.growth_steps),
+               .most = 1 << 30, .constant = 2000,
+               .meaning = "updates in a row after which it grows"}},
+    {.value = {VALUE(FLOAT, "growth_factor", lk_config, spec.model.loss_scale.growth), .low = 2,
+               .high = 65536, .float_constant = 2, .meaning = "by so much, a power of 2"}},
+    {.value = {VALUE(FLOAT, "backoff_factor", lk_config, spec.model.loss_scale.backoff),
+               .low = 0x1p-16f, .high = 0.5f, .float_constant = 0.5f,
+               .meaning = "what an overflow multiplies it by"}},
+    {.value = {VALUE(FLOAT, "floor", lk_config, spec.model.loss_scale.least), .low = 1,
+               .high = 0x1p30f, .float_constant = 1, .meaning = "it is never smaller"}},
+    {.value = {CHOICE("on_overflow", lk_config, spec.model.loss_scale.replays, overflows),
+               .meaning = "skip the step, or compute it again at a smaller scale"}},
+    {.value = {VALUE(U32, "skips_max", lk_config, spec.model.loss_scale.skips_max),
+               .most = 1 << 30, .constant = 100,
+               .meaning = "so many skipped one after another end the run"},
+     .free = true},
+};
 
 static const lk_key made_up[] = {
     {.value = {VALUE(U64, "seed", lk_config_data, source.made_up.seed), .zero = true,
@@ -245,6 +273,9 @@ static const lk_key root[] = {
                .constant = 1, .meaning = "of initial weights and order of examples; --seed"}},
     {.value = {CHOICE("arithmetic", lk_config, said.arithmetic, arithmetics),
                .meaning = "the same bits on all hardware, or fast on a GPU"}},
+    {.value = {CHOICE("precision", lk_config, spec.model.precision, precisions),
+               .meaning = "of products: fp32, or operands and activations of 16 bits"}},
+    {.value = {.name = "loss_scale", .meaning = "of precision mixed_float16"}, OBJECT(loss_scale)},
     {.value = {CHOICE("fast_precision", lk_config, said.fast_precision, fast_precisions),
                .chosen = "tf32",
                .meaning = "of products, in arithmetic fast alone"}},
@@ -357,6 +388,9 @@ const lk_setting lk_layer_common[] = {
                             .kind = LK_SETTING_BOOL,
                             .constant = 1,
                             .meaning = "of layers with parameters; false: they stay as they are"},
+    [LK_LAYER_DTYPE] = {CHOICE("dtype", lk_layer, dtype, layer_dtypes),
+                        .chosen = "as precision says",
+                        .meaning = "float32: in mixed precision this layer is not"},
 };
 
 const lk_setting lk_loss_common[] = {

@@ -48,8 +48,8 @@ extern const lk_setting lk_network_keys[3], lk_objective_keys[6], lk_value_keys[
     lk_noise_common[2];
 // What every layer has beside the keys of its type; all are read by hand. "trainable" is of those
 // with parameters alone.
-extern const lk_setting lk_layer_common[4];
-enum { LK_LAYER_TYPE, LK_LAYER_NAME, LK_LAYER_INPUTS, LK_LAYER_TRAINABLE };
+extern const lk_setting lk_layer_common[5];
+enum { LK_LAYER_TYPE, LK_LAYER_NAME, LK_LAYER_INPUTS, LK_LAYER_TRAINABLE, LK_LAYER_DTYPE };
 
 extern const lk_setting lk_loss_common[2];
 enum { LK_LOSS_TYPE, LK_LOSS_INPUTS };

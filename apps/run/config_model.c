@@ -86,6 +86,17 @@ static lk_status read_trainable(const lk_json_cursor *at, lk_layer *l, lk_error 
                           lk_layer_words_of(l->type)->name);
 }
 
+static lk_status read_dtype(const lk_json_cursor *at, lk_layer *l, lk_error *error) {
+    const lk_setting *dtype = &lk_layer_common[LK_LAYER_DTYPE];
+    lk_json_cursor found;
+    uint32_t choice;
+    if (!lk_json_find(at, dtype->name, &found)) return LK_OK;
+    LK_CHECK(lk_json_get_choice(at, dtype->name, LK_JSON_REQUIRED, dtype->choices,
+                                dtype->choice_count, &choice, error));
+    l->dtype = LK_LAYER_FLOAT32;
+    return LK_OK;
+}
+
 static lk_status read_layer(const lk_config *c, const layer_list *list, const lk_json_cursor *at,
                             uint32_t index, lk_layer *l, lk_error *error) {
     const char *others[LK_COUNT(lk_layer_common)], *names[LK_KEY_CHOICES_MAX];
@@ -99,6 +110,7 @@ static lk_status read_layer(const lk_config *c, const layer_list *list, const lk
     LK_CHECK(lk_json_get_choice(at, "type", LK_JSON_REQUIRED, names, count, &choice, error));
     const lk_layer_words *words = lk_layer_words_at(choice);
     *l = (lk_layer){.type = words->type};
+    LK_CHECK(read_dtype(at, l, error));
     LK_CHECK(read_name(list, at, words->name, index, l, error));
     LK_CHECK(read_inputs(c, list, at, index, l, error));
     LK_CHECK(read_trainable(at, l, error));

@@ -268,6 +268,7 @@ lk_status lk_hot_load(lk_hot *hot, lk_hot_choice *choice, lk_error *error) {
     if (choice->rank == w->rank) {
         status =
             lk_hot_take(&hot->state, choice->copy, hot->tensors, lk_run_tensor_count(run), error);
+        if (status == LK_OK) status = lk_run_round(run, "the hot state", error);
     }
     if (w->joined) LK_CHECK(lk_mpi_settle(status, error));
     if (choice->rank > 0) {

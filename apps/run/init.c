@@ -306,6 +306,7 @@ lk_status lk_init_take(lk_run *run, bool store, lk_error *error) {
         lk_sha256_finish(&t.hash, spec->init_hash);
         spec->init = true;
         lk_safetensors_close(&t.reader);
+        if (status == LK_OK && store) status = lk_run_round(run, file, error);
     }
     free(t.entries);
     free(t.values);

@@ -128,6 +128,11 @@ static lk_status write_scalars(lk_journal *r, const char *kind, uint64_t done, d
         const lk_step_scalars scalars =
             lk_step_scalars_at(spec, done - 1, LK_MIN(skipped, at.update));
         lk_events_scalar(e, "train/learning_rate", scalars.learning_rate);
+        if (named.r->loss_scale > 0) {
+            lk_events_scalar(e, "train/loss_scale", named.r->loss_scale);
+            lk_events_scalar(e, "train/skipped", (float)named.r->skipped);
+            lk_events_scalar(e, "train/replayed", (float)named.r->replayed);
+        }
         lk_events_scalar(e, "train/epoch", (float)place_after(spec, done).epoch);
         if (rate > 0) {
             lk_events_scalar(e, "speed/steps_per_second", (float)rate);

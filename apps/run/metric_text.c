@@ -27,8 +27,18 @@ static double share_of(lk_named_result n, uint32_t i) {
 
 static void put_means(writer *w, lk_named_result n) {
     for (uint32_t i = 0; i < n.names->sum_count; i++) {
-        put(w, "%s\"%s\":%.9g", i ? "," : "", n.names->sum[i], (double)n.r->means[i]);
+        const double mean = (double)n.r->means[i];
+        put(w, "%s\"%s\":", i ? "," : "", n.names->sum[i]);
+        // Of a step that was skipped; JSON has no word for it.
+        if (mean - mean == 0) put(w, "%.9g", mean);
+        else put(w, "null");
     }
+}
+
+static void put_scale(writer *w, lk_named_result n) {
+    if (n.r->loss_scale == 0) return;
+    put(w, ",\"loss_scale\":%.9g,\"skipped\":%llu,\"replayed\":%llu", (double)n.r->loss_scale,
+        (unsigned long long)n.r->skipped, (unsigned long long)n.r->replayed);
 }
 
 static void put_shares(writer *w, lk_named_result n) {
@@ -62,6 +72,7 @@ static void put_fields(writer *w, lk_named_result n) {
         put(w, ",\"%s\":%u", n.names->count[i], n.r->counts[i]);
     }
     put(w, ",\"examples\":%u", n.r->examples);
+    put_scale(w, n);
 }
 
 void lk_metric_fields(char out[LK_METRIC_TEXT_BYTES], lk_named_result n, bool shares) {
@@ -88,6 +99,7 @@ void lk_metric_evaluation(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
     put(&w, ",");
     put_means(&w, n);
     put_shares(&w, n);
+    put_scale(&w, n);
 }
 
 void lk_metric_words(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
@@ -99,6 +111,9 @@ void lk_metric_words(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
     for (uint32_t i = 0; i < n.names->count_count; i++) {
         put(&w, ", %s %.2f%%", n.names->share[i], 100.0 * n.r->counts[i] / n.r->examples);
     }
+    if (n.r->loss_scale == 0) return;
+    put(&w, ", loss_scale %.9g, skipped %llu, replayed %llu", (double)n.r->loss_scale,
+        (unsigned long long)n.r->skipped, (unsigned long long)n.r->replayed);
 }
 
 void lk_metric_equations(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {

@@ -136,6 +136,10 @@ lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done);
 lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const lk_source *source,
                                         uint64_t count);
 
+// Mixed precision: rounds the weights that products take, after parameters were loaded from `from`.
+// LK_BAD_DATA where one is infinite then.
+lk_status lk_run_round(lk_run *run, const char *from, lk_error *error);
+
 // The logits (count, classes) of examples that are no data set's. One process alone. In no order.
 lk_status lk_run_predict(lk_run *run, const uint8_t *inputs, uint64_t count, float *logits,
                          lk_error *error);

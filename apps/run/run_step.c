@@ -34,6 +34,10 @@ static lk_driver *driver_of(lk_run *run) {
     run->driver.lost = &run->lost;
     run->driver.decide = run->decide;
     run->driver.decide_context = run->decide_context;
+    if (!run->decide && run->program.loss_scale != LK_NONE) {
+        run->driver.decide = lk_step_decide;
+        run->driver.decide_context = &run->group;
+    }
     run->driver.lap = run->cuda ? NULL : lap_ends;
     run->driver.clock = &run->laps;
     run->driver.stop = run->stop;
@@ -63,11 +67,22 @@ static lk_step_result try_step(lk_run *run, uint64_t step) {
     return result_of(run);
 }
 
+// What the logs say of the loss scale.
+static void say_scale(lk_run *run, lk_step_result *result) {
+    const lk_program *p = &run->program;
+    const lk_scale_state *state = run->cuda ? NULL : lk_scale_of(p, run->core.device);
+    if (!state || run->lost.status != LK_OK) return;
+    result->loss_scale = lk_scale_value(&p->spec->model.loss_scale, state);
+    result->skipped = lk_steps_skipped(p, run->core.device, p->objective);
+    result->replayed = lk_scale_replays(state);
+}
+
 lk_step_result lk_run_step(lk_run *run, uint64_t step) {
     lk_step_result result;
     do result = try_step(run, step);
     while (run->lost.status == LK_OK && result.verdict == LK_VERDICT_REPLAY);
     if (result.verdict == LK_VERDICT_SKIP) result.bad_tensor = NULL;
+    say_scale(run, &result);
     return result;
 }
 
@@ -92,7 +107,9 @@ lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const 
     use_program(run, lk_run_evaluated(run));
     lk_driver_start_evaluation(driver_of(run), 0, steps_done, source, count);
     lk_threads_run(&run->driver, &run->team);
-    return result_of(run);
+    lk_step_result result = result_of(run);
+    say_scale(run, &result);
+    return result;
 }
 
 lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {

@@ -254,6 +254,18 @@ static lk_status check_finite(const lk_trainer *t, const lk_step_result *r, lk_e
         lk_format(saved, sizeof saved, "the last checkpoint, of step %llu, stands",
                   (unsigned long long)t->saved);
     }
+    if (r->verdict == LK_VERDICT_STOP && r->loss_scale > 0) {
+        return lk_fail(error, LK_NOT_FINITE,
+                       "step %llu: %s is not finite at loss scale %llu: %s, and the run saves "
+                       "nothing more; %s; try a smaller learning_rate, or precision "
+                       "mixed_bfloat16 or float32",
+                       (unsigned long long)r->step, r->bad_tensor,
+                       (unsigned long long)r->loss_scale,
+                       t->run->config.spec.model.loss_scale.replays
+                           ? "no smaller one helps"
+                           : "loss_scale.skips_max steps were skipped one after another",
+                       saved);
+    }
     return lk_fail(error, LK_NOT_FINITE,
                    "step %llu: %s is not finite: the run diverged and saves nothing more; %s; try "
                    "a smaller learning_rate",

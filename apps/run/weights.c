@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "io/text.h"
+#include "ops/graph/mixed.h"
 
 const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes) {
     snprintf(path, bytes, "runs/%s", *run->config.name ? run->config.name : "unnamed");
@@ -93,10 +94,23 @@ static lk_status load_file(lk_run *run, const lk_file_ops *ops, const char *file
         run->weights_changed = true;
         status = lk_checkpoint_load(&reader, tensors, lk_run_tensor_count(run), steps_done, error);
     }
+    if (status == LK_OK) status = lk_run_round(run, file, error);
     if (status == LK_OK && run->needs.checkpoints) warn_of_parting(run, &reader, file, say);
     if (status == LK_OK) take_identity(run, &reader);
     lk_safetensors_close(&reader);
     return status;
+}
+
+lk_status lk_run_round(lk_run *run, const char *from, lk_error *error) {
+    const lk_program *p = &run->program;
+    if (!lk_model_is_mixed(&p->spec->model) || run->cuda) return LK_OK;
+    const uint32_t bad = lk_mixed_round(p, run->core.device);
+    if (bad == LK_NONE) return LK_OK;
+    return lk_fail(error, LK_BAD_DATA,
+                   "%s: a weight of %s is infinite in 16 bits, wanted all below 65520: %s; begin "
+                   "with smaller ones, or with precision mixed_bfloat16 or float32",
+                   from, p->tensors[p->params[bad].tensor].name,
+                   lk_precision_name(p->spec->model.precision));
 }
 
 // --- an export -----------------------------------------------------------------------------------
@@ -138,7 +152,7 @@ static lk_status load_parameters(lk_run *run, const lk_safetensors *reader, lk_e
         LK_CHECK(lk_safetensors_read(reader, entry, run->core.device + tensor->offset, error));
     }
     lk_run_digest(run, found);
-    if (digest && strcmp(digest, found) == 0) return LK_OK;
+    if (digest && strcmp(digest, found) == 0) return lk_run_round(run, reader->path, error);
     return lk_fail(error, LK_BAD_DATA,
                    "%s: the digest of its parameters is %s, it says %.64s: it was changed or "
                    "damaged; export it again",

@@ -16,6 +16,7 @@ static void compute_whole(lk_member *m) {
 
 static void update_partition(lk_member *m) {
     lk_group *group = m->driver->group;
+    lk_step_follow(group, m->replica, m->verdict);
     if (m->verdict == LK_VERDICT_APPLY) {
         lk_step_update(group, m->replica, m->driver->step);
     } else {
@@ -122,6 +123,7 @@ static void join_bucket(lk_member *m, uint32_t bucket) {
 
 static void apply_bucket(lk_member *m) {
     lk_driver *d = m->driver;
+    if (m->bucket == 0) lk_step_follow(d->group, m->replica, m->verdict);
     if (m->verdict == LK_VERDICT_APPLY) {
         lk_exchange_apply(d->exchange, d->group, m->replica, d->step, m->bucket);
     } else if (m->bucket == 0) {

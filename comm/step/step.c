@@ -3,6 +3,7 @@
 
 #include "ops/fmaf.h"
 #include "ops/graph/check.h"
+#include "ops/graph/mixed.h"
 
 // The plan counts these tables, so their size may not follow the width of a pointer (LK_WIDE) or of
 // an enumeration (compile with -fno-short-enums where that is not the default).
@@ -147,6 +148,15 @@ static inline void add_progress(lk_group *group, uint32_t replica,
 }
 
 // In line: a board calls one of the two alone.
+// What the step is scaled by: taken out of the mean gradients, whose factor becomes smaller.
+static void take_scale(lk_group *group, uint8_t *device) {
+    const lk_scale_state *state = lk_scale_of(group->program, device);
+    if (!state) return;
+    group->scale = *state;
+    group->scalars.inverse_n *=
+        1.0f / lk_scale_value(&group->program->spec->model.loss_scale, state);
+}
+
 __attribute__((always_inline)) static inline lk_microbatches start(lk_group *group,
                                                                    uint32_t replica,
                                                                    uint64_t step) {
@@ -158,6 +168,7 @@ __attribute__((always_inline)) static inline lk_microbatches start(lk_group *gro
         const uint64_t skipped =
             lk_steps_skipped(group->program, f->device, group->program->objective);
         group->scalars = lk_step_scalars_at(group->program->spec, step, skipped);
+        take_scale(group, f->device);
     }
     // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
     const bool none = microbatches.at >= microbatches.end && group->program->checked;
@@ -265,13 +276,16 @@ static void apply_at(lk_group *group, uint32_t replica, uint32_t index, uint64_t
         slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
     }
     float *w = lk_param_at(frame, index) + first;
-    if (lk_apply_of(group->kernels, o)(o, &group->scalars, count, sum, w, slots) != 0) {
-        note_bad(group, replica, index);
-    }
+    uint32_t bad = lk_apply_of(group->kernels, o)(o, &group->scalars, count, sum, w, slots);
     const float most = lk_program_weight_clip(p);
     for (uint64_t i = 0; most > 0.0f && i < count; i++) {
         w[i] = w[i] > most ? most : w[i] < -most ? -most : w[i];
     }
+    if (lk_model_is_mixed(&p->spec->model) && param->rounded != LK_NONE) {
+        float *rounded = (float *)lk_tensor_at(frame, param->rounded) + first;
+        bad |= group->kernels->round(lk_model_dtype(&p->spec->model), count, w, rounded);
+    }
+    if (bad) note_bad(group, replica, index);
 }
 
 void lk_group_apply(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,
@@ -300,7 +314,7 @@ static void update_partials(const update *u, uint32_t index, uint64_t begin, uin
 }
 
 // Every grain of the step as the gradient op of `param` sees it, in leaf order, from all who share.
-static const lk_grain_view *all_views(const update *u, const lk_op *op) {
+static lk_grain_view *all_views(const update *u, const lk_op *op) {
     const lk_program *p = u->group->program;
     lk_grain_view *views = lk_tensor_at(u->frame, p->views);
     for (uint32_t r = 0; r < u->group->sharers; r++) {
@@ -330,6 +344,40 @@ static uint64_t first_row(const lk_op *op, const lk_group *group, uint64_t share
     return LK_MIN(lk_round_up(k_count * sharer / group->sharers, LK_OPERANDS_ROWS), k_count);
 }
 
+// The same where operands have 16 bits: the gradients of all examples are widened once, the inputs
+// column by column.
+static void update_mixed(const update *u, uint32_t index, lk_lane *lane) {
+    const lk_program *p = u->group->program;
+    const lk_op *op = &p->ops[p->params[index].gradient_op];
+    uint64_t k_count, n_count;
+    op->type->rows(op, &k_count, &n_count);
+    const uint64_t begin = first_row(op, u->group, u->sharer);
+    const uint64_t end = first_row(op, u->group, u->sharer + 1);
+    const uint64_t rows =
+        LK_MIN(operands_rows(u->group->kernels, n_count), lk_mixed_rows(p, op));
+    float *sums = u->scratch + lk_mixed_rows_floats(p, op);
+    lk_grain_view *views = all_views(u, op);
+    lk_mixed_rows_state mixed;
+    if (begin == end) return;
+    lk_mixed_rows_start(&mixed, u->frame, op, views, u->leaves, u->scratch);
+    lane->grains = mixed.wide;
+    lane->grain_count = u->leaves;
+    lane->sums[0] = sums;
+    lane->at[LK_SCRATCH] = sums + lk_round_up(rows * n_count, 16);
+    for (uint64_t k = begin; k < end; k += rows) {
+        const uint64_t some = LK_MIN(rows, end - k);
+        const lk_weight_rows all = {.end = (uint32_t)some,
+                                    // The inputs of fewer rows lie elsewhere.
+                                    .again = k > begin && some == rows,
+                                    .w = lk_param_at(u->frame, index) + k * n_count,
+                                    .next_end = (uint32_t)LK_MIN(2 * rows, end - k)};
+        lk_mixed_rows_take(&mixed, u->frame, op, views, u->leaves, k, some);
+        lane->rows = &all;
+        (void)lk_kernel_of(u->group->kernels, op->type)(lane, &mixed.run);
+        apply(u, index, k * n_count, some * n_count, sums);
+    }
+}
+
 // The rows of an operands parameter that this replica owns: gradient and update, block by block in
 // cache.
 static void update_operands(const update *u, uint32_t index) {
@@ -342,6 +390,10 @@ static void update_operands(const update *u, uint32_t index) {
     uint64_t rows = operands_rows(u->group->kernels, n_count);
     const lk_kernel kernel = lk_kernel_of(u->group->kernels, op->type);
     lk_lane lane = lk_lane_of(u->frame, op, 0);
+    if (lk_mixed_is(p, op)) {
+        update_mixed(u, index, &lane);
+        return;
+    }
     lane.grains = all_views(u, op);
     lane.grain_count = u->leaves;
     lane.sums[0] = u->scratch;
@@ -425,12 +477,43 @@ void lk_step_pass(lk_group *group, uint32_t replica, bool skipped) {
     if (skipped && first) lk_skip_step(group->program, group->frames[replica].device);
 }
 
+void lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict) {
+    const bool first = (group->program->layout.shared ? group->first : 0) + replica == 0;
+    lk_scale_state *state = lk_scale_of(group->program, group->frames[replica].device);
+    if (!first || !state || verdict == LK_VERDICT_STOP) return;
+    lk_scale_follow(&group->program->spec->model.loss_scale, state,
+                    verdict == LK_VERDICT_APPLY  ? LK_SCALE_APPLIED
+                    : verdict == LK_VERDICT_SKIP ? LK_SCALE_SKIPPED
+                                                 : LK_SCALE_REPLAYED);
+}
+
+// By what all know alike: the flags, and the scale that the step began with. What is not finite
+// before the gradient of the loss is scaled, no scale cures.
+lk_verdict lk_step_decide(const void *context, uint64_t step, const lk_flags *flags) {
+    const lk_group *group = context;
+    const lk_program *p = group->program;
+    const lk_loss_scale *how = &p->spec->model.loss_scale;
+    (void)step;
+    if (!lk_is_flagged(flags)) return LK_VERDICT_APPLY;
+    if (!how->replays) {
+        const bool enough = group->scale.word[LK_SCALE_IN_A_ROW] + 1 >= how->skips_max;
+        return enough ? LK_VERDICT_STOP : LK_VERDICT_SKIP;
+    }
+    const bool forward = flags->bad_mean ||
+                         (p->ops[flags->bad_op].phase == LK_FORWARD &&
+                          p->ops[flags->bad_op].type->scope != LK_SCOPE_LOSS);
+    const bool cures = !forward && lk_scale_can_fall(how, &group->scale);
+    return cures ? LK_VERDICT_REPLAY : LK_VERDICT_STOP;
+}
+
 // --- results -----------------------------------------------------------------------------------
 
 const char *lk_bad_tensor(const lk_program *p, uint32_t bad_op, uint32_t bad_param) {
     if (bad_op != LK_NONE) {
         const lk_op *o = &p->ops[bad_op];
-        return p->tensors[o->tensor[o->phase == LK_FORWARD ? LK_Y : LK_DX]].name;
+        // Of a loss that is scaled it is the gradient.
+        const bool scaled = o->type->scope == LK_SCOPE_LOSS && p->loss_scale != LK_NONE;
+        return p->tensors[o->tensor[o->phase == LK_FORWARD && !scaled ? LK_Y : LK_DX]].name;
     }
     return bad_param == LK_NONE ? NULL : p->tensors[p->params[bad_param].tensor].name;
 }

@@ -12,6 +12,7 @@
 
 #include "arena/arena.h"
 #include "comm/step/reduce.h"
+#include "ops/graph/scale.h"
 
 // Evaluation: sees the logits (count, classes) of examples [first, first + count).
 typedef void (*lk_on_logits)(void *context, uint64_t first, uint32_t count, const float *logits);
@@ -36,6 +37,7 @@ typedef struct lk_group {
     uint32_t *bad_param;   // (replicas): first parameter whose update was not finite, or LK_NONE
     lk_on_logits on_logits;  // called by the replica that computed them; NULL: nobody looks
     void *on_logits_context;
+    lk_scale_state scale;      // before the step, where the model has one
     lk_step_scalars scalars;  // of the step under way: the first replica writes them as it starts
     // Apart from what all replicas read: the first writes it after every microbatch.
     uint8_t apart[64];
@@ -64,6 +66,8 @@ typedef struct lk_step_result {
     uint32_t examples;
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, by number (ops/metric.h)
     float means[LK_METRIC_SUMS_MAX];        // ... over the examples; the first is the loss
+    float loss_scale;           // after it; 0: the model has none
+    uint64_t skipped, replayed; // of the run so far
     const char *bad_tensor;                 // the first that was not finite, or NULL
     uint32_t stop;                          // a signal that some worker was asked to stop by, or 0
     bool pending;        // a device works on it still: only `stop` and `save_by_clock` are known
@@ -122,6 +126,12 @@ void lk_step_flags(const lk_group *group, uint32_t replica, uint64_t step, lk_fl
 // In its place where nothing is to be written: `skipped` says that the step counts as one that was
 // (state: lk_steps_skipped), not one that is computed again.
 void lk_step_pass(lk_group *group, uint32_t replica, bool skipped);
+// Once a step and replica, where the verdict is known: the loss scale follows it.
+void lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict);
+
+// The verdict of a model whose loss is scaled (lk_decide of driver.h; `group` is its context): an
+// overflow skips the step, or replays it while the scale can fall, or stops the run.
+lk_verdict lk_step_decide(const void *group, uint64_t step, const lk_flags *flags);
 // After all replicas' updates.
 lk_step_result lk_step_finish(lk_group *group, uint64_t step);
 

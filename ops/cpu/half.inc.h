@@ -73,6 +73,65 @@ static uint32_t narrow(const lk_narrow *how, uint64_t count, const float *src, u
     return narrow_by(false, how, count, src, dst);
 }
 
+// Up to V_LANES channels of a tile: the winner, by rounded values before ReLU, and its number.
+V_INLINE vf pool_tile(const bool f16, const lk_narrow_rule rule, const float *const cell[4],
+                      uint32_t channels, vi *winner, vf *best, vf bad) {
+    *winner = i_set1(0);
+    V_UNROLL for (int k = 0; k < 4; k++) {
+        const vf v = v_load_first(cell[k], channels), rounded = half_round(f16, v);
+        const vm better = v_gt(rounded, *best);
+        bad = v_note(bad, v);
+        // Where one layer does both, what ReLU leaves counts.
+        bad = v_note(bad, rule == LK_NARROW_RELU ? v_relu(rounded) : rounded);
+        *best = k > 0 ? v_select(better, rounded, *best) : rounded;
+        if (k > 0) *winner = i_select(better, i_set1(k), *winner);
+    }
+    if (rule != LK_NARROW) *best = v_relu(*best);
+    return bad;
+}
+
+V_INLINE uint32_t pool_all(const bool f16, const lk_narrow_rule rule, const lk_conv2d *c,
+                           const float *src, uint16_t *dst, uint8_t *argmax) {
+    const uint64_t line = (uint64_t)c->out_w * c->out_c;
+    vf bad = v_zero();
+    for (uint32_t py = 0; py < c->out_h / 2; py++) {
+        for (uint32_t px = 0; px < c->out_w / 2; px++) {
+            const float *at = src + 2 * py * line + (uint64_t)(2 * px) * c->out_c;
+            for (uint32_t co = 0; co < c->out_c; co += V_LANES) {
+                const uint32_t some = LK_MIN(c->out_c - co, (uint32_t)V_LANES);
+                const float *cell[4] = {at + co, at + c->out_c + co, at + line + co,
+                                        at + line + c->out_c + co};
+                uint16_t to[V_LANES];
+                vi winner;
+                vf best = v_zero();
+                bad = pool_tile(f16, rule, cell, some, &winner, &best, bad);
+                i_store_u8_first(argmax + co, some, winner);
+                half_store(f16, some == V_LANES ? dst + co : to, best);
+                if (some < V_LANES) memcpy(dst + co, to, some * sizeof *to);
+            }
+            dst += c->out_c, argmax += c->out_c;
+        }
+    }
+    return v_noted(bad);
+}
+
+static uint32_t narrow_pool(const lk_narrow *how, const lk_conv2d *c, const float *src,
+                            uint16_t *dst, uint8_t *argmax) {
+    const bool f16 = how->dtype == LK_F16;
+    switch (how->rule) {
+    case LK_NARROW_RELU:
+        return f16 ? pool_all(true, LK_NARROW_RELU, c, src, dst, argmax)
+                   : pool_all(false, LK_NARROW_RELU, c, src, dst, argmax);
+    case LK_NARROW_RELU_AFTER:
+        return f16 ? pool_all(true, LK_NARROW_RELU_AFTER, c, src, dst, argmax)
+                   : pool_all(false, LK_NARROW_RELU_AFTER, c, src, dst, argmax);
+    case LK_NARROW:
+    case LK_NARROW_MASK: break;
+    }
+    return f16 ? pool_all(true, LK_NARROW, c, src, dst, argmax)
+               : pool_all(false, LK_NARROW, c, src, dst, argmax);
+}
+
 V_INLINE void widen_all(const bool f16, uint64_t count, const uint16_t *src, float *dst) {
     uint64_t i = 0;
     for (; i + V_LANES <= count; i += V_LANES) v_store(dst + i, half_load(f16, src + i));

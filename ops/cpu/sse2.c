@@ -101,6 +101,7 @@ const lk_kernels lk_kernels_portable = {
     .add = add,
     .widen = widen,
     .narrow = narrow,
+    .narrow_pool = narrow_pool,
     .round = round_floats,
 };
 #else

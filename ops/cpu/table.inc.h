@@ -68,6 +68,7 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
     .add = add,
     .widen = widen,
     .narrow = narrow,
+    .narrow_pool = narrow_pool,
     .round = round_floats,
 #ifdef V_NEON
     .weight_rows = INPUTS,

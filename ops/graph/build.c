@@ -2,7 +2,16 @@
 // op but those that every program has.
 #include "ops/graph/build.h"
 
+#include "ops/graph/scale.h"
+
 // --- emitting ------------------------------------------------------------------------------------
+
+// What a layer computes in; of what belongs to none, the model.
+static lk_dtype dtype_of(const lk_program *p, uint32_t layer) {
+    const lk_model *m = &p->spec->model;
+    const bool fp32 = layer != LK_NONE && m->layers[layer].dtype == LK_LAYER_FLOAT32;
+    return fp32 ? LK_F32 : lk_model_dtype(m);
+}
 
 static lk_op *new_op(lk_builder *b, const lk_op_type *type, lk_phase phase, uint32_t layer) {
     lk_program *p = b->program;
@@ -12,6 +21,7 @@ static lk_op *new_op(lk_builder *b, const lk_op_type *type, lk_phase phase, uint
                   .phase = phase,
                   .layer = layer,
                   .gradient = LK_NONE,
+                  .dtype = (uint8_t)dtype_of(p, layer),
                   .value = (uint8_t)b->value};
     for (uint32_t i = 0; i < LK_ROLES; i++) op->tensor[i] = LK_NONE;
     for (uint32_t i = 0; i < LK_OP_PARAMS; i++) op->param[i] = LK_NONE;
@@ -100,6 +110,7 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
     *param = (lk_param){.initializer = s->initializer,
                         .count = 1,
                         .gradient_op = LK_NONE,
+                        .rounded = LK_NONE,
                         .node_offset = UINT64_MAX / 2,  // of no node
                         .fan_in = s->fan_in,
                         .fan_out = s->fan_out};
@@ -108,6 +119,12 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
                              s->size, &param->tensor));
     for (uint32_t i = 0; i < s->rank; i++) param->count *= s->size[i];
     p->param_floats += param->count;
+    if (which == 0 && op->dtype != LK_F32 && op->type->mixed) {
+        char rounded[LK_NAME_BYTES];
+        lk_format(rounded, sizeof rounded, "%s/rounded", name);
+        LK_CHECK(lk_build_tensor(b, rounded, LK_CLASS_STAGING, LK_F32, LK_REGION_DEVICE, s->rank,
+                                 s->size, &param->rounded));
+    }
     if (p->spec->model.layers[op->layer].frozen) return LK_OK;
     if (!b->params_only) return lk_build_slots(b, op->param[which], p->optimizer, "", param->slots);
     return lk_graph_of(&p->spec->model)->calls->slots(b, op->layer, op->param[which]);
@@ -153,6 +170,13 @@ static lk_status count_skipped(lk_builder *b) {
                                    .rank = 2,
                                    .size = {lk_objective_count(m), 2}};
     return m->skips ? lk_build_state(b, NULL, 0, &counts, &b->program->skipped) : LK_OK;
+}
+
+static lk_status scale_loss(lk_builder *b) {
+    const lk_state_shape state = {
+        .suffix = "run/loss_scale/state", .dtype = LK_U32, .rank = 1, .size = {LK_SCALE_WORDS}};
+    if (b->program->spec->model.precision != LK_MIXED_FLOAT16) return LK_OK;
+    return lk_build_state(b, NULL, 0, &state, &b->program->loss_scale);
 }
 
 // Behind the parameters, now that they are all there.
@@ -235,6 +259,7 @@ static lk_status take_inputs(lk_builder *b, const lk_layer *l, uint32_t number) 
 static lk_status build_layer(lk_builder *b, const lk_layer *l, uint32_t number) {
     const lk_program *p = b->program;
     const lk_layer_type *steps[] = {l->type, l->activation};
+    const uint32_t first = p->op_count;
     LK_CHECK(take_inputs(b, l, number));
     for (uint32_t s = 0; s < LK_COUNT(steps) && steps[s]; s++) {
         const uint32_t before = p->op_count;
@@ -244,6 +269,7 @@ static lk_status build_layer(lk_builder *b, const lk_layer *l, uint32_t number) 
         if (p->op_count > before) p->ops[p->op_count - 1].floats = floats;
         b->input[0] = b->output;
     }
+    if (p->op_count > first) p->ops[b->output.op].ends = true;
     return LK_OK;
 }
 
@@ -290,7 +316,9 @@ lk_status lk_build_load(lk_builder *b) {
     uint64_t floats;
     LK_CHECK(lk_build_check_shape(b, "input", &input, &floats));
     if (floats == 0) return lk_fail(b->error, LK_BAD_CONFIG, "model.input: a dimension is 0");
-    new_op(b, &lk_op_load, LK_LOAD, LK_NONE)->floats = floats;
+    lk_op *load = new_op(b, &lk_op_load, LK_LOAD, LK_NONE);
+    load->floats = floats;
+    load->ends = true;
     b->output = (lk_value){0, input};
     return LK_OK;
 }
@@ -332,8 +360,7 @@ static lk_status build_layers(lk_builder *b) {
 
 // --- pass 2: fusion ------------------------------------------------------------------------------
 
-// The only op that takes the y of op `i`, or LK_NONE.
-static uint32_t only_user(const lk_builder *b, uint32_t i) {
+uint32_t lk_build_only_user(const lk_builder *b, uint32_t i) {
     const lk_program *p = b->program;
     uint32_t user = LK_NONE;
     if (b->output.op == i || b->target.op == i) return LK_NONE;  // the loss does
@@ -386,10 +413,14 @@ static void fuse(lk_builder *b) {
     for (uint32_t i = 0; i < p->op_count; i++) {
         lk_op *op = &p->ops[i];
         while (op->type && op->type->absorb) {
-            const uint32_t next = only_user(b, i);
+            const uint32_t next = lk_build_only_user(b, i);
+            const bool relu = op->relu;
             // All uses of a network are fused alike: nothing at its edges.
             if (next == LK_NONE || p->ops[next].value != op->value) break;
+            if (p->ops[next].dtype != op->dtype) break;
             if (!op->type->absorb(b, op, &p->ops[next])) break;
+            if (op->relu && !relu) op->relu_apart = op->ends;
+            op->ends = p->ops[next].ends;
             p->ops[next].type = NULL;
             redirect(b, next, i);
         }
@@ -416,6 +447,12 @@ static bool trains(const lk_builder *b, uint32_t layer) {
     return !lk_graph_of(m) || lk_graph_of(m)->calls->trains(b, layer);
 }
 
+// A layer's output is rounded; what comes before it in the layer is not, nor what the loss takes.
+static lk_dtype output_dtype(const lk_builder *b, uint32_t i) {
+    const lk_op *op = &b->program->ops[i];
+    return i == b->output.op || !op->ends ? LK_F32 : (lk_dtype)op->dtype;
+}
+
 static lk_status forward_tensors(lk_builder *b) {
     static const lk_role inputs[LK_OP_INPUTS] = {LK_X, LK_X2};
     lk_program *p = b->program;
@@ -427,8 +464,8 @@ static lk_status forward_tensors(lk_builder *b) {
             op->wants = op->wants || p->ops[op->input[n]].wants;
         }
         if (op->floats > 0) {
-            LK_CHECK(lk_build_rows(b, op, "", LK_CLASS_ACTIVATION, LK_F32, op->floats,
-                                   &op->tensor[LK_Y]));
+            LK_CHECK(lk_build_rows(b, op, "", LK_CLASS_ACTIVATION, output_dtype(b, i),
+                                   op->floats, &op->tensor[LK_Y]));
         }
         if (op->type->declare) LK_CHECK(op->type->declare(b, op));
         op->wants = op->wants || (op->param[0] != LK_NONE && trains(b, op->layer));
@@ -443,8 +480,16 @@ lk_status lk_build_forward(lk_builder *b) {
     LK_CHECK(build_layers(b));
     if (b->program->layout.fuse) fuse(b);
     count_users(b);
+    const lk_op *last = &b->program->ops[b->output.op];
+    if (last->dtype != LK_F32 && last->users > 1) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: the loss takes its output, which stays in float32, and so does "
+                       "another layer, which wants 16 bits; say \"dtype\": \"float32\" in it",
+                       layer_name(b->program, last));
+    }
     LK_CHECK(forward_tensors(b));
     LK_CHECK(count_skipped(b));
+    LK_CHECK(scale_loss(b));
     gather_states(b);
     return LK_OK;
 }
@@ -457,7 +502,7 @@ static lk_status gradient_tensor(lk_builder *b, uint32_t of, uint32_t *tensor) {
     lk_op *op = &b->program->ops[of];
     const bool first = op->gradient == LK_NONE;
     LK_CHECK(lk_build_rows(b, op, first ? "/gradient" : "/gradient share", LK_CLASS_GRADIENT,
-                           LK_F32, op->floats, tensor));
+                           (lk_dtype)op->dtype, op->floats, tensor));
     if (first) op->gradient = *tensor;
     return LK_OK;
 }
@@ -475,8 +520,8 @@ lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type 
     const uint64_t examples = p->microbatch_examples;
     const uint64_t sums[] = {examples, lk_program_metrics(p)->sum_count};
     const bool labels = lk_program_loss(p)->labels;
-    LK_CHECK(lk_build_rows(b, last, "/gradient", LK_CLASS_GRADIENT, LK_F32, last->floats,
-                           &last->gradient));
+    LK_CHECK(lk_build_rows(b, last, "/gradient", LK_CLASS_GRADIENT, (lk_dtype)last->dtype,
+                           last->floats, &last->gradient));
     LK_CHECK(lk_build_tensor(b, "labels", LK_CLASS_STAGING, LK_U32, LK_REGION_REPLICA, 1, &examples,
                              &p->labels));
     LK_CHECK(lk_build_tensor(b, "loss", LK_CLASS_ACTIVATION, LK_F32, LK_REGION_REPLICA,
@@ -506,6 +551,7 @@ lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
     const lk_op *forward = &b->program->ops[of];
     lk_op *g = new_op(b, type, LK_BACKWARD, forward->layer);
     g->floats = forward->floats;
+    g->dtype = forward->dtype;
     g->tensor[LK_DY] = forward->gradient;
     g->conv = forward->conv;  // the largest of the shapes
     _Static_assert(sizeof g->conv >= sizeof g->pool && sizeof g->conv >= sizeof g->dense, "");
@@ -595,7 +641,9 @@ lk_status lk_build_gradient_share(lk_builder *b, const lk_op_type *copy, uint32_
     bool last = true;
     if (!ops[from].wants) return LK_OK;
     for (uint32_t n = 0; n < which; n++) last = last && !ops[op->input[n]].wants;
-    if (ops[from].gradient != LK_NONE) {
+    if (ops[from].dtype != op->dtype) {
+        return lk_build_input_gradient(b, copy, of, which, false);
+    } else if (ops[from].gradient != LK_NONE) {
         add_share(b, from, op->gradient);
     } else if (last) {
         b->program->ops[from].gradient = op->gradient;
@@ -609,7 +657,8 @@ lk_status lk_build_gradient_in_place(lk_builder *b, const lk_op_type *type, uint
     lk_program *p = b->program;
     const uint32_t from = p->ops[of].input[0];
     uint32_t dx = p->ops[of].gradient;
-    const bool alone = from == LK_NONE || p->ops[from].users == 1;
+    const bool alone = from == LK_NONE ||
+                       (p->ops[from].users == 1 && p->ops[from].dtype == p->ops[of].dtype);
     if (alone) {
         if (from != LK_NONE) p->ops[from].gradient = dx;
     } else {
@@ -651,7 +700,8 @@ lk_status lk_build_backward(lk_builder *b) {
 
 // --- ops that every program has ------------------------------------------------------------------
 
-const lk_op_type lk_op_load = {.name = "load", .number = LK_OP_LOAD, .scope = LK_SCOPE_SOURCE};
+const lk_op_type lk_op_load = {.name = "load", .number = LK_OP_LOAD, .scope = LK_SCOPE_SOURCE,
+                               .mixed = true};
 const lk_op_type lk_op_metric_sum = {
     .name = "loss_sum", .number = LK_OP_METRIC_SUM, .scope = LK_SCOPE_METRIC};
 const lk_op_type lk_op_use = {.name = "use", .number = LK_OP_USE, .scope = LK_SCOPE_USE};

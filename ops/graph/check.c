@@ -27,8 +27,8 @@ static void look_at_guard(const lk_frame *f, const lk_tensor *t, const char *whe
     }
 }
 
-static void fill(uint8_t *at, uint64_t bytes) {
-    const uint32_t pattern = LK_CHECK_POISON;
+static void fill(uint8_t *at, uint64_t bytes, bool half) {
+    const uint32_t pattern = half ? LK_CHECK_POISON_HALF : LK_CHECK_POISON;
     for (uint64_t i = 0; i < bytes; i++) at[i] = (uint8_t)(pattern >> 8 * (i % 4));
 }
 
@@ -36,7 +36,7 @@ static bool lasts(const lk_tensor *t) { return t->last == LK_FOREVER; }
 
 void lk_check_start(const lk_frame *f) {
     const lk_program *p = f->program;
-    fill(f->replica, p->regions[LK_REGION_REPLICA].bytes);
+    fill(f->replica, p->regions[LK_REGION_REPLICA].bytes, false);
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         if (lasts(&p->tensors[i])) write_guard(f, &p->tensors[i]);
     }
@@ -47,7 +47,7 @@ void lk_check_before_op(const lk_frame *f, uint32_t op) {
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         const lk_tensor *t = &p->tensors[i];
         if (t->region != LK_REGION_REPLICA || lasts(t) || t->first != op) continue;
-        fill(start_of(f, t), t->bytes);
+        fill(start_of(f, t), t->bytes, lk_dtype_is_half(t->dtype));
         write_guard(f, t);
     }
 }
@@ -58,7 +58,7 @@ void lk_check_after_op(const lk_frame *f, uint32_t op, bool poison) {
         const lk_tensor *t = &p->tensors[i];
         if (t->region != LK_REGION_REPLICA || lasts(t) || t->last != op) continue;
         look_at_guard(f, t, p->ops[op].type->name);
-        if (poison) fill(start_of(f, t), t->bytes);
+        if (poison) fill(start_of(f, t), t->bytes, lk_dtype_is_half(t->dtype));
     }
 }
 

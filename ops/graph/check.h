@@ -19,6 +19,7 @@ extern "C" {
 #endif
 
 #define LK_CHECK_POISON 0x7fa1a1a1u  // of four bytes; as a float a signalling NaN
+#define LK_CHECK_POISON_HALF 0x7fa17fa1u  // of two times two; as either float of 16 bits a NaN
 #define LK_CHECK_GUARD  0x9d         // of a byte
 
 // Once, before the first step: the replica's region is poison, the guards of tensors that live as

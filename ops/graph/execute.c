@@ -2,6 +2,7 @@
 #include "ops/graph/execute.h"
 
 #include "ops/graph/check.h"
+#include "ops/graph/mixed.h"
 
 void lk_frame_start(lk_frame *f) {
     f->counter.count = 0;
@@ -47,7 +48,8 @@ static bool is_missing(const lk_frame *f, const lk_microbatch *microbatch, uint3
 
 static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     if (op->floats == 0) return;  // its objective reads no images
-    float *x = lk_tensor_at(f, op->tensor[LK_Y]);
+    const bool mixed = lk_mixed_is(f->program, op);
+    float *x = lk_tensor_at(f, op->tensor[mixed ? LK_SCRATCH : LK_Y]);
     uint32_t *labels = lk_tensor_at(f, op->tensor[LK_AUX]);
     const uint8_t *image[LOAD_AHEAD];
     uint64_t index[LOAD_AHEAD] = {0};
@@ -55,7 +57,9 @@ static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) 
         uint32_t at = i % LOAD_AHEAD;
         if (i >= LOAD_AHEAD) {
             uint32_t m = i - LOAD_AHEAD;
-            load_one(f, op->floats, image[at], index[at], x + m * op->floats, &labels[m]);
+            float *to = x + (mixed ? 0 : m * op->floats);
+            load_one(f, op->floats, image[at], index[at], to, &labels[m]);
+            if (mixed) lk_mixed_load(f, op, m, to);
         }
         image[at] = NULL;
         if (i >= microbatch->examples || is_missing(f, microbatch, i)) continue;
@@ -68,6 +72,13 @@ static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) 
 
 static uint64_t row_length(const lk_tensor *t) { return t->rank == 1 ? 1 : t->shape[1]; }
 
+// Row `first` of a tensor, also of one of 16 bits: then it is widened before a kernel sees it.
+static const void *rows_from(const lk_frame *f, uint32_t tensor, uint64_t first) {
+    const lk_tensor *t = &f->program->tensors[tensor];
+    const uint64_t row_bytes = row_length(t) * lk_dtype_bytes(t->dtype);
+    return (const uint8_t *)lk_tensor_at(f, tensor) + first * row_bytes;
+}
+
 lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grain,
                                uint32_t microbatch_examples) {
     const lk_program *p = f->program;
@@ -75,10 +86,8 @@ lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grai
     lk_grain_view view = {.examples =
                               (uint32_t)LK_MIN(microbatch_examples - first, p->spec->grain)};
     const uint32_t x = op->tensor[LK_X], dy = op->tensor[LK_DY], aux = op->tensor[LK_AUX];
-    view.dy = (const float *)lk_tensor_at(f, dy) + first * row_length(&p->tensors[dy]);
-    if (x != LK_NONE) {
-        view.x = (const float *)lk_tensor_at(f, x) + first * row_length(&p->tensors[x]);
-    }
+    view.dy = rows_from(f, dy, first);
+    if (x != LK_NONE) view.x = rows_from(f, x, first);
     if (aux != LK_NONE) {
         view.argmax = (const uint8_t *)lk_tensor_at(f, aux) + first * row_length(&p->tensors[aux]);
     }
@@ -86,7 +95,7 @@ lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grai
 }
 
 // The views of grains [at, end): of each grain one after the other its uses.
-static const lk_grain_view *grain_views(lk_frame *f, const lk_op *op,
+static lk_grain_view *grain_views(lk_frame *f, const lk_op *op,
                                         const lk_microbatch *microbatch, uint32_t uses, uint32_t at,
                                         uint32_t end) {
     lk_grain_view *views = lk_tensor_at(f, f->program->views), *view = views;
@@ -135,9 +144,14 @@ static void grain_sums(lk_frame *f, const lk_op *op, const lk_microbatch *microb
         lane->sums[i] =
             param == LK_NONE ? NULL : lk_node_at(f, slot) + f->program->params[param].node_offset;
     }
-    lane->grains = grain_views(f, op, microbatch, uses, at, end);
+    lk_grain_view *views = grain_views(f, op, microbatch, uses, at, end);
+    lane->grains = views;
     lane->grain_count = (end - at) * uses;
-    (void)lk_kernel_of(f->kernels, op->type)(lane, op);
+    if (lk_mixed_is(f->program, op)) {
+        lk_mixed_sums(f, op, lane, views);
+    } else {
+        (void)lk_kernel_of(f->kernels, op->type)(lane, op);
+    }
 }
 
 // Joins the two topmost slots, `merges` times.
@@ -153,28 +167,29 @@ static void join_slots(const lk_frame *f, const lk_op *op, uint32_t top, uint32_
 //
 // Use u of grain g is leaf g * 2^k + u, 2^k the least power of two not below the number of uses: so
 // the nodes over grains are those of one use. Kernels want whole nodes: where the uses of a grain
-// are none, a block is added grain by grain.
+// are none, a block is added grain by grain; in mixed precision, as many as fit a cache.
 static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     lk_counter counter = f->counter;
     const lk_param *params = f->program->params;
     lk_lane lane = lk_lane_of(f, op, microbatch->examples);
     lane.grain = f->program->spec->grain;
     const uint32_t *param = op->param, uses = lk_op_uses(op);
-    const bool whole = (uses & (uses - 1)) == 0;
+    const bool whole = (uses & (uses - 1)) == 0, mixed = lk_mixed_is(f->program, op);
     if (params[param[0] != LK_NONE ? param[0] : param[1]].mode != LK_REDUCE_PARTIALS) return;
     lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
     for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         const uint32_t slot = counter.count;
+        const uint32_t all = b.end - b.at;
+        const uint32_t most = mixed ? lk_mixed_grains(f->program, op) : all;
+        const uint32_t some = whole ? LK_MIN(most, all) : 1;
         uint32_t above = slot;
-        for (uint32_t g = b.at; g < b.end;) {
-            const uint32_t end = whole ? b.end : g + 1;
-            grain_sums(f, op, microbatch, &lane, above, uses, g, end);
-            // As many joins as grains of the block, before this one, end in ones.
+        for (uint32_t g = b.at; g < b.end; g += some) {
+            grain_sums(f, op, microbatch, &lane, above, uses, g, LK_MIN(g + some, b.end));
+            // As many joins as calls of the block, before this one, end in ones.
             uint32_t merges = 0;  // trailing ones
-            while ((g - b.at) >> merges & 1) merges++;
-            if (!whole) join_slots(f, op, above, merges);
-            above += 1 - (whole ? 0 : merges);
-            g = end;
+            while ((g - b.at) / some >> merges & 1) merges++;
+            join_slots(f, op, above, merges);
+            above += 1 - merges;
         }
         join_slots(f, op, above - 1, above - 1 - slot);
         join_slots(f, op, slot, lk_counter_push(&counter, b.node));
@@ -193,6 +208,10 @@ lk_lane lk_lane_of(lk_frame *f, const lk_op *op, uint32_t examples) {
         const bool is_state = tensor < f->program->tensor_count &&
                               f->program->tensors[tensor].class_ == LK_CLASS_STATE;
         lane.state[i] = is_state ? lk_tensor_at(f, tensor) : NULL;
+    }
+    const bool mixed = lk_model_is_mixed(&f->program->spec->model) && op->param[0] != LK_NONE;
+    if (mixed && f->program->params[op->param[0]].rounded != LK_NONE) {
+        lane.param[0] = lk_tensor_at(f, f->program->params[op->param[0]].rounded);
     }
     return lane;
 }
@@ -235,7 +254,8 @@ static void examples(lk_frame *f, uint32_t index, const lk_microbatch *microbatc
     const lk_op *op = &f->program->ops[index];
     if (op->type->scope == LK_SCOPE_LOSS) {
         lk_metric_add_counts(f->counts, lane->counts);
-        if (microbatch->sparse) forget_missing(f, op, microbatch, lane);
+        const bool mixed = lk_mixed_is(f->program, op);
+        if (microbatch->sparse && !mixed) forget_missing(f, op, microbatch, lane);
     }
     if (bad && index < f->bad_op) f->bad_op = index;
 }
@@ -246,6 +266,12 @@ static const lk_walker here = {.before = before,
                                .metric = metric_sum,
                                .grains = gradient,
                                .after = after_op};
+
+static uint32_t call(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
+                     lk_lane *lane) {
+    if (lk_mixed_is(f->program, op)) return lk_mixed_call(f, op, microbatch, lane);
+    return lk_kernel_of(f->kernels, op->type)(lane, op);
+}
 
 void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_microbatch *microbatch, uint32_t begin,
                  uint32_t end, bool train, lk_counter *after) {
@@ -262,7 +288,7 @@ void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_microbatch *microbatc
             lane.first_example = microbatch->first_grain * f->program->spec->grain;
             lane.seed = f->program->spec->seed;
             lane.step = microbatch->step;
-            w->examples(f, i, microbatch, &lane, lk_kernel_of(f->kernels, op->type)(&lane, op));
+            w->examples(f, i, microbatch, &lane, call(f, op, microbatch, &lane));
             break;
         case LK_SCOPE_METRIC: w->metric(f, op, microbatch, after); break;
         case LK_SCOPE_GRAINS: w->grains(f, op, microbatch); break;

@@ -142,9 +142,15 @@ static bool has_inputs(const lk_layer *l, uint32_t number) {
 static void add_layer(identity *id, const lk_layer *l, uint32_t number, uint32_t before) {
     const lk_layer_words *words = lk_layer_words_of(l->type);
     bool inputs = has_inputs(l, before), frozen = l->frozen, type = true;
+    bool dtype = l->dtype == LK_LAYER_FLOAT32;
     char key[LK_IDENTITY_KEY_BYTES];
     for (uint32_t i = 0; i <= words->key_count; i++) {
         const char *next = i < words->key_count ? words->keys[i].name : NULL;
+        if (dtype && (!next || compare("dtype", next) < 0)) {
+            lk_format(key, sizeof key, "model.layer.%04u.dtype", number);
+            add_text(id, key, "float32");
+            dtype = false;
+        }
         if (inputs && (!next || compare("inputs", next) < 0)) {
             lk_format(key, sizeof key, "model.layer.%04u.inputs", number);
             add_u32s(id, key, l->input_count, l->inputs);
@@ -338,6 +344,25 @@ static void add_model(identity *id, const lk_model *m) {
     }
 }
 
+static void add_number_unless(identity *id, const char *key, uint32_t value, uint32_t constant) {
+    if (value != constant) add_number(id, key, value, 4);
+}
+
+// Of mixed_float16 alone: nothing else reads it.
+static void add_loss_scale(identity *id, const lk_model *m) {
+    const lk_loss_scale *s = &m->loss_scale, constant = LK_LOSS_SCALE_DEFAULT;
+    if (m->precision != LK_MIXED_FLOAT16) return;
+    add_number_unless(id, "loss_scale.backoff_factor", bits_of(s->backoff),
+                      bits_of(constant.backoff));
+    add_number_unless(id, "loss_scale.floor", bits_of(s->least), bits_of(constant.least));
+    add_number_unless(id, "loss_scale.growth_factor", bits_of(s->growth),
+                      bits_of(constant.growth));
+    add_number_unless(id, "loss_scale.growth_steps", s->growth_steps, constant.growth_steps);
+    add_number_unless(id, "loss_scale.initial", bits_of(s->initial), bits_of(constant.initial));
+    if (s->replays) add_text(id, "loss_scale.on_overflow", "replay");
+    if (s->is_static) add_text(id, "loss_scale.type", "static");
+}
+
 void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
     static const char title[] = "lockstep run identity 2";
     identity id = {.last = ""};
@@ -354,8 +379,12 @@ void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
     add_number(&id, "batch.grain", spec->grain, 4);
     add_data(&id, spec);
     if (spec->init) add(&id, "init.hash", spec->init_hash, LK_SHA256_BYTES);
+    add_loss_scale(&id, &spec->model);
     add_model(&id, &spec->model);
     if (!spec->model.graph) add_optimizer(&id, "", &spec->optimizer);
+    if (spec->model.precision != LK_FLOAT32) {
+        add_text(&id, "precision", lk_precision_name(spec->model.precision));
+    }
     add_number(&id, "seed", spec->seed, 8);
     lk_sha256_finish(&id.hash, out);
 }

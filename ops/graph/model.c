@@ -72,6 +72,11 @@ uint32_t lk_default_fast_grain(uint32_t global_batch) {
     return LK_MAX(grain, lk_default_grain(global_batch));
 }
 
+const char *lk_precision_name(lk_precision precision) {
+    static const char *const names[] = {"float32", "mixed_float16", "mixed_bfloat16"};
+    return names[precision];
+}
+
 const char *lk_fast_precision_name(lk_fast_precision precision) {
     static const char *const names[] = {"strict", "tf32", "bf16"};
     return names[precision];

@@ -27,6 +27,11 @@ typedef enum lk_fast_precision {
 } lk_fast_precision;
 enum { LK_FAST_VERSION = 1 };
 
+// What products of the strict arithmetic take, in Keras' words: fp32, or operands of 16 bits with
+// parameters, sums, loss and optimizer in fp32 (ARITHMETIC.md 15).
+typedef enum lk_precision { LK_FLOAT32, LK_MIXED_FLOAT16, LK_MIXED_BFLOAT16 } lk_precision;
+const char *lk_precision_name(lk_precision precision);
+
 const char *lk_fast_precision_name(lk_fast_precision precision);
 
 // The shape of one example on its way through the layers.
@@ -34,6 +39,20 @@ typedef struct lk_shape {
     uint32_t h, w, c;
     bool flat;  // (c) alone; h and w are 1
 } lk_shape;
+
+// How the loss of mixed_float16 is scaled (ops/graph/scale.h). All of it decides bits.
+enum { LK_LOSS_SCALE_POWER_MAX = 30 };
+typedef struct lk_loss_scale {
+    uint32_t is_static;     // it stays what it is
+    float initial;          // powers of two: the first one,
+    float growth, backoff;  // .. what it is multiplied by,
+    float least;            // .. and no smaller than this one
+    uint32_t growth_steps;  // updates in a row after which it grows
+    uint32_t replays;       // a step that overflows is computed again, not skipped
+    uint32_t skips_max;     // so many skipped one after another end the run
+} lk_loss_scale;
+#define LK_LOSS_SCALE_DEFAULT \
+    (lk_loss_scale) { 0, 0x1p15f, 2.0f, 0.5f, 1.0f, 2000, 0, 100 }
 
 typedef struct lk_graph lk_graph;  // below
 
@@ -51,7 +70,25 @@ typedef struct lk_model {
     lk_loss_options loss_options;
     const lk_graph *graph;  // NULL: one network and one objective, the short form
     bool skips;  // a verdict may skip steps, so that t is state of its own (program.h, `skipped`)
+    lk_precision precision;
+    lk_loss_scale loss_scale;  // of LK_MIXED_FLOAT16 alone
 } lk_model;
+
+// What is made for boards knows fp32 alone, as `lockstep embed` does.
+static inline bool lk_model_is_mixed(const lk_model *model) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)model;
+    return false;
+#else
+    return model->precision != LK_FLOAT32;
+#endif
+}
+
+// Of what its layers make, those in fp32 apart.
+static inline lk_dtype lk_model_dtype(const lk_model *model) {
+    static const lk_dtype dtypes[] = {LK_F32, LK_F16, LK_BF16};
+    return dtypes[model->precision];
+}
 
 // NULL: the short form. What is made for boards knows no other, since `lockstep embed` refuses it,
 // and is a KiB smaller for that.

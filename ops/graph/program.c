@@ -1,6 +1,8 @@
 // program.c - what a program needs besides its ops: tables, reduction, scratch, lifetimes, initial
 // values. Freestanding.
 #include "ops/graph/build.h"
+#include "ops/graph/mixed.h"
+#include "ops/graph/scale.h"
 
 // A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise MICROBATCH_EXAMPLES
 // at a time (measured: larger working sets fall out of the second-level cache).
@@ -45,7 +47,7 @@ static uint32_t params_max(const lk_model *m) {
 }
 
 static uint32_t states_max(const lk_model *m) {
-    uint32_t most = m->skips ? 1 : 0;
+    uint32_t most = (m->skips ? 1 : 0) + (m->precision == LK_MIXED_FLOAT16 ? 1 : 0);
     for (uint32_t i = 0; i < m->layer_count; i++) most += m->layers[i].type->states_max;
     return most;
 }
@@ -62,6 +64,8 @@ uint32_t lk_program_tensors_max(const lk_model *m) {
         const lk_layer *l = &m->layers[i];
         most += l->type->tensors_max + (l->activation ? l->activation->tensors_max : 0);
     }
+    // Rounded weights; scratch of every op.
+    if (lk_model_is_mixed(m)) most += params_max(m) + lk_program_ops_max(m);
     return most;
 }
 
@@ -194,6 +198,13 @@ static lk_status node_tensors(lk_builder *b) {
             hold_nodes(g.first, g.count, p->microbatch_grains, p->grains, device, &counter);
         p->node_slots = LK_MAX(p->node_slots, slots);
     }
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        const lk_op *op = &p->ops[i];
+        if (op->type->scope != LK_SCOPE_GRAINS || !lk_mixed_is(p, op)) continue;
+        if (lk_mixed_grains(p, op) >= p->microbatch_grains) continue;
+        p->node_slots += lk_root_level(p->microbatch_grains);  // likewise, some grains at a time
+        break;
+    }
     // Uses that are no power of two: a block is joined grain by grain above the nodes held.
     if (p->uses_max > 2) p->node_slots += lk_root_level(p->microbatch_grains);
     const uint64_t nodes[] = {p->node_slots, p->node_floats};
@@ -215,11 +226,14 @@ static lk_status reduce_tensors(lk_builder *b) {
         uint64_t rows, columns;
         op->type->rows(op, &rows, &columns);
         uint64_t some = LK_MAX((uint64_t)LK_OPERANDS_ROWS * columns, LK_OPERANDS_FLOATS_MAX);
-        scratch = LK_MAX(scratch, some + op->type->scratch_floats(op, p->microbatch_examples));
+        const uint64_t mixed = lk_mixed_is(p, op) ? lk_mixed_rows_floats(p, op) : 0;
+        scratch =
+            LK_MAX(scratch, some + mixed + op->type->scratch_floats(op, p->microbatch_examples));
     }
     const uint64_t some = (uint64_t)p->microbatch_grains * p->uses_max;
     const uint64_t views =
-        (operands ? LK_MAX(some, p->grains) : some) * (uint64_t)sizeof(lk_grain_view);
+        (operands ? LK_MAX(some, p->grains) : some) * (uint64_t)sizeof(lk_grain_view) *
+        (lk_model_is_mixed(&p->spec->model) ? 2 : 1);  // and of what is widened
     LK_CHECK(lk_build_tensor(b, "grain views", LK_CLASS_STAGING, LK_U8, LK_REGION_REPLICA, 1,
                              &views, &p->views));
     return lk_build_tensor(b, "reduce/scratch", LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1,
@@ -245,8 +259,11 @@ static lk_status scratch_tensors(lk_builder *b) {
     if (p->layout.device) return device_scratch(b);
     for (uint32_t i = 0; i < p->op_count; i++) {
         lk_op *op = &p->ops[i];
-        if (!op->type->scratch_floats) continue;
-        const uint64_t floats = op->type->scratch_floats(op, some_examples);
+        const bool mixed = lk_mixed_is(p, op);
+        if (!op->type->scratch_floats && !mixed) continue;
+        const uint64_t floats =
+            mixed ? lk_mixed_scratch_floats(p, op)
+                  : op->type->scratch_floats(op, some_examples);
         char name[LK_NAME_BYTES], layer[LK_NAME_BYTES];
         lk_build_op_name(b, op, layer);
         lk_format(name, sizeof name, "%s/%s/scratch", layer, op->type->name);
@@ -254,6 +271,21 @@ static lk_status scratch_tensors(lk_builder *b) {
                                  &op->tensor[LK_SCRATCH]));
     }
     p->ops[p->reduce_op].tensor[LK_SCRATCH] = p->reduce_scratch;
+    return LK_OK;
+}
+
+static lk_status check_mixed(const lk_builder *b) {
+    const lk_program *p = b->program;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        const lk_op *op = &p->ops[i];
+        if (op->type->mixed || !lk_mixed_is(p, op)) continue;
+        char layer[LK_NAME_BYTES];
+        lk_build_op_name(b, op, layer);
+        return lk_fail(b->error, LK_UNAVAILABLE,
+                       "layer %s: %s does not compute on tensors of 16 bits yet; use precision "
+                       "\"float32\"",
+                       layer, op->type->name);
+    }
     return LK_OK;
 }
 
@@ -295,14 +327,23 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
                       .layout = *layout,
                       .objective = objective,
                       .optimizer = lk_optimizer_of(spec, objective),
+                      .loss_scale = LK_NONE,
                       .skipped = LK_NONE,
                       .uses_max = 1,
                       .checked = options->guards};
     LK_CHECK(lk_run_spec_check(spec, error));
+    LK_CHECK(lk_scale_check(&spec->model, error));
     p->grains = lk_grain_count(spec);
     if (spec->fast_precision != LK_STRICT && !layout->device) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "arithmetic \"fast\": only a GPU computes it; use \"strict\" here");
+    }
+    if (lk_model_is_mixed(&spec->model) && (layout->device || lk_graph_of(&spec->model))) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "precision \"%s\": %s compute it yet; use \"float32\"%s",
+                       lk_precision_name(spec->model.precision),
+                       layout->device ? "GPUs do not" : "models of several networks do not",
+                       layout->device ? ", or --kernels auto" : "");
     }
     if (layout->replicas_all == 0) p->layout.replicas_all = layout->replicas;
     if (layout->replicas == 0 || p->layout.replicas_all > p->grains) {
@@ -327,6 +368,7 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
     LK_CHECK(lk_build_backward(&builder));
     LK_CHECK(check_trained(p, error));
     LK_CHECK(reduce_tensors(&builder));
+    LK_CHECK(check_mixed(&builder));
     LK_CHECK(scratch_tensors(&builder));
     lifetimes(p);
     return lk_plan_regions(p->tensors, p->tensor_count, options, p->order, p->regions, error);
@@ -447,6 +489,7 @@ void lk_program_initialize(const lk_program *p, uint8_t *device) {
                                  .fan_out = param->fan_out};
         param->initializer->fill(&what, w);
     }
+    if (lk_model_is_mixed(&p->spec->model)) (void)lk_mixed_round(p, device);
     for (uint32_t k = 0; k < LK_MAX(p->programs, 1u); k++)
         fill_slots(p->all ? &p->all[k] : p, device);
     for (uint32_t i = p->param_count; i < lk_entry_count(p); i++) fill_state(p, i, device);

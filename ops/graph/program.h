@@ -39,6 +39,7 @@ typedef enum lk_reduce_mode {
 typedef struct lk_param {
     uint32_t tensor;
     uint32_t slots[LK_OPTIMIZER_SLOTS_MAX];  // tensors
+    uint32_t rounded;  // tensor: what products take of it in mixed precision; LK_NONE: itself
     uint64_t count;                          // elements
     uint64_t node_offset;                    // floats from the start of a node (partials only)
     lk_reduce_mode mode;
@@ -91,6 +92,7 @@ typedef struct lk_program {
     uint32_t microbatch_examples;         // microbatch_grains * grain
     uint32_t op_count, tensor_count, param_count;
     uint32_t state_count;  // entries of `params` behind the parameters
+    uint32_t loss_scale;   // state: lk_scale_state, ops/graph/scale.h; LK_NONE: no loss is scaled
     uint32_t skipped;      // state: (objectives, 2) u32, how many steps of each were skipped, low
                            // word first; LK_NONE: no step ever is (lk_model.skips)
     uint32_t forward_end;  // ops [0, forward_end) are LOAD and FORWARD up to the logits

@@ -41,11 +41,13 @@ const lk_op_type lk_op_relu = {.name = "relu",
                                .number = LK_OP_RELU,
                                .scope = LK_SCOPE_EXAMPLES,
                                .reference = relu_forward,
-                               .differentiate = differentiate_relu};
+                               .differentiate = differentiate_relu,
+                               .mixed = true};
 const lk_op_type lk_op_relu_backward = {.name = "relu_backward",
                                         .number = LK_OP_RELU_BACKWARD,
                                         .scope = LK_SCOPE_EXAMPLES,
-                                        .reference = relu_backward};
+                                        .reference = relu_backward,
+                                        .mixed = true};
 
 const lk_layer_type lk_layer_relu = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_relu};
@@ -96,11 +98,13 @@ const lk_op_type lk_op_leaky_relu = {.name = "leaky_relu",
                                      .number = LK_OP_LEAKY_RELU,
                                      .scope = LK_SCOPE_EXAMPLES,
                                      .reference = leaky_relu_forward,
-                                     .differentiate = differentiate_leaky_relu};
+                                     .differentiate = differentiate_leaky_relu,
+                                     .mixed = true};
 const lk_op_type lk_op_leaky_relu_backward = {.name = "leaky_relu_backward",
                                               .number = LK_OP_LEAKY_RELU_BACKWARD,
                                               .scope = LK_SCOPE_EXAMPLES,
-                                              .reference = leaky_relu_backward};
+                                              .reference = leaky_relu_backward,
+                                              .mixed = true};
 
 const lk_layer_type lk_layer_leaky_relu = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_leaky_relu};
@@ -162,11 +166,13 @@ const lk_op_type lk_op_tanh = {.name = "tanh",
                                .number = LK_OP_TANH,
                                .scope = LK_SCOPE_EXAMPLES,
                                .reference = tanh_forward,
-                               .differentiate = differentiate_tanh};
+                               .differentiate = differentiate_tanh,
+                               .mixed = true};
 const lk_op_type lk_op_tanh_backward = {.name = "tanh_backward",
                                         .number = LK_OP_TANH_BACKWARD,
                                         .scope = LK_SCOPE_EXAMPLES,
-                                        .reference = tanh_backward};
+                                        .reference = tanh_backward,
+                                        .mixed = true};
 
 const lk_layer_type lk_layer_tanh = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_tanh};
@@ -214,11 +220,13 @@ const lk_op_type lk_op_sigmoid = {.name = "sigmoid",
                                   .number = LK_OP_SIGMOID,
                                   .scope = LK_SCOPE_EXAMPLES,
                                   .reference = sigmoid_forward,
-                                  .differentiate = differentiate_sigmoid};
+                                  .differentiate = differentiate_sigmoid,
+                                  .mixed = true};
 const lk_op_type lk_op_sigmoid_backward = {.name = "sigmoid_backward",
                                            .number = LK_OP_SIGMOID_BACKWARD,
                                            .scope = LK_SCOPE_EXAMPLES,
-                                           .reference = sigmoid_backward};
+                                           .reference = sigmoid_backward,
+                                           .mixed = true};
 
 const lk_layer_type lk_layer_sigmoid = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_sigmoid};

@@ -56,15 +56,18 @@ const lk_op_type lk_op_add = {.name = "add",
                               .number = LK_OP_ADD,
                               .scope = LK_SCOPE_EXAMPLES,
                               .reference = add_forward,
-                              .differentiate = differentiate};
+                              .differentiate = differentiate,
+                              .mixed = true};
 const lk_op_type lk_op_add_backward = {.name = "add_backward",
                                        .number = LK_OP_ADD_BACKWARD,
                                        .scope = LK_SCOPE_EXAMPLES,
-                                       .reference = add_backward};
+                                       .reference = add_backward,
+                                       .mixed = true};
 const lk_op_type lk_op_add_gradient = {.name = "add_gradient",
                                        .number = LK_OP_ADD_GRADIENT,
                                        .scope = LK_SCOPE_EXAMPLES,
-                                       .reference = add_gradient};
+                                       .reference = add_gradient,
+                                       .mixed = true};
 
 const lk_layer_type lk_layer_add = {
     .inputs = 2, .ops_max = 3, .tensors_max = 2, .build = build_add};

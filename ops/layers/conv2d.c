@@ -282,6 +282,23 @@ static lk_status build_conv2d(lk_builder *b, const lk_layer *l) {
     return LK_OK;
 }
 
+static bool pool_fits(const lk_conv2d *c, const lk_pool2d *o);
+
+// Is this output taken by a 2x2 pool alone, perhaps through a ReLU? What the pool drops is then not
+// looked at, whether or not one op does it all: the flags of mixed precision follow the model.
+static void find_pool(lk_builder *b, lk_op *op) {
+    lk_op *ops = b->program->ops;
+    const uint32_t next = lk_build_only_user(b, (uint32_t)(op - ops));
+    lk_op *relu = next != LK_NONE && ops[next].type == &lk_op_relu && !op->relu ? &ops[next] : NULL;
+    const uint32_t pool = relu ? lk_build_only_user(b, next) : next;
+    if (pool == LK_NONE || ops[pool].type != &lk_op_max_pool2d) return;
+    if (!pool_fits(&op->conv, &ops[pool].pool)) return;
+    op->odd_apart = true;
+    if (!relu) return;
+    relu->odd_apart = true;
+    relu->conv = op->conv;
+}
+
 static lk_status declare_conv2d(lk_builder *b, lk_op *op) {
     const lk_conv2d *c = &op->conv;
     const uint64_t window = (uint64_t)c->kernel_h * c->kernel_w;
@@ -294,6 +311,7 @@ static lk_status declare_conv2d(lk_builder *b, lk_op *op) {
         .initializer = b->program->spec->model.layers[op->layer].initializer};
     const lk_param_shape bias = {
         .suffix = "bias", .rank = 1, .size = {c->out_c}, .initializer = &lk_initializer_zeros};
+    if (op->dtype != LK_F32 && op->type == &lk_op_conv2d) find_pool(b, op);
     LK_CHECK(lk_build_param(b, op, 0, &kernel));
     return c->use_bias ? lk_build_param(b, op, 1, &bias) : LK_OK;
 }
@@ -317,7 +335,8 @@ static bool pool_fits(const lk_conv2d *c, const lk_pool2d *o) {
 // A ReLU, then a pool.
 static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
     if (next->type == &lk_op_relu && !op->relu) {
-        op->relu = op->conv.relu = true;
+        op->relu = true;
+        op->conv.relu = op->dtype == LK_F32;  // else the walk applies it, as it rounds
         return true;
     }
     if (next->type != &lk_op_max_pool2d || b->program->layout.pools_apart ||
@@ -365,7 +384,8 @@ const lk_op_type lk_op_conv2d = {.name = "conv2d",
                                  .flop = flop,
                                  .absorb = absorb,
                                  .declare = declare_conv2d,
-                                 .differentiate = differentiate_conv2d};
+                                 .differentiate = differentiate_conv2d,
+                                 .mixed = true};
 const lk_op_type lk_op_conv2d_pool = {.name = "conv2d+pool",
                                       .number = LK_OP_CONV2D_POOL,
                                       .scope = LK_SCOPE_EXAMPLES,
@@ -373,31 +393,37 @@ const lk_op_type lk_op_conv2d_pool = {.name = "conv2d+pool",
                                       .scratch_floats = scratch_floats,
                                       .flop = flop,
                                       .declare = declare_conv2d_pool,
-                                      .differentiate = differentiate_conv2d_pool};
+                                      .differentiate = differentiate_conv2d_pool,
+                                      .mixed = true,
+                                      .apart = &lk_op_conv2d};
 const lk_op_type lk_op_conv2d_input_gradient = {.name = "conv2d_input_gradient",
                                                 .number = LK_OP_CONV2D_INPUT_GRADIENT,
                                                 .scope = LK_SCOPE_EXAMPLES,
                                                 .reference = conv2d_input_gradient,
                                                 .scratch_floats = scratch_floats,
-                                                .flop = flop};
+                                                .flop = flop,
+                                                .mixed = true};
 const lk_op_type lk_op_conv2d_pool_input_gradient = {.name = "conv2d+pool_input_gradient",
                                                      .number = LK_OP_CONV2D_POOL_INPUT_GRADIENT,
                                                      .scope = LK_SCOPE_EXAMPLES,
                                                      .reference = conv2d_pool_input_gradient,
                                                      .scratch_floats = scratch_floats,
-                                                     .flop = routed_flop};
+                                                     .flop = routed_flop,
+                                                     .mixed = true};
 const lk_op_type lk_op_conv2d_weight_gradient = {.name = "conv2d_weight_gradient",
                                                  .number = LK_OP_CONV2D_WEIGHT_GRADIENT,
                                                  .scope = LK_SCOPE_GRAINS,
                                                  .reference = conv2d_weight_gradient,
                                                  .scratch_floats = scratch_floats,
-                                                 .flop = flop};
+                                                 .flop = flop,
+                                                 .mixed = true};
 const lk_op_type lk_op_conv2d_pool_weight_gradient = {.name = "conv2d+pool_weight_gradient",
                                                       .number = LK_OP_CONV2D_POOL_WEIGHT_GRADIENT,
                                                       .scope = LK_SCOPE_GRAINS,
                                                       .reference = conv2d_pool_weight_gradient,
                                                       .scratch_floats = scratch_floats,
-                                                      .flop = routed_flop};
+                                                      .flop = routed_flop,
+                                                      .mixed = true};
 
 const lk_layer_type lk_layer_conv2d = {
     .inputs = 1, .ops_max = 4, .tensors_max = 6, .params_max = 2, .build = build_conv2d};

@@ -111,7 +111,9 @@ static lk_status declare(lk_builder *b, lk_op *op) {
 static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
     (void)b;
     if (next->type != &lk_op_relu || op->relu) return false;
-    return op->relu = op->dense.relu = true;
+    op->relu = true;
+    op->dense.relu = op->dtype == LK_F32;  // else the walk applies it, as it rounds
+    return true;
 }
 
 static lk_status differentiate(lk_builder *b, uint32_t of) {
@@ -169,6 +171,8 @@ static void rows(const lk_op *op, uint64_t *row_count, uint64_t *columns) {
     *columns = op->dense.n_count;
 }
 
+static void some_rows(lk_op *op, uint32_t row_count) { op->dense.k_count = row_count; }
+
 const lk_op_type lk_op_dense = {.name = "dense",
                                 .number = LK_OP_DENSE,
                                 .scope = LK_SCOPE_EXAMPLES,
@@ -177,24 +181,29 @@ const lk_op_type lk_op_dense = {.name = "dense",
                                 .flop = flop,
                                 .absorb = absorb,
                                 .declare = declare,
-                                .differentiate = differentiate};
+                                .differentiate = differentiate,
+                                .mixed = true};
 const lk_op_type lk_op_dense_input_gradient = {.name = "dense_input_gradient",
                                                .number = LK_OP_DENSE_INPUT_GRADIENT,
                                                .scope = LK_SCOPE_EXAMPLES,
                                                .reference = dense_input_gradient,
                                                .scratch_floats = input_gradient_scratch,
-                                               .flop = flop};
+                                               .flop = flop,
+                                               .mixed = true};
 const lk_op_type lk_op_dense_weight_gradient = {.name = "dense_weight_gradient",
                                                 .number = LK_OP_DENSE_WEIGHT_GRADIENT,
                                                 .scope = LK_SCOPE_GRAINS,
                                                 .reference = dense_weight_gradient,
                                                 .scratch_floats = weight_gradient_scratch,
                                                 .flop = flop,
-                                                .rows = rows};
+                                                .rows = rows,
+                                                .mixed = true,
+                                                .some_rows = some_rows};
 const lk_op_type lk_op_dense_bias_gradient = {.name = "dense_bias_gradient",
                                               .number = LK_OP_DENSE_BIAS_GRADIENT,
                                               .scope = LK_SCOPE_GRAINS,
-                                              .reference = dense_bias_gradient};
+                                              .reference = dense_bias_gradient,
+                                              .mixed = true};
 
 const lk_layer_type lk_layer_dense = {
     .inputs = 1, .ops_max = 5, .tensors_max = 5, .params_max = 2, .build = build_dense};

@@ -59,11 +59,13 @@ const lk_op_type lk_op_dropout = {.name = "dropout",
                                   .number = LK_OP_DROPOUT,
                                   .scope = LK_SCOPE_EXAMPLES,
                                   .reference = dropout_forward,
-                                  .differentiate = differentiate_dropout};
+                                  .differentiate = differentiate_dropout,
+                                  .mixed = true};
 const lk_op_type lk_op_dropout_backward = {.name = "dropout_backward",
                                            .number = LK_OP_DROPOUT_BACKWARD,
                                            .scope = LK_SCOPE_EXAMPLES,
-                                           .reference = dropout_backward};
+                                           .reference = dropout_backward,
+                                           .mixed = true};
 
 const lk_layer_type lk_layer_dropout = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_dropout};

@@ -30,6 +30,9 @@ typedef struct lk_builder lk_builder;        // ops/graph/build.h
 typedef struct lk_layer_type lk_layer_type;  // below
 typedef struct lk_loss_type lk_loss_type;
 
+// What a layer computes in: as the model's precision says, or in fp32 alone.
+enum { LK_LAYER_POLICY, LK_LAYER_FLOAT32 };
+
 // One layer, named as Keras names it. Fields that a type does not have are 0.
 typedef struct lk_layer {
     const lk_layer_type *type;
@@ -46,6 +49,7 @@ typedef struct lk_layer {
     bool frozen;                        // its parameters and states stay as they are
     lk_sizes target_shape;              // reshape
     uint32_t sides[4];                  // zero_padding2d: top, bottom, left, right
+    uint32_t dtype;                     // LK_LAYER_POLICY, or LK_LAYER_FLOAT32
     // The layers whose outputs it takes: numbers below its own plus 1, 0 for the model's input.
     // None: the layer before it.
     uint32_t input_count;

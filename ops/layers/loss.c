@@ -64,7 +64,8 @@ static lk_status build_sparse_categorical_crossentropy(lk_builder *b) {
 const lk_op_type lk_op_softmax_cross_entropy = {.name = "softmax_cross_entropy",
                                                 .number = LK_OP_SOFTMAX_CROSS_ENTROPY,
                                                 .scope = LK_SCOPE_LOSS,
-                                                .reference = softmax_cross_entropy};
+                                                .reference = softmax_cross_entropy,
+                                                .mixed = true};
 
 const lk_loss_type lk_loss_sparse_categorical_crossentropy = {
     .inputs = 1,
@@ -141,12 +142,14 @@ static lk_status build_mean_squared_error(lk_builder *b) {
 const lk_op_type lk_op_mean_squared_error = {.name = "mean_squared_error",
                                              .number = LK_OP_MEAN_SQUARED_ERROR,
                                              .scope = LK_SCOPE_LOSS,
-                                             .reference = mean_squared_error};
+                                             .reference = mean_squared_error,
+                                             .mixed = true};
 const lk_op_type lk_op_mean_squared_error_target_gradient = {
     .name = "mean_squared_error_target_gradient",
     .number = LK_OP_MEAN_SQUARED_ERROR_TARGET_GRADIENT,
     .scope = LK_SCOPE_EXAMPLES,
-    .reference = mean_squared_error_target_gradient};
+    .reference = mean_squared_error_target_gradient,
+    .mixed = true};
 
 const lk_loss_type lk_loss_mean_squared_error = {
     .inputs = 2,
@@ -182,7 +185,8 @@ static uint32_t mean(lk_lane *l, const lk_op *op) {
 static lk_status build_mean(lk_builder *b) { return lk_build_loss(b, &lk_op_mean, NULL); }
 
 const lk_op_type lk_op_mean = {
-    .name = "mean", .number = LK_OP_MEAN, .scope = LK_SCOPE_LOSS, .reference = mean};
+    .name = "mean", .number = LK_OP_MEAN, .scope = LK_SCOPE_LOSS, .reference = mean,
+    .mixed = true};
 
 const lk_loss_type lk_loss_mean = {
     .inputs = 1, .metrics = {.sum_count = 1, .sum = {"loss"}}, .build = build_mean};

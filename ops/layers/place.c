@@ -68,11 +68,13 @@ const lk_op_type lk_op_concatenate = {.name = "concatenate",
                                       .number = LK_OP_CONCATENATE,
                                       .scope = LK_SCOPE_EXAMPLES,
                                       .reference = concatenate_forward,
-                                      .differentiate = differentiate_concatenate};
+                                      .differentiate = differentiate_concatenate,
+                                      .mixed = true};
 const lk_op_type lk_op_concatenate_gradient = {.name = "concatenate_gradient",
                                                .number = LK_OP_CONCATENATE_GRADIENT,
                                                .scope = LK_SCOPE_EXAMPLES,
-                                               .reference = concatenate_gradient};
+                                               .reference = concatenate_gradient,
+                                               .mixed = true};
 
 const lk_layer_type lk_layer_concatenate = {
     .inputs = 2, .ops_max = 3, .tensors_max = 3, .build = build_concatenate};
@@ -165,11 +167,13 @@ const lk_op_type lk_op_zero_padding2d = {.name = "zero_padding2d",
                                          .number = LK_OP_ZERO_PADDING2D,
                                          .scope = LK_SCOPE_EXAMPLES,
                                          .reference = zero_padding2d_forward,
-                                         .differentiate = differentiate_zero_padding2d};
+                                         .differentiate = differentiate_zero_padding2d,
+                                         .mixed = true};
 const lk_op_type lk_op_zero_padding2d_backward = {.name = "zero_padding2d_backward",
                                                   .number = LK_OP_ZERO_PADDING2D_BACKWARD,
                                                   .scope = LK_SCOPE_EXAMPLES,
-                                                  .reference = zero_padding2d_backward};
+                                                  .reference = zero_padding2d_backward,
+                                                  .mixed = true};
 
 const lk_layer_type lk_layer_zero_padding2d = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_zero_padding2d};

@@ -114,11 +114,13 @@ const lk_op_type lk_op_max_pool2d = {.name = "max_pool2d",
                                      .scope = LK_SCOPE_EXAMPLES,
                                      .reference = max_pool_forward,
                                      .declare = declare,
-                                     .differentiate = differentiate};
+                                     .differentiate = differentiate,
+                                     .mixed = true};
 const lk_op_type lk_op_max_pool2d_backward = {.name = "max_pool2d_backward",
                                               .number = LK_OP_MAX_POOL2D_BACKWARD,
                                               .scope = LK_SCOPE_EXAMPLES,
-                                              .reference = max_pool_backward};
+                                              .reference = max_pool_backward,
+                                              .mixed = true};
 
 const lk_layer_type lk_layer_max_pool2d = {
     .inputs = 1, .ops_max = 2, .tensors_max = 3, .build = build_max_pool2d};
@@ -281,11 +283,13 @@ const lk_op_type lk_op_average_pool2d = {.name = "average_pool2d",
                                          .number = LK_OP_AVERAGE_POOL2D,
                                          .scope = LK_SCOPE_EXAMPLES,
                                          .reference = average_pool_forward,
-                                         .differentiate = differentiate_average};
+                                         .differentiate = differentiate_average,
+                                         .mixed = true};
 const lk_op_type lk_op_average_pool2d_backward = {.name = "average_pool2d_backward",
                                                   .number = LK_OP_AVERAGE_POOL2D_BACKWARD,
                                                   .scope = LK_SCOPE_EXAMPLES,
-                                                  .reference = average_pool_backward};
+                                                  .reference = average_pool_backward,
+                                                  .mixed = true};
 
 const lk_layer_type lk_layer_average_pool2d = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_average_pool2d};

@@ -198,8 +198,27 @@ def other_loss(config):
     return config
 
 
+def precise(config):
+    """Some are in mixed precision, and of those some overflow at first or have a layer in fp32."""
+    r = random.Random(-2 - config["seed"])
+    config["precision"] = r.choice(["float32", "float32", "mixed_float16", "mixed_bfloat16"])
+    kinds = [layer["type"] for layer in config["model"]["layers"]]
+    if config["precision"] == "float32" or "conv2d_transpose" in kinds:
+        config["precision"] = "float32"  # of the other it is refused
+        return config
+    for layer in config["model"]["layers"]:
+        if r.random() < 0.15:
+            layer["dtype"] = "float32"
+    if config["precision"] == "mixed_float16" and r.random() < 0.7:
+        config["loss_scale"] = {"initial": 2 ** r.choice([4, 15, 20, 24]),
+                                "growth_steps": r.randint(1, 3),
+                                "growth_factor": r.choice([2, 16]),
+                                "on_overflow": r.choice(["skip", "replay"])}
+    return config
+
+
 def model(number):
-    return other_loss(classifier(number))
+    return precise(other_loss(classifier(number)))
 
 
 def classifier(number):

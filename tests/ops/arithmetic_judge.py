@@ -81,6 +81,27 @@ def constant(text):
     return float.fromhex(text)
 
 
+# --- section 15: floats of 16 bits ----------------------------------------------------------------
+
+FORMATS = {"mixed_float16": (10, 15), "mixed_bfloat16": (7, 127)}  # bits of mantissa, bias
+
+
+def rounded16(x, precision):
+    """The float of 16 bits nearest to x, or infinity."""
+    mantissa, bias = FORMATS[precision]
+    if x == 0:
+        return x
+    exact = abs(Fraction(x))
+    exponent = exact.numerator.bit_length() - exact.denominator.bit_length()
+    if exact < Fraction(2) ** exponent:
+        exponent -= 1
+    quantum = Fraction(2) ** (max(exponent, 1 - bias) - mantissa)
+    result = round(exact / quantum) * quantum
+    if result >= Fraction(2) ** (bias + 1):
+        return math.copysign(math.inf, x)
+    return math.copysign(float(result), x)
+
+
 # --- section 2: sums ------------------------------------------------------------------------------
 
 def tree(leaves):
@@ -811,10 +832,13 @@ class Run:
             shapes = [s for _, s in taken]
             made = self.append(LAYERS[layer["type"]](layer, *shapes), [t for t, _ in taken])
             made.run, made.number = self, number
+            made.narrow = layer.get("dtype") != "float32"
             if made.kernel_count:
                 self.initialize(layer, made)
             if layer.get("activation", "linear") != "linear":
                 function = ACTIVATIONS[layer["activation"]](None, made.shape)
+                made.before_activation = True
+                function.narrow = made.narrow
                 self.append(function, [len(self.shapes) - 1])
             outputs.append((len(self.shapes) - 1, self.shapes[-1]))
         taken = loss_inputs(config)
@@ -825,10 +849,14 @@ class Run:
                       for p in self.parameters]
         self.alive = [False] * len(self.parameters)
         self.step = 0
+        self.precision = config.get("precision", "float32")
+        how = config.get("loss_scale", {})
+        self.scale = self.initial = Fraction(how.get("initial", 32768))
+        self.how, self.good, self.skipped, self.in_a_row, self.replayed = how, 0, 0, 0, 0
 
     def append(self, made, inputs):
         """A layer whose output is a tensor of its own; does it depend on a parameter?"""
-        made.inputs_at = inputs
+        made.inputs_at, made.before_activation = inputs, False
         self.layers.append(made)
         self.shapes.append(made.shape)
         self.learns.append(made.kernel_count > 0 or any(self.learns[i] for i in inputs))
@@ -854,7 +882,62 @@ class Run:
         if not layer.kernel_count:
             return None, None
         bias = None if layer.bias_at is None else self.parameters[layer.bias_at]
-        return self.parameters[layer.kernel_at], bias
+        kernel = self.parameters[layer.kernel_at]
+        if layer.narrow and self.precision in FORMATS:
+            kernel = [rounded16(w, self.precision) for w in kernel]
+            assert not any(math.isinf(w) for w in kernel)
+        return kernel, bias
+
+    # section 16
+
+    def narrowed(self, values, narrow=True):
+        """Rounded where the model says so; a flag where one is not finite, and 0 in its place."""
+        if not narrow or self.precision not in FORMATS:
+            return values
+        values = [rounded16(v, self.precision) for v in values]
+        self.flagged |= any(map(math.isinf, values))
+        return [0.0 if math.isinf(v) else v for v in values]
+
+    def makes_narrow(self, tensor):
+        return tensor == 0 or self.layers[tensor - 1].narrow
+
+    def scaled(self, gradients):
+        for at in {at for at in self.loss_at if gradients[at]}:
+            if self.precision == "mixed_float16" and at == self.loss_at[0]:
+                gradients[at] = [mul(g, float(self.scale)) for g in gradients[at]]
+            gradients[at] = self.narrowed(gradients[at], self.makes_narrow(at))
+
+    def follow(self):
+        """After a step: is it applied, and the scale."""
+        if self.precision != "mixed_float16":
+            assert not self.flagged
+            return True
+        how, fixed = self.how, self.how.get("type") == "static"
+        if not self.flagged:
+            self.in_a_row = 0
+            self.good += not fixed
+            if self.good == how.get("growth_steps", 2000):
+                self.scale = min(self.scale * how.get("growth_factor", 2), Fraction(2) ** 30)
+                self.good = 0
+            return True
+        if how.get("on_overflow") == "replay":
+            assert self.scale > how.get("floor", 1)
+            self.replayed += 1
+        else:
+            self.skipped, self.in_a_row = self.skipped + 1, self.in_a_row + 1
+        if not fixed:
+            self.scale = max(self.scale * Fraction(how.get("backoff_factor", 0.5)),
+                             Fraction(how.get("floor", 1)))
+            self.good = 0
+        return False
+
+    def states(self):
+        if self.precision != "mixed_float16":
+            return b""
+        power = int(math.log2(self.scale / self.initial))
+        out = b"" if self.how.get("on_overflow") == "replay" else struct.pack("<Q", self.skipped)
+        return out + struct.pack("<IIIQ", power & 0xFFFFFFFF, self.good, self.in_a_row,
+                                 self.replayed)
 
     def example(self, index, terms):
         """Forward and backward of one example; appends its terms to those of every parameter."""
@@ -863,11 +946,16 @@ class Run:
             values = [[div(sub(float(b), 127.5), 127.5) for b in image]]
         else:
             values = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
+        values[0] = self.narrowed(values[0])
         for layer in self.layers:
             x = [values[i] for i in layer.inputs_at]
-            values.append(layer.forward(x[0] if len(x) == 1 else x, *self.weights(layer)))
+            y = layer.forward(x[0] if len(x) == 1 else x, *self.weights(layer))
+            apart = layer.before_activation or len(values) == self.loss_at[0]
+            values.append(self.narrowed(y, layer.narrow and not apart))
+            layer.y = values[-1]  # what backward goes by
         gradients = [None] * len(values)
         sums = LOSSES[loss_of(self.config)["type"]](self, values, label, gradients)
+        self.scaled(gradients)
         for i in range(len(self.layers), 0, -1):
             layer, dy = self.layers[i - 1], gradients[i]
             if not self.learns[i]:
@@ -885,7 +973,10 @@ class Run:
                 dx = layer.backward(dy, self.weights(layer)[0])
                 shares = [(n, dx) for n in layer.inputs_at]
             for n, dx in [(n, dx) for n, dx in shares if self.learns[n]]:
-                gradients[n] = list(map(add, gradients[n], dx)) if gradients[n] else dx
+                narrow = self.makes_narrow(n)
+                mine = self.narrowed(dx, narrow)
+                gradients[n] = (self.narrowed(list(map(add, gradients[n], mine)), narrow)
+                                if gradients[n] else mine)
         return sums
 
     # section 4: each gives the sums of an example, and the gradients of what the loss takes
@@ -934,6 +1025,15 @@ class Run:
         return None
 
     def train_step(self):
+        """A step, with all of its attempts."""
+        while True:
+            self.flagged = False
+            replayed, means = self.replayed, self.try_step()
+            if self.replayed == replayed:
+                self.step += 1
+                return means
+
+    def try_step(self):
         config, total = self.config, self.data["count"]
         batch = config["global_batch"]
         drop = config.get("drop_remainder", False)
@@ -947,18 +1047,21 @@ class Run:
             reports.append(self.position(epoch, first + self.place, terms))
         assert sum(report is not None for report in reports) == n
         inverse = div(1.0, rounded(Fraction(n)))
-        self.scalars = Scalars(config["optimizer"], self.step)
-        for q, parameter in enumerate(self.parameters):
+        self.scalars = Scalars(config["optimizer"], self.step - self.skipped)
+        mean = inverse
+        if self.precision == "mixed_float16":
+            inverse = mul(inverse, float(1 / self.scale))
+        applied = self.follow()
+        for q, parameter in enumerate(self.parameters if applied else []):
             sums = [gradient_sum([example and example[i] for example in terms[q]], config["grain"])
                     for i in range(len(parameter))]
             self.alive[q] |= any(sums)
             for i, g in enumerate(sums):
                 self.apply(q, i, mul(add(g, 0.0), inverse))
-        self.step += 1
         width = max(len(report) for report in reports if report)
         sums = [gradient_sum([r and [(1.0, r[k])] for r in reports], config["grain"])
                 for k in range(width)]
-        return [mul(add(s, 0.0), inverse) for s in sums]
+        return [mul(add(s, 0.0), mean) for s in sums]
 
     def report(self):
         """What a step logs: its means, and with labels the number of right predictions."""
@@ -1022,7 +1125,7 @@ class Run:
         state = hashlib.sha256(values)
         for name in slot_names(self.config["optimizer"]):
             state.update(b"".join(struct.pack("<f", v) for p in self.slots for v in p[name]))
-        state.update(struct.pack("<Q", self.step))
+        state.update(struct.pack("<Q", self.step) + self.states())
         return {"run_identity": identity(self.config, self.examples, self.shards),
                 "digest": hashlib.sha256(values).hexdigest(), "state_hash": state.hexdigest()}
 
@@ -1054,6 +1157,8 @@ def layer_entries(number, layer, inputs):
     kind, out = layer["type"], {}
     if inputs != [number]:
         out["inputs"] = u32(*inputs)
+    if layer.get("dtype"):
+        out["dtype"] = layer["dtype"].encode()
     kernels = ("conv2d", "conv2d_transpose")
     size = {"max_pool2d": "pool_size", "average_pool2d": "pool_size",
             **dict.fromkeys(kernels, "kernel_size")}.get(kind)
@@ -1119,6 +1224,17 @@ def identity(config, examples, shards):
                "optimizer.type": o["type"].encode(), "seed": struct.pack("<Q", config["seed"]),
                "optimizer.learning_rate":
                    struct.pack("<f", rounded(Fraction(str(o["learning_rate"]))))}
+    if config.get("precision", "float32") != "float32":
+        entries["precision"] = config["precision"].encode()
+    for key, default in (("initial", 32768), ("growth_factor", 2), ("backoff_factor", 0.5),
+                         ("floor", 1)):
+        if config.get("loss_scale", {}).get(key, default) != default:
+            entries["loss_scale." + key] = struct.pack("<f", config["loss_scale"][key])
+    if config.get("loss_scale", {}).get("growth_steps", 2000) != 2000:
+        entries["loss_scale.growth_steps"] = u32(config["loss_scale"]["growth_steps"])
+    for key, default in (("on_overflow", "skip"), ("type", "dynamic")):
+        if config.get("loss_scale", {}).get(key, default) != default:
+            entries["loss_scale." + key] = config["loss_scale"][key].encode()
     if config.get("drop_remainder"):
         entries["batch.drop_remainder"] = u32(1)
     if shards:
@@ -1328,6 +1444,38 @@ NETS += [
         [{"type": "flatten"}, {"type": "dense", "units": 2, "activation": "sigmoid"},
          {"type": "dense", "units": 3}], dict(o, learning_rate=0.125), 4, 2, 7, 5)
     for o in OPTIMIZERS]
+
+# Mixed precision: pools whose winners tie once they are rounded, odd rows, a layer in fp32, several
+# users, activations of their own and of others; overflows that are skipped, and computed again.
+MIXED_POOLED = [
+    {"type": "conv2d", "filters": 4, "kernel_size": 2, "activation": "relu",
+     "kernel_initializer": "he_uniform"},
+    {"type": "max_pool2d", "pool_size": 2},
+    {"type": "conv2d", "filters": 4, "kernel_size": 2}, {"type": "relu"},
+    {"type": "max_pool2d", "pool_size": 2},
+    {"type": "flatten"}, {"type": "dense", "units": 5, "activation": "tanh"},
+    {"type": "dense", "units": 3}]
+MIXED_GRAPH = [
+    {"type": "flatten"}, {"type": "dense", "units": 4, "activation": "sigmoid", "name": "a"},
+    {"type": "dense", "units": 4, "name": "b", "dtype": "float32", "activation": "relu"},
+    {"type": "add", "inputs": ["a", "b"]}, {"type": "leaky_relu"},
+    {"type": "dense", "units": 4, "name": "c"}, {"type": "add", "inputs": ["c", "a"]},
+    {"type": "dropout", "rate": 0.25}, {"type": "dense", "units": 3}]
+MOMENTUM = {"type": "momentum", "learning_rate": 0.1, "momentum": 0.9}
+ADAM = {"type": "adam_keras", "learning_rate": 0.05}
+NETS += [
+    net("mixed-pooled", (8, 8, 1), MIXED_POOLED, MOMENTUM, 6, 4, 11, 3, precision="mixed_bfloat16"),
+    net("mixed-graph", (3, 3, 1), MIXED_GRAPH, MOMENTUM, 6, 2, 11, 3, precision="mixed_bfloat16"),
+    net("mixed-skip", (8, 8, 1), MIXED_POOLED, ADAM, 6, 4, 11, 7, precision="mixed_float16",
+        loss_scale={"initial": 1 << 18, "growth_steps": 2}),
+    net("mixed-replay", (3, 3, 1), MIXED_GRAPH, ADAM, 6, 2, 11, 4, precision="mixed_float16",
+        loss_scale={"initial": 1 << 20, "growth_steps": 1, "growth_factor": 4,
+                    "backoff_factor": 0.25, "on_overflow": "replay"}),
+    net("mixed-static", (3, 3, 1), MIXED_GRAPH, ADAM, 6, 2, 11, 2, precision="mixed_float16",
+        loss_scale={"initial": 256, "type": "static"}),
+    net("mixed-sharded", (3, 3, 1), MIXED_GRAPH, MOMENTUM, 6, 1, 10, 4, precision="mixed_float16",
+        shards=3),
+]
 
 LAYOUTS = [  # of the program: replicas and "layout"
     (1, {}),

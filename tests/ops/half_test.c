@@ -255,9 +255,63 @@ static void test_rules(void **state) {
     }
 }
 
+// --- a pool among rounded values -----------------------------------------------------------------
+
+enum { SIDE = 5, CHANNELS = 37, POOLED = SIDE / 2 * (SIDE / 2) };
+
+// Few values, so that many are equal once they are rounded.
+static float drawn(uint32_t *draw) {
+    *draw = *draw * 1664525u + 1013904223u;
+    const float near = 1.0f + (float)(*draw >> 20 & 7) * 0x1p-12f;
+    switch (*draw >> 28) {
+    case 0: return nasty[(*draw >> 8) % 5];
+    case 1: return -near;
+    case 2: return (float)(int32_t)*draw * 0x1p-20f;
+    default: return near;
+    }
+}
+
+static void pool_case(const lk_kernels *k, const lk_narrow *how, const lk_conv2d *c,
+                      const float *src) {
+    uint16_t want[POOLED * CHANNELS + 32], got[POOLED * CHANNELS + 32];
+    uint8_t want_cell[POOLED * CHANNELS + 32], got_cell[POOLED * CHANNELS + 32];
+    const uint64_t count = (uint64_t)POOLED * c->out_c;
+    memset(got, 0x5a, sizeof got);
+    memset(got_cell, 0x5a, sizeof got_cell);
+    const uint32_t bad = lk_kernels_reference.narrow_pool(how, c, src, want, want_cell);
+    assert_int_equal(k->narrow_pool(how, c, src, got, got_cell) != 0, bad != 0);
+    assert_int_equal(got[count], 0x5a5a);
+    assert_int_equal(got_cell[count], 0x5a);
+    if (bad) return;
+    assert_memory_equal(got, want, count * sizeof *want);
+    assert_memory_equal(got_cell, want_cell, count);
+}
+
+static void test_pool(void **state) {
+    (void)state;
+    const lk_kernels *k;
+    static float src[SIDE * SIDE * CHANNELS];
+    uint32_t draw = 11;
+    for (uint32_t round = 0; round < 600; round++) {
+        const lk_conv2d c = {.out_h = SIDE, .out_w = SIDE, .out_c = 1 + round % CHANNELS};
+        for (uint32_t i = 0; i < SIDE * SIDE * c.out_c; i++) src[i] = drawn(&draw);
+        // Not looked at: what the pool drops.
+        if (round % 3 == 0) src[SIDE * SIDE * c.out_c - 1] = NAN;
+        if (round % 7 == 0) src[(round / 7) % c.out_c] = round % 2 ? 70000.0f : -70000.0f;
+        for (unsigned v = 0; (void)lk_kernels_missing(v, &k), k; v++) {
+            if (lk_kernels_missing(v, &k) || !k->narrow_pool) continue;
+            for (int rule = LK_NARROW; rule <= LK_NARROW_RELU_AFTER; rule++) {
+                const lk_narrow how = {dtypes[round % 2], (lk_narrow_rule)rule, NULL};
+                pool_case(k, &how, &c, src);
+            }
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) stride = strtoull(argv[1], NULL, 10);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_halves), cmocka_unit_test(test_edges),
-                                       cmocka_unit_test(test_floats), cmocka_unit_test(test_rules)};
+                                       cmocka_unit_test(test_floats), cmocka_unit_test(test_rules),
+                                       cmocka_unit_test(test_pool)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,6 +57,7 @@ OTHERS = {
 }
 # .. and of keys that decide them.
 DECIDERS = {
+    "precision": "mixed_bfloat16", "model.layers.3.dtype": "float32",
     "model.loss": None, "model.layers.0.filters": 5, "model.layers.0.kernel_size": [3, 1],
     "model.layers.0.padding": "valid", "model.layers.0.strides": 2,
     "model.layers.0.activation": "linear", "model.layers.0.use_bias": False,
@@ -92,6 +93,10 @@ def help_keys(t):
     return found
 
 
+SCALES = {"type": "static", "initial": 4, "growth_steps": 3, "growth_factor": 4,
+          "backoff_factor": 0.25, "floor": 2, "on_overflow": "replay", "skips_max": 7}
+
+
 # --- which keys decide bits ----------------------------------------------------------------------
 
 def decides(t, keys):
@@ -110,9 +115,14 @@ def decides(t, keys):
         if value is None:  # there is one loss only
             continue
         t.check(identity(t, t.write("c.json", {path: value})) != own, path + " decides bits")
+    mixed = {"precision": "mixed_float16"}
+    own = identity(t, t.write("own.json", mixed))
+    for path, value in SCALES.items():
+        same = identity(t, t.write("c.json", {**mixed, "loss_scale." + path: value})) == own
+        t.check(same == (path == "skips_max"), path + " of the loss scale decides bits")
     free = {path for star, path, _, value, _ in keys if not star and value != "object"}
     left = {path for path in free - set(OTHERS)
-            if not re.match(r"data\.test\.(images|labels|manifest)$|"
+            if not re.match(r"loss_scale\.skips_max$|data\.test\.(images|labels|manifest)$|"
                             r"cycles$|model\.(networks|objectives)\[\].*name$|"  # objectives_test
                             r"early_stopping\.metric$|checkpoint\.best$|"  # best_test.py
                             r"data\.test\.made_up\.(height|width|channels)$", path)}
@@ -156,7 +166,7 @@ def shows(t, keys, ready):
         t.check(show(t, "shown.json") == text, path + ": what is shown shows itself")
         document = json.loads(text)
         for _, key, type_, value, default in keys:
-            if type_ or key.startswith(("data.t", "model.layers", "model.networks[",
+            if type_ or key.startswith(("data.t", "loss_scale.", "model.layers", "model.networks[",
                                         "model.objectives[")) or value in ("text", "object"):
                 continue
             there = get(document, key)
@@ -317,7 +327,7 @@ def documented(t, keys):
         if path.startswith("data.test.") or path in ("model", "checkpoint", "optimizer.type",
                     "optimizer.learning_rate_schedule.type") or \
                 path in ("model.layers.type", "model.layers.name", "model.layers.inputs",
-                         "model.layers.trainable"):
+                         "model.layers.trainable", "model.layers.dtype"):
             continue
         parent, _, leaf = path.rpartition(".")
         own = [second for first, second in rows if f"`{path}`" in first.replace("[]", "")]

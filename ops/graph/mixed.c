@@ -1,0 +1,439 @@
+// mixed.c - blocks of examples between 16 bits and fp32: mixed.h. Freestanding; knows no op.
+#include "ops/graph/mixed.h"
+
+#include "ops/graph/build.h"
+#include "ops/graph/scale.h"
+
+// The roles of tensors that have a row for each example.
+static const lk_role rows_of[] = {LK_X, LK_X2, LK_Y, LK_AUX, LK_DY, LK_DX, LK_MASK};
+
+static const lk_tensor *tensor_of(const lk_program *p, const lk_op *op, uint32_t role) {
+    return op->tensor[role] == LK_NONE ? NULL : &p->tensors[op->tensor[role]];
+}
+
+static bool is_half(const lk_program *p, const lk_op *op, uint32_t role) {
+    const lk_tensor *t = tensor_of(p, op, role);
+    return t && role != LK_SCRATCH && lk_dtype_is_half(t->dtype);
+}
+
+bool lk_mixed_has_half(const lk_program *p, const lk_op *op) {
+    if (op->type->scope == LK_SCOPE_LOSS) return true;  // it is scaled, also before a layer in fp32
+    for (uint32_t r = 0; r < LK_ROLES; r++) {
+        if (is_half(p, op, r)) return true;
+    }
+    return false;
+}
+
+static uint64_t row_of(const lk_tensor *t) { return t->rank == 1 ? 1 : t->shape[1]; }
+
+static bool is_output(const lk_op *op, uint32_t role) {
+    return role == LK_DX || (role == LK_Y && op->phase == LK_FORWARD);
+}
+
+// A mask is looked at as it lies.
+static bool is_wide(const lk_program *p, const lk_op *op, uint32_t role) {
+    return role != LK_MASK && is_half(p, op, role);
+}
+
+// The first role of the same tensor: what is changed in place lies in one place.
+static uint32_t first_role(const lk_op *op, uint32_t role) {
+    for (uint32_t r = 0; r < role; r++) {
+        if (op->tensor[r] == op->tensor[role]) return r;
+    }
+    return role;
+}
+
+// --- blocks --------------------------------------------------------------------------------------
+
+// Floats of one example that lie widened.
+static uint64_t wide_floats(const lk_program *p, const lk_op *op) {
+    uint64_t floats = op->type->apart ? lk_conv2d_out_floats(&op->conv) : 0;
+    for (uint32_t r = 0; r < LK_ROLES; r++) {
+        if (is_wide(p, op, r) && first_role(op, r) == r) floats += row_of(tensor_of(p, op, r));
+    }
+    return LK_MAX(floats, 1);
+}
+
+static uint32_t examples_of(const lk_program *p, const lk_op *op) {
+    uint64_t most = LK_MIXED_FLOATS / wide_floats(p, op);
+    if (most > 8) most = most / 8 * 8;
+    return (uint32_t)LK_MIN(LK_MAX(most, 1), p->microbatch_examples);
+}
+
+typedef struct call {
+    lk_frame *f;
+    const lk_op *op;
+    const lk_microbatch *microbatch;
+    const lk_lane *lane;
+    lk_op run;              // what the kernel gets: ReLU is applied here, as values are rounded
+    float *wide[LK_ROLES];  // NULL: the tensor as it lies
+    float *apart;           // what a pool seeks its winners among
+    float *scratch;
+} call;
+
+static void lay(call *c, uint32_t block) {
+    const lk_program *p = c->f->program;
+    float *at = c->lane->at[LK_SCRATCH];
+    for (uint32_t r = 0; r < LK_ROLES; r++) {
+        const uint32_t same = first_role(c->op, r);
+        c->wide[r] = NULL;
+        if (!is_wide(p, c->op, r)) continue;
+        c->wide[r] = same < r ? c->wide[same] : at;
+        if (same == r) at += lk_round_up(block * row_of(tensor_of(p, c->op, r)), 16);
+    }
+    c->apart = at;
+    if (c->op->type->apart) at += lk_round_up(block * lk_conv2d_out_floats(&c->op->conv), 16);
+    c->scratch = at;
+}
+
+static uint64_t some_rows(uint64_t examples) {
+    const uint64_t most = LK_MIXED_FLOATS / examples / 16 * 16;
+    return LK_MAX(most, LK_OPERANDS_ROWS);
+}
+
+uint64_t lk_mixed_scratch_floats(const lk_program *p, const lk_op *op) {
+    const lk_op_type *type = op->type;
+    if (type->scope == LK_SCOPE_SOURCE) return lk_round_up(op->floats, 16);
+    if (type->scope == LK_SCOPE_GRAINS) {
+        const uint64_t examples = (uint64_t)lk_mixed_grains(p, op) * p->spec->grain * p->uses_max;
+        uint64_t floats = lk_round_up(examples * row_of(tensor_of(p, op, LK_DY)), 16);
+        if (op->tensor[LK_X] != LK_NONE) {
+            const uint64_t row = row_of(tensor_of(p, op, LK_X));
+            const uint64_t columns = type->some_rows ? LK_MIN(some_rows(examples), row) : row;
+            floats += lk_round_up(examples * columns, 16);
+        }
+        return floats + (type->scratch_floats ? type->scratch_floats(op, (uint32_t)examples) : 0);
+    }
+    const uint32_t block = examples_of(p, op);
+    uint64_t floats =
+        op->type->apart ? lk_round_up(block * lk_conv2d_out_floats(&op->conv), 16) : 0;
+    for (uint32_t r = 0; r < LK_ROLES; r++) {
+        if (!is_wide(p, op, r) || first_role(op, r) < r) continue;
+        floats += lk_round_up(block * row_of(tensor_of(p, op, r)), 16);
+    }
+    return floats + (type->scratch_floats ? type->scratch_floats(op, block) : 0);
+}
+
+// --- narrowing -----------------------------------------------------------------------------------
+
+static uint32_t not_finite(uint64_t count, const float *v) {
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) bad |= !(v[i] - v[i] == 0.0f);
+    return bad;
+}
+
+// `count` values from value `at` of the tensor on.
+static uint32_t store(const call *c, uint32_t role, uint64_t at, uint64_t count,
+                      const float *from) {
+    const lk_tensor *t = tensor_of(c->f->program, c->op, role);
+    if (!lk_dtype_is_half(t->dtype)) return not_finite(count, from);
+    lk_narrow how = {.dtype = t->dtype, .rule = LK_NARROW};
+    if (role == LK_Y && c->op->relu) {
+        how.rule = c->op->relu_apart ? LK_NARROW_RELU_AFTER : LK_NARROW_RELU;
+    }
+    if (role == LK_DX && c->lane->at[LK_MASK]) {
+        how.rule = LK_NARROW_MASK;
+        how.mask = (const uint16_t *)c->lane->at[LK_MASK] + at;
+    }
+    return c->f->kernels->narrow(&how, count, from, (uint16_t *)c->lane->at[role] + at);
+}
+
+static bool is_missing(const call *c, uint32_t m) {
+    return c->microbatch->sparse &&
+           !lk_position_exists(c->f->program->spec, c->microbatch->position + m);
+}
+
+// One example: what a 2x2 pool behind it drops, an odd last row or column, is stored and not looked
+// at; nor is an example that is none.
+static uint32_t store_one(const call *c, uint32_t role, uint32_t m, const float *from) {
+    const uint64_t row = row_of(tensor_of(c->f->program, c->op, role)), at = m * row;
+    const lk_conv2d *g = &c->op->conv;
+    uint32_t bad = 0;
+    if (role != LK_Y || !c->op->odd_apart) {
+        bad = store(c, role, at, row, from);
+        return is_missing(c, m) ? 0 : bad;
+    }
+    const uint64_t line = (uint64_t)g->out_w * g->out_c,
+                   even = (uint64_t)(g->out_w & ~1u) * g->out_c;
+    for (uint32_t y = 0; y < g->out_h; y++) {
+        const uint32_t one = store(c, role, at + y * line, even, from + y * line);
+        if (even < line)
+            (void)store(c, role, at + y * line + even, line - even, from + y * line + even);
+        if (y < (g->out_h & ~1u)) bad |= one;
+    }
+    return is_missing(c, m) ? 0 : bad;
+}
+
+static uint32_t store_all(const call *c, uint32_t role, uint32_t m0, uint32_t count,
+                          const float *from) {
+    const uint64_t row = row_of(tensor_of(c->f->program, c->op, role));
+    const bool odd = role == LK_Y && c->op->odd_apart;
+    uint32_t bad = 0;
+    if (!odd && !c->microbatch->sparse) return store(c, role, m0 * row, count * row, from);
+    for (uint32_t m = 0; m < count; m++) bad |= store_one(c, role, m0 + m, from + m * row);
+    return bad;
+}
+
+// --- a block -------------------------------------------------------------------------------------
+
+static void *row_at(const call *c, uint32_t role, uint32_t m0) {
+    const lk_tensor *t = tensor_of(c->f->program, c->op, role);
+    return (uint8_t *)c->lane->at[role] + m0 * row_of(t) * lk_dtype_bytes(t->dtype);
+}
+
+static lk_lane widen_block(const call *c, uint32_t m0, uint32_t count) {
+    lk_lane l = *c->lane;
+    l.examples = count;
+    l.first_example += m0;
+    for (uint32_t i = 0; i < LK_COUNT(rows_of); i++) {
+        const uint32_t r = rows_of[i];
+        if (!l.at[r]) continue;
+        const lk_tensor *t = tensor_of(c->f->program, c->op, r);
+        l.at[r] = c->wide[r] ? (void *)c->wide[r] : row_at(c, r, m0);
+        if (!c->wide[r] || is_output(c->op, r)) continue;
+        c->f->kernels->widen(t->dtype, count * row_of(t), row_at(c, r, m0), c->wide[r]);
+    }
+    if (is_half(c->f->program, c->op, LK_MASK)) l.at[LK_MASK] = NULL;
+    l.at[LK_SCRATCH] = c->scratch;
+    return l;
+}
+
+// A pool that runs with what makes its values: the winner is sought among rounded ones.
+static uint32_t pool_block(const call *c, lk_lane *l, uint32_t m0) {
+    const lk_conv2d *g = &c->run.conv;
+    const lk_tensor *y = tensor_of(c->f->program, c->op, LK_Y);
+    const lk_narrow how = {.dtype = y->dtype,
+                           .rule = !c->op->relu        ? LK_NARROW
+                                   : c->op->relu_apart ? LK_NARROW_RELU_AFTER
+                                                       : LK_NARROW_RELU};
+    lk_op first = c->run;
+    uint32_t bad = 0;
+    uint8_t *winners = l->at[LK_AUX];
+    first.type = c->op->type->apart;
+    first.floats = lk_conv2d_out_floats(g);
+    l->at[LK_Y] = c->apart;
+    l->at[LK_AUX] = NULL;
+    (void)lk_kernel_of(c->f->kernels, first.type)(l, &first);
+    for (uint32_t m = 0; m < l->examples; m++, winners += lk_conv2d_pooled_floats(g)) {
+        uint16_t *to =
+            (uint16_t *)c->lane->at[LK_Y] + (uint64_t)(m0 + m) * lk_conv2d_pooled_floats(g);
+        const uint32_t one = c->f->kernels->narrow_pool(
+            &how, g, c->apart + m * lk_conv2d_out_floats(g), to, winners);
+        if (!is_missing(c, m0 + m)) bad |= one;
+    }
+    return bad;
+}
+
+// What the kernel of a loss writes is multiplied by the loss scale before its one rounding.
+static void scale_gradient(const call *c, const lk_lane *l, uint32_t count) {
+    const lk_scale_state *state = lk_scale_of(c->f->program, c->f->device);
+    const float scale =
+        state ? lk_scale_value(&c->f->program->spec->model.loss_scale, state) : 1.0f;
+    const lk_tensor *t = tensor_of(c->f->program, c->op, LK_DX);
+    float *dx = l->at[LK_DX];
+    if (c->op->type->scope != LK_SCOPE_LOSS || !t || scale == 1.0f) return;
+    for (uint64_t i = 0; i < count * row_of(t); i++) dx[i] = dx[i] * scale;
+}
+
+// Values that stay in fp32 though their layer is not: ReLU is applied here, too.
+static void relu_in_place(const call *c, const lk_lane *l, uint32_t count) {
+    float *y = l->at[LK_Y];
+    if (!c->op->relu || c->op->dtype == LK_F32) return;
+    for (uint64_t i = 0; i < count * row_of(tensor_of(c->f->program, c->op, LK_Y)); i++) {
+        y[i] = y[i] > 0.0f ? y[i] : 0.0f;
+    }
+}
+
+static uint32_t compute_block(const call *c, uint32_t m0, uint32_t count,
+                              uint32_t counts[LK_METRIC_COUNTS_MAX]) {
+    lk_lane l = widen_block(c, m0, count);
+    if (c->op->type->apart && c->wide[LK_Y]) return pool_block(c, &l, m0);
+    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) l.counts[i] = 0;
+    const uint32_t kernel = lk_kernel_of(c->f->kernels, c->run.type)(&l, &c->run);
+    const bool loss = c->op->type->scope == LK_SCOPE_LOSS;
+    uint32_t bad = loss ? kernel : 0;
+    lk_metric_add_counts(counts, l.counts);
+    if (l.train) scale_gradient(c, &l, count);
+    for (uint32_t i = 0; i < LK_COUNT(rows_of); i++) {
+        const uint32_t r = rows_of[i];
+        if (!l.at[r] || !is_output(c->op, r)) continue;
+        if (loss && (r == LK_Y || !l.train)) continue;  // the kernel has looked at it
+        bad |= store_all(c, r, m0, count, l.at[r]);
+        if (r == LK_Y && !c->wide[r]) relu_in_place(c, &l, count);
+    }
+    return bad;
+}
+
+// The loss of what is no example, and its gradient, are zero.
+static void clear_missing(const call *c, uint32_t m) {
+    static const lk_role written[] = {LK_Y, LK_DX};
+    for (uint32_t i = 0; i < LK_COUNT(written); i++) {
+        const lk_tensor *t = tensor_of(c->f->program, c->op, written[i]);
+        if (!t || (written[i] == LK_DX && !c->lane->train)) continue;
+        __builtin_memset(row_at(c, written[i], m), 0, row_of(t) * lk_dtype_bytes(t->dtype));
+    }
+}
+
+uint32_t lk_mixed_call(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
+                       lk_lane *lane) {
+    call c = {.f = f, .op = op, .microbatch = microbatch, .lane = lane, .run = *op};
+    const uint32_t block = examples_of(f->program, op), all = lane->examples;
+    const bool loss = op->type->scope == LK_SCOPE_LOSS;
+    uint32_t bad = 0, counts[LK_METRIC_COUNTS_MAX] = {0};
+    lay(&c, block);
+    for (uint32_t m = 0; m < all;) {
+        if (loss && is_missing(&c, m)) {
+            clear_missing(&c, m++);
+            continue;
+        }
+        uint32_t count = LK_MIN(block, all - m);
+        for (uint32_t i = 1; loss && i < count; i++) {
+            if (is_missing(&c, m + i)) count = i;
+        }
+        bad |= compute_block(&c, m, count, counts);
+        m += count;
+    }
+    lk_metric_add_counts(lane->counts, counts);
+    return bad;
+}
+
+void lk_mixed_load(const lk_frame *f, const lk_op *op, uint32_t row, const float *from) {
+    const lk_tensor *t = &f->program->tensors[op->tensor[LK_Y]];
+    const lk_narrow how = {.dtype = t->dtype, .rule = LK_NARROW};
+    (void)f->kernels->narrow(&how, op->floats, from,
+                             (uint16_t *)lk_tensor_at(f, op->tensor[LK_Y]) + row * op->floats);
+}
+
+// --- gradients of parameters ---------------------------------------------------------------------
+
+// An op whose rows can be had apart takes all grains at once, and of the inputs some columns.
+uint32_t lk_mixed_grains(const lk_program *p, const lk_op *op) {
+    const uint32_t all = p->microbatch_grains;
+    uint32_t grains = 1;
+    if (op->type->some_rows || op->tensor[LK_X] == LK_NONE) return all;
+    const uint64_t floats = (row_of(tensor_of(p, op, LK_X)) + row_of(tensor_of(p, op, LK_DY))) *
+                            p->spec->grain * p->uses_max;
+    while (grains < all && 2 * grains * floats <= LK_MIXED_FLOATS) grains *= 2;
+    return grains;
+}
+
+// All examples of `count` views in a row, in fp32: columns [first, first + columns) of `rows`.
+static void widen_views(const lk_frame *f, const lk_tensor *t, const lk_grain_view *views,
+                        uint32_t count, bool dy, uint64_t first, uint64_t columns,
+                        lk_grain_view *wide, float *to) {
+    const uint64_t row = row_of(t);
+    for (uint32_t g = 0; g < count; g++) {
+        const uint32_t examples = views[g].examples;
+        const void *from = dy ? views[g].dy : views[g].x;
+        if (dy)
+            wide[g].dy = to;
+        else
+            wide[g].x = to;
+        if (!lk_dtype_is_half(t->dtype)) {  // of a layer in fp32 behind it, or before
+            const float *at = (const float *)from + first;
+            for (uint32_t m = 0; m < examples; m++, at += row, to += columns) {
+                __builtin_memcpy(to, at, columns * sizeof *to);
+            }
+        } else if (columns == row) {
+            f->kernels->widen(t->dtype, examples * row, from, to);
+            to += examples * row;
+        } else {
+            const uint16_t *at = (const uint16_t *)from + first;
+            for (uint32_t m = 0; m < examples; m++, at += row, to += columns) {
+                f->kernels->widen(t->dtype, columns, at, to);
+            }
+        }
+    }
+}
+
+static uint64_t examples_in(const lk_grain_view *views, uint32_t count) {
+    uint64_t examples = 0;
+    for (uint32_t g = 0; g < count; g++) examples += views[g].examples;
+    return examples;
+}
+
+void lk_mixed_sums(lk_frame *f, const lk_op *op, lk_lane *lane, lk_grain_view *views) {
+    const lk_program *p = f->program;
+    const lk_tensor *x = tensor_of(p, op, LK_X), *dy = tensor_of(p, op, LK_DY);
+    const uint32_t count = lane->grain_count;
+    const uint64_t most = (uint64_t)lk_mixed_grains(p, op) * p->spec->grain * p->uses_max;
+    const uint64_t examples = examples_in(views, count);
+    lk_grain_view *wide = views + count;
+    float *at = lane->at[LK_SCRATCH], *dy_at = at;
+    const lk_kernel kernel = lk_kernel_of(f->kernels, op->type);
+    lk_lane l = *lane;
+    lk_op run = *op;
+    lk_assert(examples <= most);
+    for (uint32_t g = 0; g < count; g++) wide[g] = views[g];
+    l.grains = wide;
+    at += lk_round_up(most * row_of(dy), 16);
+    widen_views(f, dy, views, count, true, 0, row_of(dy), wide, dy_at);
+    if (!x) {
+        l.at[LK_SCRATCH] = at;
+        (void)kernel(&l, &run);
+        return;
+    }
+    const uint64_t row = row_of(x),
+                   columns = op->type->some_rows ? LK_MIN(some_rows(most), row) : row;
+    uint64_t rows, per_row;
+    l.at[LK_SCRATCH] = at + lk_round_up(most * columns, 16);
+    for (uint64_t k = 0; k < row; k += columns) {
+        const uint64_t some = LK_MIN(columns, row - k);
+        widen_views(f, x, views, count, false, k, some, wide, at);
+        if (op->type->some_rows) {
+            op->type->rows(op, &rows, &per_row);
+            op->type->some_rows(&run, (uint32_t)some);
+            l.sums[0] = lane->sums[0] + k * per_row;
+        }
+        (void)kernel(&l, &run);
+    }
+}
+
+// --- rows apart, of the operands of all ----------------------------------------------------------
+
+static uint64_t examples_of_step(const lk_program *p) {
+    return (uint64_t)p->grains * p->spec->grain;
+}
+
+uint64_t lk_mixed_rows(const lk_program *p, const lk_op *op) {
+    (void)op;
+    return some_rows(examples_of_step(p));
+}
+
+uint64_t lk_mixed_rows_floats(const lk_program *p, const lk_op *op) {
+    return lk_round_up(examples_of_step(p) * row_of(tensor_of(p, op, LK_DY)), 16) +
+           lk_round_up(examples_of_step(p) * lk_mixed_rows(p, op), 16);
+}
+
+void lk_mixed_rows_start(lk_mixed_rows_state *s, const lk_frame *f, const lk_op *op,
+                         lk_grain_view *views, uint32_t count, float *scratch) {
+    const lk_program *p = f->program;
+    const lk_tensor *dy = tensor_of(p, op, LK_DY);
+    *s = (lk_mixed_rows_state){.run = *op, .wide = views + count};
+    s->x = scratch + lk_round_up(examples_of_step(p) * row_of(dy), 16);
+    for (uint32_t g = 0; g < count; g++) s->wide[g] = views[g];
+    widen_views(f, dy, views, count, true, 0, row_of(dy), s->wide, scratch);
+}
+
+void lk_mixed_rows_take(lk_mixed_rows_state *s, const lk_frame *f, const lk_op *op,
+                        const lk_grain_view *views, uint32_t count, uint64_t first, uint64_t rows) {
+    widen_views(f, tensor_of(f->program, op, LK_X), views, count, false, first, rows, s->wide,
+                s->x);
+    op->type->some_rows(&s->run, (uint32_t)rows);
+}
+
+// --- weights -------------------------------------------------------------------------------------
+
+uint32_t lk_mixed_round(const lk_program *p, uint8_t *device) {
+    uint32_t first_bad = LK_NONE;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_param *param = &p->params[i];
+        if (param->rounded == LK_NONE) continue;
+        const float *w = (const float *)(void *)(device + p->tensors[param->tensor].offset);
+        float *rounded = (float *)(void *)(device + p->tensors[param->rounded].offset);
+        const lk_dtype dtype = lk_model_dtype(&p->spec->model);
+        const uint32_t bad = lk_kernels_reference.round(dtype, param->count, w, rounded);
+        if (bad && first_bad == LK_NONE) first_bad = i;
+    }
+    return first_bad;
+}

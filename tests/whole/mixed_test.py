@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""mixed_test - runs in mixed precision: one state hash for replicas, workers and ways to travel,
+with overflows that are skipped or computed again; killed and gone on with; logs, ends, refusals.
+
+   mixed_test.py PROGRAM WORK_DIR
+"""
+import glob
+import json
+import shutil
+
+from program import Test, result, value
+
+# The scale begins where every step overflows, and grows until one does again.
+SCALE = {"initial": 2 ** 24, "growth_steps": 3}
+MODES = {
+    "skip": {"precision": "mixed_float16", "loss_scale": SCALE},
+    "replay": {"precision": "mixed_float16", "loss_scale": {**SCALE, "on_overflow": "replay"}},
+    "bfloat16": {"precision": "mixed_bfloat16"},
+}
+STEPS = 24
+
+
+def lines_of(run):
+    with open(run + "/metrics.jsonl", encoding="utf-8") as f:
+        return [json.loads(line)["train"] for line in f]
+
+
+def everywhere(t, name, config):
+    """Replicas, workers in a window and by messages: one result, and one log."""
+    wanted = result(t.expect(0, "train", config, "--run-dir", name, "--replicas", "1")[1])
+    t.check(all(wanted), name, wanted)
+    with open(name + "/metrics.jsonl", encoding="utf-8") as f:
+        log = f.read()
+    ways = [["train", config, "--replicas", str(r)] for r in (3, 8)]
+    ways += [["launch", "--workers", w, "--replicas", r, "train", config, *more]
+             for w, r, more in (("2", "1", []), ("3", "2", ["--collective", "messages"]))]
+    for way in ways:
+        code, lines, error = t.run(*way, "--run-dir", "way", "--fresh")
+        if code == 69 and way[0] == "launch":
+            continue  # this build has no MPI
+        lines = [line.removeprefix("[0] ") for line in lines]
+        t.check(code == 0 and result(lines) == wanted, name, way, code, result(lines), wanted,
+                error)
+        with open("way/metrics.jsonl", encoding="utf-8") as f:
+            t.check(f.read() == log, name + ": the log", way)
+    return wanted
+
+
+def gone_on(t, name, config, wanted):
+    """Stopped after each of some steps, skipped ones among them, and gone on with by others."""
+    for steps in (1, 5, 10, STEPS - 1):
+        t.expect(0, "train", config, "--run-dir", "on", "--fresh", "--replicas", "2", "--set",
+                 f"steps={steps}", "--kernels", "portable")
+        lines = t.expect(0, "train", config, "--run-dir", "on", "--resume", "--replicas", "3")[1]
+        t.check(result(lines) == wanted, f"{name}: gone on with after {steps}", result(lines),
+                wanted)
+
+
+def killed(t, name, config, wanted):
+    """Killed while steps are computed, in most of them again."""
+    for seen in (1, 4, 9):
+        shutil.rmtree("killed", ignore_errors=True)
+        process = t.start("train", config, "--run-dir", "killed", "--replicas", "2", "--set",
+                          "checkpoint.every_steps=1")
+        for line in process.stdout:
+            seen -= line.startswith("loss = ")
+            if seen <= 0:
+                break
+        process.kill()
+        process.communicate()
+        begun = glob.glob("killed/checkpoints/*.safetensors")
+        lines = t.expect(0, "train", config, "--run-dir", "killed", "--resume" if begun else
+                         "--fresh", "--set", "checkpoint.every_steps=1")[1]
+        t.check(result(lines) == wanted, name + ": killed", result(lines), wanted)
+
+
+def logs(t):
+    """Every step says the scale after it, and what was skipped and computed again so far."""
+    skip, replay = lines_of("skip"), lines_of("replay")
+    t.check(len(skip) == len(replay) == STEPS, "a line each", len(skip), len(replay))
+    scale, good, skipped = SCALE["initial"], 0, 0
+    for line in skip:
+        over = line["skipped"] - skipped
+        skipped += over
+        good = 0 if over else good + 1
+        scale = max(scale // 2, 1) if over else scale * 2 if good == 3 else scale
+        good %= 3
+        t.check((line["loss_scale"], line["replayed"]) == (scale, 0), "skip", line, scale)
+    t.check(skip[0]["skipped"] == 1 and 0 < skip[-1]["skipped"] < STEPS - 6, "skipped", skip[-1])
+    t.check(all(line["skipped"] == 0 for line in replay), "replay skips nothing")
+    t.check(replay[0]["replayed"] >= 6 and replay[-1]["replayed"] > replay[0]["replayed"],
+            "replayed", replay[0], replay[-1])
+    t.check("loss_scale" not in lines_of("bfloat16")[0], "bfloat16 has no scale")
+    # A skipped step is a step and no update: the weights are those of before it.
+    steps = [result(t.expect(0, "train", "skip.json", "--run-dir", "few", "--fresh", "--set",
+                             f"steps={n}")[1]) for n in (1, 2)]
+    fresh = value(t.expect(0, "train", "skip.json", "--run-dir", "few", "--fresh", "--set",
+                           "steps=1", "--set", "loss_scale.initial=1048576")[1], "digest")
+    t.check(steps[0][0] == steps[1][0] == fresh and steps[0][1] != steps[1][1],
+            "nothing moves but the scale", steps, fresh)
+
+
+def plan(t):
+    """Half the bytes of activations and their gradients."""
+    found = {}
+    for precision in ("float32", "mixed_float16"):
+        said = json.loads("\n".join(t.expect(
+            0, "plan", "bfloat16.json", "--json", "--set", f"precision={precision}", "--set",
+            "layout.overlay=false", "--replicas", "1")[1]))
+        found[precision] = {x["name"]: (x["dtype"], x["bytes"]) for x in said["tensors"]}
+    for name in ("input", "conv", "dense", "conv/gradient", "dense/gradient", "logits/gradient"):
+        wide, half = found["float32"].get(name), found["mixed_float16"].get(name)
+        if not t.check(wide and half, "planned", name, sorted(found["mixed_float16"])):
+            continue
+        t.check((wide[0], half[0], half[1] * 2) == ("f32", "f16", wide[1]), name, wide, half)
+    t.check(found["mixed_float16"]["logits"][0] == "f32", "logits stay in fp32")
+    t.check("dense/kernel/rounded" in found["mixed_float16"], "rounded weights")
+
+
+def ends(t):
+    """No scale is left, or none helps: exit code 80, and what is there stays."""
+    for more, text in (
+            (["loss_scale.skips_max=4"], "loss_scale.skips_max steps were skipped one after"),
+            (['loss_scale={"initial": 1073741824, "type": "static", "skips_max": 2}'],
+             "logits/gradient is not finite at loss scale 1073741824:"),
+            (['loss_scale={"initial": 16777216, "floor": 8388608, "on_overflow": "replay"}'],
+             "no smaller one helps"),
+            (['optimizer={"type": "sgd", "learning_rate": 1e6}', "loss_scale.initial=1",
+              "loss_scale.on_overflow=replay"], "16")):
+        options = [word for key in more for word in ("--set", key)]
+        error = t.expect(80, "train", "skip.json", "--run-dir", "ends", "--fresh", *options)[2]
+        t.check(text in error and error.startswith("lockstep: step "), "how it ends", text, error)
+        t.check(not glob.glob("ends/checkpoints/*.safetensors"), "nothing is saved")
+
+
+def refusals(t):
+    for code, text, *more in (
+            (78, "a loss is scaled in precision \"mixed_float16\" alone", "--set",
+             "precision=float32"),
+            (78, "loss_scale.initial: wanted a power of two", "--set", "loss_scale.initial=3"),
+            (78, "found \"replay\" with a static scale", "--set", "loss_scale.type=static", "--set",
+             "loss_scale.on_overflow=replay"),
+            (78, "mixed precision is one of arithmetic \"strict\"", "--set", "arithmetic=fast"),
+            (78, "wanted one of \"float32\", \"mixed_float16\", \"mixed_bfloat16\"", "--set",
+             "precision=bf16"),
+            (78, "so does another layer, which wants 16 bits", "--set",
+             'model.layers=[{"type": "flatten"}, {"type": "dense", "units": 10, "name": "a"},'
+             ' {"type": "dense", "units": 10}, {"type": "add", "inputs": ["a", "dense_2"]}]',
+             "--set", 'model.loss={"type": "mean_squared_error", "inputs": ["a", "add_3"]}')):
+        error = t.expect(code, "train", "skip.json", "--run-dir", "refused", "--fresh", *more)[2]
+        t.check(text in error, "refused", text, error)
+    error = t.expect(69, "embed", "skip.json", "--to", "run.c")[2]
+    t.check("boards do not compute it yet" in error, "embed", error)
+    error = t.expect(69, "plan", "skip.json", "--kernels", "cuda")[2]
+    t.check("GPU" in error or "cuda" in error, "cuda", error)
+
+
+def main():
+    t = Test()
+    for name, changes in MODES.items():
+        config = t.write(name + ".json", {"steps": STEPS, "global_batch": 128, **changes})
+        wanted = everywhere(t, name, config)
+        gone_on(t, name, config, wanted)
+        if name == "replay":
+            killed(t, name, config, wanted)
+    logs(t)
+    plan(t)
+    ends(t)
+    refusals(t)
+    t.finish()
+
+
+if __name__ == "__main__":
+    main()
