@@ -430,7 +430,8 @@ void lk_step_pass(lk_group *group, uint32_t replica, bool skipped) {
 const char *lk_bad_tensor(const lk_program *p, uint32_t bad_op, uint32_t bad_param) {
     if (bad_op != LK_NONE) {
         const lk_op *o = &p->ops[bad_op];
-        return p->tensors[o->tensor[o->phase == LK_FORWARD ? LK_Y : LK_DX]].name;
+        const uint32_t dx = o->tensor[LK_DX] != LK_NONE ? LK_DX : LK_DY;  // none is wanted
+        return p->tensors[o->tensor[o->phase == LK_FORWARD ? LK_Y : dx]].name;
     }
     return bad_param == LK_NONE ? NULL : p->tensors[p->params[bad_param].tensor].name;
 }
