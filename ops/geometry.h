@@ -45,6 +45,25 @@ typedef struct lk_join {
     uint32_t which;  // of a gradient: for which input it is
 } lk_join;
 
+typedef struct lk_norm {
+    uint32_t h, w, channels;  // flat: 1 x 1
+    bool flat;
+    float epsilon, momentum;
+    bool scale, center;  // it has gamma, beta
+    bool frozen;         // by the moving statistics, also in training
+} lk_norm;
+
+// What batch normalisation keeps of a grain: columns of one float a channel each.
+enum {
+    LK_NORM_SUM,      // of x
+    LK_NORM_SQUARES,  // .. of the squares of x - mean
+    LK_NORM_MEAN,
+    LK_NORM_INVERSE,  // of the deviation
+    LK_NORM_GAMMA,    // the sums that are the gradients of gamma and beta
+    LK_NORM_BETA,
+    LK_NORM_COLUMNS = 8
+};
+
 typedef struct lk_dense {
     uint32_t k_count;  // inputs
     uint32_t n_count;  // units
@@ -72,6 +91,11 @@ static inline uint64_t lk_conv2d_pooled_floats(const lk_conv2d *c) {
 // an odd last row or column that do not exist counted as zero terms.
 static inline uint32_t lk_conv2d_terms(const lk_conv2d *c) {
     return (c->out_h + 1) / 2 * ((c->out_w + 1) / 2) * 4;
+}
+
+// The same of batch normalisation.
+static inline uint32_t lk_norm_terms(const lk_norm *n) {
+    return n->flat ? 1 : (n->h + 1) / 2 * ((n->w + 1) / 2) * 4;
 }
 
 #endif

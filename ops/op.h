@@ -71,6 +71,10 @@
     X(CONCATENATE_GRADIENT, concatenate_gradient) \
     X(ZERO_PADDING2D, zero_padding2d)           \
     X(ZERO_PADDING2D_BACKWARD, zero_padding2d_backward) \
+    X(BATCH_NORMALIZATION, batch_normalization) \
+    X(BATCH_NORMALIZATION_BACKWARD, batch_normalization_backward) \
+    X(BATCH_NORMALIZATION_STATISTICS, batch_normalization_statistics) \
+    X(BATCH_NORMALIZATION_GRADIENT, batch_normalization_gradient) \
     X(MEAN_SQUARED_ERROR, mean_squared_error)   \
     X(MEAN_SQUARED_ERROR_TARGET_GRADIENT, mean_squared_error_target_gradient) \
     X(MEAN, mean)                               \
@@ -100,7 +104,8 @@ const char *lk_phase_name(lk_phase phase);
 // What the tensors of an op are to it.
 typedef enum lk_role {
     LK_X,        // input activation
-    LK_X2,       // second input: the other summand, labels, the target of a loss
+    LK_X2,       // second input: the other summand, labels, the target of a loss; of an op that
+                 // sees grains, what says on a device which positions have no example: the labels
     LK_Y,        // output, one row for each example
     LK_AUX,      // what forward keeps for backward beside y: winners of a pool; LOAD: the labels,
                  // as which a device marks what has no example: a loss that takes no labels has
@@ -147,6 +152,7 @@ typedef struct lk_op {
         lk_join join;
         lk_noise noise;
         lk_gan gan;
+        lk_norm norm;
     };
 } lk_op;
 
@@ -182,6 +188,11 @@ typedef struct lk_grain_view {
     LK_WIDE uint32_t examples;  // 1 .. grain
 } lk_grain_view;
 
+// Of ops that keep floats of each grain: those, in the place of argmax.
+static inline const float *lk_grain_kept(const lk_grain_view *view) {
+    return (const float *)(const void *)view->argmax;
+}
+
 // Weights that other cores wrote last and that this one will read soon. A kernel that computes much
 // and loads little may ask for some of them on its way, and moves `at`.
 typedef struct lk_ahead {
@@ -215,6 +226,10 @@ typedef struct lk_lane {
     // example in the global batch, the seed, the number of the step (a GPU has that in its state).
     uint32_t first_example;
     uint64_t seed, step;
+    // Of ops that see grains, in training: how many of grain g's rows have an example, the first
+    // ones; and what it finds that by. NULL: all have.
+    uint32_t (*present)(const struct lk_lane *lane, uint32_t g);
+    const void *present_in[2];
     // Ops on grains: the node of the grains' sums, of each parameter (NULL: not wanted). A node is
     // a partial sum: neither + 0.0f nor checked, and its zeros have no sign.
     uint32_t grain_count, grain;  // how many; examples of a whole one
@@ -232,6 +247,17 @@ static inline lk_noise_key lk_noise_key_of(const lk_lane *l, uint32_t m) {
                           .step = l->train ? l->step : 0,
                           .purpose = l->train ? LK_PURPOSE_NOISE : LK_PURPOSE_FIXED_NOISE,
                           .example = l->first_example + m};
+}
+
+// Grains of a microbatch; rows of grain g, the last may be short; rows that have an example.
+static inline uint32_t lk_lane_grains(const lk_lane *l) {
+    return (l->examples + l->grain - 1) / l->grain;
+}
+static inline uint32_t lk_lane_rows(const lk_lane *l, uint32_t g) {
+    return LK_MIN(l->examples - g * l->grain, l->grain);
+}
+static inline uint32_t lk_lane_present(const lk_lane *l, uint32_t g) {
+    return l->present ? l->present(l, g) : lk_lane_rows(l, g);
 }
 
 // Returns 0, or 1 where a finished sum or a stored value is not finite (ARITHMETIC.md 12); the
@@ -272,6 +298,7 @@ struct lk_op_type {
     lk_scope scope;
     lk_kernel reference;  // NULL where the scope has none
     bool exchanged;       // a gradient of parameters: LK_X is the gradient of y, and LK_DY is x
+    bool grains;  // of LK_SCOPE_EXAMPLES: it sees grains, and which positions have no example
 
     // Each may be NULL where there is nothing to say.
     // Scratch in floats, the most over all CPU variants, so that a plan does not depend on them.

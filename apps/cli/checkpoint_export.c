@@ -6,6 +6,9 @@
 //     NAME/kernel  conv (h, w, in, out)   ->  NAME.weight  (out, in, h, w)
 //     NAME/kernel  dense (in, out)        ->  NAME.weight  (out, in)
 //     NAME/bias    (out)                  ->  NAME.bias
+//     NAME/gamma, NAME/beta               ->  NAME.weight, NAME.bias
+//     NAME/moving_mean, /moving_variance  ->  NAME.running_mean, NAME.running_var (ours is biased,
+//                                             PyTorch's own would be times n / (n - 1))
 //
 // and flattens (channels, h, w) where Keras flattens (h, w, channels): the inputs of a dense layer
 // behind a flatten change places, too. Both kernels are then the same turn, of (position, channel,
@@ -144,13 +147,26 @@ static bool is_slot(const lk_safetensors_entry *entry) {
 
 static bool is_kernel(const lk_safetensors_tensor *t) { return t->dim_count != 1; }
 
+// What PyTorch calls a row of that name; NULL: it is not known.
+static const char *torch_name(const char *part) {
+    static const char *const names[][2] = {{"/bias", "bias"},
+                                           {"/gamma", "weight"},
+                                           {"/beta", "bias"},
+                                           {"/moving_mean", "running_mean"},
+                                           {"/moving_variance", "running_var"}};
+    for (uint32_t i = 0; i < LK_COUNT(names); i++) {
+        if (strcmp(part, names[i][0]) == 0) return names[i][1];
+    }
+    return NULL;
+}
+
 static lk_status check_parameter(const exporter *e, const lk_safetensors_entry *entry,
                                  lk_error *error) {
     const char *slash = strchr(entry->name, '/'), *part = slash ? slash : "";
     unsigned rank = entry->dim_count;
     bool kernel = strcmp(part, "/kernel") == 0 && (rank == 2 || rank == 4);
-    bool bias = strcmp(part, "/bias") == 0 && rank == 1;
-    if (entry->dtype == LK_SAFETENSORS_F32 && (kernel || bias)) return LK_OK;
+    bool row = rank == 1 && torch_name(part);
+    if (entry->dtype == LK_SAFETENSORS_F32 && (kernel || row)) return LK_OK;
     return lk_fail(error, LK_BAD_DATA,
                    "%s: tensor \"%.*s\" is no kernel, bias or slot that this version knows; export "
                    "it with the version that saved it",
@@ -171,7 +187,7 @@ static lk_status take_parameters(exporter *e, lk_error *error) {
         memcpy(t->dims, entry->dims, sizeof t->dims);
         bytes += (size_t)(entry->end - entry->begin);
         bytes_max = LK_MAX(bytes_max, (size_t)(entry->end - entry->begin));
-        name_bytes += strlen(entry->name) + 1;
+        name_bytes += strlen(entry->name) + sizeof "running_mean";
     }
     e->names = malloc(name_bytes);
     e->values = malloc(bytes);
@@ -184,8 +200,10 @@ static lk_status take_parameters(exporter *e, lk_error *error) {
 // --- the model -----------------------------------------------------------------------------------
 
 static lk_status check_tensors(const exporter *e, const lk_program *p, lk_error *error) {
-    bool same = p->param_count == e->count;
-    for (uint32_t i = 0; same && i < p->param_count; i++) {
+    uint32_t count = p->param_count;
+    for (uint32_t i = count; i < lk_entry_count(p); i++) count += lk_state_evaluated(p, i);
+    bool same = count == e->count;
+    for (uint32_t i = 0; same && i < count; i++) {
         const lk_tensor *wanted = &p->tensors[p->params[i].tensor];
         const lk_safetensors_tensor *found = &e->tensors[i];
         same = strcmp(wanted->name, found->name) == 0 && wanted->rank == found->dim_count;
@@ -206,9 +224,9 @@ static lk_status build_program(exporter *e, lk_error *error) {
     const lk_plan_options options = {.overlay = true};
     e->spec = (lk_run_spec){.model = e->model.spec.model,
                             .optimizer = {.type = &lk_optimizer_sgd},
-                            .global_batch = 1,
-                            .grain = 1,
-                            .example_count = 1};
+                            .global_batch = 2,
+                            .grain = 2,
+                            .example_count = 2};
     e->tables = aligned_alloc(64, lk_round_up(lk_program_bytes(&e->spec.model), 64));
     if (!e->tables) return lk_fail(error, LK_UNAVAILABLE, "no memory for the program's tables");
     LK_CHECK(lk_program_build(&e->spec, &layout, &options, e->tables, &e->program, error));
@@ -245,6 +263,20 @@ static lk_status mixed_images(const exporter *e, uint32_t layer, lk_error *error
         e->from.path, e->spec.model.layers[layer].name);
 }
 
+// A norm of rows has a number for each value: parameters and states alike.
+static lk_status take_rows(exporter *e, const lk_export *said, uint32_t layer, lk_error *error) {
+    const lk_program *p = &e->program;
+    const uint32_t channels = said->in[0].channels, state = said->op->tensor[LK_STATE];
+    if (channels == 0) return mixed_images(e, layer, error);
+    for (uint32_t i = 0; i < e->count; i++) {
+        const uint32_t tensor = p->params[i].tensor;
+        bool own = tensor >= state && tensor < state + LK_OP_STATES;
+        for (uint32_t k = 0; k < LK_OP_PARAMS; k++) own = own || said->op->param[k] == i;
+        if (own) e->channels[i] = channels;
+    }
+    return LK_OK;
+}
+
 // A dense layer takes rows of values; those that were images PyTorch has in another order.
 static lk_status take_channels(void *context, const lk_export *said, uint32_t layer,
                                lk_error *error) {
@@ -255,6 +287,9 @@ static lk_status take_channels(void *context, const lk_export *said, uint32_t la
                        "--layout torch: %s: layer %s reshapes flattened images, which PyTorch "
                        "flattens in another order; use --layout onnx or keras",
                        e->from.path, e->spec.model.layers[layer].name);
+    }
+    if (said->op && said->op->tensor[LK_STATE] != LK_NONE && said->in[0].flat) {
+        return take_rows(e, said, layer, error);
     }
     if (kernel == LK_NONE || e->tensors[kernel].dim_count != 2) return LK_OK;
     e->channels[kernel] = said->in[0].channels;
@@ -309,15 +344,16 @@ static void turn_dense(exporter *e, lk_safetensors_tensor *t, uint64_t channels)
     t->dims[1] = in;
 }
 
-// NAME/kernel -> NAME.weight, NAME/bias -> NAME.bias: as many letters. Returns what follows it.
+// NAME/kernel -> NAME.weight, NAME/bias -> NAME.bias. Returns what follows it.
 static char *rename_tensor(lk_safetensors_tensor *t, char *name) {
-    size_t bytes = strlen(t->name) + 1;
-    memcpy(name, t->name, bytes);
-    char *slash = strchr(name, '/');
-    *slash = '.';
-    if (is_kernel(t)) memcpy(slash + 1, "weight", sizeof "weight");
+    const char *slash = strchr(t->name, '/');
+    const size_t before = (size_t)(slash - t->name);
+    const char *part = is_kernel(t) ? "weight" : torch_name(slash);
+    memcpy(name, t->name, before);
+    name[before] = '.';
+    memcpy(name + before + 1, part, strlen(part) + 1);
     t->name = name;
-    return name + bytes;
+    return name + before + 1 + strlen(part) + 1;
 }
 
 static void arrange(exporter *e, size_t number, size_t bytes) {
@@ -326,6 +362,8 @@ static void arrange(exporter *e, size_t number, size_t bytes) {
         turn_conv(e, t);
     } else if (e->layout == EXPORT_TORCH && t->dim_count == 2) {
         turn_dense(e, t, e->channels[number]);
+    } else if (e->layout == EXPORT_TORCH && e->channels[number]) {
+        turn(e->scratch, t->data, t->dims[0] / e->channels[number], e->channels[number], 1);
     } else {
         memcpy(t->data, e->scratch, bytes);
     }

@@ -117,13 +117,52 @@ static void name_value(const writer *w, char out[NAME_BYTES], uint32_t from) {
     }
 }
 
+static void write_tensor(writer *w, const char *name, uint32_t rank, const uint64_t *dims,
+                         const void *values, size_t bytes) {
+    const size_t begun = lk_protobuf_begin(&w->out, 5);
+    for (uint32_t i = 0; i < rank; i++) lk_protobuf_uint(&w->out, 1, dims[i]);
+    lk_protobuf_uint(&w->out, 2, ELEMENT_FLOAT);
+    lk_protobuf_string(&w->out, 8, name);
+    lk_protobuf_bytes(&w->out, 9, values, bytes);
+    lk_protobuf_end(&w->out, begun);
+}
+
+// A tensor of one value again and again.
+static void write_constant(writer *w, const char *name, uint64_t count, float value) {
+    const size_t begun = lk_protobuf_begin(&w->out, 5);
+    lk_protobuf_uint(&w->out, 1, count);
+    lk_protobuf_uint(&w->out, 2, ELEMENT_FLOAT);
+    lk_protobuf_string(&w->out, 8, name);
+    const size_t values = lk_protobuf_begin(&w->out, 9);
+    for (uint64_t i = 0; i < count; i++) lk_protobuf_raw(&w->out, &value, sizeof value);
+    lk_protobuf_end(&w->out, values);
+    lk_protobuf_end(&w->out, begun);
+}
+
+// gamma, beta and the states of an op that has some: what it has not, as constants.
+static uint32_t name_statistics(writer *w, const lk_export *e, const lk_layer *l,
+                                char rows[LK_OP_PARAMS][NAME_BYTES], const char **inputs,
+                                uint32_t count) {
+    static const char *const names[LK_OP_PARAMS] = {"gamma", "beta"};
+    const lk_program *p = w->model->program;
+    const lk_tensor *state = &p->tensors[e->op->tensor[LK_STATE]];
+    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
+        const uint32_t param = e->op->param[i];
+        lk_format(rows[i], NAME_BYTES, "%s/%s", l->name, names[i]);
+        inputs[count++] = rows[i];
+        if (param == LK_NONE) write_constant(w, rows[i], state->shape[0], i == 0 ? 1.0f : 0.0f);
+    }
+    for (uint32_t i = 0; i < LK_OP_STATES; i++) inputs[count++] = state[i].name;
+    return count;
+}
+
 static void write_node(writer *w, const lk_export *e, const lk_export_node *node, uint32_t number) {
     const lk_model *m = &w->model->program->spec->model;
     const lk_layer *l = &m->layers[number];
     const bool first = w->names[number] == NULL;
     char names[LK_LAYER_INPUTS_MAX][NAME_BYTES], output[NAME_BYTES];
-    const char *inputs[LK_LAYER_INPUTS_MAX + LK_OP_PARAMS + 1];
-    char constant[NAME_BYTES];
+    const char *inputs[LK_LAYER_INPUTS_MAX + LK_OP_PARAMS + LK_OP_STATES + 1];
+    char constant[NAME_BYTES], rows[LK_OP_PARAMS][NAME_BYTES];
     const uint32_t taken = first ? LK_MIN(l->type->inputs, LK_LAYER_INPUTS_MAX) : 1;
     uint32_t count = 0;
     if (!first) name_node(names[count], l, w->names[number]);
@@ -134,6 +173,7 @@ static void write_node(writer *w, const lk_export *e, const lk_export_node *node
     for (uint32_t i = 0; node->parameters && i < LK_OP_PARAMS; i++) {
         if (e->op->param[i] != LK_NONE) inputs[count++] = w->model->tensors[e->op->param[i]].name;
     }
+    if (node->statistics) count = name_statistics(w, e, l, rows, inputs, count);
     name_node(output, l, node->name ? node->name : node->type);
     if (node->constant_count) {
         lk_format(constant, sizeof constant, "%s/constant", output);
@@ -172,20 +212,12 @@ static void write_end(writer *w, const lk_export_value *last) {
 
 // --- values --------------------------------------------------------------------------------------
 
-static void write_tensor(writer *w, const char *name, uint32_t rank, const uint64_t *dims,
-                         const void *values, size_t bytes) {
-    const size_t begun = lk_protobuf_begin(&w->out, 5);
-    for (uint32_t i = 0; i < rank; i++) lk_protobuf_uint(&w->out, 1, dims[i]);
-    lk_protobuf_uint(&w->out, 2, ELEMENT_FLOAT);
-    lk_protobuf_string(&w->out, 8, name);
-    lk_protobuf_bytes(&w->out, 9, values, bytes);
-    lk_protobuf_end(&w->out, begun);
-}
-
 static void write_tensors(writer *w) {
     // As training has it: times 1/255 rounded; or less 127.5, and then by it.
     const float scale = is_signed(w) ? 127.5f : 0x1.010102p-8f;
-    for (uint32_t i = 0; i < w->model->program->param_count; i++) {
+    const lk_program *p = w->model->program;
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
+        if (i >= p->param_count && !lk_state_evaluated(p, i)) continue;
         const lk_safetensors_tensor *t = &w->model->tensors[i];
         size_t bytes = sizeof(float);
         for (uint32_t d = 0; d < t->dim_count; d++) bytes *= (size_t)t->dims[d];

@@ -115,6 +115,11 @@ lk_status lk_run_round(lk_run *run, const char *from, lk_error *error) {
 
 // --- an export -----------------------------------------------------------------------------------
 
+// Parameters, and the states that evaluation reads.
+static bool is_exported(const lk_program *p, uint32_t entry) {
+    return entry < p->param_count || lk_state_evaluated(p, entry);
+}
+
 static bool is_shaped(const lk_safetensors_entry *entry, const lk_tensor *tensor) {
     bool same = entry->dtype == LK_SAFETENSORS_F32 && entry->dim_count == tensor->rank;
     for (uint32_t d = 0; same && d < tensor->rank; d++) same = entry->dims[d] == tensor->shape[d];
@@ -124,15 +129,18 @@ static bool is_shaped(const lk_safetensors_entry *entry, const lk_tensor *tensor
 // Every parameter by its name, and none left over.
 static lk_status check_parameters(const lk_program *p, const lk_safetensors *reader,
                                   lk_error *error) {
-    bool fits = reader->entry_count == p->param_count;
-    for (uint32_t i = 0; i < p->param_count; i++) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) count += is_exported(p, i);
+    const bool fits = reader->entry_count == count;
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
+        if (!is_exported(p, i)) continue;
         const lk_tensor *tensor = &p->tensors[p->params[i].tensor];
         const lk_safetensors_entry *entry = lk_safetensors_find(reader, tensor->name);
         if (!fits || !entry || !is_shaped(entry, tensor)) {
             return lk_fail(error, LK_BAD_DATA,
                            "%s: its parameters are not those of the model: %zu tensors there, %u "
                            "here, %s %s; take the configuration of the run that it was exported of",
-                           reader->path, reader->entry_count, p->param_count, tensor->name,
+                           reader->path, reader->entry_count, count, tensor->name,
                            entry ? "of another shape perhaps" : "not among them");
         }
     }
@@ -146,7 +154,8 @@ static lk_status load_parameters(lk_run *run, const lk_safetensors *reader, lk_e
     char found[LK_SHA256_HEX_BYTES];
     LK_CHECK(check_parameters(p, reader, error));
     run->weights_changed = true;
-    for (uint32_t i = 0; i < p->param_count; i++) {
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
+        if (!is_exported(p, i)) continue;
         const lk_tensor *tensor = &p->tensors[p->params[i].tensor];
         const lk_safetensors_entry *entry = lk_safetensors_find(reader, tensor->name);
         LK_CHECK(lk_safetensors_read(reader, entry, run->core.device + tensor->offset, error));

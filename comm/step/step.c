@@ -511,9 +511,10 @@ lk_verdict lk_step_decide(const void *context, uint64_t step, const lk_flags *fl
 const char *lk_bad_tensor(const lk_program *p, uint32_t bad_op, uint32_t bad_param) {
     if (bad_op != LK_NONE) {
         const lk_op *o = &p->ops[bad_op];
-        // Of a loss that is scaled it is the gradient.
+        // Of a loss that is scaled it is the gradient; where no gradient is wanted, what came in.
         const bool scaled = o->type->scope == LK_SCOPE_LOSS && p->loss_scale != LK_NONE;
-        return p->tensors[o->tensor[o->phase == LK_FORWARD && !scaled ? LK_Y : LK_DX]].name;
+        const uint32_t dx = o->tensor[LK_DX] != LK_NONE ? LK_DX : LK_DY;
+        return p->tensors[o->tensor[o->phase == LK_FORWARD && !scaled ? LK_Y : dx]].name;
     }
     return bad_param == LK_NONE ? NULL : p->tensors[p->params[bad_param].tensor].name;
 }

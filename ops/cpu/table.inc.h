@@ -10,6 +10,8 @@
 
 #include "ops/cpu/plain.inc.h"
 
+#include "ops/cpu/norm.inc.h"
+
 #include "ops/cpu/half.inc.h"
 
 #ifdef V_NEON

@@ -72,6 +72,17 @@ lk_status lk_build_rows(lk_builder *b, const lk_op *op, const char *suffix, lk_t
     return lk_build_tensor(b, name, class_, dtype, LK_REGION_REPLICA, 2, shape, tensor);
 }
 
+lk_status lk_build_grain_rows(lk_builder *b, const lk_op *op, const char *suffix, uint64_t count,
+                              uint32_t *tensor) {
+    char name[LK_NAME_BYTES], layer[LK_NAME_BYTES];
+    const uint64_t shape[] = {b->program->microbatch_grains, count};
+    if (b->params_only) return LK_OK;
+    lk_build_op_name(b, op, layer);
+    lk_format(name, sizeof name, "%s%s%s", layer, op->type->suffix ? op->type->suffix : "", suffix);
+    return lk_build_tensor(b, name, LK_CLASS_ACTIVATION, LK_F32, LK_REGION_REPLICA, 2, shape,
+                           tensor);
+}
+
 lk_status lk_build_slots(lk_builder *b, uint32_t param, const lk_optimizer *o, const char *infix,
                          uint32_t slots[LK_OPTIMIZER_SLOTS_MAX]) {
     const lk_tensor *of = &b->program->tensors[b->program->params[param].tensor];
@@ -544,6 +555,9 @@ lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type 
         LK_CHECK(gradient_tensor(b, b->target.op, &loss->tensor[LK_DX2]));
     }
     new_op(b, &lk_op_metric_sum, LK_FORWARD, LK_NONE)->tensor[LK_DY] = p->loss;
+    for (uint32_t i = 0; i < p->forward_end; i++) {
+        if (p->ops[i].type->grains) p->ops[i].tensor[LK_X2] = p->labels;
+    }
     return target ? lk_build_input_gradient(b, target, number, 1, false) : LK_OK;
 }
 
@@ -554,7 +568,9 @@ lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
     g->dtype = forward->dtype;
     g->tensor[LK_DY] = forward->gradient;
     g->conv = forward->conv;  // the largest of the shapes
-    _Static_assert(sizeof g->conv >= sizeof g->pool && sizeof g->conv >= sizeof g->dense, "");
+    _Static_assert(sizeof g->conv >= sizeof g->pool && sizeof g->conv >= sizeof g->dense &&
+                       sizeof g->conv >= sizeof g->norm,
+                   "");
     return g;
 }
 
@@ -587,12 +603,12 @@ void lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t of,
     if (graph) graph->calls->add_uses(b, of, first);
 }
 
-lk_status lk_build_state_sums(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t count) {
+void lk_build_state_sums(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t count) {
     lk_program *p = b->program;
     const lk_graph *graph = lk_graph_of(&p->spec->model);
     const uint32_t tensor = p->ops[of].tensor[LK_STATE];
-    if (!trains(b, p->ops[of].layer)) return LK_OK;
-    if (graph && !graph->calls->takes_gradient(b, of, 0)) return LK_OK;
+    if (!trains(b, p->ops[of].layer)) return;
+    if (graph && !graph->calls->takes_gradient(b, of, 0)) return;
     lk_op *g = lk_build_use_gradient(b, type, of);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t entry = p->param_count;
@@ -602,7 +618,6 @@ lk_status lk_build_state_sums(lk_builder *b, const lk_op_type *type, uint32_t of
         p->params[entry].gradient_op = p->op_count - 1;
     }
     if (graph) graph->calls->add_uses(b, of, 0);
-    return LK_OK;
 }
 
 static void add_share(lk_builder *b, uint32_t of, uint32_t share) {

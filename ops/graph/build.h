@@ -53,6 +53,10 @@ lk_status lk_build_window(lk_builder *b, const lk_layer *l, lk_shape in, lk_shap
 lk_status lk_build_rows(lk_builder *b, const lk_op *op, const char *suffix, lk_tensor_class class_,
                         lk_dtype dtype, uint64_t count, uint32_t *tensor);
 
+// The same with a row for each grain held.
+lk_status lk_build_grain_rows(lk_builder *b, const lk_op *op, const char *suffix, uint64_t count,
+                              uint32_t *tensor);
+
 // Parameter `which` of an op, named LAYER/suffix, with its slots.
 typedef struct lk_param_shape {
     const char *suffix;
@@ -84,7 +88,7 @@ lk_status lk_build_state(lk_builder *b, lk_op *op, uint32_t which, const lk_stat
 // What op `of` adds up for its states, `count` of them: an op of `type`, of scope LK_SCOPE_GRAINS,
 // that reads LK_X and LK_AUX of `of` and writes the node of state i to sums[i]; with the uses of a
 // network as lk_build_param_gradient has them. `of` of a layer that is not trained adds up nothing.
-lk_status lk_build_state_sums(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t count);
+void lk_build_state_sums(lk_builder *b, const lk_op_type *type, uint32_t of, uint32_t count);
 
 // --- for lk_op_type.differentiate ----------------------------------------------------------------
 

@@ -72,26 +72,22 @@ static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) 
 
 static uint64_t row_length(const lk_tensor *t) { return t->rank == 1 ? 1 : t->shape[1]; }
 
-// Row `first` of a tensor, also of one of 16 bits: then it is widened before a kernel sees it.
-static const void *rows_from(const lk_frame *f, uint32_t tensor, uint64_t first) {
+// Where a tensor has what belongs to a grain: a row for each of its examples, or one for all.
+static const void *rows_of_grain(const lk_frame *f, uint32_t tensor, uint64_t grain) {
+    if (tensor == LK_NONE) return NULL;
     const lk_tensor *t = &f->program->tensors[tensor];
-    const uint64_t row_bytes = row_length(t) * lk_dtype_bytes(t->dtype);
-    return (const uint8_t *)lk_tensor_at(f, tensor) + first * row_bytes;
+    const uint64_t rows = t->shape[0] / f->program->microbatch_grains;
+    return (const uint8_t *)lk_tensor_at(f, tensor) +
+           grain * rows * row_length(t) * lk_dtype_bytes(t->dtype);
 }
 
 lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grain,
                                uint32_t microbatch_examples) {
-    const lk_program *p = f->program;
-    uint64_t first = (uint64_t)grain * p->spec->grain;
-    lk_grain_view view = {.examples =
-                              (uint32_t)LK_MIN(microbatch_examples - first, p->spec->grain)};
-    const uint32_t x = op->tensor[LK_X], dy = op->tensor[LK_DY], aux = op->tensor[LK_AUX];
-    view.dy = rows_from(f, dy, first);
-    if (x != LK_NONE) view.x = rows_from(f, x, first);
-    if (aux != LK_NONE) {
-        view.argmax = (const uint8_t *)lk_tensor_at(f, aux) + first * row_length(&p->tensors[aux]);
-    }
-    return view;
+    const uint32_t whole = f->program->spec->grain;
+    return (lk_grain_view){.x = rows_of_grain(f, op->tensor[LK_X], grain),
+                           .dy = rows_of_grain(f, op->tensor[LK_DY], grain),
+                           .argmax = rows_of_grain(f, op->tensor[LK_AUX], grain),
+                           .examples = LK_MIN(microbatch_examples - grain * whole, whole)};
 }
 
 // The views of grains [at, end): of each grain one after the other its uses.
@@ -241,6 +237,24 @@ static void forget_missing(lk_frame *f, const lk_op *op, const lk_microbatch *mi
     }
 }
 
+// Positions without an example are the last of a shard's part of a batch, which is whole grains.
+static uint32_t count_present(const lk_lane *l, uint32_t g) {
+    const lk_run_spec *spec = l->present_in[0];
+    const lk_microbatch *microbatch = l->present_in[1];
+    uint32_t rows = lk_lane_rows(l, g);
+    const uint64_t first = microbatch->position + (uint64_t)g * l->grain;
+    while (rows > 0 && !lk_position_exists(spec, first + rows - 1)) rows--;
+    return rows;
+}
+
+static void show_grains(lk_lane *l, const lk_frame *f, const lk_microbatch *microbatch) {
+    l->grain = f->program->spec->grain;
+    if (!microbatch->sparse) return;
+    l->present = count_present;
+    l->present_in[0] = f->program->spec;
+    l->present_in[1] = microbatch;
+}
+
 static void before(lk_frame *f, uint32_t op) {
     if (f->program->checked) lk_check_before_op(f, op);
 }
@@ -288,6 +302,7 @@ void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_microbatch *microbatc
             lane.first_example = microbatch->first_grain * f->program->spec->grain;
             lane.seed = f->program->spec->seed;
             lane.step = microbatch->step;
+            if (op->type->grains) show_grains(&lane, f, microbatch);
             w->examples(f, i, microbatch, &lane, call(f, op, microbatch, &lane));
             break;
         case LK_SCOPE_METRIC: w->metric(f, op, microbatch, after); break;

@@ -38,6 +38,8 @@ typedef struct lk_export_node {
     // Of an integer tensor that it takes behind its input, 0: none.
     uint32_t constant_count;
     int64_t constant[LK_EXPORT_INTS_MAX];
+    bool statistics;   // takes gamma, beta and the states of the op, ones and zeros for what it
+                       // has not
     uint32_t attribute_count;
     lk_export_attribute attributes[LK_EXPORT_ATTRIBUTES_MAX];
 } lk_export_node;
@@ -57,7 +59,7 @@ static inline lk_export_node *lk_export_node_add(lk_export *e, const char *type)
     lk_export_node *node = &e->nodes[e->node_count++];
     node->type = type;
     node->name = NULL;
-    node->parameters = false;
+    node->parameters = node->statistics = false;
     node->attribute_count = node->constant_count = 0;
     return node;
 }

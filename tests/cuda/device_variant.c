@@ -430,7 +430,71 @@ static uint64_t role_bytes(const lk_lane *l, const lk_op *op, lk_role role) {
     return l->examples * op->floats * sizeof(float);
 }
 
+static uint64_t grain_rows_bytes(const lk_op *op, uint32_t grains) {
+    return (uint64_t)grains * LK_NORM_COLUMNS * op->norm.channels * sizeof(float);
+}
+
+// Batch normalisation: what is kept of grains, parameters and states go there, too; which positions
+// have an example their labels say.
+static uint32_t call_norm(lk_lane *l, const lk_op *op, lk_kernel kernel) {
+    lk_cuda_stream s = begin(0);
+    const lk_cuda_lane device = {.stream = &s};
+    lk_lane there_lane = *l;
+    const uint64_t channels = op->norm.channels * sizeof(float);
+    const uint64_t bytes = l->examples * op->floats * sizeof(float);
+    const bool keeps = l->train && !op->norm.frozen;
+    const uint64_t kept = keeps ? grain_rows_bytes(op, lk_lane_grains(l)) : 0;
+    const lk_role roles[] = {LK_X, LK_Y, LK_DY, LK_DX};
+    uint32_t *labels = malloc((l->examples + 1) * sizeof *labels);
+    for (uint32_t m = 0; m < l->examples; m++) {
+        const uint32_t g = l->train ? m / l->grain : 0;
+        const bool missing = l->train && m - g * l->grain >= lk_lane_present(l, g);
+        labels[m] = missing ? LK_CUDA_NO_EXAMPLE : 0;
+    }
+    there_lane.device = (void *)(uintptr_t)&device;
+    for (uint32_t i = 0; i < LK_COUNT(roles); i++) {
+        const bool in_place = roles[i] == LK_DX && l->at[LK_DX] == l->at[LK_DY];
+        there_lane.at[roles[i]] =
+            in_place ? there_lane.at[LK_DY] : there(l->at[roles[i]], bytes);
+    }
+    there_lane.at[LK_AUX] = keeps ? there(l->at[LK_AUX], kept) : NULL;
+    there_lane.at[LK_X2] = there(labels, l->examples * sizeof *labels);
+    for (uint32_t i = 0; i < 2; i++) {
+        there_lane.param[i] = there(l->param[i], channels);
+        there_lane.state[i] = there(l->state[i], channels);
+    }
+    (void)kernel(&there_lane, op);
+    wait_for(&s);
+    if (l->at[LK_Y]) back(l->at[LK_Y], there_lane.at[LK_Y], bytes);
+    if (l->at[LK_DX]) back(l->at[LK_DX], there_lane.at[LK_DX], bytes);
+    if (keeps) back(l->at[LK_AUX], there_lane.at[LK_AUX], kept);
+    free(labels);
+    return end(&s);
+}
+
+static uint32_t call_norm_nodes(lk_lane *l, const lk_op *op, lk_kernel kernel) {
+    lk_cuda_stream s = begin(0);
+    const lk_cuda_lane device = {.stream = &s};
+    const uint64_t row = grain_rows_bytes(op, 1), channels = op->norm.channels * sizeof(float);
+    lk_lane there_lane = *l;
+    uint8_t *rows = malloc(l->grain_count * row);
+    for (uint32_t g = 0; g < l->grain_count; g++) memcpy(rows + g * row, l->grains[g].argmax, row);
+    const lk_grain_view view = {.argmax = there(rows, l->grain_count * row)};
+    there_lane.device = (void *)(uintptr_t)&device;
+    there_lane.grains = &view;
+    for (uint32_t i = 0; i < 2; i++) there_lane.sums[i] = there(l->sums[i], channels);
+    (void)kernel(&there_lane, op);
+    wait_for(&s);
+    for (uint32_t i = 0; i < 2; i++) {
+        if (l->sums[i]) back(l->sums[i], there_lane.sums[i], channels);
+    }
+    free(rows);
+    return end(&s);
+}
+
 static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
+    if (op->type->grains) return call_norm(l, op, kernel);
+    if (op->type->scope == LK_SCOPE_GRAINS) return call_norm_nodes(l, op, kernel);
     lk_cuda_stream s = begin(0);
     const lk_cuda_lane device = {.stream = &s};
     lk_lane there_lane = *l;

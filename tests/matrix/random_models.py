@@ -98,7 +98,13 @@ def maybe_placed(r, layers, shapes):
         shapes.append(target)
 
 
-def layers_of(r, shape, classes, channels):
+def norm(r):
+    return {"type": "batch_normalization", "momentum": r.choice([0.5, 0.99]),
+            "epsilon": r.choice([0.001, 0.01]), "scale": r.random() < 0.8,
+            "center": r.random() < 0.8, "trainable": r.random() < 0.9}
+
+
+def layers_of(r, shape, classes, channels, grain):
     layers, shape = [], list(shape)
     shapes = [(*shape, channels)]
     for _ in range(r.randint(0, 3)):
@@ -111,6 +117,9 @@ def layers_of(r, shape, classes, channels):
         layer = {"type": kind}
         if r.random() < 0.15:
             layers.append({"type": "dropout", "rate": r.choice([0.0, 0.1, 0.5])})
+            shapes.append(shapes[-1])
+        if grain > 1 and r.random() < 0.2:
+            layers.append(norm(r))
             shapes.append(shapes[-1])
         if kind == "activation":
             layers.append({"type": r.choice(ACTIVATIONS)})
@@ -133,6 +142,7 @@ def layers_of(r, shape, classes, channels):
     shapes.append(math.prod(shapes[-1]) if flat == "flatten" else shapes[-1][2])
     for _ in range(r.randint(0, 3)):
         layers.append(r.choice([
+            norm(r) if grain > 1 else {"type": "relu"},
             {"type": r.choice(ACTIVATIONS)},
             {"type": "dropout", "rate": r.choice([0.2, 0.7])},
             {"type": "dense", "units": r.choice([1, 1, 3, 16, 31, 64, 100]),
@@ -226,12 +236,12 @@ def classifier(number):
     shape, classes = [r.randint(1, 13), r.randint(1, 11)], r.choice([2, 3, 10, 256])
     data = {"count": r.choice([1, 3, 20, 65]), "height": shape[0], "width": shape[1],
             "channels": r.choice([1, 2, 3, 5]), "classes": classes}
-    batch = r.choice([1, 2, 5, 16, 24, 64])
+    batch, grain = r.choice([1, 2, 5, 16, 24, 64]), r.choice([1, 2, 4, 16, 64])
     return {"name": f"model-{number}", "seed": number, "steps": 4, "global_batch": batch,
-            "grain": r.choice([1, 2, 4, 16, 64]),
+            "grain": grain,
             "drop_remainder": batch <= data["count"] and r.random() < 0.3,
             "model": {"input": [*shape, data["channels"]], "classes": classes,
-                      "layers": layers_of(r, shape, classes, data["channels"])},
+                      "layers": layers_of(r, shape, classes, data["channels"], grain)},
             "optimizer": optimizer(r),
             "data": {"train": {"made_up": data},
                      "test": {"made_up": dict(data, first=data["count"])}}}

@@ -9,6 +9,7 @@ Written from the page, not from the sources: no fp32 hardware, no library beyond
 number is a Python float that holds an fp32 value; every operation is computed as an exact rational
 and rounded once. Slow, and meant to be.
 """
+import copy
 import hashlib
 import json
 import math
@@ -688,8 +689,103 @@ class Dropout(Relu):
         return self.forward(dy, None, None)
 
 
+class BatchNormalization:
+    """Seen grain by grain: `values` are those of each of its examples."""
+    kernel_count = 0
+
+    def __init__(self, layer, shape):
+        self.shape, self.layer = shape, layer
+        self.channels = shape[-1]
+        self.frozen = not layer.get("trainable", True)
+        self.epsilon = rounded(Fraction(str(layer.get("epsilon", "0.001"))))
+        self.momentum = rounded(Fraction(str(layer.get("momentum", "0.99"))))
+        self.learns = not self.frozen and (layer.get("scale", True) or layer.get("center", True))
+        self.mean, self.variance = [0.0] * self.channels, [1.0] * self.channels
+
+    def terms(self, one, channel):
+        """The values of a channel of one example, in tiles; None where there is no cell."""
+        if len(self.shape) == 1:
+            return [one[channel]]
+        h, w = self.shape[:2]
+        return [one[(y * w + x) * self.channels + channel] if y < h and x < w else None
+                for ty in range(0, h, 2) for tx in range(0, w, 2)
+                for y, x in ((ty, tx), (ty, tx + 1), (ty + 1, tx), (ty + 1, tx + 1))]
+
+    def grain(self, pairs):
+        """The grain's sum of products; pairs of lists of `terms` of each example."""
+        return grain_sum([[(0.0, 0.0) if b is None else (a, b) for a, b in zip(*example)]
+                          for example in pairs])
+
+    def factors(self):
+        ones, zeros = [1.0] * self.channels, [0.0] * self.channels
+        gamma, beta = (self.run.parameters[at] if at is not None else default
+                       for at, default in ((self.gamma_at, ones), (self.beta_at, zeros)))
+        return gamma, beta
+
+    def forward_grain(self, values):
+        c = range(self.channels)
+        if self.frozen:
+            self.means, variances = self.mean, self.variance
+        else:
+            count = len(values) * (len(values[0]) // self.channels)
+            share = div(1.0, rounded(Fraction(count)))
+            terms = [[self.terms(one, i) for one in values] for i in c]
+            sums = [self.grain([([1.0] * len(t), t) for t in terms[i]]) for i in c]
+            self.means = [mul(add(s, 0.0), share) for s in sums]
+            apart = [[[None if v is None else sub(v, self.means[i]) for v in t]
+                      for t in terms[i]] for i in c]
+            squares = [self.grain([(t, t) for t in apart[i]]) for i in c]
+            variances = [mul(add(s, 0.0), share) for s in squares]
+            self.observed.append((sums, squares))
+        self.inverse = [div(1.0, sqrt(add(v, self.epsilon))) for v in variances]
+        self.normal = [[mul(sub(v, self.means[i % self.channels]), self.inverse[i % self.channels])
+                        for i, v in enumerate(one)] for one in values]
+        gamma, beta = self.factors()
+        return [[fma(n, gamma[i % self.channels], beta[i % self.channels])
+                 for i, n in enumerate(one)] for one in self.normal]
+
+    def backward_grain(self, gradients, terms):
+        gamma, _ = self.factors()
+        k = [mul(gamma[i], self.inverse[i]) for i in range(self.channels)]
+        if self.frozen:
+            return [[mul(k[i % self.channels], g) for i, g in enumerate(dy)] for dy in gradients]
+        count = len(gradients) * (len(gradients[0]) // self.channels)
+        share, a, b = div(1.0, rounded(Fraction(count))), [], []
+        for c in range(self.channels):
+            of_gamma = [(self.terms(dy, c), self.terms(n, c))
+                        for dy, n in zip(gradients, self.normal)]
+            of_beta = [([1.0] * len(dy), dy) for dy, _ in of_gamma]
+            a.append(self.grain(of_gamma))
+            b.append(self.grain(of_beta))
+            for at, pairs in ((self.gamma_at, of_gamma), (self.beta_at, of_beta)):
+                if at is None:
+                    continue
+                if c == 0:
+                    terms[at] += [[] for _ in pairs]
+                for of_example, both in zip(terms[at][-len(pairs):], pairs):
+                    of_example.append([(0.0, 0.0) if v is None else (u, v) for u, v in zip(*both)])
+        mean_a = [mul(add(v, 0.0), share) for v in a]
+        mean_b = [mul(add(v, 0.0), share) for v in b]
+        return [[mul(k[c], fma(-n, mean_a[c], sub(g, mean_b[c])))
+                 for g, n, c in zip(dy, normal, list(range(self.channels)) * len(dy))]
+                for dy, normal in zip(gradients, self.normal)]
+
+    def follow(self, n):
+        """After a step of n examples."""
+        if self.frozen:
+            return
+        cells = math.prod(self.shape) // self.channels
+        share = div(1.0, rounded(Fraction(n * cells)))
+        for at, moving in ((0, self.mean), (1, self.variance)):
+            for c in range(self.channels):
+                mean = mul(add(tree([g[at][c] for g in self.observed]), 0.0), share)
+                moving[c] = fma(self.momentum, moving[c],
+                                mul(sub(1.0, self.momentum), mean))
+
+
 ACTIVATIONS = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "leaky_relu": LeakyRelu}
 LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add, "dropout": Dropout,
+          "batch_normalization": BatchNormalization,
           "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D,
           "concatenate": Concatenate, "zero_padding2d": ZeroPadding2D,
           "conv2d_transpose": Conv2DTranspose, **ACTIVATIONS}
@@ -817,7 +913,7 @@ class Run:
         self.shards = [k * (count // shards) + min(k, count % shards)
                        for k in range(shards + 1)] if shards else []
         # A tensor is a number in `shapes`, 0 the model's input; each of self.layers makes the next.
-        self.layers, self.parameters = [], []
+        self.layers, self.parameters, self.frozen = [], [], set()
         self.shapes, self.learns = [tuple(config["model"]["input"])], [False]
         outputs = [(0, self.shapes[0])]  # by layer number plus 1: tensor, and how it is seen
         for number, layer in enumerate(config["model"]["layers"]):
@@ -829,12 +925,15 @@ class Run:
             if layer["type"] == "reshape":
                 outputs.append((taken[0][0], tuple(layer["target_shape"])))
                 continue
-            shapes = [s for _, s in taken]
-            made = self.append(LAYERS[layer["type"]](layer, *shapes), [t for t, _ in taken])
+            made = LAYERS[layer["type"]](layer, *[s for _, s in taken])
+            made.frozen = not layer.get("trainable", True)
+            self.append(made, [t for t, _ in taken])
             made.run, made.number = self, number
             made.narrow = layer.get("dtype") != "float32"
             if made.kernel_count:
                 self.initialize(layer, made)
+            if isinstance(made, BatchNormalization):
+                self.declare(layer, made)
             if layer.get("activation", "linear") != "linear":
                 function = ACTIVATIONS[layer["activation"]](None, made.shape)
                 made.before_activation = True
@@ -859,8 +958,21 @@ class Run:
         made.inputs_at, made.before_activation = inputs, False
         self.layers.append(made)
         self.shapes.append(made.shape)
-        self.learns.append(made.kernel_count > 0 or any(self.learns[i] for i in inputs))
+        own = getattr(made, "learns", made.kernel_count > 0) and not getattr(made, "frozen", False)
+        self.learns.append(own or any(self.learns[i] for i in inputs))
         return made
+
+    def declare(self, layer, made):
+        """Parameters of batch normalization, which are no kernels."""
+        made.gamma_at = made.beta_at = None
+        if layer.get("scale", True):
+            made.gamma_at = len(self.parameters)
+            self.parameters.append([1.0] * made.channels)
+        if layer.get("center", True):
+            made.beta_at = len(self.parameters)
+            self.parameters.append([0.0] * made.channels)
+        if made.frozen:
+            self.frozen |= {made.gamma_at, made.beta_at}
 
     def initialize(self, layer, made):
         made.kernel_at, made.bias_at = len(self.parameters), None
@@ -877,6 +989,8 @@ class Run:
         if layer.get("use_bias", True):
             made.bias_at = len(self.parameters)
             self.parameters.append([0.0] * made.bias_count)
+        if made.frozen:
+            self.frozen |= {made.kernel_at, made.bias_at}
 
     def weights(self, layer):
         if not layer.kernel_count:
@@ -940,15 +1054,19 @@ class Run:
                                  self.replayed)
 
     def example(self, index, terms):
-        """Forward and backward of one example; appends its terms to those of every parameter."""
+        """Forward and backward of one example; appends its terms to those of every parameter. Stops
+        where a layer wants those of the whole grain: yields them, and is sent the example's."""
         image, label = self.examples[index]
+        layers = [copy.copy(layer) for layer in self.layers]
         if self.config["model"].get("input_range") == "signed":
             values = [[div(sub(float(b), 127.5), 127.5) for b in image]]
         else:
             values = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
-        values[0] = self.narrowed(values[0])
-        for layer in self.layers:
+        for number, layer in enumerate(layers):
             x = [values[i] for i in layer.inputs_at]
+            if isinstance(layer, BatchNormalization):
+                values.append((yield self.layers[number].forward_grain, x[0]))
+                continue
             y = layer.forward(x[0] if len(x) == 1 else x, *self.weights(layer))
             apart = layer.before_activation or len(values) == self.loss_at[0]
             values.append(self.narrowed(y, layer.narrow and not apart))
@@ -956,18 +1074,21 @@ class Run:
         gradients = [None] * len(values)
         sums = LOSSES[loss_of(self.config)["type"]](self, values, label, gradients)
         self.scaled(gradients)
-        for i in range(len(self.layers), 0, -1):
-            layer, dy = self.layers[i - 1], gradients[i]
+        for i in range(len(layers), 0, -1):
+            layer, dy = layers[i - 1], gradients[i]
             if not self.learns[i]:
                 continue
-            if layer.kernel_count:
+            if layer.kernel_count and not layer.frozen:
                 kernels, biases = layer.gradient_terms(values[layer.inputs_at[0]], dy)
                 terms[layer.kernel_at].append(kernels)
                 if layer.bias_at is not None:
                     terms[layer.bias_at].append(biases)
-            if not any(self.learns[n] for n in layer.inputs_at):
+            if isinstance(layer, BatchNormalization):
+                dx = yield self.layers[i - 1].backward_grain, dy
+                shares = [(n, dx) for n in layer.inputs_at]
+            elif not any(self.learns[n] for n in layer.inputs_at):
                 continue
-            if isinstance(layer, Concatenate):
+            elif isinstance(layer, Concatenate):
                 shares = layer.shares(dy)
             else:
                 dx = layer.backward(dy, self.weights(layer)[0])
@@ -978,6 +1099,29 @@ class Run:
                 gradients[n] = (self.narrowed(list(map(add, gradients[n], mine)), narrow)
                                 if gradients[n] else mine)
         return sums
+
+    def grain(self, examples, terms):
+        """`examples`: place and number of each of a grain; their sums, None where there is none."""
+        under_way = [(place, self.example(index, terms)) for place, index in examples
+                     if index is not None]
+        reports, sent = {}, [None] * len(under_way)
+        while under_way:
+            asked = []
+            for (place, one), value in zip(under_way, sent):
+                self.place = place
+                try:
+                    asked.append(one.send(value))
+                except StopIteration as end:
+                    reports[place] = end.value
+            if not asked:
+                break
+            both = (terms,) if asked[0][0].__name__ == "backward_grain" else ()
+            sent = asked[0][0]([value for _, value in asked], *both)
+        for place, index in examples:
+            if index is None:  # behind the others of its grain
+                for of_parameter in terms:
+                    of_parameter.append(None)
+        return [reports.get(place) for place, _ in examples]
 
     # section 4: each gives the sums of an example, and the gradients of what the loss takes
 
@@ -1010,19 +1154,15 @@ class Run:
         gradients[self.loss_at[0]] = [add(mul(r, scale), 0.0)] * len(x)
         return [add(mul(mul(finished([(1.0, v) for v in x]), r), scale), 0.0)]
 
-    def position(self, epoch, p, terms):
-        """Position p of an epoch, in the order of the run; None where it has no example."""
+    def position(self, epoch, p):
+        """The example at position p of an epoch, in the order of the run; None: there is none."""
         seed, batch, total = self.config["seed"], self.config["global_batch"], len(self.examples)
         if not self.shards:
-            return self.example(perm(seed, epoch, total, p), terms)
+            return perm(seed, epoch, total, p)
         c = batch // (len(self.shards) - 1)
         k, u = p % batch // c, p // batch * c + p % batch % c
         size = self.shards[k + 1] - self.shards[k]
-        if u < size:
-            return self.example(self.shards[k] + perm(seed, epoch, size, u, k), terms)
-        for of_parameter in terms:
-            of_parameter.append(None)
-        return None
+        return self.shards[k] + perm(seed, epoch, size, u, k) if u < size else None
 
     def train_step(self):
         """A step, with all of its attempts."""
@@ -1043,8 +1183,13 @@ class Run:
         self.correct = 0
         terms = [[] for _ in self.parameters]
         reports = []
-        for self.place in range(batch if self.shards else n):
-            reports.append(self.position(epoch, first + self.place, terms))
+        normed = [l for l in self.layers if isinstance(l, BatchNormalization)]
+        for layer in normed:
+            layer.observed = []
+        places = range(batch if self.shards else n)
+        for at in range(0, len(places), config["grain"]):
+            some = [(p, self.position(epoch, first + p)) for p in places[at:at + config["grain"]]]
+            reports += self.grain(some, terms)
         assert sum(report is not None for report in reports) == n
         inverse = div(1.0, rounded(Fraction(n)))
         self.scalars = Scalars(config["optimizer"], self.step - self.skipped)
@@ -1052,7 +1197,11 @@ class Run:
         if self.precision == "mixed_float16":
             inverse = mul(inverse, float(1 / self.scale))
         applied = self.follow()
+        for layer in normed if applied else []:
+            layer.follow(n)
         for q, parameter in enumerate(self.parameters if applied else []):
+            if q in self.frozen:
+                continue
             sums = [gradient_sum([example and example[i] for example in terms[q]], config["grain"])
                     for i in range(len(parameter))]
             self.alive[q] |= any(sums)
@@ -1124,8 +1273,14 @@ class Run:
         values = b"".join(struct.pack("<f", v) for p in self.parameters for v in p)
         state = hashlib.sha256(values)
         for name in slot_names(self.config["optimizer"]):
-            state.update(b"".join(struct.pack("<f", v) for p in self.slots for v in p[name]))
+            state.update(b"".join(struct.pack("<f", v) for q, p in enumerate(self.slots)
+                                  if q not in self.frozen for v in p[name]))
         state.update(struct.pack("<Q", self.step) + self.states())
+        moving = b"".join(struct.pack("<f", v) for layer in self.layers
+                          if isinstance(layer, BatchNormalization)
+                          for v in layer.mean + layer.variance)
+        state.update(moving)
+        values += moving
         return {"run_identity": identity(self.config, self.examples, self.shards),
                 "digest": hashlib.sha256(values).hexdigest(), "state_hash": state.hexdigest()}
 
@@ -1179,6 +1334,14 @@ def layer_entries(number, layer, inputs):
             out["padding"] = u32(*sides)
     if kind == "reshape":
         out["target_shape"] = u32(*layer["target_shape"])
+    if kind == "batch_normalization":
+        for key, default in (("epsilon", "0.001"), ("momentum", "0.99")):
+            value = rounded(Fraction(str(layer.get(key, default))))
+            if value != rounded(Fraction(default)):
+                out[key] = struct.pack("<f", value)
+        out.update({key: u32(0) for key in ("center", "scale") if not layer.get(key, True)})
+    if not layer.get("trainable", True):
+        out["trainable"] = u32(0)
     if kind == "dropout":
         out["rate"] = struct.pack("<f", rounded(Fraction(str(layer["rate"]))))
     units = {"dense": "units", **dict.fromkeys(kernels, "filters")}.get(kind)
@@ -1410,6 +1573,22 @@ NETS = [
          {"type": "dense", "name": "d", "units": 5}],
         {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 2, 11, 3,
         loss={"type": "mean_squared_error", "inputs": ["a", "d"]}),
+    # Batch normalization: of images with odd sizes, of rows, without gamma and beta, by two layers;
+    # a layer that is frozen, and what passes through it; short grains, and the second epoch.
+    net("normed", (5, 4, 1),
+        [{"type": "conv2d", "filters": 3, "kernel_size": 2, "padding": "same", "use_bias": False},
+         {"type": "batch_normalization", "momentum": 0.9}, {"type": "relu"},
+         {"type": "batch_normalization", "scale": False, "epsilon": 0.01},
+         {"type": "dropout", "rate": 0.25}, {"type": "flatten"},
+         {"type": "dense", "units": 4, "trainable": False},
+         {"type": "batch_normalization", "center": False, "trainable": False},
+         {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 4, 11, 4),
+    # Of the input itself, in several slices; of rows; positions without an example.
+    net("normed_slices", (23, 23, 1),
+        [{"type": "batch_normalization"}, {"type": "flatten"}, {"type": "dense", "units": 3},
+         {"type": "batch_normalization", "scale": False, "center": False}],
+        {"type": "sgd", "learning_rate": 0.1}, 4, 2, 7, 2, shards=2),
     net("score", (5, 4, 1),
         [{"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "tanh"},
          {"type": "flatten"}, {"type": "dense", "units": 7, "activation": "sigmoid"}],
@@ -1528,7 +1707,8 @@ def main():
         for config in NETS:
             run = Run(config)
             losses = [run.report() for _ in range(config["steps"])]
-            assert all(run.alive), f"{config['name']}: a parameter never learns"
+            learned = all(alive or q in run.frozen for q, alive in enumerate(run.alive))
+            assert learned, f"{config['name']}: a parameter never learns"
             wanted = dict(run.hashes(), losses=" ".join(losses))
             for key, value in wanted.items():
                 print(config["name"], key, value)

@@ -588,6 +588,172 @@ static void test_gan(void **state) {
     }
 }
 
+// --- batch normalisation -------------------------------------------------------------------------
+
+// Grain g has `absent` positions without an example, if it is the last.
+static uint32_t absent, grains_there;
+static uint32_t all_but_absent(const lk_lane *l, uint32_t g) {
+    const uint32_t rows = lk_lane_rows(l, g);
+    return g + 1 == grains_there ? rows - LK_MIN(absent, rows) : rows;
+}
+
+typedef struct norm_case {
+    lk_op forward, backward, statistics, gradient;
+    uint32_t examples, grain;
+    float *x, *dy, *gamma, *beta, *mean, *variance;
+} norm_case;
+
+static lk_lane norm_lane(const norm_case *c) {
+    grains_there = (c->examples + c->grain - 1) / c->grain;
+    lk_lane l = {.examples = c->examples, .grain = c->grain, .train = true};
+    l.param[0] = c->forward.norm.scale ? c->gamma : NULL;
+    l.param[1] = c->forward.norm.center ? c->beta : NULL;
+    l.state[0] = c->mean;
+    l.state[1] = c->variance;
+    if (absent) l.present = all_but_absent;
+    return l;
+}
+
+// Forward; backward beside dy, in place, and without dx; the nodes of what is kept of the grains.
+static void check_norm_of(const lk_kernels *k, const norm_case *c, const lk_lane *with, output *y,
+                          output *dx, output *kept, output *sums) {
+    lk_lane l = *with;
+    const lk_op *const nodes[] = {&c->statistics, &c->gradient};
+    l.at[LK_X] = c->x, l.at[LK_Y] = y->got, l.at[LK_AUX] = kept->got;
+    assert_int_equal(lk_kernel_of(k, c->forward.type)(&l, &c->forward), 0);
+    same(y, k->name, "batch_normalization", shape);
+    l.at[LK_Y] = NULL, l.at[LK_DY] = c->dy, l.at[LK_DX] = dx->got;
+    assert_int_equal(lk_kernel_of(k, c->backward.type)(&l, &c->backward), 0);
+    same(dx, k->name, "batch_normalization_backward", shape);
+    memcpy(dx->got, c->dy, dx->bytes);
+    l.at[LK_DY] = dx->got;
+    assert_int_equal(lk_kernel_of(k, c->backward.type)(&l, &c->backward), 0);
+    same(dx, k->name, "batch_normalization_backward in place", shape);
+    l.at[LK_DY] = c->dy, l.at[LK_DX] = NULL;
+    if (!c->forward.norm.frozen) {
+        assert_int_equal(lk_kernel_of(k, c->backward.type)(&l, &c->backward), 0);
+    }
+    lk_grain_view views[64];
+    const uint64_t row = (uint64_t)LK_NORM_COLUMNS * c->forward.norm.channels * sizeof(float);
+    for (uint32_t g = 0; g < grains_there; g++) {
+        views[g] = (lk_grain_view){.argmax = (uint8_t *)kept->got + g * row};
+    }
+    l.grains = views, l.grain_count = grains_there;
+    for (uint32_t i = 0; i < 2 && !c->forward.norm.frozen; i++) {
+        for (uint32_t s = 0; s < 2; s++) l.sums[s] = sums[2 * i + s].got;
+        if (!c->forward.norm.center) l.sums[1] = NULL;
+        (void)lk_kernel_of(k, nodes[i]->type)(&l, nodes[i]);
+        for (uint32_t s = 0; s < 2; s++) {
+            if (l.sums[s]) same(&sums[2 * i + s], k->name, nodes[i]->type->name, shape);
+        }
+    }
+    same(kept, k->name, "what is kept of grains", shape);
+}
+
+static void check_norm(uint32_t h, uint32_t w, uint32_t channels, bool flat, uint32_t examples,
+                       uint32_t grain) {
+    const uint64_t floats = (uint64_t)h * w * channels, count = examples * floats;
+    norm_case c = {.examples = examples, .grain = grain};
+    c.forward = (lk_op){.type = &lk_op_batch_normalization,
+                        .floats = floats,
+                        .norm = {.h = h, .w = w, .channels = channels, .flat = flat,
+                                 .epsilon = 1e-3f, .momentum = 0.9f, .scale = draw() % 4 > 0,
+                                 .center = draw() % 4 > 0, .frozen = draw() % 8 == 0}};
+    c.backward = c.statistics = c.gradient = c.forward;
+    c.backward.type = &lk_op_batch_normalization_backward;
+    c.statistics.type = &lk_op_batch_normalization_statistics;
+    c.gradient.type = &lk_op_batch_normalization_gradient;
+    absent = draw() % 3 ? 0 : draw() % (grain + 1);
+    snprintf(shape, sizeof shape, "%u of %u x %u x %u, grain %u, %u absent%s", examples, h, w,
+             channels, grain, absent, c.forward.norm.frozen ? ", frozen" : "");
+    const bool before = ordinary;
+    ordinary = true;
+    float **const operands[] = {&c.x, &c.dy, &c.gamma, &c.beta, &c.mean, &c.variance};
+    for (uint32_t i = 0; i < LK_COUNT(operands); i++) {
+        *operands[i] = operand(i < 2 ? count : channels);
+    }
+    ordinary = before;
+    for (uint32_t i = 0; i < channels; i++) {
+        if (c.variance[i] < 0.0f) c.variance[i] = 1.0f;
+    }
+    lk_lane lane = norm_lane(&c);
+    const uint64_t rows = (uint64_t)grains_there * LK_NORM_COLUMNS * channels * sizeof(float);
+    output y = output_of(count * sizeof(float)), dx = output_of(count * sizeof(float));
+    output kept = output_of(c.forward.norm.frozen ? 0 : rows), sums[4];
+    for (uint32_t i = 0; i < 4; i++) sums[i] = output_of(channels * sizeof(float));
+    lk_lane l = lane;
+    l.at[LK_X] = c.x, l.at[LK_Y] = y.want, l.at[LK_AUX] = kept.want;
+    assert_int_equal(lk_op_batch_normalization.reference(&l, &c.forward), 0);
+    l.at[LK_Y] = NULL, l.at[LK_DY] = c.dy, l.at[LK_DX] = dx.want;
+    assert_int_equal(lk_op_batch_normalization_backward.reference(&l, &c.backward), 0);
+    lk_grain_view views[64];
+    for (uint32_t g = 0; g < grains_there; g++) {
+        views[g] = (lk_grain_view){.argmax = (uint8_t *)kept.want + g * (rows / grains_there)};
+    }
+    l.grains = views, l.grain_count = grains_there;
+    for (uint32_t i = 0; i < 2 && !c.forward.norm.frozen; i++) {
+        const lk_op *op = i ? &c.gradient : &c.statistics;
+        for (uint32_t s = 0; s < 2; s++) l.sums[s] = sums[2 * i + s].want;
+        (void)op->type->reference(&l, op);
+    }
+    EACH_VARIANT(k) check_norm_of(k, &c, &lane, &y, &dx, &kept, sums);
+    lane.train = false;
+    lane.at[LK_X] = c.x, lane.at[LK_Y] = y.want;
+    (void)lk_op_batch_normalization.reference(&lane, &c.forward);
+    lane.at[LK_Y] = y.got;
+    EACH_VARIANT(k) {
+        (void)lk_kernel_of(k, c.forward.type)(&lane, &c.forward);
+        same(&y, k->name, "batch_normalization in evaluation", shape);
+    }
+    output_free(&y), output_free(&dx), output_free(&kept);
+    for (uint32_t i = 0; i < 4; i++) output_free(&sums[i]);
+    for (uint32_t i = 0; i < LK_COUNT(operands); i++) free(*operands[i]);
+}
+
+static void test_batch_normalization(void **state) {
+    (void)state;
+    seed = 12;
+    for (uint32_t channels = 1; channels < 70; channels += rounds < 80 ? 11 : 1) {
+        check_norm(draw_from(1, 5), draw_from(1, 5), channels, false, draw_from(1, 11),
+                   1u << draw() % 4);
+        check_norm(1, 1, channels, true, draw_from(2, 40), 1u << draw() % 6);
+    }
+    check_norm(1, 1, 3, true, 1100, 1024);        // slices of 512 examples
+    check_norm(1, 1, 3, false, 300, 256);         // .. of 128, each of which counts four terms
+    check_norm(23, 23, 5, false, 3, 2);           // an example of 576 terms: a slice and a bit
+    check_norm(33, 3, 130, false, 5, 4);          // more channels than are worked on at once
+    check_norm(2, 600, 2, false, 2, 2);           // a slice ends within a row of tiles
+}
+
+// What is not finite is said: a mean, a variance, y, a sum of gradients, dx.
+static void test_batch_normalization_overflows(void **state) {
+    (void)state;
+    lk_op op = {.type = &lk_op_batch_normalization,
+                .floats = 3,
+                .norm = {.h = 1, .w = 1, .channels = 3, .flat = true, .epsilon = 1e-3f}};
+    float x[6] = {0, 0x1p127f, 1, 0, 0x1p127f, 2}, y[6], kept[3 * LK_NORM_COLUMNS];
+    lk_lane l = {.examples = 2, .grain = 2, .train = true};
+    EACH_VARIANT(k) {
+        op.type = &lk_op_batch_normalization;
+        l.at[LK_X] = x, l.at[LK_Y] = y, l.at[LK_AUX] = kept, l.at[LK_DY] = l.at[LK_DX] = NULL;
+        x[1] = 0x1p127f, x[4] = 0x1p127f;
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 1);
+        x[4] = -0x1p127f;  // the variance alone
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 1);
+        x[1] = x[4] = 1.0f;
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 0);
+        op.type = &lk_op_batch_normalization_backward;
+        float dy[6] = {0, 0x1p127f, 1, 0, 0x1p127f, 1}, dx[6];
+        l.at[LK_Y] = NULL, l.at[LK_DY] = dy;
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 1);  // the sum, where no dx is wanted
+        l.at[LK_DX] = dx;
+        dy[4] = 0.0f;
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 1);
+        dy[1] = 1.0f;
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 0);
+    }
+}
+
 // Slots as they may be: means of squares are not below 0.
 static float *made_slots(const lk_optimizer *o, uint64_t count) {
     lk_slot list[LK_OPTIMIZER_SLOTS_MAX];
@@ -1004,6 +1170,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_noise),
         cmocka_unit_test(test_gan),
+        cmocka_unit_test(test_batch_normalization),
+        cmocka_unit_test(test_batch_normalization_overflows),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),

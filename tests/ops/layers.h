@@ -11,6 +11,11 @@
     }
 #define FLATTEN \
     { .type = &lk_layer_flatten, .name = "flatten" }
+#define NORM(n)                                                                          \
+    {                                                                                    \
+        .type = &lk_layer_batch_normalization, .name = n, .epsilon = 1e-3f, .momentum = 0.9f, \
+        .scale = true, .center = true                                                    \
+    }
 #define RELU(n) \
     { .type = &lk_layer_relu, .name = n }
 

@@ -393,6 +393,57 @@ static void frozen_layers_have_no_gradients(void **state) {
     refused(&spec, &one_replica, LK_BAD_CONFIG, "found no layer that a step changes");
 }
 
+// Parameters, states, what is kept of grains; what adds up for the states comes before all
+// gradients; of a frozen layer there is neither, and no row for grains.
+static void batch_normalization_has_states(void **state) {
+    (void)state;
+    lk_layer layers[] = {NORM("n"), FLATTEN, DENSE("a", 6, false), NORM("m"), DENSE("d", 3, false)};
+    static const lk_op_type *const wanted[] = {
+        &lk_op_batch_normalization_statistics, &lk_op_batch_normalization_statistics,
+        &lk_op_dense_weight_gradient, &lk_op_dense_bias_gradient, &lk_op_dense_input_gradient,
+        &lk_op_batch_normalization_backward, &lk_op_batch_normalization_gradient,
+        &lk_op_dense_weight_gradient, &lk_op_dense_bias_gradient, &lk_op_dense_input_gradient,
+        &lk_op_batch_normalization_backward, &lk_op_batch_normalization_gradient};
+    static const char *const names[] = {"n/moving_mean", "n/moving_variance", "m/moving_mean",
+                                        "m/moving_variance"};
+    lk_run_spec spec = spec_of(2, 2, 2, 3, LK_COUNT(layers), layers);
+    lk_error error;
+    lk_program p;
+    void *tables;
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    const uint32_t begin = p.forward_end + 2;
+    assert_int_equal(p.reduce_op, begin + LK_COUNT(wanted));
+    for (uint32_t i = 0; i < LK_COUNT(wanted); i++) {
+        assert_string_equal(p.ops[begin + i].type->name, wanted[i]->name);
+    }
+    assert_int_equal(p.ops[p.reduce_op - 2].tensor[LK_DX], LK_NONE);  // of the input nobody asks
+    assert_int_equal(p.state_count, LK_COUNT(names));
+    for (uint32_t i = 0; i < p.state_count; i++) {
+        const lk_param *entry = &p.params[p.param_count + i];
+        assert_string_equal(p.tensors[entry->tensor].name, names[i]);
+        assert_true(lk_state_evaluated(&p, p.param_count + i));
+        assert_int_equal(entry->gradient_op, begin + i / 2);
+        assert_true(entry->node_offset + entry->count <= p.node_floats);
+    }
+    EXPECT_SHAPE(&p, "n/gamma", 2);
+    EXPECT_SHAPE(&p, "n/beta", 2);
+    EXPECT_SHAPE(&p, "n/grains", 4, LK_NORM_COLUMNS * 2);
+    EXPECT_SHAPE(&p, "m/grains", 4, LK_NORM_COLUMNS * 6);
+    free(tables);
+    layers[0].frozen = true;
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    assert_int_equal(p.state_count, LK_COUNT(names));
+    assert_int_equal(p.params[p.param_count].gradient_op, LK_NONE);
+    assert_int_equal(p.params[p.param_count + 2].gradient_op, begin);
+    for (uint32_t i = 0; i < p.tensor_count; i++) {
+        assert_string_not_equal(p.tensors[i].name, "n/grains");
+    }
+    free(tables);
+    spec.grain = 1;
+    refused(&spec, &one_replica, LK_BAD_CONFIG,
+            "layer m: batch_normalization: a grain of 1 example of 1 x 1 x 6");
+}
+
 static void bad_runs_are_refused(void **state) {
     (void)state;
     const lk_layer layers[] = {FLATTEN, DENSE("d", 2, false)};
@@ -1012,6 +1063,7 @@ int main(void) {
         cmocka_unit_test(bad_graphs_are_refused),
         cmocka_unit_test(gradients_of_users_add_backwards),
         cmocka_unit_test(frozen_layers_have_no_gradients),
+        cmocka_unit_test(batch_normalization_has_states),
         cmocka_unit_test(bad_runs_are_refused),
         cmocka_unit_test(bad_shards_are_refused),
         cmocka_unit_test(every_example_comes_once_an_epoch),

@@ -889,6 +889,78 @@ static void gradients_of_dropout(void **state) {
     check_model(6, 5, 1, layers, LK_COUNT(layers));
 }
 
+// The loss sum of r * y over one grain of `m` examples, in double.
+static double norm_loss(const lk_norm *n, int m, const double *x, const double *gamma,
+                        const double *beta, const double *r, double *mean, double *square) {
+    const int cells = m * (int)(n->h * n->w), channels = (int)n->channels;
+    double loss = 0.0;
+    for (int c = 0; c < channels; c++) {
+        double sum = 0.0, squares = 0.0;
+        for (int i = 0; i < cells; i++) sum += x[i * channels + c];
+        sum /= cells;
+        for (int i = 0; i < cells; i++) squares += pow(x[i * channels + c] - sum, 2.0);
+        const double inverse = 1.0 / sqrt(squares / cells + (double)n->epsilon);
+        for (int i = 0; i < cells; i++) {
+            const double y = (x[i * channels + c] - sum) * inverse * gamma[c] + beta[c];
+            loss += r[i * channels + c] * y;
+        }
+        mean[c] = sum;
+        square[c] = squares;
+    }
+    return loss;
+}
+
+// Its kernels on a grain: y, dx and the gradients of gamma and beta against central differences;
+// and what is kept for the moving statistics.
+static void check_norm(uint32_t h, uint32_t w, uint32_t channels, uint32_t m) {
+    enum { MOST = 3000 };
+    const lk_norm n = {.h = h, .w = w, .channels = channels, .epsilon = 1e-3f,
+                       .scale = true, .center = true};
+    const uint32_t floats = h * w * channels, count = m * floats;
+    static float x[MOST], dy[MOST], dx[MOST], y[MOST], gamma[64], beta[64], kept[64 * 8];
+    static double xd[MOST], rd[MOST], gd[64], bd[64], mean[64], square[64], unused[64];
+    lk_op op = {.type = &lk_op_batch_normalization, .floats = floats, .norm = n};
+    lk_lane l = {.examples = m, .grain = m, .train = true, .param = {gamma, beta}};
+    assert_true(count <= MOST && channels <= 64);
+    fill(x, count), fill(dy, count), fill(gamma, channels), fill(beta, channels);
+    for (uint32_t i = 0; i < count; i++) xd[i] = (double)x[i], rd[i] = (double)dy[i];
+    for (uint32_t i = 0; i < channels; i++) gd[i] = (double)gamma[i], bd[i] = (double)beta[i];
+    l.at[LK_X] = x, l.at[LK_Y] = y, l.at[LK_AUX] = kept, l.at[LK_DY] = dy, l.at[LK_DX] = dx;
+    assert_int_equal(lk_op_batch_normalization.reference(&l, &op), 0);
+    assert_int_equal(lk_op_batch_normalization_backward.reference(&l, &op), 0);
+    const double loss = norm_loss(&n, (int)m, xd, gd, bd, rd, mean, square), by = 1e-5;
+    double found = 0.0;
+    for (uint32_t i = 0; i < count; i++) found += rd[i] * (double)y[i];
+    near("loss", 0, loss, found, 1e-5);
+    double *const wrt[] = {xd, gd, bd};
+    const float *const gradients[] = {dx, kept + LK_NORM_GAMMA * channels,
+                                      kept + LK_NORM_BETA * channels};
+    for (uint32_t g = 0; g < 3; g++) {
+        for (uint32_t i = 0; i < (g ? channels : count); i++) {
+            const double before = wrt[g][i];
+            wrt[g][i] = before + by;
+            double slope = norm_loss(&n, (int)m, xd, gd, bd, rd, unused, unused);
+            wrt[g][i] = before - by;
+            slope -= norm_loss(&n, (int)m, xd, gd, bd, rd, unused, unused);
+            wrt[g][i] = before;
+            near(g ? g > 1 ? "beta" : "gamma" : "dx", i, slope / (2 * by),
+                 (double)gradients[g][i], 2e-5);
+        }
+    }
+    for (uint32_t c = 0; c < channels; c++) {
+        near("sum", c, mean[c] * m * h * w, (double)kept[LK_NORM_SUM * channels + c], 1e-5);
+        near("squares", c, square[c], (double)kept[LK_NORM_SQUARES * channels + c], 1e-5);
+    }
+}
+
+static void gradients_of_batch_normalization(void **state) {
+    (void)state;
+    check_norm(3, 4, 5, 4);
+    check_norm(1, 1, 7, 16);
+    check_norm(5, 5, 1, 2);
+    check_norm(24, 23, 2, 2);  // 576 terms an example: two slices
+}
+
 // What adds to itself; the model's input in a sum; a sum of two rows; ReLU after and before sums.
 static void gradients_of_sums(void **state) {
     (void)state;
@@ -1030,6 +1102,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_dropout),
         cmocka_unit_test(gradients_of_places),
         cmocka_unit_test(gradients_of_transposed_convolutions),
+        cmocka_unit_test(gradients_of_batch_normalization),
         cmocka_unit_test(gradients_of_sums),
         cmocka_unit_test(gradients_of_squared_errors),
         cmocka_unit_test(gradients_of_means),

@@ -115,6 +115,13 @@ def torch_network(model):
                     return x.flatten(1)
                 rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
                 return rows.reshape(-1, *layer["target_shape"]).permute(0, 3, 1, 2)
+            if kind == "batch_normalization":
+                if build:
+                    norm = torch.nn.BatchNorm2d if x.dim() == 4 else torch.nn.BatchNorm1d
+                    setattr(self, layer["name"], norm(x.shape[1], eps=1e-3))
+                norm = getattr(self, layer["name"])
+                return functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight,
+                                             norm.bias, eps=norm.eps)
             if kind == "dropout":
                 return functional.dropout(x, layer["rate"], self.training)
             return inputs[0] + inputs[1] if kind == "add" else self.activate(kind, layer, x)

@@ -68,6 +68,16 @@ MODELS = {
         {"type": "flatten", "name": "again"},
         {"type": "tanh", "name": "tanh"},
         {"type": "dense", "name": "head", "units": 10}]),
+    # Norms of images, of flattened images, whose order PyTorch has otherwise, and of rows.
+    "normed": ([6, 5, 3], [
+        {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": 3},
+        {"type": "batch_normalization", "name": "norm", "momentum": 0.5},
+        {"type": "relu", "name": "relu"},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "batch_normalization", "name": "flat", "momentum": 0.5},
+        {"type": "dense", "name": "wide", "units": 6},
+        {"type": "batch_normalization", "name": "rows", "momentum": 0.5},
+        {"type": "dense", "name": "head", "units": 10}]),
     # What puts values elsewhere: images and rows beside each other, zeros around, other shapes.
     "places": ([6, 5, 3], [
         {"type": "zero_padding2d", "name": "frame", "padding": [[0, 1], [2, 0]]},
@@ -92,8 +102,13 @@ MODELS = {
 }
 # Of every dense layer behind a flatten, by hand: height, width and channels there.
 FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
-             "graph": {"wide": (3, 2, 4)},
+             "graph": {"wide": (3, 2, 4)}, "normed": {"flat": (4, 3, 4), "wide": (4, 3, 4)},
              "places": {"wide": (2, 8, 3), "small": (2, 8, 3), "head": (2, 1, 4)}}
+
+
+# What PyTorch calls our rows.
+ROWS = {"bias": "bias", "gamma": "weight", "beta": "bias", "moving_mean": "running_mean",
+        "moving_variance": "running_var"}
 
 
 def write_images(name, shape):
@@ -170,7 +185,8 @@ def compare(t, name):
     t.expect(0, "checkpoint", "export", name, "--output", name + "-keras")
     t.expect(0, "checkpoint", "export", name, "--output", name + "-torch", "--layout", "torch")
     parameters = {n: tensor for n, tensor in saved.items() if n.count("/") == 1}
-    t.check(len(saved) == 2 * len(parameters), "the checkpoint has slots", list(saved))
+    states = [n for n in parameters if "/moving_" in n]
+    t.check(len(saved) == 2 * len(parameters) - len(states), "slots of all parameters", list(saved))
 
     metadata, keras = read(name + "-keras")
     t.check(list(keras.items()) == list(parameters.items()), "keras: all parameters, bit by bit")
@@ -187,8 +203,12 @@ def compare(t, name):
         layer, part = full.split("/")
         if part == "kernel":
             expected[layer + ".weight"] = turned(name, layer, tensor)
+        elif layer in FLATTENED[name] and part != "bias":  # a norm of flattened images
+            h, w, c = FLATTENED[name][layer]
+            expected[f"{layer}.{ROWS[part]}"] = tensor[0], [
+                tensor[1][at * c + channel] for channel in range(c) for at in range(h * w)]
         else:
-            expected[layer + ".bias"] = tensor
+            expected[f"{layer}.{ROWS[part]}"] = tensor
     t.check(list(torch.items()) == list(expected.items()), f"{name}: torch, value by value")
 
 
@@ -303,6 +323,10 @@ def layer_of(layer, shape, weight, bias, at):
         return [[blank] * top + plane + [blank] * bottom for plane in rows]
     if kind == "reshape":
         return reshape(x, layer["target_shape"])
+    if kind == "batch_normalization":
+        mean, variance = layer["moving"]
+        return [each(lambda v: (v - mean[c]) / math.sqrt(variance[c] + 0.001) * weight[c] + bias[c],
+                     values) for c, values in enumerate(x)]
     if kind == "dropout":
         return x
     return each(ACTIVATIONS[kind](layer), x)
@@ -317,6 +341,9 @@ def forward(layers, tensors, at):
         outputs = shape[layer["type"] == "conv2d_transpose"]
         bias = tensors.get(name + ".bias", ([], [0.0] * outputs))[1]
         inputs = [values[n] for n in layer["inputs"]] if "inputs" in layer else [at]
+        if layer["type"] == "batch_normalization":
+            layer = {**layer, "moving": [tensors[f"{name}.running_{what}"][1]
+                                         for what in ("mean", "var")]}
         at = layer_of(layer, shape, weight, bias, inputs)
         if "activation" in layer:
             at = each(ACTIVATIONS[layer["activation"]](layer), at)
