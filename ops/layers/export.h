@@ -10,7 +10,7 @@
 #include "ops/layers/layer.h"
 #include "ops/op.h"
 
-enum { LK_EXPORT_NODES_MAX = 3, LK_EXPORT_ATTRIBUTES_MAX = 6, LK_EXPORT_INTS_MAX = 8 };
+enum { LK_EXPORT_NODES_MAX = 6, LK_EXPORT_ATTRIBUTES_MAX = 6, LK_EXPORT_INTS_MAX = 8 };
 
 // The output of a layer.
 typedef struct lk_export_value {
@@ -38,6 +38,9 @@ typedef struct lk_export_node {
     // Of an integer tensor that it takes behind its input, 0: none.
     uint32_t constant_count;
     int64_t constant[LK_EXPORT_INTS_MAX];
+    uint32_t real_count;  // of numbers that it takes, each an input of its own, 0: none
+    float reals[2];
+    bool again;  // it takes what the first node takes, behind its input
     uint32_t attribute_count;
     lk_export_attribute attributes[LK_EXPORT_ATTRIBUTES_MAX];
 } lk_export_node;
@@ -58,7 +61,8 @@ static inline lk_export_node *lk_export_node_add(lk_export *e, const char *type)
     node->type = type;
     node->name = NULL;
     node->parameters = false;
-    node->attribute_count = node->constant_count = 0;
+    node->attribute_count = node->constant_count = node->real_count = 0;
+    node->again = false;
     return node;
 }
 
@@ -89,6 +93,20 @@ static inline void lk_export_ints(lk_export_node *node, const char *name, uint32
     lk_assert(count <= LK_EXPORT_INTS_MAX);
     a->count = count;
     for (uint32_t i = 0; i < count; i++) a->ints[i] = values[i];
+}
+
+// A node whose type another of the layer has, too.
+static inline lk_export_node *lk_export_node_named(lk_export *e, const char *type,
+                                                   const char *name) {
+    lk_export_node *node = lk_export_node_add(e, type);
+    node->name = name;
+    return node;
+}
+
+static inline void lk_export_reals(lk_export_node *node, uint32_t count, const float *values) {
+    lk_assert(count <= 2);
+    node->real_count = count;
+    for (uint32_t i = 0; i < count; i++) node->reals[i] = values[i];
 }
 
 static inline void lk_export_constant(lk_export_node *node, uint32_t count, const int64_t *values) {
