@@ -1,5 +1,5 @@
-// math.h - exp, log, tanh, sigmoid, sqrt, sine and cosine of the arithmetic: the same bits from
-// every compiler, processor and GPU.
+// math.h - exp, log, tanh, sigmoid, other activations, sqrt, sine and cosine of the arithmetic: the
+// same bits from every compiler, processor and GPU.
 //
 // Core: freestanding C11, also C++ and CUDA. Knows only ops/fmaf.h; no libm, no double, no table.
 //
@@ -15,6 +15,11 @@
 //   lk_tanhf 1.406 ulp                            tanh(+-0) = +-0, tanh(+-inf) = +-1
 //   lk_sigmoidf 0.879 ulp                         sigmoid(+-0) = 1/2, sigmoid(+inf) = 1,
 //                                                 sigmoid(-inf) = +0
+//
+//   lk_eluf 1.34 ulp, lk_log1pexpf 1.56, lk_swishf 1.61, lk_gelu_tanhf 1.59, lk_geluf 1.89 at most
+//   over every 17th float; e^x - 1 below zero and x above; log(1 + e^x); x / (1 + e^-x); x times
+//   its normal distribution, and the approximation of that by tanh. They are defined by their code
+//   below and ARITHMETIC.md 9, as are the slopes of the last three, of which nothing is promised.
 //
 //   lk_sqrtf correctly rounded, as IEEE has it    sqrt(-0) = -0, sqrt(x < 0) = NaN
 //   lk_cos_sinf 0.987 ulp, over its 2^24 arguments      exact at quarters of a circle
@@ -250,6 +255,182 @@ LK_SCALAR lk_cos_sin lk_cos_sinf(uint32_t a) {
     result.cosine = (q + 1u) & 2u ? -x : x;
     result.sine = q & 2u ? -y : y;
     return result;
+}
+
+// e^x - 1 for x <= 0, x where it is above.
+LK_SCALAR float lk_eluf(float x) {
+    float a = x > 0.0f ? 0.0f : x;
+    a = a < -0x1.4p+4f ? -0x1.4p+4f : a;    // -20
+    lk_exp_parts parts = lk_exp_parts_of(a);
+    float s = lk_float_from_bits((parts.k + 127u) << 23);
+    float o = 0x1p+0f - s;
+    float b = s * parts.e;
+    float m = o - b;
+    float l = ((o - m) - b) + (((0x1p+0f - o) - s) - s * parts.f);
+    return x > 0.0f ? x : -(m + l);
+}
+
+// log(1 + e^x).
+LK_SCALAR float lk_log1pexpf(float x) {
+    float a = lk_float_from_bits(lk_float_to_bits(x) | 0x80000000u);
+    a = a < -0x1.ap+6f ? -0x1.ap+6f : a;    // -104
+    lk_exp_parts parts = lk_exp_parts_of(a);
+    uint32_t u = parts.k + 254u;
+    uint32_t h = u >> 1;
+    float v = lk_float_from_bits(h << 23);
+    float w = lk_float_from_bits((u - h) << 23);
+    float j = 0x1p+0f + parts.e;
+    float l = ((0x1p+0f - j) + parts.e) + parts.f;
+    float t = (j * v) * w;
+    float r = (l * v) * w;
+
+    float d = 0x1p+1f + t;
+    float b = t - (d - 0x1p+1f);
+    float i = 0x1p+0f / d;
+    float q = t * i;
+    float c = (lk_fmaf(-q, d, t) + (r - q * (b + r))) * i;
+    float z = q * q;
+    float p = 0x1.dba26p-4f;
+    p = lk_fmaf(p, z, 0x1.bc8cf8p-4f);
+    p = lk_fmaf(p, z, 0x1.24c926p-3f);
+    p = lk_fmaf(p, z, 0x1.9998d4p-3f);
+    p = lk_fmaf(p, z, 0x1.555556p-2f);
+    p = lk_fmaf(q * z, p, c);
+    float o = x > 0.0f ? x : 0.0f;
+    q = 0x1p+1f * q;
+    float s = o + q;
+    b = s - o;
+    return s + (((o - (s - b)) + (q - b)) + 0x1p+1f * p);
+}
+
+// q * v * w = 1 / (1 + e^-(x + y)), |y| small beside x.
+typedef struct lk_sigmoid_parts {
+    float q, v, w;
+} lk_sigmoid_parts;
+
+LK_SCALAR lk_sigmoid_parts lk_sigmoid_parts_of(float x, float y) {
+    int below = x < 0.0f;
+    float a = below ? x : -x;
+    y = below ? y : -y;
+    y = a < -0x1.ep+6f ? 0.0f : y;
+    a = a < -0x1.ep+6f ? -0x1.ep+6f : a;    // -120
+    lk_exp_parts parts = lk_exp_parts_of(a);
+    uint32_t u = parts.k + 254u;
+    uint32_t h = u >> 1;
+    lk_sigmoid_parts s;
+    s.v = lk_float_from_bits(h << 23);
+    s.w = lk_float_from_bits((u - h) << 23);
+    float j = 0x1p+0f + parts.e;
+    float l = (((0x1p+0f - j) + parts.e) + parts.f) + y * j;
+    float e = (j * s.v) * s.w;
+    float d = 0x1p+0f + e;
+    float g = ((0x1p+0f - d) + e) + (l * s.v) * s.w;
+    j = below ? j : 0x1p+0f;
+    l = below ? l : 0.0f;
+    s.v = below ? s.v : 0x1p+0f;
+    s.w = below ? s.w : 0x1p+0f;
+    float i = 0x1p+0f / d;
+    float q = j * i;
+    float c = lk_fmaf(-q, g, lk_fmaf(-q, d, j) + l);
+    s.q = lk_fmaf(c, i, q);
+    return s;
+}
+
+// x / (1 + e^-x).
+LK_SCALAR float lk_swishf(float x) {
+    x = x < -0x1.ep+6f ? -0x1.ep+6f : x;    // -120
+    lk_sigmoid_parts s = lk_sigmoid_parts_of(x, 0.0f);
+    return ((s.q * x) * s.v) * s.w;
+}
+
+// x / (1 + e^-z), z = 2 * sqrt(2 / pi) * (x + 0.044715 * x^3).
+LK_SCALAR float lk_gelu_tanhf(float x) {
+    x = x < -0x1.6p+3f ? -0x1.6p+3f : x;    // -11
+    float b = x > 0x1.6p+3f ? 0x1.6p+3f : x;
+    float s = b * b;
+    float sl = lk_fmaf(b, b, -s);
+    float h = 0x1.2444f2p-4f * s;
+    float hl = lk_fmaf(0x1.2444f2p-4f, s, -h) + lk_fmaf(0x1.2444f2p-4f, sl, 0x1.49b16ap-29f * s);
+    float c = 0x1.988454p+0f + h;
+    float t = c - 0x1.988454p+0f;
+    float cl = ((0x1.988454p+0f - (c - t)) + (h - t)) + (hl - 0x1.857936p-25f);
+    float z = b * c;
+    float zl = lk_fmaf(b, c, -z) + b * cl;
+    lk_sigmoid_parts p = lk_sigmoid_parts_of(z, zl);
+    return ((p.q * x) * p.v) * p.w;
+}
+
+// x times the normal distribution at x.
+LK_SCALAR float lk_geluf(float x) {
+    float a = lk_float_from_bits(lk_float_to_bits(x) & 0x7fffffffu);
+    a = a > 0x1.dp+3f ? 0x1.dp+3f : a;    // 14.5
+    float o = a - 0x1p+2f;
+    float d = a + 0x1p+2f;
+    float r = d - a;
+    float b = a - o;
+    float i = 0x1p+0f / d;
+    float t = o * i;
+    float e = ((a - (o + b)) + (b - 0x1p+2f)) - t * ((a - (d - r)) + (0x1p+2f - r));
+    t = lk_fmaf(lk_fmaf(-t, d, o) + e, i, t);
+    float p = -0x1.36186p-14f;
+    p = lk_fmaf(p, t, -0x1.13a72p-14f);
+    p = lk_fmaf(p, t, 0x1.6a67ccp-11f);
+    p = lk_fmaf(p, t, -0x1.3b180cp-12f);
+    p = lk_fmaf(p, t, -0x1.47d86p-8f);
+    p = lk_fmaf(p, t, 0x1.25ebecp-6f);
+    p = lk_fmaf(p, t, -0x1.07c388p-5f);
+    p = lk_fmaf(p, t, 0x1.d49536p-6f);
+    p = lk_fmaf(p, t, 0x1.cabd66p-7f);
+    p = lk_fmaf(p, t, -0x1.8c18f2p-4f);
+    p = lk_fmaf(p, t, 0x1.e361eap-2f);
+
+    float s = -0x1p-1f * a;
+    float z = s * a;
+    lk_exp_parts parts = lk_exp_parts_of(z);
+    uint32_t u = parts.k + 254u;
+    uint32_t h = u >> 1;
+    float v = lk_float_from_bits(h << 23);
+    float w = lk_float_from_bits((u - h) << 23);
+    float j = 0x1p+0f + parts.e;
+    float l = (((0x1p+0f - j) + parts.e) + parts.f) + lk_fmaf(s, a, -z) * j;
+    float n = a * p;
+    float m = n * j;
+    float g = lk_fmaf(n, j, -m) + lk_fmaf(n, l, lk_fmaf(a, p, -n) * j);
+    d = a + 0x1p+0f;
+    r = d - a;
+    float dl = (a - (d - r)) + (0x1p+0f - r);
+    i = 0x1p+0f / d;
+    float q = m * i;
+    float c = lk_fmaf(-q, dl, lk_fmaf(-q, d, m) + g);
+    float below = (lk_fmaf(c, i, q) * v) * w;
+    float above = (x - (q * v) * w) - ((c * i) * v) * w;
+    return x < 0.0f ? -below : above;
+}
+
+// The slope of lk_gelu_tanhf.
+LK_SCALAR float lk_gelu_tanh_slopef(float x) {
+    x = x < -0x1.6p+3f ? -0x1.6p+3f : x;    // -11
+    x = x > 0x1.6p+3f ? 0x1.6p+3f : x;      // 11
+    float s = x * x;
+    float p = lk_sigmoidf(x * lk_fmaf(0x1.2444f2p-4f, s, 0x1.988454p+0f));
+    return lk_fmaf((x * p) * (0x1p+0f - p), lk_fmaf(0x1.b6676cp-3f, s, 0x1.988454p+0f), p);
+}
+
+// The slope of lk_geluf.
+LK_SCALAR float lk_gelu_slopef(float x) {
+    x = x < -0x1.dp+3f ? -0x1.dp+3f : x;    // -14.5
+    x = x > 0x1.dp+3f ? 0x1.dp+3f : x;      // 14.5
+    float a = lk_float_from_bits(lk_float_to_bits(x) & 0x7fffffffu);
+    float p = a < 0x1p-60f ? 0x1p-1f : lk_geluf(x) / (a < 0x1p-60f ? 0x1p+0f : x);
+    return lk_fmaf(0x1.988454p-2f * x, lk_expf((-0x1p-1f * x) * x), p);
+}
+
+// The slope of lk_swishf.
+LK_SCALAR float lk_swish_slopef(float x) {
+    float s = lk_sigmoidf(x);
+    float b = x < -0x1.ap+6f ? -0x1.ap+6f : x;    // -104
+    b = b > 0x1.ap+6f ? 0x1.ap+6f : b;            // 104
+    return s * lk_fmaf(b, 0x1p+0f - s, 0x1p+0f);
 }
 
 // The square root by integers, for processors without a float unit. The root of a mantissa of 49 or

@@ -67,6 +67,18 @@
     X(AVERAGE_POOL2D_BACKWARD, average_pool2d_backward) \
     X(DROPOUT, dropout)                         \
     X(DROPOUT_BACKWARD, dropout_backward) \
+    X(RELU6, relu6) \
+    X(RELU6_BACKWARD, relu6_backward) \
+    X(ELU, elu) \
+    X(ELU_BACKWARD, elu_backward) \
+    X(SOFTPLUS, softplus) \
+    X(SOFTPLUS_BACKWARD, softplus_backward) \
+    X(SWISH, swish) \
+    X(SWISH_BACKWARD, swish_backward) \
+    X(GELU, gelu) \
+    X(GELU_BACKWARD, gelu_backward) \
+    X(GELU_TANH, gelu_tanh) \
+    X(GELU_TANH_BACKWARD, gelu_tanh_backward) \
     X(CONCATENATE, concatenate)                 \
     X(CONCATENATE_GRADIENT, concatenate_gradient) \
     X(ZERO_PADDING2D, zero_padding2d)           \
@@ -146,7 +158,7 @@ typedef struct lk_op {
         LK_WIDE lk_conv2d conv;
         lk_pool2d pool;
         lk_dense dense;
-        float slope;  // leaky_relu
+        float slope;  // leaky_relu; alpha of elu
         float scale;  // mean
         lk_dropout dropout;
         lk_join join;

@@ -154,12 +154,14 @@ static void show_types(char out[SHOWN_BYTES], const char *path) {
 static void print_wrapped(const char *line) {
     enum { COLUMNS = 100 };
     static const char further[] = "        ";
-    while (strlen(line) > COLUMNS) {
-        const char *cut = line + COLUMNS - strlen(further);
+    size_t indent = 0;
+    while (indent + strlen(line) > COLUMNS) {
+        const char *cut = line + COLUMNS - indent - 2;
         while (cut > line && strncmp(cut, " | ", 3) != 0) cut--;
         if (cut == line) break;
         printf("%.*s |\n%s", (int)(cut - line), line, further);
         line = cut + 3;
+        indent = strlen(further);
     }
     printf("%s", line);
 }

@@ -23,6 +23,7 @@ static const char logits_name[] = "logits", images_name[] = "images";
 typedef struct writer {
     lk_protobuf out;
     const lk_onnx_model *model;
+    char before[NAME_BYTES];  // what the first node of those at hand takes
     const char **names;  // (layers) of the last node of each layer, NULL: it has none yet
 } writer;
 
@@ -90,6 +91,16 @@ static void write_scaling(writer *w) {
 
 // --- layers --------------------------------------------------------------------------------------
 
+static void write_tensor(writer *w, const char *name, uint32_t rank, const uint64_t *dims,
+                         const void *values, size_t bytes) {
+    const size_t begun = lk_protobuf_begin(&w->out, 5);
+    for (uint32_t i = 0; i < rank; i++) lk_protobuf_uint(&w->out, 1, dims[i]);
+    lk_protobuf_uint(&w->out, 2, ELEMENT_FLOAT);
+    lk_protobuf_string(&w->out, 8, name);
+    lk_protobuf_bytes(&w->out, 9, values, bytes);
+    lk_protobuf_end(&w->out, begun);
+}
+
 // A tensor of integers, as Reshape and Pad take them.
 static void write_integers(writer *w, const char *name, uint32_t count, const int64_t *values) {
     const size_t begun = lk_protobuf_begin(&w->out, 5);
@@ -115,16 +126,6 @@ static void name_value(const writer *w, char out[NAME_BYTES], uint32_t from) {
     } else {
         name_node(out, &layers[from - 1], w->names[from - 1]);
     }
-}
-
-static void write_tensor(writer *w, const char *name, uint32_t rank, const uint64_t *dims,
-                         const void *values, size_t bytes) {
-    const size_t begun = lk_protobuf_begin(&w->out, 5);
-    for (uint32_t i = 0; i < rank; i++) lk_protobuf_uint(&w->out, 1, dims[i]);
-    lk_protobuf_uint(&w->out, 2, ELEMENT_FLOAT);
-    lk_protobuf_string(&w->out, 8, name);
-    lk_protobuf_bytes(&w->out, 9, values, bytes);
-    lk_protobuf_end(&w->out, begun);
 }
 
 // A tensor of one value again and again.
@@ -161,8 +162,8 @@ static void write_node(writer *w, const lk_export *e, const lk_export_node *node
     const lk_layer *l = &m->layers[number];
     const bool first = w->names[number] == NULL;
     char names[LK_LAYER_INPUTS_MAX][NAME_BYTES], output[NAME_BYTES];
-    const char *inputs[LK_LAYER_INPUTS_MAX + LK_OP_PARAMS + LK_OP_STATES + 1];
-    char constant[NAME_BYTES], rows[LK_OP_PARAMS][NAME_BYTES];
+    const char *inputs[LK_LAYER_INPUTS_MAX + LK_OP_PARAMS + LK_OP_STATES + 4];
+    char constant[NAME_BYTES], reals[2][NAME_BYTES], rows[LK_OP_PARAMS][NAME_BYTES];
     const uint32_t taken = first ? LK_MIN(l->type->inputs, LK_LAYER_INPUTS_MAX) : 1;
     uint32_t count = 0;
     if (!first) name_node(names[count], l, w->names[number]);
@@ -180,6 +181,12 @@ static void write_node(writer *w, const lk_export *e, const lk_export_node *node
         inputs[count++] = constant;
         write_integers(w, constant, node->constant_count, node->constant);
     }
+    if (node->again) inputs[count++] = w->before;
+    for (uint32_t i = 0; i < node->real_count; i++) {
+        lk_format(reals[i], sizeof reals[i], "%s/constant_%u", output, i);
+        inputs[count++] = reals[i];
+        write_tensor(w, reals[i], 0, NULL, &node->reals[i], sizeof node->reals[i]);
+    }
     size_t begun;
     begin_node(w, inputs, count, output, node->type, &begun);
     for (uint32_t i = 0; i < node->attribute_count; i++) write_attribute(w, &node->attributes[i]);
@@ -189,7 +196,14 @@ static void write_node(writer *w, const lk_export *e, const lk_export_node *node
 
 static lk_status write_layer(void *context, const lk_export *said, uint32_t layer,
                              lk_error *error) {
+    writer *w = context;
+    const lk_layer *l = &w->model->program->spec->model.layers[layer];
     (void)error;
+    if (w->names[layer]) {
+        name_node(w->before, l, w->names[layer]);
+    } else {
+        name_value(w, w->before, l->input_count ? l->inputs[0] : layer);
+    }
     for (uint32_t i = 0; i < said->node_count; i++) {
         write_node(context, said, &said->nodes[i], layer);
     }

@@ -648,6 +648,23 @@ static lk_status check_objectives(const lk_run *run, lk_error *error) {
     return LK_OK;
 }
 
+// On a device there is no reference to fall back on.
+static lk_status check_kernels(const lk_run *run, lk_error *error) {
+    const lk_run_spec *spec = &run->config.spec;
+    for (uint32_t i = 0; run->cuda && i < lk_objective_count(&spec->model); i++) {
+        const lk_op *op =
+            lk_program_without_kernel(&run->programs[i], run->cuda->kernels(spec));
+        if (!op) continue;
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "%s: --kernels cuda: there is no kernel of %s, which %s%s needs; use "
+                       "--kernels auto",
+                       run->config.document.source, op->type->name,
+                       op->layer == LK_NONE ? "" : "layer ",
+                       op->layer == LK_NONE ? "the loss" : spec->model.layers[op->layer].name);
+    }
+    return LK_OK;
+}
+
 lk_status lk_run_plan(lk_run *run, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
     LK_CHECK(check_factors(run, error));
@@ -659,6 +676,7 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
     LK_CHECK(check_objectives(run, error));
     LK_CHECK(lk_programs_build(spec, &run->layout, &run->plan_options, run->planning, run->programs,
                                error));
+    LK_CHECK(check_kernels(run, error));
     if (run->cuda) {  // once more, now that the scratch its ops need can be asked for
         run->layout.device_scratch_floats = run->cuda->scratch_floats(&run->program);
         LK_CHECK(lk_programs_build(spec, &run->layout, &run->plan_options, run->planning,

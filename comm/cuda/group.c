@@ -466,6 +466,7 @@ lk_status lk_cuda_group_evaluate(lk_cuda_group *g, const lk_source *source, uint
 }
 
 const lk_cuda_calls lk_cuda = {.scratch_floats = lk_cuda_scratch_floats,
+                               .kernels = lk_cuda_step_kernels,
                                .plan = plan,
                                .take_host = take_host,
                                .visible = lk_cuda_count,

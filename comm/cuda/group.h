@@ -78,6 +78,10 @@ typedef struct lk_cuda_calls {
     // lk_layout.device_scratch_floats of a program: the most that any of its ops needs.
     uint64_t (*scratch_floats)(const lk_program *program);
 
+    // The table whose kernels compute a run. A reference is no kernel of a device: a program with
+    // an op that the table lacks is refused.
+    const lk_kernels *(*kernels)(const lk_run_spec *spec);
+
     // Takes the regions of the devices' arenas and of the host's part, or measures them. `program`
     // is planned for a device, with at least as many replicas as GPUs. gpu[i].arena.used is what
     // GPU i must have.

@@ -22,6 +22,10 @@ enum { DEVICE_ALIGN_BYTES = 256 };
 
 static bool is_fast(const lk_run_spec *spec) { return spec->fast_precision != LK_STRICT; }
 
+const lk_kernels *lk_cuda_step_kernels(const lk_run_spec *spec) {
+    return is_fast(spec) ? &lk_kernels_cuda_fast : &lk_kernels_cuda;
+}
+
 static lk_fast_rules rules_of(const lk_run_spec *spec) {
     return (lk_fast_rules){.precision = spec->fast_precision,
                            .grain = spec->grain,

@@ -158,6 +158,9 @@ typedef struct lk_cuda_step {
 // lk_layout.device_scratch_floats of a program: the most that any of its ops needs.
 uint64_t lk_cuda_scratch_floats(const lk_program *program);
 
+// lk_cuda_calls.kernels: the table of the run's arithmetic.
+const lk_kernels *lk_cuda_step_kernels(const lk_run_spec *spec);
+
 // Takes the regions of the device's arena and of the host's part, or measures them. `program` is
 // planned for a device. c->arena.used is what the GPU must have.
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *program, const lk_cuda_needs *needs);

@@ -157,7 +157,7 @@ static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) 
     walk w = {
         .s = {.stream = c->compute.stream, .rehearses = c->rehearses, .error = c->compute.code},
         .frame = {.program = p,
-                  .kernels = fast ? &lk_kernels_cuda_fast : &lk_kernels_cuda,
+                  .kernels = lk_cuda_step_kernels(p->spec),
                   .device = c->at.device,
                   .replica = c->at.replicas + replica * c->at.replica_bytes},
         .program = p,

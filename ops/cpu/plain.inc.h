@@ -91,6 +91,77 @@ static uint32_t plain_sigmoid_backward(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
+static uint32_t plain_relu6(lk_lane *l, const lk_op *op) {
+    const float *x = l->at[LK_X];
+    float *y = l->at[LK_Y];
+    EACH_VECTOR(l->examples * op->floats) {
+        vf v = v_load_first(x + i, (uint32_t)rest);
+        v = v_select(v_gt(v, v_set1(6.0f)), v_set1(6.0f), v_keep(v_gt(v, v_zero()), v));
+        v_store_first(y + i, (uint32_t)rest, v);
+    }
+    return 0;
+}
+
+static uint32_t plain_relu6_backward(lk_lane *l, const lk_op *op) {
+    const float *y = l->at[LK_Y], *dy = l->at[LK_DY];
+    float *dx = l->at[LK_DX];
+    EACH_VECTOR(l->examples * op->floats) {
+        vf v = v_load_first(y + i, (uint32_t)rest);
+        vf open = v_keep(v_gt(v, v_zero()), v_load_first(dy + i, (uint32_t)rest));
+        v_store_first(dx + i, (uint32_t)rest, v_keep(v_gt(v_set1(6.0f), v), open));
+    }
+    return 0;
+}
+
+static uint32_t plain_elu(lk_lane *l, const lk_op *op) {
+    const float *restrict x = l->at[LK_X];
+    float *restrict y = l->at[LK_Y];
+    const float alpha = op->slope;
+    for (uint64_t i = 0; i < l->examples * op->floats; i++) {
+        const float below = alpha * lk_eluf(x[i]);
+        y[i] = x[i] > 0.0f ? x[i] : below;
+    }
+    return 0;
+}
+
+static uint32_t plain_elu_backward(lk_lane *l, const lk_op *op) {
+    const vf alpha = v_set1(op->slope);
+    const float *y = l->at[LK_Y], *from = l->at[LK_DY];
+    float *to = l->at[LK_DX];
+    EACH_VECTOR(l->examples * op->floats) {
+        vf v = v_load_first(y + i, (uint32_t)rest), dy = v_load_first(from + i, (uint32_t)rest);
+        vf below = v_mul(dy, v_add(v, alpha));
+        v_store_first(to + i, (uint32_t)rest, v_select(v_gt(v, v_zero()), dy, below));
+    }
+    return 0;
+}
+
+// dx may be dy: by blocks, so that compilers vectorise them.
+#define PLAIN_SMOOTH(name, function, slope)                                                 \
+    static uint32_t plain_##name(lk_lane *l, const lk_op *op) {                             \
+        const float *restrict x = l->at[LK_X];                                              \
+        float *restrict y = l->at[LK_Y];                                                    \
+        for (uint64_t i = 0; i < l->examples * op->floats; i++) y[i] = function(x[i]);      \
+        return 0;                                                                           \
+    }                                                                                       \
+    static uint32_t plain_##name##_backward(lk_lane *l, const lk_op *op) {                  \
+        const float *x = l->at[LK_X], *dy = l->at[LK_DY];                                   \
+        const uint64_t count = l->examples * op->floats;                                    \
+        float *dx = l->at[LK_DX];                                                           \
+        float dot[64];                                                                      \
+        for (uint64_t at = 0; at < count; at += 64) {                                       \
+            const uint64_t some = LK_MIN(count - at, (uint64_t)64);                         \
+            for (uint64_t i = 0; i < some; i++) dot[i] = dy[at + i] * slope(x[at + i]);     \
+            memcpy(dx + at, dot, some * sizeof *dx);                                        \
+        }                                                                                   \
+        return all_finite_flag(count, dx);                                                  \
+    }
+PLAIN_SMOOTH(softplus, lk_log1pexpf, lk_sigmoidf)
+PLAIN_SMOOTH(swish, lk_swishf, lk_swish_slopef)
+PLAIN_SMOOTH(gelu, lk_geluf, lk_gelu_slopef)
+PLAIN_SMOOTH(gelu_tanh, lk_gelu_tanhf, lk_gelu_tanh_slopef)
+#undef PLAIN_SMOOTH
+
 // --- random words --------------------------------------------------------------------------------
 
 // Blocks of words that are made at once.

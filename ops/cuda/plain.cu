@@ -116,6 +116,69 @@ uint32_t lk_cuda_plain_leaky_relu_backward(lk_lane *l, const lk_op *op) {
     return launch_backward(l, op, leaky_relu_of{op->slope});
 }
 
+struct relu6_of {
+    __device__ float forward(float x) const { return x > 6.0f ? 6.0f : x > 0.0f ? x : 0.0f; }
+    __device__ float backward(float y, float dy) const {
+        return y > 0.0f && y < 6.0f ? dy : 0.0f;
+    }
+};
+struct elu_of {
+    float alpha;
+    __device__ float forward(float x) const { return x > 0.0f ? x : alpha * lk_eluf(x); }
+    __device__ float backward(float y, float dy) const {
+        return y > 0.0f ? dy : dy * (y + alpha);
+    }
+};
+
+uint32_t lk_cuda_plain_relu6(lk_lane *l, const lk_op *op) {
+    return launch_forward(l, op, relu6_of());
+}
+uint32_t lk_cuda_plain_relu6_backward(lk_lane *l, const lk_op *op) {
+    return launch_backward(l, op, relu6_of());
+}
+uint32_t lk_cuda_plain_elu(lk_lane *l, const lk_op *op) {
+    return launch_forward(l, op, elu_of{op->slope});
+}
+uint32_t lk_cuda_plain_elu_backward(lk_lane *l, const lk_op *op) {
+    return launch_backward(l, op, elu_of{op->slope});
+}
+
+// dx = dy * F::slope(x), where dx may be dy.
+template <typename F>
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    smooth_backward(lk_cuda_state *state, uint32_t op, F f, uint64_t count, const float *x,
+                    const float *dy, float *dx) {
+    bool bad = false;
+    LK_CUDA_EACH(i, count) {
+        const float d = dy[i] * f.slope(x[i]);
+        dx[i] = d;
+        bad |= lk_cuda_not_finite(d);
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+#define CUDA_SMOOTH(name, function, slope_of)                                                   \
+    struct name##_of {                                                                          \
+        __device__ float forward(float x) const { return function(x); }                         \
+        __device__ float slope(float x) const { return slope_of(x); }                           \
+    };                                                                                          \
+    uint32_t lk_cuda_plain_##name(lk_lane *l, const lk_op *op) {                                \
+        return launch_forward(l, op, name##_of());                                              \
+    }                                                                                           \
+    uint32_t lk_cuda_plain_##name##_backward(lk_lane *l, const lk_op *op) {                     \
+        lk_cuda_stream *s = stream_of(l);                                                       \
+        const uint64_t count = l->examples * op->floats;                                        \
+        lk_cuda_launch(s, smooth_backward<name##_of>, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, \
+                       s->state, s->op, name##_of(), count, floats_of(l, LK_X),                 \
+                       floats_of(l, LK_DY), floats_of(l, LK_DX));                               \
+        return 0;                                                                               \
+    }
+CUDA_SMOOTH(softplus, lk_log1pexpf, lk_sigmoidf)
+CUDA_SMOOTH(swish, lk_swishf, lk_swish_slopef)
+CUDA_SMOOTH(gelu, lk_geluf, lk_gelu_slopef)
+CUDA_SMOOTH(gelu_tanh, lk_gelu_tanhf, lk_gelu_tanh_slopef)
+#undef CUDA_SMOOTH
+
 // --- dropout -------------------------------------------------------------------------------------
 
 // A thread has the four values of a block of words. dx may be dy.
@@ -525,6 +588,12 @@ uint32_t lk_cuda_plain_gan_generator(lk_lane *l, const lk_op *op) { return launc
 uint32_t lk_cuda_plain_gan_discriminator(lk_lane *l, const lk_op *op) { return launch_gan(l, op); }
 
 int lk_cuda_prepare_plain(void) {
+    const int error = lk_cuda_prepare_kernels(
+        activate<relu6_of>, activate<elu_of>, activate<softplus_of>, activate<swish_of>,
+        activate<gelu_of>, activate<gelu_tanh_of>, activate_backward<relu6_of>,
+        activate_backward<elu_of>, smooth_backward<softplus_of>, smooth_backward<swish_of>,
+        smooth_backward<gelu_of>, smooth_backward<gelu_tanh_of>);
+    if (error) return error;
     return lk_cuda_prepare_kernels(sum_of, copy, drop, draw_noise, join, part, surround, inner,
                                    average, average_backward,
                                    mean_squared_error, negate, mean, gan, activate<tanh_of>,

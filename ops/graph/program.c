@@ -13,6 +13,13 @@ const char *lk_phase_name(lk_phase phase) {
     return names[phase];
 }
 
+const lk_op *lk_program_without_kernel(const lk_program *p, const lk_kernels *kernels) {
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        if (lk_kernel_is_reference(kernels, p->ops[i].type)) return &p->ops[i];
+    }
+    return NULL;
+}
+
 // --- table sizes -------------------------------------------------------------------------------
 
 // Every input that is named may be used elsewhere too: one more share of a gradient.

@@ -127,6 +127,10 @@ lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
                            lk_error *error);
 
 // The loss of its objective, what a configuration says of it, and what a step reports.
+// The first op for which the table has no kernel of its own, so that its reference would run; NULL:
+// it has all.
+const lk_op *lk_program_without_kernel(const lk_program *program, const lk_kernels *kernels);
+
 static inline const lk_loss_type *lk_program_loss(const lk_program *program) {
     const lk_model *m = &program->spec->model;
     const lk_graph *g = lk_graph_of(m);

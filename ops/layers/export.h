@@ -10,7 +10,7 @@
 #include "ops/layers/layer.h"
 #include "ops/op.h"
 
-enum { LK_EXPORT_NODES_MAX = 3, LK_EXPORT_ATTRIBUTES_MAX = 6, LK_EXPORT_INTS_MAX = 8 };
+enum { LK_EXPORT_NODES_MAX = 6, LK_EXPORT_ATTRIBUTES_MAX = 6, LK_EXPORT_INTS_MAX = 8 };
 
 // The output of a layer.
 typedef struct lk_export_value {
@@ -40,6 +40,9 @@ typedef struct lk_export_node {
     int64_t constant[LK_EXPORT_INTS_MAX];
     bool statistics;   // takes gamma, beta and the states of the op, ones and zeros for what it
                        // has not
+    uint32_t real_count;  // of numbers that it takes, each an input of its own, 0: none
+    float reals[2];
+    bool again;  // it takes what the first node takes, behind its input
     uint32_t attribute_count;
     lk_export_attribute attributes[LK_EXPORT_ATTRIBUTES_MAX];
 } lk_export_node;
@@ -59,8 +62,8 @@ static inline lk_export_node *lk_export_node_add(lk_export *e, const char *type)
     lk_export_node *node = &e->nodes[e->node_count++];
     node->type = type;
     node->name = NULL;
-    node->parameters = node->statistics = false;
-    node->attribute_count = node->constant_count = 0;
+    node->parameters = node->statistics = node->again = false;
+    node->attribute_count = node->constant_count = node->real_count = 0;
     return node;
 }
 
@@ -91,6 +94,20 @@ static inline void lk_export_ints(lk_export_node *node, const char *name, uint32
     lk_assert(count <= LK_EXPORT_INTS_MAX);
     a->count = count;
     for (uint32_t i = 0; i < count; i++) a->ints[i] = values[i];
+}
+
+// A node whose type another of the layer has, too.
+static inline lk_export_node *lk_export_node_named(lk_export *e, const char *type,
+                                                   const char *name) {
+    lk_export_node *node = lk_export_node_add(e, type);
+    node->name = name;
+    return node;
+}
+
+static inline void lk_export_reals(lk_export_node *node, uint32_t count, const float *values) {
+    lk_assert(count <= 2);
+    node->real_count = count;
+    for (uint32_t i = 0; i < count; i++) node->reals[i] = values[i];
 }
 
 static inline void lk_export_constant(lk_export_node *node, uint32_t count, const int64_t *values) {

@@ -30,7 +30,8 @@ WAYS = [
 RESULTS = ("digest ", "state_hash ", "test_")
 
 
-ACTIVATIONS = ["relu", "leaky_relu", "tanh", "sigmoid"]
+ACTIVATIONS = ["relu", "leaky_relu", "tanh", "sigmoid", "relu6", "elu", "softplus", "swish",
+               "gelu"]
 
 
 def activation(r):

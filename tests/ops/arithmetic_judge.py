@@ -212,6 +212,133 @@ def sigmoid(x):
     return mul(mul(fma(c, i, q), v), w)
 
 
+def factors(k):
+    u = (k + 254) & 0xFFFFFFFF
+    return from_bits((u >> 1) << 23), from_bits((u - (u >> 1)) << 23)
+
+
+def expm1(x):
+    e, f, k = exp_parts(max(x, -20.0))
+    s = from_bits((k + 127) << 23)
+    o = sub(1.0, s)
+    b = mul(s, e)
+    m = sub(o, b)
+    return -add(m, add(sub(sub(o, m), b), sub(sub(sub(1.0, o), s), mul(s, f))))
+
+
+def softplus(x):
+    e, f, k = exp_parts(max(-abs(x), -104.0))
+    v, w = factors(k)
+    j = add(1.0, e)
+    rest = add(add(sub(1.0, j), e), f)
+    t, r = mul(mul(j, v), w), mul(mul(rest, v), w)
+    d = add(2.0, t)
+    b, i = sub(t, sub(d, 2.0)), div(1.0, d)
+    q = mul(t, i)
+    c = mul(add(fma(-q, d, t), sub(r, mul(q, add(b, r)))), i)
+    z, p = mul(q, q), constant("0x1.dba26p-4")
+    for text in ("0x1.bc8cf8p-4", "0x1.24c926p-3", "0x1.9998d4p-3", "0x1.555556p-2"):
+        p = fma(p, z, constant(text))
+    p = fma(mul(q, z), p, c)
+    o, q = x if x > 0 else 0.0, mul(2.0, q)
+    s = add(o, q)
+    b = sub(s, o)
+    return add(s, add(add(sub(o, sub(s, b)), sub(q, b)), mul(2.0, p)))
+
+
+def share(x, y):
+    a, y = (x, y) if x < 0 else (-x, -y)
+    if a < -120.0:
+        a, y = -120.0, 0.0
+    e, f, k = exp_parts(a)
+    v, w = factors(k)
+    j = add(1.0, e)
+    rest = add(add(add(sub(1.0, j), e), f), mul(y, j))
+    power = mul(mul(j, v), w)
+    d = add(1.0, power)
+    g = add(add(sub(1.0, d), power), mul(mul(rest, v), w))
+    if not x < 0:
+        j, rest, v, w = 1.0, 0.0, 1.0, 1.0
+    i = div(1.0, d)
+    q = mul(j, i)
+    c = fma(-q, g, add(fma(-q, d, j), rest))
+    return fma(c, i, q), v, w
+
+
+def swish(x):
+    x = max(x, -120.0)
+    q, v, w = share(x, 0.0)
+    return mul(mul(mul(q, x), v), w)
+
+
+def swish_slope(x):
+    s = sigmoid(x)
+    return mul(s, fma(min(max(x, -104.0), 104.0), sub(1.0, s), 1.0))
+
+
+LINE, CUBE = "0x1.988454p+0", "0x1.2444f2p-4"
+
+
+def gelu_tanh(x):
+    x = max(x, -11.0)
+    b, line, cube = min(x, 11.0), constant(LINE), constant(CUBE)
+    s = mul(b, b)
+    t, h = fma(b, b, -s), mul(cube, s)
+    u = add(fma(cube, s, -h), fma(cube, t, mul(constant("0x1.49b16ap-29"), s)))
+    c = add(line, h)
+    t = sub(c, line)
+    u = add(add(sub(line, sub(c, t)), sub(h, t)), sub(u, constant("0x1.857936p-25")))
+    z = mul(b, c)
+    q, v, w = share(z, add(fma(b, c, -z), mul(b, u)))
+    return mul(mul(mul(q, x), v), w)
+
+
+def gelu_tanh_slope(x):
+    x = min(max(x, -11.0), 11.0)
+    s, line = mul(x, x), constant(LINE)
+    p = sigmoid(mul(x, fma(constant(CUBE), s, line)))
+    return fma(mul(mul(x, p), sub(1.0, p)), fma(constant("0x1.b6676cp-3"), s, line), p)
+
+
+GELU = ["-0x1.13a72p-14", "0x1.6a67ccp-11", "-0x1.3b180cp-12", "-0x1.47d86p-8", "0x1.25ebecp-6",
+        "-0x1.07c388p-5", "0x1.d49536p-6", "0x1.cabd66p-7", "-0x1.8c18f2p-4", "0x1.e361eap-2"]
+
+
+def gelu(x):
+    a = min(abs(x), 14.5)
+    o, d = sub(a, 4.0), add(a, 4.0)
+    r, b, i = sub(d, a), sub(a, o), div(1.0, d)
+    t = mul(o, i)
+    e = sub(add(sub(a, add(o, b)), sub(b, 4.0)), mul(t, add(sub(a, sub(d, r)), sub(4.0, r))))
+    t = fma(add(fma(-t, d, o), e), i, t)
+    p = constant("-0x1.36186p-14")
+    for c in GELU:
+        p = fma(p, t, constant(c))
+    s = mul(-0.5, a)
+    z = mul(s, a)
+    e, f, k = exp_parts(z)
+    v, w = factors(k)
+    j = add(1.0, e)
+    rest = add(add(add(sub(1.0, j), e), f), mul(fma(s, a, -z), j))
+    n = mul(a, p)
+    m = mul(n, j)
+    g = add(fma(n, j, -m), fma(n, rest, mul(fma(a, p, -n), j)))
+    d = add(a, 1.0)
+    r = sub(d, a)
+    b, i = add(sub(a, sub(d, r)), sub(1.0, r)), div(1.0, d)
+    q = mul(m, i)
+    c = fma(-q, b, add(fma(-q, d, m), g))
+    if x < 0:
+        return -mul(mul(fma(c, i, q), v), w)
+    return sub(sub(x, mul(mul(q, v), w)), mul(mul(mul(c, i), v), w))
+
+
+def gelu_slope(x):
+    x = min(max(x, -14.5), 14.5)
+    p = 0.5 if abs(x) < 2.0 ** -60 else div(gelu(x), x)
+    return fma(mul(constant("0x1.988454p-2"), x), exp(mul(mul(-0.5, x), x)), p)
+
+
 def high(a, b):
     return (a * b) >> 64
 
@@ -783,7 +910,58 @@ class BatchNormalization:
                                 mul(sub(1.0, self.momentum), mean))
 
 
-ACTIVATIONS = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "leaky_relu": LeakyRelu}
+class Relu6(Relu):
+    def forward(self, x, kernel, bias):
+        self.y = [min(relu(v), 6.0) for v in x]
+        return self.y
+
+    def backward(self, dy, kernel):
+        return [g if 0.0 < y < 6.0 else 0.0 for g, y in zip(dy, self.y)]
+
+
+class Elu(Relu):
+    def __init__(self, layer, shape):
+        super().__init__(layer, shape)
+        self.alpha = rounded(Fraction(str(layer.get("alpha", 1) if layer else 1)))
+
+    def forward(self, x, kernel, bias):
+        self.y = [v if v > 0.0 else mul(self.alpha, expm1(v)) for v in x]
+        return self.y
+
+    def backward(self, dy, kernel):
+        return [g if y > 0.0 else mul(g, add(y, self.alpha)) for g, y in zip(dy, self.y)]
+
+
+class Smooth(Relu):
+    """A function of x, and its slope."""
+
+    def __init__(self, layer, shape):
+        super().__init__(layer, shape)
+        if layer and layer.get("approximate"):
+            self.of = gelu_tanh, gelu_tanh_slope
+
+    def forward(self, x, kernel, bias):
+        self.x = x
+        return [self.of[0](v) for v in x]
+
+    def backward(self, dy, kernel):
+        return [mul(g, self.of[1](v)) for g, v in zip(dy, self.x)]
+
+
+class Softplus(Smooth):
+    of = softplus, sigmoid
+
+
+class Swish(Smooth):
+    of = swish, swish_slope
+
+
+class Gelu(Smooth):
+    of = gelu, gelu_slope
+
+
+ACTIVATIONS = {"relu6": Relu6, "elu": Elu, "softplus": Softplus, "swish": Swish, "gelu": Gelu,
+               "relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "leaky_relu": LeakyRelu}
 LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add, "dropout": Dropout,
           "batch_normalization": BatchNormalization,
           "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D,
@@ -1328,6 +1506,10 @@ def layer_entries(number, layer, inputs):
     slope = rounded(Fraction(str(layer.get("negative_slope", 0.3))))
     if slope != rounded(Fraction("0.3")):
         out["negative_slope"] = struct.pack("<f", slope)
+    if rounded(Fraction(str(layer.get("alpha", 1)))) != 1.0:
+        out["alpha"] = struct.pack("<f", rounded(Fraction(str(layer["alpha"]))))
+    if layer.get("approximate"):
+        out["approximate"] = u32(1)
     if kind == "zero_padding2d":
         sides = [n for two in map(pair, pair(layer.get("padding", 1))) for n in two]
         if sides != [1, 1, 1, 1]:
@@ -1545,6 +1727,16 @@ NETS = [
          {"type": "max_pool2d", "pool_size": [12, 8]},
          {"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.1}, 2, 2, 3, 2),
+    # The smooth activations and relu6, as layers and as activations.
+    net("smooth", (4, 4, 1),
+        [{"type": "conv2d", "filters": 3, "kernel_size": 2, "activation": "gelu"},
+         {"type": "gelu", "approximate": True}, {"type": "swish"},
+         {"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "swish"},
+         {"type": "elu", "alpha": 0.3}, {"type": "softplus"}, {"type": "relu6"},
+         {"type": "flatten"}, {"type": "dense", "units": 4, "activation": "elu"},
+         {"type": "gelu"},
+         {"type": "dense", "units": 3, "activation": "softplus"}, {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.5}, 4, 2, 6, 2),
     # tanh, sigmoid and leaky_relu, as layers and as activations.
     net("curves", (4, 4, 1),
         [{"type": "conv2d", "filters": 3, "kernel_size": 2, "activation": "tanh"},

@@ -431,6 +431,8 @@ static void check_activations(uint64_t count) {
         const lk_op_type *forward, *backward;
     } all[] = {{&lk_op_tanh, &lk_op_tanh_backward},
                {&lk_op_sigmoid, &lk_op_sigmoid_backward},
+               {&lk_op_relu6, &lk_op_relu6_backward},
+               {&lk_op_elu, &lk_op_elu_backward},
                {&lk_op_leaky_relu, &lk_op_leaky_relu_backward}};
     float *x = operand(count), *dy = operand(count);
     output y = output_of(count * sizeof(float)), dx = output_of(count * sizeof(float));
@@ -453,10 +455,49 @@ static void check_activations(uint64_t count) {
     free(x), free(dy);
 }
 
+// Those whose gradient looks at x; what a slope above 1 overflows.
+static void check_smooth(uint64_t count) {
+    static const struct {
+        const lk_op_type *forward, *backward;
+    } all[] = {{&lk_op_softplus, &lk_op_softplus_backward},
+               {&lk_op_swish, &lk_op_swish_backward},
+               {&lk_op_gelu, &lk_op_gelu_backward},
+               {&lk_op_gelu_tanh, &lk_op_gelu_tanh_backward}};
+    float *x = operand(count), *dy = operand(count);
+    output y = output_of(count * sizeof(float)), dx = output_of(count * sizeof(float));
+    for (uint64_t i = 0; i < count; i++) x[i] *= (float)(draw() % 40);
+    snprintf(shape, sizeof shape, "count %llu", (unsigned long long)count);
+    for (size_t a = 0; a < LK_COUNT(all); a++) {
+        (void)element_op(reference, all[a].forward, count, x, NULL, y.want, NULL, NULL);
+        const uint32_t bad =
+            element_op(reference, all[a].backward, count, x, NULL, NULL, dy, dx.want);
+        EACH_VARIANT(k) {
+            (void)element_op(k, all[a].forward, count, x, NULL, y.got, NULL, NULL);
+            same(&y, k->name, all[a].forward->name, shape);
+            assert_int_equal(element_op(k, all[a].backward, count, x, NULL, NULL, dy, dx.got), bad);
+            same(&dx, k->name, all[a].backward->name, shape);
+            memcpy(dx.got, dy, dx.bytes);
+            (void)element_op(k, all[a].backward, count, x, NULL, NULL, dx.got, dx.got);
+            same(&dx, k->name, "in place", shape);
+        }
+    }
+    for (uint64_t i = 0; i < count; i++) x[i] = 2.0f, dy[i] = 0x1.fffffep127f;
+    EACH_VARIANT(k) {
+        for (size_t a = 1; a < LK_COUNT(all); a++) {
+            assert_int_equal(element_op(k, all[a].backward, count, x, NULL, NULL, dy, dx.got),
+                             count > 0);
+        }
+    }
+    output_free(&y), output_free(&dx);
+    free(x), free(dy);
+}
+
 static void test_activations(void **state) {
     (void)state;
     seed = 9;
     for (uint64_t count = 0; count < 70; count++) check_activations(count);
+    for (uint64_t count = 0; count < 140; count += 7) check_smooth(count);
+    check_smooth(1000);
     check_activations(1000);
 }
 

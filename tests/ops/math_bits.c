@@ -19,6 +19,11 @@ static float log_of(float x) { return lk_logf(x); }
 static float sqrt_of(float x) { return lk_sqrtf(x); }
 static float tanh_of(float x) { return lk_tanhf(x); }
 static float sigmoid_of(float x) { return lk_sigmoidf(x); }
+static float elu_of(float x) { return lk_eluf(x); }
+static float softplus_of(float x) { return lk_log1pexpf(x); }
+static float swish_of(float x) { return lk_swishf(x); }
+static float gelu_of(float x) { return lk_geluf(x); }
+static float gelu_tanh_of(float x) { return lk_gelu_tanhf(x); }
 
 static void visit(void *context, const float *x, size_t count) {
     sweep *s = context;
@@ -35,7 +40,12 @@ int main(int argc, char **argv) {
                      {"log", log_of, &math_expected_log},
                      {"sqrt", sqrt_of, &math_expected_sqrt},
                      {"tanh", tanh_of, &math_expected_tanh},
-                     {"sigmoid", sigmoid_of, &math_expected_sigmoid}};
+                     {"sigmoid", sigmoid_of, &math_expected_sigmoid},
+                     {"elu", elu_of, &math_expected_elu},
+                     {"softplus", softplus_of, &math_expected_softplus},
+                     {"swish", swish_of, &math_expected_swish},
+                     {"gelu", gelu_of, &math_expected_gelu},
+                     {"gelu_tanh", gelu_tanh_of, &math_expected_gelu_tanh}};
     uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : 65537;
     if (math_expect(&math_expected_exp, stride) == 0) {
         fprintf(stderr, "usage: %s [STRIDE], one of 65537, 509, 1\n", argv[0]);

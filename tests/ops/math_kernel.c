@@ -31,3 +31,23 @@ void MATH_NAME(tanh, MATH_VARIANT)(const float *restrict x, float *restrict y, s
 void MATH_NAME(sigmoid, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
     for (size_t i = 0; i < count; i++) y[i] = lk_sigmoidf(x[i]);
 }
+
+void MATH_NAME(elu, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
+    for (size_t i = 0; i < count; i++) y[i] = lk_eluf(x[i]);
+}
+
+void MATH_NAME(softplus, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
+    for (size_t i = 0; i < count; i++) y[i] = lk_log1pexpf(x[i]);
+}
+
+void MATH_NAME(swish, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
+    for (size_t i = 0; i < count; i++) y[i] = lk_swishf(x[i]);
+}
+
+void MATH_NAME(gelu, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
+    for (size_t i = 0; i < count; i++) y[i] = lk_geluf(x[i]);
+}
+
+void MATH_NAME(gelu_tanh, MATH_VARIANT)(const float *restrict x, float *restrict y, size_t count) {
+    for (size_t i = 0; i < count; i++) y[i] = lk_gelu_tanhf(x[i]);
+}

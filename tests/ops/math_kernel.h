@@ -9,6 +9,7 @@ typedef void math_kernel(const float *restrict x, float *restrict y, size_t coun
 // Declares the functions of a variant.
 #define MATH_DECLARE(variant)                                               \
     math_kernel math_exp_##variant, math_log_##variant, math_sqrt_##variant, \
-        math_tanh_##variant, math_sigmoid_##variant;
+        math_tanh_##variant, math_sigmoid_##variant, math_elu_##variant, math_softplus_##variant, \
+        math_swish_##variant, math_gelu_##variant, math_gelu_tanh_##variant;
 
 #endif

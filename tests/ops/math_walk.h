@@ -57,7 +57,8 @@ static inline uint64_t math_hash(float x, float y) {
     return z ^ (z >> 31);
 }
 
-// What every compiler, instruction set and target must find: sums at strides 1, 509 and 65,537.
+// What every compiler, instruction set and target must find: sums at strides 1, 509 and 65,537;
+// 0: not taken.
 typedef struct math_expected {
     uint64_t full, strided, coarse;
 } math_expected;
@@ -73,6 +74,12 @@ static const math_expected math_expected_tanh = {0x050678ac685ab3de, 0x8fd4188d7
                                                  0x6eb1b221bb5b49c5};
 static const math_expected math_expected_sigmoid = {0xab35992e54961766, 0xc1a3bcd62ef8ac85,
                                                     0xb2db25efad306761};
+
+static const math_expected math_expected_elu = {0, 0x3506bfc11427e5cd, 0x374170aa7aaef4ac};
+static const math_expected math_expected_softplus = {0, 0x34c7ae6393b38b2c, 0xce8f2669b9115b8f};
+static const math_expected math_expected_swish = {0, 0xa918686eb4b2828f, 0x39d4df050fb054f3};
+static const math_expected math_expected_gelu = {0, 0x7ba6524b6acde379, 0x0b83c2f2dabe3f84};
+static const math_expected math_expected_gelu_tanh = {0, 0xd9b5937e7456ffeb, 0xf23cb48396e8728d};
 
 static inline uint64_t math_expect(const math_expected *e, uint64_t stride) {
     return stride == 1 ? e->full : stride == 509 ? e->strided : stride == 65537 ? e->coarse : 0;

@@ -11,6 +11,7 @@
 
 #include "comm/step/reduce.h"
 #include "comm/step/step.h"
+#include "ops/variant.h"
 #include "tests/ops/layers.h"
 
 static uint64_t draws = 1;
@@ -1053,8 +1054,48 @@ static void layers_say_themselves(void **state) {
     }
 }
 
+// Every table of an instruction set has a kernel of each op that has a reference (portable leaves
+// the plain ones to the compiler); a table without one is found out, by the first op of the program
+// that wants it.
+static void tables_have_all_kernels(void **state) {
+    static const lk_op_type *const types[] = {
+#define TYPE(NUMBER, name) &lk_op_##name,
+        LK_OP_LIST(TYPE)
+#undef TYPE
+    };
+    const lk_layer layers[] = {CONV("a", 2, 3, 1, SAME, true), POOL("p", 3, 1, VALID), FLATTEN,
+                               DENSE("d", 3, false)};
+    const lk_run_spec spec = spec_of(5, 5, 1, 3, LK_COUNT(layers), layers);
+    const lk_kernels *k, *full = NULL;
+    lk_program p;
+    lk_error error = {.status = LK_OK};
+    void *tables;
+    (void)state;
+    for (unsigned n = 0; (void)lk_kernels_missing(n, &k), k; n++) {
+        if (k == &lk_kernels_reference || k == &lk_kernels_portable) continue;
+        full = k;
+        for (uint32_t i = 0; i < LK_COUNT(types); i++) {
+            if (!lk_kernel_is_reference(k, types[i])) continue;
+            fail_msg("%s has no kernel of %s", k->name, types[i]->name);
+        }
+    }
+    if (!full) return;
+    lk_kernels table = *full;
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    assert_null(lk_program_without_kernel(&p, &table));
+    table.kernel[LK_OP_MAX_POOL2D_BACKWARD] = NULL;
+    const lk_op *missing = lk_program_without_kernel(&p, &table);
+    assert_non_null(missing);
+    assert_ptr_equal(missing->type, &lk_op_max_pool2d_backward);
+    table.kernel[LK_OP_MAX_POOL2D] = NULL;
+    assert_ptr_equal(lk_program_without_kernel(&p, &table)->type, &lk_op_max_pool2d);
+    assert_ptr_equal(lk_program_without_kernel(&p, &lk_kernels_reference), &p.ops[1]);
+    free(tables);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tables_have_all_kernels),
         cmocka_unit_test(shapes_are_inferred),
         cmocka_unit_test(fusion_follows_geometry),
         cmocka_unit_test(strides_of_a_fused_pool_are_two),

@@ -157,6 +157,17 @@ static image_shape layer_forward(const lk_layer *l, image_shape s, const double 
         if (f == &lk_layer_leaky_relu) y[i] = fmax(y[i], slope * y[i]);
         if (f == &lk_layer_tanh) y[i] = tanh(y[i]);
         if (f == &lk_layer_sigmoid) y[i] = 1.0 / (1.0 + exp(-y[i]));
+        if (f == &lk_layer_relu6) y[i] = fmin(fmax(y[i], 0.0), 6.0);
+        if (f == &lk_layer_elu && y[i] < 0.0) {
+            y[i] = (l->activation ? 1.0 : (double)l->alpha) * expm1(y[i]);
+        }
+        if (f == &lk_layer_softplus) y[i] = log1p(exp(y[i]));
+        if (f == &lk_layer_swish) y[i] = y[i] / (1.0 + exp(-y[i]));
+        if (f == &lk_layer_gelu && (l->activation || !l->approximate)) {
+            y[i] *= erfc(-y[i] * sqrt(0.5)) / 2;
+        } else if (f == &lk_layer_gelu) {
+            y[i] /= 1.0 + exp(-1.5957691216057308 * (y[i] + 0.044715 * y[i] * y[i] * y[i]));
+        }
     }
     return o;
 }
@@ -801,6 +812,29 @@ static void gradients_of_activations(void **state) {
     check_model(6, 6, 1, layers, LK_COUNT(layers));
 }
 
+// As layers and as activations, of several users, after each other.
+static void gradients_of_smooth_activations(void **state) {
+    (void)state;
+    const lk_layer layers[] = {
+        with_activation((lk_layer)CONV("a", 3, 3, 1, SAME, true, false), &lk_layer_gelu),
+        {.type = &lk_layer_gelu, .name = "tanh_form", .approximate = true},
+        FUNCTION("s", swish),
+        with_activation((lk_layer)CONV("b", 2, 2, 1, SAME, true, false), &lk_layer_swish),
+        {.type = &lk_layer_elu, .name = "e", .alpha = 0.5f},
+        FUNCTION("p", softplus),
+        ADD("sum", 6, 5),
+        FUNCTION("six", relu6),
+        FLATTEN,
+        with_activation((lk_layer)DENSE("c", 5, true, false), &lk_layer_elu),
+        with_activation((lk_layer)DENSE("d", 4, true, false), &lk_layer_softplus),
+        FROM(FUNCTION("own", gelu), 10),
+        with_activation((lk_layer)FROM(DENSE("f", 4, true, false), 11), &lk_layer_relu6),
+        FROM(DENSE("g", 4, true, false), 12),
+        ADD("last", 13, 14),
+        DENSE("h", 3, true, false)};
+    check_model(6, 6, 1, layers, LK_COUNT(layers));
+}
+
 #define AVERAGE(n, size, stride, pad)                                                \
     {                                                                                \
         .type = &lk_layer_average_pool2d, .name = n, .size_h = size, .size_w = size, \
@@ -1108,6 +1142,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_means),
         cmocka_unit_test(golden_losses),
         cmocka_unit_test(gradients_of_activations),
+        cmocka_unit_test(gradients_of_smooth_activations),
         cmocka_unit_test(gradients_of_random_graphs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,7 +53,14 @@ def torch_network(model):
             if kind == "leaky_relu":
                 own = layer["type"] == "leaky_relu"
                 return functional.leaky_relu(x, layer.get("negative_slope", 0.3) if own else 0.2)
-            return {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}[kind](x)
+            if kind == "gelu":
+                form = "tanh" if layer.get("approximate") else "none"
+                return functional.gelu(x, approximate=form)
+            if kind == "elu":
+                return functional.elu(x, layer.get("alpha", 1.0))
+            return {"relu6": functional.relu6, "softplus": functional.softplus,
+                    "swish": functional.silu, "relu": torch.relu,
+                    "tanh": torch.tanh, "sigmoid": torch.sigmoid}[kind](x)
 
         def make(self, layer, x):
             bias = layer.get("use_bias", True)

@@ -99,11 +99,23 @@ MODELS = {
         {"type": "conv2d", "name": "last", "filters": 4, "kernel_size": 2},
         {"type": "flatten", "name": "flatten"},
         {"type": "dense", "name": "head", "units": 10}]),
+    "smooth": ([5, 4, 3], [
+        {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": 2, "activation": "gelu"},
+        {"type": "gelu", "name": "tanh_form", "approximate": True},
+        {"type": "swish", "name": "swish"}, {"type": "elu", "name": "elu", "alpha": 0.5},
+        {"type": "softplus", "name": "softplus"},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "dense", "name": "wide", "units": 6, "activation": "swish"},
+        {"type": "relu6", "name": "relu6"},
+        {"type": "dense", "name": "more", "units": 7, "activation": "elu"},
+        {"type": "gelu", "name": "gelu"},
+        {"type": "dense", "name": "logits", "units": 10}]),
 }
 # Of every dense layer behind a flatten, by hand: height, width and channels there.
 FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
              "graph": {"wide": (3, 2, 4)}, "normed": {"flat": (4, 3, 4), "wide": (4, 3, 4)},
-             "places": {"wide": (2, 8, 3), "small": (2, 8, 3), "head": (2, 1, 4)}}
+             "places": {"wide": (2, 8, 3), "small": (2, 8, 3), "head": (2, 1, 4)},
+             "smooth": {"wide": (4, 3, 4)}}
 
 
 # What PyTorch calls our rows.
@@ -255,7 +267,17 @@ def inside(cell):
     return [x for x in cell if x is not None]
 
 
+def gelu(layer):
+    if layer.get("approximate"):
+        return lambda x: x / (1 + math.exp(-math.sqrt(8 / math.pi) * (x + 0.044715 * x ** 3)))
+    return lambda x: x * math.erfc(-x / math.sqrt(2)) / 2
+
+
 ACTIVATIONS = {
+    "relu6": lambda layer: lambda x: min(max(x, 0.0), 6.0), "gelu": gelu,
+    "elu": lambda layer: lambda x: x if x > 0 else layer.get("alpha", 1) * math.expm1(x),
+    "softplus": lambda layer: lambda x: math.log1p(math.exp(x)),
+    "swish": lambda layer: lambda x: x / (1 + math.exp(-x)),
     "relu": lambda layer: lambda x: max(x, 0.0), "tanh": lambda layer: math.tanh,
     "sigmoid": lambda layer: lambda x: 1 / (1 + math.exp(-x)),
     "leaky_relu": lambda layer: lambda x: x if x > 0 else x * layer.get(

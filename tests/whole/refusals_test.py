@@ -24,7 +24,7 @@ CASES = {
     "unknown key in a layer": ({DENSE + ".unit": 3}, [], []),
     "unknown key in the optimizer": ({"optimizer.momentun": 0.5}, [], []),
     "unknown layer type": ({DENSE + ".type": "dens"}, [], []),
-    "unknown activation": ({DENSE + ".activation": "swish"}, [], []),
+    "unknown activation": ({DENSE + ".activation": "mish"}, [], []),
     "duplicate key": ({"raw": '{"seed": 1, "seed": 2}'}, [], []),
     "not JSON": ({"raw": '{"seed": 1,}'}, [], []),
     "not an object": ({"raw": '[1, 2]'}, [], []),
