@@ -163,21 +163,20 @@ static void join_slots(const lk_frame *f, const lk_op *op, uint32_t top, uint32_
 //
 // Use u of grain g is leaf g * 2^k + u, 2^k the least power of two not below the number of uses: so
 // the nodes over grains are those of one use. Kernels want whole nodes: where the uses of a grain
-// are none, a block is added grain by grain; in mixed precision, as many as fit a cache.
+// are none, a block is added grain by grain.
 static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     lk_counter counter = f->counter;
     const lk_param *params = f->program->params;
     lk_lane lane = lk_lane_of(f, op, microbatch->examples);
     lane.grain = f->program->spec->grain;
     const uint32_t *param = op->param, uses = lk_op_uses(op);
-    const bool whole = (uses & (uses - 1)) == 0, mixed = lk_mixed_is(f->program, op);
+    const bool whole = (uses & (uses - 1)) == 0;
     if (params[param[0] != LK_NONE ? param[0] : param[1]].mode != LK_REDUCE_PARTIALS) return;
     lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
     for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         const uint32_t slot = counter.count;
         const uint32_t all = b.end - b.at;
-        const uint32_t most = mixed ? lk_mixed_grains(f->program, op) : all;
-        const uint32_t some = whole ? LK_MIN(most, all) : 1;
+        const uint32_t some = whole ? all : 1;
         uint32_t above = slot;
         for (uint32_t g = b.at; g < b.end; g += some) {
             grain_sums(f, op, microbatch, &lane, above, uses, g, LK_MIN(g + some, b.end));

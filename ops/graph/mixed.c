@@ -91,6 +91,20 @@ static uint64_t some_rows(uint64_t examples) {
     return LK_MAX(most, LK_OPERANDS_ROWS);
 }
 
+// Of an op that adds grains block by block: a node of its own, and how many wait beside the first.
+static uint64_t node_floats(const lk_program *p, const lk_op *op) {
+    uint64_t floats = 0;
+    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
+        if (op->param[i] != LK_NONE) floats += lk_round_up(p->params[op->param[i]].count, 16);
+    }
+    return floats;
+}
+
+static uint64_t slots_of(const lk_program *p, const lk_op *op) {
+    const bool whole = lk_mixed_grains(p, op) >= p->microbatch_grains;
+    return whole ? 0 : lk_root_level(p->microbatch_grains);
+}
+
 uint64_t lk_mixed_scratch_floats(const lk_program *p, const lk_op *op) {
     const lk_op_type *type = op->type;
     if (type->scope == LK_SCOPE_SOURCE) return lk_round_up(op->floats, 16);
@@ -102,6 +116,7 @@ uint64_t lk_mixed_scratch_floats(const lk_program *p, const lk_op *op) {
             const uint64_t columns = type->some_rows ? LK_MIN(some_rows(examples), row) : row;
             floats += lk_round_up(examples * columns, 16);
         }
+        floats += slots_of(p, op) * node_floats(p, op);
         return floats + (type->scratch_floats ? type->scratch_floats(op, (uint32_t)examples) : 0);
     }
     const uint32_t block = examples_of(p, op);
@@ -352,13 +367,14 @@ static uint64_t examples_in(const lk_grain_view *views, uint32_t count) {
     return examples;
 }
 
-void lk_mixed_sums(lk_frame *f, const lk_op *op, lk_lane *lane, lk_grain_view *views) {
+// The node of lane->grain_count grains, which a block holds; `wide` has room for their views.
+static void block_sums(lk_frame *f, const lk_op *op, const lk_lane *lane,
+                       const lk_grain_view *views, lk_grain_view *wide) {
     const lk_program *p = f->program;
     const lk_tensor *x = tensor_of(p, op, LK_X), *dy = tensor_of(p, op, LK_DY);
     const uint32_t count = lane->grain_count;
     const uint64_t most = (uint64_t)lk_mixed_grains(p, op) * p->spec->grain * p->uses_max;
     const uint64_t examples = examples_in(views, count);
-    lk_grain_view *wide = views + count;
     float *at = lane->at[LK_SCRATCH], *dy_at = at;
     const lk_kernel kernel = lk_kernel_of(f->kernels, op->type);
     lk_lane l = *lane;
@@ -387,6 +403,44 @@ void lk_mixed_sums(lk_frame *f, const lk_op *op, lk_lane *lane, lk_grain_view *v
         }
         (void)kernel(&l, &run);
     }
+}
+
+static float *node_of(const lk_program *p, const lk_op *op, const lk_lane *lane, float *nodes,
+                      uint32_t slot, uint32_t which) {
+    const uint64_t first =
+        which == 1 && op->param[0] != LK_NONE ? lk_round_up(p->params[op->param[0]].count, 16) : 0;
+    if (op->param[which] == LK_NONE) return NULL;
+    return slot == 0 ? lane->sums[which] : nodes + (slot - 1) * node_floats(p, op) + first;
+}
+
+// Slot `slot` joins the one before it.
+static void join(const lk_frame *f, const lk_op *op, const lk_lane *lane, float *nodes,
+                 uint32_t slot) {
+    const lk_program *p = f->program;
+    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
+        float *left = node_of(p, op, lane, nodes, slot - 1, i);
+        const float *right = node_of(p, op, lane, nodes, slot, i);
+        if (left) f->kernels->add(p->params[op->param[i]].count, left, right, left);
+    }
+}
+
+// Block by block; whole subtrees are joined at once, above them what is left.
+void lk_mixed_sums(lk_frame *f, const lk_op *op, lk_lane *lane, lk_grain_view *views) {
+    const lk_program *p = f->program;
+    const uint32_t all = lane->grain_count, some = lk_mixed_grains(p, op) * p->uses_max;
+    float *nodes = lane->at[LK_SCRATCH];
+    uint32_t slot = 0;
+    lk_lane l = *lane;
+    l.at[LK_SCRATCH] = nodes + slots_of(p, op) * node_floats(p, op);
+    for (uint32_t g = 0; g < all; g += some, slot++) {
+        for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
+            l.sums[i] = node_of(p, op, lane, nodes, slot, i);
+        }
+        l.grain_count = LK_MIN(some, all - g);
+        block_sums(f, op, &l, views + g, views + all);
+        for (uint32_t n = g / some; n & 1; n >>= 1) join(f, op, lane, nodes, slot--);
+    }
+    while (--slot > 0) join(f, op, lane, nodes, slot);
 }
 
 // --- rows apart, of the operands of all ----------------------------------------------------------

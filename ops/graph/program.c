@@ -205,13 +205,6 @@ static lk_status node_tensors(lk_builder *b) {
             hold_nodes(g.first, g.count, p->microbatch_grains, p->grains, device, &counter);
         p->node_slots = LK_MAX(p->node_slots, slots);
     }
-    for (uint32_t i = 0; i < p->op_count; i++) {
-        const lk_op *op = &p->ops[i];
-        if (op->type->scope != LK_SCOPE_GRAINS || !lk_mixed_is(p, op)) continue;
-        if (lk_mixed_grains(p, op) >= p->microbatch_grains) continue;
-        p->node_slots += lk_root_level(p->microbatch_grains);  // likewise, some grains at a time
-        break;
-    }
     // Uses that are no power of two: a block is joined grain by grain above the nodes held.
     if (p->uses_max > 2) p->node_slots += lk_root_level(p->microbatch_grains);
     const uint64_t nodes[] = {p->node_slots, p->node_floats};
