@@ -614,7 +614,7 @@ static lk_status need_result(const lk_cuda_step *c, const lk_cuda_result **out, 
 lk_status lk_cuda_step_flags(lk_cuda_step *c, lk_flags *out, lk_error *error) {
     const lk_cuda_result *r;
     LK_CHECK(need_result(c, &r, error));
-    *out = (lk_flags){.bad_op = r->bad_op};
+    *out = (lk_flags){.bad_op = r->bad_op, .bad_param = LK_NONE};
     for (uint32_t i = 0; i < lk_program_metrics(c->program)->sum_count; i++) {
         out->bad_mean |= !isfinite(r->means[i]);
     }
