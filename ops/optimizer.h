@@ -47,7 +47,7 @@ typedef struct lk_optimizer {
     float rho, epsilon, beta_1, beta_2;
     float weight_decay;
     float clipvalue;                  // 0: gradients are not cut
-    float clipnorm, global_clipnorm;  // 0: .. nor to a norm, of a parameter or of all that are trained
+    float clipnorm, global_clipnorm;  // 0: nor to a norm, of a parameter, of all that are trained
     float eta;
     lk_rate rate;
 } lk_optimizer;

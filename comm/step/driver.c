@@ -21,7 +21,8 @@ static const lk_row alone_norms[] = {
 };
 static const lk_row update[] = {{LK_ACT_APPLY, LK_NO_ROUND, LK_LAP_UPDATING}};
 const lk_course lk_course_alone = {
-    .section = {ROWS(alone, LK_ONCE), WHEN(alone_norms, LK_ONCE, LK_NORMED), ROWS(update, LK_ONCE)}};
+    .section = {ROWS(alone, LK_ONCE), WHEN(alone_norms, LK_ONCE, LK_NORMED),
+                ROWS(update, LK_ONCE)}};
 
 static const lk_row shared[] = {
     {LK_ACT_COMPUTE, LK_NO_ROUND, LK_LAP_COMPUTING}, {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},

@@ -183,8 +183,8 @@ uint32_t lk_step_grains(const lk_program *program, uint64_t step);
 // Where the update asks for norms (norms.h): REDUCE alone, of what the replica owns, into G.
 void lk_step_reduce(lk_group *group, uint32_t replica, uint64_t step);
 
-// The elements of a parameter that a sharer owns. Where the update asks for norms both are multiples
-// of LK_SLICE_TERMS, or the end.
+// The elements of a parameter that a sharer owns. Where the update asks for norms both are
+// multiples of LK_SLICE_TERMS, or the end.
 typedef struct lk_owned {
     uint64_t first, end;
 } lk_owned;

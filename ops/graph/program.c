@@ -208,8 +208,8 @@ static bool asks_for_norms(const lk_run_spec *spec) {
     return false;
 }
 
-// In the device region: once for each memory, and the same for all objectives. A device has its
-// own. (Their entries in the tables are those of slots that nobody has, and of a device's scratch.)
+// In the device region: once for each memory, and the same for all objectives. (Their entries in
+// the tables are among those of slots that nobody has.)
 static lk_status norm_tensors(lk_builder *b) {
     lk_program *p = b->program;
     uint64_t slices = 0;
@@ -219,7 +219,6 @@ static lk_status norm_tensors(lk_builder *b) {
         p->params[i].first_slice = (uint32_t)slices;
         slices += lk_param_slices(&p->params[i]);
     }
-    if (p->layout.device) return LK_OK;
     const uint64_t gradient[] = {slices, LK_SLICE_TERMS}, squares[] = {slices, 2};
     LK_CHECK(lk_build_tensor(b, "gradient", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_DEVICE, 2,
                              gradient, &p->gradient));

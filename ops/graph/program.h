@@ -39,7 +39,7 @@ typedef enum lk_reduce_mode {
 typedef struct lk_param {
     uint32_t tensor;
     uint32_t slots[LK_OPTIMIZER_SLOTS_MAX];  // tensors
-    uint32_t first_slice;                    // of its slices of LK_SLICE_TERMS among all parameters'
+    uint32_t first_slice;                    // of its LK_SLICE_TERMS, among all entries' slices
     uint64_t count;                          // elements
     uint64_t node_offset;                    // floats from the start of a node (partials only)
     lk_reduce_mode mode;
