@@ -104,7 +104,7 @@ static lk_status check_optimizer(const lk_optimizer *o, lk_error *error) {
     if (given > (o->type->norm ? 0u : 1u) && (given > 1 || o->clipvalue == 0.0f)) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "optimizer: found %u of clipnorm, global_clipnorm and clipvalue, wanted one "
-                       "at most%s",
+                       "at most%s; take the others out",
                        given, o->type->norm ? ", and with this optimizer clipvalue alone" : "");
     }
     LK_CHECK(lk_rate_check(&o->rate, error));
