@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include "arena/host_memory.h"
 #include "comm/mpi/leftover.h"
 #include "comm/mpi/private.h"
+#include "comm/threads/team.h"
 #include "comm/cluster/rendezvous.h"
 
 enum { END_SECONDS = 10, SOCKET_BYTES = 2 << 20, LEFTOVER_SECONDS = 10 };

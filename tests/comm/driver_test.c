@@ -59,7 +59,7 @@ typedef struct fixture {
 
 static _Thread_local uint32_t replica_here;
 static uint32_t flagged_replica, flags_left;  // REPLICAS: none
-// The flag: an op; each loss is finite, their mean is not; each gradient is finite, their norm is not.
+// The flag: an op; finite losses whose mean is not finite; finite gradients whose norm is not.
 static enum { BY_OP, BY_MEAN, BY_NORM } flag;
 static float clipnorm;  // of the optimizer
 static lk_kernels kernels;
