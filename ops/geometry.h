@@ -45,13 +45,13 @@ typedef struct lk_join {
     uint32_t which;  // of a gradient: for which input it is
 } lk_join;
 
-typedef struct lk_norm {
+typedef struct lk_batch_norm {
     uint32_t h, w, channels;  // flat: 1 x 1
     bool flat;
     float epsilon, momentum;
     bool scale, center;  // it has gamma, beta
     bool frozen;         // by the moving statistics, also in training
-} lk_norm;
+} lk_batch_norm;
 
 // What batch normalisation keeps of a grain: columns of one float a channel each.
 enum {
@@ -94,7 +94,7 @@ static inline uint32_t lk_conv2d_terms(const lk_conv2d *c) {
 }
 
 // The same of batch normalisation.
-static inline uint32_t lk_norm_terms(const lk_norm *n) {
+static inline uint32_t lk_norm_terms(const lk_batch_norm *n) {
     return n->flat ? 1 : (n->h + 1) / 2 * ((n->w + 1) / 2) * 4;
 }
 

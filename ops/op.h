@@ -164,7 +164,7 @@ typedef struct lk_op {
         lk_join join;
         lk_noise noise;
         lk_gan gan;
-        lk_norm norm;
+        lk_batch_norm norm;
     };
 } lk_op;
 
@@ -360,6 +360,7 @@ typedef struct lk_kernels {
     const char *name;
     lk_kernel kernel[LK_OP_COUNT];       // NULL: the descriptor's reference
     lk_apply apply[LK_OPTIMIZER_COUNT];  // likewise, the optimizer's
+    lk_squares squares[LK_NORMS];        // likewise
     // dst[i] = (float)src[i] * 0x1.010102p-8f    (1/255 rounded; src is not aligned)
     void (*load_u8)(uint64_t count, const uint8_t *src, float *dst);
     // The node of the grains' sums of dy[m][n] over examples m.   out (n_count)
@@ -394,6 +395,10 @@ static inline bool lk_kernel_is_reference(const lk_kernels *k, const lk_op_type 
 
 static inline lk_apply lk_apply_of(const lk_kernels *k, const lk_optimizer *o) {
     return k->apply[o->type->number] ? k->apply[o->type->number] : o->type->reference;
+}
+
+static inline lk_squares lk_squares_of(const lk_kernels *k, lk_norm norm) {
+    return k->squares[norm] ? k->squares[norm] : lk_squares_reference[norm];
 }
 
 extern const lk_kernels lk_kernels_reference;

@@ -5,6 +5,7 @@
 // says, in fma form; where a framework has several forms, so has the list.
 #include "ops/optimizer.h"
 
+#include "ops/geometry.h"
 #include "ops/math.h"
 #include "ops/powers.h"
 
@@ -42,6 +43,13 @@ static float decayed(const lk_step_scalars *s, float w) {
 #define ANY 0x1.fffffep+127f
 #define CLIPVALUE \
     KEY(clipvalue, ANY, 0.0f, 0.0f, "cuts mean gradients to this size; 0: it does not")
+#define CLIPNORM                                                         \
+    KEY(clipnorm, ANY, 0.0f, 0.0f,                                       \
+        "shortens a parameter's gradient to this norm; 0: it does not"), \
+        CLIPVALUE
+#define GLOBAL                            \
+    KEY(global_clipnorm, ANY, 0.0f, 0.0f, \
+        "shortens the gradient of all parameters to this norm; 0: it does not")
 #define LEARNING_RATE                                                               \
     {.name = "learning_rate",                                                       \
      .kind = LK_SETTING_FLOAT,                                                      \
@@ -102,7 +110,7 @@ static uint32_t apply_sgd(const lk_optimizer *o, const lk_step_scalars *s, uint6
 }
 
 const lk_optimizer_type lk_optimizer_sgd = {.number = LK_OPTIMIZER_SGD, .reference = apply_sgd};
-static const lk_setting sgd_keys[] = {CLIPVALUE, LEARNING_RATE};
+static const lk_setting sgd_keys[] = {CLIPNORM, GLOBAL, LEARNING_RATE};
 WORDS(sgd, "gradient descent");
 
 // --- momentum             a = fma(mu, a, g);                      w = fma(-lr, a, w)
@@ -137,7 +145,8 @@ const lk_optimizer_type lk_optimizer_momentum = {.number = LK_OPTIMIZER_MOMENTUM
                                                  .reference = apply_momentum,
                                                  .list_slots = list_momentum_slots,
                                                  .check = check_momentum};
-static const lk_setting momentum_keys[] = {CLIPVALUE, LEARNING_RATE, MOMENTUM(0.9f), NESTEROV};
+static const lk_setting momentum_keys[] = {CLIPNORM, GLOBAL, LEARNING_RATE, MOMENTUM(0.9f),
+                                           NESTEROV};
 WORDS(momentum, "TensorFlow 1's, with its Nesterov form; PyTorch's SGD with momentum");
 
 // --- momentum_keras             m = fma(mu, m, -(lr * g));  w = w + m
@@ -163,8 +172,8 @@ const lk_optimizer_type lk_optimizer_momentum_keras = {.number = LK_OPTIMIZER_MO
                                                        .list_slots = list_momentum_slots,
                                                        .set_scalars = set_decay,
                                                        .check = check_momentum};
-static const lk_setting momentum_keras_keys[] = {CLIPVALUE, LEARNING_RATE, MOMENTUM(0.9f), NESTEROV,
-                                                 DECAY(0.0f, BESIDE)};
+static const lk_setting momentum_keras_keys[] = {CLIPNORM,       GLOBAL,   LEARNING_RATE,
+                                                 MOMENTUM(0.9f), NESTEROV, DECAY(0.0f, BESIDE)};
 WORDS(momentum_keras, "Keras' SGD with momentum: the learning rate is in the slot");
 
 // --- rmsprop_tf1, rmsprop_keras
@@ -227,16 +236,14 @@ const lk_optimizer_type lk_optimizer_rmsprop_keras = {.number = LK_OPTIMIZER_RMS
                                                       .set_scalars = set_decay,
                                                       .check = check_rmsprop};
 static const lk_setting rmsprop_tf1_keys[] = {
-    CENTERED,
-    CLIPVALUE,
-    EPSILON(1e-10f, "is added to the mean of squares, inside the root"),
-    LEARNING_RATE,
-    MOMENTUM(0.0f),
+    CENTERED, CLIPNORM,      EPSILON(1e-10f, "is added to the mean of squares, inside the root"),
+    GLOBAL,   LEARNING_RATE, MOMENTUM(0.0f),
     RHO};
 static const lk_setting rmsprop_keras_keys[] = {
     CENTERED,
-    CLIPVALUE,
+    CLIPNORM,
     EPSILON(1e-7f, "is added to the mean of squares, inside the root"),
+    GLOBAL,
     LEARNING_RATE,
     MOMENTUM(0.0f),
     RHO,
@@ -314,22 +321,165 @@ ADAM(ADAM_TF1, adam_tf1, set_adam);
 ADAM(ADAM_KERAS, adam_keras, set_adam);
 ADAM(ADAM_TORCH, adam_torch, set_adam_torch);
 ADAM(ADAMW_TORCH, adamw_torch, set_adamw_torch);
-static const lk_setting adam_tf1_keys[] = {BETAS, CLIPVALUE, EPSILON(1e-8f, OUTSIDE),
+static const lk_setting adam_tf1_keys[] = {BETAS, CLIPNORM, EPSILON(1e-8f, OUTSIDE), GLOBAL,
                                            LEARNING_RATE};
 static const lk_setting adam_keras_keys[] = {
-    AMSGRAD, BETAS, CLIPVALUE, EPSILON(1e-7f, OUTSIDE), LEARNING_RATE, DECAY(0.0f, BESIDE)};
+    AMSGRAD, BETAS, CLIPNORM, EPSILON(1e-7f, OUTSIDE), GLOBAL, LEARNING_RATE, DECAY(0.0f, BESIDE)};
 static const lk_setting adam_torch_keys[] = {
-    AMSGRAD,       BETAS,
-    CLIPVALUE,     EPSILON(1e-8f, "is added to the root after its bias is corrected"),
-    LEARNING_RATE, DECAY(0.0f, "so much of w is added to its gradient (L2)")};
+    AMSGRAD,
+    BETAS,
+    CLIPNORM,
+    EPSILON(1e-8f, "is added to the root after its bias is corrected"),
+    GLOBAL,
+    LEARNING_RATE,
+    DECAY(0.0f, "so much of w is added to its gradient (L2)")};
 static const lk_setting adamw_torch_keys[] = {
-    AMSGRAD,       BETAS,
-    CLIPVALUE,     EPSILON(1e-8f, "is added to the root after its bias is corrected"),
-    LEARNING_RATE, DECAY(0.01f, BESIDE)};
+    AMSGRAD,
+    BETAS,
+    CLIPNORM,
+    EPSILON(1e-8f, "is added to the root after its bias is corrected"),
+    GLOBAL,
+    LEARNING_RATE,
+    DECAY(0.01f, BESIDE)};
 WORDS(adam_tf1, "TensorFlow 1's: its epsilon is the paper's epsilon hat");
 WORDS(adam_keras, "Keras': epsilon as in TensorFlow 1; with weight_decay its AdamW");
 WORDS(adam_torch, "PyTorch's: epsilon after the bias corrections");
 WORDS(adamw_torch, "PyTorch's AdamW: adam_torch with the decay beside the gradient");
+
+// --- lars_tf        g = fma(weight_decay, w, g)
+//                     r = (eta * |w|) / |g| where both are above 0, else 1;  rate = lr * r
+//                     v = fma(mu, v, rate * g);  w = w - v
+//     nesterov        the same v;                w = w - fma(mu, v, rate * g)
+// The norms are of the whole parameter; `learning_rate` comes as `rate` (lk_optimizer_fit).
+static uint32_t apply_lars(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
+                           const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        float g = mean_gradient(o, s, sum[i], &bad);
+        if (s->l2 != 0.0f) g = lk_fmaf(s->l2, w[i], g);
+        const float step = s->learning_rate * g;
+        const float v = lk_fmaf(o->momentum, slots[0][i], step);
+        slots[0][i] = v;
+        w[i] = w[i] - (o->nesterov ? lk_fmaf(o->momentum, v, step) : v);
+        bad |= not_finite(v) | not_finite(w[i]);
+    }
+    return bad;
+}
+
+static void set_lars(const lk_optimizer *o, lk_step_scalars *s) { s->l2 = o->weight_decay; }
+
+const lk_optimizer_type lk_optimizer_lars_tf = {.number = LK_OPTIMIZER_LARS_TF,
+                                                .reference = apply_lars,
+                                                .norm = LK_NORM_LARS,
+                                                .list_slots = list_momentum_slots,
+                                                .set_scalars = set_lars,
+                                                .check = check_momentum};
+static const lk_setting lars_tf_keys[] = {
+    CLIPVALUE,
+    KEY(eta, ANY, 0.0f, 0.001f, "the length of an update as a share of the parameter's"),
+    LEARNING_RATE,
+    MOMENTUM(0.9f),
+    NESTEROV,
+    DECAY(0.0f, "so much of w is added to its gradient (L2)")};
+WORDS(lars_tf, "LARS as TensorFlow's models have it: the rate of a parameter follows its norms");
+
+// --- lamb_keras     m, v as of adam;  step = 1 / (1 - p1);  root = 1 / sqrt(1 - p2)
+//                    u = (m * step) / fma(root, sqrt(v), epsilon)
+//                    r = |w| / |u| where both are above 0, else 1;  rate = lr * r
+//                    w = fma(-rate, u, w)
+// w is that after its decay, in the norm too.
+static float lamb_update(const lk_optimizer *o, const lk_step_scalars *s, float g, float *m,
+                         float *v) {
+    *m = lk_fmaf(1.0f - o->beta_1, g - *m, *m);
+    *v = lk_fmaf(1.0f - o->beta_2, lk_fmaf(g, g, -*v), *v);
+    return (*m * s->step_size) / lk_fmaf(s->root, lk_sqrtf(*v), o->epsilon);
+}
+
+static uint32_t apply_lamb(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
+                           const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const float g = mean_gradient(o, s, sum[i], &bad);
+        const float u = lamb_update(o, s, g, &slots[0][i], &slots[1][i]);
+        w[i] = lk_fmaf(-s->learning_rate, u, decayed(s, w[i]));
+        bad |= not_finite(slots[0][i]) | not_finite(slots[1][i]) | not_finite(w[i]);
+    }
+    return bad;
+}
+
+static void set_lamb(const lk_optimizer *o, lk_step_scalars *s) {
+    set_adamw_torch(o, s);
+    s->step_size = 1.0f / (1.0f - lk_power(o->beta_1, s->t + 1));
+}
+
+const lk_optimizer_type lk_optimizer_lamb_keras = {.number = LK_OPTIMIZER_LAMB_KERAS,
+                                                   .reference = apply_lamb,
+                                                   .norm = LK_NORM_LAMB,
+                                                   .list_slots = list_adam_slots,
+                                                   .set_scalars = set_lamb,
+                                                   .check = check_adam};
+static const lk_setting lamb_keras_keys[] = {
+    BETAS, CLIPVALUE, EPSILON(1e-7f, "is added to the root after its bias is corrected"),
+    LEARNING_RATE, DECAY(0.0f, BESIDE)};
+WORDS(lamb_keras, "LAMB as Keras has it: Adam whose rate of a parameter follows its norms");
+
+// --- norms ---------------------------------------------------------------------------------------
+
+// What is squared of element i: of each norm of its kind.
+static void terms_of(lk_norm norm, const lk_optimizer *o, const lk_step_scalars *s, float sum,
+                     float w, float *const *slots, uint64_t i, float out[2]) {
+    uint32_t ignored = 0;
+    const float g = mean_gradient(o, s, sum, &ignored);
+    out[0] = norm == LK_NORM_GRADIENT ? g : norm == LK_NORM_LARS ? w : decayed(s, w);
+    out[1] = 0.0f;
+    if (norm == LK_NORM_LARS) out[1] = s->l2 != 0.0f ? lk_fmaf(s->l2, w, g) : g;
+    if (norm != LK_NORM_LAMB) return;
+    float m = slots[0][i], v = slots[1][i];
+    out[1] = lamb_update(o, s, g, &m, &v);
+}
+
+static void squares(lk_norm norm, const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
+                    const float *sum, const float *w, float *const *slots, float *out) {
+    for (uint64_t first = 0; first < count; first += LK_SLICE_TERMS, out += 2) {
+        const uint64_t end = LK_MIN(first + LK_SLICE_TERMS, count);
+        out[0] = out[1] = 0.0f;
+        for (uint64_t i = first; i < end; i++) {
+            float term[2];
+            terms_of(norm, o, s, sum[i], w[i], slots, i, term);
+            for (uint32_t k = 0; k < 2; k++) out[k] = lk_fmaf(term[k], term[k], out[k]);
+        }
+    }
+}
+
+#define SQUARES(NORM, NAME)                                                                        \
+    static void NAME(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,              \
+                     const float *sum, const float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX], \
+                     float *out) {                                                                 \
+        squares(NORM, o, s, count, sum, w, slots, out);                                            \
+    }
+SQUARES(LK_NORM_GRADIENT, squares_of_gradient)
+SQUARES(LK_NORM_LARS, squares_of_lars)
+SQUARES(LK_NORM_LAMB, squares_of_lamb)
+const lk_squares lk_squares_reference[LK_NORMS] = {
+    [LK_NORM_GRADIENT] = squares_of_gradient,
+    [LK_NORM_LARS] = squares_of_lars,
+    [LK_NORM_LAMB] = squares_of_lamb,
+};
+
+uint32_t lk_optimizer_fit(const lk_optimizer *o, const float squares_of[2], float all,
+                          lk_step_scalars *s) {
+    const float sum = o->global_clipnorm > 0.0f ? all : squares_of[0];
+    const float first = lk_sqrtf(sum), second = lk_sqrtf(squares_of[1]);
+    const lk_norm norm = lk_optimizer_norm(o);
+    if (norm == LK_NORM_GRADIENT) {
+        const float most = o->global_clipnorm > 0.0f ? o->global_clipnorm : o->clipnorm;
+        s->inverse_n = s->inverse_n * (most / (first > most ? first : most));
+    } else if (first > 0.0f && second > 0.0f) {
+        const float length = norm == LK_NORM_LARS ? o->eta * first : first;
+        s->learning_rate = s->learning_rate * (length / second);
+    }
+    return not_finite(first) | not_finite(second) | not_finite(s->learning_rate);
+}
 
 // --- step scalars --------------------------------------------------------------------------------
 

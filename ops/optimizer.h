@@ -18,7 +18,9 @@ enum { LK_OPTIMIZER_SLOTS_MAX = 4 };
     X(ADAM_TF1, adam_tf1)             \
     X(ADAM_KERAS, adam_keras)         \
     X(ADAM_TORCH, adam_torch)         \
-    X(ADAMW_TORCH, adamw_torch)
+    X(ADAMW_TORCH, adamw_torch)       \
+    X(LARS_TF, lars_tf)               \
+    X(LAMB_KERAS, lamb_keras)
 
 typedef enum lk_optimizer_number {
 #define LK_OPTIMIZER_NUMBER(NUMBER, name) LK_OPTIMIZER_##NUMBER,
@@ -44,7 +46,9 @@ typedef struct lk_optimizer {
     bool centered, amsgrad;
     float rho, epsilon, beta_1, beta_2;
     float weight_decay;
-    float clipvalue;  // 0: gradients are not cut
+    float clipvalue;                  // 0: gradients are not cut
+    float clipnorm, global_clipnorm;  // 0: nor to a norm, of a parameter, of all that are trained
+    float eta;
     lk_rate rate;
 } lk_optimizer;
 
@@ -73,9 +77,27 @@ typedef uint32_t (*lk_apply)(const lk_optimizer *o, const lk_step_scalars *scala
                              const float *sum, float *w,
                              float *const slots[LK_OPTIMIZER_SLOTS_MAX]);
 
+// What an update wants to know of the whole gradient before it changes anything. Where it is more
+// than nothing G is stored, and REDUCE and APPLY are two (comm/step/norms.h).
+typedef enum lk_norm {
+    LK_NORM_NONE,
+    LK_NORM_GRADIENT,  // of g: where clipnorm or global_clipnorm asks
+    LK_NORM_LARS,      // of w and of g with its decay
+    LK_NORM_LAMB,      // of w after its decay and of the update
+    LK_NORMS
+} lk_norm;
+
+// The sums of squares of an update of `count` elements, which changes nothing: slice j of
+// LK_SLICE_TERMS elements, the last one shorter, has out[2 * j] and, where there are two norms,
+// out[2 * j + 1], each a chain from +0.
+typedef void (*lk_squares)(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
+                           const float *sum, const float *w,
+                           float *const slots[LK_OPTIMIZER_SLOTS_MAX], float *out);
+
 struct lk_optimizer_type {
     lk_optimizer_number number;
     lk_apply reference;
+    lk_norm norm;  // its own, which no configuration chooses
     // Each may be NULL where there is nothing to say.
     // Its slots, in the order in which `apply` gets them; returns how many. Names differ.
     uint32_t (*list_slots)(const lk_optimizer *o, lk_slot out[LK_OPTIMIZER_SLOTS_MAX]);
@@ -110,6 +132,18 @@ static inline uint32_t lk_optimizer_slot_count(const lk_optimizer *o) {
     lk_slot slots[LK_OPTIMIZER_SLOTS_MAX];
     return lk_optimizer_slots(o, slots);
 }
+
+// The norms that an optimizer asks for, and their reference.
+static inline lk_norm lk_optimizer_norm(const lk_optimizer *o) {
+    const bool clips = o->clipnorm > 0.0f || o->global_clipnorm > 0.0f;
+    return o->type->norm ? o->type->norm : clips ? LK_NORM_GRADIENT : LK_NORM_NONE;
+}
+extern const lk_squares lk_squares_reference[LK_NORMS];
+
+// The scalars of a parameter whose sums of squares are these, from those of the step. `all`: the
+// sum over all parameters that are trained, of gradients. Returns 1 where a norm is not finite.
+uint32_t lk_optimizer_fit(const lk_optimizer *o, const float squares[2], float all,
+                          lk_step_scalars *scalars);
 
 // The scalars of step s, the optimizer's update number t (from 0).
 lk_step_scalars lk_optimizer_scalars(const lk_optimizer *o, uint64_t s, uint64_t t,

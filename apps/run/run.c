@@ -39,11 +39,6 @@ static uint32_t test_label(void *context, uint64_t index) {
 
 // --- configure ---------------------------------------------------------------------------------
 
-static uint32_t processors(void) {
-    cpu_set_t allowed;
-    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
-}
-
 bool lk_run_is_fast(const lk_run *run) { return run->config.spec.fast_precision != LK_STRICT; }
 
 void lk_run_cublas(const lk_run *run, char *out, size_t bytes) {
@@ -87,7 +82,7 @@ static lk_status choose_kernels(lk_run *run, lk_error *error) {
 static uint32_t default_replicas(const lk_run *run) {
     const lk_run_spec *spec = &run->config.spec;
     uint32_t grains = spec->grain ? lk_grain_count(spec) : 1;
-    return run->cuda ? run->gpu_choice.gpus : LK_MIN(processors(), LK_MAX(grains, 1));
+    return run->cuda ? run->gpu_choice.gpus : LK_MIN(lk_processors(), LK_MAX(grains, 1));
 }
 
 // --gpus, --gpu and their keys. A plan may be made for GPUs that are not there; "all" asks which
@@ -255,7 +250,7 @@ lk_status lk_run_join(lk_run *run, uint32_t world, uint32_t rank, lk_status mine
     lk_worker worker = {.replicas = run->config.replicas, .gpus = run->gpu_choice.gpus, .gpu = gpu};
     if (mine == LK_OK && worker.replicas == 0) {
         uint32_t grains = run->config.spec.grain ? lk_grain_count(&run->config.spec) : 1;
-        uint32_t lanes = run->cuda ? worker.gpus : processors() / host_workers;
+        uint32_t lanes = run->cuda ? worker.gpus : lk_processors() / host_workers;
         worker.replicas = LK_MAX(LK_MIN(lanes, grains / world), LK_MAX(worker.gpus, 1));
     }
     LK_CHECK(lk_mpi_meet(mine, &worker, run->workers.list, error));

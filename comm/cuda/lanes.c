@@ -139,6 +139,15 @@ static bool flags_staged(const lk_member *m, lk_flags *out) {
     return true;
 }
 
+// The norms are the GPUs' own business, in the second graph.
+static void leave_to_gpus(lk_member *m) { (void)m; }
+
+static bool no_flags(const lk_member *m, lk_flags *out) {
+    (void)m;
+    *out = (lk_flags){.bad_op = LK_NONE, .bad_param = LK_NONE};
+    return true;
+}
+
 // Whatever the verdict: the GPUs know the flags, and write nothing where there is one.
 static void apply_staged(lk_member *m) {
     const lk_driver *d = m->driver;
@@ -160,7 +169,10 @@ static const lk_lanes staged = {.compute = compute_on_gpus,
                                 .join = join_staged,
                                 .apply = apply_staged,
                                 .evaluate = evaluate_on_gpus,
+                                .reduce = leave_to_gpus,
+                                .square = leave_to_gpus,
                                 .flags = flags_staged,
+                                .norm_flags = no_flags,
                                 .report = report_staged,
                                 .finish = finish_staged};
 

@@ -122,6 +122,23 @@ static void plan_exchange(lk_cuda_step *c) {
     at->reports = take(c, "exchange: reports", reports * sizeof(lk_gpu_report), 1);
 }
 
+static void *on_device(const lk_cuda_step *c, uint32_t tensor) {
+    return c->at.device + c->program->tensors[tensor].offset;
+}
+
+static void plan_norms(lk_cuda_step *c) {
+    const lk_program *p = c->program;
+    const uint64_t entries = lk_program_norm(p) ? lk_entry_count(p) : 0;
+    lk_cuda_norms *n = &c->at.norms;
+    if (entries > 0 && c->at.device) {
+        n->slices = p->tensors[p->squares].shape[0];
+        n->gradient = on_device(c, p->gradient);
+        n->squares = on_device(c, p->squares);
+    }
+    n->sums = take(c, "sums of squares", (entries + (entries > 0)) * sizeof(float), 2);
+    n->own = take(c, "parameters' scalars", entries * sizeof(lk_step_scalars), 1);
+}
+
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
     const uint64_t word = sizeof(uint32_t);
     lk_cuda_regions *at = &c->at;
@@ -144,6 +161,7 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     at->labels = take(c, "input ring: labels", c->slots * ring * word, 1);
     at->index = take(c, "input ring: numbers", c->slots * (batch - ring) * word, 1);
     at->scalars = take(c, "input ring: step scalars", c->slots * sizeof(lk_step_scalars), 1);
+    plan_norms(c);
     at->all_images = take(c, "resident images", needs->examples * image, 1);
     at->all_labels = take(c, "resident labels", needs->examples * word, 1);
     at->test_images = take(c, "test images", microbatch * image * 2, 1);
@@ -249,10 +267,6 @@ static void clear_nodes(lk_cuda_step *c) {
     }
 }
 
-static void *on_device(const lk_cuda_step *c, uint32_t tensor) {
-    return c->at.device + c->program->tensors[tensor].offset;
-}
-
 // In order of their places in a node. What is not updated takes none: of no elements, at the place
 // of the next.
 static void write_params(lk_cuda_step *c) {
@@ -261,7 +275,7 @@ static void write_params(lk_cuda_step *c) {
     for (uint32_t i = 0; i < lk_entry_count(p); i++) {
         const lk_param *param = &p->params[i];
         lk_cuda_param *out = &c->host.params[i];
-        *out = (lk_cuda_param){.node_offset = next};
+        *out = (lk_cuda_param){.node_offset = next, .first_slice = lk_param_first_slice(p, i)};
         if (param->gradient_op == LK_NONE) continue;
         lk_assert(param->node_offset == next);
         out->count = param->count;
@@ -618,7 +632,7 @@ static lk_status need_result(const lk_cuda_step *c, const lk_cuda_result **out, 
 lk_status lk_cuda_step_flags(lk_cuda_step *c, lk_flags *out, lk_error *error) {
     const lk_cuda_result *r;
     LK_CHECK(need_result(c, &r, error));
-    *out = (lk_flags){.bad_op = r->bad_op};
+    *out = (lk_flags){.bad_op = r->bad_op, .bad_param = LK_NONE};
     for (uint32_t i = 0; i < lk_program_metrics(c->program)->sum_count; i++) {
         out->bad_mean |= !isfinite(r->means[i]);
     }

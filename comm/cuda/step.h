@@ -65,6 +65,7 @@ typedef struct lk_cuda_regions {
     uint32_t *labels;          // (slots, global_batch), or NULL
     uint32_t *index;           // (slots, global_batch), or NULL
     lk_step_scalars *scalars;  // (slots)
+    lk_cuda_norms norms;       // where the update asks for any
     uint8_t *all_images;       // of the whole data set, or NULL
     uint32_t *all_labels;
     uint8_t *test_images;   // (2, microbatch_examples, image)

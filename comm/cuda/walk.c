@@ -395,7 +395,7 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
         count = 1;
     }
     lk_cuda_update(&s, &p->spec->optimizer, c->at.params, lk_entry_count(p), p->loss_offset,
-                   gradients, count, metrics, scalars);
+                   gradients, count, metrics, c->at.norms, scalars);
     lk_cuda_step_end(&s, metrics, count, scalars, c->results, c->slots);
     r->error = s.error;
 }

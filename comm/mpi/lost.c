@@ -277,7 +277,7 @@ static uint32_t dead_to_blame(bool for_long, uint32_t missing, const lk_mpi_gift
 // A disk may take longer than a step. Nothing is waited for from a leader that the kernel calls
 // stopped.
 static bool may_be_saving(uint32_t w, double seconds, lk_round round) {
-    return w == 0 && lk_mpi.leader_writes && round != LK_ROUND_SUMS &&
+    return w == 0 && lk_mpi.leader_writes && round != LK_ROUND_SUMS && round != LK_ROUND_NORMS &&
            trouble_of(0) != is_stopped &&
            seconds < (double)LK_MPI_SAVE_TIMES * lk_mpi.options.step_timeout_seconds;
 }

@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include "arena/host_memory.h"
 #include "comm/mpi/leftover.h"
 #include "comm/mpi/private.h"
+#include "comm/threads/team.h"
 #include "comm/cluster/rendezvous.h"
 
 enum { END_SECONDS = 10, SOCKET_BYTES = 2 << 20, LEFTOVER_SECONDS = 10 };
@@ -99,11 +99,6 @@ static void gather_peers(void) {
     }
 }
 
-static uint32_t processors(void) {
-    cpu_set_t allowed;
-    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
-}
-
 lk_status lk_mpi_built(lk_error *error) {
     (void)error;
     return LK_OK;
@@ -118,7 +113,7 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
     lk_mpi.world = world;
     lk_mpi.rank = rank;
     lk_mpi.options = *options;
-    lk_mpi.cores = processors();
+    lk_mpi.cores = lk_processors();
     lk_mpi.options.reach.local = all_are_here(world);
     LK_CHECK(lk_reach_pin(&lk_mpi.options.reach, rank, error));
     (void)lk_leftover_remove(LEFTOVER_SECONDS);

@@ -19,7 +19,8 @@ static uint32_t wanted[LK_MPI_ROUNDS][LK_BUCKETS_MAX];
 static lk_mpi_gift gift_of(const lk_exchange *x, lk_round round, uint32_t bucket) {
     lk_mpi_gift g = {
         .round = round, .wanted = wanted[round][bucket], .program = x->program->objective};
-    g.reports = round == LK_ROUND_BOXES ? bucket + 1 == x->buckets.count : round != LK_ROUND_SUMS;
+    g.reports = round == LK_ROUND_BOXES ? bucket + 1 == x->buckets.count
+                                         : round != LK_ROUND_SUMS && round != LK_ROUND_NORMS;
     if (g.reports) g.kinds[g.count++] = LK_MPI_REPORT + (int)(report_round & 1);
     if (round == LK_ROUND_BOXES) g.kinds[g.count++] = LK_MPI_BOX + (int)bucket;
     if (round == LK_ROUND_SUMS) g.kinds[g.count++] = LK_MPI_SUM + (int)bucket;

@@ -4,26 +4,46 @@
 
 // --- courses -----------------------------------------------------------------------------------
 
-#define ROWS(table, repeat_) \
-    { .rows = (table), .count = LK_COUNT(table), .repeat = (repeat_) }
+#define WHEN(table, repeat_, when_) \
+    { .rows = (table), .count = LK_COUNT(table), .repeat = (repeat_), .when = (when_) }
+#define ROWS(table, repeat_) WHEN(table, repeat_, LK_ALWAYS)
 
 static const lk_row alone[] = {
     {LK_ACT_COMPUTE, LK_NO_ROUND, LK_LAP_COMPUTING},
     {LK_ACT_MEET, LK_NO_ROUND, LK_LAP_WAITING},
     {LK_ACT_VERDICT, LK_NO_ROUND, LK_NO_LAP},
-    {LK_ACT_APPLY, LK_NO_ROUND, LK_LAP_UPDATING},
 };
-const lk_course lk_course_alone = {.section = {ROWS(alone, LK_ONCE)}};
+static const lk_row alone_norms[] = {
+    {LK_ACT_REDUCE, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_SQUARE, LK_NO_ROUND, LK_LAP_UPDATING},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_LAP_WAITING},
+    {LK_ACT_JUDGE, LK_NO_ROUND, LK_NO_LAP},
+};
+static const lk_row update[] = {{LK_ACT_APPLY, LK_NO_ROUND, LK_LAP_UPDATING}};
+const lk_course lk_course_alone = {
+    .section = {ROWS(alone, LK_ONCE), WHEN(alone_norms, LK_ONCE, LK_NORMED),
+                ROWS(update, LK_ONCE)}};
 
 static const lk_row shared[] = {
     {LK_ACT_COMPUTE, LK_NO_ROUND, LK_LAP_COMPUTING}, {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},
     {LK_ACT_REPORT, LK_NO_ROUND, LK_NO_LAP},           {LK_ACT_GIVE, LK_ROUND_BOXES, LK_NO_LAP},
     {LK_ACT_AWAIT, LK_ROUND_BOXES, LK_LAP_ROUNDS},    {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},
-    {LK_ACT_VERDICT, LK_NO_ROUND, LK_NO_LAP},        {LK_ACT_APPLY, LK_NO_ROUND, LK_LAP_UPDATING},
-    {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},           {LK_ACT_COMPLETE, LK_NO_ROUND, LK_NO_LAP},
-    {LK_ACT_GIVE, LK_ROUND_SUMS, LK_NO_LAP},         {LK_ACT_AWAIT, LK_ROUND_SUMS, LK_LAP_ROUNDS},
+    {LK_ACT_VERDICT, LK_NO_ROUND, LK_NO_LAP},
 };
-const lk_course lk_course_shared = {.section = {ROWS(shared, LK_ONCE)}};
+static const lk_row shared_norms[] = {
+    {LK_ACT_REDUCE, LK_NO_ROUND, LK_NO_LAP},  {LK_ACT_SQUARE, LK_NO_ROUND, LK_LAP_UPDATING},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},    {LK_ACT_GIVE, LK_ROUND_NORMS, LK_NO_LAP},
+    {LK_ACT_AWAIT, LK_ROUND_NORMS, LK_NO_LAP}, {LK_ACT_MEET, LK_NO_ROUND, LK_LAP_ROUNDS},
+    {LK_ACT_JUDGE, LK_NO_ROUND, LK_NO_LAP},
+};
+static const lk_row shared_update[] = {
+    {LK_ACT_APPLY, LK_NO_ROUND, LK_LAP_UPDATING}, {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_COMPLETE, LK_NO_ROUND, LK_NO_LAP},    {LK_ACT_GIVE, LK_ROUND_SUMS, LK_NO_LAP},
+    {LK_ACT_AWAIT, LK_ROUND_SUMS, LK_LAP_ROUNDS},
+};
+const lk_course lk_course_shared = {
+    .section = {ROWS(shared, LK_ONCE), WHEN(shared_norms, LK_ONCE, LK_NORMED),
+                ROWS(shared_update, LK_ONCE)}};
 
 // Each bucket goes as soon as it is computed, and with it the sums of those that have come
 // meanwhile; then what is left. The laps of COMPUTE are its own (lanes.c).
@@ -46,9 +66,20 @@ static const lk_row apply[] = {
     {LK_ACT_MEET, LK_NO_ROUND, LK_LAP_ROUNDS},
     {LK_ACT_APPLY, LK_NO_ROUND, LK_LAP_UPDATING},
 };
-const lk_course lk_course_boxes = {.section = {ROWS(early, LK_EACH_BUCKET),
-                                               ROWS(join, LK_BUCKETS_LEFT), ROWS(verdict, LK_ONCE),
-                                               ROWS(apply, LK_EACH_BUCKET)}};
+static const lk_row boxes_reduce[] = {
+    {LK_ACT_AWAIT, LK_ROUND_SUMS, LK_NO_LAP},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_LAP_ROUNDS},
+    {LK_ACT_REDUCE, LK_NO_ROUND, LK_LAP_UPDATING},
+};
+static const lk_row boxes_norms[] = {
+    {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},  {LK_ACT_SQUARE, LK_NO_ROUND, LK_LAP_UPDATING},
+    {LK_ACT_MEET, LK_NO_ROUND, LK_NO_LAP},  {LK_ACT_JUDGE, LK_NO_ROUND, LK_NO_LAP},
+    {LK_ACT_APPLY, LK_NO_ROUND, LK_LAP_UPDATING},
+};
+const lk_course lk_course_boxes = {
+    .section = {ROWS(early, LK_EACH_BUCKET), ROWS(join, LK_BUCKETS_LEFT), ROWS(verdict, LK_ONCE),
+                WHEN(boxes_reduce, LK_EACH_BUCKET, LK_NORMED),
+                WHEN(boxes_norms, LK_ONCE, LK_NORMED), WHEN(apply, LK_EACH_BUCKET, LK_PLAIN)}};
 
 static const lk_row device[] = {{LK_ACT_COMPUTE, LK_NO_ROUND, LK_NO_LAP},
                                 {LK_ACT_VERDICT, LK_NO_ROUND, LK_NO_LAP}};
@@ -79,6 +110,7 @@ static void begin(lk_driver *d, uint32_t program, uint64_t step) {
     d->step = step;
     d->buckets = d->exchange ? d->exchange->buckets.count : 1;
     d->here = d->lost_after = 0;
+    d->when = lk_program_norm(d->group->program) ? LK_NORMED : LK_PLAIN;
 }
 
 void lk_driver_start(lk_driver *d, uint32_t program, uint64_t step) {
@@ -114,6 +146,7 @@ void lk_member_start(lk_member *m, lk_driver *d, uint32_t replica) {
     m->meetings = m->joined = m->given = 0;
     m->over = false;
     m->verdict = LK_VERDICT_APPLY;
+    m->bad_param = LK_NONE;
 }
 
 static void next_row(lk_member *m) {
@@ -121,9 +154,11 @@ static void next_row(lk_member *m) {
     if (++m->row < section->count) return;
     m->row = 0;
     if (section->repeat != LK_ONCE && ++m->bucket < m->driver->buckets) return;
-    m->section++;
-    section++;
-    m->over = m->section == LK_SECTIONS_MAX || section->count == 0;
+    do {
+        m->section++;
+        section++;
+        m->over = m->section == LK_SECTIONS_MAX || section->count == 0;
+    } while (!m->over && section->when != LK_ALWAYS && section->when != m->driver->when);
     m->bucket = !m->over && section->repeat == LK_BUCKETS_LEFT ? m->joined : 0;
 }
 
@@ -146,14 +181,15 @@ static lk_wait await_round(lk_member *m, const lk_row *row) {
 
 // Every replica reads the same flags, after the meeting that made them known, and so finds the
 // same.
-static void judge_step(lk_member *m) {
+static void judge_step(lk_member *m, bool (*find)(const lk_member *m, lk_flags *out)) {
     lk_driver *d = m->driver;
     lk_flags flags;
-    if (!d->decide) return;
-    if (!d->lanes->flags(m, &flags)) {
+    if (!d->decide || m->verdict != LK_VERDICT_APPLY) return;
+    if (!find(m, &flags)) {
         lk_member_end(m);
         return;
     }
+    m->bad_param = flags.bad_param;
     m->verdict = d->decide(d->decide_context, d->step, &flags);
     lk_assert((m->verdict == LK_VERDICT_APPLY) == !lk_is_flagged(&flags));
     if (m->replica == 0) d->verdict = m->verdict;
@@ -203,7 +239,10 @@ static lk_wait do_row(lk_member *m, const lk_row *row) {
     case LK_ACT_COMPUTE: lanes->compute(m); break;
     case LK_ACT_SHARE: share_and_join(m); break;
     case LK_ACT_JOIN: join_one(m); break;
-    case LK_ACT_VERDICT: judge_step(m); break;
+    case LK_ACT_VERDICT: judge_step(m, lanes->flags); break;
+    case LK_ACT_REDUCE: lanes->reduce(m); break;
+    case LK_ACT_SQUARE: lanes->square(m); break;
+    case LK_ACT_JUDGE: judge_step(m, lanes->norm_flags); break;
     case LK_ACT_APPLY: lanes->apply(m); break;
     case LK_ACT_EVALUATE: lanes->evaluate(m); break;
     case LK_ACT_MEET: return meet_all(m);

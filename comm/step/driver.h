@@ -3,7 +3,9 @@
 //     LOAD, FORWARD, BACKWARD   every replica computes its grains
 //     VERDICT                   where somebody asks: apply, skip, replay or stop; all have the same
 //                               answer, from flags that are joined at the meeting before REDUCE
-//     REDUCE, APPLY             every owner adds and updates its partition
+//     REDUCE, APPLY             every owner adds and updates its partition; where the update asks
+//                               for norms of the gradient (norms.h) these are two, with squares,
+//                               a meeting and a verdict on the norms between them
 //
 // How often replicas and workers meet between these depends on what they share. A *course* says it:
 // a list of rows, each of them one act of every replica of this worker or of its first replica
@@ -29,10 +31,12 @@
 #include "comm/step/exchange.h"
 
 // What workers tell each other in one go. STEP and REPORTS carry reports alone, of a step and of an
-// evaluation; to LAST the leader comes when all is saved.
+// evaluation; NORMS carries nothing: what is shared is there; to LAST the leader comes when all is
+// saved.
 typedef enum lk_round {
     LK_ROUND_BOXES,
     LK_ROUND_SUMS,
+    LK_ROUND_NORMS,
     LK_ROUND_STEP,
     LK_ROUND_REPORTS,
     LK_ROUND_LAST,
@@ -59,6 +63,9 @@ typedef enum lk_act {
     LK_ACT_SHARE,     // its share of a bucket's boxes
     LK_ACT_JOIN,      // its share of the sums of a bucket that this worker owns
     LK_ACT_VERDICT,   // nothing where nobody asks
+    LK_ACT_REDUCE,    // sums for G: what it owns, or its share of a bucket's
+    LK_ACT_SQUARE,    // the squares of what it owns
+    LK_ACT_JUDGE,     // the verdict on the norms; nothing where nobody asks
     LK_ACT_APPLY,     // REDUCE where that is still to be done, and APPLY
     LK_ACT_EVALUATE,  // LOAD, FORWARD of the test set
     LK_ACT_MEET,      // none goes on before all replicas of this worker have come
@@ -81,12 +88,15 @@ typedef enum lk_repeat {
     LK_BUCKETS_LEFT,  // for every bucket that this worker has not joined yet
 } lk_repeat;
 
+// Steps whose update asks for norms, or all others.
+typedef enum lk_when { LK_ALWAYS, LK_NORMED, LK_PLAIN } lk_when;
+
 typedef struct lk_section {
     const lk_row *rows;
-    uint8_t count, repeat;
+    uint8_t count, repeat, when;
 } lk_section;
 
-enum { LK_SECTIONS_MAX = 4 };
+enum { LK_SECTIONS_MAX = 7 };
 
 typedef struct lk_course {
     lk_section section[LK_SECTIONS_MAX];  // up to the first of no rows
@@ -127,10 +137,14 @@ typedef struct lk_lanes {
     void (*compute)(lk_member *m);
     void (*share)(lk_member *m);
     void (*join)(lk_member *m, uint32_t bucket);
-    void (*apply)(lk_member *m);  // where the verdict is not LK_VERDICT_APPLY, no weight is written
+    // Where the verdict is not LK_VERDICT_APPLY, no weight is written.
+    void (*apply)(lk_member *m);
+    void (*reduce)(lk_member *m);
+    void (*square)(lk_member *m);
     void (*evaluate)(lk_member *m);
     // What was found that is not finite, joined over all workers. false: nobody knows any more.
     bool (*flags)(const lk_member *m, lk_flags *out);
+    bool (*norm_flags)(const lk_member *m, lk_flags *out);
     void (*report)(lk_driver *d);
     void (*complete)(lk_driver *d);
     lk_step_result (*finish)(lk_driver *d);
@@ -171,6 +185,7 @@ struct lk_driver {
     const lk_source *test;  // NULL: a step
     uint64_t test_count;
     uint32_t buckets;
+    lk_when when;         // this step is
     uint32_t here;        // buckets whose boxes have come, from the first on
     uint32_t lost_after;  // all end after so many meetings; 0: nobody is lost
     lk_verdict verdict;
@@ -184,6 +199,7 @@ struct lk_member {
     uint32_t joined, given;  // buckets that it has joined; of the first: whose sums are given
     bool over;
     lk_verdict verdict;
+    uint32_t bad_param;  // that the verdict is about, or LK_NONE
     lk_walk walk;
 };
 

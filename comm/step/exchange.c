@@ -1,6 +1,8 @@
 // exchange.c - buckets, partitions, boxes and reports of exchange.h. Freestanding.
 #include "comm/step/exchange.h"
 
+#include "comm/step/norms.h"
+
 lk_partition lk_partition_of(const lk_program *p, uint32_t buckets, uint32_t bucket) {
     uint64_t sixteens = p->loss_offset / 16;
     return (lk_partition){sixteens * bucket / buckets * 16, sixteens * (bucket + 1) / buckets * 16};
@@ -270,8 +272,19 @@ void lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t bucket) {
 
 // --- APPLY -------------------------------------------------------------------------------------
 
-void lk_exchange_apply(lk_exchange *x, lk_group *group, uint32_t replica, uint64_t step,
-                       uint32_t bucket) {
+// What is done with the sums of one element after another of a parameter.
+typedef void (*on_sums)(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,
+                        uint64_t first, uint64_t count, const float *sum);
+
+static void store_sums(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,
+                       uint64_t first, uint64_t count, const float *sum) {
+    (void)step;
+    float *to = lk_gradient_at(&group->frames[replica], param) + first;
+    __builtin_memcpy(to, sum, count * sizeof *sum);
+}
+
+static void each_sum(lk_exchange *x, lk_group *group, uint32_t replica, uint64_t step,
+                     uint32_t bucket, on_sums do_this) {
     const lk_program *p = x->program;
     const lk_bucket *whole = &x->buckets.bucket[bucket];
     lk_partition mine =
@@ -285,10 +298,19 @@ void lk_exchange_apply(lk_exchange *x, lk_group *group, uint32_t replica, uint64
             uint64_t end =
                 LK_MIN(LK_MIN(partition.end, mine.end), param->node_offset + param->count);
             if (begin >= end) continue;
-            lk_group_apply(group, replica, step, i, begin - param->node_offset, end - begin,
-                           x->sum[bucket * x->world + owner] + (begin - partition.begin));
+            do_this(group, replica, step, i, begin - param->node_offset, end - begin,
+                    x->sum[bucket * x->world + owner] + (begin - partition.begin));
         }
     }
+}
+
+void lk_exchange_apply(lk_exchange *x, lk_group *group, uint32_t replica, uint64_t step,
+                       uint32_t bucket) {
+    each_sum(x, group, replica, step, bucket, lk_group_apply);
+}
+
+void lk_exchange_store(lk_exchange *x, lk_group *group, uint32_t replica, uint32_t bucket) {
+    each_sum(x, group, replica, 0, bucket, store_sums);
 }
 
 // --- reports -------------------------------------------------------------------------------------
@@ -337,7 +359,7 @@ static uint32_t hold_sums(const lk_exchange *x, lk_holding *out) {
 void lk_exchange_flags(const lk_exchange *x, uint32_t replica, uint32_t leaves, uint64_t examples,
                        lk_flags *out) {
     lk_holding *h = holdings_of(x, replica);
-    out->bad_op = hold_sums(x, h);
+    *out = (lk_flags){.bad_op = hold_sums(x, h), .bad_param = LK_NONE};
     out->bad_mean = lk_is_bad_mean(x->program, h, x->world, leaves, examples);
 }
 

@@ -184,6 +184,8 @@ void lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t bucket);
 // Of all buckets one after the other, once backward is over.
 void lk_exchange_apply(lk_exchange *x, lk_group *group, uint32_t replica, uint64_t step,
                        uint32_t bucket);
+// The same, where the update asks for norms: the sums become G (norms.h).
+void lk_exchange_store(lk_exchange *x, lk_group *group, uint32_t replica, uint32_t bucket);
 
 // Writes this worker's report, once its replicas have computed their share of `grains` grains of
 // which the first `leaves` are there.

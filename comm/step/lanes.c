@@ -1,5 +1,6 @@
 // lanes.c - the acts of a step (driver.h) by replicas on this processor. Freestanding.
 #include "comm/step/driver.h"
+#include "comm/step/norms.h"
 
 static uint32_t grains_of(const lk_driver *d) {
     const lk_program *p = d->group->program;
@@ -14,10 +15,37 @@ static void compute_whole(lk_member *m) {
     lk_step_compute(m->driver->group, m->replica, m->driver->step);
 }
 
-static void update_partition(lk_member *m) {
+// Where the update asks for norms.
+static void reduce_partition(lk_member *m) {
+    lk_group *group = m->driver->group;
+    if (m->verdict == LK_VERDICT_APPLY) lk_step_reduce(group, m->replica, m->driver->step);
+}
+
+static void square_partition(lk_member *m) {
+    if (m->verdict == LK_VERDICT_APPLY) lk_norms_square(m->driver->group, m->replica);
+}
+
+static bool flags_of_norms(const lk_member *m, lk_flags *out) {
+    lk_norms_flags(m->driver->group, m->replica, out);
+    return true;
+}
+
+static void apply_normed(lk_member *m) {
     lk_group *group = m->driver->group;
     lk_step_follow(group, m->replica, m->verdict);
     if (m->verdict == LK_VERDICT_APPLY) {
+        lk_norms_apply(group, m->replica, m->driver->step);
+    } else {
+        lk_step_pass(group, m->replica, m->verdict == LK_VERDICT_SKIP);
+        group->bad_param[m->replica] = m->bad_param;
+    }
+}
+
+static void update_partition(lk_member *m) {
+    lk_group *group = m->driver->group;
+    if (m->driver->when == LK_NORMED) {
+        apply_normed(m);
+    } else if (m->verdict == LK_VERDICT_APPLY) {
         lk_step_update(group, m->replica, m->driver->step);
     } else {
         lk_step_pass(group, m->replica, m->verdict == LK_VERDICT_SKIP);
@@ -47,13 +75,19 @@ static lk_step_result finish_alone(lk_driver *d) {
 }
 
 const lk_lanes lk_lanes_alone = {.compute = compute_whole,
-                                 .apply = update_partition,
+                                 .reduce = reduce_partition,
+.square = square_partition,
+.norm_flags = flags_of_norms,
+.apply = update_partition,
                                  .evaluate = evaluate_share,
                                  .flags = flags_of_replicas,
                                  .finish = finish_alone};
 
 const lk_lanes lk_lanes_steps = {.compute = compute_whole,
-                                 .apply = update_partition,
+                                 .reduce = reduce_partition,
+.square = square_partition,
+.norm_flags = flags_of_norms,
+.apply = update_partition,
                                  .flags = flags_of_replicas,
                                  .finish = finish_step};
 
@@ -81,7 +115,10 @@ static lk_step_result finish_with_all(lk_driver *d) {
 }
 
 const lk_lanes lk_lanes_shared = {.compute = compute_whole,
-                                  .apply = update_partition,
+                                  .reduce = reduce_partition,
+.square = square_partition,
+.norm_flags = flags_of_norms,
+.apply = update_partition,
                                   .evaluate = evaluate_share,
                                   .flags = flags_of_all,
                                   .report = write_note,
@@ -121,10 +158,19 @@ static void join_bucket(lk_member *m, uint32_t bucket) {
     lk_exchange_join(m->driver->exchange, &by, bucket);
 }
 
-static void apply_bucket(lk_member *m) {
+static void reduce_bucket(lk_member *m) {
     lk_driver *d = m->driver;
     if (m->bucket == 0) lk_step_follow(d->group, m->replica, m->verdict);
     if (m->verdict == LK_VERDICT_APPLY) {
+        lk_exchange_store(d->exchange, d->group, m->replica, m->bucket);
+    }
+}
+
+static void apply_bucket(lk_member *m) {
+    lk_driver *d = m->driver;
+    if (d->when == LK_NORMED) {
+        apply_normed(m);
+    } else if (m->verdict == LK_VERDICT_APPLY) {
         lk_exchange_apply(d->exchange, d->group, m->replica, d->step, m->bucket);
     } else if (m->bucket == 0) {
         lk_step_pass(d->group, m->replica, m->verdict == LK_VERDICT_SKIP);
@@ -134,7 +180,10 @@ static void apply_bucket(lk_member *m) {
 const lk_lanes lk_lanes_boxes = {.compute = compute_bucket,
                                  .share = share_bucket,
                                  .join = join_bucket,
-                                 .apply = apply_bucket,
+                                 .reduce = reduce_bucket,
+.square = square_partition,
+.norm_flags = flags_of_norms,
+.apply = apply_bucket,
                                  .evaluate = evaluate_share,
                                  .flags = flags_of_all,
                                  .report = write_note,

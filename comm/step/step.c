@@ -1,6 +1,7 @@
 // step.c - microbatches of a replica, slices of an owner. Freestanding.
 #include "comm/step/step.h"
 
+#include "comm/step/norms.h"
 #include "ops/fmaf.h"
 #include "ops/graph/check.h"
 #include "ops/graph/mixed.h"
@@ -233,6 +234,44 @@ void lk_step_foresee(lk_group *group, uint64_t step) {
     }
 }
 
+// Where the update asks for norms no slice of squares has two owners.
+static uint64_t border_rows(const lk_program *p, uint64_t columns) {
+    uint64_t rows = LK_OPERANDS_ROWS;
+    while (lk_program_norm(p) && rows * columns % LK_SLICE_TERMS != 0) rows *= 2;
+    return rows;
+}
+
+// The first row of an operands parameter that a sharer owns; of the one after the last, the end.
+static uint64_t first_row(const lk_op *op, const lk_group *group, uint64_t sharer) {
+    uint64_t k_count, columns;
+    op->type->rows(op, &k_count, &columns);
+    const uint64_t rows = k_count * sharer / group->sharers;
+    return LK_MIN(lk_round_up(rows, border_rows(group->program, columns)), k_count);
+}
+
+// The first element of a partials parameter: nodes are cut at multiples of 16 floats.
+static uint64_t first_element(const lk_param *param, const lk_group *group, uint64_t sharer) {
+    const lk_program *p = group->program;
+    const uint64_t at = p->node_floats / 16 * sharer / group->sharers * 16;
+    const uint64_t first = LK_MAX(at, param->node_offset) - param->node_offset;
+    const bool normed = lk_program_norm(p) != LK_NORM_NONE;
+    return LK_MIN(lk_round_up(first, normed ? LK_SLICE_TERMS : 1), param->count);
+}
+
+lk_owned lk_group_owned(const lk_group *group, uint32_t index, uint32_t sharer) {
+    const lk_param *param = &group->program->params[index];
+    if (param->gradient_op == LK_NONE) return (lk_owned){0, 0};
+    if (param->mode == LK_REDUCE_PARTIALS) {
+        return (lk_owned){first_element(param, group, sharer),
+                          first_element(param, group, sharer + 1)};
+    }
+    const lk_op *op = &group->program->ops[param->gradient_op];
+    uint64_t rows, columns;
+    op->type->rows(op, &rows, &columns);
+    return (lk_owned){first_row(op, group, sharer) * columns,
+                      first_row(op, group, sharer + 1) * columns};
+}
+
 // What an owner needs for its share of a step's update.
 typedef struct update {
     lk_group *group;
@@ -241,6 +280,7 @@ typedef struct update {
     uint32_t positions, leaves;
     const lk_holding *holdings;
     float *scratch;
+    bool stores;  // the sums, for an update after their norms are known
 } update;
 
 static void note_bad(lk_group *group, uint32_t replica, uint32_t index) {
@@ -261,8 +301,8 @@ static void follow_sums(lk_group *group, uint32_t replica, uint32_t index, uint6
     if (bad) note_bad(group, replica, index);
 }
 
-static void apply_at(lk_group *group, uint32_t replica, uint32_t index, uint64_t first,
-                     uint64_t count, const float *sum) {
+void lk_group_update(lk_group *group, uint32_t replica, const lk_step_scalars *scalars,
+                     uint32_t index, uint64_t first, uint64_t count, const float *sum) {
     const lk_program *p = group->program;
     const lk_param *param = &p->params[index];
     const lk_frame *frame = &group->frames[replica];
@@ -276,7 +316,7 @@ static void apply_at(lk_group *group, uint32_t replica, uint32_t index, uint64_t
         slots[s] = (float *)lk_tensor_at(frame, param->slots[s]) + first;
     }
     float *w = lk_param_at(frame, index) + first;
-    uint32_t bad = lk_apply_of(group->kernels, o)(o, &group->scalars, count, sum, w, slots);
+    uint32_t bad = lk_apply_of(group->kernels, o)(o, scalars, count, sum, w, slots);
     const float most = lk_program_weight_clip(p);
     for (uint64_t i = 0; most > 0.0f && i < count; i++) {
         w[i] = w[i] > most ? most : w[i] < -most ? -most : w[i];
@@ -291,21 +331,24 @@ static void apply_at(lk_group *group, uint32_t replica, uint32_t index, uint64_t
 void lk_group_apply(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,
                     uint64_t first, uint64_t count, const float *sum) {
     lk_assert(group->scalars.s == step);
-    apply_at(group, replica, param, first, count, sum);
+    lk_group_update(group, replica, &group->scalars, param, first, count, sum);
 }
 
 // Elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
 static void apply(const update *u, uint32_t index, uint64_t first, uint64_t count,
                   const float *sum) {
-    apply_at(u->group, u->replica, index, first, count, sum);
+    if (u->stores) {
+        __builtin_memcpy(lk_gradient_at(u->frame, index) + first, sum, count * sizeof *sum);
+    } else {
+        lk_group_update(u->group, u->replica, &u->group->scalars, index, first, count, sum);
+    }
 }
 
-// The part of a partials parameter that lies in [begin, end) of the node vector.
-static void update_partials(const update *u, uint32_t index, uint64_t begin, uint64_t end) {
+static void update_partials(const update *u, uint32_t index) {
     const lk_param *param = &u->group->program->params[index];
-    uint64_t first = LK_MAX(begin, param->node_offset);
-    uint64_t last = LK_MIN(end, param->node_offset + param->count);
-    for (uint64_t at = first; at < last; at += LK_JOIN_FLOATS) {
+    const lk_owned own = lk_group_owned(u->group, index, u->sharer);
+    const uint64_t last = param->node_offset + own.end;
+    for (uint64_t at = param->node_offset + own.first; at < last; at += LK_JOIN_FLOATS) {
         uint64_t count = LK_MIN(last - at, (uint64_t)LK_JOIN_FLOATS);
         const float *sum = lk_reduce(u->group->kernels, u->holdings, u->group->sharers, u->leaves,
                                      at, count, u->scratch);
@@ -337,15 +380,8 @@ static uint64_t operands_rows(const lk_kernels *k, uint64_t n_count) {
     return LK_MAX(floats / n_count / multiple, 1) * multiple;
 }
 
-// The first row of an operands parameter that a sharer owns; of the one after the last, the end.
-static uint64_t first_row(const lk_op *op, const lk_group *group, uint64_t sharer) {
-    uint64_t k_count, columns;
-    op->type->rows(op, &k_count, &columns);
-    return LK_MIN(lk_round_up(k_count * sharer / group->sharers, LK_OPERANDS_ROWS), k_count);
-}
-
-// The same where operands have 16 bits: the gradients of all examples are widened once, the inputs
-// column by column.
+// As update_operands, where operands have 16 bits: the gradients of all examples are widened once,
+// the inputs column by column.
 static void update_mixed(const update *u, uint32_t index, lk_lane *lane) {
     const lk_program *p = u->group->program;
     const lk_op *op = &p->ops[p->params[index].gradient_op];
@@ -446,7 +482,7 @@ const lk_holding *lk_group_begin_update(lk_group *group, uint32_t replica) {
     return h;
 }
 
-void lk_step_update(lk_group *group, uint32_t replica, uint64_t step) {
+static void update_owned(lk_group *group, uint32_t replica, uint64_t step, bool stores) {
     const lk_program *p = group->program;
     lk_assert(group->scalars.s == step);
     lk_frame *frame = &group->frames[replica];
@@ -457,17 +493,23 @@ void lk_step_update(lk_group *group, uint32_t replica, uint64_t step) {
                       .positions = lk_step_positions(p->spec, step),
                       .leaves = lk_step_grains(p, step),
                       .holdings = lk_group_begin_update(group, replica),
-                      .scratch = lk_tensor_at(frame, p->reduce_scratch)};
-    uint64_t sixteens = p->node_floats / 16;
-    uint64_t begin = sixteens * u.sharer / group->sharers * 16;
-    uint64_t end = sixteens * (u.sharer + 1) / group->sharers * 16;
+                      .scratch = lk_tensor_at(frame, p->reduce_scratch),
+                      .stores = stores};
     for (uint32_t i = 0; i < lk_entry_count(p); i++) {
         if (p->params[i].mode == LK_REDUCE_PARTIALS) {
-            update_partials(&u, i, begin, end);
+            update_partials(&u, i);
         } else {
             update_operands(&u, i);
         }
     }
+}
+
+void lk_step_update(lk_group *group, uint32_t replica, uint64_t step) {
+    update_owned(group, replica, step, false);
+}
+
+void lk_step_reduce(lk_group *group, uint32_t replica, uint64_t step) {
+    update_owned(group, replica, step, true);
 }
 
 // The device region is one where memory is shared; otherwise every worker has its own.
@@ -574,7 +616,7 @@ static uint32_t hold_sums(const lk_group *group, lk_holding *out) {
 void lk_step_flags(const lk_group *group, uint32_t replica, uint64_t step, lk_flags *out) {
     const lk_program *p = group->program;
     lk_holding *h = group->holdings + (uint64_t)replica * group->sharers;
-    out->bad_op = hold_sums(group, h);
+    *out = (lk_flags){.bad_op = hold_sums(group, h), .bad_param = LK_NONE};
     out->bad_mean = lk_is_bad_mean(p, h, group->replicas, lk_step_grains(p, step),
                                    lk_step_examples(p->spec, step));
 }

@@ -52,13 +52,16 @@ typedef enum lk_verdict {
     LK_VERDICT_STOP,    // nothing is written, and the run ends
 } lk_verdict;
 
-// What it is about: what was found, in FORWARD and BACKWARD, that is not finite.
+// What it is about: what was found, before a weight is written, that is not finite.
 typedef struct lk_flags {
-    uint32_t bad_op;  // the first op with such a result, or LK_NONE
-    bool bad_mean;    // a metric's mean over the step is, such as the loss
+    uint32_t bad_op;     // the first op with such a result, or LK_NONE
+    uint32_t bad_param;  // where norms are wanted: the first parameter whose norm is, or LK_NONE
+    bool bad_mean;       // a metric's mean over the step is, such as the loss
 } lk_flags;
 
-static inline bool lk_is_flagged(const lk_flags *f) { return f->bad_op != LK_NONE || f->bad_mean; }
+static inline bool lk_is_flagged(const lk_flags *f) {
+    return f->bad_op != LK_NONE || f->bad_param != LK_NONE || f->bad_mean;
+}
 
 typedef struct lk_step_result {
     uint64_t step;  // set by who knows it
@@ -186,6 +189,20 @@ void lk_step_walk(lk_group *group, uint32_t replica, lk_walk *walk, uint32_t las
 // Grains of so many examples; grains present in a step.
 uint32_t lk_grains_of(const lk_program *program, uint64_t examples);
 uint32_t lk_step_grains(const lk_program *program, uint64_t step);
+
+// Where the update asks for norms (norms.h): REDUCE alone, of what the replica owns, into G.
+void lk_step_reduce(lk_group *group, uint32_t replica, uint64_t step);
+
+// The elements of a parameter that a sharer owns. Where the update asks for norms both are
+// multiples of LK_SLICE_TERMS, or the end.
+typedef struct lk_owned {
+    uint64_t first, end;
+} lk_owned;
+lk_owned lk_group_owned(const lk_group *group, uint32_t param, uint32_t sharer);
+
+// The update of elements [first, first + count) of a parameter by these scalars.
+void lk_group_update(lk_group *group, uint32_t replica, const lk_step_scalars *scalars,
+                     uint32_t param, uint64_t first, uint64_t count, const float *sum);
 
 // Before a replica's part of REDUCE. Returns its table of the nodes that the replicas of this
 // process hold.

@@ -75,7 +75,7 @@ static void pin_to(uint32_t index) {
     }
 }
 
-static uint32_t processors(void) {
+uint32_t lk_processors(void) {
     cpu_set_t allowed;
     return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
 }
@@ -122,7 +122,7 @@ static void abandon(lk_team *team, uint32_t started) {
 
 lk_status lk_team_start(lk_team *team, uint32_t members, lk_team_place place, void *memory,
                         uint8_t *stacks, lk_error *error) {
-    uint32_t cores = processors();
+    uint32_t cores = lk_processors();
     uint32_t lanes = LK_MAX(members, place.all);
     uint32_t spins = lanes <= cores ? LK_SPINS_ALONE : LK_SPINS_SHARED;
     *team = (lk_team){.members = members, .member = memory, .first_processor = place.first};

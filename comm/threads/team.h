@@ -90,4 +90,7 @@ void lk_team_stop(lk_team *team);
 // nearest: some library switched it, and every result would differ.
 lk_status lk_float_mode_check(lk_error *error);
 
+// Processors that this process may use.
+uint32_t lk_processors(void);
+
 #endif

@@ -131,3 +131,124 @@ static uint32_t apply_adam(const lk_optimizer *o, const lk_step_scalars *s, uint
     }
     return v_noted(bad);
 }
+
+static uint32_t apply_lars(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
+                           const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    const vf momentum = v_set1(o->momentum), rate = v_set1(s->learning_rate), l2 = v_set1(s->l2);
+    vf bad = v_zero();
+    EACH_VECTOR(count) {
+        const uint32_t some = (uint32_t)rest;
+        const vf before = v_load_first(w + i, some);
+        vf g = mean_gradient(o, s, sum + i, some, &bad);
+        if (s->l2 != 0.0f) g = v_fma(l2, before, g);
+        const vf step = v_mul(rate, g);
+        const vf v = v_fma(momentum, v_load_first(slots[0] + i, some), step);
+        bad = note_and_store(bad, slots[0] + i, some, v);
+        const vf next = v_sub(before, o->nesterov ? v_fma(momentum, v, step) : v);
+        bad = note_and_store(bad, w + i, some, next);
+    }
+    return v_noted(bad);
+}
+
+// The update of lamb, and the means that it makes.
+static inline vf lamb_update(const lk_optimizer *o, const lk_step_scalars *s, vf g, vf *m, vf *v) {
+    *m = moved(*m, v_set1(1.0f - o->beta_1), g);
+    *v = moved_to_square(*v, v_set1(1.0f - o->beta_2), g);
+    const vf below = v_fma(v_set1(s->root), v_sqrt(*v), v_set1(o->epsilon));
+    return v_div(v_mul(*m, v_set1(s->step_size)), below);
+}
+
+static uint32_t apply_lamb(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
+                           const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    const vf rate = v_set1(-s->learning_rate);
+    vf bad = v_zero();
+    EACH_VECTOR(count) {
+        const uint32_t some = (uint32_t)rest;
+        vf m = v_load_first(slots[0] + i, some), v = v_load_first(slots[1] + i, some);
+        const vf g = mean_gradient(o, s, sum + i, some, &bad);
+        const vf u = lamb_update(o, s, g, &m, &v);
+        bad = note_and_store(bad, slots[0] + i, some, m);
+        bad = note_and_store(bad, slots[1] + i, some, v);
+        bad = note_and_store(bad, w + i, some, v_fma(rate, u, load_decayed(s, w + i, some)));
+    }
+    return v_noted(bad);
+}
+
+// --- sums of squares -----------------------------------------------------------------------------
+//
+// A lane of a vector has a slice, so that V_LANES chains run beside one another: terms are computed
+// along the slices, V_LANES of each, and turned round.
+
+typedef struct square_terms {
+    float of[2][V_LANES][V_LANES];  // [norm][term][slice]
+} square_terms;
+
+static inline void terms_of(lk_norm norm, const lk_optimizer *o, const lk_step_scalars *s,
+                            const float *sum, const float *w, float *const *slots, uint64_t i,
+                            uint32_t some, vf out[2]) {
+    vf ignored = v_zero();
+    const vf g = mean_gradient(o, s, sum + i, some, &ignored);
+    out[0] = g;
+    if (norm == LK_NORM_LARS) {
+        out[0] = v_load_first(w + i, some);
+        out[1] = s->l2 != 0.0f ? v_fma(v_set1(s->l2), out[0], g) : g;
+    } else if (norm == LK_NORM_LAMB) {
+        vf m = v_load_first(slots[0] + i, some), v = v_load_first(slots[1] + i, some);
+        out[0] = load_decayed(s, w + i, some);
+        out[1] = lamb_update(o, s, g, &m, &v);
+    }
+}
+
+// Elements [i, i + V_LANES) of slice `slice` of those that run together.
+static inline void turn_terms(square_terms *t, uint32_t norms, uint32_t slice, const vf terms[2]) {
+    for (uint32_t k = 0; k < norms; k++) {
+        float row[V_LANES];
+        v_store(row, terms[k]);
+        for (uint32_t e = 0; e < V_LANES; e++) t->of[k][e][slice] = row[e];
+    }
+}
+
+// Elements that are not there are zeros, which add nothing.
+static inline void squares(lk_norm norm, const lk_optimizer *o, const lk_step_scalars *s,
+                           uint64_t count, const float *sum, const float *w, float *const *slots,
+                           float *out) {
+    const uint32_t norms = norm == LK_NORM_GRADIENT ? 1 : 2;
+    const uint64_t slices = (count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+    for (uint64_t first = 0; first < slices; first += V_LANES) {
+        const uint32_t together = (uint32_t)LK_MIN(slices - first, (uint64_t)V_LANES);
+        square_terms t = {{{{0.0f}}}};
+        vf chain[2] = {v_zero(), v_zero()};
+        for (uint32_t at = 0; at < LK_SLICE_TERMS; at += V_LANES) {
+            for (uint32_t slice = 0; slice < together; slice++) {
+                const uint64_t i = (first + slice) * LK_SLICE_TERMS + at;
+                vf terms[2] = {v_zero(), v_zero()};
+                const uint32_t some =
+                    i < count ? (uint32_t)LK_MIN(count - i, (uint64_t)V_LANES) : 0;
+                if (some > 0) terms_of(norm, o, s, sum, w, slots, i, some, terms);
+                turn_terms(&t, norms, slice, terms);
+            }
+            for (uint32_t k = 0; k < norms; k++) {
+                for (uint32_t e = 0; e < V_LANES; e++) {
+                    const vf term = v_load(t.of[k][e]);
+                    chain[k] = v_fma(term, term, chain[k]);
+                }
+            }
+        }
+        for (uint32_t slice = 0; slice < together; slice++) {
+            float sums[2][V_LANES];
+            for (uint32_t k = 0; k < 2; k++) v_store(sums[k], chain[k]);
+            for (uint32_t k = 0; k < 2; k++) out[2 * (first + slice) + k] = sums[k][slice];
+        }
+    }
+}
+
+#define SQUARES(NORM, NAME)                                                                        \
+    static void NAME(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,              \
+                     const float *sum, const float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX], \
+                     float *out) {                                                                 \
+        squares(NORM, o, s, count, sum, w, slots, out);                                            \
+    }
+SQUARES(LK_NORM_GRADIENT, squares_of_gradient)
+SQUARES(LK_NORM_LARS, squares_of_lars)
+SQUARES(LK_NORM_LAMB, squares_of_lamb)
+#undef SQUARES

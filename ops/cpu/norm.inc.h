@@ -11,7 +11,7 @@ typedef enum norm_kind { NORM_X, NORM_X_SQUARES, NORM_DY } norm_kind;
 // Channels of a grain, from `x` and `dy` of its first cell on; `count` of them, up to NORM_FLOATS.
 // Lanes behind the last are zeros.
 typedef struct norm_part {
-    const lk_norm *norm;
+    const lk_batch_norm *norm;
     uint32_t examples, count;
     const float *x, *dy;
     vf mean[NORM_VECTORS], inverse[NORM_VECTORS], factor[NORM_VECTORS], term[NORM_VECTORS];
@@ -77,7 +77,7 @@ V_NOINLINE void norm_cut(norm_part *p) {
 // Rows ty and ty + 1 of an example, in tiles of 2 x 2 cells from `tx` to `end`.
 V_INLINE void norm_tiles(norm_part *p, norm_kind kind, uint32_t vectors, uint64_t first,
                          uint32_t ty, uint32_t tx, uint32_t end) {
-    const lk_norm *n = p->norm;
+    const lk_batch_norm *n = p->norm;
     vf chain[2][NORM_VECTORS];
     NORM_EACH_VECTOR(v, vectors) chain[0][v] = p->chain[0][v], chain[1][v] = p->chain[1][v];
     for (; tx < end; tx += 2) {
@@ -94,7 +94,7 @@ V_INLINE void norm_tiles(norm_part *p, norm_kind kind, uint32_t vectors, uint64_
 
 // The terms of one example, from the start of a slice or, where its terms fit in one, within it.
 V_INLINE void norm_example(norm_part *p, norm_kind kind, uint32_t vectors, uint64_t first) {
-    const lk_norm *n = p->norm;
+    const lk_batch_norm *n = p->norm;
     uint32_t terms = 0;
     for (uint32_t ty = 0; ty < n->h; ty += 2) {
         for (uint32_t tx = 0; tx < n->w;) {
@@ -110,7 +110,7 @@ V_INLINE void norm_example(norm_part *p, norm_kind kind, uint32_t vectors, uint6
 
 // The grain's sums come to lie in `chain`.
 V_INLINE void norm_sum(norm_part *p, norm_kind kind, uint32_t vectors) {
-    const lk_norm *n = p->norm;
+    const lk_batch_norm *n = p->norm;
     const uint64_t floats = (uint64_t)n->h * n->w * n->channels;
     const uint32_t whole = LK_SLICE_TERMS / lk_norm_terms(n);
     memset(p->chain, 0, sizeof p->chain);
@@ -163,7 +163,7 @@ static vf norm_inverse(vf variance, float epsilon) {
 
 static vf norm_mean(vf sum, float share) { return v_mul(v_add(sum, v_zero()), v_set1(share)); }
 
-static inline float norm_share(const lk_norm *n, uint32_t examples) {
+static inline float norm_share(const lk_batch_norm *n, uint32_t examples) {
     return 1.0f / lk_count_to_float((uint64_t)examples * n->h * n->w);
 }
 
@@ -198,7 +198,7 @@ static void norm_part_of(const lk_lane *l, const lk_op *op, uint32_t examples, u
 }
 
 static vf norm_forward_grain(const lk_lane *l, const lk_op *op, uint32_t g, vf bad) {
-    const lk_norm *n = &op->norm;
+    const lk_batch_norm *n = &op->norm;
     const uint32_t examples = lk_lane_present(l, g);
     const uint64_t first = (uint64_t)g * l->grain * op->floats, here = examples * op->floats;
     const float share = examples > 0 ? norm_share(n, examples) : 0.0f;
@@ -227,7 +227,7 @@ static vf norm_forward_grain(const lk_lane *l, const lk_op *op, uint32_t g, vf b
 }
 
 static vf norm_by_moving(const lk_lane *l, const lk_op *op) {
-    const lk_norm *n = &op->norm;
+    const lk_batch_norm *n = &op->norm;
     vf bad = v_zero();
     for (uint32_t c = 0; c < n->channels; c += NORM_FLOATS) {
         norm_part p;
@@ -275,7 +275,7 @@ V_NOINLINE vf norm_write_back(const norm_part *p, uint64_t cells, float *dx, vf 
 }
 
 static vf norm_backward_grain(const lk_lane *l, const lk_op *op, uint32_t g, vf bad) {
-    const lk_norm *n = &op->norm;
+    const lk_batch_norm *n = &op->norm;
     const uint32_t examples = lk_lane_present(l, g);
     const uint64_t first = (uint64_t)g * l->grain * op->floats, here = examples * op->floats;
     const float share = examples > 0 ? norm_share(n, examples) : 0.0f;
@@ -303,7 +303,7 @@ static vf norm_backward_grain(const lk_lane *l, const lk_op *op, uint32_t g, vf 
 
 // Of a layer that is frozen: dy by a factor for each channel.
 static vf norm_frozen_gradient(const lk_lane *l, const lk_op *op) {
-    const lk_norm *n = &op->norm;
+    const lk_batch_norm *n = &op->norm;
     float *dx = l->at[LK_DX];
     vf bad = v_zero();
     for (uint32_t c = 0; c < n->channels; c += NORM_FLOATS) {

@@ -165,8 +165,20 @@ typedef struct lk_cuda_param {
     uint64_t count;
     float *w;
     float *slots[LK_OPTIMIZER_SLOTS_MAX];
-    lk_moving moving;  // of a state; terms 0: a parameter
+    lk_moving moving;      // of a state; terms 0: a parameter
+    uint64_t first_slice;  // of its slices of LK_SLICE_TERMS elements among all entries'
 } lk_cuda_param;
+
+// Where an update that asks for norms (ops/optimizer.h) keeps what it finds, in device memory;
+// all NULL where it asks for none, or where the scalars are those of one parameter already. The
+// slices of all entries have `slices` pairs of sums; behind the pairs of the entries is one more.
+typedef struct lk_cuda_norms {
+    float *gradient;       // (slices, LK_SLICE_TERMS)
+    float *squares;        // (slices, 2)
+    float *sums;           // (param_count + 1, 2)
+    lk_step_scalars *own;  // (param_count) the scalars of each
+    uint64_t slices;
+} lk_cuda_norms;
 
 // Where the scalars of a step lie, in device memory: slot `step % slots` of a ring, which the host
 // fills, so that a graph that was recorded once finds each step's own.
@@ -186,7 +198,8 @@ typedef struct lk_cuda_metrics {
 // or more. Does nothing once the state is stopped, nor in a step with a flag where the state asks.
 void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
                     uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
-                    uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_scalars scalars);
+                    uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_norms norms,
+                    lk_cuda_scalars scalars);
 
 // --- REDUCE with other devices -------------------------------------------------------------------
 

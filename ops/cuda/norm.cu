@@ -15,7 +15,7 @@ static inline float *floats_of(const lk_lane *l, lk_role role) {
 
 // What a launch works on. labels: NULL where every position has an example.
 struct norm_operands {
-    lk_norm norm;
+    lk_batch_norm norm;
     uint64_t floats;  // of an example
     uint32_t examples, grain;
     const uint32_t *labels;
@@ -75,7 +75,7 @@ struct add_gamma {
 template <typename Term>
 static inline __device__ float slice_of(const norm_operands &o, const grain_channel &g,
                                         const Term &term, uint32_t slice) {
-    const lk_norm &n = o.norm;
+    const lk_batch_norm &n = o.norm;
     const uint32_t terms = lk_norm_terms(&n), whole = LK_SLICE_TERMS / terms;
     const uint32_t of_one = (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
     const uint32_t begin = whole > 0 ? slice * whole : slice / of_one;
@@ -123,7 +123,7 @@ static inline __device__ float grain_sum(const norm_operands &o, const grain_cha
     return sum;
 }
 
-static inline __device__ float share_of(const lk_norm &n, uint32_t examples) {
+static inline __device__ float share_of(const lk_batch_norm &n, uint32_t examples) {
     return 1.0f / (float)((uint64_t)examples * n.h * n.w);
 }
 
@@ -136,7 +136,7 @@ static inline __device__ float inverse_root(float variance, float epsilon) {
 static __global__ void __launch_bounds__(THREADS)
     normalize_grain(lk_cuda_state *state, uint32_t op, norm_operands o) {
     const grain_channel g = channel_of(o);
-    const lk_norm &n = o.norm;
+    const lk_batch_norm &n = o.norm;
     const uint64_t cells = (uint64_t)n.h * n.w, here = g.examples * cells;
     float mean = 0.0f, inverse = 0.0f, sum = 0.0f, squares = 0.0f;
     bool bad = false;
@@ -220,7 +220,7 @@ uint32_t lk_cuda_plain_batch_normalization(lk_lane *l, const lk_op *op) {
 static __global__ void __launch_bounds__(THREADS)
     turn_back_grain(lk_cuda_state *state, uint32_t op, norm_operands o) {
     const grain_channel g = channel_of(o);
-    const lk_norm &n = o.norm;
+    const lk_batch_norm &n = o.norm;
     const uint64_t cells = (uint64_t)n.h * n.w, here = g.examples * cells;
     const float mean = g.mine ? g.row[LK_NORM_MEAN * n.channels] : 0.0f;
     const float inverse = g.mine ? g.row[LK_NORM_INVERSE * n.channels] : 0.0f;

@@ -15,19 +15,33 @@ static inline __device__ uint32_t find_param(const lk_cuda_param *params, uint32
 }
 
 // How an optimizer updates: several share a formula (ops/optimizer.c).
-enum update_form { FORM_SGD, FORM_MOMENTUM, FORM_MOMENTUM_KERAS, FORM_RMSPROP, FORM_ADAM };
+enum update_form {
+    FORM_SGD,
+    FORM_MOMENTUM,
+    FORM_MOMENTUM_KERAS,
+    FORM_RMSPROP,
+    FORM_ADAM,
+    FORM_LARS,
+    FORM_LAMB
+};
 
 // An optimizer without its descriptor, which is the host's.
 struct update_rule {
     update_form form;
     bool nesterov, centered, amsgrad;
     float momentum, rho, epsilon, beta_1, beta_2, clipvalue;
+    lk_norm norm;
+    float clipnorm, global_clipnorm, eta;
 };
 
 static update_rule rule_of(const lk_optimizer *o) {
     const lk_optimizer_number number = o->type->number;
-    update_rule rule = {FORM_ADAM, o->nesterov, o->centered, o->amsgrad, o->momentum,
-                        o->rho,    o->epsilon,  o->beta_1,   o->beta_2,  o->clipvalue};
+    update_rule rule = {FORM_ADAM,          o->nesterov,  o->centered,          o->amsgrad,
+                        o->momentum,        o->rho,       o->epsilon,           o->beta_1,
+                        o->beta_2,          o->clipvalue, lk_optimizer_norm(o), o->clipnorm,
+                        o->global_clipnorm, o->eta};
+    if (number == LK_OPTIMIZER_LARS_TF) rule.form = FORM_LARS;
+    if (number == LK_OPTIMIZER_LAMB_KERAS) rule.form = FORM_LAMB;
     if (number == LK_OPTIMIZER_SGD) rule.form = FORM_SGD;
     if (number == LK_OPTIMIZER_MOMENTUM) rule.form = FORM_MOMENTUM;
     if (number == LK_OPTIMIZER_MOMENTUM_KERAS) rule.form = FORM_MOMENTUM_KERAS;
@@ -92,17 +106,50 @@ static inline __device__ float apply_adam(const update_rule &o, const lk_step_sc
     return w - (m * s.step_size) / lk_fmaf(s.root, lk_sqrtf(x), o.epsilon);
 }
 
-// As ops/optimizer.c says; returns whether anything stored is not finite.
-static inline __device__ bool apply(const update_rule &o, const lk_step_scalars &s, float sum,
-                                    float *w, float *const *slots, uint64_t i) {
-    float g = (sum + 0.0f) * s.inverse_n, next = w[i];
-    bool bad = lk_cuda_not_finite(g);
+static inline __device__ float apply_lars(const update_rule &o, const lk_step_scalars &s, float g,
+                                          float w, float *const *slots, uint64_t i, bool &bad) {
+    const float step = s.learning_rate * g;
+    const float v = keep(slots[0], i, lk_fmaf(o.momentum, slots[0][i], step), bad);
+    return w - (o.nesterov ? lk_fmaf(o.momentum, v, step) : v);
+}
+
+// The update of lamb, and the means that it makes.
+static inline __device__ float lamb_update(const update_rule &o, const lk_step_scalars &s, float g,
+                                           float &m, float &v) {
+    m = lk_fmaf(1.0f - o.beta_1, g - m, m);
+    v = lk_fmaf(1.0f - o.beta_2, lk_fmaf(g, g, -v), v);
+    return (m * s.step_size) / lk_fmaf(s.root, lk_sqrtf(v), o.epsilon);
+}
+
+static inline __device__ float apply_lamb(const update_rule &o, const lk_step_scalars &s, float g,
+                                          float w, float *const *slots, uint64_t i, bool &bad) {
+    float m = slots[0][i], v = slots[1][i];
+    const float u = lamb_update(o, s, g, m, v);
+    keep(slots[0], i, m, bad);
+    keep(slots[1], i, v, bad);
+    return lk_fmaf(-s.learning_rate, u, w);
+}
+
+// The mean gradient, cut, and w after its decay, or g with it.
+static inline __device__ float mean_gradient(const update_rule &o, const lk_step_scalars &s,
+                                             float sum, float &w, bool &bad) {
+    float g = (sum + 0.0f) * s.inverse_n;
+    bad |= lk_cuda_not_finite(g);
     if (o.clipvalue > 0.0f) {
         g = g > o.clipvalue ? o.clipvalue : g;
         g = g < -o.clipvalue ? -o.clipvalue : g;
     }
-    if (s.l2 != 0.0f) g = lk_fmaf(s.l2, next, g);
-    if (s.decay != 0.0f) next = lk_fmaf(-s.decay, next, next);
+    if (s.l2 != 0.0f) g = lk_fmaf(s.l2, w, g);
+    if (s.decay != 0.0f) w = lk_fmaf(-s.decay, w, w);
+    return g;
+}
+
+// As ops/optimizer.c says; returns whether anything stored is not finite.
+static inline __device__ bool apply(const update_rule &o, const lk_step_scalars &s, float sum,
+                                    float *w, float *const *slots, uint64_t i) {
+    bool bad = false;
+    float next = w[i];
+    const float g = mean_gradient(o, s, sum, next, bad);
     if (o.form == FORM_SGD) {
         next = lk_fmaf(-s.learning_rate, g, next);
     } else if (o.form == FORM_MOMENTUM) {
@@ -111,6 +158,10 @@ static inline __device__ bool apply(const update_rule &o, const lk_step_scalars 
         next = apply_momentum_keras(o, s, g, next, slots, i, bad);
     } else if (o.form == FORM_RMSPROP) {
         next = apply_rmsprop(o, s, g, next, slots, i, bad);
+    } else if (o.form == FORM_LARS) {
+        next = apply_lars(o, s, g, next, slots, i, bad);
+    } else if (o.form == FORM_LAMB) {
+        next = apply_lamb(o, s, g, next, slots, i, bad);
     } else {
         next = apply_adam(o, s, g, next, slots, i, bad);
     }
@@ -134,10 +185,116 @@ static inline __device__ bool is_flagged(const lk_cuda_state *state, lk_cuda_met
     return flagged;
 }
 
+// --- norms ---------------------------------------------------------------------------------------
+
+// The entry of a slice: the last that begins there or before, and so one that has elements.
+static inline __device__ uint32_t find_slice(const lk_cuda_param *params, uint32_t count,
+                                             uint64_t slice) {
+    uint32_t low = 0;
+    while (count > 1) {
+        uint32_t half = count / 2;
+        low = params[low + half].first_slice <= slice ? low + half : low;
+        count -= half;
+    }
+    return low;
+}
+
+// A thread a slice: its chains.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    square(const lk_cuda_state *state, update_rule o, const lk_cuda_param *__restrict__ params,
+           uint32_t param_count, const lk_cuda_node *__restrict__ nodes, uint32_t node_count,
+           lk_cuda_norms norms, lk_cuda_scalars ring) {
+    if (state->stopped) return;
+    const lk_step_scalars s = ring.ring[state->step % ring.slots];
+    LK_CUDA_EACH(slice, norms.slices) {
+        const lk_cuda_param *p = &params[find_slice(params, param_count, slice)];
+        const uint64_t first = (slice - p->first_slice) * LK_SLICE_TERMS;
+        const uint64_t end = p->moving.terms > 0 ? first : LK_MIN(first + LK_SLICE_TERMS, p->count);
+        float one = 0.0f, two = 0.0f;
+        for (uint64_t i = first; i < end; i++) {
+            bool ignored = false;
+            float w = p->w[i];
+            const float before = w, sum = lk_cuda_reduce(nodes, node_count, p->node_offset + i);
+            norms.gradient[slice * LK_SLICE_TERMS + (i - first)] = sum;
+            const float g = mean_gradient(o, s, sum, w, ignored);
+            float of_one = g, of_two = 0.0f;
+            if (o.norm == LK_NORM_LARS) {
+                of_one = before;
+                of_two = g;
+            } else if (o.norm == LK_NORM_LAMB) {
+                float m = p->slots[0][i], v = p->slots[1][i];
+                of_one = w;
+                of_two = lamb_update(o, s, g, m, v);
+            } else {
+                of_one = (sum + 0.0f) * s.inverse_n;  // without the decay that is added to it
+            }
+            one = lk_fmaf(of_one, of_one, one);
+            two = lk_fmaf(of_two, of_two, two);
+        }
+        norms.squares[2 * slice] = one;
+        norms.squares[2 * slice + 1] = two;
+    }
+}
+
+// As lk_optimizer_fit.
+static inline __device__ bool fit(const update_rule &o, const float *squares, float all,
+                                  lk_step_scalars &s) {
+    const float first = lk_sqrtf(o.global_clipnorm > 0.0f ? all : squares[0]);
+    const float second = lk_sqrtf(squares[1]);
+    if (o.norm == LK_NORM_GRADIENT) {
+        const float most = o.global_clipnorm > 0.0f ? o.global_clipnorm : o.clipnorm;
+        s.inverse_n = s.inverse_n * (most / (first > most ? first : most));
+    } else if (first > 0.0f && second > 0.0f) {
+        const float length = o.norm == LK_NORM_LARS ? o.eta * first : first;
+        s.learning_rate = s.learning_rate * (length / second);
+    }
+    return lk_cuda_not_finite(first) || lk_cuda_not_finite(second) ||
+           lk_cuda_not_finite(s.learning_rate);
+}
+
+// One block: a thread a parameter, first its trees, then its scalars.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    fit_all(lk_cuda_state *state, update_rule o, const lk_cuda_param *__restrict__ params,
+            uint32_t param_count, lk_cuda_norms norms, lk_cuda_scalars ring) {
+    const bool stopped = state->stopped;
+    const lk_step_scalars s = ring.ring[state->step % ring.slots];
+    for (uint32_t i = threadIdx.x; i < param_count; i += blockDim.x) {
+        const uint64_t slices = (params[i].count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+        for (uint32_t k = 0; k < 2 && slices > 0; k++) {
+            lk_cuda_tree tree;
+            tree.leaves = 0;
+            for (uint64_t at = 0; at < slices; at++) {
+                lk_cuda_tree_leaf(&tree, norms.squares[2 * (params[i].first_slice + at) + k]);
+            }
+            norms.sums[2 * i + k] = lk_cuda_tree_finish(&tree) + 0.0f;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        float all = 0.0f;
+        for (uint32_t i = 0; i < param_count; i++) {
+            if (params[i].count > 0 && params[i].moving.terms == 0) all = all + norms.sums[2 * i];
+        }
+        norms.sums[2 * param_count] = all;
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < param_count; i += blockDim.x) {
+        norms.own[i] = s;
+        if (stopped || params[i].count == 0 || params[i].moving.terms > 0) continue;
+        if (fit(o, &norms.sums[2 * i], norms.sums[2 * param_count], norms.own[i])) {
+            atomicMin(&state->bad_param, i);
+        }
+    }
+}
+
+// --- the update ----------------------------------------------------------------------------------
+
+template <bool normed>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     update(lk_cuda_state *state, update_rule o, const lk_cuda_param *__restrict__ params,
            uint32_t param_count, uint64_t node_floats, const lk_cuda_node *__restrict__ nodes,
-           uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_scalars ring) {
+           uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_norms norms,
+           lk_cuda_scalars ring) {
     if (state->stopped) return;
     const lk_step_scalars scalars = ring.ring[state->step % ring.slots];
     if (state->asks && is_flagged(state, metrics, node_count, scalars.inverse_n)) return;
@@ -145,6 +302,14 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         uint32_t index = find_param(params, param_count, at);
         const lk_cuda_param *p = &params[index];
         if (at < p->node_offset || at - p->node_offset >= p->count) continue;
+        if (normed && p->moving.terms == 0) {
+            const uint64_t i = at - p->node_offset;
+            const float sum = norms.gradient[p->first_slice * LK_SLICE_TERMS + i];
+            if (apply(o, norms.own[index], sum, p->w, p->slots, i)) {
+                atomicMin(&state->bad_param, index);
+            }
+            continue;
+        }
         float sum = lk_cuda_reduce(nodes, node_count, at);
         if (p->moving.terms > 0) {
             float *at_state = p->w + (at - p->node_offset);
@@ -160,11 +325,22 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
                     uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
-                    uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_scalars scalars) {
+                    uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_norms norms,
+                    lk_cuda_scalars scalars) {
     if (param_count == 0 || node_count == 0) return;
     const update_rule rule = rule_of(o);
-    lk_cuda_launch(s, update, lk_cuda_blocks(node_floats), LK_CUDA_THREADS, 0, s->state, rule,
-                   params, param_count, node_floats, nodes, node_count, metrics, scalars);
+    if (!norms.squares) {
+        lk_cuda_launch(s, update<false>, lk_cuda_blocks(node_floats), LK_CUDA_THREADS, 0, s->state,
+                       rule, params, param_count, node_floats, nodes, node_count, metrics, norms,
+                       scalars);
+        return;
+    }
+    lk_cuda_launch(s, square, lk_cuda_blocks(norms.slices), LK_CUDA_THREADS, 0, s->state, rule,
+                   params, param_count, nodes, node_count, norms, scalars);
+    lk_cuda_launch(s, fit_all, dim3(1), LK_CUDA_THREADS, 0, s->state, rule, params, param_count,
+                   norms, scalars);
+    lk_cuda_launch(s, update<true>, lk_cuda_blocks(node_floats), LK_CUDA_THREADS, 0, s->state, rule,
+                   params, param_count, node_floats, nodes, node_count, metrics, norms, scalars);
 }
 
 // One thread: a few numbers.
@@ -197,7 +373,9 @@ void lk_cuda_step_end(lk_cuda_stream *s, lk_cuda_metrics metrics, uint32_t node_
                    slots);
 }
 
-int lk_cuda_prepare_update(void) { return lk_cuda_prepare_kernels(update, step_end); }
+int lk_cuda_prepare_update(void) {
+    return lk_cuda_prepare_kernels(square, fit_all, update<false>, update<true>, step_end);
+}
 
 int lk_cuda_prepare(void) {
     int (*const each[])(void) = {

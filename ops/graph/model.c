@@ -96,6 +96,22 @@ static lk_status check_optimizer(const lk_optimizer *o, lk_error *error) {
                        "optimizer.clipvalue, optimizer.weight_decay: found a negative or a "
                        "non-finite number, wanted finite numbers from 0 up");
     }
+    const float clips[] = {o->clipnorm, o->global_clipnorm, o->clipvalue};
+    uint32_t given = 0;
+    for (uint32_t i = 0; i < LK_COUNT(clips); i++) {
+        if (!is_finite(clips[i]) || clips[i] < 0.0f || !is_finite(o->eta) || o->eta < 0.0f) {
+            return lk_fail(error, LK_BAD_CONFIG,
+                           "optimizer.clipnorm, global_clipnorm, eta: found a negative or a "
+                           "non-finite number, wanted finite numbers from 0 up");
+        }
+        given += clips[i] > 0.0f;
+    }
+    if (given > (o->type->norm ? 0u : 1u) && (given > 1 || o->clipvalue == 0.0f)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "optimizer: found %u of clipnorm, global_clipnorm and clipvalue, wanted one "
+                       "at most%s; take the others out",
+                       given, o->type->norm ? ", and with this optimizer clipvalue alone" : "");
+    }
     LK_CHECK(lk_rate_check(&o->rate, error));
     return o->type->check ? o->type->check(o, error) : LK_OK;
 }

@@ -212,11 +212,36 @@ static lk_status node_tensors(lk_builder *b) {
                            nodes, &p->nodes);
 }
 
+static bool asks_for_norms(const lk_run_spec *spec) {
+    for (uint32_t k = 0; k < lk_objective_count(&spec->model); k++) {
+        if (lk_optimizer_norm(lk_optimizer_of(spec, k))) return true;
+    }
+    return false;
+}
+
+// In the device region: once for each memory, and the same for all objectives. (Their entries in
+// the tables are among those of slots that nobody has.)
+static lk_status norm_tensors(lk_builder *b) {
+    lk_program *p = b->program;
+    uint64_t slices = 0;
+    p->gradient = p->squares = LK_NONE;
+    if (!asks_for_norms(p->spec)) return LK_OK;
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
+        slices += lk_param_slices(&p->params[i]);
+    }
+    const uint64_t gradient[] = {slices, LK_SLICE_TERMS}, squares[] = {slices, 2};
+    LK_CHECK(lk_build_tensor(b, "gradient", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_DEVICE, 2,
+                             gradient, &p->gradient));
+    return lk_build_tensor(b, "squares", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_DEVICE, 2, squares,
+                           &p->squares);
+}
+
 static lk_status reduce_tensors(lk_builder *b) {
     lk_program *p = b->program;
     bool operands = false;
     uint64_t scratch = (uint64_t)LK_JOIN_FLOATS * (lk_root_level(p->grains) + 2);
     LK_CHECK(node_tensors(b));
+    LK_CHECK(norm_tensors(b));
     p->views = p->reduce_scratch = LK_NONE;
     if (p->layout.device) return LK_OK;
     for (uint32_t i = 0; i < p->param_count; i++) {

@@ -105,6 +105,9 @@ typedef struct lk_program {
     uint64_t loss_offset;  // where the gradients of a node end: node_floats, or, on a device, the
                            // place of the loss
     uint32_t reduce_scratch;  // tensor
+    // Where a run of these objectives asks for norms (ops/optimizer.h), or LK_NONE: tensors of all
+    // parameters' slices, (LK_SLICE_TERMS) floats of G each, and (2) sums of squares.
+    uint32_t gradient, squares;
     uint64_t param_floats;    // of the model, unpadded
     lk_op *ops;
     lk_tensor *tensors;
@@ -149,6 +152,20 @@ static inline const lk_metrics *lk_program_metrics(const lk_program *program) {
 static inline float lk_program_weight_clip(const lk_program *program) {
     const lk_graph *g = lk_graph_of(&program->spec->model);
     return g ? g->objectives[program->objective].weight_clip : 0.0f;
+}
+
+// The norms of the whole gradient that its updates ask for, and the slices of a parameter.
+static inline lk_norm lk_program_norm(const lk_program *program) {
+    return lk_optimizer_norm(program->optimizer);
+}
+static inline uint64_t lk_param_slices(const lk_param *param) {
+    return (param->count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+}
+// The number of an entry's first slice among those of all entries.
+static inline uint64_t lk_param_first_slice(const lk_program *program, uint32_t param) {
+    uint64_t slices = 0;
+    for (uint32_t i = 0; i < param; i++) slices += lk_param_slices(&program->params[i]);
+    return slices;
 }
 
 // Floats of the output of one example.

@@ -25,7 +25,7 @@
 
 // One channel's values of the examples of a grain, and what its terms are made of.
 typedef struct channel {
-    const lk_norm *norm;
+    const lk_batch_norm *norm;
     uint32_t examples;
     const float *x, *dy;  // of the first example at its first cell
     float mean, inv;
@@ -46,7 +46,7 @@ static float term_gamma(const channel *c, uint64_t at, float chain) {
 
 // The terms of one example, in tiles of 2 x 2 cells. Those that do not exist are zero: they count.
 static void example_sum(const channel *c, uint32_t m, term next, slice_sum *s) {
-    const lk_norm *n = c->norm;
+    const lk_batch_norm *n = c->norm;
     for (uint32_t ty = 0; ty < n->h; ty += 2) {
         for (uint32_t tx = 0; tx < n->w; tx += 2) {
             for (uint32_t cell = 0; cell < 4; cell++, s->terms++) {
@@ -74,7 +74,7 @@ static float grain_of(const channel *c, term next) {
 }
 
 // Values of a channel in so many examples, and a sum's share of one.
-static float share_of(const lk_norm *n, uint32_t examples) {
+static float share_of(const lk_batch_norm *n, uint32_t examples) {
     return 1.0f / lk_count_to_float((uint64_t)examples * n->h * n->w);
 }
 
@@ -86,11 +86,11 @@ static float inverse_root(float variance, float epsilon) {
     return 1.0f / lk_sqrtf(variance + epsilon);
 }
 
-static bool uses_moving(const lk_lane *l, const lk_norm *n) { return !l->train || n->frozen; }
+static bool uses_moving(const lk_lane *l, const lk_batch_norm *n) { return !l->train || n->frozen; }
 
 // y of `rows` examples from x on; `rows` apart, each of `floats`.
-static uint32_t normalize(const lk_norm *n, uint32_t rows, const float *x, float mean, float inv,
-                          float gamma, float beta, float *y) {
+static uint32_t normalize(const lk_batch_norm *n, uint32_t rows, const float *x, float mean,
+                          float inv, float gamma, float beta, float *y) {
     uint32_t bad = 0;
     for (uint64_t i = 0; i < (uint64_t)rows * n->h * n->w; i++) {
         const uint64_t at = i * n->channels;
@@ -101,7 +101,7 @@ static uint32_t normalize(const lk_norm *n, uint32_t rows, const float *x, float
 }
 
 static uint32_t forward_grain(const lk_lane *l, const lk_op *op, uint32_t g) {
-    const lk_norm *n = &op->norm;
+    const lk_batch_norm *n = &op->norm;
     const uint32_t examples = lk_lane_present(l, g);
     const uint64_t first = (uint64_t)g * l->grain * op->floats;
     const float *x = (const float *)l->at[LK_X] + first;
@@ -127,7 +127,7 @@ static uint32_t forward_grain(const lk_lane *l, const lk_op *op, uint32_t g) {
 }
 
 static uint32_t batch_normalization(lk_lane *l, const lk_op *op) {
-    const lk_norm *n = &op->norm;
+    const lk_batch_norm *n = &op->norm;
     const float *x = l->at[LK_X];
     float *y = l->at[LK_Y];
     uint32_t bad = 0;
@@ -146,7 +146,7 @@ static uint32_t batch_normalization(lk_lane *l, const lk_op *op) {
 // --- backward ------------------------------------------------------------------------------------
 
 static uint32_t input_gradient(const channel *c, float factor, float a, float b, float *dx) {
-    const lk_norm *n = c->norm;
+    const lk_batch_norm *n = c->norm;
     uint32_t bad = 0;
     for (uint64_t i = 0; i < (uint64_t)c->examples * n->h * n->w; i++) {
         const uint64_t at = i * n->channels;
@@ -158,7 +158,7 @@ static uint32_t input_gradient(const channel *c, float factor, float a, float b,
 
 // dx may be dy: each value is read for the last time where it is written.
 static uint32_t backward_grain(const lk_lane *l, const lk_op *op, uint32_t g) {
-    const lk_norm *n = &op->norm;
+    const lk_batch_norm *n = &op->norm;
     const uint32_t examples = lk_lane_present(l, g);
     const uint64_t first = (uint64_t)g * l->grain * op->floats, here = examples * op->floats;
     const float *x = (const float *)l->at[LK_X] + first, *dy = (const float *)l->at[LK_DY] + first;
@@ -186,7 +186,7 @@ static uint32_t backward_grain(const lk_lane *l, const lk_op *op, uint32_t g) {
 }
 
 static uint32_t batch_normalization_backward(lk_lane *l, const lk_op *op) {
-    const lk_norm *n = &op->norm;
+    const lk_batch_norm *n = &op->norm;
     const float *dy = l->at[LK_DY];
     float *dx = l->at[LK_DX];
     uint32_t bad = 0;
@@ -237,7 +237,7 @@ static lk_moving follow_statistics(const lk_op *op) {
 
 static lk_status build_batch_normalization(lk_builder *b, const lk_layer *l) {
     const lk_shape in = b->input[0].shape;
-    const lk_norm norm = {.h = in.h,
+    const lk_batch_norm norm = {.h = in.h,
                           .w = in.w,
                           .channels = in.c,
                           .flat = in.flat,
@@ -263,7 +263,7 @@ static void fill_ones(const lk_initial *p, float *w) {
 static const lk_initializer ones = {"ones", fill_ones};
 
 static lk_status declare_batch_normalization(lk_builder *b, lk_op *op) {
-    const lk_norm *n = &op->norm;
+    const lk_batch_norm *n = &op->norm;
     lk_param_shape param = {.suffix = "gamma", .rank = 1, .size = {n->channels}};
     lk_state_shape state = {
         .suffix = "moving_mean", .dtype = LK_F32, .rank = 1, .size = {n->channels}};

@@ -23,7 +23,8 @@ SOURCES = """tests/bench/step_count ops/cpu/neon ops/cpu/portable ops/reference 
              ops/layers/loss ops/layers/place ops/layers/pool ops/layers/shape
              ops/layers/words ops/graph/build
              ops/graph/program ops/graph/model ops/graph/execute ops/graph/check comm/step/hash
-             comm/step/driver comm/step/exchange comm/step/lanes comm/step/reduce comm/step/step
+             comm/step/driver comm/step/exchange comm/step/lanes comm/step/norms
+             comm/step/reduce comm/step/step
              io/made_up arena/arena arena/base arena/plan arena/sha256""".split()
 TABLES = ["reference", "portable", "neon"]
 COMPILERS = {

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "comm/step/hash.h"
 #include "comm/threads/threads.h"
 #include "tests/ops/layers.h"
 
@@ -58,19 +59,22 @@ typedef struct fixture {
 
 static _Thread_local uint32_t replica_here;
 static uint32_t flagged_replica, flags_left;  // REPLICAS: none
-static bool by_mean;                          // the flag: each loss is finite, their mean is not
+// The flag: an op; finite losses whose mean is not finite; finite gradients whose norm is not.
+static enum { BY_OP, BY_MEAN, BY_NORM } flag;
+static float clipnorm;  // of the optimizer
 static lk_kernels kernels;
 
 static uint32_t forward(lk_lane *lane, const lk_op *op) {
     const uint32_t bad = lk_kernel_of(&lk_kernels_reference, op->type)(lane, op);
-    return bad | (replica_here == flagged_replica && !by_mean);
+    return bad | (replica_here == flagged_replica && flag == BY_OP);
 }
 
 static uint32_t loss(lk_lane *lane, const lk_op *op) {
     const uint32_t bad = lk_kernel_of(&lk_kernels_reference, op->type)(lane, op);
-    float *losses = lane->at[LK_Y];
-    for (uint32_t i = 0; i < lane->examples && by_mean && replica_here == flagged_replica; i++) {
-        losses[i] = 0x1.8p+127f;
+    float *losses = lane->at[LK_Y], *gradients = lane->train ? lane->at[LK_DX] : NULL;
+    for (uint32_t i = 0; i < lane->examples && replica_here == flagged_replica; i++) {
+        if (flag == BY_MEAN) losses[i] = 0x1.8p+127f;
+        if (flag == BY_NORM && gradients) gradients[3 * i] = 0x1p+100f;
     }
     return bad;
 }
@@ -110,6 +114,7 @@ static void make(fixture *f) {
                             .optimizer = {.type = &lk_optimizer_momentum,
                                           .learning_rate = 0.1f,
                                           .momentum = 0.9f,
+                                          .global_clipnorm = clipnorm,
                                           .rate = {.type = &lk_rate_exponential,
                                                    .steps = 1,
                                                    .decay_rate = 0.5f}},
@@ -184,8 +189,9 @@ static void check_step(fixture *f, uint64_t step, lk_verdict want, const uint8_t
     assert_int_equal(r.verdict, want);
     assert_int_equal(r.step, step);
     assert_true(!r.bad_tensor == !flagged);
-    if (flagged) assert_string_equal(r.bad_tensor, by_mean ? "loss" : "d");
-    if (flagged && by_mean) {
+    static const char *const names[] = {"d", "loss", "d/kernel"};
+    if (flagged) assert_string_equal(r.bad_tensor, names[flag]);
+    if (flagged && flag == BY_MEAN) {
         assert_true(r.means[0] > 0x1.fffffep+127f);
     } else {
         assert_memory_equal(&r.means[0], &losses[step], sizeof r.means[0]);
@@ -219,10 +225,10 @@ static void run_all(lk_verdict verdict, uint32_t replica) {
 
 static void test_skip(void **state) {
     (void)state;
-    by_mean = true;
+    flag = BY_MEAN;
     for (uint32_t r = 0; r < REPLICAS; r++) run_all(LK_VERDICT_SKIP, r);
     run_all(LK_VERDICT_REPLAY, 3);
-    by_mean = false;
+    flag = BY_OP;
     for (uint32_t r = 0; r <= REPLICAS; r++) run_all(LK_VERDICT_SKIP, r);
 }
 
@@ -296,6 +302,45 @@ static void test_replicas_in_turn(void **state) {
     end(&f);
 }
 
+// The flag that only the whole gradient shows, before any of its weights is written.
+static void run_norm(lk_verdict verdict, uint32_t replica) {
+    char before[LK_SHA256_HEX_BYTES], now[LK_SHA256_HEX_BYTES];
+    fixture f;
+    make(&f);
+    f.driver.decide = decide;
+    f.driver.decide_context = &verdict;
+    flagged_replica = replica;
+    flags_left = 1;
+    for (uint64_t step = 0; step < FLAGGED; step++) {
+        assert_int_equal(step_of(&f, step).verdict, LK_VERDICT_APPLY);
+    }
+    lk_digest(&f.program, f.device, before);
+    const lk_step_result r = step_of(&f, FLAGGED);
+    assert_int_equal(r.verdict, verdict);
+    assert_string_equal(r.bad_tensor, "d/kernel");
+    lk_digest(&f.program, f.device, now);
+    assert_string_equal(now, before);
+    flags_left = 0;
+    const uint64_t next = FLAGGED + (verdict == LK_VERDICT_SKIP);
+    const lk_step_result after = step_of(&f, next);
+    assert_int_equal(after.verdict, LK_VERDICT_APPLY);
+    assert_null(after.bad_tensor);
+    lk_digest(&f.program, f.device, now);
+    assert_string_not_equal(now, before);
+    end(&f);
+}
+
+static void test_norm_that_is_not_finite(void **state) {
+    (void)state;
+    flag = BY_NORM;
+    clipnorm = 0.5f;
+    for (uint32_t r = 0; r < REPLICAS; r++) {
+        run_norm(r % 2 ? LK_VERDICT_SKIP : LK_VERDICT_REPLAY, r);
+    }
+    clipnorm = 0.0f;
+    flag = BY_OP;
+}
+
 // After the verdict to replay a step the next one is no other.
 static jmp_buf panicked;
 
@@ -331,6 +376,7 @@ int main(void) {
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_nobody_asks),
         cmocka_unit_test(test_replicas_in_turn),
+        cmocka_unit_test(test_norm_that_is_not_finite),
         cmocka_unit_test(test_another_step_is_no_replay),
     };
     flagged_replica = REPLICAS;

@@ -547,7 +547,7 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
     }
     const lk_cuda_node node = {floats_there(sums, count + GAP), 0};
     lk_cuda_update(&s, o, there(params, sizeof params), 2, count + GAP, there(&node, sizeof node),
-                   1, (lk_cuda_metrics){NULL, 0},
+                   1, (lk_cuda_metrics){NULL, 0}, (lk_cuda_norms){0},
                    (lk_cuda_scalars){there(scalars, sizeof *scalars), 1});
     wait_for(&s);
     back(w, w_there, count * sizeof *w);

@@ -126,7 +126,7 @@ static void check_tree(uint32_t total, const lk_optimizer *o) {
     }
     lk_cuda_update(&s, o, there(params, sizeof params), PARAMS, FLOATS,
                    there(nodes, count * sizeof *nodes), count, (lk_cuda_metrics){NULL, 0},
-                   scalars_there(o, 0x1.999p-7f));
+                   (lk_cuda_norms){0}, scalars_there(o, 0x1.999p-7f));
     for (uint32_t p = 0; p < PARAMS; p++) {
         float *slots[LK_OPTIMIZER_SLOTS_MAX] = {slot + offsets[p]};
         assert_int_equal(apply(&lk_kernels_reference, o, counts[p], sum + offsets[p], 0x1.999p-7f,
@@ -187,7 +187,8 @@ static tiny tiny_open(uint64_t step) {
 
 static void tiny_step(tiny *t) {
     const lk_cuda_metrics metrics = {t->loss_nodes, 1};
-    lk_cuda_update(&t->s, &half, t->params, 1, 2, t->nodes, 1, metrics, t->scalars);
+    lk_cuda_update(&t->s, &half, t->params, 1, 2, t->nodes, 1, metrics,
+                   (lk_cuda_norms){0}, t->scalars);
     lk_cuda_step_end(&t->s, metrics, 1, t->scalars, t->ring, RING);
 }
 

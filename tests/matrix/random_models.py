@@ -176,15 +176,20 @@ def optimizer(r):
         return {key: value for key, value in keys.items() if r.random() < 0.5}
 
     kind = r.choice(["sgd", "momentum", "momentum_keras", "rmsprop_tf1", "rmsprop_keras",
-                     "adam_tf1", "adam_keras", "adam_torch", "adamw_torch"])
-    small = kind.startswith(("adam", "rmsprop"))
+                     "adam_tf1", "adam_keras", "adam_torch", "adamw_torch", "lars_tf",
+                     "lamb_keras"])
+    small = kind.startswith(("adam", "rmsprop", "lamb"))
     chosen = {"type": kind, "learning_rate": 0.002 if small else 0.02,
               **some(clipvalue=0.01, learning_rate_schedule=schedule(r))}
-    if kind.startswith("momentum"):
+    if not kind.startswith("la") and "clipvalue" not in chosen and r.random() < 0.5:
+        chosen[r.choice(["clipnorm", "global_clipnorm"])] = 0.02
+    if kind == "lars_tf":
+        chosen["eta"] = 0.1
+    if kind.startswith(("momentum", "lars")):
         chosen.update(some(nesterov=True, momentum=0.5))
     if kind.startswith("rmsprop"):
         chosen.update(some(centered=True, momentum=0.9, rho=0.5))
-    if kind.startswith("adam"):
+    if kind.startswith(("adam", "lamb")):
         chosen.update(some(beta_1=0.5, beta_2=0.9, epsilon=1e-4))
     if kind in ("adam_keras", "adam_torch", "adamw_torch"):
         chosen.update(some(amsgrad=True))

@@ -1004,9 +1004,11 @@ def defaults_of(kind):
     """Of an optimizer; numbers as they are written."""
     more = {"momentum": {"momentum": "0.9"}, "momentum_keras": {"momentum": "0.9"},
             "rmsprop_tf1": {"epsilon": "1e-10"}, "rmsprop_keras": {"epsilon": "1e-7"},
-            "adam_keras": {"epsilon": "1e-7"}, "adamw_torch": {"weight_decay": "0.01"}}
+            "adam_keras": {"epsilon": "1e-7"}, "adamw_torch": {"weight_decay": "0.01"},
+            "lars_tf": {"momentum": "0.9"}, "lamb_keras": {"epsilon": "1e-7"}}
     return {"momentum": "0", "rho": "0.9", "epsilon": "1e-8", "beta_1": "0.9", "beta_2": "0.999",
-            "weight_decay": "0", "clipvalue": "0", **more.get(kind, {})}
+            "weight_decay": "0", "clipvalue": "0", "clipnorm": "0", "global_clipnorm": "0",
+            "eta": "0.001", **more.get(kind, {})}
 
 
 def number_of(o, key):
@@ -1017,7 +1019,7 @@ def slot_names(o):
     if o["type"].startswith("rmsprop"):
         return ["mean_square"] + ["mean_gradient"] * o.get("centered", False) + \
             ["momentum"] * (number_of(o, "momentum") > 0)
-    if o["type"].startswith("adam"):
+    if o["type"].startswith(("adam", "lamb")):
         return ["m", "v"] + ["v_max"] * o.get("amsgrad", False)
     return [] if o["type"] == "sgd" else ["momentum"]
 
@@ -1071,13 +1073,24 @@ class Scalars:
 
     def __init__(self, o, t):
         self.rate = rate_at(o, t)
-        if not o["type"].startswith("adam"):
+        if not o["type"].startswith(("adam", "lamb")):
             return
         left = [sub(1.0, whole_power(number_of(o, b), t + 1)) for b in ("beta_1", "beta_2")]
         if o["type"] in ("adam_tf1", "adam_keras"):
             self.size, self.root = div(mul(self.rate, sqrt(left[1])), left[0]), 1.0
         else:
-            self.size, self.root = div(self.rate, left[0]), div(1.0, sqrt(left[1]))
+            rate = 1.0 if o["type"] == "lamb_keras" else self.rate
+            self.size, self.root = div(rate, left[0]), div(1.0, sqrt(left[1]))
+
+
+def squares_of(x):
+    slices = []
+    for first in range(0, len(x), L):
+        chain = 0.0
+        for value in x[first:first + L]:
+            chain = fma(value, value, chain)
+        slices.append(chain)
+    return add(tree(slices), 0.0)
 
 
 # --- sections 4, 7, 8: a run ----------------------------------------------------------------------
@@ -1377,14 +1390,18 @@ class Run:
         applied = self.follow()
         for layer in normed if applied else []:
             layer.follow(n)
+        gradients = []
         for q, parameter in enumerate(self.parameters if applied else []):
-            if q in self.frozen:
-                continue
-            sums = [gradient_sum([example and example[i] for example in terms[q]], config["grain"])
-                    for i in range(len(parameter))]
+            sums = [0.0] * len(parameter) if q in self.frozen else [
+                gradient_sum([example and example[i] for example in terms[q]], config["grain"])
+                for i in range(len(parameter))]
             self.alive[q] |= any(sums)
+            gradients.append(sums)
+        fits = self.fits(gradients, inverse)
+        for q, sums in enumerate(gradients):
             for i, g in enumerate(sums):
-                self.apply(q, i, mul(add(g, 0.0), inverse))
+                if q not in self.frozen:
+                    self.apply(q, i, mul(add(g, 0.0), fits[q][0]), fits[q][1])
         width = max(len(report) for report in reports if report)
         sums = [gradient_sum([r and [(1.0, r[k])] for r in reports], config["grain"])
                 for k in range(width)]
@@ -1396,12 +1413,63 @@ class Run:
         count = [self.correct] if loss_of(self.config)["type"] == CROSSENTROPY else []
         return "/".join(["%.9g" % mean for mean in means] + ["%u" % c for c in count])
 
-    def apply(self, q, i, g):
+    def cut(self, g):
+        most = number_of(self.config["optimizer"], "clipvalue")
+        return g if not most or -most <= g <= most else most if g > most else -most
+
+    def decayed(self, w):
+        decay = mul(number_of(self.config["optimizer"], "weight_decay"), self.scalars.rate)
+        return fma(-decay, w, w) if decay else w
+
+    def lars(self, g, w):
+        decay = number_of(self.config["optimizer"], "weight_decay")
+        return fma(decay, w, self.cut(g)) if decay else self.cut(g)
+
+    def lamb(self, g, m, v):
+        o, s, g = self.config["optimizer"], self.scalars, self.cut(g)
+        m = fma(sub(1.0, number_of(o, "beta_1")), sub(g, m), m)
+        v = fma(sub(1.0, number_of(o, "beta_2")), fma(g, g, -v), v)
+        return div(mul(m, s.size), fma(s.root, sqrt(v), number_of(o, "epsilon"))), m, v
+
+    def fits(self, gradients, inverse):
+        """Of each parameter: inverse, rate."""
+        o, rate = self.config["optimizer"], self.scalars.rate
+        means = [[mul(add(g, 0.0), inverse) for g in sums] for sums in gradients]
+        if number_of(o, "clipnorm") or number_of(o, "global_clipnorm"):
+            most, squares = number_of(o, "clipnorm"), [squares_of(g) for g in means]
+            if not most:
+                most, all_of_them = number_of(o, "global_clipnorm"), 0.0
+                for one in squares:
+                    all_of_them = add(all_of_them, one)
+                squares = [all_of_them] * len(squares)
+            return [(mul(inverse, div(most, max(sqrt(one), most))), rate) for one in squares]
+        if o["type"] not in ("lars_tf", "lamb_keras"):
+            return [(inverse, rate)] * len(gradients)
+        out = []
+        for w, g, slots in zip(self.parameters, means, self.slots):
+            if o["type"] == "lars_tf":
+                u = [self.lars(a, b) for a, b in zip(g, w)]
+            else:
+                u = [self.lamb(*three)[0] for three in zip(g, slots["m"], slots["v"])]
+                w = [self.decayed(value) for value in w]
+            one, two = sqrt(squares_of(w)), sqrt(squares_of(u))
+            one = mul(number_of(o, "eta"), one) if one and o["type"] == "lars_tf" else one
+            out.append((inverse, mul(rate, div(one, two)) if one and two else rate))
+        return out
+
+    def apply(self, q, i, g, rate):
         o, s, slots = self.config["optimizer"], self.scalars, self.slots[q]
         w = self.parameters[q][i]
-        cut = number_of(o, "clipvalue")
-        if cut:
-            g = cut if g > cut else -cut if g < -cut else g
+        if o["type"] == "lars_tf":
+            mu, step = number_of(o, "momentum"), mul(rate, self.lars(g, w))
+            v = slots["momentum"][i] = fma(mu, slots["momentum"][i], step)
+            self.parameters[q][i] = sub(w, fma(mu, v, step) if o.get("nesterov") else v)
+            return
+        if o["type"] == "lamb_keras":
+            u, slots["m"][i], slots["v"][i] = self.lamb(g, slots["m"][i], slots["v"][i])
+            self.parameters[q][i] = fma(-rate, u, self.decayed(w))
+            return
+        g = self.cut(g)
         if o["type"] in ("sgd", "momentum"):
             if o["type"] == "momentum":
                 a = slots["momentum"][i] = fma(number_of(o, "momentum"), slots["momentum"][i], g)
@@ -1809,9 +1877,15 @@ OPTIMIZERS = [
     dict(type="adam_torch", amsgrad=True, weight_decay=0.1),
     dict(type="adamw_torch", clipvalue=0.03125, learning_rate_schedule=dict(
         type="cosine_restarts", steps=3)),
+    dict(type="lars_tf", eta=0.3, weight_decay=0.1, nesterov=True, learning_rate_schedule=dict(
+        type="polynomial", steps=4)),
+    dict(type="lamb_keras", weight_decay=0.1, clipvalue=0.25, beta_2=0.9),
+    dict(type="sgd", clipnorm=0.125),
+    dict(type="adam_keras", global_clipnorm=0.125),
 ]
 NETS += [
-    net(o["type"], (2, 2, 1),
+    net(o["type"] + "".join("-" + key for key in ("clipnorm", "global_clipnorm") if key in o),
+        (2, 2, 1),
         [{"type": "flatten"}, {"type": "dense", "units": 2, "activation": "sigmoid"},
          {"type": "dense", "units": 3}], dict(o, learning_rate=0.125), 4, 2, 7, 5)
     for o in OPTIMIZERS]
@@ -1847,6 +1921,9 @@ NETS += [
     net("mixed-sharded", (3, 3, 1), MIXED_GRAPH, MOMENTUM, 6, 1, 10, 4, precision="mixed_float16",
         shards=3),
 ]
+# A kernel of 2.8 slices, none of whose borders is a row's.
+NETS += [net("slices", (25, 19, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
+             {"type": "lars_tf", "learning_rate": 0.5, "eta": 0.1}, 4, 2, 7, 2)]
 
 LAYOUTS = [  # of the program: replicas and "layout"
     (1, {}),

@@ -889,6 +889,20 @@ static void test_places(void **state) {
     }
 }
 
+static void check_squares(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
+                          const float *sum, const float *w, float *slot) {
+    const lk_norm norm = lk_optimizer_norm(o);
+    float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
+    output sums = output_of((count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS * 2 * sizeof(float));
+    point(slots, slot, lk_optimizer_slot_count(o), count);
+    lk_squares_of(reference, norm)(o, scalars, count, sum, w, slots, sums.want);
+    EACH_VARIANT(k) {
+        lk_squares_of(k, norm)(o, scalars, count, sum, w, slots, sums.got);
+        same(&sums, k->name, "squares", shape);
+    }
+    output_free(&sums);
+}
+
 static void check_apply(const lk_optimizer *o, uint64_t count) {
     ordinary = draw() % 2;
     const uint32_t all = lk_optimizer_slot_count(o);
@@ -908,6 +922,7 @@ static void check_apply(const lk_optimizer *o, uint64_t count) {
         same(&after, k->name, "apply", shape);
         same(&slots, k->name, "apply, slot", shape);
     }
+    if (lk_optimizer_norm(o)) check_squares(o, &scalars, count, sum, w, slot);
     for (int where = 0; count > 0 && where < 2; where++) {
         sum[draw() % count] = where ? INFINITY : -NAN;
         EACH_VARIANT(k) {
@@ -925,6 +940,13 @@ static void test_apply(void **state) {
     for (uint64_t count = 0; count < 90; count++) {
         for (size_t c = count % 3; c < LK_COUNT(optimizer_cases); c += 3) {
             check_apply(&optimizer_cases[c], count);
+        }
+    }
+    for (size_t c = 0; c < LK_COUNT(optimizer_cases); c++) {
+        const lk_optimizer *o = &optimizer_cases[c];
+        for (uint32_t i = 0; lk_optimizer_norm(o) && i < 4; i++) {
+            check_apply(o, 512 * i + draw() % 3);
+            check_apply(o, draw() % 12000);
         }
     }
 }

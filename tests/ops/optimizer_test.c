@@ -122,6 +122,26 @@ static const struct golden {
      {{.9990000001, 1.99900000005, 2.999000000033},
       {.999366103604, 1.99806782047, 2.998330276924},
       {.999502794257, 1.99827417749, 2.997512273993}}},
+    {"keras sgd clipnorm",
+     {TYPE(sgd), .learning_rate = 0.1f, .clipnorm = 0.2f},
+     {{.994654775162, 1.989309550324, 2.983964325485},
+      {1.012543318982, 1.980365278414, 2.983964325485},
+      {1.010553244601, 1.996285873457, 2.972023879203}}},
+    {"keras adam global_clipnorm",
+     {TYPE(adam_keras), THOUSANDTH, BETAS, .epsilon = 1e-7f, .global_clipnorm = 0.2f},
+     {{.999000065833, 1.999000036255, 2.999000026395},
+      {.999521321179, 1.998008615134, 2.998329985824},
+      {.99985423766, 1.997984802608, 2.997532949204}}},
+    {"lars of tensorflow's models",
+     {TYPE(lars_tf), .learning_rate = 0.1f, .momentum = 0.9f, .eta = 0.001f, .weight_decay = 1e-4f},
+     {{.9999, 1.9998, 2.9997},
+      {1.000144462778, 1.999452350365, 2.999429498105},
+      {1.000327183243, 1.999437089492, 2.998962493630}}},
+    {"keras lamb",
+     {TYPE(lamb_keras), THOUSANDTH, BETAS, .epsilon = 1e-7f},
+     {{.997839753941, 1.997839752861, 2.9978397525},
+      {.998975515179, 1.994947856381, 2.995761033617},
+      {.999572939802, 1.995849767405, 2.99218584222}}},
     {"torch adamw",
      {TYPE(adamw_torch), THOUSANDTH, BETAS, .epsilon = 1e-8f, .weight_decay = 0.1f},
      {{.9989000001, 1.9988000001, 2.998700000033},
@@ -134,8 +154,15 @@ static uint32_t update(const lk_optimizer *o, uint64_t t, uint64_t count, const 
                        float inverse_n, float *w, float *slots) {
     float *at[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
     for (uint32_t i = 0; i < lk_optimizer_slot_count(o); i++) at[i] = slots + i * count;
-    const lk_step_scalars scalars = lk_optimizer_scalars(o, t, t, inverse_n);
-    return o->type->reference(o, &scalars, count, sums, w, at);
+    lk_step_scalars scalars = lk_optimizer_scalars(o, t, t, inverse_n);
+    uint32_t bad = 0;
+    if (lk_optimizer_norm(o)) {
+        float squares[2];
+        assert_true(count <= LK_SLICE_TERMS);
+        lk_squares_reference[lk_optimizer_norm(o)](o, &scalars, count, sums, w, at, squares);
+        bad = lk_optimizer_fit(o, squares, squares[0], &scalars);
+    }
+    return bad | o->type->reference(o, &scalars, count, sums, w, at);
 }
 
 static void start_slots(const lk_optimizer *o, uint64_t count, float *slots) {
@@ -340,7 +367,9 @@ static const char *const optimizer_hashes[LK_COUNT(optimizer_cases)] = {
     "aa703debd82e9e96", "38eca8ae4f5132f6", "eb3f008d530401df", "2e2a78b0760a6184",
     "a201cd9ff3944bf7", "5e506027f14e47ac", "8b6ffbeae9f103e2", "219b32c83bcc8a44",
     "f18809e1d5f8c928", "022e00ae88cd4fc9", "150cbcab3b3ef872", "2620656dc2421c34",
-    "a4916eb84ed6a850", "1d6428ed15452a9f", "14a6a9fa064450c6"};
+    "a4916eb84ed6a850", "1d6428ed15452a9f", "14a6a9fa064450c6", "2487595b0889ee95",
+    "5008357574912f22", "7712b994191e8c37", "b3295cbfe4afe596", "8eeb5902286352ee",
+    "3063f2d754831e73"};
 
 static void optimizers_are_frozen(void **state) {
     char hex[LK_SHA256_HEX_BYTES];
@@ -421,8 +450,9 @@ static void overflow_is_told(void **state) {
         w = 1.0f;
         sum = 0x1p100f;  // its square is not finite, but where it is cut
         start_slots(o, 1, slots);
-        const bool squares = lk_optimizer_slot_count(o) > 0 && o->clipvalue == 0.0f &&
-                             o->type->number >= LK_OPTIMIZER_RMSPROP_TF1;
+        const bool means = lk_optimizer_slot_count(o) > 0 &&
+                           o->type->number >= LK_OPTIMIZER_RMSPROP_TF1;
+        const bool squares = (means || lk_optimizer_norm(o)) && o->clipvalue == 0.0f;
         assert_int_equal(update(o, 0, 1, &sum, 1.0f, &w, slots), squares);
     }
 }

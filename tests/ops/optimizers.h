@@ -29,6 +29,12 @@ static const lk_optimizer optimizer_cases[] = {
     {CASE(adam_torch), TENTH, BETAS},
     {CASE(adam_torch), TENTH, BETAS, .weight_decay = 0.1f, .amsgrad = true},
     {CASE(adamw_torch), TENTH, BETAS, .weight_decay = 0.01f},
+    {CASE(lars_tf), TENTH, .momentum = 0.9f, .eta = 0.01f},
+    {CASE(lars_tf), TENTH, .momentum = 0.9f, .eta = 1.0f, .nesterov = true, .weight_decay = 0.1f},
+    {CASE(lamb_keras), TENTH, BETAS},
+    {CASE(lamb_keras), TENTH, BETAS, .weight_decay = 0.1f, .clipvalue = 0.25f},
+    {CASE(sgd), TENTH, .clipnorm = 0.5f},
+    {CASE(adam_keras), TENTH, BETAS, .global_clipnorm = 0.25f},
 };
 
 #undef CASE

@@ -924,7 +924,7 @@ static void gradients_of_dropout(void **state) {
 }
 
 // The loss sum of r * y over one grain of `m` examples, in double.
-static double norm_loss(const lk_norm *n, int m, const double *x, const double *gamma,
+static double norm_loss(const lk_batch_norm *n, int m, const double *x, const double *gamma,
                         const double *beta, const double *r, double *mean, double *square) {
     const int cells = m * (int)(n->h * n->w), channels = (int)n->channels;
     double loss = 0.0;
@@ -948,7 +948,7 @@ static double norm_loss(const lk_norm *n, int m, const double *x, const double *
 // and what is kept for the moving statistics.
 static void check_norm(uint32_t h, uint32_t w, uint32_t channels, uint32_t m) {
     enum { MOST = 3000 };
-    const lk_norm n = {.h = h, .w = w, .channels = channels, .epsilon = 1e-3f,
+    const lk_batch_norm n = {.h = h, .w = w, .channels = channels, .epsilon = 1e-3f,
                        .scale = true, .center = true};
     const uint32_t floats = h * w * channels, count = m * floats;
     static float x[MOST], dy[MOST], dx[MOST], y[MOST], gamma[64], beta[64], kept[64 * 8];

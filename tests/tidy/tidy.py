@@ -51,6 +51,7 @@ CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/optimizer.c
           ops/layers/place.c ops/layers/pool.c ops/layers/shape.c ops/layers/words.c
           comm/cluster/cluster.c
           comm/step/driver.c comm/step/exchange.c comm/step/hash.c comm/step/lanes.c
+          comm/step/norms.c
           comm/step/reduce.c comm/step/step.c io/decimal.c io/idx.c io/made_up.c
           io/shuffle.c""".split()
 FREESTANDING_HEADERS = {"stdbool.h", "stddef.h", "stdint.h", "stdarg.h"}

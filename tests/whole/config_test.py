@@ -65,6 +65,7 @@ DECIDERS = {
     "model.layers.3.units": 17, "optimizer.learning_rate": 0.06, "optimizer.momentum": 0.8,
     "optimizer.nesterov": True, "optimizer.clipvalue": 0.5,
     "optimizer.learning_rate_schedule": {"type": "cosine", "steps": 9},
+    "optimizer.clipnorm": 0.5, "optimizer.global_clipnorm": 0.5,
     "data.train.made_up.seed": 2, "data.train.made_up.first": 1,
     "data.train.made_up.count": 999, "data.train_examples": 500, "seed": 8, "global_batch": 128,
     "grain": 8, "drop_remainder": True,

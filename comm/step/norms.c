@@ -1,0 +1,90 @@
+// norms.c - squares, norms and the update after them (norms.h). Freestanding.
+#include "comm/step/norms.h"
+
+#include "ops/layers/sums.h"
+
+static float *squares_at(const lk_frame *f, uint32_t param) {
+    const lk_program *p = f->program;
+    return (float *)lk_tensor_at(f, p->squares) + 2 * lk_param_first_slice(p, param);
+}
+
+static void slots_at(const lk_frame *f, uint32_t param, uint64_t first,
+                     float *out[LK_OPTIMIZER_SLOTS_MAX]) {
+    const lk_program *p = f->program;
+    for (uint32_t s = 0; s < lk_optimizer_slot_count(p->optimizer); s++) {
+        out[s] = (float *)lk_tensor_at(f, p->params[param].slots[s]) + first;
+    }
+}
+
+void lk_norms_square(lk_group *group, uint32_t replica) {
+    const lk_program *p = group->program;
+    const lk_frame *f = &group->frames[replica];
+    const lk_squares squares = lk_squares_of(group->kernels, lk_program_norm(p));
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const lk_owned own = lk_group_owned(group, i, group->first + replica);
+        float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
+        if (own.first >= own.end) continue;
+        slots_at(f, i, own.first, slots);
+        squares(p->optimizer, &group->scalars, own.end - own.first,
+                lk_gradient_at(f, i) + own.first, lk_param_at(f, i) + own.first, slots,
+                squares_at(f, i) + 2 * (own.first / LK_SLICE_TERMS));
+    }
+}
+
+// The sums of squares of a whole parameter: trees over its slices, finished.
+static void sum_squares(const lk_frame *f, uint32_t param, float out[2]) {
+    const uint64_t slices = lk_param_slices(&f->program->params[param]);
+    const float *squares = squares_at(f, param);
+    for (uint32_t k = 0; k < 2; k++) {
+        tree_sum t;
+        tree_start(&t);
+        for (uint64_t i = 0; i < slices; i++) tree_leaf(&t, squares[2 * i + k]);
+        out[k] = tree_finish(&t) + 0.0f;
+    }
+}
+
+// Of all parameters that are trained, where somebody asks.
+static float sum_all(const lk_frame *f) {
+    const lk_program *p = f->program;
+    float all = 0.0f;
+    for (uint32_t i = 0; i < p->param_count && p->optimizer->global_clipnorm > 0.0f; i++) {
+        float squares[2];
+        if (p->params[i].gradient_op == LK_NONE) continue;
+        sum_squares(f, i, squares);
+        all = all + squares[0];
+    }
+    return all;
+}
+
+void lk_norms_flags(const lk_group *group, uint32_t replica, lk_flags *out) {
+    const lk_program *p = group->program;
+    const lk_frame *f = &group->frames[replica];
+    const float all = sum_all(f);
+    *out = (lk_flags){.bad_op = LK_NONE, .bad_param = LK_NONE};
+    for (uint32_t i = 0; i < p->param_count && out->bad_param == LK_NONE; i++) {
+        lk_step_scalars own = group->scalars;
+        float squares[2];
+        if (p->params[i].gradient_op == LK_NONE) continue;
+        sum_squares(f, i, squares);
+        if (lk_optimizer_fit(p->optimizer, squares, all, &own)) out->bad_param = i;
+    }
+}
+
+void lk_norms_apply(lk_group *group, uint32_t replica, uint64_t step) {
+    const lk_program *p = group->program;
+    const lk_frame *f = &group->frames[replica];
+    const float all = sum_all(f);
+    lk_assert(group->scalars.s == step);
+    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
+        const lk_owned own = lk_group_owned(group, i, group->first + replica);
+        lk_step_scalars scalars = group->scalars;
+        float squares[2];
+        if (own.first >= own.end) continue;
+        if (i < p->param_count) sum_squares(f, i, squares);  // a state has none
+        if (i < p->param_count && lk_optimizer_fit(p->optimizer, squares, all, &scalars)) {
+            group->bad_param[replica] = LK_MIN(group->bad_param[replica], i);
+        }
+        lk_group_update(group, replica, &scalars, i, own.first, own.end - own.first,
+                        lk_gradient_at(f, i) + own.first);
+    }
+}

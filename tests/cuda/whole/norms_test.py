@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""norms_test - updates that want norms of the whole gradient first, on GPUs: the golden digests of
+one GPU, of several that exchange by themselves, and of workers whose hosts exchange. GPUs and NCCL
+are played by the host execution layer.
+
+   norms_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
+"""
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../../whole")]
+import world  # noqa: E402
+from program import Test, golden, result  # noqa: E402
+from world import end, gpu, shown, threads  # noqa: E402
+
+MATRIX, GOLDEN = (os.path.abspath(a) for a in sys.argv[3:5])
+RUNS = os.path.dirname(MATRIX)
+LAYERS = ["--set", "layout.exchange_floats=1"]  # each layer travels alone
+
+# Step 4 is a short one.
+ROWS = [["--replicas", "1"], ["--replicas", "3"], ["--gpus", "2", "--replicas", "3", *LAYERS]]
+MIXES = [[threads(2), gpu()], [gpu(2), gpu()]]
+
+
+
+def check(name, lines, *what):
+    wanted = golden(GOLDEN, 4, name)
+    T.check(result(lines) == wanted, name, *what, result(lines), wanted)
+
+
+def arguments(name):
+    return [os.path.join(RUNS, name + ".json"), "--run-dir", "run", "--fresh", "--set", "steps=4"]
+
+
+def one_process():
+    for name in ("norms", "clipped"):
+        for number, row in enumerate(ROWS):
+            os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(number + 1)
+            check(name, T.expect(0, "train", *arguments(name), "--kernels", "cuda", *row)[1], *row)
+        os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
+
+
+def by_way_of_hosts():
+    for name in ("norms", "clipped"):
+        for mix in MIXES:
+            code, lines, error = end(start(mix, [*arguments(name), "--collective", "mpi"]))
+            T.check(code == 0, shown(mix), f"exit {code}, wanted 0", *error[-8:])
+            check(name, lines, shown(mix))
+
+
+def start(mix, words):
+    return world.start(T, mix, words)
+
+
+T = Test()
+os.environ["LOCKSTEP_HOST_CUDA_DEVICES"] = "2"
+one_process()
+world.main(T, start, MATRIX, 2, by_way_of_hosts)
