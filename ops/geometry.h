@@ -6,6 +6,7 @@
 #define LOCKSTEP_OPS_GEOMETRY_H
 
 #include "arena/base.h"
+#include "ops/fmaf.h"
 
 // L of the arithmetic: a chain of fma is cut after so many terms. Never changed: it decides the
 // bits.
@@ -94,7 +95,7 @@ static inline uint32_t lk_conv2d_terms(const lk_conv2d *c) {
 }
 
 // The same of batch normalisation.
-static inline uint32_t lk_norm_terms(const lk_batch_norm *n) {
+LK_SCALAR uint32_t lk_norm_terms(const lk_batch_norm *n) {
     return n->flat ? 1 : (n->h + 1) / 2 * ((n->w + 1) / 2) * 4;
 }
 

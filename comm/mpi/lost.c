@@ -220,7 +220,12 @@ void lk_mpi_watch(void) {
 }
 
 static const char *phase_name(lk_round round) {
-    static const char *const names[] = {"reduce", "apply", "reduce", "evaluation", "end"};
+    static const char *const names[LK_MPI_ROUNDS] = {[LK_ROUND_BOXES] = "reduce",
+                                                     [LK_ROUND_SUMS] = "apply",
+                                                     [LK_ROUND_NORMS] = "apply",
+                                                     [LK_ROUND_STEP] = "reduce",
+                                                     [LK_ROUND_REPORTS] = "evaluation",
+                                                     [LK_ROUND_LAST] = "end"};
     return names[round];
 }
 

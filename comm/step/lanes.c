@@ -32,7 +32,6 @@ static bool flags_of_norms(const lk_member *m, lk_flags *out) {
 
 static void apply_normed(lk_member *m) {
     lk_group *group = m->driver->group;
-    lk_step_follow(group, m->replica, m->verdict);
     if (m->verdict == LK_VERDICT_APPLY) {
         lk_norms_apply(group, m->replica, m->driver->step);
     } else {
@@ -43,6 +42,7 @@ static void apply_normed(lk_member *m) {
 
 static void update_partition(lk_member *m) {
     lk_group *group = m->driver->group;
+    lk_step_follow(group, m->replica, m->verdict);
     if (m->driver->when == LK_NORMED) {
         apply_normed(m);
     } else if (m->verdict == LK_VERDICT_APPLY) {
@@ -76,18 +76,18 @@ static lk_step_result finish_alone(lk_driver *d) {
 
 const lk_lanes lk_lanes_alone = {.compute = compute_whole,
                                  .reduce = reduce_partition,
-.square = square_partition,
-.norm_flags = flags_of_norms,
-.apply = update_partition,
+                                 .square = square_partition,
+                                 .norm_flags = flags_of_norms,
+                                 .apply = update_partition,
                                  .evaluate = evaluate_share,
                                  .flags = flags_of_replicas,
                                  .finish = finish_alone};
 
 const lk_lanes lk_lanes_steps = {.compute = compute_whole,
                                  .reduce = reduce_partition,
-.square = square_partition,
-.norm_flags = flags_of_norms,
-.apply = update_partition,
+                                 .square = square_partition,
+                                 .norm_flags = flags_of_norms,
+                                 .apply = update_partition,
                                  .flags = flags_of_replicas,
                                  .finish = finish_step};
 
@@ -99,13 +99,13 @@ static bool flags_of_all(const lk_member *m, lk_flags *out) {
     return true;
 }
 
-static void write_note(lk_driver *d) {
+static void write_report(lk_driver *d) {
     const uint32_t leaves = grains_of(d), grains = d->test ? leaves : d->group->program->grains;
     if (d->group->program->layout.shared && !d->test) lk_step_foresee(d->group, d->step);
     lk_exchange_write_report(d->exchange, d->group, grains, leaves, d->stop);
 }
 
-static void complete_note(lk_driver *d) { lk_exchange_complete_report(d->exchange, d->group); }
+static void complete_report(lk_driver *d) { lk_exchange_complete_report(d->exchange, d->group); }
 
 static lk_step_result finish_with_all(lk_driver *d) {
     if (!d->test) lk_group_check(d->group);
@@ -116,13 +116,13 @@ static lk_step_result finish_with_all(lk_driver *d) {
 
 const lk_lanes lk_lanes_shared = {.compute = compute_whole,
                                   .reduce = reduce_partition,
-.square = square_partition,
-.norm_flags = flags_of_norms,
-.apply = update_partition,
+                                  .square = square_partition,
+                                  .norm_flags = flags_of_norms,
+                                  .apply = update_partition,
                                   .evaluate = evaluate_share,
                                   .flags = flags_of_all,
-                                  .report = write_note,
-                                  .complete = complete_note,
+                                  .report = write_report,
+                                  .complete = complete_report,
                                   .finish = finish_with_all};
 
 // The replica's work up to the end of a bucket. The first member sees to it that messages get on.
@@ -160,7 +160,6 @@ static void join_bucket(lk_member *m, uint32_t bucket) {
 
 static void reduce_bucket(lk_member *m) {
     lk_driver *d = m->driver;
-    if (m->bucket == 0) lk_step_follow(d->group, m->replica, m->verdict);
     if (m->verdict == LK_VERDICT_APPLY) {
         lk_exchange_store(d->exchange, d->group, m->replica, m->bucket);
     }
@@ -168,6 +167,7 @@ static void reduce_bucket(lk_member *m) {
 
 static void apply_bucket(lk_member *m) {
     lk_driver *d = m->driver;
+    if (m->bucket == 0) lk_step_follow(d->group, m->replica, m->verdict);
     if (d->when == LK_NORMED) {
         apply_normed(m);
     } else if (m->verdict == LK_VERDICT_APPLY) {
@@ -181,11 +181,11 @@ const lk_lanes lk_lanes_boxes = {.compute = compute_bucket,
                                  .share = share_bucket,
                                  .join = join_bucket,
                                  .reduce = reduce_bucket,
-.square = square_partition,
-.norm_flags = flags_of_norms,
-.apply = apply_bucket,
+                                 .square = square_partition,
+                                 .norm_flags = flags_of_norms,
+                                 .apply = apply_bucket,
                                  .evaluate = evaluate_share,
                                  .flags = flags_of_all,
-                                 .report = write_note,
-                                 .complete = complete_note,
+                                 .report = write_report,
+                                 .complete = complete_report,
                                  .finish = finish_with_all};

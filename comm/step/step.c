@@ -541,6 +541,9 @@ lk_verdict lk_step_decide(const void *context, uint64_t step, const lk_flags *fl
         const bool enough = group->scale.word[LK_SCALE_IN_A_ROW] + 1 >= how->skips_max;
         return enough ? LK_VERDICT_STOP : LK_VERDICT_SKIP;
     }
+    if (flags->bad_op == LK_NONE && !flags->bad_mean) {  // a norm, which a lower scale may cure
+        return lk_scale_can_fall(how, &group->scale) ? LK_VERDICT_REPLAY : LK_VERDICT_STOP;
+    }
     const bool forward = flags->bad_mean ||
                          (p->ops[flags->bad_op].phase == LK_FORWARD &&
                           p->ops[flags->bad_op].type->scope != LK_SCOPE_LOSS);

@@ -132,9 +132,9 @@ void lk_step_pass(lk_group *group, uint32_t replica, bool skipped);
 // Once a step and replica, where the verdict is known: the loss scale follows it.
 void lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict);
 
-// The verdict of a model whose loss is scaled (lk_decide of driver.h; `group` is its context): an
+// The verdict of a model whose loss is scaled (lk_decide of driver.h; `context` is the group): an
 // overflow skips the step, or replays it while the scale can fall, or stops the run.
-lk_verdict lk_step_decide(const void *group, uint64_t step, const lk_flags *flags);
+lk_verdict lk_step_decide(const void *context, uint64_t step, const lk_flags *flags);
 // After all replicas' updates.
 lk_step_result lk_step_finish(lk_group *group, uint64_t step);
 
@@ -198,11 +198,11 @@ void lk_step_reduce(lk_group *group, uint32_t replica, uint64_t step);
 typedef struct lk_owned {
     uint64_t first, end;
 } lk_owned;
-lk_owned lk_group_owned(const lk_group *group, uint32_t param, uint32_t sharer);
+lk_owned lk_group_owned(const lk_group *group, uint32_t index, uint32_t sharer);
 
 // The update of elements [first, first + count) of a parameter by these scalars.
 void lk_group_update(lk_group *group, uint32_t replica, const lk_step_scalars *scalars,
-                     uint32_t param, uint64_t first, uint64_t count, const float *sum);
+                     uint32_t index, uint64_t first, uint64_t count, const float *sum);
 
 // Before a replica's part of REDUCE. Returns its table of the nodes that the replicas of this
 // process hold.

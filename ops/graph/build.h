@@ -67,8 +67,8 @@ typedef struct lk_param_shape {
 } lk_param_shape;
 lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_param_shape *shape);
 
-// The only op that takes the y of forward op `op`, or LK_NONE: several do, or the loss.
-uint32_t lk_build_only_user(const lk_builder *b, uint32_t op);
+// The only op that takes the y of forward op `i`, or LK_NONE: several do, or the loss.
+uint32_t lk_build_only_user(const lk_builder *b, uint32_t i);
 
 // A state, named LAYER/suffix of op `op` or, where that is NULL, as `suffix` says. One that
 // evaluation reads has one slash in its name, any other has two. State `which` of an op is behind

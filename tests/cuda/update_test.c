@@ -12,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include "ops/cuda/kernels.h"
+#include "ops/math.h"
 #include "ops/op.h"
 #include "ops/tree.h"
 #include "tests/cuda/host/host.h"
@@ -152,6 +153,55 @@ static void test_tree(void **unused) {
         draws = total;
         check_tree(total, total % 2 ? &momentum : &sgd);
     }
+}
+
+// --- norms ---------------------------------------------------------------------------------------
+
+// Three parameters of a slice each, cut by the norm of all: each thread's part is another's input.
+static void test_norms(void **unused) {
+    (void)unused;
+    const lk_optimizer o = {
+        .type = &lk_optimizer_sgd, .learning_rate = 0.5f, .global_clipnorm = 0.25f};
+    const uint64_t offsets[PARAMS] = {0, 64, 80}, counts[PARAMS] = {50, 1, 120};
+    const float inverse_n = 0x1p-2f;
+    float w[FLOATS], sum[FLOATS], got[FLOATS], all = 0.0f;
+    lk_cuda_param params[PARAMS];
+    for (uint32_t i = 0; i < FLOATS; i++) w[i] = (float)draw(1000);
+    for (uint32_t i = 0; i < FLOATS; i++) sum[i] = (float)draw(1u << 24) * 0x1p-23f - 1.0f;
+    lk_cuda_stream s = fresh(0);
+    float *w_there = there(w, sizeof w);
+    for (uint32_t p = 0; p < PARAMS; p++) {
+        float square = 0.0f;
+        params[p] = (lk_cuda_param){.node_offset = offsets[p],
+                                    .count = counts[p],
+                                    .w = w_there + offsets[p],
+                                    .first_slice = p};
+        for (uint64_t i = offsets[p]; i < offsets[p] + counts[p]; i++) {
+            const float g = (sum[i] + 0.0f) * inverse_n;
+            square = lk_fmaf(g, g, square);
+        }
+        all = all + (square + 0.0f);
+    }
+    const lk_cuda_norms norms = {.gradient = space(PARAMS * LK_SLICE_TERMS * sizeof(float)),
+                                 .squares = space(2 * PARAMS * sizeof(float)),
+                                 .sums = space(2 * (PARAMS + 1) * sizeof(float)),
+                                 .own = space(PARAMS * sizeof(lk_step_scalars)),
+                                 .slices = PARAMS};
+    const lk_cuda_node node = {there(sum, sizeof sum), 0};
+    lk_cuda_update(&s, &o, there(params, sizeof params), PARAMS, FLOATS, there(&node, sizeof node),
+                   1, (lk_cuda_metrics){NULL, 0}, norms, scalars_there(&o, inverse_n));
+    const float norm = lk_sqrtf(all), fit = inverse_n * (0.25f / LK_MAX(norm, 0.25f));
+    assert_true(norm > 0.25f);
+    for (uint32_t p = 0; p < PARAMS; p++) {
+        float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
+        assert_int_equal(apply(&lk_kernels_reference, &o, counts[p], sum + offsets[p], fit,
+                               w + offsets[p], slots),
+                         0);
+    }
+    assert_int_equal(state_now(&s).bad_param, UINT32_MAX);
+    back(got, w_there, sizeof got);
+    assert_memory_equal(got, w, sizeof w);
+    must(cudaDeviceReset());
 }
 
 // --- results, and the stop -----------------------------------------------------------------------
@@ -368,7 +418,8 @@ static void test_checking(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tree),     cmocka_unit_test(test_results),
+        cmocka_unit_test(test_tree),     cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_results),
         cmocka_unit_test(test_stop),     cmocka_unit_test(test_held),
         cmocka_unit_test(test_graph),    cmocka_unit_test(test_failed_launch),
         cmocka_unit_test(test_checking),

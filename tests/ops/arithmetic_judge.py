@@ -1253,6 +1253,7 @@ class Run:
             values = [[div(sub(float(b), 127.5), 127.5) for b in image]]
         else:
             values = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
+        values[0] = self.narrowed(values[0])
         for number, layer in enumerate(layers):
             x = [values[i] for i in layer.inputs_at]
             if isinstance(layer, BatchNormalization):
