@@ -301,6 +301,13 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
                        "make; leave it out, or train this one here",
                        run->config.document.source);
     }
+    if (lk_optimizer_norm(&run->config.spec.optimizer) != LK_NORM_NONE) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: optimizer: embed writes no updates that want norms of the whole "
+                       "gradient (clipnorm, global_clipnorm, lars_tf, lamb_keras); use clipvalue, "
+                       "or train this one here",
+                       run->config.document.source);
+    }
     // A target without an operating system has one lane, unless somebody says otherwise.
     if (!run->config.replicas) run->layout.replicas = 1;
     LK_CHECK(lk_run_plan(run, error));

@@ -151,7 +151,7 @@ typedef struct lk_lanes {
 } lk_lanes;
 
 extern const lk_lanes lk_lanes_alone;   // replicas of one worker,
-extern const lk_lanes lk_lanes_steps;   // .. which never evaluates
+extern const lk_lanes lk_lanes_steps;   // .. of a board: no evaluation, verdict or norms
 extern const lk_lanes lk_lanes_shared;  // of one of several that share a memory
 extern const lk_lanes lk_lanes_boxes;   // of one of several that do not
 

@@ -52,6 +52,11 @@ static void update_partition(lk_member *m) {
     }
 }
 
+// Of a board, which asks for no verdict and takes no norm.
+static void update_all(lk_member *m) {
+    lk_step_update(m->driver->group, m->replica, m->driver->step);
+}
+
 static void evaluate_share(lk_member *m) {
     const lk_driver *d = m->driver;
     lk_evaluate_compute(d->group, m->replica, d->test, d->test_count);
@@ -83,13 +88,8 @@ const lk_lanes lk_lanes_alone = {.compute = compute_whole,
                                  .flags = flags_of_replicas,
                                  .finish = finish_alone};
 
-const lk_lanes lk_lanes_steps = {.compute = compute_whole,
-                                 .reduce = reduce_partition,
-                                 .square = square_partition,
-                                 .norm_flags = flags_of_norms,
-                                 .apply = update_partition,
-                                 .flags = flags_of_replicas,
-                                 .finish = finish_step};
+const lk_lanes lk_lanes_steps = {
+    .compute = compute_whole, .apply = update_all, .finish = finish_step};
 
 // --- one of several ----------------------------------------------------------------------------
 

@@ -520,9 +520,11 @@ static lk_status gradient_tensor(lk_builder *b, uint32_t of, uint32_t *tensor) {
 
 // The numbers of a loss, in the one place where its op has them.
 static void set_numbers(lk_op *loss, const lk_loss_type *type, const lk_loss_options *o) {
-    const bool gan = type == &lk_loss_gan_generator || type == &lk_loss_gan_discriminator;
-    if (gan) loss->gan = o->gan;
-    if (!gan) loss->scale = o->scale;
+    if (type->gan) {
+        loss->gan = o->gan;
+    } else {
+        loss->scale = o->scale;
+    }
 }
 
 lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type *target) {

@@ -156,7 +156,12 @@ static inline float lk_program_weight_clip(const lk_program *program) {
 
 // The norms of the whole gradient that its updates ask for, and the slices of a parameter.
 static inline lk_norm lk_program_norm(const lk_program *program) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)program;  // boards know no norms of the whole gradient: `lockstep embed` refuses them
+    return LK_NORM_NONE;
+#else
     return lk_optimizer_norm(program->optimizer);
+#endif
 }
 static inline uint64_t lk_param_slices(const lk_param *param) {
     return (param->count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;

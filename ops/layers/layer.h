@@ -84,6 +84,7 @@ typedef struct lk_loss_options {
 struct lk_loss_type {
     uint32_t inputs;     // how many it takes
     bool labels;         // and the label of each example
+    bool gan;            // its numbers are lk_loss_options.gan, not a scale
     lk_metrics metrics;  // what its op writes of each example, and counts
     lk_status (*build)(lk_builder *b);
 };

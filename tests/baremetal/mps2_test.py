@@ -16,9 +16,9 @@ import stack
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Of the image of the MNIST CNN: what may never be passed, and what was measured with Debian 12's
 # compiler. Growth is seen: beyond SLACK bytes somebody must look, and record the new number.
-LIMITS = {"code": 40 * 1024 - 1, "arena": 8 * 1024 * 1024 - 1}
+LIMITS = {"code": 46 * 1024 - 1, "arena": 8 * 1024 * 1024 - 1}
 RECORDED_WITH = "12.2.1"
-RECORDED = {"code": 40432, "data": 3120, "stack": 4336, "arena": 5009728}
+RECORDED = {"code": 46416, "data": 3176, "stack": 4456, "arena": 5009728}
 SLACK = {"code": 512, "data": 64, "stack": 128, "arena": 0}
 CNN = ("made-up-cnn", "--set", 'optimizer={"type":"sgd","learning_rate":0.1}', "--set", "steps=4")
 

@@ -26,18 +26,29 @@ ONLY_FROM = {"on_panic": "lk_panic",
              "before": "lk_walk_ops", "load": "lk_walk_ops", "examples": "lk_walk_ops",
              "metric_sum": "lk_walk_ops", "gradient": "lk_walk_ops", "after_op": "lk_walk_ops",
              "dense_bias_gradient": "grain_sums",
+             "lk_group_apply": "each_sum", "store_sums": "each_sum",
+             "count_present": "lk_lane_present",
              # the driver's tables
              **{name: "do_row" for name in (
                  "meet_at_once", "compute_whole", "compute_bucket", "share_bucket", "join_bucket",
-                 "update_partition", "apply_bucket", "evaluate_share", "flag_of_replicas",
-                 "flag_of_all", "write_note", "complete_note")},
+                 "update_all", "update_partition", "reduce_partition", "square_partition",
+                 "reduce_bucket", "apply_bucket", "evaluate_share", "write_report",
+                 "complete_report")},
+             **{name: "judge_step" for name in (
+                 "flags_of_replicas", "flags_of_all", "flags_of_norms")},
              **{name: "lk_driver_finish" for name in (
                  "finish_step", "finish_alone", "finish_with_all")},
              # several networks: no part of the image, but of the folder's objects
              "graph_forward": "lk_build_forward"}
-# Functions whose calls through pointers reach these alone: what only several networks need, and
-# the slots of optimizers.
-REACHES = {"build_dropout": {"use_of"}, "lk_build_op_name": {"use_of"},
+# Functions whose calls through pointers reach these alone: what only several networks need, the
+# slots of optimizers, functions that are handed over by name.
+SMOOTH = ("softplus", "swish", "gelu", "gelu_tanh")
+TERMS = {"term_x", "term_square", "term_dy", "term_gamma"}
+REACHES = {"smooth": {name + "_of" for name in SMOOTH},
+           "smooth_backward": {name + "_slope" for name in SMOOTH},
+           "example_sum": TERMS, "grain_of": TERMS,
+           "each_sum": {"lk_group_apply", "store_sums"}, "lk_lane_present": {"count_present"},
+           "build_dropout": {"use_of"}, "lk_build_op_name": {"use_of"},
            "lk_build_param": {"make_slots"},
            **{name: {"list_momentum_slots", "list_rmsprop_slots", "list_adam_slots"} for name in (
                "make_slots", "lk_build_slots", "lk_program_initialize", "fill_slots")},
