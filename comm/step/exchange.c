@@ -283,6 +283,11 @@ static void store_sums(lk_group *group, uint32_t replica, uint64_t step, uint32_
     __builtin_memcpy(to, sum, count * sizeof *sum);
 }
 
+static void apply_sums(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,
+                       uint64_t first, uint64_t count, const float *sum) {
+    lk_group_apply(group, replica, step, param, first, count, sum);
+}
+
 static void each_sum(lk_exchange *x, lk_group *group, uint32_t replica, uint64_t step,
                      uint32_t bucket, on_sums do_this) {
     const lk_program *p = x->program;
@@ -306,7 +311,7 @@ static void each_sum(lk_exchange *x, lk_group *group, uint32_t replica, uint64_t
 
 void lk_exchange_apply(lk_exchange *x, lk_group *group, uint32_t replica, uint64_t step,
                        uint32_t bucket) {
-    each_sum(x, group, replica, step, bucket, lk_group_apply);
+    each_sum(x, group, replica, step, bucket, apply_sums);
 }
 
 void lk_exchange_store(lk_exchange *x, lk_group *group, uint32_t replica, uint32_t bucket) {

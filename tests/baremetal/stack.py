@@ -26,7 +26,7 @@ ONLY_FROM = {"on_panic": "lk_panic",
              "before": "lk_walk_ops", "load": "lk_walk_ops", "examples": "lk_walk_ops",
              "metric_sum": "lk_walk_ops", "gradient": "lk_walk_ops", "after_op": "lk_walk_ops",
              "dense_bias_gradient": "grain_sums",
-             "lk_group_apply": "each_sum", "store_sums": "each_sum",
+             "apply_sums": "each_sum", "store_sums": "each_sum",
              "count_present": "lk_lane_present",
              # the driver's tables
              **{name: "do_row" for name in (
@@ -47,7 +47,7 @@ TERMS = {"term_x", "term_square", "term_dy", "term_gamma"}
 REACHES = {"smooth": {name + "_of" for name in SMOOTH},
            "smooth_backward": {name + "_slope" for name in SMOOTH},
            "example_sum": TERMS, "grain_of": TERMS,
-           "each_sum": {"lk_group_apply", "store_sums"}, "lk_lane_present": {"count_present"},
+           "each_sum": {"apply_sums", "store_sums"}, "lk_lane_present": {"count_present"},
            "build_dropout": {"use_of"}, "lk_build_op_name": {"use_of"},
            "lk_build_param": {"make_slots"},
            **{name: {"list_momentum_slots", "list_rmsprop_slots", "list_adam_slots"} for name in (
