@@ -7,32 +7,33 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats are written as
 
 enum { PREFIX_BYTES = 10 };  // magic, version, u16 length
 
-static void format_header(char out[LK_NPY_HEADER_BYTES], uint64_t rows, uint64_t columns) {
+// `shape` is a tuple.
+static void format_header(char out[LK_NPY_HEADER_BYTES], const char *type, const char *shape) {
     static const char prefix[PREFIX_BYTES] = {
         '\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, LK_NPY_HEADER_BYTES - PREFIX_BYTES, 0};
     memset(out, ' ', LK_NPY_HEADER_BYTES);
     memcpy(out, prefix, sizeof prefix);
-    // Two 64-bit numbers leave 20 bytes to spare, so one size fits every matrix.
+    // Two 64-bit numbers leave 20 bytes to spare, one and three of 32 bits 7: one size fits all.
     size_t used = lk_format(out + PREFIX_BYTES, LK_NPY_HEADER_BYTES - PREFIX_BYTES,
-                            "{'descr': '<f4', 'fortran_order': False, 'shape': (%llu, %llu), }",
-                            (unsigned long long)rows, (unsigned long long)columns);
+                            "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", type, shape);
     lk_assert(used < LK_NPY_HEADER_BYTES - PREFIX_BYTES);
     out[PREFIX_BYTES + used] = ' ';  // over the NUL
     out[LK_NPY_HEADER_BYTES - 1] = '\n';
 }
 
-lk_status lk_npy_start(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
-                       uint64_t rows, uint64_t columns, lk_error *error) {
+static lk_status start(lk_npy_writer *writer, const char *path, const char *type,
+                       const char *shape, lk_error *error) {
+    const lk_file_ops *ops = writer->ops;
     char header[LK_NPY_HEADER_BYTES];
     uint64_t bytes;
-    *writer = (lk_npy_writer){.ops = ops, .file = -1, .rows = rows, .columns = columns};
     LK_CHECK(lk_path_join(writer->path, path, "", "", error));
-    if (!lk_mul_ok(rows, columns, &bytes) || !lk_mul_ok(bytes, sizeof(float), &bytes)) {
-        return lk_fail(error, LK_INTERNAL, "%s: %llu x %llu floats overflow 64 bits", path,
-                       (unsigned long long)rows, (unsigned long long)columns);
+    const bool too_long = writer->row_bytes == UINT64_MAX && writer->rows > 0;
+    if (too_long || !lk_mul_ok(writer->rows, writer->row_bytes, &bytes)) {
+        return lk_fail(error, LK_INTERNAL, "%s: %llu rows of %llu bytes overflow 64 bits", path,
+                       (unsigned long long)writer->rows, (unsigned long long)writer->row_bytes);
     }
     LK_CHECK(lk_file_create_beside(ops, path, writer->temporary, &writer->file, error));
-    format_header(header, rows, columns);
+    format_header(header, type, shape);
     if (lk_file_write_all(ops, writer->file, writer->temporary, header, sizeof header, error) !=
         LK_OK) {
         lk_npy_abandon(writer);
@@ -40,15 +41,47 @@ lk_status lk_npy_start(lk_npy_writer *writer, const lk_file_ops *ops, const char
     return error->status;
 }
 
-lk_status lk_npy_add(lk_npy_writer *writer, const float *values, uint64_t rows, lk_error *error) {
+lk_status lk_npy_start(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
+                       uint64_t rows, uint64_t columns, lk_error *error) {
+    char shape[64];
+    *writer = (lk_npy_writer){.ops = ops, .file = -1, .rows = rows};
+    if (!lk_mul_ok(columns, sizeof(float), &writer->row_bytes)) writer->row_bytes = UINT64_MAX;
+    lk_format(shape, sizeof shape, "(%llu, %llu)", (unsigned long long)rows,
+              (unsigned long long)columns);
+    return start(writer, path, "<f4", shape, error);
+}
+
+lk_status lk_npy_start_images(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
+                              const lk_npy_images *images, lk_error *error) {
+    char shape[64];
+    *writer = (lk_npy_writer){.ops = ops, .file = -1, .rows = images->count};
+    if (!lk_mul_ok((uint64_t)images->height * images->width, images->channels,
+                   &writer->row_bytes)) {
+        writer->row_bytes = UINT64_MAX;
+    }
+    lk_format(shape, sizeof shape, "(%llu, %u, %u, %u)", (unsigned long long)images->count,
+              images->height, images->width, images->channels);
+    return start(writer, path, "|u1", shape, error);
+}
+
+static lk_status add(lk_npy_writer *writer, const void *values, uint64_t rows, lk_error *error) {
     if (rows > writer->rows - writer->rows_written) {
         return lk_fail(error, LK_INTERNAL, "%s: %llu rows were announced, more came", writer->path,
                        (unsigned long long)writer->rows);
     }
     LK_CHECK(lk_file_write_all(writer->ops, writer->file, writer->temporary, values,
-                               (size_t)(rows * writer->columns * sizeof *values), error));
+                               (size_t)(rows * writer->row_bytes), error));
     writer->rows_written += rows;
     return LK_OK;
+}
+
+lk_status lk_npy_add(lk_npy_writer *writer, const float *values, uint64_t rows, lk_error *error) {
+    return add(writer, values, rows, error);
+}
+
+lk_status lk_npy_add_images(lk_npy_writer *writer, const uint8_t *images, uint64_t count,
+                            lk_error *error) {
+    return add(writer, images, count, error);
 }
 
 lk_status lk_npy_finish(lk_npy_writer *writer, lk_error *error) {

@@ -1,5 +1,5 @@
-// npy.h - NumPy's .npy files: writes a matrix of floats row by row, without holding it, and reads
-// the header of an array that somebody else wrote.
+// npy.h - NumPy's .npy files: writes a matrix of floats row by row, or images as bytes, without
+// holding it, and reads the header of an array that somebody else wrote.
 //
 //   93 "NUMPY" 01 00 | u16 118 | {'descr': '<f4', 'fortran_order': False, 'shape': (R, C), } | data
 //
@@ -18,7 +18,7 @@ enum { LK_NPY_HEADER_BYTES = 128 };
 typedef struct lk_npy_writer {
     const lk_file_ops *ops;
     int file;                // -1 when closed
-    uint64_t rows, columns;  // of the whole matrix
+    uint64_t rows, row_bytes;  // of the whole array
     uint64_t rows_written;
     char path[LK_PATH_BYTES];       // appears when the file is finished
     char temporary[LK_PATH_BYTES];  // <path>.tmp until then
@@ -30,6 +30,16 @@ lk_status lk_npy_start(lk_npy_writer *writer, const lk_file_ops *ops, const char
 
 // values   (rows, columns)   row-major. LK_INTERNAL: more rows than announced.
 lk_status lk_npy_add(lk_npy_writer *writer, const float *values, uint64_t rows, lk_error *error);
+
+// The same of an array of bytes, (count, height, width, channels), as lk_npy_as_images takes it.
+typedef struct lk_npy_images {
+    uint64_t count;
+    uint32_t height, width, channels;
+} lk_npy_images;
+lk_status lk_npy_start_images(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
+                              const lk_npy_images *images, lk_error *error);
+lk_status lk_npy_add_images(lk_npy_writer *writer, const uint8_t *images, uint64_t count,
+                            lk_error *error);
 
 // Makes the file durable and gives it its name. LK_INTERNAL: fewer rows than announced.
 lk_status lk_npy_finish(lk_npy_writer *writer, lk_error *error);
@@ -57,11 +67,6 @@ typedef struct lk_npy {
 //              types that are no plain numbers, more dimensions, a size that is not the header's
 lk_status lk_npy_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_bytes,
                        const char *name, lk_npy *out, lk_error *error);
-
-typedef struct lk_npy_images {
-    uint64_t count;
-    uint32_t height, width, channels;
-} lk_npy_images;
 
 // An array of bytes, (n, height, width) or (n, height, width, channels), as a data set has images.
 // LK_BAD_DATA: it is another.

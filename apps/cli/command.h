@@ -54,6 +54,7 @@ lk_status lk_command_plan(int argc, char **argv, lk_error *error);
 lk_status lk_command_train(int argc, char **argv, lk_error *error);
 lk_status lk_command_launch(int argc, char **argv, lk_error *error);
 lk_status lk_command_eval(int argc, char **argv, lk_error *error);
+lk_status lk_command_generate(int argc, char **argv, lk_error *error);
 lk_status lk_command_predict(int argc, char **argv, lk_error *error);
 lk_status lk_command_embed(int argc, char **argv, lk_error *error);
 lk_status lk_command_data(int argc, char **argv, lk_error *error);
@@ -85,6 +86,7 @@ typedef struct lk_common_options {
     const char *cluster;     // --cluster FILE
     uint64_t max_memory;     // --max-memory, bytes
     uint64_t example, step;  // --example plus 1, --step; 0: not given
+    uint64_t count, between[2];  // --count; --between A,B plus 1 each; 0: not given
     uint32_t workers;        // --workers, for a plan
     lk_link link;            // --bandwidth, --latency, for a plan of workers
     lk_mpi_options mpi;      // --start-timeout, --step-timeout
@@ -114,6 +116,7 @@ typedef enum lk_option_group {
     LK_OPT_QUIET = 256,      // --quiet
     LK_OPT_LEDGER = 512,     // --example --step
     LK_OPT_IMAGES = 1024,    // --images
+    LK_OPT_GENERATE = 2048,  // --output --count --between
     // All of a command that trains, or starts what does.
     LK_OPT_OF_TRAIN = LK_OPT_TRAIN | LK_OPT_CLUSTER | LK_OPT_JSON | LK_OPT_QUIET,
 } lk_option_group;

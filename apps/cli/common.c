@@ -55,6 +55,9 @@ enum {
     OPT_EXAMPLE,
     OPT_IMAGES,
     OPT_STEP,
+    OPT_COUNT,
+    OPT_BETWEEN,
+    OPT_PICTURE,
     OPT_BANDWIDTH,
     OPT_LATENCY,
     OPT_GPUS,
@@ -239,6 +242,22 @@ static const struct {
      OF_COMMAND,
      "FILE.npy",
      "where the predictions go"},
+    {{"output", required_argument, NULL, OPT_PICTURE},
+     LK_OPT_GENERATE,
+     OF_COMMAND,
+     "FILE",
+     "where the images go: FILE.png, one grid of all; or FILE.npy, an array of bytes (N, height, "
+     "width, channels)"},
+    {{"count", required_argument, NULL, OPT_COUNT},
+     LK_OPT_GENERATE,
+     OF_COMMAND,
+     "N",
+     "how many images (64), of noise 0 to N - 1; --seed chooses others"},
+    {{"between", required_argument, NULL, OPT_BETWEEN},
+     LK_OPT_GENERATE,
+     OF_COMMAND,
+     "A,B",
+     "the images on the way from noise A to noise B, in equal steps"},
     {{"to", required_argument, NULL, OPT_TO},
      LK_OPT_EMBED,
      OF_COMMAND,
@@ -452,6 +471,24 @@ static lk_status parse_index(const char *option, const char *text, uint64_t *out
     return LK_OK;
 }
 
+// Two numbers of noise; each of *out is 1 more.
+static lk_status parse_between(const char *text, uint64_t out[2], lk_error *error) {
+    for (uint32_t i = 0; i < 2; i++) {
+        char *end;
+        const unsigned long long value = strtoull(text, &end, 10);
+        const bool digits = *text >= '0' && *text <= '9' && value < 1 << 30;
+        if (!digits || *end != (i == 0 ? ',' : '\0')) {
+            return lk_fail(error, LK_BAD_USAGE,
+                           "--between: found \"%s\", wanted two numbers of noise, each below "
+                           "2^30, such as 0,1",
+                           text);
+        }
+        out[i] = value + 1;
+        text = end + 1;
+    }
+    return LK_OK;
+}
+
 lk_status lk_parse_number(const char *option, const char *text, uint32_t most, uint32_t *out,
                           lk_error *error) {
     uint64_t value = 0;
@@ -544,6 +581,8 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
         return lk_parse_number("step-timeout", value, 86400, &o->mpi.step_timeout_seconds, error);
     case OPT_COLLECTIVE: return lk_collective_parse(value, &o->collective, error);
     case OPT_STEP: return parse_count("step", value, INT64_MAX, &o->step, error);
+    case OPT_COUNT: return parse_count("count", value, 1 << 30, &o->count, error);
+    case OPT_BETWEEN: return parse_between(value, o->between, error);
     case OPT_EXAMPLE: return parse_index("example", value, &o->example, error);
     case OPT_START_DELAY: return parse_delay("start-delay", value, &o->start_delay_seconds, error);
     case OPT_THROTTLE: return parse_delay("throttle", value, &o->throttle_seconds, error);
@@ -552,7 +591,8 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_KERNELS: o->config.kernels = value; return LK_OK;
     case OPT_RUN_DIR: o->run_dir = value; return LK_OK;
     case OPT_CHECKPOINT: o->checkpoint = value; return LK_OK;
-    case OPT_OUTPUT: o->output = value; return LK_OK;
+    case OPT_OUTPUT:
+    case OPT_PICTURE: o->output = value; return LK_OK;
     case OPT_TO: o->to = value; return LK_OK;
     case OPT_IMAGES: o->images = value; return LK_OK;
     case OPT_CLUSTER: o->cluster = value; return LK_OK;

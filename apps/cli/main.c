@@ -52,6 +52,11 @@ static const lk_command commands[] = {
      "[--json]",
      "writes what a run's network says of images\n"
      "The training set need not be here.\n"},
+    {"generate", lk_command_generate,
+     "generate CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.png|FILE.npy [--count N] "
+     "[--between A,B] [--seed S]",
+     "writes images that a run's generator makes of noise\n"
+     "No data need be here.\n"},
     {"embed", lk_command_embed, "embed CONFIG --to FILE.c",
      "writes a run as one C source, for bare metal"},
     {"config", lk_command_config, "config show CONFIG [--set KEY=VALUE ...] | schema",

@@ -74,6 +74,10 @@ typedef struct lk_config {
         uint32_t images;  // so many of a step's examples
     } events;             // files for TensorBoard: any of them
     struct {
+        uint64_t every_steps;  // 0: none
+        uint32_t count;
+    } samples;  // pictures of what a generator makes (apps/run/generate.h)
+    struct {
         char file[LK_CONFIG_PATH_BYTES];  // empty: none
         uint64_t first_step;              // counted from 1, as the logs do
         uint32_t steps;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "io/png.h"
+
 // --- the table -----------------------------------------------------------------------------------
 
 #define VALUE(KIND, NAME, OWNER, FIELD) \
@@ -244,6 +246,14 @@ static const lk_key events[] = {
                .meaning = "of all parameters, at the first step and at evaluations"}},
 };
 
+static const lk_key samples[] = {
+    {.value = {VALUE(U64, "every_steps", lk_config, samples.every_steps), .zero = true,
+               .most = MANY,
+               .meaning = "steps from one picture of generated images to the next; 0: none"}},
+    {.value = {VALUE(U32, "count", lk_config, samples.count), .most = LK_PNG_PIXELS_MAX,
+               .constant = 64, .meaning = "images in a picture, of the same noise each time"}},
+};
+
 static const lk_key trace[] = {
     {.value = {TEXT("file", lk_config, trace.file), .chosen = "none",
                .meaning = "where a trace of some steps is written; --trace"}},
@@ -325,6 +335,10 @@ static const lk_key root[] = {
      .shown = true},
     {.value = {.name = "events", .meaning = "files for TensorBoard in the run directory"},
      OBJECT(events),
+     .free = true,
+     .shown = true},
+    {.value = {.name = "samples", .meaning = "pictures of what a generator makes, as it learns"},
+     OBJECT(samples),
      .free = true,
      .shown = true},
     {.value = {.name = "trace", .meaning = "where the time of some steps goes, op by op"},

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "apps/run/generate.h"
 #include "apps/run/weights.h"
 #include "apps/run/hot.h"
 #include "apps/run/record.h"
@@ -31,7 +32,7 @@ static void visit_for_stranger(void *context, const char *name) {
     bool known = s->among_checkpoints
                      ? lk_checkpoint_step_of(whole, &step)
                      : strcmp(name, "lock") == 0 || strcmp(name, "checkpoints") == 0 ||
-                           lk_events_is_ours(name);
+                           lk_events_is_ours(name) || lk_samples_is_ours(whole);
     for (uint32_t i = 0; i < LK_COUNT(files_of_run) && !s->among_checkpoints; i++) {
         known = known || strcmp(whole, files_of_run[i]) == 0;
     }
@@ -72,8 +73,8 @@ static void remove_file(void *context, const char *name) {
     r->count += removed >= 0;
 }
 
-static void remove_event_file(void *context, const char *name) {
-    if (lk_events_is_ours(name)) remove_file(context, name);
+static void remove_named_file(void *context, const char *name) {
+    if (lk_events_is_ours(name) || lk_samples_is_ours(name)) remove_file(context, name);
 }
 
 static lk_status remove_files(const lk_run_dir *run, lk_error *error) {
@@ -91,7 +92,7 @@ static lk_status remove_files(const lk_run_dir *run, lk_error *error) {
     r.directory = run->path;
     do {
         r.count = 0;
-        (void)ops->list(ops->context, run->path, remove_event_file, &r);
+        (void)ops->list(ops->context, run->path, remove_named_file, &r);
     } while (r.count > 0 && error->status == LK_OK);
     for (uint32_t i = 0; i < LK_COUNT(files_of_run) && error->status == LK_OK; i++) {
         char unfinished[32];  // of a run that was cut short while it wrote this one

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "apps/run/generate.h"
 #include "apps/run/order.h"
 #include "comm/threads/clock.h"
 #include "io/line_sum.h"
@@ -33,11 +34,19 @@ static size_t image_bytes(const lk_run *run) {
     return run->config.events.images ? lk_png_bytes(m->in_h, m->in_w, m->in_c) : 0;
 }
 
+// .. of the largest: an example, or a grid of what is generated.
+static size_t record_bytes(const lk_run *run) {
+    const lk_config *c = &run->config;
+    const bool samples = c->events.images && c->samples.every_steps;
+    const size_t grid = samples ? lk_grid_of(run, c->samples.count).png_bytes : 0;
+    return LK_MAX(image_bytes(run), grid);
+}
+
 static uint64_t align_up(uint64_t bytes) { return lk_round_up(bytes, LK_TENSOR_ALIGN_BYTES); }
 
 uint64_t lk_journal_bytes(const lk_run *run) {
     if (!wants_events(run)) return TIMES_BYTES;
-    return TIMES_BYTES + align_up(image_bytes(run)) + lk_events_bytes(image_bytes(run));
+    return TIMES_BYTES + align_up(image_bytes(run)) + lk_events_bytes(record_bytes(run));
 }
 
 // --- files ---------------------------------------------------------------------------------------
@@ -59,7 +68,7 @@ lk_status lk_journal_open(lk_journal *r, lk_run *run, const lk_run_dir *dir, uin
     if (!wants_events(run)) return LK_OK;
     uint8_t *memory = run->journal_buffer + TIMES_BYTES + align_up(image_bytes(run));
     lk_status status =
-        lk_events_open(&r->events, dir, done + 1, wall_clock(), memory, image_bytes(run), error);
+        lk_events_open(&r->events, dir, done + 1, wall_clock(), memory, record_bytes(run), error);
     r->events.log.patient = patient;
     return status;
 }
@@ -205,6 +214,14 @@ lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
     if (trained && done > 1) return LK_OK;
     if (r->run->config.events.images) LK_CHECK(write_images(r, done, wall, error));
     return r->run->config.events.histograms ? write_histograms(r, done, wall, error) : LK_OK;
+}
+
+lk_status lk_journal_add_picture(lk_journal *r, uint64_t done, const lk_journal_picture *p,
+                                 lk_error *error) {
+    if (!r->run || !r->run->config.events.images) return LK_OK;
+    lk_events_begin(&r->events, wall_clock(), done);
+    lk_events_image(&r->events, p->tag, p->height, p->width, p->channels, p->png, p->png_bytes);
+    return lk_events_end(&r->events, error);
 }
 
 lk_status lk_journal_phases(lk_journal *r, uint64_t done, lk_error *error) {

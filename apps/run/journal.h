@@ -39,6 +39,16 @@ void lk_journal_start(lk_journal *r);
 // With a line of metrics.jsonl, of `kind` "train" or "test", after `done` steps.
 lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
                              lk_named_result named, lk_error *error);
+// A picture of its own, a PNG file, where pictures of the examples are asked for, too
+// (events.images); `png_bytes` is at most that of lk_samples.
+typedef struct lk_journal_picture {
+    const char *tag;
+    uint32_t height, width, channels;
+    const uint8_t *png;
+    size_t png_bytes;
+} lk_journal_picture;
+lk_status lk_journal_add_picture(lk_journal *r, uint64_t done, const lk_journal_picture *picture,
+                                 lk_error *error);
 // Where the time of this process's steps went.
 lk_status lk_journal_phases(lk_journal *r, uint64_t done, lk_error *error);
 

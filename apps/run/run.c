@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "apps/run/generate.h"
 #include "apps/run/hot.h"
 #include "apps/run/init.h"
 #include "apps/run/order.h"
@@ -560,6 +561,8 @@ static void take_regions(lk_run *run, lk_arena *a) {
     if (run->needs.logs) {
         run->log_buffers = (char *)lk_arena_take(a, "log buffer", LK_RUN_LOG_BYTES, 2, line);
         run->journal_buffer = lk_arena_take(a, "journal buffer", lk_journal_bytes(run), 1, line);
+        const uint64_t samples = lk_samples_bytes(run);
+        if (samples) run->samples_buffer = lk_arena_take(a, "samples buffer", samples, 1, line);
         lk_trace_take(run, a);
     }
 }
@@ -678,6 +681,7 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
                                    run->programs, error));
     }
     if (run->needs.checkpoints) LK_CHECK(measure_checkpoint(run, error));
+    if (run->needs.logs) LK_CHECK(lk_samples_check(run, error));
     if (run->cuda) {
         uint64_t count = 0;
         if (run->config.resident && !spec->shards) LK_CHECK(count_examples(run, &count, error));

@@ -88,6 +88,7 @@ typedef struct lk_run {
         *checkpoint_tables, *exchange_tables, *inbox;
     char *log_buffers;
     uint8_t *journal_buffer;  // journal.h
+    uint8_t *samples_buffer;  // generate.h
     lk_trace trace;          // trace.h
     // What this worker holds of the memory that the workers of a host share: MPI's, beside the
     // arena, but counted the same way. All of the window has a little more.

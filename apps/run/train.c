@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "apps/run/generate.h"
 #include "apps/run/metric_text.h"
 #include "apps/run/plan_json.h"
 #include "apps/run/record.h"
@@ -374,6 +375,31 @@ static lk_status save_owed(lk_trainer *t, lk_error *error) {
     return t->run->workers.joined ? lk_mpi_settle(status, error) : status;
 }
 
+// --- pictures ------------------------------------------------------------------------------------
+
+static lk_status make_samples(lk_trainer *t, lk_error *error) {
+    lk_samples s;
+    LK_CHECK(lk_samples_make(t->run, &t->dir, t->done, &s, error));
+    const lk_journal_picture picture = {.tag = "samples",
+                                        .height = s.grid.height,
+                                        .width = s.grid.width,
+                                        .channels = s.grid.channels == 3 ? 3 : 1,
+                                        .png = s.png,
+                                        .png_bytes = s.grid.png_bytes};
+    return lk_journal_add_picture(&t->journal, t->done, &picture, error);
+}
+
+// One that cannot be made or written ends no healthy run; it counts at the end.
+static void show_samples(lk_trainer *t) {
+    const double begin = lk_seconds();
+    if (!t->leads || !lk_samples_due(t->run, t->done)) return;
+    if (t->unrecorded.status != LK_OK) return;
+    if (make_samples(t, &t->unrecorded) != LK_OK) {
+        lk_say_warning(&t->calls.say, "%s", t->unrecorded.text);
+    }
+    t->evaluating += lk_seconds() - begin;
+}
+
 // --- the loop ----------------------------------------------------------------------------------
 
 static lk_status one_step(lk_trainer *t, lk_error *error) {
@@ -408,6 +434,7 @@ static lk_status one_step(lk_trainer *t, lk_error *error) {
     if (logged) LK_CHECK(log_metrics(t, "train", &r, error));
     if (shown) show_step(t, &r);
     if (hashed) LK_CHECK(log_hashes(t, error));
+    show_samples(t);
     if (kept) LK_CHECK(keep_hot(t, tested, error));
     if (tested) {
         lk_step_result ignored;

@@ -337,3 +337,8 @@ void lk_execute_forward(lk_frame *f, const lk_microbatch *microbatch) {
     lk_counter after;
     execute(f, microbatch, 0, LK_NONE, false, &after);
 }
+
+void lk_execute_forward_op(lk_frame *f, const lk_microbatch *microbatch, uint32_t op) {
+    lk_counter after = {0};
+    lk_walk_ops(&here, f, microbatch, op, op + 1, false, &after);
+}

@@ -106,6 +106,10 @@ void lk_execute_train_ops(lk_frame *frame, const lk_microbatch *microbatch, uint
 // One microbatch forward only, up to loss and predictions; the loss joins the nodes held.
 void lk_execute_forward(lk_frame *frame, const lk_microbatch *microbatch);
 
+// One op of a forward pass over a microbatch, for whoever wants some of them alone: its inputs are
+// there, and of the metrics nothing is kept.
+void lk_execute_forward_op(lk_frame *frame, const lk_microbatch *microbatch, uint32_t op);
+
 // The addresses of an op's tensors and parameters in this frame.
 lk_lane lk_lane_of(lk_frame *frame, const lk_op *op, uint32_t examples);
 

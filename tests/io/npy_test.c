@@ -63,6 +63,37 @@ static void test_row_count_must_match(void **state) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
+static void test_images(void **state) {
+    (void)state;
+    static const uint8_t bytes[2 * 3 * 2 * 2] = {1, 2, 3, [23] = 255};
+    const lk_npy_images shape = {2, 3, 2, 2};
+    lk_npy_writer writer;
+    lk_error error = {0};
+    uint8_t file[LK_NPY_HEADER_BYTES + sizeof bytes + 1];
+    lk_npy npy;
+    lk_npy_images found;
+    assert_int_equal(lk_npy_start_images(&writer, ops, path, &shape, &error), LK_OK);
+    assert_int_equal(lk_npy_add_images(&writer, bytes, 1, &error), LK_OK);
+    assert_int_equal(lk_npy_add_images(&writer, bytes + 12, 1, &error), LK_OK);
+    assert_int_equal(lk_npy_finish(&writer, &error), LK_OK);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    const size_t count = fread(file, 1, sizeof file, f);
+    fclose(f);
+    assert_int_equal(count, LK_NPY_HEADER_BYTES + sizeof bytes);
+    assert_int_equal(lk_npy_parse(file, count, count, path, &npy, &error), LK_OK);
+    assert_int_equal(lk_npy_as_images(&npy, path, &found, &error), LK_OK);
+    assert_true(found.count == 2 && found.height == 3 && found.width == 2 && found.channels == 2);
+    assert_memory_equal(file + npy.header_bytes, bytes, sizeof bytes);
+    // The longest header.
+    const lk_npy_images longest = {UINT64_MAX, 1, 1, 1};
+    assert_int_equal(lk_npy_start_images(&writer, ops, path, &longest, &error), LK_OK);
+    lk_npy_abandon(&writer);
+    const lk_npy_images large = {UINT64_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    assert_int_equal(lk_npy_start_images(&writer, ops, path, &large, &error), LK_INTERNAL);
+    lk_npy_abandon(&writer);
+}
+
 static void test_edges(void **state) {
     (void)state;
     lk_npy_writer writer;
@@ -115,6 +146,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact_bytes),
         cmocka_unit_test(test_row_count_must_match),
+        cmocka_unit_test(test_images),
         cmocka_unit_test(test_edges),
         cmocka_unit_test(test_parse),
     };

@@ -54,6 +54,7 @@ OTHERS = {
     "on_start": "resume_or_start", "$schema": "config.schema.json", "events.scalars": True,
     "events.images": 2, "events.histograms": True, "trace.file": "trace.json",
     "trace.first_step": 3, "trace.steps": 2, "early_stopping.patience": 2,
+    "samples.count": 9,
 }
 # .. and of keys that decide them.
 DECIDERS = {
@@ -126,6 +127,7 @@ def decides(t, keys):
             if not re.match(r"loss_scale\.skips_max$|data\.test\.(images|labels|manifest)$|"
                             r"cycles$|model\.(networks|objectives)\[\].*name$|"  # objectives_test
                             r"early_stopping\.metric$|checkpoint\.best$|"  # best_test.py
+                            r"samples\.every_steps$|"  # generate_test.py
                             r"data\.test\.made_up\.(height|width|channels)$", path)}
     t.check(not left, "every key that is said to change no bit was tried", left)
     starred = {path for star, path, *_ in keys if star}

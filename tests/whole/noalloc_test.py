@@ -3,7 +3,7 @@
 evaluations, checkpoints, event files and a trace in it, of one process and on every rank of
 several, counted by noalloc.c and refused by the kernel under --seal.
 
-   noalloc_test.py PROGRAM WORK_DIR COUNTING_PROGRAM
+   noalloc_test.py PROGRAM WORK_DIR COUNTING_PROGRAM GAN_JSON
 """
 import os
 import signal
@@ -98,6 +98,12 @@ def main():
         t.check(sum(line.startswith("evaluation") for line in lines) == 10, "ten evaluations")
         t.check(sum(line.startswith("checkpoint") for line in lines) == 12, "twelve checkpoints")
         print(error.strip(), *more)
+    with open("gan.json", "w", encoding="utf-8") as to, open(sys.argv[4], encoding="utf-8") as f:
+        to.write(f.read())
+    _, lines, error = t.expect(0, "train", "gan.json", "--run-dir", "gan", *SEEN, *(sealed or []),
+                               "--set", "samples.every_steps=50")
+    t.check(counts(error) == ["0"] * 11, "nothing is counted where pictures are made", error)
+    t.check(sum(f.endswith(".png") for f in os.listdir("gan")) == 4, "and they are")
     asked(t, config, sealed)
     workers(t, config, digest, sealed)
     # The test can fail: every way of allocating is found.

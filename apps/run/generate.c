@@ -1,0 +1,224 @@
+// generate.c - see generate.h.
+#include "apps/run/generate.h"
+
+#include <string.h>
+
+#include "io/png.h"
+
+// --- where it is ---------------------------------------------------------------------------------
+
+static uint64_t image_floats(const lk_run *run) {
+    const lk_model *m = &run->config.spec.model;
+    return (uint64_t)m->in_h * m->in_w * m->in_c;
+}
+
+// The number of the noise that alone is what value `v` takes; false where it takes more.
+static bool takes_noise(const lk_graph *g, const lk_objective *o, uint32_t v, uint32_t *noise) {
+    const lk_use *use = &o->values[v];
+    if (lk_use_is_noise(use) || g->networks[use->network].input_count != 1) return false;
+    *noise = use->inputs[0];
+    return *noise != LK_IMAGES && lk_use_is_noise(&o->values[*noise]);
+}
+
+// Ops are fused inside of a value alone, so its last forward op has it as its y.
+static bool find_ops(const lk_program *p, lk_generator *g) {
+    g->noise_op = g->last_op = LK_NONE;
+    for (uint32_t i = 0; i < p->forward_end; i++) {
+        if (p->ops[i].value == g->values[0]) g->noise_op = i;
+        if (p->ops[i].value == g->values[1]) g->last_op = i;
+    }
+    if (g->noise_op == LK_NONE || g->last_op == LK_NONE) return false;
+    const uint32_t noise = p->ops[g->noise_op].tensor[LK_Y], y = p->ops[g->last_op].tensor[LK_Y];
+    g->noise_floats = p->tensors[noise].shape[1];
+    g->image_floats = p->tensors[y].shape[1];
+    return true;
+}
+
+bool lk_generator_find(const lk_run *run, lk_generator *out) {
+    const lk_graph *g = run->config.spec.model.graph;
+    for (uint32_t k = 0; g && k < g->objective_count; k++) {
+        const lk_objective *o = &g->objectives[k];
+        for (uint32_t v = 0; v < o->value_count; v++) {
+            uint32_t noise;
+            if (!takes_noise(g, o, v, &noise)) continue;
+            *out = (lk_generator){.program = &run->programs[k],
+                                  .values = {(uint8_t)(noise + 1), (uint8_t)(v + 1)}};
+            if (find_ops(out->program, out) && out->image_floats == image_floats(run)) return true;
+        }
+    }
+    return false;
+}
+
+lk_status lk_generator_need(const lk_run *run, lk_generator *out, lk_error *error) {
+    if (lk_generator_find(run, out)) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: found no value of an objective that a network makes of noise alone and "
+                   "that has the size of model.input, wanted one: a generator of images",
+                   run->config.document.source);
+}
+
+// --- images --------------------------------------------------------------------------------------
+
+static void draw(const lk_run *run, const lk_op *op, uint64_t number, float *to) {
+    const lk_noise_key key = {.seed = run->config.spec.seed,
+                              .purpose = LK_PURPOSE_FIXED_NOISE,
+                              .example = (uint32_t)number};
+    for (uint64_t i = 0; i < op->floats; i++) to[i] = lk_noise_at(&op->noise, &key, i);
+}
+
+// Of image n, without room for two noises: element by element.
+static void draw_between(const lk_run *run, const lk_op *op, const lk_noise_choice *c, uint64_t n,
+                         float *to) {
+    lk_noise_key key[2] = {{.seed = run->config.spec.seed, .purpose = LK_PURPOSE_FIXED_NOISE}};
+    key[1] = key[0];
+    key[0].example = (uint32_t)c->first;
+    key[1].example = (uint32_t)c->last;
+    const float part = c->count > 1 ? (float)n / (float)(c->count - 1) : 0.0f;
+    for (uint64_t i = 0; i < op->floats; i++) {
+        const float a = lk_noise_at(&op->noise, &key[0], i);
+        const float b = lk_noise_at(&op->noise, &key[1], i);
+        to[i] = lk_fmaf(part, b - a, a);
+    }
+}
+
+// The byte whose place in the range of inputs is nearest.
+static uint8_t byte_of(const lk_run *run, float x) {
+    const bool is_signed = run->config.spec.model.input_range == LK_RANGE_SIGNED;
+    const float scaled = is_signed ? x * 127.5f + 127.5f : x * 255.0f;
+    return scaled >= 255.0f ? 255 : scaled > 0.0f ? (uint8_t)(scaled + 0.5f) : 0;
+}
+
+// The noise of images [at, at + count) becomes images, count of them at most a microbatch.
+static lk_status generate_some(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
+                               uint64_t at, uint32_t count, uint8_t *images, lk_error *error) {
+    lk_frame *f = &run->group.frames[0];
+    const lk_program *p = g->program;
+    const uint32_t grain = run->config.spec.grain;
+    const lk_microbatch microbatch = {.grain_count = (count + grain - 1) / grain,
+                                      .examples = count,
+                                      .total_grains = (count + grain - 1) / grain};
+    f->bad_op = LK_NONE;
+    for (uint32_t i = g->noise_op; i <= g->last_op; i++) {
+        const lk_op *op = &p->ops[i];
+        if (i != g->noise_op && op->value != g->values[1]) continue;
+        lk_execute_forward_op(f, &microbatch, i);
+        if (i != g->noise_op) continue;
+        float *noise = lk_tensor_at(f, op->tensor[LK_Y]);
+        for (uint64_t n = at; n < at + count; n++, noise += g->noise_floats) {
+            if (choice->between) draw_between(run, op, choice, n, noise);
+            if (!choice->between) draw(run, op, choice->first + n, noise);
+        }
+    }
+    if (f->bad_op != LK_NONE) {
+        return lk_fail(error, LK_NOT_FINITE, "generated images: %s is not finite",
+                       lk_bad_tensor(p, f->bad_op, LK_NONE));
+    }
+    const float *y = lk_tensor_at(f, p->ops[g->last_op].tensor[LK_Y]);
+    for (uint64_t i = 0; i < count * g->image_floats; i++) images[i] = byte_of(run, y[i]);
+    return LK_OK;
+}
+
+lk_status lk_generate(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
+                      uint64_t at, uint64_t count, uint8_t *images, lk_error *error) {
+    const uint64_t most = g->program->microbatch_examples;
+    lk_group_use(&run->group, g->program);
+    while (count > 0) {
+        const uint32_t some = (uint32_t)LK_MIN(count, most);
+        LK_CHECK(generate_some(run, g, choice, at, some, images, error));
+        images += some * g->image_floats;
+        at += some;
+        count -= some;
+    }
+    return LK_OK;
+}
+
+// --- a grid --------------------------------------------------------------------------------------
+
+lk_grid lk_grid_of(const lk_run *run, uint64_t count) {
+    const lk_model *m = &run->config.spec.model;
+    lk_grid g = {.rows = 1, .columns = 1, .channels = m->in_c};
+    if (count > LK_PNG_PIXELS_MAX) return g;
+    while ((uint64_t)g.columns * g.columns < count) g.columns++;
+    g.rows = (uint32_t)((count + g.columns - 1) / g.columns);
+    if ((uint64_t)g.rows * m->in_h > LK_PNG_PIXELS_MAX) return g;
+    if ((uint64_t)g.columns * m->in_w > LK_PNG_PIXELS_MAX) return g;
+    g.height = g.rows * m->in_h;
+    g.width = g.columns * m->in_w;
+    g.pixel_bytes = (size_t)g.height * g.width * g.channels;
+    g.png_bytes = lk_png_bytes(g.height, g.width, g.channels);
+    return g;
+}
+
+void lk_grid_fill(const lk_run *run, const lk_grid *grid, uint64_t count, const uint8_t *images,
+                  uint8_t *pixels) {
+    const lk_model *m = &run->config.spec.model;
+    const size_t row = (size_t)m->in_w * m->in_c;
+    memset(pixels, 0x80, grid->pixel_bytes);
+    for (uint64_t n = 0; n < count; n++) {
+        uint8_t *to = pixels + (size_t)(n / grid->columns) * m->in_h * grid->columns * row +
+                      (size_t)(n % grid->columns) * row;
+        for (uint32_t y = 0; y < m->in_h; y++, images += row, to += grid->columns * row) {
+            memcpy(to, images, row);
+        }
+    }
+}
+
+// --- pictures of a training ----------------------------------------------------------------------
+
+static bool wants_samples(const lk_run *run) { return run->config.samples.every_steps > 0; }
+
+// Images, the grid's pixels and the PNG file, one behind the other.
+uint64_t lk_samples_bytes(const lk_run *run) {
+    if (!wants_samples(run)) return 0;
+    const uint64_t count = run->config.samples.count;
+    const lk_grid grid = lk_grid_of(run, count);
+    return count * image_floats(run) + grid.pixel_bytes + grid.png_bytes;
+}
+
+lk_status lk_samples_check(const lk_run *run, lk_error *error) {
+    lk_generator g;
+    if (!wants_samples(run)) return LK_OK;
+    if (run->config.spec.model.graph && lk_generator_find(run, &g)) {
+        if (lk_grid_of(run, run->config.samples.count).png_bytes > 0) return LK_OK;
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: samples.count: found %u images, whose picture has more than %d pixels; "
+                       "wanted fewer",
+                       run->config.document.source, run->config.samples.count, LK_PNG_PIXELS_MAX);
+    }
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: samples.every_steps: found no value of an objective that a network makes "
+                   "of noise alone and that has the size of model.input, wanted one; take "
+                   "\"samples\" out",
+                   run->config.document.source);
+}
+
+bool lk_samples_due(const lk_run *run, uint64_t done) {
+    return wants_samples(run) && done % run->config.samples.every_steps == 0;
+}
+
+bool lk_samples_is_ours(const char *name) {
+    static const char head[] = "samples-";
+    if (strncmp(name, head, sizeof head - 1) != 0) return false;
+    name += sizeof head - 1;
+    const size_t digits = strspn(name, "0123456789");
+    name += digits;
+    return digits >= 10 && (strcmp(name, ".png") == 0 || strcmp(name, ".png.tmp") == 0);
+}
+
+lk_status lk_samples_make(lk_run *run, const lk_run_dir *dir, uint64_t done, lk_samples *out,
+                          lk_error *error) {
+    const uint32_t count = run->config.samples.count;
+    const lk_noise_choice choice = {.count = count};
+    uint8_t *images = run->samples_buffer, *pixels = images + count * image_floats(run);
+    lk_generator g;
+    char name[48];
+    LK_CHECK(lk_generator_need(run, &g, error));
+    *out = (lk_samples){.grid = lk_grid_of(run, count)};
+    uint8_t *png = pixels + out->grid.pixel_bytes;
+    out->png = png;
+    LK_CHECK(lk_generate(run, &g, &choice, 0, count, images, error));
+    lk_grid_fill(run, &out->grid, count, images, pixels);
+    lk_png_write(png, pixels, out->grid.height, out->grid.width, out->grid.channels);
+    lk_format(name, sizeof name, "samples-%010llu.png", (unsigned long long)done);
+    return lk_run_dir_write(dir, name, png, out->grid.png_bytes, error);
+}
