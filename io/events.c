@@ -109,33 +109,30 @@ typedef struct histogram {
 } histogram;
 
 // To tell of a model must be cheap beside a step of it: loops that compilers make vectors of
-// without fast-math (hence whole numbers for the ends, and several sums beside each other), and of
-// a large tensor its ends alone are of all values, the rest of an even sample.
-enum { WAYS = 8, BLOCK = 256, SAMPLE = 1 << 16 };
-
-// A float's bits as a number with the order of the floats; and back.
-static int32_t ordered(int32_t bits) { return bits ^ (bits >> 31 & INT32_MAX); }
-
-static float float_of(int32_t order) {
-    const int32_t bits = ordered(order);
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
+// without fast-math (hence several ends and sums beside each other), and of a large tensor its ends
+// alone are of all values, the rest of an even sample.
+enum { WAYS = 8, ENDS = 64, BLOCK = 256, SAMPLE = 1 << 14 };
 
 static void find_ends(const float *values, uint64_t count, float *least, float *most) {
-    int32_t low = INT32_MAX, high = INT32_MIN, bits[BLOCK];
-    for (uint64_t from = 0; from < count; from += BLOCK) {
-        const uint32_t n = (uint32_t)LK_MIN(count - from, (uint64_t)BLOCK);
-        memcpy(bits, values + from, n * sizeof *bits);
-        for (uint32_t i = 0; i < n; i++) {
-            const int32_t at = ordered(bits[i]);
-            low = LK_MIN(low, at);
-            high = LK_MAX(high, at);
+    const uint64_t whole = count / ENDS * ENDS;
+    float low[ENDS], high[ENDS];
+    for (uint32_t k = 0; k < ENDS; k++) low[k] = high[k] = count ? values[0] : 0;
+    for (uint64_t i = 0; i < whole; i += ENDS) {
+        for (uint32_t k = 0; k < ENDS; k++) {
+            low[k] = values[i + k] < low[k] ? values[i + k] : low[k];
+            high[k] = values[i + k] > high[k] ? values[i + k] : high[k];
         }
     }
-    *least = count ? float_of(low) : 0;
-    *most = count ? float_of(high) : 0;
+    for (uint64_t i = whole; i < count; i++) {
+        low[0] = LK_MIN(low[0], values[i]);
+        high[0] = LK_MAX(high[0], values[i]);
+    }
+    *least = low[0];
+    *most = high[0];
+    for (uint32_t k = 1; k < ENDS; k++) {
+        *least = LK_MIN(*least, low[k]);
+        *most = LK_MAX(*most, high[k]);
+    }
 }
 
 // A block's sums in fp32: more than a curve on a screen can show.
@@ -172,7 +169,8 @@ static void add_buckets(const float v[BLOCK], uint32_t n, float least, float per
 }
 
 static void count_values(histogram *h, const float *values, uint64_t count) {
-    const uint64_t stride = LK_MAX(count / SAMPLE, (uint64_t)1);
+    // Odd, so that it has no divisor in common with rows of 64 or 512 values and meets each column.
+    const uint64_t stride = LK_MAX(count / SAMPLE, (uint64_t)1) | 1;
     const uint64_t taken = (count + stride - 1) / stride;
     uint32_t found[WAYS][LK_EVENTS_BUCKETS] = {{0}};
     float low, high, block[BLOCK];

@@ -51,7 +51,7 @@ extern const lk_file_ops lk_file_ops_posix;
 // nowhere else: in the directory that was held, wherever it was moved to and whatever has its path
 // by now. No link is followed to what is written. Paths stay whole, for error lines: a path must be
 // that of a held directory, or that plus "/" and a name.
-enum { LK_HELD_MAX = 2 };
+enum { LK_HELD_MAX = 3 };
 
 typedef struct lk_held_files {
     lk_file_ops ops;  // their context is this struct: it stays where it is

@@ -3,8 +3,9 @@
 //
 // What was evaluated stands in <run>/evaluations.jsonl, a line for each checkpoint, in the form of
 // metrics.jsonl. That file alone says what comes next, so an evaluator that was killed goes on
-// where it was, and one that another works beside only waits. Nothing else of the run is touched. A
-// checkpoint's figures depend on its bits alone: a line once written stays right.
+// where it was, and one that another works beside only waits. A checkpoint's figures depend on its
+// bits alone: a line once written stays right. Where event files are asked for, its own are in
+// <run>/evaluator (apps/run/journal.h). Nothing else of the run is touched.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +18,7 @@
 #include <unistd.h>
 
 #include "apps/cli/command.h"
-#include "apps/run/metric_text.h"
+#include "apps/run/journal.h"
 #include "apps/run/train.h"
 #include "io/line_sum.h"
 
@@ -41,6 +42,7 @@ typedef struct evaluator {
     bool began;       // an evaluation of this process
     double began_at;  // ... the last one
     lk_step_result result;
+    lk_journal journal;  // of what this process evaluates; none before its first checkpoint
     damaged *damaged;  // (damaged_count): heap
     size_t damaged_count;
     double said_at;  // what this waits for
@@ -211,6 +213,7 @@ static lk_status evaluate(evaluator *e, lk_line_log *log, uint64_t step, lk_erro
     }
     LK_CHECK(lk_run_check_data(e->run, error));
     LK_CHECK(write_line(e, log, step, error));
+    LK_CHECK(lk_journal_metrics(&e->journal, "test", step, named(e), error));
     e->any = true;
     e->last = step;
     char metrics[LK_METRIC_TEXT_BYTES];
@@ -233,6 +236,10 @@ static lk_status evaluate_alone(evaluator *e, uint64_t step, lk_error *error) {
         status = lk_line_log_cut(&e->dir, log_name, UINT64_MAX, &removed, error);
         if (status == LK_OK) status = read_last(e, error);
         bool still = !e->any || step > e->last;
+        // Its files: one process at a time chooses their names.
+        if (status == LK_OK && still) {
+            status = lk_journal_open_evaluator(&e->journal, e->run, &e->dir, step, error);
+        }
         if (status == LK_OK && still) status = evaluate(e, &log, step, error);
     }
     lk_status closed = lk_line_log_close(&log, error);
@@ -310,7 +317,7 @@ static lk_status open_run(evaluator *e, lk_error *error) {
     static char path[LK_PATH_BYTES];
     lk_run *run = e->run;
     const lk_common_options *o = e->options;
-    LK_CHECK(lk_run_configure(run, &o->config, (lk_run_needs){0}, error));
+    LK_CHECK(lk_run_configure(run, &o->config, (lk_run_needs){.events = true}, error));
     if (!run->config.test.given) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s: data.test: missing, an evaluator has nothing to do",
@@ -342,6 +349,12 @@ lk_status lk_evaluator(const lk_common_options *options, lk_error *error) {
     lk_status status = open_run(&e, error);
     if (status == LK_OK) status = watch(&e, error);
     if (status == LK_OK) status = lk_text_check(&e.out, "standard output", error);
+    // What was lost of them is said, unless there is worse.
+    lk_error unwritten = {.status = LK_OK};
+    if (lk_journal_close(&e.journal, &unwritten) != LK_OK && status == LK_OK) {
+        *error = unwritten;
+        status = error->status;
+    }
     free(e.damaged);
     lk_run_close(&run);
     return status;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "apps/run/journal.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -56,6 +57,18 @@ lk_status lk_journal_cut(const lk_run_dir *dir, uint64_t done, lk_error *error) 
     return lk_events_cut(dir, done, NULL, error);
 }
 
+// Where they are asked for.
+static lk_status open_events(lk_journal *r, const lk_run_dir *dir, uint64_t first,
+                             lk_error *error) {
+    const lk_run *run = r->run;
+    if (!wants_events(run)) return LK_OK;
+    uint8_t *memory = run->journal_buffer + TIMES_BYTES + align_up(image_bytes(run));
+    lk_status status =
+        lk_events_open(&r->events, dir, first, wall_clock(), memory, record_bytes(run), error);
+    r->events.log.patient = !run->config.stop_on_failed_save;
+    return status;
+}
+
 lk_status lk_journal_open(lk_journal *r, lk_run *run, const lk_run_dir *dir, uint64_t done,
                           bool over, lk_error *error) {
     const bool patient = !run->config.stop_on_failed_save;
@@ -65,12 +78,7 @@ lk_status lk_journal_open(lk_journal *r, lk_run *run, const lk_run_dir *dir, uin
     LK_CHECK(lk_line_log_open(&r->times, dir, times_name, (char *)run->journal_buffer, TIMES_BYTES,
                               error));
     r->times.patient = patient;
-    if (!wants_events(run)) return LK_OK;
-    uint8_t *memory = run->journal_buffer + TIMES_BYTES + align_up(image_bytes(run));
-    lk_status status =
-        lk_events_open(&r->events, dir, done + 1, wall_clock(), memory, record_bytes(run), error);
-    r->events.log.patient = patient;
-    return status;
+    return open_events(r, dir, done + 1, error);
 }
 
 void lk_journal_start(lk_journal *r) {
@@ -80,18 +88,42 @@ void lk_journal_start(lk_journal *r) {
 
 void lk_journal_sync(lk_journal *r) {
     lk_error unsynced = {.status = LK_OK};  // the logs remember it
-    if (!r->run || r->times.file < 0) return;
-    (void)lk_line_log_sync(&r->times, &unsynced);
+    if (!r->run) return;
+    if (r->times.file >= 0) (void)lk_line_log_sync(&r->times, &unsynced);
     unsynced.status = LK_OK;
     (void)lk_events_sync(&r->events, &unsynced);
 }
 
 lk_status lk_journal_close(lk_journal *r, lk_error *error) {
-    if (!r->run || r->times.file < 0) return LK_OK;
+    if (!r->run) return LK_OK;
     lk_journal_sync(r);
-    lk_status status = lk_line_log_close(&r->times, error);
+    lk_status status = r->times.file < 0 ? LK_OK : lk_line_log_close(&r->times, error);
     lk_status other = lk_events_close(&r->events, error);
     return status != LK_OK ? status : other;
+}
+
+// train --fresh takes the files of an evaluator that goes on.
+static bool is_there(const lk_events *e) {
+    const lk_file_ops *ops = e->log.ops;
+    const int file = ops->open(ops->context, e->log.path, LK_OPEN_READ);
+    if (file >= 0) ops->close(ops->context, file);
+    return file != -ENOENT;
+}
+
+lk_status lk_journal_open_evaluator(lk_journal *r, lk_run *run, const lk_run_dir *dir,
+                                    uint64_t first, lk_error *error) {
+    lk_run_dir own = {.ops = dir->ops, .lock_file = -1};
+    if (r->run && (r->events.log.file < 0 || is_there(&r->events))) return LK_OK;
+    LK_CHECK(lk_journal_close(r, error));
+    *r = (lk_journal){
+        .run = run, .times = {.file = -1}, .events = {.log = {.file = -1}}, .evaluates = true};
+    if (!wants_events(run)) return LK_OK;
+    LK_CHECK(lk_path_join(own.path, dir->path, "/", LK_JOURNAL_EVALUATOR, error));
+    const int made = own.ops->make_directory(own.ops->context, own.path);
+    if (made < 0 && made != -EEXIST) {
+        return lk_file_fail(error, LK_IO_ERROR, own.path, "make the directory", made);
+    }
+    return open_events(r, &own, first, error);
 }
 
 // --- what is written -----------------------------------------------------------------------------
@@ -190,12 +222,8 @@ static lk_status write_images(lk_journal *r, uint64_t done, double wall, lk_erro
     return LK_OK;
 }
 
-lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
-                             lk_named_result named, lk_error *error) {
-    const bool trained = strcmp(kind, "train") == 0;
-    if (!r->run || r->times.file < 0) return LK_OK;
-    const double wall = wall_clock(), now = lk_seconds(), spent = now - r->last;
-    const double rate = trained && spent > 0 ? (double)(done - r->last_step) / spent : 0;
+static lk_status write_times(lk_journal *r, const char *kind, uint64_t done, double wall,
+                             double now, double rate, lk_error *error) {
     const place at = place_after(&r->run->config.spec, done);
     char line[LINE_BYTES], speed[48] = "";
     if (rate > 0) snprintf(speed, sizeof speed, ",\"steps_per_second\":%.6g", rate);
@@ -204,15 +232,26 @@ lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
                      "\"wall_time\":%.6f,\"seconds\":%.6f%s}}",
                      (unsigned long long)done, kind, at.epoch, (unsigned long long)at.examples,
                      wall, now - r->began, speed);
-    LK_CHECK(add_line(r, line, n, error));
     r->last = now;  // the time of an evaluation is none of the steps'
     r->last_step = done;
-    if (!wants_events(r->run)) return LK_OK;
+    return add_line(r, line, n, error);
+}
+
+lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
+                             lk_named_result named, lk_error *error) {
+    const bool trained = strcmp(kind, "train") == 0;
+    if (!r->run || (r->times.file < 0 && r->events.log.file < 0)) return LK_OK;
+    const double wall = wall_clock(), now = lk_seconds(), spent = now - r->last;
+    const double rate = trained && spent > 0 ? (double)(done - r->last_step) / spent : 0;
+    if (!r->evaluates) LK_CHECK(write_times(r, kind, done, wall, now, rate, error));
+    if (r->events.log.file < 0) return LK_OK;
     if (r->run->config.events.scalars) {
         LK_CHECK(write_scalars(r, kind, done, wall, named, rate, error));
     }
     if (trained && done > 1) return LK_OK;
-    if (r->run->config.events.images) LK_CHECK(write_images(r, done, wall, error));
+    if (r->run->config.events.images && !r->evaluates) {
+        LK_CHECK(write_images(r, done, wall, error));
+    }
     return r->run->config.events.histograms ? write_histograms(r, done, wall, error) : LK_OK;
 }
 

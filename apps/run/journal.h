@@ -9,7 +9,8 @@
 //                 {"step":200,"phases":{"steps":..,"computing":..,..},"crc32":..}
 //   event files   io/events.h, as configuration events says
 //
-// The leader's. All memory is of the arena: lk_journal_bytes.
+// The leader's; and an evaluator's event files, in a directory of their own, since it writes while
+// the leader does. All memory is of the arena: lk_journal_bytes.
 #ifndef LOCKSTEP_APPS_RUN_JOURNAL_H
 #define LOCKSTEP_APPS_RUN_JOURNAL_H
 
@@ -21,6 +22,7 @@ typedef struct lk_journal {
     lk_run *run;  // NULL: this process writes nothing
     lk_line_log times;
     lk_events events;
+    bool evaluates;     // an evaluator's: no times.jsonl, and no training inputs
     uint64_t begun_at;  // steps done when this process began
     double began;       // .. by lk_seconds, when its first step did
     double last;        // when the last line came, and after how many steps
@@ -34,9 +36,15 @@ lk_status lk_journal_cut(const lk_run_dir *dir, uint64_t done, lk_error *error);
 // Before the seal. `over`: the run is finished, and no event file is begun.
 lk_status lk_journal_open(lk_journal *r, lk_run *run, const lk_run_dir *dir, uint64_t done,
                           bool over, lk_error *error);
+// An evaluator's, before each checkpoint that it evaluates, of step `first`: where event files are
+// asked for, a new one in <run>/evaluator the first time, and again where somebody has removed it.
+// `r` is zeroed before the first call.
+#define LK_JOURNAL_EVALUATOR "evaluator"
+lk_status lk_journal_open_evaluator(lk_journal *r, lk_run *run, const lk_run_dir *dir,
+                                    uint64_t first, lk_error *error);
 // The first step begins now.
 void lk_journal_start(lk_journal *r);
-// With a line of metrics.jsonl, of `kind` "train" or "test", after `done` steps.
+// With a line of metrics.jsonl, or an evaluator's, of `kind` "train" or "test", after `done` steps.
 lk_status lk_journal_metrics(lk_journal *r, const char *kind, uint64_t done,
                              lk_named_result named, lk_error *error);
 // A picture of its own, a PNG file, where pictures of the examples are asked for, too

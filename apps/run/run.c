@@ -560,11 +560,13 @@ static void take_regions(lk_run *run, lk_arena *a) {
     }
     if (run->needs.logs) {
         run->log_buffers = (char *)lk_arena_take(a, "log buffer", LK_RUN_LOG_BYTES, 2, line);
-        run->journal_buffer = lk_arena_take(a, "journal buffer", lk_journal_bytes(run), 1, line);
         const uint64_t samples = lk_samples_bytes(run);
         if (samples) run->samples_buffer = lk_arena_take(a, "samples buffer", samples, 1, line);
-        lk_trace_take(run, a);
     }
+    if (run->needs.logs || run->needs.events) {
+        run->journal_buffer = lk_arena_take(a, "journal buffer", lk_journal_bytes(run), 1, line);
+    }
+    if (run->needs.logs) lk_trace_take(run, a);
 }
 
 static lk_status take_shards(lk_run *run, const lk_manifest *manifest, lk_error *error) {

@@ -29,6 +29,7 @@ typedef struct lk_run_needs {
     bool checkpoints;  // buffers for saving
     bool logs;         // metrics and hashes
     bool predict;      // lk_run_predict, without a test set, too
+    bool events;       // event files without logs: an evaluator's
 } lk_run_needs;
 
 // Who else works on the run. One worker, of rank 0, unless lk_run_join or lk_run_imagine said more.

@@ -13,8 +13,8 @@
 #include "apps/run/metric_text.h"
 #include "apps/run/plan_json.h"
 #include "apps/run/record.h"
+#include "apps/run/step_hash.h"
 #include "apps/run/weights.h"
-#include "comm/step/hash.h"
 #include "comm/threads/clock.h"
 #include "io/line_sum.h"
 #include "io/text.h"
@@ -206,7 +206,7 @@ static lk_status log_hashes(lk_trainer *t, lk_error *error) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_tensor *tensor = &p->tensors[p->params[i].tensor];
         const void *values = t->run->core.device + tensor->offset;
-        uint64_t hash = lk_step_hash(values, 0, p->params[i].count);
+        uint64_t hash = lk_step_hash_by(t->run->kernels, values, p->params[i].count);
         char name[2 * LK_NAME_BYTES];
         lk_text_escape(name, sizeof name, tensor->name, strlen(tensor->name));
         used += (size_t)snprintf(line + used, sizeof t->line - used, ",\"%s\":\"%016llx\"", name,

@@ -10,7 +10,9 @@
 #include <cmocka.h>
 #include <sodium.h>
 
+#include "apps/run/step_hash.h"
 #include "comm/step/hash.h"
+#include "ops/variant.h"
 #include "tests/ops/layers.h"
 
 static const float values[] = {1.0f, -2.5f, 0.0f, -0.0f, 3.0e38f};
@@ -23,6 +25,24 @@ static void test_step_hash_is_a_sum_of_parts(void **state) {
     for (uint64_t cut = 0; cut <= 5; cut++) {
         uint64_t left = lk_step_hash(values, 7, cut);
         assert_true(left + lk_step_hash(values + cut, 7 + cut, 5 - cut) == 0xc4fd94f4f4755b86u);
+    }
+}
+
+// However wide the vectors are, and wherever the tensor begins.
+static void test_all_tables_give_the_same(void **state) {
+    static float many[300];
+    const lk_kernels *kernels;
+    (void)state;
+    for (uint32_t i = 0; i < LK_COUNT(many); i++) many[i] = (float)(i * i) - 777.25f;
+    for (unsigned number = 0;; number++) {
+        const char *missing = lk_kernels_missing(number, &kernels);
+        if (!kernels) break;
+        if (missing) continue;
+        assert_true(lk_step_hash_by(kernels, values, 5) == 0x36e9716686671624u);
+        for (uint64_t count = 0; count < 280; count++) {
+            const float *from = many + count % 17;
+            assert_true(lk_step_hash_by(kernels, from, count) == lk_step_hash(from, 0, count));
+        }
     }
 }
 
@@ -111,6 +131,7 @@ static void test_digest_and_state_hash(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_step_hash_is_a_sum_of_parts),
+        cmocka_unit_test(test_all_tables_give_the_same),
         cmocka_unit_test(test_digest_and_state_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 
+import events_test
 from program import Test, finish, free_port, result, start
 
 EVERY, STEPS = 20, 200
@@ -50,7 +51,7 @@ def together(t, config, wanted, alone):
     for listed in (True, False):
         port, run = free_port(), f"listed-{listed}"
         train = ["train", config, "--run-dir", run, "--replicas", "1"]
-        evaluator = start(t, cluster(2, None, port, listed), *train)
+        evaluator = start(t, cluster(2, None, port, listed), *train, "--tensorboard")
         ends = finish([start(t, cluster(2, r, port, listed), *train) for r in (0, 1)])
         ends += finish([evaluator])
         t.check([e[0] for e in ends] == [0, 0, 0] and not any(e[2] for e in ends), "all end well",
@@ -60,6 +61,8 @@ def together(t, config, wanted, alone):
         t.check(result(ends[0][1].splitlines()) == alone, "the same run", ends[0][1])
         t.check(result(ends[2][1].splitlines())[0] == alone[0], "the weights it evaluated",
                 ends[2][1])
+        t.check([v[:2] for v in events_test.read(run + "/evaluator")["scalars"]["test/loss"]] ==
+                events_test.wanted_scalars(run, "evaluations.jsonl")["test/loss"], "its events")
         t.check(tests_of(f"{run}/metrics.jsonl") == ([] if listed else wanted) and
                 ("evaluation step" in ends[0][1]) != listed, "who evaluates", run, ends[0][1])
         # Once more: it has nothing to do.
@@ -99,6 +102,79 @@ def one_by_one(t, config, wanted):
     ends = finish([start(t, here, *train) for _ in range(2)])
     t.check([e[0] for e in ends] == [0, 0] and lines_of(log) == wanted, "two evaluators", ends,
             lines_of(log))
+
+
+ASKED = ["--tensorboard", "--set", "events.histograms=true", "--set", "events.images=2"]
+
+
+def event_files(t, config, wanted):
+    """Beside each line of the log, in a directory of their own; each once, though it is killed."""
+    shutil.copytree("kept", "seen")
+    names = sorted(os.listdir("seen/checkpoints"))
+    for name in names[5:]:
+        os.remove(f"seen/checkpoints/{name}")
+    train = ["train", config, "--run-dir", "seen"]
+    log = "seen/evaluations.jsonl"
+    first = start(t, cluster(1, None, 1), *train, *ASKED)
+    wait_for(t, "those that are there", lambda: len(lines_of(log)) >= 5)
+    wait_for(t, "it waits", lambda: any(
+        s[0] == 5 * EVERY for s in events_test.read("seen/evaluator")["scalars"].get(
+            "test/accuracy", [])))
+    first.kill()
+    finish([first])
+    for name in names[5:]:
+        shutil.copy(f"kept/checkpoints/{name}", "seen/checkpoints")
+    code, out, error = finish([start(t, cluster(1, None, 1), *train, *ASKED)])[0]
+    t.check(code == 0 and lines_of(log) == wanted, "the others", error)
+    found = events_test.read("seen/evaluator")
+    scalars = events_test.wanted_scalars("seen", "evaluations.jsonl")
+    t.check({tag: [v[:2] for v in values] for tag, values in found["scalars"].items()} == scalars
+            and len(scalars["test/loss"]) == len(wanted), "each once", found["scalars"])
+    steps = [EVERY * n for n in range(1, len(wanted) + 1)]
+    t.check(len(found["histograms"]) == 6 and all(
+        [v[0] for v in values] == steps for values in found["histograms"].values()),
+        "histograms of the weights", found["histograms"].keys())
+    t.check(not found["images"], "training inputs are the trainer's")
+    t.check(found["starts"] == [EVERY, 6 * EVERY] and not events_test.files_of("seen"),
+            "each process its file", found["starts"])
+    t.check(not os.path.exists("kept/evaluator"), "none where none are asked for")
+    # A resumed run leaves them alone; --fresh takes them, but nothing of others.
+    before = {p: os.path.getsize(p) for p in events_test.files_of("seen/evaluator")}
+    t.expect(0, "train", config, "--run-dir", "seen", "--resume", *ASKED)
+    t.check(before == {p: os.path.getsize(p) for p in events_test.files_of("seen/evaluator")},
+            "what a resumed run cuts")
+    for other in ("seen/evaluator/notes", "seen/evaluator/step-0000000020.safetensors"):
+        with open(other, "w", encoding="ascii"):
+            pass
+        _, _, error = t.expect(64, "train", config, "--run-dir", "seen", "--fresh")
+        t.check(os.path.basename(other) in error and "nothing was removed" in error and
+                os.path.exists("seen/metrics.jsonl"), "somebody's file", error)
+        os.remove(other)
+    os.rename("seen/evaluator", "elsewhere")
+    os.symlink("../elsewhere", "seen/evaluator")
+    _, _, error = t.expect(64, "train", config, "--run-dir", "seen", "--fresh")
+    t.check('"evaluator" is not of one' in error and len(os.listdir("elsewhere")) == 2,
+            "a link is followed nowhere", error)
+    os.remove("seen/evaluator")
+    os.rename("elsewhere", "seen/evaluator")
+    # Removed while it works: what comes then is in a new file.
+    shutil.copytree("seen", "gone")
+    shutil.rmtree("gone/evaluator")
+    os.remove("gone/evaluations.jsonl")
+    for name in names[2:]:
+        os.remove(f"gone/checkpoints/{name}")
+    there = start(t, cluster(1, None, 1), "train", config, "--run-dir", "gone", *ASKED)
+    wait_for(t, "two of them", lambda: len(lines_of("gone/evaluations.jsonl")) == 2)
+    wait_for(t, "and their events", lambda: len(events_test.read("gone/evaluator")[
+        "histograms"].get("logits/bias", [])) == 2)
+    shutil.rmtree("gone/evaluator")
+    for name in names[2:]:
+        shutil.copy(f"kept/checkpoints/{name}", "gone/checkpoints")
+    finish([there])
+    t.check([v[0] for v in events_test.read("gone/evaluator")["scalars"]["test/loss"]] ==
+            steps[2:], "a new file")
+    t.expect(0, "train", config, "--run-dir", "seen", "--fresh", "--set", "steps=20")
+    t.check(not os.path.exists("seen/evaluator"), "--fresh", os.listdir("seen"))
 
 
 def waits(t, config, wanted):
@@ -176,6 +252,7 @@ def main():
     t.check(len(wanted) == STEPS // EVERY, "evaluations of one process", wanted)
     one_by_one(t, config, wanted)
     waits(t, config, wanted)
+    event_files(t, config, wanted)
     probe = finish([start(t, cluster(2, 1, 1), "train", config, "--start-timeout", "1")])[0]
     if probe[0] == 69 and "has no MPI" in probe[2]:
         print("not done: this build has no MPI")
