@@ -88,6 +88,14 @@ __attribute__((noreturn)) void lk_panic(const char *file, int line, const char *
 #define LK_WIDE _Alignas(8)
 #endif
 
+// A function of a descriptor that only those ask who compile, measure or describe programs. Boards
+// get their program compiled (apps/baremetal/embedded.h): there it is NULL and not linked.
+#ifdef LK_SHORT_FORM_ALONE
+#define LK_RULE(function) (1 ? NULL : (function))
+#else
+#define LK_RULE(function) (function)
+#endif
+
 // Overflow-checked sizes: false where the product or sum does not fit.
 static inline bool lk_mul_ok(uint64_t a, uint64_t b, uint64_t *out) {
     return !__builtin_mul_overflow(a, b, out);

@@ -131,7 +131,7 @@ typedef enum lk_role {
     LK_ROLES
 } lk_role;
 
-enum { LK_OP_INPUTS = 2, LK_OP_PARAMS = 2, LK_OP_STATES = 2 };
+enum { LK_OP_INPUTS = 2, LK_OP_PARAMS = 2, LK_OP_STATES = 2, LK_OP_WORDS = 14 };
 
 // One op. Tensors and parameters are numbers in the program's tables, LK_NONE where it has none.
 typedef struct lk_op {
@@ -165,6 +165,7 @@ typedef struct lk_op {
         lk_noise noise;
         lk_gan gan;
         lk_batch_norm norm;
+        uint32_t words[LK_OP_WORDS];  // all of them, as `lockstep embed` writes them
     };
 } lk_op;
 

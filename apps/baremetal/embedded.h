@@ -1,8 +1,11 @@
 // embedded.h - a run as constants of a program: what `lockstep embed` writes and train.c trains.
 // Freestanding.
 //
-//   lockstep embed CONFIG --to run.c          model, optimizer, layout and examples as one C source
+//   lockstep embed CONFIG --to run.c          program, optimizer and examples as one C source
 //   cmake -DLOCKSTEP_EMBEDDED=run.c ...       the target lockstep_embedded: a program, or an image
+//
+// The program comes compiled: its tables are constants beside the code, what compiles a model is
+// not linked, and of ops only those that it names.
 //
 // The arena is one static array, as large as `lockstep plan` says of this configuration ("core"):
 // whether the run fits is decided when the program is linked.
@@ -20,9 +23,8 @@
 typedef struct lk_embedded {
     const char *name;              // of the configuration
     const char *run_identity;      // as the host computed it
-    lk_run_spec spec;              // with the number of examples and their hash
-    lk_layout layout;
-    lk_plan_options plan_options;
+    lk_run_spec spec;              // with the number of examples and their hash; without layers
+    const lk_program *program;     // compiled from it
     uint64_t steps;                // of the whole run
     uint64_t log_every_steps;
     const uint8_t *images;         // (example_count, in_h, in_w, in_c)

@@ -12,7 +12,6 @@ typedef unsigned long long ull;
 
 // Static, since a stack is small on such targets and a target trains one run.
 static struct {
-    lk_program program;
     lk_arena arena;
     lk_core_regions regions;
     lk_group group;
@@ -50,13 +49,13 @@ static void say_what(const lk_embedded *run, const lk_kernels *kernels) {
     char hash[LK_SHA256_HEX_BYTES];
     lk_hex(s->data_hash, LK_SHA256_BYTES, hash);
     say("lockstep %s  %s  1 worker x %u replicas (in turn), kernels %s", LK_VERSION, run->name,
-        run->layout.replicas, kernels->name);
+        run->program->layout.replicas, kernels->name);
     say("data %s: %llu examples", hash, (ull)s->example_count);
     say("global batch %u = %u grains of %u; %llu steps an epoch, the last with %u examples",
         s->global_batch, lk_grain_count(s), s->grain, (ull)lk_steps_per_epoch(s),
         lk_step_examples(s, lk_steps_per_epoch(s) - 1));
     say("arena %llu bytes, static; %llu parameters", (ull)board.arena.used,
-        (ull)board.program.param_floats);
+        (ull)run->program->param_floats);
     say("run_identity %s", run->run_identity);
 }
 
@@ -97,17 +96,10 @@ static lk_status check_transport(const lk_embedded *run, lk_error *error) {
     return LK_OK;
 }
 
-// The program is built where its tables will lie, at the arena's start; then the regions are
-// measured, compared with what was planned on the host, and taken.
+// The regions are measured, compared with what was planned on the host, and taken.
 static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_error *error) {
     lk_arena *a = &board.arena;
-    lk_program *p = &board.program;
-    uint64_t tables = lk_program_bytes(&run->spec.model);
-    if (tables > run->arena_bytes)
-        return lk_fail(error, LK_UNAVAILABLE,
-                       "arena: found %llu bytes, wanted %llu for the program's tables alone",
-                       (ull)run->arena_bytes, (ull)tables);
-    LK_CHECK(lk_program_build(&run->spec, &run->layout, &run->plan_options, run->arena, p, error));
+    const lk_program *p = run->program;
     lk_arena_open(a, NULL, 0);
     lk_core_take(a, p, &board.regions);
     if (a->used != run->arena_bytes)
@@ -116,7 +108,6 @@ static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_err
                        (ull)run->arena_bytes, (ull)a->used);
     lk_arena_open(a, run->arena, run->arena_bytes);
     lk_core_take(a, p, &board.regions);
-    lk_assert(board.regions.tables == run->arena);
     lk_arena_seal(a);
     board.source = (lk_source){(void *)(uintptr_t)run, order, image, label};
     lk_group_make(&board.group, p, kernels, &board.source, board.regions.device,
@@ -153,9 +144,9 @@ static lk_status train(const lk_embedded *run, const lk_kernels *kernels, lk_err
     for (uint64_t step = 0; step < run->steps; step++) LK_CHECK(one_step(run, step, error));
     say("trained %llu steps", (ull)run->steps);
     say("run_identity %s", run->run_identity);
-    lk_digest(&board.program, board.regions.device, hex);
+    lk_digest(run->program, board.regions.device, hex);
     say("digest %s", hex);
-    lk_state_hash(&board.program, board.regions.device, run->steps, hex);
+    lk_state_hash(run->program, board.regions.device, run->steps, hex);
     say("state_hash %s", hex);
     return LK_OK;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "apps/cli/command.h"
+#include "apps/cli/embed.h"
 
 typedef unsigned long long ull;
 
@@ -40,8 +41,7 @@ static void end_bytes(literal *l) {
     l->column = 0;
 }
 
-// A name that a user chose: letters and digits as they are, all else escaped.
-static void put_string(FILE *f, const char *text) {
+void lk_embed_string(FILE *f, const char *text) {
     fputc('"', f);
     for (const char *c = text; *c; c++) {
         bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
@@ -128,21 +128,6 @@ static void put_rate(FILE *f, const char *name, const lk_rate *rate) {
     fprintf(f, "}");
 }
 
-static void put_layer(FILE *f, const lk_layer *l) {
-    const lk_layer_words *words = lk_layer_words_of(l->type);
-    fprintf(f, "    {.type = &lk_layer_%s,\n     .name = ", words->name);
-    put_string(f, l->name);
-    for (uint32_t i = 0; i < words->key_count; i++) put_field(f, &words->keys[i], l);
-    if (l->frozen) fprintf(f, ",\n     .frozen = true");
-    if (l->input_count) {
-        fprintf(f, ",\n     .input_count = %uu, .inputs = {", l->input_count);
-        for (uint32_t i = 0; i < l->input_count; i++)
-            fprintf(f, "%s%uu", i ? ", " : "", l->inputs[i]);
-        fprintf(f, "}");
-    }
-    fprintf(f, "},\n");
-}
-
 static void put_optimizer(FILE *f, const lk_optimizer *o) {
     const lk_optimizer_words *words = lk_optimizer_words_of(o->type);
     fprintf(f, "        .optimizer = {.type = &lk_optimizer_%s", words->name);
@@ -167,7 +152,6 @@ static void put_spec(FILE *f, const lk_run_spec *s) {
     fprintf(f, "        .model = {.in_h = %uu, .in_w = %uu, .in_c = %uu, .classes = %uu,\n",
             m->in_h, m->in_w, m->in_c, m->classes);
     if (m->input_range) fprintf(f, "                  .input_range = %uu,\n", m->input_range);
-    fprintf(f, "                  .layer_count = %uu, .layers = layers,\n", m->layer_count);
     put_loss(f, m);
     put_optimizer(f, &s->optimizer);
     fprintf(f, "        .seed = %lluu,\n        .global_batch = %uu,\n        .grain = %uu,\n",
@@ -196,18 +180,6 @@ static void put_shards(FILE *f, const lk_run_spec *s) {
     fprintf(f, "\n};\n");
 }
 
-static void put_layout(FILE *f, const lk_run *run) {
-    static const char *const choices[] = {[LK_REDUCE_AUTO] = "LK_REDUCE_AUTO",
-                                          [LK_REDUCE_ALL_PARTIALS] = "LK_REDUCE_ALL_PARTIALS",
-                                          [LK_REDUCE_ALL_OPERANDS] = "LK_REDUCE_ALL_OPERANDS"};
-    const lk_layout *l = &run->layout;
-    fprintf(f, "    .layout = {.replicas = %uu, .microbatch_examples = %uu, .fuse = %s,\n",
-            l->replicas, l->microbatch_examples, truth(l->fuse));
-    fprintf(f, "               .reduce = %s},\n", choices[l->reduce]);
-    fprintf(f, "    .plan_options = {.overlay = %s, .guards = %s},\n",
-            truth(run->plan_options.overlay), truth(run->plan_options.guards));
-}
-
 // --- the source ----------------------------------------------------------------------------------
 
 static void put_examples(FILE *f, const lk_dataset *set) {
@@ -231,22 +203,19 @@ static void put_source(FILE *f, const lk_run *run) {
     fprintf(f, "// A training run as constants. Written by lockstep %s embed; not to be edited.\n",
             LK_VERSION);
     fprintf(f, "#include \"apps/baremetal/embedded.h\"\n\n");
-    fprintf(f, "_Static_assert(LK_ARITHMETIC_VERSION == %d && LK_SLICE_TERMS == %d,\n",
-            LK_ARITHMETIC_VERSION, LK_SLICE_TERMS);
+    fprintf(f, "_Static_assert(LK_ARITHMETIC_VERSION == %d && LK_PROGRAM_FORMAT == %d,\n",
+            LK_ARITHMETIC_VERSION, LK_PROGRAM_FORMAT);
     fprintf(f, "               \"another version of Lockstep wrote this: embed it again\");\n\n");
-    fprintf(f, "static const lk_layer layers[] = {\n");
-    for (uint32_t i = 0; i < s->model.layer_count; i++) put_layer(f, &s->model.layers[i]);
-    fprintf(f, "};\n");
+    lk_embed_program(f, &run->program);
     put_shards(f, s);
     put_examples(f, &run->train);
     fprintf(f, "\nstatic uint8_t arena[%llu] LK_EMBEDDED_ARENA;\n", (ull)run->core_bytes);
     fprintf(f, "\nconst lk_embedded lk_embedded_run = {\n    .name = ");
-    put_string(f, *run->config.name ? run->config.name : "unnamed");
+    lk_embed_string(f, *run->config.name ? run->config.name : "unnamed");
     fprintf(f, ",\n    .run_identity = \"%s\",\n", run->identity_hex);
     put_spec(f, s);
-    put_layout(f, run);
-    fprintf(f, "    .steps = %lluu,\n    .log_every_steps = %lluu,\n", (ull)lk_run_steps(run),
-            (ull)run->config.log_every_steps);
+    fprintf(f, "    .program = &program,\n    .steps = %lluu,\n    .log_every_steps = %lluu,\n",
+            (ull)lk_run_steps(run), (ull)run->config.log_every_steps);
     fprintf(f, "    .images = images,\n    .labels = labels,\n    .arena = arena,\n");
     fprintf(f, "    .arena_bytes = sizeof arena,\n};\n");
 }

@@ -45,8 +45,8 @@ static void print_ledger(const lk_run *run, lk_text_out *out) {
     print_hot(run, out);
     if (run->cuda) return;
     lk_text_line(out,
-                 "core %llu bytes: the regions up to the replicas', all that a target without an "
-                 "operating system takes",
+                 "core %llu bytes: scheduler tables, device and replica regions, all that a target "
+                 "without an operating system takes",
                  (ull)run->core_bytes);
 }
 

@@ -534,13 +534,21 @@ static lk_status measure_checkpoint(lk_run *run, lk_error *error) {
 
 static uint32_t thread_count(const lk_run *run) { return run->cuda ? 1 : run->layout.replicas; }
 
+// What a board takes (apps/baremetal/embedded.h).
+static uint64_t core_bytes(const lk_run *run) {
+    lk_core_regions regions;
+    lk_arena arena;
+    lk_arena_open(&arena, NULL, 0);
+    lk_core_take(&arena, &run->program, &regions);
+    return arena.used;
+}
+
 // Takes every region of the arena, in order. The same calls measure (no base) and commit.
 static void take_regions(lk_run *run, lk_arena *a) {
     uint32_t threads = thread_count(run);
     const uint64_t line = LK_TENSOR_ALIGN_BYTES, page = LK_PAGE_BYTES;
     lk_core_take_tables(a, &run->program, &run->core);
     if (!run->layout.shared) lk_core_take_memory(a, &run->program, true, &run->core);
-    run->core_bytes = a->used;
     run->team_tables = lk_arena_take(a, "thread tables", lk_team_bytes(threads), 1, line);
     run->stacks = lk_arena_take(a, "thread stack", LK_TEAM_STACK_BYTES, threads - 1, page);
     if (run->cuda) run->cuda->take_host(&run->gpus, a);
@@ -691,6 +699,7 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
     }
     measure_workers(run);
     lk_hot_plan(run);
+    run->core_bytes = core_bytes(run);
     lk_arena_open(&run->arena, NULL, 0);
     take_regions(run, &run->arena);
     return LK_OK;

@@ -13,10 +13,15 @@ _Static_assert(sizeof(lk_op) == 144 && sizeof(lk_tensor) == 144 && sizeof(lk_par
                    sizeof(lk_holding) == 24,
                "a plan is the same, to the byte, on every target");
 
+static void take_group_tables(lk_arena *a, const lk_program *p, lk_core_regions *r) {
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES;
+    r->group_tables = lk_arena_take(a, "scheduler tables", lk_group_bytes(p), 1, line);
+}
+
 void lk_core_take_tables(lk_arena *a, const lk_program *p, lk_core_regions *r) {
     const uint64_t line = LK_TENSOR_ALIGN_BYTES;
     r->tables = lk_arena_take(a, "program tables", lk_programs_bytes(&p->spec->model), 1, line);
-    r->group_tables = lk_arena_take(a, "scheduler tables", lk_group_bytes(p), 1, line);
+    take_group_tables(a, p, r);
 }
 
 void lk_core_take_memory(lk_arena *a, const lk_program *p, bool device, lk_core_regions *r) {
@@ -30,7 +35,7 @@ void lk_core_take_memory(lk_arena *a, const lk_program *p, bool device, lk_core_
 }
 
 void lk_core_take(lk_arena *a, const lk_program *p, lk_core_regions *r) {
-    lk_core_take_tables(a, p, r);
+    take_group_tables(a, p, r);
     lk_core_take_memory(a, p, true, r);
 }
 

@@ -81,18 +81,18 @@ typedef struct lk_step_result {
 // What a run needs on any machine, with or without an operating system: the arena's first regions.
 // Their bytes are the same on every target, so that what one machine plans another one runs.
 typedef struct lk_core_regions {
-    uint8_t *tables;         // for lk_program_build; the arena's first bytes
+    uint8_t *tables;         // for lk_program_build; not of a board, whose program is compiled
     uint8_t *group_tables;   // for lk_group_make
     uint8_t *device;         // the device region
     uint8_t *replicas;       // the replica regions,
     uint64_t replica_bytes;  // so many bytes apart
 } lk_core_regions;
 
-// Takes them from `arena`, or measures them.
+// Takes from `arena`, or measures, what a board needs: all but the program's tables.
 void lk_core_take(lk_arena *arena, const lk_program *program, lk_core_regions *regions);
 
-// The same in two parts, where the memory that is shared lies elsewhere: the tables; the device
-// region, for one process of all, and the replicas' regions.
+// The two parts of a host, where the memory that is shared lies elsewhere: the tables, the
+// program's first; the device region, for one process of all, and the replicas' regions.
 void lk_core_take_tables(lk_arena *arena, const lk_program *program, lk_core_regions *regions);
 void lk_core_take_memory(lk_arena *arena, const lk_program *program, bool device,
                          lk_core_regions *regions);

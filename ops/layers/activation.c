@@ -48,7 +48,7 @@ const lk_op_type lk_op_relu = {.name = "relu",
                                .number = LK_OP_RELU,
                                .scope = LK_SCOPE_EXAMPLES,
                                .reference = relu_forward,
-                               .differentiate = differentiate_relu,
+                               .differentiate = LK_RULE(differentiate_relu),
                                .mixed = true};
 const lk_op_type lk_op_relu_backward = {.name = "relu_backward",
                                         .number = LK_OP_RELU_BACKWARD,
@@ -105,7 +105,7 @@ const lk_op_type lk_op_leaky_relu = {.name = "leaky_relu",
                                      .number = LK_OP_LEAKY_RELU,
                                      .scope = LK_SCOPE_EXAMPLES,
                                      .reference = leaky_relu_forward,
-                                     .differentiate = differentiate_leaky_relu,
+                                     .differentiate = LK_RULE(differentiate_leaky_relu),
                                      .mixed = true};
 const lk_op_type lk_op_leaky_relu_backward = {.name = "leaky_relu_backward",
                                               .number = LK_OP_LEAKY_RELU_BACKWARD,
@@ -173,7 +173,7 @@ const lk_op_type lk_op_tanh = {.name = "tanh",
                                .number = LK_OP_TANH,
                                .scope = LK_SCOPE_EXAMPLES,
                                .reference = tanh_forward,
-                               .differentiate = differentiate_tanh,
+                               .differentiate = LK_RULE(differentiate_tanh),
                                .mixed = true};
 const lk_op_type lk_op_tanh_backward = {.name = "tanh_backward",
                                         .number = LK_OP_TANH_BACKWARD,
@@ -227,7 +227,7 @@ const lk_op_type lk_op_sigmoid = {.name = "sigmoid",
                                   .number = LK_OP_SIGMOID,
                                   .scope = LK_SCOPE_EXAMPLES,
                                   .reference = sigmoid_forward,
-                                  .differentiate = differentiate_sigmoid,
+                                  .differentiate = LK_RULE(differentiate_sigmoid),
                                   .mixed = true};
 const lk_op_type lk_op_sigmoid_backward = {.name = "sigmoid_backward",
                                            .number = LK_OP_SIGMOID_BACKWARD,
@@ -283,7 +283,7 @@ const lk_op_type lk_op_relu6 = {.name = "relu6",
                                 .number = LK_OP_RELU6,
                                 .scope = LK_SCOPE_EXAMPLES,
                                 .reference = relu6_forward,
-                                .differentiate = differentiate_relu6};
+                                .differentiate = LK_RULE(differentiate_relu6)};
 const lk_op_type lk_op_relu6_backward = {.name = "relu6_backward",
                                          .number = LK_OP_RELU6_BACKWARD,
                                          .scope = LK_SCOPE_EXAMPLES,
@@ -339,7 +339,7 @@ const lk_op_type lk_op_elu = {.name = "elu",
                               .number = LK_OP_ELU,
                               .scope = LK_SCOPE_EXAMPLES,
                               .reference = elu_forward,
-                              .differentiate = differentiate_elu};
+                              .differentiate = LK_RULE(differentiate_elu)};
 const lk_op_type lk_op_elu_backward = {.name = "elu_backward",
                                        .number = LK_OP_ELU_BACKWARD,
                                        .scope = LK_SCOPE_EXAMPLES,
@@ -417,7 +417,7 @@ static lk_status differentiate_smooth(lk_builder *b, const lk_op_type *type, uin
                                       .number = LK_OP_##NUMBER,                       \
                                       .scope = LK_SCOPE_EXAMPLES,                     \
                                       .reference = name_##_forward,                   \
-                                      .differentiate = differentiate_##name_};        \
+                                      .differentiate = LK_RULE(differentiate_##name_)};        \
     const lk_op_type lk_op_##name_##_backward = {.name = #name_ "_backward",          \
                                                  .number = LK_OP_##NUMBER##_BACKWARD, \
                                                  .scope = LK_SCOPE_EXAMPLES,          \

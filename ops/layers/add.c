@@ -56,7 +56,7 @@ const lk_op_type lk_op_add = {.name = "add",
                               .number = LK_OP_ADD,
                               .scope = LK_SCOPE_EXAMPLES,
                               .reference = add_forward,
-                              .differentiate = differentiate,
+                              .differentiate = LK_RULE(differentiate),
                               .mixed = true};
 const lk_op_type lk_op_add_backward = {.name = "add_backward",
                                        .number = LK_OP_ADD_BACKWARD,

@@ -59,7 +59,7 @@ const lk_op_type lk_op_dropout = {.name = "dropout",
                                   .number = LK_OP_DROPOUT,
                                   .scope = LK_SCOPE_EXAMPLES,
                                   .reference = dropout_forward,
-                                  .differentiate = differentiate_dropout,
+                                  .differentiate = LK_RULE(differentiate_dropout),
                                   .mixed = true};
 const lk_op_type lk_op_dropout_backward = {.name = "dropout_backward",
                                            .number = LK_OP_DROPOUT_BACKWARD,

@@ -101,12 +101,12 @@ static lk_status build_gan_discriminator(lk_builder *b) {
 const lk_loss_type lk_loss_gan_generator = {.inputs = 1,
                                             .gan = true,
                                             .metrics = {.sum_count = 2, .sum = {"loss", "fake"}},
-                                            .build = build_gan_generator};
+                                            .build = LK_RULE(build_gan_generator)};
 const lk_loss_type lk_loss_gan_discriminator = {
     .inputs = 2,
     .gan = true,
     .metrics = {.sum_count = 2, .sum = {"loss", "real"}},
-    .build = build_gan_discriminator};
+    .build = LK_RULE(build_gan_discriminator)};
 
 // --- words ---------------------------------------------------------------------------------------
 

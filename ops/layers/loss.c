@@ -75,7 +75,7 @@ const lk_loss_type lk_loss_sparse_categorical_crossentropy = {
                 .count_count = 1,
                 .count = {"correct"},
                 .share = {"accuracy"}},
-    .build = build_sparse_categorical_crossentropy};
+    .build = LK_RULE(build_sparse_categorical_crossentropy)};
 const lk_loss_words lk_loss_words_sparse_categorical_crossentropy = {
     .type = &lk_loss_sparse_categorical_crossentropy,
     .name = "sparse_categorical_crossentropy",
@@ -154,7 +154,7 @@ const lk_op_type lk_op_mean_squared_error_target_gradient = {
 const lk_loss_type lk_loss_mean_squared_error = {
     .inputs = 2,
     .metrics = {.sum_count = 2, .sum = {"loss", "mean_absolute_error"}},
-    .build = build_mean_squared_error};
+    .build = LK_RULE(build_mean_squared_error)};
 const lk_loss_words lk_loss_words_mean_squared_error = {
     .type = &lk_loss_mean_squared_error,
     .name = "mean_squared_error",
@@ -189,7 +189,7 @@ const lk_op_type lk_op_mean = {
     .mixed = true};
 
 const lk_loss_type lk_loss_mean = {
-    .inputs = 1, .metrics = {.sum_count = 1, .sum = {"loss"}}, .build = build_mean};
+    .inputs = 1, .metrics = {.sum_count = 1, .sum = {"loss"}}, .build = LK_RULE(build_mean)};
 
 static const lk_setting mean_keys[] = {
     {.name = "scale",

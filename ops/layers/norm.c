@@ -313,23 +313,24 @@ static lk_flop flop_batch_normalization(const lk_op *op) {
     return (lk_flop){7 * op->floats, 7 * op->floats};
 }
 
-const lk_op_type lk_op_batch_normalization = {.name = "batch_normalization",
-                                              .suffix = "",
-                                              .number = LK_OP_BATCH_NORMALIZATION,
-                                              .scope = LK_SCOPE_EXAMPLES,
-                                              .reference = batch_normalization,
-                                              .grains = true,
-                                              .flop = flop_batch_normalization,
-                                              .declare = declare_batch_normalization,
-                                              .observe = observe_batch_normalization,
-                                              .differentiate = differentiate_batch_normalization};
+const lk_op_type lk_op_batch_normalization = {
+    .name = "batch_normalization",
+    .suffix = "",
+    .number = LK_OP_BATCH_NORMALIZATION,
+    .scope = LK_SCOPE_EXAMPLES,
+    .reference = batch_normalization,
+    .grains = true,
+    .flop = LK_RULE(flop_batch_normalization),
+    .declare = LK_RULE(declare_batch_normalization),
+    .observe = LK_RULE(observe_batch_normalization),
+    .differentiate = LK_RULE(differentiate_batch_normalization)};
 const lk_op_type lk_op_batch_normalization_backward = {
     .name = "batch_normalization_backward",
     .number = LK_OP_BATCH_NORMALIZATION_BACKWARD,
     .scope = LK_SCOPE_EXAMPLES,
     .reference = batch_normalization_backward,
     .grains = true,
-    .flop = flop_batch_normalization};
+    .flop = LK_RULE(flop_batch_normalization)};
 const lk_op_type lk_op_batch_normalization_statistics = {
     .name = "batch_normalization_statistics",
     .number = LK_OP_BATCH_NORMALIZATION_STATISTICS,

@@ -16,9 +16,9 @@ import stack
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Of the image of the MNIST CNN: what may never be passed, and what was measured with Debian 12's
 # compiler. Growth is seen: beyond SLACK bytes somebody must look, and record the new number.
-LIMITS = {"code": 46 * 1024 - 1, "arena": 8 * 1024 * 1024 - 1}
+LIMITS = {"code": 40 * 1024 - 1, "arena": 8 * 1024 * 1024 - 1}
 RECORDED_WITH = "12.2.1"
-RECORDED = {"code": 46416, "data": 3176, "stack": 4456, "arena": 5009728}
+RECORDED = {"code": 32424, "data": 2936, "stack": 4040, "arena": 4997440}
 SLACK = {"code": 512, "data": 64, "stack": 128, "arena": 0}
 CNN = ("made-up-cnn", "--set", 'optimizer={"type":"sgd","learning_rate":0.1}', "--set", "steps=4")
 
@@ -46,7 +46,7 @@ class Board:
     def sizes(self):
         text = boards.run(["arm-none-eabi-size", "-A", self.image])
         section = {m[0]: int(m[1]) for m in re.findall(r"^(\.\w+)\s+(\d+)", text, re.M)}
-        worst, path = stack.worst_case(self.build, "mps2_reset")
+        worst, path = stack.worst_case(self.build, "mps2_reset", self.image)
         print(f"worst-case stack {worst} bytes: {', '.join(path)}")
         return {"code": section[".code"] + section[".data"],
                 "data": section[".data"] + section[".bss"],

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """stack - the most stack that an image can use, added up from the compiler's own call graph.
 
-   tests/baremetal/stack.py BUILD_DIRECTORY ENTRY
+   tests/baremetal/stack.py BUILD_DIRECTORY ENTRY IMAGE
 
 Reads the .ci files that gcc writes beside its objects (-fcallgraph-info=su): the frame of each
 function and whom it calls. What the compiler cannot know is said here, and checked:
 
-  - a call through a pointer may reach every function whose address the objects hold (their
-    relocations say which), but those of ONLY_FROM, which one function alone calls
+  - a call through a pointer may reach every function of the image whose address the objects hold
+    (their relocations say which), but those of ONLY_FROM, which one function alone calls
   - a recursion is as deep as RECURSION says; any other one is an error
   - a function of the compiler's library has no node: LIBRARY_BYTES for each call into it
 
@@ -37,24 +37,17 @@ ONLY_FROM = {"on_panic": "lk_panic",
              **{name: "judge_step" for name in (
                  "flags_of_replicas", "flags_of_all", "flags_of_norms")},
              **{name: "lk_driver_finish" for name in (
-                 "finish_step", "finish_alone", "finish_with_all")},
-             # several networks: no part of the image, but of the folder's objects
-             "graph_forward": "lk_build_forward"}
-# Functions whose calls through pointers reach these alone: what only several networks need, the
-# slots of optimizers, functions that are handed over by name.
+                 "finish_step", "finish_alone", "finish_with_all")}}
+# Functions whose calls through pointers reach these alone: the slots of optimizers, functions that
+# are handed over by name.
 SMOOTH = ("softplus", "swish", "gelu", "gelu_tanh")
 TERMS = {"term_x", "term_square", "term_dy", "term_gamma"}
 REACHES = {"smooth": {name + "_of" for name in SMOOTH},
            "smooth_backward": {name + "_slope" for name in SMOOTH},
            "example_sum": TERMS, "grain_of": TERMS,
            "each_sum": {"apply_sums", "store_sums"}, "lk_lane_present": {"count_present"},
-           "build_dropout": {"use_of"}, "lk_build_op_name": {"use_of"},
-           "lk_build_param": {"make_slots"},
            **{name: {"list_momentum_slots", "list_rmsprop_slots", "list_adam_slots"} for name in (
-               "make_slots", "lk_build_slots", "lk_program_initialize", "fill_slots")},
-           "lk_build_param_gradient": {"takes_gradient", "add_uses"},
-           "lk_program_bytes": {"table_entries"}, "lk_program_ops_max": {"table_entries"},
-           "lk_program_tensors_max": {"table_entries"}, "lk_step_place_of": {"place_of_step"}}
+               "lk_program_initialize", "fill_slots")}}
 INDIRECT = "__indirect_call"
 
 
@@ -144,7 +137,13 @@ class Stack:
         return self.known[title]
 
 
-def worst_case(build, entry):
+def linked_names(image):
+    out = subprocess.run([READELF, "-sW", image], capture_output=True, text=True, check=True).stdout
+    lines = (line.split() for line in out.split("\n"))
+    return {words[7] for words in lines if len(words) > 7 and words[3] == "FUNC"}
+
+
+def worst_case(build, entry, image):
     frames, calls, pointed = {}, {}, set()
     taken_anywhere = set()
     for folder, _, names in os.walk(build):
@@ -157,13 +156,15 @@ def worst_case(build, entry):
             defined = read_graph(path.removesuffix(".obj") + ".ci", frames, calls)
             pointed |= {defined[n] for n in taken if n in defined}
     pointed |= taken_anywhere & set(frames)  # one file takes, another one defines
+    linked = linked_names(image)
+    pointed = {title for title in pointed if short(title) in linked}
     if entry not in frames:
         sys.exit(f"stack: {build} has no function {entry}")
     return Stack(frames, calls, pointed).worst(entry)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) != 4:
         sys.exit(__doc__)
-    total, path = worst_case(sys.argv[1], sys.argv[2])
+    total, path = worst_case(sys.argv[1], sys.argv[2], sys.argv[3])
     print(f"{total} bytes: " + ", ".join(path))
