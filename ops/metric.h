@@ -8,14 +8,15 @@
 
 #include "arena/base.h"
 
-enum { LK_METRIC_SUMS_MAX = 2, LK_METRIC_COUNTS_MAX = 2 };
+// Of one objective; and an evaluation may report the means of two.
+enum { LK_METRIC_SUMS_MAX = 2, LK_METRIC_COUNTS_MAX = 2, LK_METRIC_MEANS_MAX = 4 };
 
 // Which of the sums.
 enum { LK_METRIC_LOSS = 0 };
 
 typedef struct lk_metrics {
     uint32_t sum_count, count_count;
-    const char *sum[LK_METRIC_SUMS_MAX];      // of the mean in logs; the first is "loss"
+    const char *sum[LK_METRIC_MEANS_MAX];     // of the mean in logs; the first is "loss"
     const char *count[LK_METRIC_COUNTS_MAX];  // of the number of examples in logs
     const char *share[LK_METRIC_COUNTS_MAX];  // of that number over all examples
 } lk_metrics;

@@ -96,6 +96,7 @@ typedef struct lk_common_options {
     char epochs[32], seed[32];                       // --epochs, --seed, as --set has them
     char trace[LK_CONFIG_PATH_BYTES];                // --trace, likewise
     char init[LK_CONFIG_PATH_BYTES];                 // --init, --init-map, --init-skip, likewise
+    char judge[LK_CONFIG_PATH_BYTES];                // --judge, likewise
     char init_map[LK_CONFIG_PATH_BYTES], init_skip[LK_CONFIG_PATH_BYTES];
     uint32_t start_delay_seconds, throttle_seconds;  // of an evaluator
     bool insecure;                                   // --insecure: no key between hosts
@@ -116,6 +117,7 @@ typedef enum lk_option_group {
     LK_OPT_QUIET = 256,      // --quiet
     LK_OPT_LEDGER = 512,     // --example --step
     LK_OPT_IMAGES = 1024,    // --images
+    LK_OPT_JUDGE = 4096,     // --judge --count
     LK_OPT_GENERATE = 2048,  // --output --count --between
     // All of a command that trains, or starts what does.
     LK_OPT_OF_TRAIN = LK_OPT_TRAIN | LK_OPT_CLUSTER | LK_OPT_JSON | LK_OPT_QUIET,

@@ -58,6 +58,7 @@ enum {
     OPT_COUNT,
     OPT_BETWEEN,
     OPT_PICTURE,
+    OPT_JUDGE,
     OPT_BANDWIDTH,
     OPT_LATENCY,
     OPT_GPUS,
@@ -253,6 +254,17 @@ static const struct {
      OF_COMMAND,
      "N",
      "how many images (64), of noise 0 to N - 1; --seed chooses others"},
+    {{"judge", required_argument, NULL, OPT_JUDGE},
+     LK_OPT_JUDGE,
+     OF_COMMAND,
+     "DIR",
+     "of a run with a generator: the run of a classifier, or a checkpoint in one, that scores the "
+     "images it makes"},
+    {{"count", required_argument, NULL, OPT_COUNT},
+     LK_OPT_JUDGE,
+     OF_COMMAND,
+     "N",
+     "how many images it makes for that (as many as the test set has)"},
     {{"between", required_argument, NULL, OPT_BETWEEN},
      LK_OPT_GENERATE,
      OF_COMMAND,
@@ -563,6 +575,7 @@ static lk_status take_option(int option, const char *value, lk_common_options *o
     case OPT_TENSORBOARD: return take_set("events.scalars=true", o, error);
     case OPT_TRACE: return take_text("--trace", "trace.file", value, o->trace, o, error);
     case OPT_INIT: return take_text("--init", "init.file", value, o->init, o, error);
+    case OPT_JUDGE: return take_text("--judge", "judge", value, o->judge, o, error);
     case OPT_INIT_MAP: return take_text("--init-map", "init.map", value, o->init_map, o, error);
     case OPT_INIT_SKIP: return take_text("--init-skip", "init.skip", value, o->init_skip, o, error);
     case OPT_REPLICAS:

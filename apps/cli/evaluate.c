@@ -8,6 +8,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/cli/pictures.h"
+#include "apps/cli/scorer.h"
 #include "apps/cli/tools.h"
 #include "apps/run/metric_text.h"
 #include "io/npy.h"
@@ -35,18 +36,17 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, const lk_data
     LK_CHECK(lk_run_start(run, o->max_memory, error));
     uint64_t steps;
     const lk_say say = lk_say_on(out);
-    LK_CHECK(
-        lk_load_weights(run, &lk_file_ops_posix, o->checkpoint, o->run_dir, &say, &steps, error));
-    return lk_run_seal(run, false, error);
+    return lk_load_weights(run, &lk_file_ops_posix, o->checkpoint, o->run_dir, &say, &steps, error);
 }
 
 // One object on standard output. `output`: the file of the logits, or NULL.
 static lk_status report_json(const lk_run *run, const lk_step_result *r, const char *output,
-                             lk_error *error) {
+                             const lk_scorer *scorer, lk_error *error) {
     char digest[LK_SHA256_HEX_BYTES];
     lk_run_digest(run, digest);
     json_t *answer = json_pack("{s:I}", "test_examples", (json_int_t)r->examples);
     lk_metric_object(answer, lk_name_result(&run->program, r, 0));
+    if (scorer && scorer->on) lk_scorer_object(answer, scorer);
     (void)json_object_set_new(answer, "digest", json_string(digest));
     (void)json_object_set_new(answer, "run_identity", json_string(run->weights_identity));
     if (output) json_object_set_new(answer, "logits", lk_json_text(output));
@@ -84,16 +84,30 @@ static void open_output(lk_text_out *out, const lk_common_options *o) {
     lk_text_open(out, o->json ? open("/dev/null", O_WRONLY | O_CLOEXEC) : STDOUT_FILENO);
 }
 
+static lk_status evaluate(lk_run *run, const lk_common_options *o, lk_scorer *scorer,
+                          lk_text_out *out, lk_error *error) {
+    lk_step_result result = {0};
+    LK_CHECK(open_run(run, o, NULL, out, error));
+    LK_CHECK(lk_scorer_open(scorer, run, o, out, error));
+    LK_CHECK(lk_run_seal(run, false, error));
+    LK_CHECK(report(run, true, out, &result, error));
+    if (scorer->on) {
+        LK_CHECK(lk_scorer_score(scorer, run, error));
+        lk_scorer_lines(out, scorer);
+        LK_CHECK(lk_text_check(out, "standard output", error));
+    }
+    return o->json ? report_json(run, &result, NULL, scorer, error) : LK_OK;
+}
+
 lk_status lk_command_eval(int argc, char **argv, lk_error *error) {
     static lk_run run;
+    static lk_scorer scorer;
     lk_common_options o;
     lk_text_out out;
-    lk_step_result result = {0};
-    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS | LK_OPT_JSON, &o, error));
+    LK_CHECK(lk_parse_common(argc, argv, LK_OPT_WEIGHTS | LK_OPT_JUDGE | LK_OPT_JSON, &o, error));
     open_output(&out, &o);
-    lk_status status = open_run(&run, &o, NULL, &out, error);
-    if (status == LK_OK) status = report(&run, true, &out, &result, error);
-    if (status == LK_OK && o.json) status = report_json(&run, &result, NULL, error);
+    const lk_status status = evaluate(&run, &o, &scorer, &out, error);
+    lk_scorer_close(&scorer);
     lk_run_close(&run);
     return status;
 }
@@ -157,10 +171,11 @@ lk_status lk_command_predict(int argc, char **argv, lk_error *error) {
     open_output(&out, &o);
     lk_status status = o.images ? lk_read_pictures(o.images, memory, &held, error) : LK_OK;
     if (status == LK_OK) status = open_run(&run, &o, o.images ? &held : NULL, &out, error);
+    if (status == LK_OK) status = lk_run_seal(&run, false, error);
     if (status == LK_OK) status = predict(&run, o.output, !o.images, &out, &result, error);
     if (status == LK_OK && o.json) {
         status = o.images ? report_images_json(&run, &result, o.output, error)
-                          : report_json(&run, &result, o.output, error);
+                          : report_json(&run, &result, o.output, NULL, error);
     }
     lk_run_close(&run);
     free(memory[0]);

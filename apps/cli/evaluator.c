@@ -22,7 +22,7 @@
 #include "apps/run/train.h"
 #include "io/line_sum.h"
 
-enum { LINE_BYTES = 256, LOOK_MS = 200, WAITING_SECONDS = 600 };
+enum { LINE_BYTES = 384, LOOK_MS = 200, WAITING_SECONDS = 600 };
 
 // A checkpoint that is passed over as long as its file stays like this.
 typedef struct damaged {

@@ -43,9 +43,7 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *
     LK_CHECK(lk_run_start(run, o->max_memory, error));
     uint64_t steps;
     const lk_say say = lk_say_on(out);
-    LK_CHECK(
-        lk_load_weights(run, &lk_file_ops_posix, o->checkpoint, o->run_dir, &say, &steps, error));
-    return lk_run_seal(run, false, error);
+    return lk_load_weights(run, &lk_file_ops_posix, o->checkpoint, o->run_dir, &say, &steps, error);
 }
 
 static lk_noise_choice choice_of(const lk_common_options *o) {
@@ -75,7 +73,8 @@ static lk_status write_grid(lk_run *run, const lk_generator *g, const lk_noise_c
     uint8_t *images = malloc(image_bytes + grid.pixel_bytes + grid.png_bytes);
     if (!images) return no_memory(path, error);
     uint8_t *pixels = images + image_bytes, *png = pixels + grid.pixel_bytes;
-    lk_status status = lk_generate(run, g, choice, 0, choice->count, images, error);
+    lk_status status = lk_run_seal(run, false, error);
+    if (status == LK_OK) status = lk_generate(run, g, choice, 0, choice->count, images, error);
     if (status == LK_OK) {
         lk_grid_fill(run, &grid, choice->count, images, pixels);
         lk_png_write(png, pixels, grid.height, grid.width, grid.channels);
@@ -105,9 +104,12 @@ static lk_status write_array(lk_run *run, const lk_generator *g, const lk_noise_
     lk_npy_writer writer;
     uint8_t *images = malloc((size_t)g->program->microbatch_examples * g->image_floats);
     if (!images) return no_memory(path, error);
-    lk_status status = lk_npy_start_images(&writer, &lk_file_ops_posix, path, &shape, error);
-    if (status == LK_OK) status = write_some(run, g, choice, &writer, images, error);
-    if (status != LK_OK) lk_npy_abandon(&writer);
+    lk_status status = lk_run_seal(run, false, error);
+    if (status == LK_OK) {
+        status = lk_npy_start_images(&writer, &lk_file_ops_posix, path, &shape, error);
+        if (status == LK_OK) status = write_some(run, g, choice, &writer, images, error);
+        if (status != LK_OK) lk_npy_abandon(&writer);
+    }
     free(images);
     return status;
 }

@@ -44,8 +44,10 @@ static const lk_command commands[] = {
     {"launch", lk_command_launch,
      "launch --workers N [--replicas M] [--restarts K] [--elastic MIN] train CONFIG ...",
      "starts several workers of a run on this machine"},
-    {"eval", lk_command_eval, "eval CONFIG (--run-dir DIR | --checkpoint FILE) [--json]",
+    {"eval", lk_command_eval,
+     "eval CONFIG (--run-dir DIR | --checkpoint FILE) [--judge DIR [--count N]] [--json]",
      "evaluates the test set with the weights of a run\n"
+     "--judge: of a run with a generator, the score of its images and their Frechet distance.\n"
      "The training set need not be here.\n"},
     {"predict", lk_command_predict,
      "predict CONFIG (--run-dir DIR | --checkpoint FILE) --output FILE.npy [--images FILE] "

@@ -33,7 +33,7 @@ static void list_metrics(const lk_metrics *m, char *out, size_t bytes) {
 static lk_status make_one(const lk_run *run, const char *key, const char *metric, lk_best *best,
                           lk_error *error) {
     const lk_config *c = &run->config;
-    const lk_metrics *m = lk_program_metrics(&run->program);
+    const lk_metrics *m = lk_run_evaluated_metrics(run);
     char names[160];
     *best = (lk_best){.wanted = *metric != '\0'};
     if (!best->wanted) return LK_OK;
@@ -88,7 +88,7 @@ void lk_best_note(const lk_run *run, lk_best best[LK_BESTS], uint64_t done,
 
 // Nine digits tell every float from every other, so what comes back is what was.
 static void recall_line(const lk_run *run, lk_best best[LK_BESTS], const char *line, size_t bytes) {
-    const lk_metrics *m = lk_program_metrics(&run->program);
+    const lk_metrics *m = lk_run_evaluated_metrics(run);
     json_t *root = json_loadb(line, bytes, 0, NULL), *test = json_object_get(root, "test");
     const json_int_t step = json_integer_value(json_object_get(root, "step"));
     lk_step_result r = {.step = 0};
@@ -125,7 +125,7 @@ lk_status lk_best_recall(const lk_run *run, const lk_run_dir *dir, lk_best best[
 }
 
 void lk_best_text(const lk_run *run, const lk_best *b, char out[96]) {
-    const lk_metrics *m = lk_program_metrics(&run->program);
+    const lk_metrics *m = lk_run_evaluated_metrics(run);
     if (b->counts) {
         (void)snprintf(out, 96, "test_%s %u after step %llu", m->count[b->number], b->count,
                        (unsigned long long)b->step);

@@ -92,6 +92,7 @@ typedef struct lk_config {
         char metric[32];    // empty: the run goes on to its end
         uint64_t patience;  // evaluations
     } early;                // early_stopping (apps/run/best.h)
+    char judge[LK_CONFIG_PATH_BYTES];  // what scores generated images (apps/cli/judge.h), or empty
     char checkpoint_best[32];  // checkpoint.best: a metric, or empty
 } lk_config;
 

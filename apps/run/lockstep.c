@@ -198,7 +198,7 @@ static lk_status check_result(lockstep_run *r, const char *what, const lk_step_r
     return error->status;
 }
 
-_Static_assert(LOCKSTEP_METRICS_MAX == LK_METRIC_SUMS_MAX + LK_METRIC_COUNTS_MAX, "");
+_Static_assert(LOCKSTEP_METRICS_MAX == LK_METRIC_MEANS_MAX + LK_METRIC_COUNTS_MAX, "");
 
 void lk_lockstep_result(const lk_metrics *names, const lk_step_result *from, lockstep_result *to) {
     to->examples = from->examples;

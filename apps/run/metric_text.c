@@ -50,7 +50,7 @@ static void put_shares(writer *w, lk_named_result n) {
 lk_named_result lk_name_result(const lk_program *only, const lk_step_result *r, uint64_t done) {
     const lk_program *p = r && r->program ? r->program : only;
     const lk_graph *g = p->spec->model.graph;
-    lk_named_result n = {.names = lk_program_metrics(p), .r = r};
+    lk_named_result n = {.names = r && r->names ? r->names : lk_program_metrics(p), .r = r};
     if (!g || g->objective_count == 1) return n;
     n.objective = g->objectives[p->objective].name;
     n.cycle = done ? (done - 1) / lk_cycle_steps(g) + 1 : 0;

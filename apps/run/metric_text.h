@@ -8,7 +8,7 @@
 #include "comm/step/step.h"
 #include "io/text.h"
 
-enum { LK_METRIC_TEXT_BYTES = 256 };
+enum { LK_METRIC_TEXT_BYTES = 320 };
 
 // One result with the names of what is in it. Of several objectives, its own and the cycle of the
 // schedule that its step was of, from 1 (0: an evaluation).

@@ -194,6 +194,8 @@ uint64_t lk_run_logs(const lk_run *run, uint64_t last);
 
 // The objective that a test set is evaluated by: the first that reads images, or the only one.
 const lk_program *lk_run_evaluated(const lk_run *run);
+// What that evaluation reports: of a GAN also the numbers of its generator.
+const lk_metrics *lk_run_evaluated_metrics(const lk_run *run);
 
 // See comm/step/hash.h.
 void lk_run_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]);

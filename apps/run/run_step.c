@@ -102,16 +102,54 @@ void lk_run_initialize(lk_run *run) {
     if (run->cuda) run->cuda->upload(&run->gpus);
 }
 
-lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const lk_source *source,
-                                        uint64_t count) {
-    use_program(run, lk_run_evaluated(run));
+// The program that is evaluated beside the one that reads the test set, or NULL.
+static const lk_program *beside(const lk_run *run, const lk_loss_type *loss) {
+    for (uint32_t k = 0; loss->beside && k < run->program.programs; k++) {
+        if (lk_program_loss(&run->programs[k]) == loss->beside) return &run->programs[k];
+    }
+    return NULL;
+}
+
+const lk_metrics *lk_run_evaluated_metrics(const lk_run *run) {
+    const lk_loss_type *loss = lk_program_loss(lk_run_evaluated(run));
+    return beside(run, loss) ? loss->together : &loss->metrics;
+}
+
+static lk_step_result evaluate(lk_run *run, const lk_program *program, uint64_t steps_done,
+                               const lk_source *source, uint64_t count) {
+    use_program(run, program);
     lk_driver_start_evaluation(driver_of(run), 0, steps_done, source, count);
     lk_threads_run(&run->driver, &run->team);
-    lk_step_result result = result_of(run);
+    return result_of(run);
+}
+
+// As many examples of noise as there are of the test set.
+static void add_other(lk_run *run, const lk_program *other, uint64_t steps_done,
+                      lk_step_result *result) {
+    const uint32_t first = lk_program_metrics(result->program)->sum_count;
+    const lk_step_result more =
+        evaluate(run, other, steps_done, &run->test_source, run->test.count);
+    for (uint32_t i = 0; i < lk_program_metrics(other)->sum_count; i++) {
+        result->means[first + i] = more.means[i];
+    }
+    if (!result->bad_tensor) result->bad_tensor = more.bad_tensor;
+    result->names = lk_program_loss(result->program)->together;
+    if (more.stop) result->stop = more.stop;
+}
+
+lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const lk_source *source,
+                                        uint64_t count) {
+    lk_step_result result = evaluate(run, lk_run_evaluated(run), steps_done, source, count);
     say_scale(run, &result);
     return result;
 }
 
 lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
-    return lk_run_evaluate_examples(run, steps_done, &run->test_source, run->test.count);
+    lk_step_result result =
+        lk_run_evaluate_examples(run, steps_done, &run->test_source, run->test.count);
+    const lk_program *other = beside(run, lk_program_loss(lk_run_evaluated(run)));
+    if (other && run->lost.status == LK_OK && !run->group.on_logits) {
+        add_other(run, other, steps_done, &result);
+    }
+    return result;
 }

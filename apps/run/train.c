@@ -19,7 +19,7 @@
 #include "io/line_sum.h"
 #include "io/text.h"
 
-enum { METRICS_LINE_BYTES = 256 };
+enum { METRICS_LINE_BYTES = 384 };
 
 // --- what is told ------------------------------------------------------------------------------
 

@@ -644,7 +644,7 @@ lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *out, lk_error *er
     LK_CHECK(need_result(c, &r, error));
     *out =
         (lk_step_result){.step = r->step, .examples = lk_step_examples(c->program->spec, r->step)};
-    memcpy(out->means, r->means, sizeof out->means);
+    memcpy(out->means, r->means, sizeof r->means);
     memcpy(out->counts, r->counts, sizeof out->counts);
     if (!r->not_finite) return LK_OK;
     out->bad_tensor = lk_bad_tensor(c->program, r->bad_op, r->bad_param);

@@ -68,7 +68,8 @@ typedef struct lk_step_result {
     const lk_program *program;  // whose objective it is of; NULL: of the only one, or not known
     uint32_t examples;
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, by number (ops/metric.h)
-    float means[LK_METRIC_SUMS_MAX];        // ... over the examples; the first is the loss
+    float means[LK_METRIC_MEANS_MAX];       // ... over the examples; the first is the loss
+    const lk_metrics *names;  // of an evaluation of two objectives; NULL: those of the program
     float loss_scale;           // after it; 0: the model has none
     uint64_t skipped, replayed; // of the run so far
     const char *bad_tensor;                 // the first that was not finite, or NULL

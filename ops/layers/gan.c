@@ -102,10 +102,14 @@ const lk_loss_type lk_loss_gan_generator = {.inputs = 1,
                                             .gan = true,
                                             .metrics = {.sum_count = 2, .sum = {"loss", "fake"}},
                                             .build = LK_RULE(build_gan_generator)};
+static const lk_metrics of_both = {.sum_count = 4,
+                                   .sum = {"loss", "real", "generator_loss", "fake"}};
 const lk_loss_type lk_loss_gan_discriminator = {
     .inputs = 2,
     .gan = true,
     .metrics = {.sum_count = 2, .sum = {"loss", "real"}},
+    .together = &of_both,
+    .beside = &lk_loss_gan_generator,
     .build = LK_RULE(build_gan_discriminator)};
 
 // --- words ---------------------------------------------------------------------------------------

@@ -86,6 +86,10 @@ struct lk_loss_type {
     bool labels;         // and the label of each example
     bool gan;            // its numbers are lk_loss_options.gan, not a scale
     lk_metrics metrics;  // what its op writes of each example, and counts
+    // Not NULL: evaluated together with the first objective whose loss is `beside`, as far as there
+    // is one: its means, then those of the other.
+    const lk_metrics *together;
+    const struct lk_loss_type *beside;
     lk_status (*build)(lk_builder *b);
 };
 

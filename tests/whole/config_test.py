@@ -54,7 +54,7 @@ OTHERS = {
     "on_start": "resume_or_start", "$schema": "config.schema.json", "events.scalars": True,
     "events.images": 2, "events.histograms": True, "trace.file": "trace.json",
     "trace.first_step": 3, "trace.steps": 2, "early_stopping.patience": 2,
-    "samples.count": 9,
+    "samples.count": 9, "judge": "none",
 }
 # .. and of keys that decide them.
 DECIDERS = {

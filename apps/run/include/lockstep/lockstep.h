@@ -175,7 +175,7 @@ typedef struct lockstep_metric {
     const char *name;
     double value;
 } lockstep_metric;
-enum { LOCKSTEP_METRICS_MAX = 4 };
+enum { LOCKSTEP_METRICS_MAX = 6 };
 
 // How a step or an evaluation went.
 typedef struct lockstep_result {
