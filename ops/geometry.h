@@ -46,6 +46,7 @@ typedef struct lk_join {
     uint32_t which;  // of a gradient: for which input it is
 } lk_join;
 
+// Of layer normalisation, too.
 typedef struct lk_batch_norm {
     uint32_t h, w, channels;  // flat: 1 x 1
     bool flat;

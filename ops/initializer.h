@@ -6,7 +6,10 @@
 #include "arena/base.h"
 
 // Every initializer, named as Keras names it.
-#define LK_INITIALIZER_LIST(X) X(glorot_uniform) X(he_uniform) X(zeros)
+#define LK_INITIALIZER_LIST(X)                                                  \
+    X(glorot_uniform) X(he_uniform) X(zeros) X(glorot_normal) X(he_normal)      \
+    X(lecun_uniform) X(lecun_normal) X(truncated_normal) X(random_normal)       \
+    X(random_uniform) X(orthogonal) X(constant) X(ones)
 
 // What a parameter's values are drawn for.
 typedef struct lk_initial {
@@ -14,11 +17,16 @@ typedef struct lk_initial {
     uint32_t param;  // its number, in canonical order
     uint64_t count;  // elements
     uint64_t fan_in, fan_out;
+    uint64_t columns;  // the last size of its shape
+    float value;       // what the initializer takes, below
 } lk_initial;
 
 typedef struct lk_initializer {
     const char *name;  // in a configuration
     void (*fill)(const lk_initial *what, float *w);
+    // What it takes, a number: 0 in a configuration stands for its own. NULL: it takes none.
+    const char *takes;
+    float own;
 } lk_initializer;
 
 #define LK_INITIALIZER_DECLARE(name) extern const lk_initializer lk_initializer_##name;

@@ -87,6 +87,9 @@
     X(BATCH_NORMALIZATION_BACKWARD, batch_normalization_backward) \
     X(BATCH_NORMALIZATION_STATISTICS, batch_normalization_statistics) \
     X(BATCH_NORMALIZATION_GRADIENT, batch_normalization_gradient) \
+    X(LAYER_NORMALIZATION, layer_normalization) \
+    X(LAYER_NORMALIZATION_INPUT_GRADIENT, layer_normalization_input_gradient) \
+    X(LAYER_NORMALIZATION_GRADIENT, layer_normalization_gradient) \
     X(MEAN_SQUARED_ERROR, mean_squared_error)   \
     X(MEAN_SQUARED_ERROR_TARGET_GRADIENT, mean_squared_error_target_gradient) \
     X(MEAN, mean)                               \

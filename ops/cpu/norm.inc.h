@@ -74,6 +74,17 @@ V_NOINLINE void norm_cut(norm_part *p) {
     p->slices++;
 }
 
+// What is in `chain` joins the subtrees before it: the root.
+V_NOINLINE void norm_join(norm_part *p) {
+    for (uint32_t level = 0; p->slices >> level; level++) {
+        if (!(p->slices >> level & 1)) continue;
+        for (uint32_t i = 0; i < 2 * NORM_VECTORS; i++) {
+            vf *chain = &p->chain[i / NORM_VECTORS][i % NORM_VECTORS];
+            *chain = v_add(p->node[level][i / NORM_VECTORS][i % NORM_VECTORS], *chain);
+        }
+    }
+}
+
 // Rows ty and ty + 1 of an example, in tiles of 2 x 2 cells from `tx` to `end`.
 V_INLINE void norm_tiles(norm_part *p, norm_kind kind, uint32_t vectors, uint64_t first,
                          uint32_t ty, uint32_t tx, uint32_t end) {
@@ -119,13 +130,7 @@ V_INLINE void norm_sum(norm_part *p, norm_kind kind, uint32_t vectors) {
         if (m > 0 && (whole == 0 || m % whole == 0)) norm_cut(p);
         norm_example(p, kind, vectors, m * floats);
     }
-    for (uint32_t level = 0; p->slices >> level; level++) {
-        if (!(p->slices >> level & 1)) continue;
-        for (uint32_t i = 0; i < 2 * NORM_VECTORS; i++) {
-            vf *chain = &p->chain[i / NORM_VECTORS][i % NORM_VECTORS];
-            *chain = v_add(p->node[level][i / NORM_VECTORS][i % NORM_VECTORS], *chain);
-        }
-    }
+    norm_join(p);
 }
 
 #define NORM_SUM_X(vectors) norm_sum(p, NORM_X, vectors)

@@ -12,6 +12,8 @@
 
 #include "ops/cpu/norm.inc.h"
 
+#include "ops/cpu/layer_norm.inc.h"
+
 #include "ops/cpu/half.inc.h"
 
 #ifdef V_NEON

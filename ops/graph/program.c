@@ -506,12 +506,15 @@ static void fill_state(const lk_program *p, uint32_t entry, uint8_t *device) {
 void lk_program_initialize(const lk_program *p, uint8_t *device) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_param *param = &p->params[i];
-        float *w = (float *)(void *)(device + p->tensors[param->tensor].offset);
+        const lk_tensor *t = &p->tensors[param->tensor];
+        float *w = (float *)(void *)(device + t->offset);
         const lk_initial what = {.seed = p->spec->seed,
                                  .param = i,
                                  .count = param->count,
                                  .fan_in = param->fan_in,
-                                 .fan_out = param->fan_out};
+                                 .fan_out = param->fan_out,
+                                 .columns = t->shape[t->rank - 1],
+                                 .value = param->initial};
         param->initializer->fill(&what, w);
     }
     if (lk_model_is_mixed(&p->spec->model)) (void)lk_mixed_round(p, device);

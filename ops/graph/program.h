@@ -51,6 +51,7 @@ typedef struct lk_param {
                            // trained here
     LK_WIDE const lk_initializer *initializer;  // of a state NULL: zeros
     uint64_t fan_in, fan_out;
+    float initial;  // lk_initial.value
 } lk_param;
 
 // Who computes what, and how it is laid out: never changes a bit.

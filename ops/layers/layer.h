@@ -19,7 +19,7 @@
     X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add) X(tanh) X(sigmoid) X(leaky_relu) \
     X(average_pool2d) X(global_average_pool2d) X(dropout)                                 \
     X(reshape) X(concatenate) X(zero_padding2d) X(conv2d_transpose) X(batch_normalization) \
-    X(relu6) X(elu) X(softplus) X(swish) X(gelu)
+    X(relu6) X(elu) X(softplus) X(swish) X(gelu) X(layer_normalization)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean) \
     X(gan_generator) X(gan_discriminator)
 
@@ -45,12 +45,13 @@ typedef struct lk_layer {
     bool use_bias;                      // conv2d, dense
     const lk_layer_type *activation;    // conv2d, dense: a layer after it; NULL: linear
     const lk_initializer *initializer;  // conv2d, dense: of the kernel; biases start at zero
+    float initial;                      // .. what it takes; 0: its own number
     float negative_slope;               // leaky_relu
     float alpha;                        // elu
     bool approximate;                   // gelu
     float rate;                         // dropout
-    float epsilon, momentum;            // batch_normalization
-    bool scale, center;                 // batch_normalization
+    float epsilon, momentum;            // batch_normalization; epsilon of layer_normalization
+    bool scale, center;                 // batch_normalization, layer_normalization
     bool frozen;                        // its parameters and states stay as they are
     lk_sizes target_shape;              // reshape
     uint32_t sides[4];                  // zero_padding2d: top, bottom, left, right

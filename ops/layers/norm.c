@@ -257,25 +257,20 @@ static lk_status build_batch_normalization(lk_builder *b, const lk_layer *l) {
     return LK_OK;
 }
 
-static void fill_ones(const lk_initial *p, float *w) {
-    for (uint64_t i = 0; i < p->count; i++) w[i] = 1.0f;
-}
-static const lk_initializer ones = {"ones", fill_ones};
-
 static lk_status declare_batch_normalization(lk_builder *b, lk_op *op) {
     const lk_batch_norm *n = &op->norm;
     lk_param_shape param = {.suffix = "gamma", .rank = 1, .size = {n->channels}};
     lk_state_shape state = {
         .suffix = "moving_mean", .dtype = LK_F32, .rank = 1, .size = {n->channels}};
     uint32_t tensor;
-    param.initializer = &ones;
+    param.initializer = &lk_initializer_ones;
     if (n->scale) LK_CHECK(lk_build_param(b, op, 0, &param));
     param.suffix = "beta";
     param.initializer = &lk_initializer_zeros;
     if (n->center) LK_CHECK(lk_build_param(b, op, 1, &param));
     LK_CHECK(lk_build_state(b, op, 0, &state, &tensor));
     state.suffix = "moving_variance";
-    state.initializer = &ones;
+    state.initializer = &lk_initializer_ones;
     LK_CHECK(lk_build_state(b, op, 1, &state, &tensor));
     if (n->frozen) return LK_OK;
     return lk_build_grain_rows(b, op, "/grains", (uint64_t)LK_NORM_COLUMNS * n->channels,

@@ -492,7 +492,43 @@ static uint32_t call_norm_nodes(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     return end(&s);
 }
 
+// Layer normalisation: what is kept of cells, and parameters.
+static uint32_t call_layer_norm(lk_lane *l, const lk_op *op, lk_kernel kernel) {
+    lk_cuda_stream s = begin(0);
+    const lk_cuda_lane device = {.stream = &s};
+    lk_lane there_lane = *l;
+    const uint64_t cells = (uint64_t)l->examples * op->norm.h * op->norm.w;
+    const uint64_t kept = 2 * cells * sizeof(float), bytes = l->examples * op->floats * sizeof(float);
+    const uint64_t channels = op->norm.channels * sizeof(float);
+    there_lane.device = (void *)(uintptr_t)&device;
+    for (uint32_t r = 0; r < LK_ROLES; r++) {
+        there_lane.at[r] = there(l->at[r], r == LK_AUX ? kept : bytes);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        there_lane.param[i] = there(l->param[i], channels);
+        there_lane.sums[i] = there(l->sums[i], channels);
+    }
+    const lk_grain_view *first = l->grains;
+    const lk_grain_view view = {.x = first ? there(first->x, bytes) : NULL,
+                                .dy = first ? there(first->dy, bytes) : NULL,
+                                .argmax = first ? there(first->argmax, kept) : NULL};
+    if (first) there_lane.grains = &view;
+    (void)kernel(&there_lane, op);
+    wait_for(&s);
+    if (l->at[LK_Y]) back(l->at[LK_Y], there_lane.at[LK_Y], bytes);
+    if (l->at[LK_Y]) back(l->at[LK_AUX], there_lane.at[LK_AUX], kept);
+    if (l->at[LK_DX]) back(l->at[LK_DX], there_lane.at[LK_DX], bytes);
+    for (uint32_t i = 0; i < 2; i++) {
+        if (l->sums[i]) back(l->sums[i], there_lane.sums[i], channels);
+    }
+    return end(&s);
+}
+
 static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
+    if (op->type == &lk_op_layer_normalization || op->type == &lk_op_layer_normalization_gradient ||
+        op->type == &lk_op_layer_normalization_input_gradient) {
+        return call_layer_norm(l, op, kernel);
+    }
     if (op->type->grains) return call_norm(l, op, kernel);
     if (op->type->scope == LK_SCOPE_GRAINS) return call_norm_nodes(l, op, kernel);
     lk_cuda_stream s = begin(0);

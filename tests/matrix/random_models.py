@@ -107,6 +107,11 @@ def norm(r):
             "center": r.random() < 0.8, "trainable": r.random() < 0.9}
 
 
+def layer_norm(r):
+    return {"type": "layer_normalization", "epsilon": r.choice([0.001, 0.01]),
+            "scale": r.random() < 0.8, "center": r.random() < 0.8, "trainable": r.random() < 0.9}
+
+
 def layers_of(r, shape, classes, channels, grain):
     layers, shape = [], list(shape)
     shapes = [(*shape, channels)]
@@ -120,6 +125,9 @@ def layers_of(r, shape, classes, channels, grain):
         layer = {"type": kind}
         if r.random() < 0.15:
             layers.append({"type": "dropout", "rate": r.choice([0.0, 0.1, 0.5])})
+            shapes.append(shapes[-1])
+        if r.random() < 0.1:
+            layers.append(layer_norm(r))
             shapes.append(shapes[-1])
         if grain > 1 and r.random() < 0.2:
             layers.append(norm(r))

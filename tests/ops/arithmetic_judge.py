@@ -217,6 +217,25 @@ def factors(k):
     return from_bits((u >> 1) << 23), from_bits((u - (u >> 1)) << 23)
 
 
+def cos_sin(a):
+    q = (a + (1 << 21)) >> 22
+    f = rounded(Fraction(a - (q << 22), 1 << 24))
+    g, p = mul(f, f), constant("-0x1.2d9bb8p+6")
+    for text in ("0x1.465ec6p+6", "-0x1.4abbbap+5", "-0x1.a0f37p-23"):
+        p = fma(p, g, constant(text))
+    s, p = fma(f, constant("0x1.921fb6p+2"), mul(f, p)), constant("0x1.d9f7d2p+5")
+    for text in ("-0x1.55c664p+6", "0x1.03c1dep+6", "-0x1.3bd3ccp+4", "0x1p+0"):
+        p = fma(p, g, constant(text))
+    x, y = (s, p) if q & 1 else (p, s)
+    return -x if q in (1, 2) else x, -y if q in (2, 3) else y
+
+
+def normal_pair(u, v):
+    """Two numbers of the normal distribution, section 10."""
+    r = sqrt(mul(-2.0, log(rounded(Fraction((u >> 8) + 1, 1 << 24)))))
+    return tuple(mul(r, part) for part in cos_sin(v >> 8))
+
+
 def expm1(x):
     e, f, k = exp_parts(max(x, -20.0))
     s = from_bits((k + 127) << 23)
@@ -495,6 +514,7 @@ class Conv2D(Window):
         self.shape = (self.out_h, self.out_w, self.filters)
         self.fans = (self.kh * self.kw * self.in_c, self.kh * self.kw * self.filters)
         self.kernel_count, self.bias_count = self.fans[0] * self.filters, self.filters
+        self.columns = self.filters
 
     def weight(self, tap, ci, co):
         return ((tap[0] * self.kw + tap[1]) * self.in_c + ci) * self.filters + co
@@ -559,6 +579,7 @@ class Conv2DTranspose:
         self.shape = (out_h, out_w, self.filters)
         self.fans = (self.kh * self.kw * self.filters, self.kh * self.kw * self.in_c)
         self.kernel_count, self.bias_count = self.fans[0] * self.in_c, self.filters
+        self.columns = self.in_c
         self.taps = [(ky, kx) for ky in range(self.kh) for kx in range(self.kw)]
         self.cells = [(iy, ix) for iy in range(self.in_h) for ix in range(self.in_w)]
         self.meet = {(cell, tap): met for cell in self.cells for tap in self.taps
@@ -676,6 +697,7 @@ class AveragePool2D(Window):
 class Dense:
     def __init__(self, layer, shape):
         self.inputs, self.units = math.prod(shape), layer["units"]
+        self.columns = self.units
         self.shape = (self.units,)
         self.fans = (self.inputs, self.units)
         self.kernel_count, self.bias_count = self.inputs * self.units, self.units
@@ -910,6 +932,47 @@ class BatchNormalization:
                                 mul(sub(1.0, self.momentum), mean))
 
 
+class LayerNormalization:
+    kernel_count = 0
+
+    def __init__(self, layer, shape):
+        self.shape, self.channels = shape, shape[-1]
+        self.epsilon = rounded(Fraction(str(layer.get("epsilon", "0.001"))))
+        self.learns = layer.get("trainable", True) and (
+            layer.get("scale", True) or layer.get("center", True))
+        self.share = div(1.0, rounded(Fraction(self.channels)))
+
+    def cells(self, values):
+        return [values[i:i + self.channels] for i in range(0, len(values), self.channels)]
+
+    def mean(self, pairs):
+        return mul(finished(pairs), self.share)
+
+    def forward(self, x, kernel, bias):
+        gamma, beta = BatchNormalization.factors(self)
+        self.kept, y = [], []
+        for cell in self.cells(x):
+            mean = self.mean([(1.0, v) for v in cell])
+            d = [sub(v, mean) for v in cell]
+            inverse = div(1.0, sqrt(add(self.mean([(v, v) for v in d]), self.epsilon)))
+            self.kept.append((inverse, [mul(v, inverse) for v in d]))
+            y += map(fma, self.kept[-1][1], gamma, beta)
+        return y
+
+    def backward(self, dy, kernel):
+        gamma, dx = BatchNormalization.factors(self)[0], []
+        for (inverse, n), of_cell in zip(self.kept, self.cells(dy)):
+            g = list(map(mul, of_cell, gamma))
+            a, b = self.mean(list(zip(g, n))), self.mean([(1.0, v) for v in g])
+            dx += [mul(inverse, fma(-u, a, sub(v, b))) for u, v in zip(n, g)]
+        return dx
+
+    def gradient_terms(self, _x, dy):
+        of_cells = list(zip(self.cells(dy), self.kept))
+        return ([[(g[k], n[k]) for g, (_, n) in of_cells] for k in range(self.channels)],
+                [[(1.0, g[k]) for g, _ in of_cells] for k in range(self.channels)])
+
+
 class Relu6(Relu):
     def forward(self, x, kernel, bias):
         self.y = [min(relu(v), 6.0) for v in x]
@@ -963,7 +1026,7 @@ class Gelu(Smooth):
 ACTIVATIONS = {"relu6": Relu6, "elu": Elu, "softplus": Softplus, "swish": Swish, "gelu": Gelu,
                "relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "leaky_relu": LeakyRelu}
 LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add, "dropout": Dropout,
-          "batch_normalization": BatchNormalization,
+          "batch_normalization": BatchNormalization, "layer_normalization": LayerNormalization,
           "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D,
           "concatenate": Concatenate, "zero_padding2d": ZeroPadding2D,
           "conv2d_transpose": Conv2DTranspose, **ACTIVATIONS}
@@ -1093,6 +1156,78 @@ def squares_of(x):
     return add(tree(slices), 0.0)
 
 
+# --- section 8: initial values --------------------------------------------------------------------
+
+NORMAL_TRIES = 8
+
+
+def orthogonal(w, columns):
+    rows = len(w) // columns
+    index = [[r * columns + c for c in range(columns)] for r in range(rows)]
+    if rows >= columns:
+        index = [list(column) for column in zip(*index)]
+    vectors = [[w[at] for at in of] for of in index]
+    for _ in range(2):
+        for i, a in enumerate(vectors):
+            length = finished([(v, v) for v in a])
+            factor = div(1.0, sqrt(length)) if length > 0 else 0.0
+            a[:] = [mul(v, factor) for v in a]
+            for b in vectors[i + 1:]:
+                s = finished(list(zip(a, b)))
+                b[:] = [fma(-s, u, v) for u, v in zip(a, b)]
+    out = [0.0] * len(w)
+    for of, vector in zip(index, vectors):
+        for at, v in zip(of, vector):
+            out[at] = v
+    return out
+
+
+def initial_values(layer, made, seed, number):
+    kind = layer.get("kernel_initializer", "glorot_uniform")
+    own = {"random_uniform": 0.05, "random_normal": 0.05, "truncated_normal": 0.05,
+           "orthogonal": 1}.get(kind, 0)
+    v = rounded(Fraction(str(layer.get("kernel_initializer_value", 0) or own)))
+    fan_in, fan_out = made.fans
+
+    def words(i, attempt=0):
+        e = i // 4
+        return block(seed, 1, e & 0xFFFFFFFF, e >> 32, number, attempt)
+
+    def uniform(i):
+        return rounded(2 * Fraction(words(i)[i % 4] >> 8, 1 << 24) - 1)
+
+    def normal(i, attempt=0):
+        w = words(i, attempt)
+        first = i % 4 // 2 * 2
+        return normal_pair(w[first], w[first + 1])[i % 2]
+
+    def truncated(i):
+        for attempt in range(NORMAL_TRIES):
+            z = normal(i, attempt)
+            if abs(z) <= 2:
+                return z
+        return math.copysign(2.0, z)
+
+    def root(variance, fan):
+        return sqrt(div(variance, rounded(Fraction(fan))))
+
+    deviation = constant("0x1.c25e4cp-1")
+    of = {"zeros": lambda i: 0.0, "ones": lambda i: 1.0, "constant": lambda i: v,
+          "random_uniform": lambda i: mul(uniform(i), v),
+          "random_normal": lambda i: mul(normal(i), v), "orthogonal": normal,
+          "truncated_normal": lambda i: mul(truncated(i), v)}
+    for name, variance, fan in (("glorot", 6, fan_in + fan_out), ("he", 6, fan_in),
+                                ("lecun", 3, fan_in)):
+        limit = root(float(variance), fan)
+        stddev = div(root(float(variance // 3), fan), deviation)
+        of[name + "_uniform"] = lambda i, limit=limit: mul(uniform(i), limit)
+        of[name + "_normal"] = lambda i, stddev=stddev: mul(truncated(i), stddev)
+    kernel = [of[kind](i) for i in range(made.kernel_count)]
+    if kind == "orthogonal":
+        kernel = [mul(v, q) for q in orthogonal(kernel, made.columns)]
+    return kernel
+
+
 # --- sections 4, 7, 8: a run ----------------------------------------------------------------------
 
 class Run:
@@ -1123,7 +1258,7 @@ class Run:
             made.narrow = layer.get("dtype") != "float32"
             if made.kernel_count:
                 self.initialize(layer, made)
-            if isinstance(made, BatchNormalization):
+            if isinstance(made, (BatchNormalization, LayerNormalization)):
                 self.declare(layer, made)
             if layer.get("activation", "linear") != "linear":
                 function = ACTIVATIONS[layer["activation"]](None, made.shape)
@@ -1167,15 +1302,7 @@ class Run:
 
     def initialize(self, layer, made):
         made.kernel_at, made.bias_at = len(self.parameters), None
-        kind = layer.get("kernel_initializer", "glorot_uniform")
-        fan = {"glorot_uniform": sum(made.fans), "he_uniform": made.fans[0], "zeros": 1}[kind]
-        limit = sqrt(div(6.0, rounded(Fraction(fan))))
-        kernel = []
-        for i in range(made.kernel_count):
-            e = i // 4
-            word = block(self.config["seed"], 1, e & 0xFFFFFFFF, e >> 32, made.kernel_at, 0)[i % 4]
-            u = Fraction(word >> 8, 1 << 24)
-            kernel.append(0.0 if kind == "zeros" else mul(rounded(2 * u - 1), limit))
+        kernel = initial_values(layer, made, self.config["seed"], made.kernel_at)
         self.parameters.append(kernel)
         if layer.get("use_bias", True):
             made.bias_at = len(self.parameters)
@@ -1275,6 +1402,11 @@ class Run:
                 terms[layer.kernel_at].append(kernels)
                 if layer.bias_at is not None:
                     terms[layer.bias_at].append(biases)
+            if isinstance(layer, LayerNormalization) and layer.learns:
+                for at, of_example in zip((layer.gamma_at, layer.beta_at),
+                                          layer.gradient_terms(None, dy)):
+                    if at is not None:
+                        terms[at].append(of_example)
             if isinstance(layer, BatchNormalization):
                 dx = yield self.layers[i - 1].backward_grain, dy
                 shares = [(n, dx) for n in layer.inputs_at]
@@ -1585,7 +1717,7 @@ def layer_entries(number, layer, inputs):
             out["padding"] = u32(*sides)
     if kind == "reshape":
         out["target_shape"] = u32(*layer["target_shape"])
-    if kind == "batch_normalization":
+    if kind in ("batch_normalization", "layer_normalization"):
         for key, default in (("epsilon", "0.001"), ("momentum", "0.99")):
             value = rounded(Fraction(str(layer.get(key, default))))
             if value != rounded(Fraction(default)):
@@ -1604,6 +1736,9 @@ def layer_entries(number, layer, inputs):
             out["activation"] = layer["activation"].encode()
         if layer.get("kernel_initializer", "glorot_uniform") != "glorot_uniform":
             out["kernel_initializer"] = layer["kernel_initializer"].encode()
+        if layer.get("kernel_initializer_value"):
+            out["kernel_initializer_value"] = struct.pack(
+                "<f", rounded(Fraction(str(layer["kernel_initializer_value"]))))
     return {f"model.layer.{number:04}.{key}": value for key, value in out.items()}
 
 
@@ -1850,6 +1985,21 @@ NETS = [
         [{"type": "batch_normalization"}, {"type": "flatten"}, {"type": "dense", "units": 3},
          {"type": "batch_normalization", "scale": False, "center": False}],
         {"type": "sgd", "learning_rate": 0.1}, 4, 2, 7, 2, shards=2),
+    # Layer normalization: of cells, more of them than a slice has terms, with beta alone where
+    # nothing before it learns; of rows; of one that stays as it is; of more values than a slice.
+    net("cells", (5, 4, 2),
+        [{"type": "layer_normalization", "scale": False},
+         {"type": "conv2d", "filters": 3, "kernel_size": 2, "padding": "same"},
+         {"type": "layer_normalization"}, {"type": "relu"},
+         {"type": "layer_normalization", "trainable": False}, {"type": "flatten"},
+         {"type": "dense", "units": 4}, {"type": "layer_normalization", "epsilon": 0.01},
+         {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 4, 11, 3),
+    net("cells_slices", (23, 23, 1),
+        [{"type": "conv2d", "filters": 2, "kernel_size": 1},
+         {"type": "layer_normalization"}, {"type": "flatten"},
+         {"type": "layer_normalization", "center": False}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.1}, 3, 2, 5, 2, shards=2),
     net("score", (5, 4, 1),
         [{"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "tanh"},
          {"type": "flatten"}, {"type": "dense", "units": 7, "activation": "sigmoid"}],
@@ -1858,6 +2008,20 @@ NETS = [
     net("signed", (3, 3, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.5}, 4, 1, 7, 3, shards=2, is_signed=True),
 ]
+
+# Each initializer: of kernels that are high, wide, one vector; by its own number and another.
+STARTS = [("glorot_normal", 0), ("he_normal", 0), ("lecun_uniform", 0), ("lecun_normal", 0),
+          ("truncated_normal", 0.25), ("random_normal", 0), ("random_uniform", 0.5),
+          ("orthogonal", 0), ("orthogonal", 1.5), ("constant", -0.125), ("ones", 0),
+          ("orthogonal", 0.5)]
+NETS += [net("starts", (3, 3, 1), [
+    {"type": "conv2d", "filters": 2, "kernel_size": 2, "kernel_initializer": "orthogonal",
+     "kernel_initializer_value": 0.75}, {"type": "flatten"}] + [
+         {"type": "dense", "units": 4 + n % 3, "activation": "tanh", "kernel_initializer": kind,
+          **({"kernel_initializer_value": value} if value else {})}
+         for n, (kind, value) in enumerate(STARTS)] + [
+             {"type": "dense", "units": 3, "kernel_initializer": "orthogonal"}],
+             {"type": "sgd", "learning_rate": 0.5}, 4, 2, 6, 2)]
 
 # Each optimizer and each rate schedule, on a net of one hidden layer.
 OPTIMIZERS = [

@@ -796,6 +796,121 @@ static void test_batch_normalization_overflows(void **state) {
     }
 }
 
+// Of each variant: forward and what it keeps, dx, and the nodes of gamma and beta.
+static void check_layer_norm_of(const lk_kernels *k, const lk_lane *with, const lk_op *ops,
+                                output *outputs) {
+    output *y = &outputs[0], *kept = &outputs[1], *dx = &outputs[2];
+    const uint64_t cells = (uint64_t)ops->norm.h * ops->norm.w;
+    lk_lane l = *with;
+    lk_grain_view views[64];
+    l.at[LK_Y] = y->got, l.at[LK_AUX] = kept->got, l.at[LK_DY] = NULL;
+    assert_int_equal(lk_kernel_of(k, ops[0].type)(&l, &ops[0]), 0);
+    same(y, k->name, "layer_normalization", shape);
+    same(kept, k->name, "what is kept of cells", shape);
+    l.at[LK_Y] = NULL, l.at[LK_AUX] = kept->want, l.at[LK_DY] = with->at[LK_DY];
+    l.at[LK_DX] = dx->got;
+    assert_int_equal(lk_kernel_of(k, ops[1].type)(&l, &ops[1]), 0);
+    same(dx, k->name, "layer_normalization_input_gradient", shape);
+    l.grain_count = lk_lane_grains(&l);
+    for (uint32_t g = 0; g < l.grain_count; g++) {
+        const uint64_t first = (uint64_t)g * l.grain;
+        views[g] = (lk_grain_view){
+            .x = (const float *)l.at[LK_X] + first * ops->floats,
+            .dy = (const float *)l.at[LK_DY] + first * ops->floats,
+            .argmax = (const uint8_t *)((const float *)kept->want + first * cells * 2),
+            .examples = lk_lane_rows(&l, g)};
+    }
+    l.grains = views;
+    for (uint32_t r = 0; r < LK_ROLES; r++) l.at[r] = NULL;
+    for (uint32_t i = 0; i < 2; i++) {
+        if (with->sums[i]) l.sums[i] = k == &lk_kernels_reference ? outputs[3 + i].want
+                                                                  : outputs[3 + i].got;
+    }
+    assert_int_equal(lk_kernel_of(k, ops[2].type)(&l, &ops[2]), 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        if (with->sums[i] && k != &lk_kernels_reference) {
+            same(&outputs[3 + i], k->name, "layer_normalization_gradient", shape);
+        }
+    }
+}
+
+static void check_layer_norm(uint32_t h, uint32_t w, uint32_t channels, uint32_t examples,
+                             uint32_t grain) {
+    const uint64_t cells = (uint64_t)h * w, floats = cells * channels, count = examples * floats;
+    lk_op ops[3] = {{.type = &lk_op_layer_normalization,
+                     .floats = floats,
+                     .norm = {.h = h, .w = w, .channels = channels, .epsilon = 1e-3f}}};
+    ops[1] = ops[2] = ops[0];
+    ops[1].type = &lk_op_layer_normalization_input_gradient;
+    ops[2].type = &lk_op_layer_normalization_gradient;
+    snprintf(shape, sizeof shape, "%u of %u x %u x %u, grain %u", examples, h, w, channels, grain);
+    const bool before = ordinary;
+    ordinary = true;
+    float *x = operand(count), *dy = operand(count), *gamma = operand(channels);
+    float *beta = operand(channels);
+    ordinary = before;
+    output outputs[5] = {output_of(count * sizeof(float)),
+                         output_of(examples * cells * 2 * sizeof(float)),
+                         output_of(count * sizeof(float)), output_of(channels * sizeof(float)),
+                         output_of(channels * sizeof(float))};
+    lk_lane l = {.examples = examples, .grain = grain, .train = true};
+    l.param[0] = draw() % 3 ? gamma : NULL, l.param[1] = draw() % 3 ? beta : NULL;
+    l.sums[0] = l.param[0], l.sums[1] = l.param[1];
+    l.at[LK_X] = x, l.at[LK_Y] = outputs[0].want, l.at[LK_AUX] = outputs[1].want;
+    l.at[LK_DY] = dy, l.at[LK_DX] = outputs[2].want;
+    assert_int_equal(ops[0].type->reference(&l, &ops[0]), 0);
+    assert_int_equal(ops[1].type->reference(&l, &ops[1]), 0);
+    l.at[LK_DX] = NULL;
+    check_layer_norm_of(&lk_kernels_reference, &l, ops, outputs);
+    EACH_VARIANT(k) check_layer_norm_of(k, &l, ops, outputs);
+    for (uint32_t i = 0; i < LK_COUNT(outputs); i++) output_free(&outputs[i]);
+    free(x), free(dy), free(gamma), free(beta);
+}
+
+static void test_layer_normalization(void **state) {
+    (void)state;
+    seed = 14;
+    for (uint32_t channels = 1; channels < 70; channels += rounds < 80 ? 9 : 1) {
+        check_layer_norm(draw_from(1, 5), draw_from(1, 5), channels, draw_from(1, 9),
+                         1u << draw() % 4);
+        check_layer_norm(1, 1, channels, draw_from(2, 40), 1u << draw() % 6);
+    }
+    check_layer_norm(1, 1, 3, 1100, 1024);  // slices of 512 examples
+    check_layer_norm(3, 3, 3, 300, 256);    // .. of 56
+    check_layer_norm(23, 23, 5, 3, 2);      // an example of 529 terms: a slice and a bit
+    check_layer_norm(32, 32, 2, 3, 4);      // .. of two slices
+    check_layer_norm(1, 1, 1100, 35, 8);    // values of a cell in slices, and many of them at once
+    check_layer_norm(2, 1, 512, 9, 4);
+    check_layer_norm(1, 3, 130, 5, 4);
+}
+
+// What is not finite is said: a mean, a variance, y, dx.
+static void test_layer_normalization_overflows(void **state) {
+    (void)state;
+    EACH_VARIANT(k) {
+        float x[3] = {0x1p127f, 0x1p127f, 1}, y[3], dx[3], kept[2], dy[3] = {1, 2, 3};
+        float gamma[3] = {1, 1, 1};
+        lk_op op = {.type = &lk_op_layer_normalization,
+                    .floats = 3,
+                    .norm = {.h = 1, .w = 1, .channels = 3, .epsilon = 1e-3f}};
+        lk_lane l = {.examples = 1, .grain = 1, .train = true, .param = {gamma}};
+        l.at[LK_X] = x, l.at[LK_Y] = y, l.at[LK_AUX] = kept;
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 1);
+        x[1] = -0x1p127f;  // the variance alone
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 1);
+        x[0] = x[1] = 2.0f;
+        gamma[2] = 0x1.8p127f;
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 1);
+        gamma[2] = 1.0f;
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 0);
+        op.type = &lk_op_layer_normalization_input_gradient;
+        l.at[LK_Y] = NULL, l.at[LK_DY] = dy, l.at[LK_DX] = dx;
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 0);
+        dy[0] = dy[1] = 0x1p127f;
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 1);
+    }
+}
+
 // Slots as they may be: means of squares are not below 0.
 static float *made_slots(const lk_optimizer *o, uint64_t count) {
     lk_slot list[LK_OPTIMIZER_SLOTS_MAX];
@@ -1236,6 +1351,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_gan),
         cmocka_unit_test(test_batch_normalization),
         cmocka_unit_test(test_batch_normalization_overflows),
+        cmocka_unit_test(test_layer_normalization),
+        cmocka_unit_test(test_layer_normalization_overflows),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),

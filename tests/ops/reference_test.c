@@ -995,6 +995,198 @@ static void gradients_of_batch_normalization(void **state) {
     check_norm(24, 23, 2, 2);  // 576 terms an example: two slices
 }
 
+// Forward, dx and the gradients of gamma and beta of `cells` cells of K values, as one grain.
+typedef struct layer_norm_run {
+    float x[2048], dy[2048], y[2048], dx[2048], kept[2048], gamma[1024], beta[1024];
+    float of_gamma[1024], of_beta[1024];
+} layer_norm_run;
+
+static void run_layer_norm(layer_norm_run *r, uint32_t examples, uint32_t h, uint32_t w,
+                           uint32_t channels) {
+    lk_op op = {.type = &lk_op_layer_normalization,
+                .floats = (uint64_t)h * w * channels,
+                .norm = {.h = h, .w = w, .channels = channels, .epsilon = 1e-3f}};
+    lk_lane l = {.examples = examples, .grain = examples, .train = true,
+                 .param = {r->gamma, r->beta}, .sums = {r->of_gamma, r->of_beta}};
+    const lk_grain_view view = {.x = r->x, .dy = r->dy, .argmax = (const uint8_t *)r->kept,
+                                .examples = examples};
+    l.grains = &view, l.grain_count = 1;
+    l.at[LK_X] = r->x, l.at[LK_Y] = r->y, l.at[LK_AUX] = r->kept, l.at[LK_DY] = r->dy;
+    l.at[LK_DX] = r->dx;
+    assert_int_equal(lk_op_layer_normalization.reference(&l, &op), 0);
+    assert_int_equal(lk_op_layer_normalization_input_gradient.reference(&l, &op), 0);
+    assert_int_equal(lk_op_layer_normalization_gradient.reference(&l, &op), 0);
+}
+
+// Of Keras 3 in float64.
+static void golden_layer_normalization(void **state) {
+    (void)state;
+    static const double x[] = {0.681, 0.383, -0.564, -1.382, 0.95, 0.966, -0.141, 0.542, 0.781,
+        0.831, 0.921, -0.456, 1.515, -1.247, 0.862};
+    static const double gamma[] = {0.247, 0.437, 0.94, 0.742, -0.573};
+    static const double beta[] = {-0.844, 0.408, -0.508, -0.006, 0.42};
+    static const double dy[] = {-1.644, -2.11, 0.259, 0.044, -0.246, 0.039, -0.861, -1.513,
+        -0.167, -0.972, -1.643, 0.506, -0.061, 0.407, -0.989};
+    static const double y[] = {-0.653524279116, 0.594524033538, -1.13535232014, -1.20252378571,
+        -0.199972601792, -0.612107671537, -0.408552415548, -0.636251703697, 0.342496083195,
+        0.078221331833, -0.697425532426, 0.07415258312, 0.600214718987, -1.15140887484,
+        0.113296076059};
+    static const double dx[] = {-0.121554175329, -0.778992624586, 0.37319803489, -0.038425303869,
+        0.565774068894, 0.150132610466, 0.851939141359, -2.83744375451, 0.092285494459,
+        1.74308650823, -0.448681789462, -0.001996211638, -0.031265071657, -0.020690009788,
+        0.502633082545};
+    static const double dgamma[] = {-2.20615439088, 0.32164559744, -0.038340979873,
+        -0.777664830896, -1.37530943504};
+    static const double dbeta[] = {-3.248, -2.465, -1.315, 0.284, -2.207};
+    static layer_norm_run r;
+    for (uint32_t i = 0; i < 15; i++) r.x[i] = (float)x[i], r.dy[i] = (float)dy[i];
+    for (uint32_t k = 0; k < 5; k++) r.gamma[k] = (float)gamma[k], r.beta[k] = (float)beta[k];
+    run_layer_norm(&r, 3, 1, 1, 5);
+    for (uint32_t i = 0; i < 15; i++) {
+        near("y", i, y[i], (double)r.y[i], 1e-6);
+        near("dx", i, dx[i], (double)r.dx[i], 1e-5);
+    }
+    for (uint32_t i = 0; i < 5; i++) {
+        near("gamma", i, dgamma[i], (double)r.of_gamma[i], 1e-6);
+        near("beta", i, dbeta[i], (double)r.of_beta[i], 1e-6);
+    }
+}
+
+static double layer_norm_loss(uint32_t cells, uint32_t channels, const double *x,
+                              const double *gamma, const double *beta, const double *r) {
+    double loss = 0.0;
+    for (uint32_t c = 0; c < cells; c++, x += channels, r += channels) {
+        double mean = 0.0, squares = 0.0;
+        for (uint32_t k = 0; k < channels; k++) mean += x[k] / channels;
+        for (uint32_t k = 0; k < channels; k++) squares += pow(x[k] - mean, 2.0) / channels;
+        for (uint32_t k = 0; k < channels; k++) {
+            loss += r[k] * ((x[k] - mean) / sqrt(squares + 1e-3) * gamma[k] + beta[k]);
+        }
+    }
+    return loss;
+}
+
+static void check_layer_norm(uint32_t examples, uint32_t h, uint32_t w, uint32_t channels) {
+    static layer_norm_run r;
+    static double x[2048], gamma[1024], beta[1024], dy[2048];
+    const uint32_t cells = examples * h * w, count = cells * channels;
+    assert_true(count <= 2048 && channels <= 1024 && cells <= 1024);
+    fill(r.x, count), fill(r.dy, count), fill(r.gamma, channels), fill(r.beta, channels);
+    for (uint32_t i = 0; i < count; i++) x[i] = (double)r.x[i], dy[i] = (double)r.dy[i];
+    for (uint32_t i = 0; i < channels; i++) {
+        gamma[i] = (double)r.gamma[i], beta[i] = (double)r.beta[i];
+    }
+    run_layer_norm(&r, examples, h, w, channels);
+    double found = 0.0, *const wrt[] = {x, gamma, beta};
+    for (uint32_t i = 0; i < count; i++) found += dy[i] * (double)r.y[i];
+    near("loss", 0, layer_norm_loss(cells, channels, x, gamma, beta, dy), found, 1e-5);
+    const float *const gradients[] = {r.dx, r.of_gamma, r.of_beta};
+    static const char *const names[] = {"dx", "gamma", "beta"};
+    for (uint32_t g = 0; g < 3; g++) {
+        for (uint32_t i = 0; i < (g ? channels : count); i++) {
+            const double before = wrt[g][i], by = 1e-5;
+            wrt[g][i] = before + by;
+            double slope = layer_norm_loss(cells, channels, x, gamma, beta, dy);
+            wrt[g][i] = before - by;
+            slope -= layer_norm_loss(cells, channels, x, gamma, beta, dy);
+            wrt[g][i] = before;
+            near(names[g], i, slope / (2 * by), (double)gradients[g][i], 5e-5);
+        }
+    }
+}
+
+static void gradients_of_layer_normalization(void **state) {
+    (void)state;
+    check_layer_norm(3, 1, 1, 7);
+    check_layer_norm(2, 3, 4, 5);
+    check_layer_norm(1, 24, 23, 2);   // 552 cells: two slices
+    check_layer_norm(2, 1, 1, 700);   // values in two slices
+}
+
+// A kernel of 40 x 25, and what is known of its numbers: deviation, and the greatest there may be.
+typedef struct initial_case {
+    const lk_initializer *initializer;
+    float value;
+    double deviation, most;
+    uint64_t bits;  // all of them, one after the other, frozen
+} initial_case;
+
+static uint64_t bits_of_all(const float *w, uint64_t count) {
+    uint64_t sum = 14695981039346656037u;
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &w[i], sizeof bits);
+        sum = (sum ^ bits) * 1099511628211u;
+    }
+    return sum;
+}
+
+static void initial_values_of_each_initializer(void **state) {
+    (void)state;
+    enum { ROWS = 40, COLUMNS = 25, COUNT = ROWS * COLUMNS };
+    static const double cut = 0.87962566103423978;  // the deviation that is left between -2 and 2
+    const initial_case cases[] = {
+        {&lk_initializer_glorot_uniform, 0, sqrt(2.0 / 65), sqrt(6.0 / 65), 0},
+        {&lk_initializer_he_uniform, 0, sqrt(2.0 / 40), sqrt(6.0 / 40), 0},
+        {&lk_initializer_lecun_uniform, 0, sqrt(1.0 / 40), sqrt(3.0 / 40), 0},
+        {&lk_initializer_glorot_normal, 0, sqrt(2.0 / 65), 2 * sqrt(2.0 / 65) / cut, 0},
+        {&lk_initializer_he_normal, 0, sqrt(2.0 / 40), 2 * sqrt(2.0 / 40) / cut, 0},
+        {&lk_initializer_lecun_normal, 0, sqrt(1.0 / 40), 2 * sqrt(1.0 / 40) / cut, 0},
+        {&lk_initializer_truncated_normal, 0, 0.05 * cut, 0.1, 0},
+        {&lk_initializer_truncated_normal, 2, 2 * cut, 4, 0},
+        {&lk_initializer_random_normal, 0, 0.05, 0.3, 0},
+        {&lk_initializer_random_uniform, 0, 0.05 / sqrt(3.0), 0.05, 0},
+        {&lk_initializer_constant, -0.5f, 0.5, 0.5, 0},
+        {&lk_initializer_ones, 0, 1, 1, 0},
+        {&lk_initializer_zeros, 0, 0, 0, 0},
+    };
+    for (uint32_t i = 0; i < LK_COUNT(cases); i++) {
+        static float w[COUNT];
+        const initial_case *c = &cases[i];
+        const lk_initial what = {.seed = (9ull << 32) + 5, .param = 3, .count = COUNT,
+                                 .fan_in = ROWS, .fan_out = COLUMNS, .columns = COLUMNS,
+                                 .value = c->value};
+        double squares = 0.0, most = 0.0;
+        c->initializer->fill(&what, w);
+        for (uint32_t e = 0; e < COUNT; e++) {
+            squares += (double)w[e] * (double)w[e] / COUNT;
+            most = fmax(most, fabs((double)w[e]));
+        }
+        assert_true(most <= c->most * (1 + 1e-6));
+        near(c->initializer->name, i, c->deviation, sqrt(squares), 0.06 * c->deviation);
+        if (bits_of_all(w, COUNT) != c->bits) {
+            print_error("%s: 0x%016llx\n", c->initializer->name,
+                        (unsigned long long)bits_of_all(w, COUNT));
+        }
+        assert_true(bits_of_all(w, COUNT) == c->bits);
+    }
+}
+
+// The vectors of a matrix, its rows or its columns, are at right angles and as long as the gain.
+static void orthogonal_kernels(void **state) {
+    (void)state;
+    static const uint32_t sizes[][2] = {{40, 25}, {25, 40}, {33, 33}, {1, 5}, {600, 3}, {5, 1}};
+    static float w[2000];
+    for (uint32_t i = 0; i < LK_COUNT(sizes); i++) {
+        const uint32_t rows = sizes[i][0], columns = sizes[i][1];
+        const uint32_t count = LK_MIN(rows, columns), length = LK_MAX(rows, columns);
+        const uint32_t apart = rows < columns ? columns : 1, step = rows < columns ? 1 : columns;
+        const double gain = i % 2 ? 1.5 : 1.0;
+        const lk_initial what = {.seed = 5, .param = i, .count = (uint64_t)rows * columns,
+                                 .columns = columns, .value = i % 2 ? 1.5f : 0.0f};
+        lk_initializer_orthogonal.fill(&what, w);
+        for (uint32_t a = 0; a < count; a++) {
+            for (uint32_t b = 0; b <= a; b++) {
+                double sum = 0.0;
+                for (uint32_t k = 0; k < length; k++) {
+                    sum += (double)w[a * apart + k * step] * (double)w[b * apart + k * step];
+                }
+                near("product", a, a == b ? gain * gain : 0.0, sum, 1e-6);
+            }
+        }
+    }
+}
+
 // What adds to itself; the model's input in a sum; a sum of two rows; ReLU after and before sums.
 static void gradients_of_sums(void **state) {
     (void)state;
@@ -1137,6 +1329,10 @@ int main(void) {
         cmocka_unit_test(gradients_of_places),
         cmocka_unit_test(gradients_of_transposed_convolutions),
         cmocka_unit_test(gradients_of_batch_normalization),
+        cmocka_unit_test(golden_layer_normalization),
+        cmocka_unit_test(gradients_of_layer_normalization),
+        cmocka_unit_test(initial_values_of_each_initializer),
+        cmocka_unit_test(orthogonal_kernels),
         cmocka_unit_test(gradients_of_sums),
         cmocka_unit_test(gradients_of_squared_errors),
         cmocka_unit_test(gradients_of_means),
