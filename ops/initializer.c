@@ -157,7 +157,7 @@ static void fill_truncated_normal(const lk_initial *p, float *w) {
 
 // --- descriptors ---------------------------------------------------------------------------------
 
-#define DESCRIPTOR(name) const lk_initializer lk_initializer_##name = {#name, fill_##name, NULL, 0.0f}
+#define DESCRIPTOR(name) WITH_NUMBER(name, NULL, 0.0f)
 #define WITH_NUMBER(name, takes, own) \
     const lk_initializer lk_initializer_##name = {#name, fill_##name, takes, own}
 

@@ -111,20 +111,20 @@ static uint32_t entry_named(const lk_builder *b, const lk_param *entries, uint32
     lk_panic(__FILE__, __LINE__, "a parameter or state that its network has not");
 }
 
-// The number that a kernel's initializer takes. A board's models were checked when they were written.
+// The number that a kernel's initializer takes. A board's models were checked before.
 static lk_status check_initial(lk_builder *b, const lk_layer *l, const lk_initializer *i) {
 #ifndef LK_SHORT_FORM_ALONE
     if (l->initial == 0.0f) return LK_OK;
     if (!i->takes) {
         return lk_fail(b->error, LK_BAD_CONFIG,
-                       "layer %s: kernel_initializer %s takes no kernel_initializer_value; leave it "
-                       "out, or choose an initializer that takes one, such as constant",
+                       "layer %s: kernel_initializer %s takes no kernel_initializer_value; leave "
+                       "it out, or choose an initializer that takes one, such as constant",
                        l->name, i->name);
     }
     if (l->initial < 0.0f && i != &lk_initializer_constant) {
         return lk_fail(b->error, LK_BAD_CONFIG,
-                       "layer %s: kernel_initializer_value: found a number below 0, wanted the %s of "
-                       "%s, above 0",
+                       "layer %s: kernel_initializer_value: found a number below 0, wanted the %s "
+                       "of %s, above 0",
                        l->name, i->takes, i->name);
     }
 #endif
@@ -147,8 +147,8 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
                         .rounded = LK_NONE,
                         .node_offset = UINT64_MAX / 2,  // of no node
                         .fan_in = s->fan_in,
-                        .fan_out = s->fan_out,
-                        .initial = which == 0 ? layer->initial : 0.0f};
+                        .fan_out = s->fan_out};
+    if (s->initializer->takes) param->initial = layer->initial;
     op->param[which] = p->param_count++;
     LK_CHECK(lk_build_tensor(b, name, LK_CLASS_PARAMETER, LK_F32, LK_REGION_DEVICE, s->rank,
                              s->size, &param->tensor));

@@ -508,13 +508,16 @@ void lk_program_initialize(const lk_program *p, uint8_t *device) {
         const lk_param *param = &p->params[i];
         const lk_tensor *t = &p->tensors[param->tensor];
         float *w = (float *)(void *)(device + t->offset);
-        const lk_initial what = {.seed = p->spec->seed,
-                                 .param = i,
-                                 .count = param->count,
-                                 .fan_in = param->fan_in,
-                                 .fan_out = param->fan_out,
-                                 .columns = t->shape[t->rank - 1],
-                                 .value = param->initial};
+        lk_initial what = {.seed = p->spec->seed,
+                           .param = i,
+                           .count = param->count,
+                           .columns = t->shape[t->rank - 1]};
+        if (param->initializer->takes) {
+            what.value = param->initial;
+        } else {
+            what.fan_in = param->fan_in;
+            what.fan_out = param->fan_out;
+        }
         param->initializer->fill(&what, w);
     }
     if (lk_model_is_mixed(&p->spec->model)) (void)lk_mixed_round(p, device);

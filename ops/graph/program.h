@@ -50,8 +50,12 @@ typedef struct lk_param {
     uint32_t gradient_op;  // the op that computes its gradient, or a state's sums; LK_NONE: not
                            // trained here
     LK_WIDE const lk_initializer *initializer;  // of a state NULL: zeros
-    uint64_t fan_in, fan_out;
-    float initial;  // lk_initial.value
+    union {  // what the initializer goes by
+        struct {
+            uint64_t fan_in, fan_out;
+        };
+        float initial;  // where it takes a number
+    };
 } lk_param;
 
 // Who computes what, and how it is laid out: never changes a bit.

@@ -498,7 +498,8 @@ static uint32_t call_layer_norm(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     const lk_cuda_lane device = {.stream = &s};
     lk_lane there_lane = *l;
     const uint64_t cells = (uint64_t)l->examples * op->norm.h * op->norm.w;
-    const uint64_t kept = 2 * cells * sizeof(float), bytes = l->examples * op->floats * sizeof(float);
+    const uint64_t kept = 2 * cells * sizeof(float);
+    const uint64_t bytes = l->examples * op->floats * sizeof(float);
     const uint64_t channels = op->norm.channels * sizeof(float);
     there_lane.device = (void *)(uintptr_t)&device;
     for (uint32_t r = 0; r < LK_ROLES; r++) {

@@ -1999,7 +1999,7 @@ NETS = [
         [{"type": "conv2d", "filters": 2, "kernel_size": 1},
          {"type": "layer_normalization"}, {"type": "flatten"},
          {"type": "layer_normalization", "center": False}, {"type": "dense", "units": 3}],
-        {"type": "sgd", "learning_rate": 0.1}, 3, 2, 5, 2, shards=2),
+        {"type": "sgd", "learning_rate": 0.1}, 4, 2, 7, 2, shards=2),
     net("score", (5, 4, 1),
         [{"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "tanh"},
          {"type": "flatten"}, {"type": "dense", "units": 7, "activation": "sigmoid"}],

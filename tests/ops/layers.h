@@ -16,6 +16,11 @@
         .type = &lk_layer_batch_normalization, .name = n, .epsilon = 1e-3f, .momentum = 0.9f, \
         .scale = true, .center = true                                                    \
     }
+#define CELLS(n)                                                                   \
+    {                                                                              \
+        .type = &lk_layer_layer_normalization, .name = n, .epsilon = 1e-3f,        \
+        .scale = true, .center = true                                              \
+    }
 #define RELU(n) \
     { .type = &lk_layer_relu, .name = n }
 
