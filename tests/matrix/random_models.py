@@ -28,7 +28,8 @@ WAYS = [
     ("cuda", {"wave_examples": 1}),
 ]
 # What does not compute on tensors of 16 bits yet.
-NOT_MIXED = {"conv2d_transpose", "batch_normalization", "relu6", "elu", "softplus", "swish", "gelu"}
+NOT_MIXED = {"conv2d_transpose", "batch_normalization", "layer_normalization", "relu6", "elu",
+             "softplus", "swish", "gelu"}
 RESULTS = ("digest ", "state_hash ", "test_")
 
 
