@@ -78,7 +78,10 @@ static void put_param(FILE *f, const lk_param *p) {
             (ull)p->count, (ull)p->node_offset, (unsigned)p->mode);
     if (p->initializer)
         fprintf(f, "     .initializer = &lk_initializer_%s,\n", p->initializer->name);
-    fprintf(f, "     .fan_in = %lluu, .fan_out = %lluu},\n", (ull)p->fan_in, (ull)p->fan_out);
+    if (p->initializer && p->initializer->takes)
+        fprintf(f, "     .initial = %af},\n", (double)p->initial);
+    else
+        fprintf(f, "     .fan_in = %lluu, .fan_out = %lluu},\n", (ull)p->fan_in, (ull)p->fan_out);
 }
 
 // Who computes what: only what is read once a program is there.

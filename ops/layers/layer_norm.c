@@ -169,20 +169,21 @@ static lk_flop flop_layer_normalization(const lk_op *op) {
     return (lk_flop){7 * op->floats, 7 * op->floats};
 }
 
-const lk_op_type lk_op_layer_normalization = {.name = "layer_normalization",
-                                              .suffix = "",
-                                              .number = LK_OP_LAYER_NORMALIZATION,
-                                              .scope = LK_SCOPE_EXAMPLES,
-                                              .reference = layer_normalization,
-                                              .flop = flop_layer_normalization,
-                                              .declare = declare_layer_normalization,
-                                              .differentiate = differentiate_layer_normalization};
+const lk_op_type lk_op_layer_normalization = {
+    .name = "layer_normalization",
+    .suffix = "",
+    .number = LK_OP_LAYER_NORMALIZATION,
+    .scope = LK_SCOPE_EXAMPLES,
+    .reference = layer_normalization,
+    .flop = LK_RULE(flop_layer_normalization),
+    .declare = LK_RULE(declare_layer_normalization),
+    .differentiate = LK_RULE(differentiate_layer_normalization)};
 const lk_op_type lk_op_layer_normalization_input_gradient = {
     .name = "layer_normalization_input_gradient",
     .number = LK_OP_LAYER_NORMALIZATION_INPUT_GRADIENT,
     .scope = LK_SCOPE_EXAMPLES,
     .reference = layer_normalization_input_gradient,
-    .flop = flop_layer_normalization};
+    .flop = LK_RULE(flop_layer_normalization)};
 const lk_op_type lk_op_layer_normalization_gradient = {
     .name = "layer_normalization_gradient",
     .number = LK_OP_LAYER_NORMALIZATION_GRADIENT,
