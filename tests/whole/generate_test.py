@@ -125,6 +125,19 @@ def runs(t, config):
         events = [f for f in os.listdir("guarded") if f.startswith("events.")]
         with open("guarded/" + events[0], "rb") as f:
             t.check(png in f.read(), "it is in the event file", name)
+    for collective in ("window", "messages"):
+        code, lines, error = t.run("launch", "--workers", "2", "--replicas", "2", *train,
+                                   "--run-dir", "workers", "--fresh", "--quiet", "--collective",
+                                   collective)
+        if code == 69 and "has no MPI" in error:
+            print("not done with workers: this build has no MPI")
+            break
+        lines = [line.partition("] ")[2] for line in lines]
+        t.check(code == 0 and result(lines)[0] == result(plain)[0], "of two workers", collective,
+                lines, error)
+        with open("run/samples-0000000060.png", "rb") as a, \
+                open("workers/samples-0000000060.png", "rb") as b:
+            t.check(a.read() == b.read(), "the same picture of two workers", collective)
     t.expect(0, *train, "--run-dir", "guarded", "--fresh", "--set", "samples.every_steps=50")
     t.check([f for f in os.listdir("guarded") if f.endswith(".png")] ==
             ["samples-0000000050.png"], "the old ones are gone", os.listdir("guarded"))
