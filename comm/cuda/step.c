@@ -22,10 +22,6 @@ enum { DEVICE_ALIGN_BYTES = 256 };
 
 static bool is_fast(const lk_run_spec *spec) { return spec->fast_precision != LK_STRICT; }
 
-const lk_kernels *lk_cuda_step_kernels(const lk_run_spec *spec) {
-    return is_fast(spec) ? &lk_kernels_cuda_fast : &lk_kernels_cuda;
-}
-
 static lk_fast_rules rules_of(const lk_run_spec *spec) {
     return (lk_fast_rules){.precision = spec->fast_precision,
                            .grain = spec->grain,
@@ -74,24 +70,6 @@ static void *take(lk_cuda_step *c, const char *name, uint64_t bytes, uint64_t co
     return c->block && bytes && count ? c->block + offset : NULL;
 }
 
-// The slots of GPUs [0, peer), leaving out this one: where theirs begin in its inbox.
-static uint64_t slots_before(const lk_cuda_step *c, uint32_t peer) {
-    uint64_t slots = 0;
-    for (uint32_t i = 0; i < peer; i++) {
-        if (i != c->peer) slots += lk_exchange_slots(c->program, &c->exchange->list[i]);
-    }
-    return slots;
-}
-
-static uint64_t own_floats(const lk_cuda_step *c) {
-    const lk_partition partition = lk_cuda_partition(c->exchange, c->peer);
-    return partition.end - partition.begin;
-}
-
-float *lk_cuda_inbox(const lk_cuda_step *c, uint32_t peer, uint32_t block) {
-    return c->at.inbox + (slots_before(c, peer) + block) * own_floats(c);
-}
-
 // The examples of a full batch that the replicas of this GPU compute, and how many nodes they hold.
 static void count_share(lk_cuda_step *c) {
     const lk_program *p = c->program;
@@ -106,7 +84,7 @@ static void count_share(lk_cuda_step *c) {
     if (c->staged) c->table_max = c->node_max + 2;
     if (!c->exchange) return;
     const uint32_t own = lk_exchange_slots(p, &c->share);
-    c->table_max = c->node_max + own + (uint32_t)slots_before(c, c->exchange->peers) + 2;
+    c->table_max = c->node_max + own + (uint32_t)lk_cuda_slots_before(c, c->exchange->peers) + 2;
 }
 
 static void plan_exchange(lk_cuda_step *c) {
@@ -114,9 +92,9 @@ static void plan_exchange(lk_cuda_step *c) {
     lk_cuda_regions *at = &c->at;
     if (!lk_cuda_step_shares(c)) return;
     const uint64_t own = lk_exchange_slots(c->program, &c->share);
-    const uint64_t theirs = c->staged ? 0 : slots_before(c, c->exchange->peers);
+    const uint64_t theirs = c->staged ? 0 : lk_cuda_slots_before(c, c->exchange->peers);
     at->blocks = take(c, "exchange: whole nodes", floats * word, own);
-    at->inbox = take(c, "exchange: inbox", theirs ? own_floats(c) * word : 0, theirs);
+    at->inbox = take(c, "exchange: inbox", theirs ? lk_cuda_own_floats(c) * word : 0, theirs);
     at->sums = take(c, "exchange: sums", floats * word, 1);
     const uint32_t reports = c->staged ? 2 : c->exchange->peers;
     at->reports = take(c, "exchange: reports", reports * sizeof(lk_gpu_report), 1);

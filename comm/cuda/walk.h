@@ -3,7 +3,7 @@
 #ifndef LOCKSTEP_COMM_CUDA_WALK_H
 #define LOCKSTEP_COMM_CUDA_WALK_H
 
-#include "comm/cuda/step.h"
+#include "comm/cuda/gpu.h"
 
 // The nodes held, and where: entry i of the counter lies in slot[i]. The blocks of a microbatch
 // take free slots before they are joined.

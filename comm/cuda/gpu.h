@@ -1,0 +1,145 @@
+// gpu.h - what one GPU of a run holds: where its regions lie, its queues and graphs, how far it is.
+// Host only; needs no CUDA header. Whose steps it makes: comm/cuda/step.h; their ops as launches:
+// comm/cuda/walk.h.
+#ifndef LOCKSTEP_COMM_CUDA_GPU_H
+#define LOCKSTEP_COMM_CUDA_GPU_H
+
+#include "arena/arena.h"
+#include "arena/cuda_memory.h"
+#include "comm/cuda/exchange.h"
+#include "comm/cuda/queue.h"
+#include "comm/step/step.h"
+#include "ops/cuda/kernels.h"
+#include "ops/cuda/table.h"
+
+// Examples a replica holds at once, where nobody says: enough work for a large GPU, and activations
+// of small networks that stay in its second-level cache.
+enum { LK_CUDA_MICROBATCH_EXAMPLES = 1024 };
+
+// Nodes of the loss that an evaluation holds, each in a cache line of its own.
+enum { LK_CUDA_LOSSES = 2 * LK_BLOCKS_MAX, LK_CUDA_LOSS_FLOATS = 16 };
+
+// What the plan of a device depends on besides the program.
+typedef struct lk_cuda_needs {
+    uint64_t first, examples;  // of the training set, kept on the device; 0 examples: streamed
+    bool evaluation;           // there is a test set
+    uint64_t test_examples;    // of it; 0: not known yet, which a plan need not
+} lk_cuda_needs;
+
+// Where things lie on the device,
+typedef struct lk_cuda_regions {
+    lk_cuda_state *states;  // [0] of training, [1] of evaluation
+    lk_cuda_param *params;  // (param_count)
+    lk_cuda_node *nodes;    // (2, table_max): of a full and a short step, see comm/cuda/walk.c
+    uint8_t *device, *replicas;
+    uint64_t replica_bytes;
+    uint8_t *images;           // of the input ring (slots, global_batch, image), or NULL
+    uint32_t *labels;          // (slots, global_batch), or NULL
+    uint32_t *index;           // (slots, global_batch), or NULL
+    lk_step_scalars *scalars;  // (slots)
+    lk_cuda_norms norms;       // where the update asks for any
+    uint8_t *all_images;       // of the whole data set, or NULL
+    uint32_t *all_labels;
+    uint8_t *test_images;   // (2, microbatch_examples, image)
+    uint32_t *test_labels;  // (2, microbatch_examples)
+    float *test_losses;     // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
+    uint8_t *workspace;     // of cuBLAS, in the fast arithmetic, or NULL
+    // With others, else NULL:
+    float *blocks;        // (slots of this GPU, node_floats): its whole nodes
+    float *inbox;         // (slots of all others, floats of its partition): theirs; staged: NULL
+    float *sums;          // (node_floats)
+    lk_gpu_report *reports;  // (peers); staged: of this GPU, then of all
+} lk_cuda_regions;
+
+// A node that a replica holds after its microbatches.
+typedef struct lk_cuda_held {
+    lk_node node;
+    const float *values;  // on the device
+} lk_cuda_held;
+
+// .. and in the host's arena. The block from `pinned` on is known to the GPU.
+typedef struct lk_cuda_host {
+    uint8_t *pinned;
+    uint64_t pinned_bytes;
+    uint8_t *images;
+    uint32_t *labels, *index;
+    lk_step_scalars *scalars;
+    uint8_t *test_images;
+    uint32_t *test_labels;
+    float *logits;            // (microbatch_examples, floats of an output)
+    float *losses;            // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
+    lk_cuda_result *results;  // (slots)
+    lk_cuda_state *state;
+    lk_cuda_param *params;
+    lk_cuda_node *nodes;
+    // Where the exchange is staged, else NULL:
+    float *blocks;        // (slots of this GPU, node_floats)
+    lk_gpu_report *reports;  // of this GPU, then of all
+    float *sums;          // (node_floats), for all GPUs of a worker: of the first alone
+    uint8_t *plans;       // tables of cuBLAS's plans, in the fast arithmetic
+    lk_cuda_held *held;   // (2, node_max)
+} lk_cuda_host;
+
+// Waiting for a device that others can keep waiting: asked again and again while nothing happens,
+// with the seconds that it has lasted. Sleeps a little; other than LK_OK ends the wait.
+typedef lk_status (*lk_cuda_watch)(void *context, double seconds, lk_error *error);
+
+typedef struct lk_cuda_step {
+    const lk_program *program;
+    const lk_source *source;  // of the training examples
+    lk_cuda_needs needs;
+    // Set by the group: replicas [first_replica, first_replica + replicas) of the process.
+    lk_cuda_device device;
+    uint32_t first_replica, replicas;
+    lk_worker share;                   // these replicas among those of all workers
+    const lk_cuda_exchange *exchange;  // NULL: nothing is sent to another GPU
+    bool staged;                       // what others need goes through the host
+    uint32_t peer;                     // of the exchange; staged: this GPU's number in its worker
+    lk_cuda_watch watch;               // NULL: the device waits for nobody
+    void *watcher;
+
+    lk_arena arena;       // the ledger of the device,
+    lk_arena host_arena;  // and of what it has in the host's arena
+    uint8_t *block;
+    lk_cuda_regions at;
+    lk_cuda_host host;
+    uint8_t *mirror;          // of the device region, in the host's arena
+    lk_cuda_result *results;  // the ring as the device sees it
+    uint64_t external_bytes;   // held on the device besides the plan, by the driver and others
+    uint32_t slots;           // of the rings
+    uint32_t batch_first, batch_count;  // examples of a batch that its replicas compute
+    uint32_t node_max, table_max;       // nodes held at most; entries of a table of nodes
+    uint32_t examples[2];               // of a full and of a short step; 0: there is none
+    uint32_t held_count[2], node_count[2];
+    uint32_t block_count[2], block_first[2][LK_BLOCKS_MAX + 1];
+    lk_cuda_queue compute, copy, comm;
+    lk_fast fast;    // the arithmetic of a spec that is not strict
+    bool rehearses;  // steps are walked to prepare them: launches do nothing
+    struct CUevent_st *copied[2], *done[2];  // of each half of the ring
+    struct CUevent_st *tested[2];            // of each half of the test set's
+    struct CUevent_st *forked, *joined;      // compute to comm and back
+    struct CUgraphExec_st *graph[2];
+    struct CUgraphExec_st *update[2];  // the second half of a step that is staged
+    uint64_t ahead;                    // steps before this one are in the ring, or were
+    uint64_t next;                     // step that the device's state stands at
+    bool asks;   // set by the group: somebody asks for a verdict on each step, and waits for it
+    bool asked;  // .. when the device's state was written
+    bool mirror_is_new;  // the mirror was written: the device must have it before the next step
+    bool pinned;
+} lk_cuda_step;
+
+// Does somebody else compute a part of the batch, so that whole nodes and sums travel?
+static inline bool lk_cuda_step_shares(const lk_cuda_step *c) { return c->exchange || c->staged; }
+
+// lk_cuda_calls.kernels: the table of the run's arithmetic.
+const lk_kernels *lk_cuda_step_kernels(const lk_run_spec *spec);
+
+// Of an exchange: the slots of GPUs [0, peer), leaving out this one, before theirs in its inbox; the
+// floats of its own partition.
+uint64_t lk_cuda_slots_before(const lk_cuda_step *c, uint32_t peer);
+uint64_t lk_cuda_own_floats(const lk_cuda_step *c);
+
+// Block `block` of another GPU in the inbox of this one: where its partition begins.
+float *lk_cuda_inbox(const lk_cuda_step *c, uint32_t peer, uint32_t block);
+
+#endif
