@@ -134,8 +134,8 @@ static inline bool lk_cuda_step_shares(const lk_cuda_step *c) { return c->exchan
 // lk_cuda_calls.kernels: the table of the run's arithmetic.
 const lk_kernels *lk_cuda_step_kernels(const lk_run_spec *spec);
 
-// Of an exchange: the slots of GPUs [0, peer), leaving out this one, before theirs in its inbox; the
-// floats of its own partition.
+// Of an exchange: the slots of GPUs [0, peer), leaving out this one, before theirs in its inbox;
+// the floats of its own partition.
 uint64_t lk_cuda_slots_before(const lk_cuda_step *c, uint32_t peer);
 uint64_t lk_cuda_own_floats(const lk_cuda_step *c);
 
