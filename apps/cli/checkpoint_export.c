@@ -6,7 +6,8 @@
 //     NAME/kernel  conv (h, w, in, out)   ->  NAME.weight  (out, in, h, w)
 //     NAME/kernel  dense (in, out)        ->  NAME.weight  (out, in)
 //     NAME/bias    (out)                  ->  NAME.bias
-//     NAME/gamma, NAME/beta               ->  NAME.weight, NAME.bias
+//     NAME/gamma, NAME/beta               ->  NAME.weight, NAME.bias; a norm that has one of them
+//                                             gets the other as ones or zeros: PyTorch's has both
 //     NAME/moving_mean, /moving_variance  ->  NAME.running_mean, NAME.running_var (ours is biased,
 //                                             PyTorch's own would be times n / (n - 1))
 //
@@ -69,8 +70,19 @@ typedef struct exporter {
     size_t count;
     char *names;
     float *values, *scratch;  // of all tensors; of the largest, as the checkpoint has it
+    struct constant {
+        uint32_t layer, channels;
+        bool ones;  // the weight; else zeros, the bias
+    } *constants;   // (constant_count) that PyTorch wants and the model has not
+    size_t constant_count;
+    float *constant_values;
+    char *constant_names;
     void *header;             // .. of a safetensors file; an ONNX file
 } exporter;
+
+static lk_status no_memory(const exporter *e, lk_error *error) {
+    return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for it", e->output);
+}
 
 // --- what is exported ----------------------------------------------------------------------------
 
@@ -277,6 +289,14 @@ static lk_status take_rows(exporter *e, const lk_export *said, uint32_t layer, l
     return LK_OK;
 }
 
+static void note_constant(exporter *e, const lk_export *said, uint32_t layer) {
+    const bool scales = said->op->param[0] != LK_NONE, centers = said->op->param[1] != LK_NONE;
+    const lk_tensor *state = &e->program.tensors[said->op->tensor[LK_STATE]];
+    if (scales == centers) return;
+    e->constants[e->constant_count++] =
+        (struct constant){layer, (uint32_t)state->shape[0], centers};
+}
+
 // A dense layer takes rows of values; those that were images PyTorch has in another order.
 static lk_status take_channels(void *context, const lk_export *said, uint32_t layer,
                                lk_error *error) {
@@ -288,8 +308,9 @@ static lk_status take_channels(void *context, const lk_export *said, uint32_t la
                        "flattens in another order; use --layout onnx or keras",
                        e->from.path, e->spec.model.layers[layer].name);
     }
-    if (said->op && said->op->tensor[LK_STATE] != LK_NONE && said->in[0].flat) {
-        return take_rows(e, said, layer, error);
+    if (said->op && said->op->tensor[LK_STATE] != LK_NONE) {
+        note_constant(e, said, layer);
+        if (said->in[0].flat) return take_rows(e, said, layer, error);
     }
     if (kernel == LK_NONE || e->tensors[kernel].dim_count != 2) return LK_OK;
     e->channels[kernel] = said->in[0].channels;
@@ -301,6 +322,8 @@ static lk_status take_channels(void *context, const lk_export *said, uint32_t la
 static lk_status check_flatten(exporter *e, lk_error *error) {
     const uint64_t logits = lk_program_output_floats(&e->program);
     lk_export_value last;
+    e->constants = calloc(e->spec.model.layer_count, sizeof *e->constants);
+    if (!e->constants) return no_memory(e, error);
     LK_CHECK(lk_export_walk(&e->program, take_channels, e, &last, error));
     if (last.channels == 0) return mixed_images(e, e->spec.model.layer_count - 1, error);
     if (last.channels == 1 || last.channels == logits) return LK_OK;
@@ -385,6 +408,30 @@ static void read_parameters(exporter *e) {
     }
 }
 
+// Behind the others, in a table of tensors that has room for them.
+static lk_status add_constants(exporter *e, lk_error *error) {
+    enum { NAME_BYTES = LK_NAME_BYTES + sizeof ".weight" };
+    size_t floats = 1;
+    for (size_t i = 0; i < e->constant_count; i++) floats += e->constants[i].channels;
+    lk_safetensors_tensor *tensors =
+        realloc(e->tensors, (e->count + e->constant_count + 1) * sizeof *tensors);
+    if (tensors) e->tensors = tensors;
+    e->constant_values = malloc(floats * sizeof(float));
+    e->constant_names = malloc(e->constant_count * NAME_BYTES + 1);
+    if (!tensors || !e->constant_values || !e->constant_names) return no_memory(e, error);
+    float *next = e->constant_values;
+    for (size_t i = 0; i < e->constant_count; i++) {
+        const struct constant *c = &e->constants[i];
+        char *name = e->constant_names + i * NAME_BYTES;
+        lk_format(name, NAME_BYTES, "%s.%s", e->spec.model.layers[c->layer].name,
+                  c->ones ? "weight" : "bias");
+        e->tensors[e->count++] =
+            (lk_safetensors_tensor){name, LK_SAFETENSORS_F32, 1, {c->channels}, next};
+        for (uint32_t k = 0; k < c->channels; k++) *next++ = c->ones ? 1.0f : 0.0f;
+    }
+    return LK_OK;
+}
+
 // --- the file ------------------------------------------------------------------------------------
 
 enum { PAIRS_MAX = 7 };
@@ -402,10 +449,6 @@ static size_t take_metadata(const exporter *e, lk_safetensors_pair pairs[PAIRS_M
         if (value) pairs[count++] = (lk_safetensors_pair){kept[i], value};
     }
     return count;
-}
-
-static lk_status no_memory(const exporter *e, lk_error *error) {
-    return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for it", e->output);
 }
 
 static lk_status write_safetensors(exporter *e, uint64_t *bytes, lk_error *error) {
@@ -459,6 +502,7 @@ static lk_status export_opened(exporter *e, lk_text_out *out, lk_error *error) {
     LK_CHECK(find_model(e, error));
     if (e->layout == EXPORT_TORCH) LK_CHECK(check_flatten(e, error));
     read_parameters(e);
+    if (e->layout == EXPORT_TORCH) LK_CHECK(add_constants(e, error));
     LK_CHECK(e->layout == EXPORT_ONNX ? write_onnx(e, &bytes, error)
                                       : write_safetensors(e, &bytes, error));
     return say_output(e, bytes, out, error);
@@ -493,6 +537,9 @@ static void close_exporter(exporter *e) {
     lk_config_close(&e->model);
     free(e->tables);
     free(e->channels);
+    free(e->constants);
+    free(e->constant_values);
+    free(e->constant_names);
     free(e->tensors);
     free(e->names);
     free(e->values);

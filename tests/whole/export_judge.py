@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Judges what lockstep checkpoint export wrote with those for whom it was written.
 
-    export_judge.py torch NAME   PyTorch, and the package safetensors: NAME-torch, NAME-keras
+    export_judge.py torch NAME   PyTorch, and the package safetensors: NAME-torch
+    export_judge.py keras NAME   Keras, and the package safetensors: NAME-keras
     export_judge.py onnx NAME    the checker of onnx, and onnxruntime: NAME-u8, NAME-f32
 
-NAME.json, NAME-images and NAME.npy, the logits of lockstep predict, lie here. `torch` builds the
-layers of the configuration as a user of PyTorch would and loads the file strictly; an ONNX model
-needs no words of ours. Exit: 0 the same logits within rounding, 1 not.
+NAME.json, NAME-images and NAME.npy, the logits of lockstep predict, lie here. `torch` and `keras`
+build the layers of the configuration as a user would and load the file by its names, all of them;
+an ONNX model needs no words of ours. Exit: 0 the same logits within rounding, 1 not.
 """
 import json
+import os
 import sys
 
 import numpy
@@ -19,6 +21,13 @@ TOLERANCE = 1e-5
 def read_images(name, model):
     with open(name + "-images", "rb") as f:
         return numpy.frombuffer(f.read()[20:], numpy.uint8).reshape(-1, *model["input"])
+
+
+def as_floats(raw, model):
+    numbers = raw.astype(numpy.float32)
+    if model["input_range"] == "signed":
+        return (numbers - numpy.float32(127.5)) / numpy.float32(127.5)
+    return numbers / 255
 
 
 # --- PyTorch -------------------------------------------------------------------------------------
@@ -125,7 +134,9 @@ def torch_network(model):
             if kind == "batch_normalization":
                 if build:
                     norm = torch.nn.BatchNorm2d if x.dim() == 4 else torch.nn.BatchNorm1d
-                    setattr(self, layer["name"], norm(x.shape[1], eps=1e-3))
+                    affine = layer.get("scale", True) or layer.get("center", True)
+                    setattr(self, layer["name"], norm(x.shape[1], affine=affine,
+                                                      eps=layer.get("epsilon", 1e-3)))
                 norm = getattr(self, layer["name"])
                 return functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight,
                                              norm.bias, eps=norm.eps)
@@ -147,17 +158,61 @@ def torch_network(model):
 
 
 def judge_torch(name, model):
-    import safetensors.numpy
     import safetensors.torch
     import torch
     raw = read_images(name, model)
-    images = torch.from_numpy(raw.astype(numpy.float32) / 255).permute(0, 3, 1, 2)
+    images = torch.from_numpy(as_floats(raw, model)).permute(0, 3, 1, 2)
     net = torch_network(model)
     net.load_state_dict(safetensors.torch.load_file(name + "-torch"), strict=True)
     with torch.no_grad():
         logits = net(images).numpy()
-    keras = safetensors.numpy.load_file(name + "-keras")
-    return [logits], f"PyTorch {torch.__version__}; numpy {[list(v.shape) for v in keras.values()]}"
+    return [logits], f"PyTorch {torch.__version__}"
+
+
+# --- Keras ---------------------------------------------------------------------------------------
+
+def keras_layer(layer):
+    """The layer of the configuration in Keras' words, which are ours but for some."""
+    from keras import layers
+    said = {k: v for k, v in layer.items() if k not in ("type", "inputs")}
+    kind = layer["type"]
+    if kind == "gelu":
+        return layers.Activation(lambda x: keras_gelu(x, layer.get("approximate", False)),
+                                 name=layer["name"])
+    if kind in ("relu", "relu6", "tanh", "sigmoid", "softplus", "swish"):
+        return layers.Activation(kind, name=layer["name"])
+    if kind == "zero_padding2d":
+        said["padding"] = [at if isinstance(at, list) else [at, at] for at in said["padding"]]
+    names = {"leaky_relu": "LeakyReLU", "elu": "ELU", "conv2d_transpose": "Conv2DTranspose",
+             "global_average_pool2d": "GlobalAveragePooling2D", "max_pool2d": "MaxPooling2D",
+             "average_pool2d": "AveragePooling2D", "zero_padding2d": "ZeroPadding2D",
+             "batch_normalization": "BatchNormalization", "conv2d": "Conv2D"}
+    return getattr(layers, names.get(kind, kind.capitalize()))(**said)
+
+
+def keras_gelu(x, approximate):
+    import keras
+    return keras.activations.gelu(x, approximate=approximate)
+
+
+def judge_keras(name, model):
+    os.environ.setdefault("KERAS_BACKEND", "numpy")
+    import keras
+    import safetensors.numpy
+    at = images = keras.Input(model["input"])
+    values, made = {"input": at}, []
+    for layer in model["layers"]:
+        inputs = [values[n] for n in layer["inputs"]] if "inputs" in layer else [at]
+        made.append(keras_layer(layer))
+        at = values[layer["name"]] = made[-1](inputs if len(inputs) > 1 else inputs[0])
+    network = keras.Model(images, at)
+    file = safetensors.numpy.load_file(name + "-keras")
+    wanted = {f"{layer.name}/{w.name}": w for layer in made for w in layer.weights}
+    assert set(wanted) == set(file), set(wanted) ^ set(file)
+    for full, weight in wanted.items():
+        weight.assign(file[full])
+    numbers = as_floats(read_images(name, model), model)
+    return [numpy.asarray(network(numbers, training=False))], f"Keras {keras.__version__}"
 
 
 # --- onnxruntime ---------------------------------------------------------------------------------
@@ -167,7 +222,7 @@ def judge_onnx(name, model):
     import onnxruntime
     raw = read_images(name, model)
     found = []
-    for word, images in (("u8", raw), ("f32", raw.astype(numpy.float32) / 255)):
+    for word, images in (("u8", raw), ("f32", as_floats(raw, model))):
         onnx.checker.check_model(f"{name}-{word}", full_check=True)
         run = onnxruntime.InferenceSession(f"{name}-{word}", providers=["CPUExecutionProvider"])
         (given,), taken = run.get_inputs(), run.get_outputs()
@@ -189,7 +244,8 @@ def main():
     kind, name = sys.argv[1:3]
     with open(name + ".json", encoding="utf-8") as f:
         model = json.load(f)["model"]
-    found, who = {"torch": judge_torch, "onnx": judge_onnx}[kind](name, model)
+    judges = {"torch": judge_torch, "keras": judge_keras, "onnx": judge_onnx}
+    found, who = judges[kind](name, model)
     wanted = numpy.load(name + ".npy")
     worst = max(float(abs(logits - wanted).max()) for logits in found)
     print(f"{name}: {who}, {len(wanted)} images, largest difference {worst:.2g}")

@@ -2,11 +2,12 @@
 """export_test - lockstep checkpoint export: the file byte by byte against the checkpoint, the same
 numbers from a network that computes as PyTorch does, and everything that may be wrong.
 
-   export_test.py PROGRAM WORK_DIR [torch|onnx [PYTHON]]
+   export_test.py PROGRAM WORK_DIR [torch|keras|onnx [PYTHON]]
 
-Standard library only. With `torch`, PyTorch itself loads the files and computes the logits of
-lockstep predict; with `onnx`, the checker of onnx judges the models and onnxruntime computes them:
-in an environment that is thrown away, or as PYTHON has it; skipped (77) where it cannot be had.
+Standard library only. With `torch` or `keras`, PyTorch or Keras itself loads the files and
+computes the logits of lockstep predict; with `onnx`, the checker of onnx judges the models and
+onnxruntime computes them: in an environment that is thrown away, or as PYTHON has it; skipped (77)
+where it cannot be had.
 """
 import glob
 import hashlib
@@ -68,7 +69,8 @@ MODELS = {
         {"type": "flatten", "name": "again"},
         {"type": "tanh", "name": "tanh"},
         {"type": "dense", "name": "head", "units": 10}]),
-    # Norms of images, of flattened images, whose order PyTorch has otherwise, and of rows.
+    # Norms of images, of flattened images, whose order PyTorch has otherwise, and of rows; with a
+    # factor or not, a summand or not.
     "normed": ([6, 5, 3], [
         {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": 3},
         {"type": "batch_normalization", "name": "norm", "momentum": 0.5},
@@ -77,6 +79,17 @@ MODELS = {
         {"type": "batch_normalization", "name": "flat", "momentum": 0.5},
         {"type": "dense", "name": "wide", "units": 6},
         {"type": "batch_normalization", "name": "rows", "momentum": 0.5},
+        {"type": "dense", "name": "next", "units": 5, "activation": "tanh"},
+        {"type": "batch_normalization", "name": "bare", "momentum": 0.5, "scale": False,
+         "center": False},
+        {"type": "dense", "name": "head", "units": 10}]),
+    "halves": ([6, 5, 3], [
+        {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": 3},
+        {"type": "batch_normalization", "name": "centered", "momentum": 0.5, "scale": False},
+        {"type": "relu", "name": "relu"},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "batch_normalization", "name": "scaled", "momentum": 0.5, "center": False,
+         "epsilon": 0.01},
         {"type": "dense", "name": "head", "units": 10}]),
     # What puts values elsewhere: images and rows beside each other, zeros around, other shapes.
     "places": ([6, 5, 3], [
@@ -111,11 +124,15 @@ MODELS = {
         {"type": "gelu", "name": "gelu"},
         {"type": "dense", "name": "logits", "units": 10}]),
 }
+# Bytes become -1 to 1 there.
+SIGNED = ("flat",)
 # Of every dense layer behind a flatten, by hand: height, width and channels there.
 FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
              "graph": {"wide": (3, 2, 4)}, "normed": {"flat": (4, 3, 4), "wide": (4, 3, 4)},
              "places": {"wide": (2, 8, 3), "small": (2, 8, 3), "head": (2, 1, 4)},
-             "smooth": {"wide": (4, 3, 4)}}
+             "halves": {"scaled": (4, 3, 4), "head": (4, 3, 4)}, "smooth": {"wide": (4, 3, 4)}}
+# What a norm has not and PyTorch wants, behind the others: name, values.
+CONSTANTS = {"halves": [("centered.weight", [1.0] * 4), ("scaled.bias", [0.0] * 48)]}
 
 
 # What PyTorch calls our rows.
@@ -143,7 +160,8 @@ def train(t, name):
     files = {"images": name + "-images", "labels": name + "-labels"}
     config = t.write(name + ".json", {
         "name": name, "model.input": shape, "model.layers": layers, "global_batch": 8, "grain": 8,
-        "steps": 6, "checkpoint.every_steps": 3, "data": {"train": files, "test": files}})
+        "steps": 6, "checkpoint.every_steps": 3, "data": {"train": files, "test": files},
+        "model.input_range": "signed" if name in SIGNED else "unit"})
     t.expect(0, "train", config, "--run-dir", name)
     t.expect(0, "predict", config, "--run-dir", name, "--output", name + ".npy")
     with open(name + ".npy", "rb") as f:
@@ -221,6 +239,8 @@ def compare(t, name):
                 tensor[1][at * c + channel] for channel in range(c) for at in range(h * w)]
         else:
             expected[f"{layer}.{ROWS[part]}"] = tensor
+    for full, values in CONSTANTS.get(name, []):
+        expected[full] = [len(values)], [struct.pack("<f", v) for v in values]
     t.check(list(torch.items()) == list(expected.items()), f"{name}: torch, value by value")
 
 
@@ -347,8 +367,11 @@ def layer_of(layer, shape, weight, bias, at):
         return reshape(x, layer["target_shape"])
     if kind == "batch_normalization":
         mean, variance = layer["moving"]
-        return [each(lambda v: (v - mean[c]) / math.sqrt(variance[c] + 0.001) * weight[c] + bias[c],
-                     values) for c, values in enumerate(x)]
+        # One with neither factor nor summand.
+        weight, bias = weight or [1.0] * len(x), bias or [0.0] * len(x)
+        epsilon = layer.get("epsilon", 0.001)
+        return [each(lambda v: (v - mean[c]) / math.sqrt(variance[c] + epsilon) * weight[c] +
+                     bias[c], values) for c, values in enumerate(x)]
     if kind == "dropout":
         return x
     return each(ACTIVATIONS[kind](layer), x)
@@ -378,9 +401,10 @@ def compute(t, name, logits, images):
     tensors = {n: (shape, [struct.unpack("<f", v)[0] for v in values])
                for n, (shape, values) in read(name + "-torch")[1].items()}
     worst = 0.0
+    middle, scale = (127.5, 127.5) if name in SIGNED else (0, 255)
     for image, wanted in zip(images, logits):
-        planes = [[[image[(y * w + x) * channels + c] / 255 for x in range(w)] for y in range(h)]
-                  for c in range(channels)]
+        planes = [[[(image[(y * w + x) * channels + c] - middle) / scale for x in range(w)]
+                   for y in range(h)] for c in range(channels)]
         found = forward(layers, tensors, planes)
         worst = max(worst, max(abs(a - b) for a, b in zip(found, wanted)))
     t.check(worst < 1e-5, f"{name}: the logits of predict", worst)
@@ -707,7 +731,8 @@ def wrong(t):
 
 # --- PyTorch and onnxruntime ---------------------------------------------------------------------
 
-PACKAGES = {"torch": ["safetensors"], "onnx": ["onnx", "onnxruntime", "numpy"]}
+PACKAGES = {"torch": ["safetensors"], "keras": ["keras", "safetensors", "numpy"],
+            "onnx": ["onnx", "onnxruntime", "numpy"]}
 
 
 def judge_python(kind):
@@ -719,8 +744,9 @@ def judge_python(kind):
     try:
         os.mkdir("environment")
         place = os.path.abspath("environment")
-        if kind == "onnx":
-            return peers.environment(place, kind, "onnxruntime", [PACKAGES[kind]])
+        if kind != "torch":
+            module = {"onnx": "onnxruntime"}.get(kind, kind)
+            return peers.environment(place, kind, module, [PACKAGES[kind]])
         python = peers.torch_python(place)
         subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES[kind]], check=True,
                        timeout=300)
