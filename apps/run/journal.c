@@ -135,10 +135,12 @@ typedef struct place {
 } place;
 
 static place place_after(const lk_run_spec *spec, uint64_t done) {
-    const uint64_t steps = lk_steps_per_epoch(spec), within = done % steps;
+    const uint64_t steps = lk_steps_per_epoch(spec);
+    const uint64_t read = lk_step_place_of(&spec->model, done).batch;  // of several objectives some
     // Only an epoch's last step is short.
-    const uint64_t all = (steps - 1) * spec->global_batch + lk_step_examples(spec, steps - 1);
-    return (place){(double)done / (double)steps, done / steps * all + within * spec->global_batch};
+    const uint64_t all = LK_MIN(spec->example_count, steps * spec->global_batch);
+    return (place){(double)read / (double)steps,
+                   read / steps * all + read % steps * spec->global_batch};
 }
 
 static lk_status add_line(lk_journal *r, char line[LINE_BYTES], int length, lk_error *error) {
@@ -146,40 +148,51 @@ static lk_status add_line(lk_journal *r, char line[LINE_BYTES], int length, lk_e
                            error);
 }
 
+// Of several objectives each has curves of its own.
+static void name_tag(char tag[LK_EVENTS_TAG_BYTES], const char *kind, lk_named_result named,
+                     const char *what) {
+    const size_t bytes = LK_EVENTS_TAG_BYTES;
+    if (named.objective) snprintf(tag, bytes, "%s/%s/%s", kind, named.objective, what);
+    else snprintf(tag, bytes, "%s/%s", kind, what);
+}
+
+static void write_training(lk_journal *r, uint64_t done, lk_named_result named, double rate) {
+    const lk_run *run = r->run;
+    const lk_run_spec *spec = &run->config.spec;
+    lk_events *e = &r->events;
+    char tag[LK_EVENTS_TAG_BYTES];
+    const lk_step_place at = lk_step_place_of(&spec->model, done - 1);
+    const uint64_t skipped = lk_steps_skipped(&run->program, run->core.device, at.objective);
+    // The step itself may be one of them: then its rate is what it would have been.
+    const lk_step_scalars scalars = lk_step_scalars_at(spec, done - 1, LK_MIN(skipped, at.update));
+    name_tag(tag, "train", named, "learning_rate");
+    lk_events_scalar(e, tag, scalars.learning_rate);
+    if (named.r->loss_scale > 0) {
+        lk_events_scalar(e, "train/loss_scale", named.r->loss_scale);
+        lk_events_scalar(e, "train/skipped", (float)named.r->skipped);
+        lk_events_scalar(e, "train/replayed", (float)named.r->replayed);
+    }
+    lk_events_scalar(e, "train/epoch", (float)place_after(spec, done).epoch);
+    if (rate > 0) {
+        lk_events_scalar(e, "speed/steps_per_second", (float)rate);
+        lk_events_scalar(e, "speed/images_per_second", (float)(rate * spec->global_batch));
+    }
+}
+
 static lk_status write_scalars(lk_journal *r, const char *kind, uint64_t done, double wall,
                                lk_named_result named, double rate, lk_error *error) {
-    const lk_run_spec *spec = &r->run->config.spec;
     lk_events *e = &r->events;
-    char tag[64];
+    char tag[LK_EVENTS_TAG_BYTES];
     lk_events_begin(e, wall, done);
     for (uint32_t i = 0; i < named.names->sum_count; i++) {
-        snprintf(tag, sizeof tag, "%s/%s", kind, named.names->sum[i]);
+        name_tag(tag, kind, named, named.names->sum[i]);
         lk_events_scalar(e, tag, named.r->means[i]);
     }
     for (uint32_t i = 0; i < named.names->count_count; i++) {
-        snprintf(tag, sizeof tag, "%s/%s", kind, named.names->share[i]);
+        name_tag(tag, kind, named, named.names->share[i]);
         lk_events_scalar(e, tag, (float)named.r->counts[i] / (float)named.r->examples);
     }
-    if (strcmp(kind, "train") == 0) {
-        const lk_run *run = r->run;
-        const lk_step_place at = lk_step_place_of(&spec->model, done - 1);
-        const uint64_t skipped =
-            lk_steps_skipped(&run->program, run->core.device, at.objective);
-        // The step itself may be one of them: then its rate is what it would have been.
-        const lk_step_scalars scalars =
-            lk_step_scalars_at(spec, done - 1, LK_MIN(skipped, at.update));
-        lk_events_scalar(e, "train/learning_rate", scalars.learning_rate);
-        if (named.r->loss_scale > 0) {
-            lk_events_scalar(e, "train/loss_scale", named.r->loss_scale);
-            lk_events_scalar(e, "train/skipped", (float)named.r->skipped);
-            lk_events_scalar(e, "train/replayed", (float)named.r->replayed);
-        }
-        lk_events_scalar(e, "train/epoch", (float)place_after(spec, done).epoch);
-        if (rate > 0) {
-            lk_events_scalar(e, "speed/steps_per_second", (float)rate);
-            lk_events_scalar(e, "speed/images_per_second", (float)(rate * spec->global_batch));
-        }
-    }
+    if (strcmp(kind, "train") == 0) write_training(r, done, named, rate);
     return lk_events_end(e, error);
 }
 
@@ -196,12 +209,15 @@ static lk_status write_histograms(lk_journal *r, uint64_t done, double wall, lk_
     return LK_OK;
 }
 
-// The first examples of the step that was just done, as they were read: those that this worker has.
+// The first examples of the step that was just done, or of the last one that read some, as they
+// were read: those that this worker has.
 static lk_status write_images(lk_journal *r, uint64_t done, double wall, lk_error *error) {
     lk_run *run = r->run;
     const lk_run_spec *spec = &run->config.spec;
     const lk_model *m = &spec->model;
-    const uint64_t step = done - 1, steps = lk_steps_per_epoch(spec);
+    const uint64_t read = lk_step_place_of(m, done).batch, steps = lk_steps_per_epoch(spec);
+    if (read == 0) return LK_OK;
+    const uint64_t batch = read - 1, step = lk_step_of_batch(m, batch);
     const uint64_t mine = (uint64_t)lk_run_grains(run, run->workers.rank).count * spec->grain;
     const uint64_t there = LK_MIN((uint64_t)lk_step_positions(spec, step), mine);
     const size_t bytes = image_bytes(run);
@@ -210,9 +226,9 @@ static lk_status write_images(lk_journal *r, uint64_t done, double wall, lk_erro
     char tag[64];
     for (uint32_t i = 0, shown = 0; bytes > 0 && i < there && shown < run->config.events.images;
          i++) {
-        const uint64_t position = step % steps * spec->global_batch + i;
+        const uint64_t position = batch % steps * spec->global_batch + i;
         if (!lk_position_exists(spec, position)) continue;
-        const uint64_t index = source->order(source->context, step / steps, position);
+        const uint64_t index = source->order(source->context, batch / steps, position);
         snprintf(tag, sizeof tag, "inputs/%02u", shown++);
         lk_png_write(png, source->image(source->context, index), m->in_h, m->in_w, m->in_c);
         lk_events_begin(&r->events, wall, done);

@@ -12,11 +12,12 @@ import re
 import statistics
 import sys
 
-from program import Test
+from program import Test, result
 
 LINE = re.compile(r"cost: (\d+) steps, work ([\d.]+) us, telling ([\d.]+) us, share ([\d.]+)$",
                   re.MULTILINE)
 MOST = 0.01
+digests = {}  # of each batch
 # Examples of a step, and steps: a run of some seconds, as what is told once is none of a step's.
 CASES = ((256, 200), (64, 1000))
 ALL = ["--tensorboard", "--set", "events.images=8", "--set", "events.histograms=true",
@@ -27,11 +28,12 @@ def share(t, batch, steps, *options):
     command = ["train", "made-up-cnn", "--run-dir", "run", "--replicas", "1", "--fresh", "--set",
                f"steps={steps}", "--set", "evaluate_every_steps=100", "--set",
                f"global_batch={batch}", "--set", "grain=16", *options]
-    _, _, error = t.expect(0, *command)
+    _, lines, error = t.expect(0, *command)
     found = LINE.search(error)
     if not t.check(found and int(found[1]) == steps, "what was counted", error):
         t.finish()
     print(f"{os.path.basename(t.program)} {' '.join(command)}\n    {found[0]}")
+    digests.setdefault(batch, set()).add(result(lines))
     return float(found[4])
 
 
@@ -49,6 +51,7 @@ def main():
         print(f"batch {batch}: logs alone {few:.2%}, all of it {every:.2%} of a step")
         t.check(0 < few < MOST, "logs alone", few)
         t.check(0 < every < MOST, "all of it: below 1% of a step", every)
+        t.check(len(digests[batch]) == 1 and all(*digests[batch]), "one digest", digests[batch])
     for name in ("trace.json", "metrics.prom", "run/times.jsonl"):
         t.check(os.path.getsize(name) > 0, "it was all written", name)
     t.check(any(n.startswith("events.out") for n in os.listdir("run")), "event files")

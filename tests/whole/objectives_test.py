@@ -13,6 +13,7 @@ import signal
 import struct
 import time
 
+import events_test
 from program import Test, result, value
 
 DENSE = {"type": "dense", "units": 24, "activation": "relu"}
@@ -184,6 +185,7 @@ def one_is_the_short_form(t):
 def dreams(t):
     config = configuration(t, "dreams.json", DREAMS, steps=None, cycles=6, log_every_steps=10)
     _, lines, _ = t.expect(0, "train", config, "--run-dir", "dreams", "--replicas", "1",
+                        "--tensorboard", "--set", "events.images=1",
                            "--kernels", "reference")
     golden = result(lines)
     t.check("a cycle: 7 steps (dream 4, match 1, label 2); it reads 3 batches of images and draws "
@@ -225,6 +227,38 @@ def metrics_of_each(t):
     t.check(lines[-1]["test"]["objective"] == "match" and "cycle" not in lines[-1]["test"],
             "the test set, by the first objective that reads images", lines[-1])
     t.check(resumed_lines[-4:] == lines[-4:], "the same lines after a stop", resumed_lines[-4:])
+    events(t, lines)
+
+
+def events(t, lines):
+    """Event files: a curve for each metric of each objective; the last images that were read."""
+    found, wanted = events_test.read("dreams"), {}
+    for line in lines:
+        for kind, values in ((kind, line[kind]) for kind in ("train", "test") if kind in line):
+            shares = {"accuracy": values["correct"] / values["examples"]
+                      } if "correct" in values else {}
+            for name in ("loss", "mean_absolute_error"):
+                shares.update({name: values[name]} if name in values else {})
+            for name, number in shares.items():
+                wanted.setdefault(f"{kind}/{values['objective']}/{name}", []).append(
+                    (line["step"], events_test.f32(number)))
+    rates = [f"train/{name}/learning_rate" for name in ("dream", "match", "label")]
+    curves = {tag: [v[:2] for v in values] for tag, values in found["scalars"].items()}
+    t.check({tag: values for tag, values in curves.items() if tag in wanted} == wanted and
+            set(curves) - set(wanted) - {"speed/steps_per_second", "speed/images_per_second"} ==
+            {"train/epoch", *rates}, "curves of each objective", curves)
+    t.check([curves[tag][0][1] for tag in rates] == [events_test.f32(r) for r in (0.1, 0.05, 0.01)],
+            "their rates", rates)
+    # Of 42 steps 18 have read images, of five batches an epoch.
+    t.check(curves["train/epoch"][-1] == (42, events_test.f32(3.6)), "epochs of images",
+            curves["train/epoch"])
+    plain = t.write("plain.json", {"global_batch": 64, "grain": 8, "steps": 18, "events.images": 1,
+                                   "data.train.made_up.count": 280, "data.test": TEST})
+    t.expect(0, "train", plain, "--run-dir", "plain", "--quiet")
+    pictures = [events_test.read(run)["images"]["inputs/00"] for run in ("dreams", "plain")]
+    t.check([p[0] for p in pictures[0]] == [42] and [p[0] for p in pictures[1]] == [1, 18] and
+            pictures[0][0][1] == pictures[1][1][1] != pictures[1][0][1],
+            "the batch that was read last", [[p[0] for p in shown] for shown in pictures])
 
 
 def noise_decides(t, config):
