@@ -80,6 +80,7 @@ def one_run(t, config):
         shape, many = array("more.npy")
         t.check(many[:7] == seven and shape[0] == int(more[1] if more else 64), "the same", more,
                 shape)
+        t.check(len(set(many)) == shape[0], "and each its own", more, len(set(many)))
     t.expect(0, "generate", config, "--run-dir", "run", "--count", "7", "--output", "other.npy",
              "--seed", "5")
     t.check(not set(array("other.npy")[1]) & set(seven), "another seed, other images")

@@ -53,8 +53,12 @@ def main():
     t.expect(0, "train", judge, "--run-dir", "judge", "--quiet")
     _, lines, _ = t.expect(0, "train", "gan.json", "--run-dir", "gan", "--set", "steps=22")
     tested = next(line for line in open("gan/metrics.jsonl", encoding="utf-8") if '"test"' in line)
-    names = set(json.loads(tested)["test"]) - {"objective", "examples"}
+    tested = json.loads(tested)["test"]
+    names = set(tested) - {"objective", "examples"}
     t.check(names == {"loss", "real", "generator_loss", "fake"}, "metrics of both", tested)
+    t.check(tested["generator_loss"] == -tested["fake"] != tested["loss"],
+            "wasserstein: the generator's loss is what the discriminator says of its images",
+            tested)
 
     found, lines = figures(t, "gan.json", "--count", "300")
     t.check(value(lines, "test_generator_loss") and value(lines, "test_fake"), "of both", lines)
