@@ -367,6 +367,9 @@ typedef struct lk_kernels {
     lk_squares squares[LK_NORMS];        // likewise
     // dst[i] = (float)src[i] * 0x1.010102p-8f    (1/255 rounded; src is not aligned)
     void (*load_u8)(uint64_t count, const uint8_t *src, float *dst);
+    // x[i] = fma(x[i], factor[i % period], offset[i % period]). period: a multiple of 16
+    void (*adjust)(uint64_t count, uint32_t period, const float *factor, const float *offset,
+                   float *x);
     // The node of the grains' sums of dy[m][n] over examples m.   out (n_count)
     void (*column_sums)(uint32_t n_count, uint32_t grain_count, const lk_grain_view *grains,
                         float *out);

@@ -11,6 +11,15 @@ static void load_u8(uint64_t count, const uint8_t *src, float *dst) {
     for (uint64_t i = 0; i < count; i++) dst[i] = (float)src[i] * 0x1.010102p-8f;
 }
 
+#ifndef LK_SHORT_FORM_ALONE
+static void adjust(uint64_t count, uint32_t period, const float *factor, const float *offset,
+                   float *x) {
+    for (uint64_t i = 0; i < count; i++) {
+        x[i] = lk_fmaf(x[i], factor[i % period], offset[i % period]);
+    }
+}
+#endif
+
 static void column_sums(uint32_t n_count, uint32_t grain_count, const lk_grain_view *grains,
                         float *out) {
     for (uint32_t n = 0; n < n_count; n++) {
@@ -101,6 +110,7 @@ const lk_kernels lk_kernels_reference = {.name = "reference",
                                          .column_sums = column_sums,
                                          .add = add,
 #ifndef LK_SHORT_FORM_ALONE
+                                         .adjust = adjust,
                                          .widen = widen,
                                          .narrow = narrow,
                                          .narrow_pool = narrow_pool,

@@ -235,6 +235,7 @@ static lk_status build_program(exporter *e, lk_error *error) {
     const lk_layout layout = {.replicas = 1, .replicas_all = 1, .microbatch_examples = 1};
     const lk_plan_options options = {.overlay = true};
     e->spec = (lk_run_spec){.model = e->model.spec.model,
+                            .augment = e->model.spec.augment,
                             .optimizer = {.type = &lk_optimizer_sgd},
                             .global_batch = 2,
                             .grain = 2,

@@ -41,7 +41,7 @@ static json_t *make_number(const lk_setting *k) {
 }
 
 static json_t *make_pair(const lk_setting *k) {
-    json_t *one = make_integer(1, k->most);
+    json_t *one = make_integer(lk_setting_least(k), k->most);
     json_t *two = json_pack("{s:s, s:O, s:i, s:i}", "type", "array", "items", one, "minItems", 2,
                             "maxItems", 2);
     return json_pack("{s:[o, o]}", "anyOf", one, two);

@@ -58,7 +58,9 @@ static void show_value(char out[SHOWN_BYTES], const lk_setting *k) {
         lk_format(out, SHOWN_BYTES, "%s to %s%s%s", least, most, k->word ? " | " : "",
                   k->word ? k->word : "");
         break;
-    case LK_SETTING_PAIR: lk_format(out, SHOWN_BYTES, "1 to %s, or [rows, columns]", most); break;
+    case LK_SETTING_PAIR:
+        lk_format(out, SHOWN_BYTES, "%s to %s, or [rows, columns]", least, most);
+        break;
     case LK_SETTING_BOOL: lk_format(out, SHOWN_BYTES, "true | false"); break;
     case LK_SETTING_FLOAT:
         if (k->below != 0.0f) {

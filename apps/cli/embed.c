@@ -258,6 +258,12 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
                        run->config.document.source,
                        lk_precision_name(run->config.spec.model.precision));
     }
+    if (lk_spec_augments(&run->config.spec, true)) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "embed: %s: data.augment, data.normalize: boards take images as they are; "
+                       "leave them out, or train this one here",
+                       run->config.document.source);
+    }
     if (run->config.spec.model.graph) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s: model.networks: embed writes models of one network and one objective; "

@@ -15,7 +15,8 @@ static bool find_metric(const lk_metrics *m, const char *name, lk_best *best) {
     best->counts = true;
     for (uint32_t i = 0; i < m->count_count; i++) {
         best->number = i;
-        if (strcmp(m->count[i], name) == 0 || strcmp(m->share[i], name) == 0) return true;
+        best->share = strcmp(m->count[i], name) != 0;
+        if (!best->share || strcmp(m->share[i], name) == 0) return true;
     }
     return false;
 }
@@ -55,11 +56,20 @@ lk_status lk_best_make(const lk_run *run, lk_best best[LK_BESTS], lk_error *erro
     const lk_config *c = &run->config;
     LK_CHECK(make_one(run, "early_stopping.metric", c->early.metric, &best[LK_BEST_STOPS], error));
     best[LK_BEST_STOPS].patience = c->early.patience;
+    best[LK_BEST_STOPS].min_delta = c->early.min_delta;
     return make_one(run, "checkpoint.best", c->checkpoint_best, &best[LK_BEST_STAYS], error);
 }
 
-static void note(lk_best *b, uint64_t done, float value, uint32_t count) {
-    b->improved = !b->any || (b->counts ? count > b->count : value < b->value);
+// A share is compared as the count that it is of so many examples.
+static bool is_better(const lk_best *b, uint64_t examples, float value, uint32_t count) {
+    const double more = b->share ? (double)b->min_delta * (double)examples : (double)b->min_delta;
+    if (!b->any) return true;
+    if (b->counts) return (double)count > (double)b->count + more;
+    return (double)value < (double)b->value - more;
+}
+
+static void note(lk_best *b, uint64_t examples, uint64_t done, float value, uint32_t count) {
+    b->improved = is_better(b, examples, value, count);
     b->since = b->improved ? 0 : b->since + 1;
     if (!b->improved) return;
     b->any = true;
@@ -80,7 +90,8 @@ void lk_best_note(const lk_run *run, lk_best best[LK_BESTS], uint64_t done,
         b->improved = false;
         if (!b->wanted || !counts_step(run, done) || done <= b->noted) continue;
         b->noted = done;
-        note(b, done, b->counts ? 0 : r->means[b->number], b->counts ? r->counts[b->number] : 0);
+        note(b, run->test.count, done, b->counts ? 0 : r->means[b->number],
+             b->counts ? r->counts[b->number] : 0);
     }
 }
 

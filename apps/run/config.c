@@ -454,10 +454,13 @@ lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) 
     memset(c, 0, sizeof *c);
     LK_CHECK(load_document(c, &options, error));
     LK_CHECK(lk_config_expand_gan(&c->document, error));
-    lk_json_cursor root = lk_json_root(&c->document);
-    const lk_key *model = lk_key_find("model");
-    LK_CHECK(lk_json_get_object(&root, "model", LK_JSON_REQUIRED, &root, error));
-    return lk_config_read_group(c, &root, model, c, error);
+    lk_json_cursor root = lk_json_root(&c->document), at;
+    LK_CHECK(lk_json_get_object(&root, "model", LK_JSON_REQUIRED, &at, error));
+    LK_CHECK(lk_config_read_group(c, &at, lk_key_find("model"), c, error));
+    LK_CHECK(lk_json_get_object(&root, "data", LK_JSON_OPTIONAL, &at, error));
+    if (!at.value) return LK_OK;
+    LK_CHECK(lk_json_get_object(&at, "normalize", LK_JSON_OPTIONAL, &at, error));
+    return lk_config_read_group(c, &at, lk_key_find("data.normalize"), c, error);
 }
 
 void lk_config_close(lk_config *c) {

@@ -29,6 +29,8 @@ static const char *const reduces[] = {"auto", "partials", "operands"};
 static const char *const overlaps[] = {"auto", "on", "off"};
 static const char *const errors[] = {"continue", "stop"};
 static const char *const ranges[] = {[LK_RANGE_UNIT] = "unit", [LK_RANGE_SIGNED] = "signed"};
+static const char *const flips[] = {"none", "horizontal"};
+static const char *const paddings[] = {[LK_PADDED_BLACK] = "black", [LK_PADDED_EDGE] = "edge"};
 static const char *const starts[] = {"new", "resume", "resume_or_start"};
 
 // What config.c checks beyond single keys, for the schema.
@@ -110,6 +112,31 @@ static const lk_key set[] = {
      OBJECT(made_up)},
 };
 
+static const lk_key augment[] = {
+    {.value = {VALUE(PAIR, "shift", lk_config, spec.augment.shift_h), .zero = true, .most = 65534,
+               .meaning = "moves images by at most so many rows and columns, either way"}},
+    {.value = {CHOICE("padding", lk_config, spec.augment.padding, paddings),
+               .meaning = "what is moved in: black pixels, or the nearest one of the image"}},
+    {.value = {CHOICE("flip", lk_config, spec.augment.flip, flips),
+               .meaning = "horizontal: mirrors half of the images, left to right"}},
+    {.value = {VALUE(PAIR, "cutout", lk_config, spec.augment.cutout_h), .zero = true, .most = 65535,
+               .meaning = "a rectangle of so many rows and columns becomes 0, anywhere"}},
+    {.value = {VALUE(FLOAT, "brightness", lk_config, spec.augment.brightness), .high = 1,
+               .meaning = "adds up to so much to all values of an image, or takes it away"}},
+    {.value = {VALUE(FLOAT, "contrast", lk_config, spec.augment.contrast), .high = 1, .below = 1,
+               .meaning =
+                   "multiplies all values, seen from the middle, by 1 and up to so much more "
+                   "or less"}},
+};
+
+static const lk_key normalize[] = {
+    {.value = {VALUE(FLOATS, "mean", lk_config, spec.augment.mean), .low = -1e6f, .high = 1e6f,
+               .chosen = "none", .meaning = "of each channel, taken from its values"}},
+    {.value = {VALUE(FLOATS, "deviation", lk_config, spec.augment.deviation), .low = 1e-6f,
+               .high = 1e6f, .chosen = "none",
+               .meaning = "of each channel, what its values are then divided by"}},
+};
+
 static const lk_key data[] = {
     {.value = {TEXT("set", lk_config, said.set), .chosen = "none",
                .meaning = "a set by name, as lockstep data fetch gets it: mnist, fashion-mnist"}},
@@ -135,6 +162,10 @@ static const lk_key data[] = {
     {.value = {CHOICE("order", lk_config, said.order, orders),
                .meaning =
                    "one permutation of the whole set, or each part of a step from one shard"}},
+    {.value = {.name = "augment", .meaning = "what a step does to its images at random"},
+     OBJECT(augment)},
+    {.value = {.name = "normalize", .meaning = "mean and deviation of each channel become 0 and 1"},
+     OBJECT(normalize)},
 };
 
 static const lk_key model[] = {
@@ -235,6 +266,8 @@ static const lk_key early[] = {
                .meaning = "a metric of the evaluations: loss, accuracy, .."}},
     {.value = {VALUE(U64, "patience", lk_config, early.patience), .most = MANY, .constant = 3,
                .meaning = "evaluations in turn without a better one, after which it ends"}},
+    {.value = {VALUE(FLOAT, "min_delta", lk_config, early.min_delta), .high = 1e6f,
+               .meaning = "only what is better by more than this is better"}},
 };
 
 static const lk_key events[] = {
@@ -484,9 +517,15 @@ static const lk_key *step_down(const lk_key *group, const char *name, size_t len
     return NULL;
 }
 
-const lk_key *lk_key_find(const char *name) {
-    const lk_key *key = step_down(&lk_config_keys, name, strlen(name));
-    lk_assert(key);
+const lk_key *lk_key_find(const char *path) {
+    const lk_key *key = &lk_config_keys;
+    while (*path) {
+        const size_t length = strcspn(path, ".");
+        key = step_down(key, path, length);
+        lk_assert(key);
+        path += length;
+        path += *path == '.';
+    }
     return key;
 }
 

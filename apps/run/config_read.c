@@ -14,14 +14,16 @@ static lk_status read_pair(const lk_json_cursor *at, const lk_setting *k, lk_jso
     lk_json_cursor value, element;
     const bool given = lk_json_find(at, k->name, &value);
     if (!given || lk_json_type_of(&value) != LK_JSON_ARRAY) {
-        LK_CHECK(lk_json_get_u32(at, k->name, presence, 1, (uint32_t)k->most, &pair[0], error));
+        LK_CHECK(lk_json_get_u32(at, k->name, presence, (uint32_t)lk_setting_least(k),
+                                 (uint32_t)k->most, &pair[0], error));
         if (given) pair[1] = pair[0];
         return LK_OK;
     }
     LK_CHECK(lk_json_as_array(&value, 2, 2, error));
     for (uint32_t i = 0; i < 2; i++) {
         LK_CHECK(lk_json_element(&value, i, &element, error));
-        LK_CHECK(lk_json_as_u32(&element, 1, (uint32_t)k->most, &pair[i], error));
+        LK_CHECK(lk_json_as_u32(&element, (uint32_t)lk_setting_least(k), (uint32_t)k->most,
+                                &pair[i], error));
     }
     return LK_OK;
 }

@@ -1,7 +1,8 @@
 // export_onnx.c - the bytes of an ONNX model: one ModelProto, written by io/protobuf.h. The numbers
 // of its fields are those of onnx.proto; nothing of a layer stands here.
 //
-//   images (batch, h, w, c) -> Cast, Mul 1/255 (bytes only) -> Transpose -> layers -> logits
+//   images (batch, h, w, c) -> Cast, Mul 1/255 (bytes only) -> Mul, Add (where data.normalize is
+//   said) -> Transpose -> layers -> logits
 //   logits -> what the loss takes them for, such as Softmax -> probabilities
 //
 // A node and what it gives are named LAYER/TYPE. What belongs to no layer is named /TYPE: layers
@@ -73,6 +74,10 @@ static bool is_signed(const writer *w) {
     return w->model->program->spec->model.input_range == LK_RANGE_SIGNED;
 }
 
+static bool is_normalised(const writer *w) {
+    return w->model->program->spec->augment.mean.count > 0;
+}
+
 static void write_scaling(writer *w) {
     static const lk_export_attribute to_float = {"to", LK_EXPORT_INT, 0, {ELEMENT_FLOAT}, 0.0f};
     static const lk_export_attribute channels_first = {
@@ -86,7 +91,13 @@ static void write_scaling(writer *w) {
         write_plain(w, images_name, "/Cast", "Cast", &to_float);
         write_pair(w, "/Cast", "/scale", "/Mul", "Mul");
     }
-    write_plain(w, bytes ? "/Mul" : images_name, "/Transpose", "Transpose", &channels_first);
+    const char *scaled = bytes ? "/Mul" : images_name;
+    if (is_normalised(w)) {
+        write_pair(w, scaled, "/factor", "/normalize/Mul", "Mul");
+        write_pair(w, "/normalize/Mul", "/offset", "/normalize/Add", "Add");
+        scaled = "/normalize/Add";
+    }
+    write_plain(w, scaled, "/Transpose", "Transpose", &channels_first);
 }
 
 // --- layers --------------------------------------------------------------------------------------
@@ -226,6 +237,19 @@ static void write_end(writer *w, const lk_export_value *last) {
 
 // --- values --------------------------------------------------------------------------------------
 
+// Of each channel, as an evaluation has them.
+static void write_normalisation(writer *w) {
+    const lk_augment *a = &w->model->program->spec->augment;
+    const lk_augmented none = lk_augment_none();
+    const uint64_t channels = a->mean.count;
+    float factor[LK_AUGMENT_CHANNELS_MAX], offset[LK_AUGMENT_CHANNELS_MAX];
+    for (uint32_t c = 0; c < channels; c++) {
+        lk_augment_channel(a, &none, c, &factor[c], &offset[c]);
+    }
+    write_tensor(w, "/factor", 1, &channels, factor, channels * sizeof *factor);
+    write_tensor(w, "/offset", 1, &channels, offset, channels * sizeof *offset);
+}
+
 static void write_tensors(writer *w) {
     // As training has it: times 1/255 rounded; or less 127.5, and then by it.
     const float scale = is_signed(w) ? 127.5f : 0x1.010102p-8f;
@@ -237,6 +261,7 @@ static void write_tensors(writer *w) {
         for (uint32_t d = 0; d < t->dim_count; d++) bytes *= (size_t)t->dims[d];
         write_tensor(w, t->name, t->dim_count, t->dims, t->data, bytes);
     }
+    if (is_normalised(w)) write_normalisation(w);
     if (w->model->input == LK_ONNX_U8) write_tensor(w, "/scale", 0, NULL, &scale, sizeof scale);
 }
 

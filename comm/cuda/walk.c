@@ -67,10 +67,10 @@ static void before(lk_frame *f, uint32_t op) {
 }
 
 // A training step has this GPU's part of the batch in a slot, an evaluation one microbatch.
-static void source(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
+static void source(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train) {
     walk *w = walk_of(f);
     uint32_t first =
-        w->train ? microbatch->first_grain * w->program->spec->grain - w->source_first : 0;
+        train ? microbatch->first_grain * w->program->spec->grain - w->source_first : 0;
     lk_cuda_load(&w->s, &w->source, first, microbatch->examples, op->floats,
                  lk_tensor_at(f, op->tensor[LK_Y]), lk_tensor_at(f, op->tensor[LK_AUX]));
 }
@@ -166,8 +166,18 @@ static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) 
     return w;
 }
 
-static bool is_signed(const lk_program *p) {
-    return p->spec->model.input_range == LK_RANGE_SIGNED;
+static bool is_signed(const lk_program *p) { return p->spec->model.input_range == LK_RANGE_SIGNED; }
+
+static lk_cuda_source source_of(const lk_program *p, bool train) {
+    const lk_run_spec *spec = p->spec;
+    return (lk_cuda_source){.is_signed = is_signed(p),
+                            .train = train,
+                            .augments = lk_spec_augments(spec, train),
+                            .augment = spec->augment,
+                            .h = spec->model.in_h,
+                            .w = spec->model.in_w,
+                            .c = spec->model.in_c,
+                            .seed = spec->seed};
 }
 
 static walk start_training(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
@@ -176,13 +186,13 @@ static walk start_training(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nod
     walk w = start_walk(c, replica, nodes);
     w.s.state = &c->at.states[0];
     w.train = true;
-    w.source = (lk_cuda_source){.images = resident ? c->at.all_images : c->at.images,
-                                .labels = resident ? c->at.all_labels : c->at.labels,
-                                .index = c->at.index,
-                                .slots = c->slots,
-                                .slot_examples = c->batch_count,
-                                .is_signed = is_signed(p)};
-    w.source_first = c->batch_first;
+    w.source = source_of(p, true);
+    w.source.images = resident ? c->at.all_images : c->at.images;
+    w.source.labels = resident ? c->at.all_labels : c->at.labels;
+    w.source.index = c->at.index;
+    w.source.slots = c->slots;
+    w.source.slot_examples = c->batch_count;
+    w.source_first = w.source.first_example = c->batch_first;
     w.values = lk_node_at(&w.frame, 0);
     w.stride = p->node_floats;
     w.floats = p->node_floats;
@@ -408,11 +418,11 @@ int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint3
     const uint64_t first = (uint64_t)half * p->microbatch_examples;
     walk w = start_walk(c, 0, nodes);
     w.s.state = &c->at.states[1];
-    w.source = (lk_cuda_source){.images = c->at.test_images + first * p->ops[0].floats,
-                                .labels = c->at.test_labels + first,
-                                .slots = 1,
-                                .slot_examples = p->microbatch_examples,
-                                .is_signed = is_signed(p)};
+    w.source = source_of(p, false);
+    w.source.images = c->at.test_images + first * p->ops[0].floats;
+    w.source.labels = c->at.test_labels + first;
+    w.source.slots = 1;
+    w.source.slot_examples = p->microbatch_examples;
     w.values = c->at.test_losses;
     w.stride = LK_CUDA_LOSS_FLOATS;
     w.floats = lk_program_metrics(p)->sum_count;

@@ -535,6 +535,11 @@ void lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict) {
                                                  : LK_SCALE_REPLAYED);
 }
 
+// Of LOAD, too, what it makes is y.
+static bool is_forward(const lk_op *op) {
+    return op->phase == LK_FORWARD || op->type->scope == LK_SCOPE_SOURCE;
+}
+
 // By what all know alike: the flags, and the scale that the step began with. What is not finite
 // before the gradient of the loss is scaled, no scale cures.
 lk_verdict lk_step_decide(const void *context, uint64_t step, const lk_flags *flags) {
@@ -551,7 +556,7 @@ lk_verdict lk_step_decide(const void *context, uint64_t step, const lk_flags *fl
         return lk_scale_can_fall(how, &group->scale) ? LK_VERDICT_REPLAY : LK_VERDICT_STOP;
     }
     const bool forward = flags->bad_mean ||
-                         (p->ops[flags->bad_op].phase == LK_FORWARD &&
+                         (is_forward(&p->ops[flags->bad_op]) &&
                           p->ops[flags->bad_op].type->scope != LK_SCOPE_LOSS);
     const bool cures = !forward && lk_scale_can_fall(how, &group->scale);
     return cures ? LK_VERDICT_REPLAY : LK_VERDICT_STOP;
@@ -565,7 +570,8 @@ const char *lk_bad_tensor(const lk_program *p, uint32_t bad_op, uint32_t bad_par
         // Of a loss that is scaled it is the gradient; where no gradient is wanted, what came in.
         const bool scaled = o->type->scope == LK_SCOPE_LOSS && p->loss_scale != LK_NONE;
         const uint32_t dx = o->tensor[LK_DX] != LK_NONE ? LK_DX : LK_DY;
-        return p->tensors[o->tensor[o->phase == LK_FORWARD && !scaled ? LK_Y : dx]].name;
+        const bool forward = is_forward(o) && !scaled;
+        return p->tensors[o->tensor[forward ? LK_Y : dx]].name;
     }
     return bad_param == LK_NONE ? NULL : p->tensors[p->params[bad_param].tensor].name;
 }

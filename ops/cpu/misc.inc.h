@@ -17,6 +17,17 @@ static void load_u8(uint64_t count, const uint8_t *src, float *dst) {
     }
 }
 
+static void adjust(uint64_t count, uint32_t period, const float *factor, const float *offset,
+                   float *x) {
+    uint32_t at = 0;
+    for (uint64_t i = 0; i < count; i += V_LANES) {
+        const uint32_t rest = (uint32_t)LK_MIN(count - i, (uint64_t)V_LANES);
+        v_store_first(x + i, rest,
+                      v_fma(v_load_first(x + i, rest), v_load(factor + at), v_load(offset + at)));
+        at = at + V_LANES == period ? 0 : at + V_LANES;
+    }
+}
+
 // --- pooling -----------------------------------------------------------------------------------
 
 // The cells of one window that lie in the image: rows y0 .. y1 - 1 and columns x0 .. x1 - 1 of the

@@ -76,6 +76,12 @@ static uint32_t either_apply(const lk_optimizer *o, const lk_step_scalars *scala
     return bad;
 }
 
+// In place, and little work beside what it is for.
+static void exact_adjust(uint64_t count, uint32_t period, const float *factor, const float *offset,
+                         float *x) {
+    exact->adjust(count, period, factor, offset, x);
+}
+
 #define EITHER(NUMBER, name) [LK_OPTIMIZER_##NUMBER] = either_apply,
 
 const lk_kernels lk_kernels_portable = {
@@ -101,6 +107,7 @@ const lk_kernels lk_kernels_portable = {
                [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy},
     .apply = {LK_OPTIMIZER_LIST(EITHER)},
     .load_u8 = load_u8,
+    .adjust = exact_adjust,
     .column_sums = column_sums,
     .add = add,
     .widen = widen,

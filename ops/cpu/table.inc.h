@@ -73,6 +73,7 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
                 [LK_NORM_LARS] = squares_of_lars,
                 [LK_NORM_LAMB] = squares_of_lamb},
     .load_u8 = TABLE_BEST(load_u8),
+    .adjust = adjust,
     .column_sums = column_sums,
     .add = add,
     .widen = widen,

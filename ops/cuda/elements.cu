@@ -3,6 +3,32 @@
 
 // --- data ----------------------------------------------------------------------------------------
 
+static __device__ float load_value(const lk_cuda_source &source, uint8_t byte) {
+    return source.is_signed ? ((float)byte - 127.5f) / 127.5f : (float)byte * 0x1.010102p-8f;
+}
+
+// Value `at` of an image that is normalised or augmented (ops/augment.h).
+static __device__ float load_augmented(const lk_cuda_source &source, uint64_t step,
+                                       uint32_t example, const uint8_t *image, uint64_t at) {
+    const lk_augment *a = &source.augment;
+    const uint32_t c = (uint32_t)(at % source.c), x = (uint32_t)(at / source.c % source.w);
+    const uint32_t y = (uint32_t)(at / source.c / source.w);
+    const lk_augmented d =
+        source.train ? lk_augment_draw(a, source.seed, step, example, source.h, source.w,
+                                       source.is_signed ? 0.0f : 0.5f)
+                     : lk_augment_none();
+    if (source.train && lk_augment_is_cut(a, &d, y, x)) return 0.0f;
+    int32_t from_y = (int32_t)y + d.dy, from_x = (int32_t)(d.flip ? source.w - 1 - x : x) + d.dx;
+    const bool inside = lk_augment_inside(a, source.h, &from_y) &&
+                        lk_augment_inside(a, source.w, &from_x);
+    const uint64_t from = ((uint64_t)from_y * source.w + from_x) * source.c + c;
+    const float value = load_value(source, inside ? image[from] : 0);
+    float factor, offset;
+    if (!lk_augment_adjusts(a, &d)) return value;
+    lk_augment_channel(a, &d, c, &factor, &offset);
+    return lk_fmaf(value, factor, offset);
+}
+
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     load(const lk_cuda_state *state, lk_cuda_source source, uint32_t first, uint32_t m_count,
          uint64_t floats, float *__restrict__ x, uint32_t *__restrict__ labels) {
@@ -11,10 +37,12 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         uint64_t m = i / floats, at = i - m * floats;
         uint64_t example = source.index ? source.index[slot + m] : slot + m;
         bool missing = source.index && example == LK_CUDA_NO_EXAMPLE;
-        uint8_t byte = missing ? 0 : source.images[example * floats + at];
-        const float is = source.is_signed ? ((float)byte - 127.5f) / 127.5f
-                                          : (float)byte * 0x1.010102p-8f;
-        x[i] = missing ? 0.0f : is;
+        const uint8_t *image = source.images + example * floats;
+        x[i] = missing           ? 0.0f
+               : source.augments ? load_augmented(source, state->step,
+                                                  source.first_example + first + (uint32_t)m, image,
+                                                  at)
+                                 : load_value(source, image[at]);
         if (at == 0) labels[m] = missing ? LK_CUDA_NO_EXAMPLE : source.labels[example];
     }
 }

@@ -15,6 +15,7 @@
 #ifndef LOCKSTEP_OPS_CUDA_KERNELS_H
 #define LOCKSTEP_OPS_CUDA_KERNELS_H
 
+#include "ops/augment.h"
 #include "ops/geometry.h"
 #include "ops/metric.h"
 #include "ops/moving.h"
@@ -72,10 +73,15 @@ typedef struct lk_cuda_source {
     uint32_t slots;          // 1 or more
     uint32_t slot_examples;  // from one slot to the next
     bool is_signed;          // the input range is -1 .. 1
+    bool train, augments;    // of an evaluation all but mean and deviation are left out
+    lk_augment augment;
+    uint32_t h, w, c;  // of an image
+    uint64_t seed;
+    uint32_t first_example;  // number in the global batch of the first one of a slot
 } lk_cuda_source;
 
-// x[m][i] = (float)byte * 0x1.010102p-8f, or of the signed range ((float)byte - 127.5f) / 127.5f;
-// labels[m]: of examples [first, first + m_count) of the
+// x[m][i] = (float)byte * 0x1.010102p-8f, or of the signed range ((float)byte - 127.5f) / 127.5f,
+// and what ops/augment.h makes of it; labels[m]: of examples [first, first + m_count) of the
 // step's batch.    x (m_count, floats), labels (m_count)
 void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t first, uint32_t m_count,
                   uint64_t floats, float *x, uint32_t *labels);

@@ -1,6 +1,7 @@
 // execute.c - the walk over the ops of a microbatch. Freestanding.
 #include "ops/graph/execute.h"
 
+#include "ops/graph/augment.h"
 #include "ops/graph/check.h"
 #include "ops/graph/mixed.h"
 
@@ -28,25 +29,36 @@ static void load_signed(uint64_t floats, const uint8_t *image, float *x) {
     for (uint64_t i = 0; i < floats; i++) x[i] = ((float)image[i] - 127.5f) / 127.5f;
 }
 
-// The example of that index, or zeros where there is no image.
-static void load_one(const lk_frame *f, uint64_t floats, const uint8_t *image, uint64_t index,
-                     float *x, uint32_t *label) {
+void lk_load_values(const lk_frame *f, uint64_t floats, const uint8_t *image, float *x) {
     const bool is_signed = f->program->spec->model.input_range == LK_RANGE_SIGNED;
-    if (image) {
-        if (is_signed) load_signed(floats, image, x);
-        if (!is_signed) f->kernels->load_u8(floats, image, x);
-        *label = f->source->label(f->source->context, index);
+    if (is_signed) load_signed(floats, image, x);
+    if (!is_signed) f->kernels->load_u8(floats, image, x);
+}
+
+// Row `row` of the microbatch: the example of that index, or zeros where there is no image.
+static void load_one(const lk_frame *f, const lk_microbatch *microbatch, uint32_t row, bool train,
+                     uint64_t floats, const uint8_t *image, uint64_t index, float *x,
+                     uint32_t *label) {
+    const lk_run_spec *spec = f->program->spec;
+    if (!image) {
+        __builtin_memset(x, 0, floats * sizeof *x);
+        *label = 0;
         return;
     }
-    __builtin_memset(x, 0, floats * sizeof *x);
-    *label = 0;
+    if (lk_spec_augments(spec, train)) {
+        const uint32_t example = microbatch->first_grain * spec->grain + row;
+        lk_augment_load(f, train, microbatch->step, example, image, x);
+    } else {
+        lk_load_values(f, floats, image, x);
+    }
+    *label = f->source->label(f->source->context, index);
 }
 
 static bool is_missing(const lk_frame *f, const lk_microbatch *microbatch, uint32_t i) {
     return microbatch->sparse && !lk_position_exists(f->program->spec, microbatch->position + i);
 }
 
-static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
+static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train) {
     if (op->floats == 0) return;  // its objective reads no images
     const bool mixed = lk_mixed_is(f->program, op);
     float *x = lk_tensor_at(f, op->tensor[mixed ? LK_SCRATCH : LK_Y]);
@@ -58,8 +70,9 @@ static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) 
         if (i >= LOAD_AHEAD) {
             uint32_t m = i - LOAD_AHEAD;
             float *to = x + (mixed ? 0 : m * op->floats);
-            load_one(f, op->floats, image[at], index[at], to, &labels[m]);
-            if (mixed) lk_mixed_load(f, op, m, to);
+            load_one(f, microbatch, m, train, op->floats, image[at], index[at], to, &labels[m]);
+            // What normalisation has made too large for 16 bits.
+            if (mixed && lk_mixed_load(f, op, m, to)) f->bad_op = (uint32_t)(op - f->program->ops);
         }
         image[at] = NULL;
         if (i >= microbatch->examples || is_missing(f, microbatch, i)) continue;
@@ -91,9 +104,8 @@ lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grai
 }
 
 // The views of grains [at, end): of each grain one after the other its uses.
-static lk_grain_view *grain_views(lk_frame *f, const lk_op *op,
-                                        const lk_microbatch *microbatch, uint32_t uses, uint32_t at,
-                                        uint32_t end) {
+static lk_grain_view *grain_views(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
+                                  uint32_t uses, uint32_t at, uint32_t end) {
     lk_grain_view *views = lk_tensor_at(f, f->program->views), *view = views;
     for (uint32_t g = at; g < end; g++) {
         for (uint32_t u = 0; u < uses; u++) {
@@ -293,7 +305,7 @@ void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_microbatch *microbatc
         lk_lane lane;
         w->before(f, i);
         switch (op->type->scope) {
-        case LK_SCOPE_SOURCE: w->source(f, op, microbatch); break;
+        case LK_SCOPE_SOURCE: w->source(f, op, microbatch, train); break;
         case LK_SCOPE_EXAMPLES:
         case LK_SCOPE_LOSS:
             lane = lk_lane_of(f, op, microbatch->examples);

@@ -51,7 +51,7 @@ typedef struct lk_frame lk_frame;
 // What of a walk depends on where it runs: on this machine, or on a device (comm/cuda/walk.h).
 typedef struct lk_walker {
     void (*before)(lk_frame *f, uint32_t op);
-    void (*source)(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch);
+    void (*source)(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train);
     // A kernel of the microbatch has been called and said `bad`.
     void (*examples)(lk_frame *f, uint32_t op, const lk_microbatch *microbatch, const lk_lane *lane,
                      uint32_t bad);
@@ -109,6 +109,9 @@ void lk_execute_forward(lk_frame *frame, const lk_microbatch *microbatch);
 // One op of a forward pass over a microbatch, for whoever wants some of them alone: its inputs are
 // there, and of the metrics nothing is kept.
 void lk_execute_forward_op(lk_frame *frame, const lk_microbatch *microbatch, uint32_t op);
+
+// The bytes of an image, or of a part of it, as floats of the model's input range.
+void lk_load_values(const lk_frame *frame, uint64_t floats, const uint8_t *image, float *x);
 
 // The addresses of an op's tensors and parameters in this frame.
 lk_lane lk_lane_of(lk_frame *frame, const lk_op *op, uint32_t examples);

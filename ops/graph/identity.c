@@ -288,9 +288,30 @@ static void add_graph(identity *id, const lk_graph *g) {
 
 // --- the whole -----------------------------------------------------------------------------------
 
+static void add_number_unless(identity *id, const char *key, uint32_t value, uint32_t constant) {
+    if (value != constant) add_number(id, key, value, 4);
+}
+
+static void add_augment(identity *id, const lk_augment *a) {
+    const uint32_t cutout[] = {a->cutout_h, a->cutout_w}, shift[] = {a->shift_h, a->shift_w};
+    add_number_unless(id, "data.augment.brightness", bits_of(a->brightness), 0);
+    add_number_unless(id, "data.augment.contrast", bits_of(a->contrast), 0);
+    if (cutout[0] || cutout[1]) add_u32s(id, "data.augment.cutout", 2, cutout);
+    if (a->flip) add_text(id, "data.augment.flip", "horizontal");
+    if (a->padding == LK_PADDED_EDGE) add_text(id, "data.augment.padding", "edge");
+    if (shift[0] || shift[1]) add_u32s(id, "data.augment.shift", 2, shift);
+}
+
+static void add_floats(identity *id, const char *key, const lk_floats_list *list) {
+    if (list->count) add_list(id, key, list->count, 1, (const uint32_t *)(const void *)list->at);
+}
+
 static void add_data(identity *id, const lk_run_spec *spec) {
+    add_augment(id, &spec->augment);
     add_number(id, "data.count", spec->example_count, 8);
     add(id, "data.hash", spec->data_hash, LK_SHA256_BYTES);
+    add_floats(id, "data.normalize.deviation", &spec->augment.deviation);
+    add_floats(id, "data.normalize.mean", &spec->augment.mean);
     if (!spec->shards) return;
     // The number of shards, and a hash of where they end: a key's value has few bytes.
     lk_sha256 ends;
@@ -342,10 +363,6 @@ static void add_model(identity *id, const lk_model *m) {
     } else {
         add_loss(id, m);
     }
-}
-
-static void add_number_unless(identity *id, const char *key, uint32_t value, uint32_t constant) {
-    if (value != constant) add_number(id, key, value, 4);
 }
 
 // Of mixed_float16 alone: nothing else reads it.

@@ -312,11 +312,11 @@ uint32_t lk_mixed_call(lk_frame *f, const lk_op *op, const lk_microbatch *microb
     return bad;
 }
 
-void lk_mixed_load(const lk_frame *f, const lk_op *op, uint32_t row, const float *from) {
+uint32_t lk_mixed_load(const lk_frame *f, const lk_op *op, uint32_t row, const float *from) {
     const lk_tensor *t = &f->program->tensors[op->tensor[LK_Y]];
     const lk_narrow how = {.dtype = t->dtype, .rule = LK_NARROW};
-    (void)f->kernels->narrow(&how, op->floats, from,
-                             (uint16_t *)lk_tensor_at(f, op->tensor[LK_Y]) + row * op->floats);
+    return f->kernels->narrow(&how, op->floats, from,
+                              (uint16_t *)lk_tensor_at(f, op->tensor[LK_Y]) + row * op->floats);
 }
 
 // --- gradients of parameters ---------------------------------------------------------------------

@@ -35,7 +35,7 @@ uint32_t lk_mixed_grains(const lk_program *program, const lk_op *op);
 void lk_mixed_sums(lk_frame *frame, const lk_op *op, lk_lane *lane, lk_grain_view *views);
 
 // LOAD: an example that lies at `from` in fp32 becomes row `row` of its tensor.
-void lk_mixed_load(const lk_frame *frame, const lk_op *op, uint32_t row, const float *from);
+uint32_t lk_mixed_load(const lk_frame *frame, const lk_op *op, uint32_t row, const float *from);
 
 // --- for a gradient whose rows are computed apart (comm/step/step.c) -----------------------------
 

@@ -159,6 +159,27 @@ static lk_status check_shards(const lk_run_spec *spec, lk_error *error) {
     return spec->shard_first ? check_shard_sizes(spec, error) : LK_OK;
 }
 
+#ifndef LK_SHORT_FORM_ALONE
+static lk_status check_augment(const lk_run_spec *spec, lk_error *error) {
+    const lk_augment *a = &spec->augment;
+    const lk_model *m = &spec->model;
+    if (a->mean.count != a->deviation.count || (a->mean.count && a->mean.count != m->in_c)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "data.normalize: found %u mean and %u deviation, wanted one of each for "
+                       "every channel of model.input, which has %u",
+                       a->mean.count, a->deviation.count, m->in_c);
+    }
+    if ((!a->shift_h || a->shift_h < m->in_h) && (!a->shift_w || a->shift_w < m->in_w)) {
+        return LK_OK;
+    }
+    return lk_fail(
+        error, LK_BAD_CONFIG,
+        "data.augment.shift: found [%u, %u], wanted less than the %u rows and %u columns "
+        "of model.input",
+        a->shift_h, a->shift_w, m->in_h, m->in_w);
+}
+#endif
+
 lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error) {
     uint32_t g = spec->grain;
     if (spec->global_batch == 0 || spec->global_batch > LK_BATCH_MAX) {
@@ -182,6 +203,9 @@ lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error) {
                        spec->global_batch, (unsigned long long)spec->example_count,
                        (unsigned long long)spec->example_count);
     }
+#ifndef LK_SHORT_FORM_ALONE
+    LK_CHECK(check_augment(spec, error));
+#endif
     const lk_graph *graph = lk_graph_of(&spec->model);
     if (graph) LK_CHECK(graph->calls->check(&spec->model, error));
     for (uint32_t i = 0; i < lk_objective_count(&spec->model); i++) {

@@ -8,6 +8,7 @@
 #include "arena/base.h"
 #include "arena/plan.h"
 #include "arena/sha256.h"
+#include "ops/augment.h"
 #include "ops/layers/layer.h"
 #include "ops/optimizer.h"
 
@@ -243,6 +244,7 @@ typedef struct lk_run_spec {
     lk_fast_precision fast_precision;    // LK_STRICT, or that of the fast arithmetic
     uint64_t example_count;              // of the training set
     uint8_t data_hash[LK_SHA256_BYTES];  // of the training set
+    lk_augment augment;                  // what LOAD does to images
     bool init;                           // parameters were taken from a file, which have this hash:
     uint8_t init_hash[LK_SHA256_BYTES];  // of (number of the parameter, its fp32 elements) each
     // The order of the examples. "global": one permutation of the whole set; shards are 0.
@@ -251,6 +253,22 @@ typedef struct lk_run_spec {
     const uint64_t *shard_first;  // (shards + 1) the first example of each; the last is
                                   // example_count. NULL: not known, which a plan need not
 } lk_run_spec;
+
+// Are the images of a step, or of an evaluation, more than their bytes as floats? Boards load them
+// as they are, as `lockstep embed` sees to.
+static inline bool lk_spec_augments(const lk_run_spec *spec, bool train) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)spec, (void)train;
+    return false;
+#else
+    return spec->augment.mean.count > 0 || (train && lk_augment_draws(&spec->augment));
+#endif
+}
+
+// What contrast leaves as it is: the middle of the input range.
+static inline float lk_spec_middle(const lk_run_spec *spec) {
+    return spec->model.input_range == LK_RANGE_SIGNED ? 0.0f : 0.5f;
+}
 
 // Order "sharded", with B = global_batch, S = shards, c = B / S: the positions of an epoch are cut
 // into batches of B, each batch into S parts of c, and part k of every batch belongs to shard k.

@@ -245,6 +245,28 @@ def precise(config):
     return config
 
 
+def augmented(number, shape, channels):
+    """What LOAD does to images, of one model in three; of its own numbers: the others stay."""
+    r = random.Random(f"augment {number}")
+    out = {"augment": {}}
+    if r.random() < 0.66:
+        return {}
+    if r.random() < 0.6:
+        out["augment"].update(shift=[r.randrange(n) for n in shape],
+                              padding=r.choice(["black", "edge"]))
+    if r.random() < 0.5:
+        out["augment"]["flip"] = "horizontal"
+    if r.random() < 0.4:
+        out["augment"]["cutout"] = r.choice([1, 4, [2, 3], [0, 1]])
+    for key in ("brightness", "contrast"):
+        if r.random() < 0.4:
+            out["augment"][key] = r.choice([0.1, 0.5])
+    if r.random() < 0.5:
+        out["normalize"] = {"mean": [round(r.random(), 3) for _ in range(channels)],
+                            "deviation": [0.1 + round(r.random(), 3) for _ in range(channels)]}
+    return out
+
+
 def model(number):
     return precise(other_loss(classifier(number)))
 
@@ -262,7 +284,8 @@ def classifier(number):
                       "layers": layers_of(r, shape, classes, data["channels"], grain)},
             "optimizer": optimizer(r),
             "data": {"train": {"made_up": data},
-                     "test": {"made_up": dict(data, first=data["count"])}}}
+                     "test": {"made_up": dict(data, first=data["count"])},
+                     **augmented(number, shape, data["channels"])}}
 
 
 def result(program, path, kernels, layout, replicas, *options):

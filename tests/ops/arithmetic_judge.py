@@ -11,6 +11,7 @@ and rounded once. Slow, and meant to be.
 """
 import copy
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -1371,15 +1372,54 @@ class Run:
         return out + struct.pack("<IIIQ", power & 0xFFFFFFFF, self.good, self.in_a_row,
                                  self.replayed)
 
+    def augmented(self, x):
+        """An image as this step sees it, at its place of the global batch."""
+        how = {"shift": [0, 0], "cutout": [0, 0], "brightness": 0, "contrast": 0,
+               **self.config["data"].get("augment", {})}
+        h, w, channels = self.shapes[0]
+        seed, step, signed = self.config["seed"], self.step, \
+            self.config["model"].get("input_range") == "signed"
+        words = [v for b in (0, 1) for v in
+                 block(seed, 7, b, self.place, step & 0xFFFFFFFF, step >> 32 << 16)]
+        around = [rounded(Fraction(v >> 8, 1 << 23) - 1) for v in words]
+        dy, dx = ((words[i] * (2 * how["shift"][i] + 1) >> 32) - how["shift"][i] for i in (0, 1))
+        top, left = ((words[5 + i] * (h, w)[i] >> 32) - how["cutout"][i] // 2 for i in (0, 1))
+        flips = how.get("flip") == "horizontal" and words[2] >> 31
+        middle = 0.0 if signed else 0.5
+        contrast = fma(rounded(Fraction(str(how["contrast"]))), around[3], 1.0)
+        offset = add(fma(-contrast, middle, middle),
+                     mul(rounded(Fraction(str(how["brightness"]))), around[4]))
+        means = self.config["data"].get("normalize", {})
+        out = []
+        for y, column, c in itertools.product(range(h), range(w), range(channels)):
+            sy, sx = y + dy, (w - 1 - column if flips else column) + dx
+            inside = 0 <= sy < h and 0 <= sx < w
+            sy, sx = min(max(sy, 0), h - 1), min(max(sx, 0), w - 1)
+            value = x[(sy * w + sx) * channels + c]
+            if not inside and how.get("padding", "black") == "black":
+                value = -1.0 if signed else 0.0
+            r, s = 1.0, 0.0
+            if means:
+                r = div(1.0, rounded(Fraction(str(means["deviation"][c]))))
+                s = mul(-rounded(Fraction(str(means["mean"][c]))), r)
+            if means or how["contrast"] or how["brightness"]:
+                value = fma(value, mul(contrast, r), fma(offset, r, s))
+            cut = top <= y < top + how["cutout"][0] and left <= column < left + how["cutout"][1]
+            out.append(0.0 if cut else value)
+        return out
+
     def example(self, index, terms):
         """Forward and backward of one example; appends its terms to those of every parameter. Stops
         where a layer wants those of the whole grain: yields them, and is sent the example's."""
         image, label = self.examples[index]
+        more = self.config["data"]
         layers = [copy.copy(layer) for layer in self.layers]
         if self.config["model"].get("input_range") == "signed":
             values = [[div(sub(float(b), 127.5), 127.5) for b in image]]
         else:
             values = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
+        if "augment" in more or "normalize" in more:
+            values = [self.augmented(values[0])]
         values[0] = self.narrowed(values[0])
         for number, layer in enumerate(layers):
             x = [values[i] for i in layer.inputs_at]
@@ -1790,6 +1830,13 @@ def identity(config, examples, shards):
         ends = struct.pack(f"<{len(shards) - 1}Q", *shards[1:])
         entries["data.shards"] = u32(len(shards) - 1)
         entries["data.shard_ends"] = hashlib.sha256(ends).digest()
+    for key, value in config["data"].get("augment", {}).items():
+        entries["data.augment." + key] = (
+            value.encode() if isinstance(value, str) else u32(*value) if isinstance(value, list)
+            else struct.pack("<f", rounded(Fraction(str(value)))))
+    for key, value in config["data"].get("normalize", {}).items():
+        entries["data.normalize." + key] = struct.pack(
+            f"<{len(value)}f", *(rounded(Fraction(str(v))) for v in value))
     if "input_range" in model:
         entries["model.input_range"] = model["input_range"].encode()
     for key, default in defaults_of(o["type"]).items():
@@ -1817,7 +1864,7 @@ def identity(config, examples, shards):
 # --- the nets -------------------------------------------------------------------------------------
 
 def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, is_signed=False,
-        **more):
+        data_keys=None, **more):
     height, width, channels = shape
     data = {"seed": 5, "count": count, "height": height, "width": width, "channels": channels,
             "classes": 3}
@@ -1826,7 +1873,7 @@ def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, i
         model["input_range"] = "signed"
     return dict(name=name, seed=(7 << 32) + 11, global_batch=batch, grain=grain, steps=steps,
                 model=model, optimizer=optimizer,
-                data={"train": {"made_up": data}}, **more)
+                data={"train": {"made_up": data}, **(data_keys or {})}, **more)
 
 
 NETS = [
@@ -1956,6 +2003,17 @@ NETS = [
          {"type": "dense", "units": 7}, {"type": "dropout", "rate": 0.5},
          {"type": "dense", "units": 3}],
         {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 2, 11, 5),
+    # Images moved, mirrored, adjusted and cut by the step and the place; two channels normalised.
+    net("augmented", (5, 4, 2),
+        [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.2, "momentum": 0.9}, 6, 2, 11, 5,
+        data_keys={"augment": {"shift": [2, 1], "flip": "horizontal", "cutout": [2, 3],
+                               "brightness": 0.25, "contrast": 0.3},
+                   "normalize": {"mean": [0.3, 0.45], "deviation": [0.2, 0.31]}}),
+    net("moved", (4, 6, 1),
+        [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.2}, 4, 1, 7, 3, is_signed=True,
+        data_keys={"augment": {"shift": [1, 3], "padding": "edge"}}),
     # An autoencoder of its input, 529 values and so two slices, with positions without an example.
     net("autoencoder", (23, 23, 1),
         [{"type": "flatten"}, {"type": "dense", "units": 1, "activation": "tanh"},

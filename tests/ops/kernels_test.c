@@ -336,6 +336,22 @@ static void test_dense_weight_gradient(void **state) {
 
 // --- element by element --------------------------------------------------------------------------
 
+// Of 1 to 3 channels; a GPU does it where it loads.
+static void check_adjust(uint64_t count, const float *x, output *out) {
+    static _Alignas(64) float factor[48], offset[48];
+    for (uint32_t i = 0; i < 48; i++) factor[i] = draw_value(), offset[i] = draw_value();
+    for (uint32_t period = 16; period <= 48; period += 16) {
+        memcpy(out->want, x, count * sizeof *x);
+        reference->adjust(count, period, factor, offset, out->want);
+        EACH_VARIANT(k) {
+            if (!k->adjust) continue;
+            memcpy(out->got, x, count * sizeof *x);
+            k->adjust(count, period, factor, offset, out->got);
+            same(out, k->name, "adjust", shape);
+        }
+    }
+}
+
 static void check_elements(uint64_t count) {
     ordinary = false;
     uint8_t *bytes = (uint8_t *)block(count + 1, 0) + 1;  // not aligned
@@ -357,6 +373,7 @@ static void check_elements(uint64_t count) {
     COMPARE(load_u8, count, bytes, to);
     COMPARE(add, count, a, b, to);
 #undef COMPARE
+    check_adjust(count, a, &out);
     relu_forward(reference, count, a, want);
     EACH_VARIANT(k) {
         relu_forward(k, count, a, got);

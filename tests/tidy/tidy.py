@@ -43,7 +43,7 @@ RETIRED = [(re.compile(rf"(?<![A-Za-z0-9_])(?:{old})(?![A-Za-z0-9_])"), new) for
 CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/optimizer.c ops/rate.c
           ops/initializer.c
           ops/reference.c ops/graph/build.c ops/graph/check.c ops/graph/execute.c
-          ops/graph/graph.c ops/graph/identity.c ops/graph/mixed.c
+          ops/graph/augment.c ops/graph/graph.c ops/graph/identity.c ops/graph/mixed.c
           ops/graph/scale.c ops/graph/model.c ops/graph/program.c
           ops/layers/activation.c ops/layers/add.c
           ops/layers/conv2d.c ops/layers/conv2d_transpose.c ops/layers/dense.c

@@ -29,12 +29,12 @@ def checkpoints(run):
                   if name.endswith(".safetensors"))
 
 
-def end_of(history, metric, patience):
+def end_of(history, metric, patience, delta=0):
     """The step after which it ends, and the step of the best until then."""
     best, best_step, since = None, 0, 0
     for step, test in history:
-        value = -test["correct"] if metric == "accuracy" else test[metric]
-        if best is None or value < best:
+        value = -test["correct"] / 96 if metric == "accuracy" else test[metric]
+        if best is None or value < best - delta:
             best, best_step, since = value, step, 0
         else:
             since += 1
@@ -43,16 +43,28 @@ def end_of(history, metric, patience):
     return None, best_step
 
 
+def delta_that_matters(history, metric):
+    """A patience, and a min_delta that moves the end, not too near to any difference."""
+    return next((metric, patience, delta) for patience in range(2, 9)
+                for delta in (2.0 ** -n * 1.03 for n in range(12, -5, -1))
+                if end_of(history, metric, patience, delta)[0] and
+                end_of(history, metric, patience, delta)[0] !=
+                end_of(history, metric, patience)[0])
+
+
 def stops(t, history):
     """The longer run says where each shorter one ends."""
     config = "config.json"
-    for metric, patience in (("loss", 2), ("accuracy", 3)):
-        wanted, best = end_of(history, metric, patience)
+    for metric, patience, delta in (("loss", 2, 0), ("accuracy", 3, 0),
+                                    delta_that_matters(history, "loss"),
+                                    delta_that_matters(history, "accuracy")):
+        wanted, best = end_of(history, metric, patience, delta)
         if not t.check(wanted and wanted < 400, "the test has a place to end", metric, patience):
             continue
         options = ["--set", f"early_stopping.metric={metric}", "--set",
-                   f"early_stopping.patience={patience}"]
-        name = f"{metric}-{patience}"
+                   f"early_stopping.patience={patience}", "--set",
+                   f"early_stopping.min_delta={delta}"]
+        name = f"{metric}-{patience}-{delta}"
         _, lines, _ = t.expect(0, "train", config, "--run-dir", name, *options)
         found = evaluations(name)
         t.check(found == [e for e in history if e[0] <= wanted], name + ": its evaluations",
@@ -123,7 +135,8 @@ def refused(t):
             ("wanted a metric of this model: loss, accuracy", "checkpoint.best=f1"),
             ("set evaluate_every_steps", "checkpoint.best=loss", "evaluate_every_steps=0"),
             ("early_stopping.patience", "early_stopping.patience=0"),
-            ("early_stopping", "early_stopping.min_delta=1")):
+            ("early_stopping.min_delta", "early_stopping.min_delta=-1"),
+            ("early_stopping", "early_stopping.min_better=1")):
         sets = [word for option in options for word in ("--set", option)]
         _, _, error = t.expect(78, "train", "config.json", "--run-dir", "never", *sets)
         t.check(word in error and error.count("\n") == 1, "one line", error)

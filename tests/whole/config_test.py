@@ -55,6 +55,8 @@ OTHERS = {
     "events.images": 2, "events.histograms": True, "trace.file": "trace.json",
     "trace.first_step": 3, "trace.steps": 2, "early_stopping.patience": 2,
     "samples.count": 9, "judge": "none",
+    "samples.count": 9,
+    "early_stopping.min_delta": 0.5,
 }
 # .. and of keys that decide them.
 DECIDERS = {
@@ -69,7 +71,10 @@ DECIDERS = {
     "optimizer.clipnorm": 0.5, "optimizer.global_clipnorm": 0.5,
     "data.train.made_up.seed": 2, "data.train.made_up.first": 1,
     "data.train.made_up.count": 999, "data.train_examples": 500, "seed": 8, "global_batch": 128,
-    "grain": 8, "drop_remainder": True,
+    "grain": 8, "drop_remainder": True, "data.augment.shift": [1, 0],
+    "data.augment.padding": "edge", "data.augment.flip": "horizontal", "data.augment.cutout": 2,
+    "data.augment.brightness": 0.1, "data.augment.contrast": 0.1,
+    "data.normalize": {"mean": [0.5], "deviation": [0.25]},
 }
 
 
@@ -169,8 +174,9 @@ def shows(t, keys, ready):
         t.check(show(t, "shown.json") == text, path + ": what is shown shows itself")
         document = json.loads(text)
         for _, key, type_, value, default in keys:
-            if type_ or key.startswith(("data.t", "loss_scale.", "model.layers", "model.networks[",
-                                        "model.objectives[")) or value in ("text", "object"):
+            if type_ or key.startswith(("data.t", "data.augment.", "data.normalize.", "loss_scale.",
+                                        "model.layers", "model.networks[", "model.objectives[")) \
+                    or value in ("text", "object"):
                 continue
             there = get(document, key)
             with open(path, encoding="utf-8") as f:
@@ -289,7 +295,8 @@ def schema_agrees(t, keys, ready):
 # --- the documents -------------------------------------------------------------------------------
 
 # Heads of the tables of keys, and what their keys begin with.
-HEADS = (("key", ""), ("key of `data`", "data."), ("key of `layout`", "layout."), ("`type`", None))
+HEADS = (("key", ""), ("key of `data`", "data."), ("key of `data.augment`", "data.augment."),
+         ("key of `data.normalize`", "data.normalize."), ("key of `layout`", "layout."), ("`type`", None))
 
 
 def table(t):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""norms_test - updates that want norms of the whole gradient first, on GPUs: the golden digests of
-one GPU, of several that exchange by themselves, and of workers whose hosts exchange. GPUs and NCCL
-are played by the host execution layer.
+"""norms_test - updates that want norms of the whole gradient first, and images that a step moves,
+mirrors, adjusts and cuts, on GPUs: the golden digests of one GPU, of several that exchange by
+themselves, and of workers whose hosts exchange. GPUs and NCCL are played by the host execution
+layer.
 
    norms_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
 """
@@ -19,7 +20,8 @@ RUNS = os.path.dirname(MATRIX)
 LAYERS = ["--set", "layout.exchange_floats=1"]  # each layer travels alone
 
 # Step 4 is a short one.
-ROWS = [["--replicas", "1"], ["--replicas", "3"], ["--gpus", "2", "--replicas", "3", *LAYERS]]
+ROWS = [["--replicas", "1"], ["--set", "layout.resident=true"], ["--replicas", "3"],
+        ["--gpus", "2", "--replicas", "3", *LAYERS]]
 MIXES = [[threads(2), gpu()], [gpu(2), gpu()]]
 
 
@@ -34,7 +36,7 @@ def arguments(name):
 
 
 def one_process():
-    for name in ("norms", "clipped"):
+    for name in ("norms", "clipped", "augmented"):
         for number, row in enumerate(ROWS):
             os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(number + 1)
             check(name, T.expect(0, "train", *arguments(name), "--kernels", "cuda", *row)[1], *row)
@@ -42,7 +44,7 @@ def one_process():
 
 
 def by_way_of_hosts():
-    for name in ("norms", "clipped"):
+    for name in ("norms", "clipped", "augmented"):
         for mix in MIXES:
             code, lines, error = end(start(mix, [*arguments(name), "--collective", "mpi"]))
             T.check(code == 0, shown(mix), f"exit {code}, wanted 0", *error[-8:])
