@@ -124,7 +124,8 @@ typedef struct lk_config_options {
 lk_status lk_config_load(lk_json *document, const char *file, lk_error *error);
 // Finds, reads and checks. LK_NO_INPUT, LK_BAD_USAGE, LK_BAD_CONFIG. Close it also after an error.
 lk_status lk_config_open(lk_config *config, const lk_config_options *options, lk_error *error);
-// Reads and checks the model of a configuration alone, and data.normalize; the data need not be on this machine.
+// Reads and checks the model of a configuration alone, and data.normalize; the data need not be on
+// this machine.
 lk_status lk_config_open_model(lk_config *config, const char *name, lk_error *error);
 // Steps of the whole run.
 uint64_t lk_config_steps(const lk_config *config);

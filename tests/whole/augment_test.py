@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""augment_test - data.augment and data.normalize from outside: what an evaluation does of them, what
-an exported model does, what is refused. That the bits are the same everywhere the matrix shows
+"""augment_test - data.augment and data.normalize from outside: what an evaluation does of them,
+what an exported model does, what is refused. That the bits are the same everywhere the matrix shows
 (--run augmented), and the formulas the judge.
 
    augment_test.py PROGRAM WORK_DIR
@@ -93,7 +93,7 @@ def refused(t):
     t.check("data.normalize" in error and not os.path.exists("never.c"), "embed", error)
     # Values that 16 bits cannot hold are seen where they are stored.
     code, _, error = t.run("train", "config.json", "--run-dir", "large", *small)
-    t.check(code == 65 and "not finite" in error, "too large for 16 bits", code, error)
+    t.check(code == 80 and "input is not finite" in error, "too large for 16 bits", code, error)
 
 
 def main():

@@ -54,9 +54,7 @@ OTHERS = {
     "on_start": "resume_or_start", "$schema": "config.schema.json", "events.scalars": True,
     "events.images": 2, "events.histograms": True, "trace.file": "trace.json",
     "trace.first_step": 3, "trace.steps": 2, "early_stopping.patience": 2,
-    "samples.count": 9, "judge": "none",
-    "samples.count": 9,
-    "early_stopping.min_delta": 0.5,
+    "samples.count": 9, "judge": "none", "early_stopping.min_delta": 0.5,
 }
 # .. and of keys that decide them.
 DECIDERS = {
@@ -296,7 +294,8 @@ def schema_agrees(t, keys, ready):
 
 # Heads of the tables of keys, and what their keys begin with.
 HEADS = (("key", ""), ("key of `data`", "data."), ("key of `data.augment`", "data.augment."),
-         ("key of `data.normalize`", "data.normalize."), ("key of `layout`", "layout."), ("`type`", None))
+         ("key of `data.normalize`", "data.normalize."), ("key of `layout`", "layout."),
+         ("`type`", None))
 
 
 def table(t):
