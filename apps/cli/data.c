@@ -1,5 +1,6 @@
 // data.c - lockstep data: unpack, shard and verify data sets. Fetching is data_fetch.c's.
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,7 +181,8 @@ static const char verify_help[] =
     "lockstep data verify " SOURCE_USAGE
     "\n\n"
     "Checks format, sizes, counts and labels, and computes every hash anew. Prints the number of\n"
-    "examples, the image's shape, how many examples each class has, and the data hash.\n"
+    "examples, the image's shape, how many examples each class has, mean and deviation of each\n"
+    "channel in units of 0 to 1, as data.normalize takes them, and the data hash.\n"
     "\n" SOURCE_HELP;
 
 static void print_classes(const lk_dataset *set) {
@@ -191,6 +193,52 @@ static void print_classes(const lk_dataset *set) {
     printf("\n");
 }
 
+// Of each channel, its bytes as 0 to 1. How often each byte is there is exact, so both are the
+// numbers of the set, whoever computes them.
+enum { CHANNELS_MAX = 16 };
+typedef struct moments {
+    uint32_t channels;  // 0: more than a configuration could say
+    double mean[CHANNELS_MAX], deviation[CHANNELS_MAX];
+} moments;
+
+static void count_bytes(const lk_dataset *set, uint32_t channels, uint64_t counts[][256]) {
+    for (uint64_t i = 0; i < set->count; i++) {
+        const uint8_t *image = lk_dataset_image(set, i);
+        for (uint64_t b = 0; b < set->image_bytes; b++) counts[b % channels][image[b]]++;
+    }
+}
+
+static moments moments_of(const lk_dataset *set) {
+    uint64_t counts[CHANNELS_MAX][256] = {{0}};
+    moments m = {.channels = set->channels <= CHANNELS_MAX ? set->channels : 0};
+    const double all = (double)set->count * set->height * set->width;
+    if (m.channels) count_bytes(set, m.channels, counts);
+    for (uint32_t c = 0; c < m.channels; c++) {
+        double sum = 0, squares = 0;
+        for (uint32_t v = 0; v < 256; v++) sum += (double)counts[c][v] * v;
+        m.mean[c] = sum / all;
+        for (uint32_t v = 0; v < 256; v++) {
+            squares += (double)counts[c][v] * (v - m.mean[c]) * (v - m.mean[c]);
+        }
+        m.deviation[c] = sqrt(squares / all) / 255;
+        m.mean[c] /= 255;
+    }
+    return m;
+}
+
+static void print_floats(const char *name, uint32_t count, const double *values) {
+    if (!count) return;
+    printf("%s [", name);
+    for (uint32_t c = 0; c < count; c++) printf("%s%.9g", c ? ", " : "", values[c]);
+    printf("]\n");
+}
+
+static json_t *floats_json(uint32_t count, const double *values) {
+    json_t *list = json_array();
+    for (uint32_t c = 0; c < count; c++) json_array_append_new(list, json_real(values[c]));
+    return list;
+}
+
 static lk_status print_set_json(const lk_dataset *set, const char *hex, lk_error *error) {
     uint64_t counts[256] = {0};
     json_t *list = json_array();
@@ -198,11 +246,13 @@ static lk_status print_set_json(const lk_dataset *set, const char *hex, lk_error
     for (uint32_t c = 0; c < set->classes; c++) {
         json_array_append_new(list, json_integer((json_int_t)counts[c]));
     }
+    const moments m = moments_of(set);
     return lk_print_json(
-        json_pack("{s:I, s:I, s:[i,i,i], s:i, s:o, s:s}", "examples", (json_int_t)set->count,
-                  "parts", (json_int_t)set->part_count, "image", (int)set->height, (int)set->width,
-                  (int)set->channels, "classes", (int)set->classes, "class_counts", list,
-                  "data_sha256", hex),
+        json_pack("{s:I, s:I, s:[i,i,i], s:i, s:o, s:o, s:o, s:s}", "examples",
+                  (json_int_t)set->count, "parts", (json_int_t)set->part_count, "image",
+                  (int)set->height, (int)set->width, (int)set->channels, "classes",
+                  (int)set->classes, "class_counts", list, "mean", floats_json(m.channels, m.mean),
+                  "deviation", floats_json(m.channels, m.deviation), "data_sha256", hex),
         error);
 }
 
@@ -215,6 +265,9 @@ static lk_status print_set(const lk_dataset *set, bool json, lk_error *error) {
     printf("image [%u, %u, %u]\n", set->height, set->width, set->channels);
     printf("classes %u\n", set->classes);
     print_classes(set);
+    const moments m = moments_of(set);
+    print_floats("mean", m.channels, m.mean);
+    print_floats("deviation", m.channels, m.deviation);
     printf("data_sha256 %s\n", hex);
     return LK_OK;
 }

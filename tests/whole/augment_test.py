@@ -9,6 +9,7 @@ Standard library only.
 """
 import json
 import os
+import statistics
 import struct
 
 from program import Test, result
@@ -68,6 +69,24 @@ def exported(t):
                     "its numbers", run, name)
 
 
+def measured(t):
+    """data verify says mean and deviation of each channel, in units of 0 to 1."""
+    pixels = bytes(i * 37 % 251 for i in range(20 * 2 * 3 * 3))
+    with open("images", "wb") as f:
+        f.write(struct.pack(">5I", 0x804, 20, 2, 3, 3) + pixels)
+    with open("labels", "wb") as f:
+        f.write(struct.pack(">2I", 0x801, 20) + bytes(20))
+    source = ["data", "verify", "--images", "images", "--labels", "labels"]
+    _, lines, _ = t.expect(0, *source)
+    said_json = json.loads(t.expect(0, *source, "--json")[1][0])
+    for key, of in (("mean", statistics.fmean), ("deviation", statistics.pstdev)):
+        found = json.loads(said(lines, key + " ")[0][len(key) + 1:])
+        wanted = [of([v / 255 for v in pixels[c::3]]) for c in range(3)]
+        t.check(len(found) == 3 and max(abs(a - b) for a, b in zip(found, wanted)) < 1e-8 and
+                max(abs(a - b) for a, b in zip(said_json[key], wanted)) < 1e-8, key, found,
+                wanted)
+
+
 def refused(t):
     layers = [{"type": "flatten"}, {"type": "dense", "units": 10}]
     small = sets(model__layers=layers, precision="mixed_float16",
@@ -101,6 +120,7 @@ def main():
     trained(t)
     evaluated(t)
     exported(t)
+    measured(t)
     refused(t)
     t.finish()
 
