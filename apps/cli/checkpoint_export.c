@@ -292,10 +292,9 @@ static lk_status take_rows(exporter *e, const lk_export *said, uint32_t layer, l
 
 static void note_constant(exporter *e, const lk_export *said, uint32_t layer) {
     const bool scales = said->op->param[0] != LK_NONE, centers = said->op->param[1] != LK_NONE;
-    const lk_tensor *state = &e->program.tensors[said->op->tensor[LK_STATE]];
     if (scales == centers) return;
     e->constants[e->constant_count++] =
-        (struct constant){layer, (uint32_t)state->shape[0], centers};
+        (struct constant){layer, said->op->norm.channels, centers};
 }
 
 // A dense layer takes rows of values; those that were images PyTorch has in another order.
@@ -309,7 +308,8 @@ static lk_status take_channels(void *context, const lk_export *said, uint32_t la
                        "flattens in another order; use --layout onnx or keras",
                        e->from.path, e->spec.model.layers[layer].name);
     }
-    if (said->op && said->op->tensor[LK_STATE] != LK_NONE) {
+    if (said->op && (said->op->type == &lk_op_batch_normalization ||
+                     said->op->type == &lk_op_layer_normalization)) {
         note_constant(e, said, layer);
         if (said->in[0].flat) return take_rows(e, said, layer, error);
     }

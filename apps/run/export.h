@@ -33,7 +33,7 @@ typedef struct lk_onnx_model {
     size_t metadata_count;
 } lk_onnx_model;
 
-// Makes the bytes of the ONNX file: opset 13, for any number of images at once. Inputs and outputs:
+// Makes the bytes of the ONNX file: opset 17, for any number of images at once. Inputs and outputs:
 //
 //     images          (batch, height, width, channels)   uint8 or float
 //     logits          (batch, classes)                   float

@@ -12,7 +12,7 @@
 #include "apps/run/export.h"
 #include "io/protobuf.h"
 
-enum { IR_VERSION = 8, OPERATOR_SET = 13, NAME_BYTES = 128 };
+enum { IR_VERSION = 8, OPERATOR_SET = 17, NAME_BYTES = 128 };
 
 typedef enum element_type { ELEMENT_FLOAT = 1, ELEMENT_UINT8 = 2, ELEMENT_INT64 = 7 } element_type;
 // AttributeProto.AttributeType, and the field that holds such a value.
@@ -157,14 +157,17 @@ static uint32_t name_statistics(writer *w, const lk_export *e, const lk_layer *l
                                 uint32_t count) {
     static const char *const names[LK_OP_PARAMS] = {"gamma", "beta"};
     const lk_program *p = w->model->program;
-    const lk_tensor *state = &p->tensors[e->op->tensor[LK_STATE]];
+    const uint32_t state = e->op->tensor[LK_STATE];
     for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
         const uint32_t param = e->op->param[i];
         lk_format(rows[i], NAME_BYTES, "%s/%s", l->name, names[i]);
         inputs[count++] = rows[i];
-        if (param == LK_NONE) write_constant(w, rows[i], state->shape[0], i == 0 ? 1.0f : 0.0f);
+        if (param != LK_NONE) continue;
+        write_constant(w, rows[i], e->op->norm.channels, i == 0 ? 1.0f : 0.0f);
     }
-    for (uint32_t i = 0; i < LK_OP_STATES; i++) inputs[count++] = state[i].name;
+    for (uint32_t i = 0; state != LK_NONE && i < LK_OP_STATES; i++) {
+        inputs[count++] = p->tensors[state + i].name;
+    }
     return count;
 }
 

@@ -31,15 +31,15 @@ typedef struct lk_export_attribute {
 
 // One node. The first takes the layer's inputs, each other one what the node before it gives.
 typedef struct lk_export_node {
-    const char *type;  // as ONNX has it, of operator set 13
+    const char *type;  // as ONNX has it, of operator set 17
     const char *name;  // LAYER/name is that of the node and of what it gives; NULL: the type
     bool parameters;   // takes those of the op, kernel before bias: after its input. A kernel of
                        // (h, w, in, out) is written as (out, in, h, w), one of (in, out) as it is
     // Of an integer tensor that it takes behind its input, 0: none.
     uint32_t constant_count;
     int64_t constant[LK_EXPORT_INTS_MAX];
-    bool statistics;   // takes gamma, beta and the states of the op, ones and zeros for what it
-                       // has not
+    bool statistics;   // takes gamma, beta and, if it has some, the states of the op, ones and
+                       // zeros for what it has not
     uint32_t real_count;  // of numbers that it takes, each an input of its own, 0: none
     float reals[2];
     bool again;  // it takes what the first node takes, behind its input

@@ -218,9 +218,25 @@ static const lk_setting layer_normalization_keys[] = {
      .meaning = "multiplied by gamma"},
 };
 
+// Of an image over its channels, which ONNX normalises where they are last.
+static void say_layer_normalization(lk_export *e, const lk_layer *l) {
+    static const int64_t last[] = {0, 2, 3, 1}, second[] = {0, 3, 1, 2};
+    const bool image = !e->in[0].flat;
+    if (image) lk_export_ints(lk_export_node_add(e, "Transpose"), "perm", 4, last);
+    lk_export_node *node = lk_export_node_add(e, "LayerNormalization");
+    node->statistics = true;
+    lk_export_int(node, "axis", -1);
+    lk_export_float(node, "epsilon", l->epsilon);
+    if (!image) return;
+    node = lk_export_node_add(e, "Transpose");
+    node->name = "Channels";
+    lk_export_ints(node, "perm", 4, second);
+}
+
 const lk_layer_words lk_layer_words_layer_normalization = {
     .type = &lk_layer_layer_normalization,
     .name = "layer_normalization",
     .keys = layer_normalization_keys,
     .key_count = LK_COUNT(layer_normalization_keys),
-    .meaning = "the channels of each cell with mean 0 and variance 1"};
+    .meaning = "the channels of each cell with mean 0 and variance 1",
+    .say_export = say_layer_normalization};

@@ -140,6 +140,15 @@ def torch_network(model):
                 norm = getattr(self, layer["name"])
                 return functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight,
                                              norm.bias, eps=norm.eps)
+            if kind == "layer_normalization":
+                if build:
+                    affine = layer.get("scale", True) or layer.get("center", True)
+                    setattr(self, layer["name"], torch.nn.LayerNorm(
+                        x.shape[1], eps=layer.get("epsilon", 1e-3), elementwise_affine=affine))
+                norm = getattr(self, layer["name"])
+                if x.dim() == 2:
+                    return norm(x)
+                return norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             if kind == "dropout":
                 return functional.dropout(x, layer["rate"], self.training)
             return inputs[0] + inputs[1] if kind == "add" else self.activate(kind, layer, x)
@@ -186,7 +195,8 @@ def keras_layer(layer):
     names = {"leaky_relu": "LeakyReLU", "elu": "ELU", "conv2d_transpose": "Conv2DTranspose",
              "global_average_pool2d": "GlobalAveragePooling2D", "max_pool2d": "MaxPooling2D",
              "average_pool2d": "AveragePooling2D", "zero_padding2d": "ZeroPadding2D",
-             "batch_normalization": "BatchNormalization", "conv2d": "Conv2D"}
+             "batch_normalization": "BatchNormalization", "conv2d": "Conv2D",
+             "layer_normalization": "LayerNormalization"}
     return getattr(layers, names.get(kind, kind.capitalize()))(**said)
 
 

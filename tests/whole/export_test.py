@@ -91,6 +91,18 @@ MODELS = {
         {"type": "batch_normalization", "name": "scaled", "momentum": 0.5, "center": False,
          "epsilon": 0.01},
         {"type": "dense", "name": "head", "units": 10}]),
+    "layered": ([6, 5, 3], [
+        {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": 3},
+        {"type": "layer_normalization", "name": "cells"},
+        {"type": "layer_normalization", "name": "centered", "scale": False},
+        {"type": "relu", "name": "relu"},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "layer_normalization", "name": "flat", "epsilon": 0.01},
+        {"type": "dense", "name": "wide", "units": 6},
+        {"type": "layer_normalization", "name": "rows", "center": False},
+        {"type": "dense", "name": "next", "units": 5, "activation": "tanh"},
+        {"type": "layer_normalization", "name": "bare", "scale": False, "center": False},
+        {"type": "dense", "name": "head", "units": 10}]),
     # What puts values elsewhere: images and rows beside each other, zeros around, other shapes.
     "places": ([6, 5, 3], [
         {"type": "zero_padding2d", "name": "frame", "padding": [[0, 1], [2, 0]]},
@@ -130,9 +142,11 @@ SIGNED = ("flat",)
 FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
              "graph": {"wide": (3, 2, 4)}, "normed": {"flat": (4, 3, 4), "wide": (4, 3, 4)},
              "places": {"wide": (2, 8, 3), "small": (2, 8, 3), "head": (2, 1, 4)},
-             "halves": {"scaled": (4, 3, 4), "head": (4, 3, 4)}, "smooth": {"wide": (4, 3, 4)}}
+             "halves": {"scaled": (4, 3, 4), "head": (4, 3, 4)}, "smooth": {"wide": (4, 3, 4)},
+             "layered": {"flat": (4, 3, 4), "wide": (4, 3, 4)}}
 # What a norm has not and PyTorch wants, behind the others: name, values.
-CONSTANTS = {"halves": [("centered.weight", [1.0] * 4), ("scaled.bias", [0.0] * 48)]}
+CONSTANTS = {"layered": [("centered.weight", [1.0] * 4), ("rows.bias", [0.0] * 6)],
+             "halves": [("centered.weight", [1.0] * 4), ("scaled.bias", [0.0] * 48)]}
 
 
 # What PyTorch calls our rows.
@@ -332,6 +346,18 @@ def reshape(x, target):
     return [[[x[(i * w + j) * c + k] for j in range(w)] for i in range(h)] for k in range(c)]
 
 
+def layer_norm(layer, weight, bias, x):
+    """Of the values of each cell, or of a row."""
+    if isinstance(x[0], list):
+        cells = [layer_norm(layer, weight, bias, [plane[i][j] for plane in x])
+                 for i in range(len(x[0])) for j in range(len(x[0][0]))]
+        return reshape([v for cell in cells for v in cell], [len(x[0]), len(x[0][0]), len(x)])
+    mean = sum(x) / len(x)
+    spread = math.sqrt(sum((v - mean) ** 2 for v in x) / len(x) + layer.get("epsilon", 0.001))
+    return [(v - mean) / spread * (weight[k] if weight else 1) + (bias[k] if bias else 0)
+            for k, v in enumerate(x)]
+
+
 def layer_of(layer, shape, weight, bias, at):
     """What a layer makes of its inputs, images [c][y][x] or rows."""
     kind, x = layer["type"], at[0]
@@ -372,6 +398,8 @@ def layer_of(layer, shape, weight, bias, at):
         epsilon = layer.get("epsilon", 0.001)
         return [each(lambda v: (v - mean[c]) / math.sqrt(variance[c] + epsilon) * weight[c] +
                      bias[c], values) for c, values in enumerate(x)]
+    if kind == "layer_normalization":
+        return layer_norm(layer, weight, bias, x)
     if kind == "dropout":
         return x
     return each(ACTIVATIONS[kind](layer), x)
@@ -498,7 +526,7 @@ def onnx(t):
         content = f.read()
     t.check(made["bytes"] == len(content) and made["input"] == "u8", "what is said", made)
     model = fields(content)
-    t.check(model[1] == [8] and fields(model[8][0]) == {1: [b""], 2: [13]}, "versions", model[8])
+    t.check(model[1] == [8] and fields(model[8][0]) == {1: [b""], 2: [17]}, "versions", model[8])
     graph = fields(model[7][0])
     nodes = [node(n) for n in graph[1]]
     for found, wanted in zip(nodes, NODES):
@@ -522,6 +550,18 @@ def onnx(t):
         graph = fields(fields(f.read())[7][0])
     t.check(node(graph[1][0]) == ("Transpose", ["images"], "/Transpose", NODES[2][3]) and
             len(graph[1]) == len(NODES) - 2, "floats are taken as they are")
+    t.expect(0, "checkpoint", "export", "layered", "--output", "layered-onnx", "--layout", "onnx")
+    with open("layered-onnx", "rb") as f:
+        graph = fields(fields(f.read())[7][0])
+    nodes = [n for n in map(node, graph[1]) if n[2].startswith(("centered/", "rows/"))]
+    over = {"axis": 2 ** 64 - 1, "epsilon": struct.unpack("<f", struct.pack("<f", 1e-3))[0]}
+    t.check(nodes == [
+        ("Transpose", ["cells/Channels"], "centered/Transpose", {"perm": [0, 2, 3, 1]}),
+        ("LayerNormalization", ["centered/Transpose", "centered/gamma", "centered/beta"],
+         "centered/LayerNormalization", over),
+        ("Transpose", ["centered/LayerNormalization"], "centered/Channels", {"perm": [0, 3, 1, 2]}),
+        ("LayerNormalization", ["wide/Gemm", "rows/gamma", "rows/beta"],
+         "rows/LayerNormalization", over)], "norms of cells and of rows", nodes)
 
 
 # --- what may be wrong ---------------------------------------------------------------------------
@@ -756,7 +796,17 @@ def judge_python(kind):
         sys.exit(77)
 
 
+def all_layers(t):
+    """Each type that a configuration may name is in one of the models."""
+    schema = json.loads("\n".join(t.expect(0, "config", "schema")[1]))
+    layers = schema["properties"]["model"]["properties"]["layers"]["items"]["oneOf"]
+    wanted = {layer["properties"]["type"]["const"] for layer in layers}
+    found = {layer["type"] for _, layers in MODELS.values() for layer in layers}
+    t.check(len(wanted) > 20 and wanted == found, "layers that nobody judges", wanted ^ found)
+
+
 def judge(t, kind, python):
+    all_layers(t)
     for name in MODELS:
         for word in ("u8", "f32") if kind == "onnx" else ():
             _, lines, _ = t.expect(0, "checkpoint", "export", name, "--output", f"{name}-{word}",
