@@ -73,6 +73,28 @@ typedef struct lk_dense {
     bool relu;  // the stored output is relu(sum)
 } lk_dense;
 
+// A dense layer over the steps of a sequence; or a recurrent layer, but for what its input is
+// multiplied by (ops/layers/recurrent.c).
+typedef struct lk_sequence {
+    lk_dense dense;  // recurrent: units, gates * units. The first: it lies where `dense` does
+    uint32_t steps;
+    bool every;  // recurrent: y is of every step; otherwise of the last one
+} lk_sequence;
+
+// What an LSTM keeps of a step, for each unit: a column of these each.
+enum {
+    LK_LSTM_INPUT,
+    LK_LSTM_FORGET,
+    LK_LSTM_CANDIDATE,
+    LK_LSTM_OUTPUT,
+    LK_LSTM_GATES,
+    LK_LSTM_CELL = LK_LSTM_GATES,
+    LK_LSTM_COLUMNS
+};
+
+// Rows of a grain of a sequence's gradient sums, the most.
+enum { LK_SEQUENCE_ROWS_MAX = 4096 };
+
 // Floats of one example.
 static inline uint64_t lk_conv2d_in_floats(const lk_conv2d *c) {
     return (uint64_t)c->in_h * c->in_w * c->in_c;

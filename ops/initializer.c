@@ -145,6 +145,11 @@ static void fill_orthogonal(const lk_initial *p, float *w) {
 static void fill_zeros(const lk_initial *p, float *w) { fill_with(p, 0.0f, w); }
 static void fill_ones(const lk_initial *p, float *w) { fill_with(p, 1.0f, w); }
 static void fill_constant(const lk_initial *p, float *w) { fill_with(p, p->value, w); }
+// Gates i f c o, of as many units each.
+static void fill_forget_ones(const lk_initial *p, float *w) {
+    const uint64_t units = p->count / 4;
+    for (uint64_t e = 0; e < p->count; e++) w[e] = e / units == 1 ? 1.0f : 0.0f;
+}
 static void fill_random_uniform(const lk_initial *p, float *w) {
     fill_uniform(p, value_of(p, &lk_initializer_random_uniform), w);
 }
@@ -169,6 +174,7 @@ DESCRIPTOR(lecun_uniform);
 DESCRIPTOR(lecun_normal);
 DESCRIPTOR(zeros);
 DESCRIPTOR(ones);
+DESCRIPTOR(forget_ones);
 WITH_NUMBER(constant, "value", 0.0f);
 WITH_NUMBER(random_uniform, "limit", 0.05f);
 WITH_NUMBER(random_normal, "stddev", 0.05f);

@@ -33,6 +33,9 @@ typedef struct lk_initializer {
 LK_INITIALIZER_LIST(LK_INITIALIZER_DECLARE)
 #undef LK_INITIALIZER_DECLARE
 
+// What no configuration names: biases of an LSTM, ones for its forget gates.
+extern const lk_initializer lk_initializer_forget_ones;
+
 // Entry `number` of the list, NULL past its end.
 const lk_initializer *lk_initializer_at(uint32_t number);
 

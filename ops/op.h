@@ -47,6 +47,13 @@
     X(CONV2D_TRANSPOSE_INPUT_GRADIENT, conv2d_transpose_input_gradient) \
     X(CONV2D_TRANSPOSE_WEIGHT_GRADIENT, conv2d_transpose_weight_gradient) \
     X(CONV2D_TRANSPOSE_BIAS_GRADIENT, conv2d_transpose_bias_gradient) \
+    X(SEQUENCE_DENSE, sequence_dense)                           \
+    X(SEQUENCE_DENSE_INPUT_GRADIENT, sequence_dense_input_gradient) \
+    X(SEQUENCE_DENSE_WEIGHT_GRADIENT, sequence_dense_weight_gradient) \
+    X(SEQUENCE_DENSE_BIAS_GRADIENT, sequence_dense_bias_gradient) \
+    X(LSTM, lstm)                                               \
+    X(LSTM_BACKWARD, lstm_backward)                             \
+    X(LSTM_WEIGHT_GRADIENT, lstm_weight_gradient)               \
     X(USE, use)                                                 \
     X(REDUCE_APPLY, reduce_apply)                               \
     LK_PLAIN_OP_LIST(X)
@@ -120,7 +127,8 @@ const char *lk_phase_name(lk_phase phase);
 typedef enum lk_role {
     LK_X,        // input activation
     LK_X2,       // second input: the other summand, labels, the target of a loss; of an op that
-                 // sees grains, what says on a device which positions have no example: the labels
+                 // sees grains, what says on a device which positions have no example: the labels;
+                 // of a recurrent op, written: its state before each step
     LK_Y,        // output, one row for each example
     LK_AUX,      // what forward keeps for backward beside y: winners of a pool; LOAD: the labels,
                  // as which a device marks what has no example: a loss that takes no labels has
@@ -161,6 +169,7 @@ typedef struct lk_op {
         LK_WIDE lk_conv2d conv;
         lk_pool2d pool;
         lk_dense dense;
+        lk_sequence sequence;
         float slope;  // leaky_relu; alpha of elu
         float scale;  // mean
         lk_dropout dropout;
@@ -201,7 +210,7 @@ typedef struct lk_grain_view {
     LK_WIDE const float *dy;
     // (examples, pooled...) fused pooling: which cell 0..3 of the 2x2 tile won
     LK_WIDE const uint8_t *argmax;
-    LK_WIDE uint32_t examples;  // 1 .. grain
+    LK_WIDE uint32_t examples;  // 1 .. grain; rows, of an op with steps
 } lk_grain_view;
 
 // Of ops that keep floats of each grain: those, in the place of argmax.
@@ -314,6 +323,8 @@ struct lk_op_type {
     lk_scope scope;
     lk_kernel reference;  // NULL where the scope has none
     bool exchanged;       // a gradient of parameters: LK_X is the gradient of y, and LK_DY is x
+    bool recurrent;       // .. LK_X is LK_X2 of the forward op, and LK_DY the gradient of its x
+    bool sequence;  // it has sequence.steps rows of each example
     bool grains;  // of LK_SCOPE_EXAMPLES: it sees grains, and which positions have no example
 
     // Each may be NULL where there is nothing to say.
@@ -341,6 +352,15 @@ struct lk_op_type {
     bool mixed;
     const lk_op_type *apart;
 };
+
+// Rows of one example, in x and in its gradients: 1, or the steps of a sequence. Each is a term of
+// the sums over examples, as an example of its own would be.
+static inline uint32_t lk_op_steps(const lk_op *op) {
+#ifndef LK_SHORT_FORM_ALONE
+    while (op->type == &lk_op_use) op--;
+#endif
+    return op->type->sequence ? op->sequence.steps : 1;
+}
 
 // --- tables of kernels ---------------------------------------------------------------------------
 

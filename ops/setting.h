@@ -19,7 +19,7 @@ typedef enum lk_setting_kind {
     LK_SETTING_STEPS,        // lk_steps_list: an array of numbers of steps
     LK_SETTING_FLOATS,       // lk_floats_list: an array of numbers
     LK_SETTING_RATE,         // lk_rate (ops/rate.h): a rate schedule, a type and its keys
-    LK_SETTING_SHAPE,        // lk_sizes: [height, width, channels] or [values]
+    LK_SETTING_SHAPE,        // lk_sizes: [height, width, channels], [time, features] or [values]
     LK_SETTING_SIDES,        // uint32_t[4], top, bottom, left, right: a number, [rows, columns] or
                              // [[top, bottom], [left, right]]; each from 0
     // Of the rest of a configuration; a layer or an optimizer has none of these.
@@ -40,7 +40,7 @@ typedef struct lk_floats_list {
 } lk_floats_list;
 
 typedef struct lk_sizes {
-    uint32_t count;  // 1 or 3
+    uint32_t count;  // 1 to 3
     uint32_t at[3];
 } lk_sizes;
 

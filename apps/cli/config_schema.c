@@ -54,11 +54,10 @@ static json_t *make_list(const lk_setting *k) {
                      "maxItems", LK_SETTING_LIST_MAX);
 }
 
-// [height, width, channels], or [values].
+// [height, width, channels], [time, features] or [values].
 static json_t *make_shape(const lk_setting *k) {
-    return json_pack("{s:s, s:o, s:[{s:i, s:i}, {s:i, s:i}]}", "type", "array", "items",
-                     make_integer(1, k->most), "anyOf", "minItems", 1, "maxItems", 1, "minItems", 3,
-                     "maxItems", 3);
+    return json_pack("{s:s, s:o, s:i, s:i}", "type", "array", "items", make_integer(1, k->most),
+                     "minItems", 1, "maxItems", 3);
 }
 
 // A number, [rows, columns], or [[top, bottom], [left, right]].

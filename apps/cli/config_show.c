@@ -77,7 +77,7 @@ static void show_value(char out[SHOWN_BYTES], const lk_setting *k) {
         break;
     case LK_SETTING_RATE: lk_format(out, SHOWN_BYTES, "object"); break;
     case LK_SETTING_SHAPE:
-        lk_format(out, SHOWN_BYTES, "[height, width, channels] or [values]");
+        lk_format(out, SHOWN_BYTES, "[h, w, c], [time, features], [values]");
         break;
     case LK_SETTING_SIDES:
         lk_format(out, SHOWN_BYTES, "0 to %s, or of four sides", most);

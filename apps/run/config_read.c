@@ -101,16 +101,13 @@ static lk_status read_list(const lk_json_cursor *at, const lk_setting *k, lk_jso
     return LK_OK;
 }
 
-// [height, width, channels], or [values].
+// [height, width, channels], [time, features] or [values].
 static lk_status read_shape(const lk_json_cursor *at, const lk_setting *k,
                             lk_json_presence presence, lk_sizes *shape, lk_error *error) {
     lk_json_cursor list, element;
     LK_CHECK(lk_json_get_array(at, k->name, presence, 1, 3, &list, error));
     if (!list.value) return LK_OK;
     const uint32_t count = (uint32_t)lk_json_length(&list);
-    if (count == 2) {
-        return lk_json_refuse(&list, error, "wanted [height, width, channels] or [values]");
-    }
     for (uint32_t i = 0; i < count; i++) {
         LK_CHECK(lk_json_element(&list, i, &element, error));
         LK_CHECK(lk_json_as_u32(&element, 1, (uint32_t)k->most, &shape->at[i], error));

@@ -33,7 +33,14 @@ static lk_status say(walk *w, lk_export *e, const lk_layer_type *type, uint32_t 
     e->op = next_op(w, type, number);
     e->out = e->in[0];
     e->node_count = 0;
+    e->cannot = NULL;
     words->say_export(e, l);
+    if (e->cannot) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "layer %s: type %s %s cannot be exported; use --layout keras, which needs "
+                       "no words for it",
+                       l->name, words->name, e->cannot);
+    }
     return w->visit(w->context, e, number, error);
 }
 

@@ -34,6 +34,8 @@
 
 #include "ops/cpu/calls.inc.h"
 
+#include "ops/cpu/recurrent.inc.h"
+
 #define TABLE_PLAIN(NUMBER, name) [LK_OP_##NUMBER] = plain_##name,
 
 const lk_kernels TABLE_NAME(LK_VARIANT) = {
@@ -57,7 +59,14 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
                [LK_OP_MAX_POOL2D_BACKWARD] = call_max_pool2d_backward,
                [LK_OP_RELU] = call_relu,
                [LK_OP_RELU_BACKWARD] = call_relu_backward,
-               [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy},
+               [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy,
+               [LK_OP_SEQUENCE_DENSE] = call_sequence_dense,
+               [LK_OP_SEQUENCE_DENSE_INPUT_GRADIENT] = call_sequence_dense_input_gradient,
+               [LK_OP_SEQUENCE_DENSE_WEIGHT_GRADIENT] = call_dense_weight_gradient,
+               [LK_OP_SEQUENCE_DENSE_BIAS_GRADIENT] = call_dense_bias_gradient,
+               [LK_OP_LSTM] = call_lstm,
+               [LK_OP_LSTM_BACKWARD] = call_lstm_backward,
+               [LK_OP_LSTM_WEIGHT_GRADIENT] = call_dense_weight_gradient},
     .apply = {[LK_OPTIMIZER_SGD] = TABLE_BEST(apply_sgd),
               [LK_OPTIMIZER_MOMENTUM] = apply_momentum,
               [LK_OPTIMIZER_MOMENTUM_KERAS] = apply_momentum_keras,

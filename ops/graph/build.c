@@ -608,6 +608,9 @@ lk_op *lk_build_use_gradient(lk_builder *b, const lk_op_type *type, uint32_t of)
     if (p->ops[first].type->exchanged) {
         g->tensor[LK_X] = g->tensor[LK_DY];
         g->tensor[LK_DY] = use->tensor[LK_X];
+    } else if (p->ops[first].type->recurrent) {
+        g->tensor[LK_X] = use->tensor[LK_X2];
+        g->tensor[LK_DY] = p->ops[use->input[0]].gradient;
     }
     g->tensor[LK_AUX] = use->tensor[LK_AUX];
     return g;

@@ -46,6 +46,14 @@ bool lk_window_size(uint32_t in, uint32_t size, uint32_t stride, lk_padding padd
 lk_status lk_build_window(lk_builder *b, const lk_layer *l, lk_shape in, lk_shape *out,
                           uint32_t *pad_top, uint32_t *pad_left);
 
+// A dense layer over the times of a sequence, an image (time, 1, features), with the layer's kernel
+// and, if d says so, its bias.
+lk_status lk_build_sequence_dense(lk_builder *b, const lk_layer *l, const lk_dense *d);
+
+// Floats of scratch that the kernels of dense layers need for op->dense.
+uint64_t lk_dense_forward_scratch(const lk_op *op, uint32_t examples);
+uint64_t lk_dense_input_gradient_scratch(const lk_op *op, uint32_t examples);
+
 // --- for lk_op_type.declare ----------------------------------------------------------------------
 
 // A tensor of the replica region with one row of `count` elements for each example held. `suffix`

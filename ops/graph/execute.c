@@ -100,7 +100,8 @@ lk_grain_view lk_grain_view_at(const lk_frame *f, const lk_op *op, uint32_t grai
     return (lk_grain_view){.x = rows_of_grain(f, op->tensor[LK_X], grain),
                            .dy = rows_of_grain(f, op->tensor[LK_DY], grain),
                            .argmax = rows_of_grain(f, op->tensor[LK_AUX], grain),
-                           .examples = LK_MIN(microbatch_examples - grain * whole, whole)};
+                           .examples = LK_MIN(microbatch_examples - grain * whole, whole) *
+                                       lk_op_steps(op)};
 }
 
 // The views of grains [at, end): of each grain one after the other its uses.

@@ -7,6 +7,9 @@
 //   db[n]    = the node of the grains' sums of dy[m][n] over examples m
 //
 // x and dx (m, k_count), w and dw (k_count, n_count), bias and db (n_count), y and dy (m, n_count)
+//
+// Over a sequence the same with rows in place of examples: m counts its times too, those of an
+// example after each other.
 #include "ops/cpu/tiles.h"
 #include "ops/graph/build.h"
 #include "ops/layers/export.h"
@@ -77,17 +80,61 @@ static uint32_t dense_bias_gradient(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
+// --- over a sequence -----------------------------------------------------------------------------
+
+static lk_lane rows_of(const lk_lane *l, const lk_op *op) {
+    lk_lane rows = *l;
+    rows.examples *= op->sequence.steps;
+    return rows;
+}
+
+static uint32_t sequence_dense(lk_lane *l, const lk_op *op) {
+    lk_lane rows = rows_of(l, op);
+    return dense_forward(&rows, op);
+}
+
+static uint32_t sequence_dense_input_gradient(lk_lane *l, const lk_op *op) {
+    lk_lane rows = rows_of(l, op);
+    return dense_input_gradient(&rows, op);
+}
+
 // --- shapes, parameters, fusion ------------------------------------------------------------------
+
+lk_status lk_build_sequence_dense(lk_builder *b, const lk_layer *l, const lk_dense *d) {
+    const lk_shape in = b->input[0].shape, out = {in.h, 1, d->n_count, false};
+    const uint64_t rows = (uint64_t)b->program->spec->grain * in.h;
+    if (rows > LK_SEQUENCE_ROWS_MAX) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: a grain of %u examples of %u times has %llu rows, wanted at most "
+                       "%d; use a smaller grain",
+                       l->name, b->program->spec->grain, in.h, (unsigned long long)rows,
+                       LK_SEQUENCE_ROWS_MAX);
+    }
+    if ((uint64_t)b->program->microbatch_examples * in.h > INT32_MAX) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: a microbatch of %u examples of %u times has more than 2^31 rows; "
+                       "use a smaller layout.wave_examples",
+                       l->name, b->program->microbatch_examples, in.h);
+    }
+    lk_op *op = lk_build_op(b, &lk_op_sequence_dense, b->input[0], out);
+    op->dense = *d;
+    op->sequence.steps = in.h;
+    return LK_OK;
+}
 
 static lk_status build_dense(lk_builder *b, const lk_layer *l) {
     const lk_shape in = b->input[0].shape, out = {1, 1, l->units, true};
-    if (!in.flat) {
+    if (!in.flat && in.w != 1) {  // one column wide: a sequence
         return lk_fail(b->error, LK_BAD_CONFIG,
                        "layer %s: dense wants a flat input but gets images of %u x %u x %u; put a "
                        "flatten layer before it",
                        l->name, in.h, in.w, in.c);
     }
     if (l->units == 0) return lk_fail(b->error, LK_BAD_CONFIG, "layer %s: units is 0", l->name);
+    if (!in.flat) {
+        const lk_dense d = {.k_count = in.c, .n_count = l->units, .use_bias = l->use_bias};
+        return lk_build_sequence_dense(b, l, &d);
+    }
     lk_build_op(b, &lk_op_dense, b->input[0], out)->dense =
         (lk_dense){.k_count = in.c, .n_count = l->units, .use_bias = l->use_bias};
     return LK_OK;
@@ -95,15 +142,18 @@ static lk_status build_dense(lk_builder *b, const lk_layer *l) {
 
 static lk_status declare(lk_builder *b, lk_op *op) {
     const lk_dense *d = &op->dense;
-    const lk_param_shape kernel = {
-        .suffix = "kernel",
-        .rank = 2,
-        .size = {d->k_count, d->n_count},
-        .fan_in = d->k_count,
-        .fan_out = d->n_count,
-        .initializer = b->program->spec->model.layers[op->layer].initializer};
+    const lk_layer *layer = &b->program->spec->model.layers[op->layer];
+    const lk_param_shape kernel = {.suffix = "kernel",
+                                   .rank = 2,
+                                   .size = {d->k_count, d->n_count},
+                                   .fan_in = d->k_count,
+                                   .fan_out = d->n_count,
+                                   .initializer = layer->initializer};
     const lk_param_shape bias = {
-        .suffix = "bias", .rank = 1, .size = {d->n_count}, .initializer = &lk_initializer_zeros};
+        .suffix = "bias",
+        .rank = 1,
+        .size = {d->n_count},
+        .initializer = layer->forget_bias ? &lk_initializer_forget_ones : &lk_initializer_zeros};
     LK_CHECK(lk_build_param(b, op, 0, &kernel));
     return d->use_bias ? lk_build_param(b, op, 1, &bias) : LK_OK;
 }
@@ -124,10 +174,18 @@ static lk_status differentiate(lk_builder *b, uint32_t of) {
     return lk_build_input_gradient(b, &lk_op_dense_input_gradient, of, 0, true);
 }
 
+static lk_status differentiate_sequence(lk_builder *b, uint32_t of) {
+    lk_build_param_gradient(b, &lk_op_sequence_dense_weight_gradient, of, 0, 1);
+    if (b->program->ops[of].dense.use_bias) {
+        lk_build_param_gradient(b, &lk_op_sequence_dense_bias_gradient, of, 1, 1);
+    }
+    return lk_build_input_gradient(b, &lk_op_sequence_dense_input_gradient, of, 0, true);
+}
+
 // --- descriptors ---------------------------------------------------------------------------------
 
 // Sums under way, and a tree of slices for each: blocks of examples by panels of units.
-static uint64_t forward_scratch(const lk_op *op, uint32_t m_count) {
+uint64_t lk_dense_forward_scratch(const lk_op *op, uint32_t m_count) {
     uint64_t examples = lk_round_up(LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES), 8);
     uint64_t levels = lk_tree_levels(lk_slices(op->dense.k_count));
     return examples * LK_DENSE_PANEL_MAX * (1 + levels);
@@ -136,7 +194,7 @@ static uint64_t forward_scratch(const lk_op *op, uint32_t m_count) {
 // Which terms are not zero. Then, lanes being examples, dy transposed, a block of examples at a
 // time, and one register tile's tree of slices; or, lanes being inputs, a panel of weights
 // transposed, of one run of units, and the terms of each example: address, factor; how many.
-static uint64_t input_gradient_scratch(const lk_op *op, uint32_t m_count) {
+uint64_t lk_dense_input_gradient_scratch(const lk_op *op, uint32_t m_count) {
     const lk_dense *d = &op->dense;
     uint64_t examples = LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES);
     uint64_t levels = lk_tree_levels(lk_slices(d->n_count));
@@ -166,6 +224,20 @@ static lk_flop flop(const lk_op *op) {
     return (lk_flop){all, all};
 }
 
+static uint32_t rows_most(const lk_op *op, uint32_t m_count) {
+    return (uint32_t)LK_MIN((uint64_t)m_count * op->sequence.steps, UINT32_MAX);
+}
+static uint64_t sequence_forward_scratch(const lk_op *op, uint32_t m_count) {
+    return lk_dense_forward_scratch(op, rows_most(op, m_count));
+}
+static uint64_t sequence_input_gradient_scratch(const lk_op *op, uint32_t m_count) {
+    return lk_dense_input_gradient_scratch(op, rows_most(op, m_count));
+}
+static lk_flop sequence_flop(const lk_op *op) {
+    const uint64_t all = flop(op).framework * op->sequence.steps;
+    return (lk_flop){all, all};
+}
+
 static void rows(const lk_op *op, uint64_t *row_count, uint64_t *columns) {
     *row_count = op->dense.k_count;
     *columns = op->dense.n_count;
@@ -177,19 +249,20 @@ const lk_op_type lk_op_dense = {.name = "dense",
                                 .number = LK_OP_DENSE,
                                 .scope = LK_SCOPE_EXAMPLES,
                                 .reference = dense_forward,
-                                .scratch_floats = LK_RULE(forward_scratch),
+                                .scratch_floats = LK_RULE(lk_dense_forward_scratch),
                                 .flop = LK_RULE(flop),
                                 .absorb = LK_RULE(absorb),
                                 .declare = LK_RULE(declare),
                                 .differentiate = LK_RULE(differentiate),
                                 .mixed = true};
-const lk_op_type lk_op_dense_input_gradient = {.name = "dense_input_gradient",
-                                               .number = LK_OP_DENSE_INPUT_GRADIENT,
-                                               .scope = LK_SCOPE_EXAMPLES,
-                                               .reference = dense_input_gradient,
-                                               .scratch_floats = LK_RULE(input_gradient_scratch),
-                                               .flop = LK_RULE(flop),
-                                               .mixed = true};
+const lk_op_type lk_op_dense_input_gradient = {
+    .name = "dense_input_gradient",
+    .number = LK_OP_DENSE_INPUT_GRADIENT,
+    .scope = LK_SCOPE_EXAMPLES,
+    .reference = dense_input_gradient,
+    .scratch_floats = LK_RULE(lk_dense_input_gradient_scratch),
+    .flop = LK_RULE(flop),
+    .mixed = true};
 const lk_op_type lk_op_dense_weight_gradient = {.name = "dense_weight_gradient",
                                                 .number = LK_OP_DENSE_WEIGHT_GRADIENT,
                                                 .scope = LK_SCOPE_GRAINS,
@@ -204,6 +277,51 @@ const lk_op_type lk_op_dense_bias_gradient = {.name = "dense_bias_gradient",
                                               .scope = LK_SCOPE_GRAINS,
                                               .reference = dense_bias_gradient,
                                               .mixed = true};
+
+const lk_op_type lk_op_sequence_dense = {.name = "sequence_dense",
+                                         .number = LK_OP_SEQUENCE_DENSE,
+                                         .sequence = true,
+                                         .scope = LK_SCOPE_EXAMPLES,
+                                         .reference = sequence_dense,
+                                         .scratch_floats = LK_RULE(sequence_forward_scratch),
+                                         .flop = LK_RULE(sequence_flop),
+                                         .absorb = LK_RULE(absorb),
+                                         .declare = LK_RULE(declare),
+                                         .differentiate = LK_RULE(differentiate_sequence)};
+const lk_op_type lk_op_sequence_dense_input_gradient = {
+    .name = "sequence_dense_input_gradient",
+    .number = LK_OP_SEQUENCE_DENSE_INPUT_GRADIENT,
+    .sequence = true,
+    .scope = LK_SCOPE_EXAMPLES,
+    .reference = sequence_dense_input_gradient,
+    .scratch_floats = LK_RULE(sequence_input_gradient_scratch),
+    .flop = LK_RULE(sequence_flop)};
+// The views of grains count rows.
+const lk_op_type lk_op_sequence_dense_weight_gradient = {
+    .name = "sequence_dense_weight_gradient",
+    .number = LK_OP_SEQUENCE_DENSE_WEIGHT_GRADIENT,
+    .sequence = true,
+    .scope = LK_SCOPE_GRAINS,
+    .reference = dense_weight_gradient,
+    .scratch_floats = LK_RULE(weight_gradient_scratch),
+    .flop = LK_RULE(sequence_flop),
+    .rows = rows,
+    .some_rows = some_rows};
+const lk_op_type lk_op_sequence_dense_bias_gradient = {.name = "sequence_dense_bias_gradient",
+                                                       .number = LK_OP_SEQUENCE_DENSE_BIAS_GRADIENT,
+                                                       .sequence = true,
+                                                       .scope = LK_SCOPE_GRAINS,
+                                                       .reference = dense_bias_gradient};
+const lk_op_type lk_op_lstm_weight_gradient = {.name = "lstm_weight_gradient",
+                                               .number = LK_OP_LSTM_WEIGHT_GRADIENT,
+                                               .sequence = true,
+                                               .scope = LK_SCOPE_GRAINS,
+                                               .reference = dense_weight_gradient,
+                                               .recurrent = true,
+                                               .scratch_floats = LK_RULE(weight_gradient_scratch),
+                                               .flop = LK_RULE(sequence_flop),
+                                               .rows = rows,
+                                               .some_rows = some_rows};
 
 const lk_layer_type lk_layer_dense = {
     .inputs = 1, .ops_max = 5, .tensors_max = 5, .params_max = 2, .build = build_dense};
@@ -240,6 +358,7 @@ static const lk_setting keys[] = {
 };
 
 static void say_dense(lk_export *e, const lk_layer *l) {
+    if (e->op->type != &lk_op_dense) e->cannot = "over a sequence";
     lk_export_node_add(e, "Gemm")->parameters = true;
     e->out = (lk_export_value){.flat = true, .channels = l->units};
 }

@@ -53,6 +53,7 @@ struct lk_export {
     // For lk_layer_words.say_export to fill. `out` is in[0] before.
     lk_export_value out;
     bool reorders;  // it takes a row of values in our order, where PyTorch has another
+    const char *cannot;  // not NULL: how the layer stands here, of which there are no words
     uint32_t node_count;
     lk_export_node nodes[LK_EXPORT_NODES_MAX];
 };

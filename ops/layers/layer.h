@@ -19,7 +19,8 @@
     X(conv2d) X(max_pool2d) X(flatten) X(dense) X(relu) X(add) X(tanh) X(sigmoid) X(leaky_relu) \
     X(average_pool2d) X(global_average_pool2d) X(dropout)                                 \
     X(reshape) X(concatenate) X(zero_padding2d) X(conv2d_transpose) X(batch_normalization) \
-    X(relu6) X(elu) X(softplus) X(swish) X(gelu) X(layer_normalization)
+    X(relu6) X(elu) X(softplus) X(swish) X(gelu) X(layer_normalization) \
+    X(lstm)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean) \
     X(gan_generator) X(gan_discriminator)
 
@@ -38,13 +39,15 @@ enum { LK_LAYER_POLICY, LK_LAYER_FLOAT32 };
 typedef struct lk_layer {
     const lk_layer_type *type;
     char name[LK_NAME_BYTES / 2];       // unique in the model; not part of the identity
-    uint32_t units;                     // dense: units; conv2d: filters
+    uint32_t units;                     // dense, lstm: units; conv2d: filters
     uint32_t size_h, size_w;            // conv2d: kernel_size; max_pool2d: pool_size
     uint32_t stride_h, stride_w;        // conv2d, max_pool2d
     lk_padding padding;                 // conv2d, max_pool2d
-    bool use_bias;                      // conv2d, dense
+    bool use_bias;                      // conv2d, dense, lstm
+    bool return_sequences;              // lstm
+    bool forget_bias;                   // lstm: its forget gate's biases start at one
     const lk_layer_type *activation;    // conv2d, dense: a layer after it; NULL: linear
-    const lk_initializer *initializer;  // conv2d, dense: of the kernel; biases start at zero
+    const lk_initializer *initializer;  // conv2d, dense, lstm: of the kernel; biases start at zero
     float initial;                      // .. what it takes; 0: its own number
     float negative_slope;               // leaky_relu
     float alpha;                        // elu

@@ -1,7 +1,8 @@
 // shape.c - layers that change shapes and no number: they become no op. Freestanding.
 //
 //   flatten   (h, w, c) -> (h * w * c), in the same order
-//   reshape   any shape -> any other of as many values, in the same order
+//   reshape   any shape -> any other of as many values, in the same order; (time, features) is a
+//             sequence, which is an image one column wide
 #include "ops/graph/build.h"
 #include "ops/layers/export.h"
 
@@ -36,6 +37,7 @@ static lk_status build_reshape(lk_builder *b, const lk_layer *l) {
     lk_shape out = {1, 1, t->at[0], true};
     uint64_t floats;
     if (t->count == 3) out = (lk_shape){t->at[0], t->at[1], t->at[2], false};
+    if (t->count == 2) out = (lk_shape){t->at[0], 1, t->at[1], false};  // a sequence
     LK_CHECK(lk_build_check_shape(b, l->name, &out, &floats));
     if (floats != (uint64_t)in.h * in.w * in.c) {
         return lk_fail(b->error, LK_BAD_CONFIG,
@@ -63,19 +65,21 @@ static const lk_setting reshape_keys[] = {
 static void say_reshape(lk_export *e, const lk_layer *l) {
     static const int64_t last[] = {0, 2, 3, 1}, first[] = {0, 3, 1, 2};
     const lk_sizes *t = &l->target_shape;
-    const int64_t shape[] = {0, t->at[0], t->at[1], t->at[2]};
+    const bool sequence = t->count == 2;
+    const uint32_t w = sequence ? 1 : t->at[1], c = sequence ? t->at[1] : t->at[2];
+    const int64_t shape[] = {0, t->at[0], w, c};
     if (t->count == 1) {
         say_flatten(e, l);
         return;
     }
     e->reorders = e->in[0].flat && e->in[0].channels != 1 &&
-                  e->in[0].channels != t->at[0] * t->at[1] * t->at[2];
+                  e->in[0].channels != t->at[0] * w * c;
     if (!e->in[0].flat) lk_export_ints(lk_export_node_add(e, "Transpose"), "perm", 4, last);
     lk_export_constant(lk_export_node_add(e, "Reshape"), 4, shape);
     lk_export_node *back = lk_export_node_add(e, "Transpose");
     back->name = "Back";
     lk_export_ints(back, "perm", 4, first);
-    e->out = (lk_export_value){.flat = false, .channels = t->at[2]};
+    e->out = (lk_export_value){.flat = false, .channels = c};
 }
 
 const lk_layer_words lk_layer_words_reshape = {.type = &lk_layer_reshape,

@@ -115,6 +115,7 @@ def main():
     host = boards.Host(sys.argv[1], sys.argv[2])
     board = Board(host, sys.argv[3])
     if sys.argv[4:] == ["long"]:
+        check_run(board, host, os.path.join(HERE, "board-sequence.json"))
         check_run(board, host, *CNN, "--examples", "256")
         return
     check_sizes(board, host)

@@ -29,7 +29,7 @@ WAYS = [
 ]
 # What does not compute on tensors of 16 bits yet.
 NOT_MIXED = {"conv2d_transpose", "batch_normalization", "layer_normalization", "relu6", "elu",
-             "softplus", "swish", "gelu"}
+             "softplus", "swish", "gelu", "lstm"}
 RESULTS = ("digest ", "state_hash ", "test_")
 
 
@@ -267,8 +267,35 @@ def augmented(number, shape, channels):
     return out
 
 
+def sequences(config):
+    """Some see their images as sequences: dense layers over the steps, and states that go on."""
+    r, (h, w, c) = random.Random(-3 - config["seed"]), config["model"]["input"]
+    if r.random() < 0.75:
+        return config
+    steps, values = r.choice([(h, w * c), (w, h * c), (1, h * w * c)])
+    layers, every = [{"type": "reshape", "target_shape": [steps, values]}], True
+    for _ in range(r.randint(1, 3)):
+        kind = r.choice(["lstm", "lstm", "dense", "dropout"]) if every else "dense"
+        if kind == "dropout":
+            layers.append({"type": kind, "rate": 0.3})
+            continue
+        layers.append({"type": kind, "units": r.choice([1, 3, 8, 17, 33]),
+                       "use_bias": r.random() < 0.8})
+        if kind == "dense":
+            layers[-1]["activation"] = activation(r)
+        else:
+            every = r.random() < 0.6
+            layers[-1].update(return_sequences=every, unit_forget_bias=r.random() < 0.7)
+    if not {layer["type"] for layer in layers} & {"lstm"}:
+        layers.append({"type": "lstm", "units": 5, "return_sequences": True,
+                       "kernel_initializer": "orthogonal"})
+    config["model"]["layers"] = layers + [{"type": "flatten"},
+                                          config["model"]["layers"][-1]]
+    return config
+
+
 def model(number):
-    return precise(other_loss(classifier(number)))
+    return precise(other_loss(sequences(classifier(number))))
 
 
 def classifier(number):

@@ -715,6 +715,95 @@ class Dense:
         return [[(x[k], g)] for k in range(self.inputs) for g in dy], [[(1.0, g)] for g in dy]
 
 
+class SequenceDense(Dense):
+    """Over the steps of a sequence; of an lstm the part that takes x, with four gates a unit."""
+    by_rows = True
+
+    def __init__(self, layer, shape):
+        self.gates = 4 if layer["type"] == "lstm" else 1
+        super().__init__(dict(layer, units=layer["units"] * self.gates), shape[2:])
+        self.steps, self.shape = shape[0], (shape[0], 1, self.units)
+
+    @staticmethod
+    def rows(x, count):
+        return [x[i:i + count] for i in range(0, len(x), count)]
+
+    def forward(self, x, kernel, bias):
+        return [v for row in self.rows(x, self.inputs)
+                for v in super(SequenceDense, self).forward(row, kernel, bias)]
+
+    def backward(self, dy, kernel):
+        return [v for row in self.rows(dy, self.units)
+                for v in super(SequenceDense, self).backward(row, kernel)]
+
+    def gradient_terms(self, x, dy):
+        x, dy = self.rows(x, self.inputs), self.rows(dy, self.units)
+        return ([[(a[k], g[n]) for a, g in zip(x, dy)]
+                 for k in range(self.inputs) for n in range(self.units)],
+                [[(1.0, g[n]) for g in dy] for n in range(self.units)])
+
+
+class Lstm:
+    """What goes from step to step: takes the sums of the gates of x."""
+    by_rows, bias_count = True, 0
+
+    def __init__(self, layer, shape):
+        self.steps, self.units = shape[0], layer["units"]
+        self.every = layer.get("return_sequences", False)
+        self.shape = (self.steps, 1, self.units) if self.every else (self.units,)
+        self.fans, self.columns = (self.units, 4 * self.units), 4 * self.units
+        self.kernel_count = 4 * self.units ** 2
+
+    def forward(self, x, kernel, _bias):
+        u, self.kernel = range(self.units), kernel
+        h, c, self.kept, out = [0.0] * self.units, [0.0] * self.units, [], []
+        for t, z in enumerate(SequenceDense.rows(x, 4 * self.units)):
+            a = z if t == 0 else [add(z[n], finished([(h[k], kernel[k * 4 * self.units + n])
+                                                      for k in u])) for n in range(len(z))]
+            i, f, n, o = SequenceDense.rows(a, self.units)
+            i, f, o = ([sigmoid(v) for v in gate] for gate in (i, f, o))
+            n = [tanh(v) for v in n]
+            before = h, c
+            c = [fma(f[j], c[j], mul(i[j], n[j])) for j in u]
+            h = [mul(o[j], tanh(c[j])) for j in u]
+            self.kept.append((i, f, n, o, c, *before))
+            out += h
+        return out if self.every else h
+
+    def gradients(self, dy):
+        u, dz = range(self.units), []
+        dy = SequenceDense.rows(dy, self.units)
+        for t in range(self.steps - 1, -1, -1):
+            i, f, n, o, c, _, last = self.kept[t]
+            own = dy[t] if self.every else dy[0] if t == self.steps - 1 else [0.0] * self.units
+            if dz:
+                row = 4 * self.units
+                own = [add(own[k], finished(list(zip(self.kernel[k * row:k * row + row], dz[0]))))
+                       for k in u]
+            s = [tanh(v) for v in c]
+            slope = [fma(-v, v, 1.0) for v in s]
+            through = [mul(own[j], o[j]) for j in u]
+            dc = [fma(through[j], slope[j], carried[j]) if dz else mul(through[j], slope[j])
+                  for j in u]
+
+            def gate(g, v):
+                return mul(g, mul(v, sub(1.0, v)))
+            dz.insert(0, [gate(mul(dc[j], n[j]), i[j]) for j in u] +
+                      [gate(mul(dc[j], last[j]), f[j]) for j in u] +
+                      [mul(mul(dc[j], i[j]), fma(-n[j], n[j], 1.0)) for j in u] +
+                      [gate(mul(own[j], s[j]), o[j]) for j in u])
+            carried = [mul(dc[j], f[j]) for j in u]
+        return dz
+
+    def backward(self, dy, _kernel):
+        return [v for row in self.gradients(dy) for v in row]
+
+    def gradient_terms(self, _x, dy):
+        dz = self.gradients(dy)
+        return [[(kept[5][k], row[n]) for kept, row in zip(self.kept, dz)]
+                for k in range(self.units) for n in range(4 * self.units)], []
+
+
 class Relu:
     kernel_count = 0
 
@@ -1055,10 +1144,12 @@ def grain_sum(examples):
                  for i in range(0, len(examples), per_slice)])
 
 
-def gradient_sum(examples, grain):
+def gradient_sum(examples, grain, by_rows=False):
     """`examples`: for each position of the batch, the terms of one parameter's element, or None."""
     grains = [[e for e in examples[i:i + grain] if e is not None]
               for i in range(0, len(examples), grain)]
+    if by_rows:  # of sequences each step is as an example
+        grains = [[[term] for e in g for term in e] for g in grains]
     return tree([grain_sum(g) if g else None for g in grains])
 
 
@@ -1240,7 +1331,7 @@ class Run:
         self.shards = [k * (count // shards) + min(k, count % shards)
                        for k in range(shards + 1)] if shards else []
         # A tensor is a number in `shapes`, 0 the model's input; each of self.layers makes the next.
-        self.layers, self.parameters, self.frozen = [], [], set()
+        self.layers, self.parameters, self.frozen, self.by_rows = [], [], set(), set()
         self.shapes, self.learns = [tuple(config["model"]["input"])], [False]
         outputs = [(0, self.shapes[0])]  # by layer number plus 1: tensor, and how it is seen
         for number, layer in enumerate(config["model"]["layers"]):
@@ -1250,9 +1341,20 @@ class Run:
                 outputs.append((taken[0][0], (math.prod(shape),)))
                 continue
             if layer["type"] == "reshape":
-                outputs.append((taken[0][0], tuple(layer["target_shape"])))
+                sizes = tuple(layer["target_shape"])
+                outputs.append((taken[0][0], (sizes[0], 1, sizes[1]) if len(sizes) == 2 else sizes))
                 continue
-            made = LAYERS[layer["type"]](layer, *[s for _, s in taken])
+            over = layer["type"] == "lstm" or layer["type"] == "dense" and len(shape) == 3
+            if layer["type"] == "lstm":
+                made = SequenceDense(layer, shape)
+                made.frozen, made.narrow = not layer.get("trainable", True), True
+                self.append(made, [taken[0][0]])
+                self.initialize(layer, made)
+                taken = [(len(self.shapes) - 1, made.shape)]
+                made = Lstm(layer, made.shape)
+            else:
+                made = (SequenceDense if over else LAYERS[layer["type"]])(
+                    layer, *[s for _, s in taken])
             made.frozen = not layer.get("trainable", True)
             self.append(made, [t for t, _ in taken])
             made.run, made.number = self, number
@@ -1303,11 +1405,22 @@ class Run:
 
     def initialize(self, layer, made):
         made.kernel_at, made.bias_at = len(self.parameters), None
+        if getattr(made, "by_rows", False):
+            self.by_rows.add(made.kernel_at)
+        if isinstance(made, Lstm):
+            layer = {"kernel_initializer": "orthogonal", "use_bias": False}
         kernel = initial_values(layer, made, self.config["seed"], made.kernel_at)
         self.parameters.append(kernel)
-        if layer.get("use_bias", True):
+        return self.add_bias(layer, made)
+
+    def add_bias(self, layer, made):
+        if layer.get("use_bias", True) and made.bias_count:
             made.bias_at = len(self.parameters)
-            self.parameters.append([0.0] * made.bias_count)
+            if made.kernel_at in self.by_rows:
+                self.by_rows.add(made.bias_at)
+            forget = layer["type"] == "lstm" and layer.get("unit_forget_bias", True)
+            self.parameters.append([1.0 if forget and i // layer["units"] == 1 else 0.0
+                                    for i in range(made.bias_count)])
         if made.frozen:
             self.frozen |= {made.kernel_at, made.bias_at}
 
@@ -1566,7 +1679,8 @@ class Run:
         gradients = []
         for q, parameter in enumerate(self.parameters if applied else []):
             sums = [0.0] * len(parameter) if q in self.frozen else [
-                gradient_sum([example and example[i] for example in terms[q]], config["grain"])
+                gradient_sum([example and example[i] for example in terms[q]], config["grain"],
+                             q in self.by_rows)
                 for i in range(len(parameter))]
             self.alive[q] |= any(sums)
             gradients.append(sums)
@@ -1765,9 +1879,13 @@ def layer_entries(number, layer, inputs):
         out.update({key: u32(0) for key in ("center", "scale") if not layer.get(key, True)})
     if not layer.get("trainable", True):
         out["trainable"] = u32(0)
+    if layer.get("return_sequences"):
+        out["return_sequences"] = u32(1)
+    if not layer.get("unit_forget_bias", True):
+        out["unit_forget_bias"] = u32(0)
     if kind == "dropout":
         out["rate"] = struct.pack("<f", rounded(Fraction(str(layer["rate"]))))
-    units = {"dense": "units", **dict.fromkeys(kernels, "filters")}.get(kind)
+    units = {"dense": "units", "lstm": "units", **dict.fromkeys(kernels, "filters")}.get(kind)
     if units:
         out[units] = u32(layer[units])
         if not layer.get("use_bias", True):
@@ -2062,6 +2180,22 @@ NETS = [
         [{"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "tanh"},
          {"type": "flatten"}, {"type": "dense", "units": 7, "activation": "sigmoid"}],
         {"type": "sgd", "learning_rate": 0.5}, 6, 4, 11, 3, loss={"type": "mean", "scale": -1.5}),
+    # Sequences: dense layers over the steps, states of every step and of the last; a grain whose
+    # rows are two slices; an orthogonal kernel that is high.
+    net("sequences", (5, 4, 1),
+        [{"type": "reshape", "target_shape": [5, 4]},
+         {"type": "dense", "units": 3, "activation": "relu"},
+         {"type": "lstm", "units": 3, "return_sequences": True},
+         {"type": "lstm", "units": 2, "unit_forget_bias": False},
+         {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.5}, 6, 4, 11, 3),
+    net("long_sequences", (23, 25, 1),
+        [{"type": "reshape", "target_shape": [575, 1]},
+         {"type": "dense", "units": 1, "use_bias": False},
+         {"type": "reshape", "target_shape": [5, 115]},
+         {"type": "dense", "units": 2, "kernel_initializer": "orthogonal"},
+         {"type": "lstm", "units": 2, "use_bias": False}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.5}, 4, 2, 5, 2, shards=2),
     # Bytes from -1 to 1, and a position without an example, which stays zero.
     net("signed", (3, 3, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.5}, 4, 1, 7, 3, shards=2, is_signed=True),

@@ -43,8 +43,16 @@ CASES = {
         "type": "concatenate", "inputs": ["dense", "conv"]}}, [], []),
     "a shape of other values": ({"model.layers.4": {
         "type": "reshape", "target_shape": [2, 2, 26]}}, [], []),
-    "a shape of two sizes": ({"model.layers.4": {
+    "a sequence of other values": ({"model.layers.4": {
         "type": "reshape", "target_shape": [10, 10]}}, [], []),
+    "a state of a row": ({"model.layers.4": {"type": "lstm", "units": 3}}, [], []),
+    "a state of no units": ({"model.layers.4": {"type": "lstm", "units": 0}}, [], []),
+    "a sequence too long for a grain": ({"grain": 16, "model.layers": [
+        {"type": "reshape", "target_shape": [400, 1]}, {"type": "lstm", "units": 10}],
+        "model.input": [20, 20, 1], "data.train.made_up.height": 20,
+        "data.train.made_up.width": 20}, [], []),
+    "a state in 16 bits": ({"precision": "mixed_float16", "model.layers": [
+        {"type": "reshape", "target_shape": [10, 10]}, {"type": "lstm", "units": 10}]}, [], []),
     "zeros around a row": ({"model.layers.4": {"type": "zero_padding2d"}}, [], []),
     "three sides": ({"model.layers.4": {
         "type": "zero_padding2d", "padding": [[1, 2, 3], 4]}}, [], []),
