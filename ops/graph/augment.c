@@ -80,15 +80,21 @@ static void adjust(const lk_frame *f, const lk_augmented *d, float *x) {
     f->kernels->adjust((uint64_t)m->in_h * m->in_w * m->in_c, period, factor, offset, x);
 }
 
+// The part of [first, first + length) that lies in [0, end).
+static uint32_t cut_begin(int32_t first) { return first > 0 ? (uint32_t)first : 0; }
+static uint32_t cut_end(int32_t first, uint32_t length, uint32_t end) {
+    const int64_t last = (int64_t)first + length;
+    return last < 0 ? 0 : (uint32_t)LK_MIN(last, (int64_t)end);
+}
+
 static void cut(const lk_frame *f, const lk_augmented *d, float *x) {
     const lk_model *m = &f->program->spec->model;
     const lk_augment *a = &f->program->spec->augment;
-    for (uint32_t y = 0; y < m->in_h; y++) {
-        for (uint32_t column = 0; column < m->in_w; column++) {
-            if (!lk_augment_is_cut(a, d, y, column)) continue;
-            float *pixel = x + ((uint64_t)y * m->in_w + column) * m->in_c;
-            for (uint32_t c = 0; c < m->in_c; c++) pixel[c] = 0.0f;
-        }
+    const uint32_t begin = cut_begin(d->cut_x), end = cut_end(d->cut_x, a->cutout_w, m->in_w);
+    for (uint32_t y = cut_begin(d->cut_y); y < cut_end(d->cut_y, a->cutout_h, m->in_h); y++) {
+        float *row = x + (uint64_t)y * m->in_w * m->in_c;
+        for (uint64_t i = (uint64_t)begin * m->in_c; i < (uint64_t)end * m->in_c; i++)
+            row[i] = 0.0f;
     }
 }
 
