@@ -177,6 +177,7 @@ static lk_status check_parameter(const exporter *e, const lk_safetensors_entry *
     const char *slash = strchr(entry->name, '/'), *part = slash ? slash : "";
     unsigned rank = entry->dim_count;
     bool kernel = strcmp(part, "/kernel") == 0 && (rank == 2 || rank == 4);
+    kernel = kernel || (strcmp(part, "/recurrent_kernel") == 0 && rank == 2);
     bool row = rank == 1 && torch_name(part);
     if (entry->dtype == LK_SAFETENSORS_F32 && (kernel || row)) return LK_OK;
     return lk_fail(error, LK_BAD_DATA,

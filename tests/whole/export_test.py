@@ -816,6 +816,20 @@ def judge(t, kind, python):
         t.check(done.returncode == 0, f"{name}: the verdict of {kind}")
 
 
+def sequences(t):
+    """Recurrent kernels go as they are; other frameworks' words for their layers there are not."""
+    config = os.path.join(HERE, "..", "baremetal", "board-sequence.json")
+    t.expect(0, "train", config, "--run-dir", "sequences")
+    command = ("checkpoint", "export", "sequences", "--output", "sequences.out", "--layout")
+    _, lines, _ = t.expect(0, *command, "keras")
+    t.check("".join(lines).endswith("bytes"), "exported", lines)
+    os.remove("sequences.out")
+    for layout in ("onnx", "torch"):
+        _, _, error = t.expect(78, *command, layout)
+        t.check("type dense over a sequence cannot be exported" in error, layout, error)
+        t.check(not os.path.exists("sequences.out"), "nothing is written")
+
+
 def main():
     t = Test()
     runs = {name: train(t, name) for name in MODELS}
@@ -831,6 +845,7 @@ def main():
     else:
         onnx(t)
         wrong(t)
+        sequences(t)
     t.finish()
 
 
