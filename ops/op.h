@@ -171,7 +171,7 @@ typedef struct lk_op {
         lk_dense dense;
         lk_sequence sequence;
         float slope;  // leaky_relu; alpha of elu
-        float scale;  // mean
+        float scale;  // mean; label smoothing
         lk_dropout dropout;
         lk_join join;
         lk_noise noise;

@@ -183,14 +183,14 @@ static void softmax_powers(uint32_t count, const float *logits, float top, float
     for (uint32_t i = 0; i < SOFTMAX_BLOCK; i++) e[i] = lk_expf(e[i]);
 }
 
-// Tree over slices of the chain of additions.
-static float softmax_sum(uint32_t classes, const float *logits, float top) {
+// Tree over slices of the chain of additions: of the powers, or of the logits less the greatest.
+static float softmax_sum(uint32_t classes, const float *logits, float top, bool of_powers) {
     float node[LK_TREE_LEVELS_MAX], e[SOFTMAX_BLOCK], sum = 0.0f;
     uint64_t slices = 0;
     for (uint32_t k = 0; k < classes; k += SOFTMAX_BLOCK) {
         uint32_t count = LK_MIN(classes - k, (uint32_t)SOFTMAX_BLOCK);
-        softmax_powers(count, logits + k, top, e);
-        for (uint32_t i = 0; i < count; i++) sum = sum + e[i];
+        if (of_powers) softmax_powers(count, logits + k, top, e);
+        for (uint32_t i = 0; i < count; i++) sum = sum + (of_powers ? e[i] : logits[k + i] - top);
         if ((k + count) % LK_SLICE_TERMS != 0 && k + count < classes) continue;
         uint32_t level = 0;
         for (; slices >> level & 1; level++) sum = node[level] + sum;
@@ -208,14 +208,15 @@ static float softmax_sum(uint32_t classes, const float *logits, float top) {
 }
 
 static uint32_t softmax_gradient(uint32_t classes, const float *logits, float top, float reciprocal,
-                                 uint32_t label, float *dlogits) {
+                                 uint32_t label, float smoothing, float *dlogits) {
+    const float off = smoothing / lk_count_to_float(classes), on = 1.0f - smoothing + off;
     float e[SOFTMAX_BLOCK];
     uint32_t bad = 0;
     for (uint32_t k = 0; k < classes; k += SOFTMAX_BLOCK) {
         uint32_t count = LK_MIN(classes - k, (uint32_t)SOFTMAX_BLOCK);
         softmax_powers(count, logits + k, top, e);
         for (uint32_t i = 0; i < count; i++) {
-            float g = e[i] * reciprocal - (k + i == label ? 1.0f : 0.0f) + 0.0f;
+            float g = e[i] * reciprocal - (k + i == label ? on : off) + 0.0f;
             bad |= !(g - g == 0.0f);
             dlogits[k + i] = g;
         }
@@ -223,22 +224,30 @@ static uint32_t softmax_gradient(uint32_t classes, const float *logits, float to
     return bad;
 }
 
-static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, const float *logits,
-                                      const uint32_t *labels, float *dlogits, float *loss,
-                                      uint32_t *correct) {
+static float softmax_distance(uint32_t classes, const float *logits, float own, float top,
+                              float smoothing) {
+    if (smoothing == 0.0f) return own - top;
+    return lk_fmaf(smoothing / lk_count_to_float(classes), softmax_sum(classes, logits, top, false),
+                   (1.0f - smoothing) * (own - top));
+}
+
+static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, float smoothing,
+                                      const float *logits, const uint32_t *labels, float *dlogits,
+                                      float *loss, uint32_t *correct) {
     uint32_t bad = 0, hits = 0;
     for (uint32_t m = 0; m < m_count; m++, logits += classes) {
         uint32_t first = 0;
         for (uint32_t k = 1; k < classes; k++) {
             if (logits[k] > logits[first]) first = k;
         }
-        float top = logits[first], sum = softmax_sum(classes, logits, top);
+        float top = logits[first], sum = softmax_sum(classes, logits, top, true);
         const float *own = labels[m] < classes ? logits + labels[m] : NULL;
-        loss[m] = own ? lk_logf(sum) - (*own - top) + 0.0f : __builtin_nanf("");
+        const float away = own ? softmax_distance(classes, logits, *own, top, smoothing) : 0.0f;
+        loss[m] = own ? lk_logf(sum) - away + 0.0f : __builtin_nanf("");
         bad |= !(loss[m] - loss[m] == 0.0f);
         hits += first == labels[m];
         if (!dlogits) continue;
-        bad |= softmax_gradient(classes, logits, top, 1.0f / sum, labels[m], dlogits);
+        bad |= softmax_gradient(classes, logits, top, 1.0f / sum, labels[m], smoothing, dlogits);
         dlogits += classes;
     }
     *correct += hits;

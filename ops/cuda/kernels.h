@@ -118,8 +118,8 @@ void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, co
 // LK_CUDA_NO_EXAMPLE, loss and dlogits are computed as for label 0, and +0 is stored. Any other
 // label from `classes` on is no class: the example's loss is NaN, and reported.
 void lk_cuda_softmax_cross_entropy(lk_cuda_stream *s, uint32_t m_count, uint32_t classes,
-                                   const float *logits, const uint32_t *labels, float *dlogits,
-                                   float *loss);
+                                   float smoothing, const float *logits, const uint32_t *labels,
+                                   float *dlogits, float *loss);
 
 // --- gradients of parameters ---------------------------------------------------------------------
 

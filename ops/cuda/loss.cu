@@ -26,10 +26,10 @@ static inline __device__ greatest first_maximum(uint32_t classes, const float *l
     return top;
 }
 
-// The sum of exp(logit - top), in the arithmetic's order: every lane adds all of them, and computes
-// its own.
-static inline __device__ float sum_of_powers(uint32_t classes, const float *logits, float top,
-                                             uint32_t lane) {
+// The sum of exp(logit - top), or of logit - top, in the arithmetic's order: every lane adds all of
+// them, and computes its own.
+static inline __device__ float sum_over(uint32_t classes, const float *logits, float top,
+                                        uint32_t lane, bool of_powers) {
     lk_cuda_tree tree;
     tree.leaves = 0;
     float chain = 0.0f;
@@ -38,7 +38,8 @@ static inline __device__ float sum_of_powers(uint32_t classes, const float *logi
             lk_cuda_tree_leaf(&tree, chain);
             chain = 0.0f;
         }
-        float mine = first + lane < classes ? lk_expf(logits[first + lane] - top) : 0.0f;
+        float mine = first + lane < classes ? logits[first + lane] - top : 0.0f;
+        if (of_powers && first + lane < classes) mine = lk_expf(mine);
         for (uint32_t i = 0; i < LANES && first + i < classes; i++) {
             chain = chain + __shfl_sync(ALL, mine, (int)i);
         }
@@ -49,7 +50,8 @@ static inline __device__ float sum_of_powers(uint32_t classes, const float *logi
 
 static __global__ void __launch_bounds__(WARPS *LANES)
     softmax_cross_entropy(lk_cuda_state *state, uint32_t op, uint32_t m_count, uint32_t classes,
-                          const float *__restrict__ logits, const uint32_t *__restrict__ labels,
+                          float smoothing, const float *__restrict__ logits,
+                          const uint32_t *__restrict__ labels,
                           float *__restrict__ dlogits, float *__restrict__ loss) {
     uint32_t lane = threadIdx.x % LANES;
     uint64_t m = (uint64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
@@ -58,19 +60,23 @@ static __global__ void __launch_bounds__(WARPS *LANES)
     const bool missing = labels[m] == LK_CUDA_NO_EXAMPLE;
     const uint32_t label = missing ? 0 : labels[m];
     const greatest top = first_maximum(classes, logits, lane);
-    const float sum = sum_of_powers(classes, logits, top.value, lane);
+    const float sum = sum_over(classes, logits, top.value, lane, true);
     const float reciprocal = 1.0f / sum;
+    const float off = smoothing / (float)classes, on = 1.0f - smoothing + off;
+    const float all = smoothing == 0.0f ? 0.0f : sum_over(classes, logits, top.value, lane, false);
     bool bad = false;
     if (lane == 0) {
         const float *own = label < classes ? logits + label : NULL;
-        float value = own ? lk_logf(sum) - (*own - top.value) + 0.0f : __uint_as_float(0x7fc00000);
+        float distance = own ? *own - top.value : 0.0f;
+        if (smoothing != 0.0f) distance = lk_fmaf(off, all, (1.0f - smoothing) * distance);
+        float value = own ? lk_logf(sum) - distance + 0.0f : __uint_as_float(0x7fc00000);
         loss[m] = missing ? 0.0f : value;
         bad = lk_cuda_not_finite(value);
         if (top.at == label && !missing) atomicAdd(&state->counts[0], 1u);
     }
     for (uint32_t k = lane; dlogits && k < classes; k += LANES) {
         float p = lk_expf(logits[k] - top.value) * reciprocal;
-        float g = p - (k == label ? 1.0f : 0.0f) + 0.0f;
+        float g = p - (k == label ? on : off) + 0.0f;
         bad |= lk_cuda_not_finite(g);
         dlogits[m * classes + k] = missing ? 0.0f : g;
     }
@@ -78,10 +84,10 @@ static __global__ void __launch_bounds__(WARPS *LANES)
 }
 
 void lk_cuda_softmax_cross_entropy(lk_cuda_stream *s, uint32_t m_count, uint32_t classes,
-                                   const float *logits, const uint32_t *labels, float *dlogits,
-                                   float *loss) {
+                                   float smoothing, const float *logits, const uint32_t *labels,
+                                   float *dlogits, float *loss) {
     lk_cuda_launch(s, softmax_cross_entropy, (m_count + WARPS - 1) / WARPS, WARPS * LANES, 0,
-                   s->state, s->op, m_count, classes, logits, labels, dlogits, loss);
+                   s->state, s->op, m_count, classes, smoothing, logits, labels, dlogits, loss);
 }
 
 int lk_cuda_prepare_loss(void) { return lk_cuda_prepare_kernels(softmax_cross_entropy); }

@@ -80,7 +80,7 @@ typedef struct lk_loss_options {
     // model's input.
     uint32_t input_count;
     uint32_t inputs[LK_LAYER_INPUTS_MAX];
-    float scale;  // mean
+    float scale;  // mean; label smoothing of sparse_categorical_crossentropy
     lk_gan gan;   // gan_generator, gan_discriminator
 } lk_loss_options;
 

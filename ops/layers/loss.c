@@ -5,7 +5,11 @@
 //       top = max_k l[k] (the first of equals is the prediction), e[k] = exp(l[k] - top),
 //       s = tree over slices of sum_k e[k] (a chain of additions), r = 1 / s;
 //       loss = log(s) - (l[label] - top);  dlogits[k] = e[k] * r - (k == label), + 0.0f
+//   with label smoothing S above 0, off = S / classes, on = (1 - S) + off:
+//       loss = log(s) - (off * sum of (l[k] - top) + (1 - S) * (l[label] - top));
+//       dlogits[k] = e[k] * r - (k == label ? on : off), + 0.0f
 //
+// S is the one number of this loss: lk_loss_options.scale, lk_op.scale.
 // logits and dlogits (m, classes), labels (m), loss (m). A label from `classes` on is no class: the
 // example's loss is NaN, and reported.
 #include "ops/graph/build.h"
@@ -20,8 +24,20 @@ static uint32_t first_maximum(uint32_t count, const float *v) {
     return top;
 }
 
+// What an example of a class is away from `top`, of which its loss is made.
+static float distance_of(const lk_op *op, const float *logits, float own, float top) {
+    const uint32_t classes = (uint32_t)op->floats;
+    slice_sum s;
+    if (op->scale == 0.0f) return own - top;
+    slice_start(&s, 0.0f);
+    for (uint32_t k = 0; k < classes; k++) slice_term(&s, 1.0f, logits[k] - top);
+    return lk_fmaf(op->scale / lk_count_to_float(classes), slice_finish(&s),
+                   (1.0f - op->scale) * (own - top));
+}
+
 static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
     const uint32_t classes = (uint32_t)op->floats, *labels = l->at[LK_X2];
+    const float off = op->scale / lk_count_to_float(classes), on = 1.0f - op->scale + off;
     const float *logits = l->at[LK_X];
     float *loss = l->at[LK_Y], *dlogits = l->train ? l->at[LK_DX] : NULL;
     uint32_t bad = 0, hits = 0;
@@ -34,12 +50,13 @@ static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
         float sum = slice_finish(&s);
         float reciprocal = 1.0f / sum;
         const float *own = labels[m] < classes ? logits + labels[m] : NULL;
-        loss[m] = own ? lk_logf(sum) - (*own - top) + 0.0f : __builtin_nanf("");
+        loss[m] = own ? lk_logf(sum) - distance_of(op, logits, *own, top) + 0.0f
+                      : __builtin_nanf("");
         bad |= lk_not_finite(loss[m]);
         hits += prediction == labels[m];
         for (uint32_t k = 0; dlogits && k < classes; k++) {
             float p = lk_expf(logits[k] - top) * reciprocal;
-            float g = p - (k == labels[m] ? 1.0f : 0.0f) + 0.0f;
+            float g = p - (k == labels[m] ? on : off) + 0.0f;
             bad |= lk_not_finite(g);
             *dlogits++ = g;
         }
@@ -76,9 +93,20 @@ const lk_loss_type lk_loss_sparse_categorical_crossentropy = {
                 .count = {"correct"},
                 .share = {"accuracy"}},
     .build = LK_RULE(build_sparse_categorical_crossentropy)};
+static const lk_setting crossentropy_keys[] = {
+    {.name = "label_smoothing",
+     .kind = LK_SETTING_FLOAT,
+     .offset = offsetof(lk_loss_options, scale),
+     .field = "scale",
+     .below = 1.0f,
+     .high = 1.0f,
+     .meaning = "the share of a label that is spread over all classes"},
+};
 const lk_loss_words lk_loss_words_sparse_categorical_crossentropy = {
     .type = &lk_loss_sparse_categorical_crossentropy,
     .name = "sparse_categorical_crossentropy",
+    .keys = crossentropy_keys,
+    .key_count = LK_COUNT(crossentropy_keys),
     .meaning = "softmax cross-entropy from logits, labels are class numbers",
     .export_node = "Softmax",
     .export_name = "probabilities"};

@@ -386,13 +386,13 @@ static void relu_backward(uint64_t count, const float *y, const float *dy, float
     end(&s);
 }
 
-static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, const float *logits,
-                                      const uint32_t *labels, float *dlogits, float *loss,
-                                      uint32_t *correct) {
+static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, float smoothing,
+                                      const float *logits, const uint32_t *labels, float *dlogits,
+                                      float *loss, uint32_t *correct) {
     uint64_t count = (uint64_t)m_count * classes;
     lk_cuda_stream s = begin(0);
     float *to = dlogits ? space(count * sizeof *to) : NULL, *losses = space(m_count * sizeof *to);
-    lk_cuda_softmax_cross_entropy(&s, m_count, classes, floats_there(logits, count),
+    lk_cuda_softmax_cross_entropy(&s, m_count, classes, smoothing, floats_there(logits, count),
                                   there(labels, m_count * sizeof *labels), to, losses);
     *correct = wait_for(&s).counts[0];
     if (dlogits) back(dlogits, to, count * sizeof *to);

@@ -1609,9 +1609,16 @@ class Run:
         e = [exp(sub(v, top)) for v in z]
         s = finished([(1.0, v) for v in e])
         r = div(1.0, s)
-        gradients[self.loss_at[0]] = [add(sub(mul(e[k], r), 1.0 if k == label else 0.0), 0.0)
+        smoothing = rounded(Fraction(str(loss_of(self.config).get("label_smoothing", 0))))
+        off = div(smoothing, rounded(Fraction(len(z))))
+        on = add(sub(1.0, smoothing), off)
+        gradients[self.loss_at[0]] = [add(sub(mul(e[k], r), on if k == label else off), 0.0)
                                       for k in range(len(z))]
-        return [add(sub(log(s), sub(z[label], top)), 0.0)]
+        distance = sub(z[label], top)
+        if smoothing:
+            every = finished([(1.0, sub(v, top)) for v in z])
+            distance = fma(off, every, mul(sub(1.0, smoothing), distance))
+        return [add(sub(log(s), distance), 0.0)]
 
     def mean_squared_error(self, values, _label, gradients):
         p, t = (values[at] for at in self.loss_at)
@@ -1969,6 +1976,9 @@ def identity(config, examples, shards):
         entries["model.loss"] = loss["type"].encode()
     if loss_inputs(config) != [len(model["layers"]), 0][:len(loss_inputs(config))]:
         entries["model.loss.inputs"] = u32(*loss_inputs(config))
+    if loss["type"] == CROSSENTROPY and loss.get("label_smoothing"):
+        entries["model.loss.label_smoothing"] = struct.pack(
+            "<f", rounded(Fraction(str(loss["label_smoothing"]))))
     if loss.get("scale", 1) != 1:
         entries["model.loss.scale"] = struct.pack("<f", rounded(Fraction(str(loss["scale"]))))
     for number, layer in enumerate(model["layers"]):
@@ -1986,7 +1996,9 @@ def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, i
     height, width, channels = shape
     data = {"seed": 5, "count": count, "height": height, "width": width, "channels": channels,
             "classes": 3}
-    model = {"input": list(shape), "layers": layers, **({"loss": loss} if loss else {"classes": 3})}
+    model = {"input": list(shape), "layers": layers, **({"loss": loss} if loss else {})}
+    if not loss or loss_of({"model": model})["type"] == CROSSENTROPY:
+        model["classes"] = 3
     if is_signed:
         model["input_range"] = "signed"
     return dict(name=name, seed=(7 << 32) + 11, global_batch=batch, grain=grain, steps=steps,
@@ -2176,6 +2188,10 @@ NETS = [
          {"type": "layer_normalization"}, {"type": "flatten"},
          {"type": "layer_normalization", "center": False}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.1}, 4, 2, 7, 2, shards=2),
+    # Labels of which a share is spread over the classes.
+    net("smoothed", (4, 4, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.5}, 6, 2, 11, 3, shards=3,
+        loss={"type": "sparse_categorical_crossentropy", "label_smoothing": 0.1}),
     net("score", (5, 4, 1),
         [{"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "tanh"},
          {"type": "flatten"}, {"type": "dense", "units": 7, "activation": "sigmoid"}],

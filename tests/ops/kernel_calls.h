@@ -162,16 +162,24 @@ static inline uint32_t element_op(const lk_kernels *k, const lk_op_type *type, u
     return call_op(k, &op, &l);
 }
 
-static inline uint32_t softmax_cross_entropy(const lk_kernels *k, uint32_t m, uint32_t classes,
-                                             const float *logits, const uint32_t *labels,
-                                             float *dlogits, float *loss, uint32_t *correct) {
-    const lk_op op = {.type = &lk_op_softmax_cross_entropy, .floats = classes};
+static inline uint32_t smoothed_cross_entropy(const lk_kernels *k, uint32_t m, uint32_t classes,
+                                              float smoothing, const float *logits,
+                                              const uint32_t *labels, float *dlogits, float *loss,
+                                              uint32_t *correct) {
+    const lk_op op = {
+        .type = &lk_op_softmax_cross_entropy, .floats = classes, .scale = smoothing};
     lk_lane l = {.examples = m};
     l.at[LK_X] = WITHOUT_CONST(logits), l.at[LK_X2] = WITHOUT_CONST(labels);
     l.at[LK_Y] = loss, l.at[LK_DX] = dlogits;
     const uint32_t bad = call_op(k, &op, &l);
     *correct = l.counts[0];
     return bad;
+}
+
+static inline uint32_t softmax_cross_entropy(const lk_kernels *k, uint32_t m, uint32_t classes,
+                                             const float *logits, const uint32_t *labels,
+                                             float *dlogits, float *loss, uint32_t *correct) {
+    return smoothed_cross_entropy(k, m, classes, 0.0f, logits, labels, dlogits, loss, correct);
 }
 
 static inline uint32_t mean_squared_error(const lk_kernels *k, uint32_t m, uint64_t count,

@@ -1166,6 +1166,7 @@ static void test_pool(void **state) {
 }
 
 static void check_softmax(uint32_t m_count, uint32_t classes) {
+    const float smoothing = draw() % 2 ? 0.0f : (float)(1 + draw() % 9) * 0.1f;
     ordinary = false;
     uint64_t count = (uint64_t)m_count * classes;
     float *logits = operand(count);
@@ -1178,16 +1179,16 @@ static void check_softmax(uint32_t m_count, uint32_t classes) {
         else logits[i] = size > 1e4f ? 90.0f : logits[i] * (float)(draw() % 40);
     }
     for (uint32_t m = 0; m < m_count; m++) labels[m] = draw() % classes;
-    snprintf(shape, sizeof shape, "m %u classes %u", m_count, classes);
-    uint32_t bad = softmax_cross_entropy(reference, m_count, classes, logits, labels, gradient.want,
-                                         loss.want, &want_right);
+    snprintf(shape, sizeof shape, "m %u classes %u, %g", m_count, classes, (double)smoothing);
+    uint32_t bad = smoothed_cross_entropy(reference, m_count, classes, smoothing, logits, labels,
+                                          gradient.want, loss.want, &want_right);
     assert_int_equal(bad, 0);
     EACH_VARIANT(k) {
         for (int with = 0; with < 2; with++) {
             float *to = with ? gradient.got : NULL;
-            assert_int_equal(
-                softmax_cross_entropy(k, m_count, classes, logits, labels, to, loss.got, &right),
-                0);
+            bad = smoothed_cross_entropy(k, m_count, classes, smoothing, logits, labels, to,
+                                         loss.got, &right);
+            assert_int_equal(bad, 0);
             assert_int_equal(right, want_right);
             same(&loss, k->name, "softmax_cross_entropy, loss", shape);
             if (with) same(&gradient, k->name, "softmax_cross_entropy", shape);

@@ -1249,6 +1249,24 @@ static void gradients_of_means(void **state) {
     check_loss(layers, LK_COUNT(layers), &lk_loss_mean, &(lk_loss_options){.scale = -2.5f});
 }
 
+// Of Keras 3 in float64: label_smoothing 0.1, labels 1, 3, 0.
+static void golden_label_smoothing(void **state) {
+    (void)state;
+    static const float z[] = {-0.021f, -1.202f, -0.177f, -2.203f, -1.702f, 0.092f,
+                              -0.991f, -0.164f, -0.109f, 1.931f,  1.298f,  -0.045f};
+    static const double want[] = {1.973007338536, 1.132467848272, 2.539815951884};
+    static const double slopes[] = {0.414493505698, -0.790087969455, 0.351012707908,
+                                    0.024581755849, 0.04796737553,   0.413786266788,
+                                    0.123563493231, -0.58531713555,  -0.852747687955,
+                                    0.530664295651, 0.270055751641,  0.052027640664};
+    static const uint32_t labels[] = {1, 3, 0};
+    float loss[3], dz[12];
+    uint32_t correct;
+    assert_int_equal(smoothed_cross_entropy(k, 3, 4, 0.1f, z, labels, dz, loss, &correct), 0);
+    for (uint32_t m = 0; m < 3; m++) near("loss", m, want[m], (double)loss[m], 2e-7);
+    for (uint32_t i = 0; i < 12; i++) near("dlogits", i, slopes[i], (double)dz[i], 2e-7);
+}
+
 // By hand, and of more than one slice: 513 ones are 512 in the first.
 static void golden_losses(void **state) {
     (void)state;
@@ -1341,6 +1359,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_squared_errors),
         cmocka_unit_test(gradients_of_means),
         cmocka_unit_test(golden_losses),
+        cmocka_unit_test(golden_label_smoothing),
         cmocka_unit_test(gradients_of_activations),
         cmocka_unit_test(gradients_of_smooth_activations),
         cmocka_unit_test(gradients_of_random_graphs),
