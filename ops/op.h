@@ -239,6 +239,28 @@ typedef struct lk_weight_rows {
     uint32_t next_end;
 } lk_weight_rows;
 
+// What is stored of a value v as 16 bits, and when it is not finite.
+typedef enum lk_narrow_rule {
+    LK_NARROW,             // rounded v; it
+    LK_NARROW_RELU,        // rounded relu(v), of one layer; v or it
+    LK_NARROW_RELU_AFTER,  // relu(rounded v), of two layers; rounded v
+    LK_NARROW_MASK,        // mask > 0 ? rounded v : +0; rounded v
+} lk_narrow_rule;
+
+typedef struct lk_narrow {
+    lk_dtype dtype;
+    lk_narrow_rule rule;
+    const uint16_t *mask;  // of MASK, in the same dtype
+} lk_narrow;
+
+// Mixed precision: which of a kernel's tensors have 16 bits. It widens what it reads, and rounds
+// once what it stores. For kernels that say so alone (lk_kernels.half, lk_op_type.half_floats).
+typedef struct lk_half {
+    lk_dtype dtype;
+    bool x, dy;     // the input, the gradient of y
+    lk_narrow out;  // y or dx; of dtype LK_F32 otherwise. What the kernel returns follows the rule
+} lk_half;
+
 // Where an op runs and on what: everything that a kernel needs besides the op itself. Addresses are
 // of the memory that the kernel works on: a GPU's are the device's.
 typedef struct lk_lane {
@@ -264,6 +286,7 @@ typedef struct lk_lane {
     lk_ahead *ahead;                        // NULL, or what may be fetched meanwhile
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // a loss: its counts, added to
     void *device;                           // a GPU's: lk_cuda_lane (ops/cuda/table.h)
+    const lk_half *half;                    // NULL: all of it is fp32
 } lk_lane;
 
 // What row m of a lane draws its noise by: in training of its step, otherwise always the same.
@@ -351,6 +374,9 @@ struct lk_op_type {
     // pool: the op that makes the values of which the winners are sought, once they are rounded.
     bool mixed;
     const lk_op_type *apart;
+    // Not NULL: there are kernels that take lk_lane.half, with so much scratch. Of
+    // LK_SCOPE_GRAINS: all do; otherwise those that say so in their table.
+    uint64_t (*half_floats)(const lk_op *op, uint32_t examples);
 };
 
 // Rows of one example, in x and in its gradients: 1, or the steps of a sequence. Each is a term of
@@ -364,20 +390,6 @@ static inline uint32_t lk_op_steps(const lk_op *op) {
 
 // --- tables of kernels ---------------------------------------------------------------------------
 
-// What is stored of a value v as 16 bits, and when it is not finite.
-typedef enum lk_narrow_rule {
-    LK_NARROW,             // rounded v; it
-    LK_NARROW_RELU,        // rounded relu(v), of one layer; v or it
-    LK_NARROW_RELU_AFTER,  // relu(rounded v), of two layers; rounded v
-    LK_NARROW_MASK,        // mask > 0 ? rounded v : +0; rounded v
-} lk_narrow_rule;
-
-typedef struct lk_narrow {
-    lk_dtype dtype;
-    lk_narrow_rule rule;
-    const uint16_t *mask;  // of MASK, in the same dtype
-} lk_narrow;
-
 // One variant: reference, portable, avx2, avx512, neon; cuda. Every variant gives the reference's
 // bits for every shape, or is wrong.
 typedef struct lk_kernels {
@@ -385,6 +397,7 @@ typedef struct lk_kernels {
     lk_kernel kernel[LK_OP_COUNT];       // NULL: the descriptor's reference
     lk_apply apply[LK_OPTIMIZER_COUNT];  // likewise, the optimizer's
     lk_squares squares[LK_NORMS];        // likewise
+    bool half[LK_OP_COUNT];              // the kernel takes lk_lane.half
     // dst[i] = (float)src[i] * 0x1.010102p-8f    (1/255 rounded; src is not aligned)
     void (*load_u8)(uint64_t count, const uint8_t *src, float *dst);
     // x[i] = fma(x[i], factor[i % period], offset[i % period]). period: a multiple of 16

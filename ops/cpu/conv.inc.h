@@ -64,6 +64,15 @@ static void copy_floats(uint64_t count, const float *src, float *dst) {
     for (; count > 0; count--) *dst++ = *src++;
 }
 
+// From value `at` of x on, which has 16 bits where `half` says so.
+static void copy_values(const lk_half *half, uint64_t count, const void *x, uint64_t at,
+                        float *dst) {
+    if (half)
+        widen(half->dtype, count, (const uint16_t *)x + at, dst);
+    else
+        copy_floats(count, (const float *)x + at, dst);
+}
+
 static void clear_floats(uint64_t count, float *dst) { memset(dst, 0, count * sizeof *dst); }
 
 // Whether the kernel reaches every pixel and nothing else, so that the example is its own image.
@@ -72,19 +81,25 @@ static bool image_is_example(const lk_conv2d *c) {
            lk_conv_image_w(c) == c->in_w;
 }
 
-// Copies an example into an image that was cleared before (an earlier example may be in it).
-static void image_load(const lk_conv2d *c, const float *x, float *image) {
+// Copies an example, value `at` of x and those behind it, into an image that was cleared before (an
+// earlier example may be in it). Not NULL: x has 16 bits.
+static void image_load_at(const lk_conv2d *c, const lk_half *half, const void *x, uint64_t at,
+                          float *image) {
     if (image_is_example(c)) {
-        copy_floats(lk_conv2d_in_floats(c), x, image);
+        copy_values(half, lk_conv2d_in_floats(c), x, at, image);
         return;
     }
     uint64_t h = lk_conv_image_h(c), w = lk_conv_image_w(c);
     uint64_t rows = LK_MIN((uint64_t)c->in_h, h > c->pad_top ? h - c->pad_top : 0);
     uint64_t columns = LK_MIN((uint64_t)c->in_w, w > c->pad_left ? w - c->pad_left : 0);
     for (uint64_t row = 0; row < rows; row++) {
-        copy_floats(columns * c->in_c, x + row * c->in_w * c->in_c,
+        copy_values(half, columns * c->in_c, x, at + row * c->in_w * c->in_c,
                     image + ((row + c->pad_top) * w + c->pad_left) * c->in_c);
     }
+}
+
+static void image_load(const lk_conv2d *c, const float *x, float *image) {
+    image_load_at(c, NULL, x, 0, image);
 }
 
 // Bit i: column i of these rows of an image has a pixel that is not zero. Terms that are zero may
@@ -199,6 +214,7 @@ typedef struct panel {
     bool relu;
     float *nodes;
     lk_ahead *ahead;        // of the pooled forward pass alone
+    const lk_narrow *how;   // .. which stores 16 bits
 } panel;
 
 // `length` terms for every position of the tile.
@@ -458,6 +474,26 @@ V_INLINE vf pool_store(const int checked, const vf a[4], bool relu, uint32_t cou
     return bad;
 }
 
+// The same of 16 bits: the winner is sought among rounded values.
+V_INLINE vf pool_store_half(const int checked, const vf sum[4], const lk_narrow *how,
+                            uint32_t count, uint16_t *y, uint8_t *argmax, vf bad) {
+    const bool f16 = how->dtype == LK_F16;
+    vf cell[4], best;
+    vi winner;
+    V_UNROLL for (int i = 0; i < 4; i++) cell[i] = v_add(sum[i], v_zero());
+    bad = f16 ? pool_tile(true, how->rule, cell, checked, &winner, &best, bad)
+              : pool_tile(false, how->rule, cell, checked, &winner, &best, bad);
+    if (f16)
+        half_store_first(true, y, count, best);
+    else
+        half_store_first(false, y, count, best);
+    if (count >= V_LANES)
+        i_store_u8(argmax, winner);
+    else
+        i_store_u8_first(argmax, count, winner);
+    return bad;
+}
+
 // The sums of neighbouring 2x2 tiles, in all `columns` columns, of a square kernel on images of one
 // channel: where factors come from lanes, the pixels that all cells see are loaded once.
 V_INLINE void patch_sum(const int columns, const int vectors, const int size,
@@ -488,9 +524,9 @@ V_INLINE void patch_sum(const int columns, const int vectors, const int size,
 }
 
 // `tiles` neighbouring 2x2 tiles of the output. `size` is pool_fill's.
-V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, const uint32_t size,
-                       const grid *g, const walk *k, const panel *p, const float *image, float *y,
-                       uint8_t *argmax, vf bad) {
+V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, const bool half,
+                       const uint32_t size, const grid *g, const walk *k, const panel *p,
+                       const float *image, void *y, uint8_t *argmax, uint64_t from, vf bad) {
     const float *pixel[TILE];
     vf sum[TILE][VECTORS];
     V_UNROLL for (int i = 0; i < 4 * tiles; i++) {
@@ -505,24 +541,31 @@ V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, co
     V_UNROLL for (int t = 0; t < tiles; t++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
             vf cell[4] = {sum[4 * t][v], sum[4 * t + 1][v], sum[4 * t + 2][v], sum[4 * t + 3][v]};
-            uint64_t at = (uint64_t)t * g->out_column + (uint64_t)(v * V_LANES);
-            bad = pool_store(checked, cell, p->relu, p->channels - (uint32_t)(v * V_LANES), y + at,
-                             argmax + at, bad);
+            const uint64_t at = from + (uint64_t)t * g->out_column + (uint64_t)(v * V_LANES);
+            const uint32_t count = p->channels - (uint32_t)(v * V_LANES);
+            if (half)
+                bad = pool_store_half(checked, cell, p->how, count, (uint16_t *)y + at, argmax + at,
+                                      bad);
+            else
+                bad = pool_store(checked, cell, p->relu, count, (float *)y + at, argmax + at, bad);
         }
     }
     return bad;
 }
 
 // The same where every term is zero.
-V_INLINE void pool_blank(const int tiles, const int vectors, const grid *g, const panel *p,
-                         float *y, uint8_t *argmax) {
+V_INLINE void pool_blank(const int tiles, const int vectors, const bool half, const grid *g,
+                         const panel *p, void *y, uint8_t *argmax, uint64_t from) {
     V_UNROLL for (int v = 0; v < vectors; v++) {
         vf b = v_load(p->bias + v * V_LANES);
         const vf cell[4] = {b, b, b, b};
         V_UNROLL for (int t = 0; t < tiles; t++) {
-            uint64_t at = (uint64_t)t * g->out_column + (uint64_t)(v * V_LANES);
-            pool_store(0, cell, p->relu, p->channels - (uint32_t)(v * V_LANES), y + at,
-                       argmax + at, v_zero());
+            const uint64_t at = from + (uint64_t)t * g->out_column + (uint64_t)(v * V_LANES);
+            const uint32_t count = p->channels - (uint32_t)(v * V_LANES);
+            if (half)
+                pool_store_half(0, cell, p->how, count, (uint16_t *)y + at, argmax + at, v_zero());
+            else
+                pool_store(0, cell, p->relu, count, (float *)y + at, argmax + at, v_zero());
         }
     }
 }
@@ -536,9 +579,10 @@ V_INLINE const float *fetch_ahead(const float *at, const float *end) {
 
 // The pooled outputs of one example: a grid of 2x2 tiles. Not 0, `size` is that of a square kernel
 // on images of one channel with stride 1: known to the compiler, the whole tile is one run of fma.
-V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t size,
-                            const grid *positions, const walk *terms, const panel *p,
-                            const float *image, float *y, uint8_t *argmax) {
+V_INLINE uint32_t pool_fill(const int vectors, const int checked, const bool half,
+                            const uint32_t size, const grid *positions, const walk *terms,
+                            const panel *p, const float *image, void *y, uint8_t *argmax,
+                            uint64_t from) {
     const uint32_t step = TILE / 4;
     grid g = *positions;
     walk k = *terms;
@@ -558,17 +602,17 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const uint32_t
         uint64_t ink = size ? inked_columns(pixels, g.image_row, size + 1, g.image_row) : 0;
         for (uint32_t column = 0; column < g.columns;) {
             const float *pixel = pixels + 2 * column * g.image_column;
-            uint64_t at = row * g.out_row + column * g.out_column;
+            const uint64_t at = from + row * g.out_row + column * g.out_column;
             bool whole = g.columns - column >= step;
             ahead = fetch_ahead(ahead, p->ahead->end);
             if (size && !is_inked(ink, 2 * column, whole ? 2 * step + size - 1 : size + 1)) {
-                if (whole) pool_blank(TILE / 4, vectors, &g, p, y + at, argmax + at);
-                else pool_blank(1, vectors, &g, p, y + at, argmax + at);
+                if (whole) pool_blank(TILE / 4, vectors, half, &g, p, y, argmax, at);
+                else pool_blank(1, vectors, half, &g, p, y, argmax, at);
             } else if (whole) {
-                bad = pool_tiles(TILE / 4, vectors, checked, size, &g, &k, p, pixel, y + at,
-                                 argmax + at, bad);
+                bad = pool_tiles(TILE / 4, vectors, checked, half, size, &g, &k, p, pixel, y,
+                                 argmax, at, bad);
             } else {
-                bad = pool_tiles(1, vectors, checked, size, &g, &k, p, pixel, y + at, argmax + at,
+                bad = pool_tiles(1, vectors, checked, half, size, &g, &k, p, pixel, y, argmax, at,
                                  bad);
             }
             column += whole ? step : 1;
@@ -611,32 +655,44 @@ static float magnitude(uint64_t count, const float *p) {
 
 // `limit`: pixels no larger than this cannot make a sum that is not finite, so that nobody need
 // look at the cells that lose.
+V_INLINE uint32_t pool_any_of(const bool half, const grid *g, const walk *k, const panel *p,
+                              const lk_conv2d *c, float limit, const float *example,
+                              uint64_t floats, const float *image, void *y, uint8_t *argmax,
+                              uint64_t at) {
+    uint32_t size = c->kernel_h == c->kernel_w && c->in_c * c->stride_h * c->stride_w == 1
+                        ? c->kernel_h : 0;
+    bool small = (size == 3 || size == 5) && magnitude(floats, example) <= limit;
+    if (small && size == 3) {
+        return p->vectors == 1 ? pool_fill(1, 0, half, 3, g, k, p, image, y, argmax, at)
+                               : pool_fill(VECTORS, 0, half, 3, g, k, p, image, y, argmax, at);
+    }
+    if (small && size == 5) {
+        return p->vectors == 1 ? pool_fill(1, 0, half, 5, g, k, p, image, y, argmax, at)
+                               : pool_fill(VECTORS, 0, half, 5, g, k, p, image, y, argmax, at);
+    }
+    return p->vectors == 1 ? pool_fill(1, 1, half, 0, g, k, p, image, y, argmax, at)
+                           : pool_fill(VECTORS, 1, half, 0, g, k, p, image, y, argmax, at);
+}
+
 static uint32_t pool_any(const grid *g, const walk *k, const panel *p, const lk_conv2d *c,
                          float limit, const float *example, const float *image, float *y,
                          uint8_t *argmax) {
-    uint32_t size = c->kernel_h == c->kernel_w && c->in_c * c->stride_h * c->stride_w == 1
-                        ? c->kernel_h : 0;
-    bool small = (size == 3 || size == 5) && magnitude(lk_conv2d_in_floats(c), example) <= limit;
-    if (small && size == 3) {
-        return p->vectors == 1 ? pool_fill(1, 0, 3, g, k, p, image, y, argmax)
-                               : pool_fill(VECTORS, 0, 3, g, k, p, image, y, argmax);
-    }
-    if (small && size == 5) {
-        return p->vectors == 1 ? pool_fill(1, 0, 5, g, k, p, image, y, argmax)
-                               : pool_fill(VECTORS, 0, 5, g, k, p, image, y, argmax);
-    }
-    return p->vectors == 1 ? pool_fill(1, 1, 0, g, k, p, image, y, argmax)
-                           : pool_fill(VECTORS, 1, 0, g, k, p, image, y, argmax);
+    return pool_any_of(false, g, k, p, c, limit, example, lk_conv2d_in_floats(c), image, y, argmax,
+                       0);
 }
 
-// The limit of pool_any: terms * |x| * |w| + |bias| stays below half the largest float. Below 0,
-// which no pixel is: weights that are not finite make such a sum even of a blank image.
-static float pool_limit(const lk_conv2d *c, const float *w, const float *bias) {
+// The limit of pool_any: terms * |x| * |w| + |bias| stays below 3/4 of `most`. Below 0, which no
+// pixel is: weights that are not finite make such a sum even of a blank image.
+static float pool_limit_of(const lk_conv2d *c, const float *w, const float *bias, float most) {
     float weights = magnitude(lk_conv2d_weight_floats(c), w);
     if (weights == __builtin_inff()) return -1.0f;
-    if (bias && magnitude(c->out_c, bias) > 0x1p125f) return -1.0f;
-    float most = 0x1p126f / (float)lk_conv_terms_forward(c);
+    if (bias && magnitude(c->out_c, bias) > most / 4) return -1.0f;
+    most = most / 2 / (float)lk_conv_terms_forward(c);
     return weights > 1.0f ? most / weights : most;
+}
+
+static float pool_limit(const lk_conv2d *c, const float *w, const float *bias) {
+    return pool_limit_of(c, w, bias, 0x1p127f);
 }
 
 static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const float *x,
@@ -663,6 +719,36 @@ static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const 
             if (!direct) image_load(c, example, s.image);
             bad |= pool_any(&g, &k, &p, c, limit, example, direct ? example : s.image, y + at,
                             argmax + at);
+        }
+    }
+    return bad;
+}
+
+// The same, y in 16 bits, x as `half` says. 2^15 and 2^127 are finite in 16 bits, too.
+static uint32_t conv2d_pool_forward_half(const lk_conv2d *c, const lk_half *half, uint32_t m_count,
+                                         const void *x, const float *w, const float *bias,
+                                         void *y, uint8_t *argmax, lk_ahead *ahead,
+                                         float *scratch) {
+    conv_scratch s = conv_scratch_of(lk_conv_terms_forward(c), lk_conv_image_floats(c), scratch);
+    const uint64_t floats = lk_conv_image_h(c) * lk_conv_image_w(c) * c->in_c;
+    walk k = walk_forward(c);
+    grid g = {.rows = c->out_h / 2, .columns = c->out_w / 2};
+    g.image_row = (uint64_t)k.image_row * c->stride_h;
+    g.image_column = (uint64_t)c->in_c * c->stride_w;
+    g.out_row = (uint64_t)g.columns * c->out_c;
+    g.out_column = c->out_c;
+    clear_floats(lk_conv_image_floats(c), s.image);
+    float limit = pool_limit_of(c, w, bias, half->out.dtype == LK_F16 ? 0x1p15f : 0x1p127f);
+    uint32_t bad = 0;
+    for (uint32_t co = 0; co < c->out_c; co += PANEL) {
+        panel p = panel_of(&s, c->out_c - co, false);
+        p.ahead = ahead;
+        p.how = &half->out;
+        pack_forward(c, w, bias, co, &p, &s);
+        for (uint32_t m = 0; m < m_count; m++) {
+            image_load_at(c, half->x ? half : NULL, x, m * lk_conv2d_in_floats(c), s.image);
+            bad |= pool_any_of(true, &g, &k, &p, c, limit, s.image, floats, s.image, y, argmax,
+                               m * lk_conv2d_pooled_floats(c) + co);
         }
     }
     return bad;

@@ -29,8 +29,10 @@ typedef struct part {
     const lk_conv2d *c;
     bool pooled;
     float *image;               // of the example under way
-    const float *x, *dy;        // of the example under way
+    const float *dy;            // of the example under way
     const uint8_t *argmax;
+    const lk_half *half;        // not NULL: what has 16 bits
+    float *wide;                // .. the example's dy, widened
     uint32_t begin, end;        // taps, or vectors of taps
     uint32_t co, channels;      // output channels
     uint32_t vectors;           // of output channels
@@ -83,10 +85,16 @@ static void part_grain(part *p, const lk_grain_view *g, uint32_t leaf) {
     uint32_t block = block_tiles(c, p->pooled);
     uint64_t slices = 0, dy = p->pooled ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c);
     for (uint32_t m = 0; m < g->examples; m++) {
-        p->x = g->x + m * lk_conv2d_in_floats(c);
+        const lk_half *x_half = p->half && p->half->x ? p->half : NULL;
         p->dy = g->dy + m * dy;
+        if (p->half && p->half->dy) {
+            p->dy = p->wide;
+            copy_values(p->half, dy, g->dy, m * dy, p->wide);
+        }
         p->argmax = p->pooled ? g->argmax + m * dy : NULL;
-        if (p->needs_image) image_load(c, p->x, p->image);
+        if (p->needs_image) {
+            image_load_at(c, x_half, g->x, m * lk_conv2d_in_floats(c), p->image);
+        }
         if (p->needs_ink) part_ink(p);
         if (m > 0 && (examples == 0 || m % examples == 0)) part_cut(p, &slices);
         for (uint32_t t = 0; t < tiles; t += slice_tiles) {
@@ -303,19 +311,21 @@ static void rows_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
     }
 }
 
-static void conv2d_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
+static void conv2d_weight_gradient(const lk_conv2d *c, const lk_half *half, uint32_t grain_count,
                                    const lk_grain_view *grains, float *dw, float *db,
                                    float *scratch) {
-    part p = {.c = c, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
+    part p = {.c = c, .half = half, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
+    p.wide = p.sums + lk_conv_sum_floats(c);
     uint64_t most = part_floats_max(c, grain_count, grains);
     clear_floats(lk_conv_image_floats(c), p.image);
     rows_gradient(&p, most, grain_count, grains, dw);
     if (db) bias_gradient(&p, most, grain_count, grains, db);
 }
 
-static void conv2d_bias_gradient(const lk_conv2d *c, uint32_t grain_count,
+static void conv2d_bias_gradient(const lk_conv2d *c, const lk_half *half, uint32_t grain_count,
                                  const lk_grain_view *grains, float *db, float *scratch) {
-    part p = {.c = c, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
+    part p = {.c = c, .half = half, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
+    p.wide = p.sums + lk_conv_sum_floats(c);
     bias_gradient(&p, part_floats_max(c, grain_count, grains), grain_count, grains, db);
 }
 
@@ -589,11 +599,12 @@ static void pick_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
     }
 }
 
-static void conv2d_pool_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
-                                        const lk_grain_view *grains, float *dw, float *db,
-                                        float *scratch) {
-    part p = {.c = c, .pooled = true, .image = scratch,
+static void conv2d_pool_weight_gradient(const lk_conv2d *c, const lk_half *half,
+                                        uint32_t grain_count, const lk_grain_view *grains,
+                                        float *dw, float *db, float *scratch) {
+    part p = {.c = c, .pooled = true, .half = half, .image = scratch,
               .sums = scratch + lk_conv_image_floats(c)};
+    p.wide = p.sums + lk_conv_sum_floats(c);
     uint64_t most = part_floats_max(c, grain_count, grains);
     clear_floats(lk_conv_image_floats(c), p.image);
     if (pick_fits(c)) {

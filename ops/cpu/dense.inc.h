@@ -95,8 +95,19 @@ _Static_assert(LK_DENSE_EXAMPLES % FORWARD_ROWS_MAX == 0, "tiles fill the block 
 _Static_assert(LK_SLICE_TERMS % FORWARD_TERMS == 0, "a run of terms ends with its slice");
 _Static_assert(V_FACTORS > 1 || (int)FORWARD_TERMS == LK_DENSE_RUN, "a bit for each term");
 
+enum {
+    // Of inputs of 16 bits: a run is widened for all examples, and the next one where it is looked
+    // at before.
+    FORWARD_RUN = LK_DENSE_EXAMPLES * FORWARD_TERMS,
+    FORWARD_RUNS = V_FACTORS > 1 ? 1 : 2,
+};
+_Static_assert((int)FORWARD_RUN * FORWARD_RUNS <= LK_DENSE_RUN_FLOATS, "scratch holds these runs");
+
 typedef struct forward_block {
     const float *x;  // (m_count, k_count)
+    const uint16_t *x_half;  // not NULL: 16 bits, of which x has runs (m_count, FORWARD_TERMS)
+    lk_dtype dtype;
+    uint32_t x_stride;  // of x
     const float *w;  // (k_count, n_count), from the panel's first unit
     uint32_t m_count, k_count, n_count;
     uint32_t units;   // of this panel
@@ -109,9 +120,23 @@ typedef struct forward_block {
 // The rows of a tile, from term k on. Rows past the end repeat the last.
 V_INLINE void forward_rows(const forward_block *b, uint32_t m0, uint32_t k, const float **x,
                            const int rows) {
+    const float *from = b->x + (b->x_half ? k / FORWARD_TERMS % FORWARD_RUNS * FORWARD_RUN : k);
     V_UNROLL for (int i = 0; i < rows; i++) {
         uint32_t m = LK_MIN(m0 + (uint32_t)i, b->m_count - 1);
-        x[i] = b->x + (uint64_t)m * b->k_count + k;
+        x[i] = from + (uint64_t)m * b->x_stride;
+    }
+}
+
+static void forward_widen(const forward_block *b, uint32_t k) {
+    float *to = (float *)(uintptr_t)b->x + k / FORWARD_TERMS % FORWARD_RUNS * FORWARD_RUN;
+    const uint16_t *from = b->x_half + k;
+    if (k >= b->k_count) return;
+    const uint32_t terms = LK_MIN(b->k_count - k, (uint32_t)FORWARD_TERMS);
+    for (uint32_t m = 0; m < b->m_count; m++, from += b->k_count, to += FORWARD_TERMS) {
+        for (uint32_t i = 0; i < FORWARD_TERMS; i += 2 * LK_LANES_MAX) {  // the next run's
+            __builtin_prefetch(from + FORWARD_TERMS + i);
+        }
+        widen(b->dtype, terms, from, to);
     }
 }
 
@@ -220,6 +245,8 @@ static void forward_run(const forward_block *b, uint32_t k, uint32_t terms) {
     };
     uint32_t kind = (b->units + V_LANES - 1) / V_LANES * 2 - 2 + (b->units % V_LANES != 0);
     uint32_t rows = tiles[kind].rows;
+    if (b->x_half && (k == 0 || FORWARD_RUNS == 1)) forward_widen(b, k);
+    if (b->x_half && FORWARD_RUNS > 1) forward_widen(b, k + FORWARD_TERMS);
     for (uint32_t m = 0; m < b->m_count; m += rows) tiles[kind].run(b, m, k, terms);
 }
 
@@ -229,6 +256,17 @@ static void forward_start(const forward_block *b, const float *bias) {
         vf start = bias ? v_load_first(bias + n, b->units - n) : v_zero();
         for (uint32_t i = n; i < b->sums; i += FORWARD_PANEL) v_store(b->sum + i, start);
     }
+}
+
+static vf forward_finish_half(const forward_block *b, uint64_t slices, const lk_narrow *how,
+                              uint64_t at, uint16_t *y, vf bad) {
+    for (uint32_t m = 0; m < b->m_count; m++, at += b->n_count) {
+        for (uint32_t n = 0; n < b->units; n += V_LANES) {
+            vf sum = tree_root(b->sums, slices, b->node, m * FORWARD_PANEL + n);
+            bad = half_put(how, at + n, b->units - n, v_add(sum, v_zero()), y, bad);
+        }
+    }
+    return bad;
 }
 
 static vf forward_finish(const forward_block *b, uint64_t slices, bool relu, float *y, vf bad) {
@@ -257,30 +295,39 @@ static uint64_t forward_slices(const forward_block *b, const float *bias) {
     return slices;
 }
 
-// Units first ..
-static uint32_t dense_forward_from(const lk_dense *d, uint32_t first, uint32_t m_count,
-                                   const float *x, const float *w, const float *bias, float *y,
-                                   float *scratch) {
+// Units first .. Not NULL, `half` says what of x and y has 16 bits.
+static uint32_t dense_forward_from(const lk_dense *d, const lk_half *half, uint32_t first,
+                                   uint32_t m_count, const void *x, const float *w,
+                                   const float *bias, void *y, float *scratch) {
+    const bool x_half = half && half->x, y_half = half && half->out.dtype != LK_F32;
     vf bad = v_zero();
     uint64_t terms[LK_DENSE_EXAMPLES / FORWARD_ROWS_MIN];
     for (uint32_t m = 0; m < m_count; m += LK_DENSE_EXAMPLES) {
         uint32_t examples = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES);
         uint32_t sums = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * FORWARD_PANEL;
+        float *sum = scratch + (x_half ? LK_DENSE_RUN_FLOATS : 0);
         for (uint32_t n = first; n < d->n_count; n += FORWARD_PANEL) {
             forward_block b = {
-                .x = x + (uint64_t)m * d->k_count,
+                .x = x_half ? scratch : (const float *)x + (uint64_t)m * d->k_count,
+                .x_half = x_half ? (const uint16_t *)x + (uint64_t)m * d->k_count : NULL,
+                .x_stride = x_half ? FORWARD_TERMS : d->k_count,
+                .dtype = half ? half->dtype : LK_F32,
                 .w = w + n,
                 .m_count = examples,
                 .k_count = d->k_count,
                 .n_count = d->n_count,
                 .units = LK_MIN(d->n_count - n, (uint32_t)FORWARD_PANEL),
                 .sums = sums,
-                .sum = scratch,
-                .node = scratch + sums,
+                .sum = sum,
+                .node = sum + sums,
                 .terms = terms,
             };
             uint64_t slices = forward_slices(&b, bias ? bias + n : NULL);
-            bad = forward_finish(&b, slices, d->relu, y + (uint64_t)m * d->n_count + n, bad);
+            const uint64_t at = (uint64_t)m * d->n_count + n;
+            if (y_half)
+                bad = forward_finish_half(&b, slices, &half->out, at, y, bad);
+            else
+                bad = forward_finish(&b, slices, d->relu, (float *)y + at, bad);
         }
     }
     return v_noted(bad);
@@ -288,7 +335,7 @@ static uint32_t dense_forward_from(const lk_dense *d, uint32_t first, uint32_t m
 
 static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *x, const float *w,
                               const float *bias, float *y, float *scratch) {
-    return dense_forward_from(d, 0, m_count, x, w, bias, y, scratch);
+    return dense_forward_from(d, NULL, 0, m_count, x, w, bias, y, scratch);
 }
 
 // --- input gradient ------------------------------------------------------------------------------
@@ -304,6 +351,8 @@ typedef struct input_block {
     const float *dy;    // (m_count, n_count)
     const float *mask;  // (m_count, k_count) or NULL
     float *dx;          // (m_count, k_count)
+    const lk_narrow *how;  // not NULL: how dx is stored in 16 bits
+    uint64_t at;           // ... from which value on
     uint32_t m_count, k_count, n_count;
     uint32_t runs;      // of INPUT_TERMS units, the last may be shorter
     uint64_t *terms;    // (m_count, runs), bit i: term i of the run is not zero
@@ -407,6 +456,16 @@ V_NOINLINE void broad_tile_wide(const input_block *b, const float *transposed, u
     broad_tile(b, transposed, k, stage, BROAD_VECTORS);
 }
 
+// The same of 16 bits: `rows` examples of `columns` inputs, from value `at` on.
+V_NOINLINE vf input_put_square(const input_block *b, const vf *r, uint32_t rows, uint64_t at,
+                               uint32_t columns, vf bad) {
+    uint16_t *dx = (uint16_t *)(void *)b->dx;
+    for (uint32_t i = 0; i < rows; i++, at += b->k_count) {
+        bad = half_put(b->how, b->at + at, columns, v_add(r[i], v_zero()), dx, bad);
+    }
+    return bad;
+}
+
 // Finishes and stores staged inputs k .. of the examples m ..: a square of V_LANES of each, or, not
 // `whole`, as many as there are.
 V_INLINE vf broad_square(const input_block *b, const float *stage, uint32_t m, uint32_t k, vf bad,
@@ -416,6 +475,7 @@ V_INLINE vf broad_square(const input_block *b, const float *stage, uint32_t m, u
     uint64_t at = (uint64_t)m * b->k_count + k;
     vf r[V_LANES];
     v_transpose(r, stage, BROAD_LANES);
+    if (b->how) return input_put_square(b, r, rows, at, columns, bad);
     V_UNROLL for (uint32_t i = 0; i < V_LANES; i++) {
         if (i < rows) {
             vf sum = v_add(r[i], v_zero());
@@ -487,11 +547,26 @@ static void deep_transpose(const input_block *b, uint32_t k, uint32_t lanes) {
 
 typedef vf deep_sums[DEEP_VECTORS];
 
+// The same of 16 bits, `count` inputs at most.
+V_INLINE vf deep_finish_half(const input_block *b, uint64_t at, uint32_t count, const deep_sums sum,
+                             vf bad, const int vectors) {
+    float stage[DEEP_PANEL];
+    lk_narrow how = *b->how;
+    if (how.mask) how.mask += b->at + at;
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        v_store(stage + v * V_LANES, v_add(sum[v], v_zero()));
+    }
+    const uint32_t some = LK_MIN(count, (uint32_t)(vectors * V_LANES));
+    uint16_t *dx = (uint16_t *)(void *)b->dx + b->at + at;
+    return narrow(&how, some, stage, dx) ? v_note(bad, v_set1(__builtin_inff())) : bad;
+}
+
 // Finishes, masks and stores the sums of inputs k .. of example m.
 V_INLINE vf deep_finish(const input_block *b, uint32_t m, uint32_t k, const deep_sums sum, vf bad,
                         const int vectors) {
     uint64_t at = (uint64_t)m * b->k_count + k;
     uint32_t count = b->k_count - k;
+    if (b->how) return deep_finish_half(b, at, count, sum, bad, vectors);
     V_UNROLL for (uint32_t v = 0; v < (uint32_t)vectors; v++, at += V_LANES) {
         if (count <= v * V_LANES) break;
         uint32_t lanes = count - v * V_LANES;
@@ -542,20 +617,27 @@ static vf input_deep(const input_block *b, vf bad) {
     return bad;
 }
 
-static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const float *w,
-                                     const float *dy, const float *mask, float *dx,
-                                     float *scratch) {
+// Not NULL, `half` says what of dy and dx has 16 bits.
+static uint32_t dense_input_gradient_of(const lk_dense *d, const lk_half *half, uint32_t m_count,
+                                        const float *w, const void *dy, const float *mask,
+                                        void *dx, float *scratch) {
     vf bad = v_zero();
     uint64_t examples = LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES);
     uint32_t runs = (d->n_count + INPUT_TERMS - 1) / INPUT_TERMS;
+    const bool dy_half = half && half->dy, dx_half = half && half->out.dtype != LK_F32;
+    float *wide = scratch;
+    if (dy_half) scratch += lk_round_up(examples * d->n_count, LK_LANES_MAX);
     float *more = scratch + lk_dense_bits_floats(d->n_count, examples + 1);
     for (uint32_t m = 0; m < m_count; m += LK_DENSE_EXAMPLES) {
         uint64_t at = (uint64_t)m * d->k_count, some, any;
+        const uint64_t dy_at = (uint64_t)m * d->n_count;
         input_block b = {
             .w = w,
-            .dy = dy + (uint64_t)m * d->n_count,
+            .dy = dy_half ? wide : (const float *)dy + dy_at,
             .mask = mask ? mask + at : NULL,
-            .dx = dx + at,
+            .dx = dx_half ? dx : (float *)dx + at,
+            .how = dx_half ? &half->out : NULL,
+            .at = at,
             .m_count = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES),
             .k_count = d->k_count,
             .n_count = d->n_count,
@@ -565,10 +647,17 @@ static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const 
             .live = (uint64_t *)(void *)scratch,
             .terms = (uint64_t *)(void *)scratch + runs,
         };
+        if (dy_half) widen(half->dtype, b.m_count * d->n_count, (const uint16_t *)dy + dy_at, wide);
         input_find_terms(&b, &some, &any);
         bad = input_deep_pays(&b, some, any) ? input_deep(&b, bad) : input_broad(&b, bad);
     }
     return v_noted(bad);
+}
+
+static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const float *w,
+                                     const float *dy, const float *mask, float *dx,
+                                     float *scratch) {
+    return dense_input_gradient_of(d, NULL, m_count, w, dy, mask, dx, scratch);
 }
 
 // --- weight gradient -----------------------------------------------------------------------------
@@ -884,19 +973,22 @@ static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
 // --- column sums ---------------------------------------------------------------------------------
 
 // One grain's sum of a vector of columns. fma(1, dy, s) is dy + s.
-static vf column_grain(const lk_grain_view *g, uint32_t n, uint32_t n_count) {
+V_INLINE vf column_grain(const lk_dtype dtype, const lk_grain_view *g, uint32_t n,
+                         uint32_t n_count) {
     float node[LK_GRAIN_SLICE_LEVELS * V_LANES];
     const float *dy = g->dy + n;
+    const uint16_t *dy_half = (const uint16_t *)(const void *)g->dy + n;
     vf sum = v_zero();
     uint64_t slices = 0;
-    for (uint32_t m = 0; m < g->examples; m++, dy += n_count) {
+    for (uint32_t m = 0; m < g->examples; m++, dy += n_count, dy_half += n_count) {
         if (m > 0 && m % LK_SLICE_TERMS == 0) {
             float leaf[V_LANES];
             v_store(leaf, sum);
             tree_push(V_LANES, slices++, leaf, node);
             sum = v_zero();
         }
-        sum = v_add(sum, v_load_first(dy, n_count - n));
+        sum = v_add(sum, dtype == LK_F32 ? v_load_first(dy, n_count - n)
+                                         : half_load_first(dtype == LK_F16, dy_half, n_count - n));
     }
     if (slices == 0) return sum;
     float leaf[V_LANES];
@@ -905,14 +997,27 @@ static vf column_grain(const lk_grain_view *g, uint32_t n, uint32_t n_count) {
     return tree_root(V_LANES, slices, node, 0);
 }
 
-static void column_sums(uint32_t n_count, uint32_t grain_count, const lk_grain_view *grains,
-                        float *out) {
+V_INLINE void column_sums_of(const lk_dtype dtype, uint32_t n_count, uint32_t grain_count,
+                             const lk_grain_view *grains, float *out) {
     float node[LK_TREE_LEVELS_MAX * V_LANES], leaf[V_LANES];
     for (uint32_t n = 0; n < n_count; n += V_LANES) {
         for (uint32_t grain = 0; grain < grain_count; grain++) {
-            v_store(leaf, column_grain(&grains[grain], n, n_count));
+            v_store(leaf, column_grain(dtype, &grains[grain], n, n_count));
             tree_push(V_LANES, grain, leaf, node);
         }
         v_store_first(out + n, n_count - n, tree_root(V_LANES, grain_count, node, 0));
     }
+}
+
+static void column_sums(uint32_t n_count, uint32_t grain_count, const lk_grain_view *grains,
+                        float *out) {
+    column_sums_of(LK_F32, n_count, grain_count, grains, out);
+}
+
+static void column_sums_half(lk_dtype dtype, uint32_t n_count, uint32_t grain_count,
+                             const lk_grain_view *grains, float *out) {
+    if (dtype == LK_F16)
+        column_sums_of(LK_F16, n_count, grain_count, grains, out);
+    else
+        column_sums_of(LK_BF16, n_count, grain_count, grains, out);
 }

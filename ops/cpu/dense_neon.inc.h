@@ -106,7 +106,7 @@ static uint32_t dense_forward_neon(const lk_dense *d, uint32_t m_count, const fl
                                 bias ? bias + n : NULL, y + (uint64_t)m * d->n_count + n, bad);
         }
     }
-    return v_noted(bad) | dense_forward_from(d, wide, m_count, x, w, bias, y, scratch);
+    return v_noted(bad) | dense_forward_from(d, NULL, wide, m_count, x, w, bias, y, scratch);
 }
 
 // --- gradients: sums of many inputs side by side -------------------------------------------------

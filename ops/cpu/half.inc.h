@@ -22,37 +22,59 @@ V_INLINE vf half_round(const bool f16, vf v) {
     return f16 ? v_round_f16(v) : v_from_bits(i_shift_left(bfloat_bits(v), 16));
 }
 
+
+// Of fewer than V_LANES the others are +0, and neither read nor written.
+V_INLINE vf half_load_first(const bool f16, const uint16_t *p, uint32_t count) {
+    uint16_t some[V_LANES] = {0};
+    if (count >= V_LANES) return half_load(f16, p);
+    memcpy(some, p, count * sizeof *some);
+    return half_load(f16, some);
+}
+V_INLINE void half_store_first(const bool f16, uint16_t *p, uint32_t count, vf v) {
+    uint16_t some[V_LANES];
+    half_store(f16, count >= V_LANES ? p : some, v);
+    if (count < V_LANES) memcpy(p, some, count * sizeof *some);
+}
+
 // --- of one vector -------------------------------------------------------------------------------
 
 V_INLINE vf narrow_vector(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
-                          const float *src, uint16_t *dst, vf bad) {
-    vf v = v_load(src);
+                          uint32_t count, vf v, uint16_t *dst, vf bad) {
     bad = v_note(bad, v);
     if (rule == LK_NARROW_RELU) v = v_relu(v);
     vf rounded = half_round(f16, v);
     bad = v_note(bad, rounded);
     if (rule == LK_NARROW_RELU_AFTER) rounded = v_relu(rounded);
-    if (rule == LK_NARROW_MASK) rounded = v_keep(v_gt(half_load(f16, mask), v_zero()), rounded);
-    half_store(f16, dst, rounded);  // exact
+    if (rule == LK_NARROW_MASK) {
+        rounded = v_keep(v_gt(half_load_first(f16, mask, count), v_zero()), rounded);
+    }
+    half_store_first(f16, dst, count, rounded);  // exact
     return bad;
 }
 
-// What is left at the end goes through a vector of its own.
+// A kernel's finished sums, which become values `at` .. of its output. Lanes from `count` on are
+// finite.
+V_NOINLINE vf half_put(const lk_narrow *how, uint64_t at, uint32_t count, vf v, uint16_t *dst,
+                       vf bad) {
+    const uint16_t *mask = how->rule == LK_NARROW_MASK ? how->mask + at : NULL;
+    if (how->dtype == LK_F16) {
+        return narrow_vector(true, how->rule, mask, count, v, dst + at, bad);
+    }
+    return narrow_vector(false, how->rule, mask, count, v, dst + at, bad);
+}
+
 V_INLINE uint32_t narrow_all(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
                              uint64_t count, const float *src, uint16_t *dst) {
     vf bad = v_zero();
     uint64_t i = 0;
     for (; i + V_LANES <= count; i += V_LANES) {
-        bad = narrow_vector(f16, rule, mask ? mask + i : NULL, src + i, dst + i, bad);
+        bad = narrow_vector(f16, rule, mask ? mask + i : NULL, V_LANES, v_load(src + i), dst + i,
+                            bad);
     }
     if (i < count) {
-        uint16_t from[V_LANES] = {0}, to[V_LANES];
-        float some[V_LANES] = {0};
-        const uint64_t rest = count - i;
-        memcpy(some, src + i, rest * sizeof *some);
-        if (mask) memcpy(from, mask + i, rest * sizeof *from);
-        bad = narrow_vector(f16, rule, from, some, to, bad);
-        memcpy(dst + i, to, rest * sizeof *to);
+        const uint32_t rest = (uint32_t)(count - i);
+        bad = narrow_vector(f16, rule, mask ? mask + i : NULL, rest, v_load_first(src + i, rest),
+                            dst + i, bad);
     }
     return v_noted(bad);
 }
@@ -73,18 +95,24 @@ static uint32_t narrow(const lk_narrow *how, uint64_t count, const float *src, u
     return narrow_by(false, how, count, src, dst);
 }
 
-// Up to V_LANES channels of a tile: the winner, by rounded values before ReLU, and its number.
-V_INLINE vf pool_tile(const bool f16, const lk_narrow_rule rule, const float *const cell[4],
-                      uint32_t channels, vi *winner, vf *best, vf bad) {
+// Some channels of a tile: the winner of the cells, by rounded values before ReLU, and its number.
+V_INLINE vf pool_tile(const bool f16, const lk_narrow_rule rule, const vf cell[4],
+                      const bool checked, vi *winner, vf *best, vf bad) {
     *winner = i_set1(0);
     V_UNROLL for (int k = 0; k < 4; k++) {
-        const vf v = v_load_first(cell[k], channels), rounded = half_round(f16, v);
+        const vf rounded = half_round(f16, cell[k]);
+        if (checked) {
+            bad = v_note(bad, cell[k]);
+            // Where one layer does both, what ReLU leaves counts.
+            bad = v_note(bad, rule == LK_NARROW_RELU ? v_relu(rounded) : rounded);
+        }
+        if (k == 0) {
+            *best = rounded;
+            continue;
+        }
         const vm better = v_gt(rounded, *best);
-        bad = v_note(bad, v);
-        // Where one layer does both, what ReLU leaves counts.
-        bad = v_note(bad, rule == LK_NARROW_RELU ? v_relu(rounded) : rounded);
-        *best = k > 0 ? v_select(better, rounded, *best) : rounded;
-        if (k > 0) *winner = i_select(better, i_set1(k), *winner);
+        *best = v_select(better, rounded, *best);
+        *winner = i_select(better, i_set1(k), *winner);
     }
     if (rule != LK_NARROW) *best = v_relu(*best);
     return bad;
@@ -99,15 +127,15 @@ V_INLINE uint32_t pool_all(const bool f16, const lk_narrow_rule rule, const lk_c
             const float *at = src + 2 * py * line + (uint64_t)(2 * px) * c->out_c;
             for (uint32_t co = 0; co < c->out_c; co += V_LANES) {
                 const uint32_t some = LK_MIN(c->out_c - co, (uint32_t)V_LANES);
-                const float *cell[4] = {at + co, at + c->out_c + co, at + line + co,
-                                        at + line + c->out_c + co};
-                uint16_t to[V_LANES];
+                const vf cell[4] = {v_load_first(at + co, some),
+                                    v_load_first(at + c->out_c + co, some),
+                                    v_load_first(at + line + co, some),
+                                    v_load_first(at + line + c->out_c + co, some)};
                 vi winner;
-                vf best = v_zero();
-                bad = pool_tile(f16, rule, cell, some, &winner, &best, bad);
+                vf best;
+                bad = pool_tile(f16, rule, cell, true, &winner, &best, bad);
                 i_store_u8_first(argmax + co, some, winner);
-                half_store(f16, some == V_LANES ? dst + co : to, best);
-                if (some < V_LANES) memcpy(dst + co, to, some * sizeof *to);
+                half_store_first(f16, dst + co, some, best);
             }
             dst += c->out_c, argmax += c->out_c;
         }

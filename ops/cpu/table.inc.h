@@ -2,6 +2,8 @@
 // of its instruction set and names the table: #define LK_VARIANT avx2
 #include "ops/cpu/vector.h"
 
+#include "ops/cpu/half.inc.h"
+
 #include "ops/cpu/dense.inc.h"
 
 #include "ops/cpu/conv.inc.h"
@@ -13,8 +15,6 @@
 #include "ops/cpu/norm.inc.h"
 
 #include "ops/cpu/layer_norm.inc.h"
-
-#include "ops/cpu/half.inc.h"
 
 #ifdef V_NEON
 #include "ops/cpu/dense_neon.inc.h"
@@ -67,6 +67,9 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
                [LK_OP_LSTM] = call_lstm,
                [LK_OP_LSTM_BACKWARD] = call_lstm_backward,
                [LK_OP_LSTM_WEIGHT_GRADIENT] = call_dense_weight_gradient},
+    .half = {[LK_OP_DENSE] = true,
+             [LK_OP_DENSE_INPUT_GRADIENT] = true,
+             [LK_OP_CONV2D_POOL] = true},
     .apply = {[LK_OPTIMIZER_SGD] = TABLE_BEST(apply_sgd),
               [LK_OPTIMIZER_MOMENTUM] = apply_momentum,
               [LK_OPTIMIZER_MOMENTUM_KERAS] = apply_momentum_keras,

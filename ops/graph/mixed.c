@@ -91,33 +91,19 @@ static uint64_t some_rows(uint64_t examples) {
     return LK_MAX(most, LK_OPERANDS_ROWS);
 }
 
-// Of an op that adds grains block by block: a node of its own, and how many wait beside the first.
-static uint64_t node_floats(const lk_program *p, const lk_op *op) {
-    uint64_t floats = 0;
-    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
-        if (op->param[i] != LK_NONE) floats += lk_round_up(p->params[op->param[i]].count, 16);
-    }
-    return floats;
-}
-
-static uint64_t slots_of(const lk_program *p, const lk_op *op) {
-    const bool whole = lk_mixed_grains(p, op) >= p->microbatch_grains;
-    return whole ? 0 : lk_root_level(p->microbatch_grains);
-}
+// Floats from one example's columns to the next one's: an odd number of lines, or they would share
+// few places of a cache.
+static uint64_t stride_of(uint64_t columns) { return lk_round_up(columns, 16) | 16; }
 
 uint64_t lk_mixed_scratch_floats(const lk_program *p, const lk_op *op) {
     const lk_op_type *type = op->type;
     if (type->scope == LK_SCOPE_SOURCE) return lk_round_up(op->floats, 16);
     if (type->scope == LK_SCOPE_GRAINS) {
-        const uint64_t examples = (uint64_t)lk_mixed_grains(p, op) * p->spec->grain * p->uses_max;
-        uint64_t floats = lk_round_up(examples * row_of(tensor_of(p, op, LK_DY)), 16);
-        if (op->tensor[LK_X] != LK_NONE) {
-            const uint64_t row = row_of(tensor_of(p, op, LK_X));
-            const uint64_t columns = type->some_rows ? LK_MIN(some_rows(examples), row) : row;
-            floats += lk_round_up(examples * columns, 16);
-        }
-        floats += slots_of(p, op) * node_floats(p, op);
-        return floats + (type->scratch_floats ? type->scratch_floats(op, (uint32_t)examples) : 0);
+        const uint64_t examples = (uint64_t)p->microbatch_examples * p->uses_max;
+        if (type->half_floats) return type->half_floats(op, (uint32_t)examples);
+        const uint64_t columns = LK_MIN(some_rows(examples), row_of(tensor_of(p, op, LK_X)));
+        return lk_round_up(examples * row_of(tensor_of(p, op, LK_DY)), 16) +
+               examples * stride_of(columns) + type->scratch_floats(op, (uint32_t)examples);
     }
     const uint32_t block = examples_of(p, op);
     uint64_t floats =
@@ -126,7 +112,8 @@ uint64_t lk_mixed_scratch_floats(const lk_program *p, const lk_op *op) {
         if (!is_wide(p, op, r) || first_role(op, r) < r) continue;
         floats += lk_round_up(block * row_of(tensor_of(p, op, r)), 16);
     }
-    return floats + (type->scratch_floats ? type->scratch_floats(op, block) : 0);
+    floats += type->scratch_floats ? type->scratch_floats(op, block) : 0;
+    return LK_MAX(floats, type->half_floats ? type->half_floats(op, p->microbatch_examples) : 0);
 }
 
 // --- narrowing -----------------------------------------------------------------------------------
@@ -137,19 +124,26 @@ static uint32_t not_finite(uint64_t count, const float *v) {
     return bad;
 }
 
+// How values of an output, from value `at` on, become those of its tensor.
+static lk_narrow narrow_of(const lk_program *p, const lk_op *op, const lk_lane *l, uint32_t role,
+                           uint64_t at) {
+    lk_narrow how = {.dtype = tensor_of(p, op, role)->dtype, .rule = LK_NARROW};
+    if (role == LK_Y && op->relu) {
+        how.rule = op->relu_apart ? LK_NARROW_RELU_AFTER : LK_NARROW_RELU;
+    }
+    if (role == LK_DX && l->at[LK_MASK]) {
+        how.rule = LK_NARROW_MASK;
+        how.mask = (const uint16_t *)l->at[LK_MASK] + at;
+    }
+    return how;
+}
+
 // `count` values from value `at` of the tensor on.
 static uint32_t store(const call *c, uint32_t role, uint64_t at, uint64_t count,
                       const float *from) {
     const lk_tensor *t = tensor_of(c->f->program, c->op, role);
     if (!lk_dtype_is_half(t->dtype)) return not_finite(count, from);
-    lk_narrow how = {.dtype = t->dtype, .rule = LK_NARROW};
-    if (role == LK_Y && c->op->relu) {
-        how.rule = c->op->relu_apart ? LK_NARROW_RELU_AFTER : LK_NARROW_RELU;
-    }
-    if (role == LK_DX && c->lane->at[LK_MASK]) {
-        how.rule = LK_NARROW_MASK;
-        how.mask = (const uint16_t *)c->lane->at[LK_MASK] + at;
-    }
+    const lk_narrow how = narrow_of(c->f->program, c->op, c->lane, role, at);
     return c->f->kernels->narrow(&how, count, from, (uint16_t *)c->lane->at[role] + at);
 }
 
@@ -216,11 +210,7 @@ static lk_lane widen_block(const call *c, uint32_t m0, uint32_t count) {
 // A pool that runs with what makes its values: the winner is sought among rounded ones.
 static uint32_t pool_block(const call *c, lk_lane *l, uint32_t m0) {
     const lk_conv2d *g = &c->run.conv;
-    const lk_tensor *y = tensor_of(c->f->program, c->op, LK_Y);
-    const lk_narrow how = {.dtype = y->dtype,
-                           .rule = !c->op->relu        ? LK_NARROW
-                                   : c->op->relu_apart ? LK_NARROW_RELU_AFTER
-                                                       : LK_NARROW_RELU};
+    const lk_narrow how = narrow_of(c->f->program, c->op, c->lane, LK_Y, 0);
     lk_op first = c->run;
     uint32_t bad = 0;
     uint8_t *winners = l->at[LK_AUX];
@@ -289,8 +279,36 @@ static void clear_missing(const call *c, uint32_t m) {
     }
 }
 
+// Whether the kernel reads and stores 16 bits itself. Which values of an example that is none it
+// looks at, it would have to be told.
+static bool is_direct(const lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
+    const lk_program *p = f->program;
+    if (!f->kernels->half[op->type->number] || microbatch->sparse) return false;
+    if (op->phase != LK_FORWARD) {
+        return is_half(p, op, LK_DX) && (op->tensor[LK_MASK] == LK_NONE || is_half(p, op, LK_MASK));
+    }
+    return is_half(p, op, LK_Y) || (!op->relu && !op->type->apart);
+}
+
+static lk_half half_of(const lk_program *p, const lk_op *op) {
+    return (lk_half){.dtype = lk_model_dtype(&p->spec->model),
+                     .x = is_half(p, op, LK_X),
+                     .dy = is_half(p, op, LK_DY)};
+}
+
+static uint32_t call_direct(const lk_frame *f, const lk_op *op, lk_lane *lane) {
+    const uint32_t out = op->phase == LK_FORWARD ? LK_Y : LK_DX;
+    lk_half half = half_of(f->program, op);
+    half.out = narrow_of(f->program, op, lane, out, 0);
+    lane->half = &half;
+    const uint32_t bad = lk_kernel_of(f->kernels, op->type)(lane, op);
+    lane->half = NULL;
+    return bad;
+}
+
 uint32_t lk_mixed_call(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
                        lk_lane *lane) {
+    if (is_direct(f, op, microbatch)) return call_direct(f, op, lane);
     call c = {.f = f, .op = op, .microbatch = microbatch, .lane = lane, .run = *op};
     const uint32_t block = examples_of(f->program, op), all = lane->examples;
     const bool loss = op->type->scope == LK_SCOPE_LOSS;
@@ -321,126 +339,79 @@ uint32_t lk_mixed_load(const lk_frame *f, const lk_op *op, uint32_t row, const f
 
 // --- gradients of parameters ---------------------------------------------------------------------
 
-// An op whose rows can be had apart takes all grains at once, and of the inputs some columns.
-uint32_t lk_mixed_grains(const lk_program *p, const lk_op *op) {
-    const uint32_t all = p->microbatch_grains;
-    uint32_t grains = 1;
-    if (op->type->some_rows || op->tensor[LK_X] == LK_NONE) return all;
-    const uint64_t floats = (row_of(tensor_of(p, op, LK_X)) + row_of(tensor_of(p, op, LK_DY))) *
-                            p->spec->grain * p->uses_max;
-    while (grains < all && 2 * grains * floats <= LK_MIXED_FLOATS) grains *= 2;
-    return grains;
-}
+enum { LINE_BYTES = 64 };
 
-// All examples of `count` views in a row, in fp32: columns [first, first + columns) of `rows`.
-static void widen_views(const lk_frame *f, const lk_tensor *t, const lk_grain_view *views,
-                        uint32_t count, bool dy, uint64_t first, uint64_t columns,
-                        lk_grain_view *wide, float *to) {
-    const uint64_t row = row_of(t);
+// Columns [first, first + columns) of all examples of `count` views, `stride` floats apart.
+static void widen_columns(const lk_frame *f, const lk_tensor *t, const lk_grain_view *views,
+                          uint32_t count, uint64_t first, uint64_t columns, uint64_t stride,
+                          lk_grain_view *wide, float *to) {
+    const uint64_t row = row_of(t), bytes = columns * lk_dtype_bytes(t->dtype);
     for (uint32_t g = 0; g < count; g++) {
-        const uint32_t examples = views[g].examples;
-        const void *from = dy ? views[g].dy : views[g].x;
-        if (dy)
-            wide[g].dy = to;
-        else
-            wide[g].x = to;
-        if (!lk_dtype_is_half(t->dtype)) {  // of a layer in fp32 behind it, or before
-            const float *at = (const float *)from + first;
-            for (uint32_t m = 0; m < examples; m++, at += row, to += columns) {
-                __builtin_memcpy(to, at, columns * sizeof *to);
-            }
-        } else if (columns == row) {
-            f->kernels->widen(t->dtype, examples * row, from, to);
-            to += examples * row;
-        } else {
-            const uint16_t *at = (const uint16_t *)from + first;
-            for (uint32_t m = 0; m < examples; m++, at += row, to += columns) {
-                f->kernels->widen(t->dtype, columns, at, to);
-            }
+        const uint8_t *at = (const uint8_t *)views[g].x + first * lk_dtype_bytes(t->dtype);
+        wide[g].x = to;
+        for (uint32_t m = 0; m < views[g].examples; m++, to += stride) {
+            // Those that come next: no processor foresees so many rows.
+            for (uint64_t b = 0; b < bytes; b += LINE_BYTES) __builtin_prefetch(at + bytes + b);
+            if (lk_dtype_is_half(t->dtype))
+                f->kernels->widen(t->dtype, columns, (const uint16_t *)(const void *)at, to);
+            else
+                __builtin_memcpy(to, at, bytes);
+            at += row * lk_dtype_bytes(t->dtype);
         }
     }
 }
 
-static uint64_t examples_in(const lk_grain_view *views, uint32_t count) {
-    uint64_t examples = 0;
-    for (uint32_t g = 0; g < count; g++) examples += views[g].examples;
-    return examples;
+// The gradients of all examples of `count` views in a row, in fp32.
+static void widen_gradients(const lk_frame *f, const lk_tensor *t, const lk_grain_view *views,
+                            uint32_t count, lk_grain_view *wide, float *to) {
+    const uint64_t row = row_of(t);
+    for (uint32_t g = 0; g < count; to += views[g++].examples * row) {
+        wide[g].dy = to;
+        if (lk_dtype_is_half(t->dtype))
+            f->kernels->widen(t->dtype, views[g].examples * row, (const void *)views[g].dy, to);
+        else
+            __builtin_memcpy(to, views[g].dy, views[g].examples * row * sizeof *to);
+    }
 }
 
-// The node of lane->grain_count grains, which a block holds; `wide` has room for their views.
-static void block_sums(lk_frame *f, const lk_op *op, const lk_lane *lane,
-                       const lk_grain_view *views, lk_grain_view *wide) {
+// Column by column of the inputs: the gradients are widened once. Behind the views is room for as
+// many.
+static void sums_of_columns(lk_frame *f, const lk_op *op, lk_lane *l, lk_grain_view *views) {
     const lk_program *p = f->program;
     const lk_tensor *x = tensor_of(p, op, LK_X), *dy = tensor_of(p, op, LK_DY);
-    const uint32_t count = lane->grain_count;
-    const uint64_t most = (uint64_t)lk_mixed_grains(p, op) * p->spec->grain * p->uses_max;
-    const uint64_t examples = examples_in(views, count);
-    float *at = lane->at[LK_SCRATCH], *dy_at = at;
-    const lk_kernel kernel = lk_kernel_of(f->kernels, op->type);
-    lk_lane l = *lane;
+    const uint64_t most = (uint64_t)p->microbatch_examples * p->uses_max, row = row_of(x);
+    const uint64_t columns = LK_MIN(some_rows(most), row);
+    const uint32_t count = l->grain_count;
+    float *dy_at = l->at[LK_SCRATCH], *x_at = dy_at + lk_round_up(most * row_of(dy), 16);
+    float *sums = l->sums[0];
+    lk_grain_view *wide = views + count;
     lk_op run = *op;
-    lk_assert(examples <= most);
-    for (uint32_t g = 0; g < count; g++) wide[g] = views[g];
-    l.grains = wide;
-    at += lk_round_up(most * row_of(dy), 16);
-    widen_views(f, dy, views, count, true, 0, row_of(dy), wide, dy_at);
-    if (!x) {
-        l.at[LK_SCRATCH] = at;
-        (void)kernel(&l, &run);
-        return;
-    }
-    const uint64_t row = row_of(x),
-                   columns = op->type->some_rows ? LK_MIN(some_rows(most), row) : row;
     uint64_t rows, per_row;
-    l.at[LK_SCRATCH] = at + lk_round_up(most * columns, 16);
+    op->type->rows(op, &rows, &per_row);
+    op->type->some_rows(&run, (uint32_t)stride_of(columns));
+    for (uint32_t g = 0; g < count; g++) wide[g] = views[g];
+    l->grains = wide;
+    l->at[LK_SCRATCH] = x_at + most * stride_of(columns);
+    widen_gradients(f, dy, views, count, wide, dy_at);
     for (uint64_t k = 0; k < row; k += columns) {
         const uint64_t some = LK_MIN(columns, row - k);
-        widen_views(f, x, views, count, false, k, some, wide, at);
-        if (op->type->some_rows) {
-            op->type->rows(op, &rows, &per_row);
-            op->type->some_rows(&run, (uint32_t)some);
-            l.sums[0] = lane->sums[0] + k * per_row;
-        }
-        (void)kernel(&l, &run);
+        const lk_weight_rows all = {.end = (uint32_t)some, .again = k > 0};
+        widen_columns(f, x, views, count, k, some, stride_of(columns), wide, x_at);
+        l->rows = &all;
+        l->sums[0] = sums + k * per_row;
+        (void)lk_kernel_of(f->kernels, op->type)(l, &run);
     }
 }
 
-static float *node_of(const lk_program *p, const lk_op *op, const lk_lane *lane, float *nodes,
-                      uint32_t slot, uint32_t which) {
-    const uint64_t first =
-        which == 1 && op->param[0] != LK_NONE ? lk_round_up(p->params[op->param[0]].count, 16) : 0;
-    if (op->param[which] == LK_NONE) return NULL;
-    return slot == 0 ? lane->sums[which] : nodes + (slot - 1) * node_floats(p, op) + first;
-}
-
-// Slot `slot` joins the one before it.
-static void join(const lk_frame *f, const lk_op *op, const lk_lane *lane, float *nodes,
-                 uint32_t slot) {
-    const lk_program *p = f->program;
-    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
-        float *left = node_of(p, op, lane, nodes, slot - 1, i);
-        const float *right = node_of(p, op, lane, nodes, slot, i);
-        if (left) f->kernels->add(p->params[op->param[i]].count, left, right, left);
-    }
-}
-
-// Block by block; whole subtrees are joined at once, above them what is left.
-void lk_mixed_sums(lk_frame *f, const lk_op *op, lk_lane *lane, lk_grain_view *views) {
-    const lk_program *p = f->program;
-    const uint32_t all = lane->grain_count, some = lk_mixed_grains(p, op) * p->uses_max;
-    float *nodes = lane->at[LK_SCRATCH];
-    uint32_t slot = 0;
+void lk_mixed_sums(lk_frame *f, const lk_op *op, const lk_lane *lane, lk_grain_view *views) {
+    const lk_half half = half_of(f->program, op);
     lk_lane l = *lane;
-    l.at[LK_SCRATCH] = nodes + slots_of(p, op) * node_floats(p, op);
-    for (uint32_t g = 0; g < all; g += some, slot++) {
-        for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
-            l.sums[i] = node_of(p, op, lane, nodes, slot, i);
-        }
-        l.grain_count = LK_MIN(some, all - g);
-        block_sums(f, op, &l, views + g, views + all);
-        for (uint32_t n = g / some; n & 1; n >>= 1) join(f, op, lane, nodes, slot--);
+    if (!op->type->half_floats) {
+        sums_of_columns(f, op, &l, views);
+        return;
     }
-    while (--slot > 0) join(f, op, lane, nodes, slot);
+    l.half = &half;
+    (void)lk_kernel_of(f->kernels, op->type)(&l, op);
 }
 
 // --- rows apart, of the operands of all ----------------------------------------------------------
@@ -456,7 +427,7 @@ uint64_t lk_mixed_rows(const lk_program *p, const lk_op *op) {
 
 uint64_t lk_mixed_rows_floats(const lk_program *p, const lk_op *op) {
     return lk_round_up(examples_of_step(p) * row_of(tensor_of(p, op, LK_DY)), 16) +
-           lk_round_up(examples_of_step(p) * lk_mixed_rows(p, op), 16);
+           examples_of_step(p) * stride_of(lk_mixed_rows(p, op));
 }
 
 void lk_mixed_rows_start(lk_mixed_rows_state *s, const lk_frame *f, const lk_op *op,
@@ -466,14 +437,15 @@ void lk_mixed_rows_start(lk_mixed_rows_state *s, const lk_frame *f, const lk_op 
     *s = (lk_mixed_rows_state){.run = *op, .wide = views + count};
     s->x = scratch + lk_round_up(examples_of_step(p) * row_of(dy), 16);
     for (uint32_t g = 0; g < count; g++) s->wide[g] = views[g];
-    widen_views(f, dy, views, count, true, 0, row_of(dy), s->wide, scratch);
+    widen_gradients(f, dy, views, count, s->wide, scratch);
 }
 
 void lk_mixed_rows_take(lk_mixed_rows_state *s, const lk_frame *f, const lk_op *op,
                         const lk_grain_view *views, uint32_t count, uint64_t first, uint64_t rows) {
-    widen_views(f, tensor_of(f->program, op, LK_X), views, count, false, first, rows, s->wide,
-                s->x);
-    op->type->some_rows(&s->run, (uint32_t)rows);
+    const uint64_t stride = stride_of(rows);
+    widen_columns(f, tensor_of(f->program, op, LK_X), views, count, first, rows, stride, s->wide,
+                  s->x);
+    op->type->some_rows(&s->run, (uint32_t)stride);
 }
 
 // --- weights -------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@
 //   compute  by the kernel that any model has: the same chains, slices and trees
 //   narrow   what it writes: one rounding, ReLU or its mask, and a look at what is not finite
 //
+// Kernels of products do so themselves (lk_half in ops/op.h), and get all examples at once.
+//
 // What it rounds and where, and what it looks at, follows the model alone: not blocks, not fusion.
 // The walk calls this in place of a kernel where one of the op's tensors has 16 bits.
 #ifndef LOCKSTEP_OPS_MIXED_H
@@ -16,7 +18,7 @@
 #include "ops/graph/execute.h"
 
 // Floats of a block: what is widened and narrowed at once.
-enum { LK_MIXED_FLOATS = 96 * 1024 };
+enum { LK_MIXED_FLOATS = 32 * 1024 };
 
 // Has one of the op's tensors 16 bits, or is it the loss? (Winners of a pool are no floats.)
 bool lk_mixed_has_half(const lk_program *program, const lk_op *op);
@@ -29,10 +31,8 @@ uint64_t lk_mixed_scratch_floats(const lk_program *program, const lk_op *op);
 uint32_t lk_mixed_call(lk_frame *frame, const lk_op *op, const lk_microbatch *microbatch,
                        lk_lane *lane);
 
-// The gradient of parameters: grains that one call takes at most, of whole microbatches; and the
-// call, with `views` of the grains, behind which is room for as many.
-uint32_t lk_mixed_grains(const lk_program *program, const lk_op *op);
-void lk_mixed_sums(lk_frame *frame, const lk_op *op, lk_lane *lane, lk_grain_view *views);
+// The gradient of parameters, with `views` of the grains, behind which is room for as many.
+void lk_mixed_sums(lk_frame *frame, const lk_op *op, const lk_lane *lane, lk_grain_view *views);
 
 // LOAD: an example that lies at `from` in fp32 becomes row `row` of its tensor.
 uint32_t lk_mixed_load(const lk_frame *frame, const lk_op *op, uint32_t row, const float *from);

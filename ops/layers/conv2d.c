@@ -29,12 +29,17 @@
 // --- the reference -------------------------------------------------------------------------------
 
 // The pixel of one example that tap (ky, kx) of output (oy, ox) reads; +0 outside the image.
-static float pixel(const lk_conv2d *c, const float *x, uint32_t oy, uint32_t ox, uint32_t ky,
-                   uint32_t kx, uint32_t ci) {
+static float pixel_of(const lk_conv2d *c, lk_dtype dtype, const void *x, uint64_t at, uint32_t oy,
+                      uint32_t ox, uint32_t ky, uint32_t kx, uint32_t ci) {
     int64_t iy = (int64_t)oy * c->stride_h + ky - c->pad_top;
     int64_t ix = (int64_t)ox * c->stride_w + kx - c->pad_left;
     if (iy < 0 || ix < 0 || iy >= c->in_h || ix >= c->in_w) return 0.0f;
-    return x[((uint64_t)iy * c->in_w + (uint64_t)ix) * c->in_c + ci];
+    return lk_value_at(dtype, x, at + ((uint64_t)iy * c->in_w + (uint64_t)ix) * c->in_c + ci);
+}
+
+static float pixel(const lk_conv2d *c, const float *x, uint32_t oy, uint32_t ox, uint32_t ky,
+                   uint32_t kx, uint32_t ci) {
+    return pixel_of(c, LK_F32, x, 0, oy, ox, ky, kx, ci);
 }
 
 static uint64_t weight_at(const lk_conv2d *c, uint32_t ky, uint32_t kx, uint32_t ci, uint32_t co) {
@@ -111,13 +116,19 @@ static uint32_t conv2d_pool_forward(lk_lane *l, const lk_op *op) {
 }
 
 // Gradient of output cell (oy, ox, co) of one example, from whole or from pooled gradients.
-static float output_gradient(const lk_conv2d *c, const float *dy, const uint8_t *argmax,
-                             uint32_t oy, uint32_t ox, uint32_t co) {
-    if (!argmax) return dy[((uint64_t)oy * c->out_w + ox) * c->out_c + co];
+static float output_gradient_of(const lk_conv2d *c, lk_dtype dtype, const void *dy, uint64_t first,
+                                const uint8_t *argmax, uint32_t oy, uint32_t ox, uint32_t co) {
+    const uint64_t whole = ((uint64_t)oy * c->out_w + ox) * c->out_c + co;
+    if (!argmax) return lk_value_at(dtype, dy, first + whole);
     uint32_t py = oy / 2, px = ox / 2;
     if (py >= c->out_h / 2 || px >= c->out_w / 2) return 0.0f;
     uint64_t at = ((uint64_t)py * (c->out_w / 2) + px) * c->out_c + co;
-    return argmax[at] == oy % 2 * 2 + ox % 2 ? dy[at] : 0.0f;
+    return argmax[at] == oy % 2 * 2 + ox % 2 ? lk_value_at(dtype, dy, first + at) : 0.0f;
+}
+
+static float output_gradient(const lk_conv2d *c, const float *dy, const uint8_t *argmax,
+                             uint32_t oy, uint32_t ox, uint32_t co) {
+    return output_gradient_of(c, LK_F32, dy, 0, argmax, oy, ox, co);
 }
 
 // The output row (or column) that reads input row `in` through kernel row `tap`; -1 if there is
@@ -184,24 +195,28 @@ static uint32_t conv2d_pool_input_gradient(lk_lane *l, const lk_op *op) {
 typedef struct weight_of {
     uint32_t ky, kx, ci, co;
     bool bias, pooled;
+    lk_dtype x, dy;  // of the grains
 } weight_of;
 
 // Adds the terms of one example, in tile order, to the slices of its grain.
 static void weight_terms(const lk_conv2d *c, const lk_grain_view *g, uint32_t m, const weight_of *v,
                          slice_sum *s) {
-    const float *x = g->x + m * lk_conv2d_in_floats(c);
-    const uint8_t *argmax = v->pooled ? g->argmax + m * lk_conv2d_pooled_floats(c) : NULL;
-    const float *dy =
-        g->dy + m * (v->pooled ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c));
+    const uint64_t x_at = m * lk_conv2d_in_floats(c);
+    const uint64_t dy_at =
+        m * (v->pooled ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c));
+    const uint8_t *argmax = v->pooled ? g->argmax + dy_at : NULL;
     for (uint32_t ty = 0; ty < c->out_h; ty += 2) {
         for (uint32_t tx = 0; tx < c->out_w; tx += 2) {
             for (uint32_t cell = 0; cell < 4; cell++) {
                 uint32_t oy = ty + cell / 2, ox = tx + cell % 2;
                 bool exists = oy < c->out_h && ox < c->out_w;
-                float dy_cell = exists ? output_gradient(c, dy, argmax, oy, ox, v->co) : 0.0f;
-                float x_cell = v->bias  ? 1.0f
-                               : exists ? pixel(c, x, oy, ox, v->ky, v->kx, v->ci)
-                                        : 0.0f;
+                float dy_cell = 0.0f, x_cell = v->bias ? 1.0f : 0.0f;
+                if (exists) {
+                    dy_cell = output_gradient_of(c, v->dy, g->dy, dy_at, argmax, oy, ox, v->co);
+                }
+                if (exists && !v->bias) {
+                    x_cell = pixel_of(c, v->x, g->x, x_at, oy, ox, v->ky, v->kx, v->ci);
+                }
                 slice_term(s, x_cell, dy_cell);
             }
         }
@@ -230,31 +245,34 @@ static float weight_node(const lk_conv2d *c, uint32_t grain_count, const lk_grai
     return tree_finish(&t);
 }
 
-static void weight_gradient(const lk_conv2d *c, uint32_t grain_count, const lk_grain_view *grains,
-                            bool pooled, float *dw, float *db) {
+static void weight_gradient(const lk_conv2d *c, const lk_lane *l, bool pooled) {
+    const lk_dtype x = lk_lane_x_is_half(l) ? l->half->dtype : LK_F32;
+    const lk_dtype dy = lk_lane_dy_is_half(l) ? l->half->dtype : LK_F32;
+    float *dw = l->sums[0], *db = l->sums[1];
     for (uint32_t ky = 0; ky < c->kernel_h; ky++) {
         for (uint32_t kx = 0; kx < c->kernel_w; kx++) {
             for (uint32_t ci = 0; ci < c->in_c; ci++) {
                 for (uint32_t co = 0; co < c->out_c; co++) {
-                    weight_of v = {ky, kx, ci, co, false, pooled};
-                    dw[weight_at(c, ky, kx, ci, co)] = weight_node(c, grain_count, grains, &v);
+                    weight_of v = {ky, kx, ci, co, false, pooled, x, dy};
+                    dw[weight_at(c, ky, kx, ci, co)] =
+                        weight_node(c, l->grain_count, l->grains, &v);
                 }
             }
         }
     }
     for (uint32_t co = 0; db && co < c->out_c; co++) {
-        weight_of v = {0, 0, 0, co, true, pooled};
-        db[co] = weight_node(c, grain_count, grains, &v);
+        weight_of v = {0, 0, 0, co, true, pooled, x, dy};
+        db[co] = weight_node(c, l->grain_count, l->grains, &v);
     }
 }
 
 static uint32_t conv2d_weight_gradient(lk_lane *l, const lk_op *op) {
-    weight_gradient(&op->conv, l->grain_count, l->grains, false, l->sums[0], l->sums[1]);
+    weight_gradient(&op->conv, l, false);
     return 0;
 }
 
 static uint32_t conv2d_pool_weight_gradient(lk_lane *l, const lk_op *op) {
-    weight_gradient(&op->conv, l->grain_count, l->grains, true, l->sums[0], l->sums[1]);
+    weight_gradient(&op->conv, l, true);
     return 0;
 }
 
@@ -368,6 +386,19 @@ static uint64_t scratch_floats(const lk_op *op, uint32_t examples) {
     return lk_conv_scratch_floats(&op->conv);
 }
 
+// Of a gradient of weights that reads 16 bits: image, sums, and dy of one example, widened.
+static uint64_t weight_half(const lk_conv2d *c, uint64_t dy) {
+    return lk_conv_image_floats(c) + lk_conv_sum_floats(c) + lk_round_up(dy, LK_LANES_MAX);
+}
+static uint64_t weight_gradient_half(const lk_op *op, uint32_t examples) {
+    (void)examples;
+    return weight_half(&op->conv, lk_conv2d_out_floats(&op->conv));
+}
+static uint64_t pool_weight_gradient_half(const lk_op *op, uint32_t examples) {
+    (void)examples;
+    return weight_half(&op->conv, lk_conv2d_pooled_floats(&op->conv));
+}
+
 static lk_flop conv_flop(const lk_conv2d *c, bool routed) {
     const uint64_t position = 2ull * c->kernel_h * c->kernel_w * c->in_c * c->out_c;
     const uint64_t all = position * c->out_h * c->out_w;
@@ -395,7 +426,8 @@ const lk_op_type lk_op_conv2d_pool = {.name = "conv2d+pool",
                                       .declare = LK_RULE(declare_conv2d_pool),
                                       .differentiate = LK_RULE(differentiate_conv2d_pool),
                                       .mixed = true,
-                                      .apart = &lk_op_conv2d};
+                                      .apart = &lk_op_conv2d,
+                                      .half_floats = LK_RULE(scratch_floats)};
 const lk_op_type lk_op_conv2d_input_gradient = {.name = "conv2d_input_gradient",
                                                 .number = LK_OP_CONV2D_INPUT_GRADIENT,
                                                 .scope = LK_SCOPE_EXAMPLES,
@@ -416,14 +448,16 @@ const lk_op_type lk_op_conv2d_weight_gradient = {.name = "conv2d_weight_gradient
                                                  .reference = conv2d_weight_gradient,
                                                  .scratch_floats = LK_RULE(scratch_floats),
                                                  .flop = LK_RULE(flop),
-                                                 .mixed = true};
+                                                 .mixed = true,
+                                                 .half_floats = LK_RULE(weight_gradient_half)};
 const lk_op_type lk_op_conv2d_pool_weight_gradient = {.name = "conv2d+pool_weight_gradient",
                                                       .number = LK_OP_CONV2D_POOL_WEIGHT_GRADIENT,
                                                       .scope = LK_SCOPE_GRAINS,
                                                       .reference = conv2d_pool_weight_gradient,
                                                       .scratch_floats = LK_RULE(scratch_floats),
                                                       .flop = LK_RULE(routed_flop),
-                                                      .mixed = true};
+                                                      .mixed = true,
+                                                      .half_floats = LK_RULE(pool_weight_gradient_half)};
 
 const lk_layer_type lk_layer_conv2d = {
     .inputs = 1, .ops_max = 4, .tensors_max = 6, .params_max = 2, .build = build_conv2d};

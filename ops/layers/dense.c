@@ -76,7 +76,26 @@ static uint32_t dense_weight_gradient(lk_lane *l, const lk_op *op) {
 }
 
 static uint32_t dense_bias_gradient(lk_lane *l, const lk_op *op) {
-    lk_kernels_reference.column_sums(op->dense.n_count, l->grain_count, l->grains, l->sums[1]);
+    const uint32_t n_count = op->dense.n_count;
+    if (!lk_lane_dy_is_half(l)) {
+        lk_kernels_reference.column_sums(n_count, l->grain_count, l->grains, l->sums[1]);
+        return 0;
+    }
+    for (uint32_t n = 0; n < n_count; n++) {
+        tree_sum t;
+        tree_start(&t);
+        for (uint32_t g = 0; g < l->grain_count; g++) {
+            slice_sum s;
+            slice_start(&s, 0.0f);
+            for (uint32_t m = 0; m < l->grains[g].examples; m++) {
+                const uint64_t at = (uint64_t)m * n_count + n;
+                slice_term(&s, 1.0f, lk_value_at(l->half->dtype, l->grains[g].dy, at));
+            }
+            tree_leaf(&s.tree, s.chain);
+            tree_leaf(&t, tree_finish(&s.tree));
+        }
+        l->sums[1][n] = tree_finish(&t);
+    }
     return 0;
 }
 
@@ -219,6 +238,20 @@ static uint64_t weight_gradient_scratch(const lk_op *op, uint32_t m_count) {
            LK_DENSE_PACK_ROWS;
 }
 
+// Of kernels that read and store 16 bits: runs of inputs, or a block of dy, are widened.
+static uint64_t forward_half(const lk_op *op, uint32_t m_count) {
+    return LK_DENSE_RUN_FLOATS + forward_scratch(op, m_count);
+}
+static uint64_t input_gradient_half(const lk_op *op, uint32_t m_count) {
+    const uint64_t examples = LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES);
+    return lk_round_up(examples * op->dense.n_count, LK_LANES_MAX) +
+           lk_dense_input_gradient_scratch(op, m_count);
+}
+static uint64_t bias_gradient_half(const lk_op *op, uint32_t m_count) {
+    (void)op, (void)m_count;
+    return 0;
+}
+
 static lk_flop flop(const lk_op *op) {
     const uint64_t all = 2ull * op->dense.k_count * op->dense.n_count;
     return (lk_flop){all, all};
@@ -254,7 +287,8 @@ const lk_op_type lk_op_dense = {.name = "dense",
                                 .absorb = LK_RULE(absorb),
                                 .declare = LK_RULE(declare),
                                 .differentiate = LK_RULE(differentiate),
-                                .mixed = true};
+                                .mixed = true,
+                                .half_floats = LK_RULE(forward_half)};
 const lk_op_type lk_op_dense_input_gradient = {
     .name = "dense_input_gradient",
     .number = LK_OP_DENSE_INPUT_GRADIENT,
@@ -262,7 +296,8 @@ const lk_op_type lk_op_dense_input_gradient = {
     .reference = dense_input_gradient,
     .scratch_floats = LK_RULE(lk_dense_input_gradient_scratch),
     .flop = LK_RULE(flop),
-    .mixed = true};
+    .mixed = true,
+    .half_floats = LK_RULE(input_gradient_half)};
 const lk_op_type lk_op_dense_weight_gradient = {.name = "dense_weight_gradient",
                                                 .number = LK_OP_DENSE_WEIGHT_GRADIENT,
                                                 .scope = LK_SCOPE_GRAINS,
@@ -276,7 +311,8 @@ const lk_op_type lk_op_dense_bias_gradient = {.name = "dense_bias_gradient",
                                               .number = LK_OP_DENSE_BIAS_GRADIENT,
                                               .scope = LK_SCOPE_GRAINS,
                                               .reference = dense_bias_gradient,
-                                              .mixed = true};
+                                              .mixed = true,
+                                              .half_floats = LK_RULE(bias_gradient_half)};
 
 const lk_op_type lk_op_sequence_dense = {.name = "sequence_dense",
                                          .number = LK_OP_SEQUENCE_DENSE,

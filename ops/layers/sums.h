@@ -4,6 +4,7 @@
 #define LOCKSTEP_OPS_LAYERS_SUMS_H
 
 #include "ops/fmaf.h"
+#include "ops/half.h"
 #include "ops/op.h"
 
 // A sum under way: the chain of the current slice, and the finished slices as a binary counter of
@@ -62,6 +63,29 @@ static inline void slice_term(slice_sum *s, float a, float b) {
 static inline float slice_finish(slice_sum *s) {
     tree_leaf(&s->tree, s->chain);
     return tree_finish(&s->tree) + 0.0f;
+}
+
+// Value i of a tensor of that dtype. Boards read fp32 alone.
+static inline float lk_value_at(lk_dtype dtype, const void *p, uint64_t i) {
+#ifndef LK_SHORT_FORM_ALONE
+    if (dtype == LK_F16) return lk_half_to_float(((const uint16_t *)p)[i]);
+    if (dtype == LK_BF16) return lk_bfloat_to_float(((const uint16_t *)p)[i]);
+#endif
+    (void)dtype;
+    return ((const float *)p)[i];
+}
+
+static inline bool lk_lane_x_is_half(const lk_lane *l) {
+#ifdef LK_SHORT_FORM_ALONE
+    return (void)l, false;
+#endif
+    return l->half && l->half->x;
+}
+static inline bool lk_lane_dy_is_half(const lk_lane *l) {
+#ifdef LK_SHORT_FORM_ALONE
+    return (void)l, false;
+#endif
+    return l->half && l->half->dy;
 }
 
 static inline uint32_t lk_not_finite(float x) { return !(x - x == 0.0f); }

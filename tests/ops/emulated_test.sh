@@ -1,6 +1,6 @@
 #!/bin/sh
 # emulated_test - every kernel of AArch64's variants (neon, portable) against the reference, bit for
-# bit, under qemu-user: the tests kernels and conv_kernels, compiled for that processor.
+# bit, under qemu-user: kernels, conv_kernels and half_kernels, compiled for that processor.
 #   emulated_test.sh SOURCE_DIR WORK_DIR [full]
 # Without `full`: gcc, as released, and few random shapes. With it: all shapes, gcc and clang, and
 # once more under the sanitizers.
@@ -34,16 +34,18 @@ check() {
     cd "$work/$name"
     rm -f ./*.o
     # shellcheck disable=SC2086
-    printf '%s\n' $kernels tests/ops/kernels_test tests/ops/conv_kernels_test |
+    printf '%s\n' $kernels tests/ops/kernels_test tests/ops/conv_kernels_test \
+           tests/ops/half_kernels_test |
         xargs -P 2 -I{} "$@" $flags -c "$source/{}.c"
     objects=$(ls ./*.o | grep -v _test.o)
-    for test in kernels conv_kernels; do
+    for test in kernels conv_kernels half_kernels; do
         # shellcheck disable=SC2086
         $triple-gcc $link -o $test ${test}_test.o $objects
     done
     qemu-aarch64 -L /usr/$triple ./kernels "$rounds" >kernels.out 2>&1 &
     other=$!
     qemu-aarch64 -L /usr/$triple ./conv_kernels "$rounds" || exit 1
+    qemu-aarch64 -L /usr/$triple ./half_kernels "$rounds" || exit 1
     wait $other || { cat kernels.out; exit 1; }
     cat kernels.out
 }
