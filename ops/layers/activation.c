@@ -283,11 +283,13 @@ const lk_op_type lk_op_relu6 = {.name = "relu6",
                                 .number = LK_OP_RELU6,
                                 .scope = LK_SCOPE_EXAMPLES,
                                 .reference = relu6_forward,
-                                .differentiate = LK_RULE(differentiate_relu6)};
+                                .differentiate = LK_RULE(differentiate_relu6),
+                                .mixed = true};
 const lk_op_type lk_op_relu6_backward = {.name = "relu6_backward",
                                          .number = LK_OP_RELU6_BACKWARD,
                                          .scope = LK_SCOPE_EXAMPLES,
-                                         .reference = relu6_backward};
+                                         .reference = relu6_backward,
+                                         .mixed = true};
 
 const lk_layer_type lk_layer_relu6 = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_relu6};
@@ -339,11 +341,13 @@ const lk_op_type lk_op_elu = {.name = "elu",
                               .number = LK_OP_ELU,
                               .scope = LK_SCOPE_EXAMPLES,
                               .reference = elu_forward,
-                              .differentiate = LK_RULE(differentiate_elu)};
+                              .differentiate = LK_RULE(differentiate_elu),
+                              .mixed = true};
 const lk_op_type lk_op_elu_backward = {.name = "elu_backward",
                                        .number = LK_OP_ELU_BACKWARD,
                                        .scope = LK_SCOPE_EXAMPLES,
-                                       .reference = elu_backward};
+                                       .reference = elu_backward,
+                                       .mixed = true};
 
 const lk_layer_type lk_layer_elu = {
     .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_elu};
@@ -400,28 +404,30 @@ static lk_status differentiate_smooth(lk_builder *b, const lk_op_type *type, uin
     return LK_OK;
 }
 
-#define SMOOTH(name_, NUMBER, function, slope)                                        \
-    static float name_##_of(float x) { return function(x); }                          \
-    static float name_##_slope(float x) { return slope(x); }                          \
-    static uint32_t name_##_forward(lk_lane *l, const lk_op *op) {                    \
-        return smooth(l, op, name_##_of);                                             \
-    }                                                                                 \
-    static uint32_t name_##_backward(lk_lane *l, const lk_op *op) {                   \
-        return smooth_backward(l, op, name_##_slope);                                 \
-    }                                                                                 \
-    static lk_status differentiate_##name_(lk_builder *b, uint32_t of) {              \
-        return differentiate_smooth(b, &lk_op_##name_##_backward, of);                \
-    }                                                                                 \
-    const lk_op_type lk_op_##name_ = {.name = #name_,                                 \
-                                      .suffix = "/" #name_,                           \
-                                      .number = LK_OP_##NUMBER,                       \
-                                      .scope = LK_SCOPE_EXAMPLES,                     \
-                                      .reference = name_##_forward,                   \
-                                      .differentiate = LK_RULE(differentiate_##name_)};        \
-    const lk_op_type lk_op_##name_##_backward = {.name = #name_ "_backward",          \
-                                                 .number = LK_OP_##NUMBER##_BACKWARD, \
-                                                 .scope = LK_SCOPE_EXAMPLES,          \
-                                                 .reference = name_##_backward};
+#define SMOOTH(name_, NUMBER, function, slope)                                         \
+    static float name_##_of(float x) { return function(x); }                           \
+    static float name_##_slope(float x) { return slope(x); }                           \
+    static uint32_t name_##_forward(lk_lane *l, const lk_op *op) {                     \
+        return smooth(l, op, name_##_of);                                              \
+    }                                                                                  \
+    static uint32_t name_##_backward(lk_lane *l, const lk_op *op) {                    \
+        return smooth_backward(l, op, name_##_slope);                                  \
+    }                                                                                  \
+    static lk_status differentiate_##name_(lk_builder *b, uint32_t of) {               \
+        return differentiate_smooth(b, &lk_op_##name_##_backward, of);                 \
+    }                                                                                  \
+    const lk_op_type lk_op_##name_ = {.name = #name_,                                  \
+                                      .suffix = "/" #name_,                            \
+                                      .number = LK_OP_##NUMBER,                        \
+                                      .scope = LK_SCOPE_EXAMPLES,                      \
+                                      .reference = name_##_forward,                    \
+                                      .differentiate = LK_RULE(differentiate_##name_), \
+                                      .mixed = true};                                  \
+    const lk_op_type lk_op_##name_##_backward = {.name = #name_ "_backward",           \
+                                                 .number = LK_OP_##NUMBER##_BACKWARD,  \
+                                                 .scope = LK_SCOPE_EXAMPLES,           \
+                                                 .reference = name_##_backward,        \
+                                                 .mixed = true};
 SMOOTH(softplus, SOFTPLUS, lk_log1pexpf, lk_sigmoidf)
 SMOOTH(swish, SWISH, lk_swishf, lk_swish_slopef)
 SMOOTH(gelu, GELU, lk_geluf, lk_gelu_slopef)

@@ -390,11 +390,11 @@ static uint64_t scratch_floats(const lk_op *op, uint32_t examples) {
 static uint64_t weight_half(const lk_conv2d *c, uint64_t dy) {
     return lk_conv_image_floats(c) + lk_conv_sum_floats(c) + lk_round_up(dy, LK_LANES_MAX);
 }
-static uint64_t weight_gradient_half(const lk_op *op, uint32_t examples) {
+static uint64_t gradient_half(const lk_op *op, uint32_t examples) {
     (void)examples;
     return weight_half(&op->conv, lk_conv2d_out_floats(&op->conv));
 }
-static uint64_t pool_weight_gradient_half(const lk_op *op, uint32_t examples) {
+static uint64_t pool_gradient_half(const lk_op *op, uint32_t examples) {
     (void)examples;
     return weight_half(&op->conv, lk_conv2d_pooled_floats(&op->conv));
 }
@@ -449,7 +449,7 @@ const lk_op_type lk_op_conv2d_weight_gradient = {.name = "conv2d_weight_gradient
                                                  .scratch_floats = LK_RULE(scratch_floats),
                                                  .flop = LK_RULE(flop),
                                                  .mixed = true,
-                                                 .half_floats = LK_RULE(weight_gradient_half)};
+                                                 .half_floats = LK_RULE(gradient_half)};
 const lk_op_type lk_op_conv2d_pool_weight_gradient = {.name = "conv2d+pool_weight_gradient",
                                                       .number = LK_OP_CONV2D_POOL_WEIGHT_GRADIENT,
                                                       .scope = LK_SCOPE_GRAINS,
@@ -457,7 +457,7 @@ const lk_op_type lk_op_conv2d_pool_weight_gradient = {.name = "conv2d+pool_weigh
                                                       .scratch_floats = LK_RULE(scratch_floats),
                                                       .flop = LK_RULE(routed_flop),
                                                       .mixed = true,
-                                                      .half_floats = LK_RULE(pool_weight_gradient_half)};
+                                                      .half_floats = LK_RULE(pool_gradient_half)};
 
 const lk_layer_type lk_layer_conv2d = {
     .inputs = 1, .ops_max = 4, .tensors_max = 6, .params_max = 2, .build = build_conv2d};

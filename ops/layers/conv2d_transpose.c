@@ -74,12 +74,17 @@ static uint32_t conv2d_transpose_forward(lk_lane *l, const lk_op *op) {
 }
 
 // Channel f of y, or of its gradient, that cell (iy, ix) of x meets at tap (ky, kx); +0 outside.
-static float met(const lk_conv2d *c, const float *y, uint32_t iy, uint32_t ix, uint32_t ky,
-                 uint32_t kx, uint32_t f) {
+static float met_of(const lk_conv2d *c, lk_dtype dtype, const void *y, uint64_t first, uint32_t iy,
+                    uint32_t ix, uint32_t ky, uint32_t kx, uint32_t f) {
     const int64_t oy = (int64_t)iy * c->stride_h + ky - c->pad_top;
     const int64_t ox = (int64_t)ix * c->stride_w + kx - c->pad_left;
     if (oy < 0 || ox < 0 || oy >= c->in_h || ox >= c->in_w) return 0.0f;
-    return y[(oy * c->in_w + ox) * c->in_c + f];
+    return lk_value_at(dtype, y, first + (uint64_t)(oy * c->in_w + ox) * c->in_c + f);
+}
+
+static float met(const lk_conv2d *c, const float *y, uint32_t iy, uint32_t ix, uint32_t ky,
+                 uint32_t kx, uint32_t f) {
+    return met_of(c, LK_F32, y, 0, iy, ix, ky, kx, f);
 }
 
 static float input_cell(const lk_conv2d *c, const float *w, const float *dy, uint32_t iy,
@@ -117,6 +122,7 @@ static uint32_t conv2d_transpose_input_gradient(lk_lane *l, const lk_op *op) {
 typedef struct term_of {
     uint32_t ky, kx, f, ci;
     bool bias;
+    lk_dtype x, dy;  // of the views
 } term_of;
 
 // The sum of a grain, over examples and the cells of x (of a bias those of y), in 2x2 tiles. Where
@@ -126,19 +132,20 @@ static float grain_of(const lk_conv2d *c, const lk_grain_view *g, const term_of 
     slice_sum s;
     slice_start(&s, 0.0f);
     for (uint32_t m = 0; m < g->examples; m++) {
-        const float *x = g->dy + m * lk_conv2d_out_floats(c);
-        const float *dy = g->x + m * lk_conv2d_in_floats(c);
+        const uint64_t x = m * lk_conv2d_out_floats(c), dy = m * lk_conv2d_in_floats(c);
         if (m > 0 && (per_slice == 0 || m % per_slice == 0)) slice_cut(&s);
         for (uint32_t t = 0; t < terms; t++) {
             const uint32_t wide = (c->out_w + 1) / 2, tile = t / 4;
             const uint32_t iy = 2 * (tile / wide) + t % 4 / 2, ix = 2 * (tile % wide) + t % 2;
             const bool exists = iy < c->out_h && ix < c->out_w;
-            const float there =
-                exists ? x[((uint64_t)iy * c->out_w + ix) * c->out_c + v->ci] : 0.0f;
+            const uint64_t at = x + ((uint64_t)iy * c->out_w + ix) * c->out_c + v->ci;
+            const float there = exists ? lk_value_at(v->dy, g->dy, at) : 0.0f;
             if (v->bias)
                 slice_term(&s, 1.0f, there);
             else
-                slice_term(&s, exists ? met(c, dy, iy, ix, v->ky, v->kx, v->f) : 0.0f, there);
+                slice_term(&s,
+                           exists ? met_of(c, v->x, g->x, dy, iy, ix, v->ky, v->kx, v->f) : 0.0f,
+                           there);
         }
     }
     tree_leaf(&s.tree, s.chain);
@@ -154,10 +161,13 @@ static float node_of(const lk_conv2d *c, const lk_lane *l, const term_of *v) {
 
 static uint32_t conv2d_transpose_weight_gradient(lk_lane *l, const lk_op *op) {
     const lk_conv2d *c = &op->conv;
+    const lk_dtype x = lk_lane_x_is_half(l) ? l->half->dtype : LK_F32;
+    const lk_dtype dy = lk_lane_dy_is_half(l) ? l->half->dtype : LK_F32;
     for (uint64_t i = 0; i < lk_conv2d_weight_floats(c); i++) {
         const uint64_t tap = i / c->out_c / c->in_c;
         const term_of v = {(uint32_t)(tap / c->kernel_w), (uint32_t)(tap % c->kernel_w),
-                           (uint32_t)(i / c->out_c % c->in_c), (uint32_t)(i % c->out_c), false};
+                           (uint32_t)(i / c->out_c % c->in_c), (uint32_t)(i % c->out_c), false,
+                           x, dy};
         l->sums[0][i] = node_of(c, l, &v);
     }
     return 0;
@@ -166,7 +176,8 @@ static uint32_t conv2d_transpose_weight_gradient(lk_lane *l, const lk_op *op) {
 // Its geometry is that of a convolution whose output is y.
 static uint32_t conv2d_transpose_bias_gradient(lk_lane *l, const lk_op *op) {
     for (uint32_t f = 0; f < op->conv.out_c; f++) {
-        const term_of v = {.ci = f, .bias = true};
+        const lk_dtype dy = lk_lane_dy_is_half(l) ? l->half->dtype : LK_F32;
+        const term_of v = {.ci = f, .bias = true, .dy = dy};
         l->sums[1][f] = node_of(&op->conv, l, &v);
     }
     return 0;
@@ -237,7 +248,8 @@ static lk_status declare(lk_builder *b, lk_op *op) {
 static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
     (void)b;
     if (next->type != &lk_op_relu || op->relu) return false;
-    op->relu = op->conv.relu = true;
+    op->relu = true;
+    op->conv.relu = op->dtype == LK_F32;  // else the walk applies it, as it rounds
     return true;
 }
 
@@ -276,6 +288,14 @@ static uint64_t scratch_floats(const lk_op *op, uint32_t examples) {
     return lk_conv_scratch_floats(&op->conv);
 }
 
+// Of gradients that read 16 bits: image, sums, and what lies as dy of one example, widened.
+static uint64_t half_floats(const lk_op *op, uint32_t examples) {
+    const lk_conv2d *c = &op->conv;
+    (void)examples;
+    return lk_conv_image_floats(c) + lk_conv_sum_floats(c) +
+           lk_round_up(lk_conv2d_out_floats(c), LK_LANES_MAX);
+}
+
 static lk_flop flop(const lk_op *op) {
     const lk_conv2d *c = &op->conv;
     const uint64_t all =
@@ -292,14 +312,16 @@ const lk_op_type lk_op_conv2d_transpose = {.name = "conv2d_transpose",
                                            .flop = LK_RULE(flop),
                                            .absorb = LK_RULE(absorb),
                                            .declare = LK_RULE(declare),
-                                           .differentiate = LK_RULE(differentiate)};
+                                           .differentiate = LK_RULE(differentiate),
+                                           .mixed = true};
 const lk_op_type lk_op_conv2d_transpose_input_gradient = {
     .name = "conv2d_transpose_input_gradient",
     .number = LK_OP_CONV2D_TRANSPOSE_INPUT_GRADIENT,
     .scope = LK_SCOPE_EXAMPLES,
     .reference = conv2d_transpose_input_gradient,
     .scratch_floats = LK_RULE(scratch_floats),
-    .flop = LK_RULE(flop)};
+    .flop = LK_RULE(flop),
+    .mixed = true};
 const lk_op_type lk_op_conv2d_transpose_weight_gradient = {
     .name = "conv2d_transpose_weight_gradient",
     .number = LK_OP_CONV2D_TRANSPOSE_WEIGHT_GRADIENT,
@@ -307,13 +329,17 @@ const lk_op_type lk_op_conv2d_transpose_weight_gradient = {
     .exchanged = true,
     .reference = conv2d_transpose_weight_gradient,
     .scratch_floats = LK_RULE(scratch_floats),
-    .flop = LK_RULE(flop)};
+    .flop = LK_RULE(flop),
+    .mixed = true,
+    .half_floats = LK_RULE(half_floats)};
 const lk_op_type lk_op_conv2d_transpose_bias_gradient = {
     .name = "conv2d_transpose_bias_gradient",
     .number = LK_OP_CONV2D_TRANSPOSE_BIAS_GRADIENT,
     .scope = LK_SCOPE_GRAINS,
     .reference = conv2d_transpose_bias_gradient,
-    .scratch_floats = LK_RULE(scratch_floats)};
+    .scratch_floats = LK_RULE(scratch_floats),
+    .mixed = true,
+    .half_floats = LK_RULE(half_floats)};
 
 const lk_layer_type lk_layer_conv2d_transpose = {
     .inputs = 1, .ops_max = 5, .tensors_max = 7, .params_max = 2, .build = build_conv2d_transpose};

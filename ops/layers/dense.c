@@ -240,7 +240,7 @@ static uint64_t weight_gradient_scratch(const lk_op *op, uint32_t m_count) {
 
 // Of kernels that read and store 16 bits: runs of inputs, or a block of dy, are widened.
 static uint64_t forward_half(const lk_op *op, uint32_t m_count) {
-    return LK_DENSE_RUN_FLOATS + forward_scratch(op, m_count);
+    return LK_DENSE_RUN_FLOATS + lk_dense_forward_scratch(op, m_count);
 }
 static uint64_t input_gradient_half(const lk_op *op, uint32_t m_count) {
     const uint64_t examples = LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES);

@@ -2279,6 +2279,14 @@ MIXED_GRAPH = [
     {"type": "add", "inputs": ["a", "b"]}, {"type": "leaky_relu"},
     {"type": "dense", "units": 4, "name": "c"}, {"type": "add", "inputs": ["c", "a"]},
     {"type": "dropout", "rate": 0.25}, {"type": "dense", "units": 3}]
+# What has x or y of 16 bits behind it, or before it, or a value in fp32 inside of its layer.
+MIXED_SMOOTH = [
+    {"type": "conv2d_transpose", "filters": 3, "kernel_size": 2, "strides": 2,
+     "activation": "relu"},
+    {"type": "conv2d_transpose", "filters": 2, "kernel_size": 2, "activation": "gelu"},
+    {"type": "relu6"}, {"type": "flatten"}, {"type": "dense", "units": 5, "activation": "elu"},
+    {"type": "softplus"}, {"type": "dense", "units": 4, "activation": "swish", "dtype": "float32"},
+    {"type": "gelu", "approximate": True}, {"type": "dense", "units": 3}]
 MOMENTUM = {"type": "momentum", "learning_rate": 0.1, "momentum": 0.9}
 ADAM = {"type": "adam_keras", "learning_rate": 0.05}
 NETS += [
@@ -2289,6 +2297,9 @@ NETS += [
     net("mixed-replay", (3, 3, 1), MIXED_GRAPH, ADAM, 6, 2, 11, 4, precision="mixed_float16",
         loss_scale={"initial": 1 << 20, "growth_steps": 1, "growth_factor": 4,
                     "backoff_factor": 0.25, "on_overflow": "replay"}),
+    net("mixed-smooth", (3, 2, 1), MIXED_SMOOTH, MOMENTUM, 6, 2, 11, 3, precision="mixed_bfloat16"),
+    net("mixed-smooth-skip", (3, 2, 1), MIXED_SMOOTH, ADAM, 6, 4, 11, 4, precision="mixed_float16",
+        loss_scale={"initial": 1 << 18, "growth_steps": 2}),
     net("mixed-static", (3, 3, 1), MIXED_GRAPH, ADAM, 6, 2, 11, 2, precision="mixed_float16",
         loss_scale={"initial": 256, "type": "static"}),
     net("mixed-sharded", (3, 3, 1), MIXED_GRAPH, MOMENTUM, 6, 1, 10, 4, precision="mixed_float16",
