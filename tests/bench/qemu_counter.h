@@ -4,7 +4,7 @@
 
 enum {
     COUNTER_CALL = 0x4c4b,   // a system call that answers ENOSYS everywhere else
-    COUNTER_ACCOUNTS = 64,   // account 0 is charged until another is named
+    COUNTER_ACCOUNTS = 128,  // account 0 is charged until another is named
 };
 
 #endif
