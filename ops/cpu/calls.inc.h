@@ -1,19 +1,24 @@
 // calls.inc.h - kernels as ops/op.h calls them: from a lane and an op to what each kernel wants.
-// Included by table.inc.h, after the kernels.
+// Included by table.inc.h, after the kernels. Without TABLE_HALF: for a table that reads no floats
+// of 16 bits.
 
 static uint32_t call_dense(lk_lane *l, const lk_op *op) {
+#ifdef TABLE_HALF
     if (l->half) {
         return dense_forward_from(&op->dense, l->half, 0, l->examples, l->at[LK_X], l->param[0],
                                   l->param[1], l->at[LK_Y], l->at[LK_SCRATCH]);
     }
+#endif
     return TABLE_BEST(dense_forward)(&op->dense, l->examples, l->at[LK_X], l->param[0], l->param[1],
                                      l->at[LK_Y], l->at[LK_SCRATCH]);
 }
 static uint32_t call_dense_input_gradient(lk_lane *l, const lk_op *op) {
+#ifdef TABLE_HALF
     if (l->half) {
         return dense_input_gradient_of(&op->dense, l->half, l->examples, l->param[0], l->at[LK_DY],
                                        l->at[LK_MASK], l->at[LK_DX], l->at[LK_SCRATCH]);
     }
+#endif
     return TABLE_BEST(dense_input_gradient)(&op->dense, l->examples, l->param[0], l->at[LK_DY],
                                             l->at[LK_MASK], l->at[LK_DX], l->at[LK_SCRATCH]);
 }
@@ -25,10 +30,13 @@ static uint32_t call_dense_weight_gradient(lk_lane *l, const lk_op *op) {
     return 0;
 }
 static uint32_t call_dense_bias_gradient(lk_lane *l, const lk_op *op) {
-    if (l->half && l->half->dy)
+#ifdef TABLE_HALF
+    if (l->half && l->half->dy) {
         column_sums_half(l->half->dtype, op->dense.n_count, l->grain_count, l->grains, l->sums[1]);
-    else
-        column_sums(op->dense.n_count, l->grain_count, l->grains, l->sums[1]);
+        return 0;
+    }
+#endif
+    column_sums(op->dense.n_count, l->grain_count, l->grains, l->sums[1]);
     return 0;
 }
 
@@ -37,11 +45,13 @@ static uint32_t call_conv2d(lk_lane *l, const lk_op *op) {
                           l->at[LK_Y], l->at[LK_SCRATCH]);
 }
 static uint32_t call_conv2d_pool(lk_lane *l, const lk_op *op) {
+#ifdef TABLE_HALF
     if (l->half) {
         return conv2d_pool_forward_half(&op->conv, l->half, l->examples, l->at[LK_X], l->param[0],
                                         l->param[1], l->at[LK_Y], l->at[LK_AUX], l->ahead,
                                         l->at[LK_SCRATCH]);
     }
+#endif
     return TABLE_BEST(conv2d_pool_forward)(&op->conv, l->examples, l->at[LK_X], l->param[0],
                                            l->param[1], l->at[LK_Y], l->at[LK_AUX], l->ahead,
                                            l->at[LK_SCRATCH]);

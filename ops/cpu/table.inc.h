@@ -32,6 +32,7 @@
 #define TABLE_TEXT(variant) TABLE_QUOTE(variant)
 #define TABLE_QUOTE(text) #text
 
+#define TABLE_HALF
 #include "ops/cpu/calls.inc.h"
 
 #include "ops/cpu/recurrent.inc.h"

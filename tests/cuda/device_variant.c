@@ -313,9 +313,9 @@ static void weight_gradient(const lk_conv2d *c, uint32_t grain_count, const lk_g
     end(&s);
 }
 
-static void conv2d_bias_gradient(const lk_conv2d *c, uint32_t grain_count,
+static void conv2d_bias_gradient(const lk_conv2d *c, const lk_half *half, uint32_t grain_count,
                                  const lk_grain_view *views, float *db, float *scratch) {
-    (void)scratch;
+    (void)half, (void)scratch;
     uint32_t grain = views[0].examples, examples = examples_of(grain_count, views);
     lk_cuda_stream s = begin(lk_cuda_conv2d_bias_scratch_floats(c, grain, examples));
     const lk_cuda_grains grains = grains_there(grain_count, views, 0, lk_conv2d_out_floats(c));
@@ -327,17 +327,17 @@ static void conv2d_bias_gradient(const lk_conv2d *c, uint32_t grain_count,
     end(&s);
 }
 
-static void conv2d_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
+static void conv2d_weight_gradient(const lk_conv2d *c, const lk_half *half, uint32_t grain_count,
                                    const lk_grain_view *views, float *dw, float *db,
                                    float *scratch) {
-    (void)scratch;
+    (void)half, (void)scratch;
     weight_gradient(c, grain_count, views, false, dw, db);
 }
 
-static void conv2d_pool_weight_gradient(const lk_conv2d *c, uint32_t grain_count,
-                                        const lk_grain_view *views, float *dw, float *db,
-                                        float *scratch) {
-    (void)scratch;
+static void conv2d_pool_weight_gradient(const lk_conv2d *c, const lk_half *half,
+                                        uint32_t grain_count, const lk_grain_view *views, float *dw,
+                                        float *db, float *scratch) {
+    (void)half, (void)scratch;
     weight_gradient(c, grain_count, views, true, dw, db);
 }
 
