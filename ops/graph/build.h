@@ -51,8 +51,8 @@ lk_status lk_build_window(lk_builder *b, const lk_layer *l, lk_shape in, lk_shap
 lk_status lk_build_sequence_dense(lk_builder *b, const lk_layer *l, const lk_dense *d);
 
 // Floats of scratch that the kernels of dense layers need for op->dense.
-uint64_t lk_dense_forward_scratch(const lk_op *op, uint32_t examples);
-uint64_t lk_dense_input_gradient_scratch(const lk_op *op, uint32_t examples);
+uint64_t lk_dense_forward_scratch(const lk_op *op, uint32_t m_count);
+uint64_t lk_dense_input_gradient_scratch(const lk_op *op, uint32_t m_count);
 
 // --- for lk_op_type.declare ----------------------------------------------------------------------
 
