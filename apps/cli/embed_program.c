@@ -137,9 +137,7 @@ void lk_embed_program(FILE *f, const lk_program *p) {
     for (uint32_t i = 0; i < p->tensor_count; i++) put_tensor(f, &p->tensors[i]);
     fprintf(f, "};\n\nstatic const lk_param params[] = {\n");
     for (uint32_t i = 0; i < lk_entry_count(p); i++) put_param(f, &p->params[i]);
-    fprintf(f,
-            "};\n\n// Nobody writes into its tables: that they lie in memory which cannot be "
-            "written is no loss.\n");
+    fprintf(f, "};\n\n// Its tables are never written, so they may lie in read-only memory.\n");
     fprintf(f,
             "static const lk_program program = {\n    .spec = &lk_embedded_run.spec,\n"
             "    .optimizer = &lk_embedded_run.spec.optimizer,\n");

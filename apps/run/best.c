@@ -60,7 +60,7 @@ lk_status lk_best_make(const lk_run *run, lk_best best[LK_BESTS], lk_error *erro
     return make_one(run, "checkpoint.best", c->checkpoint_best, &best[LK_BEST_STAYS], error);
 }
 
-// A share is compared as the count that it is of so many examples.
+// Shares are compared as counts of examples, so min_delta of a share becomes a count, too.
 static bool is_better(const lk_best *b, uint64_t examples, float value, uint32_t count) {
     const double more = b->share ? (double)b->min_delta * (double)examples : (double)b->min_delta;
     if (!b->any) return true;

@@ -71,7 +71,7 @@ typedef struct lk_config {
     } init;  // apps/run/init.h
     struct {
         bool scalars, histograms;
-        uint32_t images;  // so many of a step's examples
+        uint32_t images;  // how many of a step's examples are shown
     } events;             // files for TensorBoard: any of them
     struct {
         uint64_t every_steps;  // 0: none

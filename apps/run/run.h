@@ -201,7 +201,7 @@ const lk_metrics *lk_run_evaluated_metrics(const lk_run *run);
 void lk_run_digest(const lk_run *run, char hex[LK_SHA256_HEX_BYTES]);
 void lk_run_state_hash(const lk_run *run, uint64_t steps_done, char hex[LK_SHA256_HEX_BYTES]);
 
-// What a checkpoint records besides tensors: so many pairs.
+// The number of pairs that a checkpoint records besides tensors.
 size_t lk_run_pair_count(const lk_run *run);
 
 // Parameters, slots and states as the checkpoint sees them: (lk_run_tensor_count) entries.

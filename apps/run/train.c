@@ -284,8 +284,8 @@ static lk_status settle(lk_trainer *t, lk_step_result *r, lk_error *error) {
 // Where the cluster has an evaluator, that is its work.
 static bool evaluates(const lk_trainer *t) { return t->run->test.count && !t->run->evaluator; }
 
-// A share of the test set is no step, and may take as long as the steps of so many examples. They
-// say how long that is, on the slowest worker, too: all keep step.
+// An evaluation may take longer than one step: it gets the time that training on as many examples
+// takes. The steps done say how long that is, also on the slowest worker, since all keep step.
 static void allow_for_evaluation(const lk_trainer *t, double trained) {
     const uint64_t steps = t->done - t->first;
     if (!t->run->workers.joined) return;
