@@ -1,7 +1,6 @@
 // generate.c - see generate.h.
 #include "apps/run/generate.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "io/png.h"
@@ -86,7 +85,8 @@ static void draw_between(const lk_run *run, const lk_op *op, const lk_noise_choi
 static uint8_t byte_of(const lk_run *run, float x) {
     const bool is_signed = run->config.spec.model.input_range == LK_RANGE_SIGNED;
     const float scaled = is_signed ? x * 127.5f + 127.5f : x * 255.0f;
-    return scaled >= 255.0f ? 255 : scaled > 0.0f ? (uint8_t)floorf(scaled + 0.5f) : 0;
+    const uint32_t halves = scaled >= 255.0f ? 510 : scaled > 0.0f ? (uint32_t)(scaled * 2.0f) : 0;
+    return (uint8_t)((halves + 1) / 2);
 }
 
 // The noise of images [at, at + count) becomes images, count of them at most a microbatch.
