@@ -1,7 +1,9 @@
 // data_import.c - .npy pairs and CIFAR's binary files to IDX, read in pieces and checked; and lists
 // of classes.
+#define _GNU_SOURCE
 #include "io/data_import.h"
 
+#include <endian.h>
 #include <string.h>
 
 #include "io/idx.h"
@@ -42,6 +44,7 @@ static lk_status check_images(const array *a, lk_imported *out, lk_error *error)
     out->height = images.height;
     out->width = images.width;
     out->channels = images.channels;
+    out->is_f32 = images.is_f32;
     return LK_OK;
 }
 
@@ -58,16 +61,41 @@ static lk_status check_label_array(const array *a, const char *images, uint64_t 
     return lk_idx_check_counts(count, images, n->dims[0], a->path, error);
 }
 
+// Floats from NumPy's order of bytes to that of IDX. `first`: the number of the first one.
+static lk_status turn_floats(uint8_t *piece, size_t bytes, uint64_t first, const char *path,
+                             lk_error *error) {
+    for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, piece + i, sizeof word);
+        word = le32toh(word);
+        if ((word & 0x7f800000u) == 0x7f800000u) {
+            return lk_fail(error, LK_BAD_DATA,
+                           "%s: value %llu: found %s, wanted finite numbers only", path,
+                           (ull)(first + i / sizeof word),
+                           word & 0x7fffffu ? "NaN" : "an infinity");
+        }
+        word = htobe32(word);
+        memcpy(piece + i, &word, sizeof word);
+    }
+    return LK_OK;
+}
+
 static lk_status copy_images(lk_import_files *f, const array *a, uint64_t example_bytes,
                              lk_error *error) {
+    _Static_assert(PIECE_BYTES % sizeof(float) == 0, "a piece holds whole floats");
     uint8_t piece[PIECE_BYTES];
-    const uint64_t count = a->npy.count / example_bytes;
+    const uint32_t item = a->npy.item_bytes;
+    const uint64_t count = a->npy.count * item / example_bytes;
     for (uint64_t i = 0; i < count; i++) {
         const lk_import_part part = lk_import_place(f, i);
         for (uint64_t at = 0; at < example_bytes;) {
             const size_t bytes = (size_t)LK_MIN(example_bytes - at, sizeof piece);
             LK_CHECK(lk_file_read_all(ops, a->file, a->path, piece, bytes,
                                       a->npy.header_bytes + i * example_bytes + at, error));
+            if (item == sizeof(float)) {
+                const uint64_t first = (i * example_bytes + at) / item;
+                LK_CHECK(turn_floats(piece, bytes, first, a->path, error));
+            }
             LK_CHECK(lk_import_image(f, part, piece, bytes, error));
             at += bytes;
         }
@@ -107,7 +135,8 @@ static lk_status import_arrays(lk_import_files *f, const array *images, const ar
     LK_CHECK(lk_import_start(f, to, out, error));
     LK_CHECK(lk_import_begin(f, of.count, &of, error));
     LK_CHECK(copy_labels(f, labels, error));
-    LK_CHECK(copy_images(f, images, (uint64_t)of.height * of.width * of.channels, error));
+    const uint64_t values = (uint64_t)of.height * of.width * of.channels;
+    LK_CHECK(copy_images(f, images, values * images->npy.item_bytes, error));
     return lk_import_finish(f, error);
 }
 

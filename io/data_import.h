@@ -33,6 +33,7 @@ typedef struct lk_import_to {
 typedef struct lk_imported {
     uint64_t count;  // 0: there is no such part
     uint32_t height, width, channels;
+    bool is_f32;       // inputs are floats, else bytes
     uint32_t classes;  // every label is below
     char images[LK_PATH_BYTES], labels[LK_PATH_BYTES];
 } lk_imported;
@@ -40,7 +41,8 @@ typedef struct lk_imported {
 // All importers: LK_NO_INPUT, LK_BAD_DATA (named by file and byte, index or line), LK_BAD_USAGE: a
 // file that would be written is there already. LK_IO_ERROR.
 
-// images   u8, (n, height, width) or (n, height, width, channels)
+// images   u8, or f32 without infinities and NaN; (n, values), (n, height, width) or (n, height,
+//          width, channels)
 // labels   integers, (n) or (n, 1), each 0 to 255
 lk_status lk_import_npy(const char *images, const char *labels, const lk_import_to *to,
                         lk_imported out[2], lk_error *error);

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "io/dataset.h"
 
+#include <endian.h>
 #include <sodium.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,6 +60,10 @@ static lk_status manifest_bytes(const char *path, const lk_manifest *m, uint64_t
 }
 
 // Of made-up examples only those that are wanted are made.
+static lk_idx_type type_of(const lk_dataset_source *source) {
+    return source->type ? source->type : LK_IDX_U8;
+}
+
 static uint64_t made_up_count(const lk_dataset_source *source) {
     const uint64_t all = source->made_up.count, wanted = source->examples;
     return wanted ? LK_MIN(wanted, all) : all;
@@ -73,7 +78,8 @@ lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_
     case LK_DATASET_MADE_UP:
         LK_CHECK(lk_made_up_check(&source->made_up, error));
         *bytes = lk_round_up(*bytes, ALIGNMENT) +
-                 made_up_count(source) * (lk_made_up_image_bytes(&source->made_up) + 1);
+                 made_up_count(source) * (lk_made_up_image_bytes(&source->made_up) *
+                                              lk_idx_type_bytes(type_of(source)) + 1);
         return LK_OK;
     case LK_DATASET_HELD: return LK_OK;
     case LK_DATASET_MANIFEST:
@@ -157,12 +163,29 @@ static lk_status check_shard(const opening *o, const char *name, const lk_idx *i
     return LK_OK;
 }
 
+static const char *type_name(lk_idx_type type) { return type == LK_IDX_F32 ? "f32" : "u8"; }
+
+static lk_status check_type(const opening *o, const char *name, lk_idx_type found) {
+    const lk_idx_type wanted = o->source->type;
+    if (o->source->kind == LK_DATASET_MANIFEST && o->manifest.is_f32 != (found == LK_IDX_F32)) {
+        return lk_fail(o->error, LK_BAD_DATA, "%s: byte 2: found %s values, wanted %s by %s", name,
+                       type_name(found), type_name(o->manifest.is_f32 ? LK_IDX_F32 : LK_IDX_U8),
+                       o->source->manifest);
+    }
+    if (!wanted || found == wanted) return LK_OK;
+    return lk_fail(o->error, LK_BAD_DATA,
+                   "%s: found %s values, wanted %s; set model.input_type to \"%s\", or convert "
+                   "them",
+                   name, type_name(found), type_name(wanted), type_name(found));
+}
+
 // Adds the pair of files whose names `part` has. `wanted`: examples by the manifest, or 0.
 static lk_status add_part(opening *o, lk_dataset_part *part, uint64_t wanted) {
     lk_dataset *set = o->set;
     lk_idx images, labels;
     set->part_count++;  // from here on lk_dataset_close unmaps it
     LK_CHECK(map_file(o, LK_IDX_IMAGES, &part->images, &images));
+    LK_CHECK(check_type(o, part->images.name, images.type));
     if (wanted) LK_CHECK(check_shard(o, part->images.name, &images, wanted));
     LK_CHECK(map_file(o, LK_IDX_LABELS, &part->labels, &labels));
     LK_CHECK(lk_idx_check_counts(images.count, part->images.name, labels.count, part->labels.name,
@@ -170,6 +193,7 @@ static lk_status add_part(opening *o, lk_dataset_part *part, uint64_t wanted) {
     set->height = images.height;
     set->width = images.width;
     set->channels = images.channels;
+    set->type = images.type;
     set->image_bytes = images.example_bytes;
     part->first = set->count;
     part->count = images.count;
@@ -233,18 +257,35 @@ static lk_status open_shards(opening *o) {
     o->set->height = m->height;
     o->set->width = m->width;
     o->set->channels = m->channels;
-    o->set->image_bytes = (uint64_t)m->height * m->width * m->channels;
+    o->set->type = m->is_f32 ? LK_IDX_F32 : LK_IDX_U8;
+    o->set->image_bytes =
+        (uint64_t)m->height * m->width * m->channels * lk_idx_type_bytes(o->set->type);
     return LK_OK;
+}
+
+// One example: as bytes, or as floats that are widened from the front while the bytes, which lie at
+// the end of the same place, are read: byte i never behind float i.
+static void make_up_example(const lk_made_up *m, uint64_t number, lk_idx_type type, uint8_t *image,
+                            uint8_t *label) {
+    const uint64_t count = lk_made_up_image_bytes(m);
+    const uint8_t *bytes = image + (lk_idx_type_bytes(type) - 1) * count;
+    lk_made_up_example(m, number, image + (lk_idx_type_bytes(type) - 1) * count, label);
+    for (uint64_t i = 0; type == LK_IDX_F32 && i < count; i++) {
+        const float value = (float)bytes[i] * 0x1.010102p-8f;
+        memcpy(image + i * sizeof value, &value, sizeof value);
+    }
 }
 
 static lk_status make_up(opening *o, uint8_t *memory) {
     const lk_made_up *m = &o->source->made_up;
     lk_dataset *set = o->set;
-    const uint64_t image_bytes = lk_made_up_image_bytes(m), count = made_up_count(o->source);
+    const lk_idx_type type = type_of(o->source);
+    const uint64_t count = made_up_count(o->source);
+    const uint64_t image_bytes = lk_made_up_image_bytes(m) * lk_idx_type_bytes(type);
     uint8_t *images = memory + lk_round_up(PROOF_BYTES + sizeof(lk_dataset_part), ALIGNMENT);
     uint8_t *labels = images + count * image_bytes;
     for (uint64_t i = 0; i < count; i++)
-        lk_made_up_example(m, i, images + i * image_bytes, labels + i);
+        make_up_example(m, i, type, images + i * image_bytes, labels + i);
     *set->parts = (lk_dataset_part){
         .count = count,
         .images = {.data = images, .name = "made-up images"},
@@ -255,9 +296,11 @@ static lk_status make_up(opening *o, uint8_t *memory) {
     set->height = m->height;
     set->width = m->width;
     set->channels = m->channels;
+    set->type = type;
+    set->native = type == LK_IDX_F32;
     set->image_bytes = image_bytes;
-    const uint64_t all[] = {m->seed, m->first, count, m->height, m->width, m->channels,
-                            m->classes};
+    const uint64_t all[] = {m->seed,     m->first,   count, m->height, m->width,
+                            m->channels, m->classes, type};
     o->name = lk_data_fast_hash(1, all, sizeof all);
     o->stamp = lk_data_fast_hash(2, all, sizeof all);
     return LK_OK;
@@ -267,9 +310,11 @@ static lk_status make_up(opening *o, uint8_t *memory) {
 static lk_status hold(opening *o) {
     const lk_dataset_held *h = &o->source->held;
     lk_dataset *set = o->set;
+    const lk_idx_type type = h->type ? h->type : LK_IDX_U8;
     uint64_t image_bytes, all;
     if (!h->images || !h->labels || h->count == 0 ||
         !lk_mul_ok((uint64_t)h->height * h->width, h->channels, &image_bytes) || !image_bytes ||
+        !lk_mul_ok(image_bytes, lk_idx_type_bytes(type), &image_bytes) ||
         !lk_mul_ok(image_bytes, h->count, &all)) {
         return lk_fail(o->error, LK_BAD_DATA,
                        "examples in memory: found %llu of %u x %u x %u%s, wanted inputs and labels "
@@ -277,6 +322,7 @@ static lk_status hold(opening *o) {
                        (ull)h->count, h->height, h->width, h->channels,
                        h->images && h->labels ? "" : ", and no address");
     }
+    LK_CHECK(check_type(o, "inputs in memory", type));
     *set->parts = (lk_dataset_part){
         .count = h->count,
         .images = {.data = h->images, .name = "inputs in memory"},
@@ -287,6 +333,8 @@ static lk_status hold(opening *o) {
     set->height = h->height;
     set->width = h->width;
     set->channels = h->channels;
+    set->type = type;
+    set->native = type == LK_IDX_F32;
     set->image_bytes = image_bytes;
     return LK_OK;
 }
@@ -332,6 +380,26 @@ static lk_status check_labels(opening *o) {
     return classes ? lk_dataset_check_labels(set, classes, o->error) : LK_OK;
 }
 
+// Where the hash is computed, all floats are looked at, too: where it is believed, they were.
+static lk_status check_floats(const opening *o) {
+    const lk_dataset *set = o->set;
+    for (uint32_t p = 0; p < set->part_count && set->type == LK_IDX_F32; p++) {
+        const lk_dataset_part *part = &set->parts[p];
+        const uint64_t values = set->image_bytes / sizeof(float);
+        for (uint64_t i = 0; part->images.data && i < part->count * values; i++) {
+            uint32_t word;
+            memcpy(&word, part->images.data + i * sizeof word, sizeof word);
+            if (!set->native) word = be32toh(word);
+            if ((word & 0x7f800000u) != 0x7f800000u) continue;
+            return lk_fail(o->error, LK_BAD_DATA,
+                           "%s: example %llu: value %llu: found %s, wanted finite numbers only",
+                           part->images.name, (ull)(i / values), (ull)(i % values),
+                           word & 0x7fffffu ? "NaN" : "an infinity");
+        }
+    }
+    return LK_OK;
+}
+
 static lk_status check_file_hash(const opening *o, const lk_dataset_file *file,
                                  const uint8_t wanted[LK_SHA256_BYTES]) {
     uint8_t found[LK_SHA256_BYTES];
@@ -356,12 +424,32 @@ static lk_status check_shard_hashes(const opening *o) {
     return LK_OK;
 }
 
+// Floats in the machine's order join the hash as IDX files have them.
+static void hash_native(crypto_hash_sha256_state *hash, const uint8_t *floats, uint64_t bytes) {
+    uint8_t piece[4096];
+    while (bytes) {
+        const uint64_t some = LK_MIN(bytes, (uint64_t)sizeof piece);
+        for (uint64_t i = 0; i < some; i += sizeof(uint32_t)) {
+            uint32_t word;
+            memcpy(&word, floats + i, sizeof word);
+            word = htobe32(word);
+            memcpy(piece + i, &word, sizeof word);
+        }
+        crypto_hash_sha256_update(hash, piece, some);
+        floats += some;
+        bytes -= some;
+    }
+}
+
 static void strong_hash(lk_dataset *set) {
     crypto_hash_sha256_state hash;
     crypto_hash_sha256_init(&hash);
-    for (uint32_t i = 0; i < set->part_count; i++)
-        crypto_hash_sha256_update(&hash, set->parts[i].images.data,
-                                  set->parts[i].count * set->image_bytes);
+    for (uint32_t i = 0; i < set->part_count; i++) {
+        const uint8_t *images = set->parts[i].images.data;
+        const uint64_t bytes = set->parts[i].count * set->image_bytes;
+        if (set->native) hash_native(&hash, images, bytes);
+        if (!set->native) crypto_hash_sha256_update(&hash, images, bytes);
+    }
     for (uint32_t i = 0; i < set->part_count; i++)
         crypto_hash_sha256_update(&hash, set->parts[i].labels.data, set->parts[i].count);
     crypto_hash_sha256_final(&hash, set->sha256);
@@ -420,6 +508,7 @@ static lk_status find_hash(opening *o) {
     if (equal && o->trust) {
         memcpy(o->set->sha256, record.sha256, LK_SHA256_BYTES);
     } else {
+        LK_CHECK(check_floats(o));
         if (o->source->kind == LK_DATASET_MANIFEST) LK_CHECK(check_shard_hashes(o));
         if (o->source->some) {
             memcpy(o->set->sha256, o->manifest.data_sha256, LK_SHA256_BYTES);

@@ -20,6 +20,7 @@
 #include "arena/base.h"
 #include "arena/sha256.h"
 #include "io/data_file.h"
+#include "io/idx.h"
 #include "io/made_up.h"
 
 #ifdef __cplusplus
@@ -29,14 +30,16 @@ extern "C" {
 typedef enum lk_dataset_kind {
     LK_DATASET_IDX,       // one pair of IDX files, plain or .gz
     LK_DATASET_MANIFEST,  // the shards that manifest.json names
-    LK_DATASET_MADE_UP,   // io/made_up.h
+    LK_DATASET_MADE_UP,   // io/made_up.h; as f32 what LOAD makes of its bytes, byte / 255
     LK_DATASET_HELD,      // in the caller's memory, unchanged while the set is open
 } lk_dataset_kind;
 
 typedef struct lk_dataset_held {
-    const uint8_t *images, *labels;  // (count, height, width, channels); (count)
+    const void *images;     // (count, height, width, channels), floats as the machine has them
+    const uint8_t *labels;  // (count)
     uint64_t count;                  // from 1
     uint32_t height, width, channels;
+    lk_idx_type type;  // of an image's values; 0: u8
 } lk_dataset_held;
 
 typedef struct lk_dataset_source {
@@ -47,6 +50,7 @@ typedef struct lk_dataset_source {
     lk_dataset_held held;         // LK_DATASET_HELD
     uint32_t classes;             // every label must be below; 0: the largest label decides, of
                                   // LK_DATASET_MADE_UP its own number
+    lk_idx_type type;             // that every image's values must have; 0: what they have
     uint64_t examples;            // only the first so many; 0: all
     const char *cache;            // directory for unpacked files and records; NULL: the user's
                                   // ($XDG_CACHE_HOME or ~/.cache)/lockstep; "": none
@@ -76,9 +80,12 @@ typedef struct lk_dataset {
     uint64_t count;                     // examples
     uint32_t height, width, channels;   // of an image, in that order in memory
     uint32_t classes;                   // every label is below
-    uint64_t image_bytes;               // height x width x channels
+    lk_idx_type type;                   // of an image's values
+    bool native;                        // .. f32 in the machine's order of bytes, not big-endian
+    uint64_t image_bytes;               // height x width x channels values
     uint64_t mapped_bytes;              // of files, headers included
-    uint8_t sha256[LK_SHA256_BYTES];    // the data hash: all image bytes, then all labels
+    uint8_t sha256[LK_SHA256_BYTES];    // the data hash: all image bytes, then all labels, as they
+                                        // lie in IDX files: the same wherever the values came from
     uint32_t part_count;                // shards
     lk_dataset_part *parts;             // (part_count), in the caller's memory
     lk_dataset_proof *proof;            // hashes of its pieces, in the caller's memory
@@ -110,8 +117,9 @@ lk_status lk_dataset_verify(const lk_dataset_source *source, void *memory, uint6
 
 void lk_dataset_close(lk_dataset *set);
 
-// One example, by its index below count. The image is (height, width, channels). Pointer arithmetic
-// and log2(part_count) comparisons.
+// One example, by its index below count. The image is (height, width, channels), of bytes or of
+// floats, which lie as they come, at any address. Pointer arithmetic and log2(part_count)
+// comparisons.
 const uint8_t *lk_dataset_image(const lk_dataset *set, uint64_t index);
 uint8_t lk_dataset_label(const lk_dataset *set, uint64_t index);
 

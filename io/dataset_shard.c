@@ -47,7 +47,8 @@ static lk_status add(hashed_file *f, const void *data, uint64_t bytes, lk_error 
 static lk_status write_values(const lk_dataset *set, const shard *s, lk_idx_kind kind,
                               hashed_file *f, lk_error *error) {
     const bool images = kind == LK_IDX_IMAGES;
-    const lk_idx idx = {.ndim = !images ? 1 : set->channels == 1 ? 3 : 4,
+    const lk_idx idx = {.type = images ? set->type : LK_IDX_U8,
+                        .ndim = !images ? 1 : set->channels == 1 ? 3 : 4,
                         .count = (uint32_t)s->count,
                         .height = set->height,
                         .width = set->width,
@@ -113,10 +114,11 @@ static lk_status write_begin(int file, const char *path, const lk_dataset *set, 
     lk_hex(set->sha256, LK_SHA256_BYTES, hex);
     int length = snprintf(text, sizeof text,
                           "%s  \"count\": %llu,\n"
-                          "  \"height\": %u,\n  \"width\": %u,\n  \"channels\": %u,\n"
+                          "  \"height\": %u,\n  \"width\": %u,\n  \"channels\": %u,\n%s"
                           "  \"data_sha256\": \"%s\",\n  \"shards\": [\n",
                           manifest_begin, (unsigned long long)set->count, set->height, set->width,
-                          set->channels, hex);
+                          set->channels, set->type == LK_IDX_F32 ? "  \"type\": \"f32\",\n" : "",
+                          hex);
     lk_assert(length > 0 && (size_t)length < sizeof text);
     return lk_file_write_all(ops, file, path, text, (size_t)length, error);
 }
@@ -202,6 +204,7 @@ lk_status lk_dataset_shard(const lk_dataset *set, uint32_t shards, const char *d
     int file;
     LK_CHECK(lk_path_join(path, directory, "/", "manifest.json", error));
     LK_CHECK(lk_path_join(temporary, path, "", ".tmp", error));
+    lk_assert(!set->native);
     LK_CHECK(check_request(set, shards, directory, path, error));
     LK_CHECK(begin_manifest(temporary, path, &file, error));
     if (write_all(set, shards, directory, file, temporary, error) == LK_OK) {

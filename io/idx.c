@@ -45,14 +45,15 @@ static lk_status check_magic(const uint8_t *bytes, uint64_t file_bytes, lk_idx_k
         return lk_fail(error, LK_BAD_DATA,
                        "%s: byte 0: found %02x %02x, wanted 00 00; this is no IDX file", name,
                        bytes[0], bytes[1]);
-    if (bytes[2] != 0x08)
+    bool images = bytes[3] >= 2 && bytes[3] <= 4, labels = bytes[3] == 1;
+    if (bytes[2] != LK_IDX_U8 && (bytes[2] != LK_IDX_F32 || wanted == LK_IDX_LABELS))
         return lk_fail(error, LK_BAD_DATA,
-                       "%s: byte 2: found type %02x (%s), wanted 08 (u8); convert the values", name,
-                       bytes[2], type_text(bytes[2]));
-    bool images = bytes[3] == 3 || bytes[3] == 4, labels = bytes[3] == 1;
+                       "%s: byte 2: found type %02x (%s), wanted 08 (u8)%s; convert the values",
+                       name, bytes[2], type_text(bytes[2]),
+                       wanted == LK_IDX_IMAGES ? " or 0d (f32)" : "");
     if (wanted == LK_IDX_IMAGES && labels)
         return lk_fail(error, LK_BAD_DATA,
-                       "%s: byte 3: found 1 dimension (labels), wanted 3 or 4 (images); "
+                       "%s: byte 3: found 1 dimension (labels), wanted 2 to 4 (images); "
                        "are images and labels exchanged?", name);
     if (wanted == LK_IDX_LABELS && images)
         return lk_fail(error, LK_BAD_DATA,
@@ -60,7 +61,7 @@ static lk_status check_magic(const uint8_t *bytes, uint64_t file_bytes, lk_idx_k
                        "are images and labels exchanged?", name, bytes[3]);
     if (!images && !labels)
         return lk_fail(error, LK_BAD_DATA, "%s: byte 3: found %u dimensions, wanted %s", name,
-                       bytes[3], wanted == LK_IDX_IMAGES ? "3 or 4 (images)" : "1 (labels)");
+                       bytes[3], wanted == LK_IDX_IMAGES ? "2 to 4 (images)" : "1 (labels)");
     return LK_OK;
 }
 
@@ -71,10 +72,10 @@ static lk_status check_size(const lk_idx *idx, uint64_t file_bytes, const char *
     bool truncated = file_bytes < wanted;
     return lk_fail(error, LK_BAD_DATA,
                    "%s: byte %llu: %s: found %llu bytes, wanted %llu (header %llu + "
-                   "%u x %u x %u x %u); fetch it again", name,
+                   "%u x %u x %u x %u%s); fetch it again", name,
                    (ull)(truncated ? file_bytes : wanted), truncated ? "truncated" : "too long",
                    (ull)file_bytes, (ull)wanted, (ull)idx->header_bytes, idx->count, idx->height,
-                   idx->width, idx->channels);
+                   idx->width, idx->channels, idx->type == LK_IDX_F32 ? " x 4 bytes" : "");
 }
 
 static lk_status parse_header(const uint8_t *bytes, uint64_t file_bytes, lk_idx_kind wanted,
@@ -94,10 +95,16 @@ static lk_status parse_header(const uint8_t *bytes, uint64_t file_bytes, lk_idx_
                            "%s: byte %u: dimension %u: found 0, wanted 1 or more", name, 4 + 4 * i,
                            i);
     }
-    *out = (lk_idx){.ndim = ndim, .count = dim[0], .height = dim[1], .width = dim[2],
-                    .channels = dim[3], .header_bytes = header_bytes};
+    *out = (lk_idx){.type = (lk_idx_type)bytes[2],
+                    .ndim = ndim,
+                    .count = dim[0],
+                    .height = dim[1],
+                    .width = dim[2],
+                    .channels = dim[3],
+                    .header_bytes = header_bytes};
     uint64_t total;
     if (!lk_mul_ok((uint64_t)dim[1] * dim[2], dim[3], &out->example_bytes) ||
+        !lk_mul_ok(out->example_bytes, lk_idx_type_bytes(out->type), &out->example_bytes) ||
         !lk_mul_ok(out->example_bytes, dim[0], &out->data_bytes) ||
         !lk_add_ok(out->data_bytes, header_bytes, &total))
         return lk_fail(error, LK_BAD_DATA,
@@ -140,10 +147,10 @@ lk_status lk_idx_check_labels(const uint8_t *labels, uint64_t count, uint32_t cl
 }
 
 size_t lk_idx_write_header(const lk_idx *idx, uint8_t out[LK_IDX_HEADER_BYTES_MAX]) {
-    lk_assert(idx->ndim == 1 || idx->ndim == 3 || idx->ndim == 4);
+    lk_assert(idx->ndim >= 1 && idx->ndim <= 4);
     const uint32_t dim[4] = {idx->count, idx->height, idx->width, idx->channels};
     for (unsigned i = 0; i < 4; i++) out[i] = 0;
-    out[2] = 0x08;
+    out[2] = idx->type == LK_IDX_F32 ? LK_IDX_F32 : LK_IDX_U8;
     out[3] = (uint8_t)idx->ndim;
     for (uint32_t i = 0; i < idx->ndim; i++) write_u32(out + 4 + 4 * i, dim[i]);
     return 4 + 4 * (size_t)idx->ndim;

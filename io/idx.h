@@ -3,10 +3,11 @@
 // Core: freestanding, no heap, no files. Whoever calls has the bytes and knows the file's size.
 //
 //   byte 0  00 00        always
-//   byte 2  type         08 u8 (the only one accepted), 09 i8, 0b i16, 0c i32, 0d f32, 0e f64
-//   byte 3  ndim         labels 1; images 3 (n, height, width) or 4 (n, height, width, channels)
+//   byte 2  type         08 u8; inputs also 0d f32 (not accepted: 09 i8, 0b i16, 0c i32, 0e f64)
+//   byte 3  ndim         labels 1; inputs 2 to 4: (n, height, width, channels), of which those at
+//                        the end that are left out are 1
 //   byte 4  ndim x u32, big-endian
-//   then    the values, last dimension fastest, and nothing after them
+//   then    the values, last dimension fastest, big-endian, and nothing after them
 //
 // Every error is one line with the file's name, the byte where it is, what was found and wanted.
 #ifndef LOCKSTEP_IO_IDX_H
@@ -22,14 +23,20 @@ enum { LK_IDX_HEADER_BYTES_MAX = 20 };
 
 typedef enum lk_idx_kind { LK_IDX_IMAGES, LK_IDX_LABELS } lk_idx_kind;
 
+typedef enum lk_idx_type { LK_IDX_U8 = 0x08, LK_IDX_F32 = 0x0d } lk_idx_type;
+
+// Of one value.
+static inline uint32_t lk_idx_type_bytes(lk_idx_type type) { return type == LK_IDX_F32 ? 4 : 1; }
+
 typedef struct lk_idx {
-    uint32_t ndim;           // 1 labels; 3 or 4 images
+    lk_idx_type type;        // 0 is taken for u8 by lk_idx_write_header
+    uint32_t ndim;           // 1 labels; 2 to 4 images
     uint32_t count;          // examples, at least 1
     uint32_t height;         // pixels; 1 for labels
     uint32_t width;          // pixels; 1 for labels
-    uint32_t channels;       // 1 for labels and for images of three dimensions
+    uint32_t channels;       // 1 for labels and for images of fewer than four dimensions
     uint64_t header_bytes;   // where the first value lies
-    uint64_t example_bytes;  // height x width x channels
+    uint64_t example_bytes;  // height x width x channels values
     uint64_t data_bytes;     // count x example_bytes
 } lk_idx;
 
@@ -59,7 +66,7 @@ lk_status lk_idx_check_counts(uint64_t image_count, const char *image_name, uint
 lk_status lk_idx_check_labels(const uint8_t *labels, uint64_t count, uint32_t classes,
                               uint64_t header_bytes, const char *name, lk_error *error);
 
-// The header that lk_idx_parse reads back, from ndim, count, height, width and channels of `idx`.
+// The header that lk_idx_parse reads back, from type, ndim, count, height, width and channels.
 // Returns its bytes: 4 + 4 x ndim.
 size_t lk_idx_write_header(const lk_idx *idx, uint8_t out[LK_IDX_HEADER_BYTES_MAX]);
 

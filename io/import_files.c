@@ -73,7 +73,8 @@ lk_status lk_import_begin_part(lk_import_files *f, lk_import_part part, lk_error
         return lk_fail(error, LK_BAD_DATA, "%llu examples, and IDX counts them in 32 bits",
                        (ull)of->count);
     }
-    lk_idx idx = {.ndim = of->channels == 1 ? 3 : 4,
+    lk_idx idx = {.type = of->is_f32 ? LK_IDX_F32 : LK_IDX_U8,
+                  .ndim = of->channels == 1 ? 3 : 4,
                   .count = (uint32_t)of->count,
                   .height = of->height,
                   .width = of->width,

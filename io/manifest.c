@@ -60,12 +60,12 @@ static lk_status read_shard(const lk_manifest *manifest, uint32_t shard, lk_mani
 }
 
 static lk_status read_all(lk_manifest *m, lk_error *error) {
-    static const char *const keys[] = {"format",   "count",       "height", "width",
-                                       "channels", "data_sha256", "shards"};
-    static const char *const formats[] = {LK_MANIFEST_FORMAT};
+    static const char *const keys[] = {"format", "count", "height",      "width", "channels",
+                                       "type",   "data_sha256", "shards"};
+    static const char *const formats[] = {LK_MANIFEST_FORMAT}, *const types[] = {"u8", "f32"};
     lk_json_cursor root = lk_json_root(&m->document), list, at;
     lk_manifest_shard shard;
-    uint32_t format;
+    uint32_t format, type = 0;
     uint64_t sum = 0;
     LK_CHECK(lk_json_keys_only(&root, keys, LK_COUNT(keys), error));
     LK_CHECK(lk_json_get_choice(&root, "format", LK_JSON_REQUIRED, formats, 1, &format, error));
@@ -74,6 +74,8 @@ static lk_status read_all(lk_manifest *m, lk_error *error) {
     LK_CHECK(lk_json_get_u32(&root, "width", LK_JSON_REQUIRED, 1, UINT32_MAX, &m->width, error));
     LK_CHECK(
         lk_json_get_u32(&root, "channels", LK_JSON_REQUIRED, 1, UINT32_MAX, &m->channels, error));
+    LK_CHECK(lk_json_get_choice(&root, "type", LK_JSON_OPTIONAL, types, 2, &type, error));
+    m->is_f32 = type == 1;
     LK_CHECK(get_sha256(&root, "data_sha256", m->data_sha256, error));
     LK_CHECK(lk_json_get_array(&root, "shards", LK_JSON_REQUIRED, 1, UINT32_MAX, &list, error));
     m->shard_count = (uint32_t)lk_json_length(&list);

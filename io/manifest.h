@@ -5,6 +5,7 @@
 //   {
 //     "format": "lockstep-manifest-1",
 //     "count": 60000, "height": 28, "width": 28, "channels": 1,
+//     "type": "u8",                  or "f32"; may be left out: u8
 //     "data_sha256": "...",          SHA-256 over all image bytes, then all labels, no headers
 //     "shards": [                    in order: example 0 is the first of shard 0
 //       {"count": 8572,
@@ -13,7 +14,7 @@
 //     ]
 //   }
 //
-// Every key is needed, no other is allowed. Shard files lie beside the manifest and are plain
+// Every other key is needed, no more are allowed. Shard files lie beside the manifest and are plain
 // names: no '/', not beginning with '.'. Digests are 64 lower-case hexadecimal digits.
 #ifndef LOCKSTEP_IO_MANIFEST_H
 #define LOCKSTEP_IO_MANIFEST_H
@@ -30,6 +31,7 @@ typedef struct lk_manifest {
     lk_json document;
     uint64_t count;  // examples, the sum of the shards'
     uint32_t height, width, channels;
+    bool is_f32;
     uint32_t shard_count;
     uint8_t data_sha256[LK_SHA256_BYTES];
 } lk_manifest;

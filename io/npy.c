@@ -234,23 +234,27 @@ lk_status lk_npy_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_
 }
 
 lk_status lk_npy_as_images(const lk_npy *n, const char *name, lk_npy_images *out, lk_error *error) {
-    if (n->type != 'u' || n->item_bytes != 1) {
+    const bool is_f32 = n->type == 'f' && n->item_bytes == 4;
+    if (!is_f32 && (n->type != 'u' || n->item_bytes != 1)) {
         return lk_fail(error, LK_BAD_DATA,
-                       "%s: its items are %c%u, wanted u1, bytes from 0 to 255; save "
-                       "array.astype(numpy.uint8)",
+                       "%s: its items are %c%u, wanted u1, bytes from 0 to 255, or f4; save "
+                       "array.astype(numpy.uint8), or of inputs that are no images "
+                       "array.astype(numpy.float32)",
                        name, n->type, n->item_bytes);
     }
-    bool good = n->ndim == 3 || n->ndim == 4;
+    bool good = n->ndim >= 2 && n->ndim <= 4;
     for (uint32_t i = 1; good && i < n->ndim; i++) good = n->dims[i] <= (i == 3 ? 16 : 65535);
     if (!good) {
         return lk_fail(error, LK_BAD_DATA,
-                       "%s: an array of %u dimensions, wanted (n, height, width) or (n, height, "
-                       "width, channels), at most 65,535 high and wide and of 16 channels",
+                       "%s: an array of %u dimensions, wanted (n, values), (n, height, width) or "
+                       "(n, height, width, channels), at most 65,535 high and wide and of 16 "
+                       "channels",
                        name, n->ndim);
     }
     *out = (lk_npy_images){.count = n->dims[0],
                            .height = (uint32_t)n->dims[1],
-                           .width = (uint32_t)n->dims[2],
-                           .channels = n->ndim == 4 ? (uint32_t)n->dims[3] : 1};
+                           .width = n->ndim > 2 ? (uint32_t)n->dims[2] : 1,
+                           .channels = n->ndim > 3 ? (uint32_t)n->dims[3] : 1,
+                           .is_f32 = is_f32};
     return LK_OK;
 }

@@ -35,6 +35,7 @@ lk_status lk_npy_add(lk_npy_writer *writer, const float *values, uint64_t rows, 
 typedef struct lk_npy_images {
     uint64_t count;
     uint32_t height, width, channels;
+    bool is_f32;  // read alone
 } lk_npy_images;
 lk_status lk_npy_start_images(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
                               const lk_npy_images *images, lk_error *error);
@@ -68,8 +69,8 @@ typedef struct lk_npy {
 lk_status lk_npy_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_bytes,
                        const char *name, lk_npy *out, lk_error *error);
 
-// An array of bytes, (n, height, width) or (n, height, width, channels), as a data set has images.
-// LK_BAD_DATA: it is another.
+// An array of bytes or f32, (n, height, width, channels), of which those at the end that are left
+// out are 1, as a data set has inputs. LK_BAD_DATA: it is another.
 lk_status lk_npy_as_images(const lk_npy *npy, const char *name, lk_npy_images *out,
                            lk_error *error);
 

@@ -65,11 +65,9 @@ static uint64_t order(void *context, uint64_t epoch, uint64_t position) {
     return lk_order(&((const lk_embedded *)context)->spec, epoch, position);
 }
 
-static uint64_t image_bytes(const lk_model *m) { return (uint64_t)m->in_h * m->in_w * m->in_c; }
-
 static const uint8_t *image(void *context, uint64_t index) {
     const lk_embedded *run = context;
-    return run->images + index * image_bytes(&run->spec.model);
+    return run->images + index * lk_model_input_bytes(&run->spec.model);
 }
 
 static uint32_t label(void *context, uint64_t index) {
@@ -86,7 +84,7 @@ static lk_status check_transport(const lk_embedded *run, lk_error *error) {
     uint8_t found[LK_SHA256_BYTES];
     lk_sha256 hash;
     lk_sha256_start(&hash);
-    lk_sha256_add(&hash, run->images, (size_t)(s->example_count * image_bytes(&s->model)));
+    lk_sha256_add(&hash, run->images, (size_t)(s->example_count * lk_model_input_bytes(&s->model)));
     lk_sha256_add(&hash, run->labels, (size_t)s->example_count);
     lk_sha256_finish(&hash, found);
     if (__builtin_memcmp(found, s->data_hash, LK_SHA256_BYTES) != 0)
@@ -109,7 +107,7 @@ static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_err
     lk_arena_open(a, run->arena, run->arena_bytes);
     lk_core_take(a, p, &board.regions);
     lk_arena_seal(a);
-    board.source = (lk_source){(void *)(uintptr_t)run, order, image, label};
+    board.source = (lk_source){(void *)(uintptr_t)run, order, image, label, false};
     lk_group_make(&board.group, p, kernels, &board.source, board.regions.device,
                   board.regions.replicas, board.regions.replica_bytes, board.regions.group_tables);
     lk_program_initialize(p, board.regions.device);

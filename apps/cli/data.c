@@ -1,5 +1,6 @@
 // data.c - lockstep data: unpack, shard and verify data sets. Fetching is data_fetch.c's.
 #define _GNU_SOURCE
+#include <endian.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,7 +183,7 @@ static const char verify_help[] =
     "\n\n"
     "Checks format, sizes, counts and labels, and computes every hash anew. Prints the number of\n"
     "examples, the image's shape, how many examples each class has, mean and deviation of each\n"
-    "channel in units of 0 to 1, as data.normalize takes them, and the data hash.\n"
+    "channel as data.normalize takes them (of bytes in units of 0 to 1), and the data hash.\n"
     "\n" SOURCE_HELP;
 
 static void print_classes(const lk_dataset *set) {
@@ -208,7 +209,35 @@ static void count_bytes(const lk_dataset *set, uint32_t channels, uint64_t count
     }
 }
 
+// Of floats: sums in double, in the order of the set.
+static moments moments_of_floats(const lk_dataset *set) {
+    moments m = {.channels = set->channels <= CHANNELS_MAX ? set->channels : 0};
+    const double all = (double)set->count * set->height * set->width;
+    const uint64_t values = set->image_bytes / sizeof(float);
+    for (uint32_t pass = 0; m.channels && pass < 2; pass++) {
+        double sums[CHANNELS_MAX] = {0};
+        for (uint64_t i = 0; i < set->count; i++) {
+            const uint8_t *image = lk_dataset_image(set, i);
+            for (uint64_t v = 0; v < values; v++) {
+                uint32_t word;
+                float value;
+                memcpy(&word, image + v * sizeof word, sizeof word);
+                if (!set->native) word = be32toh(word);
+                memcpy(&value, &word, sizeof value);
+                const double from = value - m.mean[v % m.channels];
+                sums[v % m.channels] += pass ? from * from : from;
+            }
+        }
+        for (uint32_t c = 0; c < m.channels; c++) {
+            if (pass) m.deviation[c] = sqrt(sums[c] / all);
+            if (!pass) m.mean[c] = sums[c] / all;
+        }
+    }
+    return m;
+}
+
 static moments moments_of(const lk_dataset *set) {
+    if (set->type == LK_IDX_F32) return moments_of_floats(set);
     uint64_t counts[CHANNELS_MAX][256] = {{0}};
     moments m = {.channels = set->channels <= CHANNELS_MAX ? set->channels : 0};
     const double all = (double)set->count * set->height * set->width;
@@ -248,9 +277,10 @@ static lk_status print_set_json(const lk_dataset *set, const char *hex, lk_error
     }
     const moments m = moments_of(set);
     return lk_print_json(
-        json_pack("{s:I, s:I, s:[i,i,i], s:i, s:o, s:o, s:o, s:s}", "examples",
+        json_pack("{s:I, s:I, s:[i,i,i], s:s, s:i, s:o, s:o, s:o, s:s}", "examples",
                   (json_int_t)set->count, "parts", (json_int_t)set->part_count, "image",
-                  (int)set->height, (int)set->width, (int)set->channels, "classes",
+                  (int)set->height, (int)set->width, (int)set->channels, "type",
+                  set->type == LK_IDX_F32 ? "f32" : "u8", "classes",
                   (int)set->classes, "class_counts", list, "mean", floats_json(m.channels, m.mean),
                   "deviation", floats_json(m.channels, m.deviation), "data_sha256", hex),
         error);
@@ -262,7 +292,8 @@ static lk_status print_set(const lk_dataset *set, bool json, lk_error *error) {
     if (json) return print_set_json(set, hex, error);
     printf("examples %llu in %u %s\n", (ull)set->count, set->part_count,
            set->part_count == 1 ? "part" : "shards");
-    printf("image [%u, %u, %u]\n", set->height, set->width, set->channels);
+    printf("image [%u, %u, %u]%s\n", set->height, set->width, set->channels,
+           set->type == LK_IDX_F32 ? " of f32" : "");
     printf("classes %u\n", set->classes);
     print_classes(set);
     const moments m = moments_of(set);

@@ -4,6 +4,7 @@
 // them (data hash, run identity, bytes of the core's arena), so that the target can compare. It is
 // compiled with apps/baremetal/train.c; nothing in it depends on the target.
 #define _GNU_SOURCE
+#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -151,6 +152,7 @@ static void put_spec(FILE *f, const lk_run_spec *s) {
     fprintf(f, "    .spec = {\n");
     fprintf(f, "        .model = {.in_h = %uu, .in_w = %uu, .in_c = %uu, .classes = %uu,\n",
             m->in_h, m->in_w, m->in_c, m->classes);
+    if (m->input_type) fprintf(f, "                  .input_type = %uu,\n", m->input_type);
     if (m->input_range) fprintf(f, "                  .input_range = %uu,\n", m->input_range);
     put_loss(f, m);
     put_optimizer(f, &s->optimizer);
@@ -182,13 +184,24 @@ static void put_shards(FILE *f, const lk_run_spec *s) {
 
 // --- the source ----------------------------------------------------------------------------------
 
+// Floats as IDX files have them, wherever they came from.
+static void put_image(literal *text, const lk_dataset *set, const uint8_t *image) {
+    for (uint64_t i = 0; set->native && i < set->image_bytes; i += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, image + i, sizeof word);
+        word = htobe32(word);
+        put_bytes(text, (const uint8_t *)&word, sizeof word);
+    }
+    if (!set->native) put_bytes(text, image, set->image_bytes);
+}
+
 static void put_examples(FILE *f, const lk_dataset *set) {
     literal text = {.file = f};
     fprintf(f, "\n// Image after image, each (height, width, channels).\n");
     fprintf(f, "static const uint8_t images[%llu] LK_EMBEDDED_EXAMPLES =\n",
             (ull)(set->count * set->image_bytes));
     for (uint64_t i = 0; i < set->count; i++)
-        put_bytes(&text, lk_dataset_image(set, i), set->image_bytes);
+        put_image(&text, set, lk_dataset_image(set, i));
     end_bytes(&text);
     fprintf(f, "\nstatic const uint8_t labels[%llu] LK_EMBEDDED_EXAMPLES =\n", (ull)set->count);
     for (uint64_t i = 0; i < set->count; i++) {

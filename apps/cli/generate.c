@@ -100,7 +100,7 @@ static lk_status write_some(lk_run *run, const lk_generator *g, const lk_noise_c
 static lk_status write_array(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
                              const char *path, lk_error *error) {
     const lk_model *m = &run->config.spec.model;
-    const lk_npy_images shape = {choice->count, m->in_h, m->in_w, m->in_c};
+    const lk_npy_images shape = {choice->count, m->in_h, m->in_w, m->in_c, false};
     lk_npy_writer writer;
     uint8_t *images = malloc((size_t)g->program->microbatch_examples * g->image_floats);
     if (!images) return no_memory(path, error);

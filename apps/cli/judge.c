@@ -38,6 +38,9 @@ static lk_status check(lk_judge *j, const char *path, const lk_run *like, lk_err
     if (m->in_h != other->in_h || m->in_w != other->in_w || m->in_c != other->in_c) {
         return refuse(path, "its images are of another size", error);
     }
+    if (m->input_type != other->input_type) {
+        return refuse(path, "its inputs are of another type", error);
+    }
     for (uint32_t i = 0; i < p->forward_end; i++) {
         if (p->ops[i].tensor[LK_Y] == p->logits) j->last_op = i;
     }

@@ -1,6 +1,7 @@
 // pictures.c - see pictures.h.
 #include "apps/cli/pictures.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,16 @@ static lk_status read_png(const uint8_t *bytes, uint64_t count, const char *path
     return lk_png_read(bytes, (size_t)count, path, *memory, LK_PNG_MEMORY_BYTES, out, error);
 }
 
+// Floats from the order of bytes of IDX to the machine's.
+static void turn_floats(uint8_t *values, uint64_t bytes) {
+    for (uint64_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, values + i, sizeof word);
+        word = be32toh(word);
+        memcpy(values + i, &word, sizeof word);
+    }
+}
+
 // What lies in the memory of a file, but for labels.
 static lk_status find_images(void **memory, uint64_t count, const char *path, lk_dataset_held *out,
                              lk_error *error) {
@@ -47,7 +58,8 @@ static lk_status find_images(void **memory, uint64_t count, const char *path, lk
         lk_status status = read_png(bytes, count, path, &picture, &image, error);
         free(bytes);
         *memory = picture;
-        *out = (lk_dataset_held){image.pixels, NULL, 1, image.height, image.width, image.channels};
+        *out = (lk_dataset_held){.images = image.pixels, .count = 1, .height = image.height,
+                                 .width = image.width, .channels = image.channels};
         return status;
     }
     if (count && bytes[0] == 0x93) {
@@ -55,15 +67,23 @@ static lk_status find_images(void **memory, uint64_t count, const char *path, lk
         lk_npy_images images;
         LK_CHECK(lk_npy_parse(bytes, count, count, path, &npy, error));
         LK_CHECK(lk_npy_as_images(&npy, path, &images, error));
-        *out = (lk_dataset_held){
-            bytes + npy.header_bytes, NULL, images.count, images.height, images.width,
-            images.channels};
+        *out = (lk_dataset_held){.images = bytes + npy.header_bytes,
+                                 .count = images.count,
+                                 .height = images.height,
+                                 .width = images.width,
+                                 .channels = images.channels,
+                                 .type = images.is_f32 ? LK_IDX_F32 : LK_IDX_U8};
         return LK_OK;
     }
     lk_idx idx;
     LK_CHECK(lk_idx_parse(bytes, count, count, LK_IDX_IMAGES, path, &idx, error));
-    *out = (lk_dataset_held){
-        bytes + idx.header_bytes, NULL, idx.count, idx.height, idx.width, idx.channels};
+    if (idx.type == LK_IDX_F32) turn_floats(bytes + idx.header_bytes, idx.data_bytes);
+    *out = (lk_dataset_held){.images = bytes + idx.header_bytes,
+                             .count = idx.count,
+                             .height = idx.height,
+                             .width = idx.width,
+                             .channels = idx.channels,
+                             .type = idx.type};
     return LK_OK;
 }
 
@@ -115,7 +135,10 @@ static lk_status add_picture(folder *f, size_t number, void **memory, lk_dataset
     if (status == LK_OK) status = read_png(bytes, count, path, &picture, &image, f->error);
     const size_t size = (size_t)image.height * image.width * image.channels;
     if (status == LK_OK && number == 0) {
-        *out = (lk_dataset_held){NULL, NULL, f->count, image.height, image.width, image.channels};
+        *out = (lk_dataset_held){.count = f->count,
+                                 .height = image.height,
+                                 .width = image.width,
+                                 .channels = image.channels};
         *memory = calloc(f->count, size);
         if (!*memory) status = no_memory(f->path, f->error);
     }

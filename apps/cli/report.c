@@ -128,6 +128,7 @@ static void add_mistake(lk_report_run *r, const lk_report_mistake *mistake) {
 }
 
 static lk_status take_pictures(lk_report_run *r, const lk_dataset *set, lk_error *error) {
+    if (set->type != LK_IDX_U8) return LK_OK;
     const size_t bytes = lk_png_bytes(set->height, set->width, set->channels);
     for (uint32_t i = 0; i < r->mistake_count && bytes > 0; i++) {
         lk_report_mistake *m = &r->mistakes[i];

@@ -169,6 +169,7 @@ static void finish_source(lk_config *c, bool verify, lk_config_data *d) {
     d->source.labels = d->labels;
     d->source.manifest = d->manifest;
     d->source.classes = c->spec.model.classes;
+    d->source.type = c->spec.model.input_type == LK_INPUT_F32 ? LK_IDX_F32 : LK_IDX_U8;
     d->source.cache = c->cache[0] ? c->cache : NULL;
     d->source.populate = true;
     d->source.verify = verify;
@@ -238,9 +239,10 @@ static lk_status find_data(lk_config *c, const lk_json_cursor *root,
 static lk_status stand_in(lk_config *c, lk_error *error) {
     static const uint8_t label = 0;
     const lk_model *m = &c->spec.model;
-    c->stand_in = calloc((size_t)m->in_h * m->in_w, m->in_c);
+    c->stand_in = calloc((size_t)lk_model_input_bytes(m), 1);
     if (!c->stand_in) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
-    const lk_dataset_held one = {c->stand_in, &label, 1, m->in_h, m->in_w, m->in_c};
+    const lk_idx_type type = m->input_type == LK_INPUT_F32 ? LK_IDX_F32 : LK_IDX_U8;
+    const lk_dataset_held one = {c->stand_in, &label, 1, m->in_h, m->in_w, m->in_c, type};
     (void)hold(&c->train, &one);
     c->said.order = 0;
     c->spec.drop_remainder = false;
@@ -401,6 +403,21 @@ static lk_status check_name(const lk_config *c, const lk_json_cursor *root, lk_e
                           "runs/NAME, or where --run-dir says");
 }
 
+// What only bytes have: a range, and pictures.
+static lk_status check_inputs(const lk_config *c, lk_error *error) {
+    const lk_model *m = &c->spec.model;
+    if (m->input_type != LK_INPUT_F32) return LK_OK;
+    const char *key = m->input_range == LK_RANGE_SIGNED ? "model.input_range"
+                      : c->events.images                ? "events.images"
+                      : c->samples.every_steps          ? "samples.every_steps"
+                                                        : NULL;
+    if (!key) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: %s: found with model.input_type \"f32\", wanted inputs of bytes, which "
+                   "have a range and can be shown; leave one of them out",
+                   c->document.source, key);
+}
+
 static lk_status settle_length(lk_config *c, const lk_json_cursor *root, lk_error *error) {
     lk_json_cursor at;
     if (c->cycles && !c->spec.model.graph) {
@@ -430,6 +447,7 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(settle_scale(c, &root, error));
     LK_CHECK(settle_batch(c, &root, options, error));
     LK_CHECK(settle_length(c, &root, error));
+    LK_CHECK(check_inputs(c, error));
     if (c->gpus == 0) c->gpus = LK_CONFIG_ALL_GPUS;
     if (options->gpus) c->gpus = options->gpus;
     if (options->gpu) c->gpu = options->gpu - 1;

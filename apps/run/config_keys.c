@@ -28,6 +28,7 @@ static const char *const orders[] = {"global", "sharded"};
 static const char *const reduces[] = {"auto", "partials", "operands"};
 static const char *const overlaps[] = {"auto", "on", "off"};
 static const char *const errors[] = {"continue", "stop"};
+static const char *const input_types[] = {[LK_INPUT_U8] = "u8", [LK_INPUT_F32] = "f32"};
 static const char *const ranges[] = {[LK_RANGE_UNIT] = "unit", [LK_RANGE_SIGNED] = "signed"};
 static const char *const flips[] = {"none", "horizontal"};
 static const char *const paddings[] = {[LK_PADDED_BLACK] = "black", [LK_PADDED_EDGE] = "edge"};
@@ -174,6 +175,8 @@ static const lk_key model[] = {
                .most = 65535,
                .meaning = "[height, width, channels] of an example"},
      .form = LK_KEY_SHAPE},
+    {.value = {CHOICE("input_type", lk_config, spec.model.input_type, input_types),
+               .meaning = "what an example's values are: u8, bytes; f32, floats as they are"}},
     {.value = {CHOICE("input_range", lk_config, spec.model.input_range, ranges),
                .meaning = "what bytes become: unit, 0 to 1; signed, -1 to 1"}},
     {.value = {VALUE(U32, "classes", lk_config, spec.model.classes), .least = LK_CLASSES_LEAST,

@@ -50,6 +50,11 @@ bool lk_generator_find(const lk_run *run, lk_generator *out) {
 }
 
 lk_status lk_generator_need(const lk_run *run, lk_generator *out, lk_error *error) {
+    if (run->config.spec.model.input_type != LK_INPUT_U8) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: model.input_type: found f32, wanted u8: images are bytes",
+                       run->config.document.source);
+    }
     if (lk_generator_find(run, out)) return LK_OK;
     return lk_fail(error, LK_BAD_CONFIG,
                    "%s: found no value of an objective that a network makes of noise alone and "

@@ -278,7 +278,7 @@ lockstep_status lockstep_evaluate(lockstep_run *r, lockstep_result *result, lock
     return lk_lockstep_answer(&found, error);
 }
 
-lockstep_status lockstep_predict(lockstep_run *r, const uint8_t *inputs, uint64_t count,
+lockstep_status lockstep_predict(lockstep_run *r, const void *inputs, uint64_t count,
                                  float *outputs, lockstep_error *error) {
     lk_error found = {.status = LK_OK};
     if (ensure_started(r, &found) == LK_OK && count > 0) {

@@ -215,7 +215,8 @@ void lockstep_config_examples(lockstep_config *c, lockstep_set set, const lockst
                                   .count = e->count,
                                   .height = e->height,
                                   .width = e->width,
-                                  .channels = e->channels};
+                                  .channels = e->channels,
+                                  .type = e->values == LOCKSTEP_F32 ? LK_IDX_F32 : LK_IDX_U8};
     if (set == LOCKSTEP_TRAIN) c->train = held;
     if (set == LOCKSTEP_TEST) c->test = held;
     c->has_train = c->has_train || set == LOCKSTEP_TRAIN;

@@ -51,16 +51,16 @@ static lk_status predict_some(prediction *p, lk_error *error) {
     return lk_fail(error, LK_NOT_FINITE, "prediction: %s is not finite", result.bad_tensor);
 }
 
-lk_status lk_run_predict(lk_run *run, const uint8_t *inputs, uint64_t count, float *logits,
+lk_status lk_run_predict(lk_run *run, const void *inputs, uint64_t count, float *logits,
                          lk_error *error) {
     const lk_model *m = &run->config.spec.model;
     prediction p = {.run = run,
-                    .input_bytes = (uint64_t)m->in_h * m->in_w * m->in_c,
+                    .input_bytes = lk_model_input_bytes(m),
                     .outputs = (uint32_t)lk_program_output_floats(&run->program)};
     lk_assert(!run->workers.joined);
-    p.source = (lk_source){&p, in_order, given_input, any_label};
+    p.source = (lk_source){&p, in_order, given_input, any_label, true};
     for (uint64_t first = 0; first < count; first += p.count) {
-        p.inputs = inputs + first * p.input_bytes;
+        p.inputs = (const uint8_t *)inputs + first * p.input_bytes;
         p.logits = logits + first * p.outputs;
         p.count = LK_MIN(count - first, (uint64_t)PREDICTED_AT_ONCE);
         LK_CHECK(predict_some(&p, error));

@@ -151,8 +151,8 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
             run->layout.microbatch_examples = LK_CUDA_MICROBATCH_EXAMPLES;
     }
     run->plan_options = (lk_plan_options){.overlay = c->overlay, .guards = c->guards};
-    run->train_source = (lk_source){run, source_order, train_image, train_label};
-    run->test_source = (lk_source){run, source_order, test_image, test_label};
+    run->train_source = (lk_source){run, source_order, train_image, train_label, false};
+    run->test_source = (lk_source){run, source_order, test_image, test_label, false};
     return LK_OK;
 }
 
@@ -745,9 +745,11 @@ static lk_status open_data(lk_run *run, lk_error *error) {
     LK_CHECK(check_shape(run, &run->train, "training", error));
     spec->example_count = run->train.count;
     memcpy(spec->data_hash, run->train.sha256, LK_SHA256_BYTES);
+    run->train_source.native = run->train.native;
     if (!run->config.test.given) return LK_OK;
     LK_CHECK(lk_dataset_open(&run->config.test.source, run->test_memory, run->test_bytes,
                              &run->test, error));
+    run->test_source.native = run->test.native;
     return check_shape(run, &run->test, "test", error);
 }
 

@@ -143,7 +143,7 @@ lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const 
 lk_status lk_run_round(lk_run *run, const char *from, lk_error *error);
 
 // The logits (count, classes) of examples that are no data set's. One process alone. In no order.
-lk_status lk_run_predict(lk_run *run, const uint8_t *inputs, uint64_t count, float *logits,
+lk_status lk_run_predict(lk_run *run, const void *inputs, uint64_t count, float *logits,
                          lk_error *error);
 
 // Waits for the steps begun: the result of the last, or of the first that was not finite.

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "comm/cuda/step.h"
 
+#include <endian.h>
 #include <math.h>
 #include <string.h>
 
@@ -55,7 +56,10 @@ uint64_t lk_cuda_scratch_floats(const lk_program *p) {
 
 static bool is_resident(const lk_cuda_step *c) { return c->needs.examples > 0; }
 
-static uint64_t image_bytes(const lk_cuda_step *c) { return c->program->ops[0].floats; }
+// 0 where the objective reads no images.
+static uint64_t image_bytes(const lk_cuda_step *c) {
+    return c->program->ops[0].floats ? lk_model_input_bytes(&c->program->spec->model) : 0;
+}
 
 static uint32_t ring_slots(const lk_cuda_step *c) {
     uint64_t example = sizeof(uint32_t) + (is_resident(c) ? 0 : image_bytes(c));
@@ -420,6 +424,19 @@ static bool is_missing(const lk_run_spec *spec, const lk_microbatch *microbatch,
     return microbatch->sparse && !lk_position_exists(spec, microbatch->position + i);
 }
 
+// Floats get the machine's order of bytes on their way to the device.
+static void copy_image(const lk_run_spec *spec, const lk_source *s, uint64_t bytes,
+                       const uint8_t *image, uint8_t *to) {
+    memcpy(to, image, bytes);
+    if (spec->model.input_type != LK_INPUT_F32 || s->native) return;
+    for (uint64_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, to + i, sizeof word);
+        word = be32toh(word);
+        memcpy(to + i, &word, sizeof word);
+    }
+}
+
 // Copies images, of so many bytes, and labels of the microbatch's examples.
 static void gather(const lk_run_spec *spec, const lk_source *s, const lk_microbatch *microbatch,
                    uint64_t bytes, uint8_t *images, uint32_t *labels) {
@@ -428,7 +445,7 @@ static void gather(const lk_run_spec *spec, const lk_source *s, const lk_microba
     for (uint64_t i = 0; i < (uint64_t)microbatch->examples + LOAD_AHEAD; i++) {
         const uint64_t at = i % LOAD_AHEAD;
         if (i >= LOAD_AHEAD && image[at]) {
-            memcpy(images + (i - LOAD_AHEAD) * bytes, image[at], bytes);
+            copy_image(spec, s, bytes, image[at], images + (i - LOAD_AHEAD) * bytes);
             labels[i - LOAD_AHEAD] = s->label(s->context, number[at]);
         } else if (i >= LOAD_AHEAD) {
             memset(images + (i - LOAD_AHEAD) * bytes, 0, bytes);

@@ -170,7 +170,9 @@ static bool is_signed(const lk_program *p) { return p->spec->model.input_range =
 
 static lk_cuda_source source_of(const lk_program *p, bool train) {
     const lk_run_spec *spec = p->spec;
-    return (lk_cuda_source){.is_signed = is_signed(p),
+    return (lk_cuda_source){.is_f32 = spec->model.input_type == LK_INPUT_F32,
+                            .is_signed = is_signed(p),
+                            .middle = lk_spec_middle(spec),
                             .train = train,
                             .augments = lk_spec_augments(spec, train),
                             .augment = spec->augment,
@@ -188,6 +190,7 @@ static walk start_training(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nod
     w.train = true;
     w.source = source_of(p, true);
     w.source.images = resident ? c->at.all_images : c->at.images;
+    w.source.big_endian = resident && !c->source->native;  // what is streamed was turned on its way
     w.source.labels = resident ? c->at.all_labels : c->at.labels;
     w.source.index = c->at.index;
     w.source.slots = c->slots;

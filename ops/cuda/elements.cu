@@ -3,8 +3,18 @@
 
 // --- data ----------------------------------------------------------------------------------------
 
-static __device__ float load_value(const lk_cuda_source &source, uint8_t byte) {
+static __device__ float byte_value(const lk_cuda_source &source, uint8_t byte) {
     return source.is_signed ? ((float)byte - 127.5f) / 127.5f : (float)byte * 0x1.010102p-8f;
+}
+
+// Value `at` of an image.
+static __device__ float load_value(const lk_cuda_source &source, const uint8_t *image,
+                                   uint64_t at) {
+    if (!source.is_f32) return byte_value(source, image[at]);
+    const uint32_t word = ((const uint32_t *)(const void *)image)[at];
+    return lk_float_from_bits(source.big_endian ? word >> 24 | (word >> 8 & 0xff00u) |
+                                                      (word & 0xff00u) << 8 | word << 24
+                                                : word);
 }
 
 // Value `at` of an image that is normalised or augmented (ops/augment.h).
@@ -15,14 +25,15 @@ static __device__ float load_augmented(const lk_cuda_source &source, uint64_t st
     const uint32_t y = (uint32_t)(at / source.c / source.w);
     const lk_augmented d =
         source.train ? lk_augment_draw(a, source.seed, step, example, source.h, source.w,
-                                       source.is_signed ? 0.0f : 0.5f)
+                                       source.middle)
                      : lk_augment_none();
     if (source.train && lk_augment_is_cut(a, &d, y, x)) return 0.0f;
     int32_t from_y = (int32_t)y + d.dy, from_x = (int32_t)(d.flip ? source.w - 1 - x : x) + d.dx;
     const bool inside = lk_augment_inside(a, source.h, &from_y) &&
                         lk_augment_inside(a, source.w, &from_x);
     const uint64_t from = ((uint64_t)from_y * source.w + from_x) * source.c + c;
-    const float value = load_value(source, inside ? image[from] : 0);
+    const float black = source.is_f32 ? 0.0f : byte_value(source, 0);
+    const float value = inside ? load_value(source, image, from) : black;
     float factor, offset;
     if (!lk_augment_adjusts(a, &d)) return value;
     lk_augment_channel(a, &d, c, &factor, &offset);
@@ -37,12 +48,12 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         uint64_t m = i / floats, at = i - m * floats;
         uint64_t example = source.index ? source.index[slot + m] : slot + m;
         bool missing = source.index && example == LK_CUDA_NO_EXAMPLE;
-        const uint8_t *image = source.images + example * floats;
+        const uint8_t *image = source.images + example * floats * (source.is_f32 ? 4 : 1);
         x[i] = missing           ? 0.0f
                : source.augments ? load_augmented(source, state->step,
                                                   source.first_example + first + (uint32_t)m, image,
                                                   at)
-                                 : load_value(source, image[at]);
+                                 : load_value(source, image, at);
         if (at == 0) labels[m] = missing ? LK_CUDA_NO_EXAMPLE : source.labels[example];
     }
 }

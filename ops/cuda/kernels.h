@@ -67,12 +67,14 @@ extern uint32_t lk_cuda_blocks_wanted;
 #define LK_CUDA_NO_EXAMPLE UINT32_MAX
 
 typedef struct lk_cuda_source {
-    const uint8_t *images;  // of `floats` bytes each
+    const uint8_t *images;  // of `floats` bytes each, or floats
     const uint32_t *labels;
     const uint32_t *index;   // NULL: streamed
     uint32_t slots;          // 1 or more
     uint32_t slot_examples;  // from one slot to the next
-    bool is_signed;          // the input range is -1 .. 1
+    bool is_f32, big_endian;  // images are floats, and not in the machine's order
+    bool is_signed;           // of bytes: the input range is -1 .. 1
+    float middle;             // what contrast leaves as it is
     bool train, augments;    // of an evaluation all but mean and deviation are left out
     lk_augment augment;
     uint32_t h, w, c;  // of an image
@@ -81,8 +83,8 @@ typedef struct lk_cuda_source {
 } lk_cuda_source;
 
 // x[m][i] = (float)byte * 0x1.010102p-8f, or of the signed range ((float)byte - 127.5f) / 127.5f,
-// and what ops/augment.h makes of it; labels[m]: of examples [first, first + m_count) of the
-// step's batch.    x (m_count, floats), labels (m_count)
+// or the float; and what ops/augment.h makes of it; labels[m]: of examples [first, first + m_count)
+// of the step's batch.    x (m_count, floats), labels (m_count)
 void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t first, uint32_t m_count,
                   uint64_t floats, float *x, uint32_t *labels);
 

@@ -11,9 +11,9 @@ static void copy_pixel(float *to, const float *from, uint32_t channels) {
 }
 
 static void fill(const lk_frame *f, float *row, uint64_t floats) {
-    static const uint8_t black = 0;
+    static const uint8_t black[sizeof(float)] = {0};
     float value;
-    lk_load_values(f, 1, &black, &value);
+    lk_load_values(f, 1, black, &value);
     for (uint64_t i = 0; i < floats; i++) row[i] = value;
 }
 
@@ -56,9 +56,10 @@ static void load_row(const lk_frame *f, const lk_augmented *d, uint32_t y, const
     }
     const uint32_t begin = d->dx < 0 ? (uint32_t)-d->dx : 0;
     const uint32_t end = d->dx > 0 ? m->in_w - (uint32_t)d->dx : m->in_w;
-    const uint32_t first = d->dx > 0 ? (uint32_t)d->dx : 0;
+    const uint64_t first = (uint64_t)(d->dx > 0 ? d->dx : 0) * m->in_c;
+    const uint64_t value = m->input_type == LK_INPUT_F32 ? sizeof(float) : 1;
     lk_load_values(f, (uint64_t)(end - begin) * m->in_c,
-                   image + (uint64_t)from * row_floats + (uint64_t)first * m->in_c,
+                   image + ((uint64_t)from * row_floats + first) * value,
                    row + (uint64_t)begin * m->in_c);
     pad_row(f, row, m->in_w, begin, end);
     if (d->flip) turn_around(row, m->in_w, m->in_c);

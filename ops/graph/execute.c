@@ -29,10 +29,31 @@ static void load_signed(uint64_t floats, const uint8_t *image, float *x) {
     for (uint64_t i = 0; i < floats; i++) x[i] = ((float)image[i] - 127.5f) / 127.5f;
 }
 
+static void load_big_endian(uint64_t floats, const uint8_t *image, float *x) {
+    for (uint64_t i = 0; i < floats; i++, image += sizeof *x) {
+        x[i] = lk_float_from_bits((uint32_t)image[0] << 24 | (uint32_t)image[1] << 16 |
+                                  (uint32_t)image[2] << 8 | image[3]);
+    }
+}
+
 void lk_load_values(const lk_frame *f, uint64_t floats, const uint8_t *image, float *x) {
-    const bool is_signed = f->program->spec->model.input_range == LK_RANGE_SIGNED;
-    if (is_signed) load_signed(floats, image, x);
-    if (!is_signed) f->kernels->load_u8(floats, image, x);
+    const lk_model *m = &f->program->spec->model;
+    if (m->input_type == LK_INPUT_F32) {
+        if (f->source->native) __builtin_memcpy(x, image, floats * sizeof *x);
+        if (!f->source->native) load_big_endian(floats, image, x);
+    } else if (m->input_range == LK_RANGE_SIGNED) {
+        load_signed(floats, image, x);
+    } else {
+        f->kernels->load_u8(floats, image, x);
+    }
+}
+
+// Bytes are finite. Floats were, when the data set was opened; these may have been changed since.
+static bool is_finite(const lk_frame *f, uint64_t floats, const float *x) {
+    uint32_t bad = 0;
+    if (f->program->spec->model.input_type != LK_INPUT_F32) return true;
+    for (uint64_t i = 0; i < floats; i++) bad |= !(x[i] - x[i] == 0.0f);
+    return !bad;
 }
 
 // Row `row` of the microbatch: the example of that index, or zeros where there is no image.
@@ -63,6 +84,7 @@ static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, 
     const bool mixed = lk_mixed_is(f->program, op);
     float *x = lk_tensor_at(f, op->tensor[mixed ? LK_SCRATCH : LK_Y]);
     uint32_t *labels = lk_tensor_at(f, op->tensor[LK_AUX]);
+    const uint64_t bytes = lk_model_input_bytes(&f->program->spec->model);
     const uint8_t *image[LOAD_AHEAD];
     uint64_t index[LOAD_AHEAD] = {0};
     for (uint32_t i = 0; i < microbatch->examples + LOAD_AHEAD; i++) {
@@ -71,13 +93,14 @@ static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, 
             uint32_t m = i - LOAD_AHEAD;
             float *to = x + (mixed ? 0 : m * op->floats);
             load_one(f, microbatch, m, train, op->floats, image[at], index[at], to, &labels[m]);
-            // What normalisation has made too large for 16 bits.
-            if (mixed && lk_mixed_load(f, op, m, to)) f->bad_op = (uint32_t)(op - f->program->ops);
+            // What normalisation has made too large for 16 bits, or what came so.
+            if ((mixed && lk_mixed_load(f, op, m, to)) || !is_finite(f, op->floats, to))
+                f->bad_op = (uint32_t)(op - f->program->ops);
         }
         image[at] = NULL;
         if (i >= microbatch->examples || is_missing(f, microbatch, i)) continue;
         image[at] = microbatch_image(f, microbatch, i, &index[at]);
-        for (uint64_t b = 0; b < op->floats; b += LINE_BYTES) __builtin_prefetch(image[at] + b);
+        for (uint64_t b = 0; b < bytes; b += LINE_BYTES) __builtin_prefetch(image[at] + b);
     }
 }
 

@@ -11,8 +11,11 @@ typedef struct lk_source {
     void *context;
     // Index of the example at `position` of epoch `epoch`: a permutation of the whole set.
     uint64_t (*order)(void *context, uint64_t epoch, uint64_t position);
-    const uint8_t *(*image)(void *context, uint64_t index);  // in_h * in_w * in_c bytes
-    uint32_t (*label)(void *context, uint64_t index);        // < classes
+    // in_h * in_w * in_c values of the model's input type, at any address. Floats are big-endian,
+    // as IDX files have them, or the machine's where the source is native.
+    const uint8_t *(*image)(void *context, uint64_t index);
+    uint32_t (*label)(void *context, uint64_t index);  // < classes
+    bool native;
 } lk_source;
 
 // The examples of a microbatch: which they are, and how their grains fall into whole tree nodes.

@@ -57,13 +57,17 @@ typedef struct lk_loss_scale {
 
 typedef struct lk_graph lk_graph;  // below
 
+// What an example's values are: bytes, or floats that LOAD takes as they are.
+typedef enum lk_input_type { LK_INPUT_U8, LK_INPUT_F32 } lk_input_type;
+
 // What the bytes of an image become: 0 .. 1, or -1 .. 1 (ARITHMETIC.md 3).
 typedef enum lk_input_range { LK_RANGE_UNIT, LK_RANGE_SIGNED } lk_input_range;
 
 // A network and what it is trained with; or, with a graph, the layers of several.
 typedef struct lk_model {
     uint32_t in_h, in_w, in_c;  // of one example
-    uint32_t input_range;       // lk_input_range
+    uint32_t input_type;        // lk_input_type
+    uint32_t input_range;       // lk_input_range; of bytes alone
     uint32_t classes;           // of labels; 0 where the loss takes none
     uint32_t layer_count;
     const lk_layer *layers;
@@ -74,6 +78,11 @@ typedef struct lk_model {
     lk_precision precision;
     lk_loss_scale loss_scale;  // of LK_MIXED_FLOAT16 alone
 } lk_model;
+
+static inline uint64_t lk_model_input_bytes(const lk_model *model) {
+    const uint64_t value = model->input_type == LK_INPUT_F32 ? sizeof(float) : 1;
+    return (uint64_t)model->in_h * model->in_w * model->in_c * value;
+}
 
 // What is made for boards knows fp32 alone, as `lockstep embed` does.
 static inline bool lk_model_is_mixed(const lk_model *model) {
@@ -265,9 +274,11 @@ static inline bool lk_spec_augments(const lk_run_spec *spec, bool train) {
 #endif
 }
 
-// What contrast leaves as it is: the middle of the input range.
+// What contrast leaves as it is: the middle of the input range; of floats, whose range is the
+// user's, 0.
 static inline float lk_spec_middle(const lk_run_spec *spec) {
-    return spec->model.input_range == LK_RANGE_SIGNED ? 0.0f : 0.5f;
+    const lk_model *m = &spec->model;
+    return m->input_type == LK_INPUT_F32 || m->input_range == LK_RANGE_SIGNED ? 0.0f : 0.5f;
 }
 
 // Order "sharded", with B = global_batch, S = shards, c = B / S: the positions of an epoch are cut

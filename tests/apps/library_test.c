@@ -38,7 +38,7 @@ static void make_data(void) {
 }
 
 static lockstep_examples examples_of(uint32_t first, uint32_t count) {
-    return (lockstep_examples){inputs[first], labels + first, count, SIDE, SIDE, 1};
+    return (lockstep_examples){inputs[first], labels + first, count, SIDE, SIDE, 1, LOCKSTEP_U8};
 }
 
 static void set_model(lockstep_config *c) {
@@ -493,6 +493,13 @@ static void test_refused_documents(void **state) {
     refuse_open(c, LOCKSTEP_BAD_CONFIG, "training set");
 }
 
+static void refuse_started(lockstep_config *c, const char *part) {
+    lockstep_error error;
+    lockstep_run *run = opened(c, 1);
+    assert_refused(lockstep_start(run, &error), LOCKSTEP_BAD_DATA, &error, part);
+    lockstep_close(run);
+}
+
 static void refuse_examples(lockstep_examples e, lockstep_status wanted, const char *part) {
     lockstep_config *c = built();
     lockstep_config_examples(c, LOCKSTEP_TRAIN, &e);
@@ -619,6 +626,51 @@ static void test_diverged(void **state) {
     lockstep_close(run);
 }
 
+// Floats with the values that LOAD makes of the bytes, and predictions of them. Then one of them is
+// none any more: LOAD sees it, or the look at the caller's memory.
+static void test_floats(void **state) {
+    (void)state;
+    static float floats[COUNT + TESTS][BYTES];
+    float outputs[2][TESTS][CLASSES];
+    lockstep_error error;
+    lockstep_examples e[2] = {examples_of(0, COUNT), examples_of(COUNT, TESTS)};
+    hashes h[2];
+    lockstep_run *run = NULL;
+    for (uint32_t i = 0; i < COUNT + TESTS; i++) {
+        for (uint32_t k = 0; k < BYTES; k++) floats[i][k] = (float)inputs[i][k] * 0x1.010102p-8f;
+    }
+    for (uint32_t as_floats = 0; as_floats < 2; as_floats++) {
+        lockstep_config *c = built();
+        for (uint32_t set = 0; set < 2 && as_floats; set++) {
+            e[set].inputs = floats[set ? COUNT : 0];
+            e[set].values = LOCKSTEP_F32;
+            lockstep_config_examples(c, set ? LOCKSTEP_TEST : LOCKSTEP_TRAIN, &e[set]);
+            lockstep_config_text(c, "model.input_type", "f32");
+        }
+        if (run) lockstep_close(run);
+        run = opened(c, 2);
+        train(run, 9);
+        h[as_floats] = hashes_of(run);
+        assert_int_equal(lockstep_predict(run, e[1].inputs, TESTS, outputs[as_floats][0], &error),
+                         LOCKSTEP_OK);
+    }
+    assert_string_equal(h[0].digest, h[1].digest);
+    assert_string_equal(h[0].state, h[1].state);
+    assert_string_not_equal(h[0].identity, h[1].identity);
+    assert_memory_equal(outputs[0], outputs[1], sizeof outputs[0]);
+    lockstep_status status = LOCKSTEP_OK;
+    floats[5][5] = NAN;
+    for (int i = 0; i < COUNT && status == LOCKSTEP_OK; i++) {
+        status = lockstep_step(run, NULL, &error);
+    }
+    assert_true(status == LOCKSTEP_NOT_FINITE || status == LOCKSTEP_BAD_DATA);
+    lockstep_close(run);
+    lockstep_config *c = built();
+    lockstep_config_text(c, "model.input_type", "f32");
+    lockstep_config_examples(c, LOCKSTEP_TRAIN, &e[0]);
+    refuse_started(c, "example 5: value 5: found NaN");
+}
+
 // Examples that the caller changes while the run goes on.
 static void test_changed_examples(void **state) {
     (void)state;
@@ -695,6 +747,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_refused_calls),
         cmocka_unit_test(test_refused_checkpoints),
         cmocka_unit_test(test_diverged),
+        cmocka_unit_test(test_floats),
         cmocka_unit_test(test_changed_examples),
         cmocka_unit_test(test_several_runs),
         cmocka_unit_test(test_fewer_examples),

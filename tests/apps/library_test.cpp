@@ -39,7 +39,9 @@ int main() {
     lockstep_error error{};
     config_handle config{lockstep_config_parse(text.data(), text.size(), &error)};
     if (!config) return fail(error);
-    const lockstep_examples examples{inputs.data(), labels.data(), labels.size(), 1, 3, 1};
+    const lockstep_examples examples{inputs.data(), labels.data(), labels.size(),
+                                     1,             3,             1,
+                                     LOCKSTEP_U8};
     lockstep_config_examples(config.get(), LOCKSTEP_TRAIN, &examples);
     run_handle run{lockstep_open(config.get(), nullptr, &error)};
     if (!run) return fail(error);

@@ -48,6 +48,25 @@ static void test_good_files(void **state) {
     assert_int_equal(idx.example_bytes, 1);
 }
 
+static void test_floats(void **state) {
+    (void)state;
+    const uint8_t vectors[12 + 24] = {0, 0, 0x0d, 2, 0, 0, 0, 2, 0, 0, 0, 3};
+    // 2^31 x 2^30 x 2 values fit in 64 bits, their bytes do not.
+    const uint8_t wraps[16] = {0, 0, 0x0d, 3, 0x80, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 2};
+    lk_idx idx;
+    good(vectors, sizeof vectors, LK_IDX_IMAGES, &idx);
+    assert_int_equal(idx.type, LK_IDX_F32);
+    assert_int_equal(idx.count, 2);
+    assert_int_equal(idx.height, 3);
+    assert_int_equal(idx.width, 1);
+    assert_int_equal(idx.example_bytes, 12);
+    assert_int_equal(idx.data_bytes, 24);
+    bad(vectors, sizeof vectors - 1, LK_IDX_IMAGES, "file: byte 35: truncated: found 35 bytes, "
+        "wanted 36 (header 12 + 2 x 3 x 1 x 1 x 4 bytes); fetch it again");
+    bad(wraps, 16, LK_IDX_IMAGES, "file: byte 4: found dimensions 2147483648 x 1073741824 x 2 x 1, "
+        "more than 2^64 bytes; wanted a file of 16");
+}
+
 static void test_the_header_is_enough(void **state) {
     (void)state;
     const uint8_t mnist[20] = {0, 0, 8, 3, 0, 0, 0xea, 0x60, 0, 0, 0, 28, 0, 0, 0, 28};
@@ -83,8 +102,8 @@ static void test_sizes(void **state) {
 static void test_bad_headers(void **state) {
     (void)state;
     const uint8_t gzip[8] = {0x1f, 0x8b, 8}, text[4] = {'P', 'N', 'G', ' '};
-    const uint8_t floats[8] = {0, 0, 0x0d, 3}, strange[8] = {0, 0, 0x77, 3};
-    const uint8_t matrix[12] = {0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1};
+    const uint8_t floats[8] = {0, 0, 0x0d, 1}, strange[8] = {0, 0, 0x77, 3};
+    const uint8_t matrix[12] = {0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1}, five[4] = {0, 0, 8, 5};
     const uint8_t empty[8] = {0, 0, 8, 1};
     const uint8_t none[16] = {0, 0, 8, 3, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4};
     const uint8_t huge[20] = {0,    0,    8,    4,    0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
@@ -94,12 +113,14 @@ static void test_bad_headers(void **state) {
     bad(gzip, 8, LK_IDX_LABELS,
         "file: byte 0: found 1f 8b (gzip), wanted 00 00 (IDX); unpack it first");
     bad(text, 4, LK_IDX_IMAGES, "file: byte 0: found 50 4e, wanted 00 00; this is no IDX file");
-    bad(floats, 8, LK_IDX_IMAGES,
+    bad(floats, 8, LK_IDX_LABELS,
         "file: byte 2: found type 0d (f32), wanted 08 (u8); convert the values");
-    bad(strange, 8, LK_IDX_IMAGES,
-        "file: byte 2: found type 77 (no IDX type), wanted 08 (u8); convert the values");
-    bad(matrix, 12, LK_IDX_IMAGES, "file: byte 3: found 2 dimensions, wanted 3 or 4 (images)");
-    bad(matrix, 12, LK_IDX_LABELS, "file: byte 3: found 2 dimensions, wanted 1 (labels)");
+    bad(strange, 8, LK_IDX_IMAGES, "file: byte 2: found type 77 (no IDX type), wanted 08 (u8) or "
+        "0d (f32); convert the values");
+    bad(five, 4, LK_IDX_IMAGES, "file: byte 3: found 5 dimensions, wanted 2 to 4 (images)");
+    bad(five, 4, LK_IDX_LABELS, "file: byte 3: found 5 dimensions, wanted 1 (labels)");
+    bad(matrix, 12, LK_IDX_LABELS, "file: byte 3: found 2 dimensions (images), wanted 1 (labels); "
+        "are images and labels exchanged?");
     bad(none, 16, LK_IDX_IMAGES, "file: byte 8: dimension 1: found 0, wanted 1 or more");
     bad(empty, 8, LK_IDX_LABELS, "file: byte 4: dimension 0: found 0, wanted 1 or more");
     bad(huge, 20, LK_IDX_IMAGES, "file: byte 4: found dimensions 4294967295 x 4294967295 x "
@@ -113,7 +134,7 @@ static void test_images_and_labels_exchanged(void **state) {
     bad(images_2x3x4, sizeof images_2x3x4, LK_IDX_LABELS, "file: byte 3: found 3 dimensions "
         "(images), wanted 1 (labels); are images and labels exchanged?");
     bad(labels_5, sizeof labels_5, LK_IDX_IMAGES, "file: byte 3: found 1 dimension (labels), "
-        "wanted 3 or 4 (images); are images and labels exchanged?");
+        "wanted 2 to 4 (images); are images and labels exchanged?");
 }
 
 static void test_labels_and_counts(void **state) {
@@ -148,7 +169,7 @@ static void test_written_headers_read_back(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_files),
+        cmocka_unit_test(test_floats), cmocka_unit_test(test_good_files),
         cmocka_unit_test(test_the_header_is_enough),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_bad_headers),

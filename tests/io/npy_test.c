@@ -66,7 +66,7 @@ static void test_row_count_must_match(void **state) {
 static void test_images(void **state) {
     (void)state;
     static const uint8_t bytes[2 * 3 * 2 * 2] = {1, 2, 3, [23] = 255};
-    const lk_npy_images shape = {2, 3, 2, 2};
+    const lk_npy_images shape = {2, 3, 2, 2, false};
     lk_npy_writer writer;
     lk_error error = {0};
     uint8_t file[LK_NPY_HEADER_BYTES + sizeof bytes + 1];
@@ -86,10 +86,10 @@ static void test_images(void **state) {
     assert_true(found.count == 2 && found.height == 3 && found.width == 2 && found.channels == 2);
     assert_memory_equal(file + npy.header_bytes, bytes, sizeof bytes);
     // The longest header.
-    const lk_npy_images longest = {UINT64_MAX, 1, 1, 1};
+    const lk_npy_images longest = {UINT64_MAX, 1, 1, 1, false};
     assert_int_equal(lk_npy_start_images(&writer, ops, path, &longest, &error), LK_OK);
     lk_npy_abandon(&writer);
-    const lk_npy_images large = {UINT64_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    const lk_npy_images large = {UINT64_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, false};
     assert_int_equal(lk_npy_start_images(&writer, ops, path, &large, &error), LK_INTERNAL);
     lk_npy_abandon(&writer);
 }

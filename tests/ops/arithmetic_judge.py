@@ -1498,7 +1498,8 @@ class Run:
         dy, dx = ((words[i] * (2 * how["shift"][i] + 1) >> 32) - how["shift"][i] for i in (0, 1))
         top, left = ((words[5 + i] * (h, w)[i] >> 32) - how["cutout"][i] // 2 for i in (0, 1))
         flips = how.get("flip") == "horizontal" and words[2] >> 31
-        middle = 0.0 if signed else 0.5
+        floats = self.config["model"].get("input_type") == "f32"
+        middle = 0.0 if signed or floats else 0.5
         contrast = fma(rounded(Fraction(str(how["contrast"]))), around[3], 1.0)
         offset = add(fma(-contrast, middle, middle),
                      mul(rounded(Fraction(str(how["brightness"]))), around[4]))
@@ -1929,7 +1930,11 @@ def rate_entries(r):
 
 def identity(config, examples, shards):
     model, o = config["model"], config["optimizer"]
-    data = b"".join(image for image, _ in examples) + bytes(label for _, label in examples)
+    values = b"".join(image for image, _ in examples)
+    if model.get("input_type") == "f32":  # made up: what LOAD makes of bytes, as IDX files have it
+        values = b"".join(struct.pack(">f", mul(float(b), constant("0x1.010102p-8")))
+                          for b in values)
+    data = values + bytes(label for _, label in examples)
     entries = {"arithmetic.version": u32(1), "arithmetic.slice_terms": u32(L),
                "batch.global": u32(config["global_batch"]), "batch.grain": u32(config["grain"]),
                "data.count": struct.pack("<Q", len(examples)),
@@ -1962,6 +1967,8 @@ def identity(config, examples, shards):
     for key, value in config["data"].get("normalize", {}).items():
         entries["data.normalize." + key] = struct.pack(
             f"<{len(value)}f", *(rounded(Fraction(str(v))) for v in value))
+    if "input_type" in model:
+        entries["model.input_type"] = model["input_type"].encode()
     if "input_range" in model:
         entries["model.input_range"] = model["input_range"].encode()
     for key, default in defaults_of(o["type"]).items():
@@ -1992,6 +1999,7 @@ def identity(config, examples, shards):
 # --- the nets -------------------------------------------------------------------------------------
 
 def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, is_signed=False,
+        is_f32=False,
         data_keys=None, **more):
     height, width, channels = shape
     data = {"seed": 5, "count": count, "height": height, "width": width, "channels": channels,
@@ -2001,6 +2009,8 @@ def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, i
         model["classes"] = 3
     if is_signed:
         model["input_range"] = "signed"
+    if is_f32:
+        model["input_type"] = "f32"
     return dict(name=name, seed=(7 << 32) + 11, global_batch=batch, grain=grain, steps=steps,
                 model=model, optimizer=optimizer,
                 data={"train": {"made_up": data}, **(data_keys or {})}, **more)
@@ -2144,6 +2154,12 @@ NETS = [
         [{"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.2}, 4, 1, 7, 3, is_signed=True,
         data_keys={"augment": {"shift": [1, 3], "padding": "edge"}}),
+    # Floats, whose middle is 0.
+    net("floats", (5, 4, 2),
+        [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.2}, 6, 2, 11, 3, is_f32=True,
+        data_keys={"augment": {"shift": [2, 1], "contrast": 0.3},
+                   "normalize": {"mean": [0.3, 0.45], "deviation": [0.2, 0.31]}}),
     # An autoencoder of its input, 529 values and so two slices, with positions without an example.
     net("autoencoder", (23, 23, 1),
         [{"type": "flatten"}, {"type": "dense", "units": 1, "activation": "tanh"},

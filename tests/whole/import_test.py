@@ -89,9 +89,11 @@ def wrong_arrays(t):
     def labels(word, *more):
         refused(t, 65, word, "npy", "images.npy", npy("bad.npy", *more), "--to", "new")
 
-    images("its items are f4, wanted u1", "<f4", (4, 2, 3), bytes(96))
+    images("its items are f8, wanted u1", "<f8", (4, 2, 3), bytes(192))
+    images("value 23: found NaN", "<f4", (4, 2, 3), bytes(92) + b"\0\0\xc0\x7f")
+    images("value 0: found an infinity", "<f4", (4, 2, 3), b"\0\0\x80\xff" + bytes(92))
     images("its items are u2, wanted u1", "<u2", (4, 2, 3), bytes(48))
-    images("an array of 2 dimensions", "|u1", (4, 6), bytes(24))
+    images("an array of 1 dimensions", "|u1", "(4,)", bytes(4))
     images("of 16 channels", "|u1", (4, 1, 1, 17), bytes(68))
     images("more than 4 dimensions", "|u1", (4, 1, 1, 1, 6), bytes(24))
     images("a dimension of 0", "|u1", (0, 2, 3), b"")

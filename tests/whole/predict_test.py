@@ -129,7 +129,7 @@ def main():
                 content(images)[16:])
     t.expect(0, "predict", config, *run, "--images", "array.npy", "--output", "found.npy")
     t.check(content("found.npy") == content("wanted.npy"), "the same logits from an array")
-    refused(t, 65, "its items are f4", "predict", config, *run, "--images", "wanted.npy",
+    refused(t, 65, "found f32 values, wanted u8", "predict", config, *run, "--images", "wanted.npy",
             "--output", "new.npy")
     # Pictures: a folder of them, and one alone.
     pixels = content(images)[16:]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""norms_test - updates that want norms of the whole gradient first, and images that a step moves,
-mirrors, adjusts and cuts, on GPUs: the golden digests of one GPU, of several that exchange by
-themselves, and of workers whose hosts exchange. GPUs and NCCL are played by the host execution
-layer.
+"""norms_test - updates that want norms of the whole gradient first, images that a step moves,
+mirrors, adjusts and cuts, and inputs of floats, on GPUs: the golden digests of one GPU, of several
+that exchange by themselves, and of workers whose hosts exchange. GPUs and NCCL are played by the
+host execution layer.
 
    norms_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
 """
@@ -12,6 +12,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../../whole")]
 import world  # noqa: E402
+from floats_test import as_floats  # noqa: E402
 from program import Test, golden, result  # noqa: E402
 from world import end, gpu, shown, threads  # noqa: E402
 
@@ -43,6 +44,20 @@ def one_process():
         os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
 
 
+def floats():
+    """Floats with the values of bytes: made up, in the machine's order; of a file, in the other;
+    streamed and resident."""
+    T.expect(0, "data", "shard", "--made-up", "1000", "--height", "10", "--width", "8", "--shards",
+             "1", "--to", "bytes")
+    as_floats("bytes/images-00000.idx", "floats.idx")
+    pair = '{"images": "floats.idx", "labels": "bytes/labels-00000.idx"}'
+    for data in ([], ["--set", "data.train=" + pair]):
+        for resident in ("true", "false"):
+            row = ["--set", "model.input_type=f32", "--set", "layout.resident=" + resident, *data]
+            check("clipped", T.expect(0, "train", *arguments("clipped"), "--kernels", "cuda",
+                                      *row)[1], *row)
+
+
 def by_way_of_hosts():
     for name in ("norms", "clipped", "augmented"):
         for mix in MIXES:
@@ -58,4 +73,5 @@ def start(mix, words):
 T = Test()
 os.environ["LOCKSTEP_HOST_CUDA_DEVICES"] = "2"
 one_process()
+floats()
 world.main(T, start, MATRIX, 2, by_way_of_hosts)

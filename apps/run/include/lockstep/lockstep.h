@@ -100,8 +100,8 @@ void lockstep_config_flag(lockstep_config *config, const char *path, bool value)
 // Any JSON value, as text: ("data.train", "{\"made_up\": {\"count\": 512}}").
 void lockstep_config_json(lockstep_config *config, const char *path, const char *value);
 
-// The model. Inputs are bytes (height, width, channels); the last layer has `classes` units. 0: the
-// loss takes no labels.
+// The model. Inputs are (height, width, channels), bytes, or floats where "model.input_type" is
+// "f32"; the last layer has `classes` units. 0: the loss takes no labels.
 void lockstep_config_input(lockstep_config *config, uint32_t height, uint32_t width,
                            uint32_t channels, uint32_t classes);
 // One more layer of this type; the keys that follow are its.
@@ -115,11 +115,14 @@ void lockstep_layer_json(lockstep_config *config, const char *key, const char *v
 // Examples in the caller's memory, which stays his and stays as it is until lockstep_close. They
 // have the bits of the same bytes in IDX files. Training examples take the place of all data of the
 // document, test examples that of its test set.
+typedef enum lockstep_values { LOCKSTEP_U8, LOCKSTEP_F32 } lockstep_values;
+
 typedef struct lockstep_examples {
-    const uint8_t *inputs;  // (count, height, width, channels)
+    const void *inputs;     // (count, height, width, channels)
     const uint8_t *labels;  // (count), each below the model's classes
     uint64_t count;
     uint32_t height, width, channels;
+    lockstep_values values;  // what the inputs are: bytes, or finite floats
 } lockstep_examples;
 
 typedef enum lockstep_set { LOCKSTEP_TRAIN, LOCKSTEP_TEST } lockstep_set;
@@ -197,9 +200,9 @@ lockstep_status lockstep_evaluate(lockstep_run *run, lockstep_result *result,
 
 // The model's outputs (logits) for examples of the caller's.
 //
-// inputs   (count, height, width, channels), as the model's input
+// inputs   (count, height, width, channels), bytes or floats as the model's input
 // outputs  (count, output_count), written entirely after LOCKSTEP_OK
-lockstep_status lockstep_predict(lockstep_run *run, const uint8_t *inputs, uint64_t count,
+lockstep_status lockstep_predict(lockstep_run *run, const void *inputs, uint64_t count,
                                  float *outputs, lockstep_error *error);
 
 // Writes DIRECTORY/step-NNNNNNNNNN.safetensors, the checkpoint that `lockstep train` would write,
