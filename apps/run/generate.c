@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "apps/run/inputs.h"
 #include "io/png.h"
 
 // --- where it is ---------------------------------------------------------------------------------
@@ -86,14 +87,6 @@ static void draw_between(const lk_run *run, const lk_op *op, const lk_noise_choi
     }
 }
 
-// The byte whose place in the range of inputs is nearest.
-static uint8_t byte_of(const lk_run *run, float x) {
-    const bool is_signed = run->config.spec.model.input_range == LK_RANGE_SIGNED;
-    const float scaled = is_signed ? x * 127.5f + 127.5f : x * 255.0f;
-    const uint32_t halves = scaled >= 255.0f ? 510 : scaled > 0.0f ? (uint32_t)(scaled * 2.0f) : 0;
-    return (uint8_t)((halves + 1) / 2);
-}
-
 // The noise of images [at, at + count) becomes images, count of them at most a microbatch.
 static lk_status generate_some(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
                                uint64_t at, uint32_t count, uint8_t *images, lk_error *error) {
@@ -120,7 +113,8 @@ static lk_status generate_some(lk_run *run, const lk_generator *g, const lk_nois
                        lk_bad_tensor(p, f->bad_op, LK_NONE));
     }
     const float *y = lk_tensor_at(f, p->ops[g->last_op].tensor[LK_Y]);
-    for (uint64_t i = 0; i < count * g->image_floats; i++) images[i] = byte_of(run, y[i]);
+    const lk_model *m = &run->config.spec.model;
+    for (uint64_t i = 0; i < count * g->image_floats; i++) images[i] = lk_input_byte(m, y[i]);
     return LK_OK;
 }
 

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "apps/run/generate.h"
+#include "apps/run/inputs.h"
 #include "apps/run/order.h"
 #include "comm/threads/clock.h"
 #include "io/line_sum.h"
@@ -45,9 +46,15 @@ static size_t record_bytes(const lk_run *run) {
 
 static uint64_t align_up(uint64_t bytes) { return lk_round_up(bytes, LK_TENSOR_ALIGN_BYTES); }
 
+// A picture, and room for what it shows.
+static uint64_t picture_bytes(const lk_run *run) {
+    const size_t png = image_bytes(run);
+    return png ? align_up(png) + align_up(lk_input_bytes(run)) : 0;
+}
+
 uint64_t lk_journal_bytes(const lk_run *run) {
     if (!wants_events(run)) return TIMES_BYTES;
-    return TIMES_BYTES + align_up(image_bytes(run)) + lk_events_bytes(record_bytes(run));
+    return TIMES_BYTES + picture_bytes(run) + lk_events_bytes(record_bytes(run));
 }
 
 // --- files ---------------------------------------------------------------------------------------
@@ -62,7 +69,7 @@ static lk_status open_events(lk_journal *r, const lk_run_dir *dir, uint64_t firs
                              lk_error *error) {
     const lk_run *run = r->run;
     if (!wants_events(run)) return LK_OK;
-    uint8_t *memory = run->journal_buffer + TIMES_BYTES + align_up(image_bytes(run));
+    uint8_t *memory = run->journal_buffer + TIMES_BYTES + picture_bytes(run);
     lk_status status =
         lk_events_open(&r->events, dir, first, wall_clock(), memory, record_bytes(run), error);
     r->events.log.patient = !run->config.stop_on_failed_save;
@@ -209,8 +216,8 @@ static lk_status write_histograms(lk_journal *r, uint64_t done, double wall, lk_
     return LK_OK;
 }
 
-// The first examples of the step that was just done, or of the last one that read some, as they
-// were read: those that this worker has.
+// The first examples of the step that was just done, or of the last one that read some, as LOAD
+// made them: those that this worker has.
 static lk_status write_images(lk_journal *r, uint64_t done, double wall, lk_error *error) {
     lk_run *run = r->run;
     const lk_run_spec *spec = &run->config.spec;
@@ -222,15 +229,16 @@ static lk_status write_images(lk_journal *r, uint64_t done, double wall, lk_erro
     const uint64_t there = LK_MIN((uint64_t)lk_step_positions(spec, step), mine);
     const size_t bytes = image_bytes(run);
     const lk_source *source = &run->train_source;
-    uint8_t *png = run->journal_buffer + TIMES_BYTES;
+    uint8_t *png = run->journal_buffer + TIMES_BYTES, *room = png + align_up(bytes);
     char tag[64];
     for (uint32_t i = 0, shown = 0; bytes > 0 && i < there && shown < run->config.events.images;
          i++) {
         const uint64_t position = batch % steps * spec->global_batch + i;
         if (!lk_position_exists(spec, position)) continue;
         const uint64_t index = source->order(source->context, batch / steps, position);
+        const uint8_t *image = source->image(source->context, index);
         snprintf(tag, sizeof tag, "inputs/%02u", shown++);
-        lk_png_write(png, source->image(source->context, index), m->in_h, m->in_w, m->in_c);
+        lk_png_write(png, lk_input_show(run, step, i, image, room), m->in_h, m->in_w, m->in_c);
         lk_events_begin(&r->events, wall, done);
         lk_events_image(&r->events, tag, m->in_h, m->in_w, m->in_c == 3 ? 3 : 1, png, bytes);
         LK_CHECK(lk_events_end(&r->events, error));

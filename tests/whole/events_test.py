@@ -21,6 +21,10 @@ import zlib
 
 from program import Test, result
 
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "ops"))
+sys.dont_write_bytecode = True
+from arithmetic_judge import block
+
 ALL = ["--tensorboard", "--set", "events.images=3", "--set", "events.histograms=true"]
 READER = """
 import json, sys
@@ -243,6 +247,62 @@ def pictures_and_histograms(t):
     t.check(len(found["histograms"]) == 6, "all parameters", sorted(found["histograms"]))
 
 
+def seen_by(how, seed, step, place, image, mean):
+    """The bytes of an image of 10 x 12 x 3 as LOAD made it, by ARITHMETIC.md 3 in real numbers."""
+    h, w = 10, 12
+    words = [v for b in (0, 1) for v in block(seed, 7, b, place, step, 0)]
+    around = [(v >> 8) / (1 << 23) - 1 for v in words]
+    dy, dx = ((words[i] * 5 >> 32) - 2 if "shift" in how else 0 for i in (0, 1))
+    top, left = ((words[5 + i] * (h, w)[i] >> 32) - 1 for i in (0, 1))
+    flips = "flip" in how and words[2] >> 31
+    contrast = 1 + how.get("contrast", 0) * around[3]
+    offset = 0.5 - 0.5 * contrast + how.get("brightness", 0) * around[4]
+    out = []
+    for y in range(h):
+        for x in range(w):
+            sy, sx = y + dy, (w - 1 - x if flips else x) + dx
+            inside = 0 <= sy < h and 0 <= sx < w
+            cut = "cutout" in how and 0 <= y - top < 3 and 0 <= x - left < 3
+            for c in range(3):
+                v = (image[(sy * w + sx) * 3 + c] / 255 if inside else 0) * contrast + offset
+                out.append(255 * min(max(mean[c] if cut else v, 0), 1))
+    return out
+
+
+def augmented(t):
+    """Pictures of what a step saw: of the same examples as without, each by its own draw; and what
+    normalisation has done is undone."""
+    move = {"shift": 2, "flip": "horizontal", "cutout": 3}
+    plain, mean = read("pictures")["images"], [0.25, 0.5, 0.75]
+    normalize = {"mean": mean, "deviation": [0.125, 0.25, 0.5]}
+    steps, digests = (1, 4, 8), {}
+    for name, how, means, most in (
+            ("normal", {}, normalize, 0), ("signed", {}, None, 0), ("moved", move, None, 0),
+            ("all", {**move, "brightness": 0.2, "contrast": 0.3}, normalize, 1)):
+        more = ["--set", "data.augment=" + json.dumps(how)] if how else []
+        more += ["--set", "data.normalize=" + json.dumps(means)] if means else []
+        more += ["--set", "model.input_range=signed"] if name == "signed" else []
+        train = ["train", "pictures.json", "--replicas", "2", *more]
+        _, lines, _ = t.expect(0, *train, "--run-dir", name, *ALL)
+        digests[name] = result(lines)
+        images = read(name)["images"]
+        t.check(len(images) == 3, name, sorted(images))
+        for place, (tag, shown) in enumerate(sorted(images.items())):
+            for i, step in enumerate(steps):
+                found = pixels(dict(fields(shown[i][1]))[4])[3]
+                original = pixels(dict(fields(plain[tag][i][1]))[4])[3]
+                wanted = seen_by(how, 7, step - 1, place, original,
+                                 mean if means else [0.0] * 3)
+                worst = max(abs(a - b) for a, b in zip(found, wanted))
+                t.check(shown[i][0] == step and worst < most + 0.51, f"{name}: {tag}, step {step}",
+                        worst)
+                t.check((found == original) == (not how), f"{name}: {tag}: something was done")
+    _, lines, _ = t.expect(0, "train", "pictures.json", "--replicas", "1", "--run-dir", "unseen",
+                           "--set", "data.augment=" + json.dumps(move))
+    t.check(result(lines) == digests["moved"] and len(set(digests.values())) == 4,
+            "the same bits without", digests)
+
+
 def large_histogram(t):
     """Of many values: the ends of all, and the rest of every 13th."""
     config = t.write("large.json", {"steps": 1, "model.layers.0.filters": 32,
@@ -385,6 +445,7 @@ def main():
     if len(sys.argv) > 3:
         tensorboard(t, sys.argv[4] if len(sys.argv) > 4 else None)
     else:
+        augmented(t)
         killed(t)
         plans(t)
     t.finish()
