@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #include "apps/cli/tools.h"
-#include "apps/run/export.h"
+#include "apps/run/export_fold.h"
 
 typedef unsigned long long ull;
 
@@ -466,14 +466,28 @@ static lk_status write_safetensors(exporter *e, uint64_t *bytes, lk_error *error
                                error);
 }
 
-static lk_status write_onnx(exporter *e, uint64_t *bytes, lk_error *error) {
+static lk_status format_onnx(exporter *e, const lk_onnx_fold *fold, size_t *used,
+                             lk_error *error) {
     lk_safetensors_pair pairs[PAIRS_MAX];
-    const lk_onnx_model model = {&e->program, e->tensors, e->input, pairs, take_metadata(e, pairs)};
-    size_t used;
-    LK_CHECK(lk_onnx_format(&model, NULL, 0, &used, error));
-    e->header = malloc(used);
+    const lk_onnx_model model = {.program = &e->program,
+                                 .tensors = e->tensors,
+                                 .fold = fold,
+                                 .input = e->input,
+                                 .metadata = pairs,
+                                 .metadata_count = take_metadata(e, pairs)};
+    LK_CHECK(lk_onnx_format(&model, NULL, 0, used, error));
+    e->header = malloc(*used);
     if (!e->header) return no_memory(e, error);
-    LK_CHECK(lk_onnx_format(&model, e->header, used, &used, error));
+    return lk_onnx_format(&model, e->header, *used, used, error);
+}
+
+static lk_status write_onnx(exporter *e, uint64_t *bytes, lk_error *error) {
+    lk_onnx_fold fold;
+    size_t used;
+    LK_CHECK(lk_onnx_fold_open(&fold, &e->program, e->input, e->tensors, e->count, error));
+    const lk_status status = format_onnx(e, &fold, &used, error);
+    lk_onnx_fold_close(&fold);
+    LK_CHECK(status);
     *bytes = used;
     return lk_file_write_beside(&lk_file_ops_posix, e->output, e->header, used, error);
 }

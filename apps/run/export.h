@@ -24,10 +24,14 @@ typedef enum lk_onnx_input {
     LK_ONNX_F32,  // floats, scaled already: bytes / 255
 } lk_onnx_input;
 
+typedef struct lk_onnx_fold lk_onnx_fold;  // apps/run/export_fold.h
+
 typedef struct lk_onnx_model {
     const lk_program *program;             // not fused
     const lk_safetensors_tensor *tensors;  // (param_count) values of its parameters, in their
-                                           // order; kernels of rank 4 are (out, in, h, w)
+                                           // order, then of its states; kernels of rank 4 are
+                                           // (out, in, h, w). As `fold` has left them
+    const lk_onnx_fold *fold;              // of these tensors and `input`
     lk_onnx_input input;
     const lk_safetensors_pair *metadata;  // (metadata_count)
     size_t metadata_count;

@@ -1,15 +1,19 @@
 // export_onnx.c - the bytes of an ONNX model: one ModelProto, written by io/protobuf.h. The numbers
 // of its fields are those of onnx.proto; nothing of a layer stands here.
 //
-//   images (batch, h, w, c) -> Cast, Mul 1/255 (bytes only) -> Mul, Add (where data.normalize is
-//   said) -> Transpose -> layers -> logits
+//   images (batch, h, w, c) -> Cast (bytes only) -> Mul, Add (of bytes, and of data.normalize, as
+//   far as no layer takes them over) -> Transpose -> layers -> logits
 //   logits -> what the loss takes them for, such as Softmax -> probabilities
+//
+// Batch normalisation and scaling are part of the layers beside them where they can be
+// (export_fold.h).
 //
 // A node and what it gives are named LAYER/TYPE. What belongs to no layer is named /TYPE: layers
 // have names without a slash.
 #include <stdlib.h>
+#include <string.h>
 
-#include "apps/run/export.h"
+#include "apps/run/export_fold.h"
 #include "io/protobuf.h"
 
 enum { IR_VERSION = 8, OPERATOR_SET = 17, NAME_BYTES = 128 };
@@ -70,34 +74,26 @@ static void write_pair(writer *w, const char *left, const char *right, const cha
     lk_protobuf_end(&w->out, begun);
 }
 
-static bool is_signed(const writer *w) {
-    return w->model->program->spec->model.input_range == LK_RANGE_SIGNED;
-}
-
-static bool is_normalised(const writer *w) {
-    return w->model->program->spec->augment.mean.count > 0;
-}
-
 static void write_scaling(writer *w) {
     static const lk_export_attribute to_float = {"to", LK_EXPORT_INT, 0, {ELEMENT_FLOAT}, 0.0f};
     static const lk_export_attribute channels_first = {
         "perm", LK_EXPORT_INT, 4, {0, 3, 1, 2}, 0.0f};
+    const lk_onnx_scale *scale = &w->model->fold->scale;
     const bool bytes = w->model->input == LK_ONNX_U8;
-    if (bytes && is_signed(w)) {
-        write_plain(w, images_name, "/Cast", "Cast", &to_float);
-        write_pair(w, "/Cast", "/scale", "/Sub", "Sub");
-        write_pair(w, "/Sub", "/scale", "/Mul", "Div");
-    } else if (bytes) {
-        write_plain(w, images_name, "/Cast", "Cast", &to_float);
-        write_pair(w, "/Cast", "/scale", "/Mul", "Mul");
+    const char *at = images_name;
+    if (bytes) {
+        write_plain(w, at, "/Cast", "Cast", &to_float);
+        at = "/Cast";
     }
-    const char *scaled = bytes ? "/Mul" : images_name;
-    if (is_normalised(w)) {
-        write_pair(w, scaled, "/factor", "/normalize/Mul", "Mul");
-        write_pair(w, "/normalize/Mul", "/offset", "/normalize/Add", "Add");
-        scaled = "/normalize/Add";
+    if (scale->multiplies) {
+        write_pair(w, at, "/factor", "/Mul", "Mul");
+        at = "/Mul";
     }
-    write_plain(w, scaled, "/Transpose", "Transpose", &channels_first);
+    if (scale->adds) {
+        write_pair(w, at, "/offset", "/Add", "Add");
+        at = "/Add";
+    }
+    write_plain(w, at, "/Transpose", "Transpose", &channels_first);
 }
 
 // --- layers --------------------------------------------------------------------------------------
@@ -178,6 +174,7 @@ static void write_node(writer *w, const lk_export *e, const lk_export_node *node
     char names[LK_LAYER_INPUTS_MAX][NAME_BYTES], output[NAME_BYTES];
     const char *inputs[LK_LAYER_INPUTS_MAX + LK_OP_PARAMS + LK_OP_STATES + 4];
     char constant[NAME_BYTES], reals[2][NAME_BYTES], rows[LK_OP_PARAMS][NAME_BYTES];
+    char bias[NAME_BYTES];
     const uint32_t taken = first ? LK_MIN(l->type->inputs, LK_LAYER_INPUTS_MAX) : 1;
     uint32_t count = 0;
     if (!first) name_node(names[count], l, w->names[number]);
@@ -187,6 +184,10 @@ static void write_node(writer *w, const lk_export *e, const lk_export_node *node
     for (; count < taken; count++) inputs[count] = names[count];
     for (uint32_t i = 0; node->parameters && i < LK_OP_PARAMS; i++) {
         if (e->op->param[i] != LK_NONE) inputs[count++] = w->model->tensors[e->op->param[i]].name;
+    }
+    if (node->parameters && w->model->fold->bias[number]) {
+        lk_format(bias, sizeof bias, "%s/bias", l->name);
+        inputs[count++] = bias;
     }
     if (node->statistics) count = name_statistics(w, e, l, rows, inputs, count);
     name_node(output, l, node->name ? node->name : node->type);
@@ -213,6 +214,7 @@ static lk_status write_layer(void *context, const lk_export *said, uint32_t laye
     writer *w = context;
     const lk_layer *l = &w->model->program->spec->model.layers[layer];
     (void)error;
+    if (w->model->fold->gone[layer]) return LK_OK;
     if (w->names[layer]) {
         name_node(w->before, l, w->names[layer]);
     } else {
@@ -240,32 +242,46 @@ static void write_end(writer *w, const lk_export_value *last) {
 
 // --- values --------------------------------------------------------------------------------------
 
-// Of each channel, as an evaluation has them.
-static void write_normalisation(writer *w) {
-    const lk_augment *a = &w->model->program->spec->augment;
-    const lk_augmented none = lk_augment_none();
-    const uint64_t channels = a->mean.count;
-    float factor[LK_AUGMENT_CHANNELS_MAX], offset[LK_AUGMENT_CHANNELS_MAX];
-    for (uint32_t c = 0; c < channels; c++) {
-        lk_augment_channel(a, &none, c, &factor[c], &offset[c]);
+// Is it a number of a layer that others compute?
+static bool is_gone(const writer *w, const char *name) {
+    const lk_model *m = &w->model->program->spec->model;
+    const char *slash = strchr(name, '/');
+    const size_t length = slash ? (size_t)(slash - name) : 0;
+    for (uint32_t n = 0; n < m->layer_count; n++) {
+        const char *layer = m->layers[n].name;
+        if (strlen(layer) == length && memcmp(layer, name, length) == 0) {
+            return w->model->fold->gone[n];
+        }
     }
-    write_tensor(w, "/factor", 1, &channels, factor, channels * sizeof *factor);
-    write_tensor(w, "/offset", 1, &channels, offset, channels * sizeof *offset);
+    return false;
+}
+
+static void write_biases(writer *w) {
+    const lk_model *m = &w->model->program->spec->model;
+    char name[NAME_BYTES];
+    for (uint32_t n = 0; n < m->layer_count; n++) {
+        const uint64_t units = m->layers[n].units;
+        const float *bias = w->model->fold->bias[n];
+        lk_format(name, sizeof name, "%s/bias", m->layers[n].name);
+        if (bias) write_tensor(w, name, 1, &units, bias, units * sizeof *bias);
+    }
 }
 
 static void write_tensors(writer *w) {
-    // As training has it: times 1/255 rounded; or less 127.5, and then by it.
-    const float scale = is_signed(w) ? 127.5f : 0x1.010102p-8f;
+    const lk_onnx_scale *scale = &w->model->fold->scale;
+    const uint64_t channels = scale->channels, bytes = channels * sizeof(float);
     const lk_program *p = w->model->program;
     for (uint32_t i = 0; i < lk_entry_count(p); i++) {
         if (i >= p->param_count && !lk_state_evaluated(p, i)) continue;
         const lk_safetensors_tensor *t = &w->model->tensors[i];
-        size_t bytes = sizeof(float);
-        for (uint32_t d = 0; d < t->dim_count; d++) bytes *= (size_t)t->dims[d];
-        write_tensor(w, t->name, t->dim_count, t->dims, t->data, bytes);
+        size_t tensor_bytes = sizeof(float);
+        if (is_gone(w, t->name)) continue;
+        for (uint32_t d = 0; d < t->dim_count; d++) tensor_bytes *= (size_t)t->dims[d];
+        write_tensor(w, t->name, t->dim_count, t->dims, t->data, tensor_bytes);
     }
-    if (is_normalised(w)) write_normalisation(w);
-    if (w->model->input == LK_ONNX_U8) write_tensor(w, "/scale", 0, NULL, &scale, sizeof scale);
+    write_biases(w);
+    if (scale->multiplies) write_tensor(w, "/factor", 1, &channels, scale->factor, bytes);
+    if (scale->adds) write_tensor(w, "/offset", 1, &channels, scale->offset, bytes);
 }
 
 // ValueInfoProto: rows of any number.

@@ -58,13 +58,14 @@ def evaluated(t):
 
 
 def exported(t):
-    names = [b"/factor", b"/offset", b"/normalize/Mul", b"/normalize/Add"]
+    """Normalisation before a padded convolution is a node of its own, with the scaling of bytes."""
+    names = [b"/factor", b"/offset", b"/Mul", b"/Add"]
     for run, wanted in (("all", True), ("plain", False)):
         t.expect(0, "checkpoint", "export", run, "--output", run + ".onnx", "--layout", "onnx")
         with open(run + ".onnx", "rb") as f:
             content = f.read()
         t.check([name in content for name in names] == [wanted] * 4, "an ONNX model's", run)
-        for name, value in ((names[0], 2.0), (names[1], -0.5)):  # name and raw_data of a tensor
+        for name, value in ((names[0], 2 / 255), (names[1], -0.5)):  # name, raw_data of a tensor
             t.check((name + b"\x4a\x04" + struct.pack("<f", value) in content) == wanted,
                     "its numbers", run, name)
 

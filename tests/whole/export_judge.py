@@ -23,11 +23,17 @@ def read_images(name, model):
         return numpy.frombuffer(f.read()[20:], numpy.uint8).reshape(-1, *model["input"])
 
 
-def as_floats(raw, model):
+def as_floats(raw, model, normalized=True):
+    """As the layers take them; an ONNX model normalises itself."""
     numbers = raw.astype(numpy.float32)
     if model["input_range"] == "signed":
-        return (numbers - numpy.float32(127.5)) / numpy.float32(127.5)
-    return numbers / 255
+        numbers = (numbers - numpy.float32(127.5)) / numpy.float32(127.5)
+    else:
+        numbers = numbers / 255
+    if normalized and "normalize" in model:
+        mean, deviation = (numpy.float32(model["normalize"][k]) for k in ("mean", "deviation"))
+        numbers = (numbers - mean) / deviation
+    return numbers
 
 
 # --- PyTorch -------------------------------------------------------------------------------------
@@ -232,7 +238,7 @@ def judge_onnx(name, model):
     import onnxruntime
     raw = read_images(name, model)
     found = []
-    for word, images in (("u8", raw), ("f32", as_floats(raw, model))):
+    for word, images in (("u8", raw), ("f32", as_floats(raw, model, False))):
         onnx.checker.check_model(f"{name}-{word}", full_check=True)
         run = onnxruntime.InferenceSession(f"{name}-{word}", providers=["CPUExecutionProvider"])
         (given,), taken = run.get_inputs(), run.get_outputs()
@@ -253,7 +259,8 @@ def judge_onnx(name, model):
 def main():
     kind, name = sys.argv[1:3]
     with open(name + ".json", encoding="utf-8") as f:
-        model = json.load(f)["model"]
+        config = json.load(f)
+    model = {**config["model"], **{k: v for k, v in config["data"].items() if k == "normalize"}}
     judges = {"torch": judge_torch, "keras": judge_keras, "onnx": judge_onnx}
     found, who = judges[kind](name, model)
     wanted = numpy.load(name + ".npy")

@@ -136,17 +136,49 @@ MODELS = {
         {"type": "gelu", "name": "gelu"},
         {"type": "dense", "name": "logits", "units": 10}]),
 }
+# Norms that the layers beside them compute in an ONNX model: behind a layer without a bias, behind
+# what leaves values out in training, two in a row, before a pool and a flatten. Two stay: there are
+# zeros around what one gives, and another layer, too, takes what the other one takes.
+MODELS["folded"] = ([6, 5, 3], [
+    {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": [3, 2], "use_bias": False},
+    {"type": "batch_normalization", "name": "behind", "momentum": 0.5},
+    {"type": "relu", "name": "relu"},
+    {"type": "batch_normalization", "name": "stays", "momentum": 0.5},
+    {"type": "conv2d", "name": "padded", "filters": 4, "kernel_size": 3, "padding": "same"},
+    {"type": "batch_normalization", "name": "shares", "momentum": 0.5},
+    {"type": "add", "name": "both", "inputs": ["padded", "shares"]},
+    {"type": "conv2d_transpose", "name": "up", "filters": 3, "kernel_size": [2, 3],
+     "strides": [1, 1], "use_bias": False},
+    {"type": "batch_normalization", "name": "behind_up", "momentum": 0.5},
+    {"type": "relu", "name": "relu2"},
+    {"type": "batch_normalization", "name": "before", "momentum": 0.5},
+    {"type": "max_pool2d", "name": "pool", "pool_size": 2},
+    {"type": "flatten", "name": "flatten"},
+    {"type": "dense", "name": "wide", "units": 6, "use_bias": False},
+    {"type": "dropout", "name": "drop", "rate": 0.25},
+    {"type": "batch_normalization", "name": "rows", "momentum": 0.5},
+    {"type": "batch_normalization", "name": "rows2", "momentum": 0.5, "scale": False},
+    {"type": "dense", "name": "next", "units": 5, "activation": "tanh"},
+    {"type": "batch_normalization", "name": "last", "momentum": 0.5, "center": False},
+    {"type": "dense", "name": "head", "units": 10}])
 # Bytes become -1 to 1 there.
 SIGNED = ("flat",)
+# .. and have mean and deviation of each channel taken out.
+NORMALIZE = {"mean": [0.5, 0.25, 0.75], "deviation": [0.25, 0.5, 0.125]}
+NORMALIZED = ("conv", "folded")
+# Nodes of scaling and norms that no layer beside them can compute: of bytes, of floats.
+KEPT = {"conv": (["/Mul", "/Add"], ["/Mul", "/Add"]),
+        "folded": (2 * [["stays/BatchNormalization", "shares/BatchNormalization"]])}
 # Of every dense layer behind a flatten, by hand: height, width and channels there.
 FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
              "graph": {"wide": (3, 2, 4)}, "normed": {"flat": (4, 3, 4), "wide": (4, 3, 4)},
              "places": {"wide": (2, 8, 3), "small": (2, 8, 3), "head": (2, 1, 4)},
              "halves": {"scaled": (4, 3, 4), "head": (4, 3, 4)}, "smooth": {"wide": (4, 3, 4)},
-             "layered": {"flat": (4, 3, 4), "wide": (4, 3, 4)}}
+             "layered": {"flat": (4, 3, 4), "wide": (4, 3, 4)}, "folded": {"wide": (2, 3, 3)}}
 # What a norm has not and PyTorch wants, behind the others: name, values.
 CONSTANTS = {"layered": [("centered.weight", [1.0] * 4), ("rows.bias", [0.0] * 6)],
-             "halves": [("centered.weight", [1.0] * 4), ("scaled.bias", [0.0] * 48)]}
+             "halves": [("centered.weight", [1.0] * 4), ("scaled.bias", [0.0] * 48)],
+             "folded": [("rows2.weight", [1.0] * 6), ("last.bias", [0.0] * 5)]}
 
 
 # What PyTorch calls our rows.
@@ -174,7 +206,9 @@ def train(t, name):
     files = {"images": name + "-images", "labels": name + "-labels"}
     config = t.write(name + ".json", {
         "name": name, "model.input": shape, "model.layers": layers, "global_batch": 8, "grain": 8,
-        "steps": 6, "checkpoint.every_steps": 3, "data": {"train": files, "test": files},
+        "steps": 6, "checkpoint.every_steps": 3,
+        "data": {"train": files, "test": files,
+                 **({"normalize": NORMALIZE} if name in NORMALIZED else {})},
         "model.input_range": "signed" if name in SIGNED else "unit"})
     t.expect(0, "train", config, "--run-dir", name)
     t.expect(0, "predict", config, "--run-dir", name, "--output", name + ".npy")
@@ -424,15 +458,21 @@ def forward(layers, tensors, at):
     return at
 
 
+def scaled(name, byte):
+    middle, scale = (127.5, 127.5) if name in SIGNED else (0, 255)
+    return (byte - middle) / scale
+
+
 def compute(t, name, logits, images):
     (h, w, channels), layers = MODELS[name]
     tensors = {n: (shape, [struct.unpack("<f", v)[0] for v in values])
                for n, (shape, values) in read(name + "-torch")[1].items()}
+    normalize = NORMALIZE if name in NORMALIZED else {"mean": [0.0] * 3, "deviation": [1.0] * 3}
     worst = 0.0
-    middle, scale = (127.5, 127.5) if name in SIGNED else (0, 255)
     for image, wanted in zip(images, logits):
-        planes = [[[(image[(y * w + x) * channels + c] - middle) / scale for x in range(w)]
-                   for y in range(h)] for c in range(channels)]
+        planes = [[[(scaled(name, image[(y * w + x) * channels + c]) - normalize["mean"][c]) /
+                    normalize["deviation"][c] for x in range(w)] for y in range(h)]
+                  for c in range(channels)]
         found = forward(layers, tensors, planes)
         worst = max(worst, max(abs(a - b) for a, b in zip(found, wanted)))
     t.check(worst < 1e-5, f"{name}: the logits of predict", worst)
@@ -483,13 +523,100 @@ def node(data):
             dict(attribute(a) for a in n.get(5, [])))
 
 
+def onnx_graph(path):
+    """Nodes, and name: (shape, floats) of its constants that are floats."""
+    with open(path, "rb") as f:
+        graph = fields(fields(f.read())[7][0])
+    values = {}
+    for data in graph[5]:
+        tensor = fields(data)
+        if tensor[2] == [1]:
+            raw = tensor[9][0]
+            values[tensor[8][0].decode()] = (tensor.get(1, []),
+                                             list(struct.unpack(f"<{len(raw) // 4}f", raw)))
+    return [node(n) for n in graph[1]], values
+
+
+PASSES = ("Transpose", "Flatten", "MaxPool", "AveragePool", "GlobalAveragePool", "Pad")
+
+
+def before(nodes, output, moves):
+    """Do all who take it end in products that could be of other numbers?"""
+    takers = [n for n in nodes if output in n[1]]
+    for kind, _, gives, more in takers:
+        padded = any(more.get("pads", [])) or kind == "ConvTranspose"
+        if kind in PASSES:
+            if kind == "Pad" and moves or not before(nodes, gives, moves):
+                return False
+        elif kind not in ("Gemm", "Conv", "ConvTranspose") or padded and moves:
+            return False
+    return bool(takers)
+
+
+def foldable(nodes, values):
+    """Nodes of constants, of scaling and norms, that a layer beside them could compute."""
+    makers, found = {n[2]: n for n in nodes}, []
+    for kind, inputs, output, _ in nodes:
+        if not (output.startswith("/") and len(inputs) == 2 or kind == "BatchNormalization"):
+            continue
+        users = sum(inputs[0] in n[1] for n in nodes)
+        maker = makers.get(inputs[0], ("",))[0]
+        moves = kind != "Mul" and any(values[inputs[-1]][1])
+        if maker in ("Conv", "ConvTranspose", "Gemm") and users == 1 or before(nodes, output,
+                                                                               moves):
+            found.append(output)
+    return found
+
+
+def folded(t, name, logits, images):
+    """What constants took over others: no node is left that could be, and the network that the
+    file's numbers make of raw bytes, or of floats, gives the logits of predict."""
+    (h, w, channels), layers = MODELS[name]
+    for number, word in enumerate(("u8", "f32")):
+        path = f"{name}-{word}"
+        t.expect(0, "checkpoint", "export", name, "--output", path, "--layout", "onnx", "--input",
+                 word)
+        nodes, values = onnx_graph(path)
+        kept = [n[2] for n in nodes if n[2] in ("/Mul", "/Add", "/Sub", "/Div") or
+                n[0] == "BatchNormalization"]
+        t.check(kept == KEPT.get(name, ([], []))[number], f"{path}: nodes of constants", kept)
+        left = foldable(nodes, values)
+        t.check(not left, f"{path}: none that another layer could compute", left)
+        used = {i for n in nodes for i in n[1]}
+        t.check(set(values) <= used, f"{path}: no number in vain", set(values) - used)
+        factor = values.get("/factor", ([], [1.0]))[1] * channels
+        offset = values.get("/offset", ([], [0.0]))[1] * channels
+        tensors = {}
+        for full, tensor in values.items():
+            layer, part = full.split("/")[:2]
+            if part == "kernel":
+                tensors[layer + ".weight"] = turned(name, layer, tensor) \
+                    if len(tensor[0]) == 2 else tensor
+            elif layer in FLATTENED.get(name, {}) and part in ("gamma", "beta"):
+                channels_there = FLATTENED[name][layer][2]
+                tensors[f"{layer}.{ROWS[part]}"] = tensor[0], [
+                    v for c in range(channels_there) for v in tensor[1][c::channels_there]]
+            elif layer:
+                tensors[f"{layer}.{ROWS.get(part, part)}"] = tensor
+        gone = [{**layer, "type": "dropout"} if layer["type"] == "batch_normalization" and
+                layer["name"] + "/moving_mean" not in values else layer for layer in layers]
+        worst = 0.0
+        for image, wanted in list(zip(images, logits))[:4]:
+            planes = [[[(lambda b: b if word == "u8" else scaled(name, b))(
+                image[(y * w + x) * channels + c]) * factor[c] + offset[c] for x in range(w)]
+                for y in range(h)] for c in range(channels)]
+            found = forward(gone, tensors, planes)
+            worst = max(worst, max(abs(a - b) for a, b in zip(found, wanted)))
+        t.check(worst < 1e-5, f"{path}: the logits of predict", worst)
+
+
 # Of the graph model: type, inputs, attributes. What a node gives is named LAYER/TYPE.
 WINDOWS = {"conv1": ([3, 2], [2, 2], [1, 0, 1, 1]), "conv2": ([3, 3], [1, 1], [1, 1, 1, 1]),
            "average": ([3, 2], [2, 1], [1, 0, 1, 1]), "pool": ([2, 3], [1, 2], [0, 0, 1, 1]),
            "side": ([2, 3], [1, 1], [0, 0, 0, 0])}
 NODES = [
-    ("Cast", ["images"], "/Cast", {"to": 1}), ("Mul", ["/Cast", "/scale"], "/Mul", {}),
-    ("Transpose", ["/Mul"], "/Transpose", {"perm": [0, 3, 1, 2]}),
+    ("Cast", ["images"], "/Cast", {"to": 1}),
+    ("Transpose", ["/Cast"], "/Transpose", {"perm": [0, 3, 1, 2]}),
     ("Conv", ["/Transpose", "conv1/kernel", "conv1/bias"], "conv1/Conv", {}),
     ("LeakyRelu", ["conv1/Conv"], "conv1/LeakyRelu", {"alpha": struct.unpack(
         "<f", struct.pack("<f", 0.2))[0]}),
@@ -538,9 +665,12 @@ def onnx(t):
         raw = tensor[9][0]
         values[tensor[8][0].decode()] = (tensor.get(1, []), [raw[i:i + 4] for i in
                                                              range(0, len(raw), 4)])
-    t.check(values.pop("/scale") == ([], [struct.pack("<f", 1 / 255)]), "the scale is 1/255")
     wanted = {n: turned("graph", n.split("/")[0], v) if len(v[0]) == 4 else v
               for n, v in saved.items() if n.count("/") == 1}
+    scale = struct.unpack("<f", struct.pack("<f", 1 / 255))[0]
+    for full in ("conv1/kernel", "side/kernel"):  # those that see bytes
+        wanted[full] = wanted[full][0], [
+            struct.pack("<f", struct.unpack("<f", v)[0] * scale) for v in wanted[full][1]]
     t.check(values == wanted, "all parameters, bit by bit; kernels of convolutions turned")
     facts = {fields(p)[1][0].decode(): fields(p)[2][0].decode() for p in model[14]}
     t.check(facts["digest"] == made["digest"] and facts["step"] == "6", "its metadata", facts)
@@ -548,8 +678,8 @@ def onnx(t):
              "--input", "f32")
     with open("graph-f32", "rb") as f:
         graph = fields(fields(f.read())[7][0])
-    t.check(node(graph[1][0]) == ("Transpose", ["images"], "/Transpose", NODES[2][3]) and
-            len(graph[1]) == len(NODES) - 2, "floats are taken as they are")
+    t.check(node(graph[1][0]) == ("Transpose", ["images"], "/Transpose", NODES[1][3]) and
+            len(graph[1]) == len(NODES) - 1, "floats are taken as they are")
     t.expect(0, "checkpoint", "export", "layered", "--output", "layered-onnx", "--layout", "onnx")
     with open("layered-onnx", "rb") as f:
         graph = fields(fields(f.read())[7][0])
@@ -802,6 +932,7 @@ def all_layers(t):
     layers = schema["properties"]["model"]["properties"]["layers"]["items"]["oneOf"]
     wanted = {layer["properties"]["type"]["const"] for layer in layers}
     found = {layer["type"] for _, layers in MODELS.values() for layer in layers}
+    found.add("lstm")  # sequences(): Keras' kernels as they are, and refused by name
     t.check(len(wanted) > 20 and wanted == found, "layers that nobody judges", wanted ^ found)
 
 
@@ -836,6 +967,7 @@ def main():
     for name, (logits, images) in runs.items():
         compare(t, name)
         compute(t, name, logits, images)
+        folded(t, name, logits, images)
     if sys.argv[3:4]:
         kind = sys.argv[3]
         try:
