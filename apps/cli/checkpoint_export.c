@@ -43,7 +43,8 @@ static const char help[] =
     "                   probabilities out\n"
     "  --input u8|f32   of an ONNX model: bytes, which it scales as training does (the default), "
     "or\n"
-    "                   floats that are bytes / 255\n"
+    "                   floats that are bytes / 255; where model.input_type is f32 these floats "
+    "alone\n"
     "  --json           prints a JSON object in place of lines\n"
     "  --config CONFIG  the model, compared with the names and shapes in the file; wanted with "
     "torch\n"
@@ -57,7 +58,7 @@ typedef struct exporter {
     const char *source, *output, *layout_word, *input_word, *config;
     export_layout layout;
     lk_onnx_input input;
-    bool json;
+    bool input_asked, json;
     lk_open_checkpoint from;
     char run_config[LK_PATH_BYTES];  // the configuration that a run directory recorded, or ""
     lk_config model;                 // opened if a configuration is needed or named
@@ -481,9 +482,23 @@ static lk_status format_onnx(exporter *e, const lk_onnx_fold *fold, size_t *used
     return lk_onnx_format(&model, e->header, *used, used, error);
 }
 
+// A model of floats takes floats.
+static lk_status choose_input(exporter *e, lk_error *error) {
+    if (e->spec.model.input_type != LK_INPUT_F32) return LK_OK;
+    if (e->input_asked && e->input != LK_ONNX_F32) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--input: found \"u8\", wanted \"f32\": its model takes floats "
+                       "(model.input_type)");
+    }
+    e->input = LK_ONNX_F32;
+    e->input_word = "f32";
+    return LK_OK;
+}
+
 static lk_status write_onnx(exporter *e, uint64_t *bytes, lk_error *error) {
     lk_onnx_fold fold;
     size_t used;
+    LK_CHECK(choose_input(e, error));
     LK_CHECK(lk_onnx_fold_open(&fold, &e->program, e->input, e->tensors, e->count, error));
     const lk_status status = format_onnx(e, &fold, &used, error);
     lk_onnx_fold_close(&fold);
@@ -536,15 +551,15 @@ static lk_status take_word(const char *option, const char **word, const char *co
 
 static lk_status take_words(exporter *e, lk_error *error) {
     static const char *const inputs[] = {"u8", "f32"};
-    const bool asked = e->input_word != NULL;
     uint32_t layout, input;
+    e->input_asked = e->input_word != NULL;
     LK_CHECK(take_word("--layout", &e->layout_word, layouts, LK_COUNT(layouts),
                        "\"keras\", \"torch\" or \"onnx\"", &layout, error));
     LK_CHECK(take_word("--input", &e->input_word, inputs, LK_COUNT(inputs), "\"u8\" or \"f32\"",
                        &input, error));
     e->layout = (export_layout)layout;
     e->input = (lk_onnx_input)input;
-    if (!asked || e->layout == EXPORT_ONNX) return LK_OK;
+    if (!e->input_asked || e->layout == EXPORT_ONNX) return LK_OK;
     return lk_fail(error, LK_BAD_USAGE,
                    "--input: weights alone take no images, wanted it with --layout onnx");
 }

@@ -22,7 +22,8 @@ const uint8_t *lk_input_show(const lk_run *run, uint64_t step, uint32_t example,
     const lk_run_spec *spec = &run->config.spec;
     const lk_augment *a = &spec->augment;
     const uint64_t floats = image_floats(&spec->model);
-    const lk_frame f = {.program = &run->program, .kernels = run->kernels};
+    const lk_frame f = {
+        .program = &run->program, .kernels = run->kernels, .source = &run->train_source};
     float *x = room;
     uint8_t *bytes = (uint8_t *)(x + floats);
     if (lk_spec_augments(spec, true)) {

@@ -1,5 +1,5 @@
 // inputs.h - an example as a step saw it, for people: what LOAD made of its image (moved, mirrored,
-// adjusted, cut, normalised), turned back to bytes. Host only.
+// adjusted, cut, normalised), turned back to bytes. Host only. Of inputs of bytes alone.
 //
 // Computed once more, with the kernels of the run, beside it: nothing of the run is read but its
 // configuration, and nothing written but the caller's room.

@@ -159,6 +159,20 @@ def refused(t):
     t.check("found f32 values, wanted u8 by" in error, "a manifest of bytes", error)
 
 
+def exported(t):
+    """An ONNX model of floats takes them as they are; normalisation is folded, or a node."""
+    export = ["checkpoint", "export", "files", "--layout", "onnx", "--output"]
+    said = json.loads(t.expect(0, *export, "model.onnx", "--json")[1][0])
+    t.expect(0, *export, "asked.onnx", "--input", "f32")
+    with open("model.onnx", "rb") as a, open("asked.onnx", "rb") as b:
+        model = a.read()
+        t.check(model == b.read() and said["input"] == "f32", "floats alone", said)
+    t.check(b"/Cast" not in model and b"/Add" in model and
+            b"/factor\x4a\x04" + struct.pack("<f", 2.0) in model, "what becomes of them")
+    _, _, error = t.expect(64, *export, "never.onnx", "--input", "u8")
+    t.check("its model takes floats" in error and error.count("\n") == 1, "one line", error)
+
+
 def main():
     t = Test()
     files(t)
@@ -167,6 +181,7 @@ def main():
     hashed(t)
     predicted(t)
     embedded(t)
+    exported(t)
     refused(t)
     t.finish()
 
