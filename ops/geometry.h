@@ -26,6 +26,14 @@ typedef struct lk_conv2d {
     bool relu;  // the stored output is relu(sum)
 } lk_conv2d;
 
+// One whose window is spread out, or whose channels are in groups: output channel co reads those
+// input channels alone that have the same part of all channels.
+typedef struct lk_grouped_conv2d {
+    lk_conv2d conv;  // the first: it lies where `conv` does
+    uint8_t dilation_h, dilation_w;
+    uint16_t groups;
+} lk_grouped_conv2d;
+
 typedef struct lk_pool2d {
     uint32_t in_h, in_w, channels;
     uint32_t out_h, out_w;
@@ -109,6 +117,17 @@ static inline uint64_t lk_conv2d_weight_floats(const lk_conv2d *c) {
 // dropped).
 static inline uint64_t lk_conv2d_pooled_floats(const lk_conv2d *c) {
     return (uint64_t)(c->out_h / 2) * (c->out_w / 2) * c->out_c;
+}
+
+// Channels of a group, in and out; its kernel is (kernel_h, kernel_w, inputs, out_c).
+static inline uint32_t lk_grouped_inputs(const lk_grouped_conv2d *g) {
+    return g->conv.in_c / g->groups;
+}
+static inline uint32_t lk_grouped_outputs(const lk_grouped_conv2d *g) {
+    return g->conv.out_c / g->groups;
+}
+static inline uint64_t lk_grouped_weight_floats(const lk_grouped_conv2d *g) {
+    return lk_conv2d_weight_floats(&g->conv) / g->groups;
 }
 
 // Terms of one example in a weight gradient of a convolution: positions in 2x2 tiles, the cells of

@@ -87,6 +87,9 @@
     X(GELU_TANH, gelu_tanh) \
     X(GELU_TANH_BACKWARD, gelu_tanh_backward) \
     X(CONCATENATE, concatenate)                 \
+    X(GROUPED_CONV2D, grouped_conv2d)           \
+    X(GROUPED_CONV2D_INPUT_GRADIENT, grouped_conv2d_input_gradient) \
+    X(GROUPED_CONV2D_WEIGHT_GRADIENT, grouped_conv2d_weight_gradient) \
     X(CONCATENATE_GRADIENT, concatenate_gradient) \
     X(ZERO_PADDING2D, zero_padding2d)           \
     X(ZERO_PADDING2D_BACKWARD, zero_padding2d_backward) \
@@ -167,6 +170,7 @@ typedef struct lk_op {
     uint8_t value;                 // of the objective, plus 1, that it is part of; 0: short form
     union {
         LK_WIDE lk_conv2d conv;
+        LK_WIDE lk_grouped_conv2d grouped;
         lk_pool2d pool;
         lk_dense dense;
         lk_sequence sequence;

@@ -4,6 +4,7 @@
 // A checkpoint names and shapes parameters as Keras does; PyTorch wants
 //
 //     NAME/kernel  conv (h, w, in, out)   ->  NAME.weight  (out, in, h, w)
+//     NAME/kernel  depthwise (h, w, in, m) -> NAME.weight  (in * m, 1, h, w)
 //     NAME/kernel  dense (in, out)        ->  NAME.weight  (out, in)
 //     NAME/bias    (out)                  ->  NAME.bias
 //     NAME/gamma, NAME/beta               ->  NAME.weight, NAME.bias; a norm that has one of them
@@ -355,6 +356,7 @@ static void turn(const float *from, float *to, uint64_t positions, uint64_t chan
 
 static void turn_conv(exporter *e, lk_safetensors_tensor *t) {
     uint64_t *d = t->dims, h = d[0], w = d[1], in = d[2], out = d[3];
+    if (lk_export_is_depthwise(&e->spec.model, t->name)) out *= in, in = 1;
     turn(e->scratch, t->data, h * w, in, out);
     d[0] = out;
     d[1] = in;

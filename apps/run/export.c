@@ -3,6 +3,7 @@
 #include "apps/run/export.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct walk {
     const lk_program *program;
@@ -70,4 +71,16 @@ lk_status lk_export_walk(const lk_program *p, lk_export_visitor visit, void *con
     if (last) *last = w.values[m->layer_count];
     free(w.values);
     return status;
+}
+
+bool lk_export_is_depthwise(const lk_model *model, const char *tensor) {
+    for (uint32_t i = 0; i < model->layer_count; i++) {
+        const lk_layer *l = &model->layers[i];
+        const size_t letters = strlen(l->name);
+        if (l->type != &lk_layer_depthwise_conv2d) continue;
+        if (strncmp(tensor, l->name, letters) == 0 && strcmp(tensor + letters, "/kernel") == 0) {
+            return true;
+        }
+    }
+    return false;
 }

@@ -18,6 +18,10 @@ typedef lk_status (*lk_export_visitor)(void *context, const lk_export *said, uin
 lk_status lk_export_walk(const lk_program *program, lk_export_visitor visit, void *context,
                          lk_export_value *last, lk_error *error);
 
+// Is this the kernel of a depthwise convolution? Other frameworks have (in * multiplier, 1, h, w)
+// for our (h, w, in, multiplier).
+bool lk_export_is_depthwise(const lk_model *model, const char *tensor);
+
 // What an ONNX model takes for an image.
 typedef enum lk_onnx_input {
     LK_ONNX_U8,   // bytes, as a data set has them; scaled in the model as in training

@@ -146,8 +146,16 @@ static void turn(const float *from, float *to, uint64_t positions, uint64_t chan
     }
 }
 
+static bool is_depthwise(const taking *t, const lk_tensor *tensor) {
+    return lk_export_is_depthwise(&t->run->config.spec.model, tensor->name);
+}
+
 static lk_status turn_kernel(taking *t, uint32_t number, const lk_tensor *tensor) {
     const uint64_t *s = tensor->shape;
+    if (tensor->rank == 4 && is_depthwise(t, tensor)) {
+        turn(t->values, t->turned, s[0] * s[1], 1, s[2] * s[3]);
+        return LK_OK;
+    }
     if (tensor->rank == 4) {
         turn(t->values, t->turned, s[0] * s[1], s[2], s[3]);
         return LK_OK;
@@ -190,11 +198,12 @@ static const lk_safetensors_entry *find_named(const taking *t, const char *layer
 }
 
 // (out, in, h, w) of a kernel (h, w, in, out), (out, in) of one of (in, out).
-static void shape_of(const lk_tensor *tensor, bool torch, uint64_t dims[4]) {
+static void shape_of(const taking *t, const lk_tensor *tensor, bool torch, uint64_t dims[4]) {
     static const uint8_t order[5][4] = {{0}, {0}, {1, 0}, {2, 1, 0}, {3, 2, 0, 1}};
     for (uint32_t d = 0; d < tensor->rank; d++) {
         dims[d] = tensor->shape[torch ? order[tensor->rank][d] : d];
     }
+    if (torch && is_depthwise(t, tensor)) dims[0] *= dims[1], dims[1] = 1;
 }
 
 static void show_shape(char out[96], uint32_t rank, const uint64_t *dims) {
@@ -210,7 +219,7 @@ static lk_status check_shape(const taking *t, const lk_safetensors_entry *entry,
                              const lk_tensor *tensor, bool torch) {
     char found[96], wanted[96], name[LK_TEXT_SHOWN_BYTES];
     uint64_t dims[4];
-    shape_of(tensor, torch, dims);
+    shape_of(t, tensor, torch, dims);
     bool same = entry->dtype == LK_SAFETENSORS_F32 && entry->dim_count == tensor->rank;
     for (uint32_t d = 0; same && d < tensor->rank; d++) same = entry->dims[d] == dims[d];
     if (same) return LK_OK;

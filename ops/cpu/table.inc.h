@@ -16,6 +16,8 @@
 
 #include "ops/cpu/layer_norm.inc.h"
 
+#include "ops/cpu/grouped_conv.inc.h"
+
 #ifdef V_NEON
 #include "ops/cpu/dense_neon.inc.h"
 

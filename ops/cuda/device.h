@@ -45,6 +45,7 @@ int lk_cuda_prepare_pool(void);
 int lk_cuda_prepare_plain(void);
 int lk_cuda_prepare_norm(void);
 int lk_cuda_prepare_layer_norm(void);
+int lk_cuda_prepare_grouped_conv(void);
 int lk_cuda_prepare_dense(void);
 int lk_cuda_prepare_conv(void);
 int lk_cuda_prepare_fast(void);

@@ -591,10 +591,8 @@ lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
     g->floats = forward->floats;
     g->dtype = forward->dtype;
     g->tensor[LK_DY] = forward->gradient;
-    g->conv = forward->conv;  // the largest of the shapes
-    _Static_assert(sizeof g->conv >= sizeof g->pool && sizeof g->conv >= sizeof g->dense &&
-                       sizeof g->conv >= sizeof g->norm,
-                   "");
+    g->grouped = forward->grouped;  // all of the shape
+    _Static_assert(sizeof g->grouped == sizeof g->words, "");
     return g;
 }
 

@@ -46,6 +46,10 @@ bool lk_window_size(uint32_t in, uint32_t size, uint32_t stride, lk_padding padd
 lk_status lk_build_window(lk_builder *b, const lk_layer *l, lk_shape in, lk_shape *out,
                           uint32_t *pad_top, uint32_t *pad_left);
 
+// A convolution of the layer's window, whose channels are in `groups`, or that is spread out.
+lk_status lk_build_grouped_conv2d(lk_builder *b, const lk_layer *l, uint32_t groups,
+                                  uint32_t filters);
+
 // A dense layer over the times of a sequence, an image (time, 1, features), with the layer's kernel
 // and, if d says so, its bias.
 lk_status lk_build_sequence_dense(lk_builder *b, const lk_layer *l, const lk_dense *d);

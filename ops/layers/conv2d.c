@@ -282,6 +282,9 @@ static lk_status build_conv2d(lk_builder *b, const lk_layer *l) {
     const lk_shape in = b->input[0].shape;
     lk_shape out = {.c = l->units};
     uint32_t pad_top, pad_left;
+    if (l->groups > 1 || l->dilation_h > 1 || l->dilation_w > 1) {
+        return lk_build_grouped_conv2d(b, l, LK_MAX(l->groups, 1u), l->units);
+    }
     LK_CHECK(lk_build_window(b, l, in, &out, &pad_top, &pad_left));
     if (l->units == 0) return lk_fail(b->error, LK_BAD_CONFIG, "layer %s: filters is 0", l->name);
     lk_build_op(b, &lk_op_conv2d, b->input[0], out)->conv = (lk_conv2d){.in_h = in.h,
@@ -467,6 +470,13 @@ static const lk_setting keys[] = {
      .kind = LK_SETTING_ACTIVATION,
      .offset = offsetof(lk_layer, activation),
      .meaning = "a layer after it, such as relu"},
+    {.name = "dilation_rate",
+     .kind = LK_SETTING_PAIR,
+     .offset = offsetof(lk_layer, dilation_h),
+     .field = "dilation",
+     .most = UINT8_MAX,
+     .constant = 1,
+     .meaning = "rows and columns from one cell of a window to the next"},
     {.name = "filters",
      .kind = LK_SETTING_U32,
      .offset = offsetof(lk_layer, units),
@@ -474,6 +484,12 @@ static const lk_setting keys[] = {
      .required = true,
      .most = 1 << 24,
      .meaning = "channels of the output"},
+    {.name = "groups",
+     .kind = LK_SETTING_U32,
+     .offset = offsetof(lk_layer, groups),
+     .most = UINT16_MAX,
+     .constant = 1,
+     .meaning = "parts of the channels, each with filters of its own"},
     {.name = "kernel_initializer",
      .kind = LK_SETTING_INITIALIZER,
      .offset = offsetof(lk_layer, initializer),
@@ -513,6 +529,10 @@ static const lk_setting keys[] = {
 };
 
 static void say_conv2d(lk_export *e, const lk_layer *l) {
+    if (e->op->type == &lk_op_grouped_conv2d) {
+        lk_export_grouped_conv2d(e);
+        return;
+    }
     const lk_conv2d *c = &e->op->conv;
     const int64_t size[] = {c->kernel_h, c->kernel_w}, strides[] = {c->stride_h, c->stride_w};
     const int64_t pads[] = {

@@ -125,4 +125,7 @@ static inline int64_t lk_export_pad_end(uint32_t in, uint32_t size, uint32_t str
     return reach > in ? reach - in : 0;
 }
 
+// A convolution of groups, or one that is spread out, with the kernel that e->op has.
+void lk_export_grouped_conv2d(lk_export *e);
+
 #endif

@@ -20,7 +20,7 @@
     X(average_pool2d) X(global_average_pool2d) X(dropout)                                 \
     X(reshape) X(concatenate) X(zero_padding2d) X(conv2d_transpose) X(batch_normalization) \
     X(relu6) X(elu) X(softplus) X(swish) X(gelu) X(layer_normalization) \
-    X(lstm)
+    X(lstm) X(depthwise_conv2d)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean) \
     X(gan_generator) X(gan_discriminator)
 
@@ -39,10 +39,13 @@ enum { LK_LAYER_POLICY, LK_LAYER_FLOAT32 };
 typedef struct lk_layer {
     const lk_layer_type *type;
     char name[LK_NAME_BYTES / 2];       // unique in the model; not part of the identity
-    uint32_t units;                     // dense, lstm: units; conv2d: filters
+    uint32_t units;                     // dense, lstm: units; conv2d: filters; depthwise_conv2d:
+                                        // depth_multiplier
     uint32_t size_h, size_w;            // conv2d: kernel_size; max_pool2d: pool_size
     uint32_t stride_h, stride_w;        // conv2d, max_pool2d
     lk_padding padding;                 // conv2d, max_pool2d
+    uint32_t dilation_h, dilation_w;    // conv2d, depthwise_conv2d; 0: as 1
+    uint32_t groups;                    // conv2d; 0: as 1
     bool use_bias;                      // conv2d, dense, lstm
     bool return_sequences;              // lstm
     bool forget_bias;                   // lstm: its forget gate's biases start at one

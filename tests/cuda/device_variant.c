@@ -525,7 +525,45 @@ static uint32_t call_layer_norm(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     return end(&s);
 }
 
+// A convolution of groups: its parameters, and of a gradient its grains.
+static uint32_t call_grouped(lk_lane *l, const lk_op *op, lk_kernel kernel) {
+    lk_cuda_stream s = begin(0);
+    const lk_cuda_lane device = {.stream = &s};
+    const lk_conv2d *c = &op->conv;
+    const uint64_t in = lk_conv2d_in_floats(c), out = lk_conv2d_out_floats(c);
+    const uint64_t weights = lk_grouped_weight_floats(&op->grouped), biases = c->out_c;
+    const lk_role roles[] = {LK_X, LK_DX, LK_Y, LK_DY};
+    lk_lane there_lane = *l;
+    lk_grain_view view;
+    there_lane.device = (void *)(uintptr_t)&device;
+    for (uint32_t i = 0; i < LK_COUNT(roles); i++) {
+        there_lane.at[roles[i]] = floats_there(l->at[roles[i]], l->examples * (i < 2 ? in : out));
+    }
+    there_lane.param[0] = floats_there(l->param[0], weights);
+    there_lane.param[1] = floats_there(l->param[1], biases);
+    there_lane.sums[0] = floats_there(l->sums[0], weights);
+    there_lane.sums[1] = floats_there(l->sums[1], biases);
+    if (l->grain_count > 0) {
+        const lk_cuda_grains grains = grains_there(l->grain_count, l->grains, in, out);
+        view = (lk_grain_view){.x = grains.x, .dy = grains.dy};
+        there_lane.grains = &view;
+        there_lane.grain = grains.grain;
+        there_lane.examples = grains.examples;
+    }
+    (void)kernel(&there_lane, op);
+    wait_for(&s);
+    if (l->at[LK_Y]) back(l->at[LK_Y], there_lane.at[LK_Y], l->examples * out * sizeof(float));
+    if (l->at[LK_DX]) back(l->at[LK_DX], there_lane.at[LK_DX], l->examples * in * sizeof(float));
+    if (l->sums[0]) back(l->sums[0], there_lane.sums[0], weights * sizeof(float));
+    if (l->sums[1]) back(l->sums[1], there_lane.sums[1], biases * sizeof(float));
+    return end(&s);
+}
+
 static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
+    if (op->type == &lk_op_grouped_conv2d || op->type == &lk_op_grouped_conv2d_input_gradient ||
+        op->type == &lk_op_grouped_conv2d_weight_gradient) {
+        return call_grouped(l, op, kernel);
+    }
     if (op->type == &lk_op_layer_normalization || op->type == &lk_op_layer_normalization_gradient ||
         op->type == &lk_op_layer_normalization_input_gradient) {
         return call_layer_norm(l, op, kernel);

@@ -28,8 +28,12 @@ WAYS = [
     ("cuda", {"wave_examples": 1}),
 ]
 # What does not compute on tensors of 16 bits yet.
-NOT_MIXED = {"batch_normalization", "layer_normalization", "lstm"}
+NOT_MIXED = {"batch_normalization", "layer_normalization", "lstm", "depthwise_conv2d"}
 RESULTS = ("digest ", "state_hash ", "test_")
+KERNELS = {"conv2d", "conv2d_transpose", "depthwise_conv2d", "dense", "lstm"}
+TAKES = ["constant", "random_uniform", "random_normal", "truncated_normal", "orthogonal"]
+INITIALIZERS = [f"{who}_{how}" for who in ("glorot", "he", "lecun") for how in (
+    "uniform", "normal")] + ["zeros", "ones", *TAKES]
 
 
 ACTIVATIONS = ["relu", "leaky_relu", "tanh", "sigmoid", "relu6", "elu", "softplus", "swish",
@@ -112,7 +116,19 @@ def layer_norm(r):
             "scale": r.random() < 0.8, "center": r.random() < 0.8, "trainable": r.random() < 0.9}
 
 
-def layers_of(r, shape, classes, channels, grain):
+def grouped(r, layer, channels):
+    """A convolution with its channels in groups, or of each channel by itself: its output has the
+    shape that it had."""
+    kind, filters = r.random(), layer["filters"]
+    if kind < 0.25 and filters % channels == 0:
+        layer.update(type="depthwise_conv2d", depth_multiplier=filters // channels)
+        del layer["filters"]
+    elif kind < 0.45:
+        layer["groups"] = r.choice([n for n in range(1, channels + 1)
+                                    if channels % n == 0 and filters % n == 0])
+
+
+def layers_of(r, shape, classes, channels, grain, parts):
     layers, shape = [], list(shape)
     shapes = [(*shape, channels)]
     for _ in range(r.randint(0, 3)):
@@ -145,8 +161,14 @@ def layers_of(r, shape, classes, channels, grain):
                          use_bias=r.random() < 0.8, activation=activation(r))
         else:
             layer.update(pool_size=size)
-        layers.append(layer)
+        if kind == "conv2d" and parts.random() < 0.35:  # spread out
+            layer.update(strides=[1, 1], padding="same",
+                         dilation_rate=parts.choice([2, [1, 3], [2, 1]]))
+            shape = list(shapes[-1][:2])
         shapes.append((*shape, layer.get("filters", shapes[-1][2])))
+        if kind == "conv2d":
+            grouped(parts, layer, shapes[-2][2])
+        layers.append(layer)
     maybe_sum(r, layers, shapes)
     flat = r.choice(["flatten", "flatten", "global_average_pool2d"])
     layers.append({"type": flat})
@@ -230,7 +252,8 @@ def precise(config):
     config["precision"] = r.choice(["float32", "float32", "mixed_float16", "mixed_bfloat16"])
     layers = config["model"]["layers"]
     kinds = {layer.get(key) for layer in layers for key in ("type", "activation")}
-    if config["precision"] == "float32" or kinds & NOT_MIXED:
+    parts = any(layer.keys() & {"groups", "dilation_rate"} for layer in layers)
+    if config["precision"] == "float32" or kinds & NOT_MIXED or parts:
         config["precision"] = "float32"  # of the other it is refused
         return config
     for layer in config["model"]["layers"]:
@@ -293,8 +316,26 @@ def sequences(config):
     return config
 
 
+def initialized(config):
+    """Some kernels begin with other values; some labels are smoothed; some runs stop early."""
+    r = random.Random(f"initial {config['seed']}")
+    for layer in config["model"]["layers"]:
+        if layer["type"] in KERNELS and r.random() < 0.25:
+            layer["kernel_initializer"] = r.choice(INITIALIZERS)
+            if layer["kernel_initializer"] in TAKES and r.random() < 0.5:
+                layer["kernel_initializer_value"] = r.choice([0.01, 0.25])
+    if "loss" not in config["model"] and r.random() < 0.2:
+        config["model"]["loss"] = {"type": "sparse_categorical_crossentropy",
+                                   "label_smoothing": r.choice([0.1, 0.7])}
+    if r.random() < 0.1:
+        config["evaluate_every_steps"] = 1
+        config["early_stopping"] = {"metric": "loss", "patience": r.randint(1, 2),
+                                    "min_delta": r.choice([0.0, 0.01])}
+    return config
+
+
 def model(number):
-    return precise(other_loss(sequences(classifier(number))))
+    return precise(initialized(other_loss(sequences(classifier(number)))))
 
 
 def classifier(number):
@@ -307,7 +348,8 @@ def classifier(number):
             "grain": grain,
             "drop_remainder": batch <= data["count"] and r.random() < 0.3,
             "model": {"input": [*shape, data["channels"]], "classes": classes,
-                      "layers": layers_of(r, shape, classes, data["channels"], grain)},
+                      "layers": layers_of(r, shape, classes, data["channels"], grain,
+                                          random.Random(f"groups {number}"))},
             "optimizer": optimizer(r),
             "data": {"train": {"made_up": data},
                      "test": {"made_up": dict(data, first=data["count"])},
@@ -333,8 +375,10 @@ def stopped_result(program, path, config, grains):
     """The same after a stop; the data are read and the examples ordered anew."""
     r = random.Random(config["seed"])
     stop = r.randint(1, config["steps"] - 1)
+    some = r.randint(0, 2)
+    every = [] if "early_stopping" in config else ["--set", f"evaluate_every_steps={some}"]
     begun = result(program, path, "portable", {}, min(grains, r.randint(1, 3)), "--fresh",
-                   "--set", f"steps={stop}", "--set", f"evaluate_every_steps={r.randint(0, 2)}")
+                   "--set", f"steps={stop}", *every)
     if begun is None or "digest " not in begun:
         return begun
     return result(program, path, "auto", {"wave_examples": r.randint(1, 9)},

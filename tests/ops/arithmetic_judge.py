@@ -483,9 +483,10 @@ class Window:
         self.in_h, self.in_w, self.in_c = shape
         self.kh, self.kw = pair(layer[size_key])
         self.sh, self.sw = pair(layer.get("strides", default_stride))
+        self.dh, self.dw = pair(layer.get("dilation_rate", 1))
         padding = layer.get("padding", "valid")
-        self.out_h, self.top = window(self.in_h, self.kh, self.sh, padding)
-        self.out_w, self.left = window(self.in_w, self.kw, self.sw, padding)
+        self.out_h, self.top = window(self.in_h, (self.kh - 1) * self.dh + 1, self.sh, padding)
+        self.out_w, self.left = window(self.in_w, (self.kw - 1) * self.dw + 1, self.sw, padding)
 
     def outputs(self):
         return [(oy, ox) for oy in range(self.out_h) for ox in range(self.out_w)]
@@ -495,7 +496,8 @@ class Window:
 
     def cell(self, output, tap):
         """Index of the image cell, or None outside the image."""
-        iy, ix = output[0] * self.sh + tap[0] - self.top, output[1] * self.sw + tap[1] - self.left
+        iy = output[0] * self.sh + tap[0] * self.dh - self.top
+        ix = output[1] * self.sw + tap[1] * self.dw - self.left
         inside = 0 <= iy < self.in_h and 0 <= ix < self.in_w
         return iy * self.in_w + ix if inside else None
 
@@ -511,14 +513,21 @@ def tiles_of(h, w):
 class Conv2D(Window):
     def __init__(self, layer, shape):
         super().__init__(layer, "kernel_size", shape, 1)
-        self.filters = layer["filters"]
+        self.set_groups(layer)
+        self.of, self.to = self.in_c // self.groups, self.filters // self.groups
         self.shape = (self.out_h, self.out_w, self.filters)
-        self.fans = (self.kh * self.kw * self.in_c, self.kh * self.kw * self.filters)
-        self.kernel_count, self.bias_count = self.fans[0] * self.filters, self.filters
+        self.kernel_count = self.kh * self.kw * self.of * self.filters
+        self.bias_count = self.filters
+
+    def set_groups(self, layer):
+        self.filters, self.groups = layer["filters"], layer.get("groups", 1)
+        window_size = self.kh * self.kw
+        self.fans = (window_size * self.in_c // self.groups, window_size * self.filters)
         self.columns = self.filters
 
     def weight(self, tap, ci, co):
-        return ((tap[0] * self.kw + tap[1]) * self.in_c + ci) * self.filters + co
+        """ci counts in its group."""
+        return ((tap[0] * self.kw + tap[1]) * self.of + ci) * self.filters + co
 
     def forward(self, x, kernel, bias):
         y = []
@@ -527,8 +536,9 @@ class Conv2D(Window):
                 terms = []
                 for tap in self.taps():
                     cell = self.cell(output, tap)
-                    for ci in range(self.in_c):
-                        pixel = 0.0 if cell is None else x[cell * self.in_c + ci]
+                    for ci in range(self.of):
+                        at = cell if cell is None else cell * self.in_c + co // self.to * self.of
+                        pixel = 0.0 if cell is None else x[at + ci]
                         terms.append((pixel, kernel[self.weight(tap, ci, co)]))
                 y.append(finished(terms, bias[co] if bias else 0.0))
         return y
@@ -543,9 +553,10 @@ class Conv2D(Window):
                 terms = []
                 for tap in self.taps():
                     output = reads.get((cell, tap))
-                    for co in range(self.filters):
+                    first = ci // self.of * self.to
+                    for co in range(first, first + self.to):
                         g = 0.0 if output is None else dy[output * self.filters + co]
-                        terms.append((kernel[self.weight(tap, ci, co)], g))
+                        terms.append((kernel[self.weight(tap, ci % self.of, co)], g))
                 dx.append(finished(terms))
         return dx
 
@@ -559,10 +570,19 @@ class Conv2D(Window):
             biases.append([(1.0, d) for d in deltas])
             for tap in self.taps():
                 cells = [None if o is None else self.cell(o, tap) for o in tiles]
-                for ci in range(self.in_c):
-                    pixels = [0.0 if c is None else x[c * self.in_c + ci] for c in cells]
+                for ci in range(self.of):
+                    channel = co // self.to * self.of + ci
+                    pixels = [0.0 if c is None else x[c * self.in_c + channel] for c in cells]
                     kernels[self.weight(tap, ci, co)] = list(zip(pixels, deltas))
         return kernels, biases
+
+
+class DepthwiseConv2D(Conv2D):
+    def set_groups(self, layer):
+        multiplier = layer.get("depth_multiplier", 1)
+        self.filters, self.groups = self.in_c * multiplier, self.in_c
+        self.fans = (self.kh * self.kw * self.in_c, self.kh * self.kw * multiplier)
+        self.columns = multiplier
 
 
 class Conv2DTranspose:
@@ -1119,7 +1139,7 @@ LAYERS = {"conv2d": Conv2D, "max_pool2d": MaxPool2D, "dense": Dense, "add": Add,
           "batch_normalization": BatchNormalization, "layer_normalization": LayerNormalization,
           "average_pool2d": AveragePool2D, "global_average_pool2d": AveragePool2D,
           "concatenate": Concatenate, "zero_padding2d": ZeroPadding2D,
-          "conv2d_transpose": Conv2DTranspose, **ACTIVATIONS}
+          "conv2d_transpose": Conv2DTranspose, "depthwise_conv2d": DepthwiseConv2D, **ACTIVATIONS}
 
 
 def inputs_of(config, number):
@@ -1855,7 +1875,7 @@ def layer_entries(number, layer, inputs):
         out["inputs"] = u32(*inputs)
     if layer.get("dtype"):
         out["dtype"] = layer["dtype"].encode()
-    kernels = ("conv2d", "conv2d_transpose")
+    kernels = ("conv2d", "conv2d_transpose", "depthwise_conv2d")
     size = {"max_pool2d": "pool_size", "average_pool2d": "pool_size",
             **dict.fromkeys(kernels, "kernel_size")}.get(kind)
     out["type"] = kind.encode()
@@ -1866,6 +1886,10 @@ def layer_entries(number, layer, inputs):
             out["strides"] = u32(*strides)
         if layer.get("padding", "valid") != "valid":
             out["padding"] = layer["padding"].encode()
+        if tuple(pair(layer.get("dilation_rate", 1))) != (1, 1):
+            out["dilation_rate"] = u32(*pair(layer["dilation_rate"]))
+    out.update({key: u32(layer[key]) for key in ("groups", "depth_multiplier")
+                if layer.get(key, 1) != 1})
     slope = rounded(Fraction(str(layer.get("negative_slope", 0.3))))
     if slope != rounded(Fraction("0.3")):
         out["negative_slope"] = struct.pack("<f", slope)
@@ -1895,7 +1919,8 @@ def layer_entries(number, layer, inputs):
         out["rate"] = struct.pack("<f", rounded(Fraction(str(layer["rate"]))))
     units = {"dense": "units", "lstm": "units", **dict.fromkeys(kernels, "filters")}.get(kind)
     if units:
-        out[units] = u32(layer[units])
+        if kind != "depthwise_conv2d":
+            out[units] = u32(layer[units])
         if not layer.get("use_bias", True):
             out["use_bias"] = u32(0)
         if layer.get("activation", "linear") != "linear":
@@ -2118,6 +2143,27 @@ NETS = [
          {"type": "max_pool2d", "pool_size": [12, 8]},
          {"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.1}, 2, 2, 3, 2),
+    # Groups of several channels and of one, windows that are spread out; slices that begin within
+    # a tap of 300 channels; kernels of several slices an example.
+    net("grouped", (5, 6, 2),
+        [{"type": "conv2d", "filters": 4, "kernel_size": [2, 3], "groups": 2, "padding": "same",
+          "activation": "relu"},
+         {"type": "depthwise_conv2d", "kernel_size": 2, "depth_multiplier": 3,
+          "dilation_rate": [1, 2], "padding": "same", "kernel_initializer": "orthogonal"},
+         {"type": "conv2d", "filters": 3, "kernel_size": 2, "dilation_rate": 2, "groups": 3,
+          "use_bias": False, "activation": "tanh"},
+         {"type": "depthwise_conv2d", "kernel_size": [2, 1], "strides": 2, "padding": "same"},
+         {"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.1}, 5, 4, 7, 2),
+    net("grouped_slices", (24, 23, 1),
+        [{"type": "depthwise_conv2d", "kernel_size": 2, "padding": "same",
+          "kernel_initializer": "he_uniform"},
+         {"type": "max_pool2d", "pool_size": [20, 19]},
+         {"type": "flatten"}, {"type": "dense", "units": 600},
+         {"type": "reshape", "target_shape": [1, 2, 300]},
+         {"type": "conv2d", "filters": 2, "kernel_size": [1, 2], "dilation_rate": [2, 1]},
+         {"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.1}, 3, 2, 3, 2),
     # The smooth activations and relu6, as layers and as activations.
     net("smooth", (4, 4, 1),
         [{"type": "conv2d", "filters": 3, "kernel_size": 2, "activation": "gelu"},

@@ -406,6 +406,119 @@ static void test_slices_of_examples(void **state) {
     check_shape(&c, 300, 260, PLAIN);
 }
 
+// --- groups --------------------------------------------------------------------------------------
+
+static lk_grouped_conv2d grouped(const lk_conv2d *shape, uint32_t groups, uint32_t dilation_h,
+                                 uint32_t dilation_w) {
+    lk_grouped_conv2d g = {.conv = *shape, .dilation_h = (uint8_t)dilation_h,
+                           .dilation_w = (uint8_t)dilation_w, .groups = (uint16_t)groups};
+    // Of a shape whose window had the size of the spread one.
+    g.conv.kernel_h = (shape->kernel_h - 1) / dilation_h + 1;
+    g.conv.kernel_w = (shape->kernel_w - 1) / dilation_w + 1;
+    return g;
+}
+
+static void check_grouped_op(const lk_kernels *k, const lk_op *op, lk_lane *l, lk_role to,
+                             uint64_t floats) {
+    float *want = buffer(floats * sizeof *want), *got = buffer(floats * sizeof *got);
+    l->at[to] = want;
+    const uint32_t bad = call_op(&lk_kernels_reference, op, l);
+    poison(got, floats * sizeof *got);
+    l->at[to] = got;
+    assert_int_equal(bad, call_op(k, op, l));
+    if (!bad) same(k->name, op->type->name, &op->conv, want, got, floats * sizeof *got);
+    free(want), free(got);
+}
+
+static void check_grouped_weights(const lk_kernels *k, const lk_op *op, const lk_lane *examples,
+                                  uint32_t grain, const float *x, const float *dy) {
+    lk_grain_view views[GRAINS_MAX];
+    const lk_conv2d *c = &op->conv;
+    const uint64_t weights = lk_grouped_weight_floats(&op->grouped);
+    float *sums[2][2];
+    lk_lane l = {.grains = views, .grain = grain};
+    for (uint32_t m = 0; m < examples->examples && l.grain_count < GRAINS_MAX; m += grain) {
+        views[l.grain_count++] =
+            (lk_grain_view){.x = x + m * lk_conv2d_in_floats(c),
+                            .dy = dy + m * lk_conv2d_out_floats(c),
+                            .examples = LK_MIN(grain, examples->examples - m)};
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        sums[i][0] = buffer(weights * sizeof(float));
+        sums[i][1] = buffer(c->out_c * sizeof(float));
+        poison(sums[i][0], weights * sizeof(float));
+        poison(sums[i][1], c->out_c * sizeof(float));
+        l.sums[0] = sums[i][0], l.sums[1] = c->use_bias ? sums[i][1] : NULL;
+        (void)call_op(i ? k : &lk_kernels_reference, op, &l);
+        for (uint64_t n = 0; n < weights; n++) sums[i][0][n] += 0.0f;
+        for (uint64_t n = 0; l.sums[1] && n < c->out_c; n++) sums[i][1][n] += 0.0f;
+    }
+    same(k->name, "grouped dw", c, sums[0][0], sums[1][0], weights * sizeof(float));
+    if (c->use_bias) {
+        same(k->name, "grouped db", c, sums[0][1], sums[1][1], c->out_c * sizeof(float));
+    }
+    for (uint32_t i = 0; i < 4; i++) free(sums[i / 2][i % 2]);
+}
+
+static void check_grouped(const lk_grouped_conv2d *g, uint32_t m, uint32_t grain, values kind) {
+    const lk_conv2d *c = &g->conv;
+    lk_op op = {.type = &lk_op_grouped_conv2d, .grouped = *g};
+    const uint64_t in = m * lk_conv2d_in_floats(c), out = m * lk_conv2d_out_floats(c);
+    const uint64_t weights = lk_grouped_weight_floats(g);
+    float *x = filled(in, kind), *dy = filled(out, kind), *w = filled(weights, kind);
+    float *bias = c->use_bias ? filled(c->out_c, kind) : NULL;
+    float *scratch = buffer(lk_round_up(weights, 16) * sizeof *scratch);
+    const lk_kernels *k;
+    for (unsigned i = 0; lk_kernels_missing(i, &k), k; i++) {
+        if (k == &lk_kernels_reference || lk_kernels_missing(i, &k)) continue;
+        lk_lane l = {.examples = m, .param = {w, bias}};
+        op.type = &lk_op_grouped_conv2d, op.floats = lk_conv2d_out_floats(c);
+        l.at[LK_X] = x;
+        check_grouped_op(k, &op, &l, LK_Y, out);
+        l = (lk_lane){.examples = m, .param = {w}};
+        op.type = &lk_op_grouped_conv2d_input_gradient;
+        l.at[LK_DY] = dy, l.at[LK_SCRATCH] = scratch;
+        check_grouped_op(k, &op, &l, LK_DX, in);
+        op.type = &lk_op_grouped_conv2d_weight_gradient;
+        if (kind != OVERFLOWING) check_grouped_weights(k, &op, &l, grain, x, dy);
+    }
+    free(x), free(dy), free(w), free(bias), free(scratch);
+}
+
+static void test_groups(void **state) {
+    (void)state;
+    for (unsigned round = 0; round < rounds; round++) {
+        draws = 1000 + round;
+        const uint32_t groups = 1 + draw(draw(3) ? 4 : 70);
+        const uint32_t dilation_h = 1 + draw(3), dilation_w = 1 + draw(3);
+        const uint32_t kernel_h = draw(4) * dilation_h + 1, kernel_w = draw(4) * dilation_w + 1;
+        const uint32_t in_c = groups * (1 + draw(groups > 4 ? 2 : 20));
+        const uint32_t out_c = groups * (1 + draw(groups > 4 ? 3 : 40));
+        const uint32_t stride = dilation_h == 1 && dilation_w == 1 ? 1 + draw(3) : 1;
+        lk_conv2d c = shape(kernel_h + draw(5), kernel_w + draw(7), in_c, out_c, kernel_h,
+                            kernel_w, stride, 1 + draw(2) * (stride - 1), draw(2));
+        c.use_bias = draw(4) != 0;
+        c.relu = draw(2);
+        const lk_grouped_conv2d g = grouped(&c, groups, dilation_h, dilation_w);
+        check_grouped(&g, 1 + draw(5), 1 + draw(3), (values)draw(5));
+    }
+    lk_conv2d c = shape(9, 9, 64, 64, 3, 3, 1, 1, true);  // depthwise, whole vectors
+    lk_grouped_conv2d g = grouped(&c, 64, 1, 1);
+    check_grouped(&g, 3, 2, PLAIN);
+    c = shape(5, 6, 120, 70, 5, 5, 1, 1, true);  // 1,080 terms: three slices; spread out
+    g = grouped(&c, 1, 2, 2);
+    check_grouped(&g, 2, 1, PLAIN);
+    c = shape(5, 5, 1200, 4, 2, 2, 1, 1, false);  // slices that begin within a tap
+    g = grouped(&c, 2, 1, 1);
+    check_grouped(&g, 2, 1, NASTY);
+    c = shape(24, 23, 3, 6, 3, 3, 1, 1, true);  // 576 terms an example: two slices
+    g = grouped(&c, 3, 1, 1);
+    check_grouped(&g, 3, 2, PLAIN);
+    c = shape(5, 5, 4, 4, 3, 3, 1, 1, true);  // 36 terms: 14 examples a slice
+    g = grouped(&c, 4, 1, 1);
+    check_grouped(&g, 70, 32, PLAIN);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) rounds = (unsigned)strtoul(argv[1], NULL, 10);
     const struct CMUnitTest tests[] = {
@@ -413,6 +526,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_patches),
         cmocka_unit_test(test_random_shapes),
         cmocka_unit_test(test_slices_of_examples),
+        cmocka_unit_test(test_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

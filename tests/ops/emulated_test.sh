@@ -11,7 +11,7 @@ flags="-std=c11 -ffp-contract=off -fno-fast-math -fno-math-errno -Wall -Wextra -
        -I$source/tests/ops/emulated -I$source"
 kernels="ops/cpu/neon ops/cpu/portable ops/reference ops/variant ops/optimizer ops/rate
          ops/initializer ops/layers/activation ops/layers/conv2d ops/layers/dense ops/layers/loss
-         ops/layers/conv2d_transpose ops/layers/norm ops/layers/layer_norm
+         ops/layers/conv2d_transpose ops/layers/grouped_conv2d ops/layers/norm ops/layers/layer_norm
          ops/layers/gan ops/layers/noise
          ops/layers/place ops/layers/pool ops/layers/recurrent ops/layers/shape
          ops/layers/dropout ops/layers/words

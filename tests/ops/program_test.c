@@ -24,7 +24,8 @@ static uint32_t draw(uint32_t below) {
 #define CONV(n, filters, size, stride, pad, with_relu)                                         \
     {                                                                                          \
         .type = &lk_layer_conv2d, .name = n, .units = filters, .size_h = size, .size_w = size, \
-        .stride_h = stride, .stride_w = stride, .padding = pad, .use_bias = true,              \
+        .stride_h = stride, .stride_w = stride, .dilation_h = 1, .dilation_w = 1, .groups = 1, \
+        .padding = pad, .use_bias = true,                                                      \
         .activation = (with_relu) ? &lk_layer_relu : NULL,                                     \
         .initializer = &lk_initializer_glorot_uniform                                          \
     }

@@ -66,22 +66,28 @@ static image_shape windows(const lk_layer *l, image_shape s, const double *x, co
                            const double *b, double *y) {
     int top, left, sh = (int)l->stride_h, sw = (int)l->stride_w;
     const bool mean = l->type == &lk_layer_average_pool2d;
-    image_shape o = {out_size(s.h, (int)l->size_h, sh, l->padding, &top),
-                     out_size(s.w, (int)l->size_w, sw, l->padding, &left), w ? (int)l->units : s.c};
+    const bool deep = l->type == &lk_layer_depthwise_conv2d;
+    const int dh = LK_MAX((int)l->dilation_h, 1), dw = LK_MAX((int)l->dilation_w, 1);
+    const int groups = deep ? s.c : LK_MAX((int)l->groups, 1), inputs = s.c / groups;
+    const int filters = deep ? s.c * (int)l->units : (int)l->units;
+    image_shape o = {out_size(s.h, ((int)l->size_h - 1) * dh + 1, sh, l->padding, &top),
+                     out_size(s.w, ((int)l->size_w - 1) * dw + 1, sw, l->padding, &left),
+                     w ? filters : s.c};
     assert_true(o.h * o.w * o.c <= VALUES_MAX);
     for (int at = 0; at < o.h * o.w * o.c; at++) {
         int oy = at / o.c / o.w, ox = at / o.c % o.w, co = at % o.c;
         int cells = 0;
         y[at] = mean ? 0.0 : !w ? -INFINITY : b ? b[co] : 0.0;
         for (int tap = 0; tap < (int)(l->size_h * l->size_w); tap++) {
-            int iy = oy * sh + tap / (int)l->size_w - top,
-                ix = ox * sw + tap % (int)l->size_w - left;
+            int iy = oy * sh + tap / (int)l->size_w * dh - top,
+                ix = ox * sw + tap % (int)l->size_w * dw - left;
             if (iy < 0 || ix < 0 || iy >= s.h || ix >= s.w) continue;
             const double *cell = x + (iy * s.w + ix) * s.c;
             if (!w && !mean) y[at] = fmax(y[at], cell[co]);
             if (mean) y[at] += cell[co], cells++;
-            for (int ci = 0; w && ci < s.c; ci++)
-                y[at] += cell[ci] * w[(tap * s.c + ci) * o.c + co];
+            for (int ci = 0; w && ci < inputs; ci++)
+                y[at] += cell[co / (o.c / groups) * inputs + ci] *
+                         w[(tap * inputs + ci) * o.c + co];
         }
         if (mean) y[at] /= cells;
     }
@@ -132,7 +138,8 @@ static image_shape layer_forward(const lk_layer *l, image_shape s, const double 
                                  const double *x2, double *const *params, uint32_t *param,
                                  double *y) {
     bool trainable = l->type == &lk_layer_conv2d || l->type == &lk_layer_dense ||
-                     l->type == &lk_layer_conv2d_transpose;
+                     l->type == &lk_layer_conv2d_transpose ||
+                     l->type == &lk_layer_depthwise_conv2d;
     const double *w = trainable ? params[(*param)++] : NULL;
     const double *b = trainable && l->use_bias ? params[(*param)++] : NULL;
     image_shape o = s;
@@ -144,8 +151,8 @@ static image_shape layer_forward(const lk_layer *l, image_shape s, const double 
         o = (image_shape){1, 1, s.c};
         for (int c = 0; c < s.c; c++) y[c] = 0.0;
         for (int i = 0; i < s.h * s.w * s.c; i++) y[i % s.c] += x[i] / (s.h * s.w);
-    } else if (l->type == &lk_layer_conv2d || l->type == &lk_layer_max_pool2d ||
-               l->type == &lk_layer_average_pool2d) {
+    } else if (l->type == &lk_layer_conv2d || l->type == &lk_layer_depthwise_conv2d ||
+               l->type == &lk_layer_max_pool2d || l->type == &lk_layer_average_pool2d) {
         o = windows(l, s, x, w, b, y);
     } else {
         for (int i = 0; i < s.h * s.w * s.c; i++) y[i] = x2 ? x[i] + x2[i] : x[i];
@@ -907,6 +914,42 @@ static void gradients_of_transposed_convolutions(void **state) {
     check_model(4, 3, 1, shared, LK_COUNT(shared));
 }
 
+#define GROUPS(n, filters, size, stride, spread, parts, pad, bias, act)                     \
+    {                                                                                       \
+        .type = &lk_layer_conv2d, .name = n, .units = filters, .size_h = size,              \
+        .size_w = size, .stride_h = stride, .stride_w = stride, .dilation_h = spread,       \
+        .dilation_w = spread, .groups = parts, .padding = pad, .use_bias = bias,            \
+        .activation = (act) ? &lk_layer_relu : NULL,                                        \
+        .initializer = &lk_initializer_he_uniform                                           \
+    }
+#define DEPTHWISE(n, multiplier, size, stride, spread, pad, bias, act)                      \
+    {                                                                                       \
+        .type = &lk_layer_depthwise_conv2d, .name = n, .units = multiplier, .size_h = size, \
+        .size_w = size, .stride_h = stride, .stride_w = stride, .dilation_h = spread,       \
+        .dilation_w = spread, .padding = pad, .use_bias = bias,                             \
+        .activation = (act) ? &lk_layer_relu : NULL,                                        \
+        .initializer = &lk_initializer_he_uniform                                           \
+    }
+
+// Groups of one channel and of several, windows that are spread out, strides; two users of one.
+static void gradients_of_grouped_convolutions(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("a", 4, 2, 1, SAME, true, true),
+                               GROUPS("b", 6, 3, 2, 1, 2, SAME, true, true),
+                               DEPTHWISE("c", 2, 2, 1, 2, SAME, true, false),
+                               GROUPS("d", 4, 2, 1, 1, 4, VALID, false, true),
+                               FLATTEN,
+                               DENSE("e", 3, true, false)};
+    check_model(6, 7, 2, layers, LK_COUNT(layers));
+    const lk_layer spread[] = {GROUPS("a", 3, 3, 1, 2, 1, VALID, true, true),
+                               DEPTHWISE("b", 1, 3, 2, 1, SAME, true, true),
+                               DEPTHWISE("c", 1, 2, 1, 3, SAME, false, false),
+                               ADD("s", 2, 3),
+                               FLATTEN,
+                               DENSE("e", 3, true, false)};
+    check_model(8, 9, 1, spread, LK_COUNT(spread));
+}
+
 // Of images, of rows whose length no block of words divides, twice in a row; nothing left out.
 static void gradients_of_dropout(void **state) {
     (void)state;
@@ -1350,6 +1393,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_dropout),
         cmocka_unit_test(gradients_of_places),
         cmocka_unit_test(gradients_of_transposed_convolutions),
+        cmocka_unit_test(gradients_of_grouped_convolutions),
         cmocka_unit_test(gradients_of_batch_normalization),
         cmocka_unit_test(golden_layer_normalization),
         cmocka_unit_test(gradients_of_layer_normalization),

@@ -48,7 +48,7 @@ CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/optimizer.c
           ops/layers/activation.c ops/layers/add.c
           ops/layers/conv2d.c ops/layers/conv2d_transpose.c ops/layers/dense.c
           ops/layers/dropout.c ops/layers/gan.c ops/layers/loss.c ops/layers/noise.c
-          ops/layers/layer_norm.c ops/layers/norm.c
+          ops/layers/grouped_conv2d.c ops/layers/layer_norm.c ops/layers/norm.c
           ops/layers/place.c ops/layers/pool.c ops/layers/recurrent.c
           ops/layers/shape.c ops/layers/words.c
           comm/cluster/cluster.c

@@ -48,7 +48,8 @@ def torch_network(model):
     def padded(layer, key, x, fill):
         if layer.get("padding") != "same":
             return x
-        size = pair(layer[key])
+        spread = pair(layer.get("dilation_rate", 1))
+        size = [(k - 1) * d + 1 for k, d in zip(pair(layer[key]), spread)]
         strides = pair(layer.get("strides", size if key == "pool_size" else 1))
         pads = []
         for length, k, s in reversed(list(zip(x.shape[2:], size, strides))):
@@ -83,9 +84,13 @@ def torch_network(model):
                 made = torch.nn.ConvTranspose2d(x.shape[1], layer["filters"],
                                                 layer["kernel_size"], stride=layer["strides"],
                                                 bias=bias)
-            elif layer["type"] == "conv2d":
-                made = torch.nn.Conv2d(x.shape[1], layer["filters"], layer["kernel_size"],
-                                       stride=layer.get("strides", 1), bias=bias)
+            elif layer["type"] in ("conv2d", "depthwise_conv2d"):
+                deep = x.shape[1] * layer.get("depth_multiplier", 1)
+                made = torch.nn.Conv2d(
+                    x.shape[1], layer.get("filters", deep), layer["kernel_size"],
+                    stride=layer.get("strides", 1), bias=bias,
+                    dilation=layer.get("dilation_rate", 1),
+                    groups=layer.get("groups", 1) if "filters" in layer else x.shape[1])
             else:
                 made = torch.nn.Linear(x.shape[1], layer["units"], bias=bias)
             self.add_module(layer["name"], made)
@@ -106,9 +111,9 @@ def torch_network(model):
 
         def apply_layer(self, layer, inputs, build):
             kind, x = layer["type"], inputs[0]
-            if build and kind in ("conv2d", "conv2d_transpose", "dense"):
+            if build and kind in ("conv2d", "depthwise_conv2d", "conv2d_transpose", "dense"):
                 self.make(layer, x)
-            if kind == "conv2d":
+            if kind in ("conv2d", "depthwise_conv2d"):
                 return getattr(self, layer["name"])(padded(layer, "kernel_size", x, 0.0))
             if kind == "conv2d_transpose":
                 return self.cut(layer, getattr(self, layer["name"])(x), x.shape[2:])
@@ -202,6 +207,7 @@ def keras_layer(layer):
              "global_average_pool2d": "GlobalAveragePooling2D", "max_pool2d": "MaxPooling2D",
              "average_pool2d": "AveragePooling2D", "zero_padding2d": "ZeroPadding2D",
              "batch_normalization": "BatchNormalization", "conv2d": "Conv2D",
+             "depthwise_conv2d": "DepthwiseConv2D",
              "layer_normalization": "LayerNormalization"}
     return getattr(layers, names.get(kind, kind.capitalize()))(**said)
 

@@ -103,6 +103,17 @@ MODELS = {
         {"type": "dense", "name": "next", "units": 5, "activation": "tanh"},
         {"type": "layer_normalization", "name": "bare", "scale": False, "center": False},
         {"type": "dense", "name": "head", "units": 10}]),
+    # Channels in groups, each by itself, and windows that are spread out.
+    "grouped": ([6, 5, 3], [
+        {"type": "conv2d", "name": "conv", "filters": 4, "kernel_size": 3, "activation": "relu"},
+        {"type": "conv2d", "name": "parts", "filters": 6, "kernel_size": [2, 3], "groups": 2,
+         "strides": [1, 2], "padding": "same"},
+        {"type": "conv2d", "name": "spread", "filters": 4, "kernel_size": 2,
+         "dilation_rate": [3, 1], "padding": "same", "use_bias": False},
+        {"type": "depthwise_conv2d", "name": "each", "kernel_size": [2, 1], "depth_multiplier": 3,
+         "dilation_rate": [2, 1], "activation": "tanh"},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "dense", "name": "head", "units": 10}]),
     # What puts values elsewhere: images and rows beside each other, zeros around, other shapes.
     "places": ([6, 5, 3], [
         {"type": "zero_padding2d", "name": "frame", "padding": [[0, 1], [2, 0]]},
@@ -174,6 +185,7 @@ FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
              "graph": {"wide": (3, 2, 4)}, "normed": {"flat": (4, 3, 4), "wide": (4, 3, 4)},
              "places": {"wide": (2, 8, 3), "small": (2, 8, 3), "head": (2, 1, 4)},
              "halves": {"scaled": (4, 3, 4), "head": (4, 3, 4)}, "smooth": {"wide": (4, 3, 4)},
+             "grouped": {"head": (2, 2, 12)},
              "layered": {"flat": (4, 3, 4), "wide": (4, 3, 4)}, "folded": {"wide": (2, 3, 3)}}
 # What a norm has not and PyTorch wants, behind the others: name, values.
 CONSTANTS = {"layered": [("centered.weight", [1.0] * 4), ("rows.bias", [0.0] * 6)],
@@ -241,6 +253,11 @@ def turned(name, layer, tensor):
     shape, values = tensor
     if len(shape) == 4:
         h, w, i, o = shape
+        kinds = {made["name"]: made["type"] for made in MODELS[name][1]}
+        if kinds[layer] == "depthwise_conv2d":
+            return [i * o, 1, h, w], [values[((y * w + x) * i + c) * o + n]
+                                      for c in range(i) for n in range(o) for y in range(h)
+                                      for x in range(w)]
         return [o, i, h, w], [values[((y * w + x) * i + c) * o + n]
                               for n in range(o) for c in range(i) for y in range(h)
                               for x in range(w)]
@@ -308,16 +325,17 @@ def windows(planes, layer, key):
     """Rows of windows of each plane [c][y][x]: [row][column][c][position], None where padded."""
     size = pair(layer[key])
     strides = pair(layer.get("strides", size if key == "pool_size" else 1))
-    same = layer.get("padding") == "same"
+    same, by = layer.get("padding") == "same", pair(layer.get("dilation_rate", 1))
+    reach = [(k - 1) * d + 1 for k, d in zip(size, by)]
     (top, bottom), (left, right) = (padding(*at, same) for at in zip(
-        (len(planes[0]), len(planes[0][0])), size, strides))
+        (len(planes[0]), len(planes[0][0])), reach, strides))
     planes = [[[None] * left + row + [None] * right for row in p] for p in planes]
     blank = [None] * len(planes[0][0])
     planes = [[blank] * top + p + [blank] * bottom for p in planes]
     h, w = len(planes[0]), len(planes[0][0])
-    return [[[[p[y + i][x + j] for i in range(size[0]) for j in range(size[1])] for p in planes]
-             for x in range(0, w - size[1] + 1, strides[1])]
-            for y in range(0, h - size[0] + 1, strides[0])]
+    return [[[[p[y + i * by[0]][x + j * by[1]] for i in range(size[0]) for j in range(size[1])]
+              for p in planes] for x in range(0, w - reach[1] + 1, strides[1])]
+            for y in range(0, h - reach[0] + 1, strides[0])]
 
 
 def by_plane(rows, count, value):
@@ -395,10 +413,11 @@ def layer_norm(layer, weight, bias, x):
 def layer_of(layer, shape, weight, bias, at):
     """What a layer makes of its inputs, images [c][y][x] or rows."""
     kind, x = layer["type"], at[0]
-    if kind == "conv2d":
-        size = len(weight) // shape[0]
+    if kind in ("conv2d", "depthwise_conv2d"):
+        size, filters = len(weight) // shape[0], shape[0] * shape[1] // len(x)  # of a group
         return by_plane(windows(x, layer, "kernel_size"), shape[0], lambda cell, n: bias[n] + sum(
-            (a or 0.0) * b for a, b in zip(sum(cell, []), weight[n * size:(n + 1) * size])))
+            (a or 0.0) * b for a, b in zip(sum(cell[n // filters * shape[1]:], []),
+                                           weight[n * size:(n + 1) * size])))
     if kind == "conv2d_transpose":
         return transposed(layer, shape, weight, bias, x)
     if kind == "max_pool2d":
