@@ -1,23 +1,13 @@
-// protobuf.c - the wire format of protocol buffers: keys, varints, lengths that move their content.
+// protobuf.c - nanopb's low-level encoder over a buffer that may be too small or none, and messages
+// whose length moves their content.
 #include "io/protobuf.h"
 
+#include <pb_encode.h>
 #include <string.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie");
 
 enum { VARINT_BYTES_MAX = 10 };
-
-typedef enum wire_kind { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 } wire_kind;
-
-static size_t format_varint(uint8_t out[VARINT_BYTES_MAX], uint64_t value) {
-    size_t used = 0;
-    while (value > 0x7f) {
-        out[used++] = (uint8_t)(value | 0x80);
-        value >>= 7;
-    }
-    out[used++] = (uint8_t)value;
-    return used;
-}
 
 // All or nothing: a piece that does not fit whole is only counted, as is all that comes after it.
 void lk_protobuf_raw(lk_protobuf *w, const void *data, size_t bytes) {
@@ -27,19 +17,34 @@ void lk_protobuf_raw(lk_protobuf *w, const void *data, size_t bytes) {
     w->used += bytes;
 }
 
-void lk_protobuf_varint(lk_protobuf *w, uint64_t value) {
-    uint8_t text[VARINT_BYTES_MAX];
-    lk_protobuf_raw(w, text, format_varint(text, value));
+// --- nanopb's encoder, which writes by it --------------------------------------------------------
+
+static bool take(pb_ostream_t *stream, const pb_byte_t *bytes, size_t count) {
+    lk_protobuf_raw(stream->state, bytes, count);
+    return true;
 }
 
-static void write_key(lk_protobuf *w, uint32_t field, wire_kind kind) {
+static pb_ostream_t stream_of(lk_protobuf *w) {
+    return (pb_ostream_t){.callback = take, .state = w, .max_size = SIZE_MAX};
+}
+
+// It fails where a stream does or is full, which this one never is.
+static void wrote(bool all) { lk_assert(all); }
+
+static void write_tag(pb_ostream_t *s, uint32_t field, pb_wire_type_t kind) {
     lk_assert(field >= 1 && field < 1u << 29);
-    lk_protobuf_varint(w, (uint64_t)field << 3 | kind);
+    wrote(pb_encode_tag(s, kind, field));
+}
+
+void lk_protobuf_varint(lk_protobuf *w, uint64_t value) {
+    pb_ostream_t s = stream_of(w);
+    wrote(pb_encode_varint(&s, value));
 }
 
 void lk_protobuf_uint(lk_protobuf *w, uint32_t field, uint64_t value) {
-    write_key(w, field, WIRE_VARINT);
-    lk_protobuf_varint(w, value);
+    pb_ostream_t s = stream_of(w);
+    write_tag(&s, field, PB_WT_VARINT);
+    wrote(pb_encode_varint(&s, value));
 }
 
 void lk_protobuf_int(lk_protobuf *w, uint32_t field, int64_t value) {
@@ -47,19 +52,21 @@ void lk_protobuf_int(lk_protobuf *w, uint32_t field, int64_t value) {
 }
 
 void lk_protobuf_float(lk_protobuf *w, uint32_t field, float value) {
-    write_key(w, field, WIRE_32);
-    lk_protobuf_raw(w, &value, sizeof value);
+    pb_ostream_t s = stream_of(w);
+    write_tag(&s, field, PB_WT_32BIT);
+    wrote(pb_encode_fixed32(&s, &value));
 }
 
 void lk_protobuf_double(lk_protobuf *w, uint32_t field, double value) {
-    write_key(w, field, WIRE_64);
-    lk_protobuf_raw(w, &value, sizeof value);
+    pb_ostream_t s = stream_of(w);
+    write_tag(&s, field, PB_WT_64BIT);
+    wrote(pb_encode_fixed64(&s, &value));
 }
 
 void lk_protobuf_bytes(lk_protobuf *w, uint32_t field, const void *data, size_t bytes) {
-    write_key(w, field, WIRE_BYTES);
-    lk_protobuf_varint(w, bytes);
-    lk_protobuf_raw(w, data, bytes);
+    pb_ostream_t s = stream_of(w);
+    write_tag(&s, field, PB_WT_STRING);
+    wrote(pb_encode_string(&s, data, bytes));
 }
 
 void lk_protobuf_string(lk_protobuf *w, uint32_t field, const char *text) {
@@ -76,17 +83,23 @@ void lk_protobuf_ints(lk_protobuf *w, uint32_t field, const int64_t *values, siz
     lk_protobuf_end(w, begun);
 }
 
+// --- messages whose length is known behind them --------------------------------------------------
+
 // The place of the content's first byte, behind one byte for its length.
 size_t lk_protobuf_begin(lk_protobuf *w, uint32_t field) {
-    write_key(w, field, WIRE_BYTES);
+    pb_ostream_t s = stream_of(w);
+    write_tag(&s, field, PB_WT_STRING);
     lk_protobuf_raw(w, "", 1);
     return w->used;
 }
 
 void lk_protobuf_end(lk_protobuf *w, size_t begun) {
     uint8_t text[VARINT_BYTES_MAX];
+    pb_ostream_t s = pb_ostream_from_buffer(text, sizeof text);
     lk_assert(begun >= 1 && begun <= w->used);
-    const size_t content = w->used - begun, length = format_varint(text, content);
+    const size_t content = w->used - begun;
+    wrote(pb_encode_varint(&s, content));
+    const size_t length = s.bytes_written;
     w->used += length - 1;
     if (!lk_protobuf_fits(w)) return;
     if (length > 1) memmove(w->out + begun - 1 + length, w->out + begun, content);

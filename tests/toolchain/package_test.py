@@ -84,7 +84,15 @@ def judge_fields(debs):
     check(len(needed) >= 4, "libraries", needed)
     check(f"lockstep (= {version})" in f["liblockstep-dev"]["Depends"], "dev", f)
     with open(WORK + "/root/usr/lib/pkgconfig/lockstep.pc", encoding="utf-8") as pc:
-        requires = re.search(r"^Requires[^:]*: (.*)$", pc.read(), re.M)[1].split()
+        content = pc.read()
+    requires = re.search(r"^Requires[^:]*: (.*)$", content, re.M)[1].split()
+    for library in re.findall(r"-l(\S+)", content):
+        if library == "lockstep":
+            continue
+        found = output("dpkg", "-S", f"*/lib{library}.a").splitlines()
+        owners = {line.split(":")[0] for line in found}
+        check(owners & set(f["liblockstep-dev"]["Depends"].split(", ")), "what it links with -l",
+              library, owners, f["liblockstep-dev"])
     for module in requires:
         owner = output("dpkg", "-S", f"*/pkgconfig/{module}.pc").split(":")[0]
         check(owner in f["liblockstep-dev"]["Depends"].split(", "), "what pkg-config asks for",

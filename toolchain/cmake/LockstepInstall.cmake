@@ -58,7 +58,7 @@ file(RELATIVE_PATH lockstep_pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconf
 string(REGEX REPLACE "/$" "" lockstep_pc_to_prefix "${lockstep_pc_to_prefix}")
 list(TRANSFORM LOCKSTEP_PACKAGES REPLACE "^[^=]*=" "" OUTPUT_VARIABLE modules)
 list(JOIN modules " " lockstep_pc_requires)
-set(lockstep_pc_libs -pthread)
+set(lockstep_pc_libs "-lprotobuf-nanopb -pthread")
 if(LOCKSTEP_HAVE_CUDA)
     string(APPEND lockstep_pc_libs " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
 endif()

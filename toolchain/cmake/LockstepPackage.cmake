@@ -112,7 +112,7 @@ set(CPACK_COMPONENT_DEV_DESCRIPTION "${about} This package holds the library, it
 and the files by which CMake and pkg-config find them.")
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 # What the package's CMake and pkg-config files ask for by name.
-set(depends "lockstep (= ${PROJECT_VERSION}-${release})" libc6-dev zlib1g-dev)
+set(depends "lockstep (= ${PROJECT_VERSION}-${release})" libc6-dev zlib1g-dev libnanopb-dev)
 find_program(LOCKSTEP_DPKG_QUERY dpkg-query)
 foreach(pair IN LISTS LOCKSTEP_PACKAGES)
     string(REGEX REPLACE "^.*=" "" module ${pair})
