@@ -1,6 +1,13 @@
 // apply.inc.h - the updates of all optimizers, a vector at a time, as ops/optimizer.c has them.
 // Included by misc.inc.h.
 
+// The settings as copies: what is stored are floats, after which the compiler would read every
+// float behind a pointer anew.
+#define KEEP_SETTINGS(o, s)                     \
+    const lk_optimizer kept_optimizer = *(o);   \
+    const lk_step_scalars kept_scalars = *(s);  \
+    (o) = &kept_optimizer, (s) = &kept_scalars
+
 // The mean gradients of a vector of sums, cut.
 static inline vf mean_gradient(const lk_optimizer *o, const lk_step_scalars *s, const float *sum,
                                uint32_t rest, vf *bad) {
@@ -26,6 +33,7 @@ static inline vf note_and_store(vf bad, float *to, uint32_t rest, vf value) {
 
 static uint32_t apply_sgd(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
                           const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    KEEP_SETTINGS(o, s);
     const vf rate = v_set1(-s->learning_rate);
     vf bad = v_zero();
     (void)slots;
@@ -40,6 +48,7 @@ static uint32_t apply_sgd(const lk_optimizer *o, const lk_step_scalars *s, uint6
 static uint32_t apply_momentum(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
                                const float *sum, float *w,
                                float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    KEEP_SETTINGS(o, s);
     const vf momentum = v_set1(o->momentum), rate = v_set1(-s->learning_rate);
     vf bad = v_zero();
     EACH_VECTOR(count) {
@@ -56,6 +65,7 @@ static uint32_t apply_momentum(const lk_optimizer *o, const lk_step_scalars *s, 
 static uint32_t apply_momentum_keras(const lk_optimizer *o, const lk_step_scalars *s,
                                      uint64_t count, const float *sum, float *w,
                                      float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    KEEP_SETTINGS(o, s);
     const vf momentum = v_set1(o->momentum), rate = v_set1(-s->learning_rate);
     vf bad = v_zero();
     EACH_VECTOR(count) {
@@ -80,6 +90,7 @@ static inline vf moved_to_square(vf mean, vf share, vf g) {
 static uint32_t apply_rmsprop(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
                               const float *sum, float *w,
                               float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    KEEP_SETTINGS(o, s);
     float *const ms = slots[0], *const mg = slots[1], *const mom = slots[o->centered ? 2 : 1];
     const vf share = v_set1(1.0f - o->rho), momentum = v_set1(o->momentum);
     const vf rate = v_set1(s->learning_rate), epsilon = v_set1(o->epsilon);
@@ -108,6 +119,7 @@ static uint32_t apply_rmsprop(const lk_optimizer *o, const lk_step_scalars *s, u
 
 static uint32_t apply_adam(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
                            const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    KEEP_SETTINGS(o, s);
     float *const m = slots[0], *const v = slots[1], *const greatest = slots[2];
     const vf share_1 = v_set1(1.0f - o->beta_1), share_2 = v_set1(1.0f - o->beta_2);
     const vf step = v_set1(s->step_size), root = v_set1(s->root), epsilon = v_set1(o->epsilon);
@@ -134,6 +146,7 @@ static uint32_t apply_adam(const lk_optimizer *o, const lk_step_scalars *s, uint
 
 static uint32_t apply_lars(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
                            const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    KEEP_SETTINGS(o, s);
     const vf momentum = v_set1(o->momentum), rate = v_set1(s->learning_rate), l2 = v_set1(s->l2);
     vf bad = v_zero();
     EACH_VECTOR(count) {
@@ -160,6 +173,7 @@ static inline vf lamb_update(const lk_optimizer *o, const lk_step_scalars *s, vf
 
 static uint32_t apply_lamb(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
                            const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
+    KEEP_SETTINGS(o, s);
     const vf rate = v_set1(-s->learning_rate);
     vf bad = v_zero();
     EACH_VECTOR(count) {

@@ -520,6 +520,7 @@ enum { V_LANES = 4, V_REGISTERS = 16, V_FACTORS = 1 };
 typedef float vf __attribute__((vector_size(16)));
 typedef vf vh;
 typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint32_t vu __attribute__((vector_size(16)));  // whole numbers that may overflow
 typedef vi vm;  // all bits of a chosen lane are set
 #ifdef __SSE2__
 #define V_PIN(v) __asm__("" : "+x"(v))
@@ -638,15 +639,9 @@ V_INLINE vf v_note(vf bad, vf v) { return bad + v * v_set1(0.0f); }
 V_INLINE uint32_t v_noted(vf bad) { return v_bits(bad != bad) != 0; }
 
 V_INLINE vi i_set1(int32_t x) { return (vi){x, x, x, x}; }
-V_INLINE vi i_add(vi a, vi b) {
-    for (int i = 0; i < V_LANES; i++) a[i] = (int32_t)((uint32_t)a[i] + (uint32_t)b[i]);
-    return a;
-}
+V_INLINE vi i_add(vi a, vi b) { return (vi)((vu)a + (vu)b); }
 V_INLINE vi i_and(vi a, vi b) { return a & b; }
-V_INLINE vi i_shift_left(vi a, int bits) {
-    for (int i = 0; i < V_LANES; i++) a[i] = (int32_t)((uint32_t)a[i] << bits);
-    return a;
-}
+V_INLINE vi i_shift_left(vi a, int bits) { return (vi)((vu)a << bits); }
 V_INLINE vi i_shift_right(vi a, int bits) {
     for (int i = 0; i < V_LANES; i++) a[i] = (int32_t)((uint32_t)a[i] >> bits);
     return a;

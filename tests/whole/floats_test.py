@@ -36,7 +36,7 @@ def as_floats(u8_file, f32_file):
 
 
 def files(t):
-    """Of the configuration's made-up examples: IDX files and shards of them, as bytes and floats."""
+    """Of the configuration's made-up examples IDX files and shards, as bytes and floats."""
     t.expect(0, "data", "shard", "--made-up", str(COUNT), "--height", str(SIDE), "--width",
              str(SIDE), "--shards", "1", "--to", "bytes")
     values = as_floats("bytes/images-00000.idx", "floats.idx")
