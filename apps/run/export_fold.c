@@ -60,15 +60,19 @@ static bool is_norm(const lk_onnx_fold *f, uint32_t number) {
 
 static bool has_kernel(const lk_onnx_fold *f, uint32_t number) {
     const lk_op *op = f->ops[number];
-    return op && (op->type == &lk_op_conv2d || op->type == &lk_op_conv2d_transpose ||
-                  op->type == &lk_op_dense);
+    return op && (op->type == &lk_op_conv2d || op->type == &lk_op_grouped_conv2d ||
+                  op->type == &lk_op_conv2d_transpose || op->type == &lk_op_dense);
 }
 
 // Are there zeros around the image of a convolution?
-static bool pads(const lk_conv2d *c) {
+static bool pads(const lk_op *op) {
+    const lk_conv2d *c = &op->conv;
+    const bool grouped = op->type == &lk_op_grouped_conv2d;
+    const uint32_t h = (c->kernel_h - 1) * (grouped ? op->grouped.dilation_h : 1u) + 1;
+    const uint32_t w = (c->kernel_w - 1) * (grouped ? op->grouped.dilation_w : 1u) + 1;
     return c->pad_top || c->pad_left ||
-           lk_export_pad_end(c->in_h, c->kernel_h, c->stride_h, c->out_h, c->pad_top) ||
-           lk_export_pad_end(c->in_w, c->kernel_w, c->stride_w, c->out_w, c->pad_left);
+           lk_export_pad_end(c->in_h, h, c->stride_h, c->out_h, c->pad_top) ||
+           lk_export_pad_end(c->in_w, w, c->stride_w, c->out_w, c->pad_left);
 }
 
 // Does a layer without numbers of its own give x * factor + offset for that of x?
@@ -91,8 +95,8 @@ static bool takes_before(const lk_onnx_fold *f, uint32_t number, const affine *a
     const lk_op *op = f->ops[number];
     if (model_of(f)->layers[number].type->inputs != 1) return false;
     if (!has_kernel(f, number)) return lets_pass(f, number, a) && all_take(f, number + 1, a);
-    if (op->type == &lk_op_conv2d) return !a->moves || !pads(&op->conv);
-    return op->type == &lk_op_dense || !a->moves;
+    if (op->type == &lk_op_conv2d_transpose) return !a->moves;
+    return op->type == &lk_op_dense || !a->moves || !pads(op);
 }
 
 static bool all_take(const lk_onnx_fold *f, uint32_t value, const affine *a) {
@@ -106,15 +110,24 @@ static bool all_take(const lk_onnx_fold *f, uint32_t value, const affine *a) {
     return some;
 }
 
-// Input and output of a kernel's element. Dense (in, out), convolutions (out, in, h, w), transposed
-// ones (in, out, h, w).
+// Input and output of a kernel's element. Dense (in, out), convolutions (out, in of a group, h, w),
+// transposed ones (in, out, h, w).
 typedef struct place {
     uint64_t in, out;
 } place;
 static place place_of(const lk_op *op, const lk_safetensors_tensor *t, uint64_t at) {
     const uint64_t cells = t->dim_count == 4 ? t->dims[2] * t->dims[3] : 1;
     const uint64_t first = at / cells / t->dims[1], second = at / cells % t->dims[1];
-    return op->type == &lk_op_conv2d ? (place){second, first} : (place){first, second};
+    if (op->type == &lk_op_conv2d) return (place){second, first};
+    if (op->type != &lk_op_grouped_conv2d) return (place){first, second};
+    return (place){first / lk_grouped_outputs(&op->grouped) * t->dims[1] + second, first};
+}
+
+uint32_t lk_onnx_fold_outputs(const lk_onnx_fold *f, uint32_t number) {
+    const lk_op *op = f->ops[number];
+    const uint64_t *dims = f->tensors[op->param[0]].dims;
+    const bool first = op->type == &lk_op_conv2d || op->type == &lk_op_grouped_conv2d;
+    return (uint32_t)dims[first ? 0 : 1];
 }
 
 static uint64_t count_of(const lk_safetensors_tensor *t) {
@@ -127,7 +140,7 @@ static float *bias_of(lk_onnx_fold *f, uint32_t number) {
     const uint32_t param = f->ops[number]->param[1];
     if (param != LK_NONE) return f->tensors[param].data;
     if (!f->bias[number]) {
-        f->bias[number] = calloc(model_of(f)->layers[number].units, sizeof(float));
+        f->bias[number] = calloc(lk_onnx_fold_outputs(f, number), sizeof(float));
     }
     return f->bias[number];
 }
@@ -139,7 +152,7 @@ static lk_status no_memory(lk_error *error) {
 static lk_status take_before(lk_onnx_fold *f, uint32_t number, const affine *a, lk_error *error) {
     const lk_op *op = f->ops[number];
     const lk_safetensors_tensor *t = &f->tensors[op->param[0]];
-    const uint32_t outputs = model_of(f)->layers[number].units;
+    const uint32_t outputs = lk_onnx_fold_outputs(f, number);
     float *kernel = t->data;
     memset(f->sums, 0, outputs * sizeof *f->sums);
     for (uint64_t i = 0; i < count_of(t); i++) {
@@ -303,9 +316,12 @@ static lk_status fold_all(lk_onnx_fold *f, lk_onnx_input input, lk_error *error)
 lk_status lk_onnx_fold_open(lk_onnx_fold *f, const lk_program *program, lk_onnx_input input,
                             lk_safetensors_tensor *tensors, size_t count, lk_error *error) {
     const lk_model *m = &program->spec->model;
-    uint32_t outputs = 1;
+    uint64_t outputs = 1;
     *f = (lk_onnx_fold){.program = program, .tensors = tensors, .tensor_count = count};
-    for (uint32_t n = 0; n < m->layer_count; n++) outputs = LK_MAX(outputs, m->layers[n].units);
+    for (size_t i = 0; i < count; i++) {
+        if (tensors[i].dim_count < 2) continue;
+        outputs = LK_MAX(outputs, LK_MAX(tensors[i].dims[0], tensors[i].dims[1]));
+    }
     f->gone = calloc(m->layer_count, sizeof *f->gone);
     f->bias = calloc(m->layer_count, sizeof *f->bias);
     f->ops = calloc(m->layer_count, sizeof *f->ops);

@@ -31,7 +31,7 @@ struct lk_onnx_fold {
     size_t tensor_count;
     lk_onnx_scale scale;
     bool *gone;    // (layers) a normalisation that another layer computes
-    float **bias;  // (layers) of one that had none and needs one; NULL
+    float **bias;  // (layers) of one that had none and needs one; NULL: lk_onnx_fold_outputs
     // Of the folding alone:
     const lk_op **ops;  // (layers)
     double *sums;       // (the most outputs of a layer)
@@ -42,6 +42,9 @@ struct lk_onnx_fold {
 lk_status lk_onnx_fold_open(lk_onnx_fold *fold, const lk_program *program, lk_onnx_input input,
                             lk_safetensors_tensor *tensors, size_t count, lk_error *error);
 void lk_onnx_fold_close(lk_onnx_fold *fold);
+
+// How many outputs, or channels of them, a layer with a kernel has.
+uint32_t lk_onnx_fold_outputs(const lk_onnx_fold *fold, uint32_t layer);
 
 // The tensor of that name.
 lk_safetensors_tensor *lk_onnx_fold_find(const lk_onnx_fold *fold, const char *name);

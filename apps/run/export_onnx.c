@@ -260,10 +260,11 @@ static void write_biases(writer *w) {
     const lk_model *m = &w->model->program->spec->model;
     char name[NAME_BYTES];
     for (uint32_t n = 0; n < m->layer_count; n++) {
-        const uint64_t units = m->layers[n].units;
         const float *bias = w->model->fold->bias[n];
+        if (!bias) continue;
+        const uint64_t outputs = lk_onnx_fold_outputs(w->model->fold, n);
         lk_format(name, sizeof name, "%s/bias", m->layers[n].name);
-        if (bias) write_tensor(w, name, 1, &units, bias, units * sizeof *bias);
+        write_tensor(w, name, 1, &outputs, bias, outputs * sizeof *bias);
     }
 }
 

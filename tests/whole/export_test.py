@@ -172,11 +172,22 @@ MODELS["folded"] = ([6, 5, 3], [
     {"type": "dense", "name": "next", "units": 5, "activation": "tanh"},
     {"type": "batch_normalization", "name": "last", "momentum": 0.5, "center": False},
     {"type": "dense", "name": "head", "units": 10}])
+MODELS["parts"] = ([6, 5, 3], [
+    {"type": "conv2d", "name": "parts", "filters": 6, "kernel_size": [2, 3], "groups": 3,
+     "use_bias": False},
+    {"type": "batch_normalization", "name": "behind", "momentum": 0.5},
+    {"type": "relu", "name": "relu"},
+    {"type": "batch_normalization", "name": "before", "momentum": 0.5},
+    {"type": "depthwise_conv2d", "name": "each", "kernel_size": [2, 1], "depth_multiplier": 2,
+     "use_bias": False},
+    {"type": "batch_normalization", "name": "deep", "momentum": 0.5},
+    {"type": "flatten", "name": "flatten"},
+    {"type": "dense", "name": "head", "units": 10}])
 # Bytes become -1 to 1 there.
 SIGNED = ("flat",)
 # .. and have mean and deviation of each channel taken out.
 NORMALIZE = {"mean": [0.5, 0.25, 0.75], "deviation": [0.25, 0.5, 0.125]}
-NORMALIZED = ("conv", "folded")
+NORMALIZED = ("conv", "folded", "parts")
 # Nodes of scaling and norms that no layer beside them can compute: of bytes, of floats.
 KEPT = {"conv": (["/Mul", "/Add"], ["/Mul", "/Add"]),
         "folded": (2 * [["stays/BatchNormalization", "shares/BatchNormalization"]])}
@@ -185,7 +196,7 @@ FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
              "graph": {"wide": (3, 2, 4)}, "normed": {"flat": (4, 3, 4), "wide": (4, 3, 4)},
              "places": {"wide": (2, 8, 3), "small": (2, 8, 3), "head": (2, 1, 4)},
              "halves": {"scaled": (4, 3, 4), "head": (4, 3, 4)}, "smooth": {"wide": (4, 3, 4)},
-             "grouped": {"head": (2, 2, 12)},
+             "grouped": {"head": (2, 2, 12)}, "parts": {"head": (4, 3, 12)},
              "layered": {"flat": (4, 3, 4), "wide": (4, 3, 4)}, "folded": {"wide": (2, 3, 3)}}
 # What a norm has not and PyTorch wants, behind the others: name, values.
 CONSTANTS = {"layered": [("centered.weight", [1.0] * 4), ("rows.bias", [0.0] * 6)],
