@@ -99,10 +99,9 @@ void lk_draw_curves(lk_markup *m, const char *title, const char *x_name, const l
 // --- a plan --------------------------------------------------------------------------------------
 
 enum {
-    PLAN_WIDTH = 1000,
     PLAN_LEFT = 90,
     BAR = 34,
-    REGION_TOP = 130,
+    REGION_TOP = 136,
     REGION_HEIGHT = 420,
     LEGEND_TOP = REGION_TOP + REGION_HEIGHT + 48
 };
@@ -147,10 +146,10 @@ static void put_title(lk_markup *m, const char *name, uint64_t bytes, uint64_t o
 }
 
 // The arena as one bar.
-static void draw_ledger(lk_markup *m, const json_t *plan) {
+static void draw_ledger(lk_markup *m, const json_t *plan, uint32_t all_width) {
     const json_t *regions = json_object_get(plan, "regions");
     const double all = (double)LK_MAX(number_of(plan, "arena_bytes"), 1u);
-    const double width = PLAN_WIDTH - PLAN_LEFT;
+    const double width = all_width - PLAN_LEFT;
     size_t i;
     json_t *region;
     lk_put(m, "<text x=\"0\" y=\"14\" font-weight=\"bold\">arena, ");
@@ -175,13 +174,13 @@ static void draw_ledger(lk_markup *m, const json_t *plan) {
     }
 }
 
-static void draw_tensor(lk_markup *m, const json_t *plan, const json_t *tensor, uint64_t ops,
-                        double bytes_all) {
+static void draw_tensor(lk_markup *m, const json_t *plan, const json_t *tensor, uint32_t width,
+                        uint64_t ops, double bytes_all) {
     const json_t *last = json_object_get(tensor, "last_op");
     const uint64_t first = LK_MIN(number_of(tensor, "first_op"), ops);
     const uint64_t end =
         json_is_integer(last) ? LK_MIN(number_of(tensor, "last_op") + 1, ops) : ops;
-    const double across = (double)(PLAN_WIDTH - PLAN_LEFT) / (double)ops;
+    const double across = (double)(width - PLAN_LEFT) / (double)ops;
     const double x = PLAN_LEFT + across * (double)first;
     const double w = across * (double)(end > first ? end - first : 1);
     const double y = REGION_TOP + REGION_HEIGHT * (double)number_of(tensor, "offset") / bytes_all;
@@ -200,13 +199,13 @@ static void draw_tensor(lk_markup *m, const json_t *plan, const json_t *tensor, 
 }
 
 // Where phases begin, below the region.
-static void draw_phases(lk_markup *m, const json_t *ops, uint64_t count) {
+static void draw_phases(lk_markup *m, const json_t *ops, uint32_t width, uint64_t count) {
     const char *before = "";
     size_t i;
     json_t *op;
     json_array_foreach(ops, i, op) {
         const char *phase = text_of(op, "phase");
-        const double x = PLAN_LEFT + (double)(PLAN_WIDTH - PLAN_LEFT) * (double)i / (double)count;
+        const double x = PLAN_LEFT + (double)(width - PLAN_LEFT) * (double)i / (double)count;
         if (strcmp(phase, before) != 0) {
             lk_put(m, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#888\"/>", x, x,
                    REGION_TOP, REGION_TOP + REGION_HEIGHT + 6);
@@ -219,18 +218,20 @@ static void draw_phases(lk_markup *m, const json_t *ops, uint64_t count) {
     }
 }
 
-static void draw_region(lk_markup *m, const json_t *plan, uint64_t ops) {
+static void draw_region(lk_markup *m, const json_t *plan, uint32_t width, uint64_t ops) {
     const double all = (double)LK_MAX(number_of(plan, "replica_region_bytes"), 1u);
     const json_t *tensors = json_object_get(plan, "tensors");
     size_t i;
     json_t *tensor;
-    lk_put(m, "<text x=\"0\" y=\"%d\" font-weight=\"bold\">a replica's region, ", REGION_TOP - 14);
+    lk_put(m, "<text x=\"0\" y=\"%d\" font-weight=\"bold\">a replica's region, ", REGION_TOP - 28);
     lk_put_count(m, number_of(plan, "replica_region_bytes"));
-    lk_put(m,
-           " bytes: each tensor at its place, from the op that writes it to the last that reads "
-           "it</text>\n");
-    lk_put(m, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#f4f4f4\"/>\n", PLAN_LEFT,
-           REGION_TOP, PLAN_WIDTH - PLAN_LEFT, REGION_HEIGHT);
+    lk_put(
+        m,
+        " bytes</text>\n<text x=\"0\" y=\"%d\" fill=\"#666\">each tensor at its place, from the op "
+        "that writes it to the last that reads it</text>\n",
+        REGION_TOP - 12);
+    lk_put(m, "<rect x=\"%d\" y=\"%d\" width=\"%u\" height=\"%d\" fill=\"#f4f4f4\"/>\n", PLAN_LEFT,
+           REGION_TOP, width - PLAN_LEFT, REGION_HEIGHT);
     for (uint32_t k = 0; k <= 4; k++) {
         lk_put(m, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", PLAN_LEFT - 6,
                REGION_TOP + REGION_HEIGHT * (int)k / 4 + 4);
@@ -239,10 +240,10 @@ static void draw_region(lk_markup *m, const json_t *plan, uint64_t ops) {
     }
     json_array_foreach(tensors, i, tensor) {
         if (strcmp(text_of(tensor, "region"), "replica") == 0) {
-            draw_tensor(m, plan, tensor, ops, all);
+            draw_tensor(m, plan, tensor, width, ops, all);
         }
     }
-    draw_phases(m, json_object_get(plan, "ops"), ops);
+    draw_phases(m, json_object_get(plan, "ops"), width, ops);
 }
 
 // Which colour is which kind of tensor.
@@ -269,7 +270,7 @@ static void draw_legend(lk_markup *m, const json_t *tensors) {
     }
 }
 
-bool lk_draw_plan(lk_markup *m, const json_t *plan, bool alone) {
+bool lk_draw_plan(lk_markup *m, const json_t *plan, uint32_t width, bool alone) {
     const json_t *tensors = json_object_get(plan, "tensors");
     uint64_t ops = json_array_size(json_object_get(plan, "ops"));
     size_t i;
@@ -280,14 +281,14 @@ bool lk_draw_plan(lk_markup *m, const json_t *plan, bool alone) {
         ops = LK_MAX(ops, LK_MIN(number_of(tensor, "last_op"), (uint64_t)1 << 20) + 1);
     }
     lk_put(m,
-           "<svg class=\"plan\" viewBox=\"0 0 %d %d\" role=\"img\"%s>\n<title>The plan, to scale"
+           "<svg class=\"plan\" viewBox=\"0 0 %u %d\" role=\"img\"%s>\n<title>The plan, to scale"
            "</title>\n",
-           PLAN_WIDTH, LEGEND_TOP + 8,
+           width, LEGEND_TOP + 8,
            alone ? " xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\" "
                    "font-size=\"11\""
                  : "");
-    draw_ledger(m, plan);
-    draw_region(m, plan, ops);
+    draw_ledger(m, plan, width);
+    draw_region(m, plan, width, ops);
     draw_legend(m, tensors);
     lk_put(m, "</svg>\n");
     return true;

@@ -44,7 +44,8 @@ void lk_draw_curves(lk_markup *m, const char *title, const char *x_name, const l
                     uint32_t count);
 
 // The arena and the replica's region of a plan.json, to scale: bytes downwards, ops from left to
-// right. As an <svg>, alone a whole file. False where the document is no plan.
-bool lk_draw_plan(lk_markup *m, const json_t *plan, bool alone);
+// right. As an <svg> of that width, in letters of 11, alone a whole file. False: it is no plan.
+enum { LK_PLAN_WIDTH = 1000 };
+bool lk_draw_plan(lk_markup *m, const json_t *plan, uint32_t width, bool alone);
 
 #endif

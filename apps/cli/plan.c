@@ -299,7 +299,7 @@ static lk_status print_svg(const lk_run *run, lk_error *error) {
     lk_plan_json(run, NULL, text, bytes);
     json_t *plan = json_loads(text, 0, NULL);
     free(text);
-    const bool drawn = plan && lk_draw_plan(&m, plan, true);
+    const bool drawn = plan && lk_draw_plan(&m, plan, LK_PLAN_WIDTH, true);
     json_decref(plan);
     if (drawn && lk_markup_check(&m, error) == LK_OK) fputs(m.text, stdout);
     free(m.text);

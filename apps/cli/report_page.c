@@ -36,6 +36,7 @@ static const char style[] =
     "table{border-collapse:collapse}td,th{padding:.15rem .5rem;text-align:left;"
     "vertical-align:top}\n"
     "table.facts td{overflow-wrap:anywhere}\n"
+    "table.facts th,table.ops td+td,table.phases td{white-space:nowrap}\n"
     ".scroll{overflow-x:auto}\n"
     "table.matrix td,table.matrix th{text-align:right;font-variant-numeric:tabular-nums;"
     "padding:.15rem .4rem}\n"
@@ -291,9 +292,9 @@ static void put_ops(lk_markup *m, const lk_report_run *r) {
     if (r->ops_of_steps == 0 || !(all > 0)) return;
     lk_put(m,
            "<h2>A step, op by op</h2>\n<p class=\"note\">%.1f us, the mean of %u steps that this "
-           "page's machine took for it, with %u replicas and kernels %s; of each replica the mean."
+           "page's machine took for it, with %u replica%s and kernels %s; of each replica the mean."
            "</p>\n<div class=\"scroll\"><table class=\"ops\">\n",
-           all, r->ops_of_steps, r->ops_replicas, r->ops_kernels);
+           all, r->ops_of_steps, r->ops_replicas, r->ops_replicas == 1 ? "" : "s", r->ops_kernels);
     for (uint32_t i = 0; i < r->op_count; i++) {
         const lk_report_op *op = &r->ops[i];
         lk_put(m, "<tr><td>");
@@ -311,9 +312,9 @@ static void put_time(lk_markup *m, const lk_report_run *r) {
     put_ops(m, r);
 }
 
-static void put_memory(lk_markup *m, const lk_report_run *r) {
+static void put_memory(lk_markup *m, const lk_report_run *r, uint32_t width) {
     lk_put(m, "<h2>Memory, to scale</h2>\n");
-    if (!r->plan || !lk_draw_plan(m, r->plan, false)) {
+    if (!r->plan || !lk_draw_plan(m, r->plan, width, false)) {
         lk_put(m, "<p class=\"note\">plan.json is missing or damaged.</p>\n");
         return;
     }
@@ -338,6 +339,14 @@ static void put_memory(lk_markup *m, const lk_report_run *r) {
         lk_put(m, "</tr>\n");
     }
     lk_put(m, "</table></details>\n");
+}
+
+// As wide as the page, or as half of it: what is written there stays of one size.
+static void put_wide_memory(lk_markup *m, const lk_report_run *r) {
+    put_memory(m, r, LK_PLAN_WIDTH);
+}
+static void put_half_memory(lk_markup *m, const lk_report_run *r) {
+    put_memory(m, r, LK_PLAN_WIDTH * 2 / 3);
 }
 
 // --- again ---------------------------------------------------------------------------------------
@@ -467,7 +476,7 @@ void lk_report_page(lk_markup *m, const lk_report_run *runs, uint32_t count) {
     put_curves(m, runs, count);
     put_section(m, "predictions", runs, count, put_predictions);
     put_section(m, "time", runs, count, put_time);
-    put_section(m, "memory", runs, count, put_memory);
+    put_section(m, "memory", runs, count, count == 2 ? put_half_memory : put_wide_memory);
     put_section(m, "again", runs, count, put_reproduction);
     put_section(m, "configuration", runs, count, put_configuration);
     lk_put(m, "</body>\n</html>\n");

@@ -199,6 +199,7 @@ def two_runs(t, config, run):
     t.check("--output" in error and error.count("\n") == 1, "one line", error)
     t.expect(0, "report", run, "other", "--output", "two.html")
     p, text = page(t, "two.html")
+    t.check(text.count('class="plan" viewBox="0 0 666 ') == 2, "plans of half a page")
     t.check(p.titles.count("Confusion matrix") == 2 and p.titles.count("Learning curves") == 1,
             "side by side", p.titles)
     t.check(text.count("<polyline") == 8, "curves over each other", text.count("<polyline"))
@@ -270,7 +271,7 @@ def plans(t, config):
         last = ops if tensor["last_op"] is None else tensor["last_op"] + 1
         box = [float(rect.get(k)) for k in ("x", "width", "y", "height")]
         want = [90 + 910 * tensor["first_op"] / ops, 910 * (last - tensor["first_op"]) / ops,
-                130 + scale * tensor["offset"], scale * tensor["bytes"]]
+                136 + scale * tensor["offset"], scale * tensor["bytes"]]
         t.check(all(abs(a - b) < 0.02 for a, b in zip(box, want)), "to scale", tensor, box, want)
     for more in (["--json"], ["--show-shards"]):
         t.expect(64, "plan", config, "--svg", *more)
