@@ -74,9 +74,8 @@ static lk_status turn_floats(uint8_t *piece, size_t bytes, uint64_t first, const
                            (ull)(first + i / sizeof word),
                            word & 0x7fffffu ? "NaN" : "an infinity");
         }
-        word = htobe32(word);
-        memcpy(piece + i, &word, sizeof word);
     }
+    lk_idx_turn_floats(piece, bytes);
     return LK_OK;
 }
 

@@ -429,12 +429,8 @@ static void hash_native(crypto_hash_sha256_state *hash, const uint8_t *floats, u
     uint8_t piece[4096];
     while (bytes) {
         const uint64_t some = LK_MIN(bytes, (uint64_t)sizeof piece);
-        for (uint64_t i = 0; i < some; i += sizeof(uint32_t)) {
-            uint32_t word;
-            memcpy(&word, floats + i, sizeof word);
-            word = htobe32(word);
-            memcpy(piece + i, &word, sizeof word);
-        }
+        memcpy(piece, floats, some);
+        lk_idx_turn_floats(piece, some);
         crypto_hash_sha256_update(hash, piece, some);
         floats += some;
         bytes -= some;

@@ -155,3 +155,13 @@ size_t lk_idx_write_header(const lk_idx *idx, uint8_t out[LK_IDX_HEADER_BYTES_MA
     for (uint32_t i = 0; i < idx->ndim; i++) write_u32(out + 4 + 4 * i, dim[i]);
     return 4 + 4 * (size_t)idx->ndim;
 }
+
+void lk_idx_turn_floats(uint8_t *floats, uint64_t bytes) {
+    if (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) return;
+    for (uint64_t i = 0; i + 4 <= bytes; i += 4) {
+        uint32_t word;
+        __builtin_memcpy(&word, floats + i, sizeof word);
+        word = __builtin_bswap32(word);
+        __builtin_memcpy(floats + i, &word, sizeof word);
+    }
+}

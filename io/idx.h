@@ -70,6 +70,9 @@ lk_status lk_idx_check_labels(const uint8_t *labels, uint64_t count, uint32_t cl
 // Returns its bytes: 4 + 4 x ndim.
 size_t lk_idx_write_header(const lk_idx *idx, uint8_t out[LK_IDX_HEADER_BYTES_MAX]);
 
+// Floats from the format's order of bytes to the machine's, or back, where they lie.
+void lk_idx_turn_floats(uint8_t *floats, uint64_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

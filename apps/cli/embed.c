@@ -4,7 +4,6 @@
 // them (data hash, run identity, bytes of the core's arena), so that the target can compare. It is
 // compiled with apps/baremetal/train.c; nothing in it depends on the target.
 #define _GNU_SOURCE
-#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -186,11 +185,11 @@ static void put_shards(FILE *f, const lk_run_spec *s) {
 
 // Floats as IDX files have them, wherever they came from.
 static void put_image(literal *text, const lk_dataset *set, const uint8_t *image) {
-    for (uint64_t i = 0; set->native && i < set->image_bytes; i += sizeof(uint32_t)) {
-        uint32_t word;
-        memcpy(&word, image + i, sizeof word);
-        word = htobe32(word);
-        put_bytes(text, (const uint8_t *)&word, sizeof word);
+    for (uint64_t i = 0; set->native && i < set->image_bytes; i += sizeof(float)) {
+        uint8_t value[sizeof(float)];
+        memcpy(value, image + i, sizeof value);
+        lk_idx_turn_floats(value, sizeof value);
+        put_bytes(text, value, sizeof value);
     }
     if (!set->native) put_bytes(text, image, set->image_bytes);
 }

@@ -1,7 +1,6 @@
 // pictures.c - see pictures.h.
 #include "apps/cli/pictures.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,16 +37,6 @@ static lk_status read_png(const uint8_t *bytes, uint64_t count, const char *path
     return lk_png_read(bytes, (size_t)count, path, *memory, LK_PNG_MEMORY_BYTES, out, error);
 }
 
-// Floats from the order of bytes of IDX to the machine's.
-static void turn_floats(uint8_t *values, uint64_t bytes) {
-    for (uint64_t i = 0; i < bytes; i += sizeof(uint32_t)) {
-        uint32_t word;
-        memcpy(&word, values + i, sizeof word);
-        word = be32toh(word);
-        memcpy(values + i, &word, sizeof word);
-    }
-}
-
 // What lies in the memory of a file, but for labels.
 static lk_status find_images(void **memory, uint64_t count, const char *path, lk_dataset_held *out,
                              lk_error *error) {
@@ -77,7 +66,7 @@ static lk_status find_images(void **memory, uint64_t count, const char *path, lk
     }
     lk_idx idx;
     LK_CHECK(lk_idx_parse(bytes, count, count, LK_IDX_IMAGES, path, &idx, error));
-    if (idx.type == LK_IDX_F32) turn_floats(bytes + idx.header_bytes, idx.data_bytes);
+    if (idx.type == LK_IDX_F32) lk_idx_turn_floats(bytes + idx.header_bytes, idx.data_bytes);
     *out = (lk_dataset_held){.images = bytes + idx.header_bytes,
                              .count = idx.count,
                              .height = idx.height,
