@@ -103,6 +103,7 @@
     X(MEAN_SQUARED_ERROR, mean_squared_error)   \
     X(MEAN_SQUARED_ERROR_TARGET_GRADIENT, mean_squared_error_target_gradient) \
     X(MEAN, mean)                               \
+    X(BINARY_CROSSENTROPY, binary_crossentropy) \
     X(NOISE, noise)                             \
     X(GAN_GENERATOR, gan_generator)             \
     X(GAN_DISCRIMINATOR, gan_discriminator)

@@ -35,6 +35,9 @@ static lk_status check(lk_judge *j, const char *path, const lk_run *like, lk_err
     const lk_model *m = &j->run.config.spec.model, *other = &like->config.spec.model;
     const lk_program *p = &j->run.program;
     if (m->graph || !lk_model_loss(m)->labels) return refuse(path, "it is no classifier", error);
+    if (lk_model_loss(m) != &lk_loss_sparse_categorical_crossentropy) {
+        return refuse(path, "its outputs are no softmax", error);
+    }
     if (m->in_h != other->in_h || m->in_w != other->in_w || m->in_c != other->in_c) {
         return refuse(path, "its images are of another size", error);
     }

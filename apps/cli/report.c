@@ -99,12 +99,30 @@ static lk_status read_log(lk_report_run *r, const char *name, take_line take, lk
 // What the replicas say of the test set, each of examples of its own.
 typedef struct answers {
     uint32_t classes;
+    bool binary;    // of sigmoids, one a class, ..
+    bool alone;     // .. or one alone
     uint32_t *predicted;  // (examples)
     float *confidence;    // (examples)
 } answers;
 
+// Of sigmoids: how sure the greatest is; of one alone, that it is on its side.
+static void take_sigmoids(const answers *a, uint64_t first, uint32_t count, const float *logits) {
+    const uint32_t outputs = a->alone ? 1 : a->classes;
+    for (uint32_t i = 0; i < count; i++, logits += outputs) {
+        uint32_t best = 0;
+        for (uint32_t c = 1; c < outputs; c++) best = logits[c] > logits[best] ? c : best;
+        const double top = (double)logits[best];
+        a->predicted[first + i] = a->alone ? top > 0 : best;
+        a->confidence[first + i] = (float)(1 / (1 + exp(a->alone ? -fabs(top) : -top)));
+    }
+}
+
 static void take_logits(void *context, uint64_t first, uint32_t count, const float *logits) {
     const answers *a = context;
+    if (a->binary) {
+        take_sigmoids(a, first, count, logits);
+        return;
+    }
     for (uint32_t i = 0; i < count; i++) {
         const float *row = logits + (uint64_t)i * a->classes;
         uint32_t best = 0;
@@ -177,6 +195,8 @@ static lk_status look_at_test_set(lk_report_run *r, lk_run *run, answers *a, lk_
     LK_CHECK(lk_run_start(run, 0, error));
     LK_CHECK(lk_load_weights(run, &lk_file_ops_posix, NULL, r->path, &nobody, &step, error));
     a->classes = run->config.spec.model.classes;
+    a->binary = lk_model_loss(&run->config.spec.model) == &lk_loss_binary_crossentropy;
+    a->alone = lk_program_output_floats(&run->program) == 1;
     a->predicted = calloc(run->test.count, sizeof *a->predicted);
     a->confidence = calloc(run->test.count, sizeof *a->confidence);
     if (!a->predicted || !a->confidence) {

@@ -580,7 +580,11 @@ static uint32_t plain_mean(lk_lane *l, const lk_op *op) {
     return bad;
 }
 
-// Scores are few, one an example as a rule: as the reference has them.
+// Logits and scores are few, one an example as a rule: as the reference has them.
+static uint32_t plain_binary_crossentropy(lk_lane *l, const lk_op *op) {
+    return lk_op_binary_crossentropy.reference(l, op);
+}
+
 static uint32_t plain_gan_generator(lk_lane *l, const lk_op *op) {
     return lk_op_gan_generator.reference(l, op);
 }

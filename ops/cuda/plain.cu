@@ -533,6 +533,50 @@ uint32_t lk_cuda_plain_mean(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
+// One thread an example, whose logits are few.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    binary_crossentropy(lk_cuda_state *state, uint32_t op, uint64_t m_count, uint32_t count,
+                        float smoothing, const float *__restrict__ logits,
+                        const uint32_t *__restrict__ labels, float *__restrict__ dlogits,
+                        float *__restrict__ loss) {
+    const float part = 1.0f / (float)count, off = smoothing * 0.5f, on = 1.0f - smoothing + off;
+    bool bad = false;
+    LK_CUDA_EACH(m, m_count) {
+        const bool missing = is_missing(labels, m);
+        const uint32_t label = missing ? 0 : labels[m];
+        const float *z = logits + m * count;
+        uint32_t top = 0;
+        slice_sums sum;
+        slice_start(&sum);
+        for (uint32_t k = 0; k < count; k++) {
+            const float y = (count == 1 ? label == 1 : label == k) ? on : off;
+            if (k > 0 && k % LK_SLICE_TERMS == 0) slice_cut(&sum);
+            sum.chain =
+                sum.chain + lk_fmaf(y, lk_log1pexpf(-z[k]), (1.0f - y) * lk_log1pexpf(z[k]));
+            if (z[k] > z[top]) top = k;
+            const float d = (lk_sigmoidf(z[k]) - y) * part + 0.0f;
+            bad |= dlogits && lk_cuda_not_finite(d);
+            if (dlogits) dlogits[m * count + k] = missing ? 0.0f : d;
+        }
+        if (count == 1) top = z[0] > 0.0f;
+        const bool known = label < LK_MAX(count, 2u);
+        const float value = known ? slice_finish(&sum) * part : __uint_as_float(0x7fc00000);
+        bad |= lk_cuda_not_finite(value);
+        loss[m] = missing ? 0.0f : value;
+        if (top == label && !missing) atomicAdd(&state->counts[0], 1u);
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+uint32_t lk_cuda_plain_binary_crossentropy(lk_lane *l, const lk_op *op) {
+    lk_cuda_stream *s = stream_of(l);
+    lk_cuda_launch(s, binary_crossentropy, lk_cuda_blocks(l->examples), LK_CUDA_THREADS, 0,
+                   s->state, s->op, (uint64_t)l->examples, (uint32_t)op->floats, op->scale,
+                   floats_of(l, LK_X), static_cast<const uint32_t *>(l->at[LK_X2]),
+                   l->train ? floats_of(l, LK_DX) : NULL, floats_of(l, LK_Y));
+    return 0;
+}
+
 // One thread an example, whose scores are few. `fake` NULL: the generator's loss, of made examples.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     gan(lk_cuda_state *state, uint32_t op, uint64_t m_count, uint32_t count, lk_gan of,
@@ -596,7 +640,8 @@ int lk_cuda_prepare_plain(void) {
     if (error) return error;
     return lk_cuda_prepare_kernels(sum_of, copy, drop, draw_noise, join, part, surround, inner,
                                    average, average_backward,
-                                   mean_squared_error, negate, mean, gan, activate<tanh_of>,
+                                   mean_squared_error, negate, mean, gan, binary_crossentropy,
+                                   activate<tanh_of>,
                                    activate<sigmoid_of>, activate<leaky_relu_of>,
                                    activate_backward<tanh_of>, activate_backward<sigmoid_of>,
                                    activate_backward<leaky_relu_of>);

@@ -22,7 +22,7 @@
     X(relu6) X(elu) X(softplus) X(swish) X(gelu) X(layer_normalization) \
     X(lstm) X(depthwise_conv2d)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean) \
-    X(gan_generator) X(gan_discriminator)
+    X(gan_generator) X(gan_discriminator) X(binary_crossentropy)
 
 enum { LK_LAYER_INPUTS_MAX = 2 };
 
@@ -83,7 +83,7 @@ typedef struct lk_loss_options {
     // model's input.
     uint32_t input_count;
     uint32_t inputs[LK_LAYER_INPUTS_MAX];
-    float scale;  // mean; label smoothing of sparse_categorical_crossentropy
+    float scale;  // mean; label smoothing of the crossentropies
     lk_gan gan;   // gan_generator, gan_discriminator
 } lk_loss_options;
 

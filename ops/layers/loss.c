@@ -111,6 +111,75 @@ const lk_loss_words lk_loss_words_sparse_categorical_crossentropy = {
     .export_node = "Softmax",
     .export_name = "probabilities"};
 
+// --- binary_crossentropy -------------------------------------------------------------------------
+//
+//   of K logits z and a label, r = 1 / K; y[k] = 1 where k is the label, of one logit y[0] = label:
+//       with smoothing S: y = 1 - S + S * 0.5 in place of 1, S * 0.5 in place of 0;
+//       l[k] = fma(y[k], log1pexp(-z[k]), (1 - y[k]) * log1pexp(z[k]));  loss = (sum of l[k]) * r;
+//       dz[k] = (sigmoid(z[k]) - y[k]) * r + 0.0f
+//   The prediction is the first greatest logit, of one logit 1 where it is above 0. A label that is
+//   no class: the example's loss is NaN, and reported.
+
+static uint32_t binary_crossentropy(lk_lane *l, const lk_op *op) {
+    const uint32_t count = (uint32_t)op->floats, *labels = l->at[LK_X2];
+    const uint32_t classes = LK_MAX(count, 2u);
+    const float off = op->scale * 0.5f, on = 1.0f - op->scale + off;
+    const float part = 1.0f / lk_count_to_float(count), *z = l->at[LK_X];
+    float *loss = l->at[LK_Y], *dz = l->train ? l->at[LK_DX] : NULL;
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < l->examples; m++, z += count) {
+        const uint32_t prediction = count == 1 ? z[0] > 0.0f : first_maximum(count, z);
+        slice_sum s;
+        slice_start(&s, 0.0f);
+        for (uint32_t k = 0; k < count; k++) {
+            const float y = (count == 1 ? labels[m] == 1 : labels[m] == k) ? on : off;
+            slice_term(&s, 1.0f,
+                       lk_fmaf(y, lk_log1pexpf(-z[k]), (1.0f - y) * lk_log1pexpf(z[k])));
+            if (!dz) continue;
+            *dz = (lk_sigmoidf(z[k]) - y) * part + 0.0f;
+            bad |= lk_not_finite(*dz++);
+        }
+        loss[m] = labels[m] < classes ? slice_finish(&s) * part : __builtin_nanf("");
+        bad |= lk_not_finite(loss[m]);
+        l->counts[0] += prediction == labels[m];
+    }
+    return bad;
+}
+
+static lk_status build_binary_crossentropy(lk_builder *b) {
+    const lk_shape *s = &b->output.shape;
+    const uint32_t classes = b->program->spec->model.classes;
+    if (!s->flat || classes < 2 || (s->c != classes && (s->c != 1 || classes != 2))) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "model: the last layer's output is %u x %u x %u, wanted %u logits (one a "
+                       "class, or one alone of 2 classes) for the loss; end with flatten and a "
+                       "dense layer of that many units",
+                       s->h, s->w, s->c, classes);
+    }
+    return lk_build_loss(b, &lk_op_binary_crossentropy, NULL);
+}
+
+const lk_op_type lk_op_binary_crossentropy = {.name = "binary_crossentropy",
+                                              .number = LK_OP_BINARY_CROSSENTROPY,
+                                              .scope = LK_SCOPE_LOSS,
+                                              .reference = binary_crossentropy,
+                                              .mixed = true};
+
+const lk_loss_type lk_loss_binary_crossentropy = {.inputs = 1,
+                                                  .labels = true,
+                                                  .metrics = {.sum_count = 1,
+                                                              .sum = {"loss"},
+                                                              .count_count = 1,
+                                                              .count = {"correct"},
+                                                              .share = {"accuracy"}},
+                                                  .build = LK_RULE(build_binary_crossentropy)};
+const lk_loss_words lk_loss_words_binary_crossentropy = {
+    .type = &lk_loss_binary_crossentropy,
+    .name = "binary_crossentropy",
+    .keys = crossentropy_keys,
+    .key_count = LK_COUNT(crossentropy_keys),
+    .meaning = "of a sigmoid of each logit: of each class by itself, or of the second of two"};
+
 // --- mean_squared_error --------------------------------------------------------------------------
 //
 //   of the prediction p and the target t, per example, K values each, r = 1 / K:

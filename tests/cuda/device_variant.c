@@ -411,7 +411,9 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
 
 // Any op of LK_PLAIN_OP_LIST: its tensors go there, the last of them comes back.
 static uint64_t role_bytes(const lk_lane *l, const lk_op *op, lk_role role) {
-    const uint64_t sums = op->type == &lk_op_mean ? 1 : 2;
+    const bool binary = op->type == &lk_op_binary_crossentropy;
+    const uint64_t sums = op->type == &lk_op_mean || binary ? 1 : 2;
+    if (binary && role == LK_X2) return l->examples * sizeof(uint32_t);
     if (role == LK_Y && op->type->scope == LK_SCOPE_LOSS) return l->examples * sums * sizeof(float);
     if (role == LK_AUX && op->type->scope == LK_SCOPE_LOSS) return l->examples * sizeof(uint32_t);
     const bool input = role == LK_X || role == LK_DX;
@@ -582,7 +584,7 @@ static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
                                                 : there(l->at[r], role_bytes(l, op, (lk_role)r));
     }
     (void)kernel(&there_lane, op);
-    wait_for(&s);
+    l->counts[0] += wait_for(&s).counts[0];
     const bool loss = op->type->scope == LK_SCOPE_LOSS, backward = l->at[LK_DX] && !loss;
     for (uint32_t r = 0; r < LK_ROLES; r++) {
         bool out = backward ? r == LK_DX : r == LK_Y || r == LK_AUX;

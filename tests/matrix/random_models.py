@@ -324,9 +324,12 @@ def initialized(config):
             layer["kernel_initializer"] = r.choice(INITIALIZERS)
             if layer["kernel_initializer"] in TAKES and r.random() < 0.5:
                 layer["kernel_initializer_value"] = r.choice([0.01, 0.25])
-    if "loss" not in config["model"] and r.random() < 0.2:
-        config["model"]["loss"] = {"type": "sparse_categorical_crossentropy",
-                                   "label_smoothing": r.choice([0.1, 0.7])}
+    if "loss" not in config["model"] and r.random() < 0.3:
+        config["model"]["loss"] = {"type": r.choice(["sparse_categorical_crossentropy",
+                                                     "binary_crossentropy"]),
+                                   "label_smoothing": r.choice([0, 0.1, 0.7])}
+        if config["model"]["classes"] == 2 and "binary" in config["model"]["loss"]["type"]:
+            config["model"]["layers"][-1]["units"] = r.randint(1, 2)
     if r.random() < 0.1:
         config["evaluate_every_steps"] = 1
         config["early_stopping"] = {"metric": "loss", "patience": r.randint(1, 2),

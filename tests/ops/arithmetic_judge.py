@@ -1641,6 +1641,19 @@ class Run:
             distance = fma(off, every, mul(sub(1.0, smoothing), distance))
         return [add(sub(log(s), distance), 0.0)]
 
+    def binary_crossentropy(self, values, label, gradients):
+        z, one = values[self.loss_at[0]], 1.0
+        share = rounded(Fraction(str(loss_of(self.config).get("label_smoothing", 0))))
+        half = mul(share, 0.5)
+        prediction = z.index(max(z)) if len(z) > 1 else int(z[0] > 0)
+        self.correct += prediction == label
+        said = [k == label for k in range(len(z))] if len(z) > 1 else [label == 1]
+        y = [add(sub(one, share), half) if yes else half for yes in said]
+        r = div(one, rounded(Fraction(len(z))))
+        losses = [fma(t, softplus(-v), mul(sub(one, t), softplus(v))) for t, v in zip(y, z)]
+        gradients[self.loss_at[0]] = [add(mul(sub(sigmoid(v), t), r), 0.0) for t, v in zip(y, z)]
+        return [mul(finished([(one, v) for v in losses]), r)]
+
     def mean_squared_error(self, values, _label, gradients):
         p, t = (values[at] for at in self.loss_at)
         r = div(1.0, rounded(Fraction(len(p))))
@@ -1725,7 +1738,7 @@ class Run:
     def report(self):
         """What a step logs: its means, and with labels the number of right predictions."""
         means = self.train_step()
-        count = [self.correct] if loss_of(self.config)["type"] == CROSSENTROPY else []
+        count = [self.correct] if loss_of(self.config)["type"] in (CROSSENTROPY, BINARY) else []
         return "/".join(["%.9g" % mean for mean in means] + ["%u" % c for c in count])
 
     def cut(self, g):
@@ -1847,7 +1860,9 @@ class Run:
 
 
 CROSSENTROPY = "sparse_categorical_crossentropy"
-LOSSES = {CROSSENTROPY: Run.softmax_cross_entropy, "mean": Run.mean,
+BINARY = "binary_crossentropy"
+LOSSES = {CROSSENTROPY: Run.softmax_cross_entropy, BINARY: Run.binary_crossentropy,
+          "mean": Run.mean,
           "mean_squared_error": Run.mean_squared_error}
 
 
@@ -2008,7 +2023,7 @@ def identity(config, examples, shards):
         entries["model.loss"] = loss["type"].encode()
     if loss_inputs(config) != [len(model["layers"]), 0][:len(loss_inputs(config))]:
         entries["model.loss.inputs"] = u32(*loss_inputs(config))
-    if loss["type"] == CROSSENTROPY and loss.get("label_smoothing"):
+    if loss["type"] in (CROSSENTROPY, BINARY) and loss.get("label_smoothing"):
         entries["model.loss.label_smoothing"] = struct.pack(
             "<f", rounded(Fraction(str(loss["label_smoothing"]))))
     if loss.get("scale", 1) != 1:
@@ -2025,13 +2040,14 @@ def identity(config, examples, shards):
 
 def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, is_signed=False,
         is_f32=False,
-        data_keys=None, **more):
+        data_keys=None, classes=3, **more):
     height, width, channels = shape
     data = {"seed": 5, "count": count, "height": height, "width": width, "channels": channels,
             "classes": 3}
     model = {"input": list(shape), "layers": layers, **({"loss": loss} if loss else {})}
-    if not loss or loss_of({"model": model})["type"] == CROSSENTROPY:
-        model["classes"] = 3
+    if not loss or loss_of({"model": model})["type"] in (CROSSENTROPY, BINARY):
+        model["classes"] = classes
+        data["classes"] = classes
     if is_signed:
         model["input_range"] = "signed"
     if is_f32:
@@ -2254,6 +2270,14 @@ NETS = [
     net("smoothed", (4, 4, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.5}, 6, 2, 11, 3, shards=3,
         loss={"type": "sparse_categorical_crossentropy", "label_smoothing": 0.1}),
+    # Sigmoids: one alone, where zeros in the place of missing examples are taken for class 0; one a
+    # class, with a share of the labels at a half.
+    net("binary", (4, 4, 1), [{"type": "flatten"}, {"type": "dense", "units": 1}],
+        {"type": "sgd", "learning_rate": 0.5}, 6, 1, 11, 4, shards=3, classes=2,
+        loss="binary_crossentropy"),
+    net("binaries", (4, 4, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.5}, 6, 4, 11, 3,
+        loss={"type": "binary_crossentropy", "label_smoothing": 0.2}),
     net("score", (5, 4, 1),
         [{"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "tanh"},
          {"type": "flatten"}, {"type": "dense", "units": 7, "activation": "sigmoid"}],

@@ -1221,6 +1221,39 @@ static void test_softmax(void **state) {
     check_softmax(1, 2600);
 }
 
+static void check_binary(uint32_t m_count, uint32_t floats, float smoothing) {
+    const lk_op op = {.type = &lk_op_binary_crossentropy, .floats = floats, .scale = smoothing};
+    float *x = operand((uint64_t)m_count * floats);
+    uint32_t *labels = block(m_count * sizeof *labels, 0);
+    output loss = output_of(m_count * sizeof(float));
+    output dx = output_of((uint64_t)m_count * floats * sizeof(float));
+    lk_lane lane = {.examples = m_count, .train = true};
+    for (uint32_t m = 0; m < m_count; m++) labels[m] = draw() % LK_MAX(floats, 2u);
+    snprintf(shape, sizeof shape, "m %u logits %u, %g", m_count, floats, (double)smoothing);
+    lane.at[LK_X] = x, lane.at[LK_X2] = labels;
+    lane.at[LK_Y] = loss.want, lane.at[LK_DX] = dx.want;
+    assert_int_equal(lk_kernel_of(reference, op.type)(&lane, &op), 0);
+    const uint32_t right = lane.counts[0];
+    EACH_VARIANT(k) {
+        lane.at[LK_Y] = loss.got, lane.at[LK_DX] = dx.got, lane.counts[0] = 0;
+        assert_int_equal(lk_kernel_of(k, op.type)(&lane, &op), 0);
+        assert_int_equal(lane.counts[0], right);
+        same(&loss, k->name, "binary_crossentropy, loss", shape);
+        same(&dx, k->name, "binary_crossentropy", shape);
+    }
+    output_free(&loss), output_free(&dx);
+    free(x), free(labels);
+}
+
+static void test_binary_crossentropy(void **state) {
+    (void)state;
+    seed = 16;
+    for (uint32_t i = 0; i < 20; i++) check_binary(1 + draw() % 40, 1, i % 2 ? 0.125f : 0.0f);
+    for (uint32_t i = 1; i < 20; i++) check_binary(1 + draw() % 9, i, i % 2 ? 0.125f : 0.0f);
+    check_binary(2, 513, 0.0f);
+    check_binary(1, 1100, 0.5f);
+}
+
 // Two losses without labels: values, gradients, both; and a value that overflows.
 static void check_losses(uint32_t m_count, uint32_t floats) {
     ordinary = draw() % 2;
@@ -1374,6 +1407,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_binary_crossentropy),
         cmocka_unit_test(test_losses),
         cmocka_unit_test(test_strange_labels),
     };

@@ -246,6 +246,16 @@ static double loss_of(const lk_model *m, double *const *params, uint32_t example
         }
         return loss / count;
     }
+    if (m->loss == &lk_loss_binary_crossentropy) {
+        const double share = (double)m->loss_options.scale;
+        double loss = 0.0;
+        for (int i = 0; i < s[last].c; i++) {
+            const bool yes = s[last].c == 1 ? label == 1 : label == (uint32_t)i;
+            const double z = values[last][i], y = (1.0 - share) * yes + share / 2;
+            loss += fmax(z, 0.0) - z * y + log1p(exp(-fabs(z)));
+        }
+        return loss / s[last].c;
+    }
     double sum = 0.0, top = values[last][0];
     for (int i = 1; i < s[last].c; i++) top = fmax(top, values[last][i]);
     for (int i = 0; i < s[last].c; i++) sum += exp(values[last][i] - top);
@@ -1292,6 +1302,50 @@ static void gradients_of_means(void **state) {
     check_loss(layers, LK_COUNT(layers), &lk_loss_mean, &(lk_loss_options){.scale = -2.5f});
 }
 
+static void gradients_of_binary_crossentropies(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("a", 4, true, true), DENSE("b", 3, true, false)};
+    for (int smoothed = 0; smoothed < 2; smoothed++) {
+        const lk_model model = {.in_h = 3,
+                                .in_w = 3,
+                                .in_c = 1,
+                                .classes = 3,
+                                .layer_count = LK_COUNT(layers),
+                                .layers = layers,
+                                .loss = &lk_loss_binary_crossentropy,
+                                .loss_options = {.scale = smoothed ? 0.25f : 0.0f}};
+        check_model_of(&model);
+    }
+}
+
+// By hand, of one logit and of three; far from 0 no digit is lost.
+static void binary_crossentropies_by_hand(void **state) {
+    (void)state;
+    const float alone[] = {0.0f, 30.0f, -30.0f, -2.0f}, three[] = {1.0f, -1.0f, 0.5f};
+    const uint32_t labels[] = {1, 1, 1, 0}, second = 2, none = 3;
+    const double want[] = {0.693147180559945, 9.35762296884e-14, 30.0, 0.126928011042973};
+    float loss[4], dz[4];
+    lk_op op = {.type = &lk_op_binary_crossentropy, .floats = 1};
+    lk_lane l = {.examples = 4};
+    l.at[LK_X] = WITHOUT_CONST(alone), l.at[LK_X2] = WITHOUT_CONST(labels);
+    l.at[LK_Y] = loss, l.at[LK_DX] = dz;
+    assert_int_equal(call_op(k, &op, &l), 0);
+    assert_int_equal(l.counts[0], 2);  // 0 is not above 0
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_true(fabs((double)loss[i] - want[i]) <= 1e-6 * want[i]);
+        near("dz", i, 1 / (1 + exp(-(double)alone[i])) - labels[i], (double)dz[i], 1e-7);
+    }
+    op.floats = 3;
+    l = (lk_lane){.examples = 1};
+    l.at[LK_X] = WITHOUT_CONST(three), l.at[LK_X2] = WITHOUT_CONST(&second);
+    l.at[LK_Y] = loss, l.at[LK_DX] = dz;
+    assert_int_equal(call_op(k, &op, &l), 0);
+    near("loss", 0, (1.313261687518 + 0.313261687518 + 0.474076984180) / 3, (double)loss[0], 1e-6);
+    assert_int_equal(l.counts[0], 0);
+    l.at[LK_X2] = WITHOUT_CONST(&none);
+    assert_int_equal(call_op(k, &op, &l), 1);
+}
+
 // Of Keras 3 in float64: label_smoothing 0.1, labels 1, 3, 0.
 static void golden_label_smoothing(void **state) {
     (void)state;
@@ -1403,6 +1457,8 @@ int main(void) {
         cmocka_unit_test(gradients_of_squared_errors),
         cmocka_unit_test(gradients_of_means),
         cmocka_unit_test(golden_losses),
+        cmocka_unit_test(gradients_of_binary_crossentropies),
+        cmocka_unit_test(binary_crossentropies_by_hand),
         cmocka_unit_test(golden_label_smoothing),
         cmocka_unit_test(gradients_of_activations),
         cmocka_unit_test(gradients_of_smooth_activations),
