@@ -129,19 +129,21 @@ static uint32_t binary_crossentropy(lk_lane *l, const lk_op *op) {
     uint32_t bad = 0;
     for (uint32_t m = 0; m < l->examples; m++, z += count) {
         const uint32_t prediction = count == 1 ? z[0] > 0.0f : first_maximum(count, z);
+        const uint32_t label = labels[m];
         slice_sum s;
         slice_start(&s, 0.0f);
         for (uint32_t k = 0; k < count; k++) {
-            const float y = (count == 1 ? labels[m] == 1 : labels[m] == k) ? on : off;
+            const float y = (count == 1 ? label == 1 : label == k) ? on : off;
             slice_term(&s, 1.0f,
                        lk_fmaf(y, lk_log1pexpf(-z[k]), (1.0f - y) * lk_log1pexpf(z[k])));
             if (!dz) continue;
             *dz = (lk_sigmoidf(z[k]) - y) * part + 0.0f;
             bad |= lk_not_finite(*dz++);
         }
-        loss[m] = labels[m] < classes ? slice_finish(&s) * part : __builtin_nanf("");
-        bad |= lk_not_finite(loss[m]);
-        l->counts[0] += prediction == labels[m];
+        const float value = label < classes ? slice_finish(&s) * part : __builtin_nanf("");
+        bad |= lk_not_finite(value);
+        loss[m] = value;
+        l->counts[0] += prediction == label;
     }
     return bad;
 }
