@@ -116,6 +116,20 @@ def data_set(name, count, seed):
     return images, shown
 
 
+def sigmoids(t):
+    """Of one alone: which side of a half it is on, as training counts."""
+    made = {"count": 200, "height": 10, "width": 10, "classes": 2}
+    config = t.write("two.json", {
+        "name": "two", "steps": 20, "evaluate_every_steps": 20, "model.classes": 2,
+        "model.loss": "binary_crossentropy", "model.layers.4.units": 1,
+        "data": {"train": {"made_up": made}, "test": {"made_up": {**made, "first": 200}}}})
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "two")
+    right = round(2 * float(value(lines, "test_accuracy")))
+    t.expect(0, "report", "two")
+    _, text = page(t, "two/report.html")
+    t.check(0 < right < 200 and f"{right} of 200 are right" in text, "of one sigmoid", right)
+
+
 def one_run(t):
     images, labels = data_set("test", 400, 2)
     data_set("train", 1000, 1)
@@ -351,6 +365,7 @@ def unfilter(kind, row, above, step):
 
 def main():
     t = Test()
+    sigmoids(t)
     config, run = one_run(t)
     if len(sys.argv) > 3:
         chromium(t, config, run)
