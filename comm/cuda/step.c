@@ -412,18 +412,6 @@ lk_status lk_cuda_step_wait_for(lk_cuda_step *c, lk_cuda_queue *queue, struct CU
 
 // --- examples ------------------------------------------------------------------------------------
 
-// Examples of a shuffled epoch lie all over a mapped file: each is asked for some examples ahead.
-enum { LOAD_AHEAD = 4, LINE_BYTES = 64 };
-
-static uint64_t number_at(const lk_source *s, const lk_microbatch *microbatch, uint64_t i) {
-    const uint64_t position = microbatch->position + i;
-    return microbatch->shuffled ? s->order(s->context, microbatch->epoch, position) : position;
-}
-
-static bool is_missing(const lk_run_spec *spec, const lk_microbatch *microbatch, uint64_t i) {
-    return microbatch->sparse && !lk_position_exists(spec, microbatch->position + i);
-}
-
 // Floats get the machine's order of bytes on their way to the device.
 static void copy_image(const lk_run_spec *spec, const lk_source *s, uint64_t bytes,
                        const uint8_t *image, uint8_t *to) {
@@ -440,22 +428,14 @@ static void copy_image(const lk_run_spec *spec, const lk_source *s, uint64_t byt
 // Copies images, of so many bytes, and labels of the microbatch's examples.
 static void gather(const lk_run_spec *spec, const lk_source *s, const lk_microbatch *microbatch,
                    uint64_t bytes, uint8_t *images, uint32_t *labels) {
-    const uint8_t *image[LOAD_AHEAD];
-    uint64_t number[LOAD_AHEAD] = {0};
-    for (uint64_t i = 0; i < (uint64_t)microbatch->examples + LOAD_AHEAD; i++) {
-        const uint64_t at = i % LOAD_AHEAD;
-        if (i >= LOAD_AHEAD && image[at]) {
-            copy_image(spec, s, bytes, image[at], images + (i - LOAD_AHEAD) * bytes);
-            labels[i - LOAD_AHEAD] = s->label(s->context, number[at]);
-        } else if (i >= LOAD_AHEAD) {
-            memset(images + (i - LOAD_AHEAD) * bytes, 0, bytes);
-            labels[i - LOAD_AHEAD] = LK_CUDA_NO_EXAMPLE;
-        }
-        image[at] = NULL;
-        if (i >= microbatch->examples || is_missing(spec, microbatch, i)) continue;
-        number[at] = number_at(s, microbatch, i);
-        image[at] = s->image(s->context, number[at]);
-        for (uint64_t b = 0; b < bytes; b += LINE_BYTES) __builtin_prefetch(image[at] + b);
+    lk_coming coming;
+    lk_coming_start(&coming, spec, s, microbatch, bytes);
+    for (uint32_t i = 0; i < microbatch->examples; i++, images += bytes) {
+        uint64_t index;
+        const uint8_t *image = lk_coming_take(&coming, i, &index);
+        if (image) copy_image(spec, s, bytes, image, images);
+        if (!image) memset(images, 0, bytes);
+        labels[i] = image ? s->label(s->context, index) : LK_CUDA_NO_EXAMPLE;
     }
 }
 
@@ -484,10 +464,10 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
         return;
     }
     for (uint32_t i = 0; i < batch.examples; i++) {
-        const bool missing = is_missing(spec, &batch, i);
+        const bool missing = lk_is_missing(spec, &batch, i);
         c->host.index[first + i] =
             missing ? LK_CUDA_NO_EXAMPLE
-                    : (uint32_t)(number_at(c->source, &batch, i) - c->needs.first);
+                    : (uint32_t)(lk_example_at(c->source, &batch, i) - c->needs.first);
     }
 }
 

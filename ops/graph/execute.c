@@ -14,15 +14,30 @@ void lk_frame_start(lk_frame *f) {
 
 // --- load --------------------------------------------------------------------------------------
 
-// Examples of a shuffled epoch lie all over a mapped file: each is asked for some examples ahead.
-enum { LOAD_AHEAD = 4, LINE_BYTES = 64 };
+static void ask_for(lk_coming *c, uint32_t i) {
+    enum { LINE_BYTES = 64 };
+    const uint32_t at = i % LK_COMING;
+    c->image[at] = NULL;
+    if (i >= c->microbatch->examples || lk_is_missing(c->spec, c->microbatch, i)) return;
+    c->index[at] = lk_example_at(c->source, c->microbatch, i);
+    c->image[at] = c->source->image(c->source->context, c->index[at]);
+    for (uint64_t b = 0; b < c->bytes; b += LINE_BYTES) __builtin_prefetch(c->image[at] + b);
+}
 
-static const uint8_t *microbatch_image(const lk_frame *f, const lk_microbatch *microbatch,
-                                       uint32_t i, uint64_t *index) {
-    const lk_source *s = f->source;
-    uint64_t position = microbatch->position + i;
-    *index = microbatch->shuffled ? s->order(s->context, microbatch->epoch, position) : position;
-    return s->image(s->context, *index);
+void lk_coming_start(lk_coming *c, const lk_run_spec *spec, const lk_source *source,
+                     const lk_microbatch *microbatch, uint64_t bytes) {
+    c->spec = spec;
+    c->source = source;
+    c->microbatch = microbatch;
+    c->bytes = bytes;
+    for (uint32_t i = 0; i < LK_COMING; i++) ask_for(c, i);
+}
+
+const uint8_t *lk_coming_take(lk_coming *c, uint32_t i, uint64_t *index) {
+    const uint8_t *image = c->image[i % LK_COMING];
+    if (image) *index = c->index[i % LK_COMING];
+    ask_for(c, i + LK_COMING);
+    return image;
 }
 
 static void load_signed(uint64_t floats, const uint8_t *image, float *x) {
@@ -75,32 +90,22 @@ static void load_one(const lk_frame *f, const lk_microbatch *microbatch, uint32_
     *label = f->source->label(f->source->context, index);
 }
 
-static bool is_missing(const lk_frame *f, const lk_microbatch *microbatch, uint32_t i) {
-    return microbatch->sparse && !lk_position_exists(f->program->spec, microbatch->position + i);
-}
-
 static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train) {
     if (op->floats == 0) return;  // its objective reads no images
+    const lk_run_spec *spec = f->program->spec;
     const bool mixed = lk_mixed_is(f->program, op);
     float *x = lk_tensor_at(f, op->tensor[mixed ? LK_SCRATCH : LK_Y]);
     uint32_t *labels = lk_tensor_at(f, op->tensor[LK_AUX]);
-    const uint64_t bytes = lk_model_input_bytes(&f->program->spec->model);
-    const uint8_t *image[LOAD_AHEAD];
-    uint64_t index[LOAD_AHEAD] = {0};
-    for (uint32_t i = 0; i < microbatch->examples + LOAD_AHEAD; i++) {
-        uint32_t at = i % LOAD_AHEAD;
-        if (i >= LOAD_AHEAD) {
-            uint32_t m = i - LOAD_AHEAD;
-            float *to = x + (mixed ? 0 : m * op->floats);
-            load_one(f, microbatch, m, train, op->floats, image[at], index[at], to, &labels[m]);
-            // What normalisation has made too large for 16 bits, or what came so.
-            if ((mixed && lk_mixed_load(f, op, m, to)) || !is_finite(f, op->floats, to))
-                f->bad_op = (uint32_t)(op - f->program->ops);
-        }
-        image[at] = NULL;
-        if (i >= microbatch->examples || is_missing(f, microbatch, i)) continue;
-        image[at] = microbatch_image(f, microbatch, i, &index[at]);
-        for (uint64_t b = 0; b < bytes; b += LINE_BYTES) __builtin_prefetch(image[at] + b);
+    lk_coming coming;
+    lk_coming_start(&coming, spec, f->source, microbatch, lk_model_input_bytes(&spec->model));
+    for (uint32_t m = 0; m < microbatch->examples; m++) {
+        uint64_t index = 0;
+        const uint8_t *image = lk_coming_take(&coming, m, &index);
+        float *to = x + (mixed ? 0 : m * op->floats);
+        load_one(f, microbatch, m, train, op->floats, image, index, to, &labels[m]);
+        // What normalisation has made too large for 16 bits, or what came so.
+        if ((mixed && lk_mixed_load(f, op, m, to)) || !is_finite(f, op->floats, to))
+            f->bad_op = (uint32_t)(op - f->program->ops);
     }
 }
 
@@ -254,7 +259,7 @@ static void forget_missing(lk_frame *f, const lk_op *op, const lk_microbatch *mi
     static const lk_role rows[] = {LK_X, LK_X2, LK_Y, LK_DX, LK_DX2};
     const uint32_t sums = lk_program_metrics(f->program)->sum_count;
     for (uint32_t m = 0; m < microbatch->examples; m++) {
-        if (!is_missing(f, microbatch, m)) continue;
+        if (!lk_is_missing(f->program->spec, microbatch, m)) continue;
         lk_lane one = *lane;
         one.examples = 1;
         for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) one.counts[i] = 0;

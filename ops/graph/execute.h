@@ -95,6 +95,39 @@ static inline float *lk_node_at(const lk_frame *f, uint32_t slot) {
     return (float *)lk_tensor_at(f, f->program->nodes) + slot * f->program->node_floats;
 }
 
+// --- which example comes when --------------------------------------------------------------------
+
+// Example i of a microbatch: is there none at its position, and which of the set is it?
+static inline bool lk_is_missing(const lk_run_spec *spec, const lk_microbatch *microbatch,
+                                 uint64_t i) {
+    return microbatch->sparse && !lk_position_exists(spec, microbatch->position + i);
+}
+static inline uint64_t lk_example_at(const lk_source *source, const lk_microbatch *microbatch,
+                                     uint64_t i) {
+    const uint64_t position = microbatch->position + i;
+    return microbatch->shuffled ? source->order(source->context, microbatch->epoch, position)
+                                : position;
+}
+
+// The examples of a microbatch one after another. Those of a shuffled epoch lie all over a mapped
+// file: each is asked for some examples ahead.
+enum { LK_COMING = 4 };
+typedef struct lk_coming {
+    const lk_run_spec *spec;
+    const lk_source *source;
+    const lk_microbatch *microbatch;
+    uint64_t bytes;  // of an image
+    const uint8_t *image[LK_COMING];
+    uint64_t index[LK_COMING];
+} lk_coming;
+
+void lk_coming_start(lk_coming *coming, const lk_run_spec *spec, const lk_source *source,
+                     const lk_microbatch *microbatch, uint64_t bytes);
+// The image of example i, from 0 up, each once; NULL where there is none, and *index is not set.
+const uint8_t *lk_coming_take(lk_coming *coming, uint32_t i, uint64_t *index);
+
+// --- a microbatch --------------------------------------------------------------------------------
+
 // Before the first microbatch of a step.
 void lk_frame_start(lk_frame *frame);
 

@@ -148,8 +148,7 @@ static uint32_t store(const call *c, uint32_t role, uint64_t at, uint64_t count,
 }
 
 static bool is_missing(const call *c, uint32_t m) {
-    return c->microbatch->sparse &&
-           !lk_position_exists(c->f->program->spec, c->microbatch->position + m);
+    return lk_is_missing(c->f->program->spec, c->microbatch, m);
 }
 
 // One example: what a 2x2 pool behind it drops, an odd last row or column, is stored and not looked
