@@ -24,6 +24,7 @@
 #include "ops/cpu/conv_shape.h"
 #include "ops/graph/build.h"
 #include "ops/layers/export.h"
+#include "ops/layers/keys.h"
 #include "ops/layers/sums.h"
 
 // --- the reference -------------------------------------------------------------------------------
@@ -466,10 +467,7 @@ const lk_layer_type lk_layer_conv2d = {
     .inputs = 1, .ops_max = 4, .tensors_max = 6, .params_max = 2, .build = build_conv2d};
 
 static const lk_setting keys[] = {
-    {.name = "activation",
-     .kind = LK_SETTING_ACTIVATION,
-     .offset = offsetof(lk_layer, activation),
-     .meaning = "a layer after it, such as relu"},
+    LK_KEY_ACTIVATION,
     {.name = "dilation_rate",
      .kind = LK_SETTING_PAIR,
      .offset = offsetof(lk_layer, dilation_h),
@@ -490,42 +488,11 @@ static const lk_setting keys[] = {
      .most = UINT16_MAX,
      .constant = 1,
      .meaning = "parts of the channels, each with filters of its own"},
-    {.name = "kernel_initializer",
-     .kind = LK_SETTING_INITIALIZER,
-     .offset = offsetof(lk_layer, initializer),
-     .field = "initializer",
-     .meaning = "initial values of the kernel"},
-    {.name = "kernel_initializer_value",
-     .kind = LK_SETTING_FLOAT,
-     .offset = offsetof(lk_layer, initial),
-     .field = "initial",
-     .low = -1e6f,
-     .high = 1e6f,
-     .meaning = "what the initializer takes: value, stddev, limit or gain; 0: its own number"},
-    {.name = "kernel_size",
-     .kind = LK_SETTING_PAIR,
-     .offset = offsetof(lk_layer, size_h),
-     .field = "size",
-     .required = true,
-     .most = 1 << 20,
-     .meaning = "rows and columns of the window"},
-    {.name = "padding",
-     .kind = LK_SETTING_PADDING,
-     .offset = offsetof(lk_layer, padding),
-     .constant = LK_PADDING_VALID,
-     .meaning = "zeros around the image, or none"},
-    {.name = "strides",
-     .kind = LK_SETTING_PAIR,
-     .offset = offsetof(lk_layer, stride_h),
-     .field = "stride",
-     .most = 1 << 20,
-     .constant = 1,
-     .meaning = "rows and columns from one window to the next"},
-    {.name = "use_bias",
-     .kind = LK_SETTING_BOOL,
-     .offset = offsetof(lk_layer, use_bias),
-     .constant = true,
-     .meaning = "adds a number to each channel"},
+    LK_KEYS_KERNEL_INITIALIZER,
+    LK_KEY_KERNEL_SIZE,
+    LK_KEY_PADDING,
+    LK_KEY_STRIDES,
+    LK_KEY_USE_BIAS("channel"),
 };
 
 static void say_conv2d(lk_export *e, const lk_layer *l) {

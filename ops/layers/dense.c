@@ -13,6 +13,7 @@
 #include "ops/cpu/tiles.h"
 #include "ops/graph/build.h"
 #include "ops/layers/export.h"
+#include "ops/layers/keys.h"
 #include "ops/layers/sums.h"
 
 // --- the reference -------------------------------------------------------------------------------
@@ -363,22 +364,8 @@ const lk_layer_type lk_layer_dense = {
     .inputs = 1, .ops_max = 5, .tensors_max = 5, .params_max = 2, .build = build_dense};
 
 static const lk_setting keys[] = {
-    {.name = "activation",
-     .kind = LK_SETTING_ACTIVATION,
-     .offset = offsetof(lk_layer, activation),
-     .meaning = "a layer after it, such as relu"},
-    {.name = "kernel_initializer",
-     .kind = LK_SETTING_INITIALIZER,
-     .offset = offsetof(lk_layer, initializer),
-     .field = "initializer",
-     .meaning = "initial values of the kernel"},
-    {.name = "kernel_initializer_value",
-     .kind = LK_SETTING_FLOAT,
-     .offset = offsetof(lk_layer, initial),
-     .field = "initial",
-     .low = -1e6f,
-     .high = 1e6f,
-     .meaning = "what the initializer takes: value, stddev, limit or gain; 0: its own number"},
+    LK_KEY_ACTIVATION,
+    LK_KEYS_KERNEL_INITIALIZER,
     {.name = "units",
      .kind = LK_SETTING_U32,
      .offset = offsetof(lk_layer, units),
@@ -386,11 +373,7 @@ static const lk_setting keys[] = {
      .required = true,
      .most = 1 << 24,
      .meaning = "values of the output"},
-    {.name = "use_bias",
-     .kind = LK_SETTING_BOOL,
-     .offset = offsetof(lk_layer, use_bias),
-     .constant = true,
-     .meaning = "adds a number to each value"},
+    LK_KEY_USE_BIAS("value"),
 };
 
 static void say_dense(lk_export *e, const lk_layer *l) {

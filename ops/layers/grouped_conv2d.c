@@ -22,6 +22,7 @@
 #include "ops/cpu/tiles.h"
 #include "ops/graph/build.h"
 #include "ops/layers/export.h"
+#include "ops/layers/keys.h"
 #include "ops/layers/sums.h"
 
 // --- the reference -------------------------------------------------------------------------------
@@ -323,10 +324,7 @@ const lk_layer_type lk_layer_depthwise_conv2d = {
     .inputs = 1, .ops_max = 4, .tensors_max = 6, .params_max = 2, .build = build_depthwise_conv2d};
 
 static const lk_setting keys[] = {
-    {.name = "activation",
-     .kind = LK_SETTING_ACTIVATION,
-     .offset = offsetof(lk_layer, activation),
-     .meaning = "a layer after it, such as relu"},
+    LK_KEY_ACTIVATION,
     {.name = "depth_multiplier",
      .kind = LK_SETTING_U32,
      .offset = offsetof(lk_layer, units),
@@ -341,42 +339,11 @@ static const lk_setting keys[] = {
      .most = UINT8_MAX,
      .constant = 1,
      .meaning = "rows and columns from one cell of a window to the next"},
-    {.name = "kernel_initializer",
-     .kind = LK_SETTING_INITIALIZER,
-     .offset = offsetof(lk_layer, initializer),
-     .field = "initializer",
-     .meaning = "initial values of the kernel"},
-    {.name = "kernel_initializer_value",
-     .kind = LK_SETTING_FLOAT,
-     .offset = offsetof(lk_layer, initial),
-     .field = "initial",
-     .low = -1e6f,
-     .high = 1e6f,
-     .meaning = "what the initializer takes: value, stddev, limit or gain; 0: its own number"},
-    {.name = "kernel_size",
-     .kind = LK_SETTING_PAIR,
-     .offset = offsetof(lk_layer, size_h),
-     .field = "size",
-     .required = true,
-     .most = 1 << 20,
-     .meaning = "rows and columns of the window"},
-    {.name = "padding",
-     .kind = LK_SETTING_PADDING,
-     .offset = offsetof(lk_layer, padding),
-     .constant = LK_PADDING_VALID,
-     .meaning = "zeros around the image, or none"},
-    {.name = "strides",
-     .kind = LK_SETTING_PAIR,
-     .offset = offsetof(lk_layer, stride_h),
-     .field = "stride",
-     .most = 1 << 20,
-     .constant = 1,
-     .meaning = "rows and columns from one window to the next"},
-    {.name = "use_bias",
-     .kind = LK_SETTING_BOOL,
-     .offset = offsetof(lk_layer, use_bias),
-     .constant = true,
-     .meaning = "adds a number to each channel"},
+    LK_KEYS_KERNEL_INITIALIZER,
+    LK_KEY_KERNEL_SIZE,
+    LK_KEY_PADDING,
+    LK_KEY_STRIDES,
+    LK_KEY_USE_BIAS("channel"),
 };
 
 void lk_export_grouped_conv2d(lk_export *e) {
