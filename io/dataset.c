@@ -195,6 +195,12 @@ static lk_status add_part(opening *o, lk_dataset_part *part, uint64_t wanted) {
     set->channels = images.channels;
     set->type = images.type;
     set->image_bytes = images.example_bytes;
+    if (set->label_bytes && set->label_bytes != labels.example_bytes)
+        return lk_fail(o->error, LK_BAD_DATA,
+                       "%s: byte 3: found %llu bytes of labels an example, wanted %u, as in the "
+                       "shards before it", part->labels.name, (ull)labels.example_bytes,
+                       set->label_bytes);
+    set->label_bytes = (uint32_t)labels.example_bytes;
     part->first = set->count;
     part->count = images.count;
     set->count += images.count;
@@ -299,6 +305,7 @@ static lk_status make_up(opening *o, uint8_t *memory) {
     set->type = type;
     set->native = type == LK_IDX_F32;
     set->image_bytes = image_bytes;
+    set->label_bytes = 1;
     const uint64_t all[] = {m->seed,     m->first,   count, m->height, m->width,
                             m->channels, m->classes, type};
     o->name = lk_data_fast_hash(1, all, sizeof all);
@@ -336,6 +343,7 @@ static lk_status hold(opening *o) {
     set->type = type;
     set->native = type == LK_IDX_F32;
     set->image_bytes = image_bytes;
+    set->label_bytes = o->source->label_bytes ? o->source->label_bytes : 1;
     return LK_OK;
 }
 
@@ -373,11 +381,14 @@ static lk_status check_labels(opening *o) {
     for (uint32_t i = 0; i < set->part_count; i++) {
         const lk_dataset_part *part = &set->parts[i];
         if (!part->labels.data) continue;
-        for (uint64_t e = 0; e < part->count && !classes; e++)
-            most = LK_MAX(most, part->labels.data[e]);
+        for (uint64_t e = 0; e < part->count * set->label_bytes && !classes; e++) {
+            const bool said = set->label_bytes == 1 || e % set->label_bytes >= LK_IDX_FRAMES_BYTES;
+            most = LK_MAX(most, said ? part->labels.data[e] : 0u);
+        }
     }
     set->classes = made_up ? o->source->made_up.classes : classes ? classes : most + 1;
-    return classes ? lk_dataset_check_labels(set, classes, o->error) : LK_OK;
+    if (!classes && set->label_bytes == 1) return LK_OK;
+    return lk_dataset_check_labels(set, set->classes, o->error);
 }
 
 // Where the hash is computed, all floats are looked at, too: where it is believed, they were.
@@ -447,7 +458,8 @@ static void strong_hash(lk_dataset *set) {
         if (!set->native) crypto_hash_sha256_update(&hash, images, bytes);
     }
     for (uint32_t i = 0; i < set->part_count; i++)
-        crypto_hash_sha256_update(&hash, set->parts[i].labels.data, set->parts[i].count);
+        crypto_hash_sha256_update(&hash, set->parts[i].labels.data,
+                                  set->parts[i].count * set->label_bytes);
     crypto_hash_sha256_final(&hash, set->sha256);
 }
 
@@ -617,10 +629,13 @@ const uint8_t *lk_dataset_image(const lk_dataset *set, uint64_t index) {
     return part->images.data + (index - part->first) * set->image_bytes;
 }
 
-uint8_t lk_dataset_label(const lk_dataset *set, uint64_t index) {
-    const lk_dataset_part *part = part_of(set, index);
+uint32_t lk_dataset_label(const lk_dataset *set, uint64_t index) {
+    const uint32_t row = lk_dataset_label_row(set), number = (uint32_t)(index % row);
+    const lk_dataset_part *part = part_of(set, index / row);
     lk_assert(part->labels.data);
-    return part->labels.data[index - part->first];
+    const uint8_t *at = part->labels.data + (index / row - part->first) * set->label_bytes;
+    if (row == 1) return *at;
+    return number ? at[1 + number] : (uint32_t)at[0] << 8 | at[1];
 }
 
 static bool file_owns(const lk_dataset_file *file, const void *address) {

@@ -48,6 +48,7 @@ typedef struct lk_dataset_source {
     const char *manifest;         // path; LK_DATASET_MANIFEST
     lk_made_up made_up;           // LK_DATASET_MADE_UP
     lk_dataset_held held;         // LK_DATASET_HELD
+    uint32_t label_bytes;         // .. of an example, where they are sequences; 0: one label
     uint32_t classes;             // every label must be below; 0: the largest label decides, of
                                   // LK_DATASET_MADE_UP its own number
     lk_idx_type type;             // that every image's values must have; 0: what they have
@@ -83,6 +84,7 @@ typedef struct lk_dataset {
     lk_idx_type type;                   // of an image's values
     bool native;                        // .. f32 in the machine's order of bytes, not big-endian
     uint64_t image_bytes;               // height x width x channels values
+    uint32_t label_bytes;               // of an example: 1; of sequences 2 and the most labels
     uint64_t mapped_bytes;              // of files, headers included
     uint8_t sha256[LK_SHA256_BYTES];    // the data hash: all image bytes, then all labels, as they
                                         // lie in IDX files: the same wherever the values came from
@@ -121,7 +123,12 @@ void lk_dataset_close(lk_dataset *set);
 // floats, which lie as they come, at any address. Pointer arithmetic and log2(part_count)
 // comparisons.
 const uint8_t *lk_dataset_image(const lk_dataset *set, uint64_t index);
-uint8_t lk_dataset_label(const lk_dataset *set, uint64_t index);
+// Number `index` of the labels, one an example. Of sequences each example has a row of numbers: how
+// many frames it has, its labels, zeros behind them.
+uint32_t lk_dataset_label(const lk_dataset *set, uint64_t index);
+static inline uint32_t lk_dataset_label_row(const lk_dataset *set) {
+    return set->label_bytes > 1 ? set->label_bytes - 1 : 1;
+}
 
 // While the set is used. Nothing here allocates, and none of it waits for a lock.
 //

@@ -25,7 +25,8 @@ static span nth_span(const lk_dataset *set, uint32_t number) {
     const bool images = number < set->part_count;
     const lk_dataset_part *part = &set->parts[images ? number : number - set->part_count];
     const lk_dataset_file *file = images ? &part->images : &part->labels;
-    return (span){file, file->data, file->data ? part->count * (images ? set->image_bytes : 1) : 0};
+    const uint64_t bytes = images ? set->image_bytes : set->label_bytes;
+    return (span){file, file->data, file->data ? part->count * bytes : 0};
 }
 
 static uint64_t chunks_of(uint64_t bytes) { return (bytes + CHUNK_BYTES - 1) / CHUNK_BYTES; }
@@ -184,9 +185,13 @@ lk_status lk_dataset_check_labels(const lk_dataset *set, uint32_t classes, lk_er
         const lk_dataset_part *part = &set->parts[i];
         const lk_dataset_file *file = &part->labels;
         if (!file->data) continue;
-        LK_CHECK(lk_idx_check_labels(file->data, part->count, classes,
-                                     file->map ? (uint64_t)(file->data - file->map) : 0, file->name,
-                                     error));
+        const uint64_t header_bytes = file->map ? (uint64_t)(file->data - file->map) : 0;
+        if (set->label_bytes == 1)
+            LK_CHECK(lk_idx_check_labels(file->data, part->count, classes, header_bytes, file->name,
+                                         error));
+        else
+            LK_CHECK(lk_idx_check_sequences(file->data, part->count, set->label_bytes, set->height,
+                                            classes, header_bytes, file->name, error));
     }
     return LK_OK;
 }

@@ -47,15 +47,17 @@ static lk_status add(hashed_file *f, const void *data, uint64_t bytes, lk_error 
 static lk_status write_values(const lk_dataset *set, const shard *s, lk_idx_kind kind,
                               hashed_file *f, lk_error *error) {
     const bool images = kind == LK_IDX_IMAGES;
+    const bool sequences = !images && set->label_bytes > 1;
     const lk_idx idx = {.type = images ? set->type : LK_IDX_U8,
-                        .ndim = !images ? 1 : set->channels == 1 ? 3 : 4,
+                        .ndim = sequences ? 2 : !images ? 1 : set->channels == 1 ? 3 : 4,
                         .count = (uint32_t)s->count,
-                        .height = set->height,
+                        .height = sequences ? set->label_bytes : set->height,
                         .width = set->width,
                         .channels = set->channels};
     uint8_t header[LK_IDX_HEADER_BYTES_MAX];
     LK_CHECK(add(f, header, lk_idx_write_header(&idx, header), error));
-    const uint64_t end = s->first + s->count, example_bytes = images ? set->image_bytes : 1;
+    const uint64_t end = s->first + s->count;
+    const uint64_t example_bytes = images ? set->image_bytes : set->label_bytes;
     for (uint32_t i = 0; i < set->part_count; i++) {
         const lk_dataset_part *part = &set->parts[i];
         const uint64_t from = LK_MAX(s->first, part->first);

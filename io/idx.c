@@ -45,7 +45,10 @@ static lk_status check_magic(const uint8_t *bytes, uint64_t file_bytes, lk_idx_k
         return lk_fail(error, LK_BAD_DATA,
                        "%s: byte 0: found %02x %02x, wanted 00 00; this is no IDX file", name,
                        bytes[0], bytes[1]);
-    bool images = bytes[3] >= 2 && bytes[3] <= 4, labels = bytes[3] == 1;
+    // Two dimensions are rows of values, or sequences of labels.
+    const bool rows = bytes[3] == 2, many = bytes[3] == 3 || bytes[3] == 4;
+    const bool labels = bytes[3] == 1 || (rows && wanted == LK_IDX_LABELS);
+    const bool images = many || (rows && wanted == LK_IDX_IMAGES);
     if (bytes[2] != LK_IDX_U8 && (bytes[2] != LK_IDX_F32 || wanted == LK_IDX_LABELS))
         return lk_fail(error, LK_BAD_DATA,
                        "%s: byte 2: found type %02x (%s), wanted 08 (u8)%s; convert the values",
@@ -61,7 +64,8 @@ static lk_status check_magic(const uint8_t *bytes, uint64_t file_bytes, lk_idx_k
                        "are images and labels exchanged?", name, bytes[3]);
     if (!images && !labels)
         return lk_fail(error, LK_BAD_DATA, "%s: byte 3: found %u dimensions, wanted %s", name,
-                       bytes[3], wanted == LK_IDX_IMAGES ? "2 to 4 (images)" : "1 (labels)");
+                       bytes[3], wanted == LK_IDX_IMAGES ? "2 to 4 (images)"
+                                                         : "1 (labels) or 2 (sequences of them)");
     return LK_OK;
 }
 
@@ -143,6 +147,39 @@ lk_status lk_idx_check_labels(const uint8_t *labels, uint64_t count, uint32_t cl
             return lk_fail(error, LK_BAD_DATA,
                            "%s: byte %llu: label %llu: found %u, wanted 0 to %u (%u classes)", name,
                            (ull)(header_bytes + i), (ull)i, labels[i], classes - 1, classes);
+    return LK_OK;
+}
+
+static lk_status check_sequence(const uint8_t *row, uint32_t bytes, uint32_t frames_max,
+                                uint32_t classes, uint64_t at, uint64_t example, const char *name,
+                                lk_error *error) {
+    const uint32_t frames = (uint32_t)row[0] << 8 | row[1];
+    bool ended = false;
+    if (frames < 1 || frames > frames_max)
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: byte %llu: example %llu: found %u frames, wanted 1 to %u, the rows of "
+                       "an input", name, (ull)at, (ull)example, frames, frames_max);
+    for (uint32_t i = LK_IDX_FRAMES_BYTES; i < bytes; i++) {
+        if (row[i] >= classes || (ended && row[i]))
+            return lk_fail(error, LK_BAD_DATA,
+                           "%s: byte %llu: example %llu: found label %u%s, wanted 1 to %u, and "
+                           "zeros behind the last", name, (ull)(at + i), (ull)example, row[i],
+                           ended ? " behind a 0" : "", classes - 1);
+        ended = ended || row[i] == 0;
+    }
+    return LK_OK;
+}
+
+lk_status lk_idx_check_sequences(const uint8_t *labels, uint64_t count, uint32_t bytes,
+                                 uint32_t frames, uint32_t classes, uint64_t header_bytes,
+                                 const char *name, lk_error *error) {
+    if (bytes <= LK_IDX_FRAMES_BYTES)
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: byte 8: found %u bytes of labels an example, wanted two that say how "
+                       "many frames it has, and one or more of labels", name, bytes);
+    for (uint64_t i = 0; i < count; i++)
+        LK_CHECK(check_sequence(labels + i * bytes, bytes, frames, classes,
+                                header_bytes + i * bytes, i, name, error));
     return LK_OK;
 }
 

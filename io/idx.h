@@ -4,8 +4,9 @@
 //
 //   byte 0  00 00        always
 //   byte 2  type         08 u8; inputs also 0d f32 (not accepted: 09 i8, 0b i16, 0c i32, 0e f64)
-//   byte 3  ndim         labels 1; inputs 2 to 4: (n, height, width, channels), of which those at
-//                        the end that are left out are 1
+//   byte 3  ndim         labels 1, or 2 (n, bytes) where they are sequences; inputs 2 to 4: (n,
+//                        height, width, channels), of which those at the end that are left out are
+//                        1
 //   byte 4  ndim x u32, big-endian
 //   then    the values, last dimension fastest, big-endian, and nothing after them
 //
@@ -30,9 +31,9 @@ static inline uint32_t lk_idx_type_bytes(lk_idx_type type) { return type == LK_I
 
 typedef struct lk_idx {
     lk_idx_type type;        // 0 is taken for u8 by lk_idx_write_header
-    uint32_t ndim;           // 1 labels; 2 to 4 images
+    uint32_t ndim;           // 1 or 2 labels; 2 to 4 images
     uint32_t count;          // examples, at least 1
-    uint32_t height;         // pixels; 1 for labels
+    uint32_t height;         // pixels; 1 for labels, the bytes of an example's for sequences
     uint32_t width;          // pixels; 1 for labels
     uint32_t channels;       // 1 for labels and for images of fewer than four dimensions
     uint64_t header_bytes;   // where the first value lies
@@ -65,6 +66,16 @@ lk_status lk_idx_check_counts(uint64_t image_count, const char *image_name, uint
 // (`header_bytes` before label 0), value.
 lk_status lk_idx_check_labels(const uint8_t *labels, uint64_t count, uint32_t classes,
                               uint64_t header_bytes, const char *name, lk_error *error);
+
+// Labels that are sequences: `bytes` of each example, first how many frames it has, the upper byte
+// first, then its labels, from 1 on, then zeros.
+enum { LK_IDX_FRAMES_BYTES = 2 };
+
+// Does every example have a frame or more, up to `frames`, labels below `classes`, and behind its
+// last one zeros alone? LK_BAD_DATA names the first byte that is wrong.
+lk_status lk_idx_check_sequences(const uint8_t *labels, uint64_t count, uint32_t bytes,
+                                 uint32_t frames, uint32_t classes, uint64_t header_bytes,
+                                 const char *name, lk_error *error);
 
 // The header that lk_idx_parse reads back, from type, ndim, count, height, width and channels.
 // Returns its bytes: 4 + 4 x ndim.

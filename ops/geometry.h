@@ -100,6 +100,50 @@ enum {
     LK_LSTM_COLUMNS
 };
 
+// Cells of a tile, the most.
+enum { LK_JOINT_TILE_MAX = 1 << 16 };
+
+// Labels that are sequences: of each example a row of numbers, how many frames it has, then its
+// labels, which are above 0, and zeros behind them. 0 is the blank.
+enum { LK_BLANK = 0 };
+
+// Layers and the loss of a transducer (ops/layers/transducer.c): cells (frame, labels said so far).
+typedef struct lk_joint {
+    lk_dense dense;        // joint: values of a cell, symbols; label_embedding: classes, units
+    uint32_t frames;       // the most of an example: rows of the first input
+    uint32_t labels;       // the most of an example: the second input has a row more
+    uint32_t frames_said;  // the most that a row of labels may say: rows of the model's input
+    uint32_t tile;         // cells computed at once: a power of two of slices
+    uint32_t grain;        // examples
+} lk_joint;
+
+// What is kept of a cell for its gradient: the greatest value, 1 / the sum of exponentials.
+enum { LK_JOINT_TOP, LK_JOINT_SHARE, LK_JOINT_KEPT };
+// Its output, and what the loss takes: log-probabilities.
+enum { LK_JOINT_BLANK, LK_JOINT_LABEL, LK_JOINT_OUT };
+
+static inline uint32_t lk_joint_cells(const lk_joint *j) { return j->frames * (j->labels + 1); }
+
+// Nodes that the gradient of a joint's parameters holds at once: of slices of a grain, of grains.
+static inline uint32_t lk_joint_nodes_held(const lk_joint *j, uint32_t grains) {
+    const uint64_t rows = (uint64_t)j->grain * lk_joint_cells(j);
+    uint32_t held = 3;
+    for (uint64_t slices = rows / LK_SLICE_TERMS; slices > 0; slices /= 2) held++;
+    for (; grains > 0; grains /= 2) held++;
+    return held;
+}
+
+// How many labels a row has; its frames, as many of them as rows of the first input are left.
+static inline uint32_t lk_joint_labels(const lk_joint *j, const uint32_t *row) {
+    uint32_t n = 0;
+    while (n < j->labels && row[1 + n] != LK_BLANK) n++;
+    return n;
+}
+static inline uint32_t lk_joint_frames(const lk_joint *j, const uint32_t *row) {
+    const uint64_t left = ((uint64_t)row[0] * j->frames + j->frames_said - 1) / j->frames_said;
+    return left < j->frames ? (uint32_t)left : j->frames;
+}
+
 // Rows of a grain of a sequence's gradient sums, the most.
 enum { LK_SEQUENCE_ROWS_MAX = 4096 };
 

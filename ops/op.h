@@ -54,6 +54,12 @@
     X(LSTM, lstm)                                               \
     X(LSTM_BACKWARD, lstm_backward)                             \
     X(LSTM_WEIGHT_GRADIENT, lstm_weight_gradient)               \
+    X(LABEL_EMBEDDING, label_embedding)                         \
+    X(LABEL_EMBEDDING_GRADIENT, label_embedding_gradient)       \
+    X(JOINT, joint)                                             \
+    X(JOINT_INPUT_GRADIENT, joint_input_gradient)               \
+    X(JOINT_WEIGHT_GRADIENT, joint_weight_gradient)             \
+    X(TRANSDUCER, transducer)                                   \
     X(USE, use)                                                 \
     X(REDUCE_APPLY, reduce_apply)                               \
     LK_PLAIN_OP_LIST(X)
@@ -140,9 +146,10 @@ typedef enum lk_role {
     LK_DY,       // gradient of y
     LK_DX,       // gradient of x, written
     LK_MASK,     // the tensor whose ReLU mask is applied to dx
-    LK_DX2 = LK_MASK,  // a loss that writes both: gradient of its second input
+    LK_DX2 = LK_MASK,  // an op that writes both: gradient of its second input
     LK_SCRATCH,  // means nothing before and after
     LK_STATE,    // the first of its states; the others follow it (lk_lane.state)
+    LK_LABELS = LK_STATE,  // of an op that reads sequences of labels: a row of each example
     LK_ROLES
 } lk_role;
 
@@ -182,6 +189,7 @@ typedef struct lk_op {
         lk_noise noise;
         lk_gan gan;
         lk_batch_norm norm;
+        lk_joint joint;
         uint32_t words[LK_OP_WORDS];  // all of them, as `lockstep embed` writes them
     };
 } lk_op;
@@ -353,6 +361,7 @@ struct lk_op_type {
     bool exchanged;       // a gradient of parameters: LK_X is the gradient of y, and LK_DY is x
     bool recurrent;       // .. LK_X is LK_X2 of the forward op, and LK_DY the gradient of its x
     bool sequence;  // it has sequence.steps rows of each example
+    bool labels;  // it reads sequences of labels, in LK_LABELS
     bool grains;  // of LK_SCOPE_EXAMPLES: it sees grains, and which positions have no example
 
     // Each may be NULL where there is nothing to say.

@@ -186,9 +186,20 @@ static const char verify_help[] =
     "channel as data.normalize takes them (of bytes in units of 0 to 1), and the data hash.\n"
     "\n" SOURCE_HELP;
 
+// How often each label is there. Of sequences 0 says that there is none, and is not counted, nor is
+// the number of frames.
+static void count_labels(const lk_dataset *set, uint64_t counts[256]) {
+    const uint32_t row = lk_dataset_label_row(set);
+    for (uint64_t i = 0; i < set->count * row; i++) {
+        if (row > 1 && i % row == 0) continue;
+        const uint32_t label = lk_dataset_label(set, i);
+        if (row == 1 || label) counts[label]++;
+    }
+}
+
 static void print_classes(const lk_dataset *set) {
     uint64_t counts[256] = {0};
-    for (uint64_t i = 0; i < set->count; i++) counts[lk_dataset_label(set, i)]++;
+    count_labels(set, counts);
     printf("class_counts");
     for (uint32_t c = 0; c < set->classes; c++) printf(" %llu", (ull)counts[c]);
     printf("\n");
@@ -271,7 +282,7 @@ static json_t *floats_json(uint32_t count, const double *values) {
 static lk_status print_set_json(const lk_dataset *set, const char *hex, lk_error *error) {
     uint64_t counts[256] = {0};
     json_t *list = json_array();
-    for (uint64_t i = 0; i < set->count; i++) counts[lk_dataset_label(set, i)]++;
+    count_labels(set, counts);
     for (uint32_t c = 0; c < set->classes; c++) {
         json_array_append_new(list, json_integer((json_int_t)counts[c]));
     }

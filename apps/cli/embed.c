@@ -204,7 +204,7 @@ static void put_examples(FILE *f, const lk_dataset *set) {
     end_bytes(&text);
     fprintf(f, "\nstatic const uint8_t labels[%llu] LK_EMBEDDED_EXAMPLES =\n", (ull)set->count);
     for (uint64_t i = 0; i < set->count; i++) {
-        uint8_t label = lk_dataset_label(set, i);
+        uint8_t label = (uint8_t)lk_dataset_label(set, i);
         put_bytes(&text, &label, 1);
     }
     end_bytes(&text);
@@ -274,6 +274,12 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
         return lk_fail(error, LK_UNAVAILABLE,
                        "embed: %s: data.augment, data.normalize: boards take images as they are; "
                        "leave them out, or train this one here",
+                       run->config.document.source);
+    }
+    if (run->config.spec.model.labels) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "embed: %s: model.labels: boards compute no sequences of labels yet; train "
+                       "this one here",
                        run->config.document.source);
     }
     if (run->config.spec.model.graph) {

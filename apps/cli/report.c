@@ -190,6 +190,9 @@ static lk_status look_at_test_set(lk_report_run *r, lk_run *run, answers *a, lk_
     if (!lk_model_loss(&run->config.spec.model)->labels) {
         return lk_fail(error, LK_UNAVAILABLE, "the model's loss takes no labels");
     }
+    if (run->config.spec.model.labels) {
+        return lk_fail(error, LK_UNAVAILABLE, "the model's labels are sequences");
+    }
     LK_CHECK(lk_run_plan(run, error));
     lk_watch_data(&run->train, &run->test);
     LK_CHECK(lk_run_start(run, 0, error));

@@ -237,13 +237,14 @@ static lk_status find_data(lk_config *c, const lk_json_cursor *root,
 
 // Where nothing is trained, a program still has a training set: one example, and no shards.
 static lk_status stand_in(lk_config *c, lk_error *error) {
-    static const uint8_t label = 0;
+    static const uint8_t labels[2 + LK_LABELS_MOST] = {0, 1};  // a frame; or label 0
     const lk_model *m = &c->spec.model;
     c->stand_in = calloc((size_t)lk_model_input_bytes(m), 1);
     if (!c->stand_in) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
     const lk_idx_type type = m->input_type == LK_INPUT_F32 ? LK_IDX_F32 : LK_IDX_U8;
-    const lk_dataset_held one = {c->stand_in, &label, 1, m->in_h, m->in_w, m->in_c, type};
+    const lk_dataset_held one = {c->stand_in, labels, 1, m->in_h, m->in_w, m->in_c, type};
     (void)hold(&c->train, &one);
+    c->train.source.label_bytes = m->labels ? 2 + m->labels : 0;
     c->said.order = 0;
     c->spec.drop_remainder = false;
     c->resident = false;

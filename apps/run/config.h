@@ -54,6 +54,7 @@ typedef struct lk_config {
     uint64_t replica_batch, accumulate;  // factors of global_batch; replica_batch 0: not said
     uint32_t workers;                    // that all of `replicas` belong to; 0: not asked
     uint64_t microbatch_examples;  // 0: chosen
+    uint32_t joint_tile;           // 0: chosen
     bool fuse, overlay, guards;
     bool resident;           // on a GPU: the data set lies there
     uint32_t gpus, gpu;      // how many, LK_CONFIG_ALL_GPUS: all; the number of the first, or

@@ -183,6 +183,10 @@ static const lk_key model[] = {
                .most = LK_CLASSES_MOST,
                .chosen = "required where the loss takes labels",
                .meaning = "number of classes; the last layer has as many units"}},
+    {.value = {VALUE(U32, "labels", lk_config, spec.model.labels), .zero = true,
+               .most = LK_LABELS_MOST,
+               .meaning = "the most labels of an example, which is a sequence of them; 0: it has "
+                          "one"}},
     {.value = {.name = "layers",
                .chosen = "required without networks",
                .most = 4096,
@@ -222,6 +226,10 @@ static const lk_key layout[] = {
                .meaning = "looks after every op for writes outside of a tensor"}},
     {.value = {CHOICE("reduce", lk_config, reduce, reduces),
                .meaning = "what replicas give each other of a gradient"}},
+    {.value = {VALUE(U32, "joint_tile", lk_config, joint_tile), .zero = true,
+               .most = LK_JOINT_TILE_MAX,
+               .meaning = "cells that a joint layer computes at once, a power of two from 512 on; "
+                          "0: chosen"}},
     {.value = {TEXT("kernels", lk_config, kernels), .text = "auto",
                .meaning = "as --kernels; auto: the fastest of this processor"}},
     {.value = {VALUE(BOOL, "resident", lk_config, resident),

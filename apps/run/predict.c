@@ -58,6 +58,11 @@ lk_status lk_run_predict(lk_run *run, const void *inputs, uint64_t count, float 
                     .input_bytes = lk_model_input_bytes(m),
                     .outputs = (uint32_t)lk_program_output_floats(&run->program)};
     lk_assert(!run->workers.joined);
+    if (m->labels) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "prediction: the model computes from an example's labels, and nothing says "
+                       "them; evaluate a set that has them");
+    }
     p.source = (lk_source){&p, in_order, given_input, any_label, true};
     for (uint64_t first = 0; first < count; first += p.count) {
         p.inputs = (const uint8_t *)inputs + first * p.input_bytes;

@@ -143,6 +143,7 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
         .microbatch_examples = (uint32_t)LK_MIN(c->microbatch_examples, UINT32_MAX),
         .fuse = c->fuse,
         .pools_apart = lk_run_is_fast(run),
+        .joint_tile = c->joint_tile,
         .reduce = c->reduce,
     };
     if (run->cuda) {
@@ -710,6 +711,13 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
 static lk_status check_shape(const lk_run *run, const lk_dataset *set, const char *which,
                              lk_error *error) {
     const lk_model *m = &run->config.spec.model;
+    if (lk_dataset_label_row(set) != lk_model_label_row(m)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s set: an example has %u bytes of labels, wanted %u: %s, as model.labels "
+                       "says; change one of them",
+                       which, set->label_bytes, m->labels ? 2 + m->labels : 1,
+                       m->labels ? "two of the number of its frames, and its labels" : "one label");
+    }
     if (set->height == m->in_h && set->width == m->in_w && set->channels == m->in_c) return LK_OK;
     return lk_fail(
         error, LK_BAD_CONFIG,

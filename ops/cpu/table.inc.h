@@ -39,6 +39,8 @@
 
 #include "ops/cpu/recurrent.inc.h"
 
+#include "ops/cpu/joint.inc.h"
+
 #define TABLE_PLAIN(NUMBER, name) [LK_OP_##NUMBER] = plain_##name,
 
 const lk_kernels TABLE_NAME(LK_VARIANT) = {
@@ -69,7 +71,13 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
                [LK_OP_SEQUENCE_DENSE_BIAS_GRADIENT] = call_dense_bias_gradient,
                [LK_OP_LSTM] = call_lstm,
                [LK_OP_LSTM_BACKWARD] = call_lstm_backward,
-               [LK_OP_LSTM_WEIGHT_GRADIENT] = call_dense_weight_gradient},
+               [LK_OP_LSTM_WEIGHT_GRADIENT] = call_dense_weight_gradient,
+               [LK_OP_LABEL_EMBEDDING] = call_label_embedding,
+               [LK_OP_LABEL_EMBEDDING_GRADIENT] = call_label_embedding_gradient,
+               [LK_OP_TRANSDUCER] = call_transducer,
+               [LK_OP_JOINT] = call_joint,
+               [LK_OP_JOINT_INPUT_GRADIENT] = call_joint_input_gradient,
+               [LK_OP_JOINT_WEIGHT_GRADIENT] = call_joint_weight_gradient},
     .half = {[LK_OP_DENSE] = true,
              [LK_OP_DENSE_INPUT_GRADIENT] = true,
              [LK_OP_CONV2D_POOL] = true},

@@ -275,7 +275,8 @@ lk_value *lk_build_values(const lk_builder *b) { return (lk_value *)(void *)b->p
 
 // `number` is that of the value before the layer.
 static lk_status take_inputs(lk_builder *b, const lk_layer *l, uint32_t number) {
-    const uint32_t wanted = l->type->inputs, given = l->input_count ? l->input_count : 1;
+    const uint32_t wanted = l->type->inputs;
+    const uint32_t given = l->input_count ? l->input_count : LK_MIN(wanted, 1u);
     if (given != wanted) {
         return lk_fail(b->error, LK_BAD_CONFIG, "layer %s: found %u inputs, wanted %u", l->name,
                        given, wanted);
@@ -326,7 +327,7 @@ static bool loss_takes(const lk_model *m, uint32_t number, uint32_t last) {
 static lk_status check_used(lk_builder *b, const lk_layer *layers, uint32_t count,
                             uint32_t inputs) {
     for (uint32_t i = 0; i < count; i++) {
-        bool used = i + 1 < count && layers[i + 1].input_count == 0;
+        bool used = i + 1 < count && layers[i + 1].input_count == 0 && layers[i + 1].type->inputs;
         used = used || loss_takes(&b->program->spec->model, i + inputs, count - 1 + inputs);
         for (uint32_t k = i + 1; k < count && !used; k++) {
             for (uint32_t n = 0; n < layers[k].input_count; n++) {
@@ -549,16 +550,28 @@ static void set_numbers(lk_op *loss, const lk_loss_type *type, const lk_loss_opt
     }
 }
 
+// Labels are sequences for a loss that takes them so, and for no other.
+static lk_status check_labels(const lk_builder *b) {
+    const lk_model *m = &b->program->spec->model;
+    if (lk_program_loss(b->program)->sequences || lk_model_label_row(m) == 1) return LK_OK;
+    return lk_fail(b->error, LK_BAD_CONFIG,
+                   "model.labels: found %u labels an example, and a loss that takes no sequences "
+                   "of them; use loss \"transducer\", or take model.labels out",
+                   m->labels);
+}
+
 lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type *target) {
     lk_program *p = b->program;
     lk_op *last = &p->ops[b->output.op];
     const uint64_t examples = p->microbatch_examples;
+    const uint64_t rows[] = {examples, lk_model_label_row(&p->spec->model)};
     const uint64_t sums[] = {examples, lk_program_metrics(p)->sum_count};
     const bool labels = lk_program_loss(p)->labels;
+    LK_CHECK(check_labels(b));
     LK_CHECK(lk_build_rows(b, last, "/gradient", LK_CLASS_GRADIENT, (lk_dtype)last->dtype,
                            last->floats, &last->gradient));
-    LK_CHECK(lk_build_tensor(b, "labels", LK_CLASS_STAGING, LK_U32, LK_REGION_REPLICA, 1, &examples,
-                             &p->labels));
+    LK_CHECK(lk_build_tensor(b, "labels", LK_CLASS_STAGING, LK_U32, LK_REGION_REPLICA,
+                             rows[1] > 1 ? 2 : 1, rows, &p->labels));
     LK_CHECK(lk_build_tensor(b, "loss", LK_CLASS_ACTIVATION, LK_F32, LK_REGION_REPLICA,
                              sums[1] > 1 ? 2 : 1, sums, &p->loss));
     lk_op *loss = new_op(b, type, LK_FORWARD, LK_NONE);
@@ -581,6 +594,7 @@ lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type 
     new_op(b, &lk_op_metric_sum, LK_FORWARD, LK_NONE)->tensor[LK_DY] = p->loss;
     for (uint32_t i = 0; i < p->forward_end; i++) {
         if (p->ops[i].type->grains) p->ops[i].tensor[LK_X2] = p->labels;
+        if (p->ops[i].type->labels) p->ops[i].tensor[LK_LABELS] = p->labels;
     }
     return target ? lk_build_input_gradient(b, target, number, 1, false) : LK_OK;
 }
@@ -611,6 +625,10 @@ lk_op *lk_build_use_gradient(lk_builder *b, const lk_op_type *type, uint32_t of)
         g->tensor[LK_DY] = p->ops[use->input[0]].gradient;
     }
     g->tensor[LK_AUX] = use->tensor[LK_AUX];
+    if (use->type->labels) {
+        g->tensor[LK_X2] = use->tensor[LK_X2];
+        g->tensor[LK_LABELS] = use->tensor[LK_LABELS];
+    }
     return g;
 }
 
@@ -671,6 +689,27 @@ lk_status lk_build_input_gradient(lk_builder *b, const lk_op_type *type, uint32_
         in->masked = true;
     }
     add_share(b, from, dx);
+    return LK_OK;
+}
+
+lk_status lk_build_input_gradients(lk_builder *b, const lk_op_type *type, uint32_t of) {
+    static const lk_role roles[LK_OP_INPUTS] = {LK_DX, LK_DX2};
+    lk_program *p = b->program;
+    const lk_op *op = &p->ops[of];
+    uint32_t dx[LK_OP_INPUTS] = {LK_NONE, LK_NONE};
+    bool wanted = false;
+    for (uint32_t n = 0; n < LK_OP_INPUTS; n++) {
+        if (!p->ops[op->input[n]].wants) continue;
+        LK_CHECK(gradient_tensor(b, op->input[n], &dx[n]));
+        wanted = true;
+    }
+    if (!wanted) return LK_OK;
+    lk_op *g = lk_build_use_gradient(b, type, of);
+    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) g->param[i] = op->param[i];
+    for (uint32_t n = 0; n < LK_OP_INPUTS; n++) g->tensor[roles[n]] = dx[n];
+    for (uint32_t n = LK_OP_INPUTS; n-- > 0;) {
+        if (dx[n] != LK_NONE) add_share(b, op->input[n], dx[n]);
+    }
     return LK_OK;
 }
 

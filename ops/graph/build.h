@@ -57,6 +57,7 @@ lk_status lk_build_sequence_dense(lk_builder *b, const lk_layer *l, const lk_den
 // Floats of scratch that the kernels of dense layers need for op->dense.
 uint64_t lk_dense_forward_scratch(const lk_op *op, uint32_t m_count);
 uint64_t lk_dense_input_gradient_scratch(const lk_op *op, uint32_t m_count);
+uint64_t lk_dense_weight_gradient_scratch(const lk_op *op, uint32_t m_count);
 
 // --- for lk_op_type.declare ----------------------------------------------------------------------
 
@@ -119,6 +120,9 @@ void lk_build_param_gradient(lk_builder *b, const lk_op_type *type, uint32_t of,
 // apply the ReLU of the op that made the input.
 lk_status lk_build_input_gradient(lk_builder *b, const lk_op_type *type, uint32_t of,
                                   uint32_t which, bool masks);
+
+// The gradients of both inputs by one op: LK_DX and LK_DX2, each where it is wanted.
+lk_status lk_build_input_gradients(lk_builder *b, const lk_op_type *type, uint32_t of);
 
 // The gradient of input `which` is that of y as it is: added where the input has one already, its
 // own where no input before it needs it too, and otherwise copied by an op of type `copy`. So the

@@ -71,14 +71,21 @@ static bool is_finite(const lk_frame *f, uint64_t floats, const float *x) {
     return !bad;
 }
 
+// An example's row of labels.
+static void load_labels(const lk_frame *f, uint64_t index, uint32_t *labels) {
+    const lk_source *s = f->source;
+    const uint32_t count = lk_model_label_row(&f->program->spec->model);
+    for (uint32_t i = 0; i < count; i++) labels[i] = s->label(s->context, index * count + i);
+}
+
 // Row `row` of the microbatch: the example of that index, or zeros where there is no image.
 static void load_one(const lk_frame *f, const lk_microbatch *microbatch, uint32_t row, bool train,
                      uint64_t floats, const uint8_t *image, uint64_t index, float *x,
-                     uint32_t *label) {
+                     uint32_t *labels) {
     const lk_run_spec *spec = f->program->spec;
     if (!image) {
         __builtin_memset(x, 0, floats * sizeof *x);
-        *label = 0;
+        __builtin_memset(labels, 0, lk_model_label_row(&spec->model) * sizeof *labels);
         return;
     }
     if (lk_spec_augments(spec, train)) {
@@ -87,13 +94,14 @@ static void load_one(const lk_frame *f, const lk_microbatch *microbatch, uint32_
     } else {
         lk_load_values(f, floats, image, x);
     }
-    *label = f->source->label(f->source->context, index);
+    load_labels(f, index, labels);
 }
 
 static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train) {
     if (op->floats == 0) return;  // its objective reads no images
     const lk_run_spec *spec = f->program->spec;
     const bool mixed = lk_mixed_is(f->program, op);
+    const uint32_t row = lk_model_label_row(&spec->model);
     float *x = lk_tensor_at(f, op->tensor[mixed ? LK_SCRATCH : LK_Y]);
     uint32_t *labels = lk_tensor_at(f, op->tensor[LK_AUX]);
     lk_coming coming;
@@ -102,7 +110,8 @@ static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, 
         uint64_t index = 0;
         const uint8_t *image = lk_coming_take(&coming, m, &index);
         float *to = x + (mixed ? 0 : m * op->floats);
-        load_one(f, microbatch, m, train, op->floats, image, index, to, &labels[m]);
+        load_one(f, microbatch, m, train, op->floats, image, index, to,
+                 labels + (uint64_t)m * row);
         // What normalisation has made too large for 16 bits, or what came so.
         if ((mixed && lk_mixed_load(f, op, m, to)) || !is_finite(f, op->floats, to))
             f->bad_op = (uint32_t)(op - f->program->ops);

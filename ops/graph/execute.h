@@ -14,7 +14,9 @@ typedef struct lk_source {
     // in_h * in_w * in_c values of the model's input type, at any address. Floats are big-endian,
     // as IDX files have them, or the machine's where the source is native.
     const uint8_t *(*image)(void *context, uint64_t index);
-    uint32_t (*label)(void *context, uint64_t index);  // < classes
+    // < classes. Of a model whose labels are sequences number `index` of all examples' rows of
+    // labels, lk_model_label_row numbers each (lk_joint, ops/geometry.h).
+    uint32_t (*label)(void *context, uint64_t index);
     bool native;
 } lk_source;
 

@@ -356,6 +356,7 @@ static void add_model(identity *id, const lk_model *m) {
     add_u32s(id, "model.input", 3, input);
     if (m->input_type == LK_INPUT_F32) add_text(id, "model.input_type", "f32");
     if (m->input_range == LK_RANGE_SIGNED) add_text(id, "model.input_range", "signed");
+    add_number_unless(id, "model.labels", m->labels, 0);
     for (uint32_t i = 0; i < m->layer_count; i++) {
         add_layer(id, &m->layers[i], i, before_layer(m, i));
     }

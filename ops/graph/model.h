@@ -69,6 +69,7 @@ typedef struct lk_model {
     uint32_t input_type;        // lk_input_type
     uint32_t input_range;       // lk_input_range; of bytes alone
     uint32_t classes;           // of labels; 0 where the loss takes none
+    uint32_t labels;            // the most of an example, which has a sequence; 0: it has one label
     uint32_t layer_count;
     const lk_layer *layers;
     const lk_loss_type *loss;  // NULL: sparse_categorical_crossentropy
@@ -82,6 +83,16 @@ typedef struct lk_model {
 static inline uint64_t lk_model_input_bytes(const lk_model *model) {
     const uint64_t value = model->input_type == LK_INPUT_F32 ? sizeof(float) : 1;
     return (uint64_t)model->in_h * model->in_w * model->in_c * value;
+}
+
+// Numbers of an example's row of labels: its label; or how many frames it has, and its labels.
+static inline uint32_t lk_model_label_row(const lk_model *model) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)model;  // boards know no sequences of labels, as `lockstep embed` sees to
+    return 1;
+#else
+    return model->labels ? 1 + model->labels : 1;
+#endif
 }
 
 // What is made for boards knows fp32 alone, as `lockstep embed` does.

@@ -85,6 +85,8 @@ typedef struct lk_layout {
     // are done with (comm/step/exchange.h); 0: all of them at the end.
     uint32_t bucket_floats;
     uint64_t device_scratch_floats;
+    uint32_t joint_tile;  // cells that a joint layer computes at once: a power of two from
+                          // LK_SLICE_TERMS on; 0 chooses
 } lk_layout;
 
 typedef struct lk_program {

@@ -228,7 +228,7 @@ uint64_t lk_dense_input_gradient_scratch(const lk_op *op, uint32_t m_count) {
 
 // One register tile's trees: over the slices of a grain, and over the grains. Then, if units
 // without a gradient are left out: which they are, the grains without them, and rows of sums.
-static uint64_t weight_gradient_scratch(const lk_op *op, uint32_t m_count) {
+uint64_t lk_dense_weight_gradient_scratch(const lk_op *op, uint32_t m_count) {
     const lk_dense *d = &op->dense;
     (void)m_count;
     uint64_t trees = (uint64_t)(LK_GRAIN_SLICE_LEVELS + LK_TREE_LEVELS_MAX) * LK_DENSE_TILE_MAX;
@@ -303,7 +303,8 @@ const lk_op_type lk_op_dense_weight_gradient = {.name = "dense_weight_gradient",
                                                 .number = LK_OP_DENSE_WEIGHT_GRADIENT,
                                                 .scope = LK_SCOPE_GRAINS,
                                                 .reference = dense_weight_gradient,
-                                                .scratch_floats = LK_RULE(weight_gradient_scratch),
+                                                .scratch_floats =
+                                                    LK_RULE(lk_dense_weight_gradient_scratch),
                                                 .flop = LK_RULE(flop),
                                                 .rows = rows,
                                                 .mixed = true,
@@ -340,7 +341,7 @@ const lk_op_type lk_op_sequence_dense_weight_gradient = {
     .sequence = true,
     .scope = LK_SCOPE_GRAINS,
     .reference = dense_weight_gradient,
-    .scratch_floats = LK_RULE(weight_gradient_scratch),
+    .scratch_floats = LK_RULE(lk_dense_weight_gradient_scratch),
     .flop = LK_RULE(sequence_flop),
     .rows = rows,
     .some_rows = some_rows};
@@ -355,7 +356,8 @@ const lk_op_type lk_op_lstm_weight_gradient = {.name = "lstm_weight_gradient",
                                                .scope = LK_SCOPE_GRAINS,
                                                .reference = dense_weight_gradient,
                                                .recurrent = true,
-                                               .scratch_floats = LK_RULE(weight_gradient_scratch),
+                                               .scratch_floats =
+                                                   LK_RULE(lk_dense_weight_gradient_scratch),
                                                .flop = LK_RULE(sequence_flop),
                                                .rows = rows,
                                                .some_rows = some_rows};

@@ -20,9 +20,10 @@
     X(average_pool2d) X(global_average_pool2d) X(dropout)                                 \
     X(reshape) X(concatenate) X(zero_padding2d) X(conv2d_transpose) X(batch_normalization) \
     X(relu6) X(elu) X(softplus) X(swish) X(gelu) X(layer_normalization) \
-    X(lstm) X(depthwise_conv2d)
+    X(lstm) X(depthwise_conv2d) X(label_embedding) X(joint)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean) \
-    X(gan_generator) X(gan_discriminator) X(binary_crossentropy)
+    X(gan_generator) X(gan_discriminator) X(binary_crossentropy) \
+    X(transducer)
 
 enum { LK_LAYER_INPUTS_MAX = 2 };
 
@@ -91,6 +92,7 @@ typedef struct lk_loss_options {
 struct lk_loss_type {
     uint32_t inputs;     // how many it takes
     bool labels;         // and the label of each example
+    bool sequences;      // .. which is a sequence of them (lk_model.labels)
     bool gan;            // its numbers are lk_loss_options.gan, not a scale
     lk_metrics metrics;  // what its op writes of each example, and counts
     // Not NULL: evaluated together with the first objective whose loss is `beside`, as far as there

@@ -101,9 +101,9 @@ static void test_sizes(void **state) {
 
 static void test_bad_headers(void **state) {
     (void)state;
+    const uint8_t five[4] = {0, 0, 8, 5};
     const uint8_t gzip[8] = {0x1f, 0x8b, 8}, text[4] = {'P', 'N', 'G', ' '};
     const uint8_t floats[8] = {0, 0, 0x0d, 1}, strange[8] = {0, 0, 0x77, 3};
-    const uint8_t matrix[12] = {0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1}, five[4] = {0, 0, 8, 5};
     const uint8_t empty[8] = {0, 0, 8, 1};
     const uint8_t none[16] = {0, 0, 8, 3, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4};
     const uint8_t huge[20] = {0,    0,    8,    4,    0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
@@ -118,9 +118,8 @@ static void test_bad_headers(void **state) {
     bad(strange, 8, LK_IDX_IMAGES, "file: byte 2: found type 77 (no IDX type), wanted 08 (u8) or "
         "0d (f32); convert the values");
     bad(five, 4, LK_IDX_IMAGES, "file: byte 3: found 5 dimensions, wanted 2 to 4 (images)");
-    bad(five, 4, LK_IDX_LABELS, "file: byte 3: found 5 dimensions, wanted 1 (labels)");
-    bad(matrix, 12, LK_IDX_LABELS, "file: byte 3: found 2 dimensions (images), wanted 1 (labels); "
-        "are images and labels exchanged?");
+    bad(five, 4, LK_IDX_LABELS, "file: byte 3: found 5 dimensions, wanted 1 (labels) or "
+        "2 (sequences of them)");
     bad(none, 16, LK_IDX_IMAGES, "file: byte 8: dimension 1: found 0, wanted 1 or more");
     bad(empty, 8, LK_IDX_LABELS, "file: byte 4: dimension 0: found 0, wanted 1 or more");
     bad(huge, 20, LK_IDX_IMAGES, "file: byte 4: found dimensions 4294967295 x 4294967295 x "
@@ -152,6 +151,45 @@ static void test_labels_and_counts(void **state) {
                         "l: byte 4: found 10000 labels, wanted 60000, one for each image of i");
 }
 
+// Of two examples of three frames at most and up to three labels.
+static const uint8_t sequences_2x5[12 + 10] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 5,
+                                               0, 3, 1, 2, 9, 0, 1, 0, 0, 0};
+
+static void bad_sequence(uint32_t at, uint8_t byte, const char *text) {
+    uint8_t row[10];
+    lk_error error = {0};
+    memcpy(row, sequences_2x5 + 12, 10);
+    row[at] = byte;
+    assert_int_equal(lk_idx_check_sequences(row, 2, 5, 3, 10, 12, "file", &error), LK_BAD_DATA);
+    assert_string_equal(error.text, text);
+}
+
+static void test_sequences(void **state) {
+    (void)state;
+    lk_idx idx;
+    lk_error error = {0};
+    good(sequences_2x5, sizeof sequences_2x5, LK_IDX_LABELS, &idx);
+    assert_int_equal(idx.count, 2);
+    assert_int_equal(idx.example_bytes, 5);
+    assert_int_equal(lk_idx_check_sequences(sequences_2x5 + 12, 2, 5, 3, 10, 12, "file", &error),
+                     LK_OK);
+    bad_sequence(1, 4, "file: byte 12: example 0: found 4 frames, wanted 1 to 3, the rows of an "
+                       "input");
+    bad_sequence(0, 1, "file: byte 12: example 0: found 259 frames, wanted 1 to 3, the rows of an "
+                       "input");
+    bad_sequence(6, 0, "file: byte 17: example 1: found 0 frames, wanted 1 to 3, the rows of an "
+                       "input");
+    bad_sequence(4, 10, "file: byte 16: example 0: found label 10, wanted 1 to 9, and zeros behind "
+                        "the last");
+    bad_sequence(3, 0, "file: byte 16: example 0: found label 9 behind a 0, wanted 1 to 9, and "
+                       "zeros behind the last");
+    assert_int_equal(lk_idx_check_sequences(sequences_2x5 + 12, 5, 2, 3, 10, 12, "file", &error),
+                     LK_BAD_DATA);
+    assert_string_equal(error.text,
+                        "file: byte 8: found 2 bytes of labels an example, wanted two that say how "
+                        "many frames it has, and one or more of labels");
+}
+
 static void test_written_headers_read_back(void **state) {
     (void)state;
     uint8_t header[LK_IDX_HEADER_BYTES_MAX];
@@ -165,6 +203,9 @@ static void test_written_headers_read_back(void **state) {
     good(labels_5, sizeof labels_5, LK_IDX_LABELS, &idx);
     assert_int_equal(lk_idx_write_header(&idx, header), 8);
     assert_memory_equal(header, labels_5, 8);
+    good(sequences_2x5, sizeof sequences_2x5, LK_IDX_LABELS, &idx);
+    assert_int_equal(lk_idx_write_header(&idx, header), 12);
+    assert_memory_equal(header, sequences_2x5, 12);
 }
 
 int main(void) {
@@ -175,6 +216,7 @@ int main(void) {
         cmocka_unit_test(test_bad_headers),
         cmocka_unit_test(test_images_and_labels_exchanged),
         cmocka_unit_test(test_labels_and_counts),
+        cmocka_unit_test(test_sequences),
         cmocka_unit_test(test_written_headers_read_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1342,10 +1342,105 @@ def initial_values(layer, made, seed, number):
 
 # --- sections 4, 7, 8: a run ----------------------------------------------------------------------
 
+class LabelEmbedding:
+    """Rows of the kernel for the blank and the labels of the example."""
+    by_rows, bias_count, learns, takes_labels = True, 0, True, True
+
+    def __init__(self, layer, model):
+        self.rows, self.classes, self.units = model["labels"] + 1, model["classes"], layer["units"]
+        self.shape = (self.rows, 1, self.units)
+        self.fans, self.columns = (self.classes, self.units), self.units
+        self.kernel_count = self.classes * self.units
+
+    def forward(self, label, kernel, _bias):
+        self.ids = [0] + label[1]
+        rows = [kernel[i * self.units:(i + 1) * self.units] for i in self.ids]
+        return [v for row in rows for v in row] + \
+            [0.0] * ((self.rows - len(rows)) * self.units)
+
+    def gradient_terms(self, label, dy):
+        ids = [0] + label[1]
+        ids += [None] * (self.rows - len(ids))
+        return [[(1.0 if i == v else 0.0, dy[u * self.units + k]) for u, i in enumerate(ids)]
+                for v in range(self.classes) for k in range(self.units)], []
+
+
+class Joint:
+    """The two numbers of each cell that the example has."""
+    by_rows, takes_labels = True, True
+
+    def __init__(self, layer, first, second, height):
+        assert first[2] == second[2]
+        self.frames, self.rows, self.values = first[0], second[0], first[2]
+        self.units, self.height = layer["units"], height
+        self.shape = (self.frames, self.rows, 2)
+        self.fans, self.columns = (self.values, self.units), self.units
+        self.kernel_count, self.bias_count = self.values * self.units, self.units
+
+    def cells(self, label):
+        said, labels = label
+        count = min(self.frames, (said * self.frames + self.height - 1) // self.height)
+        return [(t, u) for t in range(count) for u in range(len(labels) + 1)]
+
+    def forward(self, x, label, kernel, bias):
+        v, n = range(self.values), range(self.units)
+        self.x, self.kept, out = x, {}, [0.0] * (self.frames * self.rows * 2)
+        for t, u in self.cells(label):
+            h = [tanh(add(x[0][t * self.values + k], x[1][u * self.values + k])) for k in v]
+            z = [finished([(h[k], kernel[k * self.units + i]) for k in v],
+                          0.0 if bias is None else bias[i]) for i in n]
+            top = max(z)
+            e = [exp(sub(one, top)) for one in z]
+            s = finished([(1.0, one) for one in e])
+            own = label[1][u] if u < len(label[1]) else None
+            at = (t * self.rows + u) * 2
+            out[at] = add(sub(sub(z[0], top), log(s)), 0.0)
+            if own is not None:
+                out[at + 1] = add(sub(sub(z[own], top), log(s)), 0.0)
+            r = div(1.0, s)
+            self.kept[t, u] = h, [mul(one, r) for one in e], own
+        return out
+
+    def slopes(self, dy):
+        """dz of each cell that there is."""
+        for (t, u), (h, p, own) in self.kept.items():
+            blank, label = dy[(t * self.rows + u) * 2:(t * self.rows + u) * 2 + 2]
+            g = add(blank, label)
+            yield t, u, h, [fma(-p[n], g, blank if n == 0 else label if n == own else 0.0)
+                            for n in range(self.units)]
+
+    def backward(self, dy, kernel):
+        dx = [[0.0] * len(x) for x in self.x]
+        for t, u, h, dz in self.slopes(dy):
+            for k in range(self.values):
+                dh = finished(list(zip(kernel[k * self.units:(k + 1) * self.units], dz)))
+                d = mul(dh, fma(-h[k], h[k], 1.0))
+                for to, at in ((dx[0], t * self.values + k), (dx[1], u * self.values + k)):
+                    to[at] = add(to[at], d)
+        return dx
+
+    def gradient_terms(self, _x, dy):
+        none = ([0.0] * self.values, [0.0] * self.units)
+        rows = [none] * (self.frames * self.rows)
+        for t, u, h, dz in self.slopes(dy):
+            rows[t * self.rows + u] = h, dz
+        return ([[(h[k], dz[n]) for h, dz in rows] for k in range(self.values)
+                 for n in range(self.units)],
+                [[(1.0, dz[n]) for _, dz in rows] for n in range(self.units)])
+
+
+def log_sum(p, q):
+    top, low = (p, q) if p > q else (q, p)
+    return add(top, softplus(sub(low, top)))
+
+
 class Run:
     def __init__(self, config):
         self.config, self.data = config, config["data"]["train"]["made_up"]
         self.examples = [made_up(self.data, i) for i in range(self.data["count"])]
+        if "sequences" in config:
+            self.examples = [(image, label) for (image, _), label
+                             in zip(self.examples, config["sequences"])]
         count, shards = len(self.examples), config.get("shards", 0)
         # As lockstep data shard cuts it: the larger ones first.
         self.shards = [k * (count // shards) + min(k, count % shards)
@@ -1356,7 +1451,7 @@ class Run:
         outputs = [(0, self.shapes[0])]  # by layer number plus 1: tensor, and how it is seen
         for number, layer in enumerate(config["model"]["layers"]):
             taken = [outputs[i] for i in inputs_of(config, number)]
-            shape = taken[0][1]
+            shape = taken[0][1] if taken else ()
             if layer["type"] == "flatten":
                 outputs.append((taken[0][0], (math.prod(shape),)))
                 continue
@@ -1372,6 +1467,10 @@ class Run:
                 self.initialize(layer, made)
                 taken = [(len(self.shapes) - 1, made.shape)]
                 made = Lstm(layer, made.shape)
+            elif layer["type"] == "label_embedding":
+                made, taken = LabelEmbedding(layer, config["model"]), []
+            elif layer["type"] == "joint":
+                made = Joint(layer, *[s for _, s in taken], config["model"]["input"][0])
             else:
                 made = (SequenceDense if over else LAYERS[layer["type"]])(
                     layer, *[s for _, s in taken])
@@ -1560,7 +1659,11 @@ class Run:
             if isinstance(layer, BatchNormalization):
                 values.append((yield self.layers[number].forward_grain, x[0]))
                 continue
-            y = layer.forward(x[0] if len(x) == 1 else x, *self.weights(layer))
+            if getattr(layer, "takes_labels", False):
+                x = [x, label] if x else [label]
+                y = layer.forward(*x, *self.weights(layer))
+            else:
+                y = layer.forward(x[0] if len(x) == 1 else x, *self.weights(layer))
             apart = layer.before_activation or len(values) == self.loss_at[0]
             values.append(self.narrowed(y, layer.narrow and not apart))
             layer.y = values[-1]  # what backward goes by
@@ -1572,7 +1675,8 @@ class Run:
             if not self.learns[i]:
                 continue
             if layer.kernel_count and not layer.frozen:
-                kernels, biases = layer.gradient_terms(values[layer.inputs_at[0]], dy)
+                taken = values[layer.inputs_at[0]] if layer.inputs_at else label
+                kernels, biases = layer.gradient_terms(taken, dy)
                 terms[layer.kernel_at].append(kernels)
                 if layer.bias_at is not None:
                     terms[layer.bias_at].append(biases)
@@ -1588,6 +1692,9 @@ class Run:
                 continue
             elif isinstance(layer, Concatenate):
                 shares = layer.shares(dy)
+            elif isinstance(layer, Joint):
+                dx = layer.backward(dy, self.weights(layer)[0])
+                shares = list(zip(layer.inputs_at, dx))
             else:
                 dx = layer.backward(dy, self.weights(layer)[0])
                 shares = [(n, dx) for n in layer.inputs_at]
@@ -1671,6 +1778,37 @@ class Run:
         scale = rounded(Fraction(str(loss_of(self.config).get("scale", 1))))
         gradients[self.loss_at[0]] = [add(mul(r, scale), 0.0)] * len(x)
         return [add(mul(mul(finished([(1.0, v) for v in x]), r), scale), 0.0)]
+
+    def transducer(self, values, label, gradients):
+        y, shape = values[self.loss_at[0]], self.shapes[self.loss_at[0]]
+        said, height = label[0], self.config["model"]["input"][0]
+        frames, labels = min(shape[0], (said * shape[0] + height - 1) // height), len(label[1])
+        out = gradients[self.loss_at[0]] = [0.0] * len(y)
+        if not frames:
+            return [0.0]
+
+        def at(t, u):
+            return (t * shape[1] + u) * 2
+        alpha, beta = {}, {}
+        for t in range(frames - 1, -1, -1):
+            for u in range(labels, -1, -1):
+                ways = [add(beta[t + 1, u], y[at(t, u)])] if t < frames - 1 else []
+                ways += [add(beta[t, u + 1], y[at(t, u) + 1])] if u < labels else []
+                beta[t, u] = log_sum(*ways) if len(ways) == 2 else (ways or [y[at(t, u)]])[0]
+        loss = sub(0.0, beta[0, 0])
+        for t in range(frames):
+            for u in range(labels + 1):
+                ways = [add(alpha[t - 1, u], y[at(t - 1, u)])] if t else []
+                ways += [add(alpha[t, u - 1], y[at(t, u - 1) + 1])] if u else []
+                a = alpha[t, u] = log_sum(*ways) if len(ways) == 2 else (ways or [0.0])[0]
+                blank, own = (add(a, y[at(t, u) + i]) for i in (0, 1))
+                if t < frames - 1:
+                    out[at(t, u)] = sub(0.0, exp(add(add(blank, beta[t + 1, u]), loss)))
+                elif u == labels:
+                    out[at(t, u)] = sub(0.0, exp(add(blank, loss)))
+                if u < labels:
+                    out[at(t, u) + 1] = sub(0.0, exp(add(add(own, beta[t, u + 1]), loss)))
+        return [loss]
 
     def position(self, epoch, p):
         """The example at position p of an epoch, in the order of the run; None: there is none."""
@@ -1863,7 +2001,7 @@ CROSSENTROPY = "sparse_categorical_crossentropy"
 BINARY = "binary_crossentropy"
 LOSSES = {CROSSENTROPY: Run.softmax_cross_entropy, BINARY: Run.binary_crossentropy,
           "mean": Run.mean,
-          "mean_squared_error": Run.mean_squared_error}
+          "mean_squared_error": Run.mean_squared_error, "transducer": Run.transducer}
 
 
 def loss_of(config):
@@ -1932,7 +2070,12 @@ def layer_entries(number, layer, inputs):
         out["unit_forget_bias"] = u32(0)
     if kind == "dropout":
         out["rate"] = struct.pack("<f", rounded(Fraction(str(layer["rate"]))))
-    units = {"dense": "units", "lstm": "units", **dict.fromkeys(kernels, "filters")}.get(kind)
+    if kind == "label_embedding":
+        out["units"] = u32(layer["units"])
+        if layer.get("embeddings_initializer", "glorot_uniform") != "glorot_uniform":
+            out["embeddings_initializer"] = layer["embeddings_initializer"].encode()
+    units = {**dict.fromkeys(("dense", "lstm", "joint"), "units"),
+             **dict.fromkeys(kernels, "filters")}.get(kind)
     if units:
         if kind != "depthwise_conv2d":
             out[units] = u32(layer[units])
@@ -1968,13 +2111,22 @@ def rate_entries(r):
     return {"optimizer.learning_rate_schedule." + key: value for key, value in out.items()}
 
 
+def labels_of(config, examples):
+    """Their bytes, as they lie in a file."""
+    most = config["model"].get("labels", 0)
+    if not most:
+        return bytes(label for _, label in examples)
+    return b"".join(struct.pack(">H", frames) + bytes(said) + bytes(most - len(said))
+                    for _, (frames, said) in examples)
+
+
 def identity(config, examples, shards):
     model, o = config["model"], config["optimizer"]
     values = b"".join(image for image, _ in examples)
     if model.get("input_type") == "f32":  # made up: what LOAD makes of bytes, as IDX files have it
         values = b"".join(struct.pack(">f", mul(float(b), constant("0x1.010102p-8")))
                           for b in values)
-    data = values + bytes(label for _, label in examples)
+    data = values + labels_of(config, examples)
     entries = {"arithmetic.version": u32(1), "arithmetic.slice_terms": u32(L),
                "batch.global": u32(config["global_batch"]), "batch.grain": u32(config["grain"]),
                "data.count": struct.pack("<Q", len(examples)),
@@ -1983,6 +2135,8 @@ def identity(config, examples, shards):
                "optimizer.type": o["type"].encode(), "seed": struct.pack("<Q", config["seed"]),
                "optimizer.learning_rate":
                    struct.pack("<f", rounded(Fraction(str(o["learning_rate"]))))}
+    if model.get("labels"):
+        entries["model.labels"] = u32(model["labels"])
     if config.get("precision", "float32") != "float32":
         entries["precision"] = config["precision"].encode()
     for key, default in (("initial", 32768), ("growth_factor", 2), ("backoff_factor", 0.5),
@@ -2048,6 +2202,8 @@ def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, i
     if not loss or loss_of({"model": model})["type"] in (CROSSENTROPY, BINARY):
         model["classes"] = classes
         data["classes"] = classes
+    if loss == "transducer":
+        model.update(classes=4, labels=3)
     if is_signed:
         model["input_range"] = "signed"
     if is_f32:
@@ -2395,10 +2551,28 @@ NETS += [
 NETS += [net("slices", (25, 19, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
              {"type": "lars_tf", "learning_rate": 0.5, "eta": 0.1}, 4, 2, 7, 2)]
 
+# A transducer: the shortest and the longest of both, frames of two rows, a prediction network that
+# recurs; and grains of more than one slice of cells.
+TRANSDUCER = [
+    {"type": "reshape", "target_shape": [5, 4]},
+    {"type": "lstm", "units": 3, "return_sequences": True},
+    {"type": "dense", "units": 2, "name": "enc"}, {"type": "label_embedding", "units": 2},
+    {"type": "lstm", "units": 2, "return_sequences": True, "name": "pred"},
+    {"type": "joint", "units": 4, "inputs": ["enc", "pred"]}]
+LONG = [
+    {"type": "reshape", "target_shape": [60, 1]}, {"type": "dense", "units": 2, "name": "enc"},
+    {"type": "label_embedding", "units": 2, "name": "said"},
+    {"type": "joint", "units": 4, "inputs": ["enc", "said"], "use_bias": False}]
+SAID = [(10, [1, 2, 3]), (1, []), (9, [2]), (4, [3, 3, 1]), (10, []), (1, [2, 1, 3]), (6, [1, 1])]
+SAID_LONG = [(60, [1]), (2, [3, 2]), (31, []), (3, [1, 3, 2]), (59, [2])]
+NETS += [net("transducer", (10, 2, 1), TRANSDUCER, ADAM, 4, 2, 7, 3, "transducer", sequences=SAID),
+         net("transducer-sliced", (60, 1, 1), LONG, MOMENTUM, 4, 4, 5, 2, "transducer",
+             sequences=SAID_LONG)]
+
 LAYOUTS = [  # of the program: replicas and "layout"
     (1, {}),
     (1, {"kernels": "reference", "fuse": False}),
-    (2, {"wave_examples": 1, "reduce": "partials"}),
+    (2, {"wave_examples": 1, "reduce": "partials", "joint_tile": 1024}),
 ]
 
 
@@ -2413,6 +2587,19 @@ def cut(program, name, data, shards, folder):
     return {"order": "sharded", "train": {"manifest": os.path.join(to, "manifest.json")}}
 
 
+def write_sequences(config, folder):
+    """The data of a run whose labels are sequences: a pair of files."""
+    made, paths = config["data"]["train"]["made_up"], [os.path.join(folder, n) for n in "il"]
+    examples = [(made_up(made, i)[0], said) for i, said in enumerate(config["sequences"])]
+    shape = [len(examples), made["height"], made["width"], made["channels"]]
+    labels = labels_of(config, examples)
+    for path, sizes, data in ((paths[0], shape, b"".join(image for image, _ in examples)),
+                              (paths[1], [len(examples), len(labels) // len(examples)], labels)):
+        with open(path, "wb") as file:
+            file.write(bytes([0, 0, 8, len(sizes)]) + struct.pack(f">{len(sizes)}I", *sizes) + data)
+    return {"train": {"images": paths[0], "labels": paths[1]}}
+
+
 def run_lockstep(program, config, replicas, layout, folder):
     """The program's lines by their first word, and the losses that it logged."""
     path, run_dir = os.path.join(folder, config["name"] + ".json"), os.path.join(folder, "run")
@@ -2422,6 +2609,9 @@ def run_lockstep(program, config, replicas, layout, folder):
     if shards:
         config["data"] = cut(program, config["name"], config["data"]["train"]["made_up"], shards,
                              folder)
+    if "sequences" in config:
+        config["data"] = write_sequences(config, folder)
+        del config["sequences"]
     with open(path, "w") as file:
         json.dump(config, file)
     run = subprocess.run([program, "train", path, "--run-dir", run_dir, "--fresh"],

@@ -50,7 +50,7 @@ CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/optimizer.c
           ops/layers/dropout.c ops/layers/gan.c ops/layers/loss.c ops/layers/noise.c
           ops/layers/grouped_conv2d.c ops/layers/layer_norm.c ops/layers/norm.c
           ops/layers/place.c ops/layers/pool.c ops/layers/recurrent.c
-          ops/layers/shape.c ops/layers/words.c
+          ops/layers/shape.c ops/layers/transducer.c ops/layers/words.c
           comm/cluster/cluster.c
           comm/step/driver.c comm/step/exchange.c comm/step/hash.c comm/step/lanes.c
           comm/step/norms.c

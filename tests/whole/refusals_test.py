@@ -53,6 +53,10 @@ CASES = {
         "data.train.made_up.width": 20}, [], []),
     "a state in 16 bits": ({"precision": "mixed_float16", "model.layers": [
         {"type": "reshape", "target_shape": [10, 10]}, {"type": "lstm", "units": 10}]}, [], []),
+    "labels of a classifier": ({"model.labels": 3}, [], []),
+    "a transducer of one label": ({"model.loss": "transducer"}, [], []),
+    "an embedding of one label": ({"model.layers.0": {"type": "label_embedding", "units": 3}},
+                                  [], []),
     "zeros around a row": ({"model.layers.4": {"type": "zero_padding2d"}}, [], []),
     "three sides": ({"model.layers.4": {
         "type": "zero_padding2d", "padding": [[1, 2, 3], 4]}}, [], []),
