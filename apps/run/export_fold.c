@@ -324,7 +324,7 @@ lk_status lk_onnx_fold_open(lk_onnx_fold *f, const lk_program *program, lk_onnx_
     }
     f->gone = calloc(m->layer_count, sizeof *f->gone);
     f->bias = calloc(m->layer_count, sizeof *f->bias);
-    f->ops = calloc(m->layer_count, sizeof *f->ops);
+    f->ops = calloc(m->layer_count, sizeof(void *));
     f->sums = calloc(outputs, sizeof *f->sums);
     const bool room = f->gone && f->bias && f->ops && f->sums;
     lk_status status = room ? fold_all(f, input, error) : no_memory(error);

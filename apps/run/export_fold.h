@@ -44,7 +44,7 @@ lk_status lk_onnx_fold_open(lk_onnx_fold *fold, const lk_program *program, lk_on
 void lk_onnx_fold_close(lk_onnx_fold *fold);
 
 // How many outputs, or channels of them, a layer with a kernel has.
-uint32_t lk_onnx_fold_outputs(const lk_onnx_fold *fold, uint32_t layer);
+uint32_t lk_onnx_fold_outputs(const lk_onnx_fold *f, uint32_t number);
 
 // The tensor of that name.
 lk_safetensors_tensor *lk_onnx_fold_find(const lk_onnx_fold *fold, const char *name);

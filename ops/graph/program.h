@@ -16,7 +16,7 @@
 
 // One more whenever lk_program, its tables or the shapes of ops change: `lockstep embed` writes
 // them as constants, and whoever compiles these must have the same.
-enum { LK_PROGRAM_FORMAT = 2 };
+enum { LK_PROGRAM_FORMAT = 3 };
 
 // What REDUCE and APPLY work on at once, small enough for a first-level cache: floats of a join of
 // nodes; floats, and a multiple of rows, of a gradient computed from operands. Kernels may wish for

@@ -28,6 +28,7 @@ SOFT = {  # a processor without a float unit
     "__gtsf2": "a > b", "__gesf2": "a >= b", "__unordsf2": "NaN?",
     "__floatsisf": "int32 to float", "__floatunsisf": "uint32 to float",
     "__floatundisf": "uint64 to float", "__clzdi2": "leading zeros",
+    "__bswapsi2": "order of bytes",
 }
 M7 = ("-mcpu=cortex-m7 -mthumb -mfpu=fpv5-sp-d16 -mfloat-abi=hard -fno-short-enums "
       "-Wno-format").split()
@@ -37,7 +38,8 @@ TARGETS = [
     ("x86-64 clang", ["clang"], "nm", {}),
     ("aarch64", ["aarch64-linux-gnu-gcc"], "aarch64-linux-gnu-nm", {}),
     ("riscv64", ["riscv64-linux-gnu-gcc"], "riscv64-linux-gnu-nm",
-     {"__clzdi2": "leading zeros, for which the base instructions have none"}),
+     {"__clzdi2": "leading zeros, for which the base instructions have none",
+      "__bswapsi2": "the other order of bytes, for which they have none either"}),
     ("riscv64 no F", ["riscv64-unknown-elf-gcc", "-march=rv64imac", "-mabi=lp64"],
      "riscv64-unknown-elf-nm", SOFT),
     ("cortex-m7", ["arm-none-eabi-gcc", *M7], "arm-none-eabi-nm", WIDE),
