@@ -422,7 +422,7 @@ int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint3
     walk w = start_walk(c, 0, nodes);
     w.s.state = &c->at.states[1];
     w.source = source_of(p, false);
-    w.source.images = c->at.test_images + first * p->ops[0].floats;
+    w.source.images = c->at.test_images + first * lk_model_input_bytes(&p->spec->model);
     w.source.labels = c->at.test_labels + first;
     w.source.slots = 1;
     w.source.slot_examples = p->microbatch_examples;
