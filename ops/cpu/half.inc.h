@@ -99,6 +99,7 @@ static uint32_t narrow(const lk_narrow *how, uint64_t count, const float *src, u
 V_INLINE vf pool_tile(const bool f16, const lk_narrow_rule rule, const vf cell[4],
                       const bool checked, vi *winner, vf *best, vf bad) {
     *winner = i_set1(0);
+    *best = v_zero();  // until the first cell is there; some compilers do not see that it always is
     V_UNROLL for (int k = 0; k < 4; k++) {
         const vf rounded = half_round(f16, cell[k]);
         if (checked) {
