@@ -153,7 +153,8 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         const bool of_bias = i >= weights;
         const uint64_t row = i / c.out_c;
         const uint32_t co = (uint32_t)(i - row * c.out_c), tap = (uint32_t)(row / inputs);
-        const int64_t channel = of_bias ? -1 : (int64_t)co / outputs * inputs + row % inputs;
+        const int64_t channel =
+            of_bias ? -1 : (int64_t)(co / outputs * inputs + (uint32_t)(row % inputs));
         lk_cuda_tree tree;
         tree.leaves = 0;
         for (uint64_t first = 0; first < o.examples; first += o.grain) {
