@@ -57,7 +57,7 @@ static _Alignas(4096) uint8_t stack[LK_TEAM_STACK_BYTES];
 // The time of this file's deadlines: pauses of this process are left out (comm/threads/clock.h).
 static double own_seconds(void) { return lk_seconds() - here.paused; }
 
-// After a wait of so many milliseconds: the rest of the time since `begin` was a pause.
+// A wait of `ms` milliseconds began at `begin`: what the clock shows beyond them was a pause.
 static void leave_out_pause(double begin, int ms) {
     double rest = lk_seconds() - begin - 1e-3 * ms;
     if (rest > LK_LOOK_SECONDS_MAX) here.paused += rest;
@@ -147,9 +147,9 @@ static struct addrinfo *look_up(bool to_listen, const char **why) {
     return failed ? NULL : list;
 }
 
-// A host that vanishes without closing its connections is noticed by their silence: three probes in
-// vain, or fewer where so many seconds have passed, for probes are never less than one second
-// apart.
+// A host that vanishes without closing its connections is noticed by their silence: after three
+// probes in vain, or after the step timeout where that is shorter, since probes are never less than
+// a second apart.
 static void keep_alive(int socket) {
     int one = 1, quarter = (int)LK_MAX(here.options.step_timeout_seconds / 4, 1u), probes = 3;
     unsigned limit_ms = 1000 * here.options.step_timeout_seconds;

@@ -55,7 +55,8 @@ typedef struct lk_cuda_message {
     uint64_t begin, end;
 } lk_cuda_message;
 
-// All messages of a kind of a bucket, in their one order, in a step of so many leaves.
+// Calls on_message for each message of one kind in one bucket, in the order that all workers have;
+// `leaves` is how many grains the step has.
 typedef void (*lk_cuda_on_message)(void *context, const lk_cuda_message *message);
 void lk_cuda_messages(const lk_cuda_exchange *x, lk_cuda_message_kind kind, uint32_t bucket,
                       uint32_t leaves, lk_cuda_on_message on_message, void *context);

@@ -15,7 +15,7 @@
 //
 // Intended usage, all through lk_cuda (see there):
 //   plan, take_host        measure; as often as wanted; no GPU is needed
-//   open                   are there so many GPUs?
+//   open                   finds the GPUs that were asked for
 //   start                  their memory
 //   connect                connections, graphs; of several workers by all at the same point
 //   upload                 parameters and slots of the mirror

@@ -468,13 +468,7 @@ const lk_layer_type lk_layer_conv2d = {
 
 static const lk_setting keys[] = {
     LK_KEY_ACTIVATION,
-    {.name = "dilation_rate",
-     .kind = LK_SETTING_PAIR,
-     .offset = offsetof(lk_layer, dilation_h),
-     .field = "dilation",
-     .most = UINT8_MAX,
-     .constant = 1,
-     .meaning = "rows and columns from one cell of a window to the next"},
+    LK_KEY_DILATION_RATE,
     {.name = "filters",
      .kind = LK_SETTING_U32,
      .offset = offsetof(lk_layer, units),

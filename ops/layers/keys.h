@@ -23,6 +23,14 @@
      .low = -1e6f,                                                                             \
      .high = 1e6f,                                                                             \
      .meaning = "what the initializer takes: value, stddev, limit or gain; 0: its own number"}
+#define LK_KEY_DILATION_RATE                                           \
+    {.name = "dilation_rate",                                          \
+     .kind = LK_SETTING_PAIR,                                          \
+     .offset = offsetof(lk_layer, dilation_h),                         \
+     .field = "dilation",                                              \
+     .most = UINT8_MAX,                                                \
+     .constant = 1,                                                    \
+     .meaning = "rows and columns from one cell of a window to the next"}
 #define LK_KEY_KERNEL_SIZE                        \
     {.name = "kernel_size",                       \
      .kind = LK_SETTING_PAIR,                     \
