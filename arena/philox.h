@@ -23,6 +23,7 @@ typedef enum lk_purpose {
     LK_PURPOSE_NOISE = 5,        // counter: lk_philox_step; ops/noise.h
     LK_PURPOSE_FIXED_NOISE = 6,  // the same where nothing is trained, step 0
     LK_PURPOSE_AUGMENT = 7,      // counter: lk_philox_step; ops/augment.h
+    LK_PURPOSE_STRIPS = 8,       // counter: see apps/run/strips.h
 } lk_purpose;
 
 typedef struct lk_philox_block {

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "io/data_import.h"
 
-#include <endian.h>
 #include <string.h>
 
 #include "io/idx.h"
@@ -18,26 +17,7 @@ enum { PIECE_BYTES = 64 * 1024 };
 
 // --- .npy ----------------------------------------------------------------------------------------
 
-typedef struct array {
-    const char *path;
-    int file;
-    lk_npy npy;
-} array;
-
-static lk_status open_array(array *a, const char *path, lk_error *error) {
-    uint8_t head[LK_NPY_READ_BYTES_MAX];
-    uint64_t bytes;
-    a->path = path;
-    LK_CHECK(lk_file_open_read(ops, path, &a->file, &bytes, error));
-    const size_t count = (size_t)LK_MIN(bytes, sizeof head);
-    lk_status status = lk_file_read_all(ops, a->file, path, head, count, 0, error);
-    if (status == LK_OK) status = lk_npy_parse(head, count, bytes, path, &a->npy, error);
-    if (status == LK_OK) return LK_OK;
-    ops->close(ops->context, a->file);
-    return status;
-}
-
-static lk_status check_images(const array *a, lk_imported *out, lk_error *error) {
+static lk_status check_images(const lk_import_array *a, lk_imported *out, lk_error *error) {
     lk_npy_images images;
     LK_CHECK(lk_npy_as_images(&a->npy, a->path, &images, error));
     out->count = images.count;
@@ -48,7 +28,7 @@ static lk_status check_images(const array *a, lk_imported *out, lk_error *error)
     return LK_OK;
 }
 
-static lk_status check_label_array(const array *a, const char *images, uint64_t count,
+static lk_status check_label_array(const lk_import_array *a, const char *images, uint64_t count,
                                    lk_error *error) {
     const lk_npy *n = &a->npy;
     const bool shape = n->ndim == 1 || (n->ndim == 2 && n->dims[1] == 1);
@@ -61,25 +41,7 @@ static lk_status check_label_array(const array *a, const char *images, uint64_t 
     return lk_idx_check_counts(count, images, n->dims[0], a->path, error);
 }
 
-// Floats from NumPy's order of bytes to that of IDX. `first`: the number of the first one.
-static lk_status turn_floats(uint8_t *piece, size_t bytes, uint64_t first, const char *path,
-                             lk_error *error) {
-    for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
-        uint32_t word;
-        memcpy(&word, piece + i, sizeof word);
-        word = le32toh(word);
-        if ((word & 0x7f800000u) == 0x7f800000u) {
-            return lk_fail(error, LK_BAD_DATA,
-                           "%s: value %llu: found %s, wanted finite numbers only", path,
-                           (ull)(first + i / sizeof word),
-                           word & 0x7fffffu ? "NaN" : "an infinity");
-        }
-    }
-    lk_idx_turn_floats(piece, bytes);
-    return LK_OK;
-}
-
-static lk_status copy_images(lk_import_files *f, const array *a, uint64_t example_bytes,
+static lk_status copy_images(lk_import_files *f, const lk_import_array *a, uint64_t example_bytes,
                              lk_error *error) {
     _Static_assert(PIECE_BYTES % sizeof(float) == 0, "a piece holds whole floats");
     uint8_t piece[PIECE_BYTES];
@@ -93,7 +55,7 @@ static lk_status copy_images(lk_import_files *f, const array *a, uint64_t exampl
                                       a->npy.header_bytes + i * example_bytes + at, error));
             if (item == sizeof(float)) {
                 const uint64_t first = (i * example_bytes + at) / item;
-                LK_CHECK(turn_floats(piece, bytes, first, a->path, error));
+                LK_CHECK(lk_import_turn_floats(piece, bytes, first, a->path, error));
             }
             LK_CHECK(lk_import_image(f, part, piece, bytes, error));
             at += bytes;
@@ -103,7 +65,7 @@ static lk_status copy_images(lk_import_files *f, const array *a, uint64_t exampl
 }
 
 // Items of any width to bytes. A negative one has its top byte set.
-static lk_status copy_labels(lk_import_files *f, const array *a, lk_error *error) {
+static lk_status copy_labels(lk_import_files *f, const lk_import_array *a, lk_error *error) {
     enum { ITEMS = 4096 };
     uint8_t piece[ITEMS * 8];
     const uint32_t width = a->npy.item_bytes;
@@ -126,8 +88,9 @@ static lk_status copy_labels(lk_import_files *f, const array *a, lk_error *error
     return LK_OK;
 }
 
-static lk_status import_arrays(lk_import_files *f, const array *images, const array *labels,
-                               const lk_import_to *to, lk_imported out[2], lk_error *error) {
+static lk_status import_arrays(lk_import_files *f, const lk_import_array *images,
+                               const lk_import_array *labels, const lk_import_to *to,
+                               lk_imported out[2], lk_error *error) {
     lk_imported of = {.count = 0};
     LK_CHECK(check_images(images, &of, error));
     LK_CHECK(check_label_array(labels, images->path, of.count, error));
@@ -141,11 +104,11 @@ static lk_status import_arrays(lk_import_files *f, const array *images, const ar
 
 lk_status lk_import_npy(const char *images, const char *labels, const lk_import_to *to,
                         lk_imported out[2], lk_error *error) {
-    array a, b;
+    lk_import_array a, b;
     lk_import_files f;
     f.file_count = 0;
-    LK_CHECK(open_array(&a, images, error));
-    lk_status status = open_array(&b, labels, error);
+    LK_CHECK(lk_import_open_array(&a, images, error));
+    lk_status status = lk_import_open_array(&b, labels, error);
     if (status == LK_OK) {
         status = import_arrays(&f, &a, &b, to, out, error);
         ops->close(ops->context, b.file);

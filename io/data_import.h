@@ -35,6 +35,7 @@ typedef struct lk_imported {
     uint32_t height, width, channels;
     bool is_f32;       // inputs are floats, else bytes
     uint32_t classes;  // every label is below
+    uint32_t label_bytes;  // of an example, where they are sequences; 0: it has one
     char images[LK_PATH_BYTES], labels[LK_PATH_BYTES];
 } lk_imported;
 
@@ -46,6 +47,22 @@ typedef struct lk_imported {
 // labels   integers, (n) or (n, 1), each 0 to 255
 lk_status lk_import_npy(const char *images, const char *labels, const lk_import_to *to,
                         lk_imported out[2], lk_error *error);
+
+// Ragged sequences, each example with frames and labels of its own number.
+//
+// frames          u8, or f32 without infinities and NaN; (all frames, features)
+// frame_offsets   integers, (n + 1): example i has frames [offsets[i], offsets[i + 1]), one or more
+// labels          integers, (all labels), each 1 to 255; 0 is the blank
+// label_offsets   integers, (n + 1), likewise; an example may have no label
+// frames_max, labels_max   the most of an example, which the files have room for; 0: the longest
+// classes_max     every label is below; 0: 256
+typedef struct lk_import_ragged {
+    const char *frames, *frame_offsets, *labels, *label_offsets;
+    uint64_t frames_max, labels_max, classes_max;
+} lk_import_ragged;
+enum { LK_IMPORT_FRAMES_MAX = 65535, LK_IMPORT_LABELS_MAX = 4096 };
+lk_status lk_import_sequences(const lk_import_ragged *from, const lk_import_to *to,
+                              lk_imported out[2], lk_error *error);
 
 // FOLDER/CLASS/*.png: pictures of one size and of as many channels, 1 or 3, in 8 bits. Classes are
 // numbered in the order of their names' bytes, or as in a classes.txt that lies in `to` already,

@@ -1,6 +1,8 @@
 // import_files.c - the files of an import: headers, held bytes, and all names at the end.
+#define _GNU_SOURCE
 #include "io/import_files.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
@@ -12,6 +14,40 @@ typedef unsigned long long ull;
 static const lk_file_ops *const ops = &lk_file_ops_posix;
 
 enum { MILLION = 1000000 };
+
+// --- .npy files ----------------------------------------------------------------------------------
+
+lk_status lk_import_open_array(lk_import_array *a, const char *path, lk_error *error) {
+    uint8_t head[LK_NPY_READ_BYTES_MAX];
+    uint64_t bytes;
+    a->path = path;
+    LK_CHECK(lk_file_open_read(ops, path, &a->file, &bytes, error));
+    const size_t count = (size_t)LK_MIN(bytes, sizeof head);
+    lk_status status = lk_file_read_all(ops, a->file, path, head, count, 0, error);
+    if (status == LK_OK) status = lk_npy_parse(head, count, bytes, path, &a->npy, error);
+    if (status == LK_OK) return LK_OK;
+    ops->close(ops->context, a->file);
+    return status;
+}
+
+lk_status lk_import_turn_floats(uint8_t *piece, size_t bytes, uint64_t first, const char *path,
+                                lk_error *error) {
+    for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, piece + i, sizeof word);
+        word = le32toh(word);
+        if ((word & 0x7f800000u) == 0x7f800000u) {
+            return lk_fail(error, LK_BAD_DATA,
+                           "%s: value %llu: found %s, wanted finite numbers only", path,
+                           (ull)(first + i / sizeof word),
+                           word & 0x7fffffu ? "NaN" : "an infinity");
+        }
+    }
+    lk_idx_turn_floats(piece, bytes);
+    return LK_OK;
+}
+
+// --- what is written -----------------------------------------------------------------------------
 
 lk_status lk_import_start(lk_import_files *f, const lk_import_to *to, lk_imported parts[2],
                           lk_error *error) {
@@ -81,7 +117,11 @@ lk_status lk_import_begin_part(lk_import_files *f, lk_import_part part, lk_error
                   .channels = of->channels};
     LK_CHECK(add_file(f, names[part][0], &f->images[part], error));
     LK_CHECK(put(f, f->images[part], header, lk_idx_write_header(&idx, header), error));
-    idx = (lk_idx){.ndim = 1, .count = idx.count, .height = 1, .width = 1, .channels = 1};
+    idx = (lk_idx){.ndim = of->label_bytes ? 2 : 1,
+                   .count = idx.count,
+                   .height = LK_MAX(of->label_bytes, 1u),
+                   .width = 1,
+                   .channels = 1};
     LK_CHECK(add_file(f, names[part][1], &f->labels[part], error));
     LK_CHECK(put(f, f->labels[part], header, lk_idx_write_header(&idx, header), error));
     LK_CHECK(lk_path_join(of->images, f->at[f->images[part]].path, "", "", error));
@@ -126,6 +166,14 @@ lk_status lk_import_image(lk_import_files *f, lk_import_part part, const void *d
 lk_status lk_import_label(lk_import_files *f, lk_import_part part, uint8_t label, lk_error *error) {
     f->parts[part].classes = LK_MAX(f->parts[part].classes, (uint32_t)label + 1);
     return put(f, f->labels[part], &label, 1, error);
+}
+
+lk_status lk_import_labels(lk_import_files *f, lk_import_part part, const uint8_t *row,
+                           lk_error *error) {
+    lk_imported *of = &f->parts[part];
+    for (uint32_t i = LK_IDX_FRAMES_BYTES; i < of->label_bytes; i++)
+        of->classes = LK_MAX(of->classes, (uint32_t)row[i] + 1);
+    return put(f, f->labels[part], row, of->label_bytes, error);
 }
 
 // --- names of classes ----------------------------------------------------------------------------

@@ -7,10 +7,23 @@
 #define LOCKSTEP_IO_IMPORT_FILES_H
 
 #include "io/data_import.h"
+#include "io/npy.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+// A .npy file that is read: its header is, and its size is that of its shape.
+typedef struct lk_import_array {
+    const char *path;
+    int file;
+    lk_npy npy;
+} lk_import_array;
+lk_status lk_import_open_array(lk_import_array *array, const char *path, lk_error *error);
+// Floats from NumPy's order of bytes to that of IDX; LK_BAD_DATA where one is not finite. `first`:
+// the number of the first one.
+lk_status lk_import_turn_floats(uint8_t *piece, size_t bytes, uint64_t first, const char *path,
+                                lk_error *error);
 
 enum { LK_IMPORT_FILES_MAX = 5, LK_IMPORT_HELD_BYTES = 4096 };
 
@@ -42,6 +55,9 @@ lk_import_part lk_import_place(const lk_import_files *f, uint64_t example);
 lk_status lk_import_image(lk_import_files *f, lk_import_part part, const void *data, size_t bytes,
                           lk_error *error);
 lk_status lk_import_label(lk_import_files *f, lk_import_part part, uint8_t label, lk_error *error);
+// Where labels are sequences: an example's `label_bytes`.
+lk_status lk_import_labels(lk_import_files *f, lk_import_part part, const uint8_t *row,
+                           lk_error *error);
 
 // The classes.txt that lies in the directory already; none: 0 names.
 lk_status lk_import_known_names(const lk_import_to *to, lk_class_list *names, lk_error *error);

@@ -41,14 +41,25 @@ static lk_status start(lk_npy_writer *writer, const char *path, const char *type
     return error->status;
 }
 
-lk_status lk_npy_start(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
-                       uint64_t rows, uint64_t columns, lk_error *error) {
+// Values of four bytes.
+static lk_status start_matrix(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
+                              const char *type, uint64_t rows, uint64_t columns, lk_error *error) {
     char shape[64];
     *writer = (lk_npy_writer){.ops = ops, .file = -1, .rows = rows};
     if (!lk_mul_ok(columns, sizeof(float), &writer->row_bytes)) writer->row_bytes = UINT64_MAX;
     lk_format(shape, sizeof shape, "(%llu, %llu)", (unsigned long long)rows,
               (unsigned long long)columns);
-    return start(writer, path, "<f4", shape, error);
+    return start(writer, path, type, shape, error);
+}
+
+lk_status lk_npy_start(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
+                       uint64_t rows, uint64_t columns, lk_error *error) {
+    return start_matrix(writer, ops, path, "<f4", rows, columns, error);
+}
+
+lk_status lk_npy_start_labels(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
+                              uint64_t rows, uint64_t columns, lk_error *error) {
+    return start_matrix(writer, ops, path, "<u4", rows, columns, error);
 }
 
 lk_status lk_npy_start_images(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
@@ -76,6 +87,11 @@ static lk_status add(lk_npy_writer *writer, const void *values, uint64_t rows, l
 }
 
 lk_status lk_npy_add(lk_npy_writer *writer, const float *values, uint64_t rows, lk_error *error) {
+    return add(writer, values, rows, error);
+}
+
+lk_status lk_npy_add_labels(lk_npy_writer *writer, const uint32_t *values, uint64_t rows,
+                            lk_error *error) {
     return add(writer, values, rows, error);
 }
 

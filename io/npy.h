@@ -1,5 +1,5 @@
-// npy.h - NumPy's .npy files: writes a matrix of floats row by row, or images as bytes, without
-// holding it, and reads the header of an array that somebody else wrote.
+// npy.h - NumPy's .npy files: writes a matrix of floats or labels row by row, or images as bytes,
+// without holding it, and reads the header of an array that somebody else wrote.
 //
 //   93 "NUMPY" 01 00 | u16 118 | {'descr': '<f4', 'fortran_order': False, 'shape': (R, C), } | data
 //
@@ -30,6 +30,12 @@ lk_status lk_npy_start(lk_npy_writer *writer, const lk_file_ops *ops, const char
 
 // values   (rows, columns)   row-major. LK_INTERNAL: more rows than announced.
 lk_status lk_npy_add(lk_npy_writer *writer, const float *values, uint64_t rows, lk_error *error);
+
+// The same of rows of labels, as u32.
+lk_status lk_npy_start_labels(lk_npy_writer *writer, const lk_file_ops *ops, const char *path,
+                              uint64_t rows, uint64_t columns, lk_error *error);
+lk_status lk_npy_add_labels(lk_npy_writer *writer, const uint32_t *values, uint64_t rows,
+                            lk_error *error);
 
 // The same of an array of bytes, (count, height, width, channels), as lk_npy_as_images takes it.
 typedef struct lk_npy_images {

@@ -6,6 +6,9 @@
 // replica, a worker or a microbatch. Normalisation by mean and deviation of each channel is part of
 // the model: evaluation does it, too, and nothing else of this.
 //
+// Of images that are larger than the model's input, crop_from, a part is taken first: anywhere in
+// training, the middle in evaluation. All else sees that part alone.
+//
 //   pixel (y, x) of the result is pixel (y + dy, (flip ? w - 1 - x : x) + dx) of the image; outside
 //   of it a black one, or the nearest one
 //   value = fma(that, contrast * r, fma(offset, r, s))     r = 1 / deviation, s = -mean * r
@@ -28,6 +31,7 @@ typedef struct lk_augment {
     uint32_t flip;              // half of the images are mirrored, left to right
     uint32_t cutout_h, cutout_w;
     float brightness, contrast;
+    uint32_t crop_h, crop_w;         // what images of the set have; 0: as many as model.input
     lk_floats_list mean, deviation;  // of each channel; none: images stay as they are
 } lk_augment;
 
@@ -69,6 +73,23 @@ LK_SCALAR lk_augmented lk_augment_draw(const lk_augment *a, uint64_t seed, uint6
     d.offset =
         lk_fmaf(-d.contrast, middle, middle) + a->brightness * lk_augment_around(second.word[0]);
     return d;
+}
+
+// The first row and column of the part that is taken of an image.
+typedef struct lk_crop {
+    uint32_t top, left;
+} lk_crop;
+LK_SCALAR lk_crop lk_augment_crop(const lk_augment *a, bool train, uint64_t seed, uint64_t step,
+                                  uint32_t example, uint32_t h, uint32_t w) {
+    const lk_philox_block drawn = lk_philox_step(seed, LK_PURPOSE_AUGMENT, step, 0, example, 2);
+    lk_crop c;
+    c.top = (a->crop_h - h) / 2;
+    c.left = (a->crop_w - w) / 2;
+    if (train) {
+        c.top = lk_augment_below(drawn.word[0], a->crop_h - h + 1);
+        c.left = lk_augment_below(drawn.word[1], a->crop_w - w + 1);
+    }
+    return c;
 }
 
 // What an evaluation has in its place.

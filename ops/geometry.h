@@ -100,6 +100,16 @@ enum {
     LK_LSTM_COLUMNS
 };
 
+// Likewise a GRU: its gates, then the candidate's share of the recurrent kernel.
+enum {
+    LK_GRU_UPDATE,
+    LK_GRU_RESET,
+    LK_GRU_CANDIDATE,
+    LK_GRU_GATES,
+    LK_GRU_INNER = LK_GRU_GATES,
+    LK_GRU_COLUMNS
+};
+
 // Cells of a tile, the most.
 enum { LK_JOINT_TILE_MAX = 1 << 16 };
 
@@ -115,6 +125,7 @@ typedef struct lk_joint {
     uint32_t frames_said;  // the most that a row of labels may say: rows of the model's input
     uint32_t tile;         // cells computed at once: a power of two of slices
     uint32_t grain;        // examples
+    uint32_t classes;      // decode: symbols that can be said, the blank among them
 } lk_joint;
 
 // What is kept of a cell for its gradient: the greatest value, 1 / the sum of exponentials.

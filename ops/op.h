@@ -53,13 +53,17 @@
     X(SEQUENCE_DENSE_BIAS_GRADIENT, sequence_dense_bias_gradient) \
     X(LSTM, lstm)                                               \
     X(LSTM_BACKWARD, lstm_backward)                             \
-    X(LSTM_WEIGHT_GRADIENT, lstm_weight_gradient)               \
+    X(GRU, gru)                                                 \
+    X(GRU_BACKWARD, gru_backward)                               \
+    X(RECURRENT_WEIGHT_GRADIENT, recurrent_weight_gradient)     \
+    X(RECURRENT_BIAS_GRADIENT, recurrent_bias_gradient)         \
     X(LABEL_EMBEDDING, label_embedding)                         \
     X(LABEL_EMBEDDING_GRADIENT, label_embedding_gradient)       \
     X(JOINT, joint)                                             \
     X(JOINT_INPUT_GRADIENT, joint_input_gradient)               \
     X(JOINT_WEIGHT_GRADIENT, joint_weight_gradient)             \
     X(TRANSDUCER, transducer)                                   \
+    X(DECODE, decode)                                           \
     X(USE, use)                                                 \
     X(REDUCE_APPLY, reduce_apply)                               \
     LK_PLAIN_OP_LIST(X)
@@ -146,7 +150,8 @@ typedef enum lk_role {
     LK_DY,       // gradient of y
     LK_DX,       // gradient of x, written
     LK_MASK,     // the tensor whose ReLU mask is applied to dx
-    LK_DX2 = LK_MASK,  // an op that writes both: gradient of its second input
+    LK_DX2 = LK_MASK,  // an op that writes both: gradient of its second input; of a recurrent op's
+                       // sums over its state
     LK_SCRATCH,  // means nothing before and after
     LK_STATE,    // the first of its states; the others follow it (lk_lane.state)
     LK_LABELS = LK_STATE,  // of an op that reads sequences of labels: a row of each example
@@ -174,6 +179,7 @@ typedef struct lk_op {
     bool ends : 1;        // y is a layer's output: what comes before it in the layer is not rounded
     bool relu_apart : 1;  // its ReLU is another layer: what it is of is rounded
     bool odd_apart : 1;   // a 2x2 pool behind it drops an odd last row or column; conv: the shape
+    bool again : 1;       // decoding runs it again: it makes a row of the labels said (decode.h)
     uint8_t dtype;        // lk_dtype of its layer
     uint8_t value;                 // of the objective, plus 1, that it is part of; 0: short form
     union {
@@ -339,6 +345,7 @@ typedef enum lk_scope {
     LK_SCOPE_LOSS,      // the same; y: the metrics of each example, dx: the gradient of x
     LK_SCOPE_METRIC,    // sums of y over grains, into the nodes of the step's metrics
     LK_SCOPE_GRAINS,    // once for each block of grains: gradients of parameters, into tree nodes
+    LK_SCOPE_DECODE,    // in evaluation, again and again: with the ops before it that say `again`
     LK_SCOPE_USE,       // no kernel: one more use of what the gradient op before it is for
     LK_SCOPE_UPDATE,    // no kernel: REDUCE and APPLY
 } lk_scope;
@@ -359,7 +366,8 @@ struct lk_op_type {
     lk_scope scope;
     lk_kernel reference;  // NULL where the scope has none
     bool exchanged;       // a gradient of parameters: LK_X is the gradient of y, and LK_DY is x
-    bool recurrent;       // .. LK_X is LK_X2 of the forward op, and LK_DY the gradient of its x
+    bool recurrent;       // .. LK_X is LK_X2 of the forward op, and LK_DY the gradient of its sums
+                          // over its state: LK_DX2 of its backward op, or the gradient of its x
     bool sequence;  // it has sequence.steps rows of each example
     bool labels;  // it reads sequences of labels, in LK_LABELS
     bool grains;  // of LK_SCOPE_EXAMPLES: it sees grains, and which positions have no example
@@ -387,6 +395,10 @@ struct lk_op_type {
     // Mixed precision (ops/graph/mixed.h): its tensors may have 16 bits. Of a convolution with a
     // pool: the op that makes the values of which the winners are sought, once they are rounded.
     bool mixed;
+    bool plain;  // .. its parameters stay in fp32: no product takes them
+    bool kept;   // .. of LK_SCOPE_GRAINS: it reads what forward and backward kept of each, in fp32
+    bool looks;  // .. what its kernel returns counts, beside what is seen in what it writes
+    bool both;   // .. it writes LK_DX2, and has no mask
     const lk_op_type *apart;
     // Not NULL: there are kernels that take lk_lane.half, with so much scratch. Of
     // LK_SCOPE_GRAINS: all do; otherwise those that say so in their table.
@@ -433,6 +445,9 @@ typedef struct lk_kernels {
                             uint16_t *dst, uint8_t *argmax);
     // dst[i] = float(src[i] rounded once). Returns 1 where one is not finite.
     uint32_t (*round)(lk_dtype dtype, uint64_t count, const float *src, float *dst);
+    // average[i] = fma(keep, average[i], (1 - keep) * w[i]). Returns 1 where one is not finite.
+    // NULL: lk_average_reference (ops/graph/average.h).
+    uint32_t (*average)(uint64_t count, float keep, const float *w, float *average);
     // What a caller of a weight gradient for some rows should ask for: a multiple of `weight_rows`
     // rows, about `weight_floats` floats (at most LK_OPERANDS_FLOATS_MAX); 0: no preference.
     uint32_t weight_rows, weight_floats;

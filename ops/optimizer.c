@@ -11,10 +11,16 @@
 
 static uint32_t not_finite(float x) { return !(x - x == 0.0f); }
 
-// The mean gradient, cut. What is not finite is seen before that.
-static float mean_gradient(const lk_optimizer *o, const lk_step_scalars *s, float sum,
+// The mean gradient, with that of the regularizer, cut. What is not finite is seen before that.
+// (Boards know no regularizer: `lockstep embed` refuses it.)
+static float mean_gradient(const lk_optimizer *o, const lk_step_scalars *s, float sum, float w,
                            uint32_t *bad) {
     float g = (sum + 0.0f) * s->inverse_n;
+#ifdef LK_SHORT_FORM_ALONE
+    (void)w;
+#else
+    if (s->regularizer != 0.0f) g = lk_fmaf(s->regularizer, w, g);
+#endif
     *bad |= not_finite(g);
     if (o->clipvalue > 0.0f) {
         g = g > o->clipvalue ? o->clipvalue : g;
@@ -77,7 +83,10 @@ static float decayed(const lk_step_scalars *s, float w) {
         KEY(beta_2, 1.0f, 1.0f, 0.999f, "what is kept of the mean of squares in each step")
 #define AMSGRAD                  TRUTH(amsgrad, "divides by the greatest mean of squares so far")
 #define CENTERED                 TRUTH(centered, "divides by the deviation")
-#define DECAY(CONSTANT, MEANING) KEY(weight_decay, ANY, 0.0f, CONSTANT, MEANING)
+#define AVERAGE                                                                                 \
+    KEY(weight_average, 1.0f, 1.0f, 0.0f,                                                       \
+        "what averages of weights keep of themselves in each step; evaluation takes them; 0: none")
+#define DECAY(CONSTANT, MEANING) AVERAGE, KEY(weight_decay, ANY, 0.0f, CONSTANT, MEANING)
 #define BESIDE                   "w loses learning_rate times so much of itself before each update"
 
 #define WORDS(NAME, MEANING)                                                                  \
@@ -102,7 +111,7 @@ static uint32_t apply_sgd(const lk_optimizer *o, const lk_step_scalars *s, uint6
     uint32_t bad = 0;
     (void)slots;
     for (uint64_t i = 0; i < count; i++) {
-        const float g = mean_gradient(o, s, sum[i], &bad);
+        const float g = mean_gradient(o, s, sum[i], w[i], &bad);
         w[i] = lk_fmaf(-s->learning_rate, g, w[i]);
         bad |= not_finite(w[i]);
     }
@@ -110,7 +119,7 @@ static uint32_t apply_sgd(const lk_optimizer *o, const lk_step_scalars *s, uint6
 }
 
 const lk_optimizer_type lk_optimizer_sgd = {.number = LK_OPTIMIZER_SGD, .reference = apply_sgd};
-static const lk_setting sgd_keys[] = {CLIPNORM, GLOBAL, LEARNING_RATE};
+static const lk_setting sgd_keys[] = {CLIPNORM, GLOBAL, LEARNING_RATE, AVERAGE};
 WORDS(sgd, "gradient descent");
 
 // --- momentum             a = fma(mu, a, g);                      w = fma(-lr, a, w)
@@ -121,7 +130,7 @@ static uint32_t apply_momentum(const lk_optimizer *o, const lk_step_scalars *s, 
                                float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
     uint32_t bad = 0;
     for (uint64_t i = 0; i < count; i++) {
-        const float g = mean_gradient(o, s, sum[i], &bad);
+        const float g = mean_gradient(o, s, sum[i], w[i], &bad);
         const float a = lk_fmaf(o->momentum, slots[0][i], g);
         const float update = o->nesterov ? lk_fmaf(o->momentum, a, g) : a;
         slots[0][i] = a;
@@ -145,8 +154,8 @@ const lk_optimizer_type lk_optimizer_momentum = {.number = LK_OPTIMIZER_MOMENTUM
                                                  .reference = apply_momentum,
                                                  .list_slots = list_momentum_slots,
                                                  .check = check_momentum};
-static const lk_setting momentum_keys[] = {CLIPNORM, GLOBAL, LEARNING_RATE, MOMENTUM(0.9f),
-                                           NESTEROV};
+static const lk_setting momentum_keys[] = {CLIPNORM,       GLOBAL,   LEARNING_RATE,
+                                           MOMENTUM(0.9f), NESTEROV, AVERAGE};
 WORDS(momentum, "TensorFlow 1's, with its Nesterov form; PyTorch's SGD with momentum");
 
 // --- momentum_keras             m = fma(mu, m, -(lr * g));  w = w + m
@@ -157,7 +166,7 @@ static uint32_t apply_momentum_keras(const lk_optimizer *o, const lk_step_scalar
                                      float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
     uint32_t bad = 0;
     for (uint64_t i = 0; i < count; i++) {
-        const float g = mean_gradient(o, s, sum[i], &bad), step = s->learning_rate * g;
+        const float g = mean_gradient(o, s, sum[i], w[i], &bad), step = s->learning_rate * g;
         const float m = lk_fmaf(o->momentum, slots[0][i], -step);
         const float update = o->nesterov ? lk_fmaf(o->momentum, m, -step) : m;
         slots[0][i] = m;
@@ -189,7 +198,7 @@ static uint32_t apply_rmsprop(const lk_optimizer *o, const lk_step_scalars *s, u
     const float rest = 1.0f - o->rho;
     uint32_t bad = 0;
     for (uint64_t i = 0; i < count; i++) {
-        const float g = mean_gradient(o, s, sum[i], &bad);
+        const float g = mean_gradient(o, s, sum[i], w[i], &bad);
         ms[i] = lk_fmaf(rest, lk_fmaf(g, g, -ms[i]), ms[i]);
         float d = ms[i];
         if (o->centered) {
@@ -238,7 +247,7 @@ const lk_optimizer_type lk_optimizer_rmsprop_keras = {.number = LK_OPTIMIZER_RMS
 static const lk_setting rmsprop_tf1_keys[] = {
     CENTERED, CLIPNORM,      EPSILON(1e-10f, "is added to the mean of squares, inside the root"),
     GLOBAL,   LEARNING_RATE, MOMENTUM(0.0f),
-    RHO};
+    RHO,      AVERAGE};
 static const lk_setting rmsprop_keras_keys[] = {
     CENTERED,
     CLIPNORM,
@@ -265,7 +274,7 @@ static uint32_t apply_adam(const lk_optimizer *o, const lk_step_scalars *s, uint
     const float rest_1 = 1.0f - o->beta_1, rest_2 = 1.0f - o->beta_2;
     uint32_t bad = 0;
     for (uint64_t i = 0; i < count; i++) {
-        float g = mean_gradient(o, s, sum[i], &bad);
+        float g = mean_gradient(o, s, sum[i], w[i], &bad);
         if (s->l2 != 0.0f) g = lk_fmaf(s->l2, w[i], g);
         m[i] = lk_fmaf(rest_1, g - m[i], m[i]);
         v[i] = lk_fmaf(rest_2, lk_fmaf(g, g, -v[i]), v[i]);
@@ -321,8 +330,8 @@ ADAM(ADAM_TF1, adam_tf1, set_adam);
 ADAM(ADAM_KERAS, adam_keras, set_adam);
 ADAM(ADAM_TORCH, adam_torch, set_adam_torch);
 ADAM(ADAMW_TORCH, adamw_torch, set_adamw_torch);
-static const lk_setting adam_tf1_keys[] = {BETAS, CLIPNORM, EPSILON(1e-8f, OUTSIDE), GLOBAL,
-                                           LEARNING_RATE};
+static const lk_setting adam_tf1_keys[] = {BETAS,  CLIPNORM,      EPSILON(1e-8f, OUTSIDE),
+                                           GLOBAL, LEARNING_RATE, AVERAGE};
 static const lk_setting adam_keras_keys[] = {
     AMSGRAD, BETAS, CLIPNORM, EPSILON(1e-7f, OUTSIDE), GLOBAL, LEARNING_RATE, DECAY(0.0f, BESIDE)};
 static const lk_setting adam_torch_keys[] = {
@@ -355,7 +364,7 @@ static uint32_t apply_lars(const lk_optimizer *o, const lk_step_scalars *s, uint
                            const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
     uint32_t bad = 0;
     for (uint64_t i = 0; i < count; i++) {
-        float g = mean_gradient(o, s, sum[i], &bad);
+        float g = mean_gradient(o, s, sum[i], w[i], &bad);
         if (s->l2 != 0.0f) g = lk_fmaf(s->l2, w[i], g);
         const float step = s->learning_rate * g;
         const float v = lk_fmaf(o->momentum, slots[0][i], step);
@@ -399,7 +408,7 @@ static uint32_t apply_lamb(const lk_optimizer *o, const lk_step_scalars *s, uint
                            const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
     uint32_t bad = 0;
     for (uint64_t i = 0; i < count; i++) {
-        const float g = mean_gradient(o, s, sum[i], &bad);
+        const float g = mean_gradient(o, s, sum[i], w[i], &bad);
         const float u = lamb_update(o, s, g, &slots[0][i], &slots[1][i]);
         w[i] = lk_fmaf(-s->learning_rate, u, decayed(s, w[i]));
         bad |= not_finite(slots[0][i]) | not_finite(slots[1][i]) | not_finite(w[i]);
@@ -429,7 +438,7 @@ WORDS(lamb_keras, "LAMB as Keras has it: Adam whose rate of a parameter follows 
 static void terms_of(lk_norm norm, const lk_optimizer *o, const lk_step_scalars *s, float sum,
                      float w, float *const *slots, uint64_t i, float out[2]) {
     uint32_t ignored = 0;
-    const float g = mean_gradient(o, s, sum, &ignored);
+    const float g = mean_gradient(o, s, sum, w, &ignored);
     out[0] = norm == LK_NORM_GRADIENT ? g : norm == LK_NORM_LARS ? w : decayed(s, w);
     out[1] = 0.0f;
     if (norm == LK_NORM_LARS) out[1] = s->l2 != 0.0f ? lk_fmaf(s->l2, w, g) : g;
@@ -473,7 +482,9 @@ uint32_t lk_optimizer_fit(const lk_optimizer *o, const float squares_of[2], floa
     const lk_norm norm = lk_optimizer_norm(o);
     if (norm == LK_NORM_GRADIENT) {
         const float most = o->global_clipnorm > 0.0f ? o->global_clipnorm : o->clipnorm;
-        s->inverse_n = s->inverse_n * (most / (first > most ? first : most));
+        const float share = most / (first > most ? first : most);
+        s->inverse_n = s->inverse_n * share;
+        s->regularizer = s->regularizer * share;
     } else if (first > 0.0f && second > 0.0f) {
         const float length = norm == LK_NORM_LARS ? o->eta * first : first;
         s->learning_rate = s->learning_rate * (length / second);
@@ -488,7 +499,8 @@ lk_step_scalars lk_optimizer_scalars(const lk_optimizer *o, uint64_t s, uint64_t
     lk_step_scalars scalars = {.s = s,
                                .t = t,
                                .learning_rate = lk_rate_at(&o->rate, o->learning_rate, t),
-                               .inverse_n = inverse_n};
+                               .inverse_n = inverse_n,
+                               .average = t > 0 ? o->weight_average : 0.0f};
     if (o->type->set_scalars) o->type->set_scalars(o, &scalars);
     return scalars;
 }

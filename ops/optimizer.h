@@ -49,6 +49,7 @@ typedef struct lk_optimizer {
     float clipvalue;                  // 0: gradients are not cut
     float clipnorm, global_clipnorm;  // 0: nor to a norm, of a parameter, of all that are trained
     float eta;
+    float weight_average;  // what averages of weights keep of themselves; 0: there are none
     lk_rate rate;
 } lk_optimizer;
 
@@ -67,12 +68,16 @@ typedef struct lk_step_scalars {
     float root;       // adam: factor of sqrt(v)
     float decay;      // weight decay beside the gradient: w loses so much of itself
     float l2;         // .. and as a part of it
+    // Twice the l2 of a kernel, which is this parameter: so much of w is added to the mean gradient
+    // before it is cut. Set for each parameter, not once a step.
+    float regularizer;
+    float average;    // what averages keep of themselves in this step: of the first update nothing
     uint32_t examples;  // of the step
 } lk_step_scalars;
 
-// One update of `count` elements: g = (sum[i] + 0.0f) * inverse_n, cut to clipvalue, then the
-// optimizer's formula; w and slots in place. Returns 1 where g before the cut, a slot or w is not
-// finite.
+// One update of `count` elements: g = (sum[i] + 0.0f) * inverse_n, where the parameter has a
+// regularizer fma(regularizer, w, g), cut to clipvalue, then the optimizer's formula; w and slots
+// in place. Returns 1 where g before the cut, a slot or w is not finite.
 typedef uint32_t (*lk_apply)(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
                              const float *sum, float *w,
                              float *const slots[LK_OPTIMIZER_SLOTS_MAX]);
@@ -122,10 +127,15 @@ typedef struct lk_optimizer_words {
 const lk_optimizer_words *lk_optimizer_words_at(uint32_t number);
 const lk_optimizer_words *lk_optimizer_words_of(const lk_optimizer_type *type);
 
-// Its slots; returns how many.
+// Does it keep averages of weights beside them (ops/graph/average.h)?
+static inline bool lk_optimizer_averages(const lk_optimizer *o) { return o->weight_average > 0.0f; }
+
+// Its slots; returns how many. Averages are the last one.
 static inline uint32_t lk_optimizer_slots(const lk_optimizer *o,
                                           lk_slot out[LK_OPTIMIZER_SLOTS_MAX]) {
-    return o->type->list_slots ? o->type->list_slots(o, out) : 0;
+    uint32_t count = o->type->list_slots ? o->type->list_slots(o, out) : 0;
+    if (lk_optimizer_averages(o)) out[count++] = (lk_slot){"average", 0.0f};
+    return count;
 }
 
 static inline uint32_t lk_optimizer_slot_count(const lk_optimizer *o) {

@@ -22,6 +22,9 @@ typedef enum lk_setting_kind {
     LK_SETTING_SHAPE,        // lk_sizes: [height, width, channels], [time, features] or [values]
     LK_SETTING_SIDES,        // uint32_t[4], top, bottom, left, right: a number, [rows, columns] or
                              // [[top, bottom], [left, right]]; each from 0
+    LK_SETTING_L2,           // float: {"l2": number}, from 0 to `high`; 0 where it is not said
+    LK_SETTING_WEIGHTS,      // lk_weights_list: an array of a number for each class, or an object
+                             // of some by the class's number
     // Of the rest of a configuration; a layer or an optimizer has none of these.
     LK_SETTING_CHOICE,  // uint32_t: which of `choices`
     LK_SETTING_TEXT,    // char[most]
@@ -38,6 +41,17 @@ typedef struct lk_floats_list {
     uint32_t count;
     float at[LK_SETTING_LIST_MAX];
 } lk_floats_list;
+
+// Numbers of classes, from 0 on; those behind them are 1. Whoever read them lets them go.
+typedef struct lk_weights_list {
+    LK_WIDE const float *at;  // (count); NULL: all are 1
+    uint32_t count;
+    bool all;  // a number is said for each class, so that there must be as many
+} lk_weights_list;
+
+static inline float lk_weight_of(const lk_weights_list *list, uint32_t number) {
+    return number < list->count ? list->at[number] : 1.0f;
+}
 
 typedef struct lk_sizes {
     uint32_t count;  // 1 to 3

@@ -107,7 +107,7 @@ static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_err
     lk_arena_open(a, run->arena, run->arena_bytes);
     lk_core_take(a, p, &board.regions);
     lk_arena_seal(a);
-    board.source = (lk_source){(void *)(uintptr_t)run, order, image, label, false};
+    board.source = (lk_source){(void *)(uintptr_t)run, order, image, label, false, NULL, false};
     lk_group_make(&board.group, p, kernels, &board.source, board.regions.device,
                   board.regions.replicas, board.regions.replica_bytes, board.regions.group_tables);
     lk_program_initialize(p, board.regions.device);

@@ -11,12 +11,24 @@
 //                                             gets the other as ones or zeros: PyTorch's has both
 //     NAME/moving_mean, /moving_variance  ->  NAME.running_mean, NAME.running_var (ours is biased,
 //                                             PyTorch's own would be times n / (n - 1))
+//     NAME/embeddings (classes, units)    ->  NAME.weight, as it is
+//
+// and of an LSTM, whose gates both have in one order
+//
+//     NAME/kernel, NAME/recurrent_kernel  ->  NAME.weight_ih_l0, NAME.weight_hh_l0 (4 * units, ..)
+//     NAME/bias                           ->  NAME.bias_ih_l0, and zeros as NAME.bias_hh_l0
+//
+// and of a GRU, whose gates are z r h, and in PyTorch r z n
+//
+//     NAME/kernel, NAME/recurrent_kernel  ->  NAME.weight_ih_l0, NAME.weight_hh_l0 (3 * units, ..)
+//     NAME/bias, NAME/recurrent_bias      ->  NAME.bias_ih_l0, NAME.bias_hh_l0
 //
 // and flattens (channels, h, w) where Keras flattens (h, w, channels): the inputs of a dense layer
 // behind a flatten change places, too. Both kernels are then the same turn, of (position, channel,
 // output) into (output, channel, position); other dense layers have one position. How many channels
 // were flattened only the configuration knows (apps/run/export.h). An ONNX model keeps our order
-// there, and wants the kernels of convolutions alone turned.
+// there, and wants the kernels of convolutions alone turned; of an LSTM it has gates in another
+// order, and of both a direction in front, and both rows of biases in one.
 //
 // What is taken for parameters is what the digest that training recorded is of (io/checkpoint.h).
 #define _GNU_SOURCE
@@ -46,6 +58,9 @@ static const char help[] =
     "or\n"
     "                   floats that are bytes / 255; where model.input_type is f32 these floats "
     "alone\n"
+    "  --weights averaged|trained\n"
+    "                   of a run with weight_average: what evaluation takes (the default there),\n"
+    "                   or the weights that training goes on from\n"
     "  --json           prints a JSON object in place of lines\n"
     "  --config CONFIG  the model, compared with the names and shapes in the file; wanted with "
     "torch\n"
@@ -56,10 +71,12 @@ typedef enum export_layout { EXPORT_KERAS, EXPORT_TORCH, EXPORT_ONNX } export_la
 static const char *const layouts[] = {"keras", "torch", "onnx"};
 
 typedef struct exporter {
-    const char *source, *output, *layout_word, *input_word, *config;
+    const char *source, *output, *layout_word, *input_word, *weights_word, *config;
     export_layout layout;
     lk_onnx_input input;
     bool input_asked, json;
+    bool averaged;                   // averages are taken for the parameters that have one,
+    char digest[LK_SHA256_HEX_BYTES];  // .. and this is theirs
     lk_open_checkpoint from;
     char run_config[LK_PATH_BYTES];  // the configuration that a run directory recorded, or ""
     lk_config model;                 // opened if a configuration is needed or named
@@ -67,19 +84,20 @@ typedef struct exporter {
     lk_program program;  // of the model, not fused, where there is one
     // All below: heap.
     void *tables;        // of the program
-    uint64_t *channels;  // (count) that a flatten before this kernel had; 1 position: all
+    uint32_t *channels;  // (count) lk_export_order
     lk_safetensors_tensor *tensors;  // (count) what is written
     size_t count;
     char *names;
     float *values, *scratch;  // of all tensors; of the largest, as the checkpoint has it
     struct constant {
         uint32_t layer, channels;
-        bool ones;  // the weight; else zeros, the bias
-    } *constants;   // (constant_count) that PyTorch wants and the model has not
+        const char *word;
+        float value;
+    } *constants;  // (constant_count) that PyTorch wants and the model has not
     size_t constant_count;
     float *constant_values;
     char *constant_names;
-    void *header;             // .. of a safetensors file; an ONNX file
+    void *header;  // .. of a safetensors file; an ONNX file
 } exporter;
 
 static lk_status no_memory(const exporter *e, lk_error *error) {
@@ -119,8 +137,8 @@ static lk_status open_newest(exporter *e, lk_text_out *out, lk_error *error) {
     lk_safetensors_entry *entries = calloc(TENSORS_MAX, sizeof *entries);
     if (!entries) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory to read it", e->source);
     const lk_say say = lk_say_on(out);
-    lk_status status = lk_find_weights(&lk_file_ops_posix, e->source, entries, TENSORS_MAX, &say,
-                                       &found, error);
+    lk_status status =
+        lk_find_weights(&lk_file_ops_posix, e->source, entries, TENSORS_MAX, &say, &found, error);
     free(entries);
     return status == LK_OK ? lk_checkpoint_enter(&e->from, found.path, true, error) : status;
 }
@@ -159,29 +177,42 @@ static bool is_slot(const lk_safetensors_entry *entry) {
     return slash && strchr(slash + 1, '/');
 }
 
-static bool is_kernel(const lk_safetensors_tensor *t) { return t->dim_count != 1; }
-
-// What PyTorch calls a row of that name; NULL: it is not known.
-static const char *torch_name(const char *part) {
-    static const char *const names[][2] = {{"/bias", "bias"},
-                                           {"/gamma", "weight"},
-                                           {"/beta", "bias"},
-                                           {"/moving_mean", "running_mean"},
-                                           {"/moving_variance", "running_var"}};
-    for (uint32_t i = 0; i < LK_COUNT(names); i++) {
-        if (strcmp(part, names[i][0]) == 0) return names[i][1];
+// The average of a parameter, LAYER/PARAMETER/average, or of the first objective that keeps one,
+// LAYER/PARAMETER/OBJECTIVE.average; NULL: it has none.
+static const lk_safetensors_entry *find_average(const exporter *e, const char *parameter) {
+    static const char end[] = "average";
+    const size_t letters = strlen(parameter);
+    for (size_t i = 0; i < e->from.reader.entry_count; i++) {
+        const lk_safetensors_entry *entry = &e->from.reader.entries[i];
+        if (strncmp(entry->name, parameter, letters) != 0 || entry->name[letters] != '/') continue;
+        const char *slot = entry->name + letters + 1, *dot = strrchr(slot, '.');
+        if (strcmp(dot ? dot + 1 : slot, end) == 0) return entry;
     }
     return NULL;
 }
 
+static bool has_averages(const exporter *e) {
+    for (size_t i = 0; i < e->count; i++) {
+        if (find_average(e, e->tensors[i].name)) return true;
+    }
+    return false;
+}
+
+static lk_status choose_weights(exporter *e, lk_error *error) {
+    const bool has = has_averages(e);
+    e->averaged = has && (!e->weights_word || strcmp(e->weights_word, "averaged") == 0);
+    if (has || !e->weights_word || strcmp(e->weights_word, "trained") == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "--weights averaged: %s has no averages, which a run with "
+                   "optimizer.weight_average keeps; take --weights trained",
+                   e->from.path);
+}
+
 static lk_status check_parameter(const exporter *e, const lk_safetensors_entry *entry,
                                  lk_error *error) {
-    const char *slash = strchr(entry->name, '/'), *part = slash ? slash : "";
-    unsigned rank = entry->dim_count;
-    bool kernel = strcmp(part, "/kernel") == 0 && (rank == 2 || rank == 4);
-    kernel = kernel || (strcmp(part, "/recurrent_kernel") == 0 && rank == 2);
-    bool row = rank == 1 && torch_name(part);
-    if (entry->dtype == LK_SAFETENSORS_F32 && (kernel || row)) return LK_OK;
+    const char *slash = strchr(entry->name, '/');
+    const bool known = slash && lk_export_is_known(slash + 1, entry->dim_count);
+    if (entry->dtype == LK_SAFETENSORS_F32 && known) return LK_OK;
     return lk_fail(error, LK_BAD_DATA,
                    "%s: tensor \"%.*s\" is no kernel, bias or slot that this version knows; export "
                    "it with the version that saved it",
@@ -200,7 +231,7 @@ static lk_status take_parameters(exporter *e, lk_error *error) {
         lk_safetensors_tensor *t = &e->tensors[e->count++];
         *t = (lk_safetensors_tensor){entry->name, entry->dtype, entry->dim_count, {0}, NULL};
         memcpy(t->dims, entry->dims, sizeof t->dims);
-        bytes += (size_t)(entry->end - entry->begin);
+        bytes += (size_t)(entry->end - entry->begin) * (entry->dim_count == 1 ? 2 : 1);  // biases
         bytes_max = LK_MAX(bytes_max, (size_t)(entry->end - entry->begin));
         name_bytes += strlen(entry->name) + sizeof "running_mean";
     }
@@ -208,8 +239,10 @@ static lk_status take_parameters(exporter *e, lk_error *error) {
     e->values = malloc(bytes);
     e->scratch = malloc(bytes_max);
     e->channels = calloc(e->count + 1, sizeof *e->channels);
-    if (e->tensors && e->names && e->values && e->scratch && e->channels) return LK_OK;
-    return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for its parameters", e->from.path);
+    if (!e->tensors || !e->names || !e->values || !e->scratch || !e->channels) {
+        return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for its parameters", e->from.path);
+    }
+    return choose_weights(e, error);
 }
 
 // --- the model -----------------------------------------------------------------------------------
@@ -279,46 +312,36 @@ static lk_status mixed_images(const exporter *e, uint32_t layer, lk_error *error
         e->from.path, e->spec.model.layers[layer].name);
 }
 
-// A norm of rows has a number for each value: parameters and states alike.
-static lk_status take_rows(exporter *e, const lk_export *said, uint32_t layer, lk_error *error) {
-    const lk_program *p = &e->program;
-    const uint32_t channels = said->in[0].channels, state = said->op->tensor[LK_STATE];
-    if (channels == 0) return mixed_images(e, layer, error);
-    for (uint32_t i = 0; i < e->count; i++) {
-        const uint32_t tensor = p->params[i].tensor;
-        bool own = tensor >= state && tensor < state + LK_OP_STATES;
-        for (uint32_t k = 0; k < LK_OP_PARAMS; k++) own = own || said->op->param[k] == i;
-        if (own) e->channels[i] = channels;
-    }
-    return LK_OK;
-}
-
+// Of a norm that has one of the two, the other; an LSTM's second row of biases.
 static void note_constant(exporter *e, const lk_export *said, uint32_t layer) {
-    const bool scales = said->op->param[0] != LK_NONE, centers = said->op->param[1] != LK_NONE;
-    if (scales == centers) return;
-    e->constants[e->constant_count++] =
-        (struct constant){layer, said->op->norm.channels, centers};
+    const lk_op *op = said->op;
+    const bool first = op->param[0] != LK_NONE, second = op->param[1] != LK_NONE;
+    struct constant *c = &e->constants[e->constant_count];
+    if (e->spec.model.layers[layer].type == &lk_layer_lstm) {
+        if (!second) return;
+        *c = (struct constant){layer, op->dense.n_count, LK_TORCH_SECOND_BIAS, 0.0f};
+    } else {
+        const bool norm =
+            op->type == &lk_op_batch_normalization || op->type == &lk_op_layer_normalization;
+        if (!norm || first == second) return;
+        *c = (struct constant){layer, op->norm.channels, second ? "weight" : "bias",
+                               second ? 1.0f : 0.0f};
+    }
+    e->constant_count++;
 }
 
 // A dense layer takes rows of values; those that were images PyTorch has in another order.
 static lk_status take_channels(void *context, const lk_export *said, uint32_t layer,
                                lk_error *error) {
     exporter *e = context;
-    const uint32_t kernel = said->op ? said->op->param[0] : LK_NONE;
     if (said->reorders) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "--layout torch: %s: layer %s reshapes flattened images, which PyTorch "
                        "flattens in another order; use --layout onnx or keras",
                        e->from.path, e->spec.model.layers[layer].name);
     }
-    if (said->op && (said->op->type == &lk_op_batch_normalization ||
-                     said->op->type == &lk_op_layer_normalization)) {
-        note_constant(e, said, layer);
-        if (said->in[0].flat) return take_rows(e, said, layer, error);
-    }
-    if (kernel == LK_NONE || e->tensors[kernel].dim_count != 2) return LK_OK;
-    e->channels[kernel] = said->in[0].channels;
-    return said->in[0].channels ? LK_OK : mixed_images(e, layer, error);
+    if (said->op) note_constant(e, said, layer);
+    return lk_export_order(&e->program, said, e->channels) ? LK_OK : mixed_images(e, layer, error);
 }
 
 // Where no dense layer follows, what is flattened are the logits, and PyTorch orders them
@@ -329,6 +352,7 @@ static lk_status check_flatten(exporter *e, lk_error *error) {
     e->constants = calloc(e->spec.model.layer_count, sizeof *e->constants);
     if (!e->constants) return no_memory(e, error);
     LK_CHECK(lk_export_walk(&e->program, take_channels, e, &last, error));
+    if (last.times || last.cells) return LK_OK;
     if (last.channels == 0) return mixed_images(e, e->spec.model.layer_count - 1, error);
     if (last.channels == 1 || last.channels == logits) return LK_OK;
     return lk_fail(
@@ -354,9 +378,13 @@ static void turn(const float *from, float *to, uint64_t positions, uint64_t chan
     }
 }
 
+static const lk_layer_type *type_of(const exporter *e, const lk_safetensors_tensor *t) {
+    return lk_export_layer_type(&e->spec.model, t->name);
+}
+
 static void turn_conv(exporter *e, lk_safetensors_tensor *t) {
     uint64_t *d = t->dims, h = d[0], w = d[1], in = d[2], out = d[3];
-    if (lk_export_is_depthwise(&e->spec.model, t->name)) out *= in, in = 1;
+    if (type_of(e, t) == &lk_layer_depthwise_conv2d) out *= in, in = 1;
     turn(e->scratch, t->data, h * w, in, out);
     d[0] = out;
     d[1] = in;
@@ -372,11 +400,39 @@ static void turn_dense(exporter *e, lk_safetensors_tensor *t, uint64_t channels)
     t->dims[1] = in;
 }
 
+// For ONNX: kernels (1, gates, in), biases (1, 2 * gates) with the state's as the second row, of an
+// LSTM zeros; its gates are i f c o here and i o f c there, a GRU's z r h in both.
+static void turn_recurrent(exporter *e, lk_safetensors_tensor *t, const lk_layer_type *type) {
+    static const uint32_t lstm[LK_LSTM_GATES] = {0, 3, 1, 2}, gru[LK_GRU_GATES] = {0, 1, 2};
+    const bool is_lstm = type == &lk_layer_lstm;
+    const uint32_t *gates = is_lstm ? lstm : gru;
+    const uint64_t in = t->dim_count == 2 ? t->dims[0] : 1, all = t->dims[t->dim_count - 1];
+    const uint64_t units = all / (is_lstm ? LK_LSTM_GATES : LK_GRU_GATES);
+    float *to = t->data;
+    for (uint64_t o = 0; o < all; o++) {
+        const uint64_t from = gates[o / units] * units + o % units;
+        for (uint64_t k = 0; k < in; k++) *to++ = e->scratch[k * all + from];
+    }
+    if (t->dim_count == 1) memset(to, 0, all * sizeof *to);
+    t->dims[1] = t->dim_count == 1 ? 2 * all : all;
+    t->dims[2] = in;
+    t->dims[0] = 1;
+    t->dim_count++;
+}
+
+// A GRU's for ONNX: behind its other biases, which come before the recurrent kernel.
+static void join_biases(exporter *e, size_t number, size_t bytes) {
+    const lk_safetensors_tensor *biases = &e->tensors[number - 2];
+    lk_assert(number >= 2 && type_of(e, biases) == &lk_layer_gru && biases->dim_count == 2);
+    memcpy((float *)biases->data + bytes / sizeof(float), e->scratch, bytes);
+}
+
 // NAME/kernel -> NAME.weight, NAME/bias -> NAME.bias. Returns what follows it.
-static char *rename_tensor(lk_safetensors_tensor *t, char *name) {
+static char *rename_tensor(const exporter *e, lk_safetensors_tensor *t, char *name) {
     const char *slash = strchr(t->name, '/');
     const size_t before = (size_t)(slash - t->name);
-    const char *part = is_kernel(t) ? "weight" : torch_name(slash);
+    const char *part = lk_export_torch_word(type_of(e, t), slash + 1);
+    lk_assert(part != NULL);
     memcpy(name, t->name, before);
     name[before] = '.';
     memcpy(name + before + 1, part, strlen(part) + 1);
@@ -386,36 +442,53 @@ static char *rename_tensor(lk_safetensors_tensor *t, char *name) {
 
 static void arrange(exporter *e, size_t number, size_t bytes) {
     lk_safetensors_tensor *t = &e->tensors[number];
+    const bool torch = e->layout == EXPORT_TORCH;
+    const lk_layer_type *type = e->layout == EXPORT_KERAS ? NULL : type_of(e, t);
     if (e->layout != EXPORT_KERAS && t->dim_count == 4) {
         turn_conv(e, t);
-    } else if (e->layout == EXPORT_TORCH && t->dim_count == 2) {
+    } else if (e->layout == EXPORT_ONNX && lk_export_joins_biases(type, strchr(t->name, '/') + 1)) {
+        join_biases(e, number, bytes);
+    } else if (e->layout == EXPORT_ONNX && (type == &lk_layer_lstm || type == &lk_layer_gru)) {
+        turn_recurrent(e, t, type);
+    } else if (torch && t->dim_count == 2 && e->channels[number]) {
         turn_dense(e, t, e->channels[number]);
-    } else if (e->layout == EXPORT_TORCH && e->channels[number]) {
+    } else if (torch && e->channels[number]) {
         turn(e->scratch, t->data, t->dims[0] / e->channels[number], e->channels[number], 1);
     } else {
         memcpy(t->data, e->scratch, bytes);
     }
+    if (torch) lk_export_swap_gates(type, bytes / sizeof(float), t->data);
 }
 
 static void read_parameters(exporter *e) {
     const lk_safetensors *reader = &e->from.reader;
+    const char *recorded = lk_safetensors_metadata(reader, "digest");
+    uint8_t digest[LK_SHA256_BYTES];
     float *next = e->values;
     char *name = e->names;
+    lk_sha256 hash;
+    lk_sha256_start(&hash);
     for (size_t i = 0; i < e->count; i++) {
         lk_safetensors_tensor *t = &e->tensors[i];
-        const lk_safetensors_entry *entry = lk_safetensors_find(reader, t->name);
+        const lk_safetensors_entry *average = e->averaged ? find_average(e, t->name) : NULL;
+        const lk_safetensors_entry *entry =
+            average ? average : lk_safetensors_find(reader, t->name);
         size_t bytes = (size_t)(entry->end - entry->begin);
         memcpy(e->scratch, lk_checkpoint_values(&e->from, entry), bytes);
+        lk_sha256_add(&hash, e->scratch, bytes);
         t->data = next;
-        next += bytes / sizeof *next;
+        next += bytes / sizeof *next * (t->dim_count == 1 ? 2 : 1);
         arrange(e, i, bytes);
-        if (e->layout == EXPORT_TORCH) name = rename_tensor(t, name);
+        if (e->layout == EXPORT_TORCH) name = rename_tensor(e, t, name);
     }
+    lk_sha256_finish(&hash, digest);
+    lk_hex(digest, LK_SHA256_BYTES, e->digest);
+    if (!e->averaged && recorded) lk_format(e->digest, sizeof e->digest, "%s", recorded);
 }
 
 // Behind the others, in a table of tensors that has room for them.
 static lk_status add_constants(exporter *e, lk_error *error) {
-    enum { NAME_BYTES = LK_NAME_BYTES + sizeof ".weight" };
+    enum { NAME_BYTES = LK_NAME_BYTES + sizeof "." LK_TORCH_SECOND_BIAS };
     size_t floats = 1;
     for (size_t i = 0; i < e->constant_count; i++) floats += e->constants[i].channels;
     lk_safetensors_tensor *tensors =
@@ -428,18 +501,17 @@ static lk_status add_constants(exporter *e, lk_error *error) {
     for (size_t i = 0; i < e->constant_count; i++) {
         const struct constant *c = &e->constants[i];
         char *name = e->constant_names + i * NAME_BYTES;
-        lk_format(name, NAME_BYTES, "%s.%s", e->spec.model.layers[c->layer].name,
-                  c->ones ? "weight" : "bias");
+        lk_format(name, NAME_BYTES, "%s.%s", e->spec.model.layers[c->layer].name, c->word);
         e->tensors[e->count++] =
             (lk_safetensors_tensor){name, LK_SAFETENSORS_F32, 1, {c->channels}, next};
-        for (uint32_t k = 0; k < c->channels; k++) *next++ = c->ones ? 1.0f : 0.0f;
+        for (uint32_t k = 0; k < c->channels; k++) *next++ = c->value;
     }
     return LK_OK;
 }
 
 // --- the file ------------------------------------------------------------------------------------
 
-enum { PAIRS_MAX = 7 };
+enum { PAIRS_MAX = 8 };
 
 // What every file says of where it is from: `pairs` has room for all; returns how many.
 static size_t take_metadata(const exporter *e, lk_safetensors_pair pairs[PAIRS_MAX]) {
@@ -450,9 +522,12 @@ static size_t take_metadata(const exporter *e, lk_safetensors_pair pairs[PAIRS_M
     pairs[count++] = (lk_safetensors_pair){"format", formats[e->layout]};
     pairs[count++] = (lk_safetensors_pair){"layout", layouts[e->layout]};
     for (uint32_t i = 0; i < LK_COUNT(kept); i++) {
-        const char *value = lk_safetensors_metadata(&e->from.reader, kept[i]);
+        const bool digest = strcmp(kept[i], "digest") == 0;
+        const char *value =
+            digest ? e->digest : lk_safetensors_metadata(&e->from.reader, kept[i]);
         if (value) pairs[count++] = (lk_safetensors_pair){kept[i], value};
     }
+    if (e->averaged) pairs[count++] = (lk_safetensors_pair){"weights", "averaged"};
     return count;
 }
 
@@ -469,8 +544,7 @@ static lk_status write_safetensors(exporter *e, uint64_t *bytes, lk_error *error
                                error);
 }
 
-static lk_status format_onnx(exporter *e, const lk_onnx_fold *fold, size_t *used,
-                             lk_error *error) {
+static lk_status format_onnx(exporter *e, const lk_onnx_fold *fold, size_t *used, lk_error *error) {
     lk_safetensors_pair pairs[PAIRS_MAX];
     const lk_onnx_model model = {.program = &e->program,
                                  .tensors = e->tensors,
@@ -511,16 +585,18 @@ static lk_status write_onnx(exporter *e, uint64_t *bytes, lk_error *error) {
 
 static lk_status say_output(const exporter *e, uint64_t bytes, lk_text_out *out, lk_error *error) {
     const bool onnx = e->layout == EXPORT_ONNX;
-    const char *digest = lk_safetensors_metadata(&e->from.reader, "digest");
+    const char *digest = e->digest;
     if (e->json) {
         json_t *said = json_pack(
             "{s:o, s:s, s:I, s:I, s:I, s:o, s:s?}", "file", lk_json_text(e->output), "layout",
             layouts[e->layout], "tensors", (json_int_t)e->count, "bytes", (json_int_t)bytes, "step",
             (json_int_t)e->from.step, "from", lk_json_text(e->from.path), "digest", digest);
         if (said && onnx) json_object_set_new(said, "input", json_string(e->input_word));
+        if (said && e->averaged) json_object_set_new(said, "weights", json_string("averaged"));
         return lk_print_json(said, error);
     }
-    lk_text_line(out, "weights of step %llu from %s", (ull)e->from.step, e->from.path);
+    lk_text_line(out, "%sweights of step %llu from %s", e->averaged ? "averaged " : "",
+                 (ull)e->from.step, e->from.path);
     lk_text_line(out, "digest %s", digest);
     lk_text_line(out, "exported %s, layout %s%s%s: %zu tensors, %llu bytes", e->output,
                  layouts[e->layout], onnx ? ", images of " : "", onnx ? e->input_word : "",
@@ -552,13 +628,16 @@ static lk_status take_word(const char *option, const char **word, const char *co
 }
 
 static lk_status take_words(exporter *e, lk_error *error) {
-    static const char *const inputs[] = {"u8", "f32"};
-    uint32_t layout, input;
+    static const char *const inputs[] = {"u8", "f32"}, *const kinds[] = {"averaged", "trained"};
+    uint32_t layout, input, kind;
+    const char *weights = e->weights_word;
     e->input_asked = e->input_word != NULL;
     LK_CHECK(take_word("--layout", &e->layout_word, layouts, LK_COUNT(layouts),
                        "\"keras\", \"torch\" or \"onnx\"", &layout, error));
     LK_CHECK(take_word("--input", &e->input_word, inputs, LK_COUNT(inputs), "\"u8\" or \"f32\"",
                        &input, error));
+    LK_CHECK(take_word("--weights", &weights, kinds, LK_COUNT(kinds),
+                       "\"averaged\" or \"trained\"", &kind, error));
     e->layout = (export_layout)layout;
     e->input = (lk_onnx_input)input;
     if (!e->input_asked || e->layout == EXPORT_ONNX) return LK_OK;
@@ -587,6 +666,7 @@ lk_status lk_command_checkpoint_export(int argc, char **argv, lk_error *error) {
     const lk_argument options[] = {{.name = "output", .text = &e.output},
                                    {.name = "layout", .text = &e.layout_word},
                                    {.name = "input", .text = &e.input_word},
+                                   {.name = "weights", .text = &e.weights_word},
                                    {.name = "config", .text = &e.config}};
     lk_arguments a = {.help = help,
                       .options = options,

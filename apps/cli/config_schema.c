@@ -70,6 +70,19 @@ static json_t *make_sides(const lk_setting *k) {
     return json_pack("{s:[o, o, o]}", "anyOf", one, pair, pairs);
 }
 
+static json_t *make_weights(const lk_setting *k) {
+    json_t *list = json_pack("{s:s, s:o, s:i, s:i}", "type", "array", "items", make_number(k),
+                             "minItems", 1, "maxItems", LK_CLASSES_MOST);
+    json_t *some = json_pack("{s:s, s:{s:o}, s:b}", "type", "object", "patternProperties",
+                             "^(0|[1-9][0-9]*)$", make_number(k), "additionalProperties", 0);
+    return json_pack("{s:[o, o]}", "anyOf", list, some);
+}
+
+static json_t *make_l2(const lk_setting *k) {
+    return json_pack("{s:s, s:{s:o}, s:[s], s:b}", "type", "object", "properties", "l2",
+                     make_number(k), "required", "l2", "additionalProperties", 0);
+}
+
 static json_t *make_rate(void);
 
 static json_t *make_value(const lk_setting *k) {
@@ -90,6 +103,8 @@ static json_t *make_value(const lk_setting *k) {
     case LK_SETTING_RATE: return make_rate();
     case LK_SETTING_SHAPE: return make_shape(k);
     case LK_SETTING_SIDES: return make_sides(k);
+    case LK_SETTING_L2: return make_l2(k);
+    case LK_SETTING_WEIGHTS: return make_weights(k);
     case LK_SETTING_TEXT:
         return json_pack("{s:s, s:I}", "type", "string", "maxLength", (json_int_t)k->most - 1);
     case LK_SETTING_PADDING:

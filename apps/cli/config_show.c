@@ -76,6 +76,12 @@ static void show_value(char out[SHOWN_BYTES], const lk_setting *k) {
         lk_format(out, SHOWN_BYTES, "array of 1 to %d numbers", LK_SETTING_LIST_MAX);
         break;
     case LK_SETTING_RATE: lk_format(out, SHOWN_BYTES, "object"); break;
+    case LK_SETTING_WEIGHTS:
+        lk_format(out, SHOWN_BYTES, "array, or {\"CLASS\": number}");
+        break;
+    case LK_SETTING_L2:
+        snprintf(out, SHOWN_BYTES, "{\"l2\": %g to %g}", (double)k->low, (double)k->high);
+        break;
     case LK_SETTING_SHAPE:
         lk_format(out, SHOWN_BYTES, "[h, w, c], [time, features], [values]");
         break;

@@ -7,24 +7,32 @@
 #include <sys/mman.h>
 
 #include "apps/cli/tools.h"
+#include "io/idx.h"
 
 typedef unsigned long long ull;
+
+static int labels_most(const lk_imported *part) {
+    return (int)part->label_bytes - LK_IDX_FRAMES_BYTES;
+}
 
 static lk_status say_part(const lk_imported *part, const char *name, json_t *answer,
                           lk_error *error) {
     if (answer) {
+        json_t *labels = part->label_bytes ? json_integer(labels_most(part)) : NULL;
         json_object_set_new(
             answer, name,
-            json_pack("{s:I, s:[i,i,i], s:i, s:o, s:o}", "examples", (json_int_t)part->count,
+            json_pack("{s:I, s:[i,i,i], s:i, s:o*, s:o, s:o}", "examples", (json_int_t)part->count,
                       "image", (int)part->height, (int)part->width, (int)part->channels, "classes",
-                      (int)part->classes, "images", lk_json_text(part->images), "labels",
-                      lk_json_text(part->labels)));
+                      (int)part->classes, "sequence_labels", labels, "images",
+                      lk_json_text(part->images), "labels", lk_json_text(part->labels)));
         return json_object_get(answer, name)
                    ? LK_OK
                    : lk_fail(error, LK_UNAVAILABLE, "no memory for the answer");
     }
-    printf("%s: %llu images [%u, %u, %u], labels below %u\n  %s\n  %s\n", name, (ull)part->count,
-           part->height, part->width, part->channels, part->classes, part->images, part->labels);
+    printf("%s: %llu images [%u, %u, %u], labels below %u", name, (ull)part->count, part->height,
+           part->width, part->channels, part->classes);
+    if (part->label_bytes) printf(", up to %d of an example", labels_most(part));
+    printf("\n  %s\n  %s\n", part->images, part->labels);
     return LK_OK;
 }
 
@@ -50,7 +58,7 @@ typedef struct where_options {
     bool json;
 } where_options;
 
-enum { WHERE_OPTIONS = 4, OPTIONS_MAX = WHERE_OPTIONS + 2 };
+enum { WHERE_OPTIONS = 4, OPTIONS_MAX = WHERE_OPTIONS + 3 };
 
 static void describe_where(where_options *o, lk_argument out[WHERE_OPTIONS]) {
     *o = (where_options){.seed = UINT64_MAX};
@@ -212,7 +220,7 @@ static lk_status import_csv(int argc, char **argv, lk_error *error) {
     options[WHERE_OPTIONS + 1] = (lk_argument){.name = "shape", .text = &shape};
     lk_arguments a = {.help = help,
                       .options = options,
-                      .option_count = OPTIONS_MAX,
+                      .option_count = WHERE_OPTIONS + 2,
                       .word_count = 1,
                       .json = &where.json};
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
@@ -220,6 +228,51 @@ static lk_status import_csv(int argc, char **argv, lk_error *error) {
     LK_CHECK(find_where(&where, &to, error));
     if (shape) LK_CHECK(read_shape(shape, columns.shape, error));
     LK_CHECK(lk_import_csv(a.words[0], &columns, &to, done, error));
+    return say_parts(done, where.json, error);
+}
+
+// --- sequences -----------------------------------------------------------------------------------
+
+static lk_status import_sequences(int argc, char **argv, lk_error *error) {
+    static const char help[] =
+        "lockstep data import sequences FRAMES.npy OFFSETS.npy LABELS.npy LABEL_OFFSETS.npy "
+        "[--frames N] [--labels N] [--classes N] " WHERE_USAGE
+        "\n"
+        "\n"
+        "Sequences of any lengths, one behind the other, for loss transducer. FRAMES: uint8 or\n"
+        "float32, of shape (frames of all examples, features). LABELS: integers from 1 to 255,\n"
+        "0 being the blank, of shape (labels of all examples). OFFSETS and LABEL_OFFSETS:\n"
+        "integers, of shape (n + 1), from 0 on; example i has the frames from OFFSETS[i] to\n"
+        "before OFFSETS[i + 1], one at least, and labels likewise, or none. The files have room\n"
+        "for N frames and N labels an example (those of the longest), and zeros behind; an\n"
+        "example that is longer is refused, and so is a label that is not below --classes (256).\n"
+        "model.input is then [frames, features, 1], model.labels the labels.\n"
+        "\n" WHERE_HELP;
+    where_options where;
+    lk_argument options[OPTIONS_MAX];
+    lk_import_ragged from = {.frames_max = 0};
+    lk_imported done[2];
+    lk_import_to to;
+    describe_where(&where, options);
+    options[WHERE_OPTIONS] = (lk_argument){
+        .name = "frames", .number = &from.frames_max, .min = 1, .max = LK_IMPORT_FRAMES_MAX};
+    options[WHERE_OPTIONS + 1] = (lk_argument){
+        .name = "labels", .number = &from.labels_max, .min = 1, .max = LK_IMPORT_LABELS_MAX};
+    options[WHERE_OPTIONS + 2] = (lk_argument){
+        .name = "classes", .number = &from.classes_max, .min = 2, .max = LK_CLASSES_MAX};
+    lk_arguments a = {.help = help,
+                      .options = options,
+                      .option_count = OPTIONS_MAX,
+                      .word_count = 4,
+                      .json = &where.json};
+    LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
+    if (a.helped) return LK_OK;
+    LK_CHECK(find_where(&where, &to, error));
+    from.frames = a.words[0];
+    from.frame_offsets = a.words[1];
+    from.labels = a.words[2];
+    from.label_offsets = a.words[3];
+    LK_CHECK(lk_import_sequences(&from, &to, done, error));
     return say_parts(done, where.json, error);
 }
 
@@ -254,10 +307,12 @@ static lk_status import_cifar(int argc, char **argv, lk_error *error) {
 
 lk_status lk_command_data_import(int argc, char **argv, lk_error *error) {
     static const char help[] =
-        "lockstep data import npy|png|csv|cifar ...\n"
+        "lockstep data import npy|sequences|png|csv|cifar ...\n"
         "\n"
         "Writes data sets of other formats as IDX files of MNIST's naming, for --data DIR.\n"
         "  lockstep data import npy IMAGES.npy LABELS.npy --to DIR   two arrays of NumPy\n"
+        "  lockstep data import sequences FRAMES.npy OFFSETS.npy LABELS.npy LABEL_OFFSETS.npy\n"
+        "      --to DIR                                              sequences of any lengths\n"
         "  lockstep data import png FOLDER --to DIR                  pictures, a folder a class\n"
         "  lockstep data import csv FILE --to DIR                    a table, an example a line\n"
         "  lockstep data import cifar FOLDER --to DIR                CIFAR-10 or CIFAR-100, "
@@ -265,6 +320,7 @@ lk_status lk_command_data_import(int argc, char **argv, lk_error *error) {
         "\n"
         "Each explains itself: lockstep data import npy --help.\n";
     static const lk_subcommand table[] = {
-        {"npy", import_npy}, {"png", import_png}, {"csv", import_csv}, {"cifar", import_cifar}};
+        {"npy", import_npy}, {"sequences", import_sequences}, {"png", import_png},
+        {"csv", import_csv}, {"cifar", import_cifar}};
     return lk_run_subcommand(argc, argv, help, table, LK_COUNT(table), error);
 }

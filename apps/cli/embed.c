@@ -116,6 +116,8 @@ static void put_field(FILE *f, const lk_setting *k, const void *owner) {
         fprintf(f, ",\n     .%s = {%uu, %uu, %uu, %uu}", name, u[0], u[1], u[2], u[3]);
         break;
     case LK_SETTING_CHOICE: break;
+    case LK_SETTING_WEIGHTS: break;  // there are none: check_model
+    case LK_SETTING_L2:              // of layers alone, which are compiled already
     case LK_SETTING_TEXT:
         lk_panic(__FILE__, __LINE__, "a kind of key that no layer or optimizer has");
     }
@@ -153,6 +155,7 @@ static void put_spec(FILE *f, const lk_run_spec *s) {
             m->in_h, m->in_w, m->in_c, m->classes);
     if (m->input_type) fprintf(f, "                  .input_type = %uu,\n", m->input_type);
     if (m->input_range) fprintf(f, "                  .input_range = %uu,\n", m->input_range);
+    if (m->averages) fprintf(f, "                  .averages = &lk_average_linked,\n");
     put_loss(f, m);
     put_optimizer(f, &s->optimizer);
     fprintf(f, "        .seed = %lluu,\n        .global_batch = %uu,\n        .grain = %uu,\n",
@@ -255,10 +258,8 @@ static lk_status write_source(const lk_run *run, const char *path, lk_error *err
                    plain ? temporary : path, strerror(number ? number : EIO));
 }
 
-static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error) {
-    if (!o->to)
-        return lk_fail(error, LK_BAD_USAGE,
-                       "embed: --to is missing, wanted the C source to write: --to run.c");
+// What boards do not compute.
+static lk_status check_arithmetic(const lk_run *run, lk_error *error) {
     if (lk_run_is_fast(run)) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "embed: arithmetic \"fast\" needs a GPU, which a target without an "
@@ -270,7 +271,7 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
                        run->config.document.source,
                        lk_precision_name(run->config.spec.model.precision));
     }
-    if (lk_spec_augments(&run->config.spec, true)) {
+    if (lk_spec_augments(&run->config.spec, true) || lk_spec_crops(&run->config.spec)) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "embed: %s: data.augment, data.normalize: boards take images as they are; "
                        "leave them out, or train this one here",
@@ -282,6 +283,10 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
                        "this one here",
                        run->config.document.source);
     }
+    return LK_OK;
+}
+
+static lk_status check_model(const lk_run *run, lk_error *error) {
     if (run->config.spec.model.graph) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s: model.networks: embed writes models of one network and one objective; "
@@ -301,6 +306,28 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
                        "or train this one here",
                        run->config.document.source);
     }
+    if (run->config.spec.model.loss_options.class_weight.at) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "embed: %s: model.loss.class_weight: boards know none yet; leave it out, or "
+                       "train this one here",
+                       run->config.document.source);
+    }
+    for (uint32_t i = 0; i < run->config.spec.model.layer_count; i++) {
+        if (run->config.spec.model.layers[i].l2 == 0.0f) continue;
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "embed: %s: kernel_regularizer of layer %s: boards know none yet; leave it "
+                       "out, or train this one here",
+                       run->config.document.source, run->config.spec.model.layers[i].name);
+    }
+    return LK_OK;
+}
+
+static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error) {
+    if (!o->to)
+        return lk_fail(error, LK_BAD_USAGE,
+                       "embed: --to is missing, wanted the C source to write: --to run.c");
+    LK_CHECK(check_arithmetic(run, error));
+    LK_CHECK(check_model(run, error));
     // A target without an operating system has one lane, unless somebody says otherwise.
     if (!run->config.replicas) run->layout.replicas = 1;
     LK_CHECK(lk_run_plan(run, error));

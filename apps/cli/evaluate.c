@@ -39,6 +39,8 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, const lk_data
     return lk_load_weights(run, &lk_file_ops_posix, o->checkpoint, o->run_dir, &say, &steps, error);
 }
 
+static bool says_labels(const lk_run *run) { return run->config.spec.model.labels > 0; }
+
 // One object on standard output. `output`: the file of the logits, or NULL.
 static lk_status report_json(const lk_run *run, const lk_step_result *r, const char *output,
                              const lk_scorer *scorer, lk_error *error) {
@@ -49,7 +51,8 @@ static lk_status report_json(const lk_run *run, const lk_step_result *r, const c
     if (scorer && scorer->on) lk_scorer_object(answer, scorer);
     (void)json_object_set_new(answer, "digest", json_string(digest));
     (void)json_object_set_new(answer, "run_identity", json_string(run->weights_identity));
-    if (output) json_object_set_new(answer, "logits", lk_json_text(output));
+    const char *what = says_labels(run) ? "predicted_labels" : "logits";
+    if (output) json_object_set_new(answer, what, lk_json_text(output));
     return lk_print_json(answer, error);
 }
 
@@ -126,12 +129,24 @@ static void write_logits(void *context, uint64_t first, uint32_t count, const fl
     if (p->error->status == LK_OK) (void)lk_npy_add(&p->writer, logits, count, p->error);
 }
 
+// Of a transducer's rows the labels.
+static void write_labels(void *context, uint64_t first, uint32_t count, const float *rows) {
+    prediction *p = context;
+    const uint32_t *said = (const uint32_t *)(const void *)rows;
+    const uint64_t row = 1 + p->writer.row_bytes / sizeof *said;
+    lk_assert(first == p->writer.rows_written || p->error->status != LK_OK);
+    for (uint32_t m = 0; m < count && p->error->status == LK_OK; m++) {
+        (void)lk_npy_add_labels(&p->writer, said + m * row + 1, 1, p->error);
+    }
+}
+
 static lk_status predict(lk_run *run, const char *output, bool labels, lk_text_out *out,
                          lk_step_result *result, lk_error *error) {
     prediction p = {.error = error};
-    LK_CHECK(lk_npy_start(&p.writer, &lk_file_ops_posix, output, run->test.count,
-                          (uint32_t)lk_program_output_floats(&run->program), error));
-    run->group.on_logits = write_logits;
+    const uint64_t columns = lk_program_prediction(&run->program);
+    LK_CHECK((says_labels(run) ? lk_npy_start_labels : lk_npy_start)(
+        &p.writer, &lk_file_ops_posix, output, lk_run_test_examples(run), columns, error));
+    run->group.on_logits = says_labels(run) ? write_labels : write_logits;
     run->group.on_logits_context = &p;
     lk_status status = report(run, labels, out, result, error);
     if (error->status == LK_OK) status = lk_npy_finish(&p.writer, error);
@@ -139,8 +154,8 @@ static lk_status predict(lk_run *run, const char *output, bool labels, lk_text_o
         lk_npy_abandon(&p.writer);
         return error->status;
     }
-    lk_text_line(out, "logits %s (%llu, %llu)", output, (unsigned long long)run->test.count,
-                 (unsigned long long)lk_program_output_floats(&run->program));
+    lk_text_line(out, "%s %s (%llu, %llu)", says_labels(run) ? "labels" : "logits", output,
+                 (unsigned long long)lk_run_test_examples(run), (unsigned long long)columns);
     return status;
 }
 

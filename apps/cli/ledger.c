@@ -10,6 +10,7 @@
 #include "apps/cli/tools.h"
 #include "apps/run/ledger.h"
 #include "apps/run/record.h"
+#include "apps/run/strips.h"
 #include "io/json.h"
 #include "io/manifest.h"
 #include "io/shuffle.h"
@@ -81,7 +82,7 @@ static lk_status take_shards(ledger *l, lk_error *error) {
     if (status == LK_OK) {
         spec->shards = manifest.shard_count;
         spec->shard_first = l->shard_first;
-        spec->example_count = manifest.count;
+        spec->example_count = spec->strip_images = manifest.count;
     }
     lk_manifest_close(&manifest);
     return status;
@@ -96,7 +97,7 @@ static lk_status count_examples(ledger *l, lk_error *error) {
     if (!memory) return lk_fail(error, LK_UNAVAILABLE, "no memory for the data set's tables");
     lk_status status = lk_dataset_open(source, memory, bytes, &set, error);
     if (status == LK_OK) {
-        l->config.spec.example_count = set.count;
+        l->config.spec.example_count = l->config.spec.strip_images = set.count;
         lk_dataset_close(&set);
     }
     free(memory);
@@ -129,10 +130,12 @@ static lk_status open_ledger(ledger *l, const lk_common_options *o, lk_error *er
     if (l->config.sharded) {
         LK_CHECK(take_shards(l, error));
     } else if (l->recorded_examples && !o->config.examples) {
-        spec->example_count = l->recorded_examples;
+        spec->example_count = spec->strip_images = l->recorded_examples;
     } else {
         LK_CHECK(count_examples(l, error));
     }
+    if (lk_spec_has_strips(spec) && l->config.train.strips)
+        spec->example_count = l->config.train.strips;
     LK_CHECK(lk_run_spec_check(spec, error));
     l->steps = lk_config_steps(&l->config);
     l->replicas = o->config.replicas       ? o->config.replicas
@@ -147,43 +150,68 @@ static lk_status open_ledger(ledger *l, const lk_common_options *o, lk_error *er
 
 // --- what is said --------------------------------------------------------------------------------
 
+static json_t *use_json(const lk_ledger_use *use) {
+    json_t *out =
+        json_pack("{s:I, s:I, s:I, s:I, s:I}", "step", (json_int_t)use->step + 1, "epoch",
+                  (json_int_t)use->epoch, "position", (json_int_t)use->position, "grain",
+                  (json_int_t)use->grain, "replica", (json_int_t)use->replica);
+    json_t *images = use->image_count ? json_array() : NULL;
+    for (uint32_t i = 0; i < use->image_count; i++)
+        json_array_append_new(images, json_integer((json_int_t)use->images[i]));
+    if (use->image_count)
+        json_object_set_new(out, "images", images);
+    else
+        json_object_set_new(out, "example", json_integer((json_int_t)use->example));
+    return out;
+}
+
 static void say_use(ledger *l, const lk_ledger_use *use) {
     if (l->uses) {
-        json_array_append_new(
-            l->uses,
-            json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "step", (json_int_t)use->step + 1, "epoch",
-                      (json_int_t)use->epoch, "position", (json_int_t)use->position, "grain",
-                      (json_int_t)use->grain, "replica", (json_int_t)use->replica, "example",
-                      (json_int_t)use->example));
+        json_array_append_new(l->uses, use_json(use));
         return;
     }
-    printf("step %llu  epoch %llu  position %u  grain %u  replica %u  example %llu\n",
-           (ull)use->step + 1, (ull)use->epoch, use->position, use->grain, use->replica,
-           (ull)use->example);
+    printf("step %llu  epoch %llu  position %u  grain %u  replica %u  ", (ull)use->step + 1,
+           (ull)use->epoch, use->position, use->grain, use->replica);
+    if (use->image_count == 0) printf("example %llu", (ull)use->example);
+    for (uint32_t i = 0; i < use->image_count; i++)
+        printf("%s%llu", i ? ", " : "strip of images ", (ull)use->images[i]);
+    printf("\n");
+}
+
+// What an epoch does with an example: of strips, in a round.
+static uint64_t say_epoch(ledger *l, uint64_t epoch, uint64_t round, uint64_t example) {
+    const lk_run_spec *spec = &l->config.spec;
+    lk_ledger_use use = {.image_count = 0};
+    const bool found = lk_spec_has_strips(spec)
+                           ? lk_ledger_find_strip(spec, l->replicas, epoch, round, example, &use)
+                           : lk_ledger_find(spec, l->replicas, epoch, example, &use);
+    if (!found || use.step >= l->steps) return 0;
+    say_use(l, &use);
+    return 1;
 }
 
 static lk_status say_example(ledger *l, uint64_t example, lk_error *error) {
     const lk_run_spec *spec = &l->config.spec;
     const uint64_t an_epoch = lk_steps_per_epoch(spec);
+    const bool strips = lk_spec_has_strips(spec);
+    const uint64_t examples = strips ? spec->strip_images : spec->example_count;
     uint64_t count = 0;
-    if (example >= spec->example_count) {
+    if (example >= examples) {
         return lk_fail(
             error, LK_BAD_USAGE,
             "--example: found %llu, wanted a number from 0 to %llu: the training set has "
             "%llu examples",
-            (ull)example, (ull)spec->example_count - 1, (ull)spec->example_count);
+            (ull)example, (ull)examples - 1, (ull)examples);
     }
+    const uint64_t rounds = strips ? lk_strip_rounds(spec, example) : 1;
     for (uint64_t epoch = 0;
          lk_steps_of_batches(&spec->model, epoch * an_epoch) < l->steps; epoch++) {
-        lk_ledger_use use;
-        if (!lk_ledger_find(spec, l->replicas, epoch, example, &use)) continue;
-        if (use.step >= l->steps) continue;
-        say_use(l, &use);
-        count++;
+        for (uint64_t round = 0; round < rounds; round++)
+            count += say_epoch(l, epoch, round, example);
     }
     if (l->uses) return LK_OK;
     printf("example %llu of %llu: used %llu times in %llu steps, by %u replicas\n", (ull)example,
-           (ull)spec->example_count, (ull)count, (ull)l->steps, l->replicas);
+           (ull)examples, (ull)count, (ull)l->steps, l->replicas);
     return LK_OK;
 }
 
@@ -197,7 +225,7 @@ static lk_status say_step(ledger *l, uint64_t step, lk_error *error) {
                        (ull)step, (ull)l->steps);
     }
     for (uint32_t position = 0; position < spec->global_batch; position++) {
-        lk_ledger_use use;
+        lk_ledger_use use = {.image_count = 0};
         if (!lk_ledger_at(spec, l->replicas, step - 1, position, &use)) continue;
         say_use(l, &use);
         count++;

@@ -109,12 +109,31 @@ static const char *op_at(const lk_program *p, uint32_t op) {
     return op == LK_FOREVER || op >= p->op_count ? "end" : p->ops[op].type->name;
 }
 
+// Of mixed precision: how many bytes of each, whether they are laid over each other or not.
+static void print_dtypes(const lk_program *p, lk_region region, lk_text_out *out) {
+    char text[160] = "";
+    if (!lk_model_is_mixed(&p->spec->model)) return;
+    for (uint32_t dtype = LK_F32; dtype <= LK_BF16; dtype++) {
+        const size_t used = strlen(text);
+        uint64_t bytes = 0;
+        for (uint32_t i = 0; i < p->tensor_count; i++) {
+            const lk_tensor *t = &p->tensors[i];
+            if (t->region == region && (uint32_t)t->dtype == dtype) bytes += t->bytes;
+        }
+        if (bytes == 0) continue;
+        snprintf(text + used, sizeof text - used, "%s %s %llu", used ? "," : "",
+                 lk_dtype_name((lk_dtype)dtype), (ull)bytes);
+    }
+    lk_text_line(out, "  bytes of its tensors by dtype:%s", text);
+}
+
 static void print_tensors(const lk_program *p, lk_region region, lk_text_out *out) {
     const lk_region_plan *plan = &p->regions[region];
     lk_text_line(out, "%s: %llu bytes; lower bound %llu, %.1f%% above it",
                  region == LK_REGION_DEVICE ? "device region" : "replica region", (ull)plan->bytes,
                  (ull)plan->lower_bound_bytes,
                  100.0 * ((double)plan->bytes / (double)LK_MAX(plan->lower_bound_bytes, 1) - 1.0));
+    print_dtypes(p, region, out);
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         const lk_tensor *t = &p->tensors[i];
         if (t->region != region) continue;
@@ -236,6 +255,19 @@ static void print_schedule(const lk_run *run, lk_text_out *out) {
     if (replicas > 16) lk_text_line(out, "  ... and %u more replicas alike", replicas - 16);
 }
 
+// What is there of the scores of a joint, which others have for all cells.
+static void print_joints(const lk_program *p, lk_text_out *out) {
+    lk_plan_joint j;
+    for (uint32_t i = 0; i < p->forward_end; i++) {
+        if (!lk_plan_joint_of(p, i, &j)) continue;
+        lk_text_line(out,
+                     "  joint %s: %llu bytes for %u cells at a time, %lld fewer than the %llu of "
+                     "all scores (%u, %u, %u, %u)",
+                     j.layer, (ull)j.tile_bytes, j.tile, (long long)(j.whole_bytes - j.tile_bytes),
+                     (ull)j.whole_bytes, j.examples, j.frames, j.columns, j.symbols);
+    }
+}
+
 // How gradients meet.
 static void print_reduction(const lk_program *p, lk_text_out *out) {
     for (uint32_t i = 0; i < p->param_count; i++) {
@@ -271,6 +303,7 @@ static lk_status print_plan(const lk_run *run, const lk_link *link, lk_text_out 
         if (p->spec->model.graph) print_objective(p, out);
         print_tensors(p, LK_REGION_REPLICA, out);
         print_program(run, p, out);
+        print_joints(p, out);
         if (k == 0) print_schedule(run, out);
         print_reduction(p, out);
     }
@@ -395,6 +428,11 @@ static void print_shard(const lk_run *run, uint32_t shard, lk_text_out *out) {
 }
 
 static lk_status show_shards(const lk_run *run, lk_text_out *out, lk_error *error) {
+    if (lk_spec_has_strips(&run->config.spec)) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "--show-shards: data.strips: which images make a strip is drawn; lockstep "
+                       "ledger says it");
+    }
     coverage c = {.times = calloc(run->config.spec.example_count, 1)};
     for (uint32_t i = 0; i < run->train.part_count; i++) print_shard(run, i, out);
     if (!c.times)

@@ -27,11 +27,14 @@ static const char help[] =
 
 // --- logs ----------------------------------------------------------------------------------------
 
-static lk_status add_point(lk_report_curve *c, double step, double loss, double accuracy,
-                           lk_error *error) {
+typedef struct point {
+    double step, loss, accuracy, errors;
+} point;
+
+static lk_status add_point(lk_report_curve *c, point p, lk_error *error) {
     if (c->count == c->capacity) {
         const size_t capacity = 2 * c->capacity + 256;
-        double **const arrays[] = {&c->step, &c->loss, &c->accuracy};
+        double **const arrays[] = {&c->step, &c->loss, &c->accuracy, &c->errors};
         for (uint32_t i = 0; i < LK_COUNT(arrays); i++) {
             double *larger = realloc(*arrays[i], capacity * sizeof *larger);
             if (!larger) return lk_fail(error, LK_UNAVAILABLE, "no memory for the curves");
@@ -39,9 +42,10 @@ static lk_status add_point(lk_report_curve *c, double step, double loss, double 
         }
         c->capacity = capacity;
     }
-    c->step[c->count] = step;
-    c->loss[c->count] = loss;
-    c->accuracy[c->count++] = accuracy;
+    c->step[c->count] = p.step;
+    c->loss[c->count] = p.loss;
+    c->accuracy[c->count] = p.accuracy;
+    c->errors[c->count++] = p.errors;
     return LK_OK;
 }
 
@@ -57,9 +61,12 @@ static lk_status take_metrics(lk_report_run *r, const lk_json_log *log, lk_error
         const json_t *line = json_object_get(log->document.root, kinds[i]);
         const double examples = json_number_value(json_object_get(line, "examples"));
         if (!(examples > 0)) continue;
-        LK_CHECK(add_point(curves[i], (double)log->step,
-                           json_number_value(json_object_get(line, "loss")),
-                           share_of(json_object_get(line, "correct"), examples), error));
+        const json_t *rate = json_object_get(line, "label_error_rate");
+        const point p = {.step = (double)log->step,
+                         .loss = json_number_value(json_object_get(line, "loss")),
+                         .accuracy = share_of(json_object_get(line, "correct"), examples),
+                         .errors = rate ? json_number_value(rate) : NAN};
+        LK_CHECK(add_point(curves[i], p, error));
     }
     return LK_OK;
 }
@@ -349,6 +356,7 @@ static void free_run(lk_report_run *r) {
         free(curves[i]->step);
         free(curves[i]->loss);
         free(curves[i]->accuracy);
+        free(curves[i]->errors);
     }
     for (uint32_t i = 0; i < r->mistake_count; i++) free(r->mistakes[i].png);
     free(r->confusion);

@@ -14,7 +14,7 @@ enum { LK_REPORT_SIDES = 2, LK_REPORT_MISTAKES = 24, LK_REPORT_HEX_BYTES = 65 };
 // The lines of one kind of metrics.jsonl.
 typedef struct lk_report_curve {
     size_t count, capacity;
-    double *step, *loss, *accuracy;
+    double *step, *loss, *accuracy, *errors;
 } lk_report_curve;
 
 // An example of the test set that was taken for something else.

@@ -65,15 +65,19 @@ static void put_fact(lk_markup *m, const char *what, const char *value) {
     lk_put(m, "</code></td></tr>\n");
 }
 
-// The last ones: loss 0.5, accuracy 90.00%. Without labels there is no accuracy.
-static void say_metrics(char out[64], const lk_report_curve *c) {
-    const double share = c->accuracy[c->count - 1];
-    const int n = snprintf(out, 64, "loss %.6g", c->loss[c->count - 1]);
-    if (!isnan(share)) snprintf(out + n, 64 - (size_t)n, ", accuracy %.2f%%", 100 * share);
+// The last ones: loss 0.5, accuracy 90.00%. Without labels there is no accuracy; of sequences there
+// is a label error rate, too.
+static void say_metrics(char out[96], const lk_report_curve *c) {
+    const double share = c->accuracy[c->count - 1], errors = c->errors[c->count - 1];
+    const char *what = isnan(errors) ? "accuracy" : "sequence accuracy";
+    int n = snprintf(out, 96, "loss %.6g", c->loss[c->count - 1]);
+    if (!isnan(share)) n += snprintf(out + n, 96 - (size_t)n, ", %s %.2f%%", what, 100 * share);
+    if (!isnan(errors))
+        snprintf(out + n, 96 - (size_t)n, ", label error rate %.2f%%", 100 * errors);
 }
 
 static void put_facts(lk_markup *m, const lk_report_run *r) {
-    char text[128], metrics[64];
+    char text[160], metrics[96];
     lk_put(m, "<table class=\"facts\">\n");
     put_fact(m, "run directory", r->path);
     if (r->train.count) {
@@ -104,8 +108,16 @@ static void put_facts(lk_markup *m, const lk_report_run *r) {
 
 // --- curves --------------------------------------------------------------------------------------
 
+enum { LOSS, ACCURACY, ERRORS };
+
+// Does the log have a curve of that kind? If so, its first value is a number.
+static const double *curve_of(const lk_report_curve *c, uint32_t what) {
+    const double *const y = what == LOSS ? c->loss : what == ACCURACY ? c->accuracy : c->errors;
+    return what != LOSS && c->count && isnan(y[0]) ? NULL : y;
+}
+
 static void put_curves(lk_markup *m, const lk_report_run *runs, uint32_t count) {
-    static const char *const titles[] = {"loss", "accuracy"};
+    static const char *const titles[] = {"loss", "accuracy", "label error rate"};
     char names[LK_CURVES_MAX][NAME_BYTES];
     lk_put(m, "<section id=\"curves\"><h2>Learning curves</h2>\n<div class=\"charts\">\n");
     for (uint32_t what = 0; what < LK_COUNT(titles); what++) {
@@ -115,14 +127,15 @@ static void put_curves(lk_markup *m, const lk_report_run *runs, uint32_t count) 
             const lk_report_curve *const kinds[] = {&runs[i].train, &runs[i].test};
             for (uint32_t k = 0; k < 2; k++) {
                 const char *side = count == 1 ? "" : i ? "B, " : "A, ";
-                if (what && kinds[k]->count && isnan(kinds[k]->accuracy[0])) continue;
+                const double *y = curve_of(kinds[k], what);
+                if (!y || (what == ERRORS && !kinds[k]->count)) continue;
                 snprintf(names[used], NAME_BYTES, "%s%s", side, k ? "test" : "training");
                 curves[used] = (lk_curve){.name = names[used],
                                           .colour = colours[i][k],
                                           .dots = k == 1,
                                           .count = kinds[k]->count,
                                           .x = kinds[k]->step,
-                                          .y = what ? kinds[k]->accuracy : kinds[k]->loss};
+                                          .y = y};
                 used++;
             }
         }

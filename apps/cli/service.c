@@ -151,6 +151,7 @@ static size_t add_metrics(size_t n, const lk_service_view *v) {
                      v->means[i]);
     }
     for (uint32_t i = 0; v->metrics && i < v->metrics->count_count; i++) {
+        if (!v->metrics->share[i]) continue;
         lk_format(name, sizeof name, "training_%s", v->metrics->share[i]);
         n = add_real(n, name, "Share of its examples, 0 to 1.", v->shares[i]);
     }

@@ -20,7 +20,7 @@ typedef struct lk_argument {
     bool *flag;  // has no value
 } lk_argument;
 
-enum { LK_ARGUMENTS_MAX = 20, LK_WORDS_MAX = 2 };
+enum { LK_ARGUMENTS_MAX = 20, LK_WORDS_MAX = 4 };
 
 typedef struct lk_arguments {
     const char *help;            // for --help; its first line is the usage that errors repeat

@@ -263,7 +263,12 @@ static void print_banner(display *d, const lk_run *run) {
                      "unpacked again; look after the disk");
     }
     lk_text_line(out, "data %s: %llu examples; test %llu", hash,
-                 (unsigned long long)s->example_count, (unsigned long long)run->test.count);
+                 (unsigned long long)s->example_count,
+                 (unsigned long long)lk_run_test_examples(run));
+    if (lk_spec_has_strips(s)) {
+        lk_text_line(out, "strips: each of %u to %u of %llu images", s->strips.least,
+                     s->strips.most, (unsigned long long)s->strip_images);
+    }
     print_batch(s, out);
     print_length(run, out);
     if (*run->config.init.file) {

@@ -129,6 +129,7 @@ static size_t write_metrics(char *text, size_t bytes) {
                        mean_of(a, (double)w->means[i], 4));
     }
     for (uint32_t i = 0; i < names->count_count; i++) {
+        if (!names->share[i]) continue;
         n += lk_format(text + n, bytes - n, "  %s %s%%", names->share[i],
                        lk_watch_decimal(a, 100.0 * w->counts[i] / w->examples, 2));
     }

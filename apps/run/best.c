@@ -14,7 +14,9 @@ static bool find_metric(const lk_metrics *m, const char *name, lk_best *best) {
     }
     best->counts = true;
     for (uint32_t i = 0; i < m->count_count; i++) {
+        if (!m->share[i]) continue;
         best->number = i;
+        best->errors = m->errors_of[i] != 0;
         best->share = strcmp(m->count[i], name) != 0;
         if (!best->share || strcmp(m->share[i], name) == 0) return true;
     }
@@ -26,6 +28,7 @@ static void list_metrics(const lk_metrics *m, char *out, size_t bytes) {
     out[0] = '\0';
     for (uint32_t i = 0; i < m->sum_count + m->count_count && used < bytes; i++) {
         const char *name = i < m->sum_count ? m->sum[i] : m->share[i - m->sum_count];
+        if (!name) continue;
         const int n = snprintf(out + used, bytes - used, "%s%s", i ? ", " : "", name);
         used += (size_t)n;
     }
@@ -60,16 +63,18 @@ lk_status lk_best_make(const lk_run *run, lk_best best[LK_BESTS], lk_error *erro
     return make_one(run, "checkpoint.best", c->checkpoint_best, &best[LK_BEST_STAYS], error);
 }
 
-// Shares are compared as counts of examples, so min_delta of a share becomes a count, too.
-static bool is_better(const lk_best *b, uint64_t examples, float value, uint32_t count) {
-    const double more = b->share ? (double)b->min_delta * (double)examples : (double)b->min_delta;
+// Shares are compared as counts of `all`, examples or labels, of which there are as many in every
+// evaluation, so min_delta of a share becomes a count, too.
+static bool is_better(const lk_best *b, uint64_t all, float value, uint32_t count) {
+    const double more = b->share ? (double)b->min_delta * (double)all : (double)b->min_delta;
     if (!b->any) return true;
+    if (b->errors) return (double)count < (double)b->count - more;
     if (b->counts) return (double)count > (double)b->count + more;
     return (double)value < (double)b->value - more;
 }
 
-static void note(lk_best *b, uint64_t examples, uint64_t done, float value, uint32_t count) {
-    b->improved = is_better(b, examples, value, count);
+static void note(lk_best *b, uint64_t all, uint64_t done, float value, uint32_t count) {
+    b->improved = is_better(b, all, value, count);
     b->since = b->improved ? 0 : b->since + 1;
     if (!b->improved) return;
     b->any = true;
@@ -85,12 +90,15 @@ static bool counts_step(const lk_run *run, uint64_t done) {
 
 void lk_best_note(const lk_run *run, lk_best best[LK_BESTS], uint64_t done,
                   const lk_step_result *r) {
+    const lk_metrics *m = lk_run_evaluated_metrics(run);
     for (uint32_t i = 0; i < LK_BESTS; i++) {
         lk_best *b = &best[i];
         b->improved = false;
         if (!b->wanted || !counts_step(run, done) || done <= b->noted) continue;
         b->noted = done;
-        note(b, run->test.count, done, b->counts ? 0 : r->means[b->number],
+        const uint32_t examples = (uint32_t)lk_run_test_examples(run);
+        const uint32_t all = b->counts ? lk_metric_all(m, b->number, r->counts, examples) : 0;
+        note(b, all, done, b->counts ? 0 : r->means[b->number],
              b->counts ? r->counts[b->number] : 0);
     }
 }

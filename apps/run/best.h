@@ -2,9 +2,9 @@
 // for early stopping (early_stopping) and for the checkpoint that stays (checkpoint.best).
 //
 // Decided from fp32 means and counts, which are the same bits for every worker in every layout: all
-// find the same, and nobody asks. Of means, such as the loss, less is better; of counts, such as
-// correct or its share accuracy, more. Equal is no improvement, and for early stopping what is no
-// more than min_delta is none.
+// find the same, and nobody asks. Of means, such as the loss, and of errors less is better; of
+// other counts, such as correct or its share accuracy, more. Equal is no improvement, and for early
+// stopping what is no more than min_delta is none.
 //
 // Evaluations count that come every evaluate_every_steps; that at the end of a run does where it is
 // one of them. A resumed run hears of those before it from metrics.jsonl.
@@ -18,6 +18,7 @@
 // No pointers: the leader gives it to all workers.
 typedef struct lk_best {
     bool wanted, counts, any;
+    bool errors;      // of such a count: less is better
     bool share;       // it was asked for as one, not as a count
     float min_delta;  // of the mean, the count or the share: what is no more than this is nothing
     uint32_t number;    // of the mean or the count

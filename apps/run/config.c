@@ -156,19 +156,26 @@ static lk_status settle_set(const lk_json_cursor *data, const char *key, lk_conf
 // Made-up labels are as many as they are asked for; a file's are checked when it is opened.
 static lk_status check_classes(const lk_config *c, const char *key, const lk_config_data *d,
                                lk_error *error) {
-    const uint32_t found = d->source.made_up.classes, most = c->spec.model.classes;
-    if (d->source.kind != LK_DATASET_MADE_UP || !most || found <= most) return LK_OK;
+    const uint32_t found = d->source.made_up.classes, most = lk_config_image_classes(c);
+    if (d->source.kind != LK_DATASET_MADE_UP || !c->spec.model.classes || found <= most)
+        return LK_OK;
     return lk_fail(error, LK_BAD_CONFIG,
                    "%s: data.%s.made_up.classes: found %u, wanted at most %u, which is "
-                   "model.classes; change one of them",
-                   c->document.source, key, found, most);
+                   "model.classes%s; change one of them",
+                   c->document.source, key, found, most,
+                   lk_spec_has_strips(&c->spec) ? " without the blank" : "");
+}
+
+uint32_t lk_config_image_classes(const lk_config *c) {
+    const uint32_t classes = c->spec.model.classes;
+    return lk_spec_has_strips(&c->spec) && classes ? classes - 1 : classes;
 }
 
 static void finish_source(lk_config *c, bool verify, lk_config_data *d) {
     d->source.images = d->images;
     d->source.labels = d->labels;
     d->source.manifest = d->manifest;
-    d->source.classes = c->spec.model.classes;
+    d->source.classes = lk_config_image_classes(c);
     d->source.type = c->spec.model.input_type == LK_INPUT_F32 ? LK_IDX_F32 : LK_IDX_U8;
     d->source.cache = c->cache[0] ? c->cache : NULL;
     d->source.populate = true;
@@ -185,11 +192,14 @@ static lk_status check_order(const lk_config *c, lk_error *error) {
                        "shards with: lockstep data shard SOURCE --shards %u --to DIR",
                        c->document.source, lk_grain_count(&c->spec));
     }
-    if (source->examples == 0) return LK_OK;
+    const bool strips = source->examples == 0;
+    const uint64_t found = strips ? c->train.strips : source->examples;
+    if (found == 0) return LK_OK;
     return lk_fail(error, LK_BAD_CONFIG,
-                   "%s: data.train_examples: found %llu, but order \"sharded\" reads whole shards; "
+                   "%s: data.%s: found %llu, but order \"sharded\" reads whole shards; "
                    "leave one of them out",
-                   c->document.source, (unsigned long long)source->examples);
+                   c->document.source, strips ? "strips.train_count" : "train_examples",
+                   (unsigned long long)found);
 }
 
 // Of two training sets one would be left out without a word.
@@ -210,7 +220,9 @@ static lk_status check_one_set(const lk_json_cursor *data, lk_error *error) {
 
 static bool hold(lk_config_data *d, const lk_dataset_held *held) {
     if (!held) return false;
-    *d = (lk_config_data){.given = true, .source = {.kind = LK_DATASET_HELD, .held = *held}};
+    *d = (lk_config_data){.given = true,
+                          .source = {.kind = LK_DATASET_HELD, .held = *held},
+                          .strips = d->strips};
     return true;
 }
 
@@ -371,6 +383,15 @@ static lk_status settle_scale(lk_config *c, const lk_json_cursor *root, lk_error
                           "loss_scale out");
 }
 
+static void settle_averages(lk_config *c) {
+    lk_model *m = &c->spec.model;
+    m->averages = NULL;
+    for (uint32_t k = 0; k < lk_objective_count(m); k++) {
+        const bool averages = lk_optimizer_averages(lk_optimizer_of(&c->spec, k));
+        if (averages) m->averages = &lk_average_linked;
+    }
+}
+
 // The arithmetic, and in the fast one the precision of products.
 static lk_status settle_arithmetic(lk_config *c, const lk_json_cursor *root, lk_error *error) {
     lk_json_cursor at;
@@ -446,6 +467,7 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(check_name(c, &root, error));
     LK_CHECK(settle_arithmetic(c, &root, error));
     LK_CHECK(settle_scale(c, &root, error));
+    settle_averages(c);
     LK_CHECK(settle_batch(c, &root, options, error));
     LK_CHECK(settle_length(c, &root, error));
     LK_CHECK(check_inputs(c, error));
@@ -483,6 +505,7 @@ lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) 
 }
 
 void lk_config_close(lk_config *c) {
+    lk_config_close_weights(c);
     lk_config_close_graph(c);
     free(c->layers);
     free(c->stand_in);

@@ -22,6 +22,7 @@ enum { LK_CONFIG_PATH_BYTES = 1024, LK_CONFIG_DUMP_BYTES = 1 << 20 };
 typedef struct lk_config_data {
     bool given;
     lk_dataset_source source;
+    uint64_t strips;  // data.strips: how many, 0: as many as images
     char images[LK_CONFIG_PATH_BYTES], labels[LK_CONFIG_PATH_BYTES], manifest[LK_CONFIG_PATH_BYTES];
 } lk_config_data;
 
@@ -128,6 +129,8 @@ lk_status lk_config_open(lk_config *config, const lk_config_options *options, lk
 // Reads and checks the model of a configuration alone, and data.normalize; the data need not be on
 // this machine.
 lk_status lk_config_open_model(lk_config *config, const char *name, lk_error *error);
+// Classes of a set's images, or 0: strips have a blank besides.
+uint32_t lk_config_image_classes(const lk_config *config);
 // Steps of the whole run.
 uint64_t lk_config_steps(const lk_config *config);
 // Is replica_batch x replicas (of all workers) x accumulate the global batch? LK_BAD_CONFIG.

@@ -114,6 +114,10 @@ static const lk_key set[] = {
 };
 
 static const lk_key augment[] = {
+    {.value = {VALUE(PAIR, "crop_from", lk_config, spec.augment.crop_h), .zero = true,
+               .most = 65535,
+               .meaning = "rows and columns of the set's images, of which a part is taken; 0: of "
+                          "model.input"}},
     {.value = {VALUE(PAIR, "shift", lk_config, spec.augment.shift_h), .zero = true, .most = 65534,
                .meaning = "moves images by at most so many rows and columns, either way"}},
     {.value = {CHOICE("padding", lk_config, spec.augment.padding, paddings),
@@ -128,6 +132,20 @@ static const lk_key augment[] = {
                .meaning =
                    "multiplies all values, seen from the middle, by 1 and up to so much more "
                    "or less"}},
+};
+
+static const lk_key strips[] = {
+    {.value = {VALUE(U32, "min", lk_config, spec.strips.least), .most = LK_STRIP_IMAGES_MAX,
+               .constant = 1, .meaning = "images of a strip, the least"}},
+    {.value = {VALUE(U32, "max", lk_config, spec.strips.most), .required = true,
+               .most = LK_STRIP_IMAGES_MAX, .meaning = "images of a strip, the most"}},
+    {.value = {VALUE(U64, "train_count", lk_config, train.strips), .most = MANY,
+               .chosen = "as many as images",
+               .meaning = "strips of an epoch, which are others in each"}},
+    {.value = {VALUE(U64, "test_count", lk_config, test.strips), .most = MANY,
+               .chosen = "as many as images",
+               .meaning = "strips of the test set, which are always the same"},
+     .free = true},
 };
 
 static const lk_key normalize[] = {
@@ -163,6 +181,9 @@ static const lk_key data[] = {
     {.value = {CHOICE("order", lk_config, said.order, orders),
                .meaning =
                    "one permutation of the whole set, or each part of a step from one shard"}},
+    {.value = {.name = "strips",
+               .meaning = "examples are sequences: images side by side, column by column"},
+     OBJECT(strips)},
     {.value = {.name = "augment", .meaning = "what a step does to its images at random"},
      OBJECT(augment)},
     {.value = {.name = "normalize", .meaning = "mean and deviation of each channel become 0 and 1"},
@@ -510,6 +531,8 @@ uint32_t lk_setting_words(const lk_setting *k, const char **names, uint32_t *fal
     case LK_SETTING_RATE:
     case LK_SETTING_SHAPE:
     case LK_SETTING_SIDES:
+    case LK_SETTING_L2:
+    case LK_SETTING_WEIGHTS:
     case LK_SETTING_TEXT: break;
     }
     return 0;

@@ -97,6 +97,10 @@ lk_status lk_config_read_shape(lk_config *c, const lk_json_cursor *at, const cha
                                lk_error *error);
 lk_status lk_config_read_loss(lk_config *c, const lk_json_cursor *at, const char *key,
                               lk_error *error);
+// Numbers of classes: lk_config_close lets them go.
+lk_status lk_config_read_weights(const lk_json_cursor *at, const lk_setting *k,
+                                 lk_weights_list *out, lk_error *error);
+void lk_config_close_weights(lk_config *c);
 lk_status lk_config_read_layers(lk_config *c, const lk_json_cursor *at, const char *key,
                                 lk_error *error);
 // A rate schedule; where there is none, the constant one.

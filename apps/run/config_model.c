@@ -149,6 +149,86 @@ lk_status lk_config_add_layers(lk_config *c, const lk_json_cursor *list, const c
 
 // --- the model -----------------------------------------------------------------------------------
 
+// The number that a key is: digits alone, without a zero before them.
+static bool read_class(const char *key, uint32_t *number) {
+    uint32_t value = 0;
+    if (!*key || (key[0] == '0' && key[1])) return false;
+    for (const char *c = key; *c; c++) {
+        if (*c < '0' || *c > '9' || value > LK_CLASSES_MOST) return false;
+        value = value * 10 + (uint32_t)(*c - '0');
+    }
+    *number = value;
+    return value < LK_CLASSES_MOST;
+}
+
+// The classes up to the last that the object has a number of.
+static lk_status count_classes(const lk_json_cursor *object, uint32_t *count, lk_error *error) {
+    lk_json_cursor value;
+    for (const char *key = NULL; lk_json_next(object, &key, &value);) {
+        uint32_t number;
+        if (!read_class(key, &number)) {
+            return lk_json_refuse(&value, error, "wanted the number of a class as its key, 0 to %u",
+                                  LK_CLASSES_MOST - 1);
+        }
+        *count = LK_MAX(*count, number + 1);
+    }
+    return LK_OK;
+}
+
+static lk_status read_weight(const lk_json_cursor *at, const lk_setting *k, float *out,
+                             lk_error *error) {
+    return lk_json_as_float(at, (double)k->low, (double)k->high, NULL, out, error);
+}
+
+static lk_status read_weights(const lk_json_cursor *at, const lk_setting *k, bool all,
+                              uint32_t count, float *out, lk_error *error) {
+    lk_json_cursor value;
+    for (uint32_t i = 0; i < count; i++) {
+        out[i] = 1.0f;
+        if (!all) continue;
+        LK_CHECK(lk_json_element(at, i, &value, error));
+        LK_CHECK(read_weight(&value, k, &out[i], error));
+    }
+    for (const char *key = NULL; !all && lk_json_next(at, &key, &value);) {
+        uint32_t number = 0;
+        (void)read_class(key, &number);
+        LK_CHECK(read_weight(&value, k, &out[number], error));
+    }
+    return LK_OK;
+}
+
+lk_status lk_config_read_weights(const lk_json_cursor *at, const lk_setting *k,
+                                 lk_weights_list *out, lk_error *error) {
+    lk_json_cursor given;
+    uint32_t count = 0;
+    if (!lk_json_find(at, k->name, &given)) return LK_OK;
+    const bool all = lk_json_type_of(&given) == LK_JSON_ARRAY;
+    if (all) {
+        LK_CHECK(lk_json_as_array(&given, 1, LK_CLASSES_MOST, error));
+        count = (uint32_t)lk_json_length(&given);
+    } else {
+        LK_CHECK(lk_json_as_object(&given, error));
+        LK_CHECK(count_classes(&given, &count, error));
+    }
+    float *weights = calloc(LK_MAX(count, 1u), sizeof *weights);
+    if (!weights) return lk_fail(error, LK_UNAVAILABLE, "no memory for %u weights", count);
+    *out = (lk_weights_list){.at = weights, .count = count, .all = all};
+    return read_weights(&given, k, all, count, weights, error);
+}
+
+static void free_weights(lk_loss_options *o) {
+    free((void *)(uintptr_t)o->class_weight.at);
+    o->class_weight.at = NULL;
+}
+
+void lk_config_close_weights(lk_config *c) {
+    free_weights(&c->spec.model.loss_options);
+    for (uint32_t k = 0; k < c->graph.objective_count; k++) {
+        lk_objective *o = (lk_objective *)(uintptr_t)&c->graph.objectives[k];
+        free_weights(&o->loss_options);
+    }
+}
+
 static lk_status read_loss_type(const lk_json_cursor *at, const char *key,
                                 lk_json_presence presence, const lk_loss_words **words,
                                 lk_error *error) {

@@ -150,6 +150,18 @@ static lk_status read_sides(const lk_json_cursor *at, const lk_setting *k, uint3
     return LK_OK;
 }
 
+// {"l2": number}
+static lk_status read_l2(const lk_json_cursor *at, const lk_setting *k, float *l2,
+                         lk_error *error) {
+    static const char *const keys[] = {"l2"};
+    lk_json_cursor inner;
+    LK_CHECK(lk_json_get_object(at, k->name, LK_JSON_OPTIONAL, &inner, error));
+    if (!inner.value) return LK_OK;
+    LK_CHECK(lk_json_keys_only(&inner, keys, LK_COUNT(keys), error));
+    return lk_json_get_float(&inner, keys[0], LK_JSON_REQUIRED, (double)k->low, (double)k->high,
+                             NULL, l2, error);
+}
+
 static void set_default(const lk_setting *k, const lk_setting *fallback, uint8_t *owner) {
     const char *names[LK_KEY_CHOICES_MAX];
     void *field = owner + k->offset;
@@ -169,6 +181,8 @@ static void set_default(const lk_setting *k, const lk_setting *fallback, uint8_t
     case LK_SETTING_RATE: *(lk_rate *)field = (lk_rate){.type = &lk_rate_constant}; break;
     case LK_SETTING_SHAPE: *(lk_sizes *)field = (lk_sizes){.count = 0}; break;
     case LK_SETTING_SIDES: u[0] = u[1] = u[2] = u[3] = (uint32_t)k->constant; break;
+    case LK_SETTING_L2: *(float *)field = 0.0f; break;
+    case LK_SETTING_WEIGHTS: *(lk_weights_list *)field = (lk_weights_list){.at = NULL}; break;
     case LK_SETTING_PADDING:
     case LK_SETTING_CHOICE:
     case LK_SETTING_ACTIVATION:
@@ -200,6 +214,8 @@ static lk_status read_key(const lk_json_cursor *at, const lk_setting *k, uint8_t
     case LK_SETTING_RATE: return lk_config_read_rate(at, k->name, field, error);
     case LK_SETTING_SHAPE: return read_shape(at, k, presence, field, error);
     case LK_SETTING_SIDES: return read_sides(at, k, field, error);
+    case LK_SETTING_L2: return read_l2(at, k, field, error);
+    case LK_SETTING_WEIGHTS: return lk_config_read_weights(at, k, field, error);
     case LK_SETTING_TEXT:
         return lk_json_get_string(at, k->name, presence, field, (size_t)k->most, error);
     case LK_SETTING_PADDING:

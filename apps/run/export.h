@@ -18,9 +18,32 @@ typedef lk_status (*lk_export_visitor)(void *context, const lk_export *said, uin
 lk_status lk_export_walk(const lk_program *program, lk_export_visitor visit, void *context,
                          lk_export_value *last, lk_error *error);
 
-// Is this the kernel of a depthwise convolution? Other frameworks have (in * multiplier, 1, h, w)
-// for our (h, w, in, multiplier).
-bool lk_export_is_depthwise(const lk_model *model, const char *tensor);
+// The type of the layer that a tensor, LAYER/.., is of; NULL: of none.
+const lk_layer_type *lk_export_layer_type(const lk_model *model, const char *tensor);
+
+// Is it what a parameter, or a state that evaluation reads, is called without its layer? `rank` is
+// that of its shape.
+bool lk_export_is_known(const char *word, uint32_t rank);
+
+// What PyTorch calls it, of a layer of that type; NULL: it is not known. An LSTM of PyTorch adds a
+// second row of biases to the first, LK_TORCH_SECOND_BIAS; a GRU has it for its state, as ours.
+const char *lk_export_torch_word(const lk_layer_type *type, const char *word);
+#define LK_TORCH_SECOND_BIAS "bias_hh_l0"
+
+// Of a parameter as PyTorch has it, (gates, ..) of `count` floats: a GRU has its first two gates in
+// the other order, r z n there and z r h here. Other layers' it leaves alone.
+void lk_export_swap_gates(const lk_layer_type *type, uint64_t count, float *values);
+
+// Are they the biases for a GRU's state, which an ONNX model has behind the others in one tensor?
+bool lk_export_joins_biases(const lk_layer_type *type, const char *word);
+
+// Notes how many channels the rows of a layer's kernel, or the numbers of a norm of rows, count in
+// PyTorch's order, (channels, positions) for our (positions, channels); all of them where both are
+// the same. Others it leaves alone.
+//
+// channels  (parameters and states) LK_NONE: a sum of two orders, which PyTorch has not
+// Returns false in that case.
+bool lk_export_order(const lk_program *program, const lk_export *said, uint32_t *channels);
 
 // What an ONNX model takes for an image.
 typedef enum lk_onnx_input {
@@ -46,6 +69,14 @@ typedef struct lk_onnx_model {
 //     images          (batch, height, width, channels)   uint8 or float
 //     logits          (batch, classes)                   float
 //     probabilities   (batch, classes)                   float, where the loss has a softmax
+//
+// or, of a transducer, whose labels may be any number up to all, and none:
+//
+//     labels              (batch, labels)                           int64, an input beside images
+//     encoder             (batch, frames, values)                   float: what its joint takes
+//     prediction          (batch, labels + 1, values)               float: likewise
+//     logits              (batch, frames, labels + 1, symbols)      float
+//     log_probabilities   (batch, frames, labels + 1, symbols)      float
 //
 // out    (capacity)   may be NULL with capacity 0: then only measures, by the same code
 // used   bytes of the file

@@ -60,8 +60,12 @@ static bool is_norm(const lk_onnx_fold *f, uint32_t number) {
 
 static bool has_kernel(const lk_onnx_fold *f, uint32_t number) {
     const lk_op *op = f->ops[number];
-    return op && (op->type == &lk_op_conv2d || op->type == &lk_op_grouped_conv2d ||
-                  op->type == &lk_op_conv2d_transpose || op->type == &lk_op_dense);
+    if (!op) return false;
+    if (op->type == &lk_op_sequence_dense) {  // with a node that adds its bias
+        return model_of(f)->layers[number].type == &lk_layer_dense && op->param[1] != LK_NONE;
+    }
+    return op->type == &lk_op_conv2d || op->type == &lk_op_grouped_conv2d ||
+           op->type == &lk_op_conv2d_transpose || op->type == &lk_op_dense;
 }
 
 // Are there zeros around the image of a convolution?
@@ -96,7 +100,8 @@ static bool takes_before(const lk_onnx_fold *f, uint32_t number, const affine *a
     if (model_of(f)->layers[number].type->inputs != 1) return false;
     if (!has_kernel(f, number)) return lets_pass(f, number, a) && all_take(f, number + 1, a);
     if (op->type == &lk_op_conv2d_transpose) return !a->moves;
-    return op->type == &lk_op_dense || !a->moves || !pads(op);
+    if (op->type == &lk_op_dense || op->type == &lk_op_sequence_dense) return true;
+    return !a->moves || !pads(op);
 }
 
 static bool all_take(const lk_onnx_fold *f, uint32_t value, const affine *a) {

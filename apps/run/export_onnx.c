@@ -23,22 +23,27 @@ typedef enum element_type { ELEMENT_FLOAT = 1, ELEMENT_UINT8 = 2, ELEMENT_INT64 
 enum { ATTRIBUTE_FLOAT = 1, ATTRIBUTE_INT = 2, ATTRIBUTE_INTS = 7 };
 enum { FIELD_FLOAT = 2, FIELD_INT = 3, FIELD_INTS = 8 };
 
-static const char logits_name[] = "logits", images_name[] = "images";
+static const char logits_name[] = "logits", images_name[] = "images", labels_name[] = "labels";
+static const char said_name[] = "labels_and_blank";
 
 typedef struct writer {
     lk_protobuf out;
     const lk_onnx_model *model;
     char before[NAME_BYTES];  // what the first node of those at hand takes
-    const char **names;  // (layers) of the last node of each layer, NULL: it has none yet
+    const char **names;       // (layers) of the last node of each layer, NULL: it has none yet
+    bool labels;              // some node takes them
+    const lk_op *joint;       // whose results are the model's; NULL: there is none
 } writer;
 
 // --- nodes ---------------------------------------------------------------------------------------
 
-// NodeProto up to its attributes; *begun is for lk_protobuf_end.
-static void begin_node(writer *w, const char *const *inputs, uint32_t input_count,
+// NodeProto up to its attributes. Before `output` it has `unnamed` outputs that nobody takes.
+// *begun is for lk_protobuf_end.
+static void begin_node(writer *w, const char *const *inputs, uint32_t input_count, uint32_t unnamed,
                        const char *output, const char *type, size_t *begun) {
     *begun = lk_protobuf_begin(&w->out, 1);
     for (uint32_t i = 0; i < input_count; i++) lk_protobuf_string(&w->out, 1, inputs[i]);
+    for (uint32_t i = 0; i < unnamed; i++) lk_protobuf_string(&w->out, 2, "");
     lk_protobuf_string(&w->out, 2, output);
     lk_protobuf_string(&w->out, 3, output);
     lk_protobuf_string(&w->out, 4, type);
@@ -61,7 +66,7 @@ static void write_attribute(writer *w, const lk_export_attribute *a) {
 static void write_plain(writer *w, const char *input, const char *output, const char *type,
                         const lk_export_attribute *attribute) {
     size_t begun;
-    begin_node(w, &input, 1, output, type, &begun);
+    begin_node(w, &input, 1, 0, output, type, &begun);
     if (attribute) write_attribute(w, attribute);
     lk_protobuf_end(&w->out, begun);
 }
@@ -70,7 +75,7 @@ static void write_pair(writer *w, const char *left, const char *right, const cha
                        const char *type) {
     const char *const inputs[] = {left, right};
     size_t begun;
-    begin_node(w, inputs, 2, output, type, &begun);
+    begin_node(w, inputs, 2, 0, output, type, &begun);
     lk_protobuf_end(&w->out, begun);
 }
 
@@ -167,30 +172,70 @@ static uint32_t name_statistics(writer *w, const lk_export *e, const lk_layer *l
     return count;
 }
 
+// What a node of a layer gives.
+static void name_result(char out[NAME_BYTES], const lk_layer *l, const lk_export_node *node) {
+    if (node->result) {
+        lk_format(out, NAME_BYTES, "%s", node->result);
+    } else {
+        name_node(out, l, node->name ? node->name : node->type);
+    }
+}
+
+// The values that a node takes, in front of all else; how many.
+static uint32_t name_values(writer *w, const lk_export *e, const lk_export_node *node,
+                            uint32_t number, char names[LK_LAYER_INPUTS_MAX][NAME_BYTES]) {
+    const lk_layer *l = &w->model->program->spec->model.layers[number];
+    const bool first = w->names[number] == NULL;
+    const uint32_t taken = first ? LK_MIN(l->type->inputs, LK_LAYER_INPUTS_MAX) : 1;
+    for (uint32_t i = 0; i < node->from_count; i++) {
+        const int32_t from = node->from[i];
+        const uint32_t input = (uint32_t)~from;
+        if (from == LK_EXPORT_LABELS) {
+            lk_format(names[i], NAME_BYTES, "%s", labels_name);
+            w->labels = true;
+        } else if (from >= 0) {
+            name_result(names[i], l, &e->nodes[from]);
+        } else {
+            name_value(w, names[i], l->input_count ? l->inputs[input] : number);
+        }
+    }
+    if (node->from_count) return node->from_count;
+    if (!first) name_node(names[0], l, w->names[number]);
+    for (uint32_t i = 0; first && i < taken; i++) {
+        name_value(w, names[i], l->input_count ? l->inputs[i] : number);
+    }
+    return taken;
+}
+
+static uint32_t name_parameters(const writer *w, const lk_export *e, uint32_t wanted,
+                                const char **inputs, uint32_t count) {
+    if (!wanted) return count;
+    const uint32_t all[] = {e->op->param[0], e->second ? e->second->param[0] : LK_NONE,
+                            e->op->param[1]};
+    for (uint32_t i = 0; i < LK_COUNT(all); i++) {
+        if (!(wanted >> i & 1) || all[i] == LK_NONE) continue;
+        inputs[count++] = w->model->tensors[all[i]].name;
+    }
+    return count;
+}
+
 static void write_node(writer *w, const lk_export *e, const lk_export_node *node, uint32_t number) {
     const lk_model *m = &w->model->program->spec->model;
     const lk_layer *l = &m->layers[number];
-    const bool first = w->names[number] == NULL;
     char names[LK_LAYER_INPUTS_MAX][NAME_BYTES], output[NAME_BYTES];
     const char *inputs[LK_LAYER_INPUTS_MAX + LK_OP_PARAMS + LK_OP_STATES + 4];
     char constant[NAME_BYTES], reals[2][NAME_BYTES], rows[LK_OP_PARAMS][NAME_BYTES];
     char bias[NAME_BYTES];
-    const uint32_t taken = first ? LK_MIN(l->type->inputs, LK_LAYER_INPUTS_MAX) : 1;
-    uint32_t count = 0;
-    if (!first) name_node(names[count], l, w->names[number]);
-    for (uint32_t i = 0; first && i < taken; i++) {
-        name_value(w, names[i], l->input_count ? l->inputs[i] : number);
-    }
-    for (; count < taken; count++) inputs[count] = names[count];
-    for (uint32_t i = 0; node->parameters && i < LK_OP_PARAMS; i++) {
-        if (e->op->param[i] != LK_NONE) inputs[count++] = w->model->tensors[e->op->param[i]].name;
-    }
-    if (node->parameters && w->model->fold->bias[number]) {
+    const uint32_t taken = name_values(w, e, node, number, names);
+    uint32_t count = node->table ? name_parameters(w, e, node->parameters, inputs, 0) : 0;
+    for (uint32_t i = 0; i < taken; i++) inputs[count++] = names[i];
+    if (!node->table) count = name_parameters(w, e, node->parameters, inputs, count);
+    if (node->parameters & LK_EXPORT_BIAS && w->model->fold->bias[number]) {
         lk_format(bias, sizeof bias, "%s/bias", l->name);
         inputs[count++] = bias;
     }
     if (node->statistics) count = name_statistics(w, e, l, rows, inputs, count);
-    name_node(output, l, node->name ? node->name : node->type);
+    name_result(output, l, node);
     if (node->constant_count) {
         lk_format(constant, sizeof constant, "%s/constant", output);
         inputs[count++] = constant;
@@ -203,7 +248,7 @@ static void write_node(writer *w, const lk_export *e, const lk_export_node *node
         write_tensor(w, reals[i], 0, NULL, &node->reals[i], sizeof node->reals[i]);
     }
     size_t begun;
-    begin_node(w, inputs, count, output, node->type, &begun);
+    begin_node(w, inputs, count, node->output, output, node->type, &begun);
     for (uint32_t i = 0; i < node->attribute_count; i++) write_attribute(w, &node->attributes[i]);
     lk_protobuf_end(&w->out, begun);
     w->names[number] = node->name ? node->name : node->type;
@@ -212,9 +257,11 @@ static void write_node(writer *w, const lk_export *e, const lk_export_node *node
 static lk_status write_layer(void *context, const lk_export *said, uint32_t layer,
                              lk_error *error) {
     writer *w = context;
-    const lk_layer *l = &w->model->program->spec->model.layers[layer];
+    const lk_model *m = &w->model->program->spec->model;
+    const lk_layer *l = &m->layers[layer];
     (void)error;
     if (w->model->fold->gone[layer]) return LK_OK;
+    if (said->out.cells) w->joint = said->op;
     if (w->names[layer]) {
         name_node(w->before, l, w->names[layer]);
     } else {
@@ -226,13 +273,14 @@ static lk_status write_layer(void *context, const lk_export *said, uint32_t laye
     return LK_OK;
 }
 
-// The logits, and what they mean. A loss takes rows of values, so the last layer gives them.
+// The logits, and what they mean. A loss takes rows of values, so the last layer gives them; or the
+// cells of a joint.
 static void write_end(writer *w, const lk_export_value *last) {
-    static const lk_export_attribute axis = {"axis", LK_EXPORT_INT, 0, {1}, 0.0f};
+    const lk_export_attribute axis = {"axis", LK_EXPORT_INT, 0, {last->flat ? 1 : 3}, 0.0f};
     const lk_model *m = &w->model->program->spec->model;
     const lk_loss_words *loss = m->loss ? lk_loss_words_of(m->loss) : lk_loss_words_at(0);
     char name[NAME_BYTES];
-    lk_assert(last->flat);
+    lk_assert(last->flat || last->cells);
     name_value(w, name, m->layer_count);
     write_plain(w, name, logits_name, "Identity", NULL);
     if (loss->export_node) {
@@ -242,7 +290,7 @@ static void write_end(writer *w, const lk_export_value *last) {
 
 // --- values --------------------------------------------------------------------------------------
 
-// Is it a number of a layer that others compute?
+// Is it a number of a layer that others compute, or that lies in another's tensor?
 static bool is_gone(const writer *w, const char *name) {
     const lk_model *m = &w->model->program->spec->model;
     const char *slash = strchr(name, '/');
@@ -250,7 +298,8 @@ static bool is_gone(const writer *w, const char *name) {
     for (uint32_t n = 0; n < m->layer_count; n++) {
         const char *layer = m->layers[n].name;
         if (strlen(layer) == length && memcmp(layer, name, length) == 0) {
-            return w->model->fold->gone[n];
+            return w->model->fold->gone[n] ||
+                   lk_export_joins_biases(m->layers[n].type, slash + 1);
         }
     }
     return false;
@@ -285,9 +334,9 @@ static void write_tensors(writer *w) {
     if (scale->adds) write_tensor(w, "/offset", 1, &channels, scale->offset, bytes);
 }
 
-// ValueInfoProto: rows of any number.
+// ValueInfoProto: rows of any number, and so is a dimension of 0, of that name.
 static void write_value(writer *w, uint32_t field, const char *name, element_type element,
-                        uint32_t rank, const uint64_t *dims) {
+                        uint32_t rank, const uint64_t *dims, const char *any) {
     lk_protobuf *out = &w->out;
     const size_t value = lk_protobuf_begin(out, field);
     lk_protobuf_string(out, 1, name);
@@ -299,7 +348,8 @@ static void write_value(writer *w, uint32_t field, const char *name, element_typ
     lk_protobuf_end(out, dim);
     for (uint32_t i = 0; i < rank; i++) {
         dim = lk_protobuf_begin(out, 1);
-        lk_protobuf_uint(out, 1, dims[i]);
+        if (dims[i]) lk_protobuf_uint(out, 1, dims[i]);
+        if (!dims[i]) lk_protobuf_string(out, 2, any);
         lk_protobuf_end(out, dim);
     }
     lk_protobuf_end(out, shape);
@@ -311,21 +361,36 @@ static void write_value(writer *w, uint32_t field, const char *name, element_typ
 static void write_values(writer *w) {
     const lk_model *m = &w->model->program->spec->model;
     const lk_loss_words *loss = m->loss ? lk_loss_words_of(m->loss) : lk_loss_words_at(0);
-    const uint64_t image[] = {m->in_h, m->in_w, m->in_c},
-                   outputs[] = {lk_program_output_floats(w->model->program)};
+    const uint64_t image[] = {m->in_h, m->in_w, m->in_c}, any[] = {0};
+    uint64_t outputs[] = {lk_program_output_floats(w->model->program), 0, 0};
+    uint32_t rank = 1;
     write_value(w, 11, images_name, w->model->input == LK_ONNX_U8 ? ELEMENT_UINT8 : ELEMENT_FLOAT,
-                3, image);
-    write_value(w, 12, logits_name, ELEMENT_FLOAT, 1, outputs);
-    if (loss->export_node) write_value(w, 12, loss->export_name, ELEMENT_FLOAT, 1, outputs);
+                3, image, NULL);
+    if (w->labels) write_value(w, 11, labels_name, ELEMENT_INT64, 1, any, labels_name);
+    if (w->joint) {
+        const lk_joint *j = &w->joint->joint;
+        const uint64_t encoder[] = {j->frames, j->dense.k_count};
+        const uint64_t prediction[] = {w->labels ? 0 : j->labels + 1, j->dense.k_count};
+        write_value(w, 12, "encoder", ELEMENT_FLOAT, 2, encoder, NULL);
+        write_value(w, 12, "prediction", ELEMENT_FLOAT, 2, prediction, said_name);
+        outputs[0] = j->frames;
+        outputs[1] = prediction[0];
+        outputs[2] = j->dense.n_count;
+        rank = 3;
+    }
+    write_value(w, 12, logits_name, ELEMENT_FLOAT, rank, outputs, said_name);
+    if (loss->export_node) {
+        write_value(w, 12, loss->export_name, ELEMENT_FLOAT, rank, outputs, said_name);
+    }
 }
 
 // --- the model -----------------------------------------------------------------------------------
 
-// What is exported ends with the last layer, in rows of values.
+// What is exported ends with the last layer, in rows of values or the cells of a joint.
 static lk_status check_end(const writer *w, const lk_export_value *last, lk_error *error) {
     const lk_model *m = &w->model->program->spec->model;
     const lk_loss_options *o = &m->loss_options;
-    if (!last->flat) {
+    if (!last->flat && !last->cells) {
         return lk_fail(
             error, LK_BAD_CONFIG,
             "--layout onnx: the last layer, %s, gives images, wanted rows of values; end "

@@ -5,6 +5,8 @@
 
 #include "apps/run/inputs.h"
 #include "io/png.h"
+#include "ops/graph/mixed.h"
+#include "ops/half.h"
 
 // --- where it is ---------------------------------------------------------------------------------
 
@@ -87,6 +89,29 @@ static void draw_between(const lk_run *run, const lk_op *op, const lk_noise_choi
     }
 }
 
+// The noise of images [at, at + count), rounded where the op's own would be.
+static uint32_t draw_some(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
+                          uint64_t at, uint32_t count) {
+    const lk_frame *f = &run->group.frames[0];
+    const lk_op *op = &g->program->ops[g->noise_op];
+    const bool half = lk_dtype_is_half(g->program->tensors[op->tensor[LK_Y]].dtype);
+    float *y = lk_tensor_at(f, op->tensor[half ? LK_SCRATCH : LK_Y]);
+    uint32_t bad = 0;
+    for (uint32_t n = 0; n < count; n++) {
+        float *noise = y + (half ? 0 : n * g->noise_floats);
+        if (choice->between) draw_between(run, op, choice, at + n, noise);
+        if (!choice->between) draw(run, op, choice->first + at + n, noise);
+        if (half) bad |= lk_mixed_load(f, op, n, noise);
+    }
+    return bad;
+}
+
+static float value_at(lk_dtype dtype, const void *y, uint64_t i) {
+    if (dtype == LK_F16) return lk_half_to_float(((const uint16_t *)y)[i]);
+    if (dtype == LK_BF16) return lk_bfloat_to_float(((const uint16_t *)y)[i]);
+    return ((const float *)y)[i];
+}
+
 // The noise of images [at, at + count) becomes images, count of them at most a microbatch.
 static lk_status generate_some(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
                                uint64_t at, uint32_t count, uint8_t *images, lk_error *error) {
@@ -101,20 +126,18 @@ static lk_status generate_some(lk_run *run, const lk_generator *g, const lk_nois
         const lk_op *op = &p->ops[i];
         if (i != g->noise_op && op->value != g->values[1]) continue;
         lk_execute_forward_op(f, &microbatch, i);
-        if (i != g->noise_op) continue;
-        float *noise = lk_tensor_at(f, op->tensor[LK_Y]);
-        for (uint64_t n = at; n < at + count; n++, noise += g->noise_floats) {
-            if (choice->between) draw_between(run, op, choice, n, noise);
-            if (!choice->between) draw(run, op, choice->first + n, noise);
-        }
+        if (i == g->noise_op && draw_some(run, g, choice, at, count)) f->bad_op = i;
     }
     if (f->bad_op != LK_NONE) {
         return lk_fail(error, LK_NOT_FINITE, "generated images: %s is not finite",
                        lk_bad_tensor(p, f->bad_op, LK_NONE));
     }
-    const float *y = lk_tensor_at(f, p->ops[g->last_op].tensor[LK_Y]);
+    const uint32_t last = p->ops[g->last_op].tensor[LK_Y];
+    const void *y = lk_tensor_at(f, last);
     const lk_model *m = &run->config.spec.model;
-    for (uint64_t i = 0; i < count * g->image_floats; i++) images[i] = lk_input_byte(m, y[i]);
+    for (uint64_t i = 0; i < count * g->image_floats; i++) {
+        images[i] = lk_input_byte(m, value_at(p->tensors[last].dtype, y, i));
+    }
     return LK_OK;
 }
 

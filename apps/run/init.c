@@ -8,6 +8,7 @@
 #include "apps/run/export.h"
 #include "io/safetensors.h"
 #include "io/text.h"
+#include "ops/graph/average.h"
 
 enum { ENTRIES_MAX = 8192 };
 
@@ -17,8 +18,10 @@ typedef struct taking {
     lk_safetensors reader;
     lk_safetensors_entry *entries;  // all below: heap
     float *values, *turned;         // of the largest parameter, as the file has it; as the run has
+    const float *taken;             // .. one of the two
     uint32_t *channels;             // (entries of params) of layout torch: of what was flattened
     bool knows_channels;
+    const lk_program *program;  // .. while they are found: the model's, not fused
     lk_sha256 hash;
     lk_error *error;
 } taking;
@@ -100,8 +103,7 @@ static lk_status take_channels(void *context, const lk_export *said, uint32_t la
                                lk_error *error) {
     taking *t = context;
     (void)layer, (void)error;
-    if (!said->op || said->op->param[0] == LK_NONE) return LK_OK;
-    t->channels[said->op->param[0]] = said->in[0].channels;
+    (void)lk_export_order(t->program, said, t->channels);
     return LK_OK;
 }
 
@@ -111,9 +113,9 @@ static lk_status find_channels(taking *t) {
     const lk_plan_options options = {.overlay = true};
     lk_run_spec spec = {.model = t->run->config.spec.model,
                         .optimizer = {.type = &lk_optimizer_sgd},
-                        .global_batch = 1,
-                        .grain = 1,
-                        .example_count = 1};
+                        .global_batch = 2,  // a batch norm of rows wants two
+                        .grain = 2,
+                        .example_count = 2};
     lk_program program;
     if (t->knows_channels) return LK_OK;
     t->knows_channels = true;
@@ -126,9 +128,11 @@ static lk_status find_channels(taking *t) {
     void *tables = aligned_alloc(64, lk_round_up(lk_program_bytes(&spec.model), 64));
     if (!tables) return lk_fail(t->error, LK_UNAVAILABLE, "no memory for the program's tables");
     lk_status status = lk_program_build(&spec, &layout, &options, tables, &program, t->error);
+    t->program = &program;
     if (status == LK_OK) {
         status = lk_export_walk(&program, take_channels, t, NULL, t->error);
     }
+    t->program = NULL;
     free(tables);
     return status;
 }
@@ -146,46 +150,44 @@ static void turn(const float *from, float *to, uint64_t positions, uint64_t chan
     }
 }
 
-static bool is_depthwise(const taking *t, const lk_tensor *tensor) {
-    return lk_export_is_depthwise(&t->run->config.spec.model, tensor->name);
+static const lk_layer_type *type_of(const taking *t, const lk_tensor *tensor) {
+    return lk_export_layer_type(&t->run->config.spec.model, tensor->name);
 }
 
-static lk_status turn_kernel(taking *t, uint32_t number, const lk_tensor *tensor) {
+static bool is_depthwise(const taking *t, const lk_tensor *tensor) {
+    return type_of(t, tensor) == &lk_layer_depthwise_conv2d;
+}
+
+// An embedding is PyTorch's as it is.
+static bool is_embedding(const taking *t, const lk_tensor *tensor) {
+    return type_of(t, tensor) == &lk_layer_label_embedding;
+}
+
+static lk_status turn_values(taking *t, uint32_t number, const lk_tensor *tensor) {
     const uint64_t *s = tensor->shape;
-    if (tensor->rank == 4 && is_depthwise(t, tensor)) {
-        turn(t->values, t->turned, s[0] * s[1], 1, s[2] * s[3]);
-        return LK_OK;
-    }
+    if (is_embedding(t, tensor)) return LK_OK;
     if (tensor->rank == 4) {
-        turn(t->values, t->turned, s[0] * s[1], s[2], s[3]);
+        const bool deep = is_depthwise(t, tensor);
+        turn(t->values, t->turned, s[0] * s[1], deep ? 1 : s[2], deep ? s[2] * s[3] : s[3]);
+        t->taken = t->turned;
         return LK_OK;
     }
+    if (tensor->rank == 1 && t->run->config.spec.model.graph) return LK_OK;
     LK_CHECK(find_channels(t));
     const uint32_t channels = t->channels[number];
+    if (tensor->rank == 1 && channels == 0) return LK_OK;
     if (channels == 0 || s[0] % channels != 0) {
         return lk_fail(t->error, LK_BAD_CONFIG,
                        "%s: %s takes a sum of flattened images of different shapes, which PyTorch "
                        "flattens in another order; wanted a file of layout keras",
                        t->reader.path, tensor->name);
     }
-    turn(t->values, t->turned, s[0] / channels, channels, s[1]);
+    turn(t->values, t->turned, s[0] / channels, channels, tensor->rank == 1 ? 1 : s[1]);
+    t->taken = t->turned;
     return LK_OK;
 }
 
 // --- one parameter -------------------------------------------------------------------------------
-
-static const char *torch_word(const char *word) {
-    static const char *const words[][2] = {{"kernel", "weight"},
-                                           {"gamma", "weight"},
-                                           {"bias", "bias"},
-                                           {"beta", "bias"},
-                                           {"moving_mean", "running_mean"},
-                                           {"moving_variance", "running_var"}};
-    for (uint32_t i = 0; i < LK_COUNT(words); i++) {
-        if (strcmp(word, words[i][0]) == 0) return words[i][1];
-    }
-    return NULL;
-}
 
 static const lk_safetensors_entry *find_named(const taking *t, const char *layer, size_t letters,
                                               char between, const char *word) {
@@ -201,9 +203,9 @@ static const lk_safetensors_entry *find_named(const taking *t, const char *layer
 static void shape_of(const taking *t, const lk_tensor *tensor, bool torch, uint64_t dims[4]) {
     static const uint8_t order[5][4] = {{0}, {0}, {1, 0}, {2, 1, 0}, {3, 2, 0, 1}};
     for (uint32_t d = 0; d < tensor->rank; d++) {
-        dims[d] = tensor->shape[torch ? order[tensor->rank][d] : d];
+        dims[d] = tensor->shape[torch && !is_embedding(t, tensor) ? order[tensor->rank][d] : d];
     }
-    if (torch && is_depthwise(t, tensor)) dims[0] *= dims[1], dims[1] = 1;
+    if (torch && tensor->rank == 4 && is_depthwise(t, tensor)) dims[0] *= dims[1], dims[1] = 1;
 }
 
 static void show_shape(char out[96], uint32_t rank, const uint64_t *dims) {
@@ -232,26 +234,36 @@ static lk_status check_shape(const taking *t, const lk_safetensors_entry *entry,
                    lk_safetensors_dtype_name(entry->dtype), found, wanted, tensor->name);
 }
 
+// The second row of biases of PyTorch's LSTM, which has two where we have their sum. What is 0
+// changes no bit.
+static lk_status add_second(taking *t, const lk_safetensors_entry *entry, const lk_tensor *tensor) {
+    LK_CHECK(check_shape(t, entry, tensor, true));
+    LK_CHECK(lk_safetensors_read(&t->reader, entry, t->turned, t->error));
+    for (uint64_t i = 0; i < tensor->shape[0]; i++) {
+        if (t->turned[i] != 0.0f) t->values[i] = t->values[i] + t->turned[i];
+    }
+    return LK_OK;
+}
+
 static lk_status take_values(taking *t, uint32_t number, const lk_safetensors_entry *entry,
-                             bool torch) {
+                             const lk_safetensors_entry *second, bool torch) {
     const lk_param *param = &t->run->program.params[number];
     const lk_tensor *tensor = &t->run->program.tensors[param->tensor];
     LK_CHECK(check_shape(t, entry, tensor, torch));
     LK_CHECK(lk_safetensors_read(&t->reader, entry, t->values, t->error));
+    if (second) LK_CHECK(add_second(t, second, tensor));
+    if (torch) lk_export_swap_gates(type_of(t, tensor), param->count, t->values);
     for (uint64_t i = 0; i < param->count; i++) {
         if (t->values[i] - t->values[i] == 0.0f) continue;
         return lk_fail(t->error, LK_BAD_DATA, "%s: number %llu of tensor %s is not finite",
                        t->reader.path, (unsigned long long)i, tensor->name);
     }
-    const float *values = t->values;
-    if (torch && tensor->rank > 1) {
-        LK_CHECK(turn_kernel(t, number, tensor));
-        values = t->turned;
-    }
+    t->taken = t->values;
+    if (torch) LK_CHECK(turn_values(t, number, tensor));
     lk_sha256_add_u32(&t->hash, number);
-    lk_sha256_add(&t->hash, values, param->count * sizeof *values);
+    lk_sha256_add(&t->hash, t->taken, param->count * sizeof *t->taken);
     if (t->store) {
-        memcpy(t->run->core.device + tensor->offset, values, param->count * sizeof *values);
+        memcpy(t->run->core.device + tensor->offset, t->taken, param->count * sizeof *t->taken);
     }
     t->run->init_taken++;
     return LK_OK;
@@ -269,8 +281,12 @@ static lk_status take_one(taking *t, uint32_t number) {
     other_name(t->run, name, &letters, &other);
     const lk_safetensors_entry *entry = find_named(t, other, letters, '/', slash + 1);
     const bool torch = !entry;
-    if (torch) entry = find_named(t, other, letters, '.', torch_word(slash + 1));
-    if (entry) return take_values(t, number, entry, torch);
+    const lk_layer_type *type = type_of(t, &p->tensors[param->tensor]);
+    if (torch) entry = find_named(t, other, letters, '.', lk_export_torch_word(type, slash + 1));
+    const bool sum = torch && type == &lk_layer_lstm && strcmp(slash + 1, "bias") == 0;
+    const lk_safetensors_entry *second =
+        sum ? find_named(t, other, letters, '.', LK_TORCH_SECOND_BIAS) : NULL;
+    if (entry && sum == (second != NULL)) return take_values(t, number, entry, second, torch);
     if (state) return LK_OK;
     return lk_fail(
         t->error, LK_BAD_DATA,
@@ -315,6 +331,8 @@ lk_status lk_init_take(lk_run *run, bool store, lk_error *error) {
         lk_sha256_finish(&t.hash, spec->init_hash);
         spec->init = true;
         lk_safetensors_close(&t.reader);
+        const lk_average_calls *averages = spec->model.averages;
+        if (status == LK_OK && store && averages) averages->start(&run->program, run->core.device);
         if (status == LK_OK && store) status = lk_run_round(run, file, error);
     }
     free(t.entries);

@@ -26,7 +26,7 @@ const uint8_t *lk_input_show(const lk_run *run, uint64_t step, uint32_t example,
         .program = &run->program, .kernels = run->kernels, .source = &run->train_source};
     float *x = room;
     uint8_t *bytes = (uint8_t *)(x + floats);
-    if (lk_spec_augments(spec, true)) {
+    if (lk_spec_augments(spec, true) || f.source->crops) {
         lk_augment_load(&f, true, step, example, image, x);
     } else {
         lk_load_values(&f, floats, image, x);

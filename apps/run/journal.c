@@ -48,8 +48,11 @@ static uint64_t align_up(uint64_t bytes) { return lk_round_up(bytes, LK_TENSOR_A
 
 // A picture, and room for what it shows.
 static uint64_t picture_bytes(const lk_run *run) {
+    const lk_run_spec *spec = &run->config.spec;
     const size_t png = image_bytes(run);
-    return png ? align_up(png) + align_up(lk_input_bytes(run)) : 0;
+    if (png == 0) return 0;
+    return align_up(png) + align_up(lk_input_bytes(run)) +
+           (lk_spec_has_strips(spec) ? align_up(lk_model_input_bytes(&spec->model)) : 0);
 }
 
 uint64_t lk_journal_bytes(const lk_run *run) {
@@ -196,8 +199,12 @@ static lk_status write_scalars(lk_journal *r, const char *kind, uint64_t done, d
         lk_events_scalar(e, tag, named.r->means[i]);
     }
     for (uint32_t i = 0; i < named.names->count_count; i++) {
-        name_tag(tag, kind, named, named.names->share[i]);
-        lk_events_scalar(e, tag, (float)named.r->counts[i] / (float)named.r->examples);
+        const lk_metrics *m = named.names;
+        const uint32_t *counts = named.r->counts;
+        if (!m->share[i]) continue;
+        name_tag(tag, kind, named, m->share[i]);
+        lk_events_scalar(e, tag,
+                         (float)counts[i] / (float)lk_metric_all(m, i, counts, named.r->examples));
     }
     if (strcmp(kind, "train") == 0) write_training(r, done, named, rate);
     return lk_events_end(e, error);
@@ -216,6 +223,18 @@ static lk_status write_histograms(lk_journal *r, uint64_t done, double wall, lk_
     return LK_OK;
 }
 
+// The example at a position of an epoch; a strip is made behind what lk_input_show needs.
+static const uint8_t *image_at(const lk_run *run, uint64_t epoch, uint64_t position,
+                               uint8_t *room) {
+    const lk_source *source = &run->train_source;
+    const lk_run_spec *spec = &run->config.spec;
+    if (!source->strip)
+        return source->image(source->context, source->order(source->context, epoch, position));
+    uint8_t *strip = room + align_up(lk_input_bytes(run));
+    lk_strip_make(&spec->model, &spec->strips, source, epoch, position, strip);
+    return strip;
+}
+
 // The first examples of the step that was just done, or of the last one that read some, as LOAD
 // made them: those that this worker has.
 static lk_status write_images(lk_journal *r, uint64_t done, double wall, lk_error *error) {
@@ -228,15 +247,13 @@ static lk_status write_images(lk_journal *r, uint64_t done, double wall, lk_erro
     const uint64_t mine = (uint64_t)lk_run_grains(run, run->workers.rank).count * spec->grain;
     const uint64_t there = LK_MIN((uint64_t)lk_step_positions(spec, step), mine);
     const size_t bytes = image_bytes(run);
-    const lk_source *source = &run->train_source;
     uint8_t *png = run->journal_buffer + TIMES_BYTES, *room = png + align_up(bytes);
     char tag[64];
     for (uint32_t i = 0, shown = 0; bytes > 0 && i < there && shown < run->config.events.images;
          i++) {
         const uint64_t position = batch % steps * spec->global_batch + i;
         if (!lk_position_exists(spec, position)) continue;
-        const uint64_t index = source->order(source->context, batch / steps, position);
-        const uint8_t *image = source->image(source->context, index);
+        const uint8_t *image = image_at(run, batch / steps, position, room);
         snprintf(tag, sizeof tag, "inputs/%02u", shown++);
         lk_png_write(png, lk_input_show(run, step, i, image, room), m->in_h, m->in_w, m->in_c);
         lk_events_begin(&r->events, wall, done);

@@ -3,6 +3,7 @@
 #include "apps/run/ledger.h"
 
 #include "apps/run/order.h"
+#include "apps/run/strips.h"
 
 static uint32_t replica_of(const lk_run_spec *spec, uint32_t replicas, uint32_t grain) {
     const uint32_t grains = lk_grain_count(spec);
@@ -33,7 +34,10 @@ bool lk_ledger_at(const lk_run_spec *spec, uint32_t replicas, uint64_t step, uin
     if (!lk_step_place_of(&spec->model, step).images) return false;
     if (!lk_position_exists(spec, at)) return false;
     *use = use_of(spec, replicas, start.epoch, at);
-    use->example = lk_order(spec, start.epoch, at);
+    if (lk_spec_has_strips(spec))
+        use->image_count = lk_strip_of(spec, start.epoch, at, use->images);
+    else
+        use->example = lk_order(spec, start.epoch, at);
     return true;
 }
 
@@ -44,5 +48,16 @@ bool lk_ledger_find(const lk_run_spec *spec, uint32_t replicas, uint64_t epoch, 
     if (position / spec->global_batch >= lk_steps_per_epoch(spec)) return false;
     *use = use_of(spec, replicas, epoch, position);
     use->example = example;
+    return true;
+}
+
+bool lk_ledger_find_strip(const lk_run_spec *spec, uint32_t replicas, uint64_t epoch,
+                          uint64_t round, uint64_t image, lk_ledger_use *use) {
+    uint64_t position;
+    lk_assert(image < spec->strip_images);
+    if (!lk_strip_find(spec, epoch, round, image, &position)) return false;
+    if (position >= lk_steps_per_epoch(spec) * spec->global_batch) return false;
+    *use = use_of(spec, replicas, epoch, position);
+    use->image_count = lk_strip_of(spec, epoch, position, use->images);
     return true;
 }

@@ -8,7 +8,9 @@
 #include "ops/graph/program.h"
 
 typedef struct lk_ledger_use {
-    uint64_t example;  // its index in the training set
+    uint64_t example;  // its index in the training set; of strips none
+    uint32_t image_count;  // of a strip: its images, by their indices in the training set
+    uint64_t images[LK_STRIP_IMAGES_MAX];
     uint64_t epoch, step;
     uint32_t position;  // in the global batch
     uint32_t grain;     // of the step
@@ -24,5 +26,9 @@ bool lk_ledger_at(const lk_run_spec *spec, uint32_t replicas, uint64_t step, uin
 // is left out (drop_remainder).
 bool lk_ledger_find(const lk_run_spec *spec, uint32_t replicas, uint64_t epoch, uint64_t example,
                     lk_ledger_use *use);
+// The strip of round `round` of epoch `epoch` that has image `image` (lk_strip_find). False where
+// there is none.
+bool lk_ledger_find_strip(const lk_run_spec *spec, uint32_t replicas, uint64_t epoch,
+                          uint64_t round, uint64_t image, lk_ledger_use *use);
 
 #endif

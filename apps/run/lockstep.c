@@ -159,7 +159,7 @@ lockstep_status lockstep_plan(lockstep_run *r, lockstep_memory *plan, lockstep_e
             .replicas = r->run.layout.replicas,
             .global_batch = s->global_batch,
             .grain = s->grain,
-            .output_count = (uint32_t)lk_program_output_floats(p),
+            .output_count = (uint32_t)lk_program_prediction(p),
             .input_bytes = (uint64_t)s->model.in_h * s->model.in_w * s->model.in_c};
     }
     return lk_lockstep_answer(&found, error);
@@ -210,7 +210,9 @@ void lk_lockstep_result(const lk_metrics *names, const lk_step_result *from, loc
             (lockstep_metric){names->sum[i], (double)from->means[i]};
     }
     for (uint32_t i = 0; i < names->count_count; i++) {
-        const double share = from->examples ? (double)from->counts[i] / from->examples : 0.0;
+        const double share =
+            (double)from->counts[i] / lk_metric_all(names, i, from->counts, from->examples);
+        if (!names->share[i]) continue;
         to->metrics[to->metric_count++] = (lockstep_metric){names->share[i], share};
     }
 }

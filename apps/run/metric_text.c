@@ -22,7 +22,7 @@ static void put(writer *w, const char *format, ...) {
 }
 
 static double share_of(lk_named_result n, uint32_t i) {
-    return (double)n.r->counts[i] / n.r->examples;
+    return (double)n.r->counts[i] / lk_metric_all(n.names, i, n.r->counts, n.r->examples);
 }
 
 static void put_means(writer *w, lk_named_result n) {
@@ -43,7 +43,7 @@ static void put_scale(writer *w, lk_named_result n) {
 
 static void put_shares(writer *w, lk_named_result n) {
     for (uint32_t i = 0; i < n.names->count_count; i++) {
-        put(w, ",\"%s\":%.6g", n.names->share[i], share_of(n, i));
+        if (n.names->share[i]) put(w, ",\"%s\":%.6g", n.names->share[i], share_of(n, i));
     }
 }
 
@@ -81,10 +81,18 @@ void lk_metric_fields(char out[LK_METRIC_TEXT_BYTES], lk_named_result n, bool sh
     if (shares) put_shares(&w, n);
 }
 
+static bool counts_errors(const lk_metrics *m) {
+    for (uint32_t i = 0; i < m->count_count; i++) {
+        if (m->errors_of[i]) return true;
+    }
+    return false;
+}
+
 size_t lk_metric_line(char *out, size_t bytes, uint64_t step, const char *kind, lk_named_result n) {
     writer w = {out, bytes, 0};
     put(&w, "{\"step\":%llu,\"%s\":{", (unsigned long long)step, kind);
     put_fields(&w, n);
+    if (counts_errors(n.names)) put_shares(&w, n);
     put(&w, "}}");
     return w.used;
 }
@@ -109,7 +117,8 @@ void lk_metric_words(char out[LK_METRIC_TEXT_BYTES], lk_named_result n) {
         put(&w, "%s%s %.9g", i ? ", " : "", n.names->sum[i], (double)n.r->means[i]);
     }
     for (uint32_t i = 0; i < n.names->count_count; i++) {
-        put(&w, ", %s %.2f%%", n.names->share[i], 100.0 * n.r->counts[i] / n.r->examples);
+        if (!n.names->share[i]) continue;
+        put(&w, ", %s %.2f%%", n.names->share[i], 100.0 * share_of(n, i));
     }
     if (n.r->loss_scale == 0) return;
     put(&w, ", loss_scale %.9g, skipped %llu, replayed %llu", (double)n.r->loss_scale,
@@ -130,8 +139,8 @@ void lk_metric_lines(lk_text_out *out, lk_named_result n) {
         lk_text_line(out, "test_%s %.9g", n.names->sum[i], (double)n.r->means[i]);
     }
     for (uint32_t i = 0; i < n.names->count_count; i++) {
-        lk_text_line(out, "test_%s %.2f", n.names->share[i],
-                     100.0 * n.r->counts[i] / n.r->examples);
+        if (!n.names->share[i]) continue;
+        lk_text_line(out, "test_%s %.2f", n.names->share[i], 100.0 * share_of(n, i));
     }
 }
 
@@ -149,6 +158,6 @@ void lk_metric_object(json_t *object, lk_named_result n) {
         put_test(object, n.names->sum[i], (double)n.r->means[i]);
     }
     for (uint32_t i = 0; i < n.names->count_count; i++) {
-        put_test(object, n.names->share[i], share_of(n, i));
+        if (n.names->share[i]) put_test(object, n.names->share[i], share_of(n, i));
     }
 }

@@ -26,7 +26,8 @@ lk_named_result lk_name_result(const lk_program *only, const lk_step_result *r, 
 // "loss":0.5,"correct":90,"examples":100     with `shares` also ,"accuracy":0.9
 void lk_metric_fields(char out[LK_METRIC_TEXT_BYTES], lk_named_result named, bool shares);
 
-// A line of metrics.jsonl: {"step":7,"train":{...}}. Returns its length.
+// A line of metrics.jsonl: {"step":7,"train":{...}}; where errors are counted, with shares. Returns
+// its length.
 size_t lk_metric_line(char *out, size_t bytes, uint64_t step, const char *kind,
                       lk_named_result named);
 

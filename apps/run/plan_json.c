@@ -155,6 +155,43 @@ static void put_objectives(json_text *j, const lk_program *p) {
     put(j, "]");
 }
 
+bool lk_plan_joint_of(const lk_program *p, uint32_t index, lk_plan_joint *out) {
+    const lk_op *op = &p->ops[index];
+    const lk_joint *j = &op->joint;
+    if (op->type != &lk_op_joint) return false;
+    *out = (lk_plan_joint){.layer = p->spec->model.layers[op->layer].name,
+                           .examples = p->microbatch_examples,
+                           .frames = j->frames,
+                           .columns = j->labels + 1,
+                           .symbols = j->dense.n_count,
+                           .tile = j->tile};
+    out->whole_bytes = (uint64_t)out->examples * lk_joint_cells(j) * out->symbols * sizeof(float);
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        const lk_op *of = &p->ops[i];
+        if (of->layer != op->layer || of->tensor[LK_SCRATCH] == LK_NONE) continue;
+        out->tile_bytes = LK_MAX(out->tile_bytes, p->tensors[of->tensor[LK_SCRATCH]].bytes);
+    }
+    return true;
+}
+
+static void put_joints(json_text *j, const lk_program *p) {
+    bool any = false;
+    lk_plan_joint joint;
+    for (uint32_t i = 0; i < p->forward_end; i++) {
+        if (!lk_plan_joint_of(p, i, &joint)) continue;
+        char name[6 * LK_NAME_BYTES];
+        lk_text_escape(name, sizeof name, joint.layer, strlen(joint.layer));
+        put(j,
+            "%s{\"layer\": \"%s\", \"tile_cells\": %u, \"tile_bytes\": %llu, "
+            "\"whole_shape\": [%u, %u, %u, %u], \"whole_bytes\": %llu, \"saved_bytes\": %lld}",
+            any ? ", " : "  \"joints\": [", name, joint.tile, (ull)joint.tile_bytes, joint.examples,
+            joint.frames, joint.columns, joint.symbols, (ull)joint.whole_bytes,
+            (long long)(joint.whole_bytes - joint.tile_bytes));
+        any = true;
+    }
+    if (any) put(j, "],\n");
+}
+
 size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t bytes) {
     const lk_program *p = &run->program;
     json_text j = {out, bytes, 0};
@@ -177,6 +214,7 @@ size_t lk_plan_json(const lk_run *run, const lk_link *link, char *out, size_t by
     if (run->workers.world > 1) put_buckets(&j, run);
     if (link && link->bits_per_second > 0) put_link(&j, run, link);
     put_ops(&j, p);
+    put_joints(&j, p);
     put(&j, "  \"tensors\": [\n");
     put_tensors(&j, p);
     put(&j, "  ]");

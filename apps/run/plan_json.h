@@ -15,4 +15,15 @@ void lk_plan_schedule(const lk_cuda_exchange *x, char hex[LK_SHA256_HEX_BYTES]);
 // row owners.
 uint64_t lk_plan_exchange_bytes(const lk_program *program);
 
+// What a joint layer has of the scores of all cells of a microbatch, (examples, frames, labels + 1,
+// symbols): a tile of them, with all that its ops want beside it. False: the op is no joint.
+typedef struct lk_plan_joint {
+    const char *layer;
+    uint32_t examples, frames, columns, symbols;
+    uint32_t tile;         // cells
+    uint64_t whole_bytes;  // of the scores of all cells, as floats
+    uint64_t tile_bytes;   // the most scratch of its ops
+} lk_plan_joint;
+bool lk_plan_joint_of(const lk_program *program, uint32_t op, lk_plan_joint *out);
+
 #endif

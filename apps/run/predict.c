@@ -26,17 +26,29 @@ static const uint8_t *given_input(void *context, uint64_t index) {
     return p->inputs + index * p->input_bytes;
 }
 
-// A class that every model has.
+// A class that every model has; of sequences all frames, and no labels.
 static uint32_t any_label(void *context, uint64_t index) {
-    (void)context, (void)index;
-    return 0;
+    const prediction *p = context;
+    const lk_model *m = &p->run->config.spec.model;
+    return m->labels && index % lk_model_label_row(m) == 0 ? m->in_h : 0;
+}
+
+static void keep_labels(const prediction *p, uint64_t first, uint32_t count, const uint32_t *said) {
+    for (uint32_t m = 0; m < count; m++, said += 1 + p->outputs) {
+        float *to = p->logits + (first + m) * p->outputs;
+        for (uint32_t i = 0; i < p->outputs; i++) to[i] = (float)said[1 + i];
+    }
 }
 
 // Replicas are here at the same time, each with rows of its own.
 static void keep_logits(void *context, uint64_t first, uint32_t count, const float *logits) {
     const prediction *p = context;
     const uint64_t row = (uint64_t)p->outputs * sizeof *logits;
-    memcpy(p->logits + first * p->outputs, logits, count * row);
+    if (p->run->config.spec.model.labels) {
+        keep_labels(p, first, count, (const uint32_t *)(const void *)logits);
+    } else {
+        memcpy(p->logits + first * p->outputs, logits, count * row);
+    }
 }
 
 static lk_status predict_some(prediction *p, lk_error *error) {
@@ -56,14 +68,9 @@ lk_status lk_run_predict(lk_run *run, const void *inputs, uint64_t count, float 
     const lk_model *m = &run->config.spec.model;
     prediction p = {.run = run,
                     .input_bytes = lk_model_input_bytes(m),
-                    .outputs = (uint32_t)lk_program_output_floats(&run->program)};
+                    .outputs = (uint32_t)lk_program_prediction(&run->program)};
     lk_assert(!run->workers.joined);
-    if (m->labels) {
-        return lk_fail(error, LK_UNAVAILABLE,
-                       "prediction: the model computes from an example's labels, and nothing says "
-                       "them; evaluate a set that has them");
-    }
-    p.source = (lk_source){&p, in_order, given_input, any_label, true};
+    p.source = (lk_source){&p, in_order, given_input, any_label, true, NULL, false};
     for (uint64_t first = 0; first < count; first += p.count) {
         p.inputs = (const uint8_t *)inputs + first * p.input_bytes;
         p.logits = logits + first * p.outputs;

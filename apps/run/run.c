@@ -12,6 +12,7 @@
 #include "apps/run/init.h"
 #include "apps/run/order.h"
 #include "apps/run/journal.h"
+#include "apps/run/strips.h"
 #include "arena/seal.h"
 #include "comm/step/hash.h"
 #include "ops/variant.h"
@@ -36,6 +37,36 @@ static const uint8_t *test_image(void *context, uint64_t index) {
 
 static uint32_t test_label(void *context, uint64_t index) {
     return lk_dataset_label(&((const lk_run *)context)->test, index);
+}
+
+static uint32_t train_strip(void *context, uint64_t epoch, uint64_t position, uint64_t *images) {
+    return lk_strip_of(&((const lk_run *)context)->config.spec, epoch, position, images);
+}
+
+static uint32_t test_strip(void *context, uint64_t epoch, uint64_t position, uint64_t *images) {
+    const lk_run *run = context;
+    (void)epoch;  // those of every evaluation
+    return lk_strip_fixed(&run->config.spec, run->test.count, position, images);
+}
+
+// Where nothing is trained, the training set is one example of zeros.
+static bool trains_strips(const lk_run *run) {
+    return lk_spec_has_strips(&run->config.spec) && !run->config.evaluates;
+}
+
+static void set_sources(lk_run *run) {
+    run->train_source =
+        (lk_source){run, source_order, train_image, train_label, false, NULL, false};
+    run->test_source = (lk_source){run, source_order, test_image, test_label, false, NULL, false};
+    if (trains_strips(run)) run->train_source.strip = train_strip;
+    if (lk_spec_has_strips(&run->config.spec)) run->test_source.strip = test_strip;
+    run->test_source.crops = lk_spec_crops(&run->config.spec);
+    run->train_source.crops = run->test_source.crops && !run->config.evaluates;
+}
+
+uint64_t lk_run_test_examples(const lk_run *run) {
+    const bool strips = lk_spec_has_strips(&run->config.spec) && run->config.test.strips;
+    return strips && run->test.count ? run->config.test.strips : run->test.count;
 }
 
 // --- configure ---------------------------------------------------------------------------------
@@ -152,8 +183,7 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
             run->layout.microbatch_examples = LK_CUDA_MICROBATCH_EXAMPLES;
     }
     run->plan_options = (lk_plan_options){.overlay = c->overlay, .guards = c->guards};
-    run->train_source = (lk_source){run, source_order, train_image, train_label, false};
-    run->test_source = (lk_source){run, source_order, test_image, test_label, false};
+    set_sources(run);
     return LK_OK;
 }
 
@@ -382,7 +412,8 @@ lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
                            {.name = "the hash of the manifest's shards"},
                            {.name = "who evaluates"},
                            {.name = "what the fast arithmetic is computed by"},
-                           {.name = "how sums travel"}};
+                           {.name = "how sums travel"},
+                           {.name = "the number of test examples"}};
     const size_t n = sizeof items[0].value;
     lk_format(items[0].value, n, "%s, arithmetic %d", LK_VERSION, LK_ARITHMETIC_VERSION);
     say_arithmetic(run, items[1].value, items[10].value, n);
@@ -397,6 +428,7 @@ lk_status lk_run_agree(lk_run *run, lk_status mine, lk_error *error) {
     if (c->sharded) lk_hex(run->shards_sha256, LK_SHA256_BYTES, items[8].value);
     lk_format(items[9].value, n, "%s", run->evaluator ? "an evaluator" : "the workers");
     say_way(run, items[11].value, n);
+    lk_format(items[12].value, n, "%llu", (unsigned long long)lk_run_test_examples(run));
     return lk_mpi_agree(items, LK_COUNT(items), error);
 }
 
@@ -657,6 +689,15 @@ static lk_status check_objectives(const lk_run *run, lk_error *error) {
     return LK_OK;
 }
 
+// A GPU gets its examples as they lie in the files.
+static lk_status check_strips(const lk_run *run, lk_error *error) {
+    if (!run->cuda || !lk_spec_has_strips(&run->config.spec)) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "%s: data.strips: kernels \"cuda\" read examples that are one image each; use "
+                   "--kernels auto",
+                   run->config.document.source);
+}
+
 // On a device there is no reference to fall back on.
 static lk_status check_kernels(const lk_run *run, lk_error *error) {
     const lk_run_spec *spec = &run->config.spec;
@@ -683,6 +724,7 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
     // The plan does not depend on how many examples there are; the real number comes with the data.
     if (spec->example_count == 0) spec->example_count = spec->global_batch;
     LK_CHECK(check_objectives(run, error));
+    LK_CHECK(check_strips(run, error));
     LK_CHECK(lk_programs_build(spec, &run->layout, &run->plan_options, run->planning, run->programs,
                                error));
     LK_CHECK(check_kernels(run, error));
@@ -708,9 +750,28 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
 
 // --- start -------------------------------------------------------------------------------------
 
-static lk_status check_shape(const lk_run *run, const lk_dataset *set, const char *which,
-                             lk_error *error) {
+// Strips are as wide as `max` images, one behind the other, which lie on their sides.
+static lk_status check_images(const lk_run *run, const lk_dataset *set, const char *which,
+                              lk_error *error) {
     const lk_model *m = &run->config.spec.model;
+    const uint32_t most = run->config.spec.strips.most;
+    if (set->label_bytes == 1 && (uint64_t)set->width * most == m->in_h &&
+        set->height == m->in_w && set->channels == m->in_c) {
+        return LK_OK;
+    }
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s set: data.strips: its images are %u x %u x %u (height, width, channels) "
+                   "with %u bytes of labels each, wanted one label, and model.input [%llu, %u, %u] "
+                   "for strips of up to %u of them, found [%u, %u, %u]; change one of them",
+                   which, set->height, set->width, set->channels, set->label_bytes,
+                   (unsigned long long)set->width * most, set->height, set->channels, most,
+                   m->in_h, m->in_w, m->in_c);
+}
+
+static lk_status check_shape(const lk_run *run, const lk_dataset *set, const char *which,
+                             const lk_source *source, lk_error *error) {
+    const lk_model *m = &run->config.spec.model;
+    if (source->strip) return check_images(run, set, which, error);
     if (lk_dataset_label_row(set) != lk_model_label_row(m)) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s set: an example has %u bytes of labels, wanted %u: %s, as model.labels "
@@ -718,7 +779,16 @@ static lk_status check_shape(const lk_run *run, const lk_dataset *set, const cha
                        which, set->label_bytes, m->labels ? 2 + m->labels : 1,
                        m->labels ? "two of the number of its frames, and its labels" : "one label");
     }
-    if (set->height == m->in_h && set->width == m->in_w && set->channels == m->in_c) return LK_OK;
+    const lk_augment *a = &run->config.spec.augment;
+    const uint32_t height = source->crops ? a->crop_h : m->in_h;
+    const uint32_t width = source->crops ? a->crop_w : m->in_w;
+    if (set->height == height && set->width == width && set->channels == m->in_c) return LK_OK;
+    if (source->crops) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s set: its images are %u x %u x %u, but data.augment.crop_from is "
+                       "%u x %u, and model.input has %u channels; change one of them",
+                       which, set->height, set->width, set->channels, height, width, m->in_c);
+    }
     return lk_fail(
         error, LK_BAD_CONFIG,
         "%s set: its images are %u x %u x %u, but model.input is %u x %u x %u (height, width, "
@@ -750,18 +820,27 @@ static lk_status open_training_set(lk_run *run, lk_error *error) {
 static lk_status open_data(lk_run *run, lk_error *error) {
     lk_run_spec *spec = &run->config.spec;
     LK_CHECK(open_training_set(run, error));
-    LK_CHECK(check_shape(run, &run->train, "training", error));
+    LK_CHECK(check_shape(run, &run->train, "training", &run->train_source, error));
     spec->example_count = run->train.count;
+    spec->strip_images = run->train.count;
+    if (trains_strips(run) && run->config.train.strips)
+        spec->example_count = run->config.train.strips;
     memcpy(spec->data_hash, run->train.sha256, LK_SHA256_BYTES);
     run->train_source.native = run->train.native;
     if (!run->config.test.given) return LK_OK;
     LK_CHECK(lk_dataset_open(&run->config.test.source, run->test_memory, run->test_bytes,
                              &run->test, error));
     run->test_source.native = run->test.native;
-    return check_shape(run, &run->test, "test", error);
+    return check_shape(run, &run->test, "test", &run->test_source, error);
 }
 
 static lk_status start_gpu(lk_run *run, lk_error *error) {
+    if (run->config.resident && run->train_source.crops) {
+        return lk_fail(error, LK_UNAVAILABLE,
+                       "%s: layout.resident: the host takes the parts of images that "
+                       "data.augment.crop_from wants; leave it out, and they are streamed",
+                       run->config.document.source);
+    }
     if (run->config.resident && run->train.count > UINT32_MAX) {
         return lk_fail(error, LK_BAD_CONFIG,
                        "layout.resident: %llu examples, wanted at most %u: they are numbered in "

@@ -134,7 +134,9 @@ void lk_run_close(lk_run *run);
 // replay it is computed again until there is another one; one that is skipped names no tensor.
 lk_step_result lk_run_step(lk_run *run, uint64_t step);
 lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done);
-// .. or of these examples.
+// The number of examples, images or strips, of the test set; 0: there is none.
+uint64_t lk_run_test_examples(const lk_run *run);
+// As lk_run_evaluate, of these examples.
 lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const lk_source *source,
                                         uint64_t count);
 

@@ -34,7 +34,7 @@ lk_status lk_run_scrub(lk_run *run, lk_error *error) {
 }
 
 lk_status lk_run_blame_data(lk_run *run, lk_status status, lk_error *error) {
-    const uint32_t classes = run->config.spec.model.classes;
+    const uint32_t classes = lk_config_image_classes(&run->config);
     lk_error found = {.status = LK_OK};
     if (status != LK_NOT_FINITE) return status;
     if (lk_run_check_data(run, &found) == LK_OK && classes &&

@@ -67,9 +67,9 @@ static lk_step_result try_step(lk_run *run, uint64_t step) {
     return result_of(run);
 }
 
-// What the logs say of the loss scale.
+// What the logs say of the loss scale: that of the objective whose program is in use.
 static void say_scale(lk_run *run, lk_step_result *result) {
-    const lk_program *p = &run->program;
+    const lk_program *p = run->group.program;
     const lk_scale_state *state = run->cuda ? NULL : lk_scale_of(p, run->core.device);
     if (!state || run->lost.status != LK_OK) return;
     result->loss_scale = lk_scale_value(&p->spec->model.loss_scale, state);
@@ -112,7 +112,8 @@ static const lk_program *beside(const lk_run *run, const lk_loss_type *loss) {
 
 const lk_metrics *lk_run_evaluated_metrics(const lk_run *run) {
     const lk_loss_type *loss = lk_program_loss(lk_run_evaluated(run));
-    return beside(run, loss) ? loss->together : &loss->metrics;
+    if (beside(run, loss)) return loss->together;
+    return loss->evaluated ? loss->evaluated : &loss->metrics;
 }
 
 static lk_step_result evaluate(lk_run *run, const lk_program *program, uint64_t steps_done,
@@ -120,7 +121,9 @@ static lk_step_result evaluate(lk_run *run, const lk_program *program, uint64_t 
     use_program(run, program);
     lk_driver_start_evaluation(driver_of(run), 0, steps_done, source, count);
     lk_threads_run(&run->driver, &run->team);
-    return result_of(run);
+    lk_step_result result = result_of(run);
+    result.names = lk_program_loss(program)->evaluated;
+    return result;
 }
 
 // As many examples of noise as there are of the test set.
@@ -128,7 +131,7 @@ static void add_other(lk_run *run, const lk_program *other, uint64_t steps_done,
                       lk_step_result *result) {
     const uint32_t first = lk_program_metrics(result->program)->sum_count;
     const lk_step_result more =
-        evaluate(run, other, steps_done, &run->test_source, run->test.count);
+        evaluate(run, other, steps_done, &run->test_source, lk_run_test_examples(run));
     for (uint32_t i = 0; i < lk_program_metrics(other)->sum_count; i++) {
         result->means[first + i] = more.means[i];
     }
@@ -146,7 +149,7 @@ lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const 
 
 lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
     lk_step_result result =
-        lk_run_evaluate_examples(run, steps_done, &run->test_source, run->test.count);
+        lk_run_evaluate_examples(run, steps_done, &run->test_source, lk_run_test_examples(run));
     const lk_program *other = beside(run, lk_program_loss(lk_run_evaluated(run)));
     if (other && run->lost.status == LK_OK && !run->group.on_logits) {
         add_other(run, other, steps_done, &result);

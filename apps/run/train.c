@@ -290,7 +290,7 @@ static void allow_for_evaluation(const lk_trainer *t, double trained) {
     const uint64_t steps = t->done - t->first;
     if (!t->run->workers.joined) return;
     const double step = steps ? trained / (double)steps : t->step_timeout_seconds;
-    const double of_step = (double)t->run->test.count / t->run->config.spec.global_batch;
+    const double of_step = (double)lk_run_test_examples(t->run) / t->run->config.spec.global_batch;
     lk_mpi_allow(2 * step * of_step);
 }
 

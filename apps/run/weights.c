@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "io/text.h"
+#include "ops/graph/average.h"
 #include "ops/graph/mixed.h"
 
 const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes) {
@@ -161,11 +162,13 @@ static lk_status load_parameters(lk_run *run, const lk_safetensors *reader, lk_e
         LK_CHECK(lk_safetensors_read(reader, entry, run->core.device + tensor->offset, error));
     }
     lk_run_digest(run, found);
+    const lk_average_calls *averages = p->spec->model.averages;
+    if (averages) averages->start(p, run->core.device);
     if (digest && strcmp(digest, found) == 0) return lk_run_round(run, reader->path, error);
     return lk_fail(error, LK_BAD_DATA,
-                   "%s: the digest of its parameters is %s, it says %.64s: it was changed or "
+                   "%s: the digest of its parameters is %s, it says %.*s: it was changed or "
                    "damaged; export it again",
-                   reader->path, found, digest ? digest : "none");
+                   reader->path, found, 64, digest ? digest : "none");
 }
 
 static lk_status load_export(lk_run *run, const lk_safetensors *reader, uint64_t *steps_done,

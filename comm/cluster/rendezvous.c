@@ -213,8 +213,8 @@ static void say_waiting(uint32_t rank, const char *why) {
     const char *address = here.cluster->address[rank];
     if (!here.options.waiting) return;
     lk_cluster_task(here.cluster, rank, task);
-    lk_format(who, sizeof who, "rank %u (%s%s%.160s)%s%s; see --start-timeout (%u s)", rank, task,
-              address[0] ? " at " : "", address, *why ? ": " : "", why,
+    lk_format(who, sizeof who, "rank %u (%s%s%.*s)%s%s; see --start-timeout (%u s)", rank, task,
+              address[0] ? " at " : "", 160, address, *why ? ": " : "", why,
               here.options.start_timeout_seconds);
     here.options.waiting(who, lk_seconds() - here.began);
 }

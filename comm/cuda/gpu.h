@@ -38,6 +38,7 @@ typedef struct lk_cuda_regions {
     uint32_t *index;           // (slots, global_batch), or NULL
     lk_step_scalars *scalars;  // (slots)
     lk_cuda_norms norms;       // where the update asks for any
+    lk_cuda_penalty penalty;   // where a layer has a regularizer
     uint8_t *all_images;       // of the whole data set, or NULL
     uint32_t *all_labels;
     uint8_t *test_images;   // (2, microbatch_examples, image)
@@ -115,6 +116,7 @@ typedef struct lk_cuda_step {
     lk_cuda_queue compute, copy, comm;
     lk_fast fast;    // the arithmetic of a spec that is not strict
     bool rehearses;  // steps are walked to prepare them: launches do nothing
+    const lk_cuda_observer *observer;        // NULL, or who is told of launches instead of the GPU
     struct CUevent_st *copied[2], *done[2];  // of each half of the ring
     struct CUevent_st *tested[2];            // of each half of the test set's
     struct CUevent_st *forked, *joined;      // compute to comm and back

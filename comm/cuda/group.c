@@ -447,7 +447,8 @@ lk_step_result lk_cuda_group_evaluated(lk_cuda_group *g, uint64_t count) {
         lk_metric_add_counts(counts, state->counts);
         bad_op = LK_MIN(bad_op, state->bad_op);
     }
-    return lk_result_of(p, held, g->count, lk_grains_of(p, count), count, counts, bad_op, LK_NONE);
+    return lk_result_of(p, held, g->count, lk_grains_of(p, count), count, counts, bad_op, LK_NONE,
+                        g->gpu[0].host.state->penalty);
 }
 
 lk_status lk_cuda_group_evaluate(lk_cuda_group *g, const lk_source *source, uint64_t count,

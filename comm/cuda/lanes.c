@@ -38,8 +38,10 @@ static bool flags_of_gpus(const lk_member *m, lk_flags *out) {
 static void evaluate_on_gpus(lk_member *m) {
     const lk_driver *d = m->driver;
     lk_on_logits on_logits = d->exchange ? NULL : d->group->on_logits;
-    go_on(m, lk_cuda_group_evaluate(group_of(d), d->test, d->test_count, on_logits,
-                                    d->group->on_logits_context, d->lost));
+    const lk_status status = lk_cuda_group_evaluate(group_of(d), d->test, d->test_count, on_logits,
+                                                    d->group->on_logits_context, d->lost);
+    if (status == LK_OK) d->group->penalty = group_of(d)->gpu[0].host.state->penalty;
+    go_on(m, status);
 }
 
 static lk_step_result finish_on_gpus(lk_driver *d) {
@@ -135,7 +137,7 @@ static bool flags_staged(const lk_member *m, lk_flags *out) {
     const lk_driver *d = m->driver;
     const lk_program *p = d->group->program;
     lk_exchange_flags(d->exchange, 0, lk_step_grains(p, d->step),
-                      lk_step_examples(p->spec, d->step), out);
+                      lk_step_examples(p->spec, d->step), 0.0f, out);
     return true;
 }
 

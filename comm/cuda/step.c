@@ -121,6 +121,16 @@ static void plan_norms(lk_cuda_step *c) {
     n->own = take(c, "parameters' scalars", entries * sizeof(lk_step_scalars), 1);
 }
 
+static void plan_penalty(lk_cuda_step *c) {
+    const lk_program *p = c->program;
+    lk_cuda_penalty *at = &c->at.penalty;
+    bool any = false;
+    for (uint32_t i = 0; i < p->param_count; i++) any |= lk_param_l2(p, i) > 0.0f;
+    at->slices = any ? lk_param_first_slice(p, lk_entry_count(p)) : 0;
+    at->squares = take(c, "penalty: squares", at->slices * sizeof(float), 1);
+    at->sums = take(c, "penalty: sums", any ? lk_entry_count(p) * sizeof(float) : 0, 1);
+}
+
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
     const uint64_t word = sizeof(uint32_t);
     lk_cuda_regions *at = &c->at;
@@ -144,6 +154,7 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     at->index = take(c, "input ring: numbers", c->slots * (batch - ring) * word, 1);
     at->scalars = take(c, "input ring: step scalars", c->slots * sizeof(lk_step_scalars), 1);
     plan_norms(c);
+    plan_penalty(c);
     at->all_images = take(c, "resident images", needs->examples * image, 1);
     at->all_labels = take(c, "resident labels", needs->examples * word, 1);
     at->test_images = take(c, "test images", microbatch * image * 2, 1);
@@ -257,7 +268,9 @@ static void write_params(lk_cuda_step *c) {
     for (uint32_t i = 0; i < lk_entry_count(p); i++) {
         const lk_param *param = &p->params[i];
         lk_cuda_param *out = &c->host.params[i];
-        *out = (lk_cuda_param){.node_offset = next, .first_slice = lk_param_first_slice(p, i)};
+        *out = (lk_cuda_param){.node_offset = next,
+                               .first_slice = lk_param_first_slice(p, i),
+                               .l2 = lk_param_l2(p, i)};
         if (param->gradient_op == LK_NONE) continue;
         lk_assert(param->node_offset == next);
         out->count = param->count;
@@ -412,28 +425,46 @@ lk_status lk_cuda_step_wait_for(lk_cuda_step *c, lk_cuda_queue *queue, struct CU
 
 // --- examples ------------------------------------------------------------------------------------
 
-// Floats get the machine's order of bytes on their way to the device.
-static void copy_image(const lk_run_spec *spec, const lk_source *s, uint64_t bytes,
-                       const uint8_t *image, uint8_t *to) {
-    memcpy(to, image, bytes);
-    if (spec->model.input_type != LK_INPUT_F32 || s->native) return;
-    for (uint64_t i = 0; i < bytes; i += sizeof(uint32_t)) {
-        uint32_t word;
-        memcpy(&word, to + i, sizeof word);
-        word = be32toh(word);
-        memcpy(to + i, &word, sizeof word);
+// The part of example `i` that is taken, of an image that is larger (ops/augment.h).
+static void copy_part(const lk_run_spec *spec, const lk_microbatch *microbatch, uint32_t i,
+                      uint64_t bytes, const uint8_t *image, uint8_t *to) {
+    const lk_model *m = &spec->model;
+    const uint64_t pixel = bytes / ((uint64_t)m->in_h * m->in_w), row = pixel * m->in_w;
+    const lk_crop c =
+        lk_augment_crop(&spec->augment, microbatch->shuffled, spec->seed, microbatch->step,
+                        microbatch->first_grain * spec->grain + i, m->in_h, m->in_w);
+    for (uint32_t y = 0; y < m->in_h; y++) {
+        const uint64_t first = (uint64_t)(c.top + y) * spec->augment.crop_w + c.left;
+        memcpy(to + y * row, image + first * pixel, row);
     }
 }
 
-// Copies images, of so many bytes, and labels of the microbatch's examples.
+// Floats get the machine's order of bytes on their way to the device.
+static void copy_image(const lk_run_spec *spec, const lk_source *s, const lk_microbatch *microbatch,
+                       uint32_t i, uint64_t bytes, const uint8_t *image, uint8_t *to) {
+    if (s->crops) {
+        copy_part(spec, microbatch, i, bytes, image, to);
+    } else {
+        memcpy(to, image, bytes);
+    }
+    if (spec->model.input_type != LK_INPUT_F32 || s->native) return;
+    for (uint64_t at = 0; at < bytes; at += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, to + at, sizeof word);
+        word = be32toh(word);
+        memcpy(to + at, &word, sizeof word);
+    }
+}
+
+// Copies the images, of `bytes` each, and the labels of the microbatch's examples.
 static void gather(const lk_run_spec *spec, const lk_source *s, const lk_microbatch *microbatch,
                    uint64_t bytes, uint8_t *images, uint32_t *labels) {
     lk_coming coming;
-    lk_coming_start(&coming, spec, s, microbatch, bytes);
+    lk_coming_start(&coming, spec, s, microbatch, bytes, NULL);
     for (uint32_t i = 0; i < microbatch->examples; i++, images += bytes) {
         uint64_t index;
         const uint8_t *image = lk_coming_take(&coming, i, &index);
-        if (image) copy_image(spec, s, bytes, image, images);
+        if (image) copy_image(spec, s, microbatch, i, bytes, image, images);
         if (!image) memset(images, 0, bytes);
         labels[i] = image ? s->label(s->context, index) : LK_CUDA_NO_EXAMPLE;
     }
@@ -455,6 +486,8 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
     const lk_microbatch batch = {.examples = LK_MIN(there, c->batch_count),
                            .shuffled = true,
                            .sparse = lk_step_positions(spec, step) != lk_step_examples(spec, step),
+                           .step = step,
+                           .first_grain = c->batch_first / spec->grain,
                            .epoch = step / steps,
                            .position = step % steps * spec->global_batch + c->batch_first};
     c->host.scalars[step % c->slots] = scalars_of(c, step);
@@ -672,6 +705,7 @@ lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64
     LK_CHECK(lk_cuda_step_wait(c, error));
     *c->host.state = (lk_cuda_state){.bad_op = LK_NONE, .bad_param = LK_NONE};
     lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
+    if (c->compute.code == 0) c->compute.code = lk_cuda_walk_weigh(c);
     for (uint32_t r = 0; r < c->replicas; r++) {
         lk_microbatches microbatches =
             lk_evaluate_microbatches(c->program, c->first_replica + r, count);

@@ -154,15 +154,17 @@ static void walk_microbatch(walk *w, const lk_microbatch *microbatch) {
 static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
     const lk_program *p = c->program;
     const bool fast = p->spec->fast_precision != LK_STRICT;
-    walk w = {
-        .s = {.stream = c->compute.stream, .rehearses = c->rehearses, .error = c->compute.code},
-        .frame = {.program = p,
-                  .kernels = lk_cuda_step_kernels(p->spec),
-                  .device = c->at.device,
-                  .replica = c->at.replicas + replica * c->at.replica_bytes},
-        .program = p,
-        .lane = {.fast = fast ? &c->fast : NULL},
-        .nodes = nodes};
+    walk w = {.s = {.stream = c->compute.stream,
+                    .rehearses = c->rehearses,
+                    .error = c->compute.code,
+                    .observer = c->observer},
+              .frame = {.program = p,
+                        .kernels = lk_cuda_step_kernels(p->spec),
+                        .device = c->at.device,
+                        .replica = c->at.replicas + replica * c->at.replica_bytes},
+              .program = p,
+              .lane = {.fast = fast ? &c->fast : NULL},
+              .nodes = nodes};
     return w;
 }
 
@@ -339,7 +341,8 @@ static lk_cuda_stream stream_of(const lk_cuda_recording *r, const lk_cuda_queue 
                             .state = &r->c->at.states[0],
                             .op = r->c->program->reduce_op,
                             .rehearses = r->c->rehearses,
-                            .error = r->error};
+                            .error = r->error,
+                            .observer = r->c->observer};
 }
 
 void lk_cuda_record_nodes(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin,
@@ -407,6 +410,7 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
         metrics.nodes = gradients + 1;
         count = 1;
     }
+    lk_cuda_weigh(&s, c->at.params, lk_entry_count(p), c->at.penalty, LK_NONE);
     lk_cuda_update(&s, &p->spec->optimizer, c->at.params, lk_entry_count(p), p->loss_offset,
                    gradients, count, metrics, c->at.norms, scalars);
     lk_cuda_step_end(&s, metrics, count, scalars, c->results, c->slots);
@@ -414,6 +418,18 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
 }
 
 // --- evaluation ----------------------------------------------------------------------------------
+
+int lk_cuda_walk_weigh(lk_cuda_step *c) {
+    const lk_program *p = c->program;
+    const lk_optimizer *o = p->optimizer;
+    const uint32_t average = lk_optimizer_averages(o) ? lk_optimizer_slot_count(o) - 1 : LK_NONE;
+    lk_cuda_stream s = {.stream = c->compute.stream,
+                        .state = &c->at.states[1],
+                        .op = p->reduce_op,
+                        .rehearses = c->rehearses};
+    lk_cuda_weigh(&s, c->at.params, lk_entry_count(p), c->at.penalty, average);
+    return s.error;
+}
 
 int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint32_t half,
                          lk_cuda_nodes *nodes) {

@@ -67,6 +67,9 @@ void lk_cuda_record_take(lk_cuda_recording *r, const float *sums);
 // REDUCE, as far as it is this GPU's, and APPLY.
 void lk_cuda_record_update(lk_cuda_recording *r);
 
+// Enqueues what regularizers add to the loss of an evaluation. Returns a cudaError_t.
+int lk_cuda_walk_weigh(lk_cuda_step *c);
+
 // Enqueues the forward ops of a microbatch up to the loss; its blocks join `nodes`. `half` of the
 // test set's ring has the examples. Returns a cudaError_t.
 int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint32_t half,

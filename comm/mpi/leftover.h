@@ -5,9 +5,10 @@
 
 #include "arena/base.h"
 
-// Removes those of this user that nobody has open or mapped, and that are so many seconds old. That
-// nobody has is the kernel's word, for every process in every container: it gives a write lease on
-// a file only then. Where it gives none at all, nothing is removed. Returns how many were.
+// Removes those of this user that are at least `seconds_old` old and that nobody has open or
+// mapped. The kernel says so, for every process in every container: only then does it give a write
+// lease on the file. Where it gives no leases at all, nothing is removed. Returns the number
+// removed.
 uint32_t lk_leftover_remove(uint32_t seconds_old);
 
 #endif

@@ -362,10 +362,10 @@ static uint32_t hold_sums(const lk_exchange *x, lk_holding *out) {
 }
 
 void lk_exchange_flags(const lk_exchange *x, uint32_t replica, uint32_t leaves, uint64_t examples,
-                       lk_flags *out) {
+                       float penalty, lk_flags *out) {
     lk_holding *h = holdings_of(x, replica);
     *out = (lk_flags){.bad_op = hold_sums(x, h), .bad_param = LK_NONE};
-    out->bad_mean = lk_is_bad_mean(x->program, h, x->world, leaves, examples);
+    out->bad_mean = lk_is_bad_mean(x->program, h, x->world, leaves, examples, penalty);
 }
 
 lk_step_result lk_exchange_finish(const lk_exchange *x, lk_group *group, uint32_t leaves,

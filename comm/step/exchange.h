@@ -195,7 +195,7 @@ void lk_exchange_write_report(lk_exchange *x, const lk_group *group, uint32_t gr
 // After the round that brought all reports, for each replica that asks: what all workers have
 // found.
 void lk_exchange_flags(const lk_exchange *x, uint32_t replica, uint32_t leaves, uint64_t examples,
-                       lk_flags *out);
+                       float penalty, lk_flags *out);
 
 // Where the memory is shared, after the update: completes the report that went round last.
 void lk_exchange_complete_report(lk_exchange *x, const lk_group *group);

@@ -95,7 +95,8 @@ const lk_lanes lk_lanes_steps = {
 
 static bool flags_of_all(const lk_member *m, lk_flags *out) {
     const lk_driver *d = m->driver;
-    lk_exchange_flags(d->exchange, m->replica, grains_of(d), examples_of(d), out);
+    lk_exchange_flags(d->exchange, m->replica, grains_of(d), examples_of(d), d->group->penalty,
+                      out);
     return true;
 }
 

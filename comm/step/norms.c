@@ -1,6 +1,8 @@
 // norms.c - squares, norms and the update after them (norms.h). Freestanding.
 #include "comm/step/norms.h"
 
+#include "ops/fmaf.h"
+#include "ops/graph/average.h"
 #include "ops/layers/sums.h"
 
 static float *squares_at(const lk_frame *f, uint32_t param) {
@@ -25,11 +27,49 @@ void lk_norms_square(lk_group *group, uint32_t replica) {
         float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
         if (own.first >= own.end) continue;
         slots_at(f, i, own.first, slots);
-        squares(p->optimizer, &group->scalars, own.end - own.first,
+        const lk_step_scalars scalars = lk_group_scalars(group, i);
+        squares(p->optimizer, &scalars, own.end - own.first,
                 lk_gradient_at(f, i) + own.first, lk_param_at(f, i) + own.first, slots,
                 squares_at(f, i) + 2 * (own.first / LK_SLICE_TERMS));
     }
 }
+
+#ifndef LK_SHORT_FORM_ALONE
+// The sum of the squares of w: slices and tree of a norm, by the kernel of norms: of gradients that
+// are w, with an inverse of 1.
+static float squares_of(const lk_kernels *kernels, const float *w, uint64_t count) {
+    enum { SLICES = 32 };
+    static const lk_optimizer plain = {.type = &lk_optimizer_sgd};
+    const lk_step_scalars one = {.inverse_n = 1.0f};
+    const lk_squares squares = lk_squares_of(kernels, LK_NORM_GRADIENT);
+    float *const none[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
+    float out[2 * SLICES];
+    tree_sum t;
+    tree_start(&t);
+    for (uint64_t first = 0; first < count; first += SLICES * LK_SLICE_TERMS) {
+        const uint64_t some = LK_MIN(count - first, (uint64_t)SLICES * LK_SLICE_TERMS);
+        squares(&plain, &one, some, w + first, w + first, none, out);
+        for (uint64_t i = 0; i * LK_SLICE_TERMS < some; i++) tree_leaf(&t, out[2 * i]);
+    }
+    return tree_finish(&t) + 0.0f;
+}
+
+void lk_norms_weigh(lk_group *group, bool train) {
+    const lk_program *p = group->program;
+    const lk_frame *f = &group->frames[0];
+    group->penalty = 0.0f;
+    for (uint32_t i = 0; i < p->param_count; i++) {
+        const float l2 = lk_param_l2(p, i);
+        if (l2 == 0.0f) continue;
+        const lk_tensor *average =
+            train || !p->spec->model.averages ? NULL : lk_average_of(p, i);
+        const float *w =
+            average ? (const float *)(void *)(f->device + average->offset) : lk_param_at(f, i);
+        group->penalty = lk_fmaf(l2, squares_of(group->kernels, w, p->params[i].count),
+                                 group->penalty);
+    }
+}
+#endif
 
 // The sums of squares of a whole parameter: trees over its slices, finished.
 static void sum_squares(const lk_frame *f, uint32_t param, float out[2]) {
@@ -62,7 +102,7 @@ void lk_norms_flags(const lk_group *group, uint32_t replica, lk_flags *out) {
     const float all = sum_all(f);
     *out = (lk_flags){.bad_op = LK_NONE, .bad_param = LK_NONE};
     for (uint32_t i = 0; i < p->param_count && out->bad_param == LK_NONE; i++) {
-        lk_step_scalars own = group->scalars;
+        lk_step_scalars own = lk_group_scalars(group, i);
         float squares[2];
         if (p->params[i].gradient_op == LK_NONE) continue;
         sum_squares(f, i, squares);
@@ -77,7 +117,7 @@ void lk_norms_apply(lk_group *group, uint32_t replica, uint64_t step) {
     lk_assert(group->scalars.s == step);
     for (uint32_t i = 0; i < lk_entry_count(p); i++) {
         const lk_owned own = lk_group_owned(group, i, group->first + replica);
-        lk_step_scalars scalars = group->scalars;
+        lk_step_scalars scalars = lk_group_scalars(group, i);
         float squares[2];
         if (own.first >= own.end) continue;
         if (i < p->param_count) sum_squares(f, i, squares);  // a state has none

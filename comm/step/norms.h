@@ -24,6 +24,15 @@ static inline float *lk_gradient_at(const lk_frame *f, uint32_t param) {
            lk_param_first_slice(p, param) * LK_SLICE_TERMS;
 }
 
+// Before anything of a step is computed, or of an evaluation: group->penalty, of the weights as
+// forward will take them (ops/ARITHMETIC.md 7), in an evaluation of their averages where there are
+// some. Each process for itself: the same weights in the same order.
+#ifdef LK_SHORT_FORM_ALONE
+#define lk_norms_weigh(group, train) ((void)(group))
+#else
+void lk_norms_weigh(lk_group *group, bool train);
+#endif
+
 void lk_norms_square(lk_group *group, uint32_t replica);
 void lk_norms_flags(const lk_group *group, uint32_t replica, lk_flags *out);
 void lk_norms_apply(lk_group *group, uint32_t replica, uint64_t step);

@@ -3,6 +3,7 @@
 
 #include "comm/step/norms.h"
 #include "ops/fmaf.h"
+#include "ops/graph/average.h"
 #include "ops/graph/check.h"
 #include "ops/graph/mixed.h"
 
@@ -176,6 +177,7 @@ __attribute__((always_inline)) static inline lk_microbatches start(lk_group *gro
             lk_steps_skipped(group->program, f->device, group->program->objective);
         group->scalars = lk_step_scalars_at(group->program->spec, step, skipped);
         take_scale(group, f->device);
+        lk_norms_weigh(group, true);
     }
     // Without a grain no op runs, but what would live until REDUCE does, and is looked at there.
     const bool none = microbatches.at >= microbatches.end && group->program->checked;
@@ -331,13 +333,25 @@ void lk_group_update(lk_group *group, uint32_t replica, const lk_step_scalars *s
         float *rounded = (float *)lk_tensor_at(frame, param->rounded) + first;
         bad |= group->kernels->round(lk_model_dtype(&p->spec->model), count, w, rounded);
     }
+    const lk_average_calls *averages = p->spec->model.averages;
+    if (averages) bad |= averages->follow(frame, scalars, index, first, count);
     if (bad) note_bad(group, replica, index);
+}
+
+static void update_own(lk_group *group, uint32_t replica, uint32_t param, uint64_t first,
+                       uint64_t count, const float *sum) {
+#ifdef LK_SHORT_FORM_ALONE
+    lk_group_update(group, replica, &group->scalars, param, first, count, sum);
+#else
+    const lk_step_scalars own = lk_group_scalars(group, param);
+    lk_group_update(group, replica, &own, param, first, count, sum);
+#endif
 }
 
 void lk_group_apply(lk_group *group, uint32_t replica, uint64_t step, uint32_t param,
                     uint64_t first, uint64_t count, const float *sum) {
     lk_assert(group->scalars.s == step);
-    lk_group_update(group, replica, &group->scalars, param, first, count, sum);
+    update_own(group, replica, param, first, count, sum);
 }
 
 // Elements [first, first + count) of a parameter, whose gradient sums lie at `sum`.
@@ -346,7 +360,7 @@ static void apply(const update *u, uint32_t index, uint64_t first, uint64_t coun
     if (u->stores) {
         __builtin_memcpy(lk_gradient_at(u->frame, index) + first, sum, count * sizeof *sum);
     } else {
-        lk_group_update(u->group, u->replica, &u->group->scalars, index, first, count, sum);
+        update_own(u->group, u->replica, index, first, count, sum);
     }
 }
 
@@ -576,18 +590,25 @@ const char *lk_bad_tensor(const lk_program *p, uint32_t bad_op, uint32_t bad_par
     return bad_param == LK_NONE ? NULL : p->tensors[p->params[bad_param].tensor].name;
 }
 
+// The first is the loss, to which the regularizers' penalty is added.
 static float mean_of(const lk_holding *sums, uint32_t holder_count, uint32_t leaves,
-                     uint64_t examples, uint32_t metric) {
+                     uint64_t examples, uint32_t metric, float penalty) {
     float scratch[LK_TREE_LEVELS_MAX + 1];
     const float *sum =
         lk_reduce(&lk_kernels_reference, sums, holder_count, leaves, metric, 1, scratch);
-    return (*sum + 0.0f) * (1.0f / lk_count_to_float(examples));
+    const float mean = (*sum + 0.0f) * (1.0f / lk_count_to_float(examples));
+#ifdef LK_SHORT_FORM_ALONE
+    (void)penalty;
+    return mean;
+#else
+    return metric == 0 && penalty != 0.0f ? mean + penalty : mean;
+#endif
 }
 
 bool lk_is_bad_mean(const lk_program *p, const lk_holding *sums, uint32_t holder_count,
-                    uint32_t leaves, uint64_t examples) {
+                    uint32_t leaves, uint64_t examples, float penalty) {
     for (uint32_t i = 0; i < lk_program_metrics(p)->sum_count; i++) {
-        const float mean = mean_of(sums, holder_count, leaves, examples, i);
+        const float mean = mean_of(sums, holder_count, leaves, examples, i, penalty);
         if (!(mean - mean == 0.0f)) return true;
     }
     return false;
@@ -596,12 +617,12 @@ bool lk_is_bad_mean(const lk_program *p, const lk_holding *sums, uint32_t holder
 lk_step_result lk_result_of(const lk_program *p, const lk_holding *sums, uint32_t holder_count,
                             uint32_t leaves, uint64_t examples,
                             const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op,
-                            uint32_t bad_param) {
+                            uint32_t bad_param, float penalty) {
     lk_step_result result = {.program = p, .examples = (uint32_t)examples};
     lk_metric_add_counts(result.counts, counts);
     result.bad_tensor = lk_bad_tensor(p, bad_op, bad_param);
     for (uint32_t i = 0; i < lk_program_metrics(p)->sum_count; i++) {
-        result.means[i] = mean_of(sums, holder_count, leaves, examples, i);
+        result.means[i] = mean_of(sums, holder_count, leaves, examples, i, penalty);
         bool finite = result.means[i] - result.means[i] == 0.0f;
         if (!result.bad_tensor && !finite) result.bad_tensor = lk_program_metrics(p)->sum[i];
     }
@@ -613,8 +634,8 @@ lk_step_result lk_group_result(const lk_group *group, const lk_holding *sums, ui
                                const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op) {
     uint32_t param = LK_NONE;
     for (uint32_t r = 0; r < group->replicas; r++) param = LK_MIN(param, group->bad_param[r]);
-    return lk_result_of(group->program, sums, holder_count, leaves, examples, counts, bad_op,
-                        param);
+    return lk_result_of(group->program, sums, holder_count, leaves, examples, counts, bad_op, param,
+                        group->penalty);
 }
 
 // Where each replica's nodes of the metrics' sums lie, and the first op that any found not finite.
@@ -633,7 +654,7 @@ void lk_step_flags(const lk_group *group, uint32_t replica, uint64_t step, lk_fl
     lk_holding *h = group->holdings + (uint64_t)replica * group->sharers;
     *out = (lk_flags){.bad_op = hold_sums(group, h), .bad_param = LK_NONE};
     out->bad_mean = lk_is_bad_mean(p, h, group->replicas, lk_step_grains(p, step),
-                                   lk_step_examples(p->spec, step));
+                                   lk_step_examples(p->spec, step), group->penalty);
 }
 
 static lk_step_result finish(lk_group *group, uint32_t leaves, uint64_t examples) {
@@ -668,6 +689,7 @@ void lk_evaluate_compute(lk_group *group, uint32_t replica, const lk_source *sou
     lk_microbatches microbatches = lk_evaluate_microbatches(group->program, replica, count);
     f->source = source;
     group->bad_param[replica] = LK_NONE;
+    if (replica == 0) lk_norms_weigh(group, false);
     lk_frame_start(f);
     begin_progress(group, replica, &microbatches);
     while (lk_next_microbatch(&microbatches)) {
@@ -675,7 +697,8 @@ void lk_evaluate_compute(lk_group *group, uint32_t replica, const lk_source *sou
         add_progress(group, replica, &microbatches);
         if (!group->on_logits) continue;
         group->on_logits(group->on_logits_context, microbatches.microbatch.position,
-                         microbatches.microbatch.examples, lk_tensor_at(f, group->program->logits));
+                         microbatches.microbatch.examples,
+                         lk_tensor_at(f, lk_program_shown(group->program)));
     }
     f->source = training;
 }

@@ -14,7 +14,8 @@
 #include "comm/step/reduce.h"
 #include "ops/graph/scale.h"
 
-// Evaluation: sees the logits (count, classes) of examples [first, first + count).
+// Evaluation: sees the logits (count, classes) of examples [first, first + count); of a transducer,
+// in their place, rows of u32: how many frames it has, the labels said, zeros (lk_program_shown).
 typedef void (*lk_on_logits)(void *context, uint64_t first, uint32_t count, const float *logits);
 
 // How far the first replica is with its grains of a step or an evaluation: for whoever looks
@@ -39,6 +40,8 @@ typedef struct lk_group {
     void *on_logits_context;
     lk_scale_state scale;      // before the step, where the model has one
     lk_step_scalars scalars;  // of the step under way: the first replica writes them as it starts
+    // .. and what the kernels' regularizers add to the loss of a step or an evaluation (norms.h).
+    float penalty;
     // Apart from what all replicas read: the first writes it after every microbatch.
     uint8_t apart[64];
     lk_progress progress;
@@ -69,7 +72,7 @@ typedef struct lk_step_result {
     uint32_t examples;
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, by number (ops/metric.h)
     float means[LK_METRIC_MEANS_MAX];       // ... over the examples; the first is the loss
-    const lk_metrics *names;  // of an evaluation of two objectives; NULL: those of the program
+    const lk_metrics *names;    // of an evaluation that says more; NULL: those of the program
     float loss_scale;           // after it; 0: the model has none
     uint64_t skipped, replayed; // of the run so far
     const char *bad_tensor;                 // the first that was not finite, or NULL
@@ -163,16 +166,17 @@ bool lk_next_microbatch(lk_microbatches *microbatches);
 // (LK_NONE: none); NULL where there is none.
 const char *lk_bad_tensor(const lk_program *program, uint32_t bad_op, uint32_t bad_param);
 
-// Is the mean of some metric over the step not finite? From those who hold the nodes of the sums.
+// Is the mean of some metric over the step not finite? From those who hold the nodes of the sums,
+// and with the penalty that is added to the loss.
 bool lk_is_bad_mean(const lk_program *program, const lk_holding *sums, uint32_t holder_count,
-                    uint32_t leaves, uint64_t examples);
+                    uint32_t leaves, uint64_t examples, float penalty);
 
 // The result over all of `examples`, from those who hold the nodes of the metrics' sums over
-// `leaves`, and from their counts.
+// `leaves`, from their counts, and with the penalty that is added to the loss.
 lk_step_result lk_result_of(const lk_program *program, const lk_holding *sums,
                             uint32_t holder_count, uint32_t leaves, uint64_t examples,
                             const uint32_t counts[LK_METRIC_COUNTS_MAX], uint32_t bad_op,
-                            uint32_t bad_param);
+                            uint32_t bad_param, float penalty);
 
 // --- for exchange.h: the same steps, with other workers ----------------------------------------
 
@@ -201,7 +205,13 @@ typedef struct lk_owned {
 } lk_owned;
 lk_owned lk_group_owned(const lk_group *group, uint32_t index, uint32_t sharer);
 
-// The update of elements [first, first + count) of a parameter by these scalars.
+// The update of elements [first, first + count) of a parameter by its scalars: those of the step,
+// with what is its own (lk_group_scalars).
+static inline lk_step_scalars lk_group_scalars(const lk_group *group, uint32_t param) {
+    lk_step_scalars own = group->scalars;
+    own.regularizer = 2.0f * lk_param_l2(group->program, param);
+    return own;
+}
 void lk_group_update(lk_group *group, uint32_t replica, const lk_step_scalars *scalars,
                      uint32_t index, uint64_t first, uint64_t count, const float *sum);
 

@@ -8,11 +8,12 @@
     const lk_step_scalars kept_scalars = *(s);  \
     (o) = &kept_optimizer, (s) = &kept_scalars
 
-// The mean gradients of a vector of sums, cut.
+// The mean gradients of a vector of sums, with those of the regularizer of w, cut.
 static inline vf mean_gradient(const lk_optimizer *o, const lk_step_scalars *s, const float *sum,
-                               uint32_t rest, vf *bad) {
+                               const float *w, uint32_t rest, vf *bad) {
     const vf most = v_set1(o->clipvalue), least = v_set1(-o->clipvalue);
     vf g = v_mul(v_add(v_load_first(sum, rest), v_zero()), v_set1(s->inverse_n));
+    if (s->regularizer != 0.0f) g = v_fma(v_set1(s->regularizer), v_load_first(w, rest), g);
     *bad = v_note(*bad, g);
     if (o->clipvalue > 0.0f) {
         g = v_select(v_gt(g, most), most, g);
@@ -38,7 +39,7 @@ static uint32_t apply_sgd(const lk_optimizer *o, const lk_step_scalars *s, uint6
     vf bad = v_zero();
     (void)slots;
     EACH_VECTOR(count) {
-        vf g = mean_gradient(o, s, sum + i, (uint32_t)rest, &bad);
+        vf g = mean_gradient(o, s, sum + i, w + i, (uint32_t)rest, &bad);
         vf next = v_fma(rate, g, v_load_first(w + i, (uint32_t)rest));
         bad = note_and_store(bad, w + i, (uint32_t)rest, next);
     }
@@ -52,7 +53,7 @@ static uint32_t apply_momentum(const lk_optimizer *o, const lk_step_scalars *s, 
     const vf momentum = v_set1(o->momentum), rate = v_set1(-s->learning_rate);
     vf bad = v_zero();
     EACH_VECTOR(count) {
-        vf g = mean_gradient(o, s, sum + i, (uint32_t)rest, &bad);
+        vf g = mean_gradient(o, s, sum + i, w + i, (uint32_t)rest, &bad);
         vf a = v_fma(momentum, v_load_first(slots[0] + i, (uint32_t)rest), g);
         bad = note_and_store(bad, slots[0] + i, (uint32_t)rest, a);
         vf next = v_fma(rate, o->nesterov ? v_fma(momentum, a, g) : a,
@@ -69,7 +70,7 @@ static uint32_t apply_momentum_keras(const lk_optimizer *o, const lk_step_scalar
     const vf momentum = v_set1(o->momentum), rate = v_set1(-s->learning_rate);
     vf bad = v_zero();
     EACH_VECTOR(count) {
-        vf step = v_mul(rate, mean_gradient(o, s, sum + i, (uint32_t)rest, &bad));
+        vf step = v_mul(rate, mean_gradient(o, s, sum + i, w + i, (uint32_t)rest, &bad));
         vf m = v_fma(momentum, v_load_first(slots[0] + i, (uint32_t)rest), step);
         bad = note_and_store(bad, slots[0] + i, (uint32_t)rest, m);
         vf next = v_add(load_decayed(s, w + i, (uint32_t)rest),
@@ -97,7 +98,7 @@ static uint32_t apply_rmsprop(const lk_optimizer *o, const lk_step_scalars *s, u
     vf bad = v_zero();
     EACH_VECTOR(count) {
         const uint32_t some = (uint32_t)rest;
-        vf g = mean_gradient(o, s, sum + i, some, &bad);
+        vf g = mean_gradient(o, s, sum + i, w + i, some, &bad);
         vf d = moved_to_square(v_load_first(ms + i, some), share, g);
         bad = note_and_store(bad, ms + i, some, d);
         if (o->centered) {
@@ -127,7 +128,7 @@ static uint32_t apply_adam(const lk_optimizer *o, const lk_step_scalars *s, uint
     vf bad = v_zero();
     EACH_VECTOR(count) {
         const uint32_t some = (uint32_t)rest;
-        vf g = mean_gradient(o, s, sum + i, some, &bad);
+        vf g = mean_gradient(o, s, sum + i, w + i, some, &bad);
         if (s->l2 != 0.0f) g = v_fma(l2, v_load_first(w + i, some), g);
         vf mean = moved(v_load_first(m + i, some), share_1, g);
         vf x = moved_to_square(v_load_first(v + i, some), share_2, g);
@@ -152,7 +153,7 @@ static uint32_t apply_lars(const lk_optimizer *o, const lk_step_scalars *s, uint
     EACH_VECTOR(count) {
         const uint32_t some = (uint32_t)rest;
         const vf before = v_load_first(w + i, some);
-        vf g = mean_gradient(o, s, sum + i, some, &bad);
+        vf g = mean_gradient(o, s, sum + i, w + i, some, &bad);
         if (s->l2 != 0.0f) g = v_fma(l2, before, g);
         const vf step = v_mul(rate, g);
         const vf v = v_fma(momentum, v_load_first(slots[0] + i, some), step);
@@ -179,11 +180,22 @@ static uint32_t apply_lamb(const lk_optimizer *o, const lk_step_scalars *s, uint
     EACH_VECTOR(count) {
         const uint32_t some = (uint32_t)rest;
         vf m = v_load_first(slots[0] + i, some), v = v_load_first(slots[1] + i, some);
-        const vf g = mean_gradient(o, s, sum + i, some, &bad);
+        const vf g = mean_gradient(o, s, sum + i, w + i, some, &bad);
         const vf u = lamb_update(o, s, g, &m, &v);
         bad = note_and_store(bad, slots[0] + i, some, m);
         bad = note_and_store(bad, slots[1] + i, some, v);
         bad = note_and_store(bad, w + i, some, v_fma(rate, u, load_decayed(s, w + i, some)));
+    }
+    return v_noted(bad);
+}
+
+static uint32_t average(uint64_t count, float keep, const float *w, float *at) {
+    const vf kept = v_set1(keep), share = v_set1(1.0f - keep);
+    vf bad = v_zero();
+    EACH_VECTOR(count) {
+        const uint32_t some = (uint32_t)rest;
+        const vf of_w = v_mul(share, v_load_first(w + i, some));
+        bad = note_and_store(bad, at + i, some, v_fma(kept, v_load_first(at + i, some), of_w));
     }
     return v_noted(bad);
 }
@@ -201,7 +213,7 @@ static inline void terms_of(lk_norm norm, const lk_optimizer *o, const lk_step_s
                             const float *sum, const float *w, float *const *slots, uint64_t i,
                             uint32_t some, vf out[2]) {
     vf ignored = v_zero();
-    const vf g = mean_gradient(o, s, sum + i, some, &ignored);
+    const vf g = mean_gradient(o, s, sum + i, w + i, some, &ignored);
     out[0] = g;
     if (norm == LK_NORM_LARS) {
         out[0] = v_load_first(w + i, some);

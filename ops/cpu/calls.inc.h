@@ -111,7 +111,7 @@ static uint32_t call_relu_backward(lk_lane *l, const lk_op *op) {
     return 0;
 }
 static uint32_t call_softmax_cross_entropy(lk_lane *l, const lk_op *op) {
-    return softmax_cross_entropy(l->examples, (uint32_t)op->floats, op->scale, l->at[LK_X],
-                                 l->at[LK_X2], l->train ? l->at[LK_DX] : NULL, l->at[LK_Y],
-                                 &l->counts[0]);
+    return softmax_cross_entropy(l->examples, (uint32_t)op->floats, op->scale,
+                                 l->train ? l->at[LK_AUX] : NULL, l->at[LK_X], l->at[LK_X2],
+                                 l->train ? l->at[LK_DX] : NULL, l->at[LK_Y], &l->counts[0]);
 }

@@ -3,11 +3,13 @@
 // the embedding of its labels.
 // Included by table.inc.h, compiled once per variant.
 
+#include "ops/layers/decode.h"
 #include "ops/tree.h"
 
 typedef struct joint_run {
     const lk_joint *j;
     const lk_lane *l;
+    lk_dtype dtype;  // what h and dz are rounded to
     uint32_t
         *number;      // (tile) the cells of the tile: of the microbatch, examples' after each other
     uint32_t *label;  // (tile) y[u + 1], or the blank
@@ -17,8 +19,13 @@ typedef struct joint_run {
     uint32_t frames, labels, example;  // T and U of that example, once looked up
 } joint_run;
 
-static joint_run joint_start(const lk_lane *l, const lk_joint *j) {
-    joint_run r = {.j = j, .l = l, .number = l->at[LK_SCRATCH], .example = UINT32_MAX};
+static joint_run joint_start(const lk_lane *l, const lk_op *op) {
+    const lk_joint *j = &op->joint;
+    joint_run r = {.j = j,
+                   .l = l,
+                   .dtype = (lk_dtype)op->dtype,
+                   .number = l->at[LK_SCRATCH],
+                   .example = UINT32_MAX};
     r.label = r.number + j->tile;
     r.h = (float *)(void *)(r.label + j->tile);
     r.z = r.h + (uint64_t)j->tile * j->dense.k_count;
@@ -28,6 +35,15 @@ static joint_run joint_start(const lk_lane *l, const lk_joint *j) {
 
 static const uint32_t *joint_row(const joint_run *r, uint32_t m) {
     return (const uint32_t *)r->l->at[LK_LABELS] + (uint64_t)m * (1 + r->j->labels);
+}
+
+// h of the tile's next cell, of the two rows that it is made of.
+static void joint_hidden(const joint_run *r, const float *x, const float *x2) {
+    const uint32_t k_count = r->j->dense.k_count;
+    float *restrict h = r->h + (uint64_t)r->count * k_count;
+    for (uint32_t k = 0; k < k_count; k++) h[k] = x[k] + x2[k];
+    for (uint32_t k = 0; k < k_count; k++) h[k] = lk_tanhf(h[k]);
+    if (r->dtype != LK_F32) (void)round_floats(r->dtype, k_count, h, h);  // z is looked at
 }
 
 // Has example m the cell? Then it joins the tile.
@@ -43,9 +59,7 @@ static bool joint_take(joint_run *r, uint32_t m, uint32_t t, uint32_t u) {
     const float *x = (const float *)r->l->at[LK_X] + ((uint64_t)m * j->frames + t) * k_count;
     const float *x2 =
         (const float *)r->l->at[LK_X2] + ((uint64_t)m * (j->labels + 1) + u) * k_count;
-    float *restrict h = r->h + (uint64_t)r->count * k_count;
-    for (uint32_t k = 0; k < k_count; k++) h[k] = x[k] + x2[k];
-    for (uint32_t k = 0; k < k_count; k++) h[k] = lk_tanhf(h[k]);
+    joint_hidden(r, x, x2);
     r->label[r->count] = u < r->labels ? joint_row(r, m)[1 + u] : LK_BLANK;
     r->number[r->count++] = m * lk_joint_cells(j) + t * (j->labels + 1) + u;
     return true;
@@ -86,7 +100,7 @@ static uint32_t joint_output(const joint_run *r, uint32_t i) {
 static uint32_t call_joint(lk_lane *l, const lk_op *op) {
     const lk_joint *j = &op->joint;
     const uint32_t end = l->examples * lk_joint_cells(j);
-    joint_run r = joint_start(l, j);
+    joint_run r = joint_start(l, op);
     uint32_t bad = 0;
     memset(l->at[LK_Y], 0, (uint64_t)end * LK_JOINT_OUT * sizeof(float));
     memset(l->at[LK_AUX], 0, (uint64_t)end * LK_JOINT_KEPT * sizeof(float));
@@ -98,8 +112,57 @@ static uint32_t call_joint(lk_lane *l, const lk_op *op) {
     return bad;
 }
 
+// --- decoding ------------------------------------------------------------------------------------
+
+// From example m on the cells that are looked at, as many as the tile holds. Returns the next one.
+static uint32_t decode_fill(joint_run *r, uint32_t tile, uint32_t m) {
+    const lk_joint *j = r->j;
+    const uint32_t k_count = j->dense.k_count;
+    for (r->count = 0; m < r->l->examples && r->count < tile; m++) {
+        const lk_decoding *d = (const lk_decoding *)r->l->at[LK_AUX] + m;
+        if (d->waits || !lk_decoding_is_on(j, d, lk_joint_frames(j, joint_row(r, m)))) continue;
+        const float *x =
+            (const float *)r->l->at[LK_X] + ((uint64_t)m * j->frames + d->frame) * k_count;
+        const float *x2 =
+            (const float *)r->l->at[LK_X2] + ((uint64_t)m * (j->labels + 1) + d->said) * k_count;
+        joint_hidden(r, x, x2);
+        r->number[r->count++] = m;
+    }
+    return m;
+}
+
+// One cell of each example at a time, until each has said a label or is done.
+static uint32_t call_decode(lk_lane *l, const lk_op *op) {
+    const lk_joint *j = &op->joint;
+    const uint32_t tile = LK_MIN(l->examples, j->tile), row = 1 + j->labels;
+    joint_run r = {
+        .j = j, .l = l, .dtype = (lk_dtype)op->dtype, .number = l->at[LK_SCRATCH]};
+    lk_decoding *all = l->at[LK_AUX];
+    uint32_t bad = 0, looked = 1;
+    r.h = (float *)(void *)(r.number + lk_round_up(tile, 16));
+    r.z = r.h + lk_round_up((uint64_t)tile * j->dense.k_count, 16);
+    r.more = r.z + lk_round_up((uint64_t)tile * j->dense.n_count, 16);
+    for (uint32_t m = 0; m < l->examples; m++) all[m].waits = 0;
+    while (!bad && looked > 0) {
+        looked = 0;
+        for (uint32_t m = 0; m < l->examples;) {
+            m = decode_fill(&r, tile, m);
+            bad |= joint_scores(&r);
+            looked += r.count;
+            for (uint32_t i = 0; i < r.count; i++) {
+                const uint32_t symbol =
+                    lk_decoding_symbol(j->classes, r.z + (uint64_t)i * j->dense.n_count);
+                lk_decoding_take(&all[r.number[i]], symbol,
+                                 (uint32_t *)l->at[LK_Y] + (uint64_t)r.number[i] * row);
+            }
+        }
+    }
+    return bad;
+}
+
 // z of the tile becomes dz.
-static void joint_slopes(const joint_run *r) {
+static uint32_t joint_slopes(const joint_run *r) {
+    uint32_t bad = 0;
     const uint32_t n_count = r->j->dense.n_count;
     for (uint32_t i = 0; i < r->count; i++) {
         float *restrict z = r->z + (uint64_t)i * n_count;
@@ -118,7 +181,9 @@ static void joint_slopes(const joint_run *r) {
         for (uint32_t n = 0; n < n_count; n++) z[n] = lk_fmaf(-z[n], g, 0.0f);
         z[own] = lk_fmaf(-q, g, label);
         z[LK_BLANK] = lk_fmaf(-p, g, blank);
+        if (r->dtype != LK_F32) bad |= round_floats(r->dtype, n_count, z, z);
     }
+    return bad;
 }
 
 static void joint_add(uint32_t k_count, const float *restrict h, const float *restrict dh,
@@ -139,7 +204,7 @@ static uint32_t call_joint_input_gradient(lk_lane *l, const lk_op *op) {
     const uint64_t x_floats = (uint64_t)l->examples * j->frames * k_count;
     const uint64_t x2_floats = (uint64_t)l->examples * rows * k_count;
     float *dx = l->at[LK_DX], *dx2 = l->at[LK_DX2];
-    joint_run r = joint_start(l, j);
+    joint_run r = joint_start(l, op);
     float *dh = r.more;
     r.more += (uint64_t)j->tile * k_count;
     uint32_t bad = 0;
@@ -149,7 +214,7 @@ static uint32_t call_joint_input_gradient(lk_lane *l, const lk_op *op) {
         at = joint_fill(&r, at, end);
         if (r.count == 0) continue;
         bad |= joint_scores(&r);
-        joint_slopes(&r);
+        bad |= joint_slopes(&r);
         bad |= TABLE_BEST(dense_input_gradient)(&j->dense, r.count, l->param[0], r.z, NULL, dh,
                                                 r.more);
         for (uint32_t i = 0; i < r.count; i++) {
@@ -214,7 +279,7 @@ static void joint_tile_sums(joint_run *r, uint32_t m, uint64_t first, uint64_t e
                                         .examples = r->count - before};
     }
     (void)joint_scores(r);
-    joint_slopes(r);
+    (void)joint_slopes(r);
     TABLE_BEST(dense_weight_gradient)(&j->dense, slices, views, &all, sums, r->more);
     column_sums(j->dense.n_count, slices, views, sums + lk_round_up(k_count * n_count, 16));
 }
@@ -223,7 +288,7 @@ static uint32_t call_joint_weight_gradient(lk_lane *l, const lk_op *op) {
     const lk_joint *j = &op->joint;
     const uint64_t cells = lk_joint_cells(j), n_count = j->dense.n_count;
     const uint64_t kernel = j->dense.k_count * n_count, place = lk_round_up(kernel, 16);
-    joint_run r = joint_start(l, j);
+    joint_run r = joint_start(l, op);
     joint_nodes grains = {.at = r.more, .floats = place + lk_round_up(n_count, 16)};
     r.more += lk_joint_nodes_held(j, l->grain_count) * grains.floats;
     for (uint32_t g = 0; g < l->grain_count; g++) {

@@ -208,7 +208,8 @@ static float softmax_sum(uint32_t classes, const float *logits, float top, bool 
 }
 
 static uint32_t softmax_gradient(uint32_t classes, const float *logits, float top, float reciprocal,
-                                 uint32_t label, float smoothing, float *dlogits) {
+                                 uint32_t label, float smoothing, float weight,
+                                 float *dlogits) {
     const float off = smoothing / lk_count_to_float(classes), on = 1.0f - smoothing + off;
     float e[SOFTMAX_BLOCK];
     uint32_t bad = 0;
@@ -216,7 +217,7 @@ static uint32_t softmax_gradient(uint32_t classes, const float *logits, float to
         uint32_t count = LK_MIN(classes - k, (uint32_t)SOFTMAX_BLOCK);
         softmax_powers(count, logits + k, top, e);
         for (uint32_t i = 0; i < count; i++) {
-            float g = e[i] * reciprocal - (k + i == label ? on : off) + 0.0f;
+            float g = (e[i] * reciprocal - (k + i == label ? on : off) + 0.0f) * weight + 0.0f;
             bad |= !(g - g == 0.0f);
             dlogits[k + i] = g;
         }
@@ -231,9 +232,11 @@ static float softmax_distance(uint32_t classes, const float *logits, float own, 
                    (1.0f - smoothing) * (own - top));
 }
 
+// Without weights each is 1, which changes nothing.
 static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, float smoothing,
-                                      const float *logits, const uint32_t *labels, float *dlogits,
-                                      float *loss, uint32_t *correct) {
+                                      const float *weights, const float *logits,
+                                      const uint32_t *labels, float *dlogits, float *loss,
+                                      uint32_t *correct) {
     uint32_t bad = 0, hits = 0;
     for (uint32_t m = 0; m < m_count; m++, logits += classes) {
         uint32_t first = 0;
@@ -243,11 +246,13 @@ static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, float 
         float top = logits[first], sum = softmax_sum(classes, logits, top, true);
         const float *own = labels[m] < classes ? logits + labels[m] : NULL;
         const float away = own ? softmax_distance(classes, logits, *own, top, smoothing) : 0.0f;
-        loss[m] = own ? lk_logf(sum) - away + 0.0f : __builtin_nanf("");
+        const float weight = weights && own ? weights[labels[m]] : 1.0f;
+        loss[m] = own ? (lk_logf(sum) - away + 0.0f) * weight + 0.0f : __builtin_nanf("");
         bad |= !(loss[m] - loss[m] == 0.0f);
         hits += first == labels[m];
         if (!dlogits) continue;
-        bad |= softmax_gradient(classes, logits, top, 1.0f / sum, labels[m], smoothing, dlogits);
+        bad |= softmax_gradient(classes, logits, top, 1.0f / sum, labels[m], smoothing, weight,
+                                dlogits);
         dlogits += classes;
     }
     *correct += hits;

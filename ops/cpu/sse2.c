@@ -82,6 +82,10 @@ static void exact_adjust(uint64_t count, uint32_t period, const float *factor, c
     exact->adjust(count, period, factor, offset, x);
 }
 
+static uint32_t exact_average(uint64_t count, float keep, const float *w, float *average_at) {
+    return exact->average(count, keep, w, average_at);
+}
+
 #define EITHER(NUMBER, name) [LK_OPTIMIZER_##NUMBER] = either_apply,
 
 const lk_kernels lk_kernels_portable = {
@@ -114,6 +118,7 @@ const lk_kernels lk_kernels_portable = {
     .narrow = narrow,
     .narrow_pool = narrow_pool,
     .round = round_floats,
+    .average = exact_average,
 };
 #else
 typedef int lk_no_sse2_kernels;  // a file of C is not empty

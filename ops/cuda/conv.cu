@@ -272,6 +272,207 @@ struct conv_weight_job {
     }
 };
 
+// --- gradient of the weights behind a 2x2 pool ---------------------------------------------------
+
+// Of the four cells of a pooled position one has a gradient; the other three are zero terms, which
+// are left out. So each column has its own positions, and there is no tile to share: a thread has R
+// rows of one column, a warp `wide` columns, and other rows in the lanes that are left. The pixels
+// that they take are in the first cache. The warps of a block have the leaves of a part between
+// them, each a whole node of them.
+enum { ROUTED_LANES = 32, ROUTED_WARPS = 8 };
+
+template <int R>
+struct routed_tile {
+    static constexpr int r = R, c = 1, levels = 3;
+    static constexpr int ahead = 16 / R;  // positions that are fetched at once
+};
+typedef conv_weight_job<true> routed_job;
+
+// A pooled position of example m, or one that an odd last row or column has not.
+typedef struct routed_position {
+    uint32_t m, y, x;
+} routed_position;
+
+static inline __device__ routed_position routed_position_of(const conv_shape &s, uint32_t u) {
+    const uint32_t m = lk_cuda_quotient(u, s.terms), tile = (u - m * s.terms.by) / 4;
+    const uint32_t y = lk_cuda_quotient(tile, s.tiles_w);
+    return {m, y, tile - y * s.tiles_w.by};
+}
+
+static inline __device__ void routed_advance(const conv_shape &s, routed_position *p) {
+    if (++p->x < s.tiles_w.by) return;
+    p->x = 0;
+    if (++p->y < (s.c.out_h + 1) / 2) return;
+    p->y = 0;
+    p->m++;
+}
+
+// The winning cells of some positions for a thread's column: their gradients, 0 for none, and where
+// their windows begin, in the image and in x.
+template <int AHEAD>
+struct routed_cells {
+    float gradient[AHEAD];
+    uint32_t y[AHEAD], x[AHEAD];
+    int64_t at[AHEAD];
+};
+
+template <int AHEAD>
+static inline __device__ void routed_fetch(const routed_job &job, uint32_t count, uint32_t column,
+                                           routed_position *p, routed_cells<AHEAD> *cells) {
+    const conv_shape &s = job.s;
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+        const bool some = (uint32_t)k < count && p->y < s.pooled_h && p->x < s.pooled_w;
+        const uint64_t position = ((uint64_t)p->m * s.pooled_h + p->y) * s.pooled_w + p->x;
+        const uint64_t at = some ? position * s.c.out_c + column : 0;
+        const uint32_t cell = some ? job.argmax[at] : 0;
+        cells->gradient[k] = some ? job.dy[at] : 0.0f;
+        cells->y[k] = (2 * p->y + cell / 2) * s.stride_h.by - s.c.pad_top;
+        cells->x[k] = (2 * p->x + cell % 2) * s.stride_w.by - s.c.pad_left;
+        const int64_t line = (int64_t)p->m * s.c.in_h + (int32_t)cells->y[k];
+        cells->at[k] = (line * s.c.in_w + (int32_t)cells->x[k]) * s.c.in_c;
+        if (!some) cells->y[k] = UINT32_MAX / 2;  // outside
+        if ((uint32_t)k < count) routed_advance(s, p);
+    }
+}
+
+// A row of a thread: its tap, and how far its pixel lies behind the first one of a window.
+typedef struct routed_row {
+    conv_tap tap;
+    uint32_t behind;
+} routed_row;
+
+// The chains of a leaf: of so many positions from p on.
+template <int R>
+static inline __device__ void routed_leaf(const routed_job &job, const routed_row *rows,
+                                          routed_position p, uint32_t count, uint32_t column,
+                                          lk_cuda_chains<routed_tile<R>> *sums) {
+    constexpr int ahead = routed_tile<R>::ahead;
+    const lk_conv2d &c = job.s.c;
+    routed_cells<ahead> cells;
+    for (; count > 0; count -= LK_MIN(count, (uint32_t)ahead)) {
+        routed_fetch(job, count, column, &p, &cells);
+#pragma unroll
+        for (int k = 0; k < ahead; k++) {
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                const conv_tap &t = rows[r].tap;
+                const bool one = t.number == UINT32_MAX;  // of the bias
+                const bool inside = cells.y[k] + t.y < c.in_h && cells.x[k] + t.x < c.in_w;
+                float a = one ? 1.0f : 0.0f;
+                if (inside && !one) a = job.x[cells.at[k] + rows[r].behind];
+                sums->chain[r][0] = lk_fmaf(a, cells.gradient[k], sums->chain[r][0]);
+            }
+        }
+    }
+}
+
+// The node over leaves first to end, in the thread's chains. Their terms, without those of odd rows
+// and columns, are pooled positions.
+template <int R>
+static inline __device__ void routed_node(const routed_job &job, const lk_cuda_terms &terms,
+                                          uint32_t i0, uint32_t column, lk_cuda_leaves leaves,
+                                          lk_cuda_chains<routed_tile<R>> *sums) {
+    const lk_conv2d &c = job.s.c;
+    routed_row rows[R];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const conv_tap t = job.row_of(LK_MIN(i0 + r, job.rows - 1));
+        rows[r] = {t, (t.y * c.in_w + t.x) * c.in_c + t.channel};
+    }
+    uint32_t u = leaves.first == 0 ? 0 : lk_cuda_leaf_end(terms, leaves.first - 1);
+    for (uint32_t leaf = leaves.first; leaf < leaves.end; leaf++) {
+        const uint32_t end = lk_cuda_leaf_end(terms, leaf);
+#pragma unroll
+        for (int r = 0; r < R; r++) sums->chain[r][0] = 0.0f;
+        routed_leaf<R>(job, rows, routed_position_of(job.s, u), (end - u) / 4, column, sums);
+        lk_cuda_leaf(sums, leaf - leaves.first);
+        u = end;
+    }
+    lk_cuda_part_sum(sums, leaves.end - leaves.first);
+}
+
+template <int R>
+static __global__ void __launch_bounds__(ROUTED_WARPS *ROUTED_LANES, 2)
+    routed_sums(routed_job job, lk_cuda_terms terms, uint32_t row_groups, uint32_t wide,
+                float *scratch) {
+    const uint32_t warp = threadIdx.x / ROUTED_LANES, lane = threadIdx.x % ROUTED_LANES;
+    const uint32_t row_group = blockIdx.x % row_groups, part = blockIdx.x / row_groups;
+    const uint32_t i0 = (row_group * (ROUTED_LANES / wide) + lane / wide) * R;
+    const uint32_t column = blockIdx.y * wide + lane % wide;
+    const lk_cuda_leaves all = lk_cuda_part_leaves(terms, part);
+    const uint32_t each = terms.part_leaves / ROUTED_WARPS, count = all.end - all.first;
+    const lk_cuda_leaves mine = {all.first + LK_MIN(warp * each, count),
+                                 all.first + LK_MIN((warp + 1) * each, count)};
+    lk_cuda_chains<routed_tile<R>> sums;
+    if (mine.first < mine.end && i0 < job.rows && column < job.columns) {
+        routed_node<R>(job, terms, i0, column, mine, &sums);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            lk_cuda_shared[(r * ROUTED_WARPS + warp) * ROUTED_LANES + lane] = sums.chain[r][0];
+        }
+    }
+    __syncthreads();
+    // Warp r has row r of the block.
+    if (warp >= R || i0 + warp >= job.rows || column >= job.columns) return;
+    const float *nodes = lk_cuda_shared + warp * ROUTED_WARPS * ROUTED_LANES + lane;
+    const float sum = lk_cuda_join_eight(nodes, ROUTED_LANES, (count + each - 1) / each);
+    if (terms.parts == 1)
+        job.store(i0 + warp, column, &sum);
+    else
+        scratch[((uint64_t)part * job.rows + i0 + warp) * job.columns + column] = sum;
+}
+
+// How the leaves are cut: a block has at least one leaf for each warp, and more where enough blocks
+// are left.
+typedef struct routed_cut {
+    lk_cuda_terms terms;
+    uint32_t rows;  // of a thread: fewer where the terms are few
+    uint32_t wide;  // columns of a warp
+} routed_cut;
+
+// Blocks for each part, of threads that have so many rows.
+static uint32_t routed_row_groups(uint32_t rows, uint32_t of_thread, uint32_t wide) {
+    const uint32_t of_block = of_thread * (ROUTED_LANES / wide);
+    return (rows + of_block - 1) / of_block;
+}
+
+static routed_cut routed_cut_of(uint32_t rows, uint32_t columns, lk_cuda_terms terms) {
+    const uint64_t wanted = lk_cuda_blocks_wanted;
+    routed_cut cut = {terms, 4, columns <= 8 ? 8u : columns <= 16 ? 16u : 32u};
+    const uint64_t tiles = (columns + cut.wide - 1) / cut.wide;
+    const uint64_t full = terms.leaves / ROUTED_WARPS * tiles;
+    if (routed_row_groups(rows, 4, cut.wide) * full < wanted) cut.rows = 2;
+    const uint64_t row_blocks = routed_row_groups(rows, cut.rows, cut.wide) * tiles;
+    uint32_t part_leaves = ROUTED_WARPS << routed_tile<4>::levels;
+    while (part_leaves > ROUTED_WARPS && row_blocks * (terms.leaves / part_leaves) < 4 * wanted) {
+        part_leaves /= 2;
+    }
+    lk_cuda_terms_cut(&cut.terms, part_leaves);
+    return cut;
+}
+
+template <int R>
+static void launch_routed(lk_cuda_stream *s, const routed_job &job, const routed_cut &cut) {
+    const lk_cuda_terms &t = cut.terms;
+    const uint32_t row_groups = routed_row_groups(job.rows, R, cut.wide);
+    const uint32_t tiles = (job.columns + cut.wide - 1) / cut.wide;
+    const uint64_t positions = (uint64_t)t.examples * job.s.pooled_h * job.s.pooled_w;
+    const uint64_t sums = (uint64_t)job.rows * job.columns, each = t.part_leaves / ROUTED_WARPS;
+    const uint64_t nodes = LK_MIN((uint64_t)t.parts * ROUTED_WARPS, (t.leaves + each - 1) / each);
+    const uint64_t threads = (uint64_t)(job.rows + R - 1) / R * job.columns;
+    // A block's pixels and gradients come once into the first cache.
+    const uint64_t images = (uint64_t)t.examples * lk_conv2d_in_floats(&job.s.c) * tiles;
+    const uint64_t floats = row_groups * (images + positions * job.columns * 5 / 4);
+    const lk_cuda_work work = {threads * nodes, each * lk_cuda_leaf_terms(t) / 4, positions * sums,
+                               (floats + sums * t.parts) * sizeof(float)};
+    lk_cuda_launch(s, routed_sums<R>, {dim3(row_groups * t.parts, tiles), work},
+                   ROUTED_WARPS * ROUTED_LANES, R * ROUTED_WARPS * ROUTED_LANES, job, t, row_groups,
+                   cut.wide, s->scratch);
+}
+
+// --- launches of both ----------------------------------------------------------------------------
+
 static uint32_t weight_rows(const lk_conv2d *c) { return c->kernel_h * c->kernel_w * c->in_c; }
 
 // Without dw: of the bias alone.
@@ -289,7 +490,17 @@ static void conv_weight(lk_cuda_stream *s, const lk_conv2d *c, const lk_cuda_gra
                                          g->argmax,
                                          dw,
                                          db};
-    lk_cuda_run(s, job, terms, g->grain, g->examples);
+    if constexpr (!POOLED) {
+        lk_cuda_run(s, job, terms, g->grain, g->examples);
+    } else if (job.rows > 0 && job.columns > 0) {
+        const routed_cut cut =
+            routed_cut_of(job.rows, job.columns, lk_cuda_terms_of(terms, g->grain, g->examples));
+        if (cut.rows == 4)
+            launch_routed<4>(s, job, cut);
+        else
+            launch_routed<2>(s, job, cut);
+        lk_cuda_join_parts(s, job, cut.terms);
+    }
 }
 
 void lk_cuda_conv2d_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c, const lk_cuda_grains *g,
@@ -309,6 +520,13 @@ void lk_cuda_conv2d_bias_gradient(lk_cuda_stream *s, const lk_conv2d *c, const l
 
 // --- scratch -------------------------------------------------------------------------------------
 
+static uint64_t routed_scratch(const lk_conv2d *c, uint32_t rows, uint32_t grain,
+                               uint32_t examples) {
+    const lk_cuda_terms terms = lk_cuda_terms_of(lk_conv2d_terms(c), grain, examples);
+    const routed_cut cut = routed_cut_of(rows, c->out_c, terms);
+    return cut.terms.parts > 1 ? (uint64_t)cut.terms.parts * rows * c->out_c : 0;
+}
+
 uint64_t lk_cuda_conv2d_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples) {
     const uint32_t window = c->kernel_h * c->kernel_w;
     const uint64_t out = (uint64_t)c->out_h * c->out_w, in = (uint64_t)c->in_h * c->in_w;
@@ -319,8 +537,10 @@ uint64_t lk_cuda_conv2d_scratch_floats(const lk_conv2d *c, uint32_t grain, uint3
         most = LK_MAX(most, lk_cuda_scratch_of(m * pooled, c->out_c, window * c->in_c, 1, 1, true));
         most = LK_MAX(most, lk_cuda_scratch_of(m * in, c->in_c, window * c->out_c, 1, 1, false));
         for (uint32_t bias = 0; bias < 2; bias++) {
-            most = LK_MAX(most, lk_cuda_scratch_of(weight_rows(c) + bias, c->out_c,
-                                                   lk_conv2d_terms(c), grain, m, false));
+            const uint32_t rows = weight_rows(c) + bias;
+            most = LK_MAX(most,
+                          lk_cuda_scratch_of(rows, c->out_c, lk_conv2d_terms(c), grain, m, false));
+            most = LK_MAX(most, routed_scratch(c, rows, grain, m));
         }
     }
     return most;
@@ -337,11 +557,12 @@ uint64_t lk_cuda_conv2d_bias_scratch_floats(const lk_conv2d *c, uint32_t grain, 
 int lk_cuda_prepare_conv(void) {
     int (*const each[])(void) = {
         lk_cuda_prepare_job<conv_forward_job<false>>, lk_cuda_prepare_job<conv_forward_job<true>>,
-        lk_cuda_prepare_job<conv_input_job<false>>,   lk_cuda_prepare_job<conv_input_job<true>>,
-        lk_cuda_prepare_job<conv_weight_job<false>>,  lk_cuda_prepare_job<conv_weight_job<true>>};
+        lk_cuda_prepare_job<conv_input_job<false>>, lk_cuda_prepare_job<conv_input_job<true>>,
+        lk_cuda_prepare_job<conv_weight_job<false>>};
     for (int (*prepare)(void) : each) {
         int error = prepare();
         if (error) return error;
     }
-    return lk_cuda_prepare_kernels(lk_cuda_join_grains);
+    return lk_cuda_prepare_kernels(lk_cuda_join_grains, lk_cuda_join<routed_job>, routed_sums<2>,
+                                   routed_sums<4>);
 }

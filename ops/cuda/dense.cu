@@ -100,19 +100,20 @@ uint64_t lk_cuda_dense_scratch_floats(const lk_dense *d, uint32_t grain, uint32_
 
 // --- column sums ---------------------------------------------------------------------------------
 
-enum { COLUMNS = 32, LEAVES = 8 };
+// A block has a few columns, so that few of them have many blocks too; the others of its threads
+// take leaves.
+enum { COLUMN_THREADS = 256, COLUMNS_MAX = 8 };
 
-// A block has COLUMNS columns; its threads take LEAVES leaves at once, whose node joins those
-// before.
-static __global__ void __launch_bounds__(COLUMNS *LEAVES)
-    column_sums(uint32_t n_count, lk_cuda_terms terms, const float *__restrict__ dy,
-                float *__restrict__ out) {
-    const uint32_t column = threadIdx.x % COLUMNS, mine = threadIdx.x / COLUMNS;
-    const uint32_t n = blockIdx.x * COLUMNS + column;
+// As many leaves at once as a column has threads: their node, a whole one, joins those before.
+static __global__ void __launch_bounds__(COLUMN_THREADS)
+    column_sums(uint32_t n_count, uint32_t columns, lk_cuda_terms terms,
+                const float *__restrict__ dy, float *__restrict__ out) {
+    const uint32_t column = threadIdx.x % columns, mine = threadIdx.x / columns;
+    const uint32_t n = blockIdx.x * columns + column, leaves = COLUMN_THREADS / columns;
     lk_cuda_tree tree;
     tree.leaves = 0;
-    for (uint32_t first = 0; first < terms.leaves; first += LEAVES) {
-        const uint32_t leaf = first + mine;
+    for (uint32_t first = 0; first < terms.leaves; first += leaves) {
+        const uint32_t leaf = first + mine, present = LK_MIN(terms.leaves - first, leaves);
         float chain = 0.0f;
         if (leaf < terms.leaves && n < n_count) {
             uint32_t end = lk_cuda_leaf_end(terms, leaf);
@@ -121,11 +122,14 @@ static __global__ void __launch_bounds__(COLUMNS *LEAVES)
             }
         }
         lk_cuda_shared[threadIdx.x] = chain;
-        __syncthreads();
-        if (mine == 0) {
-            const uint32_t present = LK_MIN(terms.leaves - first, (uint32_t)LEAVES);
-            lk_cuda_tree_leaf(&tree, lk_cuda_join_eight(lk_cuda_shared + column, COLUMNS, present));
+        for (uint32_t by = 1; by < present; by *= 2) {
+            __syncthreads();
+            if (mine % (2 * by) == 0 && mine + by < present) {
+                chain = chain + lk_cuda_shared[threadIdx.x + by * columns];
+                lk_cuda_shared[threadIdx.x] = chain;
+            }
         }
+        if (mine == 0) lk_cuda_tree_leaf(&tree, chain);
         __syncthreads();  // before the next leaves are written there
     }
     if (mine == 0 && n < n_count) out[n] = lk_cuda_tree_finish(&tree);
@@ -133,9 +137,16 @@ static __global__ void __launch_bounds__(COLUMNS *LEAVES)
 
 // A grain's slices are a power of two, as grains are: one tree over all of them.
 void lk_cuda_column_sums(lk_cuda_stream *s, uint32_t n_count, const lk_cuda_grains *g, float *out) {
-    lk_cuda_launch(s, column_sums, (n_count + COLUMNS - 1) / COLUMNS, COLUMNS * LEAVES,
-                   COLUMNS * LEAVES, n_count, lk_cuda_terms_of(1, g->grain, g->examples), g->dy,
-                   out);
+    const lk_cuda_terms terms = lk_cuda_terms_of(1, g->grain, g->examples);
+    uint32_t columns = 1;
+    while (columns < COLUMNS_MAX && columns < n_count) columns *= 2;
+    const uint32_t leaves = COLUMN_THREADS / columns;
+    const uint64_t turns = (terms.leaves + leaves - 1) / leaves, n = n_count;
+    const lk_cuda_grid grid = {dim3((n_count + columns - 1) / columns),
+                               {n * LK_MIN(terms.leaves, leaves), turns * lk_cuda_leaf_terms(terms),
+                                0, n * g->examples * sizeof(float)}};
+    lk_cuda_launch(s, column_sums, grid, COLUMN_THREADS, COLUMN_THREADS, n_count, columns, terms,
+                   g->dy, out);
 }
 
 int lk_cuda_prepare_dense(void) {

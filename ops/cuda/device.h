@@ -15,11 +15,48 @@
 
 enum { LK_CUDA_THREADS = 256, LK_CUDA_BLOCKS_MAX = 4096 };
 
+// The blocks of a launch, and what their threads do.
+struct lk_cuda_grid {
+    dim3 blocks;
+    lk_cuda_work work;
+};
+
+// An argument's bytes for an item: an element, where it is the address of many.
+template <typename T>
+struct lk_cuda_argument {
+    static constexpr uint64_t bytes = 0;
+};
+template <typename T>
+struct lk_cuda_argument<T *> {
+    static constexpr uint64_t bytes = sizeof(T) <= sizeof(float) ? sizeof(T) : 0;
+};
+
+// For the observer alone. Where the bytes are not said: an element of each array an item.
+template <typename... Wanted>
+static inline void lk_cuda_tell(const lk_cuda_stream *s, void (*kernel)(Wanted...),
+                                const lk_cuda_grid &grid, uint32_t threads, uint64_t shared_bytes) {
+    const uint64_t each = (0 + ... + lk_cuda_argument<Wanted>::bytes);
+    lk_cuda_launched launch = {s->op,
+                               reinterpret_cast<void (*)(void)>(kernel),
+                               {grid.blocks.x, grid.blocks.y, grid.blocks.z},
+                               threads,
+                               shared_bytes,
+                               grid.work};
+    if (launch.work.bytes == 0) launch.work.bytes = each * launch.work.items;
+    s->observer->launched(s->observer->context, &launch);
+}
+
 // Launches nothing after a failure, nor an empty grid.
 template <typename... Wanted, typename... Given>
-static inline void lk_cuda_launch(lk_cuda_stream *s, void (*kernel)(Wanted...), dim3 blocks,
-                                  uint32_t threads, uint64_t shared_floats, Given... given) {
+static inline void lk_cuda_launch(lk_cuda_stream *s, void (*kernel)(Wanted...),
+                                  const lk_cuda_grid &grid, uint32_t threads,
+                                  uint64_t shared_floats, Given... given) {
+    const dim3 blocks = grid.blocks;
     if (s->error || s->rehearses || blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
+    if (s->observer) {
+        lk_cuda_tell(s, kernel, grid, threads, shared_floats * sizeof(float));
+        return;
+    }
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
     config.blockDim = dim3(threads);
@@ -51,10 +88,13 @@ int lk_cuda_prepare_conv(void);
 int lk_cuda_prepare_fast(void);
 int lk_cuda_prepare_exchange(void);
 
-// Blocks for `count` elements, each of which a thread takes with strides of the whole grid.
-static inline uint32_t lk_cuda_blocks(uint64_t count) {
+// Blocks for `count` elements, each of which a thread takes with strides of the whole grid, in so
+// many steps. Bytes: of all; 0: as lk_cuda_tell says.
+static inline lk_cuda_grid lk_cuda_blocks(uint64_t count, uint64_t steps = 1, uint64_t bytes = 0,
+                                          uint64_t fma = 0) {
     uint64_t blocks = (count + LK_CUDA_THREADS - 1) / LK_CUDA_THREADS;
-    return (uint32_t)LK_MIN(blocks, (uint64_t)LK_CUDA_BLOCKS_MAX);
+    return {dim3((uint32_t)LK_MIN(blocks, (uint64_t)LK_CUDA_BLOCKS_MAX)),
+            {count, steps, fma, bytes}};
 }
 
 #define LK_CUDA_EACH(i, count)                                                      \

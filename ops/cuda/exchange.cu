@@ -11,23 +11,25 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 void lk_cuda_join(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_count, uint64_t first,
                   uint64_t count, float *out) {
     if (node_count == 0) return;
-    lk_cuda_launch(s, join, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, nodes, node_count, first,
-                   count, out);
+    lk_cuda_launch(s, join,
+                   lk_cuda_blocks(count, node_count, count * (node_count + 1) * sizeof(float)),
+                   LK_CUDA_THREADS, 0, nodes, node_count, first, count, out);
 }
 
 static __global__ void note_write(const lk_cuda_state *state, lk_gpu_report *report) {
     if (threadIdx.x > 0) return;
-    *report = {{state->counts[0], state->counts[1]}, state->bad_op, 0};
+    for (uint32_t k = 0; k < LK_METRIC_COUNTS_MAX; k++) report->counts[k] = state->counts[k];
+    report->bad_op = state->bad_op;
 }
 
 void lk_cuda_report_write(lk_cuda_stream *s, lk_gpu_report *report) {
-    lk_cuda_launch(s, note_write, dim3(1), 32, 0, s->state, report);
+    lk_cuda_launch(s, note_write, {dim3(1), {1, 1, 0, sizeof *report}}, 32, 0, s->state, report);
 }
 
 static __global__ void note_join(lk_cuda_state *state, const lk_gpu_report *reports,
                                  uint32_t count) {
     if (threadIdx.x > 0) return;
-    uint32_t counts[LK_METRIC_COUNTS_MAX] = {0, 0}, bad_op = UINT32_MAX;
+    uint32_t counts[LK_METRIC_COUNTS_MAX] = {0}, bad_op = UINT32_MAX;
     for (uint32_t i = 0; i < count; i++) {
         for (uint32_t k = 0; k < LK_METRIC_COUNTS_MAX; k++) counts[k] += reports[i].counts[k];
         bad_op = LK_MIN(bad_op, reports[i].bad_op);
@@ -37,7 +39,8 @@ static __global__ void note_join(lk_cuda_state *state, const lk_gpu_report *repo
 }
 
 void lk_cuda_report_join(lk_cuda_stream *s, const lk_gpu_report *reports, uint32_t count) {
-    lk_cuda_launch(s, note_join, dim3(1), 32, 0, s->state, reports, count);
+    lk_cuda_launch(s, note_join, {dim3(1), {1, count, 0, count * sizeof *reports}}, 32, 0, s->state,
+                   reports, count);
 }
 
 int lk_cuda_prepare_exchange(void) { return lk_cuda_prepare_kernels(join, note_write, note_join); }

@@ -276,7 +276,7 @@ static const void *operand(const pass *q, uint64_t at, const float *from, uint64
     const uint64_t ld = operand_ld(q->f->rules.precision, columns);
     if (at == LK_AS_IT_IS) return from;
     float *to = q->s->scratch + at;
-    const uint32_t blocks = lk_cuda_blocks(rows * columns);
+    const lk_cuda_grid blocks = lk_cuda_blocks(rows * columns);
     if (q->bytes == 2) {
         lk_cuda_launch(q->s, pack<bf16>, blocks, LK_CUDA_THREADS, 0, rows, columns, ld, from,
                        (bf16 *)to);
@@ -389,7 +389,7 @@ void lk_fast_input_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *
         const uint64_t here = some * q.p.positions;
         const void *gradient = operand(&q, q.at.gradient, dy + m * q.p.positions * n, here, n);
         multiply(&q, shape, &lk_blas_shape::rows, some, gradient, weights, out);
-        const uint32_t blocks = lk_cuda_blocks(some * in);
+        const lk_cuda_grid blocks = lk_cuda_blocks(some * in);
         if (layer->conv) {
             lk_cuda_launch(s, gather_windows, blocks, LK_CUDA_THREADS, 0, s->state, s->op,
                            window_shape_of(layer->conv, shape.out_ld), some * in, out, seen, to);

@@ -166,20 +166,28 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     }
 }
 
+// Terms of a value, whose group has a share of so many channels.
+static uint64_t terms_of(const lk_op *op, uint32_t channels) {
+    return (uint64_t)op->conv.kernel_h * op->conv.kernel_w * (channels / op->grouped.groups);
+}
+
 uint32_t lk_cuda_plain_grouped_conv2d(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
     const uint64_t count = l->examples * lk_conv2d_out_floats(&op->conv);
-    lk_cuda_launch(s, group_outputs, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, s->state, s->op,
-                   op->grouped, count, floats_of(l, LK_X), l->param[0], l->param[1],
-                   floats_of(l, LK_Y));
+    const uint64_t terms = terms_of(op, op->conv.in_c);
+    lk_cuda_launch(s, group_outputs, lk_cuda_blocks(count, terms, 8 * count * terms, count * terms),
+                   LK_CUDA_THREADS, 0, s->state, s->op, op->grouped, count, floats_of(l, LK_X),
+                   l->param[0], l->param[1], floats_of(l, LK_Y));
     return 0;
 }
 
 uint32_t lk_cuda_plain_grouped_conv2d_input_gradient(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
     const uint64_t count = l->examples * lk_conv2d_in_floats(&op->conv);
-    lk_cuda_launch(s, group_inputs, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, s->state, s->op,
-                   op->grouped, count, floats_of(l, LK_DY), l->param[0], floats_of(l, LK_DX));
+    const uint64_t terms = terms_of(op, op->conv.out_c);
+    lk_cuda_launch(s, group_inputs, lk_cuda_blocks(count, terms, 8 * count * terms, count * terms),
+                   LK_CUDA_THREADS, 0, s->state, s->op, op->grouped, count, floats_of(l, LK_DY),
+                   l->param[0], floats_of(l, LK_DX));
     return 0;
 }
 
@@ -188,8 +196,10 @@ uint32_t lk_cuda_plain_grouped_conv2d_weight_gradient(lk_lane *l, const lk_op *o
     const uint64_t count = weights + (l->sums[1] ? op->conv.out_c : 0);
     const group_operands o = {op->grouped,  l->grain,       l->examples, lk_conv2d_terms(&op->conv),
                               l->grains->x, l->grains->dy, l->sums[0],  l->sums[1]};
-    lk_cuda_launch(stream_of(l), group_weights, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, o,
-                   weights, count);
+    const uint64_t terms = (uint64_t)l->examples * o.terms;
+    lk_cuda_launch(stream_of(l), group_weights,
+                   lk_cuda_blocks(count, terms, 8 * count * terms, count * terms), LK_CUDA_THREADS,
+                   0, o, weights, count);
     return 0;
 }
 

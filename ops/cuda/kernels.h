@@ -36,7 +36,31 @@ typedef struct lk_cuda_state {
     uint32_t bad_param;  // likewise, lowest parameter whose update is not finite
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics
     uint32_t asks;  // not 0: a step with a flag (bad_op, a mean) is not applied, and stops nothing
+    float penalty;  // what regularizers add to the loss (lk_cuda_weigh)
 } lk_cuda_state;
+
+// What the threads of a launch do, as far as its host code decides it. Counted where the grid is
+// chosen, for who weighs launches without a GPU (tests/cuda/launches); no launch depends on it.
+typedef struct lk_cuda_work {
+    uint64_t items;  // threads with something to do; where there are more, each takes several
+    uint64_t steps;  // that a thread makes for an item, one after another: terms, elements
+    uint64_t fma;    // multiply-adds of products, those of a tile's padding too
+    uint64_t bytes;  // asked of memory and its caches
+} lk_cuda_work;
+
+typedef struct lk_cuda_launched {
+    uint32_t op;
+    void (*kernel)(void);
+    uint32_t blocks[3], threads;
+    uint64_t shared_bytes;
+    lk_cuda_work work;
+} lk_cuda_launched;
+
+// Who is told of launches, which then do nothing else.
+typedef struct lk_cuda_observer {
+    void (*launched)(void *context, const lk_cuda_launched *launch);
+    void *context;
+} lk_cuda_observer;
 
 // Where launches go, and in whose name.
 typedef struct lk_cuda_stream {
@@ -46,6 +70,7 @@ typedef struct lk_cuda_stream {
     uint32_t op;           // number of the op being launched
     bool rehearses;        // launches do nothing: what comes later is only prepared (blas.h)
     int error;             // 0, or the first cudaError_t
+    const lk_cuda_observer *observer;  // NULL: launches are launched
 } lk_cuda_stream;
 
 // Loads all kernels into the current device, so that no launch does. Returns a cudaError_t.
@@ -120,8 +145,8 @@ void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, co
 // LK_CUDA_NO_EXAMPLE, loss and dlogits are computed as for label 0, and +0 is stored. Any other
 // label from `classes` on is no class: the example's loss is NaN, and reported.
 void lk_cuda_softmax_cross_entropy(lk_cuda_stream *s, uint32_t m_count, uint32_t classes,
-                                   float smoothing, const float *logits, const uint32_t *labels,
-                                   float *dlogits, float *loss);
+                                   float smoothing, const float *weights, const float *logits,
+                                   const uint32_t *labels, float *dlogits, float *loss);
 
 // --- gradients of parameters ---------------------------------------------------------------------
 
@@ -175,6 +200,7 @@ typedef struct lk_cuda_param {
     float *slots[LK_OPTIMIZER_SLOTS_MAX];
     lk_moving moving;      // of a state; terms 0: a parameter
     uint64_t first_slice;  // of its slices of LK_SLICE_TERMS elements among all entries'
+    float l2;              // its regularizer's; 0: it has none
 } lk_cuda_param;
 
 // Where an update that asks for norms (ops/optimizer.h) keeps what it finds, in device memory;
@@ -187,6 +213,19 @@ typedef struct lk_cuda_norms {
     lk_step_scalars *own;  // (param_count) the scalars of each
     uint64_t slices;
 } lk_cuda_norms;
+
+// Where the squares of regularized parameters are added, in device memory: of the slices of all
+// entries, and of each entry. NULL where there are none.
+typedef struct lk_cuda_penalty {
+    float *squares;  // (slices)
+    float *sums;     // (param_count)
+    uint64_t slices;
+} lk_cuda_penalty;
+
+// The penalty of all regularizers into the state, as lk_norms_weigh of comm/step/norms.h. Of slot
+// `average` in place of w, LK_NONE: of w.
+void lk_cuda_weigh(lk_cuda_stream *s, const lk_cuda_param *params, uint32_t param_count,
+                   lk_cuda_penalty penalty, uint32_t average);
 
 // Where the scalars of a step lie, in device memory: slot `step % slots` of a ring, which the host
 // fills, so that a graph that was recorded once finds each step's own.
@@ -218,7 +257,7 @@ void lk_cuda_join(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_co
 
 // What else devices tell each other of a step: of the state, before the update.
 typedef struct lk_gpu_report {
-    uint32_t counts[LK_METRIC_COUNTS_MAX], bad_op, unused;
+    uint32_t counts[LK_METRIC_COUNTS_MAX], bad_op;
 } lk_gpu_report;
 void lk_cuda_report_write(lk_cuda_stream *s, lk_gpu_report *note);
 // The notes of all devices become the state of each.
@@ -229,7 +268,8 @@ void lk_cuda_report_join(lk_cuda_stream *s, const lk_gpu_report *notes, uint32_t
 // What the host reads of a step, in a ring in pinned host memory.
 typedef struct lk_cuda_result {
     uint64_t step;
-    float means[LK_METRIC_SUMS_MAX];  // of the metrics: (sum + 0) * inverse_n of the scalars
+    float means[LK_METRIC_SUMS_MAX];  // of the metrics: (sum + 0) * inverse_n of the scalars, with
+                                      // the penalty in the first
     uint32_t counts[LK_METRIC_COUNTS_MAX];
     uint32_t bad_op, bad_param;
     uint32_t not_finite;  // a mean is not, or one of the above is set

@@ -95,7 +95,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     lk_cuda_report(state, op, bad);
 }
 
-static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
     turn_back_cells(lk_cuda_state *state, uint32_t op, cell_operands o) {
     bool bad = false;
     LK_CUDA_EACH(cell, o.cells) {
@@ -122,21 +122,23 @@ static cell_operands operands_of(const lk_lane *l, const lk_op *op, lk_role to) 
             floats_of(l, to)};
 }
 
+static uint64_t cell_bytes(const cell_operands &o) { return o.cells * o.channels * sizeof(float); }
+
 uint32_t lk_cuda_plain_layer_normalization(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
     const cell_operands o = operands_of(l, op, LK_Y);
-    lk_cuda_launch(s, find_statistics, lk_cuda_blocks(o.cells), LK_CUDA_THREADS, 0, s->state, s->op,
-                   o);
-    lk_cuda_launch(s, normalize_cells, lk_cuda_blocks(o.cells * o.channels), LK_CUDA_THREADS, 0,
-                   s->state, s->op, o);
+    lk_cuda_launch(s, find_statistics, lk_cuda_blocks(o.cells, 2 * o.channels, 2 * cell_bytes(o)),
+                   LK_CUDA_THREADS, 0, s->state, s->op, o);
+    lk_cuda_launch(s, normalize_cells, lk_cuda_blocks(o.cells * o.channels, 1, 2 * cell_bytes(o)),
+                   LK_CUDA_THREADS, 0, s->state, s->op, o);
     return 0;
 }
 
 uint32_t lk_cuda_plain_layer_normalization_input_gradient(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
     const cell_operands o = operands_of(l, op, LK_DX);
-    lk_cuda_launch(s, turn_back_cells, lk_cuda_blocks(o.cells), LK_CUDA_THREADS, 0, s->state, s->op,
-                   o);
+    lk_cuda_launch(s, turn_back_cells, lk_cuda_blocks(o.cells, 3 * o.channels, 6 * cell_bytes(o)),
+                   LK_CUDA_THREADS, 0, s->state, s->op, o);
     return 0;
 }
 
@@ -213,8 +215,11 @@ uint32_t lk_cuda_plain_layer_normalization_gradient(lk_lane *l, const lk_op *op)
     const lk_batch_norm &n = op->norm;
     const grain_operands o = {n.channels,    n.h * n.w,    l->grain,   l->examples, l->grains->x,
                               l->grains->dy, lk_grain_kept(l->grains), l->sums[0],  l->sums[1]};
-    lk_cuda_launch(stream_of(l), sums_of_cells, dim3((n.channels + LANES - 1) / LANES, 2), THREADS,
-                   THREADS, o);
+    const uint64_t cells = (uint64_t)l->examples * o.cells;
+    const lk_cuda_grid grid = {
+        dim3((n.channels + LANES - 1) / LANES, 2),
+        {2ull * n.channels * WARPS, cells / WARPS, 0, 3 * cells * n.channels * sizeof(float)}};
+    lk_cuda_launch(stream_of(l), sums_of_cells, grid, THREADS, THREADS, o);
     return 0;
 }
 

@@ -50,7 +50,8 @@ static inline __device__ float sum_over(uint32_t classes, const float *logits, f
 
 static __global__ void __launch_bounds__(WARPS *LANES)
     softmax_cross_entropy(lk_cuda_state *state, uint32_t op, uint32_t m_count, uint32_t classes,
-                          float smoothing, const float *__restrict__ logits,
+                          float smoothing, const float *__restrict__ weights,
+                          const float *__restrict__ logits,
                           const uint32_t *__restrict__ labels,
                           float *__restrict__ dlogits, float *__restrict__ loss) {
     uint32_t lane = threadIdx.x % LANES;
@@ -59,6 +60,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
     logits += m * classes;
     const bool missing = labels[m] == LK_CUDA_NO_EXAMPLE;
     const uint32_t label = missing ? 0 : labels[m];
+    const float weight = weights && label < classes ? weights[label] : 1.0f;
     const greatest top = first_maximum(classes, logits, lane);
     const float sum = sum_over(classes, logits, top.value, lane, true);
     const float reciprocal = 1.0f / sum;
@@ -69,14 +71,15 @@ static __global__ void __launch_bounds__(WARPS *LANES)
         const float *own = label < classes ? logits + label : NULL;
         float distance = own ? *own - top.value : 0.0f;
         if (smoothing != 0.0f) distance = lk_fmaf(off, all, (1.0f - smoothing) * distance);
-        float value = own ? lk_logf(sum) - distance + 0.0f : __uint_as_float(0x7fc00000);
+        float value = own ? (lk_logf(sum) - distance + 0.0f) * weight + 0.0f
+                          : __uint_as_float(0x7fc00000);
         loss[m] = missing ? 0.0f : value;
         bad = lk_cuda_not_finite(value);
         if (top.at == label && !missing) atomicAdd(&state->counts[0], 1u);
     }
     for (uint32_t k = lane; dlogits && k < classes; k += LANES) {
         float p = lk_expf(logits[k] - top.value) * reciprocal;
-        float g = p - (k == label ? on : off) + 0.0f;
+        float g = (p - (k == label ? on : off) + 0.0f) * weight + 0.0f;
         bad |= lk_cuda_not_finite(g);
         dlogits[m * classes + k] = missing ? 0.0f : g;
     }
@@ -84,10 +87,14 @@ static __global__ void __launch_bounds__(WARPS *LANES)
 }
 
 void lk_cuda_softmax_cross_entropy(lk_cuda_stream *s, uint32_t m_count, uint32_t classes,
-                                   float smoothing, const float *logits, const uint32_t *labels,
-                                   float *dlogits, float *loss) {
-    lk_cuda_launch(s, softmax_cross_entropy, (m_count + WARPS - 1) / WARPS, WARPS * LANES, 0,
-                   s->state, s->op, m_count, classes, smoothing, logits, labels, dlogits, loss);
+                                   float smoothing, const float *weights, const float *logits,
+                                   const uint32_t *labels, float *dlogits, float *loss) {
+    const uint64_t examples = m_count, values = examples * classes;
+    const lk_cuda_grid grid = {dim3((m_count + WARPS - 1) / WARPS),
+                               {examples * LANES, classes, 0,
+                                (values * (dlogits ? 2 : 1) + examples * 2) * sizeof(float)}};
+    lk_cuda_launch(s, softmax_cross_entropy, grid, WARPS * LANES, 0, s->state, s->op, m_count,
+                   classes, smoothing, weights, logits, labels, dlogits, loss);
 }
 
 int lk_cuda_prepare_loss(void) { return lk_cuda_prepare_kernels(softmax_cross_entropy); }

@@ -133,7 +133,7 @@ static inline __device__ float inverse_root(float variance, float epsilon) {
 
 // --- forward -------------------------------------------------------------------------------------
 
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 4)
     normalize_grain(lk_cuda_state *state, uint32_t op, norm_operands o) {
     const grain_channel g = channel_of(o);
     const lk_batch_norm &n = o.norm;
@@ -198,17 +198,24 @@ static norm_operands operands_of(const lk_lane *l, const lk_op *op) {
             floats_of(l, LK_AUX)};
 }
 
-static dim3 grains_of(const lk_lane *l, const lk_op *op) {
-    return dim3(lk_lane_grains(l), (op->norm.channels + LANES - 1) / LANES);
+// A block a grain and 32 channels, whose values it goes over so many times.
+static lk_cuda_grid grains_of(const lk_lane *l, const lk_op *op, uint32_t times, uint32_t arrays) {
+    const uint64_t values = op->floats * l->examples, grains = lk_lane_grains(l);
+    const uint64_t of_channel = (uint64_t)op->norm.h * op->norm.w * LK_MIN(l->grain, l->examples);
+    return {dim3((uint32_t)grains, (op->norm.channels + LANES - 1) / LANES),
+            {grains * op->norm.channels * WARPS, times * of_channel / WARPS, 0,
+             values * arrays * sizeof(float)}};
 }
 
 uint32_t lk_cuda_plain_batch_normalization(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
     const norm_operands o = operands_of(l, op);
     if (l->train && !op->norm.frozen) {
-        lk_cuda_launch(s, normalize_grain, grains_of(l, op), THREADS, THREADS, s->state, s->op, o);
+        lk_cuda_launch(s, normalize_grain, grains_of(l, op, 3, 4), THREADS, THREADS, s->state,
+                       s->op, o);
     } else {
-        lk_cuda_launch(s, normalize_by_moving, lk_cuda_blocks(l->examples * op->floats),
+        lk_cuda_launch(s, normalize_by_moving,
+                       lk_cuda_blocks(l->examples * op->floats, 1, 8 * l->examples * op->floats),
                        LK_CUDA_THREADS, 0, s->state, s->op, o, l->state[0], l->state[1]);
     }
     return 0;
@@ -267,10 +274,12 @@ uint32_t lk_cuda_plain_batch_normalization_backward(lk_lane *l, const lk_op *op)
     lk_cuda_stream *s = stream_of(l);
     const norm_operands o = operands_of(l, op);
     if (op->norm.frozen) {
-        lk_cuda_launch(s, turn_back_frozen, lk_cuda_blocks(l->examples * op->floats),
+        lk_cuda_launch(s, turn_back_frozen,
+                       lk_cuda_blocks(l->examples * op->floats, 1, 8 * l->examples * op->floats),
                        LK_CUDA_THREADS, 0, s->state, s->op, o, l->state[1]);
     } else {
-        lk_cuda_launch(s, turn_back_grain, grains_of(l, op), THREADS, THREADS, s->state, s->op, o);
+        lk_cuda_launch(s, turn_back_grain, grains_of(l, op, 3, 6), THREADS, THREADS, s->state,
+                       s->op, o);
     }
     return 0;
 }
@@ -295,9 +304,9 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 static uint32_t launch_rows(const lk_lane *l, const lk_op *op, uint32_t column) {
     const uint32_t channels = op->norm.channels;
-    lk_cuda_launch(stream_of(l), rows_to_nodes, lk_cuda_blocks(2 * channels), LK_CUDA_THREADS, 0,
-                   channels, l->grain_count, lk_grain_kept(l->grains) + (uint64_t)column * channels,
-                   l->sums[0], l->sums[1]);
+    lk_cuda_launch(stream_of(l), rows_to_nodes, lk_cuda_blocks(2 * channels, l->grain_count),
+                   LK_CUDA_THREADS, 0, channels, l->grain_count,
+                   lk_grain_kept(l->grains) + (uint64_t)column * channels, l->sums[0], l->sums[1]);
     return 0;
 }
 

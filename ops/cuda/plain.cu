@@ -442,6 +442,13 @@ static inline __device__ bool is_missing(const uint32_t *labels, uint64_t m) {
     return labels && labels[m] == LK_CUDA_NO_EXAMPLE;
 }
 
+// Blocks of a warp an example, which reads or writes so many arrays of values.
+static lk_cuda_grid warps_of(const lk_lane *l, const lk_op *op, uint32_t arrays) {
+    const uint64_t examples = l->examples;
+    return {dim3((l->examples + WARPS - 1) / WARPS),
+            {examples * LANES, op->floats, 0, examples * op->floats * arrays * sizeof(float)}};
+}
+
 static __global__ void __launch_bounds__(WARPS *LANES)
     mean_squared_error(lk_cuda_state *state, uint32_t op, uint32_t m_count, uint32_t count,
                        const float *__restrict__ p, const float *__restrict__ t,
@@ -480,9 +487,9 @@ static __global__ void __launch_bounds__(WARPS *LANES)
 
 uint32_t lk_cuda_plain_mean_squared_error(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
-    lk_cuda_launch(s, mean_squared_error, (l->examples + WARPS - 1) / WARPS, WARPS * LANES, 0,
-                   s->state, s->op, l->examples, (uint32_t)op->floats, floats_of(l, LK_X),
-                   floats_of(l, LK_X2), static_cast<const uint32_t *>(l->at[LK_AUX]),
+    lk_cuda_launch(s, mean_squared_error, warps_of(l, op, 3), WARPS * LANES, 0, s->state, s->op,
+                   l->examples, (uint32_t)op->floats, floats_of(l, LK_X), floats_of(l, LK_X2),
+                   static_cast<const uint32_t *>(l->at[LK_AUX]),
                    l->train ? floats_of(l, LK_DX) : NULL, floats_of(l, LK_Y));
     return 0;
 }
@@ -526,8 +533,8 @@ static __global__ void __launch_bounds__(WARPS *LANES)
 
 uint32_t lk_cuda_plain_mean(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
-    lk_cuda_launch(s, mean, (l->examples + WARPS - 1) / WARPS, WARPS * LANES, 0, s->state, s->op,
-                   l->examples, (uint32_t)op->floats, op->scale, floats_of(l, LK_X),
+    lk_cuda_launch(s, mean, warps_of(l, op, 2), WARPS * LANES, 0, s->state, s->op, l->examples,
+                   (uint32_t)op->floats, op->scale, floats_of(l, LK_X),
                    static_cast<const uint32_t *>(l->at[LK_AUX]),
                    l->train ? floats_of(l, LK_DX) : NULL, floats_of(l, LK_Y));
     return 0;
@@ -570,8 +577,8 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 uint32_t lk_cuda_plain_binary_crossentropy(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
-    lk_cuda_launch(s, binary_crossentropy, lk_cuda_blocks(l->examples), LK_CUDA_THREADS, 0,
-                   s->state, s->op, (uint64_t)l->examples, (uint32_t)op->floats, op->scale,
+    lk_cuda_launch(s, binary_crossentropy, lk_cuda_blocks(l->examples, op->floats), LK_CUDA_THREADS,
+                   0, s->state, s->op, (uint64_t)l->examples, (uint32_t)op->floats, op->scale,
                    floats_of(l, LK_X), static_cast<const uint32_t *>(l->at[LK_X2]),
                    l->train ? floats_of(l, LK_DX) : NULL, floats_of(l, LK_Y));
     return 0;
@@ -620,8 +627,8 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 static uint32_t launch_gan(const lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
-    lk_cuda_launch(s, gan, lk_cuda_blocks(l->examples), LK_CUDA_THREADS, 0, s->state, s->op,
-                   (uint64_t)l->examples, (uint32_t)op->floats, op->gan, floats_of(l, LK_X),
+    lk_cuda_launch(s, gan, lk_cuda_blocks(l->examples, op->floats), LK_CUDA_THREADS, 0, s->state,
+                   s->op, (uint64_t)l->examples, (uint32_t)op->floats, op->gan, floats_of(l, LK_X),
                    floats_of(l, LK_X2), static_cast<const uint32_t *>(l->at[LK_AUX]),
                    l->train ? floats_of(l, LK_DX) : NULL, l->train ? floats_of(l, LK_DX2) : NULL,
                    floats_of(l, LK_Y));

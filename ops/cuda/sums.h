@@ -108,7 +108,7 @@ struct lk_cuda_tile {
 
 typedef lk_cuda_tile<16, 16, 2, 2, 4> lk_cuda_small;   // for latency
 typedef lk_cuda_tile<64, 16, 4, 2, 4> lk_cuda_narrow;  // few columns; four rows a thread
-typedef lk_cuda_tile<64, 64, 4, 4, 4> lk_cuda_large;
+typedef lk_cuda_tile<64, 64, 4, 4, 3> lk_cuda_large;
 typedef lk_cuda_tile<128, 64, 8, 4, 1> lk_cuda_huge;  // for long chains
 
 // Element number n of the thread's share of a chunk: which row (or column), which term. Neighbours
@@ -325,8 +325,16 @@ static inline __device__ void lk_cuda_sum_part(const Job &job, const lk_cuda_ter
     lk_cuda_part_sum(s, part.end - part.first);
 }
 
+// Blocks that shall fit on a multiprocessor, where the registers for it are there without spilling
+// any (tests/cuda/resources.json); 0: as the compiler likes. A row that is an address takes few.
 template <typename Tile, typename Job>
-static __global__ void __launch_bounds__(Tile::threads)
+static constexpr int lk_cuda_resident(void) {
+    const bool few = sizeof(typename Job::row) <= sizeof(uint64_t);
+    return few && Tile::rows == 64 && Tile::columns == 64 ? 2 : 0;
+}
+
+template <typename Tile, typename Job>
+static __global__ void __launch_bounds__(Tile::threads, (lk_cuda_resident<Tile, Job>()))
     lk_cuda_sums(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms,
                  uint32_t row_tiles, float *__restrict__ scratch) {
     const lk_cuda_place at = {blockIdx.x % row_tiles * Tile::rows, blockIdx.y * Tile::columns,
@@ -357,7 +365,21 @@ static __global__ void __launch_bounds__(Tile::threads)
 
 // --- joining parts -------------------------------------------------------------------------------
 
-enum { LK_CUDA_JOIN_OUTPUTS = 32, LK_CUDA_JOIN_WORKERS = 8 };
+enum { LK_CUDA_JOIN_THREADS = 256, LK_CUDA_JOIN_WORKERS = 8 };
+
+// The threads of a block that have the same output of `count` values: a power of two.
+static inline uint32_t lk_cuda_join_workers(uint32_t count) {
+    uint32_t workers = 1;
+    while (workers < LK_CUDA_JOIN_WORKERS && 8 * workers < count) workers *= 2;
+    return workers;
+}
+
+// How many values a worker joins: a power of two, 8 at least.
+static inline __device__ __host__ uint32_t lk_cuda_join_run(uint32_t count, uint32_t workers) {
+    uint32_t run = 8;
+    while (run * workers < count) run *= 2;
+    return run;
+}
 
 // The node over `count` values, 8 at most, that lie `stride` apart.
 static inline __device__ float lk_cuda_join_eight(const float *from, uint64_t stride,
@@ -377,12 +399,12 @@ static inline __device__ float lk_cuda_join_eight(const float *from, uint64_t st
 
 // The tree over `count` values that lie `stride` apart, by the threads of a block that have the
 // same output: each takes a whole node. Valid in the first of them.
-static inline __device__ float lk_cuda_join_tree(const float *from, uint64_t stride,
-                                                 uint32_t count) {
-    const uint32_t output = threadIdx.x % LK_CUDA_JOIN_OUTPUTS;
-    const uint32_t worker = threadIdx.x / LK_CUDA_JOIN_OUTPUTS;
-    uint32_t run = 8;  // values of a worker: a power of two
-    while (run * LK_CUDA_JOIN_WORKERS < count) run *= 2;
+static inline __device__ float lk_cuda_join_tree(const float *from, uint64_t stride, uint32_t count,
+                                                 uint32_t workers) {
+    const uint32_t outputs = LK_CUDA_JOIN_THREADS / workers;
+    const uint32_t output = threadIdx.x % outputs, worker = threadIdx.x / outputs;
+    const uint32_t run = lk_cuda_join_run(count, workers);
+    if (count <= 8) return lk_cuda_join_eight(from, stride, count);
     lk_cuda_tree tree;
     tree.leaves = 0;
     for (uint32_t n = worker * run; n < LK_MIN((worker + 1) * run, count); n += 8) {
@@ -390,42 +412,44 @@ static inline __device__ float lk_cuda_join_tree(const float *from, uint64_t str
         lk_cuda_tree_leaf(&tree, eight);
     }
     __syncthreads();  // the sums of the output before have been read
-    lk_cuda_shared[worker * LK_CUDA_JOIN_OUTPUTS + output] = lk_cuda_tree_finish(&tree);
+    lk_cuda_shared[worker * outputs + output] = lk_cuda_tree_finish(&tree);
     __syncthreads();
-    return lk_cuda_join_eight(lk_cuda_shared + output, LK_CUDA_JOIN_OUTPUTS,
-                              (count + run - 1) / run);
+    return lk_cuda_join_eight(lk_cuda_shared + output, outputs, (count + run - 1) / run);
 }
 
 // Joins the parts of every grain into the first of them.
-static __global__ void __launch_bounds__(LK_CUDA_JOIN_OUTPUTS *LK_CUDA_JOIN_WORKERS)
-    lk_cuda_join_grains(lk_cuda_terms terms, uint64_t outputs, float *scratch) {
-    const uint64_t output =
-        (uint64_t)blockIdx.x * LK_CUDA_JOIN_OUTPUTS + threadIdx.x % LK_CUDA_JOIN_OUTPUTS;
+static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
+    lk_cuda_join_grains(lk_cuda_terms terms, uint64_t outputs, uint32_t workers, float *scratch) {
+    const uint32_t of_block = LK_CUDA_JOIN_THREADS / workers;
+    const uint64_t output = (uint64_t)blockIdx.x * of_block + threadIdx.x % of_block;
     const uint32_t first = blockIdx.y * terms.grain_parts;
     float *from = scratch + first * outputs + LK_MIN(output, outputs - 1);
-    float sum = lk_cuda_join_tree(from, outputs, LK_MIN(terms.grain_parts, terms.parts - first));
-    if (threadIdx.x < LK_CUDA_JOIN_OUTPUTS && output < outputs) *from = sum;
+    const uint32_t count = LK_MIN(terms.grain_parts, terms.parts - first);
+    const float sum = lk_cuda_join_tree(from, outputs, count, workers);
+    if (threadIdx.x < of_block && output < outputs) *from = sum;
 }
 
 // Joins the parts, or the grains, and stores the finished sums.
 template <typename Job>
-static __global__ void __launch_bounds__(LK_CUDA_JOIN_OUTPUTS *LK_CUDA_JOIN_WORKERS)
-    lk_cuda_join(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms,
+static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
+    lk_cuda_join(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms, uint32_t workers,
                  const float *__restrict__ scratch) {
     const uint64_t outputs = (uint64_t)job.rows * job.columns;
-    const uint64_t stored =
-        (uint64_t)blockIdx.x * LK_CUDA_JOIN_OUTPUTS + threadIdx.x % LK_CUDA_JOIN_OUTPUTS;
+    const uint32_t of_block = LK_CUDA_JOIN_THREADS / workers;
+    const uint64_t stored = (uint64_t)blockIdx.x * of_block + threadIdx.x % of_block;
     const bool mine = stored < outputs / Job::group;
-    const uint64_t row = mine ? stored / job.columns : 0;
+    const uint64_t row = !mine               ? 0
+                         : stored >> 32 == 0 ? (uint32_t)stored / job.columns
+                                             : stored / job.columns;
     const uint32_t j = mine ? (uint32_t)(stored - row * job.columns) : 0;
     const uint32_t step = terms.grain_parts > 0 ? terms.grain_parts : 1;
     float v[Job::group];
 #pragma unroll
     for (int g = 0; g < Job::group; g++) {
         const float *from = scratch + (row * Job::group + g) * job.columns + j;
-        v[g] = lk_cuda_join_tree(from, step * outputs, (terms.parts + step - 1) / step);
+        v[g] = lk_cuda_join_tree(from, step * outputs, (terms.parts + step - 1) / step, workers);
     }
-    if (threadIdx.x >= LK_CUDA_JOIN_OUTPUTS || !mine) return;
+    if (threadIdx.x >= of_block || !mine) return;
     lk_cuda_report(state, op, job.store((uint32_t)(row * Job::group), j, v));
 }
 
@@ -448,26 +472,34 @@ static inline uint64_t lk_cuda_tiles(uint64_t rows, uint64_t columns, uint32_t t
     return (rows + tile_rows - 1) / tile_rows * ((columns + tile_columns - 1) / tile_columns);
 }
 
-// Which tile, and how many leaves a part has: the most that leave enough blocks. `grouped`: four
-// rows must be one thread's.
+// The tile that computes the fewest outputs for nothing, by its price: a small one reads its
+// operands more often for each product. `grouped`: four rows must be one thread's.
+static inline lk_cuda_tile_kind lk_cuda_cheapest_tile(uint64_t rows, uint64_t columns,
+                                                      bool grouped) {
+    const uint64_t large = lk_cuda_tiles(rows, columns, 64, 64) * 64 * 64 * 4;
+    const uint64_t narrow = lk_cuda_tiles(rows, columns, 64, 16) * 64 * 16 * 5;
+    const uint64_t small = lk_cuda_tiles(rows, columns, 16, 16) * 16 * 16 * 8;
+    if (!grouped && small < LK_MIN(narrow, large)) return LK_CUDA_SMALL;
+    return narrow < large ? LK_CUDA_NARROW : LK_CUDA_LARGE;
+}
+
+// Which tile, and how many leaves a part has: the most that leave enough blocks.
 static inline lk_cuda_cut lk_cuda_cut_sums(uint64_t rows, uint64_t columns, lk_cuda_terms terms,
                                            bool grouped) {
-    lk_cuda_cut cut = {LK_CUDA_LARGE, terms};
-    uint64_t wanted = lk_cuda_blocks_wanted, tiles = lk_cuda_tiles(rows, columns, 64, 64);
-    uint32_t levels = lk_cuda_large::levels;
+    static const uint32_t sides[][2] = {{16, 16}, {64, 16}, {64, 64}, {128, 64}};  // of the kinds
+    lk_cuda_cut cut = {lk_cuda_cheapest_tile(rows, columns, grouped), terms};
+    const uint64_t wanted = lk_cuda_blocks_wanted, large = lk_cuda_tiles(rows, columns, 64, 64);
+    uint32_t part_leaves =
+        1u << (cut.tile == LK_CUDA_LARGE ? lk_cuda_large::levels : lk_cuda_small::levels);
     if (lk_cuda_tiles(rows, columns, 128, 64) >= wanted && columns > 32 &&
         terms.leaves <= terms.example_slices) {
         cut.tile = LK_CUDA_HUGE;
-        tiles = lk_cuda_tiles(rows, columns, 128, 64);
-        levels = lk_cuda_huge::levels;
-    } else if (columns <= 32 && rows >= 64 && (grouped || tiles * terms.leaves >= wanted)) {
-        cut.tile = LK_CUDA_NARROW;
-        tiles = lk_cuda_tiles(rows, columns, 64, 16);
-    } else if (tiles * terms.leaves < wanted) {
+        part_leaves = 1u << lk_cuda_huge::levels;
+    } else if (large * terms.leaves < wanted) {
         cut.tile = grouped ? LK_CUDA_NARROW : LK_CUDA_SMALL;
-        tiles = lk_cuda_tiles(rows, columns, grouped ? 64 : 16, 16);
+        part_leaves = 1u << lk_cuda_small::levels;
     }
-    uint32_t part_leaves = 1u << levels;
+    const uint64_t tiles = lk_cuda_tiles(rows, columns, sides[cut.tile][0], sides[cut.tile][1]);
     while (part_leaves > 1 && tiles * (terms.leaves / part_leaves) < wanted) part_leaves /= 2;
     lk_cuda_terms_cut(&cut.terms, part_leaves);
     return cut;
@@ -481,16 +513,65 @@ static inline uint64_t lk_cuda_scratch_of(uint64_t rows, uint64_t columns, uint3
     return cut.terms.parts > 1 ? cut.terms.parts * rows * columns : 0;
 }
 
+// Terms of the longest leaf.
+static inline uint64_t lk_cuda_leaf_terms(const lk_cuda_terms &t) {
+    if (t.slice_examples == 0) return LK_MIN(t.example_terms, (uint32_t)LK_SLICE_TERMS);
+    return (uint64_t)LK_MIN(LK_MIN(t.slice_examples, t.grain), t.examples) * t.example_terms;
+}
+
+// Every block fetches its rows and its columns, term by term, and multiplies whole tiles.
+template <typename Tile, typename Job>
+static inline lk_cuda_work lk_cuda_tiles_work(const Job &job, const lk_cuda_terms &t,
+                                              uint64_t row_tiles, uint64_t column_tiles) {
+    const uint64_t rows = job.rows, columns = job.columns;
+    const uint64_t terms = (uint64_t)t.examples * t.example_terms;
+    const uint64_t threads = (rows + Tile::r - 1) / Tile::r * ((columns + Tile::c - 1) / Tile::c);
+    const uint64_t fetched = (rows * column_tiles + columns * row_tiles) * terms;
+    return {threads * t.parts, LK_MIN(t.part_leaves * lk_cuda_leaf_terms(t), terms),
+            row_tiles * Tile::rows * column_tiles * Tile::columns * terms,
+            (fetched + rows * columns * t.parts) * sizeof(float)};
+}
+
 template <typename Tile, typename Job>
 static inline void lk_cuda_launch_tiles(lk_cuda_stream *s, const Job &job,
                                         const lk_cuda_terms &terms) {
-    uint32_t row_tiles = (job.rows + Tile::rows - 1) / Tile::rows;
-    dim3 blocks(row_tiles * terms.parts, (job.columns + Tile::columns - 1) / Tile::columns);
-    lk_cuda_launch(s, lk_cuda_sums<Tile, Job>, blocks, Tile::threads, 2 * Tile::buffer, s->state,
+    const uint32_t row_tiles = (job.rows + Tile::rows - 1) / Tile::rows;
+    const uint32_t column_tiles = (job.columns + Tile::columns - 1) / Tile::columns;
+    const lk_cuda_grid grid = {dim3(row_tiles * terms.parts, column_tiles),
+                               lk_cuda_tiles_work<Tile>(job, terms, row_tiles, column_tiles)};
+    lk_cuda_launch(s, lk_cuda_sums<Tile, Job>, grid, Tile::threads, 2 * Tile::buffer, s->state,
                    s->op, job, terms, row_tiles, s->scratch);
 }
 
-// All that a job needs: its tiles, and where there are parts, joining them.
+// Blocks that join `count` values for each of `outputs`, `group` of them by the same threads; in
+// `grains` rows of blocks.
+static inline lk_cuda_grid lk_cuda_join_blocks(uint64_t outputs, uint32_t count, uint32_t group,
+                                               uint32_t grains) {
+    const uint32_t workers = lk_cuda_join_workers(count), run = lk_cuda_join_run(count, workers);
+    const uint64_t blocks = (outputs * workers + LK_CUDA_JOIN_THREADS - 1) / LK_CUDA_JOIN_THREADS;
+    return {dim3((uint32_t)blocks, grains),
+            {outputs * ((count + run - 1) / run) * grains, (uint64_t)group * run, 0,
+             outputs * group * ((uint64_t)count + 1) * grains * sizeof(float)}};
+}
+
+// Where there are parts, joins them.
+template <typename Job>
+static inline void lk_cuda_join_parts(lk_cuda_stream *s, const Job &job,
+                                      const lk_cuda_terms &terms) {
+    if (terms.parts == 1) return;
+    const uint64_t outputs = (uint64_t)job.rows * job.columns;
+    const uint32_t threads = LK_CUDA_JOIN_THREADS;
+    const uint32_t step = LK_MAX(terms.grain_parts, 1u), last = (terms.parts + step - 1) / step;
+    if (terms.grain_parts > 1) {
+        lk_cuda_launch(s, lk_cuda_join_grains, lk_cuda_join_blocks(outputs, step, 1, last), threads,
+                       threads, terms, outputs, lk_cuda_join_workers(step), s->scratch);
+    }
+    lk_cuda_launch(s, lk_cuda_join<Job>,
+                   lk_cuda_join_blocks(outputs / Job::group, last, Job::group, 1), threads, threads,
+                   s->state, s->op, job, terms, lk_cuda_join_workers(last), s->scratch);
+}
+
+// All that a job needs: its tiles, and joining their parts.
 template <typename Job>
 static inline void lk_cuda_run(lk_cuda_stream *s, const Job &job, uint32_t example_terms,
                                uint32_t grain, uint32_t examples) {
@@ -506,19 +587,7 @@ static inline void lk_cuda_run(lk_cuda_stream *s, const Job &job, uint32_t examp
     case LK_CUDA_LARGE: lk_cuda_launch_tiles<lk_cuda_large>(s, job, terms); break;
     case LK_CUDA_HUGE: lk_cuda_launch_tiles<lk_cuda_huge>(s, job, terms); break;
     }
-    if (terms.parts == 1) return;
-    const uint64_t outputs = (uint64_t)job.rows * job.columns;
-    const uint32_t threads = LK_CUDA_JOIN_OUTPUTS * LK_CUDA_JOIN_WORKERS;
-    const uint32_t all = (uint32_t)((outputs + LK_CUDA_JOIN_OUTPUTS - 1) / LK_CUDA_JOIN_OUTPUTS);
-    if (terms.grain_parts > 1) {
-        dim3 blocks(all, (terms.parts + terms.grain_parts - 1) / terms.grain_parts);
-        lk_cuda_launch(s, lk_cuda_join_grains, blocks, threads, threads, terms, outputs,
-                       s->scratch);
-    }
-    const uint64_t stored = outputs / Job::group;
-    lk_cuda_launch(s, lk_cuda_join<Job>,
-                   dim3((uint32_t)((stored + LK_CUDA_JOIN_OUTPUTS - 1) / LK_CUDA_JOIN_OUTPUTS)),
-                   threads, threads, s->state, s->op, job, terms, s->scratch);
+    lk_cuda_join_parts(s, job, terms);
 }
 
 template <typename Job>

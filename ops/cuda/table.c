@@ -111,8 +111,8 @@ static uint32_t relu_backward(lk_lane *l, const lk_op *op) {
 }
 static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
     lk_cuda_softmax_cross_entropy(stream_of(l), l->examples, (uint32_t)op->floats, op->scale,
-                                  l->at[LK_X], l->at[LK_X2], l->train ? l->at[LK_DX] : NULL,
-                                  l->at[LK_Y]);
+                                  l->train ? l->at[LK_AUX] : NULL, l->at[LK_X], l->at[LK_X2],
+                                  l->train ? l->at[LK_DX] : NULL, l->at[LK_Y]);
     return 0;
 }
 

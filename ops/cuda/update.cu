@@ -32,6 +32,8 @@ struct update_rule {
     float momentum, rho, epsilon, beta_1, beta_2, clipvalue;
     lk_norm norm;
     float clipnorm, global_clipnorm, eta;
+    bool averages;          // weights, in the last of so many slots
+    uint32_t slot_count;
 };
 
 static update_rule rule_of(const lk_optimizer *o) {
@@ -39,7 +41,8 @@ static update_rule rule_of(const lk_optimizer *o) {
     update_rule rule = {FORM_ADAM,          o->nesterov,  o->centered,          o->amsgrad,
                         o->momentum,        o->rho,       o->epsilon,           o->beta_1,
                         o->beta_2,          o->clipvalue, lk_optimizer_norm(o), o->clipnorm,
-                        o->global_clipnorm, o->eta};
+                        o->global_clipnorm, o->eta,       lk_optimizer_averages(o),
+                        lk_optimizer_slot_count(o)};
     if (number == LK_OPTIMIZER_LARS_TF) rule.form = FORM_LARS;
     if (number == LK_OPTIMIZER_LAMB_KERAS) rule.form = FORM_LAMB;
     if (number == LK_OPTIMIZER_SGD) rule.form = FORM_SGD;
@@ -130,10 +133,16 @@ static inline __device__ float apply_lamb(const update_rule &o, const lk_step_sc
     return lk_fmaf(-s.learning_rate, u, w);
 }
 
-// The mean gradient, cut, and w after its decay, or g with it.
+// The mean gradient, with that of the regularizer.
+static inline __device__ float regularized(const lk_step_scalars &s, float sum, float w) {
+    const float g = (sum + 0.0f) * s.inverse_n;
+    return s.regularizer != 0.0f ? lk_fmaf(s.regularizer, w, g) : g;
+}
+
+// .. cut, and w after its decay, or g with it.
 static inline __device__ float mean_gradient(const update_rule &o, const lk_step_scalars &s,
                                              float sum, float &w, bool &bad) {
-    float g = (sum + 0.0f) * s.inverse_n;
+    float g = regularized(s, sum, w);
     bad |= lk_cuda_not_finite(g);
     if (o.clipvalue > 0.0f) {
         g = g > o.clipvalue ? o.clipvalue : g;
@@ -142,6 +151,14 @@ static inline __device__ float mean_gradient(const update_rule &o, const lk_step
     if (s.l2 != 0.0f) g = lk_fmaf(s.l2, w, g);
     if (s.decay != 0.0f) w = lk_fmaf(-s.decay, w, w);
     return g;
+}
+
+// The scalars of a step with what is a parameter's own.
+static inline __device__ lk_step_scalars own_scalars(const lk_step_scalars &s,
+                                                     const lk_cuda_param *p) {
+    lk_step_scalars own = s;
+    own.regularizer = 2.0f * p->l2;
+    return own;
 }
 
 // As ops/optimizer.c says; returns whether anything stored is not finite.
@@ -166,6 +183,10 @@ static inline __device__ bool apply(const update_rule &o, const lk_step_scalars 
         next = apply_adam(o, s, g, next, slots, i, bad);
     }
     w[i] = next;
+    if (o.averages) {
+        float *const average = slots[o.slot_count - 1];
+        keep(average, i, lk_fmaf(s.average, average[i], (1.0f - s.average) * next), bad);
+    }
     return bad | lk_cuda_not_finite(next);
 }
 
@@ -205,9 +226,10 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
            uint32_t param_count, const lk_cuda_node *__restrict__ nodes, uint32_t node_count,
            lk_cuda_norms norms, lk_cuda_scalars ring) {
     if (state->stopped) return;
-    const lk_step_scalars s = ring.ring[state->step % ring.slots];
+    const lk_step_scalars of_step = ring.ring[state->step % ring.slots];
     LK_CUDA_EACH(slice, norms.slices) {
         const lk_cuda_param *p = &params[find_slice(params, param_count, slice)];
+        const lk_step_scalars s = own_scalars(of_step, p);
         const uint64_t first = (slice - p->first_slice) * LK_SLICE_TERMS;
         const uint64_t end = p->moving.terms > 0 ? first : LK_MIN(first + LK_SLICE_TERMS, p->count);
         float one = 0.0f, two = 0.0f;
@@ -226,7 +248,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
                 of_one = w;
                 of_two = lamb_update(o, s, g, m, v);
             } else {
-                of_one = (sum + 0.0f) * s.inverse_n;  // without the decay that is added to it
+                of_one = regularized(s, sum, before);  // without the decay that is added to it
             }
             one = lk_fmaf(of_one, of_one, one);
             two = lk_fmaf(of_two, of_two, two);
@@ -243,7 +265,9 @@ static inline __device__ bool fit(const update_rule &o, const float *squares, fl
     const float second = lk_sqrtf(squares[1]);
     if (o.norm == LK_NORM_GRADIENT) {
         const float most = o.global_clipnorm > 0.0f ? o.global_clipnorm : o.clipnorm;
-        s.inverse_n = s.inverse_n * (most / (first > most ? first : most));
+        const float share = most / (first > most ? first : most);
+        s.inverse_n = s.inverse_n * share;
+        s.regularizer = s.regularizer * share;
     } else if (first > 0.0f && second > 0.0f) {
         const float length = o.norm == LK_NORM_LARS ? o.eta * first : first;
         s.learning_rate = s.learning_rate * (length / second);
@@ -253,7 +277,7 @@ static inline __device__ bool fit(const update_rule &o, const float *squares, fl
 }
 
 // One block: a thread a parameter, first its trees, then its scalars.
-static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+static __global__ void __launch_bounds__(LK_CUDA_THREADS, 2)
     fit_all(lk_cuda_state *state, update_rule o, const lk_cuda_param *__restrict__ params,
             uint32_t param_count, lk_cuda_norms norms, lk_cuda_scalars ring) {
     const bool stopped = state->stopped;
@@ -279,12 +303,63 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < param_count; i += blockDim.x) {
-        norms.own[i] = s;
+        norms.own[i] = own_scalars(s, &params[i]);
         if (stopped || params[i].count == 0 || params[i].moving.terms > 0) continue;
         if (fit(o, &norms.sums[2 * i], norms.sums[2 * param_count], norms.own[i])) {
             atomicMin(&state->bad_param, i);
         }
     }
+}
+
+// --- regularizers --------------------------------------------------------------------------------
+
+// A thread a slice: its chain.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    weigh_slices(const lk_cuda_param *__restrict__ params, uint32_t param_count,
+                 lk_cuda_penalty penalty, uint32_t average) {
+    LK_CUDA_EACH(slice, penalty.slices) {
+        const lk_cuda_param *p = &params[find_slice(params, param_count, slice)];
+        const float *w = average == UINT32_MAX ? p->w : p->slots[average];
+        const uint64_t first = (slice - p->first_slice) * LK_SLICE_TERMS;
+        const uint64_t end = p->l2 > 0.0f ? LK_MIN(first + LK_SLICE_TERMS, p->count) : first;
+        float chain = 0.0f;
+        for (uint64_t i = first; i < end; i++) chain = lk_fmaf(w[i], w[i], chain);
+        penalty.squares[slice] = chain;
+    }
+}
+
+// One block: a thread a parameter, its tree; then one thread adds them up.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    weigh_all(lk_cuda_state *state, const lk_cuda_param *__restrict__ params, uint32_t param_count,
+              lk_cuda_penalty penalty) {
+    for (uint32_t i = threadIdx.x; i < param_count; i += blockDim.x) {
+        if (params[i].l2 == 0.0f) continue;
+        const uint64_t slices = (params[i].count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+        lk_cuda_tree tree;
+        tree.leaves = 0;
+        for (uint64_t at = 0; at < slices; at++) {
+            lk_cuda_tree_leaf(&tree, penalty.squares[params[i].first_slice + at]);
+        }
+        penalty.sums[i] = lk_cuda_tree_finish(&tree) + 0.0f;
+    }
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    float all = 0.0f;
+    for (uint32_t i = 0; i < param_count; i++) {
+        if (params[i].l2 > 0.0f) all = lk_fmaf(params[i].l2, penalty.sums[i], all);
+    }
+    state->penalty = all;
+}
+
+void lk_cuda_weigh(lk_cuda_stream *s, const lk_cuda_param *params, uint32_t param_count,
+                   lk_cuda_penalty penalty, uint32_t average) {
+    if (!penalty.squares) return;
+    const uint64_t bytes = penalty.slices * LK_SLICE_TERMS * sizeof(float);
+    lk_cuda_launch(s, weigh_slices, lk_cuda_blocks(penalty.slices, LK_SLICE_TERMS, bytes),
+                   LK_CUDA_THREADS, 0, params, param_count, penalty, average);
+    lk_cuda_launch(s, weigh_all,
+                   {dim3(1), {param_count, penalty.slices, 0, penalty.slices * sizeof(float)}},
+                   LK_CUDA_THREADS, 0, s->state, params, param_count, penalty);
 }
 
 // --- the update ----------------------------------------------------------------------------------
@@ -317,7 +392,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
             if (lk_cuda_not_finite(*at_state)) atomicMin(&state->bad_param, index);
             continue;
         }
-        if (apply(o, scalars, sum, p->w, p->slots, at - p->node_offset)) {
+        if (apply(o, own_scalars(scalars, p), sum, p->w, p->slots, at - p->node_offset)) {
             atomicMin(&state->bad_param, index);
         }
     }
@@ -329,18 +404,26 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
                     lk_cuda_scalars scalars) {
     if (param_count == 0 || node_count == 0) return;
     const update_rule rule = rule_of(o);
+    const uint64_t written = 2 * (1 + rule.slot_count);  // read too
     if (!norms.squares) {
-        lk_cuda_launch(s, update<false>, lk_cuda_blocks(node_floats), LK_CUDA_THREADS, 0, s->state,
-                       rule, params, param_count, node_floats, nodes, node_count, metrics, norms,
-                       scalars);
+        const uint64_t bytes = node_floats * (node_count + written) * sizeof(float);
+        lk_cuda_launch(s, update<false>, lk_cuda_blocks(node_floats, node_count, bytes),
+                       LK_CUDA_THREADS, 0, s->state, rule, params, param_count, node_floats, nodes,
+                       node_count, metrics, norms, scalars);
         return;
     }
-    lk_cuda_launch(s, square, lk_cuda_blocks(norms.slices), LK_CUDA_THREADS, 0, s->state, rule,
-                   params, param_count, nodes, node_count, norms, scalars);
-    lk_cuda_launch(s, fit_all, dim3(1), LK_CUDA_THREADS, 0, s->state, rule, params, param_count,
+    const uint64_t terms = norms.slices * LK_SLICE_TERMS * sizeof(float);
+    lk_cuda_launch(s, square,
+                   lk_cuda_blocks(norms.slices, LK_SLICE_TERMS * node_count,
+                                  terms * (node_count + written / 2 + 1)),
+                   LK_CUDA_THREADS, 0, s->state, rule, params, param_count, nodes, node_count,
                    norms, scalars);
-    lk_cuda_launch(s, update<true>, lk_cuda_blocks(node_floats), LK_CUDA_THREADS, 0, s->state, rule,
-                   params, param_count, node_floats, nodes, node_count, metrics, norms, scalars);
+    lk_cuda_launch(s, fit_all, {dim3(1), {param_count, 2 * norms.slices, 0, 8 * norms.slices}},
+                   LK_CUDA_THREADS, 0, s->state, rule, params, param_count, norms, scalars);
+    lk_cuda_launch(s, update<true>,
+                   lk_cuda_blocks(node_floats, 1, node_floats * (1 + written) * sizeof(float)),
+                   LK_CUDA_THREADS, 0, s->state, rule, params, param_count, node_floats, nodes,
+                   node_count, metrics, norms, scalars);
 }
 
 // One thread: a few numbers.
@@ -355,6 +438,7 @@ static __global__ void step_end(lk_cuda_state *state, lk_cuda_metrics metrics, u
     result.not_finite = state->bad_op != UINT32_MAX || state->bad_param != UINT32_MAX;
     for (uint32_t i = 0; i < metrics.sums; i++) {
         result.means[i] = mean_of(metrics, node_count, i, inverse_n);
+        if (i == 0 && state->penalty != 0.0f) result.means[i] = result.means[i] + state->penalty;
         result.not_finite |= lk_cuda_not_finite(result.means[i]);
     }
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) result.counts[i] = state->counts[i];
@@ -369,12 +453,14 @@ static __global__ void step_end(lk_cuda_state *state, lk_cuda_metrics metrics, u
 
 void lk_cuda_step_end(lk_cuda_stream *s, lk_cuda_metrics metrics, uint32_t node_count,
                       lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots) {
-    lk_cuda_launch(s, step_end, dim3(1), 32, 0, s->state, metrics, node_count, scalars, ring,
-                   slots);
+    const uint64_t sums = (uint64_t)metrics.sums * node_count;
+    lk_cuda_launch(s, step_end, {dim3(1), {1, sums, 0, sums * sizeof(float) + sizeof *ring}}, 32, 0,
+                   s->state, metrics, node_count, scalars, ring, slots);
 }
 
 int lk_cuda_prepare_update(void) {
-    return lk_cuda_prepare_kernels(square, fit_all, update<false>, update<true>, step_end);
+    return lk_cuda_prepare_kernels(square, fit_all, weigh_slices, weigh_all, update<false>,
+                                   update<true>, step_end);
 }
 
 int lk_cuda_prepare(void) {

@@ -44,9 +44,10 @@ static void pad_row(const lk_frame *f, float *row, uint32_t w, uint32_t begin, u
     }
 }
 
-// A shift is less than the image: some of every row is there, where the row is.
+// A shift is less than the image: some of every row is there, where the row is. `stride`: pixels
+// from one row of the image to the next.
 static void load_row(const lk_frame *f, const lk_augmented *d, uint32_t y, const uint8_t *image,
-                     float *row) {
+                     uint32_t stride, float *row) {
     const lk_model *m = &f->program->spec->model;
     const uint64_t row_floats = (uint64_t)m->in_w * m->in_c;
     int32_t from = (int32_t)y + d->dy;
@@ -59,7 +60,7 @@ static void load_row(const lk_frame *f, const lk_augmented *d, uint32_t y, const
     const uint64_t first = (uint64_t)(d->dx > 0 ? d->dx : 0) * m->in_c;
     const uint64_t value = m->input_type == LK_INPUT_F32 ? sizeof(float) : 1;
     lk_load_values(f, (uint64_t)(end - begin) * m->in_c,
-                   image + ((uint64_t)from * row_floats + first) * value,
+                   image + ((uint64_t)from * stride * m->in_c + first) * value,
                    row + (uint64_t)begin * m->in_c);
     pad_row(f, row, m->in_w, begin, end);
     if (d->flip) turn_around(row, m->in_w, m->in_c);
@@ -108,10 +109,19 @@ void lk_augment_load(const lk_frame *f, bool train, uint64_t step, uint32_t exam
     const lk_augmented d = train ? lk_augment_draw(a, spec->seed, step, example, m->in_h, m->in_w,
                                                    lk_spec_middle(spec))
                                  : lk_augment_none();
-    if (d.dy == 0 && d.dx == 0 && !d.flip) {
+    const bool crops = f->source->crops;
+    const uint32_t stride = crops ? a->crop_w : m->in_w;
+    if (crops) {
+        const uint64_t value = m->input_type == LK_INPUT_F32 ? sizeof(float) : 1;
+        const lk_crop c =
+            lk_augment_crop(a, train, spec->seed, step, example, m->in_h, m->in_w);
+        image += ((uint64_t)c.top * stride + c.left) * m->in_c * value;
+    }
+    if (!crops && d.dy == 0 && d.dx == 0 && !d.flip) {
         lk_load_values(f, row_floats * m->in_h, image, x);
     } else {
-        for (uint32_t y = 0; y < m->in_h; y++) load_row(f, &d, y, image, x + y * row_floats);
+        for (uint32_t y = 0; y < m->in_h; y++)
+            load_row(f, &d, y, image, stride, x + y * row_floats);
     }
     if (lk_augment_adjusts(a, &d)) adjust(f, &d, x);
     if (train && a->cutout_h && a->cutout_w) cut(f, &d, x);

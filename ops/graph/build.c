@@ -129,6 +129,15 @@ static lk_status check_initial(lk_builder *b, const lk_layer *l, const lk_initia
     return LK_OK;
 }
 
+// Of averages what products take is the tensor after that of the weights.
+static lk_status round_average(lk_builder *b, const char *name, const lk_param_shape *s) {
+    char rounded[LK_NAME_BYTES];
+    uint32_t tensor;
+    lk_format(rounded, sizeof rounded, "%s/rounded average", name);
+    return lk_build_tensor(b, rounded, LK_CLASS_STAGING, LK_F32, LK_REGION_DEVICE, s->rank, s->size,
+                           &tensor);
+}
+
 lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_param_shape *s) {
     lk_program *p = b->program;
     const lk_layer *layer = &p->spec->model.layers[op->layer];
@@ -151,11 +160,12 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
                              s->size, &param->tensor));
     for (uint32_t i = 0; i < s->rank; i++) param->count *= s->size[i];
     p->param_floats += param->count;
-    if (which == 0 && op->dtype != LK_F32 && op->type->mixed) {
+    if (which == 0 && op->dtype != LK_F32 && op->type->mixed && !op->type->plain) {
         char rounded[LK_NAME_BYTES];
         lk_format(rounded, sizeof rounded, "%s/rounded", name);
         LK_CHECK(lk_build_tensor(b, rounded, LK_CLASS_STAGING, LK_F32, LK_REGION_DEVICE, s->rank,
                                  s->size, &param->rounded));
+        if (p->spec->model.averages && !layer->frozen) LK_CHECK(round_average(b, name, s));
     }
     if (layer->frozen) return LK_OK;
     if (!b->params_only) return lk_build_slots(b, op->param[which], p->optimizer, "", param->slots);
@@ -205,9 +215,15 @@ static lk_status count_skipped(lk_builder *b) {
 }
 
 static lk_status scale_loss(lk_builder *b) {
-    const lk_state_shape state = {
+    const lk_model *m = &b->program->spec->model;
+    lk_state_shape state = {
         .suffix = "run/loss_scale/state", .dtype = LK_U32, .rank = 1, .size = {LK_SCALE_WORDS}};
-    if (b->program->spec->model.precision != LK_MIXED_FLOAT16) return LK_OK;
+    if (m->precision != LK_MIXED_FLOAT16) return LK_OK;
+    if (lk_graph_of(m)) {
+        state.rank = 2;
+        state.size[0] = lk_objective_count(m);
+        state.size[1] = LK_SCALE_WORDS;
+    }
     return lk_build_state(b, NULL, 0, &state, &b->program->loss_scale);
 }
 
@@ -480,10 +496,29 @@ static bool trains(const lk_builder *b, uint32_t layer) {
     return !lk_graph_of(m) || lk_graph_of(m)->calls->trains(b, layer);
 }
 
+// Is the y of op `i` an output that the loss takes as it is? Of two inputs the second is a target,
+// but for scores of real and of made examples, which are alike.
+static bool is_logits(const lk_builder *b, uint32_t i) {
+    return i == b->output.op || (i == b->target.op && lk_program_loss(b->program)->gan);
+}
+
 // A layer's output is rounded; what comes before it in the layer is not, nor what the loss takes.
 static lk_dtype output_dtype(const lk_builder *b, uint32_t i) {
     const lk_op *op = &b->program->ops[i];
-    return i == b->output.op || !op->ends ? LK_F32 : (lk_dtype)op->dtype;
+    return is_logits(b, i) || !op->ends ? LK_F32 : (lk_dtype)op->dtype;
+}
+
+// Nobody else may take it.
+static lk_status check_logits(const lk_builder *b) {
+    const lk_program *p = b->program;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        if (!is_logits(b, i) || p->ops[i].dtype == LK_F32 || p->ops[i].users == 1) continue;
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: the loss takes its output, which stays in float32, and so does "
+                       "another layer, which wants 16 bits; say \"dtype\": \"float32\" in it",
+                       layer_name(p, &p->ops[i]));
+    }
+    return LK_OK;
 }
 
 static lk_status forward_tensors(lk_builder *b) {
@@ -514,13 +549,7 @@ lk_status lk_build_forward(lk_builder *b) {
     LK_CHECK(build_layers(b));
     if (b->program->layout.fuse) fuse(b);
     count_users(b);
-    const lk_op *last = &b->program->ops[b->output.op];
-    if (last->dtype != LK_F32 && last->users > 1) {
-        return lk_fail(b->error, LK_BAD_CONFIG,
-                       "layer %s: the loss takes its output, which stays in float32, and so does "
-                       "another layer, which wants 16 bits; say \"dtype\": \"float32\" in it",
-                       layer_name(b->program, last));
-    }
+    LK_CHECK(check_logits(b));
     LK_CHECK(forward_tensors(b));
     LK_CHECK(count_skipped(b));
     LK_CHECK(scale_loss(b));
@@ -560,6 +589,15 @@ static lk_status check_labels(const lk_builder *b) {
                    m->labels);
 }
 
+// Where LOAD makes a strip, one after the other.
+static lk_status build_strip(lk_builder *b) {
+    const lk_run_spec *spec = b->program->spec;
+    const uint64_t bytes = lk_model_input_bytes(&spec->model);
+    if (!lk_spec_has_strips(spec)) return LK_OK;
+    return lk_build_tensor(b, "strip", LK_CLASS_STAGING, LK_U8, LK_REGION_REPLICA, 1, &bytes,
+                           &b->program->ops[0].tensor[LK_X]);
+}
+
 lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type *target) {
     lk_program *p = b->program;
     lk_op *last = &p->ops[b->output.op];
@@ -574,6 +612,7 @@ lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type 
                              rows[1] > 1 ? 2 : 1, rows, &p->labels));
     LK_CHECK(lk_build_tensor(b, "loss", LK_CLASS_ACTIVATION, LK_F32, LK_REGION_REPLICA,
                              sums[1] > 1 ? 2 : 1, sums, &p->loss));
+    LK_CHECK(build_strip(b));
     lk_op *loss = new_op(b, type, LK_FORWARD, LK_NONE);
     const uint32_t number = p->op_count - 1;
     loss->floats = last->floats;
@@ -599,6 +638,10 @@ lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type 
     return target ? lk_build_input_gradient(b, target, number, 1, false) : LK_OK;
 }
 
+lk_op *lk_build_after_loss(lk_builder *b, const lk_op_type *type, uint32_t layer) {
+    return new_op(b, type, LK_FORWARD, layer);
+}
+
 lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
     const lk_op *forward = &b->program->ops[of];
     lk_op *g = new_op(b, type, LK_BACKWARD, forward->layer);
@@ -608,6 +651,17 @@ lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
     g->grouped = forward->grouped;  // all of the shape
     _Static_assert(sizeof g->grouped == sizeof g->words, "");
     return g;
+}
+
+// The gradient of a recurrent op's sums over its state, which its backward op has computed: what
+// that writes beside the gradient of x, or that of x itself.
+static uint32_t state_gradient(const lk_program *p, const lk_op *use) {
+    for (uint32_t i = p->op_count; i-- > 0;) {
+        const lk_op *op = &p->ops[i];
+        if (op->phase != LK_BACKWARD || op->tensor[LK_AUX] != use->tensor[LK_AUX]) continue;
+        if (op->type->both) return op->tensor[LK_DX2];
+    }
+    return p->ops[use->input[0]].gradient;
 }
 
 lk_op *lk_build_use_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
@@ -622,7 +676,7 @@ lk_op *lk_build_use_gradient(lk_builder *b, const lk_op_type *type, uint32_t of)
         g->tensor[LK_DY] = use->tensor[LK_X];
     } else if (p->ops[first].type->recurrent) {
         g->tensor[LK_X] = use->tensor[LK_X2];
-        g->tensor[LK_DY] = p->ops[use->input[0]].gradient;
+        g->tensor[LK_DY] = state_gradient(p, use);
     }
     g->tensor[LK_AUX] = use->tensor[LK_AUX];
     if (use->type->labels) {

@@ -141,6 +141,9 @@ lk_status lk_build_gradient_in_place(lk_builder *b, const lk_op_type *type, uint
 // gradient of the target from that of x (LK_DY), where one is wanted.
 lk_status lk_build_loss(lk_builder *b, const lk_op_type *type, const lk_op_type *target);
 
+// Emits an op behind the loss, of that layer.
+lk_op *lk_build_after_loss(lk_builder *b, const lk_op_type *type, uint32_t layer);
+
 // --- for lk_program_build and ops/graph/graph.c --------------------------------------------------
 
 // The values that layers may take, by number (lk_network); room for as many as a network has.

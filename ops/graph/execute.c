@@ -2,8 +2,10 @@
 #include "ops/graph/execute.h"
 
 #include "ops/graph/augment.h"
+#include "ops/graph/average.h"
 #include "ops/graph/check.h"
 #include "ops/graph/mixed.h"
+#include "ops/layers/decode.h"
 
 void lk_frame_start(lk_frame *f) {
     f->counter.count = 0;
@@ -14,28 +16,105 @@ void lk_frame_start(lk_frame *f) {
 
 // --- load --------------------------------------------------------------------------------------
 
-static void ask_for(lk_coming *c, uint32_t i) {
+static void prefetch(const uint8_t *image, uint64_t bytes) {
     enum { LINE_BYTES = 64 };
+    for (uint64_t b = 0; b < bytes; b += LINE_BYTES) __builtin_prefetch(image + b);
+}
+
+#ifdef LK_SHORT_FORM_ALONE
+static bool makes_strips(const lk_source *source) {
+    (void)source;
+    return false;
+}
+static void ask_for_strip(lk_coming *c, uint32_t at, uint64_t position) {
+    (void)c, (void)at, (void)position;
+}
+void lk_strip_make(const lk_model *model, const lk_strips *strips, const lk_source *source,
+                   uint64_t epoch, uint64_t position, uint8_t *to) {
+    (void)model, (void)strips, (void)source, (void)epoch, (void)position, (void)to;
+}
+void lk_strip_labels(const lk_model *model, const lk_strips *strips, const lk_source *source,
+                     uint64_t epoch, uint64_t position, uint32_t *row) {
+    (void)model, (void)strips, (void)source, (void)epoch, (void)position, (void)row;
+}
+#else
+static bool makes_strips(const lk_source *source) { return source->strip; }
+
+static void ask_for_strip(lk_coming *c, uint32_t at, uint64_t position) {
+    uint64_t images[LK_STRIP_IMAGES_MAX];
+    const lk_source *s = c->source;
+    const uint32_t count = s->strip(s->context, c->microbatch->epoch, position, images);
+    c->index[at] = position;
+    c->image[at] = c->room;
+    for (uint32_t i = 0; i < count; i++)
+        prefetch(s->image(s->context, images[i]), c->bytes / c->spec->strips.most);
+}
+
+// An image, (rows, columns) of pixels, column by column.
+static void turn_image(uint32_t rows, uint32_t columns, uint64_t pixel, const uint8_t *image,
+                       uint8_t *to) {
+    for (uint32_t x = 0; x < columns; x++) {
+        for (uint32_t y = 0; y < rows; y++, to += pixel) {
+            const uint8_t *from = image + ((uint64_t)y * columns + x) * pixel;
+            for (uint64_t b = 0; b < pixel; b++) to[b] = from[b];
+        }
+    }
+}
+
+void lk_strip_make(const lk_model *m, const lk_strips *strips, const lk_source *source,
+                   uint64_t epoch, uint64_t position, uint8_t *to) {
+    uint64_t images[LK_STRIP_IMAGES_MAX];
+    const uint32_t count = source->strip(source->context, epoch, position, images);
+    const uint64_t all = lk_model_input_bytes(m), one = all / strips->most;
+    const uint64_t pixel = all / ((uint64_t)m->in_h * m->in_w);
+    for (uint32_t i = 0; i < count; i++) {
+        turn_image(m->in_w, m->in_h / strips->most, pixel,
+                   source->image(source->context, images[i]), to + i * one);
+    }
+    __builtin_memset(to + count * one, 0, all - count * one);
+}
+
+void lk_strip_labels(const lk_model *m, const lk_strips *strips, const lk_source *source,
+                     uint64_t epoch, uint64_t position, uint32_t *row) {
+    uint64_t images[LK_STRIP_IMAGES_MAX];
+    const uint32_t count = source->strip(source->context, epoch, position, images);
+    __builtin_memset(row, 0, lk_model_label_row(m) * sizeof *row);
+    row[0] = count * (m->in_h / strips->most);
+    for (uint32_t i = 0; i < count; i++)
+        row[1 + i] = 1 + source->label(source->context, images[i]);
+}
+#endif
+
+static void ask_for(lk_coming *c, uint32_t i) {
     const uint32_t at = i % LK_COMING;
     c->image[at] = NULL;
     if (i >= c->microbatch->examples || lk_is_missing(c->spec, c->microbatch, i)) return;
+    if (makes_strips(c->source)) {
+        ask_for_strip(c, at, c->microbatch->position + i);
+        return;
+    }
     c->index[at] = lk_example_at(c->source, c->microbatch, i);
     c->image[at] = c->source->image(c->source->context, c->index[at]);
-    for (uint64_t b = 0; b < c->bytes; b += LINE_BYTES) __builtin_prefetch(c->image[at] + b);
+    prefetch(c->image[at], c->bytes);
 }
 
 void lk_coming_start(lk_coming *c, const lk_run_spec *spec, const lk_source *source,
-                     const lk_microbatch *microbatch, uint64_t bytes) {
+                     const lk_microbatch *microbatch, uint64_t bytes, uint8_t *room) {
     c->spec = spec;
     c->source = source;
     c->microbatch = microbatch;
     c->bytes = bytes;
+    c->room = room;
     for (uint32_t i = 0; i < LK_COMING; i++) ask_for(c, i);
 }
 
 const uint8_t *lk_coming_take(lk_coming *c, uint32_t i, uint64_t *index) {
     const uint8_t *image = c->image[i % LK_COMING];
     if (image) *index = c->index[i % LK_COMING];
+    if (image && makes_strips(c->source)) {
+        lk_strip_make(&c->spec->model, &c->spec->strips, c->source, c->microbatch->epoch, *index,
+                      c->room);
+    }
     ask_for(c, i + LK_COMING);
     return image;
 }
@@ -72,10 +151,23 @@ static bool is_finite(const lk_frame *f, uint64_t floats, const float *x) {
 }
 
 // An example's row of labels.
-static void load_labels(const lk_frame *f, uint64_t index, uint32_t *labels) {
+static void load_labels(const lk_frame *f, const lk_microbatch *microbatch, uint64_t index,
+                        uint32_t *labels) {
     const lk_source *s = f->source;
-    const uint32_t count = lk_model_label_row(&f->program->spec->model);
+    const lk_run_spec *spec = f->program->spec;
+    const uint32_t count = lk_model_label_row(&spec->model);
+    if (makes_strips(s)) {
+        lk_strip_labels(&spec->model, &spec->strips, s, microbatch->epoch, index, labels);
+        return;
+    }
     for (uint32_t i = 0; i < count; i++) labels[i] = s->label(s->context, index * count + i);
+}
+
+// Frames behind an example's own are +0, whatever lies there: no layer's result depends on it.
+static void mask_frames(const lk_model *m, uint64_t floats, const uint32_t *labels, float *x) {
+    if (lk_model_label_row(m) == 1 || labels[0] >= m->in_h) return;
+    const uint64_t own = floats / m->in_h * labels[0];
+    __builtin_memset(x + own, 0, (floats - own) * sizeof *x);
 }
 
 // Row `row` of the microbatch: the example of that index, or zeros where there is no image.
@@ -88,13 +180,14 @@ static void load_one(const lk_frame *f, const lk_microbatch *microbatch, uint32_
         __builtin_memset(labels, 0, lk_model_label_row(&spec->model) * sizeof *labels);
         return;
     }
-    if (lk_spec_augments(spec, train)) {
+    if (lk_spec_augments(spec, train) || (lk_spec_crops(spec) && f->source->crops)) {
         const uint32_t example = microbatch->first_grain * spec->grain + row;
         lk_augment_load(f, train, microbatch->step, example, image, x);
     } else {
         lk_load_values(f, floats, image, x);
     }
-    load_labels(f, index, labels);
+    load_labels(f, microbatch, index, labels);
+    mask_frames(&spec->model, floats, labels, x);
 }
 
 static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train) {
@@ -105,7 +198,8 @@ static void load(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, 
     float *x = lk_tensor_at(f, op->tensor[mixed ? LK_SCRATCH : LK_Y]);
     uint32_t *labels = lk_tensor_at(f, op->tensor[LK_AUX]);
     lk_coming coming;
-    lk_coming_start(&coming, spec, f->source, microbatch, lk_model_input_bytes(&spec->model));
+    lk_coming_start(&coming, spec, f->source, microbatch, lk_model_input_bytes(&spec->model),
+                    lk_tensor_at(f, op->tensor[LK_X]));
     for (uint32_t m = 0; m < microbatch->examples; m++) {
         uint64_t index = 0;
         const uint8_t *image = lk_coming_take(&coming, m, &index);
@@ -213,14 +307,14 @@ static void join_slots(const lk_frame *f, const lk_op *op, uint32_t top, uint32_
 //
 // Use u of grain g is leaf g * 2^k + u, 2^k the least power of two not below the number of uses: so
 // the nodes over grains are those of one use. Kernels want whole nodes: where the uses of a grain
-// are none, a block is added grain by grain.
+// are none, and where operands are widened whole, a block is added grain by grain.
 static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     lk_counter counter = f->counter;
     const lk_param *params = f->program->params;
     lk_lane lane = lk_lane_of(f, op, microbatch->examples);
     lane.grain = f->program->spec->grain;
     const uint32_t *param = op->param, uses = lk_op_uses(op);
-    const bool whole = (uses & (uses - 1)) == 0;
+    const bool whole = (uses & (uses - 1)) == 0 && !lk_mixed_by_grain(f->program, op);
     if (params[param[0] != LK_NONE ? param[0] : param[1]].mode != LK_REDUCE_PARTIALS) return;
     lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
     for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
@@ -312,6 +406,10 @@ static void after_op(lk_frame *f, uint32_t op, bool train) {
     if (f->program->checked) lk_check_after_op(f, op, train);
 }
 
+static void note_bad(lk_frame *f, uint32_t index, uint32_t bad) {
+    if (bad && index < f->bad_op) f->bad_op = index;
+}
+
 static void examples(lk_frame *f, uint32_t index, const lk_microbatch *microbatch,
                      const lk_lane *lane, uint32_t bad) {
     const lk_op *op = &f->program->ops[index];
@@ -320,21 +418,60 @@ static void examples(lk_frame *f, uint32_t index, const lk_microbatch *microbatc
         const bool mixed = lk_mixed_is(f->program, op);
         if (microbatch->sparse && !mixed) forget_missing(f, op, microbatch, lane);
     }
-    if (bad && index < f->bad_op) f->bad_op = index;
+    note_bad(f, index, bad);
 }
-
-static const lk_walker here = {.before = before,
-                               .source = load,
-                               .examples = examples,
-                               .metric = metric_sum,
-                               .grains = gradient,
-                               .after = after_op};
 
 static uint32_t call(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
                      lk_lane *lane) {
     if (lk_mixed_is(f->program, op)) return lk_mixed_call(f, op, microbatch, lane);
     return lk_kernel_of(f->kernels, op->type)(lane, op);
 }
+
+static lk_lane lane_for(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train) {
+    const lk_average_calls *averages = f->program->spec->model.averages;
+    lk_lane lane = lk_lane_of(f, op, microbatch->examples);
+    lane.train = train;
+    lane.first_example = microbatch->first_grain * f->program->spec->grain;
+    lane.seed = f->program->spec->seed;
+    lane.step = microbatch->step;
+    if (averages && !train) averages->take(f, op, &lane);
+    if (op->type->grains) show_grains(&lane, f, microbatch);
+    return lane;
+}
+
+#ifndef LK_SHORT_FORM_ALONE
+// Each round the prediction network sees the labels said so far, and then every example goes on
+// until it says one more, or is done. So there are at most as many rounds as labels, and one.
+static void decode(lk_frame *f, uint32_t index, const lk_microbatch *microbatch) {
+    const lk_op *op = &f->program->ops[index];
+    lk_lane lane = lane_for(f, op, microbatch, false);
+    uint32_t bad = 0;
+    lk_decode_start(&lane, op);
+    do {
+        for (uint32_t i = 0; i < f->program->forward_end; i++) {
+            const lk_op *again = &f->program->ops[i];
+            if (!again->again) continue;
+            lk_lane l = lane_for(f, again, microbatch, false);
+            if (again->type->labels) l.at[LK_LABELS] = lane.at[LK_Y];
+            bad |= call(f, again, microbatch, &l);
+        }
+        bad |= call(f, op, microbatch, &lane);
+    } while (!bad && lk_decode_goes_on(&lane, op));
+    lk_decode_count(&lane, op);
+    lk_metric_add_counts(f->counts, lane.counts);
+    note_bad(f, index, bad);
+}
+#endif
+
+static const lk_walker here = {.before = before,
+                               .source = load,
+                               .examples = examples,
+                               .metric = metric_sum,
+                               .grains = gradient,
+#ifndef LK_SHORT_FORM_ALONE
+                               .decode = decode,
+#endif
+                               .after = after_op};
 
 void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_microbatch *microbatch, uint32_t begin,
                  uint32_t end, bool train, lk_counter *after) {
@@ -346,16 +483,16 @@ void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_microbatch *microbatc
         case LK_SCOPE_SOURCE: w->source(f, op, microbatch, train); break;
         case LK_SCOPE_EXAMPLES:
         case LK_SCOPE_LOSS:
-            lane = lk_lane_of(f, op, microbatch->examples);
-            lane.train = train;
-            lane.first_example = microbatch->first_grain * f->program->spec->grain;
-            lane.seed = f->program->spec->seed;
-            lane.step = microbatch->step;
-            if (op->type->grains) show_grains(&lane, f, microbatch);
+            lane = lane_for(f, op, microbatch, train);
             w->examples(f, i, microbatch, &lane, call(f, op, microbatch, &lane));
             break;
         case LK_SCOPE_METRIC: w->metric(f, op, microbatch, after); break;
         case LK_SCOPE_GRAINS: w->grains(f, op, microbatch); break;
+        case LK_SCOPE_DECODE:
+#ifndef LK_SHORT_FORM_ALONE
+            if (!train) w->decode(f, i, microbatch);
+#endif
+            break;
         case LK_SCOPE_USE: break;
         case LK_SCOPE_UPDATE: lk_panic(__FILE__, __LINE__, "REDUCE is no part of a walk");
         }

@@ -18,6 +18,11 @@ typedef struct lk_source {
     // labels, lk_model_label_row numbers each (lk_joint, ops/geometry.h).
     uint32_t (*label)(void *context, uint64_t index);
     bool native;
+    // Of strips: the images of the one at `position` of epoch `epoch`, at most LK_STRIP_IMAGES_MAX,
+    // and how many. `order` is not called then, and `label` says those of images. NULL: an example
+    // is one image.
+    uint32_t (*strip)(void *context, uint64_t epoch, uint64_t position, uint64_t *images);
+    bool crops;  // images are as large as lk_augment.crop_h and crop_w say, and LOAD takes a part
 } lk_source;
 
 // The examples of a microbatch: which they are, and how their grains fall into whole tree nodes.
@@ -64,6 +69,8 @@ typedef struct lk_walker {
     void (*metric)(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
                    lk_counter *after);
     void (*grains)(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch);
+    // Of a transducer, in evaluation. NULL: none is computed here.
+    void (*decode)(lk_frame *f, uint32_t op, const lk_microbatch *microbatch);
     void (*after)(lk_frame *f, uint32_t op, bool train);
 } lk_walker;
 
@@ -119,14 +126,24 @@ typedef struct lk_coming {
     const lk_source *source;
     const lk_microbatch *microbatch;
     uint64_t bytes;  // of an image
+    uint8_t *room;   // where a strip is made
     const uint8_t *image[LK_COMING];
     uint64_t index[LK_COMING];
 } lk_coming;
 
+// `room` (bytes) is of a source of strips; it holds the one that was taken last.
 void lk_coming_start(lk_coming *coming, const lk_run_spec *spec, const lk_source *source,
-                     const lk_microbatch *microbatch, uint64_t bytes);
-// The image of example i, from 0 up, each once; NULL where there is none, and *index is not set.
+                     const lk_microbatch *microbatch, uint64_t bytes, uint8_t *room);
+// The image of example i, from 0 up, each once; NULL where there is none, and *index is not set. Of
+// strips *index is the position in the epoch.
 const uint8_t *lk_coming_take(lk_coming *coming, uint32_t i, uint64_t *index);
+
+// The strip at a position of an epoch, in the bytes of an input: (columns of the images, their
+// rows, channels), zeros behind them; and its row of labels.
+void lk_strip_make(const lk_model *model, const lk_strips *strips, const lk_source *source,
+                   uint64_t epoch, uint64_t position, uint8_t *to);
+void lk_strip_labels(const lk_model *model, const lk_strips *strips, const lk_source *source,
+                     uint64_t epoch, uint64_t position, uint32_t *row);
 
 // --- a microbatch --------------------------------------------------------------------------------
 
@@ -159,9 +176,11 @@ lk_lane lk_lane_of(lk_frame *frame, const lk_op *op, uint32_t examples);
 void lk_walk_ops(const lk_walker *walker, lk_frame *frame, const lk_microbatch *microbatch,
                  uint32_t begin, uint32_t end, bool train, lk_counter *after);
 
-// Ops of a microbatch: all of training; of evaluation those up to the sums of its metrics.
+// Ops of a microbatch: all of training; of evaluation those up to the sums of its metrics, and what
+// decodes.
 static inline uint32_t lk_microbatch_ops(const lk_program *program, bool train) {
-    return train ? program->reduce_op : program->forward_end + 2;
+    if (train) return program->reduce_op;
+    return program->forward_end + (lk_program_decode(program) == LK_NONE ? 2 : 3);
 }
 
 // Describes grain `grain` (a number within the microbatch) of tensors x and dy to a weight

@@ -406,6 +406,7 @@ static lk_status build_noise(lk_builder *b, const lk_use *use, uint32_t value) {
     b->layer = LK_NONE;
     lk_op *op = lk_build_op(b, &lk_op_noise, (lk_value){.op = LK_NONE}, use->shape);
     op->floats = floats;
+    op->ends = true;
     op->noise = lk_noise_of(&use->noise, number);
     return LK_OK;
 }

@@ -25,12 +25,17 @@ static uint32_t length_of(const char *text) {
     return n;
 }
 
-static void add(identity *id, const char *key, const void *value, uint64_t bytes) {
+// An entry whose value, of so many bytes, follows.
+static void start(identity *id, const char *key, uint64_t bytes) {
     lk_assert(compare(key, id->last) > 0);
     lk_format(id->last, sizeof id->last, "%s", key);
     lk_sha256_add_u32(&id->hash, length_of(key));
     lk_sha256_add(&id->hash, key, length_of(key));
     lk_sha256_add_u32(&id->hash, (uint32_t)bytes);
+}
+
+static void add(identity *id, const char *key, const void *value, uint64_t bytes) {
+    start(id, key, bytes);
     lk_sha256_add(&id->hash, value, bytes);
 }
 
@@ -68,6 +73,12 @@ static void add_list(identity *id, const char *key, uint32_t count, uint32_t wor
 }
 
 static void add_rate(identity *id, const char *name, const lk_rate *rate);
+
+static void add_l2(identity *id, const char *name, float l2) {
+    char key[LK_IDENTITY_KEY_BYTES];
+    lk_format(key, sizeof key, "%s.l2", name);
+    if (l2 > 0.0f) add_number(id, key, bits_of(l2), 4);
+}
 
 // A field of a layer or an optimizer, under `name`; left out where it is the constant default.
 static void add_field(identity *id, const char *name, const lk_setting *k, const void *owner) {
@@ -126,6 +137,8 @@ static void add_field(identity *id, const char *name, const lk_setting *k, const
             add_u32s(id, name, 4, u);
         }
         break;
+    case LK_SETTING_L2: add_l2(id, name, *f); break;
+    case LK_SETTING_WEIGHTS: break;  // by who knows how many classes there are: add_weights
     case LK_SETTING_CHOICE:
         if (!constant || *u != k->constant) add_text(id, name, k->choices[*u]);
         break;
@@ -218,6 +231,21 @@ static void add_networks(identity *id, const lk_graph *g) {
     }
 }
 
+// Of each class; where all are 1, nothing.
+static void add_weights(identity *id, const char *path, const lk_loss_options *o,
+                        uint32_t classes) {
+    const lk_weights_list *weights = &o->class_weight;
+    char key[LK_IDENTITY_KEY_BYTES];
+    bool some = false;
+    for (uint32_t c = 0; c < weights->count; c++) some |= weights->at[c] != 1.0f;
+    if (!some) return;
+    lk_format(key, sizeof key, "%s.class_weight", path);
+    start(id, key, classes * 4);
+    for (uint32_t c = 0; c < classes; c++) {
+        lk_sha256_add_u32(&id->hash, bits_of(lk_weight_of(weights, c)));
+    }
+}
+
 static void add_loss_type(identity *id, const char *key, const lk_loss_words *words) {
     if (words->type != &lk_loss_sparse_categorical_crossentropy) add_text(id, key, words->name);
 }
@@ -226,6 +254,7 @@ static void add_loss_keys(identity *id, const char *path, const lk_loss_words *w
                           const lk_loss_options *o) {
     char key[LK_IDENTITY_KEY_BYTES];
     for (uint32_t i = 0; i < words->key_count; i++) {
+        if (words->keys[i].kind == LK_SETTING_WEIGHTS) continue;  // add_weights, before it
         lk_assert(compare(words->keys[i].name, "inputs") > 0);
         lk_format(key, sizeof key, "%s.%s", path, words->keys[i].name);
         add_field(id, key, &words->keys[i], o);
@@ -243,13 +272,14 @@ static void add_noise(identity *id, const char *path, uint32_t value, const lk_u
     add_u32s(id, key, LK_COUNT(shape), shape);
 }
 
-static void add_objective(identity *id, const lk_graph *g, uint32_t number) {
+static void add_objective(identity *id, const lk_graph *g, uint32_t number, uint32_t classes) {
     const lk_objective *o = &g->objectives[number];
     char path[40], key[LK_IDENTITY_KEY_BYTES];
     lk_format(path, sizeof path, "model.objective.%04u.", number);
     const lk_loss_words *loss = lk_loss_words_of(lk_objective_loss(o));
     lk_format(key, sizeof key, "%sloss", path);
     add_loss_type(id, key, loss);
+    add_weights(id, key, &o->loss_options, classes);
     add_loss_keys(id, key, loss, &o->loss_options);
     add_optimizer(id, path, &o->optimizer);
     lk_format(key, sizeof key, "%soutput", path);
@@ -275,10 +305,11 @@ static void add_objective(identity *id, const lk_graph *g, uint32_t number) {
     if (o->weight_clip > 0.0f) add_number(id, key, bits_of(o->weight_clip), 4);
 }
 
-static void add_graph(identity *id, const lk_graph *g) {
+static void add_graph(identity *id, const lk_model *m) {
+    const lk_graph *g = m->graph;
     char key[LK_IDENTITY_KEY_BYTES];
     add_networks(id, g);
-    for (uint32_t k = 0; k < g->objective_count; k++) add_objective(id, g, k);
+    for (uint32_t k = 0; k < g->objective_count; k++) add_objective(id, g, k, m->classes);
     for (uint32_t i = 0; i < g->schedule_count; i++) {
         const uint32_t entry[] = {g->schedule[i].objective, g->schedule[i].steps};
         lk_format(key, sizeof key, "model.schedule.%04u", i);
@@ -296,6 +327,8 @@ static void add_augment(identity *id, const lk_augment *a) {
     const uint32_t cutout[] = {a->cutout_h, a->cutout_w}, shift[] = {a->shift_h, a->shift_w};
     add_number_unless(id, "data.augment.brightness", bits_of(a->brightness), 0);
     add_number_unless(id, "data.augment.contrast", bits_of(a->contrast), 0);
+    const uint32_t crop[] = {a->crop_h, a->crop_w};
+    if (crop[0]) add_u32s(id, "data.augment.crop_from", 2, crop);
     if (cutout[0] || cutout[1]) add_u32s(id, "data.augment.cutout", 2, cutout);
     if (a->flip) add_text(id, "data.augment.flip", "horizontal");
     if (a->padding == LK_PADDED_EDGE) add_text(id, "data.augment.padding", "edge");
@@ -306,13 +339,7 @@ static void add_floats(identity *id, const char *key, const lk_floats_list *list
     if (list->count) add_list(id, key, list->count, 1, (const uint32_t *)(const void *)list->at);
 }
 
-static void add_data(identity *id, const lk_run_spec *spec) {
-    add_augment(id, &spec->augment);
-    add_number(id, "data.count", spec->example_count, 8);
-    add(id, "data.hash", spec->data_hash, LK_SHA256_BYTES);
-    add_floats(id, "data.normalize.deviation", &spec->augment.deviation);
-    add_floats(id, "data.normalize.mean", &spec->augment.mean);
-    if (!spec->shards) return;
+static void add_shards(identity *id, const lk_run_spec *spec) {
     // The number of shards, and a hash of where they end: a key's value has few bytes.
     lk_sha256 ends;
     uint8_t sum[LK_SHA256_BYTES];
@@ -321,6 +348,18 @@ static void add_data(identity *id, const lk_run_spec *spec) {
     lk_sha256_finish(&ends, sum);
     add(id, "data.shard_ends", sum, sizeof sum);
     add_number(id, "data.shards", spec->shards, 4);
+}
+
+static void add_data(identity *id, const lk_run_spec *spec) {
+    add_augment(id, &spec->augment);
+    add_number(id, "data.count", spec->example_count, 8);
+    add(id, "data.hash", spec->data_hash, LK_SHA256_BYTES);
+    add_floats(id, "data.normalize.deviation", &spec->augment.deviation);
+    add_floats(id, "data.normalize.mean", &spec->augment.mean);
+    if (spec->shards) add_shards(id, spec);
+    if (spec->strips.most == 0) return;
+    add_number(id, "data.strips.max", spec->strips.most, 4);
+    add_number(id, "data.strips.min", spec->strips.least, 4);
 }
 
 // Does a loss take others than the last layer's output, and the model's input?
@@ -333,6 +372,7 @@ static bool has_loss_inputs(const lk_model *m) {
 static void add_loss(identity *id, const lk_model *m) {
     const lk_loss_words *words = lk_loss_words_of(lk_model_loss(m));
     add_loss_type(id, "model.loss", words);
+    add_weights(id, "model.loss", &m->loss_options, m->classes);
     if (has_loss_inputs(m)) {
         add_u32s(id, "model.loss.inputs", m->loss_options.input_count, m->loss_options.inputs);
     }
@@ -361,7 +401,7 @@ static void add_model(identity *id, const lk_model *m) {
         add_layer(id, &m->layers[i], i, before_layer(m, i));
     }
     if (m->graph) {
-        add_graph(id, m->graph);
+        add_graph(id, m);
     } else {
         add_loss(id, m);
     }

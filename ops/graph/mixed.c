@@ -1,6 +1,7 @@
 // mixed.c - blocks of examples between 16 bits and fp32: mixed.h. Freestanding; knows no op.
 #include "ops/graph/mixed.h"
 
+#include "ops/graph/average.h"
 #include "ops/graph/build.h"
 #include "ops/graph/scale.h"
 
@@ -16,23 +17,43 @@ static bool is_half(const lk_program *p, const lk_op *op, uint32_t role) {
     return t && role != LK_SCRATCH && lk_dtype_is_half(t->dtype);
 }
 
+// How many uses of a network's layer an op is for: one, but for gradients of parameters.
+static uint32_t uses_of(const lk_op *op) {
+    return op->type->scope == LK_SCOPE_GRAINS ? lk_op_uses(op) : 1;
+}
+
+// .. in any of them?
+static bool is_half_in_some(const lk_program *p, const lk_op *op, uint32_t role) {
+    bool half = false;
+    for (uint32_t u = 0; u < uses_of(op); u++) half = half || is_half(p, op + u, role);
+    return half;
+}
+
 bool lk_mixed_has_half(const lk_program *p, const lk_op *op) {
     if (op->type->scope == LK_SCOPE_LOSS) return true;  // it is scaled, also before a layer in fp32
+    if (op->type->kept || op->type->scope == LK_SCOPE_USE) return false;
     for (uint32_t r = 0; r < LK_ROLES; r++) {
-        if (is_half(p, op, r)) return true;
+        if (is_half_in_some(p, op, r)) return true;
     }
     return false;
 }
 
 static uint64_t row_of(const lk_tensor *t) { return t->rank == 1 ? 1 : t->shape[1]; }
 
+// .. of an input, which the op writes.
+static bool is_gradient(const lk_op *op, uint32_t role) {
+    return role == LK_DX || (role == LK_DX2 && op->type->both);
+}
+
 static bool is_output(const lk_op *op, uint32_t role) {
-    return role == LK_DX || (role == LK_Y && op->phase == LK_FORWARD);
+    return is_gradient(op, role) || (role == LK_Y && op->phase == LK_FORWARD);
 }
 
 // A mask is looked at as it lies.
+static bool is_mask(const lk_op *op, uint32_t role) { return role == LK_MASK && !op->type->both; }
+
 static bool is_wide(const lk_program *p, const lk_op *op, uint32_t role) {
-    return role != LK_MASK && is_half(p, op, role);
+    return !is_mask(op, role) && is_half(p, op, role);
 }
 
 // The first role of the same tensor: what is changed in place lies in one place.
@@ -54,9 +75,12 @@ static uint64_t wide_floats(const lk_program *p, const lk_op *op) {
     return LK_MAX(floats, 1);
 }
 
+// Examples of a block; of an op that sees grains, whole ones.
 static uint32_t examples_of(const lk_program *p, const lk_op *op) {
     uint64_t most = LK_MIXED_FLOATS / wide_floats(p, op);
     if (most > 8) most = most / 8 * 8;
+    if (op->type->sequence) most = LK_MAX(most, LK_MIXED_SEQUENCES);
+    if (op->type->grains) most = LK_MAX(most / p->spec->grain, 1) * p->spec->grain;
     return (uint32_t)LK_MIN(LK_MAX(most, 1), p->microbatch_examples);
 }
 
@@ -65,6 +89,7 @@ typedef struct call {
     const lk_op *op;
     const lk_microbatch *microbatch;
     const lk_lane *lane;
+    lk_microbatch part;     // the block's, for what seeks who is present
     lk_op run;              // what the kernel gets: ReLU is applied here, as values are rounded
     float *wide[LK_ROLES];  // NULL: the tensor as it lies
     float *apart;           // what a pool seeks its winners among
@@ -95,9 +120,42 @@ static uint64_t some_rows(uint64_t examples) {
 // few places of a cache.
 static uint64_t stride_of(uint64_t columns) { return lk_round_up(columns, 16) | 16; }
 
+static const lk_role operands[] = {LK_X, LK_DY, LK_X2};
+
+// A network may be applied to images, of 16 bits, and to what a layer in fp32 makes.
+static bool uses_differ(const lk_program *p, const lk_op *op) {
+    bool differ = false;
+    for (uint32_t u = 1; u < uses_of(op); u++) {
+        for (uint32_t i = 0; i < LK_COUNT(operands); i++) {
+            differ = differ || is_half(p, op + u, operands[i]) != is_half(p, op, operands[i]);
+        }
+    }
+    return differ;
+}
+
+bool lk_mixed_by_grain(const lk_program *p, const lk_op *op) {
+    const lk_op_type *type = op->type;
+    const bool by_columns = type->some_rows && !type->sequence;
+    const bool whole = (!type->half_floats && !by_columns) || uses_differ(p, op);
+    return type->scope == LK_SCOPE_GRAINS && whole && lk_mixed_is(p, op);
+}
+
+// Operands of a grain, widened, of each use; then the kernel's own.
+static uint64_t operands_floats(const lk_program *p, const lk_op *op) {
+    uint64_t floats = 0;
+    for (uint32_t i = 0; i < (op->type->labels ? 3 : 2); i++) {
+        if (!is_half_in_some(p, op, operands[i])) continue;
+        floats += lk_round_up(p->spec->grain * row_of(tensor_of(p, op, operands[i])), 16);
+    }
+    floats *= p->uses_max;
+    if (!op->type->scratch_floats) return floats;
+    return floats + op->type->scratch_floats(op, p->microbatch_examples * p->uses_max);
+}
+
 uint64_t lk_mixed_scratch_floats(const lk_program *p, const lk_op *op) {
     const lk_op_type *type = op->type;
     if (type->scope == LK_SCOPE_SOURCE) return lk_round_up(op->floats, 16);
+    if (lk_mixed_by_grain(p, op)) return operands_floats(p, op);
     if (type->scope == LK_SCOPE_GRAINS) {
         const uint64_t examples = (uint64_t)p->microbatch_examples * p->uses_max;
         if (type->half_floats) return type->half_floats(op, (uint32_t)examples);
@@ -131,7 +189,7 @@ static lk_narrow narrow_of(const lk_program *p, const lk_op *op, const lk_lane *
     if (role == LK_Y && op->relu) {
         how.rule = op->relu_apart ? LK_NARROW_RELU_AFTER : LK_NARROW_RELU;
     }
-    if (role == LK_DX && l->at[LK_MASK]) {
+    if (role == LK_DX && l->at[LK_MASK] && is_mask(op, LK_MASK)) {
         how.rule = LK_NARROW_MASK;
         how.mask = (const uint16_t *)l->at[LK_MASK] + at;
     }
@@ -142,6 +200,7 @@ static lk_narrow narrow_of(const lk_program *p, const lk_op *op, const lk_lane *
 static uint32_t store(const call *c, uint32_t role, uint64_t at, uint64_t count,
                       const float *from) {
     const lk_tensor *t = tensor_of(c->f->program, c->op, role);
+    if (t->dtype == LK_U32) return 0;
     if (!lk_dtype_is_half(t->dtype)) return not_finite(count, from);
     const lk_narrow how = narrow_of(c->f->program, c->op, c->lane, role, at);
     return c->f->kernels->narrow(&how, count, from, (uint16_t *)c->lane->at[role] + at);
@@ -184,15 +243,23 @@ static uint32_t store_all(const call *c, uint32_t role, uint32_t m0, uint32_t co
 
 // --- a block -------------------------------------------------------------------------------------
 
+// What a tensor has of example m0, or of the grain that begins with it.
 static void *row_at(const call *c, uint32_t role, uint32_t m0) {
     const lk_tensor *t = tensor_of(c->f->program, c->op, role);
-    return (uint8_t *)c->lane->at[role] + m0 * row_of(t) * lk_dtype_bytes(t->dtype);
+    const uint64_t row = m0 * t->shape[0] / c->f->program->microbatch_examples;
+    return (uint8_t *)c->lane->at[role] + row * row_of(t) * lk_dtype_bytes(t->dtype);
 }
 
-static lk_lane widen_block(const call *c, uint32_t m0, uint32_t count) {
+static lk_lane widen_block(call *c, uint32_t m0, uint32_t count) {
     lk_lane l = *c->lane;
     l.examples = count;
     l.first_example += m0;
+    if (c->op->type->grains) lk_assert(m0 % l.grain == 0);
+    if (l.present) {
+        c->part = *c->microbatch;
+        c->part.position += m0;
+        l.present_in[1] = &c->part;
+    }
     for (uint32_t i = 0; i < LK_COUNT(rows_of); i++) {
         const uint32_t r = rows_of[i];
         if (!l.at[r]) continue;
@@ -201,7 +268,8 @@ static lk_lane widen_block(const call *c, uint32_t m0, uint32_t count) {
         if (!c->wide[r] || is_output(c->op, r)) continue;
         c->f->kernels->widen(t->dtype, count * row_of(t), row_at(c, r, m0), c->wide[r]);
     }
-    if (is_half(c->f->program, c->op, LK_MASK)) l.at[LK_MASK] = NULL;
+    if (c->op->type->labels) l.at[LK_LABELS] = row_at(c, LK_LABELS, m0);
+    if (is_mask(c->op, LK_MASK) && is_half(c->f->program, c->op, LK_MASK)) l.at[LK_MASK] = NULL;
     l.at[LK_SCRATCH] = c->scratch;
     return l;
 }
@@ -229,14 +297,17 @@ static uint32_t pool_block(const call *c, lk_lane *l, uint32_t m0) {
 }
 
 // What the kernel of a loss writes is multiplied by the loss scale before its one rounding.
-static void scale_gradient(const call *c, const lk_lane *l, uint32_t count) {
+static void scale_gradients(const call *c, const lk_lane *l, uint32_t count) {
     const lk_scale_state *state = lk_scale_of(c->f->program, c->f->device);
     const float scale =
         state ? lk_scale_value(&c->f->program->spec->model.loss_scale, state) : 1.0f;
-    const lk_tensor *t = tensor_of(c->f->program, c->op, LK_DX);
-    float *dx = l->at[LK_DX];
-    if (c->op->type->scope != LK_SCOPE_LOSS || !t || scale == 1.0f) return;
-    for (uint64_t i = 0; i < count * row_of(t); i++) dx[i] = dx[i] * scale;
+    if (c->op->type->scope != LK_SCOPE_LOSS || scale == 1.0f) return;
+    for (uint32_t r = 0; r < LK_ROLES; r++) {
+        const lk_tensor *t = tensor_of(c->f->program, c->op, r);
+        float *dx = l->at[r];
+        if (!t || !is_gradient(c->op, r)) continue;
+        for (uint64_t i = 0; i < count * row_of(t); i++) dx[i] = dx[i] * scale;
+    }
 }
 
 // Values that stay in fp32 though their layer is not: ReLU is applied here, too.
@@ -248,16 +319,23 @@ static void relu_in_place(const call *c, const lk_lane *l, uint32_t count) {
     }
 }
 
-static uint32_t compute_block(const call *c, uint32_t m0, uint32_t count,
+// Whether what the kernel returns is a flag: of ops that see grains it leaves out who is missing.
+static bool heeds(const call *c, uint32_t m0) {
+    const lk_op_type *type = c->op->type;
+    if (type->scope == LK_SCOPE_LOSS) return true;
+    return type->looks && (type->grains || !is_missing(c, m0));
+}
+
+static uint32_t compute_block(call *c, uint32_t m0, uint32_t count,
                               uint32_t counts[LK_METRIC_COUNTS_MAX]) {
     lk_lane l = widen_block(c, m0, count);
     if (c->op->type->apart && c->wide[LK_Y]) return pool_block(c, &l, m0);
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) l.counts[i] = 0;
     const uint32_t kernel = lk_kernel_of(c->f->kernels, c->run.type)(&l, &c->run);
     const bool loss = c->op->type->scope == LK_SCOPE_LOSS;
-    uint32_t bad = loss ? kernel : 0;
+    uint32_t bad = heeds(c, m0) ? kernel : 0;
     lk_metric_add_counts(counts, l.counts);
-    if (l.train) scale_gradient(c, &l, count);
+    if (l.train) scale_gradients(c, &l, count);
     for (uint32_t i = 0; i < LK_COUNT(rows_of); i++) {
         const uint32_t r = rows_of[i];
         if (!l.at[r] || !is_output(c->op, r)) continue;
@@ -268,13 +346,12 @@ static uint32_t compute_block(const call *c, uint32_t m0, uint32_t count,
     return bad;
 }
 
-// The loss of what is no example, and its gradient, are zero.
+// The loss of what is no example, and its gradients, are zero.
 static void clear_missing(const call *c, uint32_t m) {
-    static const lk_role written[] = {LK_Y, LK_DX};
-    for (uint32_t i = 0; i < LK_COUNT(written); i++) {
-        const lk_tensor *t = tensor_of(c->f->program, c->op, written[i]);
-        if (!t || (written[i] == LK_DX && !c->lane->train)) continue;
-        __builtin_memset(row_at(c, written[i], m), 0, row_of(t) * lk_dtype_bytes(t->dtype));
+    for (uint32_t r = 0; r < LK_ROLES; r++) {
+        const lk_tensor *t = tensor_of(c->f->program, c->op, r);
+        if (!t || !is_output(c->op, r) || (is_gradient(c->op, r) && !c->lane->train)) continue;
+        __builtin_memset(row_at(c, r, m), 0, row_of(t) * lk_dtype_bytes(t->dtype));
     }
 }
 
@@ -311,6 +388,7 @@ uint32_t lk_mixed_call(lk_frame *f, const lk_op *op, const lk_microbatch *microb
     call c = {.f = f, .op = op, .microbatch = microbatch, .lane = lane, .run = *op};
     const uint32_t block = examples_of(f->program, op), all = lane->examples;
     const bool loss = op->type->scope == LK_SCOPE_LOSS;
+    const bool singly = microbatch->sparse && op->type->looks && !op->type->grains;
     uint32_t bad = 0, counts[LK_METRIC_COUNTS_MAX] = {0};
     lay(&c, block);
     for (uint32_t m = 0; m < all;) {
@@ -318,7 +396,7 @@ uint32_t lk_mixed_call(lk_frame *f, const lk_op *op, const lk_microbatch *microb
             clear_missing(&c, m++);
             continue;
         }
-        uint32_t count = LK_MIN(block, all - m);
+        uint32_t count = singly ? 1 : LK_MIN(block, all - m);
         for (uint32_t i = 1; loss && i < count; i++) {
             if (is_missing(&c, m + i)) count = i;
         }
@@ -402,9 +480,66 @@ static void sums_of_columns(lk_frame *f, const lk_op *op, lk_lane *l, lk_grain_v
     }
 }
 
+// Rows of an operand, widened if they have 16 bits: returns where they then lie.
+static const void *widen_rows(const lk_frame *f, const lk_op *op, uint32_t role, const void *rows,
+                              uint32_t count, float **to) {
+    const lk_tensor *t = tensor_of(f->program, op, role);
+    const float *wide = *to;
+    if (!is_half(f->program, op, role)) return rows;
+    const uint64_t floats = count * (row_of(t) / lk_op_steps(op));
+    f->kernels->widen(t->dtype, floats, rows, *to);
+    *to += lk_round_up(floats, 16);
+    return wide;
+}
+
+// Of an op that finds its rows by an example's number: of its one grain, the first is number 0.
+static void show_rows(const lk_frame *f, const lk_op *op, lk_lane *l, lk_grain_view *view,
+                      float **to) {
+    static const lk_role shown[] = {LK_X, LK_X2, LK_AUX, LK_DY, LK_LABELS};
+    const lk_tensor *dy = tensor_of(f->program, op, LK_DY);
+    const uint64_t before = (uint64_t)((const uint8_t *)view->dy - (const uint8_t *)l->at[LK_DY]);
+    const uint64_t first = before / (row_of(dy) * lk_dtype_bytes(dy->dtype));
+    for (uint32_t i = 0; i < LK_COUNT(shown); i++) {
+        const lk_tensor *t = tensor_of(f->program, op, shown[i]);
+        if (!t) continue;
+        const uint8_t *rows = l->at[shown[i]];
+        rows += first * row_of(t) * lk_dtype_bytes(t->dtype);
+        l->at[shown[i]] =
+            (void *)(uintptr_t)widen_rows(f, op, shown[i], rows, view->examples, to);
+    }
+    view->x = l->at[LK_X];
+    view->dy = l->at[LK_DY];
+}
+
+// Of few grains, whose operands are widened whole.
+static void sums_of_operands(lk_frame *f, const lk_op *op, lk_lane *l, const lk_grain_view *views) {
+    lk_grain_view *wide = lk_tensor_at(f, f->program->views);
+    float *to = l->at[LK_SCRATCH];
+    const uint32_t uses = lk_op_uses(op);
+    wide += l->grain_count;
+    lk_assert(!op->type->labels || l->grain_count == 1);
+    for (uint32_t g = 0; g < l->grain_count; g++) {
+        const lk_op *use = op + g % uses;
+        wide[g] = views[g];
+        if (op->type->labels) {
+            show_rows(f, op, l, &wide[g], &to);
+            continue;
+        }
+        wide[g].x = widen_rows(f, use, LK_X, views[g].x, views[g].examples, &to);
+        wide[g].dy = widen_rows(f, use, LK_DY, views[g].dy, views[g].examples, &to);
+    }
+    l->grains = wide;
+    l->at[LK_SCRATCH] = to;
+    (void)lk_kernel_of(f->kernels, op->type)(l, op);
+}
+
 void lk_mixed_sums(lk_frame *f, const lk_op *op, const lk_lane *lane, lk_grain_view *views) {
     const lk_half half = half_of(f->program, op);
     lk_lane l = *lane;
+    if (lk_mixed_by_grain(f->program, op)) {
+        sums_of_operands(f, op, &l, views);
+        return;
+    }
     if (!op->type->half_floats) {
         sums_of_columns(f, op, &l, views);
         return;
@@ -457,7 +592,9 @@ uint32_t lk_mixed_round(const lk_program *p, uint8_t *device) {
         const float *w = (const float *)(void *)(device + p->tensors[param->tensor].offset);
         float *rounded = (float *)(void *)(device + p->tensors[param->rounded].offset);
         const lk_dtype dtype = lk_model_dtype(&p->spec->model);
-        const uint32_t bad = lk_kernels_reference.round(dtype, param->count, w, rounded);
+        uint32_t bad = lk_kernels_reference.round(dtype, param->count, w, rounded);
+        const lk_average_calls *averages = p->spec->model.averages;
+        if (averages) bad |= averages->round(p, device, i);
         if (bad && first_bad == LK_NONE) first_bad = i;
     }
     return first_bad;

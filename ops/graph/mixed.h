@@ -20,6 +20,9 @@
 // Floats of a block: what is widened and narrowed at once.
 enum { LK_MIXED_FLOATS = 32 * 1024 };
 
+// Examples of a block of sequences, at least: each time is one product of all of them.
+enum { LK_MIXED_SEQUENCES = 32 };
+
 // Has one of the op's tensors 16 bits, or is it the loss? (Winners of a pool are no floats.)
 bool lk_mixed_has_half(const lk_program *program, const lk_op *op);
 static inline bool lk_mixed_is(const lk_program *program, const lk_op *op) {
@@ -30,6 +33,9 @@ static inline bool lk_mixed_is(const lk_program *program, const lk_op *op) {
 uint64_t lk_mixed_scratch_floats(const lk_program *program, const lk_op *op);
 uint32_t lk_mixed_call(lk_frame *frame, const lk_op *op, const lk_microbatch *microbatch,
                        lk_lane *lane);
+
+// Is the op's gradient of parameters one whose operands are widened whole, a grain at a time?
+bool lk_mixed_by_grain(const lk_program *program, const lk_op *op);
 
 // The gradient of parameters, with `views` of the grains, behind which is room for as many.
 void lk_mixed_sums(lk_frame *frame, const lk_op *op, const lk_lane *lane, lk_grain_view *views);

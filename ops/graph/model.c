@@ -160,6 +160,35 @@ static lk_status check_shards(const lk_run_spec *spec, lk_error *error) {
 }
 
 #ifndef LK_SHORT_FORM_ALONE
+static lk_status check_strips(const lk_run_spec *spec, lk_error *error) {
+    const lk_model *m = &spec->model;
+    const lk_strips *s = &spec->strips;
+    if (s->most == 0) return LK_OK;
+    if (s->least > s->most || m->labels < s->most || m->in_h % s->most != 0) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "data.strips: found %u to %u images, model.labels %u and %u rows of "
+                       "model.input, wanted min up to max, as many labels as max or more, and max "
+                       "times the columns of an image as rows",
+                       s->least, s->most, m->labels, m->in_h);
+    }
+    if (spec->augment.shift_h == 0) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "data.augment.shift: found %u rows, which are the times of a strip, and its "
+                   "labels would not move with them; wanted [0, COLUMNS]",
+                   spec->augment.shift_h);
+}
+
+static lk_status check_average(const lk_run_spec *spec, const lk_optimizer *o, lk_error *error) {
+    if (!(o->weight_average >= 0.0f && o->weight_average < 1.0f)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "optimizer.weight_average: found a number outside 0 <= weight_average < 1");
+    }
+    if (!lk_optimizer_averages(o) || spec->model.averages) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "optimizer.weight_average: found it without what computes averages, wanted "
+                   "&lk_average_linked in lk_model.averages");
+}
+
 static lk_status check_augment(const lk_run_spec *spec, lk_error *error) {
     const lk_augment *a = &spec->augment;
     const lk_model *m = &spec->model;
@@ -168,6 +197,14 @@ static lk_status check_augment(const lk_run_spec *spec, lk_error *error) {
                        "data.normalize: found %u mean and %u deviation, wanted one of each for "
                        "every channel of model.input, which has %u",
                        a->mean.count, a->deviation.count, m->in_c);
+    }
+    if ((a->crop_h || a->crop_w) &&
+        (a->crop_h < m->in_h || a->crop_w < m->in_w || spec->strips.most > 0)) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "data.augment.crop_from: found [%u, %u], wanted the rows and columns of the "
+                       "set's images, not less than the %u and %u of model.input%s",
+                       a->crop_h, a->crop_w, m->in_h, m->in_w,
+                       spec->strips.most ? ", and no data.strips" : "");
     }
     if ((!a->shift_h || a->shift_h < m->in_h) && (!a->shift_w || a->shift_w < m->in_w)) {
         return LK_OK;
@@ -205,11 +242,15 @@ lk_status lk_run_spec_check(const lk_run_spec *spec, lk_error *error) {
     }
 #ifndef LK_SHORT_FORM_ALONE
     LK_CHECK(check_augment(spec, error));
+    LK_CHECK(check_strips(spec, error));
 #endif
     const lk_graph *graph = lk_graph_of(&spec->model);
     if (graph) LK_CHECK(graph->calls->check(&spec->model, error));
     for (uint32_t i = 0; i < lk_objective_count(&spec->model); i++) {
         LK_CHECK(check_optimizer(lk_optimizer_of(spec, i), error));
+#ifndef LK_SHORT_FORM_ALONE
+        LK_CHECK(check_average(spec, lk_optimizer_of(spec, i), error));
+#endif
     }
     return LK_OK;
 }

@@ -56,6 +56,8 @@ typedef struct lk_loss_scale {
     (lk_loss_scale) { 0, 0x1p15f, 2.0f, 0.5f, 1.0f, 2000, 0, 100 }
 
 typedef struct lk_graph lk_graph;  // below
+typedef struct lk_average_calls lk_average_calls;  // ops/graph/average.h
+extern const lk_average_calls lk_average_linked;
 
 // What an example's values are: bytes, or floats that LOAD takes as they are.
 typedef enum lk_input_type { LK_INPUT_U8, LK_INPUT_F32 } lk_input_type;
@@ -78,6 +80,8 @@ typedef struct lk_model {
     bool skips;  // a verdict may skip steps, so that t is state of its own (program.h, `skipped`)
     lk_precision precision;
     lk_loss_scale loss_scale;  // of LK_MIXED_FLOAT16 alone
+    // Where an optimizer keeps averages of weights: &lk_average_linked; else NULL.
+    const lk_average_calls *averages;
 } lk_model;
 
 static inline uint64_t lk_model_input_bytes(const lk_model *model) {
@@ -253,6 +257,13 @@ typedef struct lk_graph_calls {
 } lk_graph_calls;
 extern const lk_graph_calls lk_graph_linked;
 
+// Strips: an example is `least` to `most` images side by side, its times their columns from left to
+// right, its labels their classes plus 1, 0 being the blank (ARITHMETIC.md 10, apps/run/strips.h).
+enum { LK_STRIP_IMAGES_MAX = 64 };
+typedef struct lk_strips {
+    uint32_t least, most;  // 1 to LK_STRIP_IMAGES_MAX; most 0: an example is one image
+} lk_strips;
+
 // Everything that decides the bits of a run.
 typedef struct lk_run_spec {
     lk_model model;
@@ -262,9 +273,11 @@ typedef struct lk_run_spec {
     uint32_t grain;                      // a power of two from 1 to LK_GRAIN_MAX
     bool drop_remainder;                 // the last, short batch of an epoch is left out
     lk_fast_precision fast_precision;    // LK_STRICT, or that of the fast arithmetic
-    uint64_t example_count;              // of the training set
+    uint64_t example_count;              // of an epoch: of the training set, or its strips
+    uint64_t strip_images;               // of strips: images of the training set
     uint8_t data_hash[LK_SHA256_BYTES];  // of the training set
     lk_augment augment;                  // what LOAD does to images
+    lk_strips strips;
     bool init;                           // parameters were taken from a file, which have this hash:
     uint8_t init_hash[LK_SHA256_BYTES];  // of (number of the parameter, its fp32 elements) each
     // The order of the examples. "global": one permutation of the whole set; shards are 0.
@@ -282,6 +295,25 @@ static inline bool lk_spec_augments(const lk_run_spec *spec, bool train) {
     return false;
 #else
     return spec->augment.mean.count > 0 || (train && lk_augment_draws(&spec->augment));
+#endif
+}
+
+// .. or a part of them alone?
+static inline bool lk_spec_crops(const lk_run_spec *spec) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)spec;
+    return false;
+#else
+    return spec->augment.crop_h > 0;
+#endif
+}
+
+static inline bool lk_spec_has_strips(const lk_run_spec *spec) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)spec;
+    return false;
+#else
+    return spec->strips.most > 0;
 #endif
 }
 

@@ -1,5 +1,6 @@
 // program.c - what a program needs besides its ops: tables, reduction, scratch, lifetimes, initial
 // values. Freestanding.
+#include "ops/graph/average.h"
 #include "ops/graph/build.h"
 #include "ops/graph/mixed.h"
 #include "ops/graph/scale.h"
@@ -7,6 +8,10 @@
 // A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise MICROBATCH_EXAMPLES
 // at a time (measured: larger working sets fall out of the second-level cache).
 enum { RESIDENT_EXAMPLES = 256, MICROBATCH_EXAMPLES = 128 };
+
+// With averages a parameter may have all slots that there are: those of norms (norm_tensors) have
+// entries of their own.
+enum { AVERAGES_TENSORS = 2 };
 
 const char *lk_phase_name(lk_phase phase) {
     static const char *const names[] = {"load", "forward", "backward", "reduce", "apply"};
@@ -36,10 +41,10 @@ static uint32_t shares_max(const lk_model *m) {
 // Of a loss of two inputs: the gradient of the second, and a share where others take it too.
 static uint32_t target_max(const lk_model *m) { return lk_model_loss(m)->inputs > 1 ? 2 : 0; }
 
-// LOAD, loss, its sum, REDUCE.
+// LOAD, loss, its sum, REDUCE; what decodes.
 uint32_t lk_program_ops_max(const lk_model *m) {
     if (lk_graph_of(m)) return lk_graph_of(m)->calls->entries(m).ops;
-    uint32_t most = 4 + shares_max(m) + target_max(m);
+    uint32_t most = 4 + (m->labels ? 1 : 0) + shares_max(m) + target_max(m);
     for (uint32_t i = 0; i < m->layer_count; i++) {
         const lk_layer *l = &m->layers[i];
         most += l->type->ops_max + (l->activation ? l->activation->ops_max : 0);
@@ -62,18 +67,42 @@ static uint32_t states_max(const lk_model *m) {
 // Of lk_program.params.
 static uint32_t entries_max(const lk_model *m) { return params_max(m) + states_max(m); }
 
-// Input, labels, loss, nodes, views, scratch of REDUCE and of a device.
+// Rounded weights; scratch of every op; averages.
+static uint32_t precision_max(const lk_model *m) {
+    const uint32_t rounded = lk_model_is_mixed(m) ? params_max(m) : 0;
+    uint32_t most = lk_model_is_mixed(m) ? rounded + lk_program_ops_max(m) : 0;
+    if (m->averages) most += AVERAGES_TENSORS + rounded;
+    return most;
+}
+
+// Input, labels, loss, nodes, views, scratch of REDUCE and of a device; a strip; of what decodes
+// its labels, state and scratch.
+static const lk_loss_options *loss_options_of(const lk_model *m, uint32_t objective) {
+    const lk_graph *g = lk_graph_of(m);
+    return g ? &g->objectives[objective].loss_options : &m->loss_options;
+}
+
+// Tables of classes' weights.
+static uint32_t weights_max(const lk_model *m) {
+    uint32_t most = 0;
+    for (uint32_t k = 0; k < lk_objective_count(m); k++) {
+        most += loss_options_of(m, k)->class_weight.at != NULL;
+    }
+    return most;
+}
+
 uint32_t lk_program_tensors_max(const lk_model *m) {
-    if (lk_graph_of(m)) return lk_graph_of(m)->calls->entries(m).tensors + states_max(m);
-    uint32_t most = 7 + shares_max(m) + target_max(m) + states_max(m) +
-                    params_max(m) * (1 + LK_OPTIMIZER_SLOTS_MAX);
+    if (lk_graph_of(m)) {
+        return lk_graph_of(m)->calls->entries(m).tensors + states_max(m) + precision_max(m) +
+               weights_max(m);
+    }
+    uint32_t most = 7 + weights_max(m) + (m->labels ? 4 : 0) + shares_max(m) + target_max(m) +
+                    states_max(m) + params_max(m) * (1 + LK_OPTIMIZER_SLOTS_MAX);
     for (uint32_t i = 0; i < m->layer_count; i++) {
         const lk_layer *l = &m->layers[i];
         most += l->type->tensors_max + (l->activation ? l->activation->tensors_max : 0);
     }
-    // Rounded weights; scratch of every op.
-    if (lk_model_is_mixed(m)) most += params_max(m) + lk_program_ops_max(m);
-    return most;
+    return most + precision_max(m);
 }
 
 // The planner sorts tensors there, after the values of layers lay there (ops/graph/build.c).
@@ -174,12 +203,20 @@ static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
     bool reach = lk_layout_sharers(&p->layout) == p->layout.replicas_all;
     if (p->layout.device || lk_op_uses(op) > 1) return LK_REDUCE_PARTIALS;
     if (!op->type->rows || !resident || !reach) return LK_REDUCE_PARTIALS;
+    if (lk_mixed_by_grain(p, op)) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_PARTIALS) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_OPERANDS) return LK_REDUCE_OPERANDS;
     uint64_t rows, columns;
     op->type->rows(op, &rows, &columns);
     bool pays = p->layout.replicas_all == 1 || p->microbatch_examples < columns;
     return pays ? LK_REDUCE_OPERANDS : LK_REDUCE_PARTIALS;
+}
+
+static bool any_by_grain(const lk_program *p) {
+    for (uint32_t i = p->forward_end; i < p->op_count; i++) {
+        if (lk_mixed_by_grain(p, &p->ops[i])) return true;
+    }
+    return false;
 }
 
 // The partials of a node, and how many of them a replica holds.
@@ -205,8 +242,9 @@ static lk_status node_tensors(lk_builder *b) {
             hold_nodes(g.first, g.count, p->microbatch_grains, p->grains, device, &counter);
         p->node_slots = LK_MAX(p->node_slots, slots);
     }
-    // Uses that are no power of two: a block is joined grain by grain above the nodes held.
-    if (p->uses_max > 2) p->node_slots += lk_root_level(p->microbatch_grains);
+    // Uses that are no power of two, operands widened whole: a block is joined grain by grain above
+    // the nodes held.
+    if (p->uses_max > 2 || any_by_grain(p)) p->node_slots += lk_root_level(p->microbatch_grains);
     const uint64_t nodes[] = {p->node_slots, p->node_floats};
     return lk_build_tensor(b, "gradient nodes", LK_CLASS_EXCHANGE, LK_F32, LK_REGION_REPLICA, 2,
                            nodes, &p->nodes);
@@ -236,12 +274,40 @@ static lk_status norm_tensors(lk_builder *b) {
                            &p->squares);
 }
 
+static lk_op *loss_of(const lk_program *p) {
+    uint32_t i = 0;
+    while (p->ops[i].type->scope != LK_SCOPE_LOSS) i++;
+    return &p->ops[i];
+}
+
+// Those of all objectives, so that all have the same device region; the loss takes its own.
+static lk_status weight_tensors(lk_builder *b) {
+    const lk_model *m = &b->program->spec->model;
+    const uint64_t classes = m->classes;
+    for (uint32_t k = 0; k < lk_objective_count(m); k++) {
+        const lk_weights_list *weights = &loss_options_of(m, k)->class_weight;
+        uint32_t tensor;
+        if (!weights->at) continue;
+        if (weights->count > classes || (weights->all && weights->count < classes)) {
+            return lk_fail(b->error, LK_BAD_CONFIG,
+                           "model.loss.class_weight: found numbers for %u classes, wanted %u, as "
+                           "many as model.classes; or an object of some, by their numbers",
+                           weights->count, m->classes);
+        }
+        LK_CHECK(lk_build_tensor(b, "class_weight", LK_CLASS_STAGING, LK_F32, LK_REGION_DEVICE, 1,
+                                 &classes, &tensor));
+        if (k == b->program->objective) loss_of(b->program)->tensor[LK_AUX] = tensor;
+    }
+    return LK_OK;
+}
+
 static lk_status reduce_tensors(lk_builder *b) {
     lk_program *p = b->program;
     bool operands = false;
     uint64_t scratch = (uint64_t)LK_JOIN_FLOATS * (lk_root_level(p->grains) + 2);
     LK_CHECK(node_tensors(b));
     LK_CHECK(norm_tensors(b));
+    LK_CHECK(weight_tensors(b));
     p->views = p->reduce_scratch = LK_NONE;
     if (p->layout.device) return LK_OK;
     for (uint32_t i = 0; i < p->param_count; i++) {
@@ -323,6 +389,15 @@ static void uses(lk_program *p, uint32_t tensor, uint32_t op) {
     t->last = first_time ? op : LK_MAX(t->last, op);
 }
 
+// What is run again for a decoding is all there until it is done.
+static void lifetimes_again(lk_program *p) {
+    const uint32_t decode = lk_program_decode(p);
+    for (uint32_t i = 0; i < p->forward_end && decode != LK_NONE; i++) {
+        const lk_op *op = &p->ops[i];
+        for (uint32_t r = 0; r < LK_ROLES && op->again; r++) uses(p, op->tensor[r], decode);
+    }
+}
+
 static void lifetimes(lk_program *p) {
     for (uint32_t i = 0; i < p->op_count; i++) {
         const lk_op *op = &p->ops[i];
@@ -334,6 +409,7 @@ static void lifetimes(lk_program *p) {
         uses(p, op->tensor[LK_X], p->reduce_op);
         uses(p, op->tensor[LK_DY], p->reduce_op);
     }
+    lifetimes_again(p);
 }
 
 static lk_status check_trained(const lk_program *p, lk_error *error) {
@@ -363,12 +439,11 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
         return lk_fail(error, LK_UNAVAILABLE,
                        "arithmetic \"fast\": only a GPU computes it; use \"strict\" here");
     }
-    if (lk_model_is_mixed(&spec->model) && (layout->device || lk_graph_of(&spec->model))) {
+    if (lk_model_is_mixed(&spec->model) && layout->device) {
         return lk_fail(error, LK_UNAVAILABLE,
-                       "precision \"%s\": %s compute it yet; use \"float32\"%s",
-                       lk_precision_name(spec->model.precision),
-                       layout->device ? "GPUs do not" : "models of several networks do not",
-                       layout->device ? ", or --kernels auto" : "");
+                       "precision \"%s\": GPUs do not compute it yet; use \"float32\", or "
+                       "--kernels auto",
+                       lk_precision_name(spec->model.precision));
     }
     if (layout->replicas_all == 0) p->layout.replicas_all = layout->replicas;
     if (layout->replicas == 0 || p->layout.replicas_all > p->grains) {
@@ -503,6 +578,14 @@ static void fill_state(const lk_program *p, uint32_t entry, uint8_t *device) {
     state->initializer->fill(&what, (float *)(void *)(device + t->offset));
 }
 
+static void fill_weights(const lk_program *p, uint8_t *device) {
+    const lk_weights_list *weights = &lk_program_loss_options(p)->class_weight;
+    if (!weights->at) return;
+    const lk_tensor *t = &p->tensors[loss_of(p)->tensor[LK_AUX]];
+    float *to = (float *)(void *)(device + t->offset);
+    for (uint32_t c = 0; c < p->spec->model.classes; c++) to[c] = lk_weight_of(weights, c);
+}
+
 void lk_program_initialize(const lk_program *p, uint8_t *device) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_param *param = &p->params[i];
@@ -521,7 +604,10 @@ void lk_program_initialize(const lk_program *p, uint8_t *device) {
         param->initializer->fill(&what, w);
     }
     if (lk_model_is_mixed(&p->spec->model)) (void)lk_mixed_round(p, device);
-    for (uint32_t k = 0; k < LK_MAX(p->programs, 1u); k++)
+    for (uint32_t k = 0; k < LK_MAX(p->programs, 1u); k++) {
         fill_slots(p->all ? &p->all[k] : p, device);
+        fill_weights(p->all ? &p->all[k] : p, device);
+    }
+    if (p->spec->model.averages) p->spec->model.averages->start(p, device);
     for (uint32_t i = p->param_count; i < lk_entry_count(p); i++) fill_state(p, i, device);
 }

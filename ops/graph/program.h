@@ -103,7 +103,7 @@ typedef struct lk_program {
     uint32_t microbatch_examples;         // microbatch_grains * grain
     uint32_t op_count, tensor_count, param_count;
     uint32_t state_count;  // entries of `params` behind the parameters
-    uint32_t loss_scale;   // state: lk_scale_state, ops/graph/scale.h; LK_NONE: no loss is scaled
+    uint32_t loss_scale;   // state: lk_scale_state of each objective, ops/graph/scale.h; or LK_NONE
     uint32_t skipped;      // state: (objectives, 2) u32, how many steps of each were skipped, low
                            // word first; LK_NONE: no step ever is (lk_model.skips)
     uint32_t forward_end;  // ops [0, forward_end) are LOAD and FORWARD up to the logits
@@ -174,6 +174,21 @@ static inline lk_norm lk_program_norm(const lk_program *program) {
     return lk_optimizer_norm(program->optimizer);
 #endif
 }
+// The share of the sum of its squares that a parameter adds to the loss of this objective, which
+// trains it: that of its layer, of the kernel alone; 0: none.
+static inline float lk_param_l2(const lk_program *program, uint32_t param) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)program, (void)param;  // boards know no regularizers either
+    return 0.0f;
+#else
+    const uint32_t gradient = program->params[param].gradient_op;
+    const lk_layer *layers = program->spec->model.layers;  // NULL: compiled already, without any
+    if (param >= program->param_count || gradient == LK_NONE || !layers) return 0.0f;
+    const lk_op *op = &program->ops[gradient];
+    const bool kernel = op->param[0] == param && !op->type->recurrent;
+    return kernel ? layers[op->layer].l2 : 0.0f;
+#endif
+}
 static inline uint64_t lk_param_slices(const lk_param *param) {
     return (param->count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
 }
@@ -184,9 +199,31 @@ static inline uint64_t lk_param_first_slice(const lk_program *program, uint32_t 
     return slices;
 }
 
+// The op that decodes, behind the loss and its sum, or LK_NONE.
+static inline uint32_t lk_program_decode(const lk_program *program) {
+#ifndef LK_SHORT_FORM_ALONE
+    const uint32_t op = program->forward_end + 2;
+    if (op < program->op_count && program->ops[op].type->scope == LK_SCOPE_DECODE) return op;
+#else
+    (void)program;  // boards know no sequences of labels
+#endif
+    return UINT32_MAX;
+}
+
 // Floats of the output of one example.
 static inline uint64_t lk_program_output_floats(const lk_program *program) {
     return program->tensors[program->logits].shape[1];
+}
+
+// What an evaluation shows of an example (lk_on_logits): its output; of a transducer the row of
+// labels that it says, u32. And how many numbers a prediction of it has: those, or these labels.
+static inline uint32_t lk_program_shown(const lk_program *program) {
+    const uint32_t decode = lk_program_decode(program);
+    return decode == UINT32_MAX ? program->logits : program->ops[decode].tensor[LK_Y];
+}
+static inline uint64_t lk_program_prediction(const lk_program *program) {
+    return program->tensors[lk_program_shown(program)].shape[1] -
+           (lk_program_decode(program) == UINT32_MAX ? 0 : 1);
 }
 
 // Compiles one program for each objective into `programs` (lk_objective_count) and `memory`

@@ -5,7 +5,8 @@
 
 lk_scale_state *lk_scale_of(const lk_program *p, uint8_t *device) {
     if (p->loss_scale == LK_NONE) return NULL;
-    return (lk_scale_state *)(void *)(device + p->tensors[p->loss_scale].offset);
+    lk_scale_state *states = (void *)(device + p->tensors[p->loss_scale].offset);
+    return lk_graph_of(&p->spec->model) ? states + p->objective : states;
 }
 
 // The exponent of a power of two that is a normal number.

@@ -29,7 +29,8 @@ typedef struct lk_scale_state {
     uint32_t word[LK_SCALE_WORDS];
 } lk_scale_state;
 
-// The state as the device region has it; NULL: the model has no loss scale.
+// The state of the program's objective, each of which has its own, as the device region has it;
+// NULL: the model has no loss scale.
 lk_scale_state *lk_scale_of(const lk_program *program, uint8_t *device);
 
 static inline uint64_t lk_scale_replays(const lk_scale_state *s) {

@@ -76,6 +76,7 @@ static void say_add(lk_export *e, const lk_layer *l) {
     (void)l;
     lk_export_node_add(e, "Add");
     if (e->in[0].channels != e->in[1].channels) e->out.channels = 0;
+    e->out.times = LK_MAX(e->in[0].times, e->in[1].times);
 }
 
 const lk_layer_words lk_layer_words_add = {.type = &lk_layer_add,

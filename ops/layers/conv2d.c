@@ -483,6 +483,7 @@ static const lk_setting keys[] = {
      .constant = 1,
      .meaning = "parts of the channels, each with filters of its own"},
     LK_KEYS_KERNEL_INITIALIZER,
+    LK_KEY_KERNEL_REGULARIZER,
     LK_KEY_KERNEL_SIZE,
     LK_KEY_PADDING,
     LK_KEY_STRIDES,
@@ -501,11 +502,11 @@ static void say_conv2d(lk_export *e, const lk_layer *l) {
         lk_export_pad_end(c->in_h, c->kernel_h, c->stride_h, c->out_h, c->pad_top),
         lk_export_pad_end(c->in_w, c->kernel_w, c->stride_w, c->out_w, c->pad_left)};
     lk_export_node *node = lk_export_node_add(e, "Conv");
-    node->parameters = true;
+    node->parameters = LK_EXPORT_PARAMETERS;
     lk_export_ints(node, "kernel_shape", 2, size);
     lk_export_ints(node, "strides", 2, strides);
     lk_export_ints(node, "pads", 4, pads);
-    e->out.channels = l->units;
+    lk_export_image(e, l->units);
 }
 
 const lk_layer_words lk_layer_words_conv2d = {.type = &lk_layer_conv2d,

@@ -355,6 +355,7 @@ static const lk_setting keys[] = {
      .most = 1 << 24,
      .meaning = "channels of the output"},
     LK_KEYS_KERNEL_INITIALIZER,
+    LK_KEY_KERNEL_REGULARIZER,
     LK_KEY_KERNEL_SIZE,
     {.name = "padding",
      .kind = LK_SETTING_PADDING,
@@ -380,12 +381,12 @@ static void say_conv2d_transpose(lk_export *e, const lk_layer *l) {
     say_reach(c->out_h, c->in_h, c->kernel_h, c->stride_h, c->pad_top, &pads[2], &missing[0]);
     say_reach(c->out_w, c->in_w, c->kernel_w, c->stride_w, c->pad_left, &pads[3], &missing[1]);
     lk_export_node *node = lk_export_node_add(e, "ConvTranspose");
-    node->parameters = true;
+    node->parameters = LK_EXPORT_PARAMETERS;
     lk_export_ints(node, "kernel_shape", 2, size);
     lk_export_ints(node, "strides", 2, strides);
     lk_export_ints(node, "pads", 4, pads);
     lk_export_ints(node, "output_padding", 2, missing);
-    e->out.channels = l->units;
+    lk_export_image(e, l->units);
 }
 
 const lk_layer_words lk_layer_words_conv2d_transpose = {

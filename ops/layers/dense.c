@@ -321,6 +321,7 @@ const lk_op_type lk_op_sequence_dense = {.name = "sequence_dense",
                                          .sequence = true,
                                          .scope = LK_SCOPE_EXAMPLES,
                                          .reference = sequence_dense,
+                                         .mixed = true,
                                          .scratch_floats = LK_RULE(sequence_forward_scratch),
                                          .flop = LK_RULE(sequence_flop),
                                          .absorb = LK_RULE(absorb),
@@ -332,6 +333,7 @@ const lk_op_type lk_op_sequence_dense_input_gradient = {
     .sequence = true,
     .scope = LK_SCOPE_EXAMPLES,
     .reference = sequence_dense_input_gradient,
+    .mixed = true,
     .scratch_floats = LK_RULE(sequence_input_gradient_scratch),
     .flop = LK_RULE(sequence_flop)};
 // The views of grains count rows.
@@ -341,6 +343,7 @@ const lk_op_type lk_op_sequence_dense_weight_gradient = {
     .sequence = true,
     .scope = LK_SCOPE_GRAINS,
     .reference = dense_weight_gradient,
+    .mixed = true,
     .scratch_floats = LK_RULE(lk_dense_weight_gradient_scratch),
     .flop = LK_RULE(sequence_flop),
     .rows = rows,
@@ -349,18 +352,28 @@ const lk_op_type lk_op_sequence_dense_bias_gradient = {.name = "sequence_dense_b
                                                        .number = LK_OP_SEQUENCE_DENSE_BIAS_GRADIENT,
                                                        .sequence = true,
                                                        .scope = LK_SCOPE_GRAINS,
-                                                       .reference = dense_bias_gradient};
-const lk_op_type lk_op_lstm_weight_gradient = {.name = "lstm_weight_gradient",
-                                               .number = LK_OP_LSTM_WEIGHT_GRADIENT,
-                                               .sequence = true,
-                                               .scope = LK_SCOPE_GRAINS,
-                                               .reference = dense_weight_gradient,
-                                               .recurrent = true,
-                                               .scratch_floats =
-                                                   LK_RULE(lk_dense_weight_gradient_scratch),
-                                               .flop = LK_RULE(sequence_flop),
-                                               .rows = rows,
-                                               .some_rows = some_rows};
+                                                       .reference = dense_bias_gradient,
+                                                       .mixed = true};
+// Of what a recurrent layer's state is multiplied by.
+const lk_op_type lk_op_recurrent_weight_gradient = {
+    .name = "recurrent_weight_gradient",
+    .number = LK_OP_RECURRENT_WEIGHT_GRADIENT,
+    .sequence = true,
+    .scope = LK_SCOPE_GRAINS,
+    .reference = dense_weight_gradient,
+    .recurrent = true,
+    .mixed = true,
+    .scratch_floats = LK_RULE(lk_dense_weight_gradient_scratch),
+    .flop = LK_RULE(sequence_flop),
+    .rows = rows,
+    .some_rows = some_rows};
+const lk_op_type lk_op_recurrent_bias_gradient = {.name = "recurrent_bias_gradient",
+                                                  .number = LK_OP_RECURRENT_BIAS_GRADIENT,
+                                                  .sequence = true,
+                                                  .scope = LK_SCOPE_GRAINS,
+                                                  .reference = dense_bias_gradient,
+                                                  .recurrent = true,
+                                                  .mixed = true};
 
 const lk_layer_type lk_layer_dense = {
     .inputs = 1, .ops_max = 5, .tensors_max = 5, .params_max = 2, .build = build_dense};
@@ -368,6 +381,7 @@ const lk_layer_type lk_layer_dense = {
 static const lk_setting keys[] = {
     LK_KEY_ACTIVATION,
     LK_KEYS_KERNEL_INITIALIZER,
+    LK_KEY_KERNEL_REGULARIZER,
     {.name = "units",
      .kind = LK_SETTING_U32,
      .offset = offsetof(lk_layer, units),
@@ -378,9 +392,22 @@ static const lk_setting keys[] = {
     LK_KEY_USE_BIAS("value"),
 };
 
+// Of (batch, features, time, 1) every row of features, which come last meanwhile.
+static void say_sequence_dense(lk_export *e, const lk_layer *l) {
+    static const int64_t last[] = {0, 2, 3, 1}, second[] = {0, 3, 1, 2};
+    lk_export_ints(lk_export_node_named(e, "Transpose", "Rows"), "perm", 4, last);
+    lk_export_node_add(e, "MatMul")->parameters = LK_EXPORT_KERNEL;
+    if (l->use_bias) lk_export_node_add(e, "Add")->parameters = LK_EXPORT_BIAS;
+    lk_export_ints(lk_export_node_add(e, "Transpose"), "perm", 4, second);
+    e->out = (lk_export_value){.channels = l->units, .times = e->op->sequence.steps};
+}
+
 static void say_dense(lk_export *e, const lk_layer *l) {
-    if (e->op->type != &lk_op_dense) e->cannot = "over a sequence";
-    lk_export_node_add(e, "Gemm")->parameters = true;
+    if (e->op->type == &lk_op_sequence_dense) {
+        say_sequence_dense(e, l);
+        return;
+    }
+    lk_export_node_add(e, "Gemm")->parameters = LK_EXPORT_PARAMETERS;
     e->out = (lk_export_value){.flat = true, .channels = l->units};
 }
 

@@ -74,11 +74,14 @@ static uint32_t gan_discriminator(lk_lane *l, const lk_op *op) {
 const lk_op_type lk_op_gan_generator = {.name = "gan_generator",
                                         .number = LK_OP_GAN_GENERATOR,
                                         .scope = LK_SCOPE_LOSS,
-                                        .reference = gan_generator};
+                                        .reference = gan_generator,
+                                        .mixed = true};
 const lk_op_type lk_op_gan_discriminator = {.name = "gan_discriminator",
                                             .number = LK_OP_GAN_DISCRIMINATOR,
                                             .scope = LK_SCOPE_LOSS,
-                                            .reference = gan_discriminator};
+                                            .reference = gan_discriminator,
+                                            .mixed = true,
+                                            .both = true};
 
 static lk_status build_gan_generator(lk_builder *b) {
     return lk_build_loss(b, &lk_op_gan_generator, NULL);

@@ -270,7 +270,8 @@ static lk_status declare(lk_builder *b, lk_op *op) {
 static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
     (void)b;
     if (next->type != &lk_op_relu || op->relu) return false;
-    op->relu = op->conv.relu = true;
+    op->relu = true;
+    op->conv.relu = op->dtype == LK_F32;  // else the walk applies it, as it rounds
     return true;
 }
 
@@ -302,6 +303,7 @@ const lk_op_type lk_op_grouped_conv2d = {.name = "grouped_conv2d",
                                          .number = LK_OP_GROUPED_CONV2D,
                                          .scope = LK_SCOPE_EXAMPLES,
                                          .reference = grouped_conv2d,
+                                         .mixed = true,
                                          .flop = LK_RULE(flop),
                                          .absorb = LK_RULE(absorb),
                                          .declare = LK_RULE(declare),
@@ -311,6 +313,7 @@ const lk_op_type lk_op_grouped_conv2d_input_gradient = {
     .number = LK_OP_GROUPED_CONV2D_INPUT_GRADIENT,
     .scope = LK_SCOPE_EXAMPLES,
     .reference = grouped_conv2d_input_gradient,
+    .mixed = true,
     .scratch_floats = LK_RULE(scratch_floats),
     .flop = LK_RULE(flop)};
 const lk_op_type lk_op_grouped_conv2d_weight_gradient = {
@@ -318,6 +321,7 @@ const lk_op_type lk_op_grouped_conv2d_weight_gradient = {
     .number = LK_OP_GROUPED_CONV2D_WEIGHT_GRADIENT,
     .scope = LK_SCOPE_GRAINS,
     .reference = grouped_conv2d_weight_gradient,
+    .mixed = true,
     .flop = LK_RULE(flop)};
 
 const lk_layer_type lk_layer_depthwise_conv2d = {
@@ -334,6 +338,7 @@ static const lk_setting keys[] = {
      .meaning = "channels of the output that each channel of the input makes"},
     LK_KEY_DILATION_RATE,
     LK_KEYS_KERNEL_INITIALIZER,
+    LK_KEY_KERNEL_REGULARIZER,
     LK_KEY_KERNEL_SIZE,
     LK_KEY_PADDING,
     LK_KEY_STRIDES,
@@ -351,13 +356,13 @@ void lk_export_grouped_conv2d(lk_export *e) {
                             lk_export_pad_end(c->in_w, (c->kernel_w - 1) * g->dilation_w + 1,
                                               c->stride_w, c->out_w, c->pad_left)};
     lk_export_node *node = lk_export_node_add(e, "Conv");
-    node->parameters = true;
+    node->parameters = LK_EXPORT_PARAMETERS;
     lk_export_ints(node, "kernel_shape", 2, size);
     lk_export_ints(node, "strides", 2, strides);
     lk_export_ints(node, "pads", 4, pads);
     lk_export_ints(node, "dilations", 2, dilations);
     lk_export_int(node, "group", g->groups);
-    e->out.channels = c->out_c;
+    lk_export_image(e, c->out_c);
 }
 
 static void say_depthwise_conv2d(lk_export *e, const lk_layer *l) {

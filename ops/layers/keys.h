@@ -23,6 +23,14 @@
      .low = -1e6f,                                                                             \
      .high = 1e6f,                                                                             \
      .meaning = "what the initializer takes: value, stddev, limit or gain; 0: its own number"}
+#define LK_KEY_KERNEL_REGULARIZER                                             \
+    {.name = "kernel_regularizer",                                            \
+     .kind = LK_SETTING_L2,                                                   \
+     .offset = offsetof(lk_layer, l2),                                        \
+     .field = "l2",                                                           \
+     .high = 1e6f,                                                            \
+     .chosen = "none",                                                        \
+     .meaning = "l2: so many times the sum of the kernel's squares is added to the loss"}
 #define LK_KEY_DILATION_RATE                                           \
     {.name = "dilation_rate",                                          \
      .kind = LK_SETTING_PAIR,                                          \

@@ -20,7 +20,7 @@
     X(average_pool2d) X(global_average_pool2d) X(dropout)                                 \
     X(reshape) X(concatenate) X(zero_padding2d) X(conv2d_transpose) X(batch_normalization) \
     X(relu6) X(elu) X(softplus) X(swish) X(gelu) X(layer_normalization) \
-    X(lstm) X(depthwise_conv2d) X(label_embedding) X(joint)
+    X(lstm) X(depthwise_conv2d) X(label_embedding) X(joint) X(gru)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean) \
     X(gan_generator) X(gan_discriminator) X(binary_crossentropy) \
     X(transducer)
@@ -40,19 +40,22 @@ enum { LK_LAYER_POLICY, LK_LAYER_FLOAT32 };
 typedef struct lk_layer {
     const lk_layer_type *type;
     char name[LK_NAME_BYTES / 2];       // unique in the model; not part of the identity
-    uint32_t units;                     // dense, lstm: units; conv2d: filters; depthwise_conv2d:
-                                        // depth_multiplier
+    uint32_t units;                     // dense, lstm, gru: units; conv2d: filters;
+                                        // depthwise_conv2d: depth_multiplier
     uint32_t size_h, size_w;            // conv2d: kernel_size; max_pool2d: pool_size
     uint32_t stride_h, stride_w;        // conv2d, max_pool2d
     lk_padding padding;                 // conv2d, max_pool2d
     uint32_t dilation_h, dilation_w;    // conv2d, depthwise_conv2d; 0: as 1
     uint32_t groups;                    // conv2d; 0: as 1
-    bool use_bias;                      // conv2d, dense, lstm
-    bool return_sequences;              // lstm
+    bool use_bias;                      // conv2d, dense, lstm, gru
+    bool return_sequences;              // lstm, gru
+    bool reset_after;                   // gru: its reset gate takes sums over the state, not it
     bool forget_bias;                   // lstm: its forget gate's biases start at one
     const lk_layer_type *activation;    // conv2d, dense: a layer after it; NULL: linear
-    const lk_initializer *initializer;  // conv2d, dense, lstm: of the kernel; biases start at zero
+    const lk_initializer *initializer;  // layers with a kernel: of it; biases start at zero
     float initial;                      // .. what it takes; 0: its own number
+    float l2;                           // .. its kernel_regularizer: the share of the sum of its
+                                        // squares that is added to the loss; 0: none
     float negative_slope;               // leaky_relu
     float alpha;                        // elu
     bool approximate;                   // gelu
@@ -86,6 +89,7 @@ typedef struct lk_loss_options {
     uint32_t inputs[LK_LAYER_INPUTS_MAX];
     float scale;  // mean; label smoothing of the crossentropies
     lk_gan gan;   // gan_generator, gan_discriminator
+    lk_weights_list class_weight;  // sparse_categorical_crossentropy
 } lk_loss_options;
 
 // A loss over outputs of layers, the first of them the prediction: emits its op and the gradient.
@@ -95,6 +99,7 @@ struct lk_loss_type {
     bool sequences;      // .. which is a sequence of them (lk_model.labels)
     bool gan;            // its numbers are lk_loss_options.gan, not a scale
     lk_metrics metrics;  // what its op writes of each example, and counts
+    const lk_metrics *evaluated;  // not NULL: those of an evaluation, which counts more
     // Not NULL: evaluated together with the first objective whose loss is `beside`, as far as there
     // is one: its means, then those of the other.
     const lk_metrics *together;
@@ -141,8 +146,8 @@ typedef struct lk_loss_words {
     const lk_setting *keys;  // of lk_loss_options; by name, ascending
     uint32_t key_count;
     const char *meaning;
-    // The node of ONNX, on axis 1, that makes of logits what the loss takes them for, and what that
-    // is called. NULL: the logits are the answer.
+    // The node of ONNX, on the last axis, that makes of logits what the loss takes them for, and
+    // what that is called. NULL: the logits are the answer.
     const char *export_node, *export_name;
 } lk_loss_words;
 

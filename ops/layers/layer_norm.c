@@ -175,6 +175,9 @@ const lk_op_type lk_op_layer_normalization = {
     .number = LK_OP_LAYER_NORMALIZATION,
     .scope = LK_SCOPE_EXAMPLES,
     .reference = layer_normalization,
+    .mixed = true,
+    .plain = true,
+    .looks = true,
     .flop = LK_RULE(flop_layer_normalization),
     .declare = LK_RULE(declare_layer_normalization),
     .differentiate = LK_RULE(differentiate_layer_normalization)};
@@ -183,12 +186,15 @@ const lk_op_type lk_op_layer_normalization_input_gradient = {
     .number = LK_OP_LAYER_NORMALIZATION_INPUT_GRADIENT,
     .scope = LK_SCOPE_EXAMPLES,
     .reference = layer_normalization_input_gradient,
+    .mixed = true,
+    .plain = true,
     .flop = LK_RULE(flop_layer_normalization)};
 const lk_op_type lk_op_layer_normalization_gradient = {
     .name = "layer_normalization_gradient",
     .number = LK_OP_LAYER_NORMALIZATION_GRADIENT,
     .scope = LK_SCOPE_GRAINS,
-    .reference = layer_normalization_gradient};
+    .reference = layer_normalization_gradient,
+    .mixed = true};
 
 const lk_layer_type lk_layer_layer_normalization = {.inputs = 1,
                                                     .ops_max = 4,

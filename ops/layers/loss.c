@@ -9,7 +9,10 @@
 //       loss = log(s) - (off * sum of (l[k] - top) + (1 - S) * (l[label] - top));
 //       dlogits[k] = e[k] * r - (k == label ? on : off), + 0.0f
 //
-// S is the one number of this loss: lk_loss_options.scale, lk_op.scale.
+// with class weights W, in training alone: loss * W[label] + 0.0f, dlogits[k] * W[label] + 0.0f.
+//
+// S is the one number of this loss: lk_loss_options.scale, lk_op.scale. W is a tensor of the device
+// region, LK_AUX (ops/graph/program.c).
 // logits and dlogits (m, classes), labels (m), loss (m). A label from `classes` on is no class: the
 // example's loss is NaN, and reported.
 #include "ops/graph/build.h"
@@ -35,8 +38,20 @@ static float distance_of(const lk_op *op, const float *logits, float own, float 
                    (1.0f - op->scale) * (own - top));
 }
 
+// The classes' weights, in training; NULL: there are none. (Boards know none: `lockstep embed`
+// refuses them.)
+static const float *weights_of(const lk_lane *l) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)l;
+    return NULL;
+#else
+    return l->train ? l->at[LK_AUX] : NULL;
+#endif
+}
+
 static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
     const uint32_t classes = (uint32_t)op->floats, *labels = l->at[LK_X2];
+    const float *weights = weights_of(l);
     const float off = op->scale / lk_count_to_float(classes), on = 1.0f - op->scale + off;
     const float *logits = l->at[LK_X];
     float *loss = l->at[LK_Y], *dlogits = l->train ? l->at[LK_DX] : NULL;
@@ -52,11 +67,13 @@ static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
         const float *own = labels[m] < classes ? logits + labels[m] : NULL;
         loss[m] = own ? lk_logf(sum) - distance_of(op, logits, *own, top) + 0.0f
                       : __builtin_nanf("");
+        if (weights && own) loss[m] = loss[m] * weights[labels[m]] + 0.0f;
         bad |= lk_not_finite(loss[m]);
         hits += prediction == labels[m];
         for (uint32_t k = 0; dlogits && k < classes; k++) {
             float p = lk_expf(logits[k] - top) * reciprocal;
             float g = p - (k == labels[m] ? on : off) + 0.0f;
+            if (weights && own) g = g * weights[labels[m]] + 0.0f;
             bad |= lk_not_finite(g);
             *dlogits++ = g;
         }
@@ -93,20 +110,27 @@ const lk_loss_type lk_loss_sparse_categorical_crossentropy = {
                 .count = {"correct"},
                 .share = {"accuracy"}},
     .build = LK_RULE(build_sparse_categorical_crossentropy)};
-static const lk_setting crossentropy_keys[] = {
-    {.name = "label_smoothing",
-     .kind = LK_SETTING_FLOAT,
-     .offset = offsetof(lk_loss_options, scale),
-     .field = "scale",
-     .below = 1.0f,
-     .high = 1.0f,
-     .meaning = "the share of a label that is spread over all classes"},
-};
+#define LABEL_SMOOTHING                                                       \
+    {                                                                         \
+        .name = "label_smoothing", .kind = LK_SETTING_FLOAT,                  \
+        .offset = offsetof(lk_loss_options, scale), .field = "scale",         \
+        .below = 1.0f, .high = 1.0f,                                          \
+        .meaning = "the share of a label that is spread over all classes"     \
+    }
+static const lk_setting sparse_keys[] = {
+    {.name = "class_weight",
+     .kind = LK_SETTING_WEIGHTS,
+     .offset = offsetof(lk_loss_options, class_weight),
+     .high = 1e6f,
+     .chosen = "1 each",
+     .meaning = "what an example of a class counts in training, its loss and its gradient"},
+    LABEL_SMOOTHING};
+static const lk_setting crossentropy_keys[] = {LABEL_SMOOTHING};
 const lk_loss_words lk_loss_words_sparse_categorical_crossentropy = {
     .type = &lk_loss_sparse_categorical_crossentropy,
     .name = "sparse_categorical_crossentropy",
-    .keys = crossentropy_keys,
-    .key_count = LK_COUNT(crossentropy_keys),
+    .keys = sparse_keys,
+    .key_count = LK_COUNT(sparse_keys),
     .meaning = "softmax cross-entropy from logits, labels are class numbers",
     .export_node = "Softmax",
     .export_name = "probabilities"};

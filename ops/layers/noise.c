@@ -19,7 +19,8 @@ const lk_op_type lk_op_noise = {.name = "noise",
                                 .suffix = "",
                                 .number = LK_OP_NOISE,
                                 .scope = LK_SCOPE_EXAMPLES,
-                                .reference = noise_forward};
+                                .reference = noise_forward,
+                                .mixed = true};
 
 lk_noise lk_noise_of(const lk_noise_source *source, uint32_t number) {
     const bool uniform = source->kind == LK_NOISE_UNIFORM;

@@ -191,6 +191,7 @@ static const lk_setting zero_padding2d_keys[] = {
 static void say_zero_padding2d(lk_export *e, const lk_layer *l) {
     const int64_t pads[] = {0, 0, l->sides[0], l->sides[2], 0, 0, l->sides[1], l->sides[3]};
     lk_export_constant(lk_export_node_add(e, "Pad"), 8, pads);
+    lk_export_image(e, e->in[0].channels);
 }
 
 const lk_layer_words lk_layer_words_zero_padding2d = {.type = &lk_layer_zero_padding2d,

@@ -158,6 +158,7 @@ static lk_export_node *say_window(lk_export *e, const char *type) {
     lk_export_ints(node, "kernel_shape", 2, size);
     lk_export_ints(node, "strides", 2, strides);
     lk_export_ints(node, "pads", 4, pads);
+    lk_export_image(e, e->in[0].channels);
     return node;
 }
 
@@ -305,7 +306,7 @@ static void say_global_average_pool2d(lk_export *e, const lk_layer *l) {
     (void)l;
     lk_export_node_add(e, "GlobalAveragePool");
     lk_export_int(lk_export_node_add(e, "Flatten"), "axis", 1);
-    e->out.flat = true;
+    e->out = (lk_export_value){.flat = true, .channels = e->in[0].channels};
 }
 
 const lk_layer_words lk_layer_words_average_pool2d = {.type = &lk_layer_average_pool2d,

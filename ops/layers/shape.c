@@ -22,6 +22,8 @@ static void say_flatten(lk_export *e, const lk_layer *l) {
         lk_export_ints(lk_export_node_add(e, "Transpose"), "perm", 4, channels_last);
     lk_export_int(lk_export_node_add(e, "Flatten"), "axis", 1);
     e->out.flat = true;
+    e->out.channels *= LK_MAX(e->in[0].times, 1u);
+    e->out.times = 0;
 }
 
 const lk_layer_words lk_layer_words_flatten = {.type = &lk_layer_flatten,
@@ -79,7 +81,7 @@ static void say_reshape(lk_export *e, const lk_layer *l) {
     lk_export_node *back = lk_export_node_add(e, "Transpose");
     back->name = "Back";
     lk_export_ints(back, "perm", 4, first);
-    e->out = (lk_export_value){.flat = false, .channels = c};
+    e->out = (lk_export_value){.channels = c, .times = sequence ? t->at[0] : 0};
 }
 
 const lk_layer_words lk_layer_words_reshape = {.type = &lk_layer_reshape,

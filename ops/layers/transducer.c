@@ -20,10 +20,16 @@
 //
 //   transducer        of b[t][u] and l[t][u], the two numbers of a cell: below
 //
+// In mixed precision h and dz are rounded: products take them.
+//
 // z and h are never there for all cells: they are computed, and computed again, for a tile of them.
 // Every number of a cell is the cell's alone, and a tile is whole slices of the sums over cells, so
 // its size changes no bit.
 #include "ops/graph/build.h"
+#include "ops/layers/decode.h"
+#include "ops/layers/export.h"
+#include "ops/layers/keys.h"
+#include "ops/layers/rounded.h"
 #include "ops/layers/sums.h"
 #include "ops/math.h"
 #include "ops/tree.h"
@@ -128,7 +134,8 @@ static uint32_t label_embedding_gradient(lk_lane *l, const lk_op *op) {
 
 // Cell (t, u) of example m, and what of it lies in memory.
 typedef struct cell {
-    const lk_joint *j;
+    const lk_op *op;
+    const lk_joint *j;    // its shape
     const float *x, *x2;  // its rows
     float *y, *kept;      // its numbers
     const float *dy;      // .. of a gradient
@@ -136,11 +143,13 @@ typedef struct cell {
     bool there;           // t < T and u <= U
 } cell;
 
-static cell cell_of(const lk_lane *l, const lk_joint *j, uint32_t m, uint32_t at) {
+static cell cell_of(const lk_lane *l, const lk_op *op, uint32_t m, uint32_t at) {
+    const lk_joint *j = &op->joint;
     const uint32_t k = j->dense.k_count, t = at / (j->labels + 1), u = at % (j->labels + 1);
     const uint32_t *row = labels_of(l, j, m), labels = lk_joint_labels(j, row);
     const uint64_t number = (uint64_t)m * lk_joint_cells(j) + at;
-    return (cell){.j = j,
+    return (cell){.op = op,
+                  .j = j,
                   .x = (const float *)l->at[LK_X] + ((uint64_t)m * j->frames + t) * k,
                   .x2 = (const float *)l->at[LK_X2] + ((uint64_t)m * (j->labels + 1) + u) * k,
                   .y = l->at[LK_Y] ? (float *)l->at[LK_Y] + number * LK_JOINT_OUT : NULL,
@@ -150,11 +159,11 @@ static cell cell_of(const lk_lane *l, const lk_joint *j, uint32_t m, uint32_t at
                   .there = t < lk_joint_frames(j, row) && u <= labels};
 }
 
-// h (k_count) and z (n_count) of a cell.
-static uint32_t cell_scores(const cell *c, float *const param[LK_OP_PARAMS], float *h, float *z) {
-    const lk_dense *d = &c->j->dense;
+uint32_t lk_joint_scores(const lk_op *op, const float *x, const float *x2,
+                         float *const param[LK_OP_PARAMS], float *h, float *z) {
+    const lk_dense *d = &op->joint.dense;
     uint32_t bad = 0;
-    for (uint32_t k = 0; k < d->k_count; k++) h[k] = lk_tanhf(c->x[k] + c->x2[k]);
+    for (uint32_t k = 0; k < d->k_count; k++) h[k] = lk_rounded(op->dtype, lk_tanhf(x[k] + x2[k]));
     for (uint32_t n = 0; n < d->n_count; n++) {
         slice_sum s;
         slice_start(&s, param[1] ? param[1][n] : 0.0f);
@@ -164,6 +173,11 @@ static uint32_t cell_scores(const cell *c, float *const param[LK_OP_PARAMS], flo
         bad |= lk_not_finite(z[n]);
     }
     return bad;
+}
+
+// h (k_count) and z (n_count) of a cell.
+static uint32_t cell_scores(const cell *c, float *const param[LK_OP_PARAMS], float *h, float *z) {
+    return lk_joint_scores(c->op, c->x, c->x2, param, h, z);
 }
 
 static uint32_t cell_output(const cell *c, const float *z) {
@@ -188,7 +202,7 @@ static uint32_t joint(lk_lane *l, const lk_op *op) {
     uint32_t bad = 0;
     for (uint32_t m = 0; m < l->examples; m++) {
         for (uint32_t at = 0; at < lk_joint_cells(j); at++) {
-            const cell c = cell_of(l, j, m, at);
+            const cell c = cell_of(l, op, m, at);
             __builtin_memset(c.y, 0, LK_JOINT_OUT * sizeof *c.y);
             __builtin_memset(c.kept, 0, LK_JOINT_KEPT * sizeof *c.kept);
             if (!c.there) continue;
@@ -200,13 +214,16 @@ static uint32_t joint(lk_lane *l, const lk_op *op) {
 }
 
 // z becomes dz.
-static void cell_slopes(const cell *c, float *z) {
+static uint32_t cell_slopes(const cell *c, float *z) {
+    uint32_t bad = 0;
     const float blank = c->dy[LK_JOINT_BLANK], label = c->dy[LK_JOINT_LABEL], g = blank + label;
     for (uint32_t n = 0; n < c->j->dense.n_count; n++) {
         const float p = lk_expf(z[n] - c->kept[LK_JOINT_TOP]) * c->kept[LK_JOINT_SHARE];
         const float own = n == LK_BLANK ? blank : n == c->label ? label : 0.0f;
-        z[n] = lk_fmaf(-p, g, own);
+        z[n] = lk_rounded(c->op->dtype, lk_fmaf(-p, g, own));
+        bad |= lk_not_finite(z[n]);
     }
+    return bad;
 }
 
 // d of a cell, added to dx and dx2 where they are wanted.
@@ -239,10 +256,10 @@ static uint32_t joint_input_gradient(lk_lane *l, const lk_op *op) {
     if (dx2) __builtin_memset(dx2, 0, l->examples * rows * k * sizeof *dx2);
     for (uint32_t m = 0; m < l->examples; m++) {
         for (uint32_t at = 0; at < lk_joint_cells(j); at++) {
-            const cell c = cell_of(l, j, m, at);
+            const cell c = cell_of(l, op, m, at);
             if (!c.there) continue;
             bad |= cell_scores(&c, l->param, h, z);
-            cell_slopes(&c, z);
+            bad |= cell_slopes(&c, z);
             bad |= cell_gradient(&c, l->param[0], h, z,
                                  dx ? dx + (m * (uint64_t)j->frames + at / rows) * k : NULL,
                                  dx2 ? dx2 + (m * rows + at % rows) * k : NULL);
@@ -253,18 +270,19 @@ static uint32_t joint_input_gradient(lk_lane *l, const lk_op *op) {
 
 // The leaf of rows [first, end) of the grain that begins with example m: h (rows, k_count) and dz
 // (rows, n_count), +0 where there is no cell; then the chains.
-static void joint_slice(const lk_lane *l, const lk_joint *j, uint32_t m, uint64_t first,
+static void joint_slice(const lk_lane *l, const lk_op *op, uint32_t m, uint64_t first,
                         uint64_t end, float *sums) {
+    const lk_joint *j = &op->joint;
     const uint32_t cells = lk_joint_cells(j), rows = (uint32_t)(end - first);
     const uint64_t k_count = j->dense.k_count, n_count = j->dense.n_count;
     float *h = l->at[LK_SCRATCH], *dz = h + rows * k_count;
     __builtin_memset(h, 0, rows * (k_count + n_count) * sizeof *h);
     for (uint32_t i = 0; i < rows; i++) {
         const uint64_t at = first + i;
-        const cell c = cell_of(l, j, m + (uint32_t)(at / cells), (uint32_t)(at % cells));
+        const cell c = cell_of(l, op, m + (uint32_t)(at / cells), (uint32_t)(at % cells));
         if (!c.there) continue;
         (void)cell_scores(&c, l->param, h + i * k_count, dz + i * n_count);
-        cell_slopes(&c, dz + i * n_count);
+        (void)cell_slopes(&c, dz + i * n_count);
     }
     for (uint64_t e = 0; e < (k_count + 1) * n_count; e++) {
         const uint64_t k = e / n_count, n = e % n_count;
@@ -289,7 +307,7 @@ static uint32_t joint_weight_gradient(lk_lane *l, const lk_op *op) {
         const uint32_t m = first_of(l, &l->grains[g], cells * LK_JOINT_OUT);
         nodes slices = {.at = node_top(&grains), .floats = grains.floats};
         for (uint64_t i = 0; i < rows; i += LK_SLICE_TERMS) {
-            joint_slice(l, j, m, i, LK_MIN(i + LK_SLICE_TERMS, rows), node_top(&slices));
+            joint_slice(l, op, m, i, LK_MIN(i + LK_SLICE_TERMS, rows), node_top(&slices));
             node_push(&slices, (uint32_t)(i / LK_SLICE_TERMS));
         }
         node_finish(&slices);
@@ -521,12 +539,68 @@ static lk_status differentiate_joint(lk_builder *b, uint32_t of) {
     return LK_OK;
 }
 
+// The ops that op `of` depends on, and it itself, say `again`.
+static void mark_before(lk_builder *b, uint32_t of) {
+    lk_program *p = b->program;
+    for (uint32_t i = 0; i < p->forward_end; i++) p->ops[i].again = i == of;
+    for (uint32_t i = of + 1; i-- > 0;) {
+        for (uint32_t n = 0; n < LK_OP_INPUTS && p->ops[i].again; n++) {
+            if (p->ops[i].input[n] != LK_NONE) p->ops[p->ops[i].input[n]].again = true;
+        }
+    }
+}
+
+// Of these ops those stay that depend on the labels. Is there any?
+static bool keep_labels(lk_builder *b) {
+    lk_program *p = b->program;
+    bool any = false;
+    for (uint32_t i = 0; i < p->forward_end; i++) {
+        lk_op *op = &p->ops[i];
+        bool labels = op->type == &lk_op_label_embedding;
+        for (uint32_t n = 0; n < LK_OP_INPUTS; n++) {
+            if (op->input[n] != LK_NONE) labels = labels || p->ops[op->input[n]].again;
+        }
+        op->again = op->again && labels;
+        any = any || op->again;
+    }
+    return any;
+}
+
+// What decodes, behind the loss: of the joint's inputs, of which the second is made again. What
+// makes the first may not know the labels.
+static lk_status build_decode(lk_builder *b) {
+    lk_program *p = b->program;
+    const lk_op *joint = &p->ops[b->output.op];
+    const char *name = p->spec->model.layers[joint->layer].name;
+    mark_before(b, joint->input[0]);
+    if (keep_labels(b)) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: found a first input that depends on the labels, wanted that of "
+                       "an encoder, which does not know them",
+                       name);
+    }
+    mark_before(b, joint->input[1]);
+    (void)keep_labels(b);
+    lk_op *op = lk_build_after_loss(b, &lk_op_decode, joint->layer);
+    op->joint = joint->joint;
+    op->joint.classes = p->spec->model.classes;
+    for (uint32_t i = 0; i < LK_OP_PARAMS; i++) op->param[i] = joint->param[i];
+    op->tensor[LK_X] = joint->tensor[LK_X];
+    op->tensor[LK_X2] = joint->tensor[LK_X2];
+    op->tensor[LK_LABELS] = p->labels;
+    LK_CHECK(lk_build_rows(b, op, "", LK_CLASS_ACTIVATION, LK_U32,
+                           lk_model_label_row(&p->spec->model), &op->tensor[LK_Y]));
+    return lk_build_rows(b, op, "/state", LK_CLASS_STAGING, LK_U32, LK_DECODING_WORDS,
+                         &op->tensor[LK_AUX]);
+}
+
 static lk_status build_transducer(lk_builder *b) {
     lk_program *p = b->program;
     const lk_model *m = &p->spec->model;
     const lk_shape s = b->output.shape;
     LK_CHECK(check_model(b, "model.loss: transducer", ""));
-    if (s.flat || s.w != m->labels + 1 || s.c != LK_JOINT_OUT) {
+    if (p->ops[b->output.op].type != &lk_op_joint || s.flat || s.w != m->labels + 1 ||
+        s.c != LK_JOINT_OUT) {
         return lk_fail(
             b->error, LK_BAD_CONFIG,
             "model: the last layer's output is %u x %u x %u, wanted %d log-probabilities "
@@ -539,7 +613,7 @@ static lk_status build_transducer(lk_builder *b) {
         if (p->ops[i].type != &lk_op_transducer) continue;
         p->ops[i].joint = (lk_joint){.frames = s.h, .labels = m->labels, .frames_said = m->in_h};
     }
-    return LK_OK;
+    return build_decode(b);
 }
 
 // --- descriptors ---------------------------------------------------------------------------------
@@ -595,6 +669,9 @@ static lk_flop backward_flop(const lk_op *op) {
 const lk_op_type lk_op_label_embedding = {.name = "label_embedding",
                                           .suffix = "",
                                           .number = LK_OP_LABEL_EMBEDDING,
+                                          .mixed = true,
+                                          .plain = true,
+                                          .looks = true,
                                           .labels = true,
                                           .scope = LK_SCOPE_EXAMPLES,
                                           .reference = label_embedding,
@@ -603,6 +680,7 @@ const lk_op_type lk_op_label_embedding = {.name = "label_embedding",
 const lk_op_type lk_op_label_embedding_gradient = {
     .name = "label_embedding_gradient",
     .number = LK_OP_LABEL_EMBEDDING_GRADIENT,
+    .mixed = true,
     .labels = true,
     .scope = LK_SCOPE_GRAINS,
     .reference = label_embedding_gradient,
@@ -610,6 +688,8 @@ const lk_op_type lk_op_label_embedding_gradient = {
 const lk_op_type lk_op_joint = {.name = "joint",
                                 .suffix = "",
                                 .number = LK_OP_JOINT,
+                                .mixed = true,
+                                .looks = true,
                                 .labels = true,
                                 .scope = LK_SCOPE_EXAMPLES,
                                 .reference = joint,
@@ -619,6 +699,9 @@ const lk_op_type lk_op_joint = {.name = "joint",
                                 .differentiate = LK_RULE(differentiate_joint)};
 const lk_op_type lk_op_joint_input_gradient = {.name = "joint_input_gradient",
                                                .number = LK_OP_JOINT_INPUT_GRADIENT,
+                                               .mixed = true,
+                                               .looks = true,
+                                               .both = true,
                                                .labels = true,
                                                .scope = LK_SCOPE_EXAMPLES,
                                                .reference = joint_input_gradient,
@@ -626,6 +709,7 @@ const lk_op_type lk_op_joint_input_gradient = {.name = "joint_input_gradient",
                                                .flop = LK_RULE(backward_flop)};
 const lk_op_type lk_op_joint_weight_gradient = {.name = "joint_weight_gradient",
                                                 .number = LK_OP_JOINT_WEIGHT_GRADIENT,
+                                                .mixed = true,
                                                 .labels = true,
                                                 .scope = LK_SCOPE_GRAINS,
                                                 .reference = joint_weight_gradient,
@@ -633,6 +717,7 @@ const lk_op_type lk_op_joint_weight_gradient = {.name = "joint_weight_gradient",
                                                 .flop = LK_RULE(backward_flop)};
 const lk_op_type lk_op_transducer = {.name = "transducer",
                                      .number = LK_OP_TRANSDUCER,
+                                     .mixed = true,
                                      .scope = LK_SCOPE_LOSS,
                                      .reference = transducer,
                                      .scratch_floats = LK_RULE(transducer_scratch)};
@@ -641,10 +726,19 @@ const lk_layer_type lk_layer_label_embedding = {
     .inputs = 0, .ops_max = 2, .tensors_max = 4, .params_max = 1, .build = build_label_embedding};
 const lk_layer_type lk_layer_joint = {
     .inputs = 2, .ops_max = 3, .tensors_max = 9, .params_max = 2, .build = build_joint};
+static const lk_metrics evaluated = {
+    .sum_count = 1,
+    .sum = {"loss"},
+    .count_count = 3,
+    .count = {"correct", "label_errors", "labels"},
+    .share = {"sequence_accuracy", "label_error_rate"},
+    .errors_of = {[LK_DECODE_ERRORS] = LK_DECODE_LABELS + 1},
+};
 const lk_loss_type lk_loss_transducer = {.inputs = 1,
                                          .labels = true,
                                          .sequences = true,
                                          .metrics = {.sum_count = 1, .sum = {"loss"}},
+                                         .evaluated = &evaluated,
                                          .build = LK_RULE(build_transducer)};
 
 // --- words ---------------------------------------------------------------------------------------
@@ -662,6 +756,19 @@ static const lk_setting label_embedding_keys[] = {
      .most = 1 << 20,
      .meaning = "values of a label"},
 };
+// Of labels (batch, any number) the blank and they, then their rows, (batch, units, labels + 1, 1).
+static void say_label_embedding(lk_export *e, const lk_layer *l) {
+    static const int64_t blank_first[] = {0, 1, 0, 0}, second[] = {0, 2, 1}, column[] = {3};
+    lk_export_constant(lk_export_from(lk_export_node_add(e, "Pad"), LK_EXPORT_LABELS), 4,
+                       blank_first);
+    lk_export_node *node = lk_export_node_add(e, "Gather");
+    node->parameters = LK_EXPORT_KERNEL;
+    node->table = true;
+    lk_export_ints(lk_export_node_add(e, "Transpose"), "perm", 3, second);
+    lk_export_constant(lk_export_node_add(e, "Unsqueeze"), 1, column);
+    e->out = (lk_export_value){.channels = l->units, .times = e->op->joint.labels + 1};
+}
+
 const lk_layer_words lk_layer_words_label_embedding = {
     .type = &lk_layer_label_embedding,
     .name = "label_embedding",
@@ -669,7 +776,8 @@ const lk_layer_words lk_layer_words_label_embedding = {
     .key_count = LK_COUNT(label_embedding_keys),
     .meaning =
         "a row of values for the blank, then for each label of the example: what a "
-        "transducer's prediction network takes; it has no inputs"};
+        "transducer's prediction network takes; it has no inputs",
+    .say_export = say_label_embedding};
 
 static const lk_setting joint_keys[] = {
     {.name = "kernel_initializer",
@@ -677,6 +785,7 @@ static const lk_setting joint_keys[] = {
      .offset = offsetof(lk_layer, initializer),
      .field = "initializer",
      .meaning = "initial values of the kernel"},
+    LK_KEY_KERNEL_REGULARIZER,
     {.name = "units",
      .kind = LK_SETTING_U32,
      .offset = offsetof(lk_layer, units),
@@ -689,6 +798,35 @@ static const lk_setting joint_keys[] = {
      .constant = true,
      .meaning = "adds a number to each symbol"},
 };
+// Rows of an input, (batch, features, time, 1), as (batch, time, features).
+static int32_t say_rows(lk_export *e, int32_t input, const char *squeezed, const char *result) {
+    static const int64_t column[] = {3}, second[] = {0, 2, 1};
+    lk_export_node *node = lk_export_node_named(e, "Squeeze", squeezed);
+    lk_export_constant(lk_export_from(node, ~input), 1, column);
+    node = lk_export_node_add(e, "Transpose");
+    node->result = result;
+    lk_export_ints(node, "perm", 3, second);
+    return lk_export_last(e);
+}
+
+// The logits of every cell: whoever decodes takes encoder and prediction network apart.
+static void say_joint(lk_export *e, const lk_layer *l) {
+    static const int64_t labels_axis[] = {2}, frames_axis[] = {1};
+    const int32_t encoder = say_rows(e, 0, "Frames", "encoder");
+    const int32_t prediction = say_rows(e, 1, "Labels", "prediction");
+    lk_export_node *node = lk_export_node_named(e, "Unsqueeze", "EachFrame");
+    lk_export_constant(lk_export_from(node, encoder), 1, labels_axis);
+    const int32_t frames = lk_export_last(e);
+    node = lk_export_node_named(e, "Unsqueeze", "EachLabel");
+    lk_export_constant(lk_export_from(node, prediction), 1, frames_axis);
+    node = lk_export_node_named(e, "Add", "Cells");
+    lk_export_from(lk_export_from(node, frames), frames + 1);
+    lk_export_node_add(e, "Tanh");
+    lk_export_node_add(e, "MatMul")->parameters = LK_EXPORT_KERNEL;
+    if (l->use_bias) lk_export_node_add(e, "Add")->parameters = LK_EXPORT_BIAS;
+    e->out = (lk_export_value){.channels = l->units, .cells = true};
+}
+
 const lk_layer_words lk_layer_words_joint = {
     .type = &lk_layer_joint,
     .name = "joint",
@@ -696,9 +834,12 @@ const lk_layer_words lk_layer_words_joint = {
     .key_count = LK_COUNT(joint_keys),
     .meaning =
         "a transducer's: of an encoder and a prediction network the log-probabilities of the "
-        "blank and of the next label, of each frame and each number of labels said"};
+        "blank and of the next label, of each frame and each number of labels said",
+    .say_export = say_joint};
 
 const lk_loss_words lk_loss_words_transducer = {
     .type = &lk_loss_transducer,
     .name = "transducer",
-    .meaning = "RNN-T: of all ways to say the labels over the frames, from a joint layer"};
+    .meaning = "RNN-T: of all ways to say the labels over the frames, from a joint layer",
+    .export_node = "LogSoftmax",
+    .export_name = "log_probabilities"};

@@ -38,16 +38,20 @@ ONLY_FROM = {"on_panic": "lk_panic",
                  "flags_of_replicas", "flags_of_all", "flags_of_norms")},
              **{name: "lk_driver_finish" for name in (
                  "finish_step", "finish_alone", "finish_with_all")}}
-# Functions whose calls through pointers reach these alone: the slots of optimizers, functions that
-# are handed over by name.
+# Functions whose calls through pointers reach these alone: the slots of optimizers, averages of
+# weights, functions that are handed over by name.
 SMOOTH = ("softplus", "swish", "gelu", "gelu_tanh")
+SLOTS = {"list_momentum_slots", "list_rmsprop_slots", "list_adam_slots"}
 TERMS = {"term_x", "term_square", "term_dy", "term_gamma"}
 REACHES = {"smooth": {name + "_of" for name in SMOOTH},
            "smooth_backward": {name + "_slope" for name in SMOOTH},
            "example_sum": TERMS, "grain_of": TERMS,
            "each_sum": {"apply_sums", "store_sums"}, "lk_lane_present": {"count_present"},
-           **{name: {"list_momentum_slots", "list_rmsprop_slots", "list_adam_slots"} for name in (
-               "lk_program_initialize", "fill_slots")}}
+           "follow_weights": SLOTS | {"lk_average_reference", "round_floats"},
+           **{name: SLOTS | {"round_floats"} for name in (
+               "round_some", "round_average", "start_averages", "take_averages")},
+           **{name: SLOTS for name in (
+               "lk_program_initialize", "fill_slots", "own_tensor", "lk_average_of")}}
 INDIRECT = "__indirect_call"
 
 

@@ -202,7 +202,7 @@ static void run(uint32_t batch) {
     uint8_t *device = memory(p.regions[LK_REGION_DEVICE].bytes), *replica = memory(stride);
     lk_program_initialize(&p, device);
     make_examples(spec.example_count);
-    const lk_source source = {NULL, in_order, image_at, label_at, false};
+    const lk_source source = {NULL, in_order, image_at, label_at, false, NULL, false};
     const lk_kernels table = counted_table();
     lk_group group;
     lk_group_make(&group, &p, &table, &source, device, replica, stride, memory(lk_group_bytes(&p)));

@@ -39,7 +39,7 @@ static const lk_layer layers[] = {FLATTEN,
                                    .use_bias = true,
                                    .initializer = &lk_initializer_glorot_uniform}};
 
-static const lk_source source = {NULL, order, image, label, false};
+static const lk_source source = {NULL, order, image, label, false, NULL, false};
 
 typedef struct fixture {
     lk_run_spec spec;

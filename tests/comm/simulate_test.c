@@ -127,7 +127,7 @@ static uint32_t label(void *context, uint64_t index) {
     return (uint32_t)(image(context, index)[7] % CLASSES);
 }
 
-static const lk_source test_set = {NULL, order, test_image, label, false};
+static const lk_source test_set = {NULL, order, test_image, label, false, NULL, false};
 
 // What one worker with one replica has after each step, in either order of the examples, and with
 // any of the steps skipped: bit s of the second index is step s.
@@ -1093,7 +1093,7 @@ static void update_alone(worker *w, uint64_t step) {
 static void make_wanted(wanted *want, uint32_t number, uint32_t skipped) {
     const lk_layout layout = {.replicas_all = 1, .fuse = true};
     want->spec = spec_of(number);
-    want->source = (lk_source){&want->spec, order, image, label, false};
+    want->source = (lk_source){&want->spec, order, image, label, false, NULL, false};
     memset(&sim, 0, sizeof sim);
     pool_used = 0;
     sim.want = want;

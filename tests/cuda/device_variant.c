@@ -387,12 +387,15 @@ static void relu_backward(uint64_t count, const float *y, const float *dy, float
 }
 
 static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, float smoothing,
-                                      const float *logits, const uint32_t *labels, float *dlogits,
-                                      float *loss, uint32_t *correct) {
+                                      const float *weights, const float *logits,
+                                      const uint32_t *labels, float *dlogits, float *loss,
+                                      uint32_t *correct) {
     uint64_t count = (uint64_t)m_count * classes;
     lk_cuda_stream s = begin(0);
+    const float *weights_there = weights ? floats_there(weights, classes) : NULL;
     float *to = dlogits ? space(count * sizeof *to) : NULL, *losses = space(m_count * sizeof *to);
-    lk_cuda_softmax_cross_entropy(&s, m_count, classes, smoothing, floats_there(logits, count),
+    lk_cuda_softmax_cross_entropy(&s, m_count, classes, smoothing, weights_there,
+                                  floats_there(logits, count),
                                   there(labels, m_count * sizeof *labels), to, losses);
     *correct = wait_for(&s).counts[0];
     if (dlogits) back(dlogits, to, count * sizeof *to);
@@ -616,8 +619,10 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
     memset(sums, 0xff, (count + GAP) * sizeof *sums);
     memcpy(sums, sum, half * sizeof *sums);
     memcpy(sums + half + GAP, sum + half, rest * sizeof *sums);
-    lk_cuda_param params[2] = {{.count = half, .w = w_there},
-                               {.node_offset = half + GAP, .count = rest, .w = w_there + half}};
+    const float l2 = scalars->regularizer / 2;
+    lk_cuda_param params[2] = {
+        {.count = half, .w = w_there, .l2 = l2},
+        {.node_offset = half + GAP, .count = rest, .w = w_there + half, .l2 = l2}};
     for (uint32_t i = 0; i < slot_count; i++) {
         params[0].slots[i] = slots_there[i];
         params[1].slots[i] = slots_there[i] + half;

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """ptx_test - what nvcc makes of the strict kernels holds nothing that changes bits.
 
-   ptx_test.py SOURCE_DIR FLAG...      FLAGs are those of the build
+   ptx_test.py SOURCE_DIR TABLE FLAG...      FLAGs are those of the build
 
 Searched for: results flushed to zero, approximations, division that is not rounded, atomics on
-floats, double, and fused multiply-adds in files that write none. Exits 77 where there is no nvcc.
+floats, double, and fused multiply-adds in files that write none. Then what ptxas gives the kernels
+on sm_90 is compared with TABLE (resources_test.py). Exits 77 where there is no nvcc.
 """
 import glob
 import os
@@ -13,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+import resources_test
 
 BANNED = [
     (r"\.ftz\b", "flushes subnormals to zero"),
@@ -44,10 +47,13 @@ def find_nvcc():
     return None
 
 
+def sources(folder):
+    return sorted(glob.glob(os.path.join(folder, "ops", "cuda", "*.cu")))
+
+
 def compile_ptx(nvcc, source, folder, flags):
     out = os.path.join(folder, "out.ptx")
-    subprocess.run([nvcc, "-std=c++17", "-arch=compute_90", "-ptx", *flags, source, "-o", out],
-                   check=True)
+    subprocess.run([nvcc, "-std=c++17", "-ptx", *flags, source, "-o", out], check=True)
     with open(out, encoding="utf-8") as f:
         return f.read()
 
@@ -62,14 +68,15 @@ def main():
     if not nvcc:
         print("skipped: no nvcc")
         return 77
-    folder, flags = sys.argv[1], sys.argv[2:]
-    flags += ["-I", folder]
+    folder, table, flags = sys.argv[1], resources_test.read(sys.argv[2]), sys.argv[3:]
+    ptxas, given = resources_test.ptxas_of(nvcc), {}
+    flags += ["-I", folder, "-arch=compute_90"]
     failed = 0
     with tempfile.TemporaryDirectory() as work:
         wrong = os.path.join(work, "wrong.cu")
         with open(wrong, "w", encoding="utf-8") as f:
             f.write(WRONG)
-        loose = compile_ptx(nvcc, wrong, work, ["--use_fast_math"])
+        loose = compile_ptx(nvcc, wrong, work, ["--use_fast_math", "-arch=compute_90"])
         found = problems(loose)
         if len(found) < 5 or "fma.rn" not in loose:
             print(f"the search is blind: it finds only {found}")
@@ -77,7 +84,7 @@ def main():
         if "fma.rn" in compile_ptx(nvcc, wrong, work, flags):
             print(f"{' '.join(flags)} let nvcc contract a product and a sum")
             failed += 1
-        for source in sorted(glob.glob(os.path.join(folder, "ops", "cuda", "*.cu"))):
+        for source in sources(folder):
             ptx = compile_ptx(nvcc, source, work, flags)
             with open(source, encoding="utf-8") as f:
                 text = f.read()
@@ -88,9 +95,14 @@ def main():
             for line in found:
                 print(f"{source}: {line}")
             failed += len(found)
+            given.update(resources_test.resources(ptxas, ptx, "90", source))
             print(f"{os.path.basename(source)}: {len(re.findall(r'fma.rn.f32', ptx))} fma, "
                   f"{len(found)} problems")
-    return 1 if failed else 0
+    version = resources_test.version_of(ptxas)
+    found = resources_test.compare(given, table, "90", version)
+    found += resources_test.missing(given, table, "90")
+    print("\n".join(found + [f"sm_90: {len(given)} kernels, {len(found)} problems"]))
+    return 1 if failed or found else 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include "ops/cuda/kernels.h"
+#include "ops/graph/average.h"
 #include "ops/math.h"
 #include "ops/op.h"
 #include "ops/tree.h"
@@ -155,6 +156,55 @@ static void test_tree(void **unused) {
     }
 }
 
+// --- averages ------------------------------------------------------------------------------------
+
+// With each slot count before them, in the first update and in a later one.
+static void check_averages(const lk_optimizer *o, uint64_t t) {
+    enum { COUNT = 200 };
+    const uint32_t all = lk_optimizer_slot_count(o);
+    const lk_step_scalars scalars = lk_optimizer_scalars(o, 7, t, 0x1p-3f);
+    float w[COUNT], sum[COUNT], slot[LK_OPTIMIZER_SLOTS_MAX][COUNT], got[COUNT];
+    float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
+    lk_cuda_param param = {.count = COUNT};
+    lk_cuda_stream s = fresh(7);
+    for (uint32_t i = 0; i < COUNT; i++) w[i] = (float)draw(1000), sum[i] = (float)draw(1000) - 500;
+    for (uint32_t k = 0; k < all; k++) {
+        for (uint32_t i = 0; i < COUNT; i++) slot[k][i] = (float)draw(100);
+        slots[k] = slot[k];
+        param.slots[k] = there(slot[k], sizeof slot[k]);
+    }
+    float *w_there = param.w = there(w, sizeof w);
+    const lk_cuda_node node = {there(sum, sizeof sum), 0};
+    const lk_cuda_scalars ring = {there(&scalars, sizeof scalars), 1};
+    lk_cuda_update(&s, o, there(&param, sizeof param), 1, COUNT, there(&node, sizeof node), 1,
+                   (lk_cuda_metrics){NULL, 0}, (lk_cuda_norms){0}, ring);
+    assert_int_equal(o->type->reference(o, &scalars, COUNT, sum, w, slots), 0);
+    assert_int_equal(lk_average_reference(COUNT, scalars.average, w, slot[all - 1]), 0);
+    assert_int_equal(state_now(&s).bad_param, UINT32_MAX);
+    back(got, w_there, sizeof got);
+    assert_memory_equal(got, w, sizeof w);
+    for (uint32_t k = 0; k < all; k++) {
+        back(got, param.slots[k], sizeof got);
+        assert_memory_equal(got, slot[k], sizeof got);
+    }
+    must(cudaDeviceReset());
+}
+
+static void test_averages(void **unused) {
+    (void)unused;
+    const lk_optimizer each[] = {
+        {.type = &lk_optimizer_sgd, .learning_rate = 0.5f, .weight_average = 0.75f},
+        {.type = &lk_optimizer_momentum, .learning_rate = 0.5f, .weight_average = 0.5f},
+        {.type = &lk_optimizer_adam_keras,
+         .learning_rate = 0.5f,
+         .epsilon = 1.0f,
+         .amsgrad = true,
+         .weight_average = 0x1.99999ap-1f}};
+    for (uint32_t i = 0; i < LK_COUNT(each); i++) {
+        for (uint64_t t = 0; t < 2; t++) check_averages(&each[i], t);
+    }
+}
+
 // --- norms ---------------------------------------------------------------------------------------
 
 // Three parameters of a slice each, cut by the norm of all: each thread's part is another's input.
@@ -201,6 +251,67 @@ static void test_norms(void **unused) {
     assert_int_equal(state_now(&s).bad_param, UINT32_MAX);
     back(got, w_there, sizeof got);
     assert_memory_equal(got, w, sizeof w);
+    must(cudaDeviceReset());
+}
+
+// --- regularizers --------------------------------------------------------------------------------
+
+// The squares of w, as ARITHMETIC.md 7 has them.
+static float squares_of(const float *w, uint64_t count) {
+    float chains[8];
+    uint32_t slices = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (i % LK_SLICE_TERMS == 0) chains[slices++] = 0.0f;
+        chains[slices - 1] = lk_fmaf(w[i], w[i], chains[slices - 1]);
+    }
+    for (uint32_t n = slices; n > 1; n = (n + 1) / 2) {
+        for (uint32_t i = 0; i < n / 2; i++) chains[i] = chains[2 * i] + chains[2 * i + 1];
+        if (n % 2) chains[n / 2] = chains[n - 1];
+    }
+    return chains[0] + 0.0f;
+}
+
+// Of three parameters the first, of three slices and a part, and the last have one; of a slot in
+// the place of the weights too. The step's loss has what they add.
+static void test_penalty(void **unused) {
+    (void)unused;
+    enum { MOST = 4 * LK_SLICE_TERMS };
+    const uint64_t counts[PARAMS] = {3 * LK_SLICE_TERMS + 100, 40, 17};
+    const float l2[PARAMS] = {0x1.99999ap-4f, 0.0f, 0x1.333334p-2f};
+    float values[2][PARAMS][MOST], want[2] = {0.0f, 0.0f};
+    lk_cuda_param params[PARAMS];
+    uint64_t slices = 0;
+    for (uint32_t p = 0; p < PARAMS; p++) {
+        params[p] = (lk_cuda_param){.count = counts[p], .first_slice = slices, .l2 = l2[p]};
+        slices += (counts[p] + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+        for (uint32_t which = 0; which < 2; which++) {
+            for (uint32_t i = 0; i < MOST; i++) {
+                values[which][p][i] = (float)draw(1u << 24) * 0x1p-23f - 1.0f;
+            }
+            const float sum = squares_of(values[which][p], counts[p]);
+            if (l2[p] > 0.0f) want[which] = lk_fmaf(l2[p], sum, want[which]);
+        }
+        params[p].w = there(values[0][p], sizeof values[0][p]);
+        params[p].slots[2] = there(values[1][p], sizeof values[1][p]);
+    }
+    const lk_cuda_penalty penalty = {space(slices * sizeof(float)), space(PARAMS * sizeof(float)),
+                                     slices};
+    lk_cuda_stream s = fresh(0);
+    const lk_cuda_param *params_there = there(params, sizeof params);
+    for (uint32_t which = 2; which-- > 0;) {
+        lk_cuda_weigh(&s, params_there, PARAMS, penalty, which ? 2 : UINT32_MAX);
+        const float found = state_now(&s).penalty;
+        assert_memory_equal(&found, &want[which], sizeof found);
+    }
+    const float loss = 3.0f;
+    const lk_cuda_node node = {there(&loss, sizeof loss), 0};
+    lk_cuda_result *ring;
+    must(cudaHostAlloc((void **)&ring, RING * sizeof *ring, cudaHostAllocMapped));
+    const lk_optimizer o = {.type = &lk_optimizer_sgd, .learning_rate = 0.5f};
+    lk_cuda_step_end(&s, (lk_cuda_metrics){there(&node, sizeof node), 1}, 1,
+                     scalars_there(&o, 0.5f), ring, RING);
+    (void)state_now(&s);
+    assert_true(ring[0].means[0] == 1.5f + want[0]);
     must(cudaDeviceReset());
 }
 
@@ -419,10 +530,10 @@ static void test_checking(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tree),     cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_results),
+        cmocka_unit_test(test_results),  cmocka_unit_test(test_averages),
         cmocka_unit_test(test_stop),     cmocka_unit_test(test_held),
         cmocka_unit_test(test_graph),    cmocka_unit_test(test_failed_launch),
-        cmocka_unit_test(test_checking),
+        cmocka_unit_test(test_checking), cmocka_unit_test(test_penalty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

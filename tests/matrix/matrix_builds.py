@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""matrix_builds - builds the program with {gcc, clang} x {-O1, -O3} and compares all four.
+"""matrix_builds - builds the program by several compilers at several levels and compares all.
 
-   matrix_builds.py SOURCE_DIR WORK_DIR
+   matrix_builds.py SOURCE_DIR WORK_DIR COMPILER-LEVEL...      such as gcc-O1
 
 Only the program is built; its build directories stay in WORK_DIR, so a second call is quick.
 Exit code: run_matrix's; 77 where no compiler is there. A compiler that is missing is named.
@@ -30,13 +30,13 @@ def build(source, work, compiler, level):
 
 
 def main():
-    source, work = sys.argv[1:3]
+    source, work, *builds = sys.argv[1:]
     programs = []
-    for compiler in ("gcc", "clang"):
-        if not shutil.which(compiler):
+    for compiler, level in (name.split("-") for name in builds):
+        if shutil.which(compiler):
+            programs.append(build(source, work, compiler, level))
+        else:
             print(f"no rows with {compiler}: it is not installed")
-            continue
-        programs += [build(source, work, compiler, level) for level in ("O1", "O3")]
     if not programs:
         return 77
     return subprocess.run([sys.executable, os.path.join(HERE, "run_matrix"), "--rows", "pruned",

@@ -27,10 +27,8 @@ WAYS = [
     ("cuda", {"resident": True}),
     ("cuda", {"wave_examples": 1}),
 ]
-# What does not compute on tensors of 16 bits yet.
-NOT_MIXED = {"batch_normalization", "layer_normalization", "lstm", "depthwise_conv2d"}
 RESULTS = ("digest ", "state_hash ", "test_")
-KERNELS = {"conv2d", "conv2d_transpose", "depthwise_conv2d", "dense", "lstm"}
+KERNELS = {"conv2d", "conv2d_transpose", "depthwise_conv2d", "dense", "lstm", "gru"}
 TAKES = ["constant", "random_uniform", "random_normal", "truncated_normal", "orthogonal"]
 INITIALIZERS = [f"{who}_{how}" for who in ("glorot", "he", "lecun") for how in (
     "uniform", "normal")] + ["zeros", "ones", *TAKES]
@@ -251,12 +249,9 @@ def precise(config):
     r = random.Random(-2 - config["seed"])
     config["precision"] = r.choice(["float32", "float32", "mixed_float16", "mixed_bfloat16"])
     layers = config["model"]["layers"]
-    kinds = {layer.get(key) for layer in layers for key in ("type", "activation")}
-    parts = any(layer.keys() & {"groups", "dilation_rate"} for layer in layers)
-    if config["precision"] == "float32" or kinds & NOT_MIXED or parts:
-        config["precision"] = "float32"  # of the other it is refused
+    if config["precision"] == "float32":
         return config
-    for layer in config["model"]["layers"]:
+    for layer in layers:
         if r.random() < 0.15:
             layer["dtype"] = "float32"
     if config["precision"] == "mixed_float16" and r.random() < 0.7:
@@ -297,7 +292,7 @@ def sequences(config):
     steps, values = r.choice([(h, w * c), (w, h * c), (1, h * w * c)])
     layers, every = [{"type": "reshape", "target_shape": [steps, values]}], True
     for _ in range(r.randint(1, 3)):
-        kind = r.choice(["lstm", "lstm", "dense", "dropout"]) if every else "dense"
+        kind = r.choice(["lstm", "gru", "dense", "dropout"]) if every else "dense"
         if kind == "dropout":
             layers.append({"type": kind, "rate": 0.3})
             continue
@@ -305,11 +300,13 @@ def sequences(config):
                        "use_bias": r.random() < 0.8})
         if kind == "dense":
             layers[-1]["activation"] = activation(r)
-        else:
-            every = r.random() < 0.6
-            layers[-1].update(return_sequences=every, unit_forget_bias=r.random() < 0.7)
-    if not {layer["type"] for layer in layers} & {"lstm"}:
-        layers.append({"type": "lstm", "units": 5, "return_sequences": True,
+            continue
+        every = r.random() < 0.6
+        layers[-1]["return_sequences"] = every
+        if kind == "lstm":
+            layers[-1]["unit_forget_bias"] = r.random() < 0.7
+    if not {layer["type"] for layer in layers} & {"lstm", "gru"}:
+        layers.append({"type": r.choice(["lstm", "gru"]), "units": 5, "return_sequences": True,
                        "kernel_initializer": "orthogonal"})
     config["model"]["layers"] = layers + [{"type": "flatten"},
                                           config["model"]["layers"][-1]]
@@ -337,8 +334,84 @@ def initialized(config):
     return config
 
 
+def averaged(config):
+    """Some keep averages of their weights, which evaluations take."""
+    r = random.Random(f"average {config['seed']}")
+    if r.random() < 0.25:
+        config["optimizer"]["weight_average"] = r.choice([0.5, 0.99])
+    return config
+
+
+def regularized(config):
+    """Some kernels' squares are part of the loss."""
+    r = random.Random(f"regularizer {config['seed']}")
+    some = r.random() < 0.25
+    for layer in config["model"]["layers"]:
+        if some and layer["type"] in KERNELS and r.random() < 0.7:
+            layer["kernel_regularizer"] = {"l2": r.choice([1e-4, 0.01, 0.3])}
+    return config
+
+
+def weighted(config):
+    """Some classes count more than others, or nothing."""
+    r, model = random.Random(f"weights {config['seed']}"), config["model"]
+    loss = model.get("loss", {"type": "sparse_categorical_crossentropy"})
+    if r.random() < 0.25 and "sparse" in (loss if isinstance(loss, str) else loss["type"]):
+        numbers = [r.choice([0, 0.3, 1, 2.5]) for _ in range(model["classes"])]
+        some = {str(k): w for k, w in enumerate(numbers) if r.random() < 0.5}
+        model["loss"] = dict({"type": loss} if isinstance(loss, str) else loss,
+                             class_weight=r.choice([numbers, some]))
+    return config
+
+
+def cropped(config):
+    """Some take parts of larger images."""
+    r, data = random.Random(f"crop {config['seed']}"), config["data"]
+    if r.random() < 0.15:
+        sizes = [n + r.randrange(4) for n in config["model"]["input"][:2]]
+        data.setdefault("augment", {})["crop_from"] = sizes
+        for part in ("train", "test"):
+            data[part]["made_up"].update(height=sizes[0], width=sizes[1])
+    return config
+
+
+def against(config):
+    """Some judge, in place of labels, images beside those that another network makes of noise."""
+    r, m = random.Random(f"against {config['seed']}"), config["model"]
+    if "classes" not in m or r.random() > 0.2:
+        return config
+    scorer, (h, w, c) = m.pop("layers"), m["input"]
+    scorer[-1]["units"] = r.choice([1, 1, 3])
+    maker = [{"type": "dense", "name": "seed", "units": h * w * 2, "activation": activation(r)},
+             {"type": "reshape", "target_shape": [h, w, 2]},
+             {"type": "conv2d_transpose", "filters": c, "kernel_size": r.randint(1, 3),
+              "padding": "same", "activation": r.choice(["tanh", "sigmoid", "linear"])}]
+    for layer in maker:
+        if config["precision"] != "float32" and r.random() < 0.3:
+            layer["dtype"] = "float32"
+    kind, z = r.choice(["wasserstein", "minimax", "modified", "least_squares", "hinge"]), {
+        "name": "z", "noise": {"type": r.choice(["normal", "uniform"]), "shape": [5]}}
+    made = [z, {"name": "made", "network": "maker", "inputs": ["z"]},
+            {"name": "fake", "network": "scorer", "inputs": ["made"]}]
+    real = [{"name": "real", "network": "scorer", "inputs": ["images"]}]
+    o = config.pop("optimizer")
+    config["model"] = {
+        "input": m["input"],
+        "networks": [{"name": "maker", "inputs": [[5]], "layers": maker},
+                     {"name": "scorer", "layers": scorer}],
+        "objectives": [
+            {"name": "make", "values": made, "trains": ["maker"], "optimizer": o,
+             "loss": {"type": "gan_generator", "kind": kind}},
+            {"name": "judge", "values": r.choice([real + made, made + real]),
+             "trains": ["scorer"], "optimizer": o,
+             "loss": {"type": "gan_discriminator", "kind": kind, "inputs": ["real", "fake"]}}],
+        "schedule": [["make", r.randint(1, 2)], ["judge", r.randint(1, 2)]]}
+    return config
+
+
 def model(number):
-    return precise(initialized(other_loss(sequences(classifier(number)))))
+    made = other_loss(sequences(classifier(number)))
+    return against(cropped(precise(weighted(regularized(averaged(initialized(made)))))))
 
 
 def classifier(number):

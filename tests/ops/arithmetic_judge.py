@@ -736,11 +736,11 @@ class Dense:
 
 
 class SequenceDense(Dense):
-    """Over the steps of a sequence; of an lstm the part that takes x, with four gates a unit."""
+    """Over the steps of a sequence; of an lstm or a gru the part that takes x, of all gates."""
     by_rows = True
 
     def __init__(self, layer, shape):
-        self.gates = 4 if layer["type"] == "lstm" else 1
+        self.gates = {"lstm": 4, "gru": 3}.get(layer["type"], 1)
         super().__init__(dict(layer, units=layer["units"] * self.gates), shape[2:])
         self.steps, self.shape = shape[0], (shape[0], 1, self.units)
 
@@ -763,16 +763,39 @@ class SequenceDense(Dense):
                 [[(1.0, g[n]) for g in dy] for n in range(self.units)])
 
 
-class Lstm:
+class Recurrent:
     """What goes from step to step: takes the sums of the gates of x."""
-    by_rows, bias_count = True, 0
+    by_rows = True
 
     def __init__(self, layer, shape):
         self.steps, self.units = shape[0], layer["units"]
         self.every = layer.get("return_sequences", False)
         self.shape = (self.steps, 1, self.units) if self.every else (self.units,)
-        self.fans, self.columns = (self.units, 4 * self.units), 4 * self.units
-        self.kernel_count = 4 * self.units ** 2
+        self.columns = self.gates * self.units
+        self.fans, self.kernel_count = (self.units, self.columns), self.columns * self.units
+        self.bias_count = self.columns if self.biased else 0
+
+    def state_gradient(self, dy, t, ds):
+        """Of h[t], from what takes it and from what the time after it made of it."""
+        dy = SequenceDense.rows(dy, self.units)
+        own = dy[t] if self.every else dy[0] if t == self.steps - 1 else [0.0] * self.units
+        if not ds:
+            return own
+        row = self.columns
+        return [add(own[k], finished(list(zip(self.kernel[k * row:k * row + row], ds))))
+                for k in range(self.units)]
+
+    def kernel_terms(self, states, ds):
+        return [[(h[k], row[n]) for h, row in zip(states, ds)]
+                for k in range(self.units) for n in range(self.columns)]
+
+
+def gate_gradient(g, v):
+    return mul(g, mul(v, sub(1.0, v)))
+
+
+class Lstm(Recurrent):
+    gates, biased = 4, False
 
     def forward(self, x, kernel, _bias):
         u, self.kernel = range(self.units), kernel
@@ -785,33 +808,26 @@ class Lstm:
             n = [tanh(v) for v in n]
             before = h, c
             c = [fma(f[j], c[j], mul(i[j], n[j])) for j in u]
-            h = [mul(o[j], tanh(c[j])) for j in u]
+            h = self.run.narrowed([mul(o[j], tanh(c[j])) for j in u], self.narrow)
             self.kept.append((i, f, n, o, c, *before))
             out += h
         return out if self.every else h
 
     def gradients(self, dy):
         u, dz = range(self.units), []
-        dy = SequenceDense.rows(dy, self.units)
         for t in range(self.steps - 1, -1, -1):
             i, f, n, o, c, _, last = self.kept[t]
-            own = dy[t] if self.every else dy[0] if t == self.steps - 1 else [0.0] * self.units
-            if dz:
-                row = 4 * self.units
-                own = [add(own[k], finished(list(zip(self.kernel[k * row:k * row + row], dz[0]))))
-                       for k in u]
+            own = self.state_gradient(dy, t, dz[0] if dz else None)
             s = [tanh(v) for v in c]
             slope = [fma(-v, v, 1.0) for v in s]
             through = [mul(own[j], o[j]) for j in u]
             dc = [fma(through[j], slope[j], carried[j]) if dz else mul(through[j], slope[j])
                   for j in u]
-
-            def gate(g, v):
-                return mul(g, mul(v, sub(1.0, v)))
-            dz.insert(0, [gate(mul(dc[j], n[j]), i[j]) for j in u] +
-                      [gate(mul(dc[j], last[j]), f[j]) for j in u] +
-                      [mul(mul(dc[j], i[j]), fma(-n[j], n[j], 1.0)) for j in u] +
-                      [gate(mul(own[j], s[j]), o[j]) for j in u])
+            dz.insert(0, self.run.narrowed(
+                [gate_gradient(mul(dc[j], n[j]), i[j]) for j in u] +
+                [gate_gradient(mul(dc[j], last[j]), f[j]) for j in u] +
+                [mul(mul(dc[j], i[j]), fma(-n[j], n[j], 1.0)) for j in u] +
+                [gate_gradient(mul(own[j], s[j]), o[j]) for j in u], self.narrow))
             carried = [mul(dc[j], f[j]) for j in u]
         return dz
 
@@ -819,9 +835,55 @@ class Lstm:
         return [v for row in self.gradients(dy) for v in row]
 
     def gradient_terms(self, _x, dy):
-        dz = self.gradients(dy)
-        return [[(kept[5][k], row[n]) for kept, row in zip(self.kept, dz)]
-                for k in range(self.units) for n in range(4 * self.units)], []
+        return self.kernel_terms([kept[5] for kept in self.kept], self.gradients(dy)), []
+
+
+class Gru(Recurrent):
+    gates, biased = 3, True
+
+    def forward(self, x, kernel, bias):
+        u, self.kernel, self.kept, out = range(self.units), kernel, [], []
+        h = [0.0] * self.units
+        for row in SequenceDense.rows(x, self.columns):
+            s = [finished([(h[k], kernel[k * self.columns + n]) for k in u],
+                          bias[n] if bias else 0.0) for n in range(self.columns)]
+            s, row = SequenceDense.rows(s, self.units), SequenceDense.rows(row, self.units)
+            z, r = ([sigmoid(add(row[g][j], s[g][j])) for j in u] for g in (0, 1))
+            n = [tanh(fma(r[j], s[2][j], row[2][j])) for j in u]
+            before = h
+            h = self.run.narrowed([fma(z[j], h[j], mul(sub(1.0, z[j]), n[j])) for j in u],
+                                  self.narrow)
+            self.kept.append((z, r, n, s[2], before))
+            out += h
+        return out if self.every else h
+
+    def gradients(self, dy):
+        """Those of what x is to the gates, and of what the state is."""
+        u, of_x, of_state = range(self.units), [], []
+        for t in range(self.steps - 1, -1, -1):
+            z, r, n, q, last = self.kept[t]
+            dh = self.state_gradient(dy, t, of_state[0] if of_state else None)
+            if of_state:
+                dh = [add(dh[j], carried[j]) for j in u]
+            dn = [mul(mul(dh[j], sub(1.0, z[j])), fma(-n[j], n[j], 1.0)) for j in u]
+            gates = ([mul(dh[j], mul(sub(last[j], n[j]), mul(z[j], sub(1.0, z[j])))) for j in u] +
+                     [gate_gradient(mul(dn[j], q[j]), r[j]) for j in u])
+            of_x.insert(0, self.run.narrowed(gates + dn, self.narrow))
+            of_state.insert(0, self.run.narrowed(gates + [mul(dn[j], r[j]) for j in u],
+                                                 self.narrow))
+            carried = [mul(dh[j], z[j]) for j in u]
+        return of_x, of_state
+
+    def backward(self, dy, _kernel):
+        return [v for row in self.gradients(dy)[0] for v in row]
+
+    def gradient_terms(self, _x, dy):
+        ds = self.gradients(dy)[1]
+        return (self.kernel_terms([kept[4] for kept in self.kept], ds),
+                [[(1.0, row[n]) for row in ds] for n in range(self.columns)])
+
+
+RECURRENT = {"lstm": Lstm, "gru": Gru}
 
 
 class Relu:
@@ -1183,7 +1245,7 @@ def defaults_of(kind):
             "lars_tf": {"momentum": "0.9"}, "lamb_keras": {"epsilon": "1e-7"}}
     return {"momentum": "0", "rho": "0.9", "epsilon": "1e-8", "beta_1": "0.9", "beta_2": "0.999",
             "weight_decay": "0", "clipvalue": "0", "clipnorm": "0", "global_clipnorm": "0",
-            "eta": "0.001", **more.get(kind, {})}
+            "eta": "0.001", "weight_average": "0", **more.get(kind, {})}
 
 
 def number_of(o, key):
@@ -1191,12 +1253,13 @@ def number_of(o, key):
 
 
 def slot_names(o):
+    averages = ["average"] * (number_of(o, "weight_average") > 0)
     if o["type"].startswith("rmsprop"):
         return ["mean_square"] + ["mean_gradient"] * o.get("centered", False) + \
-            ["momentum"] * (number_of(o, "momentum") > 0)
+            ["momentum"] * (number_of(o, "momentum") > 0) + averages
     if o["type"].startswith(("adam", "lamb")):
-        return ["m", "v"] + ["v_max"] * o.get("amsgrad", False)
-    return [] if o["type"] == "sgd" else ["momentum"]
+        return ["m", "v"] + ["v_max"] * o.get("amsgrad", False) + averages
+    return [] + averages if o["type"] == "sgd" else ["momentum"] + averages
 
 
 RATE_DEFAULTS = {"warmup_from": "0", "alpha": "0", "m_mul": "1", "power": "1",
@@ -1386,7 +1449,8 @@ class Joint:
         v, n = range(self.values), range(self.units)
         self.x, self.kept, out = x, {}, [0.0] * (self.frames * self.rows * 2)
         for t, u in self.cells(label):
-            h = [tanh(add(x[0][t * self.values + k], x[1][u * self.values + k])) for k in v]
+            h = self.run.narrowed([tanh(add(x[0][t * self.values + k], x[1][u * self.values + k]))
+                                   for k in v], self.narrow)
             z = [finished([(h[k], kernel[k * self.units + i]) for k in v],
                           0.0 if bias is None else bias[i]) for i in n]
             top = max(z)
@@ -1406,8 +1470,9 @@ class Joint:
         for (t, u), (h, p, own) in self.kept.items():
             blank, label = dy[(t * self.rows + u) * 2:(t * self.rows + u) * 2 + 2]
             g = add(blank, label)
-            yield t, u, h, [fma(-p[n], g, blank if n == 0 else label if n == own else 0.0)
-                            for n in range(self.units)]
+            yield t, u, h, self.run.narrowed(
+                [fma(-p[n], g, blank if n == 0 else label if n == own else 0.0)
+                 for n in range(self.units)], self.narrow)
 
     def backward(self, dy, kernel):
         dx = [[0.0] * len(x) for x in self.x]
@@ -1429,6 +1494,10 @@ class Joint:
                 [[(1.0, dz[n]) for _, dz in rows] for n in range(self.units)])
 
 
+def gan_softplus(z):
+    return add(max(z, 0.0), log(add(1.0, exp(-abs(z)))))
+
+
 def log_sum(p, q):
     top, low = (p, q) if p > q else (q, p)
     return add(top, softplus(sub(low, top)))
@@ -1447,6 +1516,7 @@ class Run:
                        for k in range(shards + 1)] if shards else []
         # A tensor is a number in `shapes`, 0 the model's input; each of self.layers makes the next.
         self.layers, self.parameters, self.frozen, self.by_rows = [], [], set(), set()
+        self.l2 = {}  # of kernels that have a regularizer and are trained
         self.shapes, self.learns = [tuple(config["model"]["input"])], [False]
         outputs = [(0, self.shapes[0])]  # by layer number plus 1: tensor, and how it is seen
         for number, layer in enumerate(config["model"]["layers"]):
@@ -1459,14 +1529,15 @@ class Run:
                 sizes = tuple(layer["target_shape"])
                 outputs.append((taken[0][0], (sizes[0], 1, sizes[1]) if len(sizes) == 2 else sizes))
                 continue
-            over = layer["type"] == "lstm" or layer["type"] == "dense" and len(shape) == 3
-            if layer["type"] == "lstm":
+            over = layer["type"] == "dense" and len(shape) == 3
+            if layer["type"] in RECURRENT:
                 made = SequenceDense(layer, shape)
-                made.frozen, made.narrow = not layer.get("trainable", True), True
-                self.append(made, [taken[0][0]])
+                made.frozen = not layer.get("trainable", True)
+                made.narrow = layer.get("dtype") != "float32"
+                self.append(made, [taken[0][0]]).before_activation = True
                 self.initialize(layer, made)
                 taken = [(len(self.shapes) - 1, made.shape)]
-                made = Lstm(layer, made.shape)
+                made = RECURRENT[layer["type"]](layer, made.shape)
             elif layer["type"] == "label_embedding":
                 made, taken = LabelEmbedding(layer, config["model"]), []
             elif layer["type"] == "joint":
@@ -1490,12 +1561,18 @@ class Run:
             outputs.append((len(self.shapes) - 1, self.shapes[-1]))
         taken = loss_inputs(config)
         self.loss_at = [outputs[i][0] for i in taken]
+        self.logits = self.loss_at[:1]
         names = slot_names(config["optimizer"])
         first = 1.0 if config["optimizer"]["type"] == "rmsprop_tf1" else 0.0
         self.slots = [{name: [first if name == "mean_square" else 0.0] * len(p) for name in names}
                       for p in self.parameters]
-        self.alive = [False] * len(self.parameters)
+        for slots, parameter in zip(self.slots, self.parameters):
+            slots["average"] = list(parameter)
         self.step = 0
+        self.start(config)
+
+    def start(self, config):
+        self.alive = [False] * len(self.parameters)
         self.precision = config.get("precision", "float32")
         how = config.get("loss_scale", {})
         self.scale = self.initial = Fraction(how.get("initial", 32768))
@@ -1526,8 +1603,11 @@ class Run:
         made.kernel_at, made.bias_at = len(self.parameters), None
         if getattr(made, "by_rows", False):
             self.by_rows.add(made.kernel_at)
-        if isinstance(made, Lstm):
-            layer = {"kernel_initializer": "orthogonal", "use_bias": False}
+        if isinstance(made, Recurrent):
+            layer = {"type": "sums", "kernel_initializer": "orthogonal",
+                     "use_bias": layer.get("use_bias", True)}
+        elif "kernel_regularizer" in layer and not made.frozen:
+            self.l2[made.kernel_at] = rounded(Fraction(str(layer["kernel_regularizer"]["l2"])))
         kernel = initial_values(layer, made, self.config["seed"], made.kernel_at)
         self.parameters.append(kernel)
         return self.add_bias(layer, made)
@@ -1568,7 +1648,7 @@ class Run:
 
     def scaled(self, gradients):
         for at in {at for at in self.loss_at if gradients[at]}:
-            if self.precision == "mixed_float16" and at == self.loss_at[0]:
+            if self.precision == "mixed_float16" and at in self.logits:
                 gradients[at] = [mul(g, float(self.scale)) for g in gradients[at]]
             gradients[at] = self.narrowed(gradients[at], self.makes_narrow(at))
 
@@ -1603,6 +1683,16 @@ class Run:
         out = b"" if self.how.get("on_overflow") == "replay" else struct.pack("<Q", self.skipped)
         return out + struct.pack("<IIIQ", power & 0xFFFFFFFF, self.good, self.in_a_row,
                                  self.replayed)
+
+    def cropped(self, x):
+        """The part of a larger image that this step takes, at its place of the global batch."""
+        (rows, columns), (h, w, channels) = self.config["data"]["augment"]["crop_from"], \
+            self.shapes[0]
+        words = block(self.config["seed"], 7, 2, self.place, self.step & 0xFFFFFFFF,
+                      self.step >> 32 << 16)
+        top, left = words[0] * (rows - h + 1) >> 32, words[1] * (columns - w + 1) >> 32
+        return [x[((top + y) * columns + left + column) * channels + c]
+                for y, column, c in itertools.product(range(h), range(w), range(channels))]
 
     def augmented(self, x):
         """An image as this step sees it, at its place of the global batch."""
@@ -1651,20 +1741,26 @@ class Run:
             values = [[div(sub(float(b), 127.5), 127.5) for b in image]]
         else:
             values = [[mul(float(b), constant("0x1.010102p-8")) for b in image]]
+        if "crop_from" in more.get("augment", {}):
+            values = [self.cropped(values[0])]
         if "augment" in more or "normalize" in more:
             values = [self.augmented(values[0])]
+        if self.config["model"].get("labels"):  # frames behind its own
+            own = len(values[0]) // self.config["model"]["input"][0] * label[0]
+            values[0] = values[0][:own] + [0.0] * (len(values[0]) - own)
         values[0] = self.narrowed(values[0])
         for number, layer in enumerate(layers):
             x = [values[i] for i in layer.inputs_at]
             if isinstance(layer, BatchNormalization):
-                values.append((yield self.layers[number].forward_grain, x[0]))
+                y = yield self.layers[number].forward_grain, x[0]
+                values.append(self.narrowed(y, layer.narrow))
                 continue
             if getattr(layer, "takes_labels", False):
                 x = [x, label] if x else [label]
                 y = layer.forward(*x, *self.weights(layer))
             else:
                 y = layer.forward(x[0] if len(x) == 1 else x, *self.weights(layer))
-            apart = layer.before_activation or len(values) == self.loss_at[0]
+            apart = layer.before_activation or len(values) in self.logits
             values.append(self.narrowed(y, layer.narrow and not apart))
             layer.y = values[-1]  # what backward goes by
         gradients = [None] * len(values)
@@ -1746,7 +1842,12 @@ class Run:
         if smoothing:
             every = finished([(1.0, sub(v, top)) for v in z])
             distance = fma(off, every, mul(sub(1.0, smoothing), distance))
-        return [add(sub(log(s), distance), 0.0)]
+        loss, weights = add(sub(log(s), distance), 0.0), class_weights(self.config)
+        if weights:
+            gradients[self.loss_at[0]] = [add(mul(g, weights[label]), 0.0)
+                                          for g in gradients[self.loss_at[0]]]
+            loss = add(mul(loss, weights[label]), 0.0)
+        return [loss]
 
     def binary_crossentropy(self, values, label, gradients):
         z, one = values[self.loss_at[0]], 1.0
@@ -1810,6 +1911,56 @@ class Run:
                     out[at(t, u) + 1] = sub(0.0, exp(add(add(own, beta[t, u + 1]), loss)))
         return [loss]
 
+    def gan_side(self, values, at, gradients, of_one):
+        """The sums of the losses and of the scores at one input."""
+        r = div(1.0, rounded(Fraction(len(values[at]))))
+        found = [of_one(v) for v in values[at]]
+        gradients[at] = [add(mul(g, r), 0.0) for _, g in found]
+        return [mul(finished([(1.0, v) for v in of]), r)
+                for of in ([loss for loss, _ in found], values[at])]
+
+    def gan_generator(self, values, _label, gradients):
+        kind = loss_of(self.config)["kind"]
+        one = {"minimax": lambda f: (-gan_softplus(f), -sigmoid(f)),
+               "modified": lambda f: (gan_softplus(-f), sub(sigmoid(f), 1.0)),
+               "least_squares": lambda f: (mul(mul(sub(f, 1.0), sub(f, 1.0)), 0.5), sub(f, 1.0))}
+        return self.gan_side(values, self.loss_at[0], gradients,
+                             one.get(kind, lambda f: (-f, -1.0)))
+
+    def gan_discriminator(self, values, _label, gradients):
+        loss = loss_of(self.config)
+        y = sub(1.0, mul(rounded(Fraction(str(loss.get("label_smoothing", 0.25)))), 0.5))
+        real = {"wasserstein": lambda x: (-x, -1.0),
+                "minimax": lambda x: (gan_softplus(-x), sub(sigmoid(x), 1.0)),
+                "modified": lambda x: (sub(gan_softplus(x), mul(x, y)), sub(sigmoid(x), y)),
+                "least_squares": lambda x: (mul(mul(sub(x, 1.0), sub(x, 1.0)), 0.5), sub(x, 1.0)),
+                "hinge": lambda x: (sub(1.0, x), -1.0) if x < 1 else (0.0, 0.0)}[loss["kind"]]
+        fake = {"wasserstein": lambda f: (f, 1.0),
+                "least_squares": lambda f: (mul(mul(f, f), 0.5), f),
+                "hinge": lambda f: (add(1.0, f), 1.0) if f > -1 else (0.0, 0.0)}.get(
+                    loss["kind"], lambda f: (gan_softplus(f), sigmoid(f)))
+        of_real = self.gan_side(values, self.loss_at[0], gradients, real)
+        of_fake = self.gan_side(values, self.loss_at[1], gradients, fake)
+        return [add(of_real[0], of_fake[0]), of_real[1]]
+
+    # section 14: of one network every step reads images, and is a step of the one objective
+
+    def batch_number(self):
+        return self.step
+
+    def own_steps(self):
+        return self.step
+
+    def has_images(self):
+        return True
+
+    def sum_of(self, q, i, terms):
+        return gradient_sum([example and example[i] for example in terms[q]], self.config["grain"],
+                            q in self.by_rows)
+
+    def clip(self, q, i):
+        pass
+
     def position(self, epoch, p):
         """The example at position p of an epoch, in the order of the run; None: there is none."""
         seed, batch, total = self.config["seed"], self.config["global_batch"], len(self.examples)
@@ -1834,8 +1985,8 @@ class Run:
         batch = config["global_batch"]
         drop = config.get("drop_remainder", False)
         steps = total // batch if drop else (total + batch - 1) // batch
-        epoch, first = self.step // steps, self.step % steps * batch
-        n = min(batch, total - first)
+        epoch, first = self.batch_number() // steps, self.batch_number() % steps * batch
+        n = min(batch, total - first) if self.has_images() else batch
         self.correct = 0
         terms = [[] for _ in self.parameters]
         reports = []
@@ -1848,30 +1999,42 @@ class Run:
             reports += self.grain(some, terms)
         assert sum(report is not None for report in reports) == n
         inverse = div(1.0, rounded(Fraction(n)))
-        self.scalars = Scalars(config["optimizer"], self.step - self.skipped)
+        penalty = 0.0
+        for q, l2 in sorted(self.l2.items()):
+            penalty = fma(l2, squares_of(self.parameters[q]), penalty)
+        self.update = self.own_steps() - self.skipped
+        self.scalars = Scalars(config["optimizer"], self.update)
         mean = inverse
         if self.precision == "mixed_float16":
             inverse = mul(inverse, float(1 / self.scale))
         applied = self.follow()
         for layer in normed if applied else []:
-            layer.follow(n)
+            if getattr(layer, "moves", True):
+                layer.follow(n)
         gradients = []
         for q, parameter in enumerate(self.parameters if applied else []):
             sums = [0.0] * len(parameter) if q in self.frozen else [
-                gradient_sum([example and example[i] for example in terms[q]], config["grain"],
-                             q in self.by_rows)
-                for i in range(len(parameter))]
+                self.sum_of(q, i, terms) for i in range(len(parameter))]
             self.alive[q] |= any(sums)
             gradients.append(sums)
         fits = self.fits(gradients, inverse)
         for q, sums in enumerate(gradients):
             for i, g in enumerate(sums):
                 if q not in self.frozen:
-                    self.apply(q, i, mul(add(g, 0.0), fits[q][0]), fits[q][1])
+                    self.apply(q, i, self.mean_gradient(q, i, g, *fits[q][:2]), fits[q][2])
+                    self.clip(q, i)
+                    self.average(q, i)
         width = max(len(report) for report in reports if report)
         sums = [gradient_sum([r and [(1.0, r[k])] for r in reports], config["grain"])
                 for k in range(width)]
-        return [mul(add(s, 0.0), mean) for s in sums]
+        means = [mul(add(s, 0.0), mean) for s in sums]
+        return [add(means[0], penalty), *means[1:]] if penalty else means
+
+    def mean_gradient(self, q, i, g, inverse, share=1.0):
+        g = mul(add(g, 0.0), inverse)
+        if q not in self.l2:
+            return g
+        return fma(mul(mul(2.0, self.l2[q]), share), self.parameters[q][i], g)
 
     def report(self):
         """What a step logs: its means, and with labels the number of right predictions."""
@@ -1898,9 +2061,10 @@ class Run:
         return div(mul(m, s.size), fma(s.root, sqrt(v), number_of(o, "epsilon"))), m, v
 
     def fits(self, gradients, inverse):
-        """Of each parameter: inverse, rate."""
+        """Of each parameter: inverse, the share that is left of the regularizer, rate."""
         o, rate = self.config["optimizer"], self.scalars.rate
-        means = [[mul(add(g, 0.0), inverse) for g in sums] for sums in gradients]
+        means = [[self.mean_gradient(q, i, g, inverse) for i, g in enumerate(sums)]
+                 for q, sums in enumerate(gradients)]
         if number_of(o, "clipnorm") or number_of(o, "global_clipnorm"):
             most, squares = number_of(o, "clipnorm"), [squares_of(g) for g in means]
             if not most:
@@ -1908,9 +2072,10 @@ class Run:
                 for one in squares:
                     all_of_them = add(all_of_them, one)
                 squares = [all_of_them] * len(squares)
-            return [(mul(inverse, div(most, max(sqrt(one), most))), rate) for one in squares]
+            shares = [div(most, max(sqrt(one), most)) for one in squares]
+            return [(mul(inverse, share), share, rate) for share in shares]
         if o["type"] not in ("lars_tf", "lamb_keras"):
-            return [(inverse, rate)] * len(gradients)
+            return [(inverse, 1.0, rate)] * len(gradients)
         out = []
         for w, g, slots in zip(self.parameters, means, self.slots):
             if o["type"] == "lars_tf":
@@ -1920,7 +2085,7 @@ class Run:
                 w = [self.decayed(value) for value in w]
             one, two = sqrt(squares_of(w)), sqrt(squares_of(u))
             one = mul(number_of(o, "eta"), one) if one and o["type"] == "lars_tf" else one
-            out.append((inverse, mul(rate, div(one, two)) if one and two else rate))
+            out.append((inverse, 1.0, mul(rate, div(one, two)) if one and two else rate))
         return out
 
     def apply(self, q, i, g, rate):
@@ -1949,6 +2114,11 @@ class Run:
         form = {"momentum_keras": self.momentum_keras, "rmsprop": self.rmsprop}.get(
             o["type"] if o["type"] == "momentum_keras" else o["type"].split("_")[0], self.adam)
         self.parameters[q][i] = form(o, s, slots, i, g, w)
+
+    def average(self, q, i):
+        keep = number_of(self.config["optimizer"], "weight_average") if self.update else 0.0
+        averages = self.slots[q]["average"]
+        averages[i] = fma(keep, averages[i], mul(sub(1.0, keep), self.parameters[q][i]))
 
     @staticmethod
     def momentum_keras(o, s, slots, i, g, w):
@@ -1987,11 +2157,11 @@ class Run:
         for name in slot_names(self.config["optimizer"]):
             state.update(b"".join(struct.pack("<f", v) for q, p in enumerate(self.slots)
                                   if q not in self.frozen for v in p[name]))
-        state.update(struct.pack("<Q", self.step) + self.states())
+        state.update(struct.pack("<Q", self.step))
         moving = b"".join(struct.pack("<f", v) for layer in self.layers
                           if isinstance(layer, BatchNormalization)
                           for v in layer.mean + layer.variance)
-        state.update(moving)
+        state.update(moving + self.states())
         values += moving
         return {"run_identity": identity(self.config, self.examples, self.shards),
                 "digest": hashlib.sha256(values).hexdigest(), "state_hash": state.hexdigest()}
@@ -2001,12 +2171,23 @@ CROSSENTROPY = "sparse_categorical_crossentropy"
 BINARY = "binary_crossentropy"
 LOSSES = {CROSSENTROPY: Run.softmax_cross_entropy, BINARY: Run.binary_crossentropy,
           "mean": Run.mean,
-          "mean_squared_error": Run.mean_squared_error, "transducer": Run.transducer}
+          "mean_squared_error": Run.mean_squared_error, "transducer": Run.transducer,
+          "gan_generator": Run.gan_generator, "gan_discriminator": Run.gan_discriminator}
 
 
 def loss_of(config):
     loss = config["model"].get("loss", CROSSENTROPY)
     return loss if isinstance(loss, dict) else {"type": loss}
+
+
+def class_weights(config):
+    """Of each class, where one is not 1."""
+    said, classes = loss_of(config).get("class_weight", {}), config["model"].get("classes", 0)
+    if isinstance(said, list):
+        said = dict(enumerate(said))
+    said = {int(k): rounded(Fraction(str(v))) for k, v in said.items()}
+    weights = [said.get(k, 1.0) for k in range(classes)]
+    return weights if any(w != 1.0 for w in weights) else []
 
 
 def loss_inputs(config):
@@ -2015,6 +2196,209 @@ def loss_inputs(config):
     names = ["input"] + [layer.get("name") for layer in layers]
     default = [len(layers), 0][:2 if loss["type"] == "mean_squared_error" else 1]
     return [names.index(name) for name in loss["inputs"]] if "inputs" in loss else default
+
+
+# --- section 14: several networks and objectives --------------------------------------------------
+
+class Noise:
+    """A value of an objective that draws for each place of the global batch."""
+    kernel_count, learns, narrow, inputs_at, before_activation = 0, False, True, [], False
+
+    def __init__(self, run, said, number):
+        self.run, self.said, self.number = run, said, number
+        self.shape = tuple(said["shape"])
+
+    def forward(self, _x, _kernel, _bias):
+        run, out = self.run, []
+        for i in range(math.prod(self.shape)):
+            w = block(run.config["seed"], 5, i // 4, run.place, run.step & 0xFFFFFFFF,
+                      self.number + (run.step >> 32 << 16))
+            first = i % 4 // 2 * 2
+            if self.said["type"] == "uniform":
+                low, high = (rounded(Fraction(str(self.said.get(key, default))))
+                             for key, default in (("low", 0), ("high", 1)))
+                out.append(fma(sub(high, low), rounded(Fraction(w[i % 4] >> 8, 1 << 24)), low))
+                continue
+            assert self.said["type"] == "normal"
+            stddev, mean = (rounded(Fraction(str(self.said.get(key, default))))
+                            for key, default in (("stddev", 1), ("mean", 0)))
+            out.append(fma(stddev, normal_pair(w[first], w[first + 1])[i % 2], mean))
+        return out
+
+
+class Objective(Run):
+    """One kind of step: its values, unrolled. Use u of a parameter is an entry of its own for what
+    backward collects, whose numbers are the parameter's."""
+
+    def __init__(self, whole, number):
+        said = whole.config["model"]["objectives"][number]
+        model = {**whole.config["model"], "loss": said["loss"]}
+        self.config = {**whole.config, "model": model, "optimizer": said["optimizer"]}
+        self.whole, self.said, self.number = whole, said, number
+        self.data, self.examples, self.shards = whole.data, whole.examples, []
+        self.parameters, self.by_rows = list(whole.parameters), set()
+        self.uses = [[q] for q in range(len(self.parameters))]
+        self.frozen = {q for q in range(len(self.parameters))
+                       if whole.network_of[q] not in said["trains"]}
+        self.l2 = {q: l2 for q, l2 in whole.l2.items() if q not in self.frozen}
+        self.layers, self.shapes, self.learns = [], [tuple(model["input"])], [False]
+        values, before = {"images": 0}, 0
+        for v, use in enumerate(said["values"]):
+            if "noise" in use:
+                self.append(Noise(self, use["noise"], 256 * number + v), [])
+                before = len(self.shapes) - 1
+            else:
+                taken = [values[name] for name in use.get("inputs", [])] or [before]
+                before = self.unroll(use["network"], taken)
+            values[use["name"]] = before
+        self.loss_at = [values[name] for name in said["loss"].get("inputs", [])] or [before]
+        self.logits = self.loss_at
+        names = slot_names(said["optimizer"])
+        first = 1.0 if said["optimizer"]["type"] == "rmsprop_tf1" else 0.0
+        self.slots = [{name: [first if name == "mean_square" else 0.0] * len(p) for name in names}
+                      for p in self.parameters]
+        for slots, parameter in zip(self.slots, self.parameters):
+            slots["average"] = list(parameter)
+        self.own = 0
+        self.start(whole.config)
+
+    def entry_of(self, q):
+        """Of the next use of parameter q."""
+        if not any(q in getattr(layer, "entries", []) for layer in self.layers):
+            return q
+        self.parameters.append(self.parameters[q])
+        self.uses.append([])
+        self.uses[q].append(len(self.parameters) - 1)
+        self.frozen.add(len(self.parameters) - 1)
+        return len(self.parameters) - 1
+
+    def unroll(self, network, taken):
+        """One application of a network; the number of the tensor that it makes."""
+        trained = network in self.said["trains"]
+        at = taken[0]
+        for layer, template in self.whole.networks[network]:
+            if template is None:
+                continue
+            made = copy.copy(template)
+            made.run, made.entries = self, []
+            for key in ("kernel_at", "bias_at", "gamma_at", "beta_at"):
+                if getattr(made, key, None) is not None:
+                    made.entries.append(getattr(template, key))
+                    setattr(made, key, self.entry_of(getattr(template, key)))
+            before = template.before_activation
+            if isinstance(made, BatchNormalization):
+                made.moves = trained
+                self.whole.normed += [made] * trained
+                learns = trained
+            else:
+                made.frozen, learns = not trained, trained and made.kernel_count > 0
+            self.append(made, [at]).before_activation = before
+            self.learns[-1] = learns or self.learns[at]
+            at = len(self.shapes) - 1
+        return at
+
+    def reads_images(self):
+        return any(0 in layer.inputs_at for layer in self.layers)
+
+    def has_images(self):
+        return self.reads_images()
+
+    def batch_number(self):
+        return self.whole.batches
+
+    def own_steps(self):
+        return self.own
+
+    def position(self, epoch, p):
+        return super().position(epoch, p) if self.has_images() else 0
+
+    def sum_of(self, q, i, terms):
+        grain, width, leaves = self.config["grain"], 1, []
+        while width < len(self.uses[q]):
+            width *= 2
+        for at in range(0, len(terms[q]), grain):
+            leaves += [grain_sum([example[i] for example in terms[use][at:at + grain]])
+                       for use in self.uses[q]] + [None] * (width - len(self.uses[q]))
+        return tree(leaves)
+
+    def clip(self, q, i):
+        most = rounded(Fraction(str(self.said.get("weight_clip", 0))))
+        w = self.parameters[q][i]
+        self.parameters[q][i] = w if not most else most if w > most else -most if w < -most else w
+
+
+class Graph(Run):
+    """A run of several networks and objectives."""
+
+    def __init__(self, config):
+        self.config, self.data = config, config["data"]["train"]["made_up"]
+        self.examples = [made_up(self.data, i) for i in range(self.data["count"])]
+        self.parameters, self.frozen, self.by_rows, self.shards = [], set(), set(), []
+        self.l2 = {}
+        self.networks, self.network_of, self.normed = {}, [], []
+        for network in config["model"]["networks"]:
+            self.networks[network["name"]] = list(self.layers_of(network))
+            self.network_of += [network["name"]] * (len(self.parameters) - len(self.network_of))
+        self.step = self.batches = 0
+        self.objectives = [Objective(self, k) for k in range(len(config["model"]["objectives"]))]
+        names = [o["name"] for o in config["model"]["objectives"]]
+        self.cycle = [(self.objectives[names.index(name)], n == count - 1)
+                      for name, count in config["model"]["schedule"] for n in range(count)]
+
+    def layers_of(self, network):
+        shape = tuple(network.get("inputs", [self.config["model"]["input"]])[0])
+        for layer in network["layers"]:
+            if layer["type"] in ("flatten", "reshape"):
+                shape = tuple(layer.get("target_shape", [math.prod(shape)]))
+                yield layer, None
+                continue
+            made = LAYERS[layer["type"]](layer, shape)
+            made.narrow, made.frozen, shape = layer.get("dtype") != "float32", False, made.shape
+            made.before_activation = layer.get("activation", "linear") != "linear"
+            if made.kernel_count:
+                self.initialize(layer, made)
+            if isinstance(made, BatchNormalization):
+                self.declare(layer, made)
+            yield layer, made
+            if made.before_activation:
+                function = ACTIVATIONS[layer["activation"]](None, made.shape)
+                function.narrow, function.before_activation = made.narrow, False
+                yield layer, function
+
+    def report(self):
+        objective, last = self.cycle[self.step % len(self.cycle)]
+        objective.step = self.step
+        means = objective.train_step()
+        self.batches += objective.reads_images()
+        logged = last or self.step in (0, self.config["steps"] - 1)
+        objective.own, self.step = objective.own + 1, self.step + 1
+        return "/".join("%.9g" % mean for mean in means) if logged else None
+
+    @property
+    def alive(self):
+        return [any(o.alive[q] for o in self.objectives) for q in range(len(self.parameters))]
+
+    def states(self):
+        if self.config.get("precision", "float32") != "mixed_float16":
+            return b""
+        states = [objective.states() for objective in self.objectives]
+        scale = struct.calcsize("<IIIQ")
+        return b"".join(s[:-scale] for s in states) + b"".join(s[-scale:] for s in states)
+
+    def hashes(self):
+        digest = hashlib.sha256(b"".join(struct.pack("<f", v) for p in self.parameters for v in p))
+        state = digest.copy()
+        for o in self.objectives:
+            for name in slot_names(o.config["optimizer"]):
+                state.update(b"".join(struct.pack("<f", v) for q in range(len(self.parameters))
+                                      if q not in o.frozen for v in o.slots[q][name]))
+        state.update(struct.pack("<Q", self.step))
+        moving = b"".join(struct.pack("<f", v) for layer in self.normed
+                          for v in layer.mean + layer.variance)
+        digest.update(moving)
+        state.update(moving + self.states())
+        return {"run_identity": identity(self.config, self.examples, []),
+                "digest": digest.hexdigest(), "state_hash": state.hexdigest()}
 
 
 def u32(*values):
@@ -2074,7 +2458,7 @@ def layer_entries(number, layer, inputs):
         out["units"] = u32(layer["units"])
         if layer.get("embeddings_initializer", "glorot_uniform") != "glorot_uniform":
             out["embeddings_initializer"] = layer["embeddings_initializer"].encode()
-    units = {**dict.fromkeys(("dense", "lstm", "joint"), "units"),
+    units = {**dict.fromkeys(("dense", "lstm", "gru", "joint"), "units"),
              **dict.fromkeys(kernels, "filters")}.get(kind)
     if units:
         if kind != "depthwise_conv2d":
@@ -2085,6 +2469,9 @@ def layer_entries(number, layer, inputs):
             out["activation"] = layer["activation"].encode()
         if layer.get("kernel_initializer", "glorot_uniform") != "glorot_uniform":
             out["kernel_initializer"] = layer["kernel_initializer"].encode()
+        if layer.get("kernel_regularizer", {}).get("l2"):
+            out["kernel_regularizer.l2"] = struct.pack(
+                "<f", rounded(Fraction(str(layer["kernel_regularizer"]["l2"]))))
         if layer.get("kernel_initializer_value"):
             out["kernel_initializer_value"] = struct.pack(
                 "<f", rounded(Fraction(str(layer["kernel_initializer_value"]))))
@@ -2111,6 +2498,17 @@ def rate_entries(r):
     return {"optimizer.learning_rate_schedule." + key: value for key, value in out.items()}
 
 
+def optimizer_entries(o):
+    out = {"type": o["type"].encode(),
+           "learning_rate": struct.pack("<f", rounded(Fraction(str(o["learning_rate"]))))}
+    for key, default in defaults_of(o["type"]).items():
+        if number_of(o, key) != rounded(Fraction(default)):
+            out[key] = struct.pack("<f", number_of(o, key))
+    out.update({key: u32(1) for key in ("amsgrad", "centered", "nesterov") if o.get(key)})
+    return {**{"optimizer." + key: value for key, value in out.items()},
+            **rate_entries(o.get("learning_rate_schedule", {}))}
+
+
 def labels_of(config, examples):
     """Their bytes, as they lie in a file."""
     most = config["model"].get("labels", 0)
@@ -2121,7 +2519,7 @@ def labels_of(config, examples):
 
 
 def identity(config, examples, shards):
-    model, o = config["model"], config["optimizer"]
+    model = config["model"]
     values = b"".join(image for image, _ in examples)
     if model.get("input_type") == "f32":  # made up: what LOAD makes of bytes, as IDX files have it
         values = b"".join(struct.pack(">f", mul(float(b), constant("0x1.010102p-8")))
@@ -2132,9 +2530,7 @@ def identity(config, examples, shards):
                "data.count": struct.pack("<Q", len(examples)),
                "data.hash": hashlib.sha256(data).digest(),
                "model.classes": u32(model.get("classes", 0)), "model.input": u32(*model["input"]),
-               "optimizer.type": o["type"].encode(), "seed": struct.pack("<Q", config["seed"]),
-               "optimizer.learning_rate":
-                   struct.pack("<f", rounded(Fraction(str(o["learning_rate"]))))}
+               "seed": struct.pack("<Q", config["seed"])}
     if model.get("labels"):
         entries["model.labels"] = u32(model["labels"])
     if config.get("precision", "float32") != "float32":
@@ -2165,18 +2561,23 @@ def identity(config, examples, shards):
         entries["model.input_type"] = model["input_type"].encode()
     if "input_range" in model:
         entries["model.input_range"] = model["input_range"].encode()
-    for key, default in defaults_of(o["type"]).items():
-        if number_of(o, key) != rounded(Fraction(default)):
-            entries["optimizer." + key] = struct.pack("<f", number_of(o, key))
-    for key in ("amsgrad", "centered", "nesterov"):
-        if o.get(key):
-            entries["optimizer." + key] = u32(1)
-    entries.update(rate_entries(o.get("learning_rate_schedule", {})))
-    loss = loss_of(config)
+    entries.update(graph_entries(model) if "networks" in model else short_entries(config))
+    out = b"lockstep run identity 2"
+    for key in sorted(entries):
+        out += u32(len(key)) + key.encode() + u32(len(entries[key])) + entries[key]
+    return hashlib.sha256(out).hexdigest()
+
+
+def short_entries(config):
+    """Of one network."""
+    model, entries, loss = config["model"], optimizer_entries(config["optimizer"]), loss_of(config)
     if loss["type"] != CROSSENTROPY:
         entries["model.loss"] = loss["type"].encode()
     if loss_inputs(config) != [len(model["layers"]), 0][:len(loss_inputs(config))]:
         entries["model.loss.inputs"] = u32(*loss_inputs(config))
+    if class_weights(config):
+        entries["model.loss.class_weight"] = struct.pack(f"<{model['classes']}f",
+                                                         *class_weights(config))
     if loss["type"] in (CROSSENTROPY, BINARY) and loss.get("label_smoothing"):
         entries["model.loss.label_smoothing"] = struct.pack(
             "<f", rounded(Fraction(str(loss["label_smoothing"]))))
@@ -2184,10 +2585,56 @@ def identity(config, examples, shards):
         entries["model.loss.scale"] = struct.pack("<f", rounded(Fraction(str(loss["scale"]))))
     for number, layer in enumerate(model["layers"]):
         entries.update(layer_entries(number, layer, inputs_of(config, number)))
-    out = b"lockstep run identity 2"
-    for key in sorted(entries):
-        out += u32(len(key)) + key.encode() + u32(len(entries[key])) + entries[key]
-    return hashlib.sha256(out).hexdigest()
+    return entries
+
+
+def graph_entries(model):
+    """Of several networks. All take the images or one value."""
+    out, number, names = {}, 0, [network["name"] for network in model["networks"]]
+
+    def shape(sizes):
+        return u32(*([1] * (3 - len(sizes)) + sizes), int(len(sizes) == 1))
+    for n, network in enumerate(model["networks"]):
+        taken = network.get("inputs", [model["input"]])
+        out.update({f"model.network.{n:04}.input.{i:04}": shape(s) for i, s in enumerate(taken)})
+        out[f"model.network.{n:04}.layers"] = u32(len(network["layers"]))
+        for layer in network["layers"]:
+            out.update(layer_entries(number, layer, [number]))
+            number += 1
+    for k, o in enumerate(model["objectives"]):
+        values = [value["name"] for value in o["values"]]
+        numbers = {"images": 0xFFFFFFFF, **{name: v for v, name in enumerate(values)}}
+        taken = o["loss"].get("inputs", values[-1:])
+        own = {"loss": o["loss"]["type"].encode(), "loss.kind": o["loss"]["kind"].encode(),
+               "output": u32(numbers[taken[0]]),
+               "trains": u32(sum(1 << names.index(name) for name in o["trains"])),
+               **optimizer_entries(o["optimizer"])}
+        if len(taken) > 1:
+            own["target"] = u32(numbers[taken[1]])
+        for key, default in (("label_smoothing", "0.25"), ("weight_clip", "0")):
+            of = o["loss"] if key == "label_smoothing" else o
+            if rounded(Fraction(str(of.get(key, default)))) != rounded(Fraction(default)):
+                own["loss." * (of is not o) + key] = struct.pack(
+                    "<f", rounded(Fraction(str(of[key]))))
+        for v, value in enumerate(o["values"]):
+            path, noise = f"value.{v:04}.", value.get("noise")
+            if not noise:
+                before = u32(v - 1 if v else 0xFFFFFFFF)
+                own[path + "inputs"] = u32(*[numbers[name] for name in value["inputs"]]) \
+                    if "inputs" in value else before
+                own[path + "network"] = u32(names.index(value["network"]))
+                continue
+            own[path + "noise.type"] = noise["type"].encode()
+            own[path + "shape"] = shape(noise["shape"])
+            for key, default in (("high", 1), ("low", 0), ("mean", 0), ("stddev", 1)):
+                if noise.get(key, default) != default:
+                    own[path + "noise." + key] = struct.pack(
+                        "<f", rounded(Fraction(str(noise[key]))))
+        out.update({f"model.objective.{k:04}." + key: value for key, value in own.items()})
+    objectives = [o["name"] for o in model["objectives"]]
+    out.update({f"model.schedule.{i:04}": u32(objectives.index(name), steps)
+                for i, (name, steps) in enumerate(model["schedule"])})
+    return out
 
 
 # --- the nets -------------------------------------------------------------------------------------
@@ -2196,6 +2643,7 @@ def net(name, shape, layers, optimizer, batch, grain, count, steps, loss=None, i
         is_f32=False,
         data_keys=None, classes=3, **more):
     height, width, channels = shape
+    height, width = (data_keys or {}).get("augment", {}).get("crop_from", (height, width))
     data = {"seed": 5, "count": count, "height": height, "width": width, "channels": channels,
             "classes": 3}
     model = {"input": list(shape), "layers": layers, **({"loss": loss} if loss else {})}
@@ -2368,6 +2816,14 @@ NETS = [
         data_keys={"augment": {"shift": [2, 1], "flip": "horizontal", "cutout": [2, 3],
                                "brightness": 0.25, "contrast": 0.3},
                    "normalize": {"mean": [0.3, 0.45], "deviation": [0.2, 0.31]}}),
+    net("cropped", (4, 3, 2),
+        [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.2}, 6, 2, 11, 3,
+        data_keys={"augment": {"crop_from": [7, 3], "shift": [2, 0], "flip": "horizontal"}}),
+    net("cropped-floats", (2, 3, 1),
+        [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.2}, 6, 2, 11, 3, is_f32=True,
+        data_keys={"augment": {"crop_from": [5, 6]}}),
     net("moved", (4, 6, 1),
         [{"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.2}, 4, 1, 7, 3, is_signed=True,
@@ -2426,6 +2882,15 @@ NETS = [
     net("smoothed", (4, 4, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.5}, 6, 2, 11, 3, shards=3,
         loss={"type": "sparse_categorical_crossentropy", "label_smoothing": 0.1}),
+    # Classes that count more, less and nothing: all of them said, and some.
+    net("weighted", (4, 4, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "sgd", "learning_rate": 0.5}, 6, 2, 11, 3, shards=3,
+        loss={"type": "sparse_categorical_crossentropy", "label_smoothing": 0.1,
+              "class_weight": [0.3, 2.7, 1]}),
+    net("weighted-mixed", (4, 4, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "adam_keras", "learning_rate": 0.05}, 6, 4, 11, 4, precision="mixed_float16",
+        loss_scale={"initial": 1 << 17, "growth_steps": 2},
+        loss={"type": "sparse_categorical_crossentropy", "class_weight": {"1": 0, "2": 3.3}}),
     # Sigmoids: one alone, where zeros in the place of missing examples are taken for class 0; one a
     # class, with a share of the labels at a half.
     net("binary", (4, 4, 1), [{"type": "flatten"}, {"type": "dense", "units": 1}],
@@ -2454,6 +2919,13 @@ NETS = [
          {"type": "dense", "units": 2, "kernel_initializer": "orthogonal"},
          {"type": "lstm", "units": 2, "use_bias": False}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.5}, 4, 2, 5, 2, shards=2),
+    net("gated_sequences", (5, 4, 1),
+        [{"type": "reshape", "target_shape": [5, 4]},
+         {"type": "gru", "units": 3, "return_sequences": True},
+         {"type": "gru", "units": 2, "return_sequences": True, "use_bias": False},
+         {"type": "lstm", "units": 2, "return_sequences": True}, {"type": "gru", "units": 2},
+         {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.5}, 6, 4, 11, 3),
     # Bytes from -1 to 1, and a position without an example, which stays zero.
     net("signed", (3, 3, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.5}, 4, 1, 7, 3, shards=2, is_signed=True),
@@ -2497,9 +2969,12 @@ OPTIMIZERS = [
     dict(type="lamb_keras", weight_decay=0.1, clipvalue=0.25, beta_2=0.9),
     dict(type="sgd", clipnorm=0.125),
     dict(type="adam_keras", global_clipnorm=0.125),
+    dict(type="sgd", weight_average=0.7),
+    dict(type="adam_torch", amsgrad=True, weight_average=0.9, clipnorm=0.125),
 ]
 NETS += [
-    net(o["type"] + "".join("-" + key for key in ("clipnorm", "global_clipnorm") if key in o),
+    net(o["type"] + "".join("-" + key for key in ("clipnorm", "global_clipnorm",
+                                                        "weight_average") if key in o),
         (2, 2, 1),
         [{"type": "flatten"}, {"type": "dense", "units": 2, "activation": "sigmoid"},
          {"type": "dense", "units": 3}], dict(o, learning_rate=0.125), 4, 2, 7, 5)
@@ -2529,6 +3004,27 @@ MIXED_SMOOTH = [
     {"type": "relu6"}, {"type": "flatten"}, {"type": "dense", "units": 5, "activation": "elu"},
     {"type": "softplus"}, {"type": "dense", "units": 4, "activation": "swish", "dtype": "float32"},
     {"type": "gelu", "approximate": True}, {"type": "dense", "units": 3}]
+# Norms over grains and cells, their sums over examples of a last batch that has less; groups.
+MIXED_NORMED = [
+    {"type": "conv2d", "filters": 4, "kernel_size": 2, "groups": 2, "activation": "relu"},
+    {"type": "batch_normalization", "momentum": 0.5}, {"type": "relu"},
+    {"type": "layer_normalization"},
+    {"type": "depthwise_conv2d", "kernel_size": 2, "dilation_rate": 2, "depth_multiplier": 2},
+    {"type": "tanh"}, {"type": "flatten"}, {"type": "dense", "units": 4, "use_bias": False},
+    {"type": "batch_normalization", "dtype": "float32"}, {"type": "relu"},
+    {"type": "dense", "units": 3}]
+# States that go from step to step, rounded at each; of the last layer but for the loss.
+MIXED_RECURRENT = [
+    {"type": "reshape", "target_shape": [4, 3]},
+    {"type": "dense", "units": 3, "activation": "relu"},
+    {"type": "lstm", "units": 2, "return_sequences": True},
+    {"type": "lstm", "units": 2, "return_sequences": True, "dtype": "float32"},
+    {"type": "layer_normalization"}, {"type": "lstm", "units": 3}]
+MIXED_GATED = [
+    {"type": "reshape", "target_shape": [4, 3]},
+    {"type": "gru", "units": 2, "return_sequences": True},
+    {"type": "gru", "units": 2, "return_sequences": True, "dtype": "float32"},
+    {"type": "gru", "units": 3}]
 MOMENTUM = {"type": "momentum", "learning_rate": 0.1, "momentum": 0.9}
 ADAM = {"type": "adam_keras", "learning_rate": 0.05}
 NETS += [
@@ -2536,6 +3032,8 @@ NETS += [
     net("mixed-graph", (3, 3, 1), MIXED_GRAPH, MOMENTUM, 6, 2, 11, 3, precision="mixed_bfloat16"),
     net("mixed-skip", (8, 8, 1), MIXED_POOLED, ADAM, 6, 4, 11, 7, precision="mixed_float16",
         loss_scale={"initial": 1 << 18, "growth_steps": 2}),
+    net("mixed-averaged", (3, 2, 1), MIXED_SMOOTH, dict(ADAM, weight_average=0.5), 6, 4, 11, 5,
+        precision="mixed_float16", loss_scale={"initial": 1 << 18, "growth_steps": 2}),
     net("mixed-replay", (3, 3, 1), MIXED_GRAPH, ADAM, 6, 2, 11, 4, precision="mixed_float16",
         loss_scale={"initial": 1 << 20, "growth_steps": 1, "growth_factor": 4,
                     "backoff_factor": 0.25, "on_overflow": "replay"}),
@@ -2544,12 +3042,59 @@ NETS += [
         loss_scale={"initial": 1 << 18, "growth_steps": 2}),
     net("mixed-static", (3, 3, 1), MIXED_GRAPH, ADAM, 6, 2, 11, 2, precision="mixed_float16",
         loss_scale={"initial": 256, "type": "static"}),
+    net("mixed-normed", (4, 4, 2), MIXED_NORMED, MOMENTUM, 8, 4, 11, 3,
+        precision="mixed_bfloat16"),
+    net("mixed-normed-skip", (4, 4, 2), MIXED_NORMED, ADAM, 8, 4, 11, 8,
+        precision="mixed_float16", loss_scale={"initial": 1 << 12, "growth_steps": 2}),
+    net("mixed-recurrent", (4, 3, 1), MIXED_RECURRENT, MOMENTUM, 6, 2, 11, 3,
+        precision="mixed_bfloat16"),
+    net("mixed-recurrent-replay", (4, 3, 1), MIXED_RECURRENT, ADAM, 6, 4, 11, 3,
+        precision="mixed_float16",
+        loss_scale={"initial": 1 << 24, "growth_steps": 1, "on_overflow": "replay"}),
+    net("mixed-gated", (4, 3, 1), MIXED_GATED, MOMENTUM, 6, 2, 11, 3,
+        precision="mixed_bfloat16"),
+    net("mixed-gated-replay", (4, 3, 1), MIXED_GATED, ADAM, 6, 4, 11, 3,
+        precision="mixed_float16",
+        loss_scale={"initial": 1 << 24, "growth_steps": 1, "on_overflow": "replay"}),
     net("mixed-sharded", (3, 3, 1), MIXED_GRAPH, MOMENTUM, 6, 1, 10, 4, precision="mixed_float16",
         shards=3),
 ]
 # A kernel of 2.8 slices, none of whose borders is a row's.
 NETS += [net("slices", (25, 19, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
              {"type": "lars_tf", "learning_rate": 0.5, "eta": 0.1}, 4, 2, 7, 2)]
+
+# Regularizers: of convolutions, of the kernel of an lstm alone, of a kernel of 2.8 slices; of one
+# that is not trained none; beside decay, before each kind of clipping, and of fp32 weights.
+def with_l2(layers, *values):
+    """Layers with these in turn, None: without one."""
+    return [dict(layer, kernel_regularizer={"l2": l2}) if l2 is not None else layer
+            for layer, l2 in zip(layers, values)] + layers[len(values):]
+
+
+REGULARIZED = with_l2(
+    [{"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "tanh"},
+     {"type": "depthwise_conv2d", "kernel_size": 2, "use_bias": False},
+     {"type": "conv2d_transpose", "filters": 2, "kernel_size": 2},
+     {"type": "conv2d", "filters": 2, "kernel_size": 1, "trainable": False},
+     {"type": "flatten"}, {"type": "dense", "units": 4, "activation": "sigmoid"},
+     {"type": "dense", "units": 3}],
+    0.01, 0.25, 0.125, 0.5, None, 0.0625)
+NETS += [
+    net("regularized", (4, 4, 1), REGULARIZED, dict(MOMENTUM, clipvalue=0.125), 6, 4, 11, 3),
+    net("regularized-slices", (25, 19, 1), with_l2(
+        [{"type": "flatten"}, {"type": "dense", "units": 3}], None, 0.03),
+        {"type": "lars_tf", "learning_rate": 0.5, "eta": 0.1, "weight_decay": 0.1}, 4, 2, 7, 2),
+    net("regularized-clipnorm", (4, 4, 1), REGULARIZED, dict(ADAM, clipnorm=0.0625), 6, 4, 11, 3),
+    net("regularized-global", (4, 4, 1), REGULARIZED, {
+        "type": "adam_torch", "learning_rate": 0.05, "weight_decay": 0.1,
+        "global_clipnorm": 0.125}, 6, 2, 11, 3, shards=3),
+    net("regularized-recurrent", (5, 4, 1), with_l2(
+        [{"type": "reshape", "target_shape": [5, 4]}, {"type": "lstm", "units": 2},
+         {"type": "dense", "units": 3}], None, 0.25),
+        {"type": "lamb_keras", "learning_rate": 0.05}, 6, 4, 11, 3),
+    net("regularized-mixed", (8, 8, 1), with_l2(MIXED_POOLED, 0.25, None, 0.03), ADAM, 6, 4, 11, 5,
+        precision="mixed_float16", loss_scale={"initial": 1 << 18, "growth_steps": 2}),
+]
 
 # A transducer: the shortest and the longest of both, frames of two rows, a prediction network that
 # recurs; and grains of more than one slice of cells.
@@ -2566,8 +3111,67 @@ LONG = [
 SAID = [(10, [1, 2, 3]), (1, []), (9, [2]), (4, [3, 3, 1]), (10, []), (1, [2, 1, 3]), (6, [1, 1])]
 SAID_LONG = [(60, [1]), (2, [3, 2]), (31, []), (3, [1, 3, 2]), (59, [2])]
 NETS += [net("transducer", (10, 2, 1), TRANSDUCER, ADAM, 4, 2, 7, 3, "transducer", sequences=SAID),
+         net("mixed-transducer", (10, 2, 1), TRANSDUCER, ADAM, 4, 2, 7, 3, "transducer",
+             sequences=SAID, precision="mixed_bfloat16"),
+         net("mixed-transducer-skip", (10, 2, 1), TRANSDUCER, ADAM, 4, 2, 7, 5, "transducer",
+             sequences=SAID, precision="mixed_float16",
+             loss_scale={"initial": 1 << 18, "growth_steps": 1}),
          net("transducer-sliced", (60, 1, 1), LONG, MOMENTUM, 4, 4, 5, 2, "transducer",
              sequences=SAID_LONG)]
+
+# A generator and a discriminator: noise, scores of two uses whose images have 16 bits in one and 32
+# in the other, batch normalisation, clipped weights; each pair of losses.
+MAKER = [
+    {"type": "dense", "units": 8, "use_bias": False}, {"type": "batch_normalization"},
+    {"type": "relu"}, {"type": "reshape", "target_shape": [2, 2, 2]},
+    {"type": "conv2d_transpose", "filters": 1, "kernel_size": 3, "strides": 2, "padding": "same",
+     "activation": "tanh"}]
+WIDE_MAKER = MAKER[:-1] + [dict(MAKER[-1], dtype="float32")]
+SCORER = [
+    {"type": "conv2d", "filters": 2, "kernel_size": 2, "strides": 2, "activation": "leaky_relu"},
+    {"type": "flatten"}, {"type": "dense", "units": 3, "activation": "relu"},
+    {"type": "dense", "units": 2, "use_bias": False}]
+
+
+def gan(name, kind, maker, optimizer, steps, cycle=(2, 1), noise="normal", scorer=None, **more):
+    clip = {key: more.pop(key) for key in ["weight_clip"] if key in more}
+    noise = {"name": "z", "noise": {"type": noise, "shape": [3]}}
+    made = [noise, {"name": "made", "network": "generator", "inputs": ["z"]},
+            {"name": "fake", "network": "discriminator", "inputs": ["made"]}]
+    real = {"name": "real", "network": "discriminator", "inputs": ["images"]}
+    both = {"type": "gan_discriminator", "kind": kind, "inputs": ["real", "fake"]}
+    model = {"input": [4, 4, 1], "input_range": "signed",
+             "networks": [{"name": "generator", "inputs": [[3]], "layers": maker},
+                          {"name": "discriminator", "layers": scorer or SCORER}],
+             "objectives": [
+                 {"name": "generator", "values": made, "trains": ["generator"],
+                  "loss": {"type": "gan_generator", "kind": kind}, "optimizer": optimizer},
+                 {"name": "discriminator", "values": [real] + made, "trains": ["discriminator"],
+                  "loss": dict(both, label_smoothing=0.5) if kind == "modified" else both,
+                  "optimizer": optimizer, **clip}],
+             "schedule": [["generator", cycle[0]], ["discriminator", cycle[1]]]}
+    data = {"seed": 5, "count": 7, "height": 4, "width": 4, "channels": 1, "classes": 3}
+    return dict(name=name, seed=(7 << 32) + 11, global_batch=4, grain=2, steps=steps, model=model,
+                data={"train": {"made_up": data}}, **more)
+
+
+TURNS = {"initial": 1 << 18, "growth_steps": 2}
+NETS += [
+    gan("gan", "minimax", MAKER, ADAM, 4, noise="uniform"),
+    gan("mixed-gan", "modified", WIDE_MAKER, MOMENTUM, 5, precision="mixed_bfloat16"),
+    gan("mixed-gan-skip", "wasserstein", WIDE_MAKER,
+        {"type": "rmsprop_tf1", "learning_rate": 0.001}, 12, weight_clip=0.25,
+        precision="mixed_float16", loss_scale=TURNS),
+    gan("mixed-gan-replay", "least_squares", MAKER, ADAM, 6, (1, 2), precision="mixed_float16",
+        loss_scale=dict(TURNS, growth_steps=1, on_overflow="replay")),
+    gan("regularized-gan", "least_squares", [
+        dict(layer, kernel_regularizer={"l2": 0.25}) if layer["type"] == "dense" else layer
+        for layer in WIDE_MAKER], dict(ADAM, global_clipnorm=0.25), 5, (1, 2),
+        scorer=[dict(layer, kernel_regularizer={"l2": 0.125})
+                if layer["type"] in ("conv2d", "dense") else layer for layer in SCORER],
+        precision="mixed_float16", loss_scale={"initial": 64}),
+    gan("mixed-gan-static", "hinge", MAKER, MOMENTUM, 3, precision="mixed_float16",
+        loss_scale={"initial": 64, "type": "static"})]
 
 LAYOUTS = [  # of the program: replicas and "layout"
     (1, {}),
@@ -2621,7 +3225,8 @@ def run_lockstep(program, config, replicas, layout, folder):
     found = dict(line.split(" ", 1) for line in run.stdout.splitlines() if " " in line)
     with open(os.path.join(run_dir, "metrics.jsonl")) as file:
         steps = [json.loads(line)["train"] for line in file]
-    names = ["loss", "mean_absolute_error", "correct"]  # %.9g of a count is the count
+    # %.9g of a count is the count
+    names = ["loss", "mean_absolute_error", "correct", "fake", "real"]
     found["losses"] = " ".join("/".join("%.9g" % step[name] for name in names if name in step)
                                for step in steps)
     return found
@@ -2634,8 +3239,8 @@ def main():
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for config in NETS:
-            run = Run(config)
-            losses = [run.report() for _ in range(config["steps"])]
+            run = (Graph if "networks" in config["model"] else Run)(config)
+            losses = [said for _ in range(config["steps"]) for said in [run.report()] if said]
             learned = all(alive or q in run.frozen for q, alive in enumerate(run.alive))
             assert learned, f"{config['name']}: a parameter never learns"
             wanted = dict(run.hashes(), losses=" ".join(losses))

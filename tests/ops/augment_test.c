@@ -33,7 +33,7 @@ static uint32_t label(void *context, uint64_t index) {
     return (uint32_t)(index % CLASSES);
 }
 
-static const lk_source source = {NULL, backwards, image, label, false};
+static const lk_source source = {NULL, backwards, image, label, false, NULL, false};
 
 static const lk_layer layers[] = {{.type = &lk_layer_flatten, .name = "flatten"},
                                   {.type = &lk_layer_dense,

@@ -14,8 +14,8 @@ kernels="ops/cpu/neon ops/cpu/portable ops/reference ops/variant ops/optimizer o
          ops/layers/conv2d_transpose ops/layers/grouped_conv2d ops/layers/norm ops/layers/layer_norm
          ops/layers/gan ops/layers/noise
          ops/layers/place ops/layers/pool ops/layers/recurrent ops/layers/shape
-         ops/layers/dropout ops/layers/transducer ops/layers/words
-         ops/layers/add ops/graph/build arena/plan arena/base"
+         ops/layers/dropout ops/layers/decode ops/layers/transducer ops/layers/words
+         ops/layers/add ops/graph/average ops/graph/build arena/plan arena/base"
 export ASAN_OPTIONS=detect_leaks=0  # a guest cannot stop its own threads to look at them
 
 for tool in qemu-aarch64 $triple-gcc; do

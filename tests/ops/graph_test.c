@@ -112,7 +112,7 @@ static uint32_t label_at(void *context, uint64_t index) {
     (void)context;
     return (uint32_t)(index % CLASSES);
 }
-static const lk_source source = {NULL, in_order, image_at, label_at, false};
+static const lk_source source = {NULL, in_order, image_at, label_at, false, NULL, false};
 
 static int make_images(void **state) {
     uint64_t draws = 7;

@@ -162,18 +162,27 @@ static inline uint32_t element_op(const lk_kernels *k, const lk_op_type *type, u
     return call_op(k, &op, &l);
 }
 
-static inline uint32_t smoothed_cross_entropy(const lk_kernels *k, uint32_t m, uint32_t classes,
-                                              float smoothing, const float *logits,
-                                              const uint32_t *labels, float *dlogits, float *loss,
-                                              uint32_t *correct) {
+// With weights of the classes, or NULL.
+static inline uint32_t weighted_cross_entropy(const lk_kernels *k, uint32_t m, uint32_t classes,
+                                              float smoothing, const float *weights,
+                                              const float *logits, const uint32_t *labels,
+                                              float *dlogits, float *loss, uint32_t *correct) {
     const lk_op op = {
         .type = &lk_op_softmax_cross_entropy, .floats = classes, .scale = smoothing};
     lk_lane l = {.examples = m};
     l.at[LK_X] = WITHOUT_CONST(logits), l.at[LK_X2] = WITHOUT_CONST(labels);
-    l.at[LK_Y] = loss, l.at[LK_DX] = dlogits;
+    l.at[LK_Y] = loss, l.at[LK_DX] = dlogits, l.at[LK_AUX] = WITHOUT_CONST(weights);
     const uint32_t bad = call_op(k, &op, &l);
     *correct = l.counts[0];
     return bad;
+}
+
+static inline uint32_t smoothed_cross_entropy(const lk_kernels *k, uint32_t m, uint32_t classes,
+                                              float smoothing, const float *logits,
+                                              const uint32_t *labels, float *dlogits, float *loss,
+                                              uint32_t *correct) {
+    return weighted_cross_entropy(k, m, classes, smoothing, NULL, logits, labels, dlogits, loss,
+                                  correct);
 }
 
 static inline uint32_t softmax_cross_entropy(const lk_kernels *k, uint32_t m, uint32_t classes,

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "ops/graph/average.h"
 #include "ops/op.h"
 #include "ops/variant.h"
 #include "tests/ops/guarded.h"
@@ -284,6 +285,29 @@ static void check_weight_gradient(lk_dense d, uint32_t grain) {
     free_grains(grains, count);
     free(w);
     free(scratch);
+}
+
+// More leaves than a block of a GPU takes at once.
+static void test_many_grains(void **state) {
+    enum { MANY = 70, EXAMPLES = 2 };
+    lk_grain_view grains[MANY];
+    (void)state;
+    for (seed = 1; seed <= 3; seed++) {
+        const uint32_t n = draw_from(5, 40);
+        output sums = output_of(n * sizeof(float));
+        snprintf(shape, sizeof shape, "n %u grains %u of %u", n, MANY, EXAMPLES);
+        for (uint32_t g = 0; g < MANY; g++) {
+            grains[g] = (lk_grain_view){.examples = g + 1 < MANY ? EXAMPLES : 1};
+            grains[g].dy = operand((uint64_t)grains[g].examples * n);
+        }
+        reference->column_sums(n, MANY, grains, sums.want);
+        EACH_VARIANT(k) {
+            k->column_sums(n, MANY, grains, sums.got);
+            same(&sums, k->name, "column_sums", shape);
+        }
+        output_free(&sums);
+        free_grains(grains, MANY);
+    }
 }
 
 static lk_dense draw_dense(uint32_t k_large, uint32_t n_large) {
@@ -1039,7 +1063,8 @@ static void check_squares(const lk_optimizer *o, const lk_step_scalars *scalars,
 static void check_apply(const lk_optimizer *o, uint64_t count) {
     ordinary = draw() % 2;
     const uint32_t all = lk_optimizer_slot_count(o);
-    const lk_step_scalars scalars = lk_optimizer_scalars(o, 0, draw() % 2000, 0x1.555556p-6f);
+    lk_step_scalars scalars = lk_optimizer_scalars(o, 0, draw() % 2000, 0x1.555556p-6f);
+    scalars.regularizer = draw() % 2 ? 0x1.99999ap-4f : 0.0f;
     float *sum = operand(count), *w = operand(count), *slot = made_slots(o, count);
     output after = output_of(count * sizeof(float)), slots = output_of(all * count * sizeof(float));
     float *want[LK_OPTIMIZER_SLOTS_MAX] = {NULL}, *got[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
@@ -1081,6 +1106,39 @@ static void test_apply(void **state) {
             check_apply(o, 512 * i + draw() % 3);
             check_apply(o, draw() % 12000);
         }
+    }
+}
+
+static void check_average(uint64_t count, float keep) {
+    float *w = operand(count), *before = operand(count);
+    output after = output_of(count * sizeof(float));
+    snprintf(shape, sizeof shape, "count %llu, %a kept", (unsigned long long)count, (double)keep);
+    memcpy(after.want, before, after.bytes);
+    const uint32_t bad = lk_average_reference(count, keep, w, after.want);
+    EACH_VARIANT(k) {
+        if (!k->average) continue;  // a GPU's is a part of its update
+        memcpy(after.got, before, after.bytes);
+        assert_int_equal(k->average(count, keep, w, after.got), bad);
+        if (!bad) same(&after, k->name, "average", shape);
+    }
+    for (int where = 0; count > 0 && where < 2; where++) {
+        w[draw() % count] = where ? -INFINITY : NAN;
+        EACH_VARIANT(k) {
+            memcpy(after.got, before, after.bytes);
+            if (k->average) assert_int_equal(k->average(count, keep, w, after.got), 1);
+        }
+    }
+    output_free(&after);
+    free(w), free(before);
+}
+
+static void test_average(void **state) {
+    static const float kept[] = {0.0f, 0.5f, 0x1.fbe76cp-1f, 0x1.fffffep-1f};
+    (void)state;
+    seed = 31;
+    for (uint64_t count = 0; count < 90; count++) {
+        ordinary = draw() % 2;
+        check_average(count, kept[draw() % LK_COUNT(kept)]);
     }
 }
 
@@ -1179,15 +1237,19 @@ static void check_softmax(uint32_t m_count, uint32_t classes) {
         else logits[i] = size > 1e4f ? 90.0f : logits[i] * (float)(draw() % 40);
     }
     for (uint32_t m = 0; m < m_count; m++) labels[m] = draw() % classes;
-    snprintf(shape, sizeof shape, "m %u classes %u, %g", m_count, classes, (double)smoothing);
-    uint32_t bad = smoothed_cross_entropy(reference, m_count, classes, smoothing, logits, labels,
-                                          gradient.want, loss.want, &want_right);
+    float *weights = block(classes * sizeof *weights, 0);
+    for (uint32_t c = 0; c < classes; c++) weights[c] = (float)(draw() % 5) * 0.3f;
+    const float *of_class = draw() % 2 ? weights : NULL;
+    snprintf(shape, sizeof shape, "m %u classes %u, %g%s", m_count, classes, (double)smoothing,
+             of_class ? ", weights" : "");
+    uint32_t bad = weighted_cross_entropy(reference, m_count, classes, smoothing, of_class, logits,
+                                          labels, gradient.want, loss.want, &want_right);
     assert_int_equal(bad, 0);
     EACH_VARIANT(k) {
         for (int with = 0; with < 2; with++) {
             float *to = with ? gradient.got : NULL;
-            bad = smoothed_cross_entropy(k, m_count, classes, smoothing, logits, labels, to,
-                                         loss.got, &right);
+            bad = weighted_cross_entropy(k, m_count, classes, smoothing, of_class, logits, labels,
+                                         to, loss.got, &right);
             assert_int_equal(bad, 0);
             assert_int_equal(right, want_right);
             same(&loss, k->name, "softmax_cross_entropy, loss", shape);
@@ -1206,7 +1268,7 @@ static void check_softmax(uint32_t m_count, uint32_t classes) {
                          bad);
     }
     output_free(&loss), output_free(&gradient);
-    free(logits), free(labels);
+    free(logits), free(labels), free(weights);
 }
 
 static void test_softmax(void **state) {
@@ -1393,6 +1455,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_dense_forward),
         cmocka_unit_test(test_dense_input_gradient),
         cmocka_unit_test(test_dense_weight_gradient),
+        cmocka_unit_test(test_many_grains),
         cmocka_unit_test(test_elements),
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_activations),
@@ -1405,6 +1468,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_layer_normalization),
         cmocka_unit_test(test_layer_normalization_overflows),
         cmocka_unit_test(test_apply),
+        cmocka_unit_test(test_average),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_binary_crossentropy),

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "arena/sha256.h"
+#include "ops/graph/average.h"
 #include "ops/op.h"
 #include "ops/powers.h"
 #include "tests/ops/kernel_calls.h"
@@ -206,6 +207,26 @@ static void momentums_differ(void **state) {
         assert_int_equal(update(&two, t, 1, &sum, 1.0f, &w[1], &slots[1]), 0);
     }
     assert_true(fabsf(w[0] - w[1]) > 0.001f);
+}
+
+// As Keras' SGD(learning_rate=1, use_ema=True, ema_momentum=0.5), on w = 4 with gradients of 1, 2
+// and 4. The first update leaves no trace of initial weights.
+static void averages_are_keras(void **state) {
+    static const float sums[] = {1, 2, 4}, weights[] = {3, 1, -3}, averages[] = {3, 2, -0.5f};
+    const lk_optimizer o = {TYPE(sgd), .learning_rate = 1.0f, .weight_average = 0.5f};
+    float w = 4.0f, average = 4.0f, *slots[LK_OPTIMIZER_SLOTS_MAX] = {&average};
+    lk_slot list[LK_OPTIMIZER_SLOTS_MAX];
+    (void)state;
+    assert_int_equal(lk_optimizer_slots(&o, list), 1);
+    assert_string_equal(list[0].name, "average");
+    for (uint32_t t = 0; t < 3; t++) {
+        const lk_step_scalars scalars = lk_optimizer_scalars(&o, 10 + t, t, 1.0f);
+        assert_int_equal(o.type->reference(&o, &scalars, 1, &sums[t], &w, slots), 0);
+        assert_int_equal(lk_average_reference(1, scalars.average, &w, &average), 0);
+        assert_true(w == weights[t] && average == averages[t]);
+    }
+    w = NAN;
+    assert_int_equal(lk_average_reference(1, 0.5f, &w, &average), 1);
 }
 
 // --- rate schedules ------------------------------------------------------------------------------
@@ -511,6 +532,7 @@ static void schedules_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_vectors),      cmocka_unit_test(momentums_differ),
+        cmocka_unit_test(averages_are_keras),
         cmocka_unit_test(golden_rates),        cmocka_unit_test(rates_at_their_ends),
         cmocka_unit_test(powers_are_near),     cmocka_unit_test(cosines_are_near),
         cmocka_unit_test(high_halves),         cmocka_unit_test(optimizers_are_frozen),

@@ -616,7 +616,7 @@ static void check_program(const lk_run_spec *spec, const lk_layout *layout,
             params[i][e] = (double)w[e];
         }
     }
-    const lk_source source = {NULL, in_order, image_at, label_at, false};
+    const lk_source source = {NULL, in_order, image_at, label_at, false, NULL, false};
     lk_group group;
     lk_group_make(&group, &p, kernels, &source, device, replicas, stride, group_tables);
     for (uint32_t r = 0; r < layout->replicas; r++) lk_step_compute(&group, r, 0);

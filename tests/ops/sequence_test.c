@@ -1,6 +1,6 @@
-// sequence_test.c - ops over sequences: an LSTM against the golden vectors of Keras and against
-// finite differences in double; every variant's kernels against the reference, bit for bit, also
-// those of dense layers over the steps; what is not finite; what is refused.
+// sequence_test.c - ops over sequences: an LSTM and a GRU against the golden vectors of Keras and
+// against finite differences in double; every variant's kernels against the reference, bit for bit,
+// also those of dense layers over the steps; what is not finite; what is refused.
 #define _GNU_SOURCE
 #include <math.h>
 #include <setjmp.h>
@@ -33,7 +33,7 @@ static void near(const char *what, uint64_t at, double want, double got, double 
     fail_msg("%s[%llu]: wanted %.9g, got %.9g", what, (unsigned long long)at, want, got);
 }
 
-// --- an LSTM as its ops --------------------------------------------------------------------------
+// --- a layer as its ops --------------------------------------------------------------------------
 
 // Floats whose last one is the last that may be read.
 static float *block(uint64_t floats) {
@@ -46,37 +46,60 @@ static float *operand(uint64_t floats) {
     return p;
 }
 
-enum { X, KERNEL, BIAS, RECURRENT, DY, OPERANDS };
-enum { Z, Y, KEPT, BEFORE, DZ, DX, DKERNEL, DBIAS, DRECURRENT, RESULTS };
-static const char *const result_names[] = {"z",  "y",       "kept",  "before",    "dz",
-                                           "dx", "dkernel", "dbias", "drecurrent"};
+enum { X, KERNEL, BIAS, RECURRENT, STATE_BIAS, DY, OPERANDS };
+enum { Z, Y, KEPT, BEFORE, DZ, DX, DKERNEL, DBIAS, DRECURRENT, DSTATE_BIAS, DSUMS, RESULTS };
+static const char *const result_names[] = {"z",          "y",           "kept",    "before",
+                                           "dz",         "dx",          "dkernel", "dbias",
+                                           "drecurrent", "dstate_bias", "dsums"};
 
-typedef struct lstm {
+// What an LSTM has not has no floats.
+typedef struct layer_kind {
+    const char *name;
+    const lk_op_type *forward, *backward;
+    uint32_t gates, columns;
+    bool sums;  // they have a bias and a gradient of their own
+} layer_kind;
+static const layer_kind lstm = {"lstm", &lk_op_lstm, &lk_op_lstm_backward, 4, 5, false};
+static const layer_kind gru = {"gru", &lk_op_gru, &lk_op_gru_backward, 3, 4, true};
+
+typedef struct cell {
+    const layer_kind *kind;
     uint32_t examples, steps, inputs, units, grain;
     bool sequences, finite;
     float *in[OPERANDS];
     float *out[RESULTS];
     uint32_t bad, forward;  // what kernels said, all of them and up to y
-} lstm;
+} cell;
 
-static uint64_t operand_floats(const lstm *c, int which) {
-    const uint64_t gates = 4ull * c->units;
-    const uint64_t all[] = {(uint64_t)c->examples * c->steps * c->inputs, c->inputs * gates, gates,
+static uint64_t operand_floats(const cell *c, int which) {
+    const uint64_t gates = (uint64_t)c->kind->gates * c->units;
+    const uint64_t all[] = {(uint64_t)c->examples * c->steps * c->inputs,
+                            c->inputs * gates,
+                            gates,
                             c->units * gates,
+                            c->kind->sums ? gates : 0,
                             (uint64_t)c->examples * (c->sequences ? c->steps : 1) * c->units};
     return all[which];
 }
 
-static uint64_t result_floats(const lstm *c, int which) {
-    const uint64_t rows = (uint64_t)c->examples * c->steps, gates = 4ull * c->units;
-    const uint64_t all[] = {
-        rows * gates,    operand_floats(c, DY), rows * 5 * c->units, rows * c->units,
-        rows * gates,    operand_floats(c, X),  c->inputs * gates,   gates,
-        c->units * gates};
+static uint64_t result_floats(const cell *c, int which) {
+    const uint64_t rows = (uint64_t)c->examples * c->steps;
+    const uint64_t gates = (uint64_t)c->kind->gates * c->units;
+    const uint64_t all[] = {rows * gates,
+                            operand_floats(c, DY),
+                            rows * c->kind->columns * c->units,
+                            rows * c->units,
+                            rows * gates,
+                            operand_floats(c, X),
+                            c->inputs * gates,
+                            gates,
+                            c->units * gates,
+                            operand_floats(c, STATE_BIAS),
+                            c->kind->sums ? rows * gates : 0};
     return all[which];
 }
 
-static void call(lstm *c, const lk_kernels *k, const lk_op_type *type, lk_op *op, lk_lane *l) {
+static void call(cell *c, const lk_kernels *k, const lk_op_type *type, lk_op *op, lk_lane *l) {
     op->type = type;
     const uint64_t floats = type->scratch_floats ? type->scratch_floats(op, c->examples) : 0;
     l->at[LK_SCRATCH] = block(floats);
@@ -86,15 +109,15 @@ static void call(lstm *c, const lk_kernels *k, const lk_op_type *type, lk_op *op
 }
 
 // The node of a gradient of parameters: the views count rows, as those of a walk do.
-static void sum(lstm *c, const lk_kernels *k, const lk_op_type *type, lk_op *op, const float *x,
-                uint64_t columns, int which, float *out) {
+static void sum(cell *c, const lk_kernels *k, const lk_op_type *type, lk_op *op, const float *x,
+                uint64_t columns, const float *dy, int which, float *out) {
     lk_grain_view views[64];
     lk_lane l = {.grains = views, .grain = c->grain};
     for (uint32_t m = 0; m < c->examples; m += c->grain) {
         const uint64_t row = (uint64_t)m * c->steps;
         views[l.grain_count++] =
             (lk_grain_view){.x = x + row * columns,
-                            .dy = c->out[DZ] + row * 4 * c->units,
+                            .dy = dy + row * c->kind->gates * c->units,
                             .examples = LK_MIN(c->grain, c->examples - m) * c->steps};
     }
     l.sums[which] = out;
@@ -102,34 +125,45 @@ static void sum(lstm *c, const lk_kernels *k, const lk_op_type *type, lk_op *op,
 }
 
 // All ops of the layer, forward and backward.
-static void run(lstm *c, const lk_kernels *k) {
-    const lk_dense of_x = {.k_count = c->inputs, .n_count = 4 * c->units, .use_bias = true};
-    const lk_dense state = {.k_count = c->units, .n_count = 4 * c->units};
+static void run(cell *c, const lk_kernels *k) {
+    const uint32_t gates = c->kind->gates * c->units;
+    const lk_dense of_x = {.k_count = c->inputs, .n_count = gates, .use_bias = true};
+    const lk_dense state = {.k_count = c->units, .n_count = gates, .use_bias = c->kind->sums};
+    const float *sums = c->kind->sums ? c->out[DSUMS] : c->out[DZ];
+    float *bias = c->kind->sums ? c->in[STATE_BIAS] : NULL;
     lk_op in = {.sequence = {of_x, c->steps, false}};
     lk_op op = {.sequence = {state, c->steps, c->sequences}};
     c->bad = 0;
     lk_lane first = {.examples = c->examples, .param = {c->in[KERNEL], c->in[BIAS]}};
     first.at[LK_X] = c->in[X], first.at[LK_Y] = c->out[Z];
     call(c, k, &lk_op_sequence_dense, &in, &first);
-    lk_lane l = {.examples = c->examples, .param = {c->in[RECURRENT]}};
+    lk_lane l = {.examples = c->examples, .param = {c->in[RECURRENT], bias}};
     l.at[LK_X] = c->out[Z], l.at[LK_Y] = c->out[Y], l.at[LK_AUX] = c->out[KEPT];
     l.at[LK_X2] = c->out[BEFORE];
-    call(c, k, &lk_op_lstm, &op, &l);
+    call(c, k, c->kind->forward, &op, &l);
     c->forward = c->bad;
-    lk_lane back = {.examples = c->examples, .param = {c->in[RECURRENT]}};
+    lk_lane back = {.examples = c->examples, .param = {c->in[RECURRENT], bias}};
     back.at[LK_AUX] = c->out[KEPT], back.at[LK_DY] = c->in[DY], back.at[LK_DX] = c->out[DZ];
-    call(c, k, &lk_op_lstm_backward, &op, &back);
+    if (c->kind->sums) back.at[LK_X2] = c->out[BEFORE], back.at[LK_DX2] = c->out[DSUMS];
+    call(c, k, c->kind->backward, &op, &back);
     lk_lane input = {.examples = c->examples, .param = {c->in[KERNEL], c->in[BIAS]}};
     input.at[LK_DY] = c->out[DZ], input.at[LK_DX] = c->out[DX];
     call(c, k, &lk_op_sequence_dense_input_gradient, &in, &input);
-    sum(c, k, &lk_op_sequence_dense_weight_gradient, &in, c->in[X], c->inputs, 0, c->out[DKERNEL]);
-    sum(c, k, &lk_op_sequence_dense_bias_gradient, &in, c->in[X], c->inputs, 1, c->out[DBIAS]);
-    sum(c, k, &lk_op_lstm_weight_gradient, &op, c->out[BEFORE], c->units, 0, c->out[DRECURRENT]);
+    sum(c, k, &lk_op_sequence_dense_weight_gradient, &in, c->in[X], c->inputs, c->out[DZ], 0,
+        c->out[DKERNEL]);
+    sum(c, k, &lk_op_sequence_dense_bias_gradient, &in, c->in[X], c->inputs, c->out[DZ], 1,
+        c->out[DBIAS]);
+    sum(c, k, &lk_op_recurrent_weight_gradient, &op, c->out[BEFORE], c->units, sums, 0,
+        c->out[DRECURRENT]);
+    if (!c->kind->sums) return;
+    sum(c, k, &lk_op_recurrent_bias_gradient, &op, c->out[BEFORE], c->units, sums, 1,
+        c->out[DSTATE_BIAS]);
 }
 
-static lstm lstm_of(uint32_t examples, uint32_t steps, uint32_t inputs, uint32_t units,
-                    bool sequences) {
-    lstm c = {.examples = examples,
+static cell cell_of(const layer_kind *kind, uint32_t examples, uint32_t steps, uint32_t inputs,
+                    uint32_t units, bool sequences) {
+    cell c = {.kind = kind,
+              .examples = examples,
               .steps = steps,
               .inputs = inputs,
               .units = units,
@@ -140,7 +174,7 @@ static lstm lstm_of(uint32_t examples, uint32_t steps, uint32_t inputs, uint32_t
     return c;
 }
 
-static void give_back(lstm *c) {
+static void give_back(cell *c) {
     for (int i = 0; i < OPERANDS; i++) guarded_give(c->in[i]);
     for (int i = 0; i < RESULTS; i++) guarded_give(c->out[i]);
 }
@@ -208,31 +242,119 @@ static const double lstm_dbias[] = {
     0.566265481973,  0.292046941482, 0.174229669564,  0.078026342662,
 };
 
+// Keras 3 in float64: units 3, 2 examples of 4 steps of 2 values; gates z r h, reset_after.
+static const float gru_x[] = {
+    2.341f,  -0.851f, -0.122f, -0.164f, 0.437f,  1.047f,  -0.49f, -0.821f,
+    -1.641f, -0.926f, 0.536f,  0.046f,  -1.015f, -0.373f, 0.031f, 0.504f,
+};
+static const float gru_kernel[] = {
+    -0.297f, -0.125f, -0.909f, -0.576f, 0.809f,  -1.094f, -0.169f, 0.11f,   -0.187f,
+    -0.404f, -0.031f, -0.002f, -0.041f, -0.939f, -0.074f, -0.428f, -0.274f, 0.113f,
+};
+static const float gru_recurrent[] = {
+    0.32f,  0.448f,  -0.248f, 0.462f,  0.587f,  0.568f,  0.695f,  -0.073f, -0.087f,
+    0.413f, -0.683f, 0.105f,  -0.265f, -0.184f, -0.871f, -0.445f, -0.01f,  0.444f,
+    0.495f, -0.04f,  -0.095f, -0.415f, 0.201f,  -0.124f, 0.303f,  0.876f,  -0.016f,
+};
+static const float gru_bias[] = {
+    -0.749f, -0.43f, -0.729f, -0.599f, 0.653f, 0.113f, -0.76f, 0.327f, 0.63f,
+};
+static const float gru_state_bias[] = {
+    -0.18f, -0.338f, -0.169f, 0.142f, 0.32f, 0.591f, 0.606f, 0.593f, 0.681f,
+};
+static const float gru_dy[] = {
+    0.661f,  -1.531f, -0.131f, 0.314f, -0.383f, 0.911f,  -0.36f,  -0.926f,
+    1.444f,  0.666f,  0.219f,  0.927f, 1.063f,  0.341f,  -2.458f, -0.676f,
+    -0.457f, -0.984f, 0.199f,  1.192f, -0.485f, -1.135f, 2.028f,  -0.451f,
+};
+static const double gru_y[] = {
+    -0.474543196296, 0.652500218534,  0.181953540753, -0.540679759398, 0.693506768278,
+    0.592025709345,  -0.772613528973, 0.600685535473, 0.713235777499,  -0.530133716928,
+    0.833128100867,  0.780148434902,  0.148005813725, 0.408376750885,  0.31932195173,
+    -0.358001809077, 0.690636521256,  0.644432581946, -0.340488843622, 0.74357147914,
+    0.767158021878,  -0.585135827232, 0.737607996693, 0.794873304443,
+};
+static const double gru_dx[] = {
+    -0.217644535398, -0.136935485637, -0.050888336237, 0.057451217589,
+    -0.387506954076, 0.341440013063,  -0.067368771272, -0.108060602835,
+    -0.498303113978, -0.181330893563, 0.192211920589,  0.175053290967,
+    0.188602482032,  -0.237227684784, 0.418474876895,  -0.250267364891,
+};
+static const double gru_dkernel[] = {
+    0.2490655969,    0.761720227728,  -0.899622770391, -0.015525218464, -0.2430671524,
+    0.036351032302,  0.21941376478,   -1.537803777143, 0.600045646898,  -0.026030346882,
+    -0.200240024253, -0.527784911147, -0.077433405621, -0.104920235292, 0.079810400841,
+    -1.080546944968, -0.226333861898, 0.474104763818,
+};
+static const double gru_drecurrent[] = {
+    0.070524655885,  0.020198809264,  0.124943418547,  0.000150358445,  -0.041783978339,
+    -0.130269065206, -0.06041570245,  -0.068724157878, -0.227029853304, -0.165303684263,
+    -0.019765474081, -0.119527006296, -0.031749858931, 0.151270473356,  0.104446436418,
+    -0.043589835466, 0.256647192399,  0.156291284545,  -0.168823438778, -0.021349090431,
+    -0.049153286973, -0.028645209901, 0.184873256439,  0.072649225735,  -0.045155670518,
+    0.35443894295,   0.104332449494,
+};
+static const double gru_dbias[] = {
+    -0.250992368465, 0.212962054544, 0.394835675932, 0.014702622703, 0.210327636361,
+    0.135775743858,  0.424068070304, 0.367259806122, 0.499037629897,
+};
+static const double gru_dstate_bias[] = {
+    -0.250992368465, 0.212962054544, 0.394835675932, 0.014702622703, 0.210327636361,
+    0.135775743858,  0.177009379537, 0.131303342868, 0.033186819453,
+};
+
 static void compare(const char *what, const double *want, const float *got, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) near(what, i, want[i], (double)got[i], 2e-6);
 }
 
-static void lstm_is_that_of_keras(void **state) {
-    static const float *const given[] = {lstm_x, lstm_kernel, lstm_bias, lstm_recurrent, lstm_dy};
-    (void)state;
-    lstm c = lstm_of(2, 4, 2, 3, true);
-    for (int i = 0; i < OPERANDS; i++)
-        memcpy(c.in[i], given[i], operand_floats(&c, i) * sizeof(float));
+static void check_golden(const layer_kind *kind, const float *const given[OPERANDS],
+                         const double *const wanted[RESULTS]) {
+    cell c = cell_of(kind, 2, 4, 2, 3, true);
+    for (int i = 0; i < OPERANDS; i++) {
+        if (given[i]) memcpy(c.in[i], given[i], operand_floats(&c, i) * sizeof(float));
+    }
     run(&c, &lk_kernels_reference);
     assert_int_equal(c.bad, 0);
-    compare("y", lstm_y, c.out[Y], LK_COUNT(lstm_y));
-    compare("dx", lstm_dx, c.out[DX], LK_COUNT(lstm_dx));
-    compare("dkernel", lstm_dkernel, c.out[DKERNEL], LK_COUNT(lstm_dkernel));
-    compare("drecurrent", lstm_drecurrent, c.out[DRECURRENT], LK_COUNT(lstm_drecurrent));
-    compare("dbias", lstm_dbias, c.out[DBIAS], LK_COUNT(lstm_dbias));
+    for (int i = 0; i < RESULTS; i++) {
+        if (wanted[i]) compare(result_names[i], wanted[i], c.out[i], result_floats(&c, i));
+    }
     // The last state alone: the same number.
-    lstm last = lstm_of(2, 4, 2, 3, false);
-    for (int i = 0; i < DY; i++)
-        memcpy(last.in[i], given[i], operand_floats(&c, i) * sizeof(float));
+    cell last = cell_of(kind, 2, 4, 2, 3, false);
+    for (int i = 0; i < DY; i++) {
+        if (given[i]) memcpy(last.in[i], given[i], operand_floats(&c, i) * sizeof(float));
+    }
     run(&last, &lk_kernels_reference);
     for (uint32_t m = 0; m < 2; m++)
         assert_memory_equal(last.out[Y] + 3 * m, c.out[Y] + (4 * m + 3) * 3, 3 * sizeof(float));
     give_back(&last), give_back(&c);
+}
+
+static void layers_are_those_of_keras(void **state) {
+    static const float *const of_lstm[OPERANDS] = {[X] = lstm_x,
+                                                   [KERNEL] = lstm_kernel,
+                                                   [BIAS] = lstm_bias,
+                                                   [RECURRENT] = lstm_recurrent,
+                                                   [DY] = lstm_dy};
+    static const double *const lstm_wanted[RESULTS] = {[Y] = lstm_y,
+                                                       [DX] = lstm_dx,
+                                                       [DKERNEL] = lstm_dkernel,
+                                                       [DBIAS] = lstm_dbias,
+                                                       [DRECURRENT] = lstm_drecurrent};
+    static const float *const of_gru[OPERANDS] = {[X] = gru_x,
+                                                  [KERNEL] = gru_kernel,
+                                                  [BIAS] = gru_bias,
+                                                  [RECURRENT] = gru_recurrent,
+                                                  [STATE_BIAS] = gru_state_bias,
+                                                  [DY] = gru_dy};
+    static const double *const gru_wanted[RESULTS] = {[Y] = gru_y,
+                                                      [DX] = gru_dx,
+                                                      [DKERNEL] = gru_dkernel,
+                                                      [DBIAS] = gru_dbias,
+                                                      [DRECURRENT] = gru_drecurrent,
+                                                      [DSTATE_BIAS] = gru_dstate_bias};
+    (void)state;
+    check_golden(&lstm, of_lstm, lstm_wanted);
+    check_golden(&gru, of_gru, gru_wanted);
 }
 
 // --- finite differences --------------------------------------------------------------------------
@@ -241,58 +363,77 @@ enum { WIDE = 4096 };
 
 static double squash(double x) { return 1.0 / (1.0 + exp(-x)); }
 
+typedef struct widened {
+    double in[OPERANDS][WIDE];
+} widened;
+
+// Of unit j at time t: what its input is to each gate, and what the state h before it is.
+static void gates_of(const cell *c, const widened *w, uint32_t row, const double *h, uint32_t j,
+                     double *x, double *s) {
+    const uint32_t columns = c->kind->gates * c->units;
+    for (uint32_t g = 0; g < c->kind->gates; g++) {
+        const uint32_t n = g * c->units + j;
+        x[g] = w->in[BIAS][n];
+        s[g] = c->kind->sums ? w->in[STATE_BIAS][n] : 0.0;
+        for (uint32_t i = 0; i < c->inputs; i++)
+            x[g] += w->in[X][row * c->inputs + i] * w->in[KERNEL][i * columns + n];
+        for (uint32_t i = 0; i < c->units; i++) s[g] += h[i] * w->in[RECURRENT][i * columns + n];
+    }
+}
+
+static double next_of_lstm(const double *x, const double *s, double *memory) {
+    *memory = squash(x[1] + s[1]) * *memory + squash(x[0] + s[0]) * tanh(x[2] + s[2]);
+    return squash(x[3] + s[3]) * tanh(*memory);
+}
+
+static double next_of_gru(const double *x, const double *s, double before) {
+    const double z = squash(x[0] + s[0]), n = tanh(x[2] + squash(x[1] + s[1]) * s[2]);
+    return z * before + (1.0 - z) * n;
+}
+
 // sum of dy * y, all in double.
-static double loss_of(const lstm *c, double in[OPERANDS][WIDE]) {
+static double loss_of(const cell *c, const widened *w) {
     const uint32_t u = c->units;
     double loss = 0.0;
     for (uint32_t m = 0; m < c->examples; m++) {
-        double h[64] = {0}, cell[64] = {0}, next[64];
+        double h[64] = {0}, memory[64] = {0}, next[64], x[4], s[4];
         for (uint32_t t = 0; t < c->steps; t++) {
             for (uint32_t j = 0; j < u; j++) {
-                double a[4];
-                for (uint32_t g = 0; g < 4; g++) {
-                    const uint32_t n = g * u + j;
-                    a[g] = in[BIAS][n];
-                    for (uint32_t i = 0; i < c->inputs; i++) {
-                        a[g] +=
-                            in[X][(m * c->steps + t) * c->inputs + i] * in[KERNEL][i * 4 * u + n];
-                    }
-                    for (uint32_t i = 0; i < u; i++) a[g] += h[i] * in[RECURRENT][i * 4 * u + n];
-                }
-                cell[j] = squash(a[1]) * cell[j] + squash(a[0]) * tanh(a[2]);
-                next[j] = squash(a[3]) * tanh(cell[j]);
+                gates_of(c, w, m * c->steps + t, h, j, x, s);
+                next[j] =
+                    c->kind == &gru ? next_of_gru(x, s, h[j]) : next_of_lstm(x, s, &memory[j]);
             }
             memcpy(h, next, u * sizeof *h);
             for (uint32_t j = 0; j < u; j++) {
                 if (c->sequences)
-                    loss += h[j] * in[DY][(m * c->steps + t) * u + j];
+                    loss += h[j] * w->in[DY][(m * c->steps + t) * u + j];
                 else if (t + 1 == c->steps)
-                    loss += h[j] * in[DY][m * u + j];
+                    loss += h[j] * w->in[DY][m * u + j];
             }
         }
     }
     return loss;
 }
 
-static void check_differences(uint32_t examples, uint32_t steps, uint32_t inputs, uint32_t units,
-                              bool sequences) {
-    static double in[OPERANDS][WIDE];
-    static const int of[] = {DX, DKERNEL, DBIAS, DRECURRENT};
-    lstm c = lstm_of(examples, steps, inputs, units, sequences);
+static void check_differences(const layer_kind *kind, uint32_t examples, uint32_t steps,
+                              uint32_t inputs, uint32_t units, bool sequences) {
+    static widened w;
+    static const int of[] = {DX, DKERNEL, DBIAS, DRECURRENT, DSTATE_BIAS};
+    cell c = cell_of(kind, examples, steps, inputs, units, sequences);
     run(&c, &lk_kernels_reference);
     assert_int_equal(c.bad, 0);
     for (int i = 0; i < OPERANDS; i++) {
         assert_true(operand_floats(&c, i) <= WIDE && units <= 64);
-        for (uint64_t e = 0; e < operand_floats(&c, i); e++) in[i][e] = (double)c.in[i][e];
+        for (uint64_t e = 0; e < operand_floats(&c, i); e++) w.in[i][e] = (double)c.in[i][e];
     }
     for (int i = 0; i < DY; i++) {
         for (uint64_t e = 0; e < operand_floats(&c, i); e++) {
-            const double before = in[i][e], by = 1e-5;
-            in[i][e] = before + by;
-            double slope = loss_of(&c, in);
-            in[i][e] = before - by;
-            slope -= loss_of(&c, in);
-            in[i][e] = before;
+            const double before = w.in[i][e], by = 1e-5;
+            w.in[i][e] = before + by;
+            double slope = loss_of(&c, &w);
+            w.in[i][e] = before - by;
+            slope -= loss_of(&c, &w);
+            w.in[i][e] = before;
             near(result_names[of[i]], e, slope / (2 * by), (double)c.out[of[i]][e], 5e-6);
         }
     }
@@ -300,19 +441,22 @@ static void check_differences(uint32_t examples, uint32_t steps, uint32_t inputs
 }
 
 static void gradients_are_slopes(void **state) {
+    static const layer_kind *const kinds[] = {&lstm, &gru};
     (void)state;
-    check_differences(3, 5, 4, 6, true);
-    check_differences(3, 5, 4, 6, false);
-    check_differences(2, 1, 3, 2, true);  // one step: nothing recurs
-    check_differences(1, 9, 1, 1, false);
+    for (uint32_t i = 0; i < LK_COUNT(kinds); i++) {
+        check_differences(kinds[i], 3, 5, 4, 6, true);
+        check_differences(kinds[i], 3, 5, 4, 6, false);
+        check_differences(kinds[i], 2, 1, 3, 2, true);  // one step: nothing recurs
+        check_differences(kinds[i], 1, 9, 1, 1, false);
+    }
 }
 
 // --- variants ------------------------------------------------------------------------------------
 
-static void check_variants(uint32_t examples, uint32_t steps, uint32_t inputs, uint32_t units,
-                           bool sequences, uint32_t grain) {
+static void check_variants(const layer_kind *kind, uint32_t examples, uint32_t steps,
+                           uint32_t inputs, uint32_t units, bool sequences, uint32_t grain) {
     const lk_kernels *k;
-    lstm c = lstm_of(examples, steps, inputs, units, sequences), got = c;
+    cell c = cell_of(kind, examples, steps, inputs, units, sequences), got = c;
     c.grain = got.grain = grain;
     for (int i = 0; i < RESULTS; i++) got.out[i] = block(result_floats(&c, i));
     run(&c, &lk_kernels_reference);
@@ -324,9 +468,9 @@ static void check_variants(uint32_t examples, uint32_t steps, uint32_t inputs, u
         assert_int_equal(got.bad, c.bad);
         for (int i = 0; i < RESULTS && !c.bad; i++) {
             if (memcmp(c.out[i], got.out[i], result_floats(&c, i) * sizeof(float)) == 0) continue;
-            fail_msg("%s: %s of %u examples of %u steps, %u values, %u units%s, grain %u", k->name,
-                     result_names[i], examples, steps, inputs, units, sequences ? ", all" : "",
-                     grain);
+            fail_msg("%s: %s: %s of %u examples of %u steps, %u values, %u units%s, grain %u",
+                     k->name, kind->name, result_names[i], examples, steps, inputs, units,
+                     sequences ? ", all" : "", grain);
         }
     }
     for (int i = 0; i < RESULTS; i++) guarded_give(got.out[i]);
@@ -334,37 +478,49 @@ static void check_variants(uint32_t examples, uint32_t steps, uint32_t inputs, u
 }
 
 static void variants_have_the_same_bits(void **state) {
+    static const layer_kind *const kinds[] = {&lstm, &gru};
     (void)state;
     draws = 7;
-    for (uint32_t i = 0; i < 12; i++) {
-        check_variants(draw_from(1, 20), draw_from(1, 6), draw_from(1, 40), draw_from(1, 40), i % 2,
-                       1u << draw() % 5);
+    for (uint32_t n = 0; n < LK_COUNT(kinds); n++) {
+        for (uint32_t i = 0; i < 12; i++) {
+            check_variants(kinds[n], draw_from(1, 20), draw_from(1, 6), draw_from(1, 40),
+                           draw_from(1, 40), i % 2, 1u << draw() % 5);
+        }
+        check_variants(kinds[n], 16, 40, 3, 5, true, 16);  // a grain of 640 rows: two slices
+        check_variants(kinds[n], 2, 2, 2, 530, false, 1);  // a state of two slices
+        check_variants(kinds[n], 70, 2, 17, 16, true, 8);  // more than a block of examples
     }
-    check_variants(16, 40, 3, 5, true, 16);  // a grain of 640 rows: two slices
-    check_variants(2, 2, 2, 530, false, 1);  // a state of two slices
-    check_variants(70, 2, 17, 16, true, 8);  // more than a block of examples
 }
 
 // What is not finite is said, by every variant: a gate, a cell, a gradient.
-static void overflows_are_said(void **state) {
+static void check_overflows(const layer_kind *of) {
     const lk_kernels *k;
-    (void)state;
     for (unsigned n = 0; (void)lk_kernels_missing(n, &k), k; n++) {
         if (lk_kernels_missing(n, &k)) continue;
-        for (int kind = 0; kind < 4; kind++) {
-            lstm c = lstm_of(3, 3, 2, 5, true);
+        for (int kind = 0; kind < 5; kind++) {
+            cell c = cell_of(of, 3, 3, 2, 5, true);
             for (int i = 0; i < OPERANDS; i++) {
                 for (uint64_t e = 0; e < operand_floats(&c, i); e++) c.in[i][e] = 0.25f;
             }
             if (kind == 1) c.in[RECURRENT][7] = INFINITY;  // a gate of a step after the first
             if (kind == 2) c.in[DY][4] = INFINITY;         // dh of the first step
             if (kind == 3) c.in[DY][44] = INFINITY;        // .. and of the last
+            if (kind == 4)
+                c.in[RECURRENT][13] = INFINITY;  // the candidate of a step after the first
+            const bool forward = kind == 1 || kind == 4;
             run(&c, k);
-            if (c.forward != (kind == 1)) fail_msg("%s: kind %d: y", k->name, kind);
-            if (c.bad != (kind > 0)) fail_msg("%s: kind %d: said %u", k->name, kind, c.bad);
+            if (c.forward != forward) fail_msg("%s: %s: kind %d: y", k->name, of->name, kind);
+            if (c.bad != (kind > 0))
+                fail_msg("%s: %s: kind %d: said %u", k->name, of->name, kind, c.bad);
             give_back(&c);
         }
     }
+}
+
+static void overflows_are_said(void **state) {
+    (void)state;
+    check_overflows(&lstm);
+    check_overflows(&gru);
 }
 
 // --- programs ------------------------------------------------------------------------------------
@@ -391,6 +547,11 @@ static lk_status build(const lk_layer *layers, uint32_t count, uint32_t grain, l
 #define LSTM(n, u, all)                                                                       \
     {                                                                                         \
         .type = &lk_layer_lstm, .name = n, .units = u, .use_bias = true, .forget_bias = true, \
+        .return_sequences = all, .initializer = &lk_initializer_glorot_uniform                \
+    }
+#define GRU(n, u, all, after)                                                                 \
+    {                                                                                         \
+        .type = &lk_layer_gru, .name = n, .units = u, .use_bias = true, .reset_after = after, \
         .return_sequences = all, .initializer = &lk_initializer_glorot_uniform                \
     }
 #define OVER(n, u)                                                        \
@@ -432,11 +593,48 @@ static void programs_of_sequences(void **state) {
     free(device), free(memory);
 }
 
+// A GRU has biases of its own for what its recurrent kernel gives, and gradients of those sums.
+static void programs_of_a_gru(void **state) {
+    const lk_layer layers[] = {ROWS(6, 8), GRU("a", 4, true, true), GRU("b", 3, false, true)};
+    static const char *const names[] = {
+        "a/kernel", "a/bias", "a/recurrent_kernel", "a/recurrent_bias",
+        "b/kernel", "b/bias", "b/recurrent_kernel", "b/recurrent_bias"};
+    lk_program p;
+    lk_error error;
+    void *memory;
+    (void)state;
+    assert_int_equal(build(layers, LK_COUNT(layers), 4, &p, &memory, &error), LK_OK);
+    assert_int_equal(p.param_count, LK_COUNT(names));
+    for (uint32_t i = 0; i < p.param_count; i++)
+        assert_string_equal(p.tensors[p.params[i].tensor].name, names[i]);
+    assert_int_equal(p.params[2].count, 4 * 12);
+    assert_int_equal(p.params[7].count, 9);
+    uint32_t seen = 0;
+    for (uint32_t i = p.forward_end; i < p.op_count; i++) {
+        const lk_op *op = &p.ops[i];
+        if (op->type != &lk_op_gru_backward) continue;
+        const uint32_t sums = op->tensor[LK_DX2];
+        assert_int_not_equal(sums, op->tensor[LK_DX]);
+        assert_string_equal(p.tensors[sums].name,
+                            seen ? "a/gru/gradient of sums" : "b/gru/gradient of sums");
+        for (uint32_t n = i + 1; n < i + 3; n++) {
+            assert_true(p.ops[n].type->recurrent);
+            assert_int_equal(p.ops[n].tensor[LK_DY], sums);
+            assert_int_equal(p.ops[n].tensor[LK_X], op->tensor[LK_X2]);
+        }
+        seen++;
+    }
+    assert_int_equal(seen, 2);
+    free(memory);
+}
+
 static void what_is_refused(void **state) {
     const lk_layer image[] = {LSTM("a", 3, false)};
     const lk_layer flat[] = {FLATTEN, LSTM("a", 3, false)};
     const lk_layer over[] = {OVER("in", 3), FLATTEN};
     const lk_layer rows[] = {ROWS(48, 1), LSTM("a", 3, false)};
+    const lk_layer gated[] = {FLATTEN, GRU("a", 3, false, true)};
+    const lk_layer before[] = {ROWS(6, 8), GRU("a", 3, false, false)};
     lk_program p;
     lk_error error;
     void *memory;
@@ -450,6 +648,14 @@ static void what_is_refused(void **state) {
     assert_int_equal(build(flat, 2, 4, &p, &memory, &error), LK_BAD_CONFIG);
     assert_non_null(strstr(error.text, "gets 1 x 1 x 48 (flat); put a reshape layer"));
     free(memory);
+    assert_int_equal(build(gated, 2, 4, &p, &memory, &error), LK_BAD_CONFIG);
+    assert_non_null(strstr(error.text, "layer a: gru wants a sequence (time, features) but gets"));
+    free(memory);
+    assert_int_equal(build(before, 2, 4, &p, &memory, &error), LK_BAD_CONFIG);
+    assert_string_equal(error.text,
+                        "layer a: found reset_after false, which no kernel computes; wanted true, "
+                        "as Keras has it unless told otherwise and PyTorch always");
+    free(memory);
     assert_int_equal(build(over, 2, 4, &p, &memory, &error), LK_BAD_CONFIG);
     assert_non_null(strstr(error.text, "dense wants a flat input but gets images of 6 x 4 x 2"));
     free(memory);
@@ -462,9 +668,13 @@ static void what_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lstm_is_that_of_keras),       cmocka_unit_test(gradients_are_slopes),
-        cmocka_unit_test(variants_have_the_same_bits), cmocka_unit_test(overflows_are_said),
-        cmocka_unit_test(programs_of_sequences),       cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(layers_are_those_of_keras),
+        cmocka_unit_test(gradients_are_slopes),
+        cmocka_unit_test(variants_have_the_same_bits),
+        cmocka_unit_test(overflows_are_said),
+        cmocka_unit_test(programs_of_sequences),
+        cmocka_unit_test(programs_of_a_gru),
+        cmocka_unit_test(what_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static uint32_t label(void *context, uint64_t index) {
     return (uint32_t)(index % CLASSES);
 }
 
-static const lk_source source = {NULL, in_order, image, label, false};
+static const lk_source source = {NULL, in_order, image, label, false, NULL, false};
 
 // A run small enough to be looked at: what a test may bend before the first step.
 typedef struct bench {

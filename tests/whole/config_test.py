@@ -60,10 +60,12 @@ OTHERS = {
 # .. and of keys that decide them.
 DECIDERS = {
     "precision": "mixed_bfloat16", "model.layers.3.dtype": "float32",
-    "model.loss": None, "model.layers.0.filters": 5, "model.layers.0.kernel_size": [3, 1],
+    "model.loss": {"type": "sparse_categorical_crossentropy", "class_weight": {"1": 2}},
+    "model.layers.0.filters": 5, "model.layers.0.kernel_size": [3, 1],
     "model.layers.0.padding": "valid", "model.layers.0.strides": 2,
     "model.layers.0.activation": "linear", "model.layers.0.use_bias": False,
-    "model.layers.0.kernel_initializer": "he_uniform", "model.layers.1.strides": 1,
+    "model.layers.0.kernel_initializer": "he_uniform",
+    "model.layers.0.kernel_regularizer": {"l2": 0.5}, "model.layers.1.strides": 1,
     "model.layers.3.units": 17, "optimizer.learning_rate": 0.06, "optimizer.momentum": 0.8,
     "optimizer.nesterov": True, "optimizer.clipvalue": 0.5,
     "optimizer.learning_rate_schedule": {"type": "cosine", "steps": 9},
@@ -132,6 +134,7 @@ def decides(t, keys):
                             r"cycles$|model\.(networks|objectives)\[\].*name$|"  # objectives_test
                             r"early_stopping\.metric$|checkpoint\.best$|"  # best_test.py
                             r"samples\.every_steps$|"  # generate_test.py
+                            r"data\.strips\.test_count$|"  # strips_test.py
                             r"data\.test\.made_up\.(height|width|channels)$", path)}
     t.check(not left, "every key that is said to change no bit was tried", left)
     starred = {path for star, path, *_ in keys if star}
@@ -173,7 +176,8 @@ def shows(t, keys, ready):
         t.check(show(t, "shown.json") == text, path + ": what is shown shows itself")
         document = json.loads(text)
         for _, key, type_, value, default in keys:
-            if type_ or key.startswith(("data.t", "data.augment.", "data.normalize.", "loss_scale.",
+            if type_ or key.startswith(("data.t", "data.augment.", "data.normalize.",
+                                        "data.strips.", "loss_scale.",
                                         "model.layers", "model.networks[", "model.objectives[")) \
                     or value in ("text", "object"):
                 continue
@@ -295,6 +299,7 @@ def schema_agrees(t, keys, ready):
 
 # Heads of the tables of keys, and what their keys begin with.
 HEADS = (("key", ""), ("key of `data`", "data."), ("key of `data.augment`", "data.augment."),
+         ("key of `data.strips`", "data.strips."),
          ("key of `data.normalize`", "data.normalize."), ("key of `layout`", "layout."),
          ("`type`", None))
 

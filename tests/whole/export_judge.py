@@ -11,6 +11,7 @@ an ONNX model needs no words of ours. Exit: 0 the same logits within rounding, 1
 """
 import json
 import os
+import struct
 import sys
 
 import numpy
@@ -20,7 +21,13 @@ TOLERANCE = 1e-5
 
 def read_images(name, model):
     with open(name + "-images", "rb") as f:
-        return numpy.frombuffer(f.read()[20:], numpy.uint8).reshape(-1, *model["input"])
+        images = numpy.frombuffer(f.read()[20:], numpy.uint8).reshape(-1, *model["input"])
+    if "labels" not in model:
+        return images
+    # What lies behind an example's own frames is zeros to the layers.
+    frames = read_labels(name)[0]
+    return numpy.where((numpy.arange(images.shape[1]) < frames[:, None])[:, :, None, None], images,
+                       numpy.uint8(0))
 
 
 def as_floats(raw, model, normalized=True):
@@ -34,6 +41,53 @@ def as_floats(raw, model, normalized=True):
         mean, deviation = (numpy.float32(model["normalize"][k]) for k in ("mean", "deviation"))
         numbers = (numbers - mean) / deviation
     return numbers
+
+
+def read_labels(name):
+    """Of a transducer's examples: how many frames, and their labels with zeros behind."""
+    with open(name + "-labels", "rb") as f:
+        count, size = struct.unpack(">2I", f.read(12)[4:])
+        rows = numpy.frombuffer(f.read(), numpy.uint8).reshape(count, size).astype(numpy.int64)
+    return rows[:, 0] * 256 + rows[:, 1], rows[:, 2:]
+
+
+def transducer_loss(z, labels):
+    """Less the logarithm of the sum over all ways to say the labels; log-probabilities (frames,
+    said, symbols)."""
+    ways = numpy.full((len(z) + 1, len(labels) + 2), -numpy.inf)
+    for t in range(len(z)):
+        for u in range(len(labels) + 1):
+            before = [ways[t, u + 1] + z[t - 1, u, 0] if t else -numpy.inf,
+                      ways[t + 1, u] + z[t, u - 1, labels[u - 1]] if u else -numpy.inf]
+            ways[t + 1, u + 1] = numpy.logaddexp(*before) if t or u else 0.0
+    return -(ways[len(z), len(labels) + 1] + z[-1, len(labels), 0])
+
+
+def transducer(name, model, run):
+    """Of each example its loss, and the labels said greedily; run(labels) gives logits (examples,
+    frames, labels + 1, symbols)."""
+    own, labels = read_labels(name)
+    logits = numpy.asarray(run(labels), numpy.float64)
+    frames = -(-own * logits.shape[1] // model["input"][0])
+    z = logits - numpy.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    found = numpy.zeros((len(own), 1 + labels.shape[1]))
+    for example, row in enumerate(labels):
+        found[example, 0] = transducer_loss(z[example, :frames[example]], row[row > 0])
+    said, at = numpy.zeros_like(labels), numpy.zeros((len(own), 3), int)  # frame, said, here
+    for _ in range(labels.shape[1] + 1):
+        logits = numpy.asarray(run(said))[..., :model["classes"]]
+        for example, state in enumerate(at):
+            while state[0] < frames[example] and state[1] < labels.shape[1]:
+                best = int(logits[example, state[0], state[1]].argmax())
+                if best:
+                    said[example, state[1]] = best
+                    state[1:] += 1
+                if not best or state[2] == 10:
+                    state[:] = state[0] + 1, state[1], 0
+                if best:
+                    break
+    found[:, 1:] = said
+    return found
 
 
 # --- PyTorch -------------------------------------------------------------------------------------
@@ -63,7 +117,8 @@ def torch_network(model):
         def __init__(self):
             super().__init__()
             self.eval()
-            self(torch.zeros(1, model["input"][2], *model["input"][:2]), build=True)
+            self(torch.zeros(1, model["input"][2], *model["input"][:2]), build=True,
+                 labels=torch.zeros(1, 1, dtype=torch.int64))
 
         def activate(self, kind, layer, x):
             if kind == "leaky_relu":
@@ -91,8 +146,13 @@ def torch_network(model):
                     stride=layer.get("strides", 1), bias=bias,
                     dilation=layer.get("dilation_rate", 1),
                     groups=layer.get("groups", 1) if "filters" in layer else x.shape[1])
+            elif layer["type"] in ("lstm", "gru"):
+                kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[layer["type"]]
+                made = kind(x.shape[-1], layer["units"], bias=bias, batch_first=True)
+            elif layer["type"] == "label_embedding":
+                made = torch.nn.Embedding(model["classes"], layer["units"])
             else:
-                made = torch.nn.Linear(x.shape[1], layer["units"], bias=bias)
+                made = torch.nn.Linear(x.shape[-1], layer["units"], bias=bias)
             self.add_module(layer["name"], made)
 
         def cut(self, layer, y, size):
@@ -105,14 +165,30 @@ def torch_network(model):
             (top, h), (left, w) = slices
             y = y[:, :, top:top + h, left:left + w]
             bias = getattr(self, layer["name"]).bias
+            if bias is None:
+                bias = torch.zeros(y.shape[1])
             full = bias.view(1, -1, 1, 1).expand(y.shape[0], -1, h, w).clone()
             full[:, :, :y.shape[2], :y.shape[3]] = y
             return full
 
         def apply_layer(self, layer, inputs, build):
             kind, x = layer["type"], inputs[0]
-            if build and kind in ("conv2d", "depthwise_conv2d", "conv2d_transpose", "dense"):
+            if kind in ("lstm", "gru", "dense") and x.dim() == 4:  # (batch, time, features)
+                x = x[:, :, :, 0].permute(0, 2, 1)
+            if kind in ("conv2d", "max_pool2d") and x.dim() == 3:
+                x = x.permute(0, 2, 1)[:, :, :, None]
+            if build and kind in ("conv2d", "depthwise_conv2d", "conv2d_transpose", "dense", "lstm",
+                                  "gru", "label_embedding", "joint"):
                 self.make(layer, x)
+            if kind in ("lstm", "gru"):
+                every, last = getattr(self, layer["name"])(x)
+                last = last[0] if kind == "lstm" else last
+                return every if layer.get("return_sequences") else last[0]
+            if kind == "label_embedding":  # the blank, then the labels
+                return getattr(self, layer["name"])(functional.pad(self.given, [1, 0]))
+            if kind == "joint":
+                return getattr(self, layer["name"])(
+                    torch.tanh(x[:, :, None, :] + inputs[1][:, None, :, :]))
             if kind in ("conv2d", "depthwise_conv2d"):
                 return getattr(self, layer["name"])(padded(layer, "kernel_size", x, 0.0))
             if kind == "conv2d_transpose":
@@ -133,7 +209,7 @@ def torch_network(model):
             if kind == "flatten":
                 return x.flatten(1)
             if kind == "concatenate":
-                return torch.cat(inputs, 1)
+                return torch.cat(inputs, 2 if x.dim() == 3 else 1)
             if kind == "zero_padding2d":
                 (top, bottom), (left, right) = map(pair, pair(layer["padding"]))
                 return functional.pad(x, [left, right, top, bottom])
@@ -141,30 +217,37 @@ def torch_network(model):
                 if len(layer["target_shape"]) == 1:
                     return x.flatten(1)
                 rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
+                if len(layer["target_shape"]) == 2:
+                    return rows.reshape(-1, *layer["target_shape"])
                 return rows.reshape(-1, *layer["target_shape"]).permute(0, 3, 1, 2)
             if kind == "batch_normalization":
                 if build:
                     norm = torch.nn.BatchNorm2d if x.dim() == 4 else torch.nn.BatchNorm1d
                     affine = layer.get("scale", True) or layer.get("center", True)
-                    setattr(self, layer["name"], norm(x.shape[1], affine=affine,
+                    features = x.shape[2 if x.dim() == 3 else 1]
+                    setattr(self, layer["name"], norm(features, affine=affine,
                                                       eps=layer.get("epsilon", 1e-3)))
                 norm = getattr(self, layer["name"])
-                return functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight,
+                rows = x.permute(0, 2, 1) if x.dim() == 3 else x  # channels are the second
+                rows = functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight,
                                              norm.bias, eps=norm.eps)
+                return rows.permute(0, 2, 1) if x.dim() == 3 else rows
             if kind == "layer_normalization":
                 if build:
                     affine = layer.get("scale", True) or layer.get("center", True)
                     setattr(self, layer["name"], torch.nn.LayerNorm(
-                        x.shape[1], eps=layer.get("epsilon", 1e-3), elementwise_affine=affine))
+                        x.shape[2 if x.dim() == 3 else 1], eps=layer.get("epsilon", 1e-3),
+                        elementwise_affine=affine))
                 norm = getattr(self, layer["name"])
-                if x.dim() == 2:
+                if x.dim() < 4:
                     return norm(x)
                 return norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             if kind == "dropout":
                 return functional.dropout(x, layer["rate"], self.training)
             return inputs[0] + inputs[1] if kind == "add" else self.activate(kind, layer, x)
 
-        def forward(self, x, build=False):
+        def forward(self, x, build=False, labels=None):
+            self.given = labels
             values = {"input": x}
             for layer in model["layers"]:
                 inputs = [values[n] for n in layer["inputs"]] if "inputs" in layer else [x]
@@ -185,8 +268,12 @@ def judge_torch(name, model):
     net = torch_network(model)
     net.load_state_dict(safetensors.torch.load_file(name + "-torch"), strict=True)
     with torch.no_grad():
-        logits = net(images).numpy()
-    return [logits], f"PyTorch {torch.__version__}"
+        if "labels" in model:
+            found = transducer(name, model, lambda said: net(
+                images, labels=torch.from_numpy(said)).numpy())
+        else:
+            found = net(images).numpy()
+    return [found], f"PyTorch {torch.__version__}"
 
 
 # --- Keras ---------------------------------------------------------------------------------------
@@ -203,7 +290,8 @@ def keras_layer(layer):
         return layers.Activation(kind, name=layer["name"])
     if kind == "zero_padding2d":
         said["padding"] = [at if isinstance(at, list) else [at, at] for at in said["padding"]]
-    names = {"leaky_relu": "LeakyReLU", "elu": "ELU", "conv2d_transpose": "Conv2DTranspose",
+    names = {"leaky_relu": "LeakyReLU", "elu": "ELU", "lstm": "LSTM", "gru": "GRU",
+             "conv2d_transpose": "Conv2DTranspose",
              "global_average_pool2d": "GlobalAveragePooling2D", "max_pool2d": "MaxPooling2D",
              "average_pool2d": "AveragePooling2D", "zero_padding2d": "ZeroPadding2D",
              "batch_normalization": "BatchNormalization", "conv2d": "Conv2D",
@@ -218,35 +306,103 @@ def keras_gelu(x, approximate):
 
 
 def judge_keras(name, model):
-    os.environ.setdefault("KERAS_BACKEND", "numpy")
+    os.environ.setdefault("KERAS_BACKEND", "jax")
     import keras
     import safetensors.numpy
     at = images = keras.Input(model["input"])
+    labels = keras.Input([None], dtype="int32")
     values, made = {"input": at}, []
     for layer in model["layers"]:
         inputs = [values[n] for n in layer["inputs"]] if "inputs" in layer else [at]
-        made.append(keras_layer(layer))
-        at = values[layer["name"]] = made[-1](inputs if len(inputs) > 1 else inputs[0])
-    network = keras.Model(images, at)
+        kind, x = layer["type"], inputs[0]
+        if kind in ("lstm", "gru", "dense") and len(x.shape) == 4:  # (batch, time, features)
+            x = keras.layers.Reshape((x.shape[1], x.shape[3]))(x)
+        if kind in ("conv2d", "max_pool2d") and len(x.shape) == 3:
+            x = keras.layers.Reshape((x.shape[1], 1, x.shape[2]))(x)
+        if kind == "label_embedding":
+            made.append(keras.layers.Embedding(model["classes"], layer["units"],
+                                               name=layer["name"]))
+            at = made[-1](keras.ops.pad(labels, [[0, 0], [1, 0]]))
+        elif kind == "joint":
+            made.append(keras.layers.Dense(layer["units"], name=layer["name"]))
+            frames, said = (keras.ops.expand_dims(v, axis)
+                            for v, axis in zip(inputs, (2, 1)))
+            at = made[-1](keras.ops.tanh(keras.ops.add(frames, said)))
+        else:
+            made.append(keras_layer(layer))
+            at = made[-1]([x, *inputs[1:]] if len(inputs) > 1 else x)
+        values[layer["name"]] = at
+    network = keras.Model([images, labels] if "labels" in model else images, at)
     file = safetensors.numpy.load_file(name + "-keras")
+    for who in (layer["name"] for layer in model["layers"] if layer["type"] == "gru"):
+        if who + "/bias" in file:  # Keras has both rows in one
+            file[who + "/bias"] = numpy.stack([file[who + "/bias"],
+                                               file.pop(who + "/recurrent_bias")])
     wanted = {f"{layer.name}/{w.name}": w for layer in made for w in layer.weights}
     assert set(wanted) == set(file), set(wanted) ^ set(file)
-    for full, weight in wanted.items():
-        weight.assign(file[full])
+    for layer in made:  # refuses shapes that are not its own
+        layer.set_weights([file[f"{layer.name}/{w.name}"] for w in layer.weights])
     numbers = as_floats(read_images(name, model), model)
-    return [numpy.asarray(network(numbers, training=False))], f"Keras {keras.__version__}"
+    who = f"Keras {keras.__version__}"
+    if "labels" in model:
+        return [transducer(name, model, lambda said: network([numbers, said],
+                                                             training=False))], who
+    return [numpy.asarray(network(numbers, training=False))], who
 
 
 # --- onnxruntime ---------------------------------------------------------------------------------
 
+def session(path):
+    import onnx
+    import onnxruntime
+    onnx.checker.check_model(path, full_check=True)
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def judge_transducer(name, model):
+    """The whole, and its three parts as whoever decodes needs them, taken apart by onnx itself."""
+    import onnx
+    raw, labels = read_images(name, model), read_labels(name)[1]
+    found = []
+    for word, images in (("u8", raw), ("f32", as_floats(raw, model, False))):
+        path = f"{name}-{word}"
+        run = session(path)
+        shapes = {v.name: v.shape for v in (*run.get_inputs(), *run.get_outputs())}
+        said = "labels_and_blank"
+        assert shapes == {
+            "images": ["batch", *model["input"]], "labels": ["batch", "labels"],
+            "encoder": ["batch", 6, 8], "prediction": ["batch", said, 8],
+            "logits": ["batch", 6, said, 9], "log_probabilities": ["batch", 6, said, 9]}, shapes
+        logits, odds = run.run(["logits", "log_probabilities"],
+                               {"images": images, "labels": labels})
+        odds_wanted = logits - numpy.logaddexp.reduce(logits.astype(numpy.float64), axis=-1,
+                                                      keepdims=True)
+        assert abs(odds - odds_wanted).max() < TOLERANCE
+        parts = {}
+        for part, takes in (("encoder", ["images"]), ("prediction", ["labels"]),
+                            ("logits", ["encoder", "prediction"])):
+            onnx.utils.extract_model(path, f"{path}-{part}.onnx", takes, [part])
+            parts[part] = session(f"{path}-{part}.onnx")
+        encoder = parts["encoder"].run(None, {"images": images})[0]
+        for count in range(labels.shape[1] + 1):  # any number of labels, and none
+            prediction = parts["prediction"].run(None, {"labels": labels[:, :count]})[0]
+            some = parts["logits"].run(None, {"encoder": encoder, "prediction": prediction})[0]
+            assert some.shape[2] == count + 1, some.shape
+            assert abs(some - logits[:, :, :count + 1]).max() < TOLERANCE, count
+        found.append(transducer(name, model, lambda said, run=run, images=images: run.run(
+            ["logits"], {"images": images, "labels": said})[0]))
+    return found, f"onnx {onnx.__version__}, onnxruntime"
+
+
 def judge_onnx(name, model):
     import onnx
     import onnxruntime
+    if "labels" in model:
+        return judge_transducer(name, model)
     raw = read_images(name, model)
     found = []
     for word, images in (("u8", raw), ("f32", as_floats(raw, model, False))):
-        onnx.checker.check_model(f"{name}-{word}", full_check=True)
-        run = onnxruntime.InferenceSession(f"{name}-{word}", providers=["CPUExecutionProvider"])
+        run = session(f"{name}-{word}")
         (given,), taken = run.get_inputs(), run.get_outputs()
         assert (given.name, given.shape) == ("images", ["batch", *model["input"]]), given
         assert [(o.name, o.shape) for o in taken] == [
@@ -270,6 +426,9 @@ def main():
     judges = {"torch": judge_torch, "keras": judge_keras, "onnx": judge_onnx}
     found, who = judges[kind](name, model)
     wanted = numpy.load(name + ".npy")
+    if "labels" in model:
+        with open(name + ".answers", encoding="utf-8") as f:
+            wanted = numpy.array(json.load(f))
     worst = max(float(abs(logits - wanted).max()) for logits in found)
     print(f"{name}: {who}, {len(wanted)} images, largest difference {worst:.2g}")
     return 0 if worst < TOLERANCE else 1

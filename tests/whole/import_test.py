@@ -127,6 +127,116 @@ def wrong_arrays(t):
     refused(t, 74, "cannot create", "npy", "images.npy", "labels.npy", "--to", "no/where")
 
 
+# --- ragged sequences ----------------------------------------------------------------------------
+
+LENGTHS = [4, 1, 7, 2, 7, 3, 5, 1, 6, 2]  # frames, of 3 features
+SAID = [[1, 2], [], [255, 7, 7, 1], [9], [3], [], [8, 8], [254], [1, 1], [2]]
+FILES = ("frames.npy", "offsets.npy", "labels.npy", "label-offsets.npy")
+
+
+def offsets_of(lengths):
+    return [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+
+
+def integers(path, values, code="<q", descr="<i8"):
+    return npy(path, descr, f"({len(values)},)",
+               b"".join(struct.pack(code, value) for value in values))
+
+
+def sequences(t):
+    everything = offsets_of(LENGTHS)
+    flat = [label for row in SAID for label in row]
+    for kind, size in (("|u1", 1), ("<f4", 4)):
+        values = [noise.randrange(256) for _ in range(3 * sum(LENGTHS))]
+        pack = (lambda v: bytes(v)) if size == 1 else (lambda v: struct.pack(f"<{len(v)}f", *v))
+        npy("frames.npy", kind, (sum(LENGTHS), 3), pack(values))
+        integers("offsets.npy", everything)
+        integers("labels.npy", flat, "B", "|u1")
+        integers("label-offsets.npy", offsets_of([len(row) for row in SAID]), "<H", "<u2")
+        for to, most, labels, more in ((f"ragged{size}", 7, 4, ()), (
+                f"wide{size}", 9, 6, ("--frames", "9", "--labels", "6", "--classes", "256"))):
+            lines = t.expect(0, "data", "import", "sequences", *FILES, "--to", to, *more)[1]
+            t.check(lines[0] == f"train: 10 images [{most}, 3, 1], labels below 256, up to "
+                    f"{labels} of an example", "says what", lines)
+            images = b"".join(
+                struct.pack(f">{3 * most}{'B' if size == 1 else 'f'}",
+                            *values[3 * everything[i]:3 * everything[i + 1]],
+                            *[0] * (3 * (most - LENGTHS[i]))) for i in range(10))
+            rows = b"".join(struct.pack(">H", LENGTHS[i]) + bytes(SAID[i]) +
+                            bytes(labels - len(SAID[i])) for i in range(10))
+            t.check(read(f"{to}/{NAMES['train'][0]}") ==
+                    bytes([0, 0, 8 if size == 1 else 13, 3]) + struct.pack(">3I", 10, most, 3) +
+                    images, "frames, every byte", to)
+            t.check(read(f"{to}/{NAMES['train'][1]}") ==
+                    bytes([0, 0, 8, 2]) + struct.pack(">2I", 10, 2 + labels) + rows,
+                    "labels, every byte", to)
+    said = json.loads(t.expect(0, "data", "import", "sequences", *FILES, "--to", "split",
+                               "--validation", "0.3", "--json")[1][0])
+    t.check(said["test"]["sequence_labels"] == 4 and said["train"]["image"] == [7, 3, 1],
+            "as JSON", said)
+    t.check(read("split/" + NAMES["test"][1])[:12] == bytes([0, 0, 8, 2]) +
+            struct.pack(">2I", 3, 6), "a share of them")
+    config = t.write("ragged.json", {
+        "model.input": [7, 3, 1], "model.input_type": "f32", "model.classes": 256,
+        "model.labels": 4, "model.loss": "transducer", "model.layers": [
+            {"type": "reshape", "name": "frames", "target_shape": [7, 3]},
+            {"type": "label_embedding", "name": "said", "units": 3, "inputs": []},
+            {"type": "joint", "name": "joint", "units": 256, "inputs": ["frames", "said"]}],
+        "steps": 2, "global_batch": 4, "grain": 2})
+    t.expect(0, "train", config, "--data", "split", "--run-dir", "spoken")
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def wrong_sequences(t):
+    good = [read(name) for name in FILES]
+    lengths, flat = [len(row) for row in SAID], [label for row in SAID for label in row]
+
+    def bad(word, number, make, *options, code=65):
+        make(FILES[number])
+        refused(t, code, word, "sequences", *FILES, "--to", "never", *options)
+        t.check(not os.path.exists("never"), "nothing is written", word)
+        with open(FILES[number], "wb") as f:
+            f.write(good[number])
+
+    def offsets(word, values, number=1, *options):
+        bad(word, number, lambda path: integers(path, values), *options)
+
+    def labels(word, values, *kind):
+        bad(word, 2, lambda path: integers(path, values, *kind))
+
+    frames = offsets_of(LENGTHS)
+    offsets("offsets.npy: offset 0: found 1, wanted 0", [1] + frames[1:])
+    offsets("offset 3: found 4, wanted 5, the one before, to 38", frames[:3] + [4] + frames[4:])
+    offsets("offset 2 is negative", frames[:2] + [-5] + frames[3:])
+    offsets("offset 4: found 39, wanted 12", frames[:4] + [39] + frames[5:])
+    offsets("offset 2: sequence 1 has 0 values, wanted 1 to", frames[:2] + frames[1:2] + frames[3:])
+    offsets("found 11 offsets up to 37", frames[:-1] + [37])
+    offsets("label-offsets.npy: found 11 offsets, but offsets.npy has 10", frames[:8] + [30, 38])
+    offsets("offset 3: sequence 2 has 7 values, wanted 1 to 6", frames, 1, "--frames", "6")
+    offsets("label-offsets.npy: offset 3: sequence 2 has 4 values, wanted 0 to 3",
+            offsets_of(lengths), 3, "--labels", "3")
+    offsets("found 11 offsets up to 13", offsets_of(lengths)[:-1] + [13], 3)
+    labels("labels.npy: label 2 is 0, wanted 1 to 255", flat[:2] + [0] + flat[3:])
+    labels("label 13 is too large", flat[:-1] + [256])
+    labels("label 1 is negative", flat[:1] + [-1] + flat[2:], "<h", "<i2")
+    bad("label 2 is too large, wanted 1 to 199", 2, lambda path: None, "--classes", "200")
+    bad("offsets.npy: 1 dimensions of f4", 1, lambda path: integers(path, frames, "<f", "<f4"))
+    bad("2 dimensions of i8", 1, lambda path: npy(path, "<i8", "(11, 1)", bytes(88)))
+    bad("3 dimensions of u1", 0, lambda path: npy(path, "|u1", (38, 3, 1), bytes(114)))
+    bad("2 dimensions of i2", 0, lambda path: npy(path, "<i2", (38, 3), bytes(228)))
+    refused(t, 65, "value 3: found NaN", "sequences", npy(
+        "nan.npy", "<f4", (38, 3), struct.pack("<114f", *[0] * 3, float("nan"), *[0] * 110)),
+        *FILES[1:], "--to", "never")
+    t.check(os.listdir("never") == [], "nothing is left", os.listdir("never"))
+    os.rmdir("never")
+    refused(t, 66, "nowhere", "sequences", *FILES[:3], "nowhere", "--to", "never")
+    refused(t, 64, "wanted 4", "sequences", *FILES[:3], "--to", "never")
+
+
 # --- CIFAR ---------------------------------------------------------------------------------------
 
 def records(path, count, classes, coarse):
@@ -446,6 +556,8 @@ def main():
     validation(t)
     arrays(t)
     wrong_arrays(t)
+    sequences(t)
+    wrong_sequences(t)
     cifar(t)
     wrong_cifar(t)
     t.check(not glob.glob("new/*") and not glob.glob("*/*.tmp"), "nothing half-written",

@@ -15,6 +15,35 @@ import struct
 from program import Test, result, tf_config, start, finish, free_port, value
 
 LAYERS = ["conv", "dense", "logits"]
+# What PyTorch has in another order, as other names, or twice.
+TURNED = {
+    "deep": ([6, 5, 3], [
+        {"type": "conv2d", "name": "parts", "filters": 6, "kernel_size": [2, 3], "groups": 3},
+        {"type": "depthwise_conv2d", "name": "each", "kernel_size": [3, 2],
+         "depth_multiplier": 2},
+        {"type": "batch_normalization", "name": "cells"},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "batch_normalization", "name": "flat"},
+        {"type": "layer_normalization", "name": "layered"},
+        {"type": "dense", "name": "logits", "units": 10}]),
+    "sequence": ([6, 5, 3], [
+        {"type": "reshape", "name": "times", "target_shape": [9, 10]},
+        {"type": "dense", "name": "rows", "units": 7},
+        {"type": "lstm", "name": "first", "units": 5, "return_sequences": True},
+        {"type": "lstm", "name": "bare", "units": 4, "use_bias": False, "return_sequences": True},
+        {"type": "batch_normalization", "name": "norm"},
+        {"type": "flatten", "name": "flatten"},
+        {"type": "dense", "name": "logits", "units": 10}]),
+    "gated": ([6, 1, 5], [
+        {"type": "gru", "name": "first", "units": 5, "return_sequences": True},
+        {"type": "gru", "name": "bare", "units": 4, "use_bias": False},
+        {"type": "dense", "name": "logits", "units": 10}]),
+    "transducer": ([6, 1, 3], [
+        {"type": "lstm", "name": "encoder", "units": 4, "return_sequences": True},
+        {"type": "label_embedding", "name": "said", "units": 3},
+        {"type": "lstm", "name": "prediction", "units": 4, "return_sequences": True},
+        {"type": "joint", "name": "joint", "units": 5, "inputs": ["encoder", "prediction"]}]),
+}
 
 
 def tensors(path):
@@ -88,6 +117,73 @@ def forms(t, config, donor):
     _, lines = begun(t, config, "changed", "--init", "changed.safetensors")
     t.check(value(lines, "run_identity") not in identities, "other bits, another run")
     return wanted, ends.pop()
+
+
+def turned(t):
+    """Of every model: from a checkpoint and from both exports the same run, bit for bit."""
+    noise = random.Random(3)
+    for name, (shape, layers) in TURNED.items():
+        count, more = 32, {}
+        with open(name + "-images", "wb") as f:
+            f.write(struct.pack(">5I", 0x804, count, *shape))
+            f.write(noise.randbytes(count * shape[0] * shape[1] * shape[2]))
+        with open(name + "-labels", "wb") as f:
+            if name == "transducer":
+                more = {"model.labels": 2, "model.classes": 5, "model.loss": "transducer"}
+                f.write(struct.pack(">3I", 0x802, count, 4))
+                f.write(b"".join(bytes([0, 5, noise.randrange(1, 5), noise.randrange(1, 5)])
+                                 for _ in range(count)))
+            else:
+                f.write(struct.pack(">2I", 0x801, count))
+                f.write(bytes(noise.randrange(10) for _ in range(count)))
+        config = t.write(name + ".json", {
+            "model.input": shape, "model.layers": layers, "global_batch": 16, "grain": 8,
+            "steps": 6, "data": {"train": {"images": name + "-images",
+                                           "labels": name + "-labels"}}, **more})
+        t.expect(0, "train", config, "--run-dir", name)
+        wanted, found, identities = parameters(name), {}, set()
+        for layout in ("keras", "torch"):
+            t.expect(0, "checkpoint", "export", name, "--output", f"{name}.{layout}", "--layout",
+                     layout)
+            found[layout], lines = begun(t, config, f"{name}-{layout}", "--init",
+                                         f"{name}.{layout}")
+            identities.add(value(lines, "run_identity"))
+        t.check(found["keras"] == found["torch"] and len(identities) == 1, f"{name}: one run",
+                identities)
+        kept = {n: v for n, v in wanted.items() if "/moving_" not in n}
+        t.check(kept.items() <= found["torch"].items() and
+                wanted.keys() == found["torch"].keys(), f"{name}: bit for bit")
+        there = tensors(name + ".torch")
+        t.check(not set(there) & set(wanted), f"{name}: another layout it is", list(there))
+    # Of a GRU both rows are wanted, and are two.
+    content = tensors("gated.torch")
+    t.check({n: v[0] for n, v in content.items() if n.startswith("first.")} == {
+        "first.weight_ih_l0": [15, 5], "first.weight_hh_l0": [15, 5], "first.bias_ih_l0": [15],
+        "first.bias_hh_l0": [15]}, "as PyTorch calls them", list(content))
+    del content["first.bias_hh_l0"]
+    _, _, error = t.expect(65, "train", "gated.json", "--run-dir", "one-row", "--init",
+                           write("one-row.st", content))
+    t.check("there is no tensor for first/recurrent_bias" in error, "one row of two", error)
+    # Two rows of biases, as PyTorch trains an LSTM's, are one: their sum.
+    content = tensors("sequence.torch")
+    dims, values = content["first.bias_ih_l0"]
+    half = [x / 2 for x in struct.unpack("<20f", values)]
+    parts = [[x + y for x, y in zip(half, (k / 8 for k in range(20)))],
+             [x - y for x, y in zip(half, (k / 8 for k in range(20)))]]
+    for word, row in zip(("ih", "hh"), parts):
+        content[f"first.bias_{word}_l0"] = (dims, struct.pack("<20f", *row))
+    sums = [struct.unpack("<f", struct.pack("<f", a + b))[0] for a, b in zip(
+        *(struct.unpack("<20f", content[f"first.bias_{w}_l0"][1]) for w in ("ih", "hh")))]
+    found, _ = begun(t, "sequence.json", "two-rows", "--init", write("two-rows.st", content))
+    t.check(found["first/bias"] == ([20], struct.pack("<20f", *sums)), "the sum of two rows")
+    del content["first.bias_hh_l0"]
+    _, _, error = t.expect(65, "train", "sequence.json", "--run-dir", "one-row", "--init",
+                           write("one-row.st", content))
+    t.check("there is no tensor for first/bias" in error, "one row of two", error)
+    content["first.bias_hh_l0"] = ([5], b"\0" * 20)
+    _, _, error = t.expect(65, "train", "sequence.json", "--run-dir", "one-row", "--init",
+                           write("one-row.st", content))
+    t.check("first.bias_hh_l0 is F32 (5), wanted F32 (20)" in error, "another shape", error)
 
 
 def workers(t, config, end):
@@ -189,6 +285,7 @@ def main():
     wanted, end = forms(t, config, newest("donor"))
     workers(t, config, end)
     names(t, wanted)
+    turned(t)
     refused(t, config, wanted)
     t.finish()
 

@@ -67,7 +67,9 @@ def end(process, seconds=60):
 
 
 def fresh(name="run"):
-    shutil.rmtree(name, ignore_errors=True)
+    """A directory that is gone: a killed launcher's workers save into it for a moment yet."""
+    while os.path.lexists(name):
+        shutil.rmtree(name, ignore_errors=True)
     return name
 
 

@@ -117,6 +117,44 @@ def plan(t):
     t.check("dense/kernel/rounded" in found["mixed_float16"], "rounded weights")
 
 
+# More than one block of examples in a wave, and a last batch whose last grain has few of its own.
+NORMS = [
+    {"type": "conv2d", "filters": 48, "kernel_size": 3, "padding": "same", "use_bias": False},
+    {"type": "batch_normalization"}, {"type": "relu"}, {"type": "layer_normalization"},
+    {"type": "depthwise_conv2d", "kernel_size": 3, "strides": 3}, {"type": "flatten"},
+    {"type": "dense", "units": 10}]
+
+
+def equal_norms(t, config):
+    wanted = None
+    for replicas, *more in ((1,), (3,), (1, "wave_examples=8"), (2, "wave_examples=24"),
+                            (1, "fuse=false"), (2, "kernels=portable")):
+        options = [word for key in more for word in ("--set", "layout." + key)]
+        found = result(t.expect(0, "train", config, "--run-dir", "norms", "--fresh", "--replicas",
+                                str(replicas), *options)[1])
+        wanted = wanted or found
+        t.check(all(found) and found == wanted, "norms", config, replicas, more, found, wanted)
+
+
+def norms(t):
+    changes = {"steps": 9, "global_batch": 128, "grain": 8, "model.layers": NORMS,
+               **MODES["bfloat16"]}
+    config = t.write("norms.json", {**changes, "data.train.made_up.count": 1003})
+    equal_norms(t, config)
+    t.expect(0, "data", "shard", "--made-up", "1003", "--height", "10", "--width", "10",
+             "--shards", "4", "--to", "cut")
+    equal_norms(t, t.write("parts.json", {**changes, "data": {
+        "order": "sharded", "train": {"manifest": "cut/manifest.json"}}}))
+    for layer in ("batch_normalization", "layer_normalization"):
+        large = {"type": "dense", "units": 9, "kernel_initializer": "random_normal",
+                 "kernel_initializer_value": 1e6}
+        layers = [{"type": "flatten"}, large, large, large, large,
+                  {"type": layer, "name": "norm"}, {"type": "dense", "units": 10}]
+        error = t.expect(80, "train", config, "--run-dir", "norms", "--fresh", "--set",
+                         "model.layers=" + json.dumps(layers))[2]
+        t.check("norm is not finite" in error, "a variance beyond fp32", layer, error)
+
+
 def ends(t):
     """No scale is left, or none helps: exit code 80, and what is there stays."""
     for more, text in (
@@ -165,6 +203,7 @@ def main():
             killed(t, name, config, wanted)
     logs(t)
     plan(t)
+    norms(t)
     ends(t)
     refusals(t)
     t.finish()

@@ -56,7 +56,7 @@ def wrong(t, config):
     digest = json.loads(t.expect(0, "eval", config, "--data", "test", "--checkpoint", export,
                                  "--json")[1][0])["digest"].encode()
     weights = ["eval", config, "--data", "test", "--checkpoint"]
-    refused(t, 65, "the digest of its parameters", *weights,
+    refused(t, 65, f"it says {digest[::-1].decode()}: it was changed or damaged", *weights,
             changed(export, "bad", digest, digest[::-1]))
     with open("bad", "wb") as f:
         f.write(content(export)[:-1] + bytes([content(export)[-1] ^ 1]))

@@ -47,12 +47,15 @@ CASES = {
         "type": "reshape", "target_shape": [10, 10]}}, [], []),
     "a state of a row": ({"model.layers.4": {"type": "lstm", "units": 3}}, [], []),
     "a state of no units": ({"model.layers.4": {"type": "lstm", "units": 0}}, [], []),
+    "gates of a row": ({"model.layers.4": {"type": "gru", "units": 3}}, [], []),
+    "a reset before the product": ({"model.layers.4": {
+        "type": "gru", "units": 3, "reset_after": False}}, [], []),
+    "a forget gate of a gru": ({"model.layers.4": {
+        "type": "gru", "units": 3, "unit_forget_bias": True}}, [], []),
     "a sequence too long for a grain": ({"grain": 16, "model.layers": [
         {"type": "reshape", "target_shape": [400, 1]}, {"type": "lstm", "units": 10}],
         "model.input": [20, 20, 1], "data.train.made_up.height": 20,
         "data.train.made_up.width": 20}, [], []),
-    "a state in 16 bits": ({"precision": "mixed_float16", "model.layers": [
-        {"type": "reshape", "target_shape": [10, 10]}, {"type": "lstm", "units": 10}]}, [], []),
     "labels of a classifier": ({"model.labels": 3}, [], []),
     "a transducer of one label": ({"model.loss": "transducer"}, [], []),
     "an embedding of one label": ({"model.layers.0": {"type": "label_embedding", "units": 3}},
@@ -84,8 +87,6 @@ CASES = {
                                                "model.layers.0.strides": 2}, [], []),
     "a window spread out of the image": ({"model.layers.0.dilation_rate": 9,
                                           "model.layers.0.padding": "valid"}, [], []),
-    "groups in mixed precision": ({"model.layers.0.dilation_rate": 2,
-                                   "precision": "mixed_bfloat16"}, [], []),
     "overflow of 63 bits": ({"model.layers.0.kernel_size": 1048576,
                              "model.layers.0.filters": 16777216}, [], []),
     "overflow of an example": ({"model.input": [65535, 65535, 1]}, [], []),
@@ -105,6 +106,23 @@ CASES = {
     "two ways to clip": ({"optimizer.clipnorm": 1.0, "optimizer.global_clipnorm": 1.0}, [], []),
     "a clipped lamb": ({"optimizer": {"type": "lamb_keras", "learning_rate": 0.1,
                                       "clipnorm": 1.0}}, [], []),
+    "a regularizer that is a number": ({DENSE + ".kernel_regularizer": 0.1}, [], []),
+    "a regularizer of nobody": ({DENSE + ".kernel_regularizer": {"l1": 0.1}}, [], []),
+    "a regularizer of nothing": ({DENSE + ".kernel_regularizer": {}}, [], []),
+    "a regularizer below 0": ({DENSE + ".kernel_regularizer": {"l2": -0.1}}, [], []),
+    "a regularizer of a pool": ({"model.layers.1.kernel_regularizer": {"l2": 0.1}}, [], []),
+    "weights of fewer classes": ({"model.loss": {
+        "type": "sparse_categorical_crossentropy", "class_weight": [1, 2]}}, [], []),
+    "a weight of no class": ({"model.loss": {
+        "type": "sparse_categorical_crossentropy", "class_weight": {"10": 2}}}, [], []),
+    "a weight of a word": ({"model.loss": {
+        "type": "sparse_categorical_crossentropy", "class_weight": {"cat": 2}}}, [], []),
+    "a weight below 0": ({"model.loss": {
+        "type": "sparse_categorical_crossentropy", "class_weight": {"1": -2}}}, [], []),
+    "weights that are a number": ({"model.loss": {
+        "type": "sparse_categorical_crossentropy", "class_weight": 2}}, [], []),
+    "weights of another loss": ({"model.loss": {
+        "type": "binary_crossentropy", "class_weight": {"1": 2}}}, [], []),
     "amsgrad of another": ({"optimizer": {"type": "adam_tf1", "learning_rate": 0.1,
                                           "amsgrad": True}}, [], []),
     "an optimizer of nobody": ({"optimizer.type": "adam"}, [], []),

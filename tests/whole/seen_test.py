@@ -228,7 +228,8 @@ def waiting(t):
         process = start(t, tf_config(2, rank, free_port()), *train, "--run-dir", f"alone{rank}")
         ready = select.select([process.stdout], [], [], 10)[0]
         line = process.stdout.readline() if ready else ""
-        t.check(f"waiting for rank {1 - rank} (" in line, "start-up", rank, line)
+        t.check(f"waiting for rank {1 - rank} (worker:{1 - rank} at localhost:" in line and
+                "; see --start-timeout (20 s)" in line, "start-up", rank, line)
         process.kill()
         finish([process])
     port = free_port()

@@ -110,7 +110,7 @@ static void launch(const measure *m, void (*kernel)(Wanted...), uint32_t blocks,
                    Given... given) {
     lk_cuda_stream s = {};
     s.stream = m->stream;
-    lk_cuda_launch(&s, kernel, dim3(blocks), threads, SHARED_TERMS, given...);
+    lk_cuda_launch(&s, kernel, {dim3(blocks), {}}, threads, SHARED_TERMS, given...);
     must((cudaError_t)s.error, "a launch");
 }
 

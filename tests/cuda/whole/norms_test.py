@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""norms_test - updates that want norms of the whole gradient first, images that a step moves,
-mirrors, adjusts and cuts, and inputs of floats, on GPUs: the golden digests of one GPU, of several
-that exchange by themselves, and of workers whose hosts exchange. GPUs and NCCL are played by the
-host execution layer.
+"""norms_test - updates that want norms of the whole gradient first, regularizers, weights of
+classes, averages of weights, images that a step moves, mirrors, adjusts, cuts and takes parts of,
+and inputs of floats, on GPUs: the golden digests of one GPU, of several that exchange by
+themselves, and of workers whose hosts exchange. GPUs and NCCL are played by the host execution
+layer.
 
    norms_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
 """
@@ -20,8 +21,12 @@ MATRIX, GOLDEN = (os.path.abspath(a) for a in sys.argv[3:5])
 RUNS = os.path.dirname(MATRIX)
 LAYERS = ["--set", "layout.exchange_floats=1"]  # each layer travels alone
 
+NAMES = ["norms", "clipped", "augmented", "cropped", "averaged", "regularized",
+         "weighted"]
+RESIDENT = "layout.resident=true"  # of which the host takes no parts of images
+
 # Step 4 is a short one.
-ROWS = [["--replicas", "1"], ["--set", "layout.resident=true"], ["--replicas", "3"],
+ROWS = [["--replicas", "1"], ["--set", RESIDENT], ["--replicas", "3"],
         ["--gpus", "2", "--replicas", "3", *LAYERS]]
 MIXES = [[threads(2), gpu()], [gpu(2), gpu()]]
 
@@ -37,8 +42,10 @@ def arguments(name):
 
 
 def one_process():
-    for name in ("norms", "clipped", "augmented"):
+    for name in NAMES:
         for number, row in enumerate(ROWS):
+            if name == "cropped" and RESIDENT in row:
+                continue
             os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(number + 1)
             check(name, T.expect(0, "train", *arguments(name), "--kernels", "cuda", *row)[1], *row)
         os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
@@ -59,7 +66,7 @@ def floats():
 
 
 def by_way_of_hosts():
-    for name in ("norms", "clipped", "augmented"):
+    for name in NAMES:
         for mix in MIXES:
             code, lines, error = end(start(mix, [*arguments(name), "--collective", "mpi"]))
             T.check(code == 0, shown(mix), f"exit {code}, wanted 0", *error[-8:])

@@ -178,7 +178,7 @@ typedef struct lockstep_metric {
     const char *name;
     double value;
 } lockstep_metric;
-enum { LOCKSTEP_METRICS_MAX = 6 };
+enum { LOCKSTEP_METRICS_MAX = 7 };
 
 // How a step or an evaluation went.
 typedef struct lockstep_result {
@@ -198,7 +198,8 @@ lockstep_status lockstep_step(lockstep_run *run, lockstep_result *result, lockst
 lockstep_status lockstep_evaluate(lockstep_run *run, lockstep_result *result,
                                   lockstep_error *error);
 
-// The model's outputs (logits) for examples of the caller's.
+// The model's outputs (logits) for examples of the caller's. Of a transducer: the labels that it
+// says, as numbers, zeros behind them; each example has all its frames.
 //
 // inputs   (count, height, width, channels), bytes or floats as the model's input
 // outputs  (count, output_count), written entirely after LOCKSTEP_OK

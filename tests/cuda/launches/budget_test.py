@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""budget_test - what the launches of a step on a GPU may cost, of every ready configuration.
+
+   budget_test.py LAUNCHES CONFIG_DIR KNOWN [--table CONFIG BATCH] [--record]
+
+LAUNCHES tells every launch of a step as the launching code chooses it (launches.c). A kind of
+launches is an op's type and a kernel. Limits:
+
+   waste   executed over useful floating-point operations of an op: at most 1.3. Useful is what
+           the op's descriptor counts, of a gradient through a 2x2 pool the routed quarter.
+   blocks  at least 64 where launches of its kind take more than a tenth of the step
+   chain   at most 2,048 steps of a thread, one after another, where they take more than a fiftieth
+   idle    at most half of the threads, where their work takes more than a fiftieth of all work
+
+KNOWN lists what is over a limit today, with its value and why: a worse value fails, a new entry
+fails, and so does an entry that is better than listed by a twentieth, or gone: lower it then
+(--record writes the values anew and keeps the reasons).
+
+Times are estimates for an H100 SXM, not measured: 1.5 us for a node of a graph, and the longest of
+   products   the blocks, dealt evenly to 132 multiprocessors, at 128 fma a cycle of 1.755 GHz
+   memory     the bytes that blocks ask for, at 5.5 TB/s
+   chain      700 cycles for a trip to the second-level cache; each fetches 16 steps
+
+Address arithmetic, bank conflicts, divergence and what runs side by side are left out.
+"""
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+
+BATCHES = (64, 1024, 8192)
+PROCESSORS, CYCLES, FMA, BYTES = 132, 1.755e9, 128, 5.5e12
+NODE, TRIP, TRIP_STEPS, RESIDENT = 1.5e-6, 700, 16, 2048
+LIMITS = {"waste": 1.3, "blocks": 64, "chain": 2048, "idle": 0.5}
+# Configurations that GPUs do not run, with a word of what the program says of it.
+REFUSED = {"mnist-gan": "one network alone", "mnist-gan-rmsprop": "one network alone",
+           "mnist-gan-small": "one network alone", "rnnt-strips": "mixed_float16"}
+
+
+def symbols(program):
+    """Names of functions by their distance from main."""
+    said = subprocess.run(["nm", "-C", "--defined-only", program], check=True,
+                          stdout=subprocess.PIPE, text=True).stdout
+    found, main = {}, None
+    for line in said.splitlines():
+        address, kind, name = line.split(" ", 2)
+        if kind not in "tTwW":
+            continue
+        found[int(address, 16)] = name
+        main = int(address, 16) if name == "main" else main
+    return {address - main: name for address, name in found.items()}
+
+
+def kernel_name(text):
+    """A function's name without its namespace of types and arguments: sums<64x16, conv_weight>."""
+    tile = re.search(r"lk_cuda_tile<(\d+), (\d+)", text)
+    job = re.search(r"(\w+)_job(<\w+>)?", text)
+    name = re.search(r"(\w+)(<|\()", re.sub(r"^(static )?void ", "", text)).group(1)
+    inside = [f"{tile[1]}x{tile[2]}"] if tile else []
+    inside += [job[1] + (", pooled" if job[2] == "<true>" else "")] if job else []
+    return name.replace("lk_cuda_", "") + (f"<{', '.join(inside)}>" if inside else "")
+
+
+def seconds(launch):
+    blocks, threads = math.prod(launch["blocks"]), launch["threads"]
+    share = launch["fma"] / blocks * math.ceil(blocks / PROCESSORS)
+    turns = max(math.ceil(launch["items"] / (blocks * threads)),
+                math.ceil(blocks * threads / (PROCESSORS * RESIDENT)))
+    trips = math.ceil(turns * launch["steps"] / TRIP_STEPS)
+    return NODE + max(share / FMA / CYCLES, launch["bytes"] / BYTES, trips * TRIP / CYCLES)
+
+
+def step_of(program, names, config, batch):
+    """The launches of a step, those of equal microbatches as one; None where GPUs do not run it."""
+    done = subprocess.run([program, config, str(batch)], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, check=False)
+    name = os.path.basename(config)[:-len(".json")]
+    if name in REFUSED:
+        if done.returncode != 69 or REFUSED[name] not in done.stderr:
+            sys.exit(f"{name}: wanted a refusal ({REFUSED[name]}), got {done.returncode}: "
+                     f"{done.stderr}; where GPUs run it now, take it off REFUSED")
+        return None
+    if done.returncode != 0:
+        sys.exit(f"{name} at batch {batch}: {done.returncode}: {done.stderr}")
+    found = {}
+    for line in done.stdout.splitlines():
+        launch = json.loads(line)
+        launch["kernel"] = kernel_name(names[launch["kernel"]])
+        one = found.setdefault(json.dumps(launch), dict(launch, times=0))
+        one["times"] += 1
+    return list(found.values())
+
+
+def weigh(launches, batch):
+    """Adds what the columns say."""
+    executed = {}
+    for one in launches:
+        executed[one["op"]] = executed.get(one["op"], 0) + 2 * one["fma"] * one["times"]
+        one["seconds"] = seconds(one)
+    whole = sum(one["seconds"] * one["times"] for one in launches)
+    work = sum((one["seconds"] - NODE) * one["times"] for one in launches)
+    alike = {}
+    for one in launches:
+        sums = alike.setdefault((one["name"], one["kernel"]), [0, 0])
+        sums[0] += one["seconds"] * one["times"] / whole
+        sums[1] += (one["seconds"] - NODE) * one["times"] / work
+    for one in launches:
+        useful = one["flop"] * batch
+        threads = math.prod(one["blocks"]) * one["threads"]
+        one["share"], one["worth"] = alike[one["name"], one["kernel"]]
+        one["waste"] = executed[one["op"]] / useful if useful and one["fma"] else 0.0
+        one["idle"] = 1 - min(one["items"], threads) / threads
+        one["chain"] = math.ceil(one["items"] / threads) * one["steps"]
+    return whole
+
+
+def over(one):
+    """(column, value) of what is over a limit; a greater value is worse."""
+    if one["waste"] > LIMITS["waste"]:
+        yield "waste", round(one["waste"], 3)
+    if one["share"] > 0.1 and math.prod(one["blocks"]) < LIMITS["blocks"]:
+        yield "blocks", -math.prod(one["blocks"])
+    if one["share"] > 0.02 and one["chain"] > LIMITS["chain"]:
+        yield "chain", one["chain"]
+    if one["worth"] > 0.02 and one["idle"] > LIMITS["idle"]:
+        yield "idle", round(one["idle"], 3)
+
+
+def print_table(launches, whole):
+    print(f"{'op':32} {'kernel':34} {'times':>5} {'blocks':>8} {'thr':>4} {'MFLOP':>9} "
+          f"{'useful':>9} {'waste':>6} {'MB':>7} {'chain':>6} {'idle':>5} {'us':>7} {'share':>6}")
+    for one in launches:
+        print(f"{one['op']:3} {one['name'][:28]:28} {one['kernel'][:34]:34} {one['times']:5} "
+              f"{math.prod(one['blocks']):8} {one['threads']:4} {2e-6 * one['fma']:9.1f} "
+              f"{one['useful']:9.1f} {one['waste']:6.2f} {1e-6 * one['bytes']:7.1f} "
+              f"{one['chain']:6} {one['idle']:5.0%} {1e6 * one['seconds']:7.1f} "
+              f"{one['seconds'] * one['times'] / whole:6.1%}")
+    print(f"a step: {1e6 * whole:.1f} us, an estimate for an H100, not measured")
+
+
+def configurations(folder):
+    found = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    published = os.path.join(folder, "published")
+    found += [os.path.join(published, name) for name in sorted(os.listdir(published))]
+    return [path for path in found
+            if path.endswith(".json") and os.path.basename(path) != "digests.json"]
+
+
+def find_all(program, names, folder):
+    """{key: value} of all that is over a limit; configurations of equal launches count once."""
+    found, seen = {}, {}
+    for batch in BATCHES:
+        for config in configurations(folder):
+            launches = step_of(program, names, config, batch)
+            if launches is None:
+                continue
+            same = json.dumps([batch, launches])
+            name = os.path.relpath(config, folder)[:-len(".json")]
+            if same in seen:
+                print(f"{name} at batch {batch}: as {seen[same]}")
+                continue
+            seen[same] = name
+            whole = weigh(launches, batch)
+            print(f"{name} at batch {batch}: {sum(one['times'] for one in launches)} launches, "
+                  f"{1e6 * whole:.1f} us (estimate for an H100, not measured)")
+            for one in launches:
+                for column, value in over(one):
+                    key = f"{name} {batch} {one['name']} {one['kernel']} {column}"
+                    found[key] = max(value, found.get(key, value))
+    if len(seen) < 9:
+        sys.exit(f"found only {len(seen)} different steps")
+    return found
+
+
+def compare(found, known):
+    failed = 0
+    for key, value in sorted(found.items()):
+        if key not in known:
+            print(f"over its limit, and not listed: {key} {value}")
+            failed += 1
+        elif value > known[key] + 1e-9:
+            print(f"worse than listed: {key} {value}, listed {known[key]}")
+            failed += 1
+        elif value < known[key] - 0.05 * abs(known[key]):
+            print(f"better than listed, lower it: {key} {value}, listed {known[key]}")
+            failed += 1
+    for key in sorted(set(known) - set(found)):
+        print(f"within its limit now, take it off the list: {key}")
+        failed += 1
+    return failed
+
+
+def main():
+    program, folder, known_file = sys.argv[1:4]
+    names = symbols(program)
+    if sys.argv[4:5] == ["--table"]:
+        batch = int(sys.argv[6])
+        launches = step_of(program, names, sys.argv[5], batch)
+        whole = weigh(launches, batch)
+        for one in launches:
+            one["useful"] = 1e-6 * one["flop"] * batch if one["fma"] else 0.0
+        print_table(launches, whole)
+        return 0
+    found = find_all(program, names, folder)
+    with open(known_file, encoding="utf-8") as f:
+        known = json.load(f)
+    if sys.argv[4:5] == ["--record"]:
+        known["over"] = dict(sorted(found.items()))
+        with open(known_file, "w", encoding="utf-8") as f:
+            f.write(json.dumps(known, indent=1) + "\n")
+        return 0
+    kinds = {(key.split(" ", 2)[2]) for key in known["over"]}
+    unexplained = sorted(kind for kind in kinds
+                         if not any(re.search(pattern, kind) for pattern in known["why"]))
+    for kind in unexplained:
+        print(f"listed without a reason: {kind}")
+    failed = compare(found, known["over"]) + len(unexplained)
+    print(f"{len(found)} over a limit, {failed} problems")
+    if failed:
+        print("where that is meant so, as of a new configuration, --record lists it")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+// launches.c - the launches of one step on a GPU, as the launching code itself chooses them.
+//
+//   launches CONFIG GLOBAL_BATCH      a line of JSON each; nothing is computed, no GPU is asked
+//
+// The run is planned as for a GPU; then the code that records its step walks it, at addresses that
+// nobody may touch, and tells an observer of every launch (ops/cuda/kernels.h). Kernels are given
+// as their distance from the function main, for who has the program's table of symbols.
+// Exit codes: 0; 69: this configuration does not run on GPUs, and why on stderr.
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "apps/run/run.h"
+#include "comm/cuda/walk.h"
+
+typedef struct teller {
+    const lk_program *program;
+    uint32_t objective;
+} teller;
+
+int main(int argc, char **argv);
+
+// Of a sum's leaves that come through a 2x2 pool only one in four is wanted.
+static uint64_t useful_flop(const lk_op *op) {
+    return op->type->flop ? op->type->flop(op).routed * lk_op_uses(op) : 0;
+}
+
+static void tell(void *context, const lk_cuda_launched *l) {
+    const teller *t = context;
+    const lk_program *p = t->program;
+    const lk_op *op = l->op < p->op_count ? &p->ops[l->op] : NULL;
+    printf("{\"objective\":%" PRIu32 ",\"op\":%" PRIu32 ",\"name\":\"%s\",\"flop\":%" PRIu64
+           ",\"kernel\":%" PRId64 ",\"blocks\":[%" PRIu32 ",%" PRIu32 ",%" PRIu32
+           "],\"threads\":%" PRIu32 ",\"shared\":%" PRIu64 ",\"items\":%" PRIu64
+           ",\"steps\":%" PRIu64 ",\"fma\":%" PRIu64 ",\"bytes\":%" PRIu64 "}\n",
+           t->objective, l->op, op ? op->type->name : "update", op ? useful_flop(op) : 0,
+           (int64_t)((intptr_t)l->kernel - (intptr_t)main), l->blocks[0], l->blocks[1],
+           l->blocks[2], l->threads, l->shared_bytes, l->work.items, l->work.steps, l->work.fma,
+           l->work.bytes);
+}
+
+// Addresses, and the host's tables, which are small.
+static bool place(lk_cuda_step *c) {
+    const lk_cuda_needs needs = c->needs;
+    void *block =
+        mmap(NULL, c->arena.used, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (block == MAP_FAILED) return false;
+    c->block = block;
+    lk_cuda_step_plan(c, c->program, &needs);
+    c->host.nodes = calloc(2 * (size_t)c->table_max, sizeof *c->host.nodes);
+    c->host.held = calloc(2 * (size_t)c->node_max, sizeof *c->host.held);
+    return c->host.nodes && c->host.held;
+}
+
+static lk_status walk(lk_run *run, lk_error *error) {
+    lk_cuda_step *c = &run->gpus.gpu[0];
+    static lk_cuda_recording recording;
+    teller t = {.program = c->program};
+    const lk_cuda_observer observer = {tell, &t};
+    if (!place(c)) return lk_fail(error, LK_UNAVAILABLE, "no addresses for the plan of a GPU");
+    c->observer = &observer;
+    c->examples[0] = lk_step_examples(c->program->spec, 0);
+    lk_cuda_record_start(&recording, c, 0, 0);
+    lk_cuda_record_ops(&recording, c->program->reduce_op);
+    lk_cuda_record_joins(&recording, 0, c->program->node_floats);
+    lk_cuda_record_update(&recording);
+    return recording.error ? lk_fail(error, LK_INTERNAL, "a launch failed: %d", recording.error)
+                           : LK_OK;
+}
+
+int main(int argc, char **argv) {
+    static lk_run run;
+    lk_error error = {.status = LK_OK};
+    char batch[64];
+    if (argc != 3) return 64;
+    snprintf(batch, sizeof batch, "global_batch=%s", argv[2]);
+    const char *const set[] = {batch, "data={\"train\":{\"made_up\":{\"count\":60000}}}"};
+    const lk_config_options options = {
+        .config = argv[1], .set = set, .set_count = 2, .kernels = "cuda", .gpus = 1};
+    lk_status status = lk_run_configure(&run, &options, (lk_run_needs){.logs = true}, &error);
+    if (status == LK_OK) status = lk_run_plan(&run, &error);
+    if (status == LK_OK) status = walk(&run, &error);
+    if (status != LK_OK) fprintf(stderr, "%s\n", error.text);
+    return (int)status;
+}
