@@ -21,7 +21,9 @@ static uint32_t apply_sgd_neon(const lk_optimizer *o, const lk_step_scalars *ste
     const vf scale = v_set1(step->inverse_n), rate = v_set1(-step->learning_rate);
     vf bad = v_zero();
     uint64_t i = 0;
-    if (o->clipvalue > 0.0f) return apply_sgd(o, step, count, sum, w, slots);
+    if (o->clipvalue > 0.0f || step->regularizer != 0.0f) {
+        return apply_sgd(o, step, count, sum, w, slots);
+    }
     for (; i + LINE <= count; i += LINE, sum += LINE, w += LINE) {
         vf4 s = vld1q_f32_x4(sum);
         V_UNROLL for (int v = 0; v < 4; v++) {
