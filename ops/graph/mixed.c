@@ -5,7 +5,7 @@
 #include "ops/graph/build.h"
 #include "ops/graph/scale.h"
 
-// The roles of tensors that have a row for each example.
+// The roles of tensors that may have a row for each example.
 static const lk_role rows_of[] = {LK_X, LK_X2, LK_Y, LK_AUX, LK_DY, LK_DX, LK_MASK};
 
 static const lk_tensor *tensor_of(const lk_program *p, const lk_op *op, uint32_t role) {
@@ -243,9 +243,11 @@ static uint32_t store_all(const call *c, uint32_t role, uint32_t m0, uint32_t co
 
 // --- a block -------------------------------------------------------------------------------------
 
-// What a tensor has of example m0, or of the grain that begins with it.
+// What a tensor has of example m0, or of the grain that begins with it. A table of the model has
+// no rows of examples.
 static void *row_at(const call *c, uint32_t role, uint32_t m0) {
     const lk_tensor *t = tensor_of(c->f->program, c->op, role);
+    if (t->region == LK_REGION_DEVICE) return c->lane->at[role];
     const uint64_t row = m0 * t->shape[0] / c->f->program->microbatch_examples;
     return (uint8_t *)c->lane->at[role] + row * row_of(t) * lk_dtype_bytes(t->dtype);
 }

@@ -2891,6 +2891,10 @@ NETS = [
         {"type": "adam_keras", "learning_rate": 0.05}, 6, 4, 11, 4, precision="mixed_float16",
         loss_scale={"initial": 1 << 17, "growth_steps": 2},
         loss={"type": "sparse_categorical_crossentropy", "class_weight": {"1": 0, "2": 3.3}}),
+    net("weighted-mixed-shards", (4, 4, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
+        {"type": "adam_keras", "learning_rate": 0.05}, 6, 2, 10, 4, precision="mixed_float16",
+        shards=3, loss_scale={"initial": 1 << 10},
+        loss={"type": "sparse_categorical_crossentropy", "class_weight": {"1": 0, "2": 3.3}}),
     # Sigmoids: one alone, where zeros in the place of missing examples are taken for class 0; one a
     # class, with a share of the labels at a half.
     net("binary", (4, 4, 1), [{"type": "flatten"}, {"type": "dense", "units": 1}],

@@ -235,6 +235,26 @@ def check_own_scope():
          [losses[0][1] + 0.5 * energy(first[0], ["discriminator.score/kernel"])])
 
 
+def check_many_classes():
+    """In mixed precision a loss is computed in blocks of examples: all take the same weights,
+    however many a replica has."""
+    config = {"name": "many", "seed": 1, "global_batch": 256, "grain": 16, "steps": 2,
+              "precision": "mixed_float16", "loss_scale": {"initial": 256},
+              "optimizer": {"type": "sgd", "learning_rate": 0.1},
+              "model": {"input": [4, 4, 1], "classes": 256, "layers": [
+                  {"type": "flatten"}, {"type": "dense", "units": 256}],
+                        "loss": {"type": "sparse_categorical_crossentropy",
+                                 "class_weight": [1 + c % 7 for c in range(256)]}},
+              "data": {"train": {"made_up": {"count": 600, "height": 4, "width": 4,
+                                             "classes": 256}}}}
+    with open("many.json", "w", encoding="ascii") as file:
+        json.dump(config, file)
+    ends = {words: result(T.expect(0, "train", "many.json", "--run-dir", "many", "--fresh",
+                                   *words.split())[1])
+            for words in ("--replicas 1", "--replicas 4", "--replicas 1 --kernels reference")}
+    T.check(len(set(ends.values())) == 1, "weights of many classes", ends)
+
+
 def write_data():
     images, labels, weights = drawn()
     write_idx("images.idx", 8, (EXAMPLES, 2, 2), bytes(v for image in images for v in image))
@@ -250,6 +270,7 @@ def main():
         check_case(name, case, golden[name])
     check_averages(golden)
     check_own_scope()
+    check_many_classes()
 
 
 T = Test()
