@@ -146,12 +146,12 @@ typedef enum lk_role {
     LK_Y,        // output, one row for each example
     LK_AUX,      // what forward keeps for backward beside y: winners of a pool; LOAD: the labels,
                  // as which a device marks what has no example: a loss that takes no labels has
-                 // them here
+                 // them here; a loss with class weights has those, a table of the device region
     LK_DY,       // gradient of y
     LK_DX,       // gradient of x, written
     LK_MASK,     // the tensor whose ReLU mask is applied to dx
-    LK_DX2 = LK_MASK,  // an op that writes both: gradient of its second input; of a recurrent op's
-                       // sums over its state
+    LK_DX2 = LK_MASK,  // an op that writes both: gradient of its second input; of a recurrent op,
+                       // written: the gradient of what its recurrent kernel made
     LK_SCRATCH,  // means nothing before and after
     LK_STATE,    // the first of its states; the others follow it (lk_lane.state)
     LK_LABELS = LK_STATE,  // of an op that reads sequences of labels: a row of each example

@@ -133,6 +133,7 @@ static void report_staged(lk_driver *d) {
     }
 }
 
+// The penalty is not in them: GPUs weigh it later, with the update, and their results say it.
 static bool flags_staged(const lk_member *m, lk_flags *out) {
     const lk_driver *d = m->driver;
     const lk_program *p = d->group->program;

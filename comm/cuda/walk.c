@@ -426,7 +426,8 @@ int lk_cuda_walk_weigh(lk_cuda_step *c) {
     lk_cuda_stream s = {.stream = c->compute.stream,
                         .state = &c->at.states[1],
                         .op = p->reduce_op,
-                        .rehearses = c->rehearses};
+                        .rehearses = c->rehearses,
+                        .observer = c->observer};
     lk_cuda_weigh(&s, c->at.params, lk_entry_count(p), c->at.penalty, average);
     return s.error;
 }

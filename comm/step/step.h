@@ -205,13 +205,13 @@ typedef struct lk_owned {
 } lk_owned;
 lk_owned lk_group_owned(const lk_group *group, uint32_t index, uint32_t sharer);
 
-// The update of elements [first, first + count) of a parameter by its scalars: those of the step,
-// with what is its own (lk_group_scalars).
+// The scalars of a parameter's update: those of the step, with what is its own.
 static inline lk_step_scalars lk_group_scalars(const lk_group *group, uint32_t param) {
     lk_step_scalars own = group->scalars;
     own.regularizer = 2.0f * lk_param_l2(group->program, param);
     return own;
 }
+// Updates them, of a gradient whose sums lie at `sum`.
 void lk_group_update(lk_group *group, uint32_t replica, const lk_step_scalars *scalars,
                      uint32_t index, uint64_t first, uint64_t count, const float *sum);
 

@@ -141,7 +141,8 @@ void lk_cuda_relu_forward(lk_cuda_stream *s, uint64_t count, const float *x, flo
 void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, const float *dy,
                            float *dx);
 
-// Adds the number of right predictions to state->counts[0]. dlogits may be NULL. Where the label is
+// Adds the number of right predictions to state->counts[0]. dlogits may be NULL. `weights` are the
+// classes', NULL: all are 1. Where the label is
 // LK_CUDA_NO_EXAMPLE, loss and dlogits are computed as for label 0, and +0 is stored. Any other
 // label from `classes` on is no class: the example's loss is NaN, and reported.
 void lk_cuda_softmax_cross_entropy(lk_cuda_stream *s, uint32_t m_count, uint32_t classes,

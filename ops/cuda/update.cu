@@ -190,10 +190,11 @@ static inline __device__ bool apply(const update_rule &o, const lk_step_scalars 
     return bad | lk_cuda_not_finite(next);
 }
 
-// The mean of a metric over the step.
-static inline __device__ float mean_of(lk_cuda_metrics metrics, uint32_t node_count, uint32_t i,
-                                       float inverse_n) {
-    return (lk_cuda_reduce(metrics.nodes, node_count, i) + 0.0f) * inverse_n;
+// The mean of a metric over the step; the first is the loss, to which the penalty is added.
+static inline __device__ float mean_of(const lk_cuda_state *state, lk_cuda_metrics metrics,
+                                       uint32_t node_count, uint32_t i, float inverse_n) {
+    const float mean = (lk_cuda_reduce(metrics.nodes, node_count, i) + 0.0f) * inverse_n;
+    return i == 0 && state->penalty != 0.0f ? mean + state->penalty : mean;
 }
 
 // Has the step a flag? What says so was written before.
@@ -201,7 +202,7 @@ static inline __device__ bool is_flagged(const lk_cuda_state *state, lk_cuda_met
                                          uint32_t node_count, float inverse_n) {
     bool flagged = state->bad_op != UINT32_MAX;
     for (uint32_t i = 0; i < metrics.sums; i++) {
-        flagged |= lk_cuda_not_finite(mean_of(metrics, node_count, i, inverse_n));
+        flagged |= lk_cuda_not_finite(mean_of(state, metrics, node_count, i, inverse_n));
     }
     return flagged;
 }
@@ -437,8 +438,7 @@ static __global__ void step_end(lk_cuda_state *state, lk_cuda_metrics metrics, u
     result.bad_param = state->bad_param;
     result.not_finite = state->bad_op != UINT32_MAX || state->bad_param != UINT32_MAX;
     for (uint32_t i = 0; i < metrics.sums; i++) {
-        result.means[i] = mean_of(metrics, node_count, i, inverse_n);
-        if (i == 0 && state->penalty != 0.0f) result.means[i] = result.means[i] + state->penalty;
+        result.means[i] = mean_of(state, metrics, node_count, i, inverse_n);
         result.not_finite |= lk_cuda_not_finite(result.means[i]);
     }
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) result.counts[i] = state->counts[i];

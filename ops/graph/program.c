@@ -75,22 +75,17 @@ static uint32_t precision_max(const lk_model *m) {
     return most;
 }
 
-// Input, labels, loss, nodes, views, scratch of REDUCE and of a device; a strip; of what decodes
-// its labels, state and scratch.
-static const lk_loss_options *loss_options_of(const lk_model *m, uint32_t objective) {
-    const lk_graph *g = lk_graph_of(m);
-    return g ? &g->objectives[objective].loss_options : &m->loss_options;
-}
-
 // Tables of classes' weights.
 static uint32_t weights_max(const lk_model *m) {
     uint32_t most = 0;
     for (uint32_t k = 0; k < lk_objective_count(m); k++) {
-        most += loss_options_of(m, k)->class_weight.at != NULL;
+        most += lk_loss_options_of(m, k)->class_weight.at != NULL;
     }
     return most;
 }
 
+// Input, labels, loss, nodes, views, scratch of REDUCE and of a device; a strip; of what decodes
+// its labels, state and scratch.
 uint32_t lk_program_tensors_max(const lk_model *m) {
     if (lk_graph_of(m)) {
         return lk_graph_of(m)->calls->entries(m).tensors + states_max(m) + precision_max(m) +
@@ -280,19 +275,32 @@ static lk_op *loss_of(const lk_program *p) {
     return &p->ops[i];
 }
 
+static lk_status refuse_weights(lk_builder *b, uint32_t objective, const lk_weights_list *weights) {
+    const lk_model *m = &b->program->spec->model;
+    char path[48] = "model.loss";
+    if (lk_graph_of(m)) lk_format(path, sizeof path, "model.objectives[%u].loss", objective);
+    if (!weights->all) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "%s.class_weight: found class %u, wanted one below %u, the number of "
+                       "model.classes; remove it, or raise that",
+                       path, weights->count - 1, m->classes);
+    }
+    return lk_fail(b->error, LK_BAD_CONFIG,
+                   "%s.class_weight: found numbers for %u classes, wanted %u, as many as "
+                   "model.classes; or an object of some, by their numbers",
+                   path, weights->count, m->classes);
+}
+
 // Those of all objectives, so that all have the same device region; the loss takes its own.
 static lk_status weight_tensors(lk_builder *b) {
     const lk_model *m = &b->program->spec->model;
     const uint64_t classes = m->classes;
     for (uint32_t k = 0; k < lk_objective_count(m); k++) {
-        const lk_weights_list *weights = &loss_options_of(m, k)->class_weight;
+        const lk_weights_list *weights = &lk_loss_options_of(m, k)->class_weight;
         uint32_t tensor;
         if (!weights->at) continue;
         if (weights->count > classes || (weights->all && weights->count < classes)) {
-            return lk_fail(b->error, LK_BAD_CONFIG,
-                           "model.loss.class_weight: found numbers for %u classes, wanted %u, as "
-                           "many as model.classes; or an object of some, by their numbers",
-                           weights->count, m->classes);
+            return refuse_weights(b, k, weights);
         }
         LK_CHECK(lk_build_tensor(b, "class_weight", LK_CLASS_STAGING, LK_F32, LK_REGION_DEVICE, 1,
                                  &classes, &tensor));

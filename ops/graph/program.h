@@ -150,10 +150,12 @@ static inline const lk_loss_type *lk_program_loss(const lk_program *program) {
     const lk_graph *g = lk_graph_of(m);
     return g ? lk_objective_loss(&g->objectives[program->objective]) : lk_model_loss(m);
 }
+static inline const lk_loss_options *lk_loss_options_of(const lk_model *model, uint32_t objective) {
+    const lk_graph *g = lk_graph_of(model);
+    return g ? &g->objectives[objective].loss_options : &model->loss_options;
+}
 static inline const lk_loss_options *lk_program_loss_options(const lk_program *program) {
-    const lk_model *m = &program->spec->model;
-    const lk_graph *g = lk_graph_of(m);
-    return g ? &g->objectives[program->objective].loss_options : &m->loss_options;
+    return lk_loss_options_of(&program->spec->model, program->objective);
 }
 static inline const lk_metrics *lk_program_metrics(const lk_program *program) {
     return &lk_program_loss(program)->metrics;

@@ -37,7 +37,7 @@ typedef struct lk_export_attribute {
 } lk_export_attribute;
 
 // Parameters that a node takes, in this order. A kernel of (h, w, in, out) is written as
-// (out, in, h, w), one of (in, out) as it is; those of an lstm as ONNX has them.
+// (out, in, h, w), one of (in, out) as it is; those of an lstm and a gru as ONNX has them.
 enum {
     LK_EXPORT_KERNEL = 1,
     LK_EXPORT_RECURRENT = 2,  // of the layer's second op

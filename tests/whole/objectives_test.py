@@ -470,6 +470,8 @@ def shown(t):
 
 
 REFUSED = [
+    ("objectives.1.loss", {"type": "sparse_categorical_crossentropy", "class_weight": [1, 2]},
+     "model.objectives[1].loss.class_weight: found numbers for 2 classes, wanted"),
     ("networks.0.layers", [], "wanted an array of 1 to 4096"),
     ("networks.1.name", "body", "names must differ"),
     ("networks.1.name", "a.b", "is empty or has"),
