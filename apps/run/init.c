@@ -217,16 +217,25 @@ static void show_shape(char out[96], uint32_t rank, const uint64_t *dims) {
     }
 }
 
-static lk_status check_shape(const taking *t, const lk_safetensors_entry *entry,
-                             const lk_tensor *tensor, bool torch) {
+// Where a parameter is in the file.
+typedef struct place {
+    const lk_safetensors_entry *entry, *second;
+    bool torch;
+    bool has_rows;  // Keras' biases of a GRU, one tensor (2, gates): this is its row `row`
+    uint32_t row;
+} place;
+
+static lk_status check_shape(const taking *t, const place *at, const lk_safetensors_entry *entry,
+                             const lk_tensor *tensor) {
     char found[96], wanted[96], name[LK_TEXT_SHOWN_BYTES];
-    uint64_t dims[4];
-    shape_of(t, tensor, torch, dims);
-    bool same = entry->dtype == LK_SAFETENSORS_F32 && entry->dim_count == tensor->rank;
-    for (uint32_t d = 0; same && d < tensor->rank; d++) same = entry->dims[d] == dims[d];
+    uint64_t dims[5] = {2};
+    const uint32_t rank = tensor->rank + at->has_rows;
+    shape_of(t, tensor, at->torch, dims + at->has_rows);
+    bool same = entry->dtype == LK_SAFETENSORS_F32 && entry->dim_count == rank;
+    for (uint32_t d = 0; same && d < rank; d++) same = entry->dims[d] == dims[d];
     if (same) return LK_OK;
     show_shape(found, entry->dim_count, entry->dims);
-    show_shape(wanted, tensor->rank, dims);
+    show_shape(wanted, rank, dims);
     return lk_fail(t->error, LK_BAD_DATA,
                    "%s: tensor %s is %s (%s), wanted F32 (%s) for %s; leave its layer as it is "
                    "initialized with --init-skip",
@@ -236,30 +245,31 @@ static lk_status check_shape(const taking *t, const lk_safetensors_entry *entry,
 
 // The second row of biases of PyTorch's LSTM, which has two where we have their sum. What is 0
 // changes no bit.
-static lk_status add_second(taking *t, const lk_safetensors_entry *entry, const lk_tensor *tensor) {
-    LK_CHECK(check_shape(t, entry, tensor, true));
-    LK_CHECK(lk_safetensors_read(&t->reader, entry, t->turned, t->error));
+static lk_status add_second(taking *t, const place *at, const lk_tensor *tensor) {
+    LK_CHECK(check_shape(t, at, at->second, tensor));
+    LK_CHECK(lk_safetensors_read(&t->reader, at->second, t->turned, t->error));
     for (uint64_t i = 0; i < tensor->shape[0]; i++) {
         if (t->turned[i] != 0.0f) t->values[i] = t->values[i] + t->turned[i];
     }
     return LK_OK;
 }
 
-static lk_status take_values(taking *t, uint32_t number, const lk_safetensors_entry *entry,
-                             const lk_safetensors_entry *second, bool torch) {
+static lk_status take_values(taking *t, uint32_t number, const place *at) {
     const lk_param *param = &t->run->program.params[number];
     const lk_tensor *tensor = &t->run->program.tensors[param->tensor];
-    LK_CHECK(check_shape(t, entry, tensor, torch));
-    LK_CHECK(lk_safetensors_read(&t->reader, entry, t->values, t->error));
-    if (second) LK_CHECK(add_second(t, second, tensor));
-    if (torch) lk_export_swap_gates(type_of(t, tensor), param->count, t->values);
+    const uint64_t skipped = at->row * param->count;
+    LK_CHECK(check_shape(t, at, at->entry, tensor));
+    LK_CHECK(lk_safetensors_read(&t->reader, at->entry, t->values, t->error));
+    if (skipped > 0) memmove(t->values, t->values + skipped, param->count * sizeof *t->values);
+    if (at->second) LK_CHECK(add_second(t, at, tensor));
+    if (at->torch) lk_export_swap_gates(type_of(t, tensor), param->count, t->values);
     for (uint64_t i = 0; i < param->count; i++) {
         if (t->values[i] - t->values[i] == 0.0f) continue;
         return lk_fail(t->error, LK_BAD_DATA, "%s: number %llu of tensor %s is not finite",
                        t->reader.path, (unsigned long long)i, tensor->name);
     }
     t->taken = t->values;
-    if (torch) LK_CHECK(turn_values(t, number, tensor));
+    if (at->torch) LK_CHECK(turn_values(t, number, tensor));
     lk_sha256_add_u32(&t->hash, number);
     lk_sha256_add(&t->hash, t->taken, param->count * sizeof *t->taken);
     if (t->store) {
@@ -267,6 +277,30 @@ static lk_status take_values(taking *t, uint32_t number, const lk_safetensors_en
     }
     t->run->init_taken++;
     return LK_OK;
+}
+
+// Is `word`, a bias of a GRU, a row of a tensor that has both?
+static bool find_rows(const taking *t, const char *layer, size_t letters, const char *word,
+                      place *out) {
+    const bool recurrent = strcmp(word, "recurrent_bias") == 0;
+    if (!recurrent && strcmp(word, "bias") != 0) return false;
+    const lk_safetensors_entry *both = find_named(t, layer, letters, '/', "bias");
+    if (!both || both->dim_count != 2) return false;
+    *out = (place){.entry = both, .has_rows = true, .row = recurrent};
+    return true;
+}
+
+static place find_place(const taking *t, const lk_layer_type *type, const char *layer,
+                        size_t letters, const char *word) {
+    place at = {.entry = find_named(t, layer, letters, '/', word)};
+    if (type == &lk_layer_gru && find_rows(t, layer, letters, word, &at)) return at;
+    if (at.entry) return at;
+    at.torch = true;
+    at.entry = find_named(t, layer, letters, '.', lk_export_torch_word(type, word));
+    if (type != &lk_layer_lstm || strcmp(word, "bias") != 0) return at;
+    at.second = find_named(t, layer, letters, '.', LK_TORCH_SECOND_BIAS);
+    if (!at.second) at.entry = NULL;
+    return at;
 }
 
 static lk_status take_one(taking *t, uint32_t number) {
@@ -279,14 +313,9 @@ static lk_status take_one(taking *t, uint32_t number) {
     const char *other;
     if (is_skipped(t->run, name, letters)) return LK_OK;
     other_name(t->run, name, &letters, &other);
-    const lk_safetensors_entry *entry = find_named(t, other, letters, '/', slash + 1);
-    const bool torch = !entry;
-    const lk_layer_type *type = type_of(t, &p->tensors[param->tensor]);
-    if (torch) entry = find_named(t, other, letters, '.', lk_export_torch_word(type, slash + 1));
-    const bool sum = torch && type == &lk_layer_lstm && strcmp(slash + 1, "bias") == 0;
-    const lk_safetensors_entry *second =
-        sum ? find_named(t, other, letters, '.', LK_TORCH_SECOND_BIAS) : NULL;
-    if (entry && sum == (second != NULL)) return take_values(t, number, entry, second, torch);
+    const place at =
+        find_place(t, type_of(t, &p->tensors[param->tensor]), other, letters, slash + 1);
+    if (at.entry) return take_values(t, number, &at);
     if (state) return LK_OK;
     return lk_fail(
         t->error, LK_BAD_DATA,
@@ -303,7 +332,7 @@ static lk_status take_all(taking *t) {
     const uint32_t count = lk_entry_count(p);
     uint64_t most = 1;
     for (uint32_t i = 0; i < count; i++) most = LK_MAX(most, p->params[i].count);
-    t->values = malloc(most * sizeof *t->values);
+    t->values = malloc(2 * most * sizeof *t->values);  // two biases may be one tensor
     t->turned = malloc(most * sizeof *t->turned);
     t->channels = calloc(count, sizeof *t->channels);
     if (!t->values || !t->turned || !t->channels) {

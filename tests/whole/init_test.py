@@ -164,6 +164,21 @@ def turned(t):
     _, _, error = t.expect(65, "train", "gated.json", "--run-dir", "one-row", "--init",
                            write("one-row.st", content))
     t.check("there is no tensor for first/recurrent_bias" in error, "one row of two", error)
+    # Keras has both as the rows of one tensor.
+    content, (plain, _) = tensors("gated.keras"), begun(t, "gated.json", "two", "--init",
+                                                        "gated.keras")
+    content["first/bias"] = ([15], struct.pack("<15f", *range(15)))
+    found, lines = begun(t, "gated.json", "apart", "--init", write("apart.st", content))
+    content["first/bias"] = ([2, 15], content["first/bias"][1] +
+                             content.pop("first/recurrent_bias")[1])
+    both, theirs = begun(t, "gated.json", "rows", "--init", write("rows.st", content))
+    t.check(both == found != plain and
+            value(lines, "run_identity") == value(theirs, "run_identity"), "Keras' two rows")
+    content["first/bias"] = ([3, 10], content["first/bias"][1])
+    _, _, error = t.expect(65, "train", "gated.json", "--run-dir", "one-row", "--init",
+                           write("one-row.st", content))
+    t.check("first/bias is F32 (3, 10), wanted F32 (2, 15) for first/bias" in error, "no rows",
+            error)
     # Two rows of biases, as PyTorch trains an LSTM's, are one: their sum.
     content = tensors("sequence.torch")
     dims, values = content["first.bias_ih_l0"]
