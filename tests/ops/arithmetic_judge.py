@@ -2038,7 +2038,9 @@ class Run:
 
     def report(self):
         """What a step logs: its means, and with labels the number of right predictions."""
-        means = self.train_step()
+        return self.said_of(self.train_step())
+
+    def said_of(self, means):
         count = [self.correct] if loss_of(self.config)["type"] in (CROSSENTROPY, BINARY) else []
         return "/".join(["%.9g" % mean for mean in means] + ["%u" % c for c in count])
 
@@ -2372,7 +2374,7 @@ class Graph(Run):
         self.batches += objective.reads_images()
         logged = last or self.step in (0, self.config["steps"] - 1)
         objective.own, self.step = objective.own + 1, self.step + 1
-        return "/".join("%.9g" % mean for mean in means) if logged else None
+        return objective.said_of(means) if logged else None
 
     @property
     def alive(self):
@@ -2605,13 +2607,20 @@ def graph_entries(model):
         values = [value["name"] for value in o["values"]]
         numbers = {"images": 0xFFFFFFFF, **{name: v for v, name in enumerate(values)}}
         taken = o["loss"].get("inputs", values[-1:])
-        own = {"loss": o["loss"]["type"].encode(), "loss.kind": o["loss"]["kind"].encode(),
-               "output": u32(numbers[taken[0]]),
+        own = {"output": u32(numbers[taken[0]]),
                "trains": u32(sum(1 << names.index(name) for name in o["trains"])),
                **optimizer_entries(o["optimizer"])}
         if len(taken) > 1:
             own["target"] = u32(numbers[taken[1]])
-        for key, default in (("label_smoothing", "0.25"), ("weight_clip", "0")):
+        if o["loss"]["type"] != CROSSENTROPY:
+            own["loss"] = o["loss"]["type"].encode()
+        if "kind" in o["loss"]:
+            own["loss.kind"] = o["loss"]["kind"].encode()
+        weights = class_weights({"model": {**model, "loss": o["loss"]}})
+        if weights:
+            own["loss.class_weight"] = struct.pack(f"<{len(weights)}f", *weights)
+        smoothing = "0.25" if "kind" in o["loss"] else "0"
+        for key, default in (("label_smoothing", smoothing), ("weight_clip", "0")):
             of = o["loss"] if key == "label_smoothing" else o
             if rounded(Fraction(str(of.get(key, default)))) != rounded(Fraction(default)):
                 own["loss." * (of is not o) + key] = struct.pack(
@@ -3176,6 +3185,34 @@ NETS += [
         precision="mixed_float16", loss_scale={"initial": 64}),
     gan("mixed-gan-static", "hinge", MAKER, MOMENTUM, 3, precision="mixed_float16",
         loss_scale={"initial": 64, "type": "static"})]
+
+
+# Two objectives whose classes count otherwise, and between them one whose classes are all alike.
+def weighted_objectives(name, **more):
+    def objective(name, networks, **loss):
+        values = [{"name": name, "network": name} for name in networks]
+        return {"name": name, "values": values, "trains": networks,
+                "loss": {"type": CROSSENTROPY, **loss}, "optimizer": MOMENTUM}
+    model = {"input": [4, 4, 1], "classes": 3, "networks": [
+        {"name": "body", "layers": [{"type": "flatten"},
+                                    {"type": "dense", "units": 4, "activation": "tanh"}]},
+        {"name": "head", "inputs": [[4]], "layers": [{"type": "dense", "units": 3}]},
+        {"name": "other", "inputs": [[4]], "layers": [{"type": "dense", "units": 3}]}],
+        "objectives": [
+            objective("first", ["body", "head"], class_weight=[0.3, 2.7, 1]),
+            objective("alike", ["body", "head"]),
+            objective("second", ["body", "other"], label_smoothing=0.1,
+                      class_weight={"1": 0, "2": 3.3})],
+        "schedule": [["first", 1], ["alike", 1], ["second", 2]]}
+    data = {"seed": 5, "count": 11, "height": 4, "width": 4, "channels": 1, "classes": 3}
+    return dict(name=name, seed=(7 << 32) + 11, global_batch=6, grain=2, steps=7, model=model,
+                data={"train": {"made_up": data}}, **more)
+
+
+NETS += [
+    weighted_objectives("weighted-objectives"),
+    weighted_objectives("weighted-objectives-mixed", precision="mixed_float16",
+                        loss_scale={"initial": 1 << 16, "growth_steps": 2})]
 
 LAYOUTS = [  # of the program: replicas and "layout"
     (1, {}),

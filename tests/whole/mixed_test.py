@@ -6,6 +6,7 @@ with overflows that are skipped or computed again; killed and gone on with; logs
 """
 import glob
 import json
+import os
 import shutil
 
 from program import Test, result, value
@@ -57,7 +58,7 @@ def gone_on(t, name, config, wanted):
 
 
 def killed(t, name, config, wanted):
-    """Killed while steps are computed, in most of them again."""
+    """Killed in one step or another; overflow_test does it while a step is computed again."""
     for seen in (1, 4, 9):
         shutil.rmtree("killed", ignore_errors=True)
         process = t.start("train", config, "--run-dir", "killed", "--replicas", "2", "--set",
@@ -187,8 +188,12 @@ def refusals(t):
              "--set", 'model.loss={"type": "mean_squared_error", "inputs": ["a", "add_3"]}')):
         error = t.expect(code, "train", "skip.json", "--run-dir", "refused", "--fresh", *more)[2]
         t.check(text in error, "refused", text, error)
-    error = t.expect(69, "embed", "skip.json", "--to", "run.c")[2]
-    t.check("boards do not compute it yet" in error, "embed", error)
+    for name, changes in MODES.items():
+        error = t.expect(69, "embed", name + ".json", "--to", "run.c")[2]
+        t.check(error == f"lockstep: embed: {name}.json: precision \"{changes['precision']}\": "
+                "boards do not compute it yet; use \"float32\"\n", "embed", error)
+    t.check(not os.path.exists("run.c"), "embed writes nothing")
+    t.expect(0, "embed", "bfloat16.json", "--to", "run.c", "--set", "precision=float32")
     error = t.expect(69, "plan", "skip.json", "--kernels", "cuda")[2]
     t.check("GPU" in error or "cuda" in error, "cuda", error)
 

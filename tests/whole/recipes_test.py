@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """recipes_test - kernel_regularizer and class_weight are Keras': weights and losses of three steps
 and an evaluation, of a net with given weights, against numbers that Keras computed in float64
-(tests/golden/recipes.json); what is frozen or another network's is not regularised.
+(tests/golden/recipes.json); what is frozen or another network's is not regularised; embed refuses.
 
    recipes_test.py PROGRAM WORK_DIR
    recipes_test.py --make      with Keras installed: computes the numbers anew
@@ -255,6 +255,22 @@ def check_many_classes():
     T.check(len(set(ends.values())) == 1, "weights of many classes", ends)
 
 
+def check_boards():
+    """Boards know neither: embed writes nothing, and the same run without them."""
+    of_layer = "kernel_regularizer of layer %s: boards know none yet"
+    of_loss = "model.loss.class_weight: boards know none yet"
+    for case, text in (({"l2": {"first": 0.05}}, of_layer % "first"),
+                       ({"l2": {"logits": 0.02}}, of_layer % "logits"),
+                       ({"l2": {}, "class_weight": {"2": 2.5}}, of_loss),
+                       ({"l2": {}, "class_weight": [0.5, 1, 2]}, of_loss), ({"l2": {}}, "")):
+        with open("board.json", "w", encoding="ascii") as file:
+            json.dump({**config_of(case), "init": {}}, file)
+        error = T.expect(69 if text else 0, "embed", "board.json", "--to", "board.c")[2]
+        T.check(not text or (error.startswith("lockstep: embed: board.json: " + text) and
+                             error.count("\n") == 1), "embed", case, error)
+        T.check(os.path.exists("board.c") != bool(text), "what embed wrote", case)
+
+
 def write_data():
     images, labels, weights = drawn()
     write_idx("images.idx", 8, (EXAMPLES, 2, 2), bytes(v for image in images for v in image))
@@ -271,6 +287,7 @@ def main():
     check_averages(golden)
     check_own_scope()
     check_many_classes()
+    check_boards()
 
 
 T = Test()
