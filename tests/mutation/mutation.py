@@ -10,7 +10,8 @@ counts how many the tests notice. Standard library only; works on a copy, never 
       --goal P        exit with 1 below P percent (95)
       --work DIR      where copies and builds lie, kept for the next time (SOURCE/build/mutation)
       --list          names, files and tests, and no more
-      --check         no build: does each mutant's text stand in its file exactly once?
+      --check         no build: does each mutant's text stand in its file exactly once, and is what
+                      tests/README.md says of some of them true?
 
 A file NAME.mutants is TOML, one for each module:
 
@@ -115,6 +116,33 @@ def check_all(source, mutants):
             wrong.append(str(e))
     if wrong:
         raise Disorder("\n".join(wrong))
+
+
+def check_page(source):
+    """The table of tests/README.md whose second column is "mutants": all exist, and are noticed by
+    tests of the third."""
+    path, rows = os.path.join(source, "tests", "README.md"), []
+    known = {m["name"]: m.get("tests", "").split() for m in read_all(None)}
+    with open(path, encoding="utf-8") as f:
+        for line in f:
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if line.startswith("|") and (rows or cells[1:2] == ["mutants"]):
+                rows.append([re.findall("`([^`]+)`", cell) for cell in cells])
+            elif rows:
+                break
+    if len(rows) < 3:
+        raise Disorder(f"{path}: found no table of mutants")
+    for _, names, tests in rows[2:]:
+        for name in names:
+            if name not in known:
+                raise Disorder(f"{path}: there is no mutant {name}")
+            if not set(tests) & set(known[name]):
+                raise Disorder(f"{path}: {name}: found the tests {', '.join(tests)}, wanted one of "
+                               f"{', '.join(known[name])}")
+        wrong = set(tests) - {test for name in names for test in known[name]}
+        if wrong or not names:
+            raise Disorder(f"{path}: {', '.join(names)}: none of them is noticed by "
+                           f"{', '.join(sorted(wrong))}")
 
 
 def changed_since(source, ref):
@@ -351,6 +379,8 @@ def main():
             print(f"{m['module']:<8} {m['name']:<44} {m['file']:<24} {m.get('tests', '-')}")
         return 0
     check_all(source, mutants)
+    if o.check:
+        check_page(source)
     if o.check or not mutants:
         print(f"{len(mutants)} mutants, each applies once")
         return 0

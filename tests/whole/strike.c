@@ -3,6 +3,7 @@
 //
 //   STRIKE=HOW@PLACE:STEP    HOW: kill, stop (SIGSTOP), exit (with code 0, as if all were well), or
 //                            wait (some seconds, as a slow disk does: no loss at all)
+//   STRIKE=HOW@PLACE:STEP+N    within a phase of STEP while it is computed again for the Nth time
 //   STRIKE_RANK=R              only the worker that RANK calls so
 //   STRIKE_ONCE=FILE           only who makes this file: not again when all are started again
 //
@@ -31,9 +32,9 @@ enum { WAIT_SECONDS = 4 };
 
 static char how[64];  // "" where nothing is wished
 static const char *place;
-static uint64_t wanted;
+static uint64_t wanted, wanted_again;
 static atomic_bool struck;
-static _Atomic uint64_t step;  // that is being computed
+static _Atomic uint64_t step, again;  // that is being computed, and how often it was before
 static atomic_bool training, evaluating, reducing;
 
 static void read_wish(void) {
@@ -46,7 +47,8 @@ static void read_wish(void) {
     lk_assert(at && colon);
     *at = *colon = '\0';
     place = at + 1;
-    wanted = strtoull(colon + 1, NULL, 10);
+    wanted = strtoull(colon + 1, &colon, 10);
+    wanted_again = strtoull(colon, NULL, 10);
 }
 
 // Once, by whichever thread comes first: a process that was stopped may be told to go on.
@@ -64,7 +66,10 @@ static void pass(const char *name, bool now) {
     kill(getpid(), strcmp(how, "stop") == 0 ? SIGSTOP : SIGKILL);
 }
 
-static bool in_step(void) { return atomic_load(&training) && atomic_load(&step) == wanted; }
+static bool in_step(void) {
+    return atomic_load(&training) && atomic_load(&step) == wanted &&
+           atomic_load(&again) == wanted_again;
+}
 
 // --- start-up and end --------------------------------------------------------------------------
 
@@ -192,6 +197,7 @@ lk_step_result __real_lk_run_step(lk_run *run, uint64_t at);
 lk_step_result __wrap_lk_run_step(lk_run *run, uint64_t at);
 lk_step_result __wrap_lk_run_step(lk_run *run, uint64_t at) {
     atomic_store(&step, at);
+    atomic_store(&again, 0);
     atomic_store(&training, true);
     lk_step_result result = __real_lk_run_step(run, at);
     atomic_store(&training, false);
@@ -214,6 +220,14 @@ void __wrap_lk_step_update(lk_group *group, uint32_t replica, uint64_t at);
 void __wrap_lk_step_update(lk_group *group, uint32_t replica, uint64_t at) {
     atomic_store(&reducing, true);
     __real_lk_step_update(group, replica, at);
+}
+
+// All wait for each other before any goes on to compute the step again.
+void __real_lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict);
+void __wrap_lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict);
+void __wrap_lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict) {
+    __real_lk_step_follow(group, replica, verdict);
+    if (replica == 0 && verdict == LK_VERDICT_REPLAY) atomic_fetch_add(&again, 1);
 }
 
 void __real_lk_exchange_join(lk_exchange *x, const lk_adder *by, uint32_t bucket);
