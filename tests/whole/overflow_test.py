@@ -4,7 +4,9 @@ four times, overflows in 16 bits at a scale that all others bear. Whoever comput
 order and company, the same steps are skipped or computed again, and the result is one; killed while
 a step is computed again, a run goes on to the same one. What no scale cures ends it.
 
-   overflow_test.py PROGRAM WORK_DIR STRIKE_PROGRAM
+   overflow_test.py PROGRAM WORK_DIR STRIKE_PROGRAM [few]
+
+With `few` a third of the ways to compute it.
 """
 import json
 import os
@@ -21,7 +23,7 @@ sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.dont_write_bytecode = True
 from arithmetic_judge import perm
 
-STRIKE = os.path.abspath(sys.argv[3])
+STRIKE, FEW = os.path.abspath(sys.argv[3]), sys.argv[4:] == ["few"]
 SEED, COUNT, BATCH, GRAIN, STEPS = 11, 326, 64, 4, 14
 EPOCH = -(-COUNT // BATCH)
 # Where those lie in the first epoch: the first example of the first of 16 grains, the last of the
@@ -106,7 +108,7 @@ def everywhere(t, name, config, heavy):
              for w, r, more in (("2", "1", []), ("2", "3", ["--collective", "messages"]),
                                 ("3", "1", ["--collective", "messages"]))
              if name != "static"]
-    for way in ways:
+    for way in ways[::3] if FEW else ways:
         code, lines, error = t.run(*way, "--run-dir", "way", "--fresh")
         if code == 69 and way[0] == "launch":
             continue  # this build has no MPI
