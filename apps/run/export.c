@@ -13,13 +13,14 @@ typedef struct walk {
     uint32_t op;              // the next forward op
 } walk;
 
-// Layers became ops in their order, and one that may become some became one of FORWARD, or two,
-// then its activation's.
+// Layers became ops in their order, and one that may become some became none or one of FORWARD, or
+// two, then its activation's.
 static const lk_op *next_op(walk *w, const lk_layer_type *type, uint32_t layer) {
     const lk_program *p = w->program;
     if (type->ops_max == 0) return NULL;
-    lk_assert(w->op < p->forward_end && p->ops[w->op].layer == layer);
-    return &p->ops[w->op++];
+    const bool some = w->op < p->forward_end && p->ops[w->op].layer == layer;
+    lk_assert(some || type == &lk_layer_time_reduction);
+    return some ? &p->ops[w->op++] : NULL;
 }
 
 static const lk_op *second_op(walk *w, const lk_layer_type *type, uint32_t layer) {
@@ -45,6 +46,8 @@ static lk_status say(walk *w, lk_export *e, const lk_layer_type *type, uint32_t 
     e->out = e->in[0];
     e->node_count = 0;
     said->say_export(e, l);
+    const lk_op *op = e->second ? e->second : e->op;
+    e->out.floats = op ? op->floats : e->in[0].floats;
     return w->visit(w->context, e, number, error);
 }
 
@@ -66,7 +69,8 @@ lk_status lk_export_walk(const lk_program *p, lk_export_visitor visit, void *con
     const lk_model *m = &p->spec->model;
     walk w = {p, visit, context, calloc((size_t)m->layer_count + 1, sizeof *w.values), 1};
     if (!w.values) return lk_fail(error, LK_UNAVAILABLE, "no memory for %u layers", m->layer_count);
-    w.values[0] = (lk_export_value){.channels = m->in_c};
+    w.values[0] =
+        (lk_export_value){.channels = m->in_c, .floats = (uint64_t)m->in_h * m->in_w * m->in_c};
     lk_status status = LK_OK;
     for (uint32_t i = 0; i < m->layer_count && status == LK_OK; i++) {
         status = walk_layer(&w, i, error);

@@ -22,6 +22,7 @@ typedef struct lk_export_value {
     uint32_t channels;  // of an image; flat: of the images that it was, so that position p and
                         // channel c lie at p * channels + c; 0: a sum of two such orders
     uint32_t times;     // of a sequence; 0: it is none
+    uint64_t floats;    // of an example; for the walk to fill
     // What a transducer's joint gives: to others logits (batch, frames, labels said + 1, symbols).
     bool cells;
 } lk_export_value;

@@ -20,7 +20,7 @@
     X(average_pool2d) X(global_average_pool2d) X(dropout)                                 \
     X(reshape) X(concatenate) X(zero_padding2d) X(conv2d_transpose) X(batch_normalization) \
     X(relu6) X(elu) X(softplus) X(swish) X(gelu) X(layer_normalization) \
-    X(lstm) X(depthwise_conv2d) X(label_embedding) X(joint) X(gru)
+    X(lstm) X(depthwise_conv2d) X(label_embedding) X(joint) X(gru) X(time_reduction)
 #define LK_LOSS_LIST(X)  X(sparse_categorical_crossentropy) X(mean_squared_error) X(mean) \
     X(gan_generator) X(gan_discriminator) X(binary_crossentropy) \
     X(transducer)
@@ -65,6 +65,7 @@ typedef struct lk_layer {
     bool frozen;                        // its parameters and states stay as they are
     lk_sizes target_shape;              // reshape
     uint32_t sides[4];                  // zero_padding2d: top, bottom, left, right
+    uint32_t factor;                    // time_reduction: frames that become one
     uint32_t dtype;                     // LK_LAYER_POLICY, or LK_LAYER_FLOAT32
     // The layers whose outputs it takes: numbers below its own plus 1, 0 for the model's input.
     // None: the layer before it.

@@ -4,6 +4,8 @@
 //   concatenate      y = the values of x, then those of x2, in each cell of an image, or of the row
 //                    dx, dx2 = their parts of dy
 //   zero_padding2d   y = x with rows and columns of +0 around it;     dx = dy without them
+//   time_reduction   y = x, `factor` frames seen as one, which is no op; or, where that does not
+//                    divide them, a zero_padding2d with frames of +0 behind the last
 //
 // Nothing that was finite becomes otherwise: nothing is checked.
 #include "ops/graph/build.h"
@@ -133,16 +135,11 @@ static uint32_t zero_padding2d_backward(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
-static lk_status build_zero_padding2d(lk_builder *b, const lk_layer *l) {
+// Zeros around the layer's input: `sides` are those above, below, on the left and on the right.
+static void build_padding(lk_builder *b, const uint32_t sides[4]) {
     const lk_shape in = b->input[0].shape;
-    lk_shape out = {
-        .h = in.h + l->sides[0] + l->sides[1], .w = in.w + l->sides[2] + l->sides[3], .c = in.c};
-    if (in.flat) {
-        return lk_fail(b->error, LK_BAD_CONFIG,
-                       "layer %s: wants images (height, width, channels) but its input is flat "
-                       "(%u); put it before flatten",
-                       l->name, in.c);
-    }
+    const lk_shape out = {
+        .h = in.h + sides[0] + sides[1], .w = in.w + sides[2] + sides[3], .c = in.c};
     lk_build_op(b, &lk_op_zero_padding2d, b->input[0], out)->pool =
         (lk_pool2d){.in_h = in.h,
                     .in_w = in.w,
@@ -153,8 +150,19 @@ static lk_status build_zero_padding2d(lk_builder *b, const lk_layer *l) {
                     .pool_w = 1,
                     .stride_h = 1,
                     .stride_w = 1,
-                    .pad_top = l->sides[0],
-                    .pad_left = l->sides[2]};
+                    .pad_top = sides[0],
+                    .pad_left = sides[2]};
+}
+
+static lk_status build_zero_padding2d(lk_builder *b, const lk_layer *l) {
+    const lk_shape in = b->input[0].shape;
+    if (in.flat) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: wants images (height, width, channels) but its input is flat "
+                       "(%u); put it before flatten",
+                       l->name, in.c);
+    }
+    build_padding(b, l->sides);
     return LK_OK;
 }
 
@@ -200,3 +208,62 @@ const lk_layer_words lk_layer_words_zero_padding2d = {.type = &lk_layer_zero_pad
                                                       .key_count = LK_COUNT(zero_padding2d_keys),
                                                       .meaning = "images with zeros around them",
                                                       .say_export = say_zero_padding2d};
+
+// --- time_reduction ------------------------------------------------------------------------------
+
+static lk_status build_time_reduction(lk_builder *b, const lk_layer *l) {
+    const lk_shape in = b->input[0].shape;
+    if (in.flat || in.w != 1) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: time_reduction wants a sequence (time, features) but gets %u x "
+                       "%u x %u%s; put a reshape layer with a target_shape of [time, features] "
+                       "before it",
+                       l->name, in.h, in.w, in.c, in.flat ? " (flat)" : "");
+    }
+    if (l->factor == 0 || l->factor > in.h) {
+        return lk_fail(b->error, LK_BAD_CONFIG,
+                       "layer %s: found a factor of %u, wanted 1 to the %u times of its input",
+                       l->name, l->factor, in.h);
+    }
+    const uint32_t times = (in.h - 1) / l->factor + 1, behind = times * l->factor - in.h;
+    b->output = b->input[0];
+    if (behind) build_padding(b, (uint32_t[]){0, behind, 0, 0});
+    b->output.shape = (lk_shape){times, 1, l->factor * in.c, false};
+    return LK_OK;
+}
+
+const lk_layer_type lk_layer_time_reduction = {
+    .inputs = 1, .ops_max = 2, .tensors_max = 2, .build = build_time_reduction};
+
+static const lk_setting time_reduction_keys[] = {
+    {.name = "factor",
+     .kind = LK_SETTING_U32,
+     .offset = offsetof(lk_layer, factor),
+     .required = true,
+     .most = UINT16_MAX,
+     .meaning = "neighbouring frames that become one"},
+};
+
+static void say_time_reduction(lk_export *e, const lk_layer *l) {
+    static const int64_t last[] = {0, 2, 3, 1}, first[] = {0, 3, 1, 2};
+    const uint32_t k = l->factor, c = k * e->in[0].channels;
+    const uint32_t before = (uint32_t)(e->in[0].floats / e->in[0].channels);
+    const uint32_t times = (before - 1) / k + 1;
+    const int64_t pads[] = {0, 0, 0, 0, 0, 0, (int64_t)times * k - before, 0};
+    const int64_t shape[] = {0, times, 1, c};
+    if (pads[6]) lk_export_constant(lk_export_node_add(e, "Pad"), 8, pads);
+    lk_export_ints(lk_export_node_add(e, "Transpose"), "perm", 4, last);
+    lk_export_constant(lk_export_node_add(e, "Reshape"), 4, shape);
+    lk_export_node *back = lk_export_node_add(e, "Transpose");
+    back->name = "Back";
+    lk_export_ints(back, "perm", 4, first);
+    e->out = (lk_export_value){.channels = c, .times = times};
+}
+
+const lk_layer_words lk_layer_words_time_reduction = {
+    .type = &lk_layer_time_reduction,
+    .name = "time_reduction",
+    .keys = time_reduction_keys,
+    .key_count = LK_COUNT(time_reduction_keys),
+    .meaning = "neighbouring frames of a sequence beside each other, as one",
+    .say_export = say_time_reduction};

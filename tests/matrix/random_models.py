@@ -296,6 +296,9 @@ def sequences(config):
         if kind == "dropout":
             layers.append({"type": kind, "rate": 0.3})
             continue
+        if every and r.random() < 0.4:
+            layers.append({"type": "time_reduction", "factor": r.randint(1, steps)})
+            steps = -(-steps // layers[-1]["factor"])
         layers.append({"type": kind, "units": r.choice([1, 3, 8, 17, 33]),
                        "use_bias": r.random() < 0.8})
         if kind == "dense":

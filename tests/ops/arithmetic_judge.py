@@ -1504,6 +1504,18 @@ def log_sum(p, q):
 
 
 class Run:
+    def reduce_time(self, layer, number, tensor, shape):
+        """The tensor and its shape of neighbouring frames as one, behind the last ones zeros."""
+        (times, _, features), factor = shape, layer["factor"]
+        behind = -times % factor
+        if behind:
+            made = ZeroPadding2D({"padding": [[0, behind], [0, 0]]}, shape)
+            made.frozen, made.narrow = False, layer.get("dtype") != "float32"
+            self.append(made, [tensor])
+            made.run, made.number = self, number
+            tensor = len(self.shapes) - 1
+        return tensor, ((times + behind) // factor, 1, factor * features)
+
     def __init__(self, config):
         self.config, self.data = config, config["data"]["train"]["made_up"]
         self.examples = [made_up(self.data, i) for i in range(self.data["count"])]
@@ -1528,6 +1540,9 @@ class Run:
             if layer["type"] == "reshape":
                 sizes = tuple(layer["target_shape"])
                 outputs.append((taken[0][0], (sizes[0], 1, sizes[1]) if len(sizes) == 2 else sizes))
+                continue
+            if layer["type"] == "time_reduction":
+                outputs.append(self.reduce_time(layer, number, *taken[0]))
                 continue
             over = layer["type"] == "dense" and len(shape) == 3
             if layer["type"] in RECURRENT:
@@ -2442,6 +2457,8 @@ def layer_entries(number, layer, inputs):
             out["padding"] = u32(*sides)
     if kind == "reshape":
         out["target_shape"] = u32(*layer["target_shape"])
+    if kind == "time_reduction":
+        out["factor"] = u32(layer["factor"])
     if kind in ("batch_normalization", "layer_normalization"):
         for key, default in (("epsilon", "0.001"), ("momentum", "0.99")):
             value = rounded(Fraction(str(layer.get(key, default))))
@@ -2939,6 +2956,17 @@ NETS = [
          {"type": "lstm", "units": 2, "return_sequences": True}, {"type": "gru", "units": 2},
          {"type": "dense", "units": 3}],
         {"type": "momentum", "learning_rate": 0.5}, 6, 4, 11, 3),
+    # Frames as one: as many as there are, and with one and three of zeros behind them.
+    net("reduced_sequences", (5, 4, 1),
+        [{"type": "reshape", "target_shape": [5, 4]}, {"type": "time_reduction", "factor": 2},
+         {"type": "gru", "units": 2, "return_sequences": True},
+         {"type": "time_reduction", "factor": 3}, {"type": "dense", "units": 3, "name": "one"},
+         {"type": "reshape", "target_shape": [5, 4], "inputs": ["input"]},
+         {"type": "dense", "units": 1}, {"type": "time_reduction", "factor": 4},
+         {"type": "flatten"}, {"type": "dense", "units": 3, "name": "two"},
+         {"type": "reshape", "target_shape": [3], "inputs": ["one"]},
+         {"type": "add", "inputs": ["two", "reshape_10"]}, {"type": "dense", "units": 3}],
+        {"type": "momentum", "learning_rate": 0.5}, 6, 4, 11, 3),
     # Bytes from -1 to 1, and a position without an example, which stays zero.
     net("signed", (3, 3, 1), [{"type": "flatten"}, {"type": "dense", "units": 3}],
         {"type": "sgd", "learning_rate": 0.5}, 4, 1, 7, 3, shards=2, is_signed=True),
@@ -3032,6 +3060,7 @@ MIXED_RECURRENT = [
     {"type": "dense", "units": 3, "activation": "relu"},
     {"type": "lstm", "units": 2, "return_sequences": True},
     {"type": "lstm", "units": 2, "return_sequences": True, "dtype": "float32"},
+    {"type": "time_reduction", "factor": 3},
     {"type": "layer_normalization"}, {"type": "lstm", "units": 3}]
 MIXED_GATED = [
     {"type": "reshape", "target_shape": [4, 3]},

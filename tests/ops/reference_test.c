@@ -182,7 +182,7 @@ static image_shape layer_forward(const lk_layer *l, image_shape s, const double 
 // Layers that put values elsewhere.
 static bool places(const lk_layer *l) {
     return l->type == &lk_layer_concatenate || l->type == &lk_layer_zero_padding2d ||
-           l->type == &lk_layer_reshape;
+           l->type == &lk_layer_reshape || l->type == &lk_layer_time_reduction;
 }
 
 static image_shape placed(const lk_layer *l, image_shape s, image_shape s2, const double *x,
@@ -203,6 +203,10 @@ static image_shape placed(const lk_layer *l, image_shape s, image_shape s2, cons
             const int iy = i / s.c / s.w + top, ix = i / s.c % s.w + left;
             y[(iy * o.w + ix) * s.c + i % s.c] = x[i];
         }
+    } else if (l->type == &lk_layer_time_reduction) {
+        const int frames = (int)l->factor;
+        o = (image_shape){(s.h + frames - 1) / frames, 1, frames * s.c};
+        for (int i = 0; i < o.h * o.c; i++) y[i] = i < s.h * s.c ? x[i] : 0.0;
     } else {
         o = l->target_shape.count == 1 ? (image_shape){1, 1, size[0]}
                                        : (image_shape){size[0], size[1], size[2]};
@@ -892,6 +896,16 @@ static void gradients_of_places(void **state) {
                                BESIDE("rows", 10, 11),
                                DENSE("d", 3, true, false)};
     check_model(5, 4, 2, layers, LK_COUNT(layers));
+#define AS_ONE(n, k) {.type = &lk_layer_time_reduction, .name = n, .factor = k}
+    const lk_layer times[] = {SEEN("rows", 3, 10, 1, 2),
+                              AS_ONE("two", 2),
+                              CONV("a", 3, 1, 1, VALID, true, false),
+                              AS_ONE("three", 3),
+                              CONV("b", 3, 1, 1, VALID, true, true),
+                              AS_ONE("all", 2),
+                              FLATTEN,
+                              DENSE("c", 3, true, false)};
+    check_model(5, 4, 1, times, LK_COUNT(times));
     const lk_layer input[] = {CONV("a", 2, 3, 1, SAME, true, false), BESIDE("s", 0, 1),
                               BESIDE("t", 2, 0), FLATTEN, DENSE("b", 3, true, false)};
     check_model(4, 3, 2, input, LK_COUNT(input));

@@ -628,6 +628,33 @@ static void programs_of_a_gru(void **state) {
     free(memory);
 }
 
+#define AS_ONE(n, k) {.type = &lk_layer_time_reduction, .name = n, .factor = k}
+
+// Frames that become one are no op where the factor divides them, and zeros behind them otherwise.
+static void programs_of_fewer_frames(void **state) {
+    const lk_layer even[] = {ROWS(6, 8), AS_ONE("two", 2), LSTM("a", 4, true), AS_ONE("all", 3),
+                             OVER("b", 3), FLATTEN};
+    const lk_layer odd[] = {ROWS(6, 8), AS_ONE("four", 4), LSTM("a", 4, true), FLATTEN,
+                            OVER("b", 3)};
+    lk_program p;
+    lk_error error;
+    void *memory;
+    (void)state;
+    assert_int_equal(build(even, LK_COUNT(even), 4, &p, &memory, &error), LK_OK);
+    assert_int_equal(p.params[0].count, 2 * 8 * 16);
+    assert_int_equal(p.params[3].count, 3 * 4 * 3);
+    for (uint32_t i = 0; i < p.op_count; i++)
+        assert_ptr_not_equal(p.ops[i].type, &lk_op_zero_padding2d);
+    free(memory);
+    assert_int_equal(build(odd, LK_COUNT(odd), 4, &p, &memory, &error), LK_OK);
+    assert_ptr_equal(p.ops[1].type, &lk_op_zero_padding2d);
+    assert_int_equal(p.ops[1].pool.out_h, 8);
+    assert_int_equal(p.ops[1].pool.pad_top, 0);
+    assert_int_equal(p.params[0].count, 4 * 8 * 16);
+    assert_int_equal(p.params[3].count, 2 * 4 * 3);
+    free(memory);
+}
+
 static void what_is_refused(void **state) {
     const lk_layer image[] = {LSTM("a", 3, false)};
     const lk_layer flat[] = {FLATTEN, LSTM("a", 3, false)};
@@ -650,6 +677,17 @@ static void what_is_refused(void **state) {
     free(memory);
     assert_int_equal(build(gated, 2, 4, &p, &memory, &error), LK_BAD_CONFIG);
     assert_non_null(strstr(error.text, "layer a: gru wants a sequence (time, features) but gets"));
+    free(memory);
+    const lk_layer fewer[] = {AS_ONE("t", 2)}, many[] = {ROWS(6, 8), AS_ONE("t", 7)};
+    assert_int_equal(build(fewer, 1, 4, &p, &memory, &error), LK_BAD_CONFIG);
+    assert_string_equal(error.text,
+                        "layer t: time_reduction wants a sequence (time, features) but gets 6 x 4 "
+                        "x 2; put a reshape layer with a target_shape of [time, features] before "
+                        "it");
+    free(memory);
+    assert_int_equal(build(many, 2, 4, &p, &memory, &error), LK_BAD_CONFIG);
+    assert_string_equal(error.text,
+                        "layer t: found a factor of 7, wanted 1 to the 6 times of its input");
     free(memory);
     assert_int_equal(build(before, 2, 4, &p, &memory, &error), LK_BAD_CONFIG);
     assert_string_equal(error.text,
@@ -674,6 +712,7 @@ int main(void) {
         cmocka_unit_test(overflows_are_said),
         cmocka_unit_test(programs_of_sequences),
         cmocka_unit_test(programs_of_a_gru),
+        cmocka_unit_test(programs_of_fewer_frames),
         cmocka_unit_test(what_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

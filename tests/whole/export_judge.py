@@ -220,6 +220,10 @@ def torch_network(model):
                 if len(layer["target_shape"]) == 2:
                     return rows.reshape(-1, *layer["target_shape"])
                 return rows.reshape(-1, *layer["target_shape"]).permute(0, 3, 1, 2)
+            if kind == "time_reduction":
+                rows = x.permute(0, 2, 3, 1).flatten(2) if x.dim() == 4 else x
+                rows = functional.pad(rows, [0, 0, 0, -rows.shape[1] % layer["factor"]])
+                return rows.reshape(len(rows), -1, layer["factor"] * rows.shape[2])
             if kind == "batch_normalization":
                 if build:
                     norm = torch.nn.BatchNorm2d if x.dim() == 4 else torch.nn.BatchNorm1d
@@ -323,6 +327,10 @@ def judge_keras(name, model):
             made.append(keras.layers.Embedding(model["classes"], layer["units"],
                                                name=layer["name"]))
             at = made[-1](keras.ops.pad(labels, [[0, 0], [1, 0]]))
+        elif kind == "time_reduction":
+            rows = keras.layers.Reshape((x.shape[1], x.shape[-1]))(x)
+            rows = keras.layers.ZeroPadding1D((0, -x.shape[1] % layer["factor"]))(rows)
+            at = keras.layers.Reshape((-1, layer["factor"] * x.shape[-1]))(rows)
         elif kind == "joint":
             made.append(keras.layers.Dense(layer["units"], name=layer["name"]))
             frames, said = (keras.ops.expand_dims(v, axis)

@@ -218,6 +218,19 @@ MODELS["gated"] = ([7, 1, 4], [
     {"type": "gru", "name": "bare", "units": 4, "return_sequences": True, "use_bias": False},
     {"type": "gru", "name": "state", "units": 3},
     {"type": "dense", "name": "head", "units": 10}])
+# Neighbouring frames as one: of the images, with zeros behind the last; of a sequence; of what a
+# window gives, flattened in our order. A norm that stays, one that the layer before it computes.
+MODELS["reduced"] = ([7, 1, 4], [
+    {"type": "time_reduction", "name": "pairs", "factor": 2},
+    {"type": "dense", "name": "rows", "units": 5},
+    {"type": "batch_normalization", "name": "norm", "momentum": 0.5},
+    {"type": "time_reduction", "name": "even", "factor": 2},
+    {"type": "batch_normalization", "name": "stays", "momentum": 0.5},
+    {"type": "gru", "name": "state", "units": 3, "return_sequences": True},
+    {"type": "conv2d", "name": "over", "filters": 3, "kernel_size": [2, 1], "padding": "same"},
+    {"type": "time_reduction", "name": "all", "factor": 2},
+    {"type": "flatten", "name": "flatten"},
+    {"type": "dense", "name": "head", "units": 10}])
 # A transducer: half of the frames, labels that are sequences.
 MODELS["transducer"] = ([12, 1, 6], [
     {"type": "dense", "name": "rows", "units": 5, "activation": "relu"},
@@ -239,6 +252,7 @@ NORMALIZED = ("conv", "folded", "parts")
 KEPT = {"conv": (["/Mul", "/Add"], ["/Mul", "/Add"]),
         "folded": (2 * [["stays/BatchNormalization", "shares/BatchNormalization"]]),
         "sequence": (["/Mul", "stays/BatchNormalization"], ["stays/BatchNormalization"]),
+        "reduced": (["/Mul", "stays/BatchNormalization"], ["stays/BatchNormalization"]),
         "state": (["/Mul"], []), "gated": (["/Mul"], [])}
 # Of every dense layer behind a flatten, by hand: height, width and channels there.
 FLATTENED = {"conv": {"dense": (3, 3, 4)}, "flat": {"dense": (2, 2, 3)},
@@ -635,6 +649,11 @@ def layer_of(layer, shape, weight, bias, at):
         return [[blank] * top + plane + [blank] * bottom for plane in rows]
     if kind == "reshape":
         return reshape(x, layer["target_shape"])
+    if kind == "time_reduction":
+        frames = sequence_of(x)
+        frames = frames + [[0.0] * len(frames[0])] * (-len(frames) % layer["factor"])
+        return [sum(frames[i:i + layer["factor"]], [])
+                for i in range(0, len(frames), layer["factor"])]
     if kind == "batch_normalization":
         mean, variance = layer["moving"]
         # One with neither factor nor summand.

@@ -47,6 +47,12 @@ CASES = {
         "type": "reshape", "target_shape": [10, 10]}}, [], []),
     "a state of a row": ({"model.layers.4": {"type": "lstm", "units": 3}}, [], []),
     "a state of no units": ({"model.layers.4": {"type": "lstm", "units": 0}}, [], []),
+    "frames of a row": ({"model.layers.4": {"type": "time_reduction", "factor": 2}}, [], []),
+    "frames of no number": ({"model.layers.4": {"type": "time_reduction"}}, [], []),
+    "no frames as one": ({"model.layers.4": {"type": "time_reduction", "factor": 0}}, [], []),
+    "more frames than there are": ({"model.layers": [
+        {"type": "reshape", "target_shape": [10, 10]}, {"type": "time_reduction", "factor": 11},
+        {"type": "flatten"}, {"type": "dense", "units": 10}]}, [], []),
     "gates of a row": ({"model.layers.4": {"type": "gru", "units": 3}}, [], []),
     "a reset before the product": ({"model.layers.4": {
         "type": "gru", "units": 3, "reset_after": False}}, [], []),

@@ -253,6 +253,22 @@ def ready(t):
     t.check(all(one == seen[0] for one in seen), "equal results", seen)
 
 
+def reduced(t, config):
+    """Frames of a time_reduction are those of a reshape; behind the last ones there are zeros."""
+    with open(config, encoding="utf-8") as f:
+        layers = json.load(f)["model"]["layers"]
+
+    def of(*instead):
+        those = layers[:2] + [dict(layer, name=f"at_{i}") for i, layer in enumerate(instead)]
+        return trained(t, config, "i", "--set", "model.layers=" + json.dumps(those + layers[3:]))
+    shapes = [{"type": "reshape", "target_shape": [9, 24]}], [
+        {"type": "zero_padding2d", "padding": [[0, 2], [0, 0]]},
+        {"type": "reshape", "target_shape": [5, 48]}]
+    for factor, shape in zip((2, 4), shapes):
+        found = of({"type": "time_reduction", "factor": factor}), of(*shape)
+        t.check(found[0] == found[1] and all(found[0]), "fewer frames", factor, *found)
+
+
 def refusals(t, config):
     for code, text, *arguments in (
             (78, "wanted one label, and model.input [24, 4, 2]", "data.strips.max=4",
@@ -286,6 +302,7 @@ def main():
     ledger(t, config)
     sharded(t)
     identities(t, config)
+    reduced(t, config)
     refusals(t, config)
     ready(t)
     plan = t.expect(0, "plan", config)[1]
