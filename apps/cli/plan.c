@@ -260,10 +260,12 @@ static void print_joints(const lk_program *p, lk_text_out *out) {
     lk_plan_joint j;
     for (uint32_t i = 0; i < p->forward_end; i++) {
         if (!lk_plan_joint_of(p, i, &j)) continue;
+        const bool fewer = j.tile_bytes <= j.whole_bytes;
+        const uint64_t by = fewer ? j.whole_bytes - j.tile_bytes : j.tile_bytes - j.whole_bytes;
         lk_text_line(out,
-                     "  joint %s: %llu bytes for %u cells at a time, %lld fewer than the %llu of "
+                     "  joint %s: %llu bytes for %u cells at a time, %llu %s than the %llu of "
                      "all scores (%u, %u, %u, %u)",
-                     j.layer, (ull)j.tile_bytes, j.tile, (long long)(j.whole_bytes - j.tile_bytes),
+                     j.layer, (ull)j.tile_bytes, j.tile, (ull)by, fewer ? "fewer" : "more",
                      (ull)j.whole_bytes, j.examples, j.frames, j.columns, j.symbols);
     }
 }
