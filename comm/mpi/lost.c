@@ -264,10 +264,10 @@ static bool look_for_dead(void) {
     return any_dead;
 }
 
-// Who of the dead is to blame: the one that the chief has missed before all others, or that those
-// who gave up have named; otherwise one that is missing. One that has given what is waited for here
-// may have given up because it missed another, as this worker is about to: so not if the waiting
-// was already long. If it was short, it has died with a later part of the step not given.
+// Who of the dead is to blame: the one that the chief missed before all others, or that those who
+// gave up have named; otherwise a dead worker whose part of this round has not come. A dead worker
+// whose part has come may itself have given up, because it missed another, as this worker is about
+// to. So it is not blamed after a long wait; after a short one it has died later in the step.
 static uint32_t dead_to_blame(bool for_long, uint32_t missing, const lk_mpi_gift *g) {
     uint32_t first = LK_NONE;
     if (lk_rendezvous_lost(&first) && (!for_long || !lk_mpi_has_given(first, g))) return first;
@@ -279,8 +279,8 @@ static uint32_t dead_to_blame(bool for_long, uint32_t missing, const lk_mpi_gift
     return for_long && missing != LK_NONE ? LK_NONE : first;
 }
 
-// A disk may take longer than a step. Nothing is waited for from a leader that the kernel calls
-// stopped.
+// May worker w, the leader, still be busy with its disk, which may take longer than a step? Not if
+// the kernel says that its process is stopped.
 static bool may_be_saving(uint32_t w, double seconds, lk_round round) {
     return w == 0 && lk_mpi.leader_writes && round != LK_ROUND_SUMS && round != LK_ROUND_NORMS &&
            trouble_of(0) != is_stopped &&
@@ -316,7 +316,7 @@ lk_status lk_mpi_judge_silence(double seconds, const lk_mpi_gift *g, lk_error *e
     if (missing == LK_NONE) missing = lk_mpi.remote[0];
     if (late && may_be_saving(missing, seconds, g->round)) return LK_OK;
     if (late) return lost(missing, "is silent for longer than --step-timeout", g->round, error);
-    // A connection to one of the dead may have broken while another is waited for.
+    // Where some have died, the broken connection may be to one of them, and not to `missing`.
     if (some_dead || !lk_mpi.broken) return LK_OK;
     return lost(missing, "is cut off: MPI says its connection broke", g->round, error);
 }

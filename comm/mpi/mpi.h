@@ -24,9 +24,9 @@
 
 enum { LK_MPI_WORLD_MAX = 1024, LK_MPI_ITEM_BYTES = 72, LK_MPI_HOST_BYTES = 64 };
 
-// For so many --step-timeout a leader is waited for whose last report said that it saves
-// (exchange.h) or anybody's that the run stops: it says so before, as it cannot say anything while
-// a disk is slow.
+// How many times --step-timeout the others wait for the leader, once its last report said that it
+// saves (exchange.h), or anybody's said that the run stops. It says so before it saves, since it
+// cannot say anything while a disk is slow.
 enum { LK_MPI_SAVE_TIMES = 10 };
 
 typedef struct lk_mpi_options {

@@ -544,6 +544,12 @@ static lk_status build(const lk_layer *layers, uint32_t count, uint32_t grain, l
     return lk_program_build(&spec, &alone, &options, *memory, p, error);
 }
 
+static void check_names(const lk_program *p, uint32_t count, const char *const *names) {
+    assert_int_equal(p->param_count, count);
+    for (uint32_t i = 0; i < count; i++)
+        assert_string_equal(p->tensors[p->params[i].tensor].name, names[i]);
+}
+
 #define LSTM(n, u, all)                                                                       \
     {                                                                                         \
         .type = &lk_layer_lstm, .name = n, .units = u, .use_bias = true, .forget_bias = true, \
@@ -575,9 +581,7 @@ static void programs_of_sequences(void **state) {
     void *memory;
     (void)state;
     assert_int_equal(build(layers, LK_COUNT(layers), 4, &p, &memory, &error), LK_OK);
-    assert_int_equal(p.param_count, LK_COUNT(names));
-    for (uint32_t i = 0; i < p.param_count; i++)
-        assert_string_equal(p.tensors[p.params[i].tensor].name, names[i]);
+    check_names(&p, LK_COUNT(names), names);
     assert_int_equal(lk_program_output_floats(&p), 3);
     assert_int_equal(p.params[4].count, 4 * 16);
     assert_true(p.ops[1].relu);  // of the layer behind it, in one kernel
@@ -604,9 +608,7 @@ static void programs_of_a_gru(void **state) {
     void *memory;
     (void)state;
     assert_int_equal(build(layers, LK_COUNT(layers), 4, &p, &memory, &error), LK_OK);
-    assert_int_equal(p.param_count, LK_COUNT(names));
-    for (uint32_t i = 0; i < p.param_count; i++)
-        assert_string_equal(p.tensors[p.params[i].tensor].name, names[i]);
+    check_names(&p, LK_COUNT(names), names);
     assert_int_equal(p.params[2].count, 4 * 12);
     assert_int_equal(p.params[7].count, 9);
     uint32_t seen = 0;

@@ -8,7 +8,7 @@ every position of a cycle; evaluations, images, bytes, refusals.
 import json
 import os
 
-from program import Test, result
+from program import Test, log_of, result
 
 # Overflows at first, and again after some updates. Of least squares the slopes are other ones.
 SCALE = {"initial": 2 ** 20, "growth_steps": 3}
@@ -56,8 +56,7 @@ def everywhere(t, name, config, workers=False):
     wanted = result(t.expect(0, "train", config, "--run-dir", name, "--fresh", "--replicas",
                              "1")[1])
     t.check(all(wanted), name, wanted)
-    with open(name + "/metrics.jsonl", encoding="utf-8") as f:
-        log = f.read()
+    log = log_of(name)
     ways = [["train", config, *more.split()] for more in (
         "--replicas 3 --set layout.guards=true", "--replicas 8 --kernels portable",
         "--replicas 2 --set layout.fuse=false --set layout.wave_examples=8",
@@ -66,15 +65,7 @@ def everywhere(t, name, config, workers=False):
         ways += [["launch", "--workers", "2", "--replicas", "1", "train", config],
                  ["launch", "--workers", "3", "--replicas", "2", "train", config, "--collective",
                   "messages"]]
-    for way in ways:
-        code, lines, error = t.run(*way, "--run-dir", "way", "--fresh")
-        if code == 69 and way[0] == "launch":
-            continue  # this build has no MPI
-        lines = [line.removeprefix("[0] ") for line in lines]
-        t.check(code == 0 and result(lines) == wanted, name, way, code, result(lines), wanted,
-                error)
-        with open("way/metrics.jsonl", encoding="utf-8") as f:
-            t.check(f.read() == log, name + ": the log", way)
+    t.same_everywhere(name, ways, wanted, log)
     return wanted
 
 

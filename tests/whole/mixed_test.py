@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 
-from program import Test, result, value
+from program import Test, log_of, result, value
 
 # The scale begins where every step overflows, and grows until one does again.
 SCALE = {"initial": 2 ** 24, "growth_steps": 3}
@@ -30,20 +30,11 @@ def everywhere(t, name, config):
     """Replicas, workers in a window and by messages: one result, and one log."""
     wanted = result(t.expect(0, "train", config, "--run-dir", name, "--replicas", "1")[1])
     t.check(all(wanted), name, wanted)
-    with open(name + "/metrics.jsonl", encoding="utf-8") as f:
-        log = f.read()
+    log = log_of(name)
     ways = [["train", config, "--replicas", str(r)] for r in (3, 8)]
     ways += [["launch", "--workers", w, "--replicas", r, "train", config, *more]
              for w, r, more in (("2", "1", []), ("3", "2", ["--collective", "messages"]))]
-    for way in ways:
-        code, lines, error = t.run(*way, "--run-dir", "way", "--fresh")
-        if code == 69 and way[0] == "launch":
-            continue  # this build has no MPI
-        lines = [line.removeprefix("[0] ") for line in lines]
-        t.check(code == 0 and result(lines) == wanted, name, way, code, result(lines), wanted,
-                error)
-        with open("way/metrics.jsonl", encoding="utf-8") as f:
-            t.check(f.read() == log, name + ": the log", way)
+    t.same_everywhere(name, ways, wanted, log)
     return wanted
 
 

@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 
-from program import Test, result
+from program import Test, log_of, result
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "ops"))
 sys.dont_write_bytecode = True
@@ -87,11 +87,6 @@ def expected(heavy, scale_of):
     return out
 
 
-def log_of(run):
-    with open(run + "/metrics.jsonl", encoding="utf-8") as f:
-        return f.read()
-
-
 def everywhere(t, name, config, heavy):
     """Replicas, kernels, waves of single grains, workers: one result, one log, and the log says
     what the labels let one expect."""
@@ -108,14 +103,7 @@ def everywhere(t, name, config, heavy):
              for w, r, more in (("2", "1", []), ("2", "3", ["--collective", "messages"]),
                                 ("3", "1", ["--collective", "messages"]))
              if name != "static"]
-    for way in ways[::3] if FEW else ways:
-        code, lines, error = t.run(*way, "--run-dir", "way", "--fresh")
-        if code == 69 and way[0] == "launch":
-            continue  # this build has no MPI
-        lines = [line.removeprefix("[0] ") for line in lines]
-        t.check(code == 0 and result(lines) == wanted, name, way, code, result(lines), wanted,
-                error)
-        t.check(log_of("way") == log, name + ": the log", way)
+    t.same_everywhere(name, ways[::3] if FEW else ways, wanted, log)
     return wanted, log
 
 

@@ -94,6 +94,17 @@ class Test:
                    f"exit {result[0]}, wanted {code}", result[2].strip())
         return result
 
+    def same_everywhere(self, what, ways, wanted, log):
+        """Each of `ways`, commands that train, ends with this result and this metrics.jsonl. One
+        that launches is left out where the build has no MPI."""
+        for way in ways:
+            code, lines, error = self.run(*way, "--run-dir", "way", "--fresh")
+            if code == 69 and way[0] == "launch":
+                continue
+            found = result([line.removeprefix("[0] ") for line in lines])
+            self.check(code == 0 and found == wanted, what, way, code, found, wanted, error)
+            self.check(log_of("way") == log, what + ": the log", way)
+
     def finish(self):
         print(f"{self.checks} checks, {self.failures} failed")
         sys.exit(1 if self.failures or not self.checks else 0)
@@ -111,6 +122,11 @@ def model_of(matrix, run):
         document = json.load(f)
     return [option for key in ("model", "optimizer", "seed")
             for option in ("--set", f"{key}={json.dumps(document[key])}")]
+
+
+def log_of(run):
+    with open(run + "/metrics.jsonl", encoding="utf-8") as f:
+        return f.read()
 
 
 def result(lines):
