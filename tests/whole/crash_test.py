@@ -38,13 +38,13 @@ def kill_loop(t, config, whole):
             limit = choice.random()
             lines = []
             if start == STARTS - 1:
-                lines += [line.rstrip() for line in process.stdout]
+                lines += [line.rstrip() for line in process.lines()]
                 process.wait()
             elif limit < 0.2:
                 time.sleep(limit * 0.2)  # while it starts
             else:
                 wanted = choice.randrange(1, 120)
-                for line in process.stdout:
+                for line in process.lines():
                     lines.append(line.rstrip())
                     if len(lines) >= wanted:
                         break
@@ -66,7 +66,7 @@ def kill_loop(t, config, whole):
 def stop(t, config, whole, number, code):
     run = f"stopped{code}"
     process = t.start("train", config, "--run-dir", run, "--replicas", "2")
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith("loss = ") and "step = 33 " in line:
             process.send_signal(number)
             break
@@ -91,7 +91,7 @@ def stop_twice(t, whole):
                                    "data.test": test_set})
     process = t.start("train", config, "--run-dir", "twice", "--replicas", "1",
                       "--kernels", "reference", "--set", "steps=20")
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith("checkpoint step 20 "):
             break
     for signals, wait in ((2, 0.1), (1, 0.8)):
@@ -148,7 +148,7 @@ def damaged(t, config, whole):
 
 def refused(t, config, whole):
     process = t.start("train", config, "--run-dir", "held", "--set", "steps=100000")
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith("loss"):
             break
     for more in ("--resume", "--fresh"):

@@ -43,7 +43,7 @@ def peek(path):
 
 
 def wait_for_step(process, step):
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith(f"checkpoint step {step} "):
             return
 
@@ -100,7 +100,7 @@ def at_the_end(t):
     for arguments in (["--set", "steps=4000"], ["--set", "steps=4000", "--replicas", "2"]):
         process = t.start("train", config, "--run-dir", "end", "--fresh", *arguments,
                           "--set", "checkpoint.every_steps=0")
-        for line in process.stdout:
+        for line in process.lines():
             if line.startswith("loss = "):
                 break
         poke(labels, LABEL_AT, peek(labels)[LABEL_AT:LABEL_AT + 5])  # the same bytes, written
@@ -135,7 +135,7 @@ sys.stdin.readline()
         t.expect(0, "train", config, "--run-dir", "first", "--fresh", "--set", "steps=3")
         process = t.start("train", config, "--run-dir", "scrub",
                           "--set", "checkpoint.every_steps=0")
-        for line in process.stdout:
+        for line in process.lines():
             if line.startswith("loss = "):
                 break
         writer.stdin.write("\n")

@@ -184,7 +184,7 @@ def waits(t, config, wanted):
     # Nothing there, or another run: it says so, and goes on waiting until it is asked to end.
     for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         evaluator = start(t, here, *train)
-        lines = [evaluator.stdout.readline() for _ in range(2)]
+        lines = [line for _, line in zip(range(2), evaluator.lines())]
         t.check("evaluator of late" in lines[0], "the banner", lines)
         what = "waiting: no run has begun in late" if code == 143 else "waiting: late holds run 0"
         t.check(lines[1].startswith(what), "it waits", lines)

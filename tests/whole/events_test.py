@@ -336,7 +336,7 @@ def killed(t):
     same_as_metrics(t, "undisturbed", "undisturbed")
     for n in (1, 2):
         process = t.start("train", config, "--run-dir", "killed", "--resume-or-start", *ALL)
-        for line in process.stdout:
+        for line in process.lines():
             if line.startswith(f"evaluation step {40 * n}:"):
                 break
         process.kill()
@@ -426,7 +426,7 @@ def killed_first(t):
     config = t.write("cut.json", {"steps": 60, "checkpoint.every_steps": 20,
                                   "checkpoint.hot_steps": 0})
     process = t.start("train", config, "--run-dir", "cut", *ALL, "--set", "steps=100000")
-    for line in process.stdout:
+    for line in process.lines():
         if ", step = 50 " in line:
             break
     process.kill()

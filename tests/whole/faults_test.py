@@ -28,7 +28,7 @@ def cut_short(t):
             "model.input": [28, 28, 1], "steps": 1000000,
             "data": {"train": {"manifest": shards + "/manifest.json"}}})
         process = t.start("train", config, "--run-dir", f"cut{replicas}", "--replicas", replicas)
-        for line in process.stdout:
+        for line in process.lines():
             if line.startswith("loss"):
                 break
         victim = sorted(glob.glob(shards + "/images-00001*"))[0]

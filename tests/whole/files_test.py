@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from program import Test, finish, result, value
+from program import Process, Test, finish, result, value
 
 FILES, ALL = os.path.abspath(sys.argv[3]), "all" in sys.argv[4:]
 SMALL_RUN = {"steps": 60, "log_every_steps": 5, "hash_every_steps": 10,
@@ -162,7 +162,7 @@ def lost_lock(t, config):
         os.unlink(run + "/lock")
         if replaced:
             put(run + "/lock", "1\n")
-        lines = [line.rstrip() for line in process.stdout]
+        lines = [line.rstrip() for line in process.lines()]
         _, error = process.communicate()
         t.check(process.returncode == 69, "69", process.returncode, error)
         one_line(t, error, run, "\"lock\"", "go on with --resume")
@@ -172,7 +172,7 @@ def lost_lock(t, config):
 
 def until(process, begin):
     lines = []
-    for line in process.stdout:
+    for line in process.lines():
         lines.append(line.rstrip())
         if line.startswith(begin):
             break
@@ -332,10 +332,9 @@ def failed_saves(t, config, whole):
     t.check(code == 0 and result(lines) == whole and len(names("unremoved")) == 3, "kept", code)
     one_line(t, error, "WARNING: checkpoint step 60 stands, but", step + "20")
     # Asked to stop on a disk that fails: it could not save, and says so.
-    process = subprocess.Popen([FILES, "train", config, "--run-dir", "asked", "--set",
-                                "steps=100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, env={**os.environ, "FILES_FAULT": "EIO@fsync:2-9999",
-                                               "FILES_ABOUT": "/step-"})
+    process = Process([FILES, "train", config, "--run-dir", "asked", "--set", "steps=100000"],
+                      env={**os.environ, "FILES_FAULT": "EIO@fsync:2-9999",
+                           "FILES_ABOUT": "/step-"})
     until(process, "WARNING")
     process.send_signal(signal.SIGTERM)
     code, output, error = finish([process])[0]

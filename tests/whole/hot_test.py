@@ -21,7 +21,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from program import Test, finish, free_port, result, tf_config, value
+from program import Process, Test, finish, free_port, result, tf_config, value
 
 STRIKE, ALL = os.path.abspath(sys.argv[3]), sys.argv[4:] == ["all"]
 STEPS, EVALUATE, SAVE = 40, 15, 10
@@ -313,11 +313,10 @@ def two_hosts(case, program, config, more, environment):
     for rank, struck in enumerate((environment, {})):
         env = {"UCX_TLS": "tcp,self", "LOCKSTEP_HOT_DIRECTORY": case.hot,
                **tf_config(2, rank, port), **struck}
-        processes.append(subprocess.Popen(
+        processes.append(Process(
             ["unshare", "-u", "sh", "-c", f"hostname host{rank} && exec \"$0\" \"$@\"", program,
              "train", config, "--run-dir", case.run, "--replicas", "1", "--insecure",
              *settings(1), *more],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
             env={**os.environ, **env}, stdin=subprocess.DEVNULL))
     return finish(processes)
 
@@ -366,7 +365,7 @@ def lose_and_return(t):
                       "2", "train", config, "--run-dir", "elastic")
     error = open("elastic.error", "w+", encoding="utf-8")
     killed, seconds, worlds, before = 0.0, [], [], 0
-    for line in process.stdout:
+    for line in process.lines():
         workers = re.search(r"(\d) workers?(?:, | x )", line)
         if workers:
             worlds.append(int(workers.group(1)))
@@ -382,7 +381,7 @@ def lose_and_return(t):
             killed = time.monotonic()
             os.kill(children(process)[len(seconds)], signal.SIGKILL)
             # What is in the pipe was said before.
-            for line in process.stdout:
+            for line in process.lines():
                 if re.search(r"workers?(?:, | x )", line):
                     worlds.append(int(re.search(r"(\d) workers?(?:, | x )", line).group(1)))
                     break

@@ -18,7 +18,7 @@ import sys
 import termios
 import time
 
-from program import Test, finish, golden, result, value
+from program import Process, Test, finish, golden, result, value
 
 MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
 STEPS = "50"
@@ -54,7 +54,7 @@ def workers_of(process, count=0):
 def until(process, begin):
     """Reads lines until one of rank 0 begins so; they are returned."""
     lines = []
-    for line in process.stdout:
+    for line in process.lines():
         lines.append(line)
         if line.startswith("[0] " + begin):
             break
@@ -110,10 +110,10 @@ def no_strangers(t):
     tcp = {"UCX_TLS": "tcp,self"}
     for collective, more in (("window", {}), ("messages", {}), ("messages", tcp)):
         environment = {**os.environ, **more}
-        process = subprocess.Popen(
+        process = Process(
             [t.program, "launch", "--workers", "2", "--replicas", "1", "train", config,
              "--run-dir", fresh(), "--collective", collective], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+            env=environment)
         said = until(process, "loss = ")
         found = listeners_of(workers_of(process, 2).values())
         process.kill()

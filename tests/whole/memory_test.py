@@ -48,7 +48,7 @@ def watch(t, config, replicas, *more):
     process = t.start("train", config, "--replicas", str(replicas), "--run-dir",
                       f"run{replicas}{''.join(more)}", *more)
     seen = {}
-    for line in process.stdout:
+    for line in process.lines():
         for step in (1, STEPS - 40):
             if line.startswith("loss = ") and f"step = {step} " in line.replace(",", " "):
                 seen[step] = smaps(process.pid)

@@ -54,7 +54,7 @@ def killed(t, name, config, wanted):
         shutil.rmtree("killed", ignore_errors=True)
         process = t.start("train", config, "--run-dir", "killed", "--replicas", "2", "--set",
                           "checkpoint.every_steps=1")
-        for line in process.stdout:
+        for line in process.lines():
             seen -= line.startswith("loss = ")
             if seen <= 0:
                 break

@@ -33,12 +33,12 @@ def asked(t, config, sealed):
     for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC"):
         del os.environ[name]
     progress = 0
-    for line in process.stdout:
+    for line in process.lines():
         progress += '"progress"' in line
         if progress == 2:
             break
     process.send_signal(signal.SIGUSR1)
-    for line in process.stdout:
+    for line in process.lines():
         if '"status"' in line:
             break
     process.send_signal(signal.SIGHUP)

@@ -31,6 +31,33 @@ SMALL = {
 }
 
 
+class Process(subprocess.Popen):
+    """A process whose output may be read by lines() first and the rest by communicate(). Popen's
+    own way to iterate over stdout reads ahead, and its communicate() leaves that out."""
+    ahead = b""
+
+    def __init__(self, command, **options):
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        super().__init__(command, text=True, errors="replace", **options)
+
+    def lines(self):
+        while True:
+            line, newline, rest = self.ahead.partition(b"\n")
+            if newline:
+                self.ahead = rest
+                yield line.decode(errors="replace") + "\n"
+                continue
+            more = os.read(self.stdout.fileno(), 65536)
+            if not more:
+                return
+            self.ahead += more
+
+    def communicate(self, *arguments, **options):
+        out, error = super().communicate(*arguments, **options)
+        ahead, self.ahead = self.ahead, b""
+        return ahead.decode(errors="replace") + (out or ""), error
+
+
 class Test:
     """Counts checks; finish() gives the exit code."""
 
@@ -78,8 +105,7 @@ class Test:
         return name
 
     def start(self, *arguments):
-        return subprocess.Popen([self.program, *arguments], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, errors="replace")
+        return Process([self.program, *arguments])
 
     def run(self, *arguments):
         """(exit code, lines of output, text of the error)"""
@@ -152,9 +178,8 @@ def tf_config(world, rank, port, chief=False, host="localhost"):
 
 
 def start(t, environment, *arguments, before=()):
-    return subprocess.Popen([*before, t.program, *arguments], stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            errors="replace", env={**os.environ, **environment})
+    return Process([*before, t.program, *arguments], stdin=subprocess.DEVNULL,
+                   env={**os.environ, **environment})
 
 
 def golden(path, steps, run="matrix"):

@@ -239,7 +239,7 @@ def die(t, victim, collective, before=()):
                      "1", "--collective", collective, *(["--insecure"] if before else []),
                      before=before if r == victim else ())
                for r in range(3)]
-    for line in workers[0].stdout:
+    for line in workers[0].lines():
         if line.startswith("checkpoint step 40 "):
             break
     begin = time.monotonic()
@@ -264,7 +264,7 @@ def start_time(t):
     for _ in range(3):
         port, begin = free_port(), time.monotonic()
         workers = [start(t, tf_config(4, r, port), *train("--replicas", "1")) for r in range(4)]
-        for line in workers[0].stdout:
+        for line in workers[0].lines():
             if line.startswith("loss = "):
                 break
         best = min(best, time.monotonic() - begin)

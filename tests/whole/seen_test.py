@@ -18,7 +18,7 @@ import sys
 import termios
 import time
 
-from program import Test, finish, free_port, result, start, tf_config
+from program import Process, Test, finish, free_port, result, start, tf_config
 
 # A step of some seconds, of 64 grains; nothing is logged by step.
 SLOW = {"global_batch": 1024, "grain": 16, "steps": 1000, "log_every_steps": 1000000,
@@ -92,7 +92,7 @@ def logs(t):
     config = t.write("logged.json", {"steps": 1000000})
     process = t.start("train", config, "--run-dir", "logged")
     said = 0
-    for line in process.stdout:
+    for line in process.lines():
         said += line.startswith("loss = ")
         if said == 60:
             break
@@ -132,7 +132,7 @@ def terminal(t):
 
 
 def first_step(process, begins="loss"):
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith(begins):
             return
 
@@ -151,9 +151,8 @@ def hangup(t):
     code, out, error = finish([process])[0]
     t.check(code == 129 and "stopped after step" in out and checkpoints("hup") and not error,
             "SIGHUP saves", code, out[-300:], error)
-    process = subprocess.Popen(["nohup", t.program, "train", config, "--run-dir", "nohup"],
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+    process = Process(["nohup", t.program, "train", config, "--run-dir", "nohup"],
+                      stdin=subprocess.DEVNULL)
     first_step(process)
     process.send_signal(signal.SIGHUP)
     time.sleep(0.3)
@@ -165,7 +164,7 @@ def hangup(t):
 def ask(t, process, victim, begins):
     """SIGUSR1 to `victim`: a line of `process` that begins so, and it goes on."""
     os.kill(victim, signal.SIGUSR1)
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith(begins):
             return bool(re.search(r"step \d+/\d+ .*loss [\d.]+ .*(no checkpoint yet|checkpoint "
                                   r"step \d+)", line)), line
@@ -227,24 +226,24 @@ def waiting(t):
     for rank in (0, 1):
         process = start(t, tf_config(2, rank, free_port()), *train, "--run-dir", f"alone{rank}")
         ready = select.select([process.stdout], [], [], 10)[0]
-        line = process.stdout.readline() if ready else ""
+        line = next(process.lines(), "") if ready else ""
         t.check(f"waiting for rank {1 - rank} (worker:{1 - rank} at localhost:" in line and
                 "; see --start-timeout (20 s)" in line, "start-up", rank, line)
         process.kill()
         finish([process])
     port = free_port()
     pair = [start(t, tf_config(2, r, port), *train, "--run-dir", "pair") for r in (0, 1)]
-    for line in pair[0].stdout:
+    for line in pair[0].lines():
         if line.startswith("loss"):
             break
     pair[1].send_signal(signal.SIGSTOP)
-    for line in pair[0].stdout:
+    for line in pair[0].lines():
         if line.startswith("waiting"):
             break
     t.check(f"waiting for rank 1 on " in line and f"(process {pair[1].pid}), which is stopped"
             in line, "in a step", line)
     pair[1].send_signal(signal.SIGCONT)
-    for line in pair[0].stdout:
+    for line in pair[0].lines():
         if line.startswith("loss"):
             break
     t.check(line.startswith("loss"), "it goes on", line)

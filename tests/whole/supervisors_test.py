@@ -20,7 +20,7 @@ import sys
 import time
 
 from launch_test import workers_of
-from program import Test, finish, golden, result, value
+from program import Process, Test, finish, golden, result, value
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
@@ -80,7 +80,7 @@ def launched(t):
     """lockstep launch repeats it by itself, and may be repeated."""
     arguments = ["launch", "--workers", "2", "--replicas", "1", "--restarts", "2"]
     process = t.start(*arguments, *command(t, "launched")[1:])
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith("[0] checkpoint step 10 "):
             break
     pids = workers_of(process, 2)
@@ -99,10 +99,9 @@ def repeated(t):
     killed wherever it is, and ended as a node is drained: SIGTERM."""
     ends = []
     for attempt in range(40):
-        process = subprocess.Popen(command(t, "repeated"), stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True)
+        process = Process(command(t, "repeated"))
         seen = 0
-        for line in process.stdout:
+        for line in process.lines():
             seen += line.startswith("loss = ")
             if seen == 4 + attempt % 5:
                 break
@@ -172,9 +171,9 @@ def by_torchrun(t, bin_):
                 " ".join(f"'{part}'" for part in command(t, "torchrun", "--replicas", "1")) +
                 " >out-$TORCHELASTIC_RESTART_COUNT-$RANK\n")
     os.chmod(wrapper, 0o755)
-    process = subprocess.Popen(
+    process = Process(
         [bin_ + "/torchrun", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=2",
-         "--no-python", wrapper], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+         "--no-python", wrapper])
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not glob.glob("torchrun/checkpoints/*.safetensors"):
         time.sleep(0.001)

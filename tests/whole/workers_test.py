@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-from program import Test, golden, result
+from program import Process, Test, golden, result
 
 MATRIX, GOLDEN = os.path.abspath(sys.argv[3]), os.path.abspath(sys.argv[4])
 WORD = sys.argv[5] if sys.argv[5:] else ""
@@ -49,9 +49,8 @@ def mpiexec(t, cut, arguments, options=(), environment=None, start=False):
     for i, replicas in enumerate(cut):
         command += [":"] * (i > 0) + ["-n", "1", "sh", "-c", script, t.program, *arguments,
                                       "--replicas", str(replicas)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, errors="replace",
-                               env={**os.environ, **(environment or {})})
+    process = Process(command, stdin=subprocess.DEVNULL,
+                      env={**os.environ, **(environment or {})})
     if start:
         return process
     try:
@@ -207,7 +206,7 @@ def lose(t, how, victim, collective, wanted, config):
     arguments = ["train", config, "--run-dir", "lost", "--collective", collective]
     process = mpiexec(t, [1, 2, 1], arguments + ["--step-timeout", "2"],
                       options=["-disable-auto-cleanup"], start=True)
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith("checkpoint step 40 "):
             break
     ranks = ranks_of(t)
@@ -268,7 +267,7 @@ def losses(t):
     shutil.rmtree("stop", ignore_errors=True)
     arguments = ["train", config, "--run-dir", "stop"]
     process = mpiexec(t, [1, 1], arguments, start=True)
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith("checkpoint step 40 "):
             break
     os.kill(ranks_of(t)[1], signal.SIGTERM)

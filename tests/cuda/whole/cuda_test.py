@@ -96,7 +96,7 @@ def hot_state(t):
     t.check(any(line.startswith("hot state: off (GPUs keep") for line in lines), "off", lines)
     process = t.start("train", MATRIX, "--set", "steps=12", "--run-dir", "hot", "--kernels", "cuda",
                       "--replicas", "1", *more)
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith("loss") and "step = 6 " in line.replace(",", " "):
             process.kill()
             break

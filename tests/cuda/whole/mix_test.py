@@ -17,7 +17,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../../whole")]
 import world  # noqa: E402
-from program import Test, golden, model_of, result, value  # noqa: E402
+from program import Process, Test, golden, model_of, result, value  # noqa: E402
 from world import (COUNTS, LAYERS, end, exit_codes, gpu, gpus, process_of,  # noqa: E402
                    reads_until, said, shown, threads)
 
@@ -203,8 +203,7 @@ def start_named(mix, names, arguments):
     for i, worker in enumerate(mix):
         named = ["env", f"LOCKSTEP_HOST_CUDA_NAME={names[i]}"] if names[i] else []
         command += [":"] * (i > 0) + ["-n", "1", *named, T.program, "train", *arguments, *worker]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, errors="replace")
+    return Process(command, stdin=subprocess.DEVNULL)
 
 
 def refusing():

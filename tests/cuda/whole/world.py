@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 
+from program import Process
+
 COUNTS = re.compile(r"device: (\d+) allocations after the seal, (\d+) bytes, (\d+) launches, "
                     r"(\d+) graph launches")
 LAYERS = ["--set", "layout.exchange_floats=1"]  # every layer is a part of its own
@@ -42,9 +44,8 @@ def start(t, mix, arguments, environment=None, options=()):
         worker = [item for item in worker if item not in own]
         command += [":"] * (i > 0) + ["-n", "1", "env", *own, "sh", "-c", script, t.program,
                                       "train", *arguments, *worker]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, errors="replace",
-                            env={**os.environ, **(environment or {})})
+    return Process(command, stdin=subprocess.DEVNULL,
+                   env={**os.environ, **(environment or {})})
 
 
 def end(process, seconds=120):
@@ -88,7 +89,7 @@ def process_of(t, rank):
 
 
 def reads_until(t, process, text):
-    for line in process.stdout:
+    for line in process.lines():
         if line.startswith(text):
             return True
     return t.check(False, f"the run ended before it said {text}")
