@@ -75,8 +75,8 @@ static void source(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch
                  lk_tensor_at(f, op->tensor[LK_Y]), lk_tensor_at(f, op->tensor[LK_AUX]));
 }
 
-// The rows of a block, of all that a gradient op reads.
-static uint32_t rows_of(const walk *w, const lk_op *op, const lk_microbatch *microbatch,
+// The examples of a block, and the rows of all that a gradient op reads.
+static uint32_t block_of(const walk *w, const lk_op *op, const lk_microbatch *microbatch,
                         const lk_block *b, lk_grain_view *view) {
     const uint32_t grain = w->program->spec->grain, first = b->at - microbatch->first_grain;
     *view = lk_grain_view_at(&w->frame, op, first, microbatch->examples);
@@ -92,7 +92,7 @@ static void metric(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch
     lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
     for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         lk_grain_view view;
-        const uint32_t examples = rows_of(w, op, microbatch, &b, &view);
+        const uint32_t examples = block_of(w, op, microbatch, &b, &view);
         const lk_cuda_grains rows = {
             .dy = view.dy, .grain = w->program->spec->grain, .examples = examples};
         float *node = slot_at(w, *fresh++);
@@ -103,14 +103,14 @@ static void metric(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch
 static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch) {
     walk *w = walk_of(f);
     const lk_param *params = w->program->params;
-    const uint32_t *fresh = w->fresh;
+    const uint32_t *fresh = w->fresh, steps = lk_op_steps(op);
     lk_lane lane = lk_lane_of(f, op, 0);
-    lane.grain = w->program->spec->grain;
+    lane.grain = w->program->spec->grain * steps;
     lk_block b = lk_microbatch_block(microbatch, microbatch->first_grain);
     for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         lk_grain_view view;
         float *node = slot_at(w, *fresh++);
-        lane.examples = rows_of(w, op, microbatch, &b, &view);
+        lane.examples = block_of(w, op, microbatch, &b, &view) * steps;
         lane.grains = &view;
         lane.grain_count = b.end - b.at;
         for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {

@@ -103,7 +103,9 @@ struct conv_forward_job {
         return pixel(s.c, x, p.m, p.y + t.y, p.x + t.x, t.channel);
     }
     __device__ float b(uint32_t u, uint32_t j) const { return w[(uint64_t)u * columns + j]; }
-    __device__ float start(uint32_t j) const { return bias ? bias[j] : 0.0f; }
+    __device__ float start(uint32_t i, uint32_t j) const {
+        return (void)i, bias ? bias[j] : 0.0f;
+    }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         float best = v[0] + 0.0f;
         uint8_t winner = 0;
@@ -183,7 +185,9 @@ struct conv_input_job {
         uint32_t tap = lk_cuda_quotient(u, s.out_c);
         return w[((uint64_t)tap * columns + j) * s.c.out_c + (u - tap * s.c.out_c)];
     }
-    __device__ float start(uint32_t j) const { return bias ? bias[j] : 0.0f; }
+    __device__ float start(uint32_t i, uint32_t j) const {
+        return (void)i, bias ? bias[j] : 0.0f;
+    }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         uint64_t at = (uint64_t)i * columns + j;
         float sum = v[0] + 0.0f;
@@ -262,7 +266,7 @@ struct conv_weight_job {
         if (p.y >= s.c.out_h || p.x >= s.c.out_w) return 0.0f;
         return output_gradient<POOLED>(s, dy, argmax, p.m, p.y, p.x, j);
     }
-    __device__ float start(uint32_t j) const { return (void)j, 0.0f; }
+    __device__ float start(uint32_t i, uint32_t j) const { return (void)i, (void)j, 0.0f; }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         if (i < weights)
             dw[(uint64_t)i * columns + j] = v[0];

@@ -176,6 +176,9 @@ void lk_cuda_conv2d_bias_gradient(lk_cuda_stream *s, const lk_conv2d *c,
 // Scratch of a launch in floats, for at most so many examples. Kernels that are not named need
 // none.
 uint64_t lk_cuda_dense_scratch_floats(const lk_dense *d, uint32_t grain, uint32_t examples);
+// .. where every example has so many rows.
+uint64_t lk_cuda_dense_rows_scratch_floats(const lk_dense *d, uint32_t rows, uint32_t grain,
+                                           uint32_t examples);
 uint64_t lk_cuda_conv2d_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples);
 uint64_t lk_cuda_conv2d_bias_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples);
 

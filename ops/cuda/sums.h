@@ -1,5 +1,5 @@
 // sums.h - the one engine behind dense layers and convolutions: a matrix of sums of products, in
-// the arithmetic's order. CUDA C++, included by dense.cu and conv.cu.
+// the arithmetic's order. CUDA C++, included by dense.cu, conv.cu and sequence.cu.
 //
 //   out[i][j] = tree over leaves of the chain over terms u of a(i, u) * b(u, j)
 //
@@ -51,10 +51,16 @@ static inline lk_cuda_terms lk_cuda_terms_of(uint32_t example_terms, uint32_t gr
 }
 
 // The tree over slices of a grain and then over grains is one tree over all slices if no grain but
-// the last is filled up with nothing; otherwise a part stays within its grain.
+// the last is filled up with nothing.
+static inline bool lk_cuda_one_tree(const lk_cuda_terms &t) {
+    return t.examples <= t.grain || (t.grain_leaves & (t.grain_leaves - 1)) == 0;
+}
+
+// Otherwise a part stays within its grain.
 static inline void lk_cuda_terms_cut(lk_cuda_terms *t, uint32_t part_leaves) {
-    uint32_t grains = (t->examples - 1) / t->grain + 1, whole = (grains - 1) * t->grain_leaves;
-    bool one_tree = grains == 1 || (t->grain_leaves & (t->grain_leaves - 1)) == 0;
+    const uint32_t grains = (t->examples - 1) / t->grain + 1;
+    const uint32_t whole = (grains - 1) * t->grain_leaves;
+    const bool one_tree = lk_cuda_one_tree(*t);
     t->part_leaves = part_leaves;
     t->grain_parts = one_tree ? 0 : (t->grain_leaves + part_leaves - 1) / part_leaves;
     t->parts = one_tree ? (t->leaves + part_leaves - 1) / part_leaves
@@ -247,13 +253,15 @@ typedef struct lk_cuda_place {
 
 // Every chain of the thread begins: the first leaf of all perhaps from a bias.
 template <typename Tile, typename Job>
-static inline __device__ void lk_cuda_start(const Job &job, uint32_t j, bool first,
+static inline __device__ void lk_cuda_start(const Job &job, uint32_t i, uint32_t j, bool first,
                                             lk_cuda_chains<Tile> *s) {
 #pragma unroll
     for (int c = 0; c < Tile::c; c++) {
-        float start = first && j + c < job.columns ? job.start(j + c) : 0.0f;
 #pragma unroll
-        for (int r = 0; r < Tile::r; r++) s->chain[r][c] = start;
+        for (int r = 0; r < Tile::r; r++) {
+            const bool starts = first && j + c < job.columns;
+            s->chain[r][c] = starts ? job.start(LK_MIN(i + r, job.rows - 1), j + c) : 0.0f;
+        }
     }
 }
 
@@ -304,7 +312,7 @@ static inline __device__ void lk_cuda_sum_part(const Job &job, const lk_cuda_ter
         lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
         rows.row[n] = job.row_of(LK_MIN(at.i0 + side, job.rows - 1));
     }
-    lk_cuda_start<Tile>(job, at.j0 + tj, leaf == 0, s);
+    lk_cuda_start<Tile>(job, at.i0 + ti, at.j0 + tj, leaf == 0, s);
     lk_cuda_fetched<Tile> fetched;
     lk_cuda_fetch(job, rows, at.i0, at.j0, u, end, &fetched);
     // Two buffers in turn, so one barrier a chunk: who writes the first again has passed the

@@ -38,6 +38,21 @@ static uint32_t dense_bias_gradient(lk_lane *l, const lk_op *op) {
     return 0;
 }
 
+// The rows of a sequence as examples. Of weights and biases the lane's grains count rows already.
+static uint32_t rows_of(const lk_lane *l, const lk_op *op) {
+    return l->examples * op->sequence.steps;
+}
+static uint32_t sequence_dense(lk_lane *l, const lk_op *op) {
+    lk_cuda_dense_forward(stream_of(l), &op->dense, rows_of(l, op), l->at[LK_X], l->param[0],
+                          l->param[1], l->at[LK_Y]);
+    return 0;
+}
+static uint32_t sequence_dense_input_gradient(lk_lane *l, const lk_op *op) {
+    lk_cuda_dense_input_gradient(stream_of(l), &op->dense, rows_of(l, op), l->param[0],
+                                 l->at[LK_DY], l->at[LK_MASK], l->at[LK_DX]);
+    return 0;
+}
+
 static uint32_t conv2d(lk_lane *l, const lk_op *op) {
     lk_cuda_conv2d_forward(stream_of(l), &op->conv, l->examples, l->at[LK_X], l->param[0],
                            l->param[1], l->at[LK_Y]);
@@ -128,6 +143,14 @@ static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
     [LK_OP_CONV2D_TRANSPOSE_BIAS_GRADIENT] = conv2d_transpose_bias_gradient,              \
     [LK_OP_MAX_POOL2D] = max_pool2d, [LK_OP_MAX_POOL2D_BACKWARD] = max_pool2d_backward,   \
     [LK_OP_RELU] = relu, [LK_OP_RELU_BACKWARD] = relu_backward,                           \
+    [LK_OP_SEQUENCE_DENSE] = sequence_dense,                                              \
+    [LK_OP_SEQUENCE_DENSE_INPUT_GRADIENT] = sequence_dense_input_gradient,                \
+    [LK_OP_SEQUENCE_DENSE_WEIGHT_GRADIENT] = dense_weight_gradient,                       \
+    [LK_OP_SEQUENCE_DENSE_BIAS_GRADIENT] = dense_bias_gradient,                           \
+    [LK_OP_LSTM] = lk_cuda_lstm, [LK_OP_LSTM_BACKWARD] = lk_cuda_lstm_backward,           \
+    [LK_OP_GRU] = lk_cuda_gru, [LK_OP_GRU_BACKWARD] = lk_cuda_gru_backward,               \
+    [LK_OP_RECURRENT_WEIGHT_GRADIENT] = dense_weight_gradient,                            \
+    [LK_OP_RECURRENT_BIAS_GRADIENT] = dense_bias_gradient,                                \
     [LK_OP_SOFTMAX_CROSS_ENTROPY] = softmax_cross_entropy
 
 const lk_kernels lk_kernels_cuda = {
@@ -194,6 +217,13 @@ bool lk_cuda_is_product(const lk_op_type *type) { return products[type->number].
 static uint64_t dense_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
     return lk_cuda_dense_scratch_floats(&op->dense, grain, examples);
 }
+static uint64_t sequence_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
+    return lk_cuda_dense_rows_scratch_floats(&op->dense, op->sequence.steps, grain, examples);
+}
+static uint64_t recurrent_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
+    (void)grain;
+    return lk_cuda_recurrent_scratch_floats(&op->sequence, examples);
+}
 static uint64_t bias_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
     return lk_cuda_conv2d_bias_scratch_floats(&op->conv, grain, examples);
 }
@@ -208,6 +238,14 @@ uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t exa
         [LK_OP_DENSE_INPUT_GRADIENT] = dense_scratch,
         [LK_OP_DENSE_WEIGHT_GRADIENT] = dense_scratch,
         [LK_OP_DENSE_BIAS_GRADIENT] = dense_scratch,
+        [LK_OP_SEQUENCE_DENSE] = sequence_scratch,
+        [LK_OP_SEQUENCE_DENSE_INPUT_GRADIENT] = sequence_scratch,
+        [LK_OP_SEQUENCE_DENSE_WEIGHT_GRADIENT] = sequence_scratch,
+        [LK_OP_LSTM] = recurrent_scratch,
+        [LK_OP_LSTM_BACKWARD] = recurrent_scratch,
+        [LK_OP_GRU] = recurrent_scratch,
+        [LK_OP_GRU_BACKWARD] = recurrent_scratch,
+        [LK_OP_RECURRENT_WEIGHT_GRADIENT] = sequence_scratch,
         [LK_OP_CONV2D] = conv_scratch,
         [LK_OP_CONV2D_POOL] = conv_scratch,
         [LK_OP_CONV2D_INPUT_GRADIENT] = conv_scratch,

@@ -24,6 +24,13 @@ extern const lk_kernels lk_kernels_cuda_fast;  // the same, products by cuBLASLt
 LK_PLAIN_OP_LIST(LK_CUDA_PLAIN)
 #undef LK_CUDA_PLAIN
 
+// Layers with a state (sequence.cu), and the scratch of them.
+uint32_t lk_cuda_lstm(lk_lane *lane, const lk_op *op);
+uint32_t lk_cuda_lstm_backward(lk_lane *lane, const lk_op *op);
+uint32_t lk_cuda_gru(lk_lane *lane, const lk_op *op);
+uint32_t lk_cuda_gru_backward(lk_lane *lane, const lk_op *op);
+uint64_t lk_cuda_recurrent_scratch_floats(const lk_sequence *sequence, uint32_t examples);
+
 // Scratch of an op's launches in floats, for at most so many examples; `rules` of the fast
 // arithmetic, or NULL.
 uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t examples,

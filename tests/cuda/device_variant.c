@@ -16,7 +16,7 @@
 #include "ops/cuda/table.h"
 #include "ops/variant.h"
 
-enum { OP = 7, HELD_MAX = 16 };
+enum { OP = 7, HELD_MAX = 24 };
 
 // --- one call ------------------------------------------------------------------------------------
 
@@ -564,6 +564,65 @@ static uint32_t call_grouped(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     return end(&s);
 }
 
+// Layers over sequences, as the device's table has them: roles have so many floats of a row, and
+// the views of grains count rows.
+static uint64_t sequence_floats(const lk_lane *l, const lk_op *op, uint32_t role) {
+    const lk_dense *d = &op->sequence.dense;
+    const uint64_t rows = (uint64_t)l->examples * op->sequence.steps, units = d->k_count;
+    const uint64_t columns = d->n_count / units + 1;  // of what a recurrent layer keeps
+    const bool dense = op->type == &lk_op_sequence_dense ||
+                       op->type == &lk_op_sequence_dense_input_gradient;
+    const bool input = role == LK_X || role == LK_DX || role == LK_MASK;
+    if (dense) return rows * (input ? units : d->n_count);
+    if (role == LK_X || role == LK_DX || role == LK_DX2) return rows * d->n_count;
+    if (role == LK_AUX) return rows * columns * units;
+    if (role == LK_X2) return rows * units;
+    return (op->sequence.every ? rows : l->examples) * units;
+}
+
+static void sequence_params(const lk_dense *d, float *const from[2], float *to[2]) {
+    to[0] = floats_there(from[0], (uint64_t)d->k_count * d->n_count);
+    to[1] = floats_there(from[1], d->n_count);
+}
+
+static uint32_t call_sequence(lk_lane *l, const lk_op *op) {
+    const bool sums = op->type->scope == LK_SCOPE_GRAINS;
+    const uint32_t grain = sums ? l->grains[0].examples / op->sequence.steps : 1;
+    const uint32_t rows = sums ? examples_of(l->grain_count, l->grains) : 0;
+    const uint32_t examples = sums ? rows / op->sequence.steps : l->examples;
+    lk_cuda_stream s = begin(lk_cuda_op_scratch_floats(op, grain, examples, NULL));
+    const lk_cuda_lane device = {.stream = &s};
+    const lk_dense *d = &op->sequence.dense;
+    lk_lane there_lane = *l;
+    lk_grain_view view;
+    there_lane.device = (void *)(uintptr_t)&device;
+    for (uint32_t r = 0; r < LK_SCRATCH; r++) {
+        there_lane.at[r] = floats_there(l->at[r], sums ? 0 : sequence_floats(l, op, r));
+    }
+    sequence_params(d, l->param, there_lane.param);
+    sequence_params(d, l->sums, there_lane.sums);
+    if (sums) {
+        const lk_cuda_grains grains =
+            grains_there(l->grain_count, l->grains, d->k_count, d->n_count);
+        view = (lk_grain_view){.x = grains.x, .dy = grains.dy};
+        there_lane.grains = &view;
+        there_lane.grain = grains.grain;
+        there_lane.examples = grains.examples;
+    }
+    (void)lk_kernels_cuda.kernel[op->type->number](&there_lane, op);
+    wait_for(&s);
+    for (uint32_t r = 0; r < LK_SCRATCH; r++) {
+        const bool out = l->at[r] && r != LK_X && r != LK_DY && r != LK_MASK;
+        const bool second = r == LK_DX2 && l->at[r] && l->at[LK_X2];
+        if (out || second) back(l->at[r], there_lane.at[r], sequence_floats(l, op, r) * 4);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint64_t floats = i ? d->n_count : (uint64_t)d->k_count * d->n_count;
+        if (l->sums[i]) back(l->sums[i], there_lane.sums[i], floats * sizeof(float));
+    }
+    return end(&s);
+}
+
 static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     if (op->type == &lk_op_grouped_conv2d || op->type == &lk_op_grouped_conv2d_input_gradient ||
         op->type == &lk_op_grouped_conv2d_weight_gradient) {
@@ -662,7 +721,17 @@ static const lk_kernels device = {
                [LK_OP_MAX_POOL2D] = call_max_pool2d,
                [LK_OP_MAX_POOL2D_BACKWARD] = call_max_pool2d_backward, [LK_OP_RELU] = call_relu,
                [LK_OP_RELU_BACKWARD] = call_relu_backward,
-               [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy},
+               [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy,
+               [LK_OP_SEQUENCE_DENSE] = call_sequence,
+               [LK_OP_SEQUENCE_DENSE_INPUT_GRADIENT] = call_sequence,
+               [LK_OP_SEQUENCE_DENSE_WEIGHT_GRADIENT] = call_sequence,
+               [LK_OP_SEQUENCE_DENSE_BIAS_GRADIENT] = call_sequence,
+               [LK_OP_LSTM] = call_sequence,
+               [LK_OP_LSTM_BACKWARD] = call_sequence,
+               [LK_OP_GRU] = call_sequence,
+               [LK_OP_GRU_BACKWARD] = call_sequence,
+               [LK_OP_RECURRENT_WEIGHT_GRADIENT] = call_sequence,
+               [LK_OP_RECURRENT_BIAS_GRADIENT] = call_sequence},
     .apply = {LK_OPTIMIZER_LIST(APPLY)},
     .load_u8 = load_u8,
     .column_sums = column_sums,

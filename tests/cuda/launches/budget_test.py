@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""budget_test - what the launches of a step on a GPU may cost, of every ready configuration.
+"""budget_test - what the launches of a step on a GPU may cost, of every ready configuration, and
+of those in configs/ beside this file, whose layers no ready one has.
 
    budget_test.py LAUNCHES CONFIG_DIR KNOWN [--table CONFIG BATCH] [--record]
 
@@ -34,6 +35,7 @@ BATCHES = (64, 1024, 8192)
 PROCESSORS, CYCLES, FMA, BYTES = 132, 1.755e9, 128, 5.5e12
 NODE, TRIP, TRIP_STEPS, RESIDENT = 1.5e-6, 700, 16, 2048
 LIMITS = {"waste": 1.3, "blocks": 64, "chain": 2048, "idle": 0.5}
+OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs")
 # Configurations that GPUs do not run, with a word of what the program says of it.
 REFUSED = {"mnist-gan": "one network alone", "mnist-gan-rmsprop": "one network alone",
            "mnist-gan-small": "one network alone", "rnnt-strips": "mixed_float16"}
@@ -141,9 +143,9 @@ def print_table(launches, whole):
 
 
 def configurations(folder):
-    found = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
-    published = os.path.join(folder, "published")
-    found += [os.path.join(published, name) for name in sorted(os.listdir(published))]
+    found = []
+    for part in (folder, os.path.join(folder, "published"), OWN):
+        found += [os.path.join(part, name) for name in sorted(os.listdir(part))]
     return [path for path in found
             if path.endswith(".json") and os.path.basename(path) != "digests.json"]
 
@@ -157,7 +159,8 @@ def find_all(program, names, folder):
             if launches is None:
                 continue
             same = json.dumps([batch, launches])
-            name = os.path.relpath(config, folder)[:-len(".json")]
+            name = os.path.relpath(config, OWN if config.startswith(OWN) else folder)
+            name = name[:-len(".json")]
             if same in seen:
                 print(f"{name} at batch {batch}: as {seen[same]}")
                 continue
