@@ -29,18 +29,35 @@ enum { ROUNDS_MAX = 100, STEPS_MAX = 1 << 17, WARM_STEPS = 20, BLOCK_STEPS_MIN =
 typedef struct bench_case {
     const char *name, *config;
     uint32_t global_batch, grain, replicas;
-    bool always;  // --replicas does not change it
+    bool always;         // --replicas does not change it
+    const char *set[2];  // settings of its own, as after --set
 } bench_case;
 
+// Images of ready configurations that read a set's files.
+#define MADE_UP "data={\"train\":{\"made_up\":{\"count\":60000}}}"
+#define STRIPS "data={\"train\":{\"made_up\":{\"count\":60000}},\"strips\":{\"min\":1,\"max\":5}}"
+
 static const bench_case cases[] = {
-    {"mnist-cnn-64-one", "bench-mnist-cnn", 64, 16, 1, true},
-    {"mnist-cnn-64", "bench-mnist-cnn", 64, 16, 2, false},
-    {"mnist-cnn-256", "bench-mnist-cnn", 256, 16, 2, false},
-    {"mnist-cnn-1024", "bench-mnist-cnn", 1024, 16, 2, false},
-    {"mnist-cnn-8192", "bench-mnist-cnn", 8192, 16, 2, false},
-    {"mlp-64", "bench-mlp", 64, 16, 2, false},
-    {"lenet-64", "bench-lenet", 64, 16, 2, false},
+    {"mnist-cnn-64-one", "bench-mnist-cnn", 64, 16, 1, .always = true},
+    {"mnist-cnn-64", "bench-mnist-cnn", 64, 16, 2},
+    {"mnist-cnn-256", "bench-mnist-cnn", 256, 16, 2},
+    {"mnist-cnn-1024", "bench-mnist-cnn", 1024, 16, 2},
+    {"mnist-cnn-8192", "bench-mnist-cnn", 8192, 16, 2},
+    {"mlp-64", "bench-mlp", 64, 16, 2},
+    {"lenet-64", "bench-lenet", 64, 16, 2},
+    // From here on only those that --cases names: they are long, or variants.
+    {"mnist-cnn-64-bf16", "bench-mnist-cnn", 64, 16, 2, .set = {"precision=mixed_bfloat16"}},
+    {"mnist-cnn-64-f16", "bench-mnist-cnn", 64, 16, 2, .set = {"precision=mixed_float16"}},
+    {"mnist-cnn-1024-bf16", "bench-mnist-cnn", 1024, 16, 2, .set = {"precision=mixed_bfloat16"}},
+    {"mnist-cnn-1024-f16", "bench-mnist-cnn", 1024, 16, 2, .set = {"precision=mixed_float16"}},
+    {"resnet20-64", "resnet20-mnist", 64, 32, 2, .set = {MADE_UP}},
+    {"resnet20-256", "resnet20-mnist", 256, 32, 2, .set = {MADE_UP}},
+    {"rnnt-32", "rnnt-strips", 32, 4, 2, .set = {STRIPS, "precision=float32"}},
+    {"rnnt-32-f16", "rnnt-strips", 32, 4, 2, .set = {STRIPS}},
+    {"gan-32", "mnist-gan", 32, 16, 2, .set = {MADE_UP}},
 };
+
+enum { USUAL_CASES = 7 };  // the first so many, without --cases
 
 typedef struct bench_options {
     bool json;
@@ -156,13 +173,13 @@ static lk_status start_case(lk_run *run, const bench_case *c, const bench_option
     char batch[40], grain[40];
     const bool gpu = o->kernels && strcmp(o->kernels, "cuda") == 0;
     const uint32_t replicas = gpu ? 1 : c->replicas;
-    const char *const set[] = {batch, grain};
+    const char *const set[] = {batch, grain, c->set[0], c->set[1]};
     snprintf(batch, sizeof batch, "global_batch=%u", c->global_batch);
     snprintf(grain, sizeof grain, "grain=%u", c->grain);
     const lk_config_options options = {
         .config = c->config,
         .set = set,
-        .set_count = LK_COUNT(set),
+        .set_count = 2 + (c->set[0] != NULL) + (c->set[1] != NULL),
         .kernels = o->kernels,
         .data_directory = o->data,
         .replicas = o->replicas && !c->always ? o->replicas : replicas};
@@ -350,9 +367,9 @@ static void print_json(const bench_lane *l, uint32_t rounds) {
 }
 
 static const char head[] =
-    "                                      steps/s                              images/s  GFLOP/s"
+    "                                        steps/s                              images/s  GFLOP/s"
     "         of peak       FMA peak   ping-pong         memory, MiB\n"
-    "case              batch grain lanes   median     p10     p90   rounds      median    every "
+    "case                batch grain lanes   median     p10     p90   rounds      median    every "
     "routed   every routed   GFLOP/s    ns              arena  images   anon\n";
 
 static void print_line(const bench_lane *l, uint32_t rounds) {
@@ -366,7 +383,7 @@ static void print_line(const bench_lane *l, uint32_t rounds) {
     snprintf(rates, sizeof rates, "%.0f..%.0f", rate.min, rate.max);
     snprintf(trips, sizeof trips, l->cores > 1 ? "%.0f (%.0f..%.0f)" : "-", trip.median, trip.min,
              trip.max);
-    printf("%-17s %5u %5u %5u  %7.1f %7.1f %7.1f   %-11s %7.0f  ", c->name, c->global_batch,
+    printf("%-19s %5u %5u %5u  %7.1f %7.1f %7.1f   %-11s %7.0f  ", c->name, c->global_batch,
            c->grain, f->replicas, median, 1 / l->last.p90, 1 / l->last.p10, rates,
            median * c->global_batch);
     printf("%6.1f %6.1f  %5.1f%% %5.1f%%   %7.1f   %-14s ", median * f->flop.framework * 1e-9,
@@ -447,7 +464,7 @@ static const char about[] =
     "the\n"
     "way of a cache line between two cores, measured before and after every block.\n\n"
     "  --json          one JSON object a case, one a line\n"
-    "  --cases A,B     only these\n"
+    "  --cases A,B     these, instead of the first seven\n"
     "  --seconds S     of measured steps for each case (5)\n"
     "  --rounds N      in which the cases take turns (5)\n"
     "  --replicas N    instead of 2\n"
@@ -460,7 +477,8 @@ static void print_help(void) {
     fputs(about, stdout);
     for (uint32_t i = 0; i < LK_COUNT(cases); i++) {
         const bench_case *c = &cases[i];
-        printf("  %-17s %s, batch %u in grains of %u, %u replica%s\n", c->name, c->config,
+        if (i == USUAL_CASES) puts("\nand, where --cases names them:");
+        printf("  %-19s %s, batch %u in grains of %u, %u replica%s\n", c->name, c->config,
                c->global_batch, c->grain, c->replicas, c->replicas == 1 ? "" : "s");
     }
 }
@@ -528,7 +546,7 @@ static lk_status bench(const bench_options *o, lk_error *error) {
 lk_status lk_command_bench(int argc, char **argv, lk_error *error) {
     bench_options o = {.seconds = 5, .rounds = 5};
     bool helped = false;
-    memset(o.chosen, true, sizeof o.chosen);
+    for (uint32_t i = 0; i < USUAL_CASES; i++) o.chosen[i] = true;
     LK_CHECK(parse_options(argc, argv, &o, &helped, error));
     if (helped) {
         print_help();
