@@ -55,6 +55,7 @@ static const bench_case cases[] = {
     {"rnnt-32", "rnnt-strips", 32, 4, 2, .set = {STRIPS, "precision=float32"}},
     {"rnnt-32-f16", "rnnt-strips", 32, 4, 2, .set = {STRIPS}},
     {"gan-32", "mnist-gan", 32, 16, 2, .set = {MADE_UP}},
+    {"lstm-64", "bench-lstm", 64, 32, 2},
 };
 
 enum { USUAL_CASES = 7 };  // the first so many, without --cases

@@ -1,4 +1,5 @@
-# peers_worker.py - what the workers of tests/bench/peers share: the data, and the words they speak.
+# peers_worker.py - what the workers of tests/bench/peers share: cases, data, and the words they
+# speak.
 #
 # A worker says {"version": ...} when its first step is done, then answers every number of seconds
 # on its standard input with the list of the times, in seconds, of the steps it ran meanwhile.
@@ -6,8 +7,19 @@ import json
 import sys
 import time
 
-EXAMPLES, HEIGHT, WIDTH, CLASSES, BATCH, LEARNING_RATE = 60000, 28, 28, 10, 64, 0.1
+EXAMPLES, HEIGHT, WIDTH, CLASSES, LEARNING_RATE = 60000, 28, 28, 10, 0.1
+STRIP_DIGITS = 5  # of the longest strip; theirs are all as long
 WARM_STEPS = 20
+
+# name: (global batch, case of lockstep bench, what it is)
+CASES = {
+    "mnist-cnn": (64, "mnist-cnn-64", "MNIST CNN, fp32"),
+    "mnist-cnn-bf16": (64, "mnist-cnn-64-bf16", "MNIST CNN, mixed_bfloat16"),
+    "resnet20": (64, "resnet20-64", "ResNet-20 on 28x28, fp32"),
+    "resnet20-256": (256, "resnet20-256", "ResNet-20 on 28x28, fp32"),
+    "rnnt": (32, "rnnt-32", "the transducer of rnnt-strips, fp32"),
+    "gan": (32, "gan-32", "mnist-gan, fp32; generator and discriminator in turns"),
+}
 
 
 def made_up_images():
