@@ -133,7 +133,7 @@ enum { LK_JOINT_TOP, LK_JOINT_SHARE, LK_JOINT_KEPT };
 // Its output, and what the loss takes: log-probabilities.
 enum { LK_JOINT_BLANK, LK_JOINT_LABEL, LK_JOINT_OUT };
 
-static inline uint32_t lk_joint_cells(const lk_joint *j) { return j->frames * (j->labels + 1); }
+LK_SCALAR uint32_t lk_joint_cells(const lk_joint *j) { return j->frames * (j->labels + 1); }
 
 // Nodes that the gradient of a joint's parameters holds at once: of slices of a grain, of grains.
 static inline uint32_t lk_joint_nodes_held(const lk_joint *j, uint32_t grains) {
@@ -145,12 +145,12 @@ static inline uint32_t lk_joint_nodes_held(const lk_joint *j, uint32_t grains) {
 }
 
 // How many labels a row has; its frames, as many of them as rows of the first input are left.
-static inline uint32_t lk_joint_labels(const lk_joint *j, const uint32_t *row) {
+LK_SCALAR uint32_t lk_joint_labels(const lk_joint *j, const uint32_t *row) {
     uint32_t n = 0;
     while (n < j->labels && row[1 + n] != LK_BLANK) n++;
     return n;
 }
-static inline uint32_t lk_joint_frames(const lk_joint *j, const uint32_t *row) {
+LK_SCALAR uint32_t lk_joint_frames(const lk_joint *j, const uint32_t *row) {
     const uint64_t left = ((uint64_t)row[0] * j->frames + j->frames_said - 1) / j->frames_said;
     return left < j->frames ? (uint32_t)left : j->frames;
 }

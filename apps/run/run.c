@@ -689,12 +689,13 @@ static lk_status check_objectives(const lk_run *run, lk_error *error) {
     return LK_OK;
 }
 
-// A GPU gets its examples as they lie in the files.
+// What is kept on a GPU lies there as in the files.
 static lk_status check_strips(const lk_run *run, lk_error *error) {
-    if (!run->cuda || !lk_spec_has_strips(&run->config.spec)) return LK_OK;
-    return lk_fail(error, LK_UNAVAILABLE,
-                   "%s: data.strips: kernels \"cuda\" read examples that are one image each; use "
-                   "--kernels auto",
+    const bool resident = run->cuda && run->config.resident;
+    if (!resident || !lk_spec_has_strips(&run->config.spec)) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: layout.resident: found true with data.strips, which are made anew in every "
+                   "epoch and so are streamed; leave layout.resident out",
                    run->config.document.source);
 }
 

@@ -34,7 +34,7 @@ typedef struct lk_cuda_regions {
     uint8_t *device, *replicas;
     uint64_t replica_bytes;
     uint8_t *images;           // of the input ring (slots, global_batch, image), or NULL
-    uint32_t *labels;          // (slots, global_batch), or NULL
+    uint32_t *labels;          // (slots, global_batch, row of labels), or NULL
     uint32_t *index;           // (slots, global_batch), or NULL
     lk_step_scalars *scalars;  // (slots)
     lk_cuda_norms norms;       // where the update asks for any
@@ -42,7 +42,7 @@ typedef struct lk_cuda_regions {
     uint8_t *all_images;       // of the whole data set, or NULL
     uint32_t *all_labels;
     uint8_t *test_images;   // (2, microbatch_examples, image)
-    uint32_t *test_labels;  // (2, microbatch_examples)
+    uint32_t *test_labels;  // (2, microbatch_examples, row of labels)
     float *test_losses;     // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
     uint8_t *workspace;     // of cuBLAS, in the fast arithmetic, or NULL
     // With others, else NULL:
@@ -67,7 +67,7 @@ typedef struct lk_cuda_host {
     lk_step_scalars *scalars;
     uint8_t *test_images;
     uint32_t *test_labels;
-    float *logits;            // (microbatch_examples, floats of an output)
+    float *logits;            // (microbatch_examples, what is shown of an example)
     float *losses;            // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
     lk_cuda_result *results;  // (slots)
     lk_cuda_state *state;

@@ -61,8 +61,13 @@ static uint64_t image_bytes(const lk_cuda_step *c) {
     return c->program->ops[0].floats ? lk_model_input_bytes(&c->program->spec->model) : 0;
 }
 
+static uint64_t label_row(const lk_cuda_step *c) {
+    return lk_model_label_row(&c->program->spec->model);
+}
+
 static uint32_t ring_slots(const lk_cuda_step *c) {
-    uint64_t example = sizeof(uint32_t) + (is_resident(c) ? 0 : image_bytes(c));
+    uint64_t example = sizeof(uint32_t);
+    if (!is_resident(c)) example = label_row(c) * sizeof(uint32_t) + image_bytes(c);
     uint64_t slots = RING_BYTES / (example * c->batch_count);
     return (uint32_t)LK_MIN(LK_MAX(slots / 2 * 2, 2), SLOTS_MAX);
 }
@@ -138,7 +143,7 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     c->needs = *needs;
     count_share(c);
     c->slots = ring_slots(c);
-    const uint64_t image = image_bytes(c), batch = c->batch_count;
+    const uint64_t image = image_bytes(c), batch = c->batch_count, row = label_row(c) * word;
     const uint64_t ring = is_resident(c) ? 0 : batch,
                    microbatch = needs->evaluation ? p->microbatch_examples : 0;
     lk_arena_open(&c->arena, NULL, 0);
@@ -150,15 +155,15 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     at->replicas = take(c, "replica region", at->replica_bytes, c->replicas);
     plan_exchange(c);
     at->images = take(c, "input ring: images", c->slots * ring * image, 1);
-    at->labels = take(c, "input ring: labels", c->slots * ring * word, 1);
+    at->labels = take(c, "input ring: labels", c->slots * ring * row, 1);
     at->index = take(c, "input ring: numbers", c->slots * (batch - ring) * word, 1);
     at->scalars = take(c, "input ring: step scalars", c->slots * sizeof(lk_step_scalars), 1);
     plan_norms(c);
     plan_penalty(c);
     at->all_images = take(c, "resident images", needs->examples * image, 1);
-    at->all_labels = take(c, "resident labels", needs->examples * word, 1);
+    at->all_labels = take(c, "resident labels", needs->examples * row, 1);
     at->test_images = take(c, "test images", microbatch * image * 2, 1);
-    at->test_labels = take(c, "test labels", microbatch * word * 2, 1);
+    at->test_labels = take(c, "test labels", microbatch * row * 2, 1);
     at->test_losses =
         take(c, "test losses", microbatch ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0, 1);
     at->workspace = take(c, "cuBLAS workspace", is_fast(p->spec) ? LK_BLAS_WORKSPACE_BYTES : 0, 1);
@@ -175,6 +180,11 @@ static void take_staging(lk_cuda_step *c, lk_arena *a) {
     h->sums = lk_arena_take(a, "pinned: sums", node, c->staged && c->peer == 0, line);
 }
 
+// Floats, or labels, that an evaluation shows of an example.
+static uint64_t shown_values(const lk_program *p) {
+    return p->tensors[lk_program_shown(p)].shape[1];
+}
+
 // What the GPU reads and writes by itself lies together, and is pinned as one piece.
 static void take_host(lk_cuda_step *c, lk_arena *a) {
     const lk_program *p = c->program;
@@ -182,19 +192,20 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     const uint64_t batch = c->batch_count, ring = is_resident(c) ? 0 : batch;
     const uint64_t microbatch = c->needs.evaluation ? p->microbatch_examples : 0;
     const uint64_t losses = microbatch ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0;
+    const uint64_t row = label_row(c) * word;
     lk_cuda_host *h = &c->host;
     h->pinned =
         lk_arena_take(a, "pinned: results", c->slots * sizeof(lk_cuda_result), 1, LK_PAGE_BYTES);
     const uint64_t start = a->entries[a->entry_count - 1].offset;
     h->results = (lk_cuda_result *)(void *)h->pinned;
     h->images = lk_arena_take(a, "pinned: images", c->slots * ring * image, 1, line);
-    h->labels = lk_arena_take(a, "pinned: labels", c->slots * ring * word, 1, line);
+    h->labels = lk_arena_take(a, "pinned: labels", c->slots * ring * row, 1, line);
     h->index = lk_arena_take(a, "pinned: numbers", c->slots * (batch - ring) * word, 1, line);
     h->scalars =
         lk_arena_take(a, "pinned: step scalars", c->slots * sizeof(lk_step_scalars), 1, line);
     h->test_images = lk_arena_take(a, "pinned: test images", 2 * microbatch * image, 1, line);
-    h->test_labels = lk_arena_take(a, "pinned: test labels", 2 * microbatch * word, 1, line);
-    const uint64_t output = lk_program_output_floats(p);
+    h->test_labels = lk_arena_take(a, "pinned: test labels", 2 * microbatch * row, 1, line);
+    const uint64_t output = shown_values(p);
     h->logits = lk_arena_take(a, "pinned: logits", microbatch * output * word, 1, line);
     h->losses = lk_arena_take(a, "pinned: losses", losses, 1, line);
     h->state = lk_arena_take(a, "pinned: state", sizeof(lk_cuda_state), 1, line);
@@ -456,17 +467,35 @@ static void copy_image(const lk_run_spec *spec, const lk_source *s, const lk_mic
     }
 }
 
-// Copies the images, of `bytes` each, and the labels of the microbatch's examples.
+// The labels of an example; none: as a device marks it, of sequences as one of no frames.
+static void gather_labels(const lk_run_spec *spec, const lk_source *s,
+                          const lk_microbatch *microbatch, bool there, uint64_t index,
+                          uint32_t *row) {
+    const uint32_t count = lk_model_label_row(&spec->model);
+    if (there && s->strip) {
+        lk_strip_labels(&spec->model, &spec->strips, s, microbatch->epoch, index, row);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t none = count > 1 ? 0 : LK_CUDA_NO_EXAMPLE;
+        row[i] = there ? s->label(s->context, index * count + i) : none;
+    }
+}
+
+// Copies the images, of `bytes` each, and the labels of the microbatch's examples. Strips are made
+// where they shall lie.
 static void gather(const lk_run_spec *spec, const lk_source *s, const lk_microbatch *microbatch,
                    uint64_t bytes, uint8_t *images, uint32_t *labels) {
+    const uint32_t row = lk_model_label_row(&spec->model);
     lk_coming coming;
-    lk_coming_start(&coming, spec, s, microbatch, bytes, NULL);
-    for (uint32_t i = 0; i < microbatch->examples; i++, images += bytes) {
-        uint64_t index;
+    lk_coming_start(&coming, spec, s, microbatch, bytes, images);
+    for (uint32_t i = 0; i < microbatch->examples; i++, images += bytes, labels += row) {
+        uint64_t index = 0;
+        coming.room = images;
         const uint8_t *image = lk_coming_take(&coming, i, &index);
-        if (image) copy_image(spec, s, microbatch, i, bytes, image, images);
+        if (image && !s->strip) copy_image(spec, s, microbatch, i, bytes, image, images);
         if (!image) memset(images, 0, bytes);
-        labels[i] = image ? s->label(s->context, index) : LK_CUDA_NO_EXAMPLE;
+        gather_labels(spec, s, microbatch, image, index, labels);
     }
 }
 
@@ -493,7 +522,7 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
     c->host.scalars[step % c->slots] = scalars_of(c, step);
     if (!is_resident(c)) {
         gather(spec, c->source, &batch, image_bytes(c), c->host.images + first * image_bytes(c),
-               c->host.labels + first);
+               c->host.labels + first * label_row(c));
         return;
     }
     for (uint32_t i = 0; i < batch.examples; i++) {
@@ -524,7 +553,9 @@ static lk_status stage(lk_cuda_step *c, uint64_t step, lk_error *error) {
     } else {
         lk_cuda_copy_in(&c->copy, c->at.images + first * image, c->host.images + first * image,
                         count * image);
-        lk_cuda_copy_in(&c->copy, c->at.labels + first, c->host.labels + first, count * word);
+        const uint64_t row = label_row(c);
+        lk_cuda_copy_in(&c->copy, c->at.labels + first * row, c->host.labels + first * row,
+                        count * row * word);
     }
     lk_cuda_event_set(&c->copy, c->copied[half]);
     lk_cuda_event_follow(&c->compute, c->copied[half]);
@@ -544,10 +575,11 @@ static lk_status fill_resident(lk_cuda_step *c, lk_error *error) {
         }
         lk_cuda_copy_in(&c->compute, c->at.all_images + i * bytes, at, run * bytes);
     }
-    const uint64_t room = (uint64_t)c->slots * c->batch_count;
-    for (uint64_t i = 0; i < all; i += room) {
-        const uint64_t count = LK_MIN(room, all - i);
-        for (uint64_t k = 0; k < count; k++) c->host.index[k] = s->label(s->context, first + i + k);
+    const uint64_t room = (uint64_t)c->slots * c->batch_count, row = label_row(c);
+    for (uint64_t i = 0; i < all * row; i += room) {
+        const uint64_t count = LK_MIN(room, all * row - i);
+        for (uint64_t k = 0; k < count; k++)
+            c->host.index[k] = s->label(s->context, first * row + i + k);
         lk_cuda_copy_in(&c->compute, c->at.all_labels + i, c->host.index, count * sizeof(uint32_t));
         LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     }
@@ -669,14 +701,15 @@ static lk_status evaluate_microbatch(lk_cuda_step *c, const lk_source *source,
                                      const lk_microbatch *microbatch, uint32_t half,
                                      lk_cuda_nodes *nodes, lk_error *error) {
     const uint64_t first = (uint64_t)half * c->program->microbatch_examples, image = image_bytes(c);
+    const uint64_t row = label_row(c);
     uint8_t *images = c->host.test_images + first * image;
-    uint32_t *labels = c->host.test_labels + first;
+    uint32_t *labels = c->host.test_labels + first * row;
     lk_cuda_event_wait(&c->compute, c->tested[half]);
     gather(c->program->spec, source, microbatch, image, images, labels);
     lk_cuda_copy_in(&c->compute, c->at.test_images + first * image, images,
                     microbatch->examples * image);
-    lk_cuda_copy_in(&c->compute, c->at.test_labels + first, labels,
-                    microbatch->examples * sizeof *labels);
+    lk_cuda_copy_in(&c->compute, c->at.test_labels + first * row, labels,
+                    microbatch->examples * row * sizeof *labels);
     lk_cuda_event_set(&c->compute, c->tested[half]);
     int code = lk_cuda_walk_forward(c, microbatch, half, nodes);
     if (c->compute.code == 0) c->compute.code = code;
@@ -687,10 +720,10 @@ static lk_status evaluate_microbatch(lk_cuda_step *c, const lk_source *source,
 static lk_status show_logits(lk_cuda_step *c, const lk_microbatch *microbatch,
                              lk_on_logits on_logits, void *context, lk_error *error) {
     const lk_program *p = c->program;
-    const uint64_t bytes = microbatch->examples * lk_program_output_floats(p) * sizeof(float);
+    const uint64_t bytes = microbatch->examples * shown_values(p) * sizeof(float);
+    const uint64_t offset = p->tensors[lk_program_shown(p)].offset;
     if (!on_logits) return LK_OK;
-    lk_cuda_copy_out(&c->compute, c->host.logits, c->at.replicas + p->tensors[p->logits].offset,
-                     bytes);
+    lk_cuda_copy_out(&c->compute, c->host.logits, c->at.replicas + offset, bytes);
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     on_logits(context, microbatch->position, microbatch->examples, c->host.logits);
     return LK_OK;

@@ -121,6 +121,29 @@ static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbat
     }
 }
 
+// How many rounds a decoding has is known here: as many as an example can say labels. Who is done
+// earlier does nothing.
+static void decode(lk_frame *f, uint32_t index, const lk_microbatch *microbatch) {
+    const lk_op *op = &f->program->ops[index];
+    lk_lane lane = lk_walk_lane(f, op, microbatch, false);
+    walk *w = walk_of(f);
+    lk_cuda_decode_begin(&lane, op);
+    for (uint32_t round = 0; round < op->joint.labels; round++) {
+        for (uint32_t i = 0; i < f->program->forward_end; i++) {
+            const lk_op *again = &f->program->ops[i];
+            if (!again->again) continue;
+            lk_lane l = lk_walk_lane(f, again, microbatch, false);
+            if (again->type->labels) l.at[LK_LABELS] = lane.at[LK_Y];
+            before(f, i);
+            w->s.op = index;
+            (void)lk_kernel_of(f->kernels, again->type)(&l, again);
+        }
+        before(f, index);
+        (void)lk_kernel_of(f->kernels, op->type)(&lane, op);
+    }
+    lk_cuda_decode_end(&lane, op);
+}
+
 // What a kernel found out is on the device.
 static void examples(lk_frame *f, uint32_t op, const lk_microbatch *microbatch, const lk_lane *lane,
                      uint32_t bad) {
@@ -133,6 +156,7 @@ static const lk_walker there = {.before = before,
                                 .examples = examples,
                                 .metric = metric,
                                 .grains = gradient,
+                                .decode = decode,
                                 .after = after_op};
 
 // --- a microbatch ------------------------------------------------------------------------------
@@ -174,6 +198,7 @@ static lk_cuda_source source_of(const lk_program *p, bool train) {
     const lk_run_spec *spec = p->spec;
     return (lk_cuda_source){.is_f32 = spec->model.input_type == LK_INPUT_F32,
                             .is_signed = is_signed(p),
+                            .label_row = lk_model_label_row(&spec->model),
                             .middle = lk_spec_middle(spec),
                             .train = train,
                             .augments = lk_spec_augments(spec, train),
@@ -440,7 +465,7 @@ int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint3
     w.s.state = &c->at.states[1];
     w.source = source_of(p, false);
     w.source.images = c->at.test_images + first * lk_model_input_bytes(&p->spec->model);
-    w.source.labels = c->at.test_labels + first;
+    w.source.labels = c->at.test_labels + first * w.source.label_row;
     w.source.slots = 1;
     w.source.slot_examples = p->microbatch_examples;
     w.values = c->at.test_losses;

@@ -85,6 +85,7 @@ int lk_cuda_prepare_layer_norm(void);
 int lk_cuda_prepare_grouped_conv(void);
 int lk_cuda_prepare_dense(void);
 int lk_cuda_prepare_sequence(void);
+int lk_cuda_prepare_transducer(void);
 int lk_cuda_prepare_conv(void);
 int lk_cuda_prepare_fast(void);
 int lk_cuda_prepare_exchange(void);

@@ -49,12 +49,16 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         uint64_t example = source.index ? source.index[slot + m] : slot + m;
         bool missing = source.index && example == LK_CUDA_NO_EXAMPLE;
         const uint8_t *image = source.images + example * floats * (source.is_f32 ? 4 : 1);
-        x[i] = missing           ? 0.0f
+        const uint32_t row = source.label_row;
+        const uint32_t *own = source.labels + example * row;
+        const bool behind = row > 1 && !missing && at >= floats / source.h * own[0];
+        x[i] = missing || behind ? 0.0f
                : source.augments ? load_augmented(source, state->step,
                                                   source.first_example + first + (uint32_t)m, image,
                                                   at)
                                  : load_value(source, image, at);
-        if (at == 0) labels[m] = missing ? LK_CUDA_NO_EXAMPLE : source.labels[example];
+        const uint32_t none = row > 1 ? 0 : LK_CUDA_NO_EXAMPLE;
+        for (uint64_t k = at; k < row; k += floats) labels[m * row + k] = missing ? none : own[k];
     }
 }
 

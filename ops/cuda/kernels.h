@@ -88,7 +88,7 @@ extern uint32_t lk_cuda_blocks_wanted;
 //   resident  `index` is that ring, of example numbers; images and labels are the whole data set
 // A position of the batch may have no example (order "sharded", ops/graph/model.h): its label, or
 // with resident data its number, is LK_CUDA_NO_EXAMPLE. It is computed as zeros and adds +0 to
-// gradients and loss.
+// gradients and loss. Of sequences it is a row of zeros: no frames.
 #define LK_CUDA_NO_EXAMPLE UINT32_MAX
 
 typedef struct lk_cuda_source {
@@ -103,13 +103,15 @@ typedef struct lk_cuda_source {
     bool train, augments;    // of an evaluation all but mean and deviation are left out
     lk_augment augment;
     uint32_t h, w, c;  // of an image
+    uint32_t label_row;  // labels of an example; above 1 a sequence: its frames, of h, then labels
     uint64_t seed;
     uint32_t first_example;  // number in the global batch of the first one of a slot
 } lk_cuda_source;
 
 // x[m][i] = (float)byte * 0x1.010102p-8f, or of the signed range ((float)byte - 127.5f) / 127.5f,
 // or the float; and what ops/augment.h makes of it; labels[m]: of examples [first, first + m_count)
-// of the step's batch.    x (m_count, floats), labels (m_count)
+// of the step's batch. Frames behind a sequence's own are +0.
+//                                  x (m_count, floats), labels (m_count, label_row)
 void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t first, uint32_t m_count,
                   uint64_t floats, float *x, uint32_t *labels);
 

@@ -151,6 +151,12 @@ static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
     [LK_OP_GRU] = lk_cuda_gru, [LK_OP_GRU_BACKWARD] = lk_cuda_gru_backward,               \
     [LK_OP_RECURRENT_WEIGHT_GRADIENT] = dense_weight_gradient,                            \
     [LK_OP_RECURRENT_BIAS_GRADIENT] = dense_bias_gradient,                                \
+    [LK_OP_LABEL_EMBEDDING] = lk_cuda_embed_labels,                                       \
+    [LK_OP_LABEL_EMBEDDING_GRADIENT] = lk_cuda_embed_labels_gradient,                     \
+    [LK_OP_JOINT] = lk_cuda_joint,                                                        \
+    [LK_OP_JOINT_INPUT_GRADIENT] = lk_cuda_joint_input_gradient,                          \
+    [LK_OP_JOINT_WEIGHT_GRADIENT] = lk_cuda_joint_weight_gradient,                        \
+    [LK_OP_TRANSDUCER] = lk_cuda_transducer_loss, [LK_OP_DECODE] = lk_cuda_decode_labels, \
     [LK_OP_SOFTMAX_CROSS_ENTROPY] = softmax_cross_entropy
 
 const lk_kernels lk_kernels_cuda = {
@@ -224,6 +230,10 @@ static uint64_t recurrent_scratch(const lk_op *op, uint32_t grain, uint32_t exam
     (void)grain;
     return lk_cuda_recurrent_scratch_floats(&op->sequence, examples);
 }
+static uint64_t transducer_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
+    (void)grain;
+    return lk_cuda_transducer_scratch_floats(op, examples);
+}
 static uint64_t bias_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
     return lk_cuda_conv2d_bias_scratch_floats(&op->conv, grain, examples);
 }
@@ -246,6 +256,12 @@ uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t exa
         [LK_OP_GRU] = recurrent_scratch,
         [LK_OP_GRU_BACKWARD] = recurrent_scratch,
         [LK_OP_RECURRENT_WEIGHT_GRADIENT] = sequence_scratch,
+        [LK_OP_LABEL_EMBEDDING_GRADIENT] = transducer_scratch,
+        [LK_OP_JOINT] = transducer_scratch,
+        [LK_OP_JOINT_INPUT_GRADIENT] = transducer_scratch,
+        [LK_OP_JOINT_WEIGHT_GRADIENT] = transducer_scratch,
+        [LK_OP_TRANSDUCER] = transducer_scratch,
+        [LK_OP_DECODE] = transducer_scratch,
         [LK_OP_CONV2D] = conv_scratch,
         [LK_OP_CONV2D_POOL] = conv_scratch,
         [LK_OP_CONV2D_INPUT_GRADIENT] = conv_scratch,

@@ -31,6 +31,20 @@ uint32_t lk_cuda_gru(lk_lane *lane, const lk_op *op);
 uint32_t lk_cuda_gru_backward(lk_lane *lane, const lk_op *op);
 uint64_t lk_cuda_recurrent_scratch_floats(const lk_sequence *sequence, uint32_t examples);
 
+// Of a transducer (transducer.c), and its scratch.
+uint32_t lk_cuda_embed_labels(lk_lane *lane, const lk_op *op);
+uint32_t lk_cuda_embed_labels_gradient(lk_lane *lane, const lk_op *op);
+uint32_t lk_cuda_joint(lk_lane *lane, const lk_op *op);
+uint32_t lk_cuda_joint_input_gradient(lk_lane *lane, const lk_op *op);
+uint32_t lk_cuda_joint_weight_gradient(lk_lane *lane, const lk_op *op);
+uint32_t lk_cuda_transducer_loss(lk_lane *lane, const lk_op *op);
+uint32_t lk_cuda_decode_labels(lk_lane *lane, const lk_op *op);
+uint64_t lk_cuda_transducer_scratch_floats(const lk_op *op, uint32_t examples);
+
+// Before and after the rounds of a decoding: lk_decode_start, lk_decode_count.
+void lk_cuda_decode_begin(lk_lane *lane, const lk_op *op);
+void lk_cuda_decode_end(lk_lane *lane, const lk_op *op);
+
 // Scratch of an op's launches in floats, for at most so many examples; `rules` of the fast
 // arithmetic, or NULL.
 uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t examples,

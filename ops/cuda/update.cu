@@ -469,7 +469,7 @@ int lk_cuda_prepare(void) {
         lk_cuda_prepare_pool,     lk_cuda_prepare_dense,    lk_cuda_prepare_conv,
         lk_cuda_prepare_fast,     lk_cuda_prepare_exchange, lk_cuda_prepare_plain,
         lk_cuda_prepare_norm,     lk_cuda_prepare_layer_norm, lk_cuda_prepare_grouped_conv,
-        lk_cuda_prepare_sequence};
+        lk_cuda_prepare_sequence, lk_cuda_prepare_transducer};
     for (int (*prepare)(void) : each) {
         int error = prepare();
         if (error) return error;

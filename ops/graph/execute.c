@@ -427,7 +427,7 @@ static uint32_t call(lk_frame *f, const lk_op *op, const lk_microbatch *microbat
     return lk_kernel_of(f->kernels, op->type)(lane, op);
 }
 
-static lk_lane lane_for(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train) {
+lk_lane lk_walk_lane(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train) {
     const lk_average_calls *averages = f->program->spec->model.averages;
     lk_lane lane = lk_lane_of(f, op, microbatch->examples);
     lane.train = train;
@@ -444,14 +444,14 @@ static lk_lane lane_for(lk_frame *f, const lk_op *op, const lk_microbatch *micro
 // until it says one more, or is done. So there are at most as many rounds as labels, and one.
 static void decode(lk_frame *f, uint32_t index, const lk_microbatch *microbatch) {
     const lk_op *op = &f->program->ops[index];
-    lk_lane lane = lane_for(f, op, microbatch, false);
+    lk_lane lane = lk_walk_lane(f, op, microbatch, false);
     uint32_t bad = 0;
     lk_decode_start(&lane, op);
     do {
         for (uint32_t i = 0; i < f->program->forward_end; i++) {
             const lk_op *again = &f->program->ops[i];
             if (!again->again) continue;
-            lk_lane l = lane_for(f, again, microbatch, false);
+            lk_lane l = lk_walk_lane(f, again, microbatch, false);
             if (again->type->labels) l.at[LK_LABELS] = lane.at[LK_Y];
             bad |= call(f, again, microbatch, &l);
         }
@@ -483,7 +483,7 @@ void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_microbatch *microbatc
         case LK_SCOPE_SOURCE: w->source(f, op, microbatch, train); break;
         case LK_SCOPE_EXAMPLES:
         case LK_SCOPE_LOSS:
-            lane = lane_for(f, op, microbatch, train);
+            lane = lk_walk_lane(f, op, microbatch, train);
             w->examples(f, i, microbatch, &lane, call(f, op, microbatch, &lane));
             break;
         case LK_SCOPE_METRIC: w->metric(f, op, microbatch, after); break;

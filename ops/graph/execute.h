@@ -171,6 +171,9 @@ void lk_load_values(const lk_frame *frame, uint64_t floats, const uint8_t *image
 // The addresses of an op's tensors and parameters in this frame.
 lk_lane lk_lane_of(lk_frame *frame, const lk_op *op, uint32_t examples);
 
+// An op's lane in a walk over a microbatch.
+lk_lane lk_walk_lane(lk_frame *frame, const lk_op *op, const lk_microbatch *microbatch, bool train);
+
 // The walk itself: ops [begin, end) of a microbatch, in order, each called as its scope says. There
 // is no other one.
 void lk_walk_ops(const lk_walker *walker, lk_frame *frame, const lk_microbatch *microbatch,

@@ -34,14 +34,14 @@ typedef struct lk_decoding {
 enum { LK_DECODING_WORDS = sizeof(lk_decoding) / sizeof(uint32_t) };
 
 // Has it a cell to look at, once nothing is waited for?
-static inline bool lk_decoding_is_on(const lk_joint *j, const lk_decoding *d, uint32_t frames) {
+LK_SCALAR bool lk_decoding_is_on(const lk_joint *j, const lk_decoding *d, uint32_t frames) {
     return d->frame < frames && d->said < j->labels;
 }
 
-// The symbol of its cell goes to `said`, its row of labels.
-static inline void lk_decoding_take(lk_decoding *d, uint32_t symbol, uint32_t *said) {
+// It goes on with the symbol of its cell,
+LK_SCALAR void lk_decoding_next(lk_decoding *d, uint32_t symbol) {
     if (symbol != LK_BLANK) {
-        said[1 + d->said++] = symbol;
+        d->said++;
         d->here++;
         d->waits = 1;
     }
@@ -49,9 +49,14 @@ static inline void lk_decoding_take(lk_decoding *d, uint32_t symbol, uint32_t *s
     d->frame++;
     d->here = 0;
 }
+// which goes to `said`, its row of labels.
+LK_SCALAR void lk_decoding_take(lk_decoding *d, uint32_t symbol, uint32_t *said) {
+    if (symbol != LK_BLANK) said[1 + d->said] = symbol;
+    lk_decoding_next(d, symbol);
+}
 
 // The first of the greatest.
-static inline uint32_t lk_decoding_symbol(uint32_t classes, const float *scores) {
+LK_SCALAR uint32_t lk_decoding_symbol(uint32_t classes, const float *scores) {
     uint32_t top = 0;
     for (uint32_t n = 1; n < classes; n++) top = scores[n] > scores[top] ? n : top;
     return top;

@@ -14,6 +14,7 @@
 #include <cuda_runtime_api.h>
 
 #include "ops/cuda/table.h"
+#include "ops/layers/decode.h"
 #include "ops/variant.h"
 
 enum { OP = 7, HELD_MAX = 24 };
@@ -114,7 +115,8 @@ static void load_u8(uint64_t count, const uint8_t *src, float *dst) {
                              .labels = there(labels, all * 4),
                              .index = resident ? there(index, all * 4) : NULL,
                              .slots = SLOTS,
-                             .slot_examples = slot};
+                             .slot_examples = slot,
+                             .label_row = 1};
     float *x = space(count * sizeof *x);
     uint32_t *got = space(count * sizeof *got);
     lk_cuda_load(&s, &source, BEFORE, examples, 1, x, got);
@@ -623,6 +625,58 @@ static uint32_t call_sequence(lk_lane *l, const lk_op *op) {
     return end(&s);
 }
 
+// A transducer's ops: their roles in values of an example.
+static uint64_t transducer_floats(const lk_op *op, uint32_t role) {
+    const lk_joint *j = &op->joint;
+    const uint64_t cells = 2ull * lk_joint_cells(j), rows = j->labels + 1, k = j->dense.k_count;
+    const bool loss = op->type == &lk_op_transducer;
+    if (op->type == &lk_op_label_embedding || op->type == &lk_op_label_embedding_gradient) {
+        return rows * (role == LK_LABELS ? 1 : j->dense.n_count);
+    }
+    if (role == LK_LABELS || (loss && role == LK_X2)) return rows;
+    if (op->type == &lk_op_decode && role == LK_Y) return rows;
+    if (op->type == &lk_op_decode && role == LK_AUX) return LK_DECODING_WORDS;
+    if (loss) return role == LK_Y ? 1 : cells;
+    if (role == LK_X || role == LK_DX) return j->frames * k;
+    return role == LK_X2 || role == LK_DX2 ? rows * k : cells;
+}
+
+static uint32_t call_transducer(lk_lane *l, const lk_op *op) {
+    const lk_role roles[] = {LK_X, LK_X2, LK_Y, LK_AUX, LK_DY, LK_DX, LK_DX2, LK_LABELS};
+    const bool sums = op->type->scope == LK_SCOPE_GRAINS;
+    const uint32_t examples = sums ? examples_of(l->grain_count, l->grains) : l->examples;
+    lk_cuda_stream s = begin(lk_cuda_op_scratch_floats(op, op->joint.grain, examples, NULL));
+    const lk_cuda_lane device = {.stream = &s};
+    lk_lane there_lane = *l;
+    lk_grain_view view;
+    there_lane.device = (void *)(uintptr_t)&device;
+    for (uint32_t i = 0; i < LK_COUNT(roles); i++) {
+        there_lane.at[roles[i]] =
+            floats_there(l->at[roles[i]], examples * transducer_floats(op, roles[i]));
+    }
+    sequence_params(&op->joint.dense, l->param, there_lane.param);
+    sequence_params(&op->joint.dense, l->sums, there_lane.sums);
+    if (sums) {
+        view = (lk_grain_view){.dy = there_lane.at[LK_DY]};
+        there_lane.grains = &view;
+        there_lane.examples = examples;
+    }
+    (void)lk_kernels_cuda.kernel[op->type->number](&there_lane, op);
+    wait_for(&s);
+    for (uint32_t i = 0; i < LK_COUNT(roles); i++) {
+        const lk_role r = roles[i];
+        const bool out = r == LK_Y || r == LK_DX || r == LK_DX2 || (r == LK_AUX && l->at[LK_Y]);
+        const uint64_t bytes = examples * transducer_floats(op, r) * sizeof(float);
+        if (l->at[r] && out) back(l->at[r], there_lane.at[r], bytes);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        const lk_dense *d = &op->joint.dense;
+        const uint64_t floats = i ? d->n_count : (uint64_t)d->k_count * d->n_count;
+        if (l->sums[i]) back(l->sums[i], there_lane.sums[i], floats * sizeof(float));
+    }
+    return end(&s);
+}
+
 static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     if (op->type == &lk_op_grouped_conv2d || op->type == &lk_op_grouped_conv2d_input_gradient ||
         op->type == &lk_op_grouped_conv2d_weight_gradient) {
@@ -731,7 +785,14 @@ static const lk_kernels device = {
                [LK_OP_GRU] = call_sequence,
                [LK_OP_GRU_BACKWARD] = call_sequence,
                [LK_OP_RECURRENT_WEIGHT_GRADIENT] = call_sequence,
-               [LK_OP_RECURRENT_BIAS_GRADIENT] = call_sequence},
+               [LK_OP_RECURRENT_BIAS_GRADIENT] = call_sequence,
+               [LK_OP_LABEL_EMBEDDING] = call_transducer,
+               [LK_OP_LABEL_EMBEDDING_GRADIENT] = call_transducer,
+               [LK_OP_JOINT] = call_transducer,
+               [LK_OP_JOINT_INPUT_GRADIENT] = call_transducer,
+               [LK_OP_JOINT_WEIGHT_GRADIENT] = call_transducer,
+               [LK_OP_TRANSDUCER] = call_transducer,
+               [LK_OP_DECODE] = call_transducer},
     .apply = {LK_OPTIMIZER_LIST(APPLY)},
     .load_u8 = load_u8,
     .column_sums = column_sums,

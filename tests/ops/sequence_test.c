@@ -487,7 +487,7 @@ static void variants_have_the_same_bits(void **state) {
                            draw_from(1, 40), i % 2, 1u << draw() % 5);
         }
         check_variants(kinds[n], 16, 40, 3, 5, true, 16);  // a grain of 640 rows: two slices
-        check_variants(kinds[n], 11, 160, 3, 5, true, 4);  // grains of three, the last of two
+        check_variants(kinds[n], 11, 300, 3, 5, true, 4);  // grains of three slices
         check_variants(kinds[n], 2, 2, 2, 530, false, 1);  // a state of two slices
         check_variants(kinds[n], 70, 2, 17, 16, true, 8);  // more than a block of examples
     }

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "ops/graph/program.h"
+#include "ops/layers/decode.h"
 #include "ops/variant.h"
 #include "tests/ops/guarded.h"
 #include "tests/ops/layers.h"
@@ -362,6 +363,40 @@ static void variants_and_tiles_have_the_same_bits(void **state) {
     check_tiles(2, 3, 2, 530, 600, 1);  // sums of two slices inside of a cell
 }
 
+// Of all rounds what is said, and how far each example is; the second inputs stay as they are.
+static void say(const joint *c, const lk_kernels *k, uint32_t *said, lk_decoding *states) {
+    lk_op op = op_of(c);
+    lk_lane l = lane_of(c);
+    op.type = &lk_op_decode;
+    op.joint.classes = c->symbols - 1;
+    l.examples = c->examples;
+    l.at[LK_Y] = said, l.at[LK_AUX] = states;
+    l.at[LK_SCRATCH] = block(op.type->scratch_floats(&op, c->examples));
+    lk_decode_start(&l, &op);
+    for (uint32_t round = 0; round < c->labels; round++)
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 0);
+    guarded_give(l.at[LK_SCRATCH]);
+}
+
+static void variants_say_the_same(void **state) {
+    enum { EXAMPLES = 7, LABELS = 9 };
+    uint32_t want[EXAMPLES * (1 + LABELS)], got[EXAMPLES * (1 + LABELS)];
+    lk_decoding ends[EXAMPLES], got_ends[EXAMPLES];
+    const lk_kernels *k;
+    (void)state;
+    for (uint32_t values = 1; values < 600; values = 3 * values + 5) {
+        joint c = joint_of(EXAMPLES, 12, LABELS, values, 2 + values);
+        say(&c, &lk_kernels_reference, want, ends);
+        for (unsigned n = 0; (void)lk_kernels_missing(n, &k), k; n++) {
+            if (lk_kernels_missing(n, &k)) continue;
+            say(&c, k, got, got_ends);
+            if (memcmp(want, got, sizeof want)) fail_msg("%s: %u values", k->name, values);
+            assert_memory_equal(ends, got_ends, sizeof ends);
+        }
+        give_back(&c);
+    }
+}
+
 // --- what is not finite, or no label -------------------------------------------------------------
 
 static void overflows_are_said(void **state) {
@@ -405,10 +440,12 @@ static void check_embeddings(const lk_kernels *k) {
     static float w[CLASSES * UNITS], y[EXAMPLES * ROWS * UNITS], dy[EXAMPLES * ROWS * UNITS];
     double want[CLASSES * UNITS] = {0};
     float dw[CLASSES * UNITS], reference[CLASSES * UNITS];
-    const lk_op op = {.joint = {.dense = {.k_count = CLASSES, .n_count = UNITS},
-                                .frames = 1,
-                                .labels = LABELS,
-                                .grain = 2}};
+    const lk_joint shape = {.dense = {.k_count = CLASSES, .n_count = UNITS},
+                            .frames = 1,
+                            .labels = LABELS,
+                            .grain = 2};
+    const lk_op op = {.type = &lk_op_label_embedding, .joint = shape};
+    const lk_op back = {.type = &lk_op_label_embedding_gradient, .joint = shape};
     draws = 9;
     for (uint32_t i = 0; i < CLASSES * UNITS; i++) w[i] = draw_value();
     for (uint32_t m = 0; m < EXAMPLES; m++) {
@@ -430,10 +467,10 @@ static void check_embeddings(const lk_kernels *k) {
                                    {.dy = dy + 2 * ROWS * UNITS, .examples = 1}};
     lk_lane g = {.grains = views, .grain_count = 2, .grain = 2, .sums = {dw}};
     g.at[LK_LABELS] = row, g.at[LK_DY] = dy;
-    g.at[LK_SCRATCH] = block(lk_op_label_embedding_gradient.scratch_floats(&op, EXAMPLES));
-    assert_int_equal(lk_kernel_of(k, &lk_op_label_embedding_gradient)(&g, &op), 0);
+    g.at[LK_SCRATCH] = block(lk_op_label_embedding_gradient.scratch_floats(&back, EXAMPLES));
+    assert_int_equal(lk_kernel_of(k, back.type)(&g, &back), 0);
     g.sums[0] = reference;
-    (void)lk_op_label_embedding_gradient.reference(&g, &op);
+    (void)back.type->reference(&g, &back);
     for (uint32_t i = 0; i < CLASSES * UNITS; i++) {
         near("dw", i, want[i], (double)dw[i], 1e-5);
         if (dw[i] != reference[i]) fail_msg("%s: dw[%u]", k->name, i);
@@ -556,6 +593,7 @@ int main(void) {
         cmocka_unit_test(golden_vectors),
         cmocka_unit_test(gradients_are_slopes),
         cmocka_unit_test(variants_and_tiles_have_the_same_bits),
+        cmocka_unit_test(variants_say_the_same),
         cmocka_unit_test(overflows_are_said),
         cmocka_unit_test(no_frames_no_loss),
         cmocka_unit_test(embeddings),

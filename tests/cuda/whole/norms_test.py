@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """norms_test - updates that want norms of the whole gradient first, regularizers, weights of
 classes, averages of weights, images that a step moves, mirrors, adjusts, cuts and takes parts of,
-and inputs of floats, on GPUs: the golden digests of one GPU, of several that exchange by
-themselves, and of workers whose hosts exchange. GPUs and NCCL are played by the host execution
-layer.
+inputs of floats, and a transducer, on GPUs: the golden digests of one GPU, of several that
+exchange by themselves, and of workers whose hosts exchange. GPUs and NCCL are played by the host
+execution layer.
 
    norms_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
 """
@@ -22,8 +22,8 @@ RUNS = os.path.dirname(MATRIX)
 LAYERS = ["--set", "layout.exchange_floats=1"]  # each layer travels alone
 
 NAMES = ["norms", "clipped", "augmented", "cropped", "averaged", "regularized",
-         "weighted"]
-RESIDENT = "layout.resident=true"  # of which the host takes no parts of images
+         "weighted", "transducer"]
+RESIDENT = "layout.resident=true"  # of which the host takes no parts of images, nor makes strips
 
 # Step 4 is a short one.
 ROWS = [["--replicas", "1"], ["--set", RESIDENT], ["--replicas", "3"],
@@ -44,7 +44,7 @@ def arguments(name):
 def one_process():
     for name in NAMES:
         for number, row in enumerate(ROWS):
-            if name == "cropped" and RESIDENT in row:
+            if name in ("cropped", "transducer") and RESIDENT in row:
                 continue
             os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(number + 1)
             check(name, T.expect(0, "train", *arguments(name), "--kernels", "cuda", *row)[1], *row)
