@@ -59,14 +59,25 @@ static lk_status manifest_bytes(const char *path, const lk_manifest *m, uint64_t
     return LK_OK;
 }
 
-// Of made-up examples only those that are wanted are made.
 static lk_idx_type type_of(const lk_dataset_source *source) {
     return source->type ? source->type : LK_IDX_U8;
 }
 
+// Of made-up examples only those that are wanted are made.
 static uint64_t made_up_count(const lk_dataset_source *source) {
     const uint64_t all = source->made_up.count, wanted = source->examples;
     return wanted ? LK_MIN(wanted, all) : all;
+}
+
+// Labels of the caller's are copied where their bytes do not lie as those of a file.
+static lk_status held_bytes(const lk_dataset_held *h, uint64_t *bytes, lk_error *error) {
+    if (h->label_type != LK_IDX_U16) return LK_OK;
+    if (h->count <= UINT32_MAX) {
+        *bytes += h->count * sizeof(uint16_t);
+        return LK_OK;
+    }
+    return lk_fail(error, LK_BAD_DATA, "examples in memory: found %llu, wanted at most 2^32 - 1",
+                   (ull)h->count);
 }
 
 lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_error *error) {
@@ -78,10 +89,12 @@ lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_
     case LK_DATASET_MADE_UP:
         LK_CHECK(lk_made_up_check(&source->made_up, error));
         *bytes = lk_round_up(*bytes, ALIGNMENT) +
-                 made_up_count(source) * (lk_made_up_image_bytes(&source->made_up) *
-                                              lk_idx_type_bytes(type_of(source)) + 1);
+                 made_up_count(source) *
+                     (lk_made_up_image_bytes(&source->made_up) *
+                          lk_idx_type_bytes(type_of(source)) +
+                      lk_idx_type_bytes(lk_idx_label_type(source->made_up.classes)));
         return LK_OK;
-    case LK_DATASET_HELD: return LK_OK;
+    case LK_DATASET_HELD: return held_bytes(&source->held, bytes, error);
     case LK_DATASET_MANIFEST:
         break;
     }
@@ -179,6 +192,23 @@ static lk_status check_type(const opening *o, const char *name, lk_idx_type foun
                    name, type_name(found), type_name(wanted), type_name(found));
 }
 
+// A row of one byte is a label, too.
+static lk_status take_label_shape(const opening *o, const char *name, const lk_idx *labels) {
+    lk_dataset *set = o->set;
+    const bool sequences = labels->ndim == 2 && labels->height > 1;
+    if (set->label_bytes && (set->label_bytes != labels->example_bytes ||
+                             set->label_type != labels->type || set->sequences != sequences))
+        return lk_fail(o->error, LK_BAD_DATA,
+                       "%s: byte 2: found labels of %u bits, %llu bytes of an example, wanted %u "
+                       "bits and %u bytes, as in the shards before it; shard the data again", name,
+                       8 * lk_idx_type_bytes(labels->type), (ull)labels->example_bytes,
+                       8 * lk_idx_type_bytes(set->label_type), set->label_bytes);
+    set->sequences = sequences;
+    set->label_type = labels->type;
+    set->label_bytes = (uint32_t)labels->example_bytes;
+    return LK_OK;
+}
+
 // Adds the pair of files whose names `part` has. `wanted`: examples by the manifest, or 0.
 static lk_status add_part(opening *o, lk_dataset_part *part, uint64_t wanted) {
     lk_dataset *set = o->set;
@@ -195,12 +225,7 @@ static lk_status add_part(opening *o, lk_dataset_part *part, uint64_t wanted) {
     set->channels = images.channels;
     set->type = images.type;
     set->image_bytes = images.example_bytes;
-    if (set->label_bytes && set->label_bytes != labels.example_bytes)
-        return lk_fail(o->error, LK_BAD_DATA,
-                       "%s: byte 3: found %llu bytes of labels an example, wanted %u, as in the "
-                       "shards before it", part->labels.name, (ull)labels.example_bytes,
-                       set->label_bytes);
-    set->label_bytes = (uint32_t)labels.example_bytes;
+    LK_CHECK(take_label_shape(o, part->labels.name, &labels));
     part->first = set->count;
     part->count = images.count;
     set->count += images.count;
@@ -272,7 +297,7 @@ static lk_status open_shards(opening *o) {
 // One example: as bytes, or as floats that are widened from the front while the bytes, which lie at
 // the end of the same place, are read: byte i never behind float i.
 static void make_up_example(const lk_made_up *m, uint64_t number, lk_idx_type type, uint8_t *image,
-                            uint8_t *label) {
+                            uint32_t *label) {
     const uint64_t count = lk_made_up_image_bytes(m);
     const uint8_t *bytes = image + (lk_idx_type_bytes(type) - 1) * count;
     lk_made_up_example(m, number, image + (lk_idx_type_bytes(type) - 1) * count, label);
@@ -288,10 +313,15 @@ static lk_status make_up(opening *o, uint8_t *memory) {
     const lk_idx_type type = type_of(o->source);
     const uint64_t count = made_up_count(o->source);
     const uint64_t image_bytes = lk_made_up_image_bytes(m) * lk_idx_type_bytes(type);
+    const lk_idx_type label_type = lk_idx_label_type(m->classes);
+    const uint32_t label_bytes = lk_idx_type_bytes(label_type);
     uint8_t *images = memory + lk_round_up(PROOF_BYTES + sizeof(lk_dataset_part), ALIGNMENT);
     uint8_t *labels = images + count * image_bytes;
-    for (uint64_t i = 0; i < count; i++)
-        make_up_example(m, i, type, images + i * image_bytes, labels + i);
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t label;
+        make_up_example(m, i, type, images + i * image_bytes, &label);
+        lk_idx_put_label(labels + i * label_bytes, label, label_type);
+    }
     *set->parts = (lk_dataset_part){
         .count = count,
         .images = {.data = images, .name = "made-up images"},
@@ -305,12 +335,30 @@ static lk_status make_up(opening *o, uint8_t *memory) {
     set->type = type;
     set->native = type == LK_IDX_F32;
     set->image_bytes = image_bytes;
-    set->label_bytes = 1;
+    set->label_type = label_type;
+    set->label_bytes = label_bytes;
     const uint64_t all[] = {m->seed,     m->first,   count, m->height, m->width,
                             m->channels, m->classes, type};
     o->name = lk_data_fast_hash(1, all, sizeof all);
     o->stamp = lk_data_fast_hash(2, all, sizeof all);
     return LK_OK;
+}
+
+static void hold_labels(opening *o, uint8_t *copy) {
+    const lk_dataset_held *h = &o->source->held;
+    lk_dataset *set = o->set;
+    set->sequences = o->source->label_bytes > 0;
+    set->label_type = h->label_type ? h->label_type : LK_IDX_U8;
+    set->label_bytes =
+        set->sequences ? o->source->label_bytes : lk_idx_type_bytes(set->label_type);
+    if (set->label_type != LK_IDX_U16) return;
+    lk_assert(!set->sequences);
+    for (uint64_t i = 0; i < h->count; i++) {
+        uint16_t label;
+        memcpy(&label, (const uint8_t *)h->labels + i * sizeof label, sizeof label);
+        lk_idx_put_label(copy + i * sizeof label, label, LK_IDX_U16);
+    }
+    set->parts->labels.data = copy;
 }
 
 // What lies in the caller's memory has no stamp: no record is kept of it.
@@ -343,7 +391,7 @@ static lk_status hold(opening *o) {
     set->type = type;
     set->native = type == LK_IDX_F32;
     set->image_bytes = image_bytes;
-    set->label_bytes = o->source->label_bytes ? o->source->label_bytes : 1;
+    hold_labels(o, (uint8_t *)(set->parts + 1));
     return LK_OK;
 }
 
@@ -367,6 +415,20 @@ static lk_status keep_first(opening *o) {
 
 // --- checks and hashes ---------------------------------------------------------------------------
 
+static uint32_t greatest_label(const lk_dataset *set) {
+    const uint32_t row = lk_dataset_label_row(set);
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < set->part_count; i++) {
+        const uint8_t *at = set->parts[i].labels.data;
+        for (uint64_t e = 0; at && e < set->parts[i].count; e++, at += set->label_bytes) {
+            if (!set->sequences) most = LK_MAX(most, lk_idx_label(at, 0, set->label_type));
+            for (uint32_t k = 1; k < row; k++)
+                most = LK_MAX(most, lk_idx_in_row(at, k, set->label_type));
+        }
+    }
+    return most;
+}
+
 static lk_status check_labels(opening *o) {
     lk_dataset *set = o->set;
     const bool made_up = o->source->kind == LK_DATASET_MADE_UP;
@@ -377,17 +439,10 @@ static lk_status check_labels(opening *o) {
                        "made-up data: classes: found %u, wanted at most %u, as many as the model "
                        "has",
                        o->source->made_up.classes, classes);
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < set->part_count; i++) {
-        const lk_dataset_part *part = &set->parts[i];
-        if (!part->labels.data) continue;
-        for (uint64_t e = 0; e < part->count * set->label_bytes && !classes; e++) {
-            const bool said = set->label_bytes == 1 || e % set->label_bytes >= LK_IDX_FRAMES_BYTES;
-            most = LK_MAX(most, said ? part->labels.data[e] : 0u);
-        }
-    }
-    set->classes = made_up ? o->source->made_up.classes : classes ? classes : most + 1;
-    if (!classes && set->label_bytes == 1) return LK_OK;
+    set->classes = made_up   ? o->source->made_up.classes
+                   : classes ? classes
+                             : greatest_label(set) + 1;
+    if (!classes && !set->sequences) return LK_OK;
     return lk_dataset_check_labels(set, set->classes, o->error);
 }
 
@@ -634,8 +689,8 @@ uint32_t lk_dataset_label(const lk_dataset *set, uint64_t index) {
     const lk_dataset_part *part = part_of(set, index / row);
     lk_assert(part->labels.data);
     const uint8_t *at = part->labels.data + (index / row - part->first) * set->label_bytes;
-    if (row == 1) return *at;
-    return number ? at[1 + number] : (uint32_t)at[0] << 8 | at[1];
+    if (row == 1) return lk_idx_label(at, 0, set->label_type);
+    return lk_idx_in_row(at, number, set->label_type);
 }
 
 static bool file_owns(const lk_dataset_file *file, const void *address) {

@@ -36,10 +36,11 @@ typedef enum lk_dataset_kind {
 
 typedef struct lk_dataset_held {
     const void *images;     // (count, height, width, channels), floats as the machine has them
-    const uint8_t *labels;  // (count)
-    uint64_t count;                  // from 1
+    const void *labels;     // (count)
+    uint64_t count;         // from 1
     uint32_t height, width, channels;
-    lk_idx_type type;  // of an image's values; 0: u8
+    lk_idx_type type;        // of an image's values; 0: u8
+    lk_idx_type label_type;  // u8, or u16 as the machine has them, of which a copy is made; 0: u8
 } lk_dataset_held;
 
 typedef struct lk_dataset_source {
@@ -48,7 +49,8 @@ typedef struct lk_dataset_source {
     const char *manifest;         // path; LK_DATASET_MANIFEST
     lk_made_up made_up;           // LK_DATASET_MADE_UP
     lk_dataset_held held;         // LK_DATASET_HELD
-    uint32_t label_bytes;         // .. of an example, where they are sequences; 0: one label
+    uint32_t label_bytes;         // .. of an example's row of u8, where labels are sequences; 0:
+                                  // they are none
     uint32_t classes;             // every label must be below; 0: the largest label decides, of
                                   // LK_DATASET_MADE_UP its own number
     lk_idx_type type;             // that every image's values must have; 0: what they have
@@ -84,7 +86,9 @@ typedef struct lk_dataset {
     lk_idx_type type;                   // of an image's values
     bool native;                        // .. f32 in the machine's order of bytes, not big-endian
     uint64_t image_bytes;               // height x width x channels values
-    uint32_t label_bytes;               // of an example: 1; of sequences 2 and the most labels
+    bool sequences;                     // an example has a row of labels (io/idx.h), else one
+    lk_idx_type label_type;             // of a label: u8, or u16, the upper byte first
+    uint32_t label_bytes;               // of an example's label, or of its row
     uint64_t mapped_bytes;              // of files, headers included
     uint8_t sha256[LK_SHA256_BYTES];    // the data hash: all image bytes, then all labels, as they
                                         // lie in IDX files: the same wherever the values came from
@@ -94,7 +98,8 @@ typedef struct lk_dataset {
     bool healed;                        // what was unpacked in the cache had rotted: done again
 } lk_dataset;
 
-// Bytes that lk_dataset_open needs for the shard table, and for the examples of made-up data.
+// Bytes that lk_dataset_open needs for the shard table, for the examples of made-up data, and for
+// labels of two bytes that the caller holds.
 // Reads the manifest; opens no data file. LK_NO_INPUT, LK_BAD_DATA, LK_BAD_CONFIG.
 lk_status lk_dataset_bytes(const lk_dataset_source *source, uint64_t *bytes, lk_error *error);
 
@@ -127,7 +132,7 @@ const uint8_t *lk_dataset_image(const lk_dataset *set, uint64_t index);
 // many frames it has, its labels, zeros behind them.
 uint32_t lk_dataset_label(const lk_dataset *set, uint64_t index);
 static inline uint32_t lk_dataset_label_row(const lk_dataset *set) {
-    return set->label_bytes > 1 ? set->label_bytes - 1 : 1;
+    return set->sequences ? lk_idx_row_numbers(set->label_bytes, set->label_type) : 1;
 }
 
 // While the set is used. Nothing here allocates, and none of it waits for a lock.

@@ -186,12 +186,13 @@ lk_status lk_dataset_check_labels(const lk_dataset *set, uint32_t classes, lk_er
         const lk_dataset_file *file = &part->labels;
         if (!file->data) continue;
         const uint64_t header_bytes = file->map ? (uint64_t)(file->data - file->map) : 0;
-        if (set->label_bytes == 1)
-            LK_CHECK(lk_idx_check_labels(file->data, part->count, classes, header_bytes, file->name,
-                                         error));
+        if (set->sequences)
+            LK_CHECK(lk_idx_check_sequences(file->data, part->count, set->label_bytes,
+                                            set->label_type, set->height, classes, header_bytes,
+                                            file->name, error));
         else
-            LK_CHECK(lk_idx_check_sequences(file->data, part->count, set->label_bytes, set->height,
-                                            classes, header_bytes, file->name, error));
+            LK_CHECK(lk_idx_check_labels(file->data, part->count, set->label_type, classes,
+                                         header_bytes, file->name, error));
     }
     return LK_OK;
 }

@@ -47,11 +47,12 @@ static lk_status add(hashed_file *f, const void *data, uint64_t bytes, lk_error 
 static lk_status write_values(const lk_dataset *set, const shard *s, lk_idx_kind kind,
                               hashed_file *f, lk_error *error) {
     const bool images = kind == LK_IDX_IMAGES;
-    const bool sequences = !images && set->label_bytes > 1;
-    const lk_idx idx = {.type = images ? set->type : LK_IDX_U8,
+    const bool sequences = !images && set->sequences;
+    const uint32_t row = set->label_bytes / lk_idx_type_bytes(set->label_type);
+    const lk_idx idx = {.type = images ? set->type : set->label_type,
                         .ndim = sequences ? 2 : !images ? 1 : set->channels == 1 ? 3 : 4,
                         .count = (uint32_t)s->count,
-                        .height = sequences ? set->label_bytes : set->height,
+                        .height = sequences ? row : set->height,
                         .width = set->width,
                         .channels = set->channels};
     uint8_t header[LK_IDX_HEADER_BYTES_MAX];

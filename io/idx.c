@@ -49,11 +49,11 @@ static lk_status check_magic(const uint8_t *bytes, uint64_t file_bytes, lk_idx_k
     const bool rows = bytes[3] == 2, many = bytes[3] == 3 || bytes[3] == 4;
     const bool labels = bytes[3] == 1 || (rows && wanted == LK_IDX_LABELS);
     const bool images = many || (rows && wanted == LK_IDX_IMAGES);
-    if (bytes[2] != LK_IDX_U8 && (bytes[2] != LK_IDX_F32 || wanted == LK_IDX_LABELS))
+    if (bytes[2] != LK_IDX_U8 && bytes[2] != (wanted == LK_IDX_IMAGES ? LK_IDX_F32 : LK_IDX_U16))
         return lk_fail(error, LK_BAD_DATA,
-                       "%s: byte 2: found type %02x (%s), wanted 08 (u8)%s; convert the values",
+                       "%s: byte 2: found type %02x (%s), wanted 08 (u8) or %s; convert the values",
                        name, bytes[2], type_text(bytes[2]),
-                       wanted == LK_IDX_IMAGES ? " or 0d (f32)" : "");
+                       wanted == LK_IDX_IMAGES ? "0d (f32)" : "0b (16 bits)");
     if (wanted == LK_IDX_IMAGES && labels)
         return lk_fail(error, LK_BAD_DATA,
                        "%s: byte 3: found 1 dimension (labels), wanted 2 to 4 (images); "
@@ -79,7 +79,10 @@ static lk_status check_size(const lk_idx *idx, uint64_t file_bytes, const char *
                    "%u x %u x %u x %u%s); fetch it again", name,
                    (ull)(truncated ? file_bytes : wanted), truncated ? "truncated" : "too long",
                    (ull)file_bytes, (ull)wanted, (ull)idx->header_bytes, idx->count, idx->height,
-                   idx->width, idx->channels, idx->type == LK_IDX_F32 ? " x 4 bytes" : "");
+                   idx->width, idx->channels,
+                   idx->type == LK_IDX_F32   ? " x 4 bytes"
+                   : idx->type == LK_IDX_U16 ? " x 2 bytes"
+                                             : "");
 }
 
 static lk_status parse_header(const uint8_t *bytes, uint64_t file_bytes, lk_idx_kind wanted,
@@ -127,7 +130,7 @@ lk_status lk_idx_parse(const uint8_t *bytes, uint64_t byte_count, uint64_t file_
 
 lk_status lk_idx_parse_header(const uint8_t *bytes, uint64_t byte_count, const char *name,
                               lk_idx *out, lk_error *error) {
-    const bool labels = byte_count >= 4 && bytes[3] == 1;
+    const bool labels = byte_count >= 4 && (bytes[3] == 1 || bytes[2] == LK_IDX_U16);
     return parse_header(bytes, byte_count, labels ? LK_IDX_LABELS : LK_IDX_IMAGES, name, out,
                         error);
 }
@@ -140,45 +143,51 @@ lk_status lk_idx_check_counts(uint64_t image_count, const char *image_name, uint
                    label_name, (ull)label_count, (ull)image_count, image_name);
 }
 
-lk_status lk_idx_check_labels(const uint8_t *labels, uint64_t count, uint32_t classes,
-                              uint64_t header_bytes, const char *name, lk_error *error) {
-    for (uint64_t i = 0; i < count; i++)
-        if (labels[i] >= classes)
+lk_status lk_idx_check_labels(const uint8_t *labels, uint64_t count, lk_idx_type type,
+                              uint32_t classes, uint64_t header_bytes, const char *name,
+                              lk_error *error) {
+    for (uint64_t i = 0; i < count; i++) {
+        const uint32_t label = lk_idx_label(labels, i, type);
+        if (label >= classes)
             return lk_fail(error, LK_BAD_DATA,
                            "%s: byte %llu: label %llu: found %u, wanted 0 to %u (%u classes)", name,
-                           (ull)(header_bytes + i), (ull)i, labels[i], classes - 1, classes);
+                           (ull)(header_bytes + i * lk_idx_type_bytes(type)), (ull)i, label,
+                           classes - 1, classes);
+    }
     return LK_OK;
 }
 
-static lk_status check_sequence(const uint8_t *row, uint32_t bytes, uint32_t frames_max,
-                                uint32_t classes, uint64_t at, uint64_t example, const char *name,
-                                lk_error *error) {
-    const uint32_t frames = (uint32_t)row[0] << 8 | row[1];
+static lk_status check_sequence(const uint8_t *row, uint32_t bytes, lk_idx_type type,
+                                uint32_t frames_max, uint32_t classes, uint64_t at,
+                                uint64_t example, const char *name, lk_error *error) {
+    const uint32_t frames = lk_idx_in_row(row, 0, type), numbers = lk_idx_row_numbers(bytes, type);
     bool ended = false;
     if (frames < 1 || frames > frames_max)
         return lk_fail(error, LK_BAD_DATA,
                        "%s: byte %llu: example %llu: found %u frames, wanted 1 to %u, the rows of "
                        "an input", name, (ull)at, (ull)example, frames, frames_max);
-    for (uint32_t i = LK_IDX_FRAMES_BYTES; i < bytes; i++) {
-        if (row[i] >= classes || (ended && row[i]))
+    for (uint32_t i = 1; i < numbers; i++) {
+        const uint32_t label = lk_idx_in_row(row, i, type);
+        const uint64_t in_row = LK_IDX_FRAMES_BYTES + (i - 1) * lk_idx_type_bytes(type);
+        if (label >= classes || (ended && label))
             return lk_fail(error, LK_BAD_DATA,
                            "%s: byte %llu: example %llu: found label %u%s, wanted 1 to %u, and "
-                           "zeros behind the last", name, (ull)(at + i), (ull)example, row[i],
+                           "zeros behind the last", name, (ull)(at + in_row), (ull)example, label,
                            ended ? " behind a 0" : "", classes - 1);
-        ended = ended || row[i] == 0;
+        ended = ended || label == 0;
     }
     return LK_OK;
 }
 
 lk_status lk_idx_check_sequences(const uint8_t *labels, uint64_t count, uint32_t bytes,
-                                 uint32_t frames, uint32_t classes, uint64_t header_bytes,
-                                 const char *name, lk_error *error) {
+                                 lk_idx_type type, uint32_t frames, uint32_t classes,
+                                 uint64_t header_bytes, const char *name, lk_error *error) {
     if (bytes <= LK_IDX_FRAMES_BYTES)
         return lk_fail(error, LK_BAD_DATA,
                        "%s: byte 8: found %u bytes of labels an example, wanted two that say how "
                        "many frames it has, and one or more of labels", name, bytes);
     for (uint64_t i = 0; i < count; i++)
-        LK_CHECK(check_sequence(labels + i * bytes, bytes, frames, classes,
+        LK_CHECK(check_sequence(labels + i * bytes, bytes, type, frames, classes,
                                 header_bytes + i * bytes, i, name, error));
     return LK_OK;
 }
@@ -187,7 +196,7 @@ size_t lk_idx_write_header(const lk_idx *idx, uint8_t out[LK_IDX_HEADER_BYTES_MA
     lk_assert(idx->ndim >= 1 && idx->ndim <= 4);
     const uint32_t dim[4] = {idx->count, idx->height, idx->width, idx->channels};
     for (unsigned i = 0; i < 4; i++) out[i] = 0;
-    out[2] = idx->type == LK_IDX_F32 ? LK_IDX_F32 : LK_IDX_U8;
+    out[2] = (uint8_t)(idx->type ? idx->type : LK_IDX_U8);
     out[3] = (uint8_t)idx->ndim;
     for (uint32_t i = 0; i < idx->ndim; i++) write_u32(out + 4 + 4 * i, dim[i]);
     return 4 + 4 * (size_t)idx->ndim;

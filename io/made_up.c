@@ -2,6 +2,7 @@
 #include "io/made_up.h"
 
 #include "arena/philox.h"
+#include "io/idx.h"
 
 enum { CELLS = 8, HEAD = 0, NOISE = 1, PATTERN = 2 };  // the last three: counter word c3
 
@@ -27,7 +28,7 @@ lk_status lk_made_up_check(const lk_made_up *m, lk_error *error) {
         {"height", m->height, 1, 65535},
         {"width", m->width, 1, 65535},
         {"channels", m->channels, 1, 16},
-        {"classes", m->classes, 1, 256},
+        {"classes", m->classes, 1, LK_IDX_CLASSES_MAX},
         {"first", m->first, 0, most - 1},
         {"count", m->count, 1, most - LK_MIN(m->first, most - 1)},
     };
@@ -65,7 +66,7 @@ static void paint_pattern(const lk_made_up *m, uint32_t label, uint32_t channel,
     }
 }
 
-void lk_made_up_example(const lk_made_up *m, uint64_t index, uint8_t *image, uint8_t *label) {
+void lk_made_up_example(const lk_made_up *m, uint64_t index, uint8_t *image, uint32_t *label) {
     lk_assert(index < m->count);
     const uint64_t example = m->first + index, bytes = lk_made_up_image_bytes(m);
     const uint32_t low = (uint32_t)example, high = (uint32_t)(example >> 32);
@@ -81,5 +82,5 @@ void lk_made_up_example(const lk_made_up *m, uint64_t index, uint8_t *image, uin
         for (uint64_t k = 0; k < n; k++)
             image[i + k] = (uint8_t)((image[i + k] + 3 * byte_of(&noise, k) + 2) / 4);
     }
-    *label = (uint8_t)class;
+    *label = class;
 }

@@ -35,7 +35,7 @@ typedef struct lk_made_up {
     uint32_t height;    // pixels, 1 to 65,535
     uint32_t width;     // pixels, 1 to 65,535
     uint32_t channels;  // 1 to 16
-    uint32_t classes;   // 1 to 256
+    uint32_t classes;   // 1 to 65,536
 } lk_made_up;
 
 // Are the numbers in their ranges, and the images at most 2^62 bytes? LK_BAD_CONFIG names the key.
@@ -49,7 +49,7 @@ uint64_t lk_made_up_image_bytes(const lk_made_up *made_up);
 // index   below count
 // image   (height, width, channels), written entirely
 // label   below classes
-void lk_made_up_example(const lk_made_up *made_up, uint64_t index, uint8_t *image, uint8_t *label);
+void lk_made_up_example(const lk_made_up *made_up, uint64_t index, uint8_t *image, uint32_t *label);
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,7 @@
 #define LOCKSTEP_APPS_BAREMETAL_EMBEDDED_H
 
 #include "arena/arena.h"
+#include "io/idx.h"
 #include "ops/op.h"
 #include "ops/graph/program.h"
 
@@ -28,7 +29,8 @@ typedef struct lk_embedded {
     uint64_t steps;                // of the whole run
     uint64_t log_every_steps;
     const uint8_t *images;         // (example_count, in_h, in_w, in_c)
-    const uint8_t *labels;         // (example_count)
+    const uint8_t *labels;         // (example_count), as IDX files have them
+    lk_idx_type label_type;        // u16 where labels take two bytes; 0: u8
     uint8_t *arena;                // LK_EMBEDDED_ARENA
     uint64_t arena_bytes;
 } lk_embedded;

@@ -71,7 +71,8 @@ static const uint8_t *image(void *context, uint64_t index) {
 }
 
 static uint32_t label(void *context, uint64_t index) {
-    return ((const lk_embedded *)context)->labels[index];
+    const lk_embedded *run = context;
+    return lk_idx_label(run->labels, index, run->label_type);
 }
 
 // --- start ---------------------------------------------------------------------------------------
@@ -85,7 +86,8 @@ static lk_status check_transport(const lk_embedded *run, lk_error *error) {
     lk_sha256 hash;
     lk_sha256_start(&hash);
     lk_sha256_add(&hash, run->images, (size_t)(s->example_count * lk_model_input_bytes(&s->model)));
-    lk_sha256_add(&hash, run->labels, (size_t)s->example_count);
+    const uint32_t label_bytes = lk_idx_type_bytes(run->label_type);
+    lk_sha256_add(&hash, run->labels, (size_t)(s->example_count * label_bytes));
     lk_sha256_finish(&hash, found);
     if (__builtin_memcmp(found, s->data_hash, LK_SHA256_BYTES) != 0)
         return lk_fail(error, LK_BAD_DATA,

@@ -56,7 +56,7 @@ static void describe_source(source_options *o, lk_argument out[SOURCE_OPTIONS]) 
         {.name = "height", .number = &o->height, .min = 1, .max = 65535},
         {.name = "width", .number = &o->width, .min = 1, .max = 65535},
         {.name = "channels", .number = &o->channels, .min = 1, .max = 16},
-        {.name = "classes", .number = &o->classes, .min = 1, .max = 256}};
+        {.name = "classes", .number = &o->classes, .min = 1, .max = LK_IDX_CLASSES_MAX}};
     memset(o, 0, sizeof *o);
     o->made_up = o->seed = o->first = o->height = o->width = o->channels = o->classes = NOT_GIVEN;
     memcpy(out, options, sizeof options);
@@ -188,21 +188,27 @@ static const char verify_help[] =
 
 // How often each label is there. Of sequences 0 says that there is none, and is not counted, nor is
 // the number of frames.
-static void count_labels(const lk_dataset *set, uint64_t counts[256]) {
+static lk_status count_labels(const lk_dataset *set, uint64_t **out, lk_error *error) {
     const uint32_t row = lk_dataset_label_row(set);
+    uint64_t *counts = calloc(set->classes, sizeof *counts);
+    *out = counts;
+    if (!counts) return lk_fail(error, LK_UNAVAILABLE, "no memory for %u counts", set->classes);
     for (uint64_t i = 0; i < set->count * row; i++) {
         if (row > 1 && i % row == 0) continue;
         const uint32_t label = lk_dataset_label(set, i);
         if (row == 1 || label) counts[label]++;
     }
+    return LK_OK;
 }
 
-static void print_classes(const lk_dataset *set) {
-    uint64_t counts[256] = {0};
-    count_labels(set, counts);
+static lk_status print_classes(const lk_dataset *set, lk_error *error) {
+    uint64_t *counts;
+    LK_CHECK(count_labels(set, &counts, error));
     printf("class_counts");
     for (uint32_t c = 0; c < set->classes; c++) printf(" %llu", (ull)counts[c]);
     printf("\n");
+    free(counts);
+    return LK_OK;
 }
 
 // Of each channel, its bytes as 0 to 1. How often each byte is there is exact, so both are the
@@ -280,12 +286,13 @@ static json_t *floats_json(uint32_t count, const double *values) {
 }
 
 static lk_status print_set_json(const lk_dataset *set, const char *hex, lk_error *error) {
-    uint64_t counts[256] = {0};
+    uint64_t *counts;
+    LK_CHECK(count_labels(set, &counts, error));
     json_t *list = json_array();
-    count_labels(set, counts);
     for (uint32_t c = 0; c < set->classes; c++) {
         json_array_append_new(list, json_integer((json_int_t)counts[c]));
     }
+    free(counts);
     const moments m = moments_of(set);
     return lk_print_json(
         json_pack("{s:I, s:I, s:[i,i,i], s:s, s:i, s:o, s:o, s:o, s:s}", "examples",
@@ -306,7 +313,7 @@ static lk_status print_set(const lk_dataset *set, bool json, lk_error *error) {
     printf("image [%u, %u, %u]%s\n", set->height, set->width, set->channels,
            set->type == LK_IDX_F32 ? " of f32" : "");
     printf("classes %u\n", set->classes);
-    print_classes(set);
+    LK_CHECK(print_classes(set, error));
     const moments m = moments_of(set);
     print_floats("mean", m.channels, m.mean);
     print_floats("deviation", m.channels, m.deviation);

@@ -205,10 +205,11 @@ static void put_examples(FILE *f, const lk_dataset *set) {
     for (uint64_t i = 0; i < set->count; i++)
         put_image(&text, set, lk_dataset_image(set, i));
     end_bytes(&text);
-    fprintf(f, "\nstatic const uint8_t labels[%llu] LK_EMBEDDED_EXAMPLES =\n", (ull)set->count);
+    fprintf(f, "\nstatic const uint8_t labels[%llu] LK_EMBEDDED_EXAMPLES =\n",
+            (ull)(set->count * set->label_bytes));
     for (uint64_t i = 0; i < set->count; i++) {
-        uint8_t label = (uint8_t)lk_dataset_label(set, i);
-        put_bytes(&text, &label, 1);
+        uint8_t label[2];
+        put_bytes(&text, label, lk_idx_put_label(label, lk_dataset_label(set, i), set->label_type));
     }
     end_bytes(&text);
 }
@@ -231,7 +232,9 @@ static void put_source(FILE *f, const lk_run *run) {
     put_spec(f, s);
     fprintf(f, "    .program = &program,\n    .steps = %lluu,\n    .log_every_steps = %lluu,\n",
             (ull)lk_run_steps(run), (ull)run->config.log_every_steps);
-    fprintf(f, "    .images = images,\n    .labels = labels,\n    .arena = arena,\n");
+    fprintf(f, "    .images = images,\n    .labels = labels,\n");
+    if (run->train.label_type == LK_IDX_U16) fprintf(f, "    .label_type = LK_IDX_U16,\n");
+    fprintf(f, "    .arena = arena,\n");
     fprintf(f, "    .arena_bytes = sizeof arena,\n};\n");
 }
 

@@ -166,18 +166,60 @@ static lk_status take_pictures(lk_report_run *r, const lk_dataset *set, lk_error
     return LK_OK;
 }
 
+static int by_label(const void *a, const void *b) {
+    const lk_report_pair *x = a, *y = b;
+    if (x->label != y->label) return x->label < y->label ? -1 : 1;
+    return x->predicted < y->predicted ? -1 : x->predicted > y->predicted;
+}
+
+// Equal pairs become one.
+static void join_pairs(lk_report_run *r) {
+    qsort(r->pairs, r->examples, sizeof *r->pairs, by_label);
+    for (uint64_t i = 0; i < r->examples; i++) {
+        lk_report_pair *last = r->pair_count ? &r->pairs[r->pair_count - 1] : NULL;
+        if (last && by_label(last, &r->pairs[i]) == 0)
+            last->times++;
+        else
+            r->pairs[r->pair_count++] = r->pairs[i];
+    }
+}
+
+static int by_share(const void *a, const void *b) {
+    const lk_report_class *x = a, *y = b;
+    const double p = (double)x->right / (double)x->examples;
+    const double q = (double)y->right / (double)y->examples;
+    if (p != q) return p < q ? -1 : 1;
+    return x->label < y->label ? -1 : 1;
+}
+
+static lk_status count_by_class(lk_report_run *r, lk_error *error) {
+    r->by_class = calloc(LK_MIN((uint64_t)r->classes, r->pair_count), sizeof *r->by_class);
+    if (!r->by_class) return lk_fail(error, LK_UNAVAILABLE, "no memory for the classes");
+    for (uint64_t i = 0; i < r->pair_count; i++) {
+        const lk_report_pair *pair = &r->pairs[i];
+        if (i == 0 || pair->label != pair[-1].label) r->by_class[r->class_count++].label = pair->label;
+        lk_report_class *c = &r->by_class[r->class_count - 1];
+        c->examples += pair->times;
+        if (pair->label == pair->predicted) c->right += pair->times;
+    }
+    if (r->classes <= LK_REPORT_CLASSES_ALL) return LK_OK;
+    qsort(r->by_class, r->class_count, sizeof *r->by_class, by_share);
+    r->class_count = LK_MIN(r->class_count, (uint32_t)LK_REPORT_CLASSES_WORST);
+    return LK_OK;
+}
+
 static lk_status judge(lk_report_run *r, const lk_run *run, const answers *a, lk_error *error) {
     r->classes = a->classes;
     r->examples = run->test.count;
-    r->confusion = calloc((size_t)a->classes * a->classes, sizeof *r->confusion);
-    if (!r->confusion) return lk_fail(error, LK_UNAVAILABLE, "no memory for the matrix");
+    r->pairs = calloc(r->examples, sizeof *r->pairs);
+    if (!r->pairs) return lk_fail(error, LK_UNAVAILABLE, "no memory for the matrix");
     for (uint64_t i = 0; i < r->examples; i++) {
         const uint32_t label = lk_dataset_label(&run->test, i), predicted = a->predicted[i];
         if (label >= a->classes) {
             return lk_fail(error, LK_BAD_DATA, "test example %llu: label %u, wanted one below %u",
                            (unsigned long long)i, label, a->classes);
         }
-        r->confusion[(size_t)label * a->classes + predicted]++;
+        r->pairs[i] = (lk_report_pair){label, predicted, 1};
         r->correct += label == predicted;
         if (label == predicted) continue;
         add_mistake(r, &(lk_report_mistake){.index = i,
@@ -185,6 +227,8 @@ static lk_status judge(lk_report_run *r, const lk_run *run, const answers *a, lk
                                             .predicted = predicted,
                                             .confidence = (double)a->confidence[i]});
     }
+    join_pairs(r);
+    LK_CHECK(count_by_class(r, error));
     return take_pictures(r, &run->test, error);
 }
 
@@ -359,7 +403,8 @@ static void free_run(lk_report_run *r) {
         free(curves[i]->errors);
     }
     for (uint32_t i = 0; i < r->mistake_count; i++) free(r->mistakes[i].png);
-    free(r->confusion);
+    free(r->pairs);
+    free(r->by_class);
     free(r->ops);
     json_decref(r->config);
     json_decref(r->plan);

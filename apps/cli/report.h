@@ -33,6 +33,18 @@ typedef struct lk_report_op {
     double us;
 } lk_report_op;
 
+typedef struct lk_report_pair {
+    uint32_t label, predicted;
+    uint64_t times;
+} lk_report_pair;
+
+typedef struct lk_report_class {
+    uint32_t label;
+    uint64_t right, examples;
+} lk_report_class;
+
+enum { LK_REPORT_CLASSES_ALL = 256, LK_REPORT_CLASSES_WORST = 100 };
+
 typedef struct lk_report_run {
     const char *path;
     char identity[LK_REPORT_HEX_BYTES], digest[LK_REPORT_HEX_BYTES], state[LK_REPORT_HEX_BYTES];
@@ -52,7 +64,14 @@ typedef struct lk_report_run {
     // By the newest checkpoint, of the whole test set; examples 0: `why_not`.
     uint64_t examples, correct;
     uint32_t classes;
-    uint64_t *confusion;  // (classes, classes): label, predicted
+    // What was taken for what, in the order of label and prediction, without what never was: of many
+    // classes a matrix would hold little but zeros. Heap.
+    lk_report_pair *pairs;  // (pair_count)
+    uint64_t pair_count;
+    // The classes that the test set has, in order; or of more than LK_REPORT_CLASSES_ALL those that
+    // were right the least often. Heap.
+    lk_report_class *by_class;  // (class_count)
+    uint32_t class_count;
     lk_report_mistake mistakes[LK_REPORT_MISTAKES];
     uint32_t mistake_count;
     char why_not[LK_ERROR_TEXT_BYTES];

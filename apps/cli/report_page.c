@@ -159,10 +159,19 @@ static void put_cell(lk_markup *m, uint64_t count, uint64_t row, bool right) {
     lk_put(m, "</td>");
 }
 
+// How many examples have a label; and how many of them were taken for that class.
 static uint64_t row_sum(const lk_report_run *r, uint32_t label) {
     uint64_t sum = 0;
-    for (uint32_t c = 0; c < r->classes; c++) sum += r->confusion[(size_t)label * r->classes + c];
+    for (uint64_t i = 0; i < r->pair_count; i++)
+        sum += r->pairs[i].label == label ? r->pairs[i].times : 0;
     return sum;
+}
+
+static uint64_t times(const lk_report_run *r, uint32_t label, uint32_t predicted) {
+    uint64_t i = 0;
+    while (i < r->pair_count &&
+           (r->pairs[i].label != label || r->pairs[i].predicted != predicted)) i++;
+    return i < r->pair_count ? r->pairs[i].times : 0;
 }
 
 // The commonest mistakes, as a list: a confusion matrix of many classes would not fit on the page.
@@ -172,15 +181,16 @@ static void put_pairs(lk_markup *m, const lk_report_run *r) {
     lk_put(m, "<table><tr><th>label</th><th>taken for</th><th>times</th></tr>\n");
     while (shown < PAIRS_MAX) {
         uint64_t most = 0;
-        for (size_t i = 0; i < (size_t)r->classes * r->classes; i++) {
-            const bool right = i / r->classes == i % r->classes;
-            if (!right && r->confusion[i] < below) most = LK_MAX(most, r->confusion[i]);
+        for (uint64_t i = 0; i < r->pair_count; i++) {
+            const lk_report_pair *p = &r->pairs[i];
+            if (p->label != p->predicted && p->times < below) most = LK_MAX(most, p->times);
         }
         if (most == 0) break;
-        for (size_t i = 0; i < (size_t)r->classes * r->classes && shown < PAIRS_MAX; i++) {
-            if (i / r->classes == i % r->classes || r->confusion[i] != most) continue;
-            lk_put(m, "<tr><td>%zu</td><td>%zu</td><td>%llu</td></tr>\n", i / r->classes,
-                   i % r->classes, (unsigned long long)most);
+        for (uint64_t i = 0; i < r->pair_count && shown < PAIRS_MAX; i++) {
+            const lk_report_pair *p = &r->pairs[i];
+            if (p->label == p->predicted || p->times != most) continue;
+            lk_put(m, "<tr><td>%u</td><td>%u</td><td>%llu</td></tr>\n", p->label, p->predicted,
+                   (unsigned long long)most);
             shown++;
         }
         below = most;
@@ -204,7 +214,7 @@ static void put_matrix(lk_markup *m, const lk_report_run *r) {
         const uint64_t row = row_sum(r, label);
         lk_put(m, "<tr><th>%u</th>", label);
         for (uint32_t c = 0; c < r->classes; c++) {
-            put_cell(m, r->confusion[(size_t)label * r->classes + c], row, c == label);
+            put_cell(m, times(r, label, c), row, c == label);
         }
         lk_put(m, "</tr>\n");
     }
@@ -212,16 +222,20 @@ static void put_matrix(lk_markup *m, const lk_report_run *r) {
 }
 
 static void put_classes(lk_markup *m, const lk_report_run *r) {
-    lk_put(m, "<h2>Accuracy by class</h2>\n<table class=\"classes\">\n");
-    for (uint32_t label = 0; label < r->classes; label++) {
-        const uint64_t row = row_sum(r, label);
-        const uint64_t right = r->confusion[(size_t)label * r->classes + label];
-        if (row == 0) continue;
-        const double share = 100.0 * (double)right / (double)row;
+    lk_put(m, "<h2>Accuracy by class</h2>\n");
+    if (r->classes > LK_REPORT_CLASSES_ALL) {
+        lk_put(m, "<p class=\"note\">Of %u classes those that are right the least often.</p>\n",
+               r->classes);
+    }
+    lk_put(m, "<table class=\"classes\">\n");
+    for (uint32_t i = 0; i < r->class_count; i++) {
+        const lk_report_class *c = &r->by_class[i];
+        const double share = 100.0 * (double)c->right / (double)c->examples;
         lk_put(m,
                "<tr><th>%u</th><td>%.2f%%</td><td><span class=\"bar\" style=\"width:%.1frem\">"
                "</span></td><td class=\"note\">%llu of %llu</td></tr>\n",
-               label, share, 0.15 * share, (unsigned long long)right, (unsigned long long)row);
+               c->label, share, 0.15 * share, (unsigned long long)c->right,
+               (unsigned long long)c->examples);
     }
     lk_put(m, "</table>\n");
 }

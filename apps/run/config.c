@@ -254,7 +254,8 @@ static lk_status stand_in(lk_config *c, lk_error *error) {
     c->stand_in = calloc((size_t)lk_model_input_bytes(m), 1);
     if (!c->stand_in) return lk_fail(error, LK_UNAVAILABLE, "no memory at start-up");
     const lk_idx_type type = m->input_type == LK_INPUT_F32 ? LK_IDX_F32 : LK_IDX_U8;
-    const lk_dataset_held one = {c->stand_in, labels, 1, m->in_h, m->in_w, m->in_c, type};
+    const lk_dataset_held one = {c->stand_in, labels, 1, m->in_h, m->in_w, m->in_c, type,
+                                 LK_IDX_U8};
     (void)hold(&c->train, &one);
     c->train.source.label_bytes = m->labels ? 2 + m->labels : 0;
     c->said.order = 0;

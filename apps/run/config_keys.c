@@ -98,8 +98,9 @@ static const lk_key made_up[] = {
                .constant = 28, .meaning = "columns of an image"}},
     {.value = {VALUE(U32, "channels", lk_config_data, source.made_up.channels), .most = 16,
                .constant = 1, .meaning = "channels of an image"}},
-    {.value = {VALUE(U32, "classes", lk_config_data, source.made_up.classes), .most = 256,
-               .constant = 10, .meaning = "labels are below it; at most model.classes"}},
+    {.value = {VALUE(U32, "classes", lk_config_data, source.made_up.classes),
+               .most = LK_CLASSES_MOST, .constant = 10,
+               .meaning = "labels are below it; at most model.classes"}},
 };
 
 static const lk_key set[] = {

@@ -11,7 +11,7 @@
 #include "apps/run/config.h"
 #include "ops/rate.h"
 
-enum { LK_CLASSES_LEAST = 2, LK_CLASSES_MOST = 256 };  // of labels
+enum { LK_CLASSES_LEAST = 2, LK_CLASSES_MOST = LK_IDX_CLASSES_MAX };  // of labels
 enum { LK_LABELS_MOST = 4096 };                        // of an example
 enum { LK_KEY_CHOICES_MAX = 32, LK_KEY_PATH_BYTES = 96, LK_KEYS_MAX = 32 };
 

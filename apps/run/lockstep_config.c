@@ -210,13 +210,20 @@ void lockstep_config_examples(lockstep_config *c, lockstep_set set, const lockst
     const lockstep_examples none = {0};
     if (!c) return;
     if (!e) e = &none;
+    if (e->labels && e->wide_labels) {
+        (void)lk_fail(&c->wrong, LK_BAD_USAGE,
+                      "%s: examples with labels and wide_labels: wanted one of them", c->name);
+    }
+    const void *labels = e->labels;
+    if (e->wide_labels) labels = e->wide_labels;
     const lk_dataset_held held = {.images = e->inputs,
-                                  .labels = e->labels,
+                                  .labels = labels,
                                   .count = e->count,
                                   .height = e->height,
                                   .width = e->width,
                                   .channels = e->channels,
-                                  .type = e->values == LOCKSTEP_F32 ? LK_IDX_F32 : LK_IDX_U8};
+                                  .type = e->values == LOCKSTEP_F32 ? LK_IDX_F32 : LK_IDX_U8,
+                                  .label_type = e->wide_labels ? LK_IDX_U16 : LK_IDX_U8};
     if (set == LOCKSTEP_TRAIN) c->train = held;
     if (set == LOCKSTEP_TEST) c->test = held;
     c->has_train = c->has_train || set == LOCKSTEP_TRAIN;

@@ -756,7 +756,7 @@ static lk_status check_images(const lk_run *run, const lk_dataset *set, const ch
                               lk_error *error) {
     const lk_model *m = &run->config.spec.model;
     const uint32_t most = run->config.spec.strips.most;
-    if (set->label_bytes == 1 && (uint64_t)set->width * most == m->in_h &&
+    if (!set->sequences && (uint64_t)set->width * most == m->in_h &&
         set->height == m->in_w && set->channels == m->in_c) {
         return LK_OK;
     }
@@ -773,11 +773,13 @@ static lk_status check_shape(const lk_run *run, const lk_dataset *set, const cha
                              const lk_source *source, lk_error *error) {
     const lk_model *m = &run->config.spec.model;
     if (source->strip) return check_images(run, set, which, error);
-    if (lk_dataset_label_row(set) != lk_model_label_row(m)) {
+    if (lk_dataset_label_row(set) != lk_model_label_row(m) || set->sequences != (m->labels > 0)) {
+        const uint32_t one = lk_idx_type_bytes(set->label_type);
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s set: an example has %u bytes of labels, wanted %u: %s, as model.labels "
                        "says; change one of them",
-                       which, set->label_bytes, m->labels ? 2 + m->labels : 1,
+                       which, set->label_bytes,
+                       m->labels ? LK_IDX_FRAMES_BYTES + m->labels * one : one,
                        m->labels ? "two of the number of its frames, and its labels" : "one label");
     }
     const lk_augment *a = &run->config.spec.augment;

@@ -38,7 +38,8 @@ static void make_data(void) {
 }
 
 static lockstep_examples examples_of(uint32_t first, uint32_t count) {
-    return (lockstep_examples){inputs[first], labels + first, count, SIDE, SIDE, 1, LOCKSTEP_U8};
+    return (lockstep_examples){
+        inputs[first], labels + first, count, SIDE, SIDE, 1, LOCKSTEP_U8, NULL};
 }
 
 static void set_model(lockstep_config *c) {
@@ -536,6 +537,39 @@ static void test_refused_examples(void **state) {
     e = examples_of(0, COUNT);
     e.labels = wrong;
     refuse_examples(e, LOCKSTEP_BAD_DATA, "labels in memory");
+    static const uint16_t wide[COUNT] = {[77] = CLASSES};
+    e.wide_labels = wide;
+    refuse_examples(e, LOCKSTEP_BAD_USAGE, "labels and wide_labels");
+    e.labels = NULL;
+    refuse_examples(e, LOCKSTEP_BAD_DATA, "labels in memory: byte 154: label 77: found 3");
+}
+
+// The same labels in two bytes train to the same weights; of another data set, as its hash says.
+static void test_wide_labels(void **state) {
+    (void)state;
+    static uint16_t wide[COUNT + TESTS];
+    lockstep_error error;
+    for (uint32_t i = 0; i < COUNT + TESTS; i++) wide[i] = labels[i];
+    lockstep_examples of[2] = {examples_of(0, COUNT), examples_of(COUNT, TESTS)};
+    hashes h[2];
+    uint32_t correct[2];
+    for (uint32_t w = 0; w < 2; w++) {
+        lockstep_config *c = built();
+        for (uint32_t s = 0; s < 2; s++) {
+            if (w) of[s].labels = NULL, of[s].wide_labels = wide + (s ? COUNT : 0);
+            lockstep_config_examples(c, s ? LOCKSTEP_TEST : LOCKSTEP_TRAIN, &of[s]);
+        }
+        lockstep_run *run = opened(c, 1 + w);
+        train(run, 12);
+        h[w] = hashes_of(run);
+        lockstep_result result;
+        assert_int_equal(lockstep_evaluate(run, &result, &error), LOCKSTEP_OK);
+        correct[w] = result.correct;
+        lockstep_close(run);
+    }
+    assert_string_equal(h[0].digest, h[1].digest);
+    assert_string_not_equal(h[0].identity, h[1].identity);
+    assert_int_equal(correct[0], correct[1]);
 }
 
 static void test_refused_calls(void **state) {
@@ -744,6 +778,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_prediction_only),
         cmocka_unit_test(test_refused_documents),
         cmocka_unit_test(test_refused_examples),
+        cmocka_unit_test(test_wide_labels),
         cmocka_unit_test(test_refused_calls),
         cmocka_unit_test(test_refused_checkpoints),
         cmocka_unit_test(test_diverged),

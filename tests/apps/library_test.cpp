@@ -41,7 +41,7 @@ int main() {
     if (!config) return fail(error);
     const lockstep_examples examples{inputs.data(), labels.data(), labels.size(),
                                      1,             3,             1,
-                                     LOCKSTEP_U8};
+                                     LOCKSTEP_U8,   nullptr};
     lockstep_config_examples(config.get(), LOCKSTEP_TRAIN, &examples);
     run_handle run{lockstep_open(config.get(), nullptr, &error)};
     if (!run) return fail(error);

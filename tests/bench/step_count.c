@@ -116,7 +116,9 @@ static void make_examples(uint64_t count) {
     images = memory(count * HEIGHT * WIDTH);
     labels = memory(count);
     for (uint64_t i = 0; i < count; i++) {
-        lk_made_up_example(&made_up, i, images + i * HEIGHT * WIDTH, labels + i);
+        uint32_t label;
+        lk_made_up_example(&made_up, i, images + i * HEIGHT * WIDTH, &label);
+        labels[i] = (uint8_t)label;
     }
 }
 

@@ -27,11 +27,11 @@ static void try_as(lk_idx_kind kind, const uint8_t *data, size_t size) {
     for (size_t i = 0; i < size; i++) sink ^= data[i];
     if (kind == LK_IDX_LABELS && idx.ndim == 2 && idx.example_bytes <= UINT32_MAX)
         (void)lk_idx_check_sequences(data + idx.header_bytes, idx.count,
-                                     (uint32_t)idx.example_bytes, 28, 10, idx.header_bytes, "fuzz",
-                                     &error);
+                                     (uint32_t)idx.example_bytes, idx.type, 28, 10,
+                                     idx.header_bytes, "fuzz", &error);
     else if (kind == LK_IDX_LABELS)
-        (void)lk_idx_check_labels(data + idx.header_bytes, idx.count, 10, idx.header_bytes, "fuzz",
-                                  &error);
+        (void)lk_idx_check_labels(data + idx.header_bytes, idx.count, idx.type, 10,
+                                  idx.header_bytes, "fuzz", &error);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

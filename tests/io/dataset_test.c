@@ -83,8 +83,11 @@ static int setup(void **state) {
     uint8_t header[LK_IDX_HEADER_BYTES_MAX];
     memcpy(images_file, header, lk_idx_write_header(&idx, header));
     memcpy(labels_file, header, lk_idx_write_header(&flat, header));
-    for (uint64_t i = 0; i < COUNT; i++)
-        lk_made_up_example(&made_up, i, images_file + 16 + i * IMAGE, labels_file + 8 + i);
+    for (uint64_t i = 0; i < COUNT; i++) {
+        uint32_t label;
+        lk_made_up_example(&made_up, i, images_file + 16 + i * IMAGE, &label);
+        labels_file[8 + i] = (uint8_t)label;
+    }
     snprintf(root, sizeof root, "/tmp/lockstep-test-XXXXXX");
     assert_non_null(mkdtemp(root));
     snprintf(images, sizeof images, "%s/images.idx", root);
@@ -189,6 +192,138 @@ static void test_made_up(void **state) {
         assert_int_equal(set.mapped_bytes, 0);
         lk_dataset_close(&set);
     }
+}
+
+// --- labels of two bytes -------------------------------------------------------------------------
+
+static uint32_t wide_label(uint64_t example) { return (uint32_t)(example * 641 % 1000); }
+
+// The images of the other files, with labels below 1,000.
+static lk_dataset_source wide_pair(void) {
+    static char path[192];
+    static uint8_t file[8 + 2 * COUNT] = {0, 0, 0x0b, 1, 0, 0, 0, COUNT};
+    for (uint64_t i = 0; i < COUNT; i++) {
+        file[8 + 2 * i] = (uint8_t)(wide_label(i) >> 8);
+        file[9 + 2 * i] = (uint8_t)wide_label(i);
+    }
+    snprintf(path, sizeof path, "%s", in_root("wide.idx"));
+    put(path, file, sizeof file);
+    lk_dataset_source source = pair(images, path);
+    source.classes = 1000;
+    return source;
+}
+
+static void check_wide(const lk_dataset *set) {
+    assert_int_equal(set->count, COUNT);
+    assert_int_equal(set->label_bytes, 2);
+    assert_int_equal(lk_dataset_label_row(set), 1);
+    for (uint64_t i = 0; i < COUNT; i++) {
+        assert_memory_equal(lk_dataset_image(set, i), images_file + 16 + i * IMAGE, IMAGE);
+        assert_int_equal(lk_dataset_label(set, i), wide_label(i));
+    }
+}
+
+static void test_labels_of_two_bytes(void **state) {
+    (void)state;
+    lk_dataset_source source = wide_pair();
+    lk_dataset set;
+    lk_error error = {0};
+    uint8_t sha256[LK_SHA256_BYTES];
+    open_good(&source, &set);
+    check_wide(&set);
+    assert_int_equal(set.classes, 1000);
+    memcpy(sha256, set.sha256, sizeof sha256);
+    assert_int_equal(lk_dataset_shard(&set, 4, in_root("wide"), &error), LK_OK);
+    assert_int_equal(lk_dataset_check_labels(&set, 1000, &error), LK_OK);
+    lk_dataset_close(&set);
+    lk_dataset_source shards = sharded(in_root("wide/manifest.json"));
+    shards.classes = 1000;
+    open_good(&shards, &set);
+    check_wide(&set);
+    assert_int_equal(set.part_count, 4);
+    assert_memory_equal(set.sha256, sha256, sizeof sha256);
+    lk_dataset_close(&set);
+    uint32_t most = 0;
+    for (uint64_t i = 0; i < COUNT; i++) most = LK_MAX(most, wide_label(i));
+    source.classes = 0;
+    open_good(&source, &set);
+    assert_int_equal(set.classes, most + 1);
+    lk_dataset_close(&set);
+    source.classes = 600;
+    expect_bad(&source, false, LK_BAD_DATA, "wide.idx: byte 10: label 1: found 641, wanted 0 to "
+               "599 (600 classes)");
+}
+
+// Labels of two bytes that the caller holds, in the machine's order, are those of the files.
+static void test_held_labels_of_two_bytes(void **state) {
+    (void)state;
+    static uint16_t held[COUNT];
+    const lk_dataset_source files = wide_pair();
+    for (uint64_t i = 0; i < COUNT; i++) held[i] = (uint16_t)wide_label(i);
+    lk_dataset_source source = {.kind = LK_DATASET_HELD,
+                                .classes = 1000,
+                                .held = {.images = images_file + 16,
+                                         .labels = held,
+                                         .count = COUNT,
+                                         .height = HEIGHT,
+                                         .width = WIDTH,
+                                         .channels = 1,
+                                         .label_type = LK_IDX_U16}};
+    uint8_t sha256[LK_SHA256_BYTES];
+    lk_dataset set;
+    open_good(&files, &set);
+    memcpy(sha256, set.sha256, sizeof sha256);
+    lk_dataset_close(&set);
+    open_good(&source, &set);
+    check_wide(&set);
+    assert_memory_equal(set.sha256, sha256, sizeof sha256);
+    lk_dataset_close(&set);
+    source.classes = 600;
+    expect_bad(&source, false, LK_BAD_DATA, "labels in memory: byte 2: label 1: found 641, wanted "
+               "0 to 599");
+    source.held.count = (uint64_t)1 << 32;
+    expect_bad(&source, false, LK_BAD_DATA, "examples in memory: found 4294967296");
+}
+
+// Made-up labels take two bytes where there are more classes than a byte tells apart.
+static void test_made_up_classes(void **state) {
+    (void)state;
+    const uint32_t classes[] = {256, 257, 65536};
+    for (size_t c = 0; c < LK_COUNT(classes); c++) {
+        const lk_made_up made_up = {.seed = 4, .count = COUNT, .height = HEIGHT, .width = WIDTH,
+                                    .channels = 1, .classes = classes[c]};
+        const lk_dataset_source source = {
+            .kind = LK_DATASET_MADE_UP, .cache = "", .made_up = made_up};
+        lk_dataset set;
+        open_good(&source, &set);
+        assert_int_equal(set.classes, classes[c]);
+        assert_int_equal(set.label_bytes, classes[c] > 256 ? 2 : 1);
+        for (uint64_t i = 0; i < COUNT; i++) {
+            uint8_t image[IMAGE];
+            uint32_t label;
+            lk_made_up_example(&made_up, i, image, &label);
+            assert_int_equal(lk_dataset_label(&set, i), label);
+            assert_memory_equal(lk_dataset_image(&set, i), image, IMAGE);
+        }
+        lk_dataset_close(&set);
+    }
+}
+
+// A shard of other labels than those before it.
+static void test_shards_of_other_labels(void **state) {
+    (void)state;
+    lk_dataset_source source = pair(images, labels);
+    lk_dataset set;
+    lk_error error = {0};
+    open_good(&source, &set);
+    assert_int_equal(lk_dataset_shard(&set, 2, in_root("mixed"), &error), LK_OK);
+    lk_dataset_close(&set);
+    uint8_t file[8 + 2 * COUNT] = {0, 0, 0x0b, 1, 0, 0, 0, COUNT - COUNT / 2 - COUNT % 2};
+    put(in_root("mixed/labels-00001.idx"), file, 8 + 2 * (size_t)file[7]);
+    const lk_dataset_source shards = sharded(in_root("mixed/manifest.json"));
+    expect_bad(&shards, false, LK_BAD_DATA,
+               "labels-00001.idx: byte 2: found labels of 16 bits, 2 bytes of an example, wanted 8 "
+               "bits and 1 bytes, as in the shards before it; shard the data again");
 }
 
 static void test_any_number_of_shards_is_the_same_set(void **state) {
@@ -1260,6 +1395,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_plain_files),
         TEST(test_made_up),
+        TEST(test_labels_of_two_bytes),
+        TEST(test_held_labels_of_two_bytes),
+        TEST(test_made_up_classes),
+        TEST(test_shards_of_other_labels),
         TEST(test_any_number_of_shards_is_the_same_set),
         TEST(test_the_first_examples),
         TEST(test_60000_over_7),

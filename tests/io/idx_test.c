@@ -114,7 +114,7 @@ static void test_bad_headers(void **state) {
         "file: byte 0: found 1f 8b (gzip), wanted 00 00 (IDX); unpack it first");
     bad(text, 4, LK_IDX_IMAGES, "file: byte 0: found 50 4e, wanted 00 00; this is no IDX file");
     bad(floats, 8, LK_IDX_LABELS,
-        "file: byte 2: found type 0d (f32), wanted 08 (u8); convert the values");
+        "file: byte 2: found type 0d (f32), wanted 08 (u8) or 0b (16 bits); convert the values");
     bad(strange, 8, LK_IDX_IMAGES, "file: byte 2: found type 77 (no IDX type), wanted 08 (u8) or "
         "0d (f32); convert the values");
     bad(five, 4, LK_IDX_IMAGES, "file: byte 3: found 5 dimensions, wanted 2 to 4 (images)");
@@ -139,9 +139,11 @@ static void test_images_and_labels_exchanged(void **state) {
 static void test_labels_and_counts(void **state) {
     (void)state;
     lk_error error = {0};
-    assert_int_equal(lk_idx_check_labels(labels_5 + 8, 3, 10, 8, "file", &error), LK_OK);
-    assert_int_equal(lk_idx_check_labels(labels_5 + 8, 5, 256, 8, "file", &error), LK_OK);
-    assert_int_equal(lk_idx_check_labels(labels_5 + 8, 5, 10, 8, "file", &error), LK_BAD_DATA);
+    assert_int_equal(lk_idx_check_labels(labels_5 + 8, 3, LK_IDX_U8, 10, 8, "file", &error), LK_OK);
+    assert_int_equal(lk_idx_check_labels(labels_5 + 8, 5, LK_IDX_U8, 256, 8, "file", &error),
+                     LK_OK);
+    assert_int_equal(lk_idx_check_labels(labels_5 + 8, 5, LK_IDX_U8, 10, 8, "file", &error),
+                     LK_BAD_DATA);
     assert_string_equal(error.text,
                         "file: byte 11: label 3: found 10, wanted 0 to 9 (10 classes)");
     error = (lk_error){0};
@@ -160,7 +162,8 @@ static void bad_sequence(uint32_t at, uint8_t byte, const char *text) {
     lk_error error = {0};
     memcpy(row, sequences_2x5 + 12, 10);
     row[at] = byte;
-    assert_int_equal(lk_idx_check_sequences(row, 2, 5, 3, 10, 12, "file", &error), LK_BAD_DATA);
+    assert_int_equal(lk_idx_check_sequences(row, 2, 5, LK_IDX_U8, 3, 10, 12, "file", &error),
+                     LK_BAD_DATA);
     assert_string_equal(error.text, text);
 }
 
@@ -171,7 +174,8 @@ static void test_sequences(void **state) {
     good(sequences_2x5, sizeof sequences_2x5, LK_IDX_LABELS, &idx);
     assert_int_equal(idx.count, 2);
     assert_int_equal(idx.example_bytes, 5);
-    assert_int_equal(lk_idx_check_sequences(sequences_2x5 + 12, 2, 5, 3, 10, 12, "file", &error),
+    assert_int_equal(lk_idx_check_sequences(sequences_2x5 + 12, 2, 5, LK_IDX_U8, 3, 10, 12, "file",
+                                            &error),
                      LK_OK);
     bad_sequence(1, 4, "file: byte 12: example 0: found 4 frames, wanted 1 to 3, the rows of an "
                        "input");
@@ -183,11 +187,79 @@ static void test_sequences(void **state) {
                         "the last");
     bad_sequence(3, 0, "file: byte 16: example 0: found label 9 behind a 0, wanted 1 to 9, and "
                        "zeros behind the last");
-    assert_int_equal(lk_idx_check_sequences(sequences_2x5 + 12, 5, 2, 3, 10, 12, "file", &error),
+    assert_int_equal(lk_idx_check_sequences(sequences_2x5 + 12, 5, 2, LK_IDX_U8, 3, 10, 12, "file",
+                                            &error),
                      LK_BAD_DATA);
     assert_string_equal(error.text,
                         "file: byte 8: found 2 bytes of labels an example, wanted two that say how "
                         "many frames it has, and one or more of labels");
+}
+
+// 0, 258, 65,535; and two examples of up to two labels.
+static const uint8_t wide_3[8 + 6] = {0, 0, 0x0b, 1, 0, 0, 0, 3, 0, 0, 1, 2, 255, 255};
+static const uint8_t wide_2x3[12 + 12] = {0, 0, 0x0b, 2, 0, 0, 0, 2, 0, 0, 0, 3,
+                                          0, 3, 1, 2, 3, 0, 0, 1, 0, 9, 0, 0};
+
+static void test_labels_of_two_bytes(void **state) {
+    (void)state;
+    lk_idx idx;
+    lk_error error = {0};
+    good(wide_3, sizeof wide_3, LK_IDX_LABELS, &idx);
+    assert_int_equal(idx.type, LK_IDX_U16);
+    assert_int_equal(idx.count, 3);
+    assert_int_equal(idx.example_bytes, 2);
+    assert_int_equal(idx.data_bytes, 6);
+    const uint32_t wanted[] = {0, 258, 65535};
+    for (uint32_t i = 0; i < 3; i++) {
+        uint8_t bytes[2];
+        assert_int_equal(lk_idx_label(wide_3 + 8, i, LK_IDX_U16), wanted[i]);
+        assert_int_equal(lk_idx_put_label(bytes, wanted[i], LK_IDX_U16), 2);
+        assert_memory_equal(bytes, wide_3 + 8 + 2 * i, 2);
+    }
+    assert_int_equal(lk_idx_check_labels(wide_3 + 8, 3, LK_IDX_U16, 65536, 8, "file", &error),
+                     LK_OK);
+    assert_int_equal(lk_idx_check_labels(wide_3 + 8, 2, LK_IDX_U16, 259, 8, "file", &error), LK_OK);
+    assert_int_equal(lk_idx_check_labels(wide_3 + 8, 3, LK_IDX_U16, 258, 8, "file", &error),
+                     LK_BAD_DATA);
+    assert_string_equal(error.text,
+                        "file: byte 10: label 1: found 258, wanted 0 to 257 (258 classes)");
+    bad(wide_3, 13, LK_IDX_LABELS, "file: byte 13: truncated: found 13 bytes, wanted 14 (header 8 "
+        "+ 3 x 1 x 1 x 1 x 2 bytes); fetch it again");
+    bad(wide_2x3, sizeof wide_2x3, LK_IDX_IMAGES,
+        "file: byte 2: found type 0b (i16), wanted 08 (u8) or 0d (f32); convert the values");
+    error = (lk_error){0};
+    for (uint32_t part = 0; part < 2; part++) {
+        const uint8_t *bytes = part ? wide_2x3 : wide_3;
+        assert_int_equal(lk_idx_parse_header(bytes, 14, "file", &idx, &error), LK_OK);
+        assert_int_equal(idx.type, LK_IDX_U16);
+    }
+}
+
+static void test_sequences_of_two_bytes(void **state) {
+    (void)state;
+    lk_idx idx;
+    lk_error error = {0};
+    uint8_t row[12];
+    memcpy(row, wide_2x3 + 12, 12);
+    good(wide_2x3, sizeof wide_2x3, LK_IDX_LABELS, &idx);
+    assert_int_equal(idx.height, 3);
+    assert_int_equal(idx.example_bytes, 6);
+    assert_int_equal(lk_idx_row_numbers(6, LK_IDX_U16), 3);
+    assert_int_equal(lk_idx_row_numbers(5, LK_IDX_U8), 4);
+    const uint32_t wanted[] = {3, 258, 768};
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(lk_idx_in_row(row, i, LK_IDX_U16), wanted[i]);
+    assert_int_equal(lk_idx_check_sequences(row, 2, 6, LK_IDX_U16, 3, 769, 12, "file", &error),
+                     LK_OK);
+    assert_int_equal(lk_idx_check_sequences(row, 2, 6, LK_IDX_U16, 3, 768, 12, "file", &error),
+                     LK_BAD_DATA);
+    assert_string_equal(error.text, "file: byte 16: example 0: found label 768, wanted 1 to 767, "
+                        "and zeros behind the last");
+    row[8] = row[9] = 0, row[11] = 1, error = (lk_error){0};
+    assert_int_equal(lk_idx_check_sequences(row, 2, 6, LK_IDX_U16, 3, 769, 12, "file", &error),
+                     LK_BAD_DATA);
+    assert_string_equal(error.text, "file: byte 22: example 1: found label 1 behind a 0, wanted 1 "
+                        "to 768, and zeros behind the last");
 }
 
 static void test_written_headers_read_back(void **state) {
@@ -206,10 +278,15 @@ static void test_written_headers_read_back(void **state) {
     good(sequences_2x5, sizeof sequences_2x5, LK_IDX_LABELS, &idx);
     assert_int_equal(lk_idx_write_header(&idx, header), 12);
     assert_memory_equal(header, sequences_2x5, 12);
+    good(wide_3, sizeof wide_3, LK_IDX_LABELS, &idx);
+    assert_int_equal(lk_idx_write_header(&idx, header), 8);
+    assert_memory_equal(header, wide_3, 8);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_labels_of_two_bytes),
+        cmocka_unit_test(test_sequences_of_two_bytes),
         cmocka_unit_test(test_floats), cmocka_unit_test(test_good_files),
         cmocka_unit_test(test_the_header_is_enough),
         cmocka_unit_test(test_sizes),

@@ -17,7 +17,8 @@ static void test_golden_bytes(void **state) {
     static const struct {
         lk_made_up made_up;
         uint64_t index;
-        uint8_t label, begin[8];
+        uint32_t label;
+        uint8_t begin[8];
         const char *sha256;
     } golden[] = {
         {{1, 0, 60000, 28, 28, 1, 10}, 0, 1, {84, 185, 97, 120, 75, 55, 75, 175},
@@ -27,9 +28,12 @@ static void test_golden_bytes(void **state) {
         {{0xfedcba9876543210, (uint64_t)1 << 33, 6, 9, 17, 3, 7}, 5, 5,
          {36, 105, 144, 53, 38, 135, 164, 186},
          "3eba6e81ef40c15f041c335742c4ed19d806b0b87f7842a2d7a07b4368b36237"},
+        {{1, 0, 60000, 28, 28, 1, 65536}, 17, 48644, {181, 102, 78, 159, 74, 158, 71, 180},
+         "29b5480455858a91f1bfdec4d24811207ea9b6f4395d8be616b9212279e55862"},
     };
     for (size_t g = 0; g < sizeof golden / sizeof golden[0]; g++) {
-        uint8_t image[28 * 28], label, sum[LK_SHA256_BYTES];
+        uint8_t image[28 * 28], sum[LK_SHA256_BYTES];
+        uint32_t label;
         char hex[LK_SHA256_HEX_BYTES];
         lk_made_up_example(&golden[g].made_up, golden[g].index, image, &label);
         assert_int_equal(label, golden[g].label);
@@ -47,7 +51,8 @@ static void test_a_range_continues_another(void **state) {
     (void)state;
     const lk_made_up train = {9, 0, 200, 12, 12, 2, 4}, test = {9, 150, 50, 12, 12, 2, 4};
     for (uint64_t i = 0; i < 50; i++) {
-        uint8_t a[288], b[288], label_a, label_b;
+        uint8_t a[288], b[288];
+        uint32_t label_a, label_b;
         lk_made_up_example(&train, 150 + i, a, &label_a);
         lk_made_up_example(&test, i, b, &label_b);
         assert_memory_equal(a, b, sizeof a);
@@ -59,7 +64,7 @@ static void test_bad_descriptions(void **state) {
     (void)state;
     const lk_made_up bad[] = {
         {1, 0, 0, 28, 28, 1, 10}, {1, 0, 9, 0, 28, 1, 10},  {1, 0, 9, 28, 65536, 1, 10},
-        {1, 0, 9, 28, 28, 0, 10}, {1, 0, 9, 28, 28, 1, 257}, {1, 0, 9, 28, 28, 1, 0},
+        {1, 0, 9, 28, 28, 0, 10}, {1, 0, 9, 28, 28, 1, 65537}, {1, 0, 9, 28, 28, 1, 0},
         {1, 5, (uint64_t)1 << 40, 28, 28, 1, 10}, {1, (uint64_t)1 << 40, 1, 28, 28, 1, 10},
         {1, 0, (uint64_t)1 << 39, 65535, 65535, 16, 10},
     };
@@ -69,7 +74,7 @@ static void test_bad_descriptions(void **state) {
         assert_non_null(strstr(error.text, "wanted"));
     }
     lk_error error = {0};
-    const lk_made_up good = {1, 5, ((uint64_t)1 << 40) - 5, 28, 28, 1, 256};
+    const lk_made_up good = {1, 5, ((uint64_t)1 << 40) - 5, 28, 28, 1, 65536};
     assert_int_equal(lk_made_up_check(&good, &error), LK_OK);
 }
 
@@ -91,14 +96,15 @@ static void train_step(const lk_made_up *set, uint64_t first) {
     static float gradient[CLASSES][PIXELS + 1];
     memset(gradient, 0, sizeof gradient);
     for (uint64_t e = first; e < first + BATCH; e++) {
-        uint8_t image[PIXELS], label;
+        uint8_t image[PIXELS];
+        uint32_t label;
         float s[CLASSES], sum = 0, most = -1e30f;
         lk_made_up_example(set, e, image, &label);
         scores(image, s);
         for (int c = 0; c < CLASSES; c++) most = fmaxf(most, s[c]);
         for (int c = 0; c < CLASSES; c++) sum += s[c] = expf(s[c] - most);
         for (int c = 0; c < CLASSES; c++) {
-            float delta = (s[c] / sum - (c == label)) / BATCH;
+            float delta = (s[c] / sum - (c == (int)label)) / BATCH;
             for (int i = 0; i < PIXELS; i++)
                 gradient[c][i] += delta * ((float)image[i] - 127.5f) / 255.0f;
             gradient[c][PIXELS] += delta;
@@ -111,14 +117,15 @@ static void train_step(const lk_made_up *set, uint64_t first) {
 static unsigned percent_right(const lk_made_up *set) {
     unsigned right = 0;
     for (uint64_t e = 0; e < set->count; e++) {
-        uint8_t image[PIXELS], label;
+        uint8_t image[PIXELS];
+        uint32_t label;
         float s[CLASSES];
         int best = 0;
         lk_made_up_example(set, e, image, &label);
         scores(image, s);
         for (int c = 1; c < CLASSES; c++)
             if (s[c] > s[best]) best = c;
-        right += best == label;
+        right += best == (int)label;
     }
     return (unsigned)(right * 100 / set->count);
 }

@@ -12,8 +12,9 @@ static uint8_t inputs[COUNT + TESTS][BYTES], labels[COUNT + TESTS];
 static float outputs[TESTS][CLASSES];
 
 static lockstep_config *make_config(void) {
-    const lockstep_examples train = {inputs[0], labels, COUNT, 5, 5, 1, LOCKSTEP_U8};
-    const lockstep_examples test = {inputs[COUNT], labels + COUNT, TESTS, 5, 5, 1, LOCKSTEP_U8};
+    const lockstep_examples train = {inputs[0], labels, COUNT, 5, 5, 1, LOCKSTEP_U8, NULL};
+    const lockstep_examples test = {inputs[COUNT], labels + COUNT, TESTS, 5, 5, 1, LOCKSTEP_U8,
+                                    NULL};
     for (unsigned i = 0, random = 3; i < COUNT + TESTS; i++) {
         labels[i] = (uint8_t)(i % CLASSES);
         for (unsigned k = 0; k < BYTES; k++) {

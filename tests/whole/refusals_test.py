@@ -100,7 +100,7 @@ CASES = {
                                       "model.layers.0.padding": "valid"}, [], []),
     "dense without flatten": ({"model.layers.2": {"type": "relu"}}, [], []),
     "output is not the classes": ({"model.layers.4.units": 9}, [], []),
-    "classes above the limit": ({"model.classes": 257, "model.layers.4.units": 257}, [], []),
+    "classes above the limit": ({"model.classes": 65537, "model.layers.4.units": 65537}, [], []),
     "image above the limit": ({"model.input": [65536, 1, 1]}, [], []),
     "momentum at its limit": ({"optimizer": {"type": "momentum", "learning_rate": 0.1,
                                              "momentum": 1}}, [], []),

@@ -119,10 +119,12 @@ typedef enum lockstep_values { LOCKSTEP_U8, LOCKSTEP_F32 } lockstep_values;
 
 typedef struct lockstep_examples {
     const void *inputs;     // (count, height, width, channels)
-    const uint8_t *labels;  // (count), each below the model's classes
+    const uint8_t *labels;  // (count), each below the model's classes; or wide_labels
     uint64_t count;
     uint32_t height, width, channels;
     lockstep_values values;  // what the inputs are: bytes, or finite floats
+    // (count), instead of labels: of models with more than 256 classes. They are copied.
+    const uint16_t *wide_labels;
 } lockstep_examples;
 
 typedef enum lockstep_set { LOCKSTEP_TRAIN, LOCKSTEP_TEST } lockstep_set;
