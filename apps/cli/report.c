@@ -197,7 +197,8 @@ static lk_status count_by_class(lk_report_run *r, lk_error *error) {
     if (!r->by_class) return lk_fail(error, LK_UNAVAILABLE, "no memory for the classes");
     for (uint64_t i = 0; i < r->pair_count; i++) {
         const lk_report_pair *pair = &r->pairs[i];
-        if (i == 0 || pair->label != pair[-1].label) r->by_class[r->class_count++].label = pair->label;
+        if (i == 0 || pair->label != pair[-1].label)
+            r->by_class[r->class_count++].label = pair->label;
         lk_report_class *c = &r->by_class[r->class_count - 1];
         c->examples += pair->times;
         if (pair->label == pair->predicted) c->right += pair->times;

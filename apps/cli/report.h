@@ -64,8 +64,8 @@ typedef struct lk_report_run {
     // By the newest checkpoint, of the whole test set; examples 0: `why_not`.
     uint64_t examples, correct;
     uint32_t classes;
-    // What was taken for what, in the order of label and prediction, without what never was: of many
-    // classes a matrix would hold little but zeros. Heap.
+    // What was taken for what, in the order of label and prediction, without what never was: a
+    // matrix of many classes would hold little but zeros. Heap.
     lk_report_pair *pairs;  // (pair_count)
     uint64_t pair_count;
     // The classes that the test set has, in order; or of more than LK_REPORT_CLASSES_ALL those that

@@ -14,8 +14,8 @@ int main(void) {
             if (inputs[i][k] > inputs[i][labels[i]]) labels[i] = (uint8_t)k;
         }
     }
-    const lockstep_examples train = {
-        .inputs = inputs, .labels = labels, .count = 500, .height = 1, .width = SIZE, .channels = 1};
+    const lockstep_examples train = {.inputs = inputs, .labels = labels, .count = 500,
+                                     .height = 1, .width = SIZE, .channels = 1};
     lockstep_config *config = lockstep_config_new("mlp");
     lockstep_config_examples(config, LOCKSTEP_TRAIN, &train);
     lockstep_config_input(config, 1, SIZE, 1, SIZE);
