@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "io/data_import.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "io/idx.h"
@@ -64,8 +65,10 @@ static lk_status copy_images(lk_import_files *f, const lk_import_array *a, uint6
     return LK_OK;
 }
 
-// Items of any width to bytes. A negative one has its top byte set.
-static lk_status copy_labels(lk_import_files *f, const lk_import_array *a, lk_error *error) {
+// Items of any width, none above `limit`: the greatest of them, and with files what they say into
+// these. A negative one has its top byte set.
+static lk_status each_label(lk_import_files *f, const lk_import_array *a, uint32_t limit,
+                            uint32_t *greatest, lk_error *error) {
     enum { ITEMS = 4096 };
     uint8_t piece[ITEMS * 8];
     const uint32_t width = a->npy.item_bytes;
@@ -76,12 +79,14 @@ static lk_status copy_labels(lk_import_files *f, const lk_import_array *a, lk_er
         for (size_t i = 0; i < items; i++) {
             uint64_t value = 0;
             for (uint32_t b = width; b-- > 0;) value = value << 8 | piece[i * width + b];
-            if (value > 255 || (a->npy.type == 'i' && width == 1 && value > 127)) {
+            if (value > limit || (a->npy.type == 'i' && value >> (8 * width - 1))) {
                 return lk_fail(error, LK_BAD_DATA,
-                               "%s: label %llu is negative or above 255, wanted 0 to 255", a->path,
-                               (ull)(at + i));
+                               "%s: label %llu is negative or above %u, wanted 0 to %u", a->path,
+                               (ull)(at + i), limit, limit);
             }
-            LK_CHECK(lk_import_label(f, lk_import_place(f, at + i), (uint8_t)value, error));
+            const uint32_t label = (uint32_t)value;
+            *greatest = LK_MAX(*greatest, label);
+            if (f) LK_CHECK(lk_import_label(f, lk_import_place(f, at + i), label, error));
         }
         at += items;
     }
@@ -92,11 +97,14 @@ static lk_status import_arrays(lk_import_files *f, const lk_import_array *images
                                const lk_import_array *labels, const lk_import_to *to,
                                lk_imported out[2], lk_error *error) {
     lk_imported of = {.count = 0};
+    uint32_t greatest = 0, again = 0;
     LK_CHECK(check_images(images, &of, error));
     LK_CHECK(check_label_array(labels, images->path, of.count, error));
+    LK_CHECK(each_label(NULL, labels, LK_CLASSES_MAX - 1, &greatest, error));
+    of.label_type = lk_idx_label_type(greatest + 1);
     LK_CHECK(lk_import_start(f, to, out, error));
     LK_CHECK(lk_import_begin(f, of.count, &of, error));
-    LK_CHECK(copy_labels(f, labels, error));
+    LK_CHECK(each_label(f, labels, greatest, &again, error));
     const uint64_t values = (uint64_t)of.height * of.width * of.channels;
     LK_CHECK(copy_images(f, images, values * images->npy.item_bytes, error));
     return lk_import_finish(f, error);
@@ -217,45 +225,48 @@ bool lk_class_name_is_good(const char *name, size_t letters) {
     return good;
 }
 
-uint32_t lk_class_list_find(const lk_class_list *list, const char *name, size_t letters) {
-    uint32_t i = 0;
-    while (i < list->count &&
-           (strlen(list->names[i]) != letters || memcmp(list->names[i], name, letters) != 0)) {
-        i++;
+void lk_class_list_clear(lk_class_list *list) {
+    list->count = 0;
+    memset(list->slots, 0, sizeof list->slots);
+}
+
+// The slot of a name: its own, or the free one that it would get. There are twice as many as names.
+static uint32_t slot_of(const lk_class_list *list, const char *name, size_t letters) {
+    uint32_t hash = 2166136261u;  // FNV-1a
+    for (size_t i = 0; i < letters; i++) hash = (hash ^ (uint8_t)name[i]) * 16777619u;
+    uint32_t slot = hash % LK_CLASS_SLOTS;
+    for (; list->slots[slot]; slot = (slot + 1) % LK_CLASS_SLOTS) {
+        const char *there = list->names[list->slots[slot] - 1];
+        if (strlen(there) == letters && memcmp(there, name, letters) == 0) break;
     }
-    return i;
+    return slot;
+}
+
+uint32_t lk_class_list_find(const lk_class_list *list, const char *name, size_t letters) {
+    const uint32_t there = list->slots[slot_of(list, name, letters)];
+    return there ? there - 1 : list->count;
 }
 
 bool lk_class_list_add(lk_class_list *list, const char *name, size_t letters) {
     if (!lk_class_name_is_good(name, letters) || list->count == LK_CLASSES_MAX) return false;
-    if (lk_class_list_find(list, name, letters) < list->count) return false;
+    const uint32_t slot = slot_of(list, name, letters);
+    if (list->slots[slot]) return false;
     memcpy(list->names[list->count], name, letters);
     list->names[list->count++][letters] = '\0';
+    list->slots[slot] = list->count;
     return true;
 }
 
-// By insertion: there are few.
-void lk_class_list_sort(lk_class_list *list) {
-    for (uint32_t i = 1; i < list->count; i++) {
-        char name[LK_CLASS_NAME_BYTES];
-        memcpy(name, list->names[i], sizeof name);
-        uint32_t at = i;
-        for (; at > 0 && strcmp(list->names[at - 1], name) > 0; at--) {
-            memcpy(list->names[at], list->names[at - 1], sizeof name);
-        }
-        memcpy(list->names[at], name, sizeof name);
-    }
-}
+static int by_bytes(const void *a, const void *b) { return strcmp(a, b); }
 
-size_t lk_class_list_lines(const lk_class_list *list, char out[LK_CLASS_NAMES_BYTES]) {
-    size_t used = 0;
-    for (uint32_t i = 0; i < list->count; i++) {
-        const size_t letters = strlen(list->names[i]);
-        memcpy(out + used, list->names[i], letters);
-        used += letters;
-        out[used++] = '\n';
+void lk_class_list_sort(lk_class_list *list) {
+    const uint32_t count = list->count;
+    qsort(list->names, count, sizeof list->names[0], by_bytes);
+    lk_class_list_clear(list);
+    for (; list->count < count; list->count++) {
+        const char *name = list->names[list->count];
+        list->slots[slot_of(list, name, strlen(name))] = list->count + 1;
     }
-    return used;
 }
 
 size_t lk_class_names(const char *text, size_t bytes, uint32_t count, const char *name,

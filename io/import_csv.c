@@ -19,8 +19,10 @@ typedef struct table {
     uint64_t columns, label;  // the label's, from 0
     bool names_first;         // the first line is one of names
     bool texts;               // labels are names of classes
+    bool known;               // .. which classes.txt says
+    uint64_t greatest;        // label that is a number
     uint64_t rows;            // without the first line, if that is one of names
-    lk_class_list known, classes;
+    lk_class_list *classes;
     lk_csv csv;
 } table;
 
@@ -98,6 +100,10 @@ static lk_status check_feature(const table *t, const lk_csv_cell *cell, uint64_t
     return refuse(t, "no finite number; a label in another column is said by --label", error);
 }
 
+static uint32_t number_of(const table *t, const lk_csv_cell *cell) {
+    return lk_class_list_find(t->classes, cell->text, cell->letters);
+}
+
 static lk_status check_label(table *t, const lk_csv_cell *cell, lk_error *error) {
     uint64_t number;
     if (cell->letters == 0) return refuse(t, "the label is missing", error);
@@ -107,12 +113,16 @@ static lk_status check_label(table *t, const lk_csv_cell *cell, lk_error *error)
         return refuse(t, "a number among labels that are names, or a name among numbers", error);
     }
     if (!t->texts) {
-        return number <= 255 ? LK_OK : refuse(t, "a label above 255, wanted 0 to 255", error);
+        t->greatest = LK_MAX(t->greatest, number);
+        return number < LK_CLASSES_MAX
+                   ? LK_OK
+                   : refuse(t, "a label above 65535, wanted 0 to 65535", error);
     }
-    if (lk_class_list_find(&t->classes, cell->text, cell->letters) < t->classes.count) return LK_OK;
-    if (t->known.count) return refuse(t, "a label that is not in classes.txt", error);
-    if (lk_class_list_add(&t->classes, cell->text, cell->letters)) return LK_OK;
-    return refuse(t, "one class more than 256, or no name of at most 63 printing letters", error);
+    if (number_of(t, cell) < t->classes->count) return LK_OK;
+    if (t->known) return refuse(t, "a label that is not in classes.txt", error);
+    if (lk_class_list_add(t->classes, cell->text, cell->letters)) return LK_OK;
+    return refuse(t, "one class more than 65,536, or no name of at most 63 printing letters",
+                  error);
 }
 
 typedef lk_status (*cell_visitor)(table *t, void *context, bool is_label, const lk_csv_cell *cell,
@@ -157,13 +167,13 @@ static lk_status copy_cell(table *t, void *context, bool is_label, const lk_csv_
         return lk_import_image(f, part, &byte, 1, error);
     }
     if (t->texts)
-        value = lk_class_list_find(&t->classes, cell->text, cell->letters);
-    else if (!lk_csv_whole(cell, 255, &value))
+        value = number_of(t, cell);
+    else if (!lk_csv_whole(cell, t->greatest, &value))
         value = UINT64_MAX;
-    if (value > 255 || (t->texts && value == t->classes.count)) {
+    if (value == UINT64_MAX || (t->texts && value == t->classes->count)) {
         return refuse(t, "the file changed while it was read", error);
     }
-    return lk_import_label(f, part, (uint8_t)value, error);
+    return lk_import_label(f, part, (uint32_t)value, error);
 }
 
 // --- all -----------------------------------------------------------------------------------------
@@ -184,32 +194,29 @@ static lk_status find_shape(const table *t, const lk_csv_columns *columns, lk_im
 
 static lk_status import_table(table *t, lk_import_files *f, const lk_csv_columns *columns,
                               const lk_import_to *to, lk_imported out[2], lk_error *error) {
-    char lines[LK_CLASS_NAMES_BYTES];
     lk_imported of;
     rewind_table(t);
     LK_CHECK(read_first(t, columns, error));
-    LK_CHECK(lk_import_known_names(to, &t->known, error));
-    t->classes = t->known;
+    LK_CHECK(lk_import_known_names(to, t->classes, error));
+    t->known = t->classes->count > 0;
     LK_CHECK(each_cell(t, check_cell, NULL, error));
     if (t->rows == 0) return lk_fail(error, LK_BAD_DATA, "%s: there is no example in it", t->path);
     LK_CHECK(find_shape(t, columns, &of, error));
-    if (!t->known.count) lk_class_list_sort(&t->classes);
-    of.classes = t->classes.count;
+    if (!t->known) lk_class_list_sort(t->classes);
+    of.classes = t->classes->count;
+    of.label_type = lk_idx_label_type(t->texts ? of.classes : (uint32_t)t->greatest + 1);
     const uint64_t rows = t->rows;
     LK_CHECK(lk_import_start(f, to, out, error));
     LK_CHECK(lk_import_begin(f, rows, &of, error));
     LK_CHECK(each_cell(t, copy_cell, f, error));
     if (t->rows != rows) return refuse(t, "the file changed while it was read", error);
-    if (t->texts && !t->known.count) {
-        const size_t bytes = lk_class_list_lines(&t->classes, lines);
-        LK_CHECK(lk_import_names(f, lines, bytes, error));
-    }
+    if (t->texts && !t->known) LK_CHECK(lk_import_list(f, t->classes, error));
     return lk_import_finish(f, error);
 }
 
 lk_status lk_import_csv(const char *path, const lk_csv_columns *columns, const lk_import_to *to,
-                        lk_imported out[2], lk_error *error) {
-    table t = {.path = path};
+                        lk_class_list *classes, lk_imported out[2], lk_error *error) {
+    table t = {.path = path, .classes = classes};
     lk_import_files f;
     f.file_count = 0;
     LK_CHECK(lk_file_open_read(ops, path, &t.file, &t.bytes, error));

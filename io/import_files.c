@@ -117,9 +117,10 @@ lk_status lk_import_begin_part(lk_import_files *f, lk_import_part part, lk_error
                   .channels = of->channels};
     LK_CHECK(add_file(f, names[part][0], &f->images[part], error));
     LK_CHECK(put(f, f->images[part], header, lk_idx_write_header(&idx, header), error));
-    idx = (lk_idx){.ndim = of->label_bytes ? 2 : 1,
+    idx = (lk_idx){.type = of->label_type,
+                   .ndim = of->label_bytes ? 2 : 1,
                    .count = idx.count,
-                   .height = LK_MAX(of->label_bytes, 1u),
+                   .height = LK_MAX(of->label_bytes / lk_idx_type_bytes(of->label_type), 1u),
                    .width = 1,
                    .channels = 1};
     LK_CHECK(add_file(f, names[part][1], &f->labels[part], error));
@@ -163,44 +164,72 @@ lk_status lk_import_image(lk_import_files *f, lk_import_part part, const void *d
     return put(f, f->images[part], data, bytes, error);
 }
 
-lk_status lk_import_label(lk_import_files *f, lk_import_part part, uint8_t label, lk_error *error) {
-    f->parts[part].classes = LK_MAX(f->parts[part].classes, (uint32_t)label + 1);
-    return put(f, f->labels[part], &label, 1, error);
+lk_status lk_import_label(lk_import_files *f, lk_import_part part, uint32_t label,
+                          lk_error *error) {
+    lk_imported *of = &f->parts[part];
+    uint8_t bytes[2];
+    lk_assert(label < (of->label_type == LK_IDX_U16 ? LK_IDX_CLASSES_MAX : LK_IDX_U8_CLASSES_MAX));
+    of->classes = LK_MAX(of->classes, label + 1);
+    return put(f, f->labels[part], bytes, lk_idx_put_label(bytes, label, of->label_type), error);
 }
 
 lk_status lk_import_labels(lk_import_files *f, lk_import_part part, const uint8_t *row,
                            lk_error *error) {
     lk_imported *of = &f->parts[part];
-    for (uint32_t i = LK_IDX_FRAMES_BYTES; i < of->label_bytes; i++)
-        of->classes = LK_MAX(of->classes, (uint32_t)row[i] + 1);
+    for (uint32_t i = 1; i < lk_idx_row_numbers(of->label_bytes, of->label_type); i++)
+        of->classes = LK_MAX(of->classes, lk_idx_in_row(row, i, of->label_type) + 1);
     return put(f, f->labels[part], row, of->label_bytes, error);
 }
 
 // --- names of classes ----------------------------------------------------------------------------
 
+// Piece by piece; a line is not longer than a name.
+static lk_status read_names(lk_class_list *names, int file, const char *path, uint64_t bytes,
+                            lk_error *error) {
+    char piece[4096], line[LK_CLASS_NAME_BYTES];
+    size_t letters = 0;
+    for (uint64_t at = 0, begin = 0; at < bytes; at++) {
+        if (at % sizeof piece == 0) {
+            const size_t count = (size_t)LK_MIN(bytes - at, sizeof piece);
+            LK_CHECK(lk_file_read_all(ops, file, path, piece, count, at, error));
+        }
+        const char letter = piece[at % sizeof piece];
+        if (letter != '\n' && letters < sizeof line) line[letters] = letter;
+        letters += letter != '\n';
+        if (letter != '\n' && at + 1 < bytes) continue;
+        if (!lk_class_list_add(names, line, letters)) {
+            return lk_fail(error, LK_BAD_DATA,
+                           "%s: byte %llu: wanted at most 65,536 different names, one a line, of "
+                           "at most 63 printing letters",
+                           path, (ull)begin);
+        }
+        begin = at + 1;
+        letters = 0;
+    }
+    return LK_OK;
+}
+
 lk_status lk_import_known_names(const lk_import_to *to, lk_class_list *names, lk_error *error) {
-    char path[LK_PATH_BYTES], text[LK_CLASS_NAMES_BYTES];
+    char path[LK_PATH_BYTES];
     uint64_t bytes;
     int file;
-    names->count = 0;
+    lk_class_list_clear(names);
     LK_CHECK(lk_path_join(path, to->directory, "/", "classes.txt", error));
     lk_error none = {.status = LK_OK};
     if (lk_file_open_read(ops, path, &file, &bytes, &none) != LK_OK) {
         return none.status == LK_NO_INPUT ? LK_OK : lk_fail(error, none.status, "%s", none.text);
     }
-    const size_t count = (size_t)LK_MIN(bytes, sizeof text);
-    lk_status status = lk_file_read_all(ops, file, path, text, count, 0, error);
+    const lk_status status = read_names(names, file, path, bytes, error);
     ops->close(ops->context, file);
-    LK_CHECK(status);
-    for (size_t at = 0, end; at < count; at = end + 1) {
-        const char *newline = memchr(text + at, '\n', count - at);
-        end = newline ? (size_t)(newline - text) : count;
-        if (bytes > count || !lk_class_list_add(names, text + at, end - at)) {
-            return lk_fail(error, LK_BAD_DATA,
-                           "%s: byte %zu: wanted at most 256 different names, one a line, of at "
-                           "most 63 printing letters",
-                           path, at);
-        }
+    return status;
+}
+
+lk_status lk_import_list(lk_import_files *f, const lk_class_list *names, lk_error *error) {
+    uint32_t number;
+    LK_CHECK(add_file(f, "classes.txt", &number, error));
+    for (uint32_t i = 0; i < names->count; i++) {
+        LK_CHECK(put(f, number, names->names[i], strlen(names->names[i]), error));
+        LK_CHECK(put(f, number, "\n", 1, error));
     }
     return LK_OK;
 }

@@ -54,7 +54,7 @@ lk_import_part lk_import_place(const lk_import_files *f, uint64_t example);
 
 lk_status lk_import_image(lk_import_files *f, lk_import_part part, const void *data, size_t bytes,
                           lk_error *error);
-lk_status lk_import_label(lk_import_files *f, lk_import_part part, uint8_t label, lk_error *error);
+lk_status lk_import_label(lk_import_files *f, lk_import_part part, uint32_t label, lk_error *error);
 // Where labels are sequences: an example's `label_bytes`.
 lk_status lk_import_labels(lk_import_files *f, lk_import_part part, const uint8_t *row,
                            lk_error *error);
@@ -62,6 +62,7 @@ lk_status lk_import_labels(lk_import_files *f, lk_import_part part, const uint8_
 // The classes.txt that lies in the directory already; none: 0 names.
 lk_status lk_import_known_names(const lk_import_to *to, lk_class_list *names, lk_error *error);
 // classes.txt, where there is none: a line for each name.
+lk_status lk_import_list(lk_import_files *f, const lk_class_list *names, lk_error *error);
 lk_status lk_import_names(lk_import_files *f, const char *lines, size_t bytes, lk_error *error);
 
 lk_status lk_import_finish(lk_import_files *f, lk_error *error);

@@ -1,7 +1,8 @@
 // import_png.c - a folder of folders of PNG files to IDX: names first, then one picture after
 // another.
 //
-// The memory:  names of all files | per class: their addresses | one file | what libpng takes
+// The memory:  names of classes, numbers and addresses of files (`folder`) | names of all files |
+//              per class: their addresses | one file | what libpng takes
 #include "io/import_files.h"
 
 #include <stdlib.h>
@@ -14,9 +15,10 @@ typedef unsigned long long ull;
 static const lk_file_ops *const ops = &lk_file_ops_posix;
 
 typedef struct folder {
-    lk_class_list found, classes;  // as they lie there; as they are numbered
+    lk_class_list found, known;  // as they lie there; of a classes.txt, or none
     uint64_t pictures[LK_CLASSES_MAX];
     const char **files[LK_CLASSES_MAX];  // (pictures) in the order of their bytes
+    const lk_class_list *classes;        // one of these lists, as they are numbered
     uint64_t most;                       // pictures of one class
     const char *path;
     uint8_t *free, *end;
@@ -36,7 +38,7 @@ static void visit_class(void *context, const char *name) {
     const size_t letters = strlen(name);
     if (!lk_class_list_add(&f->found, name, letters)) {
         lk_fail(f->error, LK_BAD_DATA,
-                "%s: found the folder \"%s\", wanted at most 256 classes with names of at most "
+                "%s: found the folder \"%s\", wanted at most 65,536 classes with names of at most "
                 "63 printing letters",
                 f->path, name);
     }
@@ -110,12 +112,12 @@ static lk_status list_all(folder *f, const lk_import_to *to) {
                        "%s: there is no folder in it, wanted one for each class", f->path);
     }
     lk_class_list_sort(&f->found);
-    LK_CHECK(lk_import_known_names(to, &f->classes, f->error));
-    if (!f->classes.count) f->classes = f->found;
+    LK_CHECK(lk_import_known_names(to, &f->known, f->error));
+    f->classes = f->known.count ? &f->known : &f->found;
     for (uint32_t i = 0; i < f->found.count; i++) {
         const char *name = f->found.names[i];
-        const uint32_t number = lk_class_list_find(&f->classes, name, strlen(name));
-        if (number == f->classes.count) {
+        const uint32_t number = lk_class_list_find(f->classes, name, strlen(name));
+        if (number == f->classes->count) {
             return lk_fail(f->error, LK_BAD_DATA,
                            "%s/%s: is no class of %s/classes.txt; import into another directory, "
                            "or take it out",
@@ -134,7 +136,7 @@ static lk_status read_picture(folder *f, uint32_t number, uint64_t index, char p
     uint8_t *memory = f->free + (-(uintptr_t)f->free & 15);
     uint64_t bytes;
     int file;
-    LK_CHECK(lk_path_join(directory, f->path, "/", f->classes.names[number], f->error));
+    LK_CHECK(lk_path_join(directory, f->path, "/", f->classes->names[number], f->error));
     LK_CHECK(lk_path_join(path, directory, "/", f->files[number][index], f->error));
     LK_CHECK(lk_file_open_read(ops, path, &file, &bytes, f->error));
     const size_t room = memory < f->end ? (size_t)(f->end - memory) : 0;
@@ -173,14 +175,15 @@ static lk_status copy_all(folder *f, lk_import_files *files, uint64_t count) {
     lk_png_image image;
     uint64_t example = 0;
     for (uint64_t i = 0; i < f->most; i++) {
-        for (uint32_t c = 0; c < f->classes.count; c++) {
+        for (uint32_t c = 0; c < f->classes->count; c++) {
             if (i >= f->pictures[c]) continue;
             LK_CHECK(read_picture(f, c, i, path, &image));
             if (example == 0) {
                 first.height = image.height;
                 first.width = image.width;
                 first.channels = image.channels;
-                first.classes = f->classes.count;
+                first.classes = f->classes->count;
+                first.label_type = lk_idx_label_type(first.classes);
                 memcpy(first_path, path, sizeof path);
                 LK_CHECK(lk_import_begin(files, count, &first, f->error));
             }
@@ -188,7 +191,7 @@ static lk_status copy_all(folder *f, lk_import_files *files, uint64_t count) {
             const lk_import_part part = lk_import_place(files, example++);
             const size_t bytes = (size_t)image.height * image.width * image.channels;
             LK_CHECK(lk_import_image(files, part, image.pixels, bytes, f->error));
-            LK_CHECK(lk_import_label(files, part, (uint8_t)c, f->error));
+            LK_CHECK(lk_import_label(files, part, c, f->error));
         }
     }
     return LK_OK;
@@ -196,27 +199,31 @@ static lk_status copy_all(folder *f, lk_import_files *files, uint64_t count) {
 
 static lk_status import_all(folder *f, lk_import_files *files, const lk_import_to *to,
                             lk_imported out[2]) {
-    char lines[LK_CLASS_NAMES_BYTES];
-    lk_class_list known;
     uint64_t count = 0;
     LK_CHECK(list_all(f, to));
-    for (uint32_t c = 0; c < f->classes.count; c++) count += f->pictures[c];
+    for (uint32_t c = 0; c < f->classes->count; c++) count += f->pictures[c];
     LK_CHECK(lk_import_start(files, to, out, f->error));
     LK_CHECK(copy_all(f, files, count));
-    LK_CHECK(lk_import_known_names(to, &known, f->error));
-    if (!known.count) {
-        const size_t bytes = lk_class_list_lines(&f->classes, lines);
-        LK_CHECK(lk_import_names(files, lines, bytes, f->error));
-    }
+    if (!f->known.count) LK_CHECK(lk_import_list(files, f->classes, f->error));
     return lk_import_finish(files, f->error);
 }
 
 lk_status lk_import_png(const char *path, const lk_import_to *to, void *memory, size_t bytes,
                         lk_imported out[2], lk_error *error) {
-    folder f = {.path = path, .free = memory, .end = (uint8_t *)memory + bytes, .error = error};
+    folder *f = memory;
     lk_import_files files;
     files.file_count = 0;
-    lk_status status = import_all(&f, &files, to, out);
+    if (bytes < sizeof *f) {
+        return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for its classes", path);
+    }
+    f->path = path;
+    f->free = (uint8_t *)(f + 1);
+    f->end = (uint8_t *)memory + bytes;
+    f->error = error;
+    f->most = 0;
+    memset(f->pictures, 0, sizeof f->pictures);
+    lk_class_list_clear(&f->found);
+    lk_status status = import_all(f, &files, to, out);
     lk_import_abandon(&files);
     return status;
 }

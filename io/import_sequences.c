@@ -49,14 +49,14 @@ static lk_status next_cut(reader *r, lk_ragged *cut, uint64_t *length, lk_error 
     return lk_ragged_next(cut, item, length, error);
 }
 
-static lk_status next_label(reader *r, uint64_t classes, uint8_t *label, lk_error *error) {
+static lk_status next_label(reader *r, uint64_t classes, uint32_t *label, lk_error *error) {
     const lk_npy *n = &r->array->npy;
     const uint64_t number = r->at;
     const uint8_t *item;
     uint64_t value;
     LK_CHECK(next(r, &item, error));
     const bool fits = lk_ragged_number(item, n->item_bytes, n->type == 'i', &value);
-    *label = (uint8_t)value;
+    *label = (uint32_t)value;
     if (fits && value >= 1 && value < classes) return LK_OK;
     return lk_fail(error, LK_BAD_DATA, "%s: label %llu is %s, wanted 1 to %llu: 0 is the blank",
                    r->array->path, (ull)number,
@@ -129,46 +129,56 @@ static lk_status check_cut(const lk_import_array *offsets, lk_ragged cut, uint64
 static lk_status check_all(sequences *s, const lk_import_ragged *from, lk_imported *of,
                            lk_error *error) {
     uint64_t frames, labels;
-    uint8_t ignored;
+    uint32_t label, greatest = 0;
     LK_CHECK(check_shapes(s, from, error));
     LK_CHECK(check_cut(&s->frame_offsets, s->frames_cut, &frames, error));
     LK_CHECK(check_cut(&s->label_offsets, s->labels_cut, &labels, error));
     reader r = {.array = &s->labels};
-    for (uint64_t i = 0; i < s->labels.npy.count; i++)
-        LK_CHECK(next_label(&r, s->classes, &ignored, error));
+    for (uint64_t i = 0; i < s->labels.npy.count; i++) {
+        LK_CHECK(next_label(&r, s->classes, &label, error));
+        greatest = LK_MAX(greatest, label);
+    }
+    const lk_idx_type type = lk_idx_label_type(greatest + 1);
     if (from->labels_max) labels = from->labels_max;
     if (from->frames_max) frames = from->frames_max;
     *of = (lk_imported){.height = (uint32_t)frames,
                         .width = (uint32_t)s->features,
                         .channels = 1,
                         .is_f32 = s->frames.npy.item_bytes == 4,
-                        .label_bytes = LK_IDX_FRAMES_BYTES + (uint32_t)LK_MAX(labels, 1u)};
+                        .label_type = type,
+                        .label_bytes = LK_IDX_FRAMES_BYTES +
+                                       lk_idx_type_bytes(type) * (uint32_t)LK_MAX(labels, 1u)};
     return LK_OK;
 }
 
 // --- what is written -----------------------------------------------------------------------------
 
-static lk_status copy_labels(const sequences *s, lk_import_files *f, uint32_t row_bytes,
+static lk_status copy_labels(const sequences *s, lk_import_files *f, const lk_imported *of,
                              lk_error *error) {
     reader lengths = {.array = &s->frame_offsets}, offsets = {.array = &s->label_offsets},
            labels = {.array = &s->labels};
     lk_ragged frames_cut = s->frames_cut, labels_cut = s->labels_cut;
-    uint8_t row[LK_IDX_FRAMES_BYTES + LK_IMPORT_LABELS_MAX];
+    uint8_t row[LK_IDX_FRAMES_BYTES + 2 * LK_IMPORT_LABELS_MAX];
+    const uint32_t item = lk_idx_type_bytes(of->label_type);
+    const uint64_t fit = item == 1 ? LK_IDX_U8_CLASSES_MAX : LK_IDX_CLASSES_MAX;
     uint64_t frames, count;
+    uint32_t label;
     LK_CHECK(next_cut(&lengths, &frames_cut, &frames, error));
     LK_CHECK(next_cut(&offsets, &labels_cut, &count, error));
     for (uint64_t i = 0; i < s->count; i++) {
         LK_CHECK(next_cut(&lengths, &frames_cut, &frames, error));
         LK_CHECK(next_cut(&offsets, &labels_cut, &count, error));
-        if (LK_IDX_FRAMES_BYTES + count > row_bytes) {
+        if (LK_IDX_FRAMES_BYTES + count * item > of->label_bytes) {
             return lk_fail(error, LK_BAD_DATA, "%s: it changed while it was read",
                            s->label_offsets.path);
         }
-        memset(row, 0, row_bytes);
+        memset(row, 0, of->label_bytes);
         row[0] = (uint8_t)(frames >> 8);
         row[1] = (uint8_t)frames;
-        for (uint64_t k = 0; k < count; k++)
-            LK_CHECK(next_label(&labels, s->classes, &row[LK_IDX_FRAMES_BYTES + k], error));
+        for (uint64_t k = 0; k < count; k++) {
+            LK_CHECK(next_label(&labels, LK_MIN(s->classes, fit), &label, error));
+            lk_idx_put_label(&row[LK_IDX_FRAMES_BYTES + k * item], label, of->label_type);
+        }
         LK_CHECK(lk_import_labels(f, lk_import_place(f, i), row, error));
     }
     return LK_OK;
@@ -220,7 +230,7 @@ static lk_status import_all(sequences *s, lk_import_files *f, const lk_import_ra
     LK_CHECK(check_all(s, from, &of, error));
     LK_CHECK(lk_import_start(f, to, out, error));
     LK_CHECK(lk_import_begin(f, s->count, &of, error));
-    LK_CHECK(copy_labels(s, f, of.label_bytes, error));
+    LK_CHECK(copy_labels(s, f, &of, error));
     LK_CHECK(copy_frames(s, f, of.height, error));
     return lk_import_finish(f, error);
 }

@@ -12,7 +12,7 @@
 typedef unsigned long long ull;
 
 static int labels_most(const lk_imported *part) {
-    return (int)part->label_bytes - LK_IDX_FRAMES_BYTES;
+    return (int)lk_idx_row_numbers(part->label_bytes, part->label_type) - 1;
 }
 
 static lk_status say_part(const lk_imported *part, const char *name, json_t *answer,
@@ -108,6 +108,14 @@ static lk_status find_where(const where_options *o, lk_import_to *to, lk_error *
     return LK_OK;
 }
 
+// Pages that nobody touches cost nothing.
+static lk_status take_pages(const char *what, size_t bytes, void **memory, lk_error *error) {
+    *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (*memory != MAP_FAILED) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for the names in it", what);
+}
+
 // --- npy -----------------------------------------------------------------------------------------
 
 static lk_status import_npy(int argc, char **argv, lk_error *error) {
@@ -116,7 +124,7 @@ static lk_status import_npy(int argc, char **argv, lk_error *error) {
         "\n"
         "\n"
         "Images: bytes (uint8), of shape (n, height, width) or (n, height, width, channels).\n"
-        "Labels: integers of any width from 0 to 255, of shape (n) or (n, 1).\n"
+        "Labels: integers of any width from 0 to 65535, of shape (n) or (n, 1).\n"
         "\n" WHERE_HELP;
     where_options where;
     lk_argument options[OPTIONS_MAX];
@@ -161,13 +169,8 @@ static lk_status import_png(int argc, char **argv, lk_error *error) {
     LK_CHECK(lk_parse_arguments(argc, argv, &a, error));
     if (a.helped) return LK_OK;
     LK_CHECK(find_where(&where, &to, error));
-    // Pages that nobody touches cost nothing.
-    void *memory = mmap(NULL, LK_IMPORT_PNG_BYTES, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-        return lk_fail(error, LK_UNAVAILABLE, "%s: no memory for the names of its files",
-                       a.words[0]);
-    }
+    void *memory;
+    LK_CHECK(take_pages(a.words[0], LK_IMPORT_PNG_BYTES, &memory, error));
     lk_status status = lk_import_png(a.words[0], &to, memory, LK_IMPORT_PNG_BYTES, done, error);
     munmap(memory, LK_IMPORT_PNG_BYTES);
     LK_CHECK(status);
@@ -204,7 +207,7 @@ static lk_status import_csv(int argc, char **argv, lk_error *error) {
         "One example a line, its cells divided by commas: features, whole numbers from 0 to 255,\n"
         "and a label. COLUMN is the label's name in the first line, or its number from 1 (the\n"
         "last). A first line in which a feature is no number is one of names. Labels are whole\n"
-        "numbers from 0 to 255, or names of classes, numbered in their order, which go into\n"
+        "numbers from 0 to 65535, or names of classes, numbered in their order, which go into\n"
         "DIR/classes.txt; where that is there already, its numbers are taken. H, W and C are the\n"
         "shape of the features in their order (1, so many as there are, 1). No cell may be\n"
         "missing.\n"
@@ -227,7 +230,11 @@ static lk_status import_csv(int argc, char **argv, lk_error *error) {
     if (a.helped) return LK_OK;
     LK_CHECK(find_where(&where, &to, error));
     if (shape) LK_CHECK(read_shape(shape, columns.shape, error));
-    LK_CHECK(lk_import_csv(a.words[0], &columns, &to, done, error));
+    lk_class_list *classes;
+    LK_CHECK(take_pages(a.words[0], sizeof *classes, (void **)&classes, error));
+    const lk_status status = lk_import_csv(a.words[0], &columns, &to, classes, done, error);
+    munmap(classes, sizeof *classes);
+    LK_CHECK(status);
     return say_parts(done, where.json, error);
 }
 
@@ -240,13 +247,13 @@ static lk_status import_sequences(int argc, char **argv, lk_error *error) {
         "\n"
         "\n"
         "Sequences of any lengths, one behind the other, for loss transducer. FRAMES: uint8 or\n"
-        "float32, of shape (frames of all examples, features). LABELS: integers from 1 to 255,\n"
+        "float32, of shape (frames of all examples, features). LABELS: integers from 1 to 65535,\n"
         "0 being the blank, of shape (labels of all examples). OFFSETS and LABEL_OFFSETS:\n"
         "integers, of shape (n + 1), from 0 on; example i has the frames from OFFSETS[i] to\n"
         "before OFFSETS[i + 1], one at least, and labels likewise, or none. The files have room\n"
         "for N frames and N labels an example (those of the longest), and zeros behind; an\n"
-        "example that is longer is refused, and so is a label that is not below --classes (256).\n"
-        "model.input is then [frames, features, 1], model.labels the labels.\n"
+        "example that is longer is refused, and so is a label that is not below --classes\n"
+        "(65536). model.input is then [frames, features, 1], model.labels the labels.\n"
         "\n" WHERE_HELP;
     where_options where;
     lk_argument options[OPTIONS_MAX];

@@ -33,13 +33,14 @@ def npy(path, descr, shape, data, order="False", version=1, header=None):
     return path
 
 
-def written(directory, part):
-    """Dimensions and values of both files."""
+def written(directory, part, wide=False):
+    """Dimensions and values of both files; of labels of two bytes their bytes."""
     for name in NAMES[part]:
         with open(f"{directory}/{name}", "rb") as f:
             content = f.read()
         count = content[3]
-        assert content[:3] == b"\0\0\x08", content[:4]
+        wanted = 11 if wide and name == NAMES[part][1] else 8
+        assert content[:3] == bytes([0, 0, wanted]), (name, content[:4])
         yield list(struct.unpack(f">{count}I", content[4:4 + 4 * count])), content[4 + 4 * count:]
 
 
@@ -68,6 +69,16 @@ def arrays(t):
             found = list(written(to, part))
             t.check(found == [(list(shape), values), ([130], bytes(labels))],
                     f"{descr}, {part}: every byte")
+    # Labels of two bytes, where one is above 255, whatever the array's integers are.
+    for number, (code, descr, most) in enumerate([("<h", "<i2", 32767), ("<H", "<u2", 65535),
+                                                  ("<q", "<i8", 256)]):
+        large = [noise.randrange(most) for _ in range(129)] + [most]
+        npy("large.npy", descr, "(130,)", b"".join(struct.pack(code, v) for v in large))
+        to = f"large{number}"
+        lines = t.expect(0, "data", "import", "npy", "images.npy", "large.npy", "--to", to)[1]
+        t.check(list(written(to, "train", wide=True))[1] == ([130], struct.pack(">130H", *large)),
+                f"{descr}: every label in two bytes")
+        t.check(f"labels below {most + 1}" in lines[0], "says so", lines)
     said = json.loads(t.expect(0, "data", "import", "npy", "images.npy", "labels.npy", "--to",
                                "json", "--json")[1][0])["train"]
     t.check((said["examples"], said["image"], said["classes"]) ==
@@ -114,7 +125,10 @@ def wrong_arrays(t):
     refused(t, 65, "no \\x93NUMPY", "npy", t.program, "labels.npy", "--to", "new")
     labels("label 2 is negative", "<i4", "(4,)", struct.pack("<4i", 0, 1, -1, 2))
     labels("label 3 is negative", "|i1", "(4,)", bytes([0, 1, 2, 200]))
-    labels("label 1 is negative or above 255", "<i8", "(4,)", struct.pack("<4q", 0, 256, 1, 2))
+    labels("label 2 is negative", "<i2", "(4,)", struct.pack("<4h", 0, 1, -1, 2))
+    labels("label 2 is negative", "<i8", "(4,)", struct.pack("<4q", 0, 300, -2**63, 2))
+    labels("label 1 is negative or above 65535, wanted 0 to 65535", "<i8", "(4,)",
+           struct.pack("<4q", 0, 65536, 1, 2))
     labels("wanted (n) or (n, 1) integers", "<f4", "(4,)", bytes(16))
     labels("wanted (n) or (n, 1) integers", "|u1", "(4, 10)", bytes(40))
     labels("4", "|u1", "(5,)", bytes(5))
@@ -176,6 +190,19 @@ def sequences(t):
             "as JSON", said)
     t.check(read("split/" + NAMES["test"][1])[:12] == bytes([0, 0, 8, 2]) +
             struct.pack(">2I", 3, 6), "a share of them")
+    # Labels of two bytes.
+    large = [label + 300 * (number % 3) for number, label in enumerate(flat)]
+    integers("large.npy", large, "<I", "<u4")
+    for part in ("test", "train"):
+        lines = t.expect(0, "data", "import", "sequences", *FILES[:2], "large.npy", FILES[3],
+                         "--to", "large", "--labels", "5", "--part", part)[1]
+    t.check(f"labels below {max(large) + 1}, up to 5 of an example" in lines[0], "says what", lines)
+    rows, at = b"", 0
+    for frames, row in zip(LENGTHS, SAID):
+        rows += struct.pack(">6H", frames, *large[at:at + len(row)], *[0] * (5 - len(row)))
+        at += len(row)
+    t.check(read(f"large/{NAMES['train'][1]}") == bytes([0, 0, 11, 2]) +
+            struct.pack(">2I", 10, 6) + rows, "labels of two bytes, every byte")
     config = t.write("ragged.json", {
         "model.input": [7, 3, 1], "model.input_type": "f32", "model.classes": 256,
         "model.labels": 4, "model.loss": "transducer", "model.layers": [
@@ -184,6 +211,16 @@ def sequences(t):
             {"type": "joint", "name": "joint", "units": 256, "inputs": ["frames", "said"]}],
         "steps": 2, "global_batch": 4, "grain": 2})
     t.expect(0, "train", config, "--data", "split", "--run-dir", "spoken")
+    options = ["--set", "model.labels=5", "--set", "model.classes=900"]
+    with open(config, encoding="utf-8") as f:
+        layers = json.load(f)["model"]["layers"]
+    layers[2]["units"] = 900
+    t.expect(0, "train", config, "--data", "large", "--run-dir", "loud", *options, "--set",
+             f"model.layers={json.dumps(layers)}")
+    code, _, error = t.run("train", config, "--data", "large", "--run-dir", "never", "--set",
+                           f"model.layers={json.dumps(layers)}", "--set", "model.classes=900")
+    t.check(code == 78 and "an example has 12 bytes of labels, wanted 10" in error,
+            "another number of labels", code, error)
 
 
 def read(path):
@@ -220,8 +257,8 @@ def wrong_sequences(t):
     offsets("label-offsets.npy: offset 3: sequence 2 has 4 values, wanted 0 to 3",
             offsets_of(lengths), 3, "--labels", "3")
     offsets("found 11 offsets up to 13", offsets_of(lengths)[:-1] + [13], 3)
-    labels("labels.npy: label 2 is 0, wanted 1 to 255", flat[:2] + [0] + flat[3:])
-    labels("label 13 is too large", flat[:-1] + [256])
+    labels("labels.npy: label 2 is 0, wanted 1 to 65535", flat[:2] + [0] + flat[3:])
+    labels("label 13 is too large, wanted 1 to 65535", flat[:-1] + [65536])
     labels("label 1 is negative", flat[:1] + [-1] + flat[2:], "<h", "<i2")
     bad("label 2 is too large, wanted 1 to 199", 2, lambda path: None, "--classes", "200")
     bad("offsets.npy: 1 dimensions of f4", 1, lambda path: integers(path, frames, "<f", "<f4"))
@@ -377,6 +414,24 @@ def pictures(t):
     t.expect(0, "train", config, "--data", "zoo-idx", "--run-dir", "zoo-run")
 
 
+def many_folders(t):
+    """More classes than a byte tells apart, in the order of their names' bytes."""
+    names = sorted(str(c) for c in range(300))
+    pixels = {name: noise.randbytes(4) for name in names}
+    for name in reversed(names):
+        put(f"many/{name}/1.png", png(rows_of(pixels[name], 2), 2))
+    t.expect(0, "data", "import", "png", "many", "--to", "many-idx")
+    t.check(list(written("many-idx", "train", wide=True)) ==
+            [([300, 2, 2], b"".join(pixels[name] for name in names)),
+             ([300], struct.pack(">300H", *range(300)))], "300 classes of pictures")
+    with open("many-idx/classes.txt", encoding="ascii") as f:
+        t.check(f.read().splitlines() == names, "their names")
+    put("some/299/1.png", png(rows_of(bytes(4), 2), 2))
+    t.expect(0, "data", "import", "png", "some", "--to", "many-idx", "--part", "test")
+    t.check(list(written("many-idx", "test", wide=True))[1] ==
+            ([1], struct.pack(">H", names.index("299"))), "the number of classes.txt")
+
+
 def wrong_pictures(t):
     good = png(rows_of(bytes(30), 6), 6)
 
@@ -424,9 +479,8 @@ def wrong_pictures(t):
     refused(t, 65, "is no class of zoo-idx/classes.txt", "png", "strange", "--to", "zoo-idx",
             "--part", "test")
     refused(t, 64, "is there already", "png", "zoo", "--to", "zoo-idx")
-    for c in range(257):
-        put(f"many/{c:03}/1.png", good)
-    refused(t, 65, "at most 256 classes", "png", "many", "--to", "new")
+    put("letters/" + 64 * "l" + "/1.png", good)
+    refused(t, 65, "at most 65,536 classes", "png", "letters", "--to", "new")
 
 
 # --- CSV -----------------------------------------------------------------------------------------
@@ -458,6 +512,25 @@ def tables(t):
     put("more.csv", b"9,9,dog\n")
     t.expect(0, "data", "import", "csv", "more.csv", "--to", "csv-names", "--part", "test")
     t.check(list(written("csv-names", "test"))[1] == ([1], b"\x01"), "numbers of classes.txt")
+    # As many classes as there may be, by name and by number.
+    count = 65536
+    names = [f"c{i * 40503 % count}" for i in range(count)]
+    put("most.csv", "".join(f"1,{name}\n" for name in names).encode())
+    t.expect(0, "data", "import", "csv", "most.csv", "--to", "csv-most")
+    with open("csv-most/classes.txt", encoding="ascii") as f:
+        listed = f.read().splitlines()
+    numbers = {name: number for number, name in enumerate(sorted(names))}
+    t.check(listed == sorted(names) and list(written("csv-most", "train", wide=True))[1] ==
+            ([count], struct.pack(f">{count}H", *(numbers[name] for name in names))),
+            "65,536 names")
+    put("most-test.csv", b"1,c7\n")
+    t.expect(0, "data", "import", "csv", "most-test.csv", "--to", "csv-most", "--part", "test")
+    t.check(list(written("csv-most", "test", wide=True))[1] ==
+            ([1], struct.pack(">H", numbers["c7"])), "one of 65,536 names")
+    put("numbers.csv", b"1,256\n2,65535\n3,0\n")
+    t.expect(0, "data", "import", "csv", "numbers.csv", "--to", "csv-65535")
+    t.check(list(written("csv-65535", "train", wide=True))[1] ==
+            ([3], struct.pack(">3H", 256, 65535, 0)), "numbers of two bytes")
     # Cells across the borders of what is read at once.
     rows = [[noise.randrange(256) for _ in range(1000)] for _ in range(30)]
     put("wide.csv", "".join(",".join(map(str, row)) + ",3\n" for row in rows).encode())
@@ -480,12 +553,18 @@ def wrong_tables(t):
     bad("line 1, column 2: a number that is not whole or not from 0", "1,256,3\n")
     for text in ("nan", "inf", "1e99", "NA", "0x10", " 1", "--1", "1e"):
         bad("line 2, column 1: no finite number", f"1,2,3\n{text},2,3\n")
-    bad("a label above 255", "1,2,256\n")
+    bad("a label above 65535, wanted 0 to 65535", "1,2,65536\n")
     bad("a name among numbers", "1,2,3\n1,2,cat\n")
     bad("line 2, column 3: a number among labels", "1,2,cat\n1,2,3\n")
     bad("printing letters", "1,2," + "c" * 64 + "\n")
     bad("printing letters", b"1,2,\x1b[2J\n")
-    bad("one class more than 256", "".join(f"1,2,c{i}\n" for i in range(257)))
+    bad("line 65537, column 3: one class more than 65,536",
+        "".join(f"1,2,c{i}\n" for i in range(65537)))
+    for text, byte in ((b"a\nb\na\n", 4), (b"a\n\n", 2), (b"a\n" + 64 * b"b", 2),
+                       (b"\x1b\n", 0), (b"".join(b"%d\n" % i for i in range(65537)), 382106)):
+        put("listed/classes.txt", text)
+        refused(t, 65, f"listed/classes.txt: byte {byte}: wanted at most 65,536 different names",
+                "csv", "more.csv", "--to", "listed")
     bad("it is empty", "")
     bad("there is no example", "a,b,c\n")
     bad("one column", "1\n2\n")
@@ -550,6 +629,7 @@ def validation(t):
 def main():
     t = Test()
     pictures(t)
+    many_folders(t)
     wrong_pictures(t)
     tables(t)
     wrong_tables(t)
