@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # compiler. Growth is seen: beyond SLACK bytes somebody must look, and record the new number.
 LIMITS = {"code": 40 * 1024 - 1, "arena": 8 * 1024 * 1024 - 1}
 RECORDED_WITH = "12.2.1"
-RECORDED = {"code": 34664, "data": 2944, "stack": 4080, "arena": 4997440}
+RECORDED = {"code": 35216, "data": 2960, "stack": 4080, "arena": 4997440}
 SLACK = {"code": 512, "data": 64, "stack": 128, "arena": 0}
 CNN = ("made-up-cnn", "--set", 'optimizer={"type":"sgd","learning_rate":0.1}', "--set", "steps=4")
 
