@@ -89,9 +89,9 @@ def one_digest(t, config):
                  "--shards", "2", "--to", f"shards-{part}")
     t.check(b"".join(read(f"shards-train/labels-0000{i}.idx")[8:] for i in range(2)) ==
             read("set/" + LABELS)[8:], "labels of the shards")
-    shards = [f"--set=data.{part}={json.dumps({'manifest': f'shards-{part}/manifest.json'})}"
-              for part in ("train", "test")]
-    same("two shards", "--data", "set", *shards, "--replicas", "2")
+    # Without --data, which would take the place of both.
+    shards = {part: {"manifest": f"shards-{part}/manifest.json"} for part in ("train", "test")}
+    same("two shards", "--set", f"data={json.dumps(shards)}", "--replicas", "2")
     os.mkdir("packed")
     for name in (IMAGES, LABELS, TEST_IMAGES, TEST_LABELS):
         put(f"packed/{name}.gz", gzip.compress(read("set/" + name)))
