@@ -448,6 +448,9 @@ typedef struct lk_kernels {
     // average[i] = fma(keep, average[i], (1 - keep) * w[i]). Returns 1 where one is not finite.
     // NULL: lk_average_reference (ops/graph/average.h).
     uint32_t (*average)(uint64_t count, float keep, const float *w, float *average);
+    // g[i] = fma(-share, n[i], g[i]) * factor, at any address.
+    // NULL: lk_spectral_turn_reference (ops/graph/spectral.h).
+    void (*turn)(uint64_t count, float share, float factor, const float *n, float *g);
     // What a caller of a weight gradient for some rows should ask for: a multiple of `weight_rows`
     // rows, about `weight_floats` floats (at most LK_OPERANDS_FLOATS_MAX); 0: no preference.
     uint32_t weight_rows, weight_floats;

@@ -469,10 +469,23 @@ static void squares(lk_norm norm, const lk_optimizer *o, const lk_step_scalars *
 SQUARES(LK_NORM_GRADIENT, squares_of_gradient)
 SQUARES(LK_NORM_LARS, squares_of_lars)
 SQUARES(LK_NORM_LAMB, squares_of_lamb)
+
+static void products(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,
+                     const float *sum, const float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX],
+                     float *out) {
+    (void)o, (void)s, (void)slots;
+    for (uint64_t first = 0; first < count; first += LK_SLICE_TERMS, out += 2) {
+        const uint64_t end = LK_MIN(first + LK_SLICE_TERMS, count);
+        out[0] = out[1] = 0.0f;
+        for (uint64_t i = first; i < end; i++) out[0] = lk_fmaf(sum[i], w[i], out[0]);
+    }
+}
+
 const lk_squares lk_squares_reference[LK_NORMS] = {
     [LK_NORM_GRADIENT] = squares_of_gradient,
     [LK_NORM_LARS] = squares_of_lars,
     [LK_NORM_LAMB] = squares_of_lamb,
+    [LK_NORM_SPECTRAL] = products,
 };
 
 uint32_t lk_optimizer_fit(const lk_optimizer *o, const float squares_of[2], float all,

@@ -89,12 +89,13 @@ typedef enum lk_norm {
     LK_NORM_GRADIENT,  // of g: where clipnorm or global_clipnorm asks
     LK_NORM_LARS,      // of w and of g with its decay
     LK_NORM_LAMB,      // of w after its decay and of the update
+    LK_NORM_SPECTRAL,  // no norm: products of G and w, for kernels of spectral_normalization
     LK_NORMS
 } lk_norm;
 
 // The sums of squares of an update of `count` elements, which changes nothing: slice j of
 // LK_SLICE_TERMS elements, the last one shorter, has out[2 * j] and, where there are two norms,
-// out[2 * j + 1], each a chain from +0.
+// out[2 * j + 1], each a chain from +0. Of LK_NORM_SPECTRAL out[2 * j] is that of sum[i] * w[i].
 typedef void (*lk_squares)(const lk_optimizer *o, const lk_step_scalars *scalars, uint64_t count,
                            const float *sum, const float *w,
                            float *const slots[LK_OPTIMIZER_SLOTS_MAX], float *out);

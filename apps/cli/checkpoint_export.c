@@ -12,6 +12,8 @@
 //     NAME/moving_mean, /moving_variance  ->  NAME.running_mean, NAME.running_var (ours is biased,
 //                                             PyTorch's own would be times n / (n - 1))
 //     NAME/embeddings (classes, units)    ->  NAME.weight, as it is
+//     NAME/vector_u                       ->  nothing: in every layout NAME/kernel is then what the
+//                                             layer takes of it, divided by its spectral norm
 //
 // and of an LSTM, whose gates both have in one order
 //
@@ -40,6 +42,7 @@
 
 #include "apps/cli/tools.h"
 #include "apps/run/export_fold.h"
+#include "ops/graph/spectral.h"
 
 typedef unsigned long long ull;
 
@@ -75,8 +78,8 @@ typedef struct exporter {
     export_layout layout;
     lk_onnx_input input;
     bool input_asked, json;
-    bool averaged;                   // averages are taken for the parameters that have one,
-    char digest[LK_SHA256_HEX_BYTES];  // .. and this is theirs
+    bool averaged;  // averages are taken for the parameters that have one
+    char digest[LK_SHA256_HEX_BYTES];  // of what is exported
     lk_open_checkpoint from;
     char run_config[LK_PATH_BYTES];  // the configuration that a run directory recorded, or ""
     lk_config model;                 // opened if a configuration is needed or named
@@ -86,7 +89,7 @@ typedef struct exporter {
     void *tables;        // of the program
     uint32_t *channels;  // (count) lk_export_order
     lk_safetensors_tensor *tensors;  // (count) what is written
-    size_t count;
+    size_t count, normalized;  // .. and of the kernels, those of spectral_normalization
     char *names;
     float *values, *scratch;  // of all tensors; of the largest, as the checkpoint has it
     struct constant {
@@ -175,6 +178,11 @@ static lk_status open_source(exporter *e, lk_text_out *out, lk_error *error) {
 static bool is_slot(const lk_safetensors_entry *entry) {
     const char *slash = strchr(entry->name, '/');
     return slash && strchr(slash + 1, '/');
+}
+
+static bool is_vector(const char *name) {
+    const char *slash = strchr(name, '/');
+    return slash && strcmp(slash + 1, LK_EXPORT_VECTOR) == 0;
 }
 
 // The average of a parameter, LAYER/PARAMETER/average, or of the first objective that keeps one,
@@ -460,7 +468,56 @@ static void arrange(exporter *e, size_t number, size_t bytes) {
     if (torch) lk_export_swap_gates(type, bytes / sizeof(float), t->data);
 }
 
-static void read_parameters(exporter *e) {
+// The vector of a kernel, LAYER/kernel, that is normalized; NULL: it is not.
+static const lk_safetensors_entry *find_vector(const exporter *e, const char *parameter) {
+    char name[LK_NAME_BYTES];
+    const size_t letters = strcspn(parameter, "/");
+    if (strcmp(parameter + letters, "/kernel") != 0 || letters >= LK_NAME_BYTES) return NULL;
+    lk_format(name, sizeof name, "%.*s/" LK_EXPORT_VECTOR, (int)letters, parameter);
+    return lk_safetensors_find(&e->from.reader, name);
+}
+
+// The kernel in e->scratch becomes what its layer takes of it.
+static lk_status normalize(exporter *e, const lk_safetensors_tensor *t, size_t bytes,
+                           lk_error *error) {
+    const lk_safetensors_entry *vector = find_vector(e, t->name);
+    const uint64_t count = bytes / sizeof(float), columns = t->dims[t->dim_count - 1];
+    if (!vector) return LK_OK;
+    if (vector->dim_count != 1 || vector->dims[0] != columns) {
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: tensor \"%.*s\" has %llu values, wanted %llu, as many as %s has "
+                       "columns",
+                       e->from.path, 80, vector->name, (ull)vector->dims[0], (ull)columns, t->name);
+    }
+    const uint64_t vectors = lk_round_up(columns, 16), kernel = lk_round_up(count, 16);
+    float *memory =
+        aligned_alloc(64, lk_round_up((2 * kernel + vectors + lk_spectral_floats(count, columns)) *
+                                          sizeof *memory,
+                                      64));
+    if (!memory) return no_memory(e, error);
+    float *w = memory, *u = w + kernel, *normalized = u + vectors;
+    memcpy(w, e->scratch, bytes);
+    memcpy(u, lk_checkpoint_values(&e->from, vector), columns * sizeof *u);
+    const lk_spectral s = lk_spectral_of(count, columns, w, u, normalized, normalized + kernel);
+    const bool bad = lk_spectral_make(&lk_kernels_reference, &s);
+    memcpy(e->scratch, normalized, bytes);
+    free(memory);
+    e->normalized++;
+    return !bad ? LK_OK
+                : lk_fail(error, LK_NOT_FINITE, "%s: %s divided by its norm is not finite",
+                          e->from.path, t->name);
+}
+
+// What other frameworks have not, once kernels are what they do.
+static void drop_vectors(exporter *e) {
+    size_t kept = 0;
+    for (size_t i = 0; i < e->count; i++) {
+        if (!is_vector(e->tensors[i].name)) e->tensors[kept++] = e->tensors[i];
+    }
+    e->count = kept;
+}
+
+static lk_status read_parameters(exporter *e, lk_error *error) {
     const lk_safetensors *reader = &e->from.reader;
     const char *recorded = lk_safetensors_metadata(reader, "digest");
     uint8_t digest[LK_SHA256_BYTES];
@@ -475,15 +532,19 @@ static void read_parameters(exporter *e) {
             average ? average : lk_safetensors_find(reader, t->name);
         size_t bytes = (size_t)(entry->end - entry->begin);
         memcpy(e->scratch, lk_checkpoint_values(&e->from, entry), bytes);
-        lk_sha256_add(&hash, e->scratch, bytes);
+        LK_CHECK(normalize(e, t, bytes, error));
+        if (!is_vector(t->name)) lk_sha256_add(&hash, e->scratch, bytes);
         t->data = next;
         next += bytes / sizeof *next * (t->dim_count == 1 ? 2 : 1);
         arrange(e, i, bytes);
-        if (e->layout == EXPORT_TORCH) name = rename_tensor(e, t, name);
+        if (e->layout == EXPORT_TORCH && !is_vector(t->name)) name = rename_tensor(e, t, name);
     }
+    drop_vectors(e);
     lk_sha256_finish(&hash, digest);
     lk_hex(digest, LK_SHA256_BYTES, e->digest);
-    if (!e->averaged && recorded) lk_format(e->digest, sizeof e->digest, "%s", recorded);
+    const bool same = !e->averaged && e->normalized == 0;
+    if (same && recorded) lk_format(e->digest, sizeof e->digest, "%s", recorded);
+    return LK_OK;
 }
 
 // Behind the others, in a table of tensors that has room for them.
@@ -511,7 +572,7 @@ static lk_status add_constants(exporter *e, lk_error *error) {
 
 // --- the file ------------------------------------------------------------------------------------
 
-enum { PAIRS_MAX = 8 };
+enum { PAIRS_MAX = 9 };
 
 // What every file says of where it is from: `pairs` has room for all; returns how many.
 static size_t take_metadata(const exporter *e, lk_safetensors_pair pairs[PAIRS_MAX]) {
@@ -528,6 +589,7 @@ static size_t take_metadata(const exporter *e, lk_safetensors_pair pairs[PAIRS_M
         if (value) pairs[count++] = (lk_safetensors_pair){kept[i], value};
     }
     if (e->averaged) pairs[count++] = (lk_safetensors_pair){"weights", "averaged"};
+    if (e->normalized) pairs[count++] = (lk_safetensors_pair){"spectral_normalization", "applied"};
     return count;
 }
 
@@ -593,11 +655,18 @@ static lk_status say_output(const exporter *e, uint64_t bytes, lk_text_out *out,
             (json_int_t)e->from.step, "from", lk_json_text(e->from.path), "digest", digest);
         if (said && onnx) json_object_set_new(said, "input", json_string(e->input_word));
         if (said && e->averaged) json_object_set_new(said, "weights", json_string("averaged"));
+        if (said && e->normalized) {
+            json_object_set_new(said, "normalized", json_integer((json_int_t)e->normalized));
+        }
         return lk_print_json(said, error);
     }
     lk_text_line(out, "%sweights of step %llu from %s", e->averaged ? "averaged " : "",
                  (ull)e->from.step, e->from.path);
     lk_text_line(out, "digest %s", digest);
+    if (e->normalized) {
+        lk_text_line(out, "kernels divided by their norms (spectral_normalization): %zu",
+                     e->normalized);
+    }
     lk_text_line(out, "exported %s, layout %s%s%s: %zu tensors, %llu bytes", e->output,
                  layouts[e->layout], onnx ? ", images of " : "", onnx ? e->input_word : "",
                  e->count, (ull)bytes);
@@ -610,7 +679,7 @@ static lk_status export_opened(exporter *e, lk_text_out *out, lk_error *error) {
     LK_CHECK(take_parameters(e, error));
     LK_CHECK(find_model(e, error));
     if (e->layout == EXPORT_TORCH) LK_CHECK(check_flatten(e, error));
-    read_parameters(e);
+    LK_CHECK(read_parameters(e, error));
     if (e->layout == EXPORT_TORCH) LK_CHECK(add_constants(e, error));
     LK_CHECK(e->layout == EXPORT_ONNX ? write_onnx(e, &bytes, error)
                                       : write_safetensors(e, &bytes, error));

@@ -316,11 +316,18 @@ static lk_status check_model(const lk_run *run, lk_error *error) {
                        run->config.document.source);
     }
     for (uint32_t i = 0; i < run->config.spec.model.layer_count; i++) {
-        if (run->config.spec.model.layers[i].l2 == 0.0f) continue;
+        const lk_layer *l = &run->config.spec.model.layers[i];
+        if (l->spectral) {
+            return lk_fail(error, LK_UNAVAILABLE,
+                           "embed: %s: spectral_normalization of layer %s: boards know none yet; "
+                           "leave it out, or train this one here",
+                           run->config.document.source, l->name);
+        }
+        if (l->l2 == 0.0f) continue;
         return lk_fail(error, LK_UNAVAILABLE,
                        "embed: %s: kernel_regularizer of layer %s: boards know none yet; leave it "
                        "out, or train this one here",
-                       run->config.document.source, run->config.spec.model.layers[i].name);
+                       run->config.document.source, l->name);
     }
     return LK_OK;
 }

@@ -111,7 +111,7 @@ static lk_status add_some(lk_judge *j, const lk_microbatch *microbatch, lk_momen
     lk_frame *f = &j->run.group.frames[0];
     const lk_program *p = &j->run.program;
     const uint64_t n = microbatch->examples;
-    f->bad_op = LK_NONE;
+    lk_frame_start(f);
     for (uint32_t i = 0; i <= j->last_op; i++) {
         if (i == j->last_op) {
             memcpy(j->hidden, lk_tensor_at(f, p->ops[i].tensor[LK_X]),

@@ -103,7 +103,8 @@ static const struct word {
              {"gamma", "weight", NULL, 1, 1},
              {"beta", "bias", NULL, 1, 1},
              {"moving_mean", "running_mean", NULL, 1, 1},
-             {"moving_variance", "running_var", NULL, 1, 1}};
+             {"moving_variance", "running_var", NULL, 1, 1},
+             {LK_EXPORT_VECTOR, NULL, NULL, 1, 1}};
 
 static const struct word *find_word(const char *word) {
     for (uint32_t i = 0; i < LK_COUNT(words); i++) {

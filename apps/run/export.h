@@ -25,6 +25,10 @@ const lk_layer_type *lk_export_layer_type(const lk_model *model, const char *ten
 // that of its shape.
 bool lk_export_is_known(const char *word, uint32_t rank);
 
+// The state of a kernel of spectral_normalization, which no other framework has so: an exported
+// kernel is the normalized one.
+#define LK_EXPORT_VECTOR "vector_u"
+
 // What PyTorch calls it, of a layer of that type; NULL: it is not known. An LSTM of PyTorch adds a
 // second row of biases to the first, LK_TORCH_SECOND_BIAS; a GRU has it for its state, as ours.
 const char *lk_export_torch_word(const lk_layer_type *type, const char *word);

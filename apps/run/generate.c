@@ -121,7 +121,7 @@ static lk_status generate_some(lk_run *run, const lk_generator *g, const lk_nois
     const lk_microbatch microbatch = {.grain_count = (count + grain - 1) / grain,
                                       .examples = count,
                                       .total_grains = (count + grain - 1) / grain};
-    f->bad_op = LK_NONE;
+    lk_frame_start(f);
     for (uint32_t i = g->noise_op; i <= g->last_op; i++) {
         const lk_op *op = &p->ops[i];
         if (i != g->noise_op && op->value != g->values[1]) continue;

@@ -3,6 +3,7 @@
 
 #include "ops/fmaf.h"
 #include "ops/graph/average.h"
+#include "ops/graph/spectral.h"
 #include "ops/layers/sums.h"
 
 static float *squares_at(const lk_frame *f, uint32_t param) {
@@ -18,6 +19,11 @@ static void slots_at(const lk_frame *f, uint32_t param, uint64_t first,
     }
 }
 
+// Of kernels of spectral_normalization products with the gradient are wanted, of no others.
+static bool wants_squares(const lk_program *p, uint32_t param) {
+    return lk_program_norm(p) != LK_NORM_SPECTRAL || lk_param_is_spectral(p, param);
+}
+
 void lk_norms_square(lk_group *group, uint32_t replica) {
     const lk_program *p = group->program;
     const lk_frame *f = &group->frames[replica];
@@ -25,7 +31,7 @@ void lk_norms_square(lk_group *group, uint32_t replica) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_owned own = lk_group_owned(group, i, group->first + replica);
         float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
-        if (own.first >= own.end) continue;
+        if (own.first >= own.end || !wants_squares(p, i)) continue;
         slots_at(f, i, own.first, slots);
         const lk_step_scalars scalars = lk_group_scalars(group, i);
         squares(p->optimizer, &scalars, own.end - own.first,
@@ -96,6 +102,12 @@ static float sum_all(const lk_frame *f) {
     return all;
 }
 
+// Returns 1 where a norm, or a product, is not finite.
+static uint32_t fit(const lk_program *p, const float squares[2], float all, lk_step_scalars *own) {
+    if (lk_program_norm(p) == LK_NORM_SPECTRAL) return lk_not_finite(squares[0]);
+    return lk_optimizer_fit(p->optimizer, squares, all, own);
+}
+
 void lk_norms_flags(const lk_group *group, uint32_t replica, lk_flags *out) {
     const lk_program *p = group->program;
     const lk_frame *f = &group->frames[replica];
@@ -104,10 +116,26 @@ void lk_norms_flags(const lk_group *group, uint32_t replica, lk_flags *out) {
     for (uint32_t i = 0; i < p->param_count && out->bad_param == LK_NONE; i++) {
         lk_step_scalars own = lk_group_scalars(group, i);
         float squares[2];
-        if (p->params[i].gradient_op == LK_NONE) continue;
+        if (p->params[i].gradient_op == LK_NONE || !wants_squares(p, i)) continue;
         sum_squares(f, i, squares);
-        if (lk_optimizer_fit(p->optimizer, squares, all, &own)) out->bad_param = i;
+        if (fit(p, squares, all, &own)) out->bad_param = i;
     }
+}
+
+// What replica `replica` owns of G of a kernel, with respect to what products took, becomes that
+// with respect to the kernel; the first replica of a memory keeps its vector.
+static void turn_gradient(lk_group *group, uint32_t replica, uint32_t param, const lk_owned *own) {
+    const lk_program *p = group->program;
+    const lk_frame *f = &group->frames[replica];
+    if (!lk_param_is_spectral(p, param) || p->params[param].gradient_op == LK_NONE) return;
+    const bool first = (p->layout.shared ? group->first : 0) + replica == 0;
+    const lk_spectral s = lk_spectral_at(f, lk_spectral_op(p, param));
+    float products[2];
+    if (first) lk_spectral_keep(&s);
+    if (own->first >= own->end) return;
+    sum_squares(f, param, products);
+    lk_spectral_turn(group->kernels, &s, products[0], own->first, own->end - own->first,
+                     lk_gradient_at(f, param) + own->first);
 }
 
 void lk_norms_apply(lk_group *group, uint32_t replica, uint64_t step) {
@@ -118,10 +146,12 @@ void lk_norms_apply(lk_group *group, uint32_t replica, uint64_t step) {
     for (uint32_t i = 0; i < lk_entry_count(p); i++) {
         const lk_owned own = lk_group_owned(group, i, group->first + replica);
         lk_step_scalars scalars = lk_group_scalars(group, i);
+        const bool squared = i < p->param_count && wants_squares(p, i);  // a state has none
         float squares[2];
+        turn_gradient(group, replica, i, &own);
         if (own.first >= own.end) continue;
-        if (i < p->param_count) sum_squares(f, i, squares);  // a state has none
-        if (i < p->param_count && lk_optimizer_fit(p->optimizer, squares, all, &scalars)) {
+        if (squared) sum_squares(f, i, squares);
+        if (squared && fit(p, squares, all, &scalars)) {
             group->bad_param[replica] = LK_MIN(group->bad_param[replica], i);
         }
         lk_group_update(group, replica, &scalars, i, own.first, own.end - own.first,

@@ -329,7 +329,8 @@ void lk_group_update(lk_group *group, uint32_t replica, const lk_step_scalars *s
     for (uint64_t i = 0; most > 0.0f && i < count; i++) {
         w[i] = w[i] > most ? most : w[i] < -most ? -most : w[i];
     }
-    if (lk_model_is_mixed(&p->spec->model) && param->rounded != LK_NONE) {
+    const bool mixed = lk_model_is_mixed(&p->spec->model) && !lk_param_is_spectral(p, index);
+    if (mixed && param->rounded != LK_NONE) {
         float *rounded = (float *)lk_tensor_at(frame, param->rounded) + first;
         bad |= group->kernels->round(lk_model_dtype(&p->spec->model), count, w, rounded);
     }

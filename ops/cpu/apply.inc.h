@@ -200,6 +200,15 @@ static uint32_t average(uint64_t count, float keep, const float *w, float *at) {
     return v_noted(bad);
 }
 
+static void turn(uint64_t count, float share, float factor, const float *n, float *g) {
+    const vf less = v_set1(-share), by = v_set1(factor);
+    EACH_VECTOR(count) {
+        const uint32_t some = (uint32_t)rest;
+        const vf turned = v_fma(less, v_load_first(n + i, some), v_load_first(g + i, some));
+        v_store_first(g + i, some, v_mul(turned, by));
+    }
+}
+
 // --- sums of squares -----------------------------------------------------------------------------
 //
 // A lane of a vector has a slice, so that V_LANES chains run beside one another: terms are computed
@@ -222,6 +231,9 @@ static inline void terms_of(lk_norm norm, const lk_optimizer *o, const lk_step_s
         vf m = v_load_first(slots[0] + i, some), v = v_load_first(slots[1] + i, some);
         out[0] = load_decayed(s, w + i, some);
         out[1] = lamb_update(o, s, g, &m, &v);
+    } else if (norm == LK_NORM_SPECTRAL) {
+        out[0] = v_load_first(sum + i, some);
+        out[1] = v_load_first(w + i, some);
     }
 }
 
@@ -239,6 +251,7 @@ static inline void squares(lk_norm norm, const lk_optimizer *o, const lk_step_sc
                            uint64_t count, const float *sum, const float *w, float *const *slots,
                            float *out) {
     const uint32_t norms = norm == LK_NORM_GRADIENT ? 1 : 2;
+    const uint32_t chains = norm == LK_NORM_SPECTRAL ? 1 : norms;
     const uint64_t slices = (count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
     for (uint64_t first = 0; first < slices; first += V_LANES) {
         const uint32_t together = (uint32_t)LK_MIN(slices - first, (uint64_t)V_LANES);
@@ -253,10 +266,11 @@ static inline void squares(lk_norm norm, const lk_optimizer *o, const lk_step_sc
                 if (some > 0) terms_of(norm, o, s, sum, w, slots, i, some, terms);
                 turn_terms(&t, norms, slice, terms);
             }
-            for (uint32_t k = 0; k < norms; k++) {
+            for (uint32_t k = 0; k < chains; k++) {
                 for (uint32_t e = 0; e < V_LANES; e++) {
                     const vf term = v_load(t.of[k][e]);
-                    chain[k] = v_fma(term, term, chain[k]);
+                    const vf other = norm == LK_NORM_SPECTRAL ? v_load(t.of[1][e]) : term;
+                    chain[k] = v_fma(term, other, chain[k]);
                 }
             }
         }
@@ -277,4 +291,5 @@ static inline void squares(lk_norm norm, const lk_optimizer *o, const lk_step_sc
 SQUARES(LK_NORM_GRADIENT, squares_of_gradient)
 SQUARES(LK_NORM_LARS, squares_of_lars)
 SQUARES(LK_NORM_LAMB, squares_of_lamb)
+SQUARES(LK_NORM_SPECTRAL, products)
 #undef SQUARES

@@ -3,6 +3,7 @@
 #include "ops/graph/build.h"
 
 #include "ops/graph/scale.h"
+#include "ops/graph/spectral.h"
 
 // --- emitting ------------------------------------------------------------------------------------
 
@@ -138,6 +139,29 @@ static lk_status round_average(lk_builder *b, const char *name, const lk_param_s
                            &tensor);
 }
 
+// What it was divided to, of each replica; the numbers of one step; and the state. Several networks
+// have all of it before their first op.
+static lk_status build_spectral(lk_builder *b, lk_op *op, const char *name,
+                                const lk_param_shape *s) {
+    const lk_state_shape u = {.suffix = "vector_u",
+                              .dtype = LK_F32,
+                              .rank = 1,
+                              .size = {s->size[s->rank - 1]},
+                              .initializer = &lk_initializer_random_normal};
+    lk_param *param = &b->program->params[op->param[0]];
+    const uint64_t floats = lk_spectral_floats(param->count, u.size[0]);
+    char suffixed[LK_NAME_BYTES];
+    uint32_t state, numbers;
+    LK_CHECK(lk_build_state(b, op, 0, &u, &state));
+    if (param->rounded != LK_NONE) return LK_OK;
+    lk_format(suffixed, sizeof suffixed, "%s/normalized", name);
+    LK_CHECK(lk_build_tensor(b, suffixed, LK_CLASS_STAGING, LK_F32, LK_REGION_REPLICA, s->rank,
+                             s->size, &param->rounded));
+    lk_format(suffixed, sizeof suffixed, "%s/spectral", name);
+    return lk_build_tensor(b, suffixed, LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1, &floats,
+                           &numbers);
+}
+
 lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_param_shape *s) {
     lk_program *p = b->program;
     const lk_layer *layer = &p->spec->model.layers[op->layer];
@@ -145,7 +169,8 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
     lk_format(name, sizeof name, "%s/%s", layer_name(p, op), s->suffix);
     if (which == 0) LK_CHECK(check_initial(b, layer, s->initializer));
     op->param[which] = entry_named(b, p->params, p->param_count, name);
-    if (op->param[which] != LK_NONE) return LK_OK;
+    const bool spectral = which == 0 && layer->spectral;
+    if (op->param[which] != LK_NONE) return spectral ? build_spectral(b, op, name, s) : LK_OK;
     lk_param *param = &p->params[p->param_count];
     *param = (lk_param){.initializer = s->initializer,
                         .count = 1,
@@ -160,7 +185,9 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
                              s->size, &param->tensor));
     for (uint32_t i = 0; i < s->rank; i++) param->count *= s->size[i];
     p->param_floats += param->count;
-    if (which == 0 && op->dtype != LK_F32 && op->type->mixed && !op->type->plain) {
+    if (spectral) {
+        LK_CHECK(build_spectral(b, op, name, s));
+    } else if (which == 0 && op->dtype != LK_F32 && op->type->mixed && !op->type->plain) {
         char rounded[LK_NAME_BYTES];
         lk_format(rounded, sizeof rounded, "%s/rounded", name);
         LK_CHECK(lk_build_tensor(b, rounded, LK_CLASS_STAGING, LK_F32, LK_REGION_DEVICE, s->rank,
@@ -178,6 +205,7 @@ static lk_status new_state(lk_builder *b, const char *name, const lk_state_shape
     *state = (lk_param){.initializer = s->initializer,
                         .count = 1,
                         .gradient_op = LK_NONE,
+                        .rounded = LK_NONE,
                         .node_offset = UINT64_MAX / 2};  // of no node
     LK_CHECK(lk_build_tensor(b, name, LK_CLASS_STATE, s->dtype, LK_REGION_DEVICE, s->rank, s->size,
                              &state->tensor));

@@ -5,6 +5,7 @@
 #include "ops/graph/average.h"
 #include "ops/graph/check.h"
 #include "ops/graph/mixed.h"
+#include "ops/graph/spectral.h"
 #include "ops/layers/decode.h"
 
 void lk_frame_start(lk_frame *f) {
@@ -12,6 +13,7 @@ void lk_frame_start(lk_frame *f) {
     f->ahead.at = f->ahead.begin;
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) f->counts[i] = 0;
     f->bad_op = LK_NONE;
+    lk_spectral_start(f);
 }
 
 // --- load --------------------------------------------------------------------------------------
@@ -349,7 +351,8 @@ lk_lane lk_lane_of(lk_frame *f, const lk_op *op, uint32_t examples) {
         lane.state[i] = is_state ? lk_tensor_at(f, tensor) : NULL;
     }
     const bool mixed = lk_model_is_mixed(&f->program->spec->model) && op->param[0] != LK_NONE;
-    if (mixed && f->program->params[op->param[0]].rounded != LK_NONE) {
+    const bool other = mixed || lk_param_is_spectral(f->program, op->param[0]);
+    if (other && f->program->params[op->param[0]].rounded != LK_NONE) {
         lane.param[0] = lk_tensor_at(f, f->program->params[op->param[0]].rounded);
     }
     return lane;

@@ -147,7 +147,7 @@ void lk_strip_labels(const lk_model *model, const lk_strips *strips, const lk_so
 
 // --- a microbatch --------------------------------------------------------------------------------
 
-// Before the first microbatch of a step.
+// Before the first microbatch of a step or an evaluation. Weights are those that its ops take.
 void lk_frame_start(lk_frame *frame);
 
 // One microbatch: LOAD, FORWARD, BACKWARD. Its gradients join the nodes held.

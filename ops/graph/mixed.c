@@ -590,7 +590,7 @@ uint32_t lk_mixed_round(const lk_program *p, uint8_t *device) {
     uint32_t first_bad = LK_NONE;
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_param *param = &p->params[i];
-        if (param->rounded == LK_NONE) continue;
+        if (param->rounded == LK_NONE || lk_param_is_spectral(p, i)) continue;
         const float *w = (const float *)(void *)(device + p->tensors[param->tensor].offset);
         float *rounded = (float *)(void *)(device + p->tensors[param->rounded].offset);
         const lk_dtype dtype = lk_model_dtype(&p->spec->model);

@@ -4,6 +4,7 @@
 #include "ops/graph/build.h"
 #include "ops/graph/mixed.h"
 #include "ops/graph/scale.h"
+#include "ops/graph/spectral.h"
 
 // A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise MICROBATCH_EXAMPLES
 // at a time (measured: larger working sets fall out of the second-level cache).
@@ -60,6 +61,7 @@ static uint32_t params_max(const lk_model *m) {
 
 static uint32_t states_max(const lk_model *m) {
     uint32_t most = (m->skips ? 1 : 0) + (m->precision == LK_MIXED_FLOAT16 ? 1 : 0);
+    most += lk_spectral_count(m);
     for (uint32_t i = 0; i < m->layer_count; i++) most += m->layers[i].type->states_max;
     return most;
 }
@@ -67,10 +69,11 @@ static uint32_t states_max(const lk_model *m) {
 // Of lk_program.params.
 static uint32_t entries_max(const lk_model *m) { return params_max(m) + states_max(m); }
 
-// Rounded weights; scratch of every op; averages.
+// Rounded weights; scratch of every op; averages; two for a kernel that is normalized.
 static uint32_t precision_max(const lk_model *m) {
     const uint32_t rounded = lk_model_is_mixed(m) ? params_max(m) : 0;
     uint32_t most = lk_model_is_mixed(m) ? rounded + lk_program_ops_max(m) : 0;
+    most += 2 * lk_spectral_count(m);
     if (m->averages) most += AVERAGES_TENSORS + rounded;
     return most;
 }
@@ -246,6 +249,7 @@ static lk_status node_tensors(lk_builder *b) {
 }
 
 static bool asks_for_norms(const lk_run_spec *spec) {
+    if (lk_spectral_count(&spec->model) > 0) return true;
     for (uint32_t k = 0; k < lk_objective_count(&spec->model); k++) {
         if (lk_optimizer_norm(lk_optimizer_of(spec, k))) return true;
     }
@@ -475,6 +479,7 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
         return lk_fail(error, LK_BAD_CONFIG, "model: no layer has parameters to train");
     LK_CHECK(lk_build_backward(&builder));
     LK_CHECK(check_trained(p, error));
+    LK_CHECK(lk_spectral_check(p, error));
     LK_CHECK(reduce_tensors(&builder));
     LK_CHECK(check_mixed(&builder));
     LK_CHECK(scratch_tensors(&builder));
@@ -580,7 +585,8 @@ static void fill_slots(const lk_program *p, uint8_t *device) {
 static void fill_state(const lk_program *p, uint32_t entry, uint8_t *device) {
     const lk_param *state = &p->params[entry];
     const lk_tensor *t = &p->tensors[state->tensor];
-    const lk_initial what = {.param = entry, .count = state->count};
+    const lk_initial what = {
+        .seed = p->spec->seed, .param = entry, .count = state->count, .value = 1.0f};
     __builtin_memset(device + t->offset, 0, t->bytes);
     if (!state->initializer) return;
     state->initializer->fill(&what, (float *)(void *)(device + t->offset));

@@ -43,7 +43,9 @@ typedef enum lk_reduce_mode {
 typedef struct lk_param {
     uint32_t tensor;
     uint32_t slots[LK_OPTIMIZER_SLOTS_MAX];  // tensors
-    uint32_t rounded;  // tensor: what products take of it in mixed precision; LK_NONE: itself
+    // Tensor: what products take of it. LK_NONE: itself; of the device region: it, rounded, in
+    // mixed precision; of the replica region: it, normalized (ops/graph/spectral.h).
+    uint32_t rounded;
     uint64_t count;                          // elements
     uint64_t node_offset;                    // floats from the start of a node (partials only)
     lk_reduce_mode mode;
@@ -167,13 +169,30 @@ static inline float lk_program_weight_clip(const lk_program *program) {
     return g ? g->objectives[program->objective].weight_clip : 0.0f;
 }
 
+// Is a parameter a kernel of spectral_normalization? Not a state.
+static inline bool lk_param_is_spectral(const lk_program *program, uint32_t param) {
+#ifdef LK_SHORT_FORM_ALONE
+    (void)program, (void)param;  // `lockstep embed` refuses them
+    return false;
+#else
+    if (param >= program->param_count) return false;
+    const uint32_t taken = program->params[param].rounded;
+    return taken != LK_NONE && program->tensors[taken].region == LK_REGION_REPLICA;
+#endif
+}
+
 // The norms of the whole gradient that its updates ask for, and the slices of a parameter.
 static inline lk_norm lk_program_norm(const lk_program *program) {
 #ifdef LK_SHORT_FORM_ALONE
     (void)program;  // boards know no norms of the whole gradient: `lockstep embed` refuses them
     return LK_NORM_NONE;
 #else
-    return lk_optimizer_norm(program->optimizer);
+    const lk_norm own = lk_optimizer_norm(program->optimizer);
+    for (uint32_t i = 0; own == LK_NORM_NONE && i < program->param_count; i++) {
+        const bool trained = program->params[i].gradient_op != LK_NONE;
+        if (trained && lk_param_is_spectral(program, i)) return LK_NORM_SPECTRAL;
+    }
+    return own;
 #endif
 }
 // The share of the sum of its squares that a parameter adds to the loss of this objective, which

@@ -486,6 +486,7 @@ static const lk_setting keys[] = {
     LK_KEY_KERNEL_REGULARIZER,
     LK_KEY_KERNEL_SIZE,
     LK_KEY_PADDING,
+    LK_KEY_SPECTRAL_NORMALIZATION,
     LK_KEY_STRIDES,
     LK_KEY_USE_BIAS("channel"),
 };

@@ -362,6 +362,7 @@ static const lk_setting keys[] = {
      .offset = offsetof(lk_layer, padding),
      .constant = LK_PADDING_VALID,
      .meaning = "input times stride, or what the windows reach"},
+    LK_KEY_SPECTRAL_NORMALIZATION,
     LK_KEY_STRIDES,
     LK_KEY_USE_BIAS("channel"),
 };

@@ -382,6 +382,7 @@ static const lk_setting keys[] = {
     LK_KEY_ACTIVATION,
     LK_KEYS_KERNEL_INITIALIZER,
     LK_KEY_KERNEL_REGULARIZER,
+    LK_KEY_SPECTRAL_NORMALIZATION,
     {.name = "units",
      .kind = LK_SETTING_U32,
      .offset = offsetof(lk_layer, units),

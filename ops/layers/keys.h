@@ -53,6 +53,12 @@
      .offset = offsetof(lk_layer, padding),        \
      .constant = LK_PADDING_VALID,                 \
      .meaning = "zeros around the image, or none"}
+#define LK_KEY_SPECTRAL_NORMALIZATION                                         \
+    {.name = "spectral_normalization",                                        \
+     .kind = LK_SETTING_BOOL,                                                 \
+     .offset = offsetof(lk_layer, spectral),                                  \
+     .field = "spectral",                                                     \
+     .meaning = "divides the kernel by an estimate of its greatest singular value"}
 #define LK_KEY_STRIDES                                          \
     {.name = "strides",                                         \
      .kind = LK_SETTING_PAIR,                                   \

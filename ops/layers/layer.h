@@ -56,6 +56,8 @@ typedef struct lk_layer {
     float initial;                      // .. what it takes; 0: its own number
     float l2;                           // .. its kernel_regularizer: the share of the sum of its
                                         // squares that is added to the loss; 0: none
+    bool spectral;                      // conv2d, conv2d_transpose, dense: its kernel is divided
+                                        // by its greatest singular value (ops/graph/spectral.h)
     float negative_slope;               // leaky_relu
     float alpha;                        // elu
     bool approximate;                   // gelu

@@ -29,6 +29,7 @@ WAYS = [
 ]
 RESULTS = ("digest ", "state_hash ", "test_")
 KERNELS = {"conv2d", "conv2d_transpose", "depthwise_conv2d", "dense", "lstm", "gru"}
+SPECTRAL = {"conv2d", "conv2d_transpose", "dense"}
 TAKES = ["constant", "random_uniform", "random_normal", "truncated_normal", "orthogonal"]
 INITIALIZERS = [f"{who}_{how}" for who in ("glorot", "he", "lecun") for how in (
     "uniform", "normal")] + ["zeros", "ones", *TAKES]
@@ -322,7 +323,8 @@ def initialized(config):
     for layer in config["model"]["layers"]:
         if layer["type"] in KERNELS and r.random() < 0.25:
             layer["kernel_initializer"] = r.choice(INITIALIZERS)
-            if layer["kernel_initializer"] in TAKES and r.random() < 0.5:
+            takes = layer["kernel_initializer"] in TAKES and layer["type"] not in ("lstm", "gru")
+            if takes and r.random() < 0.5:
                 layer["kernel_initializer_value"] = r.choice([0.01, 0.25])
     if "loss" not in config["model"] and r.random() < 0.3:
         config["model"]["loss"] = {"type": r.choice(["sparse_categorical_crossentropy",
@@ -352,6 +354,19 @@ def regularized(config):
     for layer in config["model"]["layers"]:
         if some and layer["type"] in KERNELS and r.random() < 0.7:
             layer["kernel_regularizer"] = {"l2": r.choice([1e-4, 0.01, 0.3])}
+    return config
+
+
+def normalized(config):
+    """Some kernels are divided by their spectral norms, where no norm is wanted nor an average
+    kept."""
+    r, o = random.Random(f"spectral {config['seed']}"), config["optimizer"]
+    wants = {"clipnorm", "global_clipnorm", "weight_average"} & set(o) or o["type"] in (
+        "lars_tf", "lamb_keras")
+    some = r.random() < 0.25 and not wants
+    for layer in config["model"]["layers"]:
+        if some and layer["type"] in SPECTRAL and r.random() < 0.7:
+            layer["spectral_normalization"] = True
     return config
 
 
@@ -414,7 +429,7 @@ def against(config):
 
 def model(number):
     made = other_loss(sequences(classifier(number)))
-    return against(cropped(precise(weighted(regularized(averaged(initialized(made)))))))
+    return against(cropped(precise(weighted(normalized(regularized(averaged(initialized(made))))))))
 
 
 def classifier(number):

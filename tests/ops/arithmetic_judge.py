@@ -1403,6 +1403,34 @@ def initial_values(layer, made, seed, number):
     return kernel
 
 
+class Vector:
+    """The state of a kernel of spectral_normalization, as section 8 has it."""
+    fans = (1, 1)
+
+    def __init__(self, columns):
+        self.kernel_count = self.columns = columns
+
+
+def unit(a):
+    length = finished([(x, x) for x in a])
+    factor = div(1.0, sqrt(length)) if length > 0 else 0.0
+    return [mul(x, factor) for x in a]
+
+
+def normalized(w, u):
+    """Section 7: v, n, the factor, and what products take; of no sigma above 0 v is None."""
+    columns = len(u)
+    rows = [w[at:at + columns] for at in range(0, len(w), columns)]
+    v = unit([finished(list(zip(row, u))) for row in rows])
+    b = [finished(list(zip(v, column))) for column in zip(*rows)]
+    n = unit(b)
+    sigma = finished(list(zip(b, n)))
+    if not sigma > 0:
+        return None, u, 1.0, w
+    factor = div(1.0, sigma)
+    return v, n, factor, [mul(x, factor) for x in w]
+
+
 # --- sections 4, 7, 8: a run ----------------------------------------------------------------------
 
 class LabelEmbedding:
@@ -1529,6 +1557,7 @@ class Run:
         # A tensor is a number in `shapes`, 0 the model's input; each of self.layers makes the next.
         self.layers, self.parameters, self.frozen, self.by_rows = [], [], set(), set()
         self.l2 = {}  # of kernels that have a regularizer and are trained
+        self.vectors = {}  # of kernels that are normalized
         self.shapes, self.learns = [tuple(config["model"]["input"])], [False]
         outputs = [(0, self.shapes[0])]  # by layer number plus 1: tensor, and how it is seen
         for number, layer in enumerate(config["model"]["layers"]):
@@ -1574,6 +1603,7 @@ class Run:
                 function.narrow = made.narrow
                 self.append(function, [len(self.shapes) - 1])
             outputs.append((len(self.shapes) - 1, self.shapes[-1]))
+        self.begin_vectors(self.layers)
         taken = loss_inputs(config)
         self.loss_at = [outputs[i][0] for i in taken]
         self.logits = self.loss_at[:1]
@@ -1614,8 +1644,30 @@ class Run:
         if made.frozen:
             self.frozen |= {made.gamma_at, made.beta_at}
 
+    def begin_vectors(self, layers):
+        """In the order of states, which are numbered behind the parameters."""
+        number = len(self.parameters)
+        for layer in layers:
+            if getattr(layer, "spectral_at", None) is not None:
+                said = {"kernel_initializer": "random_normal", "kernel_initializer_value": 1}
+                self.vectors[layer.spectral_at] = initial_values(
+                    said, Vector(layer.columns), self.config["seed"], number)
+                number += 1
+            number += 2 * isinstance(layer, BatchNormalization)
+
+    def moving(self, layers):
+        """What evaluation reads beside parameters, layer after layer."""
+        values = []
+        for layer in layers:
+            if isinstance(layer, BatchNormalization):
+                values += layer.mean + layer.variance
+            elif getattr(layer, "spectral_at", None) is not None:
+                values += self.vectors[layer.spectral_at]
+        return b"".join(struct.pack("<f", v) for v in values)
+
     def initialize(self, layer, made):
         made.kernel_at, made.bias_at = len(self.parameters), None
+        made.spectral_at = made.kernel_at if layer.get("spectral_normalization") else None
         if getattr(made, "by_rows", False):
             self.by_rows.add(made.kernel_at)
         if isinstance(made, Recurrent):
@@ -1643,6 +1695,8 @@ class Run:
             return None, None
         bias = None if layer.bias_at is None else self.parameters[layer.bias_at]
         kernel = self.parameters[layer.kernel_at]
+        if layer.spectral_at is not None:
+            kernel = self.normalized[layer.spectral_at][3]
         if layer.narrow and self.precision in FORMATS:
             kernel = [rounded16(w, self.precision) for w in kernel]
             assert not any(math.isinf(w) for w in kernel)
@@ -2005,6 +2059,7 @@ class Run:
         self.correct = 0
         terms = [[] for _ in self.parameters]
         reports = []
+        self.normalized = {q: normalized(self.parameters[q], u) for q, u in self.vectors.items()}
         normed = [l for l in self.layers if isinstance(l, BatchNormalization)]
         for layer in normed:
             layer.observed = []
@@ -2031,7 +2086,7 @@ class Run:
             sums = [0.0] * len(parameter) if q in self.frozen else [
                 self.sum_of(q, i, terms) for i in range(len(parameter))]
             self.alive[q] |= any(sums)
-            gradients.append(sums)
+            gradients.append(self.turned(q, sums))
         fits = self.fits(gradients, inverse)
         for q, sums in enumerate(gradients):
             for i, g in enumerate(sums):
@@ -2044,6 +2099,20 @@ class Run:
                 for k in range(width)]
         means = [mul(add(s, 0.0), mean) for s in sums]
         return [add(means[0], penalty), *means[1:]] if penalty else means
+
+    def turned(self, q, sums):
+        """Of a kernel that is normalized: the gradient sum with respect to the kernel itself."""
+        if q not in self.vectors or q in self.frozen:
+            return sums
+        v, n, factor, _ = self.normalized[q]
+        self.vectors[q] = n
+        if v is None:
+            return sums
+        pairs = list(zip(sums, self.parameters[q]))
+        product = add(tree([chain(0.0, pairs[at:at + L]) for at in range(0, len(pairs), L)]), 0.0)
+        share = mul(product, factor)
+        return [mul(fma(-mul(share, v[i // len(n)]), n[i % len(n)], g), factor)
+                for i, g in enumerate(sums)]
 
     def mean_gradient(self, q, i, g, inverse, share=1.0):
         g = mul(add(g, 0.0), inverse)
@@ -2175,9 +2244,7 @@ class Run:
             state.update(b"".join(struct.pack("<f", v) for q, p in enumerate(self.slots)
                                   if q not in self.frozen for v in p[name]))
         state.update(struct.pack("<Q", self.step))
-        moving = b"".join(struct.pack("<f", v) for layer in self.layers
-                          if isinstance(layer, BatchNormalization)
-                          for v in layer.mean + layer.variance)
+        moving = self.moving(self.layers)
         state.update(moving + self.states())
         values += moving
         return {"run_identity": identity(self.config, self.examples, self.shards),
@@ -2258,6 +2325,7 @@ class Objective(Run):
         self.frozen = {q for q in range(len(self.parameters))
                        if whole.network_of[q] not in said["trains"]}
         self.l2 = {q: l2 for q, l2 in whole.l2.items() if q not in self.frozen}
+        self.vectors = whole.vectors
         self.layers, self.shapes, self.learns = [], [tuple(model["input"])], [False]
         values, before = {"images": 0}, 0
         for v, use in enumerate(said["values"]):
@@ -2305,7 +2373,8 @@ class Objective(Run):
             before = template.before_activation
             if isinstance(made, BatchNormalization):
                 made.moves = trained
-                self.whole.normed += [made] * trained
+                if trained:
+                    self.whole.normed[id(template)] = made
                 learns = trained
             else:
                 made.frozen, learns = not trained, trained and made.kernel_count > 0
@@ -2351,12 +2420,13 @@ class Graph(Run):
         self.config, self.data = config, config["data"]["train"]["made_up"]
         self.examples = [made_up(self.data, i) for i in range(self.data["count"])]
         self.parameters, self.frozen, self.by_rows, self.shards = [], set(), set(), []
-        self.l2 = {}
-        self.networks, self.network_of, self.normed = {}, [], []
+        self.l2, self.vectors = {}, {}
+        self.networks, self.network_of, self.normed = {}, [], {}
         for network in config["model"]["networks"]:
             self.networks[network["name"]] = list(self.layers_of(network))
             self.network_of += [network["name"]] * (len(self.parameters) - len(self.network_of))
         self.step = self.batches = 0
+        self.begin_vectors(self.templates())
         self.objectives = [Objective(self, k) for k in range(len(config["model"]["objectives"]))]
         names = [o["name"] for o in config["model"]["objectives"]]
         self.cycle = [(self.objectives[names.index(name)], n == count - 1)
@@ -2381,6 +2451,11 @@ class Graph(Run):
                 function = ACTIVATIONS[layer["activation"]](None, made.shape)
                 function.narrow, function.before_activation = made.narrow, False
                 yield layer, function
+
+    def templates(self):
+        """Of each layer of the networks what it became, or of a normalization what follows it."""
+        made = [made for layers in self.networks.values() for _, made in layers if made]
+        return [self.normed.get(id(layer), layer) for layer in made]
 
     def report(self):
         objective, last = self.cycle[self.step % len(self.cycle)]
@@ -2410,8 +2485,7 @@ class Graph(Run):
                 state.update(b"".join(struct.pack("<f", v) for q in range(len(self.parameters))
                                       if q not in o.frozen for v in o.slots[q][name]))
         state.update(struct.pack("<Q", self.step))
-        moving = b"".join(struct.pack("<f", v) for layer in self.normed
-                          for v in layer.mean + layer.variance)
+        moving = self.moving(self.templates())
         digest.update(moving)
         state.update(moving + self.states())
         return {"run_identity": identity(self.config, self.examples, []),
@@ -2491,6 +2565,8 @@ def layer_entries(number, layer, inputs):
         if layer.get("kernel_regularizer", {}).get("l2"):
             out["kernel_regularizer.l2"] = struct.pack(
                 "<f", rounded(Fraction(str(layer["kernel_regularizer"]["l2"]))))
+        if layer.get("spectral_normalization"):
+            out["spectral_normalization"] = u32(1)
         if layer.get("kernel_initializer_value"):
             out["kernel_initializer_value"] = struct.pack(
                 "<f", rounded(Fraction(str(layer["kernel_initializer_value"]))))
@@ -3214,6 +3290,45 @@ NETS += [
         precision="mixed_float16", loss_scale={"initial": 64}),
     gan("mixed-gan-static", "hinge", MAKER, MOMENTUM, 3, precision="mixed_float16",
         loss_scale={"initial": 64, "type": "static"})]
+
+
+# Kernels divided by their greatest singular values: of every kind of layer and of 2.8 slices; of
+# one that is not trained, whose vector stays; of zeros, which stay as they are in the first step;
+# beside moving statistics, which are states before and behind; of a discriminator that is used
+# twice.
+def with_spectral(layers, *types):
+    return [dict(layer, spectral_normalization=True) if layer["type"] in types else layer
+            for layer in layers]
+
+
+SPECTRAL = with_spectral(
+    [{"type": "batch_normalization"},
+     {"type": "conv2d", "filters": 2, "kernel_size": 2, "activation": "tanh"},
+     {"type": "conv2d_transpose", "filters": 4, "kernel_size": 2, "strides": 2},
+     {"type": "conv2d", "filters": 6, "kernel_size": 2, "groups": 2},
+     {"type": "batch_normalization"},
+     {"type": "conv2d", "filters": 2, "kernel_size": 1, "trainable": False},
+     {"type": "flatten"}, {"type": "dense", "units": 4, "activation": "sigmoid"},
+     {"type": "dense", "units": 3, "kernel_regularizer": {"l2": 0.0625}}],
+    "conv2d", "conv2d_transpose", "dense")
+BOTH = ("conv2d", "dense", "conv2d_transpose")
+NETS += [
+    net("spectral", (4, 4, 1), SPECTRAL, dict(MOMENTUM, clipvalue=0.125), 6, 4, 11, 3),
+    net("spectral-slices", (25, 19, 1), with_spectral(
+        [{"type": "flatten"}, {"type": "dense", "units": 3}], "dense"), ADAM, 4, 2, 7, 2),
+    net("spectral-zeros", (2, 2, 1), with_spectral(
+        [{"type": "flatten"}, {"type": "dense", "units": 3, "kernel_initializer": "zeros"}],
+        "dense"), MOMENTUM, 4, 2, 7, 3),
+    net("spectral-sequence", (5, 4, 1), with_spectral(
+        [{"type": "reshape", "target_shape": [5, 4]}, {"type": "dense", "units": 2},
+         {"type": "lstm", "units": 2}, {"type": "dense", "units": 3}], "dense"),
+        MOMENTUM, 6, 2, 11, 3, shards=3),
+    net("spectral-mixed", (8, 8, 1), with_spectral(MIXED_POOLED, *BOTH), ADAM, 6, 4, 11, 5,
+        precision="mixed_float16", loss_scale={"initial": 1 << 18, "growth_steps": 2}),
+    gan("spectral-gan", "hinge", with_spectral(MAKER, *BOTH), ADAM, 5, (1, 2),
+        scorer=with_spectral(SCORER, *BOTH)),
+    gan("spectral-gan-mixed", "wasserstein", WIDE_MAKER, ADAM, 6, (1, 2), weight_clip=0.25,
+        scorer=with_spectral(SCORER, *BOTH), precision="mixed_bfloat16")]
 
 
 # Two objectives whose classes count otherwise, and between them one whose classes are all alike.

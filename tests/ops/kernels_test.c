@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "ops/graph/average.h"
+#include "ops/graph/spectral.h"
 #include "ops/op.h"
 #include "ops/variant.h"
 #include "tests/ops/guarded.h"
@@ -1132,6 +1133,52 @@ static void check_average(uint64_t count, float keep) {
     free(w), free(before);
 }
 
+// n at any address: a partition may begin within a row.
+static void check_turn(uint64_t count, uint64_t at) {
+    float *n = operand(at + count), *before = operand(count);
+    const float share = draw_value(), factor = draw_value();
+    output after = output_of(count * sizeof(float));
+    snprintf(shape, sizeof shape, "count %llu", (unsigned long long)count);
+    memcpy(after.want, before, after.bytes);
+    lk_spectral_turn_reference(count, share, factor, n + at, after.want);
+    EACH_VARIANT(k) {
+        if (!k->turn) continue;
+        memcpy(after.got, before, after.bytes);
+        k->turn(count, share, factor, n + at, after.got);
+        same(&after, k->name, "turn", shape);
+    }
+    output_free(&after);
+    free(n), free(before);
+}
+
+static void check_products(uint64_t count) {
+    float *sum = operand(count), *w = operand(count);
+    float *const none[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
+    const lk_optimizer *o = &optimizer_cases[0];
+    const lk_step_scalars scalars = {.inverse_n = 1.0f};
+    output sums = output_of((count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS * 2 * sizeof(float));
+    snprintf(shape, sizeof shape, "count %llu", (unsigned long long)count);
+    lk_squares_of(reference, LK_NORM_SPECTRAL)(o, &scalars, count, sum, w, none, sums.want);
+    EACH_VARIANT(k) {
+        lk_squares_of(k, LK_NORM_SPECTRAL)(o, &scalars, count, sum, w, none, sums.got);
+        same(&sums, k->name, "products", shape);
+    }
+    output_free(&sums);
+    free(sum), free(w);
+}
+
+static void test_spectral(void **state) {
+    (void)state;
+    seed = 33;
+    ordinary = true;
+    for (uint64_t count = 0; count < 70; count++) {
+        check_turn(count, draw() % 17);
+        check_products(count);
+    }
+    for (uint32_t i = 1; i < 8; i++) check_products(512 * i + draw() % 3);
+    check_products(draw() % 12000);
+}
+
 static void test_average(void **state) {
     static const float kept[] = {0.0f, 0.5f, 0x1.fbe76cp-1f, 0x1.fffffep-1f};
     (void)state;
@@ -1469,6 +1516,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_layer_normalization_overflows),
         cmocka_unit_test(test_apply),
         cmocka_unit_test(test_average),
+        cmocka_unit_test(test_spectral),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_binary_crossentropy),

@@ -446,6 +446,60 @@ static void batch_normalization_has_states(void **state) {
             "layer m: batch_normalization: a grain of 1 example of 1 x 1 x 6");
 }
 
+// A kernel that is normalized: one state, of its columns; of each replica, for good, what products
+// take, and v, n, numbers and scratch. Updates are of two halves. Its bias, and other layers, have
+// none of it.
+static void spectral_normalization_has_a_vector(void **state) {
+    (void)state;
+    lk_layer layers[] = {CONV("a", 5, 2, 1, VALID, true), FLATTEN, DENSE("d", 3, false)};
+    lk_run_spec spec = spec_of(3, 3, 2, 3, LK_COUNT(layers), layers);
+    lk_error error;
+    lk_program p;
+    void *tables;
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    const uint64_t bytes = p.regions[LK_REGION_DEVICE].bytes;
+    assert_int_equal(lk_program_norm(&p), LK_NORM_NONE);
+    assert_int_equal(p.gradient, LK_NONE);
+    free(tables);
+    layers[0].spectral = true;
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    EXPECT_SHAPE(&p, "a/vector_u", 5);
+    EXPECT_SHAPE(&p, "a/kernel/normalized", 2, 2, 2, 5);
+    assert_int_equal(p.state_count, 1);
+    assert_int_equal(p.params[p.param_count].gradient_op, LK_NONE);
+    assert_true(lk_state_evaluated(&p, p.param_count));
+    const lk_param *kernel = param_named(&p, "a/kernel");
+    for (uint32_t i = 0; i < 2; i++) {
+        const lk_tensor *t = &p.tensors[kernel->rounded + i];
+        assert_int_equal(t->region, LK_REGION_REPLICA);
+        assert_int_equal(t->last, LK_FOREVER);
+    }
+    assert_true(p.tensors[kernel->rounded + 1].shape[0] >= 16 * 3);
+    assert_int_equal(param_named(&p, "a/bias")->rounded, LK_NONE);
+    assert_int_equal(param_named(&p, "d/kernel")->rounded, LK_NONE);
+    assert_int_equal(lk_program_norm(&p), LK_NORM_SPECTRAL);
+    assert_int_not_equal(p.gradient, LK_NONE);
+    assert_true(p.regions[LK_REGION_DEVICE].bytes > bytes);
+    free(tables);
+    layers[0].frozen = true;
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    assert_int_equal(lk_program_norm(&p), LK_NORM_NONE);
+    EXPECT_SHAPE(&p, "a/vector_u", 5);
+    free(tables);
+    const lk_layout device = {.replicas = 1, .fuse = true, .device = true};
+    refused(&spec, &device, LK_UNAVAILABLE,
+            "spectral_normalization of a/kernel: GPUs do not compute it yet; use --kernels auto");
+    layers[0].frozen = false;
+    spec.optimizer.clipnorm = 1.0f;
+    refused(&spec, &one_replica, LK_UNAVAILABLE,
+            "spectral_normalization of a/kernel: found an optimizer that wants norms");
+    spec.optimizer.clipnorm = 0.0f;
+    spec.optimizer.weight_average = 0.5f;
+    spec.model.averages = &lk_average_linked;
+    refused(&spec, &one_replica, LK_UNAVAILABLE,
+            "spectral_normalization of a/kernel: found weight_average in the optimizer");
+}
+
 // Parameters, what is kept of cells, gradients; of no layer that stays as it is.
 static void layer_normalization_has_cells(void **state) {
     (void)state;
@@ -1163,6 +1217,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_users_add_backwards),
         cmocka_unit_test(frozen_layers_have_no_gradients),
         cmocka_unit_test(batch_normalization_has_states),
+        cmocka_unit_test(spectral_normalization_has_a_vector),
         cmocka_unit_test(layer_normalization_has_cells),
         cmocka_unit_test(numbers_of_initializers_are_checked),
         cmocka_unit_test(bad_runs_are_refused),

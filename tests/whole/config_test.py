@@ -66,6 +66,7 @@ DECIDERS = {
     "model.layers.0.activation": "linear", "model.layers.0.use_bias": False,
     "model.layers.0.kernel_initializer": "he_uniform",
     "model.layers.0.kernel_regularizer": {"l2": 0.5}, "model.layers.1.strides": 1,
+    "model.layers.0.spectral_normalization": True,
     "model.layers.3.units": 17, "optimizer.learning_rate": 0.06, "optimizer.momentum": 0.8,
     "optimizer.nesterov": True, "optimizer.clipvalue": 0.5,
     "optimizer.learning_rate_schedule": {"type": "cosine", "steps": 9},

@@ -117,6 +117,12 @@ CASES = {
     "a regularizer of nothing": ({DENSE + ".kernel_regularizer": {}}, [], []),
     "a regularizer below 0": ({DENSE + ".kernel_regularizer": {"l2": -0.1}}, [], []),
     "a regularizer of a pool": ({"model.layers.1.kernel_regularizer": {"l2": 0.1}}, [], []),
+    "a spectral norm that is a number": ({DENSE + ".spectral_normalization": 1}, [], []),
+    "a spectral norm of a pool": ({"model.layers.1.spectral_normalization": True}, [], []),
+    "a spectral norm beside norms": ({DENSE + ".spectral_normalization": True,
+                                      "optimizer.clipnorm": 1.0}, [], []),
+    "a spectral norm of averages": ({DENSE + ".spectral_normalization": True,
+                                     "optimizer.weight_average": 0.5}, [], []),
     "weights of fewer classes": ({"model.loss": {
         "type": "sparse_categorical_crossentropy", "class_weight": [1, 2]}}, [], []),
     "a weight of no class": ({"model.loss": {
