@@ -72,6 +72,8 @@ def read_module(path):
                            f"{', '.join(sorted(wanted))}")
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", m["name"]) or m["find"] == m["with"]:
             raise Disorder(f"{where}: a name of other characters, or find and with are the same")
+        if not re.fullmatch(r"(\w+( \w+)*)?", m.get("tests", "")):
+            raise Disorder(f"{where}: tests \"{m['tests']}\", wanted names, spaces between them")
         m["module"], m["module_tests"] = module, document["tests"]
     return mutants
 
