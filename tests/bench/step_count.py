@@ -19,7 +19,7 @@ FLAGS = ("-std=c11 -O3 -DNDEBUG -ffp-contract=off -fno-fast-math -fno-math-errno
          "-Wall -Wextra -Werror").split()
 SOURCES = """tests/bench/step_count ops/cpu/neon ops/cpu/portable ops/reference ops/variant
              ops/optimizer ops/initializer ops/rate ops/graph/augment ops/graph/build
-             ops/graph/mixed ops/graph/scale ops/graph/program ops/graph/model
+             ops/graph/mixed ops/graph/scale ops/graph/program ops/graph/model ops/graph/spectral
              ops/graph/execute ops/graph/check comm/step/hash comm/step/driver
              comm/step/exchange comm/step/lanes comm/step/norms comm/step/reduce comm/step/step
              io/made_up arena/arena arena/base arena/plan arena/sha256""".split()

@@ -15,7 +15,7 @@ kernels="ops/cpu/neon ops/cpu/portable ops/reference ops/variant ops/optimizer o
          ops/layers/gan ops/layers/noise
          ops/layers/place ops/layers/pool ops/layers/recurrent ops/layers/shape
          ops/layers/dropout ops/layers/decode ops/layers/transducer ops/layers/words
-         ops/layers/add ops/graph/average ops/graph/build arena/plan arena/base"
+         ops/layers/add ops/graph/average ops/graph/build ops/graph/spectral arena/plan arena/base"
 export ASAN_OPTIONS=detect_leaks=0  # a guest cannot stop its own threads to look at them
 
 for tool in qemu-aarch64 $triple-gcc; do

@@ -44,7 +44,7 @@ CORE = """arena/arena.c arena/base.c arena/plan.c arena/sha256.c ops/optimizer.c
           ops/initializer.c
           ops/reference.c ops/graph/build.c ops/graph/check.c ops/graph/execute.c
           ops/graph/augment.c ops/graph/average.c ops/graph/graph.c ops/graph/identity.c
-          ops/graph/mixed.c
+          ops/graph/mixed.c ops/graph/spectral.c
           ops/graph/scale.c ops/graph/model.c ops/graph/program.c
           ops/layers/activation.c ops/layers/add.c
           ops/layers/conv2d.c ops/layers/conv2d_transpose.c ops/layers/decode.c
