@@ -9,7 +9,6 @@ and an evaluation, of a net with given weights, against numbers that Keras compu
 import json
 import os
 import random
-import struct
 import sys
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/recipes.json")
@@ -94,35 +93,7 @@ if sys.argv[1:] == ["--make"]:
 # --- the program ---------------------------------------------------------------------------------
 
 from program import Test, result, value  # noqa: E402
-
-
-def write_idx(path, kind, shape, data):
-    with open(path, "wb") as file:
-        file.write(struct.pack(f">BBBB{len(shape)}I", 0, 0, kind, len(shape), *shape) + data)
-
-
-def write_safetensors(path, tensors):
-    header, data = {}, b""
-    for name, values in tensors.items():
-        blob = struct.pack(f"<{len(values)}f", *values)
-        header[name] = {"dtype": "F32", "shape": SHAPES[name],
-                        "data_offsets": [len(data), len(data) + len(blob)]}
-        data += blob
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
-
-
-def read_safetensors(path):
-    with open(path, "rb") as file:
-        blob = file.read()
-    start = 8 + struct.unpack("<Q", blob[:8])[0]
-    header = json.loads(blob[8:start])
-    header.pop("__metadata__", None)
-    return {name: struct.unpack(f"<{(t['data_offsets'][1] - t['data_offsets'][0]) // 4}f",
-                                blob[start + t["data_offsets"][0]:start + t["data_offsets"][1]])
-            for name, t in header.items()}
+from tensors import read_safetensors, write_idx, write_safetensors  # noqa: E402
 
 
 def dense(case, name, units, **more):
@@ -171,7 +142,7 @@ def check_case(name, case, wanted):
     near(name + ": test loss", [row["test"]["loss"] for row in rows if "test" in row],
          [wanted["test_loss"]])
     T.expect(0, "checkpoint", "export", "run", "--output", "out.safetensors", "--layout", "keras")
-    out = read_safetensors("out.safetensors")
+    out = read_safetensors("out.safetensors")[0]
     for tensor, values in wanted["weights"].items():
         near(f"{name}: {tensor}", out[tensor], values)
 
@@ -194,7 +165,7 @@ def check_averages(golden):
     lines = T.expect(0, "train", "recipe.json", "--run-dir", "run", "--fresh")[1]
     T.expect(0, "checkpoint", "export", "run", "--output", "out.safetensors", "--layout", "keras")
     plain = T.expect(0, "eval", "plain.json", "--checkpoint", "out.safetensors")[1]
-    averages = read_safetensors("out.safetensors")
+    averages = read_safetensors("out.safetensors")[0]
     added = sum(l2[name] * energy(averages, [name + "/kernel"]) for name in l2)
     near("averages", [last_loss(lines)], [last_loss(plain) + added])
     trained = golden["regularized"]["weights"]["first/kernel"]
@@ -227,7 +198,7 @@ def check_own_scope():
         T.expect(0, "train", "gan.json", "--run-dir", f"gan{l2}", "--fresh")
         with open(f"gan{l2}/metrics.jsonl", encoding="ascii") as file:
             rows[l2] = [json.loads(line) for line in file]
-        first[l2] = read_safetensors(f"gan{l2}/checkpoints/step-0000000001.safetensors")
+        first[l2] = read_safetensors(f"gan{l2}/checkpoints/step-0000000001.safetensors")[0]
     T.check(first[0] == first[0.5], "the generator's step is another one")
     losses = {l2: [row["train"]["loss"] for row in rows[l2] if "train" in row] for l2 in rows}
     T.check(losses[0][0] == losses[0.5][0], "the generator's loss is another one", losses)
@@ -275,7 +246,7 @@ def write_data():
     images, labels, weights = drawn()
     write_idx("images.idx", 8, (EXAMPLES, 2, 2), bytes(v for image in images for v in image))
     write_idx("labels.idx", 8, (EXAMPLES,), bytes(labels))
-    write_safetensors("start.safetensors", weights)
+    write_safetensors("start.safetensors", weights, SHAPES)
 
 
 def main():

@@ -18,6 +18,7 @@ GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/spe
 EXAMPLES, CLASSES, STEPS = 6, 3, 3
 # Of each layer with a kernel: the kernel's shape, and what of it is normalized.
 KERNELS = {"conv": (2, 2, 1, 3), "wide": (2, 2, 2, 3), "hidden": (72, 5), "logits": (5, 3)}
+SHAPES = {name + "/kernel": shape for name, shape in KERNELS.items()}
 BIASES = {"conv": 3, "wide": 2, "hidden": 5, "logits": 3}
 CASES = {"all": {"layers": ["conv", "wide", "hidden", "logits"]},
          "adam": {"layers": ["wide", "hidden"], "adam": True},
@@ -93,6 +94,7 @@ def torch_case(case):
     for name, layer in layers.items():
         back = (2, 3, 1, 0) if len(KERNELS[name]) == 4 else (1, 0)
         taken[name] = layer.weight.detach().permute(*back).flatten().tolist()
+
     def short(values):
         return [float(f"{v:.9g}") for v in values]
     return {"losses": losses, "test_loss": test_loss,
@@ -116,38 +118,7 @@ if sys.argv[1:] == ["--make"]:
 # --- the program ---------------------------------------------------------------------------------
 
 from program import Test, result, value  # noqa: E402
-
-
-def write_idx(path, kind, shape, data):
-    with open(path, "wb") as file:
-        file.write(struct.pack(f">BBBB{len(shape)}I", 0, 0, kind, len(shape), *shape) + data)
-
-
-def write_safetensors(path, tensors):
-    header, data = {}, b""
-    for name, values in tensors.items():
-        layer, word = name.split("/")
-        blob = struct.pack(f"<{len(values)}f", *values)
-        header[name] = {"dtype": "F32",
-                        "shape": KERNELS[layer] if word == "kernel" else [len(values)],
-                        "data_offsets": [len(data), len(data) + len(blob)]}
-        data += blob
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
-
-
-def read_safetensors(path):
-    """The tensors, and what the file says of itself."""
-    with open(path, "rb") as file:
-        blob = file.read()
-    start = 8 + struct.unpack("<Q", blob[:8])[0]
-    header = json.loads(blob[8:start])
-    said = header.pop("__metadata__", {})
-    return {name: struct.unpack(f"<{(t['data_offsets'][1] - t['data_offsets'][0]) // 4}f",
-                                blob[start + t["data_offsets"][0]:start + t["data_offsets"][1]])
-            for name, t in header.items()}, said
+from tensors import read_safetensors, write_idx, write_safetensors  # noqa: E402
 
 
 def layer_of(case, kind, name, **more):
@@ -345,7 +316,7 @@ def check_overflow():
     case = {"layers": ["hidden"]}
     write_safetensors("start.safetensors", {
         tensor: values for tensor, values in weights.items()
-        if "vector" not in tensor or tensor.startswith("hidden")})
+        if "vector" not in tensor or tensor.startswith("hidden")}, SHAPES)
     write_json("spectral.json", config_of(case))
     for more in ([], ["--replicas", "3"]):
         error = T.expect(80, "train", "spectral.json", "--run-dir", "no", "--fresh", *more)[2]
@@ -380,7 +351,7 @@ def main():
     for name, case in CASES.items():
         write_safetensors("start.safetensors", {
             tensor: values for tensor, values in weights.items()
-            if "vector" not in tensor or tensor.split("/")[0] in case["layers"]})
+            if "vector" not in tensor or tensor.split("/")[0] in case["layers"]}, SHAPES)
         check_case(name, case, golden[name])
     check_turns()
     check_exported_gan()
