@@ -18,12 +18,10 @@ TRIPLE = "aarch64-linux-gnu"
 FLAGS = ("-std=c11 -O3 -DNDEBUG -ffp-contract=off -fno-fast-math -fno-math-errno "
          "-Wall -Wextra -Werror").split()
 SOURCES = """tests/bench/step_count ops/cpu/neon ops/cpu/portable ops/reference ops/variant
-             ops/optimizer ops/initializer ops/rate ops/graph/augment ops/graph/build
-             ops/graph/mixed ops/graph/scale ops/graph/program ops/graph/model ops/graph/spectral
-             ops/graph/execute ops/graph/check comm/step/hash comm/step/driver
+             ops/optimizer ops/initializer ops/rate comm/step/hash comm/step/driver
              comm/step/exchange comm/step/lanes comm/step/norms comm/step/reduce comm/step/step
              io/made_up arena/arena arena/base arena/plan arena/sha256""".split()
-LAYERS = os.path.join("ops", "layers")
+FOLDERS = [os.path.join("ops", "layers"), os.path.join("ops", "graph")]  # all that is in them
 TABLES = ["reference", "portable", "neon"]
 COMPILERS = {
     "gcc": [f"{TRIPLE}-gcc"],
@@ -43,9 +41,9 @@ def missing(tool):
 def build(source, work, name):
     os.makedirs(os.path.join(work, name), exist_ok=True)
     objects, running = [], []
-    layers = [os.path.join(LAYERS, name[:-2]) for name in sorted(os.listdir(
-        os.path.join(source, LAYERS))) if name.endswith(".c")]
-    for file in SOURCES + layers:
+    whole = [os.path.join(folder, file[:-2]) for folder in FOLDERS
+             for file in sorted(os.listdir(os.path.join(source, folder))) if file.endswith(".c")]
+    for file in SOURCES + whole:
         objects.append(os.path.join(work, name, os.path.basename(file) + ".o"))
         flags = FLAGS + (NEON_FLAGS[name] if file == "ops/cpu/neon" else []) + ["-I", source]
         command = COMPILERS[name] + flags + ["-c", os.path.join(source, file + ".c"),
