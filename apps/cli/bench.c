@@ -58,7 +58,8 @@ static const bench_case cases[] = {
     {"lstm-64", "bench-lstm", 64, 32, 2, .always = false},
 };
 
-enum { USUAL_CASES = 7 };  // the first so many, without --cases
+// Without --cases these first cases run; the help text says seven.
+enum { USUAL_CASES = 7 };
 
 typedef struct bench_options {
     bool json;

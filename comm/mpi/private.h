@@ -84,7 +84,7 @@ extern struct lk_mpi_common {
 // What is given and awaited at once: one bucket of a round.
 typedef struct lk_mpi_gift {
     lk_round round;
-    uint32_t wanted;  // so many buckets of the round a worker has given when it has given this one
+    uint32_t wanted;  // buckets of the round that a worker has given, this one among them
     uint32_t program;  // whose it is
     int kinds[2];     // of messages
     uint32_t count;
@@ -109,8 +109,9 @@ bool lk_mpi_has_come(uint32_t w, const lk_mpi_gift *g);
 // own is always here.
 lk_report *lk_mpi_report_here(uint32_t w, uint32_t parity);
 
-// This worker gives one more bucket of the round, and wakes who waits for it; so many it has given.
+// This worker gives one more bucket of the round, and wakes who waits for it.
 void lk_mpi_arrive(lk_round round);
+// How many buckets of the round this worker has given.
 uint32_t lk_mpi_given(lk_round round);
 
 // Until worker w gives something, or a short while.
@@ -159,7 +160,7 @@ void lk_mpi_let_rendezvous_speak(void);
 // The processes of this host are watched from here on.
 void lk_mpi_watch(void);
 
-// Is this the end of a waiting of so many seconds?
+// Somebody has been waited for, `seconds` by now. LK_OK: the waiting goes on; else why it ends.
 lk_status lk_mpi_judge_silence(double seconds, const lk_mpi_gift *g, lk_error *error);
 
 #endif
