@@ -96,6 +96,23 @@ __attribute__((noreturn)) void lk_panic(const char *file, int line, const char *
 #define LK_RULE(function) (function)
 #endif
 
+// What is compiled, 1 or 0. A host has all of it; an image for a board has what its run asks for
+// (CMakeLists.txt): code is what a board has least of.
+//
+//   LK_HAS_MIXED     mixed precision, and a loss scale with its verdict
+//   LK_HAS_LABELS    examples whose labels are sequences
+//   LK_HAS_NORMS     updates that want norms of the whole gradient, or products with it
+//   LK_HAS_SPECTRAL  kernels of spectral_normalization
+#ifndef LK_SHORT_FORM_ALONE
+#define LK_HAS_MIXED 1
+#define LK_HAS_LABELS 1
+#define LK_HAS_NORMS 1
+#define LK_HAS_SPECTRAL 1
+#endif
+
+// A function of a descriptor that mixed precision asks for, whoever compiles.
+#define LK_MIXED_RULE(function) (LK_HAS_MIXED ? (function) : NULL)
+
 // Overflow-checked sizes: false where the product or sum does not fit.
 static inline bool lk_mul_ok(uint64_t a, uint64_t b, uint64_t *out) {
     return !__builtin_mul_overflow(a, b, out);

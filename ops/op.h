@@ -272,6 +272,13 @@ typedef struct lk_narrow {
     const uint16_t *mask;  // of MASK, in the same dtype
 } lk_narrow;
 
+// What counts of values that are stored: of every `lines` lines of `line` values the first `even`
+// ones of the first `even_lines`. line 0: all do.
+typedef struct lk_look {
+    bool heeds;  // false: none does
+    uint32_t line, even, lines, even_lines;
+} lk_look;
+
 // Mixed precision: which of a kernel's tensors have 16 bits. It widens what it reads, and rounds
 // once what it stores. For kernels that say so alone (lk_kernels.half, lk_op_type.half_floats).
 typedef struct lk_half {

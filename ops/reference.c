@@ -36,7 +36,7 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
     for (uint64_t i = 0; i < count; i++) out[i] = a[i] + b[i];
 }
 
-#ifndef LK_SHORT_FORM_ALONE
+#if LK_HAS_MIXED
 // --- 16 bits -------------------------------------------------------------------------------------
 
 static uint16_t to_half(lk_dtype dtype, float x) {
@@ -111,6 +111,8 @@ const lk_kernels lk_kernels_reference = {.name = "reference",
                                          .add = add,
 #ifndef LK_SHORT_FORM_ALONE
                                          .adjust = adjust,
+#endif
+#if LK_HAS_MIXED
                                          .widen = widen,
                                          .narrow = narrow,
                                          .narrow_pool = narrow_pool,

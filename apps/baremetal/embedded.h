@@ -29,7 +29,8 @@ typedef struct lk_embedded {
     uint64_t steps;                // of the whole run
     uint64_t log_every_steps;
     const uint8_t *images;         // (example_count, in_h, in_w, in_c)
-    const uint8_t *labels;         // (example_count), as IDX files have them
+    const uint8_t *labels;         // (example_count, label_bytes), as IDX files have them
+    uint32_t label_bytes;          // of an example's label, or of its row
     lk_idx_type label_type;        // u16 where labels take two bytes; 0: u8
     uint8_t *arena;                // LK_EMBEDDED_ARENA
     uint64_t arena_bytes;

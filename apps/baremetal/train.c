@@ -21,6 +21,8 @@ static struct {
     char line[LK_ERROR_TEXT_BYTES + 32];
 } board;
 
+static bool has_scale(const lk_program *p) { return LK_HAS_MIXED && p->loss_scale != LK_NONE; }
+
 // --- console -------------------------------------------------------------------------------------
 
 __attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
@@ -42,6 +44,15 @@ static void say_loss(const lk_step_result *r, uint64_t step) {
     char loss[LK_DECIMAL_BYTES];
     lk_decimal(r->means[LK_METRIC_LOSS], loss);
     say("loss = %s, step = %llu", loss, (ull)step);
+}
+
+static void say_scale(const lk_program *p) {
+    const lk_scale_state *state = lk_scale_of(p, board.regions.device);
+    char scale[LK_DECIMAL_BYTES];
+    lk_decimal(lk_scale_value(&p->spec->model.loss_scale, state), scale);
+    say("loss_scale %s, skipped %llu, replayed %llu", scale,
+        (ull)lk_steps_skipped(p, board.regions.device, p->objective),
+        (ull)lk_scale_replays(state));
 }
 
 static void say_what(const lk_embedded *run, const lk_kernels *kernels) {
@@ -72,6 +83,11 @@ static const uint8_t *image(void *context, uint64_t index) {
 
 static uint32_t label(void *context, uint64_t index) {
     const lk_embedded *run = context;
+    const uint32_t row = lk_model_label_row(&run->spec.model);
+    if (row > 1) {
+        return lk_idx_in_row(run->labels + index / row * run->label_bytes, (uint32_t)(index % row),
+                             run->label_type);
+    }
     return lk_idx_label(run->labels, index, run->label_type);
 }
 
@@ -86,14 +102,18 @@ static lk_status check_transport(const lk_embedded *run, lk_error *error) {
     lk_sha256 hash;
     lk_sha256_start(&hash);
     lk_sha256_add(&hash, run->images, (size_t)(s->example_count * lk_model_input_bytes(&s->model)));
-    const uint32_t label_bytes = lk_idx_type_bytes(run->label_type);
-    lk_sha256_add(&hash, run->labels, (size_t)(s->example_count * label_bytes));
+    lk_sha256_add(&hash, run->labels, (size_t)(s->example_count * run->label_bytes));
     lk_sha256_finish(&hash, found);
     if (__builtin_memcmp(found, s->data_hash, LK_SHA256_BYTES) != 0)
         return lk_fail(error, LK_BAD_DATA,
                        "the embedded examples do not have the data hash that was embedded with "
                        "them; load the image again");
     return LK_OK;
+}
+
+static const lk_lanes *lanes_of(const lk_program *p) {
+    if (lk_program_norm(p) != LK_NORM_NONE) return &lk_lanes_normed;
+    return has_scale(p) ? &lk_lanes_scaled : &lk_lanes_steps;
 }
 
 // The regions are measured, compared with what was planned on the host, and taken.
@@ -113,7 +133,9 @@ static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_err
     lk_group_make(&board.group, p, kernels, &board.source, board.regions.device,
                   board.regions.replicas, board.regions.replica_bytes, board.regions.group_tables);
     lk_program_initialize(p, board.regions.device);
-    board.driver = (lk_driver){.lanes = &lk_lanes_steps,
+    board.driver = (lk_driver){.lanes = lanes_of(p),
+                               .decide = has_scale(p) ? lk_step_decide : NULL,
+                               .decide_context = &board.group,
                                .transport = &lk_in_turn,
                                .groups = &board.group,
                                .programs = 1,
@@ -123,10 +145,28 @@ static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_err
 
 // --- the loop ------------------------------------------------------------------------------------
 
+// Again and again, while its loss scale is too large and falls.
+static lk_step_result try_step(uint64_t step) {
+    lk_step_result result;
+    do {
+        lk_driver_start(&board.driver, 0, step);
+        lk_driver_run_in_turn(&board.driver);
+        result = lk_driver_finish(&board.driver);
+    } while (LK_HAS_MIXED && result.verdict == LK_VERDICT_REPLAY);
+    if (LK_HAS_MIXED && result.verdict == LK_VERDICT_SKIP) result.bad_tensor = NULL;
+    return result;
+}
+
 static lk_status one_step(const lk_embedded *run, uint64_t step, lk_error *error) {
-    lk_driver_start(&board.driver, 0, step);
-    lk_driver_run_in_turn(&board.driver);
-    lk_step_result result = lk_driver_finish(&board.driver);
+    const lk_step_result result = try_step(step);
+    if (result.bad_tensor && has_scale(run->program))
+        return lk_fail(error, LK_NOT_FINITE,
+                       "step %llu: %s is not finite: %s; try a smaller learning_rate, or precision "
+                       "mixed_bfloat16 or float32",
+                       (ull)step, result.bad_tensor,
+                       run->spec.model.loss_scale.replays
+                           ? "no smaller loss scale helps"
+                           : "loss_scale.skips_max steps were skipped one after another");
     if (result.bad_tensor)
         return lk_fail(error, LK_NOT_FINITE,
                        "step %llu: %s is not finite: the run diverged; try a smaller learning_rate",
@@ -143,6 +183,7 @@ static lk_status train(const lk_embedded *run, const lk_kernels *kernels, lk_err
     say_what(run, kernels);
     for (uint64_t step = 0; step < run->steps; step++) LK_CHECK(one_step(run, step, error));
     say("trained %llu steps", (ull)run->steps);
+    if (has_scale(run->program)) say_scale(run->program);
     say("run_identity %s", run->run_identity);
     lk_digest(run->program, board.regions.device, hex);
     say("digest %s", hex);

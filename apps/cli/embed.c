@@ -12,6 +12,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/cli/embed.h"
+#include "ops/graph/spectral.h"
 
 typedef unsigned long long ull;
 
@@ -147,6 +148,21 @@ static void put_loss(FILE *f, const lk_model *m) {
     fprintf(f, "}},\n");
 }
 
+// Mixed precision, and how its loss is scaled.
+static void put_precision(FILE *f, const lk_model *m) {
+    const lk_loss_scale *s = &m->loss_scale;
+    if (!lk_model_is_mixed(m)) return;
+    fprintf(f, "                  .precision = (lk_precision)%u, .skips = %s,\n",
+            (unsigned)m->precision, truth(m->skips));
+    if (m->precision != LK_MIXED_FLOAT16) return;
+    fprintf(f,
+            "                  .loss_scale = {.is_static = %uu, .initial = %af, .growth = %af,\n"
+            "                                 .backoff = %af, .least = %af, .growth_steps = %uu,\n"
+            "                                 .replays = %uu, .skips_max = %uu},\n",
+            s->is_static, (double)s->initial, (double)s->growth, (double)s->backoff,
+            (double)s->least, s->growth_steps, s->replays, s->skips_max);
+}
+
 // Floats as hexadecimal: exact, in any compiler.
 static void put_spec(FILE *f, const lk_run_spec *s) {
     const lk_model *m = &s->model;
@@ -155,6 +171,8 @@ static void put_spec(FILE *f, const lk_run_spec *s) {
             m->in_h, m->in_w, m->in_c, m->classes);
     if (m->input_type) fprintf(f, "                  .input_type = %uu,\n", m->input_type);
     if (m->input_range) fprintf(f, "                  .input_range = %uu,\n", m->input_range);
+    if (m->labels) fprintf(f, "                  .labels = %uu,\n", m->labels);
+    put_precision(f, m);
     if (m->averages) fprintf(f, "                  .averages = &lk_average_linked,\n");
     put_loss(f, m);
     put_optimizer(f, &s->optimizer);
@@ -207,11 +225,32 @@ static void put_examples(FILE *f, const lk_dataset *set) {
     end_bytes(&text);
     fprintf(f, "\nstatic const uint8_t labels[%llu] LK_EMBEDDED_EXAMPLES =\n",
             (ull)(set->count * set->label_bytes));
-    for (uint64_t i = 0; i < set->count; i++) {
+    const uint32_t row = lk_dataset_label_row(set);
+    for (uint64_t i = 0; i < set->count * row; i++) {
         uint8_t label[2];
-        put_bytes(&text, label, lk_idx_put_label(label, lk_dataset_label(set, i), set->label_type));
+        const bool frames = row > 1 && i % row == 0;  // of a sequence
+        put_bytes(&text, label,
+                  lk_idx_put_label(label, lk_dataset_label(set, i),
+                                   frames ? LK_IDX_U16 : set->label_type));
     }
     end_bytes(&text);
+}
+
+// What an image is made with beside what every run needs: CMakeLists.txt reads these lines.
+static void put_parts(FILE *f, const lk_run *run) {
+    const lk_model *m = &run->config.spec.model;
+    const struct {
+        bool asked;
+        const char *name, *what;
+    } parts[] = {{lk_model_is_mixed(m), "MIXED", "mixed precision"},
+                 {m->labels > 0, "LABELS", "sequences of labels"},
+                 {lk_program_norm(&run->program) != LK_NORM_NONE, "NORMS", "norms"},
+                 {lk_spectral_count(m) > 0, "SPECTRAL", "spectral_normalization"}};
+    for (uint32_t i = 0; i < LK_COUNT(parts); i++) {
+        if (!parts[i].asked) continue;
+        fprintf(f, "_Static_assert(LK_HAS_%s, \"built without %s: configure it again\");\n",
+                parts[i].name, parts[i].what);
+    }
 }
 
 static void put_source(FILE *f, const lk_run *run) {
@@ -221,7 +260,9 @@ static void put_source(FILE *f, const lk_run *run) {
     fprintf(f, "#include \"apps/baremetal/embedded.h\"\n\n");
     fprintf(f, "_Static_assert(LK_ARITHMETIC_VERSION == %d && LK_PROGRAM_FORMAT == %d,\n",
             LK_ARITHMETIC_VERSION, LK_PROGRAM_FORMAT);
-    fprintf(f, "               \"another version of Lockstep wrote this: embed it again\");\n\n");
+    fprintf(f, "               \"another version of Lockstep wrote this: embed it again\");\n");
+    put_parts(f, run);
+    fprintf(f, "\n");
     lk_embed_program(f, &run->program);
     put_shards(f, s);
     put_examples(f, &run->train);
@@ -232,7 +273,8 @@ static void put_source(FILE *f, const lk_run *run) {
     put_spec(f, s);
     fprintf(f, "    .program = &program,\n    .steps = %lluu,\n    .log_every_steps = %lluu,\n",
             (ull)lk_run_steps(run), (ull)run->config.log_every_steps);
-    fprintf(f, "    .images = images,\n    .labels = labels,\n");
+    fprintf(f, "    .images = images,\n    .labels = labels,\n    .label_bytes = %uu,\n",
+            run->train.label_bytes);
     if (run->train.label_type == LK_IDX_U16) fprintf(f, "    .label_type = LK_IDX_U16,\n");
     fprintf(f, "    .arena = arena,\n");
     fprintf(f, "    .arena_bytes = sizeof arena,\n};\n");
@@ -268,22 +310,16 @@ static lk_status check_arithmetic(const lk_run *run, lk_error *error) {
                        "embed: arithmetic \"fast\" needs a GPU, which a target without an "
                        "operating system has not; use \"strict\"");
     }
-    if (lk_model_is_mixed(&run->config.spec.model)) {
-        return lk_fail(error, LK_UNAVAILABLE,
-                       "embed: %s: precision \"%s\": boards do not compute it yet; use \"float32\"",
-                       run->config.document.source,
-                       lk_precision_name(run->config.spec.model.precision));
-    }
     if (lk_spec_augments(&run->config.spec, true) || lk_spec_crops(&run->config.spec)) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "embed: %s: data.augment, data.normalize: boards take images as they are; "
                        "leave them out, or train this one here",
                        run->config.document.source);
     }
-    if (run->config.spec.model.labels) {
+    if (lk_spec_has_strips(&run->config.spec)) {
         return lk_fail(error, LK_UNAVAILABLE,
-                       "embed: %s: model.labels: boards compute no sequences of labels yet; train "
-                       "this one here",
+                       "embed: %s: data.strips: boards make none yet; use sequences that were "
+                       "imported (lockstep data import sequences), or train this one here",
                        run->config.document.source);
     }
     return LK_OK;
@@ -302,13 +338,6 @@ static lk_status check_model(const lk_run *run, lk_error *error) {
                        "make; leave it out, or train this one here",
                        run->config.document.source);
     }
-    if (lk_optimizer_norm(&run->config.spec.optimizer) != LK_NORM_NONE) {
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "%s: optimizer: embed writes no updates that want norms of the whole "
-                       "gradient (clipnorm, global_clipnorm, lars_tf, lamb_keras); use clipvalue, "
-                       "or train this one here",
-                       run->config.document.source);
-    }
     if (run->config.spec.model.loss_options.class_weight.at) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "embed: %s: model.loss.class_weight: boards know none yet; leave it out, or "
@@ -317,12 +346,6 @@ static lk_status check_model(const lk_run *run, lk_error *error) {
     }
     for (uint32_t i = 0; i < run->config.spec.model.layer_count; i++) {
         const lk_layer *l = &run->config.spec.model.layers[i];
-        if (l->spectral) {
-            return lk_fail(error, LK_UNAVAILABLE,
-                           "embed: %s: spectral_normalization of layer %s: boards know none yet; "
-                           "leave it out, or train this one here",
-                           run->config.document.source, l->name);
-        }
         if (l->l2 == 0.0f) continue;
         return lk_fail(error, LK_UNAVAILABLE,
                        "embed: %s: kernel_regularizer of layer %s: boards know none yet; leave it "

@@ -43,6 +43,10 @@ static void put_words(FILE *f, const lk_op *op) {
 
 // Without what only the compiler asks of an op.
 static void put_op(FILE *f, const lk_op *op) {
+    const struct {
+        bool is;
+        const char *name;
+    } flags[] = {{op->relu, "relu"}, {op->relu_apart, "relu_apart"}, {op->odd_apart, "odd_apart"}};
     fprintf(f, "    {.type = &lk_op_%s,\n     .floats = %lluu,\n     .phase = (lk_phase)%u,\n",
             op_variable(op->type), (ull)op->floats, (unsigned)op->phase);
     fprintf(f, "     .layer = ");
@@ -50,6 +54,10 @@ static void put_op(FILE *f, const lk_op *op) {
     fprintf(f, ",\n");
     put_numbers(f, "tensor", op->tensor, LK_ROLES);
     put_numbers(f, "param", op->param, LK_OP_PARAMS);
+    for (uint32_t i = 0; i < LK_COUNT(flags); i++) {
+        if (flags[i].is) fprintf(f, "     .%s = true,\n", flags[i].name);
+    }
+    if (op->dtype != LK_F32) fprintf(f, "     .dtype = %uu,\n", op->dtype);
     put_words(f, op);
     fprintf(f, "    },\n");
 }

@@ -89,6 +89,16 @@ static void draw_between(const lk_run *run, const lk_op *op, const lk_noise_choi
     }
 }
 
+// The op's noise of image `number` of the choice.
+static void draw_one(const lk_run *run, const lk_op *op, const lk_noise_choice *choice,
+                     uint64_t number, float *to) {
+    if (choice->between) {
+        draw_between(run, op, choice, number, to);
+    } else {
+        draw(run, op, choice->first + number, to);
+    }
+}
+
 // The noise of images [at, at + count), rounded where the op's own would be.
 static uint32_t draw_some(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
                           uint64_t at, uint32_t count) {
@@ -99,8 +109,7 @@ static uint32_t draw_some(lk_run *run, const lk_generator *g, const lk_noise_cho
     uint32_t bad = 0;
     for (uint32_t n = 0; n < count; n++) {
         float *noise = y + (half ? 0 : n * g->noise_floats);
-        if (choice->between) draw_between(run, op, choice, at + n, noise);
-        if (!choice->between) draw(run, op, choice->first + at + n, noise);
+        draw_one(run, op, choice, at + n, noise);
         if (half) bad |= lk_mixed_load(f, op, n, noise);
     }
     return bad;
@@ -110,6 +119,50 @@ static float value_at(lk_dtype dtype, const void *y, uint64_t i) {
     if (dtype == LK_F16) return lk_half_to_float(((const uint16_t *)y)[i]);
     if (dtype == LK_BF16) return lk_bfloat_to_float(((const uint16_t *)y)[i]);
     return ((const float *)y)[i];
+}
+
+static lk_status not_finite(const lk_program *p, uint32_t op, lk_error *error) {
+    return lk_fail(error, LK_NOT_FINITE, "generated images: %s is not finite",
+                   lk_bad_tensor(p, op, LK_NONE));
+}
+
+// The generator's values of `count` images as bytes.
+static void take_bytes(const lk_run *run, const lk_generator *g, uint32_t count, const void *y,
+                       uint8_t *images) {
+    const lk_tensor *t = &g->program->tensors[g->program->ops[g->last_op].tensor[LK_Y]];
+    for (uint64_t i = 0; i < count * g->image_floats; i++) {
+        images[i] = lk_input_byte(&run->config.spec.model, value_at(t->dtype, y, i));
+    }
+}
+
+// By a GPU, of noise that is drawn here.
+static lk_status generate_there(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
+                                uint64_t at, uint32_t count, uint8_t *images, lk_error *error) {
+    const lk_program *p = g->program;
+    const lk_op *op = &p->ops[g->noise_op];
+    const lk_cuda_making making = {.begin = g->noise_op + 1,
+                                   .end = g->last_op + 1,
+                                   .value = g->values[1],
+                                   .from = op->tensor[LK_Y],
+                                   .to = p->ops[g->last_op].tensor[LK_Y],
+                                   .examples = count};
+    float *const rows = lk_cuda_made(&run->gpus);
+    uint32_t bad_op;
+    run->cuda->use(&run->gpus, p);
+    for (uint32_t n = 0; n < count; n++) {
+        draw_one(run, op, choice, at + n, rows + n * g->noise_floats);
+    }
+    LK_CHECK(run->cuda->make(&run->gpus, &making, &bad_op, error));
+    if (bad_op != LK_NONE) return not_finite(p, bad_op, error);
+    take_bytes(run, g, count, rows, images);
+    return LK_OK;
+}
+
+uint64_t lk_generated_bytes(const lk_run *run) {
+    lk_generator g;
+    const bool wanted = run->needs.logs ? run->config.samples.every_steps : run->config.evaluates;
+    if (!wanted || !lk_generator_find(run, &g)) return 0;
+    return LK_MAX(g.noise_floats, g.image_floats) * sizeof(float);
 }
 
 // The noise of images [at, at + count) becomes images, count of them at most a microbatch.
@@ -128,16 +181,8 @@ static lk_status generate_some(lk_run *run, const lk_generator *g, const lk_nois
         lk_execute_forward_op(f, &microbatch, i);
         if (i == g->noise_op && draw_some(run, g, choice, at, count)) f->bad_op = i;
     }
-    if (f->bad_op != LK_NONE) {
-        return lk_fail(error, LK_NOT_FINITE, "generated images: %s is not finite",
-                       lk_bad_tensor(p, f->bad_op, LK_NONE));
-    }
-    const uint32_t last = p->ops[g->last_op].tensor[LK_Y];
-    const void *y = lk_tensor_at(f, last);
-    const lk_model *m = &run->config.spec.model;
-    for (uint64_t i = 0; i < count * g->image_floats; i++) {
-        images[i] = lk_input_byte(m, value_at(p->tensors[last].dtype, y, i));
-    }
+    if (f->bad_op != LK_NONE) return not_finite(p, f->bad_op, error);
+    take_bytes(run, g, count, lk_tensor_at(f, p->ops[g->last_op].tensor[LK_Y]), images);
     return LK_OK;
 }
 
@@ -147,7 +192,8 @@ lk_status lk_generate(lk_run *run, const lk_generator *g, const lk_noise_choice 
     lk_group_use(&run->group, g->program);
     while (count > 0) {
         const uint32_t some = (uint32_t)LK_MIN(count, most);
-        LK_CHECK(generate_some(run, g, choice, at, some, images, error));
+        LK_CHECK((run->cuda ? generate_there : generate_some)(run, g, choice, at, some, images,
+                                                              error));
         images += some * g->image_floats;
         at += some;
         count -= some;

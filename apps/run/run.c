@@ -649,7 +649,8 @@ static void plan_gpu(lk_run *run, uint64_t count) {
     const lk_cuda_needs needs = {.first = first,
                                  .examples = run->config.resident ? count : 0,
                                  .evaluation = run->config.test.given || run->needs.predict,
-                                 .test_examples = run->test.count};
+                                 .test_examples = run->test.count,
+                                 .made_bytes = lk_generated_bytes(run)};
     run->cuda->plan(&run->gpus, &run->program, &run->gpu_choice, &needs);
 }
 
@@ -676,19 +677,6 @@ static lk_status check_factors(const lk_run *run, lk_error *error) {
     return c->workers > 1 ? LK_OK : lk_config_check_factors(c, run->layout.replicas, error);
 }
 
-// What computes steps of one objective alone.
-static lk_status check_objectives(const lk_run *run, lk_error *error) {
-    const lk_config *c = &run->config;
-    if (!c->spec.model.graph) return LK_OK;
-    if (run->cuda) {
-        return lk_fail(error, LK_UNAVAILABLE,
-                       "%s: model.networks: kernels \"cuda\" compute models of one network alone; "
-                       "use --kernels auto",
-                       c->document.source);
-    }
-    return LK_OK;
-}
-
 // What is kept on a GPU lies there as in the files.
 static lk_status check_strips(const lk_run *run, lk_error *error) {
     const bool resident = run->cuda && run->config.resident;
@@ -699,12 +687,29 @@ static lk_status check_strips(const lk_run *run, lk_error *error) {
                    run->config.document.source);
 }
 
+// The rows of several uses are laid side by side in fp32 alone.
+static lk_status check_mixed(const lk_run *run, lk_error *error) {
+    const lk_model *m = &run->config.spec.model;
+    if (!run->cuda || !m->graph || !lk_model_is_mixed(m)) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "%s: model.networks: found precision \"%s\", wanted \"float32\" with kernels "
+                   "\"cuda\"; change it, or use --kernels auto",
+                   run->config.document.source, lk_precision_name(m->precision));
+}
+
 // On a device there is no reference to fall back on.
 static lk_status check_kernels(const lk_run *run, lk_error *error) {
     const lk_run_spec *spec = &run->config.spec;
     for (uint32_t i = 0; run->cuda && i < lk_objective_count(&spec->model); i++) {
         const lk_op *op =
             lk_program_without_kernel(&run->programs[i], run->cuda->kernels(spec));
+        const lk_op *uses = run->cuda->refused(&run->programs[i]);
+        if (!op && uses) {
+            return lk_fail(error, LK_UNAVAILABLE,
+                           "%s: --kernels cuda: layer %s is used several times by an objective "
+                           "that trains it, wanted once; use --kernels auto",
+                           run->config.document.source, spec->model.layers[uses->layer].name);
+        }
         if (!op) continue;
         return lk_fail(error, LK_UNAVAILABLE,
                        "%s: --kernels cuda: there is no kernel of %s, which %s%s needs; use "
@@ -724,8 +729,8 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
     if (!run->planning) return lk_fail(error, LK_UNAVAILABLE, "no memory for the program's tables");
     // The plan does not depend on how many examples there are; the real number comes with the data.
     if (spec->example_count == 0) spec->example_count = spec->global_batch;
-    LK_CHECK(check_objectives(run, error));
     LK_CHECK(check_strips(run, error));
+    LK_CHECK(check_mixed(run, error));
     LK_CHECK(lk_programs_build(spec, &run->layout, &run->plan_options, run->planning, run->programs,
                                error));
     LK_CHECK(check_kernels(run, error));

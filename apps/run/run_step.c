@@ -49,6 +49,7 @@ static lk_driver *driver_of(lk_run *run) {
 static void use_program(lk_run *run, const lk_program *program) {
     lk_group_use(&run->group, program);
     if (run->workers.joined) lk_exchange_use(&run->exchange, program);
+    if (run->cuda) run->cuda->use(&run->gpus, program);
 }
 
 static lk_step_result result_of(lk_run *run) {
@@ -70,7 +71,7 @@ static lk_step_result try_step(lk_run *run, uint64_t step) {
 // What the logs say of the loss scale: that of the objective whose program is in use.
 static void say_scale(lk_run *run, lk_step_result *result) {
     const lk_program *p = run->group.program;
-    const lk_scale_state *state = run->cuda ? NULL : lk_scale_of(p, run->core.device);
+    const lk_scale_state *state = lk_scale_of(p, run->core.device);
     if (!state || run->lost.status != LK_OK) return;
     result->loss_scale = lk_scale_value(&p->spec->model.loss_scale, state);
     result->skipped = lk_steps_skipped(p, run->core.device, p->objective);

@@ -715,8 +715,19 @@ static lk_status check_lock(const lk_run *run, lk_error *error) {
                    (unsigned long long)run->arena.used, (unsigned long long)limit.rlim_cur);
 }
 
+// A GPU's driver asks the kernel for memory and much else in calls that this program does not see.
+static lk_status check_seal(const lk_run *run, const lk_train_options *o, lk_error *error) {
+    if (!o->seal || !run->cuda) return LK_OK;
+    return lk_fail(error, LK_BAD_USAGE,
+                   "--seal: found with --kernels cuda, wanted kernels of the processor: a GPU's "
+                   "driver makes calls that the kernel would refuse; without --seal the arena is "
+                   "sealed all the same, and all of the GPU's memory is taken before the first "
+                   "step");
+}
+
 static lk_status plan_and_start(lk_trainer *t, const lk_train_options *o, lk_error *error) {
     lk_run *run = t->run;
+    LK_CHECK(check_seal(run, o, error));
     LK_CHECK(lk_trace_check(run, error));
     run->gpu_choice.seconds_max = o->step_timeout_seconds;
     if (!run->planning) LK_CHECK(lk_run_plan(run, error));

@@ -104,7 +104,7 @@ static lk_status load_file(lk_run *run, const lk_file_ops *ops, const char *file
 
 lk_status lk_run_round(lk_run *run, const char *from, lk_error *error) {
     const lk_program *p = &run->program;
-    if (!lk_model_is_mixed(&p->spec->model) || run->cuda) return LK_OK;
+    if (!lk_model_is_mixed(&p->spec->model)) return LK_OK;
     const uint32_t bad = lk_mixed_round(p, run->core.device);
     if (bad == LK_NONE) return LK_OK;
     return lk_fail(error, LK_BAD_DATA,

@@ -6,18 +6,28 @@ lk_worker lk_cuda_share(const lk_worker *whole, uint32_t gpus, uint32_t gpu) {
     return (lk_worker){.replicas = peer.count, .before = whole->before + peer.first};
 }
 
-lk_partition lk_cuda_partition(const lk_cuda_exchange *x, uint32_t peer) {
-    lk_partition partition = lk_partition_of(x->program, x->peers, peer);
-    if (peer + 1 == x->peers) partition.end = x->program->node_floats;
+lk_partition lk_cuda_partition_of(const lk_program *p, uint32_t peers, uint32_t peer) {
+    lk_partition partition = lk_partition_of(p, peers, peer);
+    if (peer + 1 == peers) partition.end = p->node_floats;
     return partition;
+}
+
+lk_partition lk_cuda_partition(const lk_cuda_exchange *x, uint32_t peer) {
+    return lk_cuda_partition_of(x->program, x->peers, peer);
 }
 
 // --- buckets -----------------------------------------------------------------------------------
 
 // The loss is summed before the first gradient, and goes with it.
 void lk_cuda_exchange_plan(lk_cuda_exchange *x, uint64_t bucket_floats) {
+    x->bucket_floats = bucket_floats;
     x->bucket_count = lk_cut_buckets(x->program, bucket_floats, LK_CUDA_BUCKETS_MAX, x->buckets);
     x->buckets[0].end = x->program->node_floats;
+}
+
+void lk_cuda_exchange_use(lk_cuda_exchange *x, const lk_program *program) {
+    x->program = program;
+    lk_cuda_exchange_plan(x, x->bucket_floats);
 }
 
 // --- messages ----------------------------------------------------------------------------------
@@ -69,15 +79,27 @@ static void hash_message(void *context, const lk_cuda_message *m) {
     lk_sha256_add_u64(hash, m->end);
 }
 
+// Grains of the first, or the last, image batch of an epoch; of an objective that reads none all.
+static uint32_t leaves_of(const lk_program *p, bool last) {
+    const lk_model *m = &p->spec->model;
+    const lk_graph *g = lk_graph_of(m);
+    if (g && !g->calls->reads_images(&g->objectives[p->objective])) return p->grains;
+    const uint64_t batch = last ? lk_steps_per_epoch(p->spec) - 1 : 0;
+    return lk_step_grains(p, lk_step_of_batch(m, batch));
+}
+
 void lk_cuda_schedule_hash(const lk_cuda_exchange *x, uint8_t bytes[LK_SHA256_BYTES]) {
-    const lk_program *p = x->program;
+    lk_cuda_exchange own = *x;
     lk_sha256 hash;
     lk_sha256_start(&hash);
-    for (uint32_t b = 0; b < x->bucket_count; b++) {
-        lk_sha256_add_u32(&hash, x->buckets[b].after_op);
+    for (uint32_t k = 0; k < lk_exchange_programs(x->program); k++) {
+        lk_cuda_exchange_use(&own, lk_exchange_program(x->program, k));
+        for (uint32_t b = 0; b < own.bucket_count; b++) {
+            lk_sha256_add_u32(&hash, own.buckets[b].after_op);
+        }
+        each_of_step(&own, leaves_of(own.program, false), hash_message, &hash);
+        each_of_step(&own, leaves_of(own.program, true), hash_message, &hash);
     }
-    each_of_step(x, lk_step_grains(p, 0), hash_message, &hash);
-    each_of_step(x, lk_step_grains(p, lk_steps_per_epoch(p->spec) - 1), hash_message, &hash);
     lk_sha256_finish(&hash, bytes);
 }
 

@@ -24,7 +24,8 @@ enum { LK_CUDA_BUCKET_FLOATS = 64 * 1024 };
 typedef lk_bucket lk_cuda_bucket;
 
 typedef struct lk_cuda_exchange {
-    const lk_program *program;
+    const lk_program *program;          // in use
+    uint64_t bucket_floats;
     uint32_t peers;                     // GPUs of the world
     lk_worker list[LK_CUDA_PEERS_MAX];  // each with its replicas
     uint32_t bucket_count;
@@ -37,9 +38,12 @@ lk_worker lk_cuda_share(const lk_worker *whole, uint32_t gpus, uint32_t gpu);
 // The part of the node vector that a GPU owns: its partition (comm/step/exchange.h), and the last
 // GPU has the loss besides.
 lk_partition lk_cuda_partition(const lk_cuda_exchange *x, uint32_t peer);
+lk_partition lk_cuda_partition_of(const lk_program *program, uint32_t peers, uint32_t peer);
 
-// After program, peers and list are set: the buckets, each of at least `bucket_floats`.
+// After program, peers and list are set: the buckets, each of at least `bucket_floats`. And those
+// of another program.
 void lk_cuda_exchange_plan(lk_cuda_exchange *x, uint64_t bucket_floats);
+void lk_cuda_exchange_use(lk_cuda_exchange *x, const lk_program *program);
 
 typedef enum lk_cuda_message_kind {
     LK_CUDA_NODES,
@@ -61,10 +65,11 @@ typedef void (*lk_cuda_on_message)(void *context, const lk_cuda_message *message
 void lk_cuda_messages(const lk_cuda_exchange *x, lk_cuda_message_kind kind, uint32_t bucket,
                       uint32_t leaves, lk_cuda_on_message on_message, void *context);
 
-// Of a full step and of the last of an epoch: whoever has the same sends and receives the same.
+// Of a full step of each objective and of the last of an epoch: whoever has the same sends and
+// receives the same.
 void lk_cuda_schedule_hash(const lk_cuda_exchange *x, uint8_t bytes[LK_SHA256_BYTES]);
 
-// Bytes that all GPUs send in a full step.
+// Bytes that all GPUs send in a full step of the program in use.
 uint64_t lk_cuda_exchange_bytes(const lk_cuda_exchange *x);
 
 #endif

@@ -16,6 +16,10 @@
 // of small networks that stay in its second-level cache.
 enum { LK_CUDA_MICROBATCH_EXAMPLES = 1024 };
 
+// Kinds of steps, each with a graph and tables of its own: number 2 * k are full steps of objective
+// k, 2 * k + 1 its short ones.
+enum { LK_CUDA_KINDS = 2 * LK_OBJECTIVES_MAX };
+
 // Nodes of the loss that an evaluation holds, each in a cache line of its own.
 enum { LK_CUDA_LOSSES = 2 * LK_BLOCKS_MAX, LK_CUDA_LOSS_FLOATS = 16 };
 
@@ -24,21 +28,32 @@ typedef struct lk_cuda_needs {
     uint64_t first, examples;  // of the training set, kept on the device; 0 examples: streamed
     bool evaluation;           // there is a test set
     uint64_t test_examples;    // of it; 0: not known yet, which a plan need not
+    uint64_t made_bytes;       // of a row of a value that is made of another; 0: none is
 } lk_cuda_needs;
+
+// A value of an objective, made of another one's rows in host memory: by the forward ops
+// [begin, end) that are of it.
+typedef struct lk_cuda_making {
+    uint32_t begin, end;
+    uint8_t value;
+    uint32_t from, to;  // tensors
+    uint32_t examples;  // at most a microbatch
+} lk_cuda_making;
 
 // Where things lie on the device,
 typedef struct lk_cuda_regions {
     lk_cuda_state *states;  // [0] of training, [1] of evaluation
-    lk_cuda_param *params;  // (param_count)
-    lk_cuda_node *nodes;    // (2, table_max): of a full and a short step, see comm/cuda/walk.c
+    lk_cuda_param *params;  // (objectives, entries)
+    lk_cuda_node *nodes;    // (kinds, table_max), see comm/cuda/walk.c
     uint8_t *device, *replicas;
     uint64_t replica_bytes;
-    uint8_t *images;           // of the input ring (slots, global_batch, image), or NULL
+    uint8_t *images;           // of the input ring (slots, global_batch, image), or NULL: of image
+                               // batches, where the rest of the ring is of steps
     uint32_t *labels;          // (slots, global_batch, row of labels), or NULL
     uint32_t *index;           // (slots, global_batch), or NULL
     lk_step_scalars *scalars;  // (slots)
-    lk_cuda_norms norms;       // where the update asks for any
-    lk_cuda_penalty penalty;   // where a layer has a regularizer
+    lk_cuda_norms norms;       // where the update of an objective asks for any
+    lk_cuda_penalty penalty;   // where a layer that an objective trains has a regularizer
     uint8_t *all_images;       // of the whole data set, or NULL
     uint32_t *all_labels;
     uint8_t *test_images;   // (2, microbatch_examples, image)
@@ -68,6 +83,7 @@ typedef struct lk_cuda_host {
     uint8_t *test_images;
     uint32_t *test_labels;
     float *logits;            // (microbatch_examples, what is shown of an example)
+    uint8_t *made;            // (microbatch_examples, made_bytes), of the first GPU
     float *losses;            // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
     lk_cuda_result *results;  // (slots)
     lk_cuda_state *state;
@@ -78,7 +94,7 @@ typedef struct lk_cuda_host {
     lk_gpu_report *reports;  // of this GPU, then of all
     float *sums;          // (node_floats), for all GPUs of a worker: of the first alone
     uint8_t *plans;       // tables of cuBLAS's plans, in the fast arithmetic
-    lk_cuda_held *held;   // (2, node_max)
+    lk_cuda_held *held;   // (kinds, node_max)
 } lk_cuda_host;
 
 // Waiting for a device that others can keep waiting: asked again and again while nothing happens,
@@ -86,7 +102,7 @@ typedef struct lk_cuda_host {
 typedef lk_status (*lk_cuda_watch)(void *context, double seconds, lk_error *error);
 
 typedef struct lk_cuda_step {
-    const lk_program *program;
+    const lk_program *program;  // in use: that of the step or evaluation at hand
     const lk_source *source;  // of the training examples
     lk_cuda_needs needs;
     // Set by the group: replicas [first_replica, first_replica + replicas) of the process.
@@ -110,9 +126,9 @@ typedef struct lk_cuda_step {
     uint32_t slots;           // of the rings
     uint32_t batch_first, batch_count;  // examples of a batch that its replicas compute
     uint32_t node_max, table_max;       // nodes held at most; entries of a table of nodes
-    uint32_t examples[2];               // of a full and of a short step; 0: there is none
-    uint32_t held_count[2], node_count[2];
-    uint32_t block_count[2], block_first[2][LK_BLOCKS_MAX + 1];
+    uint32_t examples[LK_CUDA_KINDS];   // of such a step; 0: there is none
+    uint32_t held_count[LK_CUDA_KINDS], node_count[LK_CUDA_KINDS];
+    uint32_t block_count[LK_CUDA_KINDS], block_first[LK_CUDA_KINDS][LK_BLOCKS_MAX + 1];
     lk_cuda_queue compute, copy, comm;
     lk_fast fast;    // the arithmetic of a spec that is not strict
     bool rehearses;  // steps are walked to prepare them: launches do nothing
@@ -120,8 +136,8 @@ typedef struct lk_cuda_step {
     struct CUevent_st *copied[2], *done[2];  // of each half of the ring
     struct CUevent_st *tested[2];            // of each half of the test set's
     struct CUevent_st *forked, *joined;      // compute to comm and back
-    struct CUgraphExec_st *graph[2];
-    struct CUgraphExec_st *update[2];  // the second half of a step that is staged
+    struct CUgraphExec_st *graph[LK_CUDA_KINDS];
+    struct CUgraphExec_st *update[LK_CUDA_KINDS];  // the second half of a step that is staged
     uint64_t ahead;                    // steps before this one are in the ring, or were
     uint64_t next;                     // step that the device's state stands at
     bool asks;   // set by the group: somebody asks for a verdict on each step, and waits for it
@@ -132,6 +148,18 @@ typedef struct lk_cuda_step {
 
 // Does somebody else compute a part of the batch, so that whole nodes and sums travel?
 static inline bool lk_cuda_step_shares(const lk_cuda_step *c) { return c->exchange || c->staged; }
+
+// Kinds of steps that the programs have; a step of one, false where there is none; that of a step.
+static inline uint32_t lk_cuda_kinds(const lk_cuda_step *c) {
+    return 2 * lk_exchange_programs(c->program);
+}
+bool lk_cuda_step_of_kind(const lk_program *program, uint32_t kind, uint64_t *step);
+uint32_t lk_cuda_kind_of(const lk_program *program, uint64_t step);
+
+// The table of the parameters of the program in use, on the device.
+static inline lk_cuda_param *lk_cuda_params(const lk_cuda_step *c) {
+    return c->at.params + (uint64_t)c->program->objective * lk_entry_count(c->program);
+}
 
 // lk_cuda_calls.kernels: the table of the run's arithmetic.
 const lk_kernels *lk_cuda_step_kernels(const lk_run_spec *spec);

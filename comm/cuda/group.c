@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include "comm/cuda/lanes.h"
+#include "comm/cuda/uses.h"
 #include "comm/cuda/walk.h"
 #include "comm/mpi/mpi.h"
+#include "ops/graph/scale.h"
 
 #define EACH_GPU(g, c) for (lk_cuda_step *c = (g)->gpu; c < (g)->gpu + (g)->count; c++)
 
@@ -41,7 +43,7 @@ static void plan(lk_cuda_group *g, const lk_program *p, const lk_cuda_choice *ch
     lk_assert(choice->gpus >= 1 && choice->gpus <= LK_CUDA_GPUS_MAX);
     g->choice = *choice;
     g->count = choice->gpus;
-    x->program = p;
+    x->program = p;  // that of the first objective, until another is used
     const uint32_t first = list_parts(g, &own);
     lk_cuda_exchange_plan(x, choice->bucket_floats);
     for (uint32_t i = 0; i < g->count; i++) {
@@ -171,6 +173,12 @@ static void transfer(void *context, const lk_cuda_message *m) {
     }
 }
 
+void lk_cuda_group_use(lk_cuda_group *g, const lk_program *p) {
+    if (g->exchange.program == p) return;
+    lk_cuda_exchange_use(&g->exchange, p);
+    EACH_GPU(g, c) c->program = p;
+}
+
 // --- start ---------------------------------------------------------------------------------------
 
 static lk_status check_nccl(lk_cuda_group *g, const char *doing, lk_error *error) {
@@ -292,7 +300,8 @@ static lk_status record_second_half(lk_cuda_group *g, lk_cuda_recording *recordi
 static lk_status record(lk_cuda_group *g, uint32_t which, uint64_t step, lk_error *error) {
     static lk_cuda_recording recordings[LK_CUDA_GPUS_MAX];
     struct CUgraph_st *recorded[LK_CUDA_GPUS_MAX];
-    const lk_program *p = g->exchange.program;
+    const lk_program *p = lk_program_of_step(g->exchange.program, step);
+    lk_cuda_group_use(g, p);
     for (uint32_t i = 0; i < g->count; i++) {
         lk_cuda_step *c = &g->gpu[i];
         use(c);
@@ -328,13 +337,14 @@ static lk_status record(lk_cuda_group *g, uint32_t which, uint64_t step, lk_erro
                                            : LK_OK;
 }
 
-// One graph of full steps, one of the last of an epoch where that is shorter.
+// One graph of an objective's full steps, one of its last of an epoch where that is shorter.
 static lk_status record_steps(lk_cuda_group *g, lk_error *error) {
-    const lk_run_spec *spec = g->exchange.program->spec;
-    const uint64_t last = lk_steps_per_epoch(spec) - 1;
-    LK_CHECK(record(g, 0, 0, error));
-    if (lk_step_examples(spec, last) == g->gpu[0].examples[0]) return LK_OK;
-    return record(g, 1, last, error);
+    for (uint32_t kind = 0; kind < lk_cuda_kinds(&g->gpu[0]); kind++) {
+        uint64_t step;
+        if (!lk_cuda_step_of_kind(g->exchange.program, kind, &step)) continue;
+        LK_CHECK(record(g, kind, step, error));
+    }
+    return LK_OK;
 }
 
 static lk_status start(lk_cuda_group *g, const lk_source *source, uint8_t *mirror,
@@ -423,16 +433,28 @@ lk_status lk_cuda_group_flags(lk_cuda_group *g, lk_flags *out, lk_error *error) 
     return lk_cuda_step_flags(&g->gpu[0], out, error);
 }
 
-void lk_cuda_group_skip(lk_cuda_group *g) {
-    const lk_program *p = g->exchange.program;
-    if (p->skipped == LK_NONE) return;
-    const lk_tensor *t = &p->tensors[p->skipped];
-    lk_skip_step(p, g->mirror);
+// A state of the mirror becomes that of the GPUs.
+static void tell_gpus(lk_cuda_group *g, uint32_t state) {
+    if (state == LK_NONE) return;
+    const lk_tensor *t = &g->exchange.program->tensors[state];
     for (uint32_t i = 0; i < g->count; i++) {
         lk_cuda_step *c = &g->gpu[i];
         use(c);
         lk_cuda_copy_in(&c->compute, c->at.device + t->offset, g->mirror + t->offset, t->bytes);
     }
+}
+
+void lk_cuda_group_follow(lk_cuda_group *g, lk_verdict verdict) {
+    const lk_program *p = g->exchange.program;
+    lk_verdict_follow(p, g->mirror, verdict);
+    tell_gpus(g, p->loss_scale);
+    if (verdict != LK_VERDICT_SKIP || p->skipped == LK_NONE) return;
+    lk_skip_step(p, g->mirror);
+    tell_gpus(g, p->skipped);
+}
+
+const lk_scale_state *lk_cuda_group_scale(const lk_cuda_group *g) {
+    return lk_scale_of(g->exchange.program, g->mirror);
 }
 
 // The top of the tree of the metrics' sums is the host's: as many nodes as a number has ones.
@@ -466,6 +488,13 @@ lk_status lk_cuda_group_evaluate(lk_cuda_group *g, const lk_source *source, uint
     return LK_OK;
 }
 
+static lk_status make(lk_cuda_group *g, const lk_cuda_making *making, uint32_t *bad_op,
+                      lk_error *error) {
+    LK_CHECK(lk_cuda_group_wait(g, error));
+    use(&g->gpu[0]);
+    return lk_cuda_step_make(&g->gpu[0], making, bad_op, error);
+}
+
 const lk_cuda_calls lk_cuda = {.scratch_floats = lk_cuda_scratch_floats,
                                .kernels = lk_cuda_step_kernels,
                                .plan = plan,
@@ -478,5 +507,8 @@ const lk_cuda_calls lk_cuda = {.scratch_floats = lk_cuda_scratch_floats,
                                .end = end,
                                .upload = upload,
                                .download = download,
+                               .refused = lk_cuda_uses_refused,
+                               .use = lk_cuda_group_use,
+                               .make = make,
                                .drive = lk_cuda_drive,
                                .settle = lk_cuda_group_settle};

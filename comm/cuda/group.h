@@ -73,6 +73,8 @@ static inline uint64_t lk_cuda_staged_bytes(const lk_cuda_group *g) {
     return nodes * g->exchange.program->node_floats * sizeof(float);
 }
 
+static inline void *lk_cuda_made(const lk_cuda_group *g) { return g->gpu[0].host.made; }
+
 // The calls, in a table: a program may be linked without them (apps/run/devices.c).
 typedef struct lk_cuda_calls {
     // lk_layout.device_scratch_floats of a program: the most that any of its ops needs.
@@ -81,6 +83,9 @@ typedef struct lk_cuda_calls {
     // The table whose kernels compute a run. A reference is no kernel of a device: a program with
     // an op that the table lacks is refused.
     const lk_kernels *(*kernels)(const lk_run_spec *spec);
+
+    // The first op of a program that has more uses than one and must not on a device; NULL: none.
+    const lk_op *(*refused)(const lk_program *program);
 
     // Takes the regions of the devices' arenas and of the host's part, or measures them. `program`
     // is planned for a device, with at least as many replicas as GPUs. gpu[i].arena.used is what
@@ -108,6 +113,14 @@ typedef struct lk_cuda_calls {
     // back: waits for the steps begun.
     void (*upload)(lk_cuda_group *g);
     lk_status (*download)(lk_cuda_group *g, lk_error *error);
+
+    // The program of the objective whose step or evaluation comes next.
+    void (*use)(lk_cuda_group *g, const lk_program *program);
+
+    // Rows of a value of the program in use, by the first GPU: those that it is made of lie at
+    // lk_cuda_made, where they are found. *bad_op: which op's were not finite, or LK_NONE.
+    lk_status (*make)(lk_cuda_group *g, const lk_cuda_making *making, uint32_t *bad_op,
+                      lk_error *error);
 
     // Sets who computes, and over which transport: a step of the driver hands itself to the devices
     // and, where it is not staged, does not wait for them.

@@ -14,6 +14,8 @@ static void go_on(lk_member *m, lk_status status) {
 }
 
 static void compute_on_gpus(lk_member *m) {
+    const lk_scale_state *scale = lk_cuda_group_scale(group_of(m->driver));
+    if (scale) m->driver->group->scale = *scale;
     go_on(m, lk_cuda_group_begin(group_of(m->driver), m->driver->step, m->driver->lost));
 }
 
@@ -23,7 +25,7 @@ static lk_step_result result_or_pending(lk_driver *d) {
     lk_step_result result = {.step = d->step, .pending = true};
     if (!d->decide) return result;
     if (lk_cuda_group_settle(group_of(d), &result, d->lost) != LK_OK) return (lk_step_result){0};
-    if (d->verdict == LK_VERDICT_SKIP) lk_cuda_group_skip(group_of(d));
+    lk_cuda_group_follow(group_of(d), d->verdict);
     return result;
 }
 
@@ -162,7 +164,7 @@ static lk_step_result finish_staged(lk_driver *d) {
     lk_step_result result = {0};
     if (d->test) return finish_evaluation(d);
     if (lk_cuda_group_settle(group_of(d), &result, d->lost) != LK_OK) return (lk_step_result){0};
-    if (d->verdict == LK_VERDICT_SKIP) lk_cuda_group_skip(group_of(d));
+    lk_cuda_group_follow(group_of(d), d->verdict);
     result.stop = stop_of_all(d->exchange);
     return result;
 }

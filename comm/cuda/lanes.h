@@ -5,6 +5,8 @@
 
 #include "comm/cuda/group.h"
 
+void lk_cuda_group_use(lk_cuda_group *g, const lk_program *program);
+
 // What this needs of group.c. A step is handed to all GPUs; they have done all that was; the second
 // half of a step that is staged; the result of the last step, or of the first that was not finite.
 lk_status lk_cuda_group_begin(lk_cuda_group *g, uint64_t step, lk_error *error);
@@ -13,8 +15,10 @@ lk_status lk_cuda_group_update(lk_cuda_group *g, uint64_t step, lk_error *error)
 lk_status lk_cuda_group_settle(lk_cuda_group *g, lk_step_result *result, lk_error *error);
 lk_status lk_cuda_group_flags(lk_cuda_group *g, lk_flags *out, lk_error *error);
 
-// The mirror and the GPUs count one more step that was skipped.
-void lk_cuda_group_skip(lk_cuda_group *g);
+// The mirror's loss scale follows the verdict on a step, or is told, NULL where there is none; so
+// does the count of steps that were skipped; and the GPUs have the same.
+void lk_cuda_group_follow(lk_cuda_group *g, lk_verdict verdict);
+const lk_scale_state *lk_cuda_group_scale(const lk_cuda_group *g);
 
 // Examples [0, count) of `source`, in order, forward only; on_logits may be NULL. Then the result
 // of the GPUs of this worker alone.

@@ -7,7 +7,10 @@
 #include <string.h>
 
 #include "comm/threads/clock.h"
+#include "comm/cuda/uses.h"
 #include "comm/cuda/walk.h"
+#include "ops/graph/mixed.h"
+#include "ops/graph/scale.h"
 
 // The input ring: as many steps as fit in RING_BYTES, from one in each half to SLOTS_MAX in both.
 // The tests compile it with fewer, so that short runs go round it.
@@ -46,19 +49,38 @@ static uint32_t blas_plans_max(const lk_program *p) {
     return is_fast(p->spec) ? products * SHAPES : 0;
 }
 
-uint64_t lk_cuda_scratch_floats(const lk_program *p) {
+static uint64_t scratch_of(const lk_program *p) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < p->op_count; i++) {
-        most = LK_MAX(most, op_scratch(&p->ops[i], p->microbatch_examples, p->spec));
+        const lk_op *op = &p->ops[i];
+        const uint64_t wide = lk_mixed_is(p, op) ? lk_mixed_device_floats(p, op) : 0;
+        most = LK_MAX(most, wide + op_scratch(op, p->microbatch_examples, p->spec));
+        if (op->type->scope != LK_SCOPE_GRAINS || lk_op_uses(op) == 1) continue;
+        const lk_cuda_uses u = lk_cuda_uses_of(p, op);
+        most = LK_MAX(most, u.floats + op_scratch(op, u.examples, p->spec));
+    }
+    return most;
+}
+
+uint64_t lk_cuda_scratch_floats(const lk_program *p) {
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < lk_exchange_programs(p); k++) {
+        most = LK_MAX(most, scratch_of(lk_exchange_program(p, k)));
     }
     return most;
 }
 
 static bool is_resident(const lk_cuda_step *c) { return c->needs.examples > 0; }
 
-// 0 where the objective reads no images.
+static bool reads_images(const lk_program *p) { return p->ops[0].floats > 0; }
+
+// 0 where no objective reads images.
 static uint64_t image_bytes(const lk_cuda_step *c) {
-    return c->program->ops[0].floats ? lk_model_input_bytes(&c->program->spec->model) : 0;
+    bool any = false;
+    for (uint32_t k = 0; k < lk_exchange_programs(c->program); k++) {
+        any |= reads_images(lk_exchange_program(c->program, k));
+    }
+    return any ? lk_model_input_bytes(&c->program->spec->model) : 0;
 }
 
 static uint64_t label_row(const lk_cuda_step *c) {
@@ -88,7 +110,11 @@ static void count_share(lk_cuda_step *c) {
     const uint64_t end = (uint64_t)(b.first + b.count) * p->spec->grain;
     c->batch_first = a.first * p->spec->grain;
     c->batch_count = (uint32_t)LK_MIN(end, p->spec->global_batch) - c->batch_first;
-    c->node_max = c->replicas * p->node_slots;
+    uint32_t slots = 0;
+    for (uint32_t k = 0; k < lk_exchange_programs(p); k++) {
+        slots = LK_MAX(slots, lk_exchange_program(p, k)->node_slots);
+    }
+    c->node_max = c->replicas * slots;
     c->table_max = 2 * c->node_max;
     if (c->staged) c->table_max = c->node_max + 2;
     if (!c->exchange) return;
@@ -96,14 +122,34 @@ static void count_share(lk_cuda_step *c) {
     c->table_max = c->node_max + own + (uint32_t)lk_cuda_slots_before(c, c->exchange->peers) + 2;
 }
 
+// Of a node, the most that any objective has.
+static uint64_t node_floats(const lk_program *p) {
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < lk_exchange_programs(p); k++) {
+        most = LK_MAX(most, lk_exchange_program(p, k)->node_floats);
+    }
+    return most;
+}
+
+// .. and of the partition that a GPU owns.
+static uint64_t own_floats(const lk_cuda_step *c) {
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < lk_exchange_programs(c->program); k++) {
+        const lk_program *p = lk_exchange_program(c->program, k);
+        const lk_partition own = lk_cuda_partition_of(p, c->exchange->peers, c->peer);
+        most = LK_MAX(most, own.end - own.begin);
+    }
+    return most;
+}
+
 static void plan_exchange(lk_cuda_step *c) {
-    const uint64_t floats = c->program->node_floats, word = sizeof(float);
+    const uint64_t floats = node_floats(c->program), word = sizeof(float);
     lk_cuda_regions *at = &c->at;
     if (!lk_cuda_step_shares(c)) return;
     const uint64_t own = lk_exchange_slots(c->program, &c->share);
     const uint64_t theirs = c->staged ? 0 : lk_cuda_slots_before(c, c->exchange->peers);
     at->blocks = take(c, "exchange: whole nodes", floats * word, own);
-    at->inbox = take(c, "exchange: inbox", theirs ? lk_cuda_own_floats(c) * word : 0, theirs);
+    at->inbox = take(c, "exchange: inbox", theirs ? own_floats(c) * word : 0, theirs);
     at->sums = take(c, "exchange: sums", floats * word, 1);
     const uint32_t reports = c->staged ? 2 : c->exchange->peers;
     at->reports = take(c, "exchange: reports", reports * sizeof(lk_gpu_report), 1);
@@ -115,7 +161,11 @@ static void *on_device(const lk_cuda_step *c, uint32_t tensor) {
 
 static void plan_norms(lk_cuda_step *c) {
     const lk_program *p = c->program;
-    const uint64_t entries = lk_program_norm(p) ? lk_entry_count(p) : 0;
+    bool any = false;
+    for (uint32_t k = 0; k < lk_exchange_programs(p); k++) {
+        any |= lk_program_norm(lk_exchange_program(p, k)) != LK_NORM_NONE;
+    }
+    const uint64_t entries = any ? lk_entry_count(p) : 0;
     lk_cuda_norms *n = &c->at.norms;
     if (entries > 0 && c->at.device) {
         n->slices = p->tensors[p->squares].shape[0];
@@ -130,7 +180,10 @@ static void plan_penalty(lk_cuda_step *c) {
     const lk_program *p = c->program;
     lk_cuda_penalty *at = &c->at.penalty;
     bool any = false;
-    for (uint32_t i = 0; i < p->param_count; i++) any |= lk_param_l2(p, i) > 0.0f;
+    for (uint32_t k = 0; k < lk_exchange_programs(p); k++) {
+        const lk_program *own = lk_exchange_program(p, k);
+        for (uint32_t i = 0; i < p->param_count; i++) any |= lk_param_l2(own, i) > 0.0f;
+    }
     at->slices = any ? lk_param_first_slice(p, lk_entry_count(p)) : 0;
     at->squares = take(c, "penalty: squares", at->slices * sizeof(float), 1);
     at->sums = take(c, "penalty: sums", any ? lk_entry_count(p) * sizeof(float) : 0, 1);
@@ -148,8 +201,9 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
                    microbatch = needs->evaluation ? p->microbatch_examples : 0;
     lk_arena_open(&c->arena, NULL, 0);
     at->states = take(c, "state", sizeof(lk_cuda_state), 2);
-    at->params = take(c, "parameter table", lk_entry_count(p) * sizeof(lk_cuda_param), 1);
-    at->nodes = take(c, "node tables", c->table_max * sizeof(lk_cuda_node), 2);
+    const uint32_t kinds = lk_cuda_kinds(c);
+    at->params = take(c, "parameter table", lk_entry_count(p) * sizeof(lk_cuda_param), kinds / 2);
+    at->nodes = take(c, "node tables", c->table_max * sizeof(lk_cuda_node), kinds);
     at->device = take(c, "device region", p->regions[LK_REGION_DEVICE].bytes, 1);
     at->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, DEVICE_ALIGN_BYTES);
     at->replicas = take(c, "replica region", at->replica_bytes, c->replicas);
@@ -172,7 +226,7 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
 // What others give and get by way of the host. One GPU of the worker has the sums for all.
 static void take_staging(lk_cuda_step *c, lk_arena *a) {
     const lk_program *p = c->program;
-    const uint64_t line = LK_TENSOR_ALIGN_BYTES, node = p->node_floats * sizeof(float);
+    const uint64_t line = LK_TENSOR_ALIGN_BYTES, node = node_floats(p) * sizeof(float);
     lk_cuda_host *h = &c->host;
     const uint64_t own = c->staged ? lk_exchange_slots(p, &c->share) : 0;
     h->blocks = lk_arena_take(a, "pinned: whole nodes", node, own, line);
@@ -180,9 +234,16 @@ static void take_staging(lk_cuda_step *c, lk_arena *a) {
     h->sums = lk_arena_take(a, "pinned: sums", node, c->staged && c->peer == 0, line);
 }
 
-// Floats, or labels, that an evaluation shows of an example.
+// Floats, or labels, that an evaluation shows of an example; the most of any objective.
 static uint64_t shown_values(const lk_program *p) {
     return p->tensors[lk_program_shown(p)].shape[1];
+}
+static uint64_t most_shown(const lk_program *p) {
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < lk_exchange_programs(p); k++) {
+        most = LK_MAX(most, shown_values(lk_exchange_program(p, k)));
+    }
+    return most;
 }
 
 // What the GPU reads and writes by itself lies together, and is pinned as one piece.
@@ -205,16 +266,19 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
         lk_arena_take(a, "pinned: step scalars", c->slots * sizeof(lk_step_scalars), 1, line);
     h->test_images = lk_arena_take(a, "pinned: test images", 2 * microbatch * image, 1, line);
     h->test_labels = lk_arena_take(a, "pinned: test labels", 2 * microbatch * row, 1, line);
-    const uint64_t output = shown_values(p);
+    const uint64_t output = most_shown(p);
     h->logits = lk_arena_take(a, "pinned: logits", microbatch * output * word, 1, line);
+    const uint64_t made = c->first_replica == 0 ? c->needs.made_bytes : 0;
+    h->made = lk_arena_take(a, "pinned: made", p->microbatch_examples * made, 1, line);
     h->losses = lk_arena_take(a, "pinned: losses", losses, 1, line);
     h->state = lk_arena_take(a, "pinned: state", sizeof(lk_cuda_state), 1, line);
-    h->params =
-        lk_arena_take(a, "pinned: parameters", lk_entry_count(p) * sizeof(lk_cuda_param), 1, line);
-    h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), 2, line);
+    const uint32_t kinds = lk_cuda_kinds(c);
+    h->params = lk_arena_take(a, "pinned: parameters", lk_entry_count(p) * sizeof(lk_cuda_param),
+                              kinds / 2, line);
+    h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), kinds, line);
     take_staging(c, a);
     h->pinned_bytes = a->used - start;
-    h->held = lk_arena_take(a, "GPU: nodes held", c->node_max * sizeof(lk_cuda_held), 2, line);
+    h->held = lk_arena_take(a, "GPU: nodes held", c->node_max * sizeof(lk_cuda_held), kinds, line);
     h->plans = lk_arena_take(a, "cuBLAS plans", lk_blas_bytes(blas_plans_max(p)), 1, line);
 }
 
@@ -264,24 +328,36 @@ static lk_status make_queues(lk_cuda_step *c, lk_error *error) {
 
 // The bytes between the parameters of a node are added with them, and mean nothing.
 static void clear_nodes(lk_cuda_step *c) {
-    const lk_program *p = c->program;
-    for (uint32_t r = 0; r < c->replicas; r++) {
-        uint8_t *nodes = c->at.replicas + r * c->at.replica_bytes + p->tensors[p->nodes].offset;
-        lk_cuda_clear(&c->compute, nodes, p->tensors[p->nodes].bytes);
+    for (uint32_t k = 0; k < lk_exchange_programs(c->program); k++) {
+        const lk_program *p = lk_exchange_program(c->program, k);
+        for (uint32_t r = 0; r < c->replicas; r++) {
+            uint8_t *nodes = c->at.replicas + r * c->at.replica_bytes + p->tensors[p->nodes].offset;
+            lk_cuda_clear(&c->compute, nodes, p->tensors[p->nodes].bytes);
+        }
+    }
+}
+
+// The copies that products take in mixed precision; that of an average lies behind (average.c).
+static void write_rounded(const lk_cuda_step *c, const lk_program *p, const lk_param *param,
+                          lk_cuda_param *out) {
+    if (!lk_model_is_mixed(&p->spec->model) || param->rounded == LK_NONE) return;
+    out->dtype = lk_model_dtype(&p->spec->model);
+    out->rounded = on_device(c, param->rounded);
+    if (lk_optimizer_averages(p->optimizer)) {
+        out->rounded_average = on_device(c, param->rounded + 1);
     }
 }
 
 // In order of their places in a node. What is not updated takes none: of no elements, at the place
 // of the next.
-static void write_params(lk_cuda_step *c) {
-    const lk_program *p = c->program;
+static void write_params_of(const lk_cuda_step *c, const lk_program *p, lk_cuda_param *out) {
     uint64_t next = 0;
-    for (uint32_t i = 0; i < lk_entry_count(p); i++) {
+    for (uint32_t i = 0; i < lk_entry_count(p); i++, out++) {
         const lk_param *param = &p->params[i];
-        lk_cuda_param *out = &c->host.params[i];
         *out = (lk_cuda_param){.node_offset = next,
                                .first_slice = lk_param_first_slice(p, i),
-                               .l2 = lk_param_l2(p, i)};
+                               .l2 = lk_param_l2(p, i),
+                               .clip = lk_program_weight_clip(p)};
         if (param->gradient_op == LK_NONE) continue;
         lk_assert(param->node_offset == next);
         out->count = param->count;
@@ -295,9 +371,18 @@ static void write_params(lk_cuda_step *c) {
         for (uint32_t s = 0; s < lk_optimizer_slot_count(p->optimizer); s++) {
             out->slots[s] = on_device(c, param->slots[s]);
         }
+        write_rounded(c, p, param, out);
+    }
+}
+
+static void write_params(lk_cuda_step *c) {
+    const uint64_t entries = lk_entry_count(c->program);
+    const uint32_t programs = lk_exchange_programs(c->program);
+    for (uint32_t k = 0; k < programs; k++) {
+        write_params_of(c, lk_exchange_program(c->program, k), c->host.params + k * entries);
     }
     lk_cuda_copy_in(&c->compute, c->at.params, c->host.params,
-                    lk_entry_count(p) * sizeof *c->host.params);
+                    programs * entries * sizeof *c->host.params);
 }
 
 // What cuBLAS said goes before what a stream says of it.
@@ -329,20 +414,31 @@ static lk_status rehearse_evaluation(lk_cuda_step *c, lk_error *error) {
     return LK_OK;
 }
 
+static lk_status rehearse(lk_cuda_step *c, lk_error *error) {
+    const lk_program *used = c->program;
+    uint64_t step;
+    for (uint32_t kind = 0; kind < lk_cuda_kinds(c); kind++) {
+        if (!lk_cuda_step_of_kind(used, kind, &step)) continue;
+        c->program = lk_program_of_step(used, step);
+        LK_CHECK(rehearse_step(c, kind, step, error));
+    }
+    for (uint32_t k = 0; c->needs.test_examples && k < lk_exchange_programs(used); k++) {
+        c->program = lk_exchange_program(used, k);
+        LK_CHECK(rehearse_evaluation(c, error));
+    }
+    c->program = used;
+    return LK_OK;
+}
+
 static lk_status start_fast(lk_cuda_step *c, lk_error *error) {
     const lk_run_spec *spec = c->program->spec;
-    const uint64_t last = lk_steps_per_epoch(spec) - 1;
     if (!is_fast(spec)) return LK_OK;
     c->fast.rules = rules_of(spec);
     LK_CHECK(lk_blas_open(&c->fast.blas, spec->fast_precision, blas_plans_max(c->program),
                           c->host.plans,
                           c->at.workspace, LK_BLAS_WORKSPACE_BYTES, error));
     c->rehearses = true;
-    LK_CHECK(rehearse_step(c, 0, 0, error));
-    if (lk_step_examples(spec, last) != c->examples[0]) {
-        LK_CHECK(rehearse_step(c, 1, last, error));
-    }
-    if (c->needs.test_examples) LK_CHECK(rehearse_evaluation(c, error));
+    LK_CHECK(rehearse(c, error));
     c->rehearses = false;
     lk_blas_seal(&c->fast.blas);
     return lk_cuda_queue_wait(&c->compute, error);
@@ -382,7 +478,7 @@ lk_status lk_cuda_step_start(lk_cuda_step *c, const lk_source *source, uint8_t *
 // After the graphs are recorded, and the tables with them.
 lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error) {
     lk_cuda_copy_in(&c->compute, c->at.nodes, c->host.nodes,
-                    2ull * c->table_max * sizeof *c->host.nodes);
+                    (uint64_t)lk_cuda_kinds(c) * c->table_max * sizeof *c->host.nodes);
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     if (is_resident(c)) LK_CHECK(fill_resident(c, error));
     c->next = UINT64_MAX;  // no step: the first one begun sets the state
@@ -391,7 +487,7 @@ lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error) {
 }
 
 void lk_cuda_step_forget(lk_cuda_step *c) {
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < LK_CUDA_KINDS; i++) {
         lk_cuda_graph_end(c->graph[i]);
         lk_cuda_graph_end(c->update[i]);
         c->graph[i] = c->update[i] = NULL;
@@ -499,17 +595,26 @@ static void gather(const lk_run_spec *spec, const lk_source *s, const lk_microba
     }
 }
 
-// As far as is known now which steps are skipped: the mirror counts them (lk_cuda_group_skip).
+// As far as is known now which steps are skipped, and how the loss is scaled: the mirror follows
+// the verdicts (lk_cuda_group_follow).
 static lk_step_scalars scalars_of(const lk_cuda_step *c, uint64_t step) {
-    const lk_program *p = c->program;
-    return lk_step_scalars_at(p->spec, step, lk_steps_skipped(p, c->mirror, p->objective));
+    const lk_program *p = lk_program_of_step(c->program, step);
+    lk_step_scalars scalars =
+        lk_step_scalars_at(p->spec, step, lk_steps_skipped(p, c->mirror, p->objective));
+    scalars.inverse_n *= lk_scale_inverse(p, c->mirror);
+    return scalars;
 }
 
-// The examples of a step into its slot of the host's ring.
+// Image batches before a step.
+static uint64_t batches_before(const lk_cuda_step *c, uint64_t step) {
+    return lk_step_place_of(&c->program->spec->model, step).batch;
+}
+
+// The examples of a step that reads some into the slot of its image batch in the host's ring.
 static void fill_slot(const lk_cuda_step *c, uint64_t step) {
     const lk_run_spec *spec = c->program->spec;
-    const uint64_t steps = lk_steps_per_epoch(spec);
-    const uint64_t first = step % c->slots * c->batch_count;
+    const lk_batch_start at = lk_batch_start_of(spec, step);
+    const uint64_t first = batches_before(c, step) % c->slots * c->batch_count;
     const uint32_t there =
         lk_step_positions(spec, step) - LK_MIN(lk_step_positions(spec, step), c->batch_first);
     const lk_microbatch batch = {.examples = LK_MIN(there, c->batch_count),
@@ -517,9 +622,10 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
                            .sparse = lk_step_positions(spec, step) != lk_step_examples(spec, step),
                            .step = step,
                            .first_grain = c->batch_first / spec->grain,
-                           .epoch = step / steps,
-                           .position = step % steps * spec->global_batch + c->batch_first};
+                           .epoch = at.epoch,
+                           .position = at.position + c->batch_first};
     c->host.scalars[step % c->slots] = scalars_of(c, step);
+    if (!reads_images(lk_program_of_step(c->program, step))) return;
     if (!is_resident(c)) {
         gather(spec, c->source, &batch, image_bytes(c), c->host.images + first * image_bytes(c),
                c->host.labels + first * label_row(c));
@@ -533,10 +639,36 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
     }
 }
 
+// Slots [first, first + count) of the examples' ring.
+static void copy_slots(lk_cuda_step *c, uint64_t first, uint64_t count) {
+    const uint64_t word = sizeof(uint32_t), image = image_bytes(c), row = label_row(c);
+    first *= c->batch_count;
+    count *= c->batch_count;
+    if (count == 0) return;
+    if (is_resident(c)) {
+        lk_cuda_copy_in(&c->copy, c->at.index + first, c->host.index + first, count * word);
+        return;
+    }
+    lk_cuda_copy_in(&c->copy, c->at.images + first * image, c->host.images + first * image,
+                    count * image);
+    lk_cuda_copy_in(&c->copy, c->at.labels + first * row, c->host.labels + first * row,
+                    count * row * word);
+}
+
+// The image batches of steps [step, end), of which the ring has room for twice as many: they may go
+// on at its start.
+static void copy_batches(lk_cuda_step *c, uint64_t step, uint64_t end) {
+    const uint64_t first = batches_before(c, step), count = batches_before(c, end) - first;
+    const uint64_t slot = first % c->slots, before = LK_MIN(count, c->slots - slot);
+    copy_slots(c, slot, before);
+    copy_slots(c, 0, count - before);
+}
+
 // The steps from `step` to the end of its half of the ring: the host fills them in, the device gets
-// them when it has done with what lay there.
+// them when it has done with what lay there. Their image batches are at most as many, one after the
+// other: what lies where they go is of the half before the last, or older.
 static lk_status stage(lk_cuda_step *c, uint64_t step, lk_error *error) {
-    const uint64_t lap = c->slots / 2, word = sizeof(uint32_t), image = image_bytes(c);
+    const uint64_t lap = c->slots / 2;
     const uint32_t half = (uint32_t)(step / lap % 2);
     const uint64_t end = (step / lap + 1) * lap;
     LK_CHECK(lk_cuda_step_wait_for(c, &c->copy, c->copied[half], error));
@@ -544,19 +676,9 @@ static lk_status stage(lk_cuda_step *c, uint64_t step, lk_error *error) {
     // All steps begun so far lie before this half: those of the other one end here.
     lk_cuda_event_set(&c->compute, c->done[1 - half]);
     lk_cuda_event_follow(&c->copy, c->done[half]);
-    const uint64_t first = step % c->slots * c->batch_count;
-    const uint64_t count = (end - step) * c->batch_count;
     lk_cuda_copy_in(&c->copy, c->at.scalars + step % c->slots, c->host.scalars + step % c->slots,
                     (end - step) * sizeof(lk_step_scalars));
-    if (is_resident(c)) {
-        lk_cuda_copy_in(&c->copy, c->at.index + first, c->host.index + first, count * word);
-    } else {
-        lk_cuda_copy_in(&c->copy, c->at.images + first * image, c->host.images + first * image,
-                        count * image);
-        const uint64_t row = label_row(c);
-        lk_cuda_copy_in(&c->copy, c->at.labels + first * row, c->host.labels + first * row,
-                        count * row * word);
-    }
+    copy_batches(c, step, end);
     lk_cuda_event_set(&c->copy, c->copied[half]);
     lk_cuda_event_follow(&c->compute, c->copied[half]);
     c->ahead = end;
@@ -614,16 +736,15 @@ static lk_status seek(lk_cuda_step *c, uint64_t step, lk_error *error) {
     LK_CHECK(lk_cuda_queue_wait(&c->copy, error));
     memset(c->host.results, 0xff, c->slots * sizeof *c->host.results);
     *c->host.state =
-        (lk_cuda_state){.step = step, .bad_op = LK_NONE, .bad_param = LK_NONE, .asks = c->asks};
+        (lk_cuda_state){.step = step,
+                        .batch = batches_before(c, step),
+                        .bad_op = LK_NONE,
+                        .bad_param = LK_NONE,
+                        .asks = c->asks};
     c->asked = c->asks;
     lk_cuda_copy_in(&c->compute, &c->at.states[0], c->host.state, sizeof *c->host.state);
     c->next = c->ahead = step;
     return lk_cuda_queue_wait(&c->compute, error);
-}
-
-// Of full steps, or of short ones.
-static uint32_t graph_of(const lk_cuda_step *c, uint64_t step) {
-    return lk_step_examples(c->program->spec, step) != c->examples[0];
 }
 
 // The scalars of a step as they are now: what was staged ahead of a verdict did not know it.
@@ -639,7 +760,7 @@ lk_status lk_cuda_step_begin(lk_cuda_step *c, uint64_t step, lk_error *error) {
     lk_cuda_step_push(c);
     if (step >= c->ahead) LK_CHECK(stage(c, step, error));
     if (c->asks) stage_scalars(c, step);
-    lk_cuda_graph_launch(&c->compute, c->graph[graph_of(c, step)]);
+    lk_cuda_graph_launch(&c->compute, c->graph[lk_cuda_kind_of(c->program, step)]);
     c->next = step + 1;
     LK_CHECK(lk_cuda_check(c->copy.code, "giving it examples", error));
     return lk_cuda_check(c->compute.code, "starting a step", error);
@@ -647,7 +768,7 @@ lk_status lk_cuda_step_begin(lk_cuda_step *c, uint64_t step, lk_error *error) {
 
 lk_status lk_cuda_step_update(lk_cuda_step *c, uint64_t step, lk_error *error) {
     lk_assert(c->staged && step + 1 == c->next);
-    lk_cuda_graph_launch(&c->compute, c->update[graph_of(c, step)]);
+    lk_cuda_graph_launch(&c->compute, c->update[lk_cuda_kind_of(c->program, step)]);
     return lk_cuda_check(c->compute.code, "updating the parameters", error);
 }
 
@@ -682,13 +803,14 @@ lk_status lk_cuda_step_flags(lk_cuda_step *c, lk_flags *out, lk_error *error) {
 lk_status lk_cuda_step_result(lk_cuda_step *c, lk_step_result *out, lk_error *error) {
     const lk_cuda_result *r;
     LK_CHECK(need_result(c, &r, error));
-    *out =
-        (lk_step_result){.step = r->step, .examples = lk_step_examples(c->program->spec, r->step)};
+    const lk_program *p = lk_program_of_step(c->program, r->step);
+    *out = (lk_step_result){
+        .program = p, .step = r->step, .examples = lk_step_examples(p->spec, r->step)};
     memcpy(out->means, r->means, sizeof r->means);
     memcpy(out->counts, r->counts, sizeof out->counts);
     if (!r->not_finite) return LK_OK;
-    out->bad_tensor = lk_bad_tensor(c->program, r->bad_op, r->bad_param);
-    const lk_metrics *metrics = lk_program_metrics(c->program);
+    out->bad_tensor = lk_bad_tensor(p, r->bad_op, r->bad_param);
+    const lk_metrics *metrics = lk_program_metrics(p);
     for (uint32_t i = 0; i < metrics->sum_count && !out->bad_tensor; i++) {
         if (!isfinite(out->means[i])) out->bad_tensor = metrics->sum[i];
     }
@@ -704,13 +826,15 @@ static lk_status evaluate_microbatch(lk_cuda_step *c, const lk_source *source,
     const uint64_t row = label_row(c);
     uint8_t *images = c->host.test_images + first * image;
     uint32_t *labels = c->host.test_labels + first * row;
-    lk_cuda_event_wait(&c->compute, c->tested[half]);
-    gather(c->program->spec, source, microbatch, image, images, labels);
-    lk_cuda_copy_in(&c->compute, c->at.test_images + first * image, images,
-                    microbatch->examples * image);
-    lk_cuda_copy_in(&c->compute, c->at.test_labels + first * row, labels,
-                    microbatch->examples * row * sizeof *labels);
-    lk_cuda_event_set(&c->compute, c->tested[half]);
+    if (reads_images(c->program)) {
+        lk_cuda_event_wait(&c->compute, c->tested[half]);
+        gather(c->program->spec, source, microbatch, image, images, labels);
+        lk_cuda_copy_in(&c->compute, c->at.test_images + first * image, images,
+                        microbatch->examples * image);
+        lk_cuda_copy_in(&c->compute, c->at.test_labels + first * row, labels,
+                        microbatch->examples * row * sizeof *labels);
+        lk_cuda_event_set(&c->compute, c->tested[half]);
+    }
     int code = lk_cuda_walk_forward(c, microbatch, half, nodes);
     if (c->compute.code == 0) c->compute.code = code;
     LK_CHECK(lk_cuda_step_check_fast(c, error));
@@ -753,6 +877,32 @@ lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64
     out->nodes = nodes.counter;
     memcpy(out->slot, nodes.slot, sizeof out->slot);
     return lk_cuda_check(c->compute.code, "an evaluation", error);
+}
+
+// Bytes of so many rows of a tensor.
+static uint64_t bytes_of_rows(const lk_program *p, uint32_t tensor, uint32_t rows) {
+    const lk_tensor *t = &p->tensors[tensor];
+    return t->bytes / t->shape[0] * rows;
+}
+
+lk_status lk_cuda_step_make(lk_cuda_step *c, const lk_cuda_making *m, uint32_t *bad_op,
+                            lk_error *error) {
+    const lk_program *p = c->program;
+    lk_cuda_step_push(c);
+    LK_CHECK(lk_cuda_step_wait(c, error));
+    *c->host.state = (lk_cuda_state){.bad_op = LK_NONE, .bad_param = LK_NONE};
+    lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
+    lk_cuda_copy_in(&c->compute, c->at.replicas + p->tensors[m->from].offset, c->host.made,
+                    bytes_of_rows(p, m->from, m->examples));
+    const int code = lk_cuda_walk_value(c, m);
+    if (c->compute.code == 0) c->compute.code = code;
+    LK_CHECK(lk_cuda_step_check_fast(c, error));
+    lk_cuda_copy_out(&c->compute, c->host.made, c->at.replicas + p->tensors[m->to].offset,
+                     bytes_of_rows(p, m->to, m->examples));
+    lk_cuda_copy_out(&c->compute, c->host.state, &c->at.states[1], sizeof *c->host.state);
+    LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    *bad_op = c->host.state->bad_op;
+    return lk_cuda_check(c->compute.code, "making images", error);
 }
 
 lk_status lk_cuda_step_evaluated(lk_cuda_step *c, lk_cuda_evaluation *out, lk_error *error) {

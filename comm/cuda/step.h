@@ -85,4 +85,9 @@ lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64
                                 lk_error *error);
 lk_status lk_cuda_step_evaluated(lk_cuda_step *c, lk_cuda_evaluation *out, lk_error *error);
 
+// Makes a value, of the first replica; its rows come and go at c->host.made. *bad_op: what a result
+// was not finite of, or LK_NONE.
+lk_status lk_cuda_step_make(lk_cuda_step *c, const lk_cuda_making *making, uint32_t *bad_op,
+                            lk_error *error);
+
 #endif

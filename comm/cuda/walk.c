@@ -2,6 +2,11 @@
 // stream.
 #include "comm/cuda/walk.h"
 
+#include "comm/cuda/uses.h"
+#include "ops/cuda/mixed.h"
+#include "ops/graph/mixed.h"
+#include "ops/graph/scale.h"
+
 typedef lk_cuda_walk walk;
 
 // --- nodes -------------------------------------------------------------------------------------
@@ -66,13 +71,89 @@ static void before(lk_frame *f, uint32_t op) {
     w->s.scratch = lk_tensor_at(f, f->program->ops[op].tensor[LK_SCRATCH]);
 }
 
+// --- mixed precision -----------------------------------------------------------------------------
+
+// Launches that follow are of the same op. Where what they find is no flag, they are not told whose
+// they are.
+static lk_cuda_stream *stream_that(walk *w, bool heeds) {
+    if (w->s.op != LK_NONE) w->s.quiet_op = w->s.op;
+    w->s.op = heeds ? w->s.quiet_op : LK_NONE;
+    return &w->s;
+}
+
+static uint32_t compute(lk_frame *f, lk_lane *lane, const lk_op *op, bool heeds) {
+    lk_cuda_stream *s = stream_that(walk_of(f), heeds);
+    float *const scratch = s->scratch;
+    s->scratch = lane->at[LK_SCRATCH];
+    (void)lk_kernel_of(f->kernels, op->type)(lane, op);
+    s->scratch = scratch;
+    return 0;
+}
+
+static void widen(lk_frame *f, lk_dtype dtype, uint64_t count, const void *from, float *to) {
+    lk_cuda_widen(stream_that(walk_of(f), false), dtype, count, from, to);
+}
+
+static uint32_t store(lk_frame *f, const lk_narrow *how, const lk_look *look, uint64_t count,
+                      const float *from, uint16_t *to) {
+    lk_cuda_stream *s = stream_that(walk_of(f), look->heeds);
+    if (lk_dtype_is_half(how->dtype)) {
+        lk_cuda_narrow(s, how, look, count, from, to);
+    } else {
+        lk_cuda_look_for(s, look, count, from);
+    }
+    return 0;
+}
+
+static uint32_t pool(lk_frame *f, const lk_narrow *how, const lk_conv2d *conv, uint32_t examples,
+                     bool heeds, const float *from, uint16_t *to, uint8_t *winners) {
+    lk_cuda_narrow_pool(stream_that(walk_of(f), heeds), how, conv, examples, from, to, winners);
+    return 0;
+}
+
+static void scale(lk_frame *f, uint64_t count, float *dx) {
+    const lk_scale_state *state = lk_scale_of(f->program, f->device);  // on the device
+    lk_cuda_scale(stream_that(walk_of(f), false), f->program->spec->model.loss_scale.initial,
+                  &state->word[LK_SCALE_POWER], count, dx);
+}
+
+static void relu(lk_frame *f, uint64_t count, float *y) {
+    lk_cuda_relu_forward(stream_that(walk_of(f), false), count, y, y);
+}
+
+static void clear(lk_frame *f, uint64_t bytes, void *at) {
+    lk_cuda_clear_bytes(stream_that(walk_of(f), false), bytes, at);
+}
+
+static const lk_mixed_hands hands = {.compute = compute,
+                                     .widen = widen,
+                                     .store = store,
+                                     .pool = pool,
+                                     .scale = scale,
+                                     .relu = relu,
+                                     .clear = clear};
+
+// --- ops that the walk computes ------------------------------------------------------------------
+
 // A training step has this GPU's part of the batch in a slot, an evaluation one microbatch.
 static void source(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train) {
     walk *w = walk_of(f);
     uint32_t first =
         train ? microbatch->first_grain * w->program->spec->grain - w->source_first : 0;
-    lk_cuda_load(&w->s, &w->source, first, microbatch->examples, op->floats,
-                 lk_tensor_at(f, op->tensor[LK_Y]), lk_tensor_at(f, op->tensor[LK_AUX]));
+    uint32_t *const labels = lk_tensor_at(f, op->tensor[LK_AUX]);
+    if (op->floats == 0) {  // an objective without images: there is an example at each position
+        const uint64_t words = (uint64_t)microbatch->examples * w->source.label_row;
+        if (labels) lk_cuda_fill(&w->s, words, 0, labels);
+        return;
+    }
+    const bool mixed = lk_mixed_is(f->program, op);
+    float *x = lk_tensor_at(f, op->tensor[mixed ? LK_SCRATCH : LK_Y]);
+    lk_cuda_load(&w->s, &w->source, first, microbatch->examples, op->floats, x, labels);
+    if (!mixed) return;
+    const lk_narrow how = {.dtype = lk_model_dtype(&f->program->spec->model), .rule = LK_NARROW};
+    const lk_look all = {.heeds = true};
+    (void)store(f, &how, &all, microbatch->examples * op->floats, x,
+                lk_tensor_at(f, op->tensor[LK_Y]));
 }
 
 // The examples of a block, and the rows of all that a gradient op reads.
@@ -110,6 +191,10 @@ static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbat
     for (; b.at < b.end; b = lk_microbatch_block(microbatch, b.end)) {
         lk_grain_view view;
         float *node = slot_at(w, *fresh++);
+        if (lk_op_uses(op) > 1) {
+            lk_cuda_uses_gradient(w, op, microbatch, &b, node);
+            continue;
+        }
         lane.examples = block_of(w, op, microbatch, &b, &view) * steps;
         lane.grains = &view;
         lane.grain_count = b.end - b.at;
@@ -117,7 +202,20 @@ static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbat
             const uint32_t param = op->param[i];
             lane.sums[i] = param == LK_NONE ? NULL : node + params[param].node_offset;
         }
-        (void)lk_kernel_of(f->kernels, op->type)(&lane, op);
+        if (lk_mixed_is(f->program, op)) {
+            lane.at[LK_SCRATCH] = w->s.scratch;
+            lk_mixed_device_sums(f, op, &lane);
+        } else {
+            (void)lk_kernel_of(f->kernels, op->type)(&lane, op);
+        }
+    }
+}
+
+static void call(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, lk_lane *lane) {
+    if (lk_mixed_is(f->program, op)) {
+        (void)lk_mixed_call(f, op, microbatch, lane);
+    } else {
+        (void)lk_kernel_of(f->kernels, op->type)(lane, op);
     }
 }
 
@@ -136,11 +234,12 @@ static void decode(lk_frame *f, uint32_t index, const lk_microbatch *microbatch)
             if (again->type->labels) l.at[LK_LABELS] = lane.at[LK_Y];
             before(f, i);
             w->s.op = index;
-            (void)lk_kernel_of(f->kernels, again->type)(&l, again);
+            call(f, again, microbatch, &l);
         }
         before(f, index);
-        (void)lk_kernel_of(f->kernels, op->type)(&lane, op);
+        call(f, op, microbatch, &lane);
     }
+    before(f, index);
     lk_cuda_decode_end(&lane, op);
 }
 
@@ -187,7 +286,7 @@ static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) 
                         .device = c->at.device,
                         .replica = c->at.replicas + replica * c->at.replica_bytes},
               .program = p,
-              .lane = {.fast = fast ? &c->fast : NULL},
+              .lane = {.hands = &hands, .fast = fast ? &c->fast : NULL},
               .nodes = nodes};
     return w;
 }
@@ -435,10 +534,11 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
         metrics.nodes = gradients + 1;
         count = 1;
     }
-    lk_cuda_weigh(&s, c->at.params, lk_entry_count(p), c->at.penalty, LK_NONE);
-    lk_cuda_update(&s, &p->spec->optimizer, c->at.params, lk_entry_count(p), p->loss_offset,
-                   gradients, count, metrics, c->at.norms, scalars);
-    lk_cuda_step_end(&s, metrics, count, scalars, c->results, c->slots);
+    const lk_cuda_norms norms = lk_program_norm(p) ? c->at.norms : (lk_cuda_norms){0};
+    lk_cuda_weigh(&s, lk_cuda_params(c), lk_entry_count(p), c->at.penalty, LK_NONE);
+    lk_cuda_update(&s, p->optimizer, lk_cuda_params(c), lk_entry_count(p), p->loss_offset,
+                   gradients, count, metrics, norms, scalars);
+    lk_cuda_step_end(&s, metrics, count, scalars, p->ops[0].floats > 0, c->results, c->slots);
     r->error = s.error;
 }
 
@@ -453,7 +553,7 @@ int lk_cuda_walk_weigh(lk_cuda_step *c) {
                         .op = p->reduce_op,
                         .rehearses = c->rehearses,
                         .observer = c->observer};
-    lk_cuda_weigh(&s, c->at.params, lk_entry_count(p), c->at.penalty, average);
+    lk_cuda_weigh(&s, lk_cuda_params(c), lk_entry_count(p), c->at.penalty, average);
     return s.error;
 }
 
@@ -473,5 +573,18 @@ int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint3
     w.floats = lk_program_metrics(p)->sum_count;
     w.slot_count = LK_CUDA_LOSSES;
     walk_microbatch(&w, microbatch);
+    return w.s.error;
+}
+
+int lk_cuda_walk_value(lk_cuda_step *c, const lk_cuda_making *m) {
+    const lk_program *p = c->program;
+    const uint32_t grains = lk_grains_of(p, m->examples);
+    const lk_microbatch microbatch = {
+        .grain_count = grains, .examples = m->examples, .total_grains = grains};
+    walk w = start_walk(c, 0, NULL);
+    w.s.state = &c->at.states[1];
+    for (uint32_t i = m->begin; i < m->end; i++) {
+        if (p->ops[i].value == m->value) walk_ops(&w, &microbatch, i, i + 1);
+    }
     return w.s.error;
 }

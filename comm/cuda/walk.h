@@ -75,4 +75,7 @@ int lk_cuda_walk_weigh(lk_cuda_step *c);
 int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint32_t half,
                          lk_cuda_nodes *nodes);
 
+// Enqueues the ops that make a value. Returns a cudaError_t.
+int lk_cuda_walk_value(lk_cuda_step *c, const lk_cuda_making *making);
+
 #endif

@@ -284,4 +284,5 @@ void lk_driver_run_in_turn(lk_driver *d) {
         const lk_row *row = &d->course->section[m.section].rows[m.row];
         for (m.replica = d->group->replicas - 1; m.replica > 0; m.replica--) (void)do_row(&m, row);
     } while (lk_member_next(&m) == LK_GOES_ON);
+    d->verdict = m.verdict;  // that the last replica has found, for all
 }

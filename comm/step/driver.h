@@ -151,7 +151,9 @@ typedef struct lk_lanes {
 } lk_lanes;
 
 extern const lk_lanes lk_lanes_alone;   // replicas of one worker,
-extern const lk_lanes lk_lanes_steps;   // .. of a board: no evaluation, verdict or norms
+extern const lk_lanes lk_lanes_steps;   // .. of a board: no evaluation, verdict or norms,
+extern const lk_lanes lk_lanes_scaled;  // .. of one whose loss is scaled: with a verdict,
+extern const lk_lanes lk_lanes_normed;  // .. of one whose updates want norms
 extern const lk_lanes lk_lanes_shared;  // of one of several that share a memory
 extern const lk_lanes lk_lanes_boxes;   // of one of several that do not
 

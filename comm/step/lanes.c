@@ -40,19 +40,31 @@ static void apply_normed(lk_member *m) {
     }
 }
 
-static void update_partition(lk_member *m) {
+// Where it asks for none.
+static void apply_judged(lk_member *m) {
     lk_group *group = m->driver->group;
     lk_step_follow(group, m->replica, m->verdict);
-    if (m->driver->when == LK_NORMED) {
-        apply_normed(m);
-    } else if (m->verdict == LK_VERDICT_APPLY) {
+    if (m->verdict == LK_VERDICT_APPLY) {
         lk_step_update(group, m->replica, m->driver->step);
     } else {
         lk_step_pass(group, m->replica, m->verdict == LK_VERDICT_SKIP);
     }
 }
 
-// Of a board, which asks for no verdict and takes no norm.
+static void follow_and_apply_normed(lk_member *m) {
+    lk_step_follow(m->driver->group, m->replica, m->verdict);
+    apply_normed(m);
+}
+
+static void update_partition(lk_member *m) {
+    if (m->driver->when == LK_NORMED) {
+        follow_and_apply_normed(m);
+    } else {
+        apply_judged(m);
+    }
+}
+
+// Of a board, where nobody asks for a verdict or takes norms.
 static void update_all(lk_member *m) {
     lk_step_update(m->driver->group, m->replica, m->driver->step);
 }
@@ -90,6 +102,19 @@ const lk_lanes lk_lanes_alone = {.compute = compute_whole,
 
 const lk_lanes lk_lanes_steps = {
     .compute = compute_whole, .apply = update_all, .finish = finish_step};
+
+const lk_lanes lk_lanes_scaled = {.compute = compute_whole,
+                                  .apply = apply_judged,
+                                  .flags = flags_of_replicas,
+                                  .finish = finish_step};
+
+const lk_lanes lk_lanes_normed = {.compute = compute_whole,
+                                  .reduce = reduce_partition,
+                                  .square = square_partition,
+                                  .norm_flags = flags_of_norms,
+                                  .apply = follow_and_apply_normed,
+                                  .flags = flags_of_replicas,
+                                  .finish = finish_step};
 
 // --- one of several ----------------------------------------------------------------------------
 

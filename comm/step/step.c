@@ -161,8 +161,7 @@ static void take_scale(lk_group *group, uint8_t *device) {
     const lk_scale_state *state = lk_scale_of(group->program, device);
     if (!state) return;
     group->scale = *state;
-    group->scalars.inverse_n *=
-        1.0f / lk_scale_value(&group->program->spec->model.loss_scale, state);
+    group->scalars.inverse_n *= lk_scale_inverse(group->program, device);
 }
 
 __attribute__((always_inline)) static inline lk_microbatches start(lk_group *group,
@@ -393,12 +392,20 @@ static lk_grain_view *all_views(const update *u, const lk_op *op) {
     return views;
 }
 
+// Of sums of many terms a block reads more than it writes. Then a block of few rows becomes one of
+// so many: whole tiles of every kernel.
+enum { MANY_TERMS = 512, MANY_ROWS = 48 };
+
 // How many rows of an operands parameter of `n_count` columns to work on at once.
-static uint64_t operands_rows(const lk_kernels *k, uint64_t n_count) {
+static uint64_t operands_rows(const update *u, const lk_op *op, uint64_t n_count) {
+    const lk_kernels *k = u->group->kernels;
+    const uint64_t terms = (uint64_t)u->positions * lk_op_steps(op);
     uint64_t floats = LK_MAX(k->weight_floats, (uint32_t)LK_OPERANDS_FLOATS);
     bool fits = k->weight_rows > 0 && k->weight_rows * n_count <= floats;
     uint64_t multiple = fits ? k->weight_rows : LK_OPERANDS_ROWS;
-    return LK_MAX(floats / n_count / multiple, 1) * multiple;
+    uint64_t rows = LK_MAX(floats / n_count / multiple, 1) * multiple;
+    bool many = terms > MANY_TERMS && MANY_ROWS * n_count <= LK_OPERANDS_FLOATS_MAX;
+    return many && rows == LK_OPERANDS_ROWS ? MANY_ROWS : rows;
 }
 
 // As update_operands, where operands have 16 bits: the gradients of all examples are widened once,
@@ -411,7 +418,7 @@ static void update_mixed(const update *u, uint32_t index, lk_lane *lane) {
     const uint64_t begin = first_row(op, u->group, u->sharer);
     const uint64_t end = first_row(op, u->group, u->sharer + 1);
     const uint64_t rows =
-        LK_MIN(operands_rows(u->group->kernels, n_count), lk_mixed_rows(p, op));
+        LK_MIN(operands_rows(u, op, n_count), lk_mixed_rows(p, op));
     float *sums = u->scratch + lk_mixed_rows_floats(p, op);
     lk_grain_view *views = all_views(u, op);
     lk_mixed_rows_state mixed;
@@ -444,7 +451,7 @@ static void update_operands(const update *u, uint32_t index) {
     op->type->rows(op, &k_count, &n_count);
     uint64_t begin = first_row(op, u->group, u->sharer);
     uint64_t end = first_row(op, u->group, u->sharer + 1);
-    uint64_t rows = operands_rows(u->group->kernels, n_count);
+    uint64_t rows = operands_rows(u, op, n_count);
     const lk_kernel kernel = lk_kernel_of(u->group->kernels, op->type);
     lk_lane lane = lk_lane_of(u->frame, op, 0);
     if (lk_mixed_is(p, op)) {
@@ -540,14 +547,18 @@ void lk_step_pass(lk_group *group, uint32_t replica, bool skipped) {
     if (skipped && first) lk_skip_step(group->program, group->frames[replica].device);
 }
 
-void lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict) {
-    const bool first = (group->program->layout.shared ? group->first : 0) + replica == 0;
-    lk_scale_state *state = lk_scale_of(group->program, group->frames[replica].device);
-    if (!first || !state || verdict == LK_VERDICT_STOP) return;
-    lk_scale_follow(&group->program->spec->model.loss_scale, state,
+void lk_verdict_follow(const lk_program *p, uint8_t *device, lk_verdict verdict) {
+    lk_scale_state *state = lk_scale_of(p, device);
+    if (!state || verdict == LK_VERDICT_STOP) return;
+    lk_scale_follow(&p->spec->model.loss_scale, state,
                     verdict == LK_VERDICT_APPLY  ? LK_SCALE_APPLIED
                     : verdict == LK_VERDICT_SKIP ? LK_SCALE_SKIPPED
                                                  : LK_SCALE_REPLAYED);
+}
+
+void lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict) {
+    const bool first = (group->program->layout.shared ? group->first : 0) + replica == 0;
+    if (first) lk_verdict_follow(group->program, group->frames[replica].device, verdict);
 }
 
 // Of LOAD, too, what it makes is y.

@@ -133,8 +133,10 @@ void lk_step_flags(const lk_group *group, uint32_t replica, uint64_t step, lk_fl
 // In its place where nothing is to be written: `skipped` says that the step counts as one that was
 // (state: lk_steps_skipped), not one that is computed again.
 void lk_step_pass(lk_group *group, uint32_t replica, bool skipped);
-// Once a step and replica, where the verdict is known: the loss scale follows it.
+// Once a step and replica, where the verdict is known: the loss scale follows it. Or, of a device
+// region that no replica of a group computes in:
 void lk_step_follow(lk_group *group, uint32_t replica, lk_verdict verdict);
+void lk_verdict_follow(const lk_program *program, uint8_t *device, lk_verdict verdict);
 
 // The verdict of a model whose loss is scaled (lk_decide of driver.h; `context` is the group): an
 // overflow skips the step, or replays it while the scale can fall, or stops the run.

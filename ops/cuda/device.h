@@ -36,7 +36,7 @@ template <typename... Wanted>
 static inline void lk_cuda_tell(const lk_cuda_stream *s, void (*kernel)(Wanted...),
                                 const lk_cuda_grid &grid, uint32_t threads, uint64_t shared_bytes) {
     const uint64_t each = (0 + ... + lk_cuda_argument<Wanted>::bytes);
-    lk_cuda_launched launch = {s->op,
+    lk_cuda_launched launch = {s->op == UINT32_MAX ? s->quiet_op : s->op,
                                reinterpret_cast<void (*)(void)>(kernel),
                                {grid.blocks.x, grid.blocks.y, grid.blocks.z},
                                threads,
@@ -89,6 +89,7 @@ int lk_cuda_prepare_transducer(void);
 int lk_cuda_prepare_conv(void);
 int lk_cuda_prepare_fast(void);
 int lk_cuda_prepare_exchange(void);
+int lk_cuda_prepare_mixed(void);
 
 // Blocks for `count` elements, each of which a thread takes with strides of the whole grid, in so
 // many steps. Bytes: of all; 0: as lk_cuda_tell says.

@@ -40,10 +40,11 @@ static __device__ float load_augmented(const lk_cuda_source &source, uint64_t st
     return lk_fmaf(value, factor, offset);
 }
 
-static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+// With the registers of eight blocks it spills.
+static __global__ void __launch_bounds__(LK_CUDA_THREADS, 6)
     load(const lk_cuda_state *state, lk_cuda_source source, uint32_t first, uint32_t m_count,
          uint64_t floats, float *__restrict__ x, uint32_t *__restrict__ labels) {
-    uint64_t slot = state->step % source.slots * source.slot_examples + first;
+    uint64_t slot = state->batch % source.slots * source.slot_examples + first;
     LK_CUDA_EACH(i, m_count * floats) {
         uint64_t m = i / floats, at = i - m * floats;
         uint64_t example = source.index ? source.index[slot + m] : slot + m;
@@ -98,6 +99,36 @@ void lk_cuda_add(lk_cuda_stream *s, uint64_t count, const float *a, const float 
     lk_cuda_launch(s, add, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, count, a, b, out);
 }
 
+// --- grains of several uses ----------------------------------------------------------------------
+
+template <typename T>
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    spread(uint64_t count, uint64_t of_grain, uint64_t live, uint32_t leaves, uint32_t leaf,
+           const T *__restrict__ from, T *__restrict__ to) {
+    LK_CUDA_EACH(i, count) {
+        const uint64_t g = i / of_grain, at = i - g * of_grain;
+        to[(g * leaves + leaf) * of_grain + at] = i < live ? from[i] : 0;
+    }
+}
+
+template <typename T>
+static void launch_spread(lk_cuda_stream *s, uint64_t bytes, uint32_t grains, uint64_t live,
+                          uint32_t leaves, uint32_t leaf, const void *from, void *to) {
+    const uint64_t count = bytes / sizeof(T) * grains;
+    lk_cuda_launch(s, spread<T>, lk_cuda_blocks(count, 1, 2 * bytes * grains), LK_CUDA_THREADS, 0,
+                   count, bytes / sizeof(T), live / sizeof(T), leaves, leaf,
+                   static_cast<const T *>(from), static_cast<T *>(to));
+}
+
+void lk_cuda_spread(lk_cuda_stream *s, uint64_t bytes, uint32_t grains, uint64_t live,
+                    uint32_t leaves, uint32_t leaf, const void *from, void *to) {
+    if (bytes % sizeof(uint32_t) == 0 && live % sizeof(uint32_t) == 0) {
+        launch_spread<uint32_t>(s, bytes, grains, live, leaves, leaf, from, to);
+    } else {
+        launch_spread<uint8_t>(s, bytes, grains, live, leaves, leaf, from, to);
+    }
+}
+
 // --- the memory checking mode --------------------------------------------------------------------
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
@@ -124,5 +155,6 @@ void lk_cuda_check_bytes(lk_cuda_stream *s, uint64_t bytes, uint8_t value, const
 }
 
 int lk_cuda_prepare_elements(void) {
-    return lk_cuda_prepare_kernels(load, relu_forward, relu_backward, add, fill, check_bytes);
+    return lk_cuda_prepare_kernels(load, relu_forward, relu_backward, add, spread<uint32_t>,
+                                   spread<uint8_t>, fill, check_bytes);
 }

@@ -28,9 +28,10 @@ extern "C" {
 struct CUstream_st;  // what cudaStream_t points to
 
 // What a device keeps of the run: the only thing that kernels write besides tensors. Starts as
-// {first step, 0, LK_NONE, LK_NONE, 0}; lk_cuda_step_end turns it over.
+// {first step, its image batch, 0, LK_NONE, LK_NONE, 0}; lk_cuda_step_end turns it over.
 typedef struct lk_cuda_state {
-    uint64_t step;       // number of the step in progress: where rings of staging and results stand
+    uint64_t step;       // number of the step in progress: where rings of scalars and results stand
+    uint64_t batch;      // image batches before it: where that of examples stands
     uint32_t stopped;    // not 0: an earlier step was not finite; nothing is applied any more
     uint32_t bad_op;     // of the step in progress: lowest op with a result that is not finite
     uint32_t bad_param;  // likewise, lowest parameter whose update is not finite
@@ -67,7 +68,8 @@ typedef struct lk_cuda_stream {
     struct CUstream_st *stream;
     lk_cuda_state *state;  // of the device
     float *scratch;        // lk_cuda_scratch_floats() of the op at least; contents mean nothing
-    uint32_t op;           // number of the op being launched
+    uint32_t op;           // number of the op being launched; LK_NONE: what it finds not finite
+    uint32_t quiet_op;     // is no flag, and this is its number
     bool rehearses;        // launches do nothing: what comes later is only prepared (blas.h)
     int error;             // 0, or the first cudaError_t
     const lk_cuda_observer *observer;  // NULL: launches are launched
@@ -84,7 +86,7 @@ extern uint32_t lk_cuda_blocks_wanted;
 // --- data --------------------------------------------------------------------------------------
 
 // Where LOAD finds the examples of a step. Two ways:
-//   streamed  image and label i of the batch lie in slot `step % slots` of a ring
+//   streamed  image and label i of the batch lie in slot `batch % slots` of a ring
 //   resident  `index` is that ring, of example numbers; images and labels are the whole data set
 // A position of the batch may have no example (order "sharded", ops/graph/model.h): its label, or
 // with resident data its number, is LK_CUDA_NO_EXAMPLE. It is computed as zeros and adds +0 to
@@ -175,6 +177,12 @@ void lk_cuda_conv2d_pool_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c,
 void lk_cuda_conv2d_bias_gradient(lk_cuda_stream *s, const lk_conv2d *c,
                                   const lk_cuda_grains *grains, float *db);
 
+// Lays leaf number `leaf` of each of so many grains between the others: leaf l of grain g is at
+// to + (g * leaves + l) * bytes. `from` has them one after the other, `live` bytes in all; the rest
+// is zeros. Addresses are aligned to 16 bytes.
+void lk_cuda_spread(lk_cuda_stream *s, uint64_t bytes, uint32_t grains, uint64_t live,
+                    uint32_t leaves, uint32_t leaf, const void *from, void *to);
+
 // Scratch of a launch in floats, for at most so many examples. Kernels that are not named need
 // none.
 uint64_t lk_cuda_dense_scratch_floats(const lk_dense *d, uint32_t grain, uint32_t examples);
@@ -207,6 +215,10 @@ typedef struct lk_cuda_param {
     lk_moving moving;      // of a state; terms 0: a parameter
     uint64_t first_slice;  // of its slices of LK_SLICE_TERMS elements among all entries'
     float l2;              // its regularizer's; 0: it has none
+    float clip;            // what it is cut to once it is updated; 0: it is not
+    // Mixed precision: what products take of w, and of its average: rounded. NULL: themselves.
+    float *rounded, *rounded_average;
+    uint32_t dtype;        // lk_dtype that they are rounded to
 } lk_cuda_param;
 
 // Where an update that asks for norms (ops/optimizer.h) keeps what it finds, in device memory;
@@ -274,8 +286,8 @@ void lk_cuda_report_join(lk_cuda_stream *s, const lk_gpu_report *notes, uint32_t
 // What the host reads of a step, in a ring in pinned host memory.
 typedef struct lk_cuda_result {
     uint64_t step;
-    float means[LK_METRIC_SUMS_MAX];  // of the metrics: (sum + 0) * inverse_n of the scalars, with
-                                      // the penalty in the first
+    float means[LK_METRIC_SUMS_MAX];  // of the metrics: (sum + 0) * (1 / examples of the scalars),
+                                      // with the penalty in the first
     uint32_t counts[LK_METRIC_COUNTS_MAX];
     uint32_t bad_op, bad_param;
     uint32_t not_finite;  // a mean is not, or one of the above is set
@@ -284,8 +296,9 @@ typedef struct lk_cuda_result {
 
 // Writes slot `step % slots` of the ring, makes the stop sticky, and turns the state over to the
 // next step. A stopped run writes nothing more.
+// `images`: the step has read a batch of them.
 void lk_cuda_step_end(lk_cuda_stream *s, lk_cuda_metrics metrics, uint32_t node_count,
-                      lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots);
+                      lk_cuda_scalars scalars, bool images, lk_cuda_result *ring, uint32_t slots);
 
 // --- the memory checking mode (ops/graph/check.h) ------------------------------------------------
 

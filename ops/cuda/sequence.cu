@@ -3,6 +3,7 @@
 // time is one launch, and a second where its sums have parts. Formulas and orders: ARITHMETIC.md 3.
 #include "ops/cuda/sums.h"
 #include "ops/cuda/table.h"
+#include "ops/layers/rounded.h"
 #include "ops/math.h"
 
 // Of all examples; rows as ops/layers/recurrent.c has them.
@@ -15,6 +16,7 @@ struct recurrent {
     float *y;               // backward: dy
     float *dz, *inner;      // backward: gradients of z, and of the sums over the state
     float *carried;         // (examples, units)
+    uint8_t dtype;          // what h, dz and inner are rounded to
 };
 
 // Values of unit j of time t of example m, in a tensor with so many columns of units.
@@ -82,7 +84,7 @@ struct lstm_gates {
         kept[LK_LSTM_OUTPUT * r.units] = o;
         const float c = lk_fmaf(f, cell_before(r, m, t, j), i * n);
         kept[LK_LSTM_CELL * r.units] = c;
-        keep_state(r, m, t, j, o * lk_tanhf(c));
+        keep_state(r, m, t, j, lk_rounded(r.dtype, o * lk_tanhf(c)));
         return bad || lk_cuda_not_finite(c);
     }
 
@@ -98,10 +100,10 @@ struct lstm_gates {
         const float dh = state_gradient(r, m, t, k, sum);
         const float dc = t + 1 == r.steps ? dh * o * slope : lk_fmaf(dh * o, slope, *carried);
         const float forget = dc * last * (f * (1.0f - f));
-        dz[LK_LSTM_INPUT * r.units] = dc * n * (i * (1.0f - i));
-        dz[LK_LSTM_FORGET * r.units] = forget;
-        dz[LK_LSTM_CANDIDATE * r.units] = dc * i * lk_fmaf(-n, n, 1.0f);
-        dz[LK_LSTM_OUTPUT * r.units] = dh * s * (o * (1.0f - o));
+        dz[LK_LSTM_INPUT * r.units] = lk_rounded(r.dtype, dc * n * (i * (1.0f - i)));
+        dz[LK_LSTM_FORGET * r.units] = lk_rounded(r.dtype, forget);
+        dz[LK_LSTM_CANDIDATE * r.units] = lk_rounded(r.dtype, dc * i * lk_fmaf(-n, n, 1.0f));
+        dz[LK_LSTM_OUTPUT * r.units] = lk_rounded(r.dtype, dh * s * (o * (1.0f - o)));
         *carried = dc * f;
         return lk_cuda_not_finite(dh) || lk_cuda_not_finite(dc) || lk_cuda_not_finite(forget);
     }
@@ -125,7 +127,7 @@ struct gru_gates {
         kept[LK_GRU_RESET * r.units] = g;
         kept[LK_GRU_CANDIDATE * r.units] = n;
         kept[LK_GRU_INNER * r.units] = q;
-        keep_state(r, m, t, j, lk_fmaf(z, last, (1.0f - z) * n));
+        keep_state(r, m, t, j, lk_rounded(r.dtype, lk_fmaf(z, last, (1.0f - z) * n)));
         return lk_cuda_not_finite(update) || lk_cuda_not_finite(reset) ||
                lk_cuda_not_finite(candidate);
     }
@@ -143,10 +145,10 @@ struct gru_gates {
         const float candidate = dh * (1.0f - z) * lk_fmaf(-n, n, 1.0f);
         const float update = dh * ((last - n) * (z * (1.0f - z)));
         const float reset = candidate * q * (g * (1.0f - g));
-        dx[LK_GRU_UPDATE * r.units] = ds[LK_GRU_UPDATE * r.units] = update;
-        dx[LK_GRU_RESET * r.units] = ds[LK_GRU_RESET * r.units] = reset;
-        dx[LK_GRU_CANDIDATE * r.units] = candidate;
-        ds[LK_GRU_CANDIDATE * r.units] = candidate * g;
+        dx[LK_GRU_UPDATE * r.units] = ds[LK_GRU_UPDATE * r.units] = lk_rounded(r.dtype, update);
+        dx[LK_GRU_RESET * r.units] = ds[LK_GRU_RESET * r.units] = lk_rounded(r.dtype, reset);
+        dx[LK_GRU_CANDIDATE * r.units] = lk_rounded(r.dtype, candidate);
+        ds[LK_GRU_CANDIDATE * r.units] = lk_rounded(r.dtype, candidate * g);
         *carried = dh * z;
         return lk_cuda_not_finite(dh) || lk_cuda_not_finite(reset);
     }
@@ -245,7 +247,8 @@ static recurrent recurrent_of(const lk_lane *l, const lk_op *op) {
             y,
             dz,
             l->at[LK_DX2] ? floats_of(l, LK_DX2) : dz,
-            stream_of(l)->scratch};
+            stream_of(l)->scratch,
+            op->dtype};
 }
 
 // A unit of an example: what a gate reads and writes.

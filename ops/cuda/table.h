@@ -13,6 +13,7 @@ extern "C" {
 
 // What a lane carries as `device`.
 typedef struct lk_cuda_lane {
+    const struct lk_mixed_hands *hands;  // the first: whoever walks says it (ops/graph/mixed.h)
     lk_cuda_stream *stream;
     lk_fast *fast;  // NULL: the strict arithmetic
 } lk_cuda_lane;

@@ -70,7 +70,10 @@ static tiles tiles_of(const lk_lane *l, const lk_op *op) {
     tiles t = {.s = *stream_of(l),
                .op = op,
                .l = l,
-               .cells = {.labels = l->at[LK_LABELS], .x = l->at[LK_X], .x2 = l->at[LK_X2]},
+               .cells = {.labels = l->at[LK_LABELS],
+                         .x = l->at[LK_X],
+                         .x2 = l->at[LK_X2],
+                         .dtype = op->dtype},
                .node_floats = node_floats(j)};
     t.h = t.s.scratch;
     t.z = t.h + row_floats(j, j->dense.k_count);
@@ -193,7 +196,10 @@ uint32_t lk_cuda_joint_weight_gradient(lk_lane *l, const lk_op *op) {
 // --- decoding ------------------------------------------------------------------------------------
 
 uint32_t lk_cuda_decode_labels(lk_lane *l, const lk_op *op) {
-    const lk_cuda_cells all = {.labels = l->at[LK_LABELS], .x = l->at[LK_X], .x2 = l->at[LK_X2]};
+    const lk_cuda_cells all = {.labels = l->at[LK_LABELS],
+                               .x = l->at[LK_X],
+                               .x2 = l->at[LK_X2],
+                               .dtype = op->dtype};
     lk_cuda_decode(stream_of(l), &op->joint, l->examples, &all, l->param[0], l->param[1],
                    l->at[LK_Y], l->at[LK_AUX]);
     return 0;

@@ -3,6 +3,7 @@
 // cells are those of dense layers (transducer.c beside this file).
 #include "ops/cuda/device.h"
 #include "ops/cuda/transducer.h"
+#include "ops/layers/rounded.h"
 #include "ops/math.h"
 
 // --- label_embedding -----------------------------------------------------------------------------
@@ -104,7 +105,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         const uint32_t k = (uint32_t)(i % values);
         const float *x = c.x + ((uint64_t)at.m * j.frames + at.t) * values;
         const float *x2 = c.x2 + ((uint64_t)at.m * (j.labels + 1) + at.u) * values;
-        h[i] = at.there ? lk_tanhf(x[k] + x2[k]) : 0.0f;
+        h[i] = at.there ? lk_rounded(c.dtype, lk_tanhf(x[k] + x2[k])) : 0.0f;
     }
 }
 
@@ -175,7 +176,8 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         const float blank = d[LK_JOINT_BLANK], label = d[LK_JOINT_LABEL];
         const float p = lk_expf(z[i] - own[LK_JOINT_TOP]) * own[LK_JOINT_SHARE];
         const float mine = n == LK_BLANK ? blank : n == at.label ? label : 0.0f;
-        const float dz = at.there ? lk_fmaf(-p, blank + label, mine) : 0.0f;
+        const float slope = lk_rounded(c.dtype, lk_fmaf(-p, blank + label, mine));
+        const float dz = at.there ? slope : 0.0f;
         z[i] = dz;
         bad |= says && lk_cuda_not_finite(dz);
     }
@@ -413,7 +415,9 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     d.waits = 0;
     while (!d.waits && lk_decoding_is_on(&j, &d, frames)) {
         for (uint32_t k = threadIdx.x; k < values; k += DECODE_THREADS) {
-            h[k] = lk_tanhf(x[(uint64_t)d.frame * values + k] + x2[(uint64_t)d.said * values + k]);
+            const float sum =
+                x[(uint64_t)d.frame * values + k] + x2[(uint64_t)d.said * values + k];
+            h[k] = lk_rounded(c.dtype, lk_tanhf(sum));
         }
         __syncthreads();
         for (uint32_t n = threadIdx.x; n < symbols; n += DECODE_THREADS) {

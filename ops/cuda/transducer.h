@@ -17,6 +17,7 @@ typedef struct lk_cuda_cells {
     uint32_t count;
     const uint32_t *labels;  // (examples, 1 + labels)
     const float *x, *x2;     // (examples, frames, values), (examples, labels + 1, values)
+    uint8_t dtype;           // what h and dz are rounded to
 } lk_cuda_cells;
 
 void lk_cuda_label_embedding(lk_cuda_stream *s, const lk_joint *j, uint32_t m_count,

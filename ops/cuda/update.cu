@@ -1,5 +1,6 @@
 // update.cu - REDUCE, APPLY and the end of a step: one launch for all parameters, one for the rest.
 #include "ops/cuda/device.h"
+#include "ops/layers/rounded.h"
 #include "ops/math.h"
 
 // The parameter whose gradient lies at float `at` of a node, or the one before the padding there.
@@ -161,9 +162,16 @@ static inline __device__ lk_step_scalars own_scalars(const lk_step_scalars &s,
     return own;
 }
 
+// v as products take it, where they take it rounded.
+static inline __device__ void keep_rounded(const lk_cuda_param *p, float *to, uint64_t i, float v,
+                                           bool &bad) {
+    if (to) keep(to, i, lk_rounded((uint8_t)p->dtype, v), bad);
+}
+
 // As ops/optimizer.c says; returns whether anything stored is not finite.
 static inline __device__ bool apply(const update_rule &o, const lk_step_scalars &s, float sum,
-                                    float *w, float *const *slots, uint64_t i) {
+                                    const lk_cuda_param *p, uint64_t i) {
+    float *const w = p->w, *const *slots = p->slots;
     bool bad = false;
     float next = w[i];
     const float g = mean_gradient(o, s, sum, next, bad);
@@ -182,27 +190,34 @@ static inline __device__ bool apply(const update_rule &o, const lk_step_scalars 
     } else {
         next = apply_adam(o, s, g, next, slots, i, bad);
     }
+    bad |= lk_cuda_not_finite(next);
+    if (p->clip > 0.0f) next = next > p->clip ? p->clip : next < -p->clip ? -p->clip : next;
     w[i] = next;
+    keep_rounded(p, p->rounded, i, next, bad);
     if (o.averages) {
         float *const average = slots[o.slot_count - 1];
-        keep(average, i, lk_fmaf(s.average, average[i], (1.0f - s.average) * next), bad);
+        const float mean = lk_fmaf(s.average, average[i], (1.0f - s.average) * next);
+        keep(average, i, mean, bad);
+        keep_rounded(p, p->rounded_average, i, mean, bad);
     }
-    return bad | lk_cuda_not_finite(next);
+    return bad;
 }
 
-// The mean of a metric over the step; the first is the loss, to which the penalty is added.
+// The mean of a metric over the step, which no loss scale changes; the first is the loss, to which
+// the penalty is added.
 static inline __device__ float mean_of(const lk_cuda_state *state, lk_cuda_metrics metrics,
-                                       uint32_t node_count, uint32_t i, float inverse_n) {
+                                       uint32_t node_count, uint32_t i, uint32_t examples) {
+    const float inverse_n = 1.0f / (float)examples;
     const float mean = (lk_cuda_reduce(metrics.nodes, node_count, i) + 0.0f) * inverse_n;
     return i == 0 && state->penalty != 0.0f ? mean + state->penalty : mean;
 }
 
 // Has the step a flag? What says so was written before.
 static inline __device__ bool is_flagged(const lk_cuda_state *state, lk_cuda_metrics metrics,
-                                         uint32_t node_count, float inverse_n) {
+                                         uint32_t node_count, uint32_t examples) {
     bool flagged = state->bad_op != UINT32_MAX;
     for (uint32_t i = 0; i < metrics.sums; i++) {
-        flagged |= lk_cuda_not_finite(mean_of(state, metrics, node_count, i, inverse_n));
+        flagged |= lk_cuda_not_finite(mean_of(state, metrics, node_count, i, examples));
     }
     return flagged;
 }
@@ -373,7 +388,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
            lk_cuda_scalars ring) {
     if (state->stopped) return;
     const lk_step_scalars scalars = ring.ring[state->step % ring.slots];
-    if (state->asks && is_flagged(state, metrics, node_count, scalars.inverse_n)) return;
+    if (state->asks && is_flagged(state, metrics, node_count, scalars.examples)) return;
     LK_CUDA_EACH(at, node_floats) {
         uint32_t index = find_param(params, param_count, at);
         const lk_cuda_param *p = &params[index];
@@ -381,7 +396,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         if (normed && p->moving.terms == 0) {
             const uint64_t i = at - p->node_offset;
             const float sum = norms.gradient[p->first_slice * LK_SLICE_TERMS + i];
-            if (apply(o, norms.own[index], sum, p->w, p->slots, i)) {
+            if (apply(o, norms.own[index], sum, p, i)) {
                 atomicMin(&state->bad_param, index);
             }
             continue;
@@ -393,7 +408,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
             if (lk_cuda_not_finite(*at_state)) atomicMin(&state->bad_param, index);
             continue;
         }
-        if (apply(o, own_scalars(scalars, p), sum, p->w, p->slots, at - p->node_offset)) {
+        if (apply(o, own_scalars(scalars, p), sum, p, at - p->node_offset)) {
             atomicMin(&state->bad_param, index);
         }
     }
@@ -429,33 +444,36 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
 
 // One thread: a few numbers.
 static __global__ void step_end(lk_cuda_state *state, lk_cuda_metrics metrics, uint32_t node_count,
-                                lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots) {
+                                lk_cuda_scalars scalars, bool images, lk_cuda_result *ring,
+                                uint32_t slots) {
     if (threadIdx.x > 0 || state->stopped) return;
     lk_cuda_result result = {};
-    const float inverse_n = scalars.ring[state->step % scalars.slots].inverse_n;
+    const uint32_t examples = scalars.ring[state->step % scalars.slots].examples;
     result.step = state->step;
     result.bad_op = state->bad_op;
     result.bad_param = state->bad_param;
     result.not_finite = state->bad_op != UINT32_MAX || state->bad_param != UINT32_MAX;
     for (uint32_t i = 0; i < metrics.sums; i++) {
-        result.means[i] = mean_of(state, metrics, node_count, i, inverse_n);
+        result.means[i] = mean_of(state, metrics, node_count, i, examples);
         result.not_finite |= lk_cuda_not_finite(result.means[i]);
     }
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) result.counts[i] = state->counts[i];
     ring[state->step % slots] = result;
     __threadfence_system();
-    const bool held = state->asks && is_flagged(state, metrics, node_count, inverse_n);
+    const bool held = state->asks && is_flagged(state, metrics, node_count, examples);
     state->stopped = result.not_finite && !held;
     state->step++;
+    state->batch += images;
     state->bad_op = state->bad_param = UINT32_MAX;
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) state->counts[i] = 0;
 }
 
 void lk_cuda_step_end(lk_cuda_stream *s, lk_cuda_metrics metrics, uint32_t node_count,
-                      lk_cuda_scalars scalars, lk_cuda_result *ring, uint32_t slots) {
+                      lk_cuda_scalars scalars, bool images, lk_cuda_result *ring,
+                      uint32_t slots) {
     const uint64_t sums = (uint64_t)metrics.sums * node_count;
     lk_cuda_launch(s, step_end, {dim3(1), {1, sums, 0, sums * sizeof(float) + sizeof *ring}}, 32, 0,
-                   s->state, metrics, node_count, scalars, ring, slots);
+                   s->state, metrics, node_count, scalars, images, ring, slots);
 }
 
 int lk_cuda_prepare_update(void) {
@@ -469,7 +487,8 @@ int lk_cuda_prepare(void) {
         lk_cuda_prepare_pool,     lk_cuda_prepare_dense,    lk_cuda_prepare_conv,
         lk_cuda_prepare_fast,     lk_cuda_prepare_exchange, lk_cuda_prepare_plain,
         lk_cuda_prepare_norm,     lk_cuda_prepare_layer_norm, lk_cuda_prepare_grouped_conv,
-        lk_cuda_prepare_sequence, lk_cuda_prepare_transducer};
+        lk_cuda_prepare_sequence, lk_cuda_prepare_transducer,
+        lk_cuda_prepare_mixed};
     for (int (*prepare)(void) : each) {
         int error = prepare();
         if (error) return error;

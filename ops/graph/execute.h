@@ -86,7 +86,8 @@ struct lk_frame {
     lk_ahead ahead;                         // what others update of the weights, to be fetched
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, in the microbatches so far
     uint32_t bad_op;                        // first op of which a result was not finite, or LK_NONE
-    LK_WIDE void *lane_device;              // what lanes carry as `device`
+    // What lanes carry as `device`; begins with lk_mixed_device (ops/graph/mixed.h).
+    LK_WIDE void *lane_device;
 };
 
 static inline void *lk_tensor_at(const lk_frame *f, uint32_t tensor) {

@@ -75,9 +75,10 @@ static uint64_t wide_floats(const lk_program *p, const lk_op *op) {
     return LK_MAX(floats, 1);
 }
 
-// Examples of a block; of an op that sees grains, whole ones.
+// Examples of a block; of an op that sees grains, whole ones. A device has no cache to spare.
 static uint32_t examples_of(const lk_program *p, const lk_op *op) {
     uint64_t most = LK_MIXED_FLOATS / wide_floats(p, op);
+    if (p->layout.device) return p->microbatch_examples;
     if (most > 8) most = most / 8 * 8;
     if (op->type->sequence) most = LK_MAX(most, LK_MIXED_SEQUENCES);
     if (op->type->grains) most = LK_MAX(most / p->spec->grain, 1) * p->spec->grain;
@@ -140,29 +141,18 @@ bool lk_mixed_by_grain(const lk_program *p, const lk_op *op) {
     return type->scope == LK_SCOPE_GRAINS && whole && lk_mixed_is(p, op);
 }
 
-// Operands of a grain, widened, of each use; then the kernel's own.
-static uint64_t operands_floats(const lk_program *p, const lk_op *op) {
+// Operands of so many examples, widened, of each use.
+static uint64_t operands_floats(const lk_program *p, const lk_op *op, uint32_t examples) {
     uint64_t floats = 0;
     for (uint32_t i = 0; i < (op->type->labels ? 3 : 2); i++) {
         if (!is_half_in_some(p, op, operands[i])) continue;
-        floats += lk_round_up(p->spec->grain * row_of(tensor_of(p, op, operands[i])), 16);
+        floats += lk_round_up(examples * row_of(tensor_of(p, op, operands[i])), 16);
     }
-    floats *= p->uses_max;
-    if (!op->type->scratch_floats) return floats;
-    return floats + op->type->scratch_floats(op, p->microbatch_examples * p->uses_max);
+    return floats * p->uses_max;
 }
 
-uint64_t lk_mixed_scratch_floats(const lk_program *p, const lk_op *op) {
-    const lk_op_type *type = op->type;
-    if (type->scope == LK_SCOPE_SOURCE) return lk_round_up(op->floats, 16);
-    if (lk_mixed_by_grain(p, op)) return operands_floats(p, op);
-    if (type->scope == LK_SCOPE_GRAINS) {
-        const uint64_t examples = (uint64_t)p->microbatch_examples * p->uses_max;
-        if (type->half_floats) return type->half_floats(op, (uint32_t)examples);
-        const uint64_t columns = LK_MIN(some_rows(examples), row_of(tensor_of(p, op, LK_X)));
-        return lk_round_up(examples * row_of(tensor_of(p, op, LK_DY)), 16) +
-               examples * stride_of(columns) + type->scratch_floats(op, (uint32_t)examples);
-    }
+// A block of examples, widened.
+static uint64_t block_floats(const lk_program *p, const lk_op *op) {
     const uint32_t block = examples_of(p, op);
     uint64_t floats =
         op->type->apart ? lk_round_up(block * lk_conv2d_out_floats(&op->conv), 16) : 0;
@@ -170,17 +160,117 @@ uint64_t lk_mixed_scratch_floats(const lk_program *p, const lk_op *op) {
         if (!is_wide(p, op, r) || first_role(op, r) < r) continue;
         floats += lk_round_up(block * row_of(tensor_of(p, op, r)), 16);
     }
-    floats += type->scratch_floats ? type->scratch_floats(op, block) : 0;
+    return floats;
+}
+
+uint64_t lk_mixed_device_floats(const lk_program *p, const lk_op *op) {
+    const uint32_t all = p->microbatch_examples;
+    if (op->type->scope == LK_SCOPE_SOURCE) return lk_round_up(all * op->floats, 16);
+    return op->type->scope == LK_SCOPE_GRAINS ? operands_floats(p, op, all) : block_floats(p, op);
+}
+
+uint64_t lk_mixed_scratch_floats(const lk_program *p, const lk_op *op) {
+    const lk_op_type *type = op->type;
+    if (type->scope == LK_SCOPE_SOURCE) return lk_round_up(op->floats, 16);
+    const uint64_t examples = (uint64_t)p->microbatch_examples * p->uses_max;
+    if (lk_mixed_by_grain(p, op)) {
+        return operands_floats(p, op, p->spec->grain) +
+               (type->scratch_floats ? type->scratch_floats(op, (uint32_t)examples) : 0);
+    }
+    if (type->scope == LK_SCOPE_GRAINS) {
+        if (type->half_floats) return type->half_floats(op, (uint32_t)examples);
+        const uint64_t columns = LK_MIN(some_rows(examples), row_of(tensor_of(p, op, LK_X)));
+        return lk_round_up(examples * row_of(tensor_of(p, op, LK_DY)), 16) +
+               examples * stride_of(columns) + type->scratch_floats(op, (uint32_t)examples);
+    }
+    uint64_t floats = block_floats(p, op);
+    floats += type->scratch_floats ? type->scratch_floats(op, examples_of(p, op)) : 0;
     return LK_MAX(floats, type->half_floats ? type->half_floats(op, p->microbatch_examples) : 0);
 }
 
-// --- narrowing -----------------------------------------------------------------------------------
+// --- a processor's hands -------------------------------------------------------------------------
+
+static uint32_t compute_at_once(lk_frame *f, lk_lane *l, const lk_op *op, bool heeds) {
+    const uint32_t bad = lk_kernel_of(f->kernels, op->type)(l, op);
+    return heeds ? bad : 0;
+}
+
+static void widen_at_once(lk_frame *f, lk_dtype dtype, uint64_t count, const void *from,
+                          float *to) {
+    f->kernels->widen(dtype, count, from, to);
+}
 
 static uint32_t not_finite(uint64_t count, const float *v) {
     uint32_t bad = 0;
     for (uint64_t i = 0; i < count; i++) bad |= !(v[i] - v[i] == 0.0f);
     return bad;
 }
+
+static uint32_t store_some(const lk_frame *f, const lk_narrow *how, uint64_t count,
+                           const float *from, uint16_t *to) {
+    if (!lk_dtype_is_half(how->dtype)) return not_finite(count, from);
+    return f->kernels->narrow(how, count, from, to);
+}
+
+static uint32_t store_at_once(lk_frame *f, const lk_narrow *how, const lk_look *look,
+                              uint64_t count, const float *from, uint16_t *to) {
+    uint32_t bad = 0;
+    if (look->line == 0) bad = store_some(f, how, count, from, to);
+    for (uint64_t y = 0; look->line > 0 && y < count / look->line; y++) {
+        const uint64_t at = y * look->line, even = at + look->even;
+        const uint32_t one = store_some(f, how, look->even, from + at, to + at);
+        (void)store_some(f, how, look->line - look->even, from + even, to + even);
+        if (y % look->lines < look->even_lines) bad |= one;
+    }
+    return look->heeds ? bad : 0;
+}
+
+static uint32_t pool_at_once(lk_frame *f, const lk_narrow *how, const lk_conv2d *g,
+                             uint32_t examples, bool heeds, const float *from, uint16_t *to,
+                             uint8_t *winners) {
+    const uint64_t pooled = lk_conv2d_pooled_floats(g);
+    uint32_t bad = 0;
+    for (uint32_t m = 0; m < examples; m++, from += lk_conv2d_out_floats(g)) {
+        bad |= f->kernels->narrow_pool(how, g, from, to + m * pooled, winners + m * pooled);
+    }
+    return heeds ? bad : 0;
+}
+
+static void scale_at_once(lk_frame *f, uint64_t count, float *dx) {
+    const lk_scale_state *state = lk_scale_of(f->program, f->device);
+    const float scale = lk_scale_value(&f->program->spec->model.loss_scale, state);
+    for (uint64_t i = 0; scale != 1.0f && i < count; i++) dx[i] = dx[i] * scale;
+}
+
+static void relu_at_once(lk_frame *f, uint64_t count, float *y) {
+    (void)f;
+    for (uint64_t i = 0; i < count; i++) y[i] = y[i] > 0.0f ? y[i] : 0.0f;
+}
+
+static void clear_at_once(lk_frame *f, uint64_t bytes, void *at) {
+    (void)f;
+    __builtin_memset(at, 0, bytes);
+}
+
+static const lk_mixed_hands at_once = {.compute = compute_at_once,
+                                       .widen = widen_at_once,
+                                       .store = store_at_once,
+                                       .pool = pool_at_once,
+                                       .scale = scale_at_once,
+                                       .relu = relu_at_once,
+                                       .clear = clear_at_once};
+
+#ifdef LK_SHORT_FORM_ALONE
+// A board has no device: its calls are direct.
+static const lk_mixed_hands *hands_of(const lk_frame *f) { return (void)f, &at_once; }
+#else
+static const lk_mixed_hands *hands_of(const lk_frame *f) {
+    const lk_mixed_device *device = f->lane_device;
+    return device ? device->hands : &at_once;
+}
+#endif
+
+// --- narrowing -----------------------------------------------------------------------------------
 
 // How values of an output, from value `at` on, become those of its tensor.
 static lk_narrow narrow_of(const lk_program *p, const lk_op *op, const lk_lane *l, uint32_t role,
@@ -196,48 +286,46 @@ static lk_narrow narrow_of(const lk_program *p, const lk_op *op, const lk_lane *
     return how;
 }
 
-// `count` values from value `at` of the tensor on.
-static uint32_t store(const call *c, uint32_t role, uint64_t at, uint64_t count,
-                      const float *from) {
-    const lk_tensor *t = tensor_of(c->f->program, c->op, role);
-    if (t->dtype == LK_U32) return 0;
-    if (!lk_dtype_is_half(t->dtype)) return not_finite(count, from);
-    const lk_narrow how = narrow_of(c->f->program, c->op, c->lane, role, at);
-    return c->f->kernels->narrow(&how, count, from, (uint16_t *)c->lane->at[role] + at);
-}
-
 static bool is_missing(const call *c, uint32_t m) {
     return lk_is_missing(c->f->program->spec, c->microbatch, m);
 }
 
-// One example: what a 2x2 pool behind it drops, an odd last row or column, is stored and not looked
-// at; nor is an example that is none.
-static uint32_t store_one(const call *c, uint32_t role, uint32_t m, const float *from) {
-    const uint64_t row = row_of(tensor_of(c->f->program, c->op, role)), at = m * row;
-    const lk_conv2d *g = &c->op->conv;
-    uint32_t bad = 0;
-    if (role != LK_Y || !c->op->odd_apart) {
-        bad = store(c, role, at, row, from);
-        return is_missing(c, m) ? 0 : bad;
-    }
-    const uint64_t line = (uint64_t)g->out_w * g->out_c,
-                   even = (uint64_t)(g->out_w & ~1u) * g->out_c;
-    for (uint32_t y = 0; y < g->out_h; y++) {
-        const uint32_t one = store(c, role, at + y * line, even, from + y * line);
-        if (even < line)
-            (void)store(c, role, at + y * line + even, line - even, from + y * line + even);
-        if (y < (g->out_h & ~1u)) bad |= one;
-    }
-    return is_missing(c, m) ? 0 : bad;
+// How many of examples [m, end) follow one another that there are, or that there are not.
+static uint32_t run_of(const call *c, uint32_t m, uint32_t end) {
+    const bool missing = is_missing(c, m);
+    uint32_t at = m + 1;
+    if (!c->microbatch->sparse) return end - m;
+    while (at < end && is_missing(c, at) == missing) at++;
+    return at - m;
 }
 
+// What counts of an output's values: what a 2x2 pool behind it drops, an odd last row or column, is
+// stored and not looked at; nor is an example that is none.
+static lk_look look_at(const call *c, uint32_t role, uint32_t m) {
+    const lk_conv2d *g = &c->op->conv;
+    lk_look look = {.heeds = !is_missing(c, m)};
+    if (role != LK_Y || !c->op->odd_apart) return look;
+    look.line = g->out_w * g->out_c;
+    look.even = (g->out_w & ~1u) * g->out_c;
+    look.lines = g->out_h;
+    look.even_lines = g->out_h & ~1u;
+    return look;
+}
+
+// The rows of examples [m0, m0 + count) of an output.
 static uint32_t store_all(const call *c, uint32_t role, uint32_t m0, uint32_t count,
                           const float *from) {
-    const uint64_t row = row_of(tensor_of(c->f->program, c->op, role));
-    const bool odd = role == LK_Y && c->op->odd_apart;
+    const lk_tensor *t = tensor_of(c->f->program, c->op, role);
+    const uint64_t row = row_of(t), end = m0 + count;
     uint32_t bad = 0;
-    if (!odd && !c->microbatch->sparse) return store(c, role, m0 * row, count * row, from);
-    for (uint32_t m = 0; m < count; m++) bad |= store_one(c, role, m0 + m, from + m * row);
+    if (t->dtype == LK_U32) return 0;
+    for (uint32_t m = m0, some; m < end; m += some, from += some * row) {
+        const lk_narrow how = narrow_of(c->f->program, c->op, c->lane, role, m * row);
+        const lk_look look = look_at(c, role, m);
+        some = run_of(c, m, (uint32_t)end);
+        bad |= hands_of(c->f)->store(c->f, &how, &look, some * row, from,
+                                     (uint16_t *)c->lane->at[role] + m * row);
+    }
     return bad;
 }
 
@@ -268,7 +356,7 @@ static lk_lane widen_block(call *c, uint32_t m0, uint32_t count) {
         const lk_tensor *t = tensor_of(c->f->program, c->op, r);
         l.at[r] = c->wide[r] ? (void *)c->wide[r] : row_at(c, r, m0);
         if (!c->wide[r] || is_output(c->op, r)) continue;
-        c->f->kernels->widen(t->dtype, count * row_of(t), row_at(c, r, m0), c->wide[r]);
+        hands_of(c->f)->widen(c->f, t->dtype, count * row_of(t), row_at(c, r, m0), c->wide[r]);
     }
     if (c->op->type->labels) l.at[LK_LABELS] = row_at(c, LK_LABELS, m0);
     if (is_mask(c->op, LK_MASK) && is_half(c->f->program, c->op, LK_MASK)) l.at[LK_MASK] = NULL;
@@ -278,54 +366,47 @@ static lk_lane widen_block(call *c, uint32_t m0, uint32_t count) {
 
 // A pool that runs with what makes its values: the winner is sought among rounded ones.
 static uint32_t pool_block(const call *c, lk_lane *l, uint32_t m0) {
+    const lk_mixed_hands *hands = hands_of(c->f);
     const lk_conv2d *g = &c->run.conv;
     const lk_narrow how = narrow_of(c->f->program, c->op, c->lane, LK_Y, 0);
-    lk_op first = c->run;
-    uint32_t bad = 0;
+    uint16_t *to = (uint16_t *)c->lane->at[LK_Y] + m0 * lk_conv2d_pooled_floats(g);
     uint8_t *winners = l->at[LK_AUX];
+    lk_op first = c->run;
     first.type = c->op->type->apart;
     first.floats = lk_conv2d_out_floats(g);
     l->at[LK_Y] = c->apart;
     l->at[LK_AUX] = NULL;
-    (void)lk_kernel_of(c->f->kernels, first.type)(l, &first);
-    for (uint32_t m = 0; m < l->examples; m++, winners += lk_conv2d_pooled_floats(g)) {
-        uint16_t *to =
-            (uint16_t *)c->lane->at[LK_Y] + (uint64_t)(m0 + m) * lk_conv2d_pooled_floats(g);
-        const uint32_t one = c->f->kernels->narrow_pool(
-            &how, g, c->apart + m * lk_conv2d_out_floats(g), to, winners);
-        if (!is_missing(c, m0 + m)) bad |= one;
-    }
-    return bad;
+    (void)hands->compute(c->f, l, &first, false);
+    return hands->pool(c->f, &how, g, l->examples, !is_missing(c, m0), c->apart, to, winners);
 }
 
 // What the kernel of a loss writes is multiplied by the loss scale before its one rounding.
 static void scale_gradients(const call *c, const lk_lane *l, uint32_t count) {
-    const lk_scale_state *state = lk_scale_of(c->f->program, c->f->device);
-    const float scale =
-        state ? lk_scale_value(&c->f->program->spec->model.loss_scale, state) : 1.0f;
-    if (c->op->type->scope != LK_SCOPE_LOSS || scale == 1.0f) return;
+    if (c->op->type->scope != LK_SCOPE_LOSS || c->f->program->loss_scale == LK_NONE) return;
     for (uint32_t r = 0; r < LK_ROLES; r++) {
         const lk_tensor *t = tensor_of(c->f->program, c->op, r);
-        float *dx = l->at[r];
         if (!t || !is_gradient(c->op, r)) continue;
-        for (uint64_t i = 0; i < count * row_of(t); i++) dx[i] = dx[i] * scale;
+        hands_of(c->f)->scale(c->f, count * row_of(t), l->at[r]);
     }
 }
 
 // Values that stay in fp32 though their layer is not: ReLU is applied here, too.
 static void relu_in_place(const call *c, const lk_lane *l, uint32_t count) {
-    float *y = l->at[LK_Y];
     if (!c->op->relu || c->op->dtype == LK_F32) return;
-    for (uint64_t i = 0; i < count * row_of(tensor_of(c->f->program, c->op, LK_Y)); i++) {
-        y[i] = y[i] > 0.0f ? y[i] : 0.0f;
-    }
+    hands_of(c->f)->relu(c->f, count * row_of(tensor_of(c->f->program, c->op, LK_Y)), l->at[LK_Y]);
+}
+
+// Of products in fp32 the kernel alone sees the finished sums: ReLU and pools hide some.
+static bool sums_in_fp32(const lk_op *op) {
+    return op->phase == LK_FORWARD && op->dtype == LK_F32 && op->param[0] != LK_NONE &&
+           !op->type->plain;
 }
 
 // Whether what the kernel returns is a flag: of ops that see grains it leaves out who is missing.
 static bool heeds(const call *c, uint32_t m0) {
     const lk_op_type *type = c->op->type;
     if (type->scope == LK_SCOPE_LOSS) return true;
-    return type->looks && (type->grains || !is_missing(c, m0));
+    return (type->looks || sums_in_fp32(c->op)) && (type->grains || !is_missing(c, m0));
 }
 
 static uint32_t compute_block(call *c, uint32_t m0, uint32_t count,
@@ -333,9 +414,8 @@ static uint32_t compute_block(call *c, uint32_t m0, uint32_t count,
     lk_lane l = widen_block(c, m0, count);
     if (c->op->type->apart && c->wide[LK_Y]) return pool_block(c, &l, m0);
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) l.counts[i] = 0;
-    const uint32_t kernel = lk_kernel_of(c->f->kernels, c->run.type)(&l, &c->run);
     const bool loss = c->op->type->scope == LK_SCOPE_LOSS;
-    uint32_t bad = heeds(c, m0) ? kernel : 0;
+    uint32_t bad = hands_of(c->f)->compute(c->f, &l, &c->run, heeds(c, m0));
     lk_metric_add_counts(counts, l.counts);
     if (l.train) scale_gradients(c, &l, count);
     for (uint32_t i = 0; i < LK_COUNT(rows_of); i++) {
@@ -349,11 +429,11 @@ static uint32_t compute_block(call *c, uint32_t m0, uint32_t count,
 }
 
 // The loss of what is no example, and its gradients, are zero.
-static void clear_missing(const call *c, uint32_t m) {
+static void clear_missing(const call *c, uint32_t m, uint32_t count) {
     for (uint32_t r = 0; r < LK_ROLES; r++) {
         const lk_tensor *t = tensor_of(c->f->program, c->op, r);
         if (!t || !is_output(c->op, r) || (is_gradient(c->op, r) && !c->lane->train)) continue;
-        __builtin_memset(row_at(c, r, m), 0, row_of(t) * lk_dtype_bytes(t->dtype));
+        hands_of(c->f)->clear(c->f, count * row_of(t) * lk_dtype_bytes(t->dtype), row_at(c, r, m));
     }
 }
 
@@ -390,20 +470,16 @@ uint32_t lk_mixed_call(lk_frame *f, const lk_op *op, const lk_microbatch *microb
     call c = {.f = f, .op = op, .microbatch = microbatch, .lane = lane, .run = *op};
     const uint32_t block = examples_of(f->program, op), all = lane->examples;
     const bool loss = op->type->scope == LK_SCOPE_LOSS;
-    const bool singly = microbatch->sparse && op->type->looks && !op->type->grains;
     uint32_t bad = 0, counts[LK_METRIC_COUNTS_MAX] = {0};
     lay(&c, block);
-    for (uint32_t m = 0; m < all;) {
+    for (uint32_t m = 0, count; m < all; m += count) {
+        count = LK_MIN(block, all - m);
+        if (!op->type->grains) count = run_of(&c, m, m + count);
         if (loss && is_missing(&c, m)) {
-            clear_missing(&c, m++);
-            continue;
+            clear_missing(&c, m, count);
+        } else {
+            bad |= compute_block(&c, m, count, counts);
         }
-        uint32_t count = singly ? 1 : LK_MIN(block, all - m);
-        for (uint32_t i = 1; loss && i < count; i++) {
-            if (is_missing(&c, m + i)) count = i;
-        }
-        bad |= compute_block(&c, m, count, counts);
-        m += count;
     }
     lk_metric_add_counts(lane->counts, counts);
     return bad;
@@ -483,20 +559,20 @@ static void sums_of_columns(lk_frame *f, const lk_op *op, lk_lane *l, lk_grain_v
 }
 
 // Rows of an operand, widened if they have 16 bits: returns where they then lie.
-static const void *widen_rows(const lk_frame *f, const lk_op *op, uint32_t role, const void *rows,
+static const void *widen_rows(lk_frame *f, const lk_op *op, uint32_t role, const void *rows,
                               uint32_t count, float **to) {
     const lk_tensor *t = tensor_of(f->program, op, role);
     const float *wide = *to;
     if (!is_half(f->program, op, role)) return rows;
     const uint64_t floats = count * (row_of(t) / lk_op_steps(op));
-    f->kernels->widen(t->dtype, floats, rows, *to);
+    hands_of(f)->widen(f, t->dtype, floats, rows, *to);
     *to += lk_round_up(floats, 16);
     return wide;
 }
 
-// Of an op that finds its rows by an example's number: of its one grain, the first is number 0.
-static void show_rows(const lk_frame *f, const lk_op *op, lk_lane *l, lk_grain_view *view,
-                      float **to) {
+// Of an op that finds its rows by an example's number: of those shown, the first is number 0.
+static void show_rows(lk_frame *f, const lk_op *op, lk_lane *l, uint32_t rows_shown,
+                      lk_grain_view *view, float **to) {
     static const lk_role shown[] = {LK_X, LK_X2, LK_AUX, LK_DY, LK_LABELS};
     const lk_tensor *dy = tensor_of(f->program, op, LK_DY);
     const uint64_t before = (uint64_t)((const uint8_t *)view->dy - (const uint8_t *)l->at[LK_DY]);
@@ -507,10 +583,21 @@ static void show_rows(const lk_frame *f, const lk_op *op, lk_lane *l, lk_grain_v
         const uint8_t *rows = l->at[shown[i]];
         rows += first * row_of(t) * lk_dtype_bytes(t->dtype);
         l->at[shown[i]] =
-            (void *)(uintptr_t)widen_rows(f, op, shown[i], rows, view->examples, to);
+            (void *)(uintptr_t)widen_rows(f, op, shown[i], rows, rows_shown, to);
     }
     view->x = l->at[LK_X];
     view->dy = l->at[LK_DY];
+}
+
+// The operands of a use of the op, `rows` of them.
+static void widen_view(lk_frame *f, const lk_op *op, const lk_op *use, lk_lane *l, uint32_t rows,
+                       lk_grain_view *view, float **to) {
+    if (op->type->labels) {
+        show_rows(f, op, l, rows, view, to);
+        return;
+    }
+    view->x = widen_rows(f, use, LK_X, view->x, rows, to);
+    view->dy = widen_rows(f, use, LK_DY, view->dy, rows, to);
 }
 
 // Of few grains, whose operands are widened whole.
@@ -521,18 +608,22 @@ static void sums_of_operands(lk_frame *f, const lk_op *op, lk_lane *l, const lk_
     wide += l->grain_count;
     lk_assert(!op->type->labels || l->grain_count == 1);
     for (uint32_t g = 0; g < l->grain_count; g++) {
-        const lk_op *use = op + g % uses;
         wide[g] = views[g];
-        if (op->type->labels) {
-            show_rows(f, op, l, &wide[g], &to);
-            continue;
-        }
-        wide[g].x = widen_rows(f, use, LK_X, views[g].x, views[g].examples, &to);
-        wide[g].dy = widen_rows(f, use, LK_DY, views[g].dy, views[g].examples, &to);
+        widen_view(f, op, op + g % uses, l, views[g].examples, &wide[g], &to);
     }
     l->grains = wide;
     l->at[LK_SCRATCH] = to;
     (void)lk_kernel_of(f->kernels, op->type)(l, op);
+}
+
+void lk_mixed_device_sums(lk_frame *f, const lk_op *op, const lk_lane *lane) {
+    lk_lane l = *lane;
+    lk_grain_view view = *lane->grains;
+    float *to = l.at[LK_SCRATCH];
+    widen_view(f, op, op, &l, l.examples, &view, &to);
+    l.grains = &view;
+    l.at[LK_SCRATCH] = to;
+    (void)hands_of(f)->compute(f, &l, op, false);
 }
 
 void lk_mixed_sums(lk_frame *f, const lk_op *op, const lk_lane *lane, lk_grain_view *views) {

@@ -11,7 +11,8 @@
 // Kernels of products do so themselves (lk_half in ops/op.h), and get all examples at once.
 //
 // What it rounds and where, and what it looks at, follows the model alone: not blocks, not fusion.
-// The walk calls this in place of a kernel where one of the op's tensors has 16 bits.
+// The walk calls this in place of a kernel where one of the op's tensors has 16 bits. On a GPU its
+// hands do the work, and a block is a whole microbatch.
 #ifndef LOCKSTEP_OPS_MIXED_H
 #define LOCKSTEP_OPS_MIXED_H
 
@@ -22,6 +23,28 @@ enum { LK_MIXED_FLOATS = 32 * 1024 };
 
 // Examples of a block of sequences, at least: each time is one product of all of them.
 enum { LK_MIXED_SEQUENCES = 32 };
+
+// Who does it: a processor, at once; or a GPU, on addresses of its own, which notes itself what is
+// not finite and returns 0.
+typedef struct lk_mixed_hands {
+    // Calls the op's kernel. What it returns counts only where that is heeded.
+    uint32_t (*compute)(lk_frame *f, lk_lane *lane, const lk_op *op, bool heeds);
+    void (*widen)(lk_frame *f, lk_dtype dtype, uint64_t count, const void *from, float *to);
+    // Rounds values to `to`; of dtype LK_F32 they lie where they shall, and are only looked at.
+    uint32_t (*store)(lk_frame *f, const lk_narrow *how, const lk_look *look, uint64_t count,
+                      const float *from, uint16_t *to);
+    // lk_kernels.narrow_pool, of so many examples.
+    uint32_t (*pool)(lk_frame *f, const lk_narrow *how, const lk_conv2d *conv, uint32_t examples,
+                     bool heeds, const float *from, uint16_t *to, uint8_t *winners);
+    void (*scale)(lk_frame *f, uint64_t count, float *dx);  // by the loss scale, which there is
+    void (*relu)(lk_frame *f, uint64_t count, float *y);
+    void (*clear)(lk_frame *f, uint64_t bytes, void *at);
+} lk_mixed_hands;
+
+// What a device's lane begins with (lk_frame.lane_device; NULL: a processor).
+typedef struct lk_mixed_device {
+    const lk_mixed_hands *hands;
+} lk_mixed_device;
 
 // Has one of the op's tensors 16 bits, or is it the loss? (Winners of a pool are no floats.)
 bool lk_mixed_has_half(const lk_program *program, const lk_op *op);
@@ -34,11 +57,17 @@ uint64_t lk_mixed_scratch_floats(const lk_program *program, const lk_op *op);
 uint32_t lk_mixed_call(lk_frame *frame, const lk_op *op, const lk_microbatch *microbatch,
                        lk_lane *lane);
 
+// Scratch of such an op for what a device widens, beside its kernel's own.
+uint64_t lk_mixed_device_floats(const lk_program *program, const lk_op *op);
+
 // Is the op's gradient of parameters one whose operands are widened whole, a grain at a time?
 bool lk_mixed_by_grain(const lk_program *program, const lk_op *op);
 
 // The gradient of parameters, with `views` of the grains, behind which is room for as many.
 void lk_mixed_sums(lk_frame *frame, const lk_op *op, const lk_lane *lane, lk_grain_view *views);
+
+// .. on a device: of lane->examples rows, from those of its first grain on.
+void lk_mixed_device_sums(lk_frame *frame, const lk_op *op, const lk_lane *lane);
 
 // LOAD: an example that lies at `from` in fp32 becomes row `row` of its tensor.
 uint32_t lk_mixed_load(const lk_frame *frame, const lk_op *op, uint32_t row, const float *from);

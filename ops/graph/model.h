@@ -91,22 +91,11 @@ static inline uint64_t lk_model_input_bytes(const lk_model *model) {
 
 // Numbers of an example's row of labels: its label; or how many frames it has, and its labels.
 static inline uint32_t lk_model_label_row(const lk_model *model) {
-#ifdef LK_SHORT_FORM_ALONE
-    (void)model;  // boards know no sequences of labels, as `lockstep embed` sees to
-    return 1;
-#else
-    return model->labels ? 1 + model->labels : 1;
-#endif
+    return LK_HAS_LABELS && model->labels ? 1 + model->labels : 1;
 }
 
-// What is made for boards knows fp32 alone, as `lockstep embed` does.
 static inline bool lk_model_is_mixed(const lk_model *model) {
-#ifdef LK_SHORT_FORM_ALONE
-    (void)model;
-    return false;
-#else
-    return model->precision != LK_FLOAT32;
-#endif
+    return LK_HAS_MIXED && model->precision != LK_FLOAT32;
 }
 
 // Of what its layers make, those in fp32 apart.

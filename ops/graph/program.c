@@ -451,12 +451,6 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
         return lk_fail(error, LK_UNAVAILABLE,
                        "arithmetic \"fast\": only a GPU computes it; use \"strict\" here");
     }
-    if (lk_model_is_mixed(&spec->model) && layout->device) {
-        return lk_fail(error, LK_UNAVAILABLE,
-                       "precision \"%s\": GPUs do not compute it yet; use \"float32\", or "
-                       "--kernels auto",
-                       lk_precision_name(spec->model.precision));
-    }
     if (layout->replicas_all == 0) p->layout.replicas_all = layout->replicas;
     if (layout->replicas == 0 || p->layout.replicas_all > p->grains) {
         return lk_fail(

@@ -171,29 +171,20 @@ static inline float lk_program_weight_clip(const lk_program *program) {
 
 // Is a parameter a kernel of spectral_normalization? Not a state.
 static inline bool lk_param_is_spectral(const lk_program *program, uint32_t param) {
-#ifdef LK_SHORT_FORM_ALONE
-    (void)program, (void)param;  // `lockstep embed` refuses them
-    return false;
-#else
-    if (param >= program->param_count) return false;
+    if (!LK_HAS_SPECTRAL || param >= program->param_count) return false;
     const uint32_t taken = program->params[param].rounded;
     return taken != LK_NONE && program->tensors[taken].region == LK_REGION_REPLICA;
-#endif
 }
 
 // The norms of the whole gradient that its updates ask for, and the slices of a parameter.
 static inline lk_norm lk_program_norm(const lk_program *program) {
-#ifdef LK_SHORT_FORM_ALONE
-    (void)program;  // boards know no norms of the whole gradient: `lockstep embed` refuses them
-    return LK_NORM_NONE;
-#else
+    if (!LK_HAS_NORMS) return LK_NORM_NONE;
     const lk_norm own = lk_optimizer_norm(program->optimizer);
     for (uint32_t i = 0; own == LK_NORM_NONE && i < program->param_count; i++) {
         const bool trained = program->params[i].gradient_op != LK_NONE;
         if (trained && lk_param_is_spectral(program, i)) return LK_NORM_SPECTRAL;
     }
     return own;
-#endif
 }
 // The share of the sum of its squares that a parameter adds to the loss of this objective, which
 // trains it: that of its layer, of the kernel alone; 0: none.

@@ -22,6 +22,11 @@ float lk_scale_value(const lk_loss_scale *how, const lk_scale_state *s) {
     return two_to(power_of(how, s));
 }
 
+float lk_scale_inverse(const lk_program *p, uint8_t *device) {
+    const lk_scale_state *state = lk_scale_of(p, device);
+    return state ? 1.0f / lk_scale_value(&p->spec->model.loss_scale, state) : 1.0f;
+}
+
 static void move(const lk_loss_scale *how, lk_scale_state *s, float factor) {
     const int32_t low = exponent_of(how->least), high = LK_LOSS_SCALE_POWER_MAX;
     const int32_t wanted = power_of(how, s) + exponent_of(factor);

@@ -41,6 +41,9 @@ static inline uint64_t lk_scale_replays(const lk_scale_state *s) {
 float lk_scale_value(const lk_loss_scale *how, const lk_scale_state *state);
 void lk_scale_follow(const lk_loss_scale *how, lk_scale_state *state, lk_scale_event event);
 
+// What gradients are multiplied by to take it out again: 1 / scale, 1 where the model has none.
+float lk_scale_inverse(const lk_program *program, uint8_t *device);
+
 // Would an overflow make it smaller?
 bool lk_scale_can_fall(const lk_loss_scale *how, const lk_scale_state *state);
 

@@ -163,7 +163,7 @@ uint32_t lk_spectral_make(const lk_kernels *k, const lk_spectral *s) {
     return bad | k->round(s->dtype, count, s->normalized, s->normalized);
 }
 
-#ifndef LK_SHORT_FORM_ALONE
+#if LK_HAS_SPECTRAL
 void lk_spectral_start(lk_frame *f) {
     const lk_program *p = f->program;
     for (uint32_t i = 0; i < p->forward_end; i++) {

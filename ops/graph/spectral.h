@@ -51,10 +51,10 @@ lk_spectral lk_spectral_of(uint64_t count, uint64_t columns, const float *w, flo
 uint32_t lk_spectral_make(const lk_kernels *kernels, const lk_spectral *s);
 
 // The same for every kernel that an op of the frame's program takes; flags the first of these ops.
-#ifdef LK_SHORT_FORM_ALONE
-#define lk_spectral_start(frame) ((void)(frame))
-#else
+#if LK_HAS_SPECTRAL
 void lk_spectral_start(lk_frame *frame);
+#else
+#define lk_spectral_start(frame) ((void)(frame))
 #endif
 
 // The kernel of a forward op, in the frame.

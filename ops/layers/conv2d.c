@@ -453,7 +453,7 @@ const lk_op_type lk_op_conv2d_weight_gradient = {.name = "conv2d_weight_gradient
                                                  .scratch_floats = LK_RULE(scratch_floats),
                                                  .flop = LK_RULE(flop),
                                                  .mixed = true,
-                                                 .half_floats = LK_RULE(gradient_half)};
+                                                 .half_floats = LK_MIXED_RULE(gradient_half)};
 const lk_op_type lk_op_conv2d_pool_weight_gradient = {.name = "conv2d+pool_weight_gradient",
                                                       .number = LK_OP_CONV2D_POOL_WEIGHT_GRADIENT,
                                                       .scope = LK_SCOPE_GRAINS,
@@ -461,7 +461,8 @@ const lk_op_type lk_op_conv2d_pool_weight_gradient = {.name = "conv2d+pool_weigh
                                                       .scratch_floats = LK_RULE(scratch_floats),
                                                       .flop = LK_RULE(routed_flop),
                                                       .mixed = true,
-                                                      .half_floats = LK_RULE(pool_gradient_half)};
+                                                      .half_floats =
+                                                          LK_MIXED_RULE(pool_gradient_half)};
 
 const lk_layer_type lk_layer_conv2d = {
     .inputs = 1, .ops_max = 4, .tensors_max = 6, .params_max = 2, .build = build_conv2d};

@@ -332,7 +332,7 @@ const lk_op_type lk_op_conv2d_transpose_weight_gradient = {
     .scratch_floats = LK_RULE(scratch_floats),
     .flop = LK_RULE(flop),
     .mixed = true,
-    .half_floats = LK_RULE(half_floats)};
+    .half_floats = LK_MIXED_RULE(half_floats)};
 const lk_op_type lk_op_conv2d_transpose_bias_gradient = {
     .name = "conv2d_transpose_bias_gradient",
     .number = LK_OP_CONV2D_TRANSPOSE_BIAS_GRADIENT,
@@ -340,7 +340,7 @@ const lk_op_type lk_op_conv2d_transpose_bias_gradient = {
     .reference = conv2d_transpose_bias_gradient,
     .scratch_floats = LK_RULE(scratch_floats),
     .mixed = true,
-    .half_floats = LK_RULE(half_floats)};
+    .half_floats = LK_MIXED_RULE(half_floats)};
 
 const lk_layer_type lk_layer_conv2d_transpose = {
     .inputs = 1, .ops_max = 5, .tensors_max = 7, .params_max = 2, .build = build_conv2d_transpose};

@@ -106,5 +106,5 @@ const lk_op_type lk_op_decode = {.name = "decode",
                                  .mixed = true,
                                  .looks = true,
                                  .scope = LK_SCOPE_DECODE,
-                                 .reference = decode,
+                                 .reference = LK_RULE(decode),
                                  .scratch_floats = LK_RULE(lk_decode_scratch)};

@@ -314,7 +314,7 @@ const lk_op_type lk_op_dense_bias_gradient = {.name = "dense_bias_gradient",
                                               .scope = LK_SCOPE_GRAINS,
                                               .reference = dense_bias_gradient,
                                               .mixed = true,
-                                              .half_floats = LK_RULE(bias_gradient_half)};
+                                              .half_floats = LK_MIXED_RULE(bias_gradient_half)};
 
 const lk_op_type lk_op_sequence_dense = {.name = "sequence_dense",
                                          .number = LK_OP_SEQUENCE_DENSE,

@@ -65,27 +65,18 @@ static inline float slice_finish(slice_sum *s) {
     return tree_finish(&s->tree) + 0.0f;
 }
 
-// Value i of a tensor of that dtype. Boards read fp32 alone.
+// Value i of a tensor of that dtype.
 static inline float lk_value_at(lk_dtype dtype, const void *p, uint64_t i) {
-#ifndef LK_SHORT_FORM_ALONE
-    if (dtype == LK_F16) return lk_half_to_float(((const uint16_t *)p)[i]);
-    if (dtype == LK_BF16) return lk_bfloat_to_float(((const uint16_t *)p)[i]);
-#endif
-    (void)dtype;
+    if (LK_HAS_MIXED && dtype == LK_F16) return lk_half_to_float(((const uint16_t *)p)[i]);
+    if (LK_HAS_MIXED && dtype == LK_BF16) return lk_bfloat_to_float(((const uint16_t *)p)[i]);
     return ((const float *)p)[i];
 }
 
 static inline bool lk_lane_x_is_half(const lk_lane *l) {
-#ifdef LK_SHORT_FORM_ALONE
-    return (void)l, false;
-#endif
-    return l->half && l->half->x;
+    return LK_HAS_MIXED && l->half && l->half->x;
 }
 static inline bool lk_lane_dy_is_half(const lk_lane *l) {
-#ifdef LK_SHORT_FORM_ALONE
-    return (void)l, false;
-#endif
-    return l->half && l->half->dy;
+    return LK_HAS_MIXED && l->half && l->half->dy;
 }
 
 static inline uint32_t lk_not_finite(float x) { return !(x - x == 0.0f); }

@@ -1,4 +1,5 @@
 """boards - what the tests of embedded runs share: the host's word on a run, and the comparison."""
+import json
 import os
 import re
 import shutil
@@ -36,6 +37,8 @@ def results(output):
         if not values:
             sys.exit(f"no line \"{name} ...\" in:\n{output}")
         found[name] = values[-1]
+    said = re.findall(r"^loss_scale \S+, skipped \d+, replayed \d+$", output, re.M)
+    found["scale"] = said[-1] if said else ""
     found["loss"] = re.findall(r"^(loss = \S+, step = \d+)", output, re.M)
     if not found["loss"]:
         sys.exit(f"no loss lines in:\n{output}")
@@ -51,8 +54,15 @@ class Host:
         os.makedirs(work)
 
     def train(self, config, *options):
-        return results(run([self.program, "train", config, "--fresh", "--run-dir",
-                            os.path.join(self.work, "run"), *options]))
+        directory = os.path.join(self.work, "run")
+        found = results(run([self.program, "train", config, "--fresh", "--run-dir", directory,
+                             *options]))
+        with open(os.path.join(directory, "metrics.jsonl"), encoding="utf-8") as f:
+            last = [row["train"] for row in map(json.loads, f) if "train" in row][-1]
+        if "loss_scale" in last:
+            found["scale"] = (f"loss_scale {last['loss_scale']:.9g}, skipped {last['skipped']}, "
+                              f"replayed {last['replayed']}")
+        return found
 
     def embed(self, config, source, *options, code=0):
         return run([self.program, "embed", config, "--to", source, *options], code)
@@ -66,7 +76,8 @@ def compare(what, found, wanted):
     for name, value in wanted.items():
         if found[name] != value:
             sys.exit(f"{what}: {name}: found {found[name]}, the host has {value}")
-    print(f"{what}: {len(wanted['loss'])} loss lines and {', '.join(RESULTS)} as on the host")
+    print(f"{what}: {len(wanted['loss'])} loss lines and {', '.join(RESULTS)} as on the host "
+          f"{wanted['scale']}")
 
 
 def embedded_images(source):

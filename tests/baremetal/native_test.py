@@ -3,17 +3,29 @@
 
    native_test.py LOCKSTEP WORK CONFIG SOURCE.c PROGRAM [CONFIG SOURCE.c PROGRAM]..
 """
+import json
 import os
+import re
 import subprocess
 import sys
 
 import boards
 
+STRIPS = ('data={"strips": {"min": 1, "max": 5}, "train": '
+          '{"made_up": {"count": 40, "height": 28, "width": 28}}}')
+
 
 def check(host, config, source, program):
     wanted = host.train(config)
     name = os.path.basename(config)
-    core = host.core_bytes(config, *([] if "ops" in name else ["--replicas", "1"]))
+    with open(config, encoding="utf-8") as f:
+        told = json.load(f)
+    overflow = told.get("loss_scale", {}).get("on_overflow", "skip")
+    if "loss_scale" in told and not re.search({"skip": r"skipped [1-9]",
+                                               "replay": r"replayed [1-9]"}[overflow],
+                                              wanted["scale"]):
+        sys.exit(f"{name}: no step overflows on the host: {wanted['scale']}")
+    core = host.core_bytes(config, *([] if "replicas" in told else ["--replicas", "1"]))
     ran = 0
     for kernels in ("reference", "portable", "avx2", "avx512", "neon", "auto"):
         done = subprocess.run([program, kernels], stdout=subprocess.PIPE, text=True, check=False)
@@ -43,6 +55,9 @@ def refusals(host, config):
     too_many = host.embed(config, os.path.join(host.work, "run.c"), "--examples", "501", code=78)
     if "found 500 examples, wanted the first 501" not in too_many:
         sys.exit(f"too many examples: {too_many}")
+    strips = host.embed("rnnt-strips", there, "--set", STRIPS, code=69)
+    if "rnnt-strips" not in strips or "data.strips: boards make none yet" not in strips:
+        sys.exit(f"strips: {strips}")
 
 
 def main():

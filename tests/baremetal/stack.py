@@ -22,29 +22,29 @@ READELF = os.environ.get("READELF", "arm-none-eabi-readelf")
 LIBRARY_BYTES = 128           # __aeabi_uldivmod and what it calls save 56 (gcc 12)
 RECURSION = {"node_value": 33}  # LK_TREE_LEVELS_MAX: once for each level of the tree
 ONLY_FROM = {"on_panic": "lk_panic",
-             # the walk over the ops, and the kernel that itself calls one of its table
+             # the walk over the ops
              "before": "lk_walk_ops", "load": "lk_walk_ops", "examples": "lk_walk_ops",
              "metric_sum": "lk_walk_ops", "gradient": "lk_walk_ops", "after_op": "lk_walk_ops",
-             "dense_bias_gradient": "grain_sums",
              "apply_sums": "each_sum", "store_sums": "each_sum",
              "count_present": "lk_lane_present",
              # the driver's tables
              **{name: "do_row" for name in (
                  "meet_at_once", "compute_whole", "compute_bucket", "share_bucket", "join_bucket",
-                 "update_all", "update_partition", "reduce_partition", "square_partition",
-                 "reduce_bucket", "apply_bucket", "evaluate_share", "write_report",
-                 "complete_report")},
+                 "update_all", "apply_judged", "follow_and_apply_normed", "update_partition",
+                 "reduce_partition", "square_partition", "reduce_bucket", "apply_bucket",
+                 "evaluate_share", "write_report", "complete_report")},
              **{name: "judge_step" for name in (
-                 "flags_of_replicas", "flags_of_all", "flags_of_norms")},
+                 "flags_of_replicas", "flags_of_all", "flags_of_norms", "lk_step_decide")},
              **{name: "lk_driver_finish" for name in (
                  "finish_step", "finish_alone", "finish_with_all")}}
 # Functions whose calls through pointers reach these alone: the slots of optimizers, averages of
-# weights, functions that are handed over by name.
+# weights, functions that are handed over by name, the kernel that calls one of its table.
 SMOOTH = ("softplus", "swish", "gelu", "gelu_tanh")
 SLOTS = {"list_momentum_slots", "list_rmsprop_slots", "list_adam_slots"}
 TERMS = {"term_x", "term_square", "term_dy", "term_gamma"}
 REACHES = {"smooth": {name + "_of" for name in SMOOTH},
            "smooth_backward": {name + "_slope" for name in SMOOTH},
+           "dense_bias_gradient": {"column_sums"},
            "example_sum": TERMS, "grain_of": TERMS,
            "each_sum": {"apply_sums", "store_sums"}, "lk_lane_present": {"count_present"},
            "follow_weights": SLOTS | {"lk_average_reference", "round_floats"},

@@ -3,6 +3,7 @@
 // its exact size, and results back.
 //
 // Stands in for ops/variant.c: the device is the only variant there is.
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "ops/cuda/mixed.h"
 #include "ops/cuda/table.h"
 #include "ops/layers/decode.h"
 #include "ops/variant.h"
@@ -109,7 +111,7 @@ static void load_u8(uint64_t count, const uint8_t *src, float *dst) {
         labels[at] = i;
         index[first + i] = at;
     }
-    const lk_cuda_state state = {.step = SLOTS + 1, .bad_op = UINT32_MAX, .bad_param = UINT32_MAX};
+    const lk_cuda_state state = {.batch = SLOTS + 1, .bad_op = UINT32_MAX, .bad_param = UINT32_MAX};
     must(cudaMemcpy(s.state, &state, sizeof state, cudaMemcpyHostToDevice));
     lk_cuda_source source = {.images = there(images, all),
                              .labels = there(labels, all * 4),
@@ -751,6 +753,74 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
     return end(&s);
 }
 
+// --- 16 bits -------------------------------------------------------------------------------------
+
+// Who tests them has threads.
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
+static uint32_t end_of_halves(const lk_cuda_stream *s) {
+    const uint32_t bad = end(s);
+    pthread_mutex_unlock(&one_at_a_time);
+    return bad;
+}
+
+static void widen(lk_dtype dtype, uint64_t count, const uint16_t *src, float *dst) {
+    pthread_mutex_lock(&one_at_a_time);
+    lk_cuda_stream s = begin(0);
+    float *to = space(count * sizeof *to);
+    lk_cuda_widen(&s, dtype, count, there(src, count * sizeof *src), to);
+    wait_for(&s);
+    back(dst, to, count * sizeof *to);
+    (void)end_of_halves(&s);
+}
+
+static uint32_t narrow(const lk_narrow *how, uint64_t count, const float *src, uint16_t *dst) {
+    pthread_mutex_lock(&one_at_a_time);
+    lk_cuda_stream s = begin(0);
+    const lk_look all = {.heeds = true};
+    lk_narrow how_there = *how;
+    uint16_t *to = space(count * sizeof *to);
+    how_there.mask = there(how->mask, count * sizeof *to);
+    lk_cuda_narrow(&s, &how_there, &all, count, floats_there(src, count), to);
+    wait_for(&s);
+    back(dst, to, count * sizeof *to);
+    return end_of_halves(&s);
+}
+
+static uint32_t narrow_pool(const lk_narrow *how, const lk_conv2d *c, const float *src,
+                            uint16_t *dst, uint8_t *argmax) {
+    pthread_mutex_lock(&one_at_a_time);
+    lk_cuda_stream s = begin(0);
+    const uint64_t count = lk_conv2d_pooled_floats(c);
+    uint16_t *to = space(count * sizeof *to);
+    uint8_t *winners = space(count);
+    lk_cuda_narrow_pool(&s, how, c, 1, floats_there(src, lk_conv2d_out_floats(c)), to, winners);
+    wait_for(&s);
+    back(dst, to, count * sizeof *to);
+    back(argmax, winners, count);
+    return end_of_halves(&s);
+}
+
+// As an update that changes nothing keeps it.
+static uint32_t round_floats(lk_dtype dtype, uint64_t count, const float *src, float *dst) {
+    if (count == 0) return 0;
+    pthread_mutex_lock(&one_at_a_time);
+    const lk_optimizer *o = &(lk_optimizer){.type = &lk_optimizer_sgd};
+    const lk_step_scalars scalars = {.inverse_n = 1.0f, .examples = 1};
+    lk_cuda_stream s = begin(0);
+    float *sums = space(count * sizeof *sums), *to = space(count * sizeof *to);
+    must(cudaMemset(sums, 0, count * sizeof *sums));
+    const lk_cuda_param param = {
+        .count = count, .w = floats_there(src, count), .rounded = to, .dtype = dtype};
+    const lk_cuda_node node = {sums, 0};
+    lk_cuda_update(&s, o, there(&param, sizeof param), 1, count, there(&node, sizeof node), 1,
+                   (lk_cuda_metrics){NULL, 0}, (lk_cuda_norms){0},
+                   (lk_cuda_scalars){there(&scalars, sizeof scalars), 1});
+    wait_for(&s);
+    back(dst, to, count * sizeof *to);
+    return end_of_halves(&s);
+}
+
 #define TABLE_BEST(kernel) kernel
 #include "ops/cpu/calls.inc.h"
 
@@ -797,6 +867,10 @@ static const lk_kernels device = {
     .load_u8 = load_u8,
     .column_sums = column_sums,
     .add = add,
+    .widen = widen,
+    .narrow = narrow,
+    .narrow_pool = narrow_pool,
+    .round = round_floats,
 };
 
 const char *lk_kernels_missing(unsigned number, const lk_kernels **variant) {

@@ -64,7 +64,8 @@ static lk_cuda_stream fresh(uint64_t step) {
 
 // Of every step, in one slot.
 static lk_cuda_scalars scalars_there(const lk_optimizer *o, float inverse_n) {
-    const lk_step_scalars scalars = lk_optimizer_scalars(o, 0, 0, inverse_n);
+    lk_step_scalars scalars = lk_optimizer_scalars(o, 0, 0, inverse_n);
+    scalars.examples = (uint32_t)(1.0f / inverse_n);
     return (lk_cuda_scalars){there(&scalars, sizeof scalars), 1};
 }
 
@@ -158,14 +159,15 @@ static void test_tree(void **unused) {
 
 // --- averages ------------------------------------------------------------------------------------
 
-// With each slot count before them, in the first update and in a later one.
-static void check_averages(const lk_optimizer *o, uint64_t t) {
+// With each slot count before them, in the first update and in a later one; of weights that are cut
+// to a size before they are averaged.
+static void check_averages(const lk_optimizer *o, uint64_t t, float clip) {
     enum { COUNT = 200 };
     const uint32_t all = lk_optimizer_slot_count(o);
     const lk_step_scalars scalars = lk_optimizer_scalars(o, 7, t, 0x1p-3f);
     float w[COUNT], sum[COUNT], slot[LK_OPTIMIZER_SLOTS_MAX][COUNT], got[COUNT];
     float *slots[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
-    lk_cuda_param param = {.count = COUNT};
+    lk_cuda_param param = {.count = COUNT, .clip = clip};
     lk_cuda_stream s = fresh(7);
     for (uint32_t i = 0; i < COUNT; i++) w[i] = (float)draw(1000), sum[i] = (float)draw(1000) - 500;
     for (uint32_t k = 0; k < all; k++) {
@@ -179,6 +181,9 @@ static void check_averages(const lk_optimizer *o, uint64_t t) {
     lk_cuda_update(&s, o, there(&param, sizeof param), 1, COUNT, there(&node, sizeof node), 1,
                    (lk_cuda_metrics){NULL, 0}, (lk_cuda_norms){0}, ring);
     assert_int_equal(o->type->reference(o, &scalars, COUNT, sum, w, slots), 0);
+    for (uint32_t i = 0; clip > 0.0f && i < COUNT; i++) {
+        w[i] = w[i] > clip ? clip : w[i] < -clip ? -clip : w[i];
+    }
     assert_int_equal(lk_average_reference(COUNT, scalars.average, w, slot[all - 1]), 0);
     assert_int_equal(state_now(&s).bad_param, UINT32_MAX);
     back(got, w_there, sizeof got);
@@ -201,7 +206,7 @@ static void test_averages(void **unused) {
          .amsgrad = true,
          .weight_average = 0x1.99999ap-1f}};
     for (uint32_t i = 0; i < LK_COUNT(each); i++) {
-        for (uint64_t t = 0; t < 2; t++) check_averages(&each[i], t);
+        for (uint64_t t = 0; t < 2; t++) check_averages(&each[i], t, i % 2 ? 300.0f : 0.0f);
     }
 }
 
@@ -309,7 +314,7 @@ static void test_penalty(void **unused) {
     must(cudaHostAlloc((void **)&ring, RING * sizeof *ring, cudaHostAllocMapped));
     const lk_optimizer o = {.type = &lk_optimizer_sgd, .learning_rate = 0.5f};
     lk_cuda_step_end(&s, (lk_cuda_metrics){there(&node, sizeof node), 1}, 1,
-                     scalars_there(&o, 0.5f), ring, RING);
+                     scalars_there(&o, 0.5f), true, ring, RING);
     (void)state_now(&s);
     assert_true(ring[0].means[0] == 1.5f + want[0]);
     must(cudaDeviceReset());
@@ -350,7 +355,7 @@ static void tiny_step(tiny *t) {
     const lk_cuda_metrics metrics = {t->loss_nodes, 1};
     lk_cuda_update(&t->s, &half, t->params, 1, 2, t->nodes, 1, metrics,
                    (lk_cuda_norms){0}, t->scalars);
-    lk_cuda_step_end(&t->s, metrics, 1, t->scalars, t->ring, RING);
+    lk_cuda_step_end(&t->s, metrics, 1, t->scalars, true, t->ring, RING);
 }
 
 static void test_results(void **unused) {
@@ -527,6 +532,30 @@ static void test_checking(void **unused) {
     must(cudaDeviceReset());
 }
 
+// Three uses of grains of 5 words, or bytes, of which the last grain has two; a fourth of nothing.
+static void test_spread(void **unused) {
+    enum { GRAINS = 3, LEAVES = 4, OF_GRAIN = 5, LIVE = 12, ALL = GRAINS * LEAVES * OF_GRAIN };
+    (void)unused;
+    for (uint32_t bytes = 1; bytes <= 4; bytes += 3) {
+        lk_cuda_stream s = fresh(0);
+        uint8_t from[3][GRAINS * OF_GRAIN * 4], got[ALL * 4];
+        uint8_t *to = space(ALL * bytes);
+        for (uint32_t u = 0; u < LEAVES; u++) {
+            for (uint32_t i = 0; u < 3 && i < sizeof from[u]; i++) from[u][i] = (uint8_t)draw(256);
+            lk_cuda_spread(&s, OF_GRAIN * bytes, GRAINS, u < 3 ? LIVE * bytes : 0, LEAVES, u,
+                           u < 3 ? there(from[u], sizeof from[u]) : NULL, to);
+        }
+        (void)state_now(&s);
+        back(got, to, ALL * bytes);
+        for (uint32_t i = 0; i < ALL * bytes; i++) {
+            const uint32_t leaf = i / bytes / OF_GRAIN, u = leaf % LEAVES;
+            const uint32_t at = leaf / LEAVES * OF_GRAIN * bytes + i % (OF_GRAIN * bytes);
+            assert_int_equal(got[i], u < 3 && at < LIVE * bytes ? from[u][at] : 0);
+        }
+        must(cudaDeviceReset());
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tree),     cmocka_unit_test(test_norms),
@@ -534,6 +563,7 @@ int main(void) {
         cmocka_unit_test(test_stop),     cmocka_unit_test(test_held),
         cmocka_unit_test(test_graph),    cmocka_unit_test(test_failed_launch),
         cmocka_unit_test(test_checking), cmocka_unit_test(test_penalty),
+        cmocka_unit_test(test_spread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,7 +146,8 @@ static void test_floats(void **state) {
 // Halfway between two neighbours, and the floats beside it: where a rounding is decided.
 static void test_edges(void **state) {
     (void)state;
-    float x[6];
+    enum { EACH = 6 };
+    float all[BLOCK], *x = all;
     for (unsigned d = 0; d < LK_COUNT(dtypes); d++) {
         for (uint32_t h = 0; h < HALVES; h++) {
             const double a = value_of(dtypes[d], (uint16_t)h);
@@ -158,9 +159,13 @@ static void test_edges(void **state) {
                                     : (a + b) / 2);
             x[2] = nextafterf(x[1], INFINITY), x[3] = nextafterf(x[1], -INFINITY);
             x[4] = nextafterf(x[0], INFINITY), x[5] = nextafterf(x[0], -INFINITY);
-            assert_int_equal(look_at(x, LK_COUNT(x)), 0);
+            x += EACH;
+            if (x + EACH <= all + BLOCK) continue;
+            assert_int_equal(look_at(all, (uint32_t)(x - all)), 0);
+            x = all;
         }
     }
+    assert_int_equal(look_at(all, (uint32_t)(x - all)), 0);
 }
 
 static void test_halves(void **state) {

@@ -8,6 +8,7 @@ import glob
 import json
 import os
 import shutil
+import struct
 
 from program import Test, log_of, result, value
 
@@ -163,6 +164,55 @@ def ends(t):
         t.check(not glob.glob("ends/checkpoints/*.safetensors"), "nothing is saved")
 
 
+def write_row(row):
+    """Images that are black but for one row."""
+    with open("images", "wb") as f:
+        image = bytes(255 if i // 6 == row else 0 for i in range(36))
+        f.write(struct.pack(">4B3I", 0, 0, 8, 3, 32, 6, 6) + 32 * image)
+    with open("labels", "wb") as f:
+        f.write(struct.pack(">4BI", 0, 0, 8, 1, 32) + bytes(i % 10 for i in range(32)))
+    return {"images": "images", "labels": "labels"}
+
+
+def odd(t, *kernels):
+    """What a 2x2 pool drops, an odd last row, may overflow; any other may not. Fused or not."""
+    conv = {"type": "conv2d", "filters": 3, "kernel_size": 2, "kernel_initializer": "constant",
+            "kernel_initializer_value": 60000}
+    pool, relu = {"type": "max_pool2d", "pool_size": 2}, {"type": "relu"}
+    for row, skipped in ((5, 0), (4, 3)):  # of 6; rows 3 and 4 of 5 overflow
+        data = write_row(row)
+        for layers in ([{**conv, "activation": "relu"}, pool], [conv, relu, pool], [conv, pool]):
+            config = t.write("odd.json", {
+                "steps": 3, "global_batch": 16, "grain": 8, "model.input": [6, 6, 1],
+                "model.layers": [*layers, {"type": "flatten"}, {"type": "dense", "units": 10}],
+                "optimizer": {"type": "sgd", "learning_rate": 1e-6},
+                "precision": "mixed_float16", "loss_scale": {"initial": 16},
+                "data": {"train": data}})
+            for who in kernels:
+                for fuse in ("true", "false"):
+                    t.expect(0, "train", config, "--run-dir", "odd", "--fresh", "--kernels", who,
+                             "--set", "layout.fuse=" + fuse)
+                    found = lines_of("odd")[-1]["skipped"]
+                    t.check(found == skipped, "odd", row, layers, who, fuse, found, skipped)
+
+
+def hidden(t, *kernels):
+    """A sum of a layer in fp32 is looked at before its ReLU, which makes +0 of -infinity."""
+    def dense(value, **more):
+        return {"type": "dense", "units": 4, "kernel_initializer": "constant",
+                "kernel_initializer_value": value, **more}
+
+    last = dense(-1e6, dtype="float32", activation="relu", name="hides")
+    config = t.write("hidden.json", {
+        "steps": 1, "global_batch": 16, "grain": 8, "model.input": [6, 6, 1],
+        "model.layers": [{"type": "flatten"}, *5 * [dense(1e6)], last,
+                         {"type": "dense", "units": 10}],
+        "precision": "mixed_bfloat16", "data": {"train": write_row(5)}})
+    for who in kernels:
+        error = t.expect(80, "train", config, "--run-dir", "hidden", "--fresh", "--kernels", who)[2]
+        t.check("step 0: hides is not finite" in error, "hidden", who, error)
+
+
 def refusals(t):
     for code, text, *more in (
             (78, "a loss is scaled in precision \"mixed_float16\" alone", "--set",
@@ -179,12 +229,6 @@ def refusals(t):
              "--set", 'model.loss={"type": "mean_squared_error", "inputs": ["a", "add_3"]}')):
         error = t.expect(code, "train", "skip.json", "--run-dir", "refused", "--fresh", *more)[2]
         t.check(text in error, "refused", text, error)
-    for name, changes in MODES.items():
-        error = t.expect(69, "embed", name + ".json", "--to", "run.c")[2]
-        t.check(error == f"lockstep: embed: {name}.json: precision \"{changes['precision']}\": "
-                "boards do not compute it yet; use \"float32\"\n", "embed", error)
-    t.check(not os.path.exists("run.c"), "embed writes nothing")
-    t.expect(0, "embed", "bfloat16.json", "--to", "run.c", "--set", "precision=float32")
     error = t.expect(69, "plan", "skip.json", "--kernels", "cuda")[2]
     t.check("GPU" in error or "cuda" in error, "cuda", error)
 
@@ -200,6 +244,8 @@ def main():
     logs(t)
     plan(t)
     norms(t)
+    odd(t, "reference", "auto")
+    hidden(t, "reference", "auto")
     ends(t)
     refusals(t)
     t.finish()

@@ -37,8 +37,7 @@ NODE, TRIP, TRIP_STEPS, RESIDENT = 1.5e-6, 700, 16, 2048
 LIMITS = {"waste": 1.3, "blocks": 64, "chain": 2048, "idle": 0.5}
 OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs")
 # Configurations that GPUs do not run, with a word of what the program says of it.
-REFUSED = {"mnist-gan": "one network alone", "mnist-gan-rmsprop": "one network alone",
-           "mnist-gan-small": "one network alone", "rnnt-strips": "mixed_float16"}
+REFUSED = {}
 
 
 def symbols(program):
@@ -93,6 +92,13 @@ def step_of(program, names, config, batch):
         one = found.setdefault(json.dumps(launch), dict(launch, times=0))
         one["times"] += 1
     return list(found.values())
+
+
+def objectives(launches):
+    """The steps of a configuration, one for each objective: (what their names end in, launches)."""
+    numbers = sorted({one["objective"] for one in launches})
+    return [("" if len(numbers) == 1 else f".{number}",
+             [one for one in launches if one["objective"] == number]) for number in numbers]
 
 
 def weigh(launches, batch):
@@ -165,13 +171,14 @@ def find_all(program, names, folder):
                 print(f"{name} at batch {batch}: as {seen[same]}")
                 continue
             seen[same] = name
-            whole = weigh(launches, batch)
-            print(f"{name} at batch {batch}: {sum(one['times'] for one in launches)} launches, "
-                  f"{1e6 * whole:.1f} us (estimate for an H100, not measured)")
-            for one in launches:
-                for column, value in over(one):
-                    key = f"{name} {batch} {one['name']} {one['kernel']} {column}"
-                    found[key] = max(value, found.get(key, value))
+            for end, step in objectives(launches):
+                whole = weigh(step, batch)
+                print(f"{name}{end} at batch {batch}: {sum(one['times'] for one in step)} "
+                      f"launches, {1e6 * whole:.1f} us (estimate for an H100, not measured)")
+                for one in step:
+                    for column, value in over(one):
+                        key = f"{name}{end} {batch} {one['name']} {one['kernel']} {column}"
+                        found[key] = max(value, found.get(key, value))
     if len(seen) < 9:
         sys.exit(f"found only {len(seen)} different steps")
     return found
@@ -201,10 +208,11 @@ def main():
     if sys.argv[4:5] == ["--table"]:
         batch = int(sys.argv[6])
         launches = step_of(program, names, sys.argv[5], batch)
-        whole = weigh(launches, batch)
-        for one in launches:
-            one["useful"] = 1e-6 * one["flop"] * batch if one["fma"] else 0.0
-        print_table(launches, whole)
+        for _, step in objectives(launches):
+            whole = weigh(step, batch)
+            for one in step:
+                one["useful"] = 1e-6 * one["flop"] * batch if one["fma"] else 0.0
+            print_table(step, whole)
         return 0
     found = find_all(program, names, folder)
     with open(known_file, encoding="utf-8") as f:

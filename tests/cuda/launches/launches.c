@@ -2,9 +2,10 @@
 //
 //   launches CONFIG GLOBAL_BATCH      a line of JSON each; nothing is computed, no GPU is asked
 //
-// The run is planned as for a GPU; then the code that records its step walks it, at addresses that
-// nobody may touch, and tells an observer of every launch (ops/cuda/kernels.h). Kernels are given
-// as their distance from the function main, for who has the program's table of symbols.
+// The run is planned as for a GPU; then the code that records its steps walks one of each
+// objective, at addresses that nobody may touch, and tells an observer of every launch
+// (ops/cuda/kernels.h). Kernels are given as their distance from the function main, for who has the
+// program's table of symbols.
 // Exit codes: 0; 69: this configuration does not run on GPUs, and why on stderr.
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,25 +50,35 @@ static bool place(lk_cuda_step *c) {
     if (block == MAP_FAILED) return false;
     c->block = block;
     lk_cuda_step_plan(c, c->program, &needs);
-    c->host.nodes = calloc(2 * (size_t)c->table_max, sizeof *c->host.nodes);
-    c->host.held = calloc(2 * (size_t)c->node_max, sizeof *c->host.held);
+    c->host.nodes = calloc(lk_cuda_kinds(c) * (size_t)c->table_max, sizeof *c->host.nodes);
+    c->host.held = calloc(lk_cuda_kinds(c) * (size_t)c->node_max, sizeof *c->host.held);
     return c->host.nodes && c->host.held;
 }
 
-static lk_status walk(lk_run *run, lk_error *error) {
-    lk_cuda_step *c = &run->gpus.gpu[0];
+// A full step of an objective.
+static lk_status walk(lk_cuda_step *c, uint32_t objective, lk_error *error) {
     static lk_cuda_recording recording;
-    teller t = {.program = c->program};
+    uint64_t step;
+    if (!lk_cuda_step_of_kind(c->program, 2 * objective, &step)) return LK_OK;
+    c->program = lk_program_of_step(c->program, step);
+    teller t = {.program = c->program, .objective = objective};
     const lk_cuda_observer observer = {tell, &t};
-    if (!place(c)) return lk_fail(error, LK_UNAVAILABLE, "no addresses for the plan of a GPU");
     c->observer = &observer;
-    c->examples[0] = lk_step_examples(c->program->spec, 0);
-    lk_cuda_record_start(&recording, c, 0, 0);
+    lk_cuda_record_start(&recording, c, 2 * objective, step);
     lk_cuda_record_ops(&recording, c->program->reduce_op);
     lk_cuda_record_joins(&recording, 0, c->program->node_floats);
     lk_cuda_record_update(&recording);
     return recording.error ? lk_fail(error, LK_INTERNAL, "a launch failed: %d", recording.error)
                            : LK_OK;
+}
+
+static lk_status walk_all(lk_run *run, lk_error *error) {
+    lk_cuda_step *c = &run->gpus.gpu[0];
+    if (!place(c)) return lk_fail(error, LK_UNAVAILABLE, "no addresses for the plan of a GPU");
+    for (uint32_t k = 0; k < lk_objective_count(&run->config.spec.model); k++) {
+        LK_CHECK(walk(c, k, error));
+    }
+    return LK_OK;
 }
 
 int main(int argc, char **argv) {
@@ -81,7 +92,7 @@ int main(int argc, char **argv) {
         .config = argv[1], .set = set, .set_count = 2, .kernels = "cuda", .gpus = 1};
     lk_status status = lk_run_configure(&run, &options, (lk_run_needs){.logs = true}, &error);
     if (status == LK_OK) status = lk_run_plan(&run, &error);
-    if (status == LK_OK) status = walk(&run, &error);
+    if (status == LK_OK) status = walk_all(&run, &error);
     if (status != LK_OK) fprintf(stderr, "%s\n", error.text);
     return (int)status;
 }

@@ -197,6 +197,7 @@ def refused(t, code, text, *arguments, **environment):
 
 def refusing(t):
     refused(t, 78, "layout.guards", "--set", "layout.guards=true")
+    refused(t, 64, "--seal: found with --kernels cuda", "--seal")
     lines = t.expect(0, "doctor")[1]
     t.check(any("use it with --kernels cuda" in line for line in lines), "doctor", *lines)
 

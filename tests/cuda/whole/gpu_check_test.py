@@ -3,7 +3,7 @@
 of the host execution layer in the place of a GPU's, what it does.
 
    gpu_check_test.py LOCKSTEP_ON_HOST WORK_DIR GPU_CHECK MEASURE KERNELS CONV_KERNELS SEQUENCE
-                     TRANSDUCER UPDATE
+                     TRANSDUCER UPDATE OPS
 """
 import json
 import os
@@ -14,9 +14,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../whole"))
 from program import Test  # noqa: E402
 
-GPU_CHECK, *PROGRAMS = (os.path.abspath(path) for path in sys.argv[3:10])
+GPU_CHECK, *PROGRAMS = (os.path.abspath(path) for path in sys.argv[3:11])
 NAMES = ("gpu_measure", "gpu_kernels_test", "gpu_conv_kernels_test",
-         "gpu_sequence_test", "gpu_transducer_test", "gpu_update_test")
+         "gpu_sequence_test", "gpu_transducer_test", "gpu_update_test", "gpu_ops")
 # Stands before the program: a benchmark is the processor's, or the digests are not its own.
 STAND_IN = """#!/bin/sh
 case "$1" in
@@ -31,6 +31,12 @@ def gpu_check(*arguments, **environment):
     done = subprocess.run([sys.executable, GPU_CHECK, "--quick", *arguments], timeout=280,
                           capture_output=True, text=True, env={**os.environ, **environment})
     return done.returncode, done.stdout, done.stderr
+
+
+def write_script(path, commands):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f"#!/bin/sh\n{commands}\n")
+    os.chmod(path, 0o755)
 
 
 def rows_of(file):
@@ -49,19 +55,23 @@ def without_a_gpu(t):
 
 def with_all(t):
     """Every part that the host layer can play; the others say why not."""
-    parts = "kernels,equal,gpus,workers,fast,allocations,memory,measure,bench"
+    parts = "golden,kernels,equal,ops,measure,bench,ways,fast,allocations,memory,gpus,workers"
     code, out, error = gpu_check("--program", "program", "--tests", "tests", "--to", "all.json",
                                  "--only", parts, "--work", "work",
                                  LOCKSTEP_HOST_CUDA_DEVICES="3")
     t.check(code == 0, "gpu-check", code, out, error)
     rows = rows_of("all.json")
-    for name in ("kernels", "equal", "gpus", "workers", "fast", "allocations", "measure", "bench"):
+    for name in ("golden", "kernels", "equal", "ops", "gpus", "workers", "fast", "allocations",
+                 "measure", "bench", "ways"):
         t.check(rows[name]["status"] == "ok", name, rows[name])
     t.check("4 workers by nccl: not run: " in rows["workers"]["text"], rows["workers"])
     for name, key in (("bench", "64"), ("measure", "chain_term_ns"), ("allocations", "bytes"),
-                      ("fast", "bf16")):
+                      ("fast", "bf16"), ("ops", "matrix"), ("ways", "64 fast resident")):
         t.check(rows[name]["figures"].get(key), f"{name} has no {key}", rows[name])
     t.check(out.count("\n") == len(rows) + 2, "a line for each part", out)
+    with open("all-logs/golden.log", encoding="utf-8") as f:
+        said = f.read()
+    t.check(said.startswith("$ ") and "state_hash" in said and "[exit 0]" in said, said)
 
 
 def with_faults(t):
@@ -70,15 +80,48 @@ def with_faults(t):
     os.remove("tests/gpu_update_test")
     os.symlink("/bin/false", "tests/gpu_update_test")
     code, out, error = gpu_check("--program", "program", "--tests", "tests", "--to", "faults.json",
-                                 "--only", "kernels,equal,gpus,allocations,measure",
+                                 "--only", "golden,kernels,equal,gpus,allocations,measure",
                                  "--work", "work", LOCKSTEP_HOST_CUDA_DEVICES="2",
                                  CHANGE="s/^digest ./digest 0/")
     rows = rows_of("faults.json")
     found = {name: row["status"] for name, row in rows.items()}
-    t.check(code == 1 and found == {"kernels": "FAILED", "equal": "FAILED", "gpus": "FAILED",
-                                    "allocations": "ok", "measure": "not run"},
+    t.check(code == 1 and found == {"golden": "FAILED", "kernels": "FAILED", "equal": "FAILED",
+                                    "gpus": "FAILED", "allocations": "ok", "measure": "not run"},
             found, code, out, error)
     t.check("no gpu_measure" in rows["measure"]["text"], rows["measure"])
+    t.check("op by op: " in rows["golden"]["text"], rows["golden"])
+
+
+def with_a_wrong_op(t):
+    """An op whose bits differ is named, the first of all that do."""
+    matrix = os.path.join(HERE, "../../matrix/matrix.json")
+    done = subprocess.run(["tests/gpu_ops", matrix, "4"], timeout=60, capture_output=True,
+                          text=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    wrong = [row["op"] for row in rows if not row["equal"]]
+    t.check(done.returncode == 1 and wrong and wrong[0] == 4, done)
+    os.rename("tests/gpu_ops", "tests/gpu_ops_itself")
+    write_script("tests/gpu_ops", 'exec "$(dirname "$0")/gpu_ops_itself" "$@" 4')
+    code, out, error = gpu_check("--program", "program", "--tests", "tests", "--to", "wrong.json",
+                                 "--only", "golden,ops", "--work", "work",
+                                 LOCKSTEP_HOST_CUDA_DEVICES="1", CHANGE="s/^digest ./digest 0/")
+    rows = rows_of("wrong.json")
+    t.check(code == 1 and all("op 4 relu of relu2 is the first of" in row["text"]
+                              for row in rows.values()), code, out, error, rows)
+
+
+def with_what_hangs(t):
+    """A program that does not end is ended with all that it started, and its words are kept."""
+    write_script("tests/gpu_measure", "echo begun\nsleep 4321 &\nwait")
+    code, _, error = gpu_check("--program", "program", "--tests", "tests", "--to", "hangs.json",
+                               "--only", "measure", "--work", "work", "--seconds", "8",
+                               LOCKSTEP_HOST_CUDA_DEVICES="1")
+    row = rows_of("hangs.json")["measure"]
+    t.check(code == 1 and "gpu_measure: not done after" in row["text"], code, row, error)
+    with open("hangs-logs/measure.log", encoding="utf-8") as f:
+        t.check("begun" in f.read(), "what it said is lost")
+    running = subprocess.run(["pgrep", "-f", "^sleep 4321$"], capture_output=True, check=False)
+    t.check(running.returncode == 1, "what it started still runs")
 
 
 def main():
@@ -94,6 +137,8 @@ def main():
     without_a_gpu(t)
     with_all(t)
     with_faults(t)
+    with_a_wrong_op(t)
+    with_what_hangs(t)
     t.finish()
 
 
