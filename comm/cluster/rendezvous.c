@@ -28,7 +28,7 @@
 enum { ANSWER_SECONDS = 5, RETRY_MS_FIRST = 10, RETRY_MS_MOST = 500, LOOK_MS = 250 };
 enum { NOBODY = LK_CLUSTER_WORLD_MAX, WHO_BYTES = LK_HELLO_NAME_BYTES + 80 };
 
-enum { STARTING, RUNNING, LEAVING };  // stages of a process
+enum { CHECKING, STARTING, RUNNING, LEAVING };  // stages of a process
 
 static struct {
     bool met;
@@ -490,7 +490,10 @@ _Noreturn static void end_start(const char *format, ...) {
 
 static void note_lost(uint32_t rank, const char *who) {
     __atomic_store_n(&here.lost, rank, __ATOMIC_SEQ_CST);
-    uint32_t stage = __atomic_load_n(&here.stage, __ATOMIC_SEQ_CST);
+    uint32_t stage;
+    // What this process finds wrong with its own start comes before the loss of another, which has
+    // often ended for the same reason.
+    while ((stage = __atomic_load_n(&here.stage, __ATOMIC_SEQ_CST)) == CHECKING) pause_ms(1);
     // Whoever leaves may be waiting for an answer that will not come.
     if (stage == LEAVING) (void)shutdown(here.pmi, SHUT_RDWR);
     if (stage != STARTING) return;
@@ -551,7 +554,7 @@ static void *chief_main(void *argument) {
     lk_chief *c = argument;
     lk_error error = {.status = LK_OK};
     lk_status status = LK_OK;
-    while (status == LK_OK && __atomic_load_n(&here.stage, __ATOMIC_SEQ_CST) == STARTING) {
+    while (status == LK_OK && __atomic_load_n(&here.stage, __ATOMIC_SEQ_CST) <= STARTING) {
         status = serve(c, LOOK_MS, &error);
         if (status == LK_OK && milliseconds_until(here.deadline) == 0) judge_start(c);
     }
@@ -654,6 +657,8 @@ void lk_rendezvous_last_word(void) {
 void lk_rendezvous_ask(void (*judge)(uint32_t rank)) {
     __atomic_store_n(&here.judge, judge, __ATOMIC_SEQ_CST);
 }
+
+void lk_rendezvous_checked(void) { __atomic_store_n(&here.stage, STARTING, __ATOMIC_SEQ_CST); }
 
 void lk_rendezvous_run(void) { __atomic_store_n(&here.stage, RUNNING, __ATOMIC_SEQ_CST); }
 

@@ -48,6 +48,10 @@ enum { LK_RENDEZVOUS_WORD_SECONDS = 1 };
 // So it is to blame then: "; rank 0 on HOST (process P) is stopped". Safe in a signal handler.
 void lk_rendezvous_blame_chief(char *out, size_t bytes);
 
+// After lk_rendezvous_meet: this worker has found nothing wrong with its own start. Until then it
+// does not end for the loss of another: what it says itself comes first.
+void lk_rendezvous_checked(void);
+
 // Start-up is over: whoever is lost from here on is found by lk_rendezvous_lost; until then the
 // process itself ends with a line.
 void lk_rendezvous_run(void);

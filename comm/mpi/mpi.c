@@ -22,7 +22,7 @@ struct lk_mpi_calls lk_mpi_calls;
 struct lk_mpi_common lk_mpi;
 
 static uint32_t host_before;  // workers of lower rank on this host
-static uint64_t external;      // bytes that MPI took at its start
+static uint64_t external;     // bytes that MPI took at its start
 static bool broke_off;
 static char listens[LK_REACH_TEXT_BYTES];
 static lk_status final;  // what the process ends with where leaving takes too long
@@ -116,6 +116,7 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
     lk_mpi.cores = lk_processors();
     lk_mpi.options.reach.local = all_are_here(world);
     LK_CHECK(lk_reach_pin(&lk_mpi.options.reach, rank, error));
+    lk_rendezvous_checked();
     (void)lk_leftover_remove(LEFTOVER_SECONDS);
     lk_mpi_wait_for("MPI to start");
     lk_mpi_limit_start();

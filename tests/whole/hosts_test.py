@@ -84,7 +84,8 @@ class Host:
 class Workers:
     """cut: (host, replicas) of each worker."""
 
-    def __init__(self, t, cut, *arguments, key="run.key", network="10.99.0.0/24"):
+    def __init__(self, t, cut, *arguments, key="run.key", network="10.99.0.0/24", errors=None):
+        """errors: where workers say errors that do not say them to a file, by rank."""
         addresses = [f"{host.address}:{PORT + i}" for i, (host, _) in enumerate(cut)]
         self.processes = []
         if network:
@@ -97,7 +98,8 @@ class Workers:
             with open(f"out{index}", "w") as out, open(f"error{index}", "w") as error:
                 self.processes.append(subprocess.Popen(
                     [*host.inside(), t.program, *arguments, "--replicas", str(replicas)],
-                    stdin=subprocess.DEVNULL, stdout=out, stderr=error, env=environment))
+                    stdin=subprocess.DEVNULL, stdout=out, stderr=(errors or {}).get(index, error),
+                    env=environment))
 
     def said(self, rank, what="error"):
         with open(f"{what}{rank}", encoding="utf-8", errors="replace") as f:
@@ -158,6 +160,31 @@ def keys(t, a, b):
         ends = Workers(t, [(a, 1), (b, 1)], "train", MATRIX, "--run-dir", "none",
                        network=network).ends()
         t.check(all(end[0] == code and words in end[1] for end in ends), "network", network, ends)
+    own_line(t, a, b)
+
+
+def own_line(t, a, b):
+    """A worker that says what is wrong with its own start ends so, though another has ended before:
+    it is held at its line, in a pipe that is full, until the other has been gone for a while."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    filled = 0
+    while True:
+        try:
+            filled += os.write(writer, b"." * 4096)
+        except BlockingIOError:
+            break
+    os.set_blocking(writer, True)
+    workers = Workers(t, [(a, 1), (b, 1)], "train", MATRIX, "--run-dir", "none",
+                      network="192.0.2.0/24", errors={1: writer})
+    os.close(writer)
+    workers.processes[0].wait(60)
+    time.sleep(0.5)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read()[filled:].decode()
+    code = workers.processes[1].wait(60)
+    t.check(code == 78 and re.fullmatch("lockstep: rank 1: .*no interface of this machine.*\n", said),
+            "a worker's own line", code, said)
 
 
 def lose(t, cut, how, hosts_lost, wanted, config):
