@@ -183,8 +183,8 @@ def own_line(t, a, b):
     with os.fdopen(reader, "rb") as pipe:
         said = pipe.read()[filled:].decode()
     code = workers.processes[1].wait(60)
-    t.check(code == 78 and re.fullmatch("lockstep: rank 1: .*no interface of this machine.*\n", said),
-            "a worker's own line", code, said)
+    own = re.fullmatch("lockstep: rank 1: .*no interface of this machine.*\n", said)
+    t.check(code == 78 and own, "a worker's own line", code, said)
 
 
 def lose(t, cut, how, hosts_lost, wanted, config):
