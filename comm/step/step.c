@@ -433,7 +433,7 @@ static void update_mixed(const update *u, uint32_t index, lk_lane *lane) {
         const lk_weight_rows all = {.end = (uint32_t)some,
                                     // The inputs of fewer rows lie elsewhere.
                                     .again = k > begin && some == rows,
-                                    .w = lk_param_at(u->frame, index) + k * n_count,
+                                    .w = lk_param_shown_at(u->frame, index) + k * n_count,
                                     .next_end = (uint32_t)LK_MIN(2 * rows, end - k)};
         lk_mixed_rows_take(&mixed, u->frame, op, views, u->leaves, k, some);
         lane->rows = &all;
@@ -492,7 +492,7 @@ void lk_group_look_ahead(lk_group *group) {
         bool before = begin > k_count - end;
         uint64_t floats =
             LK_MIN((before ? begin : k_count - end) * n_count, (uint64_t)AHEAD_FLOATS_MAX);
-        f->ahead.begin = lk_param_at(f, param) + (before ? 0 : end * n_count);
+        f->ahead.begin = lk_param_shown_at(f, param) + (before ? 0 : end * n_count);
         f->ahead.end = f->ahead.begin + floats;
     }
 }

@@ -100,6 +100,13 @@ static inline float *lk_param_at(const lk_frame *f, uint32_t param) {
     return param == LK_NONE ? NULL : (float *)lk_tensor_at(f, f->program->params[param].tensor);
 }
 
+// What products take of it, where it lies for all replicas.
+static inline float *lk_param_shown_at(const lk_frame *f, uint32_t param) {
+    const uint32_t rounded = f->program->params[param].rounded;
+    const bool mine = rounded == LK_NONE || lk_param_is_spectral(f->program, param);
+    return mine ? lk_param_at(f, param) : (float *)lk_tensor_at(f, rounded);
+}
+
 // Slot `slot` of the replica's tree nodes.
 static inline float *lk_node_at(const lk_frame *f, uint32_t slot) {
     return (float *)lk_tensor_at(f, f->program->nodes) + slot * f->program->node_floats;
