@@ -475,22 +475,18 @@ V_INLINE vf pool_store(const int checked, const vf a[4], bool relu, uint32_t cou
 }
 
 // The same of 16 bits: the winner is sought among rounded values.
-V_INLINE vf pool_store_half(const int checked, const vf sum[4], const lk_narrow *how,
-                            uint32_t count, uint16_t *y, uint8_t *argmax, vf bad) {
-    const bool f16 = how->dtype == LK_F16;
-    vf cell[4], best;
-    vi winner;
-    V_UNROLL for (int i = 0; i < 4; i++) cell[i] = v_add(sum[i], v_zero());
-    bad = f16 ? pool_tile(true, how->rule, cell, checked, &winner, &best, bad)
-              : pool_tile(false, how->rule, cell, checked, &winner, &best, bad);
-    if (f16)
-        half_store_first(true, y, count, best);
-    else
-        half_store_first(false, y, count, best);
-    if (count >= V_LANES)
-        i_store_u8(argmax, winner);
-    else
-        i_store_u8_first(argmax, count, winner);
+V_INLINE vf pool_store_half(const bool f16, const int checked, const vf sum[4],
+                            const lk_narrow_rule rule, uint32_t count, uint16_t *y, uint8_t *argmax,
+                            vf bad) {
+    vf cell[4];
+    pool_winner won;
+    // Behind ReLU the zeros of both signs are one.
+    V_UNROLL for (int i = 0; i < 4; i++) {
+        cell[i] = rule == LK_NARROW ? v_add(sum[i], v_zero()) : sum[i];
+    }
+    const vf best = pool_tile(f16, rule, cell, checked, &won, &bad);
+    half_store_first(f16, y, count, best);
+    v_store_cells_first(argmax, count, won.right, won.lower_right, won.below);
     return bad;
 }
 
@@ -524,7 +520,7 @@ V_INLINE void patch_sum(const int columns, const int vectors, const int size,
 }
 
 // `tiles` neighbouring 2x2 tiles of the output. `size` is pool_fill's.
-V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, const bool half,
+V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, const lk_dtype to,
                        const uint32_t size, const grid *g, const walk *k, const panel *p,
                        const float *image, void *y, uint8_t *argmax, uint64_t from, vf bad) {
     const float *pixel[TILE];
@@ -543,9 +539,9 @@ V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, co
             vf cell[4] = {sum[4 * t][v], sum[4 * t + 1][v], sum[4 * t + 2][v], sum[4 * t + 3][v]};
             const uint64_t at = from + (uint64_t)t * g->out_column + (uint64_t)(v * V_LANES);
             const uint32_t count = p->channels - (uint32_t)(v * V_LANES);
-            if (half)
-                bad = pool_store_half(checked, cell, p->how, count, (uint16_t *)y + at, argmax + at,
-                                      bad);
+            if (to != LK_F32)
+                bad = pool_store_half(to == LK_F16, checked, cell, p->how->rule, count,
+                                      (uint16_t *)y + at, argmax + at, bad);
             else
                 bad = pool_store(checked, cell, p->relu, count, (float *)y + at, argmax + at, bad);
         }
@@ -554,7 +550,7 @@ V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, co
 }
 
 // The same where every term is zero.
-V_INLINE void pool_blank(const int tiles, const int vectors, const bool half, const grid *g,
+V_INLINE void pool_blank(const int tiles, const int vectors, const lk_dtype to, const grid *g,
                          const panel *p, void *y, uint8_t *argmax, uint64_t from) {
     V_UNROLL for (int v = 0; v < vectors; v++) {
         vf b = v_load(p->bias + v * V_LANES);
@@ -562,8 +558,9 @@ V_INLINE void pool_blank(const int tiles, const int vectors, const bool half, co
         V_UNROLL for (int t = 0; t < tiles; t++) {
             const uint64_t at = from + (uint64_t)t * g->out_column + (uint64_t)(v * V_LANES);
             const uint32_t count = p->channels - (uint32_t)(v * V_LANES);
-            if (half)
-                pool_store_half(0, cell, p->how, count, (uint16_t *)y + at, argmax + at, v_zero());
+            if (to != LK_F32)
+                pool_store_half(to == LK_F16, 0, cell, p->how->rule, count, (uint16_t *)y + at,
+                                argmax + at, v_zero());
             else
                 pool_store(0, cell, p->relu, count, (float *)y + at, argmax + at, v_zero());
         }
@@ -579,7 +576,7 @@ V_INLINE const float *fetch_ahead(const float *at, const float *end) {
 
 // The pooled outputs of one example: a grid of 2x2 tiles. Not 0, `size` is that of a square kernel
 // on images of one channel with stride 1: known to the compiler, the whole tile is one run of fma.
-V_INLINE uint32_t pool_fill(const int vectors, const int checked, const bool half,
+V_INLINE uint32_t pool_fill(const int vectors, const int checked, const lk_dtype to,
                             const uint32_t size, const grid *positions, const walk *terms,
                             const panel *p, const float *image, void *y, uint8_t *argmax,
                             uint64_t from) {
@@ -606,13 +603,13 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const bool hal
             bool whole = g.columns - column >= step;
             ahead = fetch_ahead(ahead, p->ahead->end);
             if (size && !is_inked(ink, 2 * column, whole ? 2 * step + size - 1 : size + 1)) {
-                if (whole) pool_blank(TILE / 4, vectors, half, &g, p, y, argmax, at);
-                else pool_blank(1, vectors, half, &g, p, y, argmax, at);
+                if (whole) pool_blank(TILE / 4, vectors, to, &g, p, y, argmax, at);
+                else pool_blank(1, vectors, to, &g, p, y, argmax, at);
             } else if (whole) {
-                bad = pool_tiles(TILE / 4, vectors, checked, half, size, &g, &k, p, pixel, y,
+                bad = pool_tiles(TILE / 4, vectors, checked, to, size, &g, &k, p, pixel, y,
                                  argmax, at, bad);
             } else {
-                bad = pool_tiles(1, vectors, checked, half, size, &g, &k, p, pixel, y, argmax, at,
+                bad = pool_tiles(1, vectors, checked, to, size, &g, &k, p, pixel, y, argmax, at,
                                  bad);
             }
             column += whole ? step : 1;
@@ -655,7 +652,7 @@ static float magnitude(uint64_t count, const float *p) {
 
 // `limit`: pixels no larger than this cannot make a sum that is not finite, so that nobody need
 // look at the cells that lose.
-V_INLINE uint32_t pool_any_of(const bool half, const grid *g, const walk *k, const panel *p,
+V_INLINE uint32_t pool_any_of(const lk_dtype to, const grid *g, const walk *k, const panel *p,
                               const lk_conv2d *c, float limit, const float *example,
                               uint64_t floats, const float *image, void *y, uint8_t *argmax,
                               uint64_t at) {
@@ -663,22 +660,34 @@ V_INLINE uint32_t pool_any_of(const bool half, const grid *g, const walk *k, con
                         ? c->kernel_h : 0;
     bool small = (size == 3 || size == 5) && magnitude(floats, example) <= limit;
     if (small && size == 3) {
-        return p->vectors == 1 ? pool_fill(1, 0, half, 3, g, k, p, image, y, argmax, at)
-                               : pool_fill(VECTORS, 0, half, 3, g, k, p, image, y, argmax, at);
+        return p->vectors == 1 ? pool_fill(1, 0, to, 3, g, k, p, image, y, argmax, at)
+                               : pool_fill(VECTORS, 0, to, 3, g, k, p, image, y, argmax, at);
     }
     if (small && size == 5) {
-        return p->vectors == 1 ? pool_fill(1, 0, half, 5, g, k, p, image, y, argmax, at)
-                               : pool_fill(VECTORS, 0, half, 5, g, k, p, image, y, argmax, at);
+        return p->vectors == 1 ? pool_fill(1, 0, to, 5, g, k, p, image, y, argmax, at)
+                               : pool_fill(VECTORS, 0, to, 5, g, k, p, image, y, argmax, at);
     }
-    return p->vectors == 1 ? pool_fill(1, 1, half, 0, g, k, p, image, y, argmax, at)
-                           : pool_fill(VECTORS, 1, half, 0, g, k, p, image, y, argmax, at);
+    return p->vectors == 1 ? pool_fill(1, 1, to, 0, g, k, p, image, y, argmax, at)
+                           : pool_fill(VECTORS, 1, to, 0, g, k, p, image, y, argmax, at);
 }
 
 static uint32_t pool_any(const grid *g, const walk *k, const panel *p, const lk_conv2d *c,
                          float limit, const float *example, const float *image, float *y,
                          uint8_t *argmax) {
-    return pool_any_of(false, g, k, p, c, limit, example, lk_conv2d_in_floats(c), image, y, argmax,
+    return pool_any_of(LK_F32, g, k, p, c, limit, example, lk_conv2d_in_floats(c), image, y, argmax,
                        0);
+}
+
+// The same, y in 16 bits.
+V_NOINLINE uint32_t pool_any_f16(const grid *g, const walk *k, const panel *p, const lk_conv2d *c,
+                                 float limit, uint64_t floats, const float *image, void *y,
+                                 uint8_t *argmax, uint64_t at) {
+    return pool_any_of(LK_F16, g, k, p, c, limit, image, floats, image, y, argmax, at);
+}
+V_NOINLINE uint32_t pool_any_bf16(const grid *g, const walk *k, const panel *p, const lk_conv2d *c,
+                                  float limit, uint64_t floats, const float *image, void *y,
+                                  uint8_t *argmax, uint64_t at) {
+    return pool_any_of(LK_BF16, g, k, p, c, limit, image, floats, image, y, argmax, at);
 }
 
 // The limit of pool_any: terms * |x| * |w| + |bias| stays below 3/4 of `most`. Below 0, which no
@@ -738,7 +747,8 @@ static uint32_t conv2d_pool_forward_half(const lk_conv2d *c, const lk_half *half
     g.out_row = (uint64_t)g.columns * c->out_c;
     g.out_column = c->out_c;
     clear_floats(lk_conv_image_floats(c), s.image);
-    float limit = pool_limit_of(c, w, bias, half->out.dtype == LK_F16 ? 0x1p15f : 0x1p127f);
+    const bool f16 = half->out.dtype == LK_F16;
+    float limit = pool_limit_of(c, w, bias, f16 ? 0x1p15f : 0x1p127f);
     uint32_t bad = 0;
     for (uint32_t co = 0; co < c->out_c; co += PANEL) {
         panel p = panel_of(&s, c->out_c - co, false);
@@ -747,8 +757,11 @@ static uint32_t conv2d_pool_forward_half(const lk_conv2d *c, const lk_half *half
         pack_forward(c, w, bias, co, &p, &s);
         for (uint32_t m = 0; m < m_count; m++) {
             image_load_at(c, half->x ? half : NULL, x, m * lk_conv2d_in_floats(c), s.image);
-            bad |= pool_any_of(true, &g, &k, &p, c, limit, s.image, floats, s.image, y, argmax,
-                               m * lk_conv2d_pooled_floats(c) + co);
+            const uint64_t at = m * lk_conv2d_pooled_floats(c) + co;
+            if (f16)
+                bad |= pool_any_f16(&g, &k, &p, c, limit, floats, s.image, y, argmax, at);
+            else
+                bad |= pool_any_bf16(&g, &k, &p, c, limit, floats, s.image, y, argmax, at);
         }
     }
     return bad;

@@ -4,24 +4,23 @@
 
 // To nearest even by integers: what is cut off is 16 bits. A NaN may become infinity or a number,
 // so whoever asks looks at v itself, too.
-V_INLINE vi bfloat_bits(vf v) {
+V_INLINE vf bfloat_round(vf v) {
     const vi bits = i_bits(v), odd = i_and(i_shift_right(bits, 16), i_set1(1));
-    return i_shift_right(i_add(bits, i_add(odd, i_set1(0x7fff))), 16);
+    const vi up = i_add(bits, i_add(odd, i_set1(0x7fff)));
+    return v_from_bits(i_and(up, i_set1((int32_t)0xffff0000u)));
 }
 
 V_INLINE vf half_load(const bool f16, const uint16_t *p) {
     return f16 ? v_load_f16(p) : v_from_bits(i_shift_left(i_load_u16(p), 16));
 }
+// Of a value that is rounded already.
 V_INLINE void half_store(const bool f16, uint16_t *p, vf v) {
     if (f16)
         v_store_f16(p, v);
     else
-        i_store_u16(p, bfloat_bits(v));
+        i_store_u16(p, i_shift_right(i_bits(v), 16));
 }
-V_INLINE vf half_round(const bool f16, vf v) {
-    return f16 ? v_round_f16(v) : v_from_bits(i_shift_left(bfloat_bits(v), 16));
-}
-
+V_INLINE vf half_round(const bool f16, vf v) { return f16 ? v_round_f16(v) : bfloat_round(v); }
 
 // Of fewer than V_LANES the others are +0, and neither read nor written.
 V_INLINE vf half_load_first(const bool f16, const uint16_t *p, uint32_t count) {
@@ -38,45 +37,72 @@ V_INLINE void half_store_first(const bool f16, uint16_t *p, uint32_t count, vf v
 
 // --- of one vector -------------------------------------------------------------------------------
 
-V_INLINE vf narrow_vector(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
-                          uint32_t count, vf v, uint16_t *dst, vf bad) {
-    bad = v_note(bad, v);
+V_INLINE vf narrow_rounded(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
+                           uint32_t count, vf v) {
     if (rule == LK_NARROW_RELU) v = v_relu(v);
     vf rounded = half_round(f16, v);
-    bad = v_note(bad, rounded);
     if (rule == LK_NARROW_RELU_AFTER) rounded = v_relu(rounded);
     if (rule == LK_NARROW_MASK) {
         rounded = v_keep(v_gt(half_load_first(f16, mask, count), v_zero()), rounded);
     }
-    half_store_first(f16, dst, count, rounded);  // exact
-    return bad;
+    return rounded;
+}
+
+// What is flagged of values and of what they are rounded to, from the patterns of the values: the
+// largest as signed numbers has the positive ones, as unsigned numbers the negative ones. So nobody
+// waits for a sum of the vector before.
+typedef struct half_look {
+    vi top, bottom;
+} half_look;
+
+V_INLINE half_look half_look_start(void) { return (half_look){i_set1(0), i_set1(0)}; }
+V_INLINE void half_look_at(half_look *look, vf v) {
+    look->top = i_max(look->top, i_bits(v));
+    look->bottom = i_max_u(look->bottom, i_bits(v));
+}
+// A value from `most` on is rounded to infinity. Of negative ones ReLU leaves none, so that only
+// what is not finite itself counts.
+V_INLINE uint32_t half_looked(const bool f16, const lk_narrow_rule rule, const half_look *look) {
+    const int32_t infinite = 0x7f800000, most = f16 ? 0x477ff000 : 0x7f7f8000;
+    const vi size = i_and(look->bottom, i_set1(0x7fffffff));
+    const vm up = i_gt(look->top, i_set1(most - 1));
+    const vm down = i_gt(size, i_set1((rule == LK_NARROW_RELU ? infinite : most) - 1));
+    return (v_bits(up) | v_bits(down)) != 0;
 }
 
 // A kernel's finished sums, which become values `at` .. of its output. Lanes from `count` on are
 // finite.
+V_INLINE vf half_put_of(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
+                        uint32_t count, vf v, uint16_t *dst, vf bad) {
+    half_look look = half_look_start();
+    half_look_at(&look, v);
+    half_store_first(f16, dst, count, narrow_rounded(f16, rule, mask, count, v));
+    return half_looked(f16, rule, &look) ? v_set1(__builtin_nanf("")) : bad;
+}
 V_NOINLINE vf half_put(const lk_narrow *how, uint64_t at, uint32_t count, vf v, uint16_t *dst,
                        vf bad) {
     const uint16_t *mask = how->rule == LK_NARROW_MASK ? how->mask + at : NULL;
-    if (how->dtype == LK_F16) {
-        return narrow_vector(true, how->rule, mask, count, v, dst + at, bad);
-    }
-    return narrow_vector(false, how->rule, mask, count, v, dst + at, bad);
+    if (how->dtype == LK_F16) return half_put_of(true, how->rule, mask, count, v, dst + at, bad);
+    return half_put_of(false, how->rule, mask, count, v, dst + at, bad);
 }
 
 V_INLINE uint32_t narrow_all(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
                              uint64_t count, const float *src, uint16_t *dst) {
-    vf bad = v_zero();
+    half_look look = half_look_start();
     uint64_t i = 0;
     for (; i + V_LANES <= count; i += V_LANES) {
-        bad = narrow_vector(f16, rule, mask ? mask + i : NULL, V_LANES, v_load(src + i), dst + i,
-                            bad);
+        const vf v = v_load(src + i);
+        half_look_at(&look, v);
+        half_store(f16, dst + i, narrow_rounded(f16, rule, mask ? mask + i : NULL, V_LANES, v));
     }
     if (i < count) {
         const uint32_t rest = (uint32_t)(count - i);
-        bad = narrow_vector(f16, rule, mask ? mask + i : NULL, rest, v_load_first(src + i, rest),
-                            dst + i, bad);
+        const vf v = v_load_first(src + i, rest);
+        half_look_at(&look, v);
+        half_store_first(f16, dst + i, rest,
+                         narrow_rounded(f16, rule, mask ? mask + i : NULL, rest, v));
     }
-    return v_noted(bad);
+    return half_looked(f16, rule, &look);
 }
 
 V_INLINE uint32_t narrow_by(const bool f16, const lk_narrow *how, uint64_t count, const float *src,
@@ -95,28 +121,30 @@ static uint32_t narrow(const lk_narrow *how, uint64_t count, const float *src, u
     return narrow_by(false, how, count, src, dst);
 }
 
-// Some channels of a tile: the winner of the cells, by rounded values before ReLU, and its number.
+// The winner of the four cells of a tile, by rounded values before ReLU: its yes/no, as
+// v_store_cells_first has them.
+typedef struct pool_winner {
+    vm right, lower_right, below;
+} pool_winner;
+
+// Some channels of a tile: the winner's value after ReLU. What counts in `bad` of a checked tile:
+// the sums, and the values rounded; where one layer does both, what ReLU leaves of them, of which
+// the winner has the largest.
 V_INLINE vf pool_tile(const bool f16, const lk_narrow_rule rule, const vf cell[4],
-                      const bool checked, vi *winner, vf *best, vf bad) {
-    *winner = i_set1(0);
-    *best = v_zero();  // until the first cell is there; some compilers do not see that it always is
+                      const bool checked, pool_winner *winner, vf *bad) {
+    vf r[4], here = v_zero();
     V_UNROLL for (int k = 0; k < 4; k++) {
-        const vf rounded = half_round(f16, cell[k]);
-        if (checked) {
-            bad = v_note(bad, cell[k]);
-            // Where one layer does both, what ReLU leaves counts.
-            bad = v_note(bad, rule == LK_NARROW_RELU ? v_relu(rounded) : rounded);
-        }
-        if (k == 0) {
-            *best = rounded;
-            continue;
-        }
-        const vm better = v_gt(rounded, *best);
-        *best = v_select(better, rounded, *best);
-        *winner = i_select(better, i_set1(k), *winner);
+        r[k] = half_round(f16, cell[k]);
+        if (checked) here = v_note(here, cell[k]);
+        if (checked && rule != LK_NARROW_RELU) here = v_note(here, r[k]);
     }
-    if (rule != LK_NARROW) *best = v_relu(*best);
-    return bad;
+    const vf upper = v_max(r[1], r[0]), lower = v_max(r[3], r[2]);
+    *winner = (pool_winner){v_gt(r[1], r[0]), v_gt(r[3], r[2]), v_gt(lower, upper)};
+    vf best = v_max(lower, upper);
+    if (rule != LK_NARROW) best = v_relu(best);
+    if (checked && rule == LK_NARROW_RELU) here = v_note(here, best);
+    if (checked) *bad = v_add(*bad, here);
+    return best;
 }
 
 V_INLINE uint32_t pool_all(const bool f16, const lk_narrow_rule rule, const lk_conv2d *c,
@@ -132,10 +160,9 @@ V_INLINE uint32_t pool_all(const bool f16, const lk_narrow_rule rule, const lk_c
                                     v_load_first(at + c->out_c + co, some),
                                     v_load_first(at + line + co, some),
                                     v_load_first(at + line + c->out_c + co, some)};
-                vi winner;
-                vf best;
-                bad = pool_tile(f16, rule, cell, true, &winner, &best, bad);
-                i_store_u8_first(argmax + co, some, winner);
+                pool_winner won;
+                const vf best = pool_tile(f16, rule, cell, true, &won, &bad);
+                v_store_cells_first(argmax + co, some, won.right, won.lower_right, won.below);
                 half_store_first(f16, dst + co, some, best);
             }
             dst += c->out_c, argmax += c->out_c;
@@ -175,15 +202,20 @@ static void widen(lk_dtype dtype, uint64_t count, const uint16_t *src, float *ds
 }
 
 V_INLINE uint32_t round_all(const bool f16, uint64_t count, const float *src, float *dst) {
-    vf bad = v_zero();
+    half_look look = half_look_start();
     uint64_t i = 0;
-    for (; i < count; i += V_LANES) {
-        const uint32_t some = (uint32_t)LK_MIN(count - i, (uint64_t)V_LANES);
-        const vf v = v_load_first(src + i, some), rounded = half_round(f16, v);
-        bad = v_note(v_note(bad, v), rounded);
-        v_store_first(dst + i, some, rounded);
+    for (; i + V_LANES <= count; i += V_LANES) {
+        const vf v = v_load(src + i);
+        half_look_at(&look, v);
+        v_store(dst + i, half_round(f16, v));
     }
-    return v_noted(bad);
+    if (i < count) {
+        const uint32_t rest = (uint32_t)(count - i);
+        const vf v = v_load_first(src + i, rest);
+        half_look_at(&look, v);
+        v_store_first(dst + i, rest, half_round(f16, v));
+    }
+    return half_looked(f16, LK_NARROW, &look);
 }
 
 static uint32_t round_floats(lk_dtype dtype, uint64_t count, const float *src, float *dst) {

@@ -35,6 +35,7 @@
 //   v_bits(m)           bit l is lane l
 //   v_load_f16(p), v_store_f16(p, v), v_round_f16(v)  floats of 16 bits, as of ops/half.h
 //   i_bits(v), v_from_bits(i)  the patterns of floats
+//   i_max(a, b), i_max_u(a, b)  the larger one, of signed and of unsigned numbers
 //   v_store_cells_first lane l of the bytes gets d ? 2 + c : b, of the yes/no in b, c and d
 //   v_transpose(r, p, s)  r[i] gets column i of the V_LANES rows of V_LANES floats at p, p + s, ..
 //
@@ -137,6 +138,9 @@ V_INLINE vi i_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 V_INLINE vi i_shift_left(vi a, int bits) { return _mm512_slli_epi32(a, (unsigned)bits); }
 V_INLINE vi i_shift_right(vi a, int bits) { return _mm512_srli_epi32(a, (unsigned)bits); }
 V_INLINE vm i_eq(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
+V_INLINE vm i_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
+V_INLINE vi i_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+V_INLINE vi i_max_u(vi a, vi b) { return _mm512_max_epu32(a, b); }
 V_INLINE vi i_select(vm m, vi yes, vi no) { return _mm512_mask_blend_epi32(m, no, yes); }
 V_INLINE vf v_from_i(vi a) { return _mm512_cvtepi32_ps(a); }
 V_INLINE vi i_load_u8(const uint8_t *p) {
@@ -271,6 +275,9 @@ V_INLINE vi i_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 V_INLINE vi i_shift_left(vi a, int bits) { return _mm256_slli_epi32(a, bits); }
 V_INLINE vi i_shift_right(vi a, int bits) { return _mm256_srli_epi32(a, bits); }
 V_INLINE vm i_eq(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
+V_INLINE vm i_gt(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)); }
+V_INLINE vi i_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
+V_INLINE vi i_max_u(vi a, vi b) { return _mm256_max_epu32(a, b); }
 V_INLINE vi i_select(vm m, vi yes, vi no) {
     return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(m));
 }
@@ -414,6 +421,11 @@ V_INLINE vi i_shift_right(vi a, int bits) {
     return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-bits)));
 }
 V_INLINE vm i_eq(vi a, vi b) { return vceqq_s32(a, b); }
+V_INLINE vm i_gt(vi a, vi b) { return vcgtq_s32(a, b); }
+V_INLINE vi i_max(vi a, vi b) { return vmaxq_s32(a, b); }
+V_INLINE vi i_max_u(vi a, vi b) {
+    return vreinterpretq_s32_u32(vmaxq_u32(vreinterpretq_u32_s32(a), vreinterpretq_u32_s32(b)));
+}
 V_INLINE vi i_select(vm m, vi yes, vi no) { return vbslq_s32(m, yes, no); }
 V_INLINE vf v_from_i(vi a) { return vcvtq_f32_s32(a); }
 V_INLINE vi i_from_bytes(uint32_t bytes) {
@@ -647,7 +659,10 @@ V_INLINE vi i_shift_right(vi a, int bits) {
     return a;
 }
 V_INLINE vm i_eq(vi a, vi b) { return a == b; }
+V_INLINE vm i_gt(vi a, vi b) { return a > b; }
 V_INLINE vi i_select(vm m, vi yes, vi no) { return (m & yes) | (~m & no); }
+V_INLINE vi i_max(vi a, vi b) { return i_select(a > b, a, b); }
+V_INLINE vi i_max_u(vi a, vi b) { return i_select((vi)((vu)a > (vu)b), a, b); }
 V_INLINE vf v_from_i(vi a) { return __builtin_convertvector(a, vf); }
 V_INLINE vi i_load_u8(const uint8_t *p) { return (vi){p[0], p[1], p[2], p[3]}; }
 V_INLINE vi i_load_u8_first(const uint8_t *p, uint32_t count) {
@@ -701,7 +716,7 @@ V_INLINE vf v_zero(void) { return v_set1(0.0f); }
 V_INLINE vf v_fma_lane(vf v, int lane, vf b, vf c) { return v_fma(v_set1(v[lane]), b, c); }
 
 // x > 0 ? x : +0, as the reference has it.
-V_INLINE vf v_relu(vf x) { return v_keep(v_gt(x, v_zero()), x); }
+V_INLINE vf v_relu(vf x) { return v_max(x, v_zero()); }
 
 #ifndef __AVX512F__
 V_INLINE uint32_t v_winners(const float *d, const uint8_t *argmax, uint32_t count, uint8_t cell,
