@@ -392,9 +392,9 @@ static lk_grain_view *all_views(const update *u, const lk_op *op) {
     return views;
 }
 
-// Of sums of many terms a block reads more than it writes. Then a block of few rows becomes one of
-// so many: whole tiles of every kernel.
-enum { MANY_TERMS = 512, MANY_ROWS = 48 };
+// A block of few rows becomes one of so many, which are whole tiles of every kernel; of sums of
+// many terms, of which it reads more than it writes, it has more.
+enum { MANY_TERMS = 512, MANY_ROWS = 48, SOME_ROWS = 24 };
 
 // How many rows of an operands parameter of `n_count` columns to work on at once.
 static uint64_t operands_rows(const update *u, const lk_op *op, uint64_t n_count) {
@@ -404,8 +404,9 @@ static uint64_t operands_rows(const update *u, const lk_op *op, uint64_t n_count
     bool fits = k->weight_rows > 0 && k->weight_rows * n_count <= floats;
     uint64_t multiple = fits ? k->weight_rows : LK_OPERANDS_ROWS;
     uint64_t rows = LK_MAX(floats / n_count / multiple, 1) * multiple;
-    bool many = terms > MANY_TERMS && MANY_ROWS * n_count <= LK_OPERANDS_FLOATS_MAX;
-    return many && rows == LK_OPERANDS_ROWS ? MANY_ROWS : rows;
+    uint64_t whole = terms > MANY_TERMS ? MANY_ROWS : SOME_ROWS;
+    bool few = rows == LK_OPERANDS_ROWS && whole * n_count <= LK_OPERANDS_FLOATS_MAX;
+    return few ? whole : rows;
 }
 
 // As update_operands, where operands have 16 bits: the gradients of all examples are widened once,

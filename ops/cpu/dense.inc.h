@@ -109,6 +109,7 @@ typedef struct forward_block {
     lk_dtype dtype;
     uint32_t x_stride;  // of x
     const float *w;  // (k_count, n_count), from the panel's first unit
+    float *packed;   // not NULL: a run of its rows side by side (FORWARD_TERMS, FORWARD_PANEL)
     uint32_t m_count, k_count, n_count;
     uint32_t units;   // of this panel
     uint32_t sums;    // floats of `sum`
@@ -147,18 +148,36 @@ V_INLINE uint64_t forward_find(const forward_block *b, uint32_t m0, uint32_t k, 
     return terms_of_any(x, rows, LK_MIN(b->k_count - k, (uint32_t)LK_DENSE_RUN));
 }
 
+// Rows that are many lines apart, most of all by a power of two, share few places of the first
+// cache and lie on many pages: a run of them is laid side by side where enough tiles pass over it.
+V_INLINE bool forward_packs(uint32_t n_count, uint32_t m_count) {
+    return V_LANES >= 8 && (n_count % 256 == 0 || n_count >= 1024) &&
+           m_count >= 4 * FORWARD_ROWS_MAX;
+}
+
+static void forward_pack(const forward_block *b, uint32_t k0, uint32_t terms) {
+    const float *from = b->w + (uint64_t)k0 * b->n_count;
+    float *to = b->packed;
+    for (uint32_t k = 0; k < terms; k++, from += b->n_count, to += FORWARD_PANEL) {
+        for (uint32_t n = 0; n < b->units; n += V_LANES) {
+            v_store(to + n, v_load_first(from + n, b->units - n));
+        }
+    }
+}
+
 // Terms k0 .. k0 + terms - 1 of examples m0 .. m0 + rows - 1.
 V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uint32_t terms,
                            const int rows, const int vectors, const bool masked) {
     const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
-    const uint64_t stride = b->n_count;
+    const uint64_t stride = b->n_count, apart = b->packed ? (uint64_t)FORWARD_PANEL : stride;
     const uint32_t tile = m0 / (uint32_t)rows;
-    const float *x[FORWARD_ROWS_MAX], *w = b->w + k0 * stride;
+    const float *x[FORWARD_ROWS_MAX], *first = b->w + k0 * stride;
+    const float *w = b->packed ? b->packed : first;
     float *rest = b->sum + (uint64_t)m0 * FORWARD_PANEL;
     // Each tile fetches one column of vectors of the next run of rows, or one row of V_FACTORS.
     uint64_t column = tile % (uint32_t)vectors * V_LANES;
     if (V_FACTORS > 1) column = tile % V_FACTORS * stride;
-    const float *ahead = w + FORWARD_TERMS * stride + column;
+    const float *ahead = first + FORWARD_TERMS * stride + column;
     vf sum[FORWARD_ROWS_MAX][4];
     forward_rows(b, m0, k0, x, rows);
     V_UNROLL for (int i = 0; i < rows; i++) {
@@ -192,7 +211,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     if (tile / (uint32_t)vectors % 2 != 0) ahead += (FORWARD_TERMS - 1) * stride, step = -step;
     for (; some; some &= some - 1, ahead += step) {
         const uint64_t i0 = (uint64_t)__builtin_ctzll(some);
-        const float *from = w + i0 * stride;
+        const float *from = w + i0 * apart;
         vf row[4];
         __builtin_prefetch(ahead, 0, 2);  // to the second level: the first is full
         V_UNROLL for (int v = 0; v < vectors; v++) {
@@ -247,6 +266,7 @@ static void forward_run(const forward_block *b, uint32_t k, uint32_t terms) {
     uint32_t rows = tiles[kind].rows;
     if (b->x_half && (k == 0 || FORWARD_RUNS == 1)) forward_widen(b, k);
     if (b->x_half && FORWARD_RUNS > 1) forward_widen(b, k + FORWARD_TERMS);
+    if (b->packed) forward_pack(b, k, terms);
     for (uint32_t m = 0; m < b->m_count; m += rows) tiles[kind].run(b, m, k, terms);
 }
 
@@ -302,6 +322,7 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_half *half, uint3
     const bool x_half = half && half->x, y_half = half && half->out.dtype != LK_F32;
     vf bad = v_zero();
     uint64_t terms[LK_DENSE_EXAMPLES / FORWARD_ROWS_MIN];
+    _Alignas(64) float packed[V_LANES >= 8 ? FORWARD_TERMS * FORWARD_PANEL : 1];
     for (uint32_t m = 0; m < m_count; m += LK_DENSE_EXAMPLES) {
         uint32_t examples = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES);
         uint32_t sums = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * FORWARD_PANEL;
@@ -313,6 +334,7 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_half *half, uint3
                 .x_stride = x_half ? FORWARD_TERMS : d->k_count,
                 .dtype = half ? half->dtype : LK_F32,
                 .w = w + n,
+                .packed = forward_packs(d->n_count, examples) ? packed : NULL,
                 .m_count = examples,
                 .k_count = d->k_count,
                 .n_count = d->n_count,

@@ -325,6 +325,8 @@ static void test_dense_forward(void **state) {
     seed = 1;
     check_forward((lk_dense){2600, 10, true, true}, 5);
     check_forward((lk_dense){64, 64, true, false}, 131);
+    check_forward((lk_dense){131, 256, true, true}, 97);   // rows of weights far apart are laid
+    check_forward((lk_dense){70, 1031, true, false}, 33);  // side by side
     check_forward((lk_dense){1, 1, true, false}, 1);
 }
 
