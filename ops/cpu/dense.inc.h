@@ -110,6 +110,7 @@ typedef struct forward_block {
     uint32_t x_stride;  // of x
     const float *w;  // (k_count, n_count), from the panel's first unit
     float *packed;   // not NULL: a run of its rows side by side (FORWARD_TERMS, FORWARD_PANEL)
+    const float *y;  // not NULL: where the sums of this panel go (m_count, n_count)
     uint32_t m_count, k_count, n_count;
     uint32_t units;   // of this panel
     uint32_t sums;    // floats of `sum`
@@ -248,6 +249,14 @@ FORWARD_TILE(forward_4, 4, FORWARD_VECTORS, false)
 FORWARD_TILE(forward_4_masked, 4, FORWARD_VECTORS, true)
 #undef FORWARD_TILE
 
+// What the last run of a tile finishes is about to be written, and another core may hold it.
+static void forward_fetch(const forward_block *b, uint32_t m, uint32_t end) {
+    for (; m < end; m++) {
+        const float *y = b->y + (uint64_t)m * b->n_count;
+        for (uint32_t n = 0; n < b->units; n += LK_LANES_MAX) v_fetch_to_write(y + n);
+    }
+}
+
 static void forward_run(const forward_block *b, uint32_t k, uint32_t terms) {
     static const struct {
         void (*run)(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms);
@@ -267,7 +276,11 @@ static void forward_run(const forward_block *b, uint32_t k, uint32_t terms) {
     if (b->x_half && (k == 0 || FORWARD_RUNS == 1)) forward_widen(b, k);
     if (b->x_half && FORWARD_RUNS > 1) forward_widen(b, k + FORWARD_TERMS);
     if (b->packed) forward_pack(b, k, terms);
-    for (uint32_t m = 0; m < b->m_count; m += rows) tiles[kind].run(b, m, k, terms);
+    const bool last = b->y && k + terms == b->k_count;
+    for (uint32_t m = 0; m < b->m_count; m += rows) {
+        if (last) forward_fetch(b, m, LK_MIN(m + rows, b->m_count));
+        tiles[kind].run(b, m, k, terms);
+    }
 }
 
 // All sums of a block start from the bias, or from +0.
@@ -335,6 +348,7 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_half *half, uint3
                 .dtype = half ? half->dtype : LK_F32,
                 .w = w + n,
                 .packed = forward_packs(d->n_count, examples) ? packed : NULL,
+                .y = y_half ? NULL : (const float *)y + (uint64_t)m * d->n_count + n,
                 .m_count = examples,
                 .k_count = d->k_count,
                 .n_count = d->n_count,
