@@ -443,6 +443,10 @@ typedef struct lk_kernels {
     void (*add)(uint64_t count, const float *a, const float *b, float *out);
     // Floats of 16 bits (ops/half.h), `dtype` says which. dst[i] = float(src[i]), exact.
     void (*widen)(lk_dtype dtype, uint64_t count, const uint16_t *src, float *dst);
+    // Of `rows` rows so far apart, of which the next `count` columns will be wanted soon. NULL: by
+    // widen.
+    void (*widen_rows)(lk_dtype dtype, uint32_t rows, uint64_t count, const uint16_t *src,
+                       uint64_t src_stride, float *dst, uint64_t dst_stride);
     // dst[i] = src[i] rounded once. Returns 1 where a result, before `rule` leaves it out, or
     // src[i] where the rule says so, is not finite; dst[i] is then unspecified.
     uint32_t (*narrow)(const lk_narrow *how, uint64_t count, const float *src, uint16_t *dst);

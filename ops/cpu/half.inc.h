@@ -201,6 +201,25 @@ static void widen(lk_dtype dtype, uint64_t count, const uint16_t *src, float *ds
         widen_all(false, count, src, dst);
 }
 
+enum { HALVES_OF_A_LINE = 32 };
+
+V_INLINE void widen_rows_of(const bool f16, uint32_t rows, uint64_t count, const uint16_t *src,
+                            uint64_t src_stride, float *dst, uint64_t dst_stride) {
+    for (uint32_t m = 0; m < rows; m++, src += src_stride, dst += dst_stride) {
+        // No processor foresees so many rows.
+        for (uint64_t i = 0; i < count; i += HALVES_OF_A_LINE) __builtin_prefetch(src + count + i);
+        widen_all(f16, count, src, dst);
+    }
+}
+
+static void widen_rows(lk_dtype dtype, uint32_t rows, uint64_t count, const uint16_t *src,
+                       uint64_t src_stride, float *dst, uint64_t dst_stride) {
+    if (dtype == LK_F16)
+        widen_rows_of(true, rows, count, src, src_stride, dst, dst_stride);
+    else
+        widen_rows_of(false, rows, count, src, src_stride, dst, dst_stride);
+}
+
 V_INLINE uint32_t round_all(const bool f16, uint64_t count, const float *src, float *dst) {
     half_look look = half_look_start();
     uint64_t i = 0;

@@ -115,6 +115,7 @@ const lk_kernels lk_kernels_portable = {
     .column_sums = column_sums,
     .add = add,
     .widen = widen,
+    .widen_rows = widen_rows,
     .narrow = narrow,
     .narrow_pool = narrow_pool,
     .round = round_floats,

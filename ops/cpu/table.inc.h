@@ -103,6 +103,7 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
     .column_sums = column_sums,
     .add = add,
     .widen = widen,
+    .widen_rows = widen_rows,
     .narrow = narrow,
     .narrow_pool = narrow_pool,
     .round = round_floats,

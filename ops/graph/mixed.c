@@ -494,24 +494,27 @@ uint32_t lk_mixed_load(const lk_frame *f, const lk_op *op, uint32_t row, const f
 
 // --- gradients of parameters ---------------------------------------------------------------------
 
-enum { LINE_BYTES = 64 };
-
 // Columns [first, first + columns) of all examples of `count` views, `stride` floats apart.
 static void widen_columns(const lk_frame *f, const lk_tensor *t, const lk_grain_view *views,
                           uint32_t count, uint64_t first, uint64_t columns, uint64_t stride,
                           lk_grain_view *wide, float *to) {
-    const uint64_t row = row_of(t), bytes = columns * lk_dtype_bytes(t->dtype);
-    for (uint32_t g = 0; g < count; g++) {
-        const uint8_t *at = (const uint8_t *)views[g].x + first * lk_dtype_bytes(t->dtype);
+    const uint64_t row = row_of(t), bytes = lk_dtype_bytes(t->dtype);
+    for (uint32_t g = 0; g < count; to += views[g++].examples * stride) {
+        const uint8_t *at = (const uint8_t *)views[g].x + first * bytes;
+        const uint16_t *half = (const uint16_t *)(const void *)at;
+        const uint32_t rows = views[g].examples;
+        const bool is_half = lk_dtype_is_half(t->dtype);
         wide[g].x = to;
-        for (uint32_t m = 0; m < views[g].examples; m++, to += stride) {
-            // Those that come next: no processor foresees so many rows.
-            for (uint64_t b = 0; b < bytes; b += LINE_BYTES) __builtin_prefetch(at + bytes + b);
-            if (lk_dtype_is_half(t->dtype))
-                f->kernels->widen(t->dtype, columns, (const uint16_t *)(const void *)at, to);
+        if (is_half && f->kernels->widen_rows) {
+            f->kernels->widen_rows(t->dtype, rows, columns, half, row, to, stride);
+            continue;
+        }
+        for (uint32_t m = 0; m < rows; m++, at += row * bytes) {
+            half = (const uint16_t *)(const void *)at;
+            if (is_half)
+                f->kernels->widen(t->dtype, columns, half, to + m * stride);
             else
-                __builtin_memcpy(to, at, bytes);
-            at += row * lk_dtype_bytes(t->dtype);
+                __builtin_memcpy(to + m * stride, at, columns * bytes);
         }
     }
 }
@@ -582,8 +585,7 @@ static void show_rows(lk_frame *f, const lk_op *op, lk_lane *l, uint32_t rows_sh
         if (!t) continue;
         const uint8_t *rows = l->at[shown[i]];
         rows += first * row_of(t) * lk_dtype_bytes(t->dtype);
-        l->at[shown[i]] =
-            (void *)(uintptr_t)widen_rows(f, op, shown[i], rows, rows_shown, to);
+        l->at[shown[i]] = (void *)(uintptr_t)widen_rows(f, op, shown[i], rows, rows_shown, to);
     }
     view->x = l->at[LK_X];
     view->dy = l->at[LK_DY];
