@@ -157,6 +157,9 @@ void note_read(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, uint3
     lk_ptx_block *b = w->block;
     lk_ptx_word *s = &b->words[word];
     const uint32_t thread = w->first_thread + lane;
+    if (s->wrote == 0) {
+        lk_ptx_die(w, i, lane, "word %u of shared memory, which nobody wrote", word);
+    }
     if (s->wrote >> 10 == b->epoch && ((s->wrote & 1023) != thread || several)) {
         race(w, i, lane, word, "reads", s->wrote & 1023, "");
     }
@@ -320,8 +323,9 @@ void store(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
     for (uint32_t n = 0; n < i->vector; n++) {
         const void *from = lk_ptx_at(w, i->o[n]);
         LK_PTX_LANES(lane, mask) {
-            const uint64_t value = sizeof(T) == 8 ? static_cast<const uint64_t *>(from)[lane]
-                                                  : static_cast<const uint32_t *>(from)[lane];
+            const uint64_t value = sizeof(T) == 8 || i->width == 8
+                                       ? static_cast<const uint64_t *>(from)[lane]
+                                       : static_cast<const uint32_t *>(from)[lane];
             memcpy(a.to[lane] + n * sizeof(T), &value, sizeof(T));
         }
     }

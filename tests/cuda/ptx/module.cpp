@@ -201,8 +201,7 @@ void use_register(draft *d, uint32_t operand, uint32_t reg, bool written) {
 
 bool goes_with(char letter, uint32_t width) {
     switch (letter) {
-    case 'w':
-    case 'u': return width == 2 || width == 4;
+    case 'w': return width == 2 || width == 4;
     case 'l':
     case 'x': return width == 8;
     case 'p': return width == 0;
@@ -220,7 +219,7 @@ void take_operand(draft *d, lk_ptx_instruction *i, uint32_t operand, char letter
     if (register_of(d, s, &reg)) {
         const uint8_t width = d->widths[reg];
         if (!goes_with(small, width)) refuse(d, "an operand of another width", s);
-        if (letter == 'V' || letter == 'H') i->width = width;
+        if (letter == 'V' || letter == 'H' || (letter == 'u' && width == 8)) i->width = width;
         use_register(d, operand, reg, written);
     } else if (!written && number_of(d, s, &value)) {
         const uint32_t width = small == 'l' || small == 'x' ? 8 : 4;
@@ -239,7 +238,8 @@ void take_vector(draft *d, lk_ptx_instruction *i, char letter, const std::string
     for (uint32_t n = 0; n < all.size(); n++) {
         const uint8_t before = i->width;
         take_operand(d, i, n, letter, all[n]);
-        if (n > 0 && i->width != before) refuse(d, "registers of two widths", s);
+        if ((n > 0 && i->width != before) || (letter == 'u' && n > 0 && i->width == 8))
+            refuse(d, "registers of two widths", s);
     }
 }
 

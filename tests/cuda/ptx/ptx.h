@@ -72,7 +72,7 @@ struct lk_ptx_instruction {
     bool is_end;  // of the thread
     uint8_t kind;
     uint8_t vector;         // loads and stores: elements of 1, 2 or 4 registers
-    uint8_t width;          // bytes of the registers loaded or converted to: 2, 4, 8
+    uint8_t width;          // bytes of registers loaded, stored or converted to: 2, 4, 8; or 0
     uint32_t target, join;  // of a branch: where to, and where its lanes meet again
     uint32_t line;          // of the PTX
     int64_t displacement;   // of an address,
@@ -125,7 +125,8 @@ std::vector<std::string> lk_ptx_names(const lk_ptx_module *module);
 
 // An instruction's word and its operands, a letter each; capitals are written. W w: 16 or 32 bits,
 // L l: 64, P p: a predicate, H: of any width; V: one register of any width, or several in braces;
-// u, x: likewise, of at most 32 and of 64 bits; S: "%r|%p" of a shuffle; T: a label; A: [address].
+// u: likewise, the low bits count; x: of 64 bits; S: "%r|%p" of a shuffle; T: a label; A:
+// [address].
 struct lk_ptx_rule {
     const char *word, *operands;
     lk_ptx_handler run;
