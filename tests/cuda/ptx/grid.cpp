@@ -29,8 +29,8 @@ size_t place(lk_ptx_block *b, uint8_t *at) {
     uint8_t *const first = at;
     b->shared = at;
     at += rounded(b->shared_bytes);
-    b->words = reinterpret_cast<lk_ptx_word *>(at);
-    at += rounded(b->shared_bytes / 4 * sizeof(lk_ptx_word));
+    b->words = at;
+    at += rounded(b->shared_bytes / 4 * LK_PTX_WORD_BYTES);
     for (uint32_t n = 0; n < b->warp_count; n++) {
         b->warps[n].registers = at;
         at += rounded(k->register_bytes);
@@ -58,7 +58,7 @@ void start(lk_ptx_block *b, uint64_t number, size_t bytes) {
                 static_cast<unsigned>(number / grid.x % grid.y),
                 static_cast<unsigned>(number / grid.x / grid.y)};
     fill(b->shared, bytes);
-    memset(b->words, 0, b->shared_bytes / 4 * sizeof(lk_ptx_word));
+    b->number = static_cast<uint32_t>(number);
     b->waiting = b->ended = 0;
     b->epoch = 1;
     for (uint32_t n = 0; n < b->warp_count; n++) {
@@ -196,6 +196,7 @@ void lk_ptx_grid_run(lk_ptx_kernel *k, const cudaLaunchConfig_t *config, const u
     }
     for (uint32_t r = 0; r < resident; r++) place(&residents[r], arena + r * bytes);
     lk_ptx_forget_memory();
+    lk_ptx_begin_races();
     k->launches++;
     run_blocks(resident, count, bytes, &state);
 }

@@ -5,9 +5,6 @@
 // A global address must lie in an allocation of the running device or of the host's that it sees.
 // An address of shared, local or parameter memory is an offset. Generic addresses are global ones,
 // but for a window in which the thread's local memory lies.
-//
-// A race: two threads touch a word of shared memory between two barriers of the block, and one of
-// them writes. Lanes of a warp are threads like others; a shuffle orders nothing.
 #include <string.h>
 
 #include "../host/inside.h"
@@ -145,46 +142,6 @@ void check_offset(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, co
                (unsigned long long)at, what, (unsigned long long)limit);
 }
 
-[[noreturn]] void race(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, uint32_t word,
-                       const char *how, uint32_t other, const char *which) {
-    lk_ptx_die(w, i, lane, "a race: %s word %u of shared memory, which thread %s%u %s", how, word,
-               which, other, "touched with no barrier between");
-}
-
-// One of several lanes that read an address stands for all.
-void note_read(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, uint32_t word,
-               bool several) {
-    lk_ptx_block *b = w->block;
-    lk_ptx_word *s = &b->words[word];
-    const uint32_t thread = w->first_thread + lane;
-    if (s->wrote == 0) {
-        lk_ptx_die(w, i, lane, "word %u of shared memory, which nobody wrote", word);
-    }
-    if (s->wrote >> 10 == b->epoch && ((s->wrote & 1023) != thread || several)) {
-        race(w, i, lane, word, "reads", s->wrote & 1023, "");
-    }
-    if (s->read >> 11 != b->epoch) {
-        s->read = b->epoch << 11 | (uint32_t)several << 10 | thread;
-    } else if ((s->read & 1023) != thread || several) {
-        s->read |= 1024;
-    }
-}
-
-void note_write(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, uint32_t word,
-                bool several) {
-    lk_ptx_block *b = w->block;
-    lk_ptx_word *s = &b->words[word];
-    const uint32_t thread = w->first_thread + lane;
-    if (several) race(w, i, lane, word, "writes", thread, "beside ");
-    if (s->wrote >> 10 == b->epoch && (s->wrote & 1023) != thread) {
-        race(w, i, lane, word, "writes", s->wrote & 1023, "");
-    }
-    if (s->read >> 11 == b->epoch && ((s->read & 1023) != thread || s->read & 1024)) {
-        race(w, i, lane, word, "writes", s->read & 1023, s->read & 1024 ? "(and others) " : "");
-    }
-    s->wrote = b->epoch << 10 | thread;
-}
-
 void look_at_shared(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, const access *a,
                     bool writes) {
     const pattern *p = pattern_of(w, i, mask, a, true);
@@ -196,20 +153,28 @@ void look_at_shared(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, 
         const bool several = p->several >> lane & 1;
         check_offset(w, i, lane, "shared", a->at[lane], a->bytes, w->block->shared_bytes);
         for (uint32_t word = first; word < first + a->bytes / 4; word++) {
-            if (writes)
-                note_write(w, i, lane, word, several);
-            else
-                note_read(w, i, lane, word, several);
+            lk_ptx_note_shared(w, i, lane, word, writes, several);
         }
     }
 }
 
-void look_at_global(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, const access *a) {
+// What atomics touch is theirs: they are not looked at for races.
+void look_at_global(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, const access *a,
+                    bool writes) {
     check_global(w, i, mask, a);
     const pattern *p = pattern_of(w, i, mask, a, false);
     lk_ptx_count *count = lk_ptx_counted(w, i);
     count->sectors += p->sectors;
     count->bytes += p->bytes;
+    if (i->kind == LK_PTX_ATOMIC) return;
+    const uint32_t element = a->bytes / i->vector < 4 ? 1 : 4;
+    for (uint32_t n = 0; n < p->distinct; n++) {
+        const uint32_t lane = p->lane[n];
+        for (uint32_t byte = 0; byte < a->bytes; byte += element) {
+            lk_ptx_note_global(w, i, lane, a->at[lane] + byte, element, writes,
+                               p->several >> lane & 1);
+        }
+    }
 }
 
 // --- addresses -----------------------------------------------------------------------------------
@@ -246,7 +211,8 @@ uint8_t *local_of(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, co
 }
 
 // Local lanes first; what is left is global.
-void find_generic(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, access *a) {
+void find_generic(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, bool writes,
+                  access *a) {
     uint32_t global = mask;
     LK_PTX_LANES(lane, mask) {
         if (a->at[lane] < LOCAL_WINDOW) continue;
@@ -258,7 +224,7 @@ void find_generic(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, ac
     for (uint32_t lane = 0; lane < 32; lane++) {
         if (!(global >> lane & 1)) a->at[lane] = first;
     }
-    look_at_global(w, i, global, a);
+    look_at_global(w, i, global, a, writes);
     LK_PTX_LANES(lane, global) a->to[lane] = reinterpret_cast<uint8_t *>(a->at[lane]);
 }
 
@@ -267,7 +233,7 @@ void find(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, uint32_t e
           access *a) {
     find_addresses(w, i, mask, element, a);
     if (SPACE == GLOBAL) {
-        look_at_global(w, i, mask, a);
+        look_at_global(w, i, mask, a, writes);
         LK_PTX_EACH(lane) a->to[lane] = reinterpret_cast<uint8_t *>(a->at[lane]);
     } else if (SPACE == SHARED) {
         look_at_shared(w, i, mask, a, writes);
@@ -281,7 +247,7 @@ void find(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, uint32_t e
             a->to[lane] = const_cast<uint8_t *>(w->block->parameters) + a->at[lane];
         }
     } else {
-        find_generic(w, i, mask, a);
+        find_generic(w, i, mask, writes, a);
     }
 }
 

@@ -5,7 +5,8 @@
 //   flow.cpp        where diverged lanes meet again; which registers may share a slot
 //   arithmetic.cpp  rules: numbers, predicates, conversions, moves
 //   control.cpp     rules: branches, barriers, shuffles, fences
-//   memory.cpp      rules: loads, stores, atomics; bounds, sectors, bank conflicts, races
+//   memory.cpp      rules: loads, stores, atomics; bounds, sectors, bank conflicts
+//   races.cpp       who touches memory with nothing between that orders the two
 //   grid.cpp        blocks and warps in an order that a seed decides
 //   counts.cpp      what was counted, as JSON
 //   runtime.cpp     the toolkit's side of a launch: fat binaries, kernels, arguments
@@ -140,6 +141,15 @@ lk_ptx_rules lk_ptx_arithmetic_rules(void);
 lk_ptx_rules lk_ptx_control_rules(void);
 lk_ptx_rules lk_ptx_memory_rules(void);
 
+// What a lane touches: a word of shared memory by its number, an element of global memory, of one
+// byte or of four, by its address. `several` lanes of the instruction do the same. Ends the program
+// where that is a race, or where nobody wrote what is read of shared memory.
+void lk_ptx_note_shared(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, uint32_t at,
+                        bool writes, bool several);
+void lk_ptx_note_global(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, uint64_t at,
+                        uint32_t element, bool writes, bool several);
+void lk_ptx_begin_races(void);  // of a launch
+
 // Memory was taken or given back since the last grid, or it is another device's.
 void lk_ptx_forget_memory(void);
 // Leaves out a barrier, where LOCKSTEP_PTX_LEAVE_OUT, as NAME:LINE, is of this kernel.
@@ -182,23 +192,19 @@ struct lk_ptx_warp {
     lk_ptx_path paths[LK_PTX_DEPTH];
 };
 
-// Who touched a word of shared memory last: between two barriers (an epoch), only readers may be
-// several. Threads have 10 bits.
-struct lk_ptx_word {
-    uint32_t wrote;  // epoch << 10 | thread; 0: nobody yet
-    uint32_t read;   // epoch << 11 | several << 10 | thread
-};
+enum { LK_PTX_WORD_BYTES = 24 };  // what is kept of who touched a word (races.cpp)
 
 struct lk_ptx_block {
     lk_ptx_kernel *kernel;
     const cudaLaunchConfig_t *config;
     const uint8_t *parameters;
     uint3 index;
+    uint32_t number;  // in the grid
     uint32_t threads, warp_count, waiting, ended;
-    uint32_t epoch;
+    uint32_t epoch;  // barriers passed, and one
     uint32_t shared_bytes;
     uint8_t *shared;
-    lk_ptx_word *words;
+    void *words;     // of shared memory: LK_PTX_WORD_BYTES each
     uint64_t *seed;  // of the launch: which side of a branch goes first
     lk_ptx_warp warps[LK_HOST_THREADS_MAX / 32];
 };
