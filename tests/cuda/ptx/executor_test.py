@@ -251,8 +251,8 @@ def cases():
                    int(compared(word, *values(bits, v)[:2], f"u{bits}")))
         for word, kind in (("shl", "b"), ("shr", "u"), ("shr", "s")):
             for by in (0, 1, bits - 1, bits, 200):
-                yield (f"{word}.{kind}{bits} {result(bits)}, {operands(bits, 1)}, {by};" + low(bits),
-                       lambda v, word=word, kind=kind, bits=bits, by=by:
+                yield (f"{word}.{kind}{bits} {result(bits)}, {operands(bits, 1)}, {by};" +
+                       low(bits), lambda v, word=word, kind=kind, bits=bits, by=by:
                        shifted(word, f"{kind}{bits}", values(bits, v)[0], by) % (1 << bits))
         for kind in "bus":
             yield (f"selp.{kind}{bits} {result(bits)}, {operands(bits, 2)}, %p2;" + low(bits),
@@ -286,8 +286,8 @@ def cases_of_floats():
                               ("80000000", "00000000", 0x80000000, 0)):
         yield f"mov.f32 %f4, 0f{a};min.f32 %f9, %f4, 0f{b};" + back, lambda v, x=least: x
         yield f"mov.f32 %f4, 0f{a};max.f32 %f9, %f4, 0f{b};" + back, lambda v, x=most: x
-    for word in ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num",
-                 "nan"):
+    for word in ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu",
+                 "num", "nan"):
         yield (f"setp.{word}.f32 %p9, %f1, %f2;selp.u64 %rd19, 1, 0, %p9;",
                lambda v, word=word: int(compared(word, v[0], v[1], "f32")))
     yield ("selp.f32 %f9, %f1, %f2, %p2;" + back,
@@ -596,7 +596,8 @@ st.shared.{word} [%r21], {registers};
                                  (loads(32), 64, 256), (loads(128), 64, 256),
                                  (loads(1, "u8"), 2, 64), (loads(16, "v4.u32", four), 32, 1024),
                                  (loads(4, nc=".nc"), 8, 256)):
-        check((found["sectors"], found["bytes"]) == (sectors, size), "sectors", found, sectors, size)
+        check((found["sectors"], found["bytes"]) == (sectors, size), "sectors", found, sectors,
+              size)
     for found, passes, optimum in ((banks(4), 1, 1), (banks(8), 2, 1), (banks(128), 32, 1),
                                    (banks(132), 1, 1), (banks(16, "v4.u32", four), 4, 4),
                                    (banks(32, "v4.u32", four), 8, 4),
@@ -644,7 +645,8 @@ WRONG = [
     (SHARED + "ld.shared.u32 %r1, [%r22+256];", "of shared memory, which has 256"),
     ("ld.local.u32 %r1, [__local_depot0+64];", "of local memory, which has 64"),
     ("ld.param.u32 %r1, [k_param_2+8];", "of parameter memory, which has 24"),
-    (SHARED + "ld.shared.u32 %r1, [%r20+4];", "a race: reads word of shared memory 0x1|word 1 of shared memory, which nobody"),
+    (SHARED + "ld.shared.u32 %r1, [%r20+4];",
+     "a race: reads word of shared memory 0x1|word 1 of shared memory, which nobody wrote"),
     (SHARED + "bar.sync 0;\nld.shared.u32 %r1, [%r20+4];\nst.shared.u32 [%r22], %r1;",
      "a race: writes word of shared memory 0x1, which thread"),
     ("mov.u32 %r20, lk_cuda_shared;\nst.shared.u32 [%r20], %r10;",
@@ -670,7 +672,8 @@ def mistakes():
     for body, wanted in WRONG:
         for seed in (0, 3):
             code, _, error = run(HEAD + kernel("k", body), data=bytes(64), shared=256, seed=seed)
-            check(code == 70 and re.search(wanted, error), body, f"exit {code}", error, "wanted", wanted)
+            check(code == 70 and re.search(wanted, error), body, f"exit {code}", error, "wanted",
+                  wanted)
     code, _, error = run(HEAD + kernel("k", "mov.u32 %r1, 0;"), threads=257)
     check(code == 70 and "compiled for 256" in error, "too many threads", error)
     code, _, error = run(HEAD + ".global .align 4 .b8 table[4];\n" + kernel("k", ""))

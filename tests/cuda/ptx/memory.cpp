@@ -13,12 +13,13 @@
 namespace {
 
 enum space { GLOBAL, SHARED, LOCAL, PARAM, GENERIC };
+enum { PATTERNS = 8 };  // that are kept of an instruction, by where they begin
 const uint64_t LOCAL_WINDOW = (uint64_t)1 << 60;
 
 // --- what a warp asks for ------------------------------------------------------------------------
 
-// The addresses of a warp, as distances from the first lane's, and what follows from them. Found
-// once for each pattern: an instruction in a loop has few.
+// The addresses of a warp, as distances from the first lane's, and what follows from them. The last
+// ones are kept: an instruction in a loop has few.
 struct pattern {
     uint32_t mask, low;  // lanes; of the first one's address, seven bits
     uint64_t apart[32];
@@ -87,9 +88,10 @@ void find_passes(pattern *p, uint32_t size) {
 const pattern *pattern_of(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask,
                           const access *a, bool is_shared) {
     lk_ptx_kernel *k = w->block->kernel;
-    pattern *&p = reinterpret_cast<pattern *&>(k->patterns[(size_t)(i - k->code.data())]);
+    void *&known = k->patterns[(size_t)(i - k->code.data())];
     const uint64_t base = a->at[__builtin_ctz(mask)];
-    if (!p) p = new pattern();
+    if (!known) known = new pattern[PATTERNS]();
+    pattern *p = &static_cast<pattern *>(known)[base / 16 % PATTERNS];
     uint64_t apart[32], differs = 0;
     LK_PTX_EACH(lane) apart[lane] = a->at[lane] - base;
     for (uint32_t lane = 0; lane < 32; lane++) differs |= apart[lane] ^ p->apart[lane];
