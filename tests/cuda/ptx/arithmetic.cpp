@@ -109,6 +109,7 @@ static inline uint32_t bits_of(float x) {
 }
 LK_ONE(float_neg, uint32_t, uint32_t, a ^ 0x80000000u);
 LK_ONE(float_abs, uint32_t, uint32_t, a & 0x7fffffffu);
+LK_TWO(float_copysign, uint32_t, uint32_t, (b & 0x7fffffffu) | (a & 0x80000000u));
 // Of a number and none, the number; +0 is more than -0.
 LK_TWO(float_max, float, float,
        a != a             ? b
@@ -146,6 +147,9 @@ struct number {
     LK_TWO(div, T, T, a / b);
     LK_TWO(rem, T, T, a % b);
 };
+LK_ONE(count_bits, uint32_t, uint32_t, (uint32_t)__builtin_popcount(a));
+LK_ONE(high_of_64, uint64_t, uint32_t, (uint32_t)(a >> 32));
+LK_ONE(high_of_32, uint32_t, uint16_t, (uint16_t)(a >> 16));
 LK_TWO(wide_u16, uint16_t, uint32_t, (uint32_t)a *b);
 LK_TWO(wide_u32, uint32_t, uint64_t, (uint64_t)a *b);
 LK_TWO(wide_s32, int32_t, int64_t, (int64_t)a *b);
@@ -194,6 +198,17 @@ void bit_field_insert(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask
         const uint32_t low = bits > 31 ? UINT32_MAX : ((uint32_t)1 << bits) - 1;
         const uint32_t field = p > 31 ? 0 : low << p;
         return (b[n] & ~field) | (a[n] << (p & 31) & field);
+    });
+}
+
+// `count` bits of a from `at` on.
+void bit_field_extract(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
+    const uint32_t *a = lanes<uint32_t>(w, i->o[1]);
+    const uint32_t *at = lanes<uint32_t>(w, i->o[2]), *count = lanes<uint32_t>(w, i->o[3]);
+    write_lanes<uint32_t>(w, i->o[0], mask, [=](uint32_t n) {
+        const uint32_t p = at[n] & 255, bits = count[n] & 255;
+        const uint32_t low = bits > 31 ? UINT32_MAX : ((uint32_t)1 << bits) - 1;
+        return (p > 31 ? 0 : a[n] >> (p & 31)) & low;
     });
 }
 
@@ -293,6 +308,7 @@ void narrow(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef uint8_t u8;
 typedef int8_t s8;
 typedef int16_t s16;
 typedef int32_t s32;
@@ -339,6 +355,7 @@ const lk_ptx_rule RULES[] = {
     {"min.f32", "Www", two<float_min>, LK_PTX_FLOAT},
     {"max.f32", "Www", two<float_max>, LK_PTX_FLOAT},
     {"neg.f32", "Ww", one<float_neg>, LK_PTX_FLOAT},
+    {"copysign.f32", "Www", two<float_copysign>, LK_PTX_FLOAT},
     {"abs.f32", "Ww", one<float_abs>, LK_PTX_FLOAT},
 
     LK_INTEGERS(u16, "w", "Www"),
@@ -368,6 +385,8 @@ const lk_ptx_rule RULES[] = {
     {"shr.s32", "Www", shift_right<s32>, LK_PTX_INTEGER},
     {"shr.s64", "Llw", shift_right<s64>, LK_PTX_INTEGER},
     {"bfi.b32", "Wwwww", bit_field_insert, LK_PTX_INTEGER},
+    {"bfe.u32", "Wwww", bit_field_extract, LK_PTX_INTEGER},
+    {"popc.b32", "Ww", one<count_bits>, LK_PTX_INTEGER},
     {"prmt.b32", "Wwww", permute_bytes, LK_PTX_INTEGER},
 
     LK_COMPARE("u16", u16, "ww"),
@@ -416,6 +435,9 @@ const lk_ptx_rule RULES[] = {
     {"cvt.u32.u16", "Ww", one<convert<u32, u16>>, LK_PTX_MOVE},
     {"cvt.s32.s16", "Ww", one<convert<s32, s16>>, LK_PTX_MOVE},
     {"cvt.s32.s8", "Ww", one<convert<s32, s8>>, LK_PTX_MOVE},
+    {"mov.b64.high", "Wl", one<high_of_64>, LK_PTX_MOVE},
+    {"mov.b32.high", "Ww", one<high_of_32>, LK_PTX_MOVE},
+    {"cvt.u16.u8", "Hw", narrow<u16, u8>, LK_PTX_MOVE},
     {"cvt.u16.u32", "Hw", narrow<u16, u32>, LK_PTX_MOVE},
     {"cvt.u16.u64", "Hl", narrow<u16, u64>, LK_PTX_MOVE},
     {"cvt.s16.s8", "Hw", narrow<s16, s8>, LK_PTX_MOVE},

@@ -328,6 +328,15 @@ def cases_of_moves():
             field = ((1 << count) - 1) << at & 0xffffffff
             return v[1] & ~field | v[0] << at & field
         yield f"bfi.b32 %r9, %r1, %r2, {at}, {count};" + wide, wanted
+    for at, count in ((0, 8), (8, 8), (31, 4), (0, 32), (40, 3), (3, 0)):
+        yield (f"bfe.u32 %r9, %r1, {at}, {count};" + wide,
+               lambda v, at=at, count=count: v[0] >> at & (1 << count) - 1)
+    yield "popc.b32 %r9, %r1;" + wide, lambda v: bin(v[0]).count("1")
+    yield ("copysign.f32 %f9, %f1, %f2;mov.b32 %r9, %f9;" + wide,
+           lambda v: v[1] & 0x7fffffff | v[0] & 0x80000000)
+    yield "cvt.u16.u8 %rs9, %rs1;" + narrow, lambda v: v[0] & 255
+    yield ("{ .reg .b32 tmp\\; mov.b64 {tmp, %r9}, %rd11\\; }\n" + wide, lambda v: v[3] >> 32)
+    yield ("{ .reg .b16 tmp\\; mov.b32 {tmp, %rs9}, %r1\\; }\n" + narrow, lambda v: v[0] >> 16)
     for pick in (0x3210, 0x7654, 0x0123, 0xba98, 0x6f05):
         def wanted(v, pick=pick):
             both, value = v[1] << 32 | v[0], 0
@@ -368,7 +377,7 @@ def arithmetic():
     data = b"".join(struct.pack("<3I4x2Q", *row) for row in rows)
     all_cases = list(cases())
     text = HEAD + "".join(
-        kernel(f"k{n}", OPERANDS + code.replace(";", ";\n") + "\nst.global.u64 [%rd3], %rd19;")
+        kernel(f"k{n}", OPERANDS + re.sub(r"(?<!\\);", ";\n", code).replace("\\", "") + "\nst.global.u64 [%rd3], %rd19;")
         for n, (code, _) in enumerate(all_cases))
     code, out, error = run(text, data)
     check(code == 0, "arithmetic", code, error)
@@ -410,6 +419,10 @@ setp.eq.s32 %p2, %r21, 0;
 @%p2 bra $L_2;
 bra.uni $L_3;
 $L_2:
+setp.gt.u32 %p6, %r20, 9;
+setp.eq.s32 %p7, %r10, 40;
+and.pred %p6, %p6, %p7;
+@%p6 ret;
 and.b32 %r22, %r10, 3;
 setp.eq.s32 %p3, %r22, 3;
 @%p3 bra $L_1;
@@ -437,10 +450,20 @@ setp.eq.s32 %p5, %r10, 33;
             if value > 900:
                 value += 5000
                 break
-        return 2 * value if t != 33 else 0
+        return 2 * value if t not in (33, 40) else 0
     for seed in range(4):
         found = values(body, seed=seed)
         check(found == [wanted(t) for t in range(THREADS)], "branches", seed, found)
+    # What a guard leaves as it was is still there, though others were written meanwhile.
+    found = values("""
+and.b32 %r1, %r10, 1;
+setp.eq.s32 %p1, %r1, 0;
+add.s32 %r9, %r10, 7;
+add.s32 %r20, %r10, 1000;
+add.s32 %r21, %r20, 1;
+@%p1 add.s32 %r9, %r20, %r21;
+""" + STORE, threads=40)
+    check(found == [2 * t + 2001 if t % 2 == 0 else t + 7 for t in range(40)], "guards", found)
 
 
 def barriers():
@@ -676,6 +699,8 @@ def mistakes():
                   wanted)
     code, _, error = run(HEAD + kernel("k", "mov.u32 %r1, 0;"), threads=257)
     check(code == 70 and "compiled for 256" in error, "too many threads", error)
+    code, _, error = run(HEAD + kernel("k", "ld.global.u64 %rd4, [%rd2+56];"), data=bytes(60))
+    check(code == 70 and "that ends 4 later" in error, "the end of an allocation", error)
     code, _, error = run(HEAD + ".global .align 4 .b8 table[4];\n" + kernel("k", ""))
     check(code == 70 and "of the module" in error, "variables", error)
     # Blocks race, too; and the same is right with an atomic, or for different bytes.

@@ -1,6 +1,8 @@
 // module.cpp - PTX text to kernels: a line is a directive, a label or an instruction, as nvcc
 // writes them. Only what the rules name is known; anything else ends the program and says where it
 // stands.
+#include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,9 +102,10 @@ uint32_t array_of(const draft *d, std::string *name) {
     return bytes;
 }
 
-// ".param .align 4 .b8 NAME[40]", ".param .u64 NAME"
+// ".param .align 4 .b8 NAME[40]", ".param .u64 NAME", ".param .u64 .ptr .align 1 NAME"
 void declare_parameter(draft *d, const std::string &line) {
-    const std::vector<std::string> w = words_of(line);
+    std::vector<std::string> w = words_of(line);
+    if (w.size() == 6 && w[2] == ".ptr") w.erase(w.begin() + 2, w.begin() + 5);
     lk_ptx_parameter p = {w.back(), 0, 0};
     uint32_t align;
     if (w.size() == 5 && w[1] == ".align" && w[3] == ".b8") {
@@ -348,6 +351,20 @@ void take_instruction(draft *d, std::string line) {
     d->kernel->texts.push_back(text);
 }
 
+// "{ .reg .b32 tmp; mov.b64 {tmp, %r1}, %rd2; }", which takes the high half, as a word of its own:
+// "mov.b64.high %r1, %rd2;". False where it is something else.
+bool take_high_half(draft *d, const std::string &line) {
+    char word[8], to[16], from[16];
+    int stop = 0;
+    if (sscanf(line.c_str(), "{ .reg .b%*d tmp; %7s {tmp, %15[^}]}, %15[^;]; }%n", word, to, from,
+               &stop) != 3 ||
+        static_cast<size_t>(stop) != line.size()) {
+        return false;
+    }
+    take_instruction(d, std::string(word) + ".high " + to + ", " + from + ";");
+    return true;
+}
+
 void take_line(draft *d, const std::string &line) {
     if (begins(line, ".reg ")) {
         declare_registers(d, line);
@@ -359,7 +376,7 @@ void take_line(draft *d, const std::string &line) {
         d->labels[line.substr(0, line.size() - 1)] = number_of_instruction(d);
     } else if (line.back() == ';' && line[0] != '.') {
         take_instruction(d, line);
-    } else {
+    } else if (!take_high_half(d, line)) {
         refuse(d, "a line that this executor does not know", line);
     }
 }
