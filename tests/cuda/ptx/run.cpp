@@ -2,6 +2,7 @@
 //
 //   ptx_run FILE INPUT BLOCKS THREADS SHARED_BYTES SEED
 //   ptx_run FILE                                         decodes all kernels, and says how many
+//   ptx_run                                              prints the words that compute
 //
 // A kernel is given two addresses, of 8 bytes for each thread, which start as zero, and of INPUT's
 // bytes; what else it has of parameters is bytes 0, 1, 2 .. of their offsets. Prints for each
@@ -52,6 +53,9 @@ static void run(lk_ptx_kernel *k, const cudaLaunchConfig_t *config, const std::s
 }
 
 int main(int argc, char **argv) {
+    const lk_ptx_rules known = lk_ptx_arithmetic_rules();
+    for (uint32_t n = 0; argc == 1 && n < known.count; n++) printf("%s\n", known.rules[n].word);
+    if (argc == 1) return 0;
     if (argc != 2 && argc != 7) return 64;
     const std::string text = read_file(argv[1]);
     lk_ptx_module m = {text.data(), text.size(), {}};
