@@ -468,6 +468,36 @@ add.s32 %r21, %r20, 1;
 @%p1 add.s32 %r9, %r20, %r21;
 """ + STORE, threads=40)
     check(found == [2 * t + 2001 if t % 2 == 0 else t + 7 for t in range(40)], "guards", found)
+    found = values("""
+and.b32 %r1, %r10, 1;
+setp.eq.s32 %p1, %r1, 0;
+mov.u32 %r8, %r10;
+mov.u32 %r9, 0;
+mov.u32 %r20, 0;
+$L_1:
+@%p1 mov.u32 %r8, 777;
+add.s32 %r9, %r9, %r8;
+add.s32 %r21, %r20, 5000;
+mul.lo.s32 %r22, %r21, 3;
+add.s32 %r9, %r9, %r22;
+add.s32 %r20, %r20, 1;
+setp.lt.u32 %p2, %r20, 4;
+@%p2 bra $L_1;
+""" + STORE)
+    check(found == [4 * (777 if t % 2 == 0 else t) + 60018 for t in range(THREADS)],
+          "guards in a loop", found)
+    # Who has ended is not waited for: the others meet, and shuffle.
+    found = values("""
+mov.u32 %r4, -2;
+setp.gt.u32 %p1, %r10, 16;
+@%p1 bra $L_1;
+setp.eq.s32 %p2, %r10, 0;
+@!%p2 bra $L_1;
+ret;
+$L_1:
+shfl.sync.idx.b32 %r9|%p3, %r10, 5, 31, %r4;
+""" + STORE, threads=32)
+    check(found == [0] + [5] * 31, "after an end", found)
 
 
 def barriers():
@@ -707,6 +737,10 @@ def mistakes():
     check(code == 70 and "that ends 4 later" in error, "the end of an allocation", error)
     code, _, error = run(HEAD + ".global .align 4 .b8 table[4];\n" + kernel("k", ""))
     check(code == 70 and "of the module" in error, "variables", error)
+    for store in ("mov.u32 %r20, lk_cuda_shared;\nst.shared.u32 [%r20], %r10;",
+                  "st.global.u8 [%rd1+9], %r10;"):
+        code, _, error = run(HEAD + kernel("k", store), threads=32, shared=4)
+        check(code == 70 and "a race: writes" in error, "lanes of a warp", store, error)
     # Blocks race, too; and the same is right with an atomic, or for different bytes.
     other = "rem.u32 %r1, %r13, 64;\nmul.wide.u32 %rd4, %r1, 8;\nadd.s64 %rd4, %rd1, %rd4;\n"
     code, _, error = run(HEAD + kernel("k", other + "st.global.u64 [%rd4], %rd2;"), blocks=2)

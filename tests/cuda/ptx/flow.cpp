@@ -20,7 +20,9 @@ struct span {
 bool jumps(const lk_ptx_instruction &i) { return i.target != LK_PTX_NONE; }
 bool leaves(const lk_ptx_instruction &i) { return i.is_end; }
 
-// Basic blocks; `of` says which one an instruction is in. The end of the code is one more.
+// Basic blocks, and what may come next. Nobody waits for threads that end: only the last end leads
+// on, to where all are over. `of` says which one an instruction is in. The end of the code is one
+// more.
 std::vector<span> spans_of(const lk_ptx_kernel *k, std::vector<uint32_t> *of) {
     const uint32_t count = static_cast<uint32_t>(k->code.size());
     std::vector<bool> starts(count + 1, false);
@@ -42,7 +44,7 @@ std::vector<span> spans_of(const lk_ptx_kernel *k, std::vector<uint32_t> *of) {
         const uint32_t n = s.end - 1;
         const lk_ptx_instruction &i = k->code[n];
         if (jumps(i)) s.next.push_back((*of)[i.target]);
-        if (leaves(i)) s.next.push_back(last);
+        if (leaves(i) && n + 1 == count) s.next.push_back(last);
         if (i.guard != LK_PTX_NONE || (!jumps(i) && !leaves(i))) s.next.push_back((*of)[n + 1]);
     }
     return spans;
@@ -176,8 +178,7 @@ void lk_ptx_find_joins(lk_ptx_kernel *k) {
     for (uint32_t n = 0; n < k->code.size(); n++) {
         if (!jumps(k->code[n])) continue;
         const uint32_t s = found[of[n]];
-        if (s == LK_PTX_NONE) lk_host_die("%s: a loop without an end", k->name.c_str());
-        k->code[n].join = spans[s].first;
+        k->code[n].join = s == LK_PTX_NONE ? spans.back().first : spans[s].first;  // all end
     }
 }
 
