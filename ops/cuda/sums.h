@@ -433,8 +433,10 @@ static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
     const uint32_t first = blockIdx.y * terms.grain_parts;
     float *from = scratch + first * outputs + LK_MIN(output, outputs - 1);
     const uint32_t count = LK_MIN(terms.grain_parts, terms.parts - first);
+    const bool mine = threadIdx.x < of_block && output < outputs;
+    if (count <= 8 && !mine) return;  // else it would read what another thread writes
     const float sum = lk_cuda_join_tree(from, outputs, count, workers);
-    if (threadIdx.x < of_block && output < outputs) *from = sum;
+    if (mine) *from = sum;
 }
 
 // Joins the parts, or the grains, and stores the finished sums.

@@ -412,6 +412,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     uint32_t *symbol = (uint32_t *)(void *)lk_cuda_shared;
     lk_decoding d = states[m];
     bool bad = false;
+    if (!lk_decoding_is_on(&j, &d, frames)) return;  // no barrier, so nothing may be written
     d.waits = 0;
     while (!d.waits && lk_decoding_is_on(&j, &d, frames)) {
         for (uint32_t k = threadIdx.x; k < values; k += DECODE_THREADS) {

@@ -359,6 +359,9 @@ static void run_block(void) {
     }
 }
 
+void (*lk_host_run_grid)(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
+                         const void *memory, uint64_t seed) = lk_host_grid_run;
+
 void lk_host_grid_run(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
                       const void *memory, uint64_t seed) {
     uint64_t blocks = (uint64_t)config->gridDim.x * config->gridDim.y * config->gridDim.z;

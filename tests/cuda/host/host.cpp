@@ -202,9 +202,10 @@ static allocation *holding(const void *at, size_t bytes) {
     return NULL;
 }
 
+static int mapped = -1;  // the device that works
+
 // Device memory is there only while its device works: -1 for none.
 static void map_device(int device) {
-    static int mapped = -1;
     if (device == mapped) return;
     for (uint32_t i = 0; i < allocation_count; i++) {
         allocation *a = &allocations[i];
@@ -312,7 +313,7 @@ static bool run_item(const item *i, int device, obstacle *why) {
     case KERNEL:
         map_device(device);
         counts.launches++;
-        lk_host_grid_run(&i->config, i->call, i->memory,
+        lk_host_run_grid(&i->config, i->call, i->memory,
                          seed_given ? lk_host_draw(&random_state) : 0);
         return true;
     case COPY:
@@ -1144,6 +1145,14 @@ bool lk_host_has_graphs(int device) {
         if (exec.used && !exec.doomed && exec.device == device) return true;
     }
     return false;
+}
+
+bool lk_host_extent(const void *at, const uint8_t **first, size_t *bytes) {
+    const allocation *a = holding(at, 1);
+    if (!a || (a->kind == allocation::DEVICE && a->device != mapped)) return false;
+    *first = a->at;
+    *bytes = a->bytes;
+    return true;
 }
 
 uint64_t lk_host_offset(const void *at) {

@@ -16,6 +16,8 @@ int lk_host_stream_device(cudaStream_t stream);
 int lk_host_stream_number(cudaStream_t stream);
 bool lk_host_is_captured(cudaStream_t stream);
 int lk_host_device_holding(const void *at, size_t bytes);  // -1: no device's memory
+// What holds this byte and may be touched by the device that works; false: nothing.
+bool lk_host_extent(const void *at, const uint8_t **first, size_t *bytes);
 uint64_t lk_host_offset(const void *at);                   // from the start of what holds it
 bool lk_host_has_graphs(int device);                       // that nobody destroyed
 uint64_t lk_host_random(void);                             // 0 without a seed

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""ptx_barriers_test - each barrier that nvcc left in a kernel is needed, and its absence is found.
+
+   ptx_barriers_test.py some|all PROGRAM...
+
+PROGRAMs are the kernels' tests with the PTX executor as their device, the quick ones first. They
+pass with all barriers; a barrier that they come to is left out (LOCKSTEP_PTX_LEAVE_OUT), and one of
+them must fail: by a race that the executor sees, whatever the order of warps was, or by results.
+`some`: of each kernel one barrier, of one size of its tiles. Exits 77 where there are no PROGRAMs.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../launches"))
+from budget_test import kernel_name  # noqa: E402
+
+ALL, PROGRAMS = sys.argv[1] == "all", sys.argv[2:]
+# A kernel, which of its barriers (None: the only one that is left of a loop), and why none is
+# missed there.
+NEEDLESS = [
+    (r"^join(_grains)?(<|$)", 0, "before the first of its sums, nvcc's copy: none was before"),
+    (r"^(normalize|turn_back)_grain$", -1, "after the last of its sums, nvcc's copy: none follows"),
+]
+
+
+def run(program, leave_out=None, counts=None):
+    env = dict(os.environ, LOCKSTEP_HOST_CUDA_SEED="1")
+    if leave_out:
+        env["LOCKSTEP_PTX_LEAVE_OUT"] = f"{leave_out[0]}:{leave_out[1]}"
+    if counts:
+        env["LOCKSTEP_PTX_COUNTS"] = counts
+    done = subprocess.run([program, "1"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, errors="replace", check=False)
+    return done.returncode, done.stderr
+
+
+def short_names(kernels):
+    said = subprocess.run(["c++filt"], input="\n".join(kernels), text=True, check=True,
+                          stdout=subprocess.PIPE).stdout.splitlines()
+    return dict(zip(kernels, map(kernel_name, said)))
+
+
+def barriers():
+    """{(kernel, line): programs that come there}, or None where one fails as it is."""
+    found = {}
+    for program in PROGRAMS:
+        with tempfile.NamedTemporaryFile() as counts:
+            code, error = run(program, counts=counts.name)
+            if code:
+                print(f"{program}: fails with all barriers in place\n{error}")
+                return None
+            for kernel in json.load(counts):
+                for line in kernel["barriers"]:
+                    found.setdefault((kernel["kernel"], line), []).append(program)
+    return found
+
+
+def is_needless(name, index, count):
+    return any(re.search(pattern, name) and index == (at if at >= 0 else count + at)
+               for pattern, at, _ in NEEDLESS)
+
+
+def chosen(found):
+    """(kernel, line), its short name, and is it needless."""
+    names, seen = short_names(sorted({kernel for kernel, _ in found})), set()
+    for kernel, line in found:
+        lines = sorted(at for k, at in found if k == kernel)
+        name, index = names[kernel], lines.index(line)
+        needless = is_needless(name, index, len(lines))
+        same = (re.sub(r"\d+x\d+", "", name), needless)
+        if ALL or (same not in seen and not needless):
+            yield (kernel, line), name, needless
+        seen.add(same)
+
+
+def main():
+    if not all(map(os.path.exists, PROGRAMS)):
+        print("skipped: no nvcc, so there is no PTX")
+        return 77
+    found = barriers()
+    if found is None:
+        return 1
+    failed = tried = races = 0
+    for barrier, name, needless in chosen(found):
+        results = (run(program, barrier) for program in found[barrier])
+        code, error = next(((c, e) for c, e in results if c), (0, ""))
+        tried += 1
+        races += "a race" in error or "nobody wrote" in error
+        if (code != 0) == needless:
+            failed += 1
+            print(f"{name}, line {barrier[1]}: left out, and "
+                  f"{'a test fails' if needless else 'no test fails'}\n{error[-400:]}", flush=True)
+    print(f"{len(found)} barriers, {tried} left out, {races} seen as a race, {failed} problems")
+    return 1 if failed or tried < 10 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
