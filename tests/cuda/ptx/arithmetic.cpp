@@ -130,7 +130,7 @@ LK_TWO(float_min, float, float,
 
 template <typename T>
 struct number {
-    typedef typename std::make_unsigned<T>::type U;
+    typedef typename std::conditional<(sizeof(T) > 4), uint64_t, uint32_t>::type U;
     static U u(T a) { return static_cast<U>(a); }
     LK_TWO(add, T, T, static_cast<T>(u(a) + u(b)));
     LK_TWO(sub, T, T, static_cast<T>(u(a) - u(b)));
@@ -144,8 +144,10 @@ struct number {
     LK_ONE(not_, T, T, static_cast<T>(~a));
     LK_ONE(neg, T, T, static_cast<T>(0 - u(a)));
     LK_ONE(same, T, T, a);
-    LK_TWO(div, T, T, a / b);
-    LK_TWO(rem, T, T, a % b);
+    // By -1 the least number has no quotient: it stays.
+    static bool negates(T b) { return std::is_signed<T>::value && b == static_cast<T>(-1); }
+    LK_TWO(div, T, T, negates(b) ? static_cast<T>(0 - u(a)) : static_cast<T>(a / b));
+    LK_TWO(rem, T, T, negates(b) ? 0 : a % b);
 };
 LK_ONE(count_bits, uint32_t, uint32_t, (uint32_t)__builtin_popcount(a));
 LK_ONE(high_of_64, uint64_t, uint32_t, (uint32_t)(a >> 32));

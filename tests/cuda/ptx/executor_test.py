@@ -77,10 +77,10 @@ def check(good, *what):
         print("FAILED:", *what)
 
 
-def kernel(name, body):
+def kernel(name, body, end="\tret;\n"):
     lines = "".join(f"{line}\n" if line.endswith(":") else f"\t{line}\n"
                     for line in body.strip().splitlines() if line.strip())
-    return ENTRY % ((name,) * 6) + lines + "\tret;\n\n}\n"
+    return ENTRY % ((name,) * 6) + lines + end + "\n}\n"
 
 
 def run(text, data=b"", blocks=1, threads=THREADS, shared=0, seed=0, counts=None):
@@ -365,6 +365,8 @@ def operands_of_threads():
                    for k in (1, 3, 5))
         if n >= 40:  # numbers that are near each other
             a, b, c = (to_bits(r.choice((1, -1)) * r.uniform(0.5, 4)) for _ in range(3))
+        if n == 30:
+            a, b = 0x80000000, 0xffffffff
         # Nothing is divided by zero, of any width.
         b = b if b & 0xffff else b | 3
         x, y = r.getrandbits(64), r.getrandbits(r.choice((8, 33, 64))) | 1
@@ -498,6 +500,22 @@ $L_1:
 shfl.sync.idx.b32 %r9|%p3, %r10, 5, 31, %r4;
 """ + STORE, threads=32)
     check(found == [0] + [5] * 31, "after an end", found)
+    # The end need not stand at the end.
+    code, out, error = run(HEAD + kernel("k", """
+mov.u32 %r4, -1;
+and.b32 %r1, %r10, 1;
+setp.eq.s32 %p1, %r1, 0;
+@%p1 bra $L_3;
+add.s32 %r9, %r10, 10;
+$L_2:
+shfl.sync.idx.b32 %r9|%p3, %r9, 6, 31, %r4;
+""" + STORE + """
+ret;
+$L_3:
+add.s32 %r9, %r10, 20;
+bra.uni $L_2;
+""", ""), threads=32)
+    check(code == 0 and out["k"] == [26] * 32, "an end in the middle", code, error)
 
 
 def barriers():

@@ -20,14 +20,16 @@ struct span {
 bool jumps(const lk_ptx_instruction &i) { return i.target != LK_PTX_NONE; }
 bool leaves(const lk_ptx_instruction &i) { return i.is_end; }
 
-// Basic blocks, and what may come next. Nobody waits for threads that end: only the last end leads
-// on, to where all are over. `of` says which one an instruction is in. The end of the code is one
-// more.
+// Basic blocks, and what may come next. Nobody waits for threads that end: only the last end
+// (nvcc writes one) leads on, to where all are over. `of` says which one an instruction is in. The
+// end of the code is one more.
 std::vector<span> spans_of(const lk_ptx_kernel *k, std::vector<uint32_t> *of) {
     const uint32_t count = static_cast<uint32_t>(k->code.size());
+    uint32_t last_end = 0;
     std::vector<bool> starts(count + 1, false);
     starts[0] = starts[count] = true;
     for (uint32_t n = 0; n < count; n++) {
+        if (leaves(k->code[n])) last_end = n;
         if (jumps(k->code[n])) starts[k->code[n].target] = true;
         if (jumps(k->code[n]) || leaves(k->code[n])) starts[n + 1] = true;
     }
@@ -44,7 +46,7 @@ std::vector<span> spans_of(const lk_ptx_kernel *k, std::vector<uint32_t> *of) {
         const uint32_t n = s.end - 1;
         const lk_ptx_instruction &i = k->code[n];
         if (jumps(i)) s.next.push_back((*of)[i.target]);
-        if (leaves(i) && n + 1 == count) s.next.push_back(last);
+        if (n == last_end) s.next.push_back(last);
         if (i.guard != LK_PTX_NONE || (!jumps(i) && !leaves(i))) s.next.push_back((*of)[n + 1]);
     }
     return spans;
