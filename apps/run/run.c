@@ -19,8 +19,10 @@
 
 // --- the source: the scheduler's view of a data set --------------------------------------------
 
-static uint64_t source_order(void *context, uint64_t epoch, uint64_t position) {
-    return lk_order(&((const lk_run *)context)->config.spec, epoch, position);
+static void source_order(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                         uint64_t *index) {
+    const lk_run *run = context;
+    lk_order_many(&run->config.spec, run->kernels, epoch, position, count, index);
 }
 
 static const uint8_t *train_image(void *context, uint64_t index) {
