@@ -851,12 +851,6 @@ static lk_status start_gpu(lk_run *run, lk_error *error) {
                        "data.augment.crop_from wants; leave it out, and they are streamed",
                        run->config.document.source);
     }
-    if (run->config.resident && run->train.count > UINT32_MAX) {
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "layout.resident: %llu examples, wanted at most %u: they are numbered in "
-                       "32 bits; leave it out, and they are streamed",
-                       (unsigned long long)run->train.count, UINT32_MAX);
-    }
     plan_gpu(run, run->train.count);
     LK_CHECK(run->cuda->start(&run->gpus, &run->train_source, run->core.device, error));
     return run->workers.joined ? LK_OK : run->cuda->connect(&run->gpus, error);
