@@ -33,7 +33,8 @@ static lk_fast_rules rules_of(const lk_run_spec *spec) {
     return (lk_fast_rules){.precision = spec->fast_precision,
                            .grain = spec->grain,
                            .grains = lk_grain_count(spec),
-                           .chunk_bytes = LK_FAST_CHUNK_BYTES};
+                           .chunk_bytes = LK_FAST_CHUNK_BYTES,
+                           .piece_terms = LK_FAST_PIECE_TERMS};
 }
 
 static uint64_t op_scratch(const lk_op *op, uint32_t examples, const lk_run_spec *spec) {

@@ -164,6 +164,22 @@ static inline __device__ float lk_cuda_tree_finish(const lk_cuda_tree *t) {
     return sum;
 }
 
+// The node over `count` values, 8 at most, that lie `stride` apart.
+static inline __device__ float lk_cuda_join_eight(const float *from, uint64_t stride,
+                                                  uint32_t count) {
+    float v[8];
+#pragma unroll
+    for (int n = 0; n < 8; n++) v[n] = (uint32_t)n < count ? from[n * stride] : 0.0f;
+#pragma unroll
+    for (int by = 1; by < 8; by *= 2) {
+#pragma unroll
+        for (int n = 0; n < 8; n += 2 * by) {
+            if ((uint32_t)(n + by) < count) v[n] = v[n] + v[n + by];
+        }
+    }
+    return v[0];
+}
+
 // The tree over the nodes of a batch, for float `at` of each. Those held are a stack.
 static inline __device__ float lk_cuda_reduce(const lk_cuda_node *nodes, uint32_t node_count,
                                               uint64_t at) {
