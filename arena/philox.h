@@ -17,7 +17,7 @@
 // arithmetic and are never reused or renumbered.
 typedef enum lk_purpose {
     LK_PURPOSE_INITIALIZER = 1,  // counter: (element / 4, parameter index)
-    LK_PURPOSE_SHUFFLE = 2,      // counter: see io/shuffle.h
+    LK_PURPOSE_SHUFFLE = 2,      // counter: see arena/permutation.h
     LK_PURPOSE_MADE_UP_DATA = 3, // counter: see io/made_up.h
     LK_PURPOSE_DROPOUT = 4,      // counter: lk_philox_step
     LK_PURPOSE_NOISE = 5,        // counter: lk_philox_step; ops/noise.h

@@ -2,28 +2,10 @@
 //
 // Core: freestanding. Position p of epoch e is example lk_shuffle(seed, e, count, p), for any p in
 // any order: a resumed run, or one of many replicas, asks for its own positions and nothing else.
-// In order "sharded" (ops/graph/model.h, lk_place) each shard has a permutation of its own.
+// In order "sharded" (ops/order.h) each shard has a permutation of its own.
 //
-// Exactly (part of the arithmetic, version 1; golden values are in tests/io/shuffle_test.c):
-//
-//   h     half width in bits: the smallest h >= 1 with 2^(2h) >= count
-//   mask  2^h - 1
-//
-//   E(x): a balanced Feistel network of 6 rounds on the 2h bits of x
-//       L = x >> h,  R = x & mask
-//       for round = 0 .. 5:
-//           F = word[0] of Philox4x32-10 (arena/philox.h), purpose LK_PURPOSE_SHUFFLE, counter
-//               c0 = R,  c1 = 8 * shard + round,  c2, c3 = low, high 32 bits of epoch
-//           (L, R) = (R, L xor (F & mask))
-//       E = L << h | R
-//
-//   shard 0 is the whole set, in order "global"
-//   lk_shuffle_shard = E(p); while that is not below count, E of it again (cycle walking)
-//
-// A Feistel network is a bijection whatever F is, and walking along its cycles until the range is
-// met again is a bijection of the range. Six rounds: with fewer, statistics over the whole domain
-// can tell the network from a random permutation (Patarin). From 2 examples on 2^(2h) < 4 x count,
-// so fewer than 4 walks on average; 60,000 examples: h = 8, 1.1 walks.
+// The formula is that of arena/permutation.h, by which a GPU computes it, too: key is the seed, and
+// shard 0 is the whole set, in order "global". Golden values are in tests/io/shuffle_test.c.
 #ifndef LOCKSTEP_IO_SHUFFLE_H
 #define LOCKSTEP_IO_SHUFFLE_H
 

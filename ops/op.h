@@ -12,6 +12,7 @@
 #ifndef LOCKSTEP_OPS_OP_H
 #define LOCKSTEP_OPS_OP_H
 
+#include "arena/permutation.h"
 #include "arena/plan.h"
 #include "ops/geometry.h"
 #include "ops/metric.h"
@@ -436,6 +437,10 @@ typedef struct lk_kernels {
     // x[i] = fma(x[i], factor[i % period], offset[i % period]). period: a multiple of 16
     void (*adjust)(uint64_t count, uint32_t period, const float *factor, const float *offset,
                    float *x);
+    // index[i] = lk_permute(permutation, first + i) of arena/permutation.h.
+    // NULL: one after another.
+    void (*permute)(const lk_permutation *permutation, uint64_t first, uint32_t count,
+                    uint64_t *index);
     // The node of the grains' sums of dy[m][n] over examples m.   out (n_count)
     void (*column_sums)(uint32_t n_count, uint32_t grain_count, const lk_grain_view *grains,
                         float *out);

@@ -51,8 +51,7 @@ static void say_scale(const lk_program *p) {
     char scale[LK_DECIMAL_BYTES];
     lk_decimal(lk_scale_value(&p->spec->model.loss_scale, state), scale);
     say("loss_scale %s, skipped %llu, replayed %llu", scale,
-        (ull)lk_steps_skipped(p, board.regions.device, p->objective),
-        (ull)lk_scale_replays(state));
+        (ull)lk_steps_skipped(p, board.regions.device, p->objective), (ull)lk_scale_replays(state));
 }
 
 static void say_what(const lk_embedded *run, const lk_kernels *kernels) {
@@ -72,8 +71,9 @@ static void say_what(const lk_embedded *run, const lk_kernels *kernels) {
 
 // --- the source ----------------------------------------------------------------------------------
 
-static uint64_t order(void *context, uint64_t epoch, uint64_t position) {
-    return lk_order(&((const lk_embedded *)context)->spec, epoch, position);
+static void order(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                  uint64_t *index) {
+    lk_order_many(&((const lk_embedded *)context)->spec, NULL, epoch, position, count, index);
 }
 
 static const uint8_t *image(void *context, uint64_t index) {

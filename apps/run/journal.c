@@ -228,8 +228,7 @@ static const uint8_t *image_at(const lk_run *run, uint64_t epoch, uint64_t posit
                                uint8_t *room) {
     const lk_source *source = &run->train_source;
     const lk_run_spec *spec = &run->config.spec;
-    if (!source->strip)
-        return source->image(source->context, source->order(source->context, epoch, position));
+    if (!source->strip) return source->image(source->context, lk_order(spec, epoch, position));
     uint8_t *strip = room + align_up(lk_input_bytes(run));
     lk_strip_make(&spec->model, &spec->strips, source, epoch, position, strip);
     return strip;

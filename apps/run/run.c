@@ -19,8 +19,10 @@
 
 // --- the source: the scheduler's view of a data set --------------------------------------------
 
-static uint64_t source_order(void *context, uint64_t epoch, uint64_t position) {
-    return lk_order(&((const lk_run *)context)->config.spec, epoch, position);
+static void source_order(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                         uint64_t *index) {
+    const lk_run *run = context;
+    lk_order_many(&run->config.spec, run->kernels, epoch, position, count, index);
 }
 
 static const uint8_t *train_image(void *context, uint64_t index) {
@@ -848,12 +850,6 @@ static lk_status start_gpu(lk_run *run, lk_error *error) {
                        "%s: layout.resident: the host takes the parts of images that "
                        "data.augment.crop_from wants; leave it out, and they are streamed",
                        run->config.document.source);
-    }
-    if (run->config.resident && run->train.count > UINT32_MAX) {
-        return lk_fail(error, LK_BAD_CONFIG,
-                       "layout.resident: %llu examples, wanted at most %u: they are numbered in "
-                       "32 bits; leave it out, and they are streamed",
-                       (unsigned long long)run->train.count, UINT32_MAX);
     }
     plan_gpu(run, run->train.count);
     LK_CHECK(run->cuda->start(&run->gpus, &run->train_source, run->core.device, error));

@@ -50,12 +50,12 @@ typedef struct lk_cuda_regions {
     uint8_t *images;           // of the input ring (slots, global_batch, image), or NULL: of image
                                // batches, where the rest of the ring is of steps
     uint32_t *labels;          // (slots, global_batch, row of labels), or NULL
-    uint32_t *index;           // (slots, global_batch), or NULL
     lk_step_scalars *scalars;  // (slots)
     lk_cuda_norms norms;       // where the update of an objective asks for any
     lk_cuda_penalty penalty;   // where a layer that an objective trains has a regularizer
-    uint8_t *all_images;       // of the whole data set, or NULL
+    uint8_t *all_images;       // of the data set that lies here, or NULL
     uint32_t *all_labels;
+    uint64_t *shards;          // of its order "sharded": the first example of each, or NULL
     uint8_t *test_images;   // (2, microbatch_examples, image)
     uint32_t *test_labels;  // (2, microbatch_examples, row of labels)
     float *test_losses;     // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
@@ -78,7 +78,7 @@ typedef struct lk_cuda_host {
     uint8_t *pinned;
     uint64_t pinned_bytes;
     uint8_t *images;
-    uint32_t *labels, *index;
+    uint32_t *labels;          // of resident data what they go by at the start
     lk_step_scalars *scalars;
     uint8_t *test_images;
     uint32_t *test_labels;

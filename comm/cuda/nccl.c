@@ -94,12 +94,15 @@ lk_status lk_nccl_start(lk_nccl *n, const uint8_t id[LK_NCCL_ID_BYTES], uint32_t
     n->first = first;
     n->count = count;
     ncclResult_t code = calls.ncclGroupStart();
+    const bool open = code == ncclSuccess;
     for (uint32_t i = 0; i < count && code == ncclSuccess; i++) {
         lk_cuda_use(devices[i]);
         code =
             calls.ncclCommInitRankConfig(&n->comms[i], (int)world, name, (int)(first + i), &config);
     }
-    if (code == ncclSuccess) code = calls.ncclGroupEnd();
+    // A group of which a call failed ends at once, without the other workers.
+    const ncclResult_t ended = open ? calls.ncclGroupEnd() : ncclSuccess;
+    if (code == ncclSuccess) code = ended;
     // Half joined, they could wait for the others for ever: the end of the process is theirs.
     if (code != ncclSuccess) memset(n->comms, 0, sizeof n->comms);
     return check("joining the world", code, error);

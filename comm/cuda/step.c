@@ -19,6 +19,9 @@
 #endif
 enum { RING_BYTES = 4 << 20, SLOTS_MAX = LK_CUDA_SLOTS_MAX };
 
+// Labels of resident data that go to the device at once.
+enum { LABELS_AT_ONCE = 4096 };
+
 // What a GPU aligns its memory to, at least.
 enum { DEVICE_ALIGN_BYTES = 256 };
 
@@ -30,7 +33,8 @@ static lk_fast_rules rules_of(const lk_run_spec *spec) {
     return (lk_fast_rules){.precision = spec->fast_precision,
                            .grain = spec->grain,
                            .grains = lk_grain_count(spec),
-                           .chunk_bytes = LK_FAST_CHUNK_BYTES};
+                           .chunk_bytes = LK_FAST_CHUNK_BYTES,
+                           .piece_terms = LK_FAST_PIECE_TERMS};
 }
 
 static uint64_t op_scratch(const lk_op *op, uint32_t examples, const lk_run_spec *spec) {
@@ -88,9 +92,9 @@ static uint64_t label_row(const lk_cuda_step *c) {
 }
 
 static uint32_t ring_slots(const lk_cuda_step *c) {
-    uint64_t example = sizeof(uint32_t);
-    if (!is_resident(c)) example = label_row(c) * sizeof(uint32_t) + image_bytes(c);
-    uint64_t slots = RING_BYTES / (example * c->batch_count);
+    if (is_resident(c)) return SLOTS_MAX;
+    const uint64_t example = label_row(c) * sizeof(uint32_t) + image_bytes(c);
+    const uint64_t slots = RING_BYTES / (example * c->batch_count);
     return (uint32_t)LK_MIN(LK_MAX(slots / 2 * 2, 2), SLOTS_MAX);
 }
 
@@ -196,8 +200,8 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     c->needs = *needs;
     count_share(c);
     c->slots = ring_slots(c);
-    const uint64_t image = image_bytes(c), batch = c->batch_count, row = label_row(c) * word;
-    const uint64_t ring = is_resident(c) ? 0 : batch,
+    const uint64_t image = image_bytes(c), row = label_row(c) * word;
+    const uint64_t ring = is_resident(c) ? 0 : c->batch_count,
                    microbatch = needs->evaluation ? p->microbatch_examples : 0;
     lk_arena_open(&c->arena, NULL, 0);
     at->states = take(c, "state", sizeof(lk_cuda_state), 2);
@@ -210,12 +214,13 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     plan_exchange(c);
     at->images = take(c, "input ring: images", c->slots * ring * image, 1);
     at->labels = take(c, "input ring: labels", c->slots * ring * row, 1);
-    at->index = take(c, "input ring: numbers", c->slots * (batch - ring) * word, 1);
     at->scalars = take(c, "input ring: step scalars", c->slots * sizeof(lk_step_scalars), 1);
     plan_norms(c);
     plan_penalty(c);
     at->all_images = take(c, "resident images", needs->examples * image, 1);
     at->all_labels = take(c, "resident labels", needs->examples * row, 1);
+    const uint64_t shards = is_resident(c) ? p->spec->shards : 0;
+    at->shards = take(c, "resident shards", (shards + (shards > 0)) * sizeof *at->shards, 1);
     at->test_images = take(c, "test images", microbatch * image * 2, 1);
     at->test_labels = take(c, "test labels", microbatch * row * 2, 1);
     at->test_losses =
@@ -250,7 +255,7 @@ static uint64_t most_shown(const lk_program *p) {
 static void take_host(lk_cuda_step *c, lk_arena *a) {
     const lk_program *p = c->program;
     const uint64_t line = LK_TENSOR_ALIGN_BYTES, word = sizeof(uint32_t), image = image_bytes(c);
-    const uint64_t batch = c->batch_count, ring = is_resident(c) ? 0 : batch;
+    const uint64_t ring = is_resident(c) ? 0 : c->batch_count;
     const uint64_t microbatch = c->needs.evaluation ? p->microbatch_examples : 0;
     const uint64_t losses = microbatch ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0;
     const uint64_t row = label_row(c) * word;
@@ -260,8 +265,8 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     const uint64_t start = a->entries[a->entry_count - 1].offset;
     h->results = (lk_cuda_result *)(void *)h->pinned;
     h->images = lk_arena_take(a, "pinned: images", c->slots * ring * image, 1, line);
-    h->labels = lk_arena_take(a, "pinned: labels", c->slots * ring * row, 1, line);
-    h->index = lk_arena_take(a, "pinned: numbers", c->slots * (batch - ring) * word, 1, line);
+    const uint64_t labels = is_resident(c) ? LABELS_AT_ONCE * word : c->slots * ring * row;
+    h->labels = lk_arena_take(a, "pinned: labels", labels, 1, line);
     h->scalars =
         lk_arena_take(a, "pinned: step scalars", c->slots * sizeof(lk_step_scalars), 1, line);
     h->test_images = lk_arena_take(a, "pinned: test images", 2 * microbatch * image, 1, line);
@@ -625,18 +630,9 @@ static void fill_slot(const lk_cuda_step *c, uint64_t step) {
                            .epoch = at.epoch,
                            .position = at.position + c->batch_first};
     c->host.scalars[step % c->slots] = scalars_of(c, step);
-    if (!reads_images(lk_program_of_step(c->program, step))) return;
-    if (!is_resident(c)) {
-        gather(spec, c->source, &batch, image_bytes(c), c->host.images + first * image_bytes(c),
-               c->host.labels + first * label_row(c));
-        return;
-    }
-    for (uint32_t i = 0; i < batch.examples; i++) {
-        const bool missing = lk_is_missing(spec, &batch, i);
-        c->host.index[first + i] =
-            missing ? LK_CUDA_NO_EXAMPLE
-                    : (uint32_t)(lk_example_at(c->source, &batch, i) - c->needs.first);
-    }
+    if (is_resident(c) || !reads_images(lk_program_of_step(c->program, step))) return;
+    gather(spec, c->source, &batch, image_bytes(c), c->host.images + first * image_bytes(c),
+           c->host.labels + first * label_row(c));
 }
 
 // Slots [first, first + count) of the examples' ring.
@@ -645,10 +641,6 @@ static void copy_slots(lk_cuda_step *c, uint64_t first, uint64_t count) {
     first *= c->batch_count;
     count *= c->batch_count;
     if (count == 0) return;
-    if (is_resident(c)) {
-        lk_cuda_copy_in(&c->copy, c->at.index + first, c->host.index + first, count * word);
-        return;
-    }
     lk_cuda_copy_in(&c->copy, c->at.images + first * image, c->host.images + first * image,
                     count * image);
     lk_cuda_copy_in(&c->copy, c->at.labels + first * row, c->host.labels + first * row,
@@ -678,15 +670,15 @@ static lk_status stage(lk_cuda_step *c, uint64_t step, lk_error *error) {
     lk_cuda_event_follow(&c->copy, c->done[half]);
     lk_cuda_copy_in(&c->copy, c->at.scalars + step % c->slots, c->host.scalars + step % c->slots,
                     (end - step) * sizeof(lk_step_scalars));
-    copy_batches(c, step, end);
+    if (!is_resident(c)) copy_batches(c, step, end);
     lk_cuda_event_set(&c->copy, c->copied[half]);
     lk_cuda_event_follow(&c->compute, c->copied[half]);
     c->ahead = end;
     return LK_OK;
 }
 
-// All examples that may be asked for, once: images as they lie in the maps, labels by way of the
-// ring.
+// All examples that may be asked for, once: images as they lie in the maps, labels by way of pinned
+// memory.
 static lk_status fill_resident(lk_cuda_step *c, lk_error *error) {
     const lk_source *s = c->source;
     const uint64_t bytes = image_bytes(c), first = c->needs.first, all = c->needs.examples;
@@ -697,15 +689,21 @@ static lk_status fill_resident(lk_cuda_step *c, lk_error *error) {
         }
         lk_cuda_copy_in(&c->compute, c->at.all_images + i * bytes, at, run * bytes);
     }
-    const uint64_t room = (uint64_t)c->slots * c->batch_count, row = label_row(c);
-    for (uint64_t i = 0; i < all * row; i += room) {
-        const uint64_t count = LK_MIN(room, all * row - i);
+    const uint64_t row = label_row(c);
+    for (uint64_t i = 0; i < all * row; i += LABELS_AT_ONCE) {
+        const uint64_t count = LK_MIN((uint64_t)LABELS_AT_ONCE, all * row - i);
         for (uint64_t k = 0; k < count; k++)
-            c->host.index[k] = s->label(s->context, first * row + i + k);
-        lk_cuda_copy_in(&c->compute, c->at.all_labels + i, c->host.index, count * sizeof(uint32_t));
+            c->host.labels[k] = s->label(s->context, first * row + i + k);
+        lk_cuda_copy_in(&c->compute, c->at.all_labels + i, c->host.labels,
+                        count * sizeof(uint32_t));
         LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     }
-    return LK_OK;
+    const lk_run_spec *spec = c->program->spec;
+    if (spec->shards) {
+        lk_cuda_copy_in(&c->compute, c->at.shards, spec->shard_first,
+                        (spec->shards + 1) * sizeof *c->at.shards);
+    }
+    return lk_cuda_queue_wait(&c->compute, error);
 }
 
 // --- steps ---------------------------------------------------------------------------------------

@@ -318,7 +318,11 @@ static walk start_training(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nod
     w.source.images = resident ? c->at.all_images : c->at.images;
     w.source.big_endian = resident && !c->source->native;  // what is streamed was turned on its way
     w.source.labels = resident ? c->at.all_labels : c->at.labels;
-    w.source.index = c->at.index;
+    w.source.resident = resident;
+    w.source.order = lk_order_of(p->spec);
+    w.source.order.shard_first = c->at.shards;
+    w.source.epoch_batches = lk_steps_per_epoch(p->spec);
+    w.source.kept = c->needs.first;
     w.source.slots = c->slots;
     w.source.slot_examples = c->batch_count;
     w.source_first = w.source.first_example = c->batch_first;

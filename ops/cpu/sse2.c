@@ -112,6 +112,7 @@ const lk_kernels lk_kernels_portable = {
     .apply = {LK_OPTIMIZER_LIST(EITHER)},
     .load_u8 = load_u8,
     .adjust = exact_adjust,
+    .permute = permute,
     .column_sums = column_sums,
     .add = add,
     .widen = widen,

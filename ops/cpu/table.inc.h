@@ -10,6 +10,8 @@
 
 #include "ops/cpu/misc.inc.h"
 
+#include "ops/cpu/permute.inc.h"
+
 #include "ops/cpu/plain.inc.h"
 
 #include "ops/cpu/norm.inc.h"
@@ -100,6 +102,7 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
                 [LK_NORM_LAMB] = squares_of_lamb, [LK_NORM_SPECTRAL] = products},
     .load_u8 = TABLE_BEST(load_u8),
     .adjust = adjust,
+    .permute = permute,
     .column_sums = column_sums,
     .add = add,
     .widen = widen,

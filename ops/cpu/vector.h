@@ -6,6 +6,7 @@
 // stands for, lane by lane: fma is one rounding everywhere.
 //
 //   vf, vi, vm          V_LANES floats; V_LANES 32-bit integers; V_LANES yes/no
+//   vl                  V_LANES / 2 whole numbers of 64 bits, with the compiler's operators
 //   V_LANES             16 (AVX-512), 8 (AVX2), 4 (NEON; portable: SSE2, or the compiler's vectors)
 //   V_REGISTERS         vector registers to plan a tile for
 //   V_FACTORS           1: a factor of many products is broadcast by its load; V_LANES: a product
@@ -32,6 +33,7 @@
 //   v_spread(to, count, bits, from)  the floats at `from` to the chosen ones of the first `count`
 //                       lanes at `to`, +0 to the others; returns how many were chosen
 //   v_max(a, b)         a > b ? a : b
+//   l_mul(a, b)         the lower halves of a's lanes times b, of 64 bits
 //   v_bits(m)           bit l is lane l
 //   v_load_f16(p), v_store_f16(p, v), v_round_f16(v)  floats of 16 bits, as of ops/half.h
 //   i_bits(v), v_from_bits(i)  the patterns of floats
@@ -94,11 +96,15 @@ enum { V_LANES = 16, V_REGISTERS = 32, V_FACTORS = 1 };
 #define V_HALF 8
 typedef __m512 vf, vh;
 typedef __m512i vi;
+typedef uint64_t vl __attribute__((vector_size(64)));
 typedef __mmask16 vm;
 #define V_PIN(v) __asm__("" : "+v"(v))
 
 V_INLINE vi i_bits(vf v) { return _mm512_castps_si512(v); }
 V_INLINE vf v_from_bits(vi v) { return _mm512_castsi512_ps(v); }
+V_INLINE vl l_mul(vl a, uint32_t b) {
+    return (vl)_mm512_mul_epu32((vi)a, _mm512_set1_epi64((long long)b));
+}
 V_INLINE vf v_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
 }
@@ -224,11 +230,15 @@ enum { V_LANES = 8, V_REGISTERS = 16, V_FACTORS = 1 };
 #define V_HALF 4
 typedef __m256 vf, vh;
 typedef __m256i vi;
+typedef uint64_t vl __attribute__((vector_size(32)));
 typedef __m256 vm;  // all bits of a chosen lane are set
 #define V_PIN(v) __asm__("" : "+x"(v))
 
 V_INLINE vi i_bits(vf v) { return _mm256_castps_si256(v); }
 V_INLINE vf v_from_bits(vi v) { return _mm256_castsi256_ps(v); }
+V_INLINE vl l_mul(vl a, uint32_t b) {
+    return (vl)_mm256_mul_epu32((vi)a, _mm256_set1_epi64x((long long)b));
+}
 V_INLINE vf v_load_f16(const uint16_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
 }
@@ -359,12 +369,16 @@ enum { V_LANES = 4, V_REGISTERS = 32, V_FACTORS = 4 };
 typedef float32x4_t vf;
 typedef float32x4x2_t vh;
 typedef int32x4_t vi;
+typedef uint64_t vl __attribute__((vector_size(16)));
 typedef uint32x4_t vm;  // all bits of a chosen lane are set
 #define V_PIN(v) (void)(v)  // fmla has no operand in memory
 #define V_APART 1
 
 V_INLINE vi i_bits(vf v) { return vreinterpretq_s32_f32(v); }
 V_INLINE vf v_from_bits(vi v) { return vreinterpretq_f32_s32(v); }
+V_INLINE vl l_mul(vl a, uint32_t b) {
+    return (vl)vmull_u32(vmovn_u64((uint64x2_t)a), vdup_n_u32(b));
+}
 V_INLINE vf v_load_f16(const uint16_t *p) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
@@ -533,6 +547,7 @@ typedef float vf __attribute__((vector_size(16)));
 typedef vf vh;
 typedef int32_t vi __attribute__((vector_size(16)));
 typedef uint32_t vu __attribute__((vector_size(16)));  // whole numbers that may overflow
+typedef uint64_t vl __attribute__((vector_size(16)));
 typedef vi vm;  // all bits of a chosen lane are set
 #ifdef __SSE2__
 #define V_PIN(v) __asm__("" : "+x"(v))
@@ -542,6 +557,13 @@ typedef vi vm;  // all bits of a chosen lane are set
 
 V_INLINE vi i_bits(vf v) { return (vi)v; }
 V_INLINE vf v_from_bits(vi v) { return (vf)v; }
+V_INLINE vl l_mul(vl a, uint32_t b) {
+#ifdef __SSE2__
+    return (vl)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x((long long)b));
+#else
+    return (a & UINT32_MAX) * b;
+#endif
+}
 V_INLINE vf v_load_f16(const uint16_t *p) {
     vf v;
     for (int i = 0; i < V_LANES; i++) v[i] = lk_half_to_float(p[i]);
@@ -712,6 +734,8 @@ V_INLINE void v_transpose(vf r[V_LANES], const float *p, uint64_t stride) {
 #endif
 
 V_INLINE vf v_zero(void) { return v_set1(0.0f); }
+
+V_INLINE vl l_set1(uint64_t x) { return (vl){0} + x; }
 
 V_INLINE vf v_fma_lane(vf v, int lane, vf b, vf c) { return v_fma(v_set1(v[lane]), b, c); }
 

@@ -125,10 +125,42 @@ static inline __device__ uint32_t lk_cuda_quotient(uint32_t n, const lk_cuda_div
     return (uint32_t)(((uint64_t)n * d.magic >> 32) + n) >> d.shift;
 }
 
+// A picture of (rows, columns, channels), and an element of it.
+typedef struct lk_cuda_picture {
+    lk_cuda_divisor channels, columns;
+    uint32_t elements;  // below 2^31
+} lk_cuda_picture;
+
+typedef struct lk_cuda_cell {
+    uint32_t y, x, channel;
+} lk_cuda_cell;
+
+static inline __device__ lk_cuda_cell lk_cuda_cell_of(const lk_cuda_picture &p, uint32_t element) {
+    const uint32_t cell = lk_cuda_quotient(element, p.channels);
+    const uint32_t y = lk_cuda_quotient(cell, p.columns);
+    return {y, cell - y * p.columns.by, element - cell * p.channels.by};
+}
+
+// Blocks for the elements of so many pictures: a row of blocks for each picture, or for several.
+static inline lk_cuda_grid lk_cuda_picture_blocks(const lk_cuda_picture &p, uint32_t pictures) {
+    const lk_cuda_grid one = lk_cuda_blocks(p.elements);
+    return {dim3(one.blocks.x, LK_MIN(pictures, 65535u)),
+            {(uint64_t)p.elements * pictures, 1, 0, 0}};
+}
+
+#define LK_CUDA_EACH_PICTURE(m, pictures) \
+    for (uint32_t m = blockIdx.y; m < (pictures); m += gridDim.y)
+
 // Rows, or terms, of a kernel: numbers that lk_cuda_quotient can take apart.
 static inline uint32_t lk_cuda_rows_of(lk_cuda_stream *s, uint64_t rows) {
     if (!s->error && rows >> 31 != 0) s->error = cudaErrorInvalidConfiguration;
     return (uint32_t)rows;
+}
+
+static inline lk_cuda_picture lk_cuda_picture_of(lk_cuda_stream *s, uint32_t rows, uint32_t columns,
+                                                 uint32_t channels) {
+    return {lk_cuda_divide_by(channels), lk_cuda_divide_by(columns),
+            lk_cuda_rows_of(s, (uint64_t)rows * columns * channels)};
 }
 
 // --- numbers -------------------------------------------------------------------------------------
@@ -162,6 +194,22 @@ static inline __device__ float lk_cuda_tree_finish(const lk_cuda_tree *t) {
         some = true;
     }
     return sum;
+}
+
+// The node over `count` values, 8 at most, that lie `stride` apart.
+static inline __device__ float lk_cuda_join_eight(const float *from, uint64_t stride,
+                                                  uint32_t count) {
+    float v[8];
+#pragma unroll
+    for (int n = 0; n < 8; n++) v[n] = (uint32_t)n < count ? from[n * stride] : 0.0f;
+#pragma unroll
+    for (int by = 1; by < 8; by *= 2) {
+#pragma unroll
+        for (int n = 0; n < 8; n += 2 * by) {
+            if ((uint32_t)(n + by) < count) v[n] = v[n] + v[n + by];
+        }
+    }
+    return v[0];
 }
 
 // The tree over the nodes of a batch, for float `at` of each. Those held are a stack.

@@ -134,8 +134,9 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         const uint64_t r = i / columns, at = r * ld + (i - r * columns);
         lk_cuda_tree tree;
         tree.leaves = 0;
-        for (uint32_t leaf = 0; leaf < leaves; leaf++) {
-            lk_cuda_tree_leaf(&tree, from[leaf * stride + at]);
+        for (uint32_t leaf = 0; leaf < leaves; leaf += 8) {
+            const float *eight = from + leaf * stride + at;
+            lk_cuda_tree_leaf(&tree, lk_cuda_join_eight(eight, stride, LK_MIN(leaves - leaf, 8u)));
         }
         out[i] = lk_cuda_tree_finish(&tree);
     }
@@ -172,6 +173,7 @@ static uint64_t float_ld(uint64_t columns) { return operand_ld(LK_FAST_TF32, col
 
 typedef struct scratch_plan {
     uint32_t chunk;  // grains at once: a power of two
+    uint32_t piece;  // examples of a product: of a grain all, or a power of two of them
     uint64_t input, weights, gradient, out;
     uint64_t nodes;  // of chunks, the first of which is the result's own place
     uint64_t floats;
@@ -196,10 +198,19 @@ static uint64_t take_windows(lk_fast_precision precision, uint64_t *used, uint64
     return take(used, rows * operand_ld(precision, columns) * operand_bytes(precision));
 }
 
+// A weight gradient's, so that its tree over pieces is that over grains and then over their pieces.
+static uint32_t piece_of(const lk_fast_rules *r, const product_shape *p, lk_fast_pass pass) {
+    uint32_t piece = r->grain;
+    if (pass != LK_FAST_WEIGHT_GRADIENT) return piece;
+    while (piece > 1 && piece / 2 * p->positions >= r->piece_terms) piece /= 2;
+    return piece;
+}
+
 // For `grains` grains at once, or what is left of so many examples.
 static scratch_plan lay(const lk_fast_rules *r, const product_shape *p, lk_fast_pass pass,
                         uint32_t grains, uint32_t examples) {
-    scratch_plan s = {grains, LK_AS_IT_IS, LK_AS_IT_IS, LK_AS_IT_IS, LK_AS_IT_IS, 0, 0};
+    const uint32_t piece = piece_of(r, p, pass);
+    scratch_plan s = {grains, piece, LK_AS_IT_IS, LK_AS_IT_IS, LK_AS_IT_IS, LK_AS_IT_IS, 0, 0};
     const uint64_t rows = LK_MIN((uint64_t)grains * r->grain, (uint64_t)examples) * p->positions;
     uint64_t *used = &s.floats;
     if (pass != LK_FAST_WEIGHT_GRADIENT) {
@@ -220,7 +231,7 @@ static scratch_plan lay(const lk_fast_rules *r, const product_shape *p, lk_fast_
     }
     if (pass == LK_FAST_WEIGHT_GRADIENT) {
         const uint64_t all = ((uint64_t)examples + r->grain - 1) / r->grain;
-        s.out = take(used, grains * p->terms * float_ld(p->columns) * 4);
+        s.out = take(used, r->grain / piece * grains * p->terms * float_ld(p->columns) * 4);
         s.nodes = *used;
         for (uint64_t held = grains; held < all; held *= 2) {
             (void)take(used, p->terms * p->columns * 4);
@@ -315,13 +326,13 @@ static const void *input_of(const pass *q, const float *x, uint32_t examples) {
     return operand(q, q->at.input, x, examples, q->p.terms);
 }
 
-// The whole grains of `examples` in one call, a short one in another. `shape` is that of a grain,
+// The whole pieces of `examples` in one call, a short one in another. `shape` is that of a piece,
 // but for what its examples are: `along` rows, or terms of a gradient of weights.
 static void multiply(const pass *q, lk_blas_shape shape, uint64_t lk_blas_shape::*along,
                      uint32_t examples, const void *left, const void *right, float *out) {
-    const uint32_t grain = q->f->rules.grain, whole = examples / grain, rest = examples % grain;
-    shape.*along = grain * q->p.positions;
-    shape.batches = q->f->rules.grains;
+    const uint32_t piece = q->at.piece, whole = examples / piece, rest = examples % piece;
+    shape.*along = piece * q->p.positions;
+    shape.batches = q->f->rules.grain / piece * q->f->rules.grains;
     if (whole) lk_blas_multiply(&q->f->blas, q->s, &shape, whole, left, right, out);
     if (!rest) return;
     left = (const uint8_t *)left + whole * shape.left_stride * q->bytes;
@@ -411,7 +422,7 @@ static uint32_t join_chunks(const pass *q, float *const *nodes, uint32_t held, u
 
 static void weight_products(const pass *q, const lk_cuda_grains *g, float *dw) {
     const lk_fast_rules *r = &q->f->rules;
-    const uint64_t k = q->p.terms, n = q->p.columns, rows = r->grain * q->p.positions;
+    const uint64_t k = q->p.terms, n = q->p.columns, rows = q->at.piece * q->p.positions;
     const uint64_t in = q->layer->conv ? lk_conv2d_in_floats(q->layer->conv) : k;
     float *out = q->s->scratch + q->at.out, *nodes[LK_TREE_LEVELS_MAX + 1] = {dw};
     for (uint32_t i = 0; i < LK_TREE_LEVELS_MAX; i++) {
@@ -434,7 +445,7 @@ static void weight_products(const pass *q, const lk_cuda_grains *g, float *dw) {
         const void *gradient =
             operand(q, q->at.gradient, g->dy + m * q->p.positions * n, some * q->p.positions, n);
         multiply(q, shape, &lk_blas_shape::terms, some, input, gradient, out);
-        const uint32_t leaves = (some + r->grain - 1) / r->grain;
+        const uint32_t leaves = (some + q->at.piece - 1) / q->at.piece;
         lk_cuda_launch(q->s, join_partials, lk_cuda_blocks(k * n), LK_CUDA_THREADS, 0, leaves,
                        shape.out_stride, k, n, shape.out_ld, out, nodes[held]);
         held = join_chunks(q, nodes, held + 1, (uint32_t)__builtin_ctz(++chunks));

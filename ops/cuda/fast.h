@@ -26,11 +26,17 @@ extern "C" {
 // Operands of one launch, where nobody says otherwise: of the order of a second-level cache.
 enum { LK_FAST_CHUNK_BYTES = 64 << 20 };
 
+// Terms of a product that is a weight gradient: a few outputs, such as a first convolution's, are
+// one block of threads, however many terms a grain has. So they are shared by several, whose sums
+// the tree joins. A grain's pieces depend on its size alone.
+enum { LK_FAST_PIECE_TERMS = 8192 };
+
 typedef struct lk_fast_rules {
     lk_fast_precision precision;  // not LK_STRICT
     uint32_t grain;
     uint32_t grains;  // of a global batch: what algorithms are chosen for
     uint64_t chunk_bytes;
+    uint32_t piece_terms;  // of a weight gradient: a grain of twice as many or more is cut
 } lk_fast_rules;
 
 typedef struct lk_fast {

@@ -20,6 +20,7 @@
 #include "ops/metric.h"
 #include "ops/moving.h"
 #include "ops/optimizer.h"
+#include "ops/order.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -87,17 +88,21 @@ extern uint32_t lk_cuda_blocks_wanted;
 
 // Where LOAD finds the examples of a step. Two ways:
 //   streamed  image and label i of the batch lie in slot `batch % slots` of a ring
-//   resident  `index` is that ring, of example numbers; images and labels are the whole data set
-// A position of the batch may have no example (order "sharded", ops/graph/model.h): its label, or
-// with resident data its number, is LK_CUDA_NO_EXAMPLE. It is computed as zeros and adds +0 to
-// gradients and loss. Of sequences it is a row of zeros: no frames.
+//   resident  images and labels are the data set, or the part of it from `kept` on; which example
+//             of them is at a position, LOAD computes from the order of the epoch
+// A position of the batch may have no example (order "sharded", ops/order.h): its label is
+// LK_CUDA_NO_EXAMPLE. It is computed as zeros and adds +0 to gradients and loss. Of sequences it
+// is a row of zeros: no frames.
 #define LK_CUDA_NO_EXAMPLE UINT32_MAX
 
 typedef struct lk_cuda_source {
     const uint8_t *images;  // of `floats` bytes each, or floats
     const uint32_t *labels;
-    const uint32_t *index;   // NULL: streamed
-    uint32_t slots;          // 1 or more
+    bool resident;
+    lk_example_order order;  // of resident data; its table of shards is the device's
+    uint64_t epoch_batches;  // of it
+    uint64_t kept;           // of it: number of the first example there is
+    uint32_t slots;          // of a ring: 1 or more
     uint32_t slot_examples;  // from one slot to the next
     bool is_f32, big_endian;  // images are floats, and not in the machine's order
     bool is_signed;           // of bytes: the input range is -1 .. 1

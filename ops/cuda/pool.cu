@@ -3,66 +3,66 @@
 #include "ops/cuda/device.h"
 
 // x (m_count, in_h, in_w, channels), y and argmax (m_count, out_h, out_w, channels): one thread a
-// cell of y.
+// cell of y, whose pictures `out` are.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    forward(lk_pool2d p, uint64_t count, const float *__restrict__ x, float *__restrict__ y,
-            uint16_t *__restrict__ argmax) {
-    LK_CUDA_EACH(i, count) {
-        uint64_t cell = i / p.channels, channel = i - cell * p.channels;
-        uint32_t ox = (uint32_t)(cell % p.out_w);
-        uint32_t oy = (uint32_t)(cell / p.out_w % p.out_h);
-        uint64_t m = cell / p.out_w / p.out_h;
+    forward(lk_pool2d p, lk_cuda_picture out, uint32_t m_count, const float *__restrict__ x,
+            float *__restrict__ y, uint16_t *__restrict__ argmax) {
+    LK_CUDA_EACH_PICTURE(m, m_count) LK_CUDA_EACH(i, out.elements) {
+        const lk_cuda_cell at = lk_cuda_cell_of(out, (uint32_t)i);
         bool some = false;
         float best = 0.0f;
         uint32_t winner = 0;
         for (uint32_t py = 0; py < p.pool_h; py++) {
             // A row before the image wraps to a very large number.
-            uint32_t iy = oy * p.stride_h + py - p.pad_top;
+            uint32_t iy = at.y * p.stride_h + py - p.pad_top;
             if (iy >= p.in_h) continue;
             for (uint32_t px = 0; px < p.pool_w; px++) {
-                uint32_t ix = ox * p.stride_w + px - p.pad_left;
+                uint32_t ix = at.x * p.stride_w + px - p.pad_left;
                 if (ix >= p.in_w) continue;
-                float value = x[((m * p.in_h + iy) * p.in_w + ix) * p.channels + channel];
+                float value =
+                    x[(((uint64_t)m * p.in_h + iy) * p.in_w + ix) * p.channels + at.channel];
                 if (some && !(value > best)) continue;
                 best = value;
                 winner = py * p.pool_w + px;
                 some = true;
             }
         }
-        y[i] = best;
-        argmax[i] = (uint16_t)winner;
+        y[(uint64_t)m * out.elements + i] = best;
+        argmax[(uint64_t)m * out.elements + i] = (uint16_t)winner;
     }
 }
 
 void lk_cuda_max_pool_forward(lk_cuda_stream *s, const lk_pool2d *p, uint32_t m_count,
                               const float *x, float *y, uint16_t *argmax) {
-    uint64_t count = (uint64_t)m_count * p->out_h * p->out_w * p->channels;
-    lk_cuda_launch(s, forward, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, *p, count, x, y, argmax);
+    const lk_cuda_picture out = lk_cuda_picture_of(s, p->out_h, p->out_w, p->channels);
+    lk_cuda_launch(s, forward, lk_cuda_picture_blocks(out, m_count), LK_CUDA_THREADS, 0, *p, out,
+                   m_count, x, y, argmax);
 }
 
-// One thread a cell of dx: the windows that hold it, ascending, add what they send to it.
+// One thread a cell of dx, whose pictures `in` are: the windows that hold it, ascending, add what
+// they send to it.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    backward(lk_cuda_state *state, uint32_t op, lk_pool2d p, uint64_t count,
+    backward(lk_cuda_state *state, uint32_t op, lk_pool2d p, lk_cuda_picture in,
+             lk_cuda_divisor stride_h, lk_cuda_divisor stride_w, uint32_t m_count,
              const float *__restrict__ dy, const uint16_t *__restrict__ argmax,
              float *__restrict__ dx) {
     bool bad = false;
-    LK_CUDA_EACH(i, count) {
-        uint64_t cell = i / p.channels, channel = i - cell * p.channels;
-        uint32_t ix = (uint32_t)(cell % p.in_w) + p.pad_left;
-        uint32_t iy = (uint32_t)(cell / p.in_w % p.in_h) + p.pad_top;
-        uint64_t m = cell / p.in_w / p.in_h;
+    LK_CUDA_EACH_PICTURE(m, m_count) LK_CUDA_EACH(i, in.elements) {
+        const lk_cuda_cell at = lk_cuda_cell_of(in, (uint32_t)i);
+        const uint32_t ix = at.x + p.pad_left, iy = at.y + p.pad_top;
         // Window o covers [o * stride, o * stride + pool).
-        uint32_t first_y = iy < p.pool_h ? 0 : (iy - p.pool_h) / p.stride_h + 1;
-        uint32_t first_x = ix < p.pool_w ? 0 : (ix - p.pool_w) / p.stride_w + 1;
+        const uint32_t first_y = iy < p.pool_h ? 0 : lk_cuda_quotient(iy - p.pool_h, stride_h) + 1;
+        const uint32_t first_x = ix < p.pool_w ? 0 : lk_cuda_quotient(ix - p.pool_w, stride_w) + 1;
         float sum = 0.0f;
         for (uint32_t oy = first_y; oy < p.out_h && oy * p.stride_h <= iy; oy++) {
             for (uint32_t ox = first_x; ox < p.out_w && ox * p.stride_w <= ix; ox++) {
-                uint64_t at = ((m * p.out_h + oy) * p.out_w + ox) * p.channels + channel;
+                const uint64_t of_y =
+                    (((uint64_t)m * p.out_h + oy) * p.out_w + ox) * p.channels + at.channel;
                 uint32_t here = (iy - oy * p.stride_h) * p.pool_w + (ix - ox * p.stride_w);
-                if (argmax[at] == here) sum = sum + dy[at];
+                if (argmax[of_y] == here) sum = sum + dy[of_y];
             }
         }
-        dx[i] = sum;
+        dx[(uint64_t)m * in.elements + i] = sum;
         bad |= lk_cuda_not_finite(sum);
     }
     lk_cuda_report(state, op, bad);
@@ -70,9 +70,10 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 void lk_cuda_max_pool_backward(lk_cuda_stream *s, const lk_pool2d *p, uint32_t m_count,
                                const float *dy, const uint16_t *argmax, float *dx) {
-    uint64_t count = (uint64_t)m_count * p->in_h * p->in_w * p->channels;
-    lk_cuda_launch(s, backward, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, s->state, s->op, *p,
-                   count, dy, argmax, dx);
+    const lk_cuda_picture in = lk_cuda_picture_of(s, p->in_h, p->in_w, p->channels);
+    lk_cuda_launch(s, backward, lk_cuda_picture_blocks(in, m_count), LK_CUDA_THREADS, 0, s->state,
+                   s->op, *p, in, lk_cuda_divide_by(p->stride_h), lk_cuda_divide_by(p->stride_w),
+                   m_count, dy, argmax, dx);
 }
 
 int lk_cuda_prepare_pool(void) { return lk_cuda_prepare_kernels(forward, backward); }

@@ -389,22 +389,6 @@ static inline __device__ __host__ uint32_t lk_cuda_join_run(uint32_t count, uint
     return run;
 }
 
-// The node over `count` values, 8 at most, that lie `stride` apart.
-static inline __device__ float lk_cuda_join_eight(const float *from, uint64_t stride,
-                                                  uint32_t count) {
-    float v[8];
-#pragma unroll
-    for (int n = 0; n < 8; n++) v[n] = (uint32_t)n < count ? from[n * stride] : 0.0f;
-#pragma unroll
-    for (int by = 1; by < 8; by *= 2) {
-#pragma unroll
-        for (int n = 0; n < 8; n += 2 * by) {
-            if ((uint32_t)(n + by) < count) v[n] = v[n] + v[n + by];
-        }
-    }
-    return v[0];
-}
-
 // The tree over `count` values that lie `stride` apart, by the threads of a block that have the
 // same output: each takes a whole node. Valid in the first of them.
 static inline __device__ float lk_cuda_join_tree(const float *from, uint64_t stride, uint32_t count,

@@ -458,8 +458,7 @@ static __global__ void step_end(lk_cuda_state *state, lk_cuda_metrics metrics, u
         result.not_finite |= lk_cuda_not_finite(result.means[i]);
     }
     for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) result.counts[i] = state->counts[i];
-    ring[state->step % slots] = result;
-    __threadfence_system();
+    ring[state->step % slots] = result;  // read once the stream is behind it: no fence
     const bool held = state->asks && is_flagged(state, metrics, node_count, examples);
     state->stopped = result.not_finite && !held;
     state->step++;

@@ -87,15 +87,30 @@ void lk_strip_labels(const lk_model *m, const lk_strips *strips, const lk_source
 }
 #endif
 
+// The number of example i of a microbatch, of which they are asked for in ascending order.
+static uint64_t number_of(lk_coming *c, uint32_t i) {
+    const uint32_t at = i % LK_COMING_NUMBERS;
+    const lk_microbatch *m = c->microbatch;
+    if (!m->shuffled) return m->position + i;
+    if (at == 0) {
+        c->source->order(c->source->context, m->epoch, m->position + i,
+                         LK_MIN(m->examples - i, (uint32_t)LK_COMING_NUMBERS), c->numbers);
+    }
+    return c->numbers[at];
+}
+
 static void ask_for(lk_coming *c, uint32_t i) {
     const uint32_t at = i % LK_COMING;
     c->image[at] = NULL;
-    if (i >= c->microbatch->examples || lk_is_missing(c->spec, c->microbatch, i)) return;
-    if (makes_strips(c->source)) {
-        ask_for_strip(c, at, c->microbatch->position + i);
+    if (i >= c->microbatch->examples) return;
+    const bool strips = makes_strips(c->source);
+    const uint64_t number = strips ? c->microbatch->position + i : number_of(c, i);
+    if (lk_is_missing(c->spec, c->microbatch, i)) return;
+    if (strips) {
+        ask_for_strip(c, at, number);
         return;
     }
-    c->index[at] = lk_example_at(c->source, c->microbatch, i);
+    c->index[at] = number;
     c->image[at] = c->source->image(c->source->context, c->index[at]);
     prefetch(c->image[at], c->bytes);
 }

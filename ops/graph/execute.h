@@ -9,8 +9,10 @@
 // Where examples come from. Implemented by whoever owns the data; must not allocate.
 typedef struct lk_source {
     void *context;
-    // Index of the example at `position` of epoch `epoch`: a permutation of the whole set.
-    uint64_t (*order)(void *context, uint64_t epoch, uint64_t position);
+    // index[i] = that of the example at `position + i` of epoch `epoch`: a permutation of the whole
+    // set. Anything where there is none (lk_position_exists).
+    void (*order)(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                  uint64_t *index);
     // in_h * in_w * in_c values of the model's input type, at any address. Floats are big-endian,
     // as IDX files have them, or the machine's where the source is native.
     const uint8_t *(*image)(void *context, uint64_t index);
@@ -114,21 +116,15 @@ static inline float *lk_node_at(const lk_frame *f, uint32_t slot) {
 
 // --- which example comes when --------------------------------------------------------------------
 
-// Example i of a microbatch: is there none at its position, and which of the set is it?
+// Example i of a microbatch: is there none at its position?
 static inline bool lk_is_missing(const lk_run_spec *spec, const lk_microbatch *microbatch,
                                  uint64_t i) {
     return microbatch->sparse && !lk_position_exists(spec, microbatch->position + i);
 }
-static inline uint64_t lk_example_at(const lk_source *source, const lk_microbatch *microbatch,
-                                     uint64_t i) {
-    const uint64_t position = microbatch->position + i;
-    return microbatch->shuffled ? source->order(source->context, microbatch->epoch, position)
-                                : position;
-}
 
 // The examples of a microbatch one after another. Those of a shuffled epoch lie all over a mapped
-// file: each is asked for some examples ahead.
-enum { LK_COMING = 4 };
+// file: each is asked for some examples ahead. Their numbers are asked for many at once.
+enum { LK_COMING = 4, LK_COMING_NUMBERS = 32 };
 typedef struct lk_coming {
     const lk_run_spec *spec;
     const lk_source *source;
@@ -137,6 +133,7 @@ typedef struct lk_coming {
     uint8_t *room;   // where a strip is made
     const uint8_t *image[LK_COMING];
     uint64_t index[LK_COMING];
+    uint64_t numbers[LK_COMING_NUMBERS];  // of those that are asked for next
 } lk_coming;
 
 // `room` (bytes) is of a source of strips; it holds the one that was taken last.

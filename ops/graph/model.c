@@ -49,9 +49,7 @@ lk_step_scalars lk_step_scalars_at(const lk_run_spec *spec, uint64_t step, uint6
 }
 
 lk_place lk_place_of(const lk_run_spec *spec, uint64_t position) {
-    uint64_t part = spec->global_batch / spec->shards, in_batch = position % spec->global_batch;
-    return (lk_place){.shard = (uint32_t)(in_batch / part),
-                      .at = position / spec->global_batch * part + in_batch % part};
+    return lk_order_place(spec->global_batch, spec->shards, position);
 }
 
 bool lk_position_exists(const lk_run_spec *spec, uint64_t position) {

@@ -11,6 +11,7 @@
 #include "ops/augment.h"
 #include "ops/layers/layer.h"
 #include "ops/optimizer.h"
+#include "ops/order.h"
 
 // The version of the arithmetic (ops/ARITHMETIC.md). It enters every run identity.
 enum { LK_ARITHMETIC_VERSION = 1 };
@@ -270,7 +271,7 @@ typedef struct lk_run_spec {
     bool init;                           // parameters were taken from a file, which have this hash:
     uint8_t init_hash[LK_SHA256_BYTES];  // of (number of the parameter, its fp32 elements) each
     // The order of the examples. "global": one permutation of the whole set; shards are 0.
-    // "sharded": every part of a step reads from one shard alone (lk_place).
+    // "sharded": every part of a step reads from one shard alone (ops/order.h).
     uint32_t shards;
     const uint64_t *shard_first;  // (shards + 1) the first example of each; the last is
                                   // example_count. NULL: not known, which a plan need not
@@ -313,21 +314,15 @@ static inline float lk_spec_middle(const lk_run_spec *spec) {
     return m->input_type == LK_INPUT_F32 || m->input_range == LK_RANGE_SIGNED ? 0.0f : 0.5f;
 }
 
-// Order "sharded", with B = global_batch, S = shards, c = B / S: the positions of an epoch are cut
-// into batches of B, each batch into S parts of c, and part k of every batch belongs to shard k.
-// So position p is, where there is such an example, number `at` of those of shard k:
-//
-//     k = (p mod B) / c,    at = (p / B) * c + (p mod B) mod c,    divisions rounding down
-//
-// S divides the number of grains, so c is a multiple of the grain and grain i of every step reads
-// from shard floor(i * S / grains) alone. Shards differ by one example at most: as long as a whole
-// batch is left, each has c. In a last, partial step some shards have one more than others, and
-// positions with `at` not below the shard's size have no example (in any grain, not only in the
-// last): they are computed as examples of zeros that add +0 to every gradient and to the loss.
-typedef struct lk_place {
-    uint32_t shard;
-    uint64_t at;
-} lk_place;
+static inline lk_example_order lk_order_of(const lk_run_spec *spec) {
+    return (lk_example_order){.seed = spec->seed,
+                              .example_count = spec->example_count,
+                              .shard_first = spec->shard_first,
+                              .global_batch = spec->global_batch,
+                              .shards = spec->shards};
+}
+
+// Where a position of order "sharded" is (ops/order.h).
 lk_place lk_place_of(const lk_run_spec *spec, uint64_t position);
 
 // Is there an example at `position` of an epoch? Both orders; positions of the last, partial step

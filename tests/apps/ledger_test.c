@@ -72,10 +72,58 @@ static void check_use(const lk_run_spec *spec, uint32_t replicas, const lk_micro
     assert_int_equal(back.replica, at.replica);
 }
 
+// The order of a microbatch at once, by kernels that have it and by those that have not, is that of
+// its positions one by one.
+static void check_many(const lk_run_spec *spec, const lk_microbatch *microbatch) {
+    const lk_kernels *const kernels[] = {NULL, &lk_kernels_reference, &lk_kernels_portable};
+    static uint64_t index[EXAMPLES_MAX];
+    for (size_t k = 0; k < LK_COUNT(kernels); k++) {
+        lk_order_many(spec, kernels[k], microbatch->epoch, microbatch->position,
+                      microbatch->examples, index);
+        for (uint32_t m = 0; m < microbatch->examples; m++) {
+            const uint64_t position = microbatch->position + m;
+            const uint64_t want = lk_position_exists(spec, position)
+                                      ? lk_order(spec, microbatch->epoch, position)
+                                      : LK_NO_EXAMPLE;
+            assert_int_equal(index[m], want);
+        }
+    }
+}
+
+static void order_of(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                     uint64_t *index) {
+    lk_order_many(context, &lk_kernels_portable, epoch, position, count, index);
+}
+
+static const uint8_t images[EXAMPLES_MAX];
+static const uint8_t *image_of(void *context, uint64_t index) {
+    (void)context;
+    return images + index;
+}
+
+// The examples of a microbatch as LOAD takes them, one after another.
+static void check_coming(lk_run_spec *spec, const lk_microbatch *microbatch) {
+    const lk_source source = {.context = spec, .order = order_of, .image = image_of};
+    lk_coming coming;
+    lk_coming_start(&coming, spec, &source, microbatch, 1, NULL);
+    for (uint32_t m = 0; m < microbatch->examples; m++) {
+        const uint64_t position = microbatch->position + m;
+        uint64_t index = LK_NO_EXAMPLE;
+        const uint8_t *image = lk_coming_take(&coming, m, &index);
+        if (microbatch->sparse && !lk_position_exists(spec, position)) {
+            assert_null(image);
+            continue;
+        }
+        assert_int_equal(
+            index, microbatch->shuffled ? lk_order(spec, microbatch->epoch, position) : position);
+        assert_ptr_equal(image, images + index);
+    }
+}
+
 // Every step of some epochs: what the replicas are given, all of it and nothing else.
 static void check_run(const shape *s) {
     static uint8_t used[EPOCHS][EXAMPLES_MAX];
-    const lk_run_spec spec = spec_of(s);
+    lk_run_spec spec = spec_of(s);
     const lk_layout layout = {.replicas = s->replicas,
                               .microbatch_examples = s->microbatch_examples};
     const lk_plan_options options = {.overlay = true};
@@ -92,6 +140,8 @@ static void check_run(const shape *s) {
         for (uint32_t r = 0; r < s->replicas; r++) {
             lk_microbatches microbatches = lk_step_microbatches(&program, r, step);
             while (lk_next_microbatch(&microbatches)) {
+                check_many(&spec, &microbatches.microbatch);
+                check_coming(&spec, &microbatches.microbatch);
                 for (uint32_t m = 0; m < microbatches.microbatch.examples; m++) {
                     check_use(&spec, s->replicas, &microbatches.microbatch, step, r, m);
                     given += lk_position_exists(&spec, microbatches.microbatch.position + m);

@@ -87,9 +87,10 @@ enum { HEIGHT = 28, WIDTH = 28, CLASSES = 10, STEPS = 3 };
 
 static uint8_t *images, *labels;
 
-static uint64_t in_order(void *context, uint64_t epoch, uint64_t position) {
+static void in_order(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                     uint64_t *index) {
     (void)context, (void)epoch;
-    return position;
+    for (uint32_t i = 0; i < count; i++) index[i] = position + i;
 }
 static const uint8_t *image_at(void *context, uint64_t index) {
     (void)context;

@@ -15,9 +15,10 @@
 
 enum { REPLICAS = 8, GRAIN = 2, BATCH = REPLICAS * GRAIN, PIXELS = 4, STEPS = 4, FLAGGED = 1 };
 
-static uint64_t order(void *context, uint64_t epoch, uint64_t position) {
+static void order(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                  uint64_t *index) {
     (void)context;
-    return (position + epoch) % BATCH;
+    for (uint32_t i = 0; i < count; i++) index[i] = (position + i + epoch) % BATCH;
 }
 
 static const uint8_t *image(void *context, uint64_t index) {

@@ -109,8 +109,9 @@ static lk_run_spec spec_of(uint32_t number) {
                          .shard_first = sharded ? shard_first : NULL};
 }
 
-static uint64_t order(void *context, uint64_t epoch, uint64_t position) {
-    return lk_order(context, epoch, position);
+static void order(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                  uint64_t *index) {
+    lk_order_many(context, &lk_kernels_portable, epoch, position, count, index);
 }
 
 static const uint8_t *image(void *context, uint64_t index) {

@@ -94,40 +94,86 @@ static uint32_t end(const lk_cuda_stream *s) {
 
 // --- the table -----------------------------------------------------------------------------------
 
-static void load_u8(uint64_t count, const uint8_t *src, float *dst) {
-    enum { SLOTS = 3, BEFORE = 2 };
-    if (count == 0) return;
-    // As `count` examples of one byte, behind others in the second slot of a ring; half of the time
-    // by their numbers, backwards.
-    bool resident = count % 2;
+// Examples of `bytes` each, those behind LOAD_BEFORE others of the batch, and labels that say which.
+enum { LOAD_BEFORE = 2 };
+typedef struct load_shape {
+    uint32_t count, bytes;
+} load_shape;
+
+static void load_examples(lk_cuda_stream *s, const lk_cuda_source *source, load_shape l,
+                          float *dst) {
+    enum { BATCH = 7 };
+    const lk_cuda_state state = {.batch = BATCH, .bad_op = UINT32_MAX, .bad_param = UINT32_MAX};
+    must(cudaMemcpy(s->state, &state, sizeof state, cudaMemcpyHostToDevice));
+    float *x = space((uint64_t)l.count * l.bytes * sizeof *x);
+    uint32_t *got = space(l.count * sizeof *got), *labels = calloc(l.count, sizeof *labels);
+    lk_cuda_load(s, source, LOAD_BEFORE - source->first_example, l.count, l.bytes, x, got);
+    wait_for(s);
+    back(dst, x, (uint64_t)l.count * l.bytes * sizeof *x);
+    back(labels, got, l.count * sizeof *got);
+    for (uint32_t i = 0; i < l.count; i++) assert_int_equal(labels[i], i);
+    free(labels);
+}
+
+// In the second slot of a ring.
+static void load_streamed(load_shape l, const uint8_t *src, float *dst) {
+    enum { SLOTS = 3 };
     lk_cuda_stream s = begin(0);
-    uint32_t examples = (uint32_t)count, all = (examples + BEFORE) * SLOTS;
-    uint8_t *images = calloc(all, 1);
-    uint32_t *labels = calloc(all, sizeof *labels), *index = calloc(all, sizeof *index);
-    uint32_t slot = examples + BEFORE, first = slot + BEFORE;
-    for (uint32_t i = 0; i < examples; i++) {
-        uint32_t at = resident ? examples - 1 - i : first + i;
-        images[at] = src[i];
-        labels[at] = i;
-        index[first + i] = at;
-    }
-    const lk_cuda_state state = {.batch = SLOTS + 1, .bad_op = UINT32_MAX, .bad_param = UINT32_MAX};
-    must(cudaMemcpy(s.state, &state, sizeof state, cudaMemcpyHostToDevice));
-    lk_cuda_source source = {.images = there(images, all),
-                             .labels = there(labels, all * 4),
-                             .index = resident ? there(index, all * 4) : NULL,
-                             .slots = SLOTS,
-                             .slot_examples = slot,
-                             .label_row = 1};
-    float *x = space(count * sizeof *x);
-    uint32_t *got = space(count * sizeof *got);
-    lk_cuda_load(&s, &source, BEFORE, examples, 1, x, got);
-    wait_for(&s);
-    back(dst, x, count * sizeof *x);
-    back(labels, got, count * sizeof *got);
-    for (uint32_t i = 0; i < examples; i++) assert_int_equal(labels[i], i);
+    const uint32_t slot = l.count + LOAD_BEFORE, all = slot * SLOTS;
+    uint8_t *images = calloc(all, l.bytes);
+    uint32_t *labels = calloc(all, sizeof *labels);
+    memcpy(images + (slot + LOAD_BEFORE) * l.bytes, src, (uint64_t)l.count * l.bytes);
+    for (uint32_t i = 0; i < l.count; i++) labels[slot + LOAD_BEFORE + i] = i;
+    const lk_cuda_source source = {.images = there(images, (uint64_t)all * l.bytes),
+                                   .labels = there(labels, all * sizeof *labels),
+                                   .slots = SLOTS,
+                                   .slot_examples = slot,
+                                   .label_row = 1};
+    load_examples(&s, &source, l, dst);
     end(&s);
-    free(images), free(labels), free(index);
+    free(images), free(labels);
+}
+
+// Out of a set that is there, in its order of epoch 3, from its second batch; of two shards, or of
+// the whole.
+static void load_resident(load_shape l, bool sharded, const uint8_t *src, float *dst) {
+    enum { EPOCH = 3, EPOCH_BATCHES = 2, FIRST = 1 };
+    lk_cuda_stream s = begin(0);
+    const uint32_t batch = (l.count + LOAD_BEFORE + 1) / 2 * 2, all = EPOCH_BATCHES * batch;
+    const uint64_t shard_first[] = {0, batch, all};
+    lk_example_order order = {.seed = l.count,
+                              .example_count = all,
+                              .shard_first = shard_first,
+                              .global_batch = batch,
+                              .shards = sharded ? 2 : 0};
+    uint8_t *images = calloc(all, l.bytes);
+    uint32_t *labels = calloc(all, sizeof *labels);
+    for (uint32_t i = 0; i < l.count; i++) {
+        const uint64_t at = lk_order_at(&order, EPOCH, batch + LOAD_BEFORE + i);
+        memcpy(images + at * l.bytes, src + (uint64_t)i * l.bytes, l.bytes);
+        labels[at] = i;
+    }
+    order.shard_first = there(shard_first, sizeof shard_first);
+    const lk_cuda_source source = {.images = there(images, (uint64_t)all * l.bytes),
+                                   .labels = there(labels, all * sizeof *labels),
+                                   .resident = true,
+                                   .order = order,
+                                   .epoch_batches = EPOCH_BATCHES,
+                                   .first_example = FIRST,
+                                   .label_row = 1};
+    load_examples(&s, &source, l, dst);
+    end(&s);
+    free(images), free(labels);
+}
+
+// Small examples, of which a block takes several, and large ones, which take several blocks.
+static void load_u8(uint64_t count, const uint8_t *src, float *dst) {
+    load_shape l = {(uint32_t)count, 1};
+    if (count == 0) return;
+    if (count % 3 == 0) l = (load_shape){(uint32_t)count / 3, 3};
+    if (count >= 2048) l = (load_shape){1, (uint32_t)count};
+    if (count % 2 == 0) load_streamed(l, src, dst);
+    if (count % 2 == 1) load_resident(l, count % 4 == 1, src, dst);
 }
 
 static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *x, const float *w,

@@ -124,7 +124,7 @@ typedef struct device {
 } device;
 
 static lk_fast_rules rules_of(lk_fast_precision precision, uint32_t grain, uint64_t chunk_bytes) {
-    return (lk_fast_rules){precision, grain, 5, chunk_bytes};
+    return (lk_fast_rules){precision, grain, 5, chunk_bytes, LK_FAST_PIECE_TERMS};
 }
 
 static void open_device(device *d, const layer *l, const lk_fast_rules *rules, const operands *o,
@@ -253,7 +253,8 @@ static void exact_sums_are_the_references(void **state) {
         const layer *l = &layers[i / LK_COUNT(batches)];
         const uint32_t examples = batches[i % LK_COUNT(batches)];
         for (lk_fast_precision p = LK_FAST_TF32; p <= LK_FAST_BF16; p++) {
-            const lk_fast_rules rules = rules_of(p, 8, i % 2 ? 1 : LK_FAST_CHUNK_BYTES);
+            lk_fast_rules rules = rules_of(p, 8, i % 2 ? 1 : LK_FAST_CHUNK_BYTES);
+            if (i % 3 > 0) rules.piece_terms = i % 3 == 1 ? 1 : 40;
             compute(l, &rules, &o, examples, 8, &found);
             expect(l, 8, &o, examples, &wanted);
             // A sum of terms that are zero may be -0 in a partial sum: nowhere else.
@@ -288,6 +289,33 @@ static void grains_do_not_know_each_other(void **state) {
         }
     }
     assert_true(parted > LK_COUNT(layers));
+}
+
+// A grain that is cut into pieces of two examples has the gradient of weights of grains of two, in
+// calls and chunks of any size; all else is that of a whole grain.
+static void pieces_are_small_grains(void **state) {
+    (void)state;
+    static operands o;
+    static results whole, small, cut;
+    uint32_t parted = 0;
+    fill_all(&o, true, 5);
+    for (uint32_t i = 0; i < LK_COUNT(layers); i++) {
+        const layer *l = &layers[i];
+        lk_fast_rules rules = rules_of(LK_FAST_BF16, 2, LK_FAST_CHUNK_BYTES);
+        rules.grains = 20;
+        compute(l, &rules, &o, 43, 43, &small);
+        rules = rules_of(LK_FAST_BF16, 8, LK_FAST_CHUNK_BYTES);
+        compute(l, &rules, &o, 43, 43, &whole);
+        parted += memcmp(whole.dw, small.dw, sizeof small.dw) != 0;
+        rules.piece_terms = 2 * (uint32_t)(is_conv(l) ? l->conv.out_h * l->conv.out_w : 1);
+        memcpy(whole.dw, small.dw, sizeof small.dw);
+        for (uint32_t part = 8; part <= 48; part += 8) {
+            rules.chunk_bytes = part % 16 ? 1 : LK_FAST_CHUNK_BYTES;
+            compute(l, &rules, &o, 43, LK_MIN(part, 43u), &cut);
+            same_results(l, &cut, &whole);
+        }
+    }
+    assert_true(parted > LK_COUNT(layers) / 2);
 }
 
 // The sums of nodes are those of the tree: the node of eleven grains is that of eight and of three.
@@ -386,7 +414,8 @@ static void scratch_grows(void **state) {
     for (uint32_t i = 0; i < LK_COUNT(layers); i++) {
         const lk_fast_layer v = view(&layers[i]);
         for (uint64_t chunk = 1; chunk < 1 << 20; chunk *= 3) {
-            const lk_fast_rules rules = rules_of(i % 2 ? LK_FAST_BF16 : LK_FAST_TF32, 4, chunk);
+            lk_fast_rules rules = rules_of(i % 2 ? LK_FAST_BF16 : LK_FAST_TF32, 4, chunk);
+            if (i % 3 == 0) rules.piece_terms = 2;
             for (lk_fast_pass p = LK_FAST_FORWARD; p <= LK_FAST_WEIGHT_GRADIENT; p++) {
                 uint64_t most = 0;
                 for (uint32_t m = 1; m <= 300; m++) {
@@ -416,6 +445,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exact_sums_are_the_references),
         cmocka_unit_test(grains_do_not_know_each_other),
+        cmocka_unit_test(pieces_are_small_grains),
         cmocka_unit_test(nodes_join),
         cmocka_unit_test(operands_are_rounded_to_nearest_even),
         cmocka_unit_test(failures_are_said),

@@ -18,9 +18,10 @@ enum { H = 7, W = 9, CHANNELS_MAX = 5, EXAMPLES = 24, CLASSES = 3 };
 
 static uint8_t images[EXAMPLES][H * W * CHANNELS_MAX];
 
-static uint64_t backwards(void *context, uint64_t epoch, uint64_t position) {
+static void backwards(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                      uint64_t *index) {
     (void)context, (void)epoch;
-    return EXAMPLES - 1 - position;
+    for (uint32_t i = 0; i < count; i++) index[i] = EXAMPLES - 1 - position - i;
 }
 
 static const uint8_t *image(void *context, uint64_t index) {

@@ -60,9 +60,10 @@ enum { EXAMPLES = 11, ROWS = 6, FEATURES = 4, LABELS = 4, CLASSES = 4, ROW = 1 +
 static uint8_t images[EXAMPLES][ROWS * FEATURES];
 static uint32_t rows[EXAMPLES][ROW];
 
-static uint64_t order(void *context, uint64_t epoch, uint64_t position) {
+static void order(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                  uint64_t *index) {
     (void)context, (void)epoch;
-    return position;
+    for (uint32_t i = 0; i < count; i++) index[i] = position + i;
 }
 static const uint8_t *image(void *context, uint64_t index) {
     (void)context;

@@ -100,9 +100,10 @@ enum { EXAMPLES = 11, GRAIN = 2, REPLICAS_MAX = 3 };
 
 static uint8_t images[EXAMPLES][SIDE];
 
-static uint64_t in_order(void *context, uint64_t epoch, uint64_t position) {
+static void in_order(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                     uint64_t *index) {
     (void)context;
-    return (position + epoch) % EXAMPLES;
+    for (uint32_t i = 0; i < count; i++) index[i] = (position + i + epoch) % EXAMPLES;
 }
 static const uint8_t *image_at(void *context, uint64_t index) {
     (void)context;

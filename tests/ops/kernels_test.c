@@ -425,7 +425,7 @@ static void test_elements(void **state) {
     (void)state;
     seed = 5;
     for (uint64_t count = 0; count < 70; count++) check_elements(count);
-    check_elements(1000);
+    for (uint64_t count = 1000; count < 3000; count += 500) check_elements(count + count % 3);
 }
 
 // Sums of two tensors, beside them and in place; one that overflows raises the flag.
@@ -1497,6 +1497,51 @@ static void test_choose(void **state) {
     assert_non_null(strstr(error.text, foreign));
 }
 
+// Every position of a set in calls of all lengths up to 70, and nothing behind them.
+static void check_permute(const lk_kernels *k, const lk_permutation *p) {
+    enum { MOST = 70, STAYS = 77 };
+    uint64_t index[MOST + 1];
+    for (uint64_t at = 0, call = 0; at < p->count; call++) {
+        const uint32_t count = (uint32_t)LK_MIN(call % (MOST + 1), p->count - at);
+        for (uint32_t i = 0; i <= MOST; i++) index[i] = STAYS;
+        k->permute(p, at, count, index);
+        for (uint32_t i = 0; i < count; i++) {
+            if (index[i] == lk_permute(p, at + i)) continue;
+            fail_msg("%s permute: position %llu of %llu", k->name, (unsigned long long)at + i,
+                     (unsigned long long)p->count);
+        }
+        assert_int_equal(index[count], STAYS);
+        at += count;
+    }
+}
+
+static void test_permute(void **state) {
+    static const uint64_t counts[] = {127, 128,  129,   251,   256,   257,   1021,
+                                      1024, 1031, 4093,  4096,  4099,  16381, 16384,
+                                      60000, 65521, 65536, 65537, 262139};
+    (void)state;
+    EACH_VARIANT(k) {
+        if (!k->permute) continue;
+        for (uint64_t count = 1; count <= 100; count++) {
+            const lk_permutation p =
+                lk_permutation_of(~count << 31, count << 30, (uint32_t)count % 5, count);
+            check_permute(k, &p);
+        }
+        for (size_t i = 0; i < LK_COUNT(counts); i++) {
+            const lk_permutation p = lk_permutation_of(~(uint64_t)i << 31, (i + 1) << (3 * i),
+                                                       ((uint32_t)1 << 29) - 1 - i, counts[i]);
+            check_permute(k, &p);
+        }
+        // The largest set: its ends and places between.
+        const lk_permutation p = lk_permutation_of(5, 1, 0, ((uint64_t)1 << 40) - 1);
+        for (uint64_t at = 0; at < p.count - 64; at += p.count / 100) {
+            uint64_t index[64];
+            k->permute(&p, at, 64, index);
+            for (uint32_t i = 0; i < 64; i++) assert_int_equal(index[i], lk_permute(&p, at + i));
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) rounds = strtoul(argv[1], NULL, 10);
     const struct CMUnitTest tests[] = {
@@ -1506,6 +1551,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_dense_weight_gradient),
         cmocka_unit_test(test_many_grains),
         cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_permute),
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_activations),
         cmocka_unit_test(test_dropout),

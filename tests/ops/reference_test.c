@@ -572,10 +572,10 @@ static void fused_equals_separate(void **state) {
 
 
 
-static uint64_t in_order(void *context, uint64_t epoch, uint64_t position) {
-    (void)context;
-    (void)epoch;
-    return position;
+static void in_order(void *context, uint64_t epoch, uint64_t position, uint32_t count,
+                     uint64_t *index) {
+    (void)context, (void)epoch;
+    for (uint32_t i = 0; i < count; i++) index[i] = position + i;
 }
 static const uint8_t *image_at(void *context, uint64_t index) {
     (void)context;

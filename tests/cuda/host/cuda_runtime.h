@@ -107,7 +107,6 @@ static inline int __any_sync(uint32_t mask, int predicate, LK_HOST_SITE) {
 }
 
 static inline void __threadfence(void) {}
-static inline void __threadfence_system(void) {}
 
 // Integers only: float atomics have no order, and no place in a strict kernel.
 static inline uint32_t atomicAdd(uint32_t *at, uint32_t value) {

@@ -65,6 +65,14 @@ static group groups[GROUPS];
 static message messages[MESSAGES];
 static uint32_t group_count, message_count;
 static int depth, log_file = -1;
+static ncclResult_t group_error;  // of the first call of the group that failed
+
+// A group that is left open keeps the next calls of its thread for ever.
+static struct watch {
+    ~watch() {
+        if (depth > 0) lk_host_die("NCCL: the program ends in the middle of a group");
+    }
+} at_end;
 static lk_mail mail;  // of the one world that this process may share with others
 static struct {
     bool error, dead, deaf;
@@ -137,7 +145,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
                                     ncclConfig_t *config) {
     call entered(__func__);
     const char *lazy = getenv("NCCL_RUNTIME_CONNECT"), *nvls = getenv("NCCL_NVLS_ENABLE");
-    if (entered.fails) return ncclUnhandledCudaError;
+    if (entered.fails) {
+        if (depth > 0) group_error = ncclUnhandledCudaError;
+        return ncclUnhandledCudaError;
+    }
     if (!lazy || strcmp(lazy, "0") != 0 || !nvls || strcmp(nvls, "0") != 0) return ncclInvalidUsage;
     if (!config || ranks < 1 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
     uint64_t name = 0;
@@ -274,9 +285,18 @@ static void write_log(const group *g) {
 
 ncclResult_t ncclGroupEnd(void) {
     call entered(__func__);
-    if (entered.fails) return ncclSystemError;
+    if (entered.fails) {
+        depth = 0;
+        return ncclSystemError;
+    }
     if (depth == 0) return ncclInvalidUsage;
     if (--depth > 0) return ncclSuccess;
+    if (group_error != ncclSuccess) {  // as NCCL: nothing of the group is carried out
+        for (ncclComm &c : comms) c.used = c.used && c.joined;
+        const ncclResult_t error = group_error;
+        group_error = ncclSuccess;
+        return error;
+    }
     const ncclResult_t joined = join();
     if (joined != ncclSuccess) return joined;
     for (ncclComm &c : comms) {
