@@ -104,6 +104,21 @@ static inline lk_cuda_grid lk_cuda_blocks(uint64_t count, uint64_t steps = 1, ui
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count); \
          i += (uint64_t)gridDim.x * blockDim.x)
 
+// Where a block stands in its grid. Kernels whose work the persistent kernel does too
+// (persistent.cu) are a body, which is told this, and a wrapper for launches of their own.
+typedef struct lk_cuda_at {
+    uint32_t x, y;
+    uint32_t blocks;  // in the direction of x
+} lk_cuda_at;
+
+static inline __device__ lk_cuda_at lk_cuda_here(void) {
+    return {blockIdx.x, blockIdx.y, gridDim.x};
+}
+
+#define LK_CUDA_EACH_AT(at, i, count)                                                \
+    for (uint64_t i = (uint64_t)(at).x * LK_CUDA_THREADS + threadIdx.x; i < (count); \
+         i += (uint64_t)(at).blocks * LK_CUDA_THREADS)
+
 // The dynamic shared memory of a kernel, aligned for reads of four floats.
 extern __shared__ __align__(128) float lk_cuda_shared[];
 

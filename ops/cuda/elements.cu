@@ -1,66 +1,13 @@
 // elements.cu - kernels of one element at a time: data, ReLU, sums of nodes; and the checking mode.
-#include "ops/cuda/device.h"
+#include "ops/cuda/elements.h"
 
 // --- data ----------------------------------------------------------------------------------------
-
-static __device__ float byte_value(const lk_cuda_source &source, uint8_t byte) {
-    return source.is_signed ? ((float)byte - 127.5f) / 127.5f : (float)byte * 0x1.010102p-8f;
-}
-
-// Value `at` of an image.
-static __device__ float load_value(const lk_cuda_source &source, const uint8_t *image,
-                                   uint64_t at) {
-    if (!source.is_f32) return byte_value(source, image[at]);
-    const uint32_t word = ((const uint32_t *)(const void *)image)[at];
-    return lk_float_from_bits(source.big_endian ? word >> 24 | (word >> 8 & 0xff00u) |
-                                                      (word & 0xff00u) << 8 | word << 24
-                                                : word);
-}
-
-// Value `at` of an image that is normalised or augmented (ops/augment.h).
-static __device__ float load_augmented(const lk_cuda_source &source, uint64_t step,
-                                       uint32_t example, const uint8_t *image, uint64_t at) {
-    const lk_augment *a = &source.augment;
-    const uint32_t c = (uint32_t)(at % source.c), x = (uint32_t)(at / source.c % source.w);
-    const uint32_t y = (uint32_t)(at / source.c / source.w);
-    const lk_augmented d =
-        source.train ? lk_augment_draw(a, source.seed, step, example, source.h, source.w,
-                                       source.middle)
-                     : lk_augment_none();
-    if (source.train && lk_augment_is_cut(a, &d, y, x)) return 0.0f;
-    int32_t from_y = (int32_t)y + d.dy, from_x = (int32_t)(d.flip ? source.w - 1 - x : x) + d.dx;
-    const bool inside = lk_augment_inside(a, source.h, &from_y) &&
-                        lk_augment_inside(a, source.w, &from_x);
-    const uint64_t from = ((uint64_t)from_y * source.w + from_x) * source.c + c;
-    const float black = source.is_f32 ? 0.0f : byte_value(source, 0);
-    const float value = inside ? load_value(source, image, from) : black;
-    float factor, offset;
-    if (!lk_augment_adjusts(a, &d)) return value;
-    lk_augment_channel(a, &d, c, &factor, &offset);
-    return lk_fmaf(value, factor, offset);
-}
 
 // With the registers of eight blocks it spills.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS, 6)
     load(const lk_cuda_state *state, lk_cuda_source source, uint32_t first, uint32_t m_count,
          uint64_t floats, float *__restrict__ x, uint32_t *__restrict__ labels) {
-    uint64_t slot = state->batch % source.slots * source.slot_examples + first;
-    LK_CUDA_EACH(i, m_count * floats) {
-        uint64_t m = i / floats, at = i - m * floats;
-        uint64_t example = source.index ? source.index[slot + m] : slot + m;
-        bool missing = source.index && example == LK_CUDA_NO_EXAMPLE;
-        const uint8_t *image = source.images + example * floats * (source.is_f32 ? 4 : 1);
-        const uint32_t row = source.label_row;
-        const uint32_t *own = source.labels + example * row;
-        const bool behind = row > 1 && !missing && at >= floats / source.h * own[0];
-        x[i] = missing || behind ? 0.0f
-               : source.augments ? load_augmented(source, state->step,
-                                                  source.first_example + first + (uint32_t)m, image,
-                                                  at)
-                                 : load_value(source, image, at);
-        const uint32_t none = row > 1 ? 0 : LK_CUDA_NO_EXAMPLE;
-        for (uint64_t k = at; k < row; k += floats) labels[m * row + k] = missing ? none : own[k];
-    }
+    load_body(lk_cuda_here(), state, source, first, m_count, floats, x, labels);
 }
 
 void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t first, uint32_t m_count,
@@ -73,7 +20,7 @@ void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t firs
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     relu_forward(uint64_t count, const float *x, float *y) {
-    LK_CUDA_EACH(i, count) y[i] = x[i] > 0.0f ? x[i] : 0.0f;
+    relu_forward_body(lk_cuda_here(), count, x, y);
 }
 
 void lk_cuda_relu_forward(lk_cuda_stream *s, uint64_t count, const float *x, float *y) {
@@ -82,7 +29,7 @@ void lk_cuda_relu_forward(lk_cuda_stream *s, uint64_t count, const float *x, flo
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     relu_backward(uint64_t count, const float *y, const float *dy, float *dx) {
-    LK_CUDA_EACH(i, count) dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+    relu_backward_body(lk_cuda_here(), count, y, dy, dx);
 }
 
 void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, const float *dy,
@@ -92,7 +39,7 @@ void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, co
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     add(uint64_t count, const float *a, const float *b, float *out) {
-    LK_CUDA_EACH(i, count) out[i] = a[i] + b[i];
+    add_body(lk_cuda_here(), count, a, b, out);
 }
 
 void lk_cuda_add(lk_cuda_stream *s, uint64_t count, const float *a, const float *b, float *out) {

@@ -1,7 +1,7 @@
 // sequence.cu - layers whose state goes from time to time (ops/layers/recurrent.c): for each time
 // one matrix of sums (sums.h) over the state before it, whose thread goes on to the gates. So a
 // time is one launch, and a second where its sums have parts. Formulas and orders: ARITHMETIC.md 3.
-#include "ops/cuda/sums.h"
+#include "ops/cuda/sums_launches.h"
 #include "ops/cuda/table.h"
 #include "ops/layers/rounded.h"
 #include "ops/math.h"
