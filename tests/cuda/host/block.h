@@ -7,12 +7,15 @@
 
 enum { LK_HOST_SHARED_BYTES = 227 * 1024, LK_HOST_THREADS_MAX = 1024 };
 
+// Of the blocks of a cooperative launch, which are all there at once: threads, and blocks.
+enum { LK_HOST_TOGETHER_MAX = 2048, LK_HOST_BLOCKS_MAX = 16 };
+
 // Takes the stacks of the threads, once; false where there is no memory.
 bool lk_host_block_open(void);
 
-// All blocks of a grid, each with `shared` bytes of poisoned memory.
-void lk_host_grid_run(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
-                      const void *memory, uint64_t seed);
+// All blocks of a grid, each with poisoned shared memory: one after another, or together.
+void lk_host_grid_run(const cudaLaunchConfig_t *config, bool together,
+                      void (*call)(const void *memory), const void *memory, uint64_t seed);
 
 // For what stands in for a library of CUDA: is this call to fail (LOCKSTEP_HOST_CUDA_FAIL), is a
 // stream captured, does a range lie in device memory; and an allocation that is to be counted.
