@@ -42,6 +42,9 @@ uint64_t lk_cuda_scratch_floats(const lk_program *program);
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *program, const lk_cuda_needs *needs);
 void lk_cuda_step_take_host(lk_cuda_step *c, lk_arena *arena);
 
+// Of the plan: the regions of the device's arena, at c->block.
+void lk_cuda_step_take_regions(lk_cuda_step *c);
+
 // After plan, and take_host with memory behind the arena: one block of the GPU's memory, kernels,
 // queues. `mirror` is the host's device region, pinned already. LK_UNAVAILABLE where there is no
 // room. `end` in any case.

@@ -136,9 +136,10 @@ static void launch_routed(lk_cuda_stream *s, const routed_job &job, const routed
     const uint64_t floats = row_groups * (images + positions * job.columns * 5 / 4);
     const lk_cuda_work work = {threads * nodes, each * lk_cuda_leaf_terms(t) / 4, positions * sums,
                                (floats + sums * t.parts) * sizeof(float)};
-    lk_cuda_launch(s, routed_sums<R>, {dim3(row_groups * t.parts, tiles), work},
-                   ROUTED_WARPS * ROUTED_LANES, R * ROUTED_WARPS * ROUTED_LANES, job, t, row_groups,
-                   cut.wide, s->scratch);
+    lk_cuda_launch_body(s, R == 2 ? LK_CUDA_BODY_ROUTED_2 : LK_CUDA_BODY_ROUTED_4,
+                        lk_cuda_spans_of(s, job, t), routed_sums<R>,
+                        {dim3(row_groups * t.parts, tiles), work}, ROUTED_WARPS * ROUTED_LANES,
+                        R * ROUTED_WARPS * ROUTED_LANES, job, t, row_groups, cut.wide, s->scratch);
 }
 
 // --- launches of both ----------------------------------------------------------------------------

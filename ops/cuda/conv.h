@@ -21,6 +21,14 @@ typedef struct conv_shape {
     uint32_t pooled_h, pooled_w;
 } conv_shape;
 
+// Of the launch: floats of all kernels, and of what an example gives.
+static inline uint64_t conv_weights(const lk_conv2d &c) {
+    return (uint64_t)c.kernel_h * c.kernel_w * c.in_c * c.out_c;
+}
+static inline uint64_t conv_outputs(const conv_shape &s, bool pooled) {
+    return pooled ? (uint64_t)s.pooled_h * s.pooled_w * s.c.out_c : lk_conv2d_out_floats(&s.c);
+}
+
 // n = (high * by_w + mid) * ... taken apart: position (m, y, x) of n.
 typedef struct conv_position {
     uint32_t m, y, x;
@@ -70,6 +78,10 @@ static inline __device__ float output_gradient(const conv_shape &s, const float 
 template <bool POOLED>
 struct conv_forward_job {
     static constexpr int group = POOLED ? 4 : 1;
+    static constexpr lk_cuda_body body =
+        POOLED ? LK_CUDA_BODY_CONV_POOL_FORWARD : LK_CUDA_BODY_CONV_FORWARD;
+    static constexpr lk_cuda_body join =
+        POOLED ? LK_CUDA_BODY_CONV_POOL_FORWARD_JOIN : LK_CUDA_BODY_CONV_FORWARD_JOIN;
     static constexpr bool a_terms_first = true, b_terms_first = false;
     typedef conv_position row;  // its m, and where its window begins in the image
     uint32_t rows, columns;
@@ -105,6 +117,15 @@ struct conv_forward_job {
         if (POOLED) argmax[at] = winner;
         return bad;
     }
+
+    void touches(const lk_cuda_terms &, lk_cuda_spans *spans) const {
+        const uint64_t cells = rows / group, m = cells / ((uint64_t)s.place_h.by * s.place_w.by);
+        lk_cuda_reads(spans, x, m * lk_conv2d_in_floats(&s.c));
+        lk_cuda_reads(spans, w, conv_weights(s.c));
+        lk_cuda_reads(spans, bias, columns);
+        lk_cuda_writes(spans, y, cells * columns);
+        lk_cuda_writes(spans, argmax, (cells * columns + 3) / 4);
+    }
 };
 
 // --- gradient of the input -----------------------------------------------------------------------
@@ -113,6 +134,10 @@ struct conv_forward_job {
 template <bool POOLED>
 struct conv_input_job {
     static constexpr int group = 1;
+    static constexpr lk_cuda_body body =
+        POOLED ? LK_CUDA_BODY_CONV_POOL_INPUT : LK_CUDA_BODY_CONV_INPUT;
+    static constexpr lk_cuda_body join =
+        POOLED ? LK_CUDA_BODY_CONV_POOL_INPUT_JOIN : LK_CUDA_BODY_CONV_INPUT_JOIN;
     static constexpr bool a_terms_first = true, b_terms_first = true;
     typedef conv_position row;
     uint32_t rows, columns;
@@ -149,6 +174,17 @@ struct conv_input_job {
         dx[at] = (!mask || mask[at] > 0.0f) && (!relu || sum > 0.0f) ? sum : 0.0f;
         return lk_cuda_not_finite(sum);
     }
+
+    void touches(const lk_cuda_terms &, lk_cuda_spans *spans) const {
+        const uint64_t m = rows / ((uint64_t)s.c.in_h * s.c.in_w);
+        const uint64_t outputs = m * conv_outputs(s, POOLED);
+        lk_cuda_reads(spans, w, conv_weights(s.c));
+        lk_cuda_reads(spans, dy, outputs);
+        lk_cuda_reads(spans, argmax, (outputs + 3) / 4);
+        lk_cuda_reads(spans, mask, (uint64_t)rows * columns);
+        lk_cuda_reads(spans, bias, columns);
+        lk_cuda_writes(spans, dx, (uint64_t)rows * columns);
+    }
 };
 
 // --- gradient of the weights ---------------------------------------------------------------------
@@ -158,6 +194,10 @@ struct conv_input_job {
 template <bool POOLED>
 struct conv_weight_job {
     static constexpr int group = 1;
+    // Pooled it has no tiles, but the body of routed_body.
+    static constexpr lk_cuda_body body = POOLED ? LK_CUDA_BODY_ROUTED_2 : LK_CUDA_BODY_CONV_WEIGHT;
+    static constexpr lk_cuda_body join =
+        POOLED ? LK_CUDA_BODY_ROUTED_JOIN : LK_CUDA_BODY_CONV_WEIGHT_JOIN;
     static constexpr bool a_terms_first = false, b_terms_first = false;
     typedef conv_tap row;
     uint32_t rows, columns;
@@ -195,6 +235,15 @@ struct conv_weight_job {
         else
             db[j] = v[0];
         return false;
+    }
+
+    void touches(const lk_cuda_terms &t, lk_cuda_spans *spans) const {
+        const uint64_t outputs = t.examples * conv_outputs(s, POOLED);
+        lk_cuda_reads(spans, x, t.examples * lk_conv2d_in_floats(&s.c));
+        lk_cuda_reads(spans, dy, outputs);
+        lk_cuda_reads(spans, argmax, (outputs + 3) / 4);
+        lk_cuda_writes(spans, dw, (uint64_t)weights * columns);
+        lk_cuda_writes(spans, db, columns);
     }
 };
 

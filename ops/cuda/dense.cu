@@ -62,8 +62,13 @@ void lk_cuda_column_sums(lk_cuda_stream *s, uint32_t n_count, const lk_cuda_grai
     const lk_cuda_grid grid = {dim3((n_count + columns - 1) / columns),
                                {n * LK_MIN(terms.leaves, leaves), turns * lk_cuda_leaf_terms(terms),
                                 0, n * g->examples * sizeof(float)}};
-    lk_cuda_launch(s, lk_cuda_one_tree(terms) ? column_sums<true> : column_sums<false>, grid,
-                   COLUMN_THREADS, COLUMN_THREADS, n_count, columns, terms, g->dy, out);
+    const bool one = lk_cuda_one_tree(terms);
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, g->dy, n * g->examples);
+    lk_cuda_writes(&spans, out, n);
+    lk_cuda_launch_body(s, one ? LK_CUDA_BODY_COLUMN_SUMS : LK_CUDA_BODY_COLUMN_SUMS_GRAINS, spans,
+                        one ? column_sums<true> : column_sums<false>, grid, COLUMN_THREADS,
+                        COLUMN_THREADS, n_count, columns, terms, g->dy, out);
 }
 
 int lk_cuda_prepare_dense(void) {

@@ -10,6 +10,8 @@
 // x (rows, terms), w (terms, columns), bias (columns) or NULL, y (rows, columns)
 typedef struct dense_forward_job {
     static constexpr int group = 1;
+    static constexpr lk_cuda_body body = LK_CUDA_BODY_DENSE_FORWARD,
+                                  join = LK_CUDA_BODY_DENSE_FORWARD_JOIN;
     static constexpr bool a_terms_first = true, b_terms_first = false;
     typedef uint64_t row;
     uint32_t rows, columns, terms;
@@ -26,11 +28,20 @@ typedef struct dense_forward_job {
         y[(uint64_t)i * columns + j] = !relu || sum > 0.0f ? sum : 0.0f;
         return lk_cuda_not_finite(sum);
     }
+
+    void touches(const lk_cuda_terms &, lk_cuda_spans *s) const {
+        lk_cuda_reads(s, x, (uint64_t)rows * terms);
+        lk_cuda_reads(s, w, (uint64_t)terms * columns);
+        lk_cuda_reads(s, bias, columns);
+        lk_cuda_writes(s, y, (uint64_t)rows * columns);
+    }
 } dense_forward_job;
 
 // dy (rows, terms), w (columns, terms), mask (rows, columns) or NULL, dx (rows, columns)
 typedef struct dense_input_job {
     static constexpr int group = 1;
+    static constexpr lk_cuda_body body = LK_CUDA_BODY_DENSE_INPUT,
+                                  join = LK_CUDA_BODY_DENSE_INPUT_JOIN;
     static constexpr bool a_terms_first = true, b_terms_first = true;
     typedef uint64_t row;
     uint32_t rows, columns, terms;
@@ -47,11 +58,20 @@ typedef struct dense_input_job {
         dx[at] = !mask || mask[at] > 0.0f ? sum : 0.0f;
         return lk_cuda_not_finite(sum);
     }
+
+    void touches(const lk_cuda_terms &, lk_cuda_spans *s) const {
+        lk_cuda_reads(s, dy, (uint64_t)rows * terms);
+        lk_cuda_reads(s, w, (uint64_t)terms * columns);
+        lk_cuda_reads(s, mask, (uint64_t)rows * columns);
+        lk_cuda_writes(s, dx, (uint64_t)rows * columns);
+    }
 } dense_input_job;
 
 // x (examples, rows), dy (examples, columns), dw (rows, columns): a node, stored as it is.
 typedef struct dense_weight_job {
     static constexpr int group = 1;
+    static constexpr lk_cuda_body body = LK_CUDA_BODY_DENSE_WEIGHT,
+                                  join = LK_CUDA_BODY_DENSE_WEIGHT_JOIN;
     static constexpr bool a_terms_first = false, b_terms_first = false;
     typedef uint32_t row;
     uint32_t rows, columns;
@@ -65,6 +85,12 @@ typedef struct dense_weight_job {
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         dw[(uint64_t)i * columns + j] = v[0];
         return false;
+    }
+
+    void touches(const lk_cuda_terms &t, lk_cuda_spans *s) const {
+        lk_cuda_reads(s, x, (uint64_t)t.examples * rows);
+        lk_cuda_reads(s, dy, (uint64_t)t.examples * columns);
+        lk_cuda_writes(s, dw, (uint64_t)rows * columns);
     }
 } dense_weight_job;
 

@@ -12,8 +12,11 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS, 6)
 
 void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t first, uint32_t m_count,
                   uint64_t floats, float *x, uint32_t *labels) {
-    lk_cuda_launch(s, load, lk_cuda_blocks(m_count * floats), LK_CUDA_THREADS, 0, s->state, *source,
-                   first, m_count, floats, x, labels);
+    lk_cuda_spans spans = {};
+    lk_cuda_writes(&spans, x, m_count * floats);
+    lk_cuda_writes(&spans, labels, (uint64_t)m_count * source->label_row);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_LOAD, spans, load, lk_cuda_blocks(m_count * floats),
+                        LK_CUDA_THREADS, 0, s->state, *source, first, m_count, floats, x, labels);
 }
 
 // --- ReLU and sums -------------------------------------------------------------------------------
@@ -24,7 +27,11 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 }
 
 void lk_cuda_relu_forward(lk_cuda_stream *s, uint64_t count, const float *x, float *y) {
-    lk_cuda_launch(s, relu_forward, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, count, x, y);
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, x, count);
+    lk_cuda_writes(&spans, y, count);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_RELU, spans, relu_forward, lk_cuda_blocks(count),
+                        LK_CUDA_THREADS, 0, count, x, y);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
@@ -34,7 +41,12 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, const float *dy,
                            float *dx) {
-    lk_cuda_launch(s, relu_backward, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, count, y, dy, dx);
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, y, count);
+    lk_cuda_reads(&spans, dy, count);
+    lk_cuda_writes(&spans, dx, count);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_RELU_BACKWARD, spans, relu_backward, lk_cuda_blocks(count),
+                        LK_CUDA_THREADS, 0, count, y, dy, dx);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
@@ -43,7 +55,12 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 }
 
 void lk_cuda_add(lk_cuda_stream *s, uint64_t count, const float *a, const float *b, float *out) {
-    lk_cuda_launch(s, add, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, count, a, b, out);
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, a, count);
+    lk_cuda_reads(&spans, b, count);
+    lk_cuda_writes(&spans, out, count);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_ADD, spans, add, lk_cuda_blocks(count), LK_CUDA_THREADS, 0,
+                        count, a, b, out);
 }
 
 // --- grains of several uses ----------------------------------------------------------------------

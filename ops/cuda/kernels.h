@@ -73,6 +73,7 @@ typedef struct lk_cuda_stream {
     bool rehearses;        // launches do nothing: what comes later is only prepared (blas.h)
     int error;             // 0, or the first cudaError_t
     const lk_cuda_observer *observer;  // NULL: launches are launched
+    struct lk_cuda_tasks *tasks;       // .. unless they are kept here (tasks.h)
 } lk_cuda_stream;
 
 // Loads all kernels into the current device, so that no launch does. Returns a cudaError_t.
@@ -96,15 +97,15 @@ extern uint32_t lk_cuda_blocks_wanted;
 typedef struct lk_cuda_source {
     const uint8_t *images;  // of `floats` bytes each, or floats
     const uint32_t *labels;
-    const uint32_t *index;   // NULL: streamed
-    uint32_t slots;          // 1 or more
-    uint32_t slot_examples;  // from one slot to the next
+    const uint32_t *index;    // NULL: streamed
+    uint32_t slots;           // 1 or more
+    uint32_t slot_examples;   // from one slot to the next
     bool is_f32, big_endian;  // images are floats, and not in the machine's order
     bool is_signed;           // of bytes: the input range is -1 .. 1
     float middle;             // what contrast leaves as it is
-    bool train, augments;    // of an evaluation all but mean and deviation are left out
+    bool train, augments;     // of an evaluation all but mean and deviation are left out
     lk_augment augment;
-    uint32_t h, w, c;  // of an image
+    uint32_t h, w, c;    // of an image
     uint32_t label_row;  // labels of an example; above 1 a sequence: its frames, of h, then labels
     uint64_t seed;
     uint32_t first_example;  // number in the global batch of the first one of a slot
@@ -218,7 +219,7 @@ typedef struct lk_cuda_param {
     float clip;            // what it is cut to once it is updated; 0: it is not
     // Mixed precision: what products take of w, and of its average: rounded. NULL: themselves.
     float *rounded, *rounded_average;
-    uint32_t dtype;        // lk_dtype that they are rounded to
+    uint32_t dtype;  // lk_dtype that they are rounded to
 } lk_cuda_param;
 
 // Where an update that asks for norms (ops/optimizer.h) keeps what it finds, in device memory;

@@ -10,7 +10,12 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 void lk_cuda_max_pool_forward(lk_cuda_stream *s, const lk_pool2d *p, uint32_t m_count,
                               const float *x, float *y, uint16_t *argmax) {
     uint64_t count = (uint64_t)m_count * p->out_h * p->out_w * p->channels;
-    lk_cuda_launch(s, forward, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, *p, count, x, y, argmax);
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, x, (uint64_t)m_count * p->in_h * p->in_w * p->channels);
+    lk_cuda_writes(&spans, y, count);
+    lk_cuda_writes(&spans, argmax, (count + 1) / 2);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_MAX_POOL, spans, forward, lk_cuda_blocks(count),
+                        LK_CUDA_THREADS, 0, *p, count, x, y, argmax);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
@@ -23,8 +28,13 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 void lk_cuda_max_pool_backward(lk_cuda_stream *s, const lk_pool2d *p, uint32_t m_count,
                                const float *dy, const uint16_t *argmax, float *dx) {
     uint64_t count = (uint64_t)m_count * p->in_h * p->in_w * p->channels;
-    lk_cuda_launch(s, backward, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, s->state, s->op, *p,
-                   count, dy, argmax, dx);
+    const uint64_t outputs = (uint64_t)m_count * p->out_h * p->out_w * p->channels;
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, dy, outputs);
+    lk_cuda_reads(&spans, argmax, (outputs + 1) / 2);
+    lk_cuda_writes(&spans, dx, count);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_MAX_POOL_BACKWARD, spans, backward, lk_cuda_blocks(count),
+                        LK_CUDA_THREADS, 0, s->state, s->op, *p, count, dy, argmax, dx);
 }
 
 int lk_cuda_prepare_pool(void) { return lk_cuda_prepare_kernels(forward, backward); }

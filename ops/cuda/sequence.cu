@@ -160,6 +160,8 @@ struct gru_gates {
 // fourth row is empty.
 template <typename Gates>
 struct recurrent_forward_job {
+    static constexpr lk_cuda_body body = LK_CUDA_BODY_NONE, join = LK_CUDA_BODY_NONE;
+    void touches(const lk_cuda_terms &, lk_cuda_spans *) const {}
     static constexpr int group = 4;
     static constexpr bool a_terms_first = false, b_terms_first = true;
     typedef uint32_t row;  // of u: the gate's column
@@ -189,6 +191,8 @@ struct recurrent_forward_job {
 // Sums over the gradients of time t + 1: rows are examples, columns units.
 template <typename Gates>
 struct recurrent_backward_job {
+    static constexpr lk_cuda_body body = LK_CUDA_BODY_NONE, join = LK_CUDA_BODY_NONE;
+    void touches(const lk_cuda_terms &, lk_cuda_spans *) const {}
     static constexpr int group = 1;
     static constexpr bool a_terms_first = true, b_terms_first = true;
     typedef uint64_t row;

@@ -82,6 +82,10 @@ typedef lk_cuda_tile<64, 16, 4, 2, 4> lk_cuda_narrow;  // few columns; four rows
 typedef lk_cuda_tile<64, 64, 4, 4, 3> lk_cuda_large;
 typedef lk_cuda_tile<128, 64, 8, 4, 1> lk_cuda_huge;  // for long chains
 
+// The first two, by blocks of LK_CUDA_THREADS threads: for the persistent kernel.
+typedef lk_cuda_tile<16, 16, 1, 1, 4> lk_cuda_task_small;
+typedef lk_cuda_tile<64, 16, 4, 1, 4> lk_cuda_task_narrow;
+
 // Element number n of the thread's share of a chunk: which row (or column), which term. Neighbours
 // in a warp take what lies side by side in memory.
 template <int SIDE, bool TERMS_FIRST, int THREADS>
@@ -147,6 +151,8 @@ static inline __device__ void lk_cuda_take(const float *from, float *to) {
             float4 v = *reinterpret_cast<const float4 *>(from + n);
             to[n] = v.x, to[n + 1] = v.y, to[n + 2] = v.z, to[n + 3] = v.w;
         }
+    } else if (N == 1) {
+        to[0] = from[0];
     } else {
         float2 v = *reinterpret_cast<const float2 *>(from);
         to[0] = v.x, to[1] = v.y;

@@ -157,6 +157,18 @@ static inline lk_cuda_work lk_cuda_tiles_work(const Job &job, const lk_cuda_term
             (fetched + rows * columns * t.parts) * sizeof(float)};
 }
 
+// What the sums of a job touch, and what joins their parts.
+template <typename Job>
+static inline lk_cuda_spans lk_cuda_spans_of(const lk_cuda_stream *s, const Job &job,
+                                             const lk_cuda_terms &terms) {
+    const uint64_t parts = terms.parts > 1 ? terms.parts : 0;
+    lk_cuda_spans spans = {};
+    if (Job::body == LK_CUDA_BODY_NONE) return spans;
+    job.touches(terms, &spans);
+    if (parts) lk_cuda_writes(&spans, s->scratch, parts * job.rows * job.columns);
+    return spans;
+}
+
 template <typename Tile, typename Job>
 static inline void lk_cuda_launch_tiles(lk_cuda_stream *s, const Job &job,
                                         const lk_cuda_terms &terms) {
@@ -164,8 +176,11 @@ static inline void lk_cuda_launch_tiles(lk_cuda_stream *s, const Job &job,
     const uint32_t column_tiles = (job.columns + Tile::columns - 1) / Tile::columns;
     const lk_cuda_grid grid = {dim3(row_tiles * terms.parts, column_tiles),
                                lk_cuda_tiles_work<Tile>(job, terms, row_tiles, column_tiles)};
-    lk_cuda_launch(s, lk_cuda_sums<Tile, Job>, grid, Tile::threads, 2 * Tile::buffer, s->state,
-                   s->op, job, terms, row_tiles, s->scratch);
+    const uint32_t body = Job::body + (Tile::rows == lk_cuda_small::rows ? 0 : 1);
+    lk_cuda_launch_body(s, Job::body == LK_CUDA_BODY_NONE ? Job::body : (lk_cuda_body)body,
+                        lk_cuda_spans_of(s, job, terms), lk_cuda_sums<Tile, Job>, grid,
+                        Tile::threads, 2 * Tile::buffer, s->state, s->op, job, terms, row_tiles,
+                        s->scratch);
 }
 
 // Blocks that join `count` values for each of `outputs`, `group` of them by the same threads; in
@@ -188,12 +203,16 @@ static inline void lk_cuda_join_parts(lk_cuda_stream *s, const Job &job,
     const uint32_t threads = LK_CUDA_JOIN_THREADS;
     const uint32_t step = LK_MAX(terms.grain_parts, 1u), last = (terms.parts + step - 1) / step;
     if (terms.grain_parts > 1) {
-        lk_cuda_launch(s, lk_cuda_join_grains, lk_cuda_join_blocks(outputs, step, 1, last), threads,
-                       threads, terms, outputs, lk_cuda_join_workers(step), s->scratch);
+        lk_cuda_spans spans = {};
+        lk_cuda_writes(&spans, s->scratch, terms.parts * outputs);
+        lk_cuda_launch_body(s, LK_CUDA_BODY_JOIN_GRAINS, spans, lk_cuda_join_grains,
+                            lk_cuda_join_blocks(outputs, step, 1, last), threads, threads, terms,
+                            outputs, lk_cuda_join_workers(step), s->scratch);
     }
-    lk_cuda_launch(s, lk_cuda_join<Job>,
-                   lk_cuda_join_blocks(outputs / Job::group, last, Job::group, 1), threads, threads,
-                   s->state, s->op, job, terms, lk_cuda_join_workers(last), s->scratch);
+    lk_cuda_launch_body(s, Job::join, lk_cuda_spans_of(s, job, terms), lk_cuda_join<Job>,
+                        lk_cuda_join_blocks(outputs / Job::group, last, Job::group, 1), threads,
+                        threads, s->state, s->op, job, terms, lk_cuda_join_workers(last),
+                        s->scratch);
 }
 
 // All that a job needs: its tiles, and joining their parts.
@@ -201,8 +220,10 @@ template <typename Job>
 static inline void lk_cuda_run(lk_cuda_stream *s, const Job &job, uint32_t example_terms,
                                uint32_t grain, uint32_t examples) {
     if (job.rows == 0 || job.columns == 0) return;
-    const lk_cuda_cut cut = lk_cuda_cut_sums(
+    lk_cuda_cut cut = lk_cuda_cut_sums(
         job.rows, job.columns, lk_cuda_terms_of(example_terms, grain, examples), Job::group > 1);
+    // The persistent kernel has two kinds of tiles; parts are cut as for the others.
+    if (s->tasks && cut.tile > LK_CUDA_NARROW) cut.tile = LK_CUDA_NARROW;
     const lk_cuda_terms &terms = cut.terms;
     switch (cut.tile) {
     case LK_CUDA_SMALL:

@@ -207,9 +207,10 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
     const uint64_t written = 2 * (1 + rule.slot_count);  // read too
     if (!norms.squares) {
         const uint64_t bytes = node_floats * (node_count + written) * sizeof(float);
-        lk_cuda_launch(s, update<false>, lk_cuda_blocks(node_floats, node_count, bytes),
-                       LK_CUDA_THREADS, 0, s->state, rule, params, param_count, node_floats, nodes,
-                       node_count, metrics, norms, scalars);
+        lk_cuda_launch_body(s, LK_CUDA_BODY_UPDATE, {}, update<false>,
+                            lk_cuda_blocks(node_floats, node_count, bytes), LK_CUDA_THREADS, 0,
+                            s->state, rule, params, param_count, node_floats, nodes, node_count,
+                            metrics, norms, scalars);
         return;
     }
     const uint64_t terms = norms.slices * LK_SLICE_TERMS * sizeof(float);
@@ -235,8 +236,9 @@ static __global__ void step_end(lk_cuda_state *state, lk_cuda_metrics metrics, u
 void lk_cuda_step_end(lk_cuda_stream *s, lk_cuda_metrics metrics, uint32_t node_count,
                       lk_cuda_scalars scalars, bool images, lk_cuda_result *ring, uint32_t slots) {
     const uint64_t sums = (uint64_t)metrics.sums * node_count;
-    lk_cuda_launch(s, step_end, {dim3(1), {1, sums, 0, sums * sizeof(float) + sizeof *ring}}, 32, 0,
-                   s->state, metrics, node_count, scalars, images, ring, slots);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_STEP_END, {}, step_end,
+                        {dim3(1), {1, sums, 0, sums * sizeof(float) + sizeof *ring}}, 32, 0,
+                        s->state, metrics, node_count, scalars, images, ring, slots);
 }
 
 int lk_cuda_prepare_update(void) {
@@ -246,11 +248,12 @@ int lk_cuda_prepare_update(void) {
 
 int lk_cuda_prepare(void) {
     int (*const each[])(void) = {
-        lk_cuda_prepare_elements, lk_cuda_prepare_update,     lk_cuda_prepare_loss,
-        lk_cuda_prepare_pool,     lk_cuda_prepare_dense,      lk_cuda_prepare_conv,
-        lk_cuda_prepare_fast,     lk_cuda_prepare_exchange,   lk_cuda_prepare_plain,
-        lk_cuda_prepare_norm,     lk_cuda_prepare_layer_norm, lk_cuda_prepare_grouped_conv,
-        lk_cuda_prepare_sequence, lk_cuda_prepare_transducer, lk_cuda_prepare_mixed};
+        lk_cuda_prepare_elements,  lk_cuda_prepare_update,     lk_cuda_prepare_loss,
+        lk_cuda_prepare_pool,      lk_cuda_prepare_dense,      lk_cuda_prepare_conv,
+        lk_cuda_prepare_fast,      lk_cuda_prepare_exchange,   lk_cuda_prepare_plain,
+        lk_cuda_prepare_norm,      lk_cuda_prepare_layer_norm, lk_cuda_prepare_grouped_conv,
+        lk_cuda_prepare_sequence,  lk_cuda_prepare_transducer, lk_cuda_prepare_mixed,
+        lk_cuda_prepare_persistent};
     for (int (*prepare)(void) : each) {
         int error = prepare();
         if (error) return error;

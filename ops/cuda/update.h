@@ -90,8 +90,8 @@ static inline __device__ float apply_adam(const update_rule &o, const lk_step_sc
     const float m = keep(slots[0], i, lk_fmaf(1.0f - o.beta_1, g - mean, mean), bad);
     float x = keep(slots[1], i, lk_fmaf(1.0f - o.beta_2, lk_fmaf(g, g, -square), square), bad);
     if (o.amsgrad) {
-        const float greatest = slots[2][i];
-        x = keep(slots[2], i, x > greatest ? x : greatest, bad);
+        const float before = slots[2][i];
+        x = keep(slots[2], i, x > before ? x : before, bad);
     }
     return w - (m * s.step_size) / lk_fmaf(s.root, lk_sqrtf(x), o.epsilon);
 }
