@@ -8,6 +8,9 @@
 static lk_cuda_tasks tasks;
 static lk_cuda_recording recording;
 
+// Of a graph's time: estimates are not worth more.
+#define LESS_THAN 0.9
+
 // --- walks ---------------------------------------------------------------------------------------
 
 static int walk_step(lk_cuda_step *c, uint32_t kind, uint64_t step) {
@@ -96,7 +99,8 @@ void lk_cuda_persist_choose(lk_cuda_step *c) {
         return;
     }
     p->fits = reckon_all(c);
-    p->is = p->fits && (p->wanted == LK_CUDA_PERSISTENT_ON || p->seconds < p->graph_seconds);
+    const bool pays = p->seconds < LESS_THAN * p->graph_seconds;
+    p->is = p->fits && (p->wanted == LK_CUDA_PERSISTENT_ON || pays);
 }
 
 // --- tables --------------------------------------------------------------------------------------

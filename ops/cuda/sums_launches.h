@@ -130,6 +130,14 @@ static inline lk_cuda_cut lk_cuda_cut_sums(uint64_t rows, uint64_t columns, lk_c
     return cut;
 }
 
+// The persistent kernel has two kinds of tiles. Its blocks are few, so small ones are for where
+// these have no more than one each. Parts are cut as for the others.
+static inline lk_cuda_tile_kind lk_cuda_task_tile(uint64_t rows, uint64_t columns,
+                                                  const lk_cuda_cut &cut, bool grouped) {
+    const uint64_t tiles = lk_cuda_tiles(rows, columns, 16, 16) * cut.terms.parts;
+    return grouped || tiles > lk_cuda_blocks_wanted ? LK_CUDA_NARROW : LK_CUDA_SMALL;
+}
+
 // The floats of all parts.
 static inline uint64_t lk_cuda_scratch_of(uint64_t rows, uint64_t columns, uint32_t example_terms,
                                           uint32_t grain, uint32_t examples, bool grouped) {
@@ -222,8 +230,7 @@ static inline void lk_cuda_run(lk_cuda_stream *s, const Job &job, uint32_t examp
     if (job.rows == 0 || job.columns == 0) return;
     lk_cuda_cut cut = lk_cuda_cut_sums(
         job.rows, job.columns, lk_cuda_terms_of(example_terms, grain, examples), Job::group > 1);
-    // The persistent kernel has two kinds of tiles; parts are cut as for the others.
-    if (s->tasks && cut.tile > LK_CUDA_NARROW) cut.tile = LK_CUDA_NARROW;
+    if (s->tasks) cut.tile = lk_cuda_task_tile(job.rows, job.columns, cut, Job::group > 1);
     const lk_cuda_terms &terms = cut.terms;
     switch (cut.tile) {
     case LK_CUDA_SMALL:

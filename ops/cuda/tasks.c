@@ -48,7 +48,7 @@ void lk_cuda_tasks_keep(lk_cuda_tasks *t, lk_cuda_body body, const lk_cuda_launc
                         const lk_cuda_spans *spans, const void *arguments, uint64_t bytes) {
     if (t->refused) return;
     if (body == LK_CUDA_BODY_NONE) {
-        refuse(t, "it has no body of this op", launched->op);
+        refuse(t, "it has no body of", launched->op);
         return;
     }
     const uint32_t room = (uint32_t)lk_round_up(bytes, LK_CUDA_TASK_ALIGN_BYTES);

@@ -34,7 +34,7 @@ enum {
 #define LK_CUDA_JOB_BODIES(JOB) \
     LK_CUDA_BODY_##JOB, LK_CUDA_BODY_##JOB##_NARROW, LK_CUDA_BODY_##JOB##_JOIN
 typedef enum lk_cuda_body {
-    LK_CUDA_BODY_NONE,  // the launch has none: there is no persistent kernel of such a step
+    LK_CUDA_BODY_NONE,  // the launch has none: no persistent kernel makes such a step
     LK_CUDA_BODY_LOAD,
     LK_CUDA_BODY_RELU,
     LK_CUDA_BODY_RELU_BACKWARD,
