@@ -551,7 +551,7 @@ void lk_cuda_step_close(lk_cuda_step *c) {
 lk_status lk_cuda_step_wait_for(lk_cuda_step *c, lk_cuda_queue *queue, struct CUevent_st *event,
                                 lk_error *error) {
     lk_patience patience = {0};
-    lk_cuda_persist_flush(c);
+    if (queue == &c->compute) lk_cuda_persist_flush(c);
     if (c->watch) lk_patience_start(&patience);
     while (c->watch) {
         if (event ? lk_cuda_event_done(queue, event) : lk_cuda_queue_done(queue)) break;
