@@ -660,8 +660,8 @@ static lk_status check_persistent(const lk_run *run, lk_error *error) {
     const lk_cuda_persist *p = &run->gpus.gpu[0].persist;
     if (p->wanted != LK_CUDA_PERSISTENT_ON || p->is) return LK_OK;
     return lk_fail(error, LK_BAD_CONFIG,
-                   "%s: layout.persistent: found \"on\", but there is no persistent kernel of these "
-                   "steps: %s; use \"auto\" or \"off\"",
+                   "%s: layout.persistent: found \"on\", but there is no persistent kernel of "
+                   "these steps: %s; use \"auto\" or \"off\"",
                    run->config.document.source, p->why);
 }
 

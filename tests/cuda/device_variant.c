@@ -3,8 +3,8 @@
 // its exact size, and results back.
 //
 // Stands in for ops/variant.c: the device is the only variant there is. Compiled with LK_BY_TASKS,
-// launches that have bodies are tasks of the persistent kernel (ops/cuda/tasks.h), and what they say
-// that they read and write is held against what there is.
+// launches that have bodies are tasks of the persistent kernel (ops/cuda/tasks.h), and what they
+// say that they read and write is held against what there is.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

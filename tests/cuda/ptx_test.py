@@ -4,8 +4,8 @@
    ptx_test.py SOURCE_DIR TABLE FLAG...      FLAGs are those of the build
 
 Searched for: results flushed to zero, approximations, division that is not rounded, atomics on
-floats, double, fused multiply-adds in files that write none, and loads of the persistent kernel that
-other blocks' stores do not reach. Then what ptxas gives the kernels
+floats, double, fused multiply-adds in files that write none, and loads of the persistent kernel
+that other blocks' stores do not reach. Then what ptxas gives the kernels
 on sm_90 is compared with TABLE (resources_test.py). Exits 77 where there is no nvcc.
 """
 import glob

@@ -79,7 +79,8 @@ def resources(ptxas, ptx, arch, source):
         wide = int(threads.get(name, 32))
         found[f"{os.path.basename(source)} {names[name]}"] = {
             "threads": wide, "registers": int(registers), "spilled": int(stores) + int(loads),
-            "stack": int(called[1]) if called else int(stack), "shared": int(shared[1]) if shared else 0,
+            "stack": int(called[1] if called else stack),
+            "shared": int(shared[1]) if shared else 0,
             "blocks": blocks_of(int(registers), wide)}
     return found
 
