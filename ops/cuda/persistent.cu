@@ -11,6 +11,7 @@
 #include "ops/cuda/dense.h"
 #include "ops/cuda/elements.h"
 #include "ops/cuda/loss.h"
+#include "ops/cuda/plain.h"
 #include "ops/cuda/pool.h"
 #include "ops/cuda/update.h"
 
@@ -66,6 +67,13 @@ static inline __device__ void no_body(lk_cuda_at, uint32_t) {}
     TASK(ADD, add_body)                                                     \
     TASK(MAX_POOL, max_pool_body)                                           \
     TASK(MAX_POOL_BACKWARD, max_pool_backward_body)                         \
+    TASK(TANH, activate_body<tanh_of>)                                      \
+    TASK(TANH_BACKWARD, activate_backward_body<tanh_of>)                    \
+    TASK(SIGMOID, activate_body<sigmoid_of>)                                \
+    TASK(SIGMOID_BACKWARD, activate_backward_body<sigmoid_of>)              \
+    TASK(DROP, drop_body)                                                   \
+    TASK(AVERAGE, average_body)                                             \
+    TASK(AVERAGE_BACKWARD, average_backward_body)                           \
     TASK(SOFTMAX, softmax_body<WARPS>)                                      \
     TASK(COLUMN_SUMS, column_sums_body<true>)                               \
     TASK(COLUMN_SUMS_GRAINS, column_sums_body<false>)                       \
@@ -92,7 +100,7 @@ static inline __device__ void no_body(lk_cuda_at, uint32_t) {}
 typedef void (*carrier)(lk_cuda_at, const uint8_t *);
 static __constant__ carrier carriers[LK_CUDA_BODY_COUNT] = {nullptr,
 #define CARRIER(NUMBER, BODY) task_of<BODY>::run,
-                                                                TASKS(CARRIER)
+                                                            TASKS(CARRIER)
 #undef CARRIER
 };
 

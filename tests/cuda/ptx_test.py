@@ -91,7 +91,7 @@ def main():
                 text = f.read()
             found = problems(ptx)
             writes_fma = re.search(r"lk_fmaf|ops/math\.h|ops/cuda/(sums|dense|conv|"
-                                   r"elements|loss|update)\w*\.h", text)
+                                   r"elements|loss|plain|update)\w*\.h", text)
             if not writes_fma and re.search(r"\bfma\.", ptx):
                 found.append("contracts a product and a sum")
             # Blocks of the persistent kernel read what others wrote in the same launch.

@@ -21,6 +21,7 @@ NEITHER = {
     "ops/cuda/dense.h": "device code: nvcc's",
     "ops/cuda/elements.h": "device code: nvcc's",
     "ops/cuda/loss.h": "device code: nvcc's",
+    "ops/cuda/plain.h": "device code: nvcc's",
     "ops/cuda/pool.h": "device code: nvcc's",
     "ops/cuda/update.h": "device code: nvcc's",
     "ops/cuda/blas_calls.h": "cuBLAS' own header",

@@ -35,7 +35,8 @@ ROWS = [
 ROWS = ROWS[:{"few": 2, "some": 4}.get(HOW_MUCH, len(ROWS))]
 SEEDS = {"few": 1, "some": 2}.get(HOW_MUCH, 6)
 # The ready configurations that shall be one kernel, with images and labels that are made up.
-READY = [("mnist-cnn", 32), ("bench-mlp", 32), ("bench-lenet", 8), ("mnist-99", 8)]
+READY = [("mnist-cnn", 32), ("bench-mlp", 32), ("bench-lenet", 8), ("mnist-99", 8),
+         ("mnist-995", 8)]
 READY = READY[:{"few": 1, "some": 3}.get(HOW_MUCH, len(READY))]
 
 
