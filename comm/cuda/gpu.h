@@ -115,6 +115,7 @@ typedef struct lk_cuda_persist {
     uint32_t launches, levels;   // of full steps, one of each objective
     double seconds, graph_seconds;  // that these are reckoned to take
     uint32_t blocks;
+    uint64_t bytes[LK_CUDA_KINDS];  // of a table
     uint32_t pending, kind;  // steps begun that wait for their launch, all of this kind
 } lk_cuda_persist;
 

@@ -121,6 +121,7 @@ static uint64_t table_at(uint32_t kind) { return (uint64_t)kind * LK_CUDA_TABLE_
 lk_status lk_cuda_persist_record(lk_cuda_step *c, uint32_t kind, uint64_t step, lk_error *error) {
     LK_CHECK(lk_cuda_check(keep_step(c, kind, step), "recording a step", error));
     lk_assert(!tasks.refused && lk_cuda_tasks_bytes(&tasks) <= LK_CUDA_TABLE_BYTES_MAX);
+    c->persist.bytes[kind] = lk_cuda_tasks_bytes(&tasks);
     lk_cuda_tasks_write(&tasks, c->host.tables + table_at(kind));
     return LK_OK;
 }
@@ -137,8 +138,8 @@ void lk_cuda_persist_flush(lk_cuda_step *c) {
     lk_cuda_persist *p = &c->persist;
     lk_cuda_stream s = {.stream = c->compute.stream, .error = c->compute.code};
     if (p->pending == 0) return;
-    lk_cuda_persistent_launch(&s, c->at.tables + table_at(p->kind), c->at.meeting, p->blocks,
-                              p->pending);
+    lk_cuda_persistent_launch(&s, c->at.tables + table_at(p->kind), p->bytes[p->kind],
+                              c->at.meeting, p->blocks, p->pending);
     c->compute.code = s.error;
     p->pending = 0;
 }

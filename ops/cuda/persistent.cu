@@ -17,8 +17,10 @@
 
 enum { WARPS = LK_CUDA_THREADS / LANES, NAP_NS = 20 };
 
-// Floats that a block shares: of a body, the most.
-enum { SHARED_FLOATS = 2 * lk_cuda_task_narrow::buffer };
+// Floats that a block shares: of a body, the most. Behind them is its copy of the table, where all
+// of it has room: what a block asks of it is then not behind the barrier of each level again.
+enum { SHARED_FLOATS = 2 * lk_cuda_task_narrow::buffer, SHARED_BYTES_MAX = 48 * 1024 };
+enum { COPY_BYTES_MAX = SHARED_BYTES_MAX - SHARED_FLOATS * sizeof(float) };
 static_assert((int)SHARED_FLOATS >= 4 * (int)ROUTED_WARPS * (int)ROUTED_LANES, "routed_body");
 static_assert(SHARED_FLOATS >= 2 * lk_cuda_task_small::buffer, "sums");
 static_assert((int)SHARED_FLOATS >= (int)LK_CUDA_JOIN_THREADS, "joins");
@@ -147,13 +149,19 @@ static inline __device__ void meet(lk_cuda_meeting *m) {
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS, 2)
-    persistent(const uint8_t *table, lk_cuda_meeting *meeting, uint32_t steps) {
-    const lk_cuda_table *head = reinterpret_cast<const lk_cuda_table *>(table);
-    const lk_cuda_level *levels = reinterpret_cast<const lk_cuda_level *>(table + head->level);
-    const lk_cuda_task *tasks = reinterpret_cast<const lk_cuda_task *>(table + head->task);
-    const uint32_t level_count = head->levels;
-    for (uint64_t n = 0; n < (uint64_t)steps * level_count; n++) {
-        const lk_cuda_level level = levels[n % level_count];
+    persistent(const uint8_t *table, uint32_t copy_bytes, lk_cuda_meeting *meeting,
+               uint32_t steps) {
+    const lk_cuda_table head = *reinterpret_cast<const lk_cuda_table *>(table);
+    uint4 *const copy = reinterpret_cast<uint4 *>(lk_cuda_shared + SHARED_FLOATS);
+    for (uint32_t i = threadIdx.x; i < copy_bytes / sizeof(uint4); i += LK_CUDA_THREADS) {
+        copy[i] = reinterpret_cast<const uint4 *>(table)[i];
+    }
+    __syncthreads();
+    if (copy_bytes > 0) table = reinterpret_cast<const uint8_t *>(copy);
+    const lk_cuda_level *levels = reinterpret_cast<const lk_cuda_level *>(table + head.level);
+    const lk_cuda_task *tasks = reinterpret_cast<const lk_cuda_task *>(table + head.task);
+    for (uint64_t n = 0; n < (uint64_t)steps * head.levels; n++) {
+        const lk_cuda_level level = levels[n % head.levels];
         const lk_cuda_task *task = tasks + level.task;
         for (uint32_t tile = blockIdx.x; tile < level.tiles; tile += gridDim.x) {
             while (tile - task->tile >= task->tiles) task++;
@@ -170,25 +178,26 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS, 2)
 int lk_cuda_persistent_blocks(uint32_t processors, uint32_t *blocks) {
     int of_each = 0;
     const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        &of_each, persistent, LK_CUDA_THREADS, SHARED_FLOATS * sizeof(float));
+        &of_each, persistent, LK_CUDA_THREADS, SHARED_BYTES_MAX);
     *blocks = (uint32_t)of_each * processors;
     return error;
 }
 
-void lk_cuda_persistent_launch(lk_cuda_stream *s, const uint8_t *table, lk_cuda_meeting *meeting,
-                               uint32_t blocks, uint32_t steps) {
+void lk_cuda_persistent_launch(lk_cuda_stream *s, const uint8_t *table, uint64_t bytes,
+                               lk_cuda_meeting *meeting, uint32_t blocks, uint32_t steps) {
+    const uint32_t copied = bytes <= COPY_BYTES_MAX ? (uint32_t)bytes : 0;
     cudaLaunchAttribute together = {};
     together.id = cudaLaunchAttributeCooperative;
     together.val.cooperative = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(LK_CUDA_THREADS);
-    config.dynamicSmemBytes = SHARED_FLOATS * sizeof(float);
+    config.dynamicSmemBytes = SHARED_FLOATS * sizeof(float) + copied;
     config.stream = s->stream;
     config.attrs = &together;
     config.numAttrs = 1;
     if (s->error || steps == 0) return;
-    s->error = cudaLaunchKernelEx(&config, persistent, table, meeting, steps);
+    s->error = cudaLaunchKernelEx(&config, persistent, table, copied, meeting, steps);
 }
 
 int lk_cuda_prepare_persistent(void) { return lk_cuda_prepare_kernels(persistent); }

@@ -138,7 +138,7 @@ typedef struct lk_cuda_table {
     uint32_t padding;
 } lk_cuda_table;
 
-// Bytes of the table, and the table.
+// Bytes of the table, a multiple of LK_CUDA_TASK_ALIGN_BYTES, and the table, aligned to that.
 uint64_t lk_cuda_tasks_bytes(const lk_cuda_tasks *tasks);
 void lk_cuda_tasks_write(const lk_cuda_tasks *tasks, uint8_t *to);
 
@@ -161,9 +161,9 @@ uint64_t lk_cuda_body_bytes(lk_cuda_body body);
 // How many of its blocks a GPU of so many multiprocessors holds at once. Returns a cudaError_t.
 int lk_cuda_persistent_blocks(uint32_t processors, uint32_t *blocks);
 
-// `steps` steps of a table, by so many blocks.
-void lk_cuda_persistent_launch(lk_cuda_stream *s, const uint8_t *table, lk_cuda_meeting *meeting,
-                               uint32_t blocks, uint32_t steps);
+// `steps` steps of a table of so many bytes, by so many blocks.
+void lk_cuda_persistent_launch(lk_cuda_stream *s, const uint8_t *table, uint64_t bytes,
+                               lk_cuda_meeting *meeting, uint32_t blocks, uint32_t steps);
 
 #ifdef __cplusplus
 }

@@ -128,7 +128,7 @@ static void run_tasks(const lk_cuda_stream *s) {
     lk_cuda_meeting *meeting = space(sizeof *meeting);
     must(cudaMemset(meeting, 0, sizeof *meeting));
     must(lk_cuda_persistent_blocks(1, &blocks));
-    lk_cuda_persistent_launch(&launch, there(table, bytes), meeting, blocks, 1);
+    lk_cuda_persistent_launch(&launch, there(table, bytes), bytes, meeting, blocks, 1);
     must(launch.error);
     free(table);
     lk_cuda_tasks_open(&held.tasks);

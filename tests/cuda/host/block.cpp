@@ -42,7 +42,7 @@ alignas(128) float lk_cuda_shared[LK_HOST_SHARED_BYTES / sizeof(float)];
 // A report of ASan takes most of this.
 enum { STACK_BYTES = 256 * 1024, WARPS_MAX = LK_HOST_THREADS_MAX / 32 };
 enum { FIBERS = LK_HOST_TOGETHER_MAX, CALLER = FIBERS };  // the last stands for who runs a block
-enum { SHARED_FLOATS_MAX = 48 * 1024 / sizeof(float), IDLE_MAX = 1000000 };
+enum { SHARED_FLOATS_MAX = 48 * 1024 / sizeof(float), IDLE_MAX = 10000 };
 
 // --- switching stacks ----------------------------------------------------------------------------
 
