@@ -65,6 +65,9 @@ static void print_gpu(const lk_run *run, lk_text_out *out) {
                      (ull)c->host.pinned_bytes, c->slots);
         print_entries(&c->host_arena, out);
     }
+    char persistent[LK_PLAN_PERSISTENT_BYTES];
+    lk_plan_persistent(run, persistent);
+    if (*persistent) lk_text_line(out, "%s", persistent);
     if (run->cuda && lk_run_is_fast(run)) {
         lk_text_line(
             out,

@@ -13,6 +13,7 @@
 #include "apps/cli/service.h"
 #include "apps/run/cluster.h"
 #include "apps/run/metric_text.h"
+#include "apps/run/plan_json.h"
 #include "apps/run/train.h"
 #include "ops/variant.h"
 
@@ -164,6 +165,9 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
             number, d->name, d->major, d->minor, (unsigned long long)g->gpu[i].arena.used,
             (unsigned long long)g->gpu[i].external_bytes, (unsigned long long)d->total_bytes);
     }
+    char persistent[LK_PLAN_PERSISTENT_BYTES];
+    lk_plan_persistent(run, persistent);
+    if (*persistent) lk_text_line(out, "%s", persistent);
     if (g->count > 0 && g->choice.way == LK_CUDA_STAGED) {
         lk_text_line(out,
                      "exchange by way of the host: %llu bytes a step between it and this worker's "

@@ -27,6 +27,7 @@ static const char *const overflows[] = {"skip", "replay"};
 static const char *const orders[] = {"global", "sharded"};
 static const char *const reduces[] = {"auto", "partials", "operands"};
 static const char *const overlaps[] = {"auto", "on", "off"};
+static const char *const persistences[] = {"off", "auto", "on"};  // as lk_cuda_persistence
 static const char *const errors[] = {"continue", "stop"};
 static const char *const input_types[] = {[LK_INPUT_U8] = "u8", [LK_INPUT_F32] = "f32"};
 static const char *const ranges[] = {[LK_RANGE_UNIT] = "unit", [LK_RANGE_SIGNED] = "signed"};
@@ -256,6 +257,8 @@ static const lk_key layout[] = {
                .meaning = "as --kernels; auto: the fastest of this processor"}},
     {.value = {VALUE(BOOL, "resident", lk_config, resident),
                .meaning = "on a GPU: the data set lies there"}},
+    {.value = {CHOICE("persistent", lk_config, persistent, persistences),
+               .meaning = "on a GPU: steps are one kernel; auto: where that is reckoned quicker"}},
     {.value = {VALUE(U32, "gpus", lk_config, gpus), .zero = true, .most = 1024, .constant = 1,
                .meaning = "how many, with kernels cuda; 0: all; --gpus"}},
     {.value = {VALUE(U32, "gpu", lk_config, gpu), .zero = true, .most = 1024,

@@ -107,6 +107,21 @@ static void put_entries(json_text *j, const lk_arena *a) {
     }
 }
 
+void lk_plan_persistent(const lk_run *run, char text[LK_PLAN_PERSISTENT_BYTES]) {
+    const lk_cuda_persist *p = &run->gpus.gpu[0].persist;
+    *text = 0;
+    if (!run->cuda || p->wanted == LK_CUDA_PERSISTENT_OFF) return;
+    if (!p->fits) {
+        snprintf(text, LK_PLAN_PERSISTENT_BYTES, "persistent kernel: off (%s)", p->why);
+        return;
+    }
+    snprintf(text, LK_PLAN_PERSISTENT_BYTES,
+             "persistent kernel: %s (%u launches of a step in %u levels; %.1f us a step as a "
+             "graph, %.1f us as one kernel: estimates for an H100, not measured)",
+             p->is ? "on" : "off", p->launches, p->levels, 1e6 * p->graph_seconds,
+             1e6 * p->seconds);
+}
+
 static void put_gpus(json_text *j, const lk_cuda_group *g) {
     const bool staged = g->choice.way == LK_CUDA_STAGED, direct = g->exchange.peers > 1 && !staged;
     put(j, "  ],\n  \"gpus\": [");
@@ -114,9 +129,9 @@ static void put_gpus(json_text *j, const lk_cuda_group *g) {
         const lk_cuda_step *c = &g->gpu[i];
         put(j,
             "%s{\"number\": %u, \"first_replica\": %u, \"replicas\": %u, \"bytes\": %llu, "
-            "\"pinned_bytes\": %llu, \"regions\": [\n",
+            "\"pinned_bytes\": %llu, \"persistent\": %s, \"regions\": [\n",
             i ? ", " : "", c->device.number, c->first_replica, c->replicas, (ull)c->arena.used,
-            (ull)c->host.pinned_bytes);
+            (ull)c->host.pinned_bytes, c->persist.is ? "true" : "false");
         put_entries(j, &c->arena);
         put(j, "  ]}");
     }

@@ -26,4 +26,8 @@ typedef struct lk_plan_joint {
 } lk_plan_joint;
 bool lk_plan_joint_of(const lk_program *program, uint32_t op, lk_plan_joint *out);
 
+// What is said of the persistent kernel (layout.persistent), and why; empty where nobody asked.
+enum { LK_PLAN_PERSISTENT_BYTES = 320 };
+void lk_plan_persistent(const lk_run *run, char text[LK_PLAN_PERSISTENT_BYTES]);
+
 #endif

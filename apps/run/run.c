@@ -142,6 +142,7 @@ static lk_status choose_gpus(lk_run *run, lk_error *error) {
                        c->document.source, gpus, c->replicas, LK_CUDA_GPUS_MAX);
     }
     run->gpu_choice = (lk_cuda_choice){
+        .persistent = (lk_cuda_persistence)run->config.persistent,
         .gpus = gpus,
         .first_gpu = first,
         .bucket_floats = c->bucket_floats ? c->bucket_floats : LK_CUDA_BUCKET_FLOATS};
@@ -656,6 +657,16 @@ static void plan_gpu(lk_run *run, uint64_t count) {
     run->cuda->plan(&run->gpus, &run->program, &run->gpu_choice, &needs);
 }
 
+// Who asks for the persistent kernel gets it, or hears why not.
+static lk_status check_persistent(const lk_run *run, lk_error *error) {
+    const lk_cuda_persist *p = &run->gpus.gpu[0].persist;
+    if (p->wanted != LK_CUDA_PERSISTENT_ON || p->is) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: layout.persistent: found \"on\", but there is no persistent kernel of "
+                   "these steps: %s; use \"auto\" or \"off\"",
+                   run->config.document.source, p->why);
+}
+
 // Opens the training set only to count it: what is kept of it on a GPU is part of the plan.
 static lk_status count_examples(lk_run *run, uint64_t *count, lk_error *error) {
     lk_dataset set;
@@ -747,6 +758,7 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
         uint64_t count = 0;
         if (run->config.resident && !spec->shards) LK_CHECK(count_examples(run, &count, error));
         plan_gpu(run, count);
+        LK_CHECK(check_persistent(run, error));
     }
     measure_workers(run);
     lk_hot_plan(run);
@@ -852,6 +864,7 @@ static lk_status start_gpu(lk_run *run, lk_error *error) {
                        run->config.document.source);
     }
     plan_gpu(run, run->train.count);
+    LK_CHECK(check_persistent(run, error));
     LK_CHECK(run->cuda->start(&run->gpus, &run->train_source, run->core.device, error));
     return run->workers.joined ? LK_OK : run->cuda->connect(&run->gpus, error);
 }

@@ -11,6 +11,7 @@
 #include "comm/step/step.h"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/table.h"
+#include "ops/cuda/tasks.h"
 
 // Examples a replica holds at once, where nobody says: enough work for a large GPU, and activations
 // of small networks that stay in its second-level cache.
@@ -60,6 +61,8 @@ typedef struct lk_cuda_regions {
     uint32_t *test_labels;  // (2, microbatch_examples, row of labels)
     float *test_losses;     // (LK_CUDA_LOSSES, LK_CUDA_LOSS_FLOATS)
     uint8_t *workspace;     // of cuBLAS, in the fast arithmetic, or NULL
+    uint8_t *tables;        // (kinds, LK_CUDA_TABLE_BYTES_MAX): comm/cuda/persist.h; or NULL
+    lk_cuda_meeting *meeting;
     // With others, else NULL:
     float *blocks;        // (slots of this GPU, node_floats): its whole nodes
     float *inbox;         // (slots of all others, floats of its partition): theirs; staged: NULL
@@ -89,6 +92,7 @@ typedef struct lk_cuda_host {
     lk_cuda_state *state;
     lk_cuda_param *params;
     lk_cuda_node *nodes;
+    uint8_t *tables;  // as the device's
     // Where the exchange is staged, else NULL:
     float *blocks;        // (slots of this GPU, node_floats)
     lk_gpu_report *reports;  // of this GPU, then of all
@@ -96,6 +100,24 @@ typedef struct lk_cuda_host {
     uint8_t *plans;       // tables of cuBLAS's plans, in the fast arithmetic
     lk_cuda_held *held;   // (kinds, node_max)
 } lk_cuda_host;
+
+// Steps as launches of the persistent kernel: comm/cuda/persist.h.
+typedef enum lk_cuda_persistence {
+    LK_CUDA_PERSISTENT_OFF,
+    LK_CUDA_PERSISTENT_AUTO,  // where it is reckoned to be quicker
+    LK_CUDA_PERSISTENT_ON,
+} lk_cuda_persistence;
+
+typedef struct lk_cuda_persist {
+    lk_cuda_persistence wanted;  // set by the group
+    bool fits, is;               // there is such a kernel of these steps; they are its launches
+    char why[192];               // .. there is none
+    uint32_t launches, levels;   // of full steps, one of each objective
+    double seconds, graph_seconds;  // that these are reckoned to take
+    uint32_t blocks;
+    uint64_t bytes[LK_CUDA_KINDS];  // of a table
+    uint32_t pending, kind;  // steps begun that wait for their launch, all of this kind
+} lk_cuda_persist;
 
 // Waiting for a device that others can keep waiting: asked again and again while nothing happens,
 // with the seconds that it has lasted. Sleeps a little; other than LK_OK ends the wait.
@@ -132,6 +154,8 @@ typedef struct lk_cuda_step {
     lk_cuda_queue compute, copy, comm;
     lk_fast fast;    // the arithmetic of a spec that is not strict
     bool rehearses;  // steps are walked to prepare them: launches do nothing
+    lk_cuda_persist persist;
+    lk_cuda_tasks *tasks;                    // NULL, or where launches are kept
     const lk_cuda_observer *observer;        // NULL, or who is told of launches instead of the GPU
     struct CUevent_st *copied[2], *done[2];  // of each half of the ring
     struct CUevent_st *tested[2];            // of each half of the test set's

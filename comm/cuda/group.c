@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "comm/cuda/lanes.h"
+#include "comm/cuda/persist.h"
 #include "comm/cuda/uses.h"
 #include "comm/cuda/walk.h"
 #include "comm/mpi/mpi.h"
@@ -55,6 +56,7 @@ static void plan(lk_cuda_group *g, const lk_program *p, const lk_cuda_choice *ch
         c->replicas = c->share.replicas;
         c->staged = choice->way == LK_CUDA_STAGED;
         c->exchange = x->peers > 1 && !c->staged ? x : NULL;
+        c->persist.wanted = choice->persistent;
         lk_cuda_step_plan(c, p, needs);
     }
 }
@@ -302,6 +304,10 @@ static lk_status record(lk_cuda_group *g, uint32_t which, uint64_t step, lk_erro
     struct CUgraph_st *recorded[LK_CUDA_GPUS_MAX];
     const lk_program *p = lk_program_of_step(g->exchange.program, step);
     lk_cuda_group_use(g, p);
+    if (g->gpu[0].persist.is) {
+        g->gpu[0].examples[which] = lk_step_examples(p->spec, step);
+        return lk_cuda_persist_record(&g->gpu[0], which, step, error);
+    }
     for (uint32_t i = 0; i < g->count; i++) {
         lk_cuda_step *c = &g->gpu[i];
         use(c);

@@ -40,8 +40,9 @@ typedef enum lk_cuda_way {
 
 // How the replicas of a worker lie on its GPUs, and who else there is. Never changes a bit.
 typedef struct lk_cuda_choice {
-    uint32_t gpus;           // of this process, 1 or more
-    uint32_t first_gpu;      // number of the first of them
+    uint32_t gpus;       // of this process, 1 or more
+    uint32_t first_gpu;  // number of the first of them
+    lk_cuda_persistence persistent;
     uint64_t bucket_floats;  // lk_cuda_exchange_plan
     uint32_t seconds_max;    // of a wait for another GPU
     lk_cuda_way way;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "comm/threads/clock.h"
+#include "comm/cuda/persist.h"
 #include "comm/cuda/uses.h"
 #include "comm/cuda/walk.h"
 #include "ops/graph/mixed.h"
@@ -193,13 +194,19 @@ static void plan_penalty(lk_cuda_step *c) {
     at->sums = take(c, "penalty: sums", any ? lk_entry_count(p) * sizeof(float) : 0, 1);
 }
 
-void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
+// Tables of tasks; where nobody asks for the persistent kernel, not even their names.
+static void plan_tables(lk_cuda_step *c) {
+    c->at.tables = NULL;
+    if (!lk_cuda_persist_has_tables(c)) return;
+    c->at.tables = take(c, "persistent kernel: tables", LK_CUDA_TABLE_BYTES_MAX, lk_cuda_kinds(c));
+    c->at.meeting = take(c, "persistent kernel: meeting", sizeof *c->at.meeting, 1);
+}
+
+void lk_cuda_step_take_regions(lk_cuda_step *c) {
+    const lk_program *p = c->program;
+    const lk_cuda_needs *needs = &c->needs;
     const uint64_t word = sizeof(uint32_t);
     lk_cuda_regions *at = &c->at;
-    c->program = p;
-    c->needs = *needs;
-    count_share(c);
-    c->slots = ring_slots(c);
     const uint64_t image = image_bytes(c), row = label_row(c) * word;
     const uint64_t ring = is_resident(c) ? 0 : c->batch_count,
                    microbatch = needs->evaluation ? p->microbatch_examples : 0;
@@ -226,6 +233,25 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     at->test_losses =
         take(c, "test losses", microbatch ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0, 1);
     at->workspace = take(c, "cuBLAS workspace", is_fast(p->spec) ? LK_BLAS_WORKSPACE_BYTES : 0, 1);
+    plan_tables(c);
+}
+
+// The persistent kernel is chosen by a walk over the step: at addresses that nobody touches.
+static void choose_persistent(lk_cuda_step *c) {
+    if (c->persist.wanted == LK_CUDA_PERSISTENT_OFF || c->block) return;
+    c->block = (uint8_t *)((uintptr_t)1 << 40);
+    lk_cuda_step_take_regions(c);
+    lk_cuda_persist_choose(c);
+    c->block = NULL;
+}
+
+void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
+    c->program = p;
+    c->needs = *needs;
+    count_share(c);
+    c->slots = ring_slots(c);
+    choose_persistent(c);
+    lk_cuda_step_take_regions(c);
 }
 
 // What others give and get by way of the host. One GPU of the worker has the sums for all.
@@ -281,6 +307,9 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     h->params = lk_arena_take(a, "pinned: parameters", lk_entry_count(p) * sizeof(lk_cuda_param),
                               kinds / 2, line);
     h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), kinds, line);
+    if (lk_cuda_persist_has_tables(c)) {
+        h->tables = lk_arena_take(a, "pinned: tasks", LK_CUDA_TABLE_BYTES_MAX, kinds, line);
+    }
     take_staging(c, a);
     h->pinned_bytes = a->used - start;
     h->held = lk_arena_take(a, "GPU: nodes held", c->node_max * sizeof(lk_cuda_held), kinds, line);
@@ -473,6 +502,7 @@ lk_status lk_cuda_step_start(lk_cuda_step *c, const lk_source *source, uint8_t *
     c->pinned = true;
     c->results = (lk_cuda_result *)(void *)address;
     LK_CHECK(lk_cuda_check(lk_cuda_prepare(), "loading the kernels", error));
+    LK_CHECK(lk_cuda_persist_start(c, error));
     LK_CHECK(make_queues(c, error));
     clear_nodes(c);
     write_params(c);
@@ -484,6 +514,7 @@ lk_status lk_cuda_step_start(lk_cuda_step *c, const lk_source *source, uint8_t *
 lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error) {
     lk_cuda_copy_in(&c->compute, c->at.nodes, c->host.nodes,
                     (uint64_t)lk_cuda_kinds(c) * c->table_max * sizeof *c->host.nodes);
+    lk_cuda_persist_ready(c);
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     if (is_resident(c)) LK_CHECK(fill_resident(c, error));
     c->next = UINT64_MAX;  // no step: the first one begun sets the state
@@ -525,6 +556,7 @@ void lk_cuda_step_close(lk_cuda_step *c) {
 lk_status lk_cuda_step_wait_for(lk_cuda_step *c, lk_cuda_queue *queue, struct CUevent_st *event,
                                 lk_error *error) {
     lk_patience patience = {0};
+    if (queue == &c->compute) lk_cuda_persist_flush(c);
     if (c->watch) lk_patience_start(&patience);
     while (c->watch) {
         if (event ? lk_cuda_event_done(queue, event) : lk_cuda_queue_done(queue)) break;
@@ -710,6 +742,7 @@ static lk_status fill_resident(lk_cuda_step *c, lk_error *error) {
 
 void lk_cuda_step_push(lk_cuda_step *c) {
     if (!c->mirror_is_new) return;
+    lk_cuda_persist_flush(c);
     lk_cuda_copy_in(&c->compute, c->at.device, c->mirror,
                     c->program->regions[LK_REGION_DEVICE].bytes);
     c->mirror_is_new = false;
@@ -758,7 +791,11 @@ lk_status lk_cuda_step_begin(lk_cuda_step *c, uint64_t step, lk_error *error) {
     lk_cuda_step_push(c);
     if (step >= c->ahead) LK_CHECK(stage(c, step, error));
     if (c->asks) stage_scalars(c, step);
-    lk_cuda_graph_launch(&c->compute, c->graph[lk_cuda_kind_of(c->program, step)]);
+    if (c->persist.is) {
+        lk_cuda_persist_begin(c, step);
+    } else {
+        lk_cuda_graph_launch(&c->compute, c->graph[lk_cuda_kind_of(c->program, step)]);
+    }
     c->next = step + 1;
     LK_CHECK(lk_cuda_check(c->copy.code, "giving it examples", error));
     return lk_cuda_check(c->compute.code, "starting a step", error);

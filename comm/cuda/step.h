@@ -12,8 +12,9 @@
 //
 // The ring holds the examples of the next steps, in two halves: the host fills one while the device
 // works on the other. With the data set resident on the device LOAD computes the order of the
-// examples itself, and the ring holds the scalars of steps alone. Nobody waits for the device until a result is wanted. A step that is not finite stops all later ones on
-// the device, so that the step and the tensor reported are those of a run that looks at every step.
+// examples itself, and the ring holds the scalars of steps alone. Nobody waits for the device until
+// a result is wanted. A step that is not finite stops all later ones on the device, so that the
+// step and the tensor reported are those of a run that looks at every step.
 //
 // In the fast arithmetic all steps and the evaluation are walked once before anything is recorded,
 // as a rehearsal: so cuBLAS has chosen and loaded all it needs, and later makes nothing.
@@ -41,6 +42,9 @@ uint64_t lk_cuda_scratch_floats(const lk_program *program);
 // planned for a device. c->arena.used is what the GPU must have.
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *program, const lk_cuda_needs *needs);
 void lk_cuda_step_take_host(lk_cuda_step *c, lk_arena *arena);
+
+// Of the plan: the regions of the device's arena, at c->block.
+void lk_cuda_step_take_regions(lk_cuda_step *c);
 
 // After plan, and take_host with memory behind the arena: one block of the GPU's memory, kernels,
 // queues. `mirror` is the host's device region, pinned already. LK_UNAVAILABLE where there is no

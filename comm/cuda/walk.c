@@ -280,7 +280,8 @@ static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) 
     walk w = {.s = {.stream = c->compute.stream,
                     .rehearses = c->rehearses,
                     .error = c->compute.code,
-                    .observer = c->observer},
+                    .observer = c->observer,
+                    .tasks = c->tasks},
               .frame = {.program = p,
                         .kernels = lk_cuda_step_kernels(p->spec),
                         .device = c->at.device,
@@ -316,7 +317,8 @@ static walk start_training(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nod
     w.train = true;
     w.source = source_of(p, true);
     w.source.images = resident ? c->at.all_images : c->at.images;
-    w.source.big_endian = resident && !c->source->native;  // what is streamed was turned on its way
+    // What is streamed was turned on its way. A plan has no source yet.
+    w.source.big_endian = resident && c->source && !c->source->native;
     w.source.labels = resident ? c->at.all_labels : c->at.labels;
     w.source.resident = resident;
     w.source.order = lk_order_of(p->spec);
@@ -346,6 +348,7 @@ static void list_replica(lk_cuda_step *c, uint32_t which, const walk *w) {
     for (uint32_t i = 0; i < w->nodes->counter.count; i++) {
         lk_assert(c->held_count[which] < c->node_max);
         lk_cuda_held *held = &c->host.held[which * c->node_max + c->held_count[which]++];
+        if (!c->host.held) continue;  // planned, but not there yet
         *held = (lk_cuda_held){w->nodes->counter.nodes[i], slot_at(w, w->nodes->slot[i])};
     }
 }
@@ -356,6 +359,7 @@ static void list_alone(lk_cuda_step *c, uint32_t which) {
     const lk_cuda_held *held = &c->host.held[which * c->node_max];
     lk_counter all = {.count = 0};
     uint32_t count = 0;
+    if (!c->host.held) return;
     for (uint32_t i = 0; i < c->held_count[which]; i++) {
         list_node(table, &count, &all, held[i].node, held[i].values);
         table[c->node_max + i] =
@@ -470,7 +474,8 @@ static lk_cuda_stream stream_of(const lk_cuda_recording *r, const lk_cuda_queue 
                             .op = r->c->program->reduce_op,
                             .rehearses = r->c->rehearses,
                             .error = r->error,
-                            .observer = r->c->observer};
+                            .observer = r->c->observer,
+                            .tasks = r->c->tasks};
 }
 
 void lk_cuda_record_nodes(lk_cuda_recording *r, lk_cuda_queue *queue, uint64_t begin,

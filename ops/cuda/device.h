@@ -8,7 +8,7 @@
 
 #include <cuda_runtime.h>
 
-#include "ops/cuda/kernels.h"
+#include "ops/cuda/tasks.h"
 #include "ops/fmaf.h"
 
 // --- launches ------------------------------------------------------------------------------------
@@ -31,10 +31,12 @@ struct lk_cuda_argument<T *> {
     static constexpr uint64_t bytes = sizeof(T) <= sizeof(float) ? sizeof(T) : 0;
 };
 
-// For the observer alone. Where the bytes are not said: an element of each array an item.
+// What a launch is. Where the bytes are not said: an element of each array an item.
 template <typename... Wanted>
-static inline void lk_cuda_tell(const lk_cuda_stream *s, void (*kernel)(Wanted...),
-                                const lk_cuda_grid &grid, uint32_t threads, uint64_t shared_bytes) {
+static inline lk_cuda_launched lk_cuda_launched_of(const lk_cuda_stream *s,
+                                                   void (*kernel)(Wanted...),
+                                                   const lk_cuda_grid &grid, uint32_t threads,
+                                                   uint64_t shared_bytes) {
     const uint64_t each = (0 + ... + lk_cuda_argument<Wanted>::bytes);
     lk_cuda_launched launch = {s->op == UINT32_MAX ? s->quiet_op : s->op,
                                reinterpret_cast<void (*)(void)>(kernel),
@@ -43,18 +45,63 @@ static inline void lk_cuda_tell(const lk_cuda_stream *s, void (*kernel)(Wanted..
                                shared_bytes,
                                grid.work};
     if (launch.work.bytes == 0) launch.work.bytes = each * launch.work.items;
-    s->observer->launched(s->observer->context, &launch);
+    return launch;
 }
 
-// Launches nothing after a failure, nor an empty grid.
+// The arguments of a launch, one behind the other.
+template <typename... Arguments>
+struct lk_cuda_pack;
+template <>
+struct lk_cuda_pack<> {};
+template <typename First>
+struct lk_cuda_pack<First> {
+    First first;
+};
+template <typename First, typename... Rest>
+struct lk_cuda_pack<First, Rest...> {
+    First first;
+    lk_cuda_pack<Rest...> rest;
+};
+
+static inline void lk_cuda_put(lk_cuda_pack<> *) {}
+template <typename First, typename Given>
+static inline void lk_cuda_put(lk_cuda_pack<First> *pack, const Given &given) {
+    pack->first = static_cast<First>(given);
+}
+template <typename First, typename Second, typename... Rest, typename Given, typename... More>
+static inline void lk_cuda_put(lk_cuda_pack<First, Second, Rest...> *pack, const Given &given,
+                               const More &...more) {
+    pack->first = static_cast<First>(given);
+    lk_cuda_put(&pack->rest, more...);
+}
+
 template <typename... Wanted, typename... Given>
-static inline void lk_cuda_launch(lk_cuda_stream *s, void (*kernel)(Wanted...),
-                                  const lk_cuda_grid &grid, uint32_t threads,
-                                  uint64_t shared_floats, Given... given) {
+static inline void lk_cuda_keep(const lk_cuda_stream *s, lk_cuda_body body,
+                                const lk_cuda_spans &spans, void (*kernel)(Wanted...),
+                                const lk_cuda_grid &grid, Given... given) {
+    lk_cuda_pack<Wanted...> pack = {};
+    lk_cuda_put(&pack, given...);
+    const lk_cuda_launched launched = lk_cuda_launched_of(s, kernel, grid, LK_CUDA_THREADS, 0);
+    lk_cuda_tasks_keep(s->tasks, body, &launched, &spans, &pack, sizeof pack);
+}
+
+// Launches nothing after a failure, nor an empty grid. Where launches are kept, this one is by the
+// number of its body, with what it touches.
+template <typename... Wanted, typename... Given>
+static inline void lk_cuda_launch_body(lk_cuda_stream *s, lk_cuda_body body,
+                                       const lk_cuda_spans &spans, void (*kernel)(Wanted...),
+                                       const lk_cuda_grid &grid, uint32_t threads,
+                                       uint64_t shared_floats, Given... given) {
     const dim3 blocks = grid.blocks;
     if (s->error || s->rehearses || blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
     if (s->observer) {
-        lk_cuda_tell(s, kernel, grid, threads, shared_floats * sizeof(float));
+        const lk_cuda_launched launched =
+            lk_cuda_launched_of(s, kernel, grid, threads, shared_floats * sizeof(float));
+        s->observer->launched(s->observer->context, &launched);
+        return;
+    }
+    if (s->tasks) {
+        lk_cuda_keep(s, body, spans, kernel, grid, given...);
         return;
     }
     cudaLaunchConfig_t config = {};
@@ -63,6 +110,14 @@ static inline void lk_cuda_launch(lk_cuda_stream *s, void (*kernel)(Wanted...),
     config.dynamicSmemBytes = shared_floats * sizeof(float);
     config.stream = s->stream;
     s->error = cudaLaunchKernelEx(&config, kernel, static_cast<Wanted>(given)...);
+}
+
+// A launch that has no body.
+template <typename... Wanted, typename... Given>
+static inline void lk_cuda_launch(lk_cuda_stream *s, void (*kernel)(Wanted...),
+                                  const lk_cuda_grid &grid, uint32_t threads,
+                                  uint64_t shared_floats, Given... given) {
+    lk_cuda_launch_body(s, LK_CUDA_BODY_NONE, {}, kernel, grid, threads, shared_floats, given...);
 }
 
 // Loads kernels. Each file has one function that does so for its own; lk_cuda_prepare calls them.
@@ -90,6 +145,7 @@ int lk_cuda_prepare_conv(void);
 int lk_cuda_prepare_fast(void);
 int lk_cuda_prepare_exchange(void);
 int lk_cuda_prepare_mixed(void);
+int lk_cuda_prepare_persistent(void);
 
 // Blocks for `count` elements, each of which a thread takes with strides of the whole grid, in so
 // many steps. Bytes: of all; 0: as lk_cuda_tell says.
@@ -103,6 +159,21 @@ static inline lk_cuda_grid lk_cuda_blocks(uint64_t count, uint64_t steps = 1, ui
 #define LK_CUDA_EACH(i, count)                                                      \
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count); \
          i += (uint64_t)gridDim.x * blockDim.x)
+
+// Where a block stands in its grid. Kernels whose work the persistent kernel does too
+// (persistent.cu) are a body, which is told this, and a wrapper for launches of their own.
+typedef struct lk_cuda_at {
+    uint32_t x, y;
+    uint32_t blocks, rows;  // in the directions of x and y
+} lk_cuda_at;
+
+static inline __device__ lk_cuda_at lk_cuda_here(void) {
+    return {blockIdx.x, blockIdx.y, gridDim.x, gridDim.y};
+}
+
+#define LK_CUDA_EACH_AT(at, i, count)                                                \
+    for (uint64_t i = (uint64_t)(at).x * LK_CUDA_THREADS + threadIdx.x; i < (count); \
+         i += (uint64_t)(at).blocks * LK_CUDA_THREADS)
 
 // The dynamic shared memory of a kernel, aligned for reads of four floats.
 extern __shared__ __align__(128) float lk_cuda_shared[];
@@ -148,8 +219,8 @@ static inline lk_cuda_grid lk_cuda_picture_blocks(const lk_cuda_picture &p, uint
             {(uint64_t)p.elements * pictures, 1, 0, 0}};
 }
 
-#define LK_CUDA_EACH_PICTURE(m, pictures) \
-    for (uint32_t m = blockIdx.y; m < (pictures); m += gridDim.y)
+#define LK_CUDA_EACH_PICTURE_AT(at, m, pictures) \
+    for (uint32_t m = (at).y; m < (pictures); m += (at).rows)
 
 // Rows, or terms, of a kernel: numbers that lk_cuda_quotient can take apart.
 static inline uint32_t lk_cuda_rows_of(lk_cuda_stream *s, uint64_t rows) {

@@ -74,6 +74,7 @@ typedef struct lk_cuda_stream {
     bool rehearses;        // launches do nothing: what comes later is only prepared (blas.h)
     int error;             // 0, or the first cudaError_t
     const lk_cuda_observer *observer;  // NULL: launches are launched
+    struct lk_cuda_tasks *tasks;       // .. unless they are kept here (tasks.h)
 } lk_cuda_stream;
 
 // Loads all kernels into the current device, so that no launch does. Returns a cudaError_t.
@@ -107,9 +108,9 @@ typedef struct lk_cuda_source {
     bool is_f32, big_endian;  // images are floats, and not in the machine's order
     bool is_signed;           // of bytes: the input range is -1 .. 1
     float middle;             // what contrast leaves as it is
-    bool train, augments;    // of an evaluation all but mean and deviation are left out
+    bool train, augments;     // of an evaluation all but mean and deviation are left out
     lk_augment augment;
-    uint32_t h, w, c;  // of an image
+    uint32_t h, w, c;    // of an image
     uint32_t label_row;  // labels of an example; above 1 a sequence: its frames, of h, then labels
     uint64_t seed;
     uint32_t first_example;  // number in the global batch of the first one of a slot
@@ -223,7 +224,7 @@ typedef struct lk_cuda_param {
     float clip;            // what it is cut to once it is updated; 0: it is not
     // Mixed precision: what products take of w, and of its average: rounded. NULL: themselves.
     float *rounded, *rounded_average;
-    uint32_t dtype;        // lk_dtype that they are rounded to
+    uint32_t dtype;  // lk_dtype that they are rounded to
 } lk_cuda_param;
 
 // Where an update that asks for norms (ops/optimizer.h) keeps what it finds, in device memory;

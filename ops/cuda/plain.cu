@@ -1,9 +1,7 @@
 // plain.cu - kernels that a lane and an op say all about: lk_cuda_plain_NAME for each of
 // LK_PLAIN_OP_LIST (ops/op.h), called as every kernel is. They enqueue a launch and return 0.
-#include "arena/philox.h"
-#include "ops/cuda/device.h"
+#include "ops/cuda/plain.h"
 #include "ops/cuda/table.h"
-#include "ops/math.h"
 
 static inline lk_cuda_stream *stream_of(const lk_lane *l) {
     return static_cast<const lk_cuda_lane *>(l->device)->stream;
@@ -56,41 +54,42 @@ uint32_t lk_cuda_plain_add_gradient(lk_lane *l, const lk_op *op) {
 
 // --- activations ---------------------------------------------------------------------------------
 
-// y = F::forward(x); dx = F::backward(y, dy), where dx may be dy.
 template <typename F>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     activate(F f, uint64_t count, const float *x, float *y) {
-    LK_CUDA_EACH(i, count) y[i] = f.forward(x[i]);
+    activate_body(lk_cuda_here(), f, count, x, y);
 }
 template <typename F>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     activate_backward(F f, uint64_t count, const float *y, const float *dy, float *dx) {
-    LK_CUDA_EACH(i, count) dx[i] = f.backward(y[i], dy[i]);
+    activate_backward_body(lk_cuda_here(), f, count, y, dy, dx);
 }
 
 template <typename F>
-static uint32_t launch_forward(const lk_lane *l, const lk_op *op, F f) {
+static uint32_t launch_forward(const lk_lane *l, const lk_op *op, F f,
+                               lk_cuda_body body = LK_CUDA_BODY_NONE) {
     const uint64_t count = l->examples * op->floats;
-    lk_cuda_launch(stream_of(l), activate<F>, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, f, count,
-                   floats_of(l, LK_X), floats_of(l, LK_Y));
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, floats_of(l, LK_X), count);
+    lk_cuda_writes(&spans, floats_of(l, LK_Y), count);
+    lk_cuda_launch_body(stream_of(l), body, spans, activate<F>, lk_cuda_blocks(count),
+                        LK_CUDA_THREADS, 0, f, count, floats_of(l, LK_X), floats_of(l, LK_Y));
     return 0;
 }
 template <typename F>
-static uint32_t launch_backward(const lk_lane *l, const lk_op *op, F f) {
+static uint32_t launch_backward(const lk_lane *l, const lk_op *op, F f,
+                                lk_cuda_body body = LK_CUDA_BODY_NONE) {
     const uint64_t count = l->examples * op->floats;
-    lk_cuda_launch(stream_of(l), activate_backward<F>, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, f,
-                   count, floats_of(l, LK_Y), floats_of(l, LK_DY), floats_of(l, LK_DX));
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, floats_of(l, LK_Y), count);
+    lk_cuda_reads(&spans, floats_of(l, LK_DY), count);
+    lk_cuda_writes(&spans, floats_of(l, LK_DX), count);
+    lk_cuda_launch_body(stream_of(l), body, spans, activate_backward<F>, lk_cuda_blocks(count),
+                        LK_CUDA_THREADS, 0, f, count, floats_of(l, LK_Y), floats_of(l, LK_DY),
+                        floats_of(l, LK_DX));
     return 0;
 }
 
-struct tanh_of {
-    __device__ float forward(float x) const { return lk_tanhf(x); }
-    __device__ float backward(float y, float dy) const { return dy * lk_fmaf(-y, y, 1.0f); }
-};
-struct sigmoid_of {
-    __device__ float forward(float x) const { return lk_sigmoidf(x); }
-    __device__ float backward(float y, float dy) const { return dy * (y * (1.0f - y)); }
-};
 struct leaky_relu_of {
     float slope;
     __device__ float forward(float x) const { return x > 0.0f ? x : slope * x; }
@@ -98,16 +97,16 @@ struct leaky_relu_of {
 };
 
 uint32_t lk_cuda_plain_tanh(lk_lane *l, const lk_op *op) {
-    return launch_forward(l, op, tanh_of());
+    return launch_forward(l, op, tanh_of(), LK_CUDA_BODY_TANH);
 }
 uint32_t lk_cuda_plain_tanh_backward(lk_lane *l, const lk_op *op) {
-    return launch_backward(l, op, tanh_of());
+    return launch_backward(l, op, tanh_of(), LK_CUDA_BODY_TANH_BACKWARD);
 }
 uint32_t lk_cuda_plain_sigmoid(lk_lane *l, const lk_op *op) {
-    return launch_forward(l, op, sigmoid_of());
+    return launch_forward(l, op, sigmoid_of(), LK_CUDA_BODY_SIGMOID);
 }
 uint32_t lk_cuda_plain_sigmoid_backward(lk_lane *l, const lk_op *op) {
-    return launch_backward(l, op, sigmoid_of());
+    return launch_backward(l, op, sigmoid_of(), LK_CUDA_BODY_SIGMOID_BACKWARD);
 }
 uint32_t lk_cuda_plain_leaky_relu(lk_lane *l, const lk_op *op) {
     return launch_forward(l, op, leaky_relu_of{op->slope});
@@ -118,16 +117,12 @@ uint32_t lk_cuda_plain_leaky_relu_backward(lk_lane *l, const lk_op *op) {
 
 struct relu6_of {
     __device__ float forward(float x) const { return x > 6.0f ? 6.0f : x > 0.0f ? x : 0.0f; }
-    __device__ float backward(float y, float dy) const {
-        return y > 0.0f && y < 6.0f ? dy : 0.0f;
-    }
+    __device__ float backward(float y, float dy) const { return y > 0.0f && y < 6.0f ? dy : 0.0f; }
 };
 struct elu_of {
     float alpha;
     __device__ float forward(float x) const { return x > 0.0f ? x : alpha * lk_eluf(x); }
-    __device__ float backward(float y, float dy) const {
-        return y > 0.0f ? dy : dy * (y + alpha);
-    }
+    __device__ float backward(float y, float dy) const { return y > 0.0f ? dy : dy * (y + alpha); }
 };
 
 uint32_t lk_cuda_plain_relu6(lk_lane *l, const lk_op *op) {
@@ -157,21 +152,21 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     lk_cuda_report(state, op, bad);
 }
 
-#define CUDA_SMOOTH(name, function, slope_of)                                                   \
-    struct name##_of {                                                                          \
-        __device__ float forward(float x) const { return function(x); }                         \
-        __device__ float slope(float x) const { return slope_of(x); }                           \
-    };                                                                                          \
-    uint32_t lk_cuda_plain_##name(lk_lane *l, const lk_op *op) {                                \
-        return launch_forward(l, op, name##_of());                                              \
-    }                                                                                           \
-    uint32_t lk_cuda_plain_##name##_backward(lk_lane *l, const lk_op *op) {                     \
-        lk_cuda_stream *s = stream_of(l);                                                       \
-        const uint64_t count = l->examples * op->floats;                                        \
+#define CUDA_SMOOTH(name, function, slope_of)                                                    \
+    struct name##_of {                                                                           \
+        __device__ float forward(float x) const { return function(x); }                          \
+        __device__ float slope(float x) const { return slope_of(x); }                            \
+    };                                                                                           \
+    uint32_t lk_cuda_plain_##name(lk_lane *l, const lk_op *op) {                                 \
+        return launch_forward(l, op, name##_of());                                               \
+    }                                                                                            \
+    uint32_t lk_cuda_plain_##name##_backward(lk_lane *l, const lk_op *op) {                      \
+        lk_cuda_stream *s = stream_of(l);                                                        \
+        const uint64_t count = l->examples * op->floats;                                         \
         lk_cuda_launch(s, smooth_backward<name##_of>, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, \
-                       s->state, s->op, name##_of(), count, floats_of(l, LK_X),                 \
-                       floats_of(l, LK_DY), floats_of(l, LK_DX));                               \
-        return 0;                                                                               \
+                       s->state, s->op, name##_of(), count, floats_of(l, LK_X),                  \
+                       floats_of(l, LK_DY), floats_of(l, LK_DX));                                \
+        return 0;                                                                                \
     }
 CUDA_SMOOTH(softplus, lk_log1pexpf, lk_sigmoidf)
 CUDA_SMOOTH(swish, lk_swishf, lk_swish_slopef)
@@ -181,34 +176,25 @@ CUDA_SMOOTH(gelu_tanh, lk_gelu_tanhf, lk_gelu_tanh_slopef)
 
 // --- dropout -------------------------------------------------------------------------------------
 
-// A thread has the four values of a block of words. dx may be dy.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     drop(lk_cuda_state *state, uint32_t op, uint32_t layer, uint64_t seed, uint32_t first_example,
          uint64_t blocks, uint64_t floats, uint64_t examples, float rate, const float *from,
          float *to) {
-    const float scale = 1.0f / (1.0f - rate);
-    bool bad = false;
-    LK_CUDA_EACH(i, examples * blocks) {
-        const uint64_t m = i / blocks, block = i - m * blocks;
-        const lk_philox_block drawn =
-            lk_philox_step(seed, LK_PURPOSE_DROPOUT, state->step, layer,
-                           first_example + (uint32_t)m, (uint32_t)block);
-        for (uint32_t j = 0; j < 4 && 4 * block + j < floats; j++) {
-            const uint64_t at = m * floats + 4 * block + j;
-            const float kept = lk_unit_float(drawn.word[j]) >= rate ? from[at] * scale : 0.0f;
-            to[at] = kept;
-            bad |= lk_cuda_not_finite(kept);
-        }
-    }
-    lk_cuda_report(state, op, bad);
+    drop_body(lk_cuda_here(), state, op, layer, seed, first_example, blocks, floats, examples, rate,
+              from, to);
 }
 
 static uint32_t launch_drop(const lk_lane *l, const lk_op *op, lk_role from, lk_role to) {
     lk_cuda_stream *s = stream_of(l);
     const uint64_t blocks = (op->floats + 3) / 4;
-    lk_cuda_launch(s, drop, lk_cuda_blocks(l->examples * blocks), LK_CUDA_THREADS, 0, s->state,
-                   s->op, lk_draws_of(op), l->seed, l->first_example, blocks, op->floats,
-                   (uint64_t)l->examples, op->dropout.rate, floats_of(l, from), floats_of(l, to));
+    const uint64_t count = l->examples * op->floats;
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, floats_of(l, from), count);
+    lk_cuda_writes(&spans, floats_of(l, to), count);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_DROP, spans, drop, lk_cuda_blocks(l->examples * blocks),
+                        LK_CUDA_THREADS, 0, s->state, s->op, lk_draws_of(op), l->seed,
+                        l->first_example, blocks, op->floats, (uint64_t)l->examples,
+                        op->dropout.rate, floats_of(l, from), floats_of(l, to));
     return 0;
 }
 
@@ -257,8 +243,8 @@ uint32_t lk_cuda_plain_concatenate_gradient(lk_lane *l, const lk_op *op) {
     const lk_join *j = &op->join;
     const uint64_t count = (uint64_t)l->examples * j->cells * j->values[j->which];
     lk_cuda_launch(stream_of(l), part, lk_cuda_blocks(count), LK_CUDA_THREADS, 0,
-                   j->values[j->which], j->values[0] + j->values[1],
-                   j->which ? j->values[0] : 0u, count, floats_of(l, LK_DY), floats_of(l, LK_DX));
+                   j->values[j->which], j->values[0] + j->values[1], j->which ? j->values[0] : 0u,
+                   count, floats_of(l, LK_DY), floats_of(l, LK_DX));
     return 0;
 }
 
@@ -327,84 +313,29 @@ uint32_t lk_cuda_plain_noise(lk_lane *l, const lk_op *op) {
 
 // --- average pools -------------------------------------------------------------------------------
 
-// Cells begin .. end - 1 of a dimension that window `o` has in the image.
-struct reach {
-    uint32_t begin, end;
-};
-static inline __device__ reach reach_of(uint32_t o, uint32_t stride, uint32_t pad, uint32_t pool,
-                                        uint32_t in) {
-    const uint32_t first = o * stride, last = first + pool;  // both `pad` too large
-    return {first > pad ? first - pad : 0, LK_MIN(last > pad ? last - pad : 0, in)};
-}
-
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     average(lk_cuda_state *state, uint32_t op, lk_pool2d p, uint64_t count,
             const float *__restrict__ x, float *__restrict__ y) {
-    bool bad = false;
-    LK_CUDA_EACH(i, count) {
-        const uint64_t cell = i / p.channels, channel = i - cell * p.channels;
-        const uint64_t m = cell / p.out_w / p.out_h;
-        const reach h =
-            reach_of((uint32_t)(cell / p.out_w % p.out_h), p.stride_h, p.pad_top, p.pool_h, p.in_h);
-        const reach w =
-            reach_of((uint32_t)(cell % p.out_w), p.stride_w, p.pad_left, p.pool_w, p.in_w);
-        lk_cuda_tree tree;
-        tree.leaves = 0;
-        float chain = 0.0f;
-        uint32_t terms = 0;
-        for (uint32_t iy = h.begin; iy < h.end; iy++) {
-            for (uint32_t ix = w.begin; ix < w.end; ix++, terms++) {
-                if (terms == LK_SLICE_TERMS) {
-                    lk_cuda_tree_leaf(&tree, chain);
-                    chain = 0.0f;
-                    terms = 0;
-                }
-                chain = chain + x[((m * p.in_h + iy) * p.in_w + ix) * p.channels + channel];
-            }
-        }
-        lk_cuda_tree_leaf(&tree, chain);
-        const uint32_t cells = (h.end - h.begin) * (w.end - w.begin);
-        const float mean = (lk_cuda_tree_finish(&tree) + 0.0f) * (1.0f / (float)cells);
-        y[i] = mean;
-        bad |= lk_cuda_not_finite(mean);
-    }
-    lk_cuda_report(state, op, bad);
+    average_body(lk_cuda_here(), state, op, p, count, x, y);
 }
 
-// One thread a cell of dx: the windows that hold it, ascending.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     average_backward(lk_cuda_state *state, uint32_t op, lk_pool2d p, uint64_t count,
                      const float *__restrict__ dy, float *__restrict__ dx) {
-    bool bad = false;
-    LK_CUDA_EACH(i, count) {
-        const uint64_t cell = i / p.channels, channel = i - cell * p.channels;
-        const uint32_t ix = (uint32_t)(cell % p.in_w) + p.pad_left;
-        const uint32_t iy = (uint32_t)(cell / p.in_w % p.in_h) + p.pad_top;
-        const uint64_t m = cell / p.in_w / p.in_h;
-        const uint32_t first_y = iy < p.pool_h ? 0 : (iy - p.pool_h) / p.stride_h + 1;
-        const uint32_t first_x = ix < p.pool_w ? 0 : (ix - p.pool_w) / p.stride_w + 1;
-        float sum = 0.0f;
-        for (uint32_t oy = first_y; oy < p.out_h && oy * p.stride_h <= iy; oy++) {
-            const reach h = reach_of(oy, p.stride_h, p.pad_top, p.pool_h, p.in_h);
-            for (uint32_t ox = first_x; ox < p.out_w && ox * p.stride_w <= ix; ox++) {
-                const reach w = reach_of(ox, p.stride_w, p.pad_left, p.pool_w, p.in_w);
-                const uint32_t cells = (h.end - h.begin) * (w.end - w.begin);
-                const uint64_t at = ((m * p.out_h + oy) * p.out_w + ox) * p.channels + channel;
-                sum = sum + dy[at] * (1.0f / (float)cells);
-            }
-        }
-        dx[i] = sum;
-        bad |= lk_cuda_not_finite(sum);
-    }
-    lk_cuda_report(state, op, bad);
+    average_backward_body(lk_cuda_here(), state, op, p, count, dy, dx);
 }
 
 uint32_t lk_cuda_plain_average_pool2d(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
     const lk_pool2d *p = &op->pool;
     const uint64_t count = (uint64_t)l->examples * p->out_h * p->out_w * p->channels;
-    lk_cuda_launch(s, average, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, s->state, s->op, *p,
-                   count, floats_of(l, LK_X), floats_of(l, LK_Y));
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, floats_of(l, LK_X),
+                  (uint64_t)l->examples * p->in_h * p->in_w * p->channels);
+    lk_cuda_writes(&spans, floats_of(l, LK_Y), count);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_AVERAGE, spans, average, lk_cuda_blocks(count),
+                        LK_CUDA_THREADS, 0, s->state, s->op, *p, count, floats_of(l, LK_X),
+                        floats_of(l, LK_Y));
     return 0;
 }
 
@@ -412,8 +343,13 @@ uint32_t lk_cuda_plain_average_pool2d_backward(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
     const lk_pool2d *p = &op->pool;
     const uint64_t count = (uint64_t)l->examples * p->in_h * p->in_w * p->channels;
-    lk_cuda_launch(s, average_backward, lk_cuda_blocks(count), LK_CUDA_THREADS, 0, s->state, s->op,
-                   *p, count, floats_of(l, LK_DY), floats_of(l, LK_DX));
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, floats_of(l, LK_DY),
+                  (uint64_t)l->examples * p->out_h * p->out_w * p->channels);
+    lk_cuda_writes(&spans, floats_of(l, LK_DX), count);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_AVERAGE_BACKWARD, spans, average_backward,
+                        lk_cuda_blocks(count), LK_CUDA_THREADS, 0, s->state, s->op, *p, count,
+                        floats_of(l, LK_DY), floats_of(l, LK_DX));
     return 0;
 }
 
@@ -588,8 +524,8 @@ uint32_t lk_cuda_plain_binary_crossentropy(lk_lane *l, const lk_op *op) {
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     gan(lk_cuda_state *state, uint32_t op, uint64_t m_count, uint32_t count, lk_gan of,
         const float *__restrict__ first, const float *__restrict__ fake,
-        const uint32_t *__restrict__ labels, float *__restrict__ dfirst,
-        float *__restrict__ dfake, float *__restrict__ y) {
+        const uint32_t *__restrict__ labels, float *__restrict__ dfirst, float *__restrict__ dfake,
+        float *__restrict__ y) {
     const float part = 1.0f / (float)count;
     bool bad = false;
     LK_CUDA_EACH(m, m_count) {
@@ -646,10 +582,8 @@ int lk_cuda_prepare_plain(void) {
         smooth_backward<gelu_of>, smooth_backward<gelu_tanh_of>);
     if (error) return error;
     return lk_cuda_prepare_kernels(sum_of, copy, drop, draw_noise, join, part, surround, inner,
-                                   average, average_backward,
-                                   mean_squared_error, negate, mean, gan, binary_crossentropy,
-                                   activate<tanh_of>,
-                                   activate<sigmoid_of>, activate<leaky_relu_of>,
-                                   activate_backward<tanh_of>, activate_backward<sigmoid_of>,
-                                   activate_backward<leaky_relu_of>);
+                                   average, average_backward, mean_squared_error, negate, mean, gan,
+                                   binary_crossentropy, activate<tanh_of>, activate<sigmoid_of>,
+                                   activate<leaky_relu_of>, activate_backward<tanh_of>,
+                                   activate_backward<sigmoid_of>, activate_backward<leaky_relu_of>);
 }

@@ -1,79 +1,46 @@
-// pool.cu - max-pooling that stands alone (fused pooling is the convolution's). One thread an
-// output; nothing is shared.
-#include "ops/cuda/device.h"
+// pool.cu - max-pooling that stands alone (fused pooling is the convolution's): launches of pool.h.
+#include "ops/cuda/pool.h"
 
-// x (m_count, in_h, in_w, channels), y and argmax (m_count, out_h, out_w, channels): one thread a
-// cell of y, whose pictures `out` are.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     forward(lk_pool2d p, lk_cuda_picture out, uint32_t m_count, const float *__restrict__ x,
             float *__restrict__ y, uint16_t *__restrict__ argmax) {
-    LK_CUDA_EACH_PICTURE(m, m_count) LK_CUDA_EACH(i, out.elements) {
-        const lk_cuda_cell at = lk_cuda_cell_of(out, (uint32_t)i);
-        bool some = false;
-        float best = 0.0f;
-        uint32_t winner = 0;
-        for (uint32_t py = 0; py < p.pool_h; py++) {
-            // A row before the image wraps to a very large number.
-            uint32_t iy = at.y * p.stride_h + py - p.pad_top;
-            if (iy >= p.in_h) continue;
-            for (uint32_t px = 0; px < p.pool_w; px++) {
-                uint32_t ix = at.x * p.stride_w + px - p.pad_left;
-                if (ix >= p.in_w) continue;
-                float value =
-                    x[(((uint64_t)m * p.in_h + iy) * p.in_w + ix) * p.channels + at.channel];
-                if (some && !(value > best)) continue;
-                best = value;
-                winner = py * p.pool_w + px;
-                some = true;
-            }
-        }
-        y[(uint64_t)m * out.elements + i] = best;
-        argmax[(uint64_t)m * out.elements + i] = (uint16_t)winner;
-    }
+    max_pool_body(lk_cuda_here(), p, out, m_count, x, y, argmax);
 }
 
 void lk_cuda_max_pool_forward(lk_cuda_stream *s, const lk_pool2d *p, uint32_t m_count,
                               const float *x, float *y, uint16_t *argmax) {
     const lk_cuda_picture out = lk_cuda_picture_of(s, p->out_h, p->out_w, p->channels);
-    lk_cuda_launch(s, forward, lk_cuda_picture_blocks(out, m_count), LK_CUDA_THREADS, 0, *p, out,
-                   m_count, x, y, argmax);
+    const uint64_t count = (uint64_t)m_count * out.elements;
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, x, (uint64_t)m_count * p->in_h * p->in_w * p->channels);
+    lk_cuda_writes(&spans, y, count);
+    lk_cuda_writes(&spans, argmax, (count + 1) / 2);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_MAX_POOL, spans, forward,
+                        lk_cuda_picture_blocks(out, m_count), LK_CUDA_THREADS, 0, *p, out, m_count,
+                        x, y, argmax);
 }
 
-// One thread a cell of dx, whose pictures `in` are: the windows that hold it, ascending, add what
-// they send to it.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     backward(lk_cuda_state *state, uint32_t op, lk_pool2d p, lk_cuda_picture in,
              lk_cuda_divisor stride_h, lk_cuda_divisor stride_w, uint32_t m_count,
              const float *__restrict__ dy, const uint16_t *__restrict__ argmax,
              float *__restrict__ dx) {
-    bool bad = false;
-    LK_CUDA_EACH_PICTURE(m, m_count) LK_CUDA_EACH(i, in.elements) {
-        const lk_cuda_cell at = lk_cuda_cell_of(in, (uint32_t)i);
-        const uint32_t ix = at.x + p.pad_left, iy = at.y + p.pad_top;
-        // Window o covers [o * stride, o * stride + pool).
-        const uint32_t first_y = iy < p.pool_h ? 0 : lk_cuda_quotient(iy - p.pool_h, stride_h) + 1;
-        const uint32_t first_x = ix < p.pool_w ? 0 : lk_cuda_quotient(ix - p.pool_w, stride_w) + 1;
-        float sum = 0.0f;
-        for (uint32_t oy = first_y; oy < p.out_h && oy * p.stride_h <= iy; oy++) {
-            for (uint32_t ox = first_x; ox < p.out_w && ox * p.stride_w <= ix; ox++) {
-                const uint64_t of_y =
-                    (((uint64_t)m * p.out_h + oy) * p.out_w + ox) * p.channels + at.channel;
-                uint32_t here = (iy - oy * p.stride_h) * p.pool_w + (ix - ox * p.stride_w);
-                if (argmax[of_y] == here) sum = sum + dy[of_y];
-            }
-        }
-        dx[(uint64_t)m * in.elements + i] = sum;
-        bad |= lk_cuda_not_finite(sum);
-    }
-    lk_cuda_report(state, op, bad);
+    max_pool_backward_body(lk_cuda_here(), state, op, p, in, stride_h, stride_w, m_count, dy,
+                           argmax, dx);
 }
 
 void lk_cuda_max_pool_backward(lk_cuda_stream *s, const lk_pool2d *p, uint32_t m_count,
                                const float *dy, const uint16_t *argmax, float *dx) {
     const lk_cuda_picture in = lk_cuda_picture_of(s, p->in_h, p->in_w, p->channels);
-    lk_cuda_launch(s, backward, lk_cuda_picture_blocks(in, m_count), LK_CUDA_THREADS, 0, s->state,
-                   s->op, *p, in, lk_cuda_divide_by(p->stride_h), lk_cuda_divide_by(p->stride_w),
-                   m_count, dy, argmax, dx);
+    const uint64_t outputs = (uint64_t)m_count * p->out_h * p->out_w * p->channels;
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, dy, outputs);
+    lk_cuda_reads(&spans, argmax, (outputs + 1) / 2);
+    lk_cuda_writes(&spans, dx, (uint64_t)m_count * in.elements);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_MAX_POOL_BACKWARD, spans, backward,
+                        lk_cuda_picture_blocks(in, m_count), LK_CUDA_THREADS, 0, s->state, s->op,
+                        *p, in, lk_cuda_divide_by(p->stride_h), lk_cuda_divide_by(p->stride_w),
+                        m_count, dy, argmax, dx);
 }
 
 int lk_cuda_prepare_pool(void) { return lk_cuda_prepare_kernels(forward, backward); }

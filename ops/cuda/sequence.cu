@@ -1,7 +1,7 @@
 // sequence.cu - layers whose state goes from time to time (ops/layers/recurrent.c): for each time
 // one matrix of sums (sums.h) over the state before it, whose thread goes on to the gates. So a
 // time is one launch, and a second where its sums have parts. Formulas and orders: ARITHMETIC.md 3.
-#include "ops/cuda/sums.h"
+#include "ops/cuda/sums_launches.h"
 #include "ops/cuda/table.h"
 #include "ops/layers/rounded.h"
 #include "ops/math.h"
@@ -160,6 +160,8 @@ struct gru_gates {
 // fourth row is empty.
 template <typename Gates>
 struct recurrent_forward_job {
+    static constexpr lk_cuda_body body = LK_CUDA_BODY_NONE, join = LK_CUDA_BODY_NONE;
+    void touches(const lk_cuda_terms &, lk_cuda_spans *) const {}
     static constexpr int group = 4;
     static constexpr bool a_terms_first = false, b_terms_first = true;
     typedef uint32_t row;  // of u: the gate's column
@@ -189,6 +191,8 @@ struct recurrent_forward_job {
 // Sums over the gradients of time t + 1: rows are examples, columns units.
 template <typename Gates>
 struct recurrent_backward_job {
+    static constexpr lk_cuda_body body = LK_CUDA_BODY_NONE, join = LK_CUDA_BODY_NONE;
+    void touches(const lk_cuda_terms &, lk_cuda_spans *) const {}
     static constexpr int group = 1;
     static constexpr bool a_terms_first = true, b_terms_first = true;
     typedef uint64_t row;

@@ -33,41 +33,6 @@ typedef struct lk_cuda_terms {
     uint32_t parts;            // of all
 } lk_cuda_terms;
 
-static inline lk_cuda_terms lk_cuda_terms_of(uint32_t example_terms, uint32_t grain,
-                                             uint32_t examples) {
-    lk_cuda_terms t = {example_terms, grain, examples, 0, 0, 0, 0, 1, 0, 0};
-    uint32_t last = examples - (examples - 1) / grain * grain;
-    t.slice_examples = LK_SLICE_TERMS / example_terms;
-    t.example_slices = (example_terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
-    if (t.slice_examples > 0) {
-        t.grain_leaves = (grain + t.slice_examples - 1) / t.slice_examples;
-        t.leaves = (last + t.slice_examples - 1) / t.slice_examples;
-    } else {
-        t.grain_leaves = grain * t.example_slices;
-        t.leaves = last * t.example_slices;
-    }
-    t.leaves += (examples - 1) / grain * t.grain_leaves;
-    return t;
-}
-
-// The tree over slices of a grain and then over grains is one tree over all slices if no grain but
-// the last is filled up with nothing.
-static inline bool lk_cuda_one_tree(const lk_cuda_terms &t) {
-    return t.examples <= t.grain || (t.grain_leaves & (t.grain_leaves - 1)) == 0;
-}
-
-// Otherwise a part stays within its grain.
-static inline void lk_cuda_terms_cut(lk_cuda_terms *t, uint32_t part_leaves) {
-    const uint32_t grains = (t->examples - 1) / t->grain + 1;
-    const uint32_t whole = (grains - 1) * t->grain_leaves;
-    const bool one_tree = lk_cuda_one_tree(*t);
-    t->part_leaves = part_leaves;
-    t->grain_parts = one_tree ? 0 : (t->grain_leaves + part_leaves - 1) / part_leaves;
-    t->parts = one_tree ? (t->leaves + part_leaves - 1) / part_leaves
-                        : (grains - 1) * t->grain_parts +
-                              (t->leaves - whole + part_leaves - 1) / part_leaves;
-}
-
 // The term that follows the last of a leaf; that of leaf - 1 is where the leaf begins.
 static inline __device__ uint32_t lk_cuda_leaf_end(const lk_cuda_terms &t, uint32_t leaf) {
     uint32_t grain = leaf / t.grain_leaves, slice = leaf - grain * t.grain_leaves;
@@ -116,6 +81,10 @@ typedef lk_cuda_tile<16, 16, 2, 2, 4> lk_cuda_small;   // for latency
 typedef lk_cuda_tile<64, 16, 4, 2, 4> lk_cuda_narrow;  // few columns; four rows a thread
 typedef lk_cuda_tile<64, 64, 4, 4, 3> lk_cuda_large;
 typedef lk_cuda_tile<128, 64, 8, 4, 1> lk_cuda_huge;  // for long chains
+
+// The first two, by blocks of LK_CUDA_THREADS threads: for the persistent kernel.
+typedef lk_cuda_tile<16, 16, 1, 1, 4> lk_cuda_task_small;
+typedef lk_cuda_tile<64, 16, 4, 1, 4> lk_cuda_task_narrow;
 
 // Element number n of the thread's share of a chunk: which row (or column), which term. Neighbours
 // in a warp take what lies side by side in memory.
@@ -182,6 +151,8 @@ static inline __device__ void lk_cuda_take(const float *from, float *to) {
             float4 v = *reinterpret_cast<const float4 *>(from + n);
             to[n] = v.x, to[n + 1] = v.y, to[n + 2] = v.z, to[n + 3] = v.w;
         }
+    } else if (N == 1) {
+        to[0] = from[0];
     } else {
         float2 v = *reinterpret_cast<const float2 *>(from);
         to[0] = v.x, to[1] = v.y;
@@ -333,20 +304,12 @@ static inline __device__ void lk_cuda_sum_part(const Job &job, const lk_cuda_ter
     lk_cuda_part_sum(s, part.end - part.first);
 }
 
-// Blocks that shall fit on a multiprocessor, where the registers for it are there without spilling
-// any (tests/cuda/resources.json); 0: as the compiler likes. A row that is an address takes few.
 template <typename Tile, typename Job>
-static constexpr int lk_cuda_resident(void) {
-    const bool few = sizeof(typename Job::row) <= sizeof(uint64_t);
-    return few && Tile::rows == 64 && Tile::columns == 64 ? 2 : 0;
-}
-
-template <typename Tile, typename Job>
-static __global__ void __launch_bounds__(Tile::threads, (lk_cuda_resident<Tile, Job>()))
-    lk_cuda_sums(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms,
-                 uint32_t row_tiles, float *__restrict__ scratch) {
-    const lk_cuda_place at = {blockIdx.x % row_tiles * Tile::rows, blockIdx.y * Tile::columns,
-                              blockIdx.x / row_tiles};
+static inline __device__ void lk_cuda_sums_body(lk_cuda_at block, lk_cuda_state *state, uint32_t op,
+                                                const Job &job, const lk_cuda_terms &terms,
+                                                uint32_t row_tiles, float *scratch) {
+    const lk_cuda_place at = {block.x % row_tiles * Tile::rows, block.y * Tile::columns,
+                              block.x / row_tiles};
     lk_cuda_chains<Tile> s;
     lk_cuda_sum_part<Tile>(job, terms, at, &s);
     const uint32_t i0 = at.i0 + threadIdx.x / (Tile::columns / Tile::c) * Tile::r;
@@ -374,13 +337,6 @@ static __global__ void __launch_bounds__(Tile::threads, (lk_cuda_resident<Tile, 
 // --- joining parts -------------------------------------------------------------------------------
 
 enum { LK_CUDA_JOIN_THREADS = 256, LK_CUDA_JOIN_WORKERS = 8 };
-
-// The threads of a block that have the same output of `count` values: a power of two.
-static inline uint32_t lk_cuda_join_workers(uint32_t count) {
-    uint32_t workers = 1;
-    while (workers < LK_CUDA_JOIN_WORKERS && 8 * workers < count) workers *= 2;
-    return workers;
-}
 
 // How many values a worker joins: a power of two, 8 at least.
 static inline __device__ __host__ uint32_t lk_cuda_join_run(uint32_t count, uint32_t workers) {
@@ -410,11 +366,12 @@ static inline __device__ float lk_cuda_join_tree(const float *from, uint64_t str
 }
 
 // Joins the parts of every grain into the first of them.
-static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
-    lk_cuda_join_grains(lk_cuda_terms terms, uint64_t outputs, uint32_t workers, float *scratch) {
+static inline __device__ void lk_cuda_join_grains_body(lk_cuda_at at, const lk_cuda_terms &terms,
+                                                       uint64_t outputs, uint32_t workers,
+                                                       float *scratch) {
     const uint32_t of_block = LK_CUDA_JOIN_THREADS / workers;
-    const uint64_t output = (uint64_t)blockIdx.x * of_block + threadIdx.x % of_block;
-    const uint32_t first = blockIdx.y * terms.grain_parts;
+    const uint64_t output = (uint64_t)at.x * of_block + threadIdx.x % of_block;
+    const uint32_t first = at.y * terms.grain_parts;
     float *from = scratch + first * outputs + LK_MIN(output, outputs - 1);
     const uint32_t count = LK_MIN(terms.grain_parts, terms.parts - first);
     const bool mine = threadIdx.x < of_block && output < outputs;
@@ -425,12 +382,12 @@ static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
 
 // Joins the parts, or the grains, and stores the finished sums.
 template <typename Job>
-static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
-    lk_cuda_join(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms, uint32_t workers,
-                 const float *__restrict__ scratch) {
+static inline __device__ void lk_cuda_join_body(lk_cuda_at at, lk_cuda_state *state, uint32_t op,
+                                                const Job &job, const lk_cuda_terms &terms,
+                                                uint32_t workers, const float *scratch) {
     const uint64_t outputs = (uint64_t)job.rows * job.columns;
     const uint32_t of_block = LK_CUDA_JOIN_THREADS / workers;
-    const uint64_t stored = (uint64_t)blockIdx.x * of_block + threadIdx.x % of_block;
+    const uint64_t stored = (uint64_t)at.x * of_block + threadIdx.x % of_block;
     const bool mine = stored < outputs / Job::group;
     const uint64_t row = !mine               ? 0
                          : stored >> 32 == 0 ? (uint32_t)stored / job.columns
@@ -445,155 +402,6 @@ static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
     }
     if (threadIdx.x >= of_block || !mine) return;
     lk_cuda_report(state, op, job.store((uint32_t)(row * Job::group), j, v));
-}
-
-// --- launches ------------------------------------------------------------------------------------
-
-typedef enum lk_cuda_tile_kind {
-    LK_CUDA_SMALL,
-    LK_CUDA_NARROW,
-    LK_CUDA_LARGE,
-    LK_CUDA_HUGE,
-} lk_cuda_tile_kind;
-
-typedef struct lk_cuda_cut {
-    lk_cuda_tile_kind tile;
-    lk_cuda_terms terms;
-} lk_cuda_cut;
-
-static inline uint64_t lk_cuda_tiles(uint64_t rows, uint64_t columns, uint32_t tile_rows,
-                                     uint32_t tile_columns) {
-    return (rows + tile_rows - 1) / tile_rows * ((columns + tile_columns - 1) / tile_columns);
-}
-
-// The tile that computes the fewest outputs for nothing, by its price: a small one reads its
-// operands more often for each product. `grouped`: four rows must be one thread's.
-static inline lk_cuda_tile_kind lk_cuda_cheapest_tile(uint64_t rows, uint64_t columns,
-                                                      bool grouped) {
-    const uint64_t large = lk_cuda_tiles(rows, columns, 64, 64) * 64 * 64 * 4;
-    const uint64_t narrow = lk_cuda_tiles(rows, columns, 64, 16) * 64 * 16 * 5;
-    const uint64_t small = lk_cuda_tiles(rows, columns, 16, 16) * 16 * 16 * 8;
-    if (!grouped && small < LK_MIN(narrow, large)) return LK_CUDA_SMALL;
-    return narrow < large ? LK_CUDA_NARROW : LK_CUDA_LARGE;
-}
-
-// Which tile, and how many leaves a part has: the most that leave enough blocks.
-static inline lk_cuda_cut lk_cuda_cut_sums(uint64_t rows, uint64_t columns, lk_cuda_terms terms,
-                                           bool grouped) {
-    static const uint32_t sides[][2] = {{16, 16}, {64, 16}, {64, 64}, {128, 64}};  // of the kinds
-    lk_cuda_cut cut = {lk_cuda_cheapest_tile(rows, columns, grouped), terms};
-    const uint64_t wanted = lk_cuda_blocks_wanted, large = lk_cuda_tiles(rows, columns, 64, 64);
-    uint32_t part_leaves =
-        1u << (cut.tile == LK_CUDA_LARGE ? lk_cuda_large::levels : lk_cuda_small::levels);
-    if (lk_cuda_tiles(rows, columns, 128, 64) >= wanted && columns > 32 &&
-        terms.leaves <= terms.example_slices) {
-        cut.tile = LK_CUDA_HUGE;
-        part_leaves = 1u << lk_cuda_huge::levels;
-    } else if (large * terms.leaves < wanted) {
-        cut.tile = grouped ? LK_CUDA_NARROW : LK_CUDA_SMALL;
-        part_leaves = 1u << lk_cuda_small::levels;
-    }
-    const uint64_t tiles = lk_cuda_tiles(rows, columns, sides[cut.tile][0], sides[cut.tile][1]);
-    while (part_leaves > 1 && tiles * (terms.leaves / part_leaves) < wanted) part_leaves /= 2;
-    lk_cuda_terms_cut(&cut.terms, part_leaves);
-    return cut;
-}
-
-// The floats of all parts.
-static inline uint64_t lk_cuda_scratch_of(uint64_t rows, uint64_t columns, uint32_t example_terms,
-                                          uint32_t grain, uint32_t examples, bool grouped) {
-    const lk_cuda_terms terms = lk_cuda_terms_of(example_terms, grain, examples);
-    const lk_cuda_cut cut = lk_cuda_cut_sums(rows, columns, terms, grouped);
-    return cut.terms.parts > 1 ? cut.terms.parts * rows * columns : 0;
-}
-
-// Terms of the longest leaf.
-static inline uint64_t lk_cuda_leaf_terms(const lk_cuda_terms &t) {
-    if (t.slice_examples == 0) return LK_MIN(t.example_terms, (uint32_t)LK_SLICE_TERMS);
-    return (uint64_t)LK_MIN(LK_MIN(t.slice_examples, t.grain), t.examples) * t.example_terms;
-}
-
-// Every block fetches its rows and its columns, term by term, and multiplies whole tiles.
-template <typename Tile, typename Job>
-static inline lk_cuda_work lk_cuda_tiles_work(const Job &job, const lk_cuda_terms &t,
-                                              uint64_t row_tiles, uint64_t column_tiles) {
-    const uint64_t rows = job.rows, columns = job.columns;
-    const uint64_t terms = (uint64_t)t.examples * t.example_terms;
-    const uint64_t threads = (rows + Tile::r - 1) / Tile::r * ((columns + Tile::c - 1) / Tile::c);
-    const uint64_t fetched = (rows * column_tiles + columns * row_tiles) * terms;
-    return {threads * t.parts, LK_MIN(t.part_leaves * lk_cuda_leaf_terms(t), terms),
-            row_tiles * Tile::rows * column_tiles * Tile::columns * terms,
-            (fetched + rows * columns * t.parts) * sizeof(float)};
-}
-
-template <typename Tile, typename Job>
-static inline void lk_cuda_launch_tiles(lk_cuda_stream *s, const Job &job,
-                                        const lk_cuda_terms &terms) {
-    const uint32_t row_tiles = (job.rows + Tile::rows - 1) / Tile::rows;
-    const uint32_t column_tiles = (job.columns + Tile::columns - 1) / Tile::columns;
-    const lk_cuda_grid grid = {dim3(row_tiles * terms.parts, column_tiles),
-                               lk_cuda_tiles_work<Tile>(job, terms, row_tiles, column_tiles)};
-    lk_cuda_launch(s, lk_cuda_sums<Tile, Job>, grid, Tile::threads, 2 * Tile::buffer, s->state,
-                   s->op, job, terms, row_tiles, s->scratch);
-}
-
-// Blocks that join `count` values for each of `outputs`, `group` of them by the same threads; in
-// `grains` rows of blocks.
-static inline lk_cuda_grid lk_cuda_join_blocks(uint64_t outputs, uint32_t count, uint32_t group,
-                                               uint32_t grains) {
-    const uint32_t workers = lk_cuda_join_workers(count), run = lk_cuda_join_run(count, workers);
-    const uint64_t blocks = (outputs * workers + LK_CUDA_JOIN_THREADS - 1) / LK_CUDA_JOIN_THREADS;
-    return {dim3((uint32_t)blocks, grains),
-            {outputs * ((count + run - 1) / run) * grains, (uint64_t)group * run, 0,
-             outputs * group * ((uint64_t)count + 1) * grains * sizeof(float)}};
-}
-
-// Where there are parts, joins them.
-template <typename Job>
-static inline void lk_cuda_join_parts(lk_cuda_stream *s, const Job &job,
-                                      const lk_cuda_terms &terms) {
-    if (terms.parts == 1) return;
-    const uint64_t outputs = (uint64_t)job.rows * job.columns;
-    const uint32_t threads = LK_CUDA_JOIN_THREADS;
-    const uint32_t step = LK_MAX(terms.grain_parts, 1u), last = (terms.parts + step - 1) / step;
-    if (terms.grain_parts > 1) {
-        lk_cuda_launch(s, lk_cuda_join_grains, lk_cuda_join_blocks(outputs, step, 1, last), threads,
-                       threads, terms, outputs, lk_cuda_join_workers(step), s->scratch);
-    }
-    lk_cuda_launch(s, lk_cuda_join<Job>,
-                   lk_cuda_join_blocks(outputs / Job::group, last, Job::group, 1), threads, threads,
-                   s->state, s->op, job, terms, lk_cuda_join_workers(last), s->scratch);
-}
-
-// All that a job needs: its tiles, and joining their parts.
-template <typename Job>
-static inline void lk_cuda_run(lk_cuda_stream *s, const Job &job, uint32_t example_terms,
-                               uint32_t grain, uint32_t examples) {
-    if (job.rows == 0 || job.columns == 0) return;
-    const lk_cuda_cut cut = lk_cuda_cut_sums(
-        job.rows, job.columns, lk_cuda_terms_of(example_terms, grain, examples), Job::group > 1);
-    const lk_cuda_terms &terms = cut.terms;
-    switch (cut.tile) {
-    case LK_CUDA_SMALL:
-        if constexpr (Job::group == 1) lk_cuda_launch_tiles<lk_cuda_small>(s, job, terms);
-        break;
-    case LK_CUDA_NARROW: lk_cuda_launch_tiles<lk_cuda_narrow>(s, job, terms); break;
-    case LK_CUDA_LARGE: lk_cuda_launch_tiles<lk_cuda_large>(s, job, terms); break;
-    case LK_CUDA_HUGE: lk_cuda_launch_tiles<lk_cuda_huge>(s, job, terms); break;
-    }
-    lk_cuda_join_parts(s, job, terms);
-}
-
-template <typename Job>
-static inline int lk_cuda_prepare_job(void) {
-    int error = 0;
-    if constexpr (Job::group == 1) {
-        error = lk_cuda_prepare_kernels(lk_cuda_sums<lk_cuda_small, Job>);
-    }
-    return error ? error
-                 : lk_cuda_prepare_kernels(lk_cuda_sums<lk_cuda_narrow, Job>,
-                                           lk_cuda_sums<lk_cuda_large, Job>,
-                                           lk_cuda_sums<lk_cuda_huge, Job>, lk_cuda_join<Job>);
 }
 
 #endif

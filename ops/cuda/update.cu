@@ -1,48 +1,23 @@
 // update.cu - REDUCE, APPLY and the end of a step: one launch for all parameters, one for the rest.
-#include "ops/cuda/device.h"
-#include "ops/layers/rounded.h"
-#include "ops/math.h"
-
-// The parameter whose gradient lies at float `at` of a node, or the one before the padding there.
-static inline __device__ uint32_t find_param(const lk_cuda_param *params, uint32_t count,
-                                             uint64_t at) {
-    uint32_t low = 0;
-    while (count > 1) {
-        uint32_t half = count / 2;
-        low = params[low + half].node_offset <= at ? low + half : low;
-        count -= half;
-    }
-    return low;
-}
-
-// How an optimizer updates: several share a formula (ops/optimizer.c).
-enum update_form {
-    FORM_SGD,
-    FORM_MOMENTUM,
-    FORM_MOMENTUM_KERAS,
-    FORM_RMSPROP,
-    FORM_ADAM,
-    FORM_LARS,
-    FORM_LAMB
-};
-
-// An optimizer without its descriptor, which is the host's.
-struct update_rule {
-    update_form form;
-    bool nesterov, centered, amsgrad;
-    float momentum, rho, epsilon, beta_1, beta_2, clipvalue;
-    lk_norm norm;
-    float clipnorm, global_clipnorm, eta;
-    bool averages;          // weights, in the last of so many slots
-    uint32_t slot_count;
-};
+#include "ops/cuda/update.h"
 
 static update_rule rule_of(const lk_optimizer *o) {
     const lk_optimizer_number number = o->type->number;
-    update_rule rule = {FORM_ADAM,          o->nesterov,  o->centered,          o->amsgrad,
-                        o->momentum,        o->rho,       o->epsilon,           o->beta_1,
-                        o->beta_2,          o->clipvalue, lk_optimizer_norm(o), o->clipnorm,
-                        o->global_clipnorm, o->eta,       lk_optimizer_averages(o),
+    update_rule rule = {FORM_ADAM,
+                        o->nesterov,
+                        o->centered,
+                        o->amsgrad,
+                        o->momentum,
+                        o->rho,
+                        o->epsilon,
+                        o->beta_1,
+                        o->beta_2,
+                        o->clipvalue,
+                        lk_optimizer_norm(o),
+                        o->clipnorm,
+                        o->global_clipnorm,
+                        o->eta,
+                        lk_optimizer_averages(o),
                         lk_optimizer_slot_count(o)};
     if (number == LK_OPTIMIZER_LARS_TF) rule.form = FORM_LARS;
     if (number == LK_OPTIMIZER_LAMB_KERAS) rule.form = FORM_LAMB;
@@ -53,173 +28,6 @@ static update_rule rule_of(const lk_optimizer *o) {
         rule.form = FORM_RMSPROP;
     }
     return rule;
-}
-
-// Each of these takes element i of w and of the slots, and returns the new w; `bad` collects what
-// is stored and not finite. `w` comes after its decay, but for l2.
-static inline __device__ float keep(float *slot, uint64_t i, float value, bool &bad) {
-    slot[i] = value;
-    bad |= lk_cuda_not_finite(value);
-    return value;
-}
-
-static inline __device__ float apply_momentum(const update_rule &o, const lk_step_scalars &s,
-                                              float g, float w, float *const *slots, uint64_t i,
-                                              bool &bad) {
-    const float a = keep(slots[0], i, lk_fmaf(o.momentum, slots[0][i], g), bad);
-    return lk_fmaf(-s.learning_rate, o.nesterov ? lk_fmaf(o.momentum, a, g) : a, w);
-}
-
-static inline __device__ float apply_momentum_keras(const update_rule &o, const lk_step_scalars &s,
-                                                    float g, float w, float *const *slots,
-                                                    uint64_t i, bool &bad) {
-    const float step = s.learning_rate * g;
-    const float m = keep(slots[0], i, lk_fmaf(o.momentum, slots[0][i], -step), bad);
-    return w + (o.nesterov ? lk_fmaf(o.momentum, m, -step) : m);
-}
-
-static inline __device__ float apply_rmsprop(const update_rule &o, const lk_step_scalars &s,
-                                             float g, float w, float *const *slots, uint64_t i,
-                                             bool &bad) {
-    const float rest = 1.0f - o.rho, before = slots[0][i];
-    float d = keep(slots[0], i, lk_fmaf(rest, lk_fmaf(g, g, -before), before), bad);
-    if (o.centered) {
-        const float mean = slots[1][i];
-        const float mg = keep(slots[1], i, lk_fmaf(rest, g - mean, mean), bad);
-        d = lk_fmaf(-mg, mg, d);
-        d = d > 0.0f ? d : 0.0f;
-    }
-    float update = (s.learning_rate * g) / lk_sqrtf(d + o.epsilon);
-    bad |= lk_cuda_not_finite(update);
-    if (o.momentum > 0.0f) {
-        float *const mom = slots[o.centered ? 2 : 1];
-        update = keep(mom, i, lk_fmaf(o.momentum, mom[i], update), bad);
-    }
-    return w - update;
-}
-
-static inline __device__ float apply_adam(const update_rule &o, const lk_step_scalars &s, float g,
-                                          float w, float *const *slots, uint64_t i, bool &bad) {
-    const float mean = slots[0][i], square = slots[1][i];
-    const float m = keep(slots[0], i, lk_fmaf(1.0f - o.beta_1, g - mean, mean), bad);
-    float x = keep(slots[1], i, lk_fmaf(1.0f - o.beta_2, lk_fmaf(g, g, -square), square), bad);
-    if (o.amsgrad) {
-        const float greatest = slots[2][i];
-        x = keep(slots[2], i, x > greatest ? x : greatest, bad);
-    }
-    return w - (m * s.step_size) / lk_fmaf(s.root, lk_sqrtf(x), o.epsilon);
-}
-
-static inline __device__ float apply_lars(const update_rule &o, const lk_step_scalars &s, float g,
-                                          float w, float *const *slots, uint64_t i, bool &bad) {
-    const float step = s.learning_rate * g;
-    const float v = keep(slots[0], i, lk_fmaf(o.momentum, slots[0][i], step), bad);
-    return w - (o.nesterov ? lk_fmaf(o.momentum, v, step) : v);
-}
-
-// The update of lamb, and the means that it makes.
-static inline __device__ float lamb_update(const update_rule &o, const lk_step_scalars &s, float g,
-                                           float &m, float &v) {
-    m = lk_fmaf(1.0f - o.beta_1, g - m, m);
-    v = lk_fmaf(1.0f - o.beta_2, lk_fmaf(g, g, -v), v);
-    return (m * s.step_size) / lk_fmaf(s.root, lk_sqrtf(v), o.epsilon);
-}
-
-static inline __device__ float apply_lamb(const update_rule &o, const lk_step_scalars &s, float g,
-                                          float w, float *const *slots, uint64_t i, bool &bad) {
-    float m = slots[0][i], v = slots[1][i];
-    const float u = lamb_update(o, s, g, m, v);
-    keep(slots[0], i, m, bad);
-    keep(slots[1], i, v, bad);
-    return lk_fmaf(-s.learning_rate, u, w);
-}
-
-// The mean gradient, with that of the regularizer.
-static inline __device__ float regularized(const lk_step_scalars &s, float sum, float w) {
-    const float g = (sum + 0.0f) * s.inverse_n;
-    return s.regularizer != 0.0f ? lk_fmaf(s.regularizer, w, g) : g;
-}
-
-// .. cut, and w after its decay, or g with it.
-static inline __device__ float mean_gradient(const update_rule &o, const lk_step_scalars &s,
-                                             float sum, float &w, bool &bad) {
-    float g = regularized(s, sum, w);
-    bad |= lk_cuda_not_finite(g);
-    if (o.clipvalue > 0.0f) {
-        g = g > o.clipvalue ? o.clipvalue : g;
-        g = g < -o.clipvalue ? -o.clipvalue : g;
-    }
-    if (s.l2 != 0.0f) g = lk_fmaf(s.l2, w, g);
-    if (s.decay != 0.0f) w = lk_fmaf(-s.decay, w, w);
-    return g;
-}
-
-// The scalars of a step with what is a parameter's own.
-static inline __device__ lk_step_scalars own_scalars(const lk_step_scalars &s,
-                                                     const lk_cuda_param *p) {
-    lk_step_scalars own = s;
-    own.regularizer = 2.0f * p->l2;
-    return own;
-}
-
-// v as products take it, where they take it rounded.
-static inline __device__ void keep_rounded(const lk_cuda_param *p, float *to, uint64_t i, float v,
-                                           bool &bad) {
-    if (to) keep(to, i, lk_rounded((uint8_t)p->dtype, v), bad);
-}
-
-// As ops/optimizer.c says; returns whether anything stored is not finite.
-static inline __device__ bool apply(const update_rule &o, const lk_step_scalars &s, float sum,
-                                    const lk_cuda_param *p, uint64_t i) {
-    float *const w = p->w, *const *slots = p->slots;
-    bool bad = false;
-    float next = w[i];
-    const float g = mean_gradient(o, s, sum, next, bad);
-    if (o.form == FORM_SGD) {
-        next = lk_fmaf(-s.learning_rate, g, next);
-    } else if (o.form == FORM_MOMENTUM) {
-        next = apply_momentum(o, s, g, next, slots, i, bad);
-    } else if (o.form == FORM_MOMENTUM_KERAS) {
-        next = apply_momentum_keras(o, s, g, next, slots, i, bad);
-    } else if (o.form == FORM_RMSPROP) {
-        next = apply_rmsprop(o, s, g, next, slots, i, bad);
-    } else if (o.form == FORM_LARS) {
-        next = apply_lars(o, s, g, next, slots, i, bad);
-    } else if (o.form == FORM_LAMB) {
-        next = apply_lamb(o, s, g, next, slots, i, bad);
-    } else {
-        next = apply_adam(o, s, g, next, slots, i, bad);
-    }
-    bad |= lk_cuda_not_finite(next);
-    if (p->clip > 0.0f) next = next > p->clip ? p->clip : next < -p->clip ? -p->clip : next;
-    w[i] = next;
-    keep_rounded(p, p->rounded, i, next, bad);
-    if (o.averages) {
-        float *const average = slots[o.slot_count - 1];
-        const float mean = lk_fmaf(s.average, average[i], (1.0f - s.average) * next);
-        keep(average, i, mean, bad);
-        keep_rounded(p, p->rounded_average, i, mean, bad);
-    }
-    return bad;
-}
-
-// The mean of a metric over the step, which no loss scale changes; the first is the loss, to which
-// the penalty is added.
-static inline __device__ float mean_of(const lk_cuda_state *state, lk_cuda_metrics metrics,
-                                       uint32_t node_count, uint32_t i, uint32_t examples) {
-    const float inverse_n = 1.0f / (float)examples;
-    const float mean = (lk_cuda_reduce(metrics.nodes, node_count, i) + 0.0f) * inverse_n;
-    return i == 0 && state->penalty != 0.0f ? mean + state->penalty : mean;
-}
-
-// Has the step a flag? What says so was written before.
-static inline __device__ bool is_flagged(const lk_cuda_state *state, lk_cuda_metrics metrics,
-                                         uint32_t node_count, uint32_t examples) {
-    bool flagged = state->bad_op != UINT32_MAX;
-    for (uint32_t i = 0; i < metrics.sums; i++) {
-        flagged |= lk_cuda_not_finite(mean_of(state, metrics, node_count, i, examples));
-    }
-    return flagged;
 }
 
 // --- norms ---------------------------------------------------------------------------------------
@@ -386,32 +194,8 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
            uint32_t param_count, uint64_t node_floats, const lk_cuda_node *__restrict__ nodes,
            uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_norms norms,
            lk_cuda_scalars ring) {
-    if (state->stopped) return;
-    const lk_step_scalars scalars = ring.ring[state->step % ring.slots];
-    if (state->asks && is_flagged(state, metrics, node_count, scalars.examples)) return;
-    LK_CUDA_EACH(at, node_floats) {
-        uint32_t index = find_param(params, param_count, at);
-        const lk_cuda_param *p = &params[index];
-        if (at < p->node_offset || at - p->node_offset >= p->count) continue;
-        if (normed && p->moving.terms == 0) {
-            const uint64_t i = at - p->node_offset;
-            const float sum = norms.gradient[p->first_slice * LK_SLICE_TERMS + i];
-            if (apply(o, norms.own[index], sum, p, i)) {
-                atomicMin(&state->bad_param, index);
-            }
-            continue;
-        }
-        float sum = lk_cuda_reduce(nodes, node_count, at);
-        if (p->moving.terms > 0) {
-            float *at_state = p->w + (at - p->node_offset);
-            *at_state = lk_moving_of_sum(p->moving, scalars.examples, *at_state, sum);
-            if (lk_cuda_not_finite(*at_state)) atomicMin(&state->bad_param, index);
-            continue;
-        }
-        if (apply(o, own_scalars(scalars, p), sum, p, at - p->node_offset)) {
-            atomicMin(&state->bad_param, index);
-        }
-    }
+    update_body<normed>(lk_cuda_here(), state, o, params, param_count, node_floats, nodes,
+                        node_count, metrics, norms, ring);
 }
 
 void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
@@ -423,9 +207,10 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
     const uint64_t written = 2 * (1 + rule.slot_count);  // read too
     if (!norms.squares) {
         const uint64_t bytes = node_floats * (node_count + written) * sizeof(float);
-        lk_cuda_launch(s, update<false>, lk_cuda_blocks(node_floats, node_count, bytes),
-                       LK_CUDA_THREADS, 0, s->state, rule, params, param_count, node_floats, nodes,
-                       node_count, metrics, norms, scalars);
+        lk_cuda_launch_body(s, LK_CUDA_BODY_UPDATE, {}, update<false>,
+                            lk_cuda_blocks(node_floats, node_count, bytes), LK_CUDA_THREADS, 0,
+                            s->state, rule, params, param_count, node_floats, nodes, node_count,
+                            metrics, norms, scalars);
         return;
     }
     const uint64_t terms = norms.slices * LK_SLICE_TERMS * sizeof(float);
@@ -442,37 +227,18 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
                    node_count, metrics, norms, scalars);
 }
 
-// One thread: a few numbers.
 static __global__ void step_end(lk_cuda_state *state, lk_cuda_metrics metrics, uint32_t node_count,
                                 lk_cuda_scalars scalars, bool images, lk_cuda_result *ring,
                                 uint32_t slots) {
-    if (threadIdx.x > 0 || state->stopped) return;
-    lk_cuda_result result = {};
-    const uint32_t examples = scalars.ring[state->step % scalars.slots].examples;
-    result.step = state->step;
-    result.bad_op = state->bad_op;
-    result.bad_param = state->bad_param;
-    result.not_finite = state->bad_op != UINT32_MAX || state->bad_param != UINT32_MAX;
-    for (uint32_t i = 0; i < metrics.sums; i++) {
-        result.means[i] = mean_of(state, metrics, node_count, i, examples);
-        result.not_finite |= lk_cuda_not_finite(result.means[i]);
-    }
-    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) result.counts[i] = state->counts[i];
-    ring[state->step % slots] = result;  // read once the stream is behind it: no fence
-    const bool held = state->asks && is_flagged(state, metrics, node_count, examples);
-    state->stopped = result.not_finite && !held;
-    state->step++;
-    state->batch += images;
-    state->bad_op = state->bad_param = UINT32_MAX;
-    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) state->counts[i] = 0;
+    step_end_body(lk_cuda_here(), state, metrics, node_count, scalars, images, ring, slots);
 }
 
 void lk_cuda_step_end(lk_cuda_stream *s, lk_cuda_metrics metrics, uint32_t node_count,
-                      lk_cuda_scalars scalars, bool images, lk_cuda_result *ring,
-                      uint32_t slots) {
+                      lk_cuda_scalars scalars, bool images, lk_cuda_result *ring, uint32_t slots) {
     const uint64_t sums = (uint64_t)metrics.sums * node_count;
-    lk_cuda_launch(s, step_end, {dim3(1), {1, sums, 0, sums * sizeof(float) + sizeof *ring}}, 32, 0,
-                   s->state, metrics, node_count, scalars, images, ring, slots);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_STEP_END, {}, step_end,
+                        {dim3(1), {1, sums, 0, sums * sizeof(float) + sizeof *ring}}, 32, 0,
+                        s->state, metrics, node_count, scalars, images, ring, slots);
 }
 
 int lk_cuda_prepare_update(void) {
@@ -482,12 +248,12 @@ int lk_cuda_prepare_update(void) {
 
 int lk_cuda_prepare(void) {
     int (*const each[])(void) = {
-        lk_cuda_prepare_elements, lk_cuda_prepare_update,   lk_cuda_prepare_loss,
-        lk_cuda_prepare_pool,     lk_cuda_prepare_dense,    lk_cuda_prepare_conv,
-        lk_cuda_prepare_fast,     lk_cuda_prepare_exchange, lk_cuda_prepare_plain,
-        lk_cuda_prepare_norm,     lk_cuda_prepare_layer_norm, lk_cuda_prepare_grouped_conv,
-        lk_cuda_prepare_sequence, lk_cuda_prepare_transducer,
-        lk_cuda_prepare_mixed};
+        lk_cuda_prepare_elements,  lk_cuda_prepare_update,     lk_cuda_prepare_loss,
+        lk_cuda_prepare_pool,      lk_cuda_prepare_dense,      lk_cuda_prepare_conv,
+        lk_cuda_prepare_fast,      lk_cuda_prepare_exchange,   lk_cuda_prepare_plain,
+        lk_cuda_prepare_norm,      lk_cuda_prepare_layer_norm, lk_cuda_prepare_grouped_conv,
+        lk_cuda_prepare_sequence,  lk_cuda_prepare_transducer, lk_cuda_prepare_mixed,
+        lk_cuda_prepare_persistent};
     for (int (*prepare)(void) : each) {
         int error = prepare();
         if (error) return error;

@@ -2,7 +2,9 @@
 // kernels (tests/ops/) test them too: operands are copied to the device, each into an allocation of
 // its exact size, and results back.
 //
-// Stands in for ops/variant.c: the device is the only variant there is.
+// Stands in for ops/variant.c: the device is the only variant there is. Compiled with LK_BY_TASKS,
+// launches that have bodies are tasks of the persistent kernel (ops/cuda/tasks.h), and what they
+// say that they read and write is held against what there is.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,17 +18,24 @@
 
 #include "ops/cuda/mixed.h"
 #include "ops/cuda/table.h"
+#include "ops/cuda/tasks.h"
 #include "ops/layers/decode.h"
 #include "ops/variant.h"
 
-enum { OP = 7, HELD_MAX = 24 };
+#ifndef LK_BY_TASKS
+#define LK_BY_TASKS 0
+#endif
+enum { OP = 7, HELD_MAX = 24, BY_TASKS = LK_BY_TASKS };
 
 // --- one call ------------------------------------------------------------------------------------
 
 static struct {
     void *at[HELD_MAX];
+    uint64_t bytes[HELD_MAX];
     uint32_t count;
     lk_cuda_state *state;
+    lk_cuda_tasks tasks;
+    bool more;  // there may be what the call does not touch
 } held;
 
 static void must(int error) {
@@ -38,6 +47,7 @@ static void must(int error) {
 static void *space(uint64_t bytes) {
     void *at;
     must(cudaMalloc(&at, bytes ? bytes : 1));
+    held.bytes[held.count] = bytes;
     held.at[held.count++] = at;
     return at;
 }
@@ -63,15 +73,72 @@ static lk_cuda_stream begin(uint64_t scratch_floats) {
     if (!prepared) must(lk_cuda_prepare());
     prepared = true;
     held.count = 0;
+    held.more = false;
     held.state = there(&fresh, sizeof fresh);
     float *scratch = scratch_floats > 0 ? space(scratch_floats * sizeof(float)) : NULL;
     return (lk_cuda_stream){.state = held.state, .scratch = scratch, .op = OP};
+}
+
+// .. of a call whose launches all have bodies.
+static lk_cuda_stream begin_tasks(uint64_t scratch_floats) {
+    lk_cuda_stream s = begin(scratch_floats);
+    lk_cuda_tasks_open(&held.tasks);
+    if (BY_TASKS) s.tasks = &held.tasks;
+    return s;
+}
+
+// The allocation that a span is of: it begins there, and ends with it, but for the last word.
+static uint32_t held_by(const lk_cuda_span *span) {
+    for (uint32_t i = 0; i < held.count; i++) {
+        if (held.at[i] == span->from && lk_round_up(held.bytes[i], sizeof(float)) == span->bytes) {
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+// Whatever the call has there is named by a task, as a whole, and nothing else is. The scratch, of
+// which a call may take less, is the second of all, the state the first.
+static void check_spans(const lk_cuda_stream *s) {
+    bool named[HELD_MAX] = {false};
+    for (uint32_t i = 0; i < held.tasks.count; i++) {
+        const lk_cuda_spans *spans = &held.tasks.kept[i].spans;
+        if (spans->count == 0 || held.tasks.kept[i].body == LK_CUDA_BODY_LOAD) return;
+        for (uint32_t k = 0; k < spans->count; k++) {
+            if (spans->span[k].from == s->scratch) continue;
+            const uint32_t which = held_by(&spans->span[k]);
+            assert_true(which < held.count);
+            named[which] = true;
+        }
+    }
+    for (uint32_t i = s->scratch ? 2 : 1; i < held.count && !held.more; i++) {
+        assert_true(named[i] || held.bytes[i] == 0);
+    }
+}
+
+// The tasks of a call, as a step that has no others.
+static void run_tasks(const lk_cuda_stream *s) {
+    const uint64_t bytes = lk_cuda_tasks_bytes(&held.tasks);
+    uint8_t *table = malloc(bytes);
+    lk_cuda_stream launch = {.stream = s->stream};
+    uint32_t blocks;
+    assert_null(held.tasks.refused);
+    check_spans(s);
+    lk_cuda_tasks_write(&held.tasks, table);
+    lk_cuda_meeting *meeting = space(sizeof *meeting);
+    must(cudaMemset(meeting, 0, sizeof *meeting));
+    must(lk_cuda_persistent_blocks(1, &blocks));
+    lk_cuda_persistent_launch(&launch, there(table, bytes), bytes, meeting, blocks, 1);
+    must(launch.error);
+    free(table);
+    lk_cuda_tasks_open(&held.tasks);
 }
 
 // Waits, and gives the state that the kernels left.
 static lk_cuda_state wait_for(const lk_cuda_stream *s) {
     lk_cuda_state state;
     must(s->error);
+    if (s->tasks && s->tasks->count > 0) run_tasks(s);
     must(cudaDeviceSynchronize());
     back(&state, s->state, sizeof state);
     return state;
@@ -94,7 +161,8 @@ static uint32_t end(const lk_cuda_stream *s) {
 
 // --- the table -----------------------------------------------------------------------------------
 
-// Examples of `bytes` each, those behind LOAD_BEFORE others of the batch, and labels that say which.
+// Examples of `bytes` each, those behind LOAD_BEFORE others of the batch, and labels that say
+// which.
 enum { LOAD_BEFORE = 2 };
 typedef struct load_shape {
     uint32_t count, bytes;
@@ -118,7 +186,7 @@ static void load_examples(lk_cuda_stream *s, const lk_cuda_source *source, load_
 // In the second slot of a ring.
 static void load_streamed(load_shape l, const uint8_t *src, float *dst) {
     enum { SLOTS = 3 };
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     const uint32_t slot = l.count + LOAD_BEFORE, all = slot * SLOTS;
     uint8_t *images = calloc(all, l.bytes);
     uint32_t *labels = calloc(all, sizeof *labels);
@@ -138,7 +206,7 @@ static void load_streamed(load_shape l, const uint8_t *src, float *dst) {
 // the whole.
 static void load_resident(load_shape l, bool sharded, const uint8_t *src, float *dst) {
     enum { EPOCH = 3, EPOCH_BATCHES = 2, FIRST = 1 };
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     const uint32_t batch = (l.count + LOAD_BEFORE + 1) / 2 * 2, all = EPOCH_BATCHES * batch;
     const uint64_t shard_first[] = {0, batch, all};
     lk_example_order order = {.seed = l.count,
@@ -180,7 +248,7 @@ static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *
                               const float *bias, float *y, float *scratch) {
     (void)scratch;
     uint64_t out = (uint64_t)m_count * d->n_count;
-    lk_cuda_stream s = begin(lk_cuda_dense_scratch_floats(d, 1, m_count));
+    lk_cuda_stream s = begin_tasks(lk_cuda_dense_scratch_floats(d, 1, m_count));
     float *to = space(out * sizeof *to);
     lk_cuda_dense_forward(&s, d, m_count, floats_there(x, (uint64_t)m_count * d->k_count),
                           floats_there(w, (uint64_t)d->k_count * d->n_count),
@@ -195,7 +263,7 @@ static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const 
                                      float *scratch) {
     (void)scratch;
     uint64_t out = (uint64_t)m_count * d->k_count;
-    lk_cuda_stream s = begin(lk_cuda_dense_scratch_floats(d, 1, m_count));
+    lk_cuda_stream s = begin_tasks(lk_cuda_dense_scratch_floats(d, 1, m_count));
     float *to = space(out * sizeof *to);
     lk_cuda_dense_input_gradient(&s, d, m_count, floats_there(w, (uint64_t)d->k_count * d->n_count),
                                  floats_there(dy, (uint64_t)m_count * d->n_count),
@@ -240,7 +308,7 @@ static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
     (void)scratch;
     uint32_t grain = views[0].examples, examples = examples_of(grain_count, views);
     uint64_t out = (uint64_t)d->k_count * d->n_count;
-    lk_cuda_stream s = begin(lk_cuda_dense_scratch_floats(d, grain, examples));
+    lk_cuda_stream s = begin_tasks(lk_cuda_dense_scratch_floats(d, grain, examples));
     const lk_cuda_grains grains = grains_there(grain_count, views, d->k_count, d->n_count);
     float *to = space(out * sizeof *to);
     lk_cuda_dense_weight_gradient(&s, d, &grains, to);
@@ -252,7 +320,7 @@ static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
 
 static void column_sums(uint32_t n_count, uint32_t grain_count, const lk_grain_view *views,
                         float *out) {
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     const lk_cuda_grains grains = grains_there(grain_count, views, 0, n_count);
     float *to = space(n_count * sizeof *to);
     lk_cuda_column_sums(&s, n_count, &grains, to);
@@ -265,7 +333,7 @@ static uint32_t conv2d_forward(const lk_conv2d *c, uint32_t m_count, const float
                                const float *bias, float *y, float *scratch) {
     (void)scratch;
     uint64_t out = m_count * lk_conv2d_out_floats(c);
-    lk_cuda_stream s = begin(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
+    lk_cuda_stream s = begin_tasks(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
     float *to = space(out * sizeof *to);
     lk_cuda_conv2d_forward(&s, c, m_count, floats_there(x, m_count * lk_conv2d_in_floats(c)),
                            floats_there(w, lk_conv2d_weight_floats(c)),
@@ -280,7 +348,7 @@ static uint32_t conv2d_pool_forward(const lk_conv2d *c, uint32_t m_count, const 
                                     lk_ahead *ahead, float *scratch) {
     (void)ahead, (void)scratch;
     uint64_t out = m_count * lk_conv2d_pooled_floats(c);
-    lk_cuda_stream s = begin(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
+    lk_cuda_stream s = begin_tasks(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
     float *to = space(out * sizeof *to);
     uint8_t *winners = space(out);
     lk_cuda_conv2d_pool_forward(&s, c, m_count, floats_there(x, m_count * lk_conv2d_in_floats(c)),
@@ -297,7 +365,7 @@ static uint32_t conv2d_input_gradient(const lk_conv2d *c, uint32_t m_count, cons
                                       float *scratch) {
     (void)scratch;
     uint64_t out = m_count * lk_conv2d_in_floats(c);
-    lk_cuda_stream s = begin(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
+    lk_cuda_stream s = begin_tasks(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
     float *to = space(out * sizeof *to);
     lk_cuda_conv2d_input_gradient(&s, c, m_count, floats_there(w, lk_conv2d_weight_floats(c)),
                                   floats_there(dy, m_count * lk_conv2d_out_floats(c)),
@@ -312,7 +380,7 @@ static uint32_t conv2d_transpose_forward(const lk_conv2d *c, uint32_t m_count, c
                                          float *scratch) {
     (void)scratch;
     uint64_t out = m_count * lk_conv2d_in_floats(c);
-    lk_cuda_stream s = begin(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
+    lk_cuda_stream s = begin_tasks(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
     float *to = space(out * sizeof *to);
     lk_cuda_conv2d_transpose_forward(&s, c, m_count,
                                      floats_there(x, m_count * lk_conv2d_out_floats(c)),
@@ -328,7 +396,7 @@ static uint32_t conv2d_pool_input_gradient(const lk_conv2d *c, uint32_t m_count,
                                            const float *mask, float *dx, float *scratch) {
     (void)scratch;
     uint64_t out = m_count * lk_conv2d_in_floats(c), pooled = m_count * lk_conv2d_pooled_floats(c);
-    lk_cuda_stream s = begin(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
+    lk_cuda_stream s = begin_tasks(lk_cuda_conv2d_scratch_floats(c, 1, m_count));
     float *to = space(out * sizeof *to);
     lk_cuda_conv2d_pool_input_gradient(&s, c, m_count, floats_there(w, lk_conv2d_weight_floats(c)),
                                        floats_there(dy, pooled), there(argmax, pooled),
@@ -347,7 +415,7 @@ static void weight_gradient(const lk_conv2d *c, uint32_t grain_count, const lk_g
                             bool pooled, float *dw, float *db) {
     uint32_t grain = views[0].examples, examples = examples_of(grain_count, views);
     uint64_t out = lk_conv2d_weight_floats(c);
-    lk_cuda_stream s = begin(lk_cuda_conv2d_scratch_floats(c, grain, examples));
+    lk_cuda_stream s = begin_tasks(lk_cuda_conv2d_scratch_floats(c, grain, examples));
     const lk_cuda_grains grains =
         grains_there(grain_count, views, lk_conv2d_in_floats(c),
                      pooled ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c));
@@ -367,7 +435,7 @@ static void conv2d_bias_gradient(const lk_conv2d *c, const lk_half *half, uint32
                                  const lk_grain_view *views, float *db, float *scratch) {
     (void)half, (void)scratch;
     uint32_t grain = views[0].examples, examples = examples_of(grain_count, views);
-    lk_cuda_stream s = begin(lk_cuda_conv2d_bias_scratch_floats(c, grain, examples));
+    lk_cuda_stream s = begin_tasks(lk_cuda_conv2d_bias_scratch_floats(c, grain, examples));
     const lk_cuda_grains grains = grains_there(grain_count, views, 0, lk_conv2d_out_floats(c));
     float *to = space(c->out_c * sizeof *to);
     lk_cuda_conv2d_bias_gradient(&s, c, &grains, to);
@@ -395,7 +463,7 @@ static void max_pool_forward(const lk_pool2d *p, uint32_t m_count, const float *
                              uint16_t *argmax) {
     uint64_t in = (uint64_t)m_count * p->in_h * p->in_w * p->channels;
     uint64_t out = (uint64_t)m_count * p->out_h * p->out_w * p->channels;
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     float *to = space(out * sizeof *to);
     uint16_t *winners = space(out * sizeof *winners);
     lk_cuda_max_pool_forward(&s, p, m_count, floats_there(x, in), to, winners);
@@ -409,7 +477,7 @@ static uint32_t max_pool_backward(const lk_pool2d *p, uint32_t m_count, const fl
                                   const uint16_t *argmax, float *dx) {
     uint64_t in = (uint64_t)m_count * p->in_h * p->in_w * p->channels;
     uint64_t out = (uint64_t)m_count * p->out_h * p->out_w * p->channels;
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     float *to = space(in * sizeof *to);
     lk_cuda_max_pool_backward(&s, p, m_count, floats_there(dy, out), there(argmax, out * 2), to);
     wait_for(&s);
@@ -418,7 +486,7 @@ static uint32_t max_pool_backward(const lk_pool2d *p, uint32_t m_count, const fl
 }
 
 static void relu_forward(uint64_t count, const float *x, float *y) {
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     float *to = space(count * sizeof *to);
     lk_cuda_relu_forward(&s, count, floats_there(x, count), to);
     wait_for(&s);
@@ -427,7 +495,7 @@ static void relu_forward(uint64_t count, const float *x, float *y) {
 }
 
 static void relu_backward(uint64_t count, const float *y, const float *dy, float *dx) {
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     float *from = floats_there(dy, count);
     float *to = dy == dx ? from : space(count * sizeof *to);
     lk_cuda_relu_backward(&s, count, floats_there(y, count), from, to);
@@ -441,7 +509,7 @@ static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, float 
                                       const uint32_t *labels, float *dlogits, float *loss,
                                       uint32_t *correct) {
     uint64_t count = (uint64_t)m_count * classes;
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     const float *weights_there = weights ? floats_there(weights, classes) : NULL;
     float *to = dlogits ? space(count * sizeof *to) : NULL, *losses = space(m_count * sizeof *to);
     lk_cuda_softmax_cross_entropy(&s, m_count, classes, smoothing, weights_there,
@@ -454,7 +522,7 @@ static uint32_t softmax_cross_entropy(uint32_t m_count, uint32_t classes, float 
 }
 
 static void add(uint64_t count, const float *a, const float *b, float *out) {
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     float *to = floats_there(a, count);
     lk_cuda_add(&s, count, to, floats_there(b, count), to);
     wait_for(&s);
@@ -487,6 +555,21 @@ static uint64_t role_bytes(const lk_lane *l, const lk_op *op, lk_role role) {
 
 static uint64_t grain_rows_bytes(const lk_op *op, uint32_t grains) {
     return (uint64_t)grains * LK_NORM_COLUMNS * op->norm.channels * sizeof(float);
+}
+
+// Of the ops of LK_PLAIN_OP_LIST. Dropout copies where nothing is trained.
+static bool has_body(const lk_lane *l, const lk_op *op) {
+    switch (op->type->number) {
+    case LK_OP_DROPOUT: return l->train;
+    case LK_OP_DROPOUT_BACKWARD:
+    case LK_OP_TANH:
+    case LK_OP_TANH_BACKWARD:
+    case LK_OP_SIGMOID:
+    case LK_OP_SIGMOID_BACKWARD:
+    case LK_OP_AVERAGE_POOL2D:
+    case LK_OP_AVERAGE_POOL2D_BACKWARD: return true;
+    default: return false;
+    }
 }
 
 // Batch normalisation: what is kept of grains, parameters and states go there, too; which positions
@@ -736,7 +819,8 @@ static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     }
     if (op->type->grains) return call_norm(l, op, kernel);
     if (op->type->scope == LK_SCOPE_GRAINS) return call_norm_nodes(l, op, kernel);
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = has_body(l, op) ? begin_tasks(0) : begin(0);
+    held.more = true;
     const lk_cuda_lane device = {.stream = &s};
     lk_lane there_lane = *l;
     must(cudaMemcpy(&s.state->step, &l->step, sizeof l->step, cudaMemcpyHostToDevice));
@@ -770,7 +854,7 @@ static uint32_t apply(const lk_optimizer *o, const lk_step_scalars *scalars, uin
                       const float *sum, float *w, float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {
     enum { GAP = 5 };
     if (count == 0) return 0;
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     uint64_t half = count / 2, rest = count - half;
     float *w_there = floats_there(w, count);
     const uint32_t slot_count = lk_optimizer_slot_count(o);
@@ -853,7 +937,7 @@ static uint32_t round_floats(lk_dtype dtype, uint64_t count, const float *src, f
     pthread_mutex_lock(&one_at_a_time);
     const lk_optimizer *o = &(lk_optimizer){.type = &lk_optimizer_sgd};
     const lk_step_scalars scalars = {.inverse_n = 1.0f, .examples = 1};
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     float *sums = space(count * sizeof *sums), *to = space(count * sizeof *to);
     must(cudaMemset(sums, 0, count * sizeof *sums));
     const lk_cuda_param param = {

@@ -95,6 +95,127 @@ static void test_threads_meet(void **state) {
     cudaFree(out);
 }
 
+// --- blocks that wait for each other -------------------------------------------------------------
+
+enum { ROUNDS = 5, BLOCKS_MAX = 16 };
+
+typedef struct meeting {
+    uint32_t arrived, round;
+} meeting;
+
+// All threads of all blocks have come here.
+static __device__ void meet(meeting *m) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const uint32_t round = *(volatile uint32_t *)&m->round;
+        if (atomicAdd(&m->arrived, 1) == gridDim.x - 1) {
+            m->arrived = 0;
+            m->round = round + 1;
+        }
+        while (*(volatile uint32_t *)&m->round == round) __nanosleep(20);
+    }
+    __syncthreads();
+}
+
+// In each round a block takes what its neighbour wrote in the round before, through shared memory.
+template <bool MEETS>
+static __global__ void relay(meeting *m, float *out) {
+    const uint32_t b = blockIdx.x, left = (b + gridDim.x - 1) % gridDim.x, t = threadIdx.x;
+    out[b * THREADS + t] = (float)b;
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        if (MEETS) meet(m);
+        lk_cuda_shared[t] = out[((round - 1) * gridDim.x + left) * THREADS + t];
+        __syncthreads();
+        out[(round * gridDim.x + b) * THREADS + t] = lk_cuda_shared[THREADS - 1 - t];
+        __syncthreads();
+    }
+}
+
+static int blocks_together(void) {
+    int blocks = 0;
+    assert_int_equal(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, relay<true>, THREADS,
+                                                                   THREADS * sizeof(float)),
+                     cudaSuccess);
+    assert_in_range(blocks, 2, BLOCKS_MAX);
+    return blocks;
+}
+
+static cudaError_t launch_together(void (*kernel)(meeting *, float *), int blocks, bool together,
+                                   meeting *m, float *out) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = together;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((uint32_t)blocks);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = THREADS * sizeof(float);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    cudaMemset(m, 0, sizeof *m);
+    return cudaLaunchKernelEx(&config, kernel, m, out);
+}
+
+// Rows of the last round that are not what the relay leaves there.
+static uint32_t wrong_after(void (*kernel)(meeting *, float *), uint64_t seed) {
+    static float got[(ROUNDS + 1) * BLOCKS_MAX * THREADS];
+    lk_host_seed(seed);
+    const int blocks = blocks_together();
+    const size_t floats = (size_t)(ROUNDS + 1) * (size_t)blocks * THREADS;
+    float *out = device(floats), *room = device(2);
+    meeting *m = reinterpret_cast<meeting *>(room);
+    assert_int_equal(launch_together(kernel, blocks, true, m, out), cudaSuccess);
+    assert_int_equal(cudaMemcpy(got, out, floats * sizeof(float), cudaMemcpyDeviceToHost),
+                     cudaSuccess);
+    uint32_t wrong = 0;
+    for (int b = 0; b < blocks; b++) {
+        const float wanted = (float)((b + ROUNDS * (blocks - 1)) % blocks);
+        for (uint32_t t = 0; t < THREADS; t++) {
+            wrong += !(got[((size_t)ROUNDS * (size_t)blocks + (size_t)b) * THREADS + t] == wanted);
+        }
+    }
+    cudaFree(out);
+    cudaFree(room);
+    return wrong;
+}
+
+static void test_blocks_meet(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        assert_int_equal(wrong_after(relay<true>, seed), 0);
+        assert_true(wrong_after(relay<false>, seed) > 0);
+    }
+}
+
+static void meet_in_turn(void) {
+    float *out = device((ROUNDS + 1) * BLOCKS_MAX * THREADS), *room = device(2);
+    meeting *m = reinterpret_cast<meeting *>(room);
+    (void)launch_together(relay<true>, 2, false, m, out);
+    cudaDeviceSynchronize();
+}
+
+static __global__ void nobody_comes(meeting *m, float *) {
+    while (*(volatile uint32_t *)&m->round == 0) __nanosleep(20);
+}
+static void wait_for_nobody(void) {
+    float *room = device(2);
+    (void)launch_together(nobody_comes, 2, true, reinterpret_cast<meeting *>(room), room);
+    cudaDeviceSynchronize();
+}
+
+static void test_waits_for_blocks_are_looked_at(void **state) {
+    (void)state;
+    assert_int_equal(apart(meet_in_turn, said, sizeof said), 70);
+    assert_non_null(strstr(said, "not cooperative"));
+    assert_int_equal(apart(wait_for_nobody, said, sizeof said), 70);
+    assert_non_null(strstr(said, "never come"));
+    lk_host_seed(0);
+    float *room = device(2);
+    assert_int_equal(launch_together(nobody_comes, blocks_together() + 1, true,
+                                     reinterpret_cast<meeting *>(room), room),
+                     cudaErrorCooperativeLaunchTooLarge);
+    cudaFree(room);
+}
+
 // --- what is wrong -------------------------------------------------------------------------------
 
 // Reads what another thread may not have written yet.
@@ -275,6 +396,8 @@ static void test_failures_and_counts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_meet),
+        cmocka_unit_test(test_blocks_meet),
+        cmocka_unit_test(test_waits_for_blocks_are_looked_at),
         cmocka_unit_test(test_missing_barrier_shows),
         cmocka_unit_test(test_divergence_is_named),
         cmocka_unit_test(test_external_memory),

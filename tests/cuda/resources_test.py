@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 import ptx_test
 
 REGISTERS, THREADS, BLOCKS, SLACK = 65536, 2048, 32, 8
+STACK = 1024  # bytes; more of them the driver takes from the device's memory at a first launch
 FOUND = re.compile(
     r"Compiling entry function '(\w+)'.*\n.*\n\s*(\d+) bytes stack frame, (\d+) bytes spill "
     r"stores, (\d+) bytes spill loads\n.*Used (\d+) registers([^\n]*)")
@@ -74,10 +75,12 @@ def resources(ptxas, ptx, arch, source):
     names, found = short_names([kernel[0] for kernel in kernels]), {}
     for name, stack, stores, loads, registers, rest in kernels:
         shared = re.search(r"(\d+) bytes smem", rest)
+        called = re.search(r"(\d+) bytes cumulative stack", rest)
         wide = int(threads.get(name, 32))
         found[f"{os.path.basename(source)} {names[name]}"] = {
             "threads": wide, "registers": int(registers), "spilled": int(stores) + int(loads),
-            "stack": int(stack), "shared": int(shared[1]) if shared else 0,
+            "stack": int(called[1] if called else stack),
+            "shared": int(shared[1]) if shared else 0,
             "blocks": blocks_of(int(registers), wide)}
     return found
 
@@ -92,6 +95,8 @@ def compare(found, table, arch, ptxas):
             lines.append(f"{name}: one block on a multiprocessor: {now}")
         if now["spilled"] and not excepted:
             lines.append(f"{name}: spills: {now}")
+        if now["stack"] > STACK:
+            lines.append(f"{name}: more stack than a GPU sets aside for a thread: {now}")
         if name not in listed:
             lines.append(f"{name}: not in the table: {now}")
             continue

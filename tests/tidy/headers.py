@@ -16,6 +16,14 @@ NEITHER = {
     "comm/mpi/private.h": "MPI's own header, where MPI is built in",
     "ops/cuda/device.h": "device code: nvcc's",
     "ops/cuda/sums.h": "device code: nvcc's",
+    "ops/cuda/sums_launches.h": "device code: nvcc's",
+    "ops/cuda/conv.h": "device code: nvcc's",
+    "ops/cuda/dense.h": "device code: nvcc's",
+    "ops/cuda/elements.h": "device code: nvcc's",
+    "ops/cuda/loss.h": "device code: nvcc's",
+    "ops/cuda/plain.h": "device code: nvcc's",
+    "ops/cuda/pool.h": "device code: nvcc's",
+    "ops/cuda/update.h": "device code: nvcc's",
     "ops/cuda/blas_calls.h": "cuBLAS' own header",
 }
 

@@ -4,6 +4,10 @@
 // stop, with that thread in it, and the remaining threads go on in another fiber: a kernel without
 // barriers costs no switch at all. Who is released goes into a queue, in an order drawn from the
 // seed.
+//
+// The blocks of a grid run one after another, unless it is launched cooperatively: then all are
+// there at once, each with fibers, barriers and shared memory of its own. The seed decides which of
+// them goes on wherever one waits for others (lk_host_spin), and at some of its barriers.
 #include "block.h"
 
 #include <stdarg.h>
@@ -37,6 +41,8 @@ alignas(128) float lk_cuda_shared[LK_HOST_SHARED_BYTES / sizeof(float)];
 
 // A report of ASan takes most of this.
 enum { STACK_BYTES = 256 * 1024, WARPS_MAX = LK_HOST_THREADS_MAX / 32 };
+enum { FIBERS = LK_HOST_TOGETHER_MAX, CALLER = FIBERS };  // the last stands for who runs a block
+enum { SHARED_FLOATS_MAX = 48 * 1024 / sizeof(float), IDLE_MAX = 10000 };
 
 // --- switching stacks ----------------------------------------------------------------------------
 
@@ -100,27 +106,39 @@ struct warp {
     uint32_t round[32];  // of each lane: which of the two values is in use
 };
 
-static fiber fibers[LK_HOST_THREADS_MAX + 1];  // the last stands for the caller of the block
+static fiber fibers[FIBERS + 1];
 static uint8_t *stacks;
 #ifdef LK_HOST_ASAN
 static const void *caller_stack;
 static size_t caller_stack_bytes;
 #endif
-static warp warps[WARPS_MAX];
-static uint32_t ready[LK_HOST_THREADS_MAX];  // fibers that may go on
-static uint32_t ready_first, ready_count;
+
+// A block under way.
+struct crew {
+    uint3 index;
+    uint32_t first;  // of its fibers
+    uint32_t started, ended;
+    uint32_t step, offset;  // thread number i to start is (i * step + offset) % threads
+    uint32_t arrived;       // at the block's barrier
+    uint32_t fibers;        // that have a thread
+    bool pauses;            // it can go on, but another block is to have a turn
+    warp warps[WARPS_MAX];
+    uint32_t ready[LK_HOST_THREADS_MAX];  // fibers that may go on
+    uint32_t ready_first, ready_count;
+};
+static crew crews[LK_HOST_BLOCKS_MAX];
+static crew *block = crews;
 
 static struct {
     void (*call)(const void *memory);
     const void *memory;
     uint64_t seed;
-    uint32_t threads, started, ended;
-    uint32_t step, offset;  // thread number i to start is (i * step + offset) % threads
-    uint32_t arrived;       // at the block's barrier
-    uint32_t fibers;        // that have a thread
-    uint32_t current;       // the fiber that runs
-    uint32_t previous;      // the one before it
-} block;
+    uint32_t threads;   // of a block
+    uint32_t current;   // the fiber that runs
+    uint32_t previous;  // the one before it
+    bool together;      // all blocks are there at once
+    uint32_t idle;      // pauses since a block last got further
+} grid;
 
 uint64_t lk_host_barriers_passed;
 
@@ -147,7 +165,7 @@ static void set_thread(uint32_t thread) {
 
 // A number from 1 that has no divisor in common with `count`: steps by it visit everyone.
 static uint32_t draw_step(uint32_t count) {
-    uint32_t step = 1 + (uint32_t)(lk_host_draw(&block.seed) % count);
+    uint32_t step = 1 + (uint32_t)(lk_host_draw(&grid.seed) % count);
     for (;; step++) {
         uint32_t a = step, b = count;
         while (b) {
@@ -160,18 +178,18 @@ static uint32_t draw_step(uint32_t count) {
 }
 
 static void make_ready(const uint32_t *who, uint32_t count) {
-    uint32_t step = draw_step(count), at = (uint32_t)(lk_host_draw(&block.seed) % count);
+    uint32_t step = draw_step(count), at = (uint32_t)(lk_host_draw(&grid.seed) % count);
     for (uint32_t i = 0; i < count; i++, at = (at + step) % count) {
-        ready[(ready_first + ready_count++) % LK_HOST_THREADS_MAX] = who[at];
+        block->ready[(block->ready_first + block->ready_count++) % LK_HOST_THREADS_MAX] = who[at];
     }
 }
 
 // ASan wants to know which stack is in use; it also tells which one was, the caller's too.
 static void leave(uint32_t me, uint32_t next) {
-    block.previous = me;
-    block.current = next;
+    grid.previous = me;
+    grid.current = next;
 #ifdef LK_HOST_ASAN
-    bool caller = next == LK_HOST_THREADS_MAX;
+    bool caller = next == CALLER;
     const void *stack = caller ? caller_stack : stacks + (size_t)next * STACK_BYTES;
     __sanitizer_start_switch_fiber(&fibers[me].fake_stack, stack,
                                    caller ? caller_stack_bytes : (size_t)STACK_BYTES);
@@ -183,7 +201,7 @@ static void arrive(void *fake_stack) {
     const void *stack;
     size_t bytes;
     __sanitizer_finish_switch_fiber(fake_stack, &stack, &bytes);
-    if (block.previous != LK_HOST_THREADS_MAX) return;
+    if (grid.previous != CALLER) return;
     caller_stack = stack;
     caller_stack_bytes = bytes;
 #else
@@ -193,7 +211,7 @@ static void arrive(void *fake_stack) {
 
 // Leaves the running fiber for another one, and comes back when somebody leaves for it.
 static void go_to(uint32_t next) {
-    uint32_t me = block.current;
+    uint32_t me = grid.current;
     leave(me, next);
     lk_host_switch(&fibers[me].frame, fibers[next].frame);
     arrive(fibers[me].fake_stack);
@@ -208,28 +226,29 @@ static void fiber_entry(void) {
 
 // Threads that have not started, those that may go on, or else back to the caller of the block.
 static uint32_t next_fiber(void) {
-    if (block.started < block.threads) return block.fibers++;
-    if (ready_count == 0) return LK_HOST_THREADS_MAX;
-    uint32_t next = ready[ready_first];
-    ready_first = (ready_first + 1) % LK_HOST_THREADS_MAX;
-    ready_count--;
+    if (block->pauses) return CALLER;
+    if (block->started < grid.threads) return block->first + block->fibers++;
+    if (block->ready_count == 0) return CALLER;
+    uint32_t next = block->ready[block->ready_first];
+    block->ready_first = (block->ready_first + 1) % LK_HOST_THREADS_MAX;
+    block->ready_count--;
     return next;
 }
 
 // What a fiber does: threads, until there are none to start.
 static void run_threads(void) {
-    while (block.started < block.threads) {
+    while (block->started < grid.threads) {
         uint32_t thread =
-            (uint32_t)(((uint64_t)block.started++ * block.step + block.offset) % block.threads);
+            (uint32_t)(((uint64_t)block->started++ * block->step + block->offset) % grid.threads);
         set_thread(thread);
-        block.call(block.memory);
-        block.ended++;
+        grid.call(grid.memory);
+        block->ended++;
     }
     go_to(next_fiber());
 }
 
 static void wait_here(const waiting *at) {
-    uint32_t me = block.current, thread = thread_number();
+    uint32_t me = grid.current, thread = thread_number();
     fibers[me].thread = thread;
     fibers[me].at = *at;
     uint32_t next = next_fiber();
@@ -257,25 +276,43 @@ static bool left_out(const waiting *at) {
 void lk_host_block_barrier(const char *file, int line, const char *function) {
     const waiting at = {file, function, line, true};
     if (left_out(&at)) return;
-    if (++block.arrived == block.threads) {
+    if (++block->arrived == grid.threads) {
         // The last one releases all, itself too. Every fiber holds one waiting thread.
         static uint32_t all[LK_HOST_THREADS_MAX];
-        for (uint32_t i = 0; i < block.threads; i++) {
-            all[i] = i;
-            if (i != block.current && fibers[i].at.line != line) {
+        for (uint32_t i = 0; i < grid.threads; i++) {
+            const fiber *f = &fibers[all[i] = block->first + i];
+            if (all[i] != grid.current && f->at.line != line) {
                 lk_host_die(
                     "block (%u, %u, %u): thread %u waits at %s:%d (%s), but thread %u at "
                     "%s:%d (%s)",
-                    blockIdx.x, blockIdx.y, blockIdx.z, fibers[i].thread, fibers[i].at.file,
-                    fibers[i].at.line, fibers[i].at.function, thread_number(), file, line,
-                    function);
+                    blockIdx.x, blockIdx.y, blockIdx.z, f->thread, f->at.file, f->at.line,
+                    f->at.function, thread_number(), file, line, function);
             }
         }
-        block.arrived = 0;
+        block->arrived = 0;
+        grid.idle = 0;
         lk_host_barriers_passed++;
-        make_ready(all, block.threads);
+        make_ready(all, grid.threads);
+        block->pauses = grid.together && lk_host_draw(&grid.seed) % 4 == 0;
     }
     wait_here(&at);
+}
+
+// A thread that waits for other blocks: these go on.
+void lk_host_spin(const char *file, int line, const char *function) {
+    const uint32_t me = grid.current, thread = thread_number();
+    if (!grid.together) {
+        lk_host_die("%s:%d (%s): waits for other blocks in a launch that is not cooperative", file,
+                    line, function);
+    }
+    if (++grid.idle > IDLE_MAX) {
+        lk_host_die("%s:%d (%s): block (%u, %u, %u) waits for blocks that never come", file, line,
+                    function, blockIdx.x, blockIdx.y, blockIdx.z);
+    }
+    make_ready(&me, 1);
+    block->pauses = true;
+    go_to(CALLER);
+    set_thread(thread);
 }
 
 uint32_t lk_host_lane(void) { return thread_number() % 32; }
@@ -283,7 +320,7 @@ uint32_t lk_host_lane(void) { return thread_number() % 32; }
 const uint32_t *lk_host_warp_barrier(uint32_t mask, uint32_t mine, const char *file, int line,
                                      const char *function) {
     uint32_t thread = thread_number();
-    warp *w = &warps[thread / 32];
+    warp *w = &block->warps[thread / 32];
     uint32_t lane = thread % 32, round = w->round[lane]++ & 1;
     const waiting at = {file, function, line, false};
     w->values[round][lane] = mine;
@@ -297,7 +334,7 @@ const uint32_t *lk_host_warp_barrier(uint32_t mask, uint32_t mine, const char *f
                     lane, mask, w->mask);
     }
     w->mask = mask;
-    w->fibers[lane] = block.current;
+    w->fibers[lane] = grid.current;
     w->arrived |= 1u << lane;
     if (w->arrived == mask) {
         uint32_t who[32], count = 0;
@@ -315,74 +352,114 @@ const uint32_t *lk_host_warp_barrier(uint32_t mask, uint32_t mine, const char *f
 
 // Not all threads came to where some wait.
 [[noreturn]] static void diverged(void) {
-    for (uint32_t i = 0; i < block.fibers; i++) {
-        const fiber *f = &fibers[i];
+    for (uint32_t i = 0; i < block->fibers; i++) {
+        const fiber *f = &fibers[block->first + i];
         if (!f->at.line) continue;
         set_thread(f->thread);
         lk_host_die(
             "block (%u, %u, %u): thread (%u, %u, %u) waits at %s:%d (%s) for others that "
             "never come: %u of %u threads have ended",
             blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, f->at.file,
-            f->at.line, f->at.function, block.ended, block.threads);
+            f->at.line, f->at.function, block->ended, grid.threads);
     }
     lk_host_die("block (%u, %u, %u): threads are lost", blockIdx.x, blockIdx.y, blockIdx.z);
 }
 
 bool lk_host_block_open(void) {
     if (stacks) return true;
-    size_t bytes = (size_t)LK_HOST_THREADS_MAX * STACK_BYTES;
+    size_t bytes = (size_t)FIBERS * STACK_BYTES;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
     stacks = static_cast<uint8_t *>(memory);
-    for (uint32_t i = 0; i < LK_HOST_THREADS_MAX; i++) {
+    for (uint32_t i = 0; i < FIBERS; i++) {
         fibers[i].frame = first_frame(stacks + (size_t)i * STACK_BYTES, fiber_entry);
     }
     ASAN_POISON_MEMORY_REGION(lk_cuda_shared, sizeof lk_cuda_shared);
     return true;
 }
 
-static void run_block(void) {
-    block.started = block.ended = block.arrived = block.fibers = 0;
-    block.step = draw_step(block.threads);
-    block.offset = (uint32_t)(lk_host_draw(&block.seed) % block.threads);
-    ready_first = ready_count = 0;
-    for (uint32_t i = 0; i < (block.threads + 31) / 32; i++) {
-        warps[i].arrived = 0;
-        memset(warps[i].round, 0, sizeof warps[i].round);
+// Block number b, before its first thread.
+static void start_block(crew *c, uint64_t b, uint32_t first) {
+    block = c;
+    c->index = {(unsigned)(b % gridDim.x), (unsigned)(b / gridDim.x % gridDim.y),
+                (unsigned)(b / gridDim.x / gridDim.y)};
+    c->first = first;
+    c->started = c->ended = c->arrived = c->fibers = 0;
+    c->step = draw_step(grid.threads);
+    c->offset = (uint32_t)(lk_host_draw(&grid.seed) % grid.threads);
+    c->ready_first = c->ready_count = 0;
+    for (uint32_t i = 0; i < (grid.threads + 31) / 32; i++) {
+        c->warps[i].arrived = 0;
+        memset(c->warps[i].round, 0, sizeof c->warps[i].round);
     }
-    block.current = LK_HOST_THREADS_MAX;
-    while (block.ended < block.threads) {
+}
+
+// Until all its threads have ended, or it pauses.
+static void run_block(crew *c) {
+    block = c;
+    blockIdx = c->index;
+    c->pauses = false;
+    grid.current = CALLER;
+    while (c->ended < grid.threads && !c->pauses) {
         uint32_t next = next_fiber();
-        if (next == LK_HOST_THREADS_MAX) diverged();
+        if (next == CALLER) diverged();
         go_to(next);
     }
 }
 
-void (*lk_host_run_grid)(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
-                         const void *memory, uint64_t seed) = lk_host_grid_run;
+static void poison_shared(float *shared, size_t floats) {
+    for (size_t f = 0; f < floats; f++) reinterpret_cast<uint32_t *>(shared)[f] = 0x7fa1a1a1u;
+}
 
-void lk_host_grid_run(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
-                      const void *memory, uint64_t seed) {
+static void run_in_turn(uint64_t blocks, size_t shared_floats) {
+    uint64_t order = lk_host_draw(&grid.seed) % blocks;
+    for (uint64_t i = 0; i < blocks; i++) {
+        start_block(crews, (i + order) % blocks, 0);
+        poison_shared(lk_cuda_shared, shared_floats);
+        run_block(crews);
+    }
+}
+
+// The shared memory of the block that runs is in its place; that of the others is kept here.
+static void run_together(uint32_t blocks, size_t shared_floats) {
+    static float kept[LK_HOST_BLOCKS_MAX][SHARED_FLOATS_MAX];
+    uint32_t live[LK_HOST_BLOCKS_MAX], count = blocks;
+    for (uint32_t b = 0; b < blocks; b++) {
+        start_block(&crews[b], b, b * grid.threads);
+        poison_shared(kept[b], shared_floats);
+        live[b] = b;
+    }
+    while (count > 0) {
+        const uint32_t at = (uint32_t)(lk_host_draw(&grid.seed) % count), b = live[at];
+        memcpy(lk_cuda_shared, kept[b], shared_floats * sizeof(float));
+        run_block(&crews[b]);
+        memcpy(kept[b], lk_cuda_shared, shared_floats * sizeof(float));
+        if (crews[b].ended == grid.threads) live[at] = live[--count], grid.idle = 0;
+    }
+}
+
+void (*lk_host_run_grid)(const cudaLaunchConfig_t *config, bool together,
+                         void (*call)(const void *memory), const void *memory,
+                         uint64_t seed) = lk_host_grid_run;
+
+void lk_host_grid_run(const cudaLaunchConfig_t *config, bool together,
+                      void (*call)(const void *memory), const void *memory, uint64_t seed) {
     uint64_t blocks = (uint64_t)config->gridDim.x * config->gridDim.y * config->gridDim.z;
     size_t shared = config->dynamicSmemBytes;
     blockDim = config->blockDim;
     gridDim = config->gridDim;
-    block.call = call;
-    block.memory = memory;
-    block.seed = seed;
-    block.threads = blockDim.x * blockDim.y * blockDim.z;
+    grid.call = call;
+    grid.memory = memory;
+    grid.seed = seed;
+    grid.threads = blockDim.x * blockDim.y * blockDim.z;
+    grid.together = together;
+    grid.idle = 0;
     ASAN_UNPOISON_MEMORY_REGION(lk_cuda_shared, shared);
-    uint64_t order = lk_host_draw(&block.seed) % blocks;
-    for (uint64_t i = 0; i < blocks; i++) {
-        uint64_t b = (i + order) % blocks;
-        blockIdx.x = (unsigned)(b % gridDim.x);
-        blockIdx.y = (unsigned)(b / gridDim.x % gridDim.y);
-        blockIdx.z = (unsigned)(b / gridDim.x / gridDim.y);
-        for (size_t f = 0; f < shared / sizeof(float); f++) {
-            reinterpret_cast<uint32_t *>(lk_cuda_shared)[f] = 0x7fa1a1a1u;
-        }
-        run_block();
+    if (together) {
+        run_together((uint32_t)blocks, shared / sizeof(float));
+    } else {
+        run_in_turn(blocks, shared / sizeof(float));
     }
     ASAN_POISON_MEMORY_REGION(lk_cuda_shared, sizeof lk_cuda_shared);
 }

@@ -7,15 +7,18 @@
 
 enum { LK_HOST_SHARED_BYTES = 227 * 1024, LK_HOST_THREADS_MAX = 1024 };
 
+// Of the blocks of a cooperative launch, which are all there at once: threads, and blocks.
+enum { LK_HOST_TOGETHER_MAX = 2048, LK_HOST_BLOCKS_MAX = 16 };
+
 // Takes the stacks of the threads, once; false where there is no memory.
 bool lk_host_block_open(void);
 
-// All blocks of a grid, each with `shared` bytes of poisoned memory.
-void lk_host_grid_run(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
-                      const void *memory, uint64_t seed);
+// All blocks of a grid, each with poisoned shared memory: one after another, or together.
+void lk_host_grid_run(const cudaLaunchConfig_t *config, bool together,
+                      void (*call)(const void *memory), const void *memory, uint64_t seed);
 
 // Who runs grids: lk_host_grid_run, until somebody else is put here (tests/cuda/ptx).
-extern void (*lk_host_run_grid)(const cudaLaunchConfig_t *config,
+extern void (*lk_host_run_grid)(const cudaLaunchConfig_t *config, bool together,
                                 void (*call)(const void *memory), const void *memory,
                                 uint64_t seed);
 

@@ -61,6 +61,7 @@ void lk_host_block_barrier(const char *file, int line, const char *function);
 const uint32_t *lk_host_warp_barrier(uint32_t mask, uint32_t mine, const char *file, int line,
                                      const char *function);
 uint32_t lk_host_lane(void);
+void lk_host_spin(const char *file, int line, const char *function);
 
 static inline void __syncthreads(LK_HOST_SITE) { lk_host_block_barrier(file, line, function); }
 static inline void __syncwarp(uint32_t mask = 0xffffffffu, LK_HOST_SITE) {
@@ -106,6 +107,9 @@ static inline int __any_sync(uint32_t mask, int predicate, LK_HOST_SITE) {
     return __ballot_sync(mask, predicate, file, line, function) != 0;
 }
 
+// Who sleeps waits for other blocks: they go on meanwhile.
+static inline void __nanosleep(unsigned int, LK_HOST_SITE) { lk_host_spin(file, line, function); }
+
 static inline void __threadfence(void) {}
 
 // Integers only: float atomics have no order, and no place in a strict kernel.
@@ -139,8 +143,13 @@ static inline T __ldg(const T *at) {
 
 // --- launches ------------------------------------------------------------------------------------
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeCooperative = 2 };
+union cudaLaunchAttributeValue {
+    int cooperative;
+};
 struct cudaLaunchAttribute {
-    int id;
+    cudaLaunchAttributeID id;
+    cudaLaunchAttributeValue val;
 };
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
@@ -208,6 +217,13 @@ static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config,
 template <typename T>
 static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, T *kernel) {
     return cudaFuncGetAttributes(attributes, reinterpret_cast<const void *>(kernel));
+}
+template <typename T>
+static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, T *kernel,
+                                                                        int threads,
+                                                                        size_t shared_bytes) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks, reinterpret_cast<const void *>(kernel), threads, shared_bytes);
 }
 template <typename T>
 static inline cudaError_t cudaMalloc(T **pointer, size_t bytes) {

@@ -41,6 +41,7 @@ struct item {
     item *next;
     item_kind kind;
     cudaLaunchConfig_t config;  // KERNEL
+    bool together;              // its blocks are
     void (*call)(const void *memory);
     alignas(16) uint8_t memory[LK_HOST_CALL_BYTES];
     void *to;  // COPY, SET
@@ -313,7 +314,7 @@ static bool run_item(const item *i, int device, obstacle *why) {
     case KERNEL:
         map_device(device);
         counts.launches++;
-        lk_host_run_grid(&i->config, i->call, i->memory,
+        lk_host_run_grid(&i->config, i->together, i->call, i->memory,
                          seed_given ? lk_host_draw(&random_state) : 0);
         return true;
     case COPY:
@@ -561,6 +562,8 @@ static const struct {
     {cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered",
      "pointer does not correspond to a registered memory region"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorCooperativeLaunchTooLarge, "cudaErrorCooperativeLaunchTooLarge",
+     "too many blocks in cooperative launch"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
      "operation not permitted when stream is capturing"},
     {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
@@ -1085,14 +1088,40 @@ static bool fits(const cudaLaunchConfig_t *c) {
            c->gridDim.z <= 65535 && c->dynamicSmemBytes <= 48 * 1024;
 }
 
+static bool is_cooperative(const cudaLaunchConfig_t *c) {
+    bool is = false;
+    for (unsigned i = 0; i < c->numAttrs; i++) {
+        is |= c->attrs[i].id == cudaLaunchAttributeCooperative && c->attrs[i].val.cooperative;
+    }
+    return is;
+}
+
+// Blocks of so many threads that can be there at once. The seed says how many that shall be, so
+// that nothing depends on it; two at least, so that there is somebody to wait for.
+static uint32_t together_max(uint32_t threads) {
+    const uint32_t most = LK_HOST_TOGETHER_MAX / threads;
+    const uint32_t there = LK_HOST_BLOCKS_MAX, blocks = most < there ? most : there;
+    return seed_given ? 2 + (uint32_t)(seed_given % (blocks - 1)) : blocks;
+}
+
+static bool fits_together(const cudaLaunchConfig_t *c) {
+    const uint64_t blocks = (uint64_t)c->gridDim.x * c->gridDim.y * c->gridDim.z;
+    return blocks <= together_max(c->blockDim.x * c->blockDim.y * c->blockDim.z);
+}
+
 cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
                            const void *memory, size_t bytes) {
     entry entered("cudaLaunchKernelEx");
     cudaError_t error = entered.fails ? cudaErrorLaunchFailure : usable();
     if (error == cudaSuccess && !fits(config)) error = cudaErrorInvalidConfiguration;
+    const bool together = is_cooperative(config);
+    if (error == cudaSuccess && together && !fits_together(config)) {
+        error = cudaErrorCooperativeLaunchTooLarge;
+    }
     if (error != cudaSuccess) return entered.end(error);
     item kernel = {};
     kernel.kind = KERNEL;
+    kernel.together = together;
     kernel.config = *config;
     kernel.call = call;
     memcpy(kernel.memory, memory, bytes);
@@ -1114,6 +1143,16 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
     ENTER_OR(cudaErrorUnknown);
     (void)attribute;
     LEAVE(kernel && value <= LK_HOST_SHARED_BYTES ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel,
+                                                          int threads, size_t shared_bytes) {
+    ENTER_OR(cudaErrorUnknown);
+    cudaError_t error = usable();
+    REQUIRE(error == cudaSuccess, error);
+    REQUIRE(kernel && threads > 0 && threads <= LK_HOST_THREADS_MAX, cudaErrorInvalidValue);
+    *blocks = shared_bytes <= 48 * 1024 ? (int)together_max((uint32_t)threads) : 0;
+    LEAVE(cudaSuccess);
 }
 
 // --- for nccl.cpp --------------------------------------------------------------------------------

@@ -19,6 +19,9 @@
 // - Blocks run one after another; their order, and the order of a block's threads between barriers,
 //   is decided by the seed. A barrier that not all threads reach ends the program with file, line,
 //   function, block and threads.
+// - The blocks of a cooperative launch are all there at once, as many as the seed lets fit, and go
+//   on in any order where one waits for others (__nanosleep) and at some barriers of a block. In
+//   any other launch a wait for other blocks ends the program, and so does one that nothing ends.
 // - While a stream is captured, whatever a capture forbids fails.
 // - The layer takes no heap, and no memory map but for what is allocated through it.
 #ifndef LOCKSTEP_HOST_HOST_H

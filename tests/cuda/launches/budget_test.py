@@ -23,6 +23,13 @@ Times are estimates for an H100 SXM, not measured: 1.5 us for a node of a graph,
    chain      700 cycles for a trip to the second-level cache; each fetches 16 steps
 
 Address arithmetic, bank conflicts, divergence and what runs side by side are left out.
+
+A step as one persistent kernel (ops/cuda/tasks.h) is estimated, too: for each level two trips for
+the barrier of the grid, and the longest of
+   products   all of the level's, dealt to 132 multiprocessors, or those of one tile
+   memory     the bytes that tiles ask for, at 5.5 TB/s
+   chain      the trips of a tile, or of all, dealt to 264 blocks, if that is longer
+The program chooses by the same formulas (ops/cuda/tasks.c): what it reckons with must be this.
 """
 import json
 import math
@@ -34,6 +41,7 @@ import sys
 BATCHES = (64, 1024, 8192)
 PROCESSORS, CYCLES, FMA, BYTES = 132, 1.755e9, 128, 5.5e12
 NODE, TRIP, TRIP_STEPS, RESIDENT = 1.5e-6, 700, 16, 2048
+TASK_BLOCKS = 2 * PROCESSORS  # of the persistent kernel
 LIMITS = {"waste": 1.3, "blocks": 64, "chain": 2048, "idle": 0.5}
 OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs")
 # Configurations that GPUs do not run, with a word of what the program says of it.
@@ -73,8 +81,42 @@ def seconds(launch):
     return NODE + max(share / FMA / CYCLES, launch["bytes"] / BYTES, trips * TRIP / CYCLES)
 
 
+def kernel_seconds(tasks):
+    """Of a step as one persistent kernel."""
+    levels = {}
+    for one in tasks:
+        levels.setdefault(one["level"], []).append(one)
+    whole = 0.0
+    for level in levels.values():
+        trips = [math.ceil(math.ceil(one["items"] / (one["tiles"] * one["threads"]))
+                           * one["steps"] / TRIP_STEPS) for one in level]
+        dealt = sum(n * one["tiles"] for n, one in zip(trips, level)) / TASK_BLOCKS
+        fma = max(sum(one["fma"] for one in level) / PROCESSORS,
+                  max(one["fma"] / one["tiles"] for one in level))
+        whole += 2 * TRIP / CYCLES + max(fma / FMA / CYCLES,
+                                         sum(one["bytes"] for one in level) / BYTES,
+                                         max(*trips, dealt) * TRIP / CYCLES)
+    return whole
+
+
+def kernel_of(lines, whole, name):
+    """What is said of the step as one kernel, beside `whole` seconds as launches."""
+    said = next(one for one in lines if "tasks_s" in one)
+    if said["refused"]:
+        return f"no persistent kernel: {said['refused']} an op"
+    tasks = [one for one in lines if "level" in one]
+    mine = kernel_seconds(tasks)
+    for what, here, there in (("launches", whole, said["launches_s"]),
+                              ("one kernel", mine, said["tasks_s"])):
+        if abs(here - there) > 1e-8:
+            sys.exit(f"{name}: {what}: {here} s by this test, {there} s by the program")
+    levels = 1 + max(one["level"] for one in tasks)
+    return f"as one persistent kernel {levels} levels, {1e6 * mine:.1f} us"
+
+
 def step_of(program, names, config, batch):
-    """The launches of a step, those of equal microbatches as one; None where GPUs do not run it."""
+    """The launches of a step, those of equal microbatches as one, and the lines of its tasks; None
+    where GPUs do not run it."""
     done = subprocess.run([program, config, str(batch)], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, check=False)
     name = os.path.basename(config)[:-len(".json")]
@@ -85,20 +127,25 @@ def step_of(program, names, config, batch):
         return None
     if done.returncode != 0:
         sys.exit(f"{name} at batch {batch}: {done.returncode}: {done.stderr}")
-    found = {}
+    found, others = {}, []
     for line in done.stdout.splitlines():
         launch = json.loads(line)
+        if "kernel" not in launch:
+            others.append(launch)
+            continue
         launch["kernel"] = kernel_name(names[launch["kernel"]])
         one = found.setdefault(json.dumps(launch), dict(launch, times=0))
         one["times"] += 1
-    return list(found.values())
+    return list(found.values()), others
 
 
-def objectives(launches):
-    """The steps of a configuration, one for each objective: (what their names end in, launches)."""
+def objectives(launches, others):
+    """The steps of a configuration, one for each objective: (what their names end in, launches,
+    lines of tasks)."""
     numbers = sorted({one["objective"] for one in launches})
     return [("" if len(numbers) == 1 else f".{number}",
-             [one for one in launches if one["objective"] == number]) for number in numbers]
+             *([one for one in some if one["objective"] == number] for some in (launches, others)))
+            for number in numbers]
 
 
 def weigh(launches, batch):
@@ -161,20 +208,22 @@ def find_all(program, names, folder):
     found, seen = {}, {}
     for batch in BATCHES:
         for config in configurations(folder):
-            launches = step_of(program, names, config, batch)
-            if launches is None:
+            told = step_of(program, names, config, batch)
+            if told is None:
                 continue
-            same = json.dumps([batch, launches])
+            same = json.dumps([batch, told[0]])
             name = os.path.relpath(config, OWN if config.startswith(OWN) else folder)
             name = name[:-len(".json")]
             if same in seen:
                 print(f"{name} at batch {batch}: as {seen[same]}")
                 continue
             seen[same] = name
-            for end, step in objectives(launches):
+            for end, step, tasks in objectives(*told):
                 whole = weigh(step, batch)
+                kernel = kernel_of(tasks, whole, f"{name}{end} at batch {batch}")
                 print(f"{name}{end} at batch {batch}: {sum(one['times'] for one in step)} "
-                      f"launches, {1e6 * whole:.1f} us (estimate for an H100, not measured)")
+                      f"launches, {1e6 * whole:.1f} us; {kernel} (estimates for an H100, not "
+                      "measured)")
                 for one in step:
                     for column, value in over(one):
                         key = f"{name}{end} {batch} {one['name']} {one['kernel']} {column}"
@@ -207,12 +256,12 @@ def main():
     names = symbols(program)
     if sys.argv[4:5] == ["--table"]:
         batch = int(sys.argv[6])
-        launches = step_of(program, names, sys.argv[5], batch)
-        for _, step in objectives(launches):
+        for _, step, tasks in objectives(*step_of(program, names, sys.argv[5], batch)):
             whole = weigh(step, batch)
             for one in step:
                 one["useful"] = 1e-6 * one["flop"] * batch if one["fma"] else 0.0
             print_table(step, whole)
+            print(kernel_of(tasks, whole, sys.argv[5]))
         return 0
     found = find_all(program, names, folder)
     with open(known_file, encoding="utf-8") as f:

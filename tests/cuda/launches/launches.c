@@ -4,9 +4,11 @@
 //
 // The run is planned as for a GPU; then the code that records its steps walks one of each
 // objective, at addresses that nobody may touch, and tells an observer of every launch
-// (ops/cuda/kernels.h). Kernels are given as their distance from the function main, for who has the
-// program's table of symbols.
-// Exit codes: 0; 69: this configuration does not run on GPUs, and why on stderr.
+// (ops/cuda/kernels.h), and once more, and keeps them as tasks of one persistent kernel
+// (ops/cuda/tasks.h): a line each with its level, and one of what the program reckons with or,
+// where there is no such kernel, why. Kernels are given as their distance from the function main,
+// for who has the program's table of symbols. Exit codes: 0; 69: this configuration does not run on
+// GPUs, and why on stderr.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +21,7 @@
 typedef struct teller {
     const lk_program *program;
     uint32_t objective;
+    double seconds;  // of the launches
 } teller;
 
 int main(int argc, char **argv);
@@ -29,7 +32,7 @@ static uint64_t useful_flop(const lk_op *op) {
 }
 
 static void tell(void *context, const lk_cuda_launched *l) {
-    const teller *t = context;
+    teller *t = context;
     const lk_program *p = t->program;
     const lk_op *op = l->op < p->op_count ? &p->ops[l->op] : NULL;
     printf("{\"objective\":%" PRIu32 ",\"op\":%" PRIu32 ",\"name\":\"%s\",\"flop\":%" PRIu64
@@ -40,6 +43,21 @@ static void tell(void *context, const lk_cuda_launched *l) {
            (int64_t)((intptr_t)l->kernel - (intptr_t)main), l->blocks[0], l->blocks[1],
            l->blocks[2], l->threads, l->shared_bytes, l->work.items, l->work.steps, l->work.fma,
            l->work.bytes);
+    t->seconds += lk_cuda_launch_seconds(l);
+}
+
+static void tell_tasks(const teller *t, const lk_cuda_tasks *tasks) {
+    for (uint32_t i = 0; i < tasks->count && !tasks->refused; i++) {
+        const lk_cuda_launched *l = &tasks->kept[i].launched;
+        printf("{\"objective\":%" PRIu32 ",\"level\":%" PRIu32 ",\"op\":%" PRIu32
+               ",\"tiles\":%" PRIu32 ",\"threads\":%" PRIu32 ",\"items\":%" PRIu64
+               ",\"steps\":%" PRIu64 ",\"fma\":%" PRIu64 ",\"bytes\":%" PRIu64 "}\n",
+               t->objective, tasks->kept[i].level, l->op, l->blocks[0] * l->blocks[1], l->threads,
+               l->work.items, l->work.steps, l->work.fma, l->work.bytes);
+    }
+    printf("{\"objective\":%" PRIu32 ",\"launches_s\":%.9f,\"tasks_s\":%.9f,\"refused\":\"%s\"}\n",
+           t->objective, t->seconds, tasks->refused ? 0.0 : lk_cuda_tasks_seconds(tasks),
+           tasks->refused ? tasks->refused : "");
 }
 
 // Addresses, and the host's tables, which are small.
@@ -55,21 +73,32 @@ static bool place(lk_cuda_step *c) {
     return c->host.nodes && c->host.held;
 }
 
+static int record(lk_cuda_step *c, uint32_t objective, uint64_t step) {
+    static lk_cuda_recording recording;
+    lk_cuda_record_start(&recording, c, 2 * objective, step);
+    lk_cuda_record_ops(&recording, c->program->reduce_op);
+    lk_cuda_record_joins(&recording, 0, c->program->node_floats);
+    lk_cuda_record_update(&recording);
+    return recording.error;
+}
+
 // A full step of an objective.
 static lk_status walk(lk_cuda_step *c, uint32_t objective, lk_error *error) {
-    static lk_cuda_recording recording;
+    static lk_cuda_tasks tasks;
     uint64_t step;
     if (!lk_cuda_step_of_kind(c->program, 2 * objective, &step)) return LK_OK;
     c->program = lk_program_of_step(c->program, step);
     teller t = {.program = c->program, .objective = objective};
     const lk_cuda_observer observer = {tell, &t};
     c->observer = &observer;
-    lk_cuda_record_start(&recording, c, 2 * objective, step);
-    lk_cuda_record_ops(&recording, c->program->reduce_op);
-    lk_cuda_record_joins(&recording, 0, c->program->node_floats);
-    lk_cuda_record_update(&recording);
-    return recording.error ? lk_fail(error, LK_INTERNAL, "a launch failed: %d", recording.error)
-                           : LK_OK;
+    int code = record(c, objective, step);
+    c->observer = NULL;
+    lk_cuda_tasks_open(&tasks);
+    c->tasks = &tasks;
+    if (code == 0) code = record(c, objective, step);
+    c->tasks = NULL;
+    tell_tasks(&t, &tasks);
+    return code ? lk_fail(error, LK_INTERNAL, "a launch failed: %d", code) : LK_OK;
 }
 
 static lk_status walk_all(lk_run *run, lk_error *error) {

@@ -48,8 +48,9 @@ struct call {
 // Stands in a launch for what the host layer would call.
 void of_ptx(const void *) { lk_host_die("a launch of PTX came to the host layer's threads"); }
 
-void run(const cudaLaunchConfig_t *config, void (*what)(const void *memory), const void *memory,
-         uint64_t seed) {
+void run(const cudaLaunchConfig_t *config, bool together, void (*what)(const void *memory),
+         const void *memory, uint64_t seed) {
+    if (together) lk_host_die("a cooperative launch, which the executor does not play");
     if (what != of_ptx) lk_host_die("a kernel that nvcc did not compile is launched");
     const call *c = static_cast<const call *>(memory);
     lk_ptx_grid_run(c->kernel, config, c->parameters, seed);

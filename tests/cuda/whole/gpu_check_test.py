@@ -2,8 +2,8 @@
 """gpu_check_test - toolchain/gpu-check where there is no GPU: what it says, and, with the programs
 of the host execution layer in the place of a GPU's, what it does.
 
-   gpu_check_test.py LOCKSTEP_ON_HOST WORK_DIR GPU_CHECK MEASURE KERNELS CONV_KERNELS SEQUENCE
-                     TRANSDUCER UPDATE OPS
+   gpu_check_test.py LOCKSTEP_ON_HOST WORK_DIR GPU_CHECK MEASURE KERNELS CONV_KERNELS
+                     PERSISTENT_KERNELS PERSISTENT_CONV_KERNELS SEQUENCE TRANSDUCER UPDATE OPS
 """
 import json
 import os
@@ -14,9 +14,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../whole"))
 from program import Test  # noqa: E402
 
-GPU_CHECK, *PROGRAMS = (os.path.abspath(path) for path in sys.argv[3:11])
+GPU_CHECK, *PROGRAMS = (os.path.abspath(path) for path in sys.argv[3:13])
 NAMES = ("gpu_measure", "gpu_kernels_test", "gpu_conv_kernels_test",
-         "gpu_sequence_test", "gpu_transducer_test", "gpu_update_test", "gpu_ops")
+         "gpu_persistent_kernels_test", "gpu_persistent_conv_kernels_test", "gpu_sequence_test",
+         "gpu_transducer_test", "gpu_update_test", "gpu_ops")
 # Stands before the program: a benchmark is the processor's, or the digests are not its own.
 STAND_IN = """#!/bin/sh
 case "$1" in
