@@ -15,9 +15,8 @@ void lk_host_grid_run(const cudaLaunchConfig_t *config, void (*call)(const void 
                       const void *memory, uint64_t seed);
 
 // Who runs grids: lk_host_grid_run, until somebody else is put here (tests/cuda/ptx).
-extern void (*lk_host_run_grid)(const cudaLaunchConfig_t *config,
-                                void (*call)(const void *memory), const void *memory,
-                                uint64_t seed);
+extern void (*lk_host_run_grid)(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
+                                const void *memory, uint64_t seed);
 
 // For what stands in for a library of CUDA: is this call to fail (LOCKSTEP_HOST_CUDA_FAIL), is a
 // stream captured, does a range lie in device memory; and an allocation that is to be counted.
