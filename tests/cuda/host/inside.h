@@ -18,9 +18,9 @@ bool lk_host_is_captured(cudaStream_t stream);
 int lk_host_device_holding(const void *at, size_t bytes);  // -1: no device's memory
 // What holds this byte and may be touched by the device that works; false: nothing.
 bool lk_host_extent(const void *at, const uint8_t **first, size_t *bytes);
-uint64_t lk_host_offset(const void *at);                   // from the start of what holds it
-bool lk_host_has_graphs(int device);                       // that nobody destroyed
-uint64_t lk_host_random(void);                             // 0 without a seed
+uint64_t lk_host_offset(const void *at);  // from the start of what holds it
+bool lk_host_has_graphs(int device);      // that nobody destroyed
+uint64_t lk_host_random(void);            // 0 without a seed
 cudaError_t lk_host_enqueue_group(cudaStream_t stream, void *group);
 void lk_host_move(void *to, const void *from, size_t bytes);  // from device to device
 void lk_host_count_communicator(void);

@@ -2,6 +2,7 @@
 """counts.py - a table of what the PTX executor counted (LOCKSTEP_PTX_COUNTS=FILE).
 
    counts.py FILE
+   counts.py BEFORE NOW      the kernels that cost something else now, and by how much
 
 Of each kernel: launches; instructions of PTX that its warps ran, in thousands, and of these those
 that multiply and add, other arithmetic of floats, integers (comparisons, too), moves, memory; lanes
@@ -65,8 +66,35 @@ def row(kernel):
             kernel["diverged"], sum_of(kernel, "runs", ("barrier",))]
 
 
+def costs(kernel):
+    return {"instructions": sum_of(kernel, "runs"), "launches": kernel["launches"],
+            "sectors": sum_of(kernel, "sectors", GLOBAL),
+            "passes": sum_of(kernel, "passes", SHARED), "parted": kernel["diverged"],
+            "barriers": sum_of(kernel, "runs", ("barrier",))}
+
+
+def differences(before, now):
+    """A line for each kernel that is new, gone, or costs something else."""
+    lines = []
+    for name in sorted(set(before) | set(now)):
+        if name not in before or name not in now:
+            lines.append(f"{name}: {'gone' if name in before else 'new'}")
+            continue
+        a, b = costs(before[name]), costs(now[name])
+        said = [f"{what} {a[what]} -> {b[what]}" + (
+            f" ({100 * (b[what] - a[what]) / a[what]:+.1f}%)" if a[what] else "")
+            for what in a if a[what] != b[what]]
+        if said:
+            lines.append(f"{name}: {', '.join(said)}")
+    return lines
+
+
 def main():
     kernels = read(sys.argv[1])
+    if len(sys.argv) > 2:
+        lines = differences(kernels, read(sys.argv[2]))
+        print("\n".join(lines + [f"{len(lines)} kernels cost something else"]))
+        return
     print(f"{'kernel':36}" + "".join(f" {name:>{width}}" for name, width in COLUMNS))
     for name in sorted(kernels, key=lambda n: -sum_of(kernels[n], "runs")):
         print(f"{name:36}" + "".join(f" {value!s:>{width}}" for value, (_, width)

@@ -23,21 +23,28 @@ void fill(void *at, size_t bytes) {
 
 size_t rounded(size_t bytes) { return (bytes + 127) / 128 * 128; }
 
-// Places of a block's memory in the arena; where there is none yet, what it takes.
-size_t place(lk_ptx_block *b, uint8_t *at) {
+// A block's memory: shared, then of each warp its registers and local memory; and who touched what
+// of shared memory. The first part is poisoned for each block.
+size_t poisoned_bytes(const lk_ptx_block *b) {
     const lk_ptx_kernel *k = b->kernel;
-    uint8_t *const first = at;
+    return rounded(b->shared_bytes) +
+           b->warp_count * (rounded(k->register_bytes) + rounded((size_t)k->local_bytes * 32));
+}
+size_t bytes_of(const lk_ptx_block *b) {
+    return poisoned_bytes(b) + rounded((size_t)b->shared_bytes / 4 * LK_PTX_WORD_BYTES);
+}
+
+void place(lk_ptx_block *b, uint8_t *at) {
+    const lk_ptx_kernel *k = b->kernel;
     b->shared = at;
     at += rounded(b->shared_bytes);
-    b->words = at;
-    at += rounded(b->shared_bytes / 4 * LK_PTX_WORD_BYTES);
     for (uint32_t n = 0; n < b->warp_count; n++) {
         b->warps[n].registers = at;
         at += rounded(k->register_bytes);
         b->warps[n].local = at;
-        at += rounded(k->local_bytes * 32);
+        at += rounded((size_t)k->local_bytes * 32);
     }
-    return static_cast<size_t>(at - first);
+    b->words = at;
 }
 
 void set_up(lk_ptx_block *b, lk_ptx_kernel *k, const cudaLaunchConfig_t *config,
@@ -52,12 +59,12 @@ void set_up(lk_ptx_block *b, lk_ptx_kernel *k, const cudaLaunchConfig_t *config,
     b->shared_bytes = static_cast<uint32_t>(config->dynamicSmemBytes);
 }
 
-void start(lk_ptx_block *b, uint64_t number, size_t bytes) {
+void start(lk_ptx_block *b, uint64_t number) {
     const dim3 &grid = b->config->gridDim;
     b->index = {static_cast<unsigned>(number % grid.x),
                 static_cast<unsigned>(number / grid.x % grid.y),
                 static_cast<unsigned>(number / grid.x / grid.y)};
-    fill(b->shared, bytes);
+    fill(b->shared, poisoned_bytes(b));
     b->number = static_cast<uint32_t>(number);
     b->waiting = b->ended = 0;
     b->epoch = 1;
@@ -137,13 +144,13 @@ bool go_on(lk_ptx_block *b, uint64_t *seed) {
 }
 
 // All blocks, in a circle from one that is drawn, on or back; a resident that ends takes the next.
-void run_blocks(uint32_t resident, uint64_t count, size_t bytes, uint64_t *seed) {
+void run_blocks(uint32_t resident, uint64_t count, uint64_t *seed) {
     const uint64_t first = *seed ? lk_host_draw(seed) % count : 0;
     const bool backwards = *seed && (lk_host_draw(seed) & 1);
     uint64_t started = 0;
     const auto start_next = [&](lk_ptx_block *b) {
         const uint64_t n = (first + started++) % count;
-        start(b, backwards ? count - 1 - n : n, bytes);
+        start(b, backwards ? count - 1 - n : n);
     };
     lk_ptx_block *running[RESIDENT_MAX];
     for (uint32_t r = 0; r < resident; r++) start_next(running[r] = &residents[r]);
@@ -187,7 +194,7 @@ void lk_ptx_grid_run(lk_ptx_kernel *k, const cudaLaunchConfig_t *config, const u
         lk_host_die("%s: %u threads, but it is compiled for %u", k->name.c_str(),
                     residents[0].threads, k->threads_max);
     }
-    const size_t bytes = place(&residents[0], NULL);
+    const size_t bytes = bytes_of(&residents[0]);
     if (bytes * resident > arena_bytes) {
         free(arena);
         arena_bytes = bytes * resident;
@@ -195,8 +202,9 @@ void lk_ptx_grid_run(lk_ptx_kernel *k, const cudaLaunchConfig_t *config, const u
         if (!arena) lk_host_die("no memory for %zu bytes of blocks", arena_bytes);
     }
     for (uint32_t r = 0; r < resident; r++) place(&residents[r], arena + r * bytes);
+    fill(arena, bytes * resident);  // what another launch left there means nothing now
     lk_ptx_forget_memory();
     lk_ptx_begin_races();
     k->launches++;
-    run_blocks(resident, count, bytes, &state);
+    run_blocks(resident, count, &state);
 }

@@ -93,6 +93,12 @@ def costs(t):
                                          and fma < done < 2 * fma)
             t.check(right, name, kernel, f"{done} multiply-adds, told {fma}")
         t.check(products > 10 ** 5, name, products)
+    dearer = counts.read("counts.json")
+    dearer.pop("step_end")
+    dearer["load"]["diverged"] += 1
+    said = counts.differences(counts.read("counts.json"), dearer)
+    t.check(len(said) == 2 and said[0].startswith("load: parted ") and said[1] == "step_end: gone",
+            "what a change costs", *said)
 
 
 def main():
