@@ -13,8 +13,8 @@
 // The ring holds the examples of the next steps, in two halves: the host fills one while the device
 // works on the other. With the data set resident on the device LOAD computes the order of the
 // examples itself, and the ring holds the scalars of steps alone. Nobody waits for the device until
-// a result is wanted. A step that is not finite stops all later ones on the device, so that the step
-// and the tensor reported are those of a run that looks at every step.
+// a result is wanted. A step that is not finite stops all later ones on the device, so that the
+// step and the tensor reported are those of a run that looks at every step.
 //
 // In the fast arithmetic all steps and the evaluation are walked once before anything is recorded,
 // as a rehearsal: so cuBLAS has chosen and loaded all it needs, and later makes nothing.
