@@ -161,8 +161,7 @@ static uint32_t end(const lk_cuda_stream *s) {
 
 // --- the table -----------------------------------------------------------------------------------
 
-// Examples of `bytes` each, those behind LOAD_BEFORE others of the batch, and labels that say
-// which.
+// Examples of `bytes` each, behind LOAD_BEFORE others of the batch, and labels that say which.
 enum { LOAD_BEFORE = 2 };
 typedef struct load_shape {
     uint32_t count, bytes;

@@ -60,6 +60,9 @@ typedef struct lk_host_counts {
 } lk_host_counts;
 lk_host_counts lk_host_counted(void);
 
+// Ends the program where a group of NCCL's calls is left open: it would keep the next ones.
+void lk_host_ends_groups(void);
+
 #ifdef __cplusplus
 }
 #endif

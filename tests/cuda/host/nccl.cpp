@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "block.h"
+#include "host.h"
 #include "inside.h"
 #include "nccl_mail.h"
 
@@ -67,12 +68,9 @@ static uint32_t group_count, message_count;
 static int depth, log_file = -1;
 static ncclResult_t group_error;  // of the first call of the group that failed
 
-// A group that is left open keeps the next calls of its thread for ever.
-static struct watch {
-    ~watch() {
-        if (depth > 0) lk_host_die("NCCL: the program ends in the middle of a group");
-    }
-} at_end;
+void lk_host_ends_groups(void) {
+    if (depth > 0) lk_host_die("NCCL: the run ends in the middle of a group");
+}
 static lk_mail mail;  // of the one world that this process may share with others
 static struct {
     bool error, dead, deaf;

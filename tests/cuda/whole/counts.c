@@ -33,4 +33,5 @@ void __wrap_lk_run_close(lk_run *run) {
             (unsigned long long)(now.synchronisations - sealed.synchronisations),
             run->gpu_choice.first_gpu);
     __real_lk_run_close(run);
+    lk_host_ends_groups();
 }

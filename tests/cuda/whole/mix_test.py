@@ -95,6 +95,18 @@ def same_bits():
             T.check(any("messages between hosts" in line for line in lines), "two hosts", *lines)
 
 
+def sharded():
+    """Order "sharded" of data that lie on GPUs: each worker keeps its own shards alone."""
+    T.expect(0, "data", "shard", "--made-up", "1001", "--height", "10", "--width", "8", "--shards",
+             "4", "--to", "cut")
+    more = ["--set", "steps=4", "--set",
+            'data={"order":"sharded","train":{"manifest":"cut/manifest.json"}}']
+    wanted = T.expect(0, "train", MATRIX, "--run-dir", "whole", "--fresh", *threads(2), *more)[1]
+    for mix in ([gpu(1, *RESIDENT)] * 2, [threads(), gpus(2, 2, *RESIDENT)])[:1 if FEW else 2]:
+        lines, _ = run(mix, *more)
+        T.check(result(lines) == result(wanted), shown(mix), result(lines), result(wanted))
+
+
 def number_of_gpus(worker):
     if "cuda" not in worker:
         return 0
@@ -324,5 +336,5 @@ def places():
 
 
 T = Test()
-world.main(T, start, MATRIX, 4, same_bits, going_on, evaluating, fast, refusing, diverging, losing,
-           hanging, stopping, memory, places)
+world.main(T, start, MATRIX, 4, same_bits, sharded, going_on, evaluating, fast, refusing,
+           diverging, losing, hanging, stopping, memory, places)
