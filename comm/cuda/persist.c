@@ -4,8 +4,8 @@
 #include "comm/cuda/step.h"
 #include "comm/cuda/walk.h"
 
-// Of the step that is walked, while a run is planned or started: by one thread at a time. Nothing of
-// it is kept.
+// Of the step that is walked, while a run is planned or started: by one thread at a time. Nothing
+// of it is kept.
 static lk_cuda_tasks tasks;
 static lk_cuda_recording recording;
 
