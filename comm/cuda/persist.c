@@ -4,7 +4,8 @@
 #include "comm/cuda/step.h"
 #include "comm/cuda/walk.h"
 
-// Of the step that is walked. Start-up is a thread's own business; nothing of it is kept.
+// Of the step that is walked, while a run is planned or started: by one thread at a time. Nothing
+// of it is kept.
 static lk_cuda_tasks tasks;
 static lk_cuda_recording recording;
 
@@ -126,21 +127,27 @@ lk_status lk_cuda_persist_record(lk_cuda_step *c, uint32_t kind, uint64_t step, 
     return LK_OK;
 }
 
+static void launch(lk_cuda_step *c, uint32_t kind, uint32_t steps) {
+    lk_cuda_stream s = {.stream = c->compute.stream, .error = c->compute.code};
+    lk_cuda_persistent_launch(&s, c->at.tables + table_at(kind), c->persist.bytes[kind],
+                              c->at.meeting, c->persist.blocks, steps);
+    c->compute.code = s.error;
+}
+
+// The first launch is of no step: what the driver takes for it is taken before the first step.
 void lk_cuda_persist_ready(lk_cuda_step *c) {
     if (!c->persist.is) return;
     lk_cuda_copy_in(&c->compute, c->at.tables, c->host.tables, table_at(lk_cuda_kinds(c)));
     lk_cuda_clear(&c->compute, c->at.meeting, sizeof *c->at.meeting);
+    launch(c, 0, 0);
 }
 
 // --- steps ---------------------------------------------------------------------------------------
 
 void lk_cuda_persist_flush(lk_cuda_step *c) {
     lk_cuda_persist *p = &c->persist;
-    lk_cuda_stream s = {.stream = c->compute.stream, .error = c->compute.code};
     if (p->pending == 0) return;
-    lk_cuda_persistent_launch(&s, c->at.tables + table_at(p->kind), p->bytes[p->kind],
-                              c->at.meeting, p->blocks, p->pending);
-    c->compute.code = s.error;
+    launch(c, p->kind, p->pending);
     p->pending = 0;
 }
 

@@ -197,7 +197,7 @@ void lk_cuda_persistent_launch(lk_cuda_stream *s, const uint8_t *table, uint64_t
     config.stream = s->stream;
     config.attrs = &together;
     config.numAttrs = 1;
-    if (s->error || steps == 0) return;
+    if (s->error) return;
     s->error = cudaLaunchKernelEx(&config, persistent, table, copied, meeting, steps);
 }
 

@@ -179,7 +179,8 @@ def refusing(t):
     t.check(not any("persistent kernel" in line for line in
                     t.expect(0, "plan", MATRIX, *OFF)[1]), "nothing is said where nobody asks")
     for call, text in (("cudaOccupancyMaxActiveBlocksPerMultiprocessor:1", "GPU: asking how many"),
-                       ("cudaLaunchKernelEx:1", "GPU: a step")):
+                       ("cudaLaunchKernelEx:1", "GPU: a step"),
+                       ("cudaLaunchKernelEx:2", "GPU: a step")):
         os.environ["LOCKSTEP_HOST_CUDA_FAIL"] = call
         found, _, error = t.run("train", MATRIX, *ON, "--run-dir", "failed", "--fresh", "--set",
                                 "steps=2")
