@@ -11,8 +11,6 @@ where it cannot be had.
 """
 import glob
 import hashlib
-import importlib.machinery
-import importlib.util
 import json
 import math
 import os
@@ -24,6 +22,7 @@ import struct
 import subprocess
 import sys
 
+from judges import python_of
 from program import Test
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -1287,27 +1286,6 @@ PACKAGES = {"torch": ["safetensors"], "keras": ["keras", "jax", "safetensors", "
             "onnx": ["onnx", "onnxruntime", "numpy"]}
 
 
-def judge_python(kind):
-    """An environment as the comparison with other frameworks makes it."""
-    loader = importlib.machinery.SourceFileLoader("peers", HERE + "/../bench/peers")
-    peers = importlib.util.module_from_spec(importlib.util.spec_from_loader("peers", loader))
-    sys.dont_write_bytecode = True
-    loader.exec_module(peers)
-    try:
-        os.mkdir("environment")
-        place = os.path.abspath("environment")
-        if kind != "torch":
-            module = {"onnx": "onnxruntime"}.get(kind, kind)
-            return peers.environment(place, kind, module, [PACKAGES[kind]])
-        python = peers.torch_python(place)
-        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES[kind]], check=True,
-                       timeout=300)
-        return python
-    except (peers.Left_out, subprocess.SubprocessError) as why:
-        print(f"skipped: {kind} cannot be installed here:", why)
-        sys.exit(77)
-
-
 def all_layers(t):
     """Each type that a configuration may name is in one of the models."""
     schema = json.loads("\n".join(t.expect(0, "config", "schema")[1]))
@@ -1338,7 +1316,7 @@ def main():
     if sys.argv[3:4]:
         kind = sys.argv[3]
         try:
-            judge(t, kind, sys.argv[4] if len(sys.argv) > 4 else judge_python(kind))
+            judge(t, kind, sys.argv[4] if len(sys.argv) > 4 else python_of(kind, PACKAGES[kind]))
         finally:
             shutil.rmtree("environment", ignore_errors=True)
     else:

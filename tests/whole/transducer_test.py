@@ -4,18 +4,26 @@ double here, whose loss is the sum over all ways by dynamic programming, and who
 slope along every parameter. Random networks and lengths, with T = 1, U = 0, and the longest of
 both.
 
-   transducer_test.py PROGRAM WORK_DIR [MODELS]
+   transducer_test.py PROGRAM WORK_DIR [MODELS [torch [PYTHON]]]
 
 One step of SGD with a rate of 1 from weights that this test has written: what they lose is the
-gradient. Standard library only.
+gradient. Standard library only. With `torch` PyTorch's own gradients in float64 are in the place of
+ours, and then three steps of its Adam: in an environment that is thrown away, or as PYTHON has it;
+skipped (77) where it cannot be had.
 """
 import json
 import math
+import os
 import random
+import shutil
 import struct
+import subprocess
 import sys
 
+from judges import python_of
 from program import Test
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 ROWS, FEATURES, LABELS, CLASSES, EXAMPLES = 6, 3, 4, 4, 8
 SLOPE = 1e-5
@@ -148,21 +156,31 @@ def draw_examples(r):
     return examples
 
 
-def compare(t, number):
+def prepare(number):
+    """Weights, examples and the sizes of the layers."""
     r = random.Random(number)
     units, said, values = r.randint(1, 4), r.randint(1, 4), r.randint(2, 5)
     all_shapes = shapes(units, said, values)
     w = {name: list(struct.unpack(f"<{size(shape)}f", struct.pack(
         f"<{size(shape)}f", *(r.uniform(-1, 1) for _ in range(size(shape))))))
          for name, shape in all_shapes.items()}
-    examples = draw_examples(r)
     write_weights("start.safetensors", w, all_shapes)
+    return w, draw_examples(r), (units, said, values)
+
+
+def train(t, said, names):
+    """The losses of the steps, and the weights behind them."""
     with open("c.json", "w", encoding="utf-8") as f:
-        json.dump(config(units, said, values), f)
+        json.dump(said, f)
     t.expect(0, "train", "c.json", "--run-dir", "run", "--fresh", "--init", "start.safetensors")
-    after = read_weights("run/checkpoints/step-0000000001.safetensors", w)
+    after = read_weights(f"run/checkpoints/step-{said['steps']:010}.safetensors", names)
     with open("run/metrics.jsonl", encoding="utf-8") as f:
-        found = json.loads(f.readline())["train"]["loss"]
+        return [json.loads(line)["train"]["loss"] for line in f], after
+
+
+def compare(t, number):
+    w, examples, (units, said, values) = prepare(number)
+    (found,), after = train(t, config(units, said, values), w)
 
     def mean():
         return sum(loss_of(w, example, units, said) for example in examples) / EXAMPLES
@@ -179,10 +197,41 @@ def compare(t, number):
     t.check(worst[0] <= 1e-6, "the gradient", number, worst)
 
 
+def compare_torch(t, number, python):
+    """The largest difference of a weight, after a step of SGD and after three of Adam."""
+    w, _, sizes = prepare(number)
+    adam = {"type": "adam_torch", "learning_rate": 0.01, "epsilon": 0.001}
+    largest = []
+    for more in ({}, {"optimizer": adam, "steps": 3}):
+        losses, after = train(t, {**config(*sizes), **more}, w)
+        done = subprocess.run([python, os.path.join(HERE, "transducer_judge.py"), "judged.json"],
+                              check=False)
+        if not t.check(done.returncode == 0, "PyTorch computes it", number):
+            return [math.inf]
+        with open("judged.json", encoding="utf-8") as f:
+            judged = json.load(f)
+        t.check(all(abs(a - b) <= 2e-6 * (1 + b) for a, b in zip(losses, judged["losses"])) and
+                len(losses) == len(judged["losses"]), "losses", number, losses, judged["losses"])
+        largest.append(max(abs(a - b) for name in w
+                           for a, b in zip(after[name], judged["weights"][name])))
+        t.check(largest[-1] <= 1e-6, "weights", number, more, largest[-1])
+    return largest
+
+
 def main():
-    t = Test()
-    for number in range(int(sys.argv[3]) if len(sys.argv) > 3 else 2):
-        compare(t, number)
+    t, count = Test(), int(sys.argv[3]) if len(sys.argv) > 3 else 2
+    if len(sys.argv) < 5:
+        for number in range(count):
+            compare(t, number)
+        t.finish()
+    try:
+        python = sys.argv[5] if len(sys.argv) > 5 else python_of("torch", [])
+        largest = [compare_torch(t, number, python) for number in range(count)]
+    finally:
+        shutil.rmtree("environment", ignore_errors=True)
+    sgd, adam = (max(each[i] for each in largest) for i in (0, -1))
+    print(f"{count} models, largest difference of a weight: {sgd:.2e} after a step of SGD with "
+          f"rate 1, {adam:.2e} after three of Adam")
     t.finish()
 
 
