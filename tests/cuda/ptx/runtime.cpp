@@ -111,6 +111,14 @@ void __cudaRegisterFunction(void **module, const char *function, char *, const c
     (*kernels())[function] = {reinterpret_cast<lk_ptx_module *>(module), name, NULL};
 }
 
+// Of the persistent kernel, which is linked, but not played: it calls bodies by their addresses,
+// and its blocks wait for each other.
+void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int) {}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *, const void *, int, size_t,
+                                                                   unsigned) {
+    lk_host_die("the persistent kernel, which the executor does not play");
+}
+
 // Of launches as kernel<<<...>>>, which Lockstep does not make.
 unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, void *) {
     lk_host_die("a launch by <<<...>>>");
