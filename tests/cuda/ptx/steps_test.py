@@ -66,6 +66,8 @@ def told(config):
     names, found = symbols(LAUNCHES), {}
     for line in done.stdout.splitlines():
         launch = json.loads(line)
+        if "kernel" not in launch:  # of the step as a persistent kernel
+            continue
         name = kernel_name(names[launch["kernel"]])
         before = found.get(name, (0, 0, 0))
         blocks = launch["blocks"][0] * launch["blocks"][1] * launch["blocks"][2]
