@@ -305,7 +305,7 @@ static lk_status time_ops(lk_report_run *r, lk_run *run, lk_error *error) {
     for (uint32_t i = 0; i < kinds; i++) {
         if (!(seconds[i] > 0)) continue;
         lk_report_op *op = &r->ops[r->op_count++];
-        lk_trace_name(t, i, op->name, &op->phase);
+        lk_trace_name(&run->program, i, op->name, &op->phase);
         op->us = 1e6 * seconds[i];
     }
     r->ops_of_steps = t->steps_used;

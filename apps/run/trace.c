@@ -19,11 +19,19 @@ static bool is_wanted(const lk_run *run) { return run->config.trace.file[0] && !
 
 // Records of one step in one lane: the ops of all microbatches, and some laps, of each bucket of
 // the exchange seven.
-static uint64_t records_of_step(const lk_run *run) {
-    const lk_program *p = &run->program;
+static uint64_t records_of_step(const lk_run *run, const lk_program *p) {
     const uint64_t microbatches = (p->grains + p->microbatch_grains - 1) / p->microbatch_grains;
     const uint64_t buckets = run->workers.world > 1 ? lk_exchange_buckets(p).count : 0;
     return microbatches * p->reduce_op + 8 * buckets + 16;
+}
+
+// Of the objective that has most.
+static uint64_t records_of_any_step(const lk_run *run) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < run->program.programs; i++) {
+        most = LK_MAX(most, records_of_step(run, &run->program.all[i]));
+    }
+    return most;
 }
 
 void lk_trace_take(lk_run *run, lk_arena *a) {
@@ -33,7 +41,7 @@ void lk_trace_take(lk_run *run, lk_arena *a) {
     *t = (lk_trace){.run = run,
                     .lane_count = run->layout.replicas,
                     .step_count = run->config.trace.steps,
-                    .capacity = run->config.trace.steps * records_of_step(run)};
+                    .capacity = run->config.trace.steps * records_of_any_step(run)};
     t->lanes = lk_arena_take(a, "trace lanes", sizeof *t->lanes, t->lane_count, line);
     t->steps = lk_arena_take(a, "trace steps",
                              t->step_count * (sizeof *t->steps + t->lane_count * sizeof *t->first),
@@ -90,7 +98,8 @@ void lk_trace_begin(lk_trace *t, uint64_t step) {
     if (!t->lanes || t->steps_used == t->step_count) return;
     if (step + 1 < t->run->config.trace.first_step) return;
     const double now = lk_seconds();
-    t->steps[t->steps_used] = (lk_trace_step){.step = step, .begin = now};
+    t->program = lk_program_of_step(&t->run->program, step);
+    t->steps[t->steps_used] = (lk_trace_step){.step = step, .begin = now, .program = t->program};
     for (uint32_t i = 0; i < t->lane_count; i++) {
         t->first[(uint64_t)t->steps_used * t->lane_count + i] = t->lanes[i].used;
         t->lanes[i].at = now;
@@ -102,7 +111,7 @@ static lk_trace *trace_of(const lk_member *m) { return m->driver->lanes_context;
 
 static void lap_ends(const lk_member *m, lk_lap lap) {
     lk_trace *t = trace_of(m);
-    add(&t->lanes[m->replica], t->capacity, t->run->program.op_count + (uint32_t)lap, lk_seconds());
+    add(&t->lanes[m->replica], t->capacity, t->program->op_count + (uint32_t)lap, lk_seconds());
 }
 
 static void op_ends(void *trace, uint32_t replica, uint32_t op) {
@@ -155,7 +164,7 @@ void lk_trace_end(lk_trace *t) {
     if (!t->on) return;
     const double now = lk_seconds();
     for (uint32_t i = 0; i < t->lane_count; i++) {
-        add(&t->lanes[i], t->capacity, t->run->program.op_count + LK_LAP_WAITING, now);
+        add(&t->lanes[i], t->capacity, t->program->op_count + LK_LAP_WAITING, now);
     }
     t->steps[t->steps_used++].end = now;
     t->on = false;
@@ -163,9 +172,8 @@ void lk_trace_end(lk_trace *t) {
 
 // --- what is known of it -------------------------------------------------------------------------
 
-void lk_trace_name(const lk_trace *t, uint32_t what, char out[LK_TRACE_NAME_BYTES],
+void lk_trace_name(const lk_program *p, uint32_t what, char out[LK_TRACE_NAME_BYTES],
                    const char **phase) {
-    const lk_program *p = &t->run->program;
     if (what >= p->op_count) {
         // What is left between two laps is nothing to look at, but for its time.
         *phase = "lap";
@@ -246,12 +254,12 @@ static void put_span(output *o, const char *name, const char *kind, uint32_t lan
 }
 
 static void put_record(output *o, uint32_t lane, double begin, const lk_trace_record *r,
-                       uint64_t step) {
+                       const lk_trace_step *of) {
     char name[LK_TRACE_NAME_BYTES], escaped[2 * LK_TRACE_NAME_BYTES];
     const char *phase;
-    lk_trace_name(o->trace, r->what, name, &phase);
+    lk_trace_name(of->program, r->what, name, &phase);
     lk_text_escape(escaped, sizeof escaped, name, strlen(name));
-    put_span(o, escaped, phase, lane, begin, r->end, step);
+    put_span(o, escaped, phase, lane, begin, r->end, of->step);
 }
 
 static void put_names(output *o) {
@@ -282,7 +290,7 @@ static void put_step(output *o, uint32_t number) {
         const uint64_t end = records_end(t, number, i);
         double begin = s->begin;
         for (uint64_t at = *first; at < end; at++) {
-            put_record(o, i + 1, begin, &lane->records[at], s->step);
+            put_record(o, i + 1, begin, &lane->records[at], s);
             begin = lane->records[at].end;
         }
     }

@@ -36,6 +36,7 @@ typedef struct lk_trace_lane {
 typedef struct lk_trace_step {
     uint64_t step;  // from 0
     double begin, end;
+    const lk_program *program;  // of the objective whose step it is
 } lk_trace_step;
 
 typedef struct lk_trace {
@@ -49,6 +50,7 @@ typedef struct lk_trace {
     char *text;  // the file goes out by this buffer
     const lk_lanes *plain;
     lk_lanes seen;  // those, with the ends of what they do recorded
+    const lk_program *program;  // of the step at hand
     bool on;        // the step at hand is traced
     bool written;
 } lk_trace;
@@ -64,12 +66,12 @@ void lk_trace_end(lk_trace *trace);
 // The step is traced: puts lanes that record what the driver's own do into their place.
 void lk_trace_drive(lk_trace *trace, lk_driver *driver);
 
-// What a record of this number is of: "conv2d_forward conv2d_0", or of a lap its word; and in which
-// phase of a step it is.
-void lk_trace_name(const lk_trace *trace, uint32_t what, char out[LK_TRACE_NAME_BYTES],
+// What a record of this number is of in a step of this program: "conv2d_forward conv2d_0", or of a
+// lap its word; and in which phase of a step it is.
+void lk_trace_name(const lk_program *program, uint32_t what, char out[LK_TRACE_NAME_BYTES],
                    const char **phase);
 // The mean over the steps that were traced, and over the lanes, of what each op and lap took: they
-// add up to the mean time of a step, which it returns.
+// add up to the mean time of a step, which it returns. Of a run of one objective.
 //
 // seconds   (op_count + LK_LAPS) by their numbers
 double lk_trace_means(const lk_trace *trace, double *seconds);

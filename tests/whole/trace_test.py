@@ -101,6 +101,33 @@ def workers(t):
             lanes_of(t, name, rank, list(range(5, 11)), 2, range(2 * rank, 2 * rank + 2))
 
 
+def objectives(t):
+    """A step's names are those of its own objective, whose ops may be more than the first one's."""
+    rate = {"type": "sgd", "learning_rate": 0.01}
+    config = t.write("gan.json", {"global_batch": 32, "model": {
+        "input": [6, 6, 1], "input_range": "signed", "gan": {
+            "noise": {"type": "normal", "shape": [4]},
+            "generator": [{"type": "dense", "units": 36, "name": "maker"},
+                          {"type": "reshape", "target_shape": [6, 6, 1]}],
+            "discriminator": [{"type": "flatten"}, {"type": "dense", "units": 8, "name": "judge"},
+                              *({"type": "tanh", "name": f"t{i}"} for i in range(9)),
+                              {"type": "dense", "units": 1, "name": "score"}],
+            "loss": "hinge", "generator_optimizer": rate, "discriminator_optimizer": rate}},
+        "steps": 24, "data.train": {"made_up": {"count": 64, "height": 6, "width": 6}}},
+                     ["optimizer"])
+    _, plain, _ = t.expect(0, "train", config, "--run-dir", "gan", "--replicas", "2")
+    _, traced, _ = t.expect(0, "train", config, "--run-dir", "gan2", "--replicas", "2", "--trace",
+                            "gan.trace")
+    t.check(result(plain) == result(traced), "the same run", plain[-2:], traced[-2:])
+    lanes = lanes_of(t, "gan.trace", 0, list(range(11, 21)), 2, range(2))
+    trained = ({"maker"}, {"judge", "score"})
+    for step, found in lanes.items():
+        names = [name for name, _, _ in found[1]]
+        of = {name.split()[-1] for name in names if name.startswith("dense_weight_gradient ")}
+        t.check({name.rpartition(".")[2] for name in of} == trained[(step + 1) % 2],
+                "whose weights a step trains", step, names)
+
+
 def refused(t):
     config = t.write("refused.json")
     os.mkdir("directory")
@@ -127,6 +154,7 @@ def main():
     t = Test()
     alone(t)
     workers(t)
+    objectives(t)
     refused(t)
     t.finish()
 
