@@ -5,8 +5,9 @@ batch norms, losses and gradients are its own, the optimizers TensorFlow 1's for
    gan_judge.py FOLDER..
 
 Of each folder: reads c.json, start.safetensors and draws.json, which has the noise of each step and
-the images of those that read some, and ../images; writes judged.json: loss and mean score of each
-step, and parameters, slots and states behind the last one.
+the images of those that read some, and of an evaluation; and ../images. Writes judged.json: loss
+and mean score of each step; parameters, slots and states behind the last one; and both losses and
+mean scores of the evaluation of all images then.
 """
 import json
 import math
@@ -75,7 +76,7 @@ class Network:
     """Layers, and their tensors by the names of a checkpoint."""
 
     def __init__(self, name, layers, grain, tensors):
-        self.name, self.layers, self.grain = name, layers, grain
+        self.name, self.layers, self.grain, self.evaluates = name, layers, grain, False
         self.state = {key: value for key, value in tensors.items()
                       if key.startswith(name + ".") and ("/moving_" in key or "/vector_" in key)}
         self.own = {key: value.requires_grad_() for key, value in tensors.items()
@@ -83,7 +84,7 @@ class Network:
         self.begin()
 
     def begin(self):
-        """A step: each vector iterates once, and each kernel is what layers take of it."""
+        """A step or evaluation: each vector iterates once; and what layers take of each kernel."""
         self.seen, self.vectors, self.kernels = {}, {}, {}
         for layer in self.layers:
             key = f"{self.name}.{layer['name']}/"
@@ -116,6 +117,12 @@ class Network:
 
     def normalized(self, x, layer, key):
         """Each grain by itself; what moves is of all of them, and of all uses in the step."""
+        if self.evaluates:
+            return functional.batch_norm(
+                x.reshape(-1, x.shape[-1]), *(self.state[f"{key}moving_{word}"]
+                                              for word in ("mean", "variance")),
+                self.own[key + "gamma"], self.own[key + "beta"],
+                eps=near(layer["epsilon"])).reshape(x.shape)
         y = []
         for part in x.split(self.grain):
             by_value = part.reshape(-1, part.shape[-1])
@@ -233,6 +240,25 @@ def read_images(folder, shape):
     return (torch.tensor(list(data), dtype=torch.float64).reshape(-1, *shape) - 127.5) / 127.5
 
 
+def noise_of(draw, gan):
+    z = torch.tensor(draw["noise"], dtype=torch.float64)
+    return z.reshape(len(z), *gan["noise"]["shape"])
+
+
+def loss_of(draw, gan, made, scores, images):
+    """The network that it is of, its loss and mean score."""
+    z = noise_of(draw, gan)
+    made.begin()
+    scores.begin()
+    if "images" in draw:
+        net, real, fake = scores, scores(images[draw["images"]]), scores(made(z).detach())
+        loss, score = discriminator_loss(gan["loss"], real, fake), real
+    else:
+        net, score = made, scores(made(z))
+        loss = generator_loss(gan["loss"]["kind"], score)
+    return net, loss + net.regularizer(), score.mean().item()
+
+
 def judge(folder):
     config, draws, tensors = read_case(folder)
     images, gan = read_images(folder, config["model"]["input"]), config["model"]["gan"]
@@ -242,28 +268,24 @@ def judge(folder):
                   scores.name: Optimizer(gan["discriminator_optimizer"], gan.get("weight_clip", 0),
                                          scores.own)}
     said = []
-    for draw in draws:
-        z = torch.tensor(draw["noise"], dtype=torch.float64)
-        z = z.reshape(len(z), *gan["noise"]["shape"])
-        made.begin()
-        scores.begin()
-        if "images" in draw:
-            net, real, fake = scores, scores(images[draw["images"]]), scores(made(z).detach())
-            loss, score = discriminator_loss(gan["loss"], real, fake), real
-        else:
-            net, score = made, scores(made(z))
-            loss = generator_loss(gan["loss"]["kind"], score)
-        loss = loss + net.regularizer()
+    for draw in draws["steps"]:
+        net, loss, score = loss_of(draw, gan, made, scores, images)
         optimizers[net.name].update(net.own, torch.autograd.grad(loss, list(net.own.values())))
         net.end()
-        said.append([loss.item(), score.mean().item()])
+        said.append([loss.item(), score])
+    made.evaluates = scores.evaluates = True
+    with torch.no_grad():
+        evaluation = [number for draw in draws["evaluation"]
+                      for _, loss, score in [loss_of(draw, gan, made, scores, images)]
+                      for number in (loss.item(), score)]
     behind = {**made.own, **made.state, **scores.own, **scores.state}
     for optimizer in optimizers.values():
         behind.update({f"{key}/{word}": slot for key, slots in optimizer.slots.items()
                        for word, slot in slots.items()})
     with open(os.path.join(folder, "judged.json"), "w", encoding="utf-8") as f:
-        json.dump({"steps": said, "tensors": {key: value.detach().reshape(-1).tolist()
-                                              for key, value in behind.items()}}, f)
+        json.dump({"steps": said, "evaluation": evaluation,
+                   "tensors": {key: value.detach().reshape(-1).tolist()
+                               for key, value in behind.items()}}, f)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """gan_torch_test - GANs of every loss beside PyTorch in float64 (gan_judge.py), which has the same
-weights, images and noise: each step's loss and mean score, and behind the last one every parameter,
-slot, moving statistic and vector.
+weights, images and noise: each step's loss and mean score; behind the last one every parameter,
+slot, moving statistic and vector, and an evaluation by these.
 
    gan_torch_test.py PROGRAM WORK_DIR [PYTHON]
 
@@ -31,6 +31,7 @@ from arithmetic_judge import block, fma, normal_pair, perm, rounded, sub  # noqa
 # An epoch is of batches of 16, 16 and 12, and the last one's second grain is short.
 SEED, EXAMPLES, BATCH, GRAIN, CYCLES = 2 ** 33 + 11, 44, 16, 8, 4
 INPUT = [10, 8, 1]
+FILES = {"images": "images", "labels": "labels"}
 # A few roundings of fp32, of numbers of the size of 1. The largest difference that was seen is a
 # quarter of it; grains of 4 and 2 rows have five times more, since a batch norm divides the
 # rounding of its input by their small deviation.
@@ -118,12 +119,12 @@ def cases():
             "cycles": CYCLES, "log_every_steps": 1,
             "checkpoint": {"every_steps": 0, "every_seconds": 0},
             "model": {"input": INPUT, "input_range": "signed", "gan": gan},
-            "data": {"train": {"images": "images", "labels": "labels"}}}
+            "data": {"train": FILES, "test": FILES}}
 
 
 # --- what a step draws ----------------------------------------------------------------------------
 
-def noise(config, step, number, place):
+def noise(config, step, number, place, purpose=5):
     """Section 10 of the page: the values of one example."""
     said = config["model"]["gan"]["noise"]
 
@@ -131,7 +132,7 @@ def noise(config, step, number, place):
         return rounded(Fraction(str(said.get(name, default))))
 
     def words(i, turn=0):
-        return block(config["seed"], 5, i // 4 + (turn << 29), place, step, number)
+        return block(config["seed"], purpose, i // 4 + (turn << 29), place, step, number)
 
     def normal(i, turn=0):
         return normal_pair(*words(i, turn)[i % 4 // 2 * 2:][:2])[i % 2]
@@ -148,8 +149,9 @@ def noise(config, step, number, place):
 
 
 def draws(config):
-    """Of each step: the noise, and the numbers of the images. In the full form of a GAN noise is
-    value 0 of objective 0, and value 1 of objective 1, behind the scores of the images."""
+    """Of each step, and of an evaluation by both objectives: the noise, and the numbers of the
+    images. In the full form of a GAN noise is value 0 of objective 0, and value 1 of objective 1,
+    behind the scores of the images."""
     gan, batches, steps = config["model"]["gan"], 0, []
     for step in range(CYCLES * (gan["generator_steps"] + gan["discriminator_steps"])):
         at = step % (gan["generator_steps"] + gan["discriminator_steps"])
@@ -161,7 +163,10 @@ def draws(config):
         positions = range(first, min(first + BATCH, EXAMPLES))
         steps.append({"images": [perm(config["seed"], epoch, EXAMPLES, p) for p in positions],
                       "noise": [noise(config, step, 257, g) for g in range(len(positions))]})
-    return steps
+    everyone = range(EXAMPLES)
+    unseen = [[noise(config, 0, number, g, purpose=6) for g in everyone] for number in (257, 0)]
+    return {"steps": steps, "evaluation": [{"images": list(everyone), "noise": unseen[0]},
+                                           {"noise": unseen[1]}]}
 
 
 # --- a case ---------------------------------------------------------------------------------------
@@ -206,8 +211,11 @@ def compare(t, folder):
         judged = json.load(f)
     with open(folder + "/run/metrics.jsonl", encoding="utf-8") as f:
         lines = [json.loads(line) for line in f]
+    ours, = ([line["test"][key] for key in ("loss", "real", "generator_loss", "fake")]
+             for line in lines if "test" in line)
+    worst = [max(abs(a - b) / (1 + abs(b)) for a, b in zip(ours, judged["evaluation"])), 0.0, 0.0]
+    t.check(worst[0] <= TOLERANCE, "an evaluation", folder, ours, judged["evaluation"])
     lines = [(line["step"], line["train"]) for line in lines if "train" in line]
-    worst = [0.0, 0.0, 0.0]
     for step, said in lines:
         ours = said["loss"], said["real" if said["objective"] == "discriminator" else "fake"]
         worst[0] = max([worst[0]] + [abs(a - b) / (1 + abs(b))
