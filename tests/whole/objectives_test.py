@@ -469,6 +469,47 @@ def shown(t):
     t.check(len([line for line in lines if "epoch 1" in line]) == 64, "the seventh batch", lines)
 
 
+def most_alive(tensors):
+    """Bytes, of a replica's tensors that live at one op: no layout can take less."""
+    return max(sum(-(-other["bytes"] // 64) * 64 for other in tensors
+                   if other["first_op"] <= tensor["first_op"] and
+                   (other["last_op"] is None or tensor["first_op"] <= other["last_op"]))
+               for tensor in tensors)
+
+
+def planned_gans(t):
+    """Parameters and slots lie there once, whichever objective has them; what each objective
+    computes lies over the other's; and no region is more than 5% above its lower bound."""
+    of_data = {"train": {"made_up": {"count": 60000, "height": 28, "width": 28}}}
+    ways = [["--replicas", "1"], ["--replicas", "2"], ["--replicas", "2", "--kernels", "portable"],
+            ["--replicas", "2", "--set", "layout.fuse=false"],
+            ["--workers", "2", "--replicas", "1"]]
+    mixed = ["--replicas", "2", "--set", "precision=mixed_float16"]
+    for config, way in [("mnist-gan", mixed), *itertools.product(
+            ("mnist-gan", "mnist-gan-rmsprop", "mnist-gan-small"), ways)]:
+        _, lines, _ = t.expect(0, "plan", config, "--json", "--set",
+                               f"data={json.dumps(of_data)}", *way)
+        plan = json.loads("\n".join(lines))
+        kept, bounds, own = [], [], []
+        for objective in plan["objectives"]:
+            on_device, of_replica = ([tensor for tensor in objective["tensors"]
+                                      if tensor["region"] == region]
+                                     for region in ("device", "replica"))
+            kept.append([(tensor["name"], tensor["offset"], tensor["bytes"])
+                         for tensor in on_device])
+            bounds.append(most_alive(of_replica))
+            own.append(max(tensor["offset"] + tensor["bytes"] for tensor in of_replica))
+        t.check(len(kept) == 2 and kept[0] == kept[1] and
+                len({name for name, _, _ in kept[0]}) == len(kept[0]),
+                "one set of parameters and slots", config, way)
+        t.check(plan["device_region_bytes"] ==
+                sum(-(-each // 64) * 64 for _, _, each in kept[0]), "each once", config, way)
+        region, bound = plan["replica_region_bytes"], plan["replica_lower_bound_bytes"]
+        t.check(bound == max(bounds), "the lower bound", config, way, bound, bounds)
+        t.check(bound <= region <= 1.05 * bound, "5% above it", config, way, region, bound)
+        t.check(max(own) <= region < sum(own), "objectives overlay", config, way, region, own)
+
+
 REFUSED = [
     ("objectives.1.loss", {"type": "sparse_categorical_crossentropy", "class_weight": [1, 2]},
      "model.objectives[1].loss.class_weight: found numbers for 2 classes, wanted"),
@@ -565,6 +606,7 @@ def main():
     noise_decides(t, config)
     gan(t)
     shown(t)
+    planned_gans(t)
     refusals(t)
     t.finish()
 

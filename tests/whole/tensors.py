@@ -33,3 +33,11 @@ def read_safetensors(path):
     return {name: struct.unpack(f"<{(t['data_offsets'][1] - t['data_offsets'][0]) // 4}f",
                                 blob[start + t["data_offsets"][0]:start + t["data_offsets"][1]])
             for name, t in header.items()}, said
+
+
+def shapes_of(path):
+    """{name: shape}, in the order of the file's header."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    header.pop("__metadata__", None)
+    return {name: t["shape"] for name, t in header.items()}
