@@ -5,7 +5,8 @@
 // panels of PANEL channels; a tile of a few positions x PANEL channels is summed in registers, one
 // fma a term in the contract's order, positions outside the image being the zeros of the copy. A
 // gradient of the input is the same walk, over the image of the output's gradient and with weights
-// transposed while they are packed. The weight gradients are in conv_weight.inc.h.
+// transposed while they are packed. Few channels that come out would not fill the lanes: of those,
+// lanes are positions (conv_thin.inc.h). The weight gradients are in conv_weight.inc.h.
 #include "ops/cpu/conv_shape.h"
 #include "ops/cpu/vector.h"
 #include "ops/op.h"
@@ -102,6 +103,33 @@ static void image_load(const lk_conv2d *c, const float *x, float *image) {
     image_load_at(c, NULL, x, 0, image);
 }
 
+// `pixels` neighbours of `channels` each, into their planes.
+static void planes_load_row(uint64_t pixels, uint32_t channels, const float *from, uint64_t plane,
+                            float *to) {
+    _Alignas(64) float square[V_LANES * V_LANES];
+    for (uint64_t at = 0; at < pixels; at += V_LANES) {
+        const uint32_t rows = (uint32_t)LK_MIN(pixels - at, (uint64_t)V_LANES);
+        for (uint32_t c = 0; c < channels; c += V_LANES) {
+            const uint32_t columns = LK_MIN(channels - c, (uint32_t)V_LANES);
+            transpose(from + at * channels + c, channels, rows, columns, square, V_LANES);
+            for (uint32_t i = 0; i < columns; i++) {
+                v_store_first(to + (c + i) * plane + at, rows, v_load(square + i * V_LANES));
+            }
+        }
+    }
+}
+
+// The example, a plane for each channel.
+static void planes_load(const lk_conv2d *c, const float *x, float *planes) {
+    const uint64_t h = lk_conv_image_h(c), w = lk_conv_image_w(c);
+    const uint64_t rows = LK_MIN((uint64_t)c->in_h, h > c->pad_top ? h - c->pad_top : 0);
+    const uint64_t columns = LK_MIN((uint64_t)c->in_w, w > c->pad_left ? w - c->pad_left : 0);
+    for (uint64_t row = 0; row < rows; row++) {
+        planes_load_row(columns, c->in_c, x + row * c->in_w * c->in_c, h * w,
+                        planes + (row + c->pad_top) * w + c->pad_left);
+    }
+}
+
 // Bit i: column i of these rows of an image has a pixel that is not zero. Terms that are zero may
 // be left out, and most of a drawing is paper. All bits where there are more columns than bits.
 static uint64_t inked_columns(const float *pixel, uint64_t pitch, uint64_t rows, uint64_t columns) {
@@ -169,6 +197,19 @@ static void gradient_load(const lk_conv2d *c, const gradient_window *g, const fl
     }
 }
 
+// The same, a plane for each channel.
+static void gradient_planes_load(const lk_conv2d *c, const gradient_window *g, const float *dy,
+                                 float *planes) {
+    const uint64_t plane = lk_conv_reach_h(c).count * g->image_w;
+    if (g->x0 >= g->x1) return;
+    for (uint32_t oy = g->y0; oy < g->y1; oy++) {
+        planes_load_row(g->x1 - g->x0, c->out_c, dy + ((uint64_t)oy * c->out_w + g->x0) * c->out_c,
+                        plane,
+                        planes + (uint64_t)(oy - g->first_y) * g->image_w +
+                            (uint64_t)(g->x0 - g->first_x));
+    }
+}
+
 // The same from the pooled gradient: the winner gets it, the other cells of a tile +0.
 static void gradient_scatter(const lk_conv2d *c, const gradient_window *g, const float *dy,
                              const uint8_t *argmax, float *image) {
@@ -196,6 +237,7 @@ typedef struct walk {
     int64_t image_row, image_column;            // floats from one run to the next
     uint64_t first, term_row, term_column;      // term numbers
     uint64_t terms;                             // of the whole sum
+    uint64_t plane;  // thin: floats from one term of a run to the next; 0: they lie side by side
 } walk;
 
 // The outputs of one walk: a grid of positions.
@@ -255,23 +297,54 @@ V_INLINE void tile_run(const int positions, const int vectors, vf sum[TILE][VECT
     }
 }
 
-V_INLINE void tile_start(const int positions, const int vectors, vf sum[TILE][VECTORS],
-                         const float *bias) {
+// The same of a thin tile, whose `positions` are vectors of neighbours, and its `vectors` channels.
+V_INLINE void thin_run(const int positions, const int vectors, vf sum[TILE][VECTORS],
+                       const float *const pixel[TILE], int64_t at, const float *packed,
+                       uint64_t length, uint64_t plane) {
+    for (uint64_t j = 0; j < length; j++, at += (int64_t)plane, packed += V_LANES) {
+        vf w[VECTORS];
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            w[v] = v_set1(packed[v]);
+            V_PIN(w[v]);
+        }
+        V_UNROLL for (int i = 0; i < positions; i++) {
+            vf x = v_load(pixel[i] + at);
+            if (vectors > 1) V_PIN(x);
+            V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(x, w[v], sum[i][v]);
+        }
+    }
+}
+
+V_INLINE void tile_start(const bool thin, const int positions, const int vectors,
+                         vf sum[TILE][VECTORS], const float *bias) {
     V_UNROLL for (int v = 0; v < vectors; v++) {
-        vf start = v_load(bias + v * V_LANES);
+        vf start = thin ? v_set1(bias[v]) : v_load(bias + v * V_LANES);
         V_UNROLL for (int i = 0; i < positions; i++) sum[i][v] = start;
     }
 }
 
+// Terms term .. term + length of every sum; `at`: the first one's place from each pixel.
+V_INLINE void tile_terms(const bool thin, const int positions, const int vectors,
+                         vf sum[TILE][VECTORS], const walk *k, const float *const pixel[TILE],
+                         const panel *p, int64_t at, uint64_t term, uint64_t length) {
+    if (thin) {
+        thin_run(positions, vectors, sum, pixel, at, p->packed + term * V_LANES, length, k->plane);
+    } else {
+        tile_run(positions, vectors, sum, pixel, at,
+                 p->packed + term * (uint64_t)(vectors * V_LANES), length);
+    }
+}
+
 // A tile whose sums are one slice each.
-V_INLINE void tile_sum(const int positions, const int vectors, vf sum[TILE][VECTORS],
-                       const walk *k, const float *const pixel[TILE], const panel *p) {
-    tile_start(positions, vectors, sum, p->bias);
+V_INLINE void tile_sum(const bool thin, const int positions, const int vectors,
+                       vf sum[TILE][VECTORS], const walk *k, const float *const pixel[TILE],
+                       const panel *p) {
+    tile_start(thin, positions, vectors, sum, p->bias);
     for (uint32_t r = 0; r < k->rows; r++) {
         for (uint32_t q = 0; q < k->columns; q++) {
             uint64_t term = k->first + r * k->term_row + q * k->term_column;
-            tile_run(positions, vectors, sum, pixel, r * k->image_row + q * k->image_column,
-                     p->packed + term * (uint64_t)(vectors * V_LANES), k->length);
+            tile_terms(thin, positions, vectors, sum, k, pixel, p,
+                       r * k->image_row + q * k->image_column, term, k->length);
         }
     }
 }
@@ -289,11 +362,12 @@ V_INLINE void tile_cut(const int positions, const int vectors, vf sum[TILE][VECT
 }
 
 // A tile of any number of slices.
-V_INLINE void tile_sum_sliced(const int positions, const int vectors, vf sum[TILE][VECTORS],
-                              const walk *k, const float *const pixel[TILE], const panel *p) {
+V_INLINE void tile_sum_sliced(const bool thin, const int positions, const int vectors,
+                              vf sum[TILE][VECTORS], const walk *k, const float *const pixel[TILE],
+                              const panel *p) {
     node_stack s = {p->nodes, (uint64_t)(positions * vectors * V_LANES), 0};
     uint64_t slice = 0;
-    tile_start(positions, vectors, sum, p->bias);
+    tile_start(thin, positions, vectors, sum, p->bias);
     for (uint32_t r = 0; r < k->rows; r++) {
         for (uint32_t q = 0; q < k->columns; q++) {
             uint64_t term = k->first + r * k->term_row + q * k->term_column;
@@ -304,10 +378,9 @@ V_INLINE void tile_sum_sliced(const int positions, const int vectors, vf sum[TIL
                     tile_cut(positions, vectors, sum, &s, slice);
                 }
                 uint64_t take = LK_MIN(end, (slice + 1) * LK_SLICE_TERMS) - term;
-                tile_run(positions, vectors, sum, pixel, at,
-                         p->packed + term * (uint64_t)(vectors * V_LANES), take);
+                tile_terms(thin, positions, vectors, sum, k, pixel, p, at, term, take);
                 term += take;
-                at += (int64_t)take;
+                at += (int64_t)(thin ? take * k->plane : take);
             }
         }
     }
@@ -322,10 +395,11 @@ V_INLINE void tile_sum_sliced(const int positions, const int vectors, vf sum[TIL
     }
 }
 
-V_INLINE void tile_any(const int positions, const int vectors, vf sum[TILE][VECTORS],
-                       const walk *k, const float *const pixel[TILE], const panel *p) {
-    if (k->terms <= LK_SLICE_TERMS) tile_sum(positions, vectors, sum, k, pixel, p);
-    else tile_sum_sliced(positions, vectors, sum, k, pixel, p);
+V_INLINE void tile_any(const bool thin, const int positions, const int vectors,
+                       vf sum[TILE][VECTORS], const walk *k, const float *const pixel[TILE],
+                       const panel *p) {
+    if (k->terms <= LK_SLICE_TERMS) tile_sum(thin, positions, vectors, sum, k, pixel, p);
+    else tile_sum_sliced(thin, positions, vectors, sum, k, pixel, p);
 }
 
 // --- outputs of a grid ---------------------------------------------------------------------------
@@ -365,7 +439,7 @@ V_INLINE uint32_t grid_fill(const int vectors, const grid *g, const walk *k, con
             }
         }
         vf sum[TILE][VECTORS];
-        tile_any(TILE, vectors, sum, k, pixel, p);
+        tile_any(false, TILE, vectors, sum, k, pixel, p);
         V_UNROLL for (uint32_t i = 0; i < TILE; i++) {
             if (i >= count) continue;
             bad = position_store(vectors, sum[i], p, mask ? mask + offset[i] : NULL,
@@ -375,8 +449,11 @@ V_INLINE uint32_t grid_fill(const int vectors, const grid *g, const walk *k, con
     return v_noted(bad);
 }
 
+#include "ops/cpu/conv_thin.inc.h"
+
 static uint32_t grid_any(const grid *g, const walk *k, const panel *p, const float *image,
                          const float *mask, float *out) {
+    if (k->plane) return thin_any(g, k, p, image, mask, out);
     return p->vectors == 1 ? grid_fill(1, g, k, p, image, mask, out)
                            : grid_fill(VECTORS, g, k, p, image, mask, out);
 }
@@ -431,16 +508,31 @@ static walk walk_forward(const lk_conv2d *c) {
     return k;
 }
 
+// The same with the image in planes.
+static walk walk_planes(const lk_conv2d *c) {
+    const uint64_t image_w = lk_conv_image_w(c);
+    return (walk){.rows = c->kernel_h,
+                  .columns = c->kernel_w,
+                  .length = c->in_c,
+                  .image_row = (int64_t)image_w,
+                  .image_column = 1,
+                  .term_row = (uint64_t)c->kernel_w * c->in_c,
+                  .term_column = c->in_c,
+                  .terms = lk_conv_terms_forward(c),
+                  .plane = lk_conv_image_h(c) * image_w};
+}
+
 static uint32_t conv2d_forward(const lk_conv2d *c, uint32_t m_count, const float *x, const float *w,
                                const float *bias, float *y, float *scratch) {
     conv_scratch s = conv_scratch_of(lk_conv_terms_forward(c), lk_conv_image_floats(c), scratch);
-    walk k = walk_forward(c);
+    const bool thin = thin_pays(c->out_c, c->stride_w, c->out_w);
+    walk k = thin ? walk_planes(c) : walk_forward(c);
     grid g = {.rows = c->out_h, .columns = c->out_w};
     g.image_row = (uint64_t)k.image_row * c->stride_h;
-    g.image_column = (uint64_t)c->in_c * c->stride_w;
+    g.image_column = thin ? 1 : (uint64_t)c->in_c * c->stride_w;
     g.out_row = (uint64_t)c->out_w * c->out_c;
     g.out_column = c->out_c;
-    bool direct = image_is_example(c);
+    bool direct = !thin && image_is_example(c);
     if (!direct) clear_floats(lk_conv_image_floats(c), s.image);
     uint32_t bad = 0;
     for (uint32_t co = 0; co < c->out_c; co += PANEL) {
@@ -448,7 +540,8 @@ static uint32_t conv2d_forward(const lk_conv2d *c, uint32_t m_count, const float
         pack_forward(c, w, bias, co, &p, &s);
         for (uint32_t m = 0; m < m_count; m++) {
             const float *example = x + m * lk_conv2d_in_floats(c);
-            if (!direct) image_load(c, example, s.image);
+            if (thin) planes_load(c, example, s.image);
+            else if (!direct) image_load(c, example, s.image);
             bad |= grid_any(&g, &k, &p, direct ? example : s.image, NULL,
                             y + m * lk_conv2d_out_floats(c) + co);
         }
@@ -499,7 +592,7 @@ V_INLINE void patch_sum(const int columns, const int vectors, const int size,
     const int width = columns + size - 1;
     vf pixels[2][WIDTH_MAX];  // of two neighbouring rows
     V_FORGET(image);  // or loads are shared with the tile of another branch, and registers spent
-    tile_start(2 * columns, vectors, sum, p->bias);
+    tile_start(false, 2 * columns, vectors, sum, p->bias);
     V_UNROLL for (int row = 0; row <= size; row++) {
         V_UNROLL for (int i = 0; i < width; i += V_LANES) {
             pixels[row % 2][i / V_LANES] =
@@ -532,7 +625,7 @@ V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, co
     if (V_FACTORS > 1 && size) {
         patch_sum(2 * tiles, vectors, (int)size, sum, g->image_row, p, image);
     } else {
-        tile_any(4 * tiles, vectors, sum, k, pixel, p);
+        tile_any(false, 4 * tiles, vectors, sum, k, pixel, p);
     }
     V_UNROLL for (int t = 0; t < tiles; t++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
@@ -803,28 +896,30 @@ static uint32_t phase_count(uint32_t first, uint32_t in, uint32_t stride) {
     return first < in ? (in - first + stride - 1) / stride : 0;
 }
 
-static phase phase_of(const lk_conv2d *c, uint32_t ky, uint32_t kx) {
+// `thin`: the image has planes.
+static phase phase_of(const lk_conv2d *c, uint32_t ky, uint32_t kx, bool thin) {
     lk_conv_reach h = lk_conv_reach_h(c), w = lk_conv_reach_w(c);
-    int64_t row = (int64_t)(w.count * c->out_c);
+    const int64_t column = thin ? 1 : c->out_c, row = (int64_t)w.count * column;
     uint64_t tap = (uint64_t)c->kernel_w * c->out_c;
     uint32_t y = phase_first(ky, c->pad_top, c->stride_h);
     uint32_t x = phase_first(kx, c->pad_left, c->stride_w);
     phase p = {
         .walk = {.rows = ky < c->kernel_h ? (c->kernel_h - ky - 1) / c->stride_h + 1 : 0,
                  .columns = kx < c->kernel_w ? (c->kernel_w - kx - 1) / c->stride_w + 1 : 0,
-                 .length = c->out_c, .image_row = -row, .image_column = -(int64_t)c->out_c,
+                 .length = c->out_c, .image_row = -row, .image_column = -column,
                  .first = ky * tap + (uint64_t)kx * c->out_c, .term_row = c->stride_h * tap,
                  .term_column = (uint64_t)c->stride_w * c->out_c,
-                 .terms = lk_conv_terms_backward(c)},
+                 .terms = lk_conv_terms_backward(c),
+                 .plane = thin ? h.count * w.count : 0},
         .grid = {.rows = phase_count(y, c->in_h, c->stride_h),
                  .columns = phase_count(x, c->in_w, c->stride_w),
-                 .image_row = (uint64_t)row, .image_column = c->out_c,
+                 .image_row = (uint64_t)row, .image_column = (uint64_t)column,
                  .out_row = (uint64_t)c->stride_h * c->in_w * c->in_c,
                  .out_column = (uint64_t)c->stride_w * c->in_c},
     };
     int64_t oy = ((int64_t)y + c->pad_top) / c->stride_h - h.first;
     int64_t ox = ((int64_t)x + c->pad_left) / c->stride_w - w.first;
-    p.image = (uint64_t)(oy * row + ox * c->out_c);
+    p.image = (uint64_t)(oy * row + ox * column);
     p.out = ((uint64_t)y * c->in_w + x) * c->in_c;
     return p;
 }
@@ -837,6 +932,7 @@ static uint32_t input_sums(const lk_conv2d *c, uint32_t m_count, const float *w,
         conv_scratch_of(lk_conv_terms_backward(c), lk_conv_gradient_floats(c), scratch);
     gradient_window window = gradient_window_of(c);
     uint64_t dy_floats = argmax ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c);
+    const bool thin = !argmax && thin_pays(c->in_c, 1, c->in_w / c->stride_w);
     clear_floats(lk_conv_gradient_floats(c), s.image);
     uint32_t bad = 0;
     for (uint32_t ci = 0; ci < c->in_c; ci += PANEL) {
@@ -845,10 +941,11 @@ static uint32_t input_sums(const lk_conv2d *c, uint32_t m_count, const float *w,
         for (uint32_t m = 0; m < m_count; m++) {
             const float *example = dy + m * dy_floats;
             if (argmax) gradient_scatter(c, &window, example, argmax + m * dy_floats, s.image);
+            else if (thin) gradient_planes_load(c, &window, example, s.image);
             else gradient_load(c, &window, example, s.image);
             for (uint32_t ky = 0; ky < c->stride_h; ky++) {
                 for (uint32_t kx = 0; kx < c->stride_w; kx++) {
-                    phase f = phase_of(c, ky, kx);
+                    phase f = phase_of(c, ky, kx, thin);
                     uint64_t at = m * lk_conv2d_in_floats(c) + f.out + ci;
                     bad |= grid_any(&f.grid, &f.walk, &p, s.image + f.image,
                                     mask ? mask + at : NULL, dx + at);

@@ -3,9 +3,10 @@
 // A gradient is computed in parts: as many sums as fit, with the nodes of their tree, into scratch.
 // For each part the grains are walked once, example by example and slice by slice; the sums of a
 // slice pass through registers a tile at a time, and whole parts are joined on the stack of nodes.
-// Three ways to add up one slice, by the lanes of a vector:
+// Four ways to add up one slice, by the lanes of a vector:
 //
 //   whole gradients   lanes are output channels, a few taps at once; pixels are broadcast
+//   whole, thin       lanes are taps, as below: for few output channels, which would not fill them
 //   pooled, wide      lanes are taps: the pixels that a winning cell saw are consecutive in memory;
 //                     its gradient is broadcast, the three losers cost nothing
 //   pooled, narrow    lanes are output channels; each picks its pixel from the four that the cells
@@ -311,17 +312,6 @@ static void rows_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
     }
 }
 
-static void conv2d_weight_gradient(const lk_conv2d *c, const lk_half *half, uint32_t grain_count,
-                                   const lk_grain_view *grains, float *dw, float *db,
-                                   float *scratch) {
-    part p = {.c = c, .half = half, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
-    p.wide = p.sums + lk_conv_sum_floats(c);
-    uint64_t most = part_floats_max(c, grain_count, grains);
-    clear_floats(lk_conv_image_floats(c), p.image);
-    rows_gradient(&p, most, grain_count, grains, dw);
-    if (db) bias_gradient(&p, most, grain_count, grains, db);
-}
-
 static void conv2d_bias_gradient(const lk_conv2d *c, const lk_half *half, uint32_t grain_count,
                                  const lk_grain_view *grains, float *db, float *scratch) {
     part p = {.c = c, .half = half, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
@@ -329,7 +319,7 @@ static void conv2d_bias_gradient(const lk_conv2d *c, const lk_half *half, uint32
     bias_gradient(&p, part_floats_max(c, grain_count, grains), grain_count, grains, db);
 }
 
-// --- second way: pooled gradients, lanes are taps ------------------------------------------------
+// --- second way: lanes are taps ------------------------------------------------------------------
 
 // Vector number v holds taps (v % run_vectors) * V_LANES .. of kernel row v / run_vectors. Lanes
 // past the end of the row see whatever comes next in the image, and are thrown away.
@@ -373,12 +363,48 @@ V_INLINE void lanes_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
     }
 }
 
+// The same of whole gradients, the four cells of a tile in their order.
+V_INLINE void lanes_add_whole(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
+                              const int vectors) {
+    const lk_conv2d *c = p->c;
+    const uint64_t row = lk_conv_image_w(c) * c->in_c * c->stride_h;
+    const uint64_t column = (uint64_t)c->in_c * c->stride_w;
+    const uint64_t wide = tiles_w(c), all = p->end - p->begin;
+    const uint64_t dy_row = (uint64_t)c->out_w * c->out_c;
+    uint64_t tap[LANE_TILE];
+    V_UNROLL for (int v = 0; v < vectors; v++) tap[v] = lanes_offset(p, first + (uint32_t)v);
+    for (uint32_t co = 0; co < p->channels; co++) {
+        float *at = p->sums + (co * all + first - p->begin) * V_LANES;
+        vf sum[LANE_TILE];
+        V_UNROLL for (int v = 0; v < vectors; v++) sum[v] = v_load(at + v * V_LANES);
+        for (uint32_t t = t0; t < t1; t++) {
+            const uint64_t y0 = t / wide * 2, x0 = t % wide * 2;
+            for (uint64_t y = y0; y < LK_MIN(y0 + 2, (uint64_t)c->out_h); y++) {
+                for (uint64_t x = x0; x < LK_MIN(x0 + 2, (uint64_t)c->out_w); x++) {
+                    const float *pixel = p->image + y * row + x * column;
+                    const vf d = v_set1(p->dy[y * dy_row + x * c->out_c + p->co + co]);
+                    V_UNROLL for (int v = 0; v < vectors; v++) {
+                        sum[v] = v_fma(v_load(pixel + tap[v]), d, sum[v]);
+                    }
+                }
+            }
+        }
+        V_UNROLL for (int v = 0; v < vectors; v++) v_store(at + v * V_LANES, sum[v]);
+    }
+}
+
+V_INLINE void lanes_add_any(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
+                            const int vectors) {
+    if (p->pooled) lanes_add(p, t0, t1, first, vectors);
+    else lanes_add_whole(p, t0, t1, first, vectors);
+}
+
 static void lanes_add_part(const part *p, uint32_t t0, uint32_t t1) {
     uint32_t all = p->end - p->begin, blocks = (all + LANE_TILE - 1) / LANE_TILE;
     for (uint32_t b = 0; b < blocks; b++) {
         uint32_t first = p->begin + all * b / blocks, last = p->begin + all * (b + 1) / blocks;
         switch (last - first) {
-#define LANES_ADD(n) case n: lanes_add(p, t0, t1, first, n); break;
+#define LANES_ADD(n) case n: lanes_add_any(p, t0, t1, first, n); break;
             LANES_ADD(1)
             LANES_ADD(2)
             LANES_ADD(3)
@@ -429,6 +455,26 @@ static void lanes_gradient(part *p, uint64_t most, uint32_t grain_count,
             lanes_store(p, part_node(p, grain_count, grains), dw);
         }
     }
+}
+
+// Which of the first two ways takes fewer vectors of sums; the second one loads one for each.
+static bool lanes_pay(const lk_conv2d *c) {
+    const uint64_t run = (uint64_t)c->kernel_w * c->in_c;
+    const uint64_t lanes = c->out_c * c->kernel_h * ((run + V_LANES - 1) / V_LANES);
+    const uint64_t rows = c->kernel_h * run * ((c->out_c + V_LANES - 1) / V_LANES);
+    return 3 * lanes < 2 * rows;
+}
+
+static void conv2d_weight_gradient(const lk_conv2d *c, const lk_half *half, uint32_t grain_count,
+                                   const lk_grain_view *grains, float *dw, float *db,
+                                   float *scratch) {
+    part p = {.c = c, .half = half, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
+    p.wide = p.sums + lk_conv_sum_floats(c);
+    uint64_t most = part_floats_max(c, grain_count, grains);
+    clear_floats(lk_conv_image_floats(c), p.image);
+    if (lanes_pay(c)) lanes_gradient(&p, most, grain_count, grains, dw);
+    else rows_gradient(&p, most, grain_count, grains, dw);
+    if (db) bias_gradient(&p, most, grain_count, grains, db);
 }
 
 // --- third way: pooled gradients, lanes are output channels --------------------------------------

@@ -89,6 +89,7 @@ enum {
     FORWARD_ROWS_MAX = 8,
     FORWARD_ROWS_MIN = 4,
     FORWARD_TERMS = V_FACTORS > 1 ? 256 : 64,
+    FORWARD_FEW = 16,  // examples whose tiles have eight rows and half of the panel
 };
 _Static_assert((int)FORWARD_PANEL <= LK_DENSE_PANEL_MAX, "scratch is sized for this panel");
 _Static_assert(LK_DENSE_EXAMPLES % FORWARD_ROWS_MAX == 0, "tiles fill the block of sums");
@@ -166,17 +167,19 @@ static void forward_pack(const forward_block *b, uint32_t k0, uint32_t terms) {
     }
 }
 
-// Terms k0 .. k0 + terms - 1 of examples m0 .. m0 + rows - 1.
+// Terms k0 .. k0 + terms - 1 of examples m0 .. m0 + rows - 1: all units of the panel, or `part` of
+// `parts` of them.
 V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uint32_t terms,
-                           const int rows, const int vectors, const bool masked) {
+                           const int rows, const int vectors, const bool masked, const int part,
+                           const int parts) {
     const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
     const uint64_t stride = b->n_count, apart = b->packed ? (uint64_t)FORWARD_PANEL : stride;
-    const uint32_t tile = m0 / (uint32_t)rows;
+    const uint32_t tile = m0 / (uint32_t)rows, columns = (uint32_t)(vectors * parts);
     const float *x[FORWARD_ROWS_MAX], *first = b->w + k0 * stride;
-    const float *w = b->packed ? b->packed : first;
-    float *rest = b->sum + (uint64_t)m0 * FORWARD_PANEL;
+    const float *w = (b->packed ? b->packed : first) + part * vectors * V_LANES;
+    float *rest = b->sum + (uint64_t)m0 * FORWARD_PANEL + part * vectors * V_LANES;
     // Each tile fetches one column of vectors of the next run of rows, or one row of V_FACTORS.
-    uint64_t column = tile % (uint32_t)vectors * V_LANES;
+    uint64_t column = (tile * (uint32_t)parts + (uint32_t)part) % columns * V_LANES;
     if (V_FACTORS > 1) column = tile % V_FACTORS * stride;
     const float *ahead = first + FORWARD_TERMS * stride + column;
     vf sum[FORWARD_ROWS_MAX][4];
@@ -205,11 +208,11 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
             }
         }
     }
-    if (V_FACTORS == 1 && k0 == 0) b->terms[tile] = forward_find(b, m0, 0, rows);
+    if (V_FACTORS == 1 && k0 == 0 && part == 0) b->terms[tile] = forward_find(b, m0, 0, rows);
     uint64_t some = V_FACTORS > 1 ? (1u << (terms - k)) - 1 : b->terms[tile];
     // Every other tile of a column begins at its end, so that few terms suffice for all of it.
     int64_t step = (int64_t)stride;
-    if (tile / (uint32_t)vectors % 2 != 0) ahead += (FORWARD_TERMS - 1) * stride, step = -step;
+    if (tile / columns % 2 != 0) ahead += (FORWARD_TERMS - 1) * stride, step = -step;
     for (; some; some &= some - 1, ahead += step) {
         const uint64_t i0 = (uint64_t)__builtin_ctzll(some);
         const float *from = w + i0 * apart;
@@ -230,13 +233,15 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
             v_store(rest + i * FORWARD_PANEL + v * V_LANES, sum[i][v]);
         }
     }
-    if (V_FACTORS == 1) b->terms[tile] = forward_find(b, m0, k0 + terms, rows);
+    if (V_FACTORS == 1 && part + 1 == parts) {
+        b->terms[tile] = forward_find(b, m0, k0 + terms, rows);
+    }
 }
 
 // Functions of their own: a tile needs all registers.
 #define FORWARD_TILE(name, rows, vectors, masked)                                          \
     V_NOINLINE void name(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) { \
-        forward_tile(b, m, k, terms, rows, vectors, masked);                               \
+        forward_tile(b, m, k, terms, rows, vectors, masked, 0, 1);                         \
     }
 enum { FORWARD_PAIR_ROWS = V_REGISTERS == 32 ? 8 : 4 };
 FORWARD_TILE(forward_1, 8, 1, false)
@@ -248,6 +253,19 @@ FORWARD_TILE(forward_3_masked, 4, 3, true)
 FORWARD_TILE(forward_4, 4, FORWARD_VECTORS, false)
 FORWARD_TILE(forward_4_masked, 4, FORWARD_VECTORS, true)
 #undef FORWARD_TILE
+
+// The panel as two tiles of eight rows: of few examples, whose weights come from far away and then
+// pass fewer times.
+V_NOINLINE void forward_half(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
+    forward_tile(b, m, k, terms, 8, 2, false, 0, 2);
+}
+V_NOINLINE void forward_other_half(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
+    forward_tile(b, m, k, terms, 8, 2, false, 1, 2);
+}
+V_NOINLINE void forward_halves(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
+    forward_half(b, m, k, terms);
+    forward_other_half(b, m, k, terms);
+}
 
 // What the last run of a tile finishes is about to be written, and another core may hold it.
 static void forward_fetch(const forward_block *b, uint32_t m, uint32_t end) {
@@ -273,13 +291,16 @@ static void forward_run(const forward_block *b, uint32_t k, uint32_t terms) {
     };
     uint32_t kind = (b->units + V_LANES - 1) / V_LANES * 2 - 2 + (b->units % V_LANES != 0);
     uint32_t rows = tiles[kind].rows;
+    const bool few = V_REGISTERS == 32 && V_FACTORS == 1 && kind == 6 && b->m_count <= FORWARD_FEW;
+    if (few) rows = 8;
     if (b->x_half && (k == 0 || FORWARD_RUNS == 1)) forward_widen(b, k);
     if (b->x_half && FORWARD_RUNS > 1) forward_widen(b, k + FORWARD_TERMS);
     if (b->packed) forward_pack(b, k, terms);
     const bool last = b->y && k + terms == b->k_count;
     for (uint32_t m = 0; m < b->m_count; m += rows) {
         if (last) forward_fetch(b, m, LK_MIN(m + rows, b->m_count));
-        tiles[kind].run(b, m, k, terms);
+        if (few) forward_halves(b, m, k, terms);
+        else tiles[kind].run(b, m, k, terms);
     }
 }
 

@@ -352,6 +352,10 @@ static void test_known_shapes(void **state) {
         shape(26, 27, 2, 130, 2, 3, 1, 1, false),
         shape(50, 49, 1, 5, 3, 3, 1, 1, true),     // five slices an example
         shape(3, 4, 470, 6, 3, 3, 1, 1, true),     // nine slices a sum
+        shape(28, 28, 32, 1, 4, 4, 1, 1, true),    // few channels come out: one, of one slice
+        shape(11, 33, 21, 3, 5, 5, 1, 1, true),    // .. three, of two slices, a lane more than full
+        shape(28, 28, 1, 64, 4, 4, 2, 2, true),    // .. of the input gradient, in four phases
+        shape(20, 40, 5, 40, 3, 3, 1, 2, false),   // .. of more than full lanes, inputs unread
     };
     for (unsigned i = 0; i < LK_COUNT(shapes); i++) {
         check_shape(&shapes[i], 3, 2, PLAIN);
