@@ -308,7 +308,8 @@ static lk_status take_one(taking *t, uint32_t number) {
     const lk_param *param = &p->params[number];
     const char *name = p->tensors[param->tensor].name, *slash = strrchr(name, '/');
     const bool state = number >= p->param_count;
-    if (!slash || (state && !param->initializer)) return LK_OK;  // of the run, not of the model
+    // States that are whole numbers are of the run, not of the model.
+    if (!slash || (state && p->tensors[param->tensor].dtype != LK_F32)) return LK_OK;
     size_t letters = (size_t)(slash - name);
     const char *other;
     if (is_skipped(t->run, name, letters)) return LK_OK;

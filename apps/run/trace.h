@@ -49,9 +49,9 @@ typedef struct lk_trace {
     uint32_t step_count, steps_used;
     char *text;  // the file goes out by this buffer
     const lk_lanes *plain;
-    lk_lanes seen;  // those, with the ends of what they do recorded
+    lk_lanes seen;              // those, with the ends of what they do recorded
     const lk_program *program;  // of the step at hand
-    bool on;        // the step at hand is traced
+    bool on;                    // it is traced
     bool written;
 } lk_trace;
 

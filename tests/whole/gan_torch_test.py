@@ -177,12 +177,11 @@ def checkpoint(folder):
 
 
 def start_weights(r, shapes):
-    """Of parameters and states; slots are not read, and moving means begin as they do without a
-    file. Kernels so that sums are of the size of 1."""
+    """Of parameters and states; slots are not read. Kernels so that sums are of the size of 1."""
     tensors = {}
     for name, shape in shapes.items():
         word, size = name.split("/")[1], math.prod(shape)
-        if name.count("/") > 1 or word == "moving_mean":
+        if name.count("/") > 1:
             continue
         reach = math.sqrt(3 * shape[-1] / size) if word == "kernel" else 0.5
         middle = 1 if word in ("gamma", "moving_variance", "vector_u") else 0

@@ -155,6 +155,17 @@ def turned(t):
                 wanted.keys() == found["torch"].keys(), f"{name}: bit for bit")
         there = tensors(name + ".torch")
         t.check(not set(there) & set(wanted), f"{name}: another layout it is", list(there))
+    # Moving statistics go on from those of the file; a step keeps 0.99 of them.
+    for layout, word in (("keras", "cells/moving_{}"), ("torch", "cells.running_{}")):
+        content = tensors("deep." + layout)
+        for name in ("mean", "variance" if layout == "keras" else "var"):
+            dims, values = content[word.format(name)]
+            content[word.format(name)] = (dims, struct.pack("<f", 1000.0) * dims[0])
+        found, _ = begun(t, "deep.json", "moved-" + layout, "--init",
+                         write(f"moved-{layout}.st", content))
+        for name in ("mean", "variance"):
+            values = struct.unpack(f"<{dims[0]}f", found["cells/moving_" + name][1])
+            t.check(all(980 < v < 1000 for v in values), "moving statistics", layout, name, values)
     # Of a GRU both rows are wanted, and are two.
     content = tensors("gated.torch")
     t.check({n: v[0] for n, v in content.items() if n.startswith("first.")} == {

@@ -8,8 +8,9 @@ Networks are those of random_models.py, with images, labels and weights of this 
 an environment that is thrown away, or as PYTHON has it; skipped (77) where it cannot be had.
 
 Left out, since our own random words decide them: dropout (the layers stay, with a rate of 0),
-augmentation, crops and noise, and so GANs; initializers, since weights are given; mixed precision
-and the fast arithmetic, which are no float32; transducers, which whole_transducer_torch judges.
+augmentation, crops and noise, and so GANs; initializers, since weights are given. Also early
+stopping; mixed precision and the fast arithmetic, which are no float32; transducers, which
+whole_transducer_torch judges.
 
 A tensor's error may be a share of how far it has moved, and some last places of its numbers; and as
 large as some errors of PyTorch in float32 by the same formulas. The last makes room where a
@@ -117,8 +118,6 @@ def begin(r, name, shape):
     """Values that a tensor begins with: none is what its initializer makes."""
     count, what = math.prod(shape), name.split("/")[1]
     low, high = {"gamma": (0.5, 1.5), "moving_variance": (0.5, 1.5)}.get(what, (-0.3, 0.3))
-    if what == "moving_mean":
-        return [0.0] * count
     if "kernel" in what:
         high = math.sqrt(4 / (count // shape[-1]))
         low = -high
