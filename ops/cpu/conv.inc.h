@@ -418,32 +418,49 @@ V_INLINE vf position_store(const int vectors, const vf sum[VECTORS], const panel
     return bad;
 }
 
+// Positions at .. of the grid, as many as a tile of `size` has or as are left. Returns `bad`, noted.
+V_INLINE vf grid_tile(const int size, const int vectors, const grid *g, const walk *k,
+                      const panel *p, const float *image, const float *mask, float *out,
+                      uint64_t at, vf bad) {
+    const float *pixel[TILE];
+    uint64_t offset[TILE];
+    const uint64_t left = (uint64_t)g->rows * g->columns - at;
+    const uint32_t count = (uint32_t)LK_MIN(left, (uint64_t)size);
+    uint32_t row = (uint32_t)(at / g->columns), column = (uint32_t)(at % g->columns);
+    V_UNROLL for (uint32_t i = 0; i < (uint32_t)size; i++) {
+        // A tile that is not full sums its last position several times.
+        pixel[i] = image + row * g->image_row + column * g->image_column;
+        offset[i] = row * g->out_row + column * g->out_column;
+        if (i + 1 < count && ++column == g->columns) {
+            column = 0;
+            row++;
+        }
+    }
+    vf sum[TILE][VECTORS];
+    tile_any(false, size, vectors, sum, k, pixel, p);
+    V_UNROLL for (uint32_t i = 0; i < (uint32_t)size; i++) {
+        if (i >= count) continue;
+        bad = position_store(vectors, sum[i], p, mask ? mask + offset[i] : NULL, out + offset[i],
+                             bad);
+    }
+    return bad;
+}
+
+// A last tile of few positions: half as many sums still hide the latency of fma.
+V_NOINLINE vf grid_rest(const grid *g, const walk *k, const panel *p, const float *image,
+                        const float *mask, float *out, uint64_t at, vf bad) {
+    return grid_tile(TILE / 2, VECTORS, g, k, p, image, mask, out, at, bad);
+}
+
 V_INLINE uint32_t grid_fill(const int vectors, const grid *g, const walk *k, const panel *p,
                             const float *image, const float *mask, float *out) {
-    uint64_t all = (uint64_t)g->rows * g->columns;
-    uint32_t row = 0, column = 0;
+    const uint64_t all = (uint64_t)g->rows * g->columns;
     vf bad = v_zero();
     for (uint64_t at = 0; at < all; at += TILE) {
-        const float *pixel[TILE];
-        uint64_t offset[TILE];
-        uint32_t count = (uint32_t)LK_MIN(all - at, (uint64_t)TILE);
-        for (uint32_t i = 0; i < TILE; i++) {
-            // A tile that is not full sums its last position several times.
-            pixel[i] = image + row * g->image_row + column * g->image_column;
-            offset[i] = row * g->out_row + column * g->out_column;
-            if (i + 1 < count || count == TILE) {
-                if (++column == g->columns) {
-                    column = 0;
-                    row++;
-                }
-            }
-        }
-        vf sum[TILE][VECTORS];
-        tile_any(false, TILE, vectors, sum, k, pixel, p);
-        V_UNROLL for (uint32_t i = 0; i < TILE; i++) {
-            if (i >= count) continue;
-            bad = position_store(vectors, sum[i], p, mask ? mask + offset[i] : NULL,
-                                 out + offset[i], bad);
+        if (TILE >= 8 && vectors == VECTORS && all - at <= TILE / 2) {
+            bad = grid_rest(g, k, p, image, mask, out, at, bad);
+        } else {
+            bad = grid_tile(TILE, vectors, g, k, p, image, mask, out, at, bad);
         }
     }
     return v_noted(bad);
