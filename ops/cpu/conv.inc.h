@@ -418,7 +418,7 @@ V_INLINE vf position_store(const int vectors, const vf sum[VECTORS], const panel
     return bad;
 }
 
-// Positions at .. of the grid, as many as a tile of `size` has or as are left. Returns `bad`, noted.
+// Positions at .. of the grid: as many as a tile of `size` has, or are left. Returns `bad`, noted.
 V_INLINE vf grid_tile(const int size, const int vectors, const grid *g, const walk *k,
                       const panel *p, const float *image, const float *mask, float *out,
                       uint64_t at, vf bad) {

@@ -133,8 +133,8 @@ static uint64_t part_floats_max(const lk_conv2d *c, uint32_t grain_count,
     uint64_t most = 0;
     for (uint32_t g = 0; g < grain_count; g++) most = LK_MAX(most, (uint64_t)grains[g].examples);
     uint64_t slices = per_slice ? (most + per_slice - 1) / per_slice : most * lk_slices(terms);
-    // Finished grains, and slices of the one under way: a node for each 1 of their numbers; the sums,
-    // and the leaf that they become.
+    // A node for each 1 of the numbers of finished grains, and of slices of the one under way; the
+    // sums, and the leaf that they become.
     uint64_t levels = lk_tree_levels(slices - 1) + lk_tree_levels(grain_count - 1);
     return lk_conv_sum_floats(c) / (levels + 2);
 }
