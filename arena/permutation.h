@@ -27,7 +27,8 @@
 
 #include "arena/philox.h"
 
-// A shard has so many numbers of rounds for itself; the network takes the first ones.
+// Each shard has LK_PERMUTE_NUMBERS round numbers of its own, of which its network uses the first
+// LK_PERMUTE_ROUNDS.
 enum { LK_PERMUTE_NUMBERS = 8, LK_PERMUTE_ROUNDS = 6 };
 
 // One permutation; lk_permutation_of makes it.

@@ -914,7 +914,7 @@ lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64
     return lk_cuda_check(c->compute.code, "an evaluation", error);
 }
 
-// Bytes of so many rows of a tensor.
+// Bytes that `rows` rows of a tensor take.
 static uint64_t bytes_of_rows(const lk_program *p, uint32_t tensor, uint32_t rows) {
     const lk_tensor *t = &p->tensors[tensor];
     return t->bytes / t->shape[0] * rows;

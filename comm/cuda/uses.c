@@ -14,8 +14,8 @@ static uint64_t bytes_of_grain(const lk_program *p, const lk_op *op, lk_role rol
     return p->tensors[op->tensor[role]].bytes / p->microbatch_grains;
 }
 
-// .. of which so many are there of `count` grains that have so many examples: of a tensor with a
-// row for each of these, or for each grain.
+// The bytes of those that a step of `count` grains and `examples` examples has filled, whether the
+// tensor has a row for each example or for each grain.
 static uint64_t live_bytes(const lk_program *p, const lk_op *op, lk_role role, uint32_t count,
                            uint32_t examples) {
     const uint32_t grain = p->spec->grain;

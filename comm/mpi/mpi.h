@@ -113,8 +113,8 @@ double lk_mpi_last_given(lk_round round);
 // phase where one has died or is silent for longer than the deadline.
 lk_status lk_mpi_round(lk_exchange *x, lk_round round, uint64_t step, lk_error *error);
 
-// So many seconds more than --step-timeout, until said otherwise, for what each worker computes
-// before a round of evaluation.
+// The round of reports waits `seconds` longer than --step-timeout, until the next call: for what
+// each worker computes before it in an evaluation.
 void lk_mpi_allow(double seconds);
 
 // Between rounds, where something else waits for the others: has one of them died? Never waits.

@@ -11,8 +11,8 @@
 enum { LOOK_MS = 50 };
 
 static uint32_t report_round, spins_before_sleep;
-// So many buckets of a round there were when a bucket was given: so many the others must have
-// given.
+// (round, bucket): how many buckets of that round this worker had given once it gave this one. The
+// round goes on when the others have given as many.
 static uint32_t wanted[LK_MPI_ROUNDS][LK_BUCKETS_MAX];
 
 // Reports go with the boxes of the last bucket.

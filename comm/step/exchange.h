@@ -38,7 +38,7 @@
 
 #include "comm/step/step.h"
 
-// One worker: replicas [before, before + replicas) of all, threads or on so many GPUs.
+// One worker: replicas [before, before + replicas) of all, as threads or on its `gpus` GPUs.
 typedef struct lk_worker {
     uint32_t replicas, before;
     uint32_t gpus;  // 0: threads
@@ -144,7 +144,7 @@ uint64_t lk_exchange_floats(const lk_program *program, const lk_worker *workers,
 // steps.
 void lk_exchange_use(lk_exchange *x, const lk_program *program);
 
-// The programs of a run: program k of those of the objectives, of which there are so many.
+// How many programs a run has, one for each objective; and program k of them.
 static inline uint32_t lk_exchange_programs(const lk_program *program) {
     return program->all ? program->programs : 1;
 }

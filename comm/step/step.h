@@ -89,7 +89,7 @@ typedef struct lk_core_regions {
     uint8_t *group_tables;   // for lk_group_make
     uint8_t *device;         // the device region
     uint8_t *replicas;       // the replica regions,
-    uint64_t replica_bytes;  // so many bytes apart
+    uint64_t replica_bytes;  // .. from the start of one to that of the next
 } lk_core_regions;
 
 // Takes from `arena`, or measures, what a board needs: all but the program's tables.
@@ -193,7 +193,7 @@ void lk_step_start(lk_group *group, uint32_t replica, uint64_t step, lk_walk *wa
 // in the step there is nothing to do. The piece up to the op before reduce_op is the end of all.
 void lk_step_walk(lk_group *group, uint32_t replica, lk_walk *walk, uint32_t last);
 
-// Grains of so many examples; grains present in a step.
+// How many grains `examples` examples are; how many grains a step has.
 uint32_t lk_grains_of(const lk_program *program, uint64_t examples);
 uint32_t lk_step_grains(const lk_program *program, uint64_t step);
 

@@ -3,12 +3,12 @@
 // A gradient is computed in parts: as many sums as fit, with the nodes of their tree, into scratch.
 // For each part the grains are walked once, example by example and slice by slice; the sums of a
 // slice pass through registers a tile at a time, and whole parts are joined on the stack of nodes.
-// Four ways to add up one slice, by the lanes of a vector:
+// Three ways to add up one slice, by the lanes of a vector:
 //
 //   whole gradients   lanes are output channels, a few taps at once; pixels are broadcast
-//   whole, thin       lanes are taps, as below: for few output channels, which would not fill them
-//   pooled, wide      lanes are taps: the pixels that a winning cell saw are consecutive in memory;
-//                     its gradient is broadcast, the three losers cost nothing
+//   pooled, wide;     lanes are taps: pixels that a cell saw are consecutive in memory, and its
+//   whole, thin       gradient is broadcast. Pooled, the three losers of a tile cost nothing;
+//                     whole, for few output channels, which would not fill the lanes
 //   pooled, narrow    lanes are output channels; each picks its pixel from the four that the cells
 //                     of the tile saw, by the winner (two short rows of the image in a register);
 //                     for images of few channels, whose kernel rows would not fill the lanes
@@ -329,76 +329,69 @@ static uint64_t lanes_offset(const part *p, uint32_t v) {
     return v / p->run_vectors * lk_conv_image_w(p->c) * p->c->in_c + v % p->run_vectors * V_LANES;
 }
 
-V_INLINE void lanes_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
-                        const int vectors) {
+// The terms of channel `co` of tiles t0 <= t < t1, for vectors of taps that begin at `tap`.
+V_INLINE void lanes_pooled(const part *p, uint32_t t0, uint32_t t1, uint32_t co,
+                           const uint64_t tap[LANE_TILE], vf sum[LANE_TILE], const int vectors) {
     const lk_conv2d *c = p->c;
     uint64_t row = lk_conv_image_w(c) * c->in_c * c->stride_h,
              column = (uint64_t)c->in_c * c->stride_w;
-    uint64_t wide = tiles_w(c), all = p->end - p->begin, pooled_w = c->out_w / 2;
+    uint64_t wide = tiles_w(c), pooled_w = c->out_w / 2;
     const uint64_t cell[4] = {0, column, row, row + column};
-    uint64_t tap[LANE_TILE];
-    V_UNROLL for (int v = 0; v < vectors; v++) tap[v] = lanes_offset(p, first + (uint32_t)v);
-    for (uint32_t co = 0; co < p->channels; co++) {
-        float *at = p->sums + (co * all + first - p->begin) * V_LANES;
-        vf sum[LANE_TILE];
-        V_UNROLL for (int v = 0; v < vectors; v++) sum[v] = v_load(at + v * V_LANES);
-        uint64_t ty = t0 / wide, tx = t0 % wide;
-        for (uint32_t t = t0; t < t1;) {
-            // The tiles of one tile row; those of an odd last column have no terms.
-            uint64_t n = LK_MIN(wide - tx, (uint64_t)(t1 - t)), end = LK_MIN(tx + n, pooled_w);
-            if (ty >= c->out_h / 2) break;
-            const float *dy = p->dy + ty * pooled_w * c->out_c + p->co + co;
-            const uint8_t *argmax = p->argmax + ty * pooled_w * c->out_c + p->co + co;
-            const float *pixels = p->image + 2 * ty * row;
-            for (; tx < end; tx++) {
-                const float *pixel = pixels + 2 * tx * column + cell[argmax[tx * c->out_c]];
-                vf d = v_set1(dy[tx * c->out_c]);
-                V_UNROLL for (int v = 0; v < vectors; v++) {
-                    sum[v] = v_fma(v_load(pixel + tap[v]), d, sum[v]);
-                }
+    uint64_t ty = t0 / wide, tx = t0 % wide;
+    for (uint32_t t = t0; t < t1;) {
+        // The tiles of one tile row; those of an odd last column have no terms.
+        uint64_t n = LK_MIN(wide - tx, (uint64_t)(t1 - t)), end = LK_MIN(tx + n, pooled_w);
+        if (ty >= c->out_h / 2) break;
+        const float *dy = p->dy + ty * pooled_w * c->out_c + co;
+        const uint8_t *argmax = p->argmax + ty * pooled_w * c->out_c + co;
+        const float *pixels = p->image + 2 * ty * row;
+        for (; tx < end; tx++) {
+            const float *pixel = pixels + 2 * tx * column + cell[argmax[tx * c->out_c]];
+            vf d = v_set1(dy[tx * c->out_c]);
+            V_UNROLL for (int v = 0; v < vectors; v++) {
+                sum[v] = v_fma(v_load(pixel + tap[v]), d, sum[v]);
             }
-            t += (uint32_t)n;
-            tx = 0;
-            ty++;
         }
-        V_UNROLL for (int v = 0; v < vectors; v++) v_store(at + v * V_LANES, sum[v]);
+        t += (uint32_t)n;
+        tx = 0;
+        ty++;
     }
 }
 
 // The same of whole gradients, the four cells of a tile in their order.
-V_INLINE void lanes_add_whole(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
-                              const int vectors) {
+V_INLINE void lanes_whole(const part *p, uint32_t t0, uint32_t t1, uint32_t co,
+                          const uint64_t tap[LANE_TILE], vf sum[LANE_TILE], const int vectors) {
     const lk_conv2d *c = p->c;
     const uint64_t row = lk_conv_image_w(c) * c->in_c * c->stride_h;
-    const uint64_t column = (uint64_t)c->in_c * c->stride_w;
-    const uint64_t wide = tiles_w(c), all = p->end - p->begin;
+    const uint64_t column = (uint64_t)c->in_c * c->stride_w, wide = tiles_w(c);
     const uint64_t dy_row = (uint64_t)c->out_w * c->out_c;
+    for (uint32_t t = t0; t < t1; t++) {
+        const uint64_t y0 = t / wide * 2, x0 = t % wide * 2;
+        for (uint64_t y = y0; y < LK_MIN(y0 + 2, (uint64_t)c->out_h); y++) {
+            for (uint64_t x = x0; x < LK_MIN(x0 + 2, (uint64_t)c->out_w); x++) {
+                const float *pixel = p->image + y * row + x * column;
+                const vf d = v_set1(p->dy[y * dy_row + x * c->out_c + co]);
+                V_UNROLL for (int v = 0; v < vectors; v++) {
+                    sum[v] = v_fma(v_load(pixel + tap[v]), d, sum[v]);
+                }
+            }
+        }
+    }
+}
+
+V_INLINE void lanes_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
+                        const int vectors) {
+    const uint64_t all = p->end - p->begin;
     uint64_t tap[LANE_TILE];
     V_UNROLL for (int v = 0; v < vectors; v++) tap[v] = lanes_offset(p, first + (uint32_t)v);
     for (uint32_t co = 0; co < p->channels; co++) {
         float *at = p->sums + (co * all + first - p->begin) * V_LANES;
         vf sum[LANE_TILE];
         V_UNROLL for (int v = 0; v < vectors; v++) sum[v] = v_load(at + v * V_LANES);
-        for (uint32_t t = t0; t < t1; t++) {
-            const uint64_t y0 = t / wide * 2, x0 = t % wide * 2;
-            for (uint64_t y = y0; y < LK_MIN(y0 + 2, (uint64_t)c->out_h); y++) {
-                for (uint64_t x = x0; x < LK_MIN(x0 + 2, (uint64_t)c->out_w); x++) {
-                    const float *pixel = p->image + y * row + x * column;
-                    const vf d = v_set1(p->dy[y * dy_row + x * c->out_c + p->co + co]);
-                    V_UNROLL for (int v = 0; v < vectors; v++) {
-                        sum[v] = v_fma(v_load(pixel + tap[v]), d, sum[v]);
-                    }
-                }
-            }
-        }
+        if (p->pooled) lanes_pooled(p, t0, t1, p->co + co, tap, sum, vectors);
+        else lanes_whole(p, t0, t1, p->co + co, tap, sum, vectors);
         V_UNROLL for (int v = 0; v < vectors; v++) v_store(at + v * V_LANES, sum[v]);
     }
-}
-
-V_INLINE void lanes_add_any(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
-                            const int vectors) {
-    if (p->pooled) lanes_add(p, t0, t1, first, vectors);
-    else lanes_add_whole(p, t0, t1, first, vectors);
 }
 
 static void lanes_add_part(const part *p, uint32_t t0, uint32_t t1) {
@@ -406,7 +399,7 @@ static void lanes_add_part(const part *p, uint32_t t0, uint32_t t1) {
     for (uint32_t b = 0; b < blocks; b++) {
         uint32_t first = p->begin + all * b / blocks, last = p->begin + all * (b + 1) / blocks;
         switch (last - first) {
-#define LANES_ADD(n) case n: lanes_add_any(p, t0, t1, first, n); break;
+#define LANES_ADD(n) case n: lanes_add(p, t0, t1, first, n); break;
             LANES_ADD(1)
             LANES_ADD(2)
             LANES_ADD(3)

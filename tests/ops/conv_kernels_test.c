@@ -400,6 +400,29 @@ static void test_random_shapes(void **state) {
     }
 }
 
+// Where lanes are positions, those past the end of a row see the end of one and the beginning of
+// the next: what they sum here overflows, while all outputs are finite.
+static void test_past_the_row(void **state) {
+    (void)state;
+    lk_conv2d c = shape(6, 20, 1, 1, 1, 3, 1, 1, false);
+    c.use_bias = false;
+    job j;
+    job_open(&j, &c, 2, PLAIN);
+    for (uint64_t i = 0; i < 3; i++) j.w[i] = 1.0f;
+    for (uint64_t i = 0; i < 2 * j.in; i++) {
+        const uint64_t column = i % c.in_w;
+        j.x[i] = column == 0 || column == c.in_w - 1 ? 0x1p127f : 0.0f;
+    }
+    const lk_kernels *k;
+    for (unsigned i = 0; lk_kernels_missing(i, &k), k; i++) {
+        float y[2 * 6 * 18];
+        if (lk_kernels_missing(i, &k)) continue;
+        assert_int_equal(conv2d_forward(k, &c, 2, j.x, j.w, NULL, y, j.scratch), 0);
+        check_forward(k, &j);
+    }
+    job_close(&j);
+}
+
 // Short examples share a slice; grains of many examples have a tree of slices.
 static void test_slices_of_examples(void **state) {
     (void)state;
@@ -529,6 +552,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_known_shapes),
         cmocka_unit_test(test_patches),
         cmocka_unit_test(test_random_shapes),
+        cmocka_unit_test(test_past_the_row),
         cmocka_unit_test(test_slices_of_examples),
         cmocka_unit_test(test_groups),
     };
