@@ -748,7 +748,7 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
                                error));
     LK_CHECK(check_kernels(run, error));
     if (run->cuda) {  // once more, now that the scratch its ops need can be asked for
-        run->layout.device_scratch_floats = run->cuda->scratch_floats(&run->program);
+        run->layout.device_scratch = run->cuda->scratch(&run->program);
         LK_CHECK(lk_programs_build(spec, &run->layout, &run->plan_options, run->planning,
                                    run->programs, error));
     }

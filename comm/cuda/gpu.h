@@ -24,6 +24,9 @@ enum { LK_CUDA_KINDS = 2 * LK_OBJECTIVES_MAX };
 // Nodes of the loss that an evaluation holds, each in a cache line of its own.
 enum { LK_CUDA_LOSSES = 2 * LK_BLOCKS_MAX, LK_CUDA_LOSS_FLOATS = 16 };
 
+// Ops that run beside the others and that nobody has waited for (comm/cuda/beside.h), at most.
+enum { LK_CUDA_BESIDE_MAX = 16 };
+
 // What the plan of a device depends on besides the program.
 typedef struct lk_cuda_needs {
     uint64_t first, examples;  // of the training set, kept on the device; 0 examples: streamed
@@ -151,7 +154,7 @@ typedef struct lk_cuda_step {
     uint32_t examples[LK_CUDA_KINDS];   // of such a step; 0: there is none
     uint32_t held_count[LK_CUDA_KINDS], node_count[LK_CUDA_KINDS];
     uint32_t block_count[LK_CUDA_KINDS], block_first[LK_CUDA_KINDS][LK_BLOCKS_MAX + 1];
-    lk_cuda_queue compute, copy, comm;
+    lk_cuda_queue compute, copy, comm, beside;
     lk_fast fast;    // the arithmetic of a spec that is not strict
     bool rehearses;  // steps are walked to prepare them: launches do nothing
     lk_cuda_persist persist;
@@ -160,6 +163,7 @@ typedef struct lk_cuda_step {
     struct CUevent_st *copied[2], *done[2];  // of each half of the ring
     struct CUevent_st *tested[2];            // of each half of the test set's
     struct CUevent_st *forked, *joined;      // compute to comm and back
+    struct CUevent_st *left, *passed[LK_CUDA_BESIDE_MAX];  // compute to beside, and each op there
     struct CUgraphExec_st *graph[LK_CUDA_KINDS];
     struct CUgraphExec_st *update[LK_CUDA_KINDS];  // the second half of a step that is staged
     uint64_t ahead;                    // steps before this one are in the ring, or were

@@ -501,7 +501,7 @@ static lk_status make(lk_cuda_group *g, const lk_cuda_making *making, uint32_t *
     return lk_cuda_step_make(&g->gpu[0], making, bad_op, error);
 }
 
-const lk_cuda_calls lk_cuda = {.scratch_floats = lk_cuda_scratch_floats,
+const lk_cuda_calls lk_cuda = {.scratch = lk_cuda_scratch,
                                .kernels = lk_cuda_step_kernels,
                                .plan = plan,
                                .take_host = take_host,

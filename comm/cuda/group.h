@@ -78,8 +78,8 @@ static inline void *lk_cuda_made(const lk_cuda_group *g) { return g->gpu[0].host
 
 // The calls, in a table: a program may be linked without them (apps/run/devices.c).
 typedef struct lk_cuda_calls {
-    // lk_layout.device_scratch_floats of a program: the most that any of its ops needs.
-    uint64_t (*scratch_floats)(const lk_program *program);
+    // lk_layout.device_scratch of a program: the most that any of its ops needs.
+    lk_device_scratch (*scratch)(const lk_program *program);
 
     // The table whose kernels compute a run. A reference is no kernel of a device: a program with
     // an op that the table lacks is refused.

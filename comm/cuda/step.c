@@ -54,23 +54,22 @@ static uint32_t blas_plans_max(const lk_program *p) {
     return is_fast(p->spec) ? products * SHAPES : 0;
 }
 
-static uint64_t scratch_of(const lk_program *p) {
-    uint64_t most = 0;
+static void add_scratch(const lk_program *p, lk_device_scratch *most) {
     for (uint32_t i = 0; i < p->op_count; i++) {
         const lk_op *op = &p->ops[i];
+        uint64_t *const floats = lk_op_goes_beside(op) ? &most->beside : &most->floats;
         const uint64_t wide = lk_mixed_is(p, op) ? lk_mixed_device_floats(p, op) : 0;
-        most = LK_MAX(most, wide + op_scratch(op, p->microbatch_examples, p->spec));
+        *floats = LK_MAX(*floats, wide + op_scratch(op, p->microbatch_examples, p->spec));
         if (op->type->scope != LK_SCOPE_GRAINS || lk_op_uses(op) == 1) continue;
         const lk_cuda_uses u = lk_cuda_uses_of(p, op);
-        most = LK_MAX(most, u.floats + op_scratch(op, u.examples, p->spec));
+        *floats = LK_MAX(*floats, u.floats + op_scratch(op, u.examples, p->spec));
     }
-    return most;
 }
 
-uint64_t lk_cuda_scratch_floats(const lk_program *p) {
-    uint64_t most = 0;
+lk_device_scratch lk_cuda_scratch(const lk_program *p) {
+    lk_device_scratch most = {0};
     for (uint32_t k = 0; k < lk_exchange_programs(p); k++) {
-        most = LK_MAX(most, scratch_of(lk_exchange_program(p, k)));
+        add_scratch(lk_exchange_program(p, k), &most);
     }
     return most;
 }
@@ -232,7 +231,7 @@ void lk_cuda_step_take_regions(lk_cuda_step *c) {
     at->test_labels = take(c, "test labels", microbatch * row * 2, 1);
     at->test_losses =
         take(c, "test losses", microbatch ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0, 1);
-    at->workspace = take(c, "cuBLAS workspace", is_fast(p->spec) ? LK_BLAS_WORKSPACE_BYTES : 0, 1);
+    at->workspace = take(c, "cuBLAS workspace", is_fast(p->spec) ? LK_BLAS_WORKSPACE_BYTES : 0, 2);
     plan_tables(c);
 }
 
@@ -347,6 +346,11 @@ static lk_status check_room(const lk_cuda_step *c, lk_error *error) {
 static lk_status make_queues(lk_cuda_step *c, lk_error *error) {
     LK_CHECK(lk_cuda_queue_make(&c->compute, error));
     LK_CHECK(lk_cuda_queue_make(&c->copy, error));
+    LK_CHECK(lk_cuda_queue_make(&c->beside, error));
+    LK_CHECK(lk_cuda_event_make(&c->left, error));
+    for (uint32_t i = 0; i < LK_CUDA_BESIDE_MAX; i++) {
+        LK_CHECK(lk_cuda_event_make(&c->passed[i], error));
+    }
     if (lk_cuda_step_shares(c)) {
         LK_CHECK(lk_cuda_queue_make(&c->comm, error));
         LK_CHECK(lk_cuda_event_make(&c->forked, error));
@@ -542,9 +546,12 @@ void lk_cuda_step_close(lk_cuda_step *c) {
     lk_blas_close(&c->fast.blas);
     lk_cuda_event_end(c->forked);
     lk_cuda_event_end(c->joined);
+    lk_cuda_event_end(c->left);
+    for (uint32_t i = 0; i < LK_CUDA_BESIDE_MAX; i++) lk_cuda_event_end(c->passed[i]);
     lk_cuda_queue_end(&c->compute);
     lk_cuda_queue_end(&c->copy);
     lk_cuda_queue_end(&c->comm);
+    lk_cuda_queue_end(&c->beside);
     if (c->pinned) lk_cuda_unpin(c->host.pinned);
     lk_cuda_block_give(c->block);
     memset(c, 0, sizeof *c);

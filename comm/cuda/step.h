@@ -35,8 +35,8 @@
 
 #include "comm/cuda/gpu.h"
 
-// lk_layout.device_scratch_floats of a program: the most that any of its ops needs.
-uint64_t lk_cuda_scratch_floats(const lk_program *program);
+// lk_layout.device_scratch of a program: the most that any of its ops needs.
+lk_device_scratch lk_cuda_scratch(const lk_program *program);
 
 // Takes the regions of the device's arena and of the host's part, or measures them. `program` is
 // planned for a device. c->arena.used is what the GPU must have.

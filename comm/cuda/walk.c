@@ -67,6 +67,7 @@ static walk *walk_of(const lk_frame *f) {
 
 static void before(lk_frame *f, uint32_t op) {
     walk *w = walk_of(f);
+    lk_cuda_beside_before(&w->beside, &w->s, op);
     w->s.op = op;
     w->s.scratch = lk_tensor_at(f, f->program->ops[op].tensor[LK_SCRATCH]);
 }
@@ -248,7 +249,11 @@ static void examples(lk_frame *f, uint32_t op, const lk_microbatch *microbatch, 
                      uint32_t bad) {
     (void)f, (void)op, (void)microbatch, (void)lane, (void)bad;
 }
-static void after_op(lk_frame *f, uint32_t op, bool train) { (void)f, (void)op, (void)train; }
+static void after_op(lk_frame *f, uint32_t op, bool train) {
+    walk *w = walk_of(f);
+    (void)train;
+    lk_cuda_beside_after(&w->beside, &w->s, op);
+}
 
 static const lk_walker there = {.before = before,
                                 .source = source,
@@ -265,6 +270,7 @@ static void walk_ops(walk *w, const lk_microbatch *microbatch, uint32_t begin, u
     w->lane.stream = &w->s;
     w->frame.lane_device = &w->lane;
     lk_walk_ops(&there, &w->frame, microbatch, begin, end, w->train, NULL);
+    lk_cuda_beside_join(&w->beside, &w->s);
 }
 
 static void walk_microbatch(walk *w, const lk_microbatch *microbatch) {
@@ -315,6 +321,7 @@ static walk start_training(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nod
     walk w = start_walk(c, replica, nodes);
     w.s.state = &c->at.states[0];
     w.train = true;
+    lk_cuda_beside_start(&w.beside, c);
     w.source = source_of(p, true);
     w.source.images = resident ? c->at.all_images : c->at.images;
     // What is streamed was turned on its way. A plan has no source yet.

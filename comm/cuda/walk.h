@@ -3,7 +3,7 @@
 #ifndef LOCKSTEP_COMM_CUDA_WALK_H
 #define LOCKSTEP_COMM_CUDA_WALK_H
 
-#include "comm/cuda/gpu.h"
+#include "comm/cuda/beside.h"
 
 // The nodes held, and where: entry i of the counter lies in slot[i]. The blocks of a microbatch
 // take free slots before they are joined.
@@ -16,6 +16,7 @@ typedef struct lk_cuda_nodes {
 // What the launches of one replica's microbatches have in common.
 typedef struct lk_cuda_walk {
     lk_cuda_stream s;
+    lk_cuda_beside beside;
     lk_frame frame;  // addresses on the device
     lk_cuda_lane lane;
     const lk_program *program;

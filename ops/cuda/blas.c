@@ -188,6 +188,7 @@ void lk_blas_multiply(lk_blas *b, lk_cuda_stream *s, const lk_blas_shape *shape,
     if (!p) p = make(b, s, shape);
     if (!p) return;
     lk_assert(s->rehearses || b->sealed);
+    uint8_t *const workspace = (uint8_t *)b->workspace + (s->beside ? b->workspace_bytes : 0);
     cublasStatus_t code = set_batches(b, p, batches);
     if (code == CUBLAS_STATUS_SUCCESS && s->rehearses) {
         if (p->tried == batches) return;
@@ -197,7 +198,7 @@ void lk_blas_multiply(lk_blas *b, lk_cuda_stream *s, const lk_blas_shape *shape,
     if (code == CUBLAS_STATUS_SUCCESS) {
         code = b->calls->cublasLtMatmul(b->handle, p->product, &one, right, p->right, left, p->left,
                                         &zero, out, p->out, out, p->out, &p->algorithm,
-                                        b->workspace, b->workspace_bytes, s->stream);
+                                        workspace, b->workspace_bytes, s->stream);
     }
     if (code != CUBLAS_STATUS_SUCCESS) {
         refuse(b, s, shape, batches, LK_INTERNAL, "failed", code);

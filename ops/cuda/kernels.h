@@ -68,9 +68,10 @@ typedef struct lk_cuda_observer {
 typedef struct lk_cuda_stream {
     struct CUstream_st *stream;
     lk_cuda_state *state;  // of the device
-    float *scratch;        // lk_cuda_scratch_floats() of the op at least; contents mean nothing
+    float *scratch;        // lk_cuda_op_scratch_floats() at least; contents mean nothing
     uint32_t op;           // number of the op being launched; LK_NONE: what it finds not finite
     uint32_t quiet_op;     // is no flag, and this is its number
+    bool beside;           // it is the second of two that are under way at once
     bool rehearses;        // launches do nothing: what comes later is only prepared (blas.h)
     int error;             // 0, or the first cudaError_t
     const lk_cuda_observer *observer;  // NULL: launches are launched

@@ -267,7 +267,7 @@ static void add_network(const lk_model *m, const lk_network *n, lk_graph_entries
     }
 }
 
-// LOAD, loss, its sum, REDUCE; input, labels, loss, nodes, views, scratch of REDUCE and of a
+// LOAD, loss, its sum, REDUCE; input, labels, loss, nodes, views, scratch of REDUCE and two of a
 // device; parameters, and a slot of every objective for each.
 static lk_graph_entries table_entries(const lk_model *m) {
     const lk_graph *g = m->graph;
@@ -279,7 +279,7 @@ static lk_graph_entries table_entries(const lk_model *m) {
     }
     for (uint32_t k = 0; k < g->objective_count; k++) {
         const lk_objective *o = &g->objectives[k];
-        lk_graph_entries sum = {.ops = 4, .tensors = 7};
+        lk_graph_entries sum = {.ops = 4, .tensors = 8};
         if (takes_two(o)) sum.ops += 2, sum.tensors += 2;
         for (uint32_t v = 0; v < o->value_count; v++) {
             if (lk_use_is_noise(&o->values[v])) sum.ops++, sum.tensors++;

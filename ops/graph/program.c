@@ -87,14 +87,14 @@ static uint32_t weights_max(const lk_model *m) {
     return most;
 }
 
-// Input, labels, loss, nodes, views, scratch of REDUCE and of a device; a strip; of what decodes
-// its labels, state and scratch.
+// Input, labels, loss, nodes, views, scratch of REDUCE and two of a device; a strip; of what
+// decodes its labels, state and scratch.
 uint32_t lk_program_tensors_max(const lk_model *m) {
     if (lk_graph_of(m)) {
         return lk_graph_of(m)->calls->entries(m).tensors + states_max(m) + precision_max(m) +
                weights_max(m);
     }
-    uint32_t most = 7 + weights_max(m) + (m->labels ? 4 : 0) + shares_max(m) + target_max(m) +
+    uint32_t most = 8 + weights_max(m) + (m->labels ? 4 : 0) + shares_max(m) + target_max(m) +
                     states_max(m) + params_max(m) * (1 + LK_OPTIMIZER_SLOTS_MAX);
     for (uint32_t i = 0; i < m->layer_count; i++) {
         const lk_layer *l = &m->layers[i];
@@ -343,15 +343,22 @@ static lk_status reduce_tensors(lk_builder *b) {
                            &scratch, &p->reduce_scratch);
 }
 
-// One for all ops of a device, which come one after another.
+// One for the ops of a device that come one after another, one for those that go beside them.
 static lk_status device_scratch(lk_builder *b) {
     lk_program *p = b->program;
-    const uint64_t floats = p->layout.device_scratch_floats;
-    uint32_t scratch;
-    if (floats == 0) return LK_OK;
-    LK_CHECK(lk_build_tensor(b, "scratch", LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1, &floats,
-                             &scratch));
-    for (uint32_t i = 0; i < p->op_count; i++) p->ops[i].tensor[LK_SCRATCH] = scratch;
+    const lk_device_scratch *s = &p->layout.device_scratch;
+    uint32_t scratch = LK_NONE, beside = LK_NONE;
+    if (s->floats > 0) {
+        LK_CHECK(lk_build_tensor(b, "scratch", LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1,
+                                 &s->floats, &scratch));
+    }
+    if (s->beside > 0) {
+        LK_CHECK(lk_build_tensor(b, "scratch beside", LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA,
+                                 1, &s->beside, &beside));
+    }
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        p->ops[i].tensor[LK_SCRATCH] = lk_op_goes_beside(&p->ops[i]) ? beside : scratch;
+    }
     return LK_OK;
 }
 
@@ -410,6 +417,18 @@ static void lifetimes_again(lk_program *p) {
     }
 }
 
+// What an op beside the others reads stays until the next layer's begins, so that the chain may go
+// on meanwhile. More is not needed: who writes over it waits (comm/cuda/beside.h).
+static void lifetimes_beside(lk_program *p) {
+    uint32_t next = p->reduce_op;
+    for (uint32_t i = p->reduce_op; i-- > 0;) {
+        const lk_op *op = &p->ops[i];
+        if (!lk_op_goes_beside(op)) continue;
+        for (uint32_t r = 0; r < LK_ROLES; r++) uses(p, op->tensor[r], next);
+        if (i == 0 || p->ops[i - 1].layer != op->layer) next = i;
+    }
+}
+
 static void lifetimes(lk_program *p) {
     for (uint32_t i = 0; i < p->op_count; i++) {
         const lk_op *op = &p->ops[i];
@@ -422,6 +441,7 @@ static void lifetimes(lk_program *p) {
         uses(p, op->tensor[LK_DY], p->reduce_op);
     }
     lifetimes_again(p);
+    if (p->layout.device) lifetimes_beside(p);
 }
 
 static lk_status check_trained(const lk_program *p, lk_error *error) {

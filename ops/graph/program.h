@@ -60,12 +60,23 @@ typedef struct lk_param {
     };
 } lk_param;
 
+// Ops of a training step from which no other op takes anything: they may run beside the others.
+static inline bool lk_op_goes_beside(const lk_op *op) {
+    return op->type->scope == LK_SCOPE_GRAINS || op->type->scope == LK_SCOPE_METRIC;
+}
+
 // Who computes what, and how it is laid out: never changes a bit.
 typedef enum lk_reduce_choice {
     LK_REDUCE_AUTO,
     LK_REDUCE_ALL_PARTIALS,
     LK_REDUCE_ALL_OPERANDS
 } lk_reduce_choice;
+
+// Scratch in floats that the kernels of a device need, which is not known here: most ops one after
+// the other, and those that go beside them (lk_op_goes_beside).
+typedef struct lk_device_scratch {
+    uint64_t floats, beside;
+} lk_device_scratch;
 
 typedef struct lk_layout {
     uint32_t replicas;         // of this process
@@ -79,14 +90,13 @@ typedef struct lk_layout {
     bool pools_apart;        // pooling is an op of its own, also where the rest is fused
     // Replicas work on a device, not on this machine's threads: its nodes are partials, the loss
     // among them, the blocks of a microbatch are joined after its last op (lk_device_slots), and
-    // all ops share one scratch of so many floats: what the device's kernels need is not known
-    // here.
+    // all ops share two scratches (lk_device_scratch).
     bool device;
     lk_reduce_choice reduce;
     // Workers exchange gradients in parts of at least so many floats, each as soon as its layers
     // are done with (comm/step/exchange.h); 0: all of them at the end.
     uint32_t bucket_floats;
-    uint64_t device_scratch_floats;
+    lk_device_scratch device_scratch;
     uint32_t joint_tile;  // cells that a joint layer computes at once: a power of two from
                           // LK_SLICE_TERMS on; 0 chooses
 } lk_layout;

@@ -138,7 +138,7 @@ static void open_device(device *d, const layer *l, const lk_fast_rules *rules, c
     lk_error error = {.status = LK_OK};
     *d = (device){.fast.rules = *rules};
     must(lk_cuda_prepare());
-    void *workspace = space(LK_BLAS_WORKSPACE_BYTES / 1024);
+    void *workspace = space(2 * (LK_BLAS_WORKSPACE_BYTES / 1024));
     assert_int_equal(lk_blas_open(&d->fast.blas, rules->precision, PLANS, tables, workspace,
                                   LK_BLAS_WORKSPACE_BYTES / 1024, &error),
                      LK_OK);

@@ -63,7 +63,7 @@ struct list {
 // A graph under way: what is next in each of its lanes.
 struct replay {
     bool under_way;
-    uint32_t favourite;  // the lane that is ahead of the others where it can be
+    uint32_t favourite, patience;  // the lane that is ahead of the others, and how long
     const item *next[LANES];
     uint64_t done[LANES];
 };
@@ -337,7 +337,8 @@ static const item *next_of_lane(const item *i, uint32_t lane) {
 }
 
 // Something of the graph that is the stream's first item: of any lane whose next item has nothing
-// to wait for. Without a seed it is the first of them; with one, each replay has a favourite.
+// to wait for. Without a seed it is the first of them; with one, each replay has a favourite, which
+// it leaves often or seldom.
 static bool run_graph(cudaStream_t stream, const CUgraph_st *graph, obstacle *why) {
     replay *r = &stream->graph;
     for (uint32_t lane = 0; !r->under_way && lane < LANES; lane++) {
@@ -345,9 +346,9 @@ static bool run_graph(cudaStream_t stream, const CUgraph_st *graph, obstacle *wh
         r->done[lane] = 0;
     }
     const uint32_t drawn = seed_given ? (uint32_t)lk_host_draw(&random_state) : 0;
-    if (!r->under_way) r->favourite = drawn / 8 % graph->lanes;
+    if (!r->under_way) r->favourite = drawn / 8 % graph->lanes, r->patience = 1u << drawn % 4;
     r->under_way = true;
-    const uint32_t first = drawn % 8 ? r->favourite : drawn / 8 % graph->lanes;
+    const uint32_t first = drawn % r->patience ? r->favourite : drawn / 8 % graph->lanes;
     for (uint32_t k = 0; k < graph->lanes; k++) {
         const uint32_t lane = (first + k) % graph->lanes;
         const item *i = r->next[lane];

@@ -214,6 +214,20 @@ def refusing_on_host(t):
     refused(t, 70, "GPU: starting a step", LOCKSTEP_HOST_CUDA_FAIL="cudaGraphLaunch:3")
 
 
+def wide(t):
+    """Dense layers whose sums need scratch, on the chain and beside it at once."""
+    layers = [{"type": "flatten", "name": "flat"}] + [
+        {"type": "dense", "name": f"d{n}", "units": n, "activation": "relu"}
+        for n in (33, 1300, 700, 31)] + [{"type": "dense", "name": "logits", "units": 10}]
+    model = ["--set", "model.layers=" + json.dumps(layers), "--set", "global_batch=64"]
+    wanted = result(train(t, 6, "wide", "--kernels", "portable", *model)[1])
+    for seed in range(1, 3 if HOW_MUCH == "few" else 5):
+        os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(seed)
+        found = result(train(t, 6, "wide", "--kernels", "cuda", *model)[1])
+        t.check(found == wanted, f"wide layers, seed {seed}", found, wanted)
+    os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
+
+
 def other_losses(t):
     """Without labels: golden digests, and all that is logged, in both orders of the examples."""
     data = 'data={"order":"sharded","train":{"manifest":"shards/manifest.json"}}'
@@ -244,6 +258,7 @@ def main():
     hot_state(t)
     sharded(t)
     other_losses(t)
+    wide(t)
     diverging(t)
     memory(t)
     refusing(t)

@@ -139,7 +139,7 @@ def what_is_said(t):
 def plan(t):
     lines = t.expect(0, "plan", MATRIX, *fast("bf16"))[1]
     text = "\n".join(lines)
-    for wanted in ("cuBLAS workspace", "33554432 bytes x 1", "cuBLAS plans",
+    for wanted in ("cuBLAS workspace", "33554432 bytes x 2", "cuBLAS plans",
                    "arithmetic fast: products in bf16", "scratch    f32"):
         t.check(wanted in text, "plan", wanted, text)
     taken = DEVICE.search(train(t, "plan", *fast("bf16"), steps=1)[2]).group(2)

@@ -31,6 +31,14 @@ static bool planned(const lk_cuda_step *c, lk_host_range range, bool result) {
     return false;
 }
 
+// Two streams are under way at once: each has a workspace of its own.
+static bool alone(const lk_cuda_step *c, const lk_host_product *p) {
+    const bool beside = p->stream == c->beside.stream;
+    const uint64_t bytes = LK_BLAS_WORKSPACE_BYTES;
+    return (beside || p->stream == c->compute.stream) && p->workspace.bytes == bytes &&
+           p->workspace.at == c->at.workspace + (beside ? bytes : 0);
+}
+
 static void say_products(const lk_cuda_step *c) {
     const lk_host_blas blas = lk_host_blas_counted();
     uint64_t captured = 0, astray = 0;
@@ -38,8 +46,7 @@ static void say_products(const lk_cuda_step *c) {
     for (uint64_t i = 0; (p = lk_host_product_at(i)); i++) {
         captured += p->captured;
         astray += !planned(c, p->a, false) || !planned(c, p->b, false) || !planned(c, p->d, true) ||
-                  p->workspace.at != c->at.workspace ||
-                  p->workspace.bytes != LK_BLAS_WORKSPACE_BYTES || p->stream != c->compute.stream;
+                  !alone(c, p);
     }
     if (blas.products == 0) return;
     fprintf(stderr,
