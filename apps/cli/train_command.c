@@ -168,6 +168,11 @@ static void print_gpus(const lk_run *run, lk_text_out *out) {
     char persistent[LK_PLAN_PERSISTENT_BYTES];
     lk_plan_persistent(run, persistent);
     if (*persistent) lk_text_line(out, "%s", persistent);
+    if (run->cuda && run->config.dependent_launches && !g->gpu[0].dependent) {
+        lk_text_line(out, "dependent launches: off (compute capability %u.%u, wanted %d.0)",
+                     g->gpu[0].device.major, g->gpu[0].device.minor,
+                     LK_CUDA_DEPENDENT_MAJOR_MIN);
+    }
     if (g->count > 0 && g->choice.way == LK_CUDA_STAGED) {
         lk_text_line(out,
                      "exchange by way of the host: %llu bytes a step between it and this worker's "

@@ -59,6 +59,7 @@ typedef struct lk_config {
     bool fuse, overlay, guards;
     bool resident;           // on a GPU: the data set lies there
     uint32_t persistent;     // .. its steps are one kernel: a lk_cuda_persistence
+    bool dependent_launches;  // .. a kernel starts while the one before it ends
     uint32_t gpus, gpu;      // how many, LK_CONFIG_ALL_GPUS: all; the number of the first, or
                              // LK_CONFIG_ANY_GPU
     uint64_t bucket_floats;  // of a part of an exchange; 0: chosen

@@ -259,6 +259,8 @@ static const lk_key layout[] = {
                .meaning = "on a GPU: the data set lies there"}},
     {.value = {CHOICE("persistent", lk_config, persistent, persistences),
                .meaning = "on a GPU: steps are one kernel; auto: where that is reckoned quicker"}},
+    {.value = {VALUE(BOOL, "dependent_launches", lk_config, dependent_launches),
+               .meaning = "on a GPU: a kernel starts while the one before it ends"}},
     {.value = {VALUE(U32, "gpus", lk_config, gpus), .zero = true, .most = 1024, .constant = 1,
                .meaning = "how many, with kernels cuda; 0: all; --gpus"}},
     {.value = {VALUE(U32, "gpu", lk_config, gpu), .zero = true, .most = 1024,

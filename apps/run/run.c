@@ -143,6 +143,7 @@ static lk_status choose_gpus(lk_run *run, lk_error *error) {
     }
     run->gpu_choice = (lk_cuda_choice){
         .persistent = (lk_cuda_persistence)run->config.persistent,
+        .dependent = run->config.dependent_launches,
         .gpus = gpus,
         .first_gpu = first,
         .bucket_floats = c->bucket_floats ? c->bucket_floats : LK_CUDA_BUCKET_FLOATS};

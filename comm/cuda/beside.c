@@ -21,6 +21,7 @@ static void wait_for(lk_cuda_beside *b, lk_cuda_stream *s, uint32_t count) {
     const uint32_t newest = (b->first + LK_CUDA_BESIDE_MAX - 1) % LK_CUDA_BESIDE_MAX;
     lk_cuda_event_follow(&c->compute, c->passed[newest]);
     b->behind = true;
+    s->follows = false;
     note(s, &c->compute);
 }
 
@@ -77,6 +78,7 @@ void lk_cuda_beside_before(lk_cuda_beside *b, lk_cuda_stream *s, uint32_t index)
     }
     s->stream = c->beside.stream;
     s->beside = true;
+    s->follows = false;
 }
 
 void lk_cuda_beside_after(lk_cuda_beside *b, lk_cuda_stream *s, uint32_t index) {
@@ -88,6 +90,7 @@ void lk_cuda_beside_after(lk_cuda_beside *b, lk_cuda_stream *s, uint32_t index) 
     note(s, &c->beside);
     s->stream = c->compute.stream;
     s->beside = false;
+    s->follows = false;
 }
 
 void lk_cuda_beside_join(lk_cuda_beside *b, lk_cuda_stream *s) {

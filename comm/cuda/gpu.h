@@ -156,6 +156,7 @@ typedef struct lk_cuda_step {
     uint32_t block_count[LK_CUDA_KINDS], block_first[LK_CUDA_KINDS][LK_BLOCKS_MAX + 1];
     lk_cuda_queue compute, copy, comm, beside;
     lk_fast fast;    // the arithmetic of a spec that is not strict
+    bool dependent;  // launches: asked for, and, once it is open, known to the GPU
     bool rehearses;  // steps are walked to prepare them: launches do nothing
     lk_cuda_persist persist;
     lk_cuda_tasks *tasks;                    // NULL, or where launches are kept

@@ -57,6 +57,7 @@ static void plan(lk_cuda_group *g, const lk_program *p, const lk_cuda_choice *ch
         c->staged = choice->way == LK_CUDA_STAGED;
         c->exchange = x->peers > 1 && !c->staged ? x : NULL;
         c->persist.wanted = choice->persistent;
+        c->dependent = choice->dependent;
         lk_cuda_step_plan(c, p, needs);
     }
 }

@@ -43,6 +43,7 @@ typedef struct lk_cuda_choice {
     uint32_t gpus;       // of this process, 1 or more
     uint32_t first_gpu;  // number of the first of them
     lk_cuda_persistence persistent;
+    bool dependent;          // launches, where the GPU knows them: ops/cuda/kernels.h
     uint64_t bucket_floats;  // lk_cuda_exchange_plan
     uint32_t seconds_max;    // of a wait for another GPU
     lk_cuda_way way;

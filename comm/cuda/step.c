@@ -498,6 +498,7 @@ lk_status lk_cuda_step_start(lk_cuda_step *c, const lk_source *source, uint8_t *
     uint8_t *address;
     c->source = source;
     c->mirror = mirror;
+    c->dependent &= c->device.major >= LK_CUDA_DEPENDENT_MAJOR_MIN;
     LK_CHECK(check_room(c, error));
     LK_CHECK(lk_cuda_block_take(c->arena.used, &c->block, error));
     const lk_cuda_needs needs = c->needs;

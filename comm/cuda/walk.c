@@ -284,6 +284,7 @@ static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) 
     const lk_program *p = c->program;
     const bool fast = p->spec->fast_precision != LK_STRICT;
     walk w = {.s = {.stream = c->compute.stream,
+                    .dependent = c->dependent,
                     .rehearses = c->rehearses,
                     .error = c->compute.code,
                     .observer = c->observer,
@@ -479,6 +480,7 @@ static lk_cuda_stream stream_of(const lk_cuda_recording *r, const lk_cuda_queue 
     return (lk_cuda_stream){.stream = queue->stream,
                             .state = &r->c->at.states[0],
                             .op = r->c->program->reduce_op,
+                            .dependent = r->c->dependent,
                             .rehearses = r->c->rehearses,
                             .error = r->error,
                             .observer = r->c->observer,

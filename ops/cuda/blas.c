@@ -200,6 +200,7 @@ void lk_blas_multiply(lk_blas *b, lk_cuda_stream *s, const lk_blas_shape *shape,
                                         &zero, out, p->out, out, p->out, &p->algorithm,
                                         workspace, b->workspace_bytes, s->stream);
     }
+    s->follows = false;
     if (code != CUBLAS_STATUS_SUCCESS) {
         refuse(b, s, shape, batches, LK_INTERNAL, "failed", code);
     }

@@ -7,6 +7,7 @@
 #define LOCKSTEP_OPS_CUDA_DEVICE_H
 
 #include <cuda_runtime.h>
+#include <nv/target>
 
 #include "ops/cuda/tasks.h"
 #include "ops/fmaf.h"
@@ -85,6 +86,16 @@ static inline void lk_cuda_keep(const lk_cuda_stream *s, lk_cuda_body body,
     lk_cuda_tasks_keep(s->tasks, body, &launched, &spans, &pack, sizeof pack);
 }
 
+// Asks for a dependent launch (lk_cuda_begin), where that is wanted and behind a kernel of ours.
+static inline void lk_cuda_depend(const lk_cuda_stream *s, cudaLaunchConfig_t *config,
+                                  cudaLaunchAttribute *attribute) {
+    if (!s->dependent || !s->follows) return;
+    attribute->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute->val.programmaticStreamSerializationAllowed = 1;
+    config->attrs = attribute;
+    config->numAttrs = 1;
+}
+
 // Launches nothing after a failure, nor an empty grid. Where launches are kept, this one is by the
 // number of its body, with what it touches.
 template <typename... Wanted, typename... Given>
@@ -109,7 +120,10 @@ static inline void lk_cuda_launch_body(lk_cuda_stream *s, lk_cuda_body body,
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_floats * sizeof(float);
     config.stream = s->stream;
+    cudaLaunchAttribute attribute;
+    lk_cuda_depend(s, &config, &attribute);
     s->error = cudaLaunchKernelEx(&config, kernel, static_cast<Wanted>(given)...);
+    s->follows = true;
 }
 
 // A launch that has no body.
@@ -159,6 +173,15 @@ static inline lk_cuda_grid lk_cuda_blocks(uint64_t count, uint64_t steps = 1, ui
 #define LK_CUDA_EACH(i, count)                                                      \
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count); \
          i += (uint64_t)gridDim.x * blockDim.x)
+
+// Every kernel of a stream begins with it. Where its launch is a dependent one
+// (layout.dependent_launches), its blocks may be there while the kernel before it is still under
+// way: they wait here until that one has ended and what it wrote can be seen, and before they wait
+// they let the next kernel come in the same way. GPUs older than 9.0 know none of this.
+static inline __device__ void lk_cuda_begin(void) {
+    NV_IF_TARGET(NV_PROVIDES_SM_90,
+                 (cudaTriggerProgrammaticLaunchCompletion(); cudaGridDependencySynchronize();))
+}
 
 // Where a block stands in its grid. Kernels whose work the persistent kernel does too
 // (persistent.cu) are a body, which is told this, and a wrapper for launches of their own.

@@ -58,6 +58,9 @@ typedef struct lk_cuda_launched {
     lk_cuda_work work;
 } lk_cuda_launched;
 
+// Of the compute capability: GPUs from here on know dependent launches.
+enum { LK_CUDA_DEPENDENT_MAJOR_MIN = 9 };
+
 // Who is told of launches, which then do nothing else.
 typedef struct lk_cuda_observer {
     void (*launched)(void *context, const lk_cuda_launched *launch);
@@ -72,6 +75,8 @@ typedef struct lk_cuda_stream {
     uint32_t op;           // number of the op being launched; LK_NONE: what it finds not finite
     uint32_t quiet_op;     // is no flag, and this is its number
     bool beside;           // it is the second of two that are under way at once
+    bool dependent;        // a kernel may start while the one before it is under way (device.h)
+    bool follows;          // .. if the last thing in the stream was a kernel of ours
     bool rehearses;        // launches do nothing: what comes later is only prepared (blas.h)
     int error;             // 0, or the first cudaError_t
     const lk_cuda_observer *observer;  // NULL: launches are launched

@@ -137,6 +137,7 @@ static struct {
     uint32_t current;   // the fiber that runs
     uint32_t previous;  // the one before it
     bool together;      // all blocks are there at once
+    uint64_t waited;    // threads that have waited for the kernel ahead
     uint32_t idle;      // pauses since a block last got further
 } grid;
 
@@ -439,6 +440,8 @@ static void run_together(uint32_t blocks, size_t shared_floats) {
     }
 }
 
+void lk_host_depend(void) { grid.waited++; }
+
 void (*lk_host_run_grid)(const cudaLaunchConfig_t *config, bool together,
                          void (*call)(const void *memory), const void *memory,
                          uint64_t seed) = lk_host_grid_run;
@@ -455,6 +458,7 @@ void lk_host_grid_run(const cudaLaunchConfig_t *config, bool together,
     grid.threads = blockDim.x * blockDim.y * blockDim.z;
     grid.together = together;
     grid.idle = 0;
+    grid.waited = 0;
     ASAN_UNPOISON_MEMORY_REGION(lk_cuda_shared, shared);
     if (together) {
         run_together((uint32_t)blocks, shared / sizeof(float));
@@ -462,4 +466,9 @@ void lk_host_grid_run(const cudaLaunchConfig_t *config, bool together,
         run_in_turn(blocks, shared / sizeof(float));
     }
     ASAN_POISON_MEMORY_REGION(lk_cuda_shared, sizeof lk_cuda_shared);
+    if (lk_host_is_dependent(config) && grid.waited != blocks * grid.threads) {
+        lk_host_die("a dependent launch: %llu of %llu threads waited for the kernel ahead",
+                    (unsigned long long)grid.waited,
+                    (unsigned long long)(blocks * grid.threads));
+    }
 }

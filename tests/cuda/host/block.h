@@ -10,6 +10,14 @@ enum { LK_HOST_SHARED_BYTES = 227 * 1024, LK_HOST_THREADS_MAX = 1024 };
 // Of the blocks of a cooperative launch, which are all there at once: threads, and blocks.
 enum { LK_HOST_TOGETHER_MAX = 2048, LK_HOST_BLOCKS_MAX = 16 };
 
+// A launch that may begin before the kernel ahead of it has ended: each of its threads waits for that
+// (cudaGridDependencySynchronize), or the program is ended.
+static inline bool lk_host_is_dependent(const cudaLaunchConfig_t *c) {
+    return c->numAttrs > 0 &&
+           c->attrs[0].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+           c->attrs[0].val.programmaticStreamSerializationAllowed;
+}
+
 // Takes the stacks of the threads, once; false where there is no memory.
 bool lk_host_block_open(void);
 

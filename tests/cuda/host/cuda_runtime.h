@@ -110,6 +110,9 @@ static inline int __any_sync(uint32_t mask, int predicate, LK_HOST_SITE) {
 // Who sleeps waits for other blocks: they go on meanwhile.
 static inline void __nanosleep(unsigned int, LK_HOST_SITE) { lk_host_spin(file, line, function); }
 
+void lk_host_depend(void);
+static inline void cudaGridDependencySynchronize(void) { lk_host_depend(); }
+static inline void cudaTriggerProgrammaticLaunchCompletion(void) {}
 static inline void __threadfence(void) {}
 
 // Integers only: float atomics have no order, and no place in a strict kernel.
@@ -143,9 +146,12 @@ static inline T __ldg(const T *at) {
 
 // --- launches ------------------------------------------------------------------------------------
 
-enum cudaLaunchAttributeID { cudaLaunchAttributeCooperative = 2 };
+enum cudaLaunchAttributeID {
+    cudaLaunchAttributeCooperative = 2,
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6
+};
 union cudaLaunchAttributeValue {
-    int cooperative;
+    int cooperative, programmaticStreamSerializationAllowed;
 };
 struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;

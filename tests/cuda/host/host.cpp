@@ -41,6 +41,7 @@ struct item {
     item *next;
     item_kind kind;
     cudaLaunchConfig_t config;  // KERNEL
+    cudaLaunchAttribute attribute;
     bool together;              // its blocks are
     void (*call)(const void *memory);
     alignas(16) uint8_t memory[LK_HOST_CALL_BYTES];
@@ -73,6 +74,7 @@ struct CUstream_st {
     int device;
     list work;
     uint64_t enqueued, done;
+    item_kind last;       // enqueued
     replay graph;         // that the first item is
     cudaGraph_t capture;  // what is enqueued goes there,
     uint32_t lane;        // to this one of its lanes
@@ -308,15 +310,20 @@ struct obstacle {
 
 static bool held_elsewhere;  // the last that could not go on: by another process
 
+static void run_kernel(const item *i, int device) {
+    cudaLaunchAttribute attribute = i->attribute;
+    cudaLaunchConfig_t config = i->config;
+    config.attrs = &attribute;
+    map_device(device);
+    counts.launches++;
+    lk_host_run_grid(&config, i->together, i->call, i->memory,
+                     seed_given ? lk_host_draw(&random_state) : 0);
+}
+
 // Does an item of this device; false where it has to wait.
 static bool run_item(const item *i, int device, obstacle *why) {
     switch (i->kind) {
-    case KERNEL:
-        map_device(device);
-        counts.launches++;
-        lk_host_run_grid(&i->config, i->together, i->call, i->memory,
-                         seed_given ? lk_host_draw(&random_state) : 0);
-        return true;
+    case KERNEL: run_kernel(i, device); return true;
     case COPY:
         map_device(device);
         memmove(i->to, i->from, i->bytes);
@@ -487,6 +494,7 @@ static cudaError_t enqueue(cudaStream_t stream, const item *what) {
         return cudaErrorMemoryAllocation;
     *i = *what;
     i->lane = stream->lane;
+    stream->last = i->kind;
     append(stream->capture ? &stream->capture->work : &stream->work, i);
     if (stream->capture)
         stream->capture->enqueued[stream->lane]++;
@@ -985,6 +993,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     graphs[i].used = true;
     graphs[i].holders = 1;
     graphs[i].lanes = 1;
+    stream->last = MARK;
     stream->capture = &graphs[i];
     stream->lane = 0;
     LEAVE(cudaSuccess);
@@ -1086,15 +1095,12 @@ static bool fits(const cudaLaunchConfig_t *c) {
     // More than 48 KiB of shared memory is for kernels that ask for it, which none does.
     return threads > 0 && threads <= LK_HOST_THREADS_MAX && c->gridDim.x > 0 && c->gridDim.y > 0 &&
            c->gridDim.z > 0 && c->gridDim.x <= 0x7fffffffu && c->gridDim.y <= 65535 &&
-           c->gridDim.z <= 65535 && c->dynamicSmemBytes <= 48 * 1024;
+           c->gridDim.z <= 65535 && c->dynamicSmemBytes <= 48 * 1024 && c->numAttrs <= 1;
 }
 
 static bool is_cooperative(const cudaLaunchConfig_t *c) {
-    bool is = false;
-    for (unsigned i = 0; i < c->numAttrs; i++) {
-        is |= c->attrs[i].id == cudaLaunchAttributeCooperative && c->attrs[i].val.cooperative;
-    }
-    return is;
+    return c->numAttrs > 0 && c->attrs[0].id == cudaLaunchAttributeCooperative &&
+           c->attrs[0].val.cooperative;
 }
 
 // Blocks of so many threads that can be there at once. The seed says how many that shall be, so
@@ -1120,10 +1126,15 @@ cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, void (*call)(const 
         error = cudaErrorCooperativeLaunchTooLarge;
     }
     if (error != cudaSuccess) return entered.end(error);
+    // The real runtime makes something of it, but who asks for it has lost count.
+    if (lk_host_is_dependent(config) && stream_of(config->stream)->last != KERNEL) {
+        lk_host_die("a dependent launch behind what is no kernel");
+    }
     item kernel = {};
     kernel.kind = KERNEL;
     kernel.together = together;
     kernel.config = *config;
+    if (config->numAttrs > 0) kernel.attribute = config->attrs[0];
     kernel.call = call;
     memcpy(kernel.memory, memory, bytes);
     return entered.end(enqueue(config->stream, &kernel));

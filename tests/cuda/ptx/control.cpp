@@ -5,6 +5,13 @@
 
 #include "ptx.h"
 
+void lk_ptx_check_waited(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
+    const uint32_t early = mask & ~w->waited;
+    if (!early || !lk_host_is_dependent(w->block->config)) return;
+    lk_ptx_die(w, i, (uint32_t)__builtin_ctz(early),
+               "does this before it has waited for the kernel ahead");
+}
+
 namespace {
 
 // --- branches ------------------------------------------------------------------------------------
@@ -38,7 +45,8 @@ void branch_together(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask)
     branch(w, i, mask);
 }
 
-void end(lk_ptx_warp *w, const lk_ptx_instruction *, uint32_t mask) {
+void end(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
+    lk_ptx_check_waited(w, i, mask);
     w->ended |= mask;
     w->mask &= ~mask;
     if (w->mask == 0) w->at = w->join;
@@ -59,6 +67,13 @@ void barrier(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
 }
 
 void left_out(lk_ptx_warp *, const lk_ptx_instruction *, uint32_t) {}
+
+// The kernel ahead has ended, whether the launch is a dependent one or not: here one comes after the
+// other. What is asked is that nobody touches memory before (memory.cpp), or ends.
+void wait_for_ahead(lk_ptx_warp *w, const lk_ptx_instruction *, uint32_t mask) {
+    w->waited |= mask;
+}
+void let_next_come(lk_ptx_warp *, const lk_ptx_instruction *, uint32_t) {}
 
 // Others see what was written before: here everybody does, at once.
 void fence(lk_ptx_warp *, const lk_ptx_instruction *, uint32_t) {}
@@ -133,6 +148,8 @@ const lk_ptx_rule RULES[] = {
     {"bra.uni", "T", branch_together, LK_PTX_BRANCH},
     {"ret", "", end, LK_PTX_BRANCH},
     {"bar.sync", "w", barrier, LK_PTX_BARRIER},
+    {"griddepcontrol.wait", "", wait_for_ahead, LK_PTX_FENCE},
+    {"griddepcontrol.launch_dependents", "", let_next_come, LK_PTX_FENCE},
     {"membar.sys", "", fence, LK_PTX_FENCE},
     {"membar.gl", "", fence, LK_PTX_FENCE},
     {"shfl.sync.idx.b32", "Swwww", shuffle<IDX>, LK_PTX_SHUFFLE},

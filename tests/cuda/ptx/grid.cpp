@@ -77,6 +77,7 @@ void start(lk_ptx_block *b, uint64_t number) {
         w->mask = w->born = left >= 32 ? UINT32_MAX : ((uint32_t)1 << left) - 1;
         w->state = LK_PTX_RUNS;
         w->block = b;
+        w->waited = 0;
         w->first_thread = 32 * n;
     }
     b->kernel->blocks++;

@@ -114,6 +114,7 @@ uint64_t known_first, known_end;
 
 void check_global(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, const access *a) {
     uint64_t least = UINT64_MAX, most = 0;
+    lk_ptx_check_waited(w, i, mask);
     for (uint32_t lane = 0; lane < 32; lane++) {
         least = a->at[lane] < least ? a->at[lane] : least;
         most = a->at[lane] > most ? a->at[lane] : most;

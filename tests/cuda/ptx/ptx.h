@@ -150,6 +150,9 @@ void lk_ptx_note_global(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t la
                         uint32_t element, bool writes, bool several);
 void lk_ptx_begin_races(void);  // of a launch
 
+// Of a dependent launch: have these lanes waited for the kernel ahead?
+void lk_ptx_check_waited(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask);
+
 // Memory was taken or given back since the last grid, or it is another device's.
 void lk_ptx_forget_memory(void);
 // Leaves out a barrier, where LOCKSTEP_PTX_LEAVE_OUT, as NAME:LINE, is of this kernel.
@@ -187,6 +190,7 @@ struct lk_ptx_warp {
     uint32_t depth;
     lk_ptx_state state;
     lk_ptx_block *block;
+    uint32_t waited;  // lanes that have, for the kernel ahead
     uint32_t first_thread;
     uint8_t *local;  // local_bytes of each lane
     lk_ptx_path paths[LK_PTX_DEPTH];

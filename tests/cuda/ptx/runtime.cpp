@@ -134,7 +134,6 @@ cudaError_t __cudaLaunchKernel(void *, dim3, dim3, void **, size_t, cudaStream_t
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function,
                                 void **arguments) {
     call c = {kernel_of(function), {0}};
-    if (config->numAttrs) lk_host_die("%s: attributes", c.kernel->name.c_str());
     if (c.kernel->parameter_bytes > sizeof c.parameters) {
         lk_host_die("%s: %u bytes of arguments", c.kernel->name.c_str(), c.kernel->parameter_bytes);
     }
