@@ -10,7 +10,7 @@ enum { LK_HOST_SHARED_BYTES = 227 * 1024, LK_HOST_THREADS_MAX = 1024 };
 // Of the blocks of a cooperative launch, which are all there at once: threads, and blocks.
 enum { LK_HOST_TOGETHER_MAX = 2048, LK_HOST_BLOCKS_MAX = 16 };
 
-// A launch that may begin before the kernel ahead of it has ended: each of its threads waits for that
+// A launch that may begin before the kernel ahead of it has ended: each of its threads waits for it
 // (cudaGridDependencySynchronize), or the program is ended.
 static inline bool lk_host_is_dependent(const cudaLaunchConfig_t *c) {
     return c->numAttrs > 0 &&

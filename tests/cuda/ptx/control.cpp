@@ -68,8 +68,8 @@ void barrier(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
 
 void left_out(lk_ptx_warp *, const lk_ptx_instruction *, uint32_t) {}
 
-// The kernel ahead has ended, whether the launch is a dependent one or not: here one comes after the
-// other. What is asked is that nobody touches memory before (memory.cpp), or ends.
+// The kernel ahead has ended, whether the launch is a dependent one or not: here one comes after
+// the other. What is asked is that nobody touches memory before (memory.cpp), or ends.
 void wait_for_ahead(lk_ptx_warp *w, const lk_ptx_instruction *, uint32_t mask) {
     w->waited |= mask;
 }
