@@ -1,6 +1,6 @@
 // conv.h - convolutions as jobs of sums.h, and the one kernel that is none: what a block does. The
 // launches are conv.cu's, and the persistent kernel's (persistent.cu). Images are gathered, and
-// pooled gradients are routed, while a chunk is fetched.
+// pooled gradients are routed, while a chunk is fetched: those as addresses, these as values.
 //
 // Rows of a job are positions, its columns channels (forward, gradient of the input); or rows are
 // weights and one more stands for the bias (gradient of the weights). Numbers of positions and
@@ -51,22 +51,30 @@ static inline __device__ conv_tap tap_of(uint32_t n, const lk_cuda_divisor &chan
     return {number, y, number - y * kernel_w.by, n - number * channels.by};
 }
 
-// The pixel at (y, x) of example m; +0 outside the image, where y or x has wrapped below 0.
-static inline __device__ float pixel(const lk_conv2d &c, const float *x, uint32_t m, uint32_t iy,
-                                     uint32_t ix, uint32_t ci) {
-    if (iy >= c.in_h || ix >= c.in_w) return 0.0f;
-    return x[(((uint64_t)m * c.in_h + iy) * c.in_w + ix) * c.in_c + ci];
+// The pixel at (y, x) of example m; none outside the image, where y or x has wrapped below 0.
+static inline __device__ bool pixel(const lk_conv2d &c, const float *x, uint32_t m, uint32_t iy,
+                                    uint32_t ix, uint32_t ci, const float **from) {
+    if (iy >= c.in_h || ix >= c.in_w) return false;
+    *from = x + (((uint64_t)m * c.in_h + iy) * c.in_w + ix) * c.in_c + ci;
+    return true;
 }
 
-// The gradient of output cell (oy, ox, co) of example m, which exists: whole, or routed to the cell
-// that won.
-template <bool POOLED>
-static inline __device__ float output_gradient(const conv_shape &s, const float *dy,
+// The gradient of output cell (oy, ox, co) of example m, if it exists.
+static inline __device__ bool output_gradient(const conv_shape &s, const float *dy, uint32_t m,
+                                              uint32_t oy, uint32_t ox, uint32_t co,
+                                              const float **from) {
+    const lk_conv2d &c = s.c;
+    if (oy >= c.out_h || ox >= c.out_w) return false;
+    *from = dy + (((uint64_t)m * c.out_h + oy) * c.out_w + ox) * c.out_c + co;
+    return true;
+}
+
+// .. where it is routed to the cell of a pool that won.
+static inline __device__ float routed_gradient(const conv_shape &s, const float *dy,
                                                const uint8_t *argmax, uint32_t m, uint32_t oy,
                                                uint32_t ox, uint32_t co) {
     const lk_conv2d &c = s.c;
-    if (!POOLED) return dy[(((uint64_t)m * c.out_h + oy) * c.out_w + ox) * c.out_c + co];
-    uint32_t py = oy / 2, px = ox / 2;
+    uint32_t py = oy / 2, px = ox / 2;  // an odd last row or column has no pool
     if (py >= s.pooled_h || px >= s.pooled_w) return 0.0f;
     uint64_t at = (((uint64_t)m * s.pooled_h + py) * s.pooled_w + px) * c.out_c + co;
     return argmax[at] == oy % 2 * 2 + ox % 2 ? dy[at] : 0.0f;
@@ -82,7 +90,7 @@ struct conv_forward_job {
         POOLED ? LK_CUDA_BODY_CONV_POOL_FORWARD : LK_CUDA_BODY_CONV_FORWARD;
     static constexpr lk_cuda_body join =
         POOLED ? LK_CUDA_BODY_CONV_POOL_FORWARD_JOIN : LK_CUDA_BODY_CONV_FORWARD_JOIN;
-    static constexpr bool a_terms_first = true, b_terms_first = false;
+    static constexpr bool a_is_value = false, a_terms_first = true, b_terms_first = false;
     typedef conv_position row;  // its m, and where its window begins in the image
     uint32_t rows, columns;
     conv_shape s;
@@ -95,11 +103,14 @@ struct conv_forward_job {
         if (POOLED) p = {p.m, 2 * p.y + i % 4 / 2, 2 * p.x + i % 2};
         return {p.m, p.y * s.c.stride_h - s.c.pad_top, p.x * s.c.stride_w - s.c.pad_left};
     }
-    __device__ float a(const row &p, uint32_t u) const {
+    __device__ bool a(const row &p, uint32_t u, const float **from) const {
         conv_tap t = tap_of(u, s.in_c, s.kernel_w);
-        return pixel(s.c, x, p.m, p.y + t.y, p.x + t.x, t.channel);
+        return pixel(s.c, x, p.m, p.y + t.y, p.x + t.x, t.channel, from);
     }
-    __device__ float b(uint32_t u, uint32_t j) const { return w[(uint64_t)u * columns + j]; }
+    __device__ float a_instead(const row &) const { return 0.0f; }
+    __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
+        return *from = w + (uint64_t)u * columns + j, true;
+    }
     __device__ float start(uint32_t i, uint32_t j) const { return (void)i, bias ? bias[j] : 0.0f; }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         float best = v[0] + 0.0f;
@@ -138,7 +149,7 @@ struct conv_input_job {
         POOLED ? LK_CUDA_BODY_CONV_POOL_INPUT : LK_CUDA_BODY_CONV_INPUT;
     static constexpr lk_cuda_body join =
         POOLED ? LK_CUDA_BODY_CONV_POOL_INPUT_JOIN : LK_CUDA_BODY_CONV_INPUT_JOIN;
-    static constexpr bool a_terms_first = true, b_terms_first = true;
+    static constexpr bool a_is_value = POOLED, a_terms_first = true, b_terms_first = true;
     typedef conv_position row;
     uint32_t rows, columns;
     conv_shape s;
@@ -153,19 +164,30 @@ struct conv_input_job {
         conv_position p = position_of(i, s.in_h, s.in_w);
         return {p.m, p.y + s.c.pad_top, p.x + s.c.pad_left};
     }
-    __device__ float a(const row &p, uint32_t u) const {
-        conv_tap t = tap_of(u, s.out_c, s.kernel_w);
-        // Tap t of output (oy, ox) reads the input at (oy, ox) * stride + t - pad.
-        if (p.y < t.y || p.x < t.x) return 0.0f;
-        uint32_t oy = lk_cuda_quotient(p.y - t.y, s.stride_h);
-        uint32_t ox = lk_cuda_quotient(p.x - t.x, s.stride_w);
-        bool reads = oy * s.stride_h.by == p.y - t.y && ox * s.stride_w.by == p.x - t.x;
-        if (!reads || oy >= s.c.out_h || ox >= s.c.out_w) return 0.0f;
-        return output_gradient<POOLED>(s, dy, argmax, p.m, oy, ox, t.channel);
+    // The output whose tap t is the row's position: tap t of output (oy, ox) reads the input at
+    // (oy, ox) * stride + t - pad. Outside where there is none.
+    __device__ conv_position reader_of(const row &p, const conv_tap &t) const {
+        const uint32_t oy = lk_cuda_quotient(p.y - t.y, s.stride_h);
+        const uint32_t ox = lk_cuda_quotient(p.x - t.x, s.stride_w);
+        const bool reads = p.y >= t.y && p.x >= t.x && oy * s.stride_h.by == p.y - t.y &&
+                           ox * s.stride_w.by == p.x - t.x;
+        return {p.m, reads ? oy : UINT32_MAX, ox};
     }
-    __device__ float b(uint32_t u, uint32_t j) const {
+    __device__ bool a(const row &p, uint32_t u, const float **from) const {
+        conv_tap t = tap_of(u, s.out_c, s.kernel_w);
+        conv_position o = reader_of(p, t);
+        return output_gradient(s, dy, o.m, o.y, o.x, t.channel, from);
+    }
+    __device__ float a_value(const row &p, uint32_t u) const {
+        conv_tap t = tap_of(u, s.out_c, s.kernel_w);
+        conv_position o = reader_of(p, t);
+        return routed_gradient(s, dy, argmax, o.m, o.y, o.x, t.channel);
+    }
+    __device__ float a_instead(const row &) const { return 0.0f; }
+    __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
         uint32_t tap = lk_cuda_quotient(u, s.out_c);
-        return w[((uint64_t)tap * columns + j) * s.c.out_c + (u - tap * s.c.out_c)];
+        *from = w + ((uint64_t)tap * columns + j) * s.c.out_c + (u - tap * s.c.out_c);
+        return true;
     }
     __device__ float start(uint32_t i, uint32_t j) const { return (void)i, bias ? bias[j] : 0.0f; }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
@@ -198,7 +220,7 @@ struct conv_weight_job {
     static constexpr lk_cuda_body body = POOLED ? LK_CUDA_BODY_ROUTED_2 : LK_CUDA_BODY_CONV_WEIGHT;
     static constexpr lk_cuda_body join =
         POOLED ? LK_CUDA_BODY_ROUTED_JOIN : LK_CUDA_BODY_CONV_WEIGHT_JOIN;
-    static constexpr bool a_terms_first = false, b_terms_first = false;
+    static constexpr bool a_is_value = false, a_terms_first = false, b_terms_first = false;
     typedef conv_tap row;
     uint32_t rows, columns;
     uint32_t weights;  // rows without that of the bias
@@ -216,17 +238,18 @@ struct conv_weight_job {
         uint32_t ty = lk_cuda_quotient(tile, s.tiles_w), tx = tile - ty * s.tiles_w.by;
         return {m, 2 * ty + at % 4 / 2, 2 * tx + at % 2};
     }
-    __device__ float a(const row &t, uint32_t u) const {
-        if (t.number == UINT32_MAX) return 1.0f;
+    __device__ bool a(const row &t, uint32_t u, const float **from) const {
+        if (t.number == UINT32_MAX) return false;
         conv_position p = cell_of(u);
-        if (p.y >= s.c.out_h || p.x >= s.c.out_w) return 0.0f;
+        if (p.y >= s.c.out_h || p.x >= s.c.out_w) return false;
         return pixel(s.c, x, p.m, p.y * s.c.stride_h + t.y - s.c.pad_top,
-                     p.x * s.c.stride_w + t.x - s.c.pad_left, t.channel);
+                     p.x * s.c.stride_w + t.x - s.c.pad_left, t.channel, from);
     }
-    __device__ float b(uint32_t u, uint32_t j) const {
+    __device__ float a_instead(const row &t) const { return t.number == UINT32_MAX ? 1.0f : 0.0f; }
+    __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
+        static_assert(!POOLED, "a pooled one has no tiles");
         conv_position p = cell_of(u);
-        if (p.y >= s.c.out_h || p.x >= s.c.out_w) return 0.0f;
-        return output_gradient<POOLED>(s, dy, argmax, p.m, p.y, p.x, j);
+        return output_gradient(s, dy, p.m, p.y, p.x, j, from);
     }
     __device__ float start(uint32_t i, uint32_t j) const { return (void)i, (void)j, 0.0f; }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {

@@ -12,16 +12,21 @@ typedef struct dense_forward_job {
     static constexpr int group = 1;
     static constexpr lk_cuda_body body = LK_CUDA_BODY_DENSE_FORWARD,
                                   join = LK_CUDA_BODY_DENSE_FORWARD_JOIN;
-    static constexpr bool a_terms_first = true, b_terms_first = false;
-    typedef uint64_t row;
+    static constexpr bool a_is_value = false, a_terms_first = true, b_terms_first = false;
+    typedef uint32_t row;
     uint32_t rows, columns, terms;
     bool relu;
     const float *x, *w, *bias;
     float *y;
 
-    __device__ row row_of(uint32_t i) const { return (uint64_t)i * terms; }
-    __device__ float a(row at, uint32_t u) const { return x[at + u]; }
-    __device__ float b(uint32_t u, uint32_t j) const { return w[(uint64_t)u * columns + j]; }
+    __device__ row row_of(uint32_t i) const { return i; }
+    __device__ bool a(row i, uint32_t u, const float **from) const {
+        return *from = x + (uint64_t)i * terms + u, true;
+    }
+    __device__ float a_instead(row) const { return 0.0f; }
+    __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
+        return *from = w + (uint64_t)u * columns + j, true;
+    }
     __device__ float start(uint32_t i, uint32_t j) const { return (void)i, bias ? bias[j] : 0.0f; }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         float sum = v[0] + 0.0f;
@@ -42,15 +47,20 @@ typedef struct dense_input_job {
     static constexpr int group = 1;
     static constexpr lk_cuda_body body = LK_CUDA_BODY_DENSE_INPUT,
                                   join = LK_CUDA_BODY_DENSE_INPUT_JOIN;
-    static constexpr bool a_terms_first = true, b_terms_first = true;
-    typedef uint64_t row;
+    static constexpr bool a_is_value = false, a_terms_first = true, b_terms_first = true;
+    typedef uint32_t row;
     uint32_t rows, columns, terms;
     const float *dy, *w, *mask;
     float *dx;
 
-    __device__ row row_of(uint32_t i) const { return (uint64_t)i * terms; }
-    __device__ float a(row at, uint32_t u) const { return dy[at + u]; }
-    __device__ float b(uint32_t u, uint32_t j) const { return w[(uint64_t)j * terms + u]; }
+    __device__ row row_of(uint32_t i) const { return i; }
+    __device__ bool a(row i, uint32_t u, const float **from) const {
+        return *from = dy + (uint64_t)i * terms + u, true;
+    }
+    __device__ float a_instead(row) const { return 0.0f; }
+    __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
+        return *from = w + (uint64_t)j * terms + u, true;
+    }
     __device__ float start(uint32_t i, uint32_t j) const { return (void)i, (void)j, 0.0f; }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         uint64_t at = (uint64_t)i * columns + j;
@@ -72,15 +82,20 @@ typedef struct dense_weight_job {
     static constexpr int group = 1;
     static constexpr lk_cuda_body body = LK_CUDA_BODY_DENSE_WEIGHT,
                                   join = LK_CUDA_BODY_DENSE_WEIGHT_JOIN;
-    static constexpr bool a_terms_first = false, b_terms_first = false;
+    static constexpr bool a_is_value = false, a_terms_first = false, b_terms_first = false;
     typedef uint32_t row;
     uint32_t rows, columns;
     const float *x, *dy;
     float *dw;
 
     __device__ row row_of(uint32_t i) const { return i; }
-    __device__ float a(row i, uint32_t u) const { return x[(uint64_t)u * rows + i]; }
-    __device__ float b(uint32_t u, uint32_t j) const { return dy[(uint64_t)u * columns + j]; }
+    __device__ bool a(row i, uint32_t u, const float **from) const {
+        return *from = x + (uint64_t)u * rows + i, true;
+    }
+    __device__ float a_instead(row) const { return 0.0f; }
+    __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
+        return *from = dy + (uint64_t)u * columns + j, true;
+    }
     __device__ float start(uint32_t i, uint32_t j) const { return (void)i, (void)j, 0.0f; }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         dw[(uint64_t)i * columns + j] = v[0];

@@ -16,10 +16,11 @@
 
 enum { LK_CUDA_THREADS = 256, LK_CUDA_BLOCKS_MAX = 4096 };
 
-// The blocks of a launch, and what their threads do.
+// The blocks of a launch, and what their threads do; how many of its steps a trip to memory feeds.
 struct lk_cuda_grid {
     dim3 blocks;
     lk_cuda_work work;
+    uint32_t ahead = LK_CUDA_STEPS_AHEAD;
 };
 
 // An argument's bytes for an item: an element, where it is the address of many.
@@ -44,6 +45,7 @@ static inline lk_cuda_launched lk_cuda_launched_of(const lk_cuda_stream *s,
                                {grid.blocks.x, grid.blocks.y, grid.blocks.z},
                                threads,
                                shared_bytes,
+                               grid.ahead,
                                grid.work};
     if (launch.work.bytes == 0) launch.work.bytes = each * launch.work.items;
     return launch;

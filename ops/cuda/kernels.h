@@ -50,11 +50,16 @@ typedef struct lk_cuda_work {
     uint64_t bytes;  // asked of memory and its caches
 } lk_cuda_work;
 
+// Steps whose operands a thread fetches before it waits for the first of them, where nothing else
+// is said: what an unrolled loop does.
+enum { LK_CUDA_STEPS_AHEAD = 16 };
+
 typedef struct lk_cuda_launched {
     uint32_t op;
     void (*kernel)(void);
     uint32_t blocks[3], threads;
     uint64_t shared_bytes;
+    uint32_t ahead;  // steps that a trip to memory feeds
     lk_cuda_work work;
 } lk_cuda_launched;
 

@@ -19,10 +19,10 @@ enum { WARPS = LK_CUDA_THREADS / LANES, NAP_NS = 20 };
 
 // Floats that a block shares: of a body, the most. Behind them is its copy of the table, where all
 // of it has room: what a block asks of it is then not behind the barrier of each level again.
-enum { SHARED_FLOATS = 2 * lk_cuda_task_narrow::buffer, SHARED_BYTES_MAX = 48 * 1024 };
+enum { SHARED_FLOATS = lk_cuda_task_narrow::shared, SHARED_BYTES_MAX = 48 * 1024 };
 enum { COPY_BYTES_MAX = SHARED_BYTES_MAX - SHARED_FLOATS * sizeof(float) };
 static_assert((int)SHARED_FLOATS >= 4 * (int)ROUTED_WARPS * (int)ROUTED_LANES, "routed_body");
-static_assert(SHARED_FLOATS >= 2 * lk_cuda_task_small::buffer, "sums");
+static_assert((int)SHARED_FLOATS >= lk_cuda_task_small::shared, "sums");
 static_assert((int)SHARED_FLOATS >= (int)LK_CUDA_JOIN_THREADS, "joins");
 static_assert((int)SHARED_FLOATS >= (int)COLUMN_THREADS, "column_sums");
 static_assert(lk_cuda_task_small::threads == LK_CUDA_THREADS, "a tile is a block's");

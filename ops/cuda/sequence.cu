@@ -163,17 +163,21 @@ struct recurrent_forward_job {
     static constexpr lk_cuda_body body = LK_CUDA_BODY_NONE, join = LK_CUDA_BODY_NONE;
     void touches(const lk_cuda_terms &, lk_cuda_spans *) const {}
     static constexpr int group = 4;
-    static constexpr bool a_terms_first = false, b_terms_first = true;
+    static constexpr bool a_is_value = false, a_terms_first = false, b_terms_first = true;
     typedef uint32_t row;  // of u: the gate's column
     uint32_t rows, columns, terms, t;
     recurrent r;
 
     __device__ row row_of(uint32_t i) const { return i % group * r.units + i / group; }
-    __device__ float a(row at, uint32_t u) const {
+    __device__ bool a(row at, uint32_t u, const float **from) const {
         const uint32_t width = Gates::gates * r.units;
-        return at < width ? r.u[(uint64_t)u * width + at] : 0.0f;
+        if (at >= width) return false;
+        return *from = r.u + (uint64_t)u * width + at, true;
     }
-    __device__ float b(uint32_t u, uint32_t j) const { return r.before[at_of(r, j, t, 1, u)]; }
+    __device__ float a_instead(row) const { return 0.0f; }
+    __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
+        return *from = r.before + at_of(r, j, t, 1, u), true;
+    }
     __device__ float start(uint32_t i, uint32_t j) const {
         return (void)j, r.bias && i % group < Gates::gates ? r.bias[row_of(i)] : 0.0f;
     }
@@ -194,14 +198,19 @@ struct recurrent_backward_job {
     static constexpr lk_cuda_body body = LK_CUDA_BODY_NONE, join = LK_CUDA_BODY_NONE;
     void touches(const lk_cuda_terms &, lk_cuda_spans *) const {}
     static constexpr int group = 1;
-    static constexpr bool a_terms_first = true, b_terms_first = true;
+    static constexpr bool a_is_value = false, a_terms_first = true, b_terms_first = true;
     typedef uint64_t row;
     uint32_t rows, columns, terms, t;
     recurrent r;
 
     __device__ row row_of(uint32_t i) const { return at_of(r, i, t + 1, Gates::gates, 0); }
-    __device__ float a(row at, uint32_t u) const { return r.inner[at + u]; }
-    __device__ float b(uint32_t u, uint32_t j) const { return r.u[(uint64_t)j * terms + u]; }
+    __device__ bool a(row at, uint32_t u, const float **from) const {
+        return *from = r.inner + at + u, true;
+    }
+    __device__ float a_instead(row) const { return 0.0f; }
+    __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
+        return *from = r.u + (uint64_t)j * terms + u, true;
+    }
     __device__ float start(uint32_t i, uint32_t j) const { return (void)i, (void)j, 0.0f; }
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         return Gates::backward(r, i, t, j, v[0]);

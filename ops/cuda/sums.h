@@ -9,12 +9,22 @@
 // leaf is a slice of the arithmetic: a run of terms, cut as ops/ARITHMETIC.md says.
 //
 // A block computes a tile of outputs for a "part": 2^n leaves that make up a whole node of the
-// tree. It stages chunks of a and b in shared memory, fetching the next while it multiplies; every
-// thread keeps a few chains, and the nodes below, in registers. Where a sum has several parts they
-// go to scratch and a second kernel joins them: the fewer outputs, the more parts, so that small
-// batches fill a GPU too. How sums are spread never changes a bit.
+// tree. Every thread keeps a few chains, and the nodes below, in registers. Where a sum has several
+// parts they go to scratch and a second kernel joins them: the fewer outputs, the more parts, so
+// that small batches fill a GPU too. How sums are spread never changes a bit.
+//
+// Chunks of a and b are staged in shared memory, in four buffers in turn (three of the huge tile):
+// while one is multiplied the next three are under way, so that a trip to memory is paid for once
+// in three chunks. A job says where an element lies: a(row, u, &from), b(u, j, &from). It is copied
+// from there past the registers (cp.async), and nobody waits for it before its chunk is due. Where
+// they return false it lies nowhere, and what is stored is a_instead(row), as of a row of ones, or
+// 0, as of padding. Of an operand that depends on other memory (Job::a_is_value: gradients routed
+// by an argmax) the address would be known a trip later: its value, a_value(row, u), goes through
+// registers while a chunk is multiplied.
 #ifndef LOCKSTEP_OPS_CUDA_SUMS_H
 #define LOCKSTEP_OPS_CUDA_SUMS_H
+
+#include <cuda_pipeline.h>
 
 #include "ops/cuda/device.h"
 
@@ -63,82 +73,113 @@ static inline __device__ lk_cuda_leaves lk_cuda_part_leaves(const lk_cuda_terms 
 
 // --- a tile --------------------------------------------------------------------------------------
 
-enum { LK_CUDA_CHUNK = 16 };  // terms staged at once
+// Terms that lie side by side in memory are taken by so many threads that do, too: two sectors.
+enum { LK_CUDA_RUN = 16 };
+// Buffers of chunks, where a launch has room for them that it need not ask for.
+enum { LK_CUDA_STAGES = 4, LK_CUDA_SHARED_FLOATS_MAX = 48 * 1024 / sizeof(float) };
 
-// ROWS x COLUMNS outputs of a block, R x C of them a thread's; 2^LEVELS leaves at most.
-template <int ROWS, int COLUMNS, int R, int C, int LEVELS>
+// ROWS x COLUMNS outputs of a block, R x C of them a thread's; 2^LEVELS leaves at most; CHUNK terms
+// staged at once. Few chains of a thread are multiplied in a fraction of a trip to memory, so small
+// tiles have more terms under way; those of the huge one take longer than a trip.
+template <int ROWS, int COLUMNS, int R, int C, int LEVELS, int CHUNK>
 struct lk_cuda_tile {
     static constexpr int rows = ROWS, columns = COLUMNS, r = R, c = C, levels = LEVELS;
-    static constexpr int threads = ROWS / R * (COLUMNS / C);
+    static constexpr int chunk = CHUNK, threads = ROWS / R * (COLUMNS / C);
     static constexpr int a_stride = ROWS + 4,
                          b_stride = COLUMNS + 4;  // other banks for other terms
-    static constexpr int buffer = LK_CUDA_CHUNK * (a_stride + b_stride);
-    static constexpr int a_loads = ROWS * LK_CUDA_CHUNK / threads;
-    static constexpr int b_loads = COLUMNS * LK_CUDA_CHUNK / threads;
+    static constexpr int buffer = CHUNK * (a_stride + b_stride);
+    static constexpr int stages = LK_MIN((int)LK_CUDA_STAGES, LK_CUDA_SHARED_FLOATS_MAX / buffer);
+    static constexpr int shared = stages * buffer;
+    static constexpr int a_loads = ROWS * CHUNK / threads;
+    static constexpr int b_loads = COLUMNS * CHUNK / threads;
 };
 
-typedef lk_cuda_tile<16, 16, 2, 2, 4> lk_cuda_small;   // for latency
-typedef lk_cuda_tile<64, 16, 4, 2, 4> lk_cuda_narrow;  // few columns; four rows a thread
-typedef lk_cuda_tile<64, 64, 4, 4, 3> lk_cuda_large;
-typedef lk_cuda_tile<128, 64, 8, 4, 1> lk_cuda_huge;  // for long chains
+typedef lk_cuda_tile<16, 16, 2, 2, 4, 32> lk_cuda_small;   // for latency
+typedef lk_cuda_tile<64, 16, 4, 2, 4, 16> lk_cuda_narrow;  // few columns; four rows a thread
+typedef lk_cuda_tile<64, 64, 4, 4, 3, 16> lk_cuda_large;
+typedef lk_cuda_tile<128, 64, 8, 4, 1, 16> lk_cuda_huge;  // for long chains
 
 // The first two, by blocks of LK_CUDA_THREADS threads: for the persistent kernel.
-typedef lk_cuda_tile<16, 16, 1, 1, 4> lk_cuda_task_small;
-typedef lk_cuda_tile<64, 16, 4, 1, 4> lk_cuda_task_narrow;
+typedef lk_cuda_tile<16, 16, 1, 1, 4, 32> lk_cuda_task_small;
+typedef lk_cuda_tile<64, 16, 4, 1, 4, 16> lk_cuda_task_narrow;
+
+// Terms that a trip to memory brings.
+template <typename Tile, typename Job>
+static constexpr int lk_cuda_ahead(void) {
+    return (Job::a_is_value ? 1 : Tile::stages - 1) * Tile::chunk;
+}
 
 // Element number n of the thread's share of a chunk: which row (or column), which term. Neighbours
 // in a warp take what lies side by side in memory.
 template <int SIDE, bool TERMS_FIRST, int THREADS>
 static inline __device__ void lk_cuda_share(int n, uint32_t *side, uint32_t *term) {
-    uint32_t at = threadIdx.x + (uint32_t)n * THREADS;
-    *side = TERMS_FIRST ? at / LK_CUDA_CHUNK : at % SIDE;
-    *term = TERMS_FIRST ? at % LK_CUDA_CHUNK : at / SIDE;
+    const uint32_t at = threadIdx.x + (uint32_t)n * THREADS, run = at / (SIDE * LK_CUDA_RUN);
+    *side = TERMS_FIRST ? at / LK_CUDA_RUN % SIDE : at % SIDE;
+    *term = TERMS_FIRST ? at % LK_CUDA_RUN + run * LK_CUDA_RUN : at / SIDE;
 }
 
-// What a thread has fetched for the next chunk.
-template <typename Tile>
-struct lk_cuda_fetched {
-    float a[Tile::a_loads], b[Tile::b_loads];
-};
-
-// The rows of a that a thread fetches, looked up once.
+// What a thread fetches: of which tile, and its rows of a, looked up once; nobody asks of those
+// past the last.
 template <typename Tile, typename Job>
-struct lk_cuda_rows {
+struct lk_cuda_fetch {
+    uint32_t i0, j0;
     typename Job::row row[Tile::a_loads];
 };
 
+// The thread's share of a chunk of a: copied from where it lies, which goes on until somebody waits
+// for it, or through registers.
 template <typename Tile, typename Job>
-static inline __device__ void lk_cuda_fetch(const Job &job, const lk_cuda_rows<Tile, Job> &rows,
-                                            uint32_t i0, uint32_t j0, uint32_t u0, uint32_t end,
-                                            lk_cuda_fetched<Tile> *f) {
+static inline __device__ void lk_cuda_copy_a(const Job &job, const lk_cuda_fetch<Tile, Job> &f,
+                                             uint32_t u0, uint32_t left, float *buffer) {
     uint32_t side, term;
 #pragma unroll
     for (int n = 0; n < Tile::a_loads; n++) {
         lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
-        bool there = i0 + side < job.rows && u0 + term < end;
-        f->a[n] = there ? job.a(rows.row[n], u0 + term) : 0.0f;
+        float *to = buffer + term * Tile::a_stride + side;
+        const bool there = f.i0 + side < job.rows && term < left;
+        const float *from;
+        if (there && job.a(f.row[n], u0 + term, &from))
+            __pipeline_memcpy_async(to, from, sizeof *to);
+        else
+            *to = job.a_instead(f.row[n]);
     }
+}
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_load_a(const Job &job, const lk_cuda_fetch<Tile, Job> &f,
+                                             uint32_t u0, uint32_t left, float *values) {
+    uint32_t side, term;
 #pragma unroll
-    for (int n = 0; n < Tile::b_loads; n++) {
-        lk_cuda_share<Tile::columns, Job::b_terms_first, Tile::threads>(n, &side, &term);
-        bool there = j0 + side < job.columns && u0 + term < end;
-        f->b[n] = there ? job.b(u0 + term, j0 + side) : 0.0f;
+    for (int n = 0; n < Tile::a_loads; n++) {
+        lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
+        const bool there = f.i0 + side < job.rows && term < left;
+        values[n] = there ? job.a_value(f.row[n], u0 + term) : 0.0f;
+    }
+}
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_store_a(const float *values, float *buffer) {
+    uint32_t side, term;
+#pragma unroll
+    for (int n = 0; n < Tile::a_loads; n++) {
+        lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
+        buffer[term * Tile::a_stride + side] = values[n];
     }
 }
 
 template <typename Tile, typename Job>
-static inline __device__ void lk_cuda_stage(const lk_cuda_fetched<Tile> &f, float *buffer) {
+static inline __device__ void lk_cuda_copy_b(const Job &job, const lk_cuda_fetch<Tile, Job> &f,
+                                             uint32_t u0, uint32_t left, float *buffer) {
     uint32_t side, term;
-#pragma unroll
-    for (int n = 0; n < Tile::a_loads; n++) {
-        lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
-        buffer[term * Tile::a_stride + side] = f.a[n];
-    }
-    buffer += LK_CUDA_CHUNK * Tile::a_stride;
+    buffer += Tile::chunk * Tile::a_stride;
 #pragma unroll
     for (int n = 0; n < Tile::b_loads; n++) {
         lk_cuda_share<Tile::columns, Job::b_terms_first, Tile::threads>(n, &side, &term);
-        buffer[term * Tile::b_stride + side] = f.b[n];
+        float *to = buffer + term * Tile::b_stride + side;
+        const bool there = f.j0 + side < job.columns && term < left;
+        const float *from;
+        if (there && job.b(u0 + term, f.j0 + side, &from))
+            __pipeline_memcpy_async(to, from, sizeof *to);
+        else
+            *to = 0.0f;
     }
 }
 
@@ -242,12 +283,12 @@ static inline __device__ void lk_cuda_multiply(const lk_cuda_terms &terms, lk_cu
                                                const float *a, const float *b, uint32_t u,
                                                uint32_t count, uint32_t first, uint32_t end,
                                                uint32_t *leaf, uint32_t *leaf_end) {
-    if (count == LK_CUDA_CHUNK && u + LK_CUDA_CHUNK <= *leaf_end) {
+    if (count == Tile::chunk && u + Tile::chunk <= *leaf_end) {
 #pragma unroll
-        for (int k = 0; k < LK_CUDA_CHUNK; k++) {
+        for (int k = 0; k < Tile::chunk; k++) {
             lk_cuda_term(s, a + k * Tile::a_stride, b + k * Tile::b_stride);
         }
-        u += LK_CUDA_CHUNK;
+        u += Tile::chunk;
         count = 0;
     }
     for (uint32_t k = 0;; k++) {
@@ -266,40 +307,66 @@ static inline __device__ void lk_cuda_multiply(const lk_cuda_terms &terms, lk_cu
     }
 }
 
-// The sums of a part, in the thread's chains.
 template <typename Tile, typename Job>
-static inline __device__ void lk_cuda_sum_part(const Job &job, const lk_cuda_terms &terms,
-                                               const lk_cuda_place &at, lk_cuda_chains<Tile> *s) {
-    const uint32_t ti = threadIdx.x / (Tile::columns / Tile::c) * Tile::r;
-    const uint32_t tj = threadIdx.x % (Tile::columns / Tile::c) * Tile::c;
-    const lk_cuda_leaves part = lk_cuda_part_leaves(terms, at.part);
-    uint32_t leaf = part.first, leaf_end = lk_cuda_leaf_end(terms, leaf);
-    uint32_t u = leaf == 0 ? 0 : lk_cuda_leaf_end(terms, leaf - 1);
-    const uint32_t end = lk_cuda_leaf_end(terms, part.end - 1);
-    lk_cuda_rows<Tile, Job> rows;
+static inline __device__ lk_cuda_fetch<Tile, Job> lk_cuda_fetch_of(const Job &job,
+                                                                   const lk_cuda_place &at) {
+    lk_cuda_fetch<Tile, Job> f;
+    f.i0 = at.i0, f.j0 = at.j0;
 #pragma unroll
     for (int n = 0; n < Tile::a_loads; n++) {
         uint32_t side, term;
         lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
-        rows.row[n] = job.row_of(LK_MIN(at.i0 + side, job.rows - 1));
+        f.row[n] = job.row_of(at.i0 + side);
     }
+    return f;
+}
+
+// The sums of a part, in the thread's chains. In turn n chunk n is fetched, and chunk n - ahead
+// multiplied.
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_sum_part(const Job &job, const lk_cuda_terms &terms,
+                                               const lk_cuda_place &at, lk_cuda_chains<Tile> *s) {
+    constexpr int32_t chunk = Tile::chunk, stages = Tile::stages, ahead = (stages - 1) * chunk;
+    const uint32_t ti = threadIdx.x / (Tile::columns / Tile::c) * Tile::r;
+    const uint32_t tj = threadIdx.x % (Tile::columns / Tile::c) * Tile::c;
+    const lk_cuda_leaves part = lk_cuda_part_leaves(terms, at.part);
+    uint32_t leaf = part.first, leaf_end = lk_cuda_leaf_end(terms, leaf);
+    const uint32_t first = leaf == 0 ? 0 : lk_cuda_leaf_end(terms, leaf - 1);
+    const int32_t count = (int32_t)(lk_cuda_leaf_end(terms, part.end - 1) - first);
+    const lk_cuda_fetch<Tile, Job> f = lk_cuda_fetch_of<Tile>(job, at);
     lk_cuda_start<Tile>(job, at.i0 + ti, at.j0 + tj, leaf == 0, s);
-    lk_cuda_fetched<Tile> fetched;
-    lk_cuda_fetch(job, rows, at.i0, at.j0, u, end, &fetched);
-    // Two buffers in turn, so one barrier a chunk: who writes the first again has passed the
-    // barrier behind which everybody was done with it.
-    for (float *buffer = lk_cuda_shared;; u += LK_CUDA_CHUNK) {
-        lk_cuda_stage<Tile, Job>(fetched, buffer);
-        __syncthreads();
-        const bool more = u + LK_CUDA_CHUNK < end;
-        if (more) {
-            lk_cuda_fetch(job, rows, at.i0, at.j0, u + LK_CUDA_CHUNK, end, &fetched);
+    float *to = lk_cuda_shared;
+    for (int32_t at_term = -ahead;; at_term += chunk) {
+        const uint32_t u = first + (uint32_t)at_term, next = u + ahead;
+        const int32_t left = count - at_term;
+        const bool due = at_term >= 0, more = left > ahead;
+        float *const last = lk_cuda_shared + (stages - 1) * Tile::buffer;
+        float *const oldest = to == last ? lk_cuda_shared : to + Tile::buffer;
+        // Behind the one barrier of a turn the copies of this chunk have come, everybody's, and
+        // everybody is done with the chunk before, whose buffer is filled next.
+        if (due) {
+            __pipeline_wait_prior(stages - 2);
+            __syncthreads();
         }
-        const float *b = buffer + LK_CUDA_CHUNK * Tile::a_stride + tj;
-        lk_cuda_multiply(terms, s, buffer + ti, b, u, LK_MIN(end - u, (uint32_t)LK_CUDA_CHUNK),
-                         part.first, part.end, &leaf, &leaf_end);
-        if (!more) break;
-        buffer = buffer == lk_cuda_shared ? lk_cuda_shared + Tile::buffer : lk_cuda_shared;
+        float values[Tile::a_loads];
+        if (more) {
+            if constexpr (Job::a_is_value)
+                lk_cuda_load_a(job, f, next, (uint32_t)(left - ahead), values);
+            else
+                lk_cuda_copy_a(job, f, next, (uint32_t)(left - ahead), to);
+            lk_cuda_copy_b(job, f, next, (uint32_t)(left - ahead), to);
+        }
+        __pipeline_commit();  // one a turn, though it be of nothing: waits count them
+        if (due) {
+            const float *b = oldest + chunk * Tile::a_stride + tj;
+            lk_cuda_multiply(terms, s, oldest + ti, b, u, (uint32_t)LK_MIN(left, chunk), part.first,
+                             part.end, &leaf, &leaf_end);
+        }
+        if constexpr (Job::a_is_value) {
+            if (more) lk_cuda_store_a<Tile, Job>(values, to);
+        }
+        if (left <= chunk) break;
+        to = oldest;
     }
     lk_cuda_part_sum(s, part.end - part.first);
 }

@@ -7,16 +7,15 @@
 
 // --- kernels -------------------------------------------------------------------------------------
 
-// Blocks that shall fit on a multiprocessor, where the registers for it are there without spilling
-// any (tests/cuda/resources.json); 0: as the compiler likes. A row that is an address takes few.
-template <typename Tile, typename Job>
+// Blocks that shall fit on a multiprocessor, where a block is large; 0: as the compiler likes. The
+// registers for it are there without spilling any (tests/cuda/resources.json).
+template <typename Tile>
 static constexpr int lk_cuda_resident(void) {
-    const bool few = sizeof(typename Job::row) <= sizeof(uint64_t);
-    return few && Tile::rows == 64 && Tile::columns == 64 ? 2 : 0;
+    return Tile::threads >= LK_CUDA_THREADS ? 2 : 0;
 }
 
 template <typename Tile, typename Job>
-static __global__ void __launch_bounds__(Tile::threads, (lk_cuda_resident<Tile, Job>()))
+static __global__ void __launch_bounds__(Tile::threads, lk_cuda_resident<Tile>())
     lk_cuda_sums(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms,
                  uint32_t row_tiles, float *__restrict__ scratch) {
     lk_cuda_sums_body<Tile>(lk_cuda_here(), state, op, job, terms, row_tiles, scratch);
@@ -183,11 +182,12 @@ static inline void lk_cuda_launch_tiles(lk_cuda_stream *s, const Job &job,
     const uint32_t row_tiles = (job.rows + Tile::rows - 1) / Tile::rows;
     const uint32_t column_tiles = (job.columns + Tile::columns - 1) / Tile::columns;
     const lk_cuda_grid grid = {dim3(row_tiles * terms.parts, column_tiles),
-                               lk_cuda_tiles_work<Tile>(job, terms, row_tiles, column_tiles)};
+                               lk_cuda_tiles_work<Tile>(job, terms, row_tiles, column_tiles),
+                               lk_cuda_ahead<Tile, Job>()};
     const uint32_t body = Job::body + (Tile::rows == lk_cuda_small::rows ? 0 : 1);
     lk_cuda_launch_body(s, Job::body == LK_CUDA_BODY_NONE ? Job::body : (lk_cuda_body)body,
                         lk_cuda_spans_of(s, job, terms), lk_cuda_sums<Tile, Job>, grid,
-                        Tile::threads, 2 * Tile::buffer, s->state, s->op, job, terms, row_tiles,
+                        Tile::threads, Tile::shared, s->state, s->op, job, terms, row_tiles,
                         s->scratch);
 }
 

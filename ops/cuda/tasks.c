@@ -120,7 +120,7 @@ void lk_cuda_tasks_write(const lk_cuda_tasks *t, uint8_t *to) {
 
 // Of an H100 SXM, as tests/cuda/launches/budget_test.py has them: a node of a graph, a barrier of
 // the persistent kernel, a trip to the second-level cache.
-enum { PROCESSORS = 132, FMA = 128, RESIDENT = 2048, TRIP_CYCLES = 700, TRIP_STEPS = 16 };
+enum { PROCESSORS = 132, FMA = 128, RESIDENT = 2048, TRIP_CYCLES = 700 };
 enum { BLOCKS = 2 * PROCESSORS };  // of the persistent kernel
 static const double cycles = 1.755e9, bytes_per_second = 5.5e12, node_seconds = 1.5e-6;
 static const double barrier_seconds = 2 * TRIP_CYCLES / 1.755e9;
@@ -132,7 +132,7 @@ static double most(double a, double b) { return a > b ? a : b; }
 static double trips_of(const lk_cuda_kept *kept) {
     const lk_cuda_work *w = &kept->launched.work;
     const uint64_t threads = (uint64_t)tiles_of(kept) * kept->launched.threads;
-    return (double)up(up(w->items, threads) * w->steps, TRIP_STEPS);
+    return (double)up(up(w->items, threads) * w->steps, kept->launched.ahead);
 }
 
 double lk_cuda_launch_seconds(const lk_cuda_launched *l) {
@@ -142,7 +142,7 @@ double lk_cuda_launch_seconds(const lk_cuda_launched *l) {
     const double share = (double)w->fma / (double)blocks * (double)up(blocks, PROCESSORS);
     const uint64_t turns =
         LK_MAX(up(w->items, threads), up(threads, (uint64_t)PROCESSORS * RESIDENT));
-    const double trips = (double)up(turns * w->steps, TRIP_STEPS);
+    const double trips = (double)up(turns * w->steps, l->ahead);
     return node_seconds + most(most(share / FMA / cycles, (double)w->bytes / bytes_per_second),
                                trips * TRIP_CYCLES / cycles);
 }

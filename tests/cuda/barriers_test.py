@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""barriers_test - every barrier of ops/cuda/ is needed, and its absence is seen.
+"""barriers_test - every barrier and every wait of ops/cuda/ is needed, and its absence is seen.
 
    barriers_test.py SOURCE_DIR PROGRAM...
 
-Each call of __syncthreads or __syncwarp is left out once (the host execution layer does so by file
-and line) and the kernels' tests run: one of them must fail, with one of a few seeds for the order
-of threads. That they pass with all barriers is checked first.
+Each call of __syncthreads, __syncwarp or __pipeline_wait_prior is left out once (the host execution
+layer does so by file and line) and the kernels' tests run: one of them must fail, with one of a few
+seeds for the order of threads. That they pass with all barriers is checked first.
 """
 import glob
 import os
@@ -34,7 +34,8 @@ def barriers(folder):
     for path in sorted(glob.glob(os.path.join(folder, "ops", "cuda", "*.*"))):
         with open(path, encoding="utf-8") as f:
             for number, line in enumerate(f, 1):
-                if re.search(r"\b__sync(threads|warp)\(", line.split("//")[0]):
+                if re.search(r"\b__(sync(threads|warp)|pipeline_wait_prior)\(",
+                             line.split("//")[0]):
                     yield f"{os.path.basename(path)}:{number}"
 
 

@@ -15,7 +15,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
-#include <cuda_runtime.h>
+#include <cuda_pipeline.h>
 
 #include "host.h"
 
@@ -216,6 +216,115 @@ static void test_waits_for_blocks_are_looked_at(void **state) {
     cudaFree(room);
 }
 
+// --- asynchronous copies -------------------------------------------------------------------------
+
+enum { COPY_STAGES = 3, COPY_TURNS = 8 };
+
+// Sums what the neighbour copied, turn by turn: two groups are under way while one is read. Four
+// zeros follow of one thread in three.
+template <int PRIOR, bool MEETS, bool ZEROS>
+static __global__ void copies(const float *in, float *out) {
+    const uint32_t t = threadIdx.x, other = THREADS - 1 - t;
+    float sum = 0.0f;
+    for (int n = -2; n < COPY_TURNS; n++) {
+        if (n >= 0) {
+            __pipeline_wait_prior(PRIOR);
+            if (MEETS) __syncthreads();
+        }
+        if (n + 2 < COPY_TURNS) {
+            float *to = lk_cuda_shared + ((n + 2) % COPY_STAGES * THREADS + t);
+            const float *from = in + ((n + 2) * THREADS + (int)t);
+            if (t % 3 > 0)
+                __pipeline_memcpy_async(to, from, sizeof(float));
+            else if (ZEROS)
+                __pipeline_memcpy_async(to, from, sizeof(float), sizeof(float));
+        }
+        __pipeline_commit();
+        if (n >= 0) sum = 2.0f * sum + lk_cuda_shared[n % COPY_STAGES * THREADS + (int)other];
+    }
+    __pipeline_wait_prior(0);
+    out[blockIdx.x * THREADS + t] = sum;
+}
+
+static uint32_t wrong_copies(void (*kernel)(const float *, float *), uint64_t seed) {
+    static float given[COPY_TURNS * THREADS], got[2 * THREADS];
+    for (uint32_t n = 0; n < COPY_TURNS * THREADS; n++) given[n] = (float)(n * 7 % 31);
+    float *in = device(COPY_TURNS * THREADS), *out = device(2 * THREADS);
+    lk_host_seed(seed);
+    cudaMemcpy(in, given, sizeof given, cudaMemcpyHostToDevice);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(2);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = COPY_STAGES * THREADS * sizeof(float);
+    const float *from = in;
+    assert_int_equal(cudaLaunchKernelEx(&config, kernel, from, out), cudaSuccess);
+    cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost);
+    uint32_t wrong = 0;
+    for (uint32_t i = 0; i < 2 * THREADS; i++) {
+        const uint32_t other = THREADS - 1 - i % THREADS;
+        float sum = 0.0f;
+        for (uint32_t n = 0; n < COPY_TURNS; n++) {
+            sum = 2.0f * sum + (other % 3 > 0 ? given[n * THREADS + other] : 0.0f);
+        }
+        wrong += !(got[i] == sum);
+    }
+    cudaFree(in);
+    cudaFree(out);
+    return wrong;
+}
+
+static void test_copies(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        assert_int_equal(wrong_copies(copies<1, true, true>, seed), 0);
+        assert_int_equal(wrong_copies(copies<0, true, true>, seed), 0);
+        assert_true(wrong_copies(copies<2, true, true>, seed) > 0);   // waits for too few
+        assert_true(wrong_copies(copies<1, false, true>, seed) > 0);  // no barrier
+        assert_true(wrong_copies(copies<1, true, false>, seed) > 0);  // not filled with zeros
+    }
+}
+
+template <int TO, int FROM, int BYTES>
+static __global__ void copy_once(float *at) {
+    if (threadIdx.x > 0) return;
+    __pipeline_memcpy_async(reinterpret_cast<uint8_t *>(lk_cuda_shared) + TO,
+                            reinterpret_cast<const uint8_t *>(at) + FROM, BYTES);
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+}
+static __global__ void copy_and_go(float *at) {
+    __pipeline_memcpy_async(lk_cuda_shared + threadIdx.x, at, sizeof(float));
+    __pipeline_commit();
+}
+
+template <void (*KERNEL)(float *)>
+static void run(void) {
+    float *out = device(2 * THREADS);
+    launch(KERNEL, out);
+    cudaDeviceSynchronize();
+}
+
+static void test_copies_are_looked_at(void **state) {
+    (void)state;
+    const struct {
+        void (*run)(void);
+        const char *wanted;
+    } wrong[] = {
+        {run<copy_once<2, 0, 4>>, "not aligned"},
+        {run<copy_once<0, 2, 4>>, "not aligned"},
+        {run<copy_once<0, 8, 16>>, "not aligned"},
+        {run<copy_once<8, 0, 16>>, "not aligned"},
+        {run<copy_once<0, 0, 12>>, "copies 12 bytes"},
+        {run<copy_once<THREADS * 4, 0, 4>>, "shared memory"},
+        {run<copy_and_go>, "never waited for"},
+    };
+    assert_int_equal(apart(run<copy_once<16, 32, 16>>, said, sizeof said), 0);
+    for (const auto &one : wrong) {
+        assert_int_equal(apart(one.run, said, sizeof said), 70);
+        assert_non_null(strstr(said, one.wanted));
+    }
+}
+
 // --- what is wrong -------------------------------------------------------------------------------
 
 // Reads what another thread may not have written yet.
@@ -254,13 +363,6 @@ static __global__ void lost_lane(float *out) {
     if (threadIdx.x % 32 != 5) __syncwarp();
     out[0] = 0.0f;
 }
-template <void (*KERNEL)(float *)>
-static void run(void) {
-    float *out = device(2 * THREADS);
-    launch(KERNEL, out);
-    cudaDeviceSynchronize();
-}
-
 static void test_divergence_is_named(void **state) {
     (void)state;
     assert_int_equal(apart(run<half_barrier>, said, sizeof said), 70);
@@ -397,6 +499,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_meet),
         cmocka_unit_test(test_blocks_meet),
+        cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_copies_are_looked_at),
         cmocka_unit_test(test_waits_for_blocks_are_looked_at),
         cmocka_unit_test(test_missing_barrier_shows),
         cmocka_unit_test(test_divergence_is_named),

@@ -8,6 +8,8 @@
 // The blocks of a grid run one after another, unless it is launched cooperatively: then all are
 // there at once, each with fibers, barriers and shared memory of its own. The seed decides which of
 // them goes on wherever one waits for others (lk_host_spin), and at some of its barriers.
+//
+// Asynchronous copies of a thread (cuda_pipeline.h) are kept until it waits for them.
 #include "block.h"
 
 #include <stdarg.h>
@@ -16,6 +18,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include <vector>
+
+#include "cuda_pipeline.h"
 #include "host.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -83,6 +88,9 @@ static void *first_frame(uint8_t *stack, void (*entry)(void)) {
 }
 #endif
 
+// What shared memory holds that nobody has written: a signalling NaN with a mark.
+static const uint32_t POISON = 0x7fa1a1a1u;
+
 // --- the block that runs -------------------------------------------------------------------------
 
 // Where a thread waits, if it does.
@@ -98,6 +106,19 @@ struct fiber {
     uint32_t thread;   // the one that waits in it
     waiting at;
 };
+
+// An asynchronous copy, and which of the thread's groups it is of.
+struct copy {
+    uint8_t *to;
+    const uint8_t *from;
+    uint32_t bytes, zeros;
+    uint64_t group;
+};
+struct copier {
+    std::vector<copy> open;  // in the order of their groups
+    uint64_t groups;         // committed
+};
+static copier copiers[FIBERS];  // of the threads of all blocks under way
 
 struct warp {
     uint32_t arrived, mask;
@@ -138,7 +159,8 @@ static struct {
     uint32_t previous;  // the one before it
     bool together;      // all blocks are there at once
     uint64_t waited;    // threads that have waited for the kernel ahead
-    uint32_t idle;      // pauses since a block last got further
+    size_t shared_bytes;
+    uint32_t idle;  // pauses since a block last got further
 } grid;
 
 uint64_t lk_host_barriers_passed;
@@ -236,6 +258,19 @@ static uint32_t next_fiber(void) {
     return next;
 }
 
+static copier *own_copies(void) { return &copiers[block->first + thread_number()]; }
+
+static void end_copies(void) {
+    copier *c = own_copies();
+    if (!c->open.empty()) {
+        lk_host_die(
+            "block (%u, %u, %u): thread (%u, %u, %u) ends with copies that it never waited "
+            "for",
+            blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+    }
+    c->groups = 0;
+}
+
 // What a fiber does: threads, until there are none to start.
 static void run_threads(void) {
     while (block->started < grid.threads) {
@@ -243,6 +278,7 @@ static void run_threads(void) {
             (uint32_t)(((uint64_t)block->started++ * block->step + block->offset) % grid.threads);
         set_thread(thread);
         grid.call(grid.memory);
+        end_copies();
         block->ended++;
     }
     go_to(next_fiber());
@@ -260,7 +296,7 @@ static void wait_here(const waiting *at) {
 
 // --- barriers ------------------------------------------------------------------------------------
 
-// A barrier that a test leaves out, as FILE:LINE, the file without its folder.
+// A barrier or a wait that a test leaves out, as FILE:LINE, the file without its folder.
 static bool left_out(const waiting *at) {
     static const char *wanted, *colon;
     static bool asked;
@@ -349,6 +385,46 @@ const uint32_t *lk_host_warp_barrier(uint32_t mask, uint32_t mine, const char *f
     return w->values[round];
 }
 
+// --- asynchronous copies -------------------------------------------------------------------------
+
+void lk_host_copy_async(void *to, const void *from, size_t bytes, size_t zeros, const char *file,
+                        int line, const char *function) {
+    const size_t at =
+        (size_t)(static_cast<uint8_t *>(to) - reinterpret_cast<uint8_t *>(lk_cuda_shared));
+    if ((bytes != 4 && bytes != 8 && bytes != 16) || zeros > bytes) {
+        lk_host_die("%s:%d (%s): copies %zu bytes, %zu of them zeros", file, line, function, bytes,
+                    zeros);
+    }
+    if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) & (bytes - 1)) {
+        lk_host_die("%s:%d (%s): copies %zu bytes from %p to %p: not aligned", file, line, function,
+                    bytes, from, to);
+    }
+    if (at >= grid.shared_bytes || at + bytes > grid.shared_bytes) {
+        lk_host_die("%s:%d (%s): copies to what is not the block's shared memory", file, line,
+                    function);
+    }
+    for (size_t n = 0; n < bytes; n += 4) memcpy(static_cast<uint8_t *>(to) + n, &POISON, 4);
+    copier *c = own_copies();
+    c->open.push_back({static_cast<uint8_t *>(to), static_cast<const uint8_t *>(from),
+                       (uint32_t)bytes, (uint32_t)zeros, c->groups});
+}
+
+void lk_host_copy_commit(void) { own_copies()->groups++; }
+
+// The copies of all groups but the last `prior`.
+void lk_host_copy_wait(size_t prior, const char *file, int line, const char *function) {
+    const waiting at = {file, function, line, false};
+    if (left_out(&at)) return;
+    copier *c = own_copies();
+    size_t done = 0;
+    for (; done < c->open.size() && c->open[done].group + prior < c->groups; done++) {
+        const copy &one = c->open[done];
+        memcpy(one.to, one.from, one.bytes - one.zeros);
+        memset(one.to + one.bytes - one.zeros, 0, one.zeros);
+    }
+    c->open.erase(c->open.begin(), c->open.begin() + (ptrdiff_t)done);
+}
+
 // --- blocks --------------------------------------------------------------------------------------
 
 // Not all threads came to where some wait.
@@ -410,7 +486,7 @@ static void run_block(crew *c) {
 }
 
 static void poison_shared(float *shared, size_t floats) {
-    for (size_t f = 0; f < floats; f++) reinterpret_cast<uint32_t *>(shared)[f] = 0x7fa1a1a1u;
+    for (size_t f = 0; f < floats; f++) reinterpret_cast<uint32_t *>(shared)[f] = POISON;
 }
 
 static void run_in_turn(uint64_t blocks, size_t shared_floats) {
@@ -457,6 +533,7 @@ void lk_host_grid_run(const cudaLaunchConfig_t *config, bool together,
     grid.seed = seed;
     grid.threads = blockDim.x * blockDim.y * blockDim.z;
     grid.together = together;
+    grid.shared_bytes = shared;
     grid.idle = 0;
     grid.waited = 0;
     ASAN_UNPOISON_MEMORY_REGION(lk_cuda_shared, shared);

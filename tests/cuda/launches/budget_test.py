@@ -20,7 +20,9 @@ fails, and so does an entry that is better than listed by a twentieth, or gone: 
 Times are estimates for an H100 SXM, not measured: 1.5 us for a node of a graph, and the longest of
    products   the blocks, dealt evenly to 132 multiprocessors, at 128 fma a cycle of 1.755 GHz
    memory     the bytes that blocks ask for, at 5.5 TB/s
-   chain      700 cycles for a trip to the second-level cache; each fetches 16 steps
+   chain      700 cycles for a trip to the second-level cache; each fetches 16 steps, or, of matrix
+              tiles, the chunks that are under way at once: three of 32 terms (16x16), three of 16
+              terms, two of 16 (128x64); one where a gradient is routed through a pool
 
 Address arithmetic, bank conflicts, divergence and what runs side by side are left out.
 
@@ -40,8 +42,10 @@ import sys
 
 BATCHES = (64, 1024, 8192)
 PROCESSORS, CYCLES, FMA, BYTES = 132, 1.755e9, 128, 5.5e12
-NODE, TRIP, TRIP_STEPS, RESIDENT = 1.5e-6, 700, 16, 2048
+NODE, TRIP, RESIDENT = 1.5e-6, 700, 2048
 TASK_BLOCKS = 2 * PROCESSORS  # of the persistent kernel
+# Terms that a trip brings to a matrix tile; where values go through registers, those of a chunk.
+AHEAD, CHUNK = {"16x16": 96, "64x16": 48, "64x64": 48, "128x64": 32}, {"16x16": 32}
 LIMITS = {"waste": 1.3, "blocks": 64, "chain": 2048, "idle": 0.5}
 OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs")
 # Configurations that GPUs do not run, with a word of what the program says of it.
@@ -72,12 +76,20 @@ def kernel_name(text):
     return name.replace("lk_cuda_", "") + (f"<{', '.join(inside)}>" if inside else "")
 
 
+def ahead_of(kernel):
+    """Steps that a trip feeds."""
+    tile = re.match(r"sums<(\w+)", kernel)
+    if not tile:
+        return 16
+    return CHUNK.get(tile[1], 16) if "conv_input, pooled" in kernel else AHEAD[tile[1]]
+
+
 def seconds(launch):
     blocks, threads = math.prod(launch["blocks"]), launch["threads"]
     share = launch["fma"] / blocks * math.ceil(blocks / PROCESSORS)
     turns = max(math.ceil(launch["items"] / (blocks * threads)),
                 math.ceil(blocks * threads / (PROCESSORS * RESIDENT)))
-    trips = math.ceil(turns * launch["steps"] / TRIP_STEPS)
+    trips = math.ceil(turns * launch["steps"] / launch["ahead"])
     return NODE + max(share / FMA / CYCLES, launch["bytes"] / BYTES, trips * TRIP / CYCLES)
 
 
@@ -89,7 +101,7 @@ def kernel_seconds(tasks):
     whole = 0.0
     for level in levels.values():
         trips = [math.ceil(math.ceil(one["items"] / (one["tiles"] * one["threads"]))
-                           * one["steps"] / TRIP_STEPS) for one in level]
+                           * one["steps"] / one["ahead"]) for one in level]
         dealt = sum(n * one["tiles"] for n, one in zip(trips, level)) / TASK_BLOCKS
         fma = max(sum(one["fma"] for one in level) / PROCESSORS,
                   max(one["fma"] / one["tiles"] for one in level))
@@ -134,6 +146,9 @@ def step_of(program, names, config, batch):
             others.append(launch)
             continue
         launch["kernel"] = kernel_name(names[launch["kernel"]])
+        if launch["ahead"] != ahead_of(launch["kernel"]):
+            sys.exit(f"{name}: {launch['kernel']}: a trip feeds {launch['ahead']} steps, wanted "
+                     f"{ahead_of(launch['kernel'])}")
         one = found.setdefault(json.dumps(launch), dict(launch, times=0))
         one["times"] += 1
     return list(found.values()), others

@@ -37,12 +37,13 @@ static void tell(void *context, const lk_cuda_launched *l) {
     const lk_op *op = l->op < p->op_count ? &p->ops[l->op] : NULL;
     printf("{\"objective\":%" PRIu32 ",\"op\":%" PRIu32 ",\"name\":\"%s\",\"flop\":%" PRIu64
            ",\"kernel\":%" PRId64 ",\"blocks\":[%" PRIu32 ",%" PRIu32 ",%" PRIu32
-           "],\"threads\":%" PRIu32 ",\"shared\":%" PRIu64 ",\"items\":%" PRIu64
-           ",\"steps\":%" PRIu64 ",\"fma\":%" PRIu64 ",\"bytes\":%" PRIu64 "}\n",
+           "],\"threads\":%" PRIu32 ",\"shared\":%" PRIu64 ",\"ahead\":%" PRIu32
+           ",\"items\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"fma\":%" PRIu64 ",\"bytes\":%" PRIu64
+           "}\n",
            t->objective, l->op, op ? op->type->name : "update", op ? useful_flop(op) : 0,
            (int64_t)((intptr_t)l->kernel - (intptr_t)main), l->blocks[0], l->blocks[1],
-           l->blocks[2], l->threads, l->shared_bytes, l->work.items, l->work.steps, l->work.fma,
-           l->work.bytes);
+           l->blocks[2], l->threads, l->shared_bytes, l->ahead, l->work.items, l->work.steps,
+           l->work.fma, l->work.bytes);
     t->seconds += lk_cuda_launch_seconds(l);
 }
 
@@ -50,10 +51,11 @@ static void tell_tasks(const teller *t, const lk_cuda_tasks *tasks) {
     for (uint32_t i = 0; i < tasks->count && !tasks->refused; i++) {
         const lk_cuda_launched *l = &tasks->kept[i].launched;
         printf("{\"objective\":%" PRIu32 ",\"level\":%" PRIu32 ",\"op\":%" PRIu32
-               ",\"tiles\":%" PRIu32 ",\"threads\":%" PRIu32 ",\"items\":%" PRIu64
-               ",\"steps\":%" PRIu64 ",\"fma\":%" PRIu64 ",\"bytes\":%" PRIu64 "}\n",
+               ",\"tiles\":%" PRIu32 ",\"threads\":%" PRIu32 ",\"ahead\":%" PRIu32
+               ",\"items\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"fma\":%" PRIu64 ",\"bytes\":%" PRIu64
+               "}\n",
                t->objective, tasks->kept[i].level, l->op, l->blocks[0] * l->blocks[1], l->threads,
-               l->work.items, l->work.steps, l->work.fma, l->work.bytes);
+               l->ahead, l->work.items, l->work.steps, l->work.fma, l->work.bytes);
     }
     printf("{\"objective\":%" PRIu32 ",\"launches_s\":%.9f,\"tasks_s\":%.9f,\"refused\":\"%s\"}\n",
            t->objective, t->seconds, tasks->refused ? 0.0 : lk_cuda_tasks_seconds(tasks),

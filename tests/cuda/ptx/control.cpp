@@ -172,6 +172,7 @@ void lk_ptx_leave_out(lk_ptx_kernel *k) {
     const char *colon = wanted ? strrchr(wanted, ':') : NULL;
     if (!colon || std::string(wanted, colon) != k->name) return;
     for (lk_ptx_instruction &i : k->code) {
-        if (i.kind == LK_PTX_BARRIER && i.line == strtoul(colon + 1, NULL, 10)) i.run = left_out;
+        const bool waits = i.kind == LK_PTX_BARRIER || i.kind == LK_PTX_GROUP;
+        if (waits && i.line == strtoul(colon + 1, NULL, 10)) i.run = left_out;
     }
 }

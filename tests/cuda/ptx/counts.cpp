@@ -16,6 +16,16 @@ const char *const KINDS[] = {
 #undef LK_PTX_KIND
 };
 
+// The lines of a kind that some warp came to.
+void write_lines(FILE *f, const lk_ptx_kernel *k, lk_ptx_kind kind) {
+    const char *comma = "";
+    for (size_t n = 0; n < k->code.size(); n++) {
+        if (k->code[n].kind != kind || k->counts[n].runs == 0) continue;
+        fprintf(f, "%s%" PRIu32, comma, k->code[n].line);
+        comma = ",";
+    }
+}
+
 void write_kernel(FILE *f, const lk_ptx_kernel *k) {
     uint64_t runs[LK_PTX_KIND_COUNT] = {0}, lanes[LK_PTX_KIND_COUNT] = {0};
     uint64_t sectors[LK_PTX_KIND_COUNT] = {0}, bytes[LK_PTX_KIND_COUNT] = {0};
@@ -42,12 +52,9 @@ void write_kernel(FILE *f, const lk_ptx_kernel *k) {
         comma = ",";
     }
     fprintf(f, "},\"barriers\":[");
-    comma = "";
-    for (size_t n = 0; n < k->code.size(); n++) {
-        if (k->code[n].kind != LK_PTX_BARRIER || k->counts[n].runs == 0) continue;
-        fprintf(f, "%s%" PRIu32, comma, k->code[n].line);
-        comma = ",";
-    }
+    write_lines(f, k, LK_PTX_BARRIER);
+    fprintf(f, "],\"groups\":[");
+    write_lines(f, k, LK_PTX_GROUP);
     fprintf(f, "]}");
 }
 

@@ -19,8 +19,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from budget_test import kernel_name  # noqa: E402
 
 FLOATS, INTEGERS, MOVES = ("float",), ("integer", "compare"), ("move", "load_param")
-GLOBAL = ("load_global", "store_global", "load_generic", "store_generic", "atomic")
-SHARED, LOCAL = ("load_shared", "store_shared"), ("load_local", "store_local")
+# A copy reads global memory and writes shared memory.
+GLOBAL = ("load_global", "store_global", "load_generic", "store_generic", "atomic", "copy")
+SHARED, LOCAL = ("load_shared", "store_shared", "copy"), ("load_local", "store_local")
 COLUMNS = (("launches", 8), ("k instr", 9), ("fma", 5), ("float", 5), ("int", 5), ("move", 5),
            ("memory", 6), ("lanes", 5), ("sectors", 9), ("needed", 9), ("passes", 9),
            ("least", 9), ("parted", 8), ("barriers", 8))

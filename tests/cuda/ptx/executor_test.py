@@ -642,6 +642,64 @@ atom.global.min.u32 %r2, [%rd1+8], %r3;
     check(found[1] == 100000 - THREADS + 1, "atomic min", found[1])
 
 
+# Addresses of each thread's 16 bytes of the input (%rd4) and of shared memory (%r22).
+COPIED = """
+mul.wide.u32 %rd4, %r10, 16;
+add.s64 %rd4, %rd2, %rd4;
+mov.u32 %r20, lk_cuda_shared;
+shl.b32 %r21, %r10, 4;
+add.s32 %r22, %r20, %r21;
+"""
+COPY = "cp.async.ca.shared.global [%r22], [%rd4], 4, 4;\n"
+COMMIT, WAIT = "cp.async.commit_group;\n", "cp.async.wait_group 0;\n"
+
+
+def copies():
+    """Bytes that are copied and those that are zero; groups; who is a barrier behind a wait."""
+    data = bytes((n * 37 + 11) % 255 + 1 for n in range(64 * 16))
+    for way, sizes in (("ca", (4, 8, 16)), ("cg", (16,))):
+        for size in sizes:
+            for given in (None, *range(size + 1)):
+                read = "" if given is None else f", {given}"
+                found = values(COPIED + f"""
+cp.async.{way}.shared.global [%r22], [%rd4], {size}{read};
+""" + COMMIT + WAIT + f"""
+ld.shared.u32 %r9, [%r22+{size - 4}];
+""" + STORE, data=data, shared=1024)
+                taken = [data[16 * t:16 * t + (size if given is None else given)].ljust(size, b"\0")
+                         for t in range(THREADS)]
+                check(found == [int.from_bytes(b[-4:], "little") for b in taken], "copies", way,
+                      size, given, found[:3])
+    # What is read may be each lane's own, and some lanes may wait for less. Without a byte to read
+    # an address is none.
+    for seed in range(4):
+        found = values(COPIED + """
+and.b32 %r1, %r10, 1;
+shl.b32 %r2, %r1, 2;
+setp.eq.s32 %p1, %r1, 0;
+selp.u64 %rd5, 0, %rd4, %p1;
+cp.async.ca.shared.global [%r22], [%rd5], 4, %r2;
+""" + COMMIT + """
+@!%p1 cp.async.ca.shared.global [%r22+4], [%rd4], 4;
+cp.async.commit_group;
+@%p1 cp.async.wait_group 1;
+@!%p1 cp.async.wait_group 0;
+bar.sync 0;
+xor.b32 %r3, %r10, 1;
+shl.b32 %r3, %r3, 4;
+add.s32 %r3, %r20, %r3;
+ld.shared.u32 %r9, [%r3];
+setp.eq.s32 %p2, %r1, 0;
+@%p2 ld.shared.u32 %r4, [%r3+4];
+@%p2 add.s32 %r9, %r9, %r4;
+""" + STORE, data=data, shared=1024, seed=seed)
+
+        def word(t):
+            return int.from_bytes(data[16 * t:16 * t + 4], "little")
+        check(found == [2 * word(t + 1) % (1 << 32) if t % 2 == 0 else 0 for t in range(THREADS)],
+              "groups", seed, found[:4])
+
+
 # --- what is counted -----------------------------------------------------------------------------
 
 def counted(body, **options):
@@ -679,6 +737,9 @@ st.shared.{word} [%r21], {registers};
                                    (banks(8, "v2.u32", two), 2, 2), (banks(20), 1, 1)):
         check((found["passes"], found["optimum"]) == (passes, optimum), "banks", found, passes,
               optimum)
+    both = counted(COPIED + COPY + COMMIT + WAIT, data=bytes(64 * 16), shared=1024)["kinds"]
+    check(both["copy"] == {"runs": 2, "lanes": 64, "sectors": 32, "bytes": 256, "passes": 8,
+                           "optimum": 2} and both["group"]["runs"] == 4, "copies", both)
     all_of = counted("""
 mov.f32 %f1, 0f3F800000;
 setp.lt.u32 %p1, %r10, 40;
@@ -704,8 +765,36 @@ shl.b32 %r21, %r10, 2;
 add.s32 %r22, %r20, %r21;
 st.shared.u32 [%r22], %r10;
 """
+UNDER_WAY = "word of shared memory [0-9a-fx]+, which thread .* by a copy that is under way"
 # Instructions, and what is said of them: a pattern.
 WRONG = [
+    (COPIED + COPY + COMMIT + "ld.shared.u32 %r1, [%r22];", "a race: reads " + UNDER_WAY),
+    (COPIED + COPY + WAIT + "ld.shared.u32 %r1, [%r22];", "a race: reads " + UNDER_WAY),
+    (COPIED + COPY + COMMIT + "cp.async.wait_group 1;\nld.shared.u32 %r1, [%r22];",
+     "a race: reads " + UNDER_WAY),
+    (COPIED + COPY + COMMIT + "st.shared.u32 [%r22], %r1;", "a race: writes " + UNDER_WAY),
+    (COPIED + COPY + COMMIT + COPY, "a race: writes " + UNDER_WAY),
+    (COPIED + COPY + COMMIT + "bar.sync 0;\nld.shared.u32 %r1, [%r20+16];",
+     "a race: reads " + UNDER_WAY),
+    (COPIED + COPY + COMMIT + WAIT + "ld.shared.u32 %r1, [%r20+16];",
+     "with no barrier between|which nobody wrote|" + UNDER_WAY),
+    (COPIED + "st.shared.u32 [%r22], %r10;\nbar.sync 0;\nld.shared.u32 %r1, [%r20+16];\n" + COPY +
+     COMMIT + WAIT, "a race: (reads|writes) word of shared memory"),
+    (COPIED + COPY + COMMIT, "never waited for"),
+    (COPIED + COPY + WAIT, "never waited for"),
+    (COPIED + "cp.async.ca.shared.global [%r22+2], [%rd4], 4;", "not aligned"),
+    (COPIED + "add.s64 %rd4, %rd4, 8;\ncp.async.cg.shared.global [%r22], [%rd4], 16;",
+     "not aligned"),
+    (COPIED + "cp.async.ca.shared.global [%r22], [%rd1], 4;\nst.global.u64 [%rd3], %rd2;\n" +
+     COMMIT + WAIT, "a race: (reads|writes) address"),
+    (COPIED + "cp.async.cg.shared.global [%r22], [%rd4], 8;", "copies 8 bytes"),
+    (COPIED + "cp.async.ca.shared.global [%r22], [%rd4], 12;", "copies 12 bytes"),
+    (COPIED + "cp.async.ca.shared.global [%r22], [%rd4], 4, 8;", "reads more"),
+    (COPIED + "cp.async.ca.shared.global [%r22+1024], [%rd4], 4;", "of shared memory, which has"),
+    (COPIED + "add.s64 %rd4, %rd4, 65536;\ncp.async.ca.shared.global [%r22], [%rd4], 16;",
+     "in no memory|that ends"),
+    (COPIED + "cp.async.ca.shared.global [%r22], [%r4], 4;", "another width"),
+    (COPIED + "cp.async.ca.shared.global [%r22], [%rd4], 4, 4, %rd5;", "so many operands"),
     ("ex2.approx.f32 %f1, %f2;", "does not know"),
     ("fma.rn.ftz.f32 %f1, %f2, %f3, %f4;", "does not know"),
     ("add.rn.f32 %f1, %f2, %rd3;", "another width"),
@@ -746,7 +835,9 @@ WRONG = [
 def mistakes():
     for body, wanted in WRONG:
         for seed in (0, 3):
-            code, _, error = run(HEAD + kernel("k", body), data=bytes(64), shared=256, seed=seed)
+            copied = "cp.async" in body
+            code, _, error = run(HEAD + kernel("k", body), data=bytes(1024 if copied else 64),
+                                 shared=1024 if copied else 256, seed=seed)
             check(code == 70 and re.search(wanted, error), body, f"exit {code}", error, "wanted",
                   wanted)
     code, _, error = run(HEAD + kernel("k", "mov.u32 %r1, 0;"), threads=257)
@@ -769,7 +860,7 @@ def mistakes():
 
 
 if __name__ == "__main__":
-    for part in (arithmetic, branches, barriers, shuffles, memory, counts, mistakes):
+    for part in (arithmetic, branches, barriers, shuffles, memory, copies, counts, mistakes):
         part()
     print(f"{failures} failures")
     sys.exit(1 if failures else 0)

@@ -76,6 +76,8 @@ void start(lk_ptx_block *b, uint64_t number) {
         w->join = static_cast<uint32_t>(b->kernel->code.size());
         w->mask = w->born = left >= 32 ? UINT32_MAX : ((uint32_t)1 << left) - 1;
         w->state = LK_PTX_RUNS;
+        w->copies.clear();
+        memset(w->groups, 0, sizeof w->groups);
         w->block = b;
         w->waited = 0;
         w->first_thread = 32 * n;
@@ -88,6 +90,10 @@ void start(lk_ptx_block *b, uint64_t number) {
 inline void meet(lk_ptx_warp *w) {
     while (w->at == w->join) {
         if (w->depth == 0) {
+            if (!w->copies.empty()) {
+                lk_ptx_die(w, &w->block->kernel->code.back(), w->copies[0].lane,
+                           "ends with a copy that it never waited for");
+            }
             w->state = LK_PTX_ENDED;
             w->block->ended++;
             return;
@@ -130,7 +136,8 @@ bool release(lk_ptx_block *b) {
     }
     for (uint32_t n = 0; n < b->warp_count; n++) b->warps[n].state = LK_PTX_RUNS;
     b->waiting = 0;
-    if (++b->epoch >> 21) lk_ptx_die(&b->warps[0], b->kernel->code.data(), 0, "too many barriers");
+    if (++b->epoch == LK_PTX_UNDER_WAY)
+        lk_ptx_die(&b->warps[0], b->kernel->code.data(), 0, "too many barriers");
     return true;
 }
 

@@ -1,6 +1,6 @@
-// memory.cpp - rules for loads, stores and atomics, and what is looked at with each: does an
-// address lie where the thread may go, is it aligned, how many 32-byte sectors and passes over the
-// banks does a warp ask for, and does anybody else touch the word without a barrier between.
+// memory.cpp - rules for loads, stores, atomics and copies, and what is looked at with each: does
+// an address lie where the thread may go, is it aligned, how many 32-byte sectors and passes over
+// the banks does a warp ask for, and does anybody else touch the word without a barrier between.
 //
 // A global address must lie in an allocation of the running device or of the host's that it sees.
 // An address of shared, local or parameter memory is an offset. Generic addresses are global ones,
@@ -88,7 +88,7 @@ void find_passes(pattern *p, uint32_t size) {
 const pattern *pattern_of(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask,
                           const access *a, bool is_shared) {
     lk_ptx_kernel *k = w->block->kernel;
-    void *&known = k->patterns[(size_t)(i - k->code.data())];
+    void *&known = k->patterns[2 * (size_t)(i - k->code.data()) + is_shared];
     const uint64_t base = a->at[__builtin_ctz(mask)];
     if (!known) known = new pattern[PATTERNS]();
     pattern *p = &static_cast<pattern *>(known)[base / 16 % PATTERNS];
@@ -170,7 +170,7 @@ void look_at_global(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, 
     count->sectors += p->sectors;
     count->bytes += p->bytes;
     if (i->kind == LK_PTX_ATOMIC) return;
-    const uint32_t element = a->bytes / i->vector < 4 ? 1 : 4;
+    const uint32_t each = a->bytes / (i->vector ? i->vector : 1u), element = each % 4 ? 1 : 4;
     for (uint32_t n = 0; n < p->distinct; n++) {
         const uint32_t lane = p->lane[n];
         for (uint32_t byte = 0; byte < a->bytes; byte += element) {
@@ -181,6 +181,21 @@ void look_at_global(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, 
 }
 
 // --- addresses -----------------------------------------------------------------------------------
+
+// Lanes that take no part go with the first one; all are aligned.
+void fill_up(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, access *a) {
+    const uint64_t first = a->at[__builtin_ctz(mask)];
+    uint64_t odd = 0;
+    LK_PTX_EACH(lane) a->at[lane] = mask >> lane & 1 ? a->at[lane] : first;
+    for (uint32_t lane = 0; lane < 32; lane++) odd |= a->at[lane];
+    if ((odd & (a->bytes - 1)) == 0) return;
+    LK_PTX_LANES(lane, mask) {
+        if (a->at[lane] & (a->bytes - 1)) {
+            lk_ptx_die(w, i, lane, "%u bytes at %#llx: not aligned", a->bytes,
+                       (unsigned long long)a->at[lane]);
+        }
+    }
+}
 
 void find_addresses(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, uint32_t element,
                     access *a) {
@@ -193,17 +208,7 @@ void find_addresses(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask, 
     } else {
         LK_PTX_EACH(lane) a->at[lane] = narrow[lane] + (uint32_t)more;
     }
-    const uint64_t first = a->at[__builtin_ctz(mask)];
-    uint64_t odd = 0;
-    LK_PTX_EACH(lane) a->at[lane] = mask >> lane & 1 ? a->at[lane] : first;
-    for (uint32_t lane = 0; lane < 32; lane++) odd |= a->at[lane];
-    if ((odd & (a->bytes - 1)) == 0) return;
-    LK_PTX_LANES(lane, mask) {
-        if (a->at[lane] & (a->bytes - 1)) {
-            lk_ptx_die(w, i, lane, "%u bytes at %#llx: not aligned", a->bytes,
-                       (unsigned long long)a->at[lane]);
-        }
-    }
+    fill_up(w, i, mask, a);
 }
 
 uint8_t *local_of(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, const access *a,
@@ -321,6 +326,84 @@ void atomic(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
     }
 }
 
+// --- asynchronous copies -------------------------------------------------------------------------
+
+// Lanes that read equally much look at global memory together.
+void look_at_sources(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask,
+                     const uint64_t *from, const uint32_t *given, uint32_t bytes) {
+    for (uint32_t left = mask; left;) {
+        access a;
+        uint32_t some = 0;
+        LK_PTX_LANES(lane, left) {
+            some |= (uint32_t)(given[lane] == given[__builtin_ctz(left)]) << lane;
+        }
+        a.bytes = bytes;
+        memcpy(a.at, from, sizeof a.at);
+        fill_up(w, i, some, &a);
+        a.bytes = given[__builtin_ctz(some)];
+        if (a.bytes) look_at_global(w, i, some, &a, false);
+        left &= ~some;
+    }
+}
+
+// Of `bytes` (o[1]) to [o[ADDRESS]] of shared memory, `given` (o[2]) of them from [o[0]], the
+// others zero. Until a wait makes them, words have a pattern of their own. CG: past the first
+// cache, which only 16 bytes go.
+template <bool CG>
+void copy(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
+    const uint64_t *from = static_cast<const uint64_t *>(lk_ptx_at(w, i->o[0]));
+    const uint32_t *given = static_cast<const uint32_t *>(lk_ptx_at(w, i->o[2]));
+    const uint32_t first = (uint32_t)__builtin_ctz(mask), poison = 0x7fa1a1a1u;
+    const uint32_t bytes = static_cast<const uint32_t *>(lk_ptx_at(w, i->o[1]))[first];
+    if (!(bytes == 16 || (!CG && (bytes == 4 || bytes == 8)))) {
+        lk_ptx_die(w, i, first, "copies %u bytes", bytes);
+    }
+    LK_PTX_LANES(lane, mask) {
+        if (given[lane] > bytes) lk_ptx_die(w, i, lane, "reads more than it copies");
+    }
+    access to;
+    find_addresses(w, i, mask, bytes, &to);
+    look_at_shared(w, i, mask, &to, true);
+    look_at_sources(w, i, mask, from, given, bytes);
+    LK_PTX_LANES(lane, mask) {
+        const uint32_t at = (uint32_t)to.at[lane];
+        for (uint32_t n = 0; n < bytes; n += 4) {
+            memcpy(w->block->shared + at + n, &poison, sizeof poison);
+            lk_ptx_note_copy(w, lane, (at + n) / 4, false);
+        }
+        w->copies.push_back({lane, at, bytes, given[lane], w->groups[lane], from[lane]});
+    }
+}
+
+void commit(lk_ptx_warp *w, const lk_ptx_instruction *, uint32_t mask) {
+    LK_PTX_LANES(lane, mask) w->groups[lane]++;
+}
+
+void make(lk_ptx_warp *w, const lk_ptx_instruction *i, const lk_ptx_copy &c) {
+    uint8_t *to = w->block->shared + c.to;
+    memset(to, 0, c.bytes);
+    memcpy(to, reinterpret_cast<const void *>(c.from), c.given);
+    const uint32_t element = c.given % 4 ? 1 : 4;
+    for (uint32_t n = 0; n < c.given; n += element) {
+        lk_ptx_note_global(w, i, c.lane, c.from + n, element, false, false);
+    }
+    for (uint32_t n = 0; n < c.bytes; n += 4) lk_ptx_note_copy(w, c.lane, (c.to + n) / 4, true);
+}
+
+// For the groups of each lane but the latest so many.
+void wait(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
+    const uint32_t *latest = static_cast<const uint32_t *>(lk_ptx_at(w, i->o[0]));
+    size_t kept = 0;
+    for (const lk_ptx_copy &c : w->copies) {
+        const bool waits = mask >> c.lane & 1;
+        if (waits && (uint64_t)c.group + latest[c.lane] < w->groups[c.lane])
+            make(w, i, c);
+        else
+            w->copies[kept++] = c;
+    }
+    w->copies.resize(kept);
+}
+
 // Local addresses to generic ones and back; global ones are generic.
 template <int SIGN>
 void move_window(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t mask) {
@@ -362,6 +445,10 @@ const lk_ptx_rule RULES[] = {
     {"atom.global.min.u32", "WAw", atomic<least, true>, LK_PTX_ATOMIC},
     {"red.global.add.u32", "Aw", atomic<add, false>, LK_PTX_ATOMIC},
     {"red.global.min.u32", "Aw", atomic<least, false>, LK_PTX_ATOMIC},
+    {"cp.async.ca.shared.global", "AGww", copy<false>, LK_PTX_COPY},
+    {"cp.async.cg.shared.global", "AGww", copy<true>, LK_PTX_COPY},
+    {"cp.async.commit_group", "", commit, LK_PTX_GROUP},
+    {"cp.async.wait_group", "w", wait, LK_PTX_GROUP},
     {"cvta.to.global.u64", "Ll", move_window<0>, LK_PTX_MOVE},
     {"cvta.to.local.u64", "Ll", move_window<-1>, LK_PTX_MOVE},
     {"cvta.local.u64", "Ll", move_window<1>, LK_PTX_MOVE},

@@ -279,6 +279,9 @@ void take_operands(draft *d, lk_ptx_instruction *i, const lk_ptx_rule *rule,
         const size_t bar = all[n].find('|');
         if (letter == 'A') {
             take_address(d, i, all[n]);
+        } else if (letter == 'G') {
+            if (all[n][0] != '[' || all[n].back() != ']') refuse(d, "an address", all[n]);
+            take_operand(d, i, operand++, 'l', trimmed(all[n].substr(1, all[n].size() - 2)));
         } else if (letter == 'V' || letter == 'u' || letter == 'x') {
             take_vector(d, i, letter, all[n]);
         } else if (letter == 'T') {
@@ -329,6 +332,11 @@ void join_special(std::string *word, std::vector<std::string> *all) {
     all->pop_back();
 }
 
+// Of a copy without a size of what is read all is read.
+void complete_copy(const std::string &word, std::vector<std::string> *all) {
+    if (begins(word, "cp.async.c") && all->size() == 3) all->push_back((*all)[2]);
+}
+
 void take_instruction(draft *d, std::string line) {
     lk_ptx_instruction i = {};
     const std::string text = line.substr(0, line.size() - 1);
@@ -339,6 +347,7 @@ void take_instruction(draft *d, std::string line) {
     std::vector<std::string> all =
         stop == std::string::npos ? std::vector<std::string>{} : parts_of(line.substr(stop));
     join_special(&word, &all);
+    complete_copy(word, &all);
     const lk_ptx_rule *rule = rule_of(word);
     if (!rule) refuse(d, "an instruction that this executor does not know", text);
     i.run = rule->run;
@@ -429,7 +438,7 @@ void finish(draft *d) {
     k->constants = static_cast<uint8_t *>(aligned_alloc(64, (d->pool.size() + 64) / 64 * 64));
     memcpy(k->constants, d->pool.data(), d->pool.size());
     k->counts.resize(k->code.size());
-    k->patterns.resize(k->code.size());
+    k->patterns.resize(2 * k->code.size());
     lk_ptx_leave_out(k);
     lk_ptx_find_joins(k);
     lk_ptx_allot(k, d->widths, d->uses);

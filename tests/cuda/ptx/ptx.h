@@ -5,7 +5,7 @@
 //   flow.cpp        where diverged lanes meet again; which registers may share a slot
 //   arithmetic.cpp  rules: numbers, predicates, conversions, moves
 //   control.cpp     rules: branches, barriers, shuffles, fences
-//   memory.cpp      rules: loads, stores, atomics; bounds, sectors, bank conflicts
+//   memory.cpp      rules: loads, stores, atomics, asynchronous copies; bounds, sectors, banks
 //   races.cpp       who touches memory with nothing between that orders the two
 //   grid.cpp        blocks and warps in an order that a seed decides
 //   counts.cpp      what was counted, as JSON
@@ -40,6 +40,8 @@
     X(SHUFFLE, "shuffle")             \
     X(ATOMIC, "atomic")               \
     X(FENCE, "fence")                 \
+    X(COPY, "copy")                   \
+    X(GROUP, "group")                 \
     X(LOAD_GLOBAL, "load_global")     \
     X(STORE_GLOBAL, "store_global")   \
     X(LOAD_SHARED, "load_shared")     \
@@ -101,7 +103,7 @@ struct lk_ptx_kernel {
     std::vector<lk_ptx_instruction> code;
     std::vector<lk_ptx_count> counts;  // of each instruction
     std::vector<std::string> texts;
-    std::vector<void *> patterns;  // of memory.cpp, likewise
+    std::vector<void *> patterns;  // of memory.cpp: two of each
     uint8_t *constants;            // aligned
     uint32_t register_bytes;       // of a warp
     uint32_t local_bytes;          // of a thread
@@ -127,7 +129,7 @@ std::vector<std::string> lk_ptx_names(const lk_ptx_module *module);
 // An instruction's word and its operands, a letter each; capitals are written. W w: 16 or 32 bits,
 // L l: 64, P p: a predicate, H: of any width; V: one register of any width, or several in braces;
 // u: likewise, the low bits count; x: of 64 bits; S: "%r|%p" of a shuffle; T: a label; A:
-// [address].
+// [address]; G: [register], a second address.
 struct lk_ptx_rule {
     const char *word, *operands;
     lk_ptx_handler run;
@@ -148,6 +150,8 @@ void lk_ptx_note_shared(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t la
                         bool writes, bool several);
 void lk_ptx_note_global(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, uint64_t at,
                         uint32_t element, bool writes, bool several);
+// A copy to a word is under way, and nobody may touch it; or has come, as if its thread wrote now.
+void lk_ptx_note_copy(lk_ptx_warp *w, uint32_t lane, uint32_t at, bool has_come);
 void lk_ptx_begin_races(void);  // of a launch
 
 // Of a dependent launch: have these lanes waited for the kernel ahead?
@@ -155,7 +159,8 @@ void lk_ptx_check_waited(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t m
 
 // Memory was taken or given back since the last grid, or it is another device's.
 void lk_ptx_forget_memory(void);
-// Leaves out a barrier, where LOCKSTEP_PTX_LEAVE_OUT, as NAME:LINE, is of this kernel.
+// Leaves out a barrier, or a commit or wait of copies, where LOCKSTEP_PTX_LEAVE_OUT, as NAME:LINE,
+// is of this kernel.
 void lk_ptx_leave_out(lk_ptx_kernel *k);
 
 // Registers of a kernel while it is decoded: numbers from 0.
@@ -180,6 +185,13 @@ struct lk_ptx_path {
     uint32_t at, join, mask;
 };
 
+// An asynchronous copy of a lane, to an offset of shared memory: of `bytes`, of which `given` are
+// read and the others zero. It is made by the wait that covers its group.
+struct lk_ptx_copy {
+    uint32_t lane, to, bytes, given, group;
+    uint64_t from;
+};
+
 struct lk_ptx_block;
 
 struct lk_ptx_warp {
@@ -194,9 +206,13 @@ struct lk_ptx_warp {
     uint32_t first_thread;
     uint8_t *local;  // local_bytes of each lane
     lk_ptx_path paths[LK_PTX_DEPTH];
+    std::vector<lk_ptx_copy> copies;  // under way
+    uint32_t groups[32];              // that each lane has committed
 };
 
 enum { LK_PTX_WORD_BYTES = 24 };  // what is kept of who touched a word (races.cpp)
+// No block has so many barriers: the epoch of a copy that is under way.
+#define LK_PTX_UNDER_WAY ((uint32_t)(1 << 21) - 1)
 
 struct lk_ptx_block {
     lk_ptx_kernel *kernel;

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""ptx_barriers_test - each barrier that nvcc left in a kernel is needed, and its absence is found.
+"""ptx_barriers_test - each barrier that nvcc left in a kernel is needed, and its absence is found;
+and so is each commit and wait of asynchronous copies.
 
    ptx_barriers_test.py some|all PROGRAM...
 
 PROGRAMs are the kernels' tests with the PTX executor as their device, the quick ones first. They
 pass with all barriers; a barrier that they come to is left out (LOCKSTEP_PTX_LEAVE_OUT), and one of
 them must fail: by a race that the executor sees, whatever the order of warps was, or by results.
-`some`: of each kernel one barrier, of one size of its tiles. Exits 77 where there are no PROGRAMs.
+`some`: of each kernel one barrier, and its commits and waits, of one size of its tiles. Exits 77
+where there are no PROGRAMs.
 """
 import json
 import os
@@ -46,7 +48,7 @@ def short_names(kernels):
 
 
 def barriers():
-    """{(kernel, line): programs that come there}, or None where one fails as it is."""
+    """{(kernel, kind, line): programs that come there}, or None where one fails as it is."""
     found = {}
     for program in PROGRAMS:
         with tempfile.NamedTemporaryFile() as counts:
@@ -55,8 +57,9 @@ def barriers():
                 print(f"{program}: fails with all barriers in place\n{error}")
                 return None
             for kernel in json.load(counts):
-                for line in kernel["barriers"]:
-                    found.setdefault((kernel["kernel"], line), []).append(program)
+                for kind in ("barriers", "groups"):
+                    for line in kernel[kind]:
+                        found.setdefault((kernel["kernel"], kind, line), []).append(program)
     return found
 
 
@@ -66,15 +69,15 @@ def is_needless(name, index, count):
 
 
 def chosen(found):
-    """(kernel, line), its short name, and is it needless."""
-    names, seen = short_names(sorted({kernel for kernel, _ in found})), set()
-    for kernel, line in found:
-        lines = sorted(at for k, at in found if k == kernel)
+    """The key of one, its kernel's short name, and is it needless."""
+    names, seen = short_names(sorted({kernel for kernel, _, _ in found})), set()
+    for kernel, kind, line in found:
+        lines = sorted(at for k, what, at in found if (k, what) == (kernel, kind))
         name, index = names[kernel], lines.index(line)
-        needless = is_needless(name, index, len(lines))
-        same = (re.sub(r"\d+x\d+", "", name), needless)
+        needless = kind == "barriers" and is_needless(name, index, len(lines))
+        same = (re.sub(r"\d+x\d+", "", name), needless, index if kind == "groups" else kind)
         if ALL or (same not in seen and not needless):
-            yield (kernel, line), name, needless
+            yield (kernel, kind, line), name, needless
         seen.add(same)
 
 
@@ -87,15 +90,16 @@ def main():
         return 1
     failed = tried = races = 0
     for barrier, name, needless in chosen(found):
-        results = (run(program, barrier) for program in found[barrier])
+        results = (run(program, barrier[::2]) for program in found[barrier])
         code, error = next(((c, e) for c, e in results if c), (0, ""))
         tried += 1
-        races += "a race" in error or "nobody wrote" in error
+        races += "a race" in error or "nobody wrote" in error or "never waited" in error
         if (code != 0) == needless:
             failed += 1
-            print(f"{name}, line {barrier[1]}: left out, and "
+            print(f"{name}, line {barrier[2]}: left out, and "
                   f"{'a test fails' if needless else 'no test fails'}\n{error[-400:]}", flush=True)
-    print(f"{len(found)} barriers, {tried} left out, {races} seen as a race, {failed} problems")
+    print(f"{len(found)} barriers, commits and waits, {tried} left out, {races} seen as a race, "
+          f"{failed} problems")
     return 1 if failed or tried < 10 else 0
 
 

@@ -4,6 +4,9 @@
 // block lies between. Two blocks of a grid race if one of them writes what the other touches, ever.
 // Lanes of a warp are threads like others; a shuffle orders nothing. Atomics are left out.
 //
+// An asynchronous copy writes its words from where it is asked for to the wait that covers it: in
+// between nobody may touch them, and behind the wait they count as written there.
+//
 // Of each word the last write is kept, and of the reads since then the latest epoch's: whose, or
 // that they are several threads', or several blocks'. An epoch ends at a barrier. Elements of less
 // than four bytes have a table of their own, byte by byte, that is not compared with the words'.
@@ -40,7 +43,9 @@ uint32_t launch;
     if (other.block == w->block->number) {
         snprintf(whose, sizeof whose, "thread %u%s", other.who & THREAD,
                  other.who & SEVERAL ? " (and others)" : "");
-        snprintf(how, sizeof how, " with no barrier between");
+        snprintf(how, sizeof how, "%s",
+                 other.who >> 11 == LK_PTX_UNDER_WAY ? " by a copy that is under way"
+                                                     : " with no barrier between");
     }
     lk_ptx_die(w, i, lane, "a race: %s %s %#llx, which %s touched%s", writes ? "writes" : "reads",
                what, (unsigned long long)at, whose, how);
@@ -49,6 +54,7 @@ uint32_t launch;
 bool is_ordered(const lk_ptx_block *b, const touch &before, uint32_t thread, bool several) {
     if (before.launch != launch) return true;
     if (before.block != b->number) return false;
+    if (before.who >> 11 == LK_PTX_UNDER_WAY) return false;
     return before.who >> 11 != b->epoch ||
            (!several && (before.who & (SEVERAL | THREAD)) == thread);
 }
@@ -102,6 +108,13 @@ void lk_ptx_note_shared(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t la
         lk_ptx_die(w, i, lane, "word %u of shared memory, which nobody wrote", at);
     }
     note(w, i, lane, s, "word of shared memory", at, writes, several);
+}
+
+void lk_ptx_note_copy(lk_ptx_warp *w, uint32_t lane, uint32_t at, bool has_come) {
+    const lk_ptx_block *b = w->block;
+    const uint32_t epoch = has_come ? b->epoch : LK_PTX_UNDER_WAY;
+    static_cast<word *>(b->words)[at].wrote = {launch, b->number,
+                                               epoch << 11 | (w->first_thread + lane)};
 }
 
 void lk_ptx_note_global(lk_ptx_warp *w, const lk_ptx_instruction *i, uint32_t lane, uint64_t at,
