@@ -2,6 +2,7 @@
 // any order and any precision: so they must be equal, whatever cuBLAS does. Then what does depend
 // on the order: a grain's bits may not depend on how it is computed. Last, what is said when cuBLAS
 // fails.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -53,14 +54,16 @@ typedef struct layer {
     const char *name;
     lk_dense dense;
     lk_conv2d conv;  // where out_c is not 0
+    bool narrow;     // x and mask are operands in bf16 (ops/cuda/operand.h)
 } layer;
 
 // Rows in and out of line, one channel and several, strides, padding on either side, a kernel that
 // leaves cells of the image out, a layer of one unit.
 static const layer layers[] = {
-    {"dense 16x8 relu", {.k_count = 16, .n_count = 8, .use_bias = true, .relu = true}, {0}},
-    {"dense 19x10", {.k_count = 19, .n_count = 10, .use_bias = true}, {0}},
-    {"dense 4x1 no bias", {.k_count = 4, .n_count = 1}, {0}},
+    {.name = "dense 16x8 relu",
+     .dense = {.k_count = 16, .n_count = 8, .use_bias = true, .relu = true}},
+    {.name = "dense 19x10", .dense = {.k_count = 19, .n_count = 10, .use_bias = true}},
+    {.name = "dense 4x1 no bias", .dense = {.k_count = 4, .n_count = 1}},
     {.name = "conv same", .conv = {6, 5, 1, 6, 5, 5, 3, 3, 1, 1, 1, 1, true, true}},
     {.name = "conv strided", .conv = {7, 6, 3, 3, 2, 4, 3, 2, 2, 3, 0, 0, true, false}},
     {.name = "conv 1x1", .conv = {3, 3, 4, 3, 3, 8, 1, 1, 1, 1, 0, 0, false, false}},
@@ -68,7 +71,8 @@ static const layer layers[] = {
 
 static bool is_conv(const layer *l) { return l->conv.out_c != 0; }
 static lk_fast_layer view(const layer *l) {
-    return is_conv(l) ? (lk_fast_layer){.conv = &l->conv} : (lk_fast_layer){.dense = &l->dense};
+    return is_conv(l) ? (lk_fast_layer){.conv = &l->conv}
+                      : (lk_fast_layer){.dense = &l->dense, .narrow = l->narrow};
 }
 static uint64_t in_floats(const layer *l) {
     return is_conv(l) ? lk_conv2d_in_floats(&l->conv) : l->dense.k_count;
@@ -120,11 +124,39 @@ typedef struct results {
 typedef struct device {
     lk_fast fast;
     lk_cuda_stream s;
-    float *x, *dy, *w, *bias, *mask, *y, *dx, *dw, *db;
+    uint8_t *x, *mask;
+    float *dy, *w, *bias, *y, *dx, *dw, *db;
 } device;
 
 static lk_fast_rules rules_of(lk_fast_precision precision, uint32_t grain, uint64_t chunk_bytes) {
     return (lk_fast_rules){precision, grain, 5, chunk_bytes, LK_FAST_PIECE_TERMS};
+}
+
+// Nearest, ties to even, in all sixteen bits; subnormals; the largest numbers become infinite. What
+// is not zero does not become so.
+static float to_bf16(float value) {
+    const bool zero = value == 0.0f;
+    uint32_t bits, low;
+    memcpy(&bits, &value, sizeof bits);
+    low = bits & 0xffffu;
+    bits -= low;
+    if (low > 0x8000u || (low == 0x8000u && (bits & 0x10000u))) bits += 0x10000u;
+    if (!zero && (bits & 0x7fffffffu) == 0) bits |= 0x10000u;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// Rows of a layer's x or mask: as numbers, or as operands.
+static void *rows_there(const layer *l, const float *rows, uint64_t count) {
+    static uint16_t narrow[FLOATS];
+    if (!l->narrow) return there(rows, count * sizeof(float));
+    for (uint64_t i = 0; i < count; i++) {
+        const float rounded = to_bf16(rows[i]);
+        uint32_t bits;
+        memcpy(&bits, &rounded, sizeof bits);
+        narrow[i] = (uint16_t)(bits >> 16);
+    }
+    return there(narrow, count * sizeof *narrow);
 }
 
 static void open_device(device *d, const layer *l, const lk_fast_rules *rules, const operands *o,
@@ -145,11 +177,11 @@ static void open_device(device *d, const layer *l, const lk_fast_rules *rules, c
     d->s = (lk_cuda_stream){.state = there(&fresh, sizeof fresh),
                             .scratch = space(LK_MAX(scratch, 1) * sizeof(float)),
                             .op = OP};
-    d->x = there(o->x, examples * in_floats(l) * sizeof(float));
+    d->x = rows_there(l, o->x, examples * in_floats(l));
     d->dy = there(o->dy, examples * out_floats(l) * sizeof(float));
     d->w = there(o->w, weight_floats(l) * sizeof(float));
     d->bias = has_bias(l) ? there(o->bias, units(l) * sizeof(float)) : NULL;
-    d->mask = there(o->mask, examples * in_floats(l) * sizeof(float));
+    d->mask = rows_there(l, o->mask, examples * in_floats(l));
     d->y = space(examples * out_floats(l) * sizeof(float));
     d->dx = space(examples * in_floats(l) * sizeof(float));
     d->dw = space(weight_floats(l) * sizeof(float));
@@ -160,10 +192,14 @@ static void open_device(device *d, const layer *l, const lk_fast_rules *rules, c
 static void passes(device *d, const layer *l, uint32_t first, uint32_t count, bool node) {
     const lk_fast_layer v = view(l);
     const uint64_t in = first * in_floats(l), out = first * out_floats(l);
-    const lk_cuda_grains grains = {
-        .x = d->x + in, .dy = d->dy + out, .grain = d->fast.rules.grain, .examples = count};
-    lk_fast_forward(&d->fast, &d->s, &v, count, d->x + in, d->w, d->bias, d->y + out);
-    lk_fast_input_gradient(&d->fast, &d->s, &v, count, d->w, d->dy + out, d->mask + in, d->dx + in);
+    const uint64_t begin = in * (l->narrow ? sizeof(uint16_t) : sizeof(float));
+    const lk_cuda_grains grains = {.x = (const float *)(const void *)(d->x + begin),
+                                   .dy = d->dy + out,
+                                   .grain = d->fast.rules.grain,
+                                   .examples = count};
+    lk_fast_forward(&d->fast, &d->s, &v, count, d->x + begin, d->w, d->bias, d->y + out);
+    lk_fast_input_gradient(&d->fast, &d->s, &v, count, d->w, d->dy + out, d->mask + begin,
+                           d->dx + in);
     if (node) lk_fast_weight_gradient(&d->fast, &d->s, &v, &grains, d->dw, d->db);
 }
 
@@ -338,20 +374,9 @@ static void nodes_join(void **state) {
     }
 }
 
-// Nearest, ties to even, in all sixteen bits; subnormals; the largest numbers become infinite.
-static float to_bf16(float value) {
-    uint32_t bits, low;
-    memcpy(&bits, &value, sizeof bits);
-    low = bits & 0xffffu;
-    bits -= low;
-    if (low > 0x8000u || (low == 0x8000u && (bits & 0x10000u))) bits += 0x10000u;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 static void operands_are_rounded_to_nearest_even(void **state) {
     (void)state;
-    static const layer one = {"dense 1x1", {.k_count = 8, .n_count = 8}, {0}};
+    static const layer one = {.name = "dense 1x1", .dense = {.k_count = 8, .n_count = 8}};
     static operands o;
     static results r;
     uint32_t seed = 4;
@@ -361,6 +386,7 @@ static void operands_are_rounded_to_nearest_even(void **state) {
         uint32_t bits = draw(&seed) << 8 ^ draw(&seed);
         if (i % 3 == 0) bits = (bits & 0xffff0000u) | 0x8000u;
         if (i % 5 == 0) bits &= 0x807fffffu;
+        if (i % 7 == 0) bits &= 0x8000ffffu;
         if ((bits & 0x7f800000u) == 0x7f800000u) bits ^= 0x40000000u;
         memcpy(&o.x[i], &bits, sizeof bits);
     }
@@ -372,6 +398,98 @@ static void operands_are_rounded_to_nearest_even(void **state) {
     memcpy(&o.x[17], &largest, sizeof largest);
     compute(&one, &rules, &o, 43, 43, &r);
     assert_int_equal(r.bad_op, OP);
+}
+
+// What lies there as an operand is multiplied, and masks, as the number that becomes that operand.
+static void narrow_inputs_are_the_same(void **state) {
+    (void)state;
+    static operands o;
+    static results wide, narrow;
+    fill_all(&o, true, 7);
+    for (uint32_t i = 0; i < FLOATS; i += 3) o.mask[i] = i % 2 ? 0x1p-149f : 0x1p-140f;
+    layer l = {.name = "dense 24x10 relu",
+               .dense = {.k_count = 24, .n_count = 10, .use_bias = true, .relu = true}};
+    for (uint32_t part = 4; part <= 44; part += 20) {
+        lk_fast_rules rules = rules_of(LK_FAST_BF16, 4, part == 4 ? 1 : LK_FAST_CHUNK_BYTES);
+        l.narrow = false;
+        compute(&l, &rules, &o, 43, 43, &wide);
+        l.narrow = true;
+        compute(&l, &rules, &o, 43, LK_MIN(part, 43u), &narrow);
+        same_results(&l, &narrow, &wide);
+    }
+    const lk_fast_layer v = view(&l), of = {.dense = &l.dense};
+    const lk_fast_rules rules = rules_of(LK_FAST_BF16, 4, LK_FAST_CHUNK_BYTES);
+    assert_true(lk_fast_scratch_floats(&rules, &v, LK_FAST_FORWARD, 43) <
+                lk_fast_scratch_floats(&rules, &of, LK_FAST_FORWARD, 43));
+}
+
+// Both kernels of a pooled convolution; what they find, and whether that is finite.
+static void pool_both(const lk_conv2d *c, uint32_t examples, const operands *o, float *y,
+                      uint16_t *narrow, uint8_t *winners[2], uint32_t *bad_op) {
+    const uint64_t count = examples * lk_conv2d_pooled_floats(c);
+    const uint64_t scratch = lk_cuda_conv2d_scratch_floats(c, 4, examples);
+    lk_cuda_state after = {.bad_op = UINT32_MAX, .bad_param = UINT32_MAX};
+    lk_cuda_stream s = {.state = there(&after, sizeof after),
+                        .scratch = space(LK_MAX(scratch, 1) * sizeof(float)),
+                        .op = OP};
+    const float *x = there(o->x, examples * lk_conv2d_in_floats(c) * sizeof(float));
+    const float *w = there(o->w, lk_conv2d_weight_floats(c) * sizeof(float));
+    const float *bias = c->use_bias ? there(o->bias, c->out_c * sizeof(float)) : NULL;
+    float *wide = space(count * sizeof(float));
+    uint16_t *to = space(count * sizeof *to);
+    uint8_t *won[2] = {space(count), space(count)};
+    lk_cuda_conv2d_pool_forward(&s, c, examples, x, w, bias, wide, won[0]);
+    must(cudaMemcpy(&after, s.state, sizeof after, cudaMemcpyDeviceToHost));
+    bad_op[0] = after.bad_op;
+    after.bad_op = UINT32_MAX;
+    must(cudaMemcpy(s.state, &after, sizeof after, cudaMemcpyHostToDevice));
+    lk_cuda_conv2d_pool_forward_narrow(&s, c, examples, x, w, bias, to, won[1]);
+    must(s.error);
+    must(cudaMemcpy(&after, s.state, sizeof after, cudaMemcpyDeviceToHost));
+    bad_op[1] = after.bad_op;
+    must(cudaMemcpy(y, wide, count * sizeof *y, cudaMemcpyDeviceToHost));
+    must(cudaMemcpy(narrow, to, count * sizeof *narrow, cudaMemcpyDeviceToHost));
+    for (int k = 0; k < 2; k++) {
+        must(cudaMemcpy(winners[k], won[k], count, cudaMemcpyDeviceToHost));
+    }
+    give_all();
+}
+
+// A pooled convolution that stores operands: those of what the other stores, of the same winners;
+// odd rows and columns, strides, few and many columns, tiny numbers, no bias; what is not finite.
+static void pooled_operands_are_the_pooled_rounded(void **state) {
+    (void)state;
+    static const lk_conv2d convs[] = {
+        {6, 5, 1, 6, 5, 5, 3, 3, 1, 1, 1, 1, true, true},
+        {9, 7, 3, 7, 5, 8, 3, 3, 1, 1, 0, 0, true, false},
+        {9, 8, 2, 4, 4, 40, 3, 2, 2, 2, 0, 0, false, true},
+    };
+    static operands o;
+    static float y[FLOATS];
+    static uint16_t narrow[FLOATS];
+    static uint8_t first[FLOATS], second[FLOATS];
+    uint8_t *winners[2] = {first, second};
+    must(lk_cuda_prepare());
+    for (uint32_t i = 0; i < 2 * LK_COUNT(convs); i++) {
+        const lk_conv2d *c = &convs[i / 2];
+        const uint64_t count = 9 * lk_conv2d_pooled_floats(c);
+        uint32_t bad_op[2], tiny = 0;
+        fill_all(&o, true, 8);
+        for (uint64_t k = 0; k < 9 * lk_conv2d_in_floats(c); k++) o.x[k] *= 0x1p-137f;
+        for (uint32_t k = 0; k < LK_COUNT(o.bias); k++) o.bias[k] = k % 2 ? o.bias[k] : 0.0f;
+        if (i % 2) o.x[lk_conv2d_in_floats(c) + c->in_w * c->in_c + 1] = INFINITY;
+        pool_both(c, 9, &o, y, narrow, winners, bad_op);
+        assert_int_equal(bad_op[0], bad_op[1]);
+        assert_int_equal(bad_op[0], i % 2 ? OP : UINT32_MAX);
+        for (uint64_t k = 0; k < count && i % 2 == 0; k++) {
+            const uint32_t bits = (uint32_t)narrow[k] << 16;
+            const float wanted = to_bf16(y[k]);
+            assert_memory_equal(&bits, &wanted, sizeof bits);
+            tiny += y[k] != 0.0f && fabsf(y[k]) < 0x1p-134f;
+        }
+        assert_true(tiny > 0 || i % 2);
+        if (i % 2 == 0) assert_memory_equal(first, second, count);
+    }
 }
 
 // --- failures ------------------------------------------------------------------------------------
@@ -448,6 +566,8 @@ int main(void) {
         cmocka_unit_test(pieces_are_small_grains),
         cmocka_unit_test(nodes_join),
         cmocka_unit_test(operands_are_rounded_to_nearest_even),
+        cmocka_unit_test(narrow_inputs_are_the_same),
+        cmocka_unit_test(pooled_operands_are_the_pooled_rounded),
         cmocka_unit_test(failures_are_said),
         cmocka_unit_test(scratch_grows),
         cmocka_unit_test(plans_are_few),
