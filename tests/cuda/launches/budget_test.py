@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """budget_test - what the launches of a step on a GPU may cost, of every ready configuration, and
-of those in configs/ beside this file, whose layers no ready one has.
+of those in configs/ beside this file, whose layers or arithmetic no ready one has.
 
    budget_test.py LAUNCHES CONFIG_DIR KNOWN [--table CONFIG BATCH] [--record]
 
