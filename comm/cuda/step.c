@@ -35,7 +35,8 @@ static lk_fast_rules rules_of(const lk_run_spec *spec) {
                            .grain = spec->grain,
                            .grains = lk_grain_count(spec),
                            .chunk_bytes = LK_FAST_CHUNK_BYTES,
-                           .piece_terms = LK_FAST_PIECE_TERMS};
+                           .piece_terms = LK_FAST_PIECE_TERMS,
+                           .launch_max = INT32_MAX};
 }
 
 static uint64_t op_scratch(const lk_op *op, uint32_t examples, const lk_run_spec *spec) {

@@ -28,10 +28,11 @@ static inline __device__ uint64_t in_rows(const row_shape &s, uint32_t n, uint32
     return r * s.ld + *column;
 }
 
-// Calls launch(first row, their shape) for so many rows at a time.
+// Calls launch(first row, their shape) for as many rows at a time as rules allow.
 template <typename Launch>
-static void each_rows(uint64_t rows, uint64_t columns, uint64_t ld, Launch launch) {
-    const uint64_t most = LK_MAX(INT32_MAX / columns, (uint64_t)1);
+static void each_rows(const lk_fast_rules &rules, uint64_t rows, uint64_t columns, uint64_t ld,
+                      Launch launch) {
+    const uint64_t most = LK_MAX(rules.launch_max / columns, (uint64_t)1);
     for (uint64_t r = 0, some; r < rows; r += some) {
         some = LK_MIN(most, rows - r);
         const row_shape shape = {lk_cuda_divide_by((uint32_t)columns), (uint32_t)(some * columns),
@@ -318,7 +319,7 @@ static const void *operand(const pass *q, uint64_t at, const void *x, uint64_t r
                            uint64_t columns) {
     if (at == LK_AS_IT_IS) return x;
     float *to = q->s->scratch + at;
-    each_rows(rows, columns, operand_ld(q->f->rules.precision, columns),
+    each_rows(q->f->rules, rows, columns, operand_ld(q->f->rules.precision, columns),
               [&](uint64_t r, const row_shape &shape) {
                   const lk_cuda_grid blocks = lk_cuda_blocks(shape.all);
                   const float *from = (const float *)x + r * columns;
@@ -333,13 +334,12 @@ static const void *operand(const pass *q, uint64_t at, const void *x, uint64_t r
     return to;
 }
 
-// Elements are numbered in 31 bits: a few examples at a time.
 static const void *spread(const pass *q, const float *x, uint32_t examples) {
     const lk_conv2d *c = q->layer->conv;
     const uint64_t ld = operand_ld(q->f->rules.precision, q->p.terms);
     const window_shape shape = window_shape_of(c, ld);
     const uint64_t each = q->p.positions * q->p.terms;
-    const uint32_t most = (uint32_t)LK_MAX(INT32_MAX / each, (uint64_t)1);
+    const uint32_t most = (uint32_t)LK_MAX(q->f->rules.launch_max / each, (uint64_t)1);
     float *to = q->s->scratch + q->at.input;
     lk_cuda_rows_of(q->s, each);
     for (uint32_t m = 0; m < examples; m += most) {
@@ -409,10 +409,12 @@ void lk_fast_forward(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer, 
         float *out = q.at.out == LK_AS_IT_IS ? to : s->scratch + q.at.out;
         const void *input = input_of(&q, x, m, some);
         multiply(&q, shape, &lk_blas_shape::rows, some, input, weights, out);
-        each_rows(some * q.p.positions, n, shape.out_ld, [&](uint64_t r, const row_shape &stored) {
-            lk_cuda_launch(s, finish_forward, lk_cuda_blocks(stored.all), LK_CUDA_THREADS, 0,
-                           s->state, s->op, stored, relu, out + r * stored.ld, bias, to + r * n);
-        });
+        each_rows(f->rules, some * q.p.positions, n, shape.out_ld,
+                  [&](uint64_t r, const row_shape &stored) {
+                      lk_cuda_launch(s, finish_forward, lk_cuda_blocks(stored.all), LK_CUDA_THREADS,
+                                     0, s->state, s->op, stored, relu, out + r * stored.ld, bias,
+                                     to + r * n);
+                  });
     }
 }
 
@@ -424,7 +426,7 @@ static void finish_gradient(const pass *q, uint32_t m, uint32_t some, const floa
     const uint64_t columns = c ? lk_conv2d_in_floats(c) : q->p.terms, first = m * columns;
     const float *seen = mask && !q->p.narrow ? (const float *)mask + first : nullptr;
     const bf16 *narrow = mask && q->p.narrow ? (const bf16 *)mask + first : nullptr;
-    each_rows(some, columns, ld, [&](uint64_t r, const row_shape &shape) {
+    each_rows(q->f->rules, some, columns, ld, [&](uint64_t r, const row_shape &shape) {
         const lk_cuda_grid blocks = lk_cuda_blocks(shape.all);
         const uint64_t at = r * columns;
         const float *from = out + r * q->p.positions * ld;
@@ -501,7 +503,7 @@ static void weight_products(const pass *q, const lk_cuda_grains *g, float *dw) {
             operand(q, q->at.gradient, g->dy + m * q->p.positions * n, some * q->p.positions, n);
         multiply(q, shape, &lk_blas_shape::terms, some, input, gradient, out);
         const uint32_t leaves = (some + q->at.piece - 1) / q->at.piece;
-        each_rows(k, n, shape.out_ld, [&](uint64_t row, const row_shape &joined) {
+        each_rows(*r, k, n, shape.out_ld, [&](uint64_t row, const row_shape &joined) {
             lk_cuda_launch(q->s, join_partials, lk_cuda_blocks(joined.all), LK_CUDA_THREADS, 0,
                            leaves, shape.out_stride, joined, out + row * joined.ld,
                            nodes[held] + row * n);

@@ -41,6 +41,7 @@ typedef struct lk_fast_rules {
     uint32_t grains;  // of a global batch: what algorithms are chosen for
     uint64_t chunk_bytes;
     uint32_t piece_terms;  // of a weight gradient: a grain of twice as many or more is cut
+    uint32_t launch_max;   // elements that a launch numbers, if a row is not more: below 2^31
 } lk_fast_rules;
 
 typedef struct lk_fast {

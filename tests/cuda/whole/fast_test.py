@@ -114,6 +114,23 @@ def pooled(t):
                 "loss of strict", value(strict, "test_loss"), found[0])
 
 
+def networks(t):
+    """Rows of a network that is used several times are gathered in fp32: what pools stays so."""
+    with open(os.path.join(os.path.dirname(MATRIX), "objectives.json"), encoding="utf-8") as f:
+        document = json.load(f)
+    model = document["model"]
+    model["networks"] = [one for one in model["networks"] if one["name"] != "pair"]
+    model["objectives"][0].update(trains=["stem", "head"], values=[
+        {"name": "x", "network": "stem"}, {"name": "logits", "network": "head"}])
+    with open("networks.json", "w", encoding="utf-8") as f:
+        json.dump(document, f)
+    text = "\n".join(t.expect(0, "plan", "networks.json", *fast("bf16"))[1])
+    t.check(re.search(r"activation f32 +\(\d+, 80\)  stem.conv ", text), "stored", text)
+    found = {result(t.expect(0, "train", "networks.json", "--set", "steps=5", "--run-dir",
+                             "networks", "--fresh", *fast("bf16", *row))[1]) for row in ROWS[3:]}
+    t.check(len(found) == 1, "several networks", *found)
+
+
 def sharded(t):
     """Order "sharded", whose last step has positions without an example."""
     t.expect(0, "data", "shard", "--made-up", "1001", "--height", "10", "--width", "8", "--shards",
@@ -240,6 +257,7 @@ def main():
     t = Test()
     same_bits(t)
     pooled(t)
+    networks(t)
     sharded(t)
     diverging(t)
     if not FEW:
