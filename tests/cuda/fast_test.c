@@ -2,7 +2,6 @@
 // any order and any precision: so they must be equal, whatever cuBLAS does. Then what does depend
 // on the order: a grain's bits may not depend on how it is computed. Last, what is said when cuBLAS
 // fails.
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 
 #include "ops/cuda/fast.h"
 #include "ops/op.h"
+#include "tests/cuda/bf16.h"
 #include "tests/cuda/host/blas.h"
 #include "tests/cuda/host/host.h"
 #include "tests/ops/kernel_calls.h"
@@ -130,20 +130,6 @@ typedef struct device {
 
 static lk_fast_rules rules_of(lk_fast_precision precision, uint32_t grain, uint64_t chunk_bytes) {
     return (lk_fast_rules){precision, grain, 5, chunk_bytes, LK_FAST_PIECE_TERMS, INT32_MAX};
-}
-
-// Nearest, ties to even, in all sixteen bits; subnormals; the largest numbers become infinite. What
-// is not zero does not become so.
-static float to_bf16(float value) {
-    const bool zero = value == 0.0f;
-    uint32_t bits, low;
-    memcpy(&bits, &value, sizeof bits);
-    low = bits & 0xffffu;
-    bits -= low;
-    if (low > 0x8000u || (low == 0x8000u && (bits & 0x10000u))) bits += 0x10000u;
-    if (!zero && (bits & 0x7fffffffu) == 0) bits |= 0x10000u;
-    memcpy(&value, &bits, sizeof value);
-    return value;
 }
 
 // Rows of a layer's x or mask: as numbers, or as operands.
@@ -425,75 +411,6 @@ static void narrow_inputs_are_the_same(void **state) {
                 lk_fast_scratch_floats(&rules, &of, LK_FAST_FORWARD, 43));
 }
 
-// Both kernels of a pooled convolution; what they find, and whether that is finite.
-static void pool_both(const lk_conv2d *c, uint32_t examples, const operands *o, float *y,
-                      uint16_t *narrow, uint8_t *winners[2], uint32_t *bad_op) {
-    const uint64_t count = examples * lk_conv2d_pooled_floats(c);
-    const uint64_t scratch = lk_cuda_conv2d_scratch_floats(c, 4, examples);
-    lk_cuda_state after = {.bad_op = UINT32_MAX, .bad_param = UINT32_MAX};
-    lk_cuda_stream s = {.state = there(&after, sizeof after),
-                        .scratch = space(LK_MAX(scratch, 1) * sizeof(float)),
-                        .op = OP};
-    const float *x = there(o->x, examples * lk_conv2d_in_floats(c) * sizeof(float));
-    const float *w = there(o->w, lk_conv2d_weight_floats(c) * sizeof(float));
-    const float *bias = c->use_bias ? there(o->bias, c->out_c * sizeof(float)) : NULL;
-    float *wide = space(count * sizeof(float));
-    uint16_t *to = space(count * sizeof *to);
-    uint8_t *won[2] = {space(count), space(count)};
-    lk_cuda_conv2d_pool_forward(&s, c, examples, x, w, bias, wide, won[0]);
-    must(cudaMemcpy(&after, s.state, sizeof after, cudaMemcpyDeviceToHost));
-    bad_op[0] = after.bad_op;
-    after.bad_op = UINT32_MAX;
-    must(cudaMemcpy(s.state, &after, sizeof after, cudaMemcpyHostToDevice));
-    lk_cuda_conv2d_pool_forward_narrow(&s, c, examples, x, w, bias, to, won[1]);
-    must(s.error);
-    must(cudaMemcpy(&after, s.state, sizeof after, cudaMemcpyDeviceToHost));
-    bad_op[1] = after.bad_op;
-    must(cudaMemcpy(y, wide, count * sizeof *y, cudaMemcpyDeviceToHost));
-    must(cudaMemcpy(narrow, to, count * sizeof *narrow, cudaMemcpyDeviceToHost));
-    for (int k = 0; k < 2; k++) {
-        must(cudaMemcpy(winners[k], won[k], count, cudaMemcpyDeviceToHost));
-    }
-    give_all();
-}
-
-// A pooled convolution that stores operands: those of what the other stores, of the same winners;
-// odd rows and columns, strides, few and many columns, tiny numbers, no bias; what is not finite.
-static void pooled_operands_are_the_pooled_rounded(void **state) {
-    (void)state;
-    static const lk_conv2d convs[] = {
-        {6, 5, 1, 6, 5, 5, 3, 3, 1, 1, 1, 1, true, true},
-        {9, 7, 3, 7, 5, 8, 3, 3, 1, 1, 0, 0, true, false},
-        {9, 8, 2, 4, 4, 40, 3, 2, 2, 2, 0, 0, false, true},
-    };
-    static operands o;
-    static float y[FLOATS];
-    static uint16_t narrow[FLOATS];
-    static uint8_t first[FLOATS], second[FLOATS];
-    uint8_t *winners[2] = {first, second};
-    must(lk_cuda_prepare());
-    for (uint32_t i = 0; i < 2 * LK_COUNT(convs); i++) {
-        const lk_conv2d *c = &convs[i / 2];
-        const uint64_t count = 9 * lk_conv2d_pooled_floats(c);
-        uint32_t bad_op[2], tiny = 0;
-        fill_all(&o, true, 8);
-        for (uint64_t k = 0; k < 9 * lk_conv2d_in_floats(c); k++) o.x[k] *= 0x1p-137f;
-        for (uint32_t k = 0; k < LK_COUNT(o.bias); k++) o.bias[k] = k % 2 ? o.bias[k] : 0.0f;
-        if (i % 2) o.x[lk_conv2d_in_floats(c) + c->in_w * c->in_c + 1] = INFINITY;
-        pool_both(c, 9, &o, y, narrow, winners, bad_op);
-        assert_int_equal(bad_op[0], bad_op[1]);
-        assert_int_equal(bad_op[0], i % 2 ? OP : UINT32_MAX);
-        for (uint64_t k = 0; k < count && i % 2 == 0; k++) {
-            const uint32_t bits = (uint32_t)narrow[k] << 16;
-            const float wanted = to_bf16(y[k]);
-            assert_memory_equal(&bits, &wanted, sizeof bits);
-            tiny += y[k] != 0.0f && fabsf(y[k]) < 0x1p-134f;
-        }
-        assert_true(tiny > 0 || i % 2);
-        if (i % 2 == 0) assert_memory_equal(first, second, count);
-    }
-}
-
 // --- failures ------------------------------------------------------------------------------------
 
 static void failing(const char *call, uint32_t n, lk_status status, const char *said) {
@@ -569,7 +486,6 @@ int main(void) {
         cmocka_unit_test(nodes_join),
         cmocka_unit_test(operands_are_rounded_to_nearest_even),
         cmocka_unit_test(narrow_inputs_are_the_same),
-        cmocka_unit_test(pooled_operands_are_the_pooled_rounded),
         cmocka_unit_test(failures_are_said),
         cmocka_unit_test(scratch_grows),
         cmocka_unit_test(plans_are_few),
