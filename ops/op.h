@@ -181,6 +181,9 @@ typedef struct lk_op {
     bool relu_apart : 1;  // its ReLU is another layer: what it is of is rounded
     bool odd_apart : 1;   // a 2x2 pool behind it drops an odd last row or column; conv: the shape
     bool again : 1;       // decoding runs it again: it makes a row of the labels said (decode.h)
+    // Of the fast arithmetic (ops/cuda/fast.h):
+    bool strict : 1;      // a convolution whose products are the strict ones
+    bool narrow : 1;      // of a pooled convolution y, of the dense layer behind it x, has 16 bits
     uint8_t dtype;        // lk_dtype of its layer
     uint8_t value;                 // of the objective, plus 1, that it is part of; 0: short form
     union {
@@ -407,6 +410,9 @@ struct lk_op_type {
     bool kept;   // .. of LK_SCOPE_GRAINS: it reads what forward and backward kept of each, in fp32
     bool looks;  // .. what its kernel returns counts, beside what is seen in what it writes
     bool both;   // .. it writes LK_DX2, and has no mask
+    // The fast arithmetic in bf16: y can be stored as it is multiplied; x is multiplied, and read
+    // by nothing else but products and masks.
+    bool narrows, multiplies;
     const lk_op_type *apart;
     // Not NULL: there are kernels that take lk_lane.half, with so much scratch. Of
     // LK_SCOPE_GRAINS: all do; otherwise those that say so in their table.

@@ -177,7 +177,6 @@ lk_status lk_run_configure(lk_run *run, const lk_config_options *options, lk_run
         .replicas = c->replicas ? c->replicas : default_replicas(run),
         .microbatch_examples = (uint32_t)LK_MIN(c->microbatch_examples, UINT32_MAX),
         .fuse = c->fuse,
-        .pools_apart = lk_run_is_fast(run),
         .joint_tile = c->joint_tile,
         .reduce = c->reduce,
     };

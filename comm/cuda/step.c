@@ -35,7 +35,8 @@ static lk_fast_rules rules_of(const lk_run_spec *spec) {
                            .grain = spec->grain,
                            .grains = lk_grain_count(spec),
                            .chunk_bytes = LK_FAST_CHUNK_BYTES,
-                           .piece_terms = LK_FAST_PIECE_TERMS};
+                           .piece_terms = LK_FAST_PIECE_TERMS,
+                           .launch_max = INT32_MAX};
 }
 
 static uint64_t op_scratch(const lk_op *op, uint32_t examples, const lk_run_spec *spec) {
@@ -49,7 +50,7 @@ static uint32_t blas_plans_max(const lk_program *p) {
     enum { SHAPES = 4 };
     uint32_t products = 0;
     for (uint32_t i = 0; i < p->op_count; i++) {
-        products += lk_cuda_is_product(p->ops[i].type);
+        products += lk_cuda_is_product(&p->ops[i]);
     }
     return is_fast(p->spec) ? products * SHAPES : 0;
 }
@@ -247,6 +248,8 @@ static void choose_persistent(lk_cuda_step *c) {
 void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs *needs) {
     c->program = p;
     c->needs = *needs;
+    c->fast.rules = rules_of(p->spec);
+    c->fast.blas.precision = p->spec->fast_precision;
     count_share(c);
     c->slots = ring_slots(c);
     choose_persistent(c);
@@ -471,7 +474,6 @@ static lk_status rehearse(lk_cuda_step *c, lk_error *error) {
 static lk_status start_fast(lk_cuda_step *c, lk_error *error) {
     const lk_run_spec *spec = c->program->spec;
     if (!is_fast(spec)) return LK_OK;
-    c->fast.rules = rules_of(spec);
     LK_CHECK(lk_blas_open(&c->fast.blas, spec->fast_precision, blas_plans_max(c->program),
                           c->host.plans,
                           c->at.workspace, LK_BLAS_WORKSPACE_BYTES, error));

@@ -180,10 +180,34 @@ static bool check(lk_blas *b, lk_cuda_stream *s, const lk_blas_plan *p) {
 
 // --- products ------------------------------------------------------------------------------------
 
+// Of a product nothing is known but what it multiplies and touches. `steps`: an operand's bytes.
+static void tell(const lk_blas *b, const lk_cuda_stream *s, const lk_blas_shape *p,
+                 uint32_t batches) {
+    const uint64_t each = b->precision == LK_FAST_BF16 ? 2 : 4;
+    const uint64_t out = p->rows * p->columns * sizeof(float);
+    const uint64_t left = p->rows * p->terms * each * (p->left_stride ? batches : 1);
+    const uint64_t right = p->terms * p->columns * each * (p->right_stride ? batches : 1);
+    const lk_cuda_launched launched = {
+        .op = s->op,
+        .kernel = (void (*)(void))lk_blas_multiply,
+        .blocks = {1, 1, 1},
+        .threads = 1,
+        .work = {.items = 1,
+                 .steps = each,
+                 .fma = p->rows * p->columns * p->terms * batches,
+                 .bytes = left + right + out * batches},
+    };
+    s->observer->launched(s->observer->context, &launched);
+}
+
 void lk_blas_multiply(lk_blas *b, lk_cuda_stream *s, const lk_blas_shape *shape, uint32_t batches,
                       const void *left, const void *right, float *out) {
     const float one = 1.0f, zero = 0.0f;
-    if (s->error) return;
+    if (s->error || s->tasks) return;  // no task multiplies so: what finishes a product says that
+    if (s->observer) {
+        tell(b, s, shape, batches);
+        return;
+    }
     lk_blas_plan *p = find(b, shape);
     if (!p) p = make(b, s, shape);
     if (!p) return;

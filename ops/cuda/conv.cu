@@ -24,18 +24,25 @@ static conv_shape shape_of(const lk_conv2d *c, bool pooled) {
 // --- forward -------------------------------------------------------------------------------------
 
 template <bool POOLED>
+static conv_forward_job<POOLED> forward_job(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
+                                            const float *x, const float *w, const float *bias,
+                                            float *y, uint8_t *argmax) {
+    uint64_t floats = POOLED ? 4 * lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c);
+    return {lk_cuda_rows_of(s, m_count * floats / c->out_c),
+            c->out_c,
+            shape_of(c, POOLED),
+            x,
+            w,
+            bias,
+            y,
+            argmax};
+}
+
+template <bool POOLED>
 static void conv_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count, const float *x,
                          const float *w, const float *bias, float *y, uint8_t *argmax) {
-    uint64_t floats = POOLED ? 4 * lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c);
-    const conv_forward_job<POOLED> job = {lk_cuda_rows_of(s, m_count * floats / c->out_c),
-                                          c->out_c,
-                                          shape_of(c, POOLED),
-                                          x,
-                                          w,
-                                          bias,
-                                          y,
-                                          argmax};
-    lk_cuda_run(s, job, c->kernel_h * c->kernel_w * c->in_c, 1, 1);
+    lk_cuda_run(s, forward_job<POOLED>(s, c, m_count, x, w, bias, y, argmax),
+                c->kernel_h * c->kernel_w * c->in_c, 1, 1);
 }
 
 void lk_cuda_conv2d_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count, const float *x,
@@ -47,6 +54,16 @@ void lk_cuda_conv2d_pool_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t
                                  const float *x, const float *w, const float *bias, float *y,
                                  uint8_t *argmax) {
     conv_forward<true>(s, c, m_count, x, w, bias, y, argmax);
+}
+
+void lk_cuda_conv2d_pool_forward_narrow(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
+                                        const float *x, const float *w, const float *bias,
+                                        uint16_t *y, uint8_t *argmax) {
+    conv_narrow_job job;
+    static_cast<conv_forward_job<true> &>(job) =
+        forward_job<true>(s, c, m_count, x, w, bias, nullptr, argmax);
+    job.narrow = y;
+    lk_cuda_run(s, job, c->kernel_h * c->kernel_w * c->in_c, 1, 1);
 }
 
 // --- gradient of the input -----------------------------------------------------------------------
@@ -228,8 +245,8 @@ uint64_t lk_cuda_conv2d_bias_scratch_floats(const lk_conv2d *c, uint32_t grain, 
 int lk_cuda_prepare_conv(void) {
     int (*const each[])(void) = {
         lk_cuda_prepare_job<conv_forward_job<false>>, lk_cuda_prepare_job<conv_forward_job<true>>,
-        lk_cuda_prepare_job<conv_input_job<false>>, lk_cuda_prepare_job<conv_input_job<true>>,
-        lk_cuda_prepare_job<conv_weight_job<false>>};
+        lk_cuda_prepare_job<conv_input_job<false>>,   lk_cuda_prepare_job<conv_input_job<true>>,
+        lk_cuda_prepare_job<conv_weight_job<false>>,  lk_cuda_prepare_job<conv_narrow_job>};
     for (int (*prepare)(void) : each) {
         int error = prepare();
         if (error) return error;

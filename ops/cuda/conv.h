@@ -8,6 +8,7 @@
 #ifndef LOCKSTEP_OPS_CUDA_CONV_H
 #define LOCKSTEP_OPS_CUDA_CONV_H
 
+#include "ops/cuda/operand.h"
 #include "ops/cuda/sums.h"
 
 // A convolution as a kernel sees it.
@@ -112,17 +113,24 @@ struct conv_forward_job {
         return *from = w + (uint64_t)u * columns + j, true;
     }
     __device__ float start(uint32_t i, uint32_t j) const { return (void)i, bias ? bias[j] : 0.0f; }
-    __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
-        float best = v[0] + 0.0f;
-        uint8_t winner = 0;
-        bool bad = lk_cuda_not_finite(best);
+    // The greatest of the cells, and whether one of them is not finite.
+    static __device__ bool pick(const float *v, float *best, uint8_t *winner) {
+        *best = v[0] + 0.0f;
+        *winner = 0;
+        bool bad = lk_cuda_not_finite(*best);
 #pragma unroll
         for (int cell = 1; cell < group; cell++) {
             float sum = v[cell] + 0.0f;
             bad |= lk_cuda_not_finite(sum);
-            winner = sum > best ? (uint8_t)cell : winner;
-            best = sum > best ? sum : best;
+            *winner = sum > *best ? (uint8_t)cell : *winner;
+            *best = sum > *best ? sum : *best;
         }
+        return bad;
+    }
+    __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
+        float best;
+        uint8_t winner;
+        const bool bad = pick(v, &best, &winner);
         uint64_t at = (uint64_t)(i / group) * columns + j;
         y[at] = !s.c.relu || best > 0.0f ? best : 0.0f;
         if (POOLED) argmax[at] = winner;
@@ -136,6 +144,22 @@ struct conv_forward_job {
         lk_cuda_reads(spans, bias, columns);
         lk_cuda_writes(spans, y, cells * columns);
         lk_cuda_writes(spans, argmax, (cells * columns + 3) / 4);
+    }
+};
+
+// The same, whose pooled y is stored as products in bf16 take it. No task of the persistent kernel.
+struct conv_narrow_job : conv_forward_job<true> {
+    static constexpr lk_cuda_body body = LK_CUDA_BODY_NONE, join = LK_CUDA_BODY_NONE;
+    uint16_t *narrow;
+
+    __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
+        float best;
+        uint8_t winner;
+        const bool bad = pick(v, &best, &winner);
+        const uint64_t at = (uint64_t)(i / group) * columns + j;
+        narrow[at] = lk_cuda_operand(!s.c.relu || best > 0.0f ? best : 0.0f);
+        argmax[at] = winner;
+        return bad;
     }
 };
 

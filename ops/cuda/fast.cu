@@ -2,34 +2,59 @@
 #include "ops/cuda/fast.h"
 
 #include "ops/cuda/device.h"
+#include "ops/cuda/operand.h"
 
 // --- operands ------------------------------------------------------------------------------------
 
-// What cuBLAS calls bf16: the upper half of a float, rounded to nearest even.
+// What cuBLAS calls bf16: the upper half of a float.
 typedef uint16_t bf16;
 
 static inline __device__ void put(float *to, float value) { *to = value; }
-static inline __device__ void put(bf16 *to, float value) {
-    const uint32_t bits = __float_as_uint(value);
-    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;  // rounding could make it infinite
-    *to = (bf16)(nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+static inline __device__ void put(bf16 *to, float value) { *to = lk_cuda_operand(value); }
+
+static inline __device__ bool positive(float value) { return value > 0.0f; }
+static inline __device__ bool positive(bf16 value) { return lk_cuda_operand_positive(value); }
+
+// Rows of `columns` elements: `all` of them, below 2^31, and where element n is in rows `ld` apart.
+typedef struct row_shape {
+    lk_cuda_divisor columns;
+    uint32_t all;
+    uint64_t ld;
+} row_shape;
+
+static inline __device__ uint64_t in_rows(const row_shape &s, uint32_t n, uint32_t *column) {
+    const uint32_t r = lk_cuda_quotient(n, s.columns);
+    *column = n - r * s.columns.by;
+    return r * s.ld + *column;
 }
 
-// to[r][c] = from[r][c]; from (rows, columns), rows of `to` are `ld` apart.
+// Calls launch(first row, their shape) for as many rows at a time as rules allow.
+template <typename Launch>
+static void each_rows(const lk_fast_rules &rules, uint64_t rows, uint64_t columns, uint64_t ld,
+                      Launch launch) {
+    const uint64_t most = LK_MAX(rules.launch_max / columns, (uint64_t)1);
+    for (uint64_t r = 0, some; r < rows; r += some) {
+        some = LK_MIN(most, rows - r);
+        const row_shape shape = {lk_cuda_divide_by((uint32_t)columns), (uint32_t)(some * columns),
+                                 ld};
+        launch(r, shape);
+    }
+}
+
+// Row r of `to` is row r of `from`, whose rows are side by side.
 template <typename T>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    pack(uint64_t rows, uint64_t columns, uint64_t ld, const float *__restrict__ from,
-         T *__restrict__ to) {
-    LK_CUDA_EACH(i, rows * columns) {
-        const uint64_t r = i / columns;
-        put(&to[r * ld + (i - r * columns)], from[i]);
+    pack(row_shape s, const float *__restrict__ from, T *__restrict__ to) {
+    LK_CUDA_EACH(i, s.all) {
+        uint32_t column;
+        put(&to[in_rows(s, (uint32_t)i, &column)], from[i]);
     }
 }
 
 // A convolution's windows.
 typedef struct window_shape {
     lk_conv2d c;
-    lk_cuda_divisor in_c, kernel_w, out_w, out_h, terms;
+    lk_cuda_divisor in_c, in_w, in_h, kernel_w, out_w, out_h, terms, stride_h, stride_w;
     uint32_t ld;
 } window_shape;
 
@@ -37,6 +62,10 @@ static window_shape window_shape_of(const lk_conv2d *c, uint64_t ld) {
     window_shape s = {};
     s.c = *c;
     s.in_c = lk_cuda_divide_by(c->in_c);
+    s.in_w = lk_cuda_divide_by(c->in_w);
+    s.in_h = lk_cuda_divide_by(c->in_h);
+    s.stride_h = lk_cuda_divide_by(c->stride_h);
+    s.stride_w = lk_cuda_divide_by(c->stride_w);
     s.kernel_w = lk_cuda_divide_by(c->kernel_w);
     s.out_w = lk_cuda_divide_by(c->out_w);
     s.out_h = lk_cuda_divide_by(c->out_h);
@@ -67,15 +96,15 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 // --- finishing -----------------------------------------------------------------------------------
 
-// y[r][c] = from[r][c] + bias[c], ReLU; from may be y. Rows of `from` are `ld` apart.
+// y[r][c] = from[r][c] + bias[c], ReLU; from may be y.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    finish_forward(lk_cuda_state *state, uint32_t op, uint64_t rows, uint32_t columns, uint64_t ld,
-                   bool relu, const float *from, const float *__restrict__ bias, float *y) {
+    finish_forward(lk_cuda_state *state, uint32_t op, row_shape s, bool relu, const float *from,
+                   const float *__restrict__ bias, float *y) {
     bool bad = false;
-    LK_CUDA_EACH(i, rows * columns) {
-        const uint64_t r = i / columns;
-        const uint32_t c = (uint32_t)(i - r * columns);
-        const float sum = from[r * ld + c] + (bias ? bias[c] : 0.0f) + 0.0f;
+    LK_CUDA_EACH(i, s.all) {
+        uint32_t c;
+        const float value = from[in_rows(s, (uint32_t)i, &c)];
+        const float sum = value + (bias ? bias[c] : 0.0f) + 0.0f;
         bad = bad || lk_cuda_not_finite(sum);
         y[i] = !relu || sum > 0.0f ? sum : 0.0f;
     }
@@ -83,39 +112,41 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 }
 
 // dx[r][c] = from[r][c] where mask > 0 or there is none; from may be dx.
+template <typename Mask>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    finish_input_gradient(lk_cuda_state *state, uint32_t op, uint64_t rows, uint64_t columns,
-                          uint64_t ld, const float *from, const float *__restrict__ mask,
-                          float *dx) {
+    finish_input_gradient(lk_cuda_state *state, uint32_t op, row_shape s, const float *from,
+                          const Mask *__restrict__ mask, float *dx) {
     bool bad = false;
-    LK_CUDA_EACH(i, rows * columns) {
-        const uint64_t r = i / columns;
-        const float sum = from[r * ld + (i - r * columns)] + 0.0f;
+    LK_CUDA_EACH(i, s.all) {
+        uint32_t c;
+        const float sum = from[in_rows(s, (uint32_t)i, &c)] + 0.0f;
         bad = bad || lk_cuda_not_finite(sum);
-        dx[i] = !mask || mask[i] > 0.0f ? sum : 0.0f;
+        dx[i] = !mask || positive(mask[i]) ? sum : 0.0f;
     }
     lk_cuda_report(state, op, bad);
 }
 
 // dx[m][iy][ix][ci] = sum over taps (ky, kx), ascending, of the window's gradient at that tap.
+// `all` elements of them, below 2^31.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    gather_windows(lk_cuda_state *state, uint32_t op, window_shape s, uint64_t all,
+    gather_windows(lk_cuda_state *state, uint32_t op, window_shape s, uint32_t all,
                    const float *__restrict__ from, const float *__restrict__ mask,
                    float *__restrict__ dx) {
     const lk_conv2d &c = s.c;
     bool bad = false;
     LK_CUDA_EACH(i, all) {
-        const uint64_t cell = i / c.in_c, line = cell / c.in_w, m = line / c.in_h;
-        const uint32_t ci = (uint32_t)(i - cell * c.in_c);
-        const uint32_t ix = (uint32_t)(cell - line * c.in_w), iy = (uint32_t)(line - m * c.in_h);
+        const uint32_t n = (uint32_t)i;
+        const uint32_t cell = lk_cuda_quotient(n, s.in_c), ci = n - cell * s.in_c.by;
+        const uint32_t line = lk_cuda_quotient(cell, s.in_w), m = lk_cuda_quotient(line, s.in_h);
+        const uint32_t ix = cell - line * s.in_w.by, iy = line - m * s.in_h.by;
         float sum = 0.0f;
-        for (uint32_t ky = 0; ky < c.kernel_h; ky++) {
-            const uint32_t y = iy + c.pad_top - ky, oy = y / c.stride_h;
-            if (iy + c.pad_top < ky || oy * c.stride_h != y || oy >= c.out_h) continue;
-            for (uint32_t kx = 0; kx < c.kernel_w; kx++) {
-                const uint32_t x = ix + c.pad_left - kx, ox = x / c.stride_w;
-                if (ix + c.pad_left < kx || ox * c.stride_w != x || ox >= c.out_w) continue;
-                const uint64_t row = (m * c.out_h + oy) * c.out_w + ox;
+        for (uint32_t ky = 0; ky < c.kernel_h && ky <= iy + c.pad_top; ky++) {
+            const uint32_t y = iy + c.pad_top - ky, oy = lk_cuda_quotient(y, s.stride_h);
+            if (oy * c.stride_h != y || oy >= c.out_h) continue;
+            for (uint32_t kx = 0; kx < c.kernel_w && kx <= ix + c.pad_left; kx++) {
+                const uint32_t x = ix + c.pad_left - kx, ox = lk_cuda_quotient(x, s.stride_w);
+                if (ox * c.stride_w != x || ox >= c.out_w) continue;
+                const uint64_t row = ((uint64_t)m * c.out_h + oy) * c.out_w + ox;
                 sum = sum + from[row * s.ld + (ky * c.kernel_w + kx) * c.in_c + ci];
             }
         }
@@ -126,12 +157,13 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     lk_cuda_report(state, op, bad);
 }
 
-// out[r][c] = tree over leaves of from[leaf][r][c]; rows of `from` are `ld` apart, leaves `stride`.
+// out[r][c] = tree over leaves of from[leaf][r][c]; leaves are `stride` apart.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    join_partials(uint32_t leaves, uint64_t stride, uint64_t rows, uint64_t columns, uint64_t ld,
-                  const float *__restrict__ from, float *__restrict__ out) {
-    LK_CUDA_EACH(i, rows * columns) {
-        const uint64_t r = i / columns, at = r * ld + (i - r * columns);
+    join_partials(uint32_t leaves, uint64_t stride, row_shape s, const float *__restrict__ from,
+                  float *__restrict__ out) {
+    LK_CUDA_EACH(i, s.all) {
+        uint32_t c;
+        const uint64_t at = in_rows(s, (uint32_t)i, &c);
         lk_cuda_tree tree;
         tree.leaves = 0;
         for (uint32_t leaf = 0; leaf < leaves; leaf += 8) {
@@ -148,13 +180,14 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 typedef struct product_shape {
     uint64_t positions, terms, columns;
     bool windows;  // the input is to be spread out in windows
+    bool narrow;   // .. or is an operand already
 } product_shape;
 
 static product_shape product_of(const lk_fast_layer *l) {
-    if (l->dense) return {1, l->dense->k_count, l->dense->n_count, false};
+    if (l->dense) return {1, l->dense->k_count, l->dense->n_count, false, l->narrow};
     const lk_conv2d *c = l->conv;
     return {(uint64_t)c->out_h * c->out_w, (uint64_t)c->kernel_h * c->kernel_w * c->in_c, c->out_c,
-            true};
+            true, false};
 }
 
 static uint64_t operand_bytes(lk_fast_precision precision) {
@@ -216,7 +249,7 @@ static scratch_plan lay(const lk_fast_rules *r, const product_shape *p, lk_fast_
     if (pass != LK_FAST_WEIGHT_GRADIENT) {
         s.weights = take_operand(r->precision, used, p->terms, p->columns);
     }
-    if (pass != LK_FAST_INPUT_GRADIENT) {
+    if (pass != LK_FAST_INPUT_GRADIENT && !p->narrow) {
         s.input = p->windows ? take_windows(r->precision, used, rows, p->terms)
                              : take_operand(r->precision, used, rows, p->terms);
     }
@@ -282,28 +315,31 @@ static pass start(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer, lk_
 }
 
 // The operand in scratch at `at`, made of `from`; or `from` itself.
-static const void *operand(const pass *q, uint64_t at, const float *from, uint64_t rows,
+static const void *operand(const pass *q, uint64_t at, const void *x, uint64_t rows,
                            uint64_t columns) {
-    const uint64_t ld = operand_ld(q->f->rules.precision, columns);
-    if (at == LK_AS_IT_IS) return from;
+    if (at == LK_AS_IT_IS) return x;
     float *to = q->s->scratch + at;
-    const lk_cuda_grid blocks = lk_cuda_blocks(rows * columns);
-    if (q->bytes == 2) {
-        lk_cuda_launch(q->s, pack<bf16>, blocks, LK_CUDA_THREADS, 0, rows, columns, ld, from,
-                       (bf16 *)to);
-    } else {
-        lk_cuda_launch(q->s, pack<float>, blocks, LK_CUDA_THREADS, 0, rows, columns, ld, from, to);
-    }
+    each_rows(q->f->rules, rows, columns, operand_ld(q->f->rules.precision, columns),
+              [&](uint64_t r, const row_shape &shape) {
+                  const lk_cuda_grid blocks = lk_cuda_blocks(shape.all);
+                  const float *from = (const float *)x + r * columns;
+                  if (q->bytes == 2) {
+                      lk_cuda_launch(q->s, pack<bf16>, blocks, LK_CUDA_THREADS, 0, shape, from,
+                                     (bf16 *)to + r * shape.ld);
+                  } else {
+                      lk_cuda_launch(q->s, pack<float>, blocks, LK_CUDA_THREADS, 0, shape, from,
+                                     to + r * shape.ld);
+                  }
+              });
     return to;
 }
 
-// Elements are numbered in 31 bits: a few examples at a time.
 static const void *spread(const pass *q, const float *x, uint32_t examples) {
     const lk_conv2d *c = q->layer->conv;
     const uint64_t ld = operand_ld(q->f->rules.precision, q->p.terms);
     const window_shape shape = window_shape_of(c, ld);
     const uint64_t each = q->p.positions * q->p.terms;
-    const uint32_t most = (uint32_t)LK_MAX(INT32_MAX / each, (uint64_t)1);
+    const uint32_t most = (uint32_t)LK_MAX(q->f->rules.launch_max / each, (uint64_t)1);
     float *to = q->s->scratch + q->at.input;
     lk_cuda_rows_of(q->s, each);
     for (uint32_t m = 0; m < examples; m += most) {
@@ -321,9 +357,12 @@ static const void *spread(const pass *q, const float *x, uint32_t examples) {
     return to;
 }
 
-static const void *input_of(const pass *q, const float *x, uint32_t examples) {
-    if (q->p.windows) return spread(q, x, examples);
-    return operand(q, q->at.input, x, examples, q->p.terms);
+// Of `examples` from example m on.
+static const void *input_of(const pass *q, const void *x, uint32_t m, uint32_t examples) {
+    const uint64_t k = q->p.terms;
+    if (q->p.narrow) return (const bf16 *)x + m * k;
+    if (!q->p.windows) return operand(q, q->at.input, (const float *)x + m * k, examples, k);
+    return spread(q, (const float *)x + m * lk_conv2d_in_floats(q->layer->conv), examples);
 }
 
 // The whole pieces of `examples` in one call, a short one in another. `shape` is that of a piece,
@@ -351,10 +390,9 @@ static uint32_t chunk_at(const pass *q, uint32_t m, uint32_t m_count) {
 // --- passes --------------------------------------------------------------------------------------
 
 void lk_fast_forward(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer, uint32_t m_count,
-                     const float *x, const float *w, const float *bias, float *y) {
+                     const void *x, const float *w, const float *bias, float *y) {
     const pass q = start(f, s, layer, LK_FAST_FORWARD, m_count);
     const uint64_t k = q.p.terms, n = q.p.columns, rows = f->rules.grain * q.p.positions;
-    const uint64_t in = layer->conv ? lk_conv2d_in_floats(layer->conv) : k;
     const bool relu = layer->conv ? layer->conv->relu : layer->dense->relu;
     lk_blas_shape shape = {};
     shape.columns = n;
@@ -369,16 +407,45 @@ void lk_fast_forward(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer, 
         some = chunk_at(&q, m, m_count);
         float *to = y + m * q.p.positions * n;
         float *out = q.at.out == LK_AS_IT_IS ? to : s->scratch + q.at.out;
-        const void *input = input_of(&q, x + m * in, some);
+        const void *input = input_of(&q, x, m, some);
         multiply(&q, shape, &lk_blas_shape::rows, some, input, weights, out);
-        const uint64_t stored = some * q.p.positions;
-        lk_cuda_launch(s, finish_forward, lk_cuda_blocks(stored * n), LK_CUDA_THREADS, 0, s->state,
-                       s->op, stored, (uint32_t)n, shape.out_ld, relu, out, bias, to);
+        each_rows(f->rules, some * q.p.positions, n, shape.out_ld,
+                  [&](uint64_t r, const row_shape &stored) {
+                      lk_cuda_launch(s, finish_forward, lk_cuda_blocks(stored.all), LK_CUDA_THREADS,
+                                     0, s->state, s->op, stored, relu, out + r * stored.ld, bias,
+                                     to + r * n);
+                  });
     }
 }
 
+// What becomes of the products of examples [m, m + some).
+static void finish_gradient(const pass *q, uint32_t m, uint32_t some, const float *out, uint64_t ld,
+                            const void *mask, float *dx) {
+    lk_cuda_stream *s = q->s;
+    const lk_conv2d *c = q->layer->conv;
+    const uint64_t columns = c ? lk_conv2d_in_floats(c) : q->p.terms, first = m * columns;
+    const float *seen = mask && !q->p.narrow ? (const float *)mask + first : nullptr;
+    const bf16 *narrow = mask && q->p.narrow ? (const bf16 *)mask + first : nullptr;
+    each_rows(q->f->rules, some, columns, ld, [&](uint64_t r, const row_shape &shape) {
+        const lk_cuda_grid blocks = lk_cuda_blocks(shape.all);
+        const uint64_t at = r * columns;
+        const float *from = out + r * q->p.positions * ld;
+        float *to = dx + first + at;
+        if (c) {
+            lk_cuda_launch(s, gather_windows, blocks, LK_CUDA_THREADS, 0, s->state, s->op,
+                           window_shape_of(c, ld), shape.all, from, seen ? seen + at : nullptr, to);
+        } else if (narrow) {
+            lk_cuda_launch(s, finish_input_gradient<bf16>, blocks, LK_CUDA_THREADS, 0, s->state,
+                           s->op, shape, from, narrow + at, to);
+        } else {
+            lk_cuda_launch(s, finish_input_gradient<float>, blocks, LK_CUDA_THREADS, 0, s->state,
+                           s->op, shape, from, seen ? seen + at : nullptr, to);
+        }
+    });
+}
+
 void lk_fast_input_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer,
-                            uint32_t m_count, const float *w, const float *dy, const float *mask,
+                            uint32_t m_count, const float *w, const float *dy, const void *mask,
                             float *dx) {
     const pass q = start(f, s, layer, LK_FAST_INPUT_GRADIENT, m_count);
     const uint64_t k = q.p.terms, n = q.p.columns, rows = f->rules.grain * q.p.positions;
@@ -394,20 +461,11 @@ void lk_fast_input_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *
     const void *weights = operand(&q, q.at.weights, w, k, n);
     for (uint32_t m = 0, some; m < m_count; m += some) {
         some = chunk_at(&q, m, m_count);
-        float *to = dx + m * in;
-        const float *seen = mask ? mask + m * in : nullptr;
-        float *out = q.at.out == LK_AS_IT_IS ? to : s->scratch + q.at.out;
+        float *out = q.at.out == LK_AS_IT_IS ? dx + m * in : s->scratch + q.at.out;
         const uint64_t here = some * q.p.positions;
         const void *gradient = operand(&q, q.at.gradient, dy + m * q.p.positions * n, here, n);
         multiply(&q, shape, &lk_blas_shape::rows, some, gradient, weights, out);
-        const lk_cuda_grid blocks = lk_cuda_blocks(some * in);
-        if (layer->conv) {
-            lk_cuda_launch(s, gather_windows, blocks, LK_CUDA_THREADS, 0, s->state, s->op,
-                           window_shape_of(layer->conv, shape.out_ld), some * in, out, seen, to);
-        } else {
-            lk_cuda_launch(s, finish_input_gradient, blocks, LK_CUDA_THREADS, 0, s->state, s->op,
-                           here, k, shape.out_ld, out, seen, to);
-        }
+        finish_gradient(&q, m, some, out, shape.out_ld, mask, dx);
     }
 }
 
@@ -423,7 +481,6 @@ static uint32_t join_chunks(const pass *q, float *const *nodes, uint32_t held, u
 static void weight_products(const pass *q, const lk_cuda_grains *g, float *dw) {
     const lk_fast_rules *r = &q->f->rules;
     const uint64_t k = q->p.terms, n = q->p.columns, rows = q->at.piece * q->p.positions;
-    const uint64_t in = q->layer->conv ? lk_conv2d_in_floats(q->layer->conv) : k;
     float *out = q->s->scratch + q->at.out, *nodes[LK_TREE_LEVELS_MAX + 1] = {dw};
     for (uint32_t i = 0; i < LK_TREE_LEVELS_MAX; i++) {
         nodes[i + 1] = q->s->scratch + q->at.nodes + i * lk_round_up(k * n, 64);
@@ -441,13 +498,16 @@ static void weight_products(const pass *q, const lk_cuda_grains *g, float *dw) {
     uint32_t held = 0, chunks = 0;
     for (uint32_t m = 0, some; m < g->examples; m += some) {
         some = chunk_at(q, m, g->examples);
-        const void *input = input_of(q, g->x + m * in, some);
+        const void *input = input_of(q, g->x, m, some);
         const void *gradient =
             operand(q, q->at.gradient, g->dy + m * q->p.positions * n, some * q->p.positions, n);
         multiply(q, shape, &lk_blas_shape::terms, some, input, gradient, out);
         const uint32_t leaves = (some + q->at.piece - 1) / q->at.piece;
-        lk_cuda_launch(q->s, join_partials, lk_cuda_blocks(k * n), LK_CUDA_THREADS, 0, leaves,
-                       shape.out_stride, k, n, shape.out_ld, out, nodes[held]);
+        each_rows(*r, k, n, shape.out_ld, [&](uint64_t row, const row_shape &joined) {
+            lk_cuda_launch(q->s, join_partials, lk_cuda_blocks(joined.all), LK_CUDA_THREADS, 0,
+                           leaves, shape.out_stride, joined, out + row * joined.ld,
+                           nodes[held] + row * n);
+        });
         held = join_chunks(q, nodes, held + 1, (uint32_t)__builtin_ctz(++chunks));
     }
     join_chunks(q, nodes, held, held - 1);
@@ -462,6 +522,6 @@ void lk_fast_weight_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer 
 
 int lk_cuda_prepare_fast(void) {
     return lk_cuda_prepare_kernels(pack<float>, pack<bf16>, windows<float>, windows<bf16>,
-                                   finish_forward, finish_input_gradient, gather_windows,
-                                   join_partials);
+                                   finish_forward, finish_input_gradient<float>,
+                                   finish_input_gradient<bf16>, gather_windows, join_partials);
 }

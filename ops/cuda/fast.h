@@ -7,7 +7,11 @@
 // - A convolution is the product of a matrix of all windows of the image (terms in the order of
 //   kernels.h) with the weights; the gradient of its input is gathered from the product of the
 //   output's gradient with the weights, taps ascending.
-// - Operands are rounded once, to nearest even: bf16 by our kernels, tf32 by the matrix units.
+// - Operands are rounded once, to nearest even: tf32 by the matrix units, bf16 by our kernels, of
+//   which what is not zero stays so (operand.h).
+// - A convolution behind which a 2x2 pool stands is no product of cuBLAS where the strict kernels,
+//   which never store what is before the pool, are reckoned to be faster (ops/layers/conv2d.c).
+//   What it pools a dense layer may take as its operand.
 // - A grain is computed whole and by itself, the partial gradients of grains are added by the tree:
 //   the bits do not depend on microbatches, replicas or workers. A short last grain has a shape,
 //   and so an algorithm, of its own.
@@ -37,6 +41,7 @@ typedef struct lk_fast_rules {
     uint32_t grains;  // of a global batch: what algorithms are chosen for
     uint64_t chunk_bytes;
     uint32_t piece_terms;  // of a weight gradient: a grain of twice as many or more is cut
+    uint32_t launch_max;   // elements that a launch numbers, if a row is not more: below 2^31
 } lk_fast_rules;
 
 typedef struct lk_fast {
@@ -44,10 +49,12 @@ typedef struct lk_fast {
     lk_blas blas;
 } lk_fast;
 
-// A layer: one of the two is not NULL.
+// A layer: one of the two is not NULL. Narrow, of a dense layer: its x, and the mask of its input's
+// gradient, are operands in bf16 (operand.h), of k_count in whole lines of LK_BLAS_ALIGN_BYTES.
 typedef struct lk_fast_layer {
     const lk_dense *dense;
     const lk_conv2d *conv;
+    bool narrow;
 } lk_fast_layer;
 
 typedef enum lk_fast_pass {
@@ -58,9 +65,9 @@ typedef enum lk_fast_pass {
 
 // y, dx, and the node of the grains, as of the layer's launches in kernels.h.
 void lk_fast_forward(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer, uint32_t m_count,
-                     const float *x, const float *w, const float *bias, float *y);
+                     const void *x, const float *w, const float *bias, float *y);
 void lk_fast_input_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer,
-                            uint32_t m_count, const float *w, const float *dy, const float *mask,
+                            uint32_t m_count, const float *w, const float *dy, const void *mask,
                             float *dx);
 // db: of a convolution, or NULL.
 void lk_fast_weight_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer,

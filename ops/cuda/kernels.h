@@ -146,6 +146,10 @@ void lk_cuda_conv2d_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_co
 void lk_cuda_conv2d_pool_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
                                  const float *x, const float *w, const float *bias, float *y,
                                  uint8_t *argmax);
+// .. y as an operand in bf16 (operand.h).
+void lk_cuda_conv2d_pool_forward_narrow(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
+                                        const float *x, const float *w, const float *bias,
+                                        uint16_t *y, uint8_t *argmax);
 void lk_cuda_conv2d_input_gradient(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
                                    const float *w, const float *dy, const float *mask, float *dx);
 // A transposed convolution, of the geometry of the convolution whose input gradient it is.

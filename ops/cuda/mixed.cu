@@ -69,30 +69,31 @@ void lk_cuda_look_for(lk_cuda_stream *s, const lk_look *look, uint64_t count,
                    count, values);
 }
 
-// A thread a tile. The winner is sought among the values before ReLU; the one stored is after it.
+// A thread a tile of a picture `out`. The winner is sought among the values before ReLU; the one
+// stored is after it.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    narrow_pool(lk_cuda_state *state, uint32_t op, lk_narrow how, lk_conv2d c, uint32_t examples,
-                const float *__restrict__ from, uint16_t *__restrict__ to,
+    narrow_pool(lk_cuda_state *state, uint32_t op, lk_narrow how, lk_conv2d c, lk_cuda_picture out,
+                uint32_t examples, const float *__restrict__ from, uint16_t *__restrict__ to,
                 uint8_t *__restrict__ argmax) {
     const uint64_t line = (uint64_t)c.out_w * c.out_c;
-    const uint32_t rows = c.out_h / 2, columns = c.out_w / 2;
+    const lk_cuda_at block = lk_cuda_here();
     bool any = false;
-    LK_CUDA_EACH(i, (uint64_t)examples * rows * columns * c.out_c) {
-        const uint32_t co = (uint32_t)(i % c.out_c), px = (uint32_t)(i / c.out_c % columns);
-        const uint64_t of_row = i / c.out_c / columns;
-        const uint32_t py = (uint32_t)(of_row % rows);
-        const float *image = from + of_row / rows * (c.out_h * line);
+    LK_CUDA_EACH_PICTURE_AT(block, m, examples) LK_CUDA_EACH_AT(block, i, out.elements) {
+        const lk_cuda_cell at = lk_cuda_cell_of(out, (uint32_t)i);
+        const float *tile =
+            from + (m * (uint64_t)c.out_h + 2 * at.y) * line + 2ull * at.x * c.out_c + at.channel;
+        const uint64_t stored = (uint64_t)m * out.elements + i;
         float best = 0.0f;
         for (uint32_t k = 0; k < 4; k++) {
-            const float v = image[(2 * py + k / 2) * line + (2ull * px + k % 2) * c.out_c + co];
+            const float v = tile[k / 2 * line + k % 2 * c.out_c];
             bool bad;
-            const uint16_t h = narrowed(how, i, v, bad);
+            const uint16_t h = narrowed(how, stored, v, bad);
             const float rounded = from_half(how.dtype, to_half(how.dtype, v));
             any |= bad;
             if (k > 0 && !(rounded > best)) continue;
             best = rounded;
-            argmax[i] = (uint8_t)k;
-            to[i] = h;
+            argmax[stored] = (uint8_t)k;
+            to[stored] = h;
         }
     }
     lk_cuda_report(state, op, any);
@@ -100,11 +101,13 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 void lk_cuda_narrow_pool(lk_cuda_stream *s, const lk_narrow *how, const lk_conv2d *c,
                          uint32_t examples, const float *from, uint16_t *to, uint8_t *argmax) {
-    const uint64_t pooled = (uint64_t)(c->out_h / 2) * (c->out_w / 2) * c->out_c;
+    const lk_cuda_picture out = lk_cuda_picture_of(s, c->out_h / 2, c->out_w / 2, c->out_c);
     const uint64_t values = (uint64_t)c->out_h * c->out_w * c->out_c;
-    const uint64_t bytes = examples * (values * sizeof *from + pooled * 3);
-    lk_cuda_launch(s, narrow_pool, lk_cuda_blocks(examples * pooled, 4, bytes), LK_CUDA_THREADS, 0,
-                   s->state, s->op, *how, *c, examples, from, to, argmax);
+    lk_cuda_grid grid = lk_cuda_picture_blocks(out, examples);
+    grid.work.steps = 4;
+    grid.work.bytes = examples * (values * sizeof *from + (uint64_t)out.elements * 3);
+    lk_cuda_launch(s, narrow_pool, grid, LK_CUDA_THREADS, 0, s->state, s->op, *how, *c, out,
+                   examples, from, to, argmax);
 }
 
 // S = initial * 2^power, both normal numbers.

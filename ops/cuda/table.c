@@ -134,7 +134,7 @@ static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
 #define PLAIN(NUMBER, name) [LK_OP_##NUMBER] = lk_cuda_plain_##name,
 #define STRICT                                                                            \
     LK_PLAIN_OP_LIST(PLAIN)                                                               \
-    [LK_OP_DENSE_BIAS_GRADIENT] = dense_bias_gradient, [LK_OP_CONV2D_POOL] = conv2d_pool, \
+    [LK_OP_DENSE_BIAS_GRADIENT] = dense_bias_gradient,                                    \
     [LK_OP_CONV2D_POOL_INPUT_GRADIENT] = conv2d_pool_input_gradient,                      \
     [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = conv2d_pool_weight_gradient,                    \
     [LK_OP_CONV2D_TRANSPOSE] = conv2d_transpose,                                          \
@@ -161,7 +161,8 @@ static uint32_t softmax_cross_entropy(lk_lane *l, const lk_op *op) {
 
 const lk_kernels lk_kernels_cuda = {
     .name = "cuda",
-    .kernel = {STRICT, [LK_OP_DENSE] = dense, [LK_OP_DENSE_INPUT_GRADIENT] = dense_input_gradient,
+    .kernel = {STRICT, [LK_OP_CONV2D_POOL] = conv2d_pool, [LK_OP_DENSE] = dense,
+               [LK_OP_DENSE_INPUT_GRADIENT] = dense_input_gradient,
                [LK_OP_DENSE_WEIGHT_GRADIENT] = dense_weight_gradient, [LK_OP_CONV2D] = conv2d,
                [LK_OP_CONV2D_INPUT_GRADIENT] = conv2d_input_gradient,
                [LK_OP_CONV2D_WEIGHT_GRADIENT] = conv2d_weight_gradient},
@@ -183,40 +184,52 @@ static const product products[LK_OP_COUNT] = {
     [LK_OP_CONV2D_WEIGHT_GRADIENT] = {true, true, LK_FAST_WEIGHT_GRADIENT},
 };
 
+bool lk_cuda_is_product(const lk_op *op) { return products[op->type->number].is && !op->strict; }
+
 static lk_fast_layer layer_of(const lk_op *op) {
     const bool conv = products[op->type->number].conv;
-    return (lk_fast_layer){.dense = conv ? NULL : &op->dense, .conv = conv ? &op->conv : NULL};
+    return (lk_fast_layer){.dense = conv ? NULL : &op->dense,
+                           .conv = conv ? &op->conv : NULL,
+                           .narrow = !conv && op->narrow};
 }
 
 static uint32_t fast_forward(lk_lane *l, const lk_op *op) {
+    if (!lk_cuda_is_product(op)) return conv2d(l, op);
     const lk_fast_layer layer = layer_of(op);
     lk_fast_forward(fast_of(l), stream_of(l), &layer, l->examples, l->at[LK_X], l->param[0],
                     l->param[1], l->at[LK_Y]);
     return 0;
 }
 static uint32_t fast_input_gradient(lk_lane *l, const lk_op *op) {
+    if (!lk_cuda_is_product(op)) return conv2d_input_gradient(l, op);
     const lk_fast_layer layer = layer_of(op);
     lk_fast_input_gradient(fast_of(l), stream_of(l), &layer, l->examples, l->param[0], l->at[LK_DY],
                            l->at[LK_MASK], l->at[LK_DX]);
     return 0;
 }
 static uint32_t fast_weight_gradient(lk_lane *l, const lk_op *op) {
+    if (!lk_cuda_is_product(op)) return conv2d_weight_gradient(l, op);
     const lk_fast_layer layer = layer_of(op);
     const lk_cuda_grains grains = grains_of(l);
     lk_fast_weight_gradient(fast_of(l), stream_of(l), &layer, &grains, l->sums[0], l->sums[1]);
     return 0;
 }
 
+static uint32_t fast_pool(lk_lane *l, const lk_op *op) {
+    if (!op->narrow) return conv2d_pool(l, op);
+    lk_cuda_conv2d_pool_forward_narrow(stream_of(l), &op->conv, l->examples, l->at[LK_X],
+                                       l->param[0], l->param[1], l->at[LK_Y], l->at[LK_AUX]);
+    return 0;
+}
+
 const lk_kernels lk_kernels_cuda_fast = {
     .name = "cuda",
-    .kernel =
-        {STRICT, [LK_OP_DENSE] = fast_forward, [LK_OP_DENSE_INPUT_GRADIENT] = fast_input_gradient,
-         [LK_OP_DENSE_WEIGHT_GRADIENT] = fast_weight_gradient, [LK_OP_CONV2D] = fast_forward,
-         [LK_OP_CONV2D_INPUT_GRADIENT] = fast_input_gradient,
-         [LK_OP_CONV2D_WEIGHT_GRADIENT] = fast_weight_gradient},
+    .kernel = {STRICT, [LK_OP_CONV2D_POOL] = fast_pool, [LK_OP_DENSE] = fast_forward,
+               [LK_OP_DENSE_INPUT_GRADIENT] = fast_input_gradient,
+               [LK_OP_DENSE_WEIGHT_GRADIENT] = fast_weight_gradient, [LK_OP_CONV2D] = fast_forward,
+               [LK_OP_CONV2D_INPUT_GRADIENT] = fast_input_gradient,
+               [LK_OP_CONV2D_WEIGHT_GRADIENT] = fast_weight_gradient},
 };
-
-bool lk_cuda_is_product(const lk_op_type *type) { return products[type->number].is; }
 
 // --- scratch -------------------------------------------------------------------------------------
 
@@ -273,10 +286,9 @@ uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t exa
         [LK_OP_CONV2D_TRANSPOSE_WEIGHT_GRADIENT] = conv_scratch,
         [LK_OP_CONV2D_TRANSPOSE_BIAS_GRADIENT] = bias_scratch,
     };
-    const product *fast = &products[op->type->number];
-    if (rules && fast->is) {
+    if (rules && lk_cuda_is_product(op)) {
         const lk_fast_layer layer = layer_of(op);
-        return lk_fast_scratch_floats(rules, &layer, fast->pass, examples);
+        return lk_fast_scratch_floats(rules, &layer, products[op->type->number].pass, examples);
     }
     return strict[op->type->number] ? strict[op->type->number](op, grain, examples) : 0;
 }

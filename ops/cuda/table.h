@@ -52,7 +52,7 @@ uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t exa
                                    const lk_fast_rules *rules);
 
 // Is the op a product of matrices, which the fast arithmetic leaves to cuBLAS?
-bool lk_cuda_is_product(const lk_op_type *type);
+bool lk_cuda_is_product(const lk_op *op);
 
 #ifdef __cplusplus
 }

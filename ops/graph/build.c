@@ -533,6 +533,7 @@ static bool is_logits(const lk_builder *b, uint32_t i) {
 // A layer's output is rounded; what comes before it in the layer is not, nor what the loss takes.
 static lk_dtype output_dtype(const lk_builder *b, uint32_t i) {
     const lk_op *op = &b->program->ops[i];
+    if (op->narrow && op->type->narrows) return LK_BF16;
     return is_logits(b, i) || !op->ends ? LK_F32 : (lk_dtype)op->dtype;
 }
 
@@ -549,6 +550,19 @@ static lk_status check_logits(const lk_builder *b) {
     return LK_OK;
 }
 
+// The fast arithmetic in bf16: what an op alone takes to multiply it is stored as it multiplies it,
+// where rows are as cuBLAS wants them (LK_BLAS_ALIGN_BYTES). Networks that are used twice gather
+// their rows in fp32.
+static void note_narrow(lk_builder *b, uint32_t i) {
+    lk_program *p = b->program;
+    lk_op *op = &p->ops[i];
+    if (p->spec->fast_precision != LK_FAST_BF16 || lk_graph_of(&p->spec->model)) return;
+    if (!op->type->narrows || op->floats % 8 != 0) return;
+    const uint32_t user = lk_build_only_user(b, i);
+    if (user == LK_NONE || !p->ops[user].type->multiplies) return;
+    op->narrow = p->ops[user].narrow = true;
+}
+
 static lk_status forward_tensors(lk_builder *b) {
     static const lk_role inputs[LK_OP_INPUTS] = {LK_X, LK_X2};
     lk_program *p = b->program;
@@ -559,6 +573,7 @@ static lk_status forward_tensors(lk_builder *b) {
             op->tensor[inputs[n]] = p->ops[op->input[n]].tensor[LK_Y];
             op->wants = op->wants || p->ops[op->input[n]].wants;
         }
+        note_narrow(b, i);
         if (op->floats > 0) {
             LK_CHECK(lk_build_rows(b, op, "", LK_CLASS_ACTIVATION, output_dtype(b, i),
                                    op->floats, &op->tensor[LK_Y]));
@@ -675,6 +690,8 @@ lk_op *lk_build_gradient(lk_builder *b, const lk_op_type *type, uint32_t of) {
     lk_op *g = new_op(b, type, LK_BACKWARD, forward->layer);
     g->floats = forward->floats;
     g->dtype = forward->dtype;
+    g->strict = forward->strict;
+    g->narrow = forward->narrow;
     g->tensor[LK_DY] = forward->gradient;
     g->grouped = forward->grouped;  // all of the shape
     _Static_assert(sizeof g->grouped == sizeof g->words, "");

@@ -27,7 +27,7 @@ typedef enum lk_fast_precision {
     LK_FAST_TF32 = 1,
     LK_FAST_BF16 = 2
 } lk_fast_precision;
-enum { LK_FAST_VERSION = 1 };
+enum { LK_FAST_VERSION = 2 };
 
 // What products of the strict arithmetic take, in Keras' words: fp32, or operands of 16 bits with
 // parameters, sums, loss and optimizer in fp32 (ARITHMETIC.md 15).

@@ -86,8 +86,7 @@ typedef struct lk_layout {
     bool shared;  // all of them lie in one memory, and each may read what the others hold
     bool direct;  // all of them are on devices that exchange by themselves: nothing else is given
     uint32_t microbatch_examples;  // examples a replica holds at once; 0 chooses
-    bool fuse;               // false: one op a layer (the oracle)
-    bool pools_apart;        // pooling is an op of its own, also where the rest is fused
+    bool fuse;                     // false: one op a layer (the oracle)
     // Replicas work on a device, not on this machine's threads: its nodes are partials, the loss
     // among them, the blocks of a microbatch are joined after its last op (lk_device_slots), and
     // all ops share two scratches (lk_device_scratch).

@@ -306,19 +306,64 @@ static lk_status build_conv2d(lk_builder *b, const lk_layer *l) {
 
 static bool pool_fits(const lk_conv2d *c, const lk_pool2d *o);
 
-// Is this output taken by a 2x2 pool alone, perhaps through a ReLU? What the pool drops is then not
-// looked at, whether or not one op does it all: the flags of mixed precision follow the model.
-static void find_pool(lk_builder *b, lk_op *op) {
+// Is this output taken by a 2x2 pool alone, perhaps through a ReLU, which is then in *relu? The
+// answer follows the model alone, whether or not one op does it all.
+static bool find_pool(const lk_builder *b, const lk_op *op, lk_op **relu) {
     lk_op *ops = b->program->ops;
     const uint32_t next = lk_build_only_user(b, (uint32_t)(op - ops));
-    lk_op *relu = next != LK_NONE && ops[next].type == &lk_op_relu && !op->relu ? &ops[next] : NULL;
-    const uint32_t pool = relu ? lk_build_only_user(b, next) : next;
-    if (pool == LK_NONE || ops[pool].type != &lk_op_max_pool2d) return;
-    if (!pool_fits(&op->conv, &ops[pool].pool)) return;
+    *relu = next != LK_NONE && ops[next].type == &lk_op_relu && !op->relu ? &ops[next] : NULL;
+    const uint32_t pool = *relu ? lk_build_only_user(b, next) : next;
+    return pool != LK_NONE && ops[pool].type == &lk_op_max_pool2d &&
+           pool_fits(&op->conv, &ops[pool].pool);
+}
+
+// Mixed precision: what the pool drops is not looked at.
+static void note_odd(lk_builder *b, lk_op *op) {
+    lk_op *relu;
+    if (!find_pool(b, op, &relu)) return;
     op->odd_apart = true;
     if (!relu) return;
     relu->odd_apart = true;
     relu->conv = op->conv;
+}
+
+// The fast arithmetic: does a convolution that a 2x2 pool follows stay with the strict kernels,
+// which never store the picture before the pool? They multiply in fp32; cuBLAS is many times as
+// fast, but wants the windows of the image and gives the whole picture, which go through memory
+// several times. So few channels do, many do not: the shorter of two estimates for an H100, of a
+// position of the output in attoseconds, by 60 TFLOP/s in fp32, 700 in bf16, 350 in tf32, and
+// 3.35 TB/s.
+//
+//   strict   whole tiles of 16 columns; of the gradient of weights the routed quarter; where the
+//            input has a gradient, all of its positions
+//   cuBLAS   windows written and read, forward and for the weights; where the input has a gradient,
+//            that of the windows; the picture written, finished and pooled; its gradient unpooled,
+//            masked, summed for the bias, and made an operand and read
+//
+// Sizes that would leave 64 bits are left to cuBLAS.
+static bool pools_strictly(const lk_builder *b, const lk_op *op) {
+    enum { FLOP = 16667, PRODUCT = 1429, BYTE = 298507 };
+    const lk_program *p = b->program;
+    const lk_conv2d *c = &op->conv;
+    const bool bf16 = p->spec->fast_precision == LK_FAST_BF16;
+    const uint64_t gradient = p->ops[op->input[0]].type != &lk_op_load, out = c->out_c;
+    const uint64_t window = (uint64_t)c->kernel_h * c->kernel_w, terms = window * c->in_c;
+    const uint64_t strides = (uint64_t)c->stride_h * c->stride_w;
+    if (terms > UINT32_MAX || terms * out > UINT32_MAX || strides > 1024) return false;
+    const uint64_t input = window * out * lk_round_up(c->in_c, 16) * strides;
+    const uint64_t strict =
+        2 * terms * lk_round_up(out, 16) + terms * out / 2 + 2 * gradient * input;
+    const uint64_t products = 2 * terms * out * (2 + gradient) * (bf16 ? 1 : 2);
+    const uint64_t bytes =
+        terms * ((bf16 ? 8 : 16) + 8 * gradient) + out * (36 + (bf16 ? 8 : 4) * (1 + gradient));
+    return strict * FLOP <= products * PRODUCT + bytes * BYTE;
+}
+
+static void note_strict(const lk_builder *b, lk_op *op) {
+    lk_op *relu;
+    if (b->program->spec->fast_precision == LK_STRICT) return;
+    op->strict = op->type == &lk_op_conv2d_pool ||
+                 (op->type == &lk_op_conv2d && find_pool(b, op, &relu) && pools_strictly(b, op));
 }
 
 static lk_status declare_conv2d(lk_builder *b, lk_op *op) {
@@ -333,7 +378,8 @@ static lk_status declare_conv2d(lk_builder *b, lk_op *op) {
         .initializer = b->program->spec->model.layers[op->layer].initializer};
     const lk_param_shape bias = {
         .suffix = "bias", .rank = 1, .size = {c->out_c}, .initializer = &lk_initializer_zeros};
-    if (op->dtype != LK_F32 && op->type == &lk_op_conv2d) find_pool(b, op);
+    if (op->dtype != LK_F32 && op->type == &lk_op_conv2d) note_odd(b, op);
+    note_strict(b, op);
     LK_CHECK(lk_build_param(b, op, 0, &kernel));
     return c->use_bias ? lk_build_param(b, op, 1, &bias) : LK_OK;
 }
@@ -361,10 +407,8 @@ static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
         op->conv.relu = op->dtype == LK_F32;  // else the walk applies it, as it rounds
         return true;
     }
-    if (next->type != &lk_op_max_pool2d || b->program->layout.pools_apart ||
-        !pool_fits(&op->conv, &next->pool)) {
-        return false;
-    }
+    if (next->type != &lk_op_max_pool2d || !pool_fits(&op->conv, &next->pool)) return false;
+    if (b->program->spec->fast_precision != LK_STRICT && !pools_strictly(b, op)) return false;
     op->type = &lk_op_conv2d_pool;
     op->floats = lk_conv2d_pooled_floats(&op->conv);
     return true;
@@ -430,6 +474,7 @@ const lk_op_type lk_op_conv2d_pool = {.name = "conv2d+pool",
                                       .declare = LK_RULE(declare_conv2d_pool),
                                       .differentiate = LK_RULE(differentiate_conv2d_pool),
                                       .mixed = true,
+                                      .narrows = true,
                                       .apart = &lk_op_conv2d,
                                       .half_floats = LK_RULE(scratch_floats)};
 const lk_op_type lk_op_conv2d_input_gradient = {.name = "conv2d_input_gradient",

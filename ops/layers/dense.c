@@ -289,6 +289,7 @@ const lk_op_type lk_op_dense = {.name = "dense",
                                 .declare = LK_RULE(declare),
                                 .differentiate = LK_RULE(differentiate),
                                 .mixed = true,
+                                .multiplies = true,
                                 .half_floats = LK_RULE(forward_half)};
 const lk_op_type lk_op_dense_input_gradient = {
     .name = "dense_input_gradient",

@@ -14,6 +14,7 @@
 
 #include "ops/cuda/fast.h"
 #include "ops/op.h"
+#include "tests/cuda/bf16.h"
 #include "tests/cuda/host/blas.h"
 #include "tests/cuda/host/host.h"
 #include "tests/ops/kernel_calls.h"
@@ -53,14 +54,16 @@ typedef struct layer {
     const char *name;
     lk_dense dense;
     lk_conv2d conv;  // where out_c is not 0
+    bool narrow;     // x and mask are operands in bf16 (ops/cuda/operand.h)
 } layer;
 
 // Rows in and out of line, one channel and several, strides, padding on either side, a kernel that
 // leaves cells of the image out, a layer of one unit.
 static const layer layers[] = {
-    {"dense 16x8 relu", {.k_count = 16, .n_count = 8, .use_bias = true, .relu = true}, {0}},
-    {"dense 19x10", {.k_count = 19, .n_count = 10, .use_bias = true}, {0}},
-    {"dense 4x1 no bias", {.k_count = 4, .n_count = 1}, {0}},
+    {.name = "dense 16x8 relu",
+     .dense = {.k_count = 16, .n_count = 8, .use_bias = true, .relu = true}},
+    {.name = "dense 19x10", .dense = {.k_count = 19, .n_count = 10, .use_bias = true}},
+    {.name = "dense 4x1 no bias", .dense = {.k_count = 4, .n_count = 1}},
     {.name = "conv same", .conv = {6, 5, 1, 6, 5, 5, 3, 3, 1, 1, 1, 1, true, true}},
     {.name = "conv strided", .conv = {7, 6, 3, 3, 2, 4, 3, 2, 2, 3, 0, 0, true, false}},
     {.name = "conv 1x1", .conv = {3, 3, 4, 3, 3, 8, 1, 1, 1, 1, 0, 0, false, false}},
@@ -68,7 +71,8 @@ static const layer layers[] = {
 
 static bool is_conv(const layer *l) { return l->conv.out_c != 0; }
 static lk_fast_layer view(const layer *l) {
-    return is_conv(l) ? (lk_fast_layer){.conv = &l->conv} : (lk_fast_layer){.dense = &l->dense};
+    return is_conv(l) ? (lk_fast_layer){.conv = &l->conv}
+                      : (lk_fast_layer){.dense = &l->dense, .narrow = l->narrow};
 }
 static uint64_t in_floats(const layer *l) {
     return is_conv(l) ? lk_conv2d_in_floats(&l->conv) : l->dense.k_count;
@@ -120,11 +124,25 @@ typedef struct results {
 typedef struct device {
     lk_fast fast;
     lk_cuda_stream s;
-    float *x, *dy, *w, *bias, *mask, *y, *dx, *dw, *db;
+    uint8_t *x, *mask;
+    float *dy, *w, *bias, *y, *dx, *dw, *db;
 } device;
 
 static lk_fast_rules rules_of(lk_fast_precision precision, uint32_t grain, uint64_t chunk_bytes) {
-    return (lk_fast_rules){precision, grain, 5, chunk_bytes, LK_FAST_PIECE_TERMS};
+    return (lk_fast_rules){precision, grain, 5, chunk_bytes, LK_FAST_PIECE_TERMS, INT32_MAX};
+}
+
+// Rows of a layer's x or mask: as numbers, or as operands.
+static void *rows_there(const layer *l, const float *rows, uint64_t count) {
+    static uint16_t narrow[FLOATS];
+    if (!l->narrow) return there(rows, count * sizeof(float));
+    for (uint64_t i = 0; i < count; i++) {
+        const float rounded = to_bf16(rows[i]);
+        uint32_t bits;
+        memcpy(&bits, &rounded, sizeof bits);
+        narrow[i] = (uint16_t)(bits >> 16);
+    }
+    return there(narrow, count * sizeof *narrow);
 }
 
 static void open_device(device *d, const layer *l, const lk_fast_rules *rules, const operands *o,
@@ -145,11 +163,11 @@ static void open_device(device *d, const layer *l, const lk_fast_rules *rules, c
     d->s = (lk_cuda_stream){.state = there(&fresh, sizeof fresh),
                             .scratch = space(LK_MAX(scratch, 1) * sizeof(float)),
                             .op = OP};
-    d->x = there(o->x, examples * in_floats(l) * sizeof(float));
+    d->x = rows_there(l, o->x, examples * in_floats(l));
     d->dy = there(o->dy, examples * out_floats(l) * sizeof(float));
     d->w = there(o->w, weight_floats(l) * sizeof(float));
     d->bias = has_bias(l) ? there(o->bias, units(l) * sizeof(float)) : NULL;
-    d->mask = there(o->mask, examples * in_floats(l) * sizeof(float));
+    d->mask = rows_there(l, o->mask, examples * in_floats(l));
     d->y = space(examples * out_floats(l) * sizeof(float));
     d->dx = space(examples * in_floats(l) * sizeof(float));
     d->dw = space(weight_floats(l) * sizeof(float));
@@ -160,10 +178,14 @@ static void open_device(device *d, const layer *l, const lk_fast_rules *rules, c
 static void passes(device *d, const layer *l, uint32_t first, uint32_t count, bool node) {
     const lk_fast_layer v = view(l);
     const uint64_t in = first * in_floats(l), out = first * out_floats(l);
-    const lk_cuda_grains grains = {
-        .x = d->x + in, .dy = d->dy + out, .grain = d->fast.rules.grain, .examples = count};
-    lk_fast_forward(&d->fast, &d->s, &v, count, d->x + in, d->w, d->bias, d->y + out);
-    lk_fast_input_gradient(&d->fast, &d->s, &v, count, d->w, d->dy + out, d->mask + in, d->dx + in);
+    const uint64_t begin = in * (l->narrow ? sizeof(uint16_t) : sizeof(float));
+    const lk_cuda_grains grains = {.x = (const float *)(const void *)(d->x + begin),
+                                   .dy = d->dy + out,
+                                   .grain = d->fast.rules.grain,
+                                   .examples = count};
+    lk_fast_forward(&d->fast, &d->s, &v, count, d->x + begin, d->w, d->bias, d->y + out);
+    lk_fast_input_gradient(&d->fast, &d->s, &v, count, d->w, d->dy + out, d->mask + begin,
+                           d->dx + in);
     if (node) lk_fast_weight_gradient(&d->fast, &d->s, &v, &grains, d->dw, d->db);
 }
 
@@ -255,6 +277,7 @@ static void exact_sums_are_the_references(void **state) {
         for (lk_fast_precision p = LK_FAST_TF32; p <= LK_FAST_BF16; p++) {
             lk_fast_rules rules = rules_of(p, 8, i % 2 ? 1 : LK_FAST_CHUNK_BYTES);
             if (i % 3 > 0) rules.piece_terms = i % 3 == 1 ? 1 : 40;
+            if (i / LK_COUNT(batches) % 2 != i % 2) rules.launch_max = i % 3 ? 1 : 150;
             compute(l, &rules, &o, examples, 8, &found);
             expect(l, 8, &o, examples, &wanted);
             // A sum of terms that are zero may be -0 in a partial sum: nowhere else.
@@ -338,20 +361,9 @@ static void nodes_join(void **state) {
     }
 }
 
-// Nearest, ties to even, in all sixteen bits; subnormals; the largest numbers become infinite.
-static float to_bf16(float value) {
-    uint32_t bits, low;
-    memcpy(&bits, &value, sizeof bits);
-    low = bits & 0xffffu;
-    bits -= low;
-    if (low > 0x8000u || (low == 0x8000u && (bits & 0x10000u))) bits += 0x10000u;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 static void operands_are_rounded_to_nearest_even(void **state) {
     (void)state;
-    static const layer one = {"dense 1x1", {.k_count = 8, .n_count = 8}, {0}};
+    static const layer one = {.name = "dense 1x1", .dense = {.k_count = 8, .n_count = 8}};
     static operands o;
     static results r;
     uint32_t seed = 4;
@@ -361,6 +373,7 @@ static void operands_are_rounded_to_nearest_even(void **state) {
         uint32_t bits = draw(&seed) << 8 ^ draw(&seed);
         if (i % 3 == 0) bits = (bits & 0xffff0000u) | 0x8000u;
         if (i % 5 == 0) bits &= 0x807fffffu;
+        if (i % 7 == 0) bits &= 0x8000ffffu;
         if ((bits & 0x7f800000u) == 0x7f800000u) bits ^= 0x40000000u;
         memcpy(&o.x[i], &bits, sizeof bits);
     }
@@ -372,6 +385,30 @@ static void operands_are_rounded_to_nearest_even(void **state) {
     memcpy(&o.x[17], &largest, sizeof largest);
     compute(&one, &rules, &o, 43, 43, &r);
     assert_int_equal(r.bad_op, OP);
+}
+
+// What lies there as an operand is multiplied, and masks, as the number that becomes that operand.
+static void narrow_inputs_are_the_same(void **state) {
+    (void)state;
+    static operands o;
+    static results wide, narrow;
+    fill_all(&o, true, 7);
+    for (uint32_t i = 0; i < FLOATS; i += 3) o.mask[i] = i % 2 ? 0x1p-149f : 0x1p-140f;
+    layer l = {.name = "dense 24x10 relu",
+               .dense = {.k_count = 24, .n_count = 10, .use_bias = true, .relu = true}};
+    for (uint32_t part = 4; part <= 44; part += 20) {
+        lk_fast_rules rules = rules_of(LK_FAST_BF16, 4, part == 24 ? LK_FAST_CHUNK_BYTES : 1);
+        rules.launch_max = part == 24 ? 50 : INT32_MAX;
+        l.narrow = false;
+        compute(&l, &rules, &o, 43, 43, &wide);
+        l.narrow = true;
+        compute(&l, &rules, &o, 43, LK_MIN(part, 43u), &narrow);
+        same_results(&l, &narrow, &wide);
+    }
+    const lk_fast_layer v = view(&l), of = {.dense = &l.dense};
+    const lk_fast_rules rules = rules_of(LK_FAST_BF16, 4, LK_FAST_CHUNK_BYTES);
+    assert_true(lk_fast_scratch_floats(&rules, &v, LK_FAST_FORWARD, 43) <
+                lk_fast_scratch_floats(&rules, &of, LK_FAST_FORWARD, 43));
 }
 
 // --- failures ------------------------------------------------------------------------------------
@@ -448,6 +485,7 @@ int main(void) {
         cmocka_unit_test(pieces_are_small_grains),
         cmocka_unit_test(nodes_join),
         cmocka_unit_test(operands_are_rounded_to_nearest_even),
+        cmocka_unit_test(narrow_inputs_are_the_same),
         cmocka_unit_test(failures_are_said),
         cmocka_unit_test(scratch_grows),
         cmocka_unit_test(plans_are_few),

@@ -183,6 +183,76 @@ static void fusion_follows_geometry(void **state) {
     }
 }
 
+// conv ("a", if there is one), conv "b" of 3 x 3, relu, pool, dense in the fast arithmetic: the
+// type of b, and whether it is strict, fused or not; how its output, and the dense layer's x, are
+// stored.
+typedef struct pooled {
+    const lk_op_type *type;
+    bool strict, narrow;
+    lk_dtype dtype;
+} pooled;
+
+static pooled pooled_conv(lk_fast_precision precision, uint32_t h, uint32_t first,
+                          uint32_t channels, uint32_t filters, bool fuse) {
+    const lk_layer all[] = {CONV("a", channels, 1, 1, SAME, true),
+                            CONV("b", filters, 3, 1, SAME, true), POOL("p", 2, 2, VALID), FLATTEN,
+                            DENSE("d", 3, false)};
+    lk_run_spec spec =
+        spec_of(h, h + 1, first ? channels : 1, 3, LK_COUNT(all) - first, all + first);
+    const lk_layout layout = {.replicas = 1, .fuse = fuse, .device = true};
+    const uint32_t b = fuse || first ? 2 - first : 3;  // "a" has a ReLU of its own
+    pooled found;
+    lk_program p;
+    lk_error error;
+    void *tables;
+    spec.fast_precision = precision;
+    assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
+    found = (pooled){p.ops[b].type, p.ops[b].strict, p.ops[b].narrow,
+                     p.tensors[p.ops[b].tensor[LK_Y]].dtype};
+    for (uint32_t i = 0; i < p.op_count; i++) {
+        const lk_op *op = &p.ops[i];
+        if (op->layer != LK_COUNT(all) - 1 - first) continue;
+        assert_int_equal(op->narrow, found.narrow);  // also of the gradients
+        if (op->tensor[LK_MASK] != LK_NONE && found.narrow) {
+            assert_int_equal(op->tensor[LK_MASK], p.ops[b].tensor[LK_Y]);
+        }
+    }
+    free(tables);
+    return found;
+}
+
+// Few channels stay with the strict kernels, many go to cuBLAS: both sides of where the estimates
+// cross, fused or not.
+static void few_channels_pool_strictly(void **state) {
+    (void)state;
+    static const struct {
+        lk_fast_precision precision;
+        uint32_t first, channels, filters;
+        bool strict;
+    } rows[] = {
+        {LK_FAST_BF16, 1, 1, 32, true},     {LK_FAST_BF16, 0, 96, 96, true},
+        {LK_FAST_BF16, 0, 112, 112, false}, {LK_FAST_TF32, 0, 144, 144, true},
+        {LK_FAST_TF32, 0, 160, 160, false}, {LK_FAST_BF16, 1, 64, 176, true},
+        {LK_FAST_BF16, 1, 64, 192, false},
+    };
+    for (uint32_t i = 0; i < LK_COUNT(rows); i++) {
+        for (int fuse = 0; fuse < 2; fuse++) {
+            const pooled b = pooled_conv(rows[i].precision, 4, rows[i].first, rows[i].channels,
+                                         rows[i].filters, fuse);
+            assert_int_equal(b.strict, rows[i].strict);
+            assert_ptr_equal(b.type, fuse && b.strict ? &lk_op_conv2d_pool : &lk_op_conv2d);
+            const bool narrow = fuse && b.strict && rows[i].precision == LK_FAST_BF16;
+            assert_int_equal(b.narrow, narrow);
+            assert_int_equal(b.dtype, narrow ? LK_BF16 : LK_F32);
+        }
+    }
+    // Strict arithmetic asks nobody. 2 x 2 x 5 values are no whole lines of 16 bytes.
+    assert_ptr_equal(pooled_conv(LK_STRICT, 4, 0, 160, 160, true).type, &lk_op_conv2d_pool);
+    assert_false(pooled_conv(LK_FAST_BF16, 5, 0, 4, 5, true).narrow);
+    assert_int_equal(pooled_conv(LK_FAST_BF16, 5, 0, 4, 5, true).dtype, LK_F32);
+    assert_true(pooled_conv(LK_FAST_BF16, 5, 0, 4, 8, true).narrow);
+}
+
 // Of 5 x 5 cells a pool with a stride of 3 one way has as many windows as the fused one, others.
 static void strides_of_a_fused_pool_are_two(void **state) {
     (void)state;
@@ -1210,6 +1280,7 @@ int main(void) {
         cmocka_unit_test(tables_have_all_kernels),
         cmocka_unit_test(shapes_are_inferred),
         cmocka_unit_test(fusion_follows_geometry),
+        cmocka_unit_test(few_channels_pool_strictly),
         cmocka_unit_test(strides_of_a_fused_pool_are_two),
         cmocka_unit_test(masks_and_outputs_follow_fusion),
         cmocka_unit_test(bad_models_are_refused),

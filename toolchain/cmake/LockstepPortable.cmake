@@ -19,7 +19,7 @@ if(LOCKSTEP_TESTS AND LOCKSTEP_HAVE_CUDA)
     string(REGEX MATCH "libcmocka\\.so\\.[0-9]+" name "${file}")
     set(programs gpu_kernels_test gpu_conv_kernels_test gpu_persistent_kernels_test
         gpu_persistent_conv_kernels_test gpu_sequence_test gpu_transducer_test gpu_update_test
-        gpu_measure gpu_ops lockstep_on_gpu)
+        gpu_narrow_test gpu_measure gpu_ops lockstep_on_gpu)
     add_dependencies(portable gpu_tests)
     foreach(folder gpu tests/cuda/gpu tests/cuda/whole tests/whole tests/matrix tests/golden
                    tests/bench)

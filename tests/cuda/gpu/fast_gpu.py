@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""fast_gpu - the fast arithmetic on the GPU at hand: the same bits for 4 replicas as for 1 and for
-waves of any size, an accuracy like that of the strict arithmetic, and images a second beside it.
+"""fast_gpu - the fast arithmetic on the GPU at hand: the same bits for 4 replicas as for 1, for
+waves of any size and for one op a layer; an accuracy like that of the strict arithmetic, and images
+a second beside it.
 
    fast_gpu.py PROGRAM WORK_DIR CONFIG [--set KEY=VALUE ..]
 
@@ -15,7 +16,8 @@ import sys
 
 POINTS = 2.0
 PRECISIONS = ("tf32", "bf16")
-WAYS = [[], ["--replicas", "4"], ["--replicas", "3", "--set", "layout.resident=true"]]
+WAYS = [[], ["--replicas", "4"], ["--replicas", "3", "--set", "layout.resident=true"],
+        ["--set", "layout.fuse=false"]]
 
 
 class Failed(Exception):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """budget_test - what the launches of a step on a GPU may cost, of every ready configuration, and
-of those in configs/ beside this file, whose layers no ready one has.
+of those in configs/ beside this file, whose layers or arithmetic no ready one has.
 
    budget_test.py LAUNCHES CONFIG_DIR KNOWN [--table CONFIG BATCH] [--record]
 
@@ -24,6 +24,9 @@ Times are estimates for an H100 SXM, not measured: 1.5 us for a node of a graph,
               tiles, the chunks that are under way at once: three of 32 terms (16x16), three of 16
               terms, two of 16 (128x64); one where a gradient is routed through a pool
 
+A product of cuBLAS, whose kernel is its own affair, takes the longer of its operations at 700
+TFLOP/s in bf16 (350 in tf32) and its operands and result at 3.35 TB/s. It has no limits here.
+
 Address arithmetic, bank conflicts, divergence and what runs side by side are left out.
 
 A step as one persistent kernel (ops/cuda/tasks.h) is estimated, too: for each level two trips for
@@ -43,6 +46,7 @@ import sys
 BATCHES = (64, 1024, 8192)
 PROCESSORS, CYCLES, FMA, BYTES = 132, 1.755e9, 128, 5.5e12
 NODE, TRIP, RESIDENT = 1.5e-6, 700, 2048
+PRODUCT_FLOPS, PRODUCT_BYTES = {2: 700e12, 4: 350e12}, 3.35e12  # of cuBLAS, by an operand's bytes
 TASK_BLOCKS = 2 * PROCESSORS  # of the persistent kernel
 # Terms that a trip brings to a matrix tile; where values go through registers, those of a chunk.
 AHEAD, CHUNK = {"16x16": 96, "64x16": 48, "64x64": 48, "128x64": 32}, {"16x16": 32}
@@ -70,7 +74,7 @@ def kernel_name(text):
     """A function's name without its namespace of types and arguments: sums<64x16, conv_weight>."""
     tile = re.search(r"lk_cuda_tile<(\d+), (\d+)", text)
     job = re.search(r"(\w+)_job(<\w+>)?", text)
-    name = re.search(r"(\w+)(<|\()", re.sub(r"^(static )?void ", "", text)).group(1)
+    name = re.search(r"(\w+)(<|\(|$)", re.sub(r"^(static )?void ", "", text)).group(1)
     inside = [f"{tile[1]}x{tile[2]}"] if tile else []
     inside += [job[1] + (", pooled" if job[2] == "<true>" else "")] if job else []
     return name.replace("lk_cuda_", "") + (f"<{', '.join(inside)}>" if inside else "")
@@ -84,7 +88,14 @@ def ahead_of(kernel):
     return CHUNK.get(tile[1], 16) if "conv_input, pooled" in kernel else AHEAD[tile[1]]
 
 
+def is_product(launch):
+    return launch["kernel"] == "lk_blas_multiply"
+
+
 def seconds(launch):
+    if is_product(launch):
+        return NODE + max(2 * launch["fma"] / PRODUCT_FLOPS[launch["steps"]],
+                          launch["bytes"] / PRODUCT_BYTES)
     blocks, threads = math.prod(launch["blocks"]), launch["threads"]
     share = launch["fma"] / blocks * math.ceil(blocks / PROCESSORS)
     turns = max(math.ceil(launch["items"] / (blocks * threads)),
@@ -188,6 +199,8 @@ def weigh(launches, batch):
 
 def over(one):
     """(column, value) of what is over a limit; a greater value is worse."""
+    if is_product(one):
+        return
     if one["waste"] > LIMITS["waste"]:
         yield "waste", round(one["waste"], 3)
     if one["share"] > 0.1 and math.prod(one["blocks"]) < LIMITS["blocks"]:

@@ -68,6 +68,70 @@ def same_bits(t):
         t.check(len({str(s[what]) for s in seen.values()}) == 3, "three arithmetics", seen)
 
 
+def pooled_config(name, filters, activation):
+    """Two convolutions that pool: first odd rows and columns (9 x 7), then odd columns."""
+    with open(MATRIX, encoding="utf-8") as f:
+        document = json.load(f)
+    conv = {"type": "conv2d", "kernel_size": 3, "padding": "same", **activation}
+    document["model"]["layers"] = [
+        {**conv, "filters": 4, "kernel_size": 2, "padding": "valid"},
+        {"type": "max_pool2d", "pool_size": 2},
+        {**conv, "filters": filters, "name": "second"},
+        {"type": "max_pool2d", "pool_size": 2},
+        {"type": "flatten"}, {"type": "dense", "units": 18, "activation": "relu"},
+        {"type": "dense", "units": 10}]
+    with open(name, "w", encoding="utf-8") as f:
+        json.dump(document, f)
+    return name
+
+
+def pooled(t):
+    """Convolutions that pool: by the strict kernels, whether or not one op does it all; in bf16
+    the dense layer's input has 16 bits where its rows are whole lines of 16 bytes."""
+    relu = {"activation": "relu"}
+    for filters, activation, narrow in ((8, relu, True), (5, relu, False), (8, {}, True)):
+        config = pooled_config("pooled.json", filters, activation)
+        rows = ROWS if narrow and activation and not FEW else ROWS[3:]
+        for precision in PRECISIONS:
+            text = "\n".join(t.expect(0, "plan", config, *fast(precision))[1])
+            dtype = "bf16" if narrow and precision == "bf16" else "f32"
+            t.check(re.search(rf"activation {dtype} +\(\d+, {2 * filters}\)  second ", text),
+                    "what is stored", filters, precision, text)
+            t.check(len(re.findall(r"forward +conv2d\+pool ", text)) == 2, "fused", text)
+            found = []
+            for number, row in enumerate(rows):
+                os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(number)
+                _, lines, error = t.expect(0, "train", config, "--set", "steps=4", "--run-dir",
+                                           "pooled", "--fresh", *fast(precision, *row, *TEST_SET))
+                found.append((result(lines), value(lines, "test_loss"),
+                              value(lines, "test_accuracy")))
+                products = PRODUCTS.search(error)
+                t.check(products and products.group(4) == "0", "operands", error)
+            os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
+            t.check(len(set(found)) == 1, f"{precision}: bits of pooled rows", *found)
+        strict = t.expect(0, "train", config, "--set", "steps=4", "--run-dir", "strict", "--fresh",
+                          "--kernels", "cuda", *TEST_SET)[1]
+        t.check(abs(float(value(strict, "test_loss")) - float(found[0][1])) < 0.02,
+                "loss of strict", value(strict, "test_loss"), found[0])
+
+
+def networks(t):
+    """Rows of a network that is used several times are gathered in fp32: what pools stays so."""
+    with open(os.path.join(os.path.dirname(MATRIX), "objectives.json"), encoding="utf-8") as f:
+        document = json.load(f)
+    model = document["model"]
+    model["networks"] = [one for one in model["networks"] if one["name"] != "pair"]
+    model["objectives"][0].update(trains=["stem", "head"], values=[
+        {"name": "x", "network": "stem"}, {"name": "logits", "network": "head"}])
+    with open("networks.json", "w", encoding="utf-8") as f:
+        json.dump(document, f)
+    text = "\n".join(t.expect(0, "plan", "networks.json", *fast("bf16"))[1])
+    t.check("conv2d+pool " in text and "activation bf16" not in text, "stored", text)
+    found = {result(t.expect(0, "train", "networks.json", "--set", "steps=5", "--run-dir",
+                             "networks", "--fresh", *fast("bf16", *row))[1]) for row in ROWS[3:]}
+    t.check(len(found) == 1, "several networks", *found)
+
+
 def sharded(t):
     """Order "sharded", whose last step has positions without an example."""
     t.expect(0, "data", "shard", "--made-up", "1001", "--height", "10", "--width", "8", "--shards",
@@ -193,6 +257,8 @@ def refusing(t):
 def main():
     t = Test()
     same_bits(t)
+    pooled(t)
+    networks(t)
     sharded(t)
     diverging(t)
     if not FEW:

@@ -14,10 +14,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../whole"))
 from program import Test  # noqa: E402
 
-GPU_CHECK, *PROGRAMS = (os.path.abspath(path) for path in sys.argv[3:13])
+GPU_CHECK, *PROGRAMS = (os.path.abspath(path) for path in sys.argv[3:14])
 NAMES = ("gpu_measure", "gpu_kernels_test", "gpu_conv_kernels_test",
          "gpu_persistent_kernels_test", "gpu_persistent_conv_kernels_test", "gpu_sequence_test",
-         "gpu_transducer_test", "gpu_update_test", "gpu_ops")
+         "gpu_transducer_test", "gpu_update_test", "gpu_narrow_test", "gpu_ops")
 # Stands before the program: a benchmark is the processor's, or the digests are not its own.
 STAND_IN = """#!/bin/sh
 case "$1" in

@@ -1,0 +1,19 @@
+// operand.h - how a number becomes an operand of a product in bf16 (fast.h). CUDA C++.
+//
+// Rounded to nearest even; but what is not zero does not become zero (a magnitude up to 2^-134
+// becomes 2^-133), so that the mask of a ReLU is the same of an operand as of the number.
+#ifndef LOCKSTEP_OPS_CUDA_OPERAND_H
+#define LOCKSTEP_OPS_CUDA_OPERAND_H
+
+#include "ops/cuda/device.h"
+#include "ops/half.h"
+
+static inline __device__ uint16_t lk_cuda_operand(float x) {
+    const uint16_t h = lk_bfloat_from_float(x);
+    return (h & 0x7fffu) == 0 && (lk_float_to_bits(x) & 0x7fffffffu) != 0 ? (uint16_t)(h | 1u) : h;
+}
+
+// x > 0 of an operand that is a number.
+static inline __device__ bool lk_cuda_operand_positive(uint16_t h) { return h != 0 && h < 0x8000u; }
+
+#endif
