@@ -649,11 +649,11 @@ static void plan_gpu(lk_run *run, uint64_t count) {
         first = spec->shard_first[mine.first];
         count = spec->shard_first[mine.first + mine.count] - first;
     }
-    const lk_cuda_needs needs = {.first = first,
-                                 .examples = run->config.resident ? count : 0,
-                                 .evaluation = run->config.test.given || run->needs.predict,
-                                 .test_examples = run->test.count,
-                                 .made_bytes = lk_generated_bytes(run)};
+    lk_cuda_needs needs = {.first = first,
+                           .examples = run->config.resident ? count : 0,
+                           .evaluation = run->config.test.given || run->needs.predict,
+                           .test_examples = lk_run_test_examples(run)};
+    lk_generated_needs(run, &needs);
     run->cuda->plan(&run->gpus, &run->program, &run->gpu_choice, &needs);
 }
 

@@ -24,14 +24,6 @@ enum { LK_CUDA_KINDS = 2 * LK_OBJECTIVES_MAX };
 // Nodes of the loss that an evaluation holds, each in a cache line of its own.
 enum { LK_CUDA_LOSSES = 2 * LK_BLOCKS_MAX, LK_CUDA_LOSS_FLOATS = 16 };
 
-// What the plan of a device depends on besides the program.
-typedef struct lk_cuda_needs {
-    uint64_t first, examples;  // of the training set, kept on the device; 0 examples: streamed
-    bool evaluation;           // there is a test set
-    uint64_t test_examples;    // of it; 0: not known yet, which a plan need not
-    uint64_t made_bytes;       // of a row of a value that is made of another; 0: none is
-} lk_cuda_needs;
-
 // A value of an objective, made of another one's rows in host memory: by the forward ops
 // [begin, end) that are of it.
 typedef struct lk_cuda_making {
@@ -40,6 +32,16 @@ typedef struct lk_cuda_making {
     uint32_t from, to;  // tensors
     uint32_t examples;  // at most a microbatch
 } lk_cuda_making;
+
+// What the plan of a device depends on besides the program.
+typedef struct lk_cuda_needs {
+    uint64_t first, examples;  // of the training set, kept on the device; 0 examples: streamed
+    bool evaluation;           // there is a test set
+    uint64_t test_examples;    // of it; 0: not known yet, which a plan need not
+    uint64_t made_bytes;       // of a row of a value that is made of another; 0: none is
+    uint32_t made_objective;   // .. whose value it is,
+    lk_cuda_making made;       // and how it is made, of any number of examples
+} lk_cuda_needs;
 
 // Where things lie on the device,
 typedef struct lk_cuda_regions {

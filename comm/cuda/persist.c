@@ -134,13 +134,13 @@ static void launch(lk_cuda_step *c, uint32_t kind, uint32_t steps) {
     c->compute.code = s.error;
 }
 
-// The first launch is of no step: what the driver takes for it is taken before the first step.
 void lk_cuda_persist_ready(lk_cuda_step *c) {
     if (!c->persist.is) return;
     lk_cuda_copy_in(&c->compute, c->at.tables, c->host.tables, table_at(lk_cuda_kinds(c)));
     lk_cuda_clear(&c->compute, c->at.meeting, sizeof *c->at.meeting);
-    launch(c, 0, 0);
 }
+
+void lk_cuda_persist_try(lk_cuda_step *c, uint32_t kind) { launch(c, kind, 1); }
 
 // --- steps ---------------------------------------------------------------------------------------
 

@@ -27,6 +27,9 @@ lk_status lk_cuda_persist_start(lk_cuda_step *c, lk_error *error);
 lk_status lk_cuda_persist_record(lk_cuda_step *c, uint32_t kind, uint64_t step, lk_error *error);
 void lk_cuda_persist_ready(lk_cuda_step *c);
 
+// A launch of one step of a kind, whatever was begun.
+void lk_cuda_persist_try(lk_cuda_step *c, uint32_t kind);
+
 // A step, or the steps that wait, handed to the device.
 void lk_cuda_persist_begin(lk_cuda_step *c, uint64_t step);
 void lk_cuda_persist_flush(lk_cuda_step *c);

@@ -23,6 +23,9 @@ enum { RING_BYTES = 4 << 20, SLOTS_MAX = LK_CUDA_SLOTS_MAX };
 // Labels of resident data that go to the device at once.
 enum { LABELS_AT_ONCE = 4096 };
 
+// Kernels that are told apart before the seal.
+enum { KERNELS_MAX = 256 };
+
 // What a GPU aligns its memory to, at least.
 enum { DEVICE_ALIGN_BYTES = 256 };
 
@@ -434,13 +437,20 @@ static lk_status rehearse_step(lk_cuda_step *c, uint32_t which, uint64_t step, l
     return lk_cuda_check(recording.error, "preparing a step", error);
 }
 
-static lk_status rehearse_evaluation(lk_cuda_step *c, lk_error *error) {
+// Walks all microbatches. Of those that are launched one of each size will do: a size that comes
+// again has the same launches.
+static lk_status rehearse_evaluation(lk_cuda_step *c, bool launches, lk_error *error) {
     lk_cuda_nodes nodes = {.counter = {.count = 0}};
+    uint32_t before = 0;
     for (uint32_t r = 0; r < c->replicas; r++) {
         lk_microbatches microbatches =
             lk_evaluate_microbatches(c->program, c->first_replica + r, c->needs.test_examples);
         while (lk_next_microbatch(&microbatches)) {
+            const uint32_t examples = microbatches.microbatch.examples;
+            c->rehearses = !launches || examples == before;
+            before = examples;
             int code = lk_cuda_walk_forward(c, &microbatches.microbatch, 0, &nodes);
+            c->rehearses = !launches;
             LK_CHECK(lk_cuda_step_check_fast(c, error));
             LK_CHECK(lk_cuda_check(code, "preparing an evaluation", error));
         }
@@ -458,7 +468,7 @@ static lk_status rehearse(lk_cuda_step *c, lk_error *error) {
     }
     for (uint32_t k = 0; c->needs.test_examples && k < lk_exchange_programs(used); k++) {
         c->program = lk_exchange_program(used, k);
-        LK_CHECK(rehearse_evaluation(c, error));
+        LK_CHECK(rehearse_evaluation(c, false, error));
     }
     c->program = used;
     return LK_OK;
@@ -476,14 +486,6 @@ static lk_status start_fast(lk_cuda_step *c, lk_error *error) {
     c->rehearses = false;
     lk_blas_seal(&c->fast.blas);
     return lk_cuda_queue_wait(&c->compute, error);
-}
-
-static lk_status measure_external(lk_cuda_step *c, lk_error *error) {
-    lk_cuda_memory memory;
-    LK_CHECK(lk_cuda_memory_query(&memory, error));
-    uint64_t held = memory.total_bytes - memory.free_bytes;
-    c->external_bytes = held > c->arena.used ? held - c->arena.used : 0;
-    return LK_OK;
 }
 
 static lk_status fill_resident(lk_cuda_step *c, lk_error *error);
@@ -519,7 +521,94 @@ lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error) {
     if (is_resident(c)) LK_CHECK(fill_resident(c, error));
     c->next = UINT64_MAX;  // no step: the first one begun sets the state
     c->mirror_is_new = true;
-    return measure_external(c, error);
+    return LK_OK;
+}
+
+// --- the trial -----------------------------------------------------------------------------------
+
+static void clear(lk_cuda_step *c, void *at, uint64_t bytes) {
+    if (at) lk_cuda_clear(&c->compute, at, bytes);
+}
+
+// Parameters, examples and scalars of zeros; the state is that of a run which was stopped, so that
+// no step updates, counts or writes a result. The first step begun sets it, the mirror is new.
+void lk_cuda_step_try(lk_cuda_step *c) {
+    const uint64_t image = image_bytes(c), row = label_row(c) * sizeof(uint32_t);
+    const uint64_t ring = (uint64_t)c->slots * c->batch_count;
+    const uint64_t tested = 2 * (uint64_t)c->program->microbatch_examples;
+    clear(c, c->at.device, c->program->regions[LK_REGION_DEVICE].bytes);
+    clear(c, c->at.images, ring * image);
+    clear(c, c->at.labels, ring * row);
+    clear(c, c->at.scalars, c->slots * sizeof *c->at.scalars);
+    clear(c, c->at.test_images, tested * image);
+    clear(c, c->at.test_labels, tested * row);
+    *c->host.state = (lk_cuda_state){.stopped = 1, .bad_op = LK_NONE, .bad_param = LK_NONE};
+    lk_cuda_copy_in(&c->compute, &c->at.states[0], c->host.state, sizeof *c->host.state);
+    lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
+}
+
+void lk_cuda_step_try_kind(lk_cuda_step *c, uint32_t kind) {
+    if (c->persist.is) {
+        lk_cuda_persist_try(c, kind);
+    } else {
+        lk_cuda_graph_launch(&c->compute, c->graph[kind]);
+    }
+    if (c->staged) lk_cuda_graph_launch(&c->compute, c->update[kind]);
+}
+
+// Nodes are joined where a test set has several microbatches: nothing of its own is tried for that.
+lk_status lk_cuda_step_try_evaluation(lk_cuda_step *c, lk_error *error) {
+    lk_cuda_stream s = {.stream = c->compute.stream, .error = c->compute.code};
+    if (!c->needs.test_examples) return LK_OK;
+    LK_CHECK(rehearse_evaluation(c, true, error));
+    lk_cuda_add(&s, 1, c->at.test_losses, c->at.test_losses, c->at.test_losses);
+    c->compute.code = s.error;
+    if (c->compute.code == 0) c->compute.code = lk_cuda_walk_weigh(c);
+    return lk_cuda_check(c->compute.code, "trying an evaluation", error);
+}
+
+// What making some rows launches, as far as nothing before it did.
+typedef struct kernels_seen {
+    void (*kernel[KERNELS_MAX])(void);
+    uint32_t count;
+    bool new;
+} kernels_seen;
+
+static void see_kernel(void *context, const lk_cuda_launched *launch) {
+    kernels_seen *seen = context;
+    uint32_t i = 0;
+    while (i < seen->count && seen->kernel[i] != launch->kernel) i++;
+    if (i < seen->count || i == KERNELS_MAX) return;
+    seen->kernel[seen->count++] = launch->kernel;
+    seen->new = true;
+}
+
+// Nobody knows yet how many rows will be made at once, and kernels are chosen by that: each number
+// is walked, and launched where it is the first with a kernel.
+lk_status lk_cuda_step_try_making(lk_cuda_step *c, lk_error *error) {
+    kernels_seen seen = {.count = 0};
+    const lk_cuda_observer observer = {see_kernel, &seen};
+    lk_cuda_making making = c->needs.made;
+    for (uint32_t n = 1; c->host.made && n <= c->program->microbatch_examples; n++) {
+        making.examples = n;
+        seen.new = false;
+        c->observer = &observer;
+        (void)lk_cuda_walk_value(c, &making);
+        c->observer = NULL;
+        const int code = seen.new ? lk_cuda_walk_value(c, &making) : 0;
+        LK_CHECK(lk_cuda_step_check_fast(c, error));
+        LK_CHECK(lk_cuda_check(code, "trying to make images", error));
+    }
+    return LK_OK;
+}
+
+lk_status lk_cuda_step_tried(lk_cuda_step *c, lk_error *error) {
+    lk_cuda_memory memory;
+    LK_CHECK(lk_cuda_step_wait(c, error));
+    LK_CHECK(lk_cuda_memory_query(&memory, error));
+    const uint64_t held = memory.total_bytes - memory.free_bytes;
+    c->external_bytes = held > c->arena.used ? held - c->arena.used : 0;
+    return LK_OK;
 }
 
 void lk_cuda_step_forget(lk_cuda_step *c) {

@@ -129,6 +129,12 @@ static int device_count = 1, current;
 static size_t live_bytes[DEVICES];
 static size_t device_bytes = (size_t)8 << 30;
 static const size_t context_bytes = (size_t)300 << 20;  // a driver takes about as much
+enum { KERNELS = 4096, KERNEL_BYTES = 64 << 10 };       // a power of two; what one takes
+static struct {
+    const void *kernel;
+    uint32_t devices;  // on which it was launched, a bit each
+} launched[KERNELS];
+static size_t kernel_bytes[DEVICES];  // for kernels
 static uint64_t random_state, seed_given;
 static uint32_t moments_alone;  // since the host was last here
 static struct {
@@ -308,12 +314,28 @@ struct obstacle {
 
 static bool held_elsewhere;  // the last that could not go on: by another process
 
+// A driver may take memory when a kernel is first launched on a device, for what its threads need.
+static void first_launch(const item *i, int device) {
+    const void *kernel;  // the first thing in its call
+    memcpy(&kernel, i->memory, sizeof kernel);
+    uintptr_t at = reinterpret_cast<uintptr_t>(kernel) / 16 % KERNELS;
+    for (uint32_t tries = 0; launched[at].kernel && launched[at].kernel != kernel; tries++) {
+        if (tries == KERNELS) lk_host_die("more than %d kernels", (int)KERNELS);
+        at = (at + 1) % KERNELS;
+    }
+    launched[at].kernel = kernel;
+    if (launched[at].devices >> device & 1) return;
+    launched[at].devices |= 1u << device;
+    kernel_bytes[device] += KERNEL_BYTES;
+}
+
 // Does an item of this device; false where it has to wait.
 static bool run_item(const item *i, int device, obstacle *why) {
     switch (i->kind) {
     case KERNEL:
         map_device(device);
         counts.launches++;
+        first_launch(i, device);
         lk_host_run_grid(&i->config, i->together, i->call, i->memory,
                          seed_given ? lk_host_draw(&random_state) : 0);
         return true;
@@ -515,7 +537,18 @@ void lk_host_fail(const char *function, uint32_t n) {
 lk_host_counts lk_host_counted(void) {
     entry call(__func__);
     counts.barriers = lk_host_barriers_passed;
+    counts.driver_bytes = 0;
+    for (int d = 0; d < DEVICES; d++) {
+        counts.driver_bytes += kernel_bytes[d] + lk_host_nccl_bytes(d);
+    }
     return counts;
+}
+
+void lk_host_took_no_more(uint64_t driver_bytes) {
+    const uint64_t now = lk_host_counted().driver_bytes;
+    if (now <= driver_bytes) return;
+    lk_host_die("the driver took %llu bytes of device memory, for what was launched too late",
+                (unsigned long long)(now - driver_bytes));
 }
 
 // --- for other stand-ins -------------------------------------------------------------------------
@@ -684,8 +717,10 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     ENTER_OR(cudaErrorUnknown);
     cudaError_t error = usable();
     REQUIRE(error == cudaSuccess, error);
+    const size_t taken =
+        context_bytes + live_bytes[current] + kernel_bytes[current] + lk_host_nccl_bytes(current);
     *total_bytes = device_bytes;
-    *free_bytes = device_bytes - context_bytes - live_bytes[current] - lk_host_nccl_bytes(current);
+    *free_bytes = taken < device_bytes ? device_bytes - taken : 0;
     LEAVE(cudaSuccess);
 }
 
