@@ -42,6 +42,7 @@ struct item {
     item_kind kind;
     cudaLaunchConfig_t config;  // KERNEL
     bool together;              // its blocks are
+    const void *which;          // .. of this kernel
     void (*call)(const void *memory);
     alignas(16) uint8_t memory[LK_HOST_CALL_BYTES];
     void *to;  // COPY, SET
@@ -315,9 +316,7 @@ struct obstacle {
 static bool held_elsewhere;  // the last that could not go on: by another process
 
 // A driver may take memory when a kernel is first launched on a device, for what its threads need.
-static void first_launch(const item *i, int device) {
-    const void *kernel;  // the first thing in its call
-    memcpy(&kernel, i->memory, sizeof kernel);
+static void first_launch(const void *kernel, int device) {
     uintptr_t at = reinterpret_cast<uintptr_t>(kernel) / 16 % KERNELS;
     for (uint32_t tries = 0; launched[at].kernel && launched[at].kernel != kernel; tries++) {
         if (tries == KERNELS) lk_host_die("more than %d kernels", (int)KERNELS);
@@ -335,7 +334,7 @@ static bool run_item(const item *i, int device, obstacle *why) {
     case KERNEL:
         map_device(device);
         counts.launches++;
-        first_launch(i, device);
+        first_launch(i->which, device);
         lk_host_run_grid(&i->config, i->together, i->call, i->memory,
                          seed_given ? lk_host_draw(&random_state) : 0);
         return true;
@@ -1144,8 +1143,8 @@ static bool fits_together(const cudaLaunchConfig_t *c) {
     return blocks <= together_max(c->blockDim.x * c->blockDim.y * c->blockDim.z);
 }
 
-cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
-                           const void *memory, size_t bytes) {
+cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, const void *which,
+                           void (*call)(const void *memory), const void *memory, size_t bytes) {
     entry entered("cudaLaunchKernelEx");
     cudaError_t error = entered.fails ? cudaErrorLaunchFailure : usable();
     if (error == cudaSuccess && !fits(config)) error = cudaErrorInvalidConfiguration;
@@ -1158,6 +1157,7 @@ cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, void (*call)(const 
     kernel.kind = KERNEL;
     kernel.together = together;
     kernel.config = *config;
+    kernel.which = which;
     kernel.call = call;
     memcpy(kernel.memory, memory, bytes);
     return entered.end(enqueue(config->stream, &kernel));

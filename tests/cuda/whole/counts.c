@@ -14,11 +14,15 @@ static bool is_sealed;
 
 __attribute__((constructor)) static void take_few_grains(void) { lk_cuda_uses_bytes = 100000; }
 
+// Of the PTX executor, where that is the GPU: it counts the steps of the run alone.
+__attribute__((weak)) void lk_ptx_count_anew(void);
+
 void __real_lk_arena_seal(lk_arena *arena);
 void __wrap_lk_arena_seal(lk_arena *arena);
 void __wrap_lk_arena_seal(lk_arena *arena) {
     sealed = lk_host_counted();
     is_sealed = true;
+    if (lk_ptx_count_anew) lk_ptx_count_anew();
     __real_lk_arena_seal(arena);
 }
 
