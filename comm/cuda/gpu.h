@@ -65,6 +65,7 @@ typedef struct lk_cuda_regions {
     uint8_t *workspace;     // of cuBLAS, in the fast arithmetic, or NULL
     uint8_t *tables;        // (kinds, LK_CUDA_TABLE_BYTES_MAX): comm/cuda/persist.h; or NULL
     lk_cuda_meeting *meeting;
+    uint32_t *broken;  // (objectives) of the checking mode (comm/cuda/guards.h), or NULL
     // With others, else NULL:
     float *blocks;        // (slots of this GPU, node_floats): its whole nodes
     float *inbox;         // (slots of all others, floats of its partition): theirs; staged: NULL
@@ -95,6 +96,7 @@ typedef struct lk_cuda_host {
     lk_cuda_param *params;
     lk_cuda_node *nodes;
     uint8_t *tables;  // as the device's
+    uint32_t *broken;
     // Where the exchange is staged, else NULL:
     float *blocks;        // (slots of this GPU, node_floats)
     lk_gpu_report *reports;  // of this GPU, then of all

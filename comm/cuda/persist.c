@@ -56,6 +56,7 @@ static const char *refused_at_once(const lk_cuda_step *c) {
     if (lk_cuda_step_shares(c)) return "other GPUs or workers compute a part of each step";
     if (spec->fast_precision != LK_STRICT) return "the arithmetic is \"fast\"";
     if (lk_model_is_mixed(&spec->model)) return "precision is not \"float32\"";
+    if (c->program->checked) return "layout.guards looks at every op";
     return NULL;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "comm/threads/clock.h"
+#include "comm/cuda/guards.h"
 #include "comm/cuda/persist.h"
 #include "comm/cuda/uses.h"
 #include "comm/cuda/walk.h"
@@ -205,6 +206,13 @@ static void plan_tables(lk_cuda_step *c) {
     c->at.meeting = take(c, "persistent kernel: meeting", sizeof *c->at.meeting, 1);
 }
 
+static void plan_guards(lk_cuda_step *c) {
+    const uint64_t programs = lk_exchange_programs(c->program);
+    c->at.broken = NULL;
+    if (!c->program->checked) return;
+    c->at.broken = take(c, "guards: what is broken", sizeof *c->at.broken, programs);
+}
+
 void lk_cuda_step_take_regions(lk_cuda_step *c) {
     const lk_program *p = c->program;
     const lk_cuda_needs *needs = &c->needs;
@@ -237,6 +245,7 @@ void lk_cuda_step_take_regions(lk_cuda_step *c) {
         take(c, "test losses", microbatch ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0, 1);
     at->workspace = take(c, "cuBLAS workspace", is_fast(p->spec) ? LK_BLAS_WORKSPACE_BYTES : 0, 1);
     plan_tables(c);
+    plan_guards(c);
 }
 
 // The persistent kernel is chosen by a walk over the step: at addresses that nobody touches.
@@ -312,6 +321,9 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), kinds, line);
     if (lk_cuda_persist_has_tables(c)) {
         h->tables = lk_arena_take(a, "pinned: tasks", LK_CUDA_TABLE_BYTES_MAX, kinds, line);
+    }
+    if (p->checked) {
+        h->broken = lk_arena_take(a, "pinned: guards", sizeof *h->broken, kinds / 2, line);
     }
     take_staging(c, a);
     h->pinned_bytes = a->used - start;
@@ -506,6 +518,7 @@ lk_status lk_cuda_step_start(lk_cuda_step *c, const lk_source *source, uint8_t *
     LK_CHECK(lk_cuda_check(lk_cuda_prepare(), "loading the kernels", error));
     LK_CHECK(lk_cuda_persist_start(c, error));
     LK_CHECK(make_queues(c, error));
+    lk_cuda_guards_start(c);
     clear_nodes(c);
     write_params(c);
     LK_CHECK(start_fast(c, error));
@@ -530,13 +543,15 @@ static void clear(lk_cuda_step *c, void *at, uint64_t bytes) {
     if (at) lk_cuda_clear(&c->compute, at, bytes);
 }
 
-// Parameters, examples and scalars of zeros; the state is that of a run which was stopped, so that
-// no step updates, counts or writes a result. The first step begun sets it, the mirror is new.
+// Examples and scalars of zeros, and whatever parameters there are by now; the state is that of a
+// run which was stopped, so that no step updates, counts or writes a result. The first step begun
+// sets it, and the mirror stays new.
 void lk_cuda_step_try(lk_cuda_step *c) {
     const uint64_t image = image_bytes(c), row = label_row(c) * sizeof(uint32_t);
     const uint64_t ring = (uint64_t)c->slots * c->batch_count;
     const uint64_t tested = 2 * (uint64_t)c->program->microbatch_examples;
-    clear(c, c->at.device, c->program->regions[LK_REGION_DEVICE].bytes);
+    lk_cuda_copy_in(&c->compute, c->at.device, c->mirror,
+                    c->program->regions[LK_REGION_DEVICE].bytes);
     clear(c, c->at.images, ring * image);
     clear(c, c->at.labels, ring * row);
     clear(c, c->at.scalars, c->slots * sizeof *c->at.scalars);
@@ -592,6 +607,7 @@ lk_status lk_cuda_step_try_making(lk_cuda_step *c, lk_error *error) {
     for (uint32_t n = 1; c->host.made && n <= c->program->microbatch_examples; n++) {
         making.examples = n;
         seen.new = false;
+        if (n == 1) lk_cuda_guards_enter(c, making.from);
         c->observer = &observer;
         (void)lk_cuda_walk_value(c, &making);
         c->observer = NULL;
@@ -604,6 +620,7 @@ lk_status lk_cuda_step_try_making(lk_cuda_step *c, lk_error *error) {
 
 lk_status lk_cuda_step_tried(lk_cuda_step *c, lk_error *error) {
     lk_cuda_memory memory;
+    lk_cuda_guards_tell(c);
     LK_CHECK(lk_cuda_step_wait(c, error));
     LK_CHECK(lk_cuda_memory_query(&memory, error));
     const uint64_t held = memory.total_bytes - memory.free_bytes;
@@ -847,7 +864,9 @@ lk_status lk_cuda_step_download(lk_cuda_step *c, lk_error *error) {
 
 lk_status lk_cuda_step_wait(lk_cuda_step *c, lk_error *error) {
     if (!c->compute.stream) return LK_OK;  // not even started
-    return lk_cuda_step_wait_for(c, &c->compute, NULL, error);
+    LK_CHECK(lk_cuda_step_wait_for(c, &c->compute, NULL, error));
+    lk_cuda_guards_look(c);
+    return LK_OK;
 }
 
 // The device's state and the rings begin anew at `step`.
@@ -998,6 +1017,7 @@ lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64
     lk_cuda_copy_out(&c->compute, c->host.losses, c->at.test_losses,
                      LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * sizeof(float));
     lk_cuda_copy_out(&c->compute, c->host.state, &c->at.states[1], sizeof *c->host.state);
+    lk_cuda_guards_tell(c);
     out->nodes = nodes.counter;
     memcpy(out->slot, nodes.slot, sizeof out->slot);
     return lk_cuda_check(c->compute.code, "an evaluation", error);
@@ -1016,6 +1036,7 @@ lk_status lk_cuda_step_make(lk_cuda_step *c, const lk_cuda_making *m, uint32_t *
     LK_CHECK(lk_cuda_step_wait(c, error));
     *c->host.state = (lk_cuda_state){.bad_op = LK_NONE, .bad_param = LK_NONE};
     lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
+    lk_cuda_guards_enter(c, m->from);
     lk_cuda_copy_in(&c->compute, c->at.replicas + p->tensors[m->from].offset, c->host.made,
                     bytes_of_rows(p, m->from, m->examples));
     const int code = lk_cuda_walk_value(c, m);
@@ -1024,13 +1045,16 @@ lk_status lk_cuda_step_make(lk_cuda_step *c, const lk_cuda_making *m, uint32_t *
     lk_cuda_copy_out(&c->compute, c->host.made, c->at.replicas + p->tensors[m->to].offset,
                      bytes_of_rows(p, m->to, m->examples));
     lk_cuda_copy_out(&c->compute, c->host.state, &c->at.states[1], sizeof *c->host.state);
+    lk_cuda_guards_tell(c);
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    lk_cuda_guards_look(c);
     *bad_op = c->host.state->bad_op;
     return lk_cuda_check(c->compute.code, "making images", error);
 }
 
 lk_status lk_cuda_step_evaluated(lk_cuda_step *c, lk_cuda_evaluation *out, lk_error *error) {
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    lk_cuda_guards_look(c);
     for (uint32_t i = 0; i < out->nodes.count; i++) {
         memcpy(out->sums[i], &c->host.losses[out->slot[i] * LK_CUDA_LOSS_FLOATS],
                sizeof out->sums[i]);
