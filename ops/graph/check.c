@@ -12,7 +12,7 @@ static void write_guard(const lk_frame *f, const lk_tensor *t) {
     for (uint64_t i = t->bytes; i < lk_check_guard_end(t); i++) at[i] = LK_CHECK_GUARD;
 }
 
-_Noreturn void lk_check_broken(const lk_program *p, uint32_t tensor, uint64_t bytes) {
+void lk_check_broken(const lk_program *p, uint32_t tensor, uint64_t bytes) {
     const lk_tensor *t = &p->tensors[tensor];
     const char *when = lasts(t) ? "a step" : p->ops[t->last].type->name;
     char what[200];

@@ -30,7 +30,8 @@ static inline uint64_t lk_check_guard_end(const lk_tensor *t) {
 
 // The line of a guard that is broken so many bytes behind its tensor, seen after the last op that
 // uses it. The end of the program.
-_Noreturn void lk_check_broken(const lk_program *program, uint32_t tensor, uint64_t bytes);
+__attribute__((noreturn)) void lk_check_broken(const lk_program *program, uint32_t tensor,
+                                               uint64_t bytes);
 
 // Once, before the first step: the replica's region is poison, the guards of tensors that live as
 // long as the run are written, those of the device region too. Of a program that is planned for a
