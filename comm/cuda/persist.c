@@ -159,5 +159,5 @@ void lk_cuda_persist_begin(lk_cuda_step *c, uint64_t step) {
     p->kind = kind;
     p->pending++;
     // What the ring has next is copied behind all steps begun so far.
-    if (c->asks || step + 1 == c->ahead) lk_cuda_persist_flush(c);
+    if (step + 1 == c->ahead) lk_cuda_persist_flush(c);
 }
