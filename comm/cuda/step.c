@@ -604,7 +604,8 @@ lk_status lk_cuda_step_try_making(lk_cuda_step *c, lk_error *error) {
     kernels_seen seen = {.count = 0};
     const lk_cuda_observer observer = {see_kernel, &seen};
     lk_cuda_making making = c->needs.made;
-    for (uint32_t n = 1; c->host.made && n <= c->program->microbatch_examples; n++) {
+    const uint32_t most = c->needs.made_bytes && c->host.made ? c->program->microbatch_examples : 0;
+    for (uint32_t n = 1; n <= most; n++) {
         making.examples = n;
         seen.new = false;
         if (n == 1) lk_cuda_guards_enter(c, making.from);
