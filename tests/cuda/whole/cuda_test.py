@@ -180,8 +180,8 @@ def memory(t):
         # first launch of each kernel. On a GPU others may have given some back.
         grown = int(re.search(r", (-?\d+) bytes by the driver", error).group(1))
         t.check(grown <= 0, f"the driver took {grown} bytes after the seal", row)
-    # Nor is anything where evaluation launches what no step does: a test set of several microbatches
-    # has nodes to join.
+    # Nor is anything where evaluation launches what no step does: a test set of several
+    # microbatches has nodes to join.
     large = 'data.test={"made_up":{"count":2053,"height":10,"width":8}}'
     error = train(t, 1, "memory", "--kernels", "cuda", "--replicas", "1", "--set", large, "--set",
                   "evaluate_every_steps=1")[2]
