@@ -135,17 +135,21 @@ static void take_bytes(const lk_run *run, const lk_generator *g, uint32_t count,
     }
 }
 
+static lk_cuda_making making_of(const lk_generator *g, uint32_t count) {
+    return (lk_cuda_making){.begin = g->noise_op + 1,
+                            .end = g->last_op + 1,
+                            .value = g->values[1],
+                            .from = g->program->ops[g->noise_op].tensor[LK_Y],
+                            .to = g->program->ops[g->last_op].tensor[LK_Y],
+                            .examples = count};
+}
+
 // By a GPU, of noise that is drawn here.
 static lk_status generate_there(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
                                 uint64_t at, uint32_t count, uint8_t *images, lk_error *error) {
     const lk_program *p = g->program;
     const lk_op *op = &p->ops[g->noise_op];
-    const lk_cuda_making making = {.begin = g->noise_op + 1,
-                                   .end = g->last_op + 1,
-                                   .value = g->values[1],
-                                   .from = op->tensor[LK_Y],
-                                   .to = p->ops[g->last_op].tensor[LK_Y],
-                                   .examples = count};
+    const lk_cuda_making making = making_of(g, count);
     float *const rows = lk_cuda_made(&run->gpus);
     uint32_t bad_op;
     run->cuda->use(&run->gpus, p);
@@ -158,11 +162,13 @@ static lk_status generate_there(lk_run *run, const lk_generator *g, const lk_noi
     return LK_OK;
 }
 
-uint64_t lk_generated_bytes(const lk_run *run) {
+void lk_generated_needs(const lk_run *run, lk_cuda_needs *needs) {
     lk_generator g;
     const bool wanted = run->needs.logs ? run->config.samples.every_steps : run->config.evaluates;
-    if (!wanted || !lk_generator_find(run, &g)) return 0;
-    return LK_MAX(g.noise_floats, g.image_floats) * sizeof(float);
+    if (!wanted || !lk_generator_find(run, &g)) return;
+    needs->made_bytes = LK_MAX(g.noise_floats, g.image_floats) * sizeof(float);
+    needs->made_objective = (uint32_t)(g.program - run->programs);
+    needs->made = making_of(&g, 0);
 }
 
 // The noise of images [at, at + count) becomes images, count of them at most a microbatch.

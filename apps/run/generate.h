@@ -34,8 +34,8 @@ typedef struct lk_noise_choice {
 lk_status lk_generate(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
                       uint64_t at, uint64_t count, uint8_t *images, lk_error *error);
 
-// What a GPU's part of the plan needs for it, of an image; 0: this run makes none.
-uint64_t lk_generated_bytes(const lk_run *run);
+// What a GPU's part of the plan needs for it, if this run makes any.
+void lk_generated_needs(const lk_run *run, lk_cuda_needs *needs);
 
 // --- a grid --------------------------------------------------------------------------------------
 

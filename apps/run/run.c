@@ -105,11 +105,7 @@ static lk_status choose_kernels(lk_run *run, lk_error *error) {
             "kernels \"cuda\": this build has none; configure with -DLOCKSTEP_CUDA=ON "
             "where the CUDA toolkit is, or use \"auto\": all variants give the same bits");
     }
-    if (!c->guards) return LK_OK;
-    return lk_fail(error, LK_BAD_CONFIG,
-                   "%s: layout.guards: they look at the memory of this machine, and with kernels "
-                   "\"cuda\" the tensors lie on a GPU; leave one of them out",
-                   c->document.source);
+    return LK_OK;
 }
 
 // Replicas that share a GPU only take turns on it: one each.
@@ -649,11 +645,11 @@ static void plan_gpu(lk_run *run, uint64_t count) {
         first = spec->shard_first[mine.first];
         count = spec->shard_first[mine.first + mine.count] - first;
     }
-    const lk_cuda_needs needs = {.first = first,
-                                 .examples = run->config.resident ? count : 0,
-                                 .evaluation = run->config.test.given || run->needs.predict,
-                                 .test_examples = run->test.count,
-                                 .made_bytes = lk_generated_bytes(run)};
+    lk_cuda_needs needs = {.first = first,
+                           .examples = run->config.resident ? count : 0,
+                           .evaluation = run->config.test.given || run->needs.predict,
+                           .test_examples = lk_run_test_examples(run)};
+    lk_generated_needs(run, &needs);
     run->cuda->plan(&run->gpus, &run->program, &run->gpu_choice, &needs);
 }
 

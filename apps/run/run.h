@@ -60,9 +60,6 @@ typedef struct lk_run {
     lk_group group;
     lk_exchange exchange;
     lk_driver driver;  // of all that compute
-    // Who asks for a verdict on each step (comm/step/driver.h), or NULL.
-    lk_decide decide;
-    const void *decide_context;
     uint32_t stop;     // a signal this process was asked to stop by: told to the other workers
     // The leader's clock says that the next step is saved: told, too, where GPUs exchange.
     bool save_by_clock;

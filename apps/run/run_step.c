@@ -32,9 +32,8 @@ static lk_driver *driver_of(lk_run *run) {
     run->driver.exchanges = run->workers.joined ? &run->exchange : NULL;
     run->driver.programs = 1;
     run->driver.lost = &run->lost;
-    run->driver.decide = run->decide;
-    run->driver.decide_context = run->decide_context;
-    if (!run->decide && run->program.loss_scale != LK_NONE) {
+    run->driver.decide = NULL;
+    if (run->program.loss_scale != LK_NONE) {
         run->driver.decide = lk_step_decide;
         run->driver.decide_context = &run->group;
     }

@@ -27,14 +27,6 @@ enum { LK_CUDA_LOSSES = 2 * LK_BLOCKS_MAX, LK_CUDA_LOSS_FLOATS = 16 };
 // Ops that run beside the others and that nobody has waited for (comm/cuda/beside.h), at most.
 enum { LK_CUDA_BESIDE_MAX = 16 };
 
-// What the plan of a device depends on besides the program.
-typedef struct lk_cuda_needs {
-    uint64_t first, examples;  // of the training set, kept on the device; 0 examples: streamed
-    bool evaluation;           // there is a test set
-    uint64_t test_examples;    // of it; 0: not known yet, which a plan need not
-    uint64_t made_bytes;       // of a row of a value that is made of another; 0: none is
-} lk_cuda_needs;
-
 // A value of an objective, made of another one's rows in host memory: by the forward ops
 // [begin, end) that are of it.
 typedef struct lk_cuda_making {
@@ -43,6 +35,16 @@ typedef struct lk_cuda_making {
     uint32_t from, to;  // tensors
     uint32_t examples;  // at most a microbatch
 } lk_cuda_making;
+
+// What the plan of a device depends on besides the program.
+typedef struct lk_cuda_needs {
+    uint64_t first, examples;  // of the training set, kept on the device; 0 examples: streamed
+    bool evaluation;           // there is a test set
+    uint64_t test_examples;    // of it; 0: not known yet, which a plan need not
+    uint64_t made_bytes;       // of a row of a value that is made of another; 0: none is
+    uint32_t made_objective;   // .. whose value it is,
+    lk_cuda_making made;       // and how it is made, of any number of examples
+} lk_cuda_needs;
 
 // Where things lie on the device,
 typedef struct lk_cuda_regions {
@@ -66,6 +68,7 @@ typedef struct lk_cuda_regions {
     uint8_t *workspace;     // of cuBLAS, in the fast arithmetic, or NULL
     uint8_t *tables;        // (kinds, LK_CUDA_TABLE_BYTES_MAX): comm/cuda/persist.h; or NULL
     lk_cuda_meeting *meeting;
+    uint32_t *broken;  // (objectives) of the checking mode (comm/cuda/guards.h), or NULL
     // With others, else NULL:
     float *blocks;        // (slots of this GPU, node_floats): its whole nodes
     float *inbox;         // (slots of all others, floats of its partition): theirs; staged: NULL
@@ -96,6 +99,7 @@ typedef struct lk_cuda_host {
     lk_cuda_param *params;
     lk_cuda_node *nodes;
     uint8_t *tables;  // as the device's
+    uint32_t *broken;
     // Where the exchange is staged, else NULL:
     float *blocks;        // (slots of this GPU, node_floats)
     lk_gpu_report *reports;  // of this GPU, then of all

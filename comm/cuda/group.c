@@ -354,6 +354,38 @@ static lk_status record_steps(lk_cuda_group *g, lk_error *error) {
     return LK_OK;
 }
 
+// Every kind of step and every evaluation once, by all GPUs: of several workers, too, whose GPUs
+// wait for each other's; and what is made of noise.
+static lk_status try_all(lk_cuda_group *g, lk_error *error) {
+    uint64_t step;
+    EACH_GPU(g, c) {
+        use(c);
+        lk_cuda_step_try(c);
+    }
+    for (uint32_t kind = 0; kind < lk_cuda_kinds(&g->gpu[0]); kind++) {
+        if (!lk_cuda_step_of_kind(g->exchange.program, kind, &step)) continue;
+        lk_cuda_group_use(g, lk_program_of_step(g->exchange.program, step));
+        EACH_GPU(g, c) {
+            use(c);
+            lk_cuda_step_try_kind(c, kind);
+        }
+        LK_CHECK(lk_cuda_group_wait(g, error));
+    }
+    for (uint32_t k = 0; k < lk_exchange_programs(g->exchange.program); k++) {
+        lk_cuda_group_use(g, lk_exchange_program(g->exchange.program, k));
+        EACH_GPU(g, c) {
+            use(c);
+            LK_CHECK(lk_cuda_step_try_evaluation(c, error));
+            if (k == c->needs.made_objective) LK_CHECK(lk_cuda_step_try_making(c, error));
+        }
+    }
+    EACH_GPU(g, c) {
+        use(c);
+        LK_CHECK(lk_cuda_step_tried(c, error));
+    }
+    return LK_OK;
+}
+
 static lk_status start(lk_cuda_group *g, const lk_source *source, uint8_t *mirror,
                        lk_error *error) {
     uint8_t *address;
@@ -376,6 +408,7 @@ static lk_status connect(lk_cuda_group *g, lk_error *error) {
         use(c);
         LK_CHECK(lk_cuda_step_ready(c, error));
     }
+    LK_CHECK(try_all(g, error));
     g->started = true;
     return LK_OK;
 }

@@ -17,7 +17,8 @@
 //   plan, take_host        measure; as often as wanted; no GPU is needed
 //   open                   finds the GPUs that were asked for
 //   start                  their memory
-//   connect                connections, graphs; of several workers by all at the same point
+//   connect                connections, graphs, their trial; of several workers by all at the same
+//                          point
 //   upload                 parameters and slots of the mirror
 //   drive                  a driver for their steps (comm/step/driver.h, comm/cuda/lanes.h)
 //   settle                 the result of the steps begun

@@ -186,5 +186,6 @@ void lk_cuda_drive(lk_cuda_group *g, lk_driver *d) {
     d->lanes = !d->exchanges ? &alone : stages ? &staged : &directly;
     d->transport = !d->exchanges ? &device : stages ? &lk_messages : &lk_reports_alone;
     d->lanes_context = g;
+    lk_assert(!d->decide || !g->gpu[0].persist.is);
     for (uint32_t i = 0; i < g->count; i++) g->gpu[i].asks = d->decide != NULL;
 }

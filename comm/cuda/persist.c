@@ -56,6 +56,7 @@ static const char *refused_at_once(const lk_cuda_step *c) {
     if (lk_cuda_step_shares(c)) return "other GPUs or workers compute a part of each step";
     if (spec->fast_precision != LK_STRICT) return "the arithmetic is \"fast\"";
     if (lk_model_is_mixed(&spec->model)) return "precision is not \"float32\"";
+    if (c->program->checked) return "layout.guards looks at every op";
     return NULL;
 }
 
@@ -134,13 +135,13 @@ static void launch(lk_cuda_step *c, uint32_t kind, uint32_t steps) {
     c->compute.code = s.error;
 }
 
-// The first launch is of no step: what the driver takes for it is taken before the first step.
 void lk_cuda_persist_ready(lk_cuda_step *c) {
     if (!c->persist.is) return;
     lk_cuda_copy_in(&c->compute, c->at.tables, c->host.tables, table_at(lk_cuda_kinds(c)));
     lk_cuda_clear(&c->compute, c->at.meeting, sizeof *c->at.meeting);
-    launch(c, 0, 0);
 }
+
+void lk_cuda_persist_try(lk_cuda_step *c, uint32_t kind) { launch(c, kind, 1); }
 
 // --- steps ---------------------------------------------------------------------------------------
 
@@ -158,5 +159,5 @@ void lk_cuda_persist_begin(lk_cuda_step *c, uint64_t step) {
     p->kind = kind;
     p->pending++;
     // What the ring has next is copied behind all steps begun so far.
-    if (c->asks || step + 1 == c->ahead) lk_cuda_persist_flush(c);
+    if (step + 1 == c->ahead) lk_cuda_persist_flush(c);
 }

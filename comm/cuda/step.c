@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "comm/threads/clock.h"
+#include "comm/cuda/guards.h"
 #include "comm/cuda/persist.h"
 #include "comm/cuda/uses.h"
 #include "comm/cuda/walk.h"
@@ -22,6 +23,9 @@ enum { RING_BYTES = 4 << 20, SLOTS_MAX = LK_CUDA_SLOTS_MAX };
 
 // Labels of resident data that go to the device at once.
 enum { LABELS_AT_ONCE = 4096 };
+
+// Kernels that are told apart before the seal.
+enum { KERNELS_MAX = 256 };
 
 // What a GPU aligns its memory to, at least.
 enum { DEVICE_ALIGN_BYTES = 256 };
@@ -202,6 +206,13 @@ static void plan_tables(lk_cuda_step *c) {
     c->at.meeting = take(c, "persistent kernel: meeting", sizeof *c->at.meeting, 1);
 }
 
+static void plan_guards(lk_cuda_step *c) {
+    const uint64_t programs = lk_exchange_programs(c->program);
+    c->at.broken = NULL;
+    if (!c->program->checked) return;
+    c->at.broken = take(c, "guards: what is broken", sizeof *c->at.broken, programs);
+}
+
 void lk_cuda_step_take_regions(lk_cuda_step *c) {
     const lk_program *p = c->program;
     const lk_cuda_needs *needs = &c->needs;
@@ -234,6 +245,7 @@ void lk_cuda_step_take_regions(lk_cuda_step *c) {
         take(c, "test losses", microbatch ? LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * word : 0, 1);
     at->workspace = take(c, "cuBLAS workspace", is_fast(p->spec) ? LK_BLAS_WORKSPACE_BYTES : 0, 2);
     plan_tables(c);
+    plan_guards(c);
 }
 
 // The persistent kernel is chosen by a walk over the step: at addresses that nobody touches.
@@ -311,6 +323,9 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), kinds, line);
     if (lk_cuda_persist_has_tables(c)) {
         h->tables = lk_arena_take(a, "pinned: tasks", LK_CUDA_TABLE_BYTES_MAX, kinds, line);
+    }
+    if (p->checked) {
+        h->broken = lk_arena_take(a, "pinned: guards", sizeof *h->broken, kinds / 2, line);
     }
     take_staging(c, a);
     h->pinned_bytes = a->used - start;
@@ -441,13 +456,20 @@ static lk_status rehearse_step(lk_cuda_step *c, uint32_t which, uint64_t step, l
     return lk_cuda_check(recording.error, "preparing a step", error);
 }
 
-static lk_status rehearse_evaluation(lk_cuda_step *c, lk_error *error) {
+// Walks all microbatches. Of those that are launched one of each size will do: a size that comes
+// again has the same launches.
+static lk_status rehearse_evaluation(lk_cuda_step *c, bool launches, lk_error *error) {
     lk_cuda_nodes nodes = {.counter = {.count = 0}};
+    uint32_t before = 0;
     for (uint32_t r = 0; r < c->replicas; r++) {
         lk_microbatches microbatches =
             lk_evaluate_microbatches(c->program, c->first_replica + r, c->needs.test_examples);
         while (lk_next_microbatch(&microbatches)) {
+            const uint32_t examples = microbatches.microbatch.examples;
+            c->rehearses = !launches || examples == before;
+            before = examples;
             int code = lk_cuda_walk_forward(c, &microbatches.microbatch, 0, &nodes);
+            c->rehearses = !launches;
             LK_CHECK(lk_cuda_step_check_fast(c, error));
             LK_CHECK(lk_cuda_check(code, "preparing an evaluation", error));
         }
@@ -465,7 +487,7 @@ static lk_status rehearse(lk_cuda_step *c, lk_error *error) {
     }
     for (uint32_t k = 0; c->needs.test_examples && k < lk_exchange_programs(used); k++) {
         c->program = lk_exchange_program(used, k);
-        LK_CHECK(rehearse_evaluation(c, error));
+        LK_CHECK(rehearse_evaluation(c, false, error));
     }
     c->program = used;
     return LK_OK;
@@ -482,14 +504,6 @@ static lk_status start_fast(lk_cuda_step *c, lk_error *error) {
     c->rehearses = false;
     lk_blas_seal(&c->fast.blas);
     return lk_cuda_queue_wait(&c->compute, error);
-}
-
-static lk_status measure_external(lk_cuda_step *c, lk_error *error) {
-    lk_cuda_memory memory;
-    LK_CHECK(lk_cuda_memory_query(&memory, error));
-    uint64_t held = memory.total_bytes - memory.free_bytes;
-    c->external_bytes = held > c->arena.used ? held - c->arena.used : 0;
-    return LK_OK;
 }
 
 static lk_status fill_resident(lk_cuda_step *c, lk_error *error);
@@ -511,6 +525,7 @@ lk_status lk_cuda_step_start(lk_cuda_step *c, const lk_source *source, uint8_t *
     LK_CHECK(lk_cuda_check(lk_cuda_prepare(), "loading the kernels", error));
     LK_CHECK(lk_cuda_persist_start(c, error));
     LK_CHECK(make_queues(c, error));
+    lk_cuda_guards_start(c);
     clear_nodes(c);
     write_params(c);
     LK_CHECK(start_fast(c, error));
@@ -526,7 +541,99 @@ lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error) {
     if (is_resident(c)) LK_CHECK(fill_resident(c, error));
     c->next = UINT64_MAX;  // no step: the first one begun sets the state
     c->mirror_is_new = true;
-    return measure_external(c, error);
+    return LK_OK;
+}
+
+// --- the trial -----------------------------------------------------------------------------------
+
+static void clear(lk_cuda_step *c, void *at, uint64_t bytes) {
+    if (at) lk_cuda_clear(&c->compute, at, bytes);
+}
+
+// Examples and scalars of zeros, and whatever parameters there are by now; the state is that of a
+// run which was stopped, so that no step updates, counts or writes a result. The first step begun
+// sets it, and the mirror stays new.
+void lk_cuda_step_try(lk_cuda_step *c) {
+    const uint64_t image = image_bytes(c), row = label_row(c) * sizeof(uint32_t);
+    const uint64_t ring = (uint64_t)c->slots * c->batch_count;
+    const uint64_t tested = 2 * (uint64_t)c->program->microbatch_examples;
+    lk_cuda_copy_in(&c->compute, c->at.device, c->mirror,
+                    c->program->regions[LK_REGION_DEVICE].bytes);
+    clear(c, c->at.images, ring * image);
+    clear(c, c->at.labels, ring * row);
+    clear(c, c->at.scalars, c->slots * sizeof *c->at.scalars);
+    clear(c, c->at.test_images, tested * image);
+    clear(c, c->at.test_labels, tested * row);
+    *c->host.state = (lk_cuda_state){.stopped = 1, .bad_op = LK_NONE, .bad_param = LK_NONE};
+    lk_cuda_copy_in(&c->compute, &c->at.states[0], c->host.state, sizeof *c->host.state);
+    lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
+}
+
+void lk_cuda_step_try_kind(lk_cuda_step *c, uint32_t kind) {
+    if (c->persist.is) {
+        lk_cuda_persist_try(c, kind);
+    } else {
+        lk_cuda_graph_launch(&c->compute, c->graph[kind]);
+    }
+    if (c->staged) lk_cuda_graph_launch(&c->compute, c->update[kind]);
+}
+
+// Nodes are joined where a test set has several microbatches: nothing of its own is tried for that.
+lk_status lk_cuda_step_try_evaluation(lk_cuda_step *c, lk_error *error) {
+    lk_cuda_stream s = {.stream = c->compute.stream, .error = c->compute.code};
+    if (!c->needs.test_examples) return LK_OK;
+    LK_CHECK(rehearse_evaluation(c, true, error));
+    lk_cuda_add(&s, 1, c->at.test_losses, c->at.test_losses, c->at.test_losses);
+    c->compute.code = s.error;
+    if (c->compute.code == 0) c->compute.code = lk_cuda_walk_weigh(c);
+    return lk_cuda_check(c->compute.code, "trying an evaluation", error);
+}
+
+// What making some rows launches, as far as nothing before it did.
+typedef struct kernels_seen {
+    void (*kernel[KERNELS_MAX])(void);
+    uint32_t count;
+    bool new;
+} kernels_seen;
+
+static void see_kernel(void *context, const lk_cuda_launched *launch) {
+    kernels_seen *seen = context;
+    uint32_t i = 0;
+    while (i < seen->count && seen->kernel[i] != launch->kernel) i++;
+    if (i < seen->count || i == KERNELS_MAX) return;
+    seen->kernel[seen->count++] = launch->kernel;
+    seen->new = true;
+}
+
+// Nobody knows yet how many rows will be made at once, and kernels are chosen by that: each number
+// is walked, and launched where it is the first with a kernel.
+lk_status lk_cuda_step_try_making(lk_cuda_step *c, lk_error *error) {
+    kernels_seen seen = {.count = 0};
+    const lk_cuda_observer observer = {see_kernel, &seen};
+    lk_cuda_making making = c->needs.made;
+    const uint32_t most = c->needs.made_bytes && c->host.made ? c->program->microbatch_examples : 0;
+    for (uint32_t n = 1; n <= most; n++) {
+        making.examples = n;
+        seen.new = false;
+        if (n == 1) lk_cuda_guards_enter(c, making.from);
+        c->observer = &observer;
+        (void)lk_cuda_walk_value(c, &making);
+        c->observer = NULL;
+        const int code = seen.new ? lk_cuda_walk_value(c, &making) : 0;
+        LK_CHECK(lk_cuda_step_check_fast(c, error));
+        LK_CHECK(lk_cuda_check(code, "trying to make images", error));
+    }
+    return LK_OK;
+}
+
+lk_status lk_cuda_step_tried(lk_cuda_step *c, lk_error *error) {
+    lk_cuda_memory memory;
+    lk_cuda_guards_tell(c);
+    LK_CHECK(lk_cuda_step_wait(c, error));
+    LK_CHECK(lk_cuda_memory_query(&memory, error));
+    const uint64_t held = memory.total_bytes - memory.free_bytes;
+    c->external_bytes = held > c->arena.used ? held - c->arena.used : 0;
+    return LK_OK;
 }
 
 void lk_cuda_step_forget(lk_cuda_step *c) {
@@ -768,7 +875,9 @@ lk_status lk_cuda_step_download(lk_cuda_step *c, lk_error *error) {
 
 lk_status lk_cuda_step_wait(lk_cuda_step *c, lk_error *error) {
     if (!c->compute.stream) return LK_OK;  // not even started
-    return lk_cuda_step_wait_for(c, &c->compute, NULL, error);
+    LK_CHECK(lk_cuda_step_wait_for(c, &c->compute, NULL, error));
+    lk_cuda_guards_look(c);
+    return LK_OK;
 }
 
 // The device's state and the rings begin anew at `step`.
@@ -919,6 +1028,7 @@ lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64
     lk_cuda_copy_out(&c->compute, c->host.losses, c->at.test_losses,
                      LK_CUDA_LOSSES * LK_CUDA_LOSS_FLOATS * sizeof(float));
     lk_cuda_copy_out(&c->compute, c->host.state, &c->at.states[1], sizeof *c->host.state);
+    lk_cuda_guards_tell(c);
     out->nodes = nodes.counter;
     memcpy(out->slot, nodes.slot, sizeof out->slot);
     return lk_cuda_check(c->compute.code, "an evaluation", error);
@@ -937,6 +1047,7 @@ lk_status lk_cuda_step_make(lk_cuda_step *c, const lk_cuda_making *m, uint32_t *
     LK_CHECK(lk_cuda_step_wait(c, error));
     *c->host.state = (lk_cuda_state){.bad_op = LK_NONE, .bad_param = LK_NONE};
     lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
+    lk_cuda_guards_enter(c, m->from);
     lk_cuda_copy_in(&c->compute, c->at.replicas + p->tensors[m->from].offset, c->host.made,
                     bytes_of_rows(p, m->from, m->examples));
     const int code = lk_cuda_walk_value(c, m);
@@ -945,13 +1056,16 @@ lk_status lk_cuda_step_make(lk_cuda_step *c, const lk_cuda_making *m, uint32_t *
     lk_cuda_copy_out(&c->compute, c->host.made, c->at.replicas + p->tensors[m->to].offset,
                      bytes_of_rows(p, m->to, m->examples));
     lk_cuda_copy_out(&c->compute, c->host.state, &c->at.states[1], sizeof *c->host.state);
+    lk_cuda_guards_tell(c);
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    lk_cuda_guards_look(c);
     *bad_op = c->host.state->bad_op;
     return lk_cuda_check(c->compute.code, "making images", error);
 }
 
 lk_status lk_cuda_step_evaluated(lk_cuda_step *c, lk_cuda_evaluation *out, lk_error *error) {
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
+    lk_cuda_guards_look(c);
     for (uint32_t i = 0; i < out->nodes.count; i++) {
         memcpy(out->sums[i], &c->host.losses[out->slot[i] * LK_CUDA_LOSS_FLOATS],
                sizeof out->sums[i]);

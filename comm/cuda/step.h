@@ -19,6 +19,9 @@
 // In the fast arithmetic all steps and the evaluation are walked once before anything is recorded,
 // as a rehearsal: so cuBLAS has chosen and loaded all it needs, and later makes nothing.
 //
+// A driver takes memory when a kernel is first launched. So all that was recorded is tried once
+// before the seal, and what is held then is what is measured: the memory of the last step.
+//
 // One of these is one GPU. Whoever runs a program, with one or several, talks to
 // comm/cuda/group.h, which calls the functions below in this order:
 //
@@ -26,6 +29,7 @@
 //   start                  its memory, its queues
 //   (the group records the graphs)
 //   ready                  what the device must have before the first step
+//   try, try_kind .. tried each kind of step and the evaluation once, to no effect
 //   begin .. result ..     steps
 //   end
 //
@@ -54,6 +58,16 @@ lk_status lk_cuda_step_start(lk_cuda_step *c, const lk_source *source, uint8_t *
 // What cuBLAS said, in the fast arithmetic: before what a stream says of it.
 lk_status lk_cuda_step_check_fast(const lk_cuda_step *c, lk_error *error);
 lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error);
+
+// The trial: the device is as after a step that stopped the run; a step of a kind, the evaluation
+// and the making of the program in use are handed to it; it has done them, and what others hold is
+// measured.
+void lk_cuda_step_try(lk_cuda_step *c);
+void lk_cuda_step_try_kind(lk_cuda_step *c, uint32_t kind);
+lk_status lk_cuda_step_try_evaluation(lk_cuda_step *c, lk_error *error);
+lk_status lk_cuda_step_try_making(lk_cuda_step *c, lk_error *error);
+lk_status lk_cuda_step_tried(lk_cuda_step *c, lk_error *error);
+
 // The graphs end: at once, or when those under way do. Before NCCL, whose calls are in them.
 void lk_cuda_step_forget(lk_cuda_step *c);
 void lk_cuda_step_close(lk_cuda_step *c);

@@ -2,6 +2,7 @@
 // stream.
 #include "comm/cuda/walk.h"
 
+#include "comm/cuda/guards.h"
 #include "comm/cuda/uses.h"
 #include "ops/cuda/mixed.h"
 #include "ops/graph/mixed.h"
@@ -249,13 +250,18 @@ static void examples(lk_frame *f, uint32_t op, const lk_microbatch *microbatch, 
                      uint32_t bad) {
     (void)f, (void)op, (void)microbatch, (void)lane, (void)bad;
 }
+static void before_op(lk_frame *f, uint32_t op) {
+    walk *w = walk_of(f);
+    before(f, op);
+    lk_cuda_guards_before(&w->s, f, op, w->broken);
+}
 static void after_op(lk_frame *f, uint32_t op, bool train) {
     walk *w = walk_of(f);
-    (void)train;
     lk_cuda_beside_after(&w->beside, &w->s, op);
+    lk_cuda_guards_after(&w->s, f, op, train, w->broken);
 }
 
-static const lk_walker there = {.before = before,
+static const lk_walker there = {.before = before_op,
                                 .source = source,
                                 .examples = examples,
                                 .metric = metric,
@@ -294,6 +300,7 @@ static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) 
                         .device = c->at.device,
                         .replica = c->at.replicas + replica * c->at.replica_bytes},
               .program = p,
+              .broken = lk_cuda_broken(c),
               .lane = {.hands = &hands, .fast = fast ? &c->fast : NULL},
               .nodes = nodes};
     return w;
@@ -424,6 +431,14 @@ static void list_sums(lk_cuda_step *c, uint32_t which) {
 
 // --- a step, recorded ----------------------------------------------------------------------------
 
+// Without a grain no op runs, but what would live until REDUCE does.
+static void begin_guards(walk *w, bool idle) {
+    lk_cuda_guards_begin(&w->s, &w->frame, w->broken);
+    for (uint32_t op = 0; idle && op < w->program->reduce_op; op++) {
+        lk_cuda_guards_before(&w->s, &w->frame, op, w->broken);
+    }
+}
+
 // Every microbatch but the last of all, whose blocks are taken and whose joins are planned.
 void lk_cuda_record_start(lk_cuda_recording *r, lk_cuda_step *c, uint32_t which, uint64_t step) {
     const lk_program *p = c->program;
@@ -435,6 +450,7 @@ void lk_cuda_record_start(lk_cuda_recording *r, lk_cuda_step *c, uint32_t which,
         r->nodes = (lk_cuda_nodes){.counter = {.count = 0}};
         r->walk = start_training(c, replica, &r->nodes);
         r->walk.s.error = r->error;
+        begin_guards(&r->walk, !more);
         while (more) {
             r->last = microbatches.microbatch;
             more = lk_next_microbatch(&microbatches);
@@ -536,7 +552,26 @@ void lk_cuda_record_take(lk_cuda_recording *r, const float *sums) {
     lk_cuda_copy_in(&c->compute, &c->at.reports[1], &c->host.reports[1], sizeof *c->host.reports);
 }
 
-void lk_cuda_record_update(lk_cuda_recording *r) {
+// Of all replicas: before what joins their nodes and updates, or after it.
+static void guard_update(lk_cuda_recording *r, bool before_it) {
+    const lk_cuda_step *c = r->c;
+    const uint32_t op = c->program->reduce_op;
+    lk_cuda_stream s = stream_of(r, &c->compute);
+    for (uint32_t replica = 0; replica < c->replicas; replica++) {
+        const lk_frame f = {.program = c->program,
+                            .device = c->at.device,
+                            .replica = c->at.replicas + replica * c->at.replica_bytes};
+        if (before_it) {
+            lk_cuda_guards_before(&s, &f, op, lk_cuda_broken(c));
+        } else {
+            lk_cuda_guards_after(&s, &f, op, true, lk_cuda_broken(c));
+            lk_cuda_guards_end(&s, &f, lk_cuda_broken(c));
+        }
+    }
+    r->error = s.error;
+}
+
+static void record_update(lk_cuda_recording *r) {
     lk_cuda_step *c = r->c;
     const lk_program *p = c->program;
     const lk_cuda_node *table = c->at.nodes + (uint64_t)r->which * c->table_max;
@@ -558,6 +593,13 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
                    gradients, count, metrics, norms, scalars);
     lk_cuda_step_end(&s, metrics, count, scalars, p->ops[0].floats > 0, c->results, c->slots);
     r->error = s.error;
+}
+
+void lk_cuda_record_update(lk_cuda_recording *r) {
+    guard_update(r, true);
+    record_update(r);
+    guard_update(r, false);
+    lk_cuda_guards_tell(r->c);
 }
 
 // --- evaluation ----------------------------------------------------------------------------------

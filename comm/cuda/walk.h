@@ -22,6 +22,7 @@ typedef struct lk_cuda_walk {
     const lk_program *program;
     lk_cuda_source source;
     uint32_t source_first;  // the example of the batch or microbatch at which the source begins
+    uint32_t *broken;       // lk_cuda_broken
     bool train;
     // Where nodes lie: slot i at values + i * stride, of which `floats` are added.
     float *values;

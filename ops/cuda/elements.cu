@@ -119,7 +119,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     check_bytes(uint64_t bytes, uint8_t value, const uint8_t *__restrict__ from, uint32_t number,
                 uint32_t *broken) {
     LK_CUDA_EACH(i, bytes) {
-        if (from[i] != value) atomicMin(broken, number);
+        if (from[i] != value) atomicMin(broken, number + (uint32_t)i);
     }
 }
 

@@ -323,7 +323,8 @@ void lk_cuda_step_end(lk_cuda_stream *s, lk_cuda_metrics metrics, uint32_t node_
 
 // --- the memory checking mode (ops/graph/check.h) ------------------------------------------------
 
-// words[i] = value; and: sets *broken to the least of it and `number` if a byte is not `value`.
+// words[i] = value; and: *broken becomes the least of it and number + i, for each byte i that is
+// not `value`.
 void lk_cuda_fill(lk_cuda_stream *s, uint64_t words, uint32_t value, uint32_t *to);
 void lk_cuda_check_bytes(lk_cuda_stream *s, uint64_t bytes, uint8_t value, const uint8_t *from,
                          uint32_t number, uint32_t *broken);

@@ -161,8 +161,7 @@ uint64_t lk_cuda_body_bytes(lk_cuda_body body);
 // How many of its blocks a GPU of so many multiprocessors holds at once. Returns a cudaError_t.
 int lk_cuda_persistent_blocks(uint32_t processors, uint32_t *blocks);
 
-// `steps` steps of a table of so many bytes, by so many blocks. None: the driver has then taken all
-// that such a launch needs.
+// `steps` steps of a table of so many bytes, by so many blocks.
 void lk_cuda_persistent_launch(lk_cuda_stream *s, const uint8_t *table, uint64_t bytes,
                                lk_cuda_meeting *meeting, uint32_t blocks, uint32_t steps);
 

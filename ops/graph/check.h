@@ -22,8 +22,20 @@ extern "C" {
 #define LK_CHECK_POISON_HALF 0x7fa17fa1u  // of two times two; as either float of 16 bits a NaN
 #define LK_CHECK_GUARD  0x9d         // of a byte
 
+// Where a tensor's guard ends, in bytes from its start. It begins right behind the tensor: with the
+// bytes that only round it up to a cache line.
+static inline uint64_t lk_check_guard_end(const lk_tensor *t) {
+    return lk_round_up(t->bytes, LK_TENSOR_ALIGN_BYTES) + LK_GUARD_BYTES;
+}
+
+// The line of a guard that is broken so many bytes behind its tensor, seen after the last op that
+// uses it. The end of the program.
+__attribute__((noreturn)) void lk_check_broken(const lk_program *program, uint32_t tensor,
+                                               uint64_t bytes);
+
 // Once, before the first step: the replica's region is poison, the guards of tensors that live as
-// long as the run are written, those of the device region too.
+// long as the run are written, those of the device region too. Of a program that is planned for a
+// device the device region alone: it is the host's mirror of it (comm/cuda/guards.h has the rest).
 void lk_check_start(const lk_frame *frame);
 
 void lk_check_before_op(const lk_frame *frame, uint32_t op);

@@ -5,7 +5,8 @@
 #   torch-eager     the model as written
 #   torch-compiled  the model and its loss under torch.compile
 #   torch-graph     forward, backward and update as one CUDA graph, replayed
-#   torch-graph-bf16      the same, products in bf16 (autocast), weights in fp32
+#   torch-eager-bf16      as written, under autocast
+#   torch-graph-bf16      torch-graph, products in bf16 (autocast), weights in fp32
 #   torch-graph-pure16    the same, all in bf16, weights too: less than what Lockstep keeps
 #   torch-compiled-bf16   torch.compile under autocast, and that as one CUDA graph
 #   jax-jit         the whole step under jax.jit
@@ -31,7 +32,7 @@ import peers_worker as worker
 
 CHECK_STEPS = 100  # the device is waited for so often, as in `lockstep bench`
 IN_FP32 = ("torch-eager", "torch-compiled", "torch-graph")
-IN_BF16 = ("torch-graph-bf16", "torch-compiled-bf16", "torch-graph-pure16")
+IN_BF16 = ("torch-eager-bf16", "torch-graph-bf16", "torch-compiled-bf16", "torch-graph-pure16")
 
 
 def torch_model(device):

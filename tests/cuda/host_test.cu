@@ -467,6 +467,50 @@ static void test_captures(void **state) {
     cudaFree(at);
 }
 
+static __global__ void first(float *out) { out[0] = 1.0f; }
+static __global__ void third(float *out) { out[0] = 3.0f; }
+static __global__ void second(float *out) { out[0] = 2.0f; }
+
+// Memory is taken where a kernel runs for the first time, not where it is launched.
+static void test_the_driver_takes_memory(void **state) {
+    (void)state;
+    float *at = device(2 * THREADS);
+    size_t before = 0, now = 0, total = 0;
+    const uint64_t taken = lk_host_counted().driver_bytes;
+    cudaMemGetInfo(&before, &total);
+    launch(first, at);
+    cudaMemGetInfo(&now, &total);
+    assert_int_equal(now, before);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    cudaMemGetInfo(&now, &total);
+    assert_true(now < before);
+    assert_int_equal(lk_host_counted().driver_bytes - taken, before - now);
+    launch(first, at);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    cudaMemGetInfo(&before, &total);
+    assert_int_equal(now, before);
+    lk_host_took_no_more(lk_host_counted().driver_bytes);
+    launch(second, at);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    cudaMemGetInfo(&now, &total);
+    assert_true(now < before);
+    cudaFree(at);
+}
+
+static void takes_too_late(void) {
+    float *at = device(2 * THREADS);
+    const uint64_t before = lk_host_counted().driver_bytes;
+    launch(third, at);
+    cudaDeviceSynchronize();
+    lk_host_took_no_more(before);
+}
+
+static void test_what_is_taken_late_shows(void **state) {
+    (void)state;
+    assert_int_equal(apart(takes_too_late, said, sizeof said), 70);
+    assert_non_null(strstr(said, "bytes of device memory, for what was launched too late"));
+}
+
 static void test_failures_and_counts(void **state) {
     (void)state;
     float *at = nullptr;
@@ -508,6 +552,8 @@ int main(void) {
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_work_waits),
         cmocka_unit_test(test_captures),
+        cmocka_unit_test(test_the_driver_takes_memory),
+        cmocka_unit_test(test_what_is_taken_late_shows),
         cmocka_unit_test(test_failures_and_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

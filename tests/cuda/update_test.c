@@ -528,7 +528,12 @@ static void test_checking(void **unused) {
     lk_cuda_check_bytes(&s, sizeof words - 1, 0x9d, (const uint8_t *)to, 2, flag);
     state_now(&s);
     back(&broken, flag, sizeof broken);
-    assert_int_equal(broken, 4);
+    assert_int_equal(broken, 4 + 399);
+    must(cudaMemset((uint8_t *)to + 7, 0, 300));
+    lk_cuda_check_bytes(&s, sizeof words, 0x9d, (const uint8_t *)to, 384, flag);
+    state_now(&s);
+    back(&broken, flag, sizeof broken);
+    assert_int_equal(broken, 384 + 7);
     must(cudaDeviceReset());
 }
 

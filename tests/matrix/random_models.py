@@ -26,6 +26,7 @@ WAYS = [
     ("auto", {"reduce": "operands", "wave_examples": 3, "guards": True}),
     ("cuda", {"resident": True}),
     ("cuda", {"wave_examples": 1}),
+    ("cuda", {"guards": True}),
 ]
 RESULTS = ("digest ", "state_hash ", "test_")
 KERNELS = {"conv2d", "conv2d_transpose", "depthwise_conv2d", "dense", "lstm", "gru"}

@@ -167,9 +167,9 @@ struct cudaLaunchConfig_t {
 
 enum { LK_HOST_CALL_BYTES = 400 };
 
-// Enqueues `call(copy of memory)` for every thread of the grid.
-cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
-                           const void *memory, size_t bytes);
+// Enqueues `call(copy of memory)` for every thread of the grid. `kernel` tells kernels apart.
+cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, const void *kernel,
+                           void (*call)(const void *memory), const void *memory, size_t bytes);
 
 // A kernel and the arguments of one launch, kept until it runs.
 template <typename... Wanted>
@@ -217,7 +217,8 @@ static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config,
     static_assert(sizeof(call_type) <= LK_HOST_CALL_BYTES, "a launch with too many arguments");
     const lk_host_call<Wanted...> *wanted = nullptr;
     const call_type packed = {kernel, lk_host_pack(wanted, std::forward<Given>(given)...)};
-    return lk_host_launch(config, call_type::call, &packed, sizeof packed);
+    return lk_host_launch(config, reinterpret_cast<const void *>(kernel), call_type::call, &packed,
+                          sizeof packed);
 }
 
 template <typename T>

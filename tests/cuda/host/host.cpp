@@ -43,6 +43,7 @@ struct item {
     cudaLaunchConfig_t config;  // KERNEL
     cudaLaunchAttribute attribute;
     bool together;              // its blocks are
+    const void *which;          // .. of this kernel
     void (*call)(const void *memory);
     alignas(16) uint8_t memory[LK_HOST_CALL_BYTES];
     void *to;  // COPY, SET
@@ -131,6 +132,12 @@ static int device_count = 1, current;
 static size_t live_bytes[DEVICES];
 static size_t device_bytes = (size_t)8 << 30;
 static const size_t context_bytes = (size_t)300 << 20;  // a driver takes about as much
+enum { KERNELS = 4096, KERNEL_BYTES = 64 << 10 };       // a power of two; what one takes
+static struct {
+    const void *kernel;
+    uint32_t devices;  // on which it was launched, a bit each
+} launched[KERNELS];
+static size_t kernel_bytes[DEVICES];  // for kernels
 static uint64_t random_state, seed_given;
 static uint32_t moments_alone;  // since the host was last here
 static struct {
@@ -310,12 +317,26 @@ struct obstacle {
 
 static bool held_elsewhere;  // the last that could not go on: by another process
 
+// A driver may take memory when a kernel is first launched on a device, for what its threads need.
+static void first_launch(const void *kernel, int device) {
+    uintptr_t at = reinterpret_cast<uintptr_t>(kernel) / 16 % KERNELS;
+    for (uint32_t tries = 0; launched[at].kernel && launched[at].kernel != kernel; tries++) {
+        if (tries == KERNELS) lk_host_die("more than %d kernels", (int)KERNELS);
+        at = (at + 1) % KERNELS;
+    }
+    launched[at].kernel = kernel;
+    if (launched[at].devices >> device & 1) return;
+    launched[at].devices |= 1u << device;
+    kernel_bytes[device] += KERNEL_BYTES;
+}
+
 static void run_kernel(const item *i, int device) {
     cudaLaunchAttribute attribute = i->attribute;
     cudaLaunchConfig_t config = i->config;
     config.attrs = &attribute;
     map_device(device);
     counts.launches++;
+    first_launch(i->which, device);
     lk_host_run_grid(&config, i->together, i->call, i->memory,
                      seed_given ? lk_host_draw(&random_state) : 0);
 }
@@ -524,7 +545,18 @@ void lk_host_fail(const char *function, uint32_t n) {
 lk_host_counts lk_host_counted(void) {
     entry call(__func__);
     counts.barriers = lk_host_barriers_passed;
+    counts.driver_bytes = 0;
+    for (int d = 0; d < DEVICES; d++) {
+        counts.driver_bytes += kernel_bytes[d] + lk_host_nccl_bytes(d);
+    }
     return counts;
+}
+
+void lk_host_took_no_more(uint64_t driver_bytes) {
+    const uint64_t now = lk_host_counted().driver_bytes;
+    if (now <= driver_bytes) return;
+    lk_host_die("the driver took %llu bytes of device memory, for what was launched too late",
+                (unsigned long long)(now - driver_bytes));
 }
 
 // --- for other stand-ins -------------------------------------------------------------------------
@@ -693,8 +725,10 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     ENTER_OR(cudaErrorUnknown);
     cudaError_t error = usable();
     REQUIRE(error == cudaSuccess, error);
+    const size_t taken =
+        context_bytes + live_bytes[current] + kernel_bytes[current] + lk_host_nccl_bytes(current);
     *total_bytes = device_bytes;
-    *free_bytes = device_bytes - context_bytes - live_bytes[current] - lk_host_nccl_bytes(current);
+    *free_bytes = taken < device_bytes ? device_bytes - taken : 0;
     LEAVE(cudaSuccess);
 }
 
@@ -1116,8 +1150,8 @@ static bool fits_together(const cudaLaunchConfig_t *c) {
     return blocks <= together_max(c->blockDim.x * c->blockDim.y * c->blockDim.z);
 }
 
-cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, void (*call)(const void *memory),
-                           const void *memory, size_t bytes) {
+cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, const void *which,
+                           void (*call)(const void *memory), const void *memory, size_t bytes) {
     entry entered("cudaLaunchKernelEx");
     cudaError_t error = entered.fails ? cudaErrorLaunchFailure : usable();
     if (error == cudaSuccess && !fits(config)) error = cudaErrorInvalidConfiguration;
@@ -1135,6 +1169,7 @@ cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, void (*call)(const 
     kernel.together = together;
     kernel.config = *config;
     if (config->numAttrs > 0) kernel.attribute = config->attrs[0];
+    kernel.which = which;
     kernel.call = call;
     memcpy(kernel.memory, memory, bytes);
     return entered.end(enqueue(config->stream, &kernel));

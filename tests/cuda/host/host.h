@@ -23,6 +23,7 @@
 //   on in any order where one waits for others (__nanosleep) and at some barriers of a block. In
 //   any other launch a wait for other blocks ends the program, and so does one that nothing ends.
 // - While a stream is captured, whatever a capture forbids fails.
+// - The driver takes memory of a device for each kernel that runs there for the first time.
 // - The layer takes no heap, and no memory map but for what is allocated through it.
 #ifndef LOCKSTEP_HOST_HOST_H
 #define LOCKSTEP_HOST_HOST_H
@@ -53,12 +54,16 @@ void lk_host_fail(const char *function, uint32_t n);
 typedef struct lk_host_counts {
     uint64_t allocations;  // cudaMalloc, cudaHostAlloc, cudaHostRegister, streams, events, graphs
     uint64_t live_bytes;   // of device memory
+    uint64_t driver_bytes;  // .. that nobody asked for: of kernels and NCCL
     uint64_t launches;     // of kernels, captured ones not counted
     uint64_t graph_launches;
     uint64_t synchronisations;
     uint64_t barriers;  // that a block passed
 } lk_host_counts;
 lk_host_counts lk_host_counted(void);
+
+// Ends the program where the driver has taken more than so many bytes by now.
+void lk_host_took_no_more(uint64_t driver_bytes);
 
 // Ends the program where a group of NCCL's calls is left open: it would keep the next ones.
 void lk_host_ends_groups(void);

@@ -84,6 +84,16 @@ void lk_ptx_count_kernel(lk_ptx_kernel *k) {
     kernels->push_back(k);
 }
 
+// What ran until now is not counted: work that was handed over has to be done.
+extern "C" void lk_ptx_count_anew(void);
+void lk_ptx_count_anew(void) {
+    for (uint32_t i = 0; kernels && i < kernels->size(); i++) {
+        lk_ptx_kernel *k = (*kernels)[i];
+        k->counts.assign(k->counts.size(), {});
+        k->launches = k->blocks = k->warps = 0;
+    }
+}
+
 // The program ends by _exit (apps/cli/main.c), which asks nobody (CMakeLists.txt: --wrap).
 extern "C" {
 [[noreturn]] void __real__exit(int code);

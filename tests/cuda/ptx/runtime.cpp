@@ -141,7 +141,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *fu
         const lk_ptx_parameter &p = c.kernel->parameters[n];
         memcpy(c.parameters + p.offset, arguments[n], p.bytes);
     }
-    return lk_host_launch(config, of_ptx, &c, sizeof c);
+    return lk_host_launch(config, c.kernel, of_ptx, &c, sizeof c);
 }
 
 }  // extern "C"

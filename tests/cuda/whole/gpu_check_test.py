@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../whole"))
@@ -20,6 +21,7 @@ NAMES = ("gpu_measure", "gpu_kernels_test", "gpu_conv_kernels_test",
          "gpu_transducer_test", "gpu_update_test", "gpu_narrow_test", "gpu_ops")
 # Stands before the program: a benchmark is the processor's, or the digests are not its own.
 STAND_IN = """#!/bin/sh
+case "$*" in *--seal*cuda) exec "$PROGRAM" "$@" ;; esac
 case "$1" in
 bench) exec "$PROGRAM" bench --json --cases mnist-cnn-64 --seconds 0.1 --rounds 1 ;;
 train) "$PROGRAM" "$@" | sed "$CHANGE" ;;
@@ -56,16 +58,19 @@ def without_a_gpu(t):
 
 def with_all(t):
     """Every part that the host layer can play; the others say why not."""
-    parts = "golden,kernels,equal,ops,measure,bench,ways,fast,allocations,memory,gpus,workers"
+    parts = ("golden,kernels,equal,ops,measure,bench,ways,fast,allocations,memory,seal,gpus,"
+             "workers")
     code, out, error = gpu_check("--program", "program", "--tests", "tests", "--to", "all.json",
                                  "--only", parts, "--work", "work",
                                  LOCKSTEP_HOST_CUDA_DEVICES="3")
     t.check(code == 0, "gpu-check", code, out, error)
     rows = rows_of("all.json")
     for name in ("golden", "kernels", "equal", "ops", "gpus", "workers", "fast", "allocations",
-                 "measure", "bench", "ways"):
+                 "measure", "bench", "ways", "seal"):
         t.check(rows[name]["status"] == "ok", name, rows[name])
     t.check("4 workers by nccl: not run: " in rows["workers"]["text"], rows["workers"])
+    t.check(rows["seal"]["text"].startswith("refused with a GPU; "), rows["seal"])
+    t.check("none by the driver" in rows["allocations"]["text"], rows["allocations"])
     for name, key in (("bench", "64"), ("measure", "chain_term_ns"), ("allocations", "bytes"),
                       ("fast", "bf16"), ("ops", "matrix"), ("ways", "64 fast resident")):
         t.check(rows[name]["figures"].get(key), f"{name} has no {key}", rows[name])
@@ -81,13 +86,14 @@ def with_faults(t):
     os.remove("tests/gpu_update_test")
     os.symlink("/bin/false", "tests/gpu_update_test")
     code, out, error = gpu_check("--program", "program", "--tests", "tests", "--to", "faults.json",
-                                 "--only", "golden,kernels,equal,gpus,allocations,measure",
+                                 "--only", "golden,kernels,equal,gpus,allocations,seal,measure",
                                  "--work", "work", LOCKSTEP_HOST_CUDA_DEVICES="2",
                                  CHANGE="s/^digest ./digest 0/")
     rows = rows_of("faults.json")
     found = {name: row["status"] for name, row in rows.items()}
     t.check(code == 1 and found == {"golden": "FAILED", "kernels": "FAILED", "equal": "FAILED",
-                                    "gpus": "FAILED", "allocations": "ok", "measure": "not run"},
+                                    "gpus": "FAILED", "allocations": "ok", "seal": "FAILED",
+                                    "measure": "not run"},
             found, code, out, error)
     t.check("no gpu_measure" in rows["measure"]["text"], rows["measure"])
     t.check("op by op: " in rows["golden"]["text"], rows["golden"])
@@ -111,6 +117,11 @@ def with_a_wrong_op(t):
                               for row in rows.values()), code, out, error, rows)
 
 
+def runs(command):
+    return subprocess.run(["pgrep", "-f", f"^{command}$"], capture_output=True,
+                          check=False).returncode == 0
+
+
 def with_what_hangs(t):
     """A program that does not end is ended with all that it started, and its words are kept."""
     write_script("tests/gpu_measure", "echo begun\nsleep 4321 &\nwait")
@@ -121,8 +132,42 @@ def with_what_hangs(t):
     t.check(code == 1 and "gpu_measure: not done after" in row["text"], code, row, error)
     with open("hangs-logs/measure.log", encoding="utf-8") as f:
         t.check("begun" in f.read(), "what it said is lost")
-    running = subprocess.run(["pgrep", "-f", "^sleep 4321$"], capture_output=True, check=False)
-    t.check(running.returncode == 1, "what it started still runs")
+    t.check(not runs("sleep 4321"), "what it started still runs")
+
+
+def with_sanitizers(t):
+    """What they find fails; what the machine forbids, or takes too long, was not run."""
+    ways = (("echo '========= ERROR SUMMARY: 0 errors'", "ok", "racecheck, initcheck: nothing"),
+            ("echo '========= ERROR SUMMARY: 1 error'; exit 99", "FAILED", "memcheck: exit 99"),
+            ("echo 'not permitted' >&2; exit 1", "not run", "not permitted; before it: none"),
+            ('test "$2" = memcheck || sleep 4323', "not run", "racecheck: compute-sanitizer: not "
+             "done after"))
+    os.mkdir("bin")
+    for commands, status, text in ways:
+        write_script("bin/compute-sanitizer", commands)
+        gpu_check("--program", "program", "--to", "sanitizers.json", "--only", "sanitizers",
+                  "--work", "work", "--seconds", "8", LOCKSTEP_HOST_CUDA_DEVICES="1",
+                  PATH=os.path.abspath("bin") + ":" + os.environ["PATH"])
+        row = rows_of("sanitizers.json")["sanitizers"]
+        t.check(row["status"] == status and text in row["text"], status, text, row)
+    t.check(not runs("sleep 4323"), "what it started still runs")
+
+
+def with_a_signal(t):
+    """Who ends gpu-check from outside ends what it called, too; what was found before stays."""
+    write_script("tests/gpu_measure", "echo begun\nsleep 4322 &\nwait")
+    command = [sys.executable, GPU_CHECK, "--quick", "--program", "program", "--tests", "tests",
+               "--to", "ended.json", "--only", "golden,measure", "--work", "work"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env={**os.environ, "LOCKSTEP_HOST_CUDA_DEVICES": "1"}) as process:
+        begin = time.monotonic()
+        while not runs("sleep 4322") and time.monotonic() - begin < 60:
+            time.sleep(0.05)
+        process.terminate()
+        out, _ = process.communicate(timeout=20)
+    t.check(process.returncode == 143 and list(rows_of("ended.json")) == ["golden"],
+            process.returncode, out)
+    t.check(not runs("sleep 4322"), "what it started still runs")
 
 
 def main():
@@ -140,6 +185,8 @@ def main():
     with_faults(t)
     with_a_wrong_op(t)
     with_what_hangs(t)
+    with_sanitizers(t)
+    with_a_signal(t)
     t.finish()
 
 

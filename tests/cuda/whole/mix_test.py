@@ -272,7 +272,7 @@ def hanging():
     """A GPU that does not finish a step: its worker says so, the others that it is silent."""
     mix = [gpu(), threads()]
     process = start(mix, [MATRIX, "--run-dir", "hangs", "--fresh", *LONG, "--step-timeout", "2"],
-                    {"LOCKSTEP_HOST_CUDA_STUCK": "7"}, ["-disable-auto-cleanup"])
+                    {"LOCKSTEP_HOST_CUDA_STUCK": "11"}, ["-disable-auto-cleanup"])
     _, _, error = end(process, 30)
     own = [line for line in said(error) if re.search(
         r"rank 0 on \S+: the GPUs do not answer any more: one is silent for longer than "

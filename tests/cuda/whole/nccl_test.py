@@ -228,8 +228,10 @@ def losing(t):
     refused(t, 75, error.format(0, "at start-up"), *three, LOCKSTEP_HOST_NCCL_FAIL="error:0:0")
     refused(t, 75, dead.format(step), *three, "--step-timeout", "1",
             LOCKSTEP_HOST_NCCL_FAIL="dead:2:7")
-    refused(t, 75, dead.format("at start-up"), *three, "--step-timeout", "1",
-            LOCKSTEP_HOST_NCCL_FAIL="dead:1:0")
+    # While the GPUs are connected, and while a step is tried.
+    for fault in ("dead:1:0", "dead:2:3"):
+        refused(t, 75, dead.format("at start-up"), *three, "--step-timeout", "1",
+                LOCKSTEP_HOST_NCCL_FAIL=fault)
 
 
 def refusing(t):

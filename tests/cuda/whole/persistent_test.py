@@ -167,6 +167,7 @@ def refusing(t):
             "2")
     refused(t, "the arithmetic is \"fast\"", "--set", "arithmetic=fast")
     refused(t, "precision is not \"float32\"", "--set", "precision=mixed_bfloat16")
+    refused(t, "layout.guards looks at every op", "--set", "layout.guards=true")
     refused(t, "no body of batch_normalization of layer stem_norm", "--set",
             'data={"train":{"made_up":{"count":100}}}', "--set", "global_batch=16",
             config=os.path.join(CONFIGS, "resnet20-mnist.json"))
