@@ -139,6 +139,7 @@ int lk_cuda_prepare_norm(void);
 int lk_cuda_prepare_layer_norm(void);
 int lk_cuda_prepare_grouped_conv(void);
 int lk_cuda_prepare_dense(void);
+int lk_cuda_prepare_spectral(void);
 int lk_cuda_prepare_sequence(void);
 int lk_cuda_prepare_transducer(void);
 int lk_cuda_prepare_conv(void);
@@ -180,18 +181,7 @@ extern __shared__ __align__(128) float lk_cuda_shared[];
 
 // --- division by what is known before ------------------------------------------------------------
 
-// Quotients of numbers below 2^31 by a multiplication.
-typedef struct lk_cuda_divisor {
-    uint32_t by, magic, shift;
-} lk_cuda_divisor;
-
-static inline lk_cuda_divisor lk_cuda_divide_by(uint32_t by) {
-    lk_cuda_divisor d = {by, 0, 0};
-    while ((uint64_t)1 << d.shift < by) d.shift++;
-    d.magic = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - by)) / by + 1);
-    return d;
-}
-
+// n below 2^31.
 static inline __device__ uint32_t lk_cuda_quotient(uint32_t n, const lk_cuda_divisor &d) {
     return (uint32_t)(((uint64_t)n * d.magic >> 32) + n) >> d.shift;
 }

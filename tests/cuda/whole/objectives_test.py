@@ -38,7 +38,8 @@ ROWS = [
 ROWS = [ROWS[1], ROWS[3]] if FEW else ROWS
 
 # Losses of images, of noise alone and of labels; norms, regularizers and averages, each in one of
-# the objectives; batches that objectives share unevenly; statistics that one of them moves.
+# the objectives; a kernel that is divided, in two uses, and in a step that does not train it;
+# batches that objectives share unevenly; statistics that one of them moves.
 SHARED = {
     "input": [10, 8, 1], "classes": 10,
     "networks": [
@@ -49,7 +50,8 @@ SHARED = {
             {"type": "batch_normalization", "name": "norm"},
             {"type": "tanh", "name": "curve"}, {"type": "flatten", "name": "row"}]},
         {"name": "coder", "inputs": [[80]], "layers": [
-            {"type": "dense", "name": "code", "units": 12, "activation": "leaky_relu"},
+            {"type": "dense", "name": "code", "units": 12, "activation": "leaky_relu",
+             "spectral_normalization": True},
             {"type": "layer_normalization", "name": "even"}]},
         {"name": "head", "inputs": [[12]], "layers": [
             {"type": "dense", "name": "logits", "units": 10,
