@@ -34,9 +34,7 @@ static inline __device__ float sum_of(uint32_t count, const float *x, float by) 
     }
     if (t == 0) chains[0] = lk_cuda_tree_finish(&tree) + 0.0f;
     __syncthreads();
-    const float sum = chains[0];
-    __syncthreads();  // before the next sum is written there
-    return sum;
+    return chains[0];
 }
 
 static inline __device__ float inverse_length(float squares) {

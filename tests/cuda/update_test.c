@@ -270,8 +270,9 @@ typedef struct divided {
     float *memory;
 } divided;
 
-// `scale` 0: a kernel of zeros.
-static divided divided_open(uint32_t rows, uint32_t columns, lk_dtype dtype, float scale) {
+// The kernel's values and the vector's are of these sizes; 0: zeros.
+static divided divided_open(uint32_t rows, uint32_t columns, lk_dtype dtype, float scale,
+                            float length) {
     const uint64_t count = (uint64_t)rows * columns;
     const uint64_t floats = lk_spectral_floats(count, columns);
     const uint64_t kernel = lk_round_up(count, 16), vector = lk_round_up(columns, 16);
@@ -281,7 +282,9 @@ static divided divided_open(uint32_t rows, uint32_t columns, lk_dtype dtype, flo
     for (uint64_t i = 0; i < count; i++) {
         w[i] = scale * ((float)draw(1u << 24) * 0x1p-23f - 1.0f);
     }
-    for (uint32_t i = 0; i < columns; i++) u[i] = (float)draw(1u << 24) * 0x1p-23f - 1.0f;
+    for (uint32_t i = 0; i < columns; i++) {
+        u[i] = length * ((float)draw(1u << 24) * 0x1p-23f - 1.0f);
+    }
     d.here = lk_spectral_of(count, columns, w, u, normalized, normalized + kernel);
     d.here.dtype = dtype;
     d.there = (lk_cuda_spectral){.w = there(w, count * sizeof *w),
@@ -349,9 +352,10 @@ static void check_turned(lk_cuda_stream *s, const divided *d) {
     free(sum);
 }
 
-static void check_divided(uint32_t rows, uint32_t columns, lk_dtype dtype, float scale) {
+static void check_divided(uint32_t rows, uint32_t columns, lk_dtype dtype, float scale,
+                          float length) {
     lk_cuda_stream s = fresh(0);
-    divided d = divided_open(rows, columns, dtype, scale);
+    divided d = divided_open(rows, columns, dtype, scale, length);
     const bool infinite = scale > 1e20f;
     s.scratch = space(lk_cuda_spectral_scratch_floats(rows, columns) * sizeof(float) + 64);
     lk_cuda_spectral_make(&s, &d.there);
@@ -368,16 +372,18 @@ static void check_divided(uint32_t rows, uint32_t columns, lk_dtype dtype, float
     must(cudaDeviceReset());
 }
 
-// Vectors of one slice, of several rounds of a block, of one value; a kernel of zeros, which stays;
-// squares that are no numbers.
+// Vectors of one slice, of several rounds of a block, of one value; kernels that stay, of zeros and
+// of values whose squares are zeros; squares of either vector that are infinite.
 static void test_divided(void **unused) {
     (void)unused;
     const uint32_t sizes[][2] = {{1, 1}, {3, 5}, {70, 40}, {5000, 3}, {2, 4700}, {513, 1}};
     for (uint32_t i = 0; i < LK_COUNT(sizes); i++) {
-        check_divided(sizes[i][0], sizes[i][1], i % 2 ? LK_BF16 : LK_F32, 1.0f);
+        check_divided(sizes[i][0], sizes[i][1], i % 2 ? LK_BF16 : LK_F32, 1.0f, 1.0f);
     }
-    check_divided(6, 7, LK_F16, 0.0f);
-    check_divided(600, 20, LK_F32, 0x1p100f);
+    check_divided(6, 7, LK_F16, 0.0f, 1.0f);
+    check_divided(6, 7, LK_F32, 0x1p-80f, 0x1p60f);
+    check_divided(600, 20, LK_F32, 0x1p100f, 1.0f);
+    check_divided(60, 20, LK_F32, 0x1p70f, 0x1p-60f);
 }
 
 // A product that is not finite is the parameter's, and ends the run, though nothing is made of it.
