@@ -144,6 +144,29 @@ static lk_cuda_making making_of(const lk_generator *g, uint32_t count) {
                             .examples = count};
 }
 
+// Of images for a GPU: row n of them lies behind the rows before, in the tensor's dtype.
+static uint32_t draw_there(const lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
+                           uint64_t at, uint32_t count, float *rows) {
+    const lk_op *op = &g->program->ops[g->noise_op];
+    const lk_dtype dtype = g->program->tensors[op->tensor[LK_Y]].dtype;
+    uint8_t *half = (uint8_t *)rows;
+    uint32_t bad = 0;
+    for (uint32_t n = 0; n < count; n++) {
+        const uint8_t *noise = (const uint8_t *)(rows + n * g->noise_floats);
+        draw_one(run, op, choice, at + n, rows + n * g->noise_floats);
+        if (!lk_dtype_is_half(dtype)) continue;
+        for (uint64_t i = 0; i < g->noise_floats; i++, half += sizeof(uint16_t)) {  // in place
+            float v;
+            memcpy(&v, noise + i * sizeof v, sizeof v);
+            const uint16_t bits = dtype == LK_F16 ? lk_half_from_float(v) : lk_bfloat_from_float(v);
+            memcpy(half, &bits, sizeof bits);
+            v = dtype == LK_F16 ? lk_half_to_float(bits) : lk_bfloat_to_float(bits);
+            bad |= !(v - v == 0.0f);
+        }
+    }
+    return bad;
+}
+
 // By a GPU, of noise that is drawn here.
 static lk_status generate_there(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
                                 uint64_t at, uint32_t count, uint8_t *images, lk_error *error) {
@@ -153,9 +176,7 @@ static lk_status generate_there(lk_run *run, const lk_generator *g, const lk_noi
     float *const rows = lk_cuda_made(&run->gpus);
     uint32_t bad_op;
     run->cuda->use(&run->gpus, p);
-    for (uint32_t n = 0; n < count; n++) {
-        draw_one(run, op, choice, at + n, rows + n * g->noise_floats);
-    }
+    if (draw_there(run, g, choice, at, count, rows)) return not_finite(p, g->noise_op, error);
     LK_CHECK(run->cuda->make(&run->gpus, &making, &bad_op, error));
     if (bad_op != LK_NONE) return not_finite(p, bad_op, error);
     take_bytes(run, g, count, rows, images);

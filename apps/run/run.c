@@ -696,16 +696,6 @@ static lk_status check_strips(const lk_run *run, lk_error *error) {
                    run->config.document.source);
 }
 
-// The rows of several uses are laid side by side in fp32 alone.
-static lk_status check_mixed(const lk_run *run, lk_error *error) {
-    const lk_model *m = &run->config.spec.model;
-    if (!run->cuda || !m->graph || !lk_model_is_mixed(m)) return LK_OK;
-    return lk_fail(error, LK_UNAVAILABLE,
-                   "%s: model.networks: found precision \"%s\", wanted \"float32\" with kernels "
-                   "\"cuda\"; change it, or use --kernels auto",
-                   run->config.document.source, lk_precision_name(m->precision));
-}
-
 // On a device there is no reference to fall back on.
 static lk_status check_kernels(const lk_run *run, lk_error *error) {
     const lk_run_spec *spec = &run->config.spec;
@@ -739,7 +729,6 @@ lk_status lk_run_plan(lk_run *run, lk_error *error) {
     // The plan does not depend on how many examples there are; the real number comes with the data.
     if (spec->example_count == 0) spec->example_count = spec->global_batch;
     LK_CHECK(check_strips(run, error));
-    LK_CHECK(check_mixed(run, error));
     LK_CHECK(lk_programs_build(spec, &run->layout, &run->plan_options, run->planning, run->programs,
                                error));
     LK_CHECK(check_kernels(run, error));

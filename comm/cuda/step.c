@@ -13,6 +13,7 @@
 #include "comm/cuda/walk.h"
 #include "ops/graph/mixed.h"
 #include "ops/graph/scale.h"
+#include "ops/graph/spectral.h"
 
 // The input ring: as many steps as fit in RING_BYTES, from one in each half to SLOTS_MAX in both.
 // The tests compile it with fewer, so that short runs go round it.
@@ -59,12 +60,22 @@ static uint32_t blas_plans_max(const lk_program *p) {
     return is_fast(p->spec) ? products * SHAPES : 0;
 }
 
+static uint64_t spectral_scratch(const lk_program *p, const lk_op *op) {
+    const lk_param *param = &p->params[op->param[0]];
+    const lk_tensor *t = &p->tensors[param->tensor];
+    const uint32_t columns = (uint32_t)t->shape[t->rank - 1];
+    return lk_cuda_spectral_scratch_floats((uint32_t)(param->count / columns), columns);
+}
+
 static void add_scratch(const lk_program *p, lk_device_scratch *most) {
     for (uint32_t i = 0; i < p->op_count; i++) {
         const lk_op *op = &p->ops[i];
         uint64_t *const floats = lk_op_goes_beside(op) ? &most->beside : &most->floats;
         const uint64_t wide = lk_mixed_is(p, op) ? lk_mixed_device_floats(p, op) : 0;
         *floats = LK_MAX(*floats, wide + op_scratch(op, p->microbatch_examples, p->spec));
+        if (lk_param_is_spectral(p, op->param[0])) {
+            most->floats = LK_MAX(most->floats, spectral_scratch(p, op));
+        }
         if (op->type->scope != LK_SCOPE_GRAINS || lk_op_uses(op) == 1) continue;
         const lk_cuda_uses u = lk_cuda_uses_of(p, op);
         *floats = LK_MAX(*floats, u.floats + op_scratch(op, u.examples, p->spec));
@@ -394,14 +405,30 @@ static void clear_nodes(lk_cuda_step *c) {
 }
 
 // The copies that products take in mixed precision; that of an average lies behind (average.c).
-static void write_rounded(const lk_cuda_step *c, const lk_program *p, const lk_param *param,
+static void write_rounded(const lk_cuda_step *c, const lk_program *p, uint32_t index,
                           lk_cuda_param *out) {
+    const lk_param *param = &p->params[index];
     if (!lk_model_is_mixed(&p->spec->model) || param->rounded == LK_NONE) return;
+    if (lk_param_is_spectral(p, index)) return;  // each replica rounds what it has divided
     out->dtype = lk_model_dtype(&p->spec->model);
     out->rounded = on_device(c, param->rounded);
     if (lk_optimizer_averages(p->optimizer)) {
         out->rounded_average = on_device(c, param->rounded + 1);
     }
+}
+
+// What APPLY takes of a kernel that was divided: as replica 0 made it.
+static void write_spectral(const lk_cuda_step *c, const lk_program *p, uint32_t index,
+                           lk_cuda_param *out) {
+    const lk_op *op = lk_spectral_op(p, index);
+    const lk_frame frame = {.program = p, .device = c->at.device, .replica = c->at.replicas};
+    if (!lk_param_is_spectral(p, index)) return;
+    const lk_spectral k = lk_spectral_at(&frame, op);
+    out->vector = k.u;
+    out->v = k.v;
+    out->n = k.n;
+    out->numbers = k.numbers;
+    out->columns = lk_cuda_divide_by((uint32_t)k.columns);
 }
 
 // In order of their places in a node. What is not updated takes none: of no elements, at the place
@@ -427,7 +454,8 @@ static void write_params_of(const lk_cuda_step *c, const lk_program *p, lk_cuda_
         for (uint32_t s = 0; s < lk_optimizer_slot_count(p->optimizer); s++) {
             out->slots[s] = on_device(c, param->slots[s]);
         }
-        write_rounded(c, p, param, out);
+        write_rounded(c, p, i, out);
+        write_spectral(c, p, i, out);
     }
 }
 
@@ -1016,7 +1044,7 @@ lk_status lk_cuda_step_evaluate(lk_cuda_step *c, const lk_source *source, uint64
     LK_CHECK(lk_cuda_step_wait(c, error));
     *c->host.state = (lk_cuda_state){.bad_op = LK_NONE, .bad_param = LK_NONE};
     lk_cuda_copy_in(&c->compute, &c->at.states[1], c->host.state, sizeof *c->host.state);
-    if (c->compute.code == 0) c->compute.code = lk_cuda_walk_weigh(c);
+    if (c->compute.code == 0) c->compute.code = lk_cuda_walk_begin(c);
     for (uint32_t r = 0; r < c->replicas; r++) {
         lk_microbatches microbatches =
             lk_evaluate_microbatches(c->program, c->first_replica + r, count);

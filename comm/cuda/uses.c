@@ -1,17 +1,20 @@
 // uses.c - see uses.h.
 #include "comm/cuda/uses.h"
 
+#include "ops/graph/mixed.h"
+
 uint64_t lk_cuda_uses_bytes = 64 << 20;
 
 static const lk_role roles[LK_CUDA_USES_ROLES] = {LK_X, LK_DY, LK_AUX};
 
-// Bytes that a kernel reads in a role of a grain; 0: none. Sums over grains of what was kept of
-// each read nothing else.
+// Bytes that a kernel reads in a role of a grain, 16 bits widened; 0: none. Sums over grains of
+// what was kept of each read nothing else.
 static uint64_t bytes_of_grain(const lk_program *p, const lk_op *op, lk_role role) {
     const bool sums = op->type == &lk_op_batch_normalization_statistics ||
                       op->type == &lk_op_batch_normalization_gradient;
     if (op->tensor[role] == LK_NONE || (sums && role != LK_AUX)) return 0;
-    return p->tensors[op->tensor[role]].bytes / p->microbatch_grains;
+    const lk_tensor *t = &p->tensors[op->tensor[role]];
+    return t->bytes / p->microbatch_grains * (lk_dtype_is_half(t->dtype) ? 2 : 1);
 }
 
 // The bytes of those that a step of `count` grains and `examples` examples has filled, whether the
@@ -34,11 +37,12 @@ static uint64_t node_floats_of(const lk_program *p, const lk_op *op) {
 
 lk_cuda_uses lk_cuda_uses_of(const lk_program *p, const lk_op *op) {
     lk_cuda_uses u = {.uses = lk_op_uses(op), .leaves = 1, .grains = 1};
-    uint64_t bytes = 0, levels = 1;
+    uint64_t bytes = 0, most = 0, levels = 1;
     while (u.leaves < u.uses) u.leaves *= 2;
     for (uint32_t r = 0; r < LK_CUDA_USES_ROLES; r++) {
         u.grain_bytes[r] = bytes_of_grain(p, op, roles[r]);
         bytes += u.grain_bytes[r] * u.leaves;
+        most = LK_MAX(most, u.grain_bytes[r]);
     }
     while (u.grains < p->microbatch_grains && 2 * u.grains * bytes <= lk_cuda_uses_bytes) {
         u.grains *= 2;
@@ -50,6 +54,8 @@ lk_cuda_uses lk_cuda_uses_of(const lk_program *p, const lk_op *op) {
         end += lk_round_up(u.grain_bytes[r] * u.leaves * u.grains, LK_TENSOR_ALIGN_BYTES);
     }
     for (uint64_t runs = 1; runs * u.grains < p->microbatch_grains; runs *= 2) levels++;
+    u.wide = end;
+    if (lk_mixed_is(p, op)) end += lk_round_up(most * u.grains, LK_TENSOR_ALIGN_BYTES);
     u.nodes = end;
     u.node_floats = node_floats_of(p, op);
     u.floats = end / sizeof(float) + levels * u.node_floats;
@@ -64,6 +70,16 @@ const lk_op *lk_cuda_uses_refused(const lk_program *p) {
         if (more && lk_op_uses(op) > 1) return op;
     }
     return NULL;
+}
+
+// Rows of a use, or what they are widened to if they have 16 bits: so many bytes.
+static const void *widened(lk_cuda_walk *w, const lk_cuda_uses *u, uint32_t tensor, uint64_t bytes,
+                           const void *rows) {
+    const lk_dtype dtype = w->program->tensors[tensor].dtype;
+    float *const to = w->s.scratch + u->wide / sizeof(float);
+    if (!lk_dtype_is_half(dtype) || bytes == 0) return rows;
+    w->lane.hands->widen(&w->frame, dtype, bytes / sizeof(float), rows, to);
+    return to;
 }
 
 // The rows of grains [first, first + count) of the microbatch, of all uses; `out` says where.
@@ -88,9 +104,10 @@ static void lay_rows(lk_cuda_walk *w, const lk_cuda_uses *u, const lk_op *op,
             const void *const from = roles[r] == LK_X    ? (const void *)view.x
                                      : roles[r] == LK_DY ? (const void *)view.dy
                                                          : view.argmax;
-            const uint64_t live = live_bytes(w->program, op, roles[r], count, examples);
-            lk_cuda_spread(&w->s, bytes, count, leaf < u->uses ? live : 0, u->leaves, leaf, from,
-                           to);
+            const uint64_t live =
+                leaf < u->uses ? live_bytes(w->program, op, roles[r], count, examples) : 0;
+            lk_cuda_spread(&w->s, bytes, count, live, u->leaves, leaf,
+                           widened(w, u, use->tensor[roles[r]], live, from), to);
         }
     }
 }
@@ -136,9 +153,8 @@ void lk_cuda_uses_gradient(lk_cuda_walk *w, const lk_op *op, const lk_microbatch
         for (uint32_t i = 0; i < LK_OP_PARAMS; i++) {
             lane.sums[i] = gradient_at(w, &u, op, node, held, i);
         }
-        w->s.scratch = scratch + u.floats;
-        (void)lk_kernel_of(w->frame.kernels, op->type)(&lane, op);
-        w->s.scratch = scratch;
+        lane.at[LK_SCRATCH] = scratch + u.floats;
+        (void)w->lane.hands->compute(&w->frame, &lane, op, !lk_mixed_is(w->program, op));
         // As many joins as calls of the block, before this one, end in ones.
         uint32_t merges = 0;
         while ((g - b->at) / u.grains >> merges & 1) merges++;

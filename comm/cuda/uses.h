@@ -6,7 +6,8 @@
 // number of uses (ops/graph/execute.c). So in the op's scratch, before what its kernel needs:
 //
 //   x     | grain 0: use 0, use 1, .. 2^k - 1 | grain 1: .. |     the same of dy, and of what the
-//   nodes | of runs of grains, until they are joined        |     op keeps of its grains
+//   wide  | in mixed precision, of one use: widened to fp32 |     op keeps of its grains
+//   nodes | of runs of grains, until they are joined        |
 //
 // Uses that there are not, and rows that the last grain has not, are zeros: terms that change
 // nothing. As many grains are taken at once as fit in lk_cuda_uses_bytes, one at least; the nodes
@@ -25,7 +26,7 @@ typedef struct lk_cuda_uses {
     uint32_t examples;      // of these, with those of leaves that are zeros
     uint64_t grain_bytes[LK_CUDA_USES_ROLES];  // of a tensor, 0: the op has none
     uint64_t at[LK_CUDA_USES_ROLES];           // in bytes, from the start of this scratch
-    uint64_t nodes;                            // likewise: room for as many as wait to be joined
+    uint64_t wide, nodes;                      // likewise: room for as many as wait to be joined
     uint64_t node_floats;
     uint64_t floats;  // of all; a multiple of 64 bytes
 } lk_cuda_uses;

@@ -7,6 +7,7 @@
 #include "ops/cuda/mixed.h"
 #include "ops/graph/mixed.h"
 #include "ops/graph/scale.h"
+#include "ops/graph/spectral.h"
 
 typedef lk_cuda_walk walk;
 
@@ -306,6 +307,22 @@ static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) 
     return w;
 }
 
+// What a step or an evaluation begins with, of the frame's replica: as lk_frame_start.
+static void divide_kernels(walk *w) {
+    const lk_program *p = w->program;
+    for (uint32_t i = 0; LK_HAS_SPECTRAL && i < p->forward_end; i++) {
+        const lk_op *op = &p->ops[i];
+        const uint32_t param = op->param[0];
+        if (!lk_param_is_spectral(p, param) || lk_spectral_op(p, param) != op) continue;
+        const lk_spectral k = lk_spectral_at(&w->frame, op);
+        const lk_cuda_spectral own = {k.w, k.u, k.normalized, k.v, k.n, k.numbers,
+                                      (uint32_t)k.rows, (uint32_t)k.columns, k.dtype};
+        w->s.op = i;
+        w->s.scratch = lk_tensor_at(&w->frame, op->tensor[LK_SCRATCH]);
+        lk_cuda_spectral_make(&w->s, &own);
+    }
+}
+
 static bool is_signed(const lk_program *p) { return p->spec->model.input_range == LK_RANGE_SIGNED; }
 
 static lk_cuda_source source_of(const lk_program *p, bool train) {
@@ -451,6 +468,7 @@ void lk_cuda_record_start(lk_cuda_recording *r, lk_cuda_step *c, uint32_t which,
         r->walk = start_training(c, replica, &r->nodes);
         r->walk.s.error = r->error;
         begin_guards(&r->walk, !more);
+        divide_kernels(&r->walk);
         while (more) {
             r->last = microbatches.microbatch;
             more = lk_next_microbatch(&microbatches);
@@ -604,17 +622,16 @@ void lk_cuda_record_update(lk_cuda_recording *r) {
 
 // --- evaluation ----------------------------------------------------------------------------------
 
-int lk_cuda_walk_weigh(lk_cuda_step *c) {
+int lk_cuda_walk_begin(lk_cuda_step *c) {
     const lk_program *p = c->program;
     const lk_optimizer *o = p->optimizer;
     const uint32_t average = lk_optimizer_averages(o) ? lk_optimizer_slot_count(o) - 1 : LK_NONE;
-    lk_cuda_stream s = {.stream = c->compute.stream,
-                        .state = &c->at.states[1],
-                        .op = p->reduce_op,
-                        .rehearses = c->rehearses,
-                        .observer = c->observer};
-    lk_cuda_weigh(&s, lk_cuda_params(c), lk_entry_count(p), c->at.penalty, average);
-    return s.error;
+    walk w = start_walk(c, 0, NULL);
+    w.s.state = &c->at.states[1];
+    divide_kernels(&w);
+    w.s.op = p->reduce_op;
+    lk_cuda_weigh(&w.s, lk_cuda_params(c), lk_entry_count(p), c->at.penalty, average);
+    return w.s.error;
 }
 
 int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint32_t half,
@@ -643,6 +660,7 @@ int lk_cuda_walk_value(lk_cuda_step *c, const lk_cuda_making *m) {
         .grain_count = grains, .examples = m->examples, .total_grains = grains};
     walk w = start_walk(c, 0, NULL);
     w.s.state = &c->at.states[1];
+    divide_kernels(&w);
     for (uint32_t i = m->begin; i < m->end; i++) {
         if (p->ops[i].value == m->value) walk_ops(&w, &microbatch, i, i + 1);
     }

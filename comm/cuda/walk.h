@@ -69,15 +69,16 @@ void lk_cuda_record_take(lk_cuda_recording *r, const float *sums);
 // REDUCE, as far as it is this GPU's, and APPLY.
 void lk_cuda_record_update(lk_cuda_recording *r);
 
-// Enqueues what regularizers add to the loss of an evaluation. Returns a cudaError_t.
-int lk_cuda_walk_weigh(lk_cuda_step *c);
+// Enqueues what an evaluation begins with: kernels divided by their norms, and what regularizers
+// add to its loss. Returns a cudaError_t.
+int lk_cuda_walk_begin(lk_cuda_step *c);
 
 // Enqueues the forward ops of a microbatch up to the loss; its blocks join `nodes`. `half` of the
 // test set's ring has the examples. Returns a cudaError_t.
 int lk_cuda_walk_forward(lk_cuda_step *c, const lk_microbatch *microbatch, uint32_t half,
                          lk_cuda_nodes *nodes);
 
-// Enqueues the ops that make a value. Returns a cudaError_t.
+// Enqueues the ops that make a value, of kernels divided anew. Returns a cudaError_t.
 int lk_cuda_walk_value(lk_cuda_step *c, const lk_cuda_making *making);
 
 #endif

@@ -155,6 +155,7 @@ int lk_cuda_prepare_norm(void);
 int lk_cuda_prepare_layer_norm(void);
 int lk_cuda_prepare_grouped_conv(void);
 int lk_cuda_prepare_dense(void);
+int lk_cuda_prepare_spectral(void);
 int lk_cuda_prepare_sequence(void);
 int lk_cuda_prepare_transducer(void);
 int lk_cuda_prepare_conv(void);
@@ -205,20 +206,15 @@ extern __shared__ __align__(128) float lk_cuda_shared[];
 
 // --- division by what is known before ------------------------------------------------------------
 
-// Quotients of numbers below 2^31 by a multiplication.
-typedef struct lk_cuda_divisor {
-    uint32_t by, magic, shift;
-} lk_cuda_divisor;
-
-static inline lk_cuda_divisor lk_cuda_divide_by(uint32_t by) {
-    lk_cuda_divisor d = {by, 0, 0};
-    while ((uint64_t)1 << d.shift < by) d.shift++;
-    d.magic = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - by)) / by + 1);
-    return d;
-}
-
+// n below 2^31.
 static inline __device__ uint32_t lk_cuda_quotient(uint32_t n, const lk_cuda_divisor &d) {
     return (uint32_t)(((uint64_t)n * d.magic >> 32) + n) >> d.shift;
+}
+
+// Rows, or terms, of a kernel: numbers that lk_cuda_quotient can take apart.
+static inline uint32_t lk_cuda_rows_of(lk_cuda_stream *s, uint64_t rows) {
+    if (!s->error && rows >> 31 != 0) s->error = cudaErrorInvalidConfiguration;
+    return (uint32_t)rows;
 }
 
 // A picture of (rows, columns, channels), and an element of it.
@@ -237,6 +233,39 @@ static inline __device__ lk_cuda_cell lk_cuda_cell_of(const lk_cuda_picture &p, 
     return {y, cell - y * p.columns.by, element - cell * p.channels.by};
 }
 
+// The same of an element of several pictures, one behind the other: fewer than 2^31 elements.
+typedef struct lk_cuda_pictures {
+    lk_cuda_divisor channels, columns, rows;
+} lk_cuda_pictures;
+
+typedef struct lk_cuda_element {
+    uint32_t m, y, x, channel;
+} lk_cuda_element;
+
+static inline lk_cuda_pictures lk_cuda_pictures_of(uint32_t rows, uint32_t columns,
+                                                   uint32_t channels) {
+    return {lk_cuda_divide_by(channels), lk_cuda_divide_by(columns), lk_cuda_divide_by(rows)};
+}
+
+static inline __device__ lk_cuda_element lk_cuda_element_of(const lk_cuda_pictures &p,
+                                                        uint32_t element) {
+    const uint32_t cell = lk_cuda_quotient(element, p.channels);
+    const uint32_t line = lk_cuda_quotient(cell, p.columns);
+    const uint32_t m = lk_cuda_quotient(line, p.rows);
+    return {m, line - m * p.rows.by, cell - line * p.columns.by, element - cell * p.channels.by};
+}
+
+// Calls launch(first, some) for the examples of a microbatch, of which each has so many elements:
+// as many at once as numbers below 2^31 tell apart, in most cases all.
+template <typename Launch>
+static inline void lk_cuda_in_parts(lk_cuda_stream *s, uint32_t examples, uint64_t elements,
+                                    Launch launch) {
+    const uint64_t most = lk_cuda_rows_of(s, elements) ? INT32_MAX / elements : 0;
+    for (uint64_t first = 0; !s->error && most > 0 && first < examples; first += most) {
+        launch(first, (uint32_t)LK_MIN(examples - first, most));
+    }
+}
+
 // Blocks for the elements of so many pictures: a row of blocks for each picture, or for several.
 static inline lk_cuda_grid lk_cuda_picture_blocks(const lk_cuda_picture &p, uint32_t pictures) {
     const lk_cuda_grid one = lk_cuda_blocks(p.elements);
@@ -246,12 +275,6 @@ static inline lk_cuda_grid lk_cuda_picture_blocks(const lk_cuda_picture &p, uint
 
 #define LK_CUDA_EACH_PICTURE_AT(at, m, pictures) \
     for (uint32_t m = (at).y; m < (pictures); m += (at).rows)
-
-// Rows, or terms, of a kernel: numbers that lk_cuda_quotient can take apart.
-static inline uint32_t lk_cuda_rows_of(lk_cuda_stream *s, uint64_t rows) {
-    if (!s->error && rows >> 31 != 0) s->error = cudaErrorInvalidConfiguration;
-    return (uint32_t)rows;
-}
 
 static inline lk_cuda_picture lk_cuda_picture_of(lk_cuda_stream *s, uint32_t rows, uint32_t columns,
                                                  uint32_t channels) {

@@ -16,8 +16,9 @@ void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t firs
     enum { ORDER_STEPS = 10 * LK_PERMUTE_ROUNDS };
     const uint64_t parts = (floats + LOAD_VALUES - 1) / LOAD_VALUES;
     const uint32_t fit = (uint32_t)LK_MIN(LOAD_VALUES / floats, (uint64_t)LK_CUDA_THREADS);
-    load_tile tile = {LK_MAX(fit, 1u), (uint32_t)parts, {}};
+    load_tile tile = {LK_MAX(fit, 1u), (uint32_t)parts, {}, {}};
     if (tile.rows > 1) tile.by_floats = lk_cuda_divide_by((uint32_t)floats);
+    if (source->augments) tile.picture = lk_cuda_picture_of(s, source->h, source->w, source->c);
     const uint64_t blocks = (m_count + tile.rows - 1) / tile.rows * parts;
     const uint64_t steps = LOAD_VALUES / LK_CUDA_THREADS + (source->resident ? ORDER_STEPS : 0);
     const uint64_t bytes = m_count * floats * (sizeof *x + (source->is_f32 ? sizeof *x : 1));
@@ -78,21 +79,25 @@ void lk_cuda_add(lk_cuda_stream *s, uint64_t count, const float *a, const float 
 
 template <typename T>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    spread(uint64_t count, uint64_t of_grain, uint64_t live, uint32_t leaves, uint32_t leaf,
+    spread(uint32_t grains, uint64_t of_grain, uint64_t live, uint32_t leaves, uint32_t leaf,
            const T *__restrict__ from, T *__restrict__ to) {
-    LK_CUDA_EACH(i, count) {
-        const uint64_t g = i / of_grain, at = i - g * of_grain;
-        to[(g * leaves + leaf) * of_grain + at] = i < live ? from[i] : 0;
-    }
+    spread_body(lk_cuda_here(), grains, of_grain, live, leaves, leaf, from, to);
 }
 
 template <typename T>
 static void launch_spread(lk_cuda_stream *s, uint64_t bytes, uint32_t grains, uint64_t live,
                           uint32_t leaves, uint32_t leaf, const void *from, void *to) {
-    const uint64_t count = bytes / sizeof(T) * grains;
-    lk_cuda_launch(s, spread<T>, lk_cuda_blocks(count, 1, 2 * bytes * grains), LK_CUDA_THREADS, 0,
-                   count, bytes / sizeof(T), live / sizeof(T), leaves, leaf,
-                   static_cast<const T *>(from), static_cast<T *>(to));
+    const uint64_t count = bytes / sizeof(T);
+    lk_cuda_grid grid = lk_cuda_blocks(count, 1, 2 * bytes * grains);
+    grid.blocks.y = LK_MIN(grains, 65535u);
+    grid.work.items *= grains;
+    // Each leaf fills other places of the same grains, of which all or none are named.
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, from, (live + 3) / 4);
+    lk_cuda_writes(&spans, to, (bytes * grains * leaves + 3) / 4);
+    lk_cuda_launch_body(s, sizeof(T) == 4 ? LK_CUDA_BODY_SPREAD : LK_CUDA_BODY_SPREAD_BYTES, spans,
+                        spread<T>, grid, LK_CUDA_THREADS, 0, grains, count, live / sizeof(T),
+                        leaves, leaf, static_cast<const T *>(from), static_cast<T *>(to));
 }
 
 void lk_cuda_spread(lk_cuda_stream *s, uint64_t bytes, uint32_t grains, uint64_t live,
@@ -108,11 +113,14 @@ void lk_cuda_spread(lk_cuda_stream *s, uint64_t bytes, uint32_t grains, uint64_t
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     fill(uint64_t words, uint32_t value, uint32_t *__restrict__ to) {
-    LK_CUDA_EACH(i, words) to[i] = value;
+    fill_body(lk_cuda_here(), words, value, to);
 }
 
 void lk_cuda_fill(lk_cuda_stream *s, uint64_t words, uint32_t value, uint32_t *to) {
-    lk_cuda_launch(s, fill, lk_cuda_blocks(words), LK_CUDA_THREADS, 0, words, value, to);
+    lk_cuda_spans spans = {};
+    lk_cuda_writes(&spans, to, words);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_FILL, spans, fill, lk_cuda_blocks(words), LK_CUDA_THREADS,
+                        0, words, value, to);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)

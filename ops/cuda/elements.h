@@ -22,11 +22,12 @@ static inline __device__ float load_value(const lk_cuda_source &source, const ui
 }
 
 // Value `at` of an image that is normalised or augmented (ops/augment.h).
-static inline __device__ float load_augmented(const lk_cuda_source &source, uint64_t step,
+static inline __device__ float load_augmented(const lk_cuda_source &source,
+                                              const lk_cuda_picture &picture, uint64_t step,
                                               uint32_t example, const uint8_t *image, uint64_t at) {
     const lk_augment *a = &source.augment;
-    const uint32_t c = (uint32_t)(at % source.c), x = (uint32_t)(at / source.c % source.w);
-    const uint32_t y = (uint32_t)(at / source.c / source.w);
+    const lk_cuda_cell cell = lk_cuda_cell_of(picture, (uint32_t)at);
+    const uint32_t y = cell.y, x = cell.x, c = cell.channel;
     const lk_augmented d = source.train ? lk_augment_draw(a, source.seed, step, example, source.h,
                                                           source.w, source.middle)
                                         : lk_augment_none();
@@ -47,6 +48,7 @@ static inline __device__ float load_augmented(const lk_cuda_source &source, uint
 struct load_tile {
     uint32_t rows, parts;
     lk_cuda_divisor by_floats;  // where there are several rows
+    lk_cuda_picture picture;    // where something is augmented
 };
 
 enum { LOAD_VALUES = 4 * LK_CUDA_THREADS };
@@ -64,18 +66,20 @@ static inline __device__ uint64_t load_number(const lk_cuda_state *state,
 
 // Value `at` of row m, and the labels that its thread stores.
 static inline __device__ float load_one(const lk_cuda_state *state, const lk_cuda_source &source,
-                                        uint64_t number, uint32_t first, uint32_t m,
-                                        uint64_t floats, uint64_t at, uint32_t *labels) {
+                                        const lk_cuda_picture &picture, uint64_t number,
+                                        uint32_t first, uint32_t m, uint64_t floats, uint64_t at,
+                                        uint32_t *labels) {
     const uint32_t row = source.label_row;
     const bool missing = number == LK_NO_EXAMPLE;
     const uint32_t *own = source.labels + (missing ? 0 : number) * row;
     const uint32_t none = row > 1 ? 0 : LK_CUDA_NO_EXAMPLE;
     for (uint64_t k = at; k < row; k += floats)
         labels[(uint64_t)m * row + k] = missing ? none : own[k];
-    if (missing || (row > 1 && at >= floats / source.h * own[0])) return 0.0f;
+    if (missing || (row > 1 && at >= (uint64_t)source.w * source.c * own[0])) return 0.0f;
     const uint8_t *image = source.images + number * floats * (source.is_f32 ? 4 : 1);
     if (!source.augments) return load_value(source, image, at);
-    return load_augmented(source, state->step, source.first_example + first + m, image, at);
+    return load_augmented(source, picture, state->step, source.first_example + first + m, image,
+                          at);
 }
 
 // The numbers of a block's rows are computed once, a thread each.
@@ -94,7 +98,8 @@ static inline __device__ void load_body(lk_cuda_at block, const lk_cuda_state *s
     for (uint32_t i = t; i < rows * values; i += LK_CUDA_THREADS) {
         const uint32_t r = rows == 1 ? 0 : lk_cuda_quotient(i, tile.by_floats), m = row + r;
         const uint64_t at = begin + (i - r * values);
-        x[m * floats + at] = load_one(state, source, numbers[r], first, m, floats, at, labels);
+        x[m * floats + at] =
+            load_one(state, source, tile.picture, numbers[r], first, m, floats, at, labels);
     }
 }
 
@@ -113,6 +118,26 @@ static inline __device__ void relu_backward_body(lk_cuda_at at, uint64_t count, 
 static inline __device__ void add_body(lk_cuda_at at, uint64_t count, const float *a,
                                        const float *b, float *out) {
     LK_CUDA_EACH_AT(at, i, count) out[i] = a[i] + b[i];
+}
+
+static inline __device__ void fill_body(lk_cuda_at at, uint64_t words, uint32_t value,
+                                        uint32_t *to) {
+    LK_CUDA_EACH_AT(at, i, words) to[i] = value;
+}
+
+// --- grains of several uses ----------------------------------------------------------------------
+
+// A row of blocks has a grain, or several.
+template <typename T>
+static inline __device__ void spread_body(lk_cuda_at at, uint32_t grains, uint64_t of_grain,
+                                          uint64_t live, uint32_t leaves, uint32_t leaf,
+                                          const T *from, T *to) {
+    for (uint32_t g = at.y; g < grains; g += at.rows) {
+        LK_CUDA_EACH_AT(at, i, of_grain) {
+            const uint64_t own = g * of_grain + i;
+            to[((uint64_t)g * leaves + leaf) * of_grain + i] = own < live ? from[own] : 0;
+        }
+    }
 }
 
 #endif

@@ -213,6 +213,22 @@ uint64_t lk_cuda_dense_rows_scratch_floats(const lk_dense *d, uint32_t rows, uin
 uint64_t lk_cuda_conv2d_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples);
 uint64_t lk_cuda_conv2d_bias_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples);
 
+// --- kernels divided by their norms --------------------------------------------------------------
+
+// As lk_spectral of ops/graph/spectral.h, in device memory. What is no vector: 1 / sigma, or 1
+// where the kernel is not divided and, says the other number, its vector and gradient stay.
+enum { LK_CUDA_SPECTRAL_FACTOR, LK_CUDA_SPECTRAL_STILL };
+typedef struct lk_cuda_spectral {
+    const float *w, *u;
+    float *normalized, *v, *n, *numbers;
+    uint32_t rows, columns;
+    uint32_t dtype;  // lk_dtype that the normalized kernel is rounded to
+} lk_cuda_spectral;
+
+// As lk_spectral_make.
+void lk_cuda_spectral_make(lk_cuda_stream *s, const lk_cuda_spectral *spectral);
+uint64_t lk_cuda_spectral_scratch_floats(uint32_t rows, uint32_t columns);
+
 // --- REDUCE and APPLY ----------------------------------------------------------------------------
 
 // out[i] = a[i] + b[i]; out may be a or b.
@@ -225,6 +241,18 @@ typedef struct lk_cuda_node {
     const float *values;
     uint64_t merges;
 } lk_cuda_node;
+
+// Quotients of numbers below 2^31 by a multiplication.
+typedef struct lk_cuda_divisor {
+    uint32_t by, magic, shift;
+} lk_cuda_divisor;
+
+static inline lk_cuda_divisor lk_cuda_divide_by(uint32_t by) {
+    lk_cuda_divisor d = {by, 0, 0};
+    while ((uint64_t)1 << d.shift < by) d.shift++;
+    d.magic = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - by)) / by + 1);
+    return d;
+}
 
 // One parameter, or a state that follows the sums of a step, in a table in device memory, ascending
 // in node_offset. One that is not updated has no elements, and the place of the next.
@@ -240,10 +268,16 @@ typedef struct lk_cuda_param {
     // Mixed precision: what products take of w, and of its average: rounded. NULL: themselves.
     float *rounded, *rounded_average;
     uint32_t dtype;  // lk_dtype that they are rounded to
+    // A kernel of spectral_normalization, which products took divided: its gradient is turned, and
+    // n becomes its vector. NULL: it is none.
+    float *vector;
+    const float *v, *n, *numbers;
+    lk_cuda_divisor columns;
 } lk_cuda_param;
 
 // Where an update that asks for norms (ops/optimizer.h) keeps what it finds, in device memory;
-// all NULL where it asks for none, or where the scalars are those of one parameter already. The
+// all NULL where it asks for none, or where the scalars are those of one parameter already. With an
+// optimizer that asks for none: products of gradients and kernels of spectral_normalization. The
 // slices of all entries have `slices` pairs of sums; behind the pairs of the entries is one more.
 typedef struct lk_cuda_norms {
     float *gradient;       // (slices, LK_SLICE_TERMS)

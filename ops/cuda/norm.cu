@@ -1,10 +1,7 @@
-// norm.cu - batch normalisation (ops/layers/norm.c): a block has 32 channels of one grain, a thread
-// one of them, and a warp every eighth slice of it. Part of the plain kernels (plain.cu).
-#include "ops/cuda/device.h"
-#include "ops/cuda/table.h"
-#include "ops/math.h"
+// norm.cu - batch normalisation: launches of norm.h. Part of the plain kernels (plain.cu).
+#include "ops/cuda/norm.h"
 
-enum { LANES = 32, WARPS = 8, THREADS = LANES * WARPS };
+#include "ops/cuda/table.h"
 
 static inline lk_cuda_stream *stream_of(const lk_lane *l) {
     return static_cast<const lk_cuda_lane *>(l->device)->stream;
@@ -13,188 +10,53 @@ static inline float *floats_of(const lk_lane *l, lk_role role) {
     return static_cast<float *>(l->at[role]);
 }
 
-// What a launch works on. labels: NULL where every position has an example.
-struct norm_operands {
-    lk_batch_norm norm;
-    uint64_t floats;  // of an example
-    uint32_t examples, grain;
-    const uint32_t *labels;
-    const float *x, *dy, *gamma, *beta;
-    float *y, *dx, *rows;
-};
-
-// --- sums of a grain -----------------------------------------------------------------------------
-
-// The block's grain and this thread's channel of it.
-struct grain_channel {
-    uint32_t examples, rows;  // that have an example, and all
-    uint32_t channel, warp, lane;
-    bool mine;        // there is such a channel
-    uint64_t first;   // of x and dy: the channel at the grain's first cell
-    float *row;       // (LK_NORM_COLUMNS, channels) and the channel
-};
-
-static inline __device__ grain_channel channel_of(const norm_operands &o) {
-    grain_channel g;
-    const uint64_t first = (uint64_t)blockIdx.x * o.grain;
-    g.rows = (uint32_t)LK_MIN(o.examples - first, (uint64_t)o.grain);
-    g.examples = g.rows;
-    while (o.labels && g.examples > 0 && o.labels[first + g.examples - 1] == LK_CUDA_NO_EXAMPLE) {
-        g.examples--;
-    }
-    g.warp = threadIdx.x / LANES;
-    g.lane = threadIdx.x % LANES;
-    g.channel = blockIdx.y * LANES + g.lane;
-    g.mine = g.channel < o.norm.channels;
-    g.first = first * o.floats + g.channel;
-    g.row = o.rows + (uint64_t)blockIdx.x * LK_NORM_COLUMNS * o.norm.channels + g.channel;
-    return g;
-}
-
-struct add_x {
-    const float *x;
-    __device__ float next(uint64_t at, float chain) const { return chain + x[at]; }
-};
-struct add_square {
-    const float *x;
-    float mean;
-    __device__ float next(uint64_t at, float chain) const {
-        const float d = x[at] - mean;
-        return lk_fmaf(d, d, chain);
-    }
-};
-struct add_gamma {
-    const float *x, *dy;
-    float mean, inverse;
-    __device__ float next(uint64_t at, float chain) const {
-        return lk_fmaf(dy[at], (x[at] - mean) * inverse, chain);
-    }
-};
-
-// Slice `slice` of a grain: whole examples, or terms of one.
-template <typename Term>
-static inline __device__ float slice_of(const norm_operands &o, const grain_channel &g,
-                                        const Term &term, uint32_t slice) {
-    const lk_batch_norm &n = o.norm;
-    const uint32_t terms = lk_norm_terms(&n), whole = LK_SLICE_TERMS / terms;
-    const uint32_t of_one = (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
-    const uint32_t begin = whole > 0 ? slice * whole : slice / of_one;
-    const uint32_t end = whole > 0 ? LK_MIN(begin + whole, g.examples) : begin + 1;
-    const uint32_t from = whole > 0 ? 0 : slice % of_one * LK_SLICE_TERMS;
-    const uint32_t tiles = (n.w + 1) / 2, rows = (n.h + 1) / 2;
-    const uint32_t last = whole > 0 ? tiles * rows * 4 : LK_MIN(from + LK_SLICE_TERMS, terms);
-    float chain = 0.0f;
-    for (uint32_t m = begin; m < end; m++) {
-        for (uint32_t t = from; t < last; t++) {
-            const uint32_t tile = t / 4;
-            const uint32_t y = tile / tiles * 2 + t % 4 / 2, x = tile % tiles * 2 + t % 2;
-            if (y >= n.h || x >= n.w) continue;
-            chain = term.next(g.first + m * o.floats + ((uint64_t)y * n.w + x) * n.channels, chain);
-        }
-    }
-    return chain;
-}
-
-// The grain's sum of a channel, for all threads of it.
-template <typename Term>
-static inline __device__ float grain_sum(const norm_operands &o, const grain_channel &g,
-                                         const Term &term) {
-    float *shared = lk_cuda_shared;  // (WARPS, LANES)
-    const uint32_t terms = lk_norm_terms(&o.norm), whole = LK_SLICE_TERMS / terms;
-    const uint32_t of_one = (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
-    const uint32_t slices = whole > 0 ? (g.examples + whole - 1) / whole : g.examples * of_one;
-    lk_cuda_tree tree;
-    tree.leaves = 0;
-    for (uint32_t first = 0; first < slices; first += WARPS) {
-        const uint32_t slice = first + g.warp;
-        if (slice < slices && g.mine) {
-            shared[g.warp * LANES + g.lane] = slice_of(o, g, term, slice);
-        }
-        __syncthreads();
-        for (uint32_t i = 0; g.warp == 0 && g.mine && i < WARPS && first + i < slices; i++) {
-            lk_cuda_tree_leaf(&tree, shared[i * LANES + g.lane]);
-        }
-        __syncthreads();
-    }
-    if (g.warp == 0 && g.mine) shared[g.lane] = lk_cuda_tree_finish(&tree);
-    __syncthreads();
-    const float sum = g.mine ? shared[g.lane] : 0.0f;
-    __syncthreads();
-    return sum;
-}
-
-static inline __device__ float share_of(const lk_batch_norm &n, uint32_t examples) {
-    return 1.0f / (float)((uint64_t)examples * n.h * n.w);
-}
-
-static inline __device__ float inverse_root(float variance, float epsilon) {
-    return 1.0f / lk_sqrtf(variance + epsilon);
-}
-
-// --- forward -------------------------------------------------------------------------------------
-
-static __global__ void __launch_bounds__(THREADS, 4)
+static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
     normalize_grain(lk_cuda_state *state, uint32_t op, norm_operands o) {
-    const grain_channel g = channel_of(o);
-    const lk_batch_norm &n = o.norm;
-    const uint64_t cells = (uint64_t)n.h * n.w, here = g.examples * cells;
-    float mean = 0.0f, inverse = 0.0f, sum = 0.0f, squares = 0.0f;
-    bool bad = false;
-    if (g.examples > 0) {  // the whole block
-        const float share = share_of(n, g.examples);
-        sum = grain_sum(o, g, add_x{o.x});
-        mean = (sum + 0.0f) * share;
-        squares = grain_sum(o, g, add_square{o.x, mean});
-        const float variance = (squares + 0.0f) * share;
-        inverse = inverse_root(variance, n.epsilon);
-        bad = g.mine && (lk_cuda_not_finite(mean) || lk_cuda_not_finite(variance));
-    }
-    if (!g.mine) return;
-    if (g.warp == 0) {
-        for (uint32_t i = 0; i < LK_NORM_COLUMNS; i++) g.row[i * n.channels] = 0.0f;
-        g.row[LK_NORM_SUM * n.channels] = sum;
-        g.row[LK_NORM_SQUARES * n.channels] = squares;
-        g.row[LK_NORM_MEAN * n.channels] = mean;
-        g.row[LK_NORM_INVERSE * n.channels] = inverse;
-    }
-    const float gamma = o.gamma ? o.gamma[g.channel] : 1.0f;
-    const float beta = o.beta ? o.beta[g.channel] : 0.0f;
-    for (uint64_t i = g.warp; i < g.rows * cells; i += WARPS) {
-        const uint64_t at = g.first + i * n.channels;
-        const float y = i < here ? lk_fmaf((o.x[at] - mean) * inverse, gamma, beta) : 0.0f;
-        o.y[at] = y;
-        bad |= lk_cuda_not_finite(y);
-    }
-    lk_cuda_report(state, op, bad);
+    normalize_grain_body(lk_cuda_here(), state, op, o);
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
+    normalize_by_moving(lk_cuda_state *state, uint32_t op, norm_operands o,
+                        lk_cuda_divisor channels, uint32_t count, const float *moving_mean,
+                        const float *moving_variance) {
+    normalize_by_moving_body(lk_cuda_here(), state, op, o, channels, count, moving_mean,
+                             moving_variance);
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
+    turn_back_grain(lk_cuda_state *state, uint32_t op, norm_operands o) {
+    turn_back_grain_body(lk_cuda_here(), state, op, o);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    normalize_by_moving(lk_cuda_state *state, uint32_t op, norm_operands o,
-                        const float *moving_mean, const float *moving_variance) {
-    bool bad = false;
-    LK_CUDA_EACH(i, o.examples * o.floats) {
-        const uint32_t c = (uint32_t)(i % o.norm.channels);
-        const float inverse = inverse_root(moving_variance[c], o.norm.epsilon);
-        const float gamma = o.gamma ? o.gamma[c] : 1.0f, beta = o.beta ? o.beta[c] : 0.0f;
-        const float y = lk_fmaf((o.x[i] - moving_mean[c]) * inverse, gamma, beta);
-        o.y[i] = y;
-        bad |= lk_cuda_not_finite(y);
-    }
-    lk_cuda_report(state, op, bad);
+    turn_back_frozen(lk_cuda_state *state, uint32_t op, norm_operands o, lk_cuda_divisor channels,
+                     uint32_t count, const float *moving_variance) {
+    turn_back_frozen_body(lk_cuda_here(), state, op, o, channels, count, moving_variance);
 }
 
-static norm_operands operands_of(const lk_lane *l, const lk_op *op) {
+static __global__ void __launch_bounds__(LK_CUDA_THREADS)
+    rows_to_nodes(uint32_t channels, uint32_t grains, const float *rows, float *first,
+                  float *second) {
+    rows_to_nodes_body(lk_cuda_here(), channels, grains, rows, first, second);
+}
+
+// Of examples from `first` on.
+static norm_operands operands_of(const lk_lane *l, const lk_op *op, uint64_t first) {
+    const uint64_t at = first * op->floats;
+    const float *const x = floats_of(l, LK_X), *const dy = floats_of(l, LK_DY);
+    float *const y = floats_of(l, LK_Y), *const dx = floats_of(l, LK_DX);
     return {op->norm,
+            lk_cuda_divide_by((op->norm.w + 1) / 2),
             op->floats,
             l->examples,
             l->grain,
             static_cast<const uint32_t *>(l->at[LK_X2]),
-            floats_of(l, LK_X),
-            floats_of(l, LK_DY),
+            x ? x + at : x,
+            dy ? dy + at : dy,
             l->param[0],
             l->param[1],
-            floats_of(l, LK_Y),
-            floats_of(l, LK_DX),
+            y ? y + at : y,
+            dx ? dx + at : dx,
             floats_of(l, LK_AUX)};
 }
 
@@ -202,111 +64,97 @@ static norm_operands operands_of(const lk_lane *l, const lk_op *op) {
 static lk_cuda_grid grains_of(const lk_lane *l, const lk_op *op, uint32_t times, uint32_t arrays) {
     const uint64_t values = op->floats * l->examples, grains = lk_lane_grains(l);
     const uint64_t of_channel = (uint64_t)op->norm.h * op->norm.w * LK_MIN(l->grain, l->examples);
-    return {dim3((uint32_t)grains, (op->norm.channels + LANES - 1) / LANES),
-            {grains * op->norm.channels * WARPS, times * of_channel / WARPS, 0,
+    return {dim3((uint32_t)grains, (op->norm.channels + NORM_LANES - 1) / NORM_LANES),
+            {grains * op->norm.channels * NORM_WARPS, times * of_channel / NORM_WARPS, 0,
              values * arrays * sizeof(float)}};
+}
+
+static lk_cuda_spans grain_spans(const lk_lane *l, const norm_operands &o, bool forward) {
+    const uint64_t all = o.examples * o.floats;
+    const uint64_t rows = lk_lane_grains(l) * LK_NORM_COLUMNS * o.norm.channels;
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, o.labels, o.examples);
+    lk_cuda_reads(&spans, o.x, all);
+    lk_cuda_reads(&spans, o.gamma, o.norm.channels);
+    if (forward) lk_cuda_reads(&spans, o.beta, o.norm.channels);
+    if (!forward) lk_cuda_reads(&spans, o.dy, all);
+    lk_cuda_writes(&spans, forward ? o.y : o.dx, all);
+    lk_cuda_writes(&spans, o.rows, rows);
+    return spans;
+}
+
+static void launch_by_moving(const lk_lane *l, const lk_op *op) {
+    lk_cuda_stream *s = stream_of(l);
+    lk_cuda_in_parts(s, l->examples, op->floats, [&](uint64_t first, uint32_t some) {
+        const norm_operands o = operands_of(l, op, first);
+        const uint64_t count = some * op->floats;
+        lk_cuda_spans spans = {};
+        lk_cuda_reads(&spans, o.x, count);
+        lk_cuda_reads(&spans, o.gamma, o.norm.channels);
+        lk_cuda_reads(&spans, o.beta, o.norm.channels);
+        lk_cuda_reads(&spans, l->state[0], o.norm.channels);
+        lk_cuda_reads(&spans, l->state[1], o.norm.channels);
+        lk_cuda_writes(&spans, o.y, count);
+        lk_cuda_launch_body(s, LK_CUDA_BODY_NORMALIZE_BY_MOVING, spans, normalize_by_moving,
+                            lk_cuda_blocks(count, 1, 8 * count), LK_CUDA_THREADS, 0, s->state,
+                            s->op, o, lk_cuda_divide_by(o.norm.channels), (uint32_t)count,
+                            l->state[0], l->state[1]);
+    });
 }
 
 uint32_t lk_cuda_plain_batch_normalization(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
-    const norm_operands o = operands_of(l, op);
-    if (l->train && !op->norm.frozen) {
-        lk_cuda_launch(s, normalize_grain, grains_of(l, op, 3, 4), THREADS, THREADS, s->state,
-                       s->op, o);
-    } else {
-        lk_cuda_launch(s, normalize_by_moving,
-                       lk_cuda_blocks(l->examples * op->floats, 1, 8 * l->examples * op->floats),
-                       LK_CUDA_THREADS, 0, s->state, s->op, o, l->state[0], l->state[1]);
+    if (!l->train || op->norm.frozen) {
+        launch_by_moving(l, op);
+        return 0;
     }
+    const norm_operands o = operands_of(l, op, 0);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_NORMALIZE_GRAIN, grain_spans(l, o, true), normalize_grain,
+                        grains_of(l, op, 3, 4), LK_CUDA_THREADS, LK_CUDA_THREADS, s->state, s->op,
+                        o);
     return 0;
 }
 
-// --- backward ------------------------------------------------------------------------------------
-
-// dx may be dy: a cell is read for the last time by the thread that writes it, after all sums.
-static __global__ void __launch_bounds__(THREADS)
-    turn_back_grain(lk_cuda_state *state, uint32_t op, norm_operands o) {
-    const grain_channel g = channel_of(o);
-    const lk_batch_norm &n = o.norm;
-    const uint64_t cells = (uint64_t)n.h * n.w, here = g.examples * cells;
-    const float mean = g.mine ? g.row[LK_NORM_MEAN * n.channels] : 0.0f;
-    const float inverse = g.mine ? g.row[LK_NORM_INVERSE * n.channels] : 0.0f;
-    float a = 0.0f, b = 0.0f;
-    bool bad = false;
-    if (g.examples > 0) {  // the whole block
-        a = grain_sum(o, g, add_gamma{o.x, o.dy, mean, inverse});
-        b = grain_sum(o, g, add_x{o.dy});
-    }
-    if (!g.mine) return;
-    if (g.warp == 0 && g.examples > 0) {
-        g.row[LK_NORM_GAMMA * n.channels] = a;
-        g.row[LK_NORM_BETA * n.channels] = b;
-        bad = lk_cuda_not_finite(a) || lk_cuda_not_finite(b);
-    }
-    const float share = g.examples > 0 ? share_of(n, g.examples) : 0.0f;
-    const float mean_a = (a + 0.0f) * share, mean_b = (b + 0.0f) * share;
-    const float factor = (o.gamma ? o.gamma[g.channel] : 1.0f) * inverse;
-    for (uint64_t i = g.warp; o.dx && i < g.rows * cells; i += WARPS) {
-        const uint64_t at = g.first + i * n.channels;
-        const float normal = (o.x[at] - mean) * inverse;
-        const float dx = factor * lk_fmaf(-normal, mean_a, o.dy[at] - mean_b);
-        o.dx[at] = i < here ? dx : 0.0f;
-        bad |= i < here && lk_cuda_not_finite(dx);
-    }
-    lk_cuda_report(state, op, bad);
-}
-
-static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    turn_back_frozen(lk_cuda_state *state, uint32_t op, norm_operands o,
-                     const float *moving_variance) {
-    bool bad = false;
-    LK_CUDA_EACH(i, o.examples * o.floats) {
-        const uint32_t c = (uint32_t)(i % o.norm.channels);
-        const float gamma = o.gamma ? o.gamma[c] : 1.0f;
-        const float dx = gamma * inverse_root(moving_variance[c], o.norm.epsilon) * o.dy[i];
-        o.dx[i] = dx;
-        bad |= lk_cuda_not_finite(dx);
-    }
-    lk_cuda_report(state, op, bad);
+static void launch_frozen(const lk_lane *l, const lk_op *op) {
+    lk_cuda_stream *s = stream_of(l);
+    lk_cuda_in_parts(s, l->examples, op->floats, [&](uint64_t first, uint32_t some) {
+        const norm_operands o = operands_of(l, op, first);
+        const uint64_t count = some * op->floats;
+        lk_cuda_spans spans = {};
+        lk_cuda_reads(&spans, o.dy, count);
+        lk_cuda_reads(&spans, o.gamma, o.norm.channels);
+        lk_cuda_reads(&spans, l->state[1], o.norm.channels);
+        lk_cuda_writes(&spans, o.dx, count);
+        lk_cuda_launch_body(s, LK_CUDA_BODY_TURN_BACK_FROZEN, spans, turn_back_frozen,
+                            lk_cuda_blocks(count, 1, 8 * count), LK_CUDA_THREADS, 0, s->state,
+                            s->op, o, lk_cuda_divide_by(o.norm.channels), (uint32_t)count,
+                            l->state[1]);
+    });
 }
 
 uint32_t lk_cuda_plain_batch_normalization_backward(lk_lane *l, const lk_op *op) {
     lk_cuda_stream *s = stream_of(l);
-    const norm_operands o = operands_of(l, op);
     if (op->norm.frozen) {
-        lk_cuda_launch(s, turn_back_frozen,
-                       lk_cuda_blocks(l->examples * op->floats, 1, 8 * l->examples * op->floats),
-                       LK_CUDA_THREADS, 0, s->state, s->op, o, l->state[1]);
-    } else {
-        lk_cuda_launch(s, turn_back_grain, grains_of(l, op, 3, 6), THREADS, THREADS, s->state,
-                       s->op, o);
+        launch_frozen(l, op);
+        return 0;
     }
+    const norm_operands o = operands_of(l, op, 0);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_TURN_BACK_GRAIN, grain_spans(l, o, false), turn_back_grain,
+                        grains_of(l, op, 3, 6), LK_CUDA_THREADS, LK_CUDA_THREADS, s->state, s->op,
+                        o);
     return 0;
-}
-
-// --- trees over grains ---------------------------------------------------------------------------
-
-// One thread a channel and column: rows of grains lie one after the other.
-static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    rows_to_nodes(uint32_t channels, uint32_t grains, const float *rows, float *first,
-                  float *second) {
-    LK_CUDA_EACH(i, 2 * channels) {
-        float *const to = i < channels ? first : second;
-        lk_cuda_tree tree;
-        tree.leaves = 0;
-        if (!to) continue;
-        for (uint32_t g = 0; g < grains; g++) {
-            lk_cuda_tree_leaf(&tree, rows[(uint64_t)g * LK_NORM_COLUMNS * channels + i]);
-        }
-        to[i % channels] = lk_cuda_tree_finish(&tree);
-    }
 }
 
 static uint32_t launch_rows(const lk_lane *l, const lk_op *op, uint32_t column) {
     const uint32_t channels = op->norm.channels;
-    lk_cuda_launch(stream_of(l), rows_to_nodes, lk_cuda_blocks(2 * channels, l->grain_count),
-                   LK_CUDA_THREADS, 0, channels, l->grain_count,
-                   lk_grain_kept(l->grains) + (uint64_t)column * channels, l->sums[0], l->sums[1]);
+    const float *const kept = lk_grain_kept(l->grains);
+    lk_cuda_spans spans = {};
+    lk_cuda_reads(&spans, kept, (uint64_t)l->grain_count * LK_NORM_COLUMNS * channels);
+    lk_cuda_writes(&spans, l->sums[0], channels);
+    lk_cuda_writes(&spans, l->sums[1], channels);
+    lk_cuda_launch_body(stream_of(l), LK_CUDA_BODY_ROWS_TO_NODES, spans, rows_to_nodes,
+                        lk_cuda_blocks(2 * channels, l->grain_count), LK_CUDA_THREADS, 0, channels,
+                        l->grain_count, kept + (uint64_t)column * channels, l->sums[0], l->sums[1]);
     return 0;
 }
 

@@ -10,6 +10,8 @@
 #include "ops/cuda/conv.h"
 #include "ops/cuda/dense.h"
 #include "ops/cuda/elements.h"
+#include "ops/cuda/grouped_conv.h"
+#include "ops/cuda/layer_norm.h"
 #include "ops/cuda/loss.h"
 #include "ops/cuda/plain.h"
 #include "ops/cuda/pool.h"
@@ -25,6 +27,7 @@ static_assert((int)SHARED_FLOATS >= 4 * (int)ROUTED_WARPS * (int)ROUTED_LANES, "
 static_assert((int)SHARED_FLOATS >= lk_cuda_task_small::shared, "sums");
 static_assert((int)SHARED_FLOATS >= (int)LK_CUDA_JOIN_THREADS, "joins");
 static_assert((int)SHARED_FLOATS >= (int)COLUMN_THREADS, "column_sums");
+static_assert((int)SHARED_FLOATS >= (int)LK_CUDA_THREADS, "norms");
 static_assert(lk_cuda_task_small::threads == LK_CUDA_THREADS, "a tile is a block's");
 static_assert(lk_cuda_task_narrow::threads == LK_CUDA_THREADS, "a tile is a block's");
 
@@ -76,6 +79,47 @@ static inline __device__ void no_body(lk_cuda_at, uint32_t) {}
     TASK(DROP, drop_body)                                                   \
     TASK(AVERAGE, average_body)                                             \
     TASK(AVERAGE_BACKWARD, average_backward_body)                           \
+    TASK(SUM, sum_body)                                                     \
+    TASK(COPY, copy_body)                                                   \
+    TASK(NEGATE, negate_body)                                               \
+    TASK(LEAKY_RELU, activate_body<leaky_relu_of>)                          \
+    TASK(LEAKY_RELU_BACKWARD, activate_backward_body<leaky_relu_of>)        \
+    TASK(RELU6, activate_body<relu6_of>)                                    \
+    TASK(RELU6_BACKWARD, activate_backward_body<relu6_of>)                  \
+    TASK(ELU, activate_body<elu_of>)                                        \
+    TASK(ELU_BACKWARD, activate_backward_body<elu_of>)                      \
+    TASK(SOFTPLUS, activate_body<softplus_of>)                              \
+    TASK(SOFTPLUS_BACKWARD, smooth_backward_body<softplus_of>)              \
+    TASK(SWISH, activate_body<swish_of>)                                    \
+    TASK(SWISH_BACKWARD, smooth_backward_body<swish_of>)                    \
+    TASK(GELU, activate_body<gelu_of>)                                      \
+    TASK(GELU_BACKWARD, smooth_backward_body<gelu_of>)                      \
+    TASK(GELU_TANH, activate_body<gelu_tanh_of>)                            \
+    TASK(GELU_TANH_BACKWARD, smooth_backward_body<gelu_tanh_of>)            \
+    TASK(NOISE, noise_body)                                                 \
+    TASK(CONCATENATE, join_body)                                            \
+    TASK(CONCATENATE_GRADIENT, part_body)                                   \
+    TASK(ZERO_PADDING, surround_body)                                       \
+    TASK(ZERO_PADDING_BACKWARD, inner_body)                                 \
+    TASK(SQUARES, squares_body<WARPS>)                                      \
+    TASK(MEAN, mean_body<WARPS>)                                            \
+    TASK(BINARY, binary_body)                                               \
+    TASK(GAN, gan_body)                                                     \
+    TASK(NORMALIZE_GRAIN, normalize_grain_body)                             \
+    TASK(NORMALIZE_BY_MOVING, normalize_by_moving_body)                     \
+    TASK(TURN_BACK_GRAIN, turn_back_grain_body)                             \
+    TASK(TURN_BACK_FROZEN, turn_back_frozen_body)                           \
+    TASK(ROWS_TO_NODES, rows_to_nodes_body)                                 \
+    TASK(FIND_STATISTICS, find_statistics_body)                             \
+    TASK(NORMALIZE_CELLS, normalize_cells_body)                             \
+    TASK(TURN_BACK_CELLS, turn_back_cells_body)                             \
+    TASK(SUMS_OF_CELLS, sums_of_cells_body)                                 \
+    TASK(GROUP_OUTPUTS, group_outputs_body)                                 \
+    TASK(GROUP_INPUTS, group_inputs_body)                                   \
+    TASK(GROUP_WEIGHTS, group_weights_body)                                 \
+    TASK(FILL, fill_body)                                                   \
+    TASK(SPREAD, spread_body<uint32_t>)                                     \
+    TASK(SPREAD_BYTES, spread_body<uint8_t>)                                \
     TASK(SOFTMAX, softmax_body<WARPS>)                                      \
     TASK(COLUMN_SUMS, column_sums_body<true>)                               \
     TASK(COLUMN_SUMS_GRAINS, column_sums_body<false>)                       \

@@ -1,11 +1,35 @@
-// plain.h - activations, dropout and average pools as a block has them. The launches are
-// plain.cu's, and the persistent kernel's (persistent.cu).
+// plain.h - sums, activations, dropout, noise, values elsewhere and average pools as a block has
+// them. The launches are plain.cu's, and the persistent kernel's (persistent.cu).
 #ifndef LOCKSTEP_OPS_CUDA_PLAIN_H
 #define LOCKSTEP_OPS_CUDA_PLAIN_H
 
 #include "arena/philox.h"
 #include "ops/cuda/device.h"
 #include "ops/math.h"
+#include "ops/noise.h"
+
+// --- sums ----------------------------------------------------------------------------------------
+
+static inline __device__ void sum_body(lk_cuda_at at, lk_cuda_state *state, uint32_t op,
+                                       uint64_t count, const float *a, const float *b, float *sum) {
+    bool bad = false;
+    LK_CUDA_EACH_AT(at, i, count) {
+        const float both = a[i] + b[i];
+        sum[i] = both;
+        bad |= lk_cuda_not_finite(both);
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+static inline __device__ void copy_body(lk_cuda_at at, uint64_t count, const float *from,
+                                        float *to) {
+    LK_CUDA_EACH_AT(at, i, count) to[i] = from[i];
+}
+
+static inline __device__ void negate_body(lk_cuda_at at, uint64_t count, const float *from,
+                                          float *to) {
+    LK_CUDA_EACH_AT(at, i, count) to[i] = 0.0f - from[i];
+}
 
 // --- activations ---------------------------------------------------------------------------------
 
@@ -29,27 +53,136 @@ struct sigmoid_of {
     __device__ float forward(float x) const { return lk_sigmoidf(x); }
     __device__ float backward(float y, float dy) const { return dy * (y * (1.0f - y)); }
 };
+struct leaky_relu_of {
+    float slope;
+    __device__ float forward(float x) const { return x > 0.0f ? x : slope * x; }
+    __device__ float backward(float y, float dy) const { return y > 0.0f ? dy : slope * dy; }
+};
+struct relu6_of {
+    __device__ float forward(float x) const { return x > 6.0f ? 6.0f : x > 0.0f ? x : 0.0f; }
+    __device__ float backward(float y, float dy) const { return y > 0.0f && y < 6.0f ? dy : 0.0f; }
+};
+struct elu_of {
+    float alpha;
+    __device__ float forward(float x) const { return x > 0.0f ? x : alpha * lk_eluf(x); }
+    __device__ float backward(float y, float dy) const { return y > 0.0f ? dy : dy * (y + alpha); }
+};
+
+// dx = dy * F::slope(x), where dx may be dy.
+template <typename F>
+static inline __device__ void smooth_backward_body(lk_cuda_at at, lk_cuda_state *state, uint32_t op,
+                                                   const F &f, uint64_t count, const float *x,
+                                                   const float *dy, float *dx) {
+    bool bad = false;
+    LK_CUDA_EACH_AT(at, i, count) {
+        const float d = dy[i] * f.slope(x[i]);
+        dx[i] = d;
+        bad |= lk_cuda_not_finite(d);
+    }
+    lk_cuda_report(state, op, bad);
+}
+
+// NAME, function, slope of each.
+#define CUDA_SMOOTH_LIST(X)                          \
+    X(SOFTPLUS, softplus, lk_log1pexpf, lk_sigmoidf) \
+    X(SWISH, swish, lk_swishf, lk_swish_slopef)      \
+    X(GELU, gelu, lk_geluf, lk_gelu_slopef)          \
+    X(GELU_TANH, gelu_tanh, lk_gelu_tanhf, lk_gelu_tanh_slopef)
+#define CUDA_SMOOTH(NUMBER, name, function, slope_of)                   \
+    struct name##_of {                                                  \
+        __device__ float forward(float x) const { return function(x); } \
+        __device__ float slope(float x) const { return slope_of(x); }   \
+    };
+CUDA_SMOOTH_LIST(CUDA_SMOOTH)
+#undef CUDA_SMOOTH
+
 // --- dropout -------------------------------------------------------------------------------------
 
 // A thread has the four values of a block of words. dx may be dy.
 static inline __device__ void drop_body(lk_cuda_at grid, lk_cuda_state *state, uint32_t op,
                                         uint32_t layer, uint64_t seed, uint32_t first_example,
-                                        uint64_t blocks, uint64_t floats, uint64_t examples,
-                                        float rate, const float *from, float *to) {
+                                        const lk_cuda_divisor &blocks, uint64_t floats,
+                                        uint32_t examples, float rate, const float *from,
+                                        float *to) {
     const float scale = 1.0f / (1.0f - rate);
     bool bad = false;
-    LK_CUDA_EACH_AT(grid, i, examples * blocks) {
-        const uint64_t m = i / blocks, block = i - m * blocks;
-        const lk_philox_block drawn = lk_philox_step(seed, LK_PURPOSE_DROPOUT, state->step, layer,
-                                                     first_example + (uint32_t)m, (uint32_t)block);
-        for (uint32_t j = 0; j < 4 && 4 * block + j < floats; j++) {
-            const uint64_t at = m * floats + 4 * block + j;
+    LK_CUDA_EACH_AT(grid, i, (uint64_t)examples * blocks.by) {
+        const uint32_t m = lk_cuda_quotient((uint32_t)i, blocks);
+        const uint32_t block = (uint32_t)i - m * blocks.by;
+        const lk_philox_block drawn =
+            lk_philox_step(seed, LK_PURPOSE_DROPOUT, state->step, layer, first_example + m, block);
+        for (uint32_t j = 0; j < 4 && 4ull * block + j < floats; j++) {
+            const uint64_t at = m * floats + 4ull * block + j;
             const float kept = lk_unit_float(drawn.word[j]) >= rate ? from[at] * scale : 0.0f;
             to[at] = kept;
             bad |= lk_cuda_not_finite(kept);
         }
     }
     lk_cuda_report(state, op, bad);
+}
+
+// --- noise ---------------------------------------------------------------------------------------
+
+// Likewise.
+static inline __device__ void noise_body(lk_cuda_at grid, const lk_cuda_state *state,
+                                         const lk_noise &n, const lk_noise_key &of, bool train,
+                                         const lk_cuda_divisor &blocks, uint64_t floats,
+                                         uint32_t examples, float *y) {
+    lk_noise_key key = of;
+    if (train) key.step = state->step;
+    LK_CUDA_EACH_AT(grid, i, (uint64_t)examples * blocks.by) {
+        const uint32_t m = lk_cuda_quotient((uint32_t)i, blocks);
+        const uint64_t first = 4ull * ((uint32_t)i - m * blocks.by);
+        key.example = of.example + m;
+        for (uint64_t e = first; e < first + 4 && e < floats; e++) {
+            y[m * floats + e] = lk_noise_at(&n, &key, e);
+        }
+    }
+}
+
+// --- values elsewhere ----------------------------------------------------------------------------
+
+// y has the values of a cell of x (first of them), then those of x2.
+static inline __device__ void join_body(lk_cuda_at at, const lk_cuda_divisor &both, uint32_t first,
+                                        uint32_t count, const float *x, const float *x2, float *y) {
+    LK_CUDA_EACH_AT(at, i, count) {
+        const uint32_t cell = lk_cuda_quotient((uint32_t)i, both);
+        const uint32_t value = (uint32_t)i - cell * both.by;
+        y[i] = value < first ? x[(uint64_t)cell * first + value]
+                             : x2[(uint64_t)cell * (both.by - first) + value - first];
+    }
+}
+
+static inline __device__ void part_body(lk_cuda_at at, const lk_cuda_divisor &values, uint32_t both,
+                                        uint32_t skip, uint32_t count, const float *dy, float *dx) {
+    LK_CUDA_EACH_AT(at, i, count) {
+        const uint32_t cell = lk_cuda_quotient((uint32_t)i, values);
+        dx[i] = dy[(uint64_t)cell * both + skip + (uint32_t)i - cell * values.by];
+    }
+}
+
+// Zeros around a picture, and what lies within them.
+static inline __device__ void surround_body(lk_cuda_at at, const lk_pool2d &p,
+                                            const lk_cuda_pictures &out, uint32_t count,
+                                            const float *x, float *y) {
+    LK_CUDA_EACH_AT(at, i, count) {
+        const lk_cuda_element o = lk_cuda_element_of(out, (uint32_t)i);
+        // A row or column before the picture wraps to a very large number.
+        const uint32_t iy = o.y - p.pad_top, ix = o.x - p.pad_left;
+        const bool inside = iy < p.in_h && ix < p.in_w;
+        const uint64_t cell = ((uint64_t)o.m * p.in_h + iy) * p.in_w + ix;
+        y[i] = inside ? x[cell * p.channels + o.channel] : 0.0f;
+    }
+}
+
+static inline __device__ void inner_body(lk_cuda_at at, const lk_pool2d &p,
+                                         const lk_cuda_pictures &in, uint32_t count,
+                                         const float *dy, float *dx) {
+    LK_CUDA_EACH_AT(at, i, count) {
+        const lk_cuda_element o = lk_cuda_element_of(in, (uint32_t)i);
+        const uint64_t line = (uint64_t)o.m * p.out_h + o.y + p.pad_top;
+        dx[i] = dy[(line * p.out_w + o.x + p.pad_left) * p.channels + o.channel];
+    }
 }
 
 // --- average pools -------------------------------------------------------------------------------
@@ -65,16 +198,14 @@ static inline __device__ reach reach_of(uint32_t o, uint32_t stride, uint32_t pa
 }
 
 static inline __device__ void average_body(lk_cuda_at block, lk_cuda_state *state, uint32_t op,
-                                           const lk_pool2d &p, uint64_t count, const float *x,
-                                           float *y) {
+                                           const lk_pool2d &p, const lk_cuda_pictures &out,
+                                           uint32_t count, const float *x, float *y) {
     bool bad = false;
     LK_CUDA_EACH_AT(block, i, count) {
-        const uint64_t cell = i / p.channels, channel = i - cell * p.channels;
-        const uint64_t m = cell / p.out_w / p.out_h;
-        const reach h =
-            reach_of((uint32_t)(cell / p.out_w % p.out_h), p.stride_h, p.pad_top, p.pool_h, p.in_h);
-        const reach w =
-            reach_of((uint32_t)(cell % p.out_w), p.stride_w, p.pad_left, p.pool_w, p.in_w);
+        const lk_cuda_element at = lk_cuda_element_of(out, (uint32_t)i);
+        const uint64_t m = at.m, channel = at.channel;
+        const reach h = reach_of(at.y, p.stride_h, p.pad_top, p.pool_h, p.in_h);
+        const reach w = reach_of(at.x, p.stride_w, p.pad_left, p.pool_w, p.in_w);
         lk_cuda_tree tree;
         tree.leaves = 0;
         float chain = 0.0f;
@@ -100,16 +231,18 @@ static inline __device__ void average_body(lk_cuda_at block, lk_cuda_state *stat
 
 // One thread a cell of dx: the windows that hold it, ascending.
 static inline __device__ void average_backward_body(lk_cuda_at block, lk_cuda_state *state,
-                                                    uint32_t op, const lk_pool2d &p, uint64_t count,
+                                                    uint32_t op, const lk_pool2d &p,
+                                                    const lk_cuda_pictures &in,
+                                                    const lk_cuda_divisor &stride_h,
+                                                    const lk_cuda_divisor &stride_w, uint32_t count,
                                                     const float *dy, float *dx) {
     bool bad = false;
     LK_CUDA_EACH_AT(block, i, count) {
-        const uint64_t cell = i / p.channels, channel = i - cell * p.channels;
-        const uint32_t ix = (uint32_t)(cell % p.in_w) + p.pad_left;
-        const uint32_t iy = (uint32_t)(cell / p.in_w % p.in_h) + p.pad_top;
-        const uint64_t m = cell / p.in_w / p.in_h;
-        const uint32_t first_y = iy < p.pool_h ? 0 : (iy - p.pool_h) / p.stride_h + 1;
-        const uint32_t first_x = ix < p.pool_w ? 0 : (ix - p.pool_w) / p.stride_w + 1;
+        const lk_cuda_element here = lk_cuda_element_of(in, (uint32_t)i);
+        const uint32_t ix = here.x + p.pad_left, iy = here.y + p.pad_top;
+        const uint64_t m = here.m, channel = here.channel;
+        const uint32_t first_y = iy < p.pool_h ? 0 : lk_cuda_quotient(iy - p.pool_h, stride_h) + 1;
+        const uint32_t first_x = ix < p.pool_w ? 0 : lk_cuda_quotient(ix - p.pool_w, stride_w) + 1;
         float sum = 0.0f;
         for (uint32_t oy = first_y; oy < p.out_h && oy * p.stride_h <= iy; oy++) {
             const reach h = reach_of(oy, p.stride_h, p.pad_top, p.pool_h, p.in_h);

@@ -64,6 +64,10 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
             norms.gradient[slice * LK_SLICE_TERMS + (i - first)] = sum;
             const float g = mean_gradient(o, s, sum, w, ignored);
             float of_one = g, of_two = 0.0f;
+            if (o.norm == LK_NORM_SPECTRAL) {
+                one = p->vector ? lk_fmaf(sum, before, one) : 0.0f;
+                continue;
+            }
             if (o.norm == LK_NORM_LARS) {
                 of_one = before;
                 of_two = g;
@@ -129,6 +133,12 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS, 2)
     for (uint32_t i = threadIdx.x; i < param_count; i += blockDim.x) {
         norms.own[i] = own_scalars(s, &params[i]);
         if (stopped || params[i].count == 0 || params[i].moving.terms > 0) continue;
+        if (o.norm == LK_NORM_SPECTRAL) {
+            if (params[i].vector && lk_cuda_not_finite(norms.sums[2 * i])) {
+                atomicMin(&state->bad_param, i);
+            }
+            continue;
+        }
         if (fit(o, &norms.sums[2 * i], norms.sums[2 * param_count], norms.own[i])) {
             atomicMin(&state->bad_param, i);
         }
@@ -203,7 +213,8 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
                     uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_norms norms,
                     lk_cuda_scalars scalars) {
     if (param_count == 0 || node_count == 0) return;
-    const update_rule rule = rule_of(o);
+    update_rule rule = rule_of(o);
+    if (norms.squares && rule.norm == LK_NORM_NONE) rule.norm = LK_NORM_SPECTRAL;
     const uint64_t written = 2 * (1 + rule.slot_count);  // read too
     if (!norms.squares) {
         const uint64_t bytes = node_floats * (node_count + written) * sizeof(float);
@@ -253,7 +264,7 @@ int lk_cuda_prepare(void) {
         lk_cuda_prepare_fast,      lk_cuda_prepare_exchange,   lk_cuda_prepare_plain,
         lk_cuda_prepare_norm,      lk_cuda_prepare_layer_norm, lk_cuda_prepare_grouped_conv,
         lk_cuda_prepare_sequence,  lk_cuda_prepare_transducer, lk_cuda_prepare_mixed,
-        lk_cuda_prepare_persistent};
+        lk_cuda_prepare_spectral,  lk_cuda_prepare_persistent};
     for (int (*prepare)(void) : each) {
         int error = prepare();
         if (error) return error;

@@ -189,6 +189,18 @@ static inline __device__ bool apply(const update_rule &o, const lk_step_scalars 
     return bad;
 }
 
+// Element i of the gradient sum of a kernel of spectral_normalization with respect to it, of that
+// with respect to what products took and its product with the kernel; the vector moves on.
+static inline __device__ float turned(const lk_cuda_param *p, float product, uint64_t i,
+                                      float sum) {
+    const float factor = p->numbers[LK_CUDA_SPECTRAL_FACTOR];
+    const uint32_t row = lk_cuda_quotient((uint32_t)i, p->columns);
+    const uint32_t column = (uint32_t)i - row * p->columns.by;
+    if (row == 0) p->vector[column] = p->n[column];
+    if (p->numbers[LK_CUDA_SPECTRAL_STILL] != 0.0f) return sum;
+    return lk_fmaf(-(product * factor * p->v[row]), p->n[column], sum) * factor;
+}
+
 // The mean of a metric over the step, which no loss scale changes; the first is the loss, to which
 // the penalty is added.
 static inline __device__ float mean_of(const lk_cuda_state *state, lk_cuda_metrics metrics,
@@ -226,7 +238,8 @@ static inline __device__ void update_body(lk_cuda_at block, lk_cuda_state *state
         if (at < p->node_offset || at - p->node_offset >= p->count) continue;
         if (normed && p->moving.terms == 0) {
             const uint64_t i = at - p->node_offset;
-            const float sum = norms.gradient[p->first_slice * LK_SLICE_TERMS + i];
+            float sum = norms.gradient[p->first_slice * LK_SLICE_TERMS + i];
+            if (p->vector) sum = turned(p, norms.sums[2 * index], i, sum);
             if (apply(o, norms.own[index], sum, p, i)) {
                 atomicMin(&state->bad_param, index);
             }

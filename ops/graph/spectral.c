@@ -72,12 +72,6 @@ static lk_status refuse(const lk_program *p, uint32_t param, const char *what, l
 lk_status lk_spectral_check(const lk_program *p, lk_error *error) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         if (!lk_param_is_spectral(p, i)) continue;
-        if (p->layout.device) {
-            return lk_fail(error, LK_UNAVAILABLE,
-                           "spectral_normalization of %s: GPUs do not compute it yet; use "
-                           "--kernels auto",
-                           p->tensors[p->params[i].tensor].name);
-        }
         if (p->params[i].gradient_op == LK_NONE) continue;
         if (lk_optimizer_norm(p->optimizer) != LK_NORM_NONE) {
             return refuse(p, i,

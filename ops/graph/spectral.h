@@ -28,7 +28,7 @@ uint32_t lk_spectral_count(const lk_model *model);
 // rounded up to 16: v, n, numbers, scratch.
 uint64_t lk_spectral_floats(uint64_t count, uint64_t columns);
 
-// What cannot be had together with it: norms and averages in the objective that trains it, GPUs.
+// What cannot be had together with it: norms and averages in the objective that trains it.
 lk_status lk_spectral_check(const lk_program *program, lk_error *error);
 
 // One kernel of a frame.

@@ -13,6 +13,7 @@
 
 #include "ops/cuda/kernels.h"
 #include "ops/graph/average.h"
+#include "ops/graph/spectral.h"
 #include "ops/math.h"
 #include "ops/op.h"
 #include "ops/tree.h"
@@ -256,6 +257,157 @@ static void test_norms(void **unused) {
     assert_int_equal(state_now(&s).bad_param, UINT32_MAX);
     back(got, w_there, sizeof got);
     assert_memory_equal(got, w, sizeof w);
+    must(cudaDeviceReset());
+}
+
+// --- kernels divided by their norms --------------------------------------------------------------
+
+enum { PADDED = 64 };  // floats before G in a node, and slices before its own
+
+typedef struct divided {
+    lk_spectral here;       // as the reference has it
+    lk_cuda_spectral there;
+    float *memory;
+} divided;
+
+// The kernel's values and the vector's are of these sizes; 0: zeros.
+static divided divided_open(uint32_t rows, uint32_t columns, lk_dtype dtype, float scale,
+                            float length) {
+    const uint64_t count = (uint64_t)rows * columns;
+    const uint64_t floats = lk_spectral_floats(count, columns);
+    const uint64_t kernel = lk_round_up(count, 16), vector = lk_round_up(columns, 16);
+    divided d;
+    d.memory = aligned_alloc(64, (2 * kernel + vector + floats) * sizeof(float));
+    float *w = d.memory, *u = w + kernel, *normalized = u + vector;
+    for (uint64_t i = 0; i < count; i++) {
+        w[i] = scale * ((float)draw(1u << 24) * 0x1p-23f - 1.0f);
+    }
+    for (uint32_t i = 0; i < columns; i++) {
+        u[i] = length * ((float)draw(1u << 24) * 0x1p-23f - 1.0f);
+    }
+    d.here = lk_spectral_of(count, columns, w, u, normalized, normalized + kernel);
+    d.here.dtype = dtype;
+    d.there = (lk_cuda_spectral){.w = there(w, count * sizeof *w),
+                                 .u = there(u, columns * sizeof *u),
+                                 .normalized = space(count * sizeof *w),
+                                 .v = space(rows * sizeof *w),
+                                 .n = space(columns * sizeof *w),
+                                 .numbers = space(2 * sizeof *w),
+                                 .rows = rows,
+                                 .columns = columns,
+                                 .dtype = dtype};
+    return d;
+}
+
+static void same_floats(const float *found, const float *wanted, uint64_t count) {
+    float *got = malloc(count * sizeof *got);
+    back(got, found, count * sizeof *got);
+    assert_memory_equal(got, wanted, count * sizeof *got);
+    free(got);
+}
+
+// The update behind it: its gradient is turned, and the vector moves on.
+static void check_turned(lk_cuda_stream *s, const divided *d) {
+    const lk_optimizer o = {.type = &lk_optimizer_sgd, .learning_rate = 0.5f};
+    const uint64_t count = d->here.rows * d->here.columns;
+    const uint64_t slices = 1 + (count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+    float *sum = calloc(PADDED + count, sizeof *sum), *w = (float *)(uintptr_t)d->here.w;
+    float *products = calloc(slices, 2 * sizeof *products), *none[LK_OPTIMIZER_SLOTS_MAX] = {NULL};
+    for (uint64_t i = 0; i < PADDED + count; i++) sum[i] = (float)draw(1u << 24) * 0x1p-23f - 1.0f;
+    const lk_cuda_param params[2] = {{.count = 1, .w = there(sum, sizeof *sum)},
+                                     {.node_offset = PADDED,
+                                      .count = count,
+                                      .w = (float *)(uintptr_t)d->there.w,
+                                      .first_slice = 1,
+                                      .vector = (float *)(uintptr_t)d->there.u,
+                                      .v = d->there.v,
+                                      .n = d->there.n,
+                                      .numbers = d->there.numbers,
+                                      .columns = lk_cuda_divide_by(d->there.columns)}};
+    const lk_cuda_node node = {there(sum, (PADDED + count) * sizeof *sum), 0};
+    const lk_cuda_norms norms = {.gradient = space(slices * LK_SLICE_TERMS * sizeof(float)),
+                                 .squares = space(2 * slices * sizeof(float)),
+                                 .sums = space(2 * 3 * sizeof(float)),
+                                 .own = space(2 * sizeof(lk_step_scalars)),
+                                 .slices = slices};
+    lk_cuda_update(s, &o, there(params, sizeof params), 2, PADDED + count,
+                   there(&node, sizeof node), 1, (lk_cuda_metrics){NULL, 0}, norms,
+                   scalars_there(&o, 0.25f));
+    float *own = sum + PADDED;
+    const lk_step_scalars one = {.inverse_n = 1.0f};
+    lk_squares_of(&lk_kernels_reference, LK_NORM_SPECTRAL)(&o, &one, count, own, w, none, products);
+    float product = 0.0f;
+    for (uint64_t n = slices - 1, i; n > 1; n = (n + 1) / 2) {
+        for (i = 0; i < n / 2; i++) products[2 * i] = products[4 * i] + products[4 * i + 2];
+        if (n % 2) products[2 * i] = products[2 * n - 2];
+    }
+    product = products[0] + 0.0f;
+    lk_spectral_keep(&d->here);
+    lk_spectral_turn(&lk_kernels_reference, &d->here, product, 0, count, own);
+    assert_int_equal(apply(&lk_kernels_reference, &o, count, own, 0.25f, w, none), 0);
+    assert_int_equal(state_now(s).bad_param, UINT32_MAX);
+    same_floats(d->there.w, w, count);
+    same_floats(d->there.u, d->here.u, d->here.columns);
+    free(products);
+    free(sum);
+}
+
+static void check_divided(uint32_t rows, uint32_t columns, lk_dtype dtype, float scale,
+                          float length) {
+    lk_cuda_stream s = fresh(0);
+    divided d = divided_open(rows, columns, dtype, scale, length);
+    const bool infinite = scale > 1e20f;
+    s.scratch = space(lk_cuda_spectral_scratch_floats(rows, columns) * sizeof(float) + 64);
+    lk_cuda_spectral_make(&s, &d.there);
+    assert_int_equal(lk_spectral_make(&lk_kernels_reference, &d.here), infinite);
+    assert_int_equal(state_now(&s).bad_op, infinite ? 3 : UINT32_MAX);
+    if (!infinite) {
+        same_floats(d.there.v, d.here.v, rows);
+        same_floats(d.there.n, d.here.n, columns);
+        same_floats(d.there.numbers, d.here.numbers, 2);
+        same_floats(d.there.normalized, d.here.normalized, (uint64_t)rows * columns);
+        check_turned(&s, &d);
+    }
+    free(d.memory);
+    must(cudaDeviceReset());
+}
+
+// Vectors of one slice, of several rounds of a block, of one value; kernels that stay, of zeros and
+// of values whose squares are zeros; squares of either vector that are infinite.
+static void test_divided(void **unused) {
+    (void)unused;
+    const uint32_t sizes[][2] = {{1, 1}, {3, 5}, {70, 40}, {5000, 3}, {2, 4700}, {513, 1}};
+    for (uint32_t i = 0; i < LK_COUNT(sizes); i++) {
+        check_divided(sizes[i][0], sizes[i][1], i % 2 ? LK_BF16 : LK_F32, 1.0f, 1.0f);
+    }
+    check_divided(6, 7, LK_F16, 0.0f, 1.0f);
+    check_divided(6, 7, LK_F32, 0x1p-80f, 0x1p60f);
+    check_divided(600, 20, LK_F32, 0x1p100f, 1.0f);
+    check_divided(60, 20, LK_F32, 0x1p70f, 0x1p-60f);
+}
+
+// A product that is not finite is the parameter's, and ends the run, though nothing is made of it.
+static void test_infinite_product(void **unused) {
+    (void)unused;
+    lk_cuda_stream s = fresh(0);
+    const float w[2] = {3.0f, 4.0f}, sum[2] = {0x1p127f, 0x1p127f}, numbers[2] = {1.0f, 1.0f};
+    const lk_cuda_param param = {.count = 2,
+                                 .w = there(w, sizeof w),
+                                 .vector = space(sizeof w),
+                                 .v = there(w, sizeof w),
+                                 .n = there(w, sizeof w),
+                                 .numbers = there(numbers, sizeof numbers),
+                                 .columns = lk_cuda_divide_by(1)};
+    const lk_cuda_norms norms = {.gradient = space(LK_SLICE_TERMS * sizeof(float)),
+                                 .squares = space(2 * sizeof(float)),
+                                 .sums = space(4 * sizeof(float)),
+                                 .own = space(sizeof(lk_step_scalars)),
+                                 .slices = 1};
+    const lk_optimizer o = {.type = &lk_optimizer_sgd, .learning_rate = 0x1p-100f};
+    const lk_cuda_node node = {there(sum, sizeof sum), 0};
+    lk_cuda_update(&s, &o, there(&param, sizeof param), 1, 2, there(&node, sizeof node), 1,
+                   (lk_cuda_metrics){NULL, 0}, norms, scalars_there(&o, 0.25f));
+    assert_int_equal(state_now(&s).bad_param, 0);
     must(cudaDeviceReset());
 }
 
@@ -568,7 +720,8 @@ int main(void) {
         cmocka_unit_test(test_stop),     cmocka_unit_test(test_held),
         cmocka_unit_test(test_graph),    cmocka_unit_test(test_failed_launch),
         cmocka_unit_test(test_checking), cmocka_unit_test(test_penalty),
-        cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_spread),   cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_infinite_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -556,9 +556,6 @@ static void spectral_normalization_has_a_vector(void **state) {
     assert_int_equal(lk_program_norm(&p), LK_NORM_NONE);
     EXPECT_SHAPE(&p, "a/vector_u", 5);
     free(tables);
-    const lk_layout device = {.replicas = 1, .fuse = true, .device = true};
-    refused(&spec, &device, LK_UNAVAILABLE,
-            "spectral_normalization of a/kernel: GPUs do not compute it yet; use --kernels auto");
     layers[0].frozen = false;
     spec.optimizer.clipnorm = 1.0f;
     refused(&spec, &one_replica, LK_UNAVAILABLE,

@@ -46,7 +46,8 @@ def files(t):
         labels = f.read()[8:]
     npy("values.npy", "<f4", (COUNT, SIDE, SIDE), struct.pack(f"<{len(values)}f", *values))
     npy("labels.npy", "|u1", f"({COUNT},)", labels)
-    t.expect(0, "data", "import", "npy", "--images", "values.npy", "--labels", "labels.npy", "--to",
+    t.expect(0, "data", "import", "npy", "values.npy", "labels.npy", "--to", "imported")
+    t.expect(0, "data", "import", "npy", "values.npy", "labels.npy", "--part", "test", "--to",
              "imported")
     with open("imported/train-images-idx3-ubyte", "rb") as a, open("floats.idx", "rb") as b:
         t.check(a.read() == b.read(), "imported floats are those that were written")
@@ -67,13 +68,13 @@ def trained(t):
             "reference": [*F32, "--kernels", "reference"]}
     found = {}
     for name, options in ways.items():
-        found[name] = result(t.expect(0, "train", config, "--run-dir", name, *options)[1])
+        found[name] = result(t.expect(0, "train", config, "--run-dir", "of " + name, *options)[1])
     t.check(len(set(map(str, found.values()))) == 1, "the bits of the bytes", found)
     mixed = [result(t.expect(0, "train", config, "--run-dir", "mixed" + str(len(options)),
                              "--set", "precision=mixed_float16", *options)[1])
              for options in ([], F32)]
     t.check(mixed[0] == mixed[1], "in mixed precision, too", mixed)
-    _, _, error = t.expect(78, "train", config, "--run-dir", "made up", "--resume")
+    _, _, error = t.expect(78, "train", config, "--run-dir", "of made up", "--resume")
     t.check("model.input_type" in error and error.count("\n") == 1, "another run", error)
 
 
@@ -94,7 +95,7 @@ def hashed(t):
 
 
 def predicted(t):
-    checkpoint = ["--checkpoint", "made up/checkpoints/step-0000000008.safetensors"]
+    checkpoint = ["--checkpoint", "of made up/checkpoints/step-0000000008.safetensors"]
     outputs = []
     for images in ("values.npy", "floats.idx"):
         t.expect(0, "predict", "config.json", *F32, *checkpoint, "--images", images, "--output",
@@ -143,7 +144,7 @@ def refused(t):
             (78, "model.input_range: found with model.input_type", *F32, "--set",
              "model.input_range=signed"),
             (78, "events.images: found with model.input_type", *F32, "--set", "events.images=2"),
-            (78, '"u8" or "f32"', "--set", "model.input_type=f64"),
+            (78, '"u8", "f32"', "--set", "model.input_type=f64"),
             (65, "found f32 values, wanted u8; set model.input_type to \"f32\"", "--data",
              "imported"),
             (65, "found u8 values, wanted f32; set model.input_type to \"u8\"", *F32, "--set",
@@ -161,7 +162,7 @@ def refused(t):
 
 def exported(t):
     """An ONNX model of floats takes them as they are; normalisation is folded, or a node."""
-    export = ["checkpoint", "export", "files", "--layout", "onnx", "--output"]
+    export = ["checkpoint", "export", "of files", "--layout", "onnx", "--output"]
     said = json.loads(t.expect(0, *export, "model.onnx", "--json")[1][0])
     t.expect(0, *export, "asked.onnx", "--input", "f32")
     with open("model.onnx", "rb") as a, open("asked.onnx", "rb") as b:

@@ -165,7 +165,7 @@ struct cudaLaunchConfig_t {
     unsigned int numAttrs;
 };
 
-enum { LK_HOST_CALL_BYTES = 400 };
+enum { LK_HOST_CALL_BYTES = 448 };
 
 // Enqueues `call(copy of memory)` for every thread of the grid. `kernel` tells kernels apart.
 cudaError_t lk_host_launch(const cudaLaunchConfig_t *config, const void *kernel,

@@ -17,7 +17,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "../../whole")]
 import sequences_test  # noqa: E402
 import world  # noqa: E402
 from mixed_test import MODES, NORMS, hidden, odd  # noqa: E402
-from program import Test, golden, log_of, result  # noqa: E402
+from program import SMALL, Test, golden, log_of, result  # noqa: E402
 from world import end, gpu, shown, threads  # noqa: E402
 
 MATRIX, GOLDEN = (os.path.abspath(a) for a in sys.argv[3:5])
@@ -140,6 +140,16 @@ def shapes():
         same(T.write("cut.json", {**changes, "data": cut}))
 
 
+def divided():
+    """Kernels that are divided, then rounded; a step that overflows moves no vector."""
+    for name in ("skip", "replay") if ALL else ("skip",):
+        changes = {**MODES[name], "steps": 5, "data.test": TEST_SET}
+        for layer in range(len(SMALL["model"]["layers"])):
+            if SMALL["model"]["layers"][layer]["type"] in ("conv2d", "dense"):
+                changes[f"model.layers.{layer}.spectral_normalization"] = True
+        same(T.write("divided.json", changes))
+
+
 def sequences():
     for precision in ("mixed_float16", "mixed_bfloat16")[:1 + ALL]:
         sequences_test.same(T, {**sequences_test.sequences(), "precision": precision})
@@ -187,7 +197,8 @@ def start(mix, words):
 
 T = Test()
 os.environ["LOCKSTEP_HOST_CUDA_DEVICES"] = "2"
-for part in (one_process, modes, killed, ends, plan, looks) + (() if FEW else (shapes, sequences)):
+parts = (one_process, modes, divided, killed, ends, plan, looks)
+for part in parts + (() if FEW else (shapes, sequences)):
     if not sys.argv[6:] or part.__name__ in sys.argv[6:]:
         began = time.monotonic()
         part()

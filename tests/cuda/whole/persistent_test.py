@@ -39,6 +39,21 @@ SEEDS = {"few": 1, "some": 2}.get(HOW_MUCH, 6)
 # The ready configurations that shall be one kernel, with images and labels that are made up.
 READY = [("mnist-cnn", 32), ("bench-mlp", 32), ("bench-lenet", 8), ("mnist-99", 8),
          ("mnist-995", 8)]
+# Models of the other bodies: of the matrix, and one of what these have not.
+MODELS = ["normed", "graph", "unfolded", "autoencoder", "dropped", "gan"]
+MODELS = MODELS[:{"few": 2}.get(HOW_MUCH, len(MODELS))]
+OTHERS = [{"type": "zero_padding2d", "padding": 1},
+          {"type": "depthwise_conv2d", "kernel_size": 3, "depth_multiplier": 2, "strides": 2},
+          {"type": "relu6"},
+          {"type": "conv2d", "filters": 6, "kernel_size": 3, "groups": 2, "padding": "same",
+           "activation": "softplus"},
+          {"type": "batch_normalization", "trainable": False},
+          {"type": "layer_normalization"}, {"type": "elu"},
+          {"type": "conv2d", "filters": 4, "kernel_size": 2, "dilation_rate": 2,
+           "activation": "gelu"},
+          {"type": "flatten"}, {"type": "dense", "units": 12, "activation": "swish"},
+          {"type": "layer_normalization"}, {"type": "gelu", "approximate": True},
+          {"type": "dense", "units": 10}]
 READY = READY[:{"few": 1, "some": 3}.get(HOW_MUCH, len(READY))]
 
 
@@ -62,6 +77,27 @@ def same_bits(t):
     lines = train(t, 4, "golden", *ON)[1]
     says(t, lines, "on (")
     t.check(result(lines) == golden(GOLDEN, 4), "no seed", result(lines))
+
+
+def models(t):
+    for number, name in enumerate(MODELS):
+        config = os.path.join(os.path.dirname(MATRIX), name + ".json")
+        # A row of one replica, or of two: the table is not made for more of these.
+        for row in [ROWS[0], ["--replicas", "2", *RESIDENT]][:1 if HOW_MUCH == "few" else 2]:
+            os.environ["LOCKSTEP_HOST_CUDA_SEED"] = str(number + 1)
+            lines = train(t, 4, "model", *ON, *row, config=config)[1]
+            says(t, lines, "on (")
+            t.check(result(lines) == golden(GOLDEN, 4, name), name, *row, result(lines))
+    for loss in ("binary_crossentropy", "sparse_categorical_crossentropy"):
+        config = t.write("others.json", {
+            "steps": 4, "model.layers": OTHERS, "model.loss": loss, "evaluate_every_steps": 2,
+            "data.test": {"made_up": {"first": 5000, "count": 90, "height": 10, "width": 10}}})
+        found = []
+        for row in (["--kernels", "portable"], [*ON, "--replicas", "1"], [*ON, "--replicas", "2"]):
+            lines = train(t, 4, "others", *row, config=config)[1]
+            found.append([*result(lines), value(lines, "test_loss")])
+        t.check(found[0] == found[1] == found[2] and found[0][2], "other layers", loss, *found)
+    os.environ.pop("LOCKSTEP_HOST_CUDA_SEED")
 
 
 def ready_configurations(t):
@@ -168,9 +204,9 @@ def refusing(t):
     refused(t, "the arithmetic is \"fast\"", "--set", "arithmetic=fast")
     refused(t, "precision is not \"float32\"", "--set", "precision=mixed_bfloat16")
     refused(t, "layout.guards looks at every op", "--set", "layout.guards=true")
-    refused(t, "no body of batch_normalization of layer stem_norm", "--set",
-            'data={"train":{"made_up":{"count":100}}}', "--set", "global_batch=16",
-            config=os.path.join(CONFIGS, "resnet20-mnist.json"))
+    refused(t, "no body of reduce_apply", "--set", "optimizer.clipnorm=1")
+    refused(t, "no body of gru of layer encoder",
+            config=os.path.join(os.path.dirname(MATRIX), "transducer.json"))
     refused(t, "a step has too many launches for its table", "--replicas", "16", "--set",
             "layout.wave_examples=16")
     # Large batches have enough to do without it.
@@ -192,6 +228,7 @@ def refusing(t):
 def main():
     t = Test()
     same_bits(t)
+    models(t)
     ready_configurations(t)
     round_the_ring(t)
     taking_turns(t)

@@ -59,6 +59,11 @@ def end(process, seconds=120):
     return process.returncode, out.splitlines(), error.splitlines()
 
 
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
 def said(error):
     return [line for line in error if line.startswith("lockstep:")]
 
