@@ -171,7 +171,6 @@ static uint32_t draw_there(const lk_run *run, const lk_generator *g, const lk_no
 static lk_status generate_there(lk_run *run, const lk_generator *g, const lk_noise_choice *choice,
                                 uint64_t at, uint32_t count, uint8_t *images, lk_error *error) {
     const lk_program *p = g->program;
-    const lk_op *op = &p->ops[g->noise_op];
     const lk_cuda_making making = making_of(g, count);
     float *const rows = lk_cuda_made(&run->gpus);
     uint32_t bad_op;
