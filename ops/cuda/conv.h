@@ -109,6 +109,8 @@ struct conv_forward_job {
         return pixel(s.c, x, p.m, p.y + t.y, p.x + t.x, t.channel, from);
     }
     __device__ float a_instead(const row &) const { return 0.0f; }
+    __device__ bool a_by_four() const { return false; }
+    __device__ bool b_by_four() const { return lk_cuda_by_four(w, columns); }
     __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
         return *from = w + (uint64_t)u * columns + j, true;
     }
@@ -208,6 +210,8 @@ struct conv_input_job {
         return routed_gradient(s, dy, argmax, o.m, o.y, o.x, t.channel);
     }
     __device__ float a_instead(const row &) const { return 0.0f; }
+    __device__ bool a_by_four() const { return false; }
+    __device__ bool b_by_four() const { return false; }
     __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
         uint32_t tap = lk_cuda_quotient(u, s.out_c);
         *from = w + ((uint64_t)tap * columns + j) * s.c.out_c + (u - tap * s.c.out_c);
@@ -270,6 +274,9 @@ struct conv_weight_job {
                      p.x * s.c.stride_w + t.x - s.c.pad_left, t.channel, from);
     }
     __device__ float a_instead(const row &t) const { return t.number == UINT32_MAX ? 1.0f : 0.0f; }
+    // Channels of a tap lie side by side, but by four ptxas spills for compute capability 10.0.
+    __device__ bool a_by_four() const { return false; }
+    __device__ bool b_by_four() const { return lk_cuda_by_four(dy, columns); }
     __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
         static_assert(!POOLED, "a pooled one has no tiles");
         conv_position p = cell_of(u);

@@ -24,6 +24,8 @@ typedef struct dense_forward_job {
         return *from = x + (uint64_t)i * terms + u, true;
     }
     __device__ float a_instead(row) const { return 0.0f; }
+    __device__ bool a_by_four() const { return false; }
+    __device__ bool b_by_four() const { return lk_cuda_by_four(w, columns); }
     __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
         return *from = w + (uint64_t)u * columns + j, true;
     }
@@ -58,6 +60,8 @@ typedef struct dense_input_job {
         return *from = dy + (uint64_t)i * terms + u, true;
     }
     __device__ float a_instead(row) const { return 0.0f; }
+    __device__ bool a_by_four() const { return false; }
+    __device__ bool b_by_four() const { return false; }
     __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
         return *from = w + (uint64_t)j * terms + u, true;
     }
@@ -93,6 +97,8 @@ typedef struct dense_weight_job {
         return *from = x + (uint64_t)u * rows + i, true;
     }
     __device__ float a_instead(row) const { return 0.0f; }
+    __device__ bool a_by_four() const { return lk_cuda_by_four(x, rows); }
+    __device__ bool b_by_four() const { return lk_cuda_by_four(dy, columns); }
     __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
         return *from = dy + (uint64_t)u * columns + j, true;
     }

@@ -175,6 +175,8 @@ struct recurrent_forward_job {
         return *from = r.u + (uint64_t)u * width + at, true;
     }
     __device__ float a_instead(row) const { return 0.0f; }
+    __device__ bool a_by_four() const { return false; }
+    __device__ bool b_by_four() const { return false; }
     __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
         return *from = r.before + at_of(r, j, t, 1, u), true;
     }
@@ -208,6 +210,8 @@ struct recurrent_backward_job {
         return *from = r.inner + at + u, true;
     }
     __device__ float a_instead(row) const { return 0.0f; }
+    __device__ bool a_by_four() const { return false; }
+    __device__ bool b_by_four() const { return false; }
     __device__ bool b(uint32_t u, uint32_t j, const float **from) const {
         return *from = r.u + (uint64_t)j * terms + u, true;
     }

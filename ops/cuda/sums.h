@@ -16,11 +16,12 @@
 // Chunks of a and b are staged in shared memory, in four buffers in turn (three of the huge tile):
 // while one is multiplied the next three are under way, so that a trip to memory is paid for once
 // in three chunks. A job says where an element lies: a(row, u, &from), b(u, j, &from). It is copied
-// from there past the registers (cp.async), and nobody waits for it before its chunk is due. Where
-// they return false it lies nowhere, and what is stored is a_instead(row), as of a row of ones, or
-// 0, as of padding. Of an operand that depends on other memory (Job::a_is_value: gradients routed
-// by an argmax) the address would be known a trip later: its value, a_value(row, u), goes through
-// registers while a chunk is multiplied.
+// from there past the registers (cp.async), and nobody waits for it before its chunk is due; four
+// rows (or columns) go at once where they always lie side by side and aligned: a_by_four(),
+// b_by_four(). Where a or b returns false the element lies nowhere, and what is stored is
+// a_instead(row), as of a row of ones, or 0, as of padding. Of an operand that depends on other
+// memory (Job::a_is_value: gradients routed by an argmax) the address would be known a trip later:
+// its value, a_value(row, u), goes through registers while a chunk is multiplied.
 #ifndef LOCKSTEP_OPS_CUDA_SUMS_H
 #define LOCKSTEP_OPS_CUDA_SUMS_H
 
@@ -126,8 +127,42 @@ struct lk_cuda_fetch {
     typename Job::row row[Tile::a_loads];
 };
 
+// Is each fourth of `side` floats, that lie side by side for every term, the first of four that are
+// aligned? All threads find the same.
+static inline __device__ bool lk_cuda_by_four(const float *rows, uint32_t side) {
+    return side % 4 == 0 && reinterpret_cast<uintptr_t>(rows) % sizeof(float4) == 0;
+}
+
+// The same by four rows (or columns): number n of the thread's share; false where it has no more.
+template <int SIDE, int CHUNK, int THREADS>
+static inline __device__ bool lk_cuda_share_four(int n, uint32_t *side, uint32_t *term) {
+    const uint32_t at = threadIdx.x + (uint32_t)n * THREADS;
+    *side = at % (SIDE / 4) * 4;
+    *term = at / (SIDE / 4);
+    return SIDE * CHUNK / 4 % THREADS == 0 || at < SIDE * CHUNK / 4;
+}
+
 // The thread's share of a chunk of a: copied from where it lies, which goes on until somebody waits
 // for it, or through registers.
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_copy_a_four(const Job &job, const lk_cuda_fetch<Tile, Job> &f,
+                                                  uint32_t u0, uint32_t left, float *buffer) {
+    uint32_t side, term;
+#pragma unroll
+    for (int n = 0; n < (Tile::a_loads + 3) / 4; n++) {
+        if (!lk_cuda_share_four<Tile::rows, Tile::chunk, Tile::threads>(n, &side, &term)) break;
+        float *to = buffer + term * Tile::a_stride + side;
+        const typename Job::row row = job.row_of(f.i0 + side);
+        const bool there = f.i0 + side < job.rows && term < left;
+        const float *from;
+        if (there && job.a(row, u0 + term, &from)) {
+            __pipeline_memcpy_async(to, from, sizeof(float4));
+        } else {
+            const float v = job.a_instead(row);
+            *reinterpret_cast<float4 *>(to) = make_float4(v, v, v, v);
+        }
+    }
+}
 template <typename Tile, typename Job>
 static inline __device__ void lk_cuda_copy_a(const Job &job, const lk_cuda_fetch<Tile, Job> &f,
                                              uint32_t u0, uint32_t left, float *buffer) {
@@ -165,6 +200,23 @@ static inline __device__ void lk_cuda_store_a(const float *values, float *buffer
     }
 }
 
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_copy_b_four(const Job &job, const lk_cuda_fetch<Tile, Job> &f,
+                                                  uint32_t u0, uint32_t left, float *buffer) {
+    uint32_t side, term;
+    buffer += Tile::chunk * Tile::a_stride;
+#pragma unroll
+    for (int n = 0; n < (Tile::b_loads + 3) / 4; n++) {
+        if (!lk_cuda_share_four<Tile::columns, Tile::chunk, Tile::threads>(n, &side, &term)) break;
+        float *to = buffer + term * Tile::b_stride + side;
+        const bool there = f.j0 + side < job.columns && term < left;
+        const float *from;
+        if (there && job.b(u0 + term, f.j0 + side, &from))
+            __pipeline_memcpy_async(to, from, sizeof(float4));
+        else
+            *reinterpret_cast<float4 *>(to) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+}
 template <typename Tile, typename Job>
 static inline __device__ void lk_cuda_copy_b(const Job &job, const lk_cuda_fetch<Tile, Job> &f,
                                              uint32_t u0, uint32_t left, float *buffer) {
@@ -350,11 +402,17 @@ static inline __device__ void lk_cuda_sum_part(const Job &job, const lk_cuda_ter
         }
         float values[Tile::a_loads];
         if (more) {
+            const uint32_t to_come = (uint32_t)(left - ahead);
             if constexpr (Job::a_is_value)
-                lk_cuda_load_a(job, f, next, (uint32_t)(left - ahead), values);
+                lk_cuda_load_a(job, f, next, to_come, values);
+            else if (job.a_by_four())
+                lk_cuda_copy_a_four(job, f, next, to_come, to);
             else
-                lk_cuda_copy_a(job, f, next, (uint32_t)(left - ahead), to);
-            lk_cuda_copy_b(job, f, next, (uint32_t)(left - ahead), to);
+                lk_cuda_copy_a(job, f, next, to_come, to);
+            if (job.b_by_four())
+                lk_cuda_copy_b_four(job, f, next, to_come, to);
+            else
+                lk_cuda_copy_b(job, f, next, to_come, to);
         }
         __pipeline_commit();  // one a turn, though it be of nothing: waits count them
         if (due) {
