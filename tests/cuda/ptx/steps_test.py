@@ -27,12 +27,10 @@ RUNS = os.path.dirname(MATRIX)
 WAVE = ["--set", "layout.wave_examples=48"]
 ROWS = [["--replicas", "1"], ["--replicas", "3", *WAVE], ["--set", "layout.resident=true"],
         ["--replicas", "2", "--set", "layout.overlay=false"]]
-SOME = ["adam", "augmented", "gan", "graph", "layered", "mixed_norms", "mixed_skip",
-        "mixed_transducer", "norms", "transducer", "unfolded", "weighted"]
-# GPUs refuse spectral normalisation.
+SOME = ["adam", "augmented", "gan", "graph", "layered", "mixed_gan", "mixed_norms", "mixed_skip",
+        "mixed_transducer", "norms", "spectral", "transducer", "unfolded", "weighted"]
 NAMES = SOME if not ALL else sorted(
-    name[:-5] for name in os.listdir(RUNS) if name.endswith(".json")
-    and name not in ("spectral.json", "mixed_gan.json"))
+    name[:-5] for name in os.listdir(RUNS) if name.endswith(".json"))
 STRIPS = ("cropped", "transducer", "mixed_transducer")  # which are not resident
 COUNTED = ["matrix", "normed", "unfolded", "transducer"]
 
