@@ -608,12 +608,12 @@ void lk_cuda_step_try_kind(lk_cuda_step *c, uint32_t kind) {
 
 // Nodes are joined where a test set has several microbatches: nothing of its own is tried for that.
 lk_status lk_cuda_step_try_evaluation(lk_cuda_step *c, lk_error *error) {
-    lk_cuda_stream s = {.stream = c->compute.stream, .error = c->compute.code};
     if (!c->needs.test_examples) return LK_OK;
+    if (c->compute.code == 0) c->compute.code = lk_cuda_walk_begin(c);
     LK_CHECK(rehearse_evaluation(c, true, error));
+    lk_cuda_stream s = {.stream = c->compute.stream, .error = c->compute.code};
     lk_cuda_add(&s, 1, c->at.test_losses, c->at.test_losses, c->at.test_losses);
     c->compute.code = s.error;
-    if (c->compute.code == 0) c->compute.code = lk_cuda_walk_weigh(c);
     return lk_cuda_check(c->compute.code, "trying an evaluation", error);
 }
 

@@ -196,6 +196,7 @@ static void tell(const lk_blas *b, const lk_cuda_stream *s, const lk_blas_shape 
                  .steps = each,
                  .fma = p->rows * p->columns * p->terms * batches,
                  .bytes = left + right + out * batches},
+        .ahead = LK_CUDA_STEPS_AHEAD,
     };
     s->observer->launched(s->observer->context, &launched);
 }

@@ -107,6 +107,7 @@ template <int R>
 static __global__ void __launch_bounds__(ROUTED_WARPS *ROUTED_LANES, 2)
     routed_sums(routed_job job, lk_cuda_terms terms, uint32_t row_groups, uint32_t wide,
                 float *scratch) {
+    lk_cuda_begin();
     routed_body<R>(lk_cuda_here(), job, terms, row_groups, wide, scratch);
 }
 

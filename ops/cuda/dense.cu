@@ -50,6 +50,7 @@ template <bool ONE_TREE>
 static __global__ void __launch_bounds__(COLUMN_THREADS)
     column_sums(uint32_t n_count, uint32_t columns, lk_cuda_terms terms,
                 const float *__restrict__ dy, float *__restrict__ out) {
+    lk_cuda_begin();
     column_sums_body<ONE_TREE>(lk_cuda_here(), n_count, columns, terms, dy, out);
 }
 

@@ -7,6 +7,7 @@
 static __global__ void __launch_bounds__(LK_CUDA_THREADS, 5)
     load(const lk_cuda_state *state, lk_cuda_source source, load_tile tile, uint32_t first,
          uint32_t m_count, uint64_t floats, float *__restrict__ x, uint32_t *__restrict__ labels) {
+    lk_cuda_begin();
     load_body(lk_cuda_here(), state, source, tile, first, m_count, floats, x, labels);
 }
 
@@ -35,6 +36,7 @@ void lk_cuda_load(lk_cuda_stream *s, const lk_cuda_source *source, uint32_t firs
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     relu_forward(uint64_t count, const float *x, float *y) {
+    lk_cuda_begin();
     relu_forward_body(lk_cuda_here(), count, x, y);
 }
 
@@ -48,6 +50,7 @@ void lk_cuda_relu_forward(lk_cuda_stream *s, uint64_t count, const float *x, flo
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     relu_backward(uint64_t count, const float *y, const float *dy, float *dx) {
+    lk_cuda_begin();
     relu_backward_body(lk_cuda_here(), count, y, dy, dx);
 }
 
@@ -63,6 +66,7 @@ void lk_cuda_relu_backward(lk_cuda_stream *s, uint64_t count, const float *y, co
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     add(uint64_t count, const float *a, const float *b, float *out) {
+    lk_cuda_begin();
     add_body(lk_cuda_here(), count, a, b, out);
 }
 
@@ -81,6 +85,7 @@ template <typename T>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     spread(uint32_t grains, uint64_t of_grain, uint64_t live, uint32_t leaves, uint32_t leaf,
            const T *__restrict__ from, T *__restrict__ to) {
+    lk_cuda_begin();
     spread_body(lk_cuda_here(), grains, of_grain, live, leaves, leaf, from, to);
 }
 
@@ -113,6 +118,7 @@ void lk_cuda_spread(lk_cuda_stream *s, uint64_t bytes, uint32_t grains, uint64_t
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     fill(uint64_t words, uint32_t value, uint32_t *__restrict__ to) {
+    lk_cuda_begin();
     fill_body(lk_cuda_here(), words, value, to);
 }
 
@@ -126,6 +132,7 @@ void lk_cuda_fill(lk_cuda_stream *s, uint64_t words, uint32_t value, uint32_t *t
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     check_bytes(uint64_t bytes, uint8_t value, const uint8_t *__restrict__ from, uint32_t number,
                 uint32_t *broken) {
+    lk_cuda_begin();
     LK_CUDA_EACH(i, bytes) {
         if (from[i] != value) atomicMin(broken, number + (uint32_t)i);
     }

@@ -5,6 +5,7 @@
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     join(const lk_cuda_node *__restrict__ nodes, uint32_t node_count, uint64_t first,
          uint64_t count, float *out) {
+    lk_cuda_begin();
     LK_CUDA_EACH(i, count) out[i] = lk_cuda_reduce(nodes, node_count, first + i);
 }
 
@@ -17,6 +18,7 @@ void lk_cuda_join(lk_cuda_stream *s, const lk_cuda_node *nodes, uint32_t node_co
 }
 
 static __global__ void note_write(const lk_cuda_state *state, lk_gpu_report *report) {
+    lk_cuda_begin();
     if (threadIdx.x > 0) return;
     for (uint32_t k = 0; k < LK_METRIC_COUNTS_MAX; k++) report->counts[k] = state->counts[k];
     report->bad_op = state->bad_op;
@@ -28,6 +30,7 @@ void lk_cuda_report_write(lk_cuda_stream *s, lk_gpu_report *report) {
 
 static __global__ void note_join(lk_cuda_state *state, const lk_gpu_report *reports,
                                  uint32_t count) {
+    lk_cuda_begin();
     if (threadIdx.x > 0) return;
     uint32_t counts[LK_METRIC_COUNTS_MAX] = {0}, bad_op = UINT32_MAX;
     for (uint32_t i = 0; i < count; i++) {

@@ -45,6 +45,7 @@ static void each_rows(const lk_fast_rules &rules, uint64_t rows, uint64_t column
 template <typename T>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     pack(row_shape s, const float *__restrict__ from, T *__restrict__ to) {
+    lk_cuda_begin();
     LK_CUDA_EACH(i, s.all) {
         uint32_t column;
         put(&to[in_rows(s, (uint32_t)i, &column)], from[i]);
@@ -79,6 +80,7 @@ static window_shape window_shape_of(const lk_conv2d *c, uint64_t ld) {
 template <typename T>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     windows(window_shape s, uint32_t all, const float *__restrict__ x, T *__restrict__ to) {
+    lk_cuda_begin();
     LK_CUDA_EACH(i, all) {
         const uint32_t n = (uint32_t)i;
         const uint32_t row = lk_cuda_quotient(n, s.terms), term = n - row * s.terms.by;
@@ -100,6 +102,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     finish_forward(lk_cuda_state *state, uint32_t op, row_shape s, bool relu, const float *from,
                    const float *__restrict__ bias, float *y) {
+    lk_cuda_begin();
     bool bad = false;
     LK_CUDA_EACH(i, s.all) {
         uint32_t c;
@@ -116,6 +119,7 @@ template <typename Mask>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     finish_input_gradient(lk_cuda_state *state, uint32_t op, row_shape s, const float *from,
                           const Mask *__restrict__ mask, float *dx) {
+    lk_cuda_begin();
     bool bad = false;
     LK_CUDA_EACH(i, s.all) {
         uint32_t c;
@@ -132,6 +136,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     gather_windows(lk_cuda_state *state, uint32_t op, window_shape s, uint32_t all,
                    const float *__restrict__ from, const float *__restrict__ mask,
                    float *__restrict__ dx) {
+    lk_cuda_begin();
     const lk_conv2d &c = s.c;
     bool bad = false;
     LK_CUDA_EACH(i, all) {
@@ -161,6 +166,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     join_partials(uint32_t leaves, uint64_t stride, row_shape s, const float *__restrict__ from,
                   float *__restrict__ out) {
+    lk_cuda_begin();
     LK_CUDA_EACH(i, s.all) {
         uint32_t c;
         const uint64_t at = in_rows(s, (uint32_t)i, &c);

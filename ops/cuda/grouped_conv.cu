@@ -16,6 +16,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS, 6)
                   uint32_t inputs, uint32_t count, const float *__restrict__ x,
                   const float *__restrict__ w, const float *__restrict__ bias,
                   float *__restrict__ y) {
+    lk_cuda_begin();
     group_outputs_body(lk_cuda_here(), state, op, g, places, inputs, count, x, w, bias, y);
 }
 
@@ -23,11 +24,13 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     group_inputs(lk_cuda_state *state, uint32_t op, lk_grouped_conv2d g, group_places places,
                  uint32_t outputs, uint32_t count, const float *__restrict__ dy,
                  const float *__restrict__ w, float *__restrict__ dx) {
+    lk_cuda_begin();
     group_inputs_body(lk_cuda_here(), state, op, g, places, outputs, count, dy, w, dx);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     group_weights(group_operands o, uint64_t weights, uint64_t count) {
+    lk_cuda_begin();
     group_weights_body(lk_cuda_here(), o, weights, count);
 }
 

@@ -13,21 +13,25 @@ static inline float *floats_of(const lk_lane *l, lk_role role) {
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     find_statistics(lk_cuda_state *state, uint32_t op, cell_operands o) {
+    lk_cuda_begin();
     find_statistics_body(lk_cuda_here(), state, op, o);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     normalize_cells(lk_cuda_state *state, uint32_t op, cell_operands o, lk_cuda_divisor channels,
                     uint32_t count) {
+    lk_cuda_begin();
     normalize_cells_body(lk_cuda_here(), state, op, o, channels, count);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
     turn_back_cells(lk_cuda_state *state, uint32_t op, cell_operands o) {
+    lk_cuda_begin();
     turn_back_cells_body(lk_cuda_here(), state, op, o);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS) sums_of_cells(grain_operands o) {
+    lk_cuda_begin();
     sums_of_cells_body(lk_cuda_here(), o);
 }
 

@@ -8,6 +8,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
                           float smoothing, const float *__restrict__ weights,
                           const float *__restrict__ logits, const uint32_t *__restrict__ labels,
                           float *__restrict__ dlogits, float *__restrict__ loss) {
+    lk_cuda_begin();
     softmax_body<WARPS>(lk_cuda_here(), state, op, m_count, classes, smoothing, weights, logits,
                         labels, dlogits, loss);
 }

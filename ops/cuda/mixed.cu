@@ -14,6 +14,7 @@ static inline __device__ float from_half(lk_dtype dtype, uint16_t h) {
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     widen(lk_dtype dtype, uint64_t count, const uint16_t *__restrict__ from,
           float *__restrict__ to) {
+    lk_cuda_begin();
     LK_CUDA_EACH(i, count) to[i] = from_half(dtype, from[i]);
 }
 
@@ -40,6 +41,7 @@ static inline __device__ bool counts(const lk_look &look, uint64_t i) {
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     narrow(lk_cuda_state *state, uint32_t op, lk_narrow how, lk_look look, uint64_t count,
            const float *__restrict__ from, uint16_t *__restrict__ to) {
+    lk_cuda_begin();
     bool any = false;
     LK_CUDA_EACH(i, count) {
         bool bad;
@@ -58,6 +60,7 @@ void lk_cuda_narrow(lk_cuda_stream *s, const lk_narrow *how, const lk_look *look
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     look_for(lk_cuda_state *state, uint32_t op, lk_look look, uint64_t count,
              const float *__restrict__ values) {
+    lk_cuda_begin();
     bool any = false;
     LK_CUDA_EACH(i, count) any |= lk_cuda_not_finite(values[i]) && counts(look, i);
     lk_cuda_report(state, op, any);
@@ -75,6 +78,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     narrow_pool(lk_cuda_state *state, uint32_t op, lk_narrow how, lk_conv2d c, lk_cuda_picture out,
                 uint32_t examples, const float *__restrict__ from, uint16_t *__restrict__ to,
                 uint8_t *__restrict__ argmax) {
+    lk_cuda_begin();
     const uint64_t line = (uint64_t)c.out_w * c.out_c;
     const lk_cuda_at block = lk_cuda_here();
     bool any = false;
@@ -114,6 +118,7 @@ void lk_cuda_narrow_pool(lk_cuda_stream *s, const lk_narrow *how, const lk_conv2
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     scale(float initial, const uint32_t *__restrict__ power, uint64_t count,
           float *__restrict__ dx) {
+    lk_cuda_begin();
     const float by = lk_float_from_bits(lk_float_to_bits(initial) + (*power << 23));
     LK_CUDA_EACH(i, count) dx[i] = dx[i] * by;
 }
@@ -125,6 +130,7 @@ void lk_cuda_scale(lk_cuda_stream *s, float initial, const uint32_t *power, uint
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     clear_bytes(uint64_t bytes, uint8_t *__restrict__ at) {
+    lk_cuda_begin();
     LK_CUDA_EACH(i, bytes) at[i] = 0;
 }
 

@@ -12,6 +12,7 @@ static inline float *floats_of(const lk_lane *l, lk_role role) {
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
     normalize_grain(lk_cuda_state *state, uint32_t op, norm_operands o) {
+    lk_cuda_begin();
     normalize_grain_body(lk_cuda_here(), state, op, o);
 }
 
@@ -19,24 +20,28 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
     normalize_by_moving(lk_cuda_state *state, uint32_t op, norm_operands o,
                         lk_cuda_divisor channels, uint32_t count, const float *moving_mean,
                         const float *moving_variance) {
+    lk_cuda_begin();
     normalize_by_moving_body(lk_cuda_here(), state, op, o, channels, count, moving_mean,
                              moving_variance);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
     turn_back_grain(lk_cuda_state *state, uint32_t op, norm_operands o) {
+    lk_cuda_begin();
     turn_back_grain_body(lk_cuda_here(), state, op, o);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     turn_back_frozen(lk_cuda_state *state, uint32_t op, norm_operands o, lk_cuda_divisor channels,
                      uint32_t count, const float *moving_variance) {
+    lk_cuda_begin();
     turn_back_frozen_body(lk_cuda_here(), state, op, o, channels, count, moving_variance);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     rows_to_nodes(uint32_t channels, uint32_t grains, const float *rows, float *first,
                   float *second) {
+    lk_cuda_begin();
     rows_to_nodes_body(lk_cuda_here(), channels, grains, rows, first, second);
 }
 

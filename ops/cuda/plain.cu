@@ -17,16 +17,19 @@ static inline float *floats_of(const lk_lane *l, lk_role role) {
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     sum_of(lk_cuda_state *state, uint32_t op, uint64_t count, const float *a, const float *b,
            float *sum) {
+    lk_cuda_begin();
     sum_body(lk_cuda_here(), state, op, count, a, b, sum);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     copy(uint64_t count, const float *from, float *to) {
+    lk_cuda_begin();
     copy_body(lk_cuda_here(), count, from, to);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     negate(uint64_t count, const float *from, float *to) {
+    lk_cuda_begin();
     negate_body(lk_cuda_here(), count, from, to);
 }
 
@@ -77,11 +80,13 @@ uint32_t lk_cuda_plain_mean_squared_error_target_gradient(lk_lane *l, const lk_o
 template <typename F>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     activate(F f, uint64_t count, const float *x, float *y) {
+    lk_cuda_begin();
     activate_body(lk_cuda_here(), f, count, x, y);
 }
 template <typename F>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     activate_backward(F f, uint64_t count, const float *y, const float *dy, float *dx) {
+    lk_cuda_begin();
     activate_backward_body(lk_cuda_here(), f, count, y, dy, dx);
 }
 
@@ -143,6 +148,7 @@ template <typename F>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     smooth_backward(lk_cuda_state *state, uint32_t op, F f, uint64_t count, const float *x,
                     const float *dy, float *dx) {
+    lk_cuda_begin();
     smooth_backward_body(lk_cuda_here(), state, op, f, count, x, dy, dx);
 }
 
@@ -176,6 +182,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     drop(lk_cuda_state *state, uint32_t op, uint32_t layer, uint64_t seed, uint32_t first_example,
          lk_cuda_divisor blocks, uint64_t floats, uint32_t examples, float rate, const float *from,
          float *to) {
+    lk_cuda_begin();
     drop_body(lk_cuda_here(), state, op, layer, seed, first_example, blocks, floats, examples, rate,
               from, to);
 }
@@ -211,6 +218,7 @@ uint32_t lk_cuda_plain_dropout_backward(lk_lane *l, const lk_op *op) {
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     draw_noise(const lk_cuda_state *state, lk_noise n, lk_noise_key key, bool train,
                lk_cuda_divisor blocks, uint64_t floats, uint32_t examples, float *y) {
+    lk_cuda_begin();
     noise_body(lk_cuda_here(), state, n, key, train, blocks, floats, examples, y);
 }
 
@@ -236,12 +244,14 @@ uint32_t lk_cuda_plain_noise(lk_lane *l, const lk_op *op) {
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     join(lk_cuda_divisor both, uint32_t first, uint32_t count, const float *__restrict__ x,
          const float *__restrict__ x2, float *__restrict__ y) {
+    lk_cuda_begin();
     join_body(lk_cuda_here(), both, first, count, x, x2, y);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     part(lk_cuda_divisor values, uint32_t both, uint32_t skip, uint32_t count,
          const float *__restrict__ dy, float *__restrict__ dx) {
+    lk_cuda_begin();
     part_body(lk_cuda_here(), values, both, skip, count, dy, dx);
 }
 
@@ -320,12 +330,14 @@ static void of_pictures(const lk_lane *l, const lk_op *op, bool forward, Launch 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     surround(lk_pool2d p, lk_cuda_pictures out, uint32_t count, const float *__restrict__ x,
              float *__restrict__ y) {
+    lk_cuda_begin();
     surround_body(lk_cuda_here(), p, out, count, x, y);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     inner(lk_pool2d p, lk_cuda_pictures in, uint32_t count, const float *__restrict__ dy,
           float *__restrict__ dx) {
+    lk_cuda_begin();
     inner_body(lk_cuda_here(), p, in, count, dy, dx);
 }
 
@@ -350,6 +362,7 @@ uint32_t lk_cuda_plain_zero_padding2d_backward(lk_lane *l, const lk_op *op) {
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     average(lk_cuda_state *state, uint32_t op, lk_pool2d p, lk_cuda_pictures out, uint32_t count,
             const float *__restrict__ x, float *__restrict__ y) {
+    lk_cuda_begin();
     average_body(lk_cuda_here(), state, op, p, out, count, x, y);
 }
 
@@ -357,6 +370,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     average_backward(lk_cuda_state *state, uint32_t op, lk_pool2d p, lk_cuda_pictures in,
                      lk_cuda_divisor stride_h, lk_cuda_divisor stride_w, uint32_t count,
                      const float *__restrict__ dy, float *__restrict__ dx) {
+    lk_cuda_begin();
     average_backward_body(lk_cuda_here(), state, op, p, in, stride_h, stride_w, count, dy, dx);
 }
 
@@ -411,6 +425,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
                        const float *__restrict__ p, const float *__restrict__ t,
                        const uint32_t *__restrict__ labels, float *__restrict__ dp,
                        float *__restrict__ y) {
+    lk_cuda_begin();
     squares_body<WARPS>(lk_cuda_here(), state, op, m_count, count, p, t, labels, dp, y);
 }
 
@@ -428,6 +443,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
     mean(lk_cuda_state *state, uint32_t op, uint32_t m_count, uint32_t count, float scale,
          const float *__restrict__ x, const uint32_t *__restrict__ labels, float *__restrict__ dx,
          float *__restrict__ y) {
+    lk_cuda_begin();
     mean_body<WARPS>(lk_cuda_here(), state, op, m_count, count, scale, x, labels, dx, y);
 }
 
@@ -445,6 +461,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
                         float smoothing, const float *__restrict__ logits,
                         const uint32_t *__restrict__ labels, float *__restrict__ dlogits,
                         float *__restrict__ loss) {
+    lk_cuda_begin();
     binary_body(lk_cuda_here(), state, op, m_count, count, smoothing, logits, labels, dlogits,
                 loss);
 }
@@ -464,6 +481,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS, 6)
         const float *__restrict__ first, const float *__restrict__ fake,
         const uint32_t *__restrict__ labels, float *__restrict__ dfirst, float *__restrict__ dfake,
         float *__restrict__ y) {
+    lk_cuda_begin();
     gan_body(lk_cuda_here(), state, op, m_count, count, of, first, fake, labels, dfirst, dfake, y);
 }
 

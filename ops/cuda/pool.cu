@@ -4,6 +4,7 @@
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     forward(lk_pool2d p, lk_cuda_picture out, uint32_t m_count, const float *__restrict__ x,
             float *__restrict__ y, uint16_t *__restrict__ argmax) {
+    lk_cuda_begin();
     max_pool_body(lk_cuda_here(), p, out, m_count, x, y, argmax);
 }
 
@@ -25,6 +26,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
              lk_cuda_divisor stride_h, lk_cuda_divisor stride_w, uint32_t m_count,
              const float *__restrict__ dy, const uint16_t *__restrict__ argmax,
              float *__restrict__ dx) {
+    lk_cuda_begin();
     max_pool_backward_body(lk_cuda_here(), state, op, p, in, stride_h, stride_w, m_count, dy,
                            argmax, dx);
 }

@@ -229,6 +229,7 @@ struct recurrent_backward_job {
 template <typename Job>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     first_time(lk_cuda_state *state, uint32_t op, Job job) {
+    lk_cuda_begin();
     bool bad = false;
     LK_CUDA_EACH(n, (uint64_t)job.r.examples * job.r.units) bad |= job.first(n);
     lk_cuda_report(state, op, bad);

@@ -43,6 +43,7 @@ static inline __device__ float inverse_length(float squares) {
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     make_unit(lk_cuda_state *state, uint32_t op, uint32_t count, float *v) {
+    lk_cuda_begin();
     const float squares = sum_of(count, v, 1.0f), factor = inverse_length(squares);
     for (uint32_t i = threadIdx.x; i < count; i += LK_CUDA_THREADS) v[i] = v[i] * factor;
     lk_cuda_report(state, op, lk_cuda_not_finite(squares));
@@ -52,6 +53,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     find_sigma(lk_cuda_state *state, uint32_t op, uint32_t count, const float *__restrict__ u,
                float *n, float *numbers) {
+    lk_cuda_begin();
     const float squares = sum_of(count, n, 1.0f), factor = inverse_length(squares);
     const float sigma = sum_of(count, n, factor);
     const bool still = !(sigma > 0.0f);
@@ -69,6 +71,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     divide(lk_cuda_state *state, uint32_t op, uint64_t count, uint8_t dtype,
            const float *__restrict__ numbers, const float *__restrict__ w,
            float *__restrict__ normalized) {
+    lk_cuda_begin();
     const float factor = numbers[LK_CUDA_SPECTRAL_FACTOR];
     bool bad = false;
     LK_CUDA_EACH(i, count) {

@@ -18,11 +18,13 @@ template <typename Tile, typename Job>
 static __global__ void __launch_bounds__(Tile::threads, lk_cuda_resident<Tile>())
     lk_cuda_sums(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms,
                  uint32_t row_tiles, float *__restrict__ scratch) {
+    lk_cuda_begin();
     lk_cuda_sums_body<Tile>(lk_cuda_here(), state, op, job, terms, row_tiles, scratch);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
     lk_cuda_join_grains(lk_cuda_terms terms, uint64_t outputs, uint32_t workers, float *scratch) {
+    lk_cuda_begin();
     lk_cuda_join_grains_body(lk_cuda_here(), terms, outputs, workers, scratch);
 }
 
@@ -30,6 +32,7 @@ template <typename Job>
 static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
     lk_cuda_join(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms, uint32_t workers,
                  const float *__restrict__ scratch) {
+    lk_cuda_begin();
     lk_cuda_join_body(lk_cuda_here(), state, op, job, terms, workers, scratch);
 }
 

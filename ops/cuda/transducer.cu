@@ -19,6 +19,7 @@ static inline __device__ uint32_t label_at(const lk_joint &j, const uint32_t *la
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     embed(lk_cuda_state *state, uint32_t op, lk_joint j, uint64_t rows, const uint32_t *labels,
           const float *w, float *y) {
+    lk_cuda_begin();
     const uint32_t units = j.dense.n_count;
     bool bad = false;
     LK_CUDA_EACH(i, rows * units) {
@@ -39,6 +40,7 @@ void lk_cuda_label_embedding(lk_cuda_stream *s, const lk_joint *j, uint32_t m_co
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     find_labels(lk_joint j, uint64_t rows, const uint32_t *labels, uint32_t *ids) {
+    lk_cuda_begin();
     LK_CUDA_EACH(i, rows) ids[i] = label_at(j, labels, i);
 }
 
@@ -46,6 +48,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     sum_embeddings(lk_joint j, uint32_t grain_rows, uint32_t rows, const uint32_t *ids,
                    const float *dy, float *dw) {
+    lk_cuda_begin();
     const uint32_t units = j.dense.n_count;
     LK_CUDA_EACH(e, (uint64_t)j.dense.k_count * units) {
         const uint32_t id = (uint32_t)(e / units), k = (uint32_t)(e % units);
@@ -99,6 +102,7 @@ static inline __device__ cell cell_of(const lk_joint &j, const uint32_t *labels,
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     find_states(lk_joint j, lk_cuda_cells c, float *h) {
+    lk_cuda_begin();
     const uint32_t values = j.dense.k_count;
     LK_CUDA_EACH(i, (uint64_t)c.count * values) {
         const cell at = cell_of(j, c.labels, c.first + i / values);
@@ -133,6 +137,7 @@ static inline __device__ float sum_of_exponentials(uint32_t count, const float *
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     find_outputs(lk_cuda_state *state, uint32_t op, lk_joint j, lk_cuda_cells c, const float *from,
                  float *kept, float *y) {
+    lk_cuda_begin();
     const uint32_t symbols = j.dense.n_count;
     bool bad = false;
     LK_CUDA_EACH(i, c.count) {
@@ -166,6 +171,7 @@ void lk_cuda_joint_outputs(lk_cuda_stream *s, const lk_joint *j, const lk_cuda_c
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     find_slopes(lk_cuda_state *state, uint32_t op, lk_joint j, lk_cuda_cells c, bool says,
                 const float *kept, const float *dy, float *z) {
+    lk_cuda_begin();
     const uint32_t symbols = j.dense.n_count;
     bool bad = false;
     LK_CUDA_EACH(i, (uint64_t)c.count * symbols) {
@@ -205,6 +211,7 @@ static inline __device__ float add_cells(const lk_cuda_cells &c, uint32_t values
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     add_to_frames(lk_cuda_state *state, uint32_t op, lk_joint j, lk_cuda_cells c, uint64_t rows,
                   const float *h, const float *dh, float *dx) {
+    lk_cuda_begin();
     const uint32_t values = j.dense.k_count, columns = j.labels + 1;
     const uint64_t first_row = c.first / columns, last = c.first + c.count;
     bool bad = false;
@@ -222,6 +229,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     add_to_labels(lk_cuda_state *state, uint32_t op, lk_joint j, lk_cuda_cells c, uint64_t rows,
                   const float *h, const float *dh, float *dx2) {
+    lk_cuda_begin();
     const uint32_t values = j.dense.k_count, columns = j.labels + 1, cells = lk_joint_cells(&j);
     const uint64_t first_row = c.first / cells * columns, last = c.first + c.count;
     bool bad = false;
@@ -257,6 +265,7 @@ void lk_cuda_joint_add(lk_cuda_stream *s, const lk_joint *j, const lk_cuda_cells
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     move(uint64_t count, const float *from, float *to) {
+    lk_cuda_begin();
     LK_CUDA_EACH(i, count) to[i] = from[i];
 }
 
@@ -324,6 +333,7 @@ static inline __device__ bool find_slope(const lattice &a, uint32_t t, uint32_t 
 static __global__ void __launch_bounds__(LATTICE_THREADS)
     sum_lattices(lk_cuda_state *state, uint32_t op, lk_joint j, const uint32_t *labels,
                  const float *y, float *scratch, float *loss, float *dy) {
+    lk_cuda_begin();
     const uint64_t m = blockIdx.x, cells = lk_joint_cells(&j);
     const uint32_t *row = labels + m * (j.labels + 1);
     float *beta = scratch + 2 * m * cells;
@@ -371,6 +381,7 @@ enum { DECODE_THREADS = 128 };
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     decode_start(lk_joint j, uint32_t m_count, const uint32_t *labels, uint32_t *said,
                  lk_decoding *states) {
+    lk_cuda_begin();
     const uint32_t row = 1 + j.labels;
     LK_CUDA_EACH(i, (uint64_t)m_count * row) said[i] = i % row ? 0 : labels[i];
     LK_CUDA_EACH(m, m_count) states[m] = {0, 0, 0, 0};
@@ -403,6 +414,7 @@ static inline __device__ float score_of(const lk_dense &d, uint32_t n, const flo
 static __global__ void __launch_bounds__(DECODE_THREADS)
     decode(lk_cuda_state *state, uint32_t op, lk_joint j, lk_cuda_cells c, const float *w,
            const float *bias, float *scratch, uint32_t *said, lk_decoding *states) {
+    lk_cuda_begin();
     const uint64_t m = blockIdx.x;
     const uint32_t values = j.dense.k_count, symbols = j.dense.n_count, row = 1 + j.labels;
     const uint32_t frames = lk_joint_frames(&j, c.labels + m * row);
@@ -462,6 +474,7 @@ static inline __device__ uint32_t errors_of(const uint32_t *a, uint32_t a_count,
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     count_errors(lk_cuda_state *state, lk_joint j, uint32_t m_count, const uint32_t *labels,
                  const uint32_t *said, uint32_t *scratch) {
+    lk_cuda_begin();
     const uint32_t row = 1 + j.labels;
     LK_CUDA_EACH(m, m_count) {
         const uint32_t *want = labels + m * row, *got = said + m * row;

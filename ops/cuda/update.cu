@@ -49,6 +49,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     square(const lk_cuda_state *state, update_rule o, const lk_cuda_param *__restrict__ params,
            uint32_t param_count, const lk_cuda_node *__restrict__ nodes, uint32_t node_count,
            lk_cuda_norms norms, lk_cuda_scalars ring) {
+    lk_cuda_begin();
     if (state->stopped) return;
     const lk_step_scalars of_step = ring.ring[state->step % ring.slots];
     LK_CUDA_EACH(slice, norms.slices) {
@@ -108,6 +109,7 @@ static inline __device__ bool fit(const update_rule &o, const float *squares, fl
 static __global__ void __launch_bounds__(LK_CUDA_THREADS, 2)
     fit_all(lk_cuda_state *state, update_rule o, const lk_cuda_param *__restrict__ params,
             uint32_t param_count, lk_cuda_norms norms, lk_cuda_scalars ring) {
+    lk_cuda_begin();
     const bool stopped = state->stopped;
     const lk_step_scalars s = ring.ring[state->step % ring.slots];
     for (uint32_t i = threadIdx.x; i < param_count; i += blockDim.x) {
@@ -151,6 +153,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS, 2)
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     weigh_slices(const lk_cuda_param *__restrict__ params, uint32_t param_count,
                  lk_cuda_penalty penalty, uint32_t average) {
+    lk_cuda_begin();
     LK_CUDA_EACH(slice, penalty.slices) {
         const lk_cuda_param *p = &params[find_slice(params, param_count, slice)];
         const float *w = average == UINT32_MAX ? p->w : p->slots[average];
@@ -166,6 +169,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     weigh_all(lk_cuda_state *state, const lk_cuda_param *__restrict__ params, uint32_t param_count,
               lk_cuda_penalty penalty) {
+    lk_cuda_begin();
     for (uint32_t i = threadIdx.x; i < param_count; i += blockDim.x) {
         if (params[i].l2 == 0.0f) continue;
         const uint64_t slices = (params[i].count + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
@@ -204,6 +208,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
            uint32_t param_count, uint64_t node_floats, const lk_cuda_node *__restrict__ nodes,
            uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_norms norms,
            lk_cuda_scalars ring) {
+    lk_cuda_begin();
     update_body<normed>(lk_cuda_here(), state, o, params, param_count, node_floats, nodes,
                         node_count, metrics, norms, ring);
 }
@@ -241,6 +246,7 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
 static __global__ void step_end(lk_cuda_state *state, lk_cuda_metrics metrics, uint32_t node_count,
                                 lk_cuda_scalars scalars, bool images, lk_cuda_result *ring,
                                 uint32_t slots) {
+    lk_cuda_begin();
     step_end_body(lk_cuda_here(), state, metrics, node_count, scalars, images, ring, slots);
 }
 

@@ -26,7 +26,8 @@ ALL = sys.argv[6] == "all"
 RUNS = os.path.dirname(MATRIX)
 WAVE = ["--set", "layout.wave_examples=48"]
 ROWS = [["--replicas", "1"], ["--replicas", "3", *WAVE], ["--set", "layout.resident=true"],
-        ["--replicas", "2", "--set", "layout.overlay=false"]]
+        ["--replicas", "2", "--set", "layout.overlay=false", "--set",
+         "layout.dependent_launches=true"]]
 SOME = ["adam", "augmented", "gan", "graph", "layered", "mixed_gan", "mixed_norms", "mixed_skip",
         "mixed_transducer", "norms", "spectral", "transducer", "unfolded", "weighted"]
 NAMES = SOME if not ALL else sorted(

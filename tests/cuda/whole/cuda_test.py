@@ -24,6 +24,7 @@ COUNTS = re.compile(r"device: (\d+) allocations after the seal, (\d+) bytes, (\d
 TEST_SET = 'data.test={"made_up":{"count":150,"height":10,"width":8}}'
 RESIDENT = ["--set", "layout.resident=true"]
 WAVE = ["--set", "layout.wave_examples=48"]
+DEPENDENT = ["--set", "layout.dependent_launches=true"]
 
 # Step 4 is a short one: 232 of 256 examples.
 ROWS = [
@@ -31,14 +32,14 @@ ROWS = [
     ["--replicas", "2", *RESIDENT],
     ["--replicas", "3"],
     ["--replicas", "3", *RESIDENT, *WAVE],
-    ["--replicas", "2", *WAVE, "--set", "layout.overlay=false"],
+    ["--replicas", "2", *WAVE, "--set", "layout.overlay=false", *DEPENDENT],
 ]
 MORE_ROWS = [
     ["--replicas", "1", *RESIDENT],
     ["--replicas", "2"],
     ["--replicas", "16", "--set", "layout.wave_examples=16"],
     ["--replicas", "5", "--set", "layout.fuse=false"],
-    ["--replicas", "1", "--set", "layout.wave_examples=16", *RESIDENT],
+    ["--replicas", "1", "--set", "layout.wave_examples=16", *RESIDENT, *DEPENDENT],
 ]
 
 
