@@ -556,25 +556,11 @@ static uint64_t grain_rows_bytes(const lk_op *op, uint32_t grains) {
     return (uint64_t)grains * LK_NORM_COLUMNS * op->norm.channels * sizeof(float);
 }
 
-// Of the ops of LK_PLAIN_OP_LIST. Dropout copies where nothing is trained.
-static bool has_body(const lk_lane *l, const lk_op *op) {
-    switch (op->type->number) {
-    case LK_OP_DROPOUT: return l->train;
-    case LK_OP_DROPOUT_BACKWARD:
-    case LK_OP_TANH:
-    case LK_OP_TANH_BACKWARD:
-    case LK_OP_SIGMOID:
-    case LK_OP_SIGMOID_BACKWARD:
-    case LK_OP_AVERAGE_POOL2D:
-    case LK_OP_AVERAGE_POOL2D_BACKWARD: return true;
-    default: return false;
-    }
-}
-
 // Batch normalisation: what is kept of grains, parameters and states go there, too; which positions
 // have an example their labels say.
 static uint32_t call_norm(lk_lane *l, const lk_op *op, lk_kernel kernel) {
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
+    held.more = true;
     const lk_cuda_lane device = {.stream = &s};
     lk_lane there_lane = *l;
     const uint64_t channels = op->norm.channels * sizeof(float);
@@ -610,7 +596,7 @@ static uint32_t call_norm(lk_lane *l, const lk_op *op, lk_kernel kernel) {
 }
 
 static uint32_t call_norm_nodes(lk_lane *l, const lk_op *op, lk_kernel kernel) {
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     const lk_cuda_lane device = {.stream = &s};
     const uint64_t row = grain_rows_bytes(op, 1), channels = op->norm.channels * sizeof(float);
     lk_lane there_lane = *l;
@@ -631,7 +617,8 @@ static uint32_t call_norm_nodes(lk_lane *l, const lk_op *op, lk_kernel kernel) {
 
 // Layer normalisation: what is kept of cells, and parameters.
 static uint32_t call_layer_norm(lk_lane *l, const lk_op *op, lk_kernel kernel) {
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
+    held.more = true;
     const lk_cuda_lane device = {.stream = &s};
     lk_lane there_lane = *l;
     const uint64_t cells = (uint64_t)l->examples * op->norm.h * op->norm.w;
@@ -664,7 +651,7 @@ static uint32_t call_layer_norm(lk_lane *l, const lk_op *op, lk_kernel kernel) {
 
 // A convolution of groups: its parameters, and of a gradient its grains.
 static uint32_t call_grouped(lk_lane *l, const lk_op *op, lk_kernel kernel) {
-    lk_cuda_stream s = begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     const lk_cuda_lane device = {.stream = &s};
     const lk_conv2d *c = &op->conv;
     const uint64_t in = lk_conv2d_in_floats(c), out = lk_conv2d_out_floats(c);
@@ -818,7 +805,7 @@ static uint32_t call_plain(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     }
     if (op->type->grains) return call_norm(l, op, kernel);
     if (op->type->scope == LK_SCOPE_GRAINS) return call_norm_nodes(l, op, kernel);
-    lk_cuda_stream s = has_body(l, op) ? begin_tasks(0) : begin(0);
+    lk_cuda_stream s = begin_tasks(0);
     held.more = true;
     const lk_cuda_lane device = {.stream = &s};
     lk_lane there_lane = *l;
