@@ -90,8 +90,9 @@ def main():
             with open(source, encoding="utf-8") as f:
                 text = f.read()
             found = problems(ptx)
-            writes_fma = re.search(r"lk_fmaf|ops/math\.h|ops/cuda/(sums|dense|conv|"
-                                   r"elements|loss|plain|update)\w*\.h", text)
+            writes_fma = re.search(r"lk_fmaf|ops/math\.h|ops/cuda/(sums|dense|conv|elements|"
+                                   r"grouped_conv|layer_norm|loss|norm|plain|update)\w*\.h",
+                                   text)
             if not writes_fma and re.search(r"\bfma\.", ptx):
                 found.append("contracts a product and a sum")
             # Blocks of the persistent kernel read what others wrote in the same launch.
