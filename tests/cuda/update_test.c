@@ -277,7 +277,8 @@ static divided divided_open(uint32_t rows, uint32_t columns, lk_dtype dtype, flo
     const uint64_t floats = lk_spectral_floats(count, columns);
     const uint64_t kernel = lk_round_up(count, 16), vector = lk_round_up(columns, 16);
     divided d;
-    d.memory = aligned_alloc(64, (2 * kernel + vector + floats) * sizeof(float));
+    const uint64_t bytes = (2 * kernel + vector + floats) * sizeof(float);
+    d.memory = aligned_alloc(64, lk_round_up(bytes, 64));
     float *w = d.memory, *u = w + kernel, *normalized = u + vector;
     for (uint64_t i = 0; i < count; i++) {
         w[i] = scale * ((float)draw(1u << 24) * 0x1p-23f - 1.0f);

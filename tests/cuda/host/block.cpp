@@ -419,7 +419,7 @@ void lk_host_copy_wait(size_t prior, const char *file, int line, const char *fun
     size_t done = 0;
     for (; done < c->open.size() && c->open[done].group + prior < c->groups; done++) {
         const copy &one = c->open[done];
-        memcpy(one.to, one.from, one.bytes - one.zeros);
+        if (one.zeros < one.bytes) memcpy(one.to, one.from, one.bytes - one.zeros);
         memset(one.to + one.bytes - one.zeros, 0, one.zeros);
     }
     c->open.erase(c->open.begin(), c->open.begin() + (ptrdiff_t)done);

@@ -382,7 +382,7 @@ void commit(lk_ptx_warp *w, const lk_ptx_instruction *, uint32_t mask) {
 void make(lk_ptx_warp *w, const lk_ptx_instruction *i, const lk_ptx_copy &c) {
     uint8_t *to = w->block->shared + c.to;
     memset(to, 0, c.bytes);
-    memcpy(to, reinterpret_cast<const void *>(c.from), c.given);
+    if (c.given > 0) memcpy(to, reinterpret_cast<const void *>(c.from), c.given);
     const uint32_t element = c.given % 4 ? 1 : 4;
     for (uint32_t n = 0; n < c.given; n += element) {
         lk_ptx_note_global(w, i, c.lane, c.from + n, element, false, false);
