@@ -20,9 +20,9 @@ typedef struct lk_cuda_beside {
 
 void lk_cuda_beside_start(lk_cuda_beside *b, lk_cuda_step *c);
 
-// Before the launches of an op: where they go. After them. Before what needs the results of all.
-void lk_cuda_beside_before(lk_cuda_beside *b, lk_cuda_stream *s, uint32_t op);
-void lk_cuda_beside_after(lk_cuda_beside *b, lk_cuda_stream *s, uint32_t op);
+// Before the launches of op number `index`: where they go. After them. Before what needs them all.
+void lk_cuda_beside_before(lk_cuda_beside *b, lk_cuda_stream *s, uint32_t index);
+void lk_cuda_beside_after(lk_cuda_beside *b, lk_cuda_stream *s, uint32_t index);
 void lk_cuda_beside_join(lk_cuda_beside *b, lk_cuda_stream *s);
 
 #endif
