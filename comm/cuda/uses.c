@@ -72,7 +72,8 @@ const lk_op *lk_cuda_uses_refused(const lk_program *p) {
     return NULL;
 }
 
-// Rows of a use, or what they are widened to if they have 16 bits: so many bytes.
+// The rows of a use as fp32: `rows` itself, or a widened copy where the tensor has 16 bits. `bytes`
+// is the size as fp32.
 static const void *widened(lk_cuda_walk *w, const lk_cuda_uses *u, uint32_t tensor, uint64_t bytes,
                            const void *rows) {
     const lk_dtype dtype = w->program->tensors[tensor].dtype;

@@ -189,7 +189,7 @@ struct lk_driver {
     uint32_t buckets;
     lk_when when;         // this step is
     uint32_t here;        // buckets whose boxes have come, from the first on
-    uint32_t lost_after;  // all end after so many meetings; 0: nobody is lost
+    uint32_t lost_after;  // the number of the meeting after which all end; 0: nobody is lost
     lk_verdict verdict;
 };
 

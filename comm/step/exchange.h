@@ -13,10 +13,10 @@
 //     APPLY    once the step is computed, every worker updates all its parameters from the same
 //              sums, so to the same bits
 //
-// There is one bucket, of all, unless the layout says `bucket_floats`. Then there is one for as
-// many layers as make so many floats, and it is exchanged as soon as backward is done with them in
-// a replica's last microbatch, while the layers before them are still computed: their bucket comes
-// after it.
+// There is one bucket, of all, unless the layout says `bucket_floats`. Then a bucket has several
+// neighbouring layers, enough for that many floats. It is exchanged once backward is done with
+// them in a replica's last microbatch, while the layers before them are still computed: their
+// bucket comes after it.
 //
 // Nothing but lk_reduce adds, so neither the cut nor the transport can change a number. What is
 // written in one round of a bucket is read before the next begins, and overwritten after it: two

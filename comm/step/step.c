@@ -392,8 +392,8 @@ static lk_grain_view *all_views(const update *u, const lk_op *op) {
     return views;
 }
 
-// A block of few rows becomes one of so many, which are whole tiles of every kernel; of sums of
-// many terms, of which it reads more than it writes, it has more.
+// A block that would have LK_OPERANDS_ROWS rows has SOME_ROWS where they fit: whole tiles of every
+// kernel. With sums of more than MANY_TERMS terms it has MANY_ROWS: it reads more than it writes.
 enum { MANY_TERMS = 512, MANY_ROWS = 48, SOME_ROWS = 24 };
 
 // How many rows of an operands parameter of `n_count` columns to work on at once.
