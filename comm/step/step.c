@@ -376,17 +376,22 @@ static void update_partials(const update *u, uint32_t index) {
     }
 }
 
-// Every grain of the step as the gradient op of `param` sees it, in leaf order, from all who share.
+// Every grain of the step as gradient op `op` sees it, each with its uses, in leaf order, from all
+// who share.
 static lk_grain_view *all_views(const update *u, const lk_op *op) {
     const lk_program *p = u->group->program;
     lk_grain_view *views = lk_tensor_at(u->frame, p->views);
+    const uint32_t uses = lk_op_uses(op);
     for (uint32_t r = 0; r < u->group->sharers; r++) {
         lk_grain_range range = lk_replica_grains(p->grains, u->group->sharers, r);
         uint32_t end = LK_MIN(range.first + range.count, u->leaves);
         for (uint32_t g = range.first; g < end; g++) {
             uint64_t held = u->positions - (uint64_t)range.first * p->spec->grain;
             uint32_t examples = (uint32_t)LK_MIN(held, (uint64_t)range.count * p->spec->grain);
-            views[g] = lk_grain_view_at(&u->group->sharer[r], op, g - range.first, examples);
+            for (uint32_t use = 0; use < uses; use++) {
+                views[g * uses + use] = lk_grain_view_at(&u->group->sharer[r], op + use,
+                                                         g - range.first, examples);
+            }
         }
     }
     return views;
@@ -399,7 +404,7 @@ enum { MANY_TERMS = 512, MANY_ROWS = 48, SOME_ROWS = 24 };
 // How many rows of an operands parameter of `n_count` columns to work on at once.
 static uint64_t operands_rows(const update *u, const lk_op *op, uint64_t n_count) {
     const lk_kernels *k = u->group->kernels;
-    const uint64_t terms = (uint64_t)u->positions * lk_op_steps(op);
+    const uint64_t terms = (uint64_t)u->positions * lk_op_steps(op) * lk_op_uses(op);
     uint64_t floats = LK_MAX(k->weight_floats, (uint32_t)LK_OPERANDS_FLOATS);
     bool fits = k->weight_rows > 0 && k->weight_rows * n_count <= floats;
     uint64_t multiple = fits ? k->weight_rows : LK_OPERANDS_ROWS;
@@ -422,11 +427,12 @@ static void update_mixed(const update *u, uint32_t index, lk_lane *lane) {
         LK_MIN(operands_rows(u, op, n_count), lk_mixed_rows(p, op));
     float *sums = u->scratch + lk_mixed_rows_floats(p, op);
     lk_grain_view *views = all_views(u, op);
+    const uint32_t leaves = u->leaves * lk_op_uses(op);
     lk_mixed_rows_state mixed;
     if (begin == end) return;
-    lk_mixed_rows_start(&mixed, u->frame, op, views, u->leaves, u->scratch);
+    lk_mixed_rows_start(&mixed, u->frame, op, views, leaves, u->scratch);
     lane->grains = mixed.wide;
-    lane->grain_count = u->leaves;
+    lane->grain_count = leaves;
     lane->sums[0] = sums;
     lane->at[LK_SCRATCH] = sums + lk_round_up(rows * n_count, 16);
     for (uint64_t k = begin; k < end; k += rows) {
@@ -436,7 +442,7 @@ static void update_mixed(const update *u, uint32_t index, lk_lane *lane) {
                                     .again = k > begin && some == rows,
                                     .w = lk_param_shown_at(u->frame, index) + k * n_count,
                                     .next_end = (uint32_t)LK_MIN(2 * rows, end - k)};
-        lk_mixed_rows_take(&mixed, u->frame, op, views, u->leaves, k, some);
+        lk_mixed_rows_take(&mixed, u->frame, op, views, leaves, k, some);
         lane->rows = &all;
         (void)lk_kernel_of(u->group->kernels, op->type)(lane, &mixed.run);
         apply(u, index, k * n_count, some * n_count, sums);
@@ -460,7 +466,7 @@ static void update_operands(const update *u, uint32_t index) {
         return;
     }
     lane.grains = all_views(u, op);
-    lane.grain_count = u->leaves;
+    lane.grain_count = u->leaves * lk_op_uses(op);
     lane.sums[0] = u->scratch;
     lane.at[LK_SCRATCH] = u->scratch + lk_round_up(rows * n_count, 16);
     for (uint64_t k = begin; k < end; k += rows) {

@@ -89,9 +89,16 @@ enum {
     FORWARD_ROWS_MAX = 8,
     FORWARD_ROWS_MIN = 4,
     FORWARD_TERMS = V_FACTORS > 1 ? 256 : 64,
-    FORWARD_FEW = 16,  // examples whose tiles have eight rows and half of the panel
+    // Of few examples the weights are most of what is read, from far away: a panel has whole lines
+    // of them, and is two tiles; a run of terms passes over a group of panels side by side.
+    FORWARD_FEW = V_FACTORS > 1 ? 0 : LK_DENSE_FEW,
+    FORWARD_FEW_ROWS = V_REGISTERS == 32 ? 8 : 4,
+    FORWARD_FEW_VECTORS = V_REGISTERS == 32 ? 2 : 3,
+    FORWARD_FEW_PANEL = 2 * FORWARD_FEW_VECTORS * V_LANES,
+    FORWARD_FEW_PANELS = LK_DENSE_FEW_UNITS / FORWARD_FEW_PANEL,
+    FORWARD_PANEL_MAX = LK_MAX((int)FORWARD_PANEL, (int)FORWARD_FEW_PANEL),
 };
-_Static_assert((int)FORWARD_PANEL <= LK_DENSE_PANEL_MAX, "scratch is sized for this panel");
+_Static_assert((int)FORWARD_PANEL_MAX <= LK_DENSE_PANEL_MAX, "scratch is sized for this panel");
 _Static_assert(LK_DENSE_EXAMPLES % FORWARD_ROWS_MAX == 0, "tiles fill the block of sums");
 _Static_assert(LK_SLICE_TERMS % FORWARD_TERMS == 0, "a run of terms ends with its slice");
 _Static_assert(V_FACTORS > 1 || (int)FORWARD_TERMS == LK_DENSE_RUN, "a bit for each term");
@@ -109,16 +116,28 @@ typedef struct forward_block {
     const uint16_t *x_half;  // not NULL: 16 bits, of which x has runs (m_count, FORWARD_TERMS)
     lk_dtype dtype;
     uint32_t x_stride;  // of x
-    const float *w;  // (k_count, n_count), from the panel's first unit
-    float *packed;   // not NULL: a run of its rows side by side (FORWARD_TERMS, FORWARD_PANEL)
-    const float *y;  // not NULL: where the sums of this panel go (m_count, n_count)
+    const float *w;  // (k_count, n_count), from the group's first unit
+    float *packed;   // not NULL: a run of its rows side by side (FORWARD_TERMS, panel)
+    const float *y;  // not NULL: where the sums go (m_count, n_count)
     uint32_t m_count, k_count, n_count;
-    uint32_t units;   // of this panel
-    uint32_t sums;    // floats of `sum`
-    float *sum;       // (m_count rounded up to FORWARD_ROWS_MAX, FORWARD_PANEL)
+    uint32_t units;   // of this group of panels, or of a panel of it
+    uint32_t panel;   // units that one can have
+    uint32_t panel_sums, sums;  // floats of `sum`: of a panel, of the group
+    float *sum;       // (panels, m_count rounded up to FORWARD_ROWS_MAX, panel)
     float *node;      // (levels, sums)
-    uint64_t *terms;  // (tiles) of the run to come, bit i: term i is not zero in all examples
+    uint64_t *terms;  // (tiles) of a run, bit i: term i is not zero in all examples
 } forward_block;
+
+// The panel of a group that has its unit n.
+static forward_block forward_panel(const forward_block *group, uint32_t n) {
+    forward_block b = *group;
+    b.w += n;
+    b.units = LK_MIN(group->units - n, group->panel);
+    b.sum += n / group->panel * group->panel_sums;
+    b.node += n / group->panel * group->panel_sums;
+    if (b.y) b.y += n;
+    return b;
+}
 
 // The rows of a tile, from term k on. Rows past the end repeat the last.
 V_INLINE void forward_rows(const forward_block *b, uint32_t m0, uint32_t k, const float **x,
@@ -154,13 +173,13 @@ V_INLINE uint64_t forward_find(const forward_block *b, uint32_t m0, uint32_t k, 
 // cache and lie on many pages: a run of them is laid side by side where enough tiles pass over it.
 V_INLINE bool forward_packs(uint32_t n_count, uint32_t m_count) {
     return V_LANES >= 8 && (n_count % 256 == 0 || n_count >= 1024) &&
-           m_count >= 4 * FORWARD_ROWS_MAX;
+           m_count >= 16;
 }
 
 static void forward_pack(const forward_block *b, uint32_t k0, uint32_t terms) {
     const float *from = b->w + (uint64_t)k0 * b->n_count;
     float *to = b->packed;
-    for (uint32_t k = 0; k < terms; k++, from += b->n_count, to += FORWARD_PANEL) {
+    for (uint32_t k = 0; k < terms; k++, from += b->n_count, to += b->panel) {
         for (uint32_t n = 0; n < b->units; n += V_LANES) {
             v_store(to + n, v_load_first(from + n, b->units - n));
         }
@@ -173,11 +192,12 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
                            const int rows, const int vectors, const bool masked, const int part,
                            const int parts) {
     const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
-    const uint64_t stride = b->n_count, apart = b->packed ? (uint64_t)FORWARD_PANEL : stride;
+    const uint64_t panel = parts > 1 ? (int)FORWARD_FEW_PANEL : (int)FORWARD_PANEL;
+    const uint64_t stride = b->n_count, apart = b->packed ? panel : stride;
     const uint32_t tile = m0 / (uint32_t)rows, columns = (uint32_t)(vectors * parts);
     const float *x[FORWARD_ROWS_MAX], *first = b->w + k0 * stride;
     const float *w = (b->packed ? b->packed : first) + part * vectors * V_LANES;
-    float *rest = b->sum + (uint64_t)m0 * FORWARD_PANEL + part * vectors * V_LANES;
+    float *rest = b->sum + m0 * panel + part * vectors * V_LANES;
     // Each tile fetches one column of vectors of the next run of rows, or one row of V_FACTORS.
     uint64_t column = (tile * (uint32_t)parts + (uint32_t)part) % columns * V_LANES;
     if (V_FACTORS > 1) column = tile % V_FACTORS * stride;
@@ -186,7 +206,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     forward_rows(b, m0, k0, x, rows);
     V_UNROLL for (int i = 0; i < rows; i++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
-            sum[i][v] = v_load(rest + i * FORWARD_PANEL + v * V_LANES);
+            sum[i][v] = v_load(rest + (uint64_t)i * panel + v * V_LANES);
         }
     }
     uint32_t k = 0;
@@ -208,7 +228,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
             }
         }
     }
-    if (V_FACTORS == 1 && k0 == 0 && part == 0) b->terms[tile] = forward_find(b, m0, 0, rows);
+    if (V_FACTORS == 1 && k0 == 0 && parts == 1) b->terms[tile] = forward_find(b, m0, 0, rows);
     uint64_t some = V_FACTORS > 1 ? (1u << (terms - k)) - 1 : b->terms[tile];
     // Every other tile of a column begins at its end, so that few terms suffice for all of it.
     int64_t step = (int64_t)stride;
@@ -230,10 +250,10 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     }
     V_UNROLL for (int i = 0; i < rows; i++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
-            v_store(rest + i * FORWARD_PANEL + v * V_LANES, sum[i][v]);
+            v_store(rest + (uint64_t)i * panel + v * V_LANES, sum[i][v]);
         }
     }
-    if (V_FACTORS == 1 && part + 1 == parts) {
+    if (V_FACTORS == 1 && parts == 1) {
         b->terms[tile] = forward_find(b, m0, k0 + terms, rows);
     }
 }
@@ -254,15 +274,13 @@ FORWARD_TILE(forward_4, 4, FORWARD_VECTORS, false)
 FORWARD_TILE(forward_4_masked, 4, FORWARD_VECTORS, true)
 #undef FORWARD_TILE
 
-// The panel as two tiles of eight rows: of few examples, whose weights come from far away and then
-// pass fewer times.
 V_NOINLINE void forward_half(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
-    forward_tile(b, m, k, terms, 8, 2, false, 0, 2);
+    forward_tile(b, m, k, terms, FORWARD_FEW_ROWS, FORWARD_FEW_VECTORS, false, 0, 2);
 }
 V_NOINLINE void forward_other_half(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
-    forward_tile(b, m, k, terms, 8, 2, false, 1, 2);
+    forward_tile(b, m, k, terms, FORWARD_FEW_ROWS, FORWARD_FEW_VECTORS, false, 1, 2);
 }
-V_NOINLINE void forward_halves(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
+static void forward_halves(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
     forward_half(b, m, k, terms);
     forward_other_half(b, m, k, terms);
 }
@@ -275,7 +293,12 @@ static void forward_fetch(const forward_block *b, uint32_t m, uint32_t end) {
     }
 }
 
-static void forward_run(const forward_block *b, uint32_t k, uint32_t terms) {
+V_INLINE bool forward_is_few(uint32_t m_count, uint32_t units) {
+    return m_count <= FORWARD_FEW && units >= FORWARD_FEW_PANEL;
+}
+
+// A run of terms passes over one panel.
+static void forward_pass(const forward_block *b, uint32_t k, uint32_t terms) {
     static const struct {
         void (*run)(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms);
         uint32_t rows;
@@ -289,12 +312,9 @@ static void forward_run(const forward_block *b, uint32_t k, uint32_t terms) {
         {forward_4, 4},
         {forward_4_masked, 4},
     };
+    const bool few = forward_is_few(b->m_count, b->units);
     uint32_t kind = (b->units + V_LANES - 1) / V_LANES * 2 - 2 + (b->units % V_LANES != 0);
-    uint32_t rows = tiles[kind].rows;
-    const bool few = V_REGISTERS == 32 && V_FACTORS == 1 && kind == 6 && b->m_count <= FORWARD_FEW;
-    if (few) rows = 8;
-    if (b->x_half && (k == 0 || FORWARD_RUNS == 1)) forward_widen(b, k);
-    if (b->x_half && FORWARD_RUNS > 1) forward_widen(b, k + FORWARD_TERMS);
+    uint32_t rows = few ? FORWARD_FEW_ROWS : tiles[kind].rows;
     if (b->packed) forward_pack(b, k, terms);
     const bool last = b->y && k + terms == b->k_count;
     for (uint32_t m = 0; m < b->m_count; m += rows) {
@@ -304,11 +324,24 @@ static void forward_run(const forward_block *b, uint32_t k, uint32_t terms) {
     }
 }
 
-// All sums of a block start from the bias, or from +0.
+static void forward_run(const forward_block *group, uint32_t k, uint32_t terms) {
+    const bool few = forward_is_few(group->m_count, group->units);
+    if (group->x_half && (k == 0 || FORWARD_RUNS == 1)) forward_widen(group, k);
+    if (group->x_half && FORWARD_RUNS > 1) forward_widen(group, k + FORWARD_TERMS);
+    for (uint32_t m = 0; few && m < group->m_count; m += FORWARD_FEW_ROWS) {
+        group->terms[m / FORWARD_FEW_ROWS] = forward_find(group, m, k, FORWARD_FEW_ROWS);
+    }
+    for (uint32_t n = 0; n < group->units; n += group->panel) {
+        const forward_block b = forward_panel(group, n);
+        forward_pass(&b, k, terms);
+    }
+}
+
+// All sums of a panel start from the bias, or from +0.
 static void forward_start(const forward_block *b, const float *bias) {
     for (uint32_t n = 0; n < b->units; n += V_LANES) {
         vf start = bias ? v_load_first(bias + n, b->units - n) : v_zero();
-        for (uint32_t i = n; i < b->sums; i += FORWARD_PANEL) v_store(b->sum + i, start);
+        for (uint32_t i = n; i < b->panel_sums; i += b->panel) v_store(b->sum + i, start);
     }
 }
 
@@ -316,7 +349,7 @@ static vf forward_finish_half(const forward_block *b, uint64_t slices, const lk_
                               uint64_t at, uint16_t *y, vf bad) {
     for (uint32_t m = 0; m < b->m_count; m++, at += b->n_count) {
         for (uint32_t n = 0; n < b->units; n += V_LANES) {
-            vf sum = tree_root(b->sums, slices, b->node, m * FORWARD_PANEL + n);
+            vf sum = tree_root(b->sums, slices, b->node, m * b->panel + n);
             bad = half_put(how, at + n, b->units - n, v_add(sum, v_zero()), y, bad);
         }
     }
@@ -326,7 +359,7 @@ static vf forward_finish_half(const forward_block *b, uint64_t slices, const lk_
 static vf forward_finish(const forward_block *b, uint64_t slices, bool relu, float *y, vf bad) {
     for (uint32_t m = 0; m < b->m_count; m++, y += b->n_count) {
         for (uint32_t n = 0; n < b->units; n += V_LANES) {
-            vf sum = tree_root(b->sums, slices, b->node, m * FORWARD_PANEL + n);
+            vf sum = tree_root(b->sums, slices, b->node, m * b->panel + n);
             sum = v_add(sum, v_zero());
             bad = v_note(bad, sum);
             v_store_first(y + n, b->units - n, relu ? v_relu(sum) : sum);
@@ -335,18 +368,39 @@ static vf forward_finish(const forward_block *b, uint64_t slices, bool relu, flo
     return bad;
 }
 
-// The sums of one block, slice by slice.
-static uint64_t forward_slices(const forward_block *b, const float *bias) {
+// The sums of one group, slice by slice.
+static uint64_t forward_slices(const forward_block *group, const float *bias) {
     uint64_t slices = 0;
-    for (uint32_t k = 0; k < b->k_count; slices++) {
-        uint32_t end = LK_MIN(b->k_count - k, (uint32_t)LK_SLICE_TERMS) + k;
-        forward_start(b, slices == 0 ? bias : NULL);
-        for (; k < end; k += LK_MIN(end - k, (uint32_t)FORWARD_TERMS)) {
-            forward_run(b, k, LK_MIN(end - k, (uint32_t)FORWARD_TERMS));
+    for (uint32_t k = 0; k < group->k_count; slices++) {
+        uint32_t end = LK_MIN(group->k_count - k, (uint32_t)LK_SLICE_TERMS) + k;
+        for (uint32_t n = 0; n < group->units; n += group->panel) {
+            const forward_block b = forward_panel(group, n);
+            forward_start(&b, slices == 0 && bias ? bias + n : NULL);
         }
-        tree_push(b->sums, slices, b->sum, b->node);
+        for (; k < end; k += LK_MIN(end - k, (uint32_t)FORWARD_TERMS)) {
+            forward_run(group, k, LK_MIN(end - k, (uint32_t)FORWARD_TERMS));
+        }
+        tree_push(group->sums, slices, group->sum, group->node);
     }
     return slices;
+}
+
+// All of a group, whose first value of y is at `at`.
+static vf forward_group(const forward_block *group, bool relu, const lk_half *half,
+                        const float *bias, void *y, uint64_t at, vf bad) {
+    const uint64_t slices = forward_slices(group, bias);
+    for (uint32_t n = 0; n < group->units; n += group->panel) {
+        const forward_block b = forward_panel(group, n);
+        if (b.y) bad = forward_finish(&b, slices, relu, (float *)y + at + n, bad);
+        else bad = forward_finish_half(&b, slices, &half->out, at + n, y, bad);
+    }
+    return bad;
+}
+
+// How many of `units` units go together.
+static uint32_t forward_together(uint32_t m_count, uint32_t units) {
+    if (!forward_is_few(m_count, units)) return LK_MIN(units, (uint32_t)FORWARD_PANEL);
+    return LK_MIN(units / FORWARD_FEW_PANEL, (uint32_t)FORWARD_FEW_PANELS) * FORWARD_FEW_PANEL;
 }
 
 // Units first .. Not NULL, `half` says what of x and y has 16 bits.
@@ -356,13 +410,17 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_half *half, uint3
     const bool x_half = half && half->x, y_half = half && half->out.dtype != LK_F32;
     vf bad = v_zero();
     uint64_t terms[LK_DENSE_EXAMPLES / FORWARD_ROWS_MIN];
-    _Alignas(64) float packed[V_LANES >= 8 ? FORWARD_TERMS * FORWARD_PANEL : 1];
+    _Alignas(64) float packed[V_LANES >= 8 ? FORWARD_TERMS * FORWARD_PANEL_MAX : 1];
     for (uint32_t m = 0; m < m_count; m += LK_DENSE_EXAMPLES) {
         uint32_t examples = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES);
-        uint32_t sums = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * FORWARD_PANEL;
         float *sum = scratch + (x_half ? LK_DENSE_RUN_FLOATS : 0);
-        for (uint32_t n = first; n < d->n_count; n += FORWARD_PANEL) {
-            forward_block b = {
+        for (uint32_t n = first, units; n < d->n_count; n += units) {
+            units = forward_together(examples, d->n_count - n);
+            const bool few = forward_is_few(examples, units);
+            const uint32_t panel = few ? FORWARD_FEW_PANEL : FORWARD_PANEL;
+            const uint32_t of_panel = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * panel;
+            const uint32_t sums = (units + panel - 1) / panel * of_panel;
+            const forward_block group = {
                 .x = x_half ? scratch : (const float *)x + (uint64_t)m * d->k_count,
                 .x_half = x_half ? (const uint16_t *)x + (uint64_t)m * d->k_count : NULL,
                 .x_stride = x_half ? FORWARD_TERMS : d->k_count,
@@ -373,18 +431,16 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_half *half, uint3
                 .m_count = examples,
                 .k_count = d->k_count,
                 .n_count = d->n_count,
-                .units = LK_MIN(d->n_count - n, (uint32_t)FORWARD_PANEL),
+                .units = units,
+                .panel = panel,
+                .panel_sums = of_panel,
                 .sums = sums,
                 .sum = sum,
                 .node = sum + sums,
                 .terms = terms,
             };
-            uint64_t slices = forward_slices(&b, bias ? bias + n : NULL);
-            const uint64_t at = (uint64_t)m * d->n_count + n;
-            if (y_half)
-                bad = forward_finish_half(&b, slices, &half->out, at, y, bad);
-            else
-                bad = forward_finish(&b, slices, d->relu, (float *)y + at, bad);
+            bad = forward_group(&group, d->relu, half, bias ? bias + n : NULL, y,
+                                (uint64_t)m * d->n_count + n, bad);
         }
     }
     return v_noted(bad);

@@ -9,6 +9,8 @@ enum {
     LK_LANES_MAX = 16,            // floats of the widest vector
     LK_DENSE_EXAMPLES = 64,       // examples that a dense kernel works on at once
     LK_DENSE_PANEL_MAX = 64,      // units of a panel of dense_forward
+    LK_DENSE_FEW = 16,            // examples or fewer, of which several panels go together:
+    LK_DENSE_FEW_UNITS = 256,     // .. so many units at most
     LK_DENSE_RUN_FLOATS = 64 * 256,  // of its inputs, widened from 16 bits
     LK_DENSE_INPUTS_MAX = 12,     // inputs of a register tile of dense_input_gradient
     LK_DENSE_DEEP_MAX = 128,      // inputs of its panel, lanes being inputs

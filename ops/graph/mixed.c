@@ -645,18 +645,17 @@ void lk_mixed_sums(lk_frame *f, const lk_op *op, const lk_lane *lane, lk_grain_v
 
 // --- rows apart, of the operands of all ----------------------------------------------------------
 
-static uint64_t examples_of_step(const lk_program *p) {
-    return (uint64_t)p->grains * p->spec->grain;
+static uint64_t examples_of_step(const lk_program *p, const lk_op *op) {
+    return (uint64_t)p->grains * p->spec->grain * uses_of(op);
 }
 
 uint64_t lk_mixed_rows(const lk_program *p, const lk_op *op) {
-    (void)op;
-    return some_rows(examples_of_step(p));
+    return some_rows(examples_of_step(p, op));
 }
 
 uint64_t lk_mixed_rows_floats(const lk_program *p, const lk_op *op) {
-    return lk_round_up(examples_of_step(p) * row_of(tensor_of(p, op, LK_DY)), 16) +
-           examples_of_step(p) * stride_of(lk_mixed_rows(p, op));
+    return lk_round_up(examples_of_step(p, op) * row_of(tensor_of(p, op, LK_DY)), 16) +
+           examples_of_step(p, op) * stride_of(lk_mixed_rows(p, op));
 }
 
 void lk_mixed_rows_start(lk_mixed_rows_state *s, const lk_frame *f, const lk_op *op,
@@ -664,7 +663,7 @@ void lk_mixed_rows_start(lk_mixed_rows_state *s, const lk_frame *f, const lk_op 
     const lk_program *p = f->program;
     const lk_tensor *dy = tensor_of(p, op, LK_DY);
     *s = (lk_mixed_rows_state){.run = *op, .wide = views + count};
-    s->x = scratch + lk_round_up(examples_of_step(p) * row_of(dy), 16);
+    s->x = scratch + lk_round_up(examples_of_step(p, op) * row_of(dy), 16);
     for (uint32_t g = 0; g < count; g++) s->wide[g] = views[g];
     widen_gradients(f, dy, views, count, s->wide, scratch);
 }

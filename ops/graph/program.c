@@ -199,14 +199,16 @@ static void choose_microbatch(lk_program *p) {
 static lk_reduce_mode reduce_mode(const lk_program *p, const lk_op *op) {
     bool resident = p->microbatch_grains >= replica_grains_max(p);
     bool reach = lk_layout_sharers(&p->layout) == p->layout.replicas_all;
-    if (p->layout.device || lk_op_uses(op) > 1) return LK_REDUCE_PARTIALS;
+    const uint32_t uses = lk_op_uses(op);
+    // Leaves that are not there are between others where uses are no power of two.
+    if (p->layout.device || (uses & (uses - 1)) != 0) return LK_REDUCE_PARTIALS;
     if (!op->type->rows || !resident || !reach) return LK_REDUCE_PARTIALS;
     if (lk_mixed_by_grain(p, op)) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_PARTIALS) return LK_REDUCE_PARTIALS;
     if (p->layout.reduce == LK_REDUCE_ALL_OPERANDS) return LK_REDUCE_OPERANDS;
     uint64_t rows, columns;
     op->type->rows(op, &rows, &columns);
-    bool pays = p->layout.replicas_all == 1 || p->microbatch_examples < columns;
+    bool pays = p->layout.replicas_all == 1 || (uint64_t)p->microbatch_examples * uses < columns;
     return pays ? LK_REDUCE_OPERANDS : LK_REDUCE_PARTIALS;
 }
 
@@ -315,7 +317,7 @@ static lk_status weight_tensors(lk_builder *b) {
 
 static lk_status reduce_tensors(lk_builder *b) {
     lk_program *p = b->program;
-    bool operands = false;
+    uint64_t all = 0;  // grains of the step, with their uses, as an owner sees them
     uint64_t scratch = (uint64_t)LK_JOIN_FLOATS * (lk_root_level(p->grains) + 2);
     LK_CHECK(node_tensors(b));
     LK_CHECK(norm_tensors(b));
@@ -325,18 +327,18 @@ static lk_status reduce_tensors(lk_builder *b) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         if (p->params[i].mode == LK_REDUCE_PARTIALS) continue;
         const lk_op *op = &p->ops[p->params[i].gradient_op];
-        operands = true;
+        all = LK_MAX(all, (uint64_t)p->grains * lk_op_uses(op));
         uint64_t rows, columns;
         op->type->rows(op, &rows, &columns);
         uint64_t some = LK_MAX((uint64_t)LK_OPERANDS_ROWS * columns, LK_OPERANDS_FLOATS_MAX);
         const uint64_t mixed = lk_mixed_is(p, op) ? lk_mixed_rows_floats(p, op) : 0;
+        const uint64_t examples = (uint64_t)p->microbatch_examples * lk_op_uses(op);
         scratch =
-            LK_MAX(scratch, some + mixed + op->type->scratch_floats(op, p->microbatch_examples));
+            LK_MAX(scratch, some + mixed + op->type->scratch_floats(op, (uint32_t)examples));
     }
     const uint64_t some = (uint64_t)p->microbatch_grains * p->uses_max;
-    const uint64_t views =
-        (operands ? LK_MAX(some, p->grains) : some) * (uint64_t)sizeof(lk_grain_view) *
-        (lk_model_is_mixed(&p->spec->model) ? 2 : 1);  // and of what is widened
+    const uint64_t views = LK_MAX(some, all) * (uint64_t)sizeof(lk_grain_view) *
+                           (lk_model_is_mixed(&p->spec->model) ? 2 : 1);  // and of what is widened
     LK_CHECK(lk_build_tensor(b, "grain views", LK_CLASS_STAGING, LK_U8, LK_REGION_REPLICA, 1,
                              &views, &p->views));
     return lk_build_tensor(b, "reduce/scratch", LK_CLASS_SCRATCH, LK_F32, LK_REGION_REPLICA, 1,
@@ -437,8 +439,10 @@ static void lifetimes(lk_program *p) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         if (p->params[i].mode != LK_REDUCE_OPERANDS) continue;
         const lk_op *op = &p->ops[p->params[i].gradient_op];
-        uses(p, op->tensor[LK_X], p->reduce_op);
-        uses(p, op->tensor[LK_DY], p->reduce_op);
+        for (uint32_t u = 0; u < lk_op_uses(op); u++) {
+            uses(p, op[u].tensor[LK_X], p->reduce_op);
+            uses(p, op[u].tensor[LK_DY], p->reduce_op);
+        }
     }
     lifetimes_again(p);
     if (p->layout.device) lifetimes_beside(p);

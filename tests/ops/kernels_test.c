@@ -327,6 +327,8 @@ static void test_dense_forward(void **state) {
     check_forward((lk_dense){64, 64, true, false}, 131);
     check_forward((lk_dense){131, 256, true, true}, 97);   // rows of weights far apart are laid
     check_forward((lk_dense){70, 1031, true, false}, 33);  // side by side
+    check_forward((lk_dense){1100, 301, true, true}, 16);  // few examples: panels go in groups,
+    check_forward((lk_dense){577, 1024, true, false}, 9);  // .. whole ones and what is left
     check_forward((lk_dense){1, 1, true, false}, 1);
 }
 
