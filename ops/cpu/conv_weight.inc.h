@@ -18,12 +18,24 @@ enum {
     ROWS_APART = V_WIDE ? 8 : 6,           // if each needs its own address
     BLOCK_FLOATS = 6144,                   // of image and gradient that are read again and again
     BLOCK_TILES_MIN = 16,
+    BLOCK_CELLS_MAX = BLOCK_FLOATS / (1 + V_LANES),
+    PACKED_TAPS_MIN = 48,                  // of a part that passes over a block often enough
     INK_ROWS = 64,                         // of an image whose blank parts are looked for
     LANE_TILE = 12,                        // vectors of taps of a tile of the second way
     PICK_HALF = V_HALF,                    // pixels of each of the two rows of the third way
     PICK_ROWS = 3,                         // kernel rows of a tile of it
     PICK_TAPS = LK_MAX(V_HALF - 1, 3),     // taps in each, at most
 };
+
+// The cells of a block of tiles, in the order of their sums.
+typedef struct rows_block {
+    uint32_t t0, t1, count;
+    struct {
+        uint32_t pixel, dy;   // floats from a tap to what it sees; from rows_dy() to the gradients
+        uint32_t from;        // .. from the example's first
+    } cell[BLOCK_CELLS_MAX];
+    _Alignas(64) float packed[BLOCK_FLOATS];
+} rows_block;
 
 // One part of a gradient, and where its terms come from.
 typedef struct part {
@@ -43,6 +55,7 @@ typedef struct part {
     node_stack stack;
     // Adds the terms of tiles t0 <= t < t1 of the example.
     void (*add)(const struct part *p, uint32_t t0, uint32_t t1);
+    rows_block *block;          // first way
     bool needs_image, needs_ink;
     uint64_t ink[INK_ROWS];     // inked_columns() of each row of the image
 } part;
@@ -60,7 +73,8 @@ static void part_cut(part *p, uint64_t *slices) {
 // cache.
 static uint32_t block_tiles(const lk_conv2d *c, bool pooled) {
     uint64_t image = 4 * (uint64_t)c->stride_h * c->stride_w * c->in_c;
-    uint64_t dy = pooled ? c->out_c : 4 * LK_MIN((uint64_t)c->out_c, (uint64_t)PANEL);
+    uint64_t channels = LK_MIN(lk_round_up(c->out_c, V_LANES), (uint64_t)PANEL);
+    uint64_t dy = pooled ? c->out_c : 4 * channels;
     return (uint32_t)LK_MAX(BLOCK_FLOATS / (image + dy), (uint64_t)BLOCK_TILES_MIN);
 }
 
@@ -188,14 +202,58 @@ static uint64_t tap_offset(const lk_conv2d *c, uint32_t tap) {
     return tap / run * lk_conv_image_w(c) * c->in_c + tap % run;
 }
 
-// Taps first .. first + rows, all positions of tiles t0 <= t < t1. With `joined`, the taps lie side
-// by side in the image: one address serves them all.
-V_INLINE void rows_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, const int rows,
-                       const int vectors, const bool joined) {
+// Taken from everywhere in dy, the gradients of a panel would meet in few places of the first
+// cache, among themselves and with the image: they are laid side by side.
+static bool rows_packs(const part *p) { return p->end - p->begin >= PACKED_TAPS_MIN; }
+static const float *rows_dy(const part *p) {
+    return rows_packs(p) ? p->block->packed : p->dy + p->co;
+}
+
+static void rows_find_cells(const part *p, uint32_t t0, uint32_t t1) {
     const lk_conv2d *c = p->c;
-    uint64_t image_row = lk_conv_image_w(c) * c->in_c * c->stride_h;
-    uint64_t image_column = (uint64_t)c->in_c * c->stride_w, wide = tiles_w(c);
-    const float *tap[ROWS_MAX];
+    const uint32_t column = c->in_c * c->stride_w, wide = (uint32_t)tiles_w(c);
+    const uint32_t row = (uint32_t)lk_conv_image_w(c) * c->in_c * c->stride_h;
+    const uint32_t packed = rows_packs(p) ? p->vectors * V_LANES : 0;
+    rows_block *b = p->block;
+    uint32_t n = 0, y = t0 / wide * 2, x = t0 % wide * 2;
+    if (b->t0 == t0 && b->t1 == t1) return;
+    for (uint32_t t = t0; t < t1; t++) {
+        // Of an odd last column or row, half the cells exist.
+        const uint32_t right = LK_MIN(x + 2, c->out_w), below = LK_MIN(y + 2, c->out_h);
+        for (uint32_t i = y; i < below; i++) {
+            for (uint32_t j = x; j < right; j++, n++) {
+                const uint32_t from = (i * c->out_w + j) * c->out_c;
+                b->cell[n].pixel = i * row + j * column;
+                b->cell[n].from = from;
+                b->cell[n].dy = packed ? n * packed : from;
+            }
+        }
+        x += 2;
+        if (x >= c->out_w) x = 0, y += 2;
+    }
+    b->t0 = t0;
+    b->t1 = t1;
+    b->count = n;
+}
+
+static void rows_pack(const part *p) {
+    rows_block *b = p->block;
+    for (uint32_t n = 0; n < b->count; n++) {
+        const float *dy = p->dy + p->co + b->cell[n].from;
+        float *to = b->packed + b->cell[n].dy;
+        for (uint32_t v = 0; v < p->vectors * V_LANES; v += V_LANES) {
+            v_store(to + v, v_load_first(dy + v, p->channels - v));
+        }
+    }
+}
+
+// Taps first .. first + rows, all cells of the block. With `joined`, the taps lie side by side in
+// the image: one address serves them all.
+V_INLINE void rows_add(const part *p, uint32_t first, const int rows, const int vectors,
+                       const bool joined) {
+    const rows_block *b = p->block;
+    const uint32_t count = b->count;
+    const float *tap[ROWS_MAX], *from = rows_dy(p);
     vf sum[ROWS_MAX][VECTORS];
     vm lanes[VECTORS];
     float *at = p->sums + (uint64_t)(first - p->begin) * (uint64_t)(vectors * V_LANES);
@@ -203,35 +261,22 @@ V_INLINE void rows_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, 
         lanes[v] = v_first(LK_MIN(p->channels - (uint32_t)(v * V_LANES), (uint32_t)V_LANES));
     }
     V_UNROLL for (int r = 0; r < rows; r++) {
-        tap[r] = p->image + tap_offset(c, first + (uint32_t)r);
+        tap[r] = p->image + tap_offset(p->c, first + (uint32_t)r);
         V_UNROLL for (int v = 0; v < vectors; v++) {
             sum[r][v] = v_load(at + (r * vectors + v) * V_LANES);
         }
     }
-    uint64_t dy_column = c->out_c, dy_row = c->out_w * dy_column;
-    const uint64_t cell_pixel[4] = {0, image_column, image_row, image_row + image_column};
-    const uint64_t cell_dy[4] = {0, dy_column, dy_row, dy_row + dy_column};
-    uint64_t ty = t0 / wide, tx = t0 % wide;
-    for (uint32_t t = t0; t < t1; t++) {
-        const float *dy = p->dy + 2 * ty * dy_row + 2 * tx * dy_column + p->co;
-        uint64_t pixel = 2 * ty * image_row + 2 * tx * image_column;
-        // Of an odd last column or row, half the cells exist: 0 and 2, or 0 and 1.
-        unsigned step = 2 * tx + 1 < c->out_w ? 1 : 2, end = 2 * ty + 1 < c->out_h ? 4 : 2;
-        for (unsigned cell = 0; cell < end; cell += step) {
-            const float *side = tap[0] + pixel + cell_pixel[cell];
-            vf d[VECTORS];
-            V_UNROLL for (int v = 0; v < vectors; v++) {
-                d[v] = v_load_mask(dy + cell_dy[cell] + v * V_LANES, lanes[v]);
-                V_PIN(d[v]);
-            }
-            V_UNROLL for (int r = 0; r < rows; r++) {
-                vf x = v_set1(joined ? side[r] : tap[r][pixel + cell_pixel[cell]]);
-                V_UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = v_fma(x, d[v], sum[r][v]);
-            }
+    for (uint32_t n = 0; n < count; n++) {
+        const uint64_t pixel = b->cell[n].pixel;
+        const float *side = tap[0] + pixel, *dy = from + b->cell[n].dy;
+        vf d[VECTORS];
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            d[v] = v_load_mask(dy + v * V_LANES, lanes[v]);
+            V_PIN(d[v]);
         }
-        if (++tx == wide) {
-            tx = 0;
-            ty++;
+        V_UNROLL for (int r = 0; r < rows; r++) {
+            vf x = v_set1(joined ? side[r] : tap[r][pixel]);
+            V_UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = v_fma(x, d[v], sum[r][v]);
         }
     }
     V_UNROLL for (int r = 0; r < rows; r++) {
@@ -241,13 +286,13 @@ V_INLINE void rows_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first, 
     }
 }
 
-static void rows_add_block(const part *p, uint32_t t0, uint32_t t1, uint32_t first, uint32_t last) {
+static void rows_add_block(const part *p, uint32_t first, uint32_t last) {
     uint32_t run = p->c->kernel_w * p->c->in_c;
     bool joined = first / run == (last - 1) / run;
     switch ((last - first) * 4 + joined * 2 + p->vectors - 1) {
-#define ROWS_ADD(n, joined)                                                                \
-    case (n) * 4 + (joined) * 2: rows_add(p, t0, t1, first, n, 1, joined); break;          \
-    case (n) * 4 + (joined) * 2 + 1: rows_add(p, t0, t1, first, n, VECTORS, joined); break;
+#define ROWS_ADD(n, joined)                                                        \
+    case (n) * 4 + (joined) * 2: rows_add(p, first, n, 1, joined); break;          \
+    case (n) * 4 + (joined) * 2 + 1: rows_add(p, first, n, VECTORS, joined); break;
 #define ROWS_ADD_BOTH(n) ROWS_ADD(n, 0) ROWS_ADD(n, 1)
         ROWS_ADD(1, 1)
         ROWS_ADD_BOTH(2)
@@ -270,24 +315,25 @@ static void rows_add_block(const part *p, uint32_t t0, uint32_t t1, uint32_t fir
 
 // Taps begin .. end in blocks of nearly equal size: a short one has too few sums to hide the
 // latency of fma.
-static void rows_add_split(const part *p, uint32_t t0, uint32_t t1, uint32_t begin, uint32_t end,
-                           uint32_t most) {
+static void rows_add_split(const part *p, uint32_t begin, uint32_t end, uint32_t most) {
     uint32_t rows = end - begin, blocks = (rows + most - 1) / most;
     for (uint32_t b = 0; b < blocks; b++) {
-        rows_add_block(p, t0, t1, begin + rows * b / blocks, begin + rows * (b + 1) / blocks);
+        rows_add_block(p, begin + rows * b / blocks, begin + rows * (b + 1) / blocks);
     }
 }
 
 // Long kernel rows are split each by itself, so that the taps of a block lie side by side.
 static void rows_add_part(const part *p, uint32_t t0, uint32_t t1) {
     uint32_t run = p->c->kernel_w * p->c->in_c;
+    rows_find_cells(p, t0, t1);
+    if (rows_packs(p)) rows_pack(p);
     if (run < ROWS_APART) {
-        rows_add_split(p, t0, t1, p->begin, p->end, ROWS_APART);
+        rows_add_split(p, p->begin, p->end, ROWS_APART);
         return;
     }
     for (uint32_t at = p->begin; at < p->end;) {
         uint32_t end = LK_MIN((at / run + 1) * run, p->end);
-        rows_add_split(p, t0, t1, at, end, ROWS_MAX);
+        rows_add_split(p, at, end, ROWS_MAX);
         at = end;
     }
 }
@@ -296,6 +342,8 @@ static void rows_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
                           float *dw) {
     const lk_conv2d *c = p->c;
     uint32_t taps = (uint32_t)lk_conv_terms_forward(c);
+    rows_block block;
+    p->block = &block;
     p->needs_image = true;
     p->add = rows_add_part;
     for (p->co = 0; p->co < c->out_c; p->co += PANEL) {
@@ -306,6 +354,7 @@ static void rows_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
         for (p->begin = 0; p->begin < taps; p->begin = p->end) {
             p->end = LK_MIN(p->begin + step, taps);
             p->floats = (uint64_t)(p->end - p->begin) * width;
+            block.t1 = 0;  // of no tiles yet
             const float *node = part_node(p, grain_count, grains);
             for (uint32_t tap = p->begin; tap < p->end; tap++, node += width) {
                 copy_floats(p->channels, node, dw + (uint64_t)tap * c->out_c + p->co);
