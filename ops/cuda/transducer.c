@@ -86,7 +86,7 @@ static tiles tiles_of(const lk_lane *l, const lk_op *op) {
 // h and z of the tile that begins with a cell, of those before `end`.
 static void tile_scores(tiles *t, uint64_t first, uint64_t end) {
     const lk_joint *j = &t->op->joint;
-    t->cells.first = first;
+    t->cells.first = (uint32_t)first;
     t->cells.count = (uint32_t)LK_MIN(end - first, (uint64_t)j->tile);
     lk_cuda_joint_states(&t->s, j, &t->cells, t->h);
     lk_cuda_dense_forward(&t->s, &j->dense, t->cells.count, t->h, t->l->param[0], t->l->param[1],
