@@ -50,48 +50,15 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     LK_CUDA_EACH(i, rows) ids[i] = label_at(columns, labels, (uint32_t)i);
 }
 
-// The nodes of classes [first_id, ..), `count` values, of grains of whose rows those of the value's
-// label alone are terms.
-static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    sum_embeddings(lk_cuda_divisor units, uint32_t first_id, uint32_t count, uint32_t grain_rows,
-                   uint32_t rows, const uint32_t *ids, const float *dy, float *dw) {
-    lk_cuda_begin();
-    LK_CUDA_EACH(e, count) {
-        const uint32_t row = lk_cuda_quotient((uint32_t)e, units), id = first_id + row;
-        const uint32_t k = (uint32_t)e - row * units.by;
-        lk_cuda_tree grains;
-        grains.leaves = 0;
-        for (uint32_t first = 0; first < rows; first += grain_rows) {
-            const uint32_t end = LK_MIN(first + grain_rows, rows);
-            lk_cuda_tree slices;
-            slices.leaves = 0;
-            for (uint32_t i = first; i < end; i += LK_SLICE_TERMS) {
-                float chain = 0.0f;
-                for (uint32_t n = i; n < LK_MIN(i + LK_SLICE_TERMS, end); n++) {
-                    if (ids[n] == id) chain = chain + dy[(uint64_t)n * units.by + k];
-                }
-                lk_cuda_tree_leaf(&slices, chain);
-            }
-            lk_cuda_tree_leaf(&grains, lk_cuda_tree_finish(&slices));
-        }
-        dw[e] = lk_cuda_tree_finish(&grains);
-    }
-}
-
 void lk_cuda_label_embedding_gradient(lk_cuda_stream *s, const lk_joint *j,
                                       const lk_cuda_grains *g, const uint32_t *labels, float *dw) {
-    const uint32_t columns = j->labels + 1, units = j->dense.n_count;
+    const uint32_t columns = j->labels + 1;
     const uint32_t rows = lk_cuda_rows_of(s, (uint64_t)g->examples * columns);
+    const lk_cuda_grains all = {nullptr, g->dy, nullptr, g->grain * columns, rows};
     uint32_t *ids = (uint32_t *)(void *)s->scratch;
     lk_cuda_launch(s, find_labels, lk_cuda_blocks(rows), LK_CUDA_THREADS, 0,
                    lk_cuda_divide_by(columns), rows, labels, ids);
-    lk_cuda_in_parts(s, j->dense.k_count, units, [&](uint64_t first, uint32_t some) {
-        const uint32_t sums = some * units;
-        lk_cuda_launch(s, sum_embeddings,
-                       lk_cuda_blocks(sums, rows, (uint64_t)sums * rows * sizeof(uint32_t)),
-                       LK_CUDA_THREADS, 0, lk_cuda_divide_by(units), (uint32_t)first, sums,
-                       g->grain * columns, rows, ids, g->dy, dw + first * units);
-    });
+    lk_cuda_label_sums(s, j->dense.k_count, j->dense.n_count, &all, ids, dw);
 }
 
 // --- cells of a joint ----------------------------------------------------------------------------
@@ -316,6 +283,7 @@ void lk_cuda_joint_add(lk_cuda_stream *s, const lk_joint *j, const lk_cuda_cells
     const uint64_t frames = last / columns - c->first / columns + 1;
     const uint64_t labels = (last / cells - c->first / cells + 1) * columns;
     const uint64_t bytes = 2 * c->count * values * sizeof *h;
+    const uint64_t times = LK_MIN((uint64_t)j->frames, c->count / columns + 1);
     if (dx) {
         rows_in_parts(s, j->dense.k_count, c->first / columns, frames, [&](const input_rows &r) {
             lk_cuda_launch(s, add_to_frames, lk_cuda_blocks(r.count, columns, bytes),
@@ -327,7 +295,7 @@ void lk_cuda_joint_add(lk_cuda_stream *s, const lk_joint *j, const lk_cuda_cells
         rows_in_parts(s, j->dense.k_count, c->first / cells * columns, labels,
                       [&](const input_rows &r) {
                           lk_cuda_launch(s, add_to_labels,
-                                         lk_cuda_blocks(r.count, c->count / columns + 1, bytes),
+                                         lk_cuda_blocks(r.count, times, bytes),
                                          LK_CUDA_THREADS, 0, s->state, s->op, cell_numbers_of(j),
                                          *c, r, h, dh, dx2);
                       });
@@ -571,7 +539,7 @@ void lk_cuda_decode_count(lk_cuda_stream *s, const lk_joint *j, uint32_t m_count
 }
 
 int lk_cuda_prepare_transducer(void) {
-    return lk_cuda_prepare_kernels(embed, find_labels, sum_embeddings, find_states, find_outputs,
-                                   find_slopes, add_to_frames, add_to_labels, move, sum_lattices,
-                                   decode_start, decode, count_errors);
+    return lk_cuda_prepare_kernels(embed, find_labels, find_states, find_outputs, find_slopes,
+                                   add_to_frames, add_to_labels, move, sum_lattices, decode_start,
+                                   decode, count_errors);
 }

@@ -14,6 +14,7 @@ ALLOWED = {
     "routed_sums": (9, "a leaf, and the tile of a block"),
     "routed": (9, "a leaf, and the tile of a block"),  # the body of routed_sums
     "column_sums": (8, "a leaf, and a thread"),
+    "label_sums": (8, "a leaf, and a thread"),
     "lk_cuda_join": (2, "a sum whose number is 2^31 or more"),
     "normalize_grain": (10, "a slice of LK_SLICE_TERMS terms"),
     "turn_back_grain": (10, "a slice of LK_SLICE_TERMS terms"),
