@@ -700,15 +700,7 @@ static lk_status check_strips(const lk_run *run, lk_error *error) {
 static lk_status check_kernels(const lk_run *run, lk_error *error) {
     const lk_run_spec *spec = &run->config.spec;
     for (uint32_t i = 0; run->cuda && i < lk_objective_count(&spec->model); i++) {
-        const lk_op *op =
-            lk_program_without_kernel(&run->programs[i], run->cuda->kernels(spec));
-        const lk_op *uses = run->cuda->refused(&run->programs[i]);
-        if (!op && uses) {
-            return lk_fail(error, LK_UNAVAILABLE,
-                           "%s: --kernels cuda: layer %s is used several times by an objective "
-                           "that trains it, wanted once; use --kernels auto",
-                           run->config.document.source, spec->model.layers[uses->layer].name);
-        }
+        const lk_op *op = lk_program_without_kernel(&run->programs[i], run->cuda->kernels(spec));
         if (!op) continue;
         return lk_fail(error, LK_UNAVAILABLE,
                        "%s: --kernels cuda: there is no kernel of %s, which %s%s needs; use "

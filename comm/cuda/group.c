@@ -9,7 +9,6 @@
 
 #include "comm/cuda/lanes.h"
 #include "comm/cuda/persist.h"
-#include "comm/cuda/uses.h"
 #include "comm/cuda/walk.h"
 #include "comm/mpi/mpi.h"
 #include "ops/graph/scale.h"
@@ -547,7 +546,6 @@ const lk_cuda_calls lk_cuda = {.scratch = lk_cuda_scratch,
                                .end = end,
                                .upload = upload,
                                .download = download,
-                               .refused = lk_cuda_uses_refused,
                                .use = lk_cuda_group_use,
                                .make = make,
                                .drive = lk_cuda_drive,

@@ -87,9 +87,6 @@ typedef struct lk_cuda_calls {
     // an op that the table lacks is refused.
     const lk_kernels *(*kernels)(const lk_run_spec *spec);
 
-    // The first op of a program that has more uses than one and must not on a device; NULL: none.
-    const lk_op *(*refused)(const lk_program *program);
-
     // Takes the regions of the devices' arenas and of the host's part, or measures them. `program`
     // is planned for a device, with at least as many replicas as GPUs. gpu[i].arena.used is what
     // GPU i must have.

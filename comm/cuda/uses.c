@@ -62,16 +62,6 @@ lk_cuda_uses lk_cuda_uses_of(const lk_program *p, const lk_op *op) {
     return u;
 }
 
-const lk_op *lk_cuda_uses_refused(const lk_program *p) {
-    for (uint32_t i = 0; i < p->op_count; i++) {
-        const lk_op *op = &p->ops[i];
-        const bool more = op->type == &lk_op_label_embedding_gradient ||
-                          op->type == &lk_op_joint_weight_gradient;
-        if (more && lk_op_uses(op) > 1) return op;
-    }
-    return NULL;
-}
-
 // The rows of a use as fp32: `rows` itself, or a widened copy where the tensor has 16 bits. `bytes`
 // is the size as fp32.
 static const void *widened(lk_cuda_walk *w, const lk_cuda_uses *u, uint32_t tensor, uint64_t bytes,

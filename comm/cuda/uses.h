@@ -34,10 +34,6 @@ typedef struct lk_cuda_uses {
 // Of a gradient op of several uses.
 lk_cuda_uses lk_cuda_uses_of(const lk_program *program, const lk_op *op);
 
-// A gradient op whose kernel reads more than a run of grains, so that it cannot have several uses;
-// NULL: the program has none.
-const lk_op *lk_cuda_uses_refused(const lk_program *program);
-
 // The node of a block, at `node`, where the op has several uses.
 void lk_cuda_uses_gradient(lk_cuda_walk *w, const lk_op *op, const lk_microbatch *microbatch,
                            const lk_block *block, float *node);

@@ -54,22 +54,79 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     column_sums_body<ONE_TREE>(lk_cuda_here(), n_count, columns, terms, dy, out);
 }
 
-void lk_cuda_column_sums(lk_cuda_stream *s, uint32_t n_count, const lk_cuda_grains *g, float *out) {
-    const lk_cuda_terms terms = lk_cuda_terms_of(1, g->grain, g->examples);
+// Columns to a block: of few columns that have many leaves fewer, so that each has more threads.
+static uint32_t columns_of_block(uint32_t n_count, uint32_t leaves) {
     uint32_t columns = 1;
     while (columns < COLUMNS_MAX && columns < n_count) columns *= 2;
+    while (columns > 1 && n_count < COLUMN_BLOCKS * columns && leaves > COLUMN_THREADS / columns) {
+        columns /= 2;
+    }
+    return columns;
+}
+
+static lk_cuda_grid column_grid(uint32_t n_count, uint32_t columns, const lk_cuda_terms &terms,
+                                uint64_t bytes) {
     const uint32_t leaves = COLUMN_THREADS / columns;
-    const uint64_t turns = (terms.leaves + leaves - 1) / leaves, n = n_count;
-    const lk_cuda_grid grid = {dim3((n_count + columns - 1) / columns),
-                               {n * LK_MIN(terms.leaves, leaves), turns * lk_cuda_leaf_terms(terms),
-                                0, n * g->examples * sizeof(float)}};
+    const uint64_t turns = (terms.leaves + leaves - 1) / leaves;
+    return {dim3((n_count + columns - 1) / columns),
+            {(uint64_t)n_count * LK_MIN(terms.leaves, leaves), turns * lk_cuda_leaf_terms(terms), 0,
+             bytes}};
+}
+
+void lk_cuda_column_sums(lk_cuda_stream *s, uint32_t n_count, const lk_cuda_grains *g, float *out) {
+    const lk_cuda_terms terms = lk_cuda_terms_of(1, g->grain, g->examples);
+    const uint32_t columns = columns_of_block(n_count, terms.leaves);
+    const uint64_t n = n_count;
     const bool one = lk_cuda_one_tree(terms);
     lk_cuda_spans spans = {};
     lk_cuda_reads(&spans, g->dy, n * g->examples);
     lk_cuda_writes(&spans, out, n);
     lk_cuda_launch_body(s, one ? LK_CUDA_BODY_COLUMN_SUMS : LK_CUDA_BODY_COLUMN_SUMS_GRAINS, spans,
-                        one ? column_sums<true> : column_sums<false>, grid, COLUMN_THREADS,
-                        COLUMN_THREADS, n_count, columns, terms, g->dy, out);
+                        one ? column_sums<true> : column_sums<false>,
+                        column_grid(n_count, columns, terms, n * g->examples * sizeof(float)),
+                        COLUMN_THREADS, COLUMN_THREADS, n_count, columns, terms, g->dy, out);
+}
+
+// A column is a label and a value of it: of the rows of this label alone.
+typedef struct label_rows {
+    uint32_t n_count;  // labels times values
+    lk_cuda_divisor values;
+    uint32_t first_label;
+    const uint32_t *ids;
+    const float *dy;
+
+    typedef struct column {
+        uint32_t label, value;
+    } column;
+    __device__ column column_of(uint32_t n) const {
+        const uint32_t label = lk_cuda_quotient(n, values);
+        return {first_label + label, n - label * values.by};
+    }
+    __device__ float add(float sum, const column &at, uint32_t m) const {
+        return ids[m] == at.label ? sum + dy[(uint64_t)m * values.by + at.value] : sum;
+    }
+} label_rows;
+
+template <bool ONE_TREE>
+static __global__ void __launch_bounds__(COLUMN_THREADS)
+    label_sums(label_rows rows, uint32_t columns, lk_cuda_terms terms, float *__restrict__ out) {
+    lk_cuda_begin();
+    sum_columns<ONE_TREE>(lk_cuda_here(), rows, columns, terms, out);
+}
+
+void lk_cuda_label_sums(lk_cuda_stream *s, uint32_t labels, uint32_t n_count,
+                        const lk_cuda_grains *g, const uint32_t *ids, float *out) {
+    const lk_cuda_terms terms = lk_cuda_terms_of(1, g->grain, g->examples);
+    const bool one = lk_cuda_one_tree(terms);
+    lk_cuda_in_parts(s, labels, n_count, [&](uint64_t first, uint32_t some) {
+        const label_rows rows = {some * n_count, lk_cuda_divide_by(n_count), (uint32_t)first, ids,
+                                 g->dy};
+        const uint32_t columns = columns_of_block(rows.n_count, terms.leaves);
+        const uint64_t bytes = (uint64_t)rows.n_count * g->examples * sizeof *ids;
+        lk_cuda_launch(s, one ? label_sums<true> : label_sums<false>,
+                       column_grid(rows.n_count, columns, terms, bytes), COLUMN_THREADS,
+                       COLUMN_THREADS, rows, columns, terms, out + first * n_count);
+    });
 }
 
 int lk_cuda_prepare_dense(void) {
@@ -77,5 +134,6 @@ int lk_cuda_prepare_dense(void) {
     if (!error) error = lk_cuda_prepare_job<dense_input_job>();
     if (!error) error = lk_cuda_prepare_job<dense_weight_job>();
     if (error) return error;
-    return lk_cuda_prepare_kernels(column_sums<true>, column_sums<false>, lk_cuda_join_grains);
+    return lk_cuda_prepare_kernels(column_sums<true>, column_sums<false>, label_sums<true>,
+                                   label_sums<false>, lk_cuda_join_grains);
 }

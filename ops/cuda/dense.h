@@ -119,24 +119,38 @@ typedef struct dense_weight_job {
 
 // A block has a few columns, so that few of them have many blocks too; the others of its threads
 // take leaves.
-enum { COLUMN_THREADS = 256, COLUMNS_MAX = 8 };
+enum { COLUMN_THREADS = 256, COLUMNS_MAX = 8, COLUMN_BLOCKS = 64 };
 
-// The tree over leaves [begin, end) of column n, in the first of the column's threads. As many
+// What is added up, of a column: the values of it in each row.
+typedef struct column_rows {
+    uint32_t n_count;
+    const float *dy;
+
+    typedef const float *column;
+    __device__ column column_of(uint32_t n) const { return dy + n; }
+    __device__ float add(float sum, column at, uint32_t m) const {
+        return sum + at[(uint64_t)m * n_count];
+    }
+} column_rows;
+
+// The tree over leaves [begin, end) of a column, in the first of the column's threads. As many
 // leaves at once as a column has threads: their node, a whole one, joins those before.
-static inline __device__ float tree_of_leaves(lk_cuda_at at, uint32_t n_count, uint32_t columns,
+template <typename Rows>
+static inline __device__ float tree_of_leaves(lk_cuda_at at, const Rows &rows, uint32_t columns,
                                               const lk_cuda_terms &terms, uint32_t begin,
-                                              uint32_t tree_end, const float *dy) {
-    const uint32_t column = threadIdx.x % columns, mine = threadIdx.x / columns;
-    const uint32_t n = at.x * columns + column, leaves = COLUMN_THREADS / columns;
+                                              uint32_t tree_end) {
+    const uint32_t mine = threadIdx.x / columns, leaves = COLUMN_THREADS / columns;
+    const uint32_t n = at.x * columns + threadIdx.x % columns;
+    const typename Rows::column column = rows.column_of(LK_MIN(n, rows.n_count - 1));
     lk_cuda_tree tree;
     tree.leaves = 0;
     for (uint32_t first = begin; first < tree_end; first += leaves) {
         const uint32_t leaf = first + mine, present = LK_MIN(tree_end - first, leaves);
         float chain = 0.0f;
-        if (leaf < tree_end && n < n_count) {
+        if (leaf < tree_end && n < rows.n_count) {
             uint32_t end = lk_cuda_leaf_end(terms, leaf);
             for (uint32_t m = leaf ? lk_cuda_leaf_end(terms, leaf - 1) : 0; m < end; m++) {
-                chain = chain + dy[(uint64_t)m * n_count + n];
+                chain = rows.add(chain, column, m);
             }
         }
         lk_cuda_shared[threadIdx.x] = chain;
@@ -154,24 +168,30 @@ static inline __device__ float tree_of_leaves(lk_cuda_at at, uint32_t n_count, u
 }
 
 // Of one tree: over all leaves; otherwise of each grain, and over them.
-template <bool ONE_TREE>
-static inline __device__ void column_sums_body(lk_cuda_at at, uint32_t n_count, uint32_t columns,
-                                               const lk_cuda_terms &terms, const float *dy,
-                                               float *out) {
+template <bool ONE_TREE, typename Rows>
+static inline __device__ void sum_columns(lk_cuda_at at, const Rows &rows, uint32_t columns,
+                                          const lk_cuda_terms &terms, float *out) {
     const uint32_t n = at.x * columns + threadIdx.x % columns;
     float sum;
     if (ONE_TREE) {
-        sum = tree_of_leaves(at, n_count, columns, terms, 0, terms.leaves, dy);
+        sum = tree_of_leaves(at, rows, columns, terms, 0, terms.leaves);
     } else {
         lk_cuda_tree grains;
         grains.leaves = 0;
         for (uint32_t leaf = 0; leaf < terms.leaves; leaf += terms.grain_leaves) {
             const uint32_t end = LK_MIN(leaf + terms.grain_leaves, terms.leaves);
-            lk_cuda_tree_leaf(&grains, tree_of_leaves(at, n_count, columns, terms, leaf, end, dy));
+            lk_cuda_tree_leaf(&grains, tree_of_leaves(at, rows, columns, terms, leaf, end));
         }
         sum = lk_cuda_tree_finish(&grains);
     }
-    if (threadIdx.x < columns && n < n_count) out[n] = sum;
+    if (threadIdx.x < columns && n < rows.n_count) out[n] = sum;
+}
+
+template <bool ONE_TREE>
+static inline __device__ void column_sums_body(lk_cuda_at at, uint32_t n_count, uint32_t columns,
+                                               const lk_cuda_terms &terms, const float *dy,
+                                               float *out) {
+    sum_columns<ONE_TREE>(at, column_rows{n_count, dy}, columns, terms, out);
 }
 
 #endif

@@ -190,6 +190,10 @@ void lk_cuda_dense_weight_gradient(lk_cuda_stream *s, const lk_dense *d,
                                    const lk_cuda_grains *grains, float *dw);
 void lk_cuda_column_sums(lk_cuda_stream *s, uint32_t n_count, const lk_cuda_grains *grains,
                          float *out);
+// Of each of so many labels those of the rows whose label it is, to out (labels, n_count); ids: of
+// each row.
+void lk_cuda_label_sums(lk_cuda_stream *s, uint32_t labels, uint32_t n_count,
+                        const lk_cuda_grains *grains, const uint32_t *ids, float *out);
 void lk_cuda_conv2d_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c,
                                     const lk_cuda_grains *grains, float *dw, float *db);
 void lk_cuda_conv2d_pool_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c,

@@ -9,6 +9,7 @@
 // Of all examples; rows as ops/layers/recurrent.c has them.
 struct recurrent {
     uint32_t units, steps, examples, gates;
+    lk_cuda_divisor by_units;
     bool every;
     const float *u, *bias;  // (units, gates, units), (gates, units) or NULL
     const float *z;         // (examples, steps, gates, units)
@@ -187,8 +188,8 @@ struct recurrent_forward_job {
         return Gates::forward(r, j, t, i / group, v);
     }
     // Output n of a time without terms.
-    __device__ bool first(uint64_t n) const {
-        const uint32_t j = (uint32_t)(n / r.units), i = (uint32_t)(n % r.units) * group;
+    __device__ bool first(uint32_t n) const {
+        const uint32_t j = lk_cuda_quotient(n, r.by_units), i = (n - j * r.units) * group;
         const float v[group] = {start(i, j), start(i + 1, j), start(i + 2, j), start(i + 3, j)};
         return store(i, j, v);
     }
@@ -219,19 +220,20 @@ struct recurrent_backward_job {
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
         return Gates::backward(r, i, t, j, v[0]);
     }
-    __device__ bool first(uint64_t n) const {
+    __device__ bool first(uint32_t n) const {
+        const uint32_t i = lk_cuda_quotient(n, r.by_units);
         const float nothing = 0.0f;
-        return store((uint32_t)(n / r.units), (uint32_t)(n % r.units), &nothing);
+        return store(i, n - i * r.units, &nothing);
     }
 };
 
 // The time that no other comes before.
 template <typename Job>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    first_time(lk_cuda_state *state, uint32_t op, Job job) {
+    first_time(lk_cuda_state *state, uint32_t op, Job job, uint32_t count) {
     lk_cuda_begin();
     bool bad = false;
-    LK_CUDA_EACH(n, (uint64_t)job.r.examples * job.r.units) bad |= job.first(n);
+    LK_CUDA_EACH(n, count) bad |= job.first((uint32_t)n);
     lk_cuda_report(state, op, bad);
 }
 
@@ -256,6 +258,7 @@ static recurrent recurrent_of(const lk_lane *l, const lk_op *op) {
             q->steps,
             l->examples,
             q->dense.n_count / units,
+            lk_cuda_divide_by(units),
             q->every,
             l->param[0],
             l->param[1],
@@ -272,10 +275,10 @@ static recurrent recurrent_of(const lk_lane *l, const lk_op *op) {
 // A unit of an example: what a gate reads and writes.
 template <typename Job>
 static void launch_first(lk_cuda_stream *s, const Job &job) {
-    const uint64_t count = (uint64_t)job.r.examples * job.r.units;
+    const uint32_t count = lk_cuda_rows_of(s, (uint64_t)job.r.examples * job.r.units);
     const uint64_t floats = 2ull * job.r.gates + 6;
     lk_cuda_launch(s, first_time<Job>, lk_cuda_blocks(count, 1, count * floats * sizeof(float)),
-                   LK_CUDA_THREADS, 0, s->state, s->op, job);
+                   LK_CUDA_THREADS, 0, s->state, s->op, job, count);
 }
 
 template <typename Gates>

@@ -463,20 +463,30 @@ static inline __device__ void lk_cuda_sums_body(lk_cuda_at block, lk_cuda_state 
 
 enum { LK_CUDA_JOIN_THREADS = 256, LK_CUDA_JOIN_WORKERS = 8 };
 
-// How many values a worker joins: a power of two, 8 at least.
-static inline __device__ __host__ uint32_t lk_cuda_join_run(uint32_t count, uint32_t workers) {
-    uint32_t run = 8;
-    while (run * workers < count) run *= 2;
-    return run;
+// How the parts of a job are joined. Threads that have the same output are its workers, a power of
+// two of them, which is given as its logarithm: so nothing is divided by it.
+typedef struct lk_cuda_joining {
+    lk_cuda_divisor columns;
+    uint32_t count, step;  // values of an output, and the parts from one to the next
+    uint32_t workers_log;
+} lk_cuda_joining;
+
+// The logarithm of how many values a worker joins: a power of two, 8 at least.
+static inline __device__ __host__ uint32_t lk_cuda_join_run_log(uint32_t count,
+                                                                uint32_t workers_log) {
+    uint32_t run_log = 3;
+    while ((uint64_t)1 << (run_log + workers_log) < count) run_log++;
+    return run_log;
 }
 
 // The tree over `count` values that lie `stride` apart, by the threads of a block that have the
 // same output: each takes a whole node. Valid in the first of them.
 static inline __device__ float lk_cuda_join_tree(const float *from, uint64_t stride, uint32_t count,
-                                                 uint32_t workers) {
-    const uint32_t outputs = LK_CUDA_JOIN_THREADS / workers;
-    const uint32_t output = threadIdx.x % outputs, worker = threadIdx.x / outputs;
-    const uint32_t run = lk_cuda_join_run(count, workers);
+                                                 uint32_t workers_log) {
+    const uint32_t outputs = LK_CUDA_JOIN_THREADS >> workers_log;
+    const uint32_t output = threadIdx.x & (outputs - 1);
+    const uint32_t worker = (threadIdx.x << workers_log) / LK_CUDA_JOIN_THREADS;
+    const uint32_t run_log = lk_cuda_join_run_log(count, workers_log), run = 1u << run_log;
     if (count <= 8) return lk_cuda_join_eight(from, stride, count);
     lk_cuda_tree tree;
     tree.leaves = 0;
@@ -487,43 +497,42 @@ static inline __device__ float lk_cuda_join_tree(const float *from, uint64_t str
     __syncthreads();  // the sums of the output before have been read
     lk_cuda_shared[worker * outputs + output] = lk_cuda_tree_finish(&tree);
     __syncthreads();
-    return lk_cuda_join_eight(lk_cuda_shared + output, outputs, (count + run - 1) / run);
+    return lk_cuda_join_eight(lk_cuda_shared + output, outputs, (count + run - 1) >> run_log);
 }
 
 // Joins the parts of every grain into the first of them.
 static inline __device__ void lk_cuda_join_grains_body(lk_cuda_at at, const lk_cuda_terms &terms,
-                                                       uint64_t outputs, uint32_t workers,
+                                                       uint64_t outputs, uint32_t workers_log,
                                                        float *scratch) {
-    const uint32_t of_block = LK_CUDA_JOIN_THREADS / workers;
-    const uint64_t output = (uint64_t)at.x * of_block + threadIdx.x % of_block;
+    const uint32_t of_block = LK_CUDA_JOIN_THREADS >> workers_log;
+    const uint64_t output = (uint64_t)at.x * of_block + (threadIdx.x & (of_block - 1));
     const uint32_t first = at.y * terms.grain_parts;
     float *from = scratch + first * outputs + LK_MIN(output, outputs - 1);
     const uint32_t count = LK_MIN(terms.grain_parts, terms.parts - first);
     const bool mine = threadIdx.x < of_block && output < outputs;
     if (count <= 8 && !mine) return;  // else it would read what another thread writes
-    const float sum = lk_cuda_join_tree(from, outputs, count, workers);
+    const float sum = lk_cuda_join_tree(from, outputs, count, workers_log);
     if (mine) *from = sum;
 }
 
 // Joins the parts, or the grains, and stores the finished sums.
 template <typename Job>
 static inline __device__ void lk_cuda_join_body(lk_cuda_at at, lk_cuda_state *state, uint32_t op,
-                                                const Job &job, const lk_cuda_terms &terms,
-                                                uint32_t workers, const float *scratch) {
+                                                const Job &job, const lk_cuda_joining &how,
+                                                const float *scratch) {
     const uint64_t outputs = (uint64_t)job.rows * job.columns;
-    const uint32_t of_block = LK_CUDA_JOIN_THREADS / workers;
-    const uint64_t stored = (uint64_t)at.x * of_block + threadIdx.x % of_block;
+    const uint32_t of_block = LK_CUDA_JOIN_THREADS >> how.workers_log;
+    const uint64_t stored = (uint64_t)at.x * of_block + (threadIdx.x & (of_block - 1));
     const bool mine = stored < outputs / Job::group;
     const uint64_t row = !mine               ? 0
-                         : stored >> 32 == 0 ? (uint32_t)stored / job.columns
+                         : stored >> 31 == 0 ? lk_cuda_quotient((uint32_t)stored, how.columns)
                                              : stored / job.columns;
     const uint32_t j = mine ? (uint32_t)(stored - row * job.columns) : 0;
-    const uint32_t step = terms.grain_parts > 0 ? terms.grain_parts : 1;
     float v[Job::group];
 #pragma unroll
     for (int g = 0; g < Job::group; g++) {
         const float *from = scratch + (row * Job::group + g) * job.columns + j;
-        v[g] = lk_cuda_join_tree(from, step * outputs, (terms.parts + step - 1) / step, workers);
+        v[g] = lk_cuda_join_tree(from, how.step * outputs, how.count, how.workers_log);
     }
     if (threadIdx.x >= of_block || !mine) return;
     lk_cuda_report(state, op, job.store((uint32_t)(row * Job::group), j, v));

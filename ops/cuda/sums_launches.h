@@ -23,17 +23,18 @@ static __global__ void __launch_bounds__(Tile::threads, lk_cuda_resident<Tile>()
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
-    lk_cuda_join_grains(lk_cuda_terms terms, uint64_t outputs, uint32_t workers, float *scratch) {
+    lk_cuda_join_grains(lk_cuda_terms terms, uint64_t outputs, uint32_t workers_log,
+                        float *scratch) {
     lk_cuda_begin();
-    lk_cuda_join_grains_body(lk_cuda_here(), terms, outputs, workers, scratch);
+    lk_cuda_join_grains_body(lk_cuda_here(), terms, outputs, workers_log, scratch);
 }
 
 template <typename Job>
 static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
-    lk_cuda_join(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_terms terms, uint32_t workers,
+    lk_cuda_join(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_joining how,
                  const float *__restrict__ scratch) {
     lk_cuda_begin();
-    lk_cuda_join_body(lk_cuda_here(), state, op, job, terms, workers, scratch);
+    lk_cuda_join_body(lk_cuda_here(), state, op, job, how, scratch);
 }
 
 // --- terms, leaves, parts ------------------------------------------------------------------------
@@ -75,11 +76,11 @@ static inline void lk_cuda_terms_cut(lk_cuda_terms *t, uint32_t part_leaves) {
 
 // --- launches ------------------------------------------------------------------------------------
 
-// The threads of a block that have the same output of `count` values: a power of two.
-static inline uint32_t lk_cuda_join_workers(uint32_t count) {
-    uint32_t workers = 1;
-    while (workers < LK_CUDA_JOIN_WORKERS && 8 * workers < count) workers *= 2;
-    return workers;
+// Of the threads of a block that have the same output of `count` values: a power of two.
+static inline uint32_t lk_cuda_join_workers_log(uint32_t count) {
+    uint32_t log = 0;
+    while (1u << log < LK_CUDA_JOIN_WORKERS && 8u << log < count) log++;
+    return log;
 }
 
 typedef enum lk_cuda_tile_kind {
@@ -198,8 +199,10 @@ static inline void lk_cuda_launch_tiles(lk_cuda_stream *s, const Job &job,
 // `grains` rows of blocks.
 static inline lk_cuda_grid lk_cuda_join_blocks(uint64_t outputs, uint32_t count, uint32_t group,
                                                uint32_t grains) {
-    const uint32_t workers = lk_cuda_join_workers(count), run = lk_cuda_join_run(count, workers);
-    const uint64_t blocks = (outputs * workers + LK_CUDA_JOIN_THREADS - 1) / LK_CUDA_JOIN_THREADS;
+    const uint32_t workers_log = lk_cuda_join_workers_log(count);
+    const uint32_t run = 1u << lk_cuda_join_run_log(count, workers_log);
+    const uint64_t threads = outputs << workers_log;
+    const uint64_t blocks = (threads + LK_CUDA_JOIN_THREADS - 1) / LK_CUDA_JOIN_THREADS;
     return {dim3((uint32_t)blocks, grains),
             {outputs * ((count + run - 1) / run) * grains, (uint64_t)group * run, 0,
              outputs * group * ((uint64_t)count + 1) * grains * sizeof(float)}};
@@ -218,12 +221,13 @@ static inline void lk_cuda_join_parts(lk_cuda_stream *s, const Job &job,
         lk_cuda_writes(&spans, s->scratch, terms.parts * outputs);
         lk_cuda_launch_body(s, LK_CUDA_BODY_JOIN_GRAINS, spans, lk_cuda_join_grains,
                             lk_cuda_join_blocks(outputs, step, 1, last), threads, threads, terms,
-                            outputs, lk_cuda_join_workers(step), s->scratch);
+                            outputs, lk_cuda_join_workers_log(step), s->scratch);
     }
+    const lk_cuda_joining how = {lk_cuda_divide_by(job.columns), last, step,
+                                 lk_cuda_join_workers_log(last)};
     lk_cuda_launch_body(s, Job::join, lk_cuda_spans_of(s, job, terms), lk_cuda_join<Job>,
                         lk_cuda_join_blocks(outputs / Job::group, last, Job::group, 1), threads,
-                        threads, s->state, s->op, job, terms, lk_cuda_join_workers(last),
-                        s->scratch);
+                        threads, s->state, s->op, job, how, s->scratch);
 }
 
 // All that a job needs: its tiles, and joining their parts.

@@ -1,6 +1,7 @@
 // transducer.c - a transducer's ops as launches: a joint's cells tile after tile, whose products
-// are those of dense layers. Which launches there are depends on the plan alone, not on how many
-// cells the examples have: those that are none are rows of zeros.
+// are those of dense layers; of gradients of parameters a tile has whole grains, where it has room
+// for one. Which launches there are depends on the plan alone, not on how many cells the examples
+// have: those that are none are rows of zeros.
 #include "ops/cuda/table.h"
 #include "ops/cuda/transducer.h"
 #include "ops/tree.h"
@@ -86,7 +87,7 @@ static tiles tiles_of(const lk_lane *l, const lk_op *op) {
 // h and z of the tile that begins with a cell, of those before `end`.
 static void tile_scores(tiles *t, uint64_t first, uint64_t end) {
     const lk_joint *j = &t->op->joint;
-    t->cells.first = first;
+    t->cells.first = (uint32_t)first;
     t->cells.count = (uint32_t)LK_MIN(end - first, (uint64_t)j->tile);
     lk_cuda_joint_states(&t->s, j, &t->cells, t->h);
     lk_cuda_dense_forward(&t->s, &j->dense, t->cells.count, t->h, t->l->param[0], t->l->param[1],
@@ -155,34 +156,47 @@ static void finish(tiles *t, const held *n) {
     for (uint32_t i = n->counter.count; i > 1; i--) join(t, n, i - 1);
 }
 
-// The node of a tile, whose slices are whole but for the grain's last.
-static void tile_node(tiles *t, uint64_t first, uint64_t end, float *node) {
+// The node of cells [first, end), or of the tile of them that begins there: of grains of so many.
+static void tile_node(tiles *t, uint64_t first, uint64_t end, uint64_t grain, float *node) {
     const lk_joint *j = &t->op->joint;
     const uint64_t kernel = (uint64_t)j->dense.k_count * j->dense.n_count;
     tile_slopes(t, first, end, false);
     const lk_cuda_grains rows = {
-        .x = t->h, .dy = t->z, .grain = j->tile, .examples = t->cells.count};
+        .x = t->h, .dy = t->z, .grain = (uint32_t)grain, .examples = t->cells.count};
     lk_cuda_dense_weight_gradient(&t->s, &j->dense, &rows, node);
     lk_cuda_column_sums(&t->s, j->dense.n_count, &rows, node + lk_round_up(kernel, 16));
 }
 
+// The node of a grain of more cells than a tile, whose slices are whole but for its last.
+static void grain_node(tiles *t, uint64_t begin, uint64_t end, float *node) {
+    const uint32_t tile = t->op->joint.tile;
+    held slices = {.at = node};
+    for (uint64_t at = begin; at < end; at += tile) {
+        tile_node(t, at, end, tile, top_of(t, &slices));
+        push(t, &slices, (uint32_t)((at - begin) / tile));
+    }
+    finish(t, &slices);
+}
+
+// Leaves are whole nodes of grains, as many of them as a tile has room for, or single grains.
 uint32_t lk_cuda_joint_weight_gradient(lk_lane *l, const lk_op *op) {
     const lk_joint *j = &op->joint;
-    const uint64_t cells = lk_joint_cells(j);
+    const uint64_t cells = lk_joint_cells(j), grain = l->grain * cells;
     const uint64_t kernel = (uint64_t)j->dense.k_count * j->dense.n_count;
     const uint32_t m = first_of(l, cells * LK_JOINT_OUT);
     tiles t = tiles_of(l, op);
+    const uint64_t begin = m * cells, end = begin + l->examples * cells;
     held grains = {.at = t.nodes};
-    for (uint32_t first = 0; first < l->examples; first += l->grain) {
-        const uint64_t begin = (m + first) * cells;
-        const uint64_t end = (m + LK_MIN(first + l->grain, l->examples)) * cells;
-        held slices = {.at = top_of(&t, &grains)};
-        for (uint64_t at = begin; at < end; at += j->tile) {
-            tile_node(&t, at, end, top_of(&t, &slices));
-            push(&t, &slices, (uint32_t)((at - begin) / j->tile));
+    uint64_t some = grain;
+    while (2 * some <= j->tile) some *= 2;
+    for (uint64_t at = begin; at < end; at += some) {
+        const uint64_t to = LK_MIN(at + some, end);
+        if (some <= j->tile) {
+            tile_node(&t, at, to, grain, top_of(&t, &grains));
+        } else {
+            grain_node(&t, at, to, top_of(&t, &grains));
         }
-        finish(&t, &slices);
-        push(&t, &grains, first / l->grain);
+        push(&t, &grains, (uint32_t)((at - begin) / some));
     }
     finish(&t, &grains);
     lk_cuda_move(&t.s, kernel, grains.at, l->sums[0]);
@@ -219,9 +233,11 @@ void lk_cuda_decode_end(lk_lane *l, const lk_op *op) {
 uint64_t lk_cuda_transducer_scratch_floats(const lk_op *op, uint32_t examples) {
     const lk_joint *j = &op->joint;
     const uint64_t k = j->dense.k_count, n = j->dense.n_count;
+    const uint64_t grain = (uint64_t)j->grain * lk_joint_cells(j);
     if (op->type == &lk_op_transducer) return 2ull * examples * lk_joint_cells(j);
     if (op->type == &lk_op_label_embedding_gradient) return (uint64_t)examples * (j->labels + 1);
     if (op->type == &lk_op_decode) return examples * LK_MAX(k + n, (uint64_t)1 + j->labels);
     return 2 * row_floats(j, k) + row_floats(j, n) + nodes_held(op, examples) * node_floats(j) +
-           lk_cuda_dense_scratch_floats(&j->dense, j->tile, j->tile);
+           lk_cuda_dense_scratch_floats(&j->dense, (uint32_t)LK_MIN(grain, (uint64_t)j->tile),
+                                        j->tile);
 }

@@ -8,24 +8,26 @@
 
 // --- label_embedding -----------------------------------------------------------------------------
 
-// The label that row `at` of the embedding stands for; LK_NONE: there is none.
-static inline __device__ uint32_t label_at(const lk_joint &j, const uint32_t *labels, uint64_t at) {
-    const uint32_t rows = j.labels + 1, u = (uint32_t)(at % rows);
-    const uint32_t *row = labels + at / rows * rows;
-    if (u > lk_joint_labels(&j, row)) return LK_NONE;
-    return u ? row[u] : (uint32_t)LK_BLANK;
+// The label that row `at` of all examples' embeddings stands for; LK_NONE: there is none. Behind an
+// example's last label are zeros alone (io/idx.h).
+static inline __device__ uint32_t label_at(const lk_cuda_divisor &columns, const uint32_t *labels,
+                                           uint32_t at) {
+    const bool first = lk_cuda_quotient(at, columns) * columns.by == at;
+    if (first) return LK_BLANK;
+    return labels[at] == LK_BLANK ? LK_NONE : labels[at];
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    embed(lk_cuda_state *state, uint32_t op, lk_joint j, uint64_t rows, const uint32_t *labels,
-          const float *w, float *y) {
+    embed(lk_cuda_state *state, uint32_t op, uint32_t classes, lk_cuda_divisor units,
+          lk_cuda_divisor columns, uint32_t count, const uint32_t *labels, const float *w,
+          float *y) {
     lk_cuda_begin();
-    const uint32_t units = j.dense.n_count;
     bool bad = false;
-    LK_CUDA_EACH(i, rows * units) {
-        const uint32_t k = (uint32_t)(i % units), id = label_at(j, labels, i / units);
-        const bool there = id < j.dense.k_count;
-        y[i] = there ? w[(uint64_t)id * units + k] : 0.0f;
+    LK_CUDA_EACH(i, count) {
+        const uint32_t row = lk_cuda_quotient((uint32_t)i, units);
+        const uint32_t k = (uint32_t)i - row * units.by, id = label_at(columns, labels, row);
+        const bool there = id < classes;
+        y[i] = there ? w[(uint64_t)id * units.by + k] : 0.0f;
         bad |= !there && id != LK_NONE;
     }
     lk_cuda_report(state, op, bad);
@@ -33,53 +35,30 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 void lk_cuda_label_embedding(lk_cuda_stream *s, const lk_joint *j, uint32_t m_count,
                              const uint32_t *labels, const float *w, float *y) {
-    const uint64_t rows = (uint64_t)m_count * (j->labels + 1);
-    lk_cuda_launch(s, embed, lk_cuda_blocks(rows * j->dense.n_count), LK_CUDA_THREADS, 0, s->state,
-                   s->op, *j, rows, labels, w, y);
+    const uint32_t units = j->dense.n_count, columns = j->labels + 1;
+    const uint64_t floats = (uint64_t)columns * units;
+    lk_cuda_in_parts(s, m_count, floats, [&](uint64_t first, uint32_t some) {
+        lk_cuda_launch(s, embed, lk_cuda_blocks(some * floats), LK_CUDA_THREADS, 0, s->state, s->op,
+                       j->dense.k_count, lk_cuda_divide_by(units), lk_cuda_divide_by(columns),
+                       (uint32_t)(some * floats), labels + first * columns, w, y + first * floats);
+    });
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    find_labels(lk_joint j, uint64_t rows, const uint32_t *labels, uint32_t *ids) {
+    find_labels(lk_cuda_divisor columns, uint32_t rows, const uint32_t *labels, uint32_t *ids) {
     lk_cuda_begin();
-    LK_CUDA_EACH(i, rows) ids[i] = label_at(j, labels, i);
-}
-
-// The node of grains, of whose rows those of label `id` alone are terms.
-static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    sum_embeddings(lk_joint j, uint32_t grain_rows, uint32_t rows, const uint32_t *ids,
-                   const float *dy, float *dw) {
-    lk_cuda_begin();
-    const uint32_t units = j.dense.n_count;
-    LK_CUDA_EACH(e, (uint64_t)j.dense.k_count * units) {
-        const uint32_t id = (uint32_t)(e / units), k = (uint32_t)(e % units);
-        lk_cuda_tree grains;
-        grains.leaves = 0;
-        for (uint32_t first = 0; first < rows; first += grain_rows) {
-            const uint32_t end = LK_MIN(first + grain_rows, rows);
-            lk_cuda_tree slices;
-            slices.leaves = 0;
-            for (uint32_t i = first; i < end; i += LK_SLICE_TERMS) {
-                float chain = 0.0f;
-                for (uint32_t n = i; n < LK_MIN(i + LK_SLICE_TERMS, end); n++) {
-                    if (ids[n] == id) chain = chain + dy[(uint64_t)n * units + k];
-                }
-                lk_cuda_tree_leaf(&slices, chain);
-            }
-            lk_cuda_tree_leaf(&grains, lk_cuda_tree_finish(&slices));
-        }
-        dw[e] = lk_cuda_tree_finish(&grains);
-    }
+    LK_CUDA_EACH(i, rows) ids[i] = label_at(columns, labels, (uint32_t)i);
 }
 
 void lk_cuda_label_embedding_gradient(lk_cuda_stream *s, const lk_joint *j,
                                       const lk_cuda_grains *g, const uint32_t *labels, float *dw) {
-    const uint32_t columns = j->labels + 1, rows = g->examples * columns;
-    const uint64_t sums = (uint64_t)j->dense.k_count * j->dense.n_count;
+    const uint32_t columns = j->labels + 1;
+    const uint32_t rows = lk_cuda_rows_of(s, (uint64_t)g->examples * columns);
+    const lk_cuda_grains all = {nullptr, g->dy, nullptr, g->grain * columns, rows};
     uint32_t *ids = (uint32_t *)(void *)s->scratch;
-    lk_cuda_launch(s, find_labels, lk_cuda_blocks(rows, j->labels), LK_CUDA_THREADS, 0, *j, rows,
-                   labels, ids);
-    lk_cuda_launch(s, sum_embeddings, lk_cuda_blocks(sums, rows, sums * rows * sizeof(uint32_t)),
-                   LK_CUDA_THREADS, 0, *j, g->grain * columns, rows, ids, g->dy, dw);
+    lk_cuda_launch(s, find_labels, lk_cuda_blocks(rows), LK_CUDA_THREADS, 0,
+                   lk_cuda_divide_by(columns), rows, labels, ids);
+    lk_cuda_label_sums(s, j->dense.k_count, j->dense.n_count, &all, ids, dw);
 }
 
 // --- cells of a joint ----------------------------------------------------------------------------
@@ -91,31 +70,60 @@ struct cell {
     bool there;      // t < T and u <= U
 };
 
-static inline __device__ cell cell_of(const lk_joint &j, const uint32_t *labels, uint64_t number) {
-    const uint32_t columns = j.labels + 1, cells = lk_joint_cells(&j);
-    const uint32_t m = (uint32_t)(number / cells), at = (uint32_t)(number % cells);
-    const uint32_t *row = labels + (uint64_t)m * columns;
-    const uint32_t count = lk_joint_labels(&j, row), t = at / columns, u = at % columns;
-    return {m, t, u, u < count ? row[1 + u] : (uint32_t)LK_BLANK,
-            t < lk_joint_frames(&j, row) && u <= count};
+// What takes the number of a cell apart: fewer than 2^30 (ops/layers/transducer.c).
+struct cell_numbers {
+    lk_cuda_divisor cells, columns;
+};
+
+static inline cell_numbers cell_numbers_of(const lk_joint *j) {
+    return {lk_cuda_divide_by(lk_joint_cells(j)), lk_cuda_divide_by(j->labels + 1)};
+}
+
+// Behind an example's last label are zeros alone (io/idx.h). t < T without the quotient that T is.
+static inline __device__ cell cell_of(const lk_joint &j, const cell_numbers &n,
+                                      const uint32_t *labels, uint32_t number) {
+    const uint32_t m = lk_cuda_quotient(number, n.cells), at = number - m * n.cells.by;
+    const uint32_t t = lk_cuda_quotient(at, n.columns), u = at - t * n.columns.by;
+    const uint32_t *row = labels + (uint64_t)m * n.columns.by;
+    const bool said = (uint64_t)t * j.frames_said < (uint64_t)row[0] * j.frames;
+    return {m, t, u, u < j.labels ? row[1 + u] : (uint32_t)LK_BLANK,
+            said && (u == 0 || row[u] != LK_BLANK)};
+}
+
+// Calls launch(cells, row) for the cells of a tile, of which each has `values`: as many at once as
+// lk_cuda_in_parts says, from row `row` of the tile on.
+template <typename Launch>
+static inline void cells_in_parts(lk_cuda_stream *s, const lk_cuda_cells *c, uint32_t values,
+                                  Launch launch) {
+    lk_cuda_in_parts(s, c->count, values, [&](uint64_t first, uint32_t some) {
+        lk_cuda_cells part = *c;
+        part.first += (uint32_t)first;
+        part.count = some;
+        launch(part, first);
+    });
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    find_states(lk_joint j, lk_cuda_cells c, float *h) {
+    find_states(lk_joint j, cell_numbers numbers, lk_cuda_divisor values, lk_cuda_cells c,
+                float *h) {
     lk_cuda_begin();
-    const uint32_t values = j.dense.k_count;
-    LK_CUDA_EACH(i, (uint64_t)c.count * values) {
-        const cell at = cell_of(j, c.labels, c.first + i / values);
-        const uint32_t k = (uint32_t)(i % values);
-        const float *x = c.x + ((uint64_t)at.m * j.frames + at.t) * values;
-        const float *x2 = c.x2 + ((uint64_t)at.m * (j.labels + 1) + at.u) * values;
+    LK_CUDA_EACH(i, c.count * values.by) {
+        const uint32_t own = lk_cuda_quotient((uint32_t)i, values);
+        const cell at = cell_of(j, numbers, c.labels, c.first + own);
+        const uint32_t k = (uint32_t)i - own * values.by;
+        const float *x = c.x + ((uint64_t)at.m * j.frames + at.t) * values.by;
+        const float *x2 = c.x2 + ((uint64_t)at.m * numbers.columns.by + at.u) * values.by;
         h[i] = at.there ? lk_rounded(c.dtype, lk_tanhf(x[k] + x2[k])) : 0.0f;
     }
 }
 
 void lk_cuda_joint_states(lk_cuda_stream *s, const lk_joint *j, const lk_cuda_cells *c, float *h) {
-    lk_cuda_launch(s, find_states, lk_cuda_blocks((uint64_t)c->count * j->dense.k_count),
-                   LK_CUDA_THREADS, 0, *j, *c, h);
+    const uint64_t values = j->dense.k_count;
+    cells_in_parts(s, c, j->dense.k_count, [&](const lk_cuda_cells &part, uint64_t row) {
+        lk_cuda_launch(s, find_states, lk_cuda_blocks(part.count * values), LK_CUDA_THREADS, 0, *j,
+                       cell_numbers_of(j), lk_cuda_divide_by(j->dense.k_count), part,
+                       h + row * values);
+    });
 }
 
 // The finished sum of the exponentials of z less its greatest.
@@ -135,13 +143,13 @@ static inline __device__ float sum_of_exponentials(uint32_t count, const float *
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    find_outputs(lk_cuda_state *state, uint32_t op, lk_joint j, lk_cuda_cells c, const float *from,
-                 float *kept, float *y) {
+    find_outputs(lk_cuda_state *state, uint32_t op, lk_joint j, cell_numbers numbers,
+                 lk_cuda_cells c, const float *from, float *kept, float *y) {
     lk_cuda_begin();
     const uint32_t symbols = j.dense.n_count;
     bool bad = false;
     LK_CUDA_EACH(i, c.count) {
-        const cell at = cell_of(j, c.labels, c.first + i);
+        const cell at = cell_of(j, numbers, c.labels, c.first + (uint32_t)i);
         const float *z = from + i * symbols;
         float top = z[0], share = 0.0f, blank = 0.0f, label = 0.0f;
         if (at.there && at.label < symbols) {
@@ -165,20 +173,21 @@ void lk_cuda_joint_outputs(lk_cuda_stream *s, const lk_joint *j, const lk_cuda_c
                            const float *z, float *kept, float *y) {
     const uint64_t symbols = j->dense.n_count, bytes = 2 * symbols * c->count * sizeof *z;
     lk_cuda_launch(s, find_outputs, lk_cuda_blocks(c->count, 2 * symbols, bytes), LK_CUDA_THREADS,
-                   0, s->state, s->op, *j, *c, z, kept, y);
+                   0, s->state, s->op, *j, cell_numbers_of(j), *c, z, kept, y);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    find_slopes(lk_cuda_state *state, uint32_t op, lk_joint j, lk_cuda_cells c, bool says,
-                const float *kept, const float *dy, float *z) {
+    find_slopes(lk_cuda_state *state, uint32_t op, lk_joint j, cell_numbers numbers,
+                lk_cuda_divisor symbols, lk_cuda_cells c, bool says, const float *kept,
+                const float *dy, float *z) {
     lk_cuda_begin();
-    const uint32_t symbols = j.dense.n_count;
     bool bad = false;
-    LK_CUDA_EACH(i, (uint64_t)c.count * symbols) {
-        const uint64_t number = c.first + i / symbols;
-        const uint32_t n = (uint32_t)(i % symbols);
-        const cell at = cell_of(j, c.labels, number);
-        const float *own = kept + number * LK_JOINT_KEPT, *d = dy + number * LK_JOINT_OUT;
+    LK_CUDA_EACH(i, c.count * symbols.by) {
+        const uint32_t row = lk_cuda_quotient((uint32_t)i, symbols);
+        const uint32_t n = (uint32_t)i - row * symbols.by, number = c.first + row;
+        const cell at = cell_of(j, numbers, c.labels, number);
+        const float *own = kept + (uint64_t)number * LK_JOINT_KEPT;
+        const float *d = dy + (uint64_t)number * LK_JOINT_OUT;
         const float blank = d[LK_JOINT_BLANK], label = d[LK_JOINT_LABEL];
         const float p = lk_expf(z[i] - own[LK_JOINT_TOP]) * own[LK_JOINT_SHARE];
         const float mine = n == LK_BLANK ? blank : n == at.label ? label : 0.0f;
@@ -192,34 +201,44 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 void lk_cuda_joint_slopes(lk_cuda_stream *s, const lk_joint *j, const lk_cuda_cells *c, bool says,
                           const float *kept, const float *dy, float *z) {
-    lk_cuda_launch(s, find_slopes, lk_cuda_blocks((uint64_t)c->count * j->dense.n_count),
-                   LK_CUDA_THREADS, 0, s->state, s->op, *j, *c, says, kept, dy, z);
+    const uint64_t symbols = j->dense.n_count;
+    cells_in_parts(s, c, j->dense.n_count, [&](const lk_cuda_cells &part, uint64_t row) {
+        lk_cuda_launch(s, find_slopes, lk_cuda_blocks(part.count * symbols), LK_CUDA_THREADS, 0,
+                       s->state, s->op, *j, cell_numbers_of(j),
+                       lk_cuda_divide_by(j->dense.n_count), part, says, kept, dy,
+                       z + row * symbols);
+    });
 }
 
 // Adds cells begin, begin + step, .. end - 1, which lie in c, to a sum under way.
-static inline __device__ float add_cells(const lk_cuda_cells &c, uint32_t values, uint64_t begin,
-                                         uint64_t step, uint64_t end, uint32_t k, const float *h,
+static inline __device__ float add_cells(const lk_cuda_cells &c, uint32_t values, uint32_t begin,
+                                         uint32_t step, uint32_t end, uint32_t k, const float *h,
                                          const float *dh, float sum) {
-    for (uint64_t number = begin; number < end; number += step) {
-        const uint64_t at = (number - c.first) * values + k;
+    for (uint32_t number = begin; number < end; number += step) {
+        const uint64_t at = (uint64_t)(number - c.first) * values + k;
         sum = sum + dh[at] * lk_fmaf(-h[at], h[at], 1.0f);
     }
     return sum;
 }
 
+// Rows [first_row, ..) of an input, `count` values: those that cells of c are of.
+struct input_rows {
+    lk_cuda_divisor values;
+    uint32_t first_row, count;
+};
+
 // Row r of the first input: its cells lie beside each other.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    add_to_frames(lk_cuda_state *state, uint32_t op, lk_joint j, lk_cuda_cells c, uint64_t rows,
-                  const float *h, const float *dh, float *dx) {
+    add_to_frames(lk_cuda_state *state, uint32_t op, uint32_t columns, lk_cuda_cells c,
+                  input_rows rows, const float *h, const float *dh, float *dx) {
     lk_cuda_begin();
-    const uint32_t values = j.dense.k_count, columns = j.labels + 1;
-    const uint64_t first_row = c.first / columns, last = c.first + c.count;
+    const uint32_t values = rows.values.by, last = c.first + c.count;
     bool bad = false;
-    LK_CUDA_EACH(i, rows * values) {
-        const uint64_t r = first_row + i / values;
-        const uint64_t begin = LK_MAX(r * columns, c.first), end = LK_MIN((r + 1) * columns, last);
-        float *to = dx + first_row * values + i;
-        *to = add_cells(c, values, begin, 1, end, (uint32_t)(i % values), h, dh, *to);
+    LK_CUDA_EACH(i, rows.count) {
+        const uint32_t own = lk_cuda_quotient((uint32_t)i, rows.values), r = rows.first_row + own;
+        const uint32_t begin = LK_MAX(r * columns, c.first), end = LK_MIN((r + 1) * columns, last);
+        float *to = dx + (uint64_t)rows.first_row * values + i;
+        *to = add_cells(c, values, begin, 1, end, (uint32_t)i - own * values, h, dh, *to);
         bad |= lk_cuda_not_finite(*to);
     }
     lk_cuda_report(state, op, bad);
@@ -227,39 +246,59 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
 
 // Row r of the second input: one cell of each frame.
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    add_to_labels(lk_cuda_state *state, uint32_t op, lk_joint j, lk_cuda_cells c, uint64_t rows,
-                  const float *h, const float *dh, float *dx2) {
+    add_to_labels(lk_cuda_state *state, uint32_t op, cell_numbers numbers, lk_cuda_cells c,
+                  input_rows rows, const float *h, const float *dh, float *dx2) {
     lk_cuda_begin();
-    const uint32_t values = j.dense.k_count, columns = j.labels + 1, cells = lk_joint_cells(&j);
-    const uint64_t first_row = c.first / cells * columns, last = c.first + c.count;
+    const uint32_t values = rows.values.by, columns = numbers.columns.by;
+    const uint32_t last = c.first + c.count;
     bool bad = false;
-    LK_CUDA_EACH(i, rows * values) {
-        const uint64_t r = first_row + i / values;
-        uint64_t begin = r / columns * cells + r % columns;
-        const uint64_t end = LK_MIN(r / columns * cells + cells, last);
-        if (begin < c.first) begin += (c.first - begin + columns - 1) / columns * columns;
-        float *to = dx2 + first_row * values + i;
-        *to = add_cells(c, values, begin, columns, end, (uint32_t)(i % values), h, dh, *to);
+    LK_CUDA_EACH(i, rows.count) {
+        const uint32_t own = lk_cuda_quotient((uint32_t)i, rows.values), r = rows.first_row + own;
+        const uint32_t m = lk_cuda_quotient(r, numbers.columns);
+        uint32_t begin = m * numbers.cells.by + r - m * columns;
+        const uint32_t end = LK_MIN((m + 1) * numbers.cells.by, last);
+        if (begin < c.first) {
+            begin += lk_cuda_quotient(c.first - begin + columns - 1, numbers.columns) * columns;
+        }
+        float *to = dx2 + (uint64_t)rows.first_row * values + i;
+        *to = add_cells(c, values, begin, columns, end, (uint32_t)i - own * values, h, dh, *to);
         bad |= lk_cuda_not_finite(*to);
     }
     lk_cuda_report(state, op, bad);
 }
 
+// Calls launch(rows) for `count` rows, as many at once as lk_cuda_in_parts says.
+template <typename Launch>
+static inline void rows_in_parts(lk_cuda_stream *s, uint32_t values, uint64_t first_row,
+                                 uint64_t count, Launch launch) {
+    lk_cuda_in_parts(s, (uint32_t)count, values, [&](uint64_t first, uint32_t some) {
+        launch(input_rows{lk_cuda_divide_by(values), (uint32_t)(first_row + first), some * values});
+    });
+}
+
 void lk_cuda_joint_add(lk_cuda_stream *s, const lk_joint *j, const lk_cuda_cells *c,
                        const float *h, const float *dh, float *dx, float *dx2) {
     const uint64_t columns = j->labels + 1, cells = lk_joint_cells(j), values = j->dense.k_count;
-    const uint64_t last = c->first + c->count - 1;
+    const uint64_t last = (uint64_t)c->first + c->count - 1;
     const uint64_t frames = last / columns - c->first / columns + 1;
     const uint64_t labels = (last / cells - c->first / cells + 1) * columns;
     const uint64_t bytes = 2 * c->count * values * sizeof *h;
+    const uint64_t times = LK_MIN((uint64_t)j->frames, c->count / columns + 1);
     if (dx) {
-        lk_cuda_launch(s, add_to_frames, lk_cuda_blocks(frames * values, columns, bytes),
-                       LK_CUDA_THREADS, 0, s->state, s->op, *j, *c, frames, h, dh, dx);
+        rows_in_parts(s, j->dense.k_count, c->first / columns, frames, [&](const input_rows &r) {
+            lk_cuda_launch(s, add_to_frames, lk_cuda_blocks(r.count, columns, bytes),
+                           LK_CUDA_THREADS, 0, s->state, s->op, (uint32_t)columns, *c, r, h, dh,
+                           dx);
+        });
     }
     if (dx2) {
-        lk_cuda_launch(s, add_to_labels,
-                       lk_cuda_blocks(labels * values, c->count / columns + 1, bytes),
-                       LK_CUDA_THREADS, 0, s->state, s->op, *j, *c, labels, h, dh, dx2);
+        rows_in_parts(s, j->dense.k_count, c->first / cells * columns, labels,
+                      [&](const input_rows &r) {
+                          lk_cuda_launch(s, add_to_labels,
+                                         lk_cuda_blocks(r.count, times, bytes),
+                                         LK_CUDA_THREADS, 0, s->state, s->op, cell_numbers_of(j),
+                                         *c, r, h, dh, dx2);
+                      });
     }
 }
 
@@ -331,13 +370,13 @@ static inline __device__ bool find_slope(const lattice &a, uint32_t t, uint32_t 
 }
 
 static __global__ void __launch_bounds__(LATTICE_THREADS)
-    sum_lattices(lk_cuda_state *state, uint32_t op, lk_joint j, const uint32_t *labels,
-                 const float *y, float *scratch, float *loss, float *dy) {
+    sum_lattices(lk_cuda_state *state, uint32_t op, lk_joint j, lk_cuda_divisor columns,
+                 const uint32_t *labels, const float *y, float *scratch, float *loss, float *dy) {
     lk_cuda_begin();
     const uint64_t m = blockIdx.x, cells = lk_joint_cells(&j);
-    const uint32_t *row = labels + m * (j.labels + 1);
+    const uint32_t *row = labels + m * columns.by;
     float *beta = scratch + 2 * m * cells;
-    const lattice a = {lk_joint_frames(&j, row), lk_joint_labels(&j, row), j.labels + 1,
+    const lattice a = {lk_joint_frames(&j, row), lk_joint_labels(&j, row), columns.by,
                        y + m * cells * LK_JOINT_OUT, beta, beta + cells};
     const uint32_t diagonals = a.frames ? a.frames + a.labels : 0;
     for (uint32_t d = diagonals; d-- > 0;) {
@@ -357,7 +396,8 @@ static __global__ void __launch_bounds__(LATTICE_THREADS)
     }
     for (uint32_t at = threadIdx.x; dy && at < cells; at += LATTICE_THREADS) {
         float *to = dy + (m * cells + at) * LK_JOINT_OUT;
-        bad |= find_slope(a, at / a.columns, at % a.columns, whole, to);
+        const uint32_t t = lk_cuda_quotient(at, columns);
+        bad |= find_slope(a, t, at - t * columns.by, whole, to);
     }
     lk_cuda_report(state, op, bad);
 }
@@ -369,8 +409,8 @@ void lk_cuda_transducer(lk_cuda_stream *s, const lk_joint *j, uint32_t m_count,
     const lk_cuda_grid grid = {dim3(m_count),
                                {m_count * LK_MIN(wide, (uint64_t)LATTICE_THREADS), 2 * diagonals,
                                 0, m_count * cells * 12 * sizeof *y}};
-    lk_cuda_launch(s, sum_lattices, grid, LATTICE_THREADS, 0, s->state, s->op, *j, labels, y,
-                   s->scratch, loss, dy);
+    lk_cuda_launch(s, sum_lattices, grid, LATTICE_THREADS, 0, s->state, s->op, *j,
+                   lk_cuda_divide_by(j->labels + 1), labels, y, s->scratch, loss, dy);
 }
 
 // --- decoding ------------------------------------------------------------------------------------
@@ -379,18 +419,22 @@ void lk_cuda_transducer(lk_cuda_stream *s, const lk_joint *j, uint32_t m_count,
 enum { DECODE_THREADS = 128 };
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    decode_start(lk_joint j, uint32_t m_count, const uint32_t *labels, uint32_t *said,
-                 lk_decoding *states) {
+    decode_start(lk_cuda_divisor columns, uint32_t m_count, uint32_t count, const uint32_t *labels,
+                 uint32_t *said, lk_decoding *states) {
     lk_cuda_begin();
-    const uint32_t row = 1 + j.labels;
-    LK_CUDA_EACH(i, (uint64_t)m_count * row) said[i] = i % row ? 0 : labels[i];
+    LK_CUDA_EACH(i, count) {
+        const bool first = lk_cuda_quotient((uint32_t)i, columns) * columns.by == i;
+        said[i] = first ? labels[i] : 0;
+    }
     LK_CUDA_EACH(m, m_count) states[m] = {0, 0, 0, 0};
 }
 
 void lk_cuda_decode_start(lk_cuda_stream *s, const lk_joint *j, uint32_t m_count,
                           const uint32_t *labels, uint32_t *said, lk_decoding *states) {
-    lk_cuda_launch(s, decode_start, lk_cuda_blocks((uint64_t)m_count * (1 + j->labels)),
-                   LK_CUDA_THREADS, 0, *j, m_count, labels, said, states);
+    const uint32_t columns = 1 + j->labels;
+    const uint32_t count = lk_cuda_rows_of(s, (uint64_t)m_count * columns);
+    lk_cuda_launch(s, decode_start, lk_cuda_blocks(count), LK_CUDA_THREADS, 0,
+                   lk_cuda_divide_by(columns), m_count, count, labels, said, states);
 }
 
 // Score n of a cell whose states are h.
@@ -495,7 +539,7 @@ void lk_cuda_decode_count(lk_cuda_stream *s, const lk_joint *j, uint32_t m_count
 }
 
 int lk_cuda_prepare_transducer(void) {
-    return lk_cuda_prepare_kernels(embed, find_labels, sum_embeddings, find_states, find_outputs,
-                                   find_slopes, add_to_frames, add_to_labels, move, sum_lattices,
-                                   decode_start, decode, count_errors);
+    return lk_cuda_prepare_kernels(embed, find_labels, find_states, find_outputs, find_slopes,
+                                   add_to_frames, add_to_labels, move, sum_lattices, decode_start,
+                                   decode, count_errors);
 }

@@ -10,11 +10,10 @@
 extern "C" {
 #endif
 
-// Cells [first, first + count) of a microbatch, and what all its cells are made of. What is made of
-// cells lies in rows, one for each of them from `first` on.
+// Cells [first, first + count) of a microbatch, which has fewer than 2^30, and what all of them are
+// made of. What is made of cells lies in rows, one for each of them from `first` on.
 typedef struct lk_cuda_cells {
-    uint64_t first;
-    uint32_t count;
+    uint32_t first, count;
     const uint32_t *labels;  // (examples, 1 + labels)
     const float *x, *x2;     // (examples, frames, values), (examples, labels + 1, values)
     uint8_t dtype;           // what h and dz are rounded to

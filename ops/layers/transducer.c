@@ -435,13 +435,17 @@ static lk_status check_model(lk_builder *b, const char *what, const char *name) 
                    what, name);
 }
 
-// Enough cells to be worth a product, in at most half a mebibyte of values; no more than there are.
+// Enough cells to be worth a product, no more than there are: in at most half a mebibyte of values,
+// which a cache holds; on a GPU, where each tile is launches of its own, in 32.
 static uint32_t tile_of(const lk_builder *b, const lk_joint *j) {
+    const lk_layout *layout = &b->program->layout;
     const uint64_t bytes = (uint64_t)(j->dense.k_count + j->dense.n_count) * sizeof(float);
     const uint64_t all = (uint64_t)b->program->microbatch_examples * lk_joint_cells(j);
+    const uint64_t most = LK_MIN((layout->device ? 1ull << 25 : 1ull << 19) / bytes,
+                                 (uint64_t)LK_JOINT_TILE_MAX);
     uint32_t tile = LK_SLICE_TERMS;
-    if (b->program->layout.joint_tile) return b->program->layout.joint_tile;
-    while (2 * tile * bytes <= 1 << 19 && tile < all) tile *= 2;
+    if (layout->joint_tile) return layout->joint_tile;
+    while (2 * tile <= most && tile < all) tile *= 2;
     return tile;
 }
 

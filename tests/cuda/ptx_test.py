@@ -5,8 +5,9 @@
 
 Searched for: results flushed to zero, approximations, division that is not rounded, atomics on
 floats, double, fused multiply-adds in files that write none, and loads of the persistent kernel
-that other blocks' stores do not reach. Then what ptxas gives the kernels
-on sm_90 is compared with TABLE (resources_test.py). Exits 77 where there is no nvcc.
+that other blocks' stores do not reach; and divisions of integers beyond those that divisions.py
+lists. Then what ptxas gives the kernels on sm_90 is compared with TABLE (resources_test.py). Exits
+77 where there is no nvcc.
 """
 import glob
 import os
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 
+import divisions
 import resources_test
 
 BANNED = [
@@ -37,6 +39,7 @@ __global__ void wrong(float *x, double *y) {
     y[0] = y[1] + x[6];
     x[7] = __fadd_rz(x[7], 1.0f);
 }
+__global__ void divided(unsigned *x, unsigned by) { x[0] = x[1] / by + x[2] % by; }
 __global__ void contracted(float *x) { x[0] = x[1] * x[2] + x[3]; }
 """
 
@@ -70,7 +73,7 @@ def main():
         print("skipped: no nvcc")
         return 77
     folder, table, flags = sys.argv[1], resources_test.read(sys.argv[2]), sys.argv[3:]
-    ptxas, given = resources_test.ptxas_of(nvcc), {}
+    ptxas, given, divided = resources_test.ptxas_of(nvcc), {}, {}
     flags += ["-I", folder, "-arch=compute_90"]
     failed = 0
     with tempfile.TemporaryDirectory() as work:
@@ -81,6 +84,9 @@ def main():
         found = problems(loose)
         if len(found) < 5 or "fma.rn" not in loose:
             print(f"the search is blind: it finds only {found}")
+            failed += 1
+        if divisions.counts(loose) != {"divided": 2}:
+            print(f"the search is blind: of divisions it finds {divisions.counts(loose)}")
             failed += 1
         if "fma.rn" in compile_ptx(nvcc, wrong, work, flags):
             print(f"{' '.join(flags)} let nvcc contract a product and a sum")
@@ -98,6 +104,9 @@ def main():
             # Blocks of the persistent kernel read what others wrote in the same launch.
             if os.path.basename(source) == "persistent.cu" and "ld.global.nc" in ptx:
                 found.append("reads through the cache that is not coherent")
+            of_file = divisions.counts(ptx)
+            found += divisions.problems(of_file)
+            divided.update({k: max(n, divided.get(k, 0)) for k, n in of_file.items()})
             for line in found:
                 print(f"{source}: {line}")
             failed += len(found)
@@ -106,7 +115,7 @@ def main():
                   f"{len(found)} problems")
     version = resources_test.version_of(ptxas)
     found = resources_test.compare(given, table, "90", version)
-    found += resources_test.missing(given, table, "90")
+    found += resources_test.missing(given, table, "90") + divisions.stale(divided)
     print("\n".join(found + [f"sm_90: {len(given)} kernels, {len(found)} problems"]))
     return 1 if failed or found else 0
 

@@ -347,7 +347,7 @@ static void check_tiles(uint32_t examples, uint32_t frames, uint32_t labels, uin
     joint c = joint_of(examples, frames, labels, values, symbols);
     c.grain = grain;
     run(&c, &lk_kernels_reference);
-    for (uint32_t tile = LK_SLICE_TERMS; tile <= 4 * LK_SLICE_TERMS; tile *= 2)
+    for (uint32_t tile = LK_SLICE_TERMS; tile <= 8 * LK_SLICE_TERMS; tile *= 2)
         check_variants(&c, grain, tile);
     give_back(&c);
 }
@@ -360,6 +360,8 @@ static void variants_and_tiles_have_the_same_bits(void **state) {
                     draw_from(2, 40), 1u << draw() % 4);
     }
     check_tiles(6, 70, 8, 5, 4, 4);     // grains of five slices, a tile is part of one or all of it
+    check_tiles(9, 12, 6, 5, 4, 1);     // a tile has room for six grains, and takes four
+    check_tiles(70, 12, 6, 5, 4, 16);   // grains of three slices, two of them in a tile
     check_tiles(2, 3, 2, 530, 600, 1);  // sums of two slices inside of a cell
 }
 

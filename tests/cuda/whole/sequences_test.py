@@ -104,6 +104,28 @@ def sharded(t):
     same(t, config, RESIDENT)
 
 
+def one_network(t):
+    """So a label_embedding and a joint have one use in an objective: whatever computes it, a model
+    of several networks has none of them."""
+    rows = {"type": "reshape", "name": "rows", "target_shape": [ROWS, FEATURES]}
+    said = {"type": "label_embedding", "name": "said", "units": FEATURES, "inputs": []}
+    joint = {"type": "joint", "name": "joint", "units": CLASSES, "inputs": ["input", "rows"]}
+    for name, layers in (("said", [said]), ("joint", [rows, joint])):
+        network = {"name": "net", "layers": layers}
+        config = sequences()
+        del config["optimizer"]
+        config["model"] = {"input": [ROWS, FEATURES, 1], "classes": CLASSES, "labels": LABELS,
+                           "networks": [network], "objectives": [
+            {"name": "only", "values": [{"name": "x", "network": "net"}], "trains": ["net"],
+             "loss": "transducer", "optimizer": {"type": "sgd", "learning_rate": 0.1}}]}
+        with open("c.json", "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        for kernels in ("portable", "cuda"):
+            told = t.expect(78, "train", "c.json", "--run-dir", "never", "--kernels", kernels)[2]
+            t.check(f"layer net.{name}: found a model of several networks, wanted one network"
+                    in told, kernels, told)
+
+
 def main():
     t = Test()
     os.environ["LOCKSTEP_HOST_CUDA_DEVICES"] = "2"
@@ -116,6 +138,7 @@ def main():
     t.check("layout.resident: found true with data.strips" in said
             and not os.path.exists("never"), said)
     sharded(t)
+    one_network(t)
     t.finish()
 
 
