@@ -75,13 +75,6 @@ static inline void lk_cuda_terms_cut(lk_cuda_terms *t, uint32_t part_leaves) {
 
 // --- launches ------------------------------------------------------------------------------------
 
-// The threads of a block that have the same output of `count` values: a power of two.
-static inline uint32_t lk_cuda_join_workers(uint32_t count) {
-    uint32_t workers = 1;
-    while (workers < LK_CUDA_JOIN_WORKERS && 8 * workers < count) workers *= 2;
-    return workers;
-}
-
 typedef enum lk_cuda_tile_kind {
     LK_CUDA_SMALL,
     LK_CUDA_NARROW,
@@ -205,7 +198,7 @@ static inline lk_cuda_grid lk_cuda_join_blocks(uint64_t outputs, uint32_t count,
              outputs * group * ((uint64_t)count + 1) * grains * sizeof(float)}};
 }
 
-// Where there are parts, joins them.
+// Where there are parts, joins them, or leaves them to who asks for them.
 template <typename Job>
 static inline void lk_cuda_join_parts(lk_cuda_stream *s, const Job &job,
                                       const lk_cuda_terms &terms) {
@@ -219,6 +212,10 @@ static inline void lk_cuda_join_parts(lk_cuda_stream *s, const Job &job,
         lk_cuda_launch_body(s, LK_CUDA_BODY_JOIN_GRAINS, spans, lk_cuda_join_grains,
                             lk_cuda_join_blocks(outputs, step, 1, last), threads, threads, terms,
                             outputs, lk_cuda_join_workers(step), s->scratch);
+    }
+    if (s->left) {
+        *s->left = (lk_cuda_parts){s->scratch, step * outputs, terms.parts * outputs, last, 0};
+        return;
     }
     lk_cuda_launch_body(s, Job::join, lk_cuda_spans_of(s, job, terms), lk_cuda_join<Job>,
                         lk_cuda_join_blocks(outputs / Job::group, last, Job::group, 1), threads,
